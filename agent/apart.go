@@ -30,18 +30,21 @@ func (u *unit) apartFrom(p *problems, other *unit) {
 	key, at := u.engineAt()
 	otherKey, otherAt := other.engineAt()
 	if listen.Overlap(at, otherAt) && basePath(u) == basePath(other) {
-		p.add(u.name(key), "%s is the engine of %s too; an engine is one node: remove one of them, or give the other engine's address", at, other.name(otherKey))
+		p.add(u.name(key), "%s is the engine of %s too; an engine is one node: remove one of them, or give the other "+
+			"engine's address", at, other.name(otherKey))
 	}
 	for _, name := range u.GPUs {
 		for _, others := range other.GPUs {
 			if sameGPU(name, others) {
-				p.add(u.name("gpus"), "%q is in %s too; a GPU, or GPU instance, belongs to one engine", name, other.name("gpus"))
+				p.add(u.name("gpus"), "%q is in %s too; a GPU, or GPU instance, belongs to one engine", name,
+					other.name("gpus"))
 			}
 		}
 	}
 	if from, to := u.nixlPorts(); from > 0 {
 		if otherFrom, otherTo := other.nixlPorts(); otherFrom > 0 && from <= otherTo && otherFrom <= to {
-			p.add(u.name("offload.nixl_port"), "%d to %d, one for each rank, are of %s too; give each engine its own", from, to, other.name("offload.nixl_port"))
+			p.add(u.name("offload.nixl_port"), "%d to %d, one for each rank, are of %s too; give each engine its own",
+				from, to, other.name("offload.nixl_port"))
 		}
 	}
 }

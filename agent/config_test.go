@@ -145,13 +145,14 @@ func TestEventsAreChecked(t *testing.T) {
 		}
 	}
 	for want, e := range map[string]EventsConfig{
-		"kv_events.replay: is for":                                       {Replay: "tcp://127.0.0.1:5558"},
-		"kv_events.report: routers":                                      {Endpoint: "tcp://127.0.0.1:5557"},
-		"set either kv_events.report (--kv-report), or kv_events.listen": {Endpoint: "tcp://127.0.0.1:5557", Report: "/x", Listen: "unix:///y"},
-		"kv_events.endpoint:":                                            {Endpoint: "tcp://*:5557", Report: "/x"},
-		"leave the @ out":                                                {Endpoint: "tcp://127.0.0.1:5557", Replay: "@ipc:///x", Report: "/x"},
-		"no absolute path":                                               {Endpoint: "tcp://127.0.0.1:5557", Report: "x"},
-		"with certificates only":                                         {Endpoint: "tcp://127.0.0.1:5557", Listen: "127.0.0.1:9083"},
+		"kv_events.replay: is for":  {Replay: "tcp://127.0.0.1:5558"},
+		"kv_events.report: routers": {Endpoint: "tcp://127.0.0.1:5557"},
+		"set either kv_events.report (--kv-report), or kv_events.listen": {Endpoint: "tcp://127.0.0.1:5557",
+			Report: "/x", Listen: "unix:///y"},
+		"kv_events.endpoint:":    {Endpoint: "tcp://*:5557", Report: "/x"},
+		"leave the @ out":        {Endpoint: "tcp://127.0.0.1:5557", Replay: "@ipc:///x", Report: "/x"},
+		"no absolute path":       {Endpoint: "tcp://127.0.0.1:5557", Report: "x"},
+		"with certificates only": {Endpoint: "tcp://127.0.0.1:5557", Listen: "127.0.0.1:9083"},
 	} {
 		if err := with(e); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%+v: %v", e, err)

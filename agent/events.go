@@ -28,9 +28,11 @@ type EventsConfig struct {
 func (u *unit) validateEvents(p *problems) {
 	e := &u.Events
 	if e.Endpoint == "" {
-		for _, f := range []struct{ field, value string }{{"replay", e.Replay}, {"topic", e.Topic}, {"model", e.Model}, {"report", e.Report}, {"listen", e.Listen}, {"advertise", e.Advertise}} {
+		for _, f := range []struct{ field, value string }{{"replay", e.Replay}, {"topic", e.Topic}, {"model", e.Model},
+			{"report", e.Report}, {"listen", e.Listen}, {"advertise", e.Advertise}} {
 			if f.value != "" {
-				p.add(u.name("kv_events."+f.field), "is for %s, which is empty: set that, or leave this out", u.mention("kv_events.endpoint", "--kv-events"))
+				p.add(u.name("kv_events."+f.field), "is for %s, which is empty: set that, or leave this out",
+					u.mention("kv_events.endpoint", "--kv-events"))
 			}
 		}
 		return
@@ -56,7 +58,8 @@ func (u *unit) validateEventsWay(p *problems) {
 	e := &u.Events
 	switch {
 	case (e.Report == "") == (e.Listen == ""):
-		p.add(u.name("kv_events.report"), "routers learn what the engine has from the cgn-kvcached of this host, or from the agent: set either %s, or %s",
+		p.add(u.name("kv_events.report"), "routers learn what the engine has from the cgn-kvcached of this host, or "+
+			"from the agent: set either %s, or %s",
 			u.mention("kv_events.report", "--kv-report"), u.mention("kv_events.listen", "--kv-listen"))
 	case e.Report != "":
 		d, err := kvevents.NewDaemon(e.Report)
@@ -69,7 +72,8 @@ func (u *unit) validateEventsWay(p *problems) {
 		if err := listen.Check(e.Listen); err != nil {
 			p.add(u.name("kv_events.listen"), "%v", err)
 		} else if !strings.HasPrefix(e.Listen, "unix://") && !u.config.authenticates() {
-			p.add(u.name("kv_events.listen"), "%q is served with certificates only: set tls.ca, tls.cert and tls.key (cgn-ctl pki bootstrap makes them), or give unix:///PATH", e.Listen)
+			p.add(u.name("kv_events.listen"), "%q is served with certificates only: set tls.ca, tls.cert and tls.key "+
+				"(cgn-ctl pki bootstrap makes them), or give unix:///PATH", e.Listen)
 		}
 	}
 }
@@ -146,7 +150,8 @@ func (n *node) baseModel() string {
 	}
 	if len(models) > 1 {
 		n.events.several.Do(func() {
-			n.log.Error("the engine lists several models, so its KV events are not followed: name its base model with "+n.unit.name("kv_events.model"), "models", models)
+			n.log.Error("the engine lists several models, so its KV events are not followed: name its base model with "+
+				n.unit.name("kv_events.model"), "models", models)
 		})
 	}
 	return ""
@@ -198,7 +203,8 @@ var eventDefs = func() []metric.Def {
 		defEventsPending:   {Name: "cgn_agent_kv_events_pending", Labels: ofNode, Help: "Changes that have not been reported yet, in blocks of 16 tokens."},
 	}
 	for _, c := range kvevents.Counters {
-		defs = append(defs, metric.Def{Name: "cgn_agent_kv_events_" + c.Name + "_total", Kind: metric.Counter, Labels: ofNode, Help: c.Help})
+		defs = append(defs, metric.Def{Name: "cgn_agent_kv_events_" + c.Name + "_total", Kind: metric.Counter,
+			Labels: ofNode, Help: c.Help})
 	}
 	return defs
 }()

@@ -22,7 +22,8 @@ import (
 func (c *Config) Examine() error {
 	var p problems
 	units := c.units()
-	places := slices.DeleteFunc(c.places(units), func(l place) bool { return l.field == "agent.push" }) // without etcd it is not opened
+	// without etcd it is not opened
+	places := slices.DeleteFunc(c.places(units), func(l place) bool { return l.field == "agent.push" })
 	for _, l := range append(places, place{"agent.push", c.pushListen(units[0])}) {
 		if l.address == "" || listen.Check(l.address) != nil {
 			continue // Validate says so
@@ -51,7 +52,8 @@ func (u *unit) examineNames(p *problems) {
 			if u.ID == "" {
 				p.add(u.name("id"), "empty, and what listen and the host's name give is none: %v; set it", err)
 			} else {
-				p.add(u.name("id"), "%q makes no node id with agent.node_id, or the host's name, before it: %v", u.ID, err)
+				p.add(u.name("id"), "%q makes no node id with agent.node_id, or the host's name, before it: %v", u.ID,
+					err)
 			}
 		}
 	}

@@ -92,7 +92,8 @@ func newFakeEngine(t *testing.T) *fakeEngine {
 		fmt.Fprint(w, `{"data":[{"id":"tiny"}]}`)
 	})
 	mux.HandleFunc("GET /metrics", func(w http.ResponseWriter, _ *http.Request) {
-		fmt.Fprint(w, "process_start_time_seconds 1795244543\nvllm:num_requests_running 3\nvllm:num_requests_waiting 2\n"+
+		fmt.Fprint(w, "process_start_time_seconds 1795244543\nvllm:num_requests_running "+
+			"3\nvllm:num_requests_waiting 2\n"+
 			"vllm:kv_cache_usage_perc 0.25\nvllm:cache_config_info{block_size=\"16\",num_gpu_blocks=\"1000\"} 1\n")
 	})
 	mux.HandleFunc("POST /v1/completions", func(w http.ResponseWriter, r *http.Request) {

@@ -35,8 +35,10 @@ func TestPowerIsAnnounced(t *testing.T) {
 	})
 	_, page := get(t, "http://"+a.AdminAddr().String()+"/metrics")
 	for _, want := range []string{
-		`cgn_power_watts{component="node",source="redfish"} 374`, `cgn_power_watts{component="chassis",source="redfish"} 374`,
-		`cgn_power_average_watts{component="node",source="redfish"} 37`, `cgn_power_age_seconds{component="node",source="redfish"}`,
+		`cgn_power_watts{component="node",source="redfish"} 374`,
+		`cgn_power_watts{component="chassis",source="redfish"} 374`,
+		`cgn_power_average_watts{component="node",source="redfish"} 37`,
+		`cgn_power_age_seconds{component="node",source="redfish"}`,
 		`cgn_agent_power_readings_total{result="failed",source="redfish"} 0`,
 	} {
 		if !strings.Contains(page, "\n"+want) {

@@ -25,16 +25,23 @@ type instruments struct {
 func newInstruments() *instruments {
 	s := metric.NewSet()
 	return &instruments{
-		set:        s,
-		looks:      s.Counter("cgn_agent_engine_looks_total", "Looks at the engine's health and metrics, by result: answered or failed.", "node", "result"),
-		restarts:   s.Counter("cgn_agent_engine_restarts_total", "Times a started engine exited and was started again.", "node"),
-		requests:   s.Counter("cgn_agent_requests_total", "Requests answered, by HTTP status.", "node", "code"),
-		rejected:   s.Counter("cgn_agent_rejected_total", "Requests that the agent refused itself, by reason.", "node", "reason"),
-		failures:   s.Counter("cgn_agent_engine_failures_total", "Requests that failed on the way to or from the engine, by phase and kind.", "node", "phase", "kind"),
-		clientLeft: s.Counter("cgn_agent_client_left_total", "Requests cancelled because their client had left.", "node"),
-		panics:     s.Counter("cgn_agent_panics_total", "Requests whose handling failed because of a bug.", "node"),
-		reclaimed:  s.Counter("cgn_agent_registration_reclaimed_total", "Times that the node's key in etcd held what no daemon writes, and was replaced by the node's own record.", "node"),
-		seconds:    s.Histogram("cgn_agent_request_seconds", "Time from request read to response written.", requestBuckets, "node"),
+		set: s,
+		looks: s.Counter("cgn_agent_engine_looks_total", "Looks at the engine's health and metrics, by result: "+
+			"answered or failed.", "node", "result"),
+		restarts: s.Counter("cgn_agent_engine_restarts_total", "Times a started engine exited and was started again.",
+			"node"),
+		requests: s.Counter("cgn_agent_requests_total", "Requests answered, by HTTP status.", "node", "code"),
+		rejected: s.Counter("cgn_agent_rejected_total", "Requests that the agent refused itself, by reason.", "node",
+			"reason"),
+		failures: s.Counter("cgn_agent_engine_failures_total",
+			"Requests that failed on the way to or from the engine, by phase and kind.", "node", "phase", "kind"),
+		clientLeft: s.Counter("cgn_agent_client_left_total", "Requests cancelled because their client had left.",
+			"node"),
+		panics: s.Counter("cgn_agent_panics_total", "Requests whose handling failed because of a bug.", "node"),
+		reclaimed: s.Counter("cgn_agent_registration_reclaimed_total", "Times that the node's key in etcd held what "+
+			"no daemon writes, and was replaced by the node's own record.", "node"),
+		seconds: s.Histogram("cgn_agent_request_seconds", "Time from request read to response written.",
+			requestBuckets, "node"),
 	}
 }
 

@@ -99,7 +99,8 @@ func (in *instruments) watchMeters(a *Agent) {
 		emit(defGPUFailures, float64(a.host.gpus.Failures()))
 		devices := a.host.devices()
 		for i := range devices {
-			if i == 0 || devices[i].Name != devices[i-1].Name { // compute instances share what is measured of their GPU instance
+			// compute instances share what is measured of their GPU instance
+			if i == 0 || devices[i].Name != devices[i-1].Name {
 				emitGPU(emit, &devices[i])
 			}
 		}

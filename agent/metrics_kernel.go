@@ -86,16 +86,18 @@ func (in *instruments) watchKernel(a *Agent) {
 			a.emitPush(emit)
 		}
 	})
-	in.set.ReadHistograms(kernelHistograms, func(emit func(def int, count uint64, sum float64, buckets map[float64]uint64, labels ...string)) {
-		if a == nil {
-			return
-		}
-		a.telemetry.With(func(r bpf.Reader, _ telemetry.Engines) { a.emitHistograms(emit, r) })
-	})
+	in.set.ReadHistograms(kernelHistograms,
+		func(emit func(def int, count uint64, sum float64, buckets map[float64]uint64, labels ...string)) {
+			if a == nil {
+				return
+			}
+			a.telemetry.With(func(r bpf.Reader, _ telemetry.Engines) { a.emitHistograms(emit, r) })
+		})
 }
 
 // emitHistograms emits what only programs tell.
-func (a *Agent) emitHistograms(emit func(def int, count uint64, sum float64, buckets map[float64]uint64, labels ...string), r bpf.Reader) {
+func (a *Agent) emitHistograms(emit func(def int, count uint64, sum float64, buckets map[float64]uint64,
+	labels ...string), r bpf.Reader) {
 	if r.Source() != bpf.SourceBPF {
 		return
 	}
@@ -143,7 +145,8 @@ func (a *Agent) emitRead(emit emit, r bpf.Reader, engines telemetry.Engines) {
 	}
 	emitGauge(emit, kernelDelayP99, host.RunqUsP99, 1e6)
 	if d, err := r.Drops(); err == nil && r.Source() == bpf.SourceBPF {
-		for what, n := range map[string]uint64{"events": d.Events, "peers": d.Peers, "sockets": d.Sockets, "processes": d.Processes, "threads": d.Threads, "odd packets": d.OddPackets} {
+		for what, n := range map[string]uint64{"events": d.Events, "peers": d.Peers, "sockets": d.Sockets,
+			"processes": d.Processes, "threads": d.Threads, "odd packets": d.OddPackets} {
 			emit(kernelDrops, float64(n), what)
 		}
 	}
@@ -170,7 +173,8 @@ func (n *node) emitKernel(emit emit, r bpf.Reader, engines telemetry.Engines) {
 		return
 	}
 	if t, err := r.Tokens(engine); err == nil {
-		for why, n := range map[string]uint64{"tls": t.UnmeasuredTLS, "http2": t.UnmeasuredHTTP, "other": t.Unmeasured, "single": t.Singles, "unclear": t.Unclear, "coalesced": t.Coalesced} {
+		for why, n := range map[string]uint64{"tls": t.UnmeasuredTLS, "http2": t.UnmeasuredHTTP, "other": t.Unmeasured,
+			"single": t.Singles, "unclear": t.Unclear, "coalesced": t.Coalesced} {
 			emit(kernelUnmeasured, float64(n), id, why)
 		}
 	}

@@ -103,7 +103,8 @@ func (n *node) prepareMember() error {
 		return fmt.Errorf("agent.state_dir: %w", err)
 	}
 	n.member = &membership{nodeID: n.id(), log: n.log, registration: cluster.Registration{
-		Health: func() cluster.Record { h := n.health(); return &h }, Heartbeat: c.Agent.Heartbeat.Std(), Instance: token, Reclaimed: n.count.reclaimed.Inc, Log: n.log,
+		Health: func() cluster.Record { h := n.health(); return &h }, Heartbeat: c.Agent.Heartbeat.Std(),
+		Instance: token, Reclaimed: n.count.reclaimed.Inc, Log: n.log,
 	}}
 	return nil
 }
@@ -115,9 +116,10 @@ func (n *node) prepareFront() error {
 		return err
 	}
 	o := front.Options{
-		Engine: n.engine.Endpoint(), EngineTLS: engineTLS, Authorization: n.engine.Authorization(), ForwardAuth: c.Agent.ForwardAuth,
-		EngineOnce: n.unit.Engine.Kind == engine.LlamaCPP,
-		Health:     n.unready, Limits: c.Limits.front(), Counters: n.count.front, Log: n.log,
+		Engine: n.engine.Endpoint(), EngineTLS: engineTLS, Authorization: n.engine.Authorization(),
+		ForwardAuth: c.Agent.ForwardAuth,
+		EngineOnce:  n.unit.Engine.Kind == engine.LlamaCPP,
+		Health:      n.unready, Limits: c.Limits.front(), Counters: n.count.front, Log: n.log,
 	}
 	if n.agent.identity != nil {
 		o.TLS = n.agent.identity.Server(c.TLS.CA != "", pki.Router, pki.Ctl)

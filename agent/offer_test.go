@@ -57,7 +57,8 @@ func idleAgent(t *testing.T, engines int) *Agent {
 	doc := fmt.Sprintf("[agent]\nadmin = \"unix://%s\"\n[etcd]\nendpoints = [%q]\n[telemetry]\nkernel = \"off\"\n",
 		filepath.Join(dir, "admin"), shared.url)
 	for i := range engines {
-		doc += fmt.Sprintf("[[engine]]\nid = \"%d\"\nlisten = \"unix://%s\"\nurl = \"http://127.0.0.1:%d\"\ngpus = [\"%d\"]\n", i, filepath.Join(dir, fmt.Sprint(i)), i+1, i)
+		doc += fmt.Sprintf("[[engine]]\nid = \"%d\"\nlisten = \"unix://%s\"\nurl = \"http://127.0.0.1:%d\"\ngpus = "+
+			"[\"%d\"]\n", i, filepath.Join(dir, fmt.Sprint(i)), i+1, i)
 	}
 	c, err := loaded(t, doc)
 	if err != nil {

@@ -19,7 +19,8 @@ import (
 // draining the others; a node id being held by another agent is one. An engine
 // is no part: one that dies is its own node's affair.
 func (a *Agent) Run(ctx, force context.Context) error {
-	if a.config.Telemetry.Kernel == "bpf" { // without, it refuses to start: before an engine runs, or routers know of it
+	// without, it refuses to start: before an engine runs, or routers know of it
+	if a.config.Telemetry.Kernel == "bpf" {
 		if err := a.telemetry.Open(); err != nil {
 			a.Close()
 			return fmt.Errorf("telemetry.kernel is bpf, and programs cannot be loaded: %w", err)
@@ -27,14 +28,16 @@ func (a *Agent) Run(ctx, force context.Context) error {
 	}
 	r := a.start(force)
 	for _, n := range a.nodes {
-		n.log.Info("agent runs", "address", n.described.Address, "admin", a.adminAt.Addr().String(), "engine", n.engine.URL(), "kind", n.described.Engine, "etcd", a.etcdState())
+		n.log.Info("agent runs", "address", n.described.Address, "admin", a.adminAt.Addr().String(), "engine",
+			n.engine.URL(), "kind", n.described.Engine, "etcd", a.etcdState())
 	}
 	select {
 	case <-ctx.Done():
 	case <-r.group.Context().Done():
 		a.log.Error("a part of the agent failed, stopping", "error", context.Cause(r.group.Context()))
 	}
-	a.log.Info("stopping: requests are taken for drain_delay more, running ones have drain_timeout then; a second signal ends it now",
+	a.log.Info("stopping: requests are taken for drain_delay more, running ones have drain_timeout then; a second "+
+		"signal ends it now",
 		"drain_delay", a.config.Agent.DrainDelay.String(), "drain_timeout", a.config.Agent.DrainTimeout.String())
 	a.draining.Store(true)
 	a.notify()
@@ -55,7 +58,8 @@ type running struct {
 // the drain ends the others in order.
 func (a *Agent) start(force context.Context) *running {
 	life := context.Background()
-	r := &running{agent: a, group: lifecycle.NewGroup(life), admin: a.admin(), enginesGone: make(chan struct{}), leftAt: make(chan struct{})}
+	r := &running{agent: a, group: lifecycle.NewGroup(life), admin: a.admin(), enginesGone: make(chan struct{}),
+		leftAt: make(chan struct{})}
 	engineLife, stopEngines := context.WithCancel(life)
 	memberLife, leave := context.WithCancel(life)
 	r.stopEngines, r.leave = stopEngines, leave
@@ -125,7 +129,8 @@ func (r *running) register(ctx context.Context) error {
 	var members sync.WaitGroup
 	for _, n := range a.nodes {
 		members.Add(1)
-		r.group.Go("registration of "+n.id(), func(context.Context) error { // one that fails has the agent drain: the others leave in order
+		// one that fails has the agent drain: the others leave in order
+		r.group.Go("registration of "+n.id(), func(context.Context) error {
 			defer members.Done()
 			return n.member.run(ctx, client)
 		})
@@ -140,9 +145,10 @@ func (r *running) drain(force context.Context) {
 		lifecycle.Step{Name: "let routers know", Run: func(ctx context.Context) error {
 			return a.sayUnready(ctx)
 		}},
-		lifecycle.Step{Name: "finish requests", Limit: max(a.config.Agent.DrainTimeout.Std(), time.Millisecond), Run: func(ctx context.Context) error {
-			return a.each(func(n *node) error { return n.front.Drain(ctx) })
-		}},
+		lifecycle.Step{Name: "finish requests", Limit: max(a.config.Agent.DrainTimeout.Std(), time.Millisecond),
+			Run: func(ctx context.Context) error {
+				return a.each(func(n *node) error { return n.front.Drain(ctx) })
+			}},
 		lifecycle.Step{Name: "leave the fleet", Limit: leaveLimit, Run: func(ctx context.Context) error {
 			r.leave()
 			return await(ctx, r.leftAt)

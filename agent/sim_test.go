@@ -18,7 +18,8 @@ import (
 // TestAuthenticatedFrontOfAnEngine goes the way of production: a router's
 // certificate, the agent's front, an engine that speaks like vLLM, etcd.
 func TestAuthenticatedFrontOfAnEngine(t *testing.T) {
-	sim, err := engine.New(engine.Config{Models: []string{"sim"}, DecodeStep: 20 * time.Millisecond, APIKey: "sk-engine"})
+	sim, err := engine.New(engine.Config{Models: []string{"sim"}, DecodeStep: 20 * time.Millisecond,
+		APIKey: "sk-engine"})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -66,7 +66,8 @@ func (n *node) engineProcess() (pid int, err error) {
 	}
 	_, port := n.agent.telemetry.Ports(n.index)
 	if port == 0 {
-		return 0, fmt.Errorf("the engine at %s is on another host, or behind a socket: name a file with its process id in %s", n.engine.URL(), n.unit.name("pid_file"))
+		return 0, fmt.Errorf("the engine at %s is on another host, or behind a socket: name a file with its process "+
+			"id in %s", n.engine.URL(), n.unit.name("pid_file"))
 	}
 	if pid, err = telemetry.Listener(port); errors.Is(err, telemetry.ErrUnseen) {
 		err = fmt.Errorf("%w, or name a file with its number in %s", err, n.unit.name("pid_file"))

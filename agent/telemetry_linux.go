@@ -33,7 +33,8 @@ func (c *TelemetryConfig) examine(p *problems) {
 	if err := bpf.Examine(c.Pins); err != nil {
 		p.add("telemetry.bpf_root", "%v; name a folder below /sys/fs/bpf, or set telemetry.kernel = \"auto\"", err)
 	} else if err := rights.Makeable(c.Pins); err != nil {
-		p.add("telemetry.bpf_root", "%v; have root make it and give it to this user, as deploy/systemd/cgn-agent.service does, or set telemetry.kernel = \"auto\"", err)
+		p.add("telemetry.bpf_root", "%v; have root make it and give it to this user, as "+
+			"deploy/systemd/cgn-agent.service does, or set telemetry.kernel = \"auto\"", err)
 	}
 	if c.Cgroup == "" {
 		return

@@ -47,8 +47,9 @@ func (c *Config) units() []*unit {
 	if len(c.Engines) == 0 {
 		a := &c.Agent
 		return []*unit{{config: c, EngineConfig: EngineConfig{
-			Listen: a.Listen, Advertise: a.Advertise, GPUs: c.GPU.Devices, Role: a.Role, Device: a.Device, TP: a.TP, DType: a.DType,
-			VRAM: a.VRAM, MaxConcurrent: a.MaxConcurrent, Engine: c.Engine, Events: c.Events,
+			Listen: a.Listen, Advertise: a.Advertise, GPUs: c.GPU.Devices, Role: a.Role, Device: a.Device, TP: a.TP,
+			DType: a.DType,
+			VRAM:  a.VRAM, MaxConcurrent: a.MaxConcurrent, Engine: c.Engine, Events: c.Events,
 		}}}
 	}
 	units := make([]*unit, len(c.Engines))
@@ -127,7 +128,8 @@ func (c *Config) validateForms(p *problems) {
 		return
 	}
 	if len(c.Engines) > maxEngines {
-		p.add("engine", "%d tables; one agent has %d engines at most: give the others an agent of their own", len(c.Engines), maxEngines)
+		p.add("engine", "%d tables; one agent has %d engines at most: give the others an agent of their own",
+			len(c.Engines), maxEngines)
 	}
 	var usual Config
 	if err := config.Defaults(&usual); err != nil {
@@ -148,7 +150,8 @@ func (c *Config) validateForms(p *problems) {
 		default:
 			continue
 		}
-		p.add(field, "is set, and so is [[engine]]: it is of the short form, for one engine; set engine[0].%s and so on in its place, or remove [[engine]]", key)
+		p.add(field, "is set, and so is [[engine]]: it is of the short form, for one engine; set engine[0].%s and so "+
+			"on in its place, or remove [[engine]]", key)
 	}
 }
 
@@ -166,7 +169,9 @@ func (u *unit) validate(p *problems, places []place) {
 		p.open(place{u.name("listen"), u.Listen}, c.authenticates() || c.Agent.InsecureListen, exposedFix)
 	}
 	if c.Agent.ForwardAuth && !c.authenticates() && !listen.Loopback(u.Listen) {
-		p.add("agent.forward_auth", "anybody could offer the engine keys through %q, and read those of others on the way: set tls.ca, tls.cert and tls.key (cgn-ctl pki bootstrap makes them), or listen on loopback or a unix socket; insecure_listen does not lift this", u.Listen)
+		p.add("agent.forward_auth", "anybody could offer the engine keys through %q, and read those of others on the "+
+			"way: set tls.ca, tls.cert and tls.key (cgn-ctl pki bootstrap makes them), or listen on loopback or a "+
+			"unix socket; insecure_listen does not lift this", u.Listen)
 	}
 	if u.Advertise != "" {
 		if _, err := address.Parse(u.Advertise); err != nil {
@@ -179,7 +184,8 @@ func (u *unit) validate(p *problems, places []place) {
 		}
 	}
 	if u.Engine.NeedsStateDir() && c.Agent.StateDir == "" {
-		p.add(u.name("offload.lmcache_config"), "empty; name LMCache's configuration file, or give agent.state_dir, where the agent writes one")
+		p.add(u.name("offload.lmcache_config"), "empty; name LMCache's configuration file, or give agent.state_dir, "+
+			"where the agent writes one")
 	}
 	if u.TP < 0 {
 		p.add(u.name("tp"), "%d: must not be negative; 0 is unknown", u.TP)
@@ -201,7 +207,8 @@ func (u *unit) validateGPUs(p *problems) {
 	}
 	for _, name := range u.GPUs {
 		if u.Engine.Spawns() && strings.Contains(name, ":") {
-			p.add(u.name("gpus"), "%q: CUDA knows GPU instances by their UUID only, and the agent starts this engine; give its MIG-... of `nvidia-smi -L`", name)
+			p.add(u.name("gpus"), "%q: CUDA knows GPU instances by their UUID only, and the agent starts this "+
+				"engine; give its MIG-... of `nvidia-smi -L`", name)
 		}
 	}
 }

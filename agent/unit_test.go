@@ -15,7 +15,8 @@ import (
 func loaded(t *testing.T, doc string, args ...string) (c Config, err error) {
 	t.Helper()
 	err = config.Load(&c, config.Options{
-		Program: "cgn-agent", Args: append([]string{"--config", "agent.toml", "--check-config"}, args...), Out: io.Discard,
+		Program: "cgn-agent", Args: append([]string{"--config", "agent.toml", "--check-config"}, args...),
+		Out:      io.Discard,
 		ReadFile: func(string) ([]byte, error) { return []byte(doc), nil },
 	})
 	if errors.Is(err, config.ErrAnswered) {
@@ -25,7 +26,8 @@ func loaded(t *testing.T, doc string, args ...string) (c Config, err error) {
 }
 
 // first is an engine to which others are added.
-const first = "[[engine]]\nid = \"a\"\nlisten = \"127.0.0.1:9081\"\nurl = \"http://127.0.0.1:8001\"\ngpus = [\"0\", \"1\"]\n"
+const first = "[[engine]]\nid = \"a\"\nlisten = \"127.0.0.1:9081\"\nurl = \"http://127.0.0.1:8001\"\ngpus = [\"0\", " +
+	"\"1\"]\n"
 
 func TestSeveralEnginesAreChecked(t *testing.T) {
 	program := filepath.Join(t.TempDir(), "engine")
@@ -35,8 +37,10 @@ func TestSeveralEnginesAreChecked(t *testing.T) {
 		{"two", attached + "gpus = [\"2\", \"GPU-8f6a\"]\n[engine.kv_events]\nendpoint = \"tcp://127.0.0.1:5557\"\nreport = \"/run/kv.sock\"\n", ""},
 		{"one in a list", first, ""},
 		{"both forms", "[engine]\nurl = \"http://127.0.0.1:8001\"\n" + first, "agent.toml:3: engine is written as one table, [engine], and as a list of them, [[engine]]; write one of the two"},
-		{"a section of the short form", "[kv_events]\nendpoint = \"tcp://127.0.0.1:5557\"\nreport = \"/run/kv.sock\"\n" + first,
-			"kv_events.endpoint: is set, and so is [[engine]]: it is of the short form, for one engine; set engine[0].kv_events.endpoint and so on in its place, or remove [[engine]]"},
+		{"a section of the short form",
+			"[kv_events]\nendpoint = \"tcp://127.0.0.1:5557\"\nreport = \"/run/kv.sock\"\n" + first,
+			"kv_events.endpoint: is set, and so is [[engine]]: it is of the short form, for one engine; set " +
+				"engine[0].kv_events.endpoint and so on in its place, or remove [[engine]]"},
 		{"a front of the short form", "[agent]\nlisten = \"127.0.0.1:9085\"\ntp = 2\n" + first, "agent.listen: is set, and so is [[engine]]"},
 		{"GPUs of the short form", "[gpu]\ndevices = [\"1\"]\n" + first, "gpu.devices: is set, and so is [[engine]]: it is of the short form, for one engine; set engine[0].gpus"},
 		{"the first GPU", "[agent]\ngpu_index = 1\n" + first, "set engine[0].gpus"},
@@ -57,11 +61,15 @@ func TestSeveralEnginesAreChecked(t *testing.T) {
 		{"part of a GPU", attached + "gpus = [\"1:3\"]\n", "engine[1].gpus: \"1:3\" is in engine[0].gpus too"},
 		{"no such GPU", attached + "gpus = [\"first\"]\n", "engine[1].gpus: \"first\" is no device; write an index"},
 		{"a MIG device by its place", second + "model = \"m\"\ngpus = [\"2:3\"]\n", "engine[1].gpus: \"2:3\": CUDA knows GPU instances by their UUID only"},
-		{"one publisher", strings.Replace(attached, "[[engine]]\nid = \"b\"", "[engine.kv_events]\nendpoint = \"tcp://127.0.0.1:5557\"\nreport = \"/x\"\n[[engine]]\nid = \"b\"", 1) +
-			"[engine.kv_events]\nendpoint = \"tcp://127.0.0.1:5557\"\nreport = \"/x\"\n", "engine[1].kv_events.endpoint: \"tcp://127.0.0.1:5557\" is engine[0].kv_events.endpoint too"},
+		{"one publisher", strings.Replace(attached, "[[engine]]\nid = \"b\"",
+			"[engine.kv_events]\nendpoint = \"tcp://127.0.0.1:5557\"\nreport = \"/x\"\n[[engine]]\nid = \"b\"", 1) +
+			"[engine.kv_events]\nendpoint = \"tcp://127.0.0.1:5557\"\nreport = \"/x\"\n",
+			"engine[1].kv_events.endpoint: \"tcp://127.0.0.1:5557\" is engine[0].kv_events.endpoint too"},
 		{"nobody is told of events", attached + "[engine.kv_events]\nendpoint = \"tcp://127.0.0.1:5557\"\n", "engine[1].kv_events.report: routers learn what the engine has from the cgn-kvcached of this host, or from the agent: set either engine[1].kv_events.report, or engine[1].kv_events.listen"},
 		{"events of nobody", attached + "[engine.kv_events]\ntopic = \"x\"\n", "engine[1].kv_events.topic: is for engine[1].kv_events.endpoint, which is empty"},
-		{"one side channel", "[[engine]]\nlisten = \"127.0.0.1:9081\"\nmodel = \"m\"\nkv_offload = \"nixl\"\ntp = 4\n[[engine]]\nlisten = \"127.0.0.1:9082\"\nmodel = \"m\"\nkv_offload = \"nixl\"\n[engine.offload]\nnixl_port = 5603\n",
+		{"one side channel", "[[engine]]\nlisten = \"127.0.0.1:9081\"\nmodel = \"m\"\nkv_offload = \"nixl\"\ntp = " +
+			"4\n[[engine]]\nlisten = \"127.0.0.1:9082\"\nmodel = \"m\"\nkv_offload = " +
+			"\"nixl\"\n[engine.offload]\nnixl_port = 5603\n",
 			"engine[1].offload.nixl_port: 5603 to 5603, one for each rank, are of engine[0].offload.nixl_port too"},
 		{"nowhere to write", "[[engine]]\nlisten = \"127.0.0.1:9081\"\nmodel = \"m\"\nkv_offload = \"lmcache\"\n", "engine[0].offload.lmcache_config: empty"},
 		{"an impossible pair", "[[engine]]\nlisten = \"127.0.0.1:9081\"\nmodel = \"m\"\nkind = \"llama_cpp\"\nkv_offload = \"lmcache\"\n", "engine[0].kv_offload: llama_cpp cannot offload with lmcache"},
@@ -79,21 +87,25 @@ func TestSeveralEnginesAreChecked(t *testing.T) {
 			}
 		})
 	}
-	if _, err := loaded(t, first, "--engine", "http://127.0.0.1:8009"); err == nil || !strings.Contains(err.Error(), "engine.url: is set, and so is [[engine]]") {
+	if _, err := loaded(t, first, "--engine", "http://127.0.0.1:8009"); err == nil ||
+		!strings.Contains(err.Error(), "engine.url: is set, and so is [[engine]]") {
 		t.Errorf("a flag beside [[engine]]: %v", err)
 	}
 	many := ""
 	for range maxEngines + 1 {
 		many += "[[engine]]\n"
 	}
-	if _, err := loaded(t, many); err == nil || !strings.Contains(err.Error(), "engine: 33 tables; one agent has 32 engines at most") {
+	if _, err := loaded(t, many); err == nil ||
+		!strings.Contains(err.Error(), "engine: 33 tables; one agent has 32 engines at most") {
 		t.Errorf("%.300v", err)
 	}
 }
 
 // TestUnits: what a unit is called, has, and announces, in either form.
 func TestUnits(t *testing.T) {
-	c, err := loaded(t, "[agent]\nnode_id = \"h\"\nstate_dir = \"/s\"\nkv_address = \"h:7072\"\n"+first+"role = \"prefill\"\ntp = 2\nmax_concurrent = 8\n[[engine]]\nlisten = \"127.0.0.1:9082\"\nurl = \"http://127.0.0.1:8002\"\ngpus = [\"2:1\"]\n")
+	c, err := loaded(t, "[agent]\nnode_id = \"h\"\nstate_dir = \"/s\"\nkv_address = \"h:7072\"\n"+first+
+		"role = \"prefill\"\ntp = 2\nmax_concurrent = 8\n[[engine]]\nlisten = \"127.0.0.1:9082\"\nurl = "+
+		"\"http://127.0.0.1:8002\"\ngpus = [\"2:1\"]\n")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -102,10 +114,12 @@ func TestUnits(t *testing.T) {
 	if id, other := a.nodeID(at), b.nodeID(at); id != "h-a" || other != "h-9082" {
 		t.Errorf("%s and %s", id, other)
 	}
-	if h := a.describe("h-a", "http://127.0.0.1:9081"); h.Role != "prefill" || h.TP != 2 || h.MaxConcurrent != 8 || h.Device != "gpu" || h.GPUIndex != 0 || h.KVAddress != "h:7072" || h.Engine != "vllm" {
+	if h := a.describe("h-a", "http://127.0.0.1:9081"); h.Role != "prefill" || h.TP != 2 || h.MaxConcurrent != 8 ||
+		h.Device != "gpu" || h.GPUIndex != 0 || h.KVAddress != "h:7072" || h.Engine != "vllm" {
 		t.Errorf("%+v", h)
 	}
-	if h := b.describe("h-9082", "http://127.0.0.1:9082"); h.Role != "both" || h.GPUIndex != 2 || h.KVAddress != "h:7072" {
+	if h := b.describe("h-9082", "http://127.0.0.1:9082"); h.Role != "both" || h.GPUIndex != 2 ||
+		h.KVAddress != "h:7072" {
 		t.Errorf("%+v", h)
 	}
 	c.Agent.NodeID = ""

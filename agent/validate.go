@@ -97,7 +97,8 @@ func (p *problems) open(at place, allowed bool, fix string) {
 }
 
 // exposedFix is what to do about a front that other hosts reach.
-const exposedFix = "set tls.ca, tls.cert and tls.key (cgn-ctl pki bootstrap makes them), or insecure_listen = true (--insecure-listen)"
+const exposedFix = "set tls.ca, tls.cert and tls.key (cgn-ctl pki bootstrap makes them), or insecure_listen = true " +
+	"(--insecure-listen)"
 
 func (c *Config) validateListeners(p *problems, places []place) {
 	p.open(place{"agent.admin", c.Agent.Admin}, c.Agent.InsecureAdmin,

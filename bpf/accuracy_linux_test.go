@@ -13,7 +13,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Threads of the load that is known: burners, as many as the environment says, that never rest, and sleepers that work for a moment and rest for another.
+// Threads of the load that is known: burners, as many as the environment says, that never rest, and
+// sleepers that work for a moment and rest for another.
 const (
 	burnersEnv = "BPF_TEST_BURNERS"
 	sleepers   = 4
@@ -88,26 +89,32 @@ func (h *host) usage(s *Set, root int) (u usage) {
 	return u
 }
 
-// used waits until the group has used a CPU for long enough that what two looks cannot tell is little.
+// used waits until the group has used a CPU for long enough that what two looks cannot tell is
+// little.
 func (h *host) used(s *Set, root int, from usage) {
 	h.t.Helper()
 	enough := time.Duration(times(3000, 1500)) * time.Millisecond
 	within(h.t, "the group has used a CPU", func() bool { return h.group(s, root).CPU > from.group.CPU+enough })
 }
 
-// unticked is the most that the kernel's own count of CPU time is behind: it learns of the thread that runs at ticks, which are late on an emulated CPU.
+// unticked is the most that the kernel's own count of CPU time is behind: it learns of the thread
+// that runs at ticks, which are late on an emulated CPU.
 const unticked = 20 * time.Millisecond
 
 // agree holds what a group used between two looks to the kernel's own counts.
 func agree(t testing.TB, from, to usage) {
 	t.Helper()
-	near(t, "CPU time", to.group.CPU-from.group.CPU, to.before.CPU-from.after.CPU-unticked, to.after.CPU-from.before.CPU+unticked)
-	near(t, "run-queue delay", to.group.Delay-from.group.Delay, to.before.Delay-from.after.Delay, to.after.Delay-from.before.Delay)
-	near(t, "waits (each as 1 ns)", time.Duration(to.group.Runs-from.group.Runs), time.Duration(to.before.Runs-from.after.Runs), time.Duration(to.after.Runs-from.before.Runs))
+	near(t, "CPU time", to.group.CPU-from.group.CPU, to.before.CPU-from.after.CPU-unticked,
+		to.after.CPU-from.before.CPU+unticked)
+	near(t, "run-queue delay", to.group.Delay-from.group.Delay, to.before.Delay-from.after.Delay,
+		to.after.Delay-from.before.Delay)
+	near(t, "waits (each as 1 ns)", time.Duration(to.group.Runs-from.group.Runs),
+		time.Duration(to.before.Runs-from.after.Runs), time.Duration(to.after.Runs-from.before.Runs))
 }
 
-// TestAccuracy holds CPU time, waits and their number of a process with busy threads and such as sleep most of the time, on a CPU that they share with another
-// process, to the kernel's own counts of the same interval: within 2 %, whatever else the machine does.
+// TestAccuracy holds CPU time, waits and their number of a process with busy threads and such as
+// sleep most of the time, on a CPU that they share with another process, to the kernel's own counts
+// of the same interval: within 2 %, whatever else the machine does.
 func TestAccuracy(t *testing.T) {
 	h := newHost(t)
 	s := h.load()

@@ -121,12 +121,15 @@ const (
 	decodes    = 10
 )
 
-// counted holds n streams with a first token after least to what was counted: none is left out without being told, and none is guessed.
+// counted holds n streams with a first token after least to what was counted: none is left out
+// without being told, and none is guessed.
 func (k *talk) counted(n int, least time.Duration) Tokens {
 	k.t.Helper()
 	c := k.tokens()
-	k.t.Logf("TTFT %v of %d, %d unclear, ITL %v of %d, in %v", c.TTFT.Mean(), c.TTFT.Count, c.Unclear, c.ITL.Mean(), c.ITL.Count, k.took)
-	if c.Requests != uint64(n) || c.Streams != uint64(n) || c.TTFT.Count+c.Unclear != uint64(n) || c.Singles+c.Unmeasured+c.Coalesced != 0 {
+	k.t.Logf("TTFT %v of %d, %d unclear, ITL %v of %d, in %v", c.TTFT.Mean(), c.TTFT.Count, c.Unclear, c.ITL.Mean(),
+		c.ITL.Count, k.took)
+	if c.Requests != uint64(n) || c.Streams != uint64(n) || c.TTFT.Count+c.Unclear != uint64(n) ||
+		c.Singles+c.Unmeasured+c.Coalesced != 0 {
 		k.t.Errorf("of %d streams: %+v", n, c)
 	}
 	if c.TTFT.Sum < time.Duration(c.TTFT.Count)*least {
@@ -139,12 +142,14 @@ func (k *talk) counted(n int, least time.Duration) Tokens {
 	return c
 }
 
-// TestHeads: a head that goes out long before the first token is none, however large it is; and where it cannot be told, no time is.
+// TestHeads: a head that goes out long before the first token is none, however large it is; and
+// where it cannot be told, no time is.
 func TestHeads(t *testing.T) {
 	h := newHost(t)
 	s := h.load()
 	const n = 4
-	for _, size := range []struct{ head, token int }{{180, 206}, {53, 206}, {300, 206}, {250, 146}, {330, 206}, {450, 206}, {2000, 206}, {5000, 206}} {
+	for _, size := range []struct{ head, token int }{{180, 206}, {53, 206}, {300, 206}, {250, 146}, {330, 206},
+		{450, 206}, {2000, 206}, {5000, 206}} {
 		t.Run(fmt.Sprint(size), func(t *testing.T) {
 			k := h.talk(t, s)
 			for range n {
@@ -184,13 +189,15 @@ func TestHeads(t *testing.T) {
 		before := k.tokens()
 		k.asks("POST", parts(2*decodeStep, 451, decodeStep, 206, decodeStep, decodes)...)
 		c := k.tokens()
-		if ttft := c.TTFT.Since(before.TTFT); c.Streams != uint64(asked)+1 || ttft.Sum < time.Duration(ttft.Count)*3*decodeStep || ttft.Count+c.Unclear-before.Unclear != 1 {
+		if ttft := c.TTFT.Since(before.TTFT); c.Streams != uint64(asked)+1 ||
+			ttft.Sum < time.Duration(ttft.Count)*3*decodeStep || ttft.Count+c.Unclear-before.Unclear != 1 {
 			t.Errorf("%+v", c)
 		}
 	})
 }
 
-// TestShortAnswers: an answer that is smaller than any token ends its request all the same, and 100 Continue does not.
+// TestShortAnswers: an answer that is smaller than any token ends its request all the same, and 100
+// Continue does not.
 func TestShortAnswers(t *testing.T) {
 	h := newHost(t)
 	s := h.load()
@@ -200,7 +207,8 @@ func TestShortAnswers(t *testing.T) {
 		method string
 		size   int
 		posts  uint64
-	}{"GET": {"GET", 75, 0}, "POST": {"POST", 75, n}, "a line": {"POST", 27, n}, "DELETE with a line": {"DELETE", 27, 0}} {
+	}{"GET": {"GET", 75, 0}, "POST": {"POST", 75, n}, "a line": {"POST", 27, n},
+		"DELETE with a line": {"DELETE", 27, 0}} {
 		t.Run(name, func(t *testing.T) {
 			k := h.talk(t, s)
 			for range n {

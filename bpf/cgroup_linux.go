@@ -9,8 +9,9 @@ import (
 	"time"
 )
 
-// findCgroup finds the cgroup (version 2) that holds the group's processes and no others, as systemd makes one for each service: it also counts what
-// children use that come and go between two looks.
+// findCgroup finds the cgroup (version 2) that holds the group's processes and no others, as
+// systemd makes one for each service: it also counts what children use that come and go between two
+// looks.
 func (g *procGroup) findCgroup() {
 	text, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(g.root), "cgroup"))
 	if err != nil {

@@ -35,7 +35,8 @@ func (p Program) Cost() time.Duration {
 func Programs(root string) ([]Program, error) {
 	r := pins(rootOf(root))
 	if _, err := os.Stat(string(r)); errors.Is(err, fs.ErrNotExist) {
-		return nil, &hinted{fmt.Errorf("bpf: nothing is loaded under %s", r), "cgn-agent loads the programs when it starts as root"}
+		return nil, &hinted{fmt.Errorf("bpf: nothing is loaded under %s", r),
+			"cgn-agent loads the programs when it starts as root"}
 	} else if err != nil {
 		return nil, opening(string(r), err)
 	}
@@ -82,7 +83,8 @@ func (p *Program) read(counts string) error {
 	return nil
 }
 
-// Leftovers lists pins under root that this version has no use for, as a version that was removed otherwise may leave.
+// Leftovers lists pins under root that this version has no use for, as a version that was removed
+// otherwise may leave.
 func Leftovers(root string) ([]string, error) {
 	spec, err := programs()
 	if err != nil {

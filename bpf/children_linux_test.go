@@ -38,7 +38,8 @@ func own() error {
 	return err
 }
 
-// loadWithFew loads, attaches, reads and removes with exactly the capabilities that the documentation names.
+// loadWithFew loads, attaches, reads and removes with exactly the capabilities that the
+// documentation names.
 func loadWithFew() error {
 	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
 	var data [2]unix.CapUserData

@@ -33,8 +33,8 @@ func (h *host) report(before map[string]Program, names ...string) {
 	}
 }
 
-// BenchmarkSwitch measures the program of context switches by the kernel's own clock, which is in the figure: "empty" says what it costs. Two threads take turns
-// on a CPU.
+// BenchmarkSwitch measures the program of context switches by the kernel's own clock, which is in
+// the figure: "empty" says what it costs. Two threads take turns on a CPU.
 func BenchmarkSwitch(b *testing.B) {
 	h := newHost(b)
 	s := h.load()
@@ -96,7 +96,8 @@ func takeTurns(b *testing.B) {
 	}
 }
 
-// BenchmarkPackets measures the programs of packets: of a socket that nobody counts, of a watched port with its peer, and connections.
+// BenchmarkPackets measures the programs of packets: of a socket that nobody counts, of a watched
+// port with its peer, and connections.
 func BenchmarkPackets(b *testing.B) {
 	h := newHost(b)
 	s := h.load()
@@ -203,7 +204,8 @@ func TestBpftool(t *testing.T) {
 		Name string
 		Tag  string
 	}
-	if err := json.Unmarshal(run("prog", "show", "pinned", filepath.Join(h.root, progsDir, "on_switch")), &prog); err != nil || prog.Name != "cgn_on_switch" {
+	if err := json.Unmarshal(run("prog", "show", "pinned", filepath.Join(h.root, progsDir, "on_switch")),
+		&prog); err != nil || prog.Name != "cgn_on_switch" {
 		t.Errorf("%v %+v", err, prog)
 	}
 }

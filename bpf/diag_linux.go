@@ -73,7 +73,8 @@ func diagnose(states uint32, info bool, f func(connection)) error {
 		return fmt.Errorf("bpf: ask sock_diag: %w", err)
 	}
 	for _, family := range []byte{unix.AF_INET, unix.AF_INET6} {
-		if err := unix.Sendto(fd, diagRequest(family, states, info), 0, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}); err != nil {
+		if err := unix.Sendto(fd, diagRequest(family, states, info), 0,
+			&unix.SockaddrNetlink{Family: unix.AF_NETLINK}); err != nil {
 			return fmt.Errorf("bpf: ask sock_diag: %w", os.NewSyscallError("sendto", err))
 		}
 		if err := diagAnswers(fd, f); err != nil {

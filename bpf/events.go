@@ -17,10 +17,12 @@ const (
 	TimedOut   = EventKind(socketsEventKindEVENT_TIMED_OUT)  // the kernel gave an established connection up
 	Refused    = EventKind(socketsEventKindEVENT_REFUSED)    // the peer refused a connection
 	Unanswered = EventKind(socketsEventKindEVENT_UNANSWERED) // the kernel gave an attempt to connect up
-	Closed     = EventKind(socketsEventKindEVENT_CLOSED)     // the peer closed an established connection before this host did
+	// the peer closed an established connection before this host did
+	Closed = EventKind(socketsEventKindEVENT_CLOSED)
 )
 
-var kindNames = map[EventKind]string{Timeout: "timeout", Recovered: "recovered", Reset: "reset", TimedOut: "timed out", Refused: "refused", Unanswered: "unanswered", Closed: "closed"}
+var kindNames = map[EventKind]string{Timeout: "timeout", Recovered: "recovered", Reset: "reset", TimedOut: "timed out",
+	Refused: "refused", Unanswered: "unanswered", Closed: "closed"}
 
 func (k EventKind) String() string {
 	if name, ok := kindNames[k]; ok {

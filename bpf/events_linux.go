@@ -19,7 +19,8 @@ import (
 // MaxWatched is how many peers can be watched at a time.
 const MaxWatched = 1024
 
-// Events reads the ring of events of the programs that are loaded under a root, and says which peers they tell of.
+// Events reads the ring of events of the programs that are loaded under a root, and says which
+// peers they tell of.
 type Events struct {
 	ring    *ringbuf.Reader
 	watched *ebpf.Map
@@ -32,8 +33,10 @@ type Events struct {
 // ErrEventsTaken is wrapped where another process reads the events.
 var ErrEventsTaken = errors.New("another process reads the events of these programs")
 
-// OpenEvents opens the ring of the programs under root (empty: DefaultRoot), which have to be loaded. A ring has one reader: while it is open, further ones are
-// told ErrEventsTaken. No peer is watched then, whatever an earlier reader has left. What the ring cannot hold is counted (Dropped).
+// OpenEvents opens the ring of the programs under root (empty: DefaultRoot), which have to be
+// loaded. A ring has one reader: while it is open, further ones are told ErrEventsTaken. No peer is
+// watched then, whatever an earlier reader has left. What the ring cannot hold is counted
+// (Dropped).
 func OpenEvents(root string) (e *Events, err error) {
 	p := pins(rootOf(root))
 	e = &Events{}
@@ -46,7 +49,8 @@ func OpenEvents(root string) (e *Events, err error) {
 		if !errors.Is(err, fs.ErrNotExist) {
 			return e, opening(filepath.Join(string(p), mapsDir), err)
 		}
-		return e, &hinted{fmt.Errorf("bpf: nothing is loaded under %s: %w", p, err), "cgn-agent and cgn-ctl bpf serve load the programs"}
+		return e, &hinted{fmt.Errorf("bpf: nothing is loaded under %s: %w", p, err),
+			"cgn-agent and cgn-ctl bpf serve load the programs"}
 	}
 	if err := unix.Flock(int(e.only.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
 		return e, fmt.Errorf("bpf: %s: %w (%w)", p, ErrEventsTaken, err)
@@ -65,7 +69,8 @@ func OpenEvents(root string) (e *Events, err error) {
 			err = opening(path, err)
 		} else if !reusable(m, spec.Maps[name]) {
 			_ = m.Close()
-			m, err = nil, &hinted{fmt.Errorf("bpf: %s was made by another version of Cognitora", path), "restart the agent with this one"}
+			m, err = nil, &hinted{fmt.Errorf("bpf: %s was made by another version of Cognitora", path),
+				"restart the agent with this one"}
 		}
 		return m
 	}
@@ -82,7 +87,8 @@ func OpenEvents(root string) (e *Events, err error) {
 	return e, e.unwatchAll()
 }
 
-// Watch has rare facts about connections to a peer told by Next, with the id: from now on, of those that are open too. At most MaxWatched peers.
+// Watch has rare facts about connections to a peer told by Next, with the id: from now on, of those
+// that are open too. At most MaxWatched peers.
 func (e *Events) Watch(addr netip.AddrPort, id uint64) error {
 	key := peerKey(addr)
 	if err := e.watched.Put(&key, &socketsWatch{Id: id}); err != nil {
@@ -124,10 +130,12 @@ func (e *Events) Dropped() (n uint64, err error) {
 	return n, nil
 }
 
-// PeersFD is a descriptor of the counts of all peers that who gets it can read and nothing else (NewPeerCounts); it is e's and closed with it.
+// PeersFD is a descriptor of the counts of all peers that who gets it can read and nothing else
+// (NewPeerCounts); it is e's and closed with it.
 func (e *Events) PeersFD() int { return e.peers.FD() }
 
-// Next waits for an event; until the deadline, if that is not zero. Its error wraps os.ErrDeadlineExceeded then, and os.ErrClosed after Close.
+// Next waits for an event; until the deadline, if that is not zero. Its error wraps
+// os.ErrDeadlineExceeded then, and os.ErrClosed after Close.
 func (e *Events) Next(deadline time.Time) (Event, error) {
 	e.ring.SetDeadline(deadline)
 	record, err := e.ring.Read()
@@ -151,7 +159,8 @@ func decode(b []byte) (Event, error) {
 	if err := binary.Read(bytes.NewReader(b), binary.LittleEndian, &v); err != nil {
 		return Event{}, errEvent
 	}
-	e := Event{At: time.Duration(v.TimeNs), ID: v.Id, Peer: v.Peer.addr(), Kind: EventKind(v.Kind), Timeouts: int(v.Timeouts), LocalPort: uint16(v.LocalPort)}
+	e := Event{At: time.Duration(v.TimeNs), ID: v.Id, Peer: v.Peer.addr(), Kind: EventKind(v.Kind),
+		Timeouts: int(v.Timeouts), LocalPort: uint16(v.LocalPort)}
 	if n := now(); n > v.TimeNs {
 		e.Age = time.Duration(n - v.TimeNs)
 	}

@@ -41,7 +41,8 @@ func lack(t testing.TB, why string) {
 	t.Skip(why)
 }
 
-// host is a place for a test's own programs: a BPF file system, and a cgroup that the test's process is in.
+// host is a place for a test's own programs: a BPF file system, and a cgroup that the test's
+// process is in.
 type host struct {
 	t      testing.TB
 	root   string

@@ -39,7 +39,8 @@ func segment(from, to netip.AddrPort, seq, ack uint32, words byte, flags byte, w
 	return b
 }
 
-// TestForged: segments with the right addresses and absurd numbers, which the kernel does not accept, change no count of requests or answers.
+// TestForged: segments with the right addresses and absurd numbers, which the kernel does not
+// accept, change no count of requests or answers.
 func TestForged(t *testing.T) {
 	h := newHost(t)
 	s := h.load()
@@ -67,7 +68,8 @@ func TestForged(t *testing.T) {
 	sent := 0
 	for i := range uint32(64) {
 		for _, words := range []byte{5, 6, 15} {
-			b := segment(from, to, i<<26+12345, i, words, 0x10, uint16(i), strings.Repeat("POST / HTTP/1.1\r\n", 1+int(i)))
+			b := segment(from, to, i<<26+12345, i, words, 0x10, uint16(i), strings.Repeat("POST / HTTP/1.1\r\n",
+				1+int(i)))
 			if unix.Sendto(raw, b, 0, &unix.SockaddrInet4{Addr: to.Addr().As4()}) == nil {
 				sent++
 			}
@@ -75,7 +77,8 @@ func TestForged(t *testing.T) {
 	}
 	after := must[Tokens](t)(s.Tokens(to.Port()))
 	// Of 64 numbers that lie 2^26 apart, one may be inside the window.
-	if sent == 0 || after.Requests > before.Requests+1 || after.Streams != before.Streams || after.Unmeasured != before.Unmeasured {
+	if sent == 0 || after.Requests > before.Requests+1 || after.Streams != before.Streams ||
+		after.Unmeasured != before.Unmeasured {
 		t.Errorf("after %d forged segments: %+v\nbefore: %+v", sent, after, before)
 	}
 	requests := after.Requests

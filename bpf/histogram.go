@@ -11,15 +11,17 @@ const histogramBuckets = 384
 // unit of the buckets: 1024 ns.
 const unitShift = 10
 
-// Histogram counts durations in log-linear buckets: each is at most 1/16 of its lower bound wide, from 16.4 us on; below that, 1024 ns. What is
-// longer than 137 s is in the last one. Sum is exact. The zero value is empty.
+// Histogram counts durations in log-linear buckets: each is at most 1/16 of its lower bound wide,
+// from 16.4 us on; below that, 1024 ns. What is longer than 137 s is in the last one. Sum is exact.
+// The zero value is empty.
 type Histogram struct {
 	Count   uint64
 	Sum     time.Duration
 	Buckets []uint64 // 384, or none when empty
 }
 
-// Bounds returns the lower and the upper bound of bucket i. What lies at the lower bound belongs to it.
+// Bounds returns the lower and the upper bound of bucket i. What lies at the lower bound belongs to
+// it.
 func Bounds(i int) (lower, upper time.Duration) {
 	at := func(i int) time.Duration {
 		if i < 16 {
@@ -30,7 +32,8 @@ func Bounds(i int) (lower, upper time.Duration) {
 	return at(i), at(i + 1)
 }
 
-// Quantile returns the duration below which the share q (0 to 1) of the counts lies, interpolated inside its bucket; 0 if the histogram is empty.
+// Quantile returns the duration below which the share q (0 to 1) of the counts lies, interpolated
+// inside its bucket; 0 if the histogram is empty.
 func (h Histogram) Quantile(q float64) time.Duration {
 	total := uint64(0)
 	for _, n := range h.Buckets {
@@ -63,14 +66,16 @@ func (h Histogram) Mean() time.Duration {
 	return h.Sum / time.Duration(h.Count)
 }
 
-// Since returns what was counted after earlier. Counters that wrapped are right; those that were set back (programs removed and loaded again) count from 0.
+// Since returns what was counted after earlier. Counters that wrapped are right; those that were
+// set back (programs removed and loaded again) count from 0.
 func (h Histogram) Since(earlier Histogram) Histogram {
 	var d Histogram
 	d.Subtract(&h, &earlier)
 	return d
 }
 
-// Subtract sets d to h.Since(earlier). The memory of its buckets is used again, and shares nothing with the others'.
+// Subtract sets d to h.Since(earlier). The memory of its buckets is used again, and shares nothing
+// with the others'.
 func (d *Histogram) Subtract(h, earlier *Histogram) {
 	d.Count, d.Sum, d.Buckets = h.Count, h.Sum, append(d.Buckets[:0], h.Buckets...)
 	if int64(h.Count-earlier.Count) < 0 || len(h.Buckets) != len(earlier.Buckets) {

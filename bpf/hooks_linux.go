@@ -7,7 +7,8 @@ import (
 	"github.com/cilium/ebpf"
 )
 
-// hook is a place in the kernel and the program for it. Tracepoints have a dispatcher and a slot, cgroups an attach type.
+// hook is a place in the kernel and the program for it. Tracepoints have a dispatcher and a slot,
+// cgroups an attach type.
 type hook struct {
 	program    string
 	tells      string // what is missing without it

@@ -12,12 +12,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// kept reads a value of a map again and again into the same memory, with one system call that Go's scheduler does not hear of: it does not
-// wait, and a scheduler that hears of one wakes its monitor, which costs more than the read. Nothing is allocated.
+// kept reads a value of a map again and again into the same memory, with one system call that Go's
+// scheduler does not hear of: it does not wait, and a scheduler that hears of one wakes its
+// monitor, which costs more than the read. Nothing is allocated.
 type kept[K, V any] struct {
 	attr lookup
 	key  K
-	// value is one, or one for each possible CPU. It has no pointers, and it is as wide as the kernel's: a multiple of 8 bytes.
+	// value is one, or one for each possible CPU. It has no pointers, and it is as wide as the
+	// kernel's: a multiple of 8 bytes.
 	value []V
 }
 
@@ -32,17 +34,20 @@ type lookup struct {
 
 func newKept[K, V any](m *ebpf.Map, values int) (*kept[K, V], error) {
 	k := &kept[K, V]{value: make([]V, values)}
-	if have, want := m.ValueSize(), uint32(unsafe.Sizeof(k.value[0])); have != want || want%8 != 0 || m.KeySize() != uint32(unsafe.Sizeof(k.key)) {
+	if have, want := m.ValueSize(), uint32(unsafe.Sizeof(k.value[0])); have != want || want%8 != 0 ||
+		m.KeySize() != uint32(unsafe.Sizeof(k.key)) {
 		return nil, fmt.Errorf("bpf: values of %s have %d bytes, not %d", m, have, want)
 	}
 	// Memory of the heap stays where it is.
-	k.attr = lookup{fd: uint32(m.FD()), key: uint64(uintptr(unsafe.Pointer(&k.key))), value: uint64(uintptr(unsafe.Pointer(&k.value[0])))}
+	k.attr = lookup{fd: uint32(m.FD()), key: uint64(uintptr(unsafe.Pointer(&k.key))),
+		value: uint64(uintptr(unsafe.Pointer(&k.value[0])))}
 	return k, nil
 }
 
 // read fills value with what the map has under key. It is ENOENT if there is nothing.
 func (k *kept[K, V]) read() error {
-	_, _, errno := unix.RawSyscall(unix.SYS_BPF, unix.BPF_MAP_LOOKUP_ELEM, uintptr(unsafe.Pointer(&k.attr)), unsafe.Sizeof(k.attr))
+	_, _, errno := unix.RawSyscall(unix.SYS_BPF, unix.BPF_MAP_LOOKUP_ELEM, uintptr(unsafe.Pointer(&k.attr)),
+		unsafe.Sizeof(k.attr))
 	runtime.KeepAlive(k)
 	switch errno {
 	case 0:
@@ -63,7 +68,8 @@ type looks struct {
 	closed bool
 }
 
-// take locks the memory, which the first call makes. The caller unlocks mu, unless there is an error.
+// take locks the memory, which the first call makes. The caller unlocks mu, unless there is an
+// error.
 func (l *looks) take(s *Set) (err error) {
 	l.mu.Lock()
 	defer func() {

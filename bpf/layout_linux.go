@@ -16,7 +16,8 @@ type field struct {
 	count        uint32 // 1, or elements of the array
 }
 
-// fields lists the integers of t in order. A type that holds something else has no layout that could be compared or copied.
+// fields lists the integers of t in order. A type that holds something else has no layout that
+// could be compared or copied.
 func fields(t btf.Type, path string, offset uint32) ([]field, error) {
 	switch t := btf.UnderlyingType(t).(type) {
 	case *btf.Int:
@@ -56,7 +57,8 @@ func (l layout) equal(o layout) bool {
 	return slices.Equal(l.key, o.key) && slices.Equal(l.value, o.value)
 }
 
-// wanted is the layout of a map that the programs are built for; empty for maps without values of their own.
+// wanted is the layout of a map that the programs are built for; empty for maps without values of
+// their own.
 func wanted(spec *ebpf.MapSpec) (l layout, err error) {
 	if spec.Type == ebpf.ProgramArray || spec.Type == ebpf.RingBuf {
 		return l, nil
@@ -67,7 +69,8 @@ func wanted(spec *ebpf.MapSpec) (l layout, err error) {
 	return l, err
 }
 
-// found is the layout of a map that is in the kernel already. Its types are found by the names that spec has for them.
+// found is the layout of a map that is in the kernel already. Its types are found by the names that
+// spec has for them.
 func found(m *ebpf.Map, spec *ebpf.MapSpec) (l layout, err error) {
 	if spec.Type == ebpf.ProgramArray || spec.Type == ebpf.RingBuf {
 		return l, nil
@@ -113,7 +116,8 @@ func entries(spec *ebpf.MapSpec) uint32 { return spec.MaxEntries }
 
 var errNotCarried = errors.New("its keys have changed: its counts begin anew")
 
-// carry copies what from has counted into to, field by field of the same name, size and kind of key, and tells seen of each old value.
+// carry copies what from has counted into to, field by field of the same name, size and kind of
+// key, and tells seen of each old value.
 func carry(from, to *ebpf.Map, spec *ebpf.MapSpec, seen func(key, value []byte)) error {
 	switch spec.Type {
 	case ebpf.Hash, ebpf.LRUHash, ebpf.Array, ebpf.PerCPUArray:

@@ -18,10 +18,12 @@ import (
 type Options struct {
 	// Root is a folder in a BPF file system; it is made. Empty: DefaultRoot.
 	Root string
-	// Cgroup is the folder of the cgroup (version 2) whose sockets, and those below, are counted. Empty: all of the host.
+	// Cgroup is the folder of the cgroup (version 2) whose sockets, and those below, are counted.
+	// Empty: all of the host.
 	Cgroup string
 
-	// Keep leaves maps alone that another version of the programs has put in the place of ours: an error instead.
+	// Keep leaves maps alone that another version of the programs has put in the place of ours: an
+	// error instead.
 	Keep bool
 
 	change func(*ebpf.CollectionSpec) // tests: makes another version of the programs
@@ -35,7 +37,9 @@ type Report struct {
 	Reset    map[string]string // maps whose layout changed and whose counts could not be copied: why
 	Replaced []string          // programs that were there and have been replaced by others
 	Attached []string          // hooks that were attached; the others were already
-	Window   time.Duration     // what was counted in this time in Carried, but for counts of connections, is lost; 0 if nothing was carried
+	// what was counted in this time in Carried, but for counts of connections, is lost; 0 if
+	// nothing was carried
+	Window time.Duration
 }
 
 // loader makes a Set.
@@ -52,20 +56,23 @@ type loader struct {
 	report  Report
 }
 
-// Load makes programs and maps, or takes over and updates those that are there, and returns their reader. What cannot be attached is in Missing; an
-// error means that nothing can. Programs stay when the process ends.
+// Load makes programs and maps, or takes over and updates those that are there, and returns their
+// reader. What cannot be attached is in Missing; an error means that nothing can. Programs stay
+// when the process ends.
 func Load(o Options) (*Set, error) {
 	if err := permitted(); err != nil {
 		return nil, err
 	}
-	l := &loader{pins: pins(rootOf(o.Root)), options: o, maps: map[string]*ebpf.Map{}, old: map[string]*ebpf.Map{}, copied: map[string]map[string][]byte{}, loaded: map[string]*ebpf.Program{}}
+	l := &loader{pins: pins(rootOf(o.Root)), options: o, maps: map[string]*ebpf.Map{}, old: map[string]*ebpf.Map{},
+		copied: map[string]map[string][]byte{}, loaded: map[string]*ebpf.Program{}}
 	lock, err := l.make()
 	if err != nil {
 		return nil, err
 	}
 	defer lock.Close()
 	if l.kernel, err = btf.LoadKernelSpec(); err != nil {
-		return nil, &hinted{fmt.Errorf("bpf: the kernel does not describe its types (/sys/kernel/btf/vmlinux): %w", err), "it needs CONFIG_DEBUG_INFO_BTF"}
+		return nil, &hinted{fmt.Errorf("bpf: the kernel does not describe its types (/sys/kernel/btf/vmlinux): %w",
+			err), "it needs CONFIG_DEBUG_INFO_BTF"}
 	}
 	if l.spec, err = programs(); err != nil {
 		return nil, err
@@ -94,14 +101,16 @@ func (l *loader) load() (*Set, error) {
 	}
 	if len(l.copied) > 0 {
 		if err := l.settle(); err != nil {
-			l.missing = append(l.missing, Missing{What: "connections that began or ended while maps were replaced", Reason: err.Error()})
+			l.missing = append(l.missing, Missing{What: "connections that began or ended while maps were replaced",
+				Reason: err.Error()})
 		}
 	}
 	if !l.attached() {
 		l.closeMaps()
 		return nil, fmt.Errorf("bpf: no program could be attached: %s: %s", l.missing[0].What, l.missing[0].Reason)
 	}
-	return &Set{root: l.pins, maps: l.maps, missing: append(l.missing, noWaits(l.kernel)...), report: l.report, pinned: l.pinned()}, nil
+	return &Set{root: l.pins, maps: l.maps, missing: append(l.missing, noWaits(l.kernel)...), report: l.report,
+		pinned: l.pinned()}, nil
 }
 
 // release closes what the Set does not need.
@@ -120,8 +129,9 @@ func (l *loader) closeMaps() {
 	}
 }
 
-// openMaps takes the maps that are there and fit, and makes the others, without pins yet. Counts of connections begin in new maps where the sockets that
-// are open are forgotten, so that the old ones tell how many these were.
+// openMaps takes the maps that are there and fit, and makes the others, without pins yet. Counts of
+// connections begin in new maps where the sockets that are open are forgotten, so that the old ones
+// tell how many these were.
 func (l *loader) openMaps() error {
 	socks, err := ebpf.LoadPinnedMap(l.path(mapsDir, "cgn_socks"), nil)
 	forgotten := err == nil && !reusable(socks, l.spec.Maps["cgn_socks"])
@@ -136,7 +146,8 @@ func (l *loader) openMaps() error {
 		if err == nil {
 			l.old[name] = have
 			if l.options.Keep {
-				return &hinted{fmt.Errorf("bpf: another version of Cognitora has replaced %s", l.path(mapsDir, name)), "run one version on a host"}
+				return &hinted{fmt.Errorf("bpf: another version of Cognitora has replaced %s", l.path(mapsDir, name)),
+					"run one version on a host"}
 			}
 		} else if !errors.Is(err, fs.ErrNotExist) {
 			return opening(l.path(mapsDir, name), err)
@@ -246,7 +257,8 @@ func (l *loader) attach() {
 	}
 	if fresh || l.old["cgn_tasks"] != nil {
 		if err := l.prime(); err != nil {
-			l.missing = append(l.missing, Missing{What: "groups of threads that are there already", Reason: err.Error()})
+			l.missing = append(l.missing, Missing{What: "groups of threads that are there already",
+				Reason: err.Error()})
 		}
 	}
 }
@@ -267,7 +279,8 @@ func (l *loader) attachHook(h hook, p *ebpf.Program) (made bool, err error) {
 	return made, l.place(progsDir, h.program, p.Pin)
 }
 
-// inPlace tells whether there is a program for the hook, and whether it is the same: the same instructions on the same maps.
+// inPlace tells whether there is a program for the hook, and whether it is the same: the same
+// instructions on the same maps.
 func (l *loader) inPlace(h hook, p *ebpf.Program) (same, there bool) {
 	old, err := ebpf.LoadPinnedProgram(l.path(progsDir, h.program), nil)
 	if err != nil {
@@ -295,7 +308,8 @@ func (l *loader) inPlace(h hook, p *ebpf.Program) (same, there bool) {
 	return true, true
 }
 
-// attachTracepoint fills the slot, which takes effect at once where the dispatcher is attached, and attaches it where it is not.
+// attachTracepoint fills the slot, which takes effect at once where the dispatcher is attached, and
+// attaches it where it is not.
 func (l *loader) attachTracepoint(h hook, p *ebpf.Program, same bool) (made bool, err error) {
 	_, fresh := l.old[h.slot]
 	have, err := link.LoadPinnedLink(l.path(linksDir, h.program), nil)

@@ -46,7 +46,8 @@ func times(often, short int) int {
 	return often
 }
 
-// TestKilled: what has been counted stays when the process that loaded the programs is killed, and counting goes on without it.
+// TestKilled: what has been counted stays when the process that loaded the programs is killed, and
+// counting goes on without it.
 func TestKilled(t *testing.T) {
 	h := newHost(t)
 	p := h.namespaces()
@@ -124,7 +125,8 @@ func TestClean(t *testing.T) {
 	}
 }
 
-// TestRights: Load works for a user with the three capabilities that it names, and says what is missing without them.
+// TestRights: Load works for a user with the three capabilities that it names, and says what is
+// missing without them.
 func TestRights(t *testing.T) {
 	const nobody = 65534
 	h := newHost(t)
@@ -156,7 +158,8 @@ func TestNoFileSystem(t *testing.T) {
 	}
 }
 
-// TestAtOnce: loaders that start together take turns, and the later ones find what the first has made.
+// TestAtOnce: loaders that start together take turns, and the later ones find what the first has
+// made.
 func TestAtOnce(t *testing.T) {
 	h := newHost(t)
 	const loaders = 3

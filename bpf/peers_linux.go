@@ -10,7 +10,8 @@ import (
 	"github.com/cilium/ebpf"
 )
 
-// PeersLayout is a number that differs between versions whose counts of peers do not have the same layout.
+// PeersLayout is a number that differs between versions whose counts of peers do not have the same
+// layout.
 func PeersLayout() (uint64, error) {
 	spec, err := loadSockets()
 	if err != nil {
@@ -25,14 +26,16 @@ func PeersLayout() (uint64, error) {
 	return h.Sum64(), nil
 }
 
-// PeerCounts reads the counts of peers through a descriptor that another process has passed, with no rights of its own. It is used by one goroutine.
+// PeerCounts reads the counts of peers through a descriptor that another process has passed, with
+// no rights of its own. It is used by one goroutine.
 type PeerCounts struct {
 	m     *ebpf.Map
 	key   socketsPeerKey
 	value socketsSockets
 }
 
-// NewPeerCounts takes over the descriptor, also where it fails. layout is the PeersLayout of who has passed it.
+// NewPeerCounts takes over the descriptor, also where it fails. layout is the PeersLayout of who
+// has passed it.
 func NewPeerCounts(fd int, layout uint64) (*PeerCounts, error) {
 	m, err := ebpf.NewMapFromFD(fd)
 	if err != nil {
@@ -40,7 +43,8 @@ func NewPeerCounts(fd int, layout uint64) (*PeerCounts, error) {
 	}
 	c := &PeerCounts{m: m}
 	ours, err := PeersLayout()
-	if err == nil && (ours != layout || m.Type() != ebpf.LRUHash || int(m.KeySize()) != binary.Size(c.key) || int(m.ValueSize()) != binary.Size(c.value)) {
+	if err == nil && (ours != layout || m.Type() != ebpf.LRUHash || int(m.KeySize()) != binary.Size(c.key) ||
+		int(m.ValueSize()) != binary.Size(c.value)) {
 		err = errors.New("bpf: the descriptor that was passed is of another version's counts of peers")
 	}
 	if err != nil {
@@ -49,7 +53,8 @@ func NewPeerCounts(fd int, layout uint64) (*PeerCounts, error) {
 	return c, nil
 }
 
-// Peer reads the counts of connections of this host to addr. ok is false where there were none lately.
+// Peer reads the counts of connections of this host to addr. ok is false where there were none
+// lately.
 func (c *PeerCounts) Peer(addr netip.AddrPort) (s Sockets, ok bool, err error) {
 	c.key = peerKey(addr)
 	err = c.m.Lookup(&c.key, &c.value)
@@ -62,8 +67,9 @@ func (c *PeerCounts) Peer(addr netip.AddrPort) (s Sockets, ok bool, err error) {
 	return c.value.counts(), true, nil
 }
 
-// ID is a number that no other table of counts has until the host is booted again: the table is another one where programs were loaded anew that know nothing of the
-// connections that there are. 0: it cannot be told.
+// ID is a number that no other table of counts has until the host is booted again: the table is
+// another one where programs were loaded anew that know nothing of the connections that there are.
+// 0: it cannot be told.
 func (c *PeerCounts) ID() uint32 {
 	info, err := c.m.Info()
 	if err != nil {

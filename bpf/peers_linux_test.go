@@ -6,7 +6,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestTablesOfCounts: the table stays the same for as long as the programs do, and is another one where they are loaded anew.
+// TestTablesOfCounts: the table stays the same for as long as the programs do, and is another one
+// where they are loaded anew.
 func TestTablesOfCounts(t *testing.T) {
 	h := newHost(t)
 	layout := must[uint64](t)(PeersLayout())
@@ -15,7 +16,8 @@ func TestTablesOfCounts(t *testing.T) {
 		_ = h.load().Close() // the programs stay
 		events := must[*Events](t)(OpenEvents(h.root))
 		defer events.Close()
-		counts := must[*PeerCounts](t)(NewPeerCounts(must[int](t)(unix.FcntlInt(uintptr(events.PeersFD()), unix.F_DUPFD_CLOEXEC, 0)), layout))
+		counts := must[*PeerCounts](t)(NewPeerCounts(must[int](t)(unix.FcntlInt(uintptr(events.PeersFD()),
+			unix.F_DUPFD_CLOEXEC, 0)), layout))
 		defer counts.Close()
 		return counts.ID()
 	}

@@ -31,7 +31,8 @@ type hinted struct {
 func (h *hinted) Hint() string  { return h.hint }
 func (h *hinted) Unwrap() error { return h.error }
 
-// WithHint is err with what can be done about it in its text, where that is known: for who does not ask an error for its Hint.
+// WithHint is err with what can be done about it in its text, where that is known: for who does not
+// ask an error for its Hint.
 func WithHint(err error) error {
 	if h := (*hinted)(nil); errors.As(err, &h) {
 		return fmt.Errorf("%w; %s", err, h.hint)
@@ -46,7 +47,8 @@ func opening(path string, err error) error {
 	}
 	err = fmt.Errorf("bpf: open %s: %w", path, err)
 	if errors.Is(err, fs.ErrPermission) {
-		return &hinted{err, "run it as root, or as the user whose agent has loaded the programs, with CAP_BPF, CAP_PERFMON and CAP_NET_ADMIN"}
+		return &hinted{err, "run it as root, or as the user whose agent has loaded the programs, with CAP_BPF, " +
+			"CAP_PERFMON and CAP_NET_ADMIN"}
 	}
 	return err
 }
@@ -71,7 +73,8 @@ func (p pins) inBPF() error {
 			return &os.PathError{Op: "statfs", Path: at, Err: err}
 		}
 		if fsys.Type != unix.BPF_FS_MAGIC {
-			return &hinted{fmt.Errorf("bpf: %s is not in a BPF file system", p), "mount one: mount -t bpf bpf /sys/fs/bpf"}
+			return &hinted{fmt.Errorf("bpf: %s is not in a BPF file system", p),
+				"mount one: mount -t bpf bpf /sys/fs/bpf"}
 		}
 		return nil
 	}
@@ -112,14 +115,15 @@ func (p pins) others(err error) error {
 	if !errors.Is(err, fs.ErrPermission) {
 		return err
 	}
-	return &hinted{err, fmt.Sprintf("have root make %s and give it to this user, as deploy/systemd/cgn-agent.service does, or name another folder (telemetry.bpf_root of the agent, --root of cgn-ctl bpf)", p)}
+	return &hinted{err, fmt.Sprintf("have root make %s and give it to this user, as deploy/systemd/cgn-agent.service "+
+		"does, or name another folder (telemetry.bpf_root of the agent, --root of cgn-ctl bpf)", p)}
 }
 
 // lockWait is how long a loader waits for another one: each takes less than a second.
 const lockWait = 30 * time.Second
 
-// lock keeps other loaders and Clean away from the folder until the file is closed or the process ends. It is fs.ErrNotExist if there is no folder, or was none any
-// more when it was locked.
+// lock keeps other loaders and Clean away from the folder until the file is closed or the process
+// ends. It is fs.ErrNotExist if there is no folder, or was none any more when it was locked.
 func (p pins) lock() (*os.File, error) {
 	dir, err := os.Open(string(p))
 	if err != nil {
@@ -165,9 +169,10 @@ func (p pins) place(dir, name string, pin func(path string) error) error {
 	return nil
 }
 
-// Clean removes all programs and maps under root (empty: DefaultRoot), and returns how many pins it removed. Programs are detached when the last
-// reader of their links has closed. Root itself goes too, unless it is another user's, who could not make it again. Clean does nothing if there is no root.
-// Agents that run find that out (Set.Removed) and load anew.
+// Clean removes all programs and maps under root (empty: DefaultRoot), and returns how many pins it
+// removed. Programs are detached when the last reader of their links has closed. Root itself goes
+// too, unless it is another user's, who could not make it again. Clean does nothing if there is no
+// root. Agents that run find that out (Set.Removed) and load anew.
 func Clean(root string) (removed int, err error) {
 	p := pins(rootOf(root))
 	lock, err := p.lock()

@@ -22,7 +22,8 @@ var needed = []struct {
 // Permitted says what rights the process lacks to load programs; nil: none.
 func Permitted() error { return permitted() }
 
-// permitted tells which capabilities the process lacks. CAP_SYS_ADMIN stands for CAP_BPF and CAP_PERFMON.
+// permitted tells which capabilities the process lacks. CAP_SYS_ADMIN stands for CAP_BPF and
+// CAP_PERFMON.
 func permitted() error {
 	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
 	var data [2]unix.CapUserData
@@ -40,7 +41,8 @@ func permitted() error {
 		return nil
 	}
 	return &hinted{fmt.Errorf("bpf: the process lacks %s: %w", strings.Join(lacks, " and "), unix.EPERM),
-		"run it as root, or with AmbientCapabilities=CAP_BPF CAP_PERFMON CAP_NET_ADMIN in its systemd unit, or give the program's file the rights (setcap cap_bpf,cap_perfmon,cap_net_admin+ep FILE)"}
+		"run it as root, or with AmbientCapabilities=CAP_BPF CAP_PERFMON CAP_NET_ADMIN in its systemd unit, or give " +
+			"the program's file the rights (setcap cap_bpf,cap_perfmon,cap_net_admin+ep FILE)"}
 }
 
 // present tells whether the kernel has the place that a hook attaches to.
@@ -67,7 +69,8 @@ func noWaits(kernel *btf.Spec) []Missing {
 			}
 		}
 		if !found {
-			return []Missing{{What: "run-queue delay", Reason: "the kernel does not note when threads begin to wait: it needs CONFIG_SCHED_INFO and CONFIG_FAIR_GROUP_SCHED"}}
+			return []Missing{{What: "run-queue delay", Reason: "the kernel does not note when threads begin to wait: " +
+				"it needs CONFIG_SCHED_INFO and CONFIG_FAIR_GROUP_SCHED"}}
 		}
 	}
 	return nil
@@ -93,7 +96,8 @@ func cgroupFolder(folder string) (string, error) {
 	return "", errors.New("no cgroup2 file system is mounted: mount -t cgroup2 cgroup2 /sys/fs/cgroup/unified")
 }
 
-// linkedTo tells whether a link is attached to the cgroup of folder. The cgroup's number is the inode of its folder.
+// linkedTo tells whether a link is attached to the cgroup of folder. The cgroup's number is the
+// inode of its folder.
 func linkedTo(l link.Link, folder string) bool {
 	var st unix.Stat_t
 	if unix.Stat(folder, &st) != nil {
@@ -113,7 +117,8 @@ func explain(err error) error {
 	case errors.As(err, &v):
 		return fmt.Errorf("the verifier: %w", err)
 	case errors.Is(err, unix.EPERM):
-		return fmt.Errorf("not permitted: a capability is missing, or a security policy of the kernel forbids it: %w", err)
+		return fmt.Errorf("not permitted: a capability is missing, or a security policy of the kernel forbids it: %w",
+			err)
 	case errors.Is(err, ebpf.ErrNotSupported):
 		return fmt.Errorf("not in this kernel: %w", err)
 	}

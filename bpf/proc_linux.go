@@ -15,8 +15,9 @@ import (
 // tick is the unit of /proc/stat: USER_HZ is 100 on every architecture that we build for.
 const tick = 10 * time.Millisecond
 
-// Proc is a Reader that needs no rights: it asks /proc, sock_diag and cgroup files. It sees what is there when it is asked, so what ended in between
-// is not in its counts, and it has no times of tokens.
+// Proc is a Reader that needs no rights: it asks /proc, sock_diag and cgroup files. It sees what is
+// there when it is asked, so what ended in between is not in its counts, and it has no times of
+// tokens.
 type Proc struct {
 	missing []Missing
 
@@ -52,16 +53,19 @@ func NewProc(why error) *Proc {
 		reason = why.Error()
 	}
 	p := &Proc{}
-	for _, what := range []string{"distribution of run-queue delay", "time to first token and between tokens", "connections that have ended, and how", "stalls", "events of peers"} {
+	for _, what := range []string{"distribution of run-queue delay", "time to first token and between tokens",
+		"connections that have ended, and how", "stalls", "events of peers"} {
 		p.missing = append(p.missing, Missing{What: what, Reason: reason})
 	}
 	if _, err := os.Stat("/proc/self/schedstat"); err != nil {
-		p.missing = append(p.missing, Missing{What: "run-queue delay of groups", Reason: "the kernel has no /proc/PID/schedstat: it needs CONFIG_SCHED_INFO"})
+		p.missing = append(p.missing, Missing{What: "run-queue delay of groups",
+			Reason: "the kernel has no /proc/PID/schedstat: it needs CONFIG_SCHED_INFO"})
 	}
 	return p
 }
 
-// New returns the best reader that there is: of the programs, or, where nothing can be loaded, of /proc; its Missing says why then.
+// New returns the best reader that there is: of the programs, or, where nothing can be loaded, of
+// /proc; its Missing says why then.
 func New(o Options) Reader {
 	s, err := Load(o)
 	if err != nil {
@@ -93,7 +97,8 @@ func (p *Proc) WatchPort(port uint16) error {
 		return nil
 	}
 	if port == 0 || len(p.ports) == maxPorts {
-		return fmt.Errorf("bpf: watch port %d: name the port that the engine listens on; at most %d can be watched", port, maxPorts)
+		return fmt.Errorf("bpf: watch port %d: name the port that the engine listens on; at most %d can be watched",
+			port, maxPorts)
 	}
 	p.ports = append(p.ports, port)
 	return nil
@@ -144,7 +149,8 @@ func (p *Proc) CPUs() ([]CPU, error) {
 	return parseStat(string(text)), nil
 }
 
-// parseStat reads the lines of CPUs: user nice system idle iowait irq softirq steal guest guest_nice, where guests are in user and nice too.
+// parseStat reads the lines of CPUs: user nice system idle iowait irq softirq steal guest
+// guest_nice, where guests are in user and nice too.
 func parseStat(text string) (all []CPU) {
 	for line := range strings.Lines(text) {
 		f := strings.Fields(line)
@@ -201,7 +207,8 @@ func (p *Proc) Group(root int) (Group, error) {
 	return Group{}, notWatched("process", root)
 }
 
-// tree is root and its descendants by the kernel's lists of children, which cost what the tree is large, or, where it has none, by a walk through all of /proc.
+// tree is root and its descendants by the kernel's lists of children, which cost what the tree is
+// large, or, where it has none, by a walk through all of /proc.
 func tree(root int) []int {
 	all := []int{root}
 	for i := 0; i < len(all) && len(all) < 1<<16; i++ {
@@ -312,7 +319,8 @@ func (p *Proc) Port(port uint16) (Port, error) {
 	return Port{}, errors.Join(err, notWatched("port", int(port)))
 }
 
-// Peers returns the connections that are established now and are not to a watched port or of a port that something listens on.
+// Peers returns the connections that are established now and are not to a watched port or of a port
+// that something listens on.
 func (p *Proc) Peers() ([]Peer, error) {
 	conns, err := established()
 	if err != nil {

@@ -14,7 +14,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestProc: without programs, the same questions are answered from /proc and sock_diag, and what cannot be answered is named.
+// TestProc: without programs, the same questions are answered from /proc and sock_diag, and what
+// cannot be answered is named.
 func TestProc(t *testing.T) {
 	p := NewProc(errors.New("not today"))
 	defer p.Close()
@@ -57,8 +58,10 @@ func TestProcGroup(t *testing.T) {
 	cpu, delay, runs := schedstat(t, sh.Process.Pid)
 	g := must[[]Group](t)(p.Groups())
 	cpuAfter, delayAfter, runsAfter := schedstat(t, sh.Process.Pid)
-	if len(g) != 1 || g[0].CPU < cpu || g[0].CPU > cpuAfter || g[0].Delay < delay || g[0].Delay > delayAfter || g[0].Runs < runs || g[0].Runs > runsAfter {
-		t.Errorf("%+v; the kernel says %v %v %d before, %v %v %d after", g, cpu, delay, runs, cpuAfter, delayAfter, runsAfter)
+	if len(g) != 1 || g[0].CPU < cpu || g[0].CPU > cpuAfter || g[0].Delay < delay || g[0].Delay > delayAfter ||
+		g[0].Runs < runs || g[0].Runs > runsAfter {
+		t.Errorf("%+v; the kernel says %v %v %d before, %v %v %d after", g, cpu, delay, runs, cpuAfter, delayAfter,
+			runsAfter)
 	}
 	_ = in.Close()
 	_ = sh.Wait()

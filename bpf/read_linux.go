@@ -13,7 +13,8 @@ import (
 // now is CLOCK_MONOTONIC, by which the programs measure.
 func now() uint64 {
 	var ts unix.Timespec
-	_, _, _ = unix.RawSyscall(unix.SYS_CLOCK_GETTIME, unix.CLOCK_MONOTONIC, uintptr(unsafe.Pointer(&ts)), 0) // cannot fail
+	// cannot fail
+	_, _, _ = unix.RawSyscall(unix.SYS_CLOCK_GETTIME, unix.CLOCK_MONOTONIC, uintptr(unsafe.Pointer(&ts)), 0)
 	return uint64(ts.Nano())
 }
 
@@ -26,12 +27,14 @@ func perCPU[T any](s *Set, name string) ([]T, error) {
 	return v, nil
 }
 
-// open is the time since the last switch of a CPU. What runs now has had it, but it is not counted yet.
+// open is the time since the last switch of a CPU. What runs now has had it, but it is not counted
+// yet.
 func (c *schedCpu) open(now uint64) time.Duration {
 	return max(time.Duration(now-c.AheadNs-(c.StartNs+c.BusyNs+c.IdleNs)), 0)
 }
 
-// CPUs returns the utilisation of each CPU, up to now. A CPU that has not switched since the programs were loaded is not there.
+// CPUs returns the utilisation of each CPU, up to now. A CPU that has not switched since the
+// programs were loaded is not there.
 func (s *Set) CPUs() ([]CPU, error) {
 	per, err := perCPU[schedCpu](s, "cgn_cpus")
 	if err != nil {
@@ -136,10 +139,13 @@ func (s *Set) Group(root int) (Group, error) {
 
 func (c *socketsSockets) counts() Sockets {
 	k := Sockets{
-		Opened: c.Opened, Closed: c.Closed, Refused: c.Refused, Unanswered: c.Unanswered, Abandoned: c.Abandoned, Resets: c.Resets,
-		TimedOut: c.TimedOut, Retransmits: c.Retransmits, Timeouts: c.Timeouts, StallsSend: c.StallsSend, StallsReceive: c.StallsReceive,
-		BytesSent: c.BytesSent, BytesReceived: c.BytesReceived, SegmentsSent: c.SegmentsSent, DeliveryRate: c.DeliveryRate,
-		RTTLooks: c.RttSamples, RTTSum: time.Duration(c.RttSumUs) * time.Microsecond,
+		Opened: c.Opened, Closed: c.Closed, Refused: c.Refused, Unanswered: c.Unanswered, Abandoned: c.Abandoned,
+		Resets:   c.Resets,
+		TimedOut: c.TimedOut, Retransmits: c.Retransmits, Timeouts: c.Timeouts, StallsSend: c.StallsSend,
+		StallsReceive: c.StallsReceive,
+		BytesSent:     c.BytesSent, BytesReceived: c.BytesReceived, SegmentsSent: c.SegmentsSent,
+		DeliveryRate: c.DeliveryRate,
+		RTTLooks:     c.RttSamples, RTTSum: time.Duration(c.RttSumUs) * time.Microsecond,
 		RTT: time.Duration(c.SrttUs) * time.Microsecond, RTTMin: time.Duration(c.RttMinUs) * time.Microsecond,
 	}
 	// A peer that was evicted meanwhile may have more ends than beginnings.
@@ -220,8 +226,10 @@ func (s *Set) Tokens(port uint16) (Tokens, error) {
 		return Tokens{}, wrap("cgn_tokens", err)
 	}
 	t := Tokens{
-		Requests: v.Requests, Streams: v.Streams, Singles: v.Singles, SinglesTime: time.Duration(v.SinglesSumNs), Joined: v.Joined,
-		Coalesced: v.Coalesced, Unclear: v.Unclear, UnmeasuredTLS: v.UnmeasuredTls, UnmeasuredHTTP: v.UnmeasuredH2, Unmeasured: v.Unmeasured,
+		Requests: v.Requests, Streams: v.Streams, Singles: v.Singles, SinglesTime: time.Duration(v.SinglesSumNs),
+		Joined:    v.Joined,
+		Coalesced: v.Coalesced, Unclear: v.Unclear, UnmeasuredTLS: v.UnmeasuredTls, UnmeasuredHTTP: v.UnmeasuredH2,
+		Unmeasured: v.Unmeasured,
 	}
 	t.TTFT.add(v.Ttft.Count, v.Ttft.SumNs, &v.Ttft.Buckets)
 	t.ITL.add(v.Itl.Count, v.Itl.SumNs, &v.Itl.Buckets)

@@ -7,7 +7,8 @@ import (
 	"time"
 )
 
-// TestGroupAlone: one group read alone is what it is among all, and one that nobody watches is none.
+// TestGroupAlone: one group read alone is what it is among all, and one that nobody watches is
+// none.
 func TestGroupAlone(t *testing.T) {
 	h := newHost(t)
 	for name, r := range map[string]Reader{"bpf": h.load(), "proc": NewProc(nil)} {
@@ -18,7 +19,8 @@ func TestGroupAlone(t *testing.T) {
 			t.Fatal(err)
 		}
 		spin(20 * time.Millisecond)
-		// A thread that ran when the watch began is known to be of the group from its next switch on.
+		// A thread that ran when the watch began is known to be of the group from its next switch
+		// on.
 		within(t, "the process used a CPU", func() bool {
 			spin(time.Millisecond)
 			return must[Group](t)(r.Group(os.Getpid())).CPU >= 10*time.Millisecond

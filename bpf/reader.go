@@ -32,25 +32,29 @@ type Missing struct {
 	Reason string // in plain words, with what to do where something can be done
 }
 
-// Reader tells what the kernel knows. Its methods may be called by several goroutines at once. All counts grow until the programs are
-// removed, or, of SourceProc, until a process or connection ends; take differences.
+// Reader tells what the kernel knows. Its methods may be called by several goroutines at once. All
+// counts grow until the programs are removed, or, of SourceProc, until a process or connection
+// ends; take differences.
 type Reader interface {
 	Source() Source
 	// Missing lists what this reader cannot tell, and why.
 	Missing() []Missing
 
-	// WatchPort has connections to a local listening port counted. It does nothing if they are already. At most 64.
+	// WatchPort has connections to a local listening port counted. It does nothing if they are
+	// already. At most 64.
 	WatchPort(port uint16) error
 	// UnwatchPort forgets a port and its counts.
 	UnwatchPort(port uint16) error
-	// WatchProcesses has a process, its threads, and all their descendants counted as one group. It does nothing if they are already. At most 63 groups.
+	// WatchProcesses has a process, its threads, and all their descendants counted as one group. It
+	// does nothing if they are already. At most 63 groups.
 	WatchProcesses(root int) error
 	// UnwatchProcesses forgets a group and its counts.
 	UnwatchProcesses(root int) error
 
 	// CPUs returns the utilisation of each CPU that has run something.
 	CPUs() ([]CPU, error)
-	// RunDelay sets h to how long threads waited for a CPU, on the whole host. The memory of its buckets is used again.
+	// RunDelay sets h to how long threads waited for a CPU, on the whole host. The memory of its
+	// buckets is used again.
 	RunDelay(h *Histogram) error
 	// Groups returns the watched groups.
 	Groups() ([]Group, error)
@@ -87,8 +91,8 @@ type Group struct {
 	Runs  uint64        // how often a thread of the group got a CPU
 }
 
-// Sockets counts connections to a peer or to a listening port. SourceProc sees only those that are established now: it fills Established, Retransmits, bytes
-// and the path's figures.
+// Sockets counts connections to a peer or to a listening port. SourceProc sees only those that are
+// established now: it fills Established, Retransmits, bytes and the path's figures.
 type Sockets struct {
 	Opened        uint64 // connections established
 	Closed        uint64 // of these, ended
@@ -102,11 +106,15 @@ type Sockets struct {
 	Timeouts      uint64 // retransmission timeouts
 	StallsSend    uint64 // the other side's window became zero
 	StallsReceive uint64 // our own window became zero: the program does not read
-	BytesSent     uint64 // payload, each byte once; both are behind by a connection's last seven packets out, until it ends
+	// payload, each byte once; both are behind by a connection's last seven packets out, until it
+	// ends
+	BytesSent     uint64
 	BytesReceived uint64
 	SegmentsSent  uint64 // with payload, retransmitted ones included
 
-	RTT          time.Duration // smoothed, of the connection that was looked at last: at its second packet that comes in, and each eighth after it
+	// smoothed, of the connection that was looked at last: at its second packet that comes in, and
+	// each eighth after it
+	RTT          time.Duration
 	RTTMin       time.Duration // smallest recent one of the same connection
 	RTTMean      time.Duration // of the smoothed ones, over all looks
 	RTTLooks     uint64        // looks at a round trip time
@@ -126,24 +134,34 @@ type Peer struct {
 	Sockets
 }
 
-// Tokens are the timings of a port's POST requests, as its wire sees them. A stream is an answer of at least three pieces; a piece is what the engine sends at
-// once, which is a token as long as it flushes each. A head that goes out alone, before the first token, is told by its size, or by the gap after it, and is none.
+// Tokens are the timings of a port's POST requests, as its wire sees them. A stream is an answer of
+// at least three pieces; a piece is what the engine sends at once, which is a token as long as it
+// flushes each. A head that goes out alone, before the first token, is told by its size, or by the
+// gap after it, and is none.
 type Tokens struct {
 	TTFT Histogram // of streams: first byte of the request in, to first token out
 	ITL  Histogram // of streams: gaps between tokens
 
-	Requests    uint64        // that began
-	Streams     uint64        // answers of at least three pieces
-	Singles     uint64        // answers of one or two pieces, or of pieces of 4 KiB and more: no streams, or too short to tell
+	Requests uint64 // that began
+	Streams  uint64 // answers of at least three pieces
+	// answers of one or two pieces, or of pieces of 4 KiB and more: no streams, or too short to
+	// tell
+	Singles     uint64
 	SinglesTime time.Duration // sum of their times from the first byte in to the first piece out
 
 	// What is not in the histograms.
-	Unclear        uint64 // streams whose first piece may be a head or have a token: they are in ITL from their second gap on, and not in TTFT
-	Joined         uint64 // segments within 128 us of the one before, or written before that had gone out: the same piece
-	Coalesced      uint64 // pieces as large as two of the smallest of their answer: several tokens, their gap is left out
+	// streams whose first piece may be a head or have a token: they are in ITL from their second
+	// gap on, and not in TTFT
+	Unclear uint64
+	// segments within 128 us of the one before, or written before that had gone out: the same piece
+	Joined uint64
+	// pieces as large as two of the smallest of their answer: several tokens, their gap is left out
+	Coalesced      uint64
 	UnmeasuredTLS  uint64 // connections
 	UnmeasuredHTTP uint64 // HTTP/2 connections
-	Unmeasured     uint64 // connections that are neither of these nor HTTP/1, were in the middle of something, or whose first request ended the handshake
+	// connections that are neither of these nor HTTP/1, were in the middle of something, or whose
+	// first request ended the handshake
+	Unmeasured uint64
 }
 
 // Drops counts what was lost, by what was full.

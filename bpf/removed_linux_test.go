@@ -46,7 +46,9 @@ func TestRemoved(t *testing.T) {
 func TestRemovedByAnotherVersion(t *testing.T) {
 	h := newHost(t)
 	s := h.load()
-	other, err := Load(Options{Root: h.root, Cgroup: h.cgroup, change: func(all *ebpf.CollectionSpec) { all.Maps["cgn_run_delay"].MaxEntries = 2 }})
+	other, err := Load(Options{Root: h.root, Cgroup: h.cgroup, change: func(all *ebpf.CollectionSpec) {
+		all.Maps["cgn_run_delay"].MaxEntries = 2
+	}})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -57,7 +57,8 @@ func (h *host) group(s *Set, root int) Group {
 	return Group{}
 }
 
-// near holds got to two readings of the kernel's own count, one that was ended before it and one that was begun after it, and 2 %.
+// near holds got to two readings of the kernel's own count, one that was ended before it and one
+// that was begun after it, and 2 %.
 func near(t testing.TB, what string, got, least, most time.Duration) {
 	t.Helper()
 	t.Logf("%s: %v, the kernel's own count %v to %v", what, got, least, most)
@@ -99,7 +100,8 @@ func TestGroup(t *testing.T) {
 	for i, root := range roots {
 		to := read(root)
 		near(t, "CPU time", to.cpu-from[i].cpu, to.cpuBefore-from[i].cpuAfter, to.cpuAfter-from[i].cpuBefore)
-		near(t, "run-queue delay", to.delay-from[i].delay, to.delayBefore-from[i].delayAfter, to.delayAfter-from[i].delayBefore)
+		near(t, "run-queue delay", to.delay-from[i].delay, to.delayBefore-from[i].delayAfter,
+			to.delayAfter-from[i].delayBefore)
 	}
 	d := h.delay(s).Since(before)
 	if q := d.Quantile(0.99); q < time.Millisecond {
@@ -113,7 +115,9 @@ func TestUtilisation(t *testing.T) {
 	h := newHost(t)
 	s := h.load()
 	h.script(0, hog)
-	within(t, "all CPUs have switched", func() bool { return len(must[[]CPU](t)(s.CPUs())) > 0 && must[[]CPU](t)(s.CPUs())[0].ID == 0 })
+	within(t, "all CPUs have switched", func() bool {
+		return len(must[[]CPU](t)(s.CPUs())) > 0 && must[[]CPU](t)(s.CPUs())[0].ID == 0
+	})
 	began := time.Now()
 	from := must[[]CPU](t)(s.CPUs())
 	later := time.Now()
@@ -131,7 +135,8 @@ func TestUtilisation(t *testing.T) {
 	}
 }
 
-// TestFollows: children and their children are of the group, also those that were there before, and leave it when they end.
+// TestFollows: children and their children are of the group, also those that were there before, and
+// leave it when they end.
 func TestFollows(t *testing.T) {
 	h := newHost(t)
 	s := h.load()
@@ -142,7 +147,8 @@ func TestFollows(t *testing.T) {
 		}
 	}
 	busy := fmt.Sprintf("i=0; while [ $i -lt %d ]; do i=$((i+1)); done", times(200_000, 20_000))
-	// One child is there when the group is made; then it and the script itself start others, which use the CPU and end.
+	// One child is there when the group is made; then it and the script itself start others, which
+	// use the CPU and end.
 	sh := h.script(0, "(read x < "+go1+"; ("+busy+")) & read x < "+go2+"; ("+busy+"); wait; read x < "+go2)
 	root := sh.Process.Pid
 	within(t, "the child is there", func() bool { return len(descendants(root)) == 1 })
@@ -161,7 +167,8 @@ func TestFollows(t *testing.T) {
 	within(t, "only the root is left", func() bool { return len(descendants(root)) == 0 && h.members(s, root) == 1 })
 	after := h.group(s, root)
 	stat := strings.Fields(string(must[[]byte](t)(os.ReadFile(filepath.Join("/proc", strconv.Itoa(root), "stat")))))
-	ticks := must[int](t)(strconv.Atoi(stat[15])) + must[int](t)(strconv.Atoi(stat[16])) // of children that were waited for
+	// of children that were waited for
+	ticks := must[int](t)(strconv.Atoi(stat[15])) + must[int](t)(strconv.Atoi(stat[16]))
 	used, want := after.CPU-before.CPU, time.Duration(ticks)*10*time.Millisecond
 	t.Logf("the group used %v; /proc says %v of its children", used, want)
 	if used < want*9/10 || used < 50*time.Millisecond {

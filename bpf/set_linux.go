@@ -25,7 +25,8 @@ type Set struct {
 
 var _ Reader = (*Set)(nil)
 
-// Open returns a reader of the programs that another process has loaded under root (empty: DefaultRoot). It changes nothing, and what would is refused.
+// Open returns a reader of the programs that another process has loaded under root (empty:
+// DefaultRoot). It changes nothing, and what would is refused.
 func Open(root string) (*Set, error) {
 	spec, err := programs()
 	if err != nil {
@@ -39,9 +40,11 @@ func Open(root string) (*Set, error) {
 		path := s.root.path(mapsDir, name)
 		s.maps[name], err = ebpf.LoadPinnedMap(path, &ebpf.LoadPinOptions{ReadOnly: true})
 		if errors.Is(err, fs.ErrNotExist) {
-			err = &hinted{fmt.Errorf("bpf: nothing is loaded under %s", s.root), "cgn-agent loads the programs when it starts as root"}
+			err = &hinted{fmt.Errorf("bpf: nothing is loaded under %s", s.root),
+				"cgn-agent loads the programs when it starts as root"}
 		} else if err == nil && !reusable(s.maps[name], m) {
-			err = &hinted{fmt.Errorf("bpf: %s was made by another version of Cognitora", path), "use that version's cgn-ctl, or restart the agent with this one"}
+			err = &hinted{fmt.Errorf("bpf: %s was made by another version of Cognitora", path),
+				"use that version's cgn-ctl, or restart the agent with this one"}
 		} else if err != nil {
 			err = opening(path, err)
 		}
@@ -79,5 +82,6 @@ func (s *Set) Close() error {
 	return errors.Join(errs...)
 }
 
-// Path returns where a map is pinned, for `bpftool map dump pinned PATH`. The name is as in the map's comment, without cgn_.
+// Path returns where a map is pinned, for `bpftool map dump pinned PATH`. The name is as in the
+// map's comment, without cgn_.
 func (s *Set) Path(name string) string { return filepath.Join(string(s.root), mapsDir, name) }

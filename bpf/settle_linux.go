@@ -10,16 +10,19 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// settled are the maps whose counts of one connection are made at different times: what one half of them missed would be wrong for good.
+// settled are the maps whose counts of one connection are made at different times: what one half of
+// them missed would be wrong for good.
 var settled = []string{"cgn_ports", "cgn_peers"}
 
 // latest are fields of these that are no counts.
 var latest = []string{"value.delivery_rate"}
 
-// settle adds to the maps of connections what programs have counted in the old ones after these were copied. Where sockets have been forgotten with
-// cgn_socks, those that were open count as closed. It is called when no program uses the old maps any more.
+// settle adds to the maps of connections what programs have counted in the old ones after these
+// were copied. Where sockets have been forgotten with cgn_socks, those that were open count as
+// closed. It is called when no program uses the old maps any more.
 func (l *loader) settle() error {
-	// It returns when no program runs that began before. Kernels without it (nohz_full) miss what another CPU counts in this moment.
+	// It returns when no program runs that began before. Kernels without it (nohz_full) miss what
+	// another CPU counts in this moment.
 	const global = 1 // MEMBARRIER_CMD_GLOBAL
 	_, _, _ = unix.Syscall(unix.SYS_MEMBARRIER, global, 0, 0)
 	for _, name := range settled {
@@ -93,7 +96,8 @@ func (c count) at(value []byte) uint64 { return binary.NativeEndian.Uint64(value
 func both(want, have []field) (all []count) {
 	for _, w := range want {
 		for _, h := range have {
-			if h.path == w.path && h.size == 8 && w.size == 8 && h.count == 1 && w.count == 1 && !slices.Contains(latest, w.path) {
+			if h.path == w.path && h.size == 8 && w.size == 8 && h.count == 1 && w.count == 1 &&
+				!slices.Contains(latest, w.path) {
 				all = append(all, count{w.path, h.offset, w.offset})
 			}
 		}
@@ -101,7 +105,8 @@ func both(want, have []field) (all []count) {
 	return all
 }
 
-// adder adds to a number in a map beside programs that do the same, which an update of the value would not.
+// adder adds to a number in a map beside programs that do the same, which an update of the value
+// would not.
 type adder struct{ program *ebpf.Program }
 
 // addition is the argument of an adder's program.

@@ -106,13 +106,17 @@ func TestConnections(t *testing.T) {
 			}
 			exchange(t, c, size)
 		}
-		within(t, "all are closed", func() bool { return h.peer(s, to).Closed == connections && h.port(s, to.Port()).Closed == connections })
+		within(t, "all are closed", func() bool {
+			return h.peer(s, to).Closed == connections && h.port(s, to.Port()).Closed == connections
+		})
 		port, peer := h.port(s, to.Port()).Sockets, h.peer(s, to)
 		for _, end := range []Sockets{port, peer} {
-			if end.Opened != connections || end.Established != 0 || end.BytesSent != connections*size || end.BytesReceived != connections*size {
+			if end.Opened != connections || end.Established != 0 || end.BytesSent != connections*size ||
+				end.BytesReceived != connections*size {
 				t.Errorf("%s: %+v", to, end)
 			}
-			if end.Refused+end.Unanswered+end.Abandoned+end.Resets+end.TimedOut != 0 || end.RTT <= 0 || end.RTTMin > end.RTT+time.Second {
+			if end.Refused+end.Unanswered+end.Abandoned+end.Resets+end.TimedOut != 0 || end.RTT <= 0 ||
+				end.RTTMin > end.RTT+time.Second {
 				t.Errorf("%s: %+v", to, end)
 			}
 		}
@@ -186,7 +190,8 @@ func TestEnds(t *testing.T) {
 	h.noDrops(s)
 }
 
-// TestLoss: retransmissions are those that the kernel counts for the sockets; a peer that is cut off tells timeouts, and that it is back.
+// TestLoss: retransmissions are those that the kernel counts for the sockets; a peer that is cut
+// off tells timeouts, and that it is back.
 func TestLoss(t *testing.T) {
 	h := newHost(t)
 	s := h.load()
@@ -216,8 +221,10 @@ func TestLoss(t *testing.T) {
 	_ = c.Close()
 	within(t, "what is left to count is counted with the end", func() bool { return h.peer(s, to).Closed == 1 })
 	peer := h.peer(s, to)
-	t.Logf("retransmits %d, of the socket %d; RTT %v, of the socket %v", peer.Retransmits, info.Total_retrans, peer.RTT, time.Duration(info.Rtt)*time.Microsecond)
-	if peer.Retransmits != uint64(info.Total_retrans) || peer.Retransmits == 0 || peer.SegmentsSent != uint64(info.Data_segs_out) || peer.BytesSent != 400_001 || peer.BytesReceived != 400_001 {
+	t.Logf("retransmits %d, of the socket %d; RTT %v, of the socket %v", peer.Retransmits, info.Total_retrans, peer.RTT,
+		time.Duration(info.Rtt)*time.Microsecond)
+	if peer.Retransmits != uint64(info.Total_retrans) || peer.Retransmits == 0 ||
+		peer.SegmentsSent != uint64(info.Data_segs_out) || peer.BytesSent != 400_001 || peer.BytesReceived != 400_001 {
 		t.Errorf("%+v; of the socket %d retransmits", peer, info.Total_retrans)
 	}
 	if peer.DeliveryRate == 0 || peer.RTTMin < 4*time.Millisecond || peer.RTT < 4*time.Millisecond {
@@ -262,7 +269,9 @@ func tcpInfo(t testing.TB, c *net.TCPConn) *unix.TCPInfo {
 	}](t)(c.SyscallConn())
 	var info *unix.TCPInfo
 	var err error
-	if err := raw.Control(func(fd uintptr) { info, err = unix.GetsockoptTCPInfo(int(fd), unix.IPPROTO_TCP, unix.TCP_INFO) }); err != nil {
+	if err := raw.Control(func(fd uintptr) {
+		info, err = unix.GetsockoptTCPInfo(int(fd), unix.IPPROTO_TCP, unix.TCP_INFO)
+	}); err != nil {
 		t.Fatal(err)
 	}
 	if err != nil {
@@ -299,14 +308,17 @@ func TestStalls(t *testing.T) {
 		_, err := c.Write(make([]byte, 64<<20))
 		ended <- err
 	}()
-	within(t, "the sender stalls", func() bool { return h.peer(s, to).StallsSend > 0 && h.port(s, to.Port()).StallsReceive > 0 })
+	within(t, "the sender stalls", func() bool {
+		return h.peer(s, to).StallsSend > 0 && h.port(s, to.Port()).StallsReceive > 0
+	})
 	_ = deaf.Close()
 	if err := <-ended; err == nil {
 		t.Error("64 MiB were sent to who does not read")
 	}
 }
 
-// TestAdopted: connections to a port that were there before it was watched are counted with their next packet.
+// TestAdopted: connections to a port that were there before it was watched are counted with their
+// next packet.
 func TestAdopted(t *testing.T) {
 	h := newHost(t)
 	p := h.namespaces()

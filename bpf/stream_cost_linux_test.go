@@ -89,9 +89,11 @@ func (p *pace) counted(h *host, s *Set) {
 	// each stream: its head, and its first token or what went out with the head.
 	segments, gaps := c.SegmentsSent-c.Retransmits, k.ITL.Count+k.Joined+k.Coalesced
 	if k.Streams != streams || gaps+2*streams < segments || gaps+streams > segments {
-		h.t.Errorf("%d segments of %d streams: %d streams and %d gaps counted, %d of them inside pieces, %d of several tokens", segments, streams, k.Streams, gaps, k.Joined, k.Coalesced)
+		h.t.Errorf("%d segments of %d streams: %d streams and %d gaps counted, %d of them inside pieces, %d of "+
+			"several tokens", segments, streams, k.Streams, gaps, k.Joined, k.Coalesced)
 	}
-	h.t.Logf("%d tokens sent in %d segments; %d gaps counted, %d of them inside pieces, %d of several tokens", sent, segments, gaps, k.Joined, k.Coalesced)
+	h.t.Logf("%d tokens sent in %d segments; %d gaps counted, %d of them inside pieces, %d of several tokens", sent,
+		segments, gaps, k.Joined, k.Coalesced)
 }
 
 // TestCostOfStreams says what a run of each program costs while tokens go out at their own pace, so

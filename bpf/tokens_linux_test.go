@@ -31,19 +31,24 @@ func histogramOf(all []time.Duration) (h Histogram) {
 	return h
 }
 
-// agrees holds the kernel's times to those of the packets, which are taken as they come to the client's socket, so that it does not matter who has to wait for a CPU. Means agree to 1 ms,
-// quantiles to the same bucket or the next one. Of a hundred gaps, one may have been told apart otherwise: packets are a few microseconds later there. An emulated processor takes milliseconds
+// agrees holds the kernel's times to those of the packets, which are taken as they come to the
+// client's socket, so that it does not matter who has to wait for a CPU. Means agree to 1 ms,
+// quantiles to the same bucket or the next one. Of a hundred gaps, one may have been told apart
+// otherwise: packets are a few microseconds later there. An emulated processor takes milliseconds
 // from a packet's arrival to its socket.
 func agrees(t testing.TB, what string, kernel Histogram, read, came []time.Duration) {
 	t.Helper()
 	client, seen := histogramOf(read), histogramOf(came)
-	t.Logf("%s: kernel mean %v of %d, packets %v of %d, client %v of %d", what, kernel.Mean(), kernel.Count, seen.Mean(), seen.Count, client.Mean(), client.Count)
+	t.Logf("%s: kernel mean %v of %d, packets %v of %d, client %v of %d", what, kernel.Mean(), kernel.Count,
+		seen.Mean(), seen.Count, client.Mean(), client.Count)
 	apart := max(int(kernel.Count)-len(came), len(came)-int(kernel.Count))
 	if apart > times(1, 3)+len(came)/100 {
 		t.Errorf("%s: %d times, not %d", what, kernel.Count, len(came))
 	}
-	most := max(kernel.Quantile(1), seen.Quantile(1)) * time.Duration(apart) // what those that were told apart otherwise come to
-	if off := kernel.Mean() - seen.Mean(); off.Abs() > time.Millisecond*time.Duration(times(1, 10))+most/time.Duration(len(came)) {
+	// what those that were told apart otherwise come to
+	most := max(kernel.Quantile(1), seen.Quantile(1)) * time.Duration(apart)
+	if off := kernel.Mean() - seen.Mean(); off.Abs() > time.Millisecond*time.Duration(times(1, 10))+
+		most/time.Duration(len(came)) {
 		t.Errorf("mean %s is off by %v", what, off)
 	}
 	for _, q := range []float64{0.5, 0.9, 0.99} {
@@ -59,10 +64,12 @@ func agrees(t testing.TB, what string, kernel Histogram, read, came []time.Durat
 	}
 }
 
-// TestTokens holds the kernel's times to a client's, with an engine that sends its head long before the first token.
+// TestTokens holds the kernel's times to a client's, with an engine that sends its head long before
+// the first token.
 func TestTokens(t *testing.T) {
 	h := newHost(t)
-	e, err := engine.New(engine.Config{PrefillTokensPerSecond: 2000, DecodeStep: 12 * time.Millisecond, NoPrefixCache: true})
+	e, err := engine.New(engine.Config{PrefillTokensPerSecond: 2000, DecodeStep: 12 * time.Millisecond,
+		NoPrefixCache: true})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -73,7 +80,8 @@ func TestTokens(t *testing.T) {
 		t.Fatal(err)
 	}
 	const streams, tokens = 12, 24
-	body := fmt.Sprintf(`{"model":"sim","prompt":%q,"stream":true,"max_tokens":%d}`, strings.Repeat("how long does it take ", 40), tokens)
+	body := fmt.Sprintf(`{"model":"sim","prompt":%q,"stream":true,"max_tokens":%d}`,
+		strings.Repeat("how long does it take ", 40), tokens)
 	seen := must[stopwatch.Streams](t)(stopwatch.Completions(to, body, streams, nil))
 	k := must[Tokens](t)(s.Tokens(to.Port()))
 	if k.Requests != streams || k.Streams != streams || k.TTFT.Count != streams || k.Singles+k.Unmeasured != 0 {
@@ -161,7 +169,9 @@ func TestNotGuessed(t *testing.T) {
 		})
 		get(server)
 		server.CloseClientConnections()
-		within(t, "the answer is counted", func() bool { return must[Tokens](t)(s.Tokens(portOf(server))).Singles == 1 })
+		within(t, "the answer is counted", func() bool {
+			return must[Tokens](t)(s.Tokens(portOf(server))).Singles == 1
+		})
 		k := must[Tokens](t)(s.Tokens(portOf(server)))
 		if k.Requests != 1 || k.Streams != 0 || k.TTFT.Count != 0 || k.SinglesTime < time.Millisecond {
 			t.Errorf("%+v", k)
@@ -181,15 +191,19 @@ func TestNotGuessed(t *testing.T) {
 	})
 }
 
-// TestRequestOpens: a connection that is complete only with its first request, as where the client's last packet of the handshake is lost, overtaken or kept back (TCP_DEFER_ACCEPT, HAProxy's
-// tcp-smart-connect), is unmeasured as a whole: that request comes to the listening socket, and the programs see it there only.
+// TestRequestOpens: a connection that is complete only with its first request, as where the
+// client's last packet of the handshake is lost, overtaken or kept back (TCP_DEFER_ACCEPT,
+// HAProxy's tcp-smart-connect), is unmeasured as a whole: that request comes to the listening
+// socket, and the programs see it there only.
 func TestRequestOpens(t *testing.T) {
 	h := newHost(t)
 	s := h.load()
 	server := h.serve(s, func(server *httptest.Server) {
 		raw := must[syscall.RawConn](t)(server.Listener.(*net.TCPListener).SyscallConn())
 		var failed error
-		err := raw.Control(func(fd uintptr) { failed = unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_DEFER_ACCEPT, 5) })
+		err := raw.Control(func(fd uintptr) {
+			failed = unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_DEFER_ACCEPT, 5)
+		})
 		if err != nil || failed != nil {
 			t.Fatal(err, failed)
 		}
@@ -203,7 +217,8 @@ func TestRequestOpens(t *testing.T) {
 			got += string(b[:must[int](t)(c.Read(b))])
 		}
 	}
-	if k := must[Tokens](t)(s.Tokens(portOf(server))); k.Unmeasured != 1 || k.Requests != 0 || k.TTFT.Count != 0 || k.ITL.Count != 0 {
+	if k := must[Tokens](t)(s.Tokens(portOf(server))); k.Unmeasured != 1 || k.Requests != 0 || k.TTFT.Count != 0 ||
+		k.ITL.Count != 0 {
 		t.Errorf("%+v", k)
 	}
 }

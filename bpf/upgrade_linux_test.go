@@ -30,7 +30,8 @@ func wider(names ...string) func(*ebpf.CollectionSpec) {
 			m := spec.Maps[name]
 			t := m.Value.(*btf.Struct)
 			wide := *t
-			wide.Members = append(slices.Clone(t.Members), btf.Member{Name: "new_field", Type: &btf.Int{Name: "__u64", Size: 8}, Offset: btf.Bits(t.Size * 8)})
+			wide.Members = append(slices.Clone(t.Members), btf.Member{Name: "new_field",
+				Type: &btf.Int{Name: "__u64", Size: 8}, Offset: btf.Bits(t.Size * 8)})
 			wide.Size += 8
 			m.Value, m.ValueSize = &wide, wide.Size
 		}
@@ -66,7 +67,8 @@ func keepBusy(t *testing.T, at *netpath.Side, to netip.AddrPort) *busy {
 
 func (b *busy) end() { b.stop.Store(true); <-b.done }
 
-// TestUpgrade: programs are replaced under load of sockets and of the scheduler, and nothing is lost.
+// TestUpgrade: programs are replaced under load of sockets and of the scheduler, and nothing is
+// lost.
 func TestUpgrade(t *testing.T) {
 	h := newHost(t)
 	p := h.namespaces()
@@ -106,8 +108,8 @@ func TestUpgrade(t *testing.T) {
 	h.noDrops(s)
 }
 
-// TestUpgradeOfLayout: when a map has to be made anew, it begins with what the old one has counted. No connection is lost; of CPU time no more than of the
-// window that Report tells.
+// TestUpgradeOfLayout: when a map has to be made anew, it begins with what the old one has counted.
+// No connection is lost; of CPU time no more than of the window that Report tells.
 func TestUpgradeOfLayout(t *testing.T) {
 	h := newHost(t)
 	p := h.namespaces()
@@ -132,7 +134,8 @@ func TestUpgradeOfLayout(t *testing.T) {
 		next := must[*Set](t)(Load(o))
 		during += b.made.Load() - at
 		r := next.Report()
-		if len(r.Carried) != 3 || len(r.Reset) != 0 || r.Window == 0 || len(r.Attached) != 0 || len(next.Missing()) != 0 {
+		if len(r.Carried) != 3 || len(r.Reset) != 0 || r.Window == 0 || len(r.Attached) != 0 ||
+			len(next.Missing()) != 0 {
 			t.Errorf("%+v, %v", r, next.Missing())
 		}
 		_ = next.Close()
@@ -142,14 +145,16 @@ func TestUpgradeOfLayout(t *testing.T) {
 	s2 := h.load()
 	made := b.made.Load()
 	port, peer := h.ended(s2, to)
-	t.Logf("%d connections, %d during the upgrades, the windows were %v: %d counted by the port, %d by the peer", made, during, window, port.Opened, peer.Opened)
+	t.Logf("%d connections, %d during the upgrades, the windows were %v: %d counted by the port, %d by the peer", made,
+		during, window, port.Opened, peer.Opened)
 	if port.Opened != made || peer.Opened != made || port.BytesReceived != made*100 || peer.BytesSent != made*100 {
 		t.Errorf("of %d connections: %+v and %+v", made, port, peer)
 	}
 	h.used(s2, root, from)
 	u := h.usage(s2, root)
 	counted, all := u.group.CPU-from.group.CPU, u.before.CPU-from.after.CPU
-	// A run is counted where it ends: one that ends in a window is lost with what it had before. All are on one CPU, and others wait for it.
+	// A run is counted where it ends: one that ends in a window is lost with what it had before.
+	// All are on one CPU, and others wait for it.
 	bound := window + time.Duration(upgrades*times(10, 100))*time.Millisecond
 	t.Logf("%v of %v of CPU time counted; the windows were %v", counted, all, window)
 	if counted < all-bound-all/50 || counted > (u.after.CPU-from.before.CPU)*51/50 {
@@ -167,8 +172,8 @@ func (h *host) ended(s *Set, to netip.AddrPort) (port Port, peer Sockets) {
 	return port, peer
 }
 
-// TestUpgradeOfSockets: when the sockets' states have to be made anew, those that are open count as closed, no other one does, and those of a port are
-// opened anew with their next packet.
+// TestUpgradeOfSockets: when the sockets' states have to be made anew, those that are open count as
+// closed, no other one does, and those of a port are opened anew with their next packet.
 func TestUpgradeOfSockets(t *testing.T) {
 	h := newHost(t)
 	p := h.namespaces()
@@ -196,7 +201,9 @@ func TestUpgradeOfSockets(t *testing.T) {
 		at := b.made.Load()
 		within(t, "connections go on", func() bool { return b.made.Load() > at+1 })
 		must[int](t)(kept.Write([]byte("x")))
-		within(t, "the connection that is kept is counted anew", func() bool { return h.port(next, server.Port()).Established == 1 })
+		within(t, "the connection that is kept is counted anew", func() bool {
+			return h.port(next, server.Port()).Established == 1
+		})
 		_ = next.Close()
 	}
 	b.end()
@@ -205,11 +212,16 @@ func TestUpgradeOfSockets(t *testing.T) {
 	port, peer := h.ended(s2, to)
 	made := b.made.Load()
 	t.Logf("%d connections, %d upgrades: %d and %d counted", made, upgrades, port.Opened, peer.Opened)
-	// At each upgrade one can be in the middle of anything, and the server be some connections behind.
-	if port.Opened+upgrades < made || port.Opened > made+64*upgrades || peer.Opened > made || peer.Opened+upgrades < made {
+	// At each upgrade one can be in the middle of anything, and the server be some connections
+	// behind.
+	if port.Opened+upgrades < made || port.Opened > made+64*upgrades || peer.Opened > made ||
+		peer.Opened+upgrades < made {
 		t.Errorf("of %d connections: %+v and %+v", made, port, peer)
 	}
-	within(t, "the connection that was kept is closed", func() bool { p := h.port(s2, server.Port()); return p.Closed == p.Opened })
+	within(t, "the connection that was kept is closed", func() bool {
+		p := h.port(s2, server.Port())
+		return p.Closed == p.Opened
+	})
 	if through := h.port(s2, server.Port()).Opened; through != 1+upgrades {
 		t.Errorf("the connection that was kept is counted %d times", through)
 	}

@@ -20,7 +20,8 @@ func release(t testing.TB) string {
 	return unix.ByteSliceToString(u.Release[:])
 }
 
-// TestVerified: this kernel's verifier accepts every program, each is attached, and the log says so in a line for each.
+// TestVerified: this kernel's verifier accepts every program, each is attached, and the log says so
+// in a line for each.
 func TestVerified(t *testing.T) {
 	h := newHost(t)
 	h.load()
@@ -61,7 +62,8 @@ func TestVerified(t *testing.T) {
 // primed loads the program that leaves no pin, on maps of its own.
 func (h *host) primed(spec *ebpf.CollectionSpec) *ebpf.Program {
 	h.t.Helper()
-	one := &ebpf.CollectionSpec{Maps: map[string]*ebpf.MapSpec{}, Programs: map[string]*ebpf.ProgramSpec{prime: spec.Programs[prime]}}
+	one := &ebpf.CollectionSpec{Maps: map[string]*ebpf.MapSpec{},
+		Programs: map[string]*ebpf.ProgramSpec{prime: spec.Programs[prime]}}
 	for _, name := range []string{"cgn_tasks", "cgn_drops"} {
 		one.Maps[name] = spec.Maps[name]
 	}

@@ -21,7 +21,8 @@ func shape(line string) string {
 	return strings.Join(strings.Fields(number.ReplaceAllString(line, "0")), " ")
 }
 
-// answers tells whether out has the lines of want in their order, one after the other but where want leaves some out; a line may go on.
+// answers tells whether out has the lines of want in their order, one after the other but where
+// want leaves some out; a line may go on.
 func answers(out string, want []string) error {
 	lines := strings.Split(out, "\n")
 	at, skip := 0, false
@@ -68,7 +69,8 @@ func TestWalkthrough(t *testing.T) {
 	if err := s.WatchProcesses(os.Getpid()); err != nil {
 		t.Fatal(err)
 	}
-	must[stopwatch.Streams](t)(stopwatch.Completions(to, `{"model":"sim","prompt":"how long","stream":true,"max_tokens":8}`, 1, nil))
+	must[stopwatch.Streams](t)(stopwatch.Completions(to,
+		`{"model":"sim","prompt":"how long","stream":true,"max_tokens":8}`, 1, nil))
 	questions, commands := 0, 0
 	for _, part := range strings.Split(string(page), "\n## ")[1:] {
 		questions++

@@ -12,7 +12,8 @@ import (
 	"github.com/cilium/ebpf"
 )
 
-// WatchPort has connections to a local listening port counted. Those that are open are found with their next packet.
+// WatchPort has connections to a local listening port counted. Those that are open are found with
+// their next packet.
 func (s *Set) WatchPort(port uint16) error {
 	if port == 0 {
 		return errors.New("bpf: port 0 cannot be watched: name the port that the engine listens on")
@@ -67,7 +68,8 @@ func (s *Set) WatchProcesses(root int) error {
 		s.places = map[int]uint32{}
 	}
 	s.places[root] = group
-	// What a process that is entered starts from now on follows it; what it started before is found by looking again.
+	// What a process that is entered starts from now on follows it; what it started before is found
+	// by looking again.
 	for range 16 {
 		entered, err := s.enter(root, group)
 		if err != nil {
@@ -99,7 +101,8 @@ func (s *Set) groupFor(root uint64) (uint32, error) {
 		}
 	}
 	if free == 0 {
-		return 0, fmt.Errorf("bpf: watch process %d: all %d groups are in use", root, s.maps["cgn_groups"].MaxEntries()-1)
+		return 0, fmt.Errorf("bpf: watch process %d: all %d groups are in use", root,
+			s.maps["cgn_groups"].MaxEntries()-1)
 	}
 	return free, s.setGroup(free, root)
 }
@@ -124,7 +127,8 @@ func (s *Set) enter(root int, group uint32) (entered int, err error) {
 			continue
 		}
 		if err := s.maps["cgn_processes"].Put(uint32(pid), group); err != nil {
-			return entered, fmt.Errorf("bpf: watch process %d (at most %d can be): %w", pid, s.maps["cgn_processes"].MaxEntries(), err)
+			return entered, fmt.Errorf("bpf: watch process %d (at most %d can be): %w", pid,
+				s.maps["cgn_processes"].MaxEntries(), err)
 		}
 		entered++
 	}
@@ -205,7 +209,8 @@ func descendants(root int) []int {
 	return all
 }
 
-// parentOf reads the parent from a line of /proc/PID/stat, whose second field may hold anything but ends with the last parenthesis.
+// parentOf reads the parent from a line of /proc/PID/stat, whose second field may hold anything but
+// ends with the last parenthesis.
 func parentOf(stat string) int {
 	i := strings.LastIndexByte(stat, ')')
 	if i < 0 {

@@ -17,7 +17,8 @@ import (
 	"github.com/cognitora/dataplane/perf/stopwatch"
 )
 
-// behind has the programs know of a socket what its kernel's 32-bit counts were before they wrapped.
+// behind has the programs know of a socket what its kernel's 32-bit counts were before they
+// wrapped.
 func behind(t *testing.T, s *Set, fd int, segments, retransmits uint32) {
 	t.Helper()
 	m := s.maps["cgn_socks"]
@@ -36,8 +37,9 @@ func behind(t *testing.T, s *Set, fd int, segments, retransmits uint32) {
 	}
 }
 
-// TestWrapped: the sequence numbers of a connection, and the kernel's counts of its segments and retransmissions, pass 2^32 in the middle of it, and
-// every byte, request and segment is counted once.
+// TestWrapped: the sequence numbers of a connection, and the kernel's counts of its segments and
+// retransmissions, pass 2^32 in the middle of it, and every byte, request and segment is counted
+// once.
 func TestWrapped(t *testing.T) {
 	h := newHost(t)
 	s := h.load()
@@ -48,7 +50,8 @@ func TestWrapped(t *testing.T) {
 
 	fd := must[int](t)(unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0))
 	first := uint32(-len(request) * 3 / 2) // what the kernel would draw; the second request passes 0
-	for _, o := range []struct{ option, value int }{{unix.TCP_REPAIR, 1}, {unix.TCP_REPAIR_QUEUE, 2}, {unix.TCP_QUEUE_SEQ, int(int32(first))}, {unix.TCP_REPAIR, -1}} {
+	for _, o := range []struct{ option, value int }{{unix.TCP_REPAIR, 1}, {unix.TCP_REPAIR_QUEUE, 2},
+		{unix.TCP_QUEUE_SEQ, int(int32(first))}, {unix.TCP_REPAIR, -1}} {
 		if err := unix.SetsockoptInt(fd, unix.IPPROTO_TCP, o.option, o.value); err != nil {
 			t.Fatal(err)
 		}
@@ -69,13 +72,18 @@ func TestWrapped(t *testing.T) {
 	server.CloseClientConnections()
 	within(t, "it is closed", func() bool { return h.port(s, to.Port()).Closed == 1 && h.peer(s, to).Closed == 1 })
 	port, peer, k := h.port(s, to.Port()), h.peer(s, to), must[Tokens](t)(s.Tokens(to.Port()))
-	// Where the client moves to another CPU between them, its request overtakes its last packet of the handshake (TestRequestOpens): a busy emulated machine takes long enough for that.
-	measured := k.Requests == requests && k.Streams == requests || testing.Short() && k.Unmeasured == 1 && k.Requests == 0
+	// Where the client moves to another CPU between them, its request overtakes its last packet of
+	// the handshake (TestRequestOpens): a busy emulated machine takes long enough for that.
+	measured := k.Requests == requests && k.Streams == requests ||
+		testing.Short() && k.Unmeasured == 1 && k.Requests == 0
 	if want := uint64(requests * len(request)); port.BytesReceived != want || peer.BytesSent != want || !measured {
-		t.Errorf("%d bytes received and %d sent of %d; %d requests and %d streams of %d, %d connections unmeasured", port.BytesReceived, peer.BytesSent, want, k.Requests, k.Streams, requests, k.Unmeasured)
+		t.Errorf("%d bytes received and %d sent of %d; %d requests and %d streams of %d, %d connections unmeasured",
+			port.BytesReceived, peer.BytesSent, want, k.Requests, k.Streams, requests, k.Unmeasured)
 	}
-	if segments, again := 1000+uint64(kernel.Data_segs_out), 5+uint64(kernel.Total_retrans); peer.SegmentsSent != segments || peer.Retransmits != again {
-		t.Errorf("%d segments sent and %d of them again, of %d and %d", peer.SegmentsSent, peer.Retransmits, segments, again)
+	if segments, again := 1000+uint64(kernel.Data_segs_out),
+		5+uint64(kernel.Total_retrans); peer.SegmentsSent != segments || peer.Retransmits != again {
+		t.Errorf("%d segments sent and %d of them again, of %d and %d", peer.SegmentsSent, peer.Retransmits, segments,
+			again)
 	}
 	h.noDrops(s)
 }
@@ -87,7 +95,8 @@ func TestClockSteps(t *testing.T) {
 	}
 	h := newHost(t)
 	s := h.load()
-	e := must[*engine.Engine](t)(engine.New(engine.Config{PrefillTokensPerSecond: 2000, DecodeStep: 12 * time.Millisecond, NoPrefixCache: true}))
+	e := must[*engine.Engine](t)(engine.New(engine.Config{PrefillTokensPerSecond: 2000,
+		DecodeStep: 12 * time.Millisecond, NoPrefixCache: true}))
 	defer e.Close()
 	to := netip.MustParseAddrPort(e.Addr())
 	if err := s.WatchPort(to.Port()); err != nil {
@@ -122,10 +131,13 @@ func TestOpen(t *testing.T) {
 		want time.Duration
 	}{
 		{schedCpu{StartNs: 100, BusyNs: 20, IdleNs: 30, AheadNs: 1000}, 1200, 50},
-		{schedCpu{StartNs: 100, BusyNs: 20, IdleNs: 30, AheadNs: 1000}, 1100, 0},                      // read before the switch
-		{schedCpu{StartNs: 100, BusyNs: 20, IdleNs: 30, AheadNs: ^uint64(0) - 9}, 200, 60},            // the run queue's clock is ahead
-		{schedCpu{StartNs: ^uint64(0) - 49, BusyNs: 20, IdleNs: 30, AheadNs: 0}, 7, 7},                // it wrapped
-		{schedCpu{StartNs: ^uint64(0) - 49, BusyNs: 20, IdleNs: 30, AheadNs: ^uint64(0)}, 1 << 63, 0}, // it makes no sense
+		// read before the switch
+		{schedCpu{StartNs: 100, BusyNs: 20, IdleNs: 30, AheadNs: 1000}, 1100, 0},
+		// the run queue's clock is ahead
+		{schedCpu{StartNs: 100, BusyNs: 20, IdleNs: 30, AheadNs: ^uint64(0) - 9}, 200, 60},
+		{schedCpu{StartNs: ^uint64(0) - 49, BusyNs: 20, IdleNs: 30, AheadNs: 0}, 7, 7}, // it wrapped
+		// it makes no sense
+		{schedCpu{StartNs: ^uint64(0) - 49, BusyNs: 20, IdleNs: 30, AheadNs: ^uint64(0)}, 1 << 63, 0},
 	} {
 		if got := c.cpu.open(c.now); got != c.want {
 			t.Errorf("%+v at %d: %v, not %v", c.cpu, c.now, got, c.want)

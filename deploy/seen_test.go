@@ -1,4 +1,5 @@
-// Package deploy holds what runs beside the daemons; its test holds the dashboard and the alerts to the metrics that exist.
+// Package deploy holds what runs beside the daemons; its test holds the dashboard and the alerts to
+// the metrics that exist.
 package deploy
 
 import (
@@ -34,8 +35,8 @@ type board struct {
 	}
 }
 
-// readBoard reads the dashboard, which no Grafana has loaded here: its server is in none of Debian 12, PyPI, npm (all of that name there are clients and
-// libraries) and Go's modules.
+// readBoard reads the dashboard, which no Grafana has loaded here: its server is in none of Debian
+// 12, PyPI, npm (all of that name there are clients and libraries) and Go's modules.
 func readBoard(t *testing.T) (b board) {
 	t.Helper()
 	text, err := os.ReadFile("grafana/cognitora.json")
@@ -67,7 +68,8 @@ func TestMetricsExist(t *testing.T) {
 		t.Fatal(err)
 	}
 	kinds := map[string]string{}
-	for _, m := range regexp.MustCompile("(?m)^\\| `(cgn_[a-z0-9_]+)` \\| (\\w+) ").FindAllStringSubmatch(string(reference), -1) {
+	for _, m := range regexp.MustCompile("(?m)^\\| `(cgn_[a-z0-9_]+)` \\| (\\w+) ").FindAllStringSubmatch(
+		string(reference), -1) {
 		kinds[m[1]] = m[2]
 	}
 	for _, file := range []string{"grafana/cognitora.json", "prometheus/alerts.yml", "prometheus/alerts_test.yml"} {
@@ -186,7 +188,8 @@ func query(prometheus, expr string) (int, error) {
 }
 
 // mayBeEmpty are panels of what a healthy idle fleet, or one without GPUs and BMCs, does not have.
-var mayBeEmpty = []string{"Turned away and cut", "Retries and upstream errors", "Set aside and ejected", "Time of a read that hits", "Hits", "Pulled from other hosts",
+var mayBeEmpty = []string{"Turned away and cut", "Retries and upstream errors", "Set aside and ejected",
+	"Time of a read that hits", "Hits", "Pulled from other hosts",
 	"Power", "SMs at work", "Memory of GPUs"}
 
 // ofPrograms are panels of what only programs in the kernel tell.
@@ -195,7 +198,8 @@ var ofPrograms = []string{"Tokens as the wire sees them", "Waits for a CPU", "St
 // inKernel is whether the agent is to load programs, as root.
 func inKernel() bool { return os.Getenv("BPF_REQUIRED") == "1" }
 
-// pinned returns a place for programs that is this test's own, in a BPF file system that it mounts; both are gone at its end.
+// pinned returns a place for programs that is this test's own, in a BPF file system that it mounts;
+// both are gone at its end.
 func pinned(t *testing.T) (root string) {
 	t.Helper()
 	dir := t.TempDir()
@@ -212,8 +216,9 @@ func pinned(t *testing.T) (root string) {
 	return root
 }
 
-// TestBoardShows starts a fleet with the programs in bin/ and a real Prometheus that scrapes it as prometheus.yml says, sends requests,
-// and has all expressions of the board answered. SEEN=1; with BPF_REQUIRED=1 all that panels ask of what programs tell must be there too.
+// TestBoardShows starts a fleet with the programs in bin/ and a real Prometheus that scrapes it as
+// prometheus.yml says, sends requests, and has all expressions of the board answered. SEEN=1; with
+// BPF_REQUIRED=1 all that panels ask of what programs tell must be there too.
 func TestBoardShows(t *testing.T) {
 	if os.Getenv("SEEN") == "" {
 		t.Skip("it needs bin/ and prometheus: make check-seen")
@@ -222,7 +227,8 @@ func TestBoardShows(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, args := range [][]string{{"check", "rules", "alerts.yml"}, {"check", "config", "prometheus.yml"}, {"test", "rules", "alerts_test.yml"}} {
+	for _, args := range [][]string{{"check", "rules", "alerts.yml"}, {"check", "config", "prometheus.yml"},
+		{"test", "rules", "alerts_test.yml"}} {
 		cmd := exec.Command("promtool", args...)
 		cmd.Dir = "prometheus"
 		if out, err := cmd.CombinedOutput(); err != nil {
@@ -249,7 +255,8 @@ func TestBoardShows(t *testing.T) {
 				}
 				answered += min(n, 1)
 			}
-			if answered == 0 && !slices.Contains(may, panel) || answered < len(exprs) && inKernel() && slices.Contains(ofPrograms, panel) {
+			if answered == 0 && !slices.Contains(may, panel) ||
+				answered < len(exprs) && inKernel() && slices.Contains(ofPrograms, panel) {
 				empty = append(empty, panel)
 			}
 		}
@@ -260,7 +267,8 @@ func TestBoardShows(t *testing.T) {
 	})
 }
 
-// seenFleet is a fleet by its addresses: the router's port for requests, and the admin ports of router, agent and cache.
+// seenFleet is a fleet by its addresses: the router's port for requests, and the admin ports of
+// router, agent and cache.
 type seenFleet struct {
 	router, admin, agent, cache string
 	asked                       int
@@ -290,7 +298,8 @@ func startFleet(t *testing.T, bin string) *seenFleet {
 	if inKernel() {
 		telemetry = []string{"--telemetry", "bpf", "--telemetry.bpf_root", pinned(t)}
 	}
-	start(t, filepath.Join(bin, "cgn-agent"), append(telemetry, "--kind", "openai_compat", "--engine", engine, "--etcd", "http://"+etcd, "--listen", free(t), "--admin", f.agent)...)
+	start(t, filepath.Join(bin, "cgn-agent"), append(telemetry, "--kind", "openai_compat", "--engine", engine, "--etcd",
+		"http://"+etcd, "--listen", free(t), "--admin", f.agent)...)
 	return f
 }
 
@@ -303,17 +312,20 @@ func scrape(t *testing.T, f *seenFleet) (address string) {
 		t.Fatal(err)
 	}
 	rules, _ := filepath.Abs("prometheus/alerts.yml")
-	config := strings.NewReplacer("127.0.0.1:9091", f.admin, "127.0.0.1:9092", f.agent, "127.0.0.1:9093", f.cache, "scrape_interval: 5s", "scrape_interval: 1s",
+	config := strings.NewReplacer("127.0.0.1:9091", f.admin, "127.0.0.1:9092", f.agent, "127.0.0.1:9093", f.cache,
+		"scrape_interval: 5s", "scrape_interval: 1s",
 		"[alerts.yml]", "["+rules+"]").Replace(string(text))
 	file := filepath.Join(t.TempDir(), "prometheus.yml")
 	if err := os.WriteFile(file, []byte(config), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	start(t, "prometheus", "--config.file", file, "--storage.tsdb.path", filepath.Join(t.TempDir(), "tsdb"), "--web.listen-address", address, "--log.level", "error")
+	start(t, "prometheus", "--config.file", file, "--storage.tsdb.path", filepath.Join(t.TempDir(), "tsdb"),
+		"--web.listen-address", address, "--log.level", "error")
 	return address
 }
 
-// ask sends two requests: one that every time finds its blocks where they were, and one that no node has seen, so that all nodes get some.
+// ask sends two requests: one that every time finds its blocks where they were, and one that no
+// node has seen, so that all nodes get some.
 func (f *seenFleet) ask() error {
 	f.asked++
 	for _, about := range []string{"the fleet", fmt.Sprint("number ", f.asked)} {
@@ -325,7 +337,8 @@ func (f *seenFleet) ask() error {
 }
 
 func (f *seenFleet) complete(prompt string) error {
-	answer, err := http.Post("http://"+f.router+"/v1/completions", "application/json", strings.NewReader(`{"model":"sim","prompt":"`+prompt+`","max_tokens":8,"stream":true}`))
+	answer, err := http.Post("http://"+f.router+"/v1/completions", "application/json",
+		strings.NewReader(`{"model":"sim","prompt":"`+prompt+`","max_tokens":8,"stream":true}`))
 	if err != nil {
 		return err
 	}

@@ -10,8 +10,8 @@ import (
 	"github.com/cognitora/dataplane/kvcached/store"
 )
 
-// blocks is what servers of this host's clients use: the blocks of all hosts, or of this one if it is alone. Every access to
-// a payload is recorded where the operator wants that.
+// blocks is what servers of this host's clients use: the blocks of all hosts, or of this one if it
+// is alone. Every access to a payload is recorded where the operator wants that.
 type blocks struct {
 	*store.Store
 	view *fleet.View // nil: alone
@@ -129,7 +129,8 @@ func (k keyed) Absent(ctx context.Context, a block.Addr, commit func(context.Con
 	return k.view.Absent(ctx, a, commit)
 }
 
-// Reachable is fleet.View.Reachable; false: there is nobody to ask, so that each block may be asked for by itself.
+// Reachable is fleet.View.Reachable; false: there is nobody to ask, so that each block may be asked
+// for by itself.
 func (k keyed) Reachable(ctx context.Context, addrs []block.Addr, out []bool) bool {
 	return k.view != nil && k.view.Reachable(ctx, addrs, out) == nil
 }

@@ -47,7 +47,8 @@ func TestValidateListeners(t *testing.T) {
 	validates(t, []change{
 		{"defaults", func(*Config) {}, ""},
 		{"all on loopback", func(c *Config) {
-			c.RESP.Listen, c.S3.Listen, c.QUIC.Listen, c.GRPC.Listen = "127.0.0.1:6380", "localhost:9000", "[::1]:7072", "127.0.0.1:7071"
+			c.RESP.Listen, c.S3.Listen, c.QUIC.Listen, c.GRPC.Listen = "127.0.0.1:6380", "localhost:9000", "[::1]:7072",
+				"127.0.0.1:7071"
 		}, ""},
 		{"sockets", func(c *Config) { c.RESP.Listen = "unix:///tmp/resp.sock" }, ""},
 		{"resp beyond loopback", func(c *Config) { c.RESP.Listen = ":6380" }, "add [[resp.users]] with a password_file, and resp.tls = true"},
@@ -99,7 +100,8 @@ func TestValidate(t *testing.T) {
 		{"quota above the RAM", func(c *Config) { c.Quotas = []QuotaConfig{{Tenant: "a", RAM: 2 << 30}} }, "quota[0].ram: 2GiB is more than kvcached.ram, 1GiB"},
 		{"quota above the SSD", func(c *Config) { c.Quotas = []QuotaConfig{{Tenant: "a", SSD: 5 << 30}} }, "quota[0].ssd: 5GiB is more than kvcached.ssd, 4GiB"},
 		{"a user twice", func(c *Config) {
-			c.RESP.Users = []UserConfig{{Name: "a", PasswordFile: "f"}, {Name: "b", PasswordFile: "f"}, {Name: "a", PasswordFile: "g"}}
+			c.RESP.Users = []UserConfig{{Name: "a", PasswordFile: "f"}, {Name: "b", PasswordFile: "f"},
+				{Name: "a", PasswordFile: "g"}}
 		}, `resp.users[2].name: "a" is that of resp.users[0]`},
 		{"a key twice", func(c *Config) {
 			c.S3.Keys = []KeyConfig{{Access: "a", SecretFile: "f"}, {Access: "a", SecretFile: "g"}}
@@ -122,10 +124,12 @@ func TestSockets(t *testing.T) {
 
 func TestQuotaIsTheFirstThatMatches(t *testing.T) {
 	c := valid(func(c *Config) {
-		c.Quotas = []QuotaConfig{{Tenant: "a", RAM: 1, SSD: 10}, {Namespace: "key1;resp.0;b", RAM: 2, SSD: 20}, {Model: "m", RAM: 3, SSD: 30}}
+		c.Quotas = []QuotaConfig{{Tenant: "a", RAM: 1, SSD: 10}, {Namespace: "key1;resp.0;b", RAM: 2, SSD: 20},
+			{Model: "m", RAM: 3, SSD: 30}}
 	})
 	for text, want := range map[string]int64{
-		"key1;resp.0;a": 1, "key1;resp.0;b": 2, "key1;resp.1;b": 0, "kv1;m;r;bf16;l;16;1.0;1.0;": 3, "kv1;m;r;bf16;l;16;1.0;1.0;a": 1, "nonsense": 0,
+		"key1;resp.0;a": 1, "key1;resp.0;b": 2, "key1;resp.1;b": 0, "kv1;m;r;bf16;l;16;1.0;1.0;": 3,
+		"kv1;m;r;bf16;l;16;1.0;1.0;a": 1, "nonsense": 0,
 	} {
 		account, got := c.ramQuota(text)
 		same, disk := c.ssdQuota(text)
@@ -159,7 +163,8 @@ func TestLockDir(t *testing.T) {
 func TestSealingKey(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "key")
 	c := valid(func(c *Config) { c.SSD.KeyFile = file })
-	for text, ok := range map[string]bool{strings.Repeat("x", 32): true, strings.Repeat("0a", 32) + "\n": true, "short": false} {
+	for text, ok := range map[string]bool{strings.Repeat("x", 32): true, strings.Repeat("0a", 32) + "\n": true,
+		"short": false} {
 		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}

@@ -88,7 +88,8 @@ func begin(t *testing.T, c Config) (d *Daemon, stop func() error) {
 	return d, stop
 }
 
-// redis sends commands, one per line, and returns the first line of each reply, with what a bulk string holds.
+// redis sends commands, one per line, and returns the first line of each reply, with what a bulk
+// string holds.
 func redis(t *testing.T, at string, commands ...string) []string {
 	t.Helper()
 	replies, err := redisAsked(at, commands...)
@@ -144,7 +145,8 @@ func TestServesAndDrains(t *testing.T) {
 	dir := t.TempDir()
 	c, log := settings(t, dir, nil)
 	d, stop := begin(t, c)
-	if got := redis(t, d.At("resp"), "SET a hello", "GET a", "GET b", "PING"); strings.Join(got, " ") != "+OK hello $-1 +PONG" {
+	if got := redis(t, d.At("resp"), "SET a hello", "GET a", "GET b", "PING"); strings.Join(got,
+		" ") != "+OK hello $-1 +PONG" {
 		t.Errorf("resp: %q", got)
 	}
 	request, _ := http.NewRequest("PUT", "http://"+d.At("s3")+"/bucket/key", strings.NewReader("value"))
@@ -158,7 +160,8 @@ func TestServesAndDrains(t *testing.T) {
 	}
 	code, body := get(t, "http://"+d.AdminAddr().String()+"/readyz")
 	var s status
-	if err := json.Unmarshal([]byte(body), &s); err != nil || code != 200 || !s.Ready || s.RAM.Blocks != 2 || len(s.Serves) < 3 {
+	if err := json.Unmarshal([]byte(body), &s); err != nil || code != 200 || !s.Ready || s.RAM.Blocks != 2 ||
+		len(s.Serves) < 3 {
 		t.Errorf("%d %s", code, body)
 	}
 	if _, err := New(c); err == nil || !strings.Contains(err.Error(), "--data") {
@@ -167,7 +170,8 @@ func TestServesAndDrains(t *testing.T) {
 	if err := stop(); err != nil {
 		t.Error(err)
 	}
-	for _, want := range []string{"cache daemon runs", "part=resp", "part=s3", "part=lease", `step="finish resp"`, `step="close the stores"`, "took="} {
+	for _, want := range []string{"cache daemon runs", "part=resp", "part=s3", "part=lease", `step="finish resp"`,
+		`step="close the stores"`, "took="} {
 		if !strings.Contains(log.String(), want) {
 			t.Errorf("no %q in the log:\n%s", want, log)
 		}
@@ -180,11 +184,14 @@ func TestServesAndDrains(t *testing.T) {
 }
 
 func TestMetricsAreThoseOfTheTable(t *testing.T) {
-	c, _ := settings(t, t.TempDir(), newSite(t).join("a", func(c *Config) { c.Daemon.Trace = filepath.Join(c.Daemon.Data, "trace") }))
+	c, _ := settings(t, t.TempDir(), newSite(t).join("a", func(c *Config) {
+		c.Daemon.Trace = filepath.Join(c.Daemon.Data, "trace")
+	}))
 	d, _ := begin(t, c)
 	_, page := get(t, "http://"+d.AdminAddr().String()+"/metrics")
 	for _, def := range Metrics() {
-		if ofDevice := strings.HasPrefix(def.Name, "cgn_kvcached_rdma_device_"); !ofDevice && !strings.Contains(page, "\n"+def.Name) {
+		if ofDevice := strings.HasPrefix(def.Name, "cgn_kvcached_rdma_device_"); !ofDevice &&
+			!strings.Contains(page, "\n"+def.Name) {
 			t.Errorf("%s is not served", def.Name)
 		}
 		if counter := strings.HasSuffix(def.Name, "_total"); counter != (def.Kind == "counter") || def.Help == "" {
@@ -208,8 +215,8 @@ func TestMetricsAreThoseOfTheTable(t *testing.T) {
 	}
 }
 
-// TestAccessesAreRecorded: a second start goes on with the file, after a line that a crash has cut, and a file that is no
-// recording stays.
+// TestAccessesAreRecorded: a second start goes on with the file, after a line that a crash has cut,
+// and a file that is no recording stays.
 func TestAccessesAreRecorded(t *testing.T) {
 	file, dir := filepath.Join(t.TempDir(), "trace.jsonl"), t.TempDir()
 	c, _ := settings(t, dir, func(c *Config) { c.Daemon.Trace = file })
@@ -259,7 +266,8 @@ func TestSecretsAreRead(t *testing.T) {
 	})
 	d, _ := begin(t, c)
 	got := redis(t, d.At("resp"), "GET a", "AUTH wrong", "AUTH secret", "GET a")
-	if !strings.HasPrefix(got[0], "-NOAUTH") || !strings.HasPrefix(got[1], "-WRONGPASS") || got[2] != "+OK" || got[3] != "$-1" {
+	if !strings.HasPrefix(got[0], "-NOAUTH") || !strings.HasPrefix(got[1], "-WRONGPASS") || got[2] != "+OK" ||
+		got[3] != "$-1" {
 		t.Errorf("%q", got)
 	}
 	if code, _ := get(t, "http://"+d.At("s3")+"/bucket/key"); code != 403 {

@@ -36,7 +36,8 @@ func LockDir(dir string) (*Lock, error) {
 		}
 		holder := make([]byte, 32)
 		n, _ := f.ReadAt(holder, 0)
-		return nil, fmt.Errorf("%w: %s by process %s; stop that one, or name another directory with --data DIR", ErrLocked, dir, holder[:n])
+		return nil, fmt.Errorf("%w: %s by process %s; stop that one, or name another directory with --data DIR",
+			ErrLocked, dir, holder[:n])
 	}
 	if err := f.Truncate(0); err == nil {
 		_, err = f.WriteAt([]byte(fmt.Sprint(os.Getpid())), 0) // for people

@@ -24,7 +24,8 @@ import (
 )
 
 // notBuilt says that this program cannot, and which one can.
-const notBuilt = "this program was built without rdma; make build-rdma makes bin/cgn-kvcached-rdma, which has it (needs a C compiler and libibverbs-dev)"
+const notBuilt = "this program was built without rdma; make build-rdma makes bin/cgn-kvcached-rdma, which has it " +
+	"(needs a C compiler and libibverbs-dev)"
 
 // BuiltWithRDMA tells whether this program can drive RDMA devices.
 func BuiltWithRDMA() bool {
@@ -66,7 +67,8 @@ func (c *RDMAConfig) checkDevices() error {
 		case name != transport.AnyCard && strings.EqualFold(name, transport.AnyCard):
 			return fmt.Errorf("%q is written auto", name)
 		case !deviceName.MatchString(name):
-			return fmt.Errorf("%q is no name of a device; cgn-ctl rdma devices lists those of this host, such as mlx5_0", name)
+			return fmt.Errorf("%q is no name of a device; cgn-ctl rdma devices lists those of this host, such "+
+				"as mlx5_0", name)
 		case slices.Contains(c.Devices[:i], name):
 			return fmt.Errorf("%q is named twice", name)
 		}
@@ -74,7 +76,8 @@ func (c *RDMAConfig) checkDevices() error {
 	return nil
 }
 
-// validateLanes refuses what demands RDMA where there can be none, and lanes of caches that are named twice, or of this one.
+// validateLanes refuses what demands RDMA where there can be none, and lanes of caches that are
+// named twice, or of this one.
 func (c *Config) validateLanes(p *problems) {
 	c.checkLane(p, "fleet.lane", c.Fleet.Lane)
 	named := map[string]int{}
@@ -87,7 +90,8 @@ func (c *Config) validateLanes(p *problems) {
 			named[peer.Cache] = i
 		}
 		if peer.Cache == c.cacheID() {
-			p.add(at+".cache", "%q is this cache itself (kvcached.cache_id, or the host's name); name another", peer.Cache)
+			p.add(at+".cache", "%q is this cache itself (kvcached.cache_id, or the host's name); name another",
+				peer.Cache)
 		}
 	}
 }
@@ -108,7 +112,9 @@ func (c *Config) adviseRDMA() (notes []string) {
 	all, _ := r.trusted()
 	for i, p := range all {
 		if p.Bits() == 0 {
-			notes = append(notes, fmt.Sprintf("rdma.trusted_networks[%d], %s, is every network there is: what goes between RDMA devices can be seen and changed on the way; give the networks of the devices alone", i, p))
+			notes = append(notes, fmt.Sprintf("rdma.trusted_networks[%d], %s, is every network there is: what goes "+
+				"between RDMA devices can be seen and changed on the way; give the networks of the devices alone", i,
+				p))
 		}
 	}
 	switch {
@@ -116,16 +122,20 @@ func (c *Config) adviseRDMA() (notes []string) {
 		notes = append(notes, "rdma.trusted_networks has networks, and there is no RDMA: "+noDevices())
 	case len(r.Devices) == 0:
 	case !c.inFleet() && c.QUIC.Listen == "" && c.QUIC.tlsLane() == "":
-		notes = append(notes, "rdma.devices names devices, and none is opened, as this cache knows no other and no other reaches it; give etcd.endpoints and quic.listen")
+		notes = append(notes, "rdma.devices names devices, and none is opened, as this cache knows no other and no "+
+			"other reaches it; give etcd.endpoints and quic.listen")
 	case c.Fleet.Lane == string(transport.RDMA) || len(r.Trusted) > 0 && c.mayReadByRDMA():
 	case !c.mayReadByRDMA():
-		notes = append(notes, "rdma.devices names devices, and fleet.lane is "+c.Fleet.Lane+": this cache reads no block over them; each locks kvcached.ram all the same, and other caches may read this one's over them")
+		notes = append(notes, "rdma.devices names devices, and fleet.lane is "+c.Fleet.Lane+": this cache reads no "+
+			"block over them; each locks kvcached.ram all the same, and other caches may read this one's over them")
 	default:
 		but := ""
 		if c.demandsRDMA() {
 			but = " but of caches whose [[fleet.peers]] has lane = rdma"
 		}
-		notes = append(notes, "rdma.devices names devices, and rdma.trusted_networks is empty: no block comes over them"+but+"; give the networks whose hosts may all see and change what goes there, or fleet.lane = rdma")
+		notes = append(notes, "rdma.devices names devices, and rdma.trusted_networks is empty: no block comes "+
+			"over them"+but+"; give the networks whose hosts may all see and change what goes there, or "+
+			"fleet.lane = rdma")
 	}
 	return notes
 }
@@ -146,7 +156,8 @@ func (c *Config) mayReadByRDMA() bool {
 
 // demandsRDMA tells whether some other cache is to be read by RDMA whatever the network.
 func (c *Config) demandsRDMA() bool {
-	return c.Fleet.Lane == string(transport.RDMA) || slices.ContainsFunc(c.Fleet.Peers, func(p PeerConfig) bool { return p.Lane == string(transport.RDMA) })
+	return c.Fleet.Lane == string(transport.RDMA) ||
+		slices.ContainsFunc(c.Fleet.Peers, func(p PeerConfig) bool { return p.Lane == string(transport.RDMA) })
 }
 
 // trusted parses the networks.
@@ -157,7 +168,8 @@ func (c *RDMAConfig) trusted() (out []netip.Prefix, err error) {
 			return nil, fmt.Errorf("%q is no network; write it as 10.1.0.0/16 or fd00:1::/64", text)
 		}
 		if p.Addr().Is4In6() {
-			return nil, fmt.Errorf("%q holds IPv4 addresses as IPv6; write it as %s", text, netip.PrefixFrom(p.Addr().Unmap(), max(0, p.Bits()-96)).Masked())
+			return nil, fmt.Errorf("%q holds IPv4 addresses as IPv6; write it as %s", text,
+				netip.PrefixFrom(p.Addr().Unmap(), max(0, p.Bits()-96)).Masked())
 		}
 		if p != p.Masked() {
 			return nil, fmt.Errorf("%q is an address; its network is %s", text, p.Masked())
@@ -174,7 +186,8 @@ func (c *Config) examineDevices(p *problems) {
 	}
 }
 
-// openDevices opens the RDMA devices, those that are there. What one lacks is in the log and in cgn-ctl kv peers, and it is tried again.
+// openDevices opens the RDMA devices, those that are there. What one lacks is in the log and in
+// cgn-ctl kv peers, and it is tried again.
 func (d *Daemon) openDevices() error {
 	c := &d.config.RDMA
 	if len(c.Devices) == 0 || !d.config.inFleet() && d.config.QUIC.Listen == "" && d.config.QUIC.tlsLane() == "" {
@@ -186,8 +199,11 @@ func (d *Daemon) openDevices() error {
 	}
 	arena := d.store.Arena()
 	d.rails, err = transport.NewRails(transport.RailsOptions{
-		Wanted: c.Devices, Present: devicesPresent, Open: func(name string) (rdma.Device, error) { return openDevice(name, trusted) },
-		Memory: arena.Slice(0, int(arena.Size())), Trusted: trusted, LendAny: d.config.Fleet.Lane == string(transport.RDMA), Demanded: d.config.demandsRDMA(), Logger: d.log,
+		Wanted: c.Devices, Present: devicesPresent, Open: func(name string) (rdma.Device, error) {
+			return openDevice(name, trusted)
+		},
+		Memory: arena.Slice(0, int(arena.Size())), Trusted: trusted,
+		LendAny: d.config.Fleet.Lane == string(transport.RDMA), Demanded: d.config.demandsRDMA(), Logger: d.log,
 	})
 	return wrapped("rdma", err)
 }
@@ -201,10 +217,12 @@ func (d *Daemon) closeDevices(ctx context.Context) error {
 }
 
 // errStuckDevice says that a step of the drain was left behind.
-var errStuckDevice = errors.New("kvcached: an RDMA device, or its driver, does not answer; the memory of blocks stays as it is until this process has ended")
+var errStuckDevice = errors.New("kvcached: an RDMA device, or its driver, does not answer; the memory of blocks " +
+	"stays as it is until this process has ended")
 
-// aroundDevices waits for f, which ends what goes on by RDMA devices, until ctx has ended and deviceLimit more. Where f does not succeed the arena stays mapped: a device may read and
-// write it until the process ends.
+// aroundDevices waits for f, which ends what goes on by RDMA devices, until ctx has ended and
+// deviceLimit more. Where f does not succeed the arena stays mapped: a device may read and write it
+// until the process ends.
 func (d *Daemon) aroundDevices(ctx context.Context, f func() error) error {
 	if d.rails == nil {
 		return f()
@@ -219,7 +237,8 @@ func (d *Daemon) aroundDevices(ctx context.Context, f func() error) error {
 	return err
 }
 
-// ended waits for the parts of the daemon, but for deviceLimit only where a device is stuck, for which one of them may wait.
+// ended waits for the parts of the daemon, but for deviceLimit only where a device is stuck, for
+// which one of them may wait.
 func (d *Daemon) ended(wait func() error) error {
 	if !d.stuck.Load() {
 		return wait()
@@ -232,7 +251,8 @@ func (d *Daemon) ended(wait func() error) error {
 // deviceFolder is where the kernel lists RDMA devices.
 const deviceFolder = "/sys/class/infiniband"
 
-// devicesPresent are the devices of this host. Each has another inode than one before it of its name.
+// devicesPresent are the devices of this host. Each has another inode than one before it of its
+// name.
 func devicesPresent() map[string]string {
 	entries, err := os.ReadDir(deviceFolder)
 	if err != nil {
@@ -248,7 +268,8 @@ func devicesPresent() map[string]string {
 	return out
 }
 
-// openDevice opens the port of a device that has an address in one of the networks, or else any, rather one that is active.
+// openDevice opens the port of a device that has an address in one of the networks, or else any,
+// rather one that is active.
 func openDevice(name string, networks []netip.Prefix) (rdma.Device, error) {
 	var o verbs.Options
 	for _, dev := range devices.Discover("/") {

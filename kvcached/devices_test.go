@@ -37,12 +37,14 @@ func TestRDMAAdvice(t *testing.T) {
 		{true, []string{"auto"}, net, "auto", nil, "none is opened, as this cache knows no other"},
 	} {
 		config, _ := settings(t, t.TempDir(), func(config *Config) {
-			config.RDMA.Devices, config.RDMA.Trusted, config.Fleet.Lane, config.Fleet.Peers = c.devices, c.trusted, c.lane, c.peers
+			config.RDMA.Devices, config.RDMA.Trusted, config.Fleet.Lane, config.Fleet.Peers = c.devices, c.trusted,
+				c.lane, c.peers
 			if c.alone {
 				config.QUIC.Listen, config.QUIC.TLSListen = "", ""
 			}
 		})
-		if notes := strings.Join(config.adviseRDMA(), "\n"); (notes == "") != (c.want == "") || !strings.Contains(notes, c.want) {
+		if notes := strings.Join(config.adviseRDMA(), "\n"); (notes == "") != (c.want == "") ||
+			!strings.Contains(notes, c.want) {
 			t.Errorf("%+v: %q", c, notes)
 		}
 	}
@@ -57,7 +59,8 @@ func TestWhyNotRDMA(t *testing.T) {
 	if BuiltWithRDMA() {
 		none = "rdma.devices names none; give"
 	}
-	for cache, want := range map[string]string{"a": "lane of its [[fleet.peers]] is quic", "b": none, "c": "fleet.lane is tls"} {
+	for cache, want := range map[string]string{"a": "lane of its [[fleet.peers]] is quic", "b": none,
+		"c": "fleet.lane is tls"} {
 		if why := c.whyNoRDMA(cache); !strings.HasPrefix(why, want) {
 			t.Errorf("%s: %s", cache, why)
 		}
@@ -106,7 +109,8 @@ func TestRDMASettings(t *testing.T) {
 	}
 }
 
-// TestBuiltWithoutRDMA: devices in a program that cannot drive them end its start, and it says which program can.
+// TestBuiltWithoutRDMA: devices in a program that cannot drive them end its start, and it says
+// which program can.
 func TestBuiltWithoutRDMA(t *testing.T) {
 	if _, err := verbs.Open("", verbs.Options{}); !errors.Is(err, rdma.ErrNotBuilt) {
 		t.Skip("this program was built with -tags rdma")
@@ -124,7 +128,8 @@ func TestBuiltWithoutRDMA(t *testing.T) {
 	}
 }
 
-// TestWays: what the configuration asks for is how a cache is spoken to, and whether its memory is read.
+// TestWays: what the configuration asks for is how a cache is spoken to, and whether its memory is
+// read.
 func TestWays(t *testing.T) {
 	both := &cluster.CacheHealth{CacheID: "a", QUIC: "h:1", TLS: "h:1"}
 	apart := &cluster.CacheHealth{CacheID: "a", QUIC: "h:1", TLS: "h:2"}
@@ -158,7 +163,8 @@ func TestPeersAreTold(t *testing.T) {
 	if err != nil || len(r.Peers) != 1 || len(r.Devices) != 0 {
 		t.Fatal(r, err)
 	}
-	if p := r.Peers[0]; p.Peer != "b" || p.Wanted != "auto" || p.Lane == "rdma" || p.Address != b.At("quic") || p.WhyNotRdma == "" {
+	if p := r.Peers[0]; p.Peer != "b" || p.Wanted != "auto" || p.Lane == "rdma" || p.Address != b.At("quic") ||
+		p.WhyNotRdma == "" {
 		t.Errorf("%v", p)
 	}
 	if p := r.Peers[0]; p.SilentSinceUnixMs != 0 || r.Unknown != "" {
@@ -174,7 +180,8 @@ func TestPeersAreTold(t *testing.T) {
 	if _, _, err := (lanes{a}).Release(context.Background(), "rxe0"); !errors.Is(err, rpc.ErrNoDevice) {
 		t.Error(err)
 	}
-	if _, err := kv(t, a).ReleaseDevice(t.Context(), &pb.ReleaseDeviceRequest{Device: "rxe0"}); err == nil || !strings.Contains(err.Error(), `"rxe0"`) {
+	if _, err := kv(t, a).ReleaseDevice(t.Context(), &pb.ReleaseDeviceRequest{Device: "rxe0"}); err == nil ||
+		!strings.Contains(err.Error(), `"rxe0"`) {
 		t.Error(err)
 	}
 }

@@ -11,8 +11,8 @@ import (
 	"github.com/cognitora/dataplane/internal/config"
 )
 
-// adviseDisk says whether the filesystem of a data directory, which need not be there yet, has less room for the SSD tier
-// than that may use. What cannot be told it does not warn about.
+// adviseDisk says whether the filesystem of a data directory, which need not be there yet, has less
+// room for the SSD tier than that may use. What cannot be told it does not warn about.
 func adviseDisk(data string, size config.Size) []string {
 	at, err := filepath.Abs(data)
 	var s unix.Statfs_t
@@ -30,7 +30,9 @@ func adviseDisk(data string, size config.Size) []string {
 	if room >= size {
 		return nil
 	}
-	return []string{fmt.Sprintf("kvcached.ssd: %s is more than the %d MiB that the filesystem of %s has for it; the SSD tier works with smaller segments within that, and refuses durable writes where there is no room at all; give less with --ssd, or name another filesystem with --data", size, room>>20, data)}
+	return []string{fmt.Sprintf("kvcached.ssd: %s is more than the %d MiB that the filesystem of %s has for it; the "+
+		"SSD tier works with smaller segments within that, and refuses durable writes where there is no room at all; "+
+		"give less with --ssd, or name another filesystem with --data", size, room>>20, data)}
 }
 
 // diskUsed is the bytes that the files in dir take on its disk.

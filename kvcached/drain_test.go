@@ -19,7 +19,8 @@ import (
 	"github.com/cognitora/dataplane/rdma"
 )
 
-// TestASecondSignalCutsTheClosingShort: the stores are not closed in order then, and what was durable is there at the next start.
+// TestASecondSignalCutsTheClosingShort: the stores are not closed in order then, and what was
+// durable is there at the next start.
 func TestASecondSignalCutsTheClosingShort(t *testing.T) {
 	dir := t.TempDir()
 	c, log := settings(t, dir, nil)
@@ -95,7 +96,8 @@ type stuckPair struct{ rdma.Pair }
 func (stuckPair) Local() rdma.Endpoint { return rdma.Endpoint{} }
 func (stuckPair) Close() error         { return nil }
 
-// TestADeviceThatDoesNotAnswer has a bound, in which the stores are closed after it; but their memory stays mapped, for a device that may use it yet.
+// TestADeviceThatDoesNotAnswer has a bound, in which the stores are closed after it; but their
+// memory stays mapped, for a device that may use it yet.
 func TestADeviceThatDoesNotAnswer(t *testing.T) {
 	answers := make(chan struct{})
 	close(answers)
@@ -106,7 +108,8 @@ func TestADeviceThatDoesNotAnswer(t *testing.T) {
 	} {
 		t.Run(what, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				dev, there := &stuckDevice{registers: answers, closes: answers, gone: make(chan struct{})}, atomic.Bool{}
+				dev, there := &stuckDevice{registers: answers, closes: answers, gone: make(chan struct{})},
+					atomic.Bool{}
 				answer := stuck(dev)
 				s, err := store.Open(t.Context(), store.Options{RAM: 1 << 20})
 				if err != nil {
@@ -114,7 +117,8 @@ func TestADeviceThatDoesNotAnswer(t *testing.T) {
 				}
 				memory := s.Arena().Slice(0, 1)
 				rails, err := transport.NewRails(transport.RailsOptions{
-					Wanted: []string{"mlx5_0"}, Memory: memory, Logger: slog.New(slog.DiscardHandler), Open: func(string) (rdma.Device, error) { return dev, nil },
+					Wanted: []string{"mlx5_0"}, Memory: memory, Logger: slog.New(slog.DiscardHandler),
+					Open: func(string) (rdma.Device, error) { return dev, nil },
 					Present: func() map[string]string {
 						if there.Load() {
 							return map[string]string{"mlx5_0": "1"}
@@ -132,7 +136,8 @@ func TestADeviceThatDoesNotAnswer(t *testing.T) {
 				defer cancel()
 				begun := time.Now()
 				err = d.closeDevices(ctx)
-				if took := time.Since(begun); what != "answers" && (!errors.Is(err, errStuckDevice) || took != leaveLimit+deviceLimit) || what == "answers" && (err != nil || took != 0) {
+				if took := time.Since(begun); what != "answers" && (!errors.Is(err, errStuckDevice) ||
+					took != leaveLimit+deviceLimit) || what == "answers" && (err != nil || took != 0) {
 					t.Error(err, took)
 				}
 				rails.Cards() // does not wait for it either
@@ -141,7 +146,8 @@ func TestADeviceThatDoesNotAnswer(t *testing.T) {
 				}
 				begun = time.Now()
 				err = d.ended(func() error { time.Sleep(time.Minute); return io.EOF })
-				if took := time.Since(begun); what != "answers" && (!errors.Is(err, errStuckDevice) || took != deviceLimit) || what == "answers" && (!errors.Is(err, io.EOF) || took != time.Minute) {
+				if took := time.Since(begun); what != "answers" && (!errors.Is(err, errStuckDevice) ||
+					took != deviceLimit) || what == "answers" && (!errors.Is(err, io.EOF) || took != time.Minute) {
 					t.Error("a part that takes long:", err, took)
 				}
 				time.Sleep(time.Minute)

@@ -65,7 +65,8 @@ func (c *Config) inData(file string) bool {
 	return err == nil && c.Daemon.Data != "" && filepath.Dir(file) == data
 }
 
-// examineFiles looks at the files that c names and, where the data directory is usable, at those in it.
+// examineFiles looks at the files that c names and, where the data directory is usable, at those in
+// it.
 func (c *Config) examineFiles(p *problems, usable bool) {
 	if name, err := filepath.Abs(c.Daemon.Trace); c.Daemon.Trace != "" && (err != nil || !c.inData(name)) {
 		if err := rights.Appendable(c.Daemon.Trace); err != nil {
@@ -101,8 +102,8 @@ func examineSecret(p *problems, field, name string) {
 	}
 }
 
-// examineCertificate holds the daemon's certificate to what other hosts will: of tls.ca, and of the role kvcached. Without
-// a CA only engines see it, and it may come from elsewhere.
+// examineCertificate holds the daemon's certificate to what other hosts will: of tls.ca, and of the
+// role kvcached. Without a CA only engines see it, and it may come from elsewhere.
 func (c *Config) examineCertificate(p *problems) {
 	files := pki.Files{CA: c.TLS.CA, Cert: c.TLS.Cert, Key: c.TLS.Key}
 	if err := files.Examine("tls.ca", "tls.cert", "tls.key"); err != nil {
@@ -117,13 +118,15 @@ func (c *Config) examineCertificate(p *problems) {
 	}
 }
 
-// tooMuch is the share of the memory there is from which on a size of the RAM tier is warned about, in percent.
+// tooMuch is the share of the memory there is from which on a size of the RAM tier is warned about,
+// in percent.
 const tooMuch = 80
 
 // check says why a RAM tier of that size cannot be.
 func (m memory) check(ram config.Size) error {
 	if m.limit > 0 && ram > m.limit {
-		return fmt.Errorf("kvcached.ram: %s is more than %s, which is %s; give less with --ram, and leave room for the programs of the host", ram, gib(m.limit), m.source)
+		return fmt.Errorf("kvcached.ram: %s is more than %s, which is %s; give less with --ram, and leave room for "+
+			"the programs of the host", ram, gib(m.limit), m.source)
 	}
 	return nil
 }
@@ -135,7 +138,8 @@ func (m memory) advise(ram config.Size) []string {
 		source string
 	}{{m.limit, m.source}, {m.available, "available now"}} {
 		if bound.bytes > 0 && ram > bound.bytes/100*tooMuch {
-			return []string{fmt.Sprintf("kvcached.ram: %s is more than %d %% of %s, %s; as it fills, the kernel may kill this daemon or other programs", ram, tooMuch, gib(bound.bytes), bound.source)}
+			return []string{fmt.Sprintf("kvcached.ram: %s is more than %d %% of %s, %s; as it fills, the kernel may "+
+				"kill this daemon or other programs", ram, tooMuch, gib(bound.bytes), bound.source)}
 		}
 	}
 	return nil

@@ -39,12 +39,14 @@ func TestExamine(t *testing.T) {
 	if err := c.Examine(); err != nil {
 		t.Error(err)
 	}
-	c.Daemon.Sock, c.Daemon.Trace, c.SSD.KeyFile = filepath.Join(dir, "no", "s"), filepath.Join(dir, "no", "t"), filepath.Join(dir, "key")
+	c.Daemon.Sock, c.Daemon.Trace, c.SSD.KeyFile = filepath.Join(dir, "no", "s"), filepath.Join(dir, "no", "t"),
+		filepath.Join(dir, "key")
 	c.RESP.Users = []UserConfig{{Name: "x", PasswordFile: filepath.Join(dir, "password")}}
 	c.S3.Keys = []KeyConfig{{Access: "x", SecretFile: write(t, filepath.Join(dir, "empty"), "\n")}}
 	c.Daemon.Admin = "203.0.113.7:80"
 	err := c.Examine()
-	for _, want := range []string{"kvcached.sock", "kvcached.trace", "ssd.key_file", "resp.users[0].password_file", "s3.keys[0].secret_file", "kvcached.admin"} {
+	for _, want := range []string{"kvcached.sock", "kvcached.trace", "ssd.key_file", "resp.users[0].password_file",
+		"s3.keys[0].secret_file", "kvcached.admin"} {
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%v does not name %s", err, want)
 		}
@@ -74,7 +76,8 @@ func TestTheWrongKeyIsFoundBeforeTheTierIsOpened(t *testing.T) {
 	opened := strings.Count(log.String(), "opening the SSD tier")
 	for _, file := range []string{"", write(t, filepath.Join(dir, "other"), strings.Repeat("o", 32))} {
 		c.SSD.KeyFile = file
-		if _, err := New(c); err == nil || !strings.Contains(err.Error(), "ssd.key_file") || strings.Contains(err.Error(), "kvcached.ram") {
+		if _, err := New(c); err == nil || !strings.Contains(err.Error(), "ssd.key_file") ||
+			strings.Contains(err.Error(), "kvcached.ram") {
 			t.Errorf("key %q: %v", file, err)
 		}
 	}
@@ -87,7 +90,8 @@ func TestTheWrongKeyIsFoundBeforeTheTierIsOpened(t *testing.T) {
 	}
 }
 
-// TestExamineLooksIntoTheDirectory: what a start refuses, a check does in the same words, one line for each problem.
+// TestExamineLooksIntoTheDirectory: what a start refuses, a check does in the same words, one line
+// for each problem.
 func TestExamineLooksIntoTheDirectory(t *testing.T) {
 	page := func(text string) string { return text + strings.Repeat("\x00", 4096-len(text)) }
 	for name, c := range map[string]struct{ file, text, want string }{
@@ -123,7 +127,8 @@ func TestExamineHoldsTheCertificateToRoleAndCA(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	own, router, other := pki.FilesIn(fleet, pki.KVCached), pki.FilesIn(fleet, pki.Router), pki.FilesIn(foreign, pki.KVCached)
+	own, router, other := pki.FilesIn(fleet, pki.KVCached), pki.FilesIn(fleet, pki.Router),
+		pki.FilesIn(foreign, pki.KVCached)
 	for _, c := range []struct {
 		name string
 		tls  TLSConfig
@@ -155,8 +160,9 @@ func TestErrorsOfAStartNameTheSetting(t *testing.T) {
 		"kvcached.ram: ": fmt.Errorf("store: %w", ram.ErrArena),
 		"ssd.key_file: ": fmt.Errorf("store: %w", &ssd.KeyError{}),
 		"kvcached.data: the disk of /tmp/data is full": fmt.Errorf("store: %w", syscall.ENOSPC),
-		"kvcached.data: store: open /x":                &fs.PathError{Op: "store: open", Path: "/x", Err: syscall.EACCES},
-		"kvcached.ssd: ":                               errors.New("store: x"),
+		"kvcached.data: store: open /x": &fs.PathError{Op: "store: open", Path: "/x",
+			Err: syscall.EACCES},
+		"kvcached.ssd: ": errors.New("store: x"),
 	} {
 		if got := storeError(c, err); !strings.HasPrefix(got.Error(), want) {
 			t.Errorf("%v, want %q", got, want)
@@ -186,16 +192,19 @@ func TestMemory(t *testing.T) {
 		{"nothing known", nil, 0, "MemTotal", 0},
 		{"a host", map[string]string{"proc/meminfo": info}, 1 << 30, "MemTotal", 512 << 20},
 		{"version 2", map[string]string{
-			"proc/meminfo": info, "proc/self/cgroup": "0::/a/b\n", "sys/fs/cgroup/a/b/memory.max": "max\n", "sys/fs/cgroup/a/memory.max": "1000\n",
+			"proc/meminfo": info, "proc/self/cgroup": "0::/a/b\n", "sys/fs/cgroup/a/b/memory.max": "max\n",
+			"sys/fs/cgroup/a/memory.max": "1000\n",
 		}, 1000, "/sys/fs/cgroup/a/memory.max", 512 << 20},
 		{"version 2, in a container", map[string]string{"proc/meminfo": info, "proc/self/cgroup": "0::/\n", "sys/fs/cgroup/memory.max": "2000\n"},
 			2000, "/sys/fs/cgroup/memory.max", 512 << 20},
 		{"version 1", map[string]string{
 			"proc/meminfo": info, "proc/self/cgroup": "5:devices:/x\n4:memory:/x\n0::/\n",
-			"sys/fs/cgroup/memory/x/memory.limit_in_bytes": "3000\n", "sys/fs/cgroup/memory/memory.limit_in_bytes": "9223372036854771712\n",
+			"sys/fs/cgroup/memory/x/memory.limit_in_bytes": "3000\n",
+			"sys/fs/cgroup/memory/memory.limit_in_bytes":   "9223372036854771712\n",
 		}, 3000, "/sys/fs/cgroup/memory/x/memory.limit_in_bytes", 512 << 20},
 		{"version 1, in a container", map[string]string{
-			"proc/meminfo": info, "proc/self/cgroup": "4:memory:/docker/x\n", "sys/fs/cgroup/memory/memory.limit_in_bytes": "4000\n",
+			"proc/meminfo": info, "proc/self/cgroup": "4:memory:/docker/x\n",
+			"sys/fs/cgroup/memory/memory.limit_in_bytes": "4000\n",
 		}, 4000, "/sys/fs/cgroup/memory/memory.limit_in_bytes", 512 << 20},
 		{"a limit above the host's", map[string]string{"proc/meminfo": info, "proc/self/cgroup": "0::/\n", "sys/fs/cgroup/memory.max": "2147483648\n"},
 			1 << 30, "MemTotal", 512 << 20},
@@ -204,7 +213,8 @@ func TestMemory(t *testing.T) {
 		for name, text := range c.files {
 			write(t, filepath.Join(root, name), text)
 		}
-		if m := hostMemory(root); m.limit != c.limit || !strings.Contains(m.source, c.source) || m.available != c.available {
+		if m := hostMemory(root); m.limit != c.limit || !strings.Contains(m.source, c.source) ||
+			m.available != c.available {
 			t.Errorf("%s: %+v", c.name, m)
 		}
 	}
@@ -222,11 +232,13 @@ func TestMemory(t *testing.T) {
 	}
 }
 
-// TestAdviseDisk: an SSD tier larger than its filesystem is warned about, before the directory is made and after.
+// TestAdviseDisk: an SSD tier larger than its filesystem is warned about, before the directory is
+// made and after.
 func TestAdviseDisk(t *testing.T) {
 	dir := t.TempDir()
 	for _, data := range []string{dir, filepath.Join(dir, "not", "yet")} {
-		if got := strings.Join(adviseDisk(data, 1<<60), ""); !strings.HasPrefix(got, "kvcached.ssd: ") || !strings.Contains(got, "--ssd") {
+		if got := strings.Join(adviseDisk(data, 1<<60), ""); !strings.HasPrefix(got, "kvcached.ssd: ") ||
+			!strings.Contains(got, "--ssd") {
 			t.Errorf("%q", got)
 		}
 		if got := adviseDisk(data, 1); got != nil {
@@ -235,7 +247,8 @@ func TestAdviseDisk(t *testing.T) {
 	}
 }
 
-// TestASmallFilesystemIsTold: readyz says what holds where the filesystem has less room than kvcached.ssd.
+// TestASmallFilesystemIsTold: readyz says what holds where the filesystem has less room than
+// kvcached.ssd.
 func TestASmallFilesystemIsTold(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root, to mount a filesystem of its own")
@@ -269,7 +282,8 @@ func TestASmallFilesystemIsTold(t *testing.T) {
 	if err := stop(); err != nil {
 		t.Error(err)
 	}
-	if text := log.String(); strings.Contains(text, "the disk failed") || !strings.Contains(text, "less room than the tier may use") {
+	if text := log.String(); strings.Contains(text, "the disk failed") ||
+		!strings.Contains(text, "less room than the tier may use") {
 		t.Error(text)
 	}
 }

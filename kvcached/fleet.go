@@ -9,7 +9,8 @@ import (
 	"github.com/cognitora/dataplane/kvcached/transport"
 )
 
-// inFleet tells whether the cache reaches those of other hosts: it finds them in etcd, and they find it by its cgn-kv/1 port.
+// inFleet tells whether the cache reaches those of other hosts: it finds them in etcd, and they
+// find it by its cgn-kv/1 port.
 func (c *Config) inFleet() bool {
 	return len(c.Etcd.Endpoints) > 0 && (c.QUIC.Listen != "" || c.QUIC.tlsLane() != "")
 }
@@ -23,7 +24,8 @@ func (d *Daemon) joinFleet() error {
 	if err != nil {
 		return err
 	}
-	d.pool, err = transport.NewPool(transport.PoolOptions{Identity: id, Tuning: d.config.QUIC.tuning(), Stripes: d.config.QUIC.Stripes, Bandwidth: d.caps(), Pulled: d.metrics.latency.pulled, Logger: d.log,
+	d.pool, err = transport.NewPool(transport.PoolOptions{Identity: id, Tuning: d.config.QUIC.tuning(),
+		Stripes: d.config.QUIC.Stripes, Bandwidth: d.caps(), Pulled: d.metrics.latency.pulled, Logger: d.log,
 		Rails: d.rails, MinBlock: int(d.config.RDMA.MinBlock)})
 	if err != nil {
 		return wrapped("fleet", err)
@@ -31,9 +33,11 @@ func (d *Daemon) joinFleet() error {
 	c := &d.config.Fleet
 	view, err := fleet.New(fleet.Options{
 		Store: d.store, Pool: d.pool, Self: d.config.cacheID(), Epoch: uint64(time.Now().UnixNano()),
-		LocateTimeout: c.LocateTimeout.Std(), AnswerTimeout: c.AnswerTimeout.Std(), PeerBytes: max(1, int64(d.config.QUIC.InFlight)/transport.HostShare),
+		LocateTimeout: c.LocateTimeout.Std(), AnswerTimeout: c.AnswerTimeout.Std(),
+		PeerBytes:   max(1, int64(d.config.QUIC.InFlight)/transport.HostShare),
 		PullTimeout: c.PullTimeout.Std(), MaxPulls: c.MaxPulls, MaxLocations: c.MaxLocations,
-		Replicas: c.Replicas, HotUses: c.HotUses, Lease: cluster.LeaseTTL(d.config.Daemon.Heartbeat.Std()), Logger: d.log,
+		Replicas: c.Replicas, HotUses: c.HotUses, Lease: cluster.LeaseTTL(d.config.Daemon.Heartbeat.Std()),
+		Logger: d.log,
 	})
 	if err != nil {
 		return wrapped("fleet", err)
@@ -65,5 +69,6 @@ func (d *Daemon) followed() *members {
 	if v == nil {
 		return nil
 	}
-	return &members{config: &d.config.Fleet, log: d.log, self: d.config.cacheID(), set: v.SetMembers, named: v.Named, caches: map[string]fleet.Member{}}
+	return &members{config: &d.config.Fleet, log: d.log, self: d.config.cacheID(), set: v.SetMembers, named: v.Named,
+		caches: map[string]fleet.Member{}}
 }

@@ -30,7 +30,8 @@ func onSSD(t *testing.T, d *Daemon, value string, keys ...string) {
 	}
 }
 
-// TestTheOnlyOtherHostIsAway: what is set, deleted or said to be over on a host that is alone meanwhile counts on the other one when it is back.
+// TestTheOnlyOtherHostIsAway: what is set, deleted or said to be over on a host that is alone
+// meanwhile counts on the other one when it is back.
 func TestTheOnlyOtherHostIsAway(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
@@ -52,14 +53,16 @@ func TestTheOnlyOtherHostIsAway(t *testing.T) {
 	}
 	meet(t, 1, a)
 	for command, want := range map[string]string{
-		"SET set new": "+OK", "GETSET getset new": "$-1", "SETNX setnx new": ":1", "DEL del": ":0", "PEXPIRE expire 1": ":1",
+		"SET set new": "+OK", "GETSET getset new": "$-1", "SETNX setnx new": ":1", "DEL del": ":0",
+		"PEXPIRE expire 1":    ":1",
 		"EXPIRE persist 3600": ":1", "SET append new GET": "$-1",
 	} {
 		if got := once(t, a, command); got != want {
 			t.Errorf("%s: %s", command, got)
 		}
 	}
-	for _, r := range [][]string{{"PUT", "bucket/put", "X-Cgn-Durable", "true"}, {"PUT", "bucket/once", "If-None-Match", "*"}, {"DELETE", "bucket/delete"}} {
+	for _, r := range [][]string{{"PUT", "bucket/put", "X-Cgn-Durable", "true"}, {"PUT", "bucket/once", "If-None-Match",
+		"*"}, {"DELETE", "bucket/delete"}} {
 		if code, text := object(t, a, r[0], r[1], "new", r[2:]...); code >= 300 && r[0] == "PUT" {
 			t.Error(r, code, text)
 		}
@@ -68,7 +71,8 @@ func TestTheOnlyOtherHostIsAway(t *testing.T) {
 	meet(t, 2, a, back)
 	awaitThat(t, "the host has forgotten", func() bool { return a.view.Load().Stats().Graves == 0 })
 	for _, d := range []*Daemon{back, a} {
-		for key, want := range map[string]string{"set": "new", "getset": "new", "setnx": "new", "del": "$-1", "expire": "$-1", "persist": "old", "append": "new", "kept": "old"} {
+		for key, want := range map[string]string{"set": "new", "getset": "new", "setnx": "new", "del": "$-1",
+			"expire": "$-1", "persist": "old", "append": "new", "kept": "old"} {
 			awaitThat(t, fmt.Sprint(key, " on ", d.config.cacheID(), " is ", want), func() bool {
 				got := ask(t, d, "GET "+key)
 				if got == "old" && want != "old" {
@@ -77,7 +81,8 @@ func TestTheOnlyOtherHostIsAway(t *testing.T) {
 				return got == want
 			})
 		}
-		for name, want := range map[string]string{"put": "200 new", "once": "200 new", "delete": "404", "kept": "200 old"} {
+		for name, want := range map[string]string{"put": "200 new", "once": "200 new", "delete": "404",
+			"kept": "200 old"} {
 			awaitThat(t, name+" is "+want, func() bool {
 				code, text := object(t, d, "GET", "bucket/"+name, "")
 				got := fmt.Sprint(code, " ", text)
@@ -93,7 +98,8 @@ func TestTheOnlyOtherHostIsAway(t *testing.T) {
 	}
 }
 
-// TestAHostIsKilledAndBack: what is set as soon as a host has died counts there when it is back, before and after it is counted out.
+// TestAHostIsKilledAndBack: what is set as soon as a host has died counts there when it is back,
+// before and after it is counted out.
 func TestAHostIsKilledAndBack(t *testing.T) {
 	for _, counted := range []bool{true, false} {
 		t.Run(fmt.Sprint("counted_out=", counted), func(t *testing.T) {
@@ -106,17 +112,22 @@ func TestAHostIsKilledAndBack(t *testing.T) {
 			awaitThat(t, "b has joined", func() bool { return redis(t, resp, "EXISTS key0")[0] == ":0" })
 			const n = 8
 			for i := range n { // both hosts keep some
-				redis(t, resp, fmt.Sprint("SET key", i, " old"), fmt.Sprint("SET short", i, " old"), fmt.Sprint("SET del", i, " old"))
+				redis(t, resp, fmt.Sprint("SET key", i, " old"), fmt.Sprint("SET short", i, " old"),
+					fmt.Sprint("SET del", i, " old"))
 				for _, key := range []string{"key", "short", "del"} {
-					awaitThat(t, "it is on the SSD of b", func() bool { return inSSD(t, dir, resp, fmt.Sprint(key, i)) })
+					awaitThat(t, "it is on the SSD of b", func() bool {
+						return inSSD(t, dir, resp, fmt.Sprint(key, i))
+					})
 				}
-				if code, text := objectAt(t, s3, "PUT", fmt.Sprint("bucket/", i), "old", "X-Cgn-Durable", "true"); code != 200 {
+				if code, text := objectAt(t, s3, "PUT", fmt.Sprint("bucket/", i), "old", "X-Cgn-Durable",
+					"true"); code != 200 {
 					t.Fatal(code, text)
 				}
 			}
 			kill()
 			for i := range n {
-				got := once(t, a, fmt.Sprint("SET key", i, " new")) + once(t, a, fmt.Sprint("SET short", i, " new PX 1"))
+				got := once(t, a, fmt.Sprint("SET key", i, " new")) + once(t, a, fmt.Sprint("SET short", i,
+					" new PX 1"))
 				if got != "+OK+OK" {
 					t.Fatal(got)
 				}
@@ -147,7 +158,8 @@ func TestAHostIsKilledAndBack(t *testing.T) {
 	}
 }
 
-// inSSD reads a key on a host that is a process of its own, and tells whether it is on the host's SSD.
+// inSSD reads a key on a host that is a process of its own, and tells whether it is on the host's
+// SSD.
 func inSSD(t *testing.T, dir, resp, key string) bool {
 	t.Helper()
 	redis(t, resp, "GET "+key)
@@ -158,7 +170,8 @@ func inSSD(t *testing.T, dir, resp, key string) bool {
 	defer conn.Close()
 	space := block.Namespace{Space: "resp.0"}
 	a := block.OfKey(space.ID(), []byte(key))
-	look, err := pb.NewKvClient(conn).Lookup(t.Context(), &pb.LookupRequest{Namespace: space.String(), Digest: a.Digest[:], Layer: a.Layer})
+	look, err := pb.NewKvClient(conn).Lookup(t.Context(), &pb.LookupRequest{Namespace: space.String(),
+		Digest: a.Digest[:], Layer: a.Layer})
 	if err != nil {
 		t.Fatal(err)
 	}

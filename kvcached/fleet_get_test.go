@@ -6,8 +6,9 @@ import (
 	"github.com/cognitora/dataplane/kvcached/block"
 )
 
-// TestGetAsksTheFleetForKeys: what cgn-ctl kv get asks for by a client's key comes from the host that has it, too, though no
-// client of that namespace was here before; a lookup and a list tell of this host.
+// TestGetAsksTheFleetForKeys: what cgn-ctl kv get asks for by a client's key comes from the host
+// that has it, too, though no client of that namespace was here before; a lookup and a list tell of
+// this host.
 func TestGetAsksTheFleetForKeys(t *testing.T) {
 	s := newSite(t)
 	a, _ := s.host(t, "a", nil)

@@ -14,8 +14,8 @@ import (
 	pb "github.com/cognitora/dataplane/proto/cognitora/v1"
 )
 
-// TestAskedAsSoonAsItStarts: what a host that is back says from the first moment on is so in the whole fleet, or "try again", and no read is of
-// an old value.
+// TestAskedAsSoonAsItStarts: what a host that is back says from the first moment on is so in the
+// whole fleet, or "try again", and no read is of an old value.
 func TestAskedAsSoonAsItStarts(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
@@ -35,7 +35,8 @@ func TestAskedAsSoonAsItStarts(t *testing.T) {
 	}
 	b, _ = begin(t, c)
 	wants := map[string]string{
-		"EXISTS there": ":1", "EXISTS del": ":0", "SET lock b NX": "$-1", "SETNX lock b": ":0", "EXPIRE there 100": ":1", "STRLEN set": ":3",
+		"EXISTS there": ":1", "EXISTS del": ":0", "SET lock b NX": "$-1", "SETNX lock b": ":0",
+		"EXPIRE there 100": ":1", "STRLEN set": ":3",
 		"MSETNX lock b x b": ":0", "GET set": "new", "GET del": "$-1", "GET lock": "a", "GETRANGE there 0 9": "1",
 	}
 	rounds := 0
@@ -56,13 +57,14 @@ func TestAskedAsSoonAsItStarts(t *testing.T) {
 		return good == len(wants)
 	})
 	t.Log(rounds, "rounds")
-	if got := ask(t, b, "DEL gone") + ask(t, b, "SET set newer") + ask(t, a, "GET set") + ask(t, a, "GET lock"); got != ":1+OKnewera" {
+	if got := ask(t, b, "DEL gone") + ask(t, b, "SET set newer") + ask(t, a, "GET set") + ask(t, a,
+		"GET lock"); got != ":1+OKnewera" {
 		t.Error(got)
 	}
 }
 
-// TestKilledAndAskedUnderLoad: while a host is killed and started again, and keys are set on the other, no read on either is of a value
-// from before one that was acknowledged.
+// TestKilledAndAskedUnderLoad: while a host is killed and started again, and keys are set on the
+// other, no read on either is of a value from before one that was acknowledged.
 func TestKilledAndAskedUnderLoad(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
@@ -124,8 +126,8 @@ func TestKilledAndAskedUnderLoad(t *testing.T) {
 	}
 }
 
-// TestEtcdIsAwayAtTheStart: until etcd has named the fleet clients' own keys are misses and cannot be set; blocks by address are served. Later
-// its end changes nothing.
+// TestEtcdIsAwayAtTheStart: until etcd has named the fleet clients' own keys are misses and cannot
+// be set; blocks by address are served. Later its end changes nothing.
 func TestEtcdIsAwayAtTheStart(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
@@ -139,22 +141,27 @@ func TestEtcdIsAwayAtTheStart(t *testing.T) {
 	c, log := settings(t, t.TempDir(), s.join("a", nil))
 	a, _ := begin(t, c)
 	admin := "http://" + a.AdminAddr().String()
-	if code, body := get(t, admin+"/readyz"); code != 503 || !strings.Contains(body, `"reason":"the fleet is not known yet: etcd has not named its caches`) {
+	if code, body := get(t, admin+"/readyz"); code != 503 ||
+		!strings.Contains(body, `"reason":"the fleet is not known yet: etcd has not named its caches`) {
 		t.Error(code, body)
 	}
-	if r, err := kv(t, a).Peers(t.Context(), &pb.PeersRequest{}); err != nil || !strings.Contains(r.Unknown, "etcd has not named its caches") {
+	if r, err := kv(t, a).Peers(t.Context(), &pb.PeersRequest{}); err != nil ||
+		!strings.Contains(r.Unknown, "etcd has not named its caches") {
 		t.Error(r, err)
 	}
 	if _, body := get(t, admin+"/metrics"); !strings.Contains(body, "cgn_kvcached_fleet_joined 0\n") {
 		t.Error("no cgn_kvcached_fleet_joined 0")
 	}
-	for _, command := range []string{"SET k 1", "SET k " + strings.Repeat("v", 5000), "SET k 1 NX", "DEL k", "EXISTS k", "EXPIRE k 9", "MSET k 1 l 2", "MSETNX k 1", "GETSET k 1", "TTL k", "FLUSHDB"} {
-		if got := once(t, a, command); !strings.HasPrefix(got, "-TRYAGAIN the fleet is not known yet: etcd has not named its caches") {
+	for _, command := range []string{"SET k 1", "SET k " + strings.Repeat("v", 5000), "SET k 1 NX", "DEL k", "EXISTS k",
+		"EXPIRE k 9", "MSET k 1 l 2", "MSETNX k 1", "GETSET k 1", "TTL k", "FLUSHDB"} {
+		if got := once(t, a, command); !strings.HasPrefix(got, "-TRYAGAIN the fleet is not known yet: etcd has not "+
+			"named its caches") {
 			t.Errorf("%.20s: %s", command, got)
 		}
 	}
 	address := block.Text(testSpace.String(), testAddr(1))
-	if got := redis(t, a.At("resp"), "GET k", "SET "+address+" block", "GET "+address, "DEL "+address); strings.Join(got, " ") != "$-1 +OK block :1" {
+	if got := redis(t, a.At("resp"), "GET k", "SET "+address+" block", "GET "+address,
+		"DEL "+address); strings.Join(got, " ") != "$-1 +OK block :1" {
 		t.Errorf("%q", got)
 	}
 	for _, method := range []string{"PUT", "DELETE"} {
@@ -172,12 +179,15 @@ func TestEtcdIsAwayAtTheStart(t *testing.T) {
 		t.Error("GET of an object:", code)
 	}
 	key := block.OfKey(block.Namespace{Space: "resp.0"}.ID(), []byte("k"))
-	_, err = kv(t, a).Delete(t.Context(), &pb.DeleteRequest{Namespace: block.Namespace{Space: "resp.0"}.String(), Digests: key.Digest[:]})
-	if err == nil || !strings.Contains(err.Error(), "Unavailable") || !strings.Contains(err.Error(), "the fleet is not known yet") {
+	_, err = kv(t, a).Delete(t.Context(), &pb.DeleteRequest{Namespace: block.Namespace{Space: "resp.0"}.String(),
+		Digests: key.Digest[:]})
+	if err == nil || !strings.Contains(err.Error(), "Unavailable") ||
+		!strings.Contains(err.Error(), "the fleet is not known yet") {
 		t.Error("gRPC:", err)
 	}
 	awaitThat(t, "the log says so", func() bool {
-		return strings.Contains(log.String(), "the cache has not joined its fleet") && strings.Contains(log.String(), "etcd.endpoints")
+		return strings.Contains(log.String(), "the cache has not joined its fleet") && strings.Contains(log.String(),
+			"etcd.endpoints")
 	})
 	if etcd, err = etcdserver.Start(dir, strings.TrimPrefix(s.etcd, "http://")); err != nil {
 		t.Fatal(err)

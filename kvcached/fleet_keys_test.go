@@ -77,7 +77,8 @@ func objectAt(t *testing.T, at, method, name, body string, header ...string) (co
 	return got.StatusCode, string(all)
 }
 
-// TestExpiryIsOfTheFleet: a key's time is seen, set and taken away on whichever host, and it is over on all.
+// TestExpiryIsOfTheFleet: a key's time is seen, set and taken away on whichever host, and it is
+// over on all.
 func TestExpiryIsOfTheFleet(t *testing.T) {
 	_, hosts := three(t)
 	a, b, c := hosts[0], hosts[1], hosts[2]
@@ -106,7 +107,8 @@ func TestExpiryIsOfTheFleet(t *testing.T) {
 		if got := ask(t, c, "PERSIST "+key) + ask(t, a, "TTL "+key) + ask(t, b, "PERSIST "+key); got != ":1:-1:0" {
 			t.Error(got)
 		}
-		if got := ask(t, c, "PEXPIREAT "+key+" 1") + ask(t, a, "EXISTS "+key) + ask(t, b, "TTL "+key) + ask(t, b, "EXPIRE "+key+" 9"); got != ":1:0:-2:0" {
+		if got := ask(t, c, "PEXPIREAT "+key+" 1") + ask(t, a, "EXISTS "+key) + ask(t, b, "TTL "+key) + ask(t, b,
+			"EXPIRE "+key+" 9"); got != ":1:0:-2:0" {
 			t.Error(got)
 		}
 	}
@@ -177,7 +179,8 @@ func TestManyMissingKeys(t *testing.T) {
 	}
 	// A claim is granted only when its keeper has been told everything.
 	for i := range 12 {
-		if got := ask(t, hosts[0], fmt.Sprintf("SETNX settled%d v", i)) + ask(t, hosts[1], fmt.Sprintf("SETNX settled%d v", i)); got != ":1:0" {
+		if got := ask(t, hosts[0], fmt.Sprintf("SETNX settled%d v", i)) + ask(t, hosts[1],
+			fmt.Sprintf("SETNX settled%d v", i)); got != ":1:0" {
 			t.Fatal(got)
 		}
 	}
@@ -194,7 +197,8 @@ func TestManyMissingKeys(t *testing.T) {
 	}
 }
 
-// TestPurgeOfTheFleet: what is purged on one host is gone on all, and does not come back with pulls that are under way.
+// TestPurgeOfTheFleet: what is purged on one host is gone on all, and does not come back with pulls
+// that are under way.
 func TestPurgeOfTheFleet(t *testing.T) {
 	_, hosts := three(t)
 	a, b, c := hosts[0], hosts[1], hosts[2]
@@ -243,8 +247,8 @@ func TestPurgeOfTheFleet(t *testing.T) {
 	}
 }
 
-// TestAHostIsAway: a host that is counted out comes back with an object on its SSD that was deleted meanwhile, and with one that
-// was set anew; nobody sees them.
+// TestAHostIsAway: a host that is counted out comes back with an object on its SSD that was deleted
+// meanwhile, and with one that was set anew; nobody sees them.
 func TestAHostIsAway(t *testing.T) {
 	s := newSite(t)
 	a, _ := s.host(t, "a", nil)
@@ -298,7 +302,8 @@ func TestAHostIsAway(t *testing.T) {
 	})
 }
 
-// TestAHostDoesNotAnswer: what cannot be told for certain is an error that names the host and says until when.
+// TestAHostDoesNotAnswer: what cannot be told for certain is an error that names the host and says
+// until when.
 func TestAHostDoesNotAnswer(t *testing.T) {
 	s := newSite(t)
 	a, _ := s.host(t, "a", nil)
@@ -322,15 +327,18 @@ func TestAHostDoesNotAnswer(t *testing.T) {
 		view.SetMembers([]fleet.Member{gone})
 		return strings.HasPrefix(once(t, a, "EXISTS "+key), "-TRYAGAIN")
 	})
-	for _, command := range []string{"DEL " + key, "TTL " + key, "EXPIRE " + key + " 5", "SET " + key + " 1 NX", "SET " + key + " 1 XX"} {
+	for _, command := range []string{"DEL " + key, "TTL " + key, "EXPIRE " + key + " 5", "SET " + key + " 1 NX",
+		"SET " + key + " 1 XX"} {
 		view.SetMembers([]fleet.Member{gone}) // etcd tells otherwise with each heartbeat
 		got := once(t, a, command)
-		if !strings.HasPrefix(got, "-TRYAGAIN the cache on b does not answer") || !strings.Contains(got, time.Now().UTC().Format("2006-01-02")) {
+		if !strings.HasPrefix(got, "-TRYAGAIN the cache on b does not answer") ||
+			!strings.Contains(got, time.Now().UTC().Format("2006-01-02")) {
 			t.Errorf("%s: %s", command, got)
 		}
 	}
 	view.SetMembers([]fleet.Member{gone})
-	if got := once(t, a, "FLUSHALL"); !strings.HasPrefix(got, "-TRYAGAIN the cache on b was not purged") || !strings.Contains(got, "this host and all others were purged") {
+	if got := once(t, a, "FLUSHALL"); !strings.HasPrefix(got, "-TRYAGAIN the cache on b was not purged") ||
+		!strings.Contains(got, "this host and all others were purged") {
 		t.Error(got)
 	}
 	view.SetMembers([]fleet.Member{gone})
@@ -339,7 +347,8 @@ func TestAHostDoesNotAnswer(t *testing.T) {
 		t.Fatal(r, err)
 	}
 	details := rpcstatus.Convert(err).Details()
-	if p, ok := details[0].(*pb.PurgeResponse); !ok || len(p.Hosts) != 2 || p.Hosts[0].Error != "" || p.Hosts[1].Error == "" {
+	if p, ok := details[0].(*pb.PurgeResponse); !ok || len(p.Hosts) != 2 || p.Hosts[0].Error != "" ||
+		p.Hosts[1].Error == "" {
 		t.Error(details)
 	}
 }

@@ -9,7 +9,8 @@ import (
 	"github.com/cognitora/dataplane/kvcached/transport"
 )
 
-// TestPullsOutlastALeaving: who stops, the host that has blocks or the one that pulls them, ends no pull that is under way.
+// TestPullsOutlastALeaving: who stops, the host that has blocks or the one that pulls them, ends no
+// pull that is under way.
 func TestPullsOutlastALeaving(t *testing.T) {
 	for _, lane := range []transport.Lane{transport.QUIC, transport.TLS} {
 		for who := range 2 {
@@ -26,7 +27,9 @@ func TestPullsOutlastALeaving(t *testing.T) {
 					set(t, a, fmt.Sprint("key", i), value)
 				}
 				for i := range n {
-					awaitThat(t, "the other host knows of it", func() bool { return redis(t, b.At("resp"), fmt.Sprint("EXISTS key", i))[0] == ":1" })
+					awaitThat(t, "the other host knows of it", func() bool {
+						return redis(t, b.At("resp"), fmt.Sprint("EXISTS key", i))[0] == ":1"
+					})
 				}
 				var pulls sync.WaitGroup
 				for i := range n {

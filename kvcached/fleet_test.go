@@ -45,8 +45,10 @@ func (s site) join(id string, more func(*Config)) func(*Config) {
 	return func(c *Config) {
 		files := pki.FilesIn(s.pki, pki.KVCached)
 		c.TLS = TLSConfig{CA: files.CA, Cert: files.Cert, Key: files.Key}
-		c.Daemon.CacheID, c.Daemon.Heartbeat, c.Etcd.Endpoints = id, config.Duration(3*time.Second), []string{s.etcd} // leases that a busy machine keeps
-		c.Fleet.LocateTimeout *= 50                                                                                   // the test's machine may be busy
+		// leases that a busy machine keeps
+		c.Daemon.CacheID, c.Daemon.Heartbeat, c.Etcd.Endpoints = id, config.Duration(3*time.Second), []string{s.etcd}
+		// the test's machine may be busy
+		c.Fleet.LocateTimeout *= 50
 		c.Fleet.AnswerTimeout *= 50
 		if more != nil {
 			more(c)
@@ -123,7 +125,8 @@ func payload(t *testing.T, c pb.KvClient, space block.Namespace, a block.Addr) [
 // set stores a value of any bytes through RESP.
 func set(t *testing.T, d *Daemon, key string, value []byte) {
 	t.Helper()
-	if got := redis(t, d.At("resp"), fmt.Sprintf("*3\r\n$3\r\nSET\r\n$%d\r\n%s\r\n$%d\r\n%s", len(key), key, len(value), value)); got[0] != "+OK" {
+	if got := redis(t, d.At("resp"), fmt.Sprintf("*3\r\n$3\r\nSET\r\n$%d\r\n%s\r\n$%d\r\n%s", len(key), key, len(value),
+		value)); got[0] != "+OK" {
 		t.Fatal(got)
 	}
 }
@@ -170,27 +173,33 @@ func TestOneHostsBlocksOnAnother(t *testing.T) {
 	if err != nil {
 		t.Error("a block of a under a lease of b:", err)
 	}
-	moved, err := onB.Promote(t.Context(), &pb.PromoteRequest{Namespace: testSpace.String(), Digests: append(bytesOf(testAddr(5)), bytesOf(testAddr(99))...)})
+	moved, err := onB.Promote(t.Context(), &pb.PromoteRequest{Namespace: testSpace.String(),
+		Digests: append(bytesOf(testAddr(5)), bytesOf(testAddr(99))...)})
 	if err != nil || moved.Ok != 1 || moved.Outcomes[1] != byte(pb.Outcome_OUTCOME_MISS) {
 		t.Errorf("promote: %v, %v", moved, err)
 	}
-	if _, err := onB.Pull(t.Context(), &pb.PullRequest{Peer: "nobody", Namespace: testSpace.String(), Digests: bytesOf(testAddr(6))}); err == nil || !strings.Contains(err.Error(), "NotFound") {
+	if _, err := onB.Pull(t.Context(), &pb.PullRequest{Peer: "nobody", Namespace: testSpace.String(),
+		Digests: bytesOf(testAddr(6))}); err == nil || !strings.Contains(err.Error(), "NotFound") {
 		t.Errorf("pull from nobody: %v", err)
 	}
-	if moved, err = onB.Pull(t.Context(), &pb.PullRequest{Peer: "a", Namespace: testSpace.String(), Digests: bytesOf(testAddr(6))}); err != nil || moved.Ok != 1 {
+	if moved, err = onB.Pull(t.Context(), &pb.PullRequest{Peer: "a", Namespace: testSpace.String(),
+		Digests: bytesOf(testAddr(6))}); err != nil || moved.Ok != 1 {
 		t.Errorf("pull: %v, %v", moved, err)
 	}
-	if moved, err = kv(t, a).Push(t.Context(), &pb.PushRequest{Peer: "b", Namespace: testSpace.String(), Digests: bytesOf(testAddr(7))}); err != nil || moved.Ok != 1 {
+	if moved, err = kv(t, a).Push(t.Context(), &pb.PushRequest{Peer: "b", Namespace: testSpace.String(),
+		Digests: bytesOf(testAddr(7))}); err != nil || moved.Ok != 1 {
 		t.Errorf("push: %v, %v", moved, err)
 	}
-	if look, err = onB.Lookup(t.Context(), &pb.LookupRequest{Namespace: testSpace.String(), Digest: bytesOf(testAddr(7))}); err != nil || look.Tiers == 0 {
+	if look, err = onB.Lookup(t.Context(), &pb.LookupRequest{Namespace: testSpace.String(),
+		Digest: bytesOf(testAddr(7))}); err != nil || look.Tiers == 0 {
 		t.Errorf("what was pushed: %v, %v", look, err)
 	}
 	if n := b.view.Load().Stats().Pulled; n != 7 {
 		t.Errorf("%d blocks were pulled", n)
 	}
 	_, page := get(t, "http://"+b.AdminAddr().String()+"/metrics")
-	for _, want := range []string{"cgn_kvcached_fleet_members 2", "cgn_kvcached_fleet_pulled_total 7", `cgn_kvcached_pool_dials_total{lane="quic"} 0`} {
+	for _, want := range []string{"cgn_kvcached_fleet_members 2", "cgn_kvcached_fleet_pulled_total 7",
+		`cgn_kvcached_pool_dials_total{lane="quic"} 0`} {
 		if !strings.Contains(page, want+"\n") {
 			t.Errorf("no %s in /metrics", want)
 		}
@@ -299,7 +308,8 @@ func TestAHostIsKilled(t *testing.T) {
 			t.Errorf("block %d: %q", i, got)
 		}
 	}
-	if got := redis(t, a.At("resp"), "SET own 1", "GET own", "GET "+block.Text(testSpace.String(), testAddr(0))); strings.Join(got, " ") != "+OK 1 of-b" {
+	if got := redis(t, a.At("resp"), "SET own 1", "GET own",
+		"GET "+block.Text(testSpace.String(), testAddr(0))); strings.Join(got, " ") != "+OK 1 of-b" {
 		t.Errorf("a does not go on: %q", got)
 	}
 	meet(t, 1, a)
@@ -313,19 +323,25 @@ func TestCertificatesOfAnotherFleet(t *testing.T) {
 	if err := pki.Bootstrap(other, pki.Options{}); err != nil {
 		t.Fatal(err)
 	}
-	c, log := settings(t, t.TempDir(), site{s.etcd, other}.join("b", func(c *Config) { c.Daemon.Heartbeat = config.Duration(time.Second) }))
+	c, log := settings(t, t.TempDir(), site{s.etcd, other}.join("b", func(c *Config) {
+		c.Daemon.Heartbeat = config.Duration(time.Second)
+	}))
 	b, _ := begin(t, c)
 	meet(t, 2, a, b) // b when its patience is over
 	set(t, a, block.Text(testSpace.String(), testAddr(1)), []byte("hello"))
-	awaitThat(t, "b says that a is not reached", func() bool { return strings.Contains(log.String(), "cannot be told what is here") })
-	if got := redis(t, b.At("resp"), "GET "+block.Text(testSpace.String(), testAddr(1)), "SET own 1", "GET own"); strings.Join(got, " ") != "$-1 +OK 1" {
+	awaitThat(t, "b says that a is not reached", func() bool {
+		return strings.Contains(log.String(), "cannot be told what is here")
+	})
+	if got := redis(t, b.At("resp"), "GET "+block.Text(testSpace.String(), testAddr(1)), "SET own 1",
+		"GET own"); strings.Join(got, " ") != "$-1 +OK 1" {
 		t.Errorf("%q", got)
 	}
 	for _, d := range []*Daemon{a, b} {
 		client := kv(t, d)
 		awaitThat(t, "both lanes have the handshake's error, and none is in use", func() bool {
 			told, err := client.Peers(t.Context(), &pb.PeersRequest{})
-			return err == nil && len(told.Peers) == 1 && told.Peers[0].Lane == "" && strings.Count(fmt.Sprint(told.Peers[0].Lanes), "unknown authority") == 2
+			return err == nil && len(told.Peers) == 1 && told.Peers[0].Lane == "" &&
+				strings.Count(fmt.Sprint(told.Peers[0].Lanes), "unknown authority") == 2
 		})
 	}
 	if !strings.Contains(log.String(), `"lane does not get through" cache=a address=`) {

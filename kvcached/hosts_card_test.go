@@ -42,7 +42,8 @@ func releaseCard(t *testing.T, sock string) {
 func dropRoCE(t *testing.T) {
 	t.Helper()
 	program(t, "tc", "qdisc", "add", "dev", "eth0", "ingress")
-	program(t, "tc", strings.Fields("filter add dev eth0 parent ffff: protocol ip u32 match ip protocol 17 0xff match ip dport 4791 0xffff action drop")...)
+	program(t, "tc", strings.Fields("filter add dev eth0 parent ffff: protocol ip u32 match ip protocol 17 0xff "+
+		"match ip dport 4791 0xffff action drop")...)
 }
 
 func letRoCEThrough(t *testing.T) {

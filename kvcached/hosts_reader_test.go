@@ -132,7 +132,8 @@ type bill struct {
 // by tells whether n blocks of one size came by a lane, and by no other.
 func (b bill) by(lane string, n, size int) bool {
 	bytes := float64(n * size)
-	return lane == "RDMA" && b.grants > 0 && b.lent == float64(n) && b.lentBytes == bytes && b.sent == 0 || lane == "QUIC" && b.lent == 0 && b.sent >= bytes
+	return lane == "RDMA" && b.grants > 0 && b.lent == float64(n) && b.lentBytes == bytes && b.sent == 0 ||
+		lane == "QUIC" && b.lent == 0 && b.sent >= bytes
 }
 
 // ownCPU is what this process has used.
@@ -164,7 +165,8 @@ func (h *reader) charge(d *Daemon, n, size int) bill {
 		return now[name] - metrics[name]
 	}
 	b.cpu, b.host, b.runs = after.CPU-before.CPU, after.Host-before.Host, after.Runs-before.Runs
-	b.grants, b.lent, b.lentBytes, b.sent = grew("rdma_lent_grants_total"), grew("rdma_lent_total"), grew("rdma_lent_bytes_total"), grew("peer_sent_bytes_total")
+	b.grants, b.lent, b.lentBytes, b.sent = grew("rdma_lent_grants_total"), grew("rdma_lent_total"),
+		grew("rdma_lent_bytes_total"), grew("peer_sent_bytes_total")
 	return b
 }
 
@@ -200,8 +202,11 @@ func (h *reader) cost() {
 		}
 	}
 	perByte := (cpu["RDMA1024"] - cpu["RDMA64"]) / (cpu["QUIC1024"] - cpu["QUIC64"])
-	t.Logf("the owner's CPU, RDMA to QUIC: %.3f for 64 KiB, %.3f for 1 MiB, %.3f for each further byte", cpu["RDMA64"]/cpu["QUIC64"], cpu["RDMA1024"]/cpu["QUIC1024"], perByte)
-	if cpu["QUIC1024"] <= cpu["QUIC64"] || perByte > 0.15 || cpu["RDMA1024"] > cpu["QUIC1024"]/4 || runs["RDMA1024"] > movesAtOnce<<20/4096/4 { // packets of 4 KiB: a thread that looked at each would be given a CPU as often
+	t.Logf("the owner's CPU, RDMA to QUIC: %.3f for 64 KiB, %.3f for 1 MiB, %.3f for each further byte",
+		cpu["RDMA64"]/cpu["QUIC64"], cpu["RDMA1024"]/cpu["QUIC1024"], perByte)
+	// packets of 4 KiB: a thread that looked at each would be given a CPU as often
+	if cpu["QUIC1024"] <= cpu["QUIC64"] || perByte > 0.15 || cpu["RDMA1024"] > cpu["QUIC1024"]/4 ||
+		runs["RDMA1024"] > movesAtOnce<<20/4096/4 {
 		t.Errorf("the owner pays for bytes that are read by RDMA: %v, %v", cpu, runs)
 	}
 }
@@ -235,7 +240,8 @@ func (h *reader) least(d *Daemon, lane string, size int) (best bill) {
 	if good == 0 || best.grants > n/4 {
 		h.t.Errorf("%d blocks of %d bytes by %s, %d of %d rounds: %+v", n, size, lane, good, tries, best)
 	}
-	h.t.Logf("| %d blocks of %d KiB by %s | %.0f | %.0f | %d | %.0f |", n, size>>10, lane, best.took.Seconds()*1e3, best.cpu.Seconds()*1e3, best.runs, best.grants)
+	h.t.Logf("| %d blocks of %d KiB by %s | %.0f | %.0f | %d | %.0f |", n, size>>10, lane, best.took.Seconds()*1e3,
+		best.cpu.Seconds()*1e3, best.runs, best.grants)
 	return best
 }
 
@@ -258,7 +264,8 @@ func (h *reader) faults() {
 	d, _ := h.site.host(t, "a", func(c *Config) {
 		onHost(c)
 		c.Daemon.RAM = 16 << 20 // so that blocks have to be read from the other host again and again
-		c.Fleet.LocateTimeout, c.Fleet.AnswerTimeout, c.Fleet.PullTimeout = config.Duration(2*time.Second), config.Duration(2*time.Second), config.Duration(10*time.Second)
+		c.Fleet.LocateTimeout, c.Fleet.AnswerTimeout, c.Fleet.PullTimeout = config.Duration(2*time.Second),
+			config.Duration(2*time.Second), config.Duration(10*time.Second)
 	})
 	meet(t, 2, d)
 	from := h.fresh(n, size)
@@ -284,7 +291,8 @@ func (h *reader) fault(d *Daemon, name string, from, n, size int, happens func(l
 	l.end(name)
 	now := d.pool.Stats().RDMA
 	fallen := since(before.Fallbacks, now.Fallbacks)
-	h.t.Logf("%s: fallbacks %v, sessions broken %d, made %d", name, fallen, now.Broken-before.Broken, now.Sessions-before.Sessions)
+	h.t.Logf("%s: fallbacks %v, sessions broken %d, made %d", name, fallen, now.Broken-before.Broken,
+		now.Sessions-before.Sessions)
 	if now.Broken == before.Broken || now.Sessions == before.Sessions || len(fallen) == 0 || now.Corrupt != 0 {
 		h.t.Errorf("%s: before %+v, after %+v", name, before, now)
 	}
@@ -361,7 +369,8 @@ func (l *load) end(what string) {
 	l.stop()
 	l.all.Wait()
 	longest := time.Duration(l.longest.Load())
-	l.h.t.Logf("%s: %d blocks right, %d misses, %d errors, the longest call took %v", what, l.right.Load(), l.misses.Load(), l.errors.Load(), longest)
+	l.h.t.Logf("%s: %d blocks right, %d misses, %d errors, the longest call took %v", what, l.right.Load(),
+		l.misses.Load(), l.errors.Load(), longest)
 	if longest > 2*time.Minute { // it hangs
 		l.h.t.Errorf("%s: a call took %v", what, longest)
 	}

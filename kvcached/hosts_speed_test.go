@@ -7,7 +7,8 @@ import (
 	"testing"
 )
 
-// TestSpeedOfTwoHosts prints what blocks cost either host of a pair, by RDMA and by QUIC, which make perf-rdma is for. It judges nothing.
+// TestSpeedOfTwoHosts prints what blocks cost either host of a pair, by RDMA and by QUIC, which
+// make perf-rdma is for. It judges nothing.
 func TestSpeedOfTwoHosts(t *testing.T) {
 	switch os.Getenv("VM_HOST") {
 	case "1":
@@ -24,7 +25,9 @@ func TestSpeedOfTwoHosts(t *testing.T) {
 func (h *reader) prices() {
 	daemons, stop := h.lanes()
 	defer stop()
-	h.t.Log("| 24 blocks, 8 at a time | MiB | MiB/s | CPU for a MiB of the reader's process (of its machine), ms | of the owner's process (of its machine), ms | times that the owner's threads were given a CPU, for a MiB | messages for grants |")
+	h.t.Log("| 24 blocks, 8 at a time | MiB | MiB/s | CPU for a MiB of the reader's process (of its machine), ms | " +
+		"of the owner's process (of its machine), ms | times that the owner's threads were given a CPU, for a MiB | " +
+		"messages for grants |")
 	h.t.Log("|---|---|---|---|---|---|---|")
 	for _, size := range []int{64 << 10, 256 << 10, 1 << 20} {
 		var sums [2]bill
@@ -52,7 +55,8 @@ func (h *reader) counts(d *Daemon, lane string, size int) bill {
 }
 
 func (b *bill) add(n bill) {
-	b.took, b.cpu, b.host, b.ours, b.oursHost = b.took+n.took, b.cpu+n.cpu, b.host+n.host, b.ours+n.ours, b.oursHost+n.oursHost
+	b.took, b.cpu, b.host, b.ours, b.oursHost = b.took+n.took, b.cpu+n.cpu, b.host+n.host, b.ours+n.ours,
+		b.oursHost+n.oursHost
 	b.runs, b.grants, b.lentBytes, b.sent = b.runs+n.runs, b.grants+n.grants, b.lentBytes+n.lentBytes, b.sent+n.sent
 }
 
@@ -60,6 +64,8 @@ func (b *bill) add(n bill) {
 func (b *bill) print(t *testing.T, lane string, size int) {
 	mib := (b.lentBytes + b.sent) / (1 << 20)
 	each := func(s float64) float64 { return s * 1e3 / mib }
-	t.Logf("| %d KiB by %s | %.1f | %.1f | %.1f (%.1f) | %.1f (%.1f) | %.1f | %.0f |", size>>10, lane, mib, mib/b.took.Seconds(),
-		each(b.ours.Seconds()), each(b.oursHost.Seconds()), each(b.cpu.Seconds()), each(b.host.Seconds()), float64(b.runs)/mib, b.grants)
+	t.Logf("| %d KiB by %s | %.1f | %.1f | %.1f (%.1f) | %.1f (%.1f) | %.1f | %.0f |", size>>10, lane, mib,
+		mib/b.took.Seconds(),
+		each(b.ours.Seconds()), each(b.oursHost.Seconds()), each(b.cpu.Seconds()), each(b.host.Seconds()),
+		float64(b.runs)/mib, b.grants)
 }

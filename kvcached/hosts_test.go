@@ -40,8 +40,10 @@ func onHost(c *Config) {
 func asOwner(c *Config) {
 	onHost(c)
 	if os.Getenv("VM_SELF") != "" {
-		c.Daemon.Heartbeat = config.Duration(5 * time.Second)                                            // a lease that a busy machine keeps
-		c.Daemon.Admin, c.Daemon.RAM, c.QUIC.Listen = ownersAdmin, 256<<20, os.Getenv("VM_SELF")+":7072" // the same after a restart
+		// a lease that a busy machine keeps
+		c.Daemon.Heartbeat = config.Duration(5 * time.Second)
+		// the same after a restart
+		c.Daemon.Admin, c.Daemon.RAM, c.QUIC.Listen = ownersAdmin, 256<<20, os.Getenv("VM_SELF")+":7072"
 	}
 }
 
@@ -216,7 +218,8 @@ func hostCPU(t *testing.T) time.Duration {
 	text, err := os.ReadFile("/proc/stat")
 	var user, nice, system, idle, waits, irq, softirq int64
 	if err == nil {
-		_, err = fmt.Sscanf(string(text), "cpu %d %d %d %d %d %d %d", &user, &nice, &system, &idle, &waits, &irq, &softirq)
+		_, err = fmt.Sscanf(string(text), "cpu %d %d %d %d %d %d %d", &user, &nice, &system, &idle, &waits, &irq,
+			&softirq)
 	}
 	if err != nil {
 		t.Fatal(err)

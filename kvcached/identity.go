@@ -11,7 +11,8 @@ import (
 	"github.com/cognitora/dataplane/internal/pki"
 )
 
-// renewBefore is how long before their end certificates of our own making are made anew, at a start.
+// renewBefore is how long before their end certificates of our own making are made anew, at a
+// start.
 const renewBefore = 30 * 24 * time.Hour
 
 // identity is the certificate shown to other caches. Without one in the
@@ -38,29 +39,34 @@ func (d *Daemon) identity() (*pki.Identity, error) {
 
 func (d *Daemon) ownCertificates() (pki.Files, error) {
 	if d.config.Daemon.Data == "" {
-		return pki.Files{}, errors.New("tls: certificates for this host alone are kept in kvcached.data, which is empty; name a directory with --data DIR, or set tls.ca, tls.cert and tls.key")
+		return pki.Files{}, errors.New("tls: certificates for this host alone are kept in kvcached.data, which is " +
+			"empty; name a directory with --data DIR, or set tls.ca, tls.cert and tls.key")
 	}
 	dir := filepath.Join(d.config.Daemon.Data, "pki")
 	files := pki.FilesIn(dir, pki.KVCached)
 	if err := recoverCertificates(dir); err != nil {
-		return files, fmt.Errorf("tls: certificates for this host alone in %s: %w; see that the daemon may write to kvcached.data", dir, err)
+		return files, fmt.Errorf("tls: certificates for this host alone in %s: %w; see that the daemon may write to "+
+			"kvcached.data", dir, err)
 	}
 	old, err := pki.Load(files)
 	if err == nil && time.Until(old.NotAfter()) > renewBefore {
 		return files, nil
 	}
 	if _, statErr := os.Stat(files.Cert); err != nil && !errors.Is(statErr, fs.ErrNotExist) {
-		return files, fmt.Errorf("tls: what the daemon made in %s cannot be used: %w; remove that directory to have it made anew", dir, err)
+		return files, fmt.Errorf("tls: what the daemon made in %s cannot be used: %w; remove that directory to have "+
+			"it made anew", dir, err)
 	}
 	if err := replaceCertificates(dir); err != nil {
 		return files, fmt.Errorf("tls: certificates for this host alone: %w", err)
 	}
-	d.log.Info("certificates made for this host alone; other hosts need those of cgn-ctl pki bootstrap or join", "directory", dir)
+	d.log.Info("certificates made for this host alone; other hosts need those of cgn-ctl pki bootstrap or join",
+		"directory", dir)
 	return files, nil
 }
 
-// replaceCertificates makes a CA and certificates beside dir and puts them into its place. The daemon may be killed at any moment:
-// after recoverCertificates there are all of them, old or new, or none if there were none.
+// replaceCertificates makes a CA and certificates beside dir and puts them into its place. The
+// daemon may be killed at any moment: after recoverCertificates there are all of them, old or new,
+// or none if there were none.
 func replaceCertificates(dir string) error {
 	for _, step := range replacement(dir) {
 		if err := step(); err != nil {
@@ -92,7 +98,8 @@ func replacement(dir string) []func() error {
 	}
 }
 
-// recoverCertificates ends a replacement that was cut short: with the old certificates where the new ones are not in their place.
+// recoverCertificates ends a replacement that was cut short: with the old certificates where the
+// new ones are not in their place.
 func recoverCertificates(dir string) error {
 	old, fresh := besides(dir)
 	if _, err := os.Stat(dir); errors.Is(err, fs.ErrNotExist) {

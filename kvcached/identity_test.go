@@ -13,8 +13,8 @@ import (
 	"github.com/cognitora/dataplane/internal/pki"
 )
 
-// TestReplacementCutShort: wherever a daemon that replaces its own certificates is killed, the next one has a whole set, the
-// old one or the new one, and leaves nothing else behind.
+// TestReplacementCutShort: wherever a daemon that replaces its own certificates is killed, the next
+// one has a whole set, the old one or the new one, and leaves nothing else behind.
 func TestReplacementCutShort(t *testing.T) {
 	steps := len(replacement(""))
 	const inPlace = 6 // steps after which the new ones count
@@ -62,7 +62,8 @@ func TestReplacementCutShort(t *testing.T) {
 	}
 }
 
-// certificate is what is in place; nil: nothing. A certificate that has no key, or another CA, is an error.
+// certificate is what is in place; nil: nothing. A certificate that has no key, or another CA, is
+// an error.
 func certificate(t *testing.T, f pki.Files) []byte {
 	t.Helper()
 	text, err := os.ReadFile(f.Cert)

@@ -62,7 +62,8 @@ type part struct {
 	what  string // for people
 	peers bool   // it is for other caches, and serves them until clients have been served
 	serve func() error
-	// finish stops accepting, lets what runs end until ctx does, and closes. serve has returned, or returns soon, then.
+	// finish stops accepting, lets what runs end until ctx does, and closes. serve has returned, or
+	// returns soon, then.
 	finish func(ctx context.Context) error
 	close  func() // gives back what was bound, where serve is never called
 }
@@ -109,7 +110,8 @@ func (d *Daemon) prepare() (err error) {
 			return err
 		}
 	}
-	for _, prepare := range []func() error{d.openRecording, d.openStore, d.openDevices, d.joinFleet, d.prepareGRPC, d.prepareLease, d.prepareRESP, d.prepareS3, d.prepareQUIC} {
+	for _, prepare := range []func() error{d.openRecording, d.openStore, d.openDevices, d.joinFleet, d.prepareGRPC,
+		d.prepareLease, d.prepareRESP, d.prepareS3, d.prepareQUIC} {
 		if err = prepare(); err != nil {
 			return err
 		}
@@ -191,11 +193,12 @@ func (d *Daemon) At(name string) string {
 	return ""
 }
 
-// Run serves until ctx ends, then drains: the servers for clients stop to accept
-// and finish what runs, at most for DrainTimeout, then those for other caches, for
-// as long again, and the stores are closed, which takes at most 35 s. The end of force cuts all of that short: what is not durable may be
-// lost, as by a crash, and Run returns at the latest after the 5 s that a disk has to
-// answer, and the 12 s that RDMA devices have. Run returns an error where a part fails, after draining the others.
+// Run serves until ctx ends, then drains: the servers for clients stop to accept and finish what
+// runs, at most for DrainTimeout, then those for other caches, for as long again, and the stores
+// are closed, which takes at most 35 s. The end of force cuts all of that short: what is not
+// durable may be lost, as by a crash, and Run returns at the latest after the 5 s that a disk has
+// to answer, and the 12 s that RDMA devices have. Run returns an error where a part fails, after
+// draining the others.
 func (d *Daemon) Run(ctx, force context.Context) error {
 	r := d.start()
 	d.announce()
@@ -204,7 +207,8 @@ func (d *Daemon) Run(ctx, force context.Context) error {
 	case <-r.group.Context().Done():
 		d.log.Error("a part of the daemon failed, stopping", "error", context.Cause(r.group.Context()))
 	}
-	d.log.Info("stopping: running operations have drain_timeout; a second signal ends it now", "drain_timeout", d.config.Daemon.DrainTimeout.String())
+	d.log.Info("stopping: running operations have drain_timeout; a second signal ends it now", "drain_timeout",
+		d.config.Daemon.DrainTimeout.String())
 	d.draining.Store(true)
 	err := r.drain(force)
 	return errors.Join(d.ended(r.group.Wait), err)
@@ -252,7 +256,8 @@ func socketError(setting string, err error) error {
 		return fmt.Errorf("kvcached.socket_group: %w; name a group that the daemon's user is in", err)
 	}
 	if errors.Is(err, syscall.EADDRINUSE) {
-		return fmt.Errorf("%s: %w: a program answers there, or the file is no socket; stop that program, or give another path", setting, err)
+		return fmt.Errorf("%s: %w: a program answers there, or the file is no socket; stop that program, or give "+
+			"another path", setting, err)
 	}
 	return fmt.Errorf("%s: %w; give a path in a directory that can be written to", setting, err)
 }
@@ -276,7 +281,8 @@ func (d *Daemon) start() *running {
 	memberLife, leave := context.WithCancel(life)
 	tasksLife, endTasks := context.WithCancel(life)
 	fleetLife, endFleet := context.WithCancel(life)
-	r := &running{daemon: d, group: lifecycle.NewGroup(life), admin: d.admin(), leave: leave, leftAt: make(chan struct{}), tasks: endTasks,
+	r := &running{daemon: d, group: lifecycle.NewGroup(life), admin: d.admin(), leave: leave,
+		leftAt: make(chan struct{}), tasks: endTasks,
 		pulls: endFleet, pulled: make(chan struct{})}
 	for _, p := range d.parts {
 		r.group.Go(p.name, func(context.Context) error { return p.serve() })
@@ -307,7 +313,8 @@ func (d *Daemon) start() *running {
 func (r *running) drain(force context.Context) error {
 	d := r.daemon
 	_ = lifecycle.Drain(force, d.log, // what fails in it has been logged
-		lifecycle.Step{Name: "finish the servers", Run: d.finish(false)}, // first: what clients wait for may come from other caches, which tell members only
+		// first: what clients wait for may come from other caches, which tell members only
+		lifecycle.Step{Name: "finish the servers", Run: d.finish(false)},
 		lifecycle.Step{Name: "leave the fleet", Limit: leaveLimit, Run: func(ctx context.Context) error {
 			r.leave()
 			return await(ctx, r.leftAt)
@@ -324,11 +331,13 @@ func (r *running) drain(force context.Context) error {
 	if force.Err() != nil && !errors.Is(err, errStuck) {
 		err = nil // that it was cut short was asked for, and has been logged
 	}
-	_ = lifecycle.Drain(force, d.log, lifecycle.Step{Name: "close the admin port", Limit: adminLimit, Run: r.admin.shutdown})
+	_ = lifecycle.Drain(force, d.log, lifecycle.Step{Name: "close the admin port", Limit: adminLimit,
+		Run: r.admin.shutdown})
 	return err
 }
 
-// finish ends the servers for clients, or for other caches, at the same time, so that together they take no longer than DrainTimeout.
+// finish ends the servers for clients, or for other caches, at the same time, so that together they
+// take no longer than DrainTimeout.
 func (d *Daemon) finish(peers bool) func(context.Context) error {
 	return func(ctx context.Context) error {
 		var all sync.WaitGroup

@@ -37,7 +37,8 @@ func (l lanes) Paths(ctx context.Context) (out []rpc.Path, unknown string) {
 	ctx, cancel := context.WithTimeout(ctx, resolveWithin)
 	defer cancel()
 	for _, m := range view.Others() {
-		p := rpc.Path{Peer: m.ID, Address: m.Address, Wanted: string(l.d.config.Fleet.wanted(m.ID)), Silent: view.Silent(m.ID)}
+		p := rpc.Path{Peer: m.ID, Address: m.Address, Wanted: string(l.d.config.Fleet.wanted(m.ID)),
+			Silent: view.Silent(m.ID)}
 		if s, there := spoken[m.Target()]; there {
 			use(&p, &s)
 		} else {
@@ -77,7 +78,8 @@ func (c *Config) whyNoRDMA(cache string) string {
 
 // use fills in what the pool knows of a cache.
 func use(p *rpc.Path, s *transport.PeerStatus) {
-	p.Lane, p.WhyNotRDMA, p.Pairs, p.Held, p.Error, p.ErrorAt = string(s.Lane), s.Why, len(s.Cards), int(s.Loans), s.Error, s.At
+	p.Lane, p.WhyNotRDMA, p.Pairs, p.Held, p.Error, p.ErrorAt = string(s.Lane), s.Why, len(s.Cards), int(s.Loans),
+		s.Error, s.At
 	if s.RDMA {
 		p.Lane, p.WhyNotRDMA = string(transport.RDMA), ""
 	} else if p.WhyNotRDMA == "" {
@@ -85,13 +87,15 @@ func use(p *rpc.Path, s *transport.PeerStatus) {
 	}
 	for _, c := range s.Carried {
 		if c.Pulls+c.Puts+c.Failed+c.Fell > 0 || c.Error != "" {
-			p.Lanes = append(p.Lanes, rpc.Use{Lane: string(c.Lane), Operations: c.Pulls + c.Puts, Bytes: c.Received + c.Sent, Errors: c.Failed, Fallbacks: c.Fell,
+			p.Lanes = append(p.Lanes, rpc.Use{Lane: string(c.Lane), Operations: c.Pulls + c.Puts,
+				Bytes: c.Received + c.Sent, Errors: c.Failed, Fallbacks: c.Fell,
 				Error: c.Error, ErrorAt: c.At})
 		}
 	}
 }
 
-// granted is how many blocks a cache may read from here now. Whom they are lent to is known by address.
+// granted is how many blocks a cache may read from here now. Whom they are lent to is known by
+// address.
 func granted(ctx context.Context, m *fleet.Member, lent []transport.Lent) (blocks int) {
 	host, _, err := net.SplitHostPort(m.Address)
 	if err != nil || len(lent) == 0 {

@@ -12,7 +12,8 @@ import (
 )
 
 // latencyBuckets are in seconds: from a block in RAM to one that another host hardly gets here.
-var latencyBuckets = []float64{50e-6, 100e-6, 200e-6, 500e-6, 1e-3, 2e-3, 5e-3, 10e-3, 20e-3, 50e-3, 0.1, 0.2, 0.5, 1, 2, 5, 10}
+var latencyBuckets = []float64{50e-6, 100e-6, 200e-6, 500e-6, 1e-3, 2e-3, 5e-3, 10e-3, 20e-3, 50e-3, 0.1, 0.2, 0.5, 1,
+	2, 5, 10}
 
 // doors are where clients of this host come in.
 var doors = []string{"grpc", "lease", "resp", "s3"}
@@ -27,14 +28,19 @@ type latencies struct {
 }
 
 func newLatencies(set *metric.Set) latencies {
-	gets := set.Histogram("cgn_kvcached_get_seconds", "Time until a block asked for was there to be sent, from SSD or another host if need be, or was found not to be; result is hit, miss or error.", latencyBuckets, "door", "result")
-	puts := set.Histogram("cgn_kvcached_put_seconds", "Time from the room taken for a block to the block stored, what its bytes took to come included, and SSD where it was to be durable.", latencyBuckets, "door")
-	pulls := set.Histogram("cgn_kvcached_pull_seconds", "Time to read a block from another host's cache.", latencyBuckets, "lane")
+	gets := set.Histogram("cgn_kvcached_get_seconds", "Time until a block asked for was there to be sent, from SSD "+
+		"or another host if need be, or was found not to be; result is hit, miss or error.", latencyBuckets, "door",
+		"result")
+	puts := set.Histogram("cgn_kvcached_put_seconds", "Time from the room taken for a block to the block stored, "+
+		"what its bytes took to come included, and SSD where it was to be durable.", latencyBuckets, "door")
+	pulls := set.Histogram("cgn_kvcached_pull_seconds", "Time to read a block from another host's cache.",
+		latencyBuckets, "lane")
 	l := latencies{map[string]*door{}, map[transport.Lane]prometheus.Observer{}}
 	for _, name := range doors {
 		l.doors[name] = &door{
-			hit: gets.WithLabelValues(name, "hit"), miss: gets.WithLabelValues(name, "miss"), failed: gets.WithLabelValues(name, "error"),
-			put: puts.WithLabelValues(name),
+			hit: gets.WithLabelValues(name, "hit"), miss: gets.WithLabelValues(name, "miss"),
+			failed: gets.WithLabelValues(name, "error"),
+			put:    puts.WithLabelValues(name),
 		}
 	}
 	for _, lane := range []transport.Lane{transport.QUIC, transport.TLS, transport.RDMA} {

@@ -60,7 +60,8 @@ func TestLatencies(t *testing.T) {
 		`get_seconds_count{door="resp",result="hit"}`: 1, `get_seconds_count{door="resp",result="miss"}`: 1,
 		`get_seconds_count{door="resp",result="error"}`: 0, `get_seconds_count{door="s3",result="hit"}`: 0,
 		`put_seconds_count{door="resp"}`: 1, `put_seconds_count{door="lease"}`: 0,
-		`pull_seconds_count{lane="tls"}`: 1, `pull_seconds_bucket{lane="tls",le="0.001"}`: 1, `pull_seconds_count{lane="quic"}`: 0,
+		`pull_seconds_count{lane="tls"}`: 1, `pull_seconds_bucket{lane="tls",le="0.001"}`: 1,
+		`pull_seconds_count{lane="quic"}`: 0,
 	} {
 		if line := fmt.Sprintf("\ncgn_kvcached_%s %d\n", series, want); !strings.Contains(page.Body.String(), line) {
 			t.Errorf("not exported: %q", line)

@@ -5,7 +5,8 @@ import (
 	"sync"
 )
 
-// limited accepts a connection only while fewer than cap(slots) of its own are open; others wait in the kernel's queue.
+// limited accepts a connection only while fewer than cap(slots) of its own are open; others wait in
+// the kernel's queue.
 type limited struct {
 	net.Listener
 	slots  chan struct{}

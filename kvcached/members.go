@@ -21,8 +21,9 @@ type members struct {
 	named  func()                  // told once etcd has named all caches, with this one as it has announced itself
 	caches map[string]fleet.Member // by cache id
 
-	mu            sync.Mutex // the rest is the registration's, too
-	claimed, seen int64      // revisions at which this cache announced itself and at which set was told of that; 0: not yet
+	mu sync.Mutex // the rest is the registration's, too
+	// revisions at which this cache announced itself and at which set was told of that; 0: not yet
+	claimed, seen int64
 }
 
 // claim notes that this cache has announced itself. Whoever did so before it is seen with it.
@@ -46,8 +47,9 @@ func (m *members) see(e *cluster.Entry) {
 	}
 }
 
-// handler takes in what is announced. While etcd does not answer, the members stay; what it lists then is what counts, even
-// where it has lost its data: caches announce themselves anew at their next heartbeat, and until then their blocks are misses.
+// handler takes in what is announced. While etcd does not answer, the members stay; what it lists
+// then is what counts, even where it has lost its data: caches announce themselves anew at their
+// next heartbeat, and until then their blocks are misses.
 func (m *members) handler() cluster.Handler {
 	return cluster.Handler{
 		List: func(l cluster.Listing) {
@@ -78,7 +80,8 @@ func (m *members) put(e cluster.Entry) bool {
 	id := strings.TrimPrefix(e.Key, cluster.CachesPrefix)
 	h, err := cluster.ParseCacheHealth(id, e.Value)
 	if err != nil {
-		m.log.Warn("an announcement of a cache in etcd cannot be read, the cache is left out or stays as it was", "error", err)
+		m.log.Warn("an announcement of a cache in etcd cannot be read, the cache is left out or stays as it was",
+			"error", err)
 		return false
 	}
 	now := fleet.Member{ID: id, Instance: h.Instance}
@@ -88,7 +91,8 @@ func (m *members) put(e cluster.Entry) bool {
 	return !there || was != now
 }
 
-// alone makes m tell of this cache only, and refuse hear of another one with which blocks would be exchanged.
+// alone makes m tell of this cache only, and refuse hear of another one with which blocks would be
+// exchanged.
 func (m *members) alone(self string, refuse func(error)) {
 	set := m.set
 	m.set = func(all []fleet.Member) {

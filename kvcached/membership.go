@@ -37,9 +37,11 @@ func (d *Daemon) prepareMember() error {
 	if err != nil {
 		return fmt.Errorf("kvcached.data: %w", err)
 	}
-	d.member = &membership{config: etcd, ownCA: d.config.inFleet() && d.config.TLS.Cert == "", log: d.log, others: d.followed(), cacheID: d.config.cacheID(), registration: cluster.Registration{
-		Health: d.health, Heartbeat: d.config.Daemon.Heartbeat.Std(), Instance: token, Reclaimed: d.metrics.reclaimed.Inc, Log: d.log,
-	}}
+	d.member = &membership{config: etcd, ownCA: d.config.inFleet() && d.config.TLS.Cert == "", log: d.log,
+		others: d.followed(), cacheID: d.config.cacheID(), registration: cluster.Registration{
+			Health: d.health, Heartbeat: d.config.Daemon.Heartbeat.Std(), Instance: token,
+			Reclaimed: d.metrics.reclaimed.Inc, Log: d.log,
+		}}
 	return nil
 }
 
@@ -92,7 +94,8 @@ func hostname() string {
 	return name
 }
 
-// run keeps the cache announced until ctx ends, then takes it out. It fails where another daemon holds its id.
+// run keeps the cache announced until ctx ends, then takes it out. It fails where another daemon
+// holds its id.
 func (m *membership) run(ctx context.Context) error {
 	if len(m.config.Endpoints) == 0 {
 		m.log.Info("no etcd endpoints: the cache is not announced")
@@ -140,8 +143,10 @@ func (m *membership) run(ctx context.Context) error {
 type strangerError struct{ id string }
 
 func (e *strangerError) Error() string {
-	return fmt.Sprintf("etcd names another cache, %q, and this one has only certificates that it made for itself, which no other takes; "+
-		"give it those of the fleet: cgn-ctl pki bootstrap, or on a further host join, --role kvcached, then tls.ca, tls.cert and tls.key", e.id)
+	return fmt.Sprintf("etcd names another cache, %q, and this one has only certificates that it made for itself, "+
+		"which no other takes; "+
+		"give it those of the fleet: cgn-ctl pki bootstrap, or on a further host join, --role kvcached, then tls.ca, "+
+		"tls.cert and tls.key", e.id)
 }
 
 // stranger is the strangerError that ended ctx, or nil.
@@ -152,8 +157,8 @@ func stranger(ctx context.Context) error {
 	return nil
 }
 
-// follow keeps link in step with etcd, and tells others, until ctx ends. listed hears of each whole listing; refuse is told
-// why this cache must not be in the fleet.
+// follow keeps link in step with etcd, and tells others, until ctx ends. listed hears of each whole
+// listing; refuse is told why this cache must not be in the fleet.
 func (m *membership) follow(ctx context.Context, client *cluster.Client, listed func(), refuse func(error)) {
 	prefix := cluster.CacheKey(m.cacheID)
 	h := cluster.Handler{List: func(cluster.Listing) {}, Put: func(cluster.Entry) {}, Delete: func(string) {}}

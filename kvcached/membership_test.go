@@ -13,7 +13,8 @@ import (
 	"github.com/cognitora/dataplane/internal/etcdserver"
 )
 
-// TestReadyzTellsOfEtcd: a cache serves on without etcd, and says that it is lost and that it is back.
+// TestReadyzTellsOfEtcd: a cache serves on without etcd, and says that it is lost and that it is
+// back.
 func TestReadyzTellsOfEtcd(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -25,7 +26,8 @@ func TestReadyzTellsOfEtcd(t *testing.T) {
 	at := etcd.Endpoint()
 	daemon := func(id string, port string) *Daemon {
 		c, _ := settings(t, t.TempDir(), func(c *Config) {
-			c.Daemon.CacheID, c.Daemon.Heartbeat, c.Etcd.Endpoints, c.QUIC.Listen = id, config.Duration(300*time.Millisecond), []string{at}, port
+			c.Daemon.CacheID, c.Daemon.Heartbeat, c.Etcd.Endpoints, c.QUIC.Listen = id,
+				config.Duration(300*time.Millisecond), []string{at}, port
 		})
 		d, _ := begin(t, c)
 		return d
@@ -56,8 +58,8 @@ func TestReadyzTellsOfEtcd(t *testing.T) {
 	say("connected")
 }
 
-// TestCertificatesOfItsOwnAreForOneHost: alone a cache is announced with them. One that finds another does not start, and
-// the other is taken out when one with certificates of the fleet comes.
+// TestCertificatesOfItsOwnAreForOneHost: alone a cache is announced with them. One that finds
+// another does not start, and the other is taken out when one with certificates of the fleet comes.
 func TestCertificatesOfItsOwnAreForOneHost(t *testing.T) {
 	s := newSite(t)
 	bare := func(c *Config) { c.TLS = TLSConfig{} }
@@ -66,7 +68,8 @@ func TestCertificatesOfItsOwnAreForOneHost(t *testing.T) {
 	meet(t, 1, a)
 	awaitThat(t, "the first is announced", func() bool { return len(announced(t, s)) == 1 })
 	refused, _ := settings(t, t.TempDir(), s.join("b", bare))
-	if err := Run(t.Context(), refused); err == nil || !strings.Contains(err.Error(), `another cache, "a"`) || !strings.Contains(err.Error(), "cgn-ctl pki bootstrap") {
+	if err := Run(t.Context(), refused); err == nil || !strings.Contains(err.Error(), `another cache, "a"`) ||
+		!strings.Contains(err.Error(), "cgn-ctl pki bootstrap") {
 		t.Errorf("the second: %v", err)
 	}
 	_, stopC := s.host(t, "c", nil)

@@ -21,8 +21,8 @@ type memory struct {
 // noLimit is from where on a number of a control group means that there is none.
 const noLimit = 1 << 60
 
-// hostMemory asks the kernel below root, "/" but in tests: the host's memory, and the limits of the control groups, of
-// either version, that this process is in.
+// hostMemory asks the kernel below root, "/" but in tests: the host's memory, and the limits of the
+// control groups, of either version, that this process is in.
 func hostMemory(root string) (m memory) {
 	total, available := meminfo(filepath.Join(root, "proc/meminfo"))
 	m = memory{total, "the host's memory (MemTotal in /proc/meminfo)", available}

@@ -40,7 +40,8 @@ func heapBytes() int64 {
 	return int64(m.HeapAlloc)
 }
 
-var memoryNamespace = block.Namespace{Model: "m", Revision: "1", DType: "bf16", Layout: "test", Tokens: 16, TP: 1, PP: 1}.String()
+var memoryNamespace = block.Namespace{Model: "m", Revision: "1", DType: "bf16", Layout: "test", Tokens: 16, TP: 1,
+	PP: 1}.String()
 
 // addrOf is the address of block i of prompts.
 func addrOf(i int) block.Addr {
@@ -48,7 +49,8 @@ func addrOf(i int) block.Addr {
 	return block.Addr{Digest: d, Model: block.IDOf(memoryNamespace), Layer: block.LayerAll}
 }
 
-// prompts puts blocks from up to to of chains of 64 blocks, each as small as the arena's smallest piece.
+// prompts puts blocks from up to to of chains of 64 blocks, each as small as the arena's smallest
+// piece.
 func prompts(t *testing.T, s *store.Store, from, to int) {
 	t.Helper()
 	var payload [64]byte
@@ -64,8 +66,8 @@ func prompts(t *testing.T, s *store.Store, from, to int) {
 	}
 }
 
-// TestMemoryPerBlock: what a daemon's own tables, of its tiers and of what watchers are told, take for a block, as they count
-// themselves and as the heap grows.
+// TestMemoryPerBlock: what a daemon's own tables, of its tiers and of what watchers are told, take
+// for a block, as they count themselves and as the heap grows.
 func TestMemoryPerBlock(t *testing.T) {
 	if ram.Poisoned {
 		t.Skip("the race detector has memory of its own")

@@ -37,7 +37,8 @@ type instruments struct {
 
 func newInstruments() *instruments {
 	set := metric.NewSet()
-	reclaimed := set.Counter("cgn_kvcached_registration_reclaimed_total", "Times that the cache's key in etcd held what no daemon writes, and was replaced by its own record.")
+	reclaimed := set.Counter("cgn_kvcached_registration_reclaimed_total",
+		"Times that the cache's key in etcd held what no daemon writes, and was replaced by its own record.")
 	return &instruments{set: set, latency: newLatencies(set), reclaimed: reclaimed.WithLabelValues()}
 }
 
@@ -56,7 +57,8 @@ func gauge[S any](name, help string, read func(s *S) int64) row[S] {
 	return row[S]{"cgn_kvcached_" + name, help, false, func(s *S) float64 { return float64(read(s)) }}
 }
 
-// export defines the metrics of a table. A nil snapshot defines them without values, where the part is not served.
+// export defines the metrics of a table. A nil snapshot defines them without values, where the part
+// is not served.
 func export[S any](in *instruments, table []row[S], snapshot func() S) {
 	defs := make([]metric.Def, len(table))
 	for i, r := range table {

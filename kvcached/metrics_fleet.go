@@ -7,33 +7,71 @@ import (
 )
 
 var fleetRows = []row[fleet.Stats]{
-	gauge("fleet_joined", "Whether etcd has named all caches and they have told this one what changed while it was away (1). Before (0) clients' own keys are misses and cannot be set.", func(s *fleet.Stats) int64 { return s.Joined }),
+	gauge("fleet_joined", "Whether etcd has named all caches and they have told this one what changed while it was "+
+		"away (1). Before (0) clients' own keys are misses and cannot be set.", func(s *fleet.Stats) int64 {
+		return s.Joined
+	}),
 	gauge("fleet_members", "Caches in the fleet, this one included.", func(s *fleet.Stats) int64 { return s.Members }),
-	gauge("fleet_locations", "Blocks whose holders this cache remembers for the fleet.", func(s *fleet.Stats) int64 { return s.Locations }),
-	counter("fleet_locations_refused_total", "Blocks whose holders this cache had no room to remember.", func(s *fleet.Stats) uint64 { return s.LocationsRefused }),
-	counter("fleet_pulled_total", "Blocks brought here from other hosts.", func(s *fleet.Stats) uint64 { return s.Pulled }),
-	counter("fleet_pulled_bytes_total", "Payload of the blocks brought here from other hosts.", func(s *fleet.Stats) uint64 { return s.PulledBytes }),
-	counter("fleet_pull_retries_total", "Times that a cache which had too much to do was asked for a block again.", func(s *fleet.Stats) uint64 { return s.PullRetries }),
-	gauge("fleet_left_out", "Caches that are not asked now because they do not answer.", func(s *fleet.Stats) int64 { return s.LeftOut }),
-	counter("fleet_left_out_total", "Times that a cache began not to be asked because it did not answer.", func(s *fleet.Stats) uint64 { return s.TimesLeftOut }),
-	counter("fleet_probes_total", "Times that a cache which did not answer was asked for a sign of life.", func(s *fleet.Stats) uint64 { return s.Probes }),
-	counter("fleet_pull_errors_total", "Pulls from a host that failed; another one is asked then.", func(s *fleet.Stats) uint64 { return s.PullErrors }),
-	counter("fleet_pulls_refused_total", "Pulls that were too many at a time.", func(s *fleet.Stats) uint64 { return s.PullsRefused }),
-	gauge("fleet_namespaces", "Namespaces that are known because clients of this host have named them.", func(s *fleet.Stats) int64 { return s.Namespaces }),
-	counter("fleet_namespaces_dropped_total", "Namespaces forgotten because clients of this host have named more since.", func(s *fleet.Stats) uint64 { return s.NamespacesDropped }),
-	counter("fleet_unknown_namespaces_total", "Pulls given up because no client of this host has named the namespace lately.", func(s *fleet.Stats) uint64 { return s.UnknownNamespaces }),
-	counter("fleet_located_total", "Questions to other caches who has blocks.", func(s *fleet.Stats) uint64 { return s.Located }),
-	counter("fleet_locate_errors_total", "Questions to other caches who has blocks that got no answer.", func(s *fleet.Stats) uint64 { return s.LocateErrors }),
-	counter("fleet_announced_total", "Changes told to other caches.", func(s *fleet.Stats) uint64 { return s.Announced }),
-	counter("fleet_resyncs_total", "Times that another cache was told everything anew.", func(s *fleet.Stats) uint64 { return s.Resyncs }),
-	counter("fleet_overruns_total", "Times that all other caches were told everything anew, because of new members or of changes that came too fast.", func(s *fleet.Stats) uint64 { return s.Overruns }),
-	counter("fleet_replicated_total", "Hot blocks handed to another host.", func(s *fleet.Stats) uint64 { return s.Replicated }),
-	counter("fleet_replicas_dropped_total", "Hot blocks that were not handed to another host, because of an error or too many.", func(s *fleet.Stats) uint64 { return s.ReplicasDropped }),
-	counter("fleet_dropped_total", "Blocks that other hosts dropped because their key was set or deleted here.", func(s *fleet.Stats) uint64 { return s.Dropped }),
-	counter("fleet_drops_lost_total", "Keys set here, and answered OK, of which another host that did not answer may still have an older value until it answers.", func(s *fleet.Stats) uint64 { return s.DropsLost }),
-	counter("fleet_exhumed_total", "Keys dropped here because they were set or deleted elsewhere while this cache was away.", func(s *fleet.Stats) uint64 { return s.Exhumed }),
-	gauge("fleet_graves", "Keys set or deleted that are remembered for caches that are away.", func(s *fleet.Stats) int64 { return s.Graves }),
-	counter("fleet_graves_lost_total", "Keys set or deleted that were forgotten for caches that are away, because there were too many: such a cache may bring old values back.", func(s *fleet.Stats) uint64 { return s.GravesLost }),
+	gauge("fleet_locations", "Blocks whose holders this cache remembers for the fleet.", func(s *fleet.Stats) int64 {
+		return s.Locations
+	}),
+	counter("fleet_locations_refused_total", "Blocks whose holders this cache had no room to remember.",
+		func(s *fleet.Stats) uint64 { return s.LocationsRefused }),
+	counter("fleet_pulled_total", "Blocks brought here from other hosts.", func(s *fleet.Stats) uint64 {
+		return s.Pulled
+	}),
+	counter("fleet_pulled_bytes_total", "Payload of the blocks brought here from other hosts.",
+		func(s *fleet.Stats) uint64 { return s.PulledBytes }),
+	counter("fleet_pull_retries_total", "Times that a cache which had too much to do was asked for a block again.",
+		func(s *fleet.Stats) uint64 { return s.PullRetries }),
+	gauge("fleet_left_out", "Caches that are not asked now because they do not answer.", func(s *fleet.Stats) int64 {
+		return s.LeftOut
+	}),
+	counter("fleet_left_out_total", "Times that a cache began not to be asked because it did not answer.",
+		func(s *fleet.Stats) uint64 { return s.TimesLeftOut }),
+	counter("fleet_probes_total", "Times that a cache which did not answer was asked for a sign of life.",
+		func(s *fleet.Stats) uint64 { return s.Probes }),
+	counter("fleet_pull_errors_total", "Pulls from a host that failed; another one is asked then.",
+		func(s *fleet.Stats) uint64 { return s.PullErrors }),
+	counter("fleet_pulls_refused_total", "Pulls that were too many at a time.", func(s *fleet.Stats) uint64 {
+		return s.PullsRefused
+	}),
+	gauge("fleet_namespaces", "Namespaces that are known because clients of this host have named them.",
+		func(s *fleet.Stats) int64 { return s.Namespaces }),
+	counter("fleet_namespaces_dropped_total", "Namespaces forgotten because clients of this host have named "+
+		"more since.", func(s *fleet.Stats) uint64 { return s.NamespacesDropped }),
+	counter("fleet_unknown_namespaces_total", "Pulls given up because no client of this host has named the namespace "+
+		"lately.", func(s *fleet.Stats) uint64 { return s.UnknownNamespaces }),
+	counter("fleet_located_total", "Questions to other caches who has blocks.", func(s *fleet.Stats) uint64 {
+		return s.Located
+	}),
+	counter("fleet_locate_errors_total", "Questions to other caches who has blocks that got no answer.",
+		func(s *fleet.Stats) uint64 { return s.LocateErrors }),
+	counter("fleet_announced_total", "Changes told to other caches.", func(s *fleet.Stats) uint64 {
+		return s.Announced
+	}),
+	counter("fleet_resyncs_total", "Times that another cache was told everything anew.", func(s *fleet.Stats) uint64 {
+		return s.Resyncs
+	}),
+	counter("fleet_overruns_total", "Times that all other caches were told everything anew, because of new members "+
+		"or of changes that came too fast.", func(s *fleet.Stats) uint64 { return s.Overruns }),
+	counter("fleet_replicated_total", "Hot blocks handed to another host.", func(s *fleet.Stats) uint64 {
+		return s.Replicated
+	}),
+	counter("fleet_replicas_dropped_total", "Hot blocks that were not handed to another host, because of an error or "+
+		"too many.", func(s *fleet.Stats) uint64 { return s.ReplicasDropped }),
+	counter("fleet_dropped_total", "Blocks that other hosts dropped because their key was set or deleted here.",
+		func(s *fleet.Stats) uint64 { return s.Dropped }),
+	counter("fleet_drops_lost_total", "Keys set here, and answered OK, of which another host that did not answer may "+
+		"still have an older value until it answers.", func(s *fleet.Stats) uint64 { return s.DropsLost }),
+	counter("fleet_exhumed_total", "Keys dropped here because they were set or deleted elsewhere while this cache "+
+		"was away.", func(s *fleet.Stats) uint64 { return s.Exhumed }),
+	gauge("fleet_graves", "Keys set or deleted that are remembered for caches that are away.",
+		func(s *fleet.Stats) int64 { return s.Graves }),
+	counter("fleet_graves_lost_total", "Keys set or deleted that were forgotten for caches that are away, because "+
+		"there were too many: such a cache may bring old values back.", func(s *fleet.Stats) uint64 {
+		return s.GravesLost
+	}),
 }
 
 // pullDefs are of pulls that ended in a miss.
@@ -76,7 +114,8 @@ func (in *instruments) definePool() {
 		}
 		s := in.pool.Stats()
 		for lane, l := range map[transport.Lane]transport.LaneStats{transport.QUIC: s.QUIC, transport.TLS: s.TLS} {
-			for def, n := range []uint64{l.Dials, l.DialErrors, l.Retried, l.Sent, l.Received, l.Striped, l.RanOut, l.Chosen} {
+			for def, n := range []uint64{l.Dials, l.DialErrors, l.Retried, l.Sent, l.Received, l.Striped, l.RanOut,
+				l.Chosen} {
 				emit(def, float64(n), string(lane))
 			}
 		}

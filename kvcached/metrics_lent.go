@@ -7,30 +7,53 @@ import (
 
 // borrowRows are of blocks that this host reads from the memory of others.
 var borrowRows = []row[transport.BorrowStats]{
-	gauge("rdma_sessions", "Other caches whose blocks are read by RDMA now.", func(s *transport.BorrowStats) int64 { return s.Open }),
-	counter("rdma_sessions_total", "Times that queue pairs to another cache were made, and a read over each succeeded.", func(s *transport.BorrowStats) uint64 { return s.Sessions }),
-	counter("rdma_sessions_failed_total", "Times that queue pairs to another cache could not be made, or broke.", func(s *transport.BorrowStats) uint64 { return s.Unmade }),
-	counter("rdma_sessions_broken_total", "Times that queue pairs to another cache broke; they are made anew after a pause.", func(s *transport.BorrowStats) uint64 { return s.Broken }),
+	gauge("rdma_sessions", "Other caches whose blocks are read by RDMA now.", func(s *transport.BorrowStats) int64 {
+		return s.Open
+	}),
+	counter("rdma_sessions_total", "Times that queue pairs to another cache were made, and a read over each succeeded.",
+		func(s *transport.BorrowStats) uint64 { return s.Sessions }),
+	counter("rdma_sessions_failed_total", "Times that queue pairs to another cache could not be made, or broke.",
+		func(s *transport.BorrowStats) uint64 { return s.Unmade }),
+	counter("rdma_sessions_broken_total", "Times that queue pairs to another cache broke; they are made anew after "+
+		"a pause.", func(s *transport.BorrowStats) uint64 { return s.Broken }),
 	counter("rdma_reads_total", "Blocks read by RDMA.", func(s *transport.BorrowStats) uint64 { return s.Reads }),
-	counter("rdma_read_bytes_total", "Payload of the blocks read by RDMA.", func(s *transport.BorrowStats) uint64 { return s.Bytes }),
-	counter("rdma_grants_total", "Messages that asked other caches for blocks to be read by RDMA.", func(s *transport.BorrowStats) uint64 { return s.Grants }),
-	counter("rdma_grant_blocks_total", "Blocks that other caches were asked to lend for RDMA; divided by rdma_grants_total it is how many go together.", func(s *transport.BorrowStats) uint64 { return s.Wanted }),
-	counter("rdma_releases_total", "Messages that only said that blocks have been read.", func(s *transport.BorrowStats) uint64 { return s.Releases }),
-	counter("rdma_corrupt_total", "Blocks read by RDMA that had not the checksum they should have; they are asked for over QUIC or TLS.", func(s *transport.BorrowStats) uint64 { return s.Corrupt }),
+	counter("rdma_read_bytes_total", "Payload of the blocks read by RDMA.", func(s *transport.BorrowStats) uint64 {
+		return s.Bytes
+	}),
+	counter("rdma_grants_total", "Messages that asked other caches for blocks to be read by RDMA.",
+		func(s *transport.BorrowStats) uint64 { return s.Grants }),
+	counter("rdma_grant_blocks_total", "Blocks that other caches were asked to lend for RDMA; divided by "+
+		"rdma_grants_total it is how many go together.", func(s *transport.BorrowStats) uint64 { return s.Wanted }),
+	counter("rdma_releases_total", "Messages that only said that blocks have been read.",
+		func(s *transport.BorrowStats) uint64 { return s.Releases }),
+	counter("rdma_corrupt_total", "Blocks read by RDMA that had not the checksum they should have; they are asked "+
+		"for over QUIC or TLS.", func(s *transport.BorrowStats) uint64 { return s.Corrupt }),
 }
 
 // lendRows are of blocks that others read from this host's memory.
 var lendRows = []row[transport.LendStats]{
-	gauge("rdma_lent_sessions", "Other caches that may read this host's memory by RDMA now.", func(s *transport.LendStats) int64 { return s.Open }),
-	counter("rdma_lent_sessions_total", "Times that another cache was let in to read this host's memory by RDMA.", func(s *transport.LendStats) uint64 { return s.Sessions }),
-	counter("rdma_lent_sessions_refused_total", "Times that another cache was not let in to read this host's memory by RDMA: no device for it, none in a trusted network, or too many.", func(s *transport.LendStats) uint64 { return s.Refused }),
-	counter("rdma_lent_grants_total", "Messages of other caches that asked for blocks of this host to be read by RDMA.", func(s *transport.LendStats) uint64 { return s.Grants }),
-	counter("rdma_lent_total", "Blocks of this host lent to other caches to be read by RDMA.", func(s *transport.LendStats) uint64 { return s.Blocks }),
-	counter("rdma_lent_bytes_total", "Payload of the blocks lent to other caches to be read by RDMA.", func(s *transport.LendStats) uint64 { return s.Bytes }),
-	counter("rdma_lent_by_stream_total", "Blocks that other caches asked to read by RDMA and that were not lent: they have to ask for them over QUIC or TLS.", func(s *transport.LendStats) uint64 { return s.ByStream }),
-	counter("rdma_lent_expired_total", "Leases on lent blocks that ended before the other cache had said that it has read them.", func(s *transport.LendStats) uint64 { return s.Expired }),
-	gauge("rdma_leases", "Leases under which blocks of this host are lent to other caches now.", func(s *transport.LendStats) int64 { return s.Leases }),
-	gauge("rdma_leased_bytes", "Payload of the blocks of this host that are lent to other caches now.", func(s *transport.LendStats) int64 { return s.Leased }),
+	gauge("rdma_lent_sessions", "Other caches that may read this host's memory by RDMA now.",
+		func(s *transport.LendStats) int64 { return s.Open }),
+	counter("rdma_lent_sessions_total", "Times that another cache was let in to read this host's memory by RDMA.",
+		func(s *transport.LendStats) uint64 { return s.Sessions }),
+	counter("rdma_lent_sessions_refused_total", "Times that another cache was not let in to read this host's memory "+
+		"by RDMA: no device for it, none in a trusted network, or too many.", func(s *transport.LendStats) uint64 {
+		return s.Refused
+	}),
+	counter("rdma_lent_grants_total", "Messages of other caches that asked for blocks of this host to be read by RDMA.",
+		func(s *transport.LendStats) uint64 { return s.Grants }),
+	counter("rdma_lent_total", "Blocks of this host lent to other caches to be read by RDMA.",
+		func(s *transport.LendStats) uint64 { return s.Blocks }),
+	counter("rdma_lent_bytes_total", "Payload of the blocks lent to other caches to be read by RDMA.",
+		func(s *transport.LendStats) uint64 { return s.Bytes }),
+	counter("rdma_lent_by_stream_total", "Blocks that other caches asked to read by RDMA and that were not lent: "+
+		"they have to ask for them over QUIC or TLS.", func(s *transport.LendStats) uint64 { return s.ByStream }),
+	counter("rdma_lent_expired_total", "Leases on lent blocks that ended before the other cache had said that it has "+
+		"read them.", func(s *transport.LendStats) uint64 { return s.Expired }),
+	gauge("rdma_leases", "Leases under which blocks of this host are lent to other caches now.",
+		func(s *transport.LendStats) int64 { return s.Leases }),
+	gauge("rdma_leased_bytes", "Payload of the blocks of this host that are lent to other caches now.",
+		func(s *transport.LendStats) int64 { return s.Leased }),
 }
 
 // fallbackDefs are of blocks that were to be read by RDMA.

@@ -10,10 +10,12 @@ import (
 	"github.com/cognitora/dataplane/rdma/devices"
 )
 
-// rdmaCountersEvery is how often a device's counters are read at most: for each, the driver may ask the card.
+// rdmaCountersEvery is how often a device's counters are read at most: for each, the driver may ask
+// the card.
 const rdmaCountersEvery = time.Second
 
-// rdmaCounters reads what RDMA devices count when it is scraped. One scrape reads at a time; another meanwhile, or too soon, gets what was read last.
+// rdmaCounters reads what RDMA devices count when it is scraped. One scrape reads at a time;
+// another meanwhile, or too soon, gets what was read last.
 type rdmaCounters struct {
 	root  string          // "": /
 	names func() []string // devices that the daemon uses; nil: none
@@ -25,7 +27,8 @@ type rdmaCounters struct {
 	last    map[string][]devices.Reading
 }
 
-// defineRDMA exports how the devices are and what they count, and who should be read by them and is not.
+// defineRDMA exports how the devices are and what they count, and who should be read by them and is
+// not.
 func (in *instruments) defineRDMA() {
 	c := &rdmaCounters{now: time.Now}
 	if in.rails != nil {
@@ -56,21 +59,25 @@ func (in *instruments) emitRDMAState(emit func(def int, value float64, labels ..
 	emit(1, float64(missing))
 }
 
-// missingFor is how long after a block was asked for in vain RDMA counts as missing: nobody tries again while nothing is asked for.
+// missingFor is how long after a block was asked for in vain RDMA counts as missing: nobody tries
+// again while nothing is asked for.
 const missingFor = 2 * time.Minute
 
 func isMissing(s *transport.PeerStatus, now time.Time) bool {
 	return s.Target.Cards == transport.Demanded && !s.RDMA && s.Error != "" && now.Sub(s.Missed) < missingFor
 }
 
-// rdmaDeviceDefs are of the counters that devices knows, and of the port's state, which is the last.
+// rdmaDeviceDefs are of the counters that devices knows, and of the port's state, which is the
+// last.
 func rdmaDeviceDefs() []metric.Def {
 	labels := []string{"device", "port"}
 	var defs []metric.Def
 	for _, c := range devices.Counters {
-		defs = append(defs, metric.Def{Name: "cgn_kvcached_rdma_device_" + c.Name, Kind: metric.Counter, Labels: labels, Help: c.Help + " As the card counts it, from when its driver was loaded."})
+		defs = append(defs, metric.Def{Name: "cgn_kvcached_rdma_device_" + c.Name, Kind: metric.Counter, Labels: labels,
+			Help: c.Help + " As the card counts it, from when its driver was loaded."})
 	}
-	return append(defs, metric.Def{Name: "cgn_kvcached_rdma_device_up", Labels: labels, Help: "Whether the port of an RDMA device that the daemon uses is active (1)."})
+	return append(defs, metric.Def{Name: "cgn_kvcached_rdma_device_up", Labels: labels,
+		Help: "Whether the port of an RDMA device that the daemon uses is active (1)."})
 }
 
 func (c *rdmaCounters) emit(emit func(def int, value float64, labels ...string)) {

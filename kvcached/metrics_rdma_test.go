@@ -28,11 +28,13 @@ func count(t *testing.T, root string, files map[string]string) {
 	}
 }
 
-// TestRDMACounters: what is known is exported, what is not is left out, and devices are not asked more often than once a second.
+// TestRDMACounters: what is known is exported, what is not is left out, and devices are not asked
+// more often than once a second.
 func TestRDMACounters(t *testing.T) {
 	root, now := t.TempDir(), time.Unix(1, 0)
 	var asked int
-	c := &rdmaCounters{root: root, now: func() time.Time { return now }, names: func() []string { asked++; return []string{"rxe0", "rxe1", "rxe0"} }}
+	c := &rdmaCounters{root: root, now: func() time.Time { return now },
+		names: func() []string { asked++; return []string{"rxe0", "rxe1", "rxe0"} }}
 	set := metric.NewSet()
 	set.Read(rdmaDeviceDefs(), c.emit)
 	scrape := func() string {
@@ -42,15 +44,18 @@ func TestRDMACounters(t *testing.T) {
 	}
 	expect := func(name string, value int) {
 		t.Helper()
-		if line := fmt.Sprintf("cgn_kvcached_rdma_device_%s{device=\"rxe0\",port=\"1\"} %d\n", name, value); !strings.Contains(scrape(), line) {
+		if line := fmt.Sprintf("cgn_kvcached_rdma_device_%s{device=\"rxe0\",port=\"1\"} %d\n", name,
+			value); !strings.Contains(scrape(), line) {
 			t.Errorf("want %s in\n%s", line, scrape())
 		}
 	}
-	count(t, root, map[string]string{"state": "4: ACTIVE", "hw_counters/rcvd_pkts": "7", "hw_counters/rcvd_seq_err": "1", "hw_counters/of_tomorrow": "5", "counters/port_rcv_data": "N/A (no PMA)"})
+	count(t, root, map[string]string{"state": "4: ACTIVE", "hw_counters/rcvd_pkts": "7",
+		"hw_counters/rcvd_seq_err": "1", "hw_counters/of_tomorrow": "5", "counters/port_rcv_data": "N/A (no PMA)"})
 	expect("received_packets_total", 7)
 	expect("sequence_errors_total", 1)
 	expect("up", 1)
-	if page := scrape(); strings.Contains(page, "tomorrow") || strings.Contains(page, "received_bytes") || strings.Contains(page, "rxe1") || asked != 1 {
+	if page := scrape(); strings.Contains(page, "tomorrow") || strings.Contains(page, "received_bytes") ||
+		strings.Contains(page, "rxe1") || asked != 1 {
 		t.Errorf("asked %d times\n%s", asked, page)
 	}
 	count(t, root, map[string]string{"state": "1: DOWN", "hw_counters/rcvd_pkts": "9"})
@@ -76,7 +81,8 @@ func TestRDMACounters(t *testing.T) {
 // TestDeviceThatIsNotThere: what was to be used and is not open has a value, for the alert.
 func TestDeviceThatIsNotThere(t *testing.T) {
 	for _, name := range []string{"auto", "mlx5_0"} {
-		rails, err := transport.NewRails(transport.RailsOptions{Wanted: []string{name}, Present: func() map[string]string { return nil }, Logger: slog.New(slog.DiscardHandler)})
+		rails, err := transport.NewRails(transport.RailsOptions{Wanted: []string{name},
+			Present: func() map[string]string { return nil }, Logger: slog.New(slog.DiscardHandler)})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -85,7 +91,8 @@ func TestDeviceThatIsNotThere(t *testing.T) {
 		in.defineRDMA()
 		w := httptest.NewRecorder()
 		in.set.Handler().ServeHTTP(w, httptest.NewRequest("GET", "/metrics", nil))
-		if line := fmt.Sprintf("cgn_kvcached_rdma_device_open{device=%q} 0\n", name); !strings.Contains(w.Body.String(), line) {
+		if line := fmt.Sprintf("cgn_kvcached_rdma_device_open{device=%q} 0\n", name); !strings.Contains(w.Body.String(),
+			line) {
 			t.Errorf("no %s in %s", line, w.Body.String())
 		}
 		if err := rails.Close(); err != nil {
@@ -114,7 +121,8 @@ func TestAStuckDevice(t *testing.T) {
 	<-done
 }
 
-// TestRDMAIsMissing: where RDMA is demanded, it is missing while blocks are asked for and cannot be read so, and no longer.
+// TestRDMAIsMissing: where RDMA is demanded, it is missing while blocks are asked for and cannot be
+// read so, and no longer.
 func TestRDMAIsMissing(t *testing.T) {
 	now := time.Unix(1e9, 0)
 	demanded := transport.Target{Cards: transport.Demanded}

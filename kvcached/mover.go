@@ -58,8 +58,10 @@ func (m mover) Pull(ctx context.Context, peer, namespace string, addrs []block.A
 	})
 }
 
-// each moves blocks, some at a time, and notes what became of each. An error says that nothing can be moved.
-func each(ctx context.Context, addrs []block.Addr, out []rpc.Outcome, move func(context.Context, block.Addr) error) error {
+// each moves blocks, some at a time, and notes what became of each. An error says that nothing can
+// be moved.
+func each(ctx context.Context, addrs []block.Addr, out []rpc.Outcome,
+	move func(context.Context, block.Addr) error) error {
 	group, life := errgroup.WithContext(ctx)
 	group.SetLimit(movesAtOnce)
 	for i, a := range addrs {
@@ -83,7 +85,8 @@ func outcome(err error) (rpc.Outcome, error) {
 	case err == nil:
 		return rpc.OK, nil
 	case errors.Is(err, fleet.ErrUnknownHost):
-		return 0, rpcstatus.Error(codes.NotFound, fmt.Sprintf("%v; cgn-ctl kv stats counts the hosts, etcd names them", err))
+		return 0, rpcstatus.Error(codes.NotFound, fmt.Sprintf("%v; cgn-ctl kv stats counts the hosts, etcd names them",
+			err))
 	case errors.Is(err, store.ErrClosed), errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
 		return 0, err
 	case errors.Is(err, store.ErrMiss):
@@ -108,7 +111,8 @@ func (m mover) Purge(ctx context.Context, w *rpc.What) ([]rpc.Purged, error) {
 	return out, err
 }
 
-// unpurged is the error of the hosts that were not purged, of which this one is the first; nil: there are none.
+// unpurged is the error of the hosts that were not purged, of which this one is the first; nil:
+// there are none.
 func unpurged(done []fleet.Purged) error {
 	failed := store.HostsError{Purge: true, Purged: len(done) > 0 && done[0].Err == nil}
 	for _, p := range done {

@@ -16,7 +16,8 @@ import (
 	pb "github.com/cognitora/dataplane/proto/cognitora/v1"
 )
 
-// TestOneBlockByEveryWay: what came through RESP under a block address is read by another host, on both lanes, and by gRPC.
+// TestOneBlockByEveryWay: what came through RESP under a block address is read by another host, on
+// both lanes, and by gRPC.
 func TestOneBlockByEveryWay(t *testing.T) {
 	dir := t.TempDir()
 	c, _ := settings(t, dir, nil)
@@ -41,20 +42,23 @@ func TestOneBlockByEveryWay(t *testing.T) {
 			t.Fatal(err)
 		}
 		var into []byte
-		_, err = peer.Get(t.Context(), transport.Get{Addr: a, Namespace: space.String(), Alloc: func(_ transport.Found, n int) ([]byte, error) {
-			into = make([]byte, n)
-			return into, nil
-		}})
+		_, err = peer.Get(t.Context(), transport.Get{Addr: a, Namespace: space.String(),
+			Alloc: func(_ transport.Found, n int) ([]byte, error) {
+				into = make([]byte, n)
+				return into, nil
+			}})
 		if err != nil || string(into) != "hello" {
 			t.Errorf("%s: %q, %v", lane, into, err)
 		}
 		missing := a
 		missing.Layer = 1
 		infos := make([]wire.Info, 2)
-		if err := peer.Stat(t.Context(), []block.Addr{missing, a}, infos); err != nil || infos[0].Tiers != 0 || infos[1].Length != 5 {
+		if err := peer.Stat(t.Context(), []block.Addr{missing, a}, infos); err != nil || infos[0].Tiers != 0 ||
+			infos[1].Length != 5 {
 			t.Errorf("%s: %v %+v", lane, err, infos)
 		}
-		_, err = peer.Get(t.Context(), transport.Get{Addr: missing, Namespace: space.String(), Alloc: func(transport.Found, int) ([]byte, error) { return nil, nil }})
+		_, err = peer.Get(t.Context(), transport.Get{Addr: missing, Namespace: space.String(),
+			Alloc: func(transport.Found, int) ([]byte, error) { return nil, nil }})
 		if !errors.Is(err, wire.Miss) {
 			t.Errorf("%s: %v", lane, err)
 		}
@@ -64,7 +68,8 @@ func TestOneBlockByEveryWay(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer conn.Close()
-	r, err := pb.NewKvClient(conn).Lookup(t.Context(), &pb.LookupRequest{Namespace: space.String(), Layer: a.Layer, Digest: a.Digest[:]})
+	r, err := pb.NewKvClient(conn).Lookup(t.Context(), &pb.LookupRequest{Namespace: space.String(), Layer: a.Layer,
+		Digest: a.Digest[:]})
 	if err != nil || r.Tiers&uint32(pb.Tier_TIER_HOST) == 0 || r.Length != 5 {
 		t.Errorf("%v %v", r, err)
 	}

@@ -25,8 +25,9 @@ func (d *Daemon) prepareQUIC() error {
 		return err
 	}
 	o := transport.ServerOptions{
-		Handler: d.peerHandler(), Identity: id, MaxInFlight: int64(c.InFlight), Logger: d.log, Tuning: c.tuning(), Bandwidth: d.caps(),
-		Rails: d.rails, Lease: d.config.RDMA.Lease.Std(),
+		Handler: d.peerHandler(), Identity: id, MaxInFlight: int64(c.InFlight), Logger: d.log, Tuning: c.tuning(),
+		Bandwidth: d.caps(),
+		Rails:     d.rails, Lease: d.config.RDMA.Lease.Std(),
 	}
 	if o.ResetKey, err = d.resetKey(); err != nil {
 		return err
@@ -69,7 +70,8 @@ func (d *Daemon) peerHandler() transport.Handler {
 // portTries is how often a free port is looked for that is free for UDP and TCP.
 const portTries = 8
 
-// open opens both lanes. Where listen asks for a free port, the TLS lane that follows it has the same.
+// open opens both lanes. Where listen asks for a free port, the TLS lane that follows it has the
+// same.
 func (c *QUICConfig) open(o *transport.ServerOptions) (lane string, err error) {
 	if o.UDP, err = openUDP(c.Listen); err != nil || c.tlsLane() == "" {
 		return "", err
@@ -117,7 +119,8 @@ func openUDP(address string) ([]net.PacketConn, error) {
 	}
 	c, err := net.ListenPacket("udp", address)
 	if err != nil {
-		return nil, fmt.Errorf("quic.listen (--quic): %w; stop what uses that port, or give another address with --quic", err)
+		return nil, fmt.Errorf("quic.listen (--quic): %w; stop what uses that port, or give another address "+
+			"with --quic", err)
 	}
 	return []net.PacketConn{c}, nil
 }

@@ -24,7 +24,8 @@ type recording struct {
 	file *os.File
 }
 
-// openRecording begins the file of kvcached.trace, or goes on with what a start before has recorded.
+// openRecording begins the file of kvcached.trace, or goes on with what a start before has
+// recorded.
 func (d *Daemon) openRecording() error {
 	name := d.config.Daemon.Trace
 	if name == "" {
@@ -46,7 +47,8 @@ func (d *Daemon) openRecording() error {
 	return nil
 }
 
-// resume makes a file end with a whole line, and returns its size. A file that is no recording is left as it is.
+// resume makes a file end with a whole line, and returns its size. A file that is no recording is
+// left as it is.
 func resume(f *os.File) (size int64, err error) {
 	info, err := f.Stat()
 	if err != nil || !info.Mode().IsRegular() || info.Size() == 0 {

@@ -42,8 +42,8 @@ func ofNobody(t *testing.T, dirs ...string) {
 	}
 }
 
-// TestRoCEMemlock: a daemon whose user may lock too little says so, with the limit and how to raise it, and its blocks are read by QUIC; when it may, they are read by RDMA, without
-// a start anew.
+// TestRoCEMemlock: a daemon whose user may lock too little says so, with the limit and how to raise
+// it, and its blocks are read by QUIC; when it may, they are read by RDMA, without a start anew.
 func TestRoCEMemlock(t *testing.T) {
 	card := os.Getenv("RDMA_DEVICE")
 	if card == "" {
@@ -66,16 +66,19 @@ func TestRoCEMemlock(t *testing.T) {
 	a, _ := s.host(t, "a", withCards)
 	from, _, _ := s.child(t, dir)
 	meet(t, 2, a)
-	conn, err := grpc.NewClient("unix://"+filepath.Join(dir, "kv.sock"), grpc.WithTransportCredentials(insecure.NewCredentials()))
+	conn, err := grpc.NewClient("unix://"+filepath.Join(dir, "kv.sock"),
+		grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { conn.Close() })
 	r, err := pb.NewKvClient(conn).Peers(t.Context(), &pb.PeersRequest{})
-	if err != nil || len(r.Devices) != 1 || r.Devices[0].Name != card || r.Devices[0].State != pb.RdmaDevice_STATE_UNUSABLE {
+	if err != nil || len(r.Devices) != 1 || r.Devices[0].Name != card ||
+		r.Devices[0].State != pb.RdmaDevice_STATE_UNUSABLE {
 		t.Fatal(r, err)
 	}
-	for _, part := range []string{"limit of locked memory", fmt.Sprint(lowMemlock), "33 MiB", "LimitMEMLOCK=infinity", "ulimit -l"} {
+	for _, part := range []string{"limit of locked memory", fmt.Sprint(lowMemlock), "33 MiB", "LimitMEMLOCK=infinity",
+		"ulimit -l"} {
 		if !strings.Contains(r.Devices[0].Why, part) || !strings.Contains(log.String(), part) {
 			t.Errorf("%q is missing in %q, or in the log:\n%s", part, r.Devices[0].Why, log)
 		}
@@ -91,7 +94,8 @@ func TestRoCEMemlock(t *testing.T) {
 		t.Error("the metrics do not say so")
 	}
 	t.Logf("%s", r.Devices[0].Why)
-	if err := unix.Prlimit(process.Process.Pid, unix.RLIMIT_MEMLOCK, &unix.Rlimit{Cur: unix.RLIM_INFINITY, Max: unix.RLIM_INFINITY}, nil); err != nil {
+	if err := unix.Prlimit(process.Process.Pid, unix.RLIMIT_MEMLOCK,
+		&unix.Rlimit{Cur: unix.RLIM_INFINITY, Max: unix.RLIM_INFINITY}, nil); err != nil {
 		t.Fatal(err)
 	}
 	bringByCards(t, a, from, "raised")

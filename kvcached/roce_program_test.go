@@ -14,7 +14,8 @@ import (
 	"github.com/cognitora/dataplane/internal/pki"
 )
 
-// TestRoCEProgram: the program itself, as make build-rdma makes it, opens the card, says so, lets go of it and ends.
+// TestRoCEProgram: the program itself, as make build-rdma makes it, opens the card, says so, lets
+// go of it and ends.
 func TestRoCEProgram(t *testing.T) {
 	card := os.Getenv("RDMA_DEVICE")
 	program, err := exec.LookPath("cgn-kvcached-rdma")
@@ -22,13 +23,16 @@ func TestRoCEProgram(t *testing.T) {
 		if os.Getenv("RDMA_REQUIRED") != "" {
 			t.Fatalf("no card in RDMA_DEVICE, %q, or no program: %v", card, err)
 		}
-		t.Skip("RDMA_DEVICE names no card, or no cgn-kvcached-rdma is in PATH: make check-rdma runs this in a virtual machine that has both")
+		t.Skip("RDMA_DEVICE names no card, or no cgn-kvcached-rdma is in PATH: make check-rdma runs this in a " +
+			"virtual machine that has both")
 	}
-	if out, err := exec.CommandContext(t.Context(), program, "--version").Output(); err != nil || !strings.HasSuffix(string(out), " with rdma\n") {
+	if out, err := exec.CommandContext(t.Context(), program, "--version").Output(); err != nil ||
+		!strings.HasSuffix(string(out), " with rdma\n") {
 		t.Errorf("%q, %v", out, err)
 	}
 	s, dir := newSite(t), t.TempDir()
-	files, sock, settings := pki.FilesIn(s.pki, pki.KVCached), filepath.Join(dir, "kv.sock"), filepath.Join(dir, "c.toml")
+	files, sock, settings := pki.FilesIn(s.pki, pki.KVCached), filepath.Join(dir, "kv.sock"),
+		filepath.Join(dir, "c.toml")
 	text := fmt.Sprintf(`
 kvcached = { cache_id = "a", data = %q, ram = "32MiB", ssd = 0, admin = "127.0.0.1:0" }
 quic = { listen = "127.0.0.1:0" }
@@ -46,7 +50,8 @@ rdma = { devices = [%q], trusted_networks = ["192.0.2.0/24"] }
 	}
 	var said string
 	ctl := func(args ...string) string {
-		out, _ := exec.CommandContext(t.Context(), "cgn-ctl", append(args, "--sock", sock)...).CombinedOutput() // fails while the daemon starts
+		// fails while the daemon starts
+		out, _ := exec.CommandContext(t.Context(), "cgn-ctl", append(args, "--sock", sock)...).CombinedOutput()
 		said = string(out)
 		return said
 	}

@@ -26,7 +26,8 @@ func init() {
 // withCards has a daemon use the card that RDMA_DEVICE names.
 func withCards(c *Config) {
 	if card := os.Getenv("RDMA_DEVICE"); card != "" {
-		c.RDMA.Devices, c.RDMA.Trusted, c.RDMA.MinBlock, c.Daemon.SSD = []string{card}, []string{"192.0.2.0/24"}, 4096, 0
+		c.RDMA.Devices, c.RDMA.Trusted, c.RDMA.MinBlock, c.Daemon.SSD = []string{card}, []string{"192.0.2.0/24"},
+			4096, 0
 	}
 }
 
@@ -66,7 +67,8 @@ func bringByCards(t *testing.T, to *Daemon, from, name string) {
 	})
 }
 
-// TestRoCEDaemons: of two daemons one reads the other's blocks by RDMA. The other one is killed in the middle of it and comes back, and the first lets go of its card when it is told to.
+// TestRoCEDaemons: of two daemons one reads the other's blocks by RDMA. The other one is killed in
+// the middle of it and comes back, and the first lets go of its card when it is told to.
 func TestRoCEDaemons(t *testing.T) {
 	if os.Getenv("RDMA_DEVICE") == "" {
 		if os.Getenv("RDMA_REQUIRED") != "" {
@@ -77,18 +79,22 @@ func TestRoCEDaemons(t *testing.T) {
 	s, dir := newSite(t), t.TempDir()
 	a, _ := s.host(t, "a", func(c *Config) {
 		withCards(c)
-		c.Fleet.LocateTimeout, c.Fleet.AnswerTimeout = config.Duration(2*time.Second), config.Duration(2*time.Second) // of a machine that is emulated
+		// of a machine that is emulated
+		c.Fleet.LocateTimeout, c.Fleet.AnswerTimeout = config.Duration(2*time.Second), config.Duration(2*time.Second)
 	})
 	from, _, kill := s.child(t, dir)
 	meet(t, 2, a)
 	bringByCards(t, a, from, "first")
 	r, err := kv(t, a).Peers(t.Context(), &pb.PeersRequest{})
-	if err != nil || len(r.Peers) != 1 || r.Peers[0].Lane != "rdma" || r.Peers[0].Pairs != 1 || r.Devices[0].State != pb.RdmaDevice_STATE_OPEN {
+	if err != nil || len(r.Peers) != 1 || r.Peers[0].Lane != "rdma" || r.Peers[0].Pairs != 1 ||
+		r.Devices[0].State != pb.RdmaDevice_STATE_OPEN {
 		t.Error(r, err)
 	}
 	_, page := get(t, "http://"+a.AdminAddr().String()+"/metrics")
-	if !strings.Contains(page, "\ncgn_kvcached_rdma_sessions 1\n") || !strings.Contains(page, `cgn_kvcached_rdma_device_up{device="`) ||
-		!strings.Contains(page, `cgn_kvcached_rdma_device_open{device="`+os.Getenv("RDMA_DEVICE")+`"} 1`) || !strings.Contains(page, "cgn_kvcached_rdma_demanded_missing 0") {
+	if !strings.Contains(page, "\ncgn_kvcached_rdma_sessions 1\n") ||
+		!strings.Contains(page, `cgn_kvcached_rdma_device_up{device="`) ||
+		!strings.Contains(page, `cgn_kvcached_rdma_device_open{device="`+os.Getenv("RDMA_DEVICE")+`"} 1`) ||
+		!strings.Contains(page, "cgn_kvcached_rdma_demanded_missing 0") {
 		t.Error("the metrics do not say so")
 	}
 	cardCounts(t, a, from)
@@ -103,13 +109,15 @@ func TestRoCEDaemons(t *testing.T) {
 	for i := range 5 {
 		bring(t, a, from, fmt.Sprint("released", i))
 	}
-	if r, err = kv(t, a).Peers(t.Context(), &pb.PeersRequest{}); err != nil || r.Peers[0].Lane == "rdma" || r.Devices[0].State != pb.RdmaDevice_STATE_RELEASED || r.Devices[0].Why == "" {
+	if r, err = kv(t, a).Peers(t.Context(), &pb.PeersRequest{}); err != nil || r.Peers[0].Lane == "rdma" ||
+		r.Devices[0].State != pb.RdmaDevice_STATE_RELEASED || r.Devices[0].Why == "" {
 		t.Error(r, err)
 	}
 	t.Logf("%+v", a.pool.Stats().RDMA)
 }
 
-// cardCounts: the daemon exports that its card has sent and received at least the packets of a block that it has read since.
+// cardCounts: the daemon exports that its card has sent and received at least the packets of a
+// block that it has read since.
 func cardCounts(t *testing.T, a *Daemon, from string) {
 	t.Helper()
 	card, packets := os.Getenv("RDMA_DEVICE"), uint64(len(valueOf(""))/4096)
@@ -135,7 +143,8 @@ func cardCounts(t *testing.T, a *Daemon, from string) {
 	}
 }
 
-// ended are the reads by RDMA that were under way when the other side went, and were tried by a stream instead.
+// ended are the reads by RDMA that were under way when the other side went, and were tried by a
+// stream instead.
 func ended(d *Daemon) (n uint64) {
 	for _, why := range []string{"access", "unreachable", "broken", "timeout"} {
 		n += d.pool.Stats().RDMA.Fallbacks[why]
@@ -143,7 +152,8 @@ func ended(d *Daemon) (n uint64) {
 	return n
 }
 
-// killed ends the other daemon while its blocks are read by RDMA: what comes is right, or nothing. It does so anew if no read was under way at that moment.
+// killed ends the other daemon while its blocks are read by RDMA: what comes is right, or nothing.
+// It does so anew if no read was under way at that moment.
 func (s site) killed(t *testing.T, a *Daemon, dir, from string, kill func()) {
 	t.Helper()
 	for round := range 10 {
@@ -160,7 +170,9 @@ func (s site) killed(t *testing.T, a *Daemon, dir, from string, kill func()) {
 	t.Error("it was never killed while a block was read")
 }
 
-// killedOnce kills it once one block has come by RDMA, or, on a busy machine, all have come in another way: the owner is asked, after a read, whether it is still the same, so that none that is read later counts.
+// killedOnce kills it once one block has come by RDMA, or, on a busy machine, all have come in
+// another way: the owner is asked, after a read, whether it is still the same, so that none that is
+// read later counts.
 func killedOnce(t *testing.T, a *Daemon, from, name string, kill func()) {
 	t.Helper()
 	const keys, readers, size = 24, 8, 1 << 20
@@ -168,7 +180,8 @@ func killedOnce(t *testing.T, a *Daemon, from, name string, kill func()) {
 	for i := range keys {
 		key := fmt.Sprint(name, i)
 		v := value(key)
-		if got := redis(t, from, fmt.Sprintf("*3\r\n$3\r\nSET\r\n$%d\r\n%s\r\n$%d\r\n%s", len(key), key, len(v), v)); got[0] != "+OK" {
+		if got := redis(t, from, fmt.Sprintf("*3\r\n$3\r\nSET\r\n$%d\r\n%s\r\n$%d\r\n%s", len(key), key, len(v),
+			v)); got[0] != "+OK" {
 			t.Fatal(got[0])
 		}
 	}
@@ -192,7 +205,9 @@ func killedOnce(t *testing.T, a *Daemon, from, name string, kill func()) {
 			}
 		})
 	}
-	awaitThat(t, "a block comes by RDMA", func() bool { return a.pool.Stats().RDMA.Reads > reads && len(came) > 0 || over.Load() == readers })
+	awaitThat(t, "a block comes by RDMA", func() bool {
+		return a.pool.Stats().RDMA.Reads > reads && len(came) > 0 || over.Load() == readers
+	})
 	kill()
 	all.Wait()
 	t.Logf("%d of %d blocks came, %d were read by RDMA", len(came), keys, a.pool.Stats().RDMA.Reads-reads)

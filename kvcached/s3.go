@@ -21,7 +21,8 @@ func (d *Daemon) prepareS3() error {
 		return err
 	}
 	srv, err := s3.New(s3.Options{
-		Sink: keyed{d.blocks("s3")}, Keys: keys, Domains: c.Domains, Region: c.Region, Durable: c.Durable, Timeout: c.Timeout.Std(), Logger: d.log,
+		Sink: keyed{d.blocks("s3")}, Keys: keys, Domains: c.Domains, Region: c.Region, Durable: c.Durable,
+		Timeout: c.Timeout.Std(), Logger: d.log,
 		MaxUploadBytes: int64(c.MultipartMemory), UploadLife: c.MultipartTimeout.Std(),
 	})
 	if err != nil {
@@ -37,7 +38,8 @@ func (d *Daemon) prepareS3() error {
 		srv.Close()
 		return err
 	}
-	front := &http.Server{Handler: srv, TLSConfig: conf, ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 32 << 10}
+	front := &http.Server{Handler: srv, TLSConfig: conf, ReadHeaderTimeout: 10 * time.Second,
+		IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 32 << 10}
 	limited := limit(l, c.MaxClients)
 	d.metrics.s3 = srv
 	d.add(&part{

@@ -19,7 +19,8 @@ func TestUnixSocketsAreForTheGroup(t *testing.T) {
 	})
 	d, stop := begin(t, c)
 	sock, lease := c.Sockets()
-	for _, path := range []string{sock, lease, strings.TrimPrefix(d.At("resp"), "unix://"), strings.TrimPrefix(d.At("s3"), "unix://")} {
+	for _, path := range []string{sock, lease, strings.TrimPrefix(d.At("resp"), "unix://"),
+		strings.TrimPrefix(d.At("s3"), "unix://")} {
 		if info, err := os.Lstat(path); err != nil || info.Mode() != 0o660|fs.ModeSocket {
 			t.Errorf("%s: %v, %v", path, info, err)
 		}

@@ -5,7 +5,8 @@ import (
 	"time"
 )
 
-// Engines that have not reported for engineSilence are taken for gone; that is looked at every lookEvery.
+// Engines that have not reported for engineSilence are taken for gone; that is looked at every
+// lookEvery.
 const (
 	engineSilence = time.Minute
 	lookEvery     = 5 * time.Second
@@ -27,7 +28,8 @@ func (d *Daemon) tellLoading(ctx context.Context) {
 			return
 		case time.Since(told) >= tellEvery:
 			told = time.Now()
-			d.log.Info("the SSD tier's index is being loaded, blocks are served meanwhile", "blocks", p.Records, "percent", int(100*p.Fraction))
+			d.log.Info("the SSD tier's index is being loaded, blocks are served meanwhile", "blocks", p.Records,
+				"percent", int(100*p.Fraction))
 		}
 		select {
 		case <-ctx.Done():
@@ -48,7 +50,8 @@ func (d *Daemon) runTasks(ctx context.Context) {
 			return
 		case <-tick.C:
 			if n := d.index.Expire(engineSilence); n > 0 {
-				d.log.Warn("engines have stopped to report, what they hold is forgotten", "engines", n, "after", engineSilence.String())
+				d.log.Warn("engines have stopped to report, what they hold is forgotten", "engines", n, "after",
+					engineSilence.String())
 			}
 		}
 	}

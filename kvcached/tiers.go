@@ -31,13 +31,15 @@ type ssdStatus struct {
 
 func (d *Daemon) openStore() (err error) {
 	d.index = residency.New(residency.Options{})
-	o := store.Options{RAM: int64(d.config.Daemon.RAM), Huge: true, Quota: d.config.ramQuota, Changed: d.changed, Deleting: d.deleting, Written: d.written, Logger: d.log}
+	o := store.Options{RAM: int64(d.config.Daemon.RAM), Huge: true, Quota: d.config.ramQuota, Changed: d.changed,
+		Deleting: d.deleting, Written: d.written, Logger: d.log}
 	if o.SSD, err = d.config.disk(); err != nil {
 		return err
 	}
 	if o.SSD != nil {
 		o.SSD.Logger = d.log
-		d.log.Info("opening the SSD tier", "directory", o.SSD.Dir, "bytes", d.config.Daemon.SSD.String(), "sealed", o.SSD.Key != nil)
+		d.log.Info("opening the SSD tier", "directory", o.SSD.Dir, "bytes", d.config.Daemon.SSD.String(), "sealed",
+			o.SSD.Key != nil)
 	}
 	d.store, err = store.Open(context.Background(), o)
 	return storeError(d.config, err)
@@ -60,11 +62,13 @@ func storeError(c *Config, err error) error {
 	case errors.Is(err, ssd.ErrFormat):
 		return fmt.Errorf("kvcached.data: %w", err)
 	case errors.Is(err, fs.ErrPermission):
-		return fmt.Errorf("kvcached.data: %w; give the daemon's user what is in that directory, or give another --data DIR", err)
+		return fmt.Errorf("kvcached.data: %w; give the daemon's user what is in that directory, or give another "+
+			"--data DIR", err)
 	case errors.Is(err, syscall.ENOTDIR):
 		return fmt.Errorf("kvcached.data: %w; remove that file, or give another --data DIR", err)
 	case errors.Is(err, syscall.ENOSPC), errors.Is(err, syscall.EDQUOT):
-		return fmt.Errorf("kvcached.data: the disk of %s is full: %w; make room there, name another directory with --data DIR, or go without SSD with --ssd 0", c.Daemon.Data, err)
+		return fmt.Errorf("kvcached.data: the disk of %s is full: %w; make room there, name another directory with "+
+			"--data DIR, or go without SSD with --ssd 0", c.Daemon.Data, err)
 	}
 	return fmt.Errorf("kvcached.ssd: %w", err)
 }
@@ -90,7 +94,8 @@ func (d *Daemon) changed(c store.Change) {
 	if c.Tier == store.SSD {
 		tier = residency.Disk
 	}
-	d.index.Apply(&residency.Change{Addr: c.Addr, Namespace: c.Namespace, Parent: c.Parent, Tier: tier, Present: c.Present})
+	d.index.Apply(&residency.Change{Addr: c.Addr, Namespace: c.Namespace, Parent: c.Parent, Tier: tier,
+		Present: c.Present})
 	if v := d.view.Load(); v != nil {
 		v.Changed(c)
 	}
@@ -110,8 +115,9 @@ func (d *Daemon) deleting(a block.Addr) {
 	}
 }
 
-// closeStore closes the tiers and lets go of the data directory. It is called once. Where ctx ends before, what is not durable is
-// given up, and after stuckLimit more, what the disk does not finish, too.
+// closeStore closes the tiers and lets go of the data directory. It is called once. Where ctx ends
+// before, what is not durable is given up, and after stuckLimit more, what the disk does not
+// finish, too.
 func (d *Daemon) closeStore(ctx context.Context) error {
 	return within(ctx, stuckLimit, errStuck, func() (err error) {
 		if d.store != nil {
@@ -128,10 +134,12 @@ func (d *Daemon) closeStore(ctx context.Context) error {
 }
 
 // errStuck says that a step of the drain was left behind.
-var errStuck = errors.New("kvcached: the disk does not answer; what was durable is there at the next start, once this process has ended")
+var errStuck = errors.New("kvcached: the disk does not answer; what was durable is there at the next start, once " +
+	"this process has ended")
 
-// within waits for f, which should return soon after ctx has ended. If it does not within patience, it is left alone with what it
-// holds, such as the lock of the data directory, until the process ends, and the error is stuck.
+// within waits for f, which should return soon after ctx has ended. If it does not within patience,
+// it is left alone with what it holds, such as the lock of the data directory, until the process
+// ends, and the error is stuck.
 func within(ctx context.Context, patience time.Duration, stuck error, f func() error) error {
 	ended := make(chan error, 1)
 	go func() { ended <- f() }()
@@ -167,7 +175,8 @@ func (c *Config) quota(namespace string) (account string, q QuotaConfig) {
 		return "", q
 	}
 	for i, q := range c.Quotas {
-		if (q.Tenant == "" || q.Tenant == n.Tenant) && (q.Model == "" || q.Model == n.Model) && (q.Namespace == "" || q.Namespace == namespace) {
+		if (q.Tenant == "" || q.Tenant == n.Tenant) && (q.Model == "" || q.Model == n.Model) &&
+			(q.Namespace == "" || q.Namespace == namespace) {
 			return fmt.Sprintf("quota[%d]", i), q
 		}
 	}
@@ -201,14 +210,16 @@ func (c *Config) sealingKey() ([]byte, error) {
 	}
 	key, err := hex.DecodeString(strings.TrimSpace(string(text)))
 	if err != nil || len(key) != 32 {
-		return nil, fmt.Errorf("ssd.key_file: %s has neither 32 bytes nor 64 hexadecimal digits; openssl rand -hex 32 makes one", c.SSD.KeyFile)
+		return nil, fmt.Errorf("ssd.key_file: %s has neither 32 bytes nor 64 hexadecimal digits; openssl rand -hex "+
+			"32 makes one", c.SSD.KeyFile)
 	}
 	return key, nil
 }
 
 func (d *Daemon) status() status {
 	s := status{
-		Reason: d.unready(), Cache: d.config.cacheID(), Draining: d.draining.Load(), Etcd: d.member.state(), Serves: d.Endpoints(),
+		Reason: d.unready(), Cache: d.config.cacheID(), Draining: d.draining.Load(), Etcd: d.member.state(),
+		Serves: d.Endpoints(),
 	}
 	s.Ready = s.Reason == ""
 	if v := d.view.Load(); v != nil {
@@ -217,7 +228,8 @@ func (d *Daemon) status() status {
 	st := d.store.Stats()
 	if st.HasSSD {
 		s.SSD = &ssdStatus{
-			Bytes: int64(d.config.Daemon.SSD), Limit: st.SSD.SegmentLimit, Used: st.SSD.SegmentBytes + st.SSD.RowFileBytes, Blocks: st.SSD.Records,
+			Bytes: int64(d.config.Daemon.SSD), Limit: st.SSD.SegmentLimit,
+			Used: st.SSD.SegmentBytes + st.SSD.RowFileBytes, Blocks: st.SSD.Records,
 			Loading: st.Loading.Fraction < 1, Loaded: st.Loading.Fraction,
 		}
 	}

@@ -18,8 +18,8 @@ const (
 	leastSSD = 128 << 20
 )
 
-// maxStripes is over how many connections a block may be pulled: of the 64 that a cache lets one host have, and room for
-// the TLS lane.
+// maxStripes is over how many connections a block may be pulled: of the 64 that a cache lets one
+// host have, and room for the TLS lane.
 const maxStripes = 16
 
 // maxReplicas is to how many other hosts a hot block may go.
@@ -67,7 +67,8 @@ func (c *Config) validateDaemon(p *problems) {
 		}
 	}
 	if d.Advertise != "" && !address.IsHost(d.Advertise) {
-		p.add("kvcached.advertise", "%q is no host; give a host name or an address without a port, such as gpu1.example or 10.0.0.7", d.Advertise)
+		p.add("kvcached.advertise", "%q is no host; give a host name or an address without a port, such as "+
+			"gpu1.example or 10.0.0.7", d.Advertise)
 	}
 	if d.Heartbeat.Std().Milliseconds() < 100 {
 		p.add("kvcached.heartbeat", "%s is too short; use 100ms or more, 5s suits most fleets", d.Heartbeat)
@@ -131,7 +132,8 @@ func (c *Config) validateListeners(p *problems) {
 		}
 		for _, other := range all[:i] {
 			if l.tcp && other.tcp && listen.Overlap(l.address, other.address) {
-				p.add(l.field, "%q cannot be listened on next to %s, %q; give it another port", l.address, other.field, other.address)
+				p.add(l.field, "%q cannot be listened on next to %s, %q; give it another port", l.address, other.field,
+					other.address)
 			}
 		}
 	}
@@ -201,10 +203,12 @@ func (c *Config) validateBounds(p *problems) {
 			p.add(fmt.Sprintf("quota[%d]", i), "names no tenant, model or namespace; give one")
 		}
 		if q.RAM > c.Daemon.RAM {
-			p.add(fmt.Sprintf("quota[%d].ram", i), "%s is more than kvcached.ram, %s; give less, or 0 for no bound", q.RAM, c.Daemon.RAM)
+			p.add(fmt.Sprintf("quota[%d].ram", i), "%s is more than kvcached.ram, %s; give less, or 0 for no bound",
+				q.RAM, c.Daemon.RAM)
 		}
 		if c.onDisk() && q.SSD > c.Daemon.SSD {
-			p.add(fmt.Sprintf("quota[%d].ssd", i), "%s is more than kvcached.ssd, %s; give less, or 0 for no bound", q.SSD, c.Daemon.SSD)
+			p.add(fmt.Sprintf("quota[%d].ssd", i), "%s is more than kvcached.ssd, %s; give less, or 0 for no bound",
+				q.SSD, c.Daemon.SSD)
 		}
 	}
 }
@@ -216,7 +220,8 @@ func (c *Config) validateUsers(p *problems) {
 			p.add(fmt.Sprintf("resp.users[%d]", i), "needs a name and a password_file")
 		}
 		if first, there := users[u.Name]; there {
-			p.add(fmt.Sprintf("resp.users[%d].name", i), "%q is that of resp.users[%d], too; give each user a name of its own", u.Name, first)
+			p.add(fmt.Sprintf("resp.users[%d].name", i), "%q is that of resp.users[%d], too; give each user a name "+
+				"of its own", u.Name, first)
 		} else {
 			users[u.Name] = i
 		}
@@ -226,7 +231,8 @@ func (c *Config) validateUsers(p *problems) {
 			p.add(fmt.Sprintf("s3.keys[%d]", i), "needs access and secret_file")
 		}
 		if first, there := keys[k.Access]; there {
-			p.add(fmt.Sprintf("s3.keys[%d].access", i), "%q is that of s3.keys[%d], too; give each key an access of its own", k.Access, first)
+			p.add(fmt.Sprintf("s3.keys[%d].access", i), "%q is that of s3.keys[%d], too; give each key an access of "+
+				"its own", k.Access, first)
 		} else {
 			keys[k.Access] = i
 		}

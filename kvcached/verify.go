@@ -18,7 +18,8 @@ var ErrDamaged = errors.New("kvcached: the SSD tier is damaged")
 // what it has found; bad hears of each damage, progress how many bytes of all
 // were read. An error is ErrDamaged with a whole report, or says why there is none.
 // Damaged blocks are misses when the daemon runs again.
-func Verify(ctx context.Context, data string, c SSDConfig, bad func(ssd.Damage), progress func(done, all int64)) (v ssd.Verified, err error) {
+func Verify(ctx context.Context, data string, c SSDConfig, bad func(ssd.Damage),
+	progress func(done, all int64)) (v ssd.Verified, err error) {
 	dir := filepath.Join(data, ssdDir)
 	if _, err := os.Stat(dir); err != nil {
 		return v, fmt.Errorf("kvcached: no SSD tier: %w; name the directory that cgn-kvcached has as --data", err)
@@ -41,11 +42,13 @@ func Verify(ctx context.Context, data string, c SSDConfig, bad func(ssd.Damage),
 	}
 	if errors.Is(rowsErr, fs.ErrNotExist) && v.Segments > 0 {
 		v.Bad++
-		bad(ssd.Damage{File: filepath.Join(dir, ssd.RowsDir), Err: errors.New("the index is missing; a start makes it again from the segments, as far as that goes")})
+		bad(ssd.Damage{File: filepath.Join(dir, ssd.RowsDir),
+			Err: errors.New("the index is missing; a start makes it again from the segments, as far as that goes")})
 	}
 	switch {
 	case v.Bad > 0 && v.Lost > 0:
-		err = fmt.Errorf("%w in %d places; %d of %d live blocks have no sound record; they are misses", ErrDamaged, v.Bad, v.Lost, v.Rows)
+		err = fmt.Errorf("%w in %d places; %d of %d live blocks have no sound record; they are misses", ErrDamaged,
+			v.Bad, v.Lost, v.Rows)
 	case v.Bad > 0:
 		err = fmt.Errorf("%w in %d places", ErrDamaged, v.Bad)
 	case v.Lost > 0:
@@ -65,5 +68,6 @@ func verifyError(err error) error {
 	case !key.Given:
 		return fmt.Errorf("%w; give the daemon's ssd.key_file with --key-file", err)
 	}
-	return fmt.Errorf("%w; give the key that the directory was made with, the daemon's ssd.key_file, with --key-file", err)
+	return fmt.Errorf("%w; give the key that the directory was made with, the daemon's ssd.key_file, with --key-file",
+		err)
 }

@@ -10,7 +10,8 @@ import (
 	"testing"
 )
 
-// TestMissingToolsAreNamed: a test that make test cannot run for want of a tool is not skipped in silence.
+// TestMissingToolsAreNamed: a test that make test cannot run for want of a tool is not skipped in
+// silence.
 func TestMissingToolsAreNamed(t *testing.T) {
 	tools := func(path string, args ...string) (string, error) {
 		c := exec.Command("/bin/sh", append([]string{"tools.sh"}, args...)...)
@@ -25,7 +26,8 @@ func TestMissingToolsAreNamed(t *testing.T) {
 		}
 	}
 	out, err := tools(bare)
-	for _, want := range []string{"TestDigestsInAnotherLanguage SKIPPED", "python3 (apt-get install python3)", "curl (apt-get install curl)", "check-race MISSING: a C compiler"} {
+	for _, want := range []string{"TestDigestsInAnotherLanguage SKIPPED", "python3 (apt-get install python3)",
+		"curl (apt-get install curl)", "check-race MISSING: a C compiler"} {
 		if err != nil || !strings.Contains(regexp.MustCompile(` +`).ReplaceAllString(out, " "), want) {
 			t.Errorf("without any tool: %v, want %q in\n%s", err, want, out)
 		}
@@ -40,7 +42,8 @@ func TestMissingToolsAreNamed(t *testing.T) {
 	}
 }
 
-// TestTrace: measurements take the trace that is named, else the public one beside the checkout, and say which.
+// TestTrace: measurements take the trace that is named, else the public one beside the checkout,
+// and say which.
 func TestTrace(t *testing.T) {
 	script, err := os.ReadFile("trace.sh")
 	if err != nil {
@@ -75,20 +78,23 @@ func TestTrace(t *testing.T) {
 		t.Fatal(err)
 	}
 	name, said := trace("TRACE=")
-	if _, err := os.Stat(filepath.Join(root, "checkout", name)); err != nil || !strings.Contains(said, name) || !strings.HasSuffix(name, ".jsonl") {
+	if _, err := os.Stat(filepath.Join(root, "checkout", name)); err != nil || !strings.Contains(said, name) ||
+		!strings.HasSuffix(name, ".jsonl") {
 		t.Errorf("with the public one: %q (%v), %s", name, err, said)
 	}
 	if name, said := trace("TRACE=own.jsonl"); name != "own.jsonl" || !strings.Contains(said, name) {
 		t.Errorf("named: %q, %s", name, said)
 	}
 	for _, user := range []string{"quality.sh", "kv.sh", "compare/dynamo/run.sh"} {
-		if page, err := os.ReadFile(user); err != nil || !strings.Contains(string(page), "$(") || !strings.Contains(string(page), "perf/trace.sh)") {
+		if page, err := os.ReadFile(user); err != nil || !strings.Contains(string(page), "$(") ||
+			!strings.Contains(string(page), "perf/trace.sh)") {
 			t.Errorf("%s does not ask which trace: %v", user, err)
 		}
 	}
 }
 
-// TestEveryPrerequisiteIsNamed holds the lists of tools.sh to the tests that skip and to what make check runs.
+// TestEveryPrerequisiteIsNamed holds the lists of tools.sh to the tests that skip and to what make
+// check runs.
 func TestEveryPrerequisiteIsNamed(t *testing.T) {
 	script, err := os.ReadFile("tools.sh")
 	if err != nil {

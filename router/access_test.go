@@ -31,7 +31,9 @@ func TestAccessLogOnAFullDisk(t *testing.T) {
 	}
 	s := serve(t, simulate(t, 1), func(c *router.Config) { c.Log.Access = "/dev/full" })
 	mustAll(t, "without a log", []*reply{s.chat(chatBody("hello", plain)), s.chat(chatBody("hello again", plain))})
-	eventually(t, "the lines are counted", func() bool { return s.metrics().sum("cgn_router_access_log_dropped_total") == 2 })
+	eventually(t, "the lines are counted", func() bool {
+		return s.metrics().sum("cgn_router_access_log_dropped_total") == 2
+	})
 	if s.log.count("access log not written") == 0 {
 		t.Error("the log does not tell")
 	}

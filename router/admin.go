@@ -71,7 +71,8 @@ func (r *Router) debugFleet(w http.ResponseWriter, _ *http.Request) {
 func (r *Router) debugRoute(w http.ResponseWriter, req *http.Request) {
 	api, ok := explainable[req.URL.Query().Get("api")]
 	if !ok {
-		writeError(w, &apierror.Error{Status: 400, Param: "api", Message: "api must be chat, completions, responses, messages or embeddings"})
+		writeError(w, &apierror.Error{Status: 400, Param: "api",
+			Message: "api must be chat, completions, responses, messages or embeddings"})
 		return
 	}
 	body, err := io.ReadAll(http.MaxBytesReader(w, req.Body, int64(r.config.Limits.MaxBody)))

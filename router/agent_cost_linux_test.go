@@ -42,7 +42,9 @@ func TestAgentCost(t *testing.T) {
 			sites := make([]*site, c.routers)
 			for i := range sites {
 				s := follow(t, etcd, 1)
-				eventually(t, "the router follows the agent", func() bool { return s.metrics().sum("cgn_router_node_signals", `from="stream"`) == 1 })
+				eventually(t, "the router follows the agent", func() bool {
+					return s.metrics().sum("cgn_router_node_signals", `from="stream"`) == 1
+				})
 				sites[i] = s
 			}
 			ask := func(limit time.Duration) {
@@ -61,10 +63,14 @@ func TestAgentCost(t *testing.T) {
 			before, idle := costOf(t, pid), costOf(t, ticker.Process.Pid)
 			ask(time.Duration(seconds) * time.Second)
 			used, ticks := costOf(t, pid).since(&before), costOf(t, ticker.Process.Pid).since(&idle)
-			t.Logf("%d routers, %d requests a second: %.2f %% of a core, %.0f wakes a second, %.1f MB resident, over %.1f s; a program that does nothing but wake 14 times a second: %.2f %%",
-				c.routers, c.rate, used.percent(), used.wakesPerSecond(), float64(used.resident)/1e6, used.over.Seconds(), ticks.percent())
-			if c.rate == 0 && (used.wakesPerSecond() > mostWakes || used.resident > mostResident || used.percent() > mostTicks*ticks.percent()) {
-				t.Errorf("that is more than %d wakes a second, %d MB or %d times such a program", mostWakes, mostResident/1000000, mostTicks)
+			t.Logf("%d routers, %d requests a second: %.2f %% of a core, %.0f wakes a second, %.1f MB resident, over "+
+				"%.1f s; a program that does nothing but wake 14 times a second: %.2f %%",
+				c.routers, c.rate, used.percent(), used.wakesPerSecond(), float64(used.resident)/1e6,
+				used.over.Seconds(), ticks.percent())
+			if c.rate == 0 && (used.wakesPerSecond() > mostWakes || used.resident > mostResident ||
+				used.percent() > mostTicks*ticks.percent()) {
+				t.Errorf("that is more than %d wakes a second, %d MB or %d times such a program", mostWakes,
+					mostResident/1000000, mostTicks)
 			}
 		})
 	}
@@ -88,7 +94,9 @@ func TestAgentMemory(t *testing.T) {
 	pid := costing(t, bin, etcd)
 	s := follow(t, etcd, 1)
 	l := s.load(8, streaming)
-	eventually(t, "it has relayed streams", func() bool { return l.count(func(a outcome) bool { return a.status == 200 }) >= 200 })
+	eventually(t, "it has relayed streams", func() bool {
+		return l.count(func(a outcome) bool { return a.status == 200 }) >= 200
+	})
 	l.end()
 	resident := costOf(t, pid).resident
 	t.Logf("%.1f MB resident", float64(resident)/1e6)
@@ -108,7 +116,8 @@ func costing(t *testing.T, bin, etcd string) (pid int) {
 		t.Fatal(err)
 	}
 	file := filepath.Join(t.TempDir(), "agent.toml")
-	doc := fmt.Sprintf("[agent]\nnode_id = \"a\"\nlisten = \"127.0.0.1:0\"\nadmin = \"127.0.0.1:0\"\n[engine]\nurl = %q\n[etcd]\nendpoints = [%q]\n[telemetry]\nkernel = %q\nbpf_root = %q\n",
+	doc := fmt.Sprintf("[agent]\nnode_id = \"a\"\nlisten = \"127.0.0.1:0\"\nadmin = \"127.0.0.1:0\"\n[engine]\nurl = "+
+		"%q\n[etcd]\nendpoints = [%q]\n[telemetry]\nkernel = %q\nbpf_root = %q\n",
 		strings.TrimSpace(url), etcd, kernel.Kernel, kernel.Pins)
 	if err := os.WriteFile(file, []byte(doc), 0o600); err != nil {
 		t.Fatal(err)

@@ -18,18 +18,22 @@ func TestDeadlinesOfClientsOpenNoBreaker(t *testing.T) {
 	for i := range 12 {
 		var r *reply
 		for ms := 60; ms <= 4000; ms *= 2 { // the head must come before the deadline
-			if r = s.chat(chatBody(fmt.Sprint("hello ", i), `,"stream":true,"max_tokens":4000`), "x-cgn-deadline-ms", fmt.Sprint(ms)); r.status != 504 {
+			if r = s.chat(chatBody(fmt.Sprint("hello ", i), `,"stream":true,"max_tokens":4000`), "x-cgn-deadline-ms",
+				fmt.Sprint(ms)); r.status != 504 {
 				break
 			}
 		}
-		if r.status != 200 || !strings.Contains(string(r.body), "deadline_exceeded") || strings.Contains(string(r.body), "[DONE]") {
+		if r.status != 200 || !strings.Contains(string(r.body), "deadline_exceeded") ||
+			strings.Contains(string(r.body), "[DONE]") {
 			t.Fatalf("request %d: %v", i, r)
 		}
 	}
 	if n := s.eligible(); n != 2 {
 		t.Errorf("%d of 2 nodes are eligible", n)
 	}
-	mustAll(t, "after the deadlines", together(8, func(i int) *reply { return s.chat(chatBody(fmt.Sprint("after ", i), "")) }))
+	mustAll(t, "after the deadlines", together(8, func(i int) *reply {
+		return s.chat(chatBody(fmt.Sprint("after ", i), ""))
+	}))
 }
 
 // An engine that refuses stream_options is asked again without, and from then on at once.

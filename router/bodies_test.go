@@ -28,10 +28,12 @@ func TestBodiesInAll(t *testing.T) {
 		}
 		enveloped(t, path, body)
 	}
-	for how, body := range map[string]string{"answered": large, "malformed": strings.Repeat("x", len(large)), "left": large[:size/2]} {
+	for how, body := range map[string]string{"answered": large, "malformed": strings.Repeat("x", len(large)),
+		"left": large[:size/2]} {
 		s.idle() // so that the room of the one before has been given back
 		conn := s.dial()
-		fmt.Fprintf(conn, "POST /v1/messages HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\nExpect: 100-continue\r\n\r\n", len(large))
+		fmt.Fprintf(conn, "POST /v1/messages HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\nExpect: 100-continue\r\n\r\n",
+			len(large))
 		held := bufio.NewReader(conn)
 		if line, err := held.ReadString('\n'); !strings.HasPrefix(line, "HTTP/1.1 100 ") || err != nil {
 			t.Fatalf("%s: %q %v", how, line, err)
@@ -72,7 +74,8 @@ func TestAnnouncedBodiesThatDoNotCome(t *testing.T) {
 	var answers []*bufio.Reader
 	for range 2 {
 		conn := s.dial()
-		fmt.Fprintf(conn, "POST /v1/messages HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\nExpect: 100-continue\r\n\r\n", len(large))
+		fmt.Fprintf(conn, "POST /v1/messages HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\nExpect: 100-continue\r\n\r\n",
+			len(large))
 		r := bufio.NewReader(conn)
 		if status, _ := answer(t, r); status != 100 {
 			t.Fatal("the head is not taken")
@@ -107,9 +110,11 @@ func TestUnfinishedChunkedBodies(t *testing.T) {
 		return conn, bufio.NewReader(conn)
 	}
 	small := strings.Repeat("1000\r\n"+strings.Repeat("x", 0x1000)+"\r\n", size/0x1000)
-	for name, part := range map[string]string{"announced": fmt.Sprintf("%x\r\n%s", size, large[:1000]), "small chunks": small} {
+	for name, part := range map[string]string{"announced": fmt.Sprintf("%x\r\n%s", size, large[:1000]),
+		"small chunks": small} {
 		held := s.dial()
-		fmt.Fprintf(held, "POST /v1/messages HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\nExpect: 100-continue\r\n\r\n", len(large))
+		fmt.Fprintf(held, "POST /v1/messages HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\nExpect: 100-continue\r\n\r\n",
+			len(large))
 		first := bufio.NewReader(held)
 		if status, _ := answer(t, first); status != 100 {
 			t.Fatal("the head is not taken")

@@ -145,10 +145,14 @@ func TestTimeoutsOpenTheBreaker(t *testing.T) {
 func TestBrokenStreamsLeaveNoBelief(t *testing.T) {
 	text := document(1, 6000)
 	failing := map[string]string{
-		"/v1/chat/completions": "data: {\"choices\":[{\"delta\":{\"content\":\"a\"}}]}\n\ndata: {\"error\":{\"message\":\"out of memory\"}}\n\ndata: [DONE]\n\n",
-		"/v1/completions":      "data: {\"choices\":[{\"text\":\"a\"}]}\n\ndata: {\"error\":{\"message\":\"out of memory\"}}\n\ndata: [DONE]\n\n",
-		"/v1/messages":         "event: message_start\ndata: {\"type\":\"message_start\"}\n\nevent: error\ndata: {\"type\":\"error\"}\n\n",
-		"/v1/responses":        "event: response.created\ndata: {\"type\":\"response.created\"}\n\nevent: response.failed\ndata: {\"type\":\"response.failed\"}\n\n",
+		"/v1/chat/completions": "data: {\"choices\":[{\"delta\":{\"content\":\"a\"}}]}\n\ndata: " +
+			"{\"error\":{\"message\":\"out of memory\"}}\n\ndata: [DONE]\n\n",
+		"/v1/completions": "data: {\"choices\":[{\"text\":\"a\"}]}\n\ndata: {\"error\":{\"message\":\"out of " +
+			"memory\"}}\n\ndata: [DONE]\n\n",
+		"/v1/messages": "event: message_start\ndata: {\"type\":\"message_start\"}\n\nevent: error\ndata: " +
+			"{\"type\":\"error\"}\n\n",
+		"/v1/responses": "event: response.created\ndata: {\"type\":\"response.created\"}\n\nevent: " +
+			"response.failed\ndata: {\"type\":\"response.failed\"}\n\n",
 	}
 	bodies := map[string]string{
 		"/v1/chat/completions": chatBody(text, streaming),
@@ -207,7 +211,8 @@ func TestAccessLogTells(t *testing.T) {
 	if l := lines["whole"]; l.Bytes != len(whole.body) || l.Stream {
 		t.Errorf("%+v of %d bytes", l, len(whole.body))
 	}
-	if l := lines["unknown"]; l.Model != "nobody's" || l.Cause != "model_not_found" || l.End != "refused" || l.Status != 404 || l.Bytes != len(unknown.body) {
+	if l := lines["unknown"]; l.Model != "nobody's" || l.Cause != "model_not_found" || l.End != "refused" ||
+		l.Status != 404 || l.Bytes != len(unknown.body) {
 		t.Errorf("of a model that nobody serves: %+v, answered %s", l, unknown.body)
 	}
 	if l := lines["lost"]; l.Cause == "" || l.End != "refused" || l.Bytes != len(lost.body) {
@@ -217,7 +222,8 @@ func TestAccessLogTells(t *testing.T) {
 		l := lines[id]
 		var matched, total int
 		fmt.Sscanf(r.header.Get("x-cgn-overlap"), "%d/%d", &matched, &total)
-		if l.Node != r.node() || l.Status != 200 || l.End != "complete" || fmt.Sprint(l.Attempts) != r.attempts() || !l.Stream || l.API != "chat" || l.Model != "sim" {
+		if l.Node != r.node() || l.Status != 200 || l.End != "complete" || fmt.Sprint(l.Attempts) != r.attempts() ||
+			!l.Stream || l.API != "chat" || l.Model != "sim" {
 			t.Errorf("%s: %+v of %v", id, l, r.header)
 		}
 		if l.Matched != matched || l.Total != total || total < 90 {
@@ -226,7 +232,8 @@ func TestAccessLogTells(t *testing.T) {
 		if l.TTFT <= 0 || l.TTFT > l.Duration || l.Duration > time.Since(began).Seconds() || l.Bytes != len(r.body) {
 			t.Errorf("%s: first byte after %v s, end after %v s, %d bytes", id, l.TTFT, l.Duration, l.Bytes)
 		}
-		for name, n := range map[string]int{"prompt_tokens": l.Prompt, "completion_tokens": l.Completion, "cached_tokens": l.Cached} {
+		for name, n := range map[string]int{"prompt_tokens": l.Prompt, "completion_tokens": l.Completion,
+			"cached_tokens": l.Cached} {
 			if !strings.Contains(string(r.body), fmt.Sprintf("%q:%d,", name, n)) {
 				t.Errorf("%s: %d %s are not what the engine says", id, n, name)
 			}
@@ -238,7 +245,8 @@ func TestAccessLogTells(t *testing.T) {
 	if l := lines["moved"]; l.Attempts != 2 || l.Cause != "overloaded" {
 		t.Errorf("a retry: %+v", l)
 	}
-	if l := lines["hung"]; hung.status != 504 || l.Status != 504 || l.Node != "sim-1" || l.End != "refused" || l.Cause != "timeout" {
+	if l := lines["hung"]; hung.status != 504 || l.Status != 504 || l.Node != "sim-1" || l.End != "refused" ||
+		l.Cause != "timeout" {
 		t.Errorf("%v: %+v", hung, l)
 	}
 	if l := lines["running"]; l.End != "shutdown" || l.Node != "sim-0" || l.Status != 200 {

@@ -36,7 +36,8 @@ func cacheOf(t *testing.T, id, etcd, certificates string) *kvcached.Daemon {
 	dir := t.TempDir()
 	files := pki.FilesIn(certificates, pki.KVCached)
 	c.TLS = kvcached.TLSConfig{CA: files.CA, Cert: files.Cert, Key: files.Key}
-	c.Daemon.Data, c.Daemon.Sock, c.Daemon.Admin, c.Daemon.RAM, c.Daemon.SSD = dir, filepath.Join(dir, "kv.sock"), "127.0.0.1:0", 32<<20, 0
+	c.Daemon.Data, c.Daemon.Sock, c.Daemon.Admin, c.Daemon.RAM, c.Daemon.SSD = dir, filepath.Join(dir, "kv.sock"),
+		"127.0.0.1:0", 32<<20, 0
 	c.Daemon.CacheID, c.Daemon.Heartbeat, c.Etcd.Endpoints = id, config.Duration(heartbeat), []string{etcd}
 	c.RESP.Listen, c.QUIC.Listen, c.GRPC.Listen = "127.0.0.1:0", "127.0.0.1:0", "127.0.0.1:0"
 	c.Logger = slog.New(slog.DiscardHandler)
@@ -89,7 +90,8 @@ func getBlock(t *testing.T, at, certificates string, space block.Namespace, dige
 		t.Fatal(err)
 	}
 	defer conn.Close()
-	stream, err := cognitorav1.NewKvClient(conn).Get(t.Context(), &cognitorav1.GetRequest{Namespace: space.String(), Digest: digest[:]})
+	stream, err := cognitorav1.NewKvClient(conn).Get(t.Context(), &cognitorav1.GetRequest{Namespace: space.String(),
+		Digest: digest[:]})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -151,11 +153,13 @@ func TestABlockFromOneHostToAnother(t *testing.T) {
 	eventually(t, "both caches are followed", func() bool { return s.metrics().sum("cgn_router_caches_live") == 2 })
 
 	message := strings.Repeat("Tell me what is where. ", 60)
-	body, err := json.Marshal(map[string]any{"model": "sim", "max_tokens": 1, "messages": []any{map[string]string{"role": "user", "content": message}}})
+	body, err := json.Marshal(map[string]any{"model": "sim", "max_tokens": 1,
+		"messages": []any{map[string]string{"role": "user", "content": message}}})
 	if err != nil {
 		t.Fatal(err)
 	}
-	space := block.Namespace{Model: "sim", Revision: "1", DType: "bf16", Layout: "test", Tokens: block.Tokens, TP: 1, PP: 1}
+	space := block.Namespace{Model: "sim", Revision: "1", DType: "bf16", Layout: "test", Tokens: block.Tokens, TP: 1,
+		PP: 1}
 	chain := digestsOf("sim", message)
 	held := len(chain) - 3
 	payload := func(i int) []byte { return bytes.Repeat([]byte{byte(i), 'x'}, 50_000) }
@@ -181,5 +185,7 @@ func TestABlockFromOneHostToAnother(t *testing.T) {
 	if getBlock(t, b.At("grpc"), certificates, space, chain[held]) != nil {
 		t.Error("a block that nobody has")
 	}
-	eventually(t, "the router knows what b has pulled", func() bool { return s.explain(string(body)).Candidates[1].Host == 1 })
+	eventually(t, "the router knows what b has pulled", func() bool {
+		return s.explain(string(body)).Candidates[1].Host == 1
+	})
 }

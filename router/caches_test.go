@@ -65,7 +65,8 @@ func TestCachesCount(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ns := block.Namespace{Model: "sim", Revision: "1", DType: "bf16", Layout: "test", Tokens: block.Tokens, TP: 1, PP: 1}
+	ns := block.Namespace{Model: "sim", Revision: "1", DType: "bf16", Layout: "test", Tokens: block.Tokens, TP: 1,
+		PP: 1}
 	digest := block.Seed("sim", "", "")
 	for i := range 15 {
 		parent := digest
@@ -83,7 +84,8 @@ func TestCachesCount(t *testing.T) {
 		e = s.explainAs("completions", string(body))
 		return e.Candidates[1].Host == 15
 	})
-	if a, b := e.Candidates[0], e.Candidates[1]; e.Winner != "sim-1" || a.Overlap != 0 || b.Overlap != 0.75*15/20 || b.Matched != 0 || b.Disk != 15 {
+	if a, b := e.Candidates[0], e.Candidates[1]; e.Winner != "sim-1" || a.Overlap != 0 || b.Overlap != 0.75*15/20 ||
+		b.Matched != 0 || b.Disk != 15 {
 		t.Errorf("%+v", e)
 	}
 	r := s.post("/v1/completions", string(body))
@@ -91,7 +93,8 @@ func TestCachesCount(t *testing.T) {
 		t.Errorf("it went to %s with overlap %s", r.node(), r.header.Get("x-cgn-overlap"))
 	}
 	m := s.metrics()
-	if m.sum("cgn_router_caches_live") != 1 || m.sum("cgn_router_caches_blocks") != 15 || m.sum("cgn_router_caches_resyncs_total") != 1 {
+	if m.sum("cgn_router_caches_live") != 1 || m.sum("cgn_router_caches_blocks") != 15 ||
+		m.sum("cgn_router_caches_resyncs_total") != 1 {
 		t.Errorf("live %v, blocks %v", m.sum("cgn_router_caches_live"), m.sum("cgn_router_caches_blocks"))
 	}
 }

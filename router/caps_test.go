@@ -12,7 +12,8 @@ import (
 func TestCapsPerModelAndRole(t *testing.T) {
 	engines := simulate(t, 3)
 	s := serve(t, nil, func(c *router.Config) {
-		c.Router.Backends = []string{engines[0].URL() + ",id=b", engines[1].URL() + ",id=d,role=decode", engines[2].URL() + ",id=p,role=prefill"}
+		c.Router.Backends = []string{engines[0].URL() + ",id=b", engines[1].URL() + ",id=d,role=decode",
+			engines[2].URL() + ",id=p,role=prefill"}
 		c.Admission.MaxQueue = 1
 		c.Models = []router.ModelConfig{{Name: "sim", MaxQueueDecode: 2}}
 	})
@@ -27,7 +28,8 @@ func TestCapsPerModelAndRole(t *testing.T) {
 	if taken["b"] != 1 || taken["d"] != 2 {
 		t.Errorf("sent to %v", taken)
 	}
-	if r := s.chat(chatBody("one more", plain)); r.status != 503 || r.code() != "queue_full" || r.header.Get("Retry-After") == "" {
+	if r := s.chat(chatBody("one more", plain)); r.status != 503 || r.code() != "queue_full" ||
+		r.header.Get("Retry-After") == "" {
 		t.Errorf("above both caps: %v", r)
 	}
 	p := s.metrics()

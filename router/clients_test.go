@@ -19,7 +19,8 @@ func TestClientThatLeavesCancelsUpstream(t *testing.T) {
 	const tries = 3
 	s, leavers := serve(t, simulate(t, 2), func(c *router.Config) {
 		for _, wait := range []*config.Duration{
-			&c.Timeouts.FirstByte, &c.Timeouts.FirstByteCold, &c.Timeouts.PatienceFloor, &c.Timeouts.StallFloor, &c.Timeouts.Idle, &c.Timeouts.Total,
+			&c.Timeouts.FirstByte, &c.Timeouts.FirstByteCold, &c.Timeouts.PatienceFloor, &c.Timeouts.StallFloor,
+			&c.Timeouts.Idle, &c.Timeouts.Total,
 			&c.Limits.HeaderTimeout, &c.Limits.BodyTimeout, &c.Limits.KeepAlive, &c.Limits.SlowReader,
 		} {
 			*wait = config.Duration(time.Hour)

@@ -166,7 +166,8 @@ func etcdGoes(t *testing.T, beat, outage time.Duration) {
 	patience := soon + 4*beat
 	stale := func() bool { return s.metrics().sum("cgn_router_fleet_stale") == 1 }
 	load.until(patience, "etcd stopped", func(*reply) bool { return stale() })
-	if status, page := s.get(s.admin + "/readyz"); status != 200 || !bytes.Contains(page, []byte("etcd does not answer")) {
+	if status, page := s.get(s.admin + "/readyz"); status != 200 ||
+		!bytes.Contains(page, []byte("etcd does not answer")) {
 		t.Errorf("readyz: %d %s", status, page)
 	}
 	load.until(outage+patience, "without etcd", func(*reply) bool { return time.Since(stopped) > outage })
@@ -234,7 +235,8 @@ func policyIsRefusedAsAWhole(t *testing.T, s *site, c *cluster.Client) {
 		t.Fatal(err)
 	}
 	eventually(t, "the policy is in force", func() bool { return reloads("applied") == was+1 })
-	for i, garbage := range []string{"", "garbage", "[1]", `{"mode":"random","kv":7}`, `{"weights":{"kv":0,"load":0,"power":0,"capacity":0}}`, `{"mode":"random","knob":1}`, "\xff\xfe"} {
+	for i, garbage := range []string{"", "garbage", "[1]", `{"mode":"random","kv":7}`,
+		`{"weights":{"kv":0,"load":0,"power":0,"capacity":0}}`, `{"mode":"random","knob":1}`, "\xff\xfe"} {
 		if err := c.PutPolicy(t.Context(), []byte(garbage)); err != nil {
 			t.Fatal(err)
 		}
@@ -253,7 +255,8 @@ func policyIsRefusedAsAWhole(t *testing.T, s *site, c *cluster.Client) {
 	if n := reloads("applied"); n != was+1 {
 		t.Errorf("%v policies were applied", n-was)
 	}
-	if err := c.PutPolicy(t.Context(), []byte(`{"kv":0.5,"load":0.3,"power":0.1,"capacity":0.1,"max_queue":0,"ttft_slo_ms":500}`)); err != nil {
+	if err := c.PutPolicy(t.Context(),
+		[]byte(`{"kv":0.5,"load":0.3,"power":0.1,"capacity":0.1,"max_queue":0,"ttft_slo_ms":500}`)); err != nil {
 		t.Fatal(err)
 	}
 	eventually(t, "the flat form is taken", func() bool { return reloads("applied") == was+2 })
@@ -279,7 +282,10 @@ func aliasIsSpliced(t *testing.T, s *site, c *cluster.Client, engines []*engine.
 	if err := c.PutModel(t.Context(), "sim", cluster.Model{Aliases: []string{"gpt-4o"}}); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the alias is known", func() bool { status, _ := s.get(s.url + "/v1/models/gpt-4o"); return status == 200 })
+	eventually(t, "the alias is known", func() bool {
+		status, _ := s.get(s.url + "/v1/models/gpt-4o")
+		return status == 200
+	})
 	body := `{ "messages":[{"role":"user","content":"gpt-4o"}], "model" : "gpt-4\u006f" ,"max_tokens":2}`
 	r := s.ask(http.MethodPost, "/v1/chat/completions", body)
 	mustAll(t, "alias", []*reply{r})
@@ -330,7 +336,9 @@ func malformedValuesChangeNothing(t *testing.T, s *site, c *cluster.Client) {
 			t.Fatal(err)
 		}
 	}
-	eventually(t, "both are counted", func() bool { return s.metrics().sum("cgn_router_fleet_malformed_total") == before+2 })
+	eventually(t, "both are counted", func() bool {
+		return s.metrics().sum("cgn_router_fleet_malformed_total") == before+2
+	})
 	mustAll(t, "alias", []*reply{s.chat(strings.Replace(chatBody("hello", plain), `"sim"`, `"gpt-4o"`, 1))})
 	if n := s.metrics().sum("cgn_router_fleet_nodes"); n != 2 {
 		t.Errorf("%v nodes", n)

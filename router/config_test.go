@@ -30,39 +30,53 @@ func TestWhatCannotWorkIsRefusedByItsField(t *testing.T) {
 		"":                                   "backend: no engine",
 		"--backend http://e:1 --backend e:2": "router.backends[1]: backend",
 		"--backend http://e:1,rank=3":        "router.backends[0]: backend",
-		"--backend http://e:1 --backend http://e:1/x":                              "give one of them another id=",
-		"--backend http://user:secret@e:1":                                         "api_key_file",
-		"--backend http://e:1 --log-level loud":                                    "debug, info, warn, error",
-		"--backend http://e:1 --log-format xml":                                    "text, json",
-		"--backend http://e:1 --timeouts.dial 0s":                                  "timeouts.dial: 0s is too short",
-		"--backend http://e:1 --timeouts.stall_floor 0s":                           "timeouts.stall_floor",
-		"--backend http://e:1 --limits.slow_reader 0s":                             "limits.slow_reader",
-		"--backend http://e:1 --prefix.lifetime 0s":                                "prefix.lifetime",
-		"--backend http://e:1 --limits.max_body 0":                                 "limits.max_body",
-		"--backend http://e:1 --limits.max_body 99999GiB":                          "limits.max_body: 99999GiB is more than limits.max_body_total, 1GiB",
-		"--backend http://e:1 --tls.cert c":                                        "tls.cert: goes together with tls.key",
-		"--backend http://e:1 --tls.client_ca c":                                   "tls.client_ca: needs tls.cert",
-		"--backend http://e:1 --upstream_tls.key k --upstream_tls.ca c":            "upstream_tls.cert: goes together",
-		"--backend http://e:1 --upstream_tls.key k --upstream_tls.cert c":          "upstream_tls.ca: empty",
-		"--etcd h:1 --etcd.key k":                                                  "etcd.cert and etcd.key go together",
-		"--etcd h:1 --etcd.username u":                                             "etcd.username and etcd.password_file go together",
-		"--backend http://e:1 --listen 8080":                                       "router.listen: \"8080\" is not an address",
-		"--backend http://e:1 --listen unix:x":                                     "use host:port or unix:///path",
-		"--backend http://e:1 --listen 127.0.0.1:70000":                            "\"70000\" is not a port",
-		"--backend http://e:1 --listen 127.0.0.1:80 --admin 127.0.0.1:80":          "router.admin: \"127.0.0.1:80\" cannot be listened on next to router.listen",
-		"--backend http://e:1 --listen 127.0.0.1:0 --admin 127.0.0.1:0":            "",
-		"--backend http://127.0.0.1:8080":                                          "router.backends[0]: 127.0.0.1:8080 is where the router itself listens",
-		"--nope":                                                                   "configuration: --nope: unknown flag (see --help)",
-		"--etcd ftp://etcd1:2379":                                                  "etcd.endpoints[0]: \"ftp://etcd1:2379\" is not an address of etcd",
-		"--backend http://e:1 --tls-cert c":                                        "tls.cert: goes together with tls.key",
-		"--etcd etcd1":                                                             "etcd.endpoints[0]: \"etcd1\" is not an address of etcd",
+		"--backend http://e:1 --backend http://e:1/x":    "give one of them another id=",
+		"--backend http://user:secret@e:1":               "api_key_file",
+		"--backend http://e:1 --log-level loud":          "debug, info, warn, error",
+		"--backend http://e:1 --log-format xml":          "text, json",
+		"--backend http://e:1 --timeouts.dial 0s":        "timeouts.dial: 0s is too short",
+		"--backend http://e:1 --timeouts.stall_floor 0s": "timeouts.stall_floor",
+		"--backend http://e:1 --limits.slow_reader 0s":   "limits.slow_reader",
+		"--backend http://e:1 --prefix.lifetime 0s":      "prefix.lifetime",
+		"--backend http://e:1 --limits.max_body 0":       "limits.max_body",
+		"--backend http://e:1 --limits.max_body 99999GiB": "limits.max_body: 99999GiB is " +
+			"more than limits.max_body_total, 1GiB",
+		"--backend http://e:1 --tls.cert c": "tls.cert: goes together with " +
+			"tls.key",
+		"--backend http://e:1 --tls.client_ca c":                          "tls.client_ca: needs tls.cert",
+		"--backend http://e:1 --upstream_tls.key k --upstream_tls.ca c":   "upstream_tls.cert: goes together",
+		"--backend http://e:1 --upstream_tls.key k --upstream_tls.cert c": "upstream_tls.ca: empty",
+		"--etcd h:1 --etcd.key k": "etcd.cert and etcd.key go " +
+			"together",
+		"--etcd h:1 --etcd.username u": "etcd.username and " +
+			"etcd.password_file go together",
+		"--backend http://e:1 --listen 8080": "router.listen: \"8080\" is not " +
+			"an address",
+		"--backend http://e:1 --listen unix:x":          "use host:port or unix:///path",
+		"--backend http://e:1 --listen 127.0.0.1:70000": "\"70000\" is not a port",
+		"--backend http://e:1 --listen 127.0.0.1:80 --admin 127.0.0.1:80": "router.admin: \"127.0.0.1:80\" " +
+			"cannot be listened on next to router.listen",
+		"--backend http://e:1 --listen 127.0.0.1:0 --admin 127.0.0.1:0": "",
+		"--backend http://127.0.0.1:8080": "router.backends[0]: " +
+			"127.0.0.1:8080 is where the router itself listens",
+		"--nope": "configuration: --nope: unknown " +
+			"flag (see --help)",
+		"--etcd ftp://etcd1:2379": "etcd.endpoints[0]: " +
+			"\"ftp://etcd1:2379\" is not an address of etcd",
+		"--backend http://e:1 --tls-cert c": "tls.cert: goes together with " +
+			"tls.key",
+		"--etcd etcd1": "etcd.endpoints[0]: \"etcd1\" is " +
+			"not an address of etcd",
 		"--etcd https://etcd1:2379 --etcd http://etcd2:2379/ --etcd 10.0.0.1:2379": "",
-		"--backend http://e:1 --listen :8080":                                      "router.listen: \":8080\" is reachable",
-		"--backend http://e:1 --admin 10.0.0.1:1 --insecure-listen":                "router.admin: \"10.0.0.1:1\" is reachable",
-		"--backend http://e:1 --admin 10.0.0.1:1 --insecure-admin":                 "",
-		"--backend http://e:1 --listen :8080 --insecure-admin":                     "router.listen: \":8080\" is reachable",
-		"--backend http://e:1 --listen :8080 --insecure-listen":                    "",
-		"--backend http://e:1 --admin 10.0.0.1:1 --listen unix:///run/x.s":         "router.admin",
+		"--backend http://e:1 --listen :8080": "router.listen: \":8080\" is " +
+			"reachable",
+		"--backend http://e:1 --admin 10.0.0.1:1 --insecure-listen": "router.admin: \"10.0.0.1:1\" is " +
+			"reachable",
+		"--backend http://e:1 --admin 10.0.0.1:1 --insecure-admin": "",
+		"--backend http://e:1 --listen :8080 --insecure-admin": "router.listen: \":8080\" is " +
+			"reachable",
+		"--backend http://e:1 --listen :8080 --insecure-listen":            "",
+		"--backend http://e:1 --admin 10.0.0.1:1 --listen unix:///run/x.s": "router.admin",
 	} {
 		err := check(strings.Fields(args)...)
 		if (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {
@@ -90,7 +104,8 @@ func TestCheckConfigExamines(t *testing.T) {
 		t.Fatal(err)
 	}
 	own, other := pki.FilesIn(filepath.Join(dir, "pki"), pki.Router), pki.FilesIn(filepath.Join(dir, "pki"), pki.Etcd)
-	policy, key, garbage, empty := write("policy", `{"mode":"random"}`), write("key", "sk-1\n"), write("garbage", "{"), write("empty", "")
+	policy, key, garbage, empty := write("policy", `{"mode":"random"}`), write("key", "sk-1\n"), write("garbage", "{"),
+		write("empty", "")
 	table := write("table.toml", "[[backend]]\nurl = \"http://e:2\"\napi_key_file = \""+dir+"/no\"\n")
 	if err := os.Mkdir(filepath.Join(dir, "open"), 0o700); err != nil {
 		t.Fatal(err)
@@ -103,17 +118,22 @@ func TestCheckConfigExamines(t *testing.T) {
 		"--policy-file " + policy + " --backend http://e:2,api_key_file=" + key: "",
 		"--tls.cert " + own.Cert + " --tls.key " + own.Key:                      "",
 		"--access-log " + dir + "/access.log --listen unix://" + dir + "/s":     "",
-		"--access-log -":                                                   "",
-		"--takeover.socket " + dir + "/new/s":                              "",
-		"--takeover.socket " + dir + "/open/s":                             "takeover.socket: " + dir + "/open is no directory or others can write to it",
-		"--takeover.socket " + key + "/s":                                  "takeover.socket: ",
-		"--policy-file " + dir + "/no":                                     "router.policy_file: " + dir + "/no does not exist; name a JSON policy document",
-		"--policy-file " + garbage:                                         "router.policy_file: " + garbage,
-		"--access-log " + dir + "/no/log":                                  "log.access: " + dir + "/no does not exist; name a file in a directory",
-		"--access-log " + dir:                                              "log.access: " + dir + " is a directory",
-		"--listen unix://" + dir + "/no/s":                                 "router.listen: the socket cannot be made",
-		"--admin unix://" + key:                                            "router.admin: " + key + " is there and is no socket",
-		"--backend http://e:2,api_key_file=" + dir + "/no":                 "router.backends[1]: option api_key_file: " + dir + "/no does not exist; name a file that holds",
+		"--access-log -":                      "",
+		"--takeover.socket " + dir + "/new/s": "",
+		"--takeover.socket " + dir + "/open/s": "takeover.socket: " + dir + "/open is no " +
+			"directory or others can write to it",
+		"--takeover.socket " + key + "/s": "takeover.socket: ",
+		"--policy-file " + dir + "/no": "router.policy_file: " + dir + "/no does " +
+			"not exist; name a JSON policy document",
+		"--policy-file " + garbage: "router.policy_file: " + garbage,
+		"--access-log " + dir + "/no/log": "log.access: " + dir + "/no does not " +
+			"exist; name a file in a directory",
+		"--access-log " + dir:              "log.access: " + dir + " is a directory",
+		"--listen unix://" + dir + "/no/s": "router.listen: the socket cannot be made",
+		"--admin unix://" + key: "router.admin: " + key + " is there and " +
+			"is no socket",
+		"--backend http://e:2,api_key_file=" + dir + "/no": "router.backends[1]: option " +
+			"api_key_file: " + dir + "/no does not exist; name a file that holds",
 		"--backend http://e:2,api_key_file=" + empty:                       "does not hold one key",
 		"--backend https://e:2,ca=" + garbage:                              "router.backends[1]: option ca: ",
 		"--config " + table:                                                "backend[0].api_key_file: ",
@@ -152,19 +172,22 @@ func tree(t *testing.T, dir string) (list string) {
 
 func TestBackendTablesAreChecked(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "router.toml")
-	doc := "[[backend]]\nurl = \"http://e:1\"\n[[backend]]\nurl = \"http://e:2\"\nrole = \"boss\"\n[[model]]\nname = \"m\"\nmax_queue = -1\n"
+	doc := "[[backend]]\nurl = \"http://e:1\"\n[[backend]]\nurl = \"http://e:2\"\nrole = \"boss\"\n[[model]]\nname = " +
+		"\"m\"\nmax_queue = -1\n"
 	if err := os.WriteFile(file, []byte(doc), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	err := check("--config", file)
-	if err == nil || !strings.Contains(err.Error(), "backend[1]: backend") || !strings.Contains(err.Error(), "model[0].max_queue") {
+	if err == nil || !strings.Contains(err.Error(), "backend[1]: backend") ||
+		!strings.Contains(err.Error(), "model[0].max_queue") {
 		t.Errorf("got %v", err)
 	}
 }
 
 // Router and agent are often started from one environment.
 func TestSettingsOfOneDaemonDoNotDisturbTheOther(t *testing.T) {
-	env := []string{"CGN_UPSTREAM_TLS_CA=ca", "CGN_ROUTER_BACKENDS=http://e:1", "CGN_AGENT_NODE_ID=n", "CGN_ENGINE_URL=http://e:1"}
+	env := []string{"CGN_UPSTREAM_TLS_CA=ca", "CGN_ROUTER_BACKENDS=http://e:1", "CGN_AGENT_NODE_ID=n",
+		"CGN_ENGINE_URL=http://e:1"}
 	var r router.Config
 	if err := config.Load(&r, config.Options{Env: env}); err != nil || r.Upstream.CA != "ca" {
 		t.Errorf("router: %v", err)

@@ -135,7 +135,8 @@ func TestDrainHasABound(t *testing.T) {
 				page := append(pages[i], rest...)
 				events := eventsOf(page)
 				last := events[len(events)-1]
-				if err != nil || !api.failed(last) || tokens(events, api.token) != 5 || strings.Contains(string(page), "[DONE]") {
+				if err != nil || !api.failed(last) || tokens(events, api.token) != 5 ||
+					strings.Contains(string(page), "[DONE]") {
 					t.Errorf("%s: %v, %d tokens, in the end %+v", api.name, err, tokens(events, api.token), last)
 				}
 			}

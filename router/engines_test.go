@@ -76,7 +76,9 @@ func TestSeveralEnginesBehindOneAgent(t *testing.T) {
 	served := func(n int) (by string) {
 		t.Helper()
 		count := map[string]bool{}
-		for _, r := range together(n, func(i int) *reply { return s.chat(chatBody(fmt.Sprint("question ", asked+i), plain)) }) {
+		for _, r := range together(n, func(i int) *reply {
+			return s.chat(chatBody(fmt.Sprint("question ", asked+i), plain))
+		}) {
 			if r.status != 200 {
 				t.Errorf("%v", r)
 			}
@@ -89,7 +91,8 @@ func TestSeveralEnginesBehindOneAgent(t *testing.T) {
 		t.Errorf("%s answered, of three", by)
 	}
 	eventually(t, "one stream tells of all of them", func() bool {
-		return s.metrics().sum("cgn_router_node_signals", `from="stream"`) == 3 && agentMetric(t, a, "cgn_agent_push_routers") == "1"
+		return s.metrics().sum("cgn_router_node_signals", `from="stream"`) == 3 &&
+			agentMetric(t, a, "cgn_agent_push_routers") == "1"
 	})
 
 	engines[1].Close()
@@ -99,13 +102,16 @@ func TestSeveralEnginesBehindOneAgent(t *testing.T) {
 		t.Errorf("%s answered after h-b's engine had died", by)
 	}
 	eventually(t, "its agent says so of that node alone", func() bool {
-		return agentMetric(t, a, `cgn_agent_ready{node="h-b"}`) == "0" && agentMetric(t, a, `cgn_agent_ready{node="h-c"}`) == "1"
+		return agentMetric(t, a, `cgn_agent_ready{node="h-b"}`) == "0" &&
+			agentMetric(t, a, `cgn_agent_ready{node="h-c"}`) == "1"
 	})
 
 	if err := c.PutCordon(t.Context(), "h-a", cluster.Cordon{Reason: "disk", Drain: true}); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "one is drained", func() bool { return s.eligible() == 1 && agentMetric(t, a, `cgn_agent_cordoned{node="h-a"}`) == "1" })
+	eventually(t, "one is drained", func() bool {
+		return s.eligible() == 1 && agentMetric(t, a, `cgn_agent_cordoned{node="h-a"}`) == "1"
+	})
 	if by := served(16); by != "h-c" {
 		t.Errorf("%s answered while h-a was drained", by)
 	}
@@ -120,11 +126,15 @@ func TestSeveralEnginesBehindOneAgent(t *testing.T) {
 		t.Errorf("%d nodes in etcd after the agent's end, %v", len(nodes), err)
 	}
 	_, _ = host(t, settings)
-	eventually(t, "the next agent's nodes", func() bool { return s.eligible() == 2 && s.metrics().sum("cgn_router_fleet_nodes") == 3 })
+	eventually(t, "the next agent's nodes", func() bool {
+		return s.eligible() == 2 && s.metrics().sum("cgn_router_fleet_nodes") == 3
+	})
 	if by := served(16); by != "h-a h-c" {
 		t.Errorf("%s answered after the restart", by)
 	}
-	eventually(t, "and its stream", func() bool { return s.metrics().sum("cgn_router_node_signals", `from="stream"`) == 3 })
+	eventually(t, "and its stream", func() bool {
+		return s.metrics().sum("cgn_router_node_signals", `from="stream"`) == 3
+	})
 }
 
 // agentMetric is a metric's value as an agent exports it; "" while it does not.

@@ -26,9 +26,11 @@ func (c *Config) validateEvents(backends []fleet.Backend, bad problem) {
 		switch {
 		case b.KVEvents == "":
 		case b.Model != "" && !c.tokenises(b.Model):
-			bad("backend.kv_events", "%s: KV events are of the engine's tokens, and no [[model]] makes such of text for %s"+fix, b.URL, b.Model)
+			bad("backend.kv_events", "%s: KV events are of the engine's tokens, and no [[model]] makes such of "+
+				"text for %s"+fix, b.URL, b.Model)
 		case !some:
-			bad("backend.kv_events", "%s: KV events are of the engine's tokens, and no [[model]] makes such of text"+fix, b.URL)
+			bad("backend.kv_events", "%s: KV events are of the engine's tokens, and no [[model]] makes such of text"+
+				fix, b.URL)
 		}
 	}
 }

@@ -16,7 +16,8 @@ import (
 	tokenizer "github.com/cognitora/dataplane/router/tokens"
 )
 
-const chatML = "{% for m in messages %}{{ '<|im_start|>' + m['role'] + '\n' + m['content'] + '<|im_end|>\n' }}{% endfor %}" +
+const chatML = "{% for m in messages %}{{ '<|im_start|>' + m['role'] + '\n' + m['content'] + '<|im_end|>\n' }}{% " +
+	"endfor %}" +
 	"{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
 
 // modelFiles is a directory with a real tokenizer and a chat template.
@@ -39,7 +40,8 @@ func modelFiles(t *testing.T, template string) string {
 		whole[k] = v
 	}
 	dir := t.TempDir()
-	for name, content := range map[string]any{"tokenizer.json": whole, "tokenizer_config.json": map[string]any{"chat_template": template}} {
+	for name, content := range map[string]any{"tokenizer.json": whole,
+		"tokenizer_config.json": map[string]any{"chat_template": template}} {
 		page, err := json.Marshal(content)
 		if err != nil {
 			t.Fatal(err)
@@ -67,8 +69,10 @@ func TestExactDigests(t *testing.T) {
 		t.Fatal(err)
 	}
 	set := tokenizer.NewSet(map[string]*tokenizer.Model{"sim": model}, 1<<20, 1<<20)
-	text := strings.Repeat("The router and the cache, the prefill of the token block for the engine 123, Größe 日本語.\n", 25)
-	forms := map[string]tokenizer.API{"completions": tokenizer.Completions, "chat": tokenizer.Chat, "responses": tokenizer.Responses, "messages": tokenizer.Messages}
+	text := strings.Repeat("The router and the cache, the prefill of the token block for the engine 123, Größe 日本語.\n",
+		25)
+	forms := map[string]tokenizer.API{"completions": tokenizer.Completions, "chat": tokenizer.Chat,
+		"responses": tokenizer.Responses, "messages": tokenizer.Messages}
 	for api, body := range map[string]map[string]any{
 		"completions": {"model": "sim", "prompt": text},
 		"messages":    {"model": "sim", "max_tokens": 5, "system": []any{map[string]any{"type": "text", "text": text[700:]}}, "messages": []any{map[string]any{"role": "user", "content": "hi"}}},
@@ -85,11 +89,13 @@ func TestExactDigests(t *testing.T) {
 				t.Fatalf("%s: %+v is known before", api, e)
 			}
 			ids := set.Make("sim", forms[api], page, nil).IDs
-			direct, _ := json.Marshal(map[string]any{"model": "sim", "prompt": ids, "max_tokens": 1, "cache_salt": salt})
+			direct, _ := json.Marshal(map[string]any{"model": "sim", "prompt": ids, "max_tokens": 1,
+				"cache_salt": salt})
 			if salt == "" {
 				direct, _ = json.Marshal(map[string]any{"model": "sim", "prompt": ids, "max_tokens": 1})
 			}
-			if resp, err := http.Post(engines[0].URL()+"/v1/completions", "application/json", bytes.NewReader(direct)); err != nil {
+			if resp, err := http.Post(engines[0].URL()+"/v1/completions", "application/json",
+				bytes.NewReader(direct)); err != nil {
 				t.Fatal(err)
 			} else if resp.Body.Close(); resp.StatusCode != http.StatusOK {
 				t.Fatal(resp.Status)
@@ -106,7 +112,8 @@ func TestExactDigests(t *testing.T) {
 	p := s.metrics()
 	for series, least := range map[string]float64{
 		`cgn_router_tokenised_total{result="large"}`: 1, `cgn_router_tokenised_total{result="exact"}`: 8,
-		"cgn_router_tokenised_bytes_total": 2000, "cgn_router_tokenised_known_bytes_total": 1000, "cgn_router_tokenise_seconds_count": 8,
+		"cgn_router_tokenised_bytes_total": 2000, "cgn_router_tokenised_known_bytes_total": 1000,
+		"cgn_router_tokenise_seconds_count": 8,
 	} {
 		name, label, _ := strings.Cut(strings.TrimSuffix(series, "}"), "{")
 		got := p.sum(name)
@@ -126,13 +133,15 @@ func TestTokenizersAreChecked(t *testing.T) {
 		`the tag "include" is not supported`:                     {Name: "sim", Tokenizer: bad},
 		"model[0].chat_template: needs model[0].tokenizer":       {Name: "sim", ChatTemplate: "x"},
 		"model[0].chat_template: needs":                          {Name: "sim", Tokenizer: "none", ChatTemplate: "x"},
-		"chat template: open /nowhere.jinja":                     {Name: "sim", Tokenizer: good, ChatTemplate: "/nowhere.jinja"},
+		"chat template: open /nowhere.jinja": {Name: "sim", Tokenizer: good,
+			ChatTemplate: "/nowhere.jinja"},
 	} {
 		var c router.Config
 		if err := config.Defaults(&c); err != nil {
 			t.Fatal(err)
 		}
-		c.Router.Backends, c.Router.Listen, c.Router.Admin = []string{"http://127.0.0.1:8001"}, "127.0.0.1:0", "127.0.0.1:0"
+		c.Router.Backends, c.Router.Listen, c.Router.Admin = []string{"http://127.0.0.1:8001"}, "127.0.0.1:0",
+			"127.0.0.1:0"
 		c.Models = []router.ModelConfig{m}
 		r, err := router.New(c)
 		if err == nil {
@@ -148,7 +157,8 @@ func TestTokenizersAreChecked(t *testing.T) {
 // is what is meant.
 func TestEventsNeedATokenizer(t *testing.T) {
 	const events = "http://127.0.0.1:8001,kv-events=tcp://127.0.0.1:5557"
-	none, some := []router.ModelConfig{{Name: "m", Tokenizer: "none"}}, []router.ModelConfig{{Name: "m", Tokenizer: "/m"}}
+	none, some := []router.ModelConfig{{Name: "m", Tokenizer: "none"}},
+		[]router.ModelConfig{{Name: "m", Tokenizer: "/m"}}
 	for _, c := range []struct {
 		backend string
 		models  []router.ModelConfig
@@ -162,7 +172,9 @@ func TestEventsNeedATokenizer(t *testing.T) {
 			t.Fatal(err)
 		}
 		err := conf.Validate()
-		if (err != nil) != c.refused || err != nil && !(strings.Contains(err.Error(), "backend.kv_events: http://127.0.0.1:8001") && strings.Contains(err.Error(), "tokenizer = DIRECTORY")) {
+		if (err != nil) != c.refused ||
+			err != nil && !(strings.Contains(err.Error(), "backend.kv_events: http://127.0.0.1:8001") &&
+				strings.Contains(err.Error(), "tokenizer = DIRECTORY")) {
 			t.Errorf("%s %v: %v", c.backend, c.models, err)
 		}
 	}

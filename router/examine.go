@@ -19,7 +19,8 @@ func (c *Config) Examine() error {
 	errs := []error{
 		field("router.policy_file", c.examinePolicy()),
 		pki.Files{CA: c.TLS.ClientCA, Cert: c.TLS.Cert, Key: c.TLS.Key}.Examine("tls.client_ca", "tls.cert", "tls.key"),
-		pki.Files{CA: c.Upstream.CA, Cert: c.Upstream.Cert, Key: c.Upstream.Key}.Examine("upstream_tls.ca", "upstream_tls.cert", "upstream_tls.key"),
+		pki.Files{CA: c.Upstream.CA, Cert: c.Upstream.Cert, Key: c.Upstream.Key}.Examine("upstream_tls.ca",
+			"upstream_tls.cert", "upstream_tls.key"),
 	}
 	for _, l := range [][2]string{{"router.listen", c.Router.Listen}, {"router.admin", c.Router.Admin}} {
 		if listen.Check(l[1]) == nil { // else Validate says so
@@ -41,7 +42,8 @@ func (c *Config) Examine() error {
 	}
 	if path := c.Log.Access; path != "" && path != "-" {
 		if err := rights.Appendable(path); err != nil {
-			errs = append(errs, fmt.Errorf("log.access: %w; name a file in a directory that the router can write to, or - for standard output", err))
+			errs = append(errs, fmt.Errorf("log.access: %w; name a file in a directory that the router can write to, "+
+				"or - for standard output", err))
 		}
 	}
 	return errors.Join(errs...)

@@ -81,7 +81,8 @@ func TestWhatNodesAnnounceIsWeighed(t *testing.T) {
 		`"sm_pct":10,"power_watts":150,"vram_bytes":40000000000,"tp":1,"dtype":"bfloat16","max_concurrent":32`,
 	} {
 		id := fmt.Sprint("n", i)
-		doc := fmt.Sprintf(`{"node_id":%q,"address":%q,"models":["sim"],"ready":true,"stamp":1,%s}`, id, engines[i].URL(), more)
+		doc := fmt.Sprintf(`{"node_id":%q,"address":%q,"models":["sim"],"ready":true,"stamp":1,%s}`, id,
+			engines[i].URL(), more)
 		if _, err := c.Put(t.Context(), cluster.NodeKey(id), doc); err != nil {
 			t.Fatal(err)
 		}
@@ -91,11 +92,13 @@ func TestWhatNodesAnnounceIsWeighed(t *testing.T) {
 	if len(e.Candidates) != 2 || e.Mode != "score" {
 		t.Fatalf("%+v", e)
 	}
-	for i, want := range []candidate{{Load: .5, Power: 0, Capacity: 1}, {Load: .9, Power: .75, Capacity: (.5 + .25 + 1) / 3}} {
+	for i, want := range []candidate{{Load: .5, Power: 0, Capacity: 1}, {Load: .9, Power: .75,
+		Capacity: (.5 + .25 + 1) / 3}} {
 		got := e.Candidates[i]
 		score := .25*want.Load + .10*want.Power + .10*want.Capacity
 		for term, d := range map[string]float64{
-			"load": got.Load - want.Load, "power": got.Power - want.Power, "capacity": got.Capacity - want.Capacity, "score": got.Score - score,
+			"load": got.Load - want.Load, "power": got.Power - want.Power, "capacity": got.Capacity - want.Capacity,
+			"score": got.Score - score,
 		} {
 			if math.Abs(d) > 1e-6 {
 				t.Errorf("%s: %s is off by %v: %+v", got.Node, term, d, got)
@@ -147,7 +150,8 @@ func TestDebugRouteSaysWhereARequestGoes(t *testing.T) {
 		}
 	}
 	pinned := s.explain(body, "x-cgn-node", "sim-2")
-	if pinned.Winner != "sim-2" || pinned.Candidates[1].Reason != "another node is pinned" || pinned.Candidates[1].Eligible {
+	if pinned.Winner != "sim-2" || pinned.Candidates[1].Reason != "another node is pinned" ||
+		pinned.Candidates[1].Eligible {
 		t.Errorf("pinned to sim-2: %+v", pinned)
 	}
 }

@@ -29,7 +29,8 @@ func openAIError(e event) bool {
 	var doc struct {
 		Error struct{ Message, Type, Code string }
 	}
-	return e.name == "" && json.Unmarshal([]byte(e.data), &doc) == nil && doc.Error.Message != "" && doc.Error.Type != ""
+	return e.name == "" && json.Unmarshal([]byte(e.data), &doc) == nil && doc.Error.Message != "" &&
+		doc.Error.Type != ""
 }
 
 func responsesError(e event) bool {
@@ -37,7 +38,8 @@ func responsesError(e event) bool {
 		Type, Code, Message string
 		Sequence            int64 `json:"sequence_number"`
 	}
-	return e.name == "error" && json.Unmarshal([]byte(e.data), &doc) == nil && doc.Type == "error" && doc.Message != "" && doc.Sequence > 0
+	return e.name == "error" && json.Unmarshal([]byte(e.data), &doc) == nil && doc.Type == "error" &&
+		doc.Message != "" && doc.Sequence > 0
 }
 
 func anthropicError(e event) bool {
@@ -45,7 +47,8 @@ func anthropicError(e event) bool {
 		Type  string
 		Error struct{ Type, Message string }
 	}
-	return e.name == "error" && json.Unmarshal([]byte(e.data), &doc) == nil && doc.Type == "error" && doc.Error.Type != "" && doc.Error.Message != ""
+	return e.name == "error" && json.Unmarshal([]byte(e.data), &doc) == nil && doc.Type == "error" &&
+		doc.Error.Type != "" && doc.Error.Message != ""
 }
 
 // tokens counts the events that hold a piece of the answer.
@@ -78,7 +81,8 @@ func TestEngineKilledMidStream(t *testing.T) {
 	for _, api := range apis {
 		for _, how := range []string{"rst", "fin"} {
 			t.Run(api.name+"/"+how, func(t *testing.T) {
-				resp, err := s.send(t.Context(), http.MethodPost, api.path, api.body, "x-sim-fault", "stall_after=10,close="+how)
+				resp, err := s.send(t.Context(), http.MethodPost, api.path, api.body, "x-sim-fault",
+					"stall_after=10,close="+how)
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -95,7 +99,8 @@ func TestEngineKilledMidStream(t *testing.T) {
 				if err != nil || tokens(events, api.token) != 10 || !api.failed(events[len(events)-1]) {
 					t.Errorf("%v; %d tokens, and in the end %+v", err, tokens(events, api.token), events[len(events)-1])
 				}
-				if bytes.Contains(rest, []byte("[DONE]")) || bytes.Contains(rest, []byte("message_stop")) || bytes.Contains(rest, []byte("response.completed")) {
+				if bytes.Contains(rest, []byte("[DONE]")) || bytes.Contains(rest, []byte("message_stop")) ||
+					bytes.Contains(rest, []byte("response.completed")) {
 					t.Errorf("a clean-looking end: %s", rest)
 				}
 				s.idle()
@@ -167,7 +172,9 @@ func TestOneOfFourFails(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := serve(t, simulate(t, 4))
-			mustAll(t, "before", together(16, func(i int) *reply { return s.chat(chatBody(fmt.Sprint("warm ", i), streaming)) }))
+			mustAll(t, "before", together(16, func(i int) *reply {
+				return s.chat(chatBody(fmt.Sprint("warm ", i), streaming))
+			}))
 			fail(s.engines[2])
 			for round := range 25 {
 				mustAll(t, name, together(8, func(i int) *reply {
@@ -194,7 +201,8 @@ func TestClientErrorsPassThrough(t *testing.T) {
 	s := serve(t, simulate(t, 2))
 	for _, status := range []int{400, 401, 403, 404, 409, 413, 422} {
 		fault := fmt.Sprint("status=", status)
-		direct, err := http.NewRequest(http.MethodPost, s.engines[0].URL()+"/v1/chat/completions", strings.NewReader(chatBody("x", "")))
+		direct, err := http.NewRequest(http.MethodPost, s.engines[0].URL()+"/v1/chat/completions",
+			strings.NewReader(chatBody("x", "")))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -255,8 +263,10 @@ func TestOverloadedEngineIsLeft(t *testing.T) {
 				t.Error("nobody was retried")
 			}
 			s.engines[1].SetFault(nil)
-			r := s.chat(chatBody("nobody can", streaming), "x-sim-fault", fmt.Sprintf("status=%d,retry_after=7", status))
-			if r.status != status || r.header.Get("Retry-After") != "7" || !bytes.Contains(r.body, []byte("fault on demand")) {
+			r := s.chat(chatBody("nobody can", streaming), "x-sim-fault", fmt.Sprintf("status=%d,retry_after=7",
+				status))
+			if r.status != status || r.header.Get("Retry-After") != "7" ||
+				!bytes.Contains(r.body, []byte("fault on demand")) {
 				t.Errorf("all overloaded: %v %v", r, r.header)
 			}
 		})

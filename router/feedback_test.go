@@ -62,7 +62,8 @@ func TestRepeatedPromptsGoToTheirNode(t *testing.T) {
 		for i, r := range together(prompts, func(i int) *reply { return s.chat(chatBody(document(i, 6000), plain)) }) {
 			mustAll(t, "repeat", []*reply{r})
 			if prompt, held := cached(t, r); r.node() != home[i] || held < .95*prompt {
-				t.Errorf("round %d, prompt %d: %s instead of %s, %v of %v tokens cached", round, i, r.node(), home[i], held, prompt)
+				t.Errorf("round %d, prompt %d: %s instead of %s, %v of %v tokens cached", round, i, r.node(), home[i],
+					held, prompt)
 			}
 			var matched, total int
 			if fmt.Sscanf(r.header.Get("x-cgn-overlap"), "%d/%d", &matched, &total); total < 90 || matched < total-1 {
@@ -70,7 +71,10 @@ func TestRepeatedPromptsGoToTheirNode(t *testing.T) {
 			}
 		}
 	}
-	eventually(t, "every answer is held against its prediction", func() bool { n, _ := s.errors(); return n == 4*prompts })
+	eventually(t, "every answer is held against its prediction", func() bool {
+		n, _ := s.errors()
+		return n == 4*prompts
+	})
 	if _, sum := s.errors(); sum != 0 {
 		t.Errorf("predictions were wrong by %v", sum)
 	}
@@ -109,7 +113,8 @@ func TestEmptiedCacheIsNoticedOnce(t *testing.T) {
 		matched, wrong := ask()
 		if took := time.Since(last); took < lifetime {
 			if matched < 90 || wrong != 0 {
-				t.Errorf("a repeat again: %d blocks believed after %v of %v, wrong by %v", matched, took, lifetime, wrong)
+				t.Errorf("a repeat again: %d blocks believed after %v of %v, wrong by %v", matched, took, lifetime,
+					wrong)
 			}
 			return
 		} else if tries == 50 {
@@ -161,7 +166,8 @@ func TestUnreportedCacheTeachesNothing(t *testing.T) {
 		r := s.chat(body)
 		mustAll(t, "repeat", []*reply{r})
 		var matched, total int
-		if fmt.Sscanf(r.header.Get("x-cgn-overlap"), "%d/%d", &matched, &total); r.node() != home.node() || matched < total-1 {
+		if fmt.Sscanf(r.header.Get("x-cgn-overlap"), "%d/%d", &matched, &total); r.node() != home.node() ||
+			matched < total-1 {
 			t.Errorf("%s believes %s", r.node(), r.header.Get("x-cgn-overlap"))
 		}
 	}
@@ -254,7 +260,8 @@ func TestUsageThatComesWithChoices(t *testing.T) {
 // TestWithoutFeedbackNothingIsSpliced: the engine gets the body byte for byte.
 func TestWithoutFeedbackNothingIsSpliced(t *testing.T) {
 	s := serve(t, simulate(t, 1), func(c *router.Config) { c.Prefix.Feedback = false })
-	body := "{ \"unknown\" : {\"x\":[1, 2.50,\"\\u00e9\"]},\"model\":\"sim\",\n\"stream\":true, \"max_tokens\":2,\"messages\":[{\"content\":\"hi\",\"role\":\"user\"}] }"
+	body := "{ \"unknown\" : {\"x\":[1, 2.50,\"\\u00e9\"]},\"model\":\"sim\",\n\"stream\":true, " +
+		"\"max_tokens\":2,\"messages\":[{\"content\":\"hi\",\"role\":\"user\"}] }"
 	mustAll(t, "chat", []*reply{s.chat(body)})
 	if got := lastTo(t, s.engines[0], "/v1/chat/completions"); string(got.Body) != body {
 		t.Errorf("the engine got %s", got.Body)

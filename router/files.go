@@ -31,8 +31,10 @@ func maxConnections(wanted int, log *slog.Logger) int {
 	}
 	within := connectionsWithin(l.Cur, wanted)
 	if within < wanted {
-		log.Warn("fewer client connections are taken than limits.max_connections says: too few open files are allowed; raise the limit (ulimit -n, LimitNOFILE= in a systemd unit)",
-			"limits.max_connections", wanted, "taken", within, "open_files_limit", l.Cur, "open_files_needed", 2*wanted+filesKeptMax)
+		log.Warn("fewer client connections are taken than limits.max_connections says: too few open files are "+
+			"allowed; raise the limit (ulimit -n, LimitNOFILE= in a systemd unit)",
+			"limits.max_connections", wanted, "taken", within, "open_files_limit", l.Cur, "open_files_needed",
+			2*wanted+filesKeptMax)
 	}
 	return within
 }

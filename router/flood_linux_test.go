@@ -53,7 +53,8 @@ func TestFloodOfEvents(t *testing.T) {
 		batches = count("batches_total")
 		c = asked(t, s, pid, requests, &flooded)
 		share := float64(c.cpu-requests*perRequest) / float64(c.over)
-		t.Logf("%.0f blocks a second stored and as many removed, with %.2f of a CPU", 64*(count("batches_total")-batches)/c.over.Seconds(), share)
+		t.Logf("%.0f blocks a second stored and as many removed, with %.2f of a CPU",
+			64*(count("batches_total")-batches)/c.over.Seconds(), share)
 		shares += share / rounds
 		read := (count("batches_total") - before) * float64(least)
 		if most := eventBurst + eventRate*(time.Since(began).Seconds()+eventDebt); read > most {

@@ -88,7 +88,8 @@ func floods() (batches [][]byte) {
 			tokens = append(tokens, (uint32(p)<<16+i)*2654435761%128_000)
 		}
 		b, err := msgpack.Marshal([]any{1.5, []any{
-			map[string]any{"type": "BlockStored", "block_hashes": hashes(p), "parent_block_hash": nil, "token_ids": tokens, "block_size": 16, "lora_id": nil, "medium": "GPU"},
+			map[string]any{"type": "BlockStored", "block_hashes": hashes(p), "parent_block_hash": nil,
+				"token_ids": tokens, "block_size": 16, "lora_id": nil, "medium": "GPU"},
 			map[string]any{"type": "BlockRemoved", "block_hashes": hashes((p + prompts/2) % prompts), "medium": "GPU"},
 		}, 0})
 		if err != nil {

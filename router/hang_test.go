@@ -93,7 +93,9 @@ func TestACallOnANodeSetAsideSaysSo(t *testing.T) {
 		left <- err
 	}()
 	eventually(t, "the call is on the node", func() bool { return s.engines[1].Stats().Faults > 0 })
-	mustAll(t, "streams", together(8, func(i int) *reply { return s.chat(chatBody(fmt.Sprint("question ", i), streaming)) }))
+	mustAll(t, "streams", together(8, func(i int) *reply {
+		return s.chat(chatBody(fmt.Sprint("question ", i), streaming))
+	}))
 	eventually(t, "set aside", func() bool { return s.nodes()["sim-1"].State == "aside" })
 	leave()
 	if err := <-left; err == nil {
@@ -269,7 +271,9 @@ func TestSlowFleetIsNoRetryStorm(t *testing.T) {
 			for _, e := range s.engines {
 				e.SetFault(&engine.Fault{Slow: engine.Duration(600 * time.Millisecond)})
 			}
-			mustAll(t, "slow", together(96, func(i int) *reply { return s.chat(chatBody(fmt.Sprint("slow question ", i), more)) }))
+			mustAll(t, "slow", together(96, func(i int) *reply {
+				return s.chat(chatBody(fmt.Sprint("slow question ", i), more))
+			}))
 			if n := s.metrics().sum("cgn_router_retries_total"); n > 4 {
 				t.Errorf("%v retries of 96 requests", n)
 			}

@@ -108,16 +108,22 @@ func TestABurstAtANodeThatIsBack(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := serve(t, simulate(t, 2, func(c *engine.Config) { c.MaxSeqs = 8 }), eightSlots, hasty)
-			mustAll(t, "warming up", together(8, func(i int) *reply { return s.chat(chatBody(fmt.Sprint("warm ", i), streaming)) }))
+			mustAll(t, "warming up", together(8, func(i int) *reply {
+				return s.chat(chatBody(fmt.Sprint("warm ", i), streaming))
+			}))
 			c.away(s.engines[1])
 			eventually(t, "out of service", func() bool {
-				mustAll(t, "one is away", together(2, func(i int) *reply { return s.chat(chatBody(fmt.Sprint("hello ", i), streaming)) }))
+				mustAll(t, "one is away", together(2, func(i int) *reply {
+					return s.chat(chatBody(fmt.Sprint("hello ", i), streaming))
+				}))
 				n := s.nodes()["sim-1"]
 				return n.Opens > 0 && n.State != "healthy"
 			})
 			c.back(s.engines[1])
 			eventually(t, "back without a request", func() bool { return s.nodes()["sim-1"].State == "healthy" })
-			mustAll(t, "a burst that needs both", together(16, func(i int) *reply { return s.chat(chatBody(fmt.Sprint("question ", i), streaming)) }))
+			mustAll(t, "a burst that needs both", together(16, func(i int) *reply {
+				return s.chat(chatBody(fmt.Sprint("question ", i), streaming))
+			}))
 		})
 	}
 }
@@ -128,18 +134,23 @@ func TestABurstBeforeANodeIsBack(t *testing.T) {
 	s := serve(t, simulate(t, 2), eightSlots) // requests that wait are not moved
 	s.engines[1].SetFault(&engine.Fault{Status: 500})
 	eventually(t, "out of service", func() bool {
-		mustAll(t, "one is away", together(2, func(i int) *reply { return s.chat(chatBody(fmt.Sprint("hello ", i), plain)) }))
+		mustAll(t, "one is away", together(2, func(i int) *reply {
+			return s.chat(chatBody(fmt.Sprint("hello ", i), plain))
+		}))
 		return s.nodes()["sim-1"].Opens > 0
 	})
 	s.idle()
 	s.engines[0].SetFault(&engine.Fault{Hang: true})
 	held := make(chan []*reply, 1)
 	go func() {
-		held <- together(8, func(i int) *reply { return s.chat(chatBody(fmt.Sprint("held ", i), plain), "x-cgn-node", "sim-0") })
+		held <- together(8, func(i int) *reply {
+			return s.chat(chatBody(fmt.Sprint("held ", i), plain), "x-cgn-node", "sim-0")
+		})
 	}()
 	eventually(t, "the other is full", func() bool { return s.nodes()["sim-0"].InFlight == 8 })
 	for i := range 8 {
-		if r := s.chat(chatBody(fmt.Sprint("early ", i), plain)); r.status != 503 || r.code() != "all_nodes_busy" || r.header.Get("Retry-After") == "" {
+		if r := s.chat(chatBody(fmt.Sprint("early ", i), plain)); r.status != 503 || r.code() != "all_nodes_busy" ||
+			r.header.Get("Retry-After") == "" {
 			t.Errorf("while it fails: %v", r)
 		}
 	}

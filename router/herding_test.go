@@ -64,7 +64,8 @@ func (o *outstanding) most(from, to int) int {
 // openLoad sends requests at the times of a seeded Poisson process of rate requests per second,
 // whatever becomes of those before. A request may be refused only if all slots are taken, by what
 // the client has out.
-func openLoad(t *testing.T, seed uint64, requests int, rate float64, all int, send func(i int) *reply) (replies []*reply, most int) {
+func openLoad(t *testing.T, seed uint64, requests int, rate float64, all int,
+	send func(i int) *reply) (replies []*reply, most int) {
 	random := rand.New(rand.NewPCG(seed, 0))
 	var out outstanding
 	var wg sync.WaitGroup
@@ -147,7 +148,8 @@ func TestEverySlotIsUsedBeforeAnyIsRefused(t *testing.T) {
 	var held sync.WaitGroup
 	for i := range 8 * slots {
 		held.Go(func() {
-			resp, err := s.send(ctx, http.MethodPost, "/v1/chat/completions", shared(90, i, `,"stream":true,"max_tokens":2`))
+			resp, err := s.send(ctx, http.MethodPost, "/v1/chat/completions",
+				shared(90, i, `,"stream":true,"max_tokens":2`))
 			if err == nil {
 				t.Errorf("request %d of as many as there are slots: %s", i, resp.Status)
 				resp.Body.Close()

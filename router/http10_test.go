@@ -41,7 +41,8 @@ func TestOldClientIsNotTheNodesFault(t *testing.T) {
 		}
 	})
 	eventually(t, "both nodes are eligible", func() bool { return s.eligible() == 2 })
-	request := strings.Replace(post("/v1/chat/completions", "", chatBody("hi", `,"stream":true`)), "HTTP/1.1", "HTTP/1.0", 1)
+	request := strings.Replace(post("/v1/chat/completions", "", chatBody("hi", `,"stream":true`)), "HTTP/1.1",
+		"HTTP/1.0", 1)
 	for range 6 { // more than open a breaker
 		c := s.dial()
 		io.WriteString(c, request)
@@ -50,7 +51,8 @@ func TestOldClientIsNotTheNodesFault(t *testing.T) {
 			t.Fatal(err)
 		}
 		body, err := io.ReadAll(resp.Body)
-		if resp.StatusCode != 400 || err != nil || !strings.Contains(string(body), `"http_version"`) || resp.Header.Get("x-cgn-attempts") != "1" {
+		if resp.StatusCode != 400 || err != nil || !strings.Contains(string(body), `"http_version"`) ||
+			resp.Header.Get("x-cgn-attempts") != "1" {
 			t.Fatalf("%d after %s attempts: %.300s %v", resp.StatusCode, resp.Header.Get("x-cgn-attempts"), body, err)
 		}
 	}

@@ -23,9 +23,13 @@ func TestThreeOfFiveEndAtOnce(t *testing.T) {
 		const requests = 40
 		done := make(chan []*reply)
 		go func() {
-			done <- together(requests, func(i int) *reply { return s.chat(chatBody(fmt.Sprint("question ", i), `,"max_tokens":100`)) })
+			done <- together(requests, func(i int) *reply {
+				return s.chat(chatBody(fmt.Sprint("question ", i), `,"max_tokens":100`))
+			})
 		}()
-		eventually(t, "all requests are out", func() bool { return s.metrics().sum("cgn_router_node_in_flight") == requests })
+		eventually(t, "all requests are out", func() bool {
+			return s.metrics().sum("cgn_router_node_in_flight") == requests
+		})
 		for _, e := range s.engines[:3] {
 			e.Kill()
 		}

@@ -71,7 +71,8 @@ func (s *site) exact(e *engine.Engine, node string) {
 	s.knows("96 of 100 tokens are whole blocks of 32", prompt, node, 6)
 	longer := ids(1000, 200, nil)
 	s.knows("they are the beginning of another prompt", longer, node, 6)
-	if r := s.post("/v1/completions", longer, pin...); r.header.Get("x-cgn-overlap") != "6/12" || !strings.Contains(string(r.body), `"cached_tokens":96`) {
+	if r := s.post("/v1/completions", longer, pin...); r.header.Get("x-cgn-overlap") != "6/12" ||
+		!strings.Contains(string(r.body), `"cached_tokens":96`) {
 		t.Errorf("%s: %s", r.header.Get("x-cgn-overlap"), r.body)
 	}
 	s.knows("all whole blocks", longer, node, 12)
@@ -86,7 +87,8 @@ func (s *site) exact(e *engine.Engine, node string) {
 		}
 	}
 	s.knows("nothing after evictions", longer, node, 0)
-	if r := s.post("/v1/completions", longer, pin...); r.header.Get("x-cgn-overlap") != "0/12" || strings.Contains(string(r.body), `"cached_tokens":96`) {
+	if r := s.post("/v1/completions", longer, pin...); r.header.Get("x-cgn-overlap") != "0/12" ||
+		strings.Contains(string(r.body), `"cached_tokens":96`) {
 		t.Errorf("%s: %s", r.header.Get("x-cgn-overlap"), r.body)
 	}
 	s.knows("back", longer, node, 12)
@@ -104,7 +106,8 @@ func TestStaticBackendsEvents(t *testing.T) {
 	})
 	eventually(t, "both nodes are eligible", func() bool { return s.eligible() == 2 })
 	eventually(t, "the events are followed", func() bool {
-		return s.metrics().sum("cgn_router_kv_events_following", `node="sim-1"`) == 1 && s.metrics().sum("cgn_router_caches_engines") == 1
+		return s.metrics().sum("cgn_router_kv_events_following", `node="sim-1"`) == 1 &&
+			s.metrics().sum("cgn_router_caches_engines") == 1
 	})
 	s.exact(engines[1], "sim-1")
 
@@ -112,7 +115,8 @@ func TestStaticBackendsEvents(t *testing.T) {
 	if before.status != 200 {
 		t.Fatal(before)
 	}
-	if again := s.chat(chatBody(strings.Repeat("text is not in the engine's tokens ", 20), ""), "x-cgn-node", "sim-1"); strings.HasPrefix(again.header.Get("x-cgn-overlap"), "0/") {
+	if again := s.chat(chatBody(strings.Repeat("text is not in the engine's tokens ", 20), ""), "x-cgn-node",
+		"sim-1"); strings.HasPrefix(again.header.Get("x-cgn-overlap"), "0/") {
 		t.Errorf("text is not predicted any more: %s", again.header.Get("x-cgn-overlap"))
 	}
 	if err := s.Reload(t.Context(), []fleet.Backend{{URL: engines[1].URL(), ID: "sim-1"}}); err != nil {
@@ -158,7 +162,9 @@ func TestAgentsEvents(t *testing.T) {
 				c.Upstream = router.UpstreamTLS{CA: files.CA, Cert: files.Cert, Key: files.Key}
 			})
 			eventually(t, "the node is eligible", func() bool { return s.eligible() == 1 })
-			eventually(t, "its engine reports", func() bool { return s.metrics().sum("cgn_router_caches_engines") == 1 })
+			eventually(t, "its engine reports", func() bool {
+				return s.metrics().sum("cgn_router_caches_engines") == 1
+			})
 			s.exact(engines[0], "a")
 			want := map[bool]float64{true: 0, false: 1}[way == "socket"]
 			eventually(t, fmt.Sprintf("untokenised is %v", want), func() bool {

@@ -63,7 +63,8 @@ func TestAllFailAlikeIsLogged(t *testing.T) {
 			t.Errorf("%v", r)
 		}
 	}
-	if n := s.log.count("nodes answer the same request with the same server error"); n != 1 || s.log.count("model=sim status=500") != 1 {
+	if n := s.log.count("nodes answer the same request with the same server error"); n != 1 ||
+		s.log.count("model=sim status=500") != 1 {
 		t.Errorf("%d lines in the log", n)
 	}
 }
@@ -77,7 +78,8 @@ func TestCutAnswersAreToldOfTheirNode(t *testing.T) {
 		t.Errorf("%v", r)
 	}
 	s.idle()
-	if s.log.count("node=sim-0 reason=cut") != 1 || s.metrics().sum("cgn_router_upstream_errors_total", `kind="cut"`) != 1 {
+	if s.log.count("node=sim-0 reason=cut") != 1 ||
+		s.metrics().sum("cgn_router_upstream_errors_total", `kind="cut"`) != 1 {
 		t.Error("neither log nor metric tells")
 	}
 	eventually(t, "the access log has the cause", func() bool {

@@ -181,7 +181,8 @@ func TestOddConnections(t *testing.T) {
 	})
 	t.Run("chunked body", func(t *testing.T) {
 		conn := s.dial()
-		fmt.Fprintf(conn, "POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n%x\r\n%s\r\n0\r\n\r\n", len(small), small)
+		fmt.Fprintf(conn, "POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: "+
+			"chunked\r\n\r\n%x\r\n%s\r\n0\r\n\r\n", len(small), small)
 		if status, body := answer(t, bufio.NewReader(conn)); status != 200 {
 			t.Fatalf("status %d: %s", status, body)
 		}

@@ -29,12 +29,18 @@ var elsewhere = map[string]bool{
 	"cgn_router_fleet_malformed_total": true, "cgn_router_fleet_stale": true, "cgn_router_panics_total": true,
 	"cgn_router_last_resort_total": true, "cgn_router_takeovers_total": true,
 	"cgn_router_node_suspect": true, "cgn_router_node_suspected_total": true, "cgn_router_node_silent_cut_total": true,
-	"cgn_router_node_cpu_ratio": true, "cgn_router_node_power_watts": true, "cgn_router_node_retransmitted_ratio": true, "cgn_router_node_sm_ratio": true,
-	"cgn_router_node_engine_wait_ratio": true, "cgn_router_node_run_delay_p99_seconds": true, "cgn_router_node_rtt_p50_seconds": true, "cgn_router_node_signal_age_seconds": true,
-	"cgn_router_node_path_rtt_seconds": true, "cgn_router_node_path_segments_total": true, "cgn_router_node_path_retransmits_total": true, "cgn_router_node_path_timeouts_total": true,
-	"cgn_router_kernel_events_connected": true, "cgn_router_kernel_events_peers": true, "cgn_router_kernel_events_left_out": true, "cgn_router_kernel_events_total": true,
-	"cgn_router_kernel_events_lost_total": true, "cgn_router_kernel_events_breaks_total": true, "cgn_router_kernel_events_malformed_total": true, "cgn_router_kernel_event_lag_seconds": true,
-	"cgn_router_signal_breaks_total": true, "cgn_router_signal_malformed_total": true, "cgn_router_signal_readings_total": true, "cgn_router_signal_lag_seconds": true,
+	"cgn_router_node_cpu_ratio": true, "cgn_router_node_power_watts": true, "cgn_router_node_retransmitted_ratio": true,
+	"cgn_router_node_sm_ratio":          true,
+	"cgn_router_node_engine_wait_ratio": true, "cgn_router_node_run_delay_p99_seconds": true,
+	"cgn_router_node_rtt_p50_seconds": true, "cgn_router_node_signal_age_seconds": true,
+	"cgn_router_node_path_rtt_seconds": true, "cgn_router_node_path_segments_total": true,
+	"cgn_router_node_path_retransmits_total": true, "cgn_router_node_path_timeouts_total": true,
+	"cgn_router_kernel_events_connected": true, "cgn_router_kernel_events_peers": true,
+	"cgn_router_kernel_events_left_out": true, "cgn_router_kernel_events_total": true,
+	"cgn_router_kernel_events_lost_total": true, "cgn_router_kernel_events_breaks_total": true,
+	"cgn_router_kernel_events_malformed_total": true, "cgn_router_kernel_event_lag_seconds": true,
+	"cgn_router_signal_breaks_total": true, "cgn_router_signal_malformed_total": true,
+	"cgn_router_signal_readings_total": true, "cgn_router_signal_lag_seconds": true,
 }
 
 // TestEveryMetricMoves: whatever the reference names is counted when it happens.
@@ -62,7 +68,8 @@ func TestEveryMetricMoves(t *testing.T) {
 			break
 		}
 	}
-	if p := s.metrics(); p.sum("cgn_router_node_eligible", `node="sim-1"`) != 0 || p.sum("cgn_router_node_state", `node="sim-1"`, `state="aside"`) != 1 {
+	if p := s.metrics(); p.sum("cgn_router_node_eligible", `node="sim-1"`) != 0 ||
+		p.sum("cgn_router_node_state", `node="sim-1"`, `state="aside"`) != 1 {
 		t.Error("a node that is set aside is said to be eligible, or another state than that")
 	}
 	noFault(s.engines[1])
@@ -72,7 +79,9 @@ func TestEveryMetricMoves(t *testing.T) {
 			break
 		}
 	}
-	eventually(t, "the other policy is in force", func() bool { return s.metrics().sum("cgn_router_policy_reloads_total") > 0 })
+	eventually(t, "the other policy is in force", func() bool {
+		return s.metrics().sum("cgn_router_policy_reloads_total") > 0
+	})
 	eventually(t, "the access log is behind", func() bool {
 		s.get(s.url + "/v1/models")
 		return s.metrics().sum("cgn_router_access_log_dropped_total") > 0
@@ -82,7 +91,8 @@ func TestEveryMetricMoves(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	rows := regexp.MustCompile("(?m)^\\| `(cgn_router_[a-z0-9_]+)` \\| ([a-z]+) ").FindAllStringSubmatch(string(reference), -1)
+	rows := regexp.MustCompile("(?m)^\\| `(cgn_router_[a-z0-9_]+)` \\| ([a-z]+) ").FindAllStringSubmatch(
+		string(reference), -1)
 	if len(rows) < 35 {
 		t.Fatalf("%d metrics in the reference", len(rows))
 	}
@@ -92,7 +102,9 @@ func TestEveryMetricMoves(t *testing.T) {
 		if kind == "histogram" {
 			series += "_sum"
 		}
-		if moved := after.sum(series) - before.sum(series); elsewhere[name] || strings.HasPrefix(name, "cgn_router_caches") || strings.HasPrefix(name, "cgn_router_kv_events") || strings.HasPrefix(name, "cgn_router_tokenise") || moved > 0 || moved < 0 && kind == "histogram" {
+		if moved := after.sum(series) - before.sum(series); elsewhere[name] ||
+			strings.HasPrefix(name, "cgn_router_caches") || strings.HasPrefix(name, "cgn_router_kv_events") ||
+			strings.HasPrefix(name, "cgn_router_tokenise") || moved > 0 || moved < 0 && kind == "histogram" {
 			continue
 		}
 		if kind != "gauge" || math.Max(during.sum(series), after.sum(series)) == 0 {
@@ -100,7 +112,8 @@ func TestEveryMetricMoves(t *testing.T) {
 		}
 	}
 	for id, n := range s.nodes() {
-		if v := after.sum("cgn_router_block_lifetime_seconds", `node="`+id+`"`); v < 1 || math.Abs(v-n.Lifetime) > n.Lifetime/2 {
+		if v := after.sum("cgn_router_block_lifetime_seconds", `node="`+id+`"`); v < 1 ||
+			math.Abs(v-n.Lifetime) > n.Lifetime/2 {
 			t.Errorf("blocks of %s are believed for %v s in the metrics, %v s in /debug/fleet", id, v, n.Lifetime)
 		}
 	}
@@ -166,14 +179,16 @@ func (s *site) succeed() {
 	p, bound := s.metrics(), time.Since(began).Seconds()
 	for name, want := range map[string]float64{
 		"prompt_tokens_total": prompt, "cached_tokens_total": held, "completion_tokens_total": requests * output,
-		"ttft_seconds_count": requests, "itl_seconds_count": requests, "itl_max_seconds_count": requests, "request_seconds_count": requests, "overlap_ratio_count": requests,
+		"ttft_seconds_count": requests, "itl_seconds_count": requests, "itl_max_seconds_count": requests,
+		"request_seconds_count": requests, "overlap_ratio_count": requests,
 		"prediction_error_ratio_count": requests,
 	} {
 		if got := p.sum("cgn_router_" + name); got != want {
 			s.t.Errorf("%s: %v after the first requests, want %v", name, got, want)
 		}
 	}
-	first, all, gap := p.sum("cgn_router_ttft_seconds_sum"), p.sum("cgn_router_request_seconds_sum"), p.sum("cgn_router_itl_seconds_sum")
+	first, all, gap := p.sum("cgn_router_ttft_seconds_sum"), p.sum("cgn_router_request_seconds_sum"),
+		p.sum("cgn_router_itl_seconds_sum")
 	if first <= 0 || first > all || all > bound || gap <= 0 || gap > all || p.sum("cgn_router_pick_seconds_sum") > all {
 		s.t.Errorf("first events after %v s, ends after %v s, gaps of %v s, in %v", first, all, gap, bound)
 	}
@@ -187,7 +202,8 @@ func (s *site) stall() page {
 	s.t.Helper()
 	ctx, leave := context.WithCancel(s.t.Context())
 	defer leave()
-	resp, err := s.send(ctx, http.MethodPost, "/v1/chat/completions", chatBody("hello", streaming), "x-sim-fault", "stall_after=2")
+	resp, err := s.send(ctx, http.MethodPost, "/v1/chat/completions", chatBody("hello", streaming), "x-sim-fault",
+		"stall_after=2")
 	if err != nil {
 		s.t.Fatal(err)
 	}
@@ -200,7 +216,9 @@ func (s *site) stall() page {
 		}
 	}
 	leave()
-	eventually(s.t, "that the client has left is counted", func() bool { return s.metrics().sum("cgn_router_client_cut_total", `reason="left"`) == 1 })
+	eventually(s.t, "that the client has left is counted", func() bool {
+		return s.metrics().sum("cgn_router_client_cut_total", `reason="left"`) == 1
+	})
 	return p
 }
 

@@ -108,7 +108,8 @@ func (r *Router) onlyModel(node string) string {
 }
 
 // promoteModes are the values of router.promote.
-var promoteModes = map[string]holdings.Promote{"off": holdings.PromoteOff, "disk": holdings.PromoteDisk, "fleet": holdings.PromoteFleet}
+var promoteModes = map[string]holdings.Promote{"off": holdings.PromoteOff, "disk": holdings.PromoteDisk,
+	"fleet": holdings.PromoteFleet}
 
 func dialEtcd(access *cluster.Access) (*cluster.Client, error) {
 	c, err := access.Config()
@@ -178,7 +179,8 @@ func (c *Config) legOptions() leg.Options {
 func (c *Config) gatewayLimits(connections int) gateway.Limits {
 	l := &c.Limits
 	return gateway.Limits{
-		MaxBody: int(l.MaxBody), MaxBodies: int(l.MaxBodyTotal), MaxHeader: int(l.MaxHeader), MaxConnections: connections, MaxStreams: l.MaxStreams,
+		MaxBody: int(l.MaxBody), MaxBodies: int(l.MaxBodyTotal), MaxHeader: int(l.MaxHeader),
+		MaxConnections: connections, MaxStreams: l.MaxStreams,
 		HeaderTimeout: l.HeaderTimeout.Std(), BodyTimeout: l.BodyTimeout.Std(),
 		KeepAlive: l.KeepAlive.Std(), SlowReader: l.SlowReader.Std(),
 	}

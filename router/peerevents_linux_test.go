@@ -65,7 +65,8 @@ func inform(t *testing.T, events bool) *informed {
 		var e *engine.Engine
 		id := fmt.Sprint("near-", n)
 		path.A.Do(func() {
-			e, err = engine.New(engine.Config{ID: id, Addr: path.A.Addr.String() + ":0", DecodeStep: 2 * time.Millisecond})
+			e, err = engine.New(engine.Config{ID: id, Addr: path.A.Addr.String() + ":0",
+				DecodeStep: 2 * time.Millisecond})
 		})
 		if err != nil {
 			t.Fatal(err)
@@ -90,7 +91,9 @@ func inform(t *testing.T, events bool) *informed {
 	eventually(t, "the router serves", func() bool { return strings.Contains(log.text(), "router serves") })
 	eventually(t, "every node is eligible", func() bool { return i.eligible() == 3 })
 	if events {
-		eventually(t, "the router is told", func() bool { return i.metrics().sum("cgn_router_kernel_events_peers") == 3 })
+		eventually(t, "the router is told", func() bool {
+			return i.metrics().sum("cgn_router_kernel_events_peers") == 3
+		})
 	}
 	return i
 }
@@ -148,7 +151,8 @@ func (i *informed) farNode() fleet.NodeView {
 func TestKernelEvents(t *testing.T) {
 	i := inform(t, true)
 	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", i.router.Process.Pid))
-	if err != nil || !strings.Contains(string(status), "CapEff:\t0000000000000000") || !strings.Contains(string(status), "Uid:\t65534\t65534\t65534\t65534") {
+	if err != nil || !strings.Contains(string(status), "CapEff:\t0000000000000000") ||
+		!strings.Contains(string(status), "Uid:\t65534\t65534\t65534\t65534") {
 		t.Fatalf("the router has rights: %v\n%s", err, status)
 	}
 	i.path.Set(netpath.Conditions{Delay: 5 * time.Millisecond})
@@ -157,14 +161,16 @@ func TestKernelEvents(t *testing.T) {
 		p := i.farNode().Path
 		return p != nil && p.RTTMs != nil && *p.RTTMs >= 5 && *p.RTTMs < 1000 && p.Segments > 0 && p.AgeMs < 1000
 	})
-	if m := i.metrics(); m.sum("cgn_router_node_path_rtt_seconds", `node="far"`) < 0.005 || m.sum("cgn_router_node_path_segments_total", `node="far"`) == 0 {
+	if m := i.metrics(); m.sum("cgn_router_node_path_rtt_seconds", `node="far"`) < 0.005 ||
+		m.sum("cgn_router_node_path_segments_total", `node="far"`) == 0 {
 		t.Error("the metrics do not say so")
 	}
 	i.path.Set(netpath.Conditions{})
 
 	i.outage()
 	m := i.metrics()
-	if m.sum("cgn_router_kernel_event_lag_seconds_count") == 0 || m.sum("cgn_router_node_path_timeouts_total", `node="far"`) == 0 || m.sum("cgn_router_node_path_retransmits_total", `node="far"`) == 0 {
+	if m.sum("cgn_router_kernel_event_lag_seconds_count") == 0 || m.sum("cgn_router_node_path_timeouts_total",
+		`node="far"`) == 0 || m.sum("cgn_router_node_path_retransmits_total", `node="far"`) == 0 {
 		t.Error("timeouts and retransmissions are not counted")
 	}
 
@@ -184,7 +190,9 @@ func (i *informed) outage() {
 	i.t.Helper()
 	told := func(kind string) float64 { return i.metrics().sum("cgn_router_kernel_events_total", `kind="`+kind+`"`) }
 	l := i.load(8, plain)
-	eventually(i.t, "the far node gets its share", func() bool { return l.count(func(a outcome) bool { return a.node() == "far" }) >= 8 })
+	eventually(i.t, "the far node gets its share", func() bool {
+		return l.count(func(a outcome) bool { return a.node() == "far" }) >= 8
+	})
 	i.path.Set(netpath.Conditions{Loss: 1})
 	eventually(i.t, "a timeout is told", func() bool { return told("timeout") > 0 })
 	eventually(i.t, "it is suspect, or out", func() bool {
@@ -204,8 +212,12 @@ func (i *informed) agentRestarts() {
 	i.t.Helper()
 	i.agent()
 	connected := func() float64 { return i.metrics().sum("cgn_router_kernel_events_connected") }
-	eventually(i.t, "the router knows that nobody tells", func() bool { return connected() == 0 && i.farNode().Path == nil })
-	eventually(i.t, "it tries again", func() bool { return i.metrics().sum("cgn_router_kernel_events_breaks_total") >= 4 })
+	eventually(i.t, "the router knows that nobody tells", func() bool {
+		return connected() == 0 && i.farNode().Path == nil
+	})
+	eventually(i.t, "it tries again", func() bool {
+		return i.metrics().sum("cgn_router_kernel_events_breaks_total") >= 4
+	})
 	if n := i.log.count("nobody tells of events of the kernel"); n != 1 {
 		i.t.Errorf("said %d times", n)
 	}
@@ -247,7 +259,9 @@ func die(t *testing.T, kill, traffic, events bool) (suspect, out time.Duration, 
 	var l *load
 	if traffic {
 		l = i.load(8, plain)
-		eventually(t, "the far node gets its share", func() bool { return l.count(func(a outcome) bool { return a.node() == "far" }) >= 8 })
+		eventually(t, "the far node gets its share", func() bool {
+			return l.count(func(a outcome) bool { return a.node() == "far" }) >= 8
+		})
 	}
 	settled := time.NewTimer(300 * time.Millisecond) // no check waits for the one before
 	<-settled.C
@@ -257,7 +271,9 @@ func die(t *testing.T, kill, traffic, events bool) (suspect, out time.Duration, 
 	} else {
 		i.path.Set(netpath.Conditions{Loss: 1})
 	}
-	within(t, time.Minute, "it is out", func() bool { return strings.Contains(i.log.text(), `"node takes no requests" node=far`) })
+	within(t, time.Minute, "it is out", func() bool {
+		return strings.Contains(i.log.text(), `"node takes no requests" node=far`)
+	})
 	for line := range strings.Lines(i.log.text()) {
 		var when time.Time
 		stamp, _, _ := strings.Cut(strings.TrimPrefix(line, "time="), " ")
@@ -271,7 +287,8 @@ func die(t *testing.T, kill, traffic, events bool) (suspect, out time.Duration, 
 	}
 	if m := i.metrics(); events {
 		lag = fmt.Sprintf("%.0f events, on average %.2f ms old", m.sum("cgn_router_kernel_event_lag_seconds_count"),
-			1000*m.sum("cgn_router_kernel_event_lag_seconds_sum")/max(m.sum("cgn_router_kernel_event_lag_seconds_count"), 1))
+			1000*m.sum("cgn_router_kernel_event_lag_seconds_sum")/max(
+				m.sum("cgn_router_kernel_event_lag_seconds_count"), 1))
 	}
 	if l != nil {
 		l.end()
@@ -288,5 +305,6 @@ func spread(d []time.Duration) string {
 	for quick < len(d) && d[quick] <= 10*time.Millisecond {
 		quick++
 	}
-	return fmt.Sprintf("%v (%v to %v, %d of %d within 10 ms)", d[len(d)/2].Round(time.Millisecond), d[0].Round(time.Millisecond), d[len(d)-1].Round(time.Millisecond), quick, len(d))
+	return fmt.Sprintf("%v (%v to %v, %d of %d within 10 ms)", d[len(d)/2].Round(time.Millisecond),
+		d[0].Round(time.Millisecond), d[len(d)-1].Round(time.Millisecond), quick, len(d))
 }

@@ -106,7 +106,8 @@ func (r *Router) takePolicy(doc []byte) {
 	r.policy.Store(p)
 	r.applyPolicy(p)
 	r.metrics.PolicyReloads.WithLabelValues("applied").Inc()
-	r.log.Info("policy in force", "mode", p.Mode.String(), "kv", p.KV, "load", p.Load, "power", p.Power, "capacity", p.Capacity)
+	r.log.Info("policy in force", "mode", p.Mode.String(), "kv", p.KV, "load", p.Load, "power", p.Power, "capacity",
+		p.Capacity)
 }
 
 // applyPolicy passes on what of a policy is not about picking.

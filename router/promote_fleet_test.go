@@ -34,17 +34,20 @@ func TestPromotesFromAnotherHost(t *testing.T) {
 	s := serve(t, nil, func(c *router.Config) {
 		files := pki.FilesIn(certificates, pki.Router)
 		c.Router.Promote, c.Etcd.Endpoints = "fleet", []string{etcd.endpoint}
-		c.Prefix.Lifetime, c.Prefix.Feedback = config.Duration(time.Millisecond), false // so that b's engine is not believed to have it all after one request
+		// so that b's engine is not believed to have it all after one request
+		c.Prefix.Lifetime, c.Prefix.Feedback = config.Duration(time.Millisecond), false
 		c.Upstream = router.UpstreamTLS{CA: files.CA, Cert: files.Cert, Key: files.Key}
 	})
 	eventually(t, "both nodes are eligible", func() bool { return s.eligible() == 2 })
 	eventually(t, "both caches are followed", func() bool { return s.metrics().sum("cgn_router_caches_live") == 2 })
 	message := strings.Repeat("Tell me what is where. ", 60)
-	body, err := json.Marshal(map[string]any{"model": "sim", "max_tokens": 1, "messages": []any{map[string]string{"role": "user", "content": message}}})
+	body, err := json.Marshal(map[string]any{"model": "sim", "max_tokens": 1,
+		"messages": []any{map[string]string{"role": "user", "content": message}}})
 	if err != nil {
 		t.Fatal(err)
 	}
-	space := block.Namespace{Model: "sim", Revision: "1", DType: "bf16", Layout: "test", Tokens: block.Tokens, TP: 1, PP: 1}
+	space := block.Namespace{Model: "sim", Revision: "1", DType: "bf16", Layout: "test", Tokens: block.Tokens, TP: 1,
+		PP: 1}
 	chain := digestsOf("sim", message)
 	held := len(chain) - 3
 	setBlocks(t, a.At("resp"), space, chain[:held], func(i int) []byte { return bytes.Repeat([]byte{byte(i)}, 5000) })
@@ -62,5 +65,7 @@ func TestPromotesFromAnotherHost(t *testing.T) {
 		e := s.explain(string(body)) // a busy machine may let the lease of a node end
 		return r.status == 200 && len(e.Candidates) == 2 && e.Candidates[1].Host == held
 	})
-	eventually(t, "they are counted", func() bool { return s.metrics().sum("cgn_router_caches_promoted_blocks_total") >= float64(held) })
+	eventually(t, "they are counted", func() bool {
+		return s.metrics().sum("cgn_router_caches_promoted_blocks_total") >= float64(held)
+	})
 }

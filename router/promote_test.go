@@ -25,7 +25,8 @@ func diskDaemon(t *testing.T, dir string) (kv cognitorav1.KvClient, stop func())
 	if err := config.Defaults(&s); err != nil {
 		t.Fatal(err)
 	}
-	s.Daemon.Data, s.Daemon.Sock, s.Daemon.Admin, s.Daemon.RAM, s.Daemon.SSD = dir, filepath.Join(dir, "kv.sock"), "127.0.0.1:0", 32<<20, 128<<20
+	s.Daemon.Data, s.Daemon.Sock, s.Daemon.Admin, s.Daemon.RAM, s.Daemon.SSD = dir, filepath.Join(dir, "kv.sock"),
+		"127.0.0.1:0", 32<<20, 128<<20
 	s.Logger = slog.New(slog.DiscardHandler)
 	d, err := kvcached.New(s)
 	if err != nil {
@@ -66,7 +67,8 @@ func putDurably(t *testing.T, kv cognitorav1.KvClient, space string, chain []blo
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := put.Send(&cognitorav1.PutRequest{Header: &cognitorav1.PutHeader{Block: h, Durable: true}, Data: make([]byte, 4096)}); err != nil {
+		if err := put.Send(&cognitorav1.PutRequest{Header: &cognitorav1.PutHeader{Block: h, Durable: true},
+			Data: make([]byte, 4096)}); err != nil {
 			t.Fatal(err)
 		}
 		if _, err := put.CloseAndRecv(); err != nil {
@@ -114,7 +116,8 @@ func TestPromotesAhead(t *testing.T) {
 	t.Parallel()
 	const blocks, held = 20, 15
 	tokens, chain := promptOf(blocks)
-	ns := block.Namespace{Model: "sim", Revision: "1", DType: "bf16", Layout: "test", Tokens: block.Tokens, TP: 2, PP: 1}
+	ns := block.Namespace{Model: "sim", Revision: "1", DType: "bf16", Layout: "test", Tokens: block.Tokens, TP: 2,
+		PP: 1}
 	second := ns
 	second.TPRank = 1
 	dir := t.TempDir()
@@ -134,7 +137,9 @@ func TestPromotesAhead(t *testing.T) {
 			c.Router.Backends = []string{engines[0].URL() + ",id=sim-0,kv=unix://" + filepath.Join(dir, "kv.sock")}
 		})
 		eventually(t, "the node is eligible", func() bool { return s.eligible() == 1 })
-		eventually(t, "what is on SSD is known", func() bool { return s.explainAs("completions", string(body)).Candidates[0].Disk == held })
+		eventually(t, "what is on SSD is known", func() bool {
+			return s.explainAs("completions", string(body)).Candidates[0].Disk == held
+		})
 		if n := inRAM(t, kv, ns.String(), chain); n != 0 {
 			t.Fatalf("%s: %d blocks are in RAM before the request", mode, n)
 		}
@@ -148,10 +153,16 @@ func TestPromotesAhead(t *testing.T) {
 			continue
 		}
 		for _, space := range []string{ns.String(), second.String()} {
-			eventually(t, "the blocks of the rank are in RAM", func() bool { return inRAM(t, kv, space, chain) == held })
+			eventually(t, "the blocks of the rank are in RAM", func() bool {
+				return inRAM(t, kv, space, chain) == held
+			})
 		}
-		eventually(t, "it is counted", func() bool { return s.metrics().sum("cgn_router_caches_promoted_blocks_total") == 2*held })
-		if m := s.metrics(); m.sum("cgn_router_caches_promotions_total") != 1 || m.sum("cgn_router_caches_promotions_failed_total")+m.sum("cgn_router_caches_promotions_dropped_total") != 0 {
+		eventually(t, "it is counted", func() bool {
+			return s.metrics().sum("cgn_router_caches_promoted_blocks_total") == 2*held
+		})
+		if m := s.metrics(); m.sum("cgn_router_caches_promotions_total") != 1 ||
+			m.sum("cgn_router_caches_promotions_failed_total")+m.sum("cgn_router_caches_promotions_dropped_total") !=
+				0 {
 			t.Error("promotions are counted wrongly")
 		}
 	}

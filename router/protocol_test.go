@@ -81,7 +81,8 @@ func TestWrongPathsAndMethods(t *testing.T) {
 	} {
 		r := s.ask(c.method, c.path, c.body)
 		path := strings.TrimSuffix(c.path, "/")
-		if message := enveloped(t, path, r.body); r.status != c.status || !strings.Contains(message, c.says) || r.header.Get("Allow") != c.allow {
+		if message := enveloped(t, path, r.body); r.status != c.status || !strings.Contains(message, c.says) ||
+			r.header.Get("Allow") != c.allow {
 			t.Errorf("%s %s: %v, Allow: %s", c.method, c.path, r, r.header.Get("Allow"))
 		}
 		if r.node() != "" {
@@ -130,7 +131,8 @@ func TestHalfClosedClients(t *testing.T) {
 	io.WriteString(conn, "GET /v1/models HTTP/1.1\r\nHost: x\r\n\r\n")
 	conn.(*net.TCPConn).CloseWrite()
 	var list struct{ Data []any }
-	if status, body := answer(t, bufio.NewReader(conn)); status != 200 || json.Unmarshal(body, &list) != nil || len(list.Data) != 1 {
+	if status, body := answer(t, bufio.NewReader(conn)); status != 200 || json.Unmarshal(body, &list) != nil ||
+		len(list.Data) != 1 {
 		t.Errorf("%d %s", status, body)
 	}
 }

@@ -26,7 +26,8 @@ func TestReloadNamesWhatNeedsARestart(t *testing.T) {
 	if err != nil || fmt.Sprint(kept) != "[router.mode limits.max_streams]" {
 		t.Errorf("kept %v, %v", kept, err)
 	}
-	if _, _, err := again(func(c *router.Config) { c.Router.Backends, c.Limits.MaxStreams = nil, 0 }); err == nil || s.eligible() != 2 {
+	if _, _, err := again(func(c *router.Config) { c.Router.Backends, c.Limits.MaxStreams = nil, 0 }); err == nil ||
+		s.eligible() != 2 {
 		t.Errorf("a bad configuration: %v, %d eligible", err, s.eligible())
 	}
 }

@@ -98,7 +98,8 @@ func New(c Config) (r *Router, err error) {
 	if r.watcher, err = relay.NewWatcher(); err != nil {
 		return r, fmt.Errorf("watching client connections: %w", err)
 	}
-	if r.loops, err = relay.NewLoops(relay.LoopsOptions{Lag: r.metrics.RelayLag.Observe, Panicked: r.panicked}); err != nil {
+	if r.loops, err = relay.NewLoops(relay.LoopsOptions{Lag: r.metrics.RelayLag.Observe, Panicked: r.panicked}); err !=
+		nil {
 		return r, fmt.Errorf("starting the relay's loops: %w", err)
 	}
 	if err = r.openAccessLog(); err != nil {
@@ -166,7 +167,8 @@ func (r *Router) joinFleet() error {
 		Backends: backends, Index: r.index, Log: r.log,
 		Lag:      func(d time.Duration) { r.metrics.SignalLag.Observe(d.Seconds()) },
 		EventLag: func(d time.Duration) { r.metrics.EventLag.Observe(d.Seconds()) },
-		Pool:     relay.PoolOptions{DialTimeout: c.Timeouts.Dial.Std(), Watch: c.Router.WatchNodes}, Warm: c.Router.Warm,
+		Pool:     relay.PoolOptions{DialTimeout: c.Timeouts.Dial.Std(), Watch: c.Router.WatchNodes},
+		Warm:     c.Router.Warm,
 	}
 	if len(c.Etcd.Endpoints) > 0 {
 		if r.cluster, err = dialEtcd(&c.Etcd); err != nil {
@@ -188,7 +190,8 @@ func (r *Router) joinFleet() error {
 		r.events.Set(sources)
 	}
 	r.holdings = holdings.New(holdings.Options{
-		Cluster: r.cluster, Static: static, Local: r.events.Watch, TLS: cacheTLS, MaxBlocks: c.Prefix.MaxHeld, Promote: promoteModes[c.Router.Promote], Log: r.log,
+		Cluster: r.cluster, Static: static, Local: r.events.Watch, TLS: cacheTLS, MaxBlocks: c.Prefix.MaxHeld,
+		Promote: promoteModes[c.Router.Promote], Log: r.log,
 	})
 	if r.fleet, err = fleet.New(o); err != nil {
 		return err
@@ -222,7 +225,8 @@ func (r *Router) assemble() {
 	}, c.gatewayLimits(maxConnections(c.Limits.MaxConnections, r.log)), c.Router.ForwardAuth)
 	r.applyPolicy(r.policy.Load())
 	r.observe()
-	r.admin = &http.Server{Handler: r.handover.closing(r.adminRoutes()), ConnState: r.handover.count, ReadHeaderTimeout: 5 * time.Second, IdleTimeout: time.Minute, MaxHeaderBytes: 16 << 10}
+	r.admin = &http.Server{Handler: r.handover.closing(r.adminRoutes()), ConnState: r.handover.count,
+		ReadHeaderTimeout: 5 * time.Second, IdleTimeout: time.Minute, MaxHeaderBytes: 16 << 10}
 }
 
 // Addr is where clients are served.
@@ -259,7 +263,8 @@ func (r *Router) Run(drain, force context.Context) error {
 	g.Go("serve", func(context.Context) error { return r.gateway.Serve(r.serving, r.tls) })
 	r.serves()
 	r.offer(g)
-	r.log.Info("router serves", "address", r.serving.Addr().String(), "admin", r.adminAt.Addr().String(), "mode", r.policy.Load().Mode.String())
+	r.log.Info("router serves", "address", r.serving.Addr().String(), "admin", r.adminAt.Addr().String(), "mode",
+		r.policy.Load().Mode.String())
 	g.Go("drain", func(ctx context.Context) error {
 		select {
 		case <-drain.Done():
@@ -287,7 +292,8 @@ func ignoreClosed(err error) error {
 // drain takes the process out of service, step by step.
 func (r *Router) drain(force context.Context) {
 	delay, timeout := r.config.Router.DrainDelay, r.config.Router.DrainTimeout
-	r.log.Info("stopping: requests are taken for drain_delay more, running ones have drain_timeout then; a second signal ends it now",
+	r.log.Info("stopping: requests are taken for drain_delay more, running ones have drain_timeout then; a second "+
+		"signal ends it now",
 		"drain_delay", delay.String(), "drain_timeout", timeout.String())
 	r.gateway.StartDrain()
 	lifecycle.Drain(force, r.log,
@@ -298,7 +304,8 @@ func (r *Router) drain(force context.Context) {
 			}
 			return nil
 		}},
-		lifecycle.Step{Name: "finish running requests", Limit: max(timeout.Std(), time.Millisecond), Run: r.gateway.Shutdown},
+		lifecycle.Step{Name: "finish running requests", Limit: max(timeout.Std(), time.Millisecond),
+			Run: r.gateway.Shutdown},
 		lifecycle.Step{Name: "close the admin port", Limit: time.Second, Run: r.admin.Shutdown},
 	)
 }

@@ -59,12 +59,14 @@ func TestDeadline(t *testing.T) {
 	eventually(t, "no node is blamed", func() bool { return s.eligible() == 2 })
 	var r *reply
 	for ms := 300; ms <= 10_000; ms *= 2 { // the head must come before the deadline
-		if r = s.chat(chatBody("hello", streaming), "x-cgn-deadline-ms", fmt.Sprint(ms), "x-sim-fault", "stall_after=3"); r.status == 200 {
+		if r = s.chat(chatBody("hello", streaming), "x-cgn-deadline-ms", fmt.Sprint(ms), "x-sim-fault",
+			"stall_after=3"); r.status == 200 {
 			break
 		}
 	}
 	events := append([]event{{}}, r.events()...)
-	if last := events[len(events)-1]; r.status != 200 || !openAIError(last) || !bytes.Contains([]byte(last.data), []byte("deadline_exceeded")) {
+	if last := events[len(events)-1]; r.status != 200 || !openAIError(last) ||
+		!bytes.Contains([]byte(last.data), []byte("deadline_exceeded")) {
 		t.Errorf("in a stream: %v", r)
 	}
 	for _, bad := range []string{"0", "-1", "soon", "1e3", "99999999999"} {
@@ -115,7 +117,8 @@ func TestModelNameOfABackend(t *testing.T) {
 		if r.status != 200 || r.node() != node {
 			t.Errorf("%s: %v", name, r)
 		}
-		if status, page := s.get(s.url + "/v1/models/" + name); status != 200 || !bytes.Contains(page, []byte(`"`+name+`"`)) {
+		if status, page := s.get(s.url + "/v1/models/" + name); status != 200 ||
+			!bytes.Contains(page, []byte(`"`+name+`"`)) {
 			t.Errorf("/v1/models/%s: %d %s", name, status, page)
 		}
 	}
@@ -154,10 +157,12 @@ func TestStoredResponses(t *testing.T) {
 	}
 	all = append(all, made{first.Response.ID, r.node()})
 	for _, m := range all {
-		if r := s.ask(http.MethodGet, "/v1/responses/"+m.id, ""); r.status != 200 || r.node() != m.node || id(r) != m.id {
+		if r := s.ask(http.MethodGet, "/v1/responses/"+m.id, ""); r.status != 200 || r.node() != m.node ||
+			id(r) != m.id {
 			t.Errorf("get %v: %v", m, r)
 		}
-		r := s.post("/v1/responses", fmt.Sprintf(`{"model":"sim","input":"and then?","previous_response_id":%q,"max_output_tokens":4}`, m.id))
+		r := s.post("/v1/responses",
+			fmt.Sprintf(`{"model":"sim","input":"and then?","previous_response_id":%q,"max_output_tokens":4}`, m.id))
 		if r.status != 200 || r.node() != m.node {
 			t.Errorf("go on from %v: %v", m, r)
 		}
@@ -169,7 +174,8 @@ func TestStoredResponses(t *testing.T) {
 	if r := s.ask(http.MethodGet, "/v1/responses/"+gone.id, ""); r.status != 404 {
 		t.Errorf("get what was deleted: %v", r)
 	}
-	if r := s.ask(http.MethodGet, "/v1/responses/resp_unknown", ""); r.status != 404 || r.code() != "response_not_found" {
+	if r := s.ask(http.MethodGet, "/v1/responses/resp_unknown", ""); r.status != 404 ||
+		r.code() != "response_not_found" {
 		t.Errorf("get an unknown one: %v", r)
 	}
 	leaver := all[1]

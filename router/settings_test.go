@@ -63,7 +63,8 @@ func TestClientsMustShowACertificate(t *testing.T) {
 // document's max_queue over the configuration's.
 func TestModeAndMaxQueue(t *testing.T) {
 	t.Parallel()
-	for given, want := range map[string][2]string{"": {"least_loaded", "random"}, "round_robin": {"round_robin", "round_robin"}} {
+	for given, want := range map[string][2]string{"": {"least_loaded", "random"},
+		"round_robin": {"round_robin", "round_robin"}} {
 		t.Run("mode="+given, func(t *testing.T) {
 			t.Parallel()
 			file := filepath.Join(t.TempDir(), "policy.json")
@@ -82,7 +83,8 @@ func TestModeAndMaxQueue(t *testing.T) {
 				t.Helper()
 				var running []*http.Response
 				for range n {
-					running = append(running, s.begin("/v1/chat/completions", chatBody("hello", streaming), "x-sim-fault", "stall_after=1"))
+					running = append(running, s.begin("/v1/chat/completions", chatBody("hello", streaming),
+						"x-sim-fault", "stall_after=1"))
 				}
 				if r := s.chat(chatBody("one more", plain)); r.status != 503 || r.code() != "queue_full" {
 					t.Errorf("above %d: %v", n, r)
@@ -133,7 +135,8 @@ func TestLargeEngineBlocks(t *testing.T) {
 func TestRequestIDs(t *testing.T) {
 	s := serve(t, simulate(t, 1))
 	for id, taken := range map[string]bool{
-		"mine": true, strings.Repeat("x", 128): true, strings.Repeat("x", 129): false, "two words": false, "größe": false, "": false,
+		"mine": true, strings.Repeat("x", 128): true, strings.Repeat("x", 129): false, "two words": false,
+		"größe": false, "": false,
 	} {
 		r := s.chat(chatBody("hello", plain), "x-request-id", id)
 		mustAll(t, id, []*reply{r})
@@ -151,11 +154,14 @@ func TestRequestIDs(t *testing.T) {
 func TestEnginesAreNotChangedByClients(t *testing.T) {
 	s := serve(t, simulate(t, 1))
 	for _, path := range []string{
-		"/v1/load_lora_adapter", "/v1/unload_lora_adapter", "/v1/load_lora_adapter/", "/v1//load_lora_adapter", "//v1/load_lora_adapter//",
-		"/v1/load_lora_adapter%2F", "/v1%2Fload_lora_adapter", "/v1/%6coad_lora_adapter", "/v1/Load_Lora_Adapter", "/v1/x/../load_lora_adapter",
+		"/v1/load_lora_adapter", "/v1/unload_lora_adapter", "/v1/load_lora_adapter/", "/v1//load_lora_adapter",
+		"//v1/load_lora_adapter//",
+		"/v1/load_lora_adapter%2F", "/v1%2Fload_lora_adapter", "/v1/%6coad_lora_adapter", "/v1/Load_Lora_Adapter",
+		"/v1/x/../load_lora_adapter",
 		"/v1/load_lora_adapter%252F", "/v1/load_lora_adapter?x=1", "/v1/audio/../unload_lora_adapter/",
 	} {
-		if r := s.post(path, `{"model":"sim","lora_name":"x","lora_path":"/x"}`); r.status != 404 || r.code() != "unknown_path" {
+		if r := s.post(path, `{"model":"sim","lora_name":"x","lora_path":"/x"}`); r.status != 404 ||
+			r.code() != "unknown_path" {
 			t.Errorf("%s: %v", path, r)
 		}
 	}

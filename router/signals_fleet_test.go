@@ -182,7 +182,8 @@ func TestKernelChange(t *testing.T) {
 	t.Logf("from the change to its first sign in the router's state, %d times: %s", changes, quantiles(first))
 	t.Logf("from the change to 90 %% of what the state comes to: %s", quantiles(most))
 	t.Logf("age of the sample in that state, whenever it was read, %d times: %s", len(ages), quantiles(ages))
-	t.Logf("cgn_router_signal_lag_seconds: %g of %g within 0.1; 99 %% of the host's waits for a CPU were within %v", m.sum("cgn_router_signal_lag_seconds_bucket", `le="0.1"`), m.sum("cgn_router_signal_lag_seconds_count"), waited)
+	t.Logf("cgn_router_signal_lag_seconds: %g of %g within 0.1; 99 %% of the host's waits for a CPU were within %v",
+		m.sum("cgn_router_signal_lag_seconds_bucket", `le="0.1"`), m.sum("cgn_router_signal_lag_seconds_count"), waited)
 }
 
 // hostWaits returns a function that says which wait for a CPU 99 % of the host's wakeups have not

@@ -83,7 +83,8 @@ func unixSite(t *testing.T, dir string, log *logged) *site {
 		return new(net.Dialer).DialContext(ctx, "unix", filepath.Join(dir, name))
 	}
 	s := &site{t: t, log: log, url: "http://api", admin: "http://admin"}
-	s.client = &http.Client{Transport: &http.Transport{DialContext: dial, MaxIdleConnsPerHost: 256}, Timeout: time.Minute}
+	s.client = &http.Client{Transport: &http.Transport{DialContext: dial, MaxIdleConnsPerHost: 256},
+		Timeout: time.Minute}
 	t.Cleanup(s.client.CloseIdleConnections)
 	return s
 }

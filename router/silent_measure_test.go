@@ -102,8 +102,10 @@ func measure(t *testing.T, times int, more string, prepare func(t *testing.T) (s
 	slices.Sort(picked)
 	slices.Sort(slowest)
 	show := func(d []time.Duration) string {
-		return fmt.Sprintf("median %v, %v to %v", d[len(d)/2].Round(100*time.Microsecond), d[0].Round(100*time.Microsecond), d[len(d)-1].Round(100*time.Microsecond))
+		return fmt.Sprintf("median %v, %v to %v", d[len(d)/2].Round(100*time.Microsecond),
+			d[0].Round(100*time.Microsecond), d[len(d)-1].Round(100*time.Microsecond))
 	}
-	t.Logf("last pick after the fault: %s; slowest request: %s; of %d requests %d got an error and %d streams under way ended with one",
+	t.Logf("last pick after the fault: %s; slowest request: %s; of %d requests %d got an error and %d streams under "+
+		"way ended with one",
 		show(picked), show(slowest), asked, failed, cut)
 }

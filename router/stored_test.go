@@ -63,10 +63,12 @@ func TestStoredResponsesOfAnotherRouter(t *testing.T) {
 	if r := s.ask(http.MethodDelete, "/v1/responses/"+all[0].id, ""); r.status != 200 || r.node() != all[0].node {
 		t.Errorf("delete: %v", r)
 	}
-	if r := serve(t, engines).ask(http.MethodDelete, "/v1/responses/"+all[1].id, ""); r.status != 200 || r.node() != all[1].node {
+	if r := serve(t, engines).ask(http.MethodDelete, "/v1/responses/"+all[1].id, ""); r.status != 200 ||
+		r.node() != all[1].node {
 		t.Errorf("delete through a third: %v", r)
 	}
-	for _, r := range []*reply{s.ask(http.MethodGet, "/v1/responses/resp_none/input_items", ""), s.post("/v1/responses", goOn("resp_none"))} {
+	for _, r := range []*reply{s.ask(http.MethodGet, "/v1/responses/resp_none/input_items", ""), s.post("/v1/responses",
+		goOn("resp_none"))} {
 		if r.status != 404 || r.code() != "response_not_found" {
 			t.Errorf("nobody has it: %v", r)
 		}
@@ -101,8 +103,10 @@ func TestStoredResponsesWithNodesDown(t *testing.T) {
 		})
 	}
 	engines[1].SetFault(&engine.Fault{Status: 500, Path: "/v1/responses/resp_none"})
-	for _, r := range []*reply{s.ask(http.MethodGet, "/v1/responses/resp_none", ""), s.post("/v1/responses", goOn("resp_none"))} {
-		if r.status != 503 || r.code() != "response_unknown" || r.header.Get("Retry-After") == "" || !strings.Contains(string(r.body), "sim-0, sim-1 did not answer") {
+	for _, r := range []*reply{s.ask(http.MethodGet, "/v1/responses/resp_none", ""), s.post("/v1/responses",
+		goOn("resp_none"))} {
+		if r.status != 503 || r.code() != "response_unknown" || r.header.Get("Retry-After") == "" ||
+			!strings.Contains(string(r.body), "sim-0, sim-1 did not answer") {
 			t.Errorf("two did not answer: %v", r)
 		}
 	}
@@ -118,7 +122,9 @@ func TestStoredResponsesWithNodesDown(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, m := range all {
-		eventually(t, "all nodes answer again", func() bool { return s.ask(http.MethodGet, "/v1/responses/"+m.id, "").status == 200 })
+		eventually(t, "all nodes answer again", func() bool {
+			return s.ask(http.MethodGet, "/v1/responses/"+m.id, "").status == 200
+		})
 	}
 }
 
@@ -189,12 +195,14 @@ func TestStoredResponseSearchesAreBounded(t *testing.T) {
 func TestStoredResponseIDs(t *testing.T) {
 	engines := simulate(t, 2)
 	s := serve(t, engines)
-	for _, id := range []string{"..", ".", "../../reset_prefix_cache", "a/b", "a?b=c", "a#b", "%2e%2e", "a b", "a\r\nX: y", "é", strings.Repeat("a", 257)} {
+	for _, id := range []string{"..", ".", "../../reset_prefix_cache", "a/b", "a?b=c", "a#b", "%2e%2e", "a b",
+		"a\r\nX: y", "é", strings.Repeat("a", 257)} {
 		if r := s.post("/v1/responses", goOn(id)); r.status != 404 || r.code() != "response_not_found" {
 			t.Errorf("%q: %v", id, r)
 		}
 	}
-	for _, path := range []string{"/v1/responses/%2e%2e%2fx", "/v1/responses/a%0d%0ab", "/v1/responses/a%3fb", "/v1/responses//"} {
+	for _, path := range []string{"/v1/responses/%2e%2e%2fx", "/v1/responses/a%0d%0ab", "/v1/responses/a%3fb",
+		"/v1/responses//"} {
 		if r := s.ask(http.MethodGet, path, ""); r.status != 404 && r.status != 405 {
 			t.Errorf("%s: %v", path, r)
 		}
@@ -276,9 +284,11 @@ func TestStoredResponsesOfNodesThatDoNotAnswer(t *testing.T) {
 		down = engines[1]
 	}
 	unavailable := func(r *reply, why string) bool {
-		return r.status == 503 && r.code() == "response_node_unavailable" && r.header.Get("Retry-After") != "" && strings.Contains(string(r.body), "the node that stored this response ("+m.node+") "+why)
+		return r.status == 503 && r.code() == "response_node_unavailable" && r.header.Get("Retry-After") != "" &&
+			strings.Contains(string(r.body), "the node that stored this response ("+m.node+") "+why)
 	}
-	busy := s.begin("/v1/chat/completions", chatBody("hello", `,"stream":true,"max_tokens":100000`), "x-cgn-node", m.node)
+	busy := s.begin("/v1/chat/completions", chatBody("hello", `,"stream":true,"max_tokens":100000`), "x-cgn-node",
+		m.node)
 	if r := s.post("/v1/responses", goOn(m.id)); !unavailable(r, "is at its limit") {
 		t.Errorf("busy: %v", r)
 	}
@@ -290,7 +300,9 @@ func TestStoredResponsesOfNodesThatDoNotAnswer(t *testing.T) {
 	}
 	eventually(t, "the node is known to be down", func() bool { return !s.nodes()[m.node].Eligible })
 	for range 3 {
-		if r := s.post("/v1/responses", goOn(m.id)); !unavailable(r, "takes no requests now: breaker open") && !unavailable(r, "does not answer") { // while it is tried again
+		// while it is tried again
+		if r := s.post("/v1/responses", goOn(m.id)); !unavailable(r, "takes no requests now: breaker open") &&
+			!unavailable(r, "does not answer") {
 			t.Errorf("go on: %v", r)
 		}
 	}
@@ -306,7 +318,9 @@ func TestEndpointsBelowResponses(t *testing.T) {
 	s := serve(t, simulate(t, 3))
 	for _, m := range s.store(6) {
 		for _, path := range []string{"/v1/responses/input_tokens", "/v1/responses/compact"} {
-			if r := s.post(path, goOn(m.id)); r.node() != m.node || !strings.Contains(string(r.body), `{"detail":"Not Found"}`) { // as this engine says
+			// as this engine says
+			if r := s.post(path, goOn(m.id)); r.node() != m.node ||
+				!strings.Contains(string(r.body), `{"detail":"Not Found"}`) {
 				t.Errorf("%s of %v: %v", path, m, r)
 			}
 		}

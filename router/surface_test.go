@@ -35,7 +35,8 @@ func TestEveryEndpoint(t *testing.T) {
 		{"/detokenize", `{"model":"%s","tokens":[1,2]}`, `"prompt"`},
 	} {
 		r := s.post(c.path, fmt.Sprintf(c.body, "sim"))
-		if r.status != 200 || r.err != nil || !bytes.Contains(r.body, []byte(c.answer)) || r.node() == "" || r.header.Get("x-request-id") == "" {
+		if r.status != 200 || r.err != nil || !bytes.Contains(r.body, []byte(c.answer)) || r.node() == "" ||
+			r.header.Get("x-request-id") == "" {
 			t.Errorf("%s: %v", c.path, r)
 		}
 		r = s.post(c.path, fmt.Sprintf(c.body, "nobody's"))
@@ -44,11 +45,13 @@ func TestEveryEndpoint(t *testing.T) {
 			Error struct{ Type, Message string }
 		}
 		anthropic := strings.HasPrefix(c.path, "/v1/messages")
-		if err := json.Unmarshal(r.body, &e); err != nil || r.status != 404 || e.Error.Type != "not_found_error" || (e.Type == "error") != anthropic {
+		if err := json.Unmarshal(r.body, &e); err != nil || r.status != 404 || e.Error.Type != "not_found_error" ||
+			(e.Type == "error") != anthropic {
 			t.Errorf("%s, a model that nobody serves: %v", c.path, r)
 		}
 	}
-	if r := s.post("/v1/unheard-of", `{"model":"sim"}`); r.status != 404 || !bytes.Contains(r.body, []byte(`{"detail":"Not Found"}`)) {
+	if r := s.post("/v1/unheard-of", `{"model":"sim"}`); r.status != 404 ||
+		!bytes.Contains(r.body, []byte(`{"detail":"Not Found"}`)) {
 		t.Errorf("a path that only an engine may know: %v", r)
 	}
 }
@@ -97,7 +100,8 @@ func TestModels(t *testing.T) {
 		}
 	}
 	for i := range 8 {
-		if r := s.chat(strings.Replace(chatBody(fmt.Sprint(i), plain), `"sim"`, `"org/small"`, 1)); r.status != 200 || r.node() != "sim-1" {
+		if r := s.chat(strings.Replace(chatBody(fmt.Sprint(i), plain), `"sim"`, `"org/small"`, 1)); r.status != 200 ||
+			r.node() != "sim-1" {
 			t.Errorf("%v", r)
 		}
 	}
@@ -134,13 +138,16 @@ func TestHeaders(t *testing.T) {
 				t.Fatalf("%v %v", r, r.header)
 			}
 			all := s.engines[0].Requests()
-			got := all[slices.IndexFunc(all, func(q engine.Request) bool { return q.Path == "/v1/chat/completions" })].Header
+			got := all[slices.IndexFunc(all, func(q engine.Request) bool {
+				return q.Path == "/v1/chat/completions"
+			})].Header
 			for _, travels := range []string{"traceparent", "x-request-id", "openai-organization", "Content-Type"} {
 				if got.Get(travels) == "" {
 					t.Errorf("%s did not travel", travels)
 				}
 			}
-			for _, stays := range []string{"x-api-key", "Cookie", "x-forwarded-user", "x-cgn-tenant", "x-cgn-session-id", "x-hop", "Proxy-Authorization", "Accept-Encoding", "Connection"} {
+			for _, stays := range []string{"x-api-key", "Cookie", "x-forwarded-user", "x-cgn-tenant",
+				"x-cgn-session-id", "x-hop", "Proxy-Authorization", "Accept-Encoding", "Connection"} {
 				if got.Get(stays) != "" {
 					t.Errorf("%s: %s travelled", stays, got.Get(stays))
 				}
@@ -169,7 +176,8 @@ func TestCaps(t *testing.T) {
 			s := serve(t, simulate(t, 1), c.tweak)
 			var running []*http.Response
 			for range 3 {
-				running = append(running, s.begin("/v1/chat/completions", chatBody("hello", streaming), "x-sim-fault", "stall_after=1"))
+				running = append(running, s.begin("/v1/chat/completions", chatBody("hello", streaming), "x-sim-fault",
+					"stall_after=1"))
 			}
 			r := s.chat(chatBody("hello", streaming))
 			if r.status != c.status || r.code() != c.code || r.header.Get("Retry-After") == "" {

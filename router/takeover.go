@@ -60,11 +60,13 @@ func (r *Router) claim() (err error) {
 		return nil
 	}
 	if t.off() {
-		return errors.New("takeover.socket: none, so that the running router cannot be found; name one, which every start has to name then")
+		return errors.New("takeover.socket: none, so that the running router cannot be found; name one, which every " +
+			"start has to name then")
 	}
 	r.handover.claim, err = takeover.Ask(context.Background(), t.Socket)
 	if errors.Is(err, takeover.ErrNobody) {
-		r.log.Info("no router to take over from, this one starts by itself", "socket", t.Socket, "looked_as_uid", os.Getuid())
+		r.log.Info("no router to take over from, this one starts by itself", "socket", t.Socket, "looked_as_uid",
+			os.Getuid())
 		return nil
 	}
 	if err != nil {
@@ -165,12 +167,14 @@ func (r *Router) await(ctx, drain context.Context) error {
 			return nil
 		}
 		if now.Sub(began) >= limit {
-			return fmt.Errorf("not ready within takeover.timeout (%s): %s; the running router goes on, restart it instead if that is wanted", limit, cmp.Or(detail, "not every node was asked"))
+			return fmt.Errorf("not ready within takeover.timeout (%s): %s; the running router goes on, restart it "+
+				"instead if that is wanted", limit, cmp.Or(detail, "not every node was asked"))
 		}
 		select {
 		case <-tick.C:
 		case <-r.handover.claim.Gone():
-			r.log.Warn("the router to take over from has ended, this one serves", "process", r.handover.claim.PID, "ready", ok)
+			r.log.Warn("the router to take over from has ended, this one serves", "process", r.handover.claim.PID,
+				"ready", ok)
 			return nil
 		case <-drain.Done():
 			return errors.New("stopped before it was ready; the running router goes on")
@@ -233,7 +237,8 @@ func (r *Router) retire(force context.Context) {
 	if pid := r.handover.taker; pid != 0 {
 		r.notify(fmt.Sprintf("MAINPID=%d", pid))
 	}
-	r.log.Info("another router has taken over, running requests have drain_timeout to end", "by", r.handover.taker, "drain_timeout", timeout.String())
+	r.log.Info("another router has taken over, running requests have drain_timeout to end", "by", r.handover.taker,
+		"drain_timeout", timeout.String())
 	end := time.Now().Add(delay + max(timeout, time.Millisecond))
 	until := func(run func(context.Context) error) func(context.Context) error {
 		return func(ctx context.Context) error {
@@ -247,7 +252,8 @@ func (r *Router) retire(force context.Context) {
 			r.handover.retired.Store(true)
 			return errors.Join(r.gateway.Retire(), r.adminAt.Close())
 		}},
-		lifecycle.Step{Name: "answer on open connections", Run: until(func(ctx context.Context) error { return r.quiet(ctx, delay) })},
+		lifecycle.Step{Name: "answer on open connections",
+			Run: until(func(ctx context.Context) error { return r.quiet(ctx, delay) })},
 		lifecycle.Step{Name: "finish running requests", Run: until(r.gateway.Shutdown)},
 		lifecycle.Step{Name: "close the admin port", Limit: time.Second, Run: r.admin.Shutdown},
 	)

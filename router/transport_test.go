@@ -26,7 +26,9 @@ func TestUnixSockets(t *testing.T) {
 		mustAll(t, more, together(8, func(i int) *reply { return s.chat(chatBody(fmt.Sprint(i), more)) }))
 	}
 	engines[0].Refuse()
-	mustAll(t, "one is gone", together(16, func(i int) *reply { return s.chat(chatBody(fmt.Sprint("again ", i), plain)) }))
+	mustAll(t, "one is gone", together(16, func(i int) *reply {
+		return s.chat(chatBody(fmt.Sprint("again ", i), plain))
+	}))
 }
 
 // TestCutBodyNeverLooksWhole: an answer whose engine dies in the middle. Nothing of it may have
@@ -39,7 +41,8 @@ func TestCutBodyNeverLooksWhole(t *testing.T) {
 	if whole.status != 200 || whole.err != nil || len(whole.body) <= 256<<10 {
 		t.Fatalf("%d bytes, %v", len(whole.body), whole.err)
 	}
-	if r := s.post("/v1/embeddings", body, "x-sim-fault", "truncate"); r.status < 500 && !errors.Is(r.err, io.ErrUnexpectedEOF) {
+	if r := s.post("/v1/embeddings", body, "x-sim-fault", "truncate"); r.status < 500 &&
+		!errors.Is(r.err, io.ErrUnexpectedEOF) {
 		t.Errorf("%d: %d bytes, %v", r.status, len(r.body), r.err)
 	}
 }
@@ -82,15 +85,21 @@ func TestSlowReaderIsCut(t *testing.T) {
 	if err := conn.(*net.TCPConn).SetReadBuffer(4096); err != nil {
 		t.Fatal(err)
 	}
-	req, err := http.NewRequest(http.MethodPost, s.url+"/v1/chat/completions", strings.NewReader(chatBody("hello", `,"stream":true,"max_tokens":100000`)))
+	req, err := http.NewRequest(http.MethodPost, s.url+"/v1/chat/completions",
+		strings.NewReader(chatBody("hello", `,"stream":true,"max_tokens":100000`)))
 	if err != nil {
 		t.Fatal(err)
 	}
 	if err := req.Write(conn); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "it is cut", func() bool { return s.metrics().sum("cgn_router_client_cut_total", `reason="slow_reader"`) == 1 })
-	eventually(t, "the engine is freed", func() bool { st := engines[0].Stats(); return st.InFlight == 0 && st.Aborted == 1 })
+	eventually(t, "it is cut", func() bool {
+		return s.metrics().sum("cgn_router_client_cut_total", `reason="slow_reader"`) == 1
+	})
+	eventually(t, "the engine is freed", func() bool {
+		st := engines[0].Stats()
+		return st.InFlight == 0 && st.Aborted == 1
+	})
 	if n := s.nodes()["sim-0"]; n.State != "healthy" || n.Opens != 0 {
 		t.Errorf("%+v", n)
 	}

@@ -39,7 +39,8 @@ var unreadable = []struct {
 }
 
 func impatient(c *router.Config) {
-	c.Limits.HeaderTimeout, c.Limits.BodyTimeout = config.Duration(500*time.Millisecond), config.Duration(500*time.Millisecond)
+	c.Limits.HeaderTimeout, c.Limits.BodyTimeout = config.Duration(500*time.Millisecond),
+		config.Duration(500*time.Millisecond)
 	c.Limits.MaxBody, c.Limits.MaxBodyTotal = 1<<20, 2<<20
 }
 
@@ -56,7 +57,8 @@ func final(t *testing.T, r *bufio.Reader) (status int, body []byte) {
 // another API.
 func TestUnreadableRequestsGetTheirEnvelope(t *testing.T) {
 	s := serve(t, simulate(t, 1), impatient)
-	others := map[string]string{"/v1/messages": "/v1/chat/completions", "/v1/messages/count_tokens": "/v1/models", "/v1/responses": "/v1/messages"}
+	others := map[string]string{"/v1/messages": "/v1/chat/completions", "/v1/messages/count_tokens": "/v1/models",
+		"/v1/responses": "/v1/messages"}
 	for _, c := range unreadable {
 		for path, other := range others {
 			for _, before := range []string{"", post(other, "", small)} {
@@ -190,7 +192,8 @@ func TestErrorsForAnthropicNameTheRequest(t *testing.T) {
 			ID string `json:"request_id"`
 		}
 		err = json.NewDecoder(resp.Body).Decode(&e)
-		if id := resp.Header.Get("Request-Id"); err != nil || resp.StatusCode != status || id == "" || id != e.ID || id != resp.Header.Get("X-Request-Id") {
+		if id := resp.Header.Get("Request-Id"); err != nil || resp.StatusCode != status || id == "" || id != e.ID ||
+			id != resp.Header.Get("X-Request-Id") {
 			t.Errorf("%.40q: status %d, Request-Id %q, in the body %q, %v", request, resp.StatusCode, id, e.ID, err)
 		}
 	}

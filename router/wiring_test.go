@@ -31,13 +31,15 @@ func TestSettingsReachTheirParts(t *testing.T) {
 	c.Router.Listen, c.Router.Admin, c.Router.Backends = "127.0.0.1:0", "127.0.0.1:0", []string{"http://127.0.0.1:1"}
 	c.Prefix.MaxBlocks, c.Prefix.Lifetime, c.Prefix.Feedback = 5000, seconds(77), false
 	c.Timeouts = TimeoutConfig{
-		Dial: seconds(3), FirstByte: seconds(11), FirstByteCold: seconds(12), PatienceFloor: seconds(13), StallFloor: seconds(14),
-		Idle: seconds(15), Total: seconds(16),
+		Dial: seconds(3), FirstByte: seconds(11), FirstByteCold: seconds(12), PatienceFloor: seconds(13),
+		StallFloor: seconds(14),
+		Idle:       seconds(15), Total: seconds(16),
 	}
 	c.Retry = RetryConfig{MaxNodes: 7, Percent: 31, Floor: 17}
 	c.Limits = LimitConfig{
-		MaxBody: 1 << 21, MaxBodyTotal: 1 << 23, MaxHeader: 5000, MaxConnections: 101, MaxStreams: 102, HeaderTimeout: seconds(21),
-		BodyTimeout: seconds(22), KeepAlive: seconds(23), SlowReader: seconds(24), ResponseIDs: 103,
+		MaxBody: 1 << 21, MaxBodyTotal: 1 << 23, MaxHeader: 5000, MaxConnections: 101, MaxStreams: 102,
+		HeaderTimeout: seconds(21),
+		BodyTimeout:   seconds(22), KeepAlive: seconds(23), SlowReader: seconds(24), ResponseIDs: 103,
 	}
 	c.Admission.Global = 104
 	c.Log.Access, c.Log.AccessQueue = filepath.Join(t.TempDir(), "access"), 105

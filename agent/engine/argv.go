@@ -30,13 +30,15 @@ func (c *Config) Command(l Launch) (argv, env []string) {
 	port := strconv.Itoa(l.Port)
 	switch c.Kind {
 	case VLLM:
-		argv = []string{c.binary("vllm"), "serve", c.Model, "--host", spawnHost, "--port", port, "--enable-prompt-tokens-details"}
+		argv = []string{c.binary("vllm"), "serve", c.Model, "--host", spawnHost, "--port", port,
+			"--enable-prompt-tokens-details"}
 		argv = appendNumber(argv, "--tensor-parallel-size", l.TP, 2)
 		argv = appendNumber(argv, "--max-num-seqs", l.MaxConcurrent, 1)
 		argv = appendText(argv, "--dtype", l.DType)
 		env = appendEnv(env, "VLLM_API_KEY", l.APIKey)
 	case SGLang:
-		argv = []string{c.binary("python3"), "-m", "sglang.launch_server", "--model-path", c.Model, "--host", spawnHost, "--port", port, "--enable-metrics", "--enable-cache-report"}
+		argv = []string{c.binary("python3"), "-m", "sglang.launch_server", "--model-path", c.Model, "--host", spawnHost,
+			"--port", port, "--enable-metrics", "--enable-cache-report"}
 		argv = appendNumber(argv, "--tp-size", l.TP, 2)
 		argv = appendNumber(argv, "--max-running-requests", l.MaxConcurrent, 1)
 		argv = appendText(argv, "--dtype", l.DType)

@@ -20,9 +20,11 @@ func TestCommand(t *testing.T) {
 			"vllm serve org/m --host 127.0.0.1 --port 9 --enable-prompt-tokens-details", ""},
 		{"vllm, everything", Config{Kind: VLLM, Model: "org/m", Binary: "/opt/vllm", Args: []string{"--seed", "1"}, Env: []string{"A=b"}},
 			Launch{Port: 9, TP: 4, DType: "bfloat16", MaxConcurrent: 128, APIKey: "k"},
-			"/opt/vllm serve org/m --host 127.0.0.1 --port 9 --enable-prompt-tokens-details --tensor-parallel-size 4 --max-num-seqs 128 --dtype bfloat16 --seed 1", "VLLM_API_KEY=k A=b"},
+			"/opt/vllm serve org/m --host 127.0.0.1 --port 9 --enable-prompt-tokens-details --tensor-parallel-size 4 " +
+				"--max-num-seqs 128 --dtype bfloat16 --seed 1", "VLLM_API_KEY=k A=b"},
 		{"sglang", Config{Kind: SGLang, Model: "org/m"}, Launch{Port: 9, TP: 2, DType: "half", MaxConcurrent: 8},
-			"python3 -m sglang.launch_server --model-path org/m --host 127.0.0.1 --port 9 --enable-metrics --enable-cache-report --tp-size 2 --max-running-requests 8 --dtype half", ""},
+			"python3 -m sglang.launch_server --model-path org/m --host 127.0.0.1 --port 9 --enable-metrics " +
+				"--enable-cache-report --tp-size 2 --max-running-requests 8 --dtype half", ""},
 		{"llama.cpp", Config{Kind: LlamaCPP, Model: "m.gguf"}, Launch{Port: 9, TP: 2, DType: "q4", MaxConcurrent: 2, APIKey: "k"},
 			"llama-server --model m.gguf --host 127.0.0.1 --port 9 --metrics --parallel 2", "LLAMA_API_KEY=k"},
 		{"openai_compat", Config{Kind: OpenAICompat, Binary: "srv", Model: "m", Args: []string{"-l", "{host}:{port}", "--m={model}"}}, Launch{Port: 9, TP: 1},
@@ -45,7 +47,8 @@ func TestCommand(t *testing.T) {
 func TestEnvironmentLeavesOutTheAgentsSettings(t *testing.T) {
 	t.Setenv("CGN_ETCD_PASSWORD_FILE", "/secret")
 	env := environment([]string{"A=b"})
-	if slices.ContainsFunc(env, func(e string) bool { return strings.HasPrefix(e, "CGN_") }) || env[len(env)-1] != "A=b" {
+	if slices.ContainsFunc(env, func(e string) bool { return strings.HasPrefix(e, "CGN_") }) ||
+		env[len(env)-1] != "A=b" {
 		t.Error(env)
 	}
 }
@@ -88,7 +91,9 @@ func TestValidate(t *testing.T) {
 			}
 		})
 	}
-	if err := valid(func(c *Config) { c.Port, c.ScrapeTimeout = -1, 0 }).Validate(); len(err.(interface{ Unwrap() []error }).Unwrap()) != 2 {
+	if err := valid(func(c *Config) {
+		c.Port, c.ScrapeTimeout = -1, 0
+	}).Validate(); len(err.(interface{ Unwrap() []error }).Unwrap()) != 2 {
 		t.Errorf("not all problems at once: %v", errors.Unwrap(err))
 	}
 }

@@ -20,8 +20,8 @@ const (
 	OpenAICompat = "openai_compat"
 )
 
-// Config is the [engine] section, and part of each [[engine]]. With URL the agent attaches to a running
-// engine; without it the agent starts one and owns it.
+// Config is the [engine] section, and part of each [[engine]]. With URL the agent attaches to a
+// running engine; without it the agent starts one and owns it.
 type Config struct {
 	Kind string `toml:"kind" default:"vllm" flag:"kind" oneof:"vllm|sglang|llama_cpp|openai_compat" help:"what the engine is"`
 	URL  string `toml:"url" flag:"engine" help:"running engine to attach to: http://host:port, https://host:port or unix:///path; empty: the agent starts one"`
@@ -106,13 +106,15 @@ func (c *Config) validateSpawn(bad, missing func(key, format string, args ...any
 		missing("url", "empty; an openai_compat engine needs a url to attach to, or a binary to start")
 	}
 	if c.Model == "" && c.Kind != OpenAICompat {
-		missing("model", "empty; give the model to load, or %s to attach to a running engine", config.Mention{Key: "url", Flag: "--engine"})
+		missing("model", "empty; give the model to load, or %s to attach to a running engine",
+			config.Mention{Key: "url", Flag: "--engine"})
 	}
 	if c.Port < 0 || c.Port > 65535 {
 		bad("port", "%d is not a port; use 0 for a free one", c.Port)
 	}
 	if c.Kind == SGLang && c.APIKeyFile != "" {
-		bad("api_key_file", "a started sglang takes its key on the command line, where every user of the host sees it; leave the key out: the engine listens on loopback only")
+		bad("api_key_file", "a started sglang takes its key on the command line, where every user of the host sees "+
+			"it; leave the key out: the engine listens on loopback only")
 	}
 	for _, a := range c.Args {
 		if name, _, _ := strings.Cut(a, "="); c.Kind != OpenAICompat && (name == "--port" || name == "--host") {
@@ -125,6 +127,7 @@ func (c *Config) validateSpawn(bad, missing func(key, format string, args ...any
 		}
 	}
 	if c.StopGrace <= 0 || c.RestartDelay <= 0 || c.RestartDelayMax < c.RestartDelay {
-		bad("restart_delay", "stop_grace and restart_delay must be above 0, and restart_delay_max no less than restart_delay")
+		bad("restart_delay", "stop_grace and restart_delay must be above 0, and restart_delay_max no less than "+
+			"restart_delay")
 	}
 }

@@ -36,7 +36,8 @@ type Options struct {
 	Role          string   // of the node: prefill, decode or both
 	Host          string   // under which other nodes reach this one
 	GPUs          []string // a started engine sees these only: index or UUID; empty: those of the environment
-	// PortTaken tells whether a free port is somebody else's all the same, as of another engine that is to start; nil: none is.
+	// PortTaken tells whether a free port is somebody else's all the same, as of another engine
+	// that is to start; nil: none is.
 	PortTaken func(port int) bool
 	StateDir  string     // where LMCache's configuration is written
 	Held      func() int // requests that the agent itself has at the engine; nil: none
@@ -125,7 +126,8 @@ func (e *Engine) prepareSpawn(o Options) error {
 		return err
 	}
 	argv, env := e.config.Command(Launch{
-		Port: port, TP: o.TP, DType: o.DType, MaxConcurrent: o.MaxConcurrent, APIKey: e.key, GPUs: o.GPUs, Role: o.Role, Host: o.Host, StateDir: o.StateDir,
+		Port: port, TP: o.TP, DType: o.DType, MaxConcurrent: o.MaxConcurrent, APIKey: e.key, GPUs: o.GPUs, Role: o.Role,
+		Host: o.Host, StateDir: o.StateDir,
 	})
 	if argv[0], err = lookUp(argv[0]); err != nil {
 		return err
@@ -134,10 +136,11 @@ func (e *Engine) prepareSpawn(o Options) error {
 	e.endpoint = address.Address{Network: "tcp", Addr: addr, Host: addr}
 	e.sup = &supervisor{
 		argv: argv, env: environment(env), log: e.log, event: make(chan struct{}, 1),
-		grace:   e.config.StopGrace.Std(),
-		backoff: backoff{first: e.config.RestartDelay.Std(), most: e.config.RestartDelayMax.Std(), stable: e.config.StableAfter.Std()},
-		reason:  "engine not started yet",
-		count:   e.count.Restarts,
+		grace: e.config.StopGrace.Std(),
+		backoff: backoff{first: e.config.RestartDelay.Std(), most: e.config.RestartDelayMax.Std(),
+			stable: e.config.StableAfter.Std()},
+		reason: "engine not started yet",
+		count:  e.count.Restarts,
 	}
 	return nil
 }
@@ -146,12 +149,14 @@ func (e *Engine) prepareSpawn(o Options) error {
 func lookUp(program string) (string, error) {
 	path, err := exec.LookPath(program)
 	if err != nil {
-		return "", wrong("binary", "%q cannot be run (%w); install it, give its path, or set %s to attach to a running engine", program, err, config.Mention{Key: "url"})
+		return "", wrong("binary", "%q cannot be run (%w); install it, give its path, or set %s to attach to a "+
+			"running engine", program, err, config.Mention{Key: "url"})
 	}
 	return path, nil
 }
 
-// freePort asks the kernel for a port that nothing listens on now, and that is nobody's by taken, which may be nil.
+// freePort asks the kernel for a port that nothing listens on now, and that is nobody's by taken,
+// which may be nil.
 func freePort(taken func(port int) bool) (int, error) {
 	for range 64 {
 		ln, err := net.Listen("tcp", net.JoinHostPort(spawnHost, "0"))
@@ -185,7 +190,8 @@ func (e *Engine) State() *State { return e.state.Load() }
 // are merged; there is one receiver.
 func (e *Engine) Changed() <-chan struct{} { return e.changed }
 
-// PID is the process that the agent has started; ok is false where it is attached to the engine. 0: none runs now.
+// PID is the process that the agent has started; ok is false where it is attached to the engine. 0:
+// none runs now.
 func (e *Engine) PID() (pid int, ok bool) {
 	if e.sup == nil {
 		return 0, false

@@ -55,7 +55,8 @@ func (c *Config) examineOffload() error {
 		return nil
 	}
 	if err := rights.Readable(file); err != nil {
-		return wrong("offload.lmcache_config", "%w; name LMCache's configuration file, or leave it out for the agent to write one", err)
+		return wrong("offload.lmcache_config", "%w; name LMCache's configuration file, or leave it out for the agent "+
+			"to write one", err)
 	}
 	return nil
 }

@@ -17,9 +17,12 @@ func attributes() *syscall.SysProcAttr {
 	return &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 }
 
-// dropRights keeps the agent's own capabilities from programs that this thread starts: ambient ones would go along.
+// dropRights keeps the agent's own capabilities from programs that this thread starts: ambient ones
+// would go along.
 func dropRights() error {
-	if err := unix.Prctl(unix.PR_CAP_AMBIENT, unix.PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0); err != nil && err != unix.EINVAL { // a kernel without has none
+	// a kernel without has none
+	if err := unix.Prctl(unix.PR_CAP_AMBIENT, unix.PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0); err != nil &&
+		err != unix.EINVAL {
 		return os.NewSyscallError("prctl", err)
 	}
 	return nil

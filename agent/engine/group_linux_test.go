@@ -8,7 +8,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestEngineGetsNoRights: what the agent has been given for its telemetry does not go to the engine.
+// TestEngineGetsNoRights: what the agent has been given for its telemetry does not go to the
+// engine.
 func TestEngineGetsNoRights(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("it takes root to have rights that can be given away")

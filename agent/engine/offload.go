@@ -81,7 +81,8 @@ type store struct {
 	SecretKey string `json:"secret_key"`
 }
 
-// openKey stands for both keys where the listener asks for none: the connector signs with something in any case.
+// openKey stands for both keys where the listener asks for none: the connector signs with something
+// in any case.
 const openKey = "cognitora"
 
 // offloadCommand renders what kv_offload adds to the engine's arguments and environment.
@@ -94,22 +95,27 @@ func (c *Config) offloadCommand(l Launch) (argv, env []string) {
 		return transfer(lmcache()), o.lmcacheEnv(l)
 	case OffloadNIXLLMCache:
 		both := connectors{[]connector{nixl(l.Role), lmcache()}}
-		return transfer(connector{Connector: "MultiConnector", Role: kvRole(l.Role), Extra: both}), append(o.nixlEnv(l), o.lmcacheEnv(l)...)
+		return transfer(connector{Connector: "MultiConnector", Role: kvRole(l.Role), Extra: both}),
+			append(o.nixlEnv(l), o.lmcacheEnv(l)...)
 	case OffloadKVBM:
-		return transfer(connector{Connector: "DynamoConnector", Role: "kv_both", Module: "kvbm.vllm_integration.connector"}),
+		return transfer(connector{Connector: "DynamoConnector", Role: "kv_both",
+				Module: "kvbm.vllm_integration.connector"}),
 			[]string{"DYN_KVBM_CPU_CACHE_GB=" + gib(o.CPUBytes), "DYN_KVBM_DISK_CACHE_GB=" + gib(o.DiskBytes)}
 	case OffloadKVCached:
 		tier := secondary{"obj", store{o.S3Bucket, o.S3Endpoint, "http", openKey, openKey}}
-		return transfer(connector{Connector: "OffloadingConnector", Role: "kv_both", Extra: tiering{"TieringOffloadingSpec", int64(o.CPUBytes), []secondary{tier}}}),
+		return transfer(connector{Connector: "OffloadingConnector", Role: "kv_both",
+				Extra: tiering{"TieringOffloadingSpec", int64(o.CPUBytes), []secondary{tier}}}),
 			[]string{sameHashes}
 	case OffloadHiCache:
-		argv = []string{"--enable-hierarchical-cache", "--hicache-ratio", strconv.FormatFloat(o.HiCacheRatio, 'g', -1, 64), "--hicache-write-policy", "write_through"}
+		argv = []string{"--enable-hierarchical-cache", "--hicache-ratio", strconv.FormatFloat(o.HiCacheRatio, 'g', -1,
+			64), "--hicache-write-policy", "write_through"}
 		return appendText(argv, "--hicache-storage-backend", o.HiCacheStorage), nil
 	}
 	return nil, nil
 }
 
-// sameHashes has all engines of a fleet name the same block alike; without it each process hashes with a seed of its own.
+// sameHashes has all engines of a fleet name the same block alike; without it each process hashes
+// with a seed of its own.
 const sameHashes = "PYTHONHASHSEED=0"
 
 func transfer(c connector) []string {
@@ -170,7 +176,8 @@ func (c *Config) writeLMCacheFile(stateDir string) error {
 	if !c.NeedsStateDir() {
 		return nil
 	}
-	text := fmt.Sprintf("chunk_size: 256\nlocal_cpu: true\nmax_local_cpu_size: %g\nremote_url: %q\nremote_serde: \"naive\"\n",
+	text := fmt.Sprintf("chunk_size: 256\nlocal_cpu: true\nmax_local_cpu_size: %g\nremote_url: %q\nremote_serde: "+
+		"\"naive\"\n",
 		float64(c.Offload.CPUBytes)/(1<<30), c.Offload.RemoteURL)
 	name := c.Offload.lmcacheFile(stateDir)
 	if err := os.MkdirAll(stateDir, 0o700); err != nil {
@@ -187,7 +194,8 @@ func (c *Config) validateOffload(bad func(field, format string, args ...any)) {
 		return
 	}
 	if !c.Spawns() {
-		bad("kv_offload", "%s is for an engine that the agent starts; start this one with it, or remove %s", c.KVOffload, config.Mention{Key: "url"})
+		bad("kv_offload", "%s is for an engine that the agent starts; start this one with it, or remove %s",
+			c.KVOffload, config.Mention{Key: "url"})
 		return
 	}
 	if possible := offloads[c.Kind]; !slices.Contains(possible, c.KVOffload) {
@@ -195,8 +203,10 @@ func (c *Config) validateOffload(bad func(field, format string, args ...any)) {
 		return
 	}
 	for _, a := range c.Args {
-		if name, _, _ := strings.Cut(a, "="); name == "--kv-transfer-config" || strings.HasPrefix(name, "--hicache-") && c.KVOffload == OffloadHiCache {
-			bad("args", "%s is set by %s = %q; remove one of the two", name, config.Mention{Key: "kv_offload"}, c.KVOffload)
+		if name, _, _ := strings.Cut(a, "="); name == "--kv-transfer-config" ||
+			strings.HasPrefix(name, "--hicache-") && c.KVOffload == OffloadHiCache {
+			bad("args", "%s is set by %s = %q; remove one of the two", name, config.Mention{Key: "kv_offload"},
+				c.KVOffload)
 		}
 	}
 	c.Offload.validate(c.KVOffload, bad)
@@ -207,11 +217,13 @@ func (o *Offload) validate(offload string, bad func(field, format string, args .
 	switch offload {
 	case OffloadKVBM:
 		if o.CPUBytes%(1<<30) != 0 || o.DiskBytes%(1<<30) != 0 || o.CPUBytes <= 0 || o.DiskBytes < 0 {
-			bad("offload.cpu_bytes", "%s, and disk_bytes %s: kvbm takes whole GiB, at least 1 of memory", o.CPUBytes, o.DiskBytes)
+			bad("offload.cpu_bytes", "%s, and disk_bytes %s: kvbm takes whole GiB, at least 1 of memory", o.CPUBytes,
+				o.DiskBytes)
 		}
 	case OffloadKVCached:
 		if o.CPUBytes <= 0 {
-			bad("offload.cpu_bytes", "%s; blocks pass through host memory: give at least that of a few blocks, such as 1GiB", o.CPUBytes)
+			bad("offload.cpu_bytes", "%s; blocks pass through host memory: give at least that of a few blocks, such "+
+				"as 1GiB", o.CPUBytes)
 		}
 		if _, port, err := net.SplitHostPort(o.S3Endpoint); err != nil || port == "" {
 			bad("offload.s3_endpoint", "%q is not host:port; use s3.listen of cgn-kvcached", o.S3Endpoint)
@@ -228,6 +240,7 @@ func (o *Offload) validate(offload string, bad func(field, format string, args .
 		bad("offload.nixl_port", "%d is not a port; 5600 is usual", o.NIXLPort)
 	}
 	if strings.Contains(offload, OffloadLMCache) && o.LMCacheConfig == "" && !strings.Contains(o.RemoteURL, "://") {
-		bad("offload.remote_url", "%q is no URL; use redis://HOST:PORT with the RESP listener of cgn-kvcached", o.RemoteURL)
+		bad("offload.remote_url", "%q is no URL; use redis://HOST:PORT with the RESP listener of cgn-kvcached",
+			o.RemoteURL)
 	}
 }

@@ -26,15 +26,18 @@ func TestOffload(t *testing.T) {
 		{VLLM, OffloadKVCached}: {"--kv-transfer-config " + tiers, "PYTHONHASHSEED=0"},
 		{SGLang, OffloadNone}:   {},
 		{SGLang, OffloadHiCache}: {
-			"--enable-hierarchical-cache --hicache-ratio 2 --hicache-write-policy write_through --hicache-storage-backend nixl", ""},
+			"--enable-hierarchical-cache --hicache-ratio 2 --hicache-write-policy write_through " +
+				"--hicache-storage-backend nixl", ""},
 		{LlamaCPP, OffloadNone}:     {},
 		{OpenAICompat, OffloadNone}: {},
 	}
 	for _, kind := range []string{VLLM, SGLang, LlamaCPP, OpenAICompat} {
-		for _, offload := range []string{OffloadNone, OffloadNIXL, OffloadLMCache, OffloadNIXLLMCache, OffloadKVBM, OffloadKVCached, OffloadHiCache} {
+		for _, offload := range []string{OffloadNone, OffloadNIXL, OffloadLMCache, OffloadNIXLLMCache, OffloadKVBM,
+			OffloadKVCached, OffloadHiCache} {
 			c := valid(func(c *Config) { c.Kind, c.KVOffload, c.Binary = kind, offload, "engine" })
 			row, possible := rows[[2]string{kind, offload}]
-			if err := c.Validate(); possible != (err == nil) || !possible && !strings.Contains(err.Error(), "possible: "+strings.Join(offloads[kind], ", ")) {
+			if err := c.Validate(); possible != (err == nil) ||
+				!possible && !strings.Contains(err.Error(), "possible: "+strings.Join(offloads[kind], ", ")) {
 				t.Errorf("%s with %s: %v", kind, offload, err)
 			}
 			if !possible {
@@ -43,7 +46,8 @@ func TestOffload(t *testing.T) {
 			plain := valid(func(c *Config) { c.Kind, c.Binary = kind, "engine" })
 			before, envBefore := plain.Command(Launch{Port: 1})
 			argv, env := c.Command(Launch{Port: 1, Role: "both", Host: "10.0.0.7", StateDir: "/state"})
-			if got := strings.Join(argv[len(before):], " "); !slices.Equal(argv[:len(before)], before) || got != row.argv {
+			if got := strings.Join(argv[len(before):], " "); !slices.Equal(argv[:len(before)], before) ||
+				got != row.argv {
 				t.Errorf("%s with %s adds\n %s, not\n %s", kind, offload, got, row.argv)
 			}
 			if got := strings.Join(env[len(envBefore):], " "); got != row.env {
@@ -53,7 +57,8 @@ func TestOffload(t *testing.T) {
 	}
 }
 
-// TestOffloadRoles: with NIXL a node that only prefills produces, and one that only decodes consumes.
+// TestOffloadRoles: with NIXL a node that only prefills produces, and one that only decodes
+// consumes.
 func TestOffloadRoles(t *testing.T) {
 	for role, want := range map[string]string{"prefill": "kv_producer", "decode": "kv_consumer", "both": "kv_both"} {
 		for _, offload := range []string{OffloadNIXL, OffloadNIXLLMCache} {
@@ -100,14 +105,16 @@ func TestLMCacheFile(t *testing.T) {
 	}
 	name := filepath.Join(dir, "lmcache.yaml")
 	text, err := os.ReadFile(name)
-	if err != nil || !strings.Contains(string(text), `remote_url: "redis://127.0.0.1:6380"`) || !strings.Contains(string(text), "max_local_cpu_size: 8\n") {
+	if err != nil || !strings.Contains(string(text), `remote_url: "redis://127.0.0.1:6380"`) ||
+		!strings.Contains(string(text), "max_local_cpu_size: 8\n") {
 		t.Errorf("%s, %v", text, err)
 	}
 	if info, err := os.Stat(name); err != nil || info.Mode().Perm() != 0o600 {
 		t.Error(info, err)
 	}
 	c.Offload.LMCacheConfig = "/etc/lmcache.yaml"
-	if _, env := c.Command(Launch{StateDir: dir}); c.NeedsStateDir() || env[0] != "LMCACHE_CONFIG_FILE=/etc/lmcache.yaml" {
+	if _, env := c.Command(Launch{StateDir: dir}); c.NeedsStateDir() ||
+		env[0] != "LMCACHE_CONFIG_FILE=/etc/lmcache.yaml" {
 		t.Error(env)
 	}
 }

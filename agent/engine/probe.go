@@ -58,7 +58,8 @@ func newProber(c *Config, e address.Address, key string) (*prober, error) {
 		t.TLSClientConfig, base = config, "https://"+e.Host+e.BasePath
 	}
 	noRedirect := func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
-	return &prober{base: base, key: key, client: &http.Client{Transport: t, Timeout: c.ScrapeTimeout.Std(), CheckRedirect: noRedirect}}, nil
+	return &prober{base: base, key: key, client: &http.Client{Transport: t, Timeout: c.ScrapeTimeout.Std(),
+		CheckRedirect: noRedirect}}, nil
 }
 
 // EngineTLS is the configuration for dialling an https engine; nil for others.
@@ -85,7 +86,8 @@ func (p *prober) close() { p.client.CloseIdleConnections() }
 // keptPage is how large an answer may be for its memory to be kept for the next one, in bytes.
 const keptPage = 1 << 20
 
-// get returns status, header and at most limit bytes of the body, which is valid until the next get.
+// get returns status, header and at most limit bytes of the body, which is valid until the next
+// get.
 func (p *prober) get(ctx context.Context, path string, limit int64) (int, http.Header, []byte, error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, p.base+path, nil)
 	if err != nil {
@@ -154,7 +156,8 @@ func (p *prober) models(ctx context.Context) ([]string, error) {
 	switch status {
 	case http.StatusOK:
 	case http.StatusUnauthorized, http.StatusForbidden:
-		return nil, fmt.Errorf("/v1/models answers %d; give the engine's key with engine.api_key_file, or name what it serves with engine.models", status)
+		return nil, fmt.Errorf("/v1/models answers %d; give the engine's key with engine.api_key_file, or name what "+
+			"it serves with engine.models", status)
 	default:
 		return nil, fmt.Errorf("/v1/models answers %d", status)
 	}

@@ -193,7 +193,8 @@ func TestEngineBehindALauncherGetsItsGrace(t *testing.T) {
 	// The launcher ends with SIGTERM at once; the engine behind it takes a while.
 	script := filepath.Join(dir, "launch")
 	engine := `trap 'sleep 0.2; echo clean > "$OUT"; exit 0' TERM; echo up > "$OUT"; while :; do sleep 0.01; done`
-	doc := "#!/bin/sh\nOUT=" + filepath.Join(dir, "out") + "\nexport OUT\n/bin/sh -c '" + strings.ReplaceAll(engine, "'", `'\''`) + "' &\nwait\n"
+	doc := "#!/bin/sh\nOUT=" + filepath.Join(dir, "out") + "\nexport OUT\n/bin/sh -c '" + strings.ReplaceAll(engine,
+		"'", `'\''`) + "' &\nwait\n"
 	if err := os.WriteFile(script, []byte(doc), 0o700); err != nil {
 		t.Fatal(err)
 	}
@@ -264,7 +265,8 @@ func TestLineLogBoundsLines(t *testing.T) {
 	l.flush()
 	l.flush()
 	got := out.String()
-	if strings.Count(got, "\n") != 4 || !strings.Contains(got, "line=one\n") || !strings.Contains(got, "line=two\n") || !strings.Contains(got, "line=last\n") {
+	if strings.Count(got, "\n") != 4 || !strings.Contains(got, "line=one\n") || !strings.Contains(got, "line=two\n") ||
+		!strings.Contains(got, "line=last\n") {
 		t.Errorf("log:\n%.300s", got)
 	}
 	if !strings.Contains(got, "xy cut_at_bytes=4096") || strings.Contains(got, "z") {

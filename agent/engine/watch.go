@@ -227,7 +227,8 @@ func (e *Engine) readIdentity(ctx context.Context, s *State) {
 	}
 	models, leftOut := cluster.FitModels(models)
 	if leftOut > e.leftOut {
-		e.log.Warn("some of the engine's models are not announced: a name is too long, or there are too many", "models", leftOut)
+		e.log.Warn("some of the engine's models are not announced: a name is too long, or there are too many", "models",
+			leftOut)
 	}
 	s.Models, e.life.modelsAt, e.leftOut = models, time.Now(), leftOut
 }

@@ -105,7 +105,8 @@ func TestRequestsPastTheAgent(t *testing.T) {
 
 func TestAttachedEngine(t *testing.T) {
 	s := newServer()
-	s.metrics.Store("process_start_time_seconds 1795244543.62\nvllm:num_requests_running 3\nvllm:num_requests_waiting 2\n")
+	s.metrics.Store("process_start_time_seconds 1795244543.62\nvllm:num_requests_running " +
+		"3\nvllm:num_requests_waiting 2\n")
 	e := attach(t, s, VLLM)
 	eventually(t, "ready", func() bool { return e.State().Ready })
 	st := e.State()
@@ -229,7 +230,8 @@ func TestWhyAnEngineIsNotReadyIsSaid(t *testing.T) {
 			e.publish(&State{Reason: reason})
 			return out.String()
 		}
-		if line := said("/v1/models answers 404", 0); !strings.Contains(line, "engine is not ready") || !strings.Contains(line, "/v1/models answers 404") {
+		if line := said("/v1/models answers 404", 0); !strings.Contains(line, "engine is not ready") ||
+			!strings.Contains(line, "/v1/models answers 404") {
 			t.Errorf("the first reason: %q", line)
 		}
 		if line := said("/v1/models answers 404", time.Hour); line != "" {

@@ -30,7 +30,8 @@ func begin(t *testing.T, url, framing string) net.Conn {
 func refusal(t *testing.T, c net.Conn, want string) {
 	t.Helper()
 	answer, err := io.ReadAll(c)
-	if err != nil || !strings.HasPrefix(string(answer), "HTTP/1.1 503") || !strings.Contains(string(answer), "Retry-After: 1") ||
+	if err != nil || !strings.HasPrefix(string(answer), "HTTP/1.1 503") ||
+		!strings.Contains(string(answer), "Retry-After: 1") ||
 		!strings.Contains(string(answer), want) {
 		t.Errorf("got %q, %v, want 503 %s", answer, err, want)
 	}
@@ -50,17 +51,20 @@ func TestBodiesAreBoundedTogether(t *testing.T) {
 		eventually(t, fmt.Sprint(want, " bytes held"), func() bool { return s.bodies.Held() == int64(want) })
 	}
 	whole := fmt.Sprint("Content-Length: ", o.Limits.MaxBody)
-	first, _, _ := begin(t, url, whole), begin(t, url, whole), begin(t, url, fmt.Sprintf("Transfer-Encoding: chunked\r\n\r\n%x\r\n", o.Limits.MaxBody))
+	first, _, _ := begin(t, url, whole), begin(t, url, whole),
+		begin(t, url, fmt.Sprintf("Transfer-Encoding: chunked\r\n\r\n%x\r\n", o.Limits.MaxBody))
 	holds(o.Limits.MaxBodies)
 	refusal(t, begin(t, url, whole), "bodies_full")
 	refusal(t, begin(t, url, "Transfer-Encoding: chunked\r\n\r\n11000\r\n"), "bodies_full")
-	if resp, body := post(t, client, url+"/v1/completions", strings.Repeat("x", intake.SmallBody)); resp.StatusCode != 200 || read.Load() != intake.SmallBody {
+	if resp, body := post(t, client, url+"/v1/completions",
+		strings.Repeat("x", intake.SmallBody)); resp.StatusCode != 200 || read.Load() != intake.SmallBody {
 		t.Errorf("a small body: %d %s", resp.StatusCode, body)
 	}
 	first.Close()
 	holds(2 * o.Limits.MaxBody)
 	for range 2 {
-		if resp, body := post(t, client, url+"/v1/completions", strings.Repeat("x", o.Limits.MaxBody)); resp.StatusCode != 200 || read.Load() != int64(o.Limits.MaxBody) {
+		if resp, body := post(t, client, url+"/v1/completions",
+			strings.Repeat("x", o.Limits.MaxBody)); resp.StatusCode != 200 || read.Load() != int64(o.Limits.MaxBody) {
 			t.Errorf("with room: %d %s", resp.StatusCode, body)
 		}
 		if resp, _ := post(t, client, url+"/nowhere", strings.Repeat("x", o.Limits.MaxBody)); resp.StatusCode != 404 {
@@ -82,13 +86,14 @@ func TestSilentBodiesMakeRoom(t *testing.T) {
 		resp, _ := post(t, client, url+"/v1/completions", strings.Repeat("x", o.Limits.MaxBody))
 		return resp.StatusCode == 200
 	})
-	if answer, err := io.ReadAll(silent); err != nil || !strings.HasPrefix(string(answer), "HTTP/1.1 408") || !strings.Contains(string(answer), "slow_request") {
+	if answer, err := io.ReadAll(silent); err != nil || !strings.HasPrefix(string(answer), "HTTP/1.1 408") ||
+		!strings.Contains(string(answer), "slow_request") {
 		t.Errorf("%q %v", answer, err)
 	}
 }
 
-// TestLongBodyIsNotReadInVain: that there is no room for the request is told before its body has come, and one of unknown
-// length holds what it turned out to be.
+// TestLongBodyIsNotReadInVain: that there is no room for the request is told before its body has
+// come, and one of unknown length holds what it turned out to be.
 func TestLongBodyIsNotReadInVain(t *testing.T) {
 	o := testOptions(t)
 	o.Limits.MaxRequests = 1
@@ -100,7 +105,8 @@ func TestLongBodyIsNotReadInVain(t *testing.T) {
 	})
 	s, url, _ := serve(t, o)
 	const length = 100 << 10
-	c := begin(t, url, fmt.Sprintf("Transfer-Encoding: chunked\r\n\r\n%x\r\n%s\r\n0", length, strings.Repeat("x", length)))
+	c := begin(t, url, fmt.Sprintf("Transfer-Encoding: chunked\r\n\r\n%x\r\n%s\r\n0", length,
+		strings.Repeat("x", length)))
 	<-arrived
 	if held := s.bodies.Held(); held != length {
 		t.Errorf("%d bytes held, want %d", held, length)

@@ -18,8 +18,10 @@ import (
 func TestBugEndsOneRequest(t *testing.T) {
 	bug := func() { panic("a bug") }
 	for name, plant := range map[string]func(o *Options){
-		"in the front":           func(o *Options) { o.Health = func() string { bug(); return "" } },
-		"on the way":             func(o *Options) { o.EngineTLS.VerifyConnection = func(tls.ConnectionState) error { bug(); return nil } },
+		"in the front": func(o *Options) { o.Health = func() string { bug(); return "" } },
+		"on the way": func(o *Options) {
+			o.EngineTLS.VerifyConnection = func(tls.ConnectionState) error { bug(); return nil }
+		},
 		"at the end":             func(o *Options) { o.Counters.Seconds = nil },
 		"at the end of a stream": func(o *Options) { o.Counters.Seconds = nil },
 		"at the end of a failed one": func(o *Options) {
@@ -76,10 +78,12 @@ func TestTwoFramingsAreRefused(t *testing.T) {
 	}
 	defer c.Close()
 	const smuggled = "POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n"
-	fmt.Fprintf(c, "POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n%s", 5+len(smuggled), smuggled)
+	fmt.Fprintf(c, "POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\nTransfer-Encoding: "+
+		"chunked\r\n\r\n0\r\n\r\n%s", 5+len(smuggled), smuggled)
 	answer, _ := io.ReadAll(c)
 	if n := strings.Count(string(answer), "HTTP/1.1 "); n != 1 || !strings.HasPrefix(string(answer), "HTTP/1.1 400") ||
-		!strings.Contains(string(answer), "both Content-Length") || !strings.Contains(string(answer), "Connection: close") {
+		!strings.Contains(string(answer), "both Content-Length") ||
+		!strings.Contains(string(answer), "Connection: close") {
 		t.Errorf("%s", answer)
 	}
 }

@@ -20,21 +20,27 @@ type failure struct {
 }
 
 var (
-	errNoPath   = failure{404, "unknown_path", "the agent serves /health, /metrics and the inference paths under /v1/ only", ""}
-	errTooMany  = failure{503, "agent_full", "the agent has as many requests in flight as it allows (limits.max_requests)", "1"}
-	errBody     = failure{413, "body_too_large", "the request body is larger than limits.max_body", ""}
-	errBodies   = failure{503, "bodies_full", "the agent holds as many bytes of request bodies as it allows (limits.max_body_total)", "1"}
-	errHeader   = failure{431, "header_too_large", "the request head is larger than limits.max_header", ""}
-	errMangled  = failure{400, "bad_request", "not an HTTP/1.1 request", ""}
-	errFraming  = failure{400, "bad_request", "the request has both Content-Length and Transfer-Encoding, so where it ends is not clear; send one of them", ""}
-	errBug      = failure{500, "agent_bug", "the agent failed to handle this request; its log says more", ""}
-	errNoTLS    = failure{400, "https_required", "this port speaks HTTPS; ask it for https://", ""}
-	errSlow     = failure{408, "slow_request", "the request was not sent within limits.read_timeout, or too slowly for that while others waited for its room", ""}
+	errNoPath = failure{404, "unknown_path", "the agent serves /health, /metrics and the inference paths under " +
+		"/v1/ only", ""}
+	errTooMany = failure{503, "agent_full", "the agent has as many requests in flight as it allows " +
+		"(limits.max_requests)", "1"}
+	errBody   = failure{413, "body_too_large", "the request body is larger than limits.max_body", ""}
+	errBodies = failure{503, "bodies_full", "the agent holds as many bytes of request bodies as it allows " +
+		"(limits.max_body_total)", "1"}
+	errHeader  = failure{431, "header_too_large", "the request head is larger than limits.max_header", ""}
+	errMangled = failure{400, "bad_request", "not an HTTP/1.1 request", ""}
+	errFraming = failure{400, "bad_request", "the request has both Content-Length and Transfer-Encoding, so where " +
+		"it ends is not clear; send one of them", ""}
+	errBug   = failure{500, "agent_bug", "the agent failed to handle this request; its log says more", ""}
+	errNoTLS = failure{400, "https_required", "this port speaks HTTPS; ask it for https://", ""}
+	errSlow  = failure{408, "slow_request", "the request was not sent within limits.read_timeout, or too slowly " +
+		"for that while others waited for its room", ""}
 	errNoEngine = failure{502, "engine_unreachable", "the engine accepts no connection", ""}
 	errReset    = failure{500, "engine_reset", "the engine closed the connection without an answer", ""}
 	errTimeout  = failure{504, "engine_timeout", "the engine did not answer in time", ""}
 	errShortage = failure{503, "engine_connections", "no further connection to the engine can be opened now", "1"}
-	errTooOld   = failure{400, "http_version", "the answer has no length and is too long to be kept for an HTTP/1.0 client; use HTTP/1.1", ""}
+	errTooOld   = failure{400, "http_version", "the answer has no length and is too long to be kept for an HTTP/1.0 " +
+		"client; use HTTP/1.1", ""}
 	errProtocol = failure{502, "engine_protocol", "the engine's answer is not valid HTTP/1.1", ""}
 )
 

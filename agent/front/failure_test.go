@@ -18,7 +18,8 @@ func TestEngineFailures(t *testing.T) {
 		o.Engine = address.Address{Network: "tcp", Addr: "127.0.0.1:1", Host: "x"}
 		_, url, client := serve(t, o)
 		resp, body := post(t, client, url+"/v1/completions", "{}")
-		if resp.StatusCode != 502 || !strings.Contains(body, `"engine_unreachable"`) || !strings.HasPrefix(body, `{"error":{`) {
+		if resp.StatusCode != 502 || !strings.Contains(body, `"engine_unreachable"`) ||
+			!strings.HasPrefix(body, `{"error":{`) {
 			t.Errorf("%d %s", resp.StatusCode, body)
 		}
 	})
@@ -27,7 +28,8 @@ func TestEngineFailures(t *testing.T) {
 		engineOf(t, &o, func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) })
 		_, url, client := serve(t, o)
 		resp, body := post(t, client, url+"/v1/messages", "{}")
-		if resp.StatusCode != 500 || !strings.HasPrefix(body, `{"error":{"message"`) || !strings.HasSuffix(body, `"type":"error"}`) {
+		if resp.StatusCode != 500 || !strings.HasPrefix(body, `{"error":{"message"`) ||
+			!strings.HasSuffix(body, `"type":"error"}`) {
 			t.Errorf("%d %s", resp.StatusCode, body)
 		}
 	})

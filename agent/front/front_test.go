@@ -26,7 +26,8 @@ func TestRequestAndAnswerPassThrough(t *testing.T) {
 	})
 	_, url, client := serve(t, o)
 	req, _ := http.NewRequest("POST", url+"/v1/chat/completions?x=1", strings.NewReader(`{"model":"m"}`))
-	for k, v := range map[string]string{"Authorization": "Bearer client", "Traceparent": "00-1", "X-Cgn-Tenant": "evil", "Content-Type": "application/json"} {
+	for k, v := range map[string]string{"Authorization": "Bearer client", "Traceparent": "00-1", "X-Cgn-Tenant": "evil",
+		"Content-Type": "application/json"} {
 		req.Header.Set(k, v)
 	}
 	resp, err := client.Do(req)
@@ -229,7 +230,8 @@ func TestHealth(t *testing.T) {
 	for _, c := range []struct {
 		reason, body string
 		status       int
-	}{{"", `{"status":"ok"}`, 200}, {"engine is loading", `{"reason":"engine is loading","status":"unavailable"}`, 503}} {
+	}{{"", `{"status":"ok"}`, 200}, {"engine is loading", `{"reason":"engine is loading","status":"unavailable"}`,
+		503}} {
 		reason = c.reason
 		resp, err := client.Get(url + "/health")
 		if err != nil {
@@ -261,7 +263,8 @@ func TestLimits(t *testing.T) {
 		first <- resp
 	}()
 	<-arrived
-	if resp, body := post(t, client, url+"/v1/completions", ""); resp.StatusCode != 503 || resp.Header.Get("Retry-After") != "1" || !strings.Contains(body, "agent_full") {
+	if resp, body := post(t, client, url+"/v1/completions", ""); resp.StatusCode != 503 ||
+		resp.Header.Get("Retry-After") != "1" || !strings.Contains(body, "agent_full") {
 		t.Errorf("second request: %d %s", resp.StatusCode, body)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
@@ -273,7 +276,8 @@ func TestLimits(t *testing.T) {
 	if resp := <-first; resp == nil || resp.StatusCode != 200 {
 		t.Errorf("first request: %v", resp)
 	}
-	if resp, body := post(t, client, url+"/v1/completions", strings.Repeat("x", o.Limits.MaxBody+1)); resp.StatusCode != 413 || !strings.Contains(body, "body_too_large") {
+	if resp, body := post(t, client, url+"/v1/completions",
+		strings.Repeat("x", o.Limits.MaxBody+1)); resp.StatusCode != 413 || !strings.Contains(body, "body_too_large") {
 		t.Errorf("body: %d %s", resp.StatusCode, body)
 	}
 	req, _ := http.NewRequest("GET", url+"/health", nil)

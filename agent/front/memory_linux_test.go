@@ -54,7 +54,8 @@ func TestAnnouncedBodiesTakeNoMemory(t *testing.T) {
 		}
 		eventually(t, "room is set aside", func() bool { return s.bodies.Held() == connections*size })
 		if took := resident(t) - before; took > most {
-			t.Errorf("round %d: %d MiB for %d connections that announce %d bytes and send 14", round, took>>20, connections, size)
+			t.Errorf("round %d: %d MiB for %d connections that announce %d bytes and send 14", round, took>>20,
+				connections, size)
 		}
 		for _, c := range conns {
 			c.Close()
@@ -121,7 +122,8 @@ func TestBodiesDoNotMix(t *testing.T) {
 				}
 				got, err := io.ReadAll(resp.Body)
 				resp.Body.Close()
-				if sum := sha256.Sum256(b); resp.StatusCode != 200 || string(got) != hex.EncodeToString(sum[:]) || err != nil {
+				if sum := sha256.Sum256(b); resp.StatusCode != 200 || string(got) != hex.EncodeToString(sum[:]) ||
+					err != nil {
 					t.Errorf("%d bytes: %d, another body or %v", len(b), resp.StatusCode, err)
 				}
 			}

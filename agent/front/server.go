@@ -94,16 +94,19 @@ func New(o Options) (*Server, error) {
 	if o.ForwardAuth {
 		o.Authorization = "" // leaving the header out must not get a client in
 	}
-	s := &Server{o: o, watcher: w, idle: make(chan struct{}, 1), conns: map[net.Conn]struct{}{}, passages: map[*passage]struct{}{}}
+	s := &Server{o: o, watcher: w, idle: make(chan struct{}, 1), conns: map[net.Conn]struct{}{},
+		passages: map[*passage]struct{}{}}
 	s.pool = relay.NewPool(relay.Target{
 		Network: o.Engine.Network, Addr: o.Engine.Addr, TLS: o.EngineTLS,
 		Host: o.Engine.Host, BasePath: o.Engine.BasePath, Authorization: o.Authorization,
 	}, relay.PoolOptions{MaxConns: o.Limits.MaxRequests, IdleTimeout: enginePoolIdle})
-	s.bodies.Limit, s.bodies.Longest, s.bodies.Buffer, s.bodies.Time = int64(o.Limits.MaxBodies), int64(o.Limits.MaxBody), o.Limits.MaxHeader, o.Limits.ReadTimeout
+	s.bodies.Limit, s.bodies.Longest, s.bodies.Buffer, s.bodies.Time = int64(o.Limits.MaxBodies),
+		int64(o.Limits.MaxBody), o.Limits.MaxHeader, o.Limits.ReadTimeout
 	intake.BoundBuffers()
 	s.http = &fasthttp.Server{
 		SecureErrorLogMessage: true, // never the bytes of a request
-		Handler:               s.handle, ErrorHandler: s.malformed, HeaderReceived: s.headRead, ConnState: s.track, Logger: s,
+		Handler:               s.handle, ErrorHandler: s.malformed, HeaderReceived: s.headRead, ConnState: s.track,
+		Logger:      s,
 		Concurrency: o.Limits.MaxConnections, MaxRequestBodySize: o.Limits.MaxBody, ReadBufferSize: o.Limits.MaxHeader,
 		ReadTimeout: o.Limits.ReadTimeout, IdleTimeout: o.Limits.KeepAlive, WriteTimeout: o.Limits.SlowReader,
 		NoDefaultServerHeader: true, NoDefaultDate: true, NoDefaultContentType: true,
@@ -216,7 +219,8 @@ func (s *Server) Close() {
 	s.bodies.Close()
 }
 
-// track keeps the set of open connections, so that Shutdown can cut them. A closed one holds no body.
+// track keeps the set of open connections, so that Shutdown can cut them. A closed one holds no
+// body.
 func (s *Server) track(c net.Conn, state fasthttp.ConnState) {
 	if state == fasthttp.StateClosed {
 		s.bodies.Closed(&c.(*client).body, c)

@@ -65,7 +65,8 @@ func TestPlainHTTPIsToldSo(t *testing.T) {
 	engineOf(t, &o, func(http.ResponseWriter, *http.Request) { t.Error("it reached the engine") })
 	_, url, client := serve(t, o)
 	resp, body := post(t, client, url+"/v1/completions", "{}")
-	if resp.StatusCode != 400 || !strings.Contains(body, `"https_required"`) || !strings.Contains(body, `"type":"invalid_request_error"`) {
+	if resp.StatusCode != 400 || !strings.Contains(body, `"https_required"`) ||
+		!strings.Contains(body, `"type":"invalid_request_error"`) {
 		t.Errorf("%d %s", resp.StatusCode, body)
 	}
 	eventually(t, "it is counted", func() bool { return counted(o.Counters.Rejected) == 1 })

@@ -30,10 +30,12 @@ var deviceName = regexp.MustCompile(`^(\d{1,3}(:\d{1,3})?|(?i:GPU|MIG)-[0-9A-Za-
 func (c *Config) Validate() error {
 	var errs []error
 	if i := c.Interval.Std(); i < minInterval || i > maxInterval {
-		errs = append(errs, fmt.Errorf("gpu.interval: %s is not in %s..%s; 1s suits most hosts", c.Interval, minInterval, maxInterval))
+		errs = append(errs, fmt.Errorf("gpu.interval: %s is not in %s..%s; 1s suits most hosts", c.Interval,
+			minInterval, maxInterval))
 	}
 	if c.NVML == "on" && !BuiltIn {
-		errs = append(errs, errors.New("gpu.nvml: on, and this program was built without NVML; run the build of `make build-gpu`, or set auto"))
+		errs = append(errs, errors.New("gpu.nvml: on, and this program was built without NVML; run the build of "+
+			"`make build-gpu`, or set auto"))
 	}
 	for _, err := range CheckNames(c.Devices) {
 		errs = append(errs, fmt.Errorf("gpu.devices: %w", err))
@@ -48,7 +50,8 @@ func CheckNames(names []string) (errs []error) {
 	}
 	for _, d := range names {
 		if !deviceName.MatchString(d) {
-			errs = append(errs, fmt.Errorf("%q is no device; write an index (0), index:GPU instance (0:1), or a UUID of `nvidia-smi -L`", d))
+			errs = append(errs, fmt.Errorf("%q is no device; write an index (0), index:GPU instance (0:1), or a UUID "+
+				"of `nvidia-smi -L`", d))
 		}
 	}
 	return errs

@@ -157,7 +157,8 @@ func (m *Monitor) follow(ctx context.Context, d driver) error {
 func (m *Monitor) tell(devices []Device) {
 	for i := range devices {
 		d := &devices[i]
-		m.log.Info("GPU is read", "gpu", d.Name, "uuid", d.UUID, "model", d.Model, "split", d.Split, "sm_unknown", d.Why)
+		m.log.Info("GPU is read", "gpu", d.Name, "uuid", d.UUID, "model", d.Model, "split", d.Split, "sm_unknown",
+			d.Why)
 	}
 	if len(devices) == 0 {
 		m.log.Warn("NVML works and shows no GPU")

@@ -28,13 +28,16 @@ const (
 // lacks would end the process, so each is looked up before its first call.
 var required = []string{
 	"nvmlInit_v2", "nvmlShutdown", "nvmlErrorString", "nvmlDeviceGetCount_v2", "nvmlDeviceGetHandleByIndex_v2",
-	"nvmlDeviceGetUUID", "nvmlDeviceGetName", "nvmlDeviceGetMemoryInfo", "nvmlDeviceGetUtilizationRates", "nvmlDeviceGetPowerUsage",
+	"nvmlDeviceGetUUID", "nvmlDeviceGetName", "nvmlDeviceGetMemoryInfo", "nvmlDeviceGetUtilizationRates",
+	"nvmlDeviceGetPowerUsage",
 }
 
 // What newer drivers export, each group as a whole or not at all.
 var (
-	gpmFunctions = []string{"nvmlGpmQueryDeviceSupport", "nvmlGpmSampleAlloc", "nvmlGpmSampleFree", "nvmlGpmSampleGet", "nvmlGpmMetricsGet"}
-	migFunctions = []string{"nvmlDeviceGetMigMode", "nvmlDeviceGetMaxMigDeviceCount", "nvmlDeviceGetMigDeviceHandleByIndex", "nvmlDeviceGetGpuInstanceId"}
+	gpmFunctions = []string{"nvmlGpmQueryDeviceSupport", "nvmlGpmSampleAlloc", "nvmlGpmSampleFree", "nvmlGpmSampleGet",
+		"nvmlGpmMetricsGet"}
+	migFunctions = []string{"nvmlDeviceGetMigMode", "nvmlDeviceGetMaxMigDeviceCount",
+		"nvmlDeviceGetMigDeviceHandleByIndex", "nvmlDeviceGetGpuInstanceId"}
 )
 
 // library is an initialised NVML.
@@ -62,7 +65,8 @@ func open(path string) (driver, error) {
 	// NODELETE: the calls of go-nvml stay bound to this mapping for as long as the process lives.
 	file := dl.New(path, dl.RTLD_LAZY|dl.RTLD_GLOBAL|dl.RTLD_NODELETE)
 	if err := file.Open(); err != nil {
-		return nil, fmt.Errorf("NVML is not here: %w; it comes with NVIDIA's driver, gpu.library names it elsewhere", err)
+		return nil, fmt.Errorf("NVML is not here: %w; it comes with NVIDIA's driver, gpu.library names it elsewhere",
+			err)
 	}
 	has := func(names ...string) bool {
 		for _, n := range names {
@@ -79,7 +83,8 @@ func open(path string) (driver, error) {
 	}
 	l := &library{
 		api: nvml.New(nvml.WithLibraryPath(path)), gpm: has(gpmFunctions...), mig: has(migFunctions...),
-		eventReasons: has("nvmlDeviceGetCurrentClocksEventReasons"), throttleReason: has("nvmlDeviceGetCurrentClocksThrottleReasons"),
+		eventReasons:   has("nvmlDeviceGetCurrentClocksEventReasons"),
+		throttleReason: has("nvmlDeviceGetCurrentClocksThrottleReasons"),
 	}
 	l.migGPM = l.gpm && has("nvmlGpmMigSampleGet")
 	if r := l.api.Init(); r != nvml.SUCCESS {
@@ -196,7 +201,8 @@ func (l *library) add(old []*unit, u *unit) {
 	u.device.Split = split
 	known := false
 	for _, o := range old {
-		if o.device.UUID == u.device.UUID && o.device.Name == u.device.Name && o.device.Split == split && o.handle == u.handle {
+		if o.device.UUID == u.device.UUID && o.device.Name == u.device.Name && o.device.Split == split &&
+			o.handle == u.handle {
 			u, known = o, true
 			break
 		}
@@ -267,7 +273,8 @@ func (u *unit) allocate(api nvml.Interface) error {
 func (l *library) measure(u *unit, d *Device) (worst nvml.Return) {
 	*d = u.device
 	note := func(r nvml.Return) bool {
-		if lost(r) || !lost(worst) && (r == nvml.ERROR_GPU_IS_LOST || r == nvml.ERROR_INVALID_ARGUMENT && u.device.Instance >= 0) {
+		if lost(r) || !lost(worst) && (r == nvml.ERROR_GPU_IS_LOST ||
+			r == nvml.ERROR_INVALID_ARGUMENT && u.device.Instance >= 0) {
 			worst = r
 		}
 		return r == nvml.SUCCESS

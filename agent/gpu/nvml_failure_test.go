@@ -49,7 +49,8 @@ func TestEachCallFails(t *testing.T) {
 }
 
 func TestListingInstancesFails(t *testing.T) {
-	for _, call := range []string{"nvmlDeviceGetMaxMigDeviceCount", "nvmlDeviceGetMigDeviceHandleByIndex", "nvmlDeviceGetGpuInstanceId"} {
+	for _, call := range []string{"nvmlDeviceGetMaxMigDeviceCount", "nvmlDeviceGetMigDeviceHandleByIndex",
+		"nvmlDeviceGetGpuInstanceId"} {
 		t.Run(call, func(t *testing.T) {
 			f := newFake(t)
 			f.say("mig1", 2, call, 3)
@@ -102,7 +103,8 @@ func TestSamples(t *testing.T) {
 	})
 }
 
-// TestLost: one GPU falling off the bus leaves the others; a driver that goes is an error that says so.
+// TestLost: one GPU falling off the bus leaves the others; a driver that goes is an error that says
+// so.
 func TestLost(t *testing.T) {
 	f := newFake(t)
 	f.say("count", 2)
@@ -142,13 +144,15 @@ func TestLost(t *testing.T) {
 // TestOpenFails: what is not there, not NVML, or has no driver behind it, is an error and no crash.
 func TestOpenFails(t *testing.T) {
 	f := newFake(t)
-	if _, err := open(filepath.Join(t.TempDir(), "none.so")); err == nil || !strings.Contains(err.Error(), "NVML is not here") {
+	if _, err := open(filepath.Join(t.TempDir(), "none.so")); err == nil ||
+		!strings.Contains(err.Error(), "NVML is not here") {
 		t.Errorf("absent: %v", err)
 	}
 	if _, err := open("libm.so.6"); err == nil || !strings.Contains(err.Error(), "exports no nvmlInit_v2") {
 		t.Errorf("another library: %v", err)
 	}
-	for r, text := range map[int]string{9: "driver is not loaded", 4: "/dev/nvidia", 18: "two versions", 999: "fake error 999"} {
+	for r, text := range map[int]string{9: "driver is not loaded", 4: "/dev/nvidia", 18: "two versions",
+		999: "fake error 999"} {
 		f.say("nvmlInit_v2", r)
 		if _, err := open(built.path); err == nil || !strings.Contains(err.Error(), text) {
 			t.Errorf("nvmlInit %d: %v", r, err)
@@ -172,7 +176,8 @@ func TestOldDriver(t *testing.T) {
 	if err := json.Unmarshal(out, &d); err != nil || len(d) != 1 {
 		t.Fatalf("%v\n%s", err, out)
 	}
-	if !d[0].SMPct.IsZero() || !strings.Contains(d[0].Why, "no GPM") || d[0].Watts.Or(-1) != 350.5 || d[0].Throttle != 4 {
+	if !d[0].SMPct.IsZero() || !strings.Contains(d[0].Why, "no GPM") || d[0].Watts.Or(-1) != 350.5 ||
+		d[0].Throttle != 4 {
 		t.Errorf("%+v", d[0])
 	}
 }

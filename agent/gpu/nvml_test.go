@@ -53,7 +53,8 @@ func compile(t testing.TB, to string, flags ...string) {
 	if cc == "" {
 		cc = "cc"
 	}
-	args := append([]string{"-shared", "-fPIC", "-O1", "-w", "-DNVML_NO_UNVERSIONED_FUNC_DEFS", "-I", filepath.Join(strings.TrimSpace(string(dir)), "pkg", "nvml"),
+	args := append([]string{"-shared", "-fPIC", "-O1", "-w", "-DNVML_NO_UNVERSIONED_FUNC_DEFS", "-I",
+		filepath.Join(strings.TrimSpace(string(dir)), "pkg", "nvml"),
 		"-o", to, "testdata/nvml.c"}, flags...)
 	if out, err := exec.Command(cc, args...).CombinedOutput(); err != nil {
 		t.Fatalf("%s: %v\n%s", cc, err, out)
@@ -135,7 +136,8 @@ func read(t testing.TB, l *library) []Device {
 	return devices
 }
 
-// TestLayout: go-nvml's structure is as large as NVML's. In v0.13.0 it has another structure inside, and is 40 times as large.
+// TestLayout: go-nvml's structure is as large as NVML's. In v0.13.0 it has another structure
+// inside, and is 40 times as large.
 func TestLayout(t *testing.T) {
 	if n := unsafe.Sizeof(nvml.GpmMetric{}); n != 40 { // nvml.h's
 		t.Errorf("a GPM metric has %d bytes", n)
@@ -153,7 +155,8 @@ func TestReads(t *testing.T) {
 	d := read(t, l)
 	if sm := d[0].SMPct.Or(-1); sm != 37.25 {
 		t.Errorf("SM %v", sm)
-	} else if d[0].Watts.Or(-1) != 412.345 || d[1].MemoryUsed.Or(-1) != 70e9 || d[1].Memory.Or(-1) != 80e9 || d[0].BusyPct.Or(-1) != 100 {
+	} else if d[0].Watts.Or(-1) != 412.345 || d[1].MemoryUsed.Or(-1) != 70e9 || d[1].Memory.Or(-1) != 80e9 ||
+		d[0].BusyPct.Or(-1) != 100 {
 		t.Errorf("%+v", d)
 	}
 	if got := SMPct(Select(nil, d, nil, 0, 2)); got.Or(-1) != 50 {
@@ -183,7 +186,8 @@ func TestMIG(t *testing.T) {
 	l := f.open()
 	read(t, l)
 	d := read(t, l)
-	if len(d) != 4 || d[1].Name != "1" || !d[1].Split || d[2].Name != "1:5" || d[3].Name != "1:6" || d[3].UUID != "MIG-0201" {
+	if len(d) != 4 || d[1].Name != "1" || !d[1].Split || d[2].Name != "1:5" || d[3].Name != "1:6" ||
+		d[3].UUID != "MIG-0201" {
 		t.Fatalf("%+v", d)
 	}
 	if d[2].SMPct.Or(-1) != 35 || d[3].SMPct.Or(-1) != 36 {

@@ -47,7 +47,8 @@ func (k *knowledge) forget() {
 	k.labels, k.names = map[string]uint16{}, []string{""}
 }
 
-// apply takes in a batch. An error says that it cannot be read, so that what the engine has is not known any more.
+// apply takes in a batch. An error says that it cannot be read, so that what the engine has is not
+// known any more.
 func (k *knowledge) apply(payload []byte) error {
 	lost := false
 	err := k.decoder.decode(payload, func(e *event) {
@@ -74,8 +75,9 @@ func (k *knowledge) apply(payload []byte) error {
 	return err
 }
 
-// follows tells whether an event is of the rank and the group that count. Another data-parallel rank has a cache of its own; of the groups of a
-// hybrid model, that of full attention decides how far a prompt can be reused at most.
+// follows tells whether an event is of the rank and the group that count. Another data-parallel
+// rank has a cache of its own; of the groups of a hybrid model, that of full attention decides how
+// far a prompt can be reused at most.
 func (k *knowledge) follows(e *event) bool {
 	if k.rank < 0 {
 		k.rank = k.decoder.rank
@@ -225,7 +227,8 @@ func (k *knowledge) chain(e *event, at tail, hashes []hash, tier residency.Tiers
 	}
 }
 
-// enter makes a slot for a block of some tokens that come at a place of a chain, and returns where the chain goes on. Its digests are added to scratch.
+// enter makes a slot for a block of some tokens that come at a place of a chain, and returns where
+// the chain goes on. Its digests are added to scratch.
 func (k *knowledge) enter(h hash, before tail, tokens []uint32, label uint16) (slot uint32, at tail) {
 	mark := len(k.scratch)
 	at = k.extend(before, tokens)
@@ -308,8 +311,10 @@ func (e *event) adapter() []byte {
 	return strconv.AppendInt(nil, e.loraID, 10)
 }
 
-// names reads what besides tokens makes the hashes of an event's blocks. The adapter's name is known, and the salt, which stands with the first block of a
-// prompt. Blocks from the first one on that has something else, such as an image, cannot be told apart by their tokens: usable is how many are before it.
+// names reads what besides tokens makes the hashes of an event's blocks. The adapter's name is
+// known, and the salt, which stands with the first block of a prompt. Blocks from the first one on
+// that has something else, such as an image, cannot be told apart by their tokens: usable is how
+// many are before it.
 func (e *event) names() (salt []byte, usable int) {
 	n := len(e.hashes)
 	if !e.hasParent {

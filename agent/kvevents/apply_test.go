@@ -17,7 +17,8 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	goleak.VerifyTestMain(m, goleak.IgnoreAnyFunction("github.com/go-zeromq/zmq4.(*pubMWriter).run")) // its Close leaves it
+	// its Close leaves it
+	goleak.VerifyTestMain(m, goleak.IgnoreAnyFunction("github.com/go-zeromq/zmq4.(*pubMWriter).run"))
 }
 
 // engine is what is known of an engine, and the index that it is reported to.
@@ -48,7 +49,8 @@ func (e *engine) apply(payload []byte) error {
 			return err
 		}
 		e.number++
-		if err := e.index.Report(&residency.Report{Engine: "e", Epoch: 1, Number: e.number, Fresh: e.number == 1, Events: events}); err != nil {
+		if err := e.index.Report(&residency.Report{Engine: "e", Epoch: 1, Number: e.number, Fresh: e.number == 1,
+			Events: events}); err != nil {
 			e.t.Fatal(err)
 		}
 	}
@@ -127,7 +129,8 @@ func TestForms(t *testing.T) {
 		e := newEngine(t, 100)
 		e.must(payload)
 		e.expect(name, chain("", "", count(1000, 32)), residency.Device, 0)
-		if n := e.counts.unusable.Load() + e.counts.orphans.Load() + e.counts.unnamed.Load(); n > 0 || e.known.blocks > 3 {
+		if n := e.counts.unusable.Load() + e.counts.orphans.Load() + e.counts.unnamed.Load(); n > 0 ||
+			e.known.blocks > 3 {
 			t.Errorf("%s: %d blocks are not known, %d are", name, n, e.known.blocks)
 		}
 	}
@@ -220,7 +223,8 @@ func TestRecorded(t *testing.T) {
 		if e.known.blocks != 1 || !e.known.emptied {
 			t.Errorf("%d blocks after all were cleared", e.known.blocks)
 		}
-		e.expect("after a reset", chain("", "tenant-a", tokensOf(t, batch("bytes-allcleared-then-stored"))), residency.Device)
+		e.expect("after a reset", chain("", "tenant-a", tokensOf(t, batch("bytes-allcleared-then-stored"))),
+			residency.Device)
 	})
 	t.Run("end of a replay", func(t *testing.T) {
 		seq, payload, err := batchOf(recorded(t, "dealer-replay-004"))
@@ -243,7 +247,8 @@ func batchFrom(t testing.TB, rank any, events ...any) []byte {
 }
 
 func stores(hashes []any, parent any, tokens []uint32, size int, more fields) fields {
-	f := fields{"type": "BlockStored", "block_hashes": hashes, "parent_block_hash": parent, "token_ids": tokens, "block_size": size}
+	f := fields{"type": "BlockStored", "block_hashes": hashes, "parent_block_hash": parent, "token_ids": tokens,
+		"block_size": size}
 	for k, v := range more {
 		f[k] = v
 	}
@@ -259,16 +264,20 @@ func TestMediaAreKeptApart(t *testing.T) {
 	tokens := count(1, 32)
 	all := chain("", "", tokens)
 	e.must(batchFrom(t, 0, stores([]any{1, 2}, nil, tokens, 16, nil)))
-	e.must(batchFrom(t, 0, fields{"type": "BlockStored", "block_hashes": []any{1, 2}, "parent_block_hash": nil, "token_ids": []uint32{}, "block_size": 16, "medium": "CPU"}))
+	e.must(batchFrom(t, 0, fields{"type": "BlockStored", "block_hashes": []any{1, 2}, "parent_block_hash": nil,
+		"token_ids": []uint32{}, "block_size": 16, "medium": "CPU"}))
 	e.expect("without tokens in another tier", all, residency.Device|residency.Host)
-	e.must(batchFrom(t, 0, removes([]any{2, 1}, "GPU"), stores([]any{1}, nil, tokens[:16], 16, fields{"medium": "NVME"}), stores([]any{2}, 1, tokens[16:], 16, fields{"medium": "remote"})))
+	e.must(batchFrom(t, 0, removes([]any{2, 1}, "GPU"), stores([]any{1}, nil, tokens[:16], 16,
+		fields{"medium": "NVME"}), stores([]any{2}, 1, tokens[16:], 16, fields{"medium": "remote"})))
 	e.expect("out of the device", all, residency.Host|residency.Disk, residency.Host|residency.Shared)
-	e.must(batchFrom(t, 0, removes([]any{1, 2}, "cpu_pinned"), removes([]any{1, 2}, "DISK"), removes([]any{1, 2}, "EXTERNAL"), removes([]any{1, 2}, "GPU"), removes([]any{1}, "tape")))
+	e.must(batchFrom(t, 0, removes([]any{1, 2}, "cpu_pinned"), removes([]any{1, 2}, "DISK"),
+		removes([]any{1, 2}, "EXTERNAL"), removes([]any{1, 2}, "GPU"), removes([]any{1}, "tape")))
 	e.expect("out of all", all, 0)
 	if e.known.blocks != 0 || len(e.known.table.slots) != 0 || e.counts.unknown.Load() != 1 {
 		t.Errorf("%d blocks, %d slots, %d unknown", e.known.blocks, len(e.known.table.slots), e.counts.unknown.Load())
 	}
-	e.must(batchFrom(t, 0, fields{"type": "BlockStored", "block_hashes": []any{1}, "token_ids": []uint32{}, "block_size": 16, "medium": "CPU"}))
+	e.must(batchFrom(t, 0, fields{"type": "BlockStored", "block_hashes": []any{1}, "token_ids": []uint32{},
+		"block_size": 16, "medium": "CPU"}))
 	if e.counts.orphans.Load() != 1 {
 		t.Error("a block of unknown tokens")
 	}
@@ -282,7 +291,8 @@ func TestGroupsAndRanksAreKeptApart(t *testing.T) {
 	}
 	e.must(batchFrom(t, 1, group(0, "mamba", 5)))
 	e.expect("of another kind", chain("", "", tokens), 0)
-	e.must(batchFrom(t, 1, group(2, "mla_attention", 5), group(3, "full_attention", 6), group(63, "", 7), group(64, "full_attention", 7)))
+	e.must(batchFrom(t, 1, group(2, "mla_attention", 5), group(3, "full_attention", 6), group(63, "", 7),
+		group(64, "full_attention", 7)))
 	e.expect("of full attention", chain("", "", tokens), residency.Device)
 	e.must(batchFrom(t, 0, fields{"type": "AllBlocksCleared"}, group(2, "mla_attention", 9)))
 	e.must(batchFrom(t, 1, fields{"type": "BlockRemoved", "block_hashes": []any{5, 6}, "group_idx": 0}))
@@ -294,7 +304,8 @@ func TestGroupsAndRanksAreKeptApart(t *testing.T) {
 	}
 }
 
-// TestComputedTwice: an engine that computes a block twice tells of both, and has it until both are gone.
+// TestComputedTwice: an engine that computes a block twice tells of both, and has it until both are
+// gone.
 func TestComputedTwice(t *testing.T) {
 	e := newEngine(t, 100)
 	one := stores([]any{1}, nil, count(1, 16), 16, nil)
@@ -307,13 +318,16 @@ func TestComputedTwice(t *testing.T) {
 func TestAdaptersSaltsAndImages(t *testing.T) {
 	e := newEngine(t, 100)
 	tokens := count(1, 48)
-	e.must(batchFrom(t, 0, stores([]any{1, 2, 3}, nil, tokens, 16, fields{"lora_id": 4, "lora_name": "tune", "extra_keys": []any{[]any{"tune", "me"}, []any{"tune"}, []any{"tune"}}})))
+	e.must(batchFrom(t, 0, stores([]any{1, 2, 3}, nil, tokens, 16, fields{"lora_id": 4, "lora_name": "tune",
+		"extra_keys": []any{[]any{"tune", "me"}, []any{"tune"}, []any{"tune"}}})))
 	e.expect("an adapter and a salt", chain("tune", "me", tokens), residency.Device)
 	e.must(batchFrom(t, 0, stores([]any{11}, nil, tokens, 16, fields{"lora_id": 4, "extra_keys": []any{[]any{4}}})))
 	e.expect("an adapter by number", chain("4", "", tokens[:16]), residency.Device)
-	e.must(batchFrom(t, 0, stores([]any{21}, nil, tokens, 16, fields{"cache_salt": "new", "extra_keys": []any{[]any{"new"}}})))
+	e.must(batchFrom(t, 0, stores([]any{21}, nil, tokens, 16, fields{"cache_salt": "new",
+		"extra_keys": []any{[]any{"new"}}})))
 	e.expect("a salt by its own name", chain("", "new", tokens[:16]), residency.Device)
-	e.must(batchFrom(t, 0, stores([]any{31, 32, 33}, nil, tokens, 16, fields{"extra_keys": []any{nil, []any{[]any{"image", 3}}, nil}})))
+	e.must(batchFrom(t, 0, stores([]any{31, 32, 33}, nil, tokens, 16,
+		fields{"extra_keys": []any{nil, []any{[]any{"image", 3}}, nil}})))
 	e.expect("before an image", chain("", "", tokens), residency.Device, 0, 0)
 	e.must(batchFrom(t, 0, stores([]any{34}, 33, tokens, 16, nil)))
 	if e.counts.unnamed.Load() != 2 || e.counts.orphans.Load() != 1 {
@@ -325,13 +339,16 @@ func TestAdaptersSaltsAndImages(t *testing.T) {
 	}
 }
 
-// TestUnusable: what cannot be is left out, what cannot be read ends all knowledge, and nothing takes memory for what is only claimed.
+// TestUnusable: what cannot be is left out, what cannot be read ends all knowledge, and nothing
+// takes memory for what is only claimed.
 func TestUnusable(t *testing.T) {
 	e := newEngine(t, 3)
 	e.must(batchFrom(t, 0, stores([]any{1, 2}, nil, count(1, 31), 16, nil), stores([]any{1}, nil, count(1, 16), 0, nil),
-		stores([]any{1}, nil, count(1, 16), 1<<30, nil), stores([]any{"x", 1.5}, nil, count(1, 32), 16, nil), fields{"type": 5}, []any{}, []any{7}, fields{}))
+		stores([]any{1}, nil, count(1, 16), 1<<30, nil), stores([]any{"x", 1.5}, nil, count(1, 32), 16, nil),
+		fields{"type": 5}, []any{}, []any{7}, fields{}))
 	if e.known.blocks != 0 || e.counts.unusable.Load() != 4 || e.counts.unknown.Load() != 4 {
-		t.Errorf("%d blocks, %d unusable, %d unknown", e.known.blocks, e.counts.unusable.Load(), e.counts.unknown.Load())
+		t.Errorf("%d blocks, %d unusable, %d unknown", e.known.blocks, e.counts.unusable.Load(),
+			e.counts.unknown.Load())
 	}
 	e.must(batchFrom(t, 0, stores([]any{1, 2, 3, 4, 5}, nil, count(1, 80), 16, nil)))
 	e.expect("more than fit", chain("", "", count(1, 80)), residency.Device, residency.Device, residency.Device, 0, 0)
@@ -342,15 +359,17 @@ func TestUnusable(t *testing.T) {
 		"empty": {}, "nothing": {0xc0}, "cut": batchFrom(t, 0, stores([]any{1}, nil, count(1, 16), 16, nil))[:60],
 		"more behind":       append(batchFrom(t, 0), 1),
 		"claims 4 G events": {0x92, 0x01, 0xdd, 0xff, 0xff, 0xff, 0xff}, "claims 4 G fields": {0x92, 0x01, 0x91, 0xdf, 0xff, 0xff, 0xff, 0xff},
-		"claims 4 GB of text": {0x92, 0xdb, 0xff, 0xff, 0xff, 0xff, 0x90}, "deep": append(bytes.Repeat([]byte{0x91}, 100_000), 0xc0),
-		"an event is text": {0x92, 0x01, 0x91, 0xa1, 'x'}, "no events": {0x91, 0x01}, "reserved": {0x92, 0x01, 0x91, 0x92, 0xa1, 'x', 0xc1},
+		"claims 4 GB of text": {0x92, 0xdb, 0xff, 0xff, 0xff, 0xff, 0x90},
+		"deep":                append(bytes.Repeat([]byte{0x91}, 100_000), 0xc0),
+		"an event is text":    {0x92, 0x01, 0x91, 0xa1, 'x'}, "no events": {0x91, 0x01}, "reserved": {0x92, 0x01, 0x91, 0x92, 0xa1, 'x', 0xc1},
 		"an unreadable removal": batchFrom(t, 0, fields{"type": "BlockRemoved", "block_hashes": "all"}),
 	} {
 		if err := e.apply(payload); err == nil {
 			t.Errorf("%s: it was taken", name)
 		}
 	}
-	e.expect("after all of that", chain("", "", count(1, 80)), residency.Device, residency.Device, residency.Device, 0, 0)
+	e.expect("after all of that", chain("", "", count(1, 80)), residency.Device, residency.Device, residency.Device,
+		0, 0)
 }
 
 // TestOddBlocks: blocks whose size is no multiple of 16 count where a block of 16 ends.

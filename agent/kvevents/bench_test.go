@@ -30,7 +30,8 @@ func (a *applier) takes(batches [][]byte) time.Duration {
 		for a.out.size() > 0 {
 			a.number++
 			a.events, a.digests = a.out.take(a.events[:0], a.digests[:0], space.String())
-			if err := a.index.Report(&residency.Report{Engine: "e", Epoch: 1, Number: a.number, Fresh: a.number == 1, Events: a.events}); err != nil {
+			if err := a.index.Report(&residency.Report{Engine: "e", Epoch: 1, Number: a.number, Fresh: a.number == 1,
+				Events: a.events}); err != nil {
 				a.t.Fatal(err)
 			}
 		}
@@ -38,8 +39,8 @@ func (a *applier) takes(batches [][]byte) time.Duration {
 	return used(a.t) - began
 }
 
-// BenchmarkApply decodes batches, computes digests and applies them to the index of a daemon: 16,384 blocks of 16 tokens that are stored and then
-// removed, both of which count.
+// BenchmarkApply decodes batches, computes digests and applies them to the index of a daemon:
+// 16,384 blocks of 16 tokens that are stored and then removed, both of which count.
 func BenchmarkApply(b *testing.B) {
 	const prompt, prompts = 64, 256 // blocks
 	for _, size := range []int{16, 64} {
@@ -65,7 +66,8 @@ func BenchmarkApply(b *testing.B) {
 	}
 }
 
-// benchBatches are batches of one prompt each, and then of the removals of all, with tokens and hashes as they are in the field.
+// benchBatches are batches of one prompt each, and then of the removals of all, with tokens and
+// hashes as they are in the field.
 func benchBatches(b testing.TB, form string, size, prompt, prompts int) (batches [][]byte) {
 	own := prompt * block.Tokens / size
 	at := func(p, i int) uint64 { return uint64(p+1)*0x9e3779b97f4a7c15 + uint64(i)*0xbf58476d1ce4e5b9 | 1<<63 }
@@ -89,13 +91,15 @@ func benchBatches(b testing.TB, form string, size, prompt, prompts int) (batches
 			hashes[i] = at(p, i)
 		}
 		batches = append(batches, batchFrom(b, 0, record("BlockStored",
-			[]string{"block_hashes", "parent_block_hash", "token_ids", "block_size", "lora_id", "medium", "lora_name", "extra_keys", "group_idx", "kv_cache_spec_kind"},
+			[]string{"block_hashes", "parent_block_hash", "token_ids", "block_size", "lora_id", "medium", "lora_name",
+				"extra_keys", "group_idx", "kv_cache_spec_kind"},
 			hashes, nil, tokens, size, nil, "GPU", nil, extra, 0, "full_attention")))
 	}
 	for p := range prompts {
 		var events []any
 		for i := own - 1; i >= 0; i-- {
-			events = append(events, record("BlockRemoved", []string{"block_hashes", "medium", "group_idx"}, []any{at(p, i)}, "GPU", 0))
+			events = append(events, record("BlockRemoved", []string{"block_hashes", "medium", "group_idx"},
+				[]any{at(p, i)}, "GPU", 0))
 		}
 		batches = append(batches, batchFrom(b, 0, events...))
 	}

@@ -28,11 +28,13 @@ type Daemon struct {
 	events  []pb.ReportEvent
 }
 
-// NewDaemon makes a Sink of the daemon whose gRPC socket is at a path, which may begin with unix://. It connects with the first report.
+// NewDaemon makes a Sink of the daemon whose gRPC socket is at a path, which may begin with
+// unix://. It connects with the first report.
 func NewDaemon(socket string) (*Daemon, error) {
 	path := strings.TrimPrefix(socket, "unix://")
 	if !strings.HasPrefix(path, "/") {
-		return nil, fmt.Errorf("%q is no absolute path; give the daemon's kvcached.sock (--sock), such as /run/cognitora/kv.sock", socket)
+		return nil, fmt.Errorf("%q is no absolute path; give the daemon's kvcached.sock (--sock), such as "+
+			"/run/cognitora/kv.sock", socket)
 	}
 	conn, err := grpc.NewClient("unix://"+path, grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {
@@ -46,7 +48,8 @@ func (d *Daemon) Close() error { return d.conn.Close() }
 
 // kinds are those of residency in the words of the protocol.
 var kinds = [...]pb.ReportEvent_Kind{
-	residency.Stored: pb.ReportEvent_KIND_STORED, residency.Removed: pb.ReportEvent_KIND_REMOVED, residency.Cleared: pb.ReportEvent_KIND_CLEARED,
+	residency.Stored: pb.ReportEvent_KIND_STORED, residency.Removed: pb.ReportEvent_KIND_REMOVED,
+	residency.Cleared: pb.ReportEvent_KIND_CLEARED,
 }
 
 // Report is Kv.Report.
@@ -60,7 +63,8 @@ func (d *Daemon) Report(r *residency.Report) error {
 	}
 	for i := range r.Events {
 		from, to := &r.Events[i], &d.events[i]
-		to.Kind, to.Namespace, to.Medium, to.Pinned, to.Adapter = kinds[from.Kind], from.Namespace, pb.Tier(from.Tier), from.Pinned, from.Adapter
+		to.Kind, to.Namespace, to.Medium, to.Pinned, to.Adapter = kinds[from.Kind], from.Namespace, pb.Tier(from.Tier),
+			from.Pinned, from.Adapter
 		to.Parent, to.Digests = nil, bytesOf(from.Digests)
 		if from.Parent != (block.Digest{}) {
 			to.Parent = from.Parent[:]

@@ -29,7 +29,8 @@ const (
 // hash is what an engine calls a block: a number, or the first 16 of some bytes.
 type hash [2]uint64
 
-// event is an event as it was sent. Its memory is used again for the next one, and texts are parts of the payload.
+// event is an event as it was sent. Its memory is used again for the next one, and texts are parts
+// of the payload.
 type event struct {
 	kind       kind
 	hashes     []hash
@@ -69,7 +70,8 @@ const (
 
 // The fields of events that are arrays, in their order.
 var (
-	storedFields  = []field{fieldType, fieldHashes, fieldParent, fieldTokens, fieldBlockSize, fieldLoraID, fieldMedium, fieldLoraName, fieldExtra, fieldGroup, fieldSpec}
+	storedFields = []field{fieldType, fieldHashes, fieldParent, fieldTokens, fieldBlockSize, fieldLoraID, fieldMedium,
+		fieldLoraName, fieldExtra, fieldGroup, fieldSpec}
 	removedFields = []field{fieldType, fieldHashes, fieldMedium, fieldGroup}
 )
 
@@ -122,8 +124,9 @@ type decoder struct {
 	rank  int // data-parallel rank of the batch; 0 where it is not said
 }
 
-// decode reads a batch: an array [time, [event ...], rank] or a map of the same, and calls each with every event. Whether the batch is
-// malformed is known before the first call, so that it is applied as a whole or not at all.
+// decode reads a batch: an array [time, [event ...], rank] or a map of the same, and calls each
+// with every event. Whether the batch is malformed is known before the first call, so that it is
+// applied as a whole or not at all.
 func (d *decoder) decode(payload []byte, each func(*event)) error {
 	events, err := d.frame(payload)
 	if err != nil {
@@ -312,7 +315,8 @@ func (r *reader) hash() (h hash) {
 	return h
 }
 
-// tokens takes token ids. Where they are pairs, each the token and the one after it, the first ones are taken.
+// tokens takes token ids. Where they are pairs, each the token and the one after it, the first ones
+// are taken.
 func (r *reader) tokens(to []uint32) []uint32 {
 	n := r.atMost(maxTokens)
 	to = slices.Grow(to, n)

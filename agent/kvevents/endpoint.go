@@ -7,14 +7,15 @@ import (
 	"strings"
 )
 
-// Endpoint is a ZeroMQ address: tcp://HOST:PORT or ipc://PATH, which is connected to, or one with @ before it, which is listened on for an engine that
-// connects.
+// Endpoint is a ZeroMQ address: tcp://HOST:PORT or ipc://PATH, which is connected to, or one with @
+// before it, which is listened on for an engine that connects.
 type Endpoint struct {
 	Network, Addr string // as net.Dial takes them
 	Listen        bool
 }
 
-// ParseEndpoint reads an endpoint. One that listens must be on this host only, as nobody is authenticated.
+// ParseEndpoint reads an endpoint. One that listens must be on this host only, as nobody is
+// authenticated.
 func ParseEndpoint(text string) (e Endpoint, err error) {
 	rest, listen := strings.CutPrefix(text, "@")
 	e.Listen = listen
@@ -39,10 +40,12 @@ func ParseEndpoint(text string) (e Endpoint, err error) {
 		return e, fmt.Errorf("endpoint %q: %q is not a port", text, port)
 	}
 	if host == "" || host == "*" {
-		return e, fmt.Errorf("endpoint %q: %q is where the engine listens; give the host under which it is reached, such as tcp://127.0.0.1:%s, or @tcp://127.0.0.1:%s if the engine connects", text, host, port, port)
+		return e, fmt.Errorf("endpoint %q: %q is where the engine listens; give the host under which it is reached, "+
+			"such as tcp://127.0.0.1:%s, or @tcp://127.0.0.1:%s if the engine connects", text, host, port, port)
 	}
 	if ip := net.ParseIP(host); listen && host != "localhost" && (ip == nil || !ip.IsLoopback()) {
-		return e, fmt.Errorf("endpoint %q: anybody who reaches it could say what the engine has; listen on a loopback address or @ipc:///PATH", text)
+		return e, fmt.Errorf("endpoint %q: anybody who reaches it could say what the engine has; listen on a "+
+			"loopback address or @ipc:///PATH", text)
 	}
 	return e, nil
 }

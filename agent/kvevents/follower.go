@@ -75,10 +75,12 @@ type Follower struct {
 
 // New makes a Follower that does nothing before Run.
 func New(o Options) *Follower {
-	o.MaxBlocks, o.Trust, o.Log = cmp.Or(o.MaxBlocks, 1<<20), cmp.Or(o.Trust, 2*time.Second), cmp.Or(o.Log, slog.Default())
+	o.MaxBlocks, o.Trust, o.Log = cmp.Or(o.MaxBlocks, 1<<20), cmp.Or(o.Trust, 2*time.Second),
+		cmp.Or(o.Log, slog.Default())
 	return &Follower{
-		o: o, log: o.Log, seed: maphash.MakeSeed(), wake: make(chan struct{}, 1), moved: make(chan struct{}, 1), restart: make(chan struct{}, 1),
-		stale: staleAfter, pace: newPace(time.Now()),
+		o: o, log: o.Log, seed: maphash.MakeSeed(), wake: make(chan struct{}, 1), moved: make(chan struct{}, 1),
+		restart: make(chan struct{}, 1),
+		stale:   staleAfter, pace: newPace(time.Now()),
 	}
 }
 
@@ -129,7 +131,8 @@ func (f *Follower) Run(ctx context.Context) {
 		}
 		if err != nil && err.Error() != f.said {
 			f.said = err.Error()
-			f.log.Warn("the engine's KV events cannot be read, trying again", "endpoint", f.o.Endpoint.String(), "error", err)
+			f.log.Warn("the engine's KV events cannot be read, trying again", "endpoint", f.o.Endpoint.String(),
+				"error", err)
 		}
 		if !pause(ctx, wait/2+rand.N(wait/2)) {
 			return
@@ -410,5 +413,6 @@ func (f *Follower) renew(why string) {
 	if now := time.Now(); now.Sub(f.warned) >= warnEvery {
 		level, f.warned = slog.LevelWarn, now
 	}
-	f.log.Log(context.Background(), level, "what the engine has cached is not known any more, beginning anew", "why", why)
+	f.log.Log(context.Background(), level, "what the engine has cached is not known any more, beginning anew", "why",
+		why)
 }

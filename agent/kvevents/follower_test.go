@@ -34,7 +34,8 @@ const blocks = 40
 
 var prompt = count(1, 16*blocks)
 
-// TestReplayedGaps: batches that are lost on the way come by the replay, and none is missing in the end.
+// TestReplayedGaps: batches that are lost on the way come by the replay, and none is missing in the
+// end.
 func TestReplayedGaps(t *testing.T) {
 	for _, bare := range []bool{false, true} {
 		p := publish(t, "127.0.0.1:0", "127.0.0.1:0")
@@ -52,7 +53,8 @@ func TestReplayedGaps(t *testing.T) {
 			}
 		}
 		f.awaits("everything", prompt, blocks)
-		if s := f.Stats(); s.Gaps == 0 || s.Lost != 0 || s.Epochs != 0 || !s.Complete || s.Batches != blocks || s.Orphans != 0 {
+		if s := f.Stats(); s.Gaps == 0 || s.Lost != 0 || s.Epochs != 0 || !s.Complete || s.Batches != blocks ||
+			s.Orphans != 0 {
 			t.Errorf("%+v", s)
 		}
 		f.stop()
@@ -84,7 +86,8 @@ func TestLostGap(t *testing.T) {
 	}
 }
 
-// TestPublisherStartsAnew: with another one what was known is forgotten, even if it has as many batches by then; with the same one nothing is.
+// TestPublisherStartsAnew: with another one what was known is forgotten, even if it has as many
+// batches by then; with the same one nothing is.
 func TestPublisherStartsAnew(t *testing.T) {
 	for _, router := range []string{"127.0.0.1:0", ""} {
 		t.Run(fmt.Sprintf("replay %q", router), func(t *testing.T) {
@@ -128,7 +131,8 @@ func TestPublisherStartsAnew(t *testing.T) {
 	}
 }
 
-// TestNumbersGoBack: a publisher behind a proxy that starts anew is noticed without a broken connection.
+// TestNumbersGoBack: a publisher behind a proxy that starts anew is noticed without a broken
+// connection.
 func TestNumbersGoBack(t *testing.T) {
 	p := publish(t, "127.0.0.1:0", "127.0.0.1:0")
 	f := follow(t, p.endpoints())
@@ -164,8 +168,9 @@ func TestSaidToHaveRestarted(t *testing.T) {
 	}
 }
 
-// TestOtherModel: an engine that comes back at the same addresses with another model is followed under that one's name, whether the name is known before its
-// events come or only after them, and with a replay or without.
+// TestOtherModel: an engine that comes back at the same addresses with another model is followed
+// under that one's name, whether the name is known before its events come or only after them, and
+// with a replay or without.
 func TestOtherModel(t *testing.T) {
 	for _, router := range []string{"127.0.0.1:0", ""} {
 		for _, late := range []bool{false, true} {
@@ -188,12 +193,16 @@ func TestOtherModel(t *testing.T) {
 					model.Store("other")
 				}
 				p = publish(t, pub, rep)
-				eventually(t, "it is at the other", func() bool { return p.subscribers() == 1 && f.Stats().Connects >= 2 })
+				eventually(t, "it is at the other", func() bool {
+					return p.subscribers() == 1 && f.Stats().Connects >= 2
+				})
 				p.say(turn(t, prompt[160:], 0))
 				if late {
 					f.awaits("what came under the old name", prompt[160:], 1)
 					model.Store("other")
-					eventually(t, "it connects again", func() bool { return f.Stats().Connects >= 3 && p.subscribers() == 1 })
+					eventually(t, "it connects again", func() bool {
+						return f.Stats().Connects >= 3 && p.subscribers() == 1
+					})
 				}
 				p.say(turn(t, prompt, 0))
 				f.awaitsOf("other", "what is said from then on", prompt[:160], 1)
@@ -209,13 +218,17 @@ func TestOtherModel(t *testing.T) {
 	}
 }
 
-// TestGarbage: what is no batch, or claims to be longer than anything is, ends what is known and not the follower.
+// TestGarbage: what is no batch, or claims to be longer than anything is, ends what is known and
+// not the follower.
 func TestGarbage(t *testing.T) {
 	long := binary.BigEndian.AppendUint64([]byte{flagLong}, 1<<62)
 	for name, garbage := range map[string][]byte{
-		"an absurd length": long, "a frame of 31 MiB that does not come": binary.BigEndian.AppendUint64([]byte{flagLong}, 31<<20), "unknown flags": {0x40, 0},
-		"a long command": binary.BigEndian.AppendUint64([]byte{flagLong | flagCommand}, 1<<20), "one frame": appendFrame(nil, 0, []byte("hello")),
-		"a short number": appendFrame(appendFrame(nil, flagMore, []byte("1234567")), 0, nil),
+		"an absurd length":                     long,
+		"a frame of 31 MiB that does not come": binary.BigEndian.AppendUint64([]byte{flagLong}, 31<<20),
+		"unknown flags":                        {0x40, 0},
+		"a long command":                       binary.BigEndian.AppendUint64([]byte{flagLong | flagCommand}, 1<<20),
+		"one frame":                            appendFrame(nil, 0, []byte("hello")),
+		"a short number":                       appendFrame(appendFrame(nil, flagMore, []byte("1234567")), 0, nil),
 	} {
 		t.Run(name, func(t *testing.T) {
 			p := publish(t, "127.0.0.1:0", "127.0.0.1:0")
@@ -248,7 +261,8 @@ func TestGarbage(t *testing.T) {
 	})
 }
 
-// TestDistrust: what an engine had is believed for a while after the connection broke, then it is one that reports nothing, and when it is back all is known again.
+// TestDistrust: what an engine had is believed for a while after the connection broke, then it is
+// one that reports nothing, and when it is back all is known again.
 func TestDistrust(t *testing.T) {
 	p := publish(t, "127.0.0.1:0", "127.0.0.1:0")
 	o := p.endpoints()
@@ -267,7 +281,8 @@ func TestDistrust(t *testing.T) {
 	f.awaits("two", prompt, 2)
 }
 
-// TestSinkFails: a sink that is away, or has lost reports, has all in the end; one to which a later start reports is not contended for.
+// TestSinkFails: a sink that is away, or has lost reports, has all in the end; one to which a later
+// start reports is not contended for.
 func TestSinkFails(t *testing.T) {
 	for _, fail := range []error{errAway, residency.ErrGap} {
 		p := publish(t, "127.0.0.1:0", "127.0.0.1:0")
@@ -324,7 +339,10 @@ func TestFloodIntoASinkThatStandsStill(t *testing.T) {
 	}
 	p.say(turn(t, prompt, 1))
 	eventually(t, "changes are dropped", func() bool { return f.Stats().Dropped > 0 })
-	eventually(t, "all is read", func() bool { s := f.Stats(); return s.Batches == uint64(2*(maxPending/size+10)+2) && s.Blocks == 2 })
+	eventually(t, "all is read", func() bool {
+		s := f.Stats()
+		return s.Batches == uint64(2*(maxPending/size+10)+2) && s.Blocks == 2
+	})
 	if s := f.Stats(); s.Pending > maxPending+size {
 		t.Errorf("%d digests wait", s.Pending)
 	}
@@ -363,12 +381,14 @@ func TestEngineConnects(t *testing.T) {
 }
 
 func TestEndpoints(t *testing.T) {
-	for _, text := range []string{"tcp://127.0.0.1:5557", "tcp://[::1]:5557", "tcp://engine.example:5557", "ipc:///run/x", "@tcp://127.0.0.1:5557", "@ipc:///run/x", "@tcp://localhost:0"} {
+	for _, text := range []string{"tcp://127.0.0.1:5557", "tcp://[::1]:5557", "tcp://engine.example:5557",
+		"ipc:///run/x", "@tcp://127.0.0.1:5557", "@ipc:///run/x", "@tcp://localhost:0"} {
 		if e, err := ParseEndpoint(text); err != nil || e.String() != text {
 			t.Error(text, e, err)
 		}
 	}
-	for _, text := range []string{"", "127.0.0.1:1", "udp://127.0.0.1:1", "tcp://*:5557", "tcp://:5557", "tcp://h", "tcp://h:x", "tcp://h:0", "ipc://x", "@tcp://0.0.0.0:1", "@tcp://10.0.0.1:1", "inproc://x"} {
+	for _, text := range []string{"", "127.0.0.1:1", "udp://127.0.0.1:1", "tcp://*:5557", "tcp://:5557", "tcp://h",
+		"tcp://h:x", "tcp://h:0", "ipc://x", "@tcp://0.0.0.0:1", "@tcp://10.0.0.1:1", "inproc://x"} {
 		if _, err := ParseEndpoint(text); err == nil {
 			t.Errorf("%q was taken", text)
 		}

@@ -15,8 +15,8 @@ import (
 	"github.com/cognitora/dataplane/kvcached/residency"
 )
 
-// FuzzBatch: no payload breaks anything: what is counted is what is there, bounds hold, what is reported is well-formed, and a payload that is refused leaves
-// everything as it was.
+// FuzzBatch: no payload breaks anything: what is counted is what is there, bounds hold, what is
+// reported is well-formed, and a payload that is refused leaves everything as it was.
 func FuzzBatch(f *testing.F) {
 	text, err := os.ReadFile("testdata/forms.json")
 	if err != nil {
@@ -126,7 +126,8 @@ func FuzzZMTP(f *testing.F) {
 	ready := append([]byte("\x05READY\x0bSocket-Type\x00\x00\x00\x03"), "PUB"...)
 	hello := appendFrame(greeting[:], flagCommand, ready)
 	f.Add(hello)
-	f.Add(appendFrame(appendFrame(appendFrame(bytes.Clone(hello), flagMore, []byte("kv")), flagMore, make([]byte, 8)), 0, make([]byte, 300)))
+	f.Add(appendFrame(appendFrame(appendFrame(bytes.Clone(hello), flagMore, []byte("kv")), flagMore, make([]byte, 8)),
+		0, make([]byte, 300)))
 	f.Add(appendFrame(appendFrame(bytes.Clone(hello), flagCommand, []byte("\x04PING\x00\x10context")), 0, []byte("x")))
 	f.Add(append(bytes.Clone(hello), flagLong, 0x7f, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff))
 	f.Add(appendFrame(greeting[:], flagCommand, []byte("\x05ERROR\x03bad")))
@@ -154,7 +155,8 @@ func FuzzZMTP(f *testing.F) {
 
 // TestDecodingTakesNoMemory: a batch is decoded without an allocation once one as large was seen.
 func TestDecodingTakesNoMemory(t *testing.T) {
-	payload := batchFrom(t, 0, stores([]any{uint64(1 << 63), 2}, nil, count(100_000, 32), 16, fields{"medium": "GPU", "extra_keys": []any{nil, nil}}), removes([]any{1}, "GPU"))
+	payload := batchFrom(t, 0, stores([]any{uint64(1 << 63), 2}, nil, count(100_000, 32), 16, fields{"medium": "GPU",
+		"extra_keys": []any{nil, nil}}), removes([]any{1}, "GPU"))
 	var d decoder
 	each := func(*event) {}
 	if err := d.decode(payload, each); err != nil {

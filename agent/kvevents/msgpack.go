@@ -5,8 +5,8 @@ import (
 	"math"
 )
 
-// reader reads msgpack. What does not fit makes it bad, and everything it returns after that is zero. It takes no memory.
-// https://github.com/msgpack/msgpack/blob/master/spec.md
+// reader reads msgpack. What does not fit makes it bad, and everything it returns after that is
+// zero. It takes no memory. https://github.com/msgpack/msgpack/blob/master/spec.md
 type reader struct {
 	b   []byte // what is left
 	bad bool
@@ -63,7 +63,8 @@ func (r *reader) null() bool {
 	return true
 }
 
-// array takes the head of an array. Each element takes a byte at least, so that no more are claimed than there can be.
+// array takes the head of an array. Each element takes a byte at least, so that no more are claimed
+// than there can be.
 func (r *reader) array() int {
 	switch c := r.byte(); {
 	case c&0xf0 == 0x90:

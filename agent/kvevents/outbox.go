@@ -41,19 +41,22 @@ func (o *outbox) reset() {
 	o.changes, o.digests, o.from, o.at = o.changes[:0], o.digests[:0], 0, 0
 }
 
-// stored notes that digests, which follow each other and parent, are in a tier. Root: parent is a seed, which names no block.
+// stored notes that digests, which follow each other and parent, are in a tier. Root: parent is a
+// seed, which names no block.
 func (o *outbox) stored(tier residency.Tiers, label string, parent block.Digest, root bool, digests []block.Digest) {
 	if root {
 		parent = block.Digest{}
 	}
 	o.digests = append(o.digests, digests...)
 	if n := len(o.changes); n > o.from && !root {
-		if c := &o.changes[n-1]; c.kind == residency.Stored && c.tier == tier && c.label == label && o.digests[len(o.digests)-len(digests)-1] == parent {
+		if c := &o.changes[n-1]; c.kind == residency.Stored && c.tier == tier && c.label == label &&
+			o.digests[len(o.digests)-len(digests)-1] == parent {
 			c.n += len(digests)
 			return
 		}
 	}
-	o.changes = append(o.changes, change{kind: residency.Stored, tier: tier, label: label, parent: parent, n: len(digests)})
+	o.changes = append(o.changes, change{kind: residency.Stored, tier: tier, label: label, parent: parent,
+		n: len(digests)})
 }
 
 // removed notes that digests are in a tier no more.
@@ -78,14 +81,16 @@ func (o *outbox) cleared() {
 }
 
 // take moves what fits into a report's events, whose digests are copied to room.
-func (o *outbox) take(events []residency.Event, room []block.Digest, namespace string) ([]residency.Event, []block.Digest) {
+func (o *outbox) take(events []residency.Event, room []block.Digest,
+	namespace string) ([]residency.Event, []block.Digest) {
 	for o.from < len(o.changes) && len(events) < reportEvents && len(room) < reportDigests {
 		c := &o.changes[o.from]
 		n := min(c.n, reportDigests-len(room))
 		start := len(room)
 		room = append(room, o.digests[o.at:o.at+n]...)
 		events = append(events, residency.Event{
-			Kind: c.kind, Namespace: namespace, Tier: c.tier, Adapter: c.label, Parent: c.parent, Digests: room[start:len(room):len(room)],
+			Kind: c.kind, Namespace: namespace, Tier: c.tier, Adapter: c.label, Parent: c.parent,
+			Digests: room[start:len(room):len(room)],
 		})
 		o.at += n
 		if c.n -= n; c.n > 0 {

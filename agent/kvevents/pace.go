@@ -5,12 +5,18 @@ import (
 	"time"
 )
 
-// How fast one engine is read. A stored block of 16 tokens is 90 bytes, so this is 90,000 blocks a second, over a million tokens: an engine computes a tenth of that, and a flood takes a fifth of a
-// CPU from whoever shares it with the follower. What is beyond waits in the engine's socket, which drops at its limit: a gap.
+// How fast one engine is read. A stored block of 16 tokens is 90 bytes, so this is 90,000 blocks a
+// second, over a million tokens: an engine computes a tenth of that, and a flood takes a fifth of a
+// CPU from whoever shares it with the follower. What is beyond waits in the engine's socket, which
+// drops at its limit: a gap.
 const (
-	paceRate    = 8 << 20  // bytes a second
-	paceBurst   = 16 << 20 // bytes that may be read at once after a rest: a replay of 180,000 blocks, in a fifth of a second
-	paceMessage = 512      // bytes that a message counts for besides its own: to read and report it takes a few microseconds, however small it is
+	paceRate = 8 << 20 // bytes a second
+	// bytes that may be read at once after a rest: a replay of 180,000 blocks, in a fifth of a
+	// second
+	paceBurst = 16 << 20
+	// bytes that a message counts for besides its own: to read and report it takes a few
+	// microseconds, however small it is
+	paceMessage = 512
 	paceLeast   = 10 * time.Millisecond
 )
 

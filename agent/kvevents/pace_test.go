@@ -6,7 +6,8 @@ import (
 	"time"
 )
 
-// TestPace: what is read in any time is bounded by a burst and the rate, whatever messages are like, and a rest gives the burst back.
+// TestPace: what is read in any time is bounded by a burst and the rate, whatever messages are
+// like, and a rest gives the burst back.
 func TestPace(t *testing.T) {
 	for _, size := range []int{0, 100, 10_000, maxMessage} {
 		synctest.Test(t, func(t *testing.T) {
@@ -22,7 +23,8 @@ func TestPace(t *testing.T) {
 				}
 			}
 			flood(20 * time.Second)
-			if most := paceBurst + 21*paceRate + maxMessage; read > most || read < paceBurst+19*paceRate || pauses == 0 || pauses > 2001 {
+			if most := paceBurst + 21*paceRate + maxMessage; read > most || read < paceBurst+19*paceRate ||
+				pauses == 0 || pauses > 2001 {
 				t.Errorf("%d bytes of %d at most, %d pauses", read, most, pauses)
 			}
 			time.Sleep(time.Hour)

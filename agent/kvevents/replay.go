@@ -21,7 +21,8 @@ const (
 // endOfReplay is the number that ends a replay.
 const endOfReplay = ^uint64(0)
 
-// batchOf finds number and payload in a message: they are its last two frames, behind an empty one in replies and a topic that may be missing.
+// batchOf finds number and payload in a message: they are its last two frames, behind an empty one
+// in replies and a topic that may be missing.
 func batchOf(parts [][]byte) (seq uint64, payload []byte, err error) {
 	n := len(parts)
 	if n < 2 || n > 4 || len(parts[n-2]) != 8 {
@@ -30,8 +31,9 @@ func batchOf(parts [][]byte) (seq uint64, payload []byte, err error) {
 	return binary.BigEndian.Uint64(parts[n-2]), parts[n-1], nil
 }
 
-// resume finds out what came since the last batch that was applied. Where the publisher does not have that one it is another one than
-// before, or batches are lost: then everything is forgotten and all that it has is read.
+// resume finds out what came since the last batch that was applied. Where the publisher does not
+// have that one it is another one than before, or batches are lost: then everything is forgotten
+// and all that it has is read.
 func (f *Follower) resume(ctx context.Context) error {
 	if f.o.Replay == (Endpoint{}) {
 		if f.next > 0 && f.live == 0 {
@@ -68,8 +70,8 @@ func (f *Follower) unreplayed(ctx context.Context, err error) error {
 	return nil
 }
 
-// replay applies the batches from number start on. Where batches were applied before, start is the last one of them, and the first reply must be
-// that one: same tells whether it is.
+// replay applies the batches from number start on. Where batches were applied before, start is the
+// last one of them, and the first reply must be that one: same tells whether it is.
 func (f *Follower) replay(ctx context.Context, start uint64) (same bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, replayWithin)
 	defer cancel()
@@ -119,7 +121,8 @@ func (f *Follower) replay(ctx context.Context, start uint64) (same bool, err err
 	}
 }
 
-// dial connects to where an engine listens. Until the deadline is lifted all that is read and written has to be done in time.
+// dial connects to where an engine listens. Until the deadline is lifted all that is read and
+// written has to be done in time.
 func dial(ctx context.Context, e Endpoint) (net.Conn, error) {
 	d := net.Dialer{Timeout: dialWithin}
 	conn, err := d.DialContext(ctx, e.Network, e.Addr)

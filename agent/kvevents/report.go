@@ -23,7 +23,9 @@ type reporting struct {
 	fresh  bool   // it has to begin anew
 	told   bool   // the sink may have something of the engine
 	slot   uint32 // the next one of the snapshot; 0: there is none under way
-	turn   uint64 // counts how often it has begun anew, so that a report under way does not count for what came after it
+	// counts how often it has begun anew, so that a report under way does not count for what came
+	// after it
+	turn uint64
 	// failing says that the sink has refused the last report.
 	failing bool
 }
@@ -81,7 +83,8 @@ func (f *Follower) reportAll(ctx context.Context) {
 		}
 		f.log.Debug("what the engine has cached is not taken, trying again", "error", err)
 		if errors.Is(err, residency.ErrStale) {
-			f.log.Warn("a process that began later reports what this engine has cached, or the clock was set back; trying again", "error", err)
+			f.log.Warn("a process that began later reports what this engine has cached, or the clock was set back; "+
+				"trying again", "error", err)
 			wait = f.stale
 		}
 		if !pause(ctx, wait) {
@@ -91,7 +94,8 @@ func (f *Follower) reportAll(ctx context.Context) {
 	}
 }
 
-// fill makes the next report; false: there is nothing to say. Alive: a report without events will do.
+// fill makes the next report; false: there is nothing to say. Alive: a report without events will
+// do.
 func (f *Follower) fill(p *parcel, alive bool) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -104,7 +108,8 @@ func (f *Follower) fill(p *parcel, alive bool) bool {
 	if r.epoch == 0 {
 		r.renew(&f.out)
 	}
-	p.report = residency.Report{Engine: f.o.Engine, Epoch: r.epoch, Number: r.number, Fresh: r.fresh, Events: p.report.Events[:0]}
+	p.report = residency.Report{Engine: f.o.Engine, Epoch: r.epoch, Number: r.number, Fresh: r.fresh,
+		Events: p.report.Events[:0]}
 	p.digests, p.turn = p.digests[:0], r.turn
 	if r.fresh {
 		r.slot, r.told = 1, true
@@ -118,7 +123,8 @@ func (f *Follower) fill(p *parcel, alive bool) bool {
 	return len(p.report.Events) > 0 || alive
 }
 
-// snapshot puts the next blocks of the table into a report. What changes while it is read is in the outbox, and told after it.
+// snapshot puts the next blocks of the table into a report. What changes while it is read is in the
+// outbox, and told after it.
 func (f *Follower) snapshot(p *parcel) {
 	r, t := &f.report, f.known.table
 	for range snapshotBy {
@@ -137,7 +143,8 @@ func (f *Follower) snapshot(p *parcel) {
 			from := len(p.digests)
 			p.digests = append(p.digests, f.known.table.digestsOf(r.slot)...)
 			e := residency.Event{
-				Kind: residency.Stored, Namespace: f.namespace, Tier: tier, Adapter: f.known.names[b.label], Digests: p.digests[from:len(p.digests):len(p.digests)],
+				Kind: residency.Stored, Namespace: f.namespace, Tier: tier, Adapter: f.known.names[b.label],
+				Digests: p.digests[from:len(p.digests):len(p.digests)],
 			}
 			if !b.root {
 				e.Parent = *t.parentOf(r.slot)

@@ -22,16 +22,19 @@ import (
 // maxWatchers is how many routers may watch at a time; one more is told RESOURCE_EXHAUSTED.
 const maxWatchers = 64
 
-// Serve answers the Watch of cognitora.v1.Kv for an index on l, which it closes, until ctx ends: for a host without cgn-kvcached. With an identity, routers
-// must show a certificate of the fleet; without, l is to be a Unix socket.
+// Serve answers the Watch of cognitora.v1.Kv for an index on l, which it closes, until ctx ends:
+// for a host without cgn-kvcached. With an identity, routers must show a certificate of the fleet;
+// without, l is to be a Unix socket.
 func Serve(ctx context.Context, l net.Listener, x *residency.Index, id *pki.Identity) error {
 	creds := insecure.NewCredentials()
 	if id != nil && l.Addr().Network() != "unix" {
 		creds = credentials.NewTLS(id.Mutual("h2"))
 	}
 	g := grpc.NewServer(
-		grpc.Creds(creds), grpc.MaxRecvMsgSize(64<<10), grpc.MaxConcurrentStreams(4), grpc.MaxHeaderListSize(16<<10), grpc.ConnectionTimeout(10*time.Second),
-		grpc.KeepaliveParams(keepalive.ServerParameters{Time: 30 * time.Second, Timeout: 10 * time.Second}), grpc.WaitForHandlers(true),
+		grpc.Creds(creds), grpc.MaxRecvMsgSize(64<<10), grpc.MaxConcurrentStreams(4), grpc.MaxHeaderListSize(16<<10),
+		grpc.ConnectionTimeout(10*time.Second),
+		grpc.KeepaliveParams(keepalive.ServerParameters{Time: 30 * time.Second, Timeout: 10 * time.Second}),
+		grpc.WaitForHandlers(true),
 	)
 	pb.RegisterKvServer(g, &server{x: x, watchers: make(chan struct{}, maxWatchers)})
 	served := make(chan error, 1)
@@ -59,7 +62,8 @@ func (s *server) Watch(r *pb.WatchRequest, stream pb.Kv_WatchServer) error {
 	if p, ok := peer.FromContext(stream.Context()); ok {
 		if info, secured := p.AuthInfo.(credentials.TLSInfo); secured {
 			if role := pki.RoleOf(info.State.PeerCertificates[0]); role != pki.Router && role != pki.Ctl {
-				return status.Errorf(codes.PermissionDenied, "a certificate with the role %q may not watch; use that of a router", role)
+				return status.Errorf(codes.PermissionDenied, "a certificate with the role %q may not watch; use that "+
+					"of a router", role)
 			}
 		}
 	}

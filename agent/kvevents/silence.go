@@ -8,8 +8,9 @@ import (
 	"time"
 )
 
-// A publisher that says nothing may have nothing to say, or be out of reach. ZMTP 3.1 has a ping for that, which libzmq answers in all its sockets; of
-// an older peer the kernel asks whether its host is there.
+// A publisher that says nothing may have nothing to say, or be out of reach. ZMTP 3.1 has a ping
+// for that, which libzmq answers in all its sockets; of an older peer the kernel asks whether its
+// host is there.
 const (
 	pingEvery = time.Second     // of silence; after that many pings without an answer the connection is given up:
 	pingsLost = 3               //
@@ -19,7 +20,8 @@ const (
 // errSilent says that a publisher which answered pings does so no more.
 var errSilent = errors.New("kvevents: the publisher answers no pings")
 
-// probing has the kernel ask over an idle connection whether the peer's host is there. It gives up after as long as pings do, and a little more.
+// probing has the kernel ask over an idle connection whether the peer's host is there. It gives up
+// after as long as pings do, and a little more.
 var probing = net.KeepAliveConfig{Enable: true, Idle: pingEvery, Interval: pingEvery, Count: pingsLost + 1}
 
 // attend has the kernel watch over a connection.
@@ -33,7 +35,8 @@ func attend(conn net.Conn) {
 // ping is a frame that asks for a PONG; the peer is to take no time-out for itself from it.
 var ping = appendFrame(nil, flagCommand, []byte("\x04PING\x00\x00"))
 
-// awaitFrame returns when a frame begins. A peer that knows pings gets one after pingEvery of silence; one that has answered once has to answer.
+// awaitFrame returns when a frame begins. A peer that knows pings gets one after pingEvery of
+// silence; one that has answered once has to answer.
 func (s *socket) awaitFrame() error {
 	if !s.pings {
 		return nil

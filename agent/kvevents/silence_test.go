@@ -9,7 +9,8 @@ import (
 	"time"
 )
 
-// pinged is the other side of a connection, of ZMTP 3.minor. It answers so many pings, and publishes after so many.
+// pinged is the other side of a connection, of ZMTP 3.minor. It answers so many pings, and
+// publishes after so many.
 type pinged struct {
 	minor         byte
 	answers, says int
@@ -28,7 +29,8 @@ func (p pinged) serve(conn net.Conn) error {
 	if _, err := io.ReadFull(conn, make([]byte, len(ready))); err != nil {
 		return err
 	}
-	if _, err := conn.Write(appendFrame(nil, flagCommand, []byte("\x05READY\x0bSocket-Type\x00\x00\x00\x03PUB"))); err != nil {
+	if _, err := conn.Write(appendFrame(nil, flagCommand,
+		[]byte("\x05READY\x0bSocket-Type\x00\x00\x00\x03PUB"))); err != nil {
 		return err
 	}
 	for n := 0; ; n++ {
@@ -48,7 +50,8 @@ func (p pinged) serve(conn net.Conn) error {
 	}
 }
 
-// TestSilence: a publisher that has answered pings is given up once it does not; one that never has, or is too old for them, is left to the kernel.
+// TestSilence: a publisher that has answered pings is given up once it does not; one that never
+// has, or is too old for them, is left to the kernel.
 func TestSilence(t *testing.T) {
 	const never = 1 << 30
 	for name, c := range map[string]struct {

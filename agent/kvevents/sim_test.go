@@ -47,8 +47,9 @@ func ask(t *testing.T, url string, tokens []uint32, more fields) int {
 	return answer.Usage.Details.Cached
 }
 
-// TestSimulatedEngine: what is known of an engine is what it then finds in its cache, for prompts that share beginnings, with salts, with evictions, and in
-// each form of events: min(matched, floor((prompt-1)/block)) of its blocks.
+// TestSimulatedEngine: what is known of an engine is what it then finds in its cache, for prompts
+// that share beginnings, with salts, with evictions, and in each form of events: min(matched,
+// floor((prompt-1)/block)) of its blocks.
 func TestSimulatedEngine(t *testing.T) {
 	t.Parallel()
 	for _, kv := range []sim.KVEvents{
@@ -59,7 +60,8 @@ func TestSimulatedEngine(t *testing.T) {
 			t.Run(fmt.Sprintf("%s, %s, blocks of %d", kv.Events, kv.Hashes, size), func(t *testing.T) {
 				t.Parallel()
 				kv.Endpoint, kv.Bind, kv.ReplayEndpoint = "tcp://127.0.0.1:0", true, "tcp://127.0.0.1:0"
-				e, err := sim.New(sim.Config{Models: []string{"m"}, BlockTokens: size, CacheBlocks: 3200 / size, Speed: 1000, KVEvents: &kv})
+				e, err := sim.New(sim.Config{Models: []string{"m"}, BlockTokens: size, CacheBlocks: 3200 / size,
+					Speed: 1000, KVEvents: &kv})
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -96,7 +98,8 @@ func follows(t *testing.T, e *sim.Engine, size int) {
 		f.awaits("the event of a prompt behind all others", mark, size/block.Tokens)
 		want := min(f.leading(chain("", salt, tokens))*block.Tokens/size, (len(tokens)-1)/size) * size
 		if got := ask(t, e.URL(), tokens, more); got != want {
-			t.Fatalf("a prompt of %d tokens, salt %q: the engine had %d cached, %d were known", len(tokens), salt, got, want)
+			t.Fatalf("a prompt of %d tokens, salt %q: the engine had %d cached, %d were known", len(tokens), salt, got,
+				want)
 		}
 		hits += want
 	}
@@ -138,12 +141,15 @@ func TestAnotherZeroMQ(t *testing.T) {
 			err = router.SendMulti(zmq4.NewMsgFrom(m.Frames[0], nil, []byte("kv"), number(0), turn(t, prompt, 0)))
 		}
 		if err == nil {
-			_ = router.SendMulti(zmq4.NewMsgFrom(m.Frames[0], nil, nil, []byte{255, 255, 255, 255, 255, 255, 255, 255}, nil)) // the reader may go before zmq4 has written the nothing that the last frame has
+			// the reader may go before zmq4 has written the nothing that the last frame has
+			_ = router.SendMulti(zmq4.NewMsgFrom(m.Frames[0], nil, nil, []byte{255, 255, 255, 255, 255, 255, 255, 255},
+				nil))
 		}
 		answered <- err
 	}()
 	f := follow(t, Options{
-		Endpoint: Endpoint{Network: "tcp", Addr: pub.Addr().String()}, Replay: Endpoint{Network: "tcp", Addr: router.Addr().String()}, Topic: "kv",
+		Endpoint: Endpoint{Network: "tcp", Addr: pub.Addr().String()},
+		Replay:   Endpoint{Network: "tcp", Addr: router.Addr().String()}, Topic: "kv",
 	})
 	f.awaits("the replay", prompt, 1)
 	if err := <-answered; err != nil {

@@ -44,8 +44,10 @@ type Stats struct {
 func (f *Follower) Stats() Stats {
 	c := &f.counts
 	s := Stats{
-		Batches: c.batches.Load(), Replayed: c.replayed.Load(), Gaps: c.gaps.Load(), Lost: c.lost.Load(), Epochs: c.epochs.Load(),
-		Connects: c.connects.Load(), Malformed: c.malformed.Load(), Unknown: c.unknown.Load(), Unusable: c.unusable.Load(), Others: c.others.Load(),
+		Batches: c.batches.Load(), Replayed: c.replayed.Load(), Gaps: c.gaps.Load(), Lost: c.lost.Load(),
+		Epochs:   c.epochs.Load(),
+		Connects: c.connects.Load(), Malformed: c.malformed.Load(), Unknown: c.unknown.Load(),
+		Unusable: c.unusable.Load(), Others: c.others.Load(),
 		Orphans: c.orphans.Load(), Unnamed: c.unnamed.Load(), Overflow: c.overflow.Load(), Dropped: c.dropped.Load(),
 		Reports: c.reports.Load(), Refused: c.refused.Load(), Snapshots: c.snapshot.Load(),
 		Paused: c.paused.Load(),

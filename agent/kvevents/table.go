@@ -10,7 +10,8 @@ import (
 // media is how many places an engine has blocks in: the tiers of residency but Pinned.
 const media = 4
 
-// table is the engine's blocks of one group: from its own hashes to our digests. Slots keep their place until their block is gone.
+// table is the engine's blocks of one group: from its own hashes to our digests. Slots keep their
+// place until their block is gone.
 type table struct {
 	slots   map[hash]uint32
 	blocks  []engineBlock  // by slot; slot 0 is none
@@ -18,8 +19,9 @@ type table struct {
 	tails   map[uint32]tail
 	free    []uint32         // slots
 	room    map[int][]uint32 // places in digests that are free, by how many there are together
-	// owners are how many blocks of each tier a digest is in, by its first 8 bytes. Blocks that part within our 16 tokens share those before. Nil while all blocks have
-	// 16 tokens: then a digest is in one block only.
+	// owners are how many blocks of each tier a digest is in, by its first 8 bytes. Blocks that
+	// part within our 16 tokens share those before. Nil while all blocks have 16 tokens: then a
+	// digest is in one block only.
 	owners map[uint64]*[media]uint32
 }
 
@@ -42,7 +44,8 @@ type tail struct {
 }
 
 func newTable() *table {
-	return &table{slots: map[hash]uint32{}, blocks: make([]engineBlock, 1), tails: map[uint32]tail{}, room: map[int][]uint32{}}
+	return &table{slots: map[hash]uint32{}, blocks: make([]engineBlock, 1), tails: map[uint32]tail{},
+		room: map[int][]uint32{}}
 }
 
 // digestsOf are the digests that end in the block of a slot.
@@ -119,7 +122,8 @@ func (t *table) own(slot uint32, index int) {
 	}
 }
 
-// disown notes that the block of a slot is in a tier no more, and tells of each digest that no other block there has.
+// disown notes that the block of a slot is in a tier no more, and tells of each digest that no
+// other block there has.
 func (t *table) disown(slot uint32, index int, gone func([]block.Digest)) {
 	digests := t.digestsOf(slot)
 	if t.owners == nil {

@@ -47,7 +47,8 @@ type socket struct {
 	pongs bool // it has answered one
 }
 
-// open greets the other side as a socket of type kind, and checks that it is of one of the peers' types.
+// open greets the other side as a socket of type kind, and checks that it is of one of the peers'
+// types.
 func open(conn net.Conn, kind string, peers ...string) (*socket, error) {
 	s := &socket{conn: conn, r: bufio.NewReaderSize(conn, 64<<10)}
 	var greeting [greetingSize]byte
@@ -171,7 +172,8 @@ func unexpected(err error) error {
 	return err
 }
 
-// message reads the next message. Its frames are valid until the next call. Pings on the way are answered, other commands ignored.
+// message reads the next message. Its frames are valid until the next call. Pings on the way are
+// answered, other commands ignored.
 func (s *socket) message() ([][]byte, error) {
 	if cap(s.buf) > 4*growBy {
 		s.buf = nil // such a message is rare

@@ -1,5 +1,7 @@
-// Package peerevents lets the routers of this host read what the kernel counts of their peers, and tells them of rare facts about connections to these as they happen:
-// retransmission timeouts, resets, connections that fail. Routers parse bytes from outside, so they have no rights; who has loaded the programs of package bpf has them.
+// Package peerevents lets the routers of this host read what the kernel counts of their peers, and
+// tells them of rare facts about connections to these as they happen: retransmission timeouts,
+// resets, connections that fail. Routers parse bytes from outside, so they have no rights; who has
+// loaded the programs of package bpf has them.
 package peerevents
 
 import (

@@ -51,7 +51,8 @@ func (s *Server) serve(ctx context.Context, c *wire.Conn, may *listen.Access) {
 	}
 }
 
-// greet finds out who has connected and, if it may, makes it one of the routers. fd, the caller's to close, is what it can read counts by.
+// greet finds out who has connected and, if it may, makes it one of the routers. fd, the caller's
+// to close, is what it can read counts by.
 func (s *Server) greet(c *wire.Conn, may *listen.Access) (r *router, fd int, err error) {
 	raw, err := c.SyscallConn()
 	if err != nil {
@@ -62,7 +63,8 @@ func (s *Server) greet(c *wire.Conn, may *listen.Access) (r *router, fd int, err
 		return nil, -1, err
 	}
 	if !allowed {
-		return nil, -1, fmt.Errorf("user %d is neither root nor the one of this process, and not in the group of the socket", peer.UID)
+		return nil, -1, fmt.Errorf("user %d is neither root nor the one of this process, and not in the group of "+
+			"the socket", peer.UID)
 	}
 	_ = c.SetReadDeadline(time.Now().Add(helloLimit))
 	m, _, err := c.Receive()
@@ -150,7 +152,8 @@ func (s *Server) add(p netip.AddrPort, r *router) {
 	}
 }
 
-// retry has those of r's peers watched that were left out, as far as others have made room, and returns how many still are.
+// retry has those of r's peers watched that were left out, as far as others have made room, and
+// returns how many still are.
 func (s *Server) retry(r *router) (leftOut uint32) {
 	for p := range r.peers {
 		w := s.peers[p]
@@ -167,7 +170,8 @@ func (s *Server) retry(r *router) (leftOut uint32) {
 	return leftOut
 }
 
-// write sends what is queued, and a sign of life, until left is closed or the router does not take it. Then nothing is received from it any more.
+// write sends what is queued, and a sign of life, until left is closed or the router does not take
+// it. Then nothing is received from it any more.
 func (r *router) write(s *Server, left <-chan struct{}) {
 	defer func() { _ = r.SetDeadline(time.Unix(1, 0)) }()
 	tick := time.NewTicker(wire.Every)

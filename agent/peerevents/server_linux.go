@@ -48,7 +48,8 @@ type told struct {
 	at time.Time
 }
 
-// Open listens at path for routers that run as root, as the user of this process, or in the group with that id; -1: none.
+// Open listens at path for routers that run as root, as the user of this process, or in the group
+// with that id; -1: none.
 func Open(path string, group int) (*net.UnixListener, error) {
 	return listen.OpenUnix(path, 0o660, group)
 }
@@ -145,7 +146,8 @@ func (s *Server) read(ctx context.Context, tried func()) {
 	}
 }
 
-// pass reads events from source, which it closes, until that fails or ctx ends. Then no router is connected.
+// pass reads events from source, which it closes, until that fails or ctx ends. Then no router is
+// connected.
 func (s *Server) pass(ctx context.Context, source Source, ready func()) (err error) {
 	s.mu.Lock()
 	s.source, s.why = source, nil
@@ -192,7 +194,8 @@ func (s *Server) dispatch(e *bpf.Event, now time.Time) {
 	if !known {
 		return // of a later version
 	}
-	t := told{wire.Event{Kind: kind, Peer: e.Peer, LocalPort: e.LocalPort, Timeouts: uint16(min(e.Timeouts, 1<<16-1)), Age: e.Age}, now}
+	t := told{wire.Event{Kind: kind, Peer: e.Peer, LocalPort: e.LocalPort, Timeouts: uint16(min(e.Timeouts, 1<<16-1)),
+		Age: e.Age}, now}
 	for r := range s.routers {
 		if _, its := r.peers[e.Peer]; !its {
 			continue

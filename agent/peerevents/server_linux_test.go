@@ -38,7 +38,8 @@ func newSource(t *testing.T, room int) *source {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return &source{file: f, events: make(chan bpf.Event, 2*queue), wake: make(chan error, 4), room: room, watched: map[netip.AddrPort]bool{}}
+	return &source{file: f, events: make(chan bpf.Event, 2*queue), wake: make(chan error, 4), room: room,
+		watched: map[netip.AddrPort]bool{}}
 }
 
 func (s *source) Next(time.Time) (bpf.Event, error) {
@@ -84,7 +85,8 @@ type site struct {
 
 func serve(t *testing.T, open func() (Source, error)) *site {
 	t.Helper()
-	s := &site{New(Options{Open: open, Layout: 42, Log: slog.New(slog.NewTextHandler(t.Output(), nil))}), t, filepath.Join(t.TempDir(), "s")}
+	s := &site{New(Options{Open: open, Layout: 42, Log: slog.New(slog.NewTextHandler(t.Output(), nil))}), t,
+		filepath.Join(t.TempDir(), "s")}
 	l, err := Open(s.path, -1)
 	if err != nil {
 		t.Fatal(err)
@@ -270,7 +272,8 @@ func TestServerIsBounded(t *testing.T) {
 	for range MaxRouters - 1 {
 		s.router(peer(3))
 	}
-	if _, m, _ := s.dial(wire.Message{Type: wire.Hello, Version: wire.Version}); m.Type != wire.Rejected || m.Reason != errEnough.Error() {
+	if _, m, _ := s.dial(wire.Message{Type: wire.Hello, Version: wire.Version}); m.Type != wire.Rejected ||
+		m.Reason != errEnough.Error() {
 		t.Errorf("%+v", m)
 	}
 }
@@ -316,7 +319,8 @@ func TestRejected(t *testing.T) {
 		}
 	}
 	none := serve(t, func() (Source, error) { return nil, errors.New("no programs") })
-	if _, m, _ := none.dial(wire.Message{Type: wire.Hello, Version: wire.Version}); m.Type != wire.Rejected || m.Reason != "no programs" {
+	if _, m, _ := none.dial(wire.Message{Type: wire.Hello, Version: wire.Version}); m.Type != wire.Rejected ||
+		m.Reason != "no programs" {
 		t.Errorf("%+v", m)
 	}
 	if n := s.Stats().Refused; n != 2 {
@@ -337,7 +341,8 @@ func TestSourceFails(t *testing.T) {
 		}
 	}
 	within(t, "nobody is told", func() bool { st := s.Stats(); return st.Routers == 0 && st.Watched == 0 })
-	if _, m, _ := s.dial(wire.Message{Type: wire.Hello, Version: wire.Version}); m.Type != wire.Rejected || !strings.Contains(m.Reason, "the ring is gone") {
+	if _, m, _ := s.dial(wire.Message{Type: wire.Hello, Version: wire.Version}); m.Type != wire.Rejected ||
+		!strings.Contains(m.Reason, "the ring is gone") {
 		t.Errorf("%+v", m)
 	}
 }

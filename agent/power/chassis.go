@@ -63,7 +63,8 @@ func (b *bmc) choose(found []candidate, around map[link]link) (*plan, error) {
 		p.made = time.Now()
 		return &p, nil
 	case len(outer) > 1:
-		return nil, fmt.Errorf("several chassis report power (%s); set power.redfish.chassis to this host's", strings.Join(ids, ", "))
+		return nil, fmt.Errorf("several chassis report power (%s); set power.redfish.chassis to this host's",
+			strings.Join(ids, ", "))
 	case b.config.Chassis != "":
 		return nil, fmt.Errorf("the BMC has no chassis with the Id %q; correct power.redfish.chassis", b.config.Chassis)
 	}

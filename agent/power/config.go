@@ -68,7 +68,8 @@ func (c *Config) Validate() error {
 func (c *RedfishConfig) validate(bad func(field, format string, args ...any)) {
 	if c.Address == "" {
 		if c.Username != "" || c.PasswordFile != "" || c.CA != "" || c.Pin != "" || c.Chassis != "" {
-			bad("redfish.address", "empty, so nothing else of power.redfish has an effect; set it, or leave the others out")
+			bad("redfish.address", "empty, so nothing else of power.redfish has an effect; set it, or leave the "+
+				"others out")
 		}
 		return
 	}
@@ -96,9 +97,11 @@ func checkBMCAddress(text string) error {
 		return fmt.Errorf("%q is no URL of a BMC; write https://host or https://host:port", address.Redact(text))
 	}
 	if u.User != nil || u.RawQuery != "" || u.Fragment != "" || strings.Trim(u.Path, "/") != "" {
-		return fmt.Errorf("%q has more than a host and a port; username and password_file are fields of their own, and the path is /redfish/v1 always", address.Redact(text))
+		return fmt.Errorf("%q has more than a host and a port; username and password_file are fields of their own, "+
+			"and the path is /redfish/v1 always", address.Redact(text))
 	}
-	if ip := net.ParseIP(u.Hostname()); u.Scheme == "http" && u.Hostname() != "localhost" && (ip == nil || !ip.IsLoopback()) {
+	if ip := net.ParseIP(u.Hostname()); u.Scheme == "http" && u.Hostname() != "localhost" &&
+		(ip == nil || !ip.IsLoopback()) {
 		return fmt.Errorf("%q would send the password in the clear; use https", address.Redact(text))
 	}
 	return nil
@@ -120,12 +123,14 @@ func (c *Config) Examine() error {
 			err = rights.Appendable(path)
 		}
 		if err != nil {
-			errs = append(errs, fmt.Errorf("power.ipmi_device: %w; load the kernel's ipmi_si and ipmi_devintf, and give the agent's user the device, or set off", err))
+			errs = append(errs, fmt.Errorf("power.ipmi_device: %w; load the kernel's ipmi_si and ipmi_devintf, and "+
+				"give the agent's user the device, or set off", err))
 		}
 	}
 	if f := c.Redfish.PasswordFile; f != "" {
 		if _, err := readPassword(f); err != nil {
-			errs = append(errs, fmt.Errorf("power.redfish.password_file: %w; name a file that holds the password of power.redfish.username", err))
+			errs = append(errs, fmt.Errorf("power.redfish.password_file: %w; name a file that holds the password of "+
+				"power.redfish.username", err))
 		}
 	}
 	errs = append(errs, pki.Files{CA: c.Redfish.CA}.Examine("power.redfish.ca", "", ""))

@@ -92,7 +92,8 @@ func TestDCMI(t *testing.T) {
 			s := &script{answers: [][]byte{c.answer}}
 			d := &dcmi{port: s, limit: ipmiTimeout}
 			watts, err := d.read(t.Context())
-			if watts != c.watts || (err == nil) != (c.err == "") || err != nil && !strings.Contains(err.Error(), c.err) {
+			if watts != c.watts || (err == nil) != (c.err == "") ||
+				err != nil && !strings.Contains(err.Error(), c.err) {
 				t.Errorf("%v, %v", watts, err)
 			}
 			if s.asked[0] != "2c02dc010000" {
@@ -132,7 +133,8 @@ func FuzzDCMI(f *testing.F) {
 	f.Add([]byte{0xc1})
 	f.Fuzz(func(t *testing.T, data []byte) {
 		watts, err := parsePower(data)
-		ok := len(data) >= dcmiLength && data[0] == 0 && data[1] == groupDCMI && data[18]&dcmiActive != 0 && (data[2] != 0 || data[3] != 0)
+		ok := len(data) >= dcmiLength && data[0] == 0 && data[1] == groupDCMI && data[18]&dcmiActive != 0 &&
+			(data[2] != 0 || data[3] != 0)
 		if (err == nil) != ok || ok && (watts < 1 || watts > 65535) || !ok && watts != 0 {
 			t.Errorf("%x: %v, %v", data, watts, err)
 		}

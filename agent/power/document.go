@@ -34,7 +34,9 @@ func validLink(path string) bool {
 	if len(path) > maxLink || !strings.HasPrefix(path, "/redfish/") || strings.Contains(path, "..") {
 		return false
 	}
-	return strings.IndexFunc(path, func(c rune) bool { return c <= ' ' || c >= 0x7f || c == '\\' || c == '#' || c == '?' }) < 0
+	return strings.IndexFunc(path, func(c rune) bool {
+		return c <= ' ' || c >= 0x7f || c == '\\' || c == '#' || c == '?'
+	}) < 0
 }
 
 // reading is a number that may be missing, in watts.
@@ -161,7 +163,8 @@ func (d *powerDocument) chassis() reading {
 	for i := range d.PowerControl {
 		c := &d.PowerControl[i]
 		part := false
-		for _, p := range []string{"CPU", "Memory", "GPU", "Accelerator", "Storage", "Fan", "NetworkingDevice", "PowerSupply"} {
+		for _, p := range []string{"CPU", "Memory", "GPU", "Accelerator", "Storage", "Fan", "NetworkingDevice",
+			"PowerSupply"} {
 			part = part || strings.HasPrefix(string(c.PhysicalContext), p)
 		}
 		if !part && c.PowerConsumedWatts.known {

@@ -105,7 +105,8 @@ func (d *ipmiDevice) receive(ctx context.Context) (message, error) {
 	}
 	stop := context.AfterFunc(ctx, func() { _ = d.file.SetReadDeadline(time.Unix(1, 0)) })
 	defer stop()
-	d.answer = ipmiAnswer{address: &d.by, addressLength: uint32(unsafe.Sizeof(d.by)), message: ipmiMessage{length: uint16(len(d.in)), data: &d.in[0]}}
+	d.answer = ipmiAnswer{address: &d.by, addressLength: uint32(unsafe.Sizeof(d.by)),
+		message: ipmiMessage{length: uint16(len(d.in)), data: &d.in[0]}}
 	var errno syscall.Errno
 	err := d.raw.Read(func(fd uintptr) (done bool) {
 		for errno = unix.EINTR; errno == unix.EINTR; {
@@ -120,7 +121,8 @@ func (d *ipmiDevice) receive(ctx context.Context) (message, error) {
 	case errno != 0:
 		return message{}, fmt.Errorf("%s: %w", d.file.Name(), errno)
 	}
-	m := message{id: d.answer.id, netfn: d.answer.message.netfn, cmd: d.answer.message.cmd, data: d.in[:min(int(d.answer.message.length), len(d.in))]}
+	m := message{id: d.answer.id, netfn: d.answer.message.netfn, cmd: d.answer.message.cmd,
+		data: d.in[:min(int(d.answer.message.length), len(d.in))]}
 	if d.answer.kind != ipmiResponse {
 		m.id = 0 // an event or a command of another program: the answer to nothing
 	}

@@ -41,13 +41,15 @@ func TestDevice(t *testing.T) {
 	defer p.Close()
 	d := &dcmi{port: p, limit: time.Minute} // the machine is emulated, and slow
 	// What TestBMC answers, one after the other.
-	for i, want := range []string{"250", "251", "does not measure power now", "no DCMI", "bytes, not 19", "busy", "250"} {
+	for i, want := range []string{"250", "251", "does not measure power now", "no DCMI", "bytes, not 19", "busy",
+		"250"} {
 		watts, err := d.read(t.Context())
 		if got := fmt.Sprint(watts, err); !strings.Contains(got, want) {
 			t.Errorf("answer %d: %s, want %s", i, got, want)
 		}
 	}
-	// The BMC falls silent: the reading ends in time, and the late answer is not taken for the next one.
+	// The BMC falls silent: the reading ends in time, and the late answer is not taken for the next
+	// one.
 	ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
 	defer cancel()
 	if watts, err := d.read(ctx); err == nil || !strings.Contains(err.Error(), "does not answer") {
@@ -64,9 +66,10 @@ func TestDevice(t *testing.T) {
 	}
 }
 
-// TestBMC is the BMC of an emulated machine, by the protocol in which qemu's
-// ipmi-bmc-extern asks OpenIPMI's ipmi_sim, and runs TestDevice in it: real
-// ioctls, the kernel's real driver, KCS ports, and our answers. ipmi_sim itself (2.0.33) knows no DCMI and takes commands of others only as a C module.
+// TestBMC is the BMC of an emulated machine, by the protocol in which qemu's ipmi-bmc-extern asks
+// OpenIPMI's ipmi_sim, and runs TestDevice in it: real ioctls, the kernel's real driver, KCS ports,
+// and our answers. ipmi_sim itself (2.0.33) knows no DCMI and takes commands of others only as a C
+// module.
 func TestBMC(t *testing.T) {
 	script := os.Getenv("IPMI_VM")
 	if script == "" {
@@ -86,7 +89,8 @@ func TestBMC(t *testing.T) {
 	wg.Go(func() { b.serve(ln) })
 	cmd := exec.CommandContext(t.Context(), script, "run", os.Args[0], "-test.run=^TestDevice$")
 	cmd.Env = append(os.Environ(), "VM_MODULES=ipmi_msghandler ipmi_devintf ipmi_si", "VM_ENV=IPMI_REQUIRED=1",
-		"VM_QEMU=-chardev socket,id=bmc,path="+socket+",reconnect=1 -device ipmi-bmc-extern,id=bmc0,chardev=bmc -device isa-ipmi-kcs,bmc=bmc0")
+		"VM_QEMU=-chardev socket,id=bmc,path="+socket+",reconnect=1 -device ipmi-bmc-extern,id=bmc0,chardev=bmc "+
+			"-device isa-ipmi-kcs,bmc=bmc0")
 	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }
 	cmd.WaitDelay = 10 * time.Second
 	out, err := cmd.CombinedOutput()

@@ -17,7 +17,8 @@ type GPUs func() (watts float64, at time.Time, known bool)
 // nvidiaGPUs is where NVIDIA's driver lists its GPUs, whoever reads them.
 const nvidiaGPUs = "/proc/driver/nvidia/gpus"
 
-// gpuSearch is the time between two looks for GPUs where there are none: a driver may be loaded later.
+// gpuSearch is the time between two looks for GPUs where there are none: a driver may be loaded
+// later.
 const gpuSearch = 15 * time.Second
 
 // Source is one way to read power, for metrics and people.
@@ -68,7 +69,8 @@ func (s *source) show() Source {
 // New prepares a meter. RAPL's files are opened; nothing is asked before Run.
 // gpus may be nil.
 func New(c *Config, gpus GPUs, log *slog.Logger) (*Meter, error) {
-	m := &Meter{config: c, log: log, gpus: gpus, gpuSeen: hasNVIDIA, ipmi: openIPMI, state: state{start: time.Now(), hold: c.StaleAfter.Std()}}
+	m := &Meter{config: c, log: log, gpus: gpus, gpuSeen: hasNVIDIA, ipmi: openIPMI,
+		state: state{start: time.Now(), hold: c.StaleAfter.Std()}}
 	for s, name := range map[*source]string{&m.redfishSource: "redfish", &m.dcmiSource: "dcmi", &m.raplSource: "rapl"} {
 		s.name = name
 		s.enter("off")

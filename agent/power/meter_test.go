@@ -14,7 +14,8 @@ import (
 // TestMeter runs all sources in virtual time but Redfish, which needs a network.
 func TestMeter(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := Config{Interval: config.Duration(second), BMCInterval: config.Duration(10 * second), StaleAfter: config.Duration(30 * second), RAPL: "off", IPMIDevice: "auto"}
+		c := Config{Interval: config.Duration(second), BMCInterval: config.Duration(10 * second),
+			StaleAfter: config.Duration(30 * second), RAPL: "off", IPMIDevice: "auto"}
 		var gone atomic.Bool
 		m, err := New(&c, func() (float64, time.Time, bool) { return 400, time.Now(), !gone.Load() }, quiet)
 		if err != nil {
@@ -30,7 +31,8 @@ func TestMeter(t *testing.T) {
 		if r, known := m.Node(); !known || r.Watts != 250 || r.Source != "dcmi" {
 			t.Errorf("%+v %v", r, known)
 		}
-		if list := m.Readings(); len(list) != 3 || list[0].Component != Node || list[1].Component != "system" || list[2].Component != "gpu" {
+		if list := m.Readings(); len(list) != 3 || list[0].Component != Node || list[1].Component != "system" ||
+			list[2].Component != "gpu" {
 			t.Errorf("%v", list)
 		}
 
@@ -65,7 +67,8 @@ func TestMeter(t *testing.T) {
 
 func TestMeterReadsRedfish(t *testing.T) {
 	s := serve(t, dmtf)
-	c := Config{Interval: config.Duration(second), BMCInterval: config.Duration(second), StaleAfter: config.Duration(time.Minute), RAPL: "off", IPMIDevice: "off", Redfish: *s.settings()}
+	c := Config{Interval: config.Duration(second), BMCInterval: config.Duration(second),
+		StaleAfter: config.Duration(time.Minute), RAPL: "off", IPMIDevice: "off", Redfish: *s.settings()}
 	m, err := New(&c, nil, quiet)
 	if err != nil {
 		t.Fatal(err)
@@ -96,13 +99,16 @@ func TestMeterReadsRedfish(t *testing.T) {
 // TestAutoGivesUp: a host without the device, or without DCMI, is not asked again.
 func TestAutoGivesUp(t *testing.T) {
 	for name, open := range map[string]func(string) (port, error){
-		"absent": func(string) (port, error) { return nil, &fs.PathError{Op: "open", Path: ipmiAuto, Err: fs.ErrNotExist} },
+		"absent": func(string) (port, error) {
+			return nil, &fs.PathError{Op: "open", Path: ipmiAuto, Err: fs.ErrNotExist}
+		},
 		"denied": func(string) (port, error) {
 			return nil, &fs.PathError{Op: "open", Path: ipmiAuto, Err: fs.ErrPermission}
 		},
 		"no DCMI": func(string) (port, error) { return &script{answers: [][]byte{{0xc1}}}, nil },
 	} {
-		m, err := New(&Config{Interval: config.Duration(second), BMCInterval: config.Duration(second), StaleAfter: config.Duration(second), RAPL: "off", IPMIDevice: "auto"}, nil, quiet)
+		m, err := New(&Config{Interval: config.Duration(second), BMCInterval: config.Duration(second),
+			StaleAfter: config.Duration(second), RAPL: "off", IPMIDevice: "auto"}, nil, quiet)
 		if err != nil {
 			t.Fatal(err)
 		}

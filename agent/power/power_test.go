@@ -101,10 +101,12 @@ func TestCombining(t *testing.T) {
 				s.expected[e] = true
 			}
 			r, known := s.node(now)
-			if known != (c.watts != none) || known && (r.Watts != c.watts || r.Mean != c.watts || r.Source != c.source || r.Component != Node) {
+			if known != (c.watts != none) ||
+				known && (r.Watts != c.watts || r.Mean != c.watts || r.Source != c.source || r.Component != Node) {
 				t.Errorf("%+v %v", r, known)
 			}
-			if _, sum := c.readings[dram]; known && sum && c.source == "nvml+rapl" && !r.At.Equal(s.start.Add(now-time.Duration(dram)*second)) {
+			if _, sum := c.readings[dram]; known && sum && c.source == "nvml+rapl" &&
+				!r.At.Equal(s.start.Add(now-time.Duration(dram)*second)) {
 				t.Errorf("a sum is as old as its oldest part: %v", r.At.Sub(s.start))
 			}
 		})
@@ -156,7 +158,8 @@ func TestConfig(t *testing.T) {
 		if errors.Is(err, config.ErrAnswered) {
 			err = nil
 		}
-		if (err == nil) != (c.err == "") || err != nil && (!strings.Contains(err.Error(), c.err) || strings.Contains(err.Error(), "hush")) {
+		if (err == nil) != (c.err == "") ||
+			err != nil && (!strings.Contains(err.Error(), c.err) || strings.Contains(err.Error(), "hush")) {
 			t.Errorf("%q: %v, want %q", c.args, err, c.err)
 		}
 	}

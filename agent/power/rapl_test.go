@@ -105,7 +105,8 @@ func TestRAPLThatCannotBeRead(t *testing.T) {
 	if _, err := openRAPL(filepath.Join(t.TempDir(), "none")); err == nil || !strings.Contains(err.Error(), "no RAPL") {
 		t.Errorf("absent: %v", err)
 	}
-	if _, err := openRAPL(tree(t, map[string][3]string{"intel-rapl:2": {"psys", "5", "10"}})); err == nil || !strings.Contains(err.Error(), "no CPU package") {
+	if _, err := openRAPL(tree(t, map[string][3]string{"intel-rapl:2": {"psys", "5", "10"}})); err == nil ||
+		!strings.Contains(err.Error(), "no CPU package") {
 		t.Errorf("no package: %v", err)
 	}
 	if _, err := openRAPL(tree(t, map[string][3]string{"intel-rapl:0": {"package-0", "5", "many"}})); err == nil {
@@ -164,7 +165,8 @@ func TestCheapReadings(t *testing.T) {
 
 // BenchmarkReadHost is one reading of two packages, made every power.interval.
 func BenchmarkReadHost(b *testing.B) {
-	m := &Meter{config: &Config{}, log: quiet, gpuSeen: func() bool { return false }, state: state{start: time.Now(), hold: time.Minute}}
+	m := &Meter{config: &Config{}, log: quiet, gpuSeen: func() bool { return false },
+		state: state{start: time.Now(), hold: time.Minute}}
 	m.raplSource.enter("starting")
 	root := b.TempDir()
 	for _, z := range []string{"intel-rapl:0", "intel-rapl:1"} {
@@ -181,7 +183,8 @@ func BenchmarkReadHost(b *testing.B) {
 }
 
 func FuzzCounter(f *testing.F) {
-	for _, s := range []string{"0\n", "262143328850\n", "18446744073709551615", "18446744073709551616", "", "-1", " 1"} {
+	for _, s := range []string{"0\n", "262143328850\n", "18446744073709551615", "18446744073709551616", "", "-1",
+		" 1"} {
 		f.Add([]byte(s))
 	}
 	f.Fuzz(func(t *testing.T, text []byte) {

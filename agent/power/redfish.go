@@ -26,8 +26,9 @@ const (
 )
 
 var (
-	errRefused = errors.New("the BMC refuses the account, or what it asks for; check power.redfish.username, its password_file and its role at the BMC")
-	errStatus  = errors.New("the BMC answers")
+	errRefused = errors.New("the BMC refuses the account, or what it asks for; check power.redfish.username, its " +
+		"password_file and its role at the BMC")
+	errStatus = errors.New("the BMC answers")
 )
 
 // bmc reads one BMC. It is used by one goroutine.
@@ -103,7 +104,8 @@ func (b *bmc) measure() (chassis, psu reading, err error) {
 }
 
 func (b *bmc) login() error {
-	c := gofish.ClientConfig{Endpoint: strings.TrimRight(b.config.Address, "/"), Username: b.config.Username, HTTPClient: b.http}
+	c := gofish.ClientConfig{Endpoint: strings.TrimRight(b.config.Address, "/"), Username: b.config.Username,
+		HTTPClient: b.http}
 	if b.config.PasswordFile != "" {
 		var err error
 		if c.Password, err = readPassword(b.config.PasswordFile); err != nil {

@@ -58,7 +58,8 @@ func TestVendors(t *testing.T) {
 	}
 }
 
-// TestSteady: what is read again and again costs one login, one connection and the documents with figures.
+// TestSteady: what is read again and again costs one login, one connection and the documents with
+// figures.
 func TestSteady(t *testing.T) {
 	s := serve(t, dmtf)
 	b := s.bmc(s.settings())
@@ -156,7 +157,8 @@ type badAnswer struct {
 	answer    func(w http.ResponseWriter, r *http.Request)
 }
 
-// badAnswers are a body without end, one that never comes, one that stops in the middle, and the like. Those that never come do at release.
+// badAnswers are a body without end, one that never comes, one that stops in the middle, and the
+// like. Those that never come do at release.
 func badAnswers(release <-chan struct{}) []badAnswer {
 	return []badAnswer{
 		{"huge", "more than 1048576 bytes", func(w http.ResponseWriter, _ *http.Request) {
@@ -226,11 +228,13 @@ func TestBadAnswers(t *testing.T) {
 				return false
 			})
 			_, known, err := b.read(t.Context())
-			if known[chassis] || !strings.Contains(fmt.Sprint(err), c.err) || strings.Contains(fmt.Sprint(err), "secret") || len(err.Error()) > 400 {
+			if known[chassis] || !strings.Contains(fmt.Sprint(err), c.err) ||
+				strings.Contains(fmt.Sprint(err), "secret") || len(err.Error()) > 400 {
 				t.Errorf("%v, %v", known, err)
 			}
 			s.misbehave(nil)
-			if watts, _, err := b.read(t.Context()); err != nil && c.name != "slow body" && c.name != "no answer" || err == nil && watts[chassis] != 374 {
+			if watts, _, err := b.read(t.Context()); err != nil && c.name != "slow body" && c.name != "no answer" ||
+				err == nil && watts[chassis] != 374 {
 				t.Errorf("after it: %v, %v", watts, err)
 			}
 		})
@@ -277,7 +281,8 @@ func TestLinksElsewhere(t *testing.T) {
 	}))
 	defer thief.Close()
 	at := strings.TrimPrefix(thief.URL, "https://")
-	s := serve(t, fmt.Sprintf(`/redfish/v1/Chassis {"Members":[{"@odata.id":"@%[1]s/redfish/"},{"@odata.id":"https://%[1]s/redfish/v1/x"},{"@odata.id":"/redfish/../../x"}]}`, at))
+	s := serve(t, fmt.Sprintf(
+		`/redfish/v1/Chassis {"Members":[{"@odata.id":"@%[1]s/redfish/"},{"@odata.id":"https://%[1]s/redfish/v1/x"},{"@odata.id":"/redfish/../../x"}]}`, at))
 	if _, _, err := s.bmc(s.settings()).read(t.Context()); err == nil {
 		t.Error("no error")
 	}
@@ -327,8 +332,9 @@ func TestStops(t *testing.T) {
 	}
 }
 
-// TestMockup reads a whole mockup of DMTF's bundle DSP2043, unpacked, such as public-rackmount1, which is also in DMTF's Redfish-Mockup-Server. No package
-// of PyPI, npm, Debian or Go's modules was found to have it, so no target fetches it, and documents_test.go has its shapes.
+// TestMockup reads a whole mockup of DMTF's bundle DSP2043, unpacked, such as public-rackmount1,
+// which is also in DMTF's Redfish-Mockup-Server. No package of PyPI, npm, Debian or Go's modules
+// was found to have it, so no target fetches it, and documents_test.go has its shapes.
 func TestMockup(t *testing.T) {
 	dir := os.Getenv("REDFISH_MOCKUP")
 	if dir == "" {
@@ -367,7 +373,8 @@ func FuzzDocuments(f *testing.F) {
 		var c chassisDocument
 		var env environmentDocument
 		var all collectionDocument
-		for _, into := range []any{&power, &c, &env, &all, &supplyDocument{}, &supplyMetricsDocument{}, &subsystemDocument{}, &rootDocument{}} {
+		for _, into := range []any{&power, &c, &env, &all, &supplyDocument{}, &supplyMetricsDocument{},
+			&subsystemDocument{}, &rootDocument{}} {
 			_ = json.Unmarshal(text, into)
 		}
 		for _, r := range []reading{power.chassis(), env.PowerWatts.reading} {

@@ -117,7 +117,8 @@ func (s *service) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 
 func (s *service) login(w http.ResponseWriter, r *http.Request) {
 	var who struct{ UserName, Password string }
-	if err := json.NewDecoder(r.Body).Decode(&who); err != nil || who.UserName != "power" || who.Password != s.password {
+	if err := json.NewDecoder(r.Body).Decode(&who); err != nil || who.UserName != "power" ||
+		who.Password != s.password {
 		w.WriteHeader(http.StatusUnauthorized)
 		return
 	}
@@ -133,7 +134,8 @@ func (s *service) login(w http.ResponseWriter, r *http.Request) {
 // settings reach the service with its own certificate as the CA.
 func (s *service) settings() *RedfishConfig {
 	dir := s.t.TempDir()
-	c := &RedfishConfig{Address: s.URL, Username: "power", PasswordFile: filepath.Join(dir, "password"), CA: filepath.Join(dir, "ca.pem"), Timeout: config.Duration(20 * time.Second)}
+	c := &RedfishConfig{Address: s.URL, Username: "power", PasswordFile: filepath.Join(dir, "password"),
+		CA: filepath.Join(dir, "ca.pem"), Timeout: config.Duration(20 * time.Second)}
 	if err := os.WriteFile(c.PasswordFile, []byte(password+"\n"), 0o600); err != nil {
 		s.t.Fatal(err)
 	}

@@ -46,11 +46,12 @@ func (c *RedfishConfig) transport() (*fence, error) {
 		t.InsecureSkipVerify = true // VerifyConnection compares the certificate itself
 		t.VerifyConnection = func(cs tls.ConnectionState) error { return checkPin(cs, pin) }
 	}
-	return &fence{host: u.Host, scheme: u.Scheme, limit: c.Timeout.Std(), turn: context.Background(), next: &http.Transport{
-		TLSClientConfig: t, TLSHandshakeTimeout: c.Timeout.Std(),
-		MaxConnsPerHost: 1, MaxIdleConns: 1, IdleConnTimeout: 2 * time.Minute,
-		MaxResponseHeaderBytes: 64 << 10, DisableCompression: true,
-	}}, nil
+	return &fence{host: u.Host, scheme: u.Scheme, limit: c.Timeout.Std(), turn: context.Background(),
+		next: &http.Transport{
+			TLSClientConfig: t, TLSHandshakeTimeout: c.Timeout.Std(),
+			MaxConnsPerHost: 1, MaxIdleConns: 1, IdleConnTimeout: 2 * time.Minute,
+			MaxResponseHeaderBytes: 64 << 10, DisableCompression: true,
+		}}, nil
 }
 
 // parsePin reads a fingerprint as openssl prints it, with or without colons.
@@ -70,7 +71,8 @@ func checkPin(cs tls.ConnectionState, pin []byte) error {
 		return errors.New("the BMC shows no certificate")
 	}
 	if sum := sha256.Sum256(cs.PeerCertificates[0].Raw); !bytes.Equal(sum[:], pin) {
-		return fmt.Errorf("the BMC's certificate is not the one that power.redfish.certificate_sha256 names; its fingerprint is %x", sum)
+		return fmt.Errorf("the BMC's certificate is not the one that power.redfish.certificate_sha256 names; its "+
+			"fingerprint is %x", sum)
 	}
 	return nil
 }

@@ -93,7 +93,8 @@ func TestLookAllocates(t *testing.T) {
 // BenchmarkLook is a look with all that is made of it, by where it looks. cpu-us is the thread's
 // own time.
 func BenchmarkLook(b *testing.B) {
-	for name, open := range map[string]func(testing.TB) func() (Source, error){"bpf": programs, "proc": func(testing.TB) func() (Source, error) { return OpenProc() }} {
+	for name, open := range map[string]func(testing.TB) func() (Source, error){"bpf": programs,
+		"proc": func(testing.TB) func() (Source, error) { return OpenProc() }} {
 		b.Run(name, func(b *testing.B) {
 			look := looker(b, open(b), 1)
 			b.ReportAllocs()

@@ -17,8 +17,8 @@ import (
 	"github.com/cognitora/dataplane/internal/sockets"
 )
 
-// Open returns a function for Options that loads the programs, or takes over those that are there, and falls back on /proc. After the first time, another version's
-// are left alone.
+// Open returns a function for Options that loads the programs, or takes over those that are there,
+// and falls back on /proc. After the first time, another version's are left alone.
 func Open(o bpf.Options) func() (Source, error) {
 	return func() (Source, error) {
 		s := withProcesses(bpf.New(o))
@@ -27,7 +27,8 @@ func Open(o bpf.Options) func() (Source, error) {
 	}
 }
 
-// OpenBPF is Open without the fallback, the first time: an agent that runs is not ended by who removes its programs.
+// OpenBPF is Open without the fallback, the first time: an agent that runs is not ended by who
+// removes its programs.
 func OpenBPF(o bpf.Options) func() (Source, error) {
 	return func() (Source, error) {
 		if o.Keep {
@@ -61,7 +62,8 @@ func withProcesses(kernel bpf.Reader) Source {
 // threadTime is the CPU time that this thread has used.
 func threadTime() time.Duration {
 	var ts unix.Timespec
-	_, _, _ = unix.RawSyscall(unix.SYS_CLOCK_GETTIME, unix.CLOCK_THREAD_CPUTIME_ID, uintptr(unsafe.Pointer(&ts)), 0) // cannot fail
+	// cannot fail
+	_, _, _ = unix.RawSyscall(unix.SYS_CLOCK_GETTIME, unix.CLOCK_THREAD_CPUTIME_ID, uintptr(unsafe.Pointer(&ts)), 0)
 	return time.Duration(ts.Nano())
 }
 
@@ -71,14 +73,15 @@ func alive(pid int) bool {
 	return errno != unix.ESRCH
 }
 
-// listening tells whether something in this network namespace listens on the port; what cannot be found out counts as yes.
+// listening tells whether something in this network namespace listens on the port; what cannot be
+// found out counts as yes.
 func listening(port uint16) bool {
 	found, err := sockets.Listeners(port)
 	return err != nil || len(found) > 0
 }
 
-// Listener returns the process that listens on a local port; of several, as a server's workers are, one that none of the others has started.
-// One that the agent has no right to see is ErrUnseen.
+// Listener returns the process that listens on a local port; of several, as a server's workers are,
+// one that none of the others has started. One that the agent has no right to see is ErrUnseen.
 func Listener(port uint16) (pid int, err error) {
 	found, err := sockets.Listeners(port)
 	if err != nil {
@@ -95,9 +98,11 @@ func Listener(port uint16) (pid int, err error) {
 	case len(holders) > 0:
 		return eldest(holders), nil
 	case hidden > 0:
-		return 0, fmt.Errorf("the process that listens on port %d %w: it is another user's; run the agent as that user", port, ErrUnseen)
+		return 0, fmt.Errorf("the process that listens on port %d %w: it is another user's; run the agent as that user",
+			port, ErrUnseen)
 	}
-	return 0, fmt.Errorf("the process that listens on port %d %w: it may be in another container; run the agent in that", port, ErrUnseen)
+	return 0, fmt.Errorf("the process that listens on port %d %w: it may be in another container; run the agent "+
+		"in that", port, ErrUnseen)
 }
 
 // eldest returns one whose parent is none of them.

@@ -45,7 +45,9 @@ func TestRun(t *testing.T) {
 	ticked := make(chan struct{}, 1)
 	tel := New(Options{
 		Open: OpenProc(), Interval: MinInterval, share: 1,
-		Targets: []Target{{FrontPort: port, EnginePort: port, EngineProcess: func() (int, error) { return Listener(port) }}}, Log: slog.New(slog.DiscardHandler),
+		Targets: []Target{{FrontPort: port, EnginePort: port, EngineProcess: func() (int, error) {
+			return Listener(port)
+		}}}, Log: slog.New(slog.DiscardHandler),
 		Tick: func() bool {
 			select {
 			case ticked <- struct{}{}:

@@ -10,8 +10,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ticks tells when an interval has passed, with a timer of the kernel that Go's network poller waits for: one thread wakes. For a timer of Go's own
-// the runtime's monitor wakes too, and stays awake for a while, which costs as much again.
+// ticks tells when an interval has passed, with a timer of the kernel that Go's network poller
+// waits for: one thread wakes. For a timer of Go's own the runtime's monitor wakes too, and stays
+// awake for a while, which costs as much again.
 type ticks struct {
 	file *os.File // of fd
 	fd   int
@@ -42,7 +43,8 @@ func newTicks(interval time.Duration) (*ticks, error) {
 // set changes the interval; the first one begins now.
 func (t *ticks) set(interval time.Duration) {
 	every := unix.NsecToTimespec(int64(interval))
-	_ = unix.TimerfdSettime(t.fd, 0, &unix.ItimerSpec{Interval: every, Value: every}, nil) // fails for negative times only
+	// fails for negative times only
+	_ = unix.TimerfdSettime(t.fd, 0, &unix.ItimerSpec{Interval: every, Value: every}, nil)
 }
 
 // next waits for the end of an interval; false: ctx has ended.

@@ -25,12 +25,14 @@ func startHost(t *testing.T, engines int) *host {
 	t.Helper()
 	dir, admin := t.TempDir(), freeAddress(t)
 	h := &host{admin: admin}
-	doc := fmt.Sprintf("[agent]\nnode_id = \"h\"\nadmin = %q\ndrain_delay = \"1ms\"\ndrain_timeout = \"1h\"\n[telemetry]\nkernel = \"proc\"\n", admin)
+	doc := fmt.Sprintf("[agent]\nnode_id = \"h\"\nadmin = %q\ndrain_delay = \"1ms\"\ndrain_timeout = "+
+		"\"1h\"\n[telemetry]\nkernel = \"proc\"\n", admin)
 	for i := range engines {
 		h.fronts, h.engines = append(h.fronts, freeAddress(t)), append(h.engines, freeAddress(t))
 		h.pidFiles = append(h.pidFiles, filepath.Join(dir, fmt.Sprint(i)))
 		_, port, _ := strings.Cut(h.engines[i], ":")
-		doc += fmt.Sprintf("[[engine]]\nid = %q\nlisten = %q\nkind = \"openai_compat\"\nbinary = %q\nport = %s\nargs = [\"{port}\", %q]\nenv = [\"TEST_AS=engine\"]\nrestart_delay = \"10ms\"\n",
+		doc += fmt.Sprintf("[[engine]]\nid = %q\nlisten = %q\nkind = \"openai_compat\"\nbinary = %q\nport = %s\nargs "+
+			"= [\"{port}\", %q]\nenv = [\"TEST_AS=engine\"]\nrestart_delay = \"10ms\"\n",
 			fmt.Sprint(i), h.fronts[i], os.Args[0], port, h.pidFiles[i])
 	}
 	h.process = launch(t, doc)
@@ -53,7 +55,8 @@ func (h *host) metric(name string, node int) float64 {
 	return v
 }
 
-// TestEnginesOfOneHost: each engine has its own CPU time, one that is killed comes back and disturbs no other, and all end with the agent.
+// TestEnginesOfOneHost: each engine has its own CPU time, one that is killed comes back and
+// disturbs no other, and all end with the agent.
 func TestEnginesOfOneHost(t *testing.T) {
 	h := startHost(t, 3)
 	ctx, stop := context.WithCancel(t.Context())
@@ -70,7 +73,8 @@ func TestEnginesOfOneHost(t *testing.T) {
 	}()
 	const cpu = "cgn_agent_engine_cpu_seconds_total"
 	eventually(t, "the engine that computes has the CPU time", func() bool {
-		return h.metric(cpu, 1) > 1 && h.metric(cpu, 1) > 4*(h.metric(cpu, 0)+h.metric(cpu, 2)) && h.metric("cgn_agent_engine_cpu_ratio", 1) > 2*h.metric("cgn_agent_engine_cpu_ratio", 0)
+		return h.metric(cpu, 1) > 1 && h.metric(cpu, 1) > 4*(h.metric(cpu, 0)+h.metric(cpu, 2)) &&
+			h.metric("cgn_agent_engine_cpu_ratio", 1) > 2*h.metric("cgn_agent_engine_cpu_ratio", 0)
 	})
 	stop()
 	<-burning
@@ -88,9 +92,11 @@ func TestEnginesOfOneHost(t *testing.T) {
 		t.Fatal(err)
 	}
 	eventually(t, "the one that was killed is started again", func() bool {
-		return h.metric("cgn_agent_engine_restarts_total", 2) == 1 && h.ready() == 3 && pidIn(t, h.pidFiles[2]) != pids[2]
+		return h.metric("cgn_agent_engine_restarts_total", 2) == 1 && h.ready() == 3 &&
+			pidIn(t, h.pidFiles[2]) != pids[2]
 	})
-	if h.metric("cgn_agent_engine_restarts_total", 0)+h.metric("cgn_agent_engine_restarts_total", 1) != 0 || pidIn(t, h.pidFiles[0]) != pids[0] || pidIn(t, h.pidFiles[1]) != pids[1] {
+	if h.metric("cgn_agent_engine_restarts_total", 0)+h.metric("cgn_agent_engine_restarts_total", 1) != 0 ||
+		pidIn(t, h.pidFiles[0]) != pids[0] || pidIn(t, h.pidFiles[1]) != pids[1] {
 		t.Error("the others have been restarted too")
 	}
 	if n := h.metric("cgn_agent_in_flight", 0); n != 1 {
@@ -119,13 +125,16 @@ func TestEnginesOfOneHost(t *testing.T) {
 	}
 }
 
-// TestKernelTellsEnginesApart: programs in the kernel count each engine's tokens and connections for its own node.
+// TestKernelTellsEnginesApart: programs in the kernel count each engine's tokens and connections
+// for its own node.
 func TestKernelTellsEnginesApart(t *testing.T) {
 	root := pinned(t)
 	urls, fronts, admin := []string{streams(t), streams(t)}, []string{freeAddress(t), freeAddress(t)}, freeAddress(t)
-	doc := fmt.Sprintf("[agent]\nnode_id = \"h\"\nadmin = %q\ndrain_delay = \"1ms\"\n[telemetry]\nkernel = \"bpf\"\nbpf_root = %q\n", admin, root)
+	doc := fmt.Sprintf("[agent]\nnode_id = \"h\"\nadmin = %q\ndrain_delay = \"1ms\"\n[telemetry]\nkernel = "+
+		"\"bpf\"\nbpf_root = %q\n", admin, root)
 	for i := range urls {
-		doc += fmt.Sprintf("[[engine]]\nid = \"%d\"\nlisten = %q\nkind = \"openai_compat\"\nurl = %q\n", i, fronts[i], urls[i])
+		doc += fmt.Sprintf("[[engine]]\nid = \"%d\"\nlisten = %q\nkind = \"openai_compat\"\nurl = %q\n", i, fronts[i],
+			urls[i])
 	}
 	p := launch(t, doc)
 	eventually(t, "ready", func() bool { return healthy(fronts[0]) && healthy(fronts[1]) })
@@ -159,7 +168,8 @@ func TestReadyzOfSeveral(t *testing.T) {
 	down := httptest.NewServer(http.NotFoundHandler())
 	down.Close()
 	admin, fronts := freeAddress(t), []string{freeAddress(t), freeAddress(t)}
-	launch(t, fmt.Sprintf("[agent]\nnode_id = \"h\"\nadmin = %q\n[telemetry]\nkernel = \"off\"\n[[engine]]\nid = \"up\"\nlisten = %q\nurl = %q\n[[engine]]\nid = \"down\"\nlisten = %q\nurl = %q\n",
+	launch(t, fmt.Sprintf("[agent]\nnode_id = \"h\"\nadmin = %q\n[telemetry]\nkernel = \"off\"\n[[engine]]\nid = "+
+		"\"up\"\nlisten = %q\nurl = %q\n[[engine]]\nid = \"down\"\nlisten = %q\nurl = %q\n",
 		admin, fronts[0], up, fronts[1], down.URL))
 	eventually(t, "one is ready", func() bool { return healthy(fronts[0]) })
 	resp, err := client.Get("http://" + admin + "/readyz")
@@ -168,7 +178,9 @@ func TestReadyzOfSeveral(t *testing.T) {
 	}
 	defer resp.Body.Close()
 	text, err := io.ReadAll(resp.Body)
-	if err != nil || resp.StatusCode != 503 || !strings.Contains(string(text), `"node":"h-up","address":"http://`+fronts[0]+`","ready":true`) || !strings.Contains(string(text), `"node":"h-down","address":"http://`+fronts[1]+`","ready":false`) {
+	if err != nil || resp.StatusCode != 503 ||
+		!strings.Contains(string(text), `"node":"h-up","address":"http://`+fronts[0]+`","ready":true`) ||
+		!strings.Contains(string(text), `"node":"h-down","address":"http://`+fronts[1]+`","ready":false`) {
 		t.Errorf("%d %s, %v", resp.StatusCode, text, err)
 	}
 }

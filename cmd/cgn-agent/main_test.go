@@ -190,8 +190,10 @@ func TestSIGTERMStopsAgentAndEngine(t *testing.T) {
 	if !gone(pid) {
 		t.Error("the engine outlived its agent")
 	}
-	for _, step := range []string{"let routers know", "finish requests", "leave the fleet", "close the front", "stop the engine"} {
-		if !strings.Contains(p.log.String(), `msg="drain step done" step="`+step) && !strings.Contains(p.log.String(), `step="`+step) {
+	for _, step := range []string{"let routers know", "finish requests", "leave the fleet", "close the front",
+		"stop the engine"} {
+		if !strings.Contains(p.log.String(), `msg="drain step done" step="`+step) &&
+			!strings.Contains(p.log.String(), `step="`+step) {
 			t.Errorf("the log does not time %q", step)
 		}
 	}
@@ -250,7 +252,8 @@ func TestAnEnvironmentSharedWithARouter(t *testing.T) {
 		t.Fatal(err)
 	}
 	env := []string{"CGN_ADMIN=127.0.0.1:9091", "CGN_SOMETHING=1"}
-	for _, name := range regexp.MustCompile(`CGN_(ROUTER|PREFIX|ADMISSION|TIMEOUTS|RETRY|UPSTREAM_TLS)_[A-Z_]+`).FindAllString(string(page), -1) {
+	for _, name := range regexp.MustCompile(
+		`CGN_(ROUTER|PREFIX|ADMISSION|TIMEOUTS|RETRY|UPSTREAM_TLS)_[A-Z_]+`).FindAllString(string(page), -1) {
 		env = append(env, name+"=1")
 	}
 	if len(env) < 20 {

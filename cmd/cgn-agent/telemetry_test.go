@@ -66,7 +66,8 @@ func freeAddress(t *testing.T) string {
 func watch(t *testing.T, engine, front, root string, args ...string) *watcher {
 	t.Helper()
 	w := &watcher{front: front, admin: freeAddress(t)}
-	w.Cmd = exec.Command("/proc/self/exe", append([]string{"--engine", engine, "--listen", front, "--admin", w.admin, "--telemetry", "bpf", "--drain-timeout", "1s"}, args...)...)
+	w.Cmd = exec.Command("/proc/self/exe", append([]string{"--engine", engine, "--listen", front, "--admin", w.admin,
+		"--telemetry", "bpf", "--drain-timeout", "1s"}, args...)...)
 	w.Env = append(os.Environ(), "TEST_AS=agent", "CGN_TELEMETRY_BPF_ROOT="+root, "CGN_AGENT_DRAIN_DELAY=1ms")
 	w.Stderr = t.Output()
 	w.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
@@ -79,7 +80,10 @@ func watch(t *testing.T, engine, front, root string, args ...string) *watcher {
 	if err := w.Start(); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the agent has looked at the kernel", func() bool { _, ok := w.metric(`cgn_agent_engine_cpu_ratio`); return ok })
+	eventually(t, "the agent has looked at the kernel", func() bool {
+		_, ok := w.metric(`cgn_agent_engine_cpu_ratio`)
+		return ok
+	})
 	return w
 }
 
@@ -96,7 +100,8 @@ func (w *watcher) metric(name string) (v float64, ok bool) {
 	return metric(w.admin, name, func(line string) string { return ofNode.ReplaceAllString(line, "$1") })
 }
 
-// metric reads what an admin port exports under a name with labels; how changes the lines before they are compared, nil not.
+// metric reads what an admin port exports under a name with labels; how changes the lines before
+// they are compared, nil not.
 func metric(admin, name string, how func(line string) string) (v float64, ok bool) {
 	resp, err := client.Get("http://" + admin + "/metrics")
 	if err != nil {
@@ -116,7 +121,8 @@ func metric(admin, name string, how func(line string) string) (v float64, ok boo
 	return 0, false
 }
 
-// streams is how many streamed answers of the engine the kernel has counted. In a busy moment it may not see whether a head had a token with it.
+// streams is how many streamed answers of the engine the kernel has counted. In a busy moment it
+// may not see whether a head had a token with it.
 func (w *watcher) streams() float64 {
 	told, _ := w.metric("cgn_agent_kernel_ttft_seconds_count")
 	unclear, _ := w.metric(`cgn_agent_kernel_unmeasured_total{why="unclear"}`)
@@ -145,7 +151,8 @@ func streams(t *testing.T) string {
 func (w *watcher) ask(t *testing.T, n int) {
 	t.Helper()
 	for range n {
-		resp, err := client.Post("http://"+w.front+"/v1/completions", "application/json", strings.NewReader(`{"model":"tiny","prompt":"x","stream":true}`))
+		resp, err := client.Post("http://"+w.front+"/v1/completions", "application/json",
+			strings.NewReader(`{"model":"tiny","prompt":"x","stream":true}`))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -156,7 +163,8 @@ func (w *watcher) ask(t *testing.T, n int) {
 	}
 }
 
-// TestCountsOutliveTheAgent: what the kernel has counted for an agent that is killed, or that leaves, is there for the next one, and what happens between the two counts too.
+// TestCountsOutliveTheAgent: what the kernel has counted for an agent that is killed, or that
+// leaves, is there for the next one, and what happens between the two counts too.
 func TestCountsOutliveTheAgent(t *testing.T) {
 	root, engine, front := pinned(t), streams(t), freeAddress(t)
 	const opened = `cgn_agent_connections_opened_total{side="front"}`
@@ -172,13 +180,16 @@ func TestCountsOutliveTheAgent(t *testing.T) {
 		if n, ok := w.metric(opened); !ok || n < float64(10*(i+1)) {
 			t.Errorf("agent %d: %g connections to the front, not %d", i, n, 10*(i+1))
 		}
-		for _, name := range []string{"cgn_agent_kernel_itl_seconds_count", "cgn_agent_run_delay_seconds_count", "cgn_agent_engine_cpu_seconds_total", `cgn_agent_segments_sent_total{side="front"}`, "cgn_agent_run_delay_p99_seconds"} {
+		for _, name := range []string{"cgn_agent_kernel_itl_seconds_count", "cgn_agent_run_delay_seconds_count",
+			"cgn_agent_engine_cpu_seconds_total", `cgn_agent_segments_sent_total{side="front"}`,
+			"cgn_agent_run_delay_p99_seconds"} {
 			if n, ok := w.metric(name); !ok || n <= 0 {
 				t.Errorf("agent %d: %s is %g, %t", i, name, n, ok)
 			}
 		}
 		w.end(t, signal)
-		if resp, err := client.Post(engine+"/v1/completions", "application/json", strings.NewReader(`{"model":"tiny","prompt":"without an agent","stream":true}`)); err != nil {
+		if resp, err := client.Post(engine+"/v1/completions", "application/json",
+			strings.NewReader(`{"model":"tiny","prompt":"without an agent","stream":true}`)); err != nil {
 			t.Error(err)
 		} else {
 			_, _ = io.Copy(io.Discard, resp.Body)
@@ -188,7 +199,8 @@ func TestCountsOutliveTheAgent(t *testing.T) {
 	}
 }
 
-// TestProgramsRemovedUnderAnAgent: it loads them anew, and goes on with /proc where it cannot, and never tells of figures that stand still.
+// TestProgramsRemovedUnderAnAgent: it loads them anew, and goes on with /proc where it cannot, and
+// never tells of figures that stand still.
 func TestProgramsRemovedUnderAnAgent(t *testing.T) {
 	root, engine, front := pinned(t), streams(t), freeAddress(t)
 	w := watch(t, engine, front, root)
@@ -229,11 +241,15 @@ func TestProgramsRemovedUnderAnAgent(t *testing.T) {
 	if n, ok := w.metric(`cgn_agent_telemetry_missing{what="time to first token and between tokens"}`); !ok || n != 1 {
 		t.Errorf("what is missing is not said: %g, %t", n, ok)
 	}
-	eventually(t, "the engine's CPU time is known", func() bool { _, ok := w.metric("cgn_agent_engine_cpu_ratio"); return ok })
+	eventually(t, "the engine's CPU time is known", func() bool {
+		_, ok := w.metric("cgn_agent_engine_cpu_ratio")
+		return ok
+	})
 	w.ask(t, 1)
 }
 
-// TestWithoutRights: an agent that must load programs and may not says so before it starts an engine, and when its configuration is checked.
+// TestWithoutRights: an agent that must load programs and may not says so before it starts an
+// engine, and when its configuration is checked.
 func TestWithoutRights(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("it needs root, to run an agent as another user")
@@ -245,8 +261,10 @@ func TestWithoutRights(t *testing.T) {
 	defer os.RemoveAll(dir)
 	file, ran := filepath.Join(dir, "agent.toml"), filepath.Join(dir, "ran")
 	engine := filepath.Join(dir, "engine")
-	text := fmt.Sprintf("[agent]\nlisten = %q\nadmin = %q\n[engine]\nkind = \"vllm\"\nmodel = \"m\"\nbinary = %q\n[telemetry]\nkernel = \"bpf\"\n", freeAddress(t), freeAddress(t), engine)
-	if err := errors.Join(os.Chmod(dir, 0o777), os.WriteFile(file, []byte(text), 0o644), os.WriteFile(engine, []byte("#!/bin/sh\ntouch "+ran+"\n"), 0o755)); err != nil {
+	text := fmt.Sprintf("[agent]\nlisten = %q\nadmin = %q\n[engine]\nkind = \"vllm\"\nmodel = \"m\"\nbinary = "+
+		"%q\n[telemetry]\nkernel = \"bpf\"\n", freeAddress(t), freeAddress(t), engine)
+	if err := errors.Join(os.Chmod(dir, 0o777), os.WriteFile(file, []byte(text), 0o644),
+		os.WriteFile(engine, []byte("#!/bin/sh\ntouch "+ran+"\n"), 0o755)); err != nil {
 		t.Fatal(err)
 	}
 	for _, more := range [][]string{{"--check-config"}, nil} {

@@ -20,7 +20,8 @@ const (
 )
 
 func (a *app) adminFlag(flags *pflag.FlagSet, getenv func(string) string) {
-	flags.StringVar(&a.admin, "admin", firstSet(getenv, defaultAdmin, envAdmin), "a router's admin address (env CGN_ADMIN)")
+	flags.StringVar(&a.admin, "admin", firstSet(getenv, defaultAdmin, envAdmin),
+		"a router's admin address (env CGN_ADMIN)")
 }
 
 // adminURL makes "127.0.0.1:9091" and "http://127.0.0.1:9091/" the same.
@@ -47,7 +48,8 @@ func (a *app) askAdmin(ctx context.Context, method, path, body string) ([]byte, 
 	resp, err := http.DefaultClient.Do(req)
 	if err != nil {
 		return nil, hinted{fmt.Errorf("no router answers at %s: %w", a.adminURL(""), err),
-			"is a router running? Give its admin address with --admin HOST:PORT or CGN_ADMIN (cgn-router --admin, cgn-ctl up)."}
+			"is a router running? Give its admin address with --admin HOST:PORT or CGN_ADMIN (cgn-router --admin, " +
+				"cgn-ctl up)."}
 	}
 	defer resp.Body.Close()
 	answer, err := io.ReadAll(io.LimitReader(resp.Body, adminAnswerBytes))
@@ -74,7 +76,8 @@ func refused(req *http.Request, status int, answer []byte) error {
 		err = fmt.Errorf("%s (HTTP %d from %s)", envelope.Error.Message, status, req.URL)
 	}
 	if status == http.StatusNotFound && (!said || envelope.Error.Code == "unknown_path") {
-		return hinted{err, "is that the admin port of a cgn-router (127.0.0.1:9091 unless set)? The port that serves /v1 is another one."}
+		return hinted{err, "is that the admin port of a cgn-router (127.0.0.1:9091 unless set)? The port that serves " +
+			"/v1 is another one."}
 	}
 	return err
 }

@@ -16,12 +16,16 @@ func newAttached(a *app) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "attached",
 		Short: "Measure what the BPF programs cost a router, its engines and its clients",
-		Long: "Sends the requests and streams of bench compare through a router, with all BPF programs attached to this host and its ports, processes and peers watched, and\n" +
-			"without, in pairs, and prints CPU time per request and per token and the programs' own run times. Each pair takes some 15 seconds. Nothing else should run on the host;\n" +
-			"programs of an agent that runs here are in both figures. Run it as root in the repository, after make build; make perf-attached does.",
+		Long: "Sends the requests and streams of bench compare through a router, with all BPF programs attached to " +
+			"this host and its ports, processes and peers watched, and\n" +
+			"without, in pairs, and prints CPU time per request and per token and the programs' own run times. Each " +
+			"pair takes some 15 seconds. Nothing else should run on the host;\n" +
+			"programs of an agent that runs here are in both figures. Run it as root in the repository, after make " +
+			"build; make perf-attached does.",
 		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
-			if err := errors.Join(inRange("pairs", float64(cfg.Pairs), 1, 1000), inRange("window", cfg.Window.Seconds(), 0.1, 600)); err != nil {
+			if err := errors.Join(inRange("pairs", float64(cfg.Pairs), 1, 1000), inRange("window", cfg.Window.Seconds(),
+				0.1, 600)); err != nil {
 				return err
 			}
 			ctx, release := interruptible(c.Context())
@@ -54,11 +58,14 @@ func (a *app) attached(ctx context.Context, cfg attached.Config) error {
 		for _, p := range r.Programs {
 			t.row(p.Name, p.Runs, fmt.Sprintf("%.0f ns", p.Ns))
 		}
-		t.line(fmt.Sprintf("\n20,000 context switches and 10,000 packets a second would take %.2f %% of a core. Run times have in them what measuring takes, some 50 ns.", 100*r.BusyHost))
+		t.line(fmt.Sprintf("\n20,000 context switches and 10,000 packets a second would take %.2f %% of a core. Run "+
+			"times have in them what measuring takes, some 50 ns.", 100*r.BusyHost))
 	})
 }
 
 func attachedRow(t *table, of string, l *attached.Load, f *attached.Figures) {
-	t.row(of, l.Unit, fmt.Sprintf("%.2f µs", f.MedianWithout()), fmt.Sprintf("%.2f µs", f.MedianWith()), fmt.Sprintf("%.4f", f.Ratio.Median),
-		fmt.Sprintf("%.4f to %.4f (%.0f %%)", f.Ratio.Low, f.Ratio.High, 100*f.Ratio.Sure), fmt.Sprintf("%.2f µs", l.ProgramsUs))
+	t.row(of, l.Unit, fmt.Sprintf("%.2f µs", f.MedianWithout()), fmt.Sprintf("%.2f µs", f.MedianWith()),
+		fmt.Sprintf("%.4f", f.Ratio.Median),
+		fmt.Sprintf("%.4f to %.4f (%.0f %%)", f.Ratio.Low, f.Ratio.High, 100*f.Ratio.Sure), fmt.Sprintf("%.2f µs",
+			l.ProgramsUs))
 }

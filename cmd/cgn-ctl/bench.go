@@ -76,10 +76,12 @@ func newReplay(a *app) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "replay",
 		Short: "Play a trace against an OpenAI endpoint and report latency and cache hits",
-		Long: "Plays a trace at its own spacing, divided by --speed, as streaming chat requests. Times count from when a request\n" +
+		Long: "Plays a trace at its own spacing, divided by --speed, as streaming chat requests. Times count from " +
+			"when a request\n" +
 			"was due, so a system that stalls cannot hide it.",
-		Example: "  cgn-ctl bench replay --turns 500 --speed 20\n  cgn-ctl bench replay --trace conversation_trace.jsonl --spread --speed 10",
-		Args:    cobra.NoArgs,
+		Example: "  cgn-ctl bench replay --turns 500 --speed 20\n  cgn-ctl bench replay --trace " +
+			"conversation_trace.jsonl --spread --speed 10",
+		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			switch {
 			case !(cfg.Speed > 0) || math.IsInf(cfg.Speed, 0):
@@ -103,13 +105,15 @@ func newReplay(a *app) *cobra.Command {
 	}
 	f.add(c)
 	fl := c.Flags()
-	fl.StringVar(&cfg.URL, "url", "http://127.0.0.1:8080", "endpoint, without /v1; its key is taken from OPENAI_API_KEY")
+	fl.StringVar(&cfg.URL, "url", "http://127.0.0.1:8080",
+		"endpoint, without /v1; its key is taken from OPENAI_API_KEY")
 	fl.StringVar(&cfg.Model, "model", simModel, "model to ask for")
 	fl.IntVar(&cfg.Turns, "turns", 2000, "requests to send; 0: the whole trace")
 	fl.Float64Var(&cfg.Speed, "speed", 1, "divides the time between requests")
 	fl.IntVar(&cfg.MaxOutputTokens, "max-output-tokens", 0, "cap on the answers; 0: as long as in the trace")
 	fl.DurationVar(&cfg.Timeout, "timeout", 10*time.Minute, "time one request has")
-	fl.BoolVar(&cfg.Text.Spread, "spread", false, "let requests that share only the first block share nothing; for the public conversation trace")
+	fl.BoolVar(&cfg.Text.Spread, "spread", false, "let requests that share only the first block share nothing; for "+
+		"the public conversation trace")
 	return c
 }
 
@@ -170,7 +174,8 @@ func report(r *replay.Result) replayReport {
 	return replayReport{
 		Requests: r.Requests, Failures: r.Failures, WallSeconds: r.Wall.Seconds(), LateSeconds: r.Late.Seconds(),
 		TTFT: seconds(r.TTFT), E2E: seconds(r.E2E), HitRatio: r.HitRatio(),
-		PromptTokens: r.PromptTokens, CachedTokens: r.CachedTokens, OutputTokens: r.OutputTokens, Uncounted: r.Uncounted, Nodes: nodes,
+		PromptTokens: r.PromptTokens, CachedTokens: r.CachedTokens, OutputTokens: r.OutputTokens,
+		Uncounted: r.Uncounted, Nodes: nodes,
 	}
 }
 

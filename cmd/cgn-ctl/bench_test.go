@@ -27,7 +27,8 @@ func TestReplayReport(t *testing.T) {
 	if err := json.Unmarshal(text, &read); err != nil {
 		t.Fatal(err)
 	}
-	if want := (disturb.Node{ID: "n", Share: 0.75, TTFT: disturb.Times{P90: 1}}); len(read.Nodes) != 1 || read.Nodes[0] != want {
+	if want := (disturb.Node{ID: "n", Share: 0.75, TTFT: disturb.Times{P90: 1}}); len(read.Nodes) != 1 ||
+		read.Nodes[0] != want {
 		t.Errorf("got %+v, want %+v", read.Nodes, want)
 	}
 }

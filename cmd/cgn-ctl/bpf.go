@@ -23,15 +23,22 @@ func newBPF(a *app) *cobra.Command {
 func newBPFShow(a *app, root *string) *cobra.Command {
 	return &cobra.Command{
 		Use: "show", Short: "Show what the kernel has counted since the programs were loaded", Args: cobra.NoArgs,
-		Long: "Shows CPUs, waits for a CPU, watched processes, watched ports with the times of their tokens, and peers, all since the programs were\n" +
-			"loaded. `bpftool map dump pinned " + bpf.DefaultRoot + "/maps/NAME` has the same numbers, without units.\n\n" +
-			"  RESET        connections that the other side reset; LOST: that ended because nothing was acknowledged\n" +
-			"  REFUSED      attempts to connect, as are UNANSWERED ones, which the kernel gave up, and those GIVEN UP by the program\n" +
+		Long: "Shows CPUs, waits for a CPU, watched processes, watched ports with the times of their tokens, and " +
+			"peers, all since the programs were\n" +
+			"loaded. `bpftool map dump pinned " + bpf.DefaultRoot + "/maps/NAME` has the same numbers, without " +
+			"units.\n\n" +
+			"  RESET        connections that the other side reset; LOST: that ended because nothing was " +
+			"acknowledged\n" +
+			"  REFUSED      attempts to connect, as are UNANSWERED ones, which the kernel gave up, and those GIVEN " +
+			"UP by the program\n" +
 			"  SEGMENTS     sent with payload, those RESENT included; TIMEOUTS: of retransmission\n" +
 			"  STALLS OUT   the other side takes no more; STALLS IN: our own program does not read\n" +
-			"  RTT          of the connection that was looked at last, MIN: its least; MEAN: of all looks; RATE: of delivery, as last measured\n" +
-			"  STREAMS      answers of at least three pieces, whose times are in TTFT and ITL; SINGLES: other answers, whose first piece takes SINGLE MEAN\n" +
-			"  UNCLEAR      streams whose first token cannot be told from their head; JOINED: segments of the piece before; COALESCED: pieces of several tokens\n" +
+			"  RTT          of the connection that was looked at last, MIN: its least; MEAN: of all looks; RATE: of " +
+			"delivery, as last measured\n" +
+			"  STREAMS      answers of at least three pieces, whose times are in TTFT and ITL; SINGLES: other " +
+			"answers, whose first piece takes SINGLE MEAN\n" +
+			"  UNCLEAR      streams whose first token cannot be told from their head; JOINED: segments of the piece " +
+			"before; COALESCED: pieces of several tokens\n" +
 			"  TLS, HTTP/2, OTHER   connections that are not measured",
 		RunE: func(*cobra.Command, []string) error {
 			k, err := readKernel(*root)
@@ -47,7 +54,8 @@ func newBPFTop(a *app, root *string) *cobra.Command {
 	var every time.Duration
 	c := &cobra.Command{
 		Use: "top", Short: "Show what the kernel counts from look to look, and keep showing it", Args: cobra.NoArgs,
-		Long: "Shows what `bpf show` shows, of the time since the look before, as much as fits the terminal: its last line says what is left out. The CPUs\n" +
+		Long: "Shows what `bpf show` shows, of the time since the look before, as much as fits the terminal: its " +
+			"last line says what is left out. The CPUs\n" +
 			"that have most to do and the peers with the most bytes come first.",
 		RunE: func(c *cobra.Command, _ []string) error {
 			if every < 100*time.Millisecond {
@@ -96,8 +104,10 @@ func (a *app) bpfTop(ctx context.Context, root string, every time.Duration) erro
 func newBPFCheck(a *app, root *string) *cobra.Command {
 	return &cobra.Command{
 		Use: "check", Short: "Check that all programs are there and lose nothing", Args: cobra.NoArgs,
-		Long: "Lists the programs, what they cost, what is missing and what was lost, and fails if a program is not attached.\n" +
-			"Costs are measured while `sysctl kernel.bpf_stats_enabled=1`; that itself costs some 50 ns a run, which are in them.",
+		Long: "Lists the programs, what they cost, what is missing and what was lost, and fails if a program is not " +
+			"attached.\n" +
+			"Costs are measured while `sysctl kernel.bpf_stats_enabled=1`; that itself costs some 50 ns a run, which " +
+			"are in them.",
 		RunE: func(*cobra.Command, []string) error { return a.bpfCheck(*root) },
 	}
 }
@@ -131,7 +141,8 @@ func (a *app) bpfCheck(root string) error {
 	}
 	for _, p := range v.Programs {
 		if !p.Attached {
-			return hinted{fmt.Errorf("%s is not attached: %s are not counted", p.Name, p.Tells), "the agent's log says why; restart it to try again"}
+			return hinted{fmt.Errorf("%s is not attached: %s are not counted", p.Name, p.Tells),
+				"the agent's log says why; restart it to try again"}
 		}
 	}
 	return nil
@@ -162,12 +173,14 @@ func yesNo(b bool) string {
 }
 
 // cleanedUnder says what becomes of who uses the programs.
-const cleanedUnder = "Agents and `cgn-ctl bpf serve` that run load them anew within seconds; an agent that may not goes on with /proc until it is restarted."
+const cleanedUnder = "Agents and `cgn-ctl bpf serve` that run load them anew within seconds; an agent that may not " +
+	"goes on with /proc until it is restarted."
 
 func newBPFClean(a *app, root *string) *cobra.Command {
 	return &cobra.Command{
 		Use: "clean", Short: "Remove all programs and maps, and what they have counted", Args: cobra.NoArgs,
-		Long: "Removes all programs and maps, and what they have counted. " + cleanedUnder + "\nTo be rid of them, stop these first, or set telemetry.kernel = \"proc\" in agents.",
+		Long: "Removes all programs and maps, and what they have counted. " + cleanedUnder + "\nTo be rid of them, " +
+			"stop these first, or set telemetry.kernel = \"proc\" in agents.",
 		RunE: func(*cobra.Command, []string) error {
 			n, err := bpf.Clean(*root)
 			if err != nil {

@@ -22,9 +22,12 @@ func newBPFServe(a *app, root *string) *cobra.Command {
 	var at string
 	var group int
 	c := &cobra.Command{
-		Use: "serve", Short: "Load the programs and tell the routers of this host of events, as an agent with telemetry.events does", Args: cobra.NoArgs,
-		Long: "For hosts that have routers and no agent: loads the programs, tells routers (router.kernel_events) at once of retransmission timeouts, resets and\n" +
-			"failed connections to their nodes, and lets them read round trips and retransmissions. Runs until it is interrupted; the programs stay.",
+		Use: "serve", Short: "Load the programs and tell the routers of this host of events, as an agent with " +
+			"telemetry.events does", Args: cobra.NoArgs,
+		Long: "For hosts that have routers and no agent: loads the programs, tells routers (router.kernel_events) at " +
+			"once of retransmission timeouts, resets and\n" +
+			"failed connections to their nodes, and lets them read round trips and retransmissions. Runs until it is " +
+			"interrupted; the programs stay.",
 		Example: "  cgn-ctl bpf serve --socket /run/cognitora/events.sock --group 990",
 		RunE: func(c *cobra.Command, _ []string) error {
 			if at == "" {
@@ -36,7 +39,8 @@ func newBPFServe(a *app, root *string) *cobra.Command {
 		},
 	}
 	c.Flags().StringVar(&at, "socket", "", "path of the Unix socket (required)")
-	c.Flags().IntVar(&group, "group", -1, "id of the group whose members may connect, besides root and the user of this command; -1: its own")
+	c.Flags().IntVar(&group, "group", -1, "id of the group whose members may connect, besides root and the user of "+
+		"this command; -1: its own")
 	return c
 }
 

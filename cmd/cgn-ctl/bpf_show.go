@@ -32,7 +32,8 @@ func (k *kernel) since(before *kernel) *kernel {
 	}
 	for _, p := range k.Ports {
 		if i := slices.IndexFunc(before.Ports, func(b kernelPort) bool { return b.Port.Port == p.Port.Port }); i >= 0 {
-			p.Sockets, p.Tokens = socketsSince(p.Sockets, before.Ports[i].Sockets), tokensSince(p.Tokens, before.Ports[i].Tokens)
+			p.Sockets, p.Tokens = socketsSince(p.Sockets, before.Ports[i].Sockets),
+				tokensSince(p.Tokens, before.Ports[i].Tokens)
 		}
 		d.Ports = append(d.Ports, p)
 	}
@@ -46,8 +47,11 @@ func (k *kernel) since(before *kernel) *kernel {
 }
 
 func socketsSince(s, b bpf.Sockets) bpf.Sockets {
-	if s.Opened < b.Opened || s.Closed < b.Closed || s.Refused < b.Refused || s.Unanswered < b.Unanswered || s.Abandoned < b.Abandoned ||
-		s.BytesSent < b.BytesSent || s.BytesReceived < b.BytesReceived || s.SegmentsSent < b.SegmentsSent || s.RTTLooks < b.RTTLooks { // evicted, and made anew
+	if s.Opened < b.Opened || s.Closed < b.Closed || s.Refused < b.Refused || s.Unanswered < b.Unanswered ||
+		s.Abandoned < b.Abandoned ||
+		// evicted, and made anew
+		s.BytesSent < b.BytesSent || s.BytesReceived < b.BytesReceived || s.SegmentsSent < b.SegmentsSent ||
+		s.RTTLooks < b.RTTLooks {
 		return s
 	}
 	s.Opened, s.Closed = s.Opened-b.Opened, s.Closed-b.Closed
@@ -55,7 +59,8 @@ func socketsSince(s, b bpf.Sockets) bpf.Sockets {
 	s.Resets, s.TimedOut = s.Resets-b.Resets, s.TimedOut-b.TimedOut
 	s.Retransmits, s.Timeouts = s.Retransmits-b.Retransmits, s.Timeouts-b.Timeouts
 	s.StallsSend, s.StallsReceive = s.StallsSend-b.StallsSend, s.StallsReceive-b.StallsReceive
-	s.BytesSent, s.BytesReceived, s.SegmentsSent = s.BytesSent-b.BytesSent, s.BytesReceived-b.BytesReceived, s.SegmentsSent-b.SegmentsSent
+	s.BytesSent, s.BytesReceived, s.SegmentsSent = s.BytesSent-b.BytesSent, s.BytesReceived-b.BytesReceived,
+		s.SegmentsSent-b.SegmentsSent
 	s.RTTLooks, s.RTTSum, s.RTTMean = s.RTTLooks-b.RTTLooks, s.RTTSum-b.RTTSum, 0
 	if s.RTTLooks > 0 {
 		s.RTTMean = s.RTTSum / time.Duration(s.RTTLooks)
@@ -71,7 +76,8 @@ func tokensSince(t, b bpf.Tokens) bpf.Tokens {
 	t.Requests, t.Streams = t.Requests-b.Requests, t.Streams-b.Streams
 	t.Singles, t.SinglesTime = t.Singles-b.Singles, t.SinglesTime-b.SinglesTime
 	t.Unclear, t.Joined, t.Coalesced = t.Unclear-b.Unclear, t.Joined-b.Joined, t.Coalesced-b.Coalesced
-	t.UnmeasuredTLS, t.UnmeasuredHTTP, t.Unmeasured = t.UnmeasuredTLS-b.UnmeasuredTLS, t.UnmeasuredHTTP-b.UnmeasuredHTTP, t.Unmeasured-b.Unmeasured
+	t.UnmeasuredTLS, t.UnmeasuredHTTP, t.Unmeasured = t.UnmeasuredTLS-b.UnmeasuredTLS,
+		t.UnmeasuredHTTP-b.UnmeasuredHTTP, t.Unmeasured-b.Unmeasured
 	return t
 }
 
@@ -96,7 +102,8 @@ func (k *kernel) picture(before *kernel) *picture {
 		}
 		cpus.row(c.ID, share, c.Switches)
 	}
-	waits := fmt.Sprintf("waits for a CPU: %d, mean %v, p50 %v, p99 %v", d.RunDelay.Count, brief(d.RunDelay.Mean()), brief(d.RunDelay.Quantile(0.5)), brief(d.RunDelay.Quantile(0.99)))
+	waits := fmt.Sprintf("waits for a CPU: %d, mean %v, p50 %v, p99 %v", d.RunDelay.Count, brief(d.RunDelay.Mean()),
+		brief(d.RunDelay.Quantile(0.5)), brief(d.RunDelay.Quantile(0.99)))
 	groups := tableOf("processes", "PROCESSES OF", "CPU TIME", "WAITED", "RUNS")
 	for _, g := range d.Groups {
 		groups.row(g.Root, brief(g.CPU), brief(g.Delay), g.Runs)
@@ -123,24 +130,28 @@ func busyShare(c bpf.CPU) float64 {
 }
 
 func (k *kernel) ports() piece {
-	p := tableOf("ports", "PORT", "OPEN", "OPENED", "RESET", "LOST", "SEGMENTS", "RESENT", "TIMEOUTS", "RTT", "MEAN", "MIN",
+	p := tableOf("ports", "PORT", "OPEN", "OPENED", "RESET", "LOST", "SEGMENTS", "RESENT", "TIMEOUTS", "RTT", "MEAN",
+		"MIN",
 		"STALLS OUT", "STALLS IN", "IN", "OUT", "RATE", "CLOSED")
 	for _, o := range k.Ports {
 		p.row(o.Port.Port, o.Established, o.Opened, o.Resets, o.TimedOut, o.SegmentsSent, o.Retransmits, o.Timeouts,
-			brief(o.RTT), brief(o.RTTMean), brief(o.RTTMin), o.StallsSend, o.StallsReceive, bytesOf(o.BytesReceived), bytesOf(o.BytesSent), bytesOf(o.DeliveryRate)+"/s", o.Closed)
+			brief(o.RTT), brief(o.RTTMean), brief(o.RTTMin), o.StallsSend, o.StallsReceive, bytesOf(o.BytesReceived),
+			bytesOf(o.BytesSent), bytesOf(o.DeliveryRate)+"/s", o.Closed)
 	}
 	return p
 }
 
 func (k *kernel) tokens() piece {
-	p := tableOf("ports' tokens", "TOKENS OF", "REQUESTS", "STREAMS", "TTFT MEAN", "P50", "P99", "ITL MEAN", "P50", "P99", "SINGLES", "SINGLE MEAN",
+	p := tableOf("ports' tokens", "TOKENS OF", "REQUESTS", "STREAMS", "TTFT MEAN", "P50", "P99", "ITL MEAN", "P50",
+		"P99", "SINGLES", "SINGLE MEAN",
 		"UNCLEAR", "COALESCED", "JOINED", "TLS", "HTTP/2", "OTHER")
 	for _, o := range k.Ports {
 		t, single := o.Tokens, time.Duration(0)
 		if t.Singles > 0 {
 			single = t.SinglesTime / time.Duration(t.Singles)
 		}
-		p.row(o.Port.Port, t.Requests, t.Streams, brief(t.TTFT.Mean()), brief(t.TTFT.Quantile(0.5)), brief(t.TTFT.Quantile(0.99)),
+		p.row(o.Port.Port, t.Requests, t.Streams, brief(t.TTFT.Mean()), brief(t.TTFT.Quantile(0.5)),
+			brief(t.TTFT.Quantile(0.99)),
 			brief(t.ITL.Mean()), brief(t.ITL.Quantile(0.5)), brief(t.ITL.Quantile(0.99)), t.Singles, brief(single),
 			t.Unclear, t.Coalesced, t.Joined, t.UnmeasuredTLS, t.UnmeasuredHTTP, t.Unmeasured)
 	}
@@ -149,12 +160,17 @@ func (k *kernel) tokens() piece {
 
 func (k *kernel) peers(most int) piece {
 	peers := slices.Clone(k.Peers)
-	slices.SortStableFunc(peers, func(a, b bpf.Peer) int { return cmp.Compare(b.BytesSent+b.BytesReceived, a.BytesSent+a.BytesReceived) })
-	p := tableOf("peers", "PEER", "OPEN", "OPENED", "RESET", "LOST", "REFUSED", "UNANSWERED", "GIVEN UP", "SEGMENTS", "RESENT", "TIMEOUTS", "RTT", "MEAN", "MIN",
+	slices.SortStableFunc(peers, func(a, b bpf.Peer) int {
+		return cmp.Compare(b.BytesSent+b.BytesReceived, a.BytesSent+a.BytesReceived)
+	})
+	p := tableOf("peers", "PEER", "OPEN", "OPENED", "RESET", "LOST", "REFUSED", "UNANSWERED", "GIVEN UP", "SEGMENTS",
+		"RESENT", "TIMEOUTS", "RTT", "MEAN", "MIN",
 		"STALLS OUT", "STALLS IN", "IN", "OUT", "RATE", "CLOSED")
 	for _, o := range peers[:most] {
-		p.row(o.Addr, o.Established, o.Opened, o.Resets, o.TimedOut, o.Refused, o.Unanswered, o.Abandoned, o.SegmentsSent, o.Retransmits, o.Timeouts,
-			brief(o.RTT), brief(o.RTTMean), brief(o.RTTMin), o.StallsSend, o.StallsReceive, bytesOf(o.BytesReceived), bytesOf(o.BytesSent), bytesOf(o.DeliveryRate)+"/s", o.Closed)
+		p.row(o.Addr, o.Established, o.Opened, o.Resets, o.TimedOut, o.Refused, o.Unanswered, o.Abandoned,
+			o.SegmentsSent, o.Retransmits, o.Timeouts,
+			brief(o.RTT), brief(o.RTTMean), brief(o.RTTMin), o.StallsSend, o.StallsReceive, bytesOf(o.BytesReceived),
+			bytesOf(o.BytesSent), bytesOf(o.DeliveryRate)+"/s", o.Closed)
 	}
 	return p
 }

@@ -37,7 +37,8 @@ func (a *app) etcdFlags(flags *pflag.FlagSet, getenv func(string) string) {
 	file := func(into *string, flag, variable, help string) {
 		flags.StringVar(into, flag, getenv(variable), help+" (env "+variable+")")
 	}
-	file(&a.etcd.CA, "etcd-ca", envEtcdCA, "PEM file that etcd's certificate is checked against; with https:// and none, the system's")
+	file(&a.etcd.CA, "etcd-ca", envEtcdCA, "PEM file that etcd's certificate is checked against; with https:// and "+
+		"none, the system's")
 	file(&a.etcd.Cert, "etcd-cert", envEtcdCert, "client certificate for etcd")
 	file(&a.etcd.Key, "etcd-key", envEtcdKey, "key of the client certificate")
 	file(&a.etcd.Username, "etcd-username", envEtcdUser, "etcd user")

@@ -80,7 +80,8 @@ func TestCluster(t *testing.T) {
 	want(t, must("policy"), "default: none is stored")
 	want(t, must("set-policy", `{"mode":"score","kv":0.6,"load":0.3,"power":0,"capacity":0.1}`), "0.6", "stored now")
 	want(t, must("policy"), "0.6", "etcd")
-	if _, err := ctl(t, env, "cluster", "set-policy", `{"kv":2,"lod":1}`); err == nil || !strings.Contains(err.Error(), "was not stored") {
+	if _, err := ctl(t, env, "cluster", "set-policy", `{"kv":2,"lod":1}`); err == nil ||
+		!strings.Contains(err.Error(), "was not stored") {
 		t.Errorf("a bad policy: %v", err)
 	}
 	want(t, must("policy"), "0.6")
@@ -101,7 +102,8 @@ func TestLeaseThatIsNotTold(t *testing.T) {
 		nodes = append(nodes, cluster.Node{ID: "more", Err: bad})
 	}
 	rows := rowsOf(t.Context(), client, nodes)
-	if len(rows) != 1+2*leasesAtOnce || rows[0].ID != "n1" || rows[0].Health == nil || !strings.Contains(rows[0].lease(), "etcd lease of node n1") {
+	if len(rows) != 1+2*leasesAtOnce || rows[0].ID != "n1" || rows[0].Health == nil ||
+		!strings.Contains(rows[0].lease(), "etcd lease of node n1") {
 		t.Errorf("%d rows, first %+v", len(rows), rows[0])
 	}
 	if last := rows[len(rows)-1]; last.ID != "more" || last.Error != bad.Error() {
@@ -121,7 +123,8 @@ func TestUnknownNodeChangesNothing(t *testing.T) {
 			}
 		}
 	}
-	if out, err := ctl(t, env, "cluster", "nodes", "-o", "json"); err != nil || strings.Contains(out, "cordon") || strings.Count(out, `"id"`) != 1 {
+	if out, err := ctl(t, env, "cluster", "nodes", "-o", "json"); err != nil || strings.Contains(out, "cordon") ||
+		strings.Count(out, `"id"`) != 1 {
 		t.Errorf("something was written: %v\n%s", err, out)
 	}
 }
@@ -137,7 +140,8 @@ func TestDrainWritesOneDocument(t *testing.T) {
 
 func TestEtcdThatDoesNotAnswer(t *testing.T) {
 	_, err := ctl(t, nil, "cluster", "nodes", "--etcd", "127.0.0.1:1")
-	if err == nil || !strings.Contains(err.Error(), "etcd does not answer at 127.0.0.1:1") || !strings.Contains(hintOf(err), "--etcd") {
+	if err == nil || !strings.Contains(err.Error(), "etcd does not answer at 127.0.0.1:1") ||
+		!strings.Contains(hintOf(err), "--etcd") {
 		t.Errorf("got %v, hint %q", err, hintOf(err))
 	}
 }
@@ -151,7 +155,8 @@ func TestEtcdWithoutTLS(t *testing.T) {
 	files := pki.FilesIn(dir, pki.Ctl)
 	env := fleetState(t)
 	_, err := ctl(t, env, "cluster", "nodes", "--etcd-ca", files.CA, "--etcd-cert", files.Cert, "--etcd-key", files.Key)
-	if err == nil || !strings.Contains(err.Error(), "TLS with etcd at 127.0.0.1:") || !strings.Contains(hintOf(err), "--etcd-ca") {
+	if err == nil || !strings.Contains(err.Error(), "TLS with etcd at 127.0.0.1:") ||
+		!strings.Contains(hintOf(err), "--etcd-ca") {
 		t.Errorf("got %v, hint %q", err, hintOf(err))
 	}
 }

@@ -22,8 +22,10 @@ func newCompare(a *app) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "compare",
 		Short: "Measure this router beside haproxy, nginx and other routers that are installed",
-		Long: "Sends the same requests through each router in turn to instant engines and prints CPU, latency and memory side by side.\n" +
-			"The quick form takes about two minutes with haproxy and nginx, the full form up to an hour. Run it in the\n" +
+		Long: "Sends the same requests through each router in turn to instant engines and prints CPU, latency and " +
+			"memory side by side.\n" +
+			"The quick form takes about two minutes with haproxy and nginx, the full form up to an hour. Run it " +
+			"in the\n" +
 			"repository, after make build; make perf does.",
 		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
@@ -38,7 +40,8 @@ func newCompare(a *app) *cobra.Command {
 	f.StringSliceVar(&cfg.Contestants, "contestants", nil, "only these; see perf/compare/contestants.toml")
 	f.StringSliceVar(&cfg.Scenarios, "scenarios", nil, "only these; see perf/compare/scenarios.toml")
 	f.IntVar(&cfg.Repetitions, "repetitions", defaultRepetitions, "how often each measurement is made")
-	f.DurationVar(&cfg.Longest, "longest", 0, "no measurement's window is longer, to try a form out; 0: as scenarios.toml has it")
+	f.DurationVar(&cfg.Longest, "longest", 0, "no measurement's window is longer, to try a form out; 0: as "+
+		"scenarios.toml has it")
 	f.BoolVar(&write, "write", false, "write the result into perf/RESULTS.md and perf/plots")
 	return c
 }
@@ -46,7 +49,8 @@ func newCompare(a *app) *cobra.Command {
 // checkCompare says which flag has a value that nothing can be compared with.
 func checkCompare(cfg *compare.Config, write bool) error {
 	if _, err := os.Stat(filepath.Join(cfg.Root, "perf", "RESULTS.md")); err != nil {
-		return hinted{fmt.Errorf("--root %s: is not the repository: %w", cfg.Root, err), "run it in the repository, or give its directory with --root"}
+		return hinted{fmt.Errorf("--root %s: is not the repository: %w", cfg.Root, err),
+			"run it in the repository, or give its directory with --root"}
 	}
 	switch {
 	case cfg.Repetitions < 1:
@@ -70,7 +74,8 @@ func checkCompare(cfg *compare.Config, write bool) error {
 	for _, c := range contestants {
 		entered = append(entered, c.Name)
 	}
-	if err := errors.Join(among("scenarios", cfg.Scenarios, names), among("contestants", cfg.Contestants, entered)); err != nil || !write {
+	if err := errors.Join(among("scenarios", cfg.Scenarios, names), among("contestants", cfg.Contestants,
+		entered)); err != nil || !write {
 		return err
 	}
 	return checkWrite(cfg)
@@ -96,7 +101,8 @@ func checkWrite(cfg *compare.Config) error {
 	case len(cfg.Contestants) == 0:
 		return nil
 	case !cfg.Full:
-		return errors.New("--write with --contestants would replace the whole table by a part of it; it is for the full form, --full")
+		return errors.New("--write with --contestants would replace the whole table by a part of it; it is for the " +
+			"full form, --full")
 	}
 	for _, c := range []string{"direct", "ours", "haproxy", "nginx"} {
 		if !slices.Contains(cfg.Contestants, c) {

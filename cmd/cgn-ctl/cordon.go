@@ -36,10 +36,12 @@ func newCordon(a *app) *cobra.Command {
 					return err
 				}
 				if r.node == nil && !unregistered {
-					return r.unknown("For a router's static backend, or a node that is yet to come, add --unregistered.")
+					return r.unknown("For a router's static backend, or a node that is yet to come, add " +
+						"--unregistered.")
 				}
 				if r.node == nil {
-					done.Detail = "no agent has registered it; a static backend of that id is cordoned now, an agent when it comes"
+					done.Detail = "no agent has registered it; a static backend of that id is cordoned now, an agent " +
+						"when it comes"
 				}
 				if err := client.PutCordon(ctx, args[0], cluster.Cordon{Reason: reason}); err != nil {
 					return err
@@ -49,7 +51,8 @@ func newCordon(a *app) *cobra.Command {
 		},
 	}
 	c.Flags().StringVar(&reason, "reason", "", "why, for whoever looks later")
-	c.Flags().BoolVar(&unregistered, "unregistered", false, "also a node that no agent has registered: a router's static backend, or one that is yet to come")
+	c.Flags().BoolVar(&unregistered, "unregistered", false, "also a node that no agent has registered: a router's "+
+		"static backend, or one that is yet to come")
 	return c
 }
 
@@ -135,7 +138,8 @@ func newUncordon(a *app) *cobra.Command {
 	var unregistered bool
 	c := &cobra.Command{
 		Use: "uncordon NODE", Short: "Let a cordoned or draining node take requests again", Args: oneArgument("NODE"),
-		Long: "Lets a cordoned or draining node take requests again. Routers keep the cordons that they know where etcd has lost its data:\n" +
+		Long: "Lets a cordoned or draining node take requests again. Routers keep the cordons that they know where " +
+			"etcd has lost its data:\n" +
 			"cgn-ctl top shows them, cgn-ctl cluster nodes does not. They are lifted in the same way.",
 		Example: "  cgn-ctl cluster uncordon gpu1-9081",
 		RunE: func(c *cobra.Command, args []string) error {
@@ -145,7 +149,8 @@ func newUncordon(a *app) *cobra.Command {
 					return err
 				}
 				if r.node == nil && !r.cordoned && !unregistered {
-					return r.unknown("For a static backend, or a node that is gone, whose cordon etcd has lost and routers remember, add --unregistered.")
+					return r.unknown("For a static backend, or a node that is gone, whose cordon etcd has lost and " +
+						"routers remember, add --unregistered.")
 				}
 				was, err := client.Uncordon(ctx, args[0])
 				if err != nil {
@@ -190,7 +195,8 @@ func (a *app) drain(ctx context.Context, client *cluster.Client, id, reason stri
 		return err
 	}
 	if r.node == nil {
-		return r.unknown("A router's static backend has no agent to wait for: use cgn-ctl cluster cordon --unregistered " + id)
+		return r.unknown("A router's static backend has no agent to wait for: use cgn-ctl cluster cordon " +
+			"--unregistered " + id)
 	}
 	if err := client.PutCordon(ctx, id, cluster.Cordon{Reason: reason, Drain: true}); err != nil {
 		return err
@@ -229,7 +235,8 @@ func (a *app) awaitDrained(ctx context.Context, client *cluster.Client, id strin
 		}
 		if time.Since(begin) > wait {
 			return hinted{fmt.Errorf("%s is still draining after %s (%s)", id, wait, describeLeft(left)),
-				"it gets no new requests; give the command again to go on waiting, or take it back with cgn-ctl cluster uncordon " + id}
+				"it gets no new requests; give the command again to go on waiting, or take it back with cgn-ctl " +
+					"cluster uncordon " + id}
 		}
 		select {
 		case <-tick.C:

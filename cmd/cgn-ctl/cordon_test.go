@@ -47,9 +47,11 @@ func TestStatesOfNodes(t *testing.T) {
 
 func TestHalfAnEtcdLoginIsAnError(t *testing.T) {
 	for flag, want := range map[string]string{
-		"--etcd-key=k": "etcd.cert and etcd.key", "--etcd-user=u": "etcd.password_file", "--etcd-ca=/nowhere": "etcd.ca",
+		"--etcd-key=k": "etcd.cert and etcd.key", "--etcd-user=u": "etcd.password_file",
+		"--etcd-ca=/nowhere": "etcd.ca",
 	} {
-		if _, err := ctl(t, nil, "cluster", "nodes", flag); err == nil || !strings.Contains(err.Error(), want) || hintOf(err) == "" {
+		if _, err := ctl(t, nil, "cluster", "nodes", flag); err == nil || !strings.Contains(err.Error(), want) ||
+			hintOf(err) == "" {
 			t.Errorf("%s: %v", flag, err)
 		}
 	}

@@ -78,7 +78,8 @@ const explained = `{"model":"m","api":"chat","mode":"score","prompt_blocks":4,"w
 
 func TestRouteExplain(t *testing.T) {
 	url, last, body := adminPort(t, map[string]string{"/debug/route": explained})
-	out, err := ctl(t, map[string]string{"CGN_ADMIN": url}, "route", "explain", "--prompt", "hi", "--system", "be", "--model", "m")
+	out, err := ctl(t, map[string]string{"CGN_ADMIN": url}, "route", "explain", "--prompt", "hi", "--system", "be",
+		"--model", "m")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -98,7 +99,8 @@ func TestRouteExplainOfAFileSendsItAsItIs(t *testing.T) {
 	if err := os.WriteFile(name, []byte(`{"model": "x",  "input": 1}`), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	out, err := ctl(t, nil, "route", "explain", "--admin", strings.TrimPrefix(url, "http://"), "--file", name, "--api", "responses", "-o", "json")
+	out, err := ctl(t, nil, "route", "explain", "--admin", strings.TrimPrefix(url, "http://"), "--file", name, "--api",
+		"responses", "-o", "json")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -112,11 +114,14 @@ func TestRouteExplainOfAFileSendsItAsItIs(t *testing.T) {
 }
 
 func TestAdminErrorsSayWhatToDo(t *testing.T) {
-	url, _, _ := adminPort(t, map[string]string{"/debug/route": `{"error":{"message":"model \"x\" is not served here"}}`})
-	if _, err := ctl(t, nil, "route", "explain", "--admin", url, "--model", "x", "--prompt", "hi"); err == nil || !strings.Contains(err.Error(), `model "x" is not served here (HTTP 404`) {
+	url, _, _ := adminPort(t,
+		map[string]string{"/debug/route": `{"error":{"message":"model \"x\" is not served here"}}`})
+	if _, err := ctl(t, nil, "route", "explain", "--admin", url, "--model", "x", "--prompt", "hi"); err == nil ||
+		!strings.Contains(err.Error(), `model "x" is not served here (HTTP 404`) {
 		t.Errorf("got %v", err)
 	}
-	if _, err := ctl(t, nil, "top", "--once", "--admin", url); err == nil || !strings.Contains(hintOf(err), "admin port") {
+	if _, err := ctl(t, nil, "top", "--once", "--admin", url); err == nil ||
+		!strings.Contains(hintOf(err), "admin port") {
 		t.Errorf("got %v, hint %q", err, hintOf(err))
 	}
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
@@ -124,7 +129,8 @@ func TestAdminErrorsSayWhatToDo(t *testing.T) {
 		t.Fatal(err)
 	}
 	_ = ln.Close()
-	if _, err := ctl(t, nil, "top", "--once", "--admin", ln.Addr().String()); err == nil || !strings.Contains(hintOf(err), "--admin") {
+	if _, err := ctl(t, nil, "top", "--once", "--admin", ln.Addr().String()); err == nil ||
+		!strings.Contains(hintOf(err), "--admin") {
 		t.Errorf("got %v, hint %q", err, hintOf(err))
 	}
 }
@@ -157,7 +163,8 @@ func TestTop(t *testing.T) {
 		"40 % of prompt tokens cached", "2/64", "3/-", "+0.125", "refused")
 	out, err = ctl(t, nil, "top", "--admin", url, "-o", "json")
 	var l look
-	if err := errors.Join(err, json.Unmarshal([]byte(out), &l)); err != nil || l.Router.Requests != 7 || len(l.Fleet.Nodes) != 2 {
+	if err := errors.Join(err, json.Unmarshal([]byte(out), &l)); err != nil || l.Router.Requests != 7 ||
+		len(l.Fleet.Nodes) != 2 {
 		t.Errorf("%v in\n%s", err, out)
 	}
 }
@@ -206,7 +213,8 @@ func TestVersion(t *testing.T) {
 
 func TestReferencesAreUpToDate(t *testing.T) {
 	for page, file := range map[string]string{
-		"config": "deploy/reference/config.md", "metrics": "deploy/reference/metrics.md", "variables": "internal/config/variables.txt",
+		"config": "deploy/reference/config.md", "metrics": "deploy/reference/metrics.md",
+		"variables": "internal/config/variables.txt",
 	} {
 		now, err := ctl(t, nil, "reference", page)
 		if err != nil {
@@ -226,7 +234,8 @@ func TestVariablesOfOthers(t *testing.T) {
 	if err := writeVariables(&all); err != nil {
 		t.Fatal(err)
 	}
-	args := map[string]string{"cgn-router": "--backend=http://127.0.0.1:8001", "cgn-agent": "--engine=http://127.0.0.1:8001", "cgn-kvcached": "--data=/nowhere"}
+	args := map[string]string{"cgn-router": "--backend=http://127.0.0.1:8001",
+		"cgn-agent": "--engine=http://127.0.0.1:8001", "cgn-kvcached": "--data=/nowhere"}
 	for program, into := range daemons() {
 		var env []string
 		for line := range strings.Lines(all.String()) {
@@ -238,16 +247,20 @@ func TestVariablesOfOthers(t *testing.T) {
 			t.Fatalf("%s: only %d variables are others'", program, len(env))
 		}
 		var ignored []string
-		err := config.Load(into, config.Options{Program: program, Args: []string{args[program]}, Env: env, Ignored: func(name string) { ignored = append(ignored, name) }})
-		if err != nil || program == "cgn-router" && !slices.Contains(ignored, "CGN_TLS_CA") || slices.Contains(ignored, "CGN_ENGINE_KIND") {
+		err := config.Load(into, config.Options{Program: program, Args: []string{args[program]}, Env: env,
+			Ignored: func(name string) { ignored = append(ignored, name) }})
+		if err != nil || program == "cgn-router" && !slices.Contains(ignored, "CGN_TLS_CA") ||
+			slices.Contains(ignored, "CGN_ENGINE_KIND") {
 			t.Errorf("%s: %v, warned of %q", program, err, ignored)
 		}
 	}
 }
 
 func TestExampleConfigsAreValid(t *testing.T) {
-	for name, into := range map[string]any{"router.toml": &router.Config{}, "agent.toml": &agent.Config{}, "agent-engines.toml": &agent.Config{}, "kvcached.toml": &kvcached.Config{}} {
-		if err := config.Load(into, config.Options{Program: name, Args: []string{"--config", "../../deploy/config/" + name}}); err != nil {
+	for name, into := range map[string]any{"router.toml": &router.Config{}, "agent.toml": &agent.Config{},
+		"agent-engines.toml": &agent.Config{}, "kvcached.toml": &kvcached.Config{}} {
+		if err := config.Load(into, config.Options{Program: name,
+			Args: []string{"--config", "../../deploy/config/" + name}}); err != nil {
 			t.Errorf("%s: %v", name, err)
 		}
 	}

@@ -19,10 +19,13 @@ func newDisturb(a *app) *cobra.Command {
 	cfg, usual := disturb.Config{Progress: a.err}, disturb.Default()
 	root, write := "", false
 	c := &cobra.Command{
-		Use:   "disturb",
-		Short: "Replay a trace with a CPU hog on one node and packet loss to another, with the kernel's signals and without",
-		Long: "Starts etcd, a router, and engines with their agents in network namespaces and control groups, disturbs two of the nodes and replays\n" +
-			"a trace, in each mode in turn. Needs root, and takes about a minute for each mode and round. Run it in the repository, after make build;\n" +
+		Use: "disturb",
+		Short: "Replay a trace with a CPU hog on one node and packet loss to another, with the kernel's signals and " +
+			"without",
+		Long: "Starts etcd, a router, and engines with their agents in network namespaces and control groups, " +
+			"disturbs two of the nodes and replays\n" +
+			"a trace, in each mode in turn. Needs root, and takes about a minute for each mode and round. Run it in " +
+			"the repository, after make build;\n" +
 			"make perf-signals does.",
 		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
@@ -63,14 +66,16 @@ func newDisturb(a *app) *cobra.Command {
 	f.StringVar(&cfg.Trace, "trace", "", "trace file in Mooncake's format; default: the project's own generator")
 	f.IntVar(&cfg.Requests, "requests", usual.Requests, "requests of each run")
 	f.Float64Var(&cfg.Speed, "speed", usual.Speed, "divides the time between requests")
-	f.StringVar(&cfg.Keep, "keep", "", "folder to keep logs, metrics and what the router knew of the nodes in; empty: nothing is kept")
+	f.StringVar(&cfg.Keep, "keep", "", "folder to keep logs, metrics and what the router knew of the nodes in; "+
+		"empty: nothing is kept")
 	f.BoolVar(&write, "write", false, "write the result into perf/RESULTS.md")
 	return c
 }
 
 // disturbCommand is how to make the same report.
 func disturbCommand(cfg *disturb.Config) string {
-	command := fmt.Sprintf("cgn-ctl bench disturb --rounds %d --nodes %d --hogs %d --loss %g --requests %d --speed %g", cfg.Rounds, cfg.Nodes, cfg.Hogs, cfg.Loss, cfg.Requests, cfg.Speed)
+	command := fmt.Sprintf("cgn-ctl bench disturb --rounds %d --nodes %d --hogs %d --loss %g --requests %d --speed %g",
+		cfg.Rounds, cfg.Nodes, cfg.Hogs, cfg.Loss, cfg.Requests, cfg.Speed)
 	if cfg.Trace != "" {
 		command += " --trace " + filepath.Base(cfg.Trace)
 	}

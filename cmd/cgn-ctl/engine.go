@@ -19,10 +19,12 @@ func newEngine(a *app) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "engine",
 		Short: "Run an engine that answers at once and costs next to nothing",
-		Long: "Serves the model " + instant.Model + " to routers and `bench load`: every answer comes at once, and streams carry the time each token\n" +
+		Long: "Serves the model " + instant.Model + " to routers and `bench load`: every answer comes at once, and " +
+			"streams carry the time each token\n" +
 			"was sent at.",
-		Example: "  cgn-ctl bench engine --listen 127.0.0.1:8001\n  cgn-router --backend http://127.0.0.1:8001\n  cgn-ctl bench load closed",
-		Args:    cobra.NoArgs,
+		Example: "  cgn-ctl bench engine --listen 127.0.0.1:8001\n  cgn-router --backend http://127.0.0.1:8001\n  " +
+			"cgn-ctl bench load closed",
+		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			ctx, stop := signal.NotifyContext(c.Context(), os.Interrupt, syscall.SIGTERM)
 			defer stop()
@@ -37,7 +39,8 @@ func (a *app) engine(ctx context.Context, cfg instant.Config) error {
 	e, err := instant.Start(cfg)
 	switch {
 	case errors.Is(err, syscall.EADDRINUSE):
-		return fmt.Errorf("--listen %s: the port is in use%s; stop that program, or give another address with --listen", cfg.Addr, listen.ByHolder(cfg.Addr))
+		return fmt.Errorf("--listen %s: the port is in use%s; stop that program, or give another address with --listen",
+			cfg.Addr, listen.ByHolder(cfg.Addr))
 	case err != nil:
 		return fmt.Errorf("--listen %s: %w; give an address of this host, HOST:PORT, with --listen", cfg.Addr, err)
 	}

@@ -13,8 +13,10 @@ func newGate(a *app) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "gate",
 		Short: "Fail if the router costs more or routes worse than perf/gate/thresholds.toml allows",
-		Long: "Counts allocations and system calls of a running router per request and per token, and compares its CPU time with that\n" +
-			"of haproxy and of a bare Go server in the same run. Routing quality is taken from simulated fleets. What is over its limit is measured again before it fails.",
+		Long: "Counts allocations and system calls of a running router per request and per token, and compares its " +
+			"CPU time with that\n" +
+			"of haproxy and of a bare Go server in the same run. Routing quality is taken from simulated fleets. " +
+			"What is over its limit is measured again before it fails.",
 		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			ctx, release := interruptible(c.Context())

@@ -18,7 +18,8 @@ func interruptible(parent context.Context) (ctx context.Context, release func())
 	}
 	ctx, stop := signal.NotifyContext(parent, signals...)
 	pipes := make(chan os.Signal, 1)
-	signal.Notify(pipes, syscall.SIGPIPE) // as long as output may be written: else the second write would end the program
+	// as long as output may be written: else the second write would end the program
+	signal.Notify(pipes, syscall.SIGPIPE)
 	context.AfterFunc(ctx, stop)
 	return ctx, func() {
 		stop()

@@ -31,7 +31,8 @@ type kv struct {
 
 func newKV(a *app, getenv func(string) string) *cobra.Command {
 	k := &kv{app: a}
-	c := group("kv", "Look into and change the KV cache of this host, or of another", newKVStats(k), newKVPeers(k), newKVList(k), newKVGet(k), newKVPut(k), newKVRemove(k), newKVVerify(a), newKVTrace(a))
+	c := group("kv", "Look into and change the KV cache of this host, or of another", newKVStats(k), newKVPeers(k),
+		newKVList(k), newKVGet(k), newKVPut(k), newKVRemove(k), newKVVerify(a), newKVTrace(a))
 	k.flags(c.PersistentFlags(), getenv)
 	return c
 }
@@ -39,9 +40,11 @@ func newKV(a *app, getenv func(string) string) *cobra.Command {
 // flags say where the cache is.
 func (k *kv) flags(f *pflag.FlagSet, getenv func(string) string) {
 	f.StringVar(&k.sock, "sock", firstSet(getenv, "", envSock),
-		"the cache's gRPC socket, a path or unix:///path (env "+envSock+"); default: kv.sock in /run/cognitora, else in the daemon's default data directory")
+		"the cache's gRPC socket, a path or unix:///path (env "+envSock+"); default: kv.sock in /run/cognitora, else "+
+			"in the daemon's default data directory")
 	k.sockFlag = f.Lookup("sock")
-	f.StringVar(&k.address, "address", "", "HOST:PORT of the [grpc] listener of a cache, of this host or another, instead of --sock, with the three --tls flags")
+	f.StringVar(&k.address, "address", "", "HOST:PORT of the [grpc] listener of a cache, of this host or another, "+
+		"instead of --sock, with the three --tls flags")
 	f.StringVar(&k.files.CA, "tls-ca", "", "PEM file of the fleet's CA, for --address")
 	f.StringVar(&k.files.Cert, "tls-cert", "", "own certificate, for --address: that of the role ctl may do everything")
 	f.StringVar(&k.files.Key, "tls-key", "", "key of the certificate")
@@ -54,7 +57,8 @@ var respNamespace = block.Namespace{Space: "resp.0"}.String()
 type blockFlags struct{ namespace string }
 
 func (f *blockFlags) add(c *cobra.Command) {
-	c.Flags().StringVar(&f.namespace, "namespace", respNamespace, "namespace of a client's own key: key1;resp.DATABASE;TENANT or key1;s3.BUCKET;TENANT")
+	c.Flags().StringVar(&f.namespace, "namespace", respNamespace,
+		"namespace of a client's own key: key1;resp.DATABASE;TENANT or key1;s3.BUCKET;TENANT")
 }
 
 // find reads an address, cgn:NAMESPACE:LAYER:DIGEST, or takes text for a client's own key.
@@ -74,9 +78,12 @@ func namespaceError(text string, err error) error {
 	space, tenant, _ := strings.Cut(strings.TrimPrefix(text, "key1;"), ";")
 	meant := block.Namespace{Space: cmp.Or(space, "s3.BUCKET"), Tenant: tenant}.String()
 	if strings.HasPrefix(text, "kv1;") || !strings.HasPrefix(space, "s3.") && !strings.HasPrefix(space, "resp.") {
-		return hinted{fmt.Errorf("--namespace %q: %w", text, err), "clients' keys are in key1;resp.DATABASE;TENANT or key1;s3.BUCKET;TENANT, without a tenant such as '" + respNamespace + "'; kv stats lists what there is"}
+		return hinted{fmt.Errorf("--namespace %q: %w", text, err),
+			"clients' keys are in key1;resp.DATABASE;TENANT or key1;s3.BUCKET;TENANT, without a tenant such as '" +
+				respNamespace + "'; kv stats lists what there is"}
 	}
-	return hinted{fmt.Errorf("--namespace %q: not a namespace as it is written", text), "write --namespace '" + meant + "'"}
+	return hinted{fmt.Errorf("--namespace %q: not a namespace as it is written", text),
+		"write --namespace '" + meant + "'"}
 }
 
 // tierNames are the tiers in a set of them.
@@ -85,7 +92,8 @@ func tierNames(tiers uint32) string {
 	for _, t := range []struct {
 		bit  pb.Tier
 		name string
-	}{{pb.Tier_TIER_DEVICE, "device"}, {pb.Tier_TIER_HOST, "ram"}, {pb.Tier_TIER_DISK, "ssd"}, {pb.Tier_TIER_SHARED, "shared"}} {
+	}{{pb.Tier_TIER_DEVICE, "device"}, {pb.Tier_TIER_HOST, "ram"}, {pb.Tier_TIER_DISK, "ssd"},
+		{pb.Tier_TIER_SHARED, "shared"}} {
 		if tiers&uint32(t.bit) != 0 {
 			if out != "" {
 				out += "+"

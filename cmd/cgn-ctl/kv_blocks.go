@@ -26,9 +26,12 @@ func newKVGet(k *kv) *cobra.Command {
 	var file string
 	c := &cobra.Command{
 		Use: "get BLOCK", Short: "Write a block's bytes to a file or standard output", Args: oneArgument("BLOCK"),
-		Long: "BLOCK is cgn:NAMESPACE:LAYER:DIGEST, or the key by which a client of RESP or S3 knows it, in --namespace. This counts as a use.\n\n" +
-			"What this host does not have is asked of the fleet that it is in, and is kept here from then on. A host that does not answer\n" +
-			"within [fleet] locate_timeout, or that the fleet has not heard of yet, has nothing. kv ls and kv stats tell of this host alone.",
+		Long: "BLOCK is cgn:NAMESPACE:LAYER:DIGEST, or the key by which a client of RESP or S3 knows it, in " +
+			"--namespace. This counts as a use.\n\n" +
+			"What this host does not have is asked of the fleet that it is in, and is kept here from then on. A host " +
+			"that does not answer\n" +
+			"within [fleet] locate_timeout, or that the fleet has not heard of yet, has nothing. kv ls and kv stats " +
+			"tell of this host alone.",
 		Example: "  cgn-ctl kv get greeting\n  cgn-ctl kv get key --namespace 'key1;s3.bucket;' --file block.bin",
 		RunE: func(c *cobra.Command, args []string) error {
 			namespace, a, err := f.find(args[0])
@@ -88,11 +91,13 @@ func newKVPut(k *kv) *cobra.Command {
 	var parent string
 	c := &cobra.Command{
 		Use: "put BLOCK FILE", Short: "Store a file's bytes as a block", Args: arguments("BLOCK", "FILE"),
-		Long:    "BLOCK is cgn:NAMESPACE:LAYER:DIGEST. FILE - is standard input. What is there under that address is replaced.",
+		Long: "BLOCK is cgn:NAMESPACE:LAYER:DIGEST. FILE - is standard input. What is there under that address is " +
+			"replaced.",
 		Example: "  cgn-ctl kv put 'cgn:kv1;m;r;bf16;l;16;1.0;1.0;:4294967295:'$(b3sum --no-names block.bin) block.bin",
 		RunE: func(c *cobra.Command, args []string) error {
 			if !block.IsAddress([]byte(args[0])) {
-				return hinted{fmt.Errorf("%q is not cgn:NAMESPACE:LAYER:DIGEST", args[0]), "keys of your own are stored through the cache's RESP or S3 port, such as with redis-cli SET"}
+				return hinted{fmt.Errorf("%q is not cgn:NAMESPACE:LAYER:DIGEST", args[0]),
+					"keys of your own are stored through the cache's RESP or S3 port, such as with redis-cli SET"}
 			}
 			namespace, a, err := block.ParseText([]byte(args[0]))
 			if err != nil {
@@ -108,13 +113,17 @@ func newKVPut(k *kv) *cobra.Command {
 			}
 			return k.call(c.Context(), func(ctx context.Context, client pb.KvClient) error {
 				r, err := putBlock(ctx, client, &pb.PutHeader{Durable: durable, CheckCrc: true, Block: &pb.BlockHeader{
-					Namespace: namespace, Layer: a.Layer, Digest: a.Digest[:], Parent: before, Length: uint32(len(payload)), Crc32C: block.Sum(payload),
+					Namespace: namespace, Layer: a.Layer, Digest: a.Digest[:], Parent: before,
+					Length: uint32(len(payload)), Crc32C: block.Sum(payload),
 				}}, payload)
 				if err != nil {
 					return err
 				}
-				done := kvBlock{Namespace: namespace, Layer: a.Layer, Digest: hex.EncodeToString(a.Digest[:]), Parent: parent, Bytes: uint32(len(payload)), Tiers: tierNames(r.Tiers)}
-				return k.show(done, func(t *table) { t.line(fmt.Sprintf("stored %d bytes in %s", len(payload), done.Tiers)) })
+				done := kvBlock{Namespace: namespace, Layer: a.Layer, Digest: hex.EncodeToString(a.Digest[:]),
+					Parent: parent, Bytes: uint32(len(payload)), Tiers: tierNames(r.Tiers)}
+				return k.show(done, func(t *table) {
+					t.line(fmt.Sprintf("stored %d bytes in %s", len(payload), done.Tiers))
+				})
 			})
 		},
 	}
@@ -182,10 +191,13 @@ func newKVRemove(k *kv) *cobra.Command {
 	var what pb.PurgeRequest
 	c := &cobra.Command{
 		Use: "rm [BLOCK ...]", Short: "Remove blocks from all tiers",
-		Long: "Removes the blocks that are named, as kv get takes them, in --namespace, or else every block of a --namespace, --model, or --tenant\n" +
+		Long: "Removes the blocks that are named, as kv get takes them, in --namespace, or else every block of a " +
+			"--namespace, --model, or --tenant\n" +
 			"(of several: what is all of them), or of --all. In a fleet they are removed from all hosts;\n" +
-			"a host that was not reached is named, and makes this fail. What is on SSD is removed durably before this ends.",
-		Example: "  cgn-ctl kv rm greeting\n  cgn-ctl kv rm --model meta-llama/Llama-3.1-8B\n  cgn-ctl kv rm --tenant acme",
+			"a host that was not reached is named, and makes this fail. What is on SSD is removed durably before " +
+			"this ends.",
+		Example: "  cgn-ctl kv rm greeting\n  cgn-ctl kv rm --model meta-llama/Llama-3.1-8B\n  cgn-ctl kv rm " +
+			"--tenant acme",
 		RunE: func(c *cobra.Command, args []string) error {
 			some := what.Namespace != "" || what.Model != "" || what.Tenant != ""
 			switch {
@@ -194,7 +206,8 @@ func newKVRemove(k *kv) *cobra.Command {
 			case what.Everything && some:
 				return errors.New("--all and --namespace, --model or --tenant: give one of them")
 			case len(args) == 0 && !some && !what.Everything:
-				return hinted{errors.New("nothing is named that should be removed"), "name blocks, or give --namespace, --model, --tenant or --all"}
+				return hinted{errors.New("nothing is named that should be removed"),
+					"name blocks, or give --namespace, --model, --tenant or --all"}
 			}
 			return k.call(c.Context(), func(ctx context.Context, client pb.KvClient) error {
 				done, err := removeBlocks(ctx, client, &what, args)
@@ -209,7 +222,9 @@ func newKVRemove(k *kv) *cobra.Command {
 		},
 	}
 	fl := c.Flags()
-	fl.StringVar(&what.Namespace, "namespace", "", "this namespace, in its canonical text; with blocks that are keys of clients, where they are ("+respNamespace+" unless given)")
+	fl.StringVar(&what.Namespace, "namespace", "",
+		"this namespace, in its canonical text; with blocks that are keys of clients, where they are ("+respNamespace+
+			" unless given)")
 	fl.StringVar(&what.Model, "model", "", "every namespace of this model")
 	fl.StringVar(&what.Tenant, "tenant", "", "every namespace of this tenant")
 	fl.BoolVar(&what.Everything, "all", false, "everything in the cache")

@@ -62,7 +62,8 @@ func (k *kv) path() string {
 func (k *kv) dial() (conn *grpc.ClientConn, where string, err error) {
 	if k.address == "" {
 		if k.files != (pki.Files{}) {
-			return nil, "", errors.New("--tls-ca, --tls-cert and --tls-key go with --address HOST:PORT; a socket needs none")
+			return nil, "", errors.New("--tls-ca, --tls-cert and --tls-key go with --address HOST:PORT; a socket " +
+				"needs none")
 		}
 		where = k.path()
 		conn, err = grpc.NewClient("unix:"+where, grpc.WithTransportCredentials(insecure.NewCredentials()))
@@ -73,9 +74,11 @@ func (k *kv) dial() (conn *grpc.ClientConn, where string, err error) {
 	case k.ambiguous() != nil:
 		return nil, "", k.ambiguous()
 	case err != nil || host == "" || strings.HasPrefix(k.address, "unix:"):
-		return nil, "", fmt.Errorf("--address %q: give HOST:PORT, as the cache's [grpc] section has it; a socket goes with --sock", k.address)
+		return nil, "", fmt.Errorf("--address %q: give HOST:PORT, as the cache's [grpc] section has it; a socket "+
+			"goes with --sock", k.address)
 	case k.files.CA == "" || k.files.Cert == "" || k.files.Key == "":
-		return nil, "", hinted{fmt.Errorf("--address %s: needs --tls-ca, --tls-cert and --tls-key", k.address), "cgn-ctl pki bootstrap makes them: ca.crt, ctl.crt and ctl.key"}
+		return nil, "", hinted{fmt.Errorf("--address %s: needs --tls-ca, --tls-cert and --tls-key", k.address),
+			"cgn-ctl pki bootstrap makes them: ca.crt, ctl.crt and ctl.key"}
 	}
 	conf, err := pki.ClientConfig(k.files, host, pki.KVCached)
 	if err != nil {
@@ -101,7 +104,8 @@ func (k *kv) call(ctx context.Context, fn func(ctx context.Context, c pb.KvClien
 	case s.Code() == codes.Unavailable && !strings.HasPrefix(s.Message(), "the cache"):
 		return k.unavailable(where, s.Message())
 	case s.Code() == codes.DeadlineExceeded:
-		return hinted{fmt.Errorf("the cache daemon at %s does not answer in time", where), "it may hang, or wait for a disk: look into its log, and at /readyz and /debug/pprof on its admin port"}
+		return hinted{fmt.Errorf("the cache daemon at %s does not answer in time", where),
+			"it may hang, or wait for a disk: look into its log, and at /readyz and /debug/pprof on its admin port"}
 	case s.Code() == codes.NotFound:
 		return errors.New("there is no such block")
 	default:
@@ -130,16 +134,20 @@ func cause(message string) string {
 func (k *kv) unavailable(where, why string) error {
 	why = cause(why)
 	if k.address == "" && strings.HasSuffix(why, syscall.EACCES.Error()) {
-		return hinted{fmt.Errorf("the socket of the cache daemon, %s: %w", where, syscall.EACCES), "it is for the daemon's user and group: ask as one of them, or have kvcached.socket_group name a group of yours"}
+		return hinted{fmt.Errorf("the socket of the cache daemon, %s: %w", where, syscall.EACCES),
+			"it is for the daemon's user and group: ask as one of them, or have kvcached.socket_group name a group " +
+				"of yours"}
 	}
 	err := fmt.Errorf("no cache daemon answers at %s: %s", where, why)
 	if k.address != "" {
 		return hinted{err, "is that the address of the cache's [grpc] listener, and are the certificates of its CA?"}
 	}
 	if _, statErr := os.Stat(where); errors.Is(statErr, syscall.ENOENT) && k.sock == "" {
-		return hinted{err, "a daemon started with --data DIR has its socket there: give --sock DIR/kv.sock (its log says where, as part=grpc-sock, and so does cgn-ctl up)"}
+		return hinted{err, "a daemon started with --data DIR has its socket there: give --sock DIR/kv.sock (its log " +
+			"says where, as part=grpc-sock, and so does cgn-ctl up)"}
 	}
-	return hinted{err, "is cgn-kvcached running? Say where that is with --sock PATH: a daemon started with --data DIR has it as DIR/kv.sock (cgn-ctl up prints its own)."}
+	return hinted{err, "is cgn-kvcached running? Say where that is with --sock PATH: a daemon started with --data " +
+		"DIR has it as DIR/kv.sock (cgn-ctl up prints its own)."}
 }
 
 // soon is call with a deadline.

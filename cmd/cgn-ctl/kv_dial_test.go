@@ -23,15 +23,18 @@ func TestWhyACacheIsNotReached(t *testing.T) {
 		}
 	}
 	k := &kv{app: &app{}, sock: "/x/kv.sock"}
-	denied := k.unavailable("/x/kv.sock", `connection error: desc = "transport: Error while dialing: dial unix /x/kv.sock: connect: permission denied"`)
-	if text := denied.Error(); strings.Contains(text, "no cache daemon") || !strings.HasSuffix(text, syscall.EACCES.Error()) {
+	denied := k.unavailable("/x/kv.sock",
+		`connection error: desc = "transport: Error while dialing: dial unix /x/kv.sock: connect: permission denied"`)
+	if text := denied.Error(); strings.Contains(text, "no cache daemon") ||
+		!strings.HasSuffix(text, syscall.EACCES.Error()) {
 		t.Error(text)
 	}
 	sock := filepath.Join(t.TempDir(), "kv.sock")
 	if err := os.WriteFile(sock, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := ctl(t, map[string]string{envSock: sock}, "kv", "stats"); err == nil || strings.Contains(err.Error(), "desc =") || !strings.Contains(err.Error(), "connection refused") {
+	if _, err := ctl(t, map[string]string{envSock: sock}, "kv", "stats"); err == nil ||
+		strings.Contains(err.Error(), "desc =") || !strings.Contains(err.Error(), "connection refused") {
 		t.Error(err)
 	}
 }

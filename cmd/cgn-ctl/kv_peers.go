@@ -56,18 +56,24 @@ type kvDevice struct {
 
 func newKVPeers(k *kv) *cobra.Command {
 	return &cobra.Command{
-		Use: "peers", Short: "Say over which lane blocks come from each other host, and where that is not RDMA, why", Args: cobra.NoArgs,
-		Long: "STATE says whether the other host answers, or for how long it has not: it is not asked then until it does. WANTED is what the configuration asks for, LANE what\n" +
-			"large blocks take now, - where nothing gets through; small ones may go over QUIC all the same. RDMA, QUIC and TLS have what went over each since the other host came, or came back, into the\n" +
-			"fleet. ERRORS are gets and puts that were not done, FELL BACK those that were done, or tried, over another lane instead. PAIRS are queue pairs; HELD are blocks\n" +
-			"of the other host that this one may read now by RDMA, GRANTED those of this host that the other one may read. The last error of each lane is below.\n" +
+		Use: "peers", Short: "Say over which lane blocks come from each other host, and where that is not RDMA, why",
+		Args: cobra.NoArgs,
+		Long: "STATE says whether the other host answers, or for how long it has not: it is not asked then until it " +
+			"does. WANTED is what the configuration asks for, LANE what\n" +
+			"large blocks take now, - where nothing gets through; small ones may go over QUIC all the same. RDMA, " +
+			"QUIC and TLS have what went over each since the other host came, or came back, into the\n" +
+			"fleet. ERRORS are gets and puts that were not done, FELL BACK those that were done, or tried, over " +
+			"another lane instead. PAIRS are queue pairs; HELD are blocks\n" +
+			"of the other host that this one may read now by RDMA, GRANTED those of this host that the other one may " +
+			"read. The last error of each lane is below.\n" +
 			"-o json has each lane's operations, bytes, errors and fallbacks.",
 		Example: "  cgn-ctl kv peers\n  cgn-ctl kv peers -o json",
 		RunE: func(c *cobra.Command, _ []string) error {
 			return k.soon(c.Context(), func(ctx context.Context, client pb.KvClient) error {
 				r, err := client.Peers(ctx, &pb.PeersRequest{})
 				if status.Code(err) == codes.Unimplemented {
-					return errors.New("this cache daemon does not tell about its peers: it has no lanes to choose from, or is of another version")
+					return errors.New("this cache daemon does not tell about its peers: it has no lanes to choose " +
+						"from, or is of another version")
 				}
 				if err != nil {
 					return err
@@ -84,8 +90,10 @@ func newKVPeers(k *kv) *cobra.Command {
 
 func peerOf(p *pb.PeerPath) kvPeer {
 	v := kvPeer{
-		Peer: p.Peer, Address: p.Address, Wanted: p.Wanted, Lane: p.Lane, WhyNotRDMA: p.WhyNotRdma, Lanes: map[string]kvLane{},
-		Pairs: p.Pairs, LeasesHeld: p.LeasesHeld, LeasesGranted: p.LeasesGranted, LastError: p.LastError, LastErrorMS: p.LastErrorUnixMs, SilentSinceMS: p.SilentSinceUnixMs,
+		Peer: p.Peer, Address: p.Address, Wanted: p.Wanted, Lane: p.Lane, WhyNotRDMA: p.WhyNotRdma,
+		Lanes: map[string]kvLane{},
+		Pairs: p.Pairs, LeasesHeld: p.LeasesHeld, LeasesGranted: p.LeasesGranted, LastError: p.LastError,
+		LastErrorMS: p.LastErrorUnixMs, SilentSinceMS: p.SilentSinceUnixMs,
 	}
 	for _, l := range p.Lanes {
 		v.Lanes[l.Lane] = kvLane{l.Operations, l.Bytes, l.Errors, l.Fallbacks, l.LastError, l.LastErrorUnixMs}
@@ -94,7 +102,8 @@ func peerOf(p *pb.PeerPath) kvPeer {
 }
 
 // deviceStates are the words for the states of a device.
-var deviceStates = map[pb.RdmaDevice_State]string{pb.RdmaDevice_STATE_OPEN: "open", pb.RdmaDevice_STATE_RELEASED: "released", pb.RdmaDevice_STATE_UNUSABLE: "unusable"}
+var deviceStates = map[pb.RdmaDevice_State]string{pb.RdmaDevice_STATE_OPEN: "open",
+	pb.RdmaDevice_STATE_RELEASED: "released", pb.RdmaDevice_STATE_UNUSABLE: "unusable"}
 
 func devicesOf(r *pb.PeersResponse) *[]kvDevice {
 	all := []kvDevice{}
@@ -107,7 +116,8 @@ func devicesOf(r *pb.PeersResponse) *[]kvDevice {
 func (v *kvPeers) write(t *table, now time.Time) {
 	switch {
 	case len(v.Peers) > 0:
-		t.row("PEER", "ADDRESS", "STATE", "WANTED", "LANE", "RDMA", "QUIC", "TLS", "ERRORS", "FELL BACK", "PAIRS", "HELD", "GRANTED")
+		t.row("PEER", "ADDRESS", "STATE", "WANTED", "LANE", "RDMA", "QUIC", "TLS", "ERRORS", "FELL BACK", "PAIRS",
+			"HELD", "GRANTED")
 	case v.Unknown == "":
 		t.line("this cache knows no other")
 	}
@@ -117,7 +127,8 @@ func (v *kvPeers) write(t *table, now time.Time) {
 		for _, l := range p.Lanes {
 			errs, fell = errs+l.Errors, fell+l.Fallbacks
 		}
-		t.row(p.Peer, p.Address, p.state(now), dash(p.Wanted), dash(p.Lane), p.over("rdma"), p.over("quic"), p.over("tls"), errs, fell, p.Pairs, p.LeasesHeld, p.LeasesGranted)
+		t.row(p.Peer, p.Address, p.state(now), dash(p.Wanted), dash(p.Lane), p.over("rdma"), p.over("quic"),
+			p.over("tls"), errs, fell, p.Pairs, p.LeasesHeld, p.LeasesGranted)
 	}
 	v.whyNotRDMA(t)
 	for i := range v.Peers {
@@ -174,7 +185,8 @@ func (p *kvPeer) explain(t *table, now time.Time) {
 	}
 	for _, lane := range []string{"rdma", "quic", "tls"} {
 		if l := p.Lanes[lane]; l.LastError != "" && l.LastError != p.LastError {
-			t.line(fmt.Sprintf("\n%s: last error over %s, %s ago: %s", p.Peer, strings.ToUpper(lane), age(now, l.LastErrorMS), l.LastError))
+			t.line(fmt.Sprintf("\n%s: last error over %s, %s ago: %s", p.Peer, strings.ToUpper(lane),
+				age(now, l.LastErrorMS), l.LastError))
 		}
 	}
 }

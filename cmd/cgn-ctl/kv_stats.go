@@ -49,7 +49,8 @@ func newKVStats(k *kv) *cobra.Command {
 	var all bool
 	c := &cobra.Command{
 		Use: "stats", Short: "Print what the cache holds and has done", Args: cobra.NoArgs,
-		Long: "BYTES is what a tier may have as it is configured. LIMIT is what segments on SSD may take now where their filesystem has less\n" +
+		Long: "BYTES is what a tier may have as it is configured. LIMIT is what segments on SSD may take now where " +
+			"their filesystem has less\n" +
 			"room than that, as cgn_kvcached_ssd_segment_limit_bytes; - where it has enough.",
 		Example: "  cgn-ctl kv stats\n  cgn-ctl kv stats --all",
 		RunE: func(c *cobra.Command, _ []string) error {
@@ -60,10 +61,12 @@ func newKVStats(k *kv) *cobra.Command {
 				}
 				s := kvStats{Epoch: r.Epoch, Namespaces: []kvNamespace{}, Engines: []kvEngine{}, Values: r.Values}
 				for _, e := range r.Engines {
-					s.Engines = append(s.Engines, kvEngine{e.Engine, e.Namespace, e.Adapter, e.Blocks, e.Device, e.Host, e.Disk, e.Shared, e.Pinned})
+					s.Engines = append(s.Engines, kvEngine{e.Engine, e.Namespace, e.Adapter, e.Blocks, e.Device, e.Host,
+						e.Disk, e.Shared, e.Pinned})
 				}
 				for _, n := range r.Namespaces {
-					s.Namespaces = append(s.Namespaces, kvNamespace{n.Namespace, n.RamBlocks, n.RamBytes, n.SsdBlocks, n.SsdBytes})
+					s.Namespaces = append(s.Namespaces, kvNamespace{n.Namespace, n.RamBlocks, n.RamBytes, n.SsdBlocks,
+						n.SsdBytes})
 				}
 				return k.show(s, func(t *table) { s.write(t, all) })
 			})
@@ -77,13 +80,15 @@ func newKVStats(k *kv) *cobra.Command {
 func (s *kvStats) write(t *table, all bool) {
 	v := s.Values
 	t.row("TIER", "BYTES", "LIMIT", "USED", "BLOCKS", "PINNED")
-	t.row("ram", v["store_ram_size"], "-", v["store_ram_size"]-v["store_ram_free"], v["store_ram_blocks"], v["store_ram_pinned"])
+	t.row("ram", v["store_ram_size"], "-", v["store_ram_size"]-v["store_ram_free"], v["store_ram_blocks"],
+		v["store_ram_pinned"])
 	if v["store_ssd_cap"] > 0 {
 		limit := "-"
 		if n := v["store_ssd_segment_limit"]; n > 0 {
 			limit = fmt.Sprint(n)
 		}
-		t.row("ssd", v["store_ssd_cap"], limit, v["store_ssd_segment_bytes"]+v["store_ssd_row_file_bytes"], v["store_ssd_records"], "-")
+		t.row("ssd", v["store_ssd_cap"], limit, v["store_ssd_segment_bytes"]+v["store_ssd_row_file_bytes"],
+			v["store_ssd_records"], "-")
 	}
 	ratio, found := "-", v["store_hits"]+v["store_promotions"]
 	if asked := found + v["store_misses"]; asked > 0 {
@@ -130,9 +135,12 @@ func newKVList(k *kv) *cobra.Command {
 	var limit int
 	c := &cobra.Command{
 		Use: "ls", Short: "List blocks", Args: cobra.NoArgs,
-		Long: "Lists blocks in no order, each once. On a terminal a block that is no client's key is shown by the beginning of its digest;\n" +
-			"in a pipe, and as block with -o json, it has the name that kv get takes. A client's key goes there with its --namespace; of\n" +
-			"more than 60 bytes only the beginning is shown, and all of it with -o json. Blocks of this host are listed, not those of a fleet.\n" +
+		Long: "Lists blocks in no order, each once. On a terminal a block that is no client's key is shown by the " +
+			"beginning of its digest;\n" +
+			"in a pipe, and as block with -o json, it has the name that kv get takes. A client's key goes there with " +
+			"its --namespace; of\n" +
+			"more than 60 bytes only the beginning is shown, and all of it with -o json. Blocks of this host are " +
+			"listed, not those of a fleet.\n" +
 			"USES counts reads since the block came into the tier; the write that stored it is none.",
 		Example: "  cgn-ctl kv ls --limit 20\n  cgn-ctl kv ls --namespace 'key1;resp.0;' -o json",
 		RunE: func(c *cobra.Command, _ []string) error {
@@ -154,7 +162,8 @@ func newKVList(k *kv) *cobra.Command {
 					t.row(b.name(isTerminal(k.out)), b.layer(), b.Bytes, b.Tiers, b.Uses, b.expires(), b.Namespace)
 				}
 				if more > 0 {
-					t.line(fmt.Sprintf("… %d more, about: --limit %d lists up to %d", more, min(uint64(len(list))+more, mostListed), mostListed))
+					t.line(fmt.Sprintf("… %d more, about: --limit %d lists up to %d", more, min(uint64(len(list))+more,
+						mostListed), mostListed))
 				}
 			})
 		},
@@ -168,11 +177,13 @@ func newKVList(k *kv) *cobra.Command {
 const mostListed = 10_000_000
 
 // listBlocks pages through the cache. more is about how many blocks there are beyond those listed.
-func listBlocks(ctx context.Context, client pb.KvClient, namespace string, limit int) (list []kvBlock, more uint64, err error) {
+func listBlocks(ctx context.Context, client pb.KvClient, namespace string,
+	limit int) (list []kvBlock, more uint64, err error) {
 	list = []kvBlock{}
 	seen := map[string]bool{} // a block in two tiers comes twice
 	for cursor := uint64(0); ; {
-		r, err := client.List(ctx, &pb.ListRequest{Namespace: namespace, Cursor: cursor, Limit: uint32(min(limit-len(list), 1000))})
+		r, err := client.List(ctx, &pb.ListRequest{Namespace: namespace, Cursor: cursor,
+			Limit: uint32(min(limit-len(list), 1000))})
 		if err != nil {
 			return nil, 0, err
 		}
@@ -183,7 +194,8 @@ func listBlocks(ctx context.Context, client pb.KvClient, namespace string, limit
 			}
 			seen[name] = true
 			list = append(list, kvBlock{
-				Block: blockName(b), Key: string(b.Key), Namespace: b.Namespace, Layer: b.Layer, Digest: hex.EncodeToString(b.Digest), Parent: hex.EncodeToString(b.Parent),
+				Block: blockName(b), Key: string(b.Key), Namespace: b.Namespace, Layer: b.Layer,
+				Digest: hex.EncodeToString(b.Digest), Parent: hex.EncodeToString(b.Parent),
 				Bytes: b.Length, Tiers: tierNames(b.Tiers), Uses: b.Uses, ExpiresMS: b.ExpiresUnixMs,
 			})
 		}

@@ -81,7 +81,8 @@ func TestKVCommands(t *testing.T) {
 	}
 	want(t, do("ls"), "greeting", "key1;resp.0;", "ram")
 
-	space := block.Namespace{Model: "m", Revision: "r", DType: "bf16", Layout: "l", Tokens: 16, TP: 1, PP: 1, Tenant: "acme"}
+	space := block.Namespace{Model: "m", Revision: "r", DType: "bf16", Layout: "l", Tokens: 16, TP: 1, PP: 1,
+		Tenant: "acme"}
 	address := block.Text(space.String(), block.Addr{Digest: block.Digest{7}, Layer: 3})
 	file := filepath.Join(t.TempDir(), "block")
 	payload := strings.Repeat("0123456789abcdef", 200_000)
@@ -94,7 +95,8 @@ func TestKVCommands(t *testing.T) {
 		t.Errorf("%d bytes came back, %v", len(back), err)
 	}
 	var list []kvBlock
-	if err := json.Unmarshal([]byte(do("ls", "--namespace", space.String(), "-o", "json")), &list); err != nil || len(list) != 1 || list[0].Layer != 3 || list[0].Parent != strings.Repeat("ab", 32) || list[0].Block != address {
+	if err := json.Unmarshal([]byte(do("ls", "--namespace", space.String(), "-o", "json")), &list); err != nil ||
+		len(list) != 1 || list[0].Layer != 3 || list[0].Parent != strings.Repeat("ab", 32) || list[0].Block != address {
 		t.Errorf("%v: %+v", err, list)
 	}
 	want(t, do("ls", "--namespace", space.String()), address)
@@ -122,10 +124,13 @@ func TestKVCommands(t *testing.T) {
 	want(t, do("rm", "--model", "m", "--tenant", "acme"), "1 removed")
 
 	for args, text := range map[string]string{
-		"ls --limit 0": "--limit 0: must be 1 to 10000000", "get greeting": "no such block", "rm": "nothing is named", "rm x --tenant y": "give one of them", "put key file": "is not cgn:", "get x --namespace y": "--namespace",
-		"rm --all --model m": "give one of them", "get cgn:x": "block", "put " + address + " " + file + " --durable --parent zz": "--parent",
+		"ls --limit 0": "--limit 0: must be 1 to 10000000", "get greeting": "no such block", "rm": "nothing is named",
+		"rm x --tenant y": "give one of them", "put key file": "is not cgn:", "get x --namespace y": "--namespace",
+		"rm --all --model m": "give one of them", "get cgn:x": "block",
+		"put " + address + " " + file + " --durable --parent zz": "--parent",
 	} {
-		if _, err := ctl(t, env, append([]string{"kv"}, strings.Fields(args)...)...); err == nil || !strings.Contains(err.Error(), text) {
+		if _, err := ctl(t, env, append([]string{"kv"}, strings.Fields(args)...)...); err == nil ||
+			!strings.Contains(err.Error(), text) {
 			t.Errorf("%s: %v, want %q", args, err, text)
 		}
 	}
@@ -190,7 +195,8 @@ func TestKVWithoutADaemon(t *testing.T) {
 		}
 	}
 	_, err := ctl(t, nil, "kv", "stats", "--sock", filepath.Join(t.TempDir(), "none.sock"))
-	if err == nil || !strings.Contains(err.Error(), "no cache daemon answers") || !strings.Contains(hintOf(err), "--sock") {
+	if err == nil || !strings.Contains(err.Error(), "no cache daemon answers") ||
+		!strings.Contains(hintOf(err), "--sock") {
 		t.Errorf("%v, %s", err, hintOf(err))
 	}
 }
@@ -209,12 +215,14 @@ func TestKVOverTCP(t *testing.T) {
 		f := pki.FilesIn(dir, role)
 		return []string{"--address", d.At("grpc"), "--tls-ca", f.CA, "--tls-cert", f.Cert, "--tls-key", f.Key}
 	}
-	for _, args := range [][]string{append([]string{"stats"}, at(pki.Ctl)...), append([]string{"stats"}, at(pki.Router)...), append([]string{"rm", "--all"}, at(pki.Ctl)...), {"stats", "--sock", "unix://" + sock}} {
+	for _, args := range [][]string{append([]string{"stats"}, at(pki.Ctl)...), append([]string{"stats"},
+		at(pki.Router)...), append([]string{"rm", "--all"}, at(pki.Ctl)...), {"stats", "--sock", "unix://" + sock}} {
 		if out, err := ctl(t, nil, append([]string{"kv"}, args...)...); err != nil {
 			t.Errorf("%v: %v\n%s", args, err, out)
 		}
 	}
-	if _, err := ctl(t, nil, append([]string{"rdma", "release", "rxe0"}, at(pki.Ctl)...)...); err == nil || !strings.Contains(err.Error(), "does not use a device") {
+	if _, err := ctl(t, nil, append([]string{"rdma", "release", "rxe0"}, at(pki.Ctl)...)...); err == nil ||
+		!strings.Contains(err.Error(), "does not use a device") {
 		t.Error(err)
 	}
 	for text, args := range map[string][]string{
@@ -223,7 +231,8 @@ func TestKVOverTCP(t *testing.T) {
 		"give HOST:PORT": append([]string{"stats"}, append(at(pki.Ctl), "--address", "unix:///x")...),
 		"go with":        {"stats", "--tls-ca", "x", "--sock", sock},
 	} {
-		if _, err := ctl(t, nil, append([]string{"kv"}, args...)...); err == nil || !strings.Contains(err.Error(), text) {
+		if _, err := ctl(t, nil, append([]string{"kv"}, args...)...); err == nil ||
+			!strings.Contains(err.Error(), text) {
 			t.Errorf("%v: %v, want %q", args, err, text)
 		}
 	}
@@ -252,7 +261,8 @@ func TestKVOfADaemonThatHangs(t *testing.T) {
 
 func TestNamespaceErrorsSuggestHowItIsWritten(t *testing.T) {
 	for text, want := range map[string]string{
-		"s3.bkt": "'key1;s3.bkt;'", "key1;s3.bkt": "'key1;s3.bkt;'", "resp.1;acme": "'key1;resp.1;acme'", "y": "key1;s3.BUCKET;TENANT", "kv1;m": "kv stats lists",
+		"s3.bkt": "'key1;s3.bkt;'", "key1;s3.bkt": "'key1;s3.bkt;'", "resp.1;acme": "'key1;resp.1;acme'",
+		"y": "key1;s3.BUCKET;TENANT", "kv1;m": "kv stats lists",
 	} {
 		_, _, err := (&blockFlags{text}).find("key")
 		if err == nil || !strings.Contains(hintOf(err), want) {

@@ -27,11 +27,15 @@ func newKVTrace(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "trace [FILE]",
 		Short: "Replay an access trace against eviction policies and plot hit ratio over size",
-		Long: "Replays accesses against caches of several sizes and prints how many blocks were found, to say how large a tier\n" +
-			"should be. FILE has a JSON object per line: Mooncake's public traces, or what cgn-kvcached --trace FILE has recorded.\n" +
+		Long: "Replays accesses against caches of several sizes and prints how many blocks were found, to say how " +
+			"large a tier\n" +
+			"should be. FILE has a JSON object per line: Mooncake's public traces, or what cgn-kvcached --trace FILE " +
+			"has recorded.\n" +
 			"Without one the project's generator makes the trace.\n\n" +
-			"A block is a prefix hit where everything before it in its request was found too: only that saves an engine work. In\n" +
-			"brackets, where they differ, all that were found. Sizes in bytes are of the blocks' mean length, where FILE tells lengths. " + evict.Ours + " is what cgn-kvcached does in RAM.",
+			"A block is a prefix hit where everything before it in its request was found too: only that saves an " +
+			"engine work. In\n" +
+			"brackets, where they differ, all that were found. Sizes in bytes are of the blocks' mean length, where " +
+			"FILE tells lengths. " + evict.Ours + " is what cgn-kvcached does in RAM.",
 		Example: "  cgn-ctl kv trace\n  cgn-ctl kv trace conversation_trace.jsonl --sizes 5,10,20",
 		Args:    cobra.MaximumNArgs(1),
 		RunE: func(_ *cobra.Command, args []string) error {
@@ -48,7 +52,8 @@ func newKVTrace(a *app) *cobra.Command {
 	fl := cmd.Flags()
 	fl.IntVar(&f.requests, "requests", 12000, "requests of the generator")
 	fl.Uint64Var(&f.gen.Seed, "seed", 1, "seed of the generator")
-	fl.Float64SliceVar(&f.sizes, "sizes", []float64{1, 5, 10, 20, 40}, "sizes of the cache in percent of the different blocks")
+	fl.Float64SliceVar(&f.sizes, "sizes", []float64{1, 5, 10, 20, 40},
+		"sizes of the cache in percent of the different blocks")
 	fl.BoolVar(&f.noPlot, "no-plot", false, "print the table only")
 	return cmd
 }
@@ -113,16 +118,19 @@ type kvTraceReport struct {
 
 func (a *app) kvTrace(t *evict.Trace, f *kvTraceFlags) error {
 	makers := evict.Makers()
-	r := kvTraceReport{Requests: t.Requests(), Distinct: t.Distinct(), BlockBytes: t.BlockBytes(), Unbounded: t.Replay(makers[0], 1).Prefix}
+	r := kvTraceReport{Requests: t.Requests(), Distinct: t.Distinct(), BlockBytes: t.BlockBytes(),
+		Unbounded: t.Replay(makers[0], 1).Prefix}
 	for _, m := range makers {
 		for _, s := range f.sizes {
 			r.Results = append(r.Results, t.Replay(m, s/100))
 		}
 	}
 	return a.show(r, func(tab *table) {
-		tab.line(fmt.Sprintf("%d requests, %d different blocks; a cache without a bound would find %.2f %%.\n", r.Requests, r.Distinct, 100*r.Unbounded))
+		tab.line(fmt.Sprintf("%d requests, %d different blocks; a cache without a bound would find %.2f %%.\n",
+			r.Requests, r.Distinct, 100*r.Unbounded))
 		if r.BlockBytes > 0 {
-			tab.line(fmt.Sprintf("A block has %s on average, all of them have %s.\n", sizeOf(r.BlockBytes), sizeOf(int64(r.Distinct)*r.BlockBytes)))
+			tab.line(fmt.Sprintf("A block has %s on average, all of them have %s.\n", sizeOf(r.BlockBytes),
+				sizeOf(int64(r.Distinct)*r.BlockBytes)))
 		}
 		r.rows(tab, f.sizes)
 		if !f.noPlot {

@@ -33,11 +33,15 @@ func newKVVerify(a *app) *cobra.Command {
 	var c kvcached.SSDConfig
 	cmd := &cobra.Command{
 		Use: "verify DIR", Short: "Read everything on the SSD of a cache that is not running", Args: oneArgument("DIR"),
-		Long: "Reads the data directory of a cgn-kvcached that does not run, and compares addresses and checksums. Ends with an error if\n" +
-			"anything is damaged, or if a live block has no sound record (LOST). Nothing has to be done about that: such a block is a miss\n" +
+		Long: "Reads the data directory of a cgn-kvcached that does not run, and compares addresses and checksums. " +
+			"Ends with an error if\n" +
+			"anything is damaged, or if a live block has no sound record (LOST). Nothing has to be done about that: " +
+			"such a block is a miss\n" +
 			"when the daemon runs again.\n\n" +
-			"LIVE BLOCKS are those that the daemon would have after a start: those that the index names, and after a crash also what was\n" +
-			"written since the last checkpoint of the index, about 64 MiB, which is found in the segments themselves. LOST are of those. BAD counts damaged records, segments that were cut\n" +
+			"LIVE BLOCKS are those that the daemon would have after a start: those that the index names, and after a " +
+			"crash also what was\n" +
+			"written since the last checkpoint of the index, about 64 MiB, which is found in the segments " +
+			"themselves. LOST are of those. BAD counts damaged records, segments that were cut\n" +
 			"short and those that are missing though the index or the log says that they must be there.",
 		Example: "  cgn-ctl kv verify /var/lib/cognitora/kvcached",
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -62,7 +66,8 @@ func newKVVerify(a *app) *cobra.Command {
 				t.row("LIVE BLOCKS", "LOST", "RECORDS", "BAD", "SEGMENTS", "UNSEALED", "BYTES")
 				t.row(r.Live, r.Lost, r.Records, r.Bad, r.Segments, r.Unsealed, r.Bytes)
 				if r.Unclean {
-					t.line("the directory was not closed cleanly: the blocks written since the last checkpoint were found in the segments, as a start does")
+					t.line("the directory was not closed cleanly: the blocks written since the last checkpoint were " +
+						"found in the segments, as a start does")
 				}
 				for _, d := range r.Damage {
 					t.line(d)

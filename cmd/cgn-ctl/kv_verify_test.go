@@ -17,7 +17,8 @@ import (
 func TestKVVerify(t *testing.T) {
 	data := t.TempDir()
 	dir := filepath.Join(data, "ssd")
-	tier, err := ssd.Open(t.Context(), ssd.Options{Dir: dir, Cap: 128 << 20, Logger: slog.New(slog.NewTextHandler(io.Discard, nil))})
+	tier, err := ssd.Open(t.Context(), ssd.Options{Dir: dir, Cap: 128 << 20,
+		Logger: slog.New(slog.NewTextHandler(io.Discard, nil))})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -54,7 +55,8 @@ func TestKVVerify(t *testing.T) {
 	if err := os.WriteFile(wrong, []byte(strings.Repeat("k", 32)), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := ctl(t, nil, "kv", "verify", data, "--key-file", wrong); err == nil || !strings.Contains(err.Error(), "is not sealed") || !strings.Contains(err.Error(), "leave out --key-file") {
+	if _, err := ctl(t, nil, "kv", "verify", data, "--key-file", wrong); err == nil ||
+		!strings.Contains(err.Error(), "is not sealed") || !strings.Contains(err.Error(), "leave out --key-file") {
 		t.Errorf("with a key for what has none: %v", err)
 	}
 	if _, err := ctl(t, nil, "kv", "verify", t.TempDir()); err == nil || !strings.Contains(err.Error(), "--data") {
@@ -65,9 +67,15 @@ func TestKVVerify(t *testing.T) {
 // TestKVVerifyFindsWhatIsGone: a segment that is cut short, one that is not there, and the index.
 func TestKVVerifyFindsWhatIsGone(t *testing.T) {
 	for what, spoil := range map[string]func(t *testing.T, dir string) error{
-		"5 of 5 live blocks have no sound record": func(t *testing.T, dir string) error { return os.Truncate(segmentIn(t, dir), 4096) },
-		"5 of 5 live blocks":                      func(t *testing.T, dir string) error { return os.Remove(segmentIn(t, dir)) },
-		"damaged in 1 places":                     func(_ *testing.T, dir string) error { return os.RemoveAll(filepath.Join(dir, ssd.RowsDir)) },
+		"5 of 5 live blocks have no sound record": func(t *testing.T, dir string) error {
+			return os.Truncate(segmentIn(t, dir), 4096)
+		},
+		"5 of 5 live blocks": func(t *testing.T, dir string) error {
+			return os.Remove(segmentIn(t, dir))
+		},
+		"damaged in 1 places": func(_ *testing.T, dir string) error {
+			return os.RemoveAll(filepath.Join(dir, ssd.RowsDir))
+		},
 	} {
 		data := t.TempDir()
 		dir := filepath.Join(data, "ssd")
@@ -78,7 +86,8 @@ func TestKVVerifyFindsWhatIsGone(t *testing.T) {
 		space := block.Namespace{Space: "resp.0"}
 		for i := range 5 {
 			key := []byte{byte('a' + i)}
-			if err := tier.Write(t.Context(), ssd.Record{Addr: block.OfKey(space.ID(), key), Namespace: space.String(), Key: key}, key, true); err != nil {
+			if err := tier.Write(t.Context(), ssd.Record{Addr: block.OfKey(space.ID(), key), Namespace: space.String(),
+				Key: key}, key, true); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -97,19 +106,23 @@ func TestKVVerifyOfASealedDirectory(t *testing.T) {
 	data := t.TempDir()
 	key, other := filepath.Join(t.TempDir(), "key"), filepath.Join(t.TempDir(), "other")
 	text := strings.Repeat("k", 32)
-	tier, err := ssd.Open(t.Context(), ssd.Options{Dir: filepath.Join(data, "ssd"), Cap: 128 << 20, Key: []byte(text), Logger: slog.New(slog.DiscardHandler)})
+	tier, err := ssd.Open(t.Context(), ssd.Options{Dir: filepath.Join(data, "ssd"), Cap: 128 << 20, Key: []byte(text),
+		Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := errors.Join(tier.Close(), os.WriteFile(key, []byte(text), 0o600), os.WriteFile(other, []byte(strings.Repeat("o", 32)), 0o600)); err != nil {
+	if err := errors.Join(tier.Close(), os.WriteFile(key, []byte(text), 0o600),
+		os.WriteFile(other, []byte(strings.Repeat("o", 32)), 0o600)); err != nil {
 		t.Fatal(err)
 	}
-	for flag, want := range map[string]string{"": "is sealed, and no key is given; give the daemon's ssd.key_file with --key-file", other: "is sealed with another key; give", key: ""} {
+	for flag, want := range map[string]string{"": "is sealed, and no key is given; give the daemon's ssd.key_file " +
+		"with --key-file", other: "is sealed with another key; give", key: ""} {
 		args := []string{"kv", "verify", data}
 		if flag != "" {
 			args = append(args, "--key-file", flag)
 		}
-		if _, err := ctl(t, nil, args...); (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {
+		if _, err := ctl(t, nil, args...); (err == nil) != (want == "") ||
+			err != nil && !strings.Contains(err.Error(), want) {
 			t.Errorf("--key-file %q: %v, want %q", flag, err, want)
 		}
 	}
@@ -124,7 +137,8 @@ func TestKVVerifyOfADamagedCheckpointCopy(t *testing.T) {
 		t.Fatal(err)
 	}
 	space := block.Namespace{Space: "resp.0"}
-	if err := tier.Write(t.Context(), ssd.Record{Addr: block.OfKey(space.ID(), []byte("k")), Namespace: space.String(), Key: []byte("k")}, []byte("v"), true); err != nil {
+	if err := tier.Write(t.Context(), ssd.Record{Addr: block.OfKey(space.ID(), []byte("k")), Namespace: space.String(),
+		Key: []byte("k")}, []byte("v"), true); err != nil {
 		t.Fatal(err)
 	}
 	if err := tier.Close(); err != nil {

@@ -31,7 +31,8 @@ type watched struct {
 // onTerminal starts cgn-ctl on a terminal of a size.
 func onTerminal(t *testing.T, columns, rows int, args ...string) *watched {
 	t.Helper()
-	w := &watched{emulator: newEmulator(columns, rows), t: t, cmd: exec.Command("/proc/self/exe", args...), ended: make(chan error, 1)}
+	w := &watched{emulator: newEmulator(columns, rows), t: t, cmd: exec.Command("/proc/self/exe", args...),
+		ended: make(chan error, 1)}
 	w.first, w.second = pty(t, columns, rows)
 	w.cmd.Env = append(os.Environ(), "TEST_AS=ctl")
 	w.cmd.Stdin, w.cmd.Stdout, w.cmd.Stderr = w.second, w.second, w.second
@@ -95,13 +96,16 @@ func largeFleet(t *testing.T) string {
 	t.Helper()
 	var nodes []map[string]any
 	for i := range 40 {
-		n := map[string]any{"id": fmt.Sprintf("gpu-rack-07-node-%03d", i), "address": fmt.Sprintf("http://10.0.0.%d:8000", i), "models": []string{"org/a-model-with-a-name"}, "state": "healthy",
+		n := map[string]any{"id": fmt.Sprintf("gpu-rack-07-node-%03d", i),
+			"address": fmt.Sprintf("http://10.0.0.%d:8000", i), "models": []string{"org/a-model-with-a-name"},
+			"state":    "healthy",
 			"eligible": true, "in_flight": i, "max_concurrent": 64, "learned_lifetime_s": 60,
 			"signals": map[string]any{"from": "stream", "sm_pct": 50, "power_watts": 300, "cpu_pct": 150,
 				"engine_wait_pct": 12.5, "runq_us_p99": 2500, "srtt_us_p50": 250, "retrans_ppm": 7500}}
 		switch i {
 		case 38:
-			n["state"], n["eligible"], n["reason"], n["last_error"] = "open", false, "it failed", "dial tcp 10.0.0.38:8000: \x1b[2Jconnect: connection refused, and more that is said at length"
+			n["state"], n["eligible"], n["reason"], n["last_error"] = "open", false, "it failed",
+				"dial tcp 10.0.0.38:8000: \x1b[2Jconnect: connection refused, and more that is said at length"
 		case 39:
 			n["suspect"], n["suspect_why"] = true, "a retransmission timeout"
 		}
@@ -134,7 +138,8 @@ func TestTopFitsTheTerminal(t *testing.T) {
 	if !strings.HasPrefix(at80[0], "40 nodes, 780 requests in flight") || at80[23] == "" {
 		t.Errorf("the headline is %q, the last line %q", at80[0], at80[23])
 	}
-	wantLines(t, at80, "! policy: it has a mistake", "1 of the nodes get none; 1 suspect", "more columns: enlarge the terminal or use --once", "QUEUED", "it failed (dial", "a retransmission ti")
+	wantLines(t, at80, "! policy: it has a mistake", "1 of the nodes get none; 1 suspect",
+		"more columns: enlarge the terminal or use --once", "QUEUED", "it failed (dial", "a retransmission ti")
 	for _, n := range []string{"038", "039"} {
 		if at := lineWith(at80, "node-"+n); at < 0 || at > lineWith(at80, "node-000") {
 			t.Errorf("node %s fails, and is in line %d", n, at)
@@ -205,7 +210,8 @@ func TestTopStops(t *testing.T) {
 	}
 	var status syscall.WaitStatus
 	for !status.Stopped() {
-		if _, err := syscall.Wait4(w.cmd.Process.Pid, &status, syscall.WUNTRACED, nil); err != nil && !errors.Is(err, syscall.EINTR) {
+		if _, err := syscall.Wait4(w.cmd.Process.Pid, &status, syscall.WUNTRACED, nil); err != nil &&
+			!errors.Is(err, syscall.EINTR) {
 			t.Fatal(err)
 		}
 	}

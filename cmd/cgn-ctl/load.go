@@ -39,11 +39,15 @@ func newLoad(a *app) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "load closed|open|streams",
 		Short: "Put load on an OpenAI endpoint and check every answer",
-		Long: "closed keeps --clients requests in flight; open sends at --rate, or when the requests of a --trace are due, and counts times\n" +
-			"from then; streams holds --streams streams and checks that every token arrives once and in order. With `bench engine` behind\n" +
-			"the endpoint, tokens carry the time they were sent, and streams come at --pace. The result is JSON with -o json.",
-		Example: "  cgn-ctl bench load closed --clients 16\n  cgn-ctl bench load open --rate 500 --stream\n  cgn-ctl bench load streams --streams 512 --pace 20ms",
-		Args:    loadMode, ValidArgs: loadModes,
+		Long: "closed keeps --clients requests in flight; open sends at --rate, or when the requests of a --trace " +
+			"are due, and counts times\n" +
+			"from then; streams holds --streams streams and checks that every token arrives once and in order. With " +
+			"`bench engine` behind\n" +
+			"the endpoint, tokens carry the time they were sent, and streams come at --pace. The result is JSON with " +
+			"-o json.",
+		Example: "  cgn-ctl bench load closed --clients 16\n  cgn-ctl bench load open --rate 500 --stream\n  cgn-ctl " +
+			"bench load streams --streams 512 --pace 20ms",
+		Args: loadMode, ValidArgs: loadModes,
 		RunE: func(c *cobra.Command, args []string) error {
 			f.mode = args[0]
 			if err := f.idle(c.Flags().Changed); err != nil {
@@ -55,11 +59,13 @@ func newLoad(a *app) *cobra.Command {
 		},
 	}
 	fl := c.Flags()
-	fl.StringVar(&f.url, "url", "http://127.0.0.1:8080", "endpoint, http only, without /v1; its key is taken from OPENAI_API_KEY")
+	fl.StringVar(&f.url, "url", "http://127.0.0.1:8080", "endpoint, http only, without /v1; its key is taken from "+
+		"OPENAI_API_KEY")
 	fl.StringVar(&f.chat.Model, "model", instant.Model, "model to ask for")
 	fl.IntVar(&f.clients, "clients", 16, "closed: requests in flight; open: most connections, at least 1024")
 	fl.IntVar(&f.streams, "streams", 512, "streams held at once")
-	fl.DurationVar(&f.pace, "pace", 20*time.Millisecond, "time between the tokens of a stream, for bench engine; 0: no pause")
+	fl.DurationVar(&f.pace, "pace", 20*time.Millisecond, "time between the tokens of a stream, for bench engine; 0: "+
+		"no pause")
 	fl.IntVar(&f.chat.Tokens, "tokens", 16, "max_tokens of each request; streams last as long as they must")
 	fl.BoolVar(&f.chat.Stream, "stream", false, "closed and open: ask for streams")
 	fl.IntVar(&f.chat.PromptBytes, "prompt-bytes", 2048, "length of a prompt")
@@ -97,14 +103,17 @@ func (f *loadFlags) idle(given func(flag string) bool) error {
 		{"clients", "closed open"}, {"stream", "closed open"}, {"rate", "open"}, {"trace", "open"}, {"speed", "open"}, {"streams", "streams"}, {"ramp", "streams"},
 	} {
 		if modes := strings.Fields(flag.modes); given(flag.name) && !slices.Contains(modes, f.mode) {
-			return fmt.Errorf("--%s means nothing for %s: it is for %s", flag.name, f.mode, strings.Join(modes, " and "))
+			return fmt.Errorf("--%s means nothing for %s: it is for %s", flag.name, f.mode,
+				strings.Join(modes, " and "))
 		}
 	}
 	switch {
 	case given("speed") && !given("trace"):
-		return errors.New("--speed means nothing without --trace, whose spacing it divides; the rate of the arrivals is --rate")
+		return errors.New("--speed means nothing without --trace, whose spacing it divides; the rate of the arrivals " +
+			"is --rate")
 	case given("rate") && given("trace"):
-		return errors.New("--rate means nothing with --trace, which says when requests are due; --speed divides its spacing")
+		return errors.New("--rate means nothing with --trace, which says when requests are due; --speed divides its " +
+			"spacing")
 	}
 	return nil
 }
@@ -138,7 +147,8 @@ func (f *loadFlags) check() error {
 		flag  string
 		value time.Duration
 		least time.Duration
-	}{{"for", f.window.Measure, time.Millisecond}, {"timeout", f.timeout, time.Millisecond}, {"warmup", f.window.Warmup, 0}, {"ramp", f.ramp, 0}, {"pace", f.pace, 0}} {
+	}{{"for", f.window.Measure, time.Millisecond}, {"timeout", f.timeout, time.Millisecond}, {"warmup", f.window.Warmup,
+		0}, {"ramp", f.ramp, 0}, {"pace", f.pace, 0}} {
 		if d.value < d.least {
 			return fmt.Errorf("--%s %v: must be at least %v", d.flag, d.value, d.least)
 		}
@@ -171,9 +181,11 @@ func (a *app) load(ctx context.Context, f *loadFlags) error {
 	var result *load.Result
 	switch f.mode {
 	case "closed":
-		result, _ = load.Closed{Target: target, Bodies: load.NewChat(f.chat), Clients: f.clients, Window: f.window, Timeout: f.timeout}.Run()
+		result, _ = load.Closed{Target: target, Bodies: load.NewChat(f.chat), Clients: f.clients, Window: f.window,
+			Timeout: f.timeout}.Run()
 	case "open":
-		result = load.Open{Target: target, Bodies: load.NewChat(f.chat), Arrivals: arrivals.next, MaxClients: max(f.clients, 1024), Window: f.window, Timeout: f.timeout}.Run()
+		result = load.Open{Target: target, Bodies: load.NewChat(f.chat), Arrivals: arrivals.next,
+			MaxClients: max(f.clients, 1024), Window: f.window, Timeout: f.timeout}.Run()
 		if err := arrivals.failed(); err != nil {
 			return fmt.Errorf("--trace %s: %w", f.arrivals.file, err)
 		}
@@ -182,7 +194,8 @@ func (a *app) load(ctx context.Context, f *loadFlags) error {
 		if f.pace > 0 {
 			f.chat.Tokens = int((f.ramp+f.window.Warmup+f.window.Measure)/f.pace) + 1
 		}
-		result = load.Streams{Target: target, Bodies: load.NewChat(f.chat), N: f.streams, Ramp: f.ramp, Window: f.window, Timeout: f.timeout + f.window.Measure}.Run()
+		result = load.Streams{Target: target, Bodies: load.NewChat(f.chat), N: f.streams, Ramp: f.ramp,
+			Window: f.window, Timeout: f.timeout + f.window.Measure}.Run()
 	}
 	return a.loaded(ctx, f, result)
 }
@@ -205,9 +218,11 @@ func (a *app) loaded(ctx context.Context, f *loadFlags, r *load.Result) error {
 	case ctx.Err() != nil:
 		return errors.New("interrupted")
 	case nothing && f.mode == "streams":
-		return errors.New("nothing was answered within the measured time: the streams ended before it; give a longer --pace, which bench engine keeps to, or more --tokens, or less --warmup")
+		return errors.New("nothing was answered within the measured time: the streams ended before it; give a longer " +
+			"--pace, which bench engine keeps to, or more --tokens, or less --warmup")
 	case nothing:
-		return errors.New("nothing was answered within the measured time: give it more with --for, or look at --rate and --warmup")
+		return errors.New("nothing was answered within the measured time: give it more with --for, or look at --rate " +
+			"and --warmup")
 	}
 	return nil
 }
@@ -228,7 +243,8 @@ func (f *loadFlags) tryModel(ctx context.Context) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, tryLimit)
 	defer cancel()
-	ask, err := http.NewRequestWithContext(ctx, http.MethodPost, strings.TrimRight(f.url, "/")+"/v1/chat/completions", bytes.NewReader(body))
+	ask, err := http.NewRequestWithContext(ctx, http.MethodPost, strings.TrimRight(f.url, "/")+"/v1/chat/completions",
+		bytes.NewReader(body))
 	if err != nil {
 		return err
 	}
@@ -242,7 +258,8 @@ func (f *loadFlags) tryModel(ctx context.Context) error {
 		if ctx.Err() != nil {
 			return nil
 		}
-		return hinted{fmt.Errorf("nothing was measured: %w", err), "is something serving at " + f.url + "? Give its address with --url"}
+		return hinted{fmt.Errorf("nothing was measured: %w", err),
+			"is something serving at " + f.url + "? Give its address with --url"}
 	}
 	defer answer.Body.Close()
 	page, _ := io.ReadAll(io.LimitReader(answer.Body, 4<<10))
@@ -293,7 +310,8 @@ type arrivals struct {
 // open returns the arrivals of a trace, or a Poisson process, and what closes the trace.
 func (f *loadFlags) open() (*arrivals, func() error, error) {
 	if f.arrivals.file == "" {
-		return &arrivals{load.Poisson(f.rate, f.chat.Salt), func() error { return nil }}, func() error { return nil }, nil
+		return &arrivals{load.Poisson(f.rate, f.chat.Salt), func() error { return nil }}, func() error { return nil },
+			nil
 	}
 	source, closeTrace, err := f.arrivals.open(0)
 	if err != nil {
@@ -318,16 +336,19 @@ func (f *loadFlags) text(r *load.Result) string {
 	if f.mode == "streams" { // all of them count, whenever they end
 		rate = ""
 	}
-	text := fmt.Sprintf("%d answers in %.1f s%s, %d failed; this program used %.2f s of CPU", r.Requests, r.Seconds, rate, r.Failed(), r.OwnCPUSeconds)
+	text := fmt.Sprintf("%d answers in %.1f s%s, %d failed; this program used %.2f s of CPU", r.Requests, r.Seconds,
+		rate, r.Failed(), r.OwnCPUSeconds)
 	if r.Tokens > 0 {
 		text += fmt.Sprintf("\n%d tokens (%.0f/s)", r.Tokens, float64(r.Tokens)/r.Seconds)
 	}
 	for _, q := range []struct {
 		name string
 		q    load.Quantiles
-	}{{"whole answer", r.Latency}, {"first token", r.TTFT}, {"token, from sending", r.Token}, {"sent late by", r.Late}} {
+	}{{"whole answer", r.Latency}, {"first token", r.TTFT}, {"token, from sending", r.Token},
+		{"sent late by", r.Late}} {
 		if q.q.Count > 0 {
-			text += fmt.Sprintf("\n%-20s p50 %.3f  p90 %.3f  p99 %.3f  max %.3f ms", q.name, q.q.P50*1e3, q.q.P90*1e3, q.q.P99*1e3, q.q.Max*1e3)
+			text += fmt.Sprintf("\n%-20s p50 %.3f  p90 %.3f  p99 %.3f  max %.3f ms", q.name, q.q.P50*1e3, q.q.P90*1e3,
+				q.q.P99*1e3, q.q.Max*1e3)
 		}
 	}
 	return text

@@ -55,7 +55,8 @@ func TestBenchLoadSaysWhatFailed(t *testing.T) {
 	}
 	want(t, hintOf(err), "\"other\" was asked for", "--model", "/v1/models lists served")
 	_, err = ctl(t, nil, append(args, "http://127.0.0.1:1")...)
-	if err == nil || !strings.Contains(err.Error(), "nothing was measured: ") || !strings.Contains(err.Error(), "127.0.0.1:1: connect") {
+	if err == nil || !strings.Contains(err.Error(), "nothing was measured: ") ||
+		!strings.Contains(err.Error(), "127.0.0.1:1: connect") {
 		t.Error(err)
 	}
 }
@@ -66,14 +67,17 @@ func TestStreamsThatEndTooSoon(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer e.Close()
-	out, err := ctl(t, nil, "bench", "load", "streams", "--streams", "2", "--pace", "0s", "--ramp", "0s", "--warmup", "2s", "--url", e.URL())
+	out, err := ctl(t, nil, "bench", "load", "streams", "--streams", "2", "--pace", "0s", "--ramp", "0s", "--warmup",
+		"2s", "--url", e.URL())
 	if err == nil || !strings.Contains(err.Error(), "nothing was answered within the measured time") || out != "" {
 		t.Errorf("%v\n%s", err, out)
 	}
-	if _, err := ctl(t, nil, "bench", "engine", "--listen", "foo"); err == nil || strings.Contains(err.Error(), "\n") || !strings.Contains(err.Error(), "HOST:PORT, with --listen") {
+	if _, err := ctl(t, nil, "bench", "engine", "--listen", "foo"); err == nil || strings.Contains(err.Error(), "\n") ||
+		!strings.Contains(err.Error(), "HOST:PORT, with --listen") {
 		t.Error(err)
 	}
-	if _, err := ctl(t, nil, "bench", "engine", "--listen", e.Addr()); err == nil || !strings.Contains(err.Error(), "the port is in use") {
+	if _, err := ctl(t, nil, "bench", "engine", "--listen", e.Addr()); err == nil ||
+		!strings.Contains(err.Error(), "the port is in use") {
 		t.Error(err)
 	}
 }

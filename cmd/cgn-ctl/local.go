@@ -116,7 +116,8 @@ func (l *local) reserveRouters() (reserved []net.Listener, err error) {
 			}
 			reserved = append(reserved, ln)
 			if i == 0 && !want.given && ln.Addr().String() != addr {
-				l.notes = append(l.notes, fmt.Sprintf("%s is in use%s: %s took %s instead", addr, listen.ByHolder(addr), want.flag, ln.Addr()))
+				l.notes = append(l.notes, fmt.Sprintf("%s is in use%s: %s took %s instead", addr, listen.ByHolder(addr),
+					want.flag, ln.Addr()))
 			}
 		}
 		l.routers = append(l.routers, routerAt{settled(f.listen, reserved[2*i]), settled(f.admin, reserved[2*i+1])})
@@ -157,30 +158,36 @@ func (l *local) startEtcd(ctx context.Context) error {
 	busy := errors.Is(err, syscall.EADDRINUSE)
 	if busy && !fixed {
 		if s, err = etcdserver.StartContext(ctx, dir, "127.0.0.1:0"); err == nil {
-			l.notes = append(l.notes, fmt.Sprintf("%s is in use%s: etcd took %s instead, and agents that are not started here find the fleet there only.\n"+
-				"      Give them --etcd %s, or --etcd-listen here for a port that stays", at, listen.ByHolder(at), s.Endpoint(), s.Endpoint()))
+			l.notes = append(l.notes,
+				fmt.Sprintf("%s is in use%s: etcd took %s instead, and agents that are not started here find the "+
+					"fleet there only.\n"+
+					"      Give them --etcd %s, or --etcd-listen here for a port that stays", at, listen.ByHolder(at),
+					s.Endpoint(), s.Endpoint()))
 		}
 	}
 	switch {
 	case busy && fixed:
-		err = hinted{fmt.Errorf("--etcd-listen %s: the port is in use%s", at, listen.ByHolder(at)), "stop that program, or give another address with --etcd-listen"}
+		err = hinted{fmt.Errorf("--etcd-listen %s: the port is in use%s", at, listen.ByHolder(at)),
+			"stop that program, or give another address with --etcd-listen"}
 	case err == nil || ctx.Err() != nil || errors.Is(err, etcdserver.ErrFiles):
 	case l.flags.data != "":
-		err = hinted{err, "its log is " + filepath.Join(dir, "etcd.log") + "; what is there is only a fleet's live state: remove " + dir + " to begin with an empty one"}
+		err = hinted{err, "its log is " + filepath.Join(dir, "etcd.log") + "; what is there is only a fleet's live " +
+			"state: remove " + dir + " to begin with an empty one"}
 	}
 	if err != nil {
 		return err
 	}
 	l.etcd = s.Endpoint()
-	l.parts.run(part{Name: "etcd", Where: s.Endpoint(), What: "fleet state in " + dir}, func(drain, _ context.Context) error {
-		defer s.Close()
-		select {
-		case err := <-s.Err():
-			return err
-		case <-drain.Done():
-			return nil
-		}
-	})
+	l.parts.run(part{Name: "etcd", Where: s.Endpoint(), What: "fleet state in " + dir},
+		func(drain, _ context.Context) error {
+			defer s.Close()
+			select {
+			case err := <-s.Err():
+				return err
+			case <-drain.Done():
+				return nil
+			}
+		})
 	return nil
 }
 
@@ -199,7 +206,8 @@ func (l *local) startNode(i int) error {
 	what := ""
 	if l.flags.model != "" {
 		c.Agent.NodeID = fmt.Sprintf("llama-%d", i)
-		c.Engine.Kind, c.Engine.Model, c.Engine.Models = agentengine.LlamaCPP, l.flags.model, []string{l.flags.modelName()}
+		c.Engine.Kind, c.Engine.Model, c.Engine.Models = agentengine.LlamaCPP, l.flags.model,
+			[]string{l.flags.modelName()}
 		c.Engine.Args = []string{"--alias", l.flags.modelName()}
 		what = "llama-server with " + l.flags.model
 	} else {
@@ -218,7 +226,8 @@ func (l *local) startNode(i int) error {
 	}
 	address := a.Nodes()[0].Address
 	l.nodes = append(l.nodes, nodeAt{c.Agent.NodeID, address, what})
-	l.parts.run(part{Name: fmt.Sprintf("agent-%d", i), Where: address, What: fmt.Sprintf("node %s, front of the %s", c.Agent.NodeID, what)}, a.Run)
+	l.parts.run(part{Name: fmt.Sprintf("agent-%d", i), Where: address, What: fmt.Sprintf("node %s, front of the %s",
+		c.Agent.NodeID, what)}, a.Run)
 	return nil
 }
 

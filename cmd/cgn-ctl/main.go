@@ -53,9 +53,10 @@ type app struct {
 func newRoot(out, errOut io.Writer, getenv func(string) string) *cobra.Command {
 	a := &app{out: out, err: errOut}
 	root := &cobra.Command{
-		Use:               "cgn-ctl",
-		Short:             "Run, look into and steer a Cognitora fleet",
-		Long:              "Run, look into and steer a Cognitora fleet. The exit status is 1 after a failure, and 2 where flags or arguments are not understood.",
+		Use:   "cgn-ctl",
+		Short: "Run, look into and steer a Cognitora fleet",
+		Long: "Run, look into and steer a Cognitora fleet. The exit status is 1 after a failure, and 2 " +
+			"where flags or arguments are not understood.",
 		Version:           buildinfo.String(),
 		SilenceErrors:     true,
 		SilenceUsage:      true,
@@ -70,7 +71,8 @@ func newRoot(out, errOut io.Writer, getenv func(string) string) *cobra.Command {
 	flags := root.PersistentFlags()
 	flags.StringVarP(&a.output, "output", "o", "table", "how results are written: table or json")
 	root.AddCommand(newUp(a), newRoute(a, getenv), newTop(a, getenv), newCluster(a, getenv),
-		newKV(a, getenv), newRDMA(a, getenv), newPKI(a), newBPF(a), newSim(a), newBench(a), newReference(a), newVersion(a))
+		newKV(a, getenv), newRDMA(a, getenv), newPKI(a), newBPF(a), newSim(a), newBench(a), newReference(a),
+		newVersion(a))
 	root.SetHelpCommand(newHelp(root))
 	return root
 }
@@ -85,7 +87,9 @@ func (a *app) check() error {
 // group is a command that only holds others. An unknown one is an error, and
 // cobra names what was probably meant.
 func group(use, short string, commands ...*cobra.Command) *cobra.Command {
-	c := &cobra.Command{Use: use, Short: short, Args: cobra.NoArgs, RunE: func(c *cobra.Command, _ []string) error { return c.Help() }}
+	c := &cobra.Command{Use: use, Short: short, Args: cobra.NoArgs, RunE: func(c *cobra.Command, _ []string) error {
+		return c.Help()
+	}}
 	c.AddCommand(commands...)
 	return c
 }

@@ -51,7 +51,8 @@ func (r *nodeRow) pathCell() string {
 	p := r.Router.Path
 	var parts []string
 	if p.RTTMs != nil && p.RTTAgeMs != nil {
-		parts = append(parts, fmt.Sprintf("rtt %s ms (%s)", digits(*p.RTTMs), (time.Duration(*p.RTTAgeMs)*time.Millisecond).Round(100*time.Millisecond)))
+		parts = append(parts, fmt.Sprintf("rtt %s ms (%s)", digits(*p.RTTMs),
+			(time.Duration(*p.RTTAgeMs)*time.Millisecond).Round(100*time.Millisecond)))
 	}
 	if p.Retransmitted != nil {
 		parts = append(parts, digits(1e6**p.Retransmitted)+" ppm again")

@@ -18,7 +18,8 @@ import (
 func largeHost(from int) (k *kernel, counts []int64) {
 	k = &kernel{RunDelay: bpf.Histogram{Count: 5}}
 	for i := range 128 {
-		k.CPUs = append(k.CPUs, bpf.CPU{ID: i, Busy: time.Duration(from+i) * time.Second, Idle: 200 * time.Second, Switches: uint64(from + i)})
+		k.CPUs = append(k.CPUs, bpf.CPU{ID: i, Busy: time.Duration(from+i) * time.Second, Idle: 200 * time.Second,
+			Switches: uint64(from + i)})
 	}
 	port := kernelPort{Port: bpf.Port{Port: 8000}}
 	peer := bpf.Peer{Addr: netip.MustParseAddrPort("10.1.2.3:8000")}
@@ -60,7 +61,8 @@ func TestBPFShowsAll(t *testing.T) {
 	i := 0
 	for n, of := range []any{bpf.Sockets{}, bpf.Tokens{}, bpf.Sockets{}} {
 		for _, f := range reflect.VisibleFields(reflect.TypeOf(of)) {
-			if shown := regexp.MustCompile(fmt.Sprintf(`\b%d(ms| B|B/s|B|\b)`, counts[i])); !derived[f.Name] && (n > 0 || !ofAttempts[f.Name]) && !shown.MatchString(below) {
+			if shown := regexp.MustCompile(fmt.Sprintf(`\b%d(ms| B|B/s|B|\b)`, counts[i])); !derived[f.Name] &&
+				(n > 0 || !ofAttempts[f.Name]) && !shown.MatchString(below) {
 				t.Errorf("%T.%s, %d, is not in\n%s", of, f.Name, counts[i], below)
 			}
 			i++
@@ -69,7 +71,8 @@ func TestBPFShowsAll(t *testing.T) {
 }
 
 // figuresOfNow are not counts: they are as they are.
-var figuresOfNow = map[string]bool{"Established": true, "RTT": true, "RTTMin": true, "DeliveryRate": true, "RTTMean": true}
+var figuresOfNow = map[string]bool{"Established": true, "RTT": true, "RTTMin": true, "DeliveryRate": true,
+	"RTTMean": true}
 
 // TestBPFSince: of each count, what two looks have between them is left.
 func TestBPFSince(t *testing.T) {
@@ -89,7 +92,8 @@ func TestBPFSince(t *testing.T) {
 	if d.CPUs[5].Busy != 2000*time.Second || d.CPUs[5].Switches != 2000 {
 		t.Errorf("CPU: %+v", d.CPUs[5])
 	}
-	if anew := before.since(now); !reflect.DeepEqual(anew.CPUs, before.CPUs) || !reflect.DeepEqual(anew.Ports, before.Ports) || !reflect.DeepEqual(anew.Peers, before.Peers) {
+	if anew := before.since(now); !reflect.DeepEqual(anew.CPUs, before.CPUs) ||
+		!reflect.DeepEqual(anew.Ports, before.Ports) || !reflect.DeepEqual(anew.Peers, before.Peers) {
 		t.Errorf("what was made anew does not count from its beginning: %+v", anew.CPUs[5])
 	}
 }
@@ -138,7 +142,8 @@ func TestPicturesFit(t *testing.T) {
 				said, _ = strconv.Atoi(m[1])
 			}
 			if cpus+said != len(k.CPUs) {
-				t.Fatalf("%d x %d: %d CPUs are shown and %d left out, of %d:\n%s", columns, rows, cpus, said, len(k.CPUs), strings.Join(lines, "\n"))
+				t.Fatalf("%d x %d: %d CPUs are shown and %d left out, of %d:\n%s", columns, rows, cpus, said,
+					len(k.CPUs), strings.Join(lines, "\n"))
 			}
 		}
 	}

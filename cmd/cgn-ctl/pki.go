@@ -21,9 +21,11 @@ func newPKI(a *app) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "bootstrap",
 		Short: "Make a private CA and one certificate per role",
-		Long: "Writes ca.crt, ca.key and <role>.crt, <role>.key. A CA that is already in the directory signs the new\n" +
+		Long: "Writes ca.crt, ca.key and <role>.crt, <role>.key. A CA that is already in the directory signs " +
+			"the new\n" +
 			"certificates and is never replaced, so a second call for other hosts or roles extends a fleet.\n\n" +
-			"Each program gets ca.crt and the pair of its role, and nothing else; ca.key stays with whoever makes certificates.",
+			"Each program gets ca.crt and the pair of its role, and nothing else; ca.key stays with whoever makes " +
+			"certificates.",
 		Example: "  cgn-ctl pki bootstrap --dir pki --host gpu1.example,10.0.0.1",
 		Args:    cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
@@ -38,7 +40,8 @@ func newPKI(a *app) *cobra.Command {
 		all = append(all, string(r))
 	}
 	c.Flags().StringVar(&dir, "dir", "pki", "directory to write to; made with mode 0700")
-	c.Flags().StringSliceVar(&o.Hosts, "host", nil, "DNS names and addresses the certificates are for (default localhost, 127.0.0.1, ::1)")
+	c.Flags().StringSliceVar(&o.Hosts, "host", nil, "DNS names and addresses the certificates are for (default "+
+		"localhost, 127.0.0.1, ::1)")
 	c.Flags().StringSliceVar(&roles, "role", all, "roles to make certificates for")
 	o.Lifetime = pki.DefaultLifetime
 	c.Flags().Var((*days)(&o.Lifetime), "lifetime", "how long the certificates are valid: days like 397d, or 12h")
@@ -72,7 +75,8 @@ type madeFiles struct {
 
 // settingsOf says which settings of a role's program the files are for.
 var settingsOf = map[string]string{
-	string(pki.Router):   "every cgn-router host: upstream_tls.ca, .cert and .key, with which it shows itself to agents; etcd.* and tls.* likewise",
+	string(pki.Router): "every cgn-router host: upstream_tls.ca, .cert and .key, with which it shows itself to " +
+		"agents; etcd.* and tls.* likewise",
 	string(pki.Agent):    "every cgn-agent host: tls.ca, .cert and .key, with which it serves routers; etcd.* likewise",
 	string(pki.KVCached): "every cgn-kvcached host: with it, cache daemons show themselves to each other",
 	string(pki.Ctl):      "whoever runs cgn-ctl: --etcd-ca, --etcd-cert and --etcd-key",
@@ -85,7 +89,8 @@ func writeMade(t *table, dir string, rows []madeFiles, lifetime string) {
 		t.row(r.Role, r.Cert, r.Key, lifetime)
 	}
 	ca, key := filepath.Join(dir, "ca.crt"), filepath.Join(dir, "ca.key")
-	t.line(fmt.Sprintf("\nThe CA that signed them is %s; its key, %s, signs further ones: keep it, and off the hosts.", ca, key))
+	t.line(fmt.Sprintf("\nThe CA that signed them is %s; its key, %s, signs further ones: keep it, and off the hosts.",
+		ca, key))
 	t.line("\nCopy " + ca + " and a role's two files to")
 	for _, r := range rows {
 		t.line("  " + r.Role + ": " + settingsOf[r.Role])

@@ -42,7 +42,8 @@ func newPKIJoin(a *app) *cobra.Command {
 		},
 	}
 	c.Flags().StringVar(&dir, "dir", "pki", "directory for keys and certificates; made with mode 0700")
-	c.Flags().StringSliceVar(&o.Hosts, "host", nil, "DNS names and addresses of the new host (default localhost, 127.0.0.1, ::1)")
+	c.Flags().StringSliceVar(&o.Hosts, "host", nil, "DNS names and addresses of the new host (default localhost, "+
+		"127.0.0.1, ::1)")
 	c.Flags().StringSliceVar(&roles, "role", []string{string(pki.Agent)}, "roles of the new host")
 	c.Flags().StringVar(&signed, "signed", "", "answer of sign to take in; - is standard input")
 	c.Flags().BoolVar(&o.Force, "force", false, "ask for certificates that are there already")
@@ -76,7 +77,8 @@ func newPKISign(a *app) *cobra.Command {
 		},
 	}
 	c.Flags().StringVar(&dir, "dir", "pki", "directory with ca.crt and ca.key")
-	c.Flags().StringSliceVar(&roles, "role", []string{string(pki.Agent)}, "roles that the host may have; a request for any other is refused")
+	c.Flags().StringSliceVar(&roles, "role", []string{string(pki.Agent)},
+		"roles that the host may have; a request for any other is refused")
 	o.Lifetime = pki.DefaultLifetime
 	c.Flags().Var((*days)(&o.Lifetime), "lifetime", "how long the certificates are valid: days like 397d, or 12h")
 	return c

@@ -23,7 +23,8 @@ func reserve(flag, addr string, fixed bool) (net.Listener, error) {
 			"stop that program, or give another address with " + flag}
 	}
 	if err != nil {
-		return nil, hinted{fmt.Errorf("%s %s: %w", flag, addr, err), "give an address of this machine with " + flag + " HOST:PORT"}
+		return nil, hinted{fmt.Errorf("%s %s: %w", flag, addr, err),
+			"give an address of this machine with " + flag + " HOST:PORT"}
 	}
 	return ln, nil
 }

@@ -28,14 +28,17 @@ func newRDMA(a *app, getenv func(string) string) *cobra.Command {
 	r := &rdmaHost{kv: &kv{app: a}}
 	c := group("rdma", "Look at this host's RDMA devices, say what they lack, and have a cache let go of one",
 		newRDMADevices(r), newRDMACheck(r), newRDMARelease(r))
-	c.Long = "devices and check look at the host below --root. check also asks the cache daemon at --sock, and release asks it to act: the one of this host, unless\n" +
+	c.Long = "devices and check look at the host below --root. check also asks the cache daemon at --sock, and " +
+		"release asks it to act: the one of this host, unless\n" +
 		"--address gives another, whose devices are those of the host that it is on."
 	r.flags(c.PersistentFlags(), getenv)
-	c.PersistentFlags().StringVar(&r.root, "root", "/", "folder with the host's sys, proc and dev, such as /host in a container")
+	c.PersistentFlags().StringVar(&r.root, "root", "/", "folder with the host's sys, proc and dev, such as /host in "+
+		"a container")
 	return c
 }
 
-const rootHint = "give the folder with the host's sys, proc and dev, such as /host in a container; without --root it is /"
+const rootHint = "give the folder with the host's sys, proc and dev, such as /host in a container; without --root " +
+	"it is /"
 
 // rooted says why there is nothing to look at below --root.
 func (r *rdmaHost) rooted() error {
@@ -49,7 +52,8 @@ func (r *rdmaHost) rooted() error {
 		}
 	}
 	if len(missing) > 0 {
-		return hinted{fmt.Errorf("--root %s has no %s: is it the host's root?", r.root, strings.Join(missing, " and ")), rootHint}
+		return hinted{fmt.Errorf("--root %s has no %s: is it the host's root?", r.root, strings.Join(missing, " and ")),
+			rootHint}
 	}
 	return nil
 }
@@ -57,9 +61,12 @@ func (r *rdmaHost) rooted() error {
 func newRDMADevices(r *rdmaHost) *cobra.Command {
 	return &cobra.Command{
 		Use: "devices", Short: "List RDMA devices with their ports, addresses and drivers", Args: cobra.NoArgs,
-		Long: "Lists the RDMA devices that the kernel has, a line for each port. NETDEV is the network interface that it shares its link with, MTU that\n" +
-			"interface's, ADDRESS the one that other hosts would reach the port by: of its GIDs of type RoCE v2 an IPv4 address before a global one of\n" +
-			"IPv6, and both before a link-local one. NUMA is the node of the host that the card is next to. -o json has all GIDs.",
+		Long: "Lists the RDMA devices that the kernel has, a line for each port. NETDEV is the network interface " +
+			"that it shares its link with, MTU that\n" +
+			"interface's, ADDRESS the one that other hosts would reach the port by: of its GIDs of type RoCE v2 an " +
+			"IPv4 address before a global one of\n" +
+			"IPv6, and both before a link-local one. NUMA is the node of the host that the card is next to. -o json " +
+			"has all GIDs.",
 		Example: "  cgn-ctl rdma devices\n  cgn-ctl rdma devices -o json",
 		RunE: func(*cobra.Command, []string) error {
 			if err := r.rooted(); err != nil {
@@ -99,7 +106,8 @@ func writeDevices(t *table, all []devices.Device) {
 			if p.MTU > 0 {
 				mtu = fmt.Sprint(p.MTU)
 			}
-			t.row(d.Name, p.Number, dash(p.State), dash(p.LinkLayer), p.Rate, netdev, mtu, address, numa, dash(d.Driver), dash(d.Firmware))
+			t.row(d.Name, p.Number, dash(p.State), dash(p.LinkLayer), p.Rate, netdev, mtu, address, numa,
+				dash(d.Driver), dash(d.Firmware))
 		}
 	}
 }
@@ -118,27 +126,39 @@ func newRDMACheck(r *rdmaHost) *cobra.Command {
 	var arena config.Size
 	var pid int
 	c := &cobra.Command{
-		Use: "check", Short: "Say which RDMA ports can be used and, where one cannot, exactly why and what to do", Args: cobra.NoArgs,
-		Long: "Looks at each port of each RDMA device, and fails if none can be used. A cache reads other hosts' memory over ports that are active, have an\n" +
-			"address of RoCE v2 and a device file that may be opened, and if it may lock all of its arena in memory (memlock). Each device of a daemon\n" +
+		Use: "check", Short: "Say which RDMA ports can be used and, where one cannot, exactly why and what to do",
+		Args: cobra.NoArgs,
+		Long: "Looks at each port of each RDMA device, and fails if none can be used. A cache reads other hosts' " +
+			"memory over ports that are active, have an\n" +
+			"address of RoCE v2 and a device file that may be opened, and if it may lock all of its arena in memory " +
+			"(memlock). Each device of a daemon\n" +
 			"locks the arena once more: with two, --arena takes twice its size.\n\n" +
-			"The limit of locked memory is that of the process --pid; without it, of the cgn-kvcached that listens on the socket; without that, and with --root or\n" +
-			"--address, of this very command (DIR/proc/self), which says little of a daemon that systemd starts, and is said. Whether a device file may be opened is asked with the rights of this command.\n" +
-			"The daemon, with --address that of another host perhaps, is also asked what it makes of its devices. -o json: memlock is that limit in bytes, -1 for none; daemon is null where nobody answers.",
-		Example: "  cgn-ctl rdma check --arena 64GiB\n  sudo -u cognitora cgn-ctl rdma check --pid $(pidof cgn-kvcached) -o json",
-		RunE:    func(c *cobra.Command, _ []string) error { return r.check(c.Context(), uint64(arena), pid) },
+			"The limit of locked memory is that of the process --pid; without it, of the cgn-kvcached that listens " +
+			"on the socket; without that, and with --root or\n" +
+			"--address, of this very command (DIR/proc/self), which says little of a daemon that systemd starts, and " +
+			"is said. Whether a device file may be opened is asked with the rights of this command.\n" +
+			"The daemon, with --address that of another host perhaps, is also asked what it makes of its devices. -o " +
+			"json: memlock is that limit in bytes, -1 for none; daemon is null where nobody answers.",
+		Example: "  cgn-ctl rdma check --arena 64GiB\n  sudo -u cognitora cgn-ctl rdma check --pid $(pidof " +
+			"cgn-kvcached) -o json",
+		RunE: func(c *cobra.Command, _ []string) error { return r.check(c.Context(), uint64(arena), pid) },
 	}
-	c.Flags().Var(textFlag{&arena, "size"}, "arena", "bytes that the cache registers with a device, as its --ram, such as 64GiB")
-	c.Flags().IntVar(&pid, "pid", 0, "process whose limit of locked memory counts; 0: the cache that listens on the socket, else this one")
+	c.Flags().Var(textFlag{&arena, "size"}, "arena", "bytes that the cache registers with a device, as its --ram, "+
+		"such as 64GiB")
+	c.Flags().IntVar(&pid, "pid", 0, "process whose limit of locked memory counts; 0: the cache that listens on the "+
+		"socket, else this one")
 	return c
 }
 
 func newRDMARelease(r *rdmaHost) *cobra.Command {
 	return &cobra.Command{
-		Use: "release DEV", Short: "Have the cache daemon close an RDMA device, so that it can be taken away", Args: oneArgument("DEV"),
-		Long: "Asks the cgn-kvcached at --sock, which is this host's, or the one at --address, whatever host that is on, to close its context of a device,\n" +
+		Use: "release DEV", Short: "Have the cache daemon close an RDMA device, so that it can be taken away",
+		Args: oneArgument("DEV"),
+		Long: "Asks the cgn-kvcached at --sock, which is this host's, or the one at --address, whatever host that is " +
+			"on, to close its context of a device,\n" +
 			"and returns when that is done: what is under way over it ends, and\n" +
-			"blocks come over QUIC from then on. A device that is not open counts as closed, and that is said. Without that the kernel may wait for the daemon for ever: rdma link delete of a soft-RoCE device on\n" +
+			"blocks come over QUIC from then on. A device that is not open counts as closed, and that is said. " +
+			"Without that the kernel may wait for the daemon for ever: rdma link delete of a soft-RoCE device on\n" +
 			"Linux 6.1 does. The daemon opens a device of that name again once the kernel has it anew.",
 		Example: "  cgn-ctl rdma release rxe0 && rdma link delete rxe0",
 		RunE:    func(c *cobra.Command, args []string) error { return r.release(c.Context(), args[0]) },
@@ -168,11 +188,14 @@ func (r *rdmaHost) release(ctx context.Context, device string) error {
 			v := &rdmaReleased{device, done.Pairs, !done.WasNotOpen, r.daemon()}
 			return r.show(v, v.write)
 		case code == codes.NotFound:
-			return hinted{errors.New(status.Convert(err).Message()), "cgn-ctl kv peers lists the devices that the daemon uses, cgn-ctl rdma devices those of the host"}
+			return hinted{errors.New(status.Convert(err).Message()),
+				"cgn-ctl kv peers lists the devices that the daemon uses, cgn-ctl rdma devices those of the host"}
 		case code == codes.DeadlineExceeded && ctx.Err() == nil: // the daemon says so
-			return hinted{errors.New(status.Convert(err).Message()), "nothing new goes over it; ask again, and cgn-ctl kv peers says when it is closed"}
+			return hinted{errors.New(status.Convert(err).Message()),
+				"nothing new goes over it; ask again, and cgn-ctl kv peers says when it is closed"}
 		case code == codes.Unimplemented:
-			return hinted{fmt.Errorf("this cache daemon has no device %s to close", device), "only a cgn-kvcached that knows RDMA has: make build-rdma makes it"}
+			return hinted{fmt.Errorf("this cache daemon has no device %s to close", device),
+				"only a cgn-kvcached that knows RDMA has: make build-rdma makes it"}
 		}
 		return err
 	})

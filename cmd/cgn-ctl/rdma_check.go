@@ -41,7 +41,8 @@ func (r *rdmaHost) check(ctx context.Context, arena uint64, pid int) error {
 	if pid == 0 && r.root == "/" && r.address == "" {
 		pid = listener(r.path())
 	}
-	v := rdmaChecked{Report: devices.Check(devices.Options{Root: r.root, Arena: arena, PID: pid}), PID: pid, asked: r.daemon()}
+	v := rdmaChecked{Report: devices.Check(devices.Options{Root: r.root, Arena: arena, PID: pid}), PID: pid,
+		asked: r.daemon()}
 	ctx, cancel := context.WithTimeout(ctx, rdmaDaemonWait)
 	defer cancel()
 	v.daemon = r.call(ctx, func(ctx context.Context, client pb.KvClient) error {
@@ -58,7 +59,8 @@ func (r *rdmaHost) check(ctx context.Context, arena uint64, pid int) error {
 		return err
 	}
 	if !v.Usable {
-		return hinted{errors.New("no RDMA device of this host can be used"), "a cache without one moves blocks over QUIC, as do all towards it"}
+		return hinted{errors.New("no RDMA device of this host can be used"),
+			"a cache without one moves blocks over QUIC, as do all towards it"}
 	}
 	return nil
 }
@@ -72,7 +74,8 @@ func (r *rdmaHost) whoseLimit() string {
 	case r.root != "/":
 		why = "whose process is not looked for below --root, where it may have another number"
 	}
-	return fmt.Sprintf("note: the limit of locked memory is that of %s, not of %s, %s\n  give its process with --pid", filepath.Join(r.root, "proc/self"), r.daemon(), why)
+	return fmt.Sprintf("note: the limit of locked memory is that of %s, not of %s, %s\n  give its process with --pid",
+		filepath.Join(r.root, "proc/self"), r.daemon(), why)
 }
 
 // listener is the process that listens on a Unix socket; 0: nobody does, or it cannot be seen from
@@ -121,7 +124,8 @@ func (v *rdmaChecked) write(t *table) {
 	case v.daemon != nil:
 		texts = append(texts, fmt.Sprintf("not asked what it makes of them: %v", v.daemon))
 	case len(*v.Daemon) == 0:
-		texts = append(texts, v.asked+" is to use no device: its rdma.devices is empty, or it knows no other cache (etcd.endpoints, quic.listen)")
+		texts = append(texts, v.asked+" is to use no device: its rdma.devices is empty, or it knows no other cache "+
+			"(etcd.endpoints, quic.listen)")
 	default:
 		texts = append(texts, "as "+v.asked+" has its devices:")
 	}

@@ -24,10 +24,14 @@ func rdmaTree(t *testing.T) string {
 	root := t.TempDir()
 	device, verbs := "/sys/devices/virtual/infiniband/rxe0/", "/sys/devices/virtual/infiniband_verbs/uverbs0/"
 	for path, text := range map[string]string{
-		device + "parent": "eth0", device + "ports/1/state": "4: ACTIVE", device + "ports/1/phys_state": "5: LinkUp", device + "ports/1/link_layer": "Ethernet",
-		device + "ports/1/rate": "10 Gb/sec (1X FDR10)", device + "ports/1/gids/1": "0000:0000:0000:0000:0000:ffff:c000:0201",
-		device + "ports/1/gid_attrs/types/1": "RoCE v2", device + "ports/1/gid_attrs/ndevs/1": "eth0", verbs + "ibdev": "rxe0",
-		"/sys/class/net/eth0/mtu": "9000", "/dev/infiniband/uverbs0": "", "/proc/self/limits": "Max locked memory         8388608              8388608              bytes",
+		device + "parent": "eth0", device + "ports/1/state": "4: ACTIVE", device + "ports/1/phys_state": "5: LinkUp",
+		device + "ports/1/link_layer":        "Ethernet",
+		device + "ports/1/rate":              "10 Gb/sec (1X FDR10)",
+		device + "ports/1/gids/1":            "0000:0000:0000:0000:0000:ffff:c000:0201",
+		device + "ports/1/gid_attrs/types/1": "RoCE v2", device + "ports/1/gid_attrs/ndevs/1": "eth0",
+		verbs + "ibdev":           "rxe0",
+		"/sys/class/net/eth0/mtu": "9000", "/dev/infiniband/uverbs0": "",
+		"/proc/self/limits": "Max locked memory         8388608              8388608              bytes",
 	} {
 		at := filepath.Join(root, path)
 		if err := os.MkdirAll(filepath.Dir(at), 0o755); err != nil {
@@ -113,17 +117,20 @@ func TestRDMADevices(t *testing.T) {
 	if err != nil || json.Unmarshal([]byte(out), &all) != nil || len(all) != 1 || all[0]["driver"] != "rdma_rxe" {
 		t.Errorf("%v: %s", err, out)
 	}
-	if out, err = ctl(t, nil, "rdma", "devices", "--root", bareTree(t)); err != nil || !strings.Contains(out, "has no RDMA device") {
+	if out, err = ctl(t, nil, "rdma", "devices", "--root", bareTree(t)); err != nil ||
+		!strings.Contains(out, "has no RDMA device") {
 		t.Errorf("%v: %s", err, out)
 	}
 	if out, err = ctl(t, nil, "rdma", "devices", "--root", bareTree(t), "-o", "json"); err != nil || out != "[]\n" {
 		t.Errorf("%v: %s", err, out)
 	}
 	for _, what := range []string{"devices", "check"} {
-		if _, err = ctl(t, nil, "rdma", what, "--root", "/nonexist"); err == nil || !strings.Contains(err.Error(), "--root /nonexist: there is no such folder") {
+		if _, err = ctl(t, nil, "rdma", what, "--root", "/nonexist"); err == nil ||
+			!strings.Contains(err.Error(), "--root /nonexist: there is no such folder") {
 			t.Errorf("%s: %v", what, err)
 		}
-		if _, err = ctl(t, nil, "rdma", what, "--root", t.TempDir()); err == nil || !strings.Contains(err.Error(), "has no sys and proc: is it the host's root?") {
+		if _, err = ctl(t, nil, "rdma", what, "--root", t.TempDir()); err == nil ||
+			!strings.Contains(err.Error(), "has no sys and proc: is it the host's root?") {
 			t.Errorf("%s: %v", what, err)
 		}
 	}
@@ -132,10 +139,12 @@ func TestRDMADevices(t *testing.T) {
 	if err := os.RemoveAll(filepath.Join(root, "sys/devices/virtual/infiniband/rxe0/ports")); err != nil {
 		t.Fatal(err)
 	}
-	if out, err = ctl(t, nil, "rdma", "devices", "--root", root, "-o", "json"); err != nil || strings.Contains(out, "null") {
+	if out, err = ctl(t, nil, "rdma", "devices", "--root", root, "-o", "json"); err != nil ||
+		strings.Contains(out, "null") {
 		t.Errorf("%v: %s", err, out)
 	}
-	if out, _ = ctl(t, nil, "rdma", "check", "--root", root, "--arena", "1MiB"); !strings.Contains(out, "rxe0    -     no") || !strings.Contains(out, "rxe0 port -: the device has no port") {
+	if out, _ = ctl(t, nil, "rdma", "check", "--root", root, "--arena", "1MiB"); !strings.Contains(out,
+		"rxe0    -     no") || !strings.Contains(out, "rxe0 port -: the device has no port") {
 		t.Error(out)
 	}
 }
@@ -151,8 +160,10 @@ func TestRDMACheck(t *testing.T) {
 	if err == nil {
 		t.Error("an arena beyond the limit passes")
 	}
-	want(t, out, "PROBLEM: this process may lock 8 MiB, and the arena has 1 GiB", "LimitMEMLOCK=infinity", "1      memlock")
-	if out, _ = ctl(t, nobody, "rdma", "check", "--root", bareTree(t)); !strings.HasPrefix(out, "PROBLEM: no RDMA device") {
+	want(t, out, "PROBLEM: this process may lock 8 MiB, and the arena has 1 GiB", "LimitMEMLOCK=infinity",
+		"1      memlock")
+	if out, _ = ctl(t, nobody, "rdma", "check", "--root", bareTree(t)); !strings.HasPrefix(out,
+		"PROBLEM: no RDMA device") {
 		t.Errorf("%q", out)
 	}
 	out, err = ctl(t, nobody, "rdma", "check", "--root", bareTree(t), "-o", "json")
@@ -161,26 +172,32 @@ func TestRDMACheck(t *testing.T) {
 		Host   []struct{ Code string }
 		Daemon any
 	}
-	if err == nil || json.Unmarshal([]byte(out), &v) != nil || v.Usable || len(v.Host) == 0 || v.Host[0].Code != "no_device" || v.Daemon != nil {
+	if err == nil || json.Unmarshal([]byte(out), &v) != nil || v.Usable || len(v.Host) == 0 ||
+		v.Host[0].Code != "no_device" || v.Daemon != nil {
 		t.Errorf("%v: %s", err, out)
 	}
-	if _, err = ctl(t, nobody, "rdma", "check", "--arena", "much"); err == nil || !strings.Contains(err.Error(), "64GiB") {
+	if _, err = ctl(t, nobody, "rdma", "check", "--arena", "much"); err == nil ||
+		!strings.Contains(err.Error(), "64GiB") {
 		t.Error(err)
 	}
-	daemon := &laneServer{peers: &pb.PeersResponse{Devices: []*pb.RdmaDevice{{Name: "rxe0", State: pb.RdmaDevice_STATE_UNUSABLE, Why: "built without rdma"}}}}
+	daemon := &laneServer{peers: &pb.PeersResponse{Devices: []*pb.RdmaDevice{{Name: "rxe0",
+		State: pb.RdmaDevice_STATE_UNUSABLE, Why: "built without rdma"}}}}
 	sock := serveLanes(t, daemon)
 	out, err = ctl(t, map[string]string{envSock: sock}, "rdma", "check", "--root", root)
 	if err != nil {
 		t.Fatal(err)
 	}
 	want(t, out, "as the cache daemon at "+sock+" has its devices:", "unusable  built without rdma",
-		"note: the limit of locked memory is that of "+root+"/proc/self, not of the cache daemon at "+sock+", whose process is not looked for below --root")
+		"note: the limit of locked memory is that of "+root+"/proc/self, not of the cache daemon at "+sock+
+			", whose process is not looked for below --root")
 	for _, args := range [][]string{{"rdma", "release", "rxe0"}, {"rdma", "check", "--root", root}, {"kv", "peers"}} {
-		if _, err = ctl(t, nil, append(args, "--sock", sock, "--address", "127.0.0.1:1")...); err == nil || !strings.Contains(err.Error(), "--sock and --address both") {
+		if _, err = ctl(t, nil, append(args, "--sock", sock, "--address", "127.0.0.1:1")...); err == nil ||
+			!strings.Contains(err.Error(), "--sock and --address both") {
 			t.Error(args, err)
 		}
 	}
-	if _, err = ctl(t, map[string]string{envSock: sock}, "rdma", "release", "rxe0", "--address", "127.0.0.1:1"); err == nil || !strings.Contains(err.Error(), "needs --tls-ca") {
+	if _, err = ctl(t, map[string]string{envSock: sock}, "rdma", "release", "rxe0", "--address",
+		"127.0.0.1:1"); err == nil || !strings.Contains(err.Error(), "needs --tls-ca") {
 		t.Error(err)
 	}
 }
@@ -198,13 +215,15 @@ func TestListener(t *testing.T) {
 func TestRDMARelease(t *testing.T) {
 	env := map[string]string{envSock: serveLanes(t, &laneServer{})}
 	out, err := ctl(t, env, "rdma", "release", "rxe0")
-	if err != nil || !strings.Contains(out, "rxe0 is closed, and with it 3 queue pairs, by the cache daemon at "+env[envSock]) {
+	if err != nil || !strings.Contains(out, "rxe0 is closed, and with it 3 queue pairs, by the cache daemon at "+
+		env[envSock]) {
 		t.Errorf("%v: %s", err, out)
 	}
 	if out, err = ctl(t, env, "rdma", "release", "rxe1"); err != nil || !strings.Contains(out, "rxe1 was not open") {
 		t.Errorf("%v: %s", err, out)
 	}
-	if _, err = ctl(t, env, "rdma", "release", "busy"); err == nil || !strings.Contains(hintOf(err), "says when it is closed") {
+	if _, err = ctl(t, env, "rdma", "release", "busy"); err == nil ||
+		!strings.Contains(hintOf(err), "says when it is closed") {
 		t.Errorf("%v: %s", err, hintOf(err))
 	}
 	_, err = ctl(t, env, "rdma", "release", "mlx5_0")
@@ -212,10 +231,12 @@ func TestRDMARelease(t *testing.T) {
 		t.Errorf("%v: %s", err, hintOf(err))
 	}
 	env[envSock] = serveLanes(t, &pb.UnimplementedKvServer{})
-	if _, err = ctl(t, env, "rdma", "release", "rxe0"); err == nil || !strings.Contains(hintOf(err), "make build-rdma") {
+	if _, err = ctl(t, env, "rdma", "release", "rxe0"); err == nil ||
+		!strings.Contains(hintOf(err), "make build-rdma") {
 		t.Errorf("%v: %s", err, hintOf(err))
 	}
-	if _, err = ctl(t, env, "kv", "peers"); err == nil || !strings.Contains(err.Error(), "does not tell about its peers") {
+	if _, err = ctl(t, env, "kv", "peers"); err == nil ||
+		!strings.Contains(err.Error(), "does not tell about its peers") {
 		t.Error(err)
 	}
 }
@@ -224,32 +245,41 @@ func TestKVPeers(t *testing.T) {
 	srv := &laneServer{peers: &pb.PeersResponse{
 		Peers: []*pb.PeerPath{
 			{
-				Peer: "gpu2", Address: "10.0.0.2:7443", Wanted: "auto", Lane: "rdma", Pairs: 2, LeasesHeld: 5, LeasesGranted: 7,
+				Peer: "gpu2", Address: "10.0.0.2:7443", Wanted: "auto", Lane: "rdma", Pairs: 2, LeasesHeld: 5,
+				LeasesGranted: 7,
 				Lanes: []*pb.LaneUse{{Lane: "rdma", Operations: 9, Bytes: 9 << 20, Fallbacks: 61}, {
-					Lane: "quic", Operations: 3, Bytes: 4096, Errors: 52, LastError: "no answer in time", LastErrorUnixMs: time.Now().Add(-80 * time.Second).UnixMilli(),
+					Lane: "quic", Operations: 3, Bytes: 4096, Errors: 52, LastError: "no answer in time",
+					LastErrorUnixMs: time.Now().Add(-80 * time.Second).UnixMilli(),
 				}}, SilentSinceUnixMs: time.Now().Add(-70 * time.Second).UnixMilli(),
 			},
 			{
-				Peer: "gpu3", Address: "10.0.0.3:7443", Wanted: "auto", Lane: "quic", WhyNotRdma: "its address is in none of rdma.trusted_networks",
-				LastError: "probe: the other side does not answer", LastErrorUnixMs: time.Now().Add(-90 * time.Second).UnixMilli(),
+				Peer: "gpu3", Address: "10.0.0.3:7443", Wanted: "auto", Lane: "quic",
+				WhyNotRdma:      "its address is in none of rdma.trusted_networks",
+				LastError:       "probe: the other side does not answer",
+				LastErrorUnixMs: time.Now().Add(-90 * time.Second).UnixMilli(),
 			},
 		},
-		Devices: []*pb.RdmaDevice{{Name: "rxe0", State: pb.RdmaDevice_STATE_OPEN}, {Name: "rxe1", State: pb.RdmaDevice_STATE_RELEASED, Why: "cgn-ctl rdma release"}},
+		Devices: []*pb.RdmaDevice{{Name: "rxe0", State: pb.RdmaDevice_STATE_OPEN},
+			{Name: "rxe1", State: pb.RdmaDevice_STATE_RELEASED, Why: "cgn-ctl rdma release"}},
 	}}
 	env := map[string]string{envSock: serveLanes(t, srv)}
 	out, err := ctl(t, env, "kv", "peers")
 	if err != nil {
 		t.Fatal(err)
 	}
-	want(t, out, "9.0 MiB in 9", "4.0 KiB in 3", "gpu3: not over RDMA: its address is in none", "last error of RDMA, 1m3", "s ago: probe", "rxe1    released  cgn-ctl rdma release", "rxe0    open      -",
-		"  52  ", "  61  ", "silent for 1m1", "gpu2: last error over QUIC, 1m2", "s ago: no answer in time", "  answers  ")
+	want(t, out, "9.0 MiB in 9", "4.0 KiB in 3", "gpu3: not over RDMA: its address is in none",
+		"last error of RDMA, 1m3", "s ago: probe", "rxe1    released  cgn-ctl rdma release", "rxe0    open      -",
+		"  52  ", "  61  ", "silent for 1m1", "gpu2: last error over QUIC, 1m2", "s ago: no answer in time",
+		"  answers  ")
 	out, err = ctl(t, env, "kv", "peers", "-o", "json")
 	var v kvPeers
-	if err != nil || json.Unmarshal([]byte(out), &v) != nil || len(v.Peers) != 2 || v.Peers[0].Lanes["rdma"].Bytes != 9<<20 || v.Peers[1].WhyNotRDMA == "" || len(v.Devices) != 2 {
+	if err != nil || json.Unmarshal([]byte(out), &v) != nil || len(v.Peers) != 2 ||
+		v.Peers[0].Lanes["rdma"].Bytes != 9<<20 || v.Peers[1].WhyNotRDMA == "" || len(v.Devices) != 2 {
 		t.Errorf("%v: %s", err, out)
 	}
 	srv.peers = &pb.PeersResponse{Unknown: "etcd is away"}
-	if out, err = ctl(t, env, "kv", "peers"); err != nil || !strings.Contains(out, "not known yet: etcd is away") || strings.Contains(out, "knows no other") {
+	if out, err = ctl(t, env, "kv", "peers"); err != nil || !strings.Contains(out, "not known yet: etcd is away") ||
+		strings.Contains(out, "knows no other") {
 		t.Errorf("%v: %s", err, out)
 	}
 	srv.peers = &pb.PeersResponse{}
@@ -264,17 +294,20 @@ func TestWhyNotRDMAOnce(t *testing.T) {
 	const why = "no card is open here: mlx5_0: it is not there"
 	told := &pb.PeersResponse{}
 	for i := range 30 {
-		told.Peers = append(told.Peers, &pb.PeerPath{Peer: fmt.Sprint("gpu", i), Lane: "quic", WhyNotRdma: why, LastError: why, LastErrorUnixMs: time.Now().UnixMilli()})
+		told.Peers = append(told.Peers, &pb.PeerPath{Peer: fmt.Sprint("gpu", i), Lane: "quic", WhyNotRdma: why,
+			LastError: why, LastErrorUnixMs: time.Now().UnixMilli()})
 	}
 	told.Peers = append(told.Peers, &pb.PeerPath{
 		Peer: "lost", WhyNotRdma: "it was built without", SilentSinceUnixMs: time.Now().UnixMilli(),
-		Lanes: []*pb.LaneUse{{Lane: "tls", LastError: "certificate signed by unknown authority", LastErrorUnixMs: time.Now().UnixMilli()}},
+		Lanes: []*pb.LaneUse{{Lane: "tls", LastError: "certificate signed by unknown authority",
+			LastErrorUnixMs: time.Now().UnixMilli()}},
 	})
 	out, err := ctl(t, map[string]string{envSock: serveLanes(t, &laneServer{peers: told})}, "kv", "peers")
 	if err != nil || strings.Count(out, why) != 1 || strings.Contains(out, "built without") {
 		t.Errorf("%v: %s", err, out)
 	}
-	want(t, out, "\ngpu0, gpu1, gpu2, gpu3 and 26 more: not over RDMA: "+why, "lost: last error over TLS, 0s ago: certificate signed by unknown authority")
+	want(t, out, "\ngpu0, gpu1, gpu2, gpu3 and 26 more: not over RDMA: "+why,
+		"lost: last error over TLS, 0s ago: certificate signed by unknown authority")
 }
 
 // TestRDMADaemon asks a daemon that uses no device.
@@ -284,7 +317,8 @@ func TestRDMADaemon(t *testing.T) {
 	if out, err := ctl(t, env, "kv", "peers"); err != nil || !strings.Contains(out, "knows no other") {
 		t.Errorf("%v: %s", err, out)
 	}
-	if _, err := ctl(t, env, "rdma", "release", "rxe0"); err == nil || !strings.Contains(err.Error(), `does not use a device "rxe0"`) {
+	if _, err := ctl(t, env, "rdma", "release", "rxe0"); err == nil ||
+		!strings.Contains(err.Error(), `does not use a device "rxe0"`) {
 		t.Error(err)
 	}
 	out, err := ctl(t, env, "rdma", "check", "--root", rdmaTree(t))

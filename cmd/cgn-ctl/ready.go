@@ -69,7 +69,8 @@ func (l *local) missing(ctx context.Context, a *app) string {
 			reasons = append(reasons, p.Subject+": "+p.Reason)
 		}
 		if ready < max(len(l.nodes), 1) {
-			return fmt.Sprintf("router at %s has %d of %d nodes ready; %s", r.Listen, ready, max(len(l.nodes), 1), strings.Join(reasons, "; "))
+			return fmt.Sprintf("router at %s has %d of %d nodes ready; %s", r.Listen, ready, max(len(l.nodes), 1),
+				strings.Join(reasons, "; "))
 		}
 	}
 	if _, err := l.askReady(ctx, a); err != nil {
@@ -112,7 +113,8 @@ func (a *app) present(l *local) error {
 	if model == "" {
 		return errors.New("no engine names a model; give one with --backend URL,model=NAME")
 	}
-	s := summary{first.Listen, first.Admin, l.etcd, model, l.routers, l.nodes, l.cache, l.parts.list, l.dir, curl(first.Listen, model)}
+	s := summary{first.Listen, first.Admin, l.etcd, model, l.routers, l.nodes, l.cache, l.parts.list, l.dir,
+		curl(first.Listen, model)}
 	return a.show(s, func(t *table) { l.write(t, &s) })
 }
 

@@ -15,7 +15,8 @@ import (
 
 func newReference(a *app) *cobra.Command {
 	page := func(use, short string, write func(io.Writer) error) *cobra.Command {
-		return &cobra.Command{Use: use, Short: short, Args: cobra.NoArgs, RunE: func(*cobra.Command, []string) error { return write(a.out) }}
+		return &cobra.Command{Use: use, Short: short, Args: cobra.NoArgs,
+			RunE: func(*cobra.Command, []string) error { return write(a.out) }}
 	}
 	return group("reference", "Print what is generated from the code",
 		page("config", "Every setting of the daemons, as Markdown", writeConfigReference),
@@ -41,7 +42,8 @@ carry one (5s).
 
 // daemons are the configurations of the daemons, by name.
 func daemons() map[string]any {
-	return map[string]any{"cgn-router": &router.Config{}, "cgn-agent": &agent.Config{}, "cgn-kvcached": &kvcached.Config{}}
+	return map[string]any{"cgn-router": &router.Config{}, "cgn-agent": &agent.Config{},
+		"cgn-kvcached": &kvcached.Config{}}
 }
 
 func writeConfigReference(w io.Writer) error {

@@ -45,11 +45,13 @@ func newRoute(a *app, getenv func(string) string) *cobra.Command {
 		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			if !c.Flags().Changed("prompt") && !c.Flags().Changed("file") {
-				return hinted{errors.New("--prompt or --file is missing"), "for example: cgn-ctl route explain --prompt 'Why is the sky blue?'"}
+				return hinted{errors.New("--prompt or --file is missing"),
+					"for example: cgn-ctl route explain --prompt 'Why is the sky blue?'"}
 			}
 			for _, flag := range []string{"prompt", "model", "system"} {
 				if c.Flags().Changed(flag) && c.Flags().Changed("file") {
-					return hinted{fmt.Errorf("--%s and --file are both given; the file is the whole request", flag), "for example: cgn-ctl route explain --file body.json"}
+					return hinted{fmt.Errorf("--%s and --file are both given; the file is the whole request", flag),
+						"for example: cgn-ctl route explain --file body.json"}
 				}
 			}
 			return a.routeExplain(c, f)
@@ -60,7 +62,8 @@ func newRoute(a *app, getenv func(string) string) *cobra.Command {
 	c.Flags().StringVar(&f.system, "system", "", "text of a system message before it")
 	c.Flags().StringVar(&f.file, "file", "", "file with a whole request body, - for standard input")
 	c.Flags().StringVar(&f.model, "model", "", "model to ask for with --prompt (default: the router's first)")
-	c.Flags().StringVar(&f.api, "api", "chat", "API the body is for: chat, completions, embeddings, responses, messages")
+	c.Flags().StringVar(&f.api, "api", "chat", "API the body is for: chat, completions, embeddings, responses, "+
+		"messages")
 	return group("route", "Explain routing decisions", c)
 }
 
@@ -85,7 +88,8 @@ func (a *app) routeExplain(c *cobra.Command, f routeFlags) error {
 	if err := a.show(e, func(t *table) { writeExplanation(t, &e) }); err != nil || e.Winner != "" {
 		return err
 	}
-	return hinted{errors.New("no node can take this request now"), "the notes above say why; cgn-ctl top shows the nodes as they change"}
+	return hinted{errors.New("no node can take this request now"),
+		"the notes above say why; cgn-ctl top shows the nodes as they change"}
 }
 
 // body is the request to explain: the file as it is, or a chat or completion
@@ -111,7 +115,8 @@ func (f routeFlags) body(c *cobra.Command) (string, error) {
 	case "responses", "embeddings":
 		request["input"] = f.prompt
 	default:
-		return "", fmt.Errorf("--api %q: with --prompt it must be chat, completions, embeddings, responses or messages", f.api)
+		return "", fmt.Errorf("--api %q: with --prompt it must be chat, completions, embeddings, responses or messages",
+			f.api)
 	}
 	b, err := json.Marshal(request)
 	return string(b), err

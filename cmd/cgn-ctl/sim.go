@@ -55,11 +55,13 @@ func (a *app) sim(c *cobra.Command, cfg engine.Config) error {
 	e, err := engine.New(cfg)
 	if errors.Is(err, syscall.EADDRINUSE) {
 		if who := listen.ByHolder(strings.Replace(cfg.Addr, "unix:", "unix://", 1)); who != "" {
-			return fmt.Errorf("--listen %s: it is in use%s; stop that program, or give another address with --listen", cfg.Addr, who)
+			return fmt.Errorf("--listen %s: it is in use%s; stop that program, or give another address with --listen",
+				cfg.Addr, who)
 		}
 	}
 	if err != nil {
-		return hinted{err, "where it listens is said by --listen HOST:PORT, --kv-events and --kv-replay tcp://HOST:PORT; each must be free"}
+		return hinted{err, "where it listens is said by --listen HOST:PORT, --kv-events and --kv-replay " +
+			"tcp://HOST:PORT; each must be free"}
 	}
 	defer e.Close()
 	at := simAt{URL: e.URL()}
@@ -89,20 +91,27 @@ func simFlags(f *pflag.FlagSet, cfg *engine.Config) {
 	f.IntVar(&cfg.MaxSeqs, "max-seqs", 256, "sequences in a batch; others wait")
 	f.Float64Var(&cfg.PrefillTokensPerSecond, "prefill-rate", 20000, "prompt tokens per second, shared by the batch")
 	f.DurationVar(&cfg.DecodeStep, "decode-step", 0, "time of one decode step (default 15ms)")
-	f.DurationVar(&cfg.StepCPU, "step-cpu", 0, "CPU time of this host that each step takes, burned by one thread before the step's simulated time; a real engine's takes 1 to 5 ms")
+	f.DurationVar(&cfg.StepCPU, "step-cpu", 0, "CPU time of this host that each step takes, burned by one thread "+
+		"before the step's simulated time; a real engine's takes 1 to 5 ms")
 	f.Float64Var(&cfg.Speed, "speed", 1, "divides every simulated duration")
 	f.Uint64Var(&cfg.Seed, "seed", 0, "another, equally repeatable engine")
 	f.IntVar(&cfg.OutputTokens, "output-tokens", 32, "length of an answer without max_tokens")
-	f.BoolVar(&cfg.OmitCachedTokens, "omit-cached-tokens", false, "leave the cached-token count out, as vLLM does without --enable-prompt-tokens-details")
-	f.BoolVar(&cfg.RejectStreamOptions, "reject-stream-options", false, "answer 400 to stream_options, as older engines do")
+	f.BoolVar(&cfg.OmitCachedTokens, "omit-cached-tokens", false,
+		"leave the cached-token count out, as vLLM does without --enable-prompt-tokens-details")
+	f.BoolVar(&cfg.RejectStreamOptions, "reject-stream-options", false,
+		"answer 400 to stream_options, as older engines do")
 }
 
 func kvEventFlags(f *pflag.FlagSet, k *engine.KVEvents) {
-	f.StringVar(&k.Endpoint, "kv-events", "", "ZMQ address to publish KV events on, tcp://HOST:PORT or ipc://PATH; port 0 takes a free one")
-	f.StringVar((*string)(&k.Events), "kv-events-form", string(engine.EventMap), "map: events are maps with \"type\"; array: positional arrays, vLLM's older form")
-	f.StringVar((*string)(&k.Hashes), "kv-events-hashes", string(engine.HashInt), "int: block hashes are unsigned 64-bit integers; bytes: 32 bytes")
+	f.StringVar(&k.Endpoint, "kv-events", "", "ZMQ address to publish KV events on, tcp://HOST:PORT or ipc://PATH; "+
+		"port 0 takes a free one")
+	f.StringVar((*string)(&k.Events), "kv-events-form", string(engine.EventMap),
+		"map: events are maps with \"type\"; array: positional arrays, vLLM's older form")
+	f.StringVar((*string)(&k.Hashes), "kv-events-hashes", string(engine.HashInt),
+		"int: block hashes are unsigned 64-bit integers; bytes: 32 bytes")
 	f.StringVar(&k.Topic, "kv-events-topic", "", "first frame of each batch")
-	f.StringVar(&k.ReplayEndpoint, "kv-replay", "", "ZMQ address that answers requests for past batches; empty: no replay")
+	f.StringVar(&k.ReplayEndpoint, "kv-replay", "", "ZMQ address that answers requests for past batches; empty: "+
+		"no replay")
 	f.IntVar(&k.BufferSteps, "kv-replay-batches", 10000, "past batches kept for --kv-replay; the oldest leave")
 }
 
@@ -129,7 +138,8 @@ func checkSim(f *pflag.FlagSet, k *engine.KVEvents) error {
 	if k.Hashes != engine.HashInt && k.Hashes != engine.HashBytes {
 		return fmt.Errorf("--kv-events-hashes %q: must be int or bytes", k.Hashes)
 	}
-	for _, name := range []string{"kv-events-form", "kv-events-hashes", "kv-events-topic", "kv-replay", "kv-replay-batches"} {
+	for _, name := range []string{"kv-events-form", "kv-events-hashes", "kv-events-topic", "kv-replay",
+		"kv-replay-batches"} {
 		if f.Changed(name) && k.Endpoint == "" {
 			return fmt.Errorf("--%s needs --kv-events, the address that events are published on", name)
 		}

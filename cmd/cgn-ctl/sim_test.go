@@ -82,7 +82,8 @@ func TestSimPublishesKVEventsInBothForms(t *testing.T) {
 		"array": func(event any) any { return event.([]any)[0] },
 	} {
 		t.Run(form, func(t *testing.T) {
-			at := startSimCommand(t, "--kv-events", "tcp://127.0.0.1:0", "--kv-events-form", form, "--kv-events-topic", "kv",
+			at := startSimCommand(t, "--kv-events", "tcp://127.0.0.1:0", "--kv-events-form", form, "--kv-events-topic",
+				"kv",
 				"--kv-replay", "tcp://127.0.0.1:0", "--kv-replay-batches", "2")
 			if at.KVEvents == "" || at.KVReplay == "" {
 				t.Fatalf("%+v", at)
@@ -117,7 +118,8 @@ func TestSimNamesTheFlagThatCannotWork(t *testing.T) {
 		"--kv-events tcp://h:1 --kv-replay-batches 5":      "--kv-replay-batches needs --kv-replay",
 		"--kv-events tcp://127.0.0.1 --listen 127.0.0.1:0": "127.0.0.1",
 	} {
-		if _, err := ctl(t, nil, append([]string{"sim"}, strings.Fields(args)...)...); err == nil || !strings.Contains(err.Error(), want) {
+		if _, err := ctl(t, nil, append([]string{"sim"}, strings.Fields(args)...)...); err == nil ||
+			!strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v, want %q", args, err, want)
 		}
 	}

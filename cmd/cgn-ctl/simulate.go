@@ -29,16 +29,22 @@ func newBenchCluster(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "cluster",
 		Short: "Simulate a fleet with the router's own policy and compare routing modes",
-		Long: "Simulates engines with block-level LRU caches in virtual time, and the router's own choice of nodes before them: policy,\n" +
-			"prefix index and feedback are the real ones, only bytes and sockets are left out. An hour of traffic takes seconds, and\n" +
+		Long: "Simulates engines with block-level LRU caches in virtual time, and the router's own choice of nodes " +
+			"before them: policy,\n" +
+			"prefix index and feedback are the real ones, only bytes and sockets are left out. An hour of traffic " +
+			"takes seconds, and\n" +
 			"equal flags give equal figures on every machine. Times are in simulated milliseconds.\n\n" +
-			"Arrivals keep the trace's spacing, divided by the speed at which round robin keeps prefill busy for --utilisation of the\n" +
-			"time, or by --speed. The mode score_exact is score that is told what the caches hold instead of predicting it; reusable is\n" +
+			"Arrivals keep the trace's spacing, divided by the speed at which round robin keeps prefill busy for " +
+			"--utilisation of the\n" +
+			"time, or by --speed. The mode score_exact is score that is told what the caches hold instead of " +
+			"predicting it; reusable is\n" +
 			"what one cache without a bound would find, which no policy can exceed.\n\n" +
-			"Decoding takes the rest of the engines' time, so that short traces, small caches and few slots leave a high --utilisation\n" +
+			"Decoding takes the rest of the engines' time, so that short traces, small caches and few slots leave a " +
+			"high --utilisation\n" +
 			"out of reach; near it requests are refused for want of slots.",
 		Example: "  cgn-ctl bench cluster --requests 6000\n" +
-			"  cgn-ctl bench trace --requests 3000 >trace.jsonl && cgn-ctl bench cluster --trace trace.jsonl --requests 0 --modes score,round_robin",
+			"  cgn-ctl bench trace --requests 3000 >trace.jsonl && cgn-ctl bench cluster --trace trace.jsonl " +
+			"--requests 0 --modes score,round_robin",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			f.share = cmd.Flags().Changed("cache-share")
@@ -50,17 +56,21 @@ func newBenchCluster(a *app) *cobra.Command {
 	fl.IntVar(&f.requests, "requests", 2000, "requests of the trace; 0: all of a file")
 	fl.BoolVar(&f.spread, "spread", false, "let requests that share only the first block share nothing")
 	fl.IntVar(&f.c.Config.Nodes, "nodes", 8, "engines")
-	fl.Float64Var(&f.c.CacheShare, "cache-share", 1, "size of all caches together, as a share of the trace's distinct blocks; unless given, more where a short trace's longest request takes it")
-	fl.Float64Var(&f.c.Target, "utilisation", 0.6, "prefill utilisation of round robin that the arrival rate is searched for")
+	fl.Float64Var(&f.c.CacheShare, "cache-share", 1, "size of all caches together, as a share of the trace's "+
+		"distinct blocks; unless given, more where a short trace's longest request takes it")
+	fl.Float64Var(&f.c.Target, "utilisation", 0.6, "prefill utilisation of round robin that the arrival rate is "+
+		"searched for")
 	fl.Float64Var(&f.c.Config.Speed, "speed", 0, "divides the time between arrivals; 0: searched for --utilisation")
-	fl.StringVar(&f.document, "policy", "{}", "the policy's weights, as in its document: {\"kv\":0.4,\"load\":0.4}; its mode is not used")
+	fl.StringVar(&f.document, "policy", "{}", "the policy's weights, as in its document: {\"kv\":0.4,\"load\":0.4}; "+
+		"its mode is not used")
 	fl.StringSliceVar(&f.c.Modes, "modes", cluster.Modes(), "routing modes to compare")
 	e := &f.c.Config.Engine
 	fl.IntVar(&e.MaxSeqs, "slots", 64, "requests that an engine works on at once")
 	fl.IntVar(&e.MaxBatchTokens, "batch-tokens", 2048, "tokens of one engine step")
 	fl.Float64Var(&e.PrefillTokensPerSecond, "prefill-rate", 5000, "prompt tokens per second of one engine")
 	fl.DurationVar(&e.DecodeStep, "decode-step", 15*time.Millisecond, "time of one decode step")
-	fl.DurationVar(&e.DecodePerSequence, "decode-per-sequence", 200*time.Microsecond, "more of it for each sequence in the batch")
+	fl.DurationVar(&e.DecodePerSequence, "decode-per-sequence", 200*time.Microsecond,
+		"more of it for each sequence in the batch")
 	fl.IntVar(&f.c.Config.IndexBlocks, "index-blocks", 0, "the router's prefix.max_blocks; 0: its default")
 	fl.DurationVar(&f.c.Config.Lifetime, "lifetime", 0, "the router's prefix.lifetime; 0: its default")
 	return cmd
@@ -140,8 +150,10 @@ func wayOut(err error) error {
 	}{
 		{cluster.ErrCache, "give more with --cache-share, or fewer --nodes, or a longer trace (--requests)"},
 		{cluster.ErrSpan, "give a higher --speed or --rate, or fewer --requests"},
-		{cluster.ErrBusy, "decoding takes the rest of the engines' time, or caches and slots have too little room: lower --utilisation, --prefill-rate or --decode-step,\n" +
-			"  raise --cache-share or --slots, take more --requests, or give the --speed yourself; --rate changes little, the search makes up for it"},
+		{cluster.ErrBusy, "decoding takes the rest of the engines' time, or caches and slots have too little room: " +
+			"lower --utilisation, --prefill-rate or --decode-step,\n" +
+			"  raise --cache-share or --slots, take more --requests, or give the --speed yourself; --rate changes " +
+			"little, the search makes up for it"},
 	} {
 		if errors.Is(err, e.is) {
 			return hinted{err, e.hint}
@@ -168,9 +180,11 @@ func (a *app) benchCluster(f *clusterFlags) error {
 		return wayOut(err)
 	}
 	return a.show(report, func(t *table) {
-		t.line(fmt.Sprintf("%d requests with %d distinct blocks of 512 tokens in %.0f s (speed x%.4g, seed %d); %d engines that cache %d blocks each;\n"+
+		t.line(fmt.Sprintf("%d requests with %d distinct blocks of 512 tokens in %.0f s (speed x%.4g, seed %d); %d "+
+			"engines that cache %d blocks each;\n"+
 			"one cache without a bound would find %.3f of the prompt tokens.\n",
-			report.Requests, report.Distinct, report.Seconds, report.Speed, report.Seed, report.Nodes, report.CacheBlocks, report.Reusable))
+			report.Requests, report.Distinct, report.Seconds, report.Speed, report.Seed, report.Nodes,
+			report.CacheBlocks, report.Reusable))
 		text := cluster.MarkdownHeader()
 		for i := range report.Results {
 			text += report.Results[i].MarkdownRow()

@@ -9,7 +9,8 @@ import (
 )
 
 func TestBenchCluster(t *testing.T) {
-	args := []string{"bench", "cluster", "--requests", "200", "--nodes", "3", "--cache-share", "3", "--speed", "2", "--modes", "score,random"}
+	args := []string{"bench", "cluster", "--requests", "200", "--nodes", "3", "--cache-share", "3", "--speed", "2",
+		"--modes", "score,random"}
 	text, err := ctl(t, nil, args...)
 	if err != nil {
 		t.Fatal(err)
@@ -43,7 +44,8 @@ func TestBenchCluster(t *testing.T) {
 		"--policy {\"kv\":2}": "kv: 2 is refused",
 		"--cache-share 0.01":  "cannot hold the longest request",
 	} {
-		if _, err := ctl(t, nil, append(args[:4:4], strings.Fields("--speed 2 "+flags)...)...); err == nil || !strings.Contains(err.Error(), hint) {
+		if _, err := ctl(t, nil, append(args[:4:4], strings.Fields("--speed 2 "+flags)...)...); err == nil ||
+			!strings.Contains(err.Error(), hint) {
 			t.Errorf("%s: %v", flags, err)
 		}
 	}

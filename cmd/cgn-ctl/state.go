@@ -31,7 +31,8 @@ func (f *upFlags) directory() (dir string, leave func() error, err error) {
 		err = rights.Writable(dir)
 	}
 	if err != nil {
-		return "", nil, hinted{fmt.Errorf("--data %s: %w", f.data, err), "give a directory that you can make or write to"}
+		return "", nil, hinted{fmt.Errorf("--data %s: %w", f.data, err),
+			"give a directory that you can make or write to"}
 	}
 	lock, err := lockData(dir)
 	if err != nil {
@@ -62,7 +63,8 @@ func lockData(dir string) (*os.File, error) {
 	}
 	holder := make([]byte, 20) // digits of a process id
 	n, _ := lock.ReadAt(holder, 0)
-	return nil, hinted{fmt.Errorf("--data %s: the data directory is in use by process %s", dir, holder[:n]), "stop that one, or give another directory with --data"}
+	return nil, hinted{fmt.Errorf("--data %s: the data directory is in use by process %s", dir, holder[:n]),
+		"stop that one, or give another directory with --data"}
 }
 
 func temporaryDirectory() (dir string, leave func() error, err error) {
@@ -98,7 +100,8 @@ func holdLock(dir string) (*os.File, error) {
 func removeAbandoned(parent string) {
 	locks, _ := filepath.Glob(filepath.Join(parent, temporary+"*", lockFile))
 	for _, name := range locks {
-		if info, err := os.Lstat(filepath.Dir(name)); err != nil || !info.IsDir() || info.Sys().(*syscall.Stat_t).Uid != uint32(os.Geteuid()) {
+		if info, err := os.Lstat(filepath.Dir(name)); err != nil || !info.IsDir() ||
+			info.Sys().(*syscall.Stat_t).Uid != uint32(os.Geteuid()) {
 			continue
 		}
 		lock, err := os.OpenFile(name, os.O_RDWR|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0)

@@ -37,7 +37,8 @@ func TestOnlyAbandonedDirectoriesAreRemoved(t *testing.T) {
 	}
 	others := filepath.Join(os.TempDir(), temporary+"4")
 	if os.Geteuid() == 0 {
-		foreign := errors.Join(os.Mkdir(others, 0o777), os.WriteFile(filepath.Join(others, lockFile), nil, 0o600), os.Chown(others, 65534, 65534))
+		foreign := errors.Join(os.Mkdir(others, 0o777), os.WriteFile(filepath.Join(others, lockFile), nil, 0o600),
+			os.Chown(others, 65534, 65534))
 		if foreign != nil {
 			t.Fatal(foreign)
 		}
@@ -56,7 +57,8 @@ func TestOnlyAbandonedDirectoriesAreRemoved(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for dir, want := range map[string]bool{abandoned: false, held: true, bare: true, next: true, link: true, filepath.Join(precious, lockFile): true} {
+	for dir, want := range map[string]bool{abandoned: false, held: true, bare: true, next: true, link: true,
+		filepath.Join(precious, lockFile): true} {
 		if there(dir) != want {
 			t.Errorf("%s: there %v, want %v", dir, !want, want)
 		}

@@ -21,22 +21,31 @@ func newTop(a *app, getenv func(string) string) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "top",
 		Short: "Show the fleet as a router sees it, and keep showing it",
-		Long: "Shows each node as a router sees it. \"-\" stands for what nobody has reported: KV % comes from the engine, SM % from an agent\n" +
+		Long: "Shows each node as a router sees it. \"-\" stands for what nobody has reported: KV % comes from the " +
+			"engine, SM % from an agent\n" +
 			"built with NVML, WATTS from an agent that finds a meter ([power] in its configuration).\n\n" +
-			"  STATE       healthy; unproven: never answered yet; no model: answers, and names no model; half-open: back, on trial;\n" +
-			"              open: failing, so out of service; aside: takes requests and answers none; suspect: acknowledges no packets\n" +
-			"  NOTE        why a node gets no requests, or few: its state, what its last check failed with, a cordon, an agent that is\n" +
+			"  STATE       healthy; unproven: never answered yet; no model: answers, and names no model; half-open: " +
+			"back, on trial;\n" +
+			"              open: failing, so out of service; aside: takes requests and answers none; suspect: " +
+			"acknowledges no packets\n" +
+			"  NOTE        why a node gets no requests, or few: its state, what its last check failed with, a " +
+			"cordon, an agent that is\n" +
 			"              not ready or no longer heard of\n" +
 			"  IN FLIGHT   requests of this router on the node, of how many it may have at once (-: no limit)\n" +
 			"  QUEUED      requests that wait inside the engine\n" +
 			"  CPU WAIT %  threads of the engine that wait for a CPU, on average: 100 is one that always waits\n" +
 			"  WAIT P99    wait for a CPU that 99 % of the host's wakeups did not exceed\n" +
-			"  RTT         round trip between the node and its routers, as the node's kernel sees it, else this router's\n" +
-			"  RESENT %    of the TCP segments to or from the node, those sent again; of the two directions the one with more\n" +
-			"  CPU %       of the engine's processes; SM %: use of the GPU; WATTS: its power; KV %: share of the KV cache in use\n" +
+			"  RTT         round trip between the node and its routers, as the node's kernel sees it, else this " +
+			"router's\n" +
+			"  RESENT %    of the TCP segments to or from the node, those sent again; of the two directions the one " +
+			"with more\n" +
+			"  CPU %       of the engine's processes; SM %: use of the GPU; WATTS: its power; KV %: share of the KV " +
+			"cache in use\n" +
 			"  BELIEVED    for how long a block is believed to stay in the node's cache, learned from its answers\n" +
-			"  PREDICTION  mean of believed minus reported cached share of the prompts; 0 is perfect, +1 always believed and never there\n\n" +
-			"Nodes that get no requests, and suspect ones, come first, then those with something to say. A terminal shows as much as fits, without the columns that matter\n" +
+			"  PREDICTION  mean of believed minus reported cached share of the prompts; 0 is perfect, +1 always " +
+			"believed and never there\n\n" +
+			"Nodes that get no requests, and suspect ones, come first, then those with something to say. A terminal " +
+			"shows as much as fits, without the columns that matter\n" +
 			"less, and says in its last line what it leaves out.",
 		Example: "  cgn-ctl top\n  cgn-ctl top --once --admin 10.0.0.5:9091\n  cgn-ctl top -o json | jq .fleet.nodes",
 		Args:    cobra.NoArgs,
@@ -51,7 +60,8 @@ func newTop(a *app, getenv func(string) string) *cobra.Command {
 	}
 	a.adminFlag(c.Flags(), getenv)
 	c.Flags().DurationVar(&every, "interval", time.Second, "time between two looks")
-	c.Flags().BoolVar(&once, "once", false, "show it once (so it is with --output json, and when not writing to a terminal)")
+	c.Flags().BoolVar(&once, "once", false, "show it once (so it is with --output json, and when not writing to a "+
+		"terminal)")
 	return c
 }
 
@@ -162,7 +172,8 @@ func (l *look) headline(before *look) []string {
 			suspect++
 		}
 	}
-	parts := []string{fmt.Sprintf("%d nodes, %d requests in flight, %d blocks indexed", len(l.Fleet.Nodes), inFlight, l.Fleet.IndexBlocks)}
+	parts := []string{fmt.Sprintf("%d nodes, %d requests in flight, %d blocks indexed", len(l.Fleet.Nodes), inFlight,
+		l.Fleet.IndexBlocks)}
 	if l.Fleet.Stale {
 		parts = append(parts, "STALE: etcd does not answer")
 	}
@@ -176,7 +187,8 @@ func (l *look) headline(before *look) []string {
 	if before != nil {
 		seconds := l.at.Sub(before.at).Seconds()
 		c, since = c.minus(before.Router), ""
-		parts = append(parts, fmt.Sprintf("%.1f requests/s, %.0f tokens/s out", c.Requests/seconds, c.Completion/seconds))
+		parts = append(parts, fmt.Sprintf("%.1f requests/s, %.0f tokens/s out", c.Requests/seconds,
+			c.Completion/seconds))
 	} else {
 		parts = append(parts, fmt.Sprintf("%.0f requests, %.0f tokens out", c.Requests, c.Completion))
 	}

@@ -55,7 +55,8 @@ func (n *fleetNode) health() int {
 		return 0
 	case !n.Eligible:
 		return 1
-	case n.Reason != "" && n.Role != string(cluster.RolePrefill) || n.LastError != "" || n.State != fleet.Healthy.String():
+	case n.Reason != "" && n.Role != string(cluster.RolePrefill) || n.LastError != "" ||
+		n.State != fleet.Healthy.String():
 		return 2
 	}
 	return 3

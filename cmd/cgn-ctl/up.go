@@ -36,7 +36,8 @@ func newUp(a *app) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "up",
 		Short: "Run a whole fleet in this terminal",
-		Long: "Runs etcd, a KV cache, simulated engines each with its agent, and a router in one process, until Ctrl-C or the terminal's end\n" +
+		Long: "Runs etcd, a KV cache, simulated engines each with its agent, and a router in one process, until " +
+			"Ctrl-C or the terminal's end\n" +
 			"(not that where nohup starts it). With --model it starts\n" +
 			"real llama.cpp servers instead; with --backend it puts only a router before engines that are running.",
 		Example: "  cgn-ctl up\n  cgn-ctl up --engines 8 --routers 2\n  cgn-ctl up --model qwen.gguf\n" +
@@ -50,16 +51,24 @@ func newUp(a *app) *cobra.Command {
 		},
 	}
 	fl := c.Flags()
-	fl.StringVar(&f.listen, "listen", "127.0.0.1:8080", "address of the OpenAI-compatible port; a free one is taken if this default is busy")
-	fl.StringVar(&f.admin, "admin", "127.0.0.1:9091", "address of the router's admin port; a free one is taken if this default is busy")
-	fl.StringVar(&f.etcd, "etcd-listen", defaultEtcd, "address of etcd, where agents that are not started here find the fleet; a free one is taken if this default is busy")
+	fl.StringVar(&f.listen, "listen", "127.0.0.1:8080", "address of the OpenAI-compatible port; a free one is taken "+
+		"if this default is busy")
+	fl.StringVar(&f.admin, "admin", "127.0.0.1:9091", "address of the router's admin port; a free one is taken if "+
+		"this default is busy")
+	fl.StringVar(&f.etcd, "etcd-listen", defaultEtcd, "address of etcd, where agents that are not started here find "+
+		"the fleet; a free one is taken if this default is busy")
 	fl.BoolVar(&f.insecure, "insecure-listen", false, "allow addresses that other hosts can reach")
-	fl.IntVar(&f.engines, "engines", simEngines, "number of simulated engines, or of llama-servers with --model (default then 2)")
+	fl.IntVar(&f.engines, "engines", simEngines, "number of simulated engines, or of llama-servers with --model "+
+		"(default then 2)")
 	fl.IntVar(&f.routers, "routers", 1, "number of routers")
-	fl.StringVar(&f.mode, "mode", "", "routing mode: score, round_robin, power_of_two, least_loaded, random (default: the policy's)")
-	fl.StringArrayVar(&f.backends, "backend", nil, "running engine to put the router before: URL[,id=,model=,role=,max_concurrent=,api_key_file=,ca=,kv=]; repeatable")
+	fl.StringVar(&f.mode, "mode", "", "routing mode: score, round_robin, power_of_two, least_loaded, random "+
+		"(default: the policy's)")
+	fl.StringArrayVar(&f.backends, "backend", nil,
+		"running engine to put the router before: URL[,id=,model=,role=,max_concurrent=,api_key_file=,ca=,kv=]; "+
+			"repeatable")
 	fl.StringVar(&f.model, "model", "", "GGUF file to serve with the llama-server in PATH")
-	fl.StringVar(&f.data, "data", "", "directory for state, kept at the end (default: a temporary one, removed at the end)")
+	fl.StringVar(&f.data, "data", "", "directory for state, kept at the end (default: a temporary one, removed at "+
+		"the end)")
 	fl.BoolVarP(&f.verbose, "verbose", "v", false, "log what the parts do, not only what goes wrong")
 	return c
 }

@@ -45,7 +45,8 @@ func (l *local) startCache() error {
 	c.Daemon.RAM, c.Daemon.SSD = upCacheRAM, upCacheSSD
 	c.Daemon.Heartbeat, c.Daemon.DrainTimeout = config.Duration(heartbeat), config.Duration(drainRequests)
 	c.Etcd.Endpoints, c.GRPC.Announce = []string{l.etcd}, true
-	for into, usual := range map[*string]string{&c.Daemon.Admin: upKVAdmin, &c.RESP.Listen: upRESP, &c.S3.Listen: upS3} {
+	for into, usual := range map[*string]string{&c.Daemon.Admin: upKVAdmin, &c.RESP.Listen: upRESP,
+		&c.S3.Listen: upS3} {
 		ln, err := reserve("KV cache", usual, false)
 		if err != nil {
 			return err
@@ -58,8 +59,10 @@ func (l *local) startCache() error {
 		return fmt.Errorf("KV cache: %w", err)
 	}
 	sock, _ := c.Sockets()
-	l.cache = &cacheAt{RESP: d.At("resp"), S3: d.At("s3"), QUIC: d.At("quic"), Sock: sock, Admin: d.AdminAddr().String()}
-	what := fmt.Sprintf("RESP for engines; S3 at http://%s, admin port http://%s, sockets in %s", l.cache.S3, d.AdminAddr(), dir)
+	l.cache = &cacheAt{RESP: d.At("resp"), S3: d.At("s3"), QUIC: d.At("quic"), Sock: sock,
+		Admin: d.AdminAddr().String()}
+	what := fmt.Sprintf("RESP for engines; S3 at http://%s, admin port http://%s, sockets in %s", l.cache.S3,
+		d.AdminAddr(), dir)
 	l.parts.run(part{Name: "kvcached", Where: "redis://" + l.cache.RESP, What: what}, d.Run)
 	return nil
 }
@@ -67,5 +70,6 @@ func (l *local) startCache() error {
 // redisLine is a command that works as pasted.
 func (c *cacheAt) redisLine() string {
 	host, port, _ := net.SplitHostPort(c.RESP)
-	return fmt.Sprintf("redis-cli -h %s -p %s SET greeting hello && redis-cli -h %s -p %s GET greeting", host, port, host, port)
+	return fmt.Sprintf("redis-cli -h %s -p %s SET greeting hello && redis-cli -h %s -p %s GET greeting", host, port,
+		host, port)
 }

@@ -29,14 +29,16 @@ func (f *upFlags) check() error {
 	if _, err := policy.ParseMode(f.mode); f.mode != "" && err != nil {
 		return fmt.Errorf("--mode %q: must be score, round_robin, power_of_two, least_loaded or random", f.mode)
 	}
-	if err := errors.Join(f.checkAddress("--listen", f.listen), f.checkAddress("--admin", f.admin), f.checkAddress("--etcd-listen", f.etcd)); err != nil {
+	if err := errors.Join(f.checkAddress("--listen", f.listen), f.checkAddress("--admin", f.admin),
+		f.checkAddress("--etcd-listen", f.etcd)); err != nil {
 		return err
 	}
 	if f.etcdGiven && len(f.backends) > 0 {
 		return errors.New("--etcd-listen and --backend: give one of them; with running engines no etcd is started here")
 	}
 	if f.listenGiven && f.adminGiven && listen.Overlap(f.listen, f.admin) {
-		return fmt.Errorf("--admin %s: cannot be listened on next to --listen %s; give it another port", f.admin, f.listen)
+		return fmt.Errorf("--admin %s: cannot be listened on next to --listen %s; give it another port", f.admin,
+			f.listen)
 	}
 	return f.checkEngines()
 }
@@ -46,7 +48,8 @@ func (f *upFlags) checkAddress(flag, address string) error {
 		return fmt.Errorf("%s %s: up listens on HOST:PORT only; cgn-router takes sockets", flag, address)
 	}
 	if err := listen.Check(address); err != nil {
-		return hinted{fmt.Errorf("%s %q: not an address to listen on", flag, address), "give HOST:PORT, like 127.0.0.1:8080; port 0 takes a free one"}
+		return hinted{fmt.Errorf("%s %q: not an address to listen on", flag, address),
+			"give HOST:PORT, like 127.0.0.1:8080; port 0 takes a free one"}
 	}
 	if !f.insecure && !listen.Loopback(address) {
 		return hinted{fmt.Errorf("%s %s: other hosts could reach it without authentication", flag, address),
@@ -59,7 +62,8 @@ func (f *upFlags) checkAddress(flag, address string) error {
 func (f *upFlags) checkEngines() error {
 	switch {
 	case len(f.backends) > 0 && f.modelGiven:
-		return errors.New("--backend and --model: give one of them; a backend is a running engine, a model is served by engines started here")
+		return errors.New("--backend and --model: give one of them; a backend is a running engine, a model is served " +
+			"by engines started here")
 	case len(f.backends) > 0 && f.enginesGiven:
 		return errors.New("--backend and --engines: give one of them; with running engines none is started here")
 	case f.modelGiven:
@@ -96,7 +100,8 @@ func (f *upFlags) checkModel() error {
 	}
 	if _, err := exec.LookPath("llama-server"); err != nil {
 		return hinted{errors.New("--model: llama-server, which serves it, is not in PATH"),
-			"install llama.cpp (brew install llama.cpp, or a release from github.com/ggml-org/llama.cpp), or leave --model away for simulated engines"}
+			"install llama.cpp (brew install llama.cpp, or a release from github.com/ggml-org/llama.cpp), or leave " +
+				"--model away for simulated engines"}
 	}
 	var err error
 	f.model, err = filepath.Abs(f.model)

@@ -50,15 +50,20 @@ func TestUpNamesTheFlagThatCannotWork(t *testing.T) {
 		"--backend http://h:1,ca=x":    "--backend: ",
 		"--backend http://h --model x": "--backend and --model: give one of them",
 		"--etcd-listen 2379":           `--etcd-listen "2379": not an address`,
-		"--etcd-listen 127.0.0.1:1 --backend http://h:1":       "--etcd-listen and --backend: give one of them",
-		"--etcd-listen " + busy.Addr().String():                "--etcd-listen " + busy.Addr().String() + ": the port is in use|--etcd-listen",
-		"--backend http://h --engines 2":                       "--backend and --engines: give one of them",
-		"--backend http://h:1 --routers ":                      "flag needs an argument: --routers",
-		"--data " + file:                                       "--data " + file + ": |give a directory",
-		"--data " + used:                                       "the data directory is in use by process " + strconv.Itoa(os.Getpid()) + "|stop that one",
-		"--listen 127.0.0.1:7 --admin 127.0.0.1:7":             "--admin 127.0.0.1:7: cannot be listened on next to --listen",
-		"--backend http://h:1,api_key_file=" + dir + "/no":     "--backend: option api_key_file: " + dir + "/no does not exist; name a file",
-		"--listen 192.0.2.1:1 --insecure-listen --data " + dir: "--listen 192.0.2.1:1: |give an address of this machine",
+		"--etcd-listen 127.0.0.1:1 --backend http://h:1": "--etcd-listen and --backend: give one of them",
+		"--etcd-listen " + busy.Addr().String(): "--etcd-listen " + busy.Addr().String() +
+			": the port is in use|--etcd-listen",
+		"--backend http://h --engines 2":  "--backend and --engines: give one of them",
+		"--backend http://h:1 --routers ": "flag needs an argument: --routers",
+		"--data " + file:                  "--data " + file + ": |give a directory",
+		"--data " + used: "the data directory is in use by process " +
+			strconv.Itoa(os.Getpid()) + "|stop that one",
+		"--listen 127.0.0.1:7 --admin 127.0.0.1:7": "--admin 127.0.0.1:7: cannot be listened on next to " +
+			"--listen",
+		"--backend http://h:1,api_key_file=" + dir + "/no": "--backend: option api_key_file: " + dir + "/no does " +
+			"not exist; name a file",
+		"--listen 192.0.2.1:1 --insecure-listen --data " + dir: "--listen 192.0.2.1:1: |give an address of this " +
+			"machine",
 	} {
 		_, err := ctl(t, nil, append([]string{"up"}, strings.Fields(args)...)...)
 		text, hint, _ := strings.Cut(want, "|")
@@ -105,7 +110,8 @@ func TestUp(t *testing.T) {
 	_ = free.Close()
 	go func() {
 		root := newRoot(in, &log, os.Getenv)
-		root.SetArgs([]string{"up", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--engines", "2", "--routers", "2", "--etcd-listen", etcd, "--data", data, "-o", "json"})
+		root.SetArgs([]string{"up", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--engines", "2", "--routers",
+			"2", "--etcd-listen", etcd, "--data", data, "-o", "json"})
 		err := root.ExecuteContext(context.Background())
 		_ = in.CloseWithError(io.EOF)
 		done <- err
@@ -145,7 +151,8 @@ func TestUp(t *testing.T) {
 	if err := <-done; err != nil {
 		t.Errorf("up: %v\n%s", err, log.String())
 	}
-	want(t, log.String(), "stopped router-1", "stopped agent-2", "stopped engine-1", "stopped etcd", "state is kept in "+data)
+	want(t, log.String(), "stopped router-1", "stopped agent-2", "stopped engine-1", "stopped etcd",
+		"state is kept in "+data)
 	if strings.Index(log.String(), "stopped router-1") > strings.Index(log.String(), "stopped agent-1") {
 		t.Errorf("routers stop before agents:\n%s", log.String())
 	}

@@ -62,7 +62,8 @@ func TestUpStopsAtOnce(t *testing.T) {
 	done, log := make(chan error, 1), &heard{news: make(chan struct{}, 1)}
 	go func() {
 		root := newRoot(in, log, os.Getenv)
-		root.SetArgs([]string{"up", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--backend", e.URL(), "-o", "json"})
+		root.SetArgs([]string{"up", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--backend", e.URL(), "-o",
+			"json"})
 		err := root.ExecuteContext(context.Background())
 		_ = in.CloseWithError(io.EOF)
 		done <- err

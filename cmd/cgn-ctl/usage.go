@@ -37,7 +37,8 @@ func flagError(c *cobra.Command, err error) error {
 // wanted says what a flag of each type takes, where its own error would speak of the parser.
 var wanted = map[string]string{
 	"int": "a whole number", "uint64": "a whole number, not negative", "float64": "a number", "bool": "true or false",
-	"size": "bytes with a unit, like 64GiB", "duration": "a number with a unit, like 500ms or 10s", "time": fmt.Sprintf("days like 397d, or hours like 12h; 1m to %dd", mostDays),
+	"size": "bytes with a unit, like 64GiB", "duration": "a number with a unit, like 500ms or 10s",
+	"time": fmt.Sprintf("days like 397d, or hours like 12h; 1m to %dd", mostDays),
 }
 
 // plainFlag folds the spellings of a flag as router and agent do: --etcd.ca is --etcd-ca.
@@ -89,7 +90,8 @@ func newHelp(root *cobra.Command) *cobra.Command {
 				return err
 			}
 			if len(rest) > 0 {
-				return hinted{fmt.Errorf("%s has no command %q", of.CommandPath(), rest[0]), "see " + of.CommandPath() + " --help"}
+				return hinted{fmt.Errorf("%s has no command %q", of.CommandPath(), rest[0]),
+					"see " + of.CommandPath() + " --help"}
 			}
 			of.InitDefaultHelpFlag()
 			return of.Help()
@@ -109,7 +111,8 @@ const (
 	envEtcdPassword = "CGN_ETCD_PASSWORD_FILE"
 )
 
-var variables = []string{envAdmin, envEtcd, envEtcdAsConfig, envEtcdCA, envEtcdCert, envEtcdKey, envEtcdUser, envEtcdPassword}
+var variables = []string{envAdmin, envEtcd, envEtcdAsConfig, envEtcdCA, envEtcdCert, envEtcdKey, envEtcdUser,
+	envEtcdPassword}
 
 // warnOfVariables names those of env that are nearly one that is read. The rest
 // of CGN_* are settings of router and agent.

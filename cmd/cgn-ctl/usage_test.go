@@ -8,10 +8,11 @@ import (
 
 func TestArgumentsAndFlagsAreNamed(t *testing.T) {
 	for args, want := range map[string]string{
-		"cluster cordon":                  "NODE is missing|for example: cgn-ctl cluster cordon gpu1",
-		"cluster uncordon a b":            "one NODE is taken, 2 are given: a, b|cgn-ctl cluster uncordon",
-		"cluster drain":                   "NODE is missing|cgn-ctl cluster drain",
-		"cluster set-policy":              "a policy (FILE, - or JSON) is missing|cgn-ctl cluster set-policy policy.json",
+		"cluster cordon":       "NODE is missing|for example: cgn-ctl cluster cordon gpu1",
+		"cluster uncordon a b": "one NODE is taken, 2 are given: a, b|cgn-ctl cluster uncordon",
+		"cluster drain":        "NODE is missing|cgn-ctl cluster drain",
+		"cluster set-policy": "a policy (FILE, - or JSON) is missing|cgn-ctl cluster set-policy " +
+			"policy.json",
 		`cluster set-policy {"foo":1}`:    "foo: unknown key; there are mode|",
 		"route explain":                   "--prompt or --file is missing|route explain --prompt",
 		"sim --speed 0":                   "--speed 0: must be a number above 0|",
@@ -33,19 +34,23 @@ func TestArgumentsAndFlagsAreNamed(t *testing.T) {
 
 func TestVariablesNearlyReadAreNamed(t *testing.T) {
 	var out strings.Builder
-	warnOfVariables(&out, []string{"CGN_ETC=1", "CGN_ADMN=1", "CGN_ETCD=1", "CGN_ETCD_CA=1", "CGN_ROUTER_LISTEN=1", "CGN_CONFIG=1", "ETC=1"})
-	if got := out.String(); got != "cgn-ctl: CGN_ETC is not read; did you mean CGN_ETCD?\ncgn-ctl: CGN_ADMN is not read; did you mean CGN_ADMIN?\n" {
+	warnOfVariables(&out, []string{"CGN_ETC=1", "CGN_ADMN=1", "CGN_ETCD=1", "CGN_ETCD_CA=1", "CGN_ROUTER_LISTEN=1",
+		"CGN_CONFIG=1", "ETC=1"})
+	if got := out.String(); got != "cgn-ctl: CGN_ETC is not read; did you mean CGN_ETCD?\ncgn-ctl: CGN_ADMN is not "+
+		"read; did you mean CGN_ADMIN?\n" {
 		t.Errorf("got\n%s", got)
 	}
 }
 
 func TestEtcdIsFoundUnderEitherName(t *testing.T) {
 	for _, name := range []string{envEtcd, envEtcdAsConfig} {
-		if _, err := ctl(t, map[string]string{name: "ftp://x:1"}, "cluster", "nodes"); err == nil || !strings.Contains(err.Error(), "ftp://x:1") {
+		if _, err := ctl(t, map[string]string{name: "ftp://x:1"}, "cluster", "nodes"); err == nil ||
+			!strings.Contains(err.Error(), "ftp://x:1") {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	if _, err := ctl(t, map[string]string{envEtcdKey: "k"}, "cluster", "nodes"); err == nil || !strings.Contains(err.Error(), "etcd.cert and etcd.key") {
+	if _, err := ctl(t, map[string]string{envEtcdKey: "k"}, "cluster", "nodes"); err == nil ||
+		!strings.Contains(err.Error(), "etcd.cert and etcd.key") {
 		t.Errorf("%s: %v", envEtcdKey, err)
 	}
 }
@@ -55,15 +60,18 @@ func TestNoCandidateIsAnError(t *testing.T) {
 	url, _, _ := adminPort(t, map[string]string{"/debug/route": page})
 	for _, output := range []string{"table", "json"} {
 		out, err := ctl(t, nil, "route", "explain", "--admin", url, "--model", "m", "--prompt", "hi", "-o", output)
-		if err == nil || !strings.Contains(err.Error(), "no node can take this request") || !strings.Contains(out, "cordoned") || strings.Contains(out, "\n-:") {
+		if err == nil || !strings.Contains(err.Error(), "no node can take this request") ||
+			!strings.Contains(out, "cordoned") || strings.Contains(out, "\n-:") {
 			t.Errorf("%s: %v\n%s", output, err, out)
 		}
 	}
 }
 
 func TestTheAPIPortIsNotTheAdminPort(t *testing.T) {
-	url, _, _ := adminPort(t, map[string]string{"/debug/fleet": `{"error":{"message":"there is no such endpoint here","code":"unknown_path"}}`})
-	if _, err := ctl(t, nil, "top", "--once", "--admin", url); err == nil || !strings.Contains(hintOf(err), "admin port") {
+	url, _, _ := adminPort(t,
+		map[string]string{"/debug/fleet": `{"error":{"message":"there is no such endpoint here","code":"unknown_path"}}`})
+	if _, err := ctl(t, nil, "top", "--once", "--admin", url); err == nil ||
+		!strings.Contains(hintOf(err), "admin port") {
 		t.Errorf("%v, hint %q", err, hintOf(err))
 	}
 }
@@ -101,7 +109,8 @@ func TestWhatIsMissingIsNamed(t *testing.T) {
 			t.Errorf("%s: %v, hint %q", line, err, hintOf(err))
 		}
 	}
-	if out, err := ctl(t, nil, "help", "cluster", "nodes"); err != nil || !strings.Contains(out, "List") && !strings.Contains(out, "Lists") {
+	if out, err := ctl(t, nil, "help", "cluster", "nodes"); err != nil ||
+		!strings.Contains(out, "List") && !strings.Contains(out, "Lists") {
 		t.Errorf("%v: %s", err, out)
 	}
 }
@@ -109,7 +118,8 @@ func TestWhatIsMissingIsNamed(t *testing.T) {
 // TestExitStatus: 2 is for what is not understood, 1 for what fails.
 func TestExitStatus(t *testing.T) {
 	for args, want := range map[string]int{
-		"version": 0, "version -o xml": 2, "version --nothing": 2, "versoin": 2, "kv peesr": 2, "kv get": 2, "kv stats --sock /nowhere/kv.sock": 1,
+		"version": 0, "version -o xml": 2, "version --nothing": 2, "versoin": 2, "kv peesr": 2, "kv get": 2,
+		"kv stats --sock /nowhere/kv.sock": 1,
 	} {
 		var out, errOut bytes.Buffer
 		root := newRoot(&out, &errOut, func(string) string { return "" })

@@ -61,7 +61,8 @@ func run(args, env []string, out, errOut io.Writer) error {
 		return err
 	}
 	signals := lifecycle.Listen(context.Background(), func() {
-		log.Info("SIGHUP changes nothing: changed certificates are taken within 2 s of the next handshake without it; passwords, keys of clients and all settings take a restart")
+		log.Info("SIGHUP changes nothing: changed certificates are taken within 2 s of the next handshake without " +
+			"it; passwords, keys of clients and all settings take a restart")
 	})
 	defer signals.Close()
 	return d.Run(signals.Drain(), signals.Force())

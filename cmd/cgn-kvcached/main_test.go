@@ -68,7 +68,8 @@ func startProcess(t *testing.T, dir string, more ...string) *process {
 	t.Helper()
 	p := &process{exited: make(chan struct{})}
 	p.Cmd = exec.Command(os.Args[0], append([]string{
-		"--data", dir, "--ram", "32MiB", "--ssd", "128MiB", "--sock", filepath.Join(dir, "kv.sock"), "--resp", "127.0.0.1:0", "--admin", "127.0.0.1:0",
+		"--data", dir, "--ram", "32MiB", "--ssd", "128MiB", "--sock", filepath.Join(dir, "kv.sock"), "--resp",
+		"127.0.0.1:0", "--admin", "127.0.0.1:0",
 	}, more...)...)
 	p.Env = append(os.Environ(), "TEST_AS=kvcached")
 	p.Stdout, p.Stderr = &p.log, &p.log
@@ -242,7 +243,9 @@ func TestKilledDaemonComesBackWarm(t *testing.T) {
 			t.Errorf("a key that never was: %q", got)
 		}
 	}
-	p.eventually(t, "the log says that the index is loaded", func() bool { return strings.Contains(p.log.String(), "index loaded") })
+	p.eventually(t, "the log says that the index is loaded", func() bool {
+		return strings.Contains(p.log.String(), "index loaded")
+	})
 }
 
 func TestSIGHUPSaysWhatItDoes(t *testing.T) {
@@ -280,7 +283,9 @@ func TestAnEnvironmentSharedWithTheOthers(t *testing.T) {
 		t.Fatal(err)
 	}
 	env := []string{"CGN_ADMIN=127.0.0.1:9091", "CGN_SOMETHING=1"}
-	for _, name := range regexp.MustCompile(`CGN_(ROUTER|PREFIX|ADMISSION|TIMEOUTS|RETRY|UPSTREAM_TLS|AGENT|ENGINE|LIMITS)_[A-Z_]+`).FindAllString(string(page), -1) {
+	for _, name := range regexp.MustCompile(
+		`CGN_(ROUTER|PREFIX|ADMISSION|TIMEOUTS|RETRY|UPSTREAM_TLS|AGENT|ENGINE|LIMITS)_[A-Z_]+`).FindAllString(
+		string(page), -1) {
 		env = append(env, name+"=1")
 	}
 	if len(env) < 40 {

@@ -78,12 +78,14 @@ func reload(r *router.Router, options config.Options, log *slog.Logger) {
 	}
 	log.Info("reloaded", "backends", backends)
 	if len(kept) > 0 {
-		log.Warn("changed settings stay as they are until a restart; a reload takes over the backends only", "settings", strings.Join(kept, " "))
+		log.Warn("changed settings stay as they are until a restart; a reload takes over the backends only", "settings",
+			strings.Join(kept, " "))
 	}
 }
 
 // reloadConfig reads the configuration anew, and has the router take over what it can.
-func reloadConfig(ctx context.Context, r *router.Router, options config.Options) (backends int, kept []string, err error) {
+func reloadConfig(ctx context.Context, r *router.Router,
+	options config.Options) (backends int, kept []string, err error) {
 	var next router.Config
 	if err := config.Load(&next, options); err != nil {
 		return 0, nil, err

@@ -9,7 +9,8 @@ import (
 	"testing"
 )
 
-// TestAnEnvironmentSharedWithAnAgent: what is set for the agent alone is neither refused nor reported.
+// TestAnEnvironmentSharedWithAnAgent: what is set for the agent alone is neither refused nor
+// reported.
 func TestAnEnvironmentSharedWithAnAgent(t *testing.T) {
 	page, err := os.ReadFile("../../deploy/reference/config.md")
 	if err != nil {

@@ -65,7 +65,8 @@ func (p *process) logged() string {
 // configure writes the configuration with the given backends.
 func (p *process) configure(backends ...*engine.Engine) {
 	p.t.Helper()
-	doc := fmt.Sprintf("[router]\nlisten = \"127.0.0.1:0\"\nadmin = \"127.0.0.1:0\"\ndrain_delay = \"1ms\"\ndrain_timeout = \"1h\"\n[log]\naccess = %q\n", p.access)
+	doc := fmt.Sprintf("[router]\nlisten = \"127.0.0.1:0\"\nadmin = \"127.0.0.1:0\"\ndrain_delay = "+
+		"\"1ms\"\ndrain_timeout = \"1h\"\n[log]\naccess = %q\n", p.access)
 	for i, e := range backends {
 		doc += fmt.Sprintf("[[backend]]\nurl = %q\nid = \"e%d\"\n", e.URL(), i)
 	}
@@ -152,7 +153,8 @@ func (p *process) eligible() (n int) {
 // stream begins a stream of so many tokens and returns once its first event is there.
 func (p *process) stream(tokens int, fault string) (first string, rest *bufio.Reader) {
 	p.t.Helper()
-	body := fmt.Sprintf(`{"model":"sim","stream":true,"max_tokens":%d,"messages":[{"role":"user","content":"hello"}]}`, tokens)
+	body := fmt.Sprintf(`{"model":"sim","stream":true,"max_tokens":%d,"messages":[{"role":"user","content":"hello"}]}`,
+		tokens)
 	req, err := http.NewRequest(http.MethodPost, p.url+"/v1/chat/completions", strings.NewReader(body))
 	if err != nil {
 		p.t.Fatal(err)
@@ -225,7 +227,9 @@ func TestHangupReloads(t *testing.T) {
 	p.configure(a, b)
 	p.signal(syscall.SIGHUP)
 	eventually(t, "the second backend is used", func() bool { return p.eligible() == 2 })
-	eventually(t, "the reload is logged", func() bool { return strings.Contains(p.logged(), "msg=reloaded backends=2") })
+	eventually(t, "the reload is logged", func() bool {
+		return strings.Contains(p.logged(), "msg=reloaded backends=2")
+	})
 	eventually(t, "the access log is opened anew", func() bool { _, err := os.Stat(p.access); return err == nil })
 	_, rest := p.stream(200, "")
 	p.signal(syscall.SIGTERM)

@@ -57,7 +57,8 @@ func newSite(t *testing.T, listen, more string, backends ...*engine.Engine) *sit
 // write writes a configuration at the site's sockets.
 func (s *site) write(file, listen, more string, backends ...*engine.Engine) {
 	s.t.Helper()
-	doc := fmt.Sprintf("[router]\nlisten = %q\nadmin = \"127.0.0.1:0\"\ndrain_delay = \"20s\"\ndrain_timeout = \"1h\"\n[takeover]\nsocket = %q\n%s\n",
+	doc := fmt.Sprintf("[router]\nlisten = %q\nadmin = \"127.0.0.1:0\"\ndrain_delay = \"20s\"\ndrain_timeout = "+
+		"\"1h\"\n[takeover]\nsocket = %q\n%s\n",
 		listen, s.socket(), more)
 	for i, e := range backends {
 		doc += fmt.Sprintf("[[backend]]\nurl = %q\nid = \"e%d\"\n", e.URL(), i)
@@ -84,7 +85,8 @@ func (s *site) upgrade() {
 	s.now = s.start()
 	s.now.serves()
 	old.mustExit("its clients have gone over")
-	if !strings.Contains(s.now.logged(), `msg="taken over" from=`+strconv.Itoa(old.Process.Pid)) || !strings.Contains(old.logged(), "another router has taken over") {
+	if !strings.Contains(s.now.logged(), `msg="taken over" from=`+strconv.Itoa(old.Process.Pid)) ||
+		!strings.Contains(old.logged(), "another router has taken over") {
 		s.t.Errorf("it has not taken over:\n%s\n%s", old.logged(), s.now.logged())
 	}
 	s.counted("taken", 1)
@@ -99,7 +101,8 @@ func (s *site) counted(outcome string, n int) {
 	}
 	defer resp.Body.Close()
 	page, err := io.ReadAll(resp.Body)
-	if want := fmt.Sprintf("cgn_router_takeovers_total{outcome=%q} %d\n", outcome, n); err != nil || !strings.Contains(string(page), want) {
+	if want := fmt.Sprintf("cgn_router_takeovers_total{outcome=%q} %d\n", outcome, n); err != nil ||
+		!strings.Contains(string(page), want) {
 		s.t.Errorf("no %s in the metrics (%v)", want, err)
 	}
 }
@@ -113,14 +116,16 @@ func (s *site) client(keepAlive bool) *http.Client {
 
 // ask sends a request and checks that its answer is whole.
 func (s *site) ask(c *http.Client, tokens int, stream bool) error {
-	body := fmt.Sprintf(`{"model":"sim","stream":%v,"max_tokens":%d,"messages":[{"role":"user","content":"hello"}]}`, stream, tokens)
+	body := fmt.Sprintf(`{"model":"sim","stream":%v,"max_tokens":%d,"messages":[{"role":"user","content":"hello"}]}`,
+		stream, tokens)
 	resp, err := c.Post(s.scheme+"://router/v1/chat/completions", "application/json", strings.NewReader(body))
 	if err != nil {
 		return err
 	}
 	defer resp.Body.Close()
 	page, err := io.ReadAll(resp.Body)
-	if err != nil || resp.StatusCode != 200 || stream != bytes.HasSuffix(page, []byte("data: [DONE]\n\n")) || bytes.Contains(page, []byte(`"error"`)) {
+	if err != nil || resp.StatusCode != 200 || stream != bytes.HasSuffix(page, []byte("data: [DONE]\n\n")) ||
+		bytes.Contains(page, []byte(`"error"`)) {
 		return fmt.Errorf("%d, %v: ...%s", resp.StatusCode, err, page[max(0, len(page)-300):])
 	}
 	return nil
@@ -148,8 +153,8 @@ type load struct {
 	failed                     atomic.Int64
 }
 
-// begin runs so many clients of each kind: on kept connections, on new ones, and streams of so many tokens of both. A load balancer asks
-// at both ports whether the site is well.
+// begin runs so many clients of each kind: on kept connections, on new ones, and streams of so many
+// tokens of both. A load balancer asks at both ports whether the site is well.
 func (s *site) begin(each, tokens int) *load {
 	l := &load{site: s, stop: make(chan struct{})}
 	ready, health := s.now.admin+"/readyz", s.scheme+"://router/health"
@@ -160,7 +165,9 @@ func (s *site) begin(each, tokens int) *load {
 		for range each {
 			what := fmt.Sprintf("connection kept: %v", keepAlive)
 			l.client(what, s.client(keepAlive), &l.requests, func(c *http.Client) error { return s.ask(c, 2, false) })
-			l.client("stream, "+what, s.client(keepAlive), &l.streams, func(c *http.Client) error { return s.ask(c, tokens, true) })
+			l.client("stream, "+what, s.client(keepAlive), &l.streams, func(c *http.Client) error {
+				return s.ask(c, tokens, true)
+			})
 		}
 	}
 	s.t.Cleanup(l.end)
@@ -201,10 +208,13 @@ func (l *load) end() {
 func (l *load) more(n int64) {
 	l.site.t.Helper()
 	requests, streams := l.requests.Load()+n, l.streams.Load()+n
-	eventually(l.site.t, "requests and streams go on", func() bool { return l.requests.Load() >= requests && l.streams.Load() >= streams })
+	eventually(l.site.t, "requests and streams go on", func() bool {
+		return l.requests.Load() >= requests && l.streams.Load() >= streams
+	})
 }
 
-// TestTakeoverUnderLoad: clients notice nothing of two upgrades in a row; TAKEOVERS is for more, with more clients.
+// TestTakeoverUnderLoad: clients notice nothing of two upgrades in a row; TAKEOVERS is for more,
+// with more clients.
 func TestTakeoverUnderLoad(t *testing.T) {
 	rounds, each, tokens, between := 2, 2, 50, int64(3)
 	if n, err := strconv.Atoi(os.Getenv("TAKEOVERS")); err == nil {
@@ -231,19 +241,22 @@ func TestTakeoverUnderLoad(t *testing.T) {
 			}
 			l.more(between)
 			l.end()
-			t.Logf("%d upgrades: %d requests, %d streams, %d answers that it is well, %d failed", rounds, l.requests.Load(), l.streams.Load(), l.answers.Load(), l.failed.Load())
+			t.Logf("%d upgrades: %d requests, %d streams, %d answers that it is well, %d failed", rounds,
+				l.requests.Load(), l.streams.Load(), l.answers.Load(), l.failed.Load())
 			s.now.signal(syscall.SIGTERM)
 			eventually(t, "it drains", func() bool { return strings.Contains(s.now.logged(), "stopping:") })
 			s.now.signal(syscall.SIGTERM)
 			s.now.mustExit("forced")
-			if left, err := filepath.Glob(filepath.Join(filepath.Dir(s.config), "*.sock")); err != nil || len(left) > 0 {
+			if left, err := filepath.Glob(filepath.Join(filepath.Dir(s.config), "*.sock")); err != nil ||
+				len(left) > 0 {
 				t.Errorf("left behind: %v %v", left, err)
 			}
 		})
 	}
 }
 
-// unready is a router that asks for the sockets of the site's and is never ready, since its node is none.
+// unready is a router that asks for the sockets of the site's and is never ready, since its node is
+// none.
 func (s *site) unready(timeout string) *process {
 	s.t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -264,7 +277,8 @@ func (s *site) unready(timeout string) *process {
 	}
 	p.launch("--takeover")
 	eventually(s.t, "it has the sockets", func() bool {
-		return strings.Contains(s.now.logged(), fmt.Sprintf("this one serves until that is ready\" process=%d", p.Process.Pid))
+		return strings.Contains(s.now.logged(), fmt.Sprintf("this one serves until that is ready\" process=%d",
+			p.Process.Pid))
 	})
 	return p
 }
@@ -293,7 +307,8 @@ func (s *site) goesOn(abandoned int) {
 	}
 }
 
-// TestTakeoverThatFails: whoever does not become ready, by itself or by kill -9, changes nothing; the next one succeeds.
+// TestTakeoverThatFails: whoever does not become ready, by itself or by kill -9, changes nothing;
+// the next one succeeds.
 func TestTakeoverThatFails(t *testing.T) {
 	s := newSite(t, "serving.sock", "", simulate(t))
 	s.unready("100ms").mustFail("not ready within takeover.timeout (100ms): no node can take a request")
@@ -313,7 +328,8 @@ func TestTakeoverThatFails(t *testing.T) {
 	}
 }
 
-// TestTakeoverOutlivesTheOldOne: where that is killed meanwhile, the new one serves at once, ready or not.
+// TestTakeoverOutlivesTheOldOne: where that is killed meanwhile, the new one serves at once, ready
+// or not.
 func TestTakeoverOutlivesTheOldOne(t *testing.T) {
 	s := newSite(t, "serving.sock", "", simulate(t))
 	next := s.unready("1h")
@@ -330,9 +346,11 @@ func TestTakeoverOutlivesTheOldOne(t *testing.T) {
 	}
 }
 
-// TestUpgradeSignal: SIGUSR2 has a router start its successor, of which the service manager is told.
+// TestUpgradeSignal: SIGUSR2 has a router start its successor, of which the service manager is
+// told.
 func TestUpgradeSignal(t *testing.T) {
-	manager, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: filepath.Join(t.TempDir(), "notify"), Net: "unixgram"})
+	manager, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: filepath.Join(t.TempDir(), "notify"),
+		Net: "unixgram"})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -11,8 +11,9 @@ import (
 	"syscall"
 )
 
-// upgrader starts, on SIGUSR2, the program that is now where this one was started from, to take over from this process.
-// It is a child, so that it lives in the same sandbox, with the same user, environment and descriptors of the logs.
+// upgrader starts, on SIGUSR2, the program that is now where this one was started from, to take
+// over from this process. It is a child, so that it lives in the same sandbox, with the same user,
+// environment and descriptors of the logs.
 type upgrader struct {
 	program string // absolute; links in it are followed when it is started
 	args    []string
@@ -20,7 +21,8 @@ type upgrader struct {
 	child   *os.Process // nil: none, or its end was noticed
 }
 
-// listenForUpgrades hears SIGUSR2 until close is called, which waits for a start in progress and leaves a child alone.
+// listenForUpgrades hears SIGUSR2 until close is called, which waits for a start in progress and
+// leaves a child alone.
 func listenForUpgrades(args []string, log *slog.Logger) (close func()) {
 	u := &upgrader{log: log}
 	for _, a := range args {
@@ -64,7 +66,8 @@ func (u *upgrader) start() {
 		u.log.Warn("no router started to take over: one is running", "process", u.child.Pid)
 		return
 	}
-	child, err := os.StartProcess(u.program, append([]string{u.program}, u.args...), &os.ProcAttr{Files: []*os.File{os.Stdin, os.Stdout, os.Stderr}})
+	child, err := os.StartProcess(u.program, append([]string{u.program}, u.args...),
+		&os.ProcAttr{Files: []*os.File{os.Stdin, os.Stdout, os.Stderr}})
 	if err != nil {
 		u.log.Error("no router started to take over", "error", err)
 		return
@@ -83,7 +86,8 @@ func (u *upgrader) reap() {
 	if err == nil && pid == 0 {
 		return
 	}
-	u.log.Warn("the router that was started to take over has ended", "process", u.child.Pid, "status", status.ExitStatus(), "error", err)
+	u.log.Warn("the router that was started to take over has ended", "process", u.child.Pid, "status",
+		status.ExitStatus(), "error", err)
 	_ = u.child.Release() // what it frees is memory
 	u.child = nil
 }

@@ -60,7 +60,8 @@ func TestLine(t *testing.T) {
 	id := []byte("req-1")
 	l.Log(&Entry{Time: time.Date(2026, 3, 4, 5, 6, 7, 89e6, time.UTC), RequestID: id,
 		Model: "llama", Node: "n1", Method: "POST",
-		API: "/v1/chat/completions", End: "ok", Status: 200, TTFT: 123456789, Duration: 2 * time.Second, PromptTokens: 100,
+		API: "/v1/chat/completions", End: "ok", Status: 200, TTFT: 123456789, Duration: 2 * time.Second,
+		PromptTokens:     100,
 		CompletionTokens: 20, CachedTokens: 64, OverlapMatched: 4, OverlapTotal: 6, Attempts: 2,
 		Bytes: 512, Stream: true})
 	copy(id, "XXXXX") // the caller's bytes are its own again
@@ -78,7 +79,8 @@ func TestLine(t *testing.T) {
 }
 
 func TestTextsAreEscapedAndCut(t *testing.T) {
-	for _, s := range []string{"a\"b\\c", "\x00\x1f\x7f\n\r\t", "h\u00e9llo \u4e16\u754c \U0001F600 \u2028", "bad\xff\xc3(", "</script>", strings.Repeat("\u4e16", 100)} {
+	for _, s := range []string{"a\"b\\c", "\x00\x1f\x7f\n\r\t", "h\u00e9llo \u4e16\u754c \U0001F600 \u2028",
+		"bad\xff\xc3(", "</script>", strings.Repeat("\u4e16", 100)} {
 		var r record
 		r.set(&Entry{RequestID: []byte(s), Model: s, Node: s, API: s, End: s, Method: s, Duration: math.MaxInt64})
 		line := r.appendJSON(nil)
@@ -194,7 +196,8 @@ func TestReopen(t *testing.T) {
 		t.Fatal(err)
 	}
 	for name, want := range map[string]string{path + ".1": `"status":1,`, path: `"status":2,`} {
-		if b, err := os.ReadFile(name); err != nil || strings.Count(string(b), "\n") != 1 || !strings.Contains(string(b), want) {
+		if b, err := os.ReadFile(name); err != nil || strings.Count(string(b), "\n") != 1 ||
+			!strings.Contains(string(b), want) {
 			t.Errorf("%s: %q, %v", name, b, err)
 		}
 	}
@@ -280,7 +283,8 @@ func BenchmarkLog(b *testing.B) {
 		b.Fatal(err)
 	}
 	defer l.Close()
-	e := Entry{Time: time.Now(), RequestID: []byte("0123456789abcdef0123456789abcdef"), Model: "llama-3.1-8b", Node: "gpu-17", Method: "POST", API: "/v1/chat/completions", TTFT: 12345678}
+	e := Entry{Time: time.Now(), RequestID: []byte("0123456789abcdef0123456789abcdef"), Model: "llama-3.1-8b",
+		Node: "gpu-17", Method: "POST", API: "/v1/chat/completions", TTFT: 12345678}
 	b.ReportAllocs()
 	for b.Loop() {
 		l.Log(&e)

@@ -18,7 +18,9 @@ type Entry struct {
 	Method    string    // 8 bytes
 	API       string    // 48 bytes; the endpoint, e.g. chat; other for unknown paths
 	End       string    // 24 bytes; how it ended: complete, client_gone, refused, shutdown, …
-	Cause     string    // 24 bytes; how the last attempt that failed did, "" when none has: reset, protocol, …; node_set_aside where the client left first; else the code of the router's own error
+	// 24 bytes; how the last attempt that failed did, "" when none has: reset, protocol, …;
+	// node_set_aside where the client left first; else the code of the router's own error
+	Cause string
 
 	Status   int
 	TTFT     time.Duration // to the first body byte from the node; below 0 = there was none

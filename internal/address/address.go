@@ -17,7 +17,8 @@ type Address struct {
 	TLS      bool
 }
 
-// Parse reads http://host[:port][/base], https://… or unix:///path/of/socket. Its errors show no user and password.
+// Parse reads http://host[:port][/base], https://… or unix:///path/of/socket. Its errors show no
+// user and password.
 func Parse(text string) (Address, error) {
 	u, err := url.Parse(text)
 	shown := Redact(text)
@@ -36,7 +37,8 @@ func Parse(text string) (Address, error) {
 	return Address{}, fmt.Errorf("address %q: want http://host:port, https://host:port or unix:///path", shown)
 }
 
-// Redact hides what stands before the last @ of a URL, for errors and logs: a password may hold any other character.
+// Redact hides what stands before the last @ of a URL, for errors and logs: a password may hold any
+// other character.
 func Redact(address string) string {
 	at := strings.LastIndexByte(address, '@')
 	if at < 0 {
@@ -52,7 +54,8 @@ func Redact(address string) string {
 func parseHTTP(u *url.URL, shown string) (Address, error) {
 	host, port := u.Hostname(), u.Port()
 	if u.User != nil {
-		return Address{}, fmt.Errorf("address %q: a URL is shown in logs, so it takes no user or password; put an engine's key into a file and name that with api_key_file", shown)
+		return Address{}, fmt.Errorf("address %q: a URL is shown in logs, so it takes no user or password; put an "+
+			"engine's key into a file and name that with api_key_file", shown)
 	}
 	if host == "" || u.RawQuery != "" || u.Fragment != "" {
 		return Address{}, fmt.Errorf("address %q: want %s://host:port, without query or fragment", shown, u.Scheme)
@@ -69,7 +72,8 @@ func parseHTTP(u *url.URL, shown string) (Address, error) {
 	}, nil
 }
 
-// IsHost tells whether text is an IP address, without brackets, or can be the name of a host: labels of letters, digits,
+// IsHost tells whether text is an IP address, without brackets, or can be the name of a host:
+// labels of letters, digits,
 // - and _.
 func IsHost(text string) bool {
 	if net.ParseIP(text) != nil {

@@ -7,7 +7,8 @@ import (
 
 func TestErrorsShowNoPassword(t *testing.T) {
 	for _, in := range []string{
-		"http://user:secret@h:1", "http://user:sec/ret@h", "ftp://user:secret@h", "user:secret@h", "http://u:secret@h:bad", "http://u:secret@", "http://%zz:secret@h",
+		"http://user:secret@h:1", "http://user:sec/ret@h", "ftp://user:secret@h", "user:secret@h",
+		"http://u:secret@h:bad", "http://u:secret@", "http://%zz:secret@h",
 	} {
 		_, err := Parse(in)
 		if err == nil || strings.Contains(err.Error(), "sec") {
@@ -32,7 +33,8 @@ func TestParse(t *testing.T) {
 			t.Errorf("%s: %+v %v", in, got, err)
 		}
 	}
-	for _, in := range []string{"", "engine:8000", "http://", "http://u:p@h", "http://h/?q", "unix://run/x", "unix:///", "http://h:0", "http://h:x", "gopher://h"} {
+	for _, in := range []string{"", "engine:8000", "http://", "http://u:p@h", "http://h/?q", "unix://run/x", "unix:///",
+		"http://h:0", "http://h:x", "gopher://h"} {
 		if got, err := Parse(in); err == nil {
 			t.Errorf("%q is taken as %+v", in, got)
 		}
@@ -42,7 +44,8 @@ func TestParse(t *testing.T) {
 func TestIsHost(t *testing.T) {
 	for text, want := range map[string]bool{
 		"gpu1.example": true, "localhost": true, "10.0.0.7": true, "fe80::1": true, "a_b-c.": true,
-		"": false, "http://x": false, "x:1": false, "[::1]": false, "*.example": false, "a..b": false, "-a": false, "a b": false,
+		"": false, "http://x": false, "x:1": false, "[::1]": false, "*.example": false, "a..b": false, "-a": false,
+		"a b": false,
 	} {
 		if IsHost(text) != want {
 			t.Errorf("%q: want %v", text, want)

@@ -1,4 +1,5 @@
-// Package architecture holds the import graph to the table in ARCHITECTURE.md, and the sizes of files and functions to CONTRIBUTING.md.
+// Package architecture holds the import graph to the table in ARCHITECTURE.md, and the sizes of
+// files and functions to CONTRIBUTING.md.
 package architecture
 
 import (
@@ -115,7 +116,8 @@ func TestImportsFollowTheTable(t *testing.T) {
 	})
 }
 
-// TestEveryPermissionIsUsed: a row that allows more than its packages import says something else than the code.
+// TestEveryPermissionIsUsed: a row that allows more than its packages import says something else
+// than the code.
 func TestEveryPermissionIsUsed(t *testing.T) {
 	rules := rules(t)
 	used := map[string]bool{}

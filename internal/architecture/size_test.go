@@ -9,7 +9,8 @@ import (
 	"testing"
 )
 
-// What CONTRIBUTING.md says of code that people write, tests too: lines of a file, and of a function from its name to its last brace.
+// What CONTRIBUTING.md says of code that people write, tests too: lines of a file, and of a
+// function from its name to its last brace.
 const (
 	fileLines     = 600
 	functionLines = 70
@@ -37,7 +38,8 @@ func TestFilesAndFunctionsAreShort(t *testing.T) {
 		line := func(at token.Pos) int { return files.Position(at).Line }
 		for _, d := range f.Decls {
 			if fn, ok := d.(*ast.FuncDecl); ok && line(fn.End())-line(fn.Pos())+1 >= functionLines {
-				t.Errorf("%s:%d: %s has %d lines, and functions stay under %d: take it apart", rel, line(fn.Pos()), fn.Name.Name, line(fn.End())-line(fn.Pos())+1, functionLines)
+				t.Errorf("%s:%d: %s has %d lines, and functions stay under %d: take it apart", rel, line(fn.Pos()),
+					fn.Name.Name, line(fn.End())-line(fn.Pos())+1, functionLines)
 			}
 		}
 		return nil

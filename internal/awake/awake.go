@@ -1,4 +1,5 @@
-// Package awake measures for tests how long something took, on a machine that stands still now and then: an emulated one on a busy host.
+// Package awake measures for tests how long something took, on a machine that stands still now and
+// then: an emulated one on a busy host.
 package awake
 
 import (
@@ -9,8 +10,9 @@ import (
 // tick is how often a machine that runs is noticed.
 const tick = 10 * time.Millisecond
 
-// Clock returns what tells how long it was since, less what the machine stood still meanwhile, as far as ticks came later than twice their time. It has to be called once at least;
-// the first call is the one that counts.
+// Clock returns what tells how long it was since, less what the machine stood still meanwhile, as
+// far as ticks came later than twice their time. It has to be called once at least; the first call
+// is the one that counts.
 func Clock() (since func() time.Duration) {
 	began, stop, took := time.Now(), make(chan time.Time), make(chan time.Duration)
 	go func() {

@@ -44,5 +44,6 @@ func Commit() string {
 
 // String is what --version prints: "v1.2.3 (commit 0123abcd, go1.26.0, linux/amd64)".
 func String() string {
-	return fmt.Sprintf("%s (commit %s, %s, %s/%s)", Version(), Commit(), runtime.Version(), runtime.GOOS, runtime.GOARCH)
+	return fmt.Sprintf("%s (commit %s, %s, %s/%s)", Version(), Commit(), runtime.Version(), runtime.GOOS,
+		runtime.GOARCH)
 }

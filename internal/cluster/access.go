@@ -55,7 +55,8 @@ func checkEndpoint(endpoint string) error {
 	}
 	host, port, err := net.SplitHostPort(rest)
 	if n, portErr := net.LookupPort("tcp", port); err != nil || host == "" || portErr != nil || n == 0 {
-		return fmt.Errorf("%q is not an address of etcd; use host:port or https://host:port, usually with port 2379", address.Redact(endpoint))
+		return fmt.Errorf("%q is not an address of etcd; use host:port or https://host:port, usually with port 2379",
+			address.Redact(endpoint))
 	}
 	return nil
 }
@@ -65,7 +66,8 @@ func (a *Access) Examine() error {
 	errs := []error{pki.Files{CA: a.CA, Cert: a.Cert, Key: a.Key}.Examine("etcd.ca", "etcd.cert", "etcd.key")}
 	if a.PasswordFile != "" {
 		if err := rights.Readable(a.PasswordFile); err != nil {
-			errs = append(errs, fmt.Errorf("etcd.password_file: %w; name a file that holds the password of etcd.username", err))
+			errs = append(errs, fmt.Errorf("etcd.password_file: %w; name a file that holds the password of "+
+				"etcd.username", err))
 		}
 	}
 	return errors.Join(errs...)

@@ -42,9 +42,11 @@ func ParseCacheHealth(id string, value []byte) (*CacheHealth, error) {
 
 // Check validates h as a whole. All problems are reported together.
 func (h *CacheHealth) Check() error {
-	errs := []error{CheckCacheID(h.CacheID), checkHostPort("quic", h.QUIC), checkHostPort("tls", h.TLS), CheckPlace("grpc", h.GRPC)}
+	errs := []error{CheckCacheID(h.CacheID), checkHostPort("quic", h.QUIC), checkHostPort("tls", h.TLS),
+		CheckPlace("grpc", h.GRPC)}
 	if h.RAMBytes < 0 || h.SSDBytes < 0 || h.Stamp < 0 {
-		errs = append(errs, fmt.Errorf("ram_bytes %d, ssd_bytes %d and stamp %d must not be negative", h.RAMBytes, h.SSDBytes, h.Stamp))
+		errs = append(errs, fmt.Errorf("ram_bytes %d, ssd_bytes %d and stamp %d must not be negative", h.RAMBytes,
+			h.SSDBytes, h.Stamp))
 	}
 	return errors.Join(errs...)
 }

@@ -7,7 +7,8 @@ import (
 )
 
 func TestCacheHealth(t *testing.T) {
-	h := CacheHealth{CacheID: "gpu1", QUIC: "10.0.0.7:7072", GRPC: "unix:///run/cognitora/kv.sock", RAMBytes: 1 << 30, Ready: true}
+	h := CacheHealth{CacheID: "gpu1", QUIC: "10.0.0.7:7072", GRPC: "unix:///run/cognitora/kv.sock", RAMBytes: 1 << 30,
+		Ready: true}
 	value, err := json.Marshal(h)
 	if err != nil {
 		t.Fatal(err)

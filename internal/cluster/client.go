@@ -34,7 +34,8 @@ type Client struct {
 // reconnect keeps a client that had lost etcd for long from waiting minutes more, which is gRPC's
 // default: nodes are kept for a grace period only.
 var reconnect = grpc.ConnectParams{
-	Backoff:           backoff.Config{BaseDelay: 100 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: 2 * time.Second},
+	Backoff: backoff.Config{BaseDelay: 100 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2,
+		MaxDelay: 2 * time.Second},
 	MinConnectTimeout: 3 * time.Second,
 }
 
@@ -61,8 +62,9 @@ func Dial(cfg Config) (*Client, error) {
 		DialKeepAliveTimeout: 3 * time.Second,
 		BackoffWaitBetween:   50 * time.Millisecond,
 		// Windows are fixed, or each answer would bring a ping that measures the way.
-		DialOptions: []grpc.DialOption{grpc.WithConnectParams(reconnect), grpc.WithInitialWindowSize(window), grpc.WithInitialConnWindowSize(window)},
-		Logger:      zap.NewNop(),
+		DialOptions: []grpc.DialOption{grpc.WithConnectParams(reconnect), grpc.WithInitialWindowSize(window),
+			grpc.WithInitialConnWindowSize(window)},
+		Logger: zap.NewNop(),
 	})
 	if err != nil {
 		return nil, fmt.Errorf("etcd at %v: %w", cfg.Endpoints, why(context.Background(), cfg.Endpoints, cfg.TLS, err))

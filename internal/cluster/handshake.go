@@ -18,7 +18,8 @@ type HandshakeError struct {
 }
 
 func (e *HandshakeError) Error() string {
-	return fmt.Sprintf("TLS with etcd at %s fails: %v; are etcd.ca, etcd.cert and etcd.key of its CA?", e.Endpoint, e.Err)
+	return fmt.Sprintf("TLS with etcd at %s fails: %v; are etcd.ca, etcd.cert and etcd.key of its CA?", e.Endpoint,
+		e.Err)
 }
 
 func (e *HandshakeError) Unwrap() error { return e.Err }
@@ -78,7 +79,8 @@ func shake(ctx context.Context, endpoint string, conf *tls.Config) error {
 		return errors.New("it closes the connection in the handshake, as one without TLS does")
 	case err == nil:
 		_ = conn.SetReadDeadline(time.Now().Add(refusalIn))
-		_, err = conn.Read(make([]byte, 1)) // with TLS 1.3 what the server thinks of the certificate comes after the handshake
+		// with TLS 1.3 what the server thinks of the certificate comes after the handshake
+		_, err = conn.Read(make([]byte, 1))
 	}
 	if ofTLS(err) {
 		return err

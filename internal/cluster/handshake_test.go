@@ -63,12 +63,15 @@ func TestHandshakeFails(t *testing.T) {
 			defer client.Close()
 			ctx, cancel := context.WithCancel(t.Context())
 			defer cancel()
-			must(t, client.Watch(ctx, "key", Handler{Lost: func(lost error) { err = lost; cancel() }, List: func(Listing) {
-				err = client.Why(ctx, context.DeadlineExceeded) // slow, but not because of TLS
-				cancel()
-			}}))
+			must(t, client.Watch(ctx, "key", Handler{Lost: func(lost error) { err = lost; cancel() },
+				List: func(Listing) {
+					err = client.Why(ctx, context.DeadlineExceeded) // slow, but not because of TLS
+					cancel()
+				}}))
 			var failed *HandshakeError
-			if found := errors.As(err, &failed); err == nil || found != (c.says != "") || found && (!strings.Contains(err.Error(), c.says) || !strings.Contains(err.Error(), "etcd.ca, etcd.cert and etcd.key")) {
+			if found := errors.As(err, &failed); err == nil || found != (c.says != "") ||
+				found && (!strings.Contains(err.Error(), c.says) ||
+					!strings.Contains(err.Error(), "etcd.ca, etcd.cert and etcd.key")) {
 				t.Errorf("%v", err)
 			}
 		})

@@ -9,11 +9,13 @@ import (
 func TestPlaces(t *testing.T) {
 	for at, want := range map[string]bool{
 		"": true, "h:1": true, "10.0.0.1:65535": true, "[::1]:80": true, "unix:///run/x": true,
-		"h": false, ":1": false, "h:": false, "h:http": false, "h:0": false, "h:65536": false, "h:-1": false, "h:1:2": false, "::1:80": false,
+		"h": false, ":1": false, "h:": false, "h:http": false, "h:0": false, "h:65536": false, "h:-1": false,
+		"h:1:2": false, "::1:80": false,
 		"unix://": false, "unix:///": false, "unix://run/x": false, "http://h:1": false,
 		strings.Repeat("h", 600) + ":1": false, "unix:///" + strings.Repeat("h", 600): false,
 	} {
-		if err := CheckPlace("push_address", at); (err == nil) != want || err != nil && !strings.HasPrefix(err.Error(), "push_address ") {
+		if err := CheckPlace("push_address", at); (err == nil) != want ||
+			err != nil && !strings.HasPrefix(err.Error(), "push_address ") {
 			t.Errorf("%.40q: %v", at, err)
 		}
 		if err := checkHostPort("quic", at); (err == nil) != (want && !strings.HasPrefix(at, "unix:")) {
@@ -22,7 +24,8 @@ func TestPlaces(t *testing.T) {
 	}
 	for _, field := range []string{"push_address", "kv_events", "kv_address"} {
 		at := map[string]string{field: "h:notaport"}
-		h := NodeHealth{NodeID: "n", Address: "http://h:1", PushAddress: at["push_address"], KVEvents: at["kv_events"], KVAddress: at["kv_address"]}
+		h := NodeHealth{NodeID: "n", Address: "http://h:1", PushAddress: at["push_address"], KVEvents: at["kv_events"],
+			KVAddress: at["kv_address"]}
 		if err := h.Check(); err == nil || !strings.Contains(err.Error(), field) {
 			t.Errorf("%s: %v", field, err)
 		}
@@ -31,7 +34,8 @@ func TestPlaces(t *testing.T) {
 			t.Fatal(err)
 		}
 		read, err := ParseNodeHealth("n", value)
-		if err != nil || read.PushAddress+read.KVEvents+read.KVAddress != "" || read.LeftOut == nil || !strings.Contains(read.LeftOut.Error(), field) || read.Check() != nil {
+		if err != nil || read.PushAddress+read.KVEvents+read.KVAddress != "" || read.LeftOut == nil ||
+			!strings.Contains(read.LeftOut.Error(), field) || read.Check() != nil {
 			t.Errorf("%s is read: %+v, %v", field, read, err)
 		}
 	}

@@ -30,7 +30,8 @@ func TestWhatNobodyClaimsIsTakenBack(t *testing.T) {
 		func() error { return c.put(ctx, key, nil) },
 		func() error { return c.put(ctx, key, []byte("{}")) },
 		func() error { // as of a backup
-			return c.put(ctx, key, []byte(`{"node_id":"n1","instance":"old","address":"http://10.0.0.2:2","models":[]}`))
+			return c.put(ctx, key, []byte(
+				`{"node_id":"n1","instance":"old","address":"http://10.0.0.2:2","models":[]}`))
 		},
 		func() error {
 			_, err := c.etcd.Put(ctx, key, `{"garbage`, clientv3.WithLease(others.ID))
@@ -71,7 +72,8 @@ func TestWhoHoldsAKey(t *testing.T) {
 			t.Errorf("%s without a lease: %+v", value, got)
 		}
 	}
-	if got := holderOf(CacheKey("c"), []byte(`{"instance":"i","quic":"a:1"}`), 7); got != (holder{instance: "i", address: "a:1"}) {
+	if got := holderOf(CacheKey("c"), []byte(`{"instance":"i","quic":"a:1"}`), 7); got != (holder{instance: "i",
+		address: "a:1"}) {
 		t.Errorf("%+v", got)
 	}
 	if got := holderOf(CacheKey("c"), []byte(`garbage`), 7); got.nobody == "" {

@@ -247,7 +247,8 @@ func (r *Registrar) reclaim(ctx context.Context, key string, value []byte, rev i
 	if err := r.takeOver(ctx, key, value, rev); err != nil {
 		return err
 	}
-	r.reg.Log.Error("the key in etcd held what no daemon writes: it has this daemon's record again", "key", key, "why", why)
+	r.reg.Log.Error("the key in etcd held what no daemon writes: it has this daemon's record again", "key", key, "why",
+		why)
 	if r.reg.Reclaimed != nil {
 		r.reg.Reclaimed()
 	}
@@ -288,7 +289,8 @@ func (r *Registrar) writeIf(ctx context.Context, cond clientv3.Cmp, key string, 
 	}
 	ctx, cancel := r.client.bounded(ctx)
 	defer cancel()
-	resp, err := r.client.etcd.Txn(ctx).If(cond).Then(clientv3.OpPut(key, string(value), clientv3.WithLease(r.lease))).Commit()
+	resp, err := r.client.etcd.Txn(ctx).If(cond).Then(clientv3.OpPut(key, string(value),
+		clientv3.WithLease(r.lease))).Commit()
 	if errors.Is(err, rpctypes.ErrLeaseNotFound) {
 		r.lease = clientv3.NoLease
 	}

@@ -22,7 +22,8 @@ func TestARegistrationIsLogged(t *testing.T) {
 	must(t, r.beat(ctx))
 	r.leave(ctx)
 	lines := strings.Split(strings.TrimSpace(log.String()), "\n")
-	if len(lines) != 2 || !strings.Contains(lines[0], "waiting for its lease") || !strings.Contains(lines[1], `msg="announced in etcd" node=n1`) {
+	if len(lines) != 2 || !strings.Contains(lines[0], "waiting for its lease") ||
+		!strings.Contains(lines[1], `msg="announced in etcd" node=n1`) {
 		t.Errorf("%s", log.String())
 	}
 	for _, line := range lines {

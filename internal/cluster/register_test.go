@@ -102,7 +102,8 @@ func TestALiveDuplicateIsRefused(t *testing.T) {
 	defer cancel()
 	err := newAgent("n1", "http://10.0.0.2:2").registrar(c, "").Run(ctx)
 	var duplicate *DuplicateError
-	if !errors.As(err, &duplicate) || duplicate.HolderAddress != "http://10.0.0.1:1" || duplicate.Address != "http://10.0.0.2:2" {
+	if !errors.As(err, &duplicate) || duplicate.HolderAddress != "http://10.0.0.1:1" ||
+		duplicate.Address != "http://10.0.0.2:2" {
 		t.Fatalf("error %v", err)
 	}
 	if got := nodes(t, c)["n1"].Address; got != "http://10.0.0.1:1" {

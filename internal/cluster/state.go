@@ -40,7 +40,9 @@ func (c Cordon) String() string {
 	if c.Drain {
 		state = "draining"
 	}
-	reason := strings.Join(strings.FieldsFunc(c.Reason, func(r rune) bool { return unicode.IsSpace(r) || !unicode.IsPrint(r) }), " ")
+	reason := strings.Join(strings.FieldsFunc(c.Reason, func(r rune) bool {
+		return unicode.IsSpace(r) || !unicode.IsPrint(r)
+	}), " ")
 	switch {
 	case reason == "":
 		return state
@@ -125,7 +127,8 @@ type Node struct {
 
 // Nodes lists the registered nodes in the order of their ids.
 func (c *Client) Nodes(ctx context.Context) ([]Node, error) {
-	resp, err := c.get(ctx, NodesPrefix, clientv3.WithPrefix(), clientv3.WithSort(clientv3.SortByKey, clientv3.SortAscend))
+	resp, err := c.get(ctx, NodesPrefix, clientv3.WithPrefix(), clientv3.WithSort(clientv3.SortByKey,
+		clientv3.SortAscend))
 	if err != nil {
 		return nil, err
 	}

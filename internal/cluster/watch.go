@@ -37,14 +37,17 @@ type Handler struct {
 	List   func(Listing)    // first, and after every interruption
 	Put    func(Entry)      //
 	Delete func(key string) // deleted, or its lease has ended
-	Lost   func(err error)  // etcd does not answer: what was said last is all there is; List follows when it is back. May be nil
+	// etcd does not answer: what was said last is all there is; List follows when it is back. May
+	// be nil
+	Lost func(err error)
 	// PingEvery is how often Watch asks whether etcd is still the one it was. 0: every second.
 	PingEvery time.Duration
 }
 
 // Bounds of one watch.
 const (
-	pingEvery  = time.Second            // how often, where Handler does not say, a watch asks whether etcd is still the one it was
+	// how often, where Handler does not say, a watch asks whether etcd is still the one it was
+	pingEvery  = time.Second
 	retryFirst = 100 * time.Millisecond // wait before the first re-list, doubling to retryLast
 	retryLast  = time.Second
 )

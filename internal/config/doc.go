@@ -1,6 +1,6 @@
-// Package config fills a program's configuration struct from its defaults, a
-// strict TOML file, the environment and command-line flags, in that order of
-// rising precedence, and renders the struct as help and as reference tables.
+// Package config fills a program's configuration struct from its defaults, a strict TOML file, the
+// environment and command-line flags, in that order of rising precedence, and renders the struct as
+// help and as reference tables.
 //
 // The struct is the schema. Each exported field carries tags:
 //
@@ -13,12 +13,12 @@
 //	split:"space"      elements of a list in the environment are separated by
 //	                   spaces, because they may hold commas
 //
-// The environment name is CGN_<SECTION>_<KEY> (CGN_<KEY> at the top level).
-// A section may have a twin, a list of structs with the same key: a file then has either [key] or [[key]], and where
-// it has [[key]] the section is neither checked nor shown. A struct with the tag toml:",inline" lends its keys to the
-// table around it.
+// The environment name is CGN_<SECTION>_<KEY> (CGN_<KEY> at the top level). A section may have a
+// twin, a list of structs with the same key: a file then has either [key] or [[key]], and where it
+// has [[key]] the section is neither checked nor shown. A struct with the tag toml:",inline" lends
+// its keys to the table around it.
 //
-// Field types: string, bool, int, int32, int64, uint32, uint64, float64,
-// Duration, Size, any type with UnmarshalText, []string, and slices or
-// string-keyed maps of structs ([[section]] and [section.name] tables).
+// Field types: string, bool, int, int32, int64, uint32, uint64, float64, Duration, Size, any type
+// with UnmarshalText, []string, and slices or string-keyed maps of structs ([[section]] and
+// [section.name] tables).
 package config

@@ -29,7 +29,8 @@ func applyEnv(s *schema, o *Options) (problems []error, ignored []string) {
 		f, ok := byName[name]
 		switch {
 		case ok && given[f] != "" && given[f] != name:
-			problems = append(problems, &Problem{Where: name, Reason: "is the same setting as " + given[f] + "; give one of them"})
+			problems = append(problems,
+				&Problem{Where: name, Reason: "is the same setting as " + given[f] + "; give one of them"})
 		case ok:
 			given[f], f.given = name, true
 			if err := f.setFromText(text); err != nil {
@@ -80,7 +81,8 @@ func (s *schema) envNames() (byName map[string]*field, names []string) {
 	return byName, names
 }
 
-// meant is what name may have been meant for: every setting that it names without its section, or else the nearest.
+// meant is what name may have been meant for: every setting that it names without its section, or
+// else the nearest.
 func (s *schema) meant(name string, names []string) string {
 	var all []string
 	for _, f := range s.fields {

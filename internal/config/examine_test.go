@@ -52,7 +52,8 @@ func (*risky) Advise() []string { return []string{"a may not do"} }
 
 func TestCheckConfigWarns(t *testing.T) {
 	var out strings.Builder
-	if err := Load(&risky{}, Options{Args: []string{"--check-config"}, Out: &out}); !errors.Is(err, ErrAnswered) || !strings.Contains(out.String(), "# warning: a may not do\n") {
+	if err := Load(&risky{}, Options{Args: []string{"--check-config"}, Out: &out}); !errors.Is(err, ErrAnswered) ||
+		!strings.Contains(out.String(), "# warning: a may not do\n") {
 		t.Errorf("%v\n%s", err, &out)
 	}
 }

@@ -5,8 +5,9 @@ import (
 	"strings"
 )
 
-// FieldError is what is wrong with one setting of a section, said by Validate, Examine or a start. A section may be an element of a
-// list of them, where it says "engine[1].url: ..." for "engine.url: ...": see In. It unwraps to what a %w in its text stands for.
+// FieldError is what is wrong with one setting of a section, said by Validate, Examine or a start.
+// A section may be an element of a list of them, where it says "engine[1].url: ..." for
+// "engine.url: ...": see In. It unwraps to what a %w in its text stands for.
 type FieldError struct {
 	section string // "engine", "engine[1]"
 	key     string // "url", "offload.nixl_port"
@@ -21,7 +22,8 @@ type Mention struct {
 	Flag string // shown too, except in a list, where no flag reaches; may be ""
 }
 
-// Wrong is an error about a key of a section, formatted as fmt.Errorf does, with each Mention among args as a string (%s).
+// Wrong is an error about a key of a section, formatted as fmt.Errorf does, with each Mention among
+// args as a string (%s).
 func Wrong(section, key, format string, args ...any) *FieldError {
 	return wrong(section, key, format, args)
 }
@@ -51,7 +53,8 @@ func (e *FieldError) Error() string {
 // Unwrap gives the text, which wraps what it was made of.
 func (e *FieldError) Unwrap() error { return e.text }
 
-// In is err as it reads for the section at path, such as "engine[1]". Errors other than a FieldError, Missing or not, stay as they are.
+// In is err as it reads for the section at path, such as "engine[1]". Errors other than a
+// FieldError, Missing or not, stay as they are.
 func In(err error, path string) error {
 	switch e := err.(type) {
 	case *FieldError:

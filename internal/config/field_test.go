@@ -8,7 +8,8 @@ import (
 	"testing"
 )
 
-// TestFieldError: settings are named as the user of a section, or of a list of them, has them, and what is in values stays as it is.
+// TestFieldError: settings are named as the user of a section, or of a list of them, has them, and
+// what is in values stays as it is.
 func TestFieldError(t *testing.T) {
 	err := error(Wrong("engine", "binary", "%q: %w (engine.x); set %s, or %s",
 		"/opt engine.url (--x)", fs.ErrNotExist, Mention{"url", "--engine"}, Mention{Key: "model"}))
@@ -22,7 +23,8 @@ func TestFieldError(t *testing.T) {
 		for _, e := range []error{err, Missing{err}} {
 			got := In(e, path)
 			var field *FieldError
-			if got.Error() != want || !errors.Is(got, fs.ErrNotExist) || !errors.As(got, &field) || errors.As(got, &Missing{}) != errors.As(e, &Missing{}) {
+			if got.Error() != want || !errors.Is(got, fs.ErrNotExist) || !errors.As(got, &field) ||
+				errors.As(got, &Missing{}) != errors.As(e, &Missing{}) {
 				t.Errorf("in %s: %v, want %s", path, got, want)
 			}
 		}
@@ -55,8 +57,10 @@ x = 1
 x = 1
 `
 	want := map[string]int{
-		"a": 1, "a.x": 2, "a.b[0]": 3, "a.b[0].x": 4, "a.b[0].c": 5, "a.b[0].c.x": 6, "a.b[0].d[0]": 7, "a.b[0].d[0].x": 8, "a.b[0].d[1]": 9, "a.b[0].d[1].x": 10,
-		"a.b[0].d[1].e": 11, "a.b[0].d[1].e.x": 12, "a.b[1]": 13, "a.b[1].d[0]": 14, "a.b[1].d[0].x": 15, "a.b[1].d[0].e": 16, "a.b[1].d[0].e.x": 17, "a.bc": 18, "a.bc.x": 19,
+		"a": 1, "a.x": 2, "a.b[0]": 3, "a.b[0].x": 4, "a.b[0].c": 5, "a.b[0].c.x": 6, "a.b[0].d[0]": 7,
+		"a.b[0].d[0].x": 8, "a.b[0].d[1]": 9, "a.b[0].d[1].x": 10,
+		"a.b[0].d[1].e": 11, "a.b[0].d[1].e.x": 12, "a.b[1]": 13, "a.b[1].d[0]": 14, "a.b[1].d[0].x": 15,
+		"a.b[1].d[0].e": 16, "a.b[1].d[0].e.x": 17, "a.bc": 18, "a.bc.x": 19,
 	}
 	if got := indexLines(doc); !maps.Equal(got, want) {
 		t.Errorf("got %v", got)

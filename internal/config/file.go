@@ -56,7 +56,8 @@ func (r *fileReader) read(doc string, root reflect.Value) []error {
 	if _, err := toml.Decode(doc, &tree); err != nil {
 		var pe toml.ParseError
 		if errors.As(err, &pe) {
-			return []error{&Problem{Where: fmt.Sprintf("%s:%d", r.name, pe.Position.Line), Reason: plainly(pe, doc), cause: pe}}
+			return []error{&Problem{Where: fmt.Sprintf("%s:%d", r.name, pe.Position.Line), Reason: plainly(pe, doc),
+				cause: pe}}
 		}
 		return []error{&Problem{Where: r.name, Reason: err.Error()}}
 	}
@@ -65,12 +66,14 @@ func (r *fileReader) read(doc string, root reflect.Value) []error {
 	return r.problems
 }
 
-// plainly is what the parser says, and of a key that is written as [key] and as [[key]] what that means.
+// plainly is what the parser says, and of a key that is written as [key] and as [[key]] what that
+// means.
 func plainly(e toml.ParseError, doc string) string {
 	_, key, _ := strings.Cut(e.Message, "Key '")
 	key, rest, _ := strings.Cut(key, "'")
 	if strings.Contains(rest, "already") && header(doc, "["+key+"]") && header(doc, "[["+key+"]]") {
-		return key + " is written as one table, [" + key + "], and as a list of them, [[" + key + "]]; write one of the two"
+		return key + " is written as one table, [" + key + "], and as a list of them, [[" + key + "]]; write one of " +
+			"the two"
 	}
 	return e.Message
 }
@@ -224,7 +227,8 @@ func (r *fileReader) nested(v reflect.Value, raw map[string]any, at string) erro
 	return fmt.Errorf("must be %s, not a table", describe(v.Type()))
 }
 
-// locate gives a problem that Validate or Examine has found with a setting the line that it stands on, unless it comes from elsewhere.
+// locate gives a problem that Validate or Examine has found with a setting the line that it stands
+// on, unless it comes from elsewhere.
 func (r *fileReader) locate(err error) error {
 	p, ok := err.(*Problem)
 	if !ok || p.Where != "" {

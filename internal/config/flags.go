@@ -74,13 +74,15 @@ func parseArgs(s *schema, o Options) *commandLine {
 	return cl
 }
 
-// meantFlag says what to write instead of a flag that there is not: a setting may have been called by its full name.
+// meantFlag says what to write instead of a flag that there is not: a setting may have been called
+// by its full name.
 func (s *schema) meantFlag(name string, flags []string) string {
 	for _, f := range s.fields {
 		switch {
 		case plain(f.path()) != plain(name):
 		case f.flag == "":
-			return "; " + f.path() + " has none: set it in the file (--" + fileFlag + "), as " + f.key + " in [" + f.section + "]"
+			return "; " + f.path() + " has none: set it in the file (--" + fileFlag + "), as " + f.key + " in [" +
+				f.section + "]"
 		default:
 			return "; the flag of " + f.path() + " is --" + f.flag
 		}

@@ -37,15 +37,17 @@ func TestASettingsFullNameAsAFlag(t *testing.T) {
 		} `toml:"deep"`
 	}
 	for arg, want := range map[string]string{
-		"--engine.url=x":  "--engine.url: unknown flag; the flag of engine.url is --engine",
-		"--engine_url=x":  "--engine_url: unknown flag; the flag of engine.url is --engine",
-		"--engine-url":    "--engine-url: unknown flag; the flag of engine.url is --engine",
-		"--engine.urk=x":  "--engine.urk: unknown flag; did you mean --engine.ca?",
-		"--kernel=on":     "--kernel: unknown flag; the flag of kernel is --telemetry",
-		"--deep.models=x": "--deep.models: unknown flag; deep.models has none: set it in the file (--config), as models in [deep]",
-		"--nothing=x":     "--nothing: unknown flag (see --help)",
+		"--engine.url=x": "--engine.url: unknown flag; the flag of engine.url is --engine",
+		"--engine_url=x": "--engine_url: unknown flag; the flag of engine.url is --engine",
+		"--engine-url":   "--engine-url: unknown flag; the flag of engine.url is --engine",
+		"--engine.urk=x": "--engine.urk: unknown flag; did you mean --engine.ca?",
+		"--kernel=on":    "--kernel: unknown flag; the flag of kernel is --telemetry",
+		"--deep.models=x": "--deep.models: unknown flag; deep.models has none: set it in the file (--config), as " +
+			"models in [deep]",
+		"--nothing=x": "--nothing: unknown flag (see --help)",
 	} {
-		if err := Load(&s, Options{Args: []string{arg}, Out: io.Discard}); err == nil || err.Error() != "configuration: "+want {
+		if err := Load(&s, Options{Args: []string{arg}, Out: io.Discard}); err == nil ||
+			err.Error() != "configuration: "+want {
 			t.Errorf("%s: %v", arg, err)
 		}
 	}
@@ -58,8 +60,11 @@ func TestATableWhereAListIsMeant(t *testing.T) {
 			URL string `toml:"url"`
 		} `toml:"backend"`
 	}
-	err := Load(&s, Options{Args: []string{"--config", "f"}, ReadFile: func(string) ([]byte, error) { return []byte("[backend]\nurl = \"x\"\n"), nil }})
-	if err == nil || err.Error() != "configuration: f:1: backend: is a list of tables; write [[backend]] instead of [backend]" {
+	err := Load(&s, Options{Args: []string{"--config", "f"}, ReadFile: func(string) ([]byte, error) {
+		return []byte("[backend]\nurl = \"x\"\n"), nil
+	}})
+	if err == nil || err.Error() != "configuration: f:1: backend: is a list of tables; write [[backend]] instead of "+
+		"[backend]" {
 		t.Errorf("%v", err)
 	}
 }

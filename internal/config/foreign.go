@@ -9,7 +9,8 @@ import (
 	"strings"
 )
 
-// variables.txt has a line for each variable of the daemons: its name and whose setting it is. One that ends in _ is that of a section.
+// variables.txt has a line for each variable of the daemons: its name and whose setting it is. One
+// that ends in _ is that of a section.
 //
 //go:embed variables.txt
 var variables string
@@ -40,7 +41,8 @@ func Variables(w io.Writer, daemons map[string]any) error {
 	return nil
 }
 
-// foreign tells whether name is a setting of another program than this one, or in a section that only others have.
+// foreign tells whether name is a setting of another program than this one, or in a section that
+// only others have.
 func foreign(program, name string) (setting, section bool) {
 	for line := range strings.Lines(variables) {
 		words := strings.Fields(line)

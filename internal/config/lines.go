@@ -46,7 +46,8 @@ func indexLines(doc string) lineIndex {
 	return x
 }
 
-// listLengths is how many elements each list of tables has so far, by its path: "engine", "engine[1].user".
+// listLengths is how many elements each list of tables has so far, by its path: "engine",
+// "engine[1].user".
 type listLengths map[string]int
 
 // last is the path of a table: a list on the way stands for its last element.

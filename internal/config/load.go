@@ -23,14 +23,18 @@ const fileFlag = "config"
 // Options says where the values come from. The zero value reads nothing and
 // leaves the defaults.
 type Options struct {
-	Program string    // name in usage and messages, like "cgn-router"; what other programs of the project have in the environment is left to them
+	// name in usage and messages, like "cgn-router"; what other programs of the project have in the
+	// environment is left to them
+	Program string
 	About   string    // what the program does, for --help
 	Version string    // answer to --version
 	Args    []string  // command line without the program name
 	Env     []string  // "NAME=value", as os.Environ returns it
 	Out     io.Writer // receives help, version and the checked configuration; nil means os.Stdout
 
-	Ignored  func(variable string)             // hears of each CGN_* variable that is nobody's setting, or another program's in a section of this one; may be nil
+	// hears of each CGN_* variable that is nobody's setting, or another program's in a section of
+	// this one; may be nil
+	Ignored  func(variable string)
 	ReadFile func(name string) ([]byte, error) // nil means os.ReadFile
 }
 

@@ -67,7 +67,8 @@ func files(doc string) func(string) ([]byte, error) {
 func load(t *testing.T, doc string, env []string, args ...string) (*sample, error) {
 	t.Helper()
 	c := &sample{}
-	err := Load(c, Options{Program: "p", Args: append([]string{"--config", "c.toml"}, args...), Env: env, ReadFile: files(doc)})
+	err := Load(c, Options{Program: "p", Args: append([]string{"--config", "c.toml"}, args...), Env: env,
+		ReadFile: files(doc)})
 	return c, err
 }
 
@@ -78,7 +79,8 @@ func TestPrecedence(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := limits{MaxBody: 9 << 10, Streams: 7, Idle: Duration(8 * time.Second), Ratio: 0.5, DropNames: []string{"x-a", "x-b"}}
+	want := limits{MaxBody: 9 << 10, Streams: 7, Idle: Duration(8 * time.Second), Ratio: 0.5,
+		DropNames: []string{"x-a", "x-b"}}
 	if fmt.Sprint(c.Limits) != fmt.Sprint(want) {
 		t.Errorf("got %+v, want %+v", c.Limits, want)
 	}
@@ -88,7 +90,8 @@ func TestPrecedence(t *testing.T) {
 }
 
 func TestListsAndTables(t *testing.T) {
-	doc := "[[backend]]\nurl = \"http://a\"\n[[backend]]\nurl = \"http://b\"\nmax_concurrent = 3\n[models.m1]\n[models.m2]\nfirst_byte = \"2s\"\n"
+	doc := "[[backend]]\nurl = \"http://a\"\n[[backend]]\nurl = \"http://b\"\nmax_concurrent = " +
+		"3\n[models.m1]\n[models.m2]\nfirst_byte = \"2s\"\n"
 	c, err := load(t, doc, nil)
 	if err != nil {
 		t.Fatal(err)
@@ -105,7 +108,8 @@ func TestListsAndTables(t *testing.T) {
 	if got := fmt.Sprint(c.Backends); got != "[{http://x,id=1 64} {http://y 64}]" {
 		t.Errorf("flags must replace the file's list: %s", got)
 	}
-	env := []string{"CGN_BACKEND=http://x http://y", `CGN_LIMITS_DROP=["a,b", "c"]`, "CGN_LIMITS_TARGETS=http://a,id=1 http://b"}
+	env := []string{"CGN_BACKEND=http://x http://y", `CGN_LIMITS_DROP=["a,b", "c"]`,
+		"CGN_LIMITS_TARGETS=http://a,id=1 http://b"}
 	if c, err = load(t, "", env); err != nil {
 		t.Fatal(err)
 	}
@@ -127,10 +131,12 @@ func TestProblems(t *testing.T) {
 			[]string{"c.toml:4: limits.max_bdy: unknown key; did you mean max_body?"}},
 		{"unknown section", "[limit]\na = 1\n", nil, nil, []string{"c.toml:1: limit: unknown key; did you mean limits?"}},
 		{"unlike anything", "[limits]\nzzz = 1\n", nil, nil, []string{"c.toml:2: limits.zzz: unknown key"}},
-		{"wrong types", "listen = 3\n[limits]\nmax_body = true\nmax_streams = \"x\"\nidle_timeout = 5\ndrop = \"a\"\n", nil, nil, []string{
-			`c.toml:1: listen = 3: must be a string`, `c.toml:3: limits.max_body = true: must be a size`,
-			`c.toml:4: limits.max_streams = "x": must be an integer`, `c.toml:5: limits.idle_timeout = 5: must be a duration`,
-			`c.toml:6: limits.drop = "a": must be a list`}},
+		{"wrong types", "listen = 3\n[limits]\nmax_body = true\nmax_streams = \"x\"\nidle_timeout = 5\ndrop = \"a\"\n",
+			nil, nil, []string{
+				`c.toml:1: listen = 3: must be a string`, `c.toml:3: limits.max_body = true: must be a size`,
+				`c.toml:4: limits.max_streams = "x": must be an integer`,
+				`c.toml:5: limits.idle_timeout = 5: must be a duration`,
+				`c.toml:6: limits.drop = "a": must be a list`}},
 		{"bad values", "[limits]\nmax_body = \"64QiB\"\nidle_timeout = \"-1s\"\n", nil, nil,
 			[]string{`limits.max_body = "64QiB": not a size`, `must not be negative`}},
 		{"in a list of tables", "[[backend]]\nurl = \"http://a\"\n\n[[backend]]\nurll = 1\n", nil, nil,
@@ -142,15 +148,20 @@ func TestProblems(t *testing.T) {
 		{"UTF-16", "\xff\xfel\x00i\x00", nil, nil, []string{"c.toml: not UTF-8 at byte 0; save it as UTF-8"}},
 		{"Latin-1", "listen = \"\xe4\"", nil, nil, []string{"c.toml: not UTF-8 at byte 10"}},
 		{"nearly a setting", "", []string{"CGN_LISTN=1", "CGN_LIMIT_RATIO=1"}, nil, []string{
-			"CGN_LISTN: unknown setting; did you mean CGN_LISTEN?", "CGN_LIMIT_RATIO: unknown setting; did you mean CGN_LIMITS_RATIO?"}},
-		{"a setting without its section", "", []string{"CGN_RATIO=1", "CGN_KEY=1", "CGN_=1", "CGN_ATIO=1"}, nil, []string{
-			"CGN_RATIO: unknown setting; did you mean CGN_LIMITS_RATIO?", "CGN_KEY: unknown setting; did you mean CGN_TLS_KEY?"}},
+			"CGN_LISTN: unknown setting; did you mean CGN_LISTEN?",
+			"CGN_LIMIT_RATIO: unknown setting; did you mean CGN_LIMITS_RATIO?"}},
+		{"a setting without its section", "", []string{"CGN_RATIO=1", "CGN_KEY=1", "CGN_=1", "CGN_ATIO=1"}, nil,
+			[]string{
+				"CGN_RATIO: unknown setting; did you mean CGN_LIMITS_RATIO?",
+				"CGN_KEY: unknown setting; did you mean CGN_TLS_KEY?"}},
 		{"two names of one setting", "", []string{"CGN_SCORING=score", "CGN_MODE=random"}, nil, []string{
 			"CGN_MODE: is the same setting as CGN_SCORING; give one of them"}},
 		{"environment", "", []string{"CGN_LIMITS_MAX_STREAM=1", "CGN_LIMITS_RATIO=x"}, nil, []string{
-			"CGN_LIMITS_MAX_STREAM: unknown setting; did you mean CGN_LIMITS_MAX_STREAMS?", `CGN_LIMITS_RATIO: limits.ratio = "x": not a number`}},
+			"CGN_LIMITS_MAX_STREAM: unknown setting; did you mean CGN_LIMITS_MAX_STREAMS?",
+			`CGN_LIMITS_RATIO: limits.ratio = "x": not a number`}},
 		{"flags", "", nil, []string{"--lisen", ":1", "word", "--backend", "a", "--mode"}, []string{
-			"--lisen: unknown flag; did you mean --listen?", "word: not a flag", `--backend: backend = "a": want a URL`, "--mode: needs a value"}},
+			"--lisen: unknown flag; did you mean --listen?", "word: not a flag", `--backend: backend = "a": want a URL`,
+			"--mode: needs a value"}},
 		{"validate", "[limits]\nmax_streams = 0\n", nil, nil, []string{"limits: max_streams = 0: must be at least 1"}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
@@ -211,8 +222,10 @@ func TestHelpAndVersion(t *testing.T) {
 			t.Errorf("%s: %v", arg, err)
 		}
 	}
-	for _, want := range []string{"Usage: cgn-x [flags]", "Does x.", "--listen STRING", "default 127.0.0.1:8080, env CGN_LISTEN",
-		"default score, env CGN_MODE or CGN_SCORING", "[[backend]]: Engine", "max_concurrent INTEGER\n        Slots. (default 64)",
+	for _, want := range []string{"Usage: cgn-x [flags]", "Does x.", "--listen STRING",
+		"default 127.0.0.1:8080, env CGN_LISTEN",
+		"default score, env CGN_MODE or CGN_SCORING", "[[backend]]: Engine",
+		"max_concurrent INTEGER\n        Slots. (default 64)",
 		"[limits] What a client may send.", "--limits.max_body SIZE", "--limits.forward_auth\n", "cgn-x v1"} {
 		if !strings.Contains(out.String(), want) {
 			t.Errorf("want %q in\n%s", want, out.String())
@@ -227,7 +240,8 @@ func TestReference(t *testing.T) {
 	}
 	for _, want := range []string{
 		"| `listen` | string | `127.0.0.1:8080` | `CGN_LISTEN` | `--listen` | Address to serve on. |",
-		"### `[limits]`", "| `max_body` | size | `64MiB` | `CGN_LIMITS_MAX_BODY` | `--limits.max_body` | Largest body. |",
+		"### `[limits]`", "| `max_body` | size | `64MiB` | `CGN_LIMITS_MAX_BODY` | `--limits.max_body` | Largest " +
+			"body. |",
 		"### `[[backend]]`", "| `max_concurrent` | integer | `64` | Slots. |", "### `[models.NAME]`",
 	} {
 		if !strings.Contains(out.String(), want) {
@@ -266,13 +280,15 @@ func TestProgramMistakesAreErrors(t *testing.T) {
 }
 
 func TestDurationAndSizeText(t *testing.T) {
-	for text, want := range map[string]string{"90s": "1m30s", "120s": "2m", "2h": "2h", "10m": "10m", "0": "0s", "1500ms": "1.5s"} {
+	for text, want := range map[string]string{"90s": "1m30s", "120s": "2m", "2h": "2h", "10m": "10m", "0": "0s",
+		"1500ms": "1.5s"} {
 		var d Duration
 		if err := d.UnmarshalText([]byte(text)); err != nil || d.String() != want {
 			t.Errorf("%s: got %s, %v", text, d, err)
 		}
 	}
-	for text, want := range map[string]string{"1024": "1KiB", "64MiB": "64MiB", "1.5KiB": "1536", "1GB": "1000000000", "0": "0", "3 GiB": "3GiB", "64mib": "64MiB", "64M": "64MiB", "2t": "2TiB", "64mb": "62500KiB", "7 B": "7"} {
+	for text, want := range map[string]string{"1024": "1KiB", "64MiB": "64MiB", "1.5KiB": "1536", "1GB": "1000000000",
+		"0": "0", "3 GiB": "3GiB", "64mib": "64MiB", "64M": "64MiB", "2t": "2TiB", "64mb": "62500KiB", "7 B": "7"} {
 		var s Size
 		if err := s.UnmarshalText([]byte(text)); err != nil || s.String() != want {
 			t.Errorf("%s: got %s, %v", text, s, err)
@@ -287,7 +303,8 @@ func TestDurationAndSizeText(t *testing.T) {
 }
 
 func TestNearest(t *testing.T) {
-	for _, tc := range [][2]string{{"max_bdoy", "max_body"}, {"maxbody", "max_body"}, {"q", ""}, {"unrelated", ""}, {"lst", "list"}} {
+	for _, tc := range [][2]string{{"max_bdoy", "max_body"}, {"maxbody", "max_body"}, {"q", ""}, {"unrelated", ""},
+		{"lst", "list"}} {
 		if got := Nearest(tc[0], []string{"max_body", "list", "zz"}); got != tc[1] {
 			t.Errorf("%s: got %q, want %q", tc[0], got, tc[1])
 		}
@@ -297,12 +314,14 @@ func TestNearest(t *testing.T) {
 func FuzzLoad(f *testing.F) {
 	f.Add("listen = \":1\"\n[limits]\nmax_body = \"1MiB\"\n", "CGN_LIMITS_RATIO=1", "--mode=random")
 	f.Add("[[backend]]\nurl = \"http://a\"\n", "CGN_BACKEND=http://a http://b", "--backend=http://c")
-	f.Add("backend = [\"http://a\", {url = \"http://b\"}]\n[models.x]\nfirst_byte = \"1s\"\n", "CGN_LIMITS_DROP=[\"a\"]", "--limits.drop=a")
+	f.Add("backend = [\"http://a\", {url = \"http://b\"}]\n[models.x]\nfirst_byte = \"1s\"\n",
+		"CGN_LIMITS_DROP=[\"a\"]", "--limits.drop=a")
 	f.Add("listen = \"\\u0007\\u000b\"\n[models.\"a\\u0000\"]\n", "CGN_LISTEN=\xff\v", "--listen=\x7f")
 	f.Add("[models]\nx = 1\n", "CGN_LIMITS_X=", "-")
 	f.Fuzz(func(t *testing.T, doc, env, arg string) {
 		c := &sample{}
-		err := Load(c, Options{Args: []string{"--config=c", arg}, Env: []string{env}, ReadFile: files(doc), Out: &strings.Builder{}})
+		err := Load(c, Options{Args: []string{"--config=c", arg}, Env: []string{env}, ReadFile: files(doc),
+			Out: &strings.Builder{}})
 		if err != nil {
 			_ = err.Error()
 			return
@@ -350,7 +369,8 @@ type twinEngine struct {
 
 func (e *twinEngine) Validate() error {
 	if e.URL == "none" {
-		return Missing{Wrong("engine", "url", "empty; set %s, not engine.url of %q (%w)", Mention{"url", "--engine"}, "/etc engine.url (--x)", fs.ErrNotExist)}
+		return Missing{Wrong("engine", "url", "empty; set %s, not engine.url of %q (%w)", Mention{"url", "--engine"},
+			"/etc engine.url (--x)", fs.ErrNotExist)}
 	}
 	return nil
 }
@@ -365,27 +385,36 @@ type twinConfig struct {
 	Engines []twinElement `toml:"engine" help:"several"`
 }
 
-// TestTwin: a key that is one table or a list of them, whose elements have the section's keys and others.
+// TestTwin: a key that is one table or a list of them, whose elements have the section's keys and
+// others.
 func TestTwin(t *testing.T) {
 	load := func(doc string) (c twinConfig, shown string, err error) {
 		var out strings.Builder
-		err = Load(&c, Options{Program: "x", Args: []string{"--config", "f", "--check-config"}, Out: &out, ReadFile: func(string) ([]byte, error) { return []byte(doc), nil }})
+		err = Load(&c, Options{Program: "x", Args: []string{"--config", "f", "--check-config"}, Out: &out,
+			ReadFile: func(string) ([]byte, error) { return []byte(doc), nil }})
 		return c, out.String(), err
 	}
 	c, shown, err := load("[engine]\nurl = \"a\"\n")
-	if !errors.Is(err, ErrAnswered) || c.Engine.URL != "a" || c.Engines != nil || !strings.Contains(shown, "[engine]\nurl = \"a\"") || strings.Contains(shown, "engine = ") {
+	if !errors.Is(err, ErrAnswered) || c.Engine.URL != "a" || c.Engines != nil ||
+		!strings.Contains(shown, "[engine]\nurl = \"a\"") || strings.Contains(shown, "engine = ") {
 		t.Errorf("one: %+v, %v\n%s", c, err, shown)
 	}
 	c, shown, err = load("[[engine]]\nid = \"x\"\nurl = \"a\"\n[[engine]]\nurl = \"b\"\n[engine.deep]\nn = 4\n")
-	if !errors.Is(err, ErrAnswered) || len(c.Engines) != 2 || c.Engines[0].ID != "x" || c.Engines[0].Engine.Deep.N != 3 || c.Engines[1].Engine.URL != "b" || c.Engines[1].Engine.Deep.N != 4 ||
+	if !errors.Is(err, ErrAnswered) || len(c.Engines) != 2 || c.Engines[0].ID != "x" ||
+		c.Engines[0].Engine.Deep.N != 3 || c.Engines[1].Engine.URL != "b" || c.Engines[1].Engine.Deep.N != 4 ||
 		strings.Contains(shown, "[engine") {
 		t.Errorf("two: %+v, %v\n%s", c, err, shown)
 	}
 	for doc, want := range map[string]string{
-		"[[engine]]\nurl = \"a\"\n[[engine]]\n":                                    "configuration: f:3: engine[1].url: empty; set engine[1].url, not engine.url of \"/etc engine.url (--x)\" (file does not exist)",
-		"[[engine]]\nurl = \"a\"\n[[engine]]\nurl = \"b\"\n[engine.deep]\nm = 1\n": "configuration: f:6: engine[1].deep.m: unknown key",
-		"[engine]\nurl = \"a\"\n[[engine]]\n":                                      "configuration: f:3: engine is written as one table, [engine], and as a list of them, [[engine]]; write one of the two",
-		"[[engine]]\n[engine]\nurl = \"a\"\n":                                      "configuration: f:2: engine is written as one table, [engine], and as a list of them, [[engine]]; write one of the two",
+		"[[engine]]\nurl = \"a\"\n[[engine]]\n": "configuration: f:3: " +
+			"engine[1].url: empty; set engine[1].url, not engine.url of \"/etc engine.url (--x)\" (file does " +
+			"not exist)",
+		"[[engine]]\nurl = \"a\"\n[[engine]]\nurl = \"b\"\n[engine.deep]\nm = 1\n": "configuration: f:6: " +
+			"engine[1].deep.m: unknown key",
+		"[engine]\nurl = \"a\"\n[[engine]]\n": "configuration: f:3: engine is " +
+			"written as one table, [engine], and as a list of them, [[engine]]; write one of the two",
+		"[[engine]]\n[engine]\nurl = \"a\"\n": "configuration: f:2: engine is " +
+			"written as one table, [engine], and as a list of them, [[engine]]; write one of the two",
 	} {
 		if _, _, err := load(doc); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%q: %v, want %q", doc, err, want)

@@ -58,14 +58,16 @@ func TestValidateTellsTheLine(t *testing.T) {
 		{"[card]\nnames = [\"bad\"]\nx\n", nil, "", "f:3: expected"},
 	} {
 		var s cards
-		err := Load(&s, Options{Args: append([]string{"--config", "f"}, c.args...), Env: []string{c.env}, ReadFile: func(string) ([]byte, error) { return []byte(c.doc), nil }})
+		err := Load(&s, Options{Args: append([]string{"--config", "f"}, c.args...), Env: []string{c.env},
+			ReadFile: func(string) ([]byte, error) { return []byte(c.doc), nil }})
 		if err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%q: %v, want %s", c.doc, err, c.want)
 		}
 	}
 }
 
-// TestListsInFlags: as in variables, with commas between, and given several times; where elements may hold commas each flag has one.
+// TestListsInFlags: as in variables, with commas between, and given several times; where elements
+// may hold commas each flag has one.
 func TestListsInFlags(t *testing.T) {
 	var s struct {
 		Names []string `toml:"names" default:"x"`

@@ -14,7 +14,8 @@ func Nearest(word string, candidates []string) string {
 	return best
 }
 
-// didYouMean proposes the nearest candidate, else one that word goes on from, as cache_id does from cache.
+// didYouMean proposes the nearest candidate, else one that word goes on from, as cache_id does from
+// cache.
 func didYouMean(word string, candidates []string) string {
 	n := Nearest(word, candidates)
 	for i := 0; n == "" && i < len(candidates); i++ {

@@ -15,10 +15,12 @@ func writeHelp(w io.Writer, s *schema, o Options) error {
 	if o.About != "" {
 		fmt.Fprintf(&b, "\n%s\n", o.About)
 	}
-	b.WriteString("\nA value is taken from the flag, else the environment, else the file, else the default.\nIn the name of a flag '.', '_' and '-' mean the same.\n\n")
+	b.WriteString("\nA value is taken from the flag, else the environment, else the file, else the default.\nIn the " +
+		"name of a flag '.', '_' and '-' mean the same.\n\n")
 	row := func(name, help string) { fmt.Fprintf(&b, "  %s\n        %s\n", name, help) }
 	row("--"+fileFlag+" FILE", "TOML file to read (env CGN_CONFIG)")
-	row("--check-config", "check the configuration and the files it names, print it as it would be used, and exit; nothing is started, bound or written")
+	row("--check-config", "check the configuration and the files it names, print it as it would be used, and exit; "+
+		"nothing is started, bound or written")
 	row("--version", "print the version and exit")
 	row("--help", "print this text and exit")
 	for _, sec := range s.sections {

@@ -24,7 +24,8 @@ type field struct {
 	spaced  bool // elements of the list are separated by spaces in one text, not by commas
 }
 
-// elsewhere names the settings of other sections with a key, of which there may be three: more say nothing.
+// elsewhere names the settings of other sections with a key, of which there may be three: more say
+// nothing.
 func (s *schema) elsewhere(key string) string {
 	var all []string
 	for _, f := range s.fields {
@@ -135,7 +136,8 @@ func keyed(t reflect.Type) (fields []reflect.StructField) {
 	return fields
 }
 
-// twinned says whether the table at path is written as a list, [[path]], which another field of the same key holds.
+// twinned says whether the table at path is written as a list, [[path]], which another field of the
+// same key holds.
 func (s *schema) twinned(path string) bool {
 	for _, f := range s.fields {
 		if f.isList() && f.value.Len() > 0 && (f.path() == path || strings.HasPrefix(path, f.path()+".")) {
@@ -147,7 +149,9 @@ func (s *schema) twinned(path string) bool {
 
 // emptyTwin says whether f is a list that nobody uses, of a key that is a section's too.
 func (s *schema) emptyTwin(f *field) bool {
-	return f.isList() && f.value.Len() == 0 && slices.ContainsFunc(s.sections, func(sec section) bool { return sec.path == f.path() })
+	return f.isList() && f.value.Len() == 0 && slices.ContainsFunc(s.sections, func(sec section) bool {
+		return sec.path == f.path()
+	})
 }
 
 func (s *schema) member(sf reflect.StructField, v reflect.Value, path string) error {

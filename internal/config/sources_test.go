@@ -8,7 +8,8 @@ import (
 )
 
 func TestServiceLinksOfKubernetesAreNoSettings(t *testing.T) {
-	env := []string{"CGN_LIMITS_SERVICE_HOST=10.0.0.1", "CGN_LIMITS_SERVICE_PORT_HTTP=80", "CGN_LIMITS_PORT=tcp://10.0.0.1:80", "CGN_LIMITS_PORT_80_TCP_ADDR=10.0.0.1"}
+	env := []string{"CGN_LIMITS_SERVICE_HOST=10.0.0.1", "CGN_LIMITS_SERVICE_PORT_HTTP=80",
+		"CGN_LIMITS_PORT=tcp://10.0.0.1:80", "CGN_LIMITS_PORT_80_TCP_ADDR=10.0.0.1"}
 	if _, err := load(t, "", env); err != nil {
 		t.Error(err)
 	}
@@ -19,7 +20,8 @@ func TestVariablesOfNobodyAreReported(t *testing.T) {
 	o := Options{
 		Program: "sample",
 		Env: []string{
-			"CGN_KVCACHED_SOCK=1", "CGN_KVCACHED_NONE=1", "CGN_SOMETHING=1", "OTHER=1", "CGN_CONFIG=c", "CGN_LIMITS_PORT=1", "CGN_LIMITS_KEEP_ALIVE=1", "CGN_ADMIN=1",
+			"CGN_KVCACHED_SOCK=1", "CGN_KVCACHED_NONE=1", "CGN_SOMETHING=1", "OTHER=1", "CGN_CONFIG=c",
+			"CGN_LIMITS_PORT=1", "CGN_LIMITS_KEEP_ALIVE=1", "CGN_ADMIN=1",
 		},
 		ReadFile: files(""), Ignored: func(name string) { ignored = append(ignored, name) },
 	}
@@ -71,7 +73,8 @@ func TestChanged(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	is, err := load(t, "mode = \"random\"\n[limits]\nmax_streams = 7\ntargets = []\n[[backend]]\nurl = \"http://b\"\n", nil)
+	is, err := load(t, "mode = \"random\"\n[limits]\nmax_streams = 7\ntargets = []\n[[backend]]\nurl = \"http://b\"\n",
+		nil)
 	if err != nil {
 		t.Fatal(err)
 	}

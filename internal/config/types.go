@@ -46,7 +46,8 @@ func (d *Duration) UnmarshalText(text []byte) error {
 // Size is a number of bytes, written like "64MiB", "1.5GB" or "4096".
 type Size int64
 
-// sizeUnits are the units of a size, longest first, in lower case. A single letter is binary, as others read it.
+// sizeUnits are the units of a size, longest first, in lower case. A single letter is binary, as
+// others read it.
 var sizeUnits = []struct {
 	suffix string
 	bytes  int64
@@ -88,7 +89,8 @@ func (s *Size) UnmarshalText(text []byte) error {
 	return errNotSize
 }
 
-var errNotSize = errors.New(`not a size; write bytes with an optional unit, like 512MiB, 1GiB, 2TiB (1024 each; K, M, G and T alone too), 64MB (1000 each) or 4096`)
+var errNotSize = errors.New(
+	`not a size; write bytes with an optional unit, like 512MiB, 1GiB, 2TiB (1024 each; K, M, G and T alone too), 64MB (1000 each) or 4096`)
 
 func parseBytes(number string, unit int64) (int64, error) {
 	if n, err := strconv.ParseInt(number, 10, 64); err == nil {

@@ -1,7 +1,9 @@
-// Package enginemetrics reads the few numbers that routing needs out of an inference engine's Prometheus text.
+// Package enginemetrics reads the few numbers that routing needs out of an inference engine's
+// Prometheus text.
 //
-// vLLM, SGLang and llama.cpp export different names for the same things; some versions write the engine prefix with a
-// colon and some with an underscore. Everything else on the page is skipped without being decoded.
+// vLLM, SGLang and llama.cpp export different names for the same things; some versions write the
+// engine prefix with a colon and some with an underscore. Everything else on the page is skipped
+// without being decoded.
 package enginemetrics
 
 import (
@@ -54,8 +56,9 @@ func (s *Stats) FreeBlocks() (float64, bool) {
 	return math.Floor(s.TotalBlocks * (1 - min(1, s.KVUsage))), true
 }
 
-// Parse reads one metrics page. It never fails: a line it cannot read is a line it does not know, and a value that is
-// not a finite number that is at least zero is unknown. It allocates nothing and keeps no reference to page.
+// Parse reads one metrics page. It never fails: a line it cannot read is a line it does not know,
+// and a value that is not a finite number that is at least zero is unknown. It allocates nothing
+// and keeps no reference to page.
 func Parse(page []byte) Stats {
 	var p parser
 	for len(page) > 0 {
@@ -183,7 +186,8 @@ func (p *parser) set(f Field, to *float64, rest []byte) {
 	}
 }
 
-// metricName splits a sample line into the metric's name and what follows it (labels or a space and the value).
+// metricName splits a sample line into the metric's name and what follows it (labels or a space and
+// the value).
 func metricName(line []byte) (name, rest []byte) {
 	line = bytes.TrimLeft(line, " \t")
 	if len(line) == 0 || line[0] == '#' {

@@ -42,19 +42,23 @@ func TestSpellings(t *testing.T) {
 		name, page string
 		want       Stats
 	}{
-		{"sglang colon", "sglang:num_running_reqs{model_name=\"m\"} 3.0\nsglang:num_queue_reqs{model_name=\"m\"} 2\nsglang:token_usage 0.25\n",
+		{"sglang colon", "sglang:num_running_reqs{model_name=\"m\"} 3.0\nsglang:num_queue_reqs{model_name=\"m\"} " +
+			"2\nsglang:token_usage 0.25\n",
 			Stats{Has: Running | Waiting | KVUsage, Running: 3, Waiting: 2, KVUsage: 0.25}},
 		{"sglang underscore", "sglang_num_running_reqs 3\nsglang_max_running_requests 8",
 			Stats{Has: Running | MaxSlots, Running: 3, MaxSlots: 8}},
 		{"older vllm", "vllm:gpu_cache_usage_perc{m=\"x\"} 0.5\r\n", Stats{Has: KVUsage, KVUsage: 0.5}},
-		{"ranks add up, usage is their mean", "vllm:num_requests_waiting{engine=\"0\"} 1\nvllm:num_requests_waiting{engine=\"1\"} 4\n" +
-			"vllm:kv_cache_usage_perc{engine=\"0\"} 0.5\nvllm:kv_cache_usage_perc{engine=\"1\"} 0.25\n",
+		{"ranks add up, usage is their mean",
+			"vllm:num_requests_waiting{engine=\"0\"} 1\nvllm:num_requests_waiting{engine=\"1\"} 4\n" +
+				"vllm:kv_cache_usage_perc{engine=\"0\"} 0.5\nvllm:kv_cache_usage_perc{engine=\"1\"} 0.25\n",
 			Stats{Has: Waiting | KVUsage, Waiting: 5, KVUsage: 0.375}},
 		{"braces and quotes in a label", `vllm:num_requests_running{model_name="a}\"b{ 9"} 7 1700000000000`,
 			Stats{Has: Running, Running: 7}},
-		{"NaN, negative and garbage are unknown", "vllm:num_requests_running NaN\nvllm:num_requests_waiting -1\nvllm:kv_cache_usage_perc x\nvllm:prompt_tokens_total{a=\"b",
+		{"NaN, negative and garbage are unknown", "vllm:num_requests_running NaN\nvllm:num_requests_waiting " +
+			"-1\nvllm:kv_cache_usage_perc x\nvllm:prompt_tokens_total{a=\"b",
 			Stats{}},
-		{"near names are other metrics", "vllm:num_requests_waiting_by_reason{r=\"x\"} 3\nvllmx:num_requests_running 3\n# vllm:num_requests_running 1\n",
+		{"near names are other metrics", "vllm:num_requests_waiting_by_reason{r=\"x\"} 3\nvllmx:num_requests_running " +
+			"3\n# vllm:num_requests_running 1\n",
 			Stats{}},
 	} {
 		if got := Parse([]byte(c.page)); got != c.want {

@@ -10,8 +10,8 @@ import (
 	"go.uber.org/zap/zapcore"
 )
 
-// etcd keeps etcdFiles descriptors of the process's limit to itself, and refuses to start with fewer. It takes one more for
-// each client: otherFiles is what the smallest fleet beside it needs.
+// etcd keeps etcdFiles descriptors of the process's limit to itself, and refuses to start with
+// fewer. It takes one more for each client: otherFiles is what the smallest fleet beside it needs.
 const (
 	etcdFiles  = 150
 	otherFiles = 106
@@ -30,7 +30,8 @@ func checkFiles() error {
 		ErrFiles, l.Cur, etcdFiles+otherFiles, 4*(etcdFiles+otherFiles))
 }
 
-// ends has etcd's log say what would end the process; the goroutine that says it stops there in its place.
+// ends has etcd's log say what would end the process; the goroutine that says it stops there in its
+// place.
 type ends struct {
 	fatal chan error // capacity 1: what comes after the first is a consequence of it
 	any   atomic.Bool

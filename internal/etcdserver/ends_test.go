@@ -47,14 +47,16 @@ func inChild(t *testing.T, first, dir string, env ...string) string {
 }
 
 func TestTooFewOpenFilesAreNamed(t *testing.T) {
-	if said := inChild(t, "ulimit -n 150", t.TempDir()); !strings.Contains(said, "150, and 256 are needed") || !strings.Contains(said, "ulimit -n") {
+	if said := inChild(t, "ulimit -n 150", t.TempDir()); !strings.Contains(said, "150, and 256 are needed") ||
+		!strings.Contains(said, "ulimit -n") {
 		t.Error(said)
 	}
 }
 
 func TestWhatEndsEtcdIsAnError(t *testing.T) {
 	want := map[string]string{"log": "its data cannot be read", "database": "failed to open database"}
-	for kind, pattern := range map[string]string{"log": "member/member/wal/*.wal", "database": "member/member/snap/db"} {
+	for kind, pattern := range map[string]string{"log": "member/member/wal/*.wal",
+		"database": "member/member/snap/db"} {
 		dir := t.TempDir()
 		start(t, dir, "127.0.0.1:0").Close()
 		files, _ := filepath.Glob(filepath.Join(dir, pattern))

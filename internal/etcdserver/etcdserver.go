@@ -1,4 +1,5 @@
-// Package etcdserver runs a single-member etcd inside this process, for a fleet on one machine and for tests.
+// Package etcdserver runs a single-member etcd inside this process, for a fleet on one machine and
+// for tests.
 package etcdserver
 
 import (
@@ -17,7 +18,8 @@ import (
 // startTimeout bounds how long Start waits for the member to elect itself.
 const startTimeout = 30 * time.Second
 
-// leaveTimeout bounds how long StartContext waits, once its context has ended, for a start under way to come to its end.
+// leaveTimeout bounds how long StartContext waits, once its context has ended, for a start under
+// way to come to its end.
 const leaveTimeout = 5 * time.Second
 
 // Server is a running etcd member. Close it to free its ports and its data directory.
@@ -29,12 +31,14 @@ type Server struct {
 	ends *ends
 }
 
-// Start runs etcd with its data in dir, which is created if absent. listenClient is a loopback or other TCP address;
-// port 0 picks a free one (see Endpoint). The member talks to nobody: its peer listener is on a free loopback port.
-// etcd's own log goes to etcd.log in dir, warnings and errors only. What would have etcd end the process is an error instead;
-// the goroutines of an etcd that failed in this way stay until the process ends.
+// Start runs etcd with its data in dir, which is created if absent. listenClient is a loopback or
+// other TCP address; port 0 picks a free one (see Endpoint). The member talks to nobody: its peer
+// listener is on a free loopback port. etcd's own log goes to etcd.log in dir, warnings and errors
+// only. What would have etcd end the process is an error instead; the goroutines of an etcd that
+// failed in this way stay until the process ends.
 //
-// Writes are not fsynced: what is stored here is a fleet's live state, which its agents write again.
+// Writes are not fsynced: what is stored here is a fleet's live state, which its agents write
+// again.
 func Start(dir, listenClient string) (*Server, error) {
 	return StartContext(context.Background(), dir, listenClient)
 }
@@ -59,7 +63,8 @@ func StartContext(ctx context.Context, dir, listenClient string) (*Server, error
 	return s, nil
 }
 
-// start has etcd come up, on a goroutine of its own, since one that meets what etcd calls fatal never returns.
+// start has etcd come up, on a goroutine of its own, since one that meets what etcd calls fatal
+// never returns.
 func (s *Server) start(ctx context.Context, cfg *embed.Config) error {
 	up := make(chan error, 1)
 	go func() {
@@ -141,7 +146,8 @@ func config(dir, listenClient string, e *ends) (*embed.Config, error) {
 	cfg.ListenClientUrls, cfg.AdvertiseClientUrls = []url.URL{client}, []url.URL{client}
 	cfg.ListenPeerUrls, cfg.AdvertisePeerUrls = []url.URL{peer}, []url.URL{peer}
 	cfg.InitialCluster = cfg.InitialClusterFromName(cfg.Name)
-	// One member elects itself: short timeouts only shorten the start, and allow leases of one second.
+	// One member elects itself: short timeouts only shorten the start, and allow leases of one
+	// second.
 	cfg.TickMs, cfg.ElectionMs = 50, 500
 	cfg.UnsafeNoFsync = true
 	cfg.AutoCompactionMode, cfg.AutoCompactionRetention = embed.CompactorModeRevision, "10000"
@@ -155,8 +161,9 @@ func (s *Server) Endpoint() string { return s.etcd.Clients[0].Addr().String() }
 // Err yields an error if the server fails while it runs.
 func (s *Server) Err() <-chan error { return s.errs }
 
-// Close stops the server and waits until it has let go of its ports and files. One that has met what etcd calls fatal keeps them
-// until the process ends: its goroutines wait for one that is gone.
+// Close stops the server and waits until it has let go of its ports and files. One that has met
+// what etcd calls fatal keeps them until the process ends: its goroutines wait for one that is
+// gone.
 func (s *Server) Close() {
 	close(s.done)
 	s.over.Wait()

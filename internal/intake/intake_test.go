@@ -20,7 +20,8 @@ func TestTwiceFramed(t *testing.T) {
 		"X-Content-Length: 3\r\nTransfer-Encoding: chunked\r\nX: y\r\n": false,
 	} {
 		var h fasthttp.RequestHeader
-		if err := h.Read(bufio.NewReader(strings.NewReader("POST / HTTP/1.1\r\nHost: x\r\n" + head + "\r\n"))); err != nil {
+		if err := h.Read(bufio.NewReader(strings.NewReader("POST / HTTP/1.1\r\nHost: x\r\n" + head + "\r\n"))); err !=
+			nil {
 			t.Fatalf("%q: %v", head, err)
 		}
 		if got := TwiceFramed(&h); got != want {
@@ -34,7 +35,8 @@ func TestTwiceFramed(t *testing.T) {
 
 func TestChangesEngine(t *testing.T) {
 	for path, want := range map[string]bool{
-		"/v1/load_lora_adapter": true, "/v1/unload_lora_adapter": true, "/v1/load_lora_adapter/": true, "/v1//load_lora_adapter": true,
+		"/v1/load_lora_adapter": true, "/v1/unload_lora_adapter": true, "/v1/load_lora_adapter/": true,
+		"/v1//load_lora_adapter":     true,
 		"/v1/unload_lora_adapter%2f": true, "/v1%2FLoad_LoRA_Adapter": true, "/v1/x/../load_lora_adapter;v=1": true,
 		"/v1/chat/completions": false, "/v1/": false, "/v1/load_lora_adapte": false,
 	} {

@@ -128,7 +128,8 @@ func walk(body []statement, see func(any)) {
 	}
 }
 
-// about tells whether e is the variable, or that member of it where key is not empty, or a filtered or sliced form.
+// about tells whether e is the variable, or that member of it where key is not empty, or a filtered
+// or sliced form.
 func about(e expression, variable, key string) bool {
 	switch n := e.(type) {
 	case *filterNode:
@@ -153,8 +154,9 @@ func plainName(e expression) bool {
 	return ok
 }
 
-// TakesParts tells whether the template goes through the parts of a message's content. Where it does not, engines give it
-// the content as one text. It is the rule of vLLM's --chat-template-content-format auto.
+// TakesParts tells whether the template goes through the parts of a message's content. Where it
+// does not, engines give it the content as one text. It is the rule of vLLM's
+// --chat-template-content-format auto.
 func (t *Template) TakesParts() bool {
 	var sets []*setNode
 	var loops []*forNode
@@ -169,7 +171,8 @@ func (t *Template) TakesParts() bool {
 	lists := []string{"messages"}
 	for i := 0; i < len(lists); i++ {
 		for _, s := range sets {
-			if s.value != nil && s.member == "" && s.target != "" && about(s.value, lists[i], "") && s.target != lists[i] && len(lists) < 64 {
+			if s.value != nil && s.member == "" && s.target != "" && about(s.value, lists[i], "") &&
+				s.target != lists[i] && len(lists) < 64 {
 				lists = append(lists, s.target)
 			}
 		}

@@ -16,10 +16,12 @@ func TestBounds(t *testing.T) {
 	for _, source := range []string{
 		"{% for i in range(100000) %}{% for j in range(100000) %}{% endfor %}{% endfor %}",
 		"{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}",
-		"{% set ns = namespace(s=x) %}{% for i in range(60) %}{% set ns.s = ns.s + ns.s %}{% endfor %}{{ ns.s|length }}",
+		"{% set ns = namespace(s=x) %}{% for i in range(60) %}{% set ns.s = ns.s + ns.s %}{% endfor %}{{ " +
+			"ns.s|length }}",
 		"{% set ns = namespace(s=x) %}{% for i in range(60) %}{% set ns.s = ns.s|replace('a', 'aa') %}{% endfor %}",
 		"{% set ns = namespace(l=[1]) %}{% for i in range(60) %}{% set ns.l = ns.l + ns.l %}{% endfor %}",
-		"{% set ns = namespace(l=[1]) %}{% for i in range(60) %}{% set ns.l = [ns.l, ns.l] %}{% endfor %}{{ ns.l|tojson }}",
+		"{% set ns = namespace(l=[1]) %}{% for i in range(60) %}{% set ns.l = [ns.l, ns.l] %}{% endfor %}{{ " +
+			"ns.l|tojson }}",
 		"{% for i in range(2000) %}{{ x }}{% endfor %}",
 		"{{ range(10000000) }}",
 		"{% set ns = namespace(l=[1]) %}{% for i in range(60) %}{% set ns.l = [ns.l, ns.l] %}{% endfor %}{{ ns.l }}",
@@ -32,7 +34,8 @@ func TestBounds(t *testing.T) {
 			t.Error("no bound: ", source)
 		}
 	}
-	if _, err := Parse("{{ " + strings.Repeat("(", 1000) + "1" + strings.Repeat(")", 1000) + " }}"); err == nil || !strings.Contains(err.Error(), "nests deeper") {
+	if _, err := Parse("{{ " + strings.Repeat("(", 1000) + "1" + strings.Repeat(")", 1000) + " }}"); err == nil ||
+		!strings.Contains(err.Error(), "nests deeper") {
 		t.Error(err)
 	}
 	if _, err := Parse(strings.Repeat(" ", maxSource+1)); err == nil {
@@ -48,7 +51,8 @@ func TestStrftime(t *testing.T) {
 }
 
 func TestNumbersAreKept(t *testing.T) {
-	for doc, want := range map[string]string{"1": "1", "1.50": "1.5", "1e5": "100000.0", "-0.0": "-0.0", "1E400": "", "123456789012345678901": ""} {
+	for doc, want := range map[string]string{"1": "1", "1.50": "1.5", "1e5": "100000.0", "-0.0": "-0.0", "1E400": "",
+		"123456789012345678901": ""} {
 		c := jsonscan.New([]byte(doc))
 		v, err := Read(&c)
 		if (want == "") != errors.Is(err, ErrNumber) || want != "" && text(v) != want {

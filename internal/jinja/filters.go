@@ -11,17 +11,24 @@ import (
 
 type filter func(r *render, v Value, args []Value, named map[string]Value) Value
 
-// filters are those of Jinja that chat templates use. It is filled by init because map and select refer to it.
+// filters are those of Jinja that chat templates use. It is filled by init because map and select
+// refer to it.
 var filters map[string]filter
 
 func init() {
 	filters = map[string]filter{
-		"tojson": toJSON, "trim": trimFilter, "length": lengthFilter, "count": lengthFilter, "join": joinFilter, "default": defaultFilter, "d": defaultFilter,
-		"upper": stringFilter(strings.ToUpper), "lower": stringFilter(strings.ToLower), "title": stringFilter(title), "capitalize": stringFilter(capitalize),
-		"string": stringFilter(func(s string) string { return s }), "safe": stringFilter(func(s string) string { return s }),
-		"replace": replaceFilter, "first": firstFilter, "last": lastFilter, "list": listFilter, "reverse": reverseFilter, "items": itemsFilter,
-		"int": intFilter, "float": floatFilter, "abs": absFilter, "map": mapFilter, "dictsort": dictSortFilter, "unique": uniqueFilter,
-		"select": selecting(false, true), "reject": selecting(false, false), "selectattr": selecting(true, true), "rejectattr": selecting(true, false),
+		"tojson": toJSON, "trim": trimFilter, "length": lengthFilter, "count": lengthFilter, "join": joinFilter,
+		"default": defaultFilter, "d": defaultFilter,
+		"upper": stringFilter(strings.ToUpper), "lower": stringFilter(strings.ToLower), "title": stringFilter(title),
+		"capitalize": stringFilter(capitalize),
+		"string":     stringFilter(func(s string) string { return s }),
+		"safe":       stringFilter(func(s string) string { return s }),
+		"replace":    replaceFilter, "first": firstFilter, "last": lastFilter, "list": listFilter,
+		"reverse": reverseFilter, "items": itemsFilter,
+		"int": intFilter, "float": floatFilter, "abs": absFilter, "map": mapFilter, "dictsort": dictSortFilter,
+		"unique": uniqueFilter,
+		"select": selecting(false, true), "reject": selecting(false, false), "selectattr": selecting(true, true),
+		"rejectattr": selecting(true, false),
 	}
 }
 
@@ -195,7 +202,8 @@ func reverseFilter(_ *render, v Value, args []Value, named map[string]Value) Val
 	items := slices.Clone(each(v))
 	slices.Reverse(items)
 	if _, ok := v.(string); ok {
-		return text(joinFilter(&render{limit: Limits{Bytes: math.MaxInt / 16}, out: &strings.Builder{}}, &List{items}, nil, nil))
+		return text(joinFilter(&render{limit: Limits{Bytes: math.MaxInt / 16}, out: &strings.Builder{}}, &List{items},
+			nil, nil))
 	}
 	return &List{items}
 }

@@ -43,7 +43,8 @@ var enough = Limits{Bytes: 1 << 20, Steps: 1 << 20}
 // refused are constructs that Jinja has and we do not.
 var refused = []string{"** 3", "{% call", "{% filter", "recursive", "(*a)"}
 
-// TestGolden: what Jinja renders we render alike; what it refuses we refuse, at the latest when it is rendered.
+// TestGolden: what Jinja renders we render alike; what it refuses we refuse, at the latest when it
+// is rendered.
 func TestGolden(t *testing.T) {
 	same, failed := 0, 0
 	for _, c := range readCases(t) {

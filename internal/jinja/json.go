@@ -20,7 +20,8 @@ type dumper struct {
 // toJSON is transformers' tojson: json.dumps with ensure_ascii off.
 func toJSON(r *render, v Value, args []Value, named map[string]Value) Value {
 	only(args, named, 1, "indent", "ensure_ascii", "separators", "sort_keys")
-	// transformers' order: ensure_ascii, indent, separators, sort_keys; only names are used in practice.
+	// transformers' order: ensure_ascii, indent, separators, sort_keys; only names are used in
+	// practice.
 	if len(args) > 0 {
 		throw("tojson with an argument that has no name")
 	}

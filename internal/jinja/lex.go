@@ -146,7 +146,8 @@ func (l *lexer) closed(sign byte, block bool) {
 	l.bol = l.at > from && l.src[l.at-1] == '\n'
 }
 
-var operators = []string{"==", "!=", "<=", ">=", "//", "**", "+", "-", "*", "/", "%", "~", "<", ">", "=", "(", ")", "[", "]", "{", "}", ",", ".", ":", "|", ";"}
+var operators = []string{"==", "!=", "<=", ">=", "//", "**", "+", "-", "*", "/", "%", "~", "<", ">", "=", "(", ")", "[",
+	"]", "{", "}", ",", ".", ":", "|", ";"}
 
 // inside reads tokens up to the closing brace.
 func (l *lexer) inside(open, end tokenKind, brace string) {
@@ -216,7 +217,8 @@ func (l *lexer) number(rest string) {
 		for n++; n < len(rest) && rest[n] >= '0' && rest[n] <= '9'; n++ {
 		}
 	}
-	if n+1 < len(rest) && rest[n]|0x20 == 'e' && (rest[n+1] >= '0' && rest[n+1] <= '9' || rest[n+1] == '-' || rest[n+1] == '+') {
+	if n+1 < len(rest) && rest[n]|0x20 == 'e' && (rest[n+1] >= '0' && rest[n+1] <= '9' || rest[n+1] == '-' ||
+		rest[n+1] == '+') {
 		kind = tokFloat
 		for n += 2; n < len(rest) && rest[n] >= '0' && rest[n] <= '9'; n++ {
 		}
@@ -245,9 +247,11 @@ func (l *lexer) text(rest string) {
 	fail(l.line(), "a string without its end")
 }
 
-var escapes = map[byte]string{'n': "\n", 't': "\t", 'r': "\r", '\\': "\\", '\'': "'", '"': "\"", '\n': "", 'a': "\a", 'b': "\b", 'f': "\f", 'v': "\v"}
+var escapes = map[byte]string{'n': "\n", 't': "\t", 'r': "\r", '\\': "\\", '\'': "'", '"': "\"", '\n': "", 'a': "\a",
+	'b': "\b", 'f': "\f", 'v': "\v"}
 
-// escape writes what the escape stands for whose text behind the backslash is given, and returns its length.
+// escape writes what the escape stands for whose text behind the backslash is given, and returns
+// its length.
 func (l *lexer) escape(b *strings.Builder, text string) int {
 	if s, ok := escapes[text[0]]; ok {
 		b.WriteString(s)

@@ -11,12 +11,15 @@ import (
 // methods are those that templates may call; dictMethods hide members of the same name.
 var (
 	methods = map[string]bool{
-		"items": true, "keys": true, "values": true, "get": true, "strip": true, "lstrip": true, "rstrip": true, "split": true, "startswith": true, "endswith": true,
-		"replace": true, "upper": true, "lower": true, "title": true, "capitalize": true, "find": true, "count": true, "index": true, "removeprefix": true, "removesuffix": true,
+		"items": true, "keys": true, "values": true, "get": true, "strip": true, "lstrip": true, "rstrip": true,
+		"split": true, "startswith": true, "endswith": true,
+		"replace": true, "upper": true, "lower": true, "title": true, "capitalize": true, "find": true, "count": true,
+		"index": true, "removeprefix": true, "removesuffix": true,
 		"isdigit": true, "splitlines": true, "join": true,
 	}
 	dictMethods = map[string]bool{
-		"items": true, "keys": true, "values": true, "get": true, "pop": true, "update": true, "copy": true, "clear": true, "setdefault": true, "popitem": true, "fromkeys": true,
+		"items": true, "keys": true, "values": true, "get": true, "pop": true, "update": true, "copy": true,
+		"clear": true, "setdefault": true, "popitem": true, "fromkeys": true,
 	}
 )
 
@@ -104,7 +107,8 @@ func texts(name string, args []Value, n int) []string {
 func stringMethod(s, name string, args []Value) Value {
 	switch name {
 	case "strip", "lstrip", "rstrip":
-		trim := map[string]func(string, func(rune) bool) string{"strip": strings.TrimFunc, "lstrip": strings.TrimLeftFunc, "rstrip": strings.TrimRightFunc}[name]
+		trim := map[string]func(string, func(rune) bool) string{"strip": strings.TrimFunc,
+			"lstrip": strings.TrimLeftFunc, "rstrip": strings.TrimRightFunc}[name]
 		if len(args) == 0 {
 			return strip(s, nil, trim)
 		}
@@ -171,7 +175,9 @@ func pythonTitle(s string) string {
 func affix(s string, args []Value, has func(string, string) bool) Value {
 	if len(args) == 1 {
 		if l, ok := args[0].(*List); ok {
-			return slices.ContainsFunc(l.Items, func(v Value) bool { return has(s, texts("startswith", []Value{v}, 1)[0]) })
+			return slices.ContainsFunc(l.Items, func(v Value) bool {
+				return has(s, texts("startswith", []Value{v}, 1)[0])
+			})
 		}
 	}
 	return has(s, texts("startswith", args, 1)[0])
@@ -292,7 +298,8 @@ func rangeOf(r *render, args []Value, named map[string]Value) Value {
 // strftime writes a date as C's strftime does in the C locale.
 func strftime(t time.Time, format string) string {
 	layouts := map[byte]string{
-		'd': "02", 'm': "01", 'Y': "2006", 'y': "06", 'b': "Jan", 'B': "January", 'a': "Mon", 'A': "Monday", 'H': "15", 'I': "03", 'M': "04", 'S': "05", 'p': "PM", 'j': "002",
+		'd': "02", 'm': "01", 'Y': "2006", 'y': "06", 'b': "Jan", 'B': "January", 'a': "Mon", 'A': "Monday", 'H': "15",
+		'I': "03", 'M': "04", 'S': "05", 'p': "PM", 'j': "002",
 	}
 	var b strings.Builder
 	for i := 0; i < len(format); i++ {

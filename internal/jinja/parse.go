@@ -92,7 +92,8 @@ func (p *parser) nest() func() {
 	return func() { p.depth-- }
 }
 
-// statements reads up to one of the tags ends, behind whose name it stops, or the template's end where there are none.
+// statements reads up to one of the tags ends, behind whose name it stops, or the template's end
+// where there are none.
 func (p *parser) statements(ends ...string) (body []statement, end string) {
 	defer p.nest()()
 	for {

@@ -102,7 +102,8 @@ func (p *parser) filters(e expression) expression {
 	}
 }
 
-// checkNames refuses filters and tests that map, select and their like are to apply by an unknown name.
+// checkNames refuses filters and tests that map, select and their like are to apply by an unknown
+// name.
 func checkNames(n *filterNode) {
 	at, known := -1, func(string) bool { return true }
 	switch n.name {
@@ -143,7 +144,8 @@ func (p *parser) test(e expression) expression {
 			fail(t.line, "a test with named arguments is not supported")
 		}
 	case next.kind == tokString, next.kind == tokInt, next.kind == tokFloat, p.is(tokOp, "["),
-		next.kind == tokName && next.text != "else" && next.text != "or" && next.text != "and" && next.text != "is" && next.text != "if" && next.text != "not" && next.text != "in":
+		next.kind == tokName && next.text != "else" && next.text != "or" && next.text != "and" && next.text != "is" &&
+			next.text != "if" && next.text != "not" && next.text != "in":
 		n.args = []expression{p.postfix(p.primary())}
 	}
 	return n

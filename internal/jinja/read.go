@@ -10,8 +10,8 @@ import (
 // ErrNumber is the error of a number that Python would keep and we cannot.
 var ErrNumber = errors.New("a whole number of more than 64 bits")
 
-// Read reads the next value of a JSON document. It returns ErrNumber where the value cannot be kept exactly; what is no JSON
-// is left to the cursor's Err.
+// Read reads the next value of a JSON document. It returns ErrNumber where the value cannot be kept
+// exactly; what is no JSON is left to the cursor's Err.
 func Read(c *jsonscan.Cursor) (Value, error) {
 	switch c.Kind() {
 	case jsonscan.Null:

@@ -12,7 +12,9 @@ func sortedPairs(d *Dict) []*List {
 	for i, k := range d.keys {
 		all[i] = &List{[]Value{k, d.values[i]}}
 	}
-	slices.SortStableFunc(all, func(a, b *List) int { return strings.Compare(a.Items[0].(string), b.Items[0].(string)) })
+	slices.SortStableFunc(all, func(a, b *List) int {
+		return strings.Compare(a.Items[0].(string), b.Items[0].(string))
+	})
 	return all
 }
 
@@ -61,7 +63,8 @@ var tests = map[string]test{
 	},
 	"callable": func(v Value, _ []Value) bool { return is[function](v) },
 	"eq":       comparing("=="), "equalto": comparing("=="), "ne": comparing("!="), "in": comparing("in"),
-	"lt": comparing("<"), "lessthan": comparing("<"), "le": comparing("<="), "gt": comparing(">"), "greaterthan": comparing(">"), "ge": comparing(">="),
+	"lt": comparing("<"), "lessthan": comparing("<"), "le": comparing("<="), "gt": comparing(">"),
+	"greaterthan": comparing(">"), "ge": comparing(">="),
 	"odd":         func(v Value, _ []Value) bool { return remainder(v, int64(2)) == 1 },
 	"even":        func(v Value, _ []Value) bool { return remainder(v, int64(2)) == 0 },
 	"divisibleby": func(v Value, args []Value) bool { return remainder(v, with(args)) == 0 },

@@ -7,7 +7,8 @@ import (
 	"unicode"
 )
 
-// Value is what a template works with: nil (none), Undefined, bool, int64, float64, string, *List, *Dict or a function.
+// Value is what a template works with: nil (none), Undefined, bool, int64, float64, string, *List,
+// *Dict or a function.
 type Value any
 
 // Undefined is the value of what has none.

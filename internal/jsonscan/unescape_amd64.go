@@ -32,7 +32,8 @@ func (c *Cursor) unescape(dst []byte, i, limit int) ([]byte, int) {
 	for size := firstWindow; cpu.X86.HasAVX2 && !c.careful && limit-i >= 2*margin; size = window {
 		src := c.buf[i:min(i+size, limit)]
 		dst = slices.Grow(dst, len(src)+margin)
-		wrote, read, valid := unescapeAVX2(unsafe.Pointer(unsafe.SliceData(dst[len(dst):cap(dst)])), unsafe.Pointer(&src[0]), len(src), &simpleEscapes)
+		wrote, read, valid := unescapeAVX2(unsafe.Pointer(unsafe.SliceData(dst[len(dst):cap(dst)])),
+			unsafe.Pointer(&src[0]), len(src), &simpleEscapes)
 		if !valid {
 			c.careful = true
 			return dst, i

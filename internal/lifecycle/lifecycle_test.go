@@ -117,7 +117,8 @@ func TestForcedStepsAreNoWarnings(t *testing.T) {
 	var out bytes.Buffer
 	ctx, force := context.WithCancel(t.Context())
 	force()
-	if err := Drain(ctx, slog.New(slog.NewTextHandler(&out, nil)), Step{Name: "waits", Run: untilDone}); !errors.Is(err, context.Canceled) {
+	if err := Drain(ctx, slog.New(slog.NewTextHandler(&out, nil)), Step{Name: "waits", Run: untilDone}); !errors.Is(err,
+		context.Canceled) {
 		t.Errorf("got %v", err)
 	}
 	if strings.Contains(out.String(), "WARN") || !strings.Contains(out.String(), "drain step cut short") {
@@ -132,8 +133,15 @@ func TestDrainKeepsOrderAndLimits(t *testing.T) {
 		start := time.Now()
 		note := func(name string) { order = append(order, name) }
 		err := Drain(t.Context(), slog.New(slog.NewTextHandler(&out, nil)),
-			Step{Name: "hangs", Limit: 3 * time.Second, Run: func(ctx context.Context) error { note("hangs"); return untilDone(ctx) }},
-			Step{Name: "stores", Run: func(context.Context) error { note("stores"); time.Sleep(time.Second); return nil }})
+			Step{Name: "hangs", Limit: 3 * time.Second, Run: func(ctx context.Context) error {
+				note("hangs")
+				return untilDone(ctx)
+			}},
+			Step{Name: "stores", Run: func(context.Context) error {
+				note("stores")
+				time.Sleep(time.Second)
+				return nil
+			}})
 		if !errors.Is(err, context.DeadlineExceeded) || strings.Join(order, " ") != "hangs stores" {
 			t.Errorf("got %v after %v", err, order)
 		}

@@ -10,7 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Access says who may use a Unix socket besides root and the user of this process, whatever the file's mode lets through.
+// Access says who may use a Unix socket besides root and the user of this process, whatever the
+// file's mode lets through.
 type Access struct{ uids, gids []uint32 }
 
 // AccessTo is that of the socket at path: for these users and groups, and the group of the file.
@@ -23,8 +24,8 @@ func AccessTo(path string, uids, gids []uint32) Access {
 	return a
 }
 
-// Check asks the kernel who is at the other end of a connection, and tells whether they may use it: for their user, or
-// for one of their groups, the first 1,024 supplementary ones included.
+// Check asks the kernel who is at the other end of a connection, and tells whether they may use it:
+// for their user, or for one of their groups, the first 1,024 supplementary ones included.
 func (a *Access) Check(connection syscall.RawConn) (p Peer, allowed bool, err error) {
 	if p, err = PeerOf(connection); err != nil {
 		return p, false, err

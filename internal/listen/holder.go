@@ -10,8 +10,8 @@ import (
 	"github.com/cognitora/dataplane/internal/sockets"
 )
 
-// ByHolder is " by NAME (process N)", a process whose socket keeps others from listening on addr, host:port or unix:///path,
-// or "" where /proc does not tell.
+// ByHolder is " by NAME (process N)", a process whose socket keeps others from listening on addr,
+// host:port or unix:///path, or "" where /proc does not tell.
 func ByHolder(addr string) string {
 	if who := ownerOf(holder(addr)); who != "" {
 		return " by " + who

@@ -56,7 +56,8 @@ func TestHoldsForAnother(t *testing.T) {
 	_ = l.Close()
 }
 
-// TestByHolder: of several processes on one port, the one that has the address is named, or that of a wildcard, else none.
+// TestByHolder: of several processes on one port, the one that has the address is named, or that of
+// a wildcard, else none.
 func TestByHolder(t *testing.T) {
 	if _, err := os.Stat("/proc/net/tcp"); err != nil {
 		t.Skip(err)
@@ -79,7 +80,8 @@ func TestByHolder(t *testing.T) {
 		{at, []int{first}}, {"127.0.0.2:" + port, []int{second}}, {"localhost:" + port, []int{first}},
 		{"127.0.0.3:" + port, nil}, {"[::1]:" + port, nil}, {"192.0.2.1:" + port, nil}, {"elsewhere:" + port, nil}, {"nonsense", nil},
 		{":" + port, []int{first, second}}, {"0.0.0.0:" + port, []int{first, second}}, {"[::]:" + port, []int{first, second}},
-		{wide, []int{all}}, {"127.0.0.9:" + widePort, []int{all}}, {"[::1]:" + widePort, []int{all}}, // Go listens on both families there
+		// Go listens on both families there
+		{wide, []int{all}}, {"127.0.0.9:" + widePort, []int{all}}, {"[::1]:" + widePort, []int{all}},
 	} {
 		got, ok := ByHolder(c.addr), len(c.pids) == 0
 		for _, pid := range c.pids {

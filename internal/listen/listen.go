@@ -41,8 +41,8 @@ func Check(address string) error {
 // lookupLimit is how long the name of a host may take to be found out.
 const lookupLimit = 5 * time.Second
 
-// Examine says what a socket's place has against it, or that a host is not this one, without making anything.
-// Whether a port is free is not looked at: the program that is running may hold it.
+// Examine says what a socket's place has against it, or that a host is not this one, without making
+// anything. Whether a port is free is not looked at: the program that is running may hold it.
 func Examine(address string) error {
 	network, at, err := split(address)
 	if err != nil {
@@ -60,7 +60,8 @@ func Examine(address string) error {
 	return nil
 }
 
-// own says why the host of an address is none of this one: the kernel gives a free UDP port of it, which is given back.
+// own says why the host of an address is none of this one: the kernel gives a free UDP port of it,
+// which is given back.
 func own(at string) error {
 	host, _, _ := net.SplitHostPort(at)
 	ctx, cancel := context.WithTimeout(context.Background(), lookupLimit)
@@ -125,7 +126,8 @@ func Loopback(address string) bool {
 	return host == "localhost" || ip != nil && ip.IsLoopback()
 }
 
-// OpenFor is Open for the setting of that name and flag; an error names them and says what to do. A setting may have no flag.
+// OpenFor is Open for the setting of that name and flag; an error names them and says what to do. A
+// setting may have no flag.
 func OpenFor(setting, flag, address string) (net.Listener, error) {
 	l, err := Open(address)
 	name, with := setting+" ("+flag+")", flag
@@ -136,13 +138,17 @@ func OpenFor(setting, flag, address string) (net.Listener, error) {
 	switch {
 	case errors.Is(err, syscall.EADDRINUSE) && unix:
 		if info, err := os.Lstat(path); err == nil && info.Mode().Type() != fs.ModeSocket {
-			return nil, fmt.Errorf("%s %s: there is a file that is no socket; remove it, or give another path with %s", name, address, with)
+			return nil, fmt.Errorf("%s %s: there is a file that is no socket; remove it, or give another path with %s",
+				name, address, with)
 		}
-		return nil, fmt.Errorf("%s %s: the socket is in use%s; stop that program, or give another path with %s", name, address, ByHolder(address), with)
+		return nil, fmt.Errorf("%s %s: the socket is in use%s; stop that program, or give another path with %s", name,
+			address, ByHolder(address), with)
 	case err != nil && unix:
-		return nil, fmt.Errorf("%s %s: the socket cannot be made: %w; make its directory, or give another path with %s", name, address, err, with)
+		return nil, fmt.Errorf("%s %s: the socket cannot be made: %w; make its directory, or give another path with %s",
+			name, address, err, with)
 	case errors.Is(err, syscall.EADDRINUSE):
-		return nil, fmt.Errorf("%s %s: the port is in use%s; stop that program, or give another address with %s", name, address, ByHolder(address), with)
+		return nil, fmt.Errorf("%s %s: the port is in use%s; stop that program, or give another address with %s", name,
+			address, ByHolder(address), with)
 	case err != nil:
 		return nil, fmt.Errorf("%s: %w; give an address of this host with %s", name, err, with)
 	}

@@ -20,7 +20,8 @@ func TestLoopback(t *testing.T) {
 }
 
 func TestWrongAddressesAreRefused(t *testing.T) {
-	for _, address := range []string{"", "8080", "unix:x", "unix:/run/x", "unix://x", "unix://", "unix:x:1", "127.0.0.1:", "127.0.0.1:65536", "127.0.0.1:-1", "::1:80"} {
+	for _, address := range []string{"", "8080", "unix:x", "unix:/run/x", "unix://x", "unix://", "unix:x:1",
+		"127.0.0.1:", "127.0.0.1:65536", "127.0.0.1:-1", "::1:80"} {
 		if Check(address) == nil {
 			t.Errorf("%q is accepted", address)
 		}
@@ -46,7 +47,8 @@ func TestARefusalNamesTheSetting(t *testing.T) {
 		at:            "x.listen (--listen) " + at + ": the port is in use" + by,
 		"192.0.2.1:1": "x.listen (--listen): listen tcp 192.0.2.1:1: ",
 	} {
-		if _, err := OpenFor("x.listen", "--listen", address); err == nil || !strings.HasPrefix(err.Error(), want) || !strings.HasSuffix(err.Error(), "with --listen") {
+		if _, err := OpenFor("x.listen", "--listen", address); err == nil || !strings.HasPrefix(err.Error(), want) ||
+			!strings.HasSuffix(err.Error(), "with --listen") {
 			t.Errorf("%s: %v, want %s", address, err, want)
 		}
 	}

@@ -14,8 +14,9 @@ import (
 // ErrGroup says that a socket cannot be given to a group.
 var ErrGroup = errors.New("the socket cannot be given to the group")
 
-// OpenUnix binds a Unix socket at path that has mode and, unless gid is negative, the group gid before anybody can
-// connect. What a killed process left behind is replaced, as by Open. Errors are ErrGroup, and those of net.Listen.
+// OpenUnix binds a Unix socket at path that has mode and, unless gid is negative, the group gid
+// before anybody can connect. What a killed process left behind is replaced, as by Open. Errors are
+// ErrGroup, and those of net.Listen.
 func OpenUnix(path string, mode fs.FileMode, gid int) (*net.UnixListener, error) {
 	l, err := openUnix(path, mode, gid)
 	if !errors.Is(err, syscall.EADDRINUSE) || !stale(path) {
@@ -30,7 +31,8 @@ func OpenUnix(path string, mode fs.FileMode, gid int) (*net.UnixListener, error)
 // openUnix makes the file first and listens last: until then the kernel refuses whoever connects.
 func openUnix(path string, mode fs.FileMode, gid int) (*net.UnixListener, error) {
 	failed := func(call string, err error) (*net.UnixListener, error) {
-		return nil, &net.OpError{Op: "listen", Net: "unix", Addr: &net.UnixAddr{Name: path, Net: "unix"}, Err: os.NewSyscallError(call, err)}
+		return nil, &net.OpError{Op: "listen", Net: "unix", Addr: &net.UnixAddr{Name: path, Net: "unix"},
+			Err: os.NewSyscallError(call, err)}
 	}
 	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
 	if err != nil {

@@ -85,7 +85,8 @@ func TestPeerOf(t *testing.T) {
 	}
 }
 
-// TestOpenForNamesWhatIsThere: a socket that somebody listens on, a plain file, a directory that is missing.
+// TestOpenForNamesWhatIsThere: a socket that somebody listens on, a plain file, a directory that is
+// missing.
 func TestOpenForNamesWhatIsThere(t *testing.T) {
 	dir := t.TempDir()
 	l, err := Open("unix://" + dir + "/taken")
@@ -101,7 +102,8 @@ func TestOpenForNamesWhatIsThere(t *testing.T) {
 		"file":  "there is a file that is no socket; remove it", "no/s": "the socket cannot be made",
 	} {
 		_, err := OpenFor("router.listen", "--listen", "unix://"+dir+"/"+path)
-		if err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "address of this host") || !strings.Contains(err.Error(), "give another path with --listen") {
+		if err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(),
+			"address of this host") || !strings.Contains(err.Error(), "give another path with --listen") {
 			t.Errorf("%s: %v", path, err)
 		}
 	}

@@ -6,8 +6,8 @@ import (
 	"log/slog"
 )
 
-// New writes to w what is at least level (debug, info, warn or error), as
-// format says: json, else text; spans of time are written like 1.5s in both. The configuration has checked both.
+// New writes to w what is at least level (debug, info, warn or error), as format says: json, else
+// text; spans of time are written like 1.5s in both. The configuration has checked both.
 func New(w io.Writer, level, format string) *slog.Logger {
 	var least slog.Level
 	_ = least.UnmarshalText([]byte(level))

@@ -15,7 +15,8 @@ import (
 // ways is the number of records in a set.
 const ways = 4
 
-// set is what is known of four records, in one cache line; the records themselves lie in Table.records.
+// set is what is known of four records, in one cache line; the records themselves lie in
+// Table.records.
 type set struct {
 	lock tryLock
 	used [ways]atomic.Uint32
@@ -23,7 +24,8 @@ type set struct {
 	_    [8]byte
 }
 
-// tryLock is a lock for readers or a writer that nobody waits for: the number of readers, or writing.
+// tryLock is a lock for readers or a writer that nobody waits for: the number of readers, or
+// writing.
 type tryLock struct{ held atomic.Int32 }
 
 const writing = -1
@@ -59,7 +61,8 @@ func New(bytes, recordWords int) *Table {
 	return &Table{words: recordWords, sets: make([]set, n), records: make([]uint64, n*ways*recordWords)}
 }
 
-// Near brings near the processor what Get looks at first. For several keys that takes little longer than for one.
+// Near brings near the processor what Get looks at first. For several keys that takes little longer
+// than for one.
 func (t *Table) Near(key uint64) { t.sets[t.set(key)].lock.held.Load() }
 
 // Get copies the record of key into dst, which has its size, and reports whether there is one.

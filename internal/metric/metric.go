@@ -78,8 +78,9 @@ func (s *Set) Histogram(name, help string, buckets []float64, labels ...string) 
 	return h
 }
 
-// Read defines gauges, and counters where a definition says so, whose labelled values are read together when they are scraped.
-// emit takes the index of the definition, the value and its label values.
+// Read defines gauges, and counters where a definition says so, whose labelled values are read
+// together when they are scraped. emit takes the index of the definition, the value and its label
+// values.
 func (s *Set) Read(defs []Def, read func(emit func(def int, value float64, labels ...string))) {
 	c := &reader{read: read}
 	for _, d := range defs {
@@ -96,9 +97,11 @@ func (s *Set) Read(defs []Def, read func(emit func(def int, value float64, label
 	s.registry.MustRegister(c)
 }
 
-// ReadHistograms defines histograms that something else has counted, all read together when they are scraped. emit takes the index of the definition, the
-// number of values, their sum, and how many there are up to each bound.
-func (s *Set) ReadHistograms(defs []Def, read func(emit func(def int, count uint64, sum float64, buckets map[float64]uint64, labels ...string))) {
+// ReadHistograms defines histograms that something else has counted, all read together when they
+// are scraped. emit takes the index of the definition, the number of values, their sum, and how
+// many there are up to each bound.
+func (s *Set) ReadHistograms(defs []Def,
+	read func(emit func(def int, count uint64, sum float64, buckets map[float64]uint64, labels ...string))) {
 	c := &histogramReader{read: read}
 	for _, d := range defs {
 		d.Kind = Histogram
@@ -164,7 +167,8 @@ func WriteTable(w io.Writer, defs []Def) error {
 		return err
 	}
 	for _, d := range defs {
-		if _, err := fmt.Fprintf(w, "| `%s` | %s | %s | %s |\n", d.Name, d.Kind, strings.Join(d.Labels, ", "), d.Help); err != nil {
+		if _, err := fmt.Fprintf(w, "| `%s` | %s | %s | %s |\n", d.Name, d.Kind, strings.Join(d.Labels, ", "),
+			d.Help); err != nil {
 			return err
 		}
 	}

@@ -51,8 +51,8 @@ func (c *Conn) Send(m *Message, fd int) (err error) {
 	return err
 }
 
-// Receive reads a message, which is valid until the next call, and the descriptor that came with it, which is the caller's to close; -1: none. Only Welcome
-// brings one.
+// Receive reads a message, which is valid until the next call, and the descriptor that came with
+// it, which is the caller's to close; -1: none. Only Welcome brings one.
 func (c *Conn) Receive() (m *Message, fd int, err error) {
 	for {
 		n, err := Size(c.in)
@@ -76,7 +76,8 @@ func (c *Conn) Receive() (m *Message, fd int, err error) {
 	}
 }
 
-// Close closes the connection, and a descriptor that has come and was not received. Nobody may be receiving.
+// Close closes the connection, and a descriptor that has come and was not received. Nobody may be
+// receiving.
 func (c *Conn) Close() error {
 	if c.fd >= 0 {
 		_ = unix.Close(c.fd)

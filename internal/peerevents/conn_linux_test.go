@@ -111,7 +111,8 @@ func TestDescriptorsDoNotPile(t *testing.T) {
 	}
 }
 
-// FuzzReceive: no bytes make the receiver fail otherwise than with an error, nor take more than a frame.
+// FuzzReceive: no bytes make the receiver fail otherwise than with an error, nor take more than a
+// frame.
 func FuzzReceive(f *testing.F) {
 	var all []byte
 	for i := range messages {

@@ -1,8 +1,12 @@
-// Package peerevents is what the process that has loaded the programs of package bpf, and the routers of its host, say to each other over a Unix socket. A router says
-// which peers it connects to; it gets a descriptor by which it can read, and only read, what the kernel counts of peers, and is told rare facts about connections to its own.
+// Package peerevents is what the process that has loaded the programs of package bpf, and the
+// routers of its host, say to each other over a Unix socket. A router says which peers it connects
+// to; it gets a descriptor by which it can read, and only read, what the kernel counts of peers,
+// and is told rare facts about connections to its own.
 //
-// Both send frames: the length of what follows (2 bytes, big-endian as all numbers), what it is (1 byte), and its content. The router begins with Hello and is answered
-// with Welcome, which brings the descriptor (SCM_RIGHTS), or with Rejected. Then it sends Watch whenever its peers have changed, and gets Told for each event, and Alive once a second.
+// Both send frames: the length of what follows (2 bytes, big-endian as all numbers), what it is (1
+// byte), and its content. The router begins with Hello and is answered with Welcome, which brings
+// the descriptor (SCM_RIGHTS), or with Rejected. Then it sends Watch whenever its peers have
+// changed, and gets Told for each event, and Alive once a second.
 package peerevents
 
 import (
@@ -130,7 +134,8 @@ func appendPeer(dst []byte, p netip.AddrPort) []byte {
 	return binary.BigEndian.AppendUint16(append(dst, addr[:]...), p.Port())
 }
 
-// Size is the length of the frame that b begins with; 0: more of it is needed to tell. An error says that no such frame is ever sent.
+// Size is the length of the frame that b begins with; 0: more of it is needed to tell. An error
+// says that no such frame is ever sent.
 func Size(b []byte) (int, error) {
 	if len(b) < 2 {
 		return 0, nil
@@ -142,7 +147,8 @@ func Size(b []byte) (int, error) {
 	return n, nil
 }
 
-// Parse reads a frame, all of it, into m, whose Peers are used again. Of another version's Hello and Welcome it reads the version alone.
+// Parse reads a frame, all of it, into m, whose Peers are used again. Of another version's Hello
+// and Welcome it reads the version alone.
 func Parse(frame []byte, m *Message) error {
 	n, err := Size(frame)
 	if err != nil {
@@ -164,8 +170,9 @@ func Parse(frame []byte, m *Message) error {
 		}
 	case m.Type == Told && len(body) == 1+peerSize+8:
 		m.Event = Event{
-			Kind: Kind(body[0]), Peer: peerOf(body[1:]), LocalPort: be.Uint16(body[19:]), Timeouts: be.Uint16(body[21:]),
-			Age: time.Duration(be.Uint32(body[23:])) * time.Microsecond,
+			Kind: Kind(body[0]), Peer: peerOf(body[1:]), LocalPort: be.Uint16(body[19:]),
+			Timeouts: be.Uint16(body[21:]),
+			Age:      time.Duration(be.Uint32(body[23:])) * time.Microsecond,
 		}
 		if m.Event.Kind == 0 || m.Event.Kind >= Kinds {
 			return errFrame
@@ -203,5 +210,6 @@ func peerOf(b []byte) netip.AddrPort {
 
 // Mismatch says that who is at the other end speaks another version.
 func Mismatch(theirs uint16) error {
-	return fmt.Errorf("it speaks version %d of this protocol, this program %d; run both of one release", theirs, Version)
+	return fmt.Errorf("it speaks version %d of this protocol, this program %d; run both of one release", theirs,
+		Version)
 }

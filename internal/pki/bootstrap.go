@@ -134,13 +134,15 @@ func (o Options) check() error {
 	}
 	for _, h := range o.Hosts {
 		if net.ParseIP(h) == nil && !isName(h) {
-			return fmt.Errorf("pki: host %q is neither a DNS name nor an address: give names like gpu1.example or *.example, and addresses like 10.0.0.7", h)
+			return fmt.Errorf("pki: host %q is neither a DNS name nor an address: give names like gpu1.example or "+
+				"*.example, and addresses like 10.0.0.7", h)
 		}
 	}
 	return nil
 }
 
-// isName tells whether host can be a DNS name: labels of letters, digits, - and _, the first one * at most.
+// isName tells whether host can be a DNS name: labels of letters, digits, - and _, the first one *
+// at most.
 func isName(host string) bool {
 	if host == "" || len(host) > 253 {
 		return false
@@ -282,7 +284,8 @@ func (a *authority) sign(public any, role Role, o Options) ([]byte, error) {
 // leaf is what a certificate says of its holder.
 func leaf(role Role, o Options) *x509.Certificate {
 	template := &x509.Certificate{
-		Subject:     pkix.Name{Organization: []string{"Cognitora"}, OrganizationalUnit: []string{string(role)}, CommonName: "cgn-" + string(role)},
+		Subject: pkix.Name{Organization: []string{"Cognitora"}, OrganizationalUnit: []string{string(role)},
+			CommonName: "cgn-" + string(role)},
 		KeyUsage:    x509.KeyUsageDigitalSignature,
 		ExtKeyUsage: usages(role),
 		URIs:        []*url.URL{roleURI(role)},

@@ -31,22 +31,24 @@ func (f Files) Examine(ca, cert, key string) error {
 	hasCert, hasKey := readable(cert, f.Cert, "certificate"), readable(key, f.Key, "certificate's key")
 	if hasCert && hasKey {
 		if _, err := tls.LoadX509KeyPair(f.Cert, f.Key); err != nil {
-			errs = append(errs, fmt.Errorf("%s: %s and %s cannot be used: %w; name a PEM certificate and, with %s, its own key", cert, f.Cert, f.Key, err, key))
+			errs = append(errs, fmt.Errorf("%s: %s and %s cannot be used: %w; name a PEM certificate and, with %s, "+
+				"its own key", cert, f.Cert, f.Key, err, key))
 		}
 	}
 	return errors.Join(errs...)
 }
 
-// CheckOwn says why peers would not take the certificate in f for one of a program of that role: it has to chain to
-// f.CA and to carry the role. Whether its time has come or is over does not count: it may be replaced while the program
-// runs. Errors are ErrRole, of x509, and those of the files.
+// CheckOwn says why peers would not take the certificate in f for one of a program of that role: it
+// has to chain to f.CA and to carry the role. Whether its time has come or is over does not count:
+// it may be replaced while the program runs. Errors are ErrRole, of x509, and those of the files.
 func (f Files) CheckOwn(role Role) error {
 	m, err := read(f)
 	if err != nil {
 		return err
 	}
 	own := m.pair.Leaf
-	o := x509.VerifyOptions{Roots: m.roots, Intermediates: x509.NewCertPool(), KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageAny}, CurrentTime: own.NotAfter}
+	o := x509.VerifyOptions{Roots: m.roots, Intermediates: x509.NewCertPool(),
+		KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageAny}, CurrentTime: own.NotAfter}
 	for _, der := range m.pair.Certificate[1:] {
 		if c, err := x509.ParseCertificate(der); err == nil {
 			o.Intermediates.AddCert(c)

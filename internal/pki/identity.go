@@ -19,9 +19,9 @@ const CheckEvery = 2 * time.Second
 // ErrRole says that a peer's certificate is valid but of the wrong role.
 var ErrRole = errors.New("pki: peer has the wrong role")
 
-// Identity is a program's own certificate and the CA it trusts, kept in step
-// with the files. A client's may have the CA alone: it then shows no certificate. A handshake looks at the files at most every CheckEvery; a
-// new set that does not load leaves the old one in use, logs why once and
+// Identity is a program's own certificate and the CA it trusts, kept in step with the files. A
+// client's may have the CA alone: it then shows no certificate. A handshake looks at the files at
+// most every CheckEvery; a new set that does not load leaves the old one in use, logs why once and
 // counts in Failures. An Identity has no goroutine and needs no closing.
 type Identity struct {
 	files Files
@@ -251,7 +251,8 @@ func (id *Identity) refresh() {
 	m, err := read(id.files)
 	if err != nil {
 		id.failures.Add(1)
-		slog.Error("changed certificate files cannot be used, keeping the old ones", "ca", id.files.CA, "cert", id.files.Cert, "error", err)
+		slog.Error("changed certificate files cannot be used, keeping the old ones", "ca", id.files.CA, "cert",
+			id.files.Cert, "error", err)
 		return
 	}
 	id.state.Store(m)

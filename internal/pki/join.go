@@ -28,9 +28,10 @@ type Grant struct {
 	Hosts []string
 }
 
-// Request begins to join a host to a fleet whose CA is elsewhere: it makes a private key for each of o.Roles in
-// dir and returns what to give to Sign there. No key leaves the host. A key that is there without a certificate, from
-// a request before, is used again; where a certificate is, Request returns ErrExists unless o.Force is set.
+// Request begins to join a host to a fleet whose CA is elsewhere: it makes a private key for each
+// of o.Roles in dir and returns what to give to Sign there. No key leaves the host. A key that is
+// there without a certificate, from a request before, is used again; where a certificate is,
+// Request returns ErrExists unless o.Force is set.
 func Request(dir string, o Options) ([]byte, error) {
 	o = o.withDefaults()
 	if err := o.check(); err != nil {
@@ -71,9 +72,10 @@ func request(f Files, role Role, o Options) ([]byte, error) {
 	}, key)
 }
 
-// Sign makes, with the CA in dir, a certificate for each request of a bundle that Request returned, and returns what to
-// give to Accept. A request for a role that is not in o.Roles refuses the bundle as a whole: o.Roles is what the
-// operator means to let in. o.Hosts is not looked at; the requests say which hosts they are for, and so do the grants.
+// Sign makes, with the CA in dir, a certificate for each request of a bundle that Request returned,
+// and returns what to give to Accept. A request for a role that is not in o.Roles refuses the
+// bundle as a whole: o.Roles is what the operator means to let in. o.Hosts is not looked at; the
+// requests say which hosts they are for, and so do the grants.
 func Sign(dir string, bundle []byte, o Options) (answer []byte, grants []Grant, err error) {
 	o = o.withDefaults()
 	requests, err := blocks(bundle, requestBlock)
@@ -95,7 +97,8 @@ func Sign(dir string, bundle []byte, o Options) (answer []byte, grants []Grant, 
 		}
 		g := Grant{Role: RoleOf(&x509.Certificate{URIs: r.URIs}), Hosts: hostsOf(r.DNSNames, r.IPAddresses)}
 		if !slices.Contains(o.Roles, g.Role) {
-			return nil, nil, fmt.Errorf("%w: the request is for role %q, and only %v are to be signed", ErrRole, g.Role, o.Roles)
+			return nil, nil, fmt.Errorf("%w: the request is for role %q, and only %v are to be signed", ErrRole, g.Role,
+				o.Roles)
 		}
 		own := o
 		own.Hosts = g.Hosts
@@ -112,8 +115,9 @@ func Sign(dir string, bundle []byte, o Options) (answer []byte, grants []Grant, 
 	return out, grants, nil
 }
 
-// Accept ends what Request began: it checks that each certificate of the answer is of the CA in it and for a key in
-// dir, then writes ca.crt and the certificates there. Another CA's ca.crt in dir is never replaced.
+// Accept ends what Request began: it checks that each certificate of the answer is of the CA in it
+// and for a key in dir, then writes ca.crt and the certificates there. Another CA's ca.crt in dir
+// is never replaced.
 func Accept(dir string, answer []byte) ([]Role, error) {
 	certs, err := blocks(answer, certificateBlock)
 	if err != nil {
@@ -168,7 +172,8 @@ func acceptable(dir string, ca *x509.Certificate, der []byte) (Role, error) {
 	return role, nil
 }
 
-// blocks are the contents of the PEM blocks of one kind, of which there is at least one and nothing else.
+// blocks are the contents of the PEM blocks of one kind, of which there is at least one and nothing
+// else.
 func blocks(text []byte, kind string) (out [][]byte, err error) {
 	if len(text) > maxBundle {
 		return nil, fmt.Errorf("pki: %d bytes; at most %d are read", len(text), maxBundle)

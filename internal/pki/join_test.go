@@ -64,7 +64,8 @@ func TestJoinRefuses(t *testing.T) {
 		t.Error("no CA:", err)
 	}
 	damaged := bytes.Replace(bundle, []byte("\nM"), []byte("\nN"), 1)
-	for _, bad := range [][]byte{nil, []byte("x"), damaged, append(bytes.Clone(bundle), "x"...), make([]byte, maxBundle+1)} {
+	for _, bad := range [][]byte{nil, []byte("x"), damaged, append(bytes.Clone(bundle), "x"...),
+		make([]byte, maxBundle+1)} {
 		if _, _, err := Sign(ca, bad, Options{}); err == nil {
 			t.Errorf("signed %.40q", bad)
 		}

@@ -90,7 +90,8 @@ func FuzzChunked(f *testing.F) {
 		body, rest, done, err := decodeChunked(s)
 		body2, rest2, done2, err2 := decodeChunked(s, i, j)
 		if body != body2 || rest != rest2 || done != done2 || err != err2 {
-			t.Fatalf("%q cut at %d and %d: %q %q %v %v, want %q %q %v %v", s, i, j, body2, rest2, done2, err2, body, rest, done, err)
+			t.Fatalf("%q cut at %d and %d: %q %q %v %v, want %q %q %v %v", s, i, j, body2, rest2, done2, err2, body,
+				rest, done, err)
 		}
 		if done && len(body) > len(s) {
 			t.Fatal("more came out than went in")

@@ -16,8 +16,9 @@ const okResponse = "HTTP/1.1 200 OK\r\nContent-Length: 5\r\nX-A:  b \r\n\r\nhell
 func TestRoundTrips(t *testing.T) {
 	for _, network := range []string{"tcp", "unix"} {
 		for name, response := range map[string]string{
-			"length":  okResponse,
-			"chunked": "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3;x=y\r\nhel\r\n2\r\nlo\r\n0\r\nT: x\r\n\r\n",
+			"length": okResponse,
+			"chunked": "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3;x=y\r\nhel\r\n2\r\nlo\r\n0\r\nT: " +
+				"x\r\n\r\n",
 			"lf":      "HTTP/1.1 200 OK\nTransfer-Encoding: chunked\n\n3\nhel\n2\nlo\n0\n\n",
 			"interim": "HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early Hints\r\nLink: x\r\n\r\n" + okResponse,
 		} {
@@ -47,7 +48,8 @@ func TestRequestBytes(t *testing.T) {
 	req := post("he")
 	req.Body = append(req.Body, nil, []byte("llo"))
 	roundTrip(p, req)
-	want := "POST /base/v1/x HTTP/1.1\r\nHost: engine\r\nA: b\r\nAuthorization: Bearer ownX: y\r\nContent-Length: 5\r\n\r\nhello"
+	want := "POST /base/v1/x HTTP/1.1\r\nHost: engine\r\nA: b\r\nAuthorization: Bearer ownX: y\r\nContent-Length: " +
+		"5\r\n\r\nhello"
 	if s := <-got; s != want {
 		t.Fatalf("sent %q, want %q", s, want)
 	}

@@ -71,8 +71,10 @@ func TestAppendForwardHeadersDoesNotAllocate(t *testing.T) {
 func TestCopyHeaders(t *testing.T) {
 	p := newPool(t, rawServer(t, "tcp", func(c net.Conn, r *bufio.Reader) {
 		readRequest(r)
-		io.WriteString(c, "HTTP/1.1 200 OK\r\nDate: x\r\nServer: engine\r\nContent-Length: 0\r\nConnection: keep-alive\r\n"+
-			"Connection: x, X-Drop\r\nX-Drop: 1\r\nconnection: X-Other\r\nX-Other: 2\r\nX-Cgn-Load: 3\r\nKeep-Alive: 5\r\nContent-Type: a/b\r\nVary: Origin\r\nSet-Cookie: a=1\r\n"+
+		io.WriteString(c, "HTTP/1.1 200 OK\r\nDate: x\r\nServer: engine\r\nContent-Length: 0\r\nConnection: "+
+			"keep-alive\r\n"+
+			"Connection: x, X-Drop\r\nX-Drop: 1\r\nconnection: X-Other\r\nX-Other: 2\r\nX-Cgn-Load: 3\r\nKeep-Alive: "+
+			"5\r\nContent-Type: a/b\r\nVary: Origin\r\nSet-Cookie: a=1\r\n"+
 			"Set-Cookie: b=2\r\nX-Many: 1\r\nX-Many: 2\r\n\r\n")
 	}))
 	e, err := p.Send(post(""), soonest())

@@ -202,8 +202,9 @@ func TestWriteTimeout(t *testing.T) {
 func TestResponsesAtEverySplit(t *testing.T) {
 	for response, want := range map[string]string{
 		okResponse: "hello",
-		"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nhel\r\n2;x\r\nlo\r\n0\r\nA: b\r\n\r\n":     "hello",
-		"HTTP/1.1 100 Continue\r\n\r\n" + sseHead + chunk("data: a\n") + chunk("\ndata: b\n\n") + "0\r\n\r\n": "data: a\n\ndata: b\n\n",
+		"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nhel\r\n2;x\r\nlo\r\n0\r\nA: b\r\n\r\n": "hello",
+		"HTTP/1.1 100 Continue\r\n\r\n" + sseHead + chunk("data: a\n") + chunk("\ndata: b\n\n") +
+			"0\r\n\r\n": "data: a\n\ndata: b\n\n",
 	} {
 		cut := 0
 		p := NewPool(Target{}, PoolOptions{Dial: pipeServer(func(c net.Conn, r *bufio.Reader) {

@@ -28,7 +28,8 @@ func RefusePlain(c net.Conn, err error, status int, body []byte) bool {
 	if !errors.As(err, &record) || record.Conn == nil || !startsHTTP(record.RecordHeader[:]) {
 		return false
 	}
-	head := fmt.Sprintf("HTTP/1.1 %d %s\r\nContent-Type: application/json\r\nConnection: close\r\nContent-Length: %d\r\n\r\n",
+	head := fmt.Sprintf("HTTP/1.1 %d %s\r\nContent-Type: application/json\r\nConnection: close\r\nContent-Length: "+
+		"%d\r\n\r\n",
 		status, http.StatusText(status), len(body))
 	io.WriteString(record.Conn, head+string(body))
 	Linger(c)

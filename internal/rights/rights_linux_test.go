@@ -11,8 +11,8 @@ import (
 
 const nobody = 65534
 
-// TestRights looks at files as a user without rights to them: where the test runs as root, on a thread that gives
-// up root's, and ends with the goroutine.
+// TestRights looks at files as a user without rights to them: where the test runs as root, on a
+// thread that gives up root's, and ends with the goroutine.
 func TestRights(t *testing.T) {
 	dir, err := os.MkdirTemp("", "cgn-files")
 	if err != nil {
@@ -38,7 +38,8 @@ func TestRights(t *testing.T) {
 	}()
 	<-done
 	for err, want := range map[error]string{
-		read: file + " cannot be read by this user", written: file + " cannot be written by this user", made: dir + " cannot be written to",
+		read: file + " cannot be read by this user", written: file + " cannot be written by this user",
+		made: dir + " cannot be written to",
 	} {
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%v, want %q", err, want)

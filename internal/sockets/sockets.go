@@ -1,4 +1,5 @@
-// Package sockets says what listens in this network namespace and which processes have it open, as Linux tells in /proc. On other systems nothing does.
+// Package sockets says what listens in this network namespace and which processes have it open, as
+// Linux tells in /proc. On other systems nothing does.
 package sockets
 
 import (
@@ -37,7 +38,8 @@ func Listeners(port uint16) (found []Listener, err error) {
 	return found, nil
 }
 
-// parse reads a line of /proc/net/tcp: "sl local_address rem_address st tx_queue:rx_queue tr:tm->when retrnsmt uid timeout inode", with address and port in hex.
+// parse reads a line of /proc/net/tcp: "sl local_address rem_address st tx_queue:rx_queue
+// tr:tm->when retrnsmt uid timeout inode", with address and port in hex.
 func parse(line string) (l Listener, ok bool) {
 	const listens = "0A"
 	cols := strings.Fields(line)
@@ -53,7 +55,8 @@ func parse(line string) (l Listener, ok bool) {
 	return l, l.IP != nil
 }
 
-// kernelIP reads an address as /proc/net has it: words of 32 bits in the host's byte order. nil: it is none.
+// kernelIP reads an address as /proc/net has it: words of 32 bits in the host's byte order. nil: it
+// is none.
 func kernelIP(text string) net.IP {
 	b, err := hex.DecodeString(text)
 	if err != nil || len(b) != net.IPv4len && len(b) != net.IPv6len {
@@ -65,7 +68,8 @@ func kernelIP(text string) net.IP {
 	return b
 }
 
-// UnixListener returns the inode of the Unix socket that listens at path; "": there is none, or that cannot be told.
+// UnixListener returns the inode of the Unix socket that listens at path; "": there is none, or
+// that cannot be told.
 func UnixListener(path string) (inode string) {
 	_ = lines("/proc/net/unix", func(line string) {
 		if of, ok := parseUnix(line, path); ok && inode == "" {
@@ -75,7 +79,8 @@ func UnixListener(path string) (inode string) {
 	return inode
 }
 
-// parseUnix reads a line of /proc/net/unix: "Num RefCount Protocol Flags Type St Inode Path". ok: it is of a socket that listens at path.
+// parseUnix reads a line of /proc/net/unix: "Num RefCount Protocol Flags Type St Inode Path". ok:
+// it is of a socket that listens at path.
 func parseUnix(line, path string) (inode string, ok bool) {
 	const accepting = "00010000" // __SO_ACCEPTCON
 	head, after, found := strings.Cut(line, " "+path)
@@ -100,7 +105,8 @@ func lines(file string, fn func(line string)) error {
 	return s.Err()
 }
 
-// Holders returns the processes that have one of the sockets open. hidden is how many may not be looked into: those of other users.
+// Holders returns the processes that have one of the sockets open. hidden is how many may not be
+// looked into: those of other users.
 func Holders(inodes ...string) (pids []int, hidden int) {
 	processes, _ := filepath.Glob("/proc/[0-9]*")
 	for _, dir := range processes {
@@ -126,7 +132,8 @@ func holds(process string, inodes []string) (bool, error) {
 		if err != nil {
 			continue // closed
 		}
-		if inode, ok := strings.CutPrefix(to, "socket:["); ok && slices.Contains(inodes, strings.TrimSuffix(inode, "]")) {
+		if inode, ok := strings.CutPrefix(to, "socket:["); ok && slices.Contains(inodes, strings.TrimSuffix(inode,
+			"]")) {
 			return true, nil
 		}
 	}

@@ -25,8 +25,10 @@ func TestParse(t *testing.T) {
 		}
 	}
 	for _, line := range []string{
-		"", "sl  local_address rem_address   st", "0: 0100007F: 0 0A 0 0 0 0 0 1", "0: 0100007F:XX 0 0A 0 0 0 0 0 1", "0: :FFFFFF 0 0A 0 0 0 0 0 1",
-		"0: 0100:1F90" + rest, "0: :1F90" + rest, "0: 1F90" + rest, "0: 0100007F:1F90 00000000:0000 01 0:0 00:0 0  1000 0 4711 1 0",
+		"", "sl  local_address rem_address   st", "0: 0100007F: 0 0A 0 0 0 0 0 1", "0: 0100007F:XX 0 0A 0 0 0 0 0 1",
+		"0: :FFFFFF 0 0A 0 0 0 0 0 1",
+		"0: 0100:1F90" + rest, "0: :1F90" + rest, "0: 1F90" + rest,
+		"0: 0100007F:1F90 00000000:0000 01 0:0 00:0 0  1000 0 4711 1 0",
 	} {
 		if l, ok := parse(line); ok {
 			t.Errorf("%q is taken for a listener: %+v", line, l)

@@ -10,7 +10,8 @@ import (
 	"syscall"
 )
 
-// Claim is the sockets of a running process, in the hands of the one that is to replace it. Close it in the end.
+// Claim is the sockets of a running process, in the hands of the one that is to replace it. Close
+// it in the end.
 type Claim struct {
 	PID     int    // of the running process
 	Version string // of its program
@@ -23,8 +24,8 @@ type Claim struct {
 	closing sync.Once
 }
 
-// Ask has the process that offers its sockets at path send them. The error is ErrNobody where nobody listens there, and
-// else says why it did not.
+// Ask has the process that offers its sockets at path send them. The error is ErrNobody where
+// nobody listens there, and else says why it did not.
 func Ask(ctx context.Context, path string) (*Claim, error) {
 	ctx, cancel := context.WithTimeout(ctx, answerLimit)
 	defer cancel()
@@ -81,7 +82,8 @@ func (c *Claim) ask(ctx context.Context) error {
 
 // mismatch is the error of two programs that cannot understand each other.
 func mismatch(m message) error {
-	return fmt.Errorf("version %.64q hands over by protocol %d, this one by %d; restart it instead", m.Version, m.Protocol, Protocol)
+	return fmt.Errorf("version %.64q hands over by protocol %d, this one by %d; restart it instead", m.Version,
+		m.Protocol, Protocol)
 }
 
 // watch notices the end of the running process.
@@ -96,8 +98,8 @@ func (c *Claim) watch() {
 	}
 }
 
-// Take is the listener of that setting, whose Close leaves the file of a Unix socket; nil where it is not offered, or at another address. It
-// is the caller's then.
+// Take is the listener of that setting, whose Close leaves the file of a Unix socket; nil where it
+// is not offered, or at another address. It is the caller's then.
 func (c *Claim) Take(setting, address string) net.Listener {
 	for i := range c.sockets {
 		s := &c.sockets[i]
@@ -113,8 +115,9 @@ func (c *Claim) Take(setting, address string) net.Listener {
 // Gone is closed when the running process has ended, or Close was called.
 func (c *Claim) Gone() <-chan struct{} { return c.gone }
 
-// Serving tells the running process, if it is still there, that this one accepts connections. What was taken is this
-// process's alone from now on, files of Unix sockets included. Nobody may be closing those listeners meanwhile.
+// Serving tells the running process, if it is still there, that this one accepts connections. What
+// was taken is this process's alone from now on, files of Unix sockets included. Nobody may be
+// closing those listeners meanwhile.
 func (c *Claim) Serving() {
 	m := message{Kind: kindServing}
 	for _, s := range c.taken {
@@ -125,7 +128,8 @@ func (c *Claim) Serving() {
 	c.Close()
 }
 
-// Close gives up what was not taken, and before Serving the claim itself: the running process goes on.
+// Close gives up what was not taken, and before Serving the claim itself: the running process goes
+// on.
 func (c *Claim) Close() {
 	c.closing.Do(func() {
 		c.conn.Close()

@@ -39,7 +39,8 @@ func send(c *net.UnixConn, m message, sockets []Socket) error {
 	return err
 }
 
-// duplicate is a descriptor of l's socket. File would do the same but for its promise to change the socket's mode.
+// duplicate is a descriptor of l's socket. File would do the same but for its promise to change the
+// socket's mode.
 func duplicate(l net.Listener) (fd int, err error) {
 	socket, ok := l.(syscall.Conn)
 	if !ok {
@@ -108,7 +109,8 @@ func closeAll(fds []int) {
 	}
 }
 
-// listenerOf makes the descriptor, which it closes, a listener. One on a Unix socket leaves its file behind.
+// listenerOf makes the descriptor, which it closes, a listener. One on a Unix socket leaves its
+// file behind.
 func listenerOf(fd int, name string) (net.Listener, error) {
 	f := os.NewFile(uintptr(fd), name)
 	defer f.Close()

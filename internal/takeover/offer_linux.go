@@ -43,7 +43,8 @@ type Offer struct {
 	done   context.CancelFunc
 }
 
-// Open listens at path for the process that is to replace this one. Its directory is made where it is missing.
+// Open listens at path for the process that is to replace this one. Its directory is made where it
+// is missing.
 func Open(path string) (*net.UnixListener, error) {
 	if err := prepare(path); err != nil {
 		return nil, err
@@ -56,9 +57,10 @@ func New(at *net.UnixListener, o Options) *Offer {
 	return &Offer{Options: o, at: at, conns: map[*net.UnixConn]struct{}{}}
 }
 
-// Serve offers until ctx ends, or until another process serves: that is taken, and taker its id, 0 where it has none in
-// this container. While it runs nobody may close the sockets; afterwards closing them removes the files of those Unix
-// sockets only that are nobody else's. The listener of the offer itself is closed.
+// Serve offers until ctx ends, or until another process serves: that is taken, and taker its id, 0
+// where it has none in this container. While it runs nobody may close the sockets; afterwards
+// closing them removes the files of those Unix sockets only that are nobody else's. The listener of
+// the offer itself is closed.
 func (o *Offer) Serve(ctx context.Context) (taker int, taken bool) {
 	ctx, o.done = context.WithCancel(ctx)
 	defer o.done()
@@ -101,7 +103,8 @@ func (o *Offer) Serve(ctx context.Context) (taker int, taken bool) {
 	return o.taker, true
 }
 
-// end stops listening. A process that has the sockets already takes the closed connection for the end of this one, and serves.
+// end stops listening. A process that has the sockets already takes the closed connection for the
+// end of this one, and serves.
 func (o *Offer) end() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -152,7 +155,8 @@ func (o *Offer) answer(c *net.UnixConn) {
 		o.held = false
 		o.keep(true)
 		o.Count(Abandoned)
-		o.Log.Warn("the process that was to take over has ended before it was ready, this one goes on", "process", peer.PID, "error", err)
+		o.Log.Warn("the process that was to take over has ended before it was ready, this one goes on", "process",
+			peer.PID, "error", err)
 	}
 }
 
@@ -190,8 +194,8 @@ func (o *Offer) greet(c *net.UnixConn) (listen.Peer, error) {
 
 var errStopping = errors.New("this process is stopping")
 
-// hand sends the sockets and waits, without a bound of its own, until the other process serves: it gives up by itself, and
-// one that is stopped holds nothing but the place.
+// hand sends the sockets and waits, without a bound of its own, until the other process serves: it
+// gives up by itself, and one that is stopped holds nothing but the place.
 func (o *Offer) hand(c *net.UnixConn) (message, error) {
 	offer := message{Kind: kindOffer, PID: os.Getpid()}
 	for _, s := range o.Sockets {

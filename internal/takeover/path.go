@@ -16,15 +16,17 @@ import (
 // maxPath is the longest path that a Unix socket can have.
 const maxPath = 107
 
-// DefaultSocket is where a program that serves on listen offers its sockets unless it is told otherwise:
-// PROGRAM-ADDRESS.sock in systemd's $RUNTIME_DIRECTORY, else in the folder PROGRAM of $XDG_RUNTIME_DIR, else in
-// /run/PROGRAM for root and in PROGRAM-UID of the temporary directory for others. It is empty where nobody could find it
-// again: for port 0, and for paths that are too long.
+// DefaultSocket is where a program that serves on listen offers its sockets unless it is told
+// otherwise: PROGRAM-ADDRESS.sock in systemd's $RUNTIME_DIRECTORY, else in the folder PROGRAM of
+// $XDG_RUNTIME_DIR, else in /run/PROGRAM for root and in PROGRAM-UID of the temporary directory for
+// others. It is empty where nobody could find it again: for port 0, and for paths that are too
+// long.
 func DefaultSocket(program, listen string, env func(string) string) string {
 	if _, port, err := net.SplitHostPort(listen); err == nil && port == "0" {
 		return ""
 	}
-	path := filepath.Join(directory(program, env), program+"-"+strings.ReplaceAll(strings.TrimPrefix(listen, "unix://"), "/", "-")+".sock")
+	path := filepath.Join(directory(program, env), program+"-"+strings.ReplaceAll(strings.TrimPrefix(listen, "unix://"),
+		"/", "-")+".sock")
 	if len(path) > maxPath {
 		return ""
 	}
@@ -44,7 +46,8 @@ func directory(program string, env func(string) string) string {
 	return filepath.Join(os.TempDir(), program+"-"+strconv.Itoa(os.Geteuid()))
 }
 
-// prepare makes the directory of path if it is not there, for this user only, and refuses one that others can write to.
+// prepare makes the directory of path if it is not there, for this user only, and refuses one that
+// others can write to.
 func prepare(path string) error {
 	dir := filepath.Dir(path)
 	if err := os.MkdirAll(dir, 0o700); err != nil {
@@ -74,7 +77,8 @@ func closed(dir string) error {
 		return err
 	}
 	if !info.IsDir() || info.Mode()&(fs.ModePerm&0o022) != 0 {
-		return fmt.Errorf("%s is no directory or others can write to it; chmod go-w it, or name a socket elsewhere", dir)
+		return fmt.Errorf("%s is no directory or others can write to it; chmod go-w it, or name a socket elsewhere",
+			dir)
 	}
 	return nil
 }

@@ -1,10 +1,12 @@
-// Package takeover hands a running process's listening sockets to the process that is to replace it, over a Unix socket
-// (SCM_RIGHTS). Both share one accept queue then, so no connection is refused or lost, whichever of them accepts.
+// Package takeover hands a running process's listening sockets to the process that is to replace
+// it, over a Unix socket (SCM_RIGHTS). Both share one accept queue then, so no connection is
+// refused or lost, whichever of them accepts.
 //
-// The new process asks (hello) and gets the sockets (offer). It accepts nothing until it is ready; then it says so
-// (serving), and the old one stops accepting. Until then the death of either changes nothing for clients: the old one
-// goes on where the new one ends, and the new one serves where the old one ends. Both check that the other has their own
-// user, so that neither gains rights. Messages are lines of JSON, one at a time in each direction.
+// The new process asks (hello) and gets the sockets (offer). It accepts nothing until it is ready;
+// then it says so (serving), and the old one stops accepting. Until then the death of either
+// changes nothing for clients: the old one goes on where the new one ends, and the new one serves
+// where the old one ends. Both check that the other has their own user, so that neither gains
+// rights. Messages are lines of JSON, one at a time in each direction.
 package takeover
 
 import (

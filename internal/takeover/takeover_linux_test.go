@@ -303,7 +303,8 @@ func TestAnotherUser(t *testing.T) {
 func TestWhatIsNoConversation(t *testing.T) {
 	o := offering(t)
 	for said, want := range map[string]string{
-		`{"kind":"hello","protocol":2,"version":"v9"}` + "\n": `version \"v9\" hands over by protocol 2, this one by 1; restart it instead`,
+		`{"kind":"hello","protocol":2,"version":"v9"}` +
+			"\n": `version \"v9\" hands over by protocol 2, this one by 1; restart it instead`,
 		"GET / HTTP/1.1\n":                       "not a message",
 		`{"kind":"serving","protocol":1}` + "\n": "it begins with serving",
 		strings.Repeat("a", maxMessage+1):        "more than 4096 bytes",

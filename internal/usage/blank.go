@@ -2,8 +2,9 @@ package usage
 
 import "github.com/cognitora/dataplane/internal/jsonscan"
 
-// Blank writes spaces over the usage members at the top level of doc, which is valid JSON, and over the comma that goes with each, so that
-// doc stays as long as it is and is valid JSON without them. It does not allocate.
+// Blank writes spaces over the usage members at the top level of doc, which is valid JSON, and over
+// the comma that goes with each, so that doc stays as long as it is and is valid JSON without them.
+// It does not allocate.
 func Blank(doc []byte) {
 	c := jsonscan.New(doc)
 	before := false // a member that stays

@@ -1,5 +1,5 @@
-// Package usage reads token counts out of what engines answer: one JSON
-// document, a whole response body or the data of one server-sent event.
+// Package usage reads token counts out of what engines answer: one JSON document, a whole response
+// body or the data of one server-sent event.
 //
 // Four spellings are understood:
 //

@@ -95,7 +95,8 @@ func TestSpellings(t *testing.T) {
 
 func TestNoEvidence(t *testing.T) {
 	for _, doc := range []string{
-		``, `null`, `[]`, `[DONE]`, `"usage"`, `{"usage":null}`, `{"usage":[1]}`, `{"usage":{}}`, `{"timings":3}`, `{"response":null,"usage":7}`,
+		``, `null`, `[]`, `[DONE]`, `"usage"`, `{"usage":null}`, `{"usage":[1]}`, `{"usage":{}}`, `{"timings":3}`,
+		`{"response":null,"usage":7}`,
 		`{"usage":{"prompt_tokens":-1,"completion_tokens":"2"}}`, `{"usage":{"prompt_tokens":1.5}}`,
 		`{"usage":{"prompt_tokens":9}`, `{"usage":{"prompt_tokens":9}} x`, `{"a":{"usage":{"prompt_tokens":9}}}`,
 		`{"choices":[{"delta":{"content":"\"usage\":{\"prompt_tokens\":9}"}}]}`,
@@ -122,7 +123,8 @@ func TestLaterEventsWin(t *testing.T) {
 
 func TestChoicesEmpty(t *testing.T) {
 	for doc, want := range map[string]bool{
-		`{"choices":[],"usage":{}}`: true, `{"usage":{},"choices": [ ] }`: true, `{"choices":[{"index":0}]}`: false, `{"choices":null}`: false,
+		`{"choices":[],"usage":{}}`: true, `{"usage":{},"choices": [ ] }`: true, `{"choices":[{"index":0}]}`: false,
+		`{"choices":null}`:     false,
 		`{"a":{"choices":[]}}`: false, `{"choices":[]`: false, `[]`: false, ``: false, `{"x":"\"choices\":[]"}`: false,
 	} {
 		if got := ChoicesEmpty([]byte(doc)); got != want {
@@ -133,8 +135,11 @@ func TestChoicesEmpty(t *testing.T) {
 
 func TestBlank(t *testing.T) {
 	for doc, want := range map[string]string{
-		`{"choices":[{"usage":1}],"usage":{"a":[1]},"x":2}`: `{"choices":[{"usage":1}],"x":2}`, `{"usage":null,"x":"\"usage\":1,"}`: `{"x":"\"usage\":1,"}`,
-		` { "x" : 1 , "usage" : {} } `: `{"x":1}`, `{"usage":{}}`: `{}`, `{"usage":1,"usage":2,"x":3,"usage":4}`: `{"x":3}`, `{"us\u0061ge":1,"x":3}`: `{"x":3}`, `{}`: `{}`, `[1]`: `[1]`,
+		`{"choices":[{"usage":1}],"usage":{"a":[1]},"x":2}`: `{"choices":[{"usage":1}],"x":2}`,
+		`{"usage":null,"x":"\"usage\":1,"}`:                 `{"x":"\"usage\":1,"}`,
+		` { "x" : 1 , "usage" : {} } `:                      `{"x":1}`, `{"usage":{}}`: `{}`,
+		`{"usage":1,"usage":2,"x":3,"usage":4}`: `{"x":3}`, `{"us\u0061ge":1,"x":3}`: `{"x":3}`, `{}`: `{}`,
+		`[1]`: `[1]`,
 	} {
 		got := []byte(doc)
 		Blank(got)
@@ -148,8 +153,10 @@ func TestBlank(t *testing.T) {
 func TestResponseID(t *testing.T) {
 	for doc, want := range map[string]string{
 		`{"id":"resp_1","object":"response"}`: "resp_1", `{"output":[{"id":"msg_1"}],"id":"resp_2"}`: "resp_2",
-		`{"type":"response.created","response":{"object":"response","id":"resp_3"}}`: "resp_3", `{"type":"response.created","response":{"id":"r-4"}}`: "r-4",
-		`{"id":"chatcmpl-1"}`: "", `{"id":"chatcmpl-1","x":"resp_"}`: "", `{"response":{"id":null}}`: "", `{"id":"resp_1"`: "", `{"id":"resp_\u0031"}`: "", `{"item":{"id":"resp_1"}}`: "", `[DONE]`: "",
+		`{"type":"response.created","response":{"object":"response","id":"resp_3"}}`: "resp_3",
+		`{"type":"response.created","response":{"id":"r-4"}}`:                        "r-4",
+		`{"id":"chatcmpl-1"}`: "", `{"id":"chatcmpl-1","x":"resp_"}`: "", `{"response":{"id":null}}`: "",
+		`{"id":"resp_1"`: "", `{"id":"resp_\u0031"}`: "", `{"item":{"id":"resp_1"}}`: "", `[DONE]`: "",
 	} {
 		if got := ResponseID([]byte(doc)); string(got) != want {
 			t.Errorf("%s: %q", doc, got)
@@ -214,7 +221,8 @@ func BenchmarkMergeWithoutUsage(b *testing.B) {
 }
 
 func BenchmarkMergeWholeAnswer(b *testing.B) {
-	doc := []byte(`{"choices":[{"message":{"content":"` + strings.Repeat("word ", 400) + `"}}],"usage":{"prompt_tokens":9,"completion_tokens":400,"prompt_tokens_details":{"cached_tokens":1}}}`)
+	doc := []byte(`{"choices":[{"message":{"content":"` + strings.Repeat("word ", 400) +
+		`"}}],"usage":{"prompt_tokens":9,"completion_tokens":400,"prompt_tokens_details":{"cached_tokens":1}}}`)
 	b.SetBytes(int64(len(doc)))
 	var c Counts
 	for b.Loop() {

@@ -48,7 +48,8 @@ type Addr struct {
 	Layer  uint32
 }
 
-// Seed starts a chain: d[-1] = BLAKE3("cognitora.seq.v1\0" ‖ model ‖ 0 ‖ adapter ‖ 0 ‖ salt). The salt keeps tenants apart.
+// Seed starts a chain: d[-1] = BLAKE3("cognitora.seq.v1\0" ‖ model ‖ 0 ‖ adapter ‖ 0 ‖ salt). The
+// salt keeps tenants apart.
 func Seed(model, adapter, salt string) Digest {
 	text := make([]byte, 0, 64+len(model)+len(adapter)+len(salt))
 	text = append(text, "cognitora.seq.v1\x00"...)
@@ -57,8 +58,8 @@ func Seed(model, adapter, salt string) Digest {
 	return blake3.Sum256(append(text, salt...))
 }
 
-// Next is the digest of the block of tokens that follows parent: BLAKE3 keyed by the parent, over the
-// tokens as little-endian uint32. Only full blocks have digests.
+// Next is the digest of the block of tokens that follows parent: BLAKE3 keyed by the parent, over
+// the tokens as little-endian uint32. Only full blocks have digests.
 func Next(parent Digest, tokens *[Tokens]uint32) (d Digest) {
 	n := guts.Node{BlockLen: guts.BlockSize, Flags: nextFlags} // a message of one chunk of one block
 	for i := range n.CV {
@@ -79,8 +80,8 @@ const (
 	nameContext = "cognitora.namespace.v1\x00"
 )
 
-// OfKey is the address of the block that a client calls key, any bytes of its own choice, in the namespace
-// with the given id. It never equals an address of tokens.
+// OfKey is the address of the block that a client calls key, any bytes of its own choice, in the
+// namespace with the given id. It never equals an address of tokens.
 func OfKey(model ModelID, key []byte) Addr {
 	text := append(append(make([]byte, 0, len(keyContext)+len(key)), keyContext...), key...)
 	return Addr{Digest: blake3.Sum256(text), Model: model}
@@ -92,8 +93,8 @@ const addressPrefix = "cgn:"
 // IsAddress tells whether key is meant as the text form of an address.
 func IsAddress(key []byte) bool { return bytes.HasPrefix(key, []byte(addressPrefix)) }
 
-// Text is the address of a block in the namespace with the given canonical text, as RESP and S3 clients write it:
-// cgn:<namespace>:<layer>:<hex digest>.
+// Text is the address of a block in the namespace with the given canonical text, as RESP and S3
+// clients write it: cgn:<namespace>:<layer>:<hex digest>.
 func Text(namespace string, a Addr) string {
 	b := make([]byte, 0, len(addressPrefix)+len(namespace)+12+2*len(a.Digest))
 	b = append(append(b, addressPrefix...), namespace...)

@@ -10,7 +10,8 @@ import (
 	"testing"
 )
 
-var llama = Namespace{Model: "meta-llama/Llama-3.1-8B", Revision: "0e9e39f", DType: "bf16", Layout: "vllm.NHD", Tokens: 16, TP: 2, TPRank: 1, PP: 1}
+var llama = Namespace{Model: "meta-llama/Llama-3.1-8B", Revision: "0e9e39f", DType: "bf16", Layout: "vllm.NHD",
+	Tokens: 16, TP: 2, TPRank: 1, PP: 1}
 
 // golden is testdata/addresses.json: other programs depend on it, so it never changes.
 type golden struct {
@@ -107,7 +108,8 @@ func TestText(t *testing.T) {
 	}
 	for _, bad := range []string{
 		"", "cgn:", "cgn:x", text[1:], text[:len(text)-1], text + "0", strings.Replace(text, ":31:", ":031:", 1),
-		strings.Replace(text, ":31:", ":4294967296:", 1), strings.Replace(text, ":31:", "::", 1), strings.Replace(text, "kv1;", "kv2;", 1),
+		strings.Replace(text, ":31:", ":4294967296:", 1), strings.Replace(text, ":31:", "::", 1),
+		strings.Replace(text, "kv1;", "kv2;", 1),
 		"cgn:key1;resp.0;:0:" + text[len(text)-64:], strings.Replace(text, "bf16", "", 1),
 	} {
 		if _, _, err := ParseText([]byte(bad)); !errors.Is(err, ErrAddress) && !errors.Is(err, ErrNamespace) {
@@ -128,9 +130,12 @@ func TestOfKeys(t *testing.T) {
 
 func TestNamespaceRefused(t *testing.T) {
 	for _, bad := range []string{
-		"", "kv1", "kv1;m;r;d;l;16;1.0;1.0", "kv1;m;r;d;l;16;1.1;1.0;", "kv1;m;r;d;l;0;1.0;1.0;", "kv1;m;r;d;l;016;1.0;1.0;",
-		"kv1;m;r;d;l;16;1;1.0;", "kv1;m;r;d;l;16;1.0;1.0;%4", "kv1;m;r;d;l;16;1.0;1.0;%41", "kv1;m;r;d;l;16;1.0;1.0;%zz",
-		"kv1;;r;d;l;16;1.0;1.0;", "key1;;", "key1;a", "key1;a;b;c", "kv1;" + strings.Repeat("m", 600) + ";r;d;l;16;1.0;1.0;",
+		"", "kv1", "kv1;m;r;d;l;16;1.0;1.0", "kv1;m;r;d;l;16;1.1;1.0;", "kv1;m;r;d;l;0;1.0;1.0;",
+		"kv1;m;r;d;l;016;1.0;1.0;",
+		"kv1;m;r;d;l;16;1;1.0;", "kv1;m;r;d;l;16;1.0;1.0;%4", "kv1;m;r;d;l;16;1.0;1.0;%41",
+		"kv1;m;r;d;l;16;1.0;1.0;%zz",
+		"kv1;;r;d;l;16;1.0;1.0;", "key1;;", "key1;a", "key1;a;b;c",
+		"kv1;" + strings.Repeat("m", 600) + ";r;d;l;16;1.0;1.0;",
 		"kv1;a b;r;d;l;16;1.0;1.0;",
 	} {
 		if n, err := ParseNamespace(bad); !errors.Is(err, ErrNamespace) {

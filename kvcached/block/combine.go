@@ -24,7 +24,8 @@ func multiply(a, b uint32) uint32 {
 	return product
 }
 
-// Combine is the CRC32C of two parts one after the other, from the checksum of each and the length of the second in bytes.
+// Combine is the CRC32C of two parts one after the other, from the checksum of each and the length
+// of the second in bytes.
 func Combine(first, second uint32, secondLen uint64) uint32 {
 	for ; secondLen != 0; secondLen &= secondLen - 1 {
 		first = multiply(first, powers[bits.TrailingZeros64(secondLen)])

@@ -15,9 +15,9 @@ const MaxNamespace = 512
 // ErrNamespace says that a namespace is not well-formed.
 var ErrNamespace = errors.New("block: not a namespace")
 
-// Namespace is everything besides the tokens that makes the bytes of two blocks differ. There are two kinds:
-// one of a model's blocks, in which Space is empty and all other fields but Tenant must be given, and one of
-// keys that clients chose themselves, in which only Space and Tenant are.
+// Namespace is everything besides the tokens that makes the bytes of two blocks differ. There are
+// two kinds: one of a model's blocks, in which Space is empty and all other fields but Tenant must
+// be given, and one of keys that clients chose themselves, in which only Space and Tenant are.
 type Namespace struct {
 	Model    string // name as served, such as meta-llama/Llama-3.1-8B
 	Revision string // of the weights
@@ -32,13 +32,15 @@ type Namespace struct {
 	Tenant string // whose blocks they are; empty: everybody's
 }
 
-// String is the canonical text: kv1;model;revision;dtype;layout;tokens;tp.rank;pp.rank;tenant or key1;space;tenant,
-// in which %, ;, : and everything that is not a visible ASCII character are percent-encoded.
+// String is the canonical text: kv1;model;revision;dtype;layout;tokens;tp.rank;pp.rank;tenant or
+// key1;space;tenant, in which %, ;, : and everything that is not a visible ASCII character are
+// percent-encoded.
 func (n Namespace) String() string {
 	if n.Space != "" {
 		return ofKeys + escape(n.Space) + ";" + escape(n.Tenant)
 	}
-	return fmt.Sprintf("kv1;%s;%s;%s;%s;%d;%d.%d;%d.%d;%s", escape(n.Model), escape(n.Revision), escape(n.DType), escape(n.Layout),
+	return fmt.Sprintf("kv1;%s;%s;%s;%s;%d;%d.%d;%d.%d;%s", escape(n.Model), escape(n.Revision), escape(n.DType),
+		escape(n.Layout),
 		n.Tokens, n.TP, n.TPRank, n.PP, n.PPRank, escape(n.Tenant))
 }
 
@@ -69,7 +71,8 @@ func (n Namespace) Check() error {
 			return bad("a namespace of keys has a space and a tenant only")
 		}
 	} else {
-		for _, f := range []struct{ name, value string }{{"model", n.Model}, {"revision", n.Revision}, {"dtype", n.DType}, {"layout", n.Layout}} {
+		for _, f := range []struct{ name, value string }{{"model", n.Model}, {"revision", n.Revision},
+			{"dtype", n.DType}, {"layout", n.Layout}} {
 			if f.value == "" {
 				return bad("%s is empty", f.name)
 			}
@@ -92,7 +95,8 @@ func (n Namespace) Check() error {
 // ParseNamespace reads a canonical text; any other spelling of the same namespace is an error.
 func ParseNamespace(text string) (Namespace, error) {
 	bad := func(why string) (Namespace, error) {
-		return Namespace{}, fmt.Errorf("%w: %s; write kv1;model;revision;dtype;layout;tokens;tp.rank;pp.rank;tenant", ErrNamespace, why)
+		return Namespace{}, fmt.Errorf("%w: %s; write kv1;model;revision;dtype;layout;tokens;tp.rank;pp.rank;tenant",
+			ErrNamespace, why)
 	}
 	if len(text) > MaxNamespace {
 		return bad(fmt.Sprintf("it has %d bytes, at most %d are allowed", len(text), MaxNamespace))

@@ -9,14 +9,15 @@ import (
 // Castagnoli is the polynomial of every checksum of blocks, in frames, segments and leases.
 var Castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-// foldMin and mixMin are the lengths, in bytes, from which on folding and mixing are quicker than the processor's
-// instruction for CRC32C alone.
+// foldMin and mixMin are the lengths, in bytes, from which on folding and mixing are quicker than
+// the processor's instruction for CRC32C alone.
 const (
 	foldMin = 1024
 	mixMin  = 8 << 10
 )
 
-// scratch is what Extend works with; on its stack it could not be, for package crc32 calls through a variable.
+// scratch is what Extend works with; on its stack it could not be, for package crc32 calls through
+// a variable.
 type scratch struct {
 	fold   [256]byte
 	mix    [128]byte
@@ -48,7 +49,8 @@ func Extend(sum uint32, more []byte) uint32 {
 	return crc32.Update(sum, Castagnoli, more)
 }
 
-// extend goes on over as much of more as mix takes at once, at least half, and returns what is left.
+// extend goes on over as much of more as mix takes at once, at least half, and returns what is
+// left.
 func (s *scratch) extend(sum uint32, more []byte) (uint32, []byte) {
 	const piece = 128 + 3*32
 	log := bits.Len(uint(len(more)/piece)) - 1

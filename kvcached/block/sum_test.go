@@ -7,7 +7,8 @@ import (
 	"testing"
 )
 
-// TestExtend compares with the library's checksum, at every length about the pieces and from every place.
+// TestExtend compares with the library's checksum, at every length about the pieces and from every
+// place.
 func TestExtend(t *testing.T) {
 	seed := rand.Uint64()
 	t.Logf("seed %d, folding: %v, mixing: %v", seed, hasFold, hasMix)

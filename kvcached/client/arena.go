@@ -10,7 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// arena is the memory of one run of the daemon, mapped for reading. It is unmapped when nobody refers to it.
+// arena is the memory of one run of the daemon, mapped for reading. It is unmapped when nobody
+// refers to it.
 type arena struct {
 	instance uint64
 	data     []byte

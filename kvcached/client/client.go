@@ -18,14 +18,20 @@ import (
 
 // Options of a Client. The zero value of each field means the default that it names.
 type Options struct {
-	Name        string        // of the program, at most 32 bytes; whose pins are whose is told by it and the user; ""
-	Sockets     int           // at most so many connections, and requests at one time; 4
-	KeepStaging int           // bytes of staging that a connection keeps between puts; 16 MiB. What is larger is given back after each
-	Populate    bool          // map all that the daemon has in memory when connecting, in the background, so that the first read of a block costs what later ones do; takes 2 MiB of page tables per GiB. False: as blocks are read
+	Name    string // of the program, at most 32 bytes; whose pins are whose is told by it and the user; ""
+	Sockets int    // at most so many connections, and requests at one time; 4
+	// bytes of staging that a connection keeps between puts; 16 MiB. What is larger is given back
+	// after each
+	KeepStaging int
+	// map all that the daemon has in memory when connecting, in the background, so that the first
+	// read of a block costs what later ones do; takes 2 MiB of page tables per GiB. False: as
+	// blocks are read
+	Populate    bool
 	DialTimeout time.Duration // for connecting and greeting when ctx allows longer; 5 s
 }
 
-// Client is a program's access to the cache daemon of its host. Its methods may be called by any number of goroutines.
+// Client is a program's access to the cache daemon of its host. Its methods may be called by any
+// number of goroutines.
 type Client struct {
 	path   string
 	opt    Options
@@ -77,7 +83,8 @@ func (o Options) Dial(ctx context.Context, path string) (*Client, error) {
 	return c, nil
 }
 
-// Close ends all leases and connections. Views that are open stay readable memory until they are closed.
+// Close ends all leases and connections. Views that are open stay readable memory until they are
+// closed.
 func (c *Client) Close() error {
 	if !c.closed.CompareAndSwap(false, true) {
 		return nil

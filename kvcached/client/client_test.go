@@ -23,7 +23,8 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-var namespace = block.Namespace{Model: "m", Revision: "r", DType: "bf16", Layout: "l", Tokens: 16, TP: 1, PP: 1}.String()
+var namespace = block.Namespace{Model: "m", Revision: "r", DType: "bf16", Layout: "l", Tokens: 16, TP: 1,
+	PP: 1}.String()
 
 func addr(name string) block.Addr {
 	return block.Addr{Digest: block.Seed(name, "", ""), Model: block.IDOf(namespace), Layer: block.LayerAll}
@@ -232,7 +233,8 @@ func TestMany(t *testing.T) {
 
 // TestDurable puts a block that is on disk when Put returns: the daemon has it after a restart.
 func TestDurable(t *testing.T) {
-	d := &daemon{t: t, path: filepath.Join(t.TempDir(), "lease.sock"), ram: 16 << 20, ssd: &ssd.Options{Dir: t.TempDir(), Cap: 256 << 20}}
+	d := &daemon{t: t, path: filepath.Join(t.TempDir(), "lease.sock"), ram: 16 << 20,
+		ssd: &ssd.Options{Dir: t.TempDir(), Cap: 256 << 20}}
 	d.start()
 	t.Cleanup(func() { d.stop() })
 	c := dial(t, d, client.Options{})
@@ -376,7 +378,10 @@ func TestCloseEndsLeases(t *testing.T) {
 	if _, err := c.Get(ctx, addr("a")); !errors.Is(err, client.ErrClosed) {
 		t.Error(err)
 	}
-	until(t, "gone", func() bool { s := d.server.Stats(); return s.Clients == 0 && s.Leases == 0 && s.StagingBytes == 0 })
+	until(t, "gone", func() bool {
+		s := d.server.Stats()
+		return s.Clients == 0 && s.Leases == 0 && s.StagingBytes == 0
+	})
 }
 
 func TestDialFails(t *testing.T) {

@@ -45,13 +45,15 @@ func exampleDaemon() (socket string, stop func()) {
 
 // A block is named by the tokens it covers and by everything that makes its bytes differ.
 func exampleAddr() (block.Addr, string) {
-	model := block.Namespace{Model: "meta-llama/Llama-3.1-8B", Revision: "0e9e39f", DType: "bf16", Layout: "vllm.NHD", Tokens: 16, TP: 1, PP: 1}
+	model := block.Namespace{Model: "meta-llama/Llama-3.1-8B", Revision: "0e9e39f", DType: "bf16", Layout: "vllm.NHD",
+		Tokens: 16, TP: 1, PP: 1}
 	var tokens [block.Tokens]uint32
 	digest := block.Next(block.Seed(model.Model, "", ""), &tokens)
 	return block.Addr{Digest: digest, Model: model.ID(), Layer: block.LayerAll}, model.String()
 }
 
-// exampleClient is a client of such a daemon, which has payload in the block that is named like that if there is one.
+// exampleClient is a client of such a daemon, which has payload in the block that is named like
+// that if there is one.
 func exampleClient(payload string) (c *client.Client, addr block.Addr, namespace string, stop func()) {
 	socket, stopDaemon := exampleDaemon()
 	addr, namespace = exampleAddr()
@@ -60,7 +62,8 @@ func exampleClient(payload string) (c *client.Client, addr block.Addr, namespace
 		log.Fatal(err)
 	}
 	if payload != "" {
-		if _, err := c.Put(context.Background(), client.Item{Addr: addr, Namespace: namespace}, []byte(payload)); err != nil {
+		if _, err := c.Put(context.Background(), client.Item{Addr: addr, Namespace: namespace},
+			[]byte(payload)); err != nil {
 			log.Fatal(err)
 		}
 	}
@@ -121,16 +124,18 @@ func ExampleClient_Read() {
 	// Output: keys and values
 }
 
-// PutFrom has a block come about in memory that the daemon reads, without a buffer of the program's own.
+// PutFrom has a block come about in memory that the daemon reads, without a buffer of the program's
+// own.
 func ExampleClient_PutFrom() {
 	c, addr, namespace, stop := exampleClient("")
 	defer stop()
-	info, err := c.PutFrom(context.Background(), client.Item{Addr: addr, Namespace: namespace}, 1<<20, func(b []byte) error {
-		for i := range b {
-			b[i] = 7
-		}
-		return nil
-	})
+	info, err := c.PutFrom(context.Background(), client.Item{Addr: addr, Namespace: namespace}, 1<<20,
+		func(b []byte) error {
+			for i := range b {
+				b[i] = 7
+			}
+			return nil
+		})
 	if err != nil {
 		log.Fatal(err)
 	}

@@ -30,7 +30,8 @@ type Info struct {
 	Uses   uint32 // by Get, since it came to RAM
 }
 
-// Get puts a block under a lease. ErrMiss if the daemon has none with this address. It counts as a use.
+// Get puts a block under a lease. ErrMiss if the daemon has none with this address. It counts as a
+// use.
 func (c *Client) Get(ctx context.Context, a block.Addr) (*View, error) {
 	s, err := c.pool.get(ctx)
 	if err != nil {
@@ -75,8 +76,9 @@ func (s *socket) nonsense() error {
 	return fmt.Errorf("%w: an answer that makes no sense", ErrProtocol)
 }
 
-// Read calls use with a block's bytes while they are under a lease. Its error is use's; if that is nil, nil means
-// that what use read was the block. Whatever use made of the bytes must not be used otherwise.
+// Read calls use with a block's bytes while they are under a lease. Its error is use's; if that is
+// nil, nil means that what use read was the block. Whatever use made of the bytes must not be used
+// otherwise.
 func (c *Client) Read(ctx context.Context, a block.Addr, use func(payload []byte) error) error {
 	v, err := c.Get(ctx, a)
 	if err != nil {
@@ -86,8 +88,8 @@ func (c *Client) Read(ctx context.Context, a block.Addr, use func(payload []byte
 	return errors.Join(err, v.Close())
 }
 
-// GetMany puts several blocks under leases; where the daemon has none the View is nil. Up to frame.MaxBatch addresses
-// cost one round trip. After an error no lease is left.
+// GetMany puts several blocks under leases; where the daemon has none the View is nil. Up to
+// frame.MaxBatch addresses cost one round trip. After an error no lease is left.
 func (c *Client) GetMany(ctx context.Context, addrs []block.Addr) ([]*View, error) {
 	views := make([]*View, 0, len(addrs))
 	err := c.batches(ctx, frame.OpGet, nil, addrs, func(s *socket, h frame.Header, body []byte) error {
@@ -116,8 +118,10 @@ func (c *Client) GetMany(ctx context.Context, addrs []block.Addr) ([]*View, erro
 	return views, nil
 }
 
-// batches asks op for all addresses, so many in one frame as fit, with the same fixed bytes before them.
-func (c *Client) batches(ctx context.Context, op frame.Op, fixed []byte, addrs []block.Addr, take func(*socket, frame.Header, []byte) error) error {
+// batches asks op for all addresses, so many in one frame as fit, with the same fixed bytes before
+// them.
+func (c *Client) batches(ctx context.Context, op frame.Op, fixed []byte, addrs []block.Addr,
+	take func(*socket, frame.Header, []byte) error) error {
 	s, err := c.pool.get(ctx)
 	if err != nil {
 		return err
@@ -146,7 +150,8 @@ func (c *Client) batches(ctx context.Context, op frame.Op, fixed []byte, addrs [
 	return err
 }
 
-// Stat says what the daemon knows of a block, without a lease and without counting as a use. ErrMiss if it has none.
+// Stat says what the daemon knows of a block, without a lease and without counting as a use.
+// ErrMiss if it has none.
 func (c *Client) Stat(ctx context.Context, a block.Addr) (Info, error) {
 	infos, err := c.StatMany(ctx, []block.Addr{a})
 	if err != nil {
@@ -187,8 +192,8 @@ func (c *Client) Delete(ctx context.Context, addrs ...block.Addr) (deleted int, 
 	return deleted, err
 }
 
-// Pin keeps blocks from being evicted until the given time, at most 24 hours ahead (else ErrPin), and tells how many it
-// pinned; those that it has not are left out. A pin outlives the Client.
+// Pin keeps blocks from being evicted until the given time, at most 24 hours ahead (else ErrPin),
+// and tells how many it pinned; those that it has not are left out. A pin outlives the Client.
 func (c *Client) Pin(ctx context.Context, until time.Time, addrs ...block.Addr) (pinned int, err error) {
 	fixed := binary.LittleEndian.AppendUint64(nil, uint64(until.UnixMilli()))
 	err = c.batches(ctx, frame.OpPin, fixed, addrs, func(_ *socket, _ frame.Header, body []byte) error {

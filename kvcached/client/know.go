@@ -14,9 +14,10 @@ import (
 // maxKnown is how many namespaces a Client remembers for daemons that are started anew.
 const maxKnown = 1024
 
-// Know names a namespace to the daemon, and to those that come after it, so that Get finds blocks that only other hosts
-// have: an address holds no more than a digest of it. Once is enough, and not even that for what this daemon's clients have
-// put. block.ErrNamespace: it is not a canonical namespace of blocks.
+// Know names a namespace to the daemon, and to those that come after it, so that Get finds blocks
+// that only other hosts have: an address holds no more than a digest of it. Once is enough, and not
+// even that for what this daemon's clients have put. block.ErrNamespace: it is not a canonical
+// namespace of blocks.
 func (c *Client) Know(ctx context.Context, namespace string) error {
 	if len(namespace) > frame.MaxBatch {
 		return fmt.Errorf("%w: it has %d bytes", block.ErrNamespace, len(namespace))

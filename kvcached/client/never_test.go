@@ -16,8 +16,8 @@ import (
 	"github.com/cognitora/dataplane/kvcached/lease"
 )
 
-// TestNeverAnotherBlocksBytes lets readers be slow and leases short while the arena is overwritten all the time: what
-// a reader made of bytes that changed under it is refused by Close.
+// TestNeverAnotherBlocksBytes lets readers be slow and leases short while the arena is overwritten
+// all the time: what a reader made of bytes that changed under it is refused by Close.
 func TestNeverAnotherBlocksBytes(t *testing.T) {
 	d := start(t, 4<<20, lease.Options{Lease: 20 * time.Millisecond, Grace: 10 * time.Millisecond})
 	c := dial(t, d, client.Options{Sockets: 8})
@@ -38,7 +38,8 @@ func TestNeverAnotherBlocksBytes(t *testing.T) {
 	}
 }
 
-// race is one of readers and writers for the same blocks: so many, of so many bytes, each of which is the block's number.
+// race is one of readers and writers for the same blocks: so many, of so many bytes, each of which
+// is the block's number.
 type race struct {
 	began time.Time
 
@@ -62,7 +63,8 @@ func (r *race) write(t *testing.T, c *client.Client, from int) {
 		for at := range payload {
 			payload[at] = byte(n)
 		}
-		if _, err := c.Put(context.Background(), item(fmt.Sprint(n)), payload); err != nil && !errors.Is(err, client.ErrFull) {
+		if _, err := c.Put(context.Background(), item(fmt.Sprint(n)), payload); err != nil &&
+			!errors.Is(err, client.ErrFull) {
 			t.Error(err)
 		}
 	}

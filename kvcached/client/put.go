@@ -44,8 +44,8 @@ func (c *Client) Put(ctx context.Context, it Item, payload []byte) (Info, error)
 	})
 }
 
-// PutFrom stores length bytes that fill writes straight into memory that the daemon reads. What is there before is
-// arbitrary.
+// PutFrom stores length bytes that fill writes straight into memory that the daemon reads. What is
+// there before is arbitrary.
 func (c *Client) PutFrom(ctx context.Context, it Item, length int, fill func(b []byte) error) (Info, error) {
 	d, err := c.Stage(ctx, length)
 	if err != nil {
@@ -83,8 +83,8 @@ func (c *Client) Stage(ctx context.Context, length int) (*Draft, error) {
 // Bytes is the memory, not cleared, valid until Commit or Abort.
 func (d *Draft) Bytes() []byte { return d.g.data[:d.length:d.length] }
 
-// Commit stores what Bytes holds. After it, whatever it returns, the Draft is of no more use. A Draft must not be
-// used by several goroutines at one time.
+// Commit stores what Bytes holds. After it, whatever it returns, the Draft is of no more use. A
+// Draft must not be used by several goroutines at one time.
 func (d *Draft) Commit(ctx context.Context, it Item) (Info, error) {
 	if d.g == nil {
 		return Info{}, ErrClosed
@@ -159,7 +159,8 @@ func (s *socket) spare(length int) *segment {
 	return g
 }
 
-// sizeClass rounds up to a quarter of a power of two, so that segments fit many blocks and waste at most a fifth.
+// sizeClass rounds up to a quarter of a power of two, so that segments fit many blocks and waste at
+// most a fifth.
 func sizeClass(length int) uint64 {
 	const least = 64 << 10
 	n := uint64(max(length, least))
@@ -199,7 +200,8 @@ func (s *socket) newSegment(ctx context.Context, length int) (*segment, error) {
 
 // commit tells the daemon to take a block out of a segment.
 func (s *socket) commit(ctx context.Context, it *Item, g *segment, length int) (Info, error) {
-	q := frame.Commit{Segment: g.id, Length: uint32(length), CRC: it.CRC, Layer: it.Addr.Layer, Digest: it.Addr.Digest, Parent: it.Parent}
+	q := frame.Commit{Segment: g.id, Length: uint32(length), CRC: it.CRC, Layer: it.Addr.Layer, Digest: it.Addr.Digest,
+		Parent: it.Parent}
 	if !it.Expires.IsZero() {
 		q.Expires = max(it.Expires.UnixMilli(), 1)
 	}
@@ -226,8 +228,8 @@ func (s *socket) commit(ctx context.Context, it *Item, g *segment, length int) (
 	return infoOf(frame.ParseInfo(body, 0)), nil
 }
 
-// keep puts a segment aside for the next put, or gives it back to the daemon: if it is too much to keep, or if
-// the daemon may be reading it still.
+// keep puts a segment aside for the next put, or gives it back to the daemon: if it is too much to
+// keep, or if the daemon may be reading it still.
 func (s *socket) keep(g *segment, busy bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -48,7 +48,8 @@ const (
 	maxStale     = 16                    // answers that nobody waits for any more on one socket; past it, it is closed
 )
 
-// begin starts a request with the given number of entries. What is to be given back goes in front of it.
+// begin starts a request with the given number of entries. What is to be given back goes in front
+// of it.
 func (s *socket) begin(op frame.Op, count int) {
 	s.mu.Lock()
 	s.out = s.notices(s.out[:0])
@@ -78,7 +79,8 @@ func (s *socket) notices(b []byte) []byte {
 	return b
 }
 
-// giveBack ends a lease: with the next request, when some more have gathered, or after releaseDelay.
+// giveBack ends a lease: with the next request, when some more have gathered, or after
+// releaseDelay.
 func (s *socket) giveBack(id uint64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -91,13 +93,14 @@ func (s *socket) giveBack(id uint64) {
 	}
 }
 
-// tell writes what is to be given back without waiting for a request. A Write is never mixed with another one's
-// bytes, so it does not matter who has taken the socket. mu is held.
+// tell writes what is to be given back without waiting for a request. A Write is never mixed with
+// another one's bytes, so it does not matter who has taken the socket. mu is held.
 func (s *socket) tell() {
 	if s.notice = s.notices(s.notice[:0]); len(s.notice) == 0 || s.dead.Load() {
 		return
 	}
-	if n, err := s.net.Write(s.notice); n > 0 && n < len(s.notice) || err != nil && !errors.Is(err, os.ErrDeadlineExceeded) {
+	if n, err := s.net.Write(s.notice); n > 0 && n < len(s.notice) ||
+		err != nil && !errors.Is(err, os.ErrDeadlineExceeded) {
 		s.kill()
 	}
 }
@@ -117,8 +120,8 @@ func (s *socket) kill() {
 	}
 }
 
-// exchange sends the request that has been put together and returns its answer, whose body is valid until the next
-// request. When ctx ends the answer is left to be skipped later.
+// exchange sends the request that has been put together and returns its answer, whose body is valid
+// until the next request. When ctx ends the answer is left to be skipped later.
 func (s *socket) exchange(ctx context.Context) (frame.Header, []byte, error) {
 	s.out = frame.End(s.out, s.start)
 	if ctx.Err() != nil {

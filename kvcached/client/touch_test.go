@@ -14,7 +14,8 @@ import (
 	"github.com/cognitora/dataplane/kvcached/lease"
 )
 
-// TestFirstTouch prints what it costs a client to read blocks that it has never read, beside reading them again.
+// TestFirstTouch prints what it costs a client to read blocks that it has never read, beside
+// reading them again.
 func TestFirstTouch(t *testing.T) {
 	if os.Getenv("CGN_BENCH") == "" {
 		t.Skip("set CGN_BENCH=1")
@@ -52,6 +53,7 @@ func TestFirstTouch(t *testing.T) {
 		began := time.Now()
 		client.Populated(p)
 		took := time.Since(began)
-		t.Logf("1 MiB copied: first %v, first of populated %v (which took %v), again %v", read(c), read(p), took, read(c))
+		t.Logf("1 MiB copied: first %v, first of populated %v (which took %v), again %v", read(c), read(p), took,
+			read(c))
 	}
 }

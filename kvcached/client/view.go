@@ -13,8 +13,8 @@ import (
 	"github.com/cognitora/dataplane/kvcached/lease/frame"
 )
 
-// View is a block in the daemon's memory. Close it; a View that is forgotten keeps the daemon from using its memory
-// until the lease ends.
+// View is a block in the daemon's memory. Close it; a View that is forgotten keeps the daemon from
+// using its memory until the lease ends.
 type View struct {
 	socket   *socket
 	arena    *arena
@@ -25,8 +25,8 @@ type View struct {
 	crc      uint32
 }
 
-// Bytes is the block's payload: memory that cannot be written, the block's until the lease ends, not to be touched
-// after Close.
+// Bytes is the block's payload: memory that cannot be written, the block's until the lease ends,
+// not to be touched after Close.
 func (v *View) Bytes() []byte { return v.bytes }
 
 // CRC is the CRC32C that the payload had when it was put.
@@ -52,7 +52,8 @@ func (v *View) Remaining() time.Duration {
 	return time.Duration(v.deadline.Load() - frame.Monotonic())
 }
 
-// Err is nil if all that has been read up to now is the block, and ErrLeaseExpired if it need not be.
+// Err is nil if all that has been read up to now is the block, and ErrLeaseExpired if it need not
+// be.
 func (v *View) Err() error {
 	if v.Remaining() <= 0 {
 		return ErrLeaseExpired
@@ -90,8 +91,9 @@ func (v *View) Renew(ctx context.Context) error {
 	return nil
 }
 
-// Close ends the lease. Nil means that everything read from the View was the block; ErrLeaseExpired that the lease
-// had ended before, and what was read must not be used. A second Close does nothing and returns ErrLeaseExpired.
+// Close ends the lease. Nil means that everything read from the View was the block; ErrLeaseExpired
+// that the lease had ended before, and what was read must not be used. A second Close does nothing
+// and returns ErrLeaseExpired.
 func (v *View) Close() error {
 	if !v.closed.CompareAndSwap(false, true) {
 		return ErrLeaseExpired

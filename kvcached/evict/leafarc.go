@@ -22,7 +22,8 @@ const (
 )
 
 func newLeafARC(capacity, keys int) *leafARC {
-	return &leafARC{lists: newLists(4, keys), family: newFamily(keys), capacity: capacity, target: int(leafARCStart * float64(capacity))}
+	return &leafARC{lists: newLists(4, keys), family: newFamily(keys), capacity: capacity,
+		target: int(leafARCStart * float64(capacity))}
 }
 
 func (p *leafARC) Request(keys []uint32) (leading, hits int) {

@@ -101,7 +101,8 @@ func TestS3FIFOReinserts(t *testing.T) {
 func TestARCAsPublished(t *testing.T) {
 	p := newARC(4, 26)
 	state := func() string {
-		return fmt.Sprintf("%s %s %s %s %d", order(p.lists, arcRecent), order(p.lists, arcFrequent), order(p.lists, arcRecentLeft), order(p.lists, arcFrequentLeft), p.target)
+		return fmt.Sprintf("%s %s %s %s %d", order(p.lists, arcRecent), order(p.lists, arcFrequent),
+			order(p.lists, arcRecentLeft), order(p.lists, arcFrequentLeft), p.target)
 	}
 	for _, step := range []struct{ keys, want string }{
 		{"abcd", "dcba    0"},
@@ -180,7 +181,8 @@ func TestLeafLRUShortensFromTheEnd(t *testing.T) {
 	if got := request(p, "abcd"); got != "3/3" {
 		t.Errorf("%s of the first prompt", got)
 	}
-	if plain := (&inOrder{newLRU(6, 26)}); request(plain, "abcd")+request(plain, "xyz")+request(plain, "abcd") != "0/00/00/0" {
+	if plain := (&inOrder{newLRU(6, 26)}); request(plain, "abcd")+request(plain, "xyz")+request(plain,
+		"abcd") != "0/00/00/0" {
 		t.Error("plain LRU keeps the end, and so nothing")
 	}
 }
@@ -212,7 +214,8 @@ func TestLeafARCProtectsASecondUse(t *testing.T) {
 	}
 }
 
-// TestBounds: no policy is ever above its capacity, hits only what it holds, and the same seed gives the same.
+// TestBounds: no policy is ever above its capacity, hits only what it holds, and the same seed
+// gives the same.
 func TestBounds(t *testing.T) {
 	const seed = 7
 	for _, m := range Makers() {
@@ -255,7 +258,8 @@ func TestPutIsNoUse(t *testing.T) {
 			t.Fatal(err)
 		}
 		r := tr.Replay(m, 1)
-		if m.Name != "w-tinylfu" && (r.Accesses != 4 || r.Prefix != 0.75 || r.Raw != 0.75) || tr.BlockBytes() != 32 || tr.Distinct() != 3 || tr.Requests() != 3 {
+		if m.Name != "w-tinylfu" && (r.Accesses != 4 || r.Prefix != 0.75 || r.Raw != 0.75) || tr.BlockBytes() != 32 ||
+			tr.Distinct() != 3 || tr.Requests() != 3 {
 			t.Errorf("%s: %+v", m.Name, r)
 		}
 	}

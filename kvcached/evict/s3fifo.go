@@ -49,7 +49,8 @@ func (p *s3fifo) evict() {
 	}
 }
 
-// evictSmall moves used keys on until one has left. Past the main queue's size it evicts from there.
+// evictSmall moves used keys on until one has left. Past the main queue's size it evicts from
+// there.
 func (p *s3fifo) evictSmall() {
 	for p.size[s3Small] > 0 {
 		key := p.pop(s3Small)

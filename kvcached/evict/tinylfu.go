@@ -19,7 +19,8 @@ const (
 func newTinyLFU(capacity, keys int) *tinyLFU {
 	w := max(capacity/100, 1)
 	return &tinyLFU{
-		lists: newLists(3, keys), capacity: capacity, window: w, protected: (capacity - w) * 8 / 10, seen: newSketch(capacity),
+		lists: newLists(3, keys), capacity: capacity, window: w, protected: (capacity - w) * 8 / 10,
+		seen: newSketch(capacity),
 	}
 }
 
@@ -85,7 +86,8 @@ func newSketch(capacity int) *sketch {
 
 // slot spreads keys by a different odd multiplier in each row.
 func (s *sketch) slot(row int, key uint32) uint32 {
-	h := (uint64(key) + 1) * [4]uint64{0x9e3779b97f4a7c15, 0xc2b2ae3d27d4eb4f, 0x165667b19e3779f9, 0xd6e8feb86659fd93}[row]
+	h := (uint64(key) + 1) * [4]uint64{0x9e3779b97f4a7c15, 0xc2b2ae3d27d4eb4f, 0x165667b19e3779f9,
+		0xd6e8feb86659fd93}[row]
 	h ^= h >> 29
 	return uint32(h>>32) & s.mask
 }

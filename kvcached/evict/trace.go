@@ -47,15 +47,16 @@ type Line struct {
 	Bytes int64 `json:"bytes,omitempty"`
 }
 
-// TornError says that a trace ends in the middle of a line, as it does while it is being written and after a crash.
+// TornError says that a trace ends in the middle of a line, as it does while it is being written
+// and after a crash.
 type TornError struct{ Line int }
 
 func (e *TornError) Error() string {
 	return fmt.Sprintf("line %d, the last, is not whole and left out", e.Line)
 }
 
-// Read reads a trace of one Line per line; blank lines are passed over. With a *TornError it returns all that is before the
-// torn end; any other error, such as *Error, comes without a trace.
+// Read reads a trace of one Line per line; blank lines are passed over. With a *TornError it
+// returns all that is before the torn end; any other error, such as *Error, comes without a trace.
 func Read(r io.Reader) (*Trace, error) {
 	s := &lineReader{in: bufio.NewReaderSize(r, 64<<10)}
 	t := NewTrace()
@@ -91,7 +92,8 @@ type lineReader struct {
 	text []byte
 }
 
-// next returns a line without its end; whole tells whether it had one. The text is valid until the next call.
+// next returns a line without its end; whole tells whether it had one. The text is valid until the
+// next call.
 func (r *lineReader) next() (text []byte, whole bool, err error) {
 	r.text, r.line = r.text[:0], r.line+1
 	for {
@@ -120,8 +122,10 @@ func plainly(err error) string {
 	if kind.Field == "" {
 		return "not a JSON object, but " + kind.Value
 	}
-	wanted := map[string]string{"timestamp": "a whole number of milliseconds", "hash_ids": "a list of whole numbers", "op": "get or put", "bytes": "a whole number"}
-	return fmt.Sprintf("%s is %s; it must be %s", kind.Field, kind.Value, cmp.Or(wanted[kind.Field], wanted["hash_ids"]))
+	wanted := map[string]string{"timestamp": "a whole number of milliseconds", "hash_ids": "a list of whole numbers",
+		"op": "get or put", "bytes": "a whole number"}
+	return fmt.Sprintf("%s is %s; it must be %s", kind.Field, kind.Value, cmp.Or(wanted[kind.Field],
+		wanted["hash_ids"]))
 }
 
 func (l *Line) check(before int) string {

@@ -56,7 +56,8 @@ func TestRecorderIsReadBackAndBounded(t *testing.T) {
 		t.Fatal(err)
 	}
 	s := r.Stats()
-	if tr.Requests() != int(s.Lines) || s.Lines < 2 || s.Lines+s.Dropped != 12 || s.Dropped == 0 || tr.BlockBytes() != 1024 {
+	if tr.Requests() != int(s.Lines) || s.Lines < 2 || s.Lines+s.Dropped != 12 || s.Dropped == 0 ||
+		tr.BlockBytes() != 1024 {
 		t.Errorf("%+v, %d requests", s, tr.Requests())
 	}
 }
@@ -76,7 +77,8 @@ func TestRecorderEndsWhereItCannotWrite(t *testing.T) {
 }
 
 func TestPlot(t *testing.T) {
-	text := Plot([]Result{{Policy: "x", Share: .01, Prefix: .1}, {Policy: "x", Share: .4, Prefix: .5}, {Policy: "y", Share: .01, Prefix: .1}})
+	text := Plot([]Result{{Policy: "x", Share: .01, Prefix: .1}, {Policy: "x", Share: .4, Prefix: .5},
+		{Policy: "y", Share: .01, Prefix: .1}})
 	for _, want := range []string{"0.50 |", "1%", "40%", "a x", "b y", "|*"} {
 		if !strings.Contains(text, want) {
 			t.Errorf("no %q in\n%s", want, text)

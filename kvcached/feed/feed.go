@@ -1,5 +1,6 @@
-// Package feed puts what a residency index tells its watchers into the messages of cognitora.v1.Kv's Watch. Who serves them, and who reads them in the same
-// process, needs neither the store nor what else the daemon has.
+// Package feed puts what a residency index tells its watchers into the messages of
+// cognitora.v1.Kv's Watch. Who serves them, and who reads them in the same process, needs neither
+// the store nor what else the daemon has.
 package feed
 
 import (
@@ -11,7 +12,8 @@ import (
 	pb "github.com/cognitora/dataplane/proto/cognitora/v1"
 )
 
-// linger is how far apart messages of few changes are, so that a thousand changes a second are not as many messages.
+// linger is how far apart messages of few changes are, so that a thousand changes a second are not
+// as many messages.
 const linger = time.Millisecond
 
 // Reader is one watcher of an index. Its calls come from one goroutine at a time.
@@ -25,7 +27,8 @@ type Reader struct {
 // NewReader begins to watch as a request asks for. The Reader is to be closed.
 func NewReader(x *residency.Index, r *pb.WatchRequest) *Reader {
 	return &Reader{
-		w: x.Watch(residency.WatchOptions{All: r.All, Epoch: r.Epoch, After: r.After}), m: pb.WatchResponse{Epoch: x.Epoch()}, timer: time.NewTimer(0),
+		w: x.Watch(residency.WatchOptions{All: r.All, Epoch: r.Epoch, After: r.After}),
+		m: pb.WatchResponse{Epoch: x.Epoch()}, timer: time.NewTimer(0),
 	}
 }
 

@@ -140,7 +140,8 @@ func (v *View) relink(ctx context.Context, wg *sync.WaitGroup, r *roster, links 
 		if m.ID == v.o.Self || links[m.ID] != nil {
 			continue
 		}
-		l := &link{v: v, member: m, wake: make(chan struct{}, 1), turn: make(chan struct{}, 1), pending: map[block.Addr]struct{}{}, anew: true}
+		l := &link{v: v, member: m, wake: make(chan struct{}, 1), turn: make(chan struct{}, 1),
+			pending: map[block.Addr]struct{}{}, anew: true}
 		var life context.Context
 		life, l.stop = context.WithCancel(ctx)
 		links[m.ID] = l
@@ -190,7 +191,8 @@ func (v *View) keepOwn(ctx context.Context) {
 	}
 }
 
-// each calls visit with all blocks of this host, and keys on their way here, whose address a host keeps, some at a time.
+// each calls visit with all blocks of this host, and keys on their way here, whose address a host
+// keeps, some at a time.
 func (v *View) each(ctx context.Context, keeper string, visit func([]wire.Change) error) error {
 	some := v.allComing(keeper) // first: what comes meanwhile is found in the store
 	for cursor := uint64(0); ; {
@@ -266,7 +268,8 @@ func (l *link) run(ctx context.Context) {
 			timer.Reset(l.v.pause(wait))
 			if wait = min(2*wait, retryLast); wait == retryLast && !told && ctx.Err() == nil {
 				told = true
-				l.v.o.Logger.Warn("another cache cannot be told what is here, so its host does not find it; trying on", "cache", l.member.ID, "address", l.member.Address, "error", err)
+				l.v.o.Logger.Warn("another cache cannot be told what is here, so its host does not find it; trying on",
+					"cache", l.member.ID, "address", l.member.Address, "error", err)
 			}
 			select {
 			case <-ctx.Done():
@@ -284,7 +287,8 @@ func (l *link) run(ctx context.Context) {
 	}
 }
 
-// flush tells everything that waits, or at least that nothing does. After an error everything is to be told anew.
+// flush tells everything that waits, or at least that nothing does. After an error everything is to
+// be told anew.
 func (l *link) flush(ctx context.Context) error {
 	select {
 	case l.turn <- struct{}{}:
@@ -350,7 +354,8 @@ func (l *link) claim(ctx context.Context, c wire.Change) error {
 	return err
 }
 
-// all tells everything that this host has and the keeper keeps, after it has forgotten what it has to.
+// all tells everything that this host has and the keeper keeps, after it has forgotten what it has
+// to.
 func (l *link) all(ctx context.Context) error {
 	l.v.counts.resyncs.Add(1)
 	digest := l.v.roster.Load().digest
@@ -368,7 +373,8 @@ func (l *link) all(ctx context.Context) error {
 		return err
 	}
 	return l.v.within(ctx, dropWithin, &l.member, func(ctx context.Context, peer *transport.Peer) error {
-		_, err := peer.Order(ctx, wire.Settle, &wire.Order{Host: l.v.o.Self, Number: digest, Moment: int64(l.v.o.Epoch)})
+		_, err := peer.Order(ctx, wire.Settle, &wire.Order{Host: l.v.o.Self, Number: digest,
+			Moment: int64(l.v.o.Epoch)})
 		return err
 	})
 }

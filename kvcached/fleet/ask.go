@@ -17,8 +17,10 @@ import (
 // askedAtOnce is how many hosts are asked at a time when all are.
 const askedAtOnce = 64
 
-// askEach asks hosts at the same time. Its error is a *store.HostsError with those that could not be asked.
-func (v *View) askEach(ctx context.Context, hosts []string, limit time.Duration, ask func(context.Context, *Member, *transport.Peer) error) error {
+// askEach asks hosts at the same time. Its error is a *store.HostsError with those that could not
+// be asked.
+func (v *View) askEach(ctx context.Context, hosts []string, limit time.Duration,
+	ask func(context.Context, *Member, *transport.Peer) error) error {
 	r := v.roster.Load()
 	var group errgroup.Group
 	group.SetLimit(askedAtOnce)
@@ -30,7 +32,9 @@ func (v *View) askEach(ctx context.Context, hosts []string, limit time.Duration,
 			continue // it has left
 		}
 		group.Go(func() error {
-			err := v.within(ctx, limit, m, func(ctx context.Context, peer *transport.Peer) error { return ask(ctx, m, peer) })
+			err := v.within(ctx, limit, m, func(ctx context.Context, peer *transport.Peer) error {
+				return ask(ctx, m, peer)
+			})
 			if err != nil {
 				mu.Lock()
 				defer mu.Unlock()
@@ -51,8 +55,9 @@ func (v *View) askEach(ctx context.Context, hosts []string, limit time.Duration,
 	return &failed
 }
 
-// Find is StatAll that is certain of clients' keys, and of what may be one because its namespace is not known here: each holder is asked, and where the keeper may not know all of them every
-// host is. With an error, a *store.HostsError, a host that may have one could not be asked.
+// Find is StatAll that is certain of clients' keys, and of what may be one because its namespace is
+// not known here: each holder is asked, and where the keeper may not know all of them every host
+// is. With an error, a *store.HostsError, a host that may have one could not be asked.
 func (v *View) Find(ctx context.Context, addrs []block.Addr, out []store.Info) error {
 	if !v.joining.joined.Load() {
 		for i := range addrs {
@@ -99,7 +104,8 @@ type search struct {
 	found []store.Info
 }
 
-// run asks the hosts that the keepers name, and then, about what is not there and not known for certain, all others.
+// run asks the hosts that the keepers name, and then, about what is not there and not known for
+// certain, all others.
 func (s *search) run(ctx context.Context) error {
 	located, _ := s.v.locate(ctx, s.addrs)
 	named := map[string][]int{}
@@ -160,7 +166,8 @@ func (s *search) take(question []block.Addr, some []int, infos []wire.Info) {
 	for i, info := range infos {
 		if info.Tiers != 0 {
 			s.found[some[i]] = store.Info{
-				Item: store.Item{Addr: question[i], Expires: info.Expires}, Length: int(info.Length), CRC: info.CRC, Tiers: store.Remote,
+				Item: store.Item{Addr: question[i], Expires: info.Expires}, Length: int(info.Length), CRC: info.CRC,
+				Tiers: store.Remote,
 			}
 		}
 	}
@@ -169,20 +176,22 @@ func (s *search) take(question []block.Addr, some []int, infos []wire.Info) {
 // seek asks all hosts for a key whose keeper has not been told everything yet.
 func (v *View) seek(ctx context.Context, a block.Addr) (hosts []location) {
 	var mu sync.Mutex
-	_ = v.askEach(ctx, v.everybody(), v.o.LocateTimeout, func(ctx context.Context, m *Member, peer *transport.Peer) error {
-		var info [1]wire.Info
-		err := peer.Stat(ctx, []block.Addr{a}, info[:])
-		if err == nil && info[0].Tiers != 0 {
-			mu.Lock()
-			defer mu.Unlock()
-			hosts = append(hosts, location{m.ID, uint32(info[0].Length)})
-		}
-		return err
-	})
+	_ = v.askEach(ctx, v.everybody(), v.o.LocateTimeout,
+		func(ctx context.Context, m *Member, peer *transport.Peer) error {
+			var info [1]wire.Info
+			err := peer.Stat(ctx, []block.Addr{a}, info[:])
+			if err == nil && info[0].Tiers != 0 {
+				mu.Lock()
+				defer mu.Unlock()
+				hosts = append(hosts, location{m.ID, uint32(info[0].Length)})
+			}
+			return err
+		})
 	return hosts
 }
 
-// Reachable tells of each block whether it may be anywhere; each keeper is asked once. What it says no to is a miss.
+// Reachable tells of each block whether it may be anywhere; each keeper is asked once. What it says
+// no to is a miss.
 func (v *View) Reachable(ctx context.Context, addrs []block.Addr, out []bool) error {
 	infos := make([]store.Info, len(addrs))
 	if err := v.Store.StatAll(ctx, addrs, infos); err != nil {

@@ -12,13 +12,16 @@ import (
 	"github.com/cognitora/dataplane/kvcached/wire"
 )
 
-// A key that is to be set only if it is absent is claimed at its keeper first, which grants one claim of a key at a time and
-// names who has it as a holder, so that whoever sets or deletes the key meanwhile bars it. Under the claim all holders are asked.
+// A key that is to be set only if it is absent is claimed at its keeper first, which grants one
+// claim of a key at a time and names who has it as a holder, so that whoever sets or deletes the
+// key meanwhile bars it. Under the claim all holders are asked.
 //
-// The keeper grants nothing until claimFor after its start, and until every member has told it everything, as a member of the
-// same hosts as the keeper knows. Who has a claim commits within claimFor of asking for it, or not at all, and only while the members stay the same.
-// So of two that set one key at the same time one is told that it is there, whatever restarts meanwhile. That does not hold for
-// a host that etcd has counted out and that does not know it yet: what it sets is its own until it is back.
+// The keeper grants nothing until claimFor after its start, and until every member has told it
+// everything, as a member of the same hosts as the keeper knows. Who has a claim commits within
+// claimFor of asking for it, or not at all, and only while the members stay the same. So of two
+// that set one key at the same time one is told that it is there, whatever restarts meanwhile. That
+// does not hold for a host that etcd has counted out and that does not know it yet: what it sets is
+// its own until it is back.
 
 // Bounds of claims.
 const (
@@ -35,7 +38,8 @@ const (
 	notYet
 )
 
-// ErrUndecided says that a key was not set because it could not be told in time whether it is there. store.ErrUndecided.
+// ErrUndecided says that a key was not set because it could not be told in time whether it is
+// there. store.ErrUndecided.
 var ErrUndecided = store.ErrUndecided
 
 // turn is a claim of this host.
@@ -58,11 +62,13 @@ func (t *turn) lost() bool {
 // claimed marks the context of a Commit under a claim: nobody has to drop anything.
 type claimed struct{}
 
-// Absent calls commit, with the context and the Unless that the Commit has to have, if no host has a client's key. Otherwise it is
-// store.ErrExists. *store.HostsError: a host that may have it, or the keeper, could not be asked. ErrUndecided: the members have changed
-// just now, or others went on to set the key. Blocks of tokens have equal bytes wherever they are: of these only this host is asked
-// where it knows their namespace.
-func (v *View) Absent(ctx context.Context, a block.Addr, commit func(ctx context.Context, unless func() bool) error) error {
+// Absent calls commit, with the context and the Unless that the Commit has to have, if no host has
+// a client's key. Otherwise it is store.ErrExists. *store.HostsError: a host that may have it, or
+// the keeper, could not be asked. ErrUndecided: the members have changed just now, or others went
+// on to set the key. Blocks of tokens have equal bytes wherever they are: of these only this host
+// is asked where it knows their namespace.
+func (v *View) Absent(ctx context.Context, a block.Addr,
+	commit func(ctx context.Context, unless func() bool) error) error {
 	if err := v.unsure(&a); err != nil {
 		return err
 	}

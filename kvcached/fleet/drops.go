@@ -11,7 +11,8 @@ type drops struct {
 	under map[chan struct{}]struct{}
 }
 
-// begin notes one. It ends with the call of what is returned, when the others have dropped the key or are owed it.
+// begin notes one. It ends with the call of what is returned, when the others have dropped the key
+// or are owed it.
 func (d *drops) begin() (end func()) {
 	done := make(chan struct{})
 	d.mu.Lock()

@@ -18,8 +18,9 @@ const (
 	wasSo
 )
 
-// SetExpiry says on all hosts that have a block when it is over, in Unix ms; 0: never. False: there is no such block. With an
-// error some host may go on with the old time. Set on two hosts in one moment, each copy has one of the two times.
+// SetExpiry says on all hosts that have a block when it is over, in Unix ms; 0: never. False: there
+// is no such block. With an error some host may go on with the old time. Set on two hosts in one
+// moment, each copy has one of the two times.
 func (v *View) SetExpiry(ctx context.Context, a block.Addr, unixMS int64) (there bool, err error) {
 	if err := v.unsure(&a); err != nil {
 		return false, err
@@ -71,7 +72,8 @@ func (v *View) expireOn(ctx context.Context, a block.Addr, unixMS int64, hosts [
 	return marks, err
 }
 
-// expireHere changes when a block is over on this host. One that is on its way here has to be asked for again.
+// expireHere changes when a block is over on this host. One that is on its way here has to be asked
+// for again.
 func (v *View) expireHere(ctx context.Context, a block.Addr, unixMS int64) (mark byte, err error) {
 	v.mu.Lock()
 	if p := v.pulls[a]; p != nil {

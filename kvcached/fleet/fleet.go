@@ -1,25 +1,31 @@
-// Package fleet makes the cache daemons of all hosts one: a block that is not here is found and pulled from the host
-// that has it.
+// Package fleet makes the cache daemons of all hosts one: a block that is not here is found and
+// pulled from the host that has it.
 //
-// For each address one host, by rendezvous among those in etcd, keeps who has the block (keeper.go). Every host tells
-// the keepers what comes to it and what leaves it (announce.go): that takes a millisecond or so, in which another host may
-// still see a miss. A write stays on the host that it came to. What was pulled is a copy like any other.
+// For each address one host, by rendezvous among those in etcd, keeps who has the block
+// (keeper.go). Every host tells the keepers what comes to it and what leaves it (announce.go): that
+// takes a millisecond or so, in which another host may still see a miss. A write stays on the host
+// that it came to. What was pulled is a copy like any other.
 //
-// Blocks with an address of tokens never change. A client's own key may be set again with another value: then, and when it
-// is deleted, the other hosts are told to drop theirs, at once but not atomically, so clients that need the newest
-// value of a key on every host at every moment must not use one key for two values (keys.go).
+// Blocks with an address of tokens never change. A client's own key may be set again with another
+// value: then, and when it is deleted, the other hosts are told to drop theirs, at once but not
+// atomically, so clients that need the newest value of a key on every host at every moment must not
+// use one key for two values (keys.go).
 //
-// What is asked of keys is so on all hosts: whether one is there, and when it is over (ask.go, expire.go). A holder that does not
-// answer, or any host where the keeper does not know all holders, is an error that names it, until its lease in etcd ends. A get is a miss then.
-// A key is set if it is absent once over all hosts, as far as claim.go says. A purge is of all hosts (purge.go). A host that
-// comes back forgets what was set or deleted while it was away, as far as graves.go says; what was purged it brings back.
+// What is asked of keys is so on all hosts: whether one is there, and when it is over (ask.go,
+// expire.go). A holder that does not answer, or any host where the keeper does not know all
+// holders, is an error that names it, until its lease in etcd ends. A get is a miss then. A key is
+// set if it is absent once over all hosts, as far as claim.go says. A purge is of all hosts
+// (purge.go). A host that comes back forgets what was set or deleted while it was away, as far as
+// graves.go says; what was purged it brings back.
 //
-// None of it holds between hosts that etcd does not name to each other: one that is cut off from etcd goes on by itself, and for as long
-// as two hosts know different members (the delay of etcd's watch) each may miss what the other has. A set whose keeper or holders
-// cannot be reached is answered OK, logged and counted in DropsLost: another host may go on
-// with the older value until it answers again. Then it is told to drop the key, whatever it is there by then, if not more than 65,536 such keys
-// have come together; if it has been counted out meanwhile it is as graves.go says.
-// Listing keys is of one host. What a host that starts does until it knows its fleet is in join.go.
+// None of it holds between hosts that etcd does not name to each other: one that is cut off from
+// etcd goes on by itself, and for as long as two hosts know different members (the delay of etcd's
+// watch) each may miss what the other has. A set whose keeper or holders cannot be reached is
+// answered OK, logged and counted in DropsLost: another host may go on with the older value until
+// it answers again. Then it is told to drop the key, whatever it is there by then, if not more than
+// 65,536 such keys have come together; if it has been counted out meanwhile it is as graves.go
+// says. Listing keys is of one host. What a host that starts does until it knows its fleet is in
+// join.go.
 package fleet
 
 import (
@@ -56,20 +62,21 @@ type Options struct {
 
 	// LocateTimeout bounds the question who has a block; then it is a miss. 0: 100 ms.
 	LocateTimeout time.Duration
-	// AnswerTimeout is how long a host from which something is awaited may say nothing at all before it is left out until it
-	// answers. 0: 200 ms.
+	// AnswerTimeout is how long a host from which something is awaited may say nothing at all
+	// before it is left out until it answers. 0: 200 ms.
 	AnswerTimeout time.Duration
-	// PeerBytes bounds the blocks on their way here from one host, where their length is known; others wait. 0: no bound. More than the
-	// host lets one other have costs refusals.
+	// PeerBytes bounds the blocks on their way here from one host, where their length is known;
+	// others wait. 0: no bound. More than the host lets one other have costs refusals.
 	PeerBytes int64
 	// PullTimeout bounds the transfer of a block. 0: 10 s.
 	PullTimeout time.Duration
 	// MaxPulls is how many blocks may be on their way here at a time; one more is a miss. 0: 64.
 	MaxPulls int
-	// MaxLocations is how many addresses this host keeps for the fleet, at about 100 bytes each; further ones are
-	// not found by other hosts. 0: 2^20.
+	// MaxLocations is how many addresses this host keeps for the fleet, at about 100 bytes each;
+	// further ones are not found by other hosts. 0: 2^20.
 	MaxLocations int
-	// Replicas is to how many other hosts a block goes that has been used HotUses times here. 0: none.
+	// Replicas is to how many other hosts a block goes that has been used HotUses times here. 0:
+	// none.
 	Replicas int
 	// Lease is how long a host that has died counts as a member, at most; errors say so. 0: 15 s.
 	Lease time.Duration
@@ -78,9 +85,10 @@ type Options struct {
 	Logger  *slog.Logger // nil: slog.Default()
 }
 
-// View is the store of this host as part of the fleet. Get, Stat, StatAll, Find, Describe, SetExpiry, Absent, Delete and PurgeAll see all hosts; everything else is
-// the host's own. Before this host has joined (join.go) a client's own key is a miss for Get and Describe, and a *store.JoiningError for Find, SetExpiry, Absent,
-// Delete, PurgeAll and Create.
+// View is the store of this host as part of the fleet. Get, Stat, StatAll, Find, Describe,
+// SetExpiry, Absent, Delete and PurgeAll see all hosts; everything else is the host's own. Before
+// this host has joined (join.go) a client's own key is a miss for Get and Describe, and a
+// *store.JoiningError for Find, SetExpiry, Absent, Delete, PurgeAll and Create.
 type View struct {
 	*store.Store
 	o      Options
@@ -165,12 +173,16 @@ func (v *View) Stats() Stats {
 	graves, lost := v.graves.stats()
 	names, forgotten := v.names.stats()
 	s := Stats{
-		Pulled: c.pulled.Load(), PulledBytes: c.pulledBytes.Load(), PullMisses: c.pullMisses.Load(), PullErrors: c.pullErrors.Load(),
+		Pulled: c.pulled.Load(), PulledBytes: c.pulledBytes.Load(), PullMisses: c.pullMisses.Load(),
+		PullErrors:   c.pullErrors.Load(),
 		PullsRefused: c.pullsRefused.Load(), Located: c.located.Load(), LocateErrors: c.locateErrors.Load(),
-		Namespaces: names, NamespacesDropped: forgotten, UnknownNamespaces: c.unknownNamespaces.Load(), Announced: c.announced.Load(), Resyncs: c.resyncs.Load(), Overruns: c.overruns.Load(),
-		Replicated: c.replicated.Load(), ReplicasDropped: c.replicasDropped.Load(), Dropped: c.dropped.Load(), DropsLost: c.dropsLost.Load(),
-		Exhumed: c.exhumed.Load(), Graves: graves, GravesLost: lost,
-		PullsBusy: c.pullsBusy.Load(), PullsFailed: c.pullsFailed.Load(), PullRetries: c.pullRetries.Load(), LeftOut: v.doubts.leftOut(), TimesLeftOut: c.leftOut.Load(), Probes: c.probes.Load(),
+		Namespaces: names, NamespacesDropped: forgotten, UnknownNamespaces: c.unknownNamespaces.Load(),
+		Announced: c.announced.Load(), Resyncs: c.resyncs.Load(), Overruns: c.overruns.Load(),
+		Replicated: c.replicated.Load(), ReplicasDropped: c.replicasDropped.Load(), Dropped: c.dropped.Load(),
+		DropsLost: c.dropsLost.Load(),
+		Exhumed:   c.exhumed.Load(), Graves: graves, GravesLost: lost,
+		PullsBusy: c.pullsBusy.Load(), PullsFailed: c.pullsFailed.Load(), PullRetries: c.pullRetries.Load(),
+		LeftOut: v.doubts.leftOut(), TimesLeftOut: c.leftOut.Load(), Probes: c.probes.Load(),
 		Members: int64(len(v.roster.Load().members)), Locations: kept, LocationsRefused: refused,
 	}
 	if v.joining.joined.Load() {
@@ -211,7 +223,9 @@ func New(o Options) (*View, error) {
 	v := &View{
 		Store: o.Store, o: o, keeper: newKeeper(o.MaxLocations), changes: make(chan block.Addr, maxQueue),
 		replicates: make(chan block.Addr, 1024), pulls: map[block.Addr]*pull{}, names: newNames(maxNamespaces),
-		doubts: doubts{share: o.PeerBytes, hosts: map[string]*health{}}, graves: newGraves(), fresh: fresh{keys: map[block.Addr]time.Time{}}, began: time.Now(), joining: joining{done: make(chan struct{})}, claims: map[block.Addr]*turn{}, fences: map[fenceKey]*fence{},
+		doubts: doubts{share: o.PeerBytes, hosts: map[string]*health{}}, graves: newGraves(),
+		fresh: fresh{keys: map[block.Addr]time.Time{}}, began: time.Now(), joining: joining{done: make(chan struct{})},
+		claims: map[block.Addr]*turn{}, fences: map[fenceKey]*fence{},
 	}
 	v.roster.Store(newRoster(o.Self, nil))
 	v.links.Store(&map[string]*link{})
@@ -221,7 +235,8 @@ func New(o Options) (*View, error) {
 // alone tells that there is nobody to ask.
 func (v *View) alone() bool { return len(v.roster.Load().members) < 2 }
 
-// Get holds a block, which is pulled from another host if it is not here. store.ErrMiss: nobody has it.
+// Get holds a block, which is pulled from another host if it is not here. store.ErrMiss: nobody has
+// it.
 func (v *View) Get(ctx context.Context, a block.Addr) (*store.Block, error) {
 	b, err := v.Store.Get(ctx, a)
 	if err == nil {
@@ -241,7 +256,8 @@ func (v *View) Get(ctx context.Context, a block.Addr) (*store.Block, error) {
 	return v.Store.Get(ctx, a)
 }
 
-// Stat tells what is known of a block anywhere. Its Tiers are store.Remote where it is on other hosts only.
+// Stat tells what is known of a block anywhere. Its Tiers are store.Remote where it is on other
+// hosts only.
 func (v *View) Stat(ctx context.Context, a block.Addr) (store.Info, error) {
 	i, err := v.Store.Stat(ctx, a)
 	if !errors.Is(err, store.ErrMiss) || v.alone() {
@@ -294,7 +310,8 @@ func (v *View) statRemote(ctx context.Context, addrs []block.Addr, out []store.I
 	located, _ := v.locate(ctx, asked) // a keeper that does not answer knows of nobody
 	for i, l := range located {
 		if len(l.holders) > 0 {
-			out[missing[i]] = store.Info{Item: store.Item{Addr: asked[i]}, Length: int(l.holders[0].length), Tiers: store.Remote}
+			out[missing[i]] = store.Info{Item: store.Item{Addr: asked[i]}, Length: int(l.holders[0].length),
+				Tiers: store.Remote}
 		}
 	}
 }

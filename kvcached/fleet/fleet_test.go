@@ -69,7 +69,8 @@ func startWith(t *testing.T, id string, o Options, server func(*transport.Server
 	}
 	log := slog.New(slog.DiscardHandler)
 	var view *View // the store tells of nothing before it is used
-	o.Store, err = store.Open(t.Context(), store.Options{RAM: 64 << 20, Changed: func(c store.Change) { view.Changed(c) },
+	o.Store, err = store.Open(t.Context(), store.Options{RAM: 64 << 20,
+		Changed:  func(c store.Change) { view.Changed(c) },
 		Deleting: func(a block.Addr) { view.Deleting(a) },
 		Written:  func(ctx context.Context, it *store.Item) { view.Written(ctx, it) }})
 	if err != nil {

@@ -7,16 +7,19 @@ import (
 	"github.com/cognitora/dataplane/kvcached/block"
 )
 
-// maxFresh is how many keys set here are remembered. While all other hosts answer, those of the last seconds are enough.
+// maxFresh is how many keys set here are remembered. While all other hosts answer, those of the
+// last seconds are enough.
 const maxFresh = 1 << 16
 
-// fresh are keys that were set here, or came here, lately. A host that has been away keeps these, whatever became of them elsewhere.
+// fresh are keys that were set here, or came here, lately. A host that has been away keeps these,
+// whatever became of them elsewhere.
 type fresh struct {
 	mu   sync.Mutex
 	keys map[block.Addr]time.Time
 }
 
-// add notes a key. Past maxFresh those from before since are forgotten, and if that is not enough the new one is.
+// add notes a key. Past maxFresh those from before since are forgotten, and if that is not enough
+// the new one is.
 func (f *fresh) add(a block.Addr, since func() time.Time) {
 	now := time.Now()
 	f.mu.Lock()

@@ -13,13 +13,15 @@ import (
 	"github.com/cognitora/dataplane/kvcached/wire"
 )
 
-// A host that etcd counts out may come back with what was set or deleted meanwhile on its SSD. While one is away, whoever
-// sets or deletes a key or says when it is over, its keeper and the hosts that drop it remember that. A host that has to tell another one everything anew first
-// asks that for what to forget, and forgets it, except for keys that it was given itself since it was last heard. Until it has asked all it has not joined
-// (join.go), and answers nobody with keys. One that goes on while it cannot reach etcd answers its own clients with the old value.
+// A host that etcd counts out may come back with what was set or deleted meanwhile on its SSD.
+// While one is away, whoever sets or deletes a key or says when it is over, its keeper and the
+// hosts that drop it remember that. A host that has to tell another one everything anew first asks
+// that for what to forget, and forgets it, except for keys that it was given itself since it was
+// last heard. Until it has asked all it has not joined (join.go), and answers nobody with keys. One
+// that goes on while it cannot reach etcd answers its own clients with the old value.
 //
-// What is remembered is in RAM, the last maxGraves and for mournFor: if all hosts that remember a deletion have been started anew, or more has
-// happened since, the old value comes back.
+// What is remembered is in RAM, the last maxGraves and for mournFor: if all hosts that remember a
+// deletion have been started anew, or more has happened since, the old value comes back.
 
 // Bounds of what is remembered.
 const (
@@ -191,7 +193,8 @@ func (l *link) exhume(ctx context.Context) error {
 	return errEndless
 }
 
-// Serves tells whether other hosts may be answered with a block that is here: a key only when this host has joined.
+// Serves tells whether other hosts may be answered with a block that is here: a key only when this
+// host has joined.
 func (v *View) Serves(i *store.Info) bool { return !v.stale(i.Item.Namespace) }
 
 // Order does what another host asks; it is transport.Handler's.

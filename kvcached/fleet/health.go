@@ -15,10 +15,12 @@ import (
 	"github.com/cognitora/dataplane/kvcached/wire"
 )
 
-// A host that has died is told from a slow one, so that nobody waits for it until etcd counts it out. Where something asked of it
-// has had no answer for half of AnswerTimeout, and nothing else came from it meanwhile, one goroutine probes it (probe.go); it has the other half.
-// If that has no answer either, or the host cannot be connected to, it is left out: what waits for it fails, and nothing more is
-// asked of it, until it has answered the prober. What it is asked otherwise may take as long as the question allows.
+// A host that has died is told from a slow one, so that nobody waits for it until etcd counts it
+// out. Where something asked of it has had no answer for half of AnswerTimeout, and nothing else
+// came from it meanwhile, one goroutine probes it (probe.go); it has the other half. If that has no
+// answer either, or the host cannot be connected to, it is left out: what waits for it fails, and
+// nothing more is asked of it, until it has answered the prober. What it is asked otherwise may
+// take as long as the question allows.
 
 const (
 	headWithin = 2 * time.Second // in which a host that is asked for a block must say that it has it
@@ -123,8 +125,9 @@ func (d *doubts) leftOut() (n int64) {
 	return n
 }
 
-// retain forgets those who are not in the fleet any more, and begins anew with those who have started anew. It returns what the former are owed, and
-// those of the latter that are owed something.
+// retain forgets those who are not in the fleet any more, and begins anew with those who have
+// started anew. It returns what the former are owed, and those of the latter that are owed
+// something.
 func (d *doubts) retain(now *roster) (owed []block.Addr, owing []*health) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -145,7 +148,8 @@ func (d *doubts) retain(now *roster) (owed []block.Addr, owing []*health) {
 }
 
 // within asks a host something that it has to answer in time.
-func (v *View) within(ctx context.Context, limit time.Duration, m *Member, ask func(context.Context, *transport.Peer) error) error {
+func (v *View) within(ctx context.Context, limit time.Duration, m *Member,
+	ask func(context.Context, *transport.Peer) error) error {
 	return v.watched(ctx, limit, m, func(ctx context.Context, _ *health) error {
 		peer, err := v.peer(m)
 		if err != nil {
@@ -156,12 +160,14 @@ func (v *View) within(ctx context.Context, limit time.Duration, m *Member, ask f
 }
 
 // watched calls what waits for a host, with a context that ends when that is left out.
-func (v *View) watched(parent context.Context, limit time.Duration, m *Member, wait func(context.Context, *health) error) error {
+func (v *View) watched(parent context.Context, limit time.Duration, m *Member,
+	wait func(context.Context, *health) error) error {
 	return v.watch(parent, limit, v.healthOf(m), wait)
 }
 
 // watch is watched for a host that may have left since its health was looked up.
-func (v *View) watch(parent context.Context, limit time.Duration, h *health, wait func(context.Context, *health) error) error {
+func (v *View) watch(parent context.Context, limit time.Duration, h *health,
+	wait func(context.Context, *health) error) error {
 	v.doubts.mu.Lock()
 	life := h.life
 	v.doubts.mu.Unlock()
@@ -181,7 +187,9 @@ func (v *View) watch(parent context.Context, limit time.Duration, h *health, wai
 	switch {
 	case answered(err):
 		h.hear()
-	case parent.Err() != nil, errors.Is(err, transport.ErrClosed), errors.Is(err, errDoubted), errors.Is(err, ErrUnknownHost): // who asked has gone
+	// who asked has gone
+	case parent.Err() != nil, errors.Is(err, transport.ErrClosed), errors.Is(err, errDoubted),
+		errors.Is(err, ErrUnknownHost):
 	default:
 		v.suspect(h, errors.Is(err, transport.ErrUnreachable) && ctx.Err() == nil)
 	}

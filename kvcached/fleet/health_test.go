@@ -179,7 +179,8 @@ func (p *path) copy(to, from net.Conn) {
 // life only, and told what it has missed.
 func TestAHostThatDoesNotAnswer(t *testing.T) {
 	var warnings atomic.Int64
-	a := start(t, "a", Options{AnswerTimeout: 200 * time.Millisecond, Logger: slog.New(counting{slog.DiscardHandler, &warnings})})
+	a := start(t, "a", Options{AnswerTimeout: 200 * time.Millisecond,
+		Logger: slog.New(counting{slog.DiscardHandler, &warnings})})
 	b := start(t, "b", Options{})
 	p := newPath(t, b.member.Address)
 	b.SetMembers([]Member{a.member, b.member})
@@ -306,7 +307,9 @@ func TestASlowQuestion(t *testing.T) {
 func TestManyLargePulls(t *testing.T) {
 	const n, size = 40, 1 << 20
 	for _, bound := range []int64{0, 4 * size} {
-		a := startWith(t, "a", Options{}, func(o *transport.ServerOptions) { o.MaxInFlight = 4 * size * transport.HostShare })
+		a := startWith(t, "a", Options{}, func(o *transport.ServerOptions) {
+			o.MaxInFlight = 4 * size * transport.HostShare
+		})
 		b := start(t, "b", Options{PeerBytes: bound, PullTimeout: time.Minute})
 		meet(a, b)
 		payload := make([]byte, size)

@@ -12,13 +12,16 @@ import (
 	"github.com/cognitora/dataplane/kvcached/store"
 )
 
-// A host that starts has joined once etcd has named all members, itself among them, and each of the others has told it what was set or
-// deleted while it was away (exhume), after it has paid what it owes. As those refuse to say that to who is no member for them, and every host names itself in etcd
-// first, of two hosts one knows the other before both have joined. Before it has joined it is certain of no client's key, sets
-// none and has none to read; blocks of tokens it has and takes as ever. It joins once: a fleet that runs does not mind a dead etcd.
+// A host that starts has joined once etcd has named all members, itself among them, and each of the
+// others has told it what was set or deleted while it was away (exhume), after it has paid what it
+// owes. As those refuse to say that to who is no member for them, and every host names itself in
+// etcd first, of two hosts one knows the other before both have joined. Before it has joined it is
+// certain of no client's key, sets none and has none to read; blocks of tokens it has and takes as
+// ever. It joins once: a fleet that runs does not mind a dead etcd.
 //
-// A member that does not answer holds that up until etcd counts it out, for a lease at most from when members were named; then the host joins
-// without it, and asks it when it answers. One that answers is waited for.
+// A member that does not answer holds that up until etcd counts it out, for a lease at most from
+// when members were named; then the host joins without it, and asks it when it answers. One that
+// answers is waited for.
 
 // joinPatience is how long a host may take to join before that is logged.
 const joinPatience = 5 * time.Second
@@ -59,7 +62,8 @@ func (v *View) Joined() (why string, joined bool) {
 		return errUnnamed, false
 	}
 	hosts := v.untold(named)
-	return fmt.Sprintf("%s has not told yet which keys were set or deleted while this cache was away", strings.Join(hosts[:min(len(hosts), 8)], ", ")), false
+	return fmt.Sprintf("%s has not told yet which keys were set or deleted while this cache was away",
+		strings.Join(hosts[:min(len(hosts), 8)], ", ")), false
 }
 
 // untold are the hosts that hold up joining.
@@ -67,7 +71,8 @@ func (v *View) untold(named time.Time) (hosts []string) {
 	patient := time.Since(named) < v.o.Lease
 	links := *v.links.Load()
 	for _, m := range v.roster.Load().members {
-		if l := links[m.ID]; m.ID != v.o.Self && (l == nil || l.member != m || !l.exhumed.Load()) && (patient || !v.doubts.about(m.ID)) {
+		if l := links[m.ID]; m.ID != v.o.Self && (l == nil || l.member != m || !l.exhumed.Load()) &&
+			(patient || !v.doubts.about(m.ID)) {
 			hosts = append(hosts, m.ID)
 		}
 	}
@@ -90,7 +95,8 @@ func (v *View) judge() {
 	close(j.done)
 }
 
-// pause is that between two tries to be told by one host, until this one has joined at most joinPause.
+// pause is that between two tries to be told by one host, until this one has joined at most
+// joinPause.
 func (v *View) pause(wait time.Duration) time.Duration {
 	v.judge() // the host may hold it up no more
 	if v.joining.joined.Load() {
@@ -108,12 +114,15 @@ func (v *View) tellJoining(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case <-v.joining.done:
-			v.o.Logger.Info("the cache has joined its fleet", "members", len(v.roster.Load().members), "after", time.Since(v.began).Round(time.Millisecond).String())
+			v.o.Logger.Info("the cache has joined its fleet", "members", len(v.roster.Load().members), "after",
+				time.Since(v.began).Round(time.Millisecond).String())
 			return
 		case <-timer.C:
 			if why, joined := v.Joined(); !joined {
-				v.o.Logger.Warn("the cache has not joined its fleet, so clients' own keys are misses and cannot be set; blocks by address are served; "+
-					"see that etcd answers at etcd.endpoints, to etcd.ca, etcd.cert and etcd.key, and the other caches at their [quic] port", "why", why)
+				v.o.Logger.Warn("the cache has not joined its fleet, so clients' own keys are misses and cannot be "+
+					"set; blocks by address are served; "+
+					"see that etcd answers at etcd.endpoints, to etcd.ca, etcd.cert and etcd.key, and the other "+
+					"caches at their [quic] port", "why", why)
 			}
 		}
 	}
@@ -142,12 +151,14 @@ func (v *View) unsure(a *block.Addr) error {
 	return v.unjoined()
 }
 
-// stale tells whether a block that is here may have been set anew or deleted elsewhere while this host was away.
+// stale tells whether a block that is here may have been set anew or deleted elsewhere while this
+// host was away.
 func (v *View) stale(namespace string) bool {
 	return !v.joining.joined.Load() && block.OfKeys(namespace)
 }
 
-// Create is that of the store. A client's own key is not set before this host has joined: the others could not be told.
+// Create is that of the store. A client's own key is not set before this host has joined: the
+// others could not be told.
 func (v *View) Create(ctx context.Context, it store.Item, length int) (*store.Draft, error) {
 	if block.OfKeys(it.Namespace) {
 		if err := v.unjoined(); err != nil {

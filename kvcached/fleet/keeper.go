@@ -38,7 +38,8 @@ type hostState struct {
 // entryKey is most of an address: a mistake costs a question to a host that then has no such block.
 type entryKey [20]byte
 
-// entry is who has a block; a further host takes the place of one of them. There are no pointers in it, nor in its key.
+// entry is who has a block; a further host takes the place of one of them. There are no pointers in
+// it, nor in its key.
 type entry struct {
 	hosts   [wire.MaxHolders]uint32 // numbers; 0: none
 	lengths [wire.MaxHolders]uint32 // bytes
@@ -51,8 +52,9 @@ type location struct {
 }
 
 func newKeeper(limit int) *keeper {
-	return &keeper{limit: limit, hosts: map[string]*hostState{}, names: map[uint32]string{}, entries: map[entryKey]entry{},
-		claims: map[entryKey]held{}, began: time.Now()}
+	return &keeper{limit: limit, hosts: map[string]*hostState{}, names: map[uint32]string{},
+		entries: map[entryKey]entry{},
+		claims:  map[entryKey]held{}, began: time.Now()}
 }
 
 func keyOf(a *block.Addr) (k entryKey) {
@@ -63,8 +65,9 @@ func keyOf(a *block.Addr) (k entryKey) {
 	return k
 }
 
-// announce takes in what a host says. After a snapshot, what was said before it by the same start of the host counts until
-// an announcement without changes says that everything has been told anew. The receipt of one that has left something out says how far it is known.
+// announce takes in what a host says. After a snapshot, what was said before it by the same start
+// of the host counts until an announcement without changes says that everything has been told anew.
+// The receipt of one that has left something out says how far it is known.
 func (k *keeper) announce(a *wire.Announcement, snapshot bool) wire.Receipt {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -156,7 +159,8 @@ func (k *keeper) set(c *wire.Change, number, before uint32) {
 	k.entries[key] = e
 }
 
-// sweep takes out the entries that are nobody's, if a host may have left some, and tells whether there is room. k.mu is held.
+// sweep takes out the entries that are nobody's, if a host may have left some, and tells whether
+// there is room. k.mu is held.
 func (k *keeper) sweep() bool {
 	if k.swept != k.next {
 		k.swept = k.next
@@ -187,7 +191,9 @@ func (k *keeper) locate(a *block.Addr) (out []location) {
 	if e, there := k.entries[key]; there {
 		out = k.locations(&e, nil)
 	}
-	if h, there := k.claims[key]; there && !slices.ContainsFunc(out, func(l location) bool { return l.host == h.host }) {
+	if h, there := k.claims[key]; there && !slices.ContainsFunc(out, func(l location) bool {
+		return l.host == h.host
+	}) {
 		out = append(out[:min(len(out), wire.MaxHolders-1)], location{host: h.host})
 	}
 	return out

@@ -13,25 +13,31 @@ import (
 	"github.com/cognitora/dataplane/kvcached/wire"
 )
 
-// A client's own key may be set again, so no host may go on to answer with an older value. These rules see to that, whatever
-// else is under way:
+// A client's own key may be set again, so no host may go on to answer with an older value. These
+// rules see to that, whatever else is under way:
 //
-//   - Who sets a key tells the keeper and who deletes one does so here first; then they have all others whom the keeper knows
-//     drop theirs, and ask again until it knows of nobody. Only then is the client answered.
-//   - Who pulls one tells the keeper as if it had it, then asks the source again whether that still has the same value,
-//     and only then has it. A deletion that comes in between bars it, and another moment at which it is over has it asked for again.
-//     A source that leaves the fleet meanwhile is asked all the same, but who sets the key then does not know it any more: therefore keepers, who are
-//     told everything anew when a host leaves, and until then are not certain, are told of what is under way, too.
-//   - Who says when one is over tells all holders, again until none changes. Who sets one if it is absent claims it first (claim.go).
+//   - Who sets a key tells the keeper and who deletes one does so here first; then they have all
+//     others whom the keeper knows drop theirs, and ask again until it knows of nobody. Only then
+//     is the client answered.
+//   - Who pulls one tells the keeper as if it had it, then asks the source again whether that still
+//     has the same value, and only then has it. A deletion that comes in between bars it, and
+//     another moment at which it is over has it asked for again. A source that leaves the fleet
+//     meanwhile is asked all the same, but who sets the key then does not know it any more:
+//     therefore keepers, who are told everything anew when a host leaves, and until then are not
+//     certain, are told of what is under way, too.
+//   - Who says when one is over tells all holders, again until none changes. Who sets one if it is
+//     absent claims it first (claim.go).
 //
-// A pull therefore either is known to the keeper when that is asked for the last time, or finds that its source has dropped
-// the value. Where the keeper does not answer, has not been told everything yet, or names as many hosts as it remembers, every host is told. Two hosts on which one key is
-// set in the same moment may both drop it: a miss, and never an old value.
+// A pull therefore either is known to the keeper when that is asked for the last time, or finds
+// that its source has dropped the value. Where the keeper does not answer, has not been told
+// everything yet, or names as many hosts as it remembers, every host is told. Two hosts on which
+// one key is set in the same moment may both drop it: a miss, and never an old value.
 
 // ErrKey says that a block with a client's own key is not handed to other hosts unasked.
 var ErrKey = errors.New("fleet: only blocks of models are pushed")
 
-// Delete removes a block from all hosts and tells whether any had it. With an error some host may still have it.
+// Delete removes a block from all hosts and tells whether any had it. With an error some host may
+// still have it.
 func (v *View) Delete(ctx context.Context, a block.Addr) (bool, error) {
 	if err := v.unsure(&a); err != nil {
 		return false, err
@@ -50,8 +56,9 @@ func (v *View) Delete(ctx context.Context, a block.Addr) (bool, error) {
 	return n > 0, err
 }
 
-// Written is to be called with what the store's Options.Written is told. A client's own key that was set here is dropped by
-// the other hosts before the client is answered. What comes from them is no news to them.
+// Written is to be called with what the store's Options.Written is told. A client's own key that
+// was set here is dropped by the other hosts before the client is answered. What comes from them is
+// no news to them.
 func (v *View) Written(ctx context.Context, it *store.Item) {
 	if block.OfKeys(it.Namespace) {
 		v.fresh.add(it.Addr, v.heard)
@@ -76,12 +83,14 @@ func (v *View) Written(ctx context.Context, it *store.Item) {
 	if _, failed := v.drop(ctx, it.Addr, nil); failed != nil {
 		v.counts.dropsLost.Add(1)
 		for _, id := range v.owe(it.Addr, failed) {
-			v.warn("lost "+id, "another host may go on to answer with an older value of a key that was set here, until it answers again", "cache", id, "error", errors.Join(err, failed))
+			v.warn("lost "+id, "another host may go on to answer with an older value of a key that was set here, "+
+				"until it answers again", "cache", id, "error", errors.Join(err, failed))
 		}
 	}
 }
 
-// Deleting is to be called with what the store's Options.Deleting is told, which other hosts' deletions are, too.
+// Deleting is to be called with what the store's Options.Deleting is told, which other hosts'
+// deletions are, too.
 func (v *View) Deleting(a block.Addr) {
 	v.doubts.disown(a)
 	v.mu.Lock()
@@ -102,7 +111,8 @@ func (v *View) isBarred(p *pull) (barred, stale bool) {
 	return p.barred, p.stale
 }
 
-// announceNow tells the keeper of an address, before it returns, how that is here, or what is claimed of it.
+// announceNow tells the keeper of an address, before it returns, how that is here, or what is
+// claimed of it.
 func (v *View) announceNow(ctx context.Context, a block.Addr, claim *wire.Change) error {
 	m := v.roster.Load().keeper(&a)
 	if m.ID == v.o.Self {
@@ -128,7 +138,8 @@ func (v *View) announceNow(ctx context.Context, a block.Addr, claim *wire.Change
 
 // confirm sees to it that a key that was read from a host may be kept here.
 func (v *View) confirm(ctx context.Context, from *source, a block.Addr, f *transport.Found) (err error) {
-	if m := v.roster.Load().member(from.ID); m != nil && *m == *from.Member { // else the keeper is being told, and the source does not wait
+	// else the keeper is being told, and the source does not wait
+	if m := v.roster.Load().member(from.ID); m != nil && *m == *from.Member {
 		err = v.announceNow(ctx, a, &wire.Change{Addr: a, Tiers: uint32(store.RAM), Length: uint64(f.Length)})
 	}
 	var now [1]wire.Info
@@ -140,7 +151,8 @@ func (v *View) confirm(ctx context.Context, from *source, a block.Addr, f *trans
 	switch {
 	case errors.Is(ctx.Err(), context.Canceled): // nobody waits for it
 	case err != nil:
-		v.warn("unsure "+from.ID, "a client's own key was read from another cache and is not kept: whether it is still the same could not be asked",
+		v.warn("unsure "+from.ID, "a client's own key was read from another cache and is not kept: whether it is "+
+			"still the same could not be asked",
 			"cache", from.ID, "bytes", f.Length, "error", err)
 	case now[0].Tiers == 0 || now[0].CRC != f.CRC:
 		err = wire.Miss
@@ -153,8 +165,9 @@ func (v *View) confirm(ctx context.Context, from *source, a block.Addr, f *trans
 // dropRounds is how often the keeper is asked who has a block; after that every host is told.
 const dropRounds = 4
 
-// drop has the other hosts delete a block, until there is none, and returns how many have done so. own, if not nil, deletes
-// it here, which has to be done each time: a pull may have brought it back from a host that had it still.
+// drop has the other hosts delete a block, until there is none, and returns how many have done so.
+// own, if not nil, deletes it here, which has to be done each time: a pull may have brought it back
+// from a host that had it still.
 func (v *View) drop(ctx context.Context, a block.Addr, own func() (bool, error)) (n int, err error) {
 	for round := range dropRounds {
 		found := 0
@@ -172,7 +185,8 @@ func (v *View) drop(ctx context.Context, a block.Addr, own func() (bool, error))
 			hosts = v.everybody()
 		}
 		last := len(hosts) == 0
-		if k := v.roster.Load().keeper(&a).ID; round == 0 && v.graves.any.Load() && k != v.o.Self && !slices.Contains(hosts, k) {
+		if k := v.roster.Load().keeper(&a).ID; round == 0 && v.graves.any.Load() && k != v.o.Self &&
+			!slices.Contains(hosts, k) {
 			hosts = append(hosts, k) // to remember it for who is away
 		}
 		had, err := v.dropOn(ctx, a, hosts)
@@ -203,7 +217,8 @@ func (v *View) everybody() (hosts []string) {
 	return hosts
 }
 
-// dropOn has some hosts delete a block, and tells how many had it. The error is a *store.HostsError.
+// dropOn has some hosts delete a block, and tells how many had it. The error is a
+// *store.HostsError.
 func (v *View) dropOn(ctx context.Context, a block.Addr, hosts []string) (n int, err error) {
 	var had atomic.Int64
 	err = v.askEach(ctx, hosts, dropWithin, func(ctx context.Context, _ *Member, peer *transport.Peer) error {

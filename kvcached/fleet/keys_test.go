@@ -9,7 +9,8 @@ import (
 	"github.com/cognitora/dataplane/kvcached/wire"
 )
 
-// TestDeletedWhilePulled: a key does not come back with a pull that was under way when it was deleted.
+// TestDeletedWhilePulled: a key does not come back with a pull that was under way when it was
+// deleted.
 func TestDeletedWhilePulled(t *testing.T) {
 	a, b, c := start(t, "a", Options{}), start(t, "b", Options{}), start(t, "c", Options{})
 	meet(a, b, c)
@@ -84,7 +85,8 @@ func TestKeyOnManyHosts(t *testing.T) {
 	}
 }
 
-// TestKeeperIsGone: where the keeper does not answer, everybody is told of a deletion, and who cannot be told is an error.
+// TestKeeperIsGone: where the keeper does not answer, everybody is told of a deletion, and who
+// cannot be told is an error.
 func TestKeeperIsGone(t *testing.T) {
 	a, b, c := start(t, "a", Options{}), start(t, "b", Options{}), start(t, "c", Options{})
 	meet(a, b, c)

@@ -32,7 +32,9 @@ func TestTheSourceLeavesWhilePulled(t *testing.T) {
 		for _, keeper := range []string{"b", "c"} {
 			t.Run(then+" kept by "+keeper, func(t *testing.T) {
 				g := gate{entered: make(chan struct{}), let: make(chan struct{})}
-				a := startWith(t, "a", Options{}, func(o *transport.ServerOptions) { g.Handler, o.Handler = o.Handler, &g })
+				a := startWith(t, "a", Options{}, func(o *transport.ServerOptions) {
+					g.Handler, o.Handler = o.Handler, &g
+				})
 				b, c := start(t, "b", Options{}), start(t, "c", Options{})
 				meet(a, b, c)
 				k := keptBy(newRoster("b", []Member{b.member, c.member}), keeper)

@@ -21,8 +21,8 @@ type found struct {
 // certain tells whether nobody else can have the block.
 func (f *found) certain() bool { return !f.partial && len(f.holders) < wire.MaxHolders-1 }
 
-// locate asks the keepers of addresses who has the blocks; out[i] is about addrs[i]. A keeper that does not
-// answer in time knows of nobody, and is an error too.
+// locate asks the keepers of addresses who has the blocks; out[i] is about addrs[i]. A keeper that
+// does not answer in time knows of nobody, and is an error too.
 func (v *View) locate(ctx context.Context, addrs []block.Addr) ([]found, error) {
 	out := make([]found, len(addrs))
 	r := v.roster.Load()
@@ -125,8 +125,8 @@ func (v *View) Locate(_ context.Context, addrs []block.Addr) (*wire.Locations, e
 	return l, nil
 }
 
-// keeps tells whether this host keeps the addresses, as who asks for their locations believes. Of many only as many are looked
-// at as take no time: one that is another's is enough.
+// keeps tells whether this host keeps the addresses, as who asks for their locations believes. Of
+// many only as many are looked at as take no time: one that is another's is enough.
 func (v *View) keeps(addrs []block.Addr) bool {
 	const looks = 1 << 16 // at a member for an address
 	r := v.roster.Load()

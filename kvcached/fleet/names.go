@@ -11,9 +11,10 @@ import (
 // maxNamespaces is how many texts of namespaces are known.
 const maxNamespaces = 1 << 16
 
-// names are the texts of the namespaces that clients asked for last: an address has only a digest of it, and other hosts are asked for
-// blocks by the text. Of one tenant, or of nobody's, a quarter of max are known; past that, or past max, the one that was asked for longest ago is
-// forgotten. A block of a namespace that is not known is not pulled, and may be a key.
+// names are the texts of the namespaces that clients asked for last: an address has only a digest
+// of it, and other hosts are asked for blocks by the text. Of one tenant, or of nobody's, a quarter
+// of max are known; past that, or past max, the one that was asked for longest ago is forgotten. A
+// block of a namespace that is not known is not pulled, and may be a key.
 type names struct {
 	max       int
 	last      atomic.Pointer[string] // most calls of know are of one and the same
@@ -33,7 +34,8 @@ type name struct {
 }
 
 func newNames(limit int) *names {
-	return &names{max: limit, byText: map[string]*name{}, byID: map[block.ModelID]*name{}, all: list.New(), tenants: map[string]*list.List{}}
+	return &names{max: limit, byText: map[string]*name{}, byID: map[block.ModelID]*name{}, all: list.New(),
+		tenants: map[string]*list.List{}}
 }
 
 // know notes a use of a namespace.
@@ -102,15 +104,17 @@ func (n *names) stats() (known int64, forgotten uint64) {
 	return int64(n.all.Len()), n.forgotten
 }
 
-// Know remembers the text of a namespace that clients use, because a block is asked for by it. It is to be called before each use: of
-// 65,536, and of 16,384 of one tenant, those used last are known. Text longer than block.MaxNamespace is not remembered.
+// Know remembers the text of a namespace that clients use, because a block is asked for by it. It
+// is to be called before each use: of 65,536, and of 16,384 of one tenant, those used last are
+// known. Text longer than block.MaxNamespace is not remembered.
 func (v *View) Know(namespace string) {
 	if len(namespace) <= block.MaxNamespace {
 		v.names.know(namespace)
 	}
 }
 
-// nameOf is the text of a namespace that clients asked for lately, or of which there are blocks in this host's RAM; empty: it is not known.
+// nameOf is the text of a namespace that clients asked for lately, or of which there are blocks in
+// this host's RAM; empty: it is not known.
 func (v *View) nameOf(id block.ModelID) string {
 	if text := v.names.of(id); text != "" {
 		return text
@@ -118,7 +122,8 @@ func (v *View) nameOf(id block.ModelID) string {
 	return v.Store.NamespaceOf(id)
 }
 
-// mayBeKey tells whether an address can be that of a client's own key: only one of a namespace that is known to be another kind's cannot.
+// mayBeKey tells whether an address can be that of a client's own key: only one of a namespace that
+// is known to be another kind's cannot.
 func (v *View) mayBeKey(a *block.Addr) bool {
 	text := v.nameOf(a.Model)
 	return text == "" || block.OfKeys(text)

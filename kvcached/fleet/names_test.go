@@ -30,7 +30,8 @@ func TestNames(t *testing.T) {
 		}
 	}
 	for text, known := range map[string]bool{
-		bucket("a", 0): true, bucket("b", 0): true, bucket("b", 1): true, bucket("b", 50): false, bucket("b", 98): true, bucket("b", 99): true,
+		bucket("a", 0): true, bucket("b", 0): true, bucket("b", 1): true, bucket("b", 50): false, bucket("b", 98): true,
+		bucket("b", 99): true,
 	} {
 		if knows(text) != known {
 			t.Errorf("%s: %v", text, !known)
@@ -42,7 +43,8 @@ func TestNames(t *testing.T) {
 	for i := range 100 {
 		n.know(bucket(fmt.Sprint("tenant", i), 0))
 	}
-	if known, _ := n.stats(); known != 16 || len(n.byText) != 16 || len(n.byID) != 16 || len(n.tenants) != 16 || knows(bucket("a", 0)) || !knows(bucket("tenant84", 0)) {
+	if known, _ := n.stats(); known != 16 || len(n.byText) != 16 || len(n.byID) != 16 || len(n.tenants) != 16 ||
+		knows(bucket("a", 0)) || !knows(bucket("tenant84", 0)) {
 		t.Error(known, len(n.byText), len(n.byID), len(n.tenants))
 	}
 	n.know(bucket("a", 0))
@@ -55,7 +57,8 @@ func TestNames(t *testing.T) {
 	}
 }
 
-// TestForgottenNames: what is set once over all hosts is so, and what is there is found, of namespaces that are not known, too.
+// TestForgottenNames: what is set once over all hosts is so, and what is there is found, of
+// namespaces that are not known, too.
 func TestForgottenNames(t *testing.T) {
 	a, b, c := start(t, "a", Options{}), start(t, "b", Options{}), start(t, "c", Options{})
 	meet(a, b, c)

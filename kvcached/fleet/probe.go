@@ -16,7 +16,8 @@ const (
 	probeWithin = 8 * time.Second
 	probeFirst  = 50 * time.Millisecond // pause, which doubles up to
 	probeLast   = time.Second
-	maxOwed     = 1 << 16 // keys that a host that is left out is to drop when it is back; further ones it is not told of
+	// keys that a host that is left out is to drop when it is back; further ones it is not told of
+	maxOwed = 1 << 16
 )
 
 // suspect has a host probed. gone: it is left out at once.
@@ -26,7 +27,8 @@ func (v *View) suspect(h *health, gone bool) {
 	v.doubt(h, gone)
 }
 
-// doubt is suspect with v.mu held. A host is probed by one goroutine at a time, while Run goes on; it does nothing before and after.
+// doubt is suspect with v.mu held. A host is probed by one goroutine at a time, while Run goes on;
+// it does nothing before and after.
 func (v *View) doubt(h *health, gone bool) {
 	ctx := v.running
 	if ctx == nil || ctx.Err() != nil {
@@ -57,11 +59,13 @@ func (v *View) leaveOut(h *health) {
 	if was {
 		end(errSlow)
 		v.counts.leftOut.Add(1)
-		v.warn("left out "+h.member.ID, "another cache does not answer, so it is not asked any more until it does", "cache", h.member.ID, "address", h.member.Address)
+		v.warn("left out "+h.member.ID, "another cache does not answer, so it is not asked any more until it does",
+			"cache", h.member.ID, "address", h.member.Address)
 	}
 }
 
-// probe finds out whether a host answers, and goes on until it does and nothing asked of it waits, or until it has left or started anew.
+// probe finds out whether a host answers, and goes on until it does and nothing asked of it waits,
+// or until it has left or started anew.
 func (v *View) probe(ctx context.Context, h *health) {
 	pause := probeFirst
 	for {
@@ -166,8 +170,8 @@ func (v *View) readmit(ctx context.Context, h *health) bool {
 	}
 }
 
-// pay has a host drop keys that were set or deleted here while it did not answer. False: it does not answer. What it answers with an error it is
-// not told again.
+// pay has a host drop keys that were set or deleted here while it did not answer. False: it does
+// not answer. What it answers with an error it is not told again.
 func (v *View) pay(ctx context.Context, h *health, some []block.Addr) bool {
 	ctx, cancel := context.WithTimeoutCause(ctx, dropWithin, errSlow)
 	defer cancel()
@@ -192,8 +196,9 @@ func (v *View) pay(ctx context.Context, h *health, some []block.Addr) bool {
 	return true
 }
 
-// owe notes that hosts did not drop a key that was set or deleted here, and returns them: those of which the error tells, or all. They are told
-// when they answer again. It is to be buried after that: who is counted out meanwhile is told then.
+// owe notes that hosts did not drop a key that was set or deleted here, and returns them: those of
+// which the error tells, or all. They are told when they answer again. It is to be buried after
+// that: who is counted out meanwhile is told then.
 func (v *View) owe(a block.Addr, failed error) []string {
 	hosts := v.everybody()
 	if some := (*store.HostsError)(nil); errors.As(failed, &some) {
@@ -217,7 +222,8 @@ func (v *View) owe(a block.Addr, failed error) []string {
 	return hosts
 }
 
-// disown notes that a key is owed to nobody any more: it is deleted here, and who does that sees to the other hosts.
+// disown notes that a key is owed to nobody any more: it is deleted here, and who does that sees to
+// the other hosts.
 func (d *doubts) disown(a block.Addr) {
 	if !d.owing.Load() {
 		return

@@ -22,7 +22,8 @@ const pullTries = 3
 // askedHosts is how many holders of a block are asked for it, one after the other.
 const askedHosts = 2
 
-// Pauses after which a host that has too much to do is asked again, as long as PullTimeout lasts: half to one and a half of one that doubles.
+// Pauses after which a host that has too much to do is asked again, as long as PullTimeout lasts:
+// half to one and a half of one that doubles.
 const (
 	busyFirst = 5 * time.Millisecond
 	busyLast  = 200 * time.Millisecond
@@ -39,8 +40,9 @@ type pull struct {
 	err     error // once done is closed
 }
 
-// Pull brings a block here: from the host with the given id, or from whoever has it if that is empty. One that is here
-// already is left as it is. store.ErrMiss: it was found nowhere, or too many are on their way.
+// Pull brings a block here: from the host with the given id, or from whoever has it if that is
+// empty. One that is here already is left as it is. store.ErrMiss: it was found nowhere, or too
+// many are on their way.
 func (v *View) Pull(ctx context.Context, a block.Addr, from string) error {
 	for {
 		p, joined := v.join(a, from)
@@ -64,8 +66,8 @@ func (v *View) Pull(ctx context.Context, a block.Addr, from string) error {
 	}
 }
 
-// join joins the pull of a block, or starts it. One that nobody waits for is ending, and has to be waited for only; nil: there
-// are too many.
+// join joins the pull of a block, or starts it. One that nobody waits for is ending, and has to be
+// waited for only; nil: there are too many.
 func (v *View) join(a block.Addr, from string) (p *pull, joined bool) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -159,13 +161,15 @@ func (v *View) fetch(ctx context.Context, p *pull, a block.Addr, from string) er
 	for pause := busyFirst; ; pause = min(2*pause, busyLast) {
 		again, err := v.readAny(ctx, p, a, namespace, hosts, purged)
 		switch {
-		case err == nil, errors.Is(err, store.ErrFull), errors.Is(err, store.ErrQuota), errors.Is(err, store.ErrTooLarge):
+		case err == nil, errors.Is(err, store.ErrFull), errors.Is(err, store.ErrQuota),
+			errors.Is(err, store.ErrTooLarge):
 			return err // of this host: another source does not help
 		case len(again) > 0 && wait(ctx, pause/2+rand.N(pause)):
 			v.counts.pullRetries.Add(1)
 			hosts, retried = again, true
 			continue
-		case len(again) > 0, retried && ctx.Err() != nil: // the time was over in a pause, or while they were asked again
+		// the time was over in a pause, or while they were asked again
+		case len(again) > 0, retried && ctx.Err() != nil:
 			v.counts.pullsBusy.Add(1)
 		case errors.Is(err, errNowhere):
 			v.counts.pullMisses.Add(1)
@@ -193,7 +197,8 @@ func wait(ctx context.Context, pause time.Duration) bool {
 }
 
 // readAny brings a block from one of some hosts. Those that have too much to do may be asked again.
-func (v *View) readAny(ctx context.Context, p *pull, a block.Addr, namespace string, hosts []location, purged func() bool) (again []location, err error) {
+func (v *View) readAny(ctx context.Context, p *pull, a block.Addr, namespace string, hosts []location,
+	purged func() bool) (again []location, err error) {
 	failed := errNowhere
 	for _, h := range hosts {
 		m := v.roster.Load().member(h.host)
@@ -236,7 +241,8 @@ type source struct {
 }
 
 // read brings a block from one host.
-func (v *View) read(ctx context.Context, p *pull, m *Member, a block.Addr, namespace string, hint int, purged func() bool) (int, error) {
+func (v *View) read(ctx context.Context, p *pull, m *Member, a block.Addr, namespace string, hint int,
+	purged func() bool) (int, error) {
 	peer, err := v.peer(m)
 	if err != nil {
 		return 0, err
@@ -358,7 +364,8 @@ func (v *View) hot(b *store.Block) {
 	}
 }
 
-// replicate hands hot blocks to the hosts that are next in line for their addresses, one block at a time.
+// replicate hands hot blocks to the hosts that are next in line for their addresses, one block at a
+// time.
 func (v *View) replicate(ctx context.Context) {
 	for {
 		var a block.Addr

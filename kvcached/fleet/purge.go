@@ -13,16 +13,19 @@ import (
 	"github.com/cognitora/dataplane/kvcached/wire"
 )
 
-// A purge has two steps, so that no block goes from a host that is still to be purged to one that has been: in the first every
-// host takes in no more blocks of those namespaces from others, waits until its own pushes have ended, and deletes what it has. The second, when all
-// have answered, says that it is over. What was on its way meanwhile is not taken in even then.
+// A purge has two steps, so that no block goes from a host that is still to be purged to one that
+// has been: in the first every host takes in no more blocks of those namespaces from others, waits
+// until its own pushes have ended, and deletes what it has. The second, when all have answered,
+// says that it is over. What was on its way meanwhile is not taken in even then.
 
 // Bounds of a purge.
 const (
 	purgeWithin = 50 * time.Second
-	fenceFor    = 2 * time.Minute // how long a host takes nothing in if it is not told that the purge is over, and how long it remembers it
-	maxFences   = 256             // purges remembered; one more is refused with wire.Busy
-	maxSpaces   = wire.MaxTexts - 2
+	// how long a host takes nothing in if it is not told that the purge is over, and how long it
+	// remembers it
+	fenceFor  = 2 * time.Minute
+	maxFences = 256 // purges remembered; one more is refused with wire.Busy
+	maxSpaces = wire.MaxTexts - 2
 )
 
 // What says what is purged: the namespaces that have all that is given, or with Everything all.
@@ -33,10 +36,12 @@ type What struct {
 }
 
 // ErrWhat says that nothing is named.
-var ErrWhat = errors.New("fleet: a purge of nothing; name 1 to 62 namespaces, a model or a tenant, or say everything alone")
+var ErrWhat = errors.New("fleet: a purge of nothing; name 1 to 62 namespaces, a model or a tenant, or say " +
+	"everything alone")
 
 func (w *What) check() error {
-	if given := len(w.Namespaces) > 0 || w.Model != "" || w.Tenant != ""; given == w.Everything || len(w.Namespaces) > maxSpaces {
+	if given := len(w.Namespaces) > 0 || w.Model != "" || w.Tenant != ""; given == w.Everything ||
+		len(w.Namespaces) > maxSpaces {
 		return ErrWhat
 	}
 	return nil
@@ -86,8 +91,9 @@ type fenceKey struct {
 	number uint64
 }
 
-// PurgeAll removes the blocks of namespaces from all hosts, and tells what became of each, this one first. The error is of
-// what was asked; each host's own is in the list. A host that etcd has counted out keeps what it has.
+// PurgeAll removes the blocks of namespaces from all hosts, and tells what became of each, this one
+// first. The error is of what was asked; each host's own is in the list. A host that etcd has
+// counted out keeps what it has.
 func (v *View) PurgeAll(ctx context.Context, w What) ([]Purged, error) {
 	if err := w.check(); err != nil {
 		return nil, err
@@ -104,7 +110,8 @@ func (v *View) PurgeAll(ctx context.Context, w What) ([]Purged, error) {
 	})
 	o.Moment = 2
 	ctx = context.WithoutCancel(ctx)
-	v.orderEach(hosts, func(_ int, m *Member) { _, _ = v.purgeAt(ctx, m, &o) }) // who is not told goes on after fenceFor
+	// who is not told goes on after fenceFor
+	v.orderEach(hosts, func(_ int, m *Member) { _, _ = v.purgeAt(ctx, m, &o) })
 	return out, nil
 }
 
@@ -156,7 +163,8 @@ func (v *View) purge(ctx context.Context, o *wire.Order) (uint64, error) {
 	//lint:ignore SA2001 the wait is all
 	v.pushing.Unlock()
 	n, err := v.Store.Purge(ctx, w.Matches)
-	log := v.o.Logger.With("namespaces", w.Namespaces, "model", w.Model, "tenant", w.Tenant, "everything", w.Everything, "blocks", n, "asked_by", o.Host)
+	log := v.o.Logger.With("namespaces", w.Namespaces, "model", w.Model, "tenant", w.Tenant, "everything", w.Everything,
+		"blocks", n, "asked_by", o.Host)
 	if err != nil {
 		log.Warn("blocks could not all be purged for the fleet", "error", err)
 	} else {
@@ -189,7 +197,8 @@ func (v *View) fence(key fenceKey, w What, step int64) bool {
 	return true
 }
 
-// Admit is asked when a block of a namespace begins to come from another host. The function tells whether a purge bars it since.
+// Admit is asked when a block of a namespace begins to come from another host. The function tells
+// whether a purge bars it since.
 func (v *View) Admit(namespace string) (barred func() bool) {
 	v.mu.Lock()
 	defer v.mu.Unlock()

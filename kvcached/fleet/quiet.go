@@ -22,7 +22,8 @@ type silence struct {
 	suppressed uint64
 }
 
-// says tells whether a warning is due, and how many of its subject were suppressed since the one before.
+// says tells whether a warning is due, and how many of its subject were suppressed since the one
+// before.
 func (q *quiet) says(subject string) (suppressed uint64, due bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()

@@ -61,7 +61,8 @@ func (r *roster) member(id string) *Member {
 	return &r.members[i]
 }
 
-// keepers are the hosts in the order in which they would keep an address; the first one does. There are n at most.
+// keepers are the hosts in the order in which they would keep an address; the first one does. There
+// are n at most.
 func (r *roster) keepers(a *block.Addr, n int) []*Member {
 	type ranked struct {
 		m    *Member
@@ -103,8 +104,8 @@ func (m *Member) target() transport.Target {
 	return transport.Target{Address: m.Address, Name: m.Name, Lane: m.Lane, Cards: m.Cards, Cache: m.ID}
 }
 
-// SetMembers says which hosts the fleet has now. Locations are told anew, since others keep them. Connections to where nobody is any
-// more are closed when what goes on over them has ended.
+// SetMembers says which hosts the fleet has now. Locations are told anew, since others keep them.
+// Connections to where nobody is any more are closed when what goes on over them has ended.
 func (v *View) SetMembers(members []Member) {
 	r := newRoster(v.o.Self, members)
 	was := v.set(r)

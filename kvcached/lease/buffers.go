@@ -10,7 +10,8 @@ import (
 	"github.com/cognitora/dataplane/kvcached/store"
 )
 
-// long are the buffers of a connection while it reads or answers a frame that its small ones do not hold.
+// long are the buffers of a connection while it reads or answers a frame that its small ones do not
+// hold.
 type long struct {
 	in    [frame.MaxFrame]byte
 	out   [frame.HeaderSize + frame.MaxBatch*frame.GrantSize]byte

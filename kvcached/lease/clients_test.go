@@ -45,7 +45,8 @@ func TestAKilledClientHoldsNothing(t *testing.T) {
 	n := serve(t, lease.Options{Lease: time.Hour})
 	n.fill(t, "a", pattern(100_000, 1))
 	cmd := start(t, "hold", n.path)
-	if s := n.server.Stats(); s.Leases != 10 || s.LeasedBytes != 10*25*4096 || s.StagingBytes < 1<<20 || s.Clients != 1 {
+	if s := n.server.Stats(); s.Leases != 10 || s.LeasedBytes != 10*25*4096 || s.StagingBytes < 1<<20 ||
+		s.Clients != 1 {
 		t.Fatalf("%+v", s)
 	}
 	if err := cmd.Process.Signal(syscall.SIGKILL); err != nil {
@@ -227,7 +228,8 @@ func TestAllocations(t *testing.T) {
 	many := bytes.Repeat(one, 64)
 	var release [8]byte
 	id, _, _ := r.stage(100_000)
-	commit := append(frame.AppendCommit(nil, &frame.Commit{Segment: id, Length: 100_000, Digest: addr("b").Digest}), namespace...)
+	commit := append(frame.AppendCommit(nil, &frame.Commit{Segment: id, Length: 100_000, Digest: addr("b").Digest}),
+		namespace...)
 	for name, c := range map[string]struct {
 		limit float64
 		do    func()
@@ -254,14 +256,16 @@ func TestAllocations(t *testing.T) {
 // FuzzConversation sends what it is given after a hello: the server answers or ends the connection,
 // and lives.
 func FuzzConversation(f *testing.F) {
-	n := serve(f, lease.Options{Lease: time.Second, MaxClientsPerProcess: 1 << 13}) // ends are seen late at thousands a second
+	// ends are seen late at thousands a second
+	n := serve(f, lease.Options{Lease: time.Second, MaxClientsPerProcess: 1 << 13})
 	a := n.fill(f, "a", pattern(5000, 1))
 	get := request(frame.OpGet, 1, frame.AppendAddr(nil, &a))
 	f.Add(get)
 	f.Add(append(get, request(frame.OpRelease, 2, make([]byte, 16))...))
 	f.Add(request(frame.OpStage, 0, []byte{0, 0, 1, 0, 0, 0, 0, 0}))
 	commit := append(frame.AppendCommit(nil, &frame.Commit{Segment: 1, Length: 100}), namespace...)
-	f.Add(append(request(frame.OpStage, 0, []byte{0, 0, 1, 0, 0, 0, 0, 0}), request(frame.OpCommit, len(namespace), commit)...))
+	f.Add(append(request(frame.OpStage, 0, []byte{0, 0, 1, 0, 0, 0, 0, 0}), request(frame.OpCommit, len(namespace),
+		commit)...))
 	f.Add([]byte(strings.Repeat("\x10\x00\x00\x00", 40)))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		r := hello(t, n.path)

@@ -87,8 +87,8 @@ func (c *conn) step() error {
 	return c.keep(used)
 }
 
-// keep moves the beginning of a frame that is not complete to the front, and makes room for its rest, which must come
-// before a deadline.
+// keep moves the beginning of a frame that is not complete to the front, and makes room for its
+// rest, which must come before a deadline.
 func (c *conn) keep(used int) error {
 	c.n = copy(c.in, c.in[used:c.n])
 	switch {

@@ -69,7 +69,8 @@ func (c *conn) greet(h frame.Header, body []byte) error {
 	_ = c.net.SetReadDeadline(time.Time{})
 	c.owner = fmt.Sprintf("lease:%d:%s", c.peer.UID, strings.TrimRight(string(hello.Name[:]), "\x00"))
 	w := frame.Welcome{
-		Version: frame.Version, Attached: hello.Have != s.instance, MaxLeases: uint32(o.MaxLeases), Instance: s.instance,
+		Version: frame.Version, Attached: hello.Have != s.instance, MaxLeases: uint32(o.MaxLeases),
+		Instance:  s.instance,
 		ArenaSize: uint64(s.arena), LeaseNS: int64(o.Lease), NowNS: frame.Monotonic(), MaxLeased: uint64(o.MaxLeased),
 		MaxStaging: uint64(o.MaxStaging), MaxValue: block.MaxPayload, MaxSegments: maxSegments,
 	}

@@ -11,8 +11,9 @@ import (
 	"github.com/cognitora/dataplane/kvcached/store"
 )
 
-// leases are those of one connection: a table in which a lease's id says its place, and a list through it, the
-// earliest deadline first. All leases last equally long, so that granted or renewed last is also ending last.
+// leases are those of one connection: a table in which a lease's id says its place, and a list
+// through it, the earliest deadline first. All leases last equally long, so that granted or renewed
+// last is also ending last.
 type leases struct {
 	mu    sync.Mutex
 	slots []slot // slots[0] heads both lists
@@ -95,7 +96,8 @@ func (t *leases) first() uint32 {
 func (c *conn) grant(b *store.Block, g *frame.Grant) {
 	s := c.server
 	info := b.Info()
-	// What is charged is what the block keeps of the arena, which for a small one is far more than its payload.
+	// What is charged is what the block keeps of the arena, which for a small one is far more than
+	// its payload.
 	size := int64(ram.Granules(ram.PieceSize(info.Length, len(info.Item.Key)+len(info.Item.Attr)))) * ram.Granule
 	c.leases.mu.Lock()
 	switch {

@@ -10,8 +10,8 @@ import (
 	"github.com/cognitora/dataplane/internal/listen"
 )
 
-// Listen binds the lease socket at path with mode 0660, and gives it to the group gid unless that is negative.
-// A socket file on which nobody listens is replaced.
+// Listen binds the lease socket at path with mode 0660, and gives it to the group gid unless that
+// is negative. A socket file on which nobody listens is replaced.
 func Listen(path string, gid int) (*net.UnixListener, error) {
 	path, err := filepath.Abs(path)
 	if err != nil {

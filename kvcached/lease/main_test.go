@@ -35,7 +35,8 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m)
 }
 
-// roles are what a child can be; each is given a socket's path, says "ready" and stays until its input ends.
+// roles are what a child can be; each is given a socket's path, says "ready" and stays until its
+// input ends.
 var roles = map[string]func(path string) error{
 	"serve": serveRole, "echo": echoRole, "hold": holdRole, "stranger": strangerRole, "idle": idleRole,
 }
@@ -120,7 +121,8 @@ func child(t testing.TB, role string) (path string) {
 	return path
 }
 
-var namespace = block.Namespace{Model: "m", Revision: "r", DType: "bf16", Layout: "l", Tokens: 16, TP: 1, PP: 1}.String()
+var namespace = block.Namespace{Model: "m", Revision: "r", DType: "bf16", Layout: "l", Tokens: 16, TP: 1,
+	PP: 1}.String()
 
 func addr(name string) block.Addr {
 	return block.Addr{Digest: block.Seed(name, "", ""), Model: block.IDOf(namespace), Layer: block.LayerAll}

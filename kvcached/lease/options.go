@@ -17,14 +17,16 @@ type Options struct {
 	AllowUIDs []uint32 // users with access besides root and the server's own
 	AllowGIDs []uint32 // groups, primary or supplementary, whose members have access besides the socket file's; none
 
-	MaxClients           int   // connections; 16384. Past it a new one is told so and closed
-	MaxClientsPerProcess int   // connections of one process; 256
-	MaxLeases            int   // of one connection; 4096. Past it Get answers StatusQuota
-	MaxLeased            int64 // bytes of the arena, whole granules, under leases of all connections of one user; half of it
-	MaxLeasedTotal       int64 // bytes under leases in all, a block under two counted twice; three quarters of the arena
-	MaxStaging           int64 // bytes of staging of one connection; 128 MiB
-	MaxStagingTotal      int64 // bytes of staging in all; 1 GiB
-	MaxLongFrames        int   // frames beyond 512 bytes that are read or answered at one time; 64. Others wait
+	MaxClients           int // connections; 16384. Past it a new one is told so and closed
+	MaxClientsPerProcess int // connections of one process; 256
+	MaxLeases            int // of one connection; 4096. Past it Get answers StatusQuota
+	// bytes of the arena, whole granules, under leases of all connections of one user; half of it
+	MaxLeased int64
+	// bytes under leases in all, a block under two counted twice; three quarters of the arena
+	MaxLeasedTotal  int64
+	MaxStaging      int64 // bytes of staging of one connection; 128 MiB
+	MaxStagingTotal int64 // bytes of staging in all; 1 GiB
+	MaxLongFrames   int   // frames beyond 512 bytes that are read or answered at one time; 64. Others wait
 
 	FrameTimeout time.Duration // in which a connection must say Hello, and a frame that has begun must be complete; 5 s
 	WriteTimeout time.Duration // in which a client must take an answer; 5 s

@@ -89,9 +89,11 @@ func TestAgainstRedis(t *testing.T) {
 			t.Fatal(err)
 		}
 	}), measure(300, bare))
-	compare(t, "Put of 1 MiB / redis SET", math.Inf(1), measure(300, doPut), measure(300, func() { redis.set(t, "s", payload) }))
+	compare(t, "Put of 1 MiB / redis SET", math.Inf(1), measure(300, doPut),
+		measure(300, func() { redis.set(t, "s", payload) }))
 	a := it.Addr
-	compare(t, "Get by lease / bare round trip", math.Inf(1), measure(1000, func() { get(t, c, a, nil) }), measure(1000, echo))
+	compare(t, "Get by lease / bare round trip", math.Inf(1), measure(1000, func() { get(t, c, a, nil) }),
+		measure(1000, echo))
 }
 
 func get(t *testing.T, c *client.Client, a block.Addr, sink []byte) {
@@ -137,7 +139,8 @@ func compare(t *testing.T, what string, target float64, ours, theirs func() floa
 	// The order statistics that enclose the median with 95 %: n/2 ± 0.98 sqrt(n).
 	spread := int(math.Ceil(0.98 * math.Sqrt(pairs)))
 	low, high := ratios[pairs/2-spread], ratios[pairs/2+spread]
-	t.Logf("%s: %.1f us / %.1f us = %.3f [%.3f, %.3f], target %.3f", what, a[pairs/2]/1e3, b[pairs/2]/1e3, ratios[pairs/2], low, high, target)
+	t.Logf("%s: %.1f us / %.1f us = %.3f [%.3f, %.3f], target %.3f", what, a[pairs/2]/1e3, b[pairs/2]/1e3,
+		ratios[pairs/2], low, high, target)
 	if low > target {
 		t.Errorf("%s: %.3f to %.3f is beyond %.3f", what, low, high, target)
 	}
@@ -171,7 +174,8 @@ type resp struct {
 
 func startRedis(t *testing.T, program string) *resp {
 	path := filepath.Join(t.TempDir(), "redis")
-	cmd := exec.Command(program, "--port", "0", "--unixsocket", path, "--save", "", "--appendonly", "no", "--dir", t.TempDir())
+	cmd := exec.Command(program, "--port", "0", "--unixsocket", path, "--save", "", "--appendonly", "no", "--dir",
+		t.TempDir())
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
@@ -217,7 +221,8 @@ func (r *resp) get(t *testing.T, key string, size int) {
 }
 
 func (r *resp) set(t *testing.T, key string, value []byte) {
-	b := net.Buffers{fmt.Appendf(nil, "*3\r\n$3\r\nSET\r\n$%d\r\n%s\r\n$%d\r\n", len(key), key, len(value)), value, []byte("\r\n")}
+	b := net.Buffers{fmt.Appendf(nil, "*3\r\n$3\r\nSET\r\n$%d\r\n%s\r\n$%d\r\n", len(key), key, len(value)), value,
+		[]byte("\r\n")}
 	if _, err := b.WriteTo(r.conn); err != nil {
 		t.Fatal(err)
 	}

@@ -76,7 +76,8 @@ func New(st Store, o Options) (*Server, error) {
 	o.setDefaults(st.Arena().Size())
 	s := &Server{
 		store: st, opt: o, instance: rand.Uint64() | 1, arenaFD: fd, arena: st.Arena().Size(),
-		listeners: map[*net.UnixListener]struct{}{}, conns: map[*conn]struct{}{}, processes: map[int32]int{}, users: map[uint32]*user{},
+		listeners: map[*net.UnixListener]struct{}{}, conns: map[*conn]struct{}{}, processes: map[int32]int{},
+		users:   map[uint32]*user{},
 		drained: make(chan struct{}, 1), buffers: newBuffers(o.MaxLongFrames),
 	}
 	s.names, _ = st.(knower)
@@ -131,14 +132,17 @@ func (s *Server) admit(nc *net.UnixConn, may listen.Access) {
 	case !allowed:
 		s.count.denied.Add(1)
 		s.opt.Logger.Warn("lease socket refused a connection", "uid", p.UID, "gid", p.GID, "pid", p.PID, "error", err)
-		c.decline(&frame.Error{Status: frame.StatusDenied, Text: "neither your user nor your groups may use this socket"})
+		c.decline(&frame.Error{Status: frame.StatusDenied,
+			Text: "neither your user nor your groups may use this socket"})
 	case !s.enter(c):
 		s.count.busy.Add(1)
-		c.decline(&frame.Error{Status: frame.StatusBusy, Text: "connections of the server or of your process are used up"})
+		c.decline(&frame.Error{Status: frame.StatusBusy,
+			Text: "connections of the server or of your process are used up"})
 	}
 }
 
-// enter makes c one of the server's connections and starts its goroutine, unless there are too many.
+// enter makes c one of the server's connections and starts its goroutine, unless there are too
+// many.
 func (s *Server) enter(c *conn) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -176,8 +180,8 @@ func (s *Server) leave(c *conn) {
 	}
 }
 
-// Shutdown accepts nothing more, waits until no client has a lease or ctx ends, and closes. New leases are refused
-// meanwhile.
+// Shutdown accepts nothing more, waits until no client has a lease or ctx ends, and closes. New
+// leases are refused meanwhile.
 func (s *Server) Shutdown(ctx context.Context) error {
 	s.stop()
 	for s.count.leases.Load() > 0 {
@@ -200,8 +204,9 @@ func (s *Server) stop() {
 	}
 }
 
-// Close ends all connections and waits for what they were doing. References under leases that have not ended are
-// left to the end of the process rather than given back early: their readers may still be reading.
+// Close ends all connections and waits for what they were doing. References under leases that have
+// not ended are left to the end of the process rather than given back early: their readers may
+// still be reading.
 func (s *Server) Close() error {
 	s.stop()
 	s.cancel()

@@ -28,7 +28,8 @@ func TestClientsCanOnlyReadTheArena(t *testing.T) {
 	a := n.fill(t, "a", payload)
 	r := hello(t, n.path)
 	size := int(r.welcome.ArenaSize)
-	if _, err := unix.Mmap(r.arena, 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED); !errors.Is(err, unix.EPERM) {
+	if _, err := unix.Mmap(r.arena, 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED); !errors.Is(err,
+		unix.EPERM) {
 		t.Error("mapped for writing:", err)
 	}
 	for what, err := range map[string]error{
@@ -63,7 +64,8 @@ func TestClientsCanOnlyReadTheArena(t *testing.T) {
 	}
 }
 
-// TestALeaseKeepsTheBytes deletes a leased block and puts others until the arena has been reused several times.
+// TestALeaseKeepsTheBytes deletes a leased block and puts others until the arena has been reused
+// several times.
 func TestALeaseKeepsTheBytes(t *testing.T) {
 	n := serve(t, lease.Options{Lease: time.Minute})
 	payload := pattern(1<<20, 1)
@@ -84,7 +86,10 @@ func TestALeaseKeepsTheBytes(t *testing.T) {
 		t.Error("bytes under a lease have changed")
 	}
 	r.release(g.Lease, g.Lease, 77)
-	until(t, "released", func() bool { s := n.server.Stats(); return s.Leases == 0 && s.Released == 1 && s.UnknownLeases == 2 })
+	until(t, "released", func() bool {
+		s := n.server.Stats()
+		return s.Leases == 0 && s.Released == 1 && s.UnknownLeases == 2
+	})
 	if s := n.server.Stats(); s.LeasedBytes != 0 {
 		t.Errorf("%+v", s)
 	}
@@ -181,7 +186,8 @@ func TestFramesInPieces(t *testing.T) {
 	if _, body, _ := r.receive(false); frame.ParseInfo(body, 19).Length != 5000 {
 		t.Error("the last of 20")
 	}
-	joined := bytes.Join([][]byte{long, request(frame.OpPing, 0, nil), long, request(frame.OpGet, 1, all[:frame.AddrSize]), request(frame.OpPing, 0, nil)}, nil)
+	joined := bytes.Join([][]byte{long, request(frame.OpPing, 0, nil), long, request(frame.OpGet, 1,
+		all[:frame.AddrSize]), request(frame.OpPing, 0, nil)}, nil)
 	if _, err := r.conn.Write(joined); err != nil {
 		t.Fatal(err)
 	}
@@ -201,7 +207,8 @@ func TestFramesInPieces(t *testing.T) {
 		got = append(got, h.Op)
 		rest = rest[h.Size:]
 	}
-	if want := []frame.Op{frame.OpStat, frame.OpPing, frame.OpStat, frame.OpGet, frame.OpPing}; string(got2(got)) != string(got2(want)) {
+	if want := []frame.Op{frame.OpStat, frame.OpPing, frame.OpStat, frame.OpGet,
+		frame.OpPing}; string(got2(got)) != string(got2(want)) {
 		t.Error(got)
 	}
 }
@@ -213,7 +220,8 @@ func got2(ops []frame.Op) (b []byte) {
 	return b
 }
 
-// TestChecksumIsOfTheCopy changes staged bytes while the server copies them: whatever it made of them is consistent.
+// TestChecksumIsOfTheCopy changes staged bytes while the server copies them: whatever it made of
+// them is consistent.
 func TestChecksumIsOfTheCopy(t *testing.T) {
 	n := serve(t, lease.Options{})
 	r := hello(t, n.path)
@@ -253,7 +261,9 @@ func TestCommit(t *testing.T) {
 	}
 	payload := pattern(200_000, 3)
 	copy(memory[4096:], payload)
-	if i := r.commit(frame.Commit{Segment: id, Offset: 4096, Length: 200_000, Flags: frame.CheckCRC, CRC: block.Sum(payload)}, "a", namespace); i.Status != frame.StatusOK || i.CRC != block.Sum(payload) || i.Length != 200_000 {
+	if i := r.commit(frame.Commit{Segment: id, Offset: 4096, Length: 200_000, Flags: frame.CheckCRC,
+		CRC: block.Sum(payload)}, "a", namespace); i.Status != frame.StatusOK || i.CRC != block.Sum(payload) ||
+		i.Length != 200_000 {
 		t.Errorf("%+v", i)
 	}
 	for what, c := range map[string]struct {
@@ -273,7 +283,8 @@ func TestCommit(t *testing.T) {
 		t.Error("a refused block is there")
 	}
 	a := addr("a")
-	if _, body := r.ask(frame.OpDelete, 1, frame.AppendAddr(nil, &a)); body[0] != 0 || r.get(a).Status != frame.StatusMiss {
+	if _, body := r.ask(frame.OpDelete, 1, frame.AppendAddr(nil, &a)); body[0] != 0 ||
+		r.get(a).Status != frame.StatusMiss {
 		t.Error("not deleted")
 	}
 	r.send(frame.OpUnstage, 0, binary.LittleEndian.AppendUint32(nil, id))
@@ -281,7 +292,8 @@ func TestCommit(t *testing.T) {
 }
 
 func TestQuotas(t *testing.T) {
-	n := serve(t, lease.Options{MaxLeases: 3, MaxLeased: 6 * 4096, MaxLeasedTotal: 9 * 4096, MaxStaging: 1 << 20, MaxStagingTotal: 1<<20 + 4096, MaxClientsPerProcess: 3})
+	n := serve(t, lease.Options{MaxLeases: 3, MaxLeased: 6 * 4096, MaxLeasedTotal: 9 * 4096, MaxStaging: 1 << 20,
+		MaxStagingTotal: 1<<20 + 4096, MaxClientsPerProcess: 3})
 	small, large := n.fill(t, "small", pattern(1000, 1)), n.fill(t, "large", pattern(19_000, 1))
 	r, other := hello(t, n.path), hello(t, n.path)
 	g := r.get(large)
@@ -295,7 +307,8 @@ func TestQuotas(t *testing.T) {
 		t.Error("six granules exactly", a.Status, b.Status)
 	}
 	r.release(g.Lease)
-	if a, b, c := r.get(small), r.get(small), r.get(small); a.Status != frame.StatusOK || b.Status != frame.StatusOK || c.Status != frame.StatusQuota {
+	if a, b, c := r.get(small), r.get(small), r.get(small); a.Status != frame.StatusOK || b.Status != frame.StatusOK ||
+		c.Status != frame.StatusQuota {
 		t.Error("three leases", a.Status, b.Status, c.Status)
 	}
 	r.stage(1 << 20)
@@ -306,7 +319,8 @@ func TestQuotas(t *testing.T) {
 	if h, _ := other.ask(frame.OpStage, 0, size); h.Status != frame.StatusQuota {
 		t.Error("staging in all", h.Status)
 	}
-	if h, _ := other.ask(frame.OpStage, 0, binary.LittleEndian.AppendUint64(nil, 1<<40)); h.Status != frame.StatusTooLarge {
+	if h, _ := other.ask(frame.OpStage, 0, binary.LittleEndian.AppendUint64(nil,
+		1<<40)); h.Status != frame.StatusTooLarge {
 		t.Error("a huge segment", h.Status)
 	}
 	hello(t, n.path)
@@ -315,7 +329,8 @@ func TestQuotas(t *testing.T) {
 	}
 }
 
-// TestUsers: connections of one user share what it may lease, and another user has a share of its own.
+// TestUsers: connections of one user share what it may lease, and another user has a share of its
+// own.
 func TestUsers(t *testing.T) {
 	n := serve(t, lease.Options{MaxLeased: 6 * 4096, MaxLeasedTotal: 9 * 4096, AllowUIDs: []uint32{4242}})
 	small, large := n.fill(t, "small", pattern(1000, 1)), n.fill(t, "large", pattern(19_000, 1))
@@ -331,7 +346,8 @@ func TestUsers(t *testing.T) {
 	until(t, "there are two users", func() bool { return n.server.Stats().Users == 2 })
 	first.conn.Close()
 	until(t, "the first user is gone, with what it held", func() bool { return n.server.Stats().Users == 1 })
-	if a, b, c := other.get(large), other.get(small), r.get(small); a.Status != frame.StatusOK || b.Status != frame.StatusQuota || c.Status != frame.StatusQuota {
+	if a, b, c := other.get(large), other.get(small), r.get(small); a.Status != frame.StatusOK ||
+		b.Status != frame.StatusQuota || c.Status != frame.StatusQuota {
 		t.Error("bytes of one user", a.Status, b.Status, c.Status)
 	}
 }

@@ -12,7 +12,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// writer is what a connection has for writing: its staging segments, and the namespace that it wrote to last.
+// writer is what a connection has for writing: its staging segments, and the namespace that it
+// wrote to last.
 type writer struct {
 	segments  []segment // at most maxSegments
 	bytes     int64
@@ -21,8 +22,8 @@ type writer struct {
 	model     block.ModelID
 }
 
-// segment is memory that the client writes and the server reads. It can be neither shrunk nor grown, so that no
-// byte of it is ever missing under the server.
+// segment is memory that the client writes and the server reads. It can be neither shrunk nor
+// grown, so that no byte of it is ever missing under the server.
 type segment struct {
 	id   uint32
 	data []byte
@@ -136,7 +137,8 @@ func (w *writer) close(s *Server) {
 	w.segments = nil
 }
 
-// use makes text the namespace that is written to. Only namespaces of models' blocks are: keys belong to RESP and S3.
+// use makes text the namespace that is written to. Only namespaces of models' blocks are: keys
+// belong to RESP and S3.
 func (c *conn) use(text []byte) bool {
 	w := &c.writer
 	if w.namespace != "" && w.namespace == string(text) {
@@ -153,7 +155,8 @@ func (c *conn) use(text []byte) bool {
 	return true
 }
 
-// chunk is how many bytes are copied before their checksum is taken: few enough to be in the CPU's cache still.
+// chunk is how many bytes are copied before their checksum is taken: few enough to be in the CPU's
+// cache still.
 const chunk = 32 << 10
 
 // commit makes a block of staged bytes.
@@ -161,7 +164,8 @@ func (c *conn) commit(h frame.Header, body []byte) error {
 	q := frame.ParseCommit(body)
 	g := c.writer.find(q.Segment)
 	if g == nil || uint64(q.Offset)+uint64(q.Length) > uint64(len(g.data)) {
-		return &frame.Error{Status: frame.StatusBadFrame, Text: fmt.Sprintf("no %d bytes at %d in segment %d", q.Length, q.Offset, q.Segment)}
+		return &frame.Error{Status: frame.StatusBadFrame, Text: fmt.Sprintf("no %d bytes at %d in segment %d", q.Length,
+			q.Offset, q.Segment)}
 	}
 	if !c.use(q.Namespace) {
 		return c.committed(h, &frame.Info{Status: frame.StatusNamespace})
@@ -176,7 +180,8 @@ func (c *conn) commit(h frame.Header, body []byte) error {
 	}
 	fill(d, g.data[q.Offset:][:q.Length])
 	info, err := d.Commit(c.server.ctx, store.CommitOptions{
-		Durable: q.Flags&frame.Durable != 0, CRC: q.CRC, CheckCRC: q.Flags&frame.CheckCRC != 0, IfAbsent: q.Flags&frame.IfAbsent != 0,
+		Durable: q.Flags&frame.Durable != 0, CRC: q.CRC, CheckCRC: q.Flags&frame.CheckCRC != 0,
+		IfAbsent: q.Flags&frame.IfAbsent != 0,
 	})
 	if err != nil {
 		d.Abort()

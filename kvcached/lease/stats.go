@@ -46,10 +46,14 @@ func (s *Server) Stats() Stats {
 	s.mu.Unlock()
 	c := &s.count
 	return Stats{
-		Clients: int64(clients), Users: int64(users), Leases: c.leases.Load(), LeasedBytes: c.leasedBytes.Load(), StagingBytes: c.stagingBytes.Load(),
-		Connections: c.connections.Load(), Denied: c.denied.Load(), Busy: c.busy.Load(), BadFrames: c.badFrames.Load(),
-		Stalled: c.stalled.Load(), Requests: c.requests.Load(), Hits: c.hits.Load(), Misses: c.misses.Load(), Refused: c.refused.Load(),
-		Puts: c.puts.Load(), PutBytes: c.putBytes.Load(), FailedPuts: c.failedPuts.Load(), Released: c.released.Load(),
-		Expired: c.expired.Load(), TakenBack: c.takenBack.Load(), UnknownLeases: c.unknown.Load(), StagingCreated: c.segments.Load(), Failed: c.failed.Load(),
+		Clients: int64(clients), Users: int64(users), Leases: c.leases.Load(), LeasedBytes: c.leasedBytes.Load(),
+		StagingBytes: c.stagingBytes.Load(),
+		Connections:  c.connections.Load(), Denied: c.denied.Load(), Busy: c.busy.Load(), BadFrames: c.badFrames.Load(),
+		Stalled: c.stalled.Load(), Requests: c.requests.Load(), Hits: c.hits.Load(), Misses: c.misses.Load(),
+		Refused: c.refused.Load(),
+		Puts:    c.puts.Load(), PutBytes: c.putBytes.Load(), FailedPuts: c.failedPuts.Load(),
+		Released: c.released.Load(),
+		Expired:  c.expired.Load(), TakenBack: c.takenBack.Load(), UnknownLeases: c.unknown.Load(),
+		StagingCreated: c.segments.Load(), Failed: c.failed.Load(),
 	}
 }

@@ -1,11 +1,13 @@
-// Package ram is the cache's first tier: one arena of shared memory, and the tables that say which block lies where,
-// which of them is in use and which goes next.
+// Package ram is the cache's first tier: one arena of shared memory, and the tables that say which
+// block lies where, which of them is in use and which goes next.
 //
-// The arena is a memfd. Local programs get its descriptor, sealed, so that they can map and read it and neither write
-// nor resize it; a block is handed to them as an offset and a length. The tables are in ordinary memory and hold no
-// pointers, so that the collector has nothing to follow in them however many blocks there are.
+// The arena is a memfd. Local programs get its descriptor, sealed, so that they can map and read it
+// and neither write nor resize it; a block is handed to them as an offset and a length. The tables
+// are in ordinary memory and hold no pointers, so that the collector has nothing to follow in them
+// however many blocks there are.
 //
-// Nothing here but Arena locks: the store's lock guards Tier. Payloads are copied, summed and zeroed outside of it.
+// Nothing here but Arena locks: the store's lock guards Tier. Payloads are copied, summed and
+// zeroed outside of it.
 package ram
 
 import (
@@ -20,7 +22,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Granule is what offsets and capacities in the arena are multiples of, in bytes: what O_DIRECT asks for.
+// Granule is what offsets and capacities in the arena are multiples of, in bytes: what O_DIRECT
+// asks for.
 const Granule = 4096
 
 // MinArena and MaxArena bound the size of an arena, in bytes.
@@ -37,7 +40,8 @@ var ErrArena = errors.New("ram: no arena")
 // Backing says what pages an arena is made of.
 type Backing string
 
-// The backings, best first. Advised is ordinary shared memory that the kernel may turn into huge pages.
+// The backings, best first. Advised is ordinary shared memory that the kernel may turn into huge
+// pages.
 const (
 	HugePages Backing = "hugetlb"
 	Advised   Backing = "thp"
@@ -46,8 +50,10 @@ const (
 
 // ArenaOptions say how an arena is made.
 type ArenaOptions struct {
-	Size     int64        // bytes, rounded down to pages; required, MinArena to MaxArena
-	Populate bool         // fault pages in ahead of their first use, in the background, so that no write pays for it; false: as they are used
+	Size int64 // bytes, rounded down to pages; required, MinArena to MaxArena
+	// fault pages in ahead of their first use, in the background, so that no write pays for it;
+	// false: as they are used
+	Populate bool
 	Huge     bool         // take hugetlb pages if the host has enough free ones; false: never
 	Logger   *slog.Logger // nil: slog.Default()
 }
@@ -66,7 +72,8 @@ type Arena struct {
 // NewArena makes an arena, maps it and seals it.
 func NewArena(o ArenaOptions) (*Arena, error) {
 	if o.Size < MinArena || o.Size > MaxArena {
-		return nil, fmt.Errorf("%w of %d bytes: give %d KiB to %d TiB", ErrArena, o.Size, MinArena>>10, int64(MaxArena)>>40)
+		return nil, fmt.Errorf("%w of %d bytes: give %d KiB to %d TiB", ErrArena, o.Size, MinArena>>10,
+			int64(MaxArena)>>40)
 	}
 	log := o.Logger
 	if log == nil {
@@ -89,13 +96,15 @@ func NewArena(o ArenaOptions) (*Arena, error) {
 		a.backing = Advised
 	}
 	if o.Huge {
-		log.Info("huge pages not available, using 4 KiB pages", "bytes", o.Size, "kernel_may_join_them", a.backing == Advised)
+		log.Info("huge pages not available, using 4 KiB pages", "bytes", o.Size, "kernel_may_join_them",
+			a.backing == Advised)
 	}
 	a.populate(o.Populate, log)
 	return a, nil
 }
 
-// newArena makes, maps and then seals: the mapping made before F_SEAL_FUTURE_WRITE stays writable, no later one is.
+// newArena makes, maps and then seals: the mapping made before F_SEAL_FUTURE_WRITE stays writable,
+// no later one is.
 func newArena(size int64, flags int) (*Arena, error) {
 	fd, err := unix.MemfdCreate("cgn-kv-arena", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING|flags)
 	if err != nil {
@@ -143,7 +152,8 @@ func (a *Arena) populate(wanted bool, log *slog.Logger) {
 				return
 			default:
 			}
-			if err := unix.Madvise(a.memory[at:min(at+populateStep, len(a.memory))], unix.MADV_POPULATE_WRITE); err != nil {
+			if err := unix.Madvise(a.memory[at:min(at+populateStep, len(a.memory))],
+				unix.MADV_POPULATE_WRITE); err != nil {
 				log.Info("the arena's pages are faulted in as they are used", "reason", err)
 				return
 			}
@@ -151,7 +161,8 @@ func (a *Arena) populate(wanted bool, log *slog.Logger) {
 	})
 }
 
-// File is the memfd, for SCM_RIGHTS. Whoever gets it can map it for reading only. It stays the arena's: do not close it.
+// File is the memfd, for SCM_RIGHTS. Whoever gets it can map it for reading only. It stays the
+// arena's: do not close it.
 func (a *Arena) File() *os.File { return a.file }
 
 // Size is in bytes.
@@ -168,7 +179,8 @@ func (a *Arena) Slice(offset int64, n int) []byte {
 // Keep has Close leave the memory mapped: a device may read and write it until the process ends.
 func (a *Arena) Keep() { a.kept.Store(true) }
 
-// Close unmaps the arena, unless it is kept: no slice of it may be used any more. Mappings of other programs stay.
+// Close unmaps the arena, unless it is kept: no slice of it may be used any more. Mappings of other
+// programs stay.
 func (a *Arena) Close() error {
 	var err error
 	a.closed.Do(func() {

@@ -2,8 +2,9 @@ package ram
 
 // chains are the buckets of a hash table, each the first of a list.
 //
-// They grow by linear hashing: whenever there are more elements than chains one chain is split, so that nobody ever
-// waits for more than that. A hash modulo the number of chains that there were at first names its chain's part for good.
+// They grow by linear hashing: whenever there are more elements than chains one chain is split, so
+// that nobody ever waits for more than that. A hash modulo the number of chains that there were at
+// first names its chain's part for good.
 type chains[T ~uint32] struct {
 	heads chunked[T]
 	mask  uint64 // of the chains that were there before the present round of splits
@@ -27,7 +28,8 @@ func (c *chains[T]) head(h uint64) *T {
 	return c.heads.at(uint32(i))
 }
 
-// begin makes one more chain. The list that it returns is in none any more: each of it goes to the chain that head says.
+// begin makes one more chain. The list that it returns is in none any more: each of it goes to the
+// chain that head says.
 func (c *chains[T]) begin() T {
 	fresh := c.heads.grow()
 	old := c.heads.at(fresh - uint32(c.mask) - 1)

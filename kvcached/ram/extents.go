@@ -7,10 +7,11 @@ import (
 
 // Extents hand out pieces of [0, granules) and take them back.
 //
-// All pieces, free or not, form one list in the order of their addresses, so that a piece that comes back merges with
-// its neighbours at once. Free pieces are also in bins by size: sixteen to each doubling, found by a bitmap. A request
-// takes one of the first few of its own bin that fits, else of the next bin that has any: a small request the one with
-// the lowest address, a large one that with the highest, so that small blocks do not lie strewn where large ones were.
+// All pieces, free or not, form one list in the order of their addresses, so that a piece that
+// comes back merges with its neighbours at once. Free pieces are also in bins by size: sixteen to
+// each doubling, found by a bitmap. A request takes one of the first few of its own bin that fits,
+// else of the next bin that has any: a small request the one with the lowest address, a large one
+// that with the highest, so that small blocks do not lie strewn where large ones were.
 type extents struct {
 	pieces chunked[extent]
 	spare  uint32 // list of unused pieces, by next
@@ -21,7 +22,8 @@ type extents struct {
 	first  uint32
 }
 
-// extent is one piece. link and mark are two neighbours in the bin while it is free; after that, references and owner.
+// extent is one piece. link and mark are two neighbours in the bin while it is free; after that,
+// references and owner.
 type extent struct {
 	at, size   uint32 // granules; at with inUse, if it is
 	prev, next uint32 // by address
@@ -101,8 +103,8 @@ func (x *extents) remove(id uint32) {
 	}
 }
 
-// fit is the piece of size or more, among the first of a bin, that is nearest to the end of the arena where pieces of
-// this size belong: small ones at its beginning, large ones at its end.
+// fit is the piece of size or more, among the first of a bin, that is nearest to the end of the
+// arena where pieces of this size belong: small ones at its beginning, large ones at its end.
 func (x *extents) fit(r, c int, size uint32) (best uint32) {
 	id := x.head[r][c]
 	for n := 0; id != 0 && n < binPatience; n++ {
@@ -215,7 +217,8 @@ func (x *extents) largest() uint32 {
 	return x.pieces.at(x.head[r][bits.Len32(x.column[r])-1]).size
 }
 
-// chunkBits is the logarithm of how many elements come at once: as many as fill whole pages of the Go heap, whatever they are.
+// chunkBits is the logarithm of how many elements come at once: as many as fill whole pages of the
+// Go heap, whatever they are.
 const chunkBits = 10
 
 // chunked is an array that grows without being copied: what was taken stays where it is.

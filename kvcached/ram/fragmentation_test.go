@@ -17,7 +17,8 @@ import (
 	"github.com/cognitora/dataplane/kvcached/block"
 )
 
-// A layout puts blocks into an arena, evicting by age. It is asked for the same blocks as its rivals.
+// A layout puts blocks into an arena, evicting by age. It is asked for the same blocks as its
+// rivals.
 type layout interface {
 	put(n, size int) (ok bool) // size in bytes
 	touch(n int)
@@ -25,7 +26,8 @@ type layout interface {
 	payload() int                    // bytes that are in the arena now
 }
 
-// unbacked is an arena that nobody may touch, for tests that only lay out; where freed memory is overwritten it has some.
+// unbacked is an arena that nobody may touch, for tests that only lay out; where freed memory is
+// overwritten it has some.
 func unbacked(t testing.TB, size int64) *Arena {
 	access := unix.PROT_NONE
 	if Poisoned {
@@ -152,8 +154,8 @@ type outcome struct {
 	fails      int
 }
 
-// run puts rounds arenas full of blocks of m, of which those before are used now and then. Of so many blocks in a row
-// as hang together all have one size, as those of one model have.
+// run puts rounds arenas full of blocks of m, of which those before are used now and then. Of so
+// many blocks in a row as hang together all have one size, as those of one model have.
 func (m *mix) run(l layout, arena int, rounds float64, together int) (o outcome) {
 	rng := rand.New(rand.NewPCG(1, 7))
 	var use, put float64
@@ -178,9 +180,11 @@ func (m *mix) run(l layout, arena int, rounds float64, together int) (o outcome)
 	return o
 }
 
-// TestFragmentation holds our layout to how much of a full arena holds payload, on average and at any time. What hangs on an evicted block goes with it
-// and leaves holes elsewhere; 16 blocks of 20 MiB in a row, 31 % of an arena of 1 GiB, can leave less than half of that in use for a moment. With CGN_SOAK=1
-// the arena has 4 GiB, of which they are 8 %, and the layouts that ours was chosen over are held against it.
+// TestFragmentation holds our layout to how much of a full arena holds payload, on average and at
+// any time. What hangs on an evicted block goes with it and leaves holes elsewhere; 16 blocks of 20
+// MiB in a row, 31 % of an arena of 1 GiB, can leave less than half of that in use for a moment.
+// With CGN_SOAK=1 the arena has 4 GiB, of which they are 8 %, and the layouts that ours was chosen
+// over are held against it.
 func TestFragmentation(t *testing.T) {
 	if Poisoned {
 		t.Skip("freed memory is overwritten in this build, and this arena has none")
@@ -197,7 +201,8 @@ func TestFragmentation(t *testing.T) {
 		m := &mixes[i]
 		row := func(name string, l layout, together int) outcome {
 			o := m.run(l, arena, rounds, together)
-			fmt.Fprintf(&table, "| %s, %d of a size in a row | %s | %.1f %% | %.1f %% | %d |\n", m.name, together, name, 100*o.use, 100*o.least, o.fails)
+			fmt.Fprintf(&table, "| %s, %d of a size in a row | %s | %.1f %% | %.1f %% | %d |\n", m.name, together, name,
+				100*o.use, 100*o.least, o.fails)
 			return o
 		}
 		for _, together := range []int{1, chain} {
@@ -210,9 +215,11 @@ func TestFragmentation(t *testing.T) {
 			if !soak {
 				continue
 			}
-			for name, l := range map[string]layout{"buddy": newBuddy(arena / Granule), "size classes": newSlabs(arena / Granule)} {
+			for name, l := range map[string]layout{"buddy": newBuddy(arena / Granule),
+				"size classes": newSlabs(arena / Granule)} {
 				if o := row(name, l, together); o.use > ours.use+0.03 {
-					t.Errorf("%s, %d in a row: %s use %.3f of the arena, extents %.3f", m.name, together, name, o.use, ours.use)
+					t.Errorf("%s, %d in a row: %s use %.3f of the arena, extents %.3f", m.name, together, name, o.use,
+						ours.use)
 				}
 			}
 		}
@@ -220,8 +227,8 @@ func TestFragmentation(t *testing.T) {
 	t.Log("\n" + table.String())
 }
 
-// BenchmarkLargeOverSmall puts blocks of 20 MiB where ones of 4 KiB are, which go together, and says how long the
-// store's lock is held at a time.
+// BenchmarkLargeOverSmall puts blocks of 20 MiB where ones of 4 KiB are, which go together, and
+// says how long the store's lock is held at a time.
 func BenchmarkLargeOverSmall(b *testing.B) {
 	const arena = 1 << 30
 	o := newOurs(b, arena, 16)
@@ -346,7 +353,8 @@ type slabs struct {
 }
 
 func newSlabs(granules int) *slabs {
-	s := &slabs{aged: aged{at: map[int]*list.Element{}}, free: map[int][]uint32{}, class: map[uint32]int{}, used: map[uint32]map[int]bool{}}
+	s := &slabs{aged: aged{at: map[int]*list.Element{}}, free: map[int][]uint32{}, class: map[uint32]int{},
+		used: map[uint32]map[int]bool{}}
 	for i := range granules * Granule / slabBytes {
 		s.spare = append(s.spare, uint32(i)<<16)
 	}

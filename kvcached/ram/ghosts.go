@@ -1,7 +1,8 @@
 package ram
 
-// ghosts are the names of blocks that were evicted, by the part that they were in and the order in which they went.
-// A name is the hash of an address: one in some 2^64 is mistaken for another, which moves the boundary once.
+// ghosts are the names of blocks that were evicted, by the part that they were in and the order in
+// which they went. A name is the hash of an address: one in some 2^64 is mistaken for another,
+// which moves the boundary once.
 type ghosts struct {
 	chains[uint32]
 	names chunked[ghost]

@@ -7,8 +7,8 @@ import (
 	"github.com/cognitora/dataplane/kvcached/block"
 )
 
-// MaxNamespaces is how many namespaces may have blocks at one time: entries have 16 bits for their number, 0 is none, and
-// there are as many for each quarter.
+// MaxNamespaces is how many namespaces may have blocks at one time: entries have 16 bits for their
+// number, 0 is none, and there are as many for each quarter.
 const MaxNamespaces = 65_532
 
 // MaxTenantNamespaces is how many of them may be one tenant's, or nobody's.
@@ -34,7 +34,8 @@ type Quota struct {
 	holds       int
 }
 
-// Names gives namespaces small numbers. The number of one that nothing holds any more goes to another.
+// Names gives namespaces small numbers. The number of one that nothing holds any more goes to
+// another.
 type Names struct {
 	byID     map[block.ModelID]uint32
 	names    []Name
@@ -50,8 +51,8 @@ func newNames(limits func(string) (string, int64)) *Names {
 		tenants: map[string]int{}, limits: limits}
 }
 
-// Hold returns the number of the namespace with the given text, whose ID must be id, and keeps it until Drop.
-// An empty text stands for that of a namespace that is known.
+// Hold returns the number of the namespace with the given text, whose ID must be id, and keeps it
+// until Drop. An empty text stands for that of a namespace that is known.
 func (n *Names) Hold(id block.ModelID, text string) (uint32, error) {
 	if i, known := n.byID[id]; known {
 		if name := &n.names[i]; text == "" || text == name.Text {
@@ -66,7 +67,8 @@ func (n *Names) Hold(id block.ModelID, text string) (uint32, error) {
 	tenant := block.TenantOf(text)
 	if n.tenants[tenant] >= MaxTenantNamespaces {
 		n.refused++
-		return 0, fmt.Errorf("%w: %d of tenant %q have blocks; delete those of some, or use other tenants", ErrNamespaces, MaxTenantNamespaces, tenant)
+		return 0, fmt.Errorf("%w: %d of tenant %q have blocks; delete those of some, or use other tenants",
+			ErrNamespaces, MaxTenantNamespaces, tenant)
 	}
 	var i uint32
 	if last := len(n.spare) - 1; last >= 0 {

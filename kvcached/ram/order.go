@@ -2,10 +2,10 @@ package ram
 
 // queue is a heap of the blocks of one part, the one unused for longest first.
 //
-// It is lazy: a use only puts a new stamp on the block. Whoever looks at a place in the heap puts back what has a newer
-// stamp and lets go what somebody reads or pins or what belongs to the other part. A block that has children here stays,
-// for as long as there are others in front that may go; what was let go comes back when the last reason is gone. Every
-// entry has one place at most.
+// It is lazy: a use only puts a new stamp on the block. Whoever looks at a place in the heap puts
+// back what has a newer stamp and lets go what somebody reads or pins or what belongs to the other
+// part. A block that has children here stays, for as long as there are others in front that may go;
+// what was let go comes back when the last reason is gone. Every entry has one place at most.
 type queue struct{ items chunked[queued] }
 
 // queued is small so that a block can have a place in the heaps of both parts.
@@ -73,7 +73,8 @@ func (t *Tier) settle(id ID) {
 	}
 }
 
-// front is the block at place i of a part's heap when what does not belong there has been let go; 0: there is none.
+// front is the block at place i of a part's heap when what does not belong there has been let go;
+// 0: there is none.
 func (t *Tier) front(p int, i uint32) ID {
 	q := &t.parts[p].queue
 	for i < q.items.n {
@@ -91,8 +92,9 @@ func (t *Tier) front(p int, i uint32) ID {
 	return 0
 }
 
-// leafSearch is among how many of the blocks in front a leaf is looked for. Prompts are used tail first, so that the
-// first nearly always is one; where several are none, what follows them is in the other part, and so is the leaf to evict.
+// leafSearch is among how many of the blocks in front a leaf is looked for. Prompts are used tail
+// first, so that the first nearly always is one; where several are none, what follows them is in
+// the other part, and so is the leaf to evict.
 const leafSearch = 8
 
 // leaf is the oldest leaf among the first blocks of a part that may go, not keep; 0: there is none.
@@ -109,8 +111,8 @@ func (t *Tier) leaf(p int, keep ID) (best ID) {
 	return best
 }
 
-// oldest is the leaf of a part that is to go next, wherever it is, but not keep; 0: there is none. What comes before it
-// is let go.
+// oldest is the leaf of a part that is to go next, wherever it is, but not keep; 0: there is none.
+// What comes before it is let go.
 func (t *Tier) oldest(p int, keep ID) ID {
 	i := uint32(0)
 	for id := t.front(p, 0); id != 0; id = t.front(p, i) {
@@ -134,8 +136,8 @@ func (t *Tier) Stamp(n int) uint64 {
 	return first
 }
 
-// Touch says that a block was used at stamp, with others of a prompt. The first time since it was published that is the
-// prompt that it came with.
+// Touch says that a block was used at stamp, with others of a prompt. The first time since it was
+// published that is the prompt that it came with.
 func (t *Tier) Touch(id ID, stamp uint64) {
 	e := t.At(id)
 	if e.state&fresh == 0 {

@@ -1,23 +1,26 @@
 package ram
 
-// The blocks are in two parts, as ARC (Megiddo and Modha, FAST 2003) has them: those that one prompt has used, and
-// those that several have. Each part is evicted leaves first, the one unused for longest before others. Where the
-// boundary between the two lies follows from the names of what was evicted: one that comes back moves it towards the
-// part that it was in. Package evict compares this with other policies and calls it leaf-arc.
+// The blocks are in two parts, as ARC (Megiddo and Modha, FAST 2003) has them: those that one
+// prompt has used, and those that several have. Each part is evicted leaves first, the one unused
+// for longest before others. Where the boundary between the two lies follows from the names of what
+// was evicted: one that comes back moves it towards the part that it was in. Package evict compares
+// this with other policies and calls it leaf-arc.
 const (
 	recent = iota
 	frequent
 )
 
-// Bits of an entry's state. The first two say of which parts it has a place in the heap; one at most is that of its part.
+// Bits of an entry's state. The first two say of which parts it has a place in the heap; one at
+// most is that of its part.
 const (
 	inHeaps = 1<<recent | 1<<frequent
 	often   = 4 // it is in the frequent part
 	fresh   = 8 // it has come, and its prompt was not touched since
 )
 
-// The recent part may have four fifths of the room at first, and a frequent block's return counts twice: a
-// prompt's blocks come back together, so that each return moves the boundary by a prompt's length.
+// The recent part may have four fifths of the room at first, and a frequent block's return counts
+// twice: a prompt's blocks come back together, so that each return moves the boundary by a prompt's
+// length.
 const (
 	targetStart    = 0.8
 	frequentWeight = 2
@@ -43,8 +46,8 @@ func (t *Tier) promote(id ID, e *Entry) {
 	t.settle(id)
 }
 
-// recall puts a block that comes, of size granules, into the part that is its, and moves the boundary if it was evicted
-// not long ago.
+// recall puts a block that comes, of size granules, into the part that is its, and moves the
+// boundary if it was evicted not long ago.
 func (t *Tier) recall(h uint64, e *Entry, size uint32) {
 	was, known := t.ghosts.take(h)
 	if !known {
@@ -104,8 +107,8 @@ const leastGhosts = 512
 // forgetAtOnce is how many names one more may take the place of.
 const forgetAtOnce = 4
 
-// remember keeps the name of a block that is evicted: of no more than the arena could hold, and no more than there are
-// blocks.
+// remember keeps the name of a block that is evicted: of no more than the arena could hold, and no
+// more than there are blocks.
 func (t *Tier) remember(h uint64, e *Entry, size uint32) {
 	g := &t.ghosts
 	g.add(h, e.part(), size)

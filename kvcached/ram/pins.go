@@ -60,7 +60,8 @@ func (p *pins) drop(k pin, size uint32) {
 	}
 }
 
-// fit tells whether so many granules may be pinned in all, and fitOwner whether one owner may pin so many.
+// fit tells whether so many granules may be pinned in all, and fitOwner whether one owner may pin
+// so many.
 func (t *Tier) fit(total uint32) bool {
 	return int64(total)*Granule <= t.arena.Size()/pinnedShare
 }
@@ -69,7 +70,8 @@ func (t *Tier) fitOwner(total uint32) bool {
 	return int64(total)*Granule <= t.arena.Size()/ownerShare
 }
 
-// repin has the pins of a block go on for a body of another size, or ends them if that is more than may be pinned.
+// repin has the pins of a block go on for a body of another size, or ends them if that is more than
+// may be pinned.
 func (t *Tier) repin(id ID, was, is uint32) {
 	fits := t.fit(t.pinned + is)
 	for k := range t.pins.ends {
@@ -86,8 +88,9 @@ func (t *Tier) repin(id ID, was, is uint32) {
 	t.At(id).pins = 0
 }
 
-// Pin keeps a block from being evicted until the given time, in Unix ms. A later call of the same owner changes the time.
-// ErrPins: there are too many pins, or so many bytes, half of the arena in all and a quarter of one owner.
+// Pin keeps a block from being evicted until the given time, in Unix ms. A later call of the same
+// owner changes the time. ErrPins: there are too many pins, or so many bytes, half of the arena in
+// all and a quarter of one owner.
 func (t *Tier) Pin(id ID, owner string, until int64) error {
 	k := pin{id, owner}
 	if _, known := t.pins.ends[k]; !known {

@@ -10,5 +10,6 @@ func poison(p []byte) {
 	}
 }
 
-// Poisoned tells whether freed memory is overwritten, as it is in builds with the tag kvdebug or the race detector.
+// Poisoned tells whether freed memory is overwritten, as it is in builds with the tag kvdebug or
+// the race detector.
 const Poisoned = true

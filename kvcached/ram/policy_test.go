@@ -68,9 +68,11 @@ func TestModel(t *testing.T) {
 		tr := generated(t, trace.Generator{Seed: seed, Requests: 3000})
 		for _, share := range shares {
 			got, want := tr.Replay(asPolicy(t), share), tr.Replay(maker(t, evict.Ours), share)
-			t.Logf("seed %d, %2.0f %% of the working set: %.4f are found, %.4f in the model", seed, 100*share, got.Prefix, want.Prefix)
+			t.Logf("seed %d, %2.0f %% of the working set: %.4f are found, %.4f in the model", seed, 100*share,
+				got.Prefix, want.Prefix)
 			if math.Abs(got.Prefix-want.Prefix) > .002 {
-				t.Errorf("seed %d, %g: %.4f of blocks are found, %.4f in the model", seed, share, got.Prefix, want.Prefix)
+				t.Errorf("seed %d, %g: %.4f of blocks are found, %.4f in the model", seed, share, got.Prefix,
+					want.Prefix)
 			}
 		}
 	}
@@ -86,8 +88,9 @@ func maker(t testing.TB, name string) evict.Maker {
 	return evict.Maker{}
 }
 
-// TestHitRatio holds the tier to the policies that are published: on the trace that CGN_TRACE names, one of the public
-// ones, else on a generated one. (On short generated ones with other seeds LRU finds up to a point more.)
+// TestHitRatio holds the tier to the policies that are published: on the trace that CGN_TRACE
+// names, one of the public ones, else on a generated one. (On short generated ones with other seeds
+// LRU finds up to a point more.)
 func TestHitRatio(t *testing.T) {
 	tr := generated(t, trace.Generator{Requests: 3000})
 	if name := os.Getenv("CGN_TRACE"); name != "" {

@@ -29,8 +29,9 @@ const evictionsAtOnce = 32
 // Granules is how many granules n bytes take.
 func Granules(n int) uint32 { return uint32(max(1, (n+Granule-1)/Granule)) }
 
-// Reserve takes a piece of at least n bytes for a block of namespace ns, evicting others if it must, and holds it.
-// Again is true when there is more to evict: call it again with the same room, having let go of the lock.
+// Reserve takes a piece of at least n bytes for a block of namespace ns, evicting others if it
+// must, and holds it. Again is true when there is more to evict: call it again with the same room,
+// having let go of the lock.
 func (t *Tier) Reserve(ns uint32, n int, room *Room) (x Ext, again bool, err error) {
 	need := Granules(n)
 	if again, err = t.underQuota(ns, need); again || err != nil {
@@ -65,8 +66,9 @@ func (t *Tier) hopeless(need uint32) bool {
 	return need > total-max(t.held, t.pinned)
 }
 
-// evictFor evicts towards a free piece of need granules: the oldest blocks first and, when as much as is needed has gone
-// without that there is one piece of it, old neighbours. False: that is of no use.
+// evictFor evicts towards a free piece of need granules: the oldest blocks first and, when as much
+// as is needed has gone without that there is one piece of it, old neighbours. False: that is of no
+// use.
 func (t *Tier) evictFor(need uint32, room *Room) bool {
 	if t.hopeless(need) {
 		return false
@@ -92,8 +94,8 @@ func (t *Tier) evictFor(need uint32, room *Room) bool {
 	return true
 }
 
-// mostFor is how many granules may be evicted for one block before it is refused: free memory is in pieces then, with
-// blocks between that are pinned or being read.
+// mostFor is how many granules may be evicted for one block before it is refused: free memory is in
+// pieces then, with blocks between that are pinned or being read.
 func (t *Tier) mostFor(need uint32) uint32 {
 	return max(16*need, uint32(t.arena.Size()/Granule/8))
 }
@@ -127,7 +129,8 @@ func (t *Tier) underQuota(ns, need uint32) (again bool, err error) {
 		}
 		id := t.oldestOf(q)
 		if id == 0 {
-			return false, fmt.Errorf("%w: %q uses %d of %d bytes, and none of it can be evicted now", ErrQuota, q.Account, q.Used, q.Limit)
+			return false, fmt.Errorf("%w: %q uses %d of %d bytes, and none of it can be evicted now", ErrQuota,
+				q.Account, q.Used, q.Limit)
 		}
 		t.counts.QuotaEvicted++
 		t.evict(id)
@@ -141,8 +144,8 @@ const (
 	quotaFinds = 32
 )
 
-// oldestOf is about the oldest evictable block of an account: the oldest of those that are found first in the heaps,
-// whose fronts have the oldest of all.
+// oldestOf is about the oldest evictable block of an account: the oldest of those that are found
+// first in the heaps, whose fronts have the oldest of all.
 func (t *Tier) oldestOf(q *Quota) (oldest ID) {
 	for p := range t.parts {
 		t.front(p, 0) // lets go of what is stale in front
@@ -164,11 +167,13 @@ func (t *Tier) oldestOf(q *Quota) (oldest ID) {
 	return oldest
 }
 
-// metaApart is from which length on, in bytes, key and attribute have granules of their own, so that nothing but zeros
-// follows the payload in its last one and it can be written to a disk from where it is.
+// metaApart is from which length on, in bytes, key and attribute have granules of their own, so
+// that nothing but zeros follows the payload in its last one and it can be written to a disk from
+// where it is.
 const metaApart = 256 << 10
 
-// MetaAt is where, in a piece for a payload of length bytes, the key and the attribute behind it begin.
+// MetaAt is where, in a piece for a payload of length bytes, the key and the attribute behind it
+// begin.
 func MetaAt(length int) int {
 	if length >= metaApart {
 		return (length + Granule - 1) &^ (Granule - 1)
@@ -200,8 +205,8 @@ func (t *Tier) Trim(ns uint32, x Ext, n int) {
 	t.extents.trim(uint32(x), need)
 }
 
-// Admit counts a piece that was reserved for no namespace, number 0, on that of the block which it turned out to be.
-// Again is as with Reserve.
+// Admit counts a piece that was reserved for no namespace, number 0, on that of the block which it
+// turned out to be. Again is as with Reserve.
 func (t *Tier) Admit(ns uint32, x Ext) (again bool, err error) {
 	q := t.names.At(ns).Quota
 	if q == nil {

@@ -11,7 +11,8 @@ import (
 // ID names an entry of the table, until it is removed. Zero is none.
 type ID uint32
 
-// Entry is one address. It has a body in the arena, or, without one, stands for a parent of blocks that have.
+// Entry is one address. It has a body in the arena, or, without one, stands for a parent of blocks
+// that have.
 type Entry struct {
 	Digest  block.Digest
 	Expires int64  // Unix ms; 0: never
@@ -39,8 +40,8 @@ func (e *Entry) NS() uint32 { return uint32(e.ns) }
 
 // table finds entries by address.
 //
-// It is a hash table of chains over a seeded hash, for keys come from outside; it compares whole addresses. An entry's
-// part, its hash modulo their number, stays the same.
+// It is a hash table of chains over a seeded hash, for keys come from outside; it compares whole
+// addresses. An entry's part, its hash modulo their number, stays the same.
 type table struct {
 	chains[ID]
 	entries chunked[Entry]
@@ -109,7 +110,8 @@ func (t *table) link(h uint64, a *block.Addr, ns uint32) ID {
 	return id
 }
 
-// unlink removes an entry. Its places in heaps, if it has any, go on to the next user of its number.
+// unlink removes an entry. Its places in heaps, if it has any, go on to the next user of its
+// number.
 func (t *table) unlink(id ID) {
 	e := t.entries.at(uint32(id))
 	a := t.addr(e)
@@ -132,7 +134,8 @@ func (t *table) addr(e *Entry) block.Addr {
 // ScanParts is how many calls of Scan see the whole table.
 func (t *Tier) ScanParts() uint64 { return uint64(t.table.parts) }
 
-// Scan calls visit with every block of part i. A block stays in its part for as long as the Tier lives.
+// Scan calls visit with every block of part i. A block stays in its part for as long as the Tier
+// lives.
 func (t *Tier) Scan(i uint64, visit func(ID)) {
 	for at := uint32(i); at < t.table.heads.n; at += t.table.parts {
 		for id := *t.table.heads.at(at); id != 0; {

@@ -9,8 +9,8 @@ type Ext uint32
 
 // TierOptions say how a Tier keeps house.
 type TierOptions struct {
-	// Quota names the account that a namespace's bytes are counted on, and its limit in bytes; 0: no limit. An empty
-	// account is the namespace's own. Nil: no limits.
+	// Quota names the account that a namespace's bytes are counted on, and its limit in bytes; 0:
+	// no limit. An empty account is the namespace's own. Nil: no limits.
 	Quota func(namespace string) (account string, bytes int64)
 	// Evicted is called before a block goes to make room. Nil: nobody is told.
 	Evicted func(ID)
@@ -65,7 +65,8 @@ func NewTier(arena *Arena, o TierOptions) *Tier {
 	granules := uint32(arena.Size() / Granule)
 	names := newNames(o.Quota)
 	return &Tier{
-		arena: arena, table: newTable(granules, names), extents: newExtents(granules), names: names, pins: newPins(o.Pins), o: o,
+		arena: arena, table: newTable(granules, names), extents: newExtents(granules), names: names,
+		pins: newPins(o.Pins), o: o,
 		ghosts: newGhosts(), target: int64(targetStart * float64(granules)),
 	}
 }
@@ -174,8 +175,9 @@ type Meta struct {
 	KeyLen, AttrLen uint16
 }
 
-// Publish makes the reserved piece x the body of an address; one that it has is removed, which its readers do not
-// notice. The piece stays held until Drop. ns is held by the block until it is removed.
+// Publish makes the reserved piece x the body of an address; one that it has is removed, which its
+// readers do not notice. The piece stays held until Drop. ns is held by the block until it is
+// removed.
 func (t *Tier) Publish(h uint64, a *block.Addr, ns uint32, x Ext, m Meta) ID {
 	id := t.table.lookup(h, a)
 	replaced := id != 0 && t.At(id).body != 0
@@ -300,11 +302,13 @@ func (t *Tier) leave(id ID) {
 	}
 }
 
-// generations is how far descends looks: no further than takes some microseconds, for the lock is held.
+// generations is how far descends looks: no further than takes some microseconds, for the lock is
+// held.
 const generations = 1 << 12
 
-// descends tells whether id is or comes after ancestor, or whether that takes too long to say. Digests of tokens
-// cannot form a cycle, but clients choose what they send, and of blocks in a cycle none could ever be evicted.
+// descends tells whether id is or comes after ancestor, or whether that takes too long to say.
+// Digests of tokens cannot form a cycle, but clients choose what they send, and of blocks in a
+// cycle none could ever be evicted.
 func (t *Tier) descends(id, ancestor ID) bool {
 	for range generations {
 		if id == 0 || id == ancestor {
@@ -318,10 +322,12 @@ func (t *Tier) descends(id, ancestor ID) bool {
 // Usage is how the arena is used at the moment.
 func (t *Tier) Usage() Usage {
 	tables := bytesOf(&t.table.heads) + bytesOf(&t.table.entries) + bytesOf(&t.extents.pieces) +
-		bytesOf(&t.parts[recent].items) + bytesOf(&t.parts[frequent].items) + bytesOf(&t.ghosts.heads) + bytesOf(&t.ghosts.names)
+		bytesOf(&t.parts[recent].items) + bytesOf(&t.parts[frequent].items) + bytesOf(&t.ghosts.heads) +
+		bytesOf(&t.ghosts.names)
 	return Usage{
-		Counts: t.counts, Size: t.arena.Size(), Free: int64(t.extents.free) * Granule, Largest: int64(t.extents.largest()) * Granule,
-		Held: int64(t.held) * Granule, Pinned: int64(t.pinned) * Granule, Blocks: t.blocks,
+		Counts: t.counts, Size: t.arena.Size(), Free: int64(t.extents.free) * Granule,
+		Largest: int64(t.extents.largest()) * Granule,
+		Held:    int64(t.held) * Granule, Pinned: int64(t.pinned) * Granule, Blocks: t.blocks,
 		Frequent: int64(t.parts[frequent].size) * Granule, Target: t.target * Granule, Names: int(t.ghosts.count),
 		Namespaces: len(t.names.byID), NamespacesRefused: t.names.refused, Pins: len(t.pins.ends), Tables: tables,
 	}

@@ -54,8 +54,8 @@ func (o *ours) find(n int) ID {
 	return o.Find(o.Hash(&a), &a)
 }
 
-// TestLeafFirst uses prompts of a tree: each is here as a whole when it has come, and of what is here nothing lacks what
-// it hangs on.
+// TestLeafFirst uses prompts of a tree: each is here as a whole when it has come, and of what is
+// here nothing lacks what it hangs on.
 func TestLeafFirst(t *testing.T) {
 	rapid.Check(t, func(r *rapid.T) {
 		const granules = 24
@@ -82,8 +82,8 @@ func TestLeafFirst(t *testing.T) {
 	})
 }
 
-// TestTailFirst fills a tier with two prompts that were used twice: what comes takes the place of the end of the one
-// that was used before the other.
+// TestTailFirst fills a tier with two prompts that were used twice: what comes takes the place of
+// the end of the one that was used before the other.
 func TestTailFirst(t *testing.T) {
 	o := newOurs(t, 16*Granule, 0)
 	p := replayed{o, t}
@@ -104,13 +104,15 @@ func TestTailFirst(t *testing.T) {
 	}
 }
 
-// TestTier holds the tables to a model under every operation, in any order, with links to parents that close cycles.
+// TestTier holds the tables to a model under every operation, in any order, with links to parents
+// that close cycles.
 func TestTier(t *testing.T) {
 	rapid.Check(t, func(r *rapid.T) {
 		m := newModel(r)
 		defer m.arena.Close()
 		r.Repeat(map[string]func(*rapid.T){
-			"put": m.put, "remove": m.remove, "read": m.read, "done": m.done, "pin": m.pin, "unpin": m.unpin, "": m.compare,
+			"put": m.put, "remove": m.remove, "read": m.read, "done": m.done, "pin": m.pin, "unpin": m.unpin,
+			"": m.compare,
 		})
 		for _, k := range m.reads {
 			m.Drop(k.x)
@@ -248,7 +250,8 @@ func (m *model) compare(r *rapid.T) {
 		}
 	}
 	if u := m.Usage(); u.Blocks != len(m.have) || u.Pins != len(m.pinned) || len(m.reads) == 0 && u.Held != 0 ||
-		len(m.pinned) == 0 && u.Pinned != 0 || u.Pinned > u.Size/4 || int64(m.pins.owners["me"])*Granule != u.Pinned || m.names.At(m.ns).Blocks != len(m.have) {
+		len(m.pinned) == 0 && u.Pinned != 0 || u.Pinned > u.Size/4 || int64(m.pins.owners["me"])*Granule != u.Pinned ||
+		m.names.At(m.ns).Blocks != len(m.have) {
 		r.Fatalf("%+v", u)
 	}
 }
@@ -269,13 +272,16 @@ func TestCycle(t *testing.T) {
 	}
 }
 
-// TestBookkeeping measures what a resident block costs besides its payload, the names of evicted ones counted in.
+// TestBookkeeping measures what a resident block costs besides its payload, the names of evicted
+// ones counted in.
 func TestBookkeeping(t *testing.T) {
 	if Poisoned {
 		t.Skip("freed memory is overwritten in this build, and this arena has none")
 	}
 	for _, size := range []int{4 << 10, 64 << 10, 144 << 10, 1070 << 10} {
-		const blocks = 100_000 // a third of what comes, so that as many names are remembered, and every block has been in both parts
+		// a third of what comes, so that as many names are remembered, and every block has been in
+		// both parts
+		const blocks = 100_000
 		var before, after runtime.MemStats
 		runtime.GC()
 		runtime.ReadMemStats(&before)
@@ -293,7 +299,8 @@ func TestBookkeeping(t *testing.T) {
 		runtime.ReadMemStats(&after)
 		u := o.Usage()
 		measured := float64(after.HeapAlloc-before.HeapAlloc) / float64(u.Blocks)
-		t.Logf("blocks of %4d KiB: %5.1f bytes of heap each, %5.1f of it tables", size>>10, measured, float64(u.Tables)/float64(u.Blocks))
+		t.Logf("blocks of %4d KiB: %5.1f bytes of heap each, %5.1f of it tables", size>>10, measured,
+			float64(u.Tables)/float64(u.Blocks))
 		if measured >= 200 {
 			t.Errorf("%.0f bytes for a block of %d", measured, size)
 		}
@@ -301,7 +308,8 @@ func TestBookkeeping(t *testing.T) {
 	}
 }
 
-// TestNamespaceLimit: one tenant cannot use up the namespaces of the others, and all together no more than there are.
+// TestNamespaceLimit: one tenant cannot use up the namespaces of the others, and all together no
+// more than there are.
 func TestNamespaceLimit(t *testing.T) {
 	n := newNames(nil)
 	hold := func(tenant, i int) (uint32, error) {
@@ -368,7 +376,8 @@ func TestArenaRefused(t *testing.T) {
 	}
 }
 
-// TestManyParents: what a block comes after is looked at for no longer than the lock may be held; past that there is no link.
+// TestManyParents: what a block comes after is looked at for no longer than the lock may be held;
+// past that there is no link.
 func TestManyParents(t *testing.T) {
 	const long = 1 << 13
 	o := newOurs(t, 2*long*Granule, 0)

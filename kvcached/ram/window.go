@@ -28,8 +28,8 @@ type span struct {
 	cost        uint64
 }
 
-// findWindow notes the cheapest run of neighbours that would make a free piece of need granules, of those near the
-// largest free pieces.
+// findWindow notes the cheapest run of neighbours that would make a free piece of need granules, of
+// those near the largest free pieces.
 func (t *Tier) findWindow(need uint32, room *Room) bool {
 	oldest, any := t.oldestStamp()
 	if !any {
@@ -69,7 +69,8 @@ func (t *Tier) evictNext(room *Room) (granules uint32) {
 	return granules
 }
 
-// within tells whether there is a block with this number in the window. It may be another than there was.
+// within tells whether there is a block with this number in the window. It may be another than
+// there was.
 func (t *Tier) within(id ID, room *Room) bool {
 	e := t.At(id)
 	if e.body == 0 {
@@ -111,7 +112,8 @@ func (t *Tier) slide(seed, need uint32, oldest uint64, budget *int, best *span) 
 	s := x.pieces.at(seed)
 	w := window{t: t, left: left, oldest: oldest, over: t.over()}
 	end := s.place() + s.size + need
-	for id, n := left, 0; id != 0 && n < windowPieces && x.pieces.at(id).place() < end && t.movable(id) && *budget > 0; n++ {
+	for id, n := left, 0; id != 0 && n < windowPieces && x.pieces.at(id).place() < end && t.movable(id) &&
+		*budget > 0; n++ {
 		*budget--
 		w.add(id)
 		for w.size-x.pieces.at(w.left).size >= need {
@@ -152,8 +154,9 @@ func (w *window) shrink() {
 	}
 }
 
-// price is what evicting size granules costs: four times as much for those just used as for the oldest, and twice as
-// much where children go, too, which may lie elsewhere, and for the part that is not above its target.
+// price is what evicting size granules costs: four times as much for those just used as for the
+// oldest, and twice as much where children go, too, which may lie elsewhere, and for the part that
+// is not above its target.
 func (w *window) price(e *Entry, size uint32) uint64 {
 	const newest = 3 * 16
 	age := uint64(newest)
@@ -170,8 +173,8 @@ func (w *window) price(e *Entry, size uint32) uint64 {
 	return price
 }
 
-// evictTree evicts a block after all that hang on it, but no more than treeAtOnce blocks; then it goes on where it was
-// the next time, for the way there may be long.
+// evictTree evicts a block after all that hang on it, but no more than treeAtOnce blocks; then it
+// goes on where it was the next time, for the way there may be long.
 func (t *Tier) evictTree(id ID, room *Room) (granules uint32) {
 	at := room.tree
 	if at == 0 || t.At(at).body == 0 && t.At(at).kid == 0 {

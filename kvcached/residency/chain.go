@@ -2,8 +2,9 @@ package residency
 
 import "unsafe"
 
-// chains remembers where in their chains blocks are, by the first 8 bytes of their digests, so that those that follow
-// find their parents whoever holds them. It forgets one when it learns another with the same place.
+// chains remembers where in their chains blocks are, by the first 8 bytes of their digests, so that
+// those that follow find their parents whoever holds them. It forgets one when it learns another
+// with the same place.
 type chains struct {
 	memo    *[memoSize]link
 	waiting int    // parents that blocks of any holder wait for
@@ -24,7 +25,8 @@ const (
 	settleStep  = 32      // blocks that a change places besides its own
 )
 
-// newChains takes all of the memory at once, so that what a block costs does not depend on how many there are.
+// newChains takes all of the memory at once, so that what a block costs does not depend on how many
+// there are.
 func newChains() chains { return chains{memo: new([memoSize]link)} }
 
 func (c *chains) recall(own uint64) (l link, ok bool) {

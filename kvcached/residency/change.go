@@ -64,7 +64,8 @@ func (x *Index) enter(h *holder, n *news) {
 	}
 }
 
-// adopt gives a block of our own, that came without its parent, the one that an engine has reported.
+// adopt gives a block of our own, that came without its parent, the one that an engine has
+// reported.
 func (x *Index) adopt(n *news) {
 	slot := x.own.find(n.digest, n.namespace, n.layer)
 	if slot == 0 {
@@ -80,7 +81,8 @@ func (x *Index) adopt(n *news) {
 // displaceSearch is how many slots are looked at for a block that may give way to a pinned one.
 const displaceSearch = 64
 
-// displace drops a block of an engine that is not pinned, for one that is; false: there is none nearby.
+// displace drops a block of an engine that is not pinned, for one that is; false: there is none
+// nearby.
 func (x *Index) displace(h *holder) bool {
 	for range min(displaceSearch, h.used) {
 		if h.hand++; h.hand > h.used {

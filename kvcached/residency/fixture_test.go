@@ -15,7 +15,8 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // spaceOf is a model's namespace, of a tensor-parallel rank.
 func spaceOf(model string, rank uint32) string {
-	return block.Namespace{Model: model, Revision: "r", DType: "bf16", Layout: "l", Tokens: 16, TP: 8, TPRank: rank, PP: 1}.String()
+	return block.Namespace{Model: model, Revision: "r", DType: "bf16", Layout: "l", Tokens: 16, TP: 8, TPRank: rank,
+		PP: 1}.String()
 }
 
 // chainOf is the digests of a prompt.
@@ -31,7 +32,8 @@ func chainOf(name string, blocks int) []block.Digest {
 
 // change is news of block i of a chain in our own tiers.
 func change(space string, chain []block.Digest, i int, tier Tiers, present bool) *Change {
-	c := &Change{Addr: block.Addr{Digest: chain[i], Model: block.IDOf(space), Layer: block.LayerAll}, Namespace: space, Tier: tier, Present: present}
+	c := &Change{Addr: block.Addr{Digest: chain[i], Model: block.IDOf(space), Layer: block.LayerAll}, Namespace: space,
+		Tier: tier, Present: present}
 	if i > 0 {
 		c.Parent = chain[i-1]
 	}
@@ -58,7 +60,8 @@ type mirror struct {
 func (m *mirror) apply(b *Batch) error {
 	switch b.Part {
 	case Reset:
-		*m = mirror{holders: map[uint32]Holder{}, blocks: map[uint32]map[at]Block{}, due: b.Last + 1, resets: m.resets + 1}
+		*m = mirror{holders: map[uint32]Holder{}, blocks: map[uint32]map[at]Block{}, due: b.Last + 1,
+			resets: m.resets + 1}
 	case Changes, Synced:
 		if b.First != m.due || b.Last+1 < b.First {
 			return fmt.Errorf("changes %d to %d came, %d was due", b.First, b.Last, m.due)

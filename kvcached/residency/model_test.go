@@ -92,7 +92,8 @@ func (m *truth) report(engine string, fresh bool, events ...Event) error {
 			}
 		}
 	}
-	return m.x.Report(&Report{Engine: engine, Epoch: m.epochs[engine], Number: m.numbers[engine], Fresh: fresh, Events: events})
+	return m.x.Report(&Report{Engine: engine, Epoch: m.epochs[engine], Number: m.numbers[engine], Fresh: fresh,
+		Events: events})
 }
 
 // compare holds a mirror to the truth: the same blocks in the same tiers, and no wrong position.
@@ -108,7 +109,8 @@ func (m *truth) compare(t interface{ Fatalf(string, ...any) }, got *mirror, all 
 			t.Fatalf("%v: is in %b, told %b (%v)", k, tiers, b.Tiers, ok)
 		}
 		if b.Position != 0 && (int(b.Position) != m.where[k.digest]+1 || b.Leader != m.leader[k.digest]) {
-			t.Fatalf("%v: block %d of leader %x is told to be %d of %x", k, m.where[k.digest], m.leader[k.digest], b.Position-1, b.Leader)
+			t.Fatalf("%v: block %d of leader %x is told to be %d of %x", k, m.where[k.digest], m.leader[k.digest],
+				b.Position-1, b.Leader)
 		}
 	}
 	if len(have) != len(m.blocks)-missing {
@@ -116,7 +118,8 @@ func (m *truth) compare(t interface{ Fatalf(string, ...any) }, got *mirror, all 
 	}
 }
 
-// TestConverges lets random things happen while watchers join, read now and then, fall behind, resume and leave.
+// TestConverges lets random things happen while watchers join, read now and then, fall behind,
+// resume and leave.
 func TestConverges(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		m := newTruth(Options{Ring: rapid.SampledFrom([]int{8, 64, 1024}).Draw(t, "ring")})
@@ -134,7 +137,8 @@ func TestConverges(t *testing.T) {
 			switch rapid.IntRange(0, 9).Draw(t, "what") {
 			case 0, 1, 2, 3:
 				layer := rapid.SampledFrom([]uint32{0, 1, block.LayerAll}).Draw(t, "layer")
-				m.own(space, chain, i, layer, rapid.SampledFrom([]Tiers{Host, Disk}).Draw(t, "tier"), rapid.Bool().Draw(t, "present"))
+				m.own(space, chain, i, layer, rapid.SampledFrom([]Tiers{Host, Disk}).Draw(t, "tier"),
+					rapid.Bool().Draw(t, "present"))
 			case 4, 5:
 				e := Event{Kind: Stored, Namespace: space, Tier: Device, Digests: chain[i:]}
 				if i > 0 {
@@ -142,14 +146,16 @@ func TestConverges(t *testing.T) {
 				}
 				must(t, m.report(engine, m.epochs[engine] == 0, e))
 			case 6:
-				must(t, m.report(engine, m.epochs[engine] == 0, Event{Kind: Removed, Namespace: space, Tier: Device, Digests: chain[i:min(len(chain), i+9)]}))
+				must(t, m.report(engine, m.epochs[engine] == 0, Event{Kind: Removed, Namespace: space, Tier: Device,
+					Digests: chain[i:min(len(chain), i+9)]}))
 			case 7:
 				must(t, m.report(engine, true))
 			case 8:
 				must(t, m.report(engine, m.epochs[engine] == 0, Event{Kind: Cleared}))
 			case 9:
 				if len(readers) < 4 {
-					readers = append(readers, &reader{Watcher: m.x.Watch(WatchOptions{All: rapid.Bool().Draw(t, "all")})})
+					readers = append(readers,
+						&reader{Watcher: m.x.Watch(WatchOptions{All: rapid.Bool().Draw(t, "all")})})
 				}
 			}
 			for _, r := range readers {
@@ -198,7 +204,8 @@ func TestConvergesAtOnce(t *testing.T) {
 	})
 	var engines []*truth // with truths of their own
 	for i := range 2 {
-		e := &truth{x: m.x, blocks: map[at]Tiers{}, numbers: map[string]uint64{}, epochs: map[string]uint64{}, chains: m.chains, spaces: m.spaces}
+		e := &truth{x: m.x, blocks: map[at]Tiers{}, numbers: map[string]uint64{}, epochs: map[string]uint64{},
+			chains: m.chains, spaces: m.spaces}
 		r := rand.New(rand.NewPCG(seed, uint64(2+i)))
 		writers.Go(func() {
 			if err := e.reportAll(fmt.Sprint("e", i), r, rounds/8); err != nil {
@@ -236,7 +243,8 @@ func (m *truth) reportAll(engine string, r *rand.Rand, times int) error {
 	for n := range times {
 		chain := m.chains[r.IntN(len(m.chains))]
 		from := r.IntN(len(chain) - 1)
-		event := Event{Kind: Kind(1 + r.IntN(2)), Namespace: m.spaces[0], Tier: Device, Digests: chain[from+1:], Parent: chain[from]}
+		event := Event{Kind: Kind(1 + r.IntN(2)), Namespace: m.spaces[0], Tier: Device, Digests: chain[from+1:],
+			Parent: chain[from]}
 		if err := m.report(engine, n%100 == 0, event); err != nil {
 			return err
 		}
@@ -264,7 +272,8 @@ func (m *mirror) follow(w *Watcher, end <-chan struct{}) error {
 	}
 }
 
-// compareAll holds mirrors to the truth, and to each other in what that does not know: the positions.
+// compareAll holds mirrors to the truth, and to each other in what that does not know: the
+// positions.
 func (m *truth) compareAll(t *testing.T, mirrors []mirror) {
 	if len(m.blocks) == 0 {
 		t.Error("nothing is left to compare")
@@ -273,7 +282,8 @@ func (m *truth) compareAll(t *testing.T, mirrors []mirror) {
 	for i := range mirrors {
 		have := mirrors[i].all()
 		if len(have) != len(first) || int64(len(have)) != m.x.Stats().Blocks {
-			t.Errorf("watcher %d knows %d blocks, the first %d, there are %d", i, len(have), len(first), m.x.Stats().Blocks)
+			t.Errorf("watcher %d knows %d blocks, the first %d, there are %d", i, len(have), len(first),
+				m.x.Stats().Blocks)
 		}
 		for k, b := range have {
 			if w := first[k]; w.Tiers != b.Tiers || w.Position != b.Position || w.Leader != b.Leader {

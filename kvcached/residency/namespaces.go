@@ -6,11 +6,12 @@ import (
 	"github.com/cognitora/dataplane/kvcached/block"
 )
 
-// maxNamespaces is how many namespaces there can be at a time, those included that have no block any more but are in the ring.
+// maxNamespaces is how many namespaces there can be at a time, those included that have no block
+// any more but are in the ring.
 const maxNamespaces = 1 << 16
 
-// namespaces gives those of blocks a number. One that no holder has blocks of any more loses it once
-// the ring has passed what was told of it.
+// namespaces gives those of blocks a number. One that no holder has blocks of any more loses it
+// once the ring has passed what was told of it.
 type namespaces struct {
 	byID map[block.ModelID]uint16
 	list []namespace
@@ -43,7 +44,8 @@ func (n *namespaces) find(id block.ModelID) (uint16, bool) {
 	return i, ok
 }
 
-// add gives a namespace that find does not find a number; false if it is malformed or all numbers are taken. Oldest is the oldest change in the ring.
+// add gives a namespace that find does not find a number; false if it is malformed or all numbers
+// are taken. Oldest is the oldest change in the ring.
 func (n *namespaces) add(id block.ModelID, text string, oldest uint64) (uint16, bool) {
 	parsed, err := block.ParseNamespace(text)
 	if err != nil || parsed.Space != "" {

@@ -23,15 +23,18 @@ const (
 	Cleared                 // the engine has nothing any more, in no tier
 )
 
-// Event is a change of what an engine has. Its blocks hold all layers; of which tensor- and pipeline-parallel rank they are, the namespace says.
+// Event is a change of what an engine has. Its blocks hold all layers; of which tensor- and
+// pipeline-parallel rank they are, the namespace says.
 type Event struct {
 	Kind      Kind
 	Namespace string // canonical text of a model's namespace
 	Tier      Tiers  // where the blocks are, or were
 	Pinned    bool   // the engine will not evict the blocks that it has stored
-	Adapter   string // name of the LoRA adapter that the blocks are of; empty: none. Digests differ by it, this is its label
-	Parent    block.Digest
-	Digests   []block.Digest // Report does not keep them
+	// name of the LoRA adapter that the blocks are of; empty: none. Digests differ by it, this is
+	// its label
+	Adapter string
+	Parent  block.Digest
+	Digests []block.Digest // Report does not keep them
 }
 
 // Report is what an engine says, in order.
@@ -47,9 +50,9 @@ type Report struct {
 // reportStep is how many blocks are taken in per hold of the lock.
 const reportStep = 64
 
-// Report takes in a report, as a whole or not at all. One that has been taken in already does nothing. The error is ErrGap,
-// ErrStale, ErrReport or ErrEngines. After ErrGap the engine is to begin anew with a Fresh report.
-// Reports wait for each other.
+// Report takes in a report, as a whole or not at all. One that has been taken in already does
+// nothing. The error is ErrGap, ErrStale, ErrReport or ErrEngines. After ErrGap the engine is to
+// begin anew with a Fresh report. Reports wait for each other.
 func (x *Index) Report(r *Report) error {
 	ids, err := x.check(r)
 	if err != nil {
@@ -97,7 +100,8 @@ func (x *Index) check(r *Report) ([]block.ModelID, error) {
 		case e.Tier == 0 || e.Tier&^anyTier != 0:
 			return bad("event %d has medium %d; use device, host, disk or shared", i, e.Tier)
 		case len(e.Adapter) > MaxAdapterName:
-			return bad("event %d has an adapter of %d bytes; give its name, at most %d", i, len(e.Adapter), MaxAdapterName)
+			return bad("event %d has an adapter of %d bytes; give its name, at most %d", i, len(e.Adapter),
+				MaxAdapterName)
 		}
 		if i > 0 && e.Namespace == r.Events[i-1].Namespace && r.Events[i-1].Kind != Cleared {
 			ids[i] = ids[i-1]
@@ -144,7 +148,8 @@ func (x *Index) accept(r *Report) (*holder, error) {
 		h.heard = time.Now()
 		return nil, nil
 	case r.Number > h.next:
-		return nil, fmt.Errorf("%w: number %d came, %d is due; send it, or begin with a fresh report", ErrGap, r.Number, h.next)
+		return nil, fmt.Errorf("%w: number %d came, %d is due; send it, or begin with a fresh report", ErrGap, r.Number,
+			h.next)
 	}
 	h.next, h.heard = r.Number+1, time.Now()
 	return h, nil
@@ -192,8 +197,8 @@ func (x *Index) take(h *holder, e *Event, id block.ModelID, digests []block.Dige
 	return parent
 }
 
-// Expire forgets the engines that have not reported for so long, and returns how many. An engine that comes back
-// is asked to report everything anew; a report without events is a sign of life.
+// Expire forgets the engines that have not reported for so long, and returns how many. An engine
+// that comes back is asked to report everything anew; a report without events is a sign of life.
 func (x *Index) Expire(silent time.Duration) (engines int) {
 	x.mu.Lock()
 	defer x.mu.Unlock()

@@ -1,31 +1,37 @@
-// Package residency knows which block is where on this host: in the daemon's own tiers, as its store tells, and in
-// its engines' caches, as they report. It tells that to any number of watchers: a snapshot, then numbered changes.
+// Package residency knows which block is where on this host: in the daemon's own tiers, as its
+// store tells, and in its engines' caches, as they report. It tells that to any number of watchers:
+// a snapshot, then numbered changes.
 //
 // # Holders
 //
-// Whoever has blocks is a holder with a number: the daemon's tiers are holder 1, and every start of an engine is a holder
-// of its own. No number is used twice. An engine that starts anew therefore leaves nothing to clear block by
-// block: its old holder is gone, in constant time here and in one event for a watcher.
+// Whoever has blocks is a holder with a number: the daemon's tiers are holder 1, and every start of
+// an engine is a holder of its own. No number is used twice. An engine that starts anew therefore
+// leaves nothing to clear block by block: its old holder is gone, in constant time here and in one
+// event for a watcher.
 //
 // # Watching
 //
-// A watcher has a place in one ring of changes that all share, and no queue. What it reads says of a block in which tiers its
-// holder has it now, all of them, so that reading something twice does no harm. A snapshot is read some slots of a table at a time, and
-// changes since its beginning are read between; as each change is at least as new as what of its block was read before it began,
-// both end in the same state. A watcher that the ring has overtaken is told to forget everything and given a new snapshot;
-// the others notice nothing.
+// A watcher has a place in one ring of changes that all share, and no queue. What it reads says of
+// a block in which tiers its holder has it now, all of them, so that reading something twice does
+// no harm. A snapshot is read some slots of a table at a time, and changes since its beginning are
+// read between; as each change is at least as new as what of its block was read before it began,
+// both end in the same state. A watcher that the ring has overtaken is told to forget everything
+// and given a new snapshot; the others notice nothing.
 //
 // # Positions
 //
-// The router's index wants to know of a block the number that it has in its prompt, and the leader of its group of
-// GroupBlocks blocks. Both follow from the parents' links: a block without parent is the first of its chain (or its writer does not know better),
-// and one behind a known block comes after it. What comes before its parent waits, and is told of again once the parent is known. A block whose
-// position is not known has position 0, and counts for nobody until it is.
+// The router's index wants to know of a block the number that it has in its prompt, and the leader
+// of its group of GroupBlocks blocks. Both follow from the parents' links: a block without parent
+// is the first of its chain (or its writer does not know better), and one behind a known block
+// comes after it. What comes before its parent waits, and is told of again once the parent is
+// known. A block whose position is not known has position 0, and counts for nobody until it is.
 //
 // # Cost
 //
-// A block takes 40 bytes and a bucket of 4, without pointers: 8 bytes of its digest are enough here, the daemon's tiers have all of it. A change takes a few cache misses (among a million
-// blocks 160 ns where they come in order, 260 ns scattered; BenchmarkApply, on a quiet machine) under one lock, which nobody holds for longer than it takes to copy 256 blocks.
+// A block takes 40 bytes and a bucket of 4, without pointers: 8 bytes of its digest are enough
+// here, the daemon's tiers have all of it. A change takes a few cache misses (among a million
+// blocks 160 ns where they come in order, 260 ns scattered; BenchmarkApply, on a quiet machine)
+// under one lock, which nobody holds for longer than it takes to copy 256 blocks.
 package residency
 
 import (
@@ -49,13 +55,15 @@ const (
 
 	anyTier = Device | Host | Disk | Shared
 
-	// Pinned is no tier but goes with those of an engine's block: the engine says that it will not evict it.
+	// Pinned is no tier but goes with those of an engine's block: the engine says that it will not
+	// evict it.
 	Pinned Tiers = 1 << 4
 )
 
-// Name is the first 8 bytes of a digest, by which a block is told from others here, and to watchers. Digests of tokens are hashes: among
-// the four million blocks that there may be, two of a namespace have one name once in two million times. Of those, and of what a client
-// makes up to that end, routing takes one for the other; which bytes a block has does not depend on it.
+// Name is the first 8 bytes of a digest, by which a block is told from others here, and to
+// watchers. Digests of tokens are hashes: among the four million blocks that there may be, two of a
+// namespace have one name once in two million times. Of those, and of what a client makes up to
+// that end, routing takes one for the other; which bytes a block has does not depend on it.
 type Name [8]byte
 
 // NameOf is the name of the block with a digest.
@@ -66,7 +74,8 @@ const GroupBlocks = 16
 
 // Errors of Report.
 var (
-	// ErrGap says that reports before this one are missing, or that the engine is not known: it has to report everything anew.
+	// ErrGap says that reports before this one are missing, or that the engine is not known: it has
+	// to report everything anew.
 	ErrGap = errors.New("residency: reports before this one are missing")
 	// ErrStale says that a later start of the engine has reported already.
 	ErrStale = errors.New("residency: the engine has started anew since")
@@ -78,7 +87,9 @@ var (
 
 // Options of an Index. The zero value of each field means its default.
 type Options struct {
-	MaxBlocks  int // of all holders together; default 2^22. A block beyond is not told of, and counted in Stats.Overflow
+	// of all holders together; default 2^22. A block beyond is not told of, and counted in
+	// Stats.Overflow
+	MaxBlocks  int
 	MaxEngines int // that report at a time; default 64
 	Ring       int // changes that a watcher may be behind, rounded up to a power of two; default 65,536, each 40 bytes
 }
@@ -210,7 +221,8 @@ func (x *Index) Apply(c *Change) {
 	x.settle(settleStep)
 }
 
-// space is the number of a namespace. One that is not known is taken in if the news is of a block that is present.
+// space is the number of a namespace. One that is not known is taken in if the news is of a block
+// that is present.
 func (x *Index) space(id block.ModelID, text string, present bool) (uint16, bool) {
 	ns, ok := x.namespaces.find(id)
 	if !ok && present {
@@ -221,7 +233,8 @@ func (x *Index) space(id block.ModelID, text string, present bool) (uint16, bool
 	return ns, ok
 }
 
-// Held adds to out[i] in which tiers engines have block i of a namespace and layer. Out is as long as digests.
+// Held adds to out[i] in which tiers engines have block i of a namespace and layer. Out is as long
+// as digests.
 func (x *Index) Held(model block.ModelID, layer uint32, digests []block.Digest, out []Tiers) {
 	const atOnce = 128
 	for len(digests) > 0 {

@@ -47,7 +47,8 @@ func TestPositions(t *testing.T) {
 	}
 }
 
-// TestPositionFromEngine gives a block that was stored without its parent the position that an engine tells.
+// TestPositionFromEngine gives a block that was stored without its parent the position that an
+// engine tells.
 func TestPositionFromEngine(t *testing.T) {
 	space, chain := spaceOf("m", 0), chainOf("p", 40)
 	for name, before := range map[string]bool{"report first": true, "block first": false} {
@@ -57,7 +58,8 @@ func TestPositionFromEngine(t *testing.T) {
 		if !before {
 			x.Apply(c)
 		}
-		r := &Report{Engine: "e", Epoch: 1, Fresh: true, Events: []Event{{Kind: Stored, Namespace: space, Tier: Device, Digests: chain}}}
+		r := &Report{Engine: "e", Epoch: 1, Fresh: true,
+			Events: []Event{{Kind: Stored, Namespace: space, Tier: Device, Digests: chain}}}
 		if err := x.Report(r); err != nil {
 			t.Fatal(err)
 		}
@@ -68,7 +70,8 @@ func TestPositionFromEngine(t *testing.T) {
 		w := x.Watch(WatchOptions{})
 		m.drain(t, w)
 		w.Close()
-		if b := m.all()[at{"", space, block.LayerAll, NameOf(&chain[20])}]; b.Position != 21 || b.Leader != prefixOf(chain[16]) {
+		if b := m.all()[at{"", space, block.LayerAll, NameOf(&chain[20])}]; b.Position != 21 ||
+			b.Leader != prefixOf(chain[16]) {
 			t.Errorf("%s: told to be block %d", name, b.Position-1)
 		}
 	}
@@ -137,7 +140,8 @@ func TestReportRefused(t *testing.T) {
 func TestRestartIsOneEvent(t *testing.T) {
 	x := New(Options{})
 	space := spaceOf("m", 0)
-	first := &Report{Engine: "e", Epoch: 1, Fresh: true, Events: []Event{{Kind: Stored, Namespace: space, Tier: Device, Digests: chainOf("p", 5000)}}}
+	first := &Report{Engine: "e", Epoch: 1, Fresh: true,
+		Events: []Event{{Kind: Stored, Namespace: space, Tier: Device, Digests: chainOf("p", 5000)}}}
 	if err := x.Report(first); err != nil {
 		t.Fatal(err)
 	}

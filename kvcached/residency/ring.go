@@ -2,8 +2,8 @@ package residency
 
 import "math/bits"
 
-// ring is the latest changes. A change is an entry as it is since then, with its holder in next. Those of holders
-// themselves have one of the marks below in place of tiers.
+// ring is the latest changes. A change is an entry as it is since then, with its holder in next.
+// Those of holders themselves have one of the marks below in place of tiers.
 type ring struct {
 	changes []entry
 	last    uint64 // number of the latest change; the first is 1

@@ -8,10 +8,13 @@ import (
 	"github.com/cognitora/dataplane/kvcached/block"
 )
 
-// entry is a block of a holder, and, in the ring, a change of one. It has no pointers and no padding.
+// entry is a block of a holder, and, in the ring, a change of one. It has no pointers and no
+// padding.
 type entry struct {
-	name      Name
-	leader    uint64 // the first 8 bytes of its digest; of a block that waits: the slots before and after it in the list
+	name Name
+	// the first 8 bytes of its digest; of a block that waits: the slots before and after it in the
+	// list
+	leader    uint64
 	parent    uint64 // the first 8 bytes of its digest; 0: none
 	next      uint32 // slot of the bucket's next; in the ring: the holder
 	layer     uint32
@@ -21,7 +24,8 @@ type entry struct {
 	flags     uint8
 }
 
-// Bits of an entry's flags. What is left of them is the number of the block's adapter in its holder.
+// Bits of an entry's flags. What is left of them is the number of the block's adapter in its
+// holder.
 const (
 	waits        = 1 // for its parent
 	adapterShift = 1
@@ -45,8 +49,9 @@ const (
 	entrySize = int64(unsafe.Sizeof(entry{}))
 )
 
-// table is the blocks of a holder: slots, each at its place until its block is gone, and a linear hash table of
-// chains through them, which grows by one bucket per block. It does not shrink before its holder is gone.
+// table is the blocks of a holder: slots, each at its place until its block is gone, and a linear
+// hash table of chains through them, which grows by one bucket per block. It does not shrink before
+// its holder is gone.
 type table struct {
 	seeds   [2]uint64
 	slabs   []*[slabSize]entry
@@ -68,7 +73,8 @@ func (t *table) at(slot uint32) *entry { return &t.slabs[slot/slabSize][slot%sla
 
 func (t *table) head(bucket uint32) *uint32 { return &t.heads[bucket/slabSize][bucket%slabSize] }
 
-// hash needs of a digest its first 8 bytes only, as that is what is known of parents. Who chooses digests does not know the seeds.
+// hash needs of a digest its first 8 bytes only, as that is what is known of parents. Who chooses
+// digests does not know the seeds.
 func (t *table) hash(own uint64, namespace uint16, layer uint32) uint32 {
 	hi, lo := bits.Mul64(own^t.seeds[0], (uint64(layer)<<16|uint64(namespace))^t.seeds[1]|1)
 	return uint32((hi ^ lo) >> 16)
@@ -146,7 +152,8 @@ func (t *table) remove(slot uint32) {
 	t.count--
 }
 
-// grow makes another bucket if there are as many blocks as buckets, and moves into it what belongs there.
+// grow makes another bucket if there are as many blocks as buckets, and moves into it what belongs
+// there.
 func (t *table) grow() {
 	if t.count < int(t.buckets) {
 		return

@@ -6,7 +6,8 @@ import (
 	"strings"
 )
 
-// usage is how many blocks an engine has, of each namespace and adapter. The methods of nil, which is that of the daemon's tiers, do nothing.
+// usage is how many blocks an engine has, of each namespace and adapter. The methods of nil, which
+// is that of the daemon's tiers, do nothing.
 type usage struct {
 	adapters map[string]uint8 // their numbers, from 1
 	names    []string         // by number
@@ -98,7 +99,8 @@ func (x *Index) count(h *holder, e *entry, by int64) {
 	}
 }
 
-// Usage is what the engines of this host report to have, by engine, namespace and adapter, at most limit rows, those with the most blocks.
+// Usage is what the engines of this host report to have, by engine, namespace and adapter, at most
+// limit rows, those with the most blocks.
 func (x *Index) Usage(limit int) []EngineUsage {
 	x.mu.Lock()
 	var all []EngineUsage
@@ -109,7 +111,8 @@ func (x *Index) Usage(limit int) []EngineUsage {
 	}
 	x.mu.Unlock()
 	slices.SortFunc(all, func(a, b EngineUsage) int {
-		return cmp.Or(cmp.Compare(b.Blocks, a.Blocks), strings.Compare(a.Engine, b.Engine), strings.Compare(a.Namespace, b.Namespace), strings.Compare(a.Adapter, b.Adapter))
+		return cmp.Or(cmp.Compare(b.Blocks, a.Blocks), strings.Compare(a.Engine, b.Engine), strings.Compare(a.Namespace,
+			b.Namespace), strings.Compare(a.Adapter, b.Adapter))
 	})
 	return all[:min(limit, len(all))]
 }

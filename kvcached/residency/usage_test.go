@@ -8,7 +8,8 @@ import (
 	"github.com/cognitora/dataplane/kvcached/block"
 )
 
-// TestUsage: what an engine has is counted by adapter and medium, and pins come and go with what is reported.
+// TestUsage: what an engine has is counted by adapter and medium, and pins come and go with what is
+// reported.
 func TestUsage(t *testing.T) {
 	x := New(Options{})
 	space, base, lora := spaceOf("m", 1), chainOf("p", 10), chainOf("lora", 4)
@@ -28,9 +29,12 @@ func TestUsage(t *testing.T) {
 		}
 	}
 	say(stored(Device, false, "", base), stored(Host, false, "", base[:3]), stored(Device, true, "a", lora))
-	want(EngineUsage{"e", space, "", UsageCounts{Blocks: 10, Device: 10, Host: 3}}, EngineUsage{"e", space, "a", UsageCounts{Blocks: 4, Device: 4, Pinned: 4}})
-	say(stored(Device, false, "a", lora[:1]), stored(Device, true, "", base[:2]), Event{Kind: Removed, Namespace: space, Tier: Device, Digests: base[:1]})
-	want(EngineUsage{"e", space, "", UsageCounts{Blocks: 10, Device: 9, Host: 3, Pinned: 1}}, EngineUsage{"e", space, "a", UsageCounts{Blocks: 4, Device: 4, Pinned: 3}})
+	want(EngineUsage{"e", space, "", UsageCounts{Blocks: 10, Device: 10, Host: 3}}, EngineUsage{"e", space, "a",
+		UsageCounts{Blocks: 4, Device: 4, Pinned: 4}})
+	say(stored(Device, false, "a", lora[:1]), stored(Device, true, "", base[:2]), Event{Kind: Removed, Namespace: space,
+		Tier: Device, Digests: base[:1]})
+	want(EngineUsage{"e", space, "", UsageCounts{Blocks: 10, Device: 9, Host: 3, Pinned: 1}}, EngineUsage{"e", space,
+		"a", UsageCounts{Blocks: 4, Device: 4, Pinned: 3}})
 	if st := x.Stats(); st.Pinned != 4 {
 		t.Errorf("%d are pinned", st.Pinned)
 	}
@@ -39,7 +43,8 @@ func TestUsage(t *testing.T) {
 	if out[0] != Host || out[1] != Device|Host|Pinned || out[2] != Device|Host {
 		t.Errorf("%b", out)
 	}
-	say(Event{Kind: Removed, Namespace: space, Tier: Device, Digests: lora}, Event{Kind: Removed, Namespace: space, Tier: Device | Host, Digests: base})
+	say(Event{Kind: Removed, Namespace: space, Tier: Device, Digests: lora}, Event{Kind: Removed, Namespace: space,
+		Tier: Device | Host, Digests: base})
 	want()
 	say(stored(Device, true, "", base))
 	must(t, x.Report(&Report{Engine: "e", Epoch: 1, Gone: true}))
@@ -48,7 +53,8 @@ func TestUsage(t *testing.T) {
 	}
 }
 
-// TestPinnedStay: at the bound a pinned block takes the place of one that is not, and none takes the place of a pinned one.
+// TestPinnedStay: at the bound a pinned block takes the place of one that is not, and none takes
+// the place of a pinned one.
 func TestPinnedStay(t *testing.T) {
 	x := New(Options{MaxBlocks: 8})
 	space, plain, pinned := spaceOf("m", 0), chainOf("p", 8), chainOf("q", 12)

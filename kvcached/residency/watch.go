@@ -28,7 +28,8 @@ type Block struct {
 // Part is what a batch is of.
 type Part uint8
 
-// The parts of what a watcher reads: Reset, then Snapshot and Changes in any order, then Synced, then Changes.
+// The parts of what a watcher reads: Reset, then Snapshot and Changes in any order, then Synced,
+// then Changes.
 const (
 	Reset    Part = iota + 1 // forget everything; the next change has the number Last+1
 	Snapshot                 // blocks as they are
@@ -59,11 +60,12 @@ func (b *Batch) reset(p Part) {
 
 // WatchOptions say what a watcher wants.
 type WatchOptions struct {
-	// All: of every layer and rank. Else only blocks that count in the router's overlap: of layer 0 or
-	// block.LayerAll, and of tensor- and pipeline-parallel rank 0.
+	// All: of every layer and rank. Else only blocks that count in the router's overlap: of layer 0
+	// or block.LayerAll, and of tensor- and pipeline-parallel rank 0.
 	All bool
-	// Epoch and After are those of the index and the last change that the watcher has read, once it was Synced. If what came
-	// since is still there it begins with that; else, or where they are 0, with a snapshot.
+	// Epoch and After are those of the index and the last change that the watcher has read, once it
+	// was Synced. If what came since is still there it begins with that; else, or where they are 0,
+	// with a snapshot.
 	Epoch, After uint64
 }
 
@@ -114,7 +116,8 @@ const (
 	batchScans  = 4 * batchBlocks // looked at for them
 )
 
-// Next reads on into b, whose memory it uses again, and waits until there is something. The error is the context's.
+// Next reads on into b, whose memory it uses again, and waits until there is something. The error
+// is the context's.
 func (w *Watcher) Next(ctx context.Context, b *Batch) error {
 	for {
 		wake, done := w.step(b)
@@ -236,7 +239,8 @@ func (w *Watcher) put(b *Batch, h *holder, e *entry) {
 		b.spaces[e.namespace] = ns
 		b.Namespaces = append(b.Namespaces, s.text)
 	}
-	k := Block{Name: e.name, Parent: e.parent, Holder: h.Number, Layer: e.layer, Position: e.position, Namespace: ns, Tiers: e.tiers}
+	k := Block{Name: e.name, Parent: e.parent, Holder: h.Number, Layer: e.layer, Position: e.position, Namespace: ns,
+		Tiers: e.tiers}
 	if e.position != 0 {
 		k.Leader = e.leader
 	}

@@ -12,8 +12,8 @@ import (
 	"github.com/cognitora/dataplane/kvcached/store"
 )
 
-// childVariable makes the test binary a server on the address that it has: for measurements, and for clients of
-// other languages. It prints where it listens, and ends with its input.
+// childVariable makes the test binary a server on the address that it has: for measurements, and
+// for clients of other languages. It prints where it listens, and ends with its input.
 const childVariable = "CGN_RESP_CHILD"
 
 func childServer(addr string) {

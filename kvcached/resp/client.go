@@ -211,7 +211,8 @@ func (c *conn) configGet() {
 func (c *conn) configSet() {
 	name := c.args[2][:min(len(c.args[2]), maxName)]
 	if slices.ContainsFunc(c.settings(), func(s [2]string) bool { return bytes.EqualFold([]byte(s[0]), name) }) {
-		c.fail("ERR CONFIG SET failed (possibly related to argument '" + string(name) + "') - can't set immutable config")
+		c.fail("ERR CONFIG SET failed (possibly related to argument '" + string(name) + "') - can't set " +
+			"immutable config")
 		return
 	}
 	c.fail("ERR Unknown option or number of arguments for CONFIG SET - '" + string(name) + "'")

@@ -199,7 +199,8 @@ func (c *conn) execute() {
 	c.finish()
 }
 
-// refuse replies an error to a command that is not run. A transaction that it belongs to is not run either.
+// refuse replies an error to a command that is not run. A transaction that it belongs to is not run
+// either.
 func (c *conn) refuse(text string) {
 	c.queue.spoiled = c.queue.open
 	c.fail(text)
@@ -223,7 +224,8 @@ func (c *conn) finish() {
 
 const unknownCommand = "unknown"
 
-// admit finds the command called name and says why this client may not run it with n arguments, the name included.
+// admit finds the command called name and says why this client may not run it with n arguments, the
+// name included.
 func (c *conn) admit(name []byte, n int) (refused string) {
 	var lower [24]byte
 	if len(name) > len(lower) {

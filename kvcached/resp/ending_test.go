@@ -19,7 +19,8 @@ func TestHTTP(t *testing.T) {
 	keeper := dial(t, "tcp", addr)
 	keeper.want("+OK\r\n", "SET", "k", "v")
 	for _, request := range []string{
-		"POST / HTTP/1.1\r\nHost: x\r\n\r\nFLUSHALL\r\n", "pOsT /\r\nFLUSHALL\r\n", "GET / HTTP/1.1\r\nhost: x\r\n\r\nFLUSHALL\r\n",
+		"POST / HTTP/1.1\r\nHost: x\r\n\r\nFLUSHALL\r\n", "pOsT /\r\nFLUSHALL\r\n",
+		"GET / HTTP/1.1\r\nhost: x\r\n\r\nFLUSHALL\r\n",
 		"MULTI\r\nHost: x\r\nFLUSHALL\r\nEXEC\r\n", encode("Host:", strings.Repeat("x", 30000)) + "FLUSHALL\r\n",
 	} {
 		p := dial(t, "tcp", addr)
@@ -61,13 +62,15 @@ func TestRealLimit(t *testing.T) {
 	addr, _, _ := start(t, Options{Store: m, Memory: func() (int64, int64) { return 0, 1 << 20 }})
 	p := dial(t, "tcp", addr)
 	p.want("*2\r\n$18\r\nproto-max-bulk-len\r\n$7\r\n1048576\r\n", "CONFIG", "GET", "proto-max-bulk-len")
-	if r := p.do("SET", "k", strings.Repeat("x", 2<<20)); !strings.Contains(r, "this object has 2 MiB; with kvcached.ram = 1 MiB at most ") {
+	if r := p.do("SET", "k", strings.Repeat("x", 2<<20)); !strings.Contains(r,
+		"this object has 2 MiB; with kvcached.ram = 1 MiB at most ") {
 		t.Errorf("%q", r)
 	}
 	p.want("+PONG\r\n", "PING")
 }
 
-// TestDrainSeesWhatHasCome begins a command at a moment when the drain has interrupted the wait, but the server has not read it.
+// TestDrainSeesWhatHasCome begins a command at a moment when the drain has interrupted the wait,
+// but the server has not read it.
 func TestDrainSeesWhatHasCome(t *testing.T) {
 	m := openStore(t, 0)
 	s, err := New(Options{Store: m, Logger: slog.New(slog.DiscardHandler)})

@@ -12,10 +12,13 @@ import (
 	"time"
 )
 
-// FuzzCommand gives the parser hostile bytes. What it reads must be in them, and must not depend on how they arrive.
+// FuzzCommand gives the parser hostile bytes. What it reads must be in them, and must not depend on
+// how they arrive.
 func FuzzCommand(f *testing.F) {
-	for _, s := range []string{"PING\r\n", encode("SET", "k", "v", "EX", "10"), "*1\r\n$-1\r\n", "*99999999999\r\n", "*2\r\n$3\r\nGET\r\n$67108865\r\n",
-		"set \"a\\x00\" 'b'\n", "*3\r\n$3\r\nSET\r\n$1\r\nk\r\n$9223372036854775807\r\nv", "*-9223372036854775808\r\n", "*1\r\n$0\r\n\r\n"} {
+	for _, s := range []string{"PING\r\n", encode("SET", "k", "v", "EX", "10"), "*1\r\n$-1\r\n", "*99999999999\r\n",
+		"*2\r\n$3\r\nGET\r\n$67108865\r\n",
+		"set \"a\\x00\" 'b'\n", "*3\r\n$3\r\nSET\r\n$1\r\nk\r\n$9223372036854775807\r\nv", "*-9223372036854775808\r\n",
+		"*1\r\n$0\r\n\r\n"} {
 		f.Add([]byte(s))
 	}
 	limits := bounds{args: 100, bulk: 1 << 20, authed: true}
@@ -43,7 +46,8 @@ func FuzzCommand(f *testing.F) {
 	})
 }
 
-// FuzzConversation gives a whole connection hostile bytes: it must answer with replies, and give back what it held.
+// FuzzConversation gives a whole connection hostile bytes: it must answer with replies, and give
+// back what it held.
 func FuzzConversation(f *testing.F) {
 	text, err := os.ReadFile(scriptFile)
 	if err != nil {
@@ -53,8 +57,10 @@ func FuzzConversation(f *testing.F) {
 		f.Add([]byte(part))
 	}
 	long := strings.Repeat("v", 20_000)
-	for _, s := range []string{encode("SET", "k", long) + encode("GET", "k"), encode("MSET", "k", long, "l", long) + encode("MGET", "k", "l"),
-		encode("NOSUCH", long), encode("SET", "k", long, "EX", "1", "GET") + "*3\r\n$3\r\nSET\r\n$1\r\nk\r\n$60000000\r\nxx"} {
+	for _, s := range []string{encode("SET", "k", long) + encode("GET", "k"),
+		encode("MSET", "k", long, "l", long) + encode("MGET", "k", "l"),
+		encode("NOSUCH", long), encode("SET", "k", long, "EX", "1",
+			"GET") + "*3\r\n$3\r\nSET\r\n$1\r\nk\r\n$60000000\r\nxx"} {
 		f.Add([]byte(s))
 	}
 	f.Fuzz(func(t *testing.T, b []byte) {

@@ -1,7 +1,7 @@
 package resp
 
-// matchGlob is redis' pattern match: * ? [a-z] [^a-z] and a backslash before what is meant literally.
-// It takes time in proportion to the product of the lengths, whatever the pattern.
+// matchGlob is redis' pattern match: * ? [a-z] [^a-z] and a backslash before what is meant
+// literally. It takes time in proportion to the product of the lengths, whatever the pattern.
 func matchGlob(pattern, text []byte) bool {
 	p, t := 0, 0
 	star, from := -1, 0 // after the last star, and the text that it has not taken
@@ -30,7 +30,8 @@ func matchGlob(pattern, text []byte) bool {
 	return p == len(pattern)
 }
 
-// matchOne matches one byte with the head of a pattern that is not empty and no star, n bytes of it.
+// matchOne matches one byte with the head of a pattern that is not empty and no star, n bytes of
+// it.
 func matchOne(pattern []byte, b byte) (ok bool, n int) {
 	switch pattern[0] {
 	case '?':

@@ -53,13 +53,15 @@ func (c *conn) info() {
 
 func (c *conn) infoServer(b *strings.Builder) {
 	up := time.Since(c.server.began)
-	fmt.Fprintf(b, "redis_version:%s\r\nredis_mode:standalone\r\nos:%s %s\r\narch_bits:%d\r\ncgn_kvcached_version:%s\r\nprocess_id:%d\r\n"+
+	fmt.Fprintf(b, "redis_version:%s\r\nredis_mode:standalone\r\nos:%s "+
+		"%s\r\narch_bits:%d\r\ncgn_kvcached_version:%s\r\nprocess_id:%d\r\n"+
 		"uptime_in_seconds:%d\r\nuptime_in_days:%d\r\n", RedisVersion, runtime.GOOS, runtime.GOARCH, 32<<(^uint(0)>>63),
 		buildinfo.Version(), os.Getpid(), int(up.Seconds()), int(up.Hours()/24))
 }
 
 func (c *conn) infoClients(b *strings.Builder) {
-	fmt.Fprintf(b, "connected_clients:%d\r\nmaxclients:%d\r\nblocked_clients:0\r\n", c.server.Stats().Connections, c.server.options.MaxClients)
+	fmt.Fprintf(b, "connected_clients:%d\r\nmaxclients:%d\r\nblocked_clients:0\r\n", c.server.Stats().Connections,
+		c.server.options.MaxClients)
 }
 
 func (c *conn) infoMemory(b *strings.Builder) {

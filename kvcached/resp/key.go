@@ -100,8 +100,8 @@ func (c *conn) stat(k key) (info store.Info, found, ok bool) {
 	return store.Info{}, false, false
 }
 
-// fetch gets a block, nil on a miss. A block that cannot be had, for the arena is full or its bytes are not what was
-// stored, is a miss: this is a cache, and some clients take an error for the end.
+// fetch gets a block, nil on a miss. A block that cannot be had, for the arena is full or its bytes
+// are not what was stored, is a miss: this is a cache, and some clients take an error for the end.
 func (c *conn) fetch(k key) *store.Block {
 	b, err := c.server.options.Store.Get(c.server.ctx, k.addr)
 	if err == nil {

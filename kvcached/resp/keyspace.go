@@ -107,7 +107,9 @@ func (c *conn) flush(namespaces ...string) {
 	if f := c.server.fleet; f != nil {
 		err = f.PurgeSpaces(c.server.ctx, namespaces)
 	} else {
-		_, err = c.server.options.Store.Purge(c.server.ctx, func(text string) bool { return slices.Contains(namespaces, text) })
+		_, err = c.server.options.Store.Purge(c.server.ctx, func(text string) bool {
+			return slices.Contains(namespaces, text)
+		})
 	}
 	if err != nil {
 		c.fail(c.storeError(err))
@@ -168,7 +170,8 @@ func (c *conn) listKeys() {
 			return
 		}
 		if l.tooLong() {
-			c.fail("ERR KEYS matches more than one reply may have (" + strconv.Itoa(l.limit) + " keys, 16 MiB); use SCAN")
+			c.fail("ERR KEYS matches more than one reply may have (" + strconv.Itoa(l.limit) + " keys, 16 MiB); " +
+				"use SCAN")
 			return
 		}
 		if cursor = next; cursor == 0 {

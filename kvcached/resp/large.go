@@ -6,7 +6,8 @@ import (
 	"fmt"
 )
 
-// streamMin is the length from which on a value that has not arrived yet is read straight into the arena.
+// streamMin is the length from which on a value that has not arrived yet is read straight into the
+// arena.
 const streamMin = 1 << 10
 
 // tooMuch says that a command's arguments would hold more memory than they may.
@@ -16,15 +17,17 @@ func (e tooMuch) Error() string { return string(e) }
 
 // tooLong is of a command's own arguments, tooBusy of those of all commands in progress.
 func (o *Options) tooLong() tooMuch {
-	return tooMuch(fmt.Sprintf("ERR the command's arguments, long values aside, have more than %d bytes, the most that one command may have", o.MaxQuery))
+	return tooMuch(fmt.Sprintf("ERR the command's arguments, long values aside, have more than %d bytes, the most "+
+		"that one command may have", o.MaxQuery))
 }
 
 func (o *Options) tooBusy() tooMuch {
-	return tooMuch(fmt.Sprintf("ERR the arguments of all commands in progress would have more than %d bytes; try again when some have ended", o.MaxBuffered))
+	return tooMuch(fmt.Sprintf("ERR the arguments of all commands in progress would have more than %d bytes; try "+
+		"again when some have ended", o.MaxBuffered))
 }
 
-// isLarge tells whether the command at the head of b, which is not complete, cannot or need not wait to be complete
-// in the buffer.
+// isLarge tells whether the command at the head of b, which is not complete, cannot or need not
+// wait to be complete in the buffer.
 func (c *conn) isLarge(b []byte) bool {
 	if len(b) == bufferSize {
 		return true
@@ -46,8 +49,9 @@ func (c *conn) isLarge(b []byte) bool {
 	return false
 }
 
-// readLarge reads a command argument by argument and executes it. Values go to drafts, what else there is to memory of
-// the connection's own. A command that is refused is read to its end all the same.
+// readLarge reads a command argument by argument and executes it. Values go to drafts, what else
+// there is to memory of the connection's own. A command that is refused is read to its end all the
+// same.
 func (c *conn) readLarge() error {
 	count, err := c.line(c.limits.multibulk)
 	if err != nil {
@@ -71,7 +75,8 @@ func (c *conn) readLarge() error {
 				refused = c.admit(c.args[0], count)
 			}
 		case isValue && total > c.server.options.MaxCommand:
-			refused, err = fmt.Sprintf("ERR the command's values have more than %d bytes together, the most that one command may have", c.server.options.MaxCommand), c.skip(n)
+			refused, err = fmt.Sprintf("ERR the command's values have more than %d bytes together, the most that one "+
+				"command may have", c.server.options.MaxCommand), c.skip(n)
 		case isValue:
 			refused, err = c.readValue(i, n)
 		case refused == unknownCommand:
@@ -150,8 +155,8 @@ func (c *conn) bulkEnd() error {
 	}
 }
 
-// keepArg reads an argument of n bytes and appends it, or its first limit bytes if it is a name, to args. Past the
-// bounds of memory it reads it, too, and returns tooMuch.
+// keepArg reads an argument of n bytes and appends it, or its first limit bytes if it is a name, to
+// args. Past the bounds of memory it reads it, too, and returns tooMuch.
 func (c *conn) keepArg(n, limit int) error {
 	kept := n
 	if limit == maxName {
@@ -206,7 +211,8 @@ const (
 	argSize   = 256 // what an argument costs besides its bytes, in args, keys, addrs and infos
 )
 
-// room is n bytes that stay until drop. It is refused past MaxQuery of this command or MaxBuffered of all.
+// room is n bytes that stay until drop. It is refused past MaxQuery of this command or MaxBuffered
+// of all.
 func (k *keeper) room(n int) (_ []byte, refused tooMuch) {
 	if n > cap(k.chunk)-len(k.chunk) {
 		size := max(n, chunkSize)

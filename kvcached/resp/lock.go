@@ -11,12 +11,15 @@ import (
 	"github.com/cognitora/dataplane/kvcached/store"
 )
 
-// locks make commands that read and then write one key, as GETSET and SET XX do, atomic among RESP clients: who writes a key holds it.
-// A plain SET or DEL does, too: the store orders single writes, but between what a GETSET reads and what it writes none may come. A key
-// is held for as long as other hosts and the SSD take; only commands on the same key wait, in the order in which they came.
+// locks make commands that read and then write one key, as GETSET and SET XX do, atomic among RESP
+// clients: who writes a key holds it. A plain SET or DEL does, too: the store orders single writes,
+// but between what a GETSET reads and what it writes none may come. A key is held for as long as
+// other hosts and the SSD take; only commands on the same key wait, in the order in which they
+// came.
 type locks struct {
 	mu sync.Mutex // never held while something is waited for
-	// held are the keys of commands under way, at most half of MaxArgs of each client, each with those who wait, at most MaxClients.
+	// held are the keys of commands under way, at most half of MaxArgs of each client, each with
+	// those who wait, at most MaxClients.
 	held  map[block.Addr][]chan struct{}
 	most  int    // in held since it was made: a map does not shrink
 	waits uint64 // that there have been
@@ -83,7 +86,8 @@ func (l *locks) stats() (held int64, waits uint64) {
 	return int64(len(l.held)), l.waits
 }
 
-// lock makes the client the only one that writes the key, until unlock. False: the server is being closed, and the client has been told.
+// lock makes the client the only one that writes the key, until unlock. False: the server is being
+// closed, and the client has been told.
 func (c *conn) lock(k key) bool {
 	if c.server.locks.acquire(c.server.ctx, k.addr) == nil {
 		return true
@@ -94,7 +98,8 @@ func (c *conn) lock(k key) bool {
 
 func (c *conn) unlock(k key) { c.server.locks.release(k.addr) }
 
-// lockAll is lock for all of c.addrs, one after the other in an order that is the same for all clients, so that none wait for each other.
+// lockAll is lock for all of c.addrs, one after the other in an order that is the same for all
+// clients, so that none wait for each other.
 func (c *conn) lockAll() (unlock func(), ok bool) {
 	addrs := slices.Clone(c.addrs)
 	slices.SortFunc(addrs, compareAddrs)
@@ -115,5 +120,6 @@ func (c *conn) unlockAll(addrs []block.Addr) {
 }
 
 func compareAddrs(a, b block.Addr) int {
-	return cmp.Or(bytes.Compare(a.Digest[:], b.Digest[:]), bytes.Compare(a.Model[:], b.Model[:]), cmp.Compare(a.Layer, b.Layer))
+	return cmp.Or(bytes.Compare(a.Digest[:], b.Digest[:]), bytes.Compare(a.Model[:], b.Model[:]),
+		cmp.Compare(a.Layer, b.Layer))
 }

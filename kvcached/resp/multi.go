@@ -4,11 +4,13 @@ import "fmt"
 
 // What one transaction may hold; a command past it is refused, and EXEC then runs none.
 const (
-	maxQueued      = 4096     // commands
-	maxQueuedBytes = 16 << 20 // of their arguments, of which what all connections hold is in Options.MaxBuffered besides
+	maxQueued = 4096 // commands
+	// of their arguments, of which what all connections hold is in Options.MaxBuffered besides
+	maxQueuedBytes = 16 << 20
 )
 
-// transaction is what came after MULTI. EXEC runs it in order. It is a batch: other clients' commands may come between.
+// transaction is what came after MULTI. EXEC runs it in order. It is a batch: other clients'
+// commands may come between.
 type transaction struct {
 	open    bool
 	spoiled bool // a command was refused: EXEC runs nothing
@@ -48,8 +50,8 @@ func (c *conn) discard() {
 	c.ok()
 }
 
-// enqueue keeps the command for EXEC. A value that is in a draft stays there no longer: its bytes are copied, so that many
-// transactions cannot hold the arena.
+// enqueue keeps the command for EXEC. A value that is in a draft stays there no longer: its bytes
+// are copied, so that many transactions cannot hold the arena.
 func (c *conn) enqueue() {
 	if len(c.queue.queued) >= maxQueued {
 		c.refuse(fmt.Sprintf("ERR a transaction has at most %d commands", maxQueued))
@@ -63,7 +65,8 @@ func (c *conn) enqueue() {
 		size += len(v.draft.Bytes())
 	}
 	if c.queue.bytes+size > maxQueuedBytes {
-		c.refuse(fmt.Sprintf("ERR a transaction has at most %d bytes; send long values outside of MULTI", maxQueuedBytes))
+		c.refuse(fmt.Sprintf("ERR a transaction has at most %d bytes; send long values outside of MULTI",
+			maxQueuedBytes))
 		return
 	}
 	if c.server.buffered.Add(int64(size)) > c.server.options.MaxBuffered {

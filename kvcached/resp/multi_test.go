@@ -11,7 +11,8 @@ func TestTransaction(t *testing.T) {
 	addr, s, m := start(t, Options{})
 	p, other := dial(t, "tcp", addr), dial(t, "tcp", addr)
 	long := strings.Repeat("x", 1<<20)
-	p.send(encode("MULTI") + encode("SET", "a", "1") + encode("SET", "b", long) + encode("GET", "a") + encode("STRLEN", "b") + encode("EXEC"))
+	p.send(encode("MULTI") + encode("SET", "a", "1") + encode("SET", "b", long) + encode("GET", "a") + encode("STRLEN",
+		"b") + encode("EXEC"))
 	for _, want := range []string{"+OK", "+QUEUED", "+QUEUED", "+QUEUED", "+QUEUED"} {
 		if r, err := p.reply(); r != want+"\r\n" {
 			t.Fatal(r, err)
@@ -32,7 +33,8 @@ func TestTransaction(t *testing.T) {
 	p.want("-ERR EXEC without MULTI\r\n", "EXEC")
 	p.want("-ERR DISCARD without MULTI\r\n", "DISCARD")
 	p.want("$1\r\n1\r\n", "GET", "a")
-	for _, bad := range [][]string{{"NOSUCH"}, {"GET"}, {"WATCH", "a"}, {"SET", "c", strings.Repeat("x", maxQueuedBytes)}} {
+	for _, bad := range [][]string{{"NOSUCH"}, {"GET"}, {"WATCH", "a"},
+		{"SET", "c", strings.Repeat("x", maxQueuedBytes)}} {
 		p.want("+OK\r\n", "MULTI")
 		p.want("+QUEUED\r\n", "SET", "a", "3")
 		if r := p.do(bad...); !strings.HasPrefix(r, "-ERR") {

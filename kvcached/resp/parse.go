@@ -55,8 +55,8 @@ func parseInteger(b []byte) (int64, bool) {
 	return 0, false
 }
 
-// countLine reads "*3\r\n" or "$5\r\n" at the head of b: the number and the line's length, which is 0 if it has not
-// come to its end.
+// countLine reads "*3\r\n" or "$5\r\n" at the head of b: the number and the line's length, which is
+// 0 if it has not come to its end.
 func countLine(b []byte) (v int64, length int, ok bool) {
 	end := bytes.IndexByte(b[:min(len(b), maxLine)], '\n')
 	if end < 0 {
@@ -111,8 +111,8 @@ func printable(b byte) byte {
 	return b
 }
 
-// command reads a command that lies complete in b into args, which point into b. Consumed is 0 if it is not complete.
-// Consumed without arguments is a command to ignore.
+// command reads a command that lies complete in b into args, which point into b. Consumed is 0 if
+// it is not complete. Consumed without arguments is a command to ignore.
 func (l bounds) command(b []byte, args [][]byte) (_ [][]byte, consumed int, err error) {
 	if len(b) == 0 {
 		return args, 0, nil
@@ -186,7 +186,8 @@ func splitWords(line []byte, args [][]byte) (_ [][]byte, ok bool) {
 	}
 }
 
-// quotedWord reads one word that has quotes in it, and says how long it was; 0: its quotes do not close.
+// quotedWord reads one word that has quotes in it, and says how long it was; 0: its quotes do not
+// close.
 func quotedWord(line []byte) (word []byte, length int) {
 	word = make([]byte, 0, len(line))
 	var quote byte
@@ -221,7 +222,8 @@ func quotedWord(line []byte) (word []byte, length int) {
 	return word, len(line)
 }
 
-// appendEscaped appends what a backslash and the head of b, which is not empty, stand for, and says how much of b that is.
+// appendEscaped appends what a backslash and the head of b, which is not empty, stand for, and says
+// how much of b that is.
 func appendEscaped(word, b []byte) (_ []byte, n int) {
 	if len(b) >= 3 && b[0] == 'x' {
 		if high, low := hexDigit(b[1]), hexDigit(b[2]); high >= 0 && low >= 0 {

@@ -188,7 +188,8 @@ func startRedis(t testing.TB, args ...string) (socket string, pid int) {
 	}
 	dir := t.TempDir()
 	socket = filepath.Join(dir, "redis.sock")
-	cmd := exec.Command(path, append([]string{"--port", "0", "--unixsocket", socket, "--save", "", "--appendonly", "no", "--dir", dir}, args...)...)
+	cmd := exec.Command(path, append([]string{"--port", "0", "--unixsocket", socket, "--save", "", "--appendonly", "no",
+		"--dir", dir}, args...)...)
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}

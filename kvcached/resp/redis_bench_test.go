@@ -32,7 +32,8 @@ type rival struct {
 // cpu is the processor time that the server has taken so far.
 func (r rival) cpu(t testing.TB) time.Duration {
 	var ts unix.Timespec
-	if err := unix.ClockGettime(int32(^r.pid<<3|2), &ts); err != nil { // the clock of a process: see clock_getcpuclockid
+	// the clock of a process: see clock_getcpuclockid
+	if err := unix.ClockGettime(int32(^r.pid<<3|2), &ts); err != nil {
 		t.Fatal(err)
 	}
 	return time.Duration(ts.Nano())
@@ -89,7 +90,8 @@ func startRival(t testing.TB, network string) rival {
 	return rival{"redis", "tcp", "127.0.0.1:" + port, pid}
 }
 
-// sumCost is what the checksum of a value takes that was just received, in ms of processor time per GB.
+// sumCost is what the checksum of a value takes that was just received, in ms of processor time per
+// GB.
 func sumCost(t testing.TB) float64 {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
@@ -123,7 +125,8 @@ const working = 128 << 20 // bytes of all values together: more than caches have
 
 func (l load) keys() int { return working / l.size }
 
-// run asks r for total values and returns bytes per second and processor time of the server per byte.
+// run asks r for total values and returns bytes per second and processor time of the server per
+// byte.
 func (l load) run(t testing.TB, r rival, clients []net.Conn, total int) (rate, cost float64) {
 	var next atomic.Int64
 	var group sync.WaitGroup
@@ -198,9 +201,9 @@ func median(v []float64) (mid, low, high float64) {
 	return (s[(n-1)/2] + s[n/2]) / 2, s[max(k-1, 0)], s[min(n-k, n-1)]
 }
 
-// TestAgainstRedis prints throughput and processor time per byte beside redis-server's, as ratios of pairs that are
-// measured one after the other. CGN_BENCH=1; CGN_BENCH_NET=unix; CGN_BENCH_ONLY: a regular expression of rows;
-// CGN_BENCH_PAIRS: 24.
+// TestAgainstRedis prints throughput and processor time per byte beside redis-server's, as ratios
+// of pairs that are measured one after the other. CGN_BENCH=1; CGN_BENCH_NET=unix; CGN_BENCH_ONLY:
+// a regular expression of rows; CGN_BENCH_PAIRS: 24.
 func TestAgainstRedis(t *testing.T) {
 	if os.Getenv("CGN_BENCH") == "" {
 		t.Skip("a measurement: CGN_BENCH=1 runs it")
@@ -215,7 +218,8 @@ func TestAgainstRedis(t *testing.T) {
 	}
 	only := regexp.MustCompile(os.Getenv("CGN_BENCH_ONLY"))
 	theirs, ours := startRival(t, network), startChild(t, addr)
-	t.Logf("over %s, medians of %d pairs with their 95 %% intervals, ours to redis; of ours %.0f ms/GB are the checksum, which redis has not",
+	t.Logf("over %s, medians of %d pairs with their 95 %% intervals, ours to redis; of ours %.0f ms/GB are the "+
+		"checksum, which redis has not",
 		network, pairs, sumCost(t))
 	for _, size := range []int{1 << 20, 4 << 20} {
 		for _, conns := range []int{1, 16} {

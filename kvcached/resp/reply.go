@@ -85,7 +85,8 @@ func (c *conn) verbatim(text string) {
 	c.stream.setBatch(append(b, crlf...))
 }
 
-// payload is a bulk string whose bytes are not needed after it: a short one is copied, a long one written at once.
+// payload is a bulk string whose bytes are not needed after it: a short one is copied, a long one
+// written at once.
 func (c *conn) payload(p []byte) {
 	c.server.counters.bytesOut.Add(uint64(len(p)))
 	b := append(strconv.AppendInt(append(c.stream.batch(), '$'), int64(len(p)), 10), crlf...)

@@ -1,14 +1,17 @@
-// Package resp is a server for RESP2 and RESP3, the protocols of redis clients, before a store of blocks.
+// Package resp is a server for RESP2 and RESP3, the protocols of redis clients, before a store of
+// blocks.
 //
-// A client's key is a block of the namespace of its database and tenant; a key that begins with cgn: is the text form
-// of a block address. Values of a few KiB are batched and copied; larger ones are read from the socket straight into
-// the store's arena and written straight from it, one at a time, so that a connection never holds more than one lease
-// and the drafts of one command.
+// A client's key is a block of the namespace of its database and tenant; a key that begins with
+// cgn: is the text form of a block address. Values of a few KiB are batched and copied; larger ones
+// are read from the socket straight into the store's arena and written straight from it, one at a
+// time, so that a connection never holds more than one lease and the drafts of one command.
 //
-// Before a fleet's store, commands on named keys, FLUSHDB and FLUSHALL are of all hosts. TRYAGAIN: this host has not joined its fleet yet, or another host that may have the
-// key does not answer, or it could not be decided whether the key is there. SET NX and SETNX let one of all clients of the fleet through;
-// MSETNX, SET XX, GETSET, GETDEL and conditions of EXPIRE look at all hosts, but only one host's clients exclude each other. KEYS, SCAN, DBSIZE, INFO and
-// TOUCH's effect are of one host.
+// Before a fleet's store, commands on named keys, FLUSHDB and FLUSHALL are of all hosts. TRYAGAIN:
+// this host has not joined its fleet yet, or another host that may have the key does not answer, or
+// it could not be decided whether the key is there. SET NX and SETNX let one of all clients of the
+// fleet through; MSETNX, SET XX, GETSET, GETDEL and conditions of EXPIRE look at all hosts, but
+// only one host's clients exclude each other. KEYS, SCAN, DBSIZE, INFO and TOUCH's effect are of
+// one host.
 package resp
 
 import (
@@ -22,8 +25,8 @@ import (
 	"github.com/cognitora/dataplane/kvcached/block"
 )
 
-// MaxValue is the longest value, in bytes. A longer one is a protocol error, as it is in a redis whose
-// proto-max-bulk-len is this.
+// MaxValue is the longest value, in bytes. A longer one is a protocol error, as it is in a redis
+// whose proto-max-bulk-len is this.
 const MaxValue = block.MaxPayload
 
 // Databases is how many SELECT knows.
@@ -50,20 +53,21 @@ type Options struct {
 	MaxClients int
 	// MaxArgs is how many arguments a command may have; more is a protocol error. 0: 65,536.
 	MaxArgs int
-	// MaxQuery is how many bytes of arguments other than large values a command may have; more is an error, and the
-	// command's bytes are read and dropped. 0: 1 MiB.
+	// MaxQuery is how many bytes of arguments other than large values a command may have; more is
+	// an error, and the command's bytes are read and dropped. 0: 1 MiB.
 	MaxQuery int
-	// MaxBuffered is what all commands in progress may hold of such bytes; the one that would go beyond is refused in the
-	// same way. 0: 256 MiB.
+	// MaxBuffered is what all commands in progress may hold of such bytes; the one that would go
+	// beyond is refused in the same way. 0: 256 MiB.
 	MaxBuffered int64
 	// MaxCommand is how many bytes the values of one MSET may have together. 0: 256 MiB.
 	MaxCommand int64
-	// MaxKeys is how many keys one reply to KEYS may have, up to 16 MiB; past it the reply is an error. 0: 100,000.
+	// MaxKeys is how many keys one reply to KEYS may have, up to 16 MiB; past it the reply is an
+	// error. 0: 100,000.
 	MaxKeys int
 	// IdleTimeout closes a connection that has sent no command for so long. 0: never.
 	IdleTimeout time.Duration
-	// StallTimeout is how long a command may take to arrive once it has begun, and a reply to be taken.
-	// Past it the connection is closed; drafts and leases go back. 0: 60 s.
+	// StallTimeout is how long a command may take to arrive once it has begun, and a reply to be
+	// taken. Past it the connection is closed; drafts and leases go back. 0: 60 s.
 	StallTimeout time.Duration
 	// Logger is told about refused connections and failures of the store. nil: slog.Default().
 	Logger *slog.Logger

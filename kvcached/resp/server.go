@@ -124,8 +124,8 @@ func (s *Server) wrap(nc net.Conn) net.Conn {
 	return tls.Server(nc, s.options.TLS)
 }
 
-// Shutdown stops accepting, lets each connection finish the commands that it has read, and waits for them.
-// When ctx ends first it closes what is left and returns ctx's error.
+// Shutdown stops accepting, lets each connection finish the commands that it has read, and waits
+// for them. When ctx ends first it closes what is left and returns ctx's error.
 func (s *Server) Shutdown(ctx context.Context) error {
 	s.stopAccepting()
 	s.mu.Lock()

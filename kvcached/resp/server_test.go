@@ -31,7 +31,8 @@ func eventually(t *testing.T, what string, ok func() bool) {
 func TestValuesOfEveryLength(t *testing.T) {
 	addr, s, _ := start(t, Options{})
 	p := dial(t, "tcp", addr)
-	for _, n := range []int{0, 1, 1023, 1024, 8191, 8192, 8193, bufferSize - 40, bufferSize - 1, bufferSize, bufferSize + 1, 1 << 20, 4<<20 + 13, MaxValue} {
+	for _, n := range []int{0, 1, 1023, 1024, 8191, 8192, 8193, bufferSize - 40, bufferSize - 1, bufferSize,
+		bufferSize + 1, 1 << 20, 4<<20 + 13, MaxValue} {
 		v := strings.Repeat("0123456789abcde\n", n/16+1)[:n]
 		p.want("+OK\r\n", "SET", "k", v)
 		if got := p.do("GET", "k"); got != fmt.Sprintf("$%d\r\n%s\r\n", n, v) {
@@ -57,11 +58,14 @@ func TestPieces(t *testing.T) {
 	addr, _, _ := start(t, Options{})
 	long := strings.Repeat("v\r\n", 3000)
 	talk := encode("SET", "k", long, "EX", "100") + "PING\r\n" + encode("GET", "k") + encode("NOSUCH", long, "x") +
-		encode("MSET", "a", long, "b", "small", "c", long) + encode("MGET", "a", "b", "c", "d") + encode("SET", "k", long, "BAD") + encode("PING")
+		encode("MSET", "a", long, "b", "small", "c", long) + encode("MGET", "a", "b", "c", "d") + encode("SET", "k",
+		long, "BAD") + encode("PING")
 	var want strings.Builder
 	fmt.Fprintf(&want, "+OK\r\n+PONG\r\n$%d\r\n%s\r\n", len(long), long)
-	fmt.Fprintf(&want, "-ERR unknown command 'NOSUCH', with args beginning with: '%s' \r\n+OK\r\n", oneLine.Replace(long[:128]))
-	fmt.Fprintf(&want, "*4\r\n$%d\r\n%s\r\n$5\r\nsmall\r\n$%d\r\n%s\r\n$-1\r\n-ERR syntax error\r\n+PONG\r\n", len(long), long, len(long), long)
+	fmt.Fprintf(&want, "-ERR unknown command 'NOSUCH', with args beginning with: '%s' \r\n+OK\r\n",
+		oneLine.Replace(long[:128]))
+	fmt.Fprintf(&want, "*4\r\n$%d\r\n%s\r\n$5\r\nsmall\r\n$%d\r\n%s\r\n$-1\r\n-ERR syntax error\r\n+PONG\r\n",
+		len(long), long, len(long), long)
 	for _, size := range []int{1, 2, 3, 7, 100, 1000, 1023, 4096, 16383, 16384, 16385, 1 << 20} {
 		p := dial(t, "tcp", addr)
 		go func() {
@@ -108,11 +112,14 @@ func TestUsers(t *testing.T) {
 	}})
 	p := dial(t, "tcp", addr)
 	noAuth := "-NOAUTH Authentication required.\r\n"
-	for _, args := range [][]string{{"GET", "k"}, {"PING"}, {"SET", "k", "v"}, {"CLIENT", "ID"}, {"INFO"}, {"SELECT", "1"}} {
+	for _, args := range [][]string{{"GET", "k"}, {"PING"}, {"SET", "k", "v"}, {"CLIENT", "ID"}, {"INFO"},
+		{"SELECT", "1"}} {
 		p.want(noAuth, args...)
 	}
-	p.want("-NOAUTH HELLO must be called with the client already authenticated, otherwise the HELLO <proto> AUTH <user> <pass> "+
-		"option can be used to authenticate the client and select the RESP protocol version at the same time\r\n", "HELLO", "3")
+	p.want("-NOAUTH HELLO must be called with the client already authenticated, otherwise the HELLO <proto> AUTH "+
+		"<user> <pass> "+
+		"option can be used to authenticate the client and select the RESP protocol version at the same time\r\n",
+		"HELLO", "3")
 	p.want("-"+errWrongPass+"\r\n", "AUTH", "two")
 	p.want("-"+errWrongPass+"\r\n", "AUTH", "ann", "one")
 	p.want("-"+errWrongPass+"\r\n", "HELLO", "3", "AUTH", "nobody", "one")
@@ -127,11 +134,13 @@ func TestUsers(t *testing.T) {
 		t.Errorf("HELLO: %q", r)
 	}
 	p.want("$4\r\nof a\r\n", "GET", "k")
-	p.want("-NOPERM this user has no permissions to run the 'set' command\r\n", "SET", "k", strings.Repeat("x", 100_000))
+	p.want("-NOPERM this user has no permissions to run the 'set' command\r\n", "SET", "k",
+		strings.Repeat("x", 100_000))
 	p.want("-NOPERM this user has no permissions to run the 'flushall' command\r\n", "FLUSHALL")
 
 	of := func(tenant string) string {
-		n := block.Namespace{Model: "m", Revision: "r", DType: "bf16", Layout: "l", Tokens: 16, TP: 1, PP: 1, Tenant: tenant}
+		n := block.Namespace{Model: "m", Revision: "r", DType: "bf16", Layout: "l", Tokens: 16, TP: 1, PP: 1,
+			Tenant: tenant}
 		return block.Text(n.String(), block.Addr{})
 	}
 	p.want("+OK\r\n", "AUTH", "bob", "three")
@@ -203,7 +212,8 @@ func TestStoreFailures(t *testing.T) {
 	held.Release()
 	m.fails.Store(true)
 	p.want("$-1\r\n", "GET", "a")
-	for _, args := range [][]string{{"SET", "a", "x"}, {"EXISTS", "a"}, {"DEL", "a"}, {"STRLEN", "a"}, {"KEYS", "*"}, {"SCAN", "0"}, {"SET", "a", strings.Repeat("x", 20_000)}, {"FLUSHALL"}} {
+	for _, args := range [][]string{{"SET", "a", "x"}, {"EXISTS", "a"}, {"DEL", "a"}, {"STRLEN", "a"}, {"KEYS", "*"},
+		{"SCAN", "0"}, {"SET", "a", strings.Repeat("x", 20_000)}, {"FLUSHALL"}} {
 		p.want("-ERR the store failed\r\n", args...)
 	}
 	if st := s.Stats(); st.Full != 2 || st.StoreFailures != 8 || st.ReadFailures != 1 {
@@ -212,12 +222,16 @@ func TestStoreFailures(t *testing.T) {
 }
 
 func TestBounds(t *testing.T) {
-	addr, s, _ := start(t, Options{MaxClients: 3, MaxArgs: 1000, MaxQuery: 64 << 10, MaxBuffered: 176 << 10, MaxCommand: 1 << 20})
+	addr, s, _ := start(t, Options{MaxClients: 3, MaxArgs: 1000, MaxQuery: 64 << 10, MaxBuffered: 176 << 10,
+		MaxCommand: 1 << 20})
 	p := dial(t, "tcp", addr)
-	const tooLong = "-ERR the command's arguments, long values aside, have more than 65536 bytes, the most that one command may have\r\n"
-	const tooBusy = "-ERR the arguments of all commands in progress would have more than 180224 bytes; try again when some have ended\r\n"
+	const tooLong = "-ERR the command's arguments, long values aside, have more than 65536 bytes, the most that one " +
+		"command may have\r\n"
+	const tooBusy = "-ERR the arguments of all commands in progress would have more than 180224 bytes; try again " +
+		"when some have ended\r\n"
 	p.want(tooLong, "ECHO", strings.Repeat("x", 100_000))
-	p.want(tooBusy, append([]string{"DEL"}, strings.Split(strings.Repeat(strings.Repeat("k", 900)+" ", 900), " ")...)...)
+	p.want(tooBusy, append([]string{"DEL"}, strings.Split(strings.Repeat(strings.Repeat("k", 900)+" ", 900),
+		" ")...)...)
 	p.want("-ERR the command's values have more than 1048576 bytes together, the most that one command may have\r\n",
 		"MSET", "a", strings.Repeat("x", 700_000), "b", strings.Repeat("x", 700_000))
 	p.want("$-1\r\n", "GET", "a")
@@ -327,8 +341,10 @@ func TestTLS(t *testing.T) {
 
 func TestWrongOptions(t *testing.T) {
 	users := []User{{Name: "default", Password: "x"}}
-	for _, o := range []Options{{}, {Store: openStore(t, 1<<20), Users: []User{{Name: "x"}}}, {Store: openStore(t, 1<<20), Users: []User{{Password: "x"}}},
-		{Store: openStore(t, 1<<20), Users: append(users, users...)}, {Store: openStore(t, 1<<20), Users: []User{{Name: "a", Password: "b", Tenant: strings.Repeat("t", 600)}}}} {
+	for _, o := range []Options{{}, {Store: openStore(t, 1<<20), Users: []User{{Name: "x"}}},
+		{Store: openStore(t, 1<<20), Users: []User{{Password: "x"}}},
+		{Store: openStore(t, 1<<20), Users: append(users, users...)}, {Store: openStore(t, 1<<20),
+			Users: []User{{Name: "a", Password: "b", Tenant: strings.Repeat("t", 600)}}}} {
 		if _, err := New(o); !errors.Is(err, ErrOptions) {
 			t.Errorf("%+v: %v", o.Users, err)
 		}
@@ -383,7 +399,8 @@ func TestGlobIsNotExponential(t *testing.T) {
 	if matchGlob(bytes.Repeat([]byte("*a"), 500), bytes.Repeat([]byte("a"), 100)) {
 		t.Error("matches")
 	}
-	for p, texts := range map[string][2]string{"a*b*c": {"aXbXc", "aXbX"}, "[a-c]\\*": {"b*", "bx"}, "[z-a]": {"m", "M"}, "*": {"", "\x00x"[:0] + "\x01"}, "[\\]]": {"]", "["}} {
+	for p, texts := range map[string][2]string{"a*b*c": {"aXbXc", "aXbX"}, "[a-c]\\*": {"b*", "bx"},
+		"[z-a]": {"m", "M"}, "*": {"", "\x00x"[:0] + "\x01"}, "[\\]]": {"]", "["}} {
 		if !matchGlob([]byte(p), []byte(texts[0])) || p != "*" && matchGlob([]byte(p), []byte(texts[1])) {
 			t.Errorf("%q", p)
 		}

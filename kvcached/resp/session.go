@@ -7,7 +7,8 @@ import (
 	"time"
 )
 
-// RedisVersion is the redis that replies are like; HELLO and INFO say it, for clients choose commands by it.
+// RedisVersion is the redis that replies are like; HELLO and INFO say it, for clients choose
+// commands by it.
 const RedisVersion = "7.0.15"
 
 func (c *conn) ping() {
@@ -68,7 +69,8 @@ func (c *conn) login(name, password []byte) (refused string) {
 	a := c.server.accounts[string(name)]
 	if a == nil || subtle.ConstantTimeCompare(digest[:], a.digest[:]) == 0 {
 		c.server.counters.authFailures.Add(1)
-		c.server.options.Logger.Warn("a RESP client gave a wrong password", "remote", c.stream.conn.RemoteAddr().String())
+		c.server.options.Logger.Warn("a RESP client gave a wrong password", "remote",
+			c.stream.conn.RemoteAddr().String())
 		return errWrongPass
 	}
 	c.user = a
@@ -85,7 +87,8 @@ func (c *conn) auth() {
 	case len(c.args) == 3:
 		name, password = c.args[1], c.args[2]
 	case len(c.server.accounts) == 0:
-		c.fail("ERR AUTH <password> called without any password configured for the default user. Are you sure your configuration is correct?")
+		c.fail("ERR AUTH <password> called without any password configured for the default user. Are you sure your " +
+			"configuration is correct?")
 		return
 	}
 	if refused := c.login(name, password); refused != "" {
@@ -95,7 +98,8 @@ func (c *conn) auth() {
 	c.ok()
 }
 
-const errHelloAuth = "NOAUTH HELLO must be called with the client already authenticated, otherwise the HELLO <proto> AUTH " +
+const errHelloAuth = "NOAUTH HELLO must be called with the client already authenticated, otherwise the HELLO " +
+	"<proto> AUTH " +
 	"<user> <pass> option can be used to authenticate the client and select the RESP protocol version at the same time"
 
 func (c *conn) hello() {

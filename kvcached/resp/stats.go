@@ -43,10 +43,12 @@ func (s *Server) Stats() Stats {
 	held, waits := s.locks.stats()
 	return Stats{
 		Connections: int64(open), Accepted: c.accepted.Load(), Refused: c.refused.Load(), Buffered: s.buffered.Load(),
-		Commands: c.commands.Load(), Errors: c.errors.Load(), ProtocolErrors: c.protocolErrors.Load(), CrossProtocol: c.crossProtocol.Load(),
-		AuthFailures: c.authFailures.Load(), Stalled: c.stalled.Load(), Idle: c.idle.Load(),
+		Commands: c.commands.Load(), Errors: c.errors.Load(), ProtocolErrors: c.protocolErrors.Load(),
+		CrossProtocol: c.crossProtocol.Load(),
+		AuthFailures:  c.authFailures.Load(), Stalled: c.stalled.Load(), Idle: c.idle.Load(),
 		Hits: c.hits.Load(), Misses: c.misses.Load(), ReadFailures: c.readFailures.Load(),
-		StoreFailures: c.storeFailures.Load(), HostsFailures: c.hostsFailures.Load(), Full: c.full.Load(), Writes: c.writes.Load(), Aborted: c.aborted.Load(),
+		StoreFailures: c.storeFailures.Load(), HostsFailures: c.hostsFailures.Load(), Full: c.full.Load(),
+		Writes: c.writes.Load(), Aborted: c.aborted.Load(),
 		KeysHeld: held, KeyWaits: waits, BytesIn: c.bytesIn.Load(), BytesOut: c.bytesOut.Load(),
 	}
 }

@@ -27,8 +27,8 @@ var errStalled = errors.New("resp: the client has stalled")
 // errIdle says that no command came within IdleTimeout, or that the server drains.
 var errIdle = errors.New("resp: idle")
 
-// stream is a connection's bytes: what has been read and not yet consumed, and replies not yet written.
-// While it waits for a command it holds no buffer.
+// stream is a connection's bytes: what has been read and not yet consumed, and replies not yet
+// written. While it waits for a command it holds no buffer.
 type stream struct {
 	conn   net.Conn
 	raw    syscall.RawConn // nil: TLS, and other systems
@@ -63,11 +63,12 @@ func newStream(s *Server, nc net.Conn) *stream {
 	return st
 }
 
-// interrupt makes a connection that waits for a command return errIdle. It is called after draining was set.
+// interrupt makes a connection that waits for a command return errIdle. It is called after draining
+// was set.
 func (s *stream) interrupt() { _ = s.conn.SetReadDeadline(time.Unix(1, 0)) }
 
-// began says that a command has begun to arrive, or that the next is waited for: the next read that waits gets
-// another deadline.
+// began says that a command has begun to arrive, or that the next is waited for: the next read that
+// waits gets another deadline.
 func (s *stream) began(command bool) { s.midCommand, s.armed = command, false }
 
 // arm sets the deadline of a read that is about to wait, if this command or this wait has none yet.
@@ -93,8 +94,8 @@ func (s *stream) arm() {
 	}
 }
 
-// again tells whether a read that failed is to be made once more: a deadline has passed that was of something earlier,
-// or of a drain that came in the middle of a command.
+// again tells whether a read that failed is to be made once more: a deadline has passed that was of
+// something earlier, or of a drain that came in the middle of a command.
 func (s *stream) again(err error) bool {
 	if err == nil || !errors.Is(err, os.ErrDeadlineExceeded) || s.server.draining.Load() && !s.midCommand {
 		return false
@@ -108,8 +109,8 @@ func (s *stream) again(err error) bool {
 	return true
 }
 
-// lastLook tells, once, that the server drains while no command has begun: what has come by then, and was not read because the
-// drain interrupted the wait, is a running operation, too.
+// lastLook tells, once, that the server drains while no command has begun: what has come by then,
+// and was not read because the drain interrupted the wait, is a running operation, too.
 func (s *stream) lastLook() bool {
 	if s.looked || s.midCommand || s.raw == nil || !s.server.draining.Load() {
 		return false
@@ -158,7 +159,8 @@ func (s *stream) buffered() []byte {
 	return s.in[s.r:s.w]
 }
 
-// fill reads more into the buffer, at least one byte. The buffer must not be full of unconsumed bytes.
+// fill reads more into the buffer, at least one byte. The buffer must not be full of unconsumed
+// bytes.
 func (s *stream) fill() error {
 	n, err := s.read(nil)
 	if n == 0 && err == nil {
@@ -171,8 +173,8 @@ func (s *stream) fill() error {
 	return nil
 }
 
-// readFull reads len(p) bytes, telling filled how many have come each time, and what follows them, if it has come
-// already, into the buffer.
+// readFull reads len(p) bytes, telling filled how many have come each time, and what follows them,
+// if it has come already, into the buffer.
 func (s *stream) readFull(p []byte, filled func(int)) error {
 	n := copy(p, s.buffered())
 	s.r += n
@@ -197,7 +199,8 @@ func (s *stream) readFull(p []byte, filled func(int)) error {
 	return nil
 }
 
-// read reads once: into p, if there is one, and, then with the same system call if possible, the buffer.
+// read reads once: into p, if there is one, and, then with the same system call if possible, the
+// buffer.
 func (s *stream) read(p []byte) (n int, err error) {
 	for {
 		if s.raw != nil {
@@ -240,7 +243,8 @@ func (s *stream) setBatch(b []byte) {
 // flush writes the batch.
 func (s *stream) flush() { s.flushWith(nil) }
 
-// flushWith writes the batch, then payload and, unless that is empty, CRLF. Payload is not needed after it.
+// flushWith writes the batch, then payload and, unless that is empty, CRLF. Payload is not needed
+// after it.
 func (s *stream) flushWith(payload []byte) {
 	var head []byte
 	if s.out != nil {

@@ -9,7 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// prepare makes the stream use system calls of its own: several pieces in one, and no buffer while it waits.
+// prepare makes the stream use system calls of its own: several pieces in one, and no buffer while
+// it waits.
 func (s *stream) prepare(raw syscall.RawConn) {
 	s.raw = raw
 	_, s.tcp = s.conn.(*net.TCPConn)
@@ -21,9 +22,10 @@ const (
 	lowWaterMin = 64 << 10
 )
 
-// waitFor says that n bytes of one value are still to come: TCP need not wake this connection for less than 1 MiB of
-// them. A wake-up costs as much as copying tens of KiB. 0: for any byte, which must be so wherever it waits for less
-// than a known length. It is told only once a part of the value has come: often all has, and this is a system call.
+// waitFor says that n bytes of one value are still to come: TCP need not wake this connection for
+// less than 1 MiB of them. A wake-up costs as much as copying tens of KiB. 0: for any byte, which
+// must be so wherever it waits for less than a known length. It is told only once a part of the
+// value has come: often all has, and this is a system call.
 func (s *stream) waitFor(n int) {
 	if s.raw == nil || !s.tcp {
 		return
@@ -40,7 +42,8 @@ func (s *stream) waitFor(n int) {
 	})
 }
 
-// rawRead is read. While nothing is buffered and there is no p, the buffer is given back before each wait.
+// rawRead is read. While nothing is buffered and there is no p, the buffer is given back before
+// each wait.
 func (s *stream) rawRead(p []byte) (int, error) {
 	s.vec[0], s.done, s.failed = p, 0, nil
 	err := s.raw.Read(s.tryRead)
@@ -73,7 +76,8 @@ func (s *stream) readOnce(fd uintptr) bool {
 	return true
 }
 
-// look is a read that does not wait and for which no deadline has passed: how many bytes were there.
+// look is a read that does not wait and for which no deadline has passed: how many bytes were
+// there.
 func (s *stream) look(p []byte) int {
 	s.buffer()
 	s.vec[0], s.vec[1], s.done = p, s.in[s.w:], 0

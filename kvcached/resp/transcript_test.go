@@ -13,9 +13,9 @@ import (
 
 var record = flag.Bool("record", false, "write testdata/redis7.transcript from the redis-server that is installed")
 
-// Scripts have a command per line, as inline commands are written; a line that begins with ! is sent as it is, with
-// escapes. Each == begins a new connection to an empty server. A line that begins with ~ has a reply that is different
-// each time: only its kind is compared.
+// Scripts have a command per line, as inline commands are written; a line that begins with ! is
+// sent as it is, with escapes. Each == begins a new connection to an empty server. A line that
+// begins with ~ has a reply that is different each time: only its kind is compared.
 const scriptFile = "testdata/script.txt"
 
 type exchange struct{ line, reply string }
@@ -94,8 +94,8 @@ func encodeLine(t *testing.T, line string) string {
 
 const transcriptFile = "testdata/redis7.transcript"
 
-// TestAsRedis plays the script to this server, and to a redis-server if one is installed, else to the recording of
-// one, and compares every byte.
+// TestAsRedis plays the script to this server, and to a redis-server if one is installed, else to
+// the recording of one, and compares every byte.
 func TestAsRedis(t *testing.T) {
 	addr, _, _ := start(t, Options{MaxClients: 10_000})
 	ours := perform(t, "tcp", addr)

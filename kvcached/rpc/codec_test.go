@@ -21,7 +21,8 @@ func cut(message []byte, at int) (b mem.BufferSlice) {
 }
 
 func TestPieceUnknownFields(t *testing.T) {
-	message := []byte{3 << 3, 1, 4<<3 | 1, 1, 2, 3, 4, 5, 6, 7, 8, 5<<3 | 5, 1, 2, 3, 4, 6<<3 | 2, 2, 9, 9, 2<<3 | 2, 3, 'a', 'b', 'c'}
+	message := []byte{3 << 3, 1, 4<<3 | 1, 1, 2, 3, 4, 5, 6, 7, 8, 5<<3 | 5, 1, 2, 3, 4, 6<<3 | 2, 2, 9, 9, 2<<3 | 2, 3,
+		'a', 'b', 'c'}
 	p := piece{into: make([]byte, 5)}
 	if err := newCodec().Unmarshal(cut(message, 2), &p); err != nil || p.err != nil || string(p.into[:p.n]) != "abc" {
 		t.Errorf("%q, %v, %v", p.into[:p.n], err, p.err)
@@ -30,7 +31,8 @@ func TestPieceUnknownFields(t *testing.T) {
 
 // FuzzPiece reads messages as protobuf does, or refuses them.
 func FuzzPiece(f *testing.F) {
-	for _, m := range []*pb.PutRequest{{}, {Data: []byte("abc")}, {Data: make([]byte, 300)}, {Header: &pb.PutHeader{Durable: true}, Data: []byte("x")}} {
+	for _, m := range []*pb.PutRequest{{}, {Data: []byte("abc")}, {Data: make([]byte, 300)},
+		{Header: &pb.PutHeader{Durable: true}, Data: []byte("x")}} {
 		b, err := proto.Marshal(m)
 		if err != nil {
 			f.Fatal(err)

@@ -39,10 +39,13 @@ func TestADiskFails(t *testing.T) {
 	}
 	defer s.Close()
 	const file = "/data/ssd/00000001.seg"
-	for errno, want := range map[syscall.Errno]codes.Code{syscall.EIO: codes.Unavailable, syscall.ENOSPC: codes.ResourceExhausted} {
+	for errno, want := range map[syscall.Errno]codes.Code{syscall.EIO: codes.Unavailable,
+		syscall.ENOSPC: codes.ResourceExhausted} {
 		var log bytes.Buffer
-		b := &broken{s, &store.DiskError{What: "deleted", Err: fmt.Errorf("%w: %w", ssd.ErrIO, &fs.PathError{Op: "write", Path: file, Err: errno})}}
-		srv, err := New(Options{Store: b, Residency: residency.New(residency.Options{}), Logger: slog.New(slog.NewTextHandler(&log, nil))})
+		b := &broken{s, &store.DiskError{What: "deleted",
+			Err: fmt.Errorf("%w: %w", ssd.ErrIO, &fs.PathError{Op: "write", Path: file, Err: errno})}}
+		srv, err := New(Options{Store: b, Residency: residency.New(residency.Options{}),
+			Logger: slog.New(slog.NewTextHandler(&log, nil))})
 		if err != nil {
 			t.Fatal(err)
 		}

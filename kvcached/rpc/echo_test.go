@@ -47,7 +47,8 @@ func echoServer(t *testing.T, answer int) *grpc.ClientConn {
 	return dial(t, "unix://"+path, grpc.WithTransportCredentials(insecure.NewCredentials()))
 }
 
-// TestAgainstEcho measures lookups beside a bare grpc-go echo of equal message sizes on a Unix socket: CGN_BENCH=1.
+// TestAgainstEcho measures lookups beside a bare grpc-go echo of equal message sizes on a Unix
+// socket: CGN_BENCH=1.
 func TestAgainstEcho(t *testing.T) {
 	if os.Getenv("CGN_BENCH") == "" {
 		t.Skip("a measurement: run it with CGN_BENCH=1 on a quiet machine")
@@ -56,12 +57,14 @@ func TestAgainstEcho(t *testing.T) {
 	chain := chainOf("p", 1000)
 	for i, d := range chain {
 		if i%10 != 9 {
-			ok[*pb.PutResponse](t)(put(t, f.client, &pb.PutHeader{Block: header(d, block.Digest{}, 100_000)}, pattern(100_000), 1<<20))
+			ok[*pb.PutResponse](t)(put(t, f.client, &pb.PutHeader{Block: header(d, block.Digest{}, 100_000)},
+				pattern(100_000), 1<<20))
 		}
 	}
-	ok[*pb.ReportResponse](t)(f.client.Report(t.Context(), &pb.ReportRequest{Engine: "node-1", Epoch: 1, Fresh: true, Events: []*pb.ReportEvent{
-		{Kind: pb.ReportEvent_KIND_STORED, Namespace: llama, Medium: pb.Tier_TIER_DEVICE, Digests: join(chain[:500]...)},
-	}}))
+	ok[*pb.ReportResponse](t)(f.client.Report(t.Context(), &pb.ReportRequest{Engine: "node-1", Epoch: 1, Fresh: true,
+		Events: []*pb.ReportEvent{
+			{Kind: pb.ReportEvent_KIND_STORED, Namespace: llama, Medium: pb.Tier_TIER_DEVICE, Digests: join(chain[:500]...)},
+		}}))
 	one := &pb.LookupRequest{Namespace: llama, Layer: block.LayerAll, Digest: chain[3][:]}
 	many := &pb.BatchLookupRequest{Namespace: llama, Layer: block.LayerAll, Digests: join(chain...)}
 	ctx := t.Context()
@@ -97,7 +100,8 @@ func TestAgainstEcho(t *testing.T) {
 		low, median, high := interval(ratios)
 		_, us, _ := interval(ours)
 		_, them, _ := interval(theirs)
-		t.Logf("%s: %d and %d bytes, %.1f us, echo %.1f us; median ratio %.3f, 95%% interval %.3f to %.3f, target %.1f, %d pairs",
+		t.Logf("%s: %d and %d bytes, %.1f us, echo %.1f us; median ratio %.3f, 95%% interval %.3f to %.3f, target "+
+			"%.1f, %d pairs",
 			c.name, proto.Size(c.request), proto.Size(c.response), us, them, median, low, high, c.target, len(ratios))
 		if low > c.target {
 			t.Errorf("%s misses its target", c.name)

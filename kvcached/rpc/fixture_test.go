@@ -60,7 +60,8 @@ func startWith(t testing.TB, o Options, so store.Options) *fixture {
 	f := &fixture{residency: residency.New(residency.Options{Ring: 8192})}
 	so.RAM, so.Logger = 256<<20, slog.New(slog.DiscardHandler)
 	so.Changed = func(c store.Change) {
-		f.residency.Apply(&residency.Change{Addr: c.Addr, Namespace: c.Namespace, Parent: c.Parent, Tier: tiersOf(c.Tier), Present: c.Present})
+		f.residency.Apply(&residency.Change{Addr: c.Addr, Namespace: c.Namespace, Parent: c.Parent,
+			Tier: tiersOf(c.Tier), Present: c.Present})
 	}
 	s, err := store.Open(t.Context(), so)
 	if err != nil {
@@ -105,7 +106,8 @@ func serve(t testing.TB, s *Server, l net.Listener, id *pki.Identity) func() {
 	return stop
 }
 
-var llama = block.Namespace{Model: "llama", Revision: "r", DType: "bf16", Layout: "l", Tokens: 16, TP: 1, PP: 1}.String()
+var llama = block.Namespace{Model: "llama", Revision: "r", DType: "bf16", Layout: "l", Tokens: 16, TP: 1,
+	PP: 1}.String()
 
 // chainOf is the digests of a prompt.
 func chainOf(name string, blocks int) []block.Digest {
@@ -127,7 +129,8 @@ func join(digests ...block.Digest) (b []byte) {
 }
 
 func header(d, parent block.Digest, length int) *pb.BlockHeader {
-	return &pb.BlockHeader{Namespace: llama, Layer: block.LayerAll, Digest: d[:], Parent: bytesOf(parent), Length: uint32(length)}
+	return &pb.BlockHeader{Namespace: llama, Layer: block.LayerAll, Digest: d[:], Parent: bytesOf(parent),
+		Length: uint32(length)}
 }
 
 // put sends a block through the client, in pieces.

@@ -19,7 +19,8 @@ type Lanes interface {
 	// Paths are of the other hosts of the fleet; unknown says why they are not all known yet.
 	Paths(ctx context.Context) (all []Path, unknown string)
 	Devices() []Device
-	// Release closes a device, and with it so many queue pairs; !open: there was nothing to close. ErrNoDevice.
+	// Release closes a device, and with it so many queue pairs; !open: there was nothing to close.
+	// ErrNoDevice.
 	Release(ctx context.Context, device string) (pairs int, open bool, err error)
 }
 
@@ -69,12 +70,15 @@ func (s *service) Peers(ctx context.Context, _ *pb.PeersRequest) (*pb.PeersRespo
 	out.Unknown = unknown
 	for _, p := range paths {
 		m := &pb.PeerPath{
-			Peer: p.Peer, Address: p.Address, Wanted: p.Wanted, Lane: p.Lane, WhyNotRdma: p.WhyNotRDMA, Pairs: uint32(p.Pairs),
-			LeasesHeld: uint32(p.Held), LeasesGranted: uint32(p.Granted), LastError: p.Error, LastErrorUnixMs: unixMS(p.ErrorAt),
+			Peer: p.Peer, Address: p.Address, Wanted: p.Wanted, Lane: p.Lane, WhyNotRdma: p.WhyNotRDMA,
+			Pairs:      uint32(p.Pairs),
+			LeasesHeld: uint32(p.Held), LeasesGranted: uint32(p.Granted), LastError: p.Error,
+			LastErrorUnixMs:   unixMS(p.ErrorAt),
 			SilentSinceUnixMs: unixMS(p.Silent),
 		}
 		for _, u := range p.Lanes {
-			m.Lanes = append(m.Lanes, &pb.LaneUse{Lane: u.Lane, Operations: u.Operations, Bytes: u.Bytes, Errors: u.Errors, Fallbacks: u.Fallbacks,
+			m.Lanes = append(m.Lanes, &pb.LaneUse{Lane: u.Lane, Operations: u.Operations, Bytes: u.Bytes,
+				Errors: u.Errors, Fallbacks: u.Fallbacks,
 				LastError: u.Error, LastErrorUnixMs: unixMS(u.ErrorAt)})
 		}
 		out.Peers = append(out.Peers, m)

@@ -27,8 +27,9 @@ func (s *service) Lookup(ctx context.Context, r *pb.LookupRequest) (*pb.LookupRe
 		return &pb.LookupResponse{Tiers: uint32(tiers[0])}, nil
 	}
 	return &pb.LookupResponse{
-		Tiers: uint32(tiers[0] | tiersOf(info.Tiers)), Length: uint32(info.Length), Crc32C: info.CRC, ExpiresUnixMs: info.Item.Expires,
-		Parent: bytesOf(info.Item.Parent), Uses: info.Uses,
+		Tiers: uint32(tiers[0] | tiersOf(info.Tiers)), Length: uint32(info.Length), Crc32C: info.CRC,
+		ExpiresUnixMs: info.Item.Expires,
+		Parent:        bytesOf(info.Item.Parent), Uses: info.Uses,
 	}, nil
 }
 

@@ -20,7 +20,8 @@ const ownerPrefix = "grpc:"
 
 func checkOwner(owner string) error {
 	if owner == "" || len(owner) > MaxOwner {
-		return invalid("owner has %d bytes; give a name of 1 to %d, under which the pins can be ended", len(owner), MaxOwner)
+		return invalid("owner has %d bytes; give a name of 1 to %d, under which the pins can be ended", len(owner),
+			MaxOwner)
 	}
 	return nil
 }
@@ -31,7 +32,8 @@ func (s *service) Pin(ctx context.Context, r *pb.PinRequest) (*pb.PinResponse, e
 		return nil, err
 	}
 	if left := time.Until(time.UnixMilli(r.UntilUnixMs)); left <= 0 || left > ram.MaxPin {
-		return nil, invalid("until_unix_ms is %s from now; a pin ends later than now and within %s", left.Round(time.Second), ram.MaxPin)
+		return nil, invalid("until_unix_ms is %s from now; a pin ends later than now and within %s",
+			left.Round(time.Second), ram.MaxPin)
 	}
 	_, addrs, err := s.addresses(r)
 	if err != nil {
@@ -105,7 +107,8 @@ func (s *service) Purge(ctx context.Context, r *pb.PurgeRequest) (*pb.PurgeRespo
 		return s.purgeFleet(ctx, &What{r.Namespace, r.Model, r.Tenant, r.Everything})
 	}
 	n, err := s.o.Store.Purge(ctx, func(text string) bool { return matches(r, text) })
-	s.log.Info("blocks purged", "namespace", r.Namespace, "model", r.Model, "tenant", r.Tenant, "everything", r.Everything, "blocks", n,
+	s.log.Info("blocks purged", "namespace", r.Namespace, "model", r.Model, "tenant", r.Tenant, "everything",
+		r.Everything, "blocks", n,
 		"caller", caller(ctx))
 	if err != nil {
 		return nil, err
@@ -113,7 +116,8 @@ func (s *service) Purge(ctx context.Context, r *pb.PurgeRequest) (*pb.PurgeRespo
 	return &pb.PurgeResponse{Blocks: uint64(n)}, nil
 }
 
-// purgeFleet purges all hosts. Those that were not are named in the error, which has the answer as a detail.
+// purgeFleet purges all hosts. Those that were not are named in the error, which has the answer as
+// a detail.
 func (s *service) purgeFleet(ctx context.Context, w *What) (*pb.PurgeResponse, error) {
 	done, err := s.o.Fleet.Purge(ctx, w)
 	out := &pb.PurgeResponse{}
@@ -128,12 +132,14 @@ func (s *service) purgeFleet(ctx context.Context, w *What) (*pb.PurgeResponse, e
 		}
 		out.Hosts = append(out.Hosts, h)
 	}
-	s.log.Info("blocks of all hosts purged", "namespace", w.Namespace, "model", w.Model, "tenant", w.Tenant, "everything", w.Everything,
+	s.log.Info("blocks of all hosts purged", "namespace", w.Namespace, "model", w.Model, "tenant", w.Tenant,
+		"everything", w.Everything,
 		"blocks", out.Blocks, "hosts", len(out.Hosts), "failed", len(failed), "caller", caller(ctx))
 	if err != nil || failed == nil {
 		return out, err
 	}
-	told := status.Newf(codes.Unavailable, "the cache on %s was not purged, so its blocks may come back; purge again when it answers or has left the fleet",
+	told := status.Newf(codes.Unavailable, "the cache on %s was not purged, so its blocks may come back; purge again "+
+		"when it answers or has left the fleet",
 		strings.Join(failed, ", "))
 	if detailed, err := told.WithDetails(out); err == nil {
 		told = detailed
@@ -147,10 +153,12 @@ func matches(r *pb.PurgeRequest, text string) bool {
 		return true
 	}
 	n, err := block.ParseNamespace(text)
-	return err == nil && (r.Namespace == "" || r.Namespace == text) && (r.Model == "" || r.Model == n.Model) && (r.Tenant == "" || r.Tenant == n.Tenant)
+	return err == nil && (r.Namespace == "" || r.Namespace == text) && (r.Model == "" || r.Model == n.Model) &&
+		(r.Tenant == "" || r.Tenant == n.Tenant)
 }
 
-// listBuckets is how many buckets of the table a List looks at, so that one that finds nothing ends.
+// listBuckets is how many buckets of the table a List looks at, so that one that finds nothing
+// ends.
 const listBuckets = 65536
 
 // List pages through the blocks.
@@ -188,7 +196,8 @@ func (s *service) List(ctx context.Context, r *pb.ListRequest) (*pb.ListResponse
 func listed(info *store.Info) *pb.ListedBlock {
 	it := &info.Item
 	return &pb.ListedBlock{
-		Namespace: it.Namespace, Layer: it.Addr.Layer, Digest: it.Addr.Digest[:], Key: it.Key, Parent: bytesOf(it.Parent),
+		Namespace: it.Namespace, Layer: it.Addr.Layer, Digest: it.Addr.Digest[:], Key: it.Key,
+		Parent: bytesOf(it.Parent),
 		Length: uint32(info.Length), Tiers: uint32(tiersOf(info.Tiers)), Uses: info.Uses, ExpiresUnixMs: it.Expires,
 	}
 }

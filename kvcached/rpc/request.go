@@ -116,7 +116,8 @@ func bytesOf(d block.Digest) []byte {
 	return d[:]
 }
 
-// The bits of residency are those of the protocol, so that a set of tiers goes as it is; where one differs this does not compile.
+// The bits of residency are those of the protocol, so that a set of tiers goes as it is; where one
+// differs this does not compile.
 var (
 	_ = [1]struct{}{}[residency.Device^residency.Tiers(pb.Tier_TIER_DEVICE)]
 	_ = [1]struct{}{}[residency.Host^residency.Tiers(pb.Tier_TIER_HOST)]
@@ -136,7 +137,8 @@ func tiersOf(t store.Tiers) (out residency.Tiers) {
 	return out
 }
 
-// coded gives an error the code of the protocol, unless it has one. What is not known is not told: it may name files.
+// coded gives an error the code of the protocol, unless it has one. What is not known is not told:
+// it may name files.
 func coded(err error) error {
 	if _, ok := status.FromError(err); ok {
 		return err

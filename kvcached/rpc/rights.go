@@ -77,7 +77,8 @@ func methods() map[string]*method {
 	return all
 }
 
-// enter lets a call in, or says why not. On sockets without TLS everybody who could connect may do everything.
+// enter lets a call in, or says why not. On sockets without TLS everybody who could connect may do
+// everything.
 func (s *Server) enter(ctx context.Context, fullMethod string) (*method, error) {
 	m := s.methods[fullMethod]
 	if m == nil {
@@ -98,7 +99,8 @@ func (s *Server) enter(ctx context.Context, fullMethod string) (*method, error) 
 	}
 	if may[role]&m.right == 0 {
 		s.stats.refused.Add(1)
-		return m, status.Errorf(codes.PermissionDenied, "a certificate with the role %q may not %s; %s takes one that may", role, m.right, m.name)
+		return m, status.Errorf(codes.PermissionDenied, "a certificate with the role %q may not %s; %s takes one "+
+			"that may", role, m.right, m.name)
 	}
 	return m, nil
 }

@@ -33,19 +33,23 @@ func TestPutAndGet(t *testing.T) {
 		if done.Tiers != uint32(pb.Tier_TIER_HOST) || done.Crc32C != block.Sum(payload) {
 			t.Errorf("%d bytes: %v", c.size, done)
 		}
-		head, data, err := get(t, f.client, &pb.GetRequest{Namespace: llama, Layer: block.LayerAll, Digest: chain[i][:]})
+		head, data, err := get(t, f.client, &pb.GetRequest{Namespace: llama, Layer: block.LayerAll,
+			Digest: chain[i][:]})
 		if err != nil || !bytes.Equal(data, payload) {
 			t.Fatalf("%d bytes: %d came back, %v", c.size, len(data), err)
 		}
-		if head.Length != uint32(c.size) || head.Crc32C != done.Crc32C || !bytes.Equal(head.Parent, h.Block.Parent) || string(head.Attr) != "attr" {
+		if head.Length != uint32(c.size) || head.Crc32C != done.Crc32C || !bytes.Equal(head.Parent, h.Block.Parent) ||
+			string(head.Attr) != "attr" {
 			t.Errorf("%v", head)
 		}
 	}
-	_, data, err := get(t, f.client, &pb.GetRequest{Namespace: llama, Layer: block.LayerAll, Digest: chain[2][:], Offset: 90, Length: 50})
+	_, data, err := get(t, f.client, &pb.GetRequest{Namespace: llama, Layer: block.LayerAll, Digest: chain[2][:],
+		Offset: 90, Length: 50})
 	if err != nil || !bytes.Equal(data, pattern(100)[90:]) {
 		t.Errorf("a range: %d bytes, %v", len(data), err)
 	}
-	_, _, err = get(t, f.client, &pb.GetRequest{Namespace: llama, Layer: block.LayerAll, Digest: chain[2][:], Offset: 101})
+	_, _, err = get(t, f.client, &pb.GetRequest{Namespace: llama, Layer: block.LayerAll, Digest: chain[2][:],
+		Offset: 101})
 	wantCode(t, "a range beyond", err, codes.OutOfRange)
 	_, _, err = get(t, f.client, &pb.GetRequest{Namespace: llama, Layer: 1, Digest: chain[2][:]})
 	wantCode(t, "a miss", err, codes.NotFound)
@@ -103,13 +107,15 @@ func TestLookups(t *testing.T) {
 		if i == 7 {
 			continue
 		}
-		ok[*pb.PutResponse](t)(put(t, f.client, &pb.PutHeader{Block: header(d, block.Digest{}, 100+i)}, pattern(100+i), 4096))
+		ok[*pb.PutResponse](t)(put(t, f.client, &pb.PutHeader{Block: header(d, block.Digest{}, 100+i)}, pattern(100+i),
+			4096))
 	}
 	report := &pb.ReportRequest{Engine: "node-1", Epoch: 1, Fresh: true, Events: []*pb.ReportEvent{
 		{Kind: pb.ReportEvent_KIND_STORED, Namespace: llama, Medium: pb.Tier_TIER_DEVICE, Digests: join(chain[:7]...)},
 	}}
 	ok[*pb.ReportResponse](t)(f.client.Report(t.Context(), report))
-	out := ok[*pb.BatchLookupResponse](t)(f.client.BatchLookup(t.Context(), &pb.BatchLookupRequest{Namespace: llama, Layer: block.LayerAll, Digests: join(chain...)}))
+	out := ok[*pb.BatchLookupResponse](t)(f.client.BatchLookup(t.Context(),
+		&pb.BatchLookupRequest{Namespace: llama, Layer: block.LayerAll, Digests: join(chain...)}))
 	if len(out.Tiers) != 1000 || len(out.Lengths) != 1000 || out.Leading != 7 {
 		t.Fatalf("%d tiers, %d lengths, %d leading", len(out.Tiers), len(out.Lengths), out.Leading)
 	}
@@ -125,11 +131,14 @@ func TestLookups(t *testing.T) {
 			t.Fatalf("block %d: tiers %b, %d bytes", i, out.Tiers[i], out.Lengths[i])
 		}
 	}
-	one := ok[*pb.LookupResponse](t)(f.client.Lookup(t.Context(), &pb.LookupRequest{Namespace: llama, Layer: block.LayerAll, Digest: chain[8][:]}))
-	if one.Tiers != uint32(pb.Tier_TIER_HOST) || one.Length != 108 || one.Crc32C != block.Sum(pattern(108)) || one.Uses != 0 {
+	one := ok[*pb.LookupResponse](t)(f.client.Lookup(t.Context(),
+		&pb.LookupRequest{Namespace: llama, Layer: block.LayerAll, Digest: chain[8][:]}))
+	if one.Tiers != uint32(pb.Tier_TIER_HOST) || one.Length != 108 || one.Crc32C != block.Sum(pattern(108)) ||
+		one.Uses != 0 {
 		t.Errorf("%v", one)
 	}
-	if miss := ok[*pb.LookupResponse](t)(f.client.Lookup(t.Context(), &pb.LookupRequest{Namespace: llama, Digest: chain[8][:]})); miss.Tiers != 0 {
+	if miss := ok[*pb.LookupResponse](t)(f.client.Lookup(t.Context(),
+		&pb.LookupRequest{Namespace: llama, Digest: chain[8][:]})); miss.Tiers != 0 {
 		t.Errorf("%v", miss)
 	}
 }
@@ -187,25 +196,30 @@ func TestManage(t *testing.T) {
 	}
 	ctx, absent := t.Context(), chainOf("q", 1)[0]
 	some := join(chain[0], absent, chain[1])
-	pinned := ok[*pb.PinResponse](t)(f.client.Pin(ctx, &pb.PinRequest{Namespace: llama, Layer: block.LayerAll, Digests: some, Owner: "o", UntilUnixMs: time.Now().Add(time.Hour).UnixMilli()}))
-	if pinned.Ok != 2 || !bytes.Equal(pinned.Outcomes, []byte{byte(OK), byte(Miss), byte(OK)}) || f.store.Stats().RAM.Pins != 2 {
+	pinned := ok[*pb.PinResponse](t)(f.client.Pin(ctx, &pb.PinRequest{Namespace: llama, Layer: block.LayerAll,
+		Digests: some, Owner: "o", UntilUnixMs: time.Now().Add(time.Hour).UnixMilli()}))
+	if pinned.Ok != 2 || !bytes.Equal(pinned.Outcomes, []byte{byte(OK), byte(Miss), byte(OK)}) ||
+		f.store.Stats().RAM.Pins != 2 {
 		t.Errorf("%v with %d pins", pinned, f.store.Stats().RAM.Pins)
 	}
 	theirs := block.Addr{Digest: chain[0], Model: block.IDOf(llama), Layer: block.LayerAll}
 	if err := f.store.Pin(ctx, theirs, "o", time.Now().Add(time.Hour).UnixMilli()); err != nil {
 		t.Fatal(err)
 	}
-	ok[*pb.UnpinResponse](t)(f.client.Unpin(ctx, &pb.UnpinRequest{Namespace: llama, Layer: block.LayerAll, Digests: some, Owner: "o"}))
+	ok[*pb.UnpinResponse](t)(f.client.Unpin(ctx, &pb.UnpinRequest{Namespace: llama, Layer: block.LayerAll,
+		Digests: some, Owner: "o"}))
 	if n := f.store.Stats().RAM.Pins; n != 1 {
 		t.Errorf("%d pins are left, want that of an owner on another socket", n)
 	}
-	warm := ok[*pb.TransferResponse](t)(f.client.Promote(ctx, &pb.PromoteRequest{Namespace: llama, Layer: block.LayerAll, Digests: some}))
+	warm := ok[*pb.TransferResponse](t)(f.client.Promote(ctx,
+		&pb.PromoteRequest{Namespace: llama, Layer: block.LayerAll, Digests: some}))
 	if warm.Ok != 2 || !bytes.Equal(warm.Outcomes, pinned.Outcomes) {
 		t.Errorf("%v", warm)
 	}
 	seen, pages := map[string]bool{}, 0
 	for cursor := uint64(0); ; pages++ {
-		page := ok[*pb.ListResponse](t)(f.client.List(ctx, &pb.ListRequest{Namespace: llama, Cursor: cursor, Limit: 10}))
+		page := ok[*pb.ListResponse](t)(f.client.List(ctx, &pb.ListRequest{Namespace: llama, Cursor: cursor,
+			Limit: 10}))
 		for _, b := range page.Blocks {
 			seen[string(b.Digest)] = true
 		}
@@ -216,12 +230,14 @@ func TestManage(t *testing.T) {
 	if len(seen) != len(chain) || pages < 2 {
 		t.Errorf("%d blocks on %d pages", len(seen), pages)
 	}
-	gone := ok[*pb.DeleteResponse](t)(f.client.Delete(ctx, &pb.DeleteRequest{Namespace: llama, Layer: block.LayerAll, Digests: some}))
+	gone := ok[*pb.DeleteResponse](t)(f.client.Delete(ctx, &pb.DeleteRequest{Namespace: llama, Layer: block.LayerAll,
+		Digests: some}))
 	if gone.Ok != 2 || !bytes.Equal(gone.Outcomes, pinned.Outcomes) {
 		t.Errorf("%v", gone)
 	}
 	st := ok[*pb.StatsResponse](t)(f.client.Stats(ctx, &pb.StatsRequest{}))
-	for name, want := range map[string]int64{"store_puts": 50, "store_deletes": 2, "rpc_calls_put": 50, "rpc_calls_batch_lookup": 0, "residency_own_blocks": 48, "store_ram_blocks": 48, "rpc_connections": 1} {
+	for name, want := range map[string]int64{"store_puts": 50, "store_deletes": 2, "rpc_calls_put": 50,
+		"rpc_calls_batch_lookup": 0, "residency_own_blocks": 48, "store_ram_blocks": 48, "rpc_connections": 1} {
 		if got, ok := st.Values[name]; !ok || got != want {
 			t.Errorf("%s is %d (%v), want %d", name, got, ok, want)
 		}
@@ -241,7 +257,8 @@ func TestStalledPut(t *testing.T) {
 	f := start(t, Options{TransferTime: 300 * time.Millisecond, Transfers: 1})
 	d := chainOf("p", 1)[0]
 	stream := ok[grpc.ClientStreamingClient[pb.PutRequest, pb.PutResponse]](t)(f.client.Put(t.Context()))
-	if err := stream.Send(&pb.PutRequest{Header: &pb.PutHeader{Block: header(d, block.Digest{}, 10<<20)}, Data: pattern(1000)}); err != nil {
+	if err := stream.Send(&pb.PutRequest{Header: &pb.PutHeader{Block: header(d, block.Digest{}, 10<<20)},
+		Data: pattern(1000)}); err != nil {
 		t.Fatal(err)
 	}
 	eventually(t, "room is reserved", func() bool { return f.store.Stats().RAM.Held > 0 })
@@ -256,12 +273,15 @@ func TestCancelledPut(t *testing.T) {
 	f := start(t, Options{})
 	ctx, cancel := context.WithCancel(t.Context())
 	stream := ok[grpc.ClientStreamingClient[pb.PutRequest, pb.PutResponse]](t)(f.client.Put(ctx))
-	if err := stream.Send(&pb.PutRequest{Header: &pb.PutHeader{Block: header(chainOf("p", 1)[0], block.Digest{}, 10<<20)}}); err != nil {
+	if err := stream.Send(&pb.PutRequest{Header: &pb.PutHeader{Block: header(chainOf("p", 1)[0], block.Digest{},
+		10<<20)}}); err != nil {
 		t.Fatal(err)
 	}
 	eventually(t, "room is reserved", func() bool { return f.store.Stats().RAM.Held > 0 })
 	cancel()
-	eventually(t, "the room is given back", func() bool { return f.store.Stats().RAM.Held == 0 && len(f.transfers) == 0 })
+	eventually(t, "the room is given back", func() bool {
+		return f.store.Stats().RAM.Held == 0 && len(f.transfers) == 0
+	})
 }
 
 // TestStalledGet lets go of a block whose reader does not read.
@@ -270,7 +290,8 @@ func TestStalledGet(t *testing.T) {
 	d := chainOf("p", 1)[0]
 	it := store.Item{Addr: block.Addr{Digest: d, Model: block.IDOf(llama), Layer: block.LayerAll}, Namespace: llama}
 	ok[store.Info](t)(f.store.Put(t.Context(), it, pattern(64<<20), false))
-	ok[grpc.ServerStreamingClient[pb.GetResponse]](t)(f.client.Get(t.Context(), &pb.GetRequest{Namespace: llama, Layer: block.LayerAll, Digest: d[:]}))
+	ok[grpc.ServerStreamingClient[pb.GetResponse]](t)(f.client.Get(t.Context(),
+		&pb.GetRequest{Namespace: llama, Layer: block.LayerAll, Digest: d[:]}))
 	eventually(t, "the block is held", func() bool {
 		return f.store.Stats().RAM.Held > 0 || f.methods[pb.Kv_Get_FullMethodName].failed.Load() > 0
 	})
@@ -306,12 +327,16 @@ func TestDisk(t *testing.T) {
 	f = startWith(t, Options{}, store.Options{SSD: &ssd.Options{Dir: dir, Cap: 256 << 20}})
 	ctx, digests := t.Context(), join(chain...)
 	tiers := func() byte {
-		r := ok[*pb.BatchLookupResponse](t)(f.client.BatchLookup(ctx, &pb.BatchLookupRequest{Namespace: llama, Layer: block.LayerAll, Digests: digests}))
+		r := ok[*pb.BatchLookupResponse](t)(f.client.BatchLookup(ctx,
+			&pb.BatchLookupRequest{Namespace: llama, Layer: block.LayerAll, Digests: digests}))
 		return r.Tiers[19]
 	}
 	eventually(t, "the blocks are found on disk", func() bool { return tiers() == byte(pb.Tier_TIER_DISK) })
-	eventually(t, "watchers are told", func() bool { return f.residency.Stats().OwnBlocks == 20 && f.residency.Stats().Waiting == 0 })
-	warm := ok[*pb.TransferResponse](t)(f.client.Promote(ctx, &pb.PromoteRequest{Namespace: llama, Layer: block.LayerAll, Digests: digests}))
+	eventually(t, "watchers are told", func() bool {
+		return f.residency.Stats().OwnBlocks == 20 && f.residency.Stats().Waiting == 0
+	})
+	warm := ok[*pb.TransferResponse](t)(f.client.Promote(ctx,
+		&pb.PromoteRequest{Namespace: llama, Layer: block.LayerAll, Digests: digests}))
 	if warm.Ok != 20 || tiers() != byte(pb.Tier_TIER_HOST|pb.Tier_TIER_DISK) {
 		t.Errorf("%v, tiers %b", warm, tiers())
 	}

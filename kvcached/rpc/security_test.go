@@ -65,7 +65,8 @@ func TestRoles(t *testing.T) {
 	f := start(t, Options{})
 	l := tcp(t)
 	serve(t, f.Server, l, id)
-	for role, rights := range map[pki.Role]right{pki.Router: read, pki.Agent: read | write, pki.KVCached: read | write, pki.Ctl: read | write | remove | operate, pki.Etcd: 0} {
+	for role, rights := range map[pki.Role]right{pki.Router: read, pki.Agent: read | write, pki.KVCached: read | write,
+		pki.Ctl: read | write | remove | operate, pki.Etcd: 0} {
 		config, err := pki.ClientConfig(pki.FilesIn(dir, role), "127.0.0.1")
 		if err != nil {
 			t.Fatal(err)
@@ -195,7 +196,8 @@ func TestStrangers(t *testing.T) {
 	stats := func(uid, gid int, groups ...uint32) error {
 		conn := listentest.DialAs(t, l.Addr().String(), uid, gid, groups...)
 		to := func(context.Context, string) (net.Conn, error) { return conn, nil }
-		c := dial(t, "passthrough:///kv", grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithContextDialer(to))
+		c := dial(t, "passthrough:///kv", grpc.WithTransportCredentials(insecure.NewCredentials()),
+			grpc.WithContextDialer(to))
 		_, err := pb.NewKvClient(c).Stats(t.Context(), &pb.StatsRequest{})
 		return err
 	}

@@ -1,7 +1,9 @@
-// Package rpc serves cognitora.v1.Kv over gRPC: on a Unix socket for programs of this host, and with mutual TLS for the fleet.
+// Package rpc serves cognitora.v1.Kv over gRPC: on a Unix socket for programs of this host, and
+// with mutual TLS for the fleet.
 //
-// Lookups and what belongs to operating the daemon are its purpose. Bytes go through it too, a copy on each side; who wants many of them
-// uses the lease socket on this host and the frames of cgn-kv/1 between hosts.
+// Lookups and what belongs to operating the daemon are its purpose. Bytes go through it too, a copy
+// on each side; who wants many of them uses the lease socket on this host and the frames of
+// cgn-kv/1 between hosts.
 package rpc
 
 import (
@@ -70,8 +72,8 @@ const (
 	Failed
 )
 
-// Fleet moves blocks between hosts, and purges all of them. What became of addrs[i], of one namespace, goes to out[i], which is 0 before; an
-// error says that nothing could be tried.
+// Fleet moves blocks between hosts, and purges all of them. What became of addrs[i], of one
+// namespace, goes to out[i], which is 0 before; an error says that nothing could be tried.
 type Fleet interface {
 	Promote(ctx context.Context, namespace string, addrs []block.Addr, out []Outcome) error
 	Push(ctx context.Context, peer, namespace string, addrs []block.Addr, out []Outcome) error
@@ -99,21 +101,28 @@ type Options struct {
 	Store Store
 	// Residency answers Watch and takes Report. Required.
 	Residency *residency.Index
-	// Fleet is asked for Promote, Push and Pull. Nil: Promote brings up this host's own blocks, the others are refused.
+	// Fleet is asked for Promote, Push and Pull. Nil: Promote brings up this host's own blocks, the
+	// others are refused.
 	Fleet Fleet
 	// Lanes is asked for Peers and ReleaseDevice. Nil: they are refused.
 	Lanes Lanes
-	// Parts gives more structs of counters for Stats, by the names that their values begin with. Nil: none.
+	// Parts gives more structs of counters for Stats, by the names that their values begin with.
+	// Nil: none.
 	Parts func() map[string]any
-	// Insecure allows a loopback TCP address without TLS: whoever reaches it may do everything. False: refused.
+	// Insecure allows a loopback TCP address without TLS: whoever reaches it may do everything.
+	// False: refused.
 	Insecure bool
-	// Connections is how many there may be at a time on each listener; 0: 1024. One more is closed at once.
+	// Connections is how many there may be at a time on each listener; 0: 1024. One more is closed
+	// at once.
 	Connections int
-	// Transfers is how many Get and Put streams there may be at a time; 0: 128. One more is told RESOURCE_EXHAUSTED.
+	// Transfers is how many Get and Put streams there may be at a time; 0: 128. One more is told
+	// RESOURCE_EXHAUSTED.
 	Transfers int
-	// Watchers is how many Watch streams there may be at a time; 0: 64. One more is told RESOURCE_EXHAUSTED.
+	// Watchers is how many Watch streams there may be at a time; 0: 64. One more is told
+	// RESOURCE_EXHAUSTED.
 	Watchers int
-	// TransferTime is how long a Get or Put may take, so that a peer that stops holds no room for good; 0: 1 minute.
+	// TransferTime is how long a Get or Put may take, so that a peer that stops holds no room for
+	// good; 0: 1 minute.
 	TransferTime time.Duration
 	// Drain is how long calls may go on when serving ends; 0: 5 s.
 	Drain time.Duration
@@ -155,14 +164,15 @@ func New(o Options) (*Server, error) {
 	if o.Logger == nil {
 		o.Logger = slog.Default()
 	}
-	s := &Server{o: o, log: o.Logger, transfers: make(chan struct{}, o.Transfers), watchers: make(chan struct{}, o.Watchers)}
+	s := &Server{o: o, log: o.Logger, transfers: make(chan struct{}, o.Transfers),
+		watchers: make(chan struct{}, o.Watchers)}
 	s.methods = methods()
 	s.names, _ = o.Store.(knower)
 	return s, nil
 }
 
-// ListenUnix opens a Unix socket that its owner and group may use, and gives it to the group gid unless that is negative.
-// What a killed daemon left behind is replaced.
+// ListenUnix opens a Unix socket that its owner and group may use, and gives it to the group gid
+// unless that is negative. What a killed daemon left behind is replaced.
 func ListenUnix(path string, gid int) (net.Listener, error) {
 	l, err := listen.OpenUnix(path, 0o660, gid)
 	if err != nil {
@@ -178,8 +188,9 @@ type service struct {
 	ending context.Context
 }
 
-// Serve answers on l, which it closes, until ctx is done; then calls have Options.Drain to end, and Watch ends at once. On a
-// TCP address id is required, or Options.Insecure and loopback: else the error is ErrPlain.
+// Serve answers on l, which it closes, until ctx is done; then calls have Options.Drain to end, and
+// Watch ends at once. On a TCP address id is required, or Options.Insecure and loopback: else the
+// error is ErrPlain.
 func (s *Server) Serve(ctx context.Context, l net.Listener, id *pki.Identity) error {
 	creds, err := s.credentials(l, id)
 	if err != nil {
@@ -234,7 +245,8 @@ func (s *Server) serverOptions(creds credentials.TransportCredentials) []grpc.Se
 		grpc.ConnectionTimeout(10 * time.Second),
 		grpc.WaitForHandlers(true),
 		grpc.KeepaliveParams(keepalive.ServerParameters{Time: 30 * time.Second, Timeout: 10 * time.Second}),
-		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 5 * time.Second, PermitWithoutStream: true}),
+		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 5 * time.Second,
+			PermitWithoutStream: true}),
 	}
 }
 

@@ -21,8 +21,9 @@ type process struct {
 // AuthType names the kind of credentials.
 func (process) AuthType() string { return "unix" }
 
-// peerCredentials finds out who connects to a Unix socket, and refuses who may not use it even if the file's mode would let
-// them: by the rule of the lease socket, root, the daemon's own user, and members of the file's group may.
+// peerCredentials finds out who connects to a Unix socket, and refuses who may not use it even if
+// the file's mode would let them: by the rule of the lease socket, root, the daemon's own user, and
+// members of the file's group may.
 type peerCredentials struct {
 	server *Server
 	access listen.Access

@@ -40,7 +40,8 @@ type Stats struct {
 func (s *Server) Stats() Stats {
 	st := Stats{
 		Connections: s.stats.connections.Load(), Transfers: int64(len(s.transfers)), Watchers: int64(len(s.watchers)),
-		Denied: s.stats.denied.Load(), TurnedAway: s.stats.turnedAway.Load(), Refused: s.stats.refused.Load(), BytesIn: s.stats.bytesIn.Load(), BytesOut: s.stats.bytesOut.Load(),
+		Denied: s.stats.denied.Load(), TurnedAway: s.stats.turnedAway.Load(), Refused: s.stats.refused.Load(),
+		BytesIn: s.stats.bytesIn.Load(), BytesOut: s.stats.bytesOut.Load(),
 		Calls: map[string]uint64{}, Failed: map[string]uint64{},
 	}
 	for _, m := range s.methods {
@@ -56,15 +57,19 @@ const maxUsages = 1000
 func (s *service) Stats(context.Context, *pb.StatsRequest) (*pb.StatsResponse, error) {
 	out := &pb.StatsResponse{Epoch: s.o.Residency.Epoch(), Values: map[string]int64{}}
 	all := s.o.Store.Namespaces()
-	slices.SortFunc(all, func(a, b store.NamespaceUsage) int { return cmp.Compare(b.Bytes+b.SSDBytes, a.Bytes+a.SSDBytes) })
+	slices.SortFunc(all, func(a, b store.NamespaceUsage) int {
+		return cmp.Compare(b.Bytes+b.SSDBytes, a.Bytes+a.SSDBytes)
+	})
 	for _, u := range all[:min(len(all), maxUsages)] {
 		out.Namespaces = append(out.Namespaces, &pb.NamespaceUsage{
-			Namespace: u.Namespace, RamBlocks: uint64(u.Blocks), RamBytes: uint64(u.Bytes), SsdBlocks: uint64(u.SSDBlocks), SsdBytes: uint64(u.SSDBytes),
+			Namespace: u.Namespace, RamBlocks: uint64(u.Blocks), RamBytes: uint64(u.Bytes),
+			SsdBlocks: uint64(u.SSDBlocks), SsdBytes: uint64(u.SSDBytes),
 		})
 	}
 	for _, u := range s.o.Residency.Usage(maxUsages) {
 		out.Engines = append(out.Engines, &pb.EngineUsage{
-			Engine: u.Engine, Namespace: u.Namespace, Adapter: u.Adapter, Blocks: uint64(u.Blocks), Device: uint64(u.Device), Host: uint64(u.Host),
+			Engine: u.Engine, Namespace: u.Namespace, Adapter: u.Adapter, Blocks: uint64(u.Blocks),
+			Device: uint64(u.Device), Host: uint64(u.Host),
 			Disk: uint64(u.Disk), Shared: uint64(u.Shared), Pinned: uint64(u.Pinned),
 		})
 	}

@@ -13,8 +13,9 @@ import (
 	pb "github.com/cognitora/dataplane/proto/cognitora/v1"
 )
 
-// sendPiece is what Get puts into a message. gRPC holds up to four messages of a stream whose client does not read, so that pieces
-// of 1 MiB would let clients make it hold 512 MiB. With the message's head it fits a size that gRPC keeps buffers of.
+// sendPiece is what Get puts into a message. gRPC holds up to four messages of a stream whose
+// client does not read, so that pieces of 1 MiB would let clients make it hold 512 MiB. With the
+// message's head it fits a size that gRPC keeps buffers of.
 const sendPiece = 32<<10 - 1024
 
 // begin takes one of the places that transfers have.
@@ -23,12 +24,13 @@ func begin(places chan struct{}, what string) (end func(), err error) {
 	case places <- struct{}{}:
 		return func() { <-places }, nil
 	default:
-		return nil, status.Errorf(codes.ResourceExhausted, "%d %s are open already; try again when some have ended", cap(places), what)
+		return nil, status.Errorf(codes.ResourceExhausted, "%d %s are open already; try again when some have ended",
+			cap(places), what)
 	}
 }
 
-// Get sends a block. Each piece is copied once, into the message: gRPC may drop what it was lent without saying so when a connection breaks,
-// so it is not lent the arena.
+// Get sends a block. Each piece is copied once, into the message: gRPC may drop what it was lent
+// without saying so when a connection breaks, so it is not lent the arena.
 func (s *service) Get(r *pb.GetRequest, stream pb.Kv_GetServer) error {
 	a, err := s.address(r.Namespace, r.Layer, r.Digest)
 	if err != nil {
@@ -54,7 +56,8 @@ func (s *service) Get(r *pb.GetRequest, stream pb.Kv_GetServer) error {
 	}
 	info := b.Info()
 	m := &pb.GetResponse{Header: &pb.BlockHeader{
-		Namespace: r.Namespace, Layer: r.Layer, Digest: r.Digest, Parent: bytesOf(info.Item.Parent), Length: uint32(info.Length),
+		Namespace: r.Namespace, Layer: r.Layer, Digest: r.Digest, Parent: bytesOf(info.Item.Parent),
+		Length: uint32(info.Length),
 		Crc32C: info.CRC, ExpiresUnixMs: info.Item.Expires, Attr: info.Item.Attr,
 	}}
 	for {
@@ -102,7 +105,8 @@ func (s *service) Put(stream pb.Kv_PutServer) error {
 		return err
 	}
 	h := first.Header
-	info, err := d.Commit(stream.Context(), store.CommitOptions{Durable: h.Durable, CRC: h.Block.Crc32C, CheckCRC: h.CheckCrc, IfAbsent: h.IfAbsent})
+	info, err := d.Commit(stream.Context(), store.CommitOptions{Durable: h.Durable, CRC: h.Block.Crc32C,
+		CheckCRC: h.CheckCrc, IfAbsent: h.IfAbsent})
 	if errors.Is(err, store.ErrCorrupt) {
 		return invalid("header.block.crc32c is not the payload's: %v", err)
 	}
@@ -231,10 +235,12 @@ func (s *service) Pull(ctx context.Context, r *pb.PullRequest) (*pb.TransferResp
 	})
 }
 
-var errAlone = status.Error(codes.FailedPrecondition, "this daemon is in no fleet; give it etcd's endpoints and a certificate")
+var errAlone = status.Error(codes.FailedPrecondition, "this daemon is in no fleet; give it etcd's endpoints and a "+
+	"certificate")
 
 // move does something with a batch's blocks.
-func (s *service) move(ctx context.Context, r batch, do func(*space, []block.Addr, []Outcome) error) (*pb.TransferResponse, error) {
+func (s *service) move(ctx context.Context, r batch,
+	do func(*space, []block.Addr, []Outcome) error) (*pb.TransferResponse, error) {
 	n, addrs, err := s.addresses(r)
 	if err != nil {
 		return nil, err

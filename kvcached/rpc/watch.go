@@ -11,7 +11,8 @@ import (
 	pb "github.com/cognitora/dataplane/proto/cognitora/v1"
 )
 
-// Watch says which block is where. A client that reads slowly is waited for and gets a new snapshot when it is too far behind; nothing is kept for it.
+// Watch says which block is where. A client that reads slowly is waited for and gets a new snapshot
+// when it is too far behind; nothing is kept for it.
 func (s *service) Watch(r *pb.WatchRequest, stream pb.Kv_WatchServer) error {
 	end, err := begin(s.watchers, "watchers")
 	if err != nil {
@@ -44,7 +45,8 @@ func (s *service) Watch(r *pb.WatchRequest, stream pb.Kv_WatchServer) error {
 // kinds and mediums are what the events of a report say, by their numbers on the wire.
 var (
 	kinds = [...]residency.Kind{
-		pb.ReportEvent_KIND_STORED: residency.Stored, pb.ReportEvent_KIND_REMOVED: residency.Removed, pb.ReportEvent_KIND_CLEARED: residency.Cleared,
+		pb.ReportEvent_KIND_STORED: residency.Stored, pb.ReportEvent_KIND_REMOVED: residency.Removed,
+		pb.ReportEvent_KIND_CLEARED: residency.Cleared,
 	}
 	mediums = map[pb.Tier]residency.Tiers{
 		pb.Tier_TIER_UNSPECIFIED: 0, pb.Tier_TIER_DEVICE: residency.Device, pb.Tier_TIER_HOST: residency.Host,
@@ -63,7 +65,8 @@ func (s *service) Report(_ context.Context, r *pb.ReportRequest) (*pb.ReportResp
 	for i, e := range r.Events {
 		to := &report.Events[i]
 		if _, known := mediums[e.Medium]; !known || e.Kind < 0 || int(e.Kind) >= len(kinds) {
-			return nil, invalid("events[%d] is of kind %d with medium %d; this daemon knows others", i, e.Kind, e.Medium)
+			return nil, invalid("events[%d] is of kind %d with medium %d; this daemon knows others", i, e.Kind,
+				e.Medium)
 		}
 		to.Kind, to.Namespace, to.Pinned, to.Adapter = kinds[e.Kind], e.Namespace, e.Pinned, e.Adapter
 		to.Tier = mediums[e.Medium]

@@ -76,7 +76,8 @@ func (v *view) read() error {
 			delete(v.blocks[b.Holder[i]], key)
 			continue
 		}
-		v.blocks[b.Holder[i]][key] = position{b.Tiers[i], b.Position[i], binary.LittleEndian.Uint64(b.Leaders[8*i:]), binary.LittleEndian.Uint64(b.Parents[8*i:])}
+		v.blocks[b.Holder[i]][key] = position{b.Tiers[i], b.Position[i], binary.LittleEndian.Uint64(b.Leaders[8*i:]),
+			binary.LittleEndian.Uint64(b.Parents[8*i:])}
 	}
 	for _, n := range m.Gone {
 		delete(v.engines, n)
@@ -97,7 +98,8 @@ func (v *view) until(t testing.TB, is func() bool) {
 	t.Helper()
 	for !is() {
 		if err := v.read(); err != nil {
-			t.Fatalf("%v, with %d blocks of %d holders, synced %v, change %d due", err, v.count(), len(v.engines), v.synced, v.due)
+			t.Fatalf("%v, with %d blocks of %d holders, synced %v, change %d due", err, v.count(), len(v.engines),
+				v.synced, v.due)
 		}
 	}
 }
@@ -123,10 +125,12 @@ func TestWatch(t *testing.T) {
 	for i := 20; i < 40; i++ {
 		store(i)
 	}
-	ok[*pb.DeleteResponse](t)(f.client.Delete(t.Context(), &pb.DeleteRequest{Namespace: llama, Layer: block.LayerAll, Digests: join(chain[39])}))
-	ok[*pb.ReportResponse](t)(f.client.Report(t.Context(), &pb.ReportRequest{Engine: "node-1", Epoch: 1, Fresh: true, Events: []*pb.ReportEvent{
-		{Kind: pb.ReportEvent_KIND_STORED, Namespace: llama, Medium: pb.Tier_TIER_DEVICE, Digests: join(chain...)},
-	}}))
+	ok[*pb.DeleteResponse](t)(f.client.Delete(t.Context(), &pb.DeleteRequest{Namespace: llama, Layer: block.LayerAll,
+		Digests: join(chain[39])}))
+	ok[*pb.ReportResponse](t)(f.client.Report(t.Context(), &pb.ReportRequest{Engine: "node-1", Epoch: 1, Fresh: true,
+		Events: []*pb.ReportEvent{
+			{Kind: pb.ReportEvent_KIND_STORED, Namespace: llama, Medium: pb.Tier_TIER_DEVICE, Digests: join(chain...)},
+		}}))
 	v.until(t, func() bool { return v.count() == 39+40 })
 	for number, engine := range v.engines {
 		tiers := byte(pb.Tier_TIER_HOST)
@@ -149,7 +153,8 @@ func TestWatch(t *testing.T) {
 
 	// Who comes back goes on where it was.
 	again := watch(t, t.Context(), f.client, &pb.WatchRequest{Epoch: v.epoch, After: v.due - 1})
-	ok[*pb.DeleteResponse](t)(f.client.Delete(t.Context(), &pb.DeleteRequest{Namespace: llama, Layer: block.LayerAll, Digests: join(chain[0])}))
+	ok[*pb.DeleteResponse](t)(f.client.Delete(t.Context(), &pb.DeleteRequest{Namespace: llama, Layer: block.LayerAll,
+		Digests: join(chain[0])}))
 	if err := again.read(); err != nil || again.resets != 0 || again.due != v.due+1 {
 		t.Errorf("%v, %d resets, %d is due", err, again.resets, again.due)
 	}
@@ -191,9 +196,10 @@ func TestWatchSlowly(t *testing.T) {
 		quick.until(t, func() bool { return quick.count() == want })
 	}
 	number++
-	ok[*pb.ReportResponse](t)(f.client.Report(ctx, &pb.ReportRequest{Engine: "e", Epoch: 1, Number: number, Events: []*pb.ReportEvent{
-		{Kind: pb.ReportEvent_KIND_STORED, Namespace: llama, Medium: pb.Tier_TIER_DEVICE, Digests: join(chain[:7]...)},
-	}}))
+	ok[*pb.ReportResponse](t)(f.client.Report(ctx, &pb.ReportRequest{Engine: "e", Epoch: 1, Number: number,
+		Events: []*pb.ReportEvent{
+			{Kind: pb.ReportEvent_KIND_STORED, Namespace: llama, Medium: pb.Tier_TIER_DEVICE, Digests: join(chain[:7]...)},
+		}}))
 	for _, v := range []*view{slow, quick} {
 		v.until(t, func() bool { return v.synced && v.due == f.residency.Stats().Changes+1 })
 		if v.count() != 7 {
@@ -216,7 +222,8 @@ func TestWatchCounts(t *testing.T) {
 	chain := chainOf("p", 1)
 	for _, layer := range []uint32{0, 1, 2, block.LayerAll} {
 		f.residency.Apply(&residency.Change{
-			Addr: block.Addr{Digest: chain[0], Model: block.IDOf(llama), Layer: layer}, Namespace: llama, Tier: residency.Host, Present: true,
+			Addr: block.Addr{Digest: chain[0], Model: block.IDOf(llama), Layer: layer}, Namespace: llama,
+			Tier: residency.Host, Present: true,
 		})
 	}
 	for all, want := range map[bool]int{false: 2, true: 4} {

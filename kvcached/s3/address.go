@@ -16,18 +16,21 @@ type target struct {
 	key    string // empty: the bucket, or without one the service
 }
 
-// bucketless is the bucket of a key that comes without one. It does not depend on the Host header, so that the same key is the
-// same object by whatever name or address of the server, or of another server of its fleet, a client comes.
+// bucketless is the bucket of a key that comes without one. It does not depend on the Host header,
+// so that the same key is the same object by whatever name or address of the server, or of another
+// server of its fleet, a client comes.
 const bucketless = "default"
 
-// locate finds bucket and key from the Host header and the path as it was sent. What decides is whether Host is below one of
-// domains (see below); the form of its name never does:
+// locate finds bucket and key from the Host header and the path as it was sent. What decides is
+// whether Host is below one of domains (see below); the form of its name never does:
 //   - it is: what stands before the domain is the bucket, the path is the key
-//   - it is not: the path is /bucket/key. A path of one segment that is no bucket's name but has the form of LMCache's keys
-//     (they hold @) or of a block address is a key in the bucket "default"
+//   - it is not: the path is /bucket/key. A path of one segment that is no bucket's name but has
+//     the form of LMCache's keys (they hold @) or of a block address is a key in the bucket
+//     "default"
 //
-// A Host of several labels that is no address and that no domain covers may be <bucket>.<server>, so that such a key is refused
-// there: two buckets would become one. So is, everywhere, what no rule fits.
+// A Host of several labels that is no address and that no domain covers may be <bucket>.<server>,
+// so that such a key is refused there: two buckets would become one. So is, everywhere, what no
+// rule fits.
 func locate(host, rawPath string, domains []string) (target, error) {
 	host = hostName(host)
 	path := strings.TrimPrefix(rawPath, "/")
@@ -49,8 +52,9 @@ func locate(host, rawPath string, domains []string) (target, error) {
 	case bare && known:
 		return makeTarget(bucketless, path)
 	case !known:
-		return target{}, refusal("InvalidBucketName", "%.64q is no bucket's name, and %.253q is not known as a name of this server. "+
-			"If it is one, or a bucket's name stands before one, add that name to s3.domains.", name, host)
+		return target{}, refusal("InvalidBucketName",
+			"%.64q is no bucket's name, and %.253q is not known as a name of this server. "+
+				"If it is one, or a bucket's name stands before one, add that name to s3.domains.", name, host)
 	}
 	return target{}, refusal("InvalidBucketName", "%.64q is no bucket's name: it needs 3 to 63 of a-z, 0-9, - and . "+
 		"The path is /<bucket>/<key>, or /<key> when the Host header is <bucket>.<name in s3.domains>.", name)
@@ -65,13 +69,15 @@ func makeTarget(bucket, rawKey string) (target, error) {
 		return target{}, refusal("KeyTooLongError", "A key has at most %d bytes.", block.MaxKey)
 	}
 	if !isBucketName(bucket) {
-		return target{}, refusal("InvalidBucketName", "The Host header names the bucket %.64q: a name needs 3 to 63 of a-z, 0-9, - and .", bucket)
+		return target{}, refusal("InvalidBucketName", "The Host header names the bucket %.64q: a name needs 3 to 63 "+
+			"of a-z, 0-9, - and .", bucket)
 	}
 	return target{bucket: bucket, key: key}, nil
 }
 
-// below tells whether host is a bucket's name and one of the domains behind it, and if not, whether host is known to be the
-// server itself: a domain, an address, or a name of one label. Of nested domains the longest decides.
+// below tells whether host is a bucket's name and one of the domains behind it, and if not, whether
+// host is known to be the server itself: a domain, an address, or a name of one label. Of nested
+// domains the longest decides.
 func below(host string, domains []string) (bucket string, inHost, known bool) {
 	longest := -1
 	for _, d := range append(amazon(host), domains...) {
@@ -94,8 +100,8 @@ func below(host string, domains []string) (bucket string, inHost, known bool) {
 // maxStrangers is how many names of Host headers are logged; after them none is.
 const maxStrangers = 64
 
-// stranger logs each name once that a write was taken to be for path style by, though it has the form of <bucket>.<server>: a
-// client that means that would fill a bucket called as its keys begin.
+// stranger logs each name once that a write was taken to be for path style by, though it has the
+// form of <bucket>.<server>: a client that means that would fill a bucket called as its keys begin.
 func (s *Server) stranger(host string) {
 	host = hostName(host)
 	if _, inHost, known := below(host, s.domains); inHost || known {
@@ -110,8 +116,8 @@ func (s *Server) stranger(host string) {
 	s.log.Info("s3 Host header is below no name in s3.domains: the path begins with the bucket", "host", host)
 }
 
-// amazon are the domains that need no setting: localhost, and the endpoint of S3 that host is or is below, such as
-// s3.amazonaws.com and s3.eu-west-1.amazonaws.com, if there is one.
+// amazon are the domains that need no setting: localhost, and the endpoint of S3 that host is or is
+// below, such as s3.amazonaws.com and s3.eu-west-1.amazonaws.com, if there is one.
 func amazon(host string) []string {
 	all := []string{"localhost"}
 	for _, end := range []string{".amazonaws.com", ".amazonaws.com.cn"} {
@@ -165,7 +171,8 @@ func namespaceOf(bucket, tenant string) (string, error) {
 	return n.String(), nil
 }
 
-// itemOf says which block the key of a bucket is: a block address names itself, every other key belongs to the bucket.
+// itemOf says which block the key of a bucket is: a block address names itself, every other key
+// belongs to the bucket.
 func itemOf(bucket, key, tenant string) (store.Item, error) {
 	if name := []byte(key); block.IsAddress(name) {
 		namespace, a, err := block.ParseText(name)
@@ -178,5 +185,6 @@ func itemOf(bucket, key, tenant string) (store.Item, error) {
 	if err != nil {
 		return store.Item{}, err
 	}
-	return store.Item{Addr: block.OfKey(block.IDOf(namespace), []byte(key)), Namespace: namespace, Key: []byte(key)}, nil
+	return store.Item{Addr: block.OfKey(block.IDOf(namespace), []byte(key)), Namespace: namespace, Key: []byte(key)},
+		nil
 }

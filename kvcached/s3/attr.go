@@ -23,9 +23,11 @@ const (
 )
 
 // kept are the headers of a PUT that a GET answers with, besides user metadata and checksums.
-var kept = []string{"Content-Type", "Content-Encoding", "Cache-Control", "Content-Disposition", "Content-Language", "Expires"}
+var kept = []string{"Content-Type", "Content-Encoding", "Cache-Control", "Content-Disposition", "Content-Language",
+	"Expires"}
 
-// attributes are what is kept with an object: fixed fields, then pairs of header and value, each with its length before.
+// attributes are what is kept with an object: fixed fields, then pairs of header and value, each
+// with its length before.
 type attributes struct {
 	modified time.Time // zero: not written by this server
 	parts    int       // of a multipart upload; 0: one PUT
@@ -53,7 +55,8 @@ func attributesOf(h http.Header, now time.Time) (attributes, error) {
 		}
 	}
 	if n := len(a.encode()); n > block.MaxAttr {
-		return a, refusal("MetadataTooLarge", "Your metadata headers have %d bytes with their names, at most %d are kept.", n, block.MaxAttr)
+		return a, refusal("MetadataTooLarge", "Your metadata headers have %d bytes with their names, at most %d "+
+			"are kept.", n, block.MaxAttr)
 	}
 	return a, nil
 }
@@ -64,7 +67,8 @@ func (a *attributes) expect(sums checksums) bool {
 	if !ok || sum.text != "" || sum.name == "crc32c" {
 		return false
 	}
-	a.headers = append(a.headers, [2]string{checksumPrefix + sum.name, string(make([]byte, base64.StdEncoding.EncodedLen(sum.hash.Size())))})
+	a.headers = append(a.headers, [2]string{checksumPrefix + sum.name,
+		string(make([]byte, base64.StdEncoding.EncodedLen(sum.hash.Size())))})
 	return true
 }
 
@@ -74,7 +78,8 @@ func (a *attributes) complete(sums checksums) {
 	a.headers[len(a.headers)-1][1] = sum.text
 }
 
-// withoutChunked is a Content-Encoding without aws-chunked, which is of the request, not of the object.
+// withoutChunked is a Content-Encoding without aws-chunked, which is of the request, not of the
+// object.
 func withoutChunked(value string) string {
 	var rest []string
 	for word := range strings.SplitSeq(value, ",") {
@@ -104,7 +109,8 @@ func decodeAttributes(b []byte) attributes {
 		return attributes{}
 	}
 	b = b[len(attrMagic):]
-	a := attributes{modified: time.UnixMilli(int64(binary.BigEndian.Uint64(b))), parts: int(binary.BigEndian.Uint16(b[8:])), partSize: int(binary.BigEndian.Uint32(b[10:]))}
+	a := attributes{modified: time.UnixMilli(int64(binary.BigEndian.Uint64(b))),
+		parts: int(binary.BigEndian.Uint16(b[8:])), partSize: int(binary.BigEndian.Uint32(b[10:]))}
 	b = b[14:]
 	for len(b) > 0 {
 		var pair [2]string
@@ -120,8 +126,8 @@ func decodeAttributes(b []byte) attributes {
 	return a
 }
 
-// etag names the content of an object: the CRC32C and length of its bytes and how many parts it was uploaded in. It is opaque and
-// not an MD5; the "-" keeps clients from taking it for one.
+// etag names the content of an object: the CRC32C and length of its bytes and how many parts it was
+// uploaded in. It is opaque and not an MD5; the "-" keeps clients from taking it for one.
 func etag(crc uint32, length, parts int) string {
 	return fmt.Sprintf(`"%08x%024x-%d"`, crc, length, max(parts, 1))
 }
@@ -145,7 +151,8 @@ func (a attributes) write(h http.Header, i store.Info, started time.Time) {
 	}
 }
 
-// lastModified is when the object was written; of blocks that came another way it is not known, and started stands for it.
+// lastModified is when the object was written; of blocks that came another way it is not known, and
+// started stands for it.
 func (a attributes) lastModified(started time.Time) time.Time {
 	if a.modified.IsZero() {
 		return started
@@ -153,7 +160,8 @@ func (a attributes) lastModified(started time.Time) time.Time {
 	return a.modified
 }
 
-// writeChecksums answers x-amz-checksum-mode: the CRC32C of the whole object, and the checksum that the client sent with it.
+// writeChecksums answers x-amz-checksum-mode: the CRC32C of the whole object, and the checksum that
+// the client sent with it.
 func (a attributes) writeChecksums(h http.Header, i store.Info) {
 	h["x-amz-checksum-crc32c"] = []string{crcText(i.CRC)}
 	h["x-amz-checksum-type"] = []string{"FULL_OBJECT"}

@@ -52,7 +52,8 @@ type caller struct {
 	chain    *chain // signs the chunks of an aws-chunked body; nil: they are not signed
 }
 
-// authenticate finds the caller. Without keys everybody is let in, whatever the request says of itself.
+// authenticate finds the caller. Without keys everybody is let in, whatever the request says of
+// itself.
 func (s *Server) authenticate(r *http.Request, q query) (caller, error) {
 	if len(s.keys) == 0 {
 		return caller{open: true}, nil
@@ -63,7 +64,8 @@ func (s *Server) authenticate(r *http.Request, q query) (caller, error) {
 	}
 	k, known := s.keys[a.accessKey]
 	if !known {
-		return caller{}, refusal("InvalidAccessKeyId", "The AWS Access Key Id you provided does not exist in our records.")
+		return caller{}, refusal("InvalidAccessKeyId", "The AWS Access Key Id you provided does not exist in our "+
+			"records.")
 	}
 	signed, err := a.when(r)
 	if err != nil {
@@ -80,11 +82,13 @@ func (s *Server) authenticate(r *http.Request, q query) (caller, error) {
 		payload = unsignedPayload
 	}
 	if name := unsignedHeader(r, a); name != "" {
-		return caller{}, refusal("AccessDenied", "There were headers present in the request which were not signed: %s.", name)
+		return caller{}, refusal("AccessDenied", "There were headers present in the request which were not signed: %s.",
+			name)
 	}
 	key := signingKey(k.Secret, a.credential)
 	if !s.signs(key, a, r, q, payload) {
-		return caller{}, refusal("SignatureDoesNotMatch", "The request signature we calculated does not match the signature you provided. Check your key and signing method.")
+		return caller{}, refusal("SignatureDoesNotMatch", "The request signature we calculated does not match the "+
+			"signature you provided. Check your key and signing method.")
 	}
 	who := caller{tenant: k.Tenant, open: k.Tenant == "", readOnly: k.ReadOnly}
 	if strings.HasPrefix(payload, streamingSigned) {
@@ -98,13 +102,15 @@ func authorizationOf(r *http.Request, q query) (authorization, error) {
 	header := r.Header.Get("Authorization")
 	switch {
 	case header != "" && q.has(presignedQuery):
-		return authorization{}, refusal("InvalidArgument", "Only one auth mechanism allowed: the Authorization header or %s.", presignedQuery)
+		return authorization{}, refusal("InvalidArgument", "Only one auth mechanism allowed: the Authorization "+
+			"header or %s.", presignedQuery)
 	case header != "":
 		return parseAuthorization(header)
 	case q.has(presignedQuery), q.has("X-Amz-Algorithm"):
 		return parsePresigned(q)
 	case q.has("AWSAccessKeyId"):
-		return authorization{}, refusal("InvalidRequest", "The authorization mechanism you have provided is not supported. Please use %s (boto3: signature_version=\"s3v4\").", algorithm)
+		return authorization{}, refusal("InvalidRequest", "The authorization mechanism you have provided is not "+
+			"supported. Please use %s (boto3: signature_version=\"s3v4\").", algorithm)
 	}
 	return authorization{}, refusal("AccessDenied", "Access Denied. Requests must be signed.")
 }
@@ -121,12 +127,14 @@ func (a *authorization) checkTime(signed, now time.Time) error {
 		return nil
 	}
 	if d := now.Sub(signed); d > maxSkew || d < -maxSkew {
-		return refusal("RequestTimeTooSkewed", "The difference between the request time and the current time is too large.")
+		return refusal("RequestTimeTooSkewed", "The difference between the request time and the current time is "+
+			"too large.")
 	}
 	return nil
 }
 
-// unsignedHeader names an x-amz- header that the signature does not cover: whoever relays the request could have put it there.
+// unsignedHeader names an x-amz- header that the signature does not cover: whoever relays the
+// request could have put it there.
 func unsignedHeader(r *http.Request, a authorization) string {
 	for name := range r.Header {
 		lower := strings.ToLower(name)
@@ -141,8 +149,8 @@ func unsignedHeader(r *http.Request, a authorization) string {
 	return ""
 }
 
-// signs tells whether the signature is right for the path as it was sent or, for clients that sign another spelling of it, as
-// SigV4 would encode it.
+// signs tells whether the signature is right for the path as it was sent or, for clients that sign
+// another spelling of it, as SigV4 would encode it.
 func (s *Server) signs(key []byte, a authorization, r *http.Request, q query, payload string) bool {
 	raw := rawPath(r)
 	right := func(path string) bool {
@@ -156,7 +164,8 @@ func (s *Server) signs(key []byte, a authorization, r *http.Request, q query, pa
 	return ok && spelled != raw && right(spelled)
 }
 
-// respelled encodes each segment of a path as SigV4 does. Slashes that are encoded stay so: they are part of a segment.
+// respelled encodes each segment of a path as SigV4 does. Slashes that are encoded stay so: they
+// are part of a segment.
 func respelled(raw string) (string, bool) {
 	var b []byte
 	for i, segment := range strings.Split(raw, "/") {

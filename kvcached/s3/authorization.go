@@ -72,14 +72,16 @@ func isSignature(text string) bool {
 // parseAuthorization reads an Authorization header.
 func parseAuthorization(header string) (authorization, error) {
 	bad := func(why string) (authorization, error) {
-		return authorization{}, refusal("AuthorizationHeaderMalformed", "The Authorization header is malformed: %s.", why)
+		return authorization{}, refusal("AuthorizationHeaderMalformed", "The Authorization header is malformed: %s.",
+			why)
 	}
 	if len(header) > maxAuthorization {
 		return bad("it is too long")
 	}
 	scheme, rest, _ := strings.Cut(header, " ")
 	if scheme != algorithm {
-		return authorization{}, refusal("InvalidRequest", "The authorization mechanism you have provided is not supported. Please use %s.", algorithm)
+		return authorization{}, refusal("InvalidRequest", "The authorization mechanism you have provided is not "+
+			"supported. Please use %s.", algorithm)
 	}
 	var a authorization
 	seen := 0
@@ -98,7 +100,8 @@ func parseAuthorization(header string) (authorization, error) {
 			bit = 4
 		}
 		if !ok || seen&bit != 0 {
-			return bad("each of Credential=<key>/<date>/<region>/s3/aws4_request, SignedHeaders (sorted, with host) and Signature must be there once")
+			return bad("each of Credential=<key>/<date>/<region>/s3/aws4_request, SignedHeaders (sorted, with host) " +
+				"and Signature must be there once")
 		}
 		seen |= bit
 	}
@@ -111,7 +114,8 @@ func parseAuthorization(header string) (authorization, error) {
 // parsePresigned reads the parameters of a presigned URL.
 func parsePresigned(q query) (authorization, error) {
 	bad := func(name string) (authorization, error) {
-		return authorization{}, refusal("AuthorizationQueryParametersError", "The parameter %s of the presigned URL is missing or wrong.", name)
+		return authorization{}, refusal("AuthorizationQueryParametersError",
+			"The parameter %s of the presigned URL is missing or wrong.", name)
 	}
 	a := authorization{presigned: true, signature: q.get(presignedQuery), amzDate: q.get("X-Amz-Date")}
 	var ok bool
@@ -134,7 +138,8 @@ func parsePresigned(q query) (authorization, error) {
 	return a, nil
 }
 
-// when is the time at which a request was signed; amzDate is filled from the Date header if need be.
+// when is the time at which a request was signed; amzDate is filled from the Date header if need
+// be.
 func (a *authorization) when(r *http.Request) (time.Time, error) {
 	if !a.presigned {
 		a.amzDate = r.Header.Get("X-Amz-Date")

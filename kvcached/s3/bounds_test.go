@@ -28,7 +28,8 @@ func (b *bed) dial(method, path string, length int, body string) net.Conn {
 		b.t.Fatal(err)
 	}
 	b.t.Cleanup(func() { _ = conn.Close() })
-	if _, err := fmt.Fprintf(conn, "%s %s HTTP/1.1\r\nHost: kvb.localhost\r\nContent-Length: %d\r\n\r\n%s", method, path, length, body); err != nil {
+	if _, err := fmt.Fprintf(conn, "%s %s HTTP/1.1\r\nHost: kvb.localhost\r\nContent-Length: %d\r\n\r\n%s", method,
+		path, length, body); err != nil {
 		b.t.Fatal(err)
 	}
 	return conn
@@ -64,8 +65,8 @@ func (b *bed) await(what string, done func(st Stats) bool) {
 	}
 }
 
-// TestSlowDocuments has 300 clients announce documents of 4 MiB and send a few bytes of them: only as many as may are waited for,
-// and none takes memory for what it has not sent.
+// TestSlowDocuments has 300 clients announce documents of 4 MiB and send a few bytes of them: only
+// as many as may are waited for, and none takes memory for what it has not sent.
 func TestSlowDocuments(t *testing.T) {
 	const most, clients = 16, 300
 	b := serve(t, Options{Sink: arena(t, 4<<20), MaxBodies: most})
@@ -80,7 +81,8 @@ func TestSlowDocuments(t *testing.T) {
 	}
 	b.await("all tokens taken", func(st Stats) bool { return st.Bodies == most })
 	for i := range clients - most {
-		b.want(b.answer(b.dial("POST", []string{"/?delete", "/k?uploadId=" + id}[i%2], maxDeleteText, "<Delete>")), 503, "SlowDown")
+		b.want(b.answer(b.dial("POST", []string{"/?delete", "/k?uploadId=" + id}[i%2], maxDeleteText, "<Delete>")), 503,
+			"SlowDown")
 	}
 	runtime.ReadMemStats(&after)
 	if took := after.TotalAlloc - before.TotalAlloc; took > 64<<20 {
@@ -99,19 +101,23 @@ func TestSlowDocuments(t *testing.T) {
 	b.want(b.do("POST", "/k?uploadId="+id, complete), 200)
 }
 
-// TestLongDocument deletes with a document that comes in pieces and has more elements than are kept.
+// TestLongDocument deletes with a document that comes in pieces and has more elements than are
+// kept.
 func TestLongDocument(t *testing.T) {
 	b := serve(t, Options{Sink: arena(t, 4<<20)})
 	b.want(b.do("PUT", "/k", "v"), 200)
-	b.want(b.do("POST", "/?delete", "<Delete>"+strings.Repeat("<Object><Key>k</Key></Object>", maxDeletes)+strings.Repeat(" ", 1<<20)+"</Delete>"), 200, "<Key>k</Key>")
+	b.want(b.do("POST", "/?delete", "<Delete>"+strings.Repeat("<Object><Key>k</Key></Object>", maxDeletes)+
+		strings.Repeat(" ", 1<<20)+"</Delete>"), 200, "<Key>k</Key>")
 	b.want(b.do("GET", "/k", ""), 404)
 	b.want(b.do("POST", "/?delete", "<Delete>"+strings.Repeat("<Object/>", 400_000)+"</Delete>"), 400, "MalformedXML")
 	id := b.start("/k")
-	b.want(b.do("POST", "/k?uploadId="+id, "<CompleteMultipartUpload>"+strings.Repeat("<Part/>", maxParts+1)+"</CompleteMultipartUpload>"), 400, "MalformedXML")
+	b.want(b.do("POST", "/k?uploadId="+id, "<CompleteMultipartUpload>"+strings.Repeat("<Part/>", maxParts+1)+
+		"</CompleteMultipartUpload>"), 400, "MalformedXML")
 	b.want(b.do("POST", "/?delete", strings.Repeat(" ", maxDeleteText+1)), 400, "EntityTooLarge")
 }
 
-// TestRefusedSlowly refuses a short request whose body does not come: the client is told, and its connection closed.
+// TestRefusedSlowly refuses a short request whose body does not come: the client is told, and its
+// connection closed.
 func TestRefusedSlowly(t *testing.T) {
 	b := serve(t, Options{Sink: arena(t, 4<<20), Timeout: 500 * time.Millisecond})
 	b.want(b.answer(b.dial("POST", "/k?uploadId=none", 100, "<")), 404, "NoSuchUpload")
@@ -120,7 +126,8 @@ func TestRefusedSlowly(t *testing.T) {
 	b.want(b.answer(conn), 200)
 }
 
-// TestSlowTrailers waits for the end of an empty aws-chunked body no longer than for that of any other.
+// TestSlowTrailers waits for the end of an empty aws-chunked body no longer than for that of any
+// other.
 func TestSlowTrailers(t *testing.T) {
 	b := serve(t, Options{Sink: arena(t, 4<<20), Timeout: 500 * time.Millisecond})
 	conn, err := net.Dial("tcp", b.http.Listener.Addr().String())
@@ -128,7 +135,8 @@ func TestSlowTrailers(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = conn.Close() }()
-	_, _ = fmt.Fprintf(conn, "PUT /k HTTP/1.1\r\nHost: kvb.localhost\r\nContent-Length: 100\r\n%s: %s\r\nx-amz-decoded-content-length: 0\r\n\r\n0",
+	_, _ = fmt.Fprintf(conn, "PUT /k HTTP/1.1\r\nHost: kvb.localhost\r\nContent-Length: 100\r\n%s: "+
+		"%s\r\nx-amz-decoded-content-length: 0\r\n\r\n0",
 		headerPayload, streamingUnsignedTrailer)
 	b.want(b.answer(conn), 400, "RequestTimeout")
 }
@@ -212,6 +220,7 @@ func TestLocation(t *testing.T) {
 		on := &bed{t: t, server: b.server, http: front}
 		id := on.start("/k")
 		complete := string(completionText(map[int]string{1: on.part("/k", id, 1, "x")}))
-		on.want(on.do("POST", "/k?uploadId="+id, complete), 200, "<Location>"+scheme+"://kvb.localhost:9000/k</Location>")
+		on.want(on.do("POST", "/k?uploadId="+id, complete), 200,
+			"<Location>"+scheme+"://kvb.localhost:9000/k</Location>")
 	}
 }

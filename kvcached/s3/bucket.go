@@ -28,7 +28,8 @@ type bucketsResult struct {
 
 type owner struct{ ID, DisplayName string }
 
-// listBuckets names the buckets in which the caller has objects, at most 1,000; it walks over all blocks.
+// listBuckets names the buckets in which the caller has objects, at most 1,000; it walks over all
+// blocks.
 func (c *call) listBuckets() error {
 	seen := map[string]bool{}
 	err := c.scan(func(i store.Info) bool {
@@ -54,11 +55,13 @@ func (c *call) listBuckets() error {
 	return nil
 }
 
-// createBucket takes note of nothing: buckets are there. A body that is too long for a configuration is an object whose
-// bucket this server did not recognise, so it is refused instead of lost.
+// createBucket takes note of nothing: buckets are there. A body that is too long for a
+// configuration is an object whose bucket this server did not recognise, so it is refused instead
+// of lost.
 func (c *call) createBucket() error {
 	if c.r.ContentLength > maxBucketText {
-		return refusal("MalformedXML", "This is a request to create the bucket %q; to put an object, name it too, as /<bucket>/<key>.", c.bucket)
+		return refusal("MalformedXML", "This is a request to create the bucket %q; to put an object, name it too, as "+
+			"/<bucket>/<key>.", c.bucket)
 	}
 	if c.r.ContentLength > 0 {
 		release, err := c.s.body()
@@ -69,7 +72,8 @@ func (c *call) createBucket() error {
 		var configuration struct {
 			XMLName xml.Name `xml:"CreateBucketConfiguration"`
 		}
-		malformed := refusal("MalformedXML", "This is a request to create the bucket %q, and the body is no CreateBucketConfiguration.", c.bucket)
+		malformed := refusal("MalformedXML", "This is a request to create the bucket %q, and the body is no "+
+			"CreateBucketConfiguration.", c.bucket)
 		if err := c.readSmall(maxBucketText, true, &configuration, malformed); err != nil {
 			return err
 		}

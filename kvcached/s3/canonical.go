@@ -45,7 +45,8 @@ func appendCanonicalQuery(b []byte, q query) []byte {
 		pair = append(pair, '=')
 		pairs = append(pairs, string(appendEncoded(pair, p.value, false)))
 	}
-	// "=" sorts before every byte of an encoded name but "-" and ".", so names are compared on their own.
+	// "=" sorts before every byte of an encoded name but "-" and ".", so names are compared on
+	// their own.
 	slices.SortFunc(pairs, func(x, y string) int {
 		xn, xv, _ := strings.Cut(x, "=")
 		yn, yv, _ := strings.Cut(y, "=")
@@ -57,7 +58,8 @@ func appendCanonicalQuery(b []byte, q query) []byte {
 	return append(b, strings.Join(pairs, "&")...)
 }
 
-// appendCanonicalHeader appends the values of a header, trimmed, runs of blanks made one, with commas between.
+// appendCanonicalHeader appends the values of a header, trimmed, runs of blanks made one, with
+// commas between.
 func appendCanonicalHeader(b []byte, r *http.Request, name string) []byte {
 	values := r.Header.Values(name)
 	switch {

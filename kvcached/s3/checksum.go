@@ -66,13 +66,14 @@ func headerSums(h http.Header) (checksums, error) {
 		all = append(all, sum)
 	}
 	if len(all) > 1 {
-		return nil, refusal("InvalidRequest", "Expecting a single %s header. Multiple checksum types are not allowed.", checksumPrefix)
+		return nil, refusal("InvalidRequest", "Expecting a single %s header. Multiple checksum types are not allowed.",
+			checksumPrefix)
 	}
 	return all, nil
 }
 
-// checksumsOf reads the checksums of a request's payload from the headers. Not own: those of the x-amz-checksum- family are of
-// something else.
+// checksumsOf reads the checksums of a request's payload from the headers. Not own: those of the
+// x-amz-checksum- family are of something else.
 func checksumsOf(h http.Header, own bool) (all checksums, err error) {
 	if own {
 		if all, err = headerSums(h); err != nil {
@@ -82,7 +83,8 @@ func checksumsOf(h http.Header, own bool) (all checksums, err error) {
 	if name := strings.ToLower(strings.TrimSpace(h.Get(headerTrailer))); name != "" {
 		create := algorithms[strings.TrimPrefix(name, checksumPrefix)]
 		if create == nil || !strings.HasPrefix(name, checksumPrefix) || len(all) > 0 {
-			return nil, refusal("InvalidArgument", "The header %s must name one of the checksums that this server knows.", headerTrailer)
+			return nil, refusal("InvalidArgument", "The header %s must name one of the checksums that this "+
+				"server knows.", headerTrailer)
 		}
 		all = append(all, checksum{name: strings.TrimPrefix(name, checksumPrefix), hash: create()})
 	}
@@ -96,7 +98,8 @@ func checksumsOf(h http.Header, own bool) (all checksums, err error) {
 	if text := h.Get(headerPayload); text != "" && text != unsignedPayload && !strings.HasPrefix(text, "STREAMING-") {
 		want, err := hex.DecodeString(text)
 		if err != nil || len(want) != sha256.Size {
-			return nil, refusal("InvalidArgument", "The header %s is neither a digest nor one of the known words.", headerPayload)
+			return nil, refusal("InvalidArgument", "The header %s is neither a digest nor one of the known words.",
+				headerPayload)
 		}
 		all = append(all, checksum{name: "payload", text: text, want: want, hash: sha256.New()})
 	}
@@ -146,11 +149,13 @@ func (all checksums) check() error {
 		}
 		switch c.name {
 		case "payload":
-			return refusal("XAmzContentSHA256Mismatch", "The provided '%s' header does not match what was computed.", headerPayload)
+			return refusal("XAmzContentSHA256Mismatch", "The provided '%s' header does not match what was computed.",
+				headerPayload)
 		case "md5":
 			return refusal("BadDigest", "The Content-MD5 you specified did not match what we received.")
 		}
-		return refusal("BadDigest", "The %s you specified did not match the calculated checksum.", strings.ToUpper(c.name))
+		return refusal("BadDigest", "The %s you specified did not match the calculated checksum.",
+			strings.ToUpper(c.name))
 	}
 	return nil
 }

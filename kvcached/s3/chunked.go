@@ -34,8 +34,9 @@ func (c *chain) next(kind string, digests ...string) string {
 	return c.last
 }
 
-// chunked reads the payload out of an aws-chunked body. Nothing of a chunk may be used before Read or finish has gone past its
-// end: only then has its signature been checked. So the payload is committed after finish.
+// chunked reads the payload out of an aws-chunked body. Nothing of a chunk may be used before Read
+// or finish has gone past its end: only then has its signature been checked. So the payload is
+// committed after finish.
 type chunked struct {
 	from     *bufio.Reader
 	chain    *chain // nil: chunks are not signed
@@ -136,8 +137,9 @@ func (d *chunked) verify() error {
 	return nil
 }
 
-// readTrailers reads what follows the last chunk: trailers, their signature if chunks are signed, an empty line. Some clients,
-// minio-go among them, end trailers with a bare line feed and have an empty line before the signature, too.
+// readTrailers reads what follows the last chunk: trailers, their signature if chunks are signed,
+// an empty line. Some clients, minio-go among them, end trailers with a bare line feed and have an
+// empty line before the signature, too.
 func (d *chunked) readTrailers() error {
 	d.trailers = map[string]string{}
 	var signed bytes.Buffer
@@ -190,7 +192,8 @@ func (d *chunked) trailer() (string, error) {
 	return strings.TrimSuffix(string(b[:len(b)-1]), "\r"), nil
 }
 
-// line reads up to a line end, which is not part of it. Longer than limit, or no end before EOF: errChunk.
+// line reads up to a line end, which is not part of it. Longer than limit, or no end before EOF:
+// errChunk.
 func (d *chunked) line(limit int) (string, error) {
 	b, err := d.from.ReadSlice('\n')
 	if err != nil {
@@ -202,7 +205,8 @@ func (d *chunked) line(limit int) (string, error) {
 	return string(b[:len(b)-2]), nil
 }
 
-// finish reads what comes after the payload: the last chunk and the trailers. The payload must have been read.
+// finish reads what comes after the payload: the last chunk and the trailers. The payload must have
+// been read.
 func (d *chunked) finish() error {
 	var one [1]byte
 	for !d.last {

@@ -9,7 +9,8 @@ import (
 	"testing"
 )
 
-// TestClients runs boto3, awscrt, aws-sdk-go-v2 and minio-go against a server without keys, with keys, and with TLS.
+// TestClients runs boto3, awscrt, aws-sdk-go-v2 and minio-go against a server without keys, with
+// keys, and with TLS.
 func TestClients(t *testing.T) {
 	if os.Getenv("CGN_KV_CLIENTS") == "" {
 		t.Skip("needs python3 with venv and the network on the first run; CGN_KV_CLIENTS=1 runs it")

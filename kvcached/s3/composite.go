@@ -6,9 +6,11 @@ import (
 	"strings"
 )
 
-// checksumsOfParts compares the checksum that a completion names. One of type FULL_OBJECT, or of an algorithm that has no other, is
-// of the object's bytes and is returned, for whoever puts these together; crc is their CRC32C, which is compared at once. Any other is composite, the checksum of the checksums of
-// the parts, sometimes with -<parts> behind it, and compared here, if each part came with one.
+// checksumsOfParts compares the checksum that a completion names. One of type FULL_OBJECT, or of an
+// algorithm that has no other, is of the object's bytes and is returned, for whoever puts these
+// together; crc is their CRC32C, which is compared at once. Any other is composite, the checksum of
+// the checksums of the parts, sometimes with -<parts> behind it, and compared here, if each part
+// came with one.
 func checksumsOfParts(h http.Header, parts []*part, crc uint32) (checksums, error) {
 	full := http.Header{}
 	for name := range algorithms {

@@ -21,7 +21,8 @@ func TestDurable(t *testing.T) {
 	dir := t.TempDir()
 	with := func(f func(b *bed)) {
 		s, err := store.Open(context.Background(), store.Options{
-			RAM: 16 << 20, SSD: &ssd.Options{Dir: dir, Cap: 64 << 20, Logger: slog.New(slog.DiscardHandler)}, Logger: slog.New(slog.DiscardHandler),
+			RAM: 16 << 20, SSD: &ssd.Options{Dir: dir, Cap: 64 << 20, Logger: slog.New(slog.DiscardHandler)},
+			Logger: slog.New(slog.DiscardHandler),
 		})
 		if err != nil {
 			t.Fatal(err)
@@ -39,7 +40,8 @@ func TestDurable(t *testing.T) {
 	body := string(pattern(300_000))
 	tag := ""
 	with(func(b *bed) {
-		tag = b.want(b.do("PUT", "/a/k", body, "X-Cgn-Durable", "true", "x-amz-meta-layer", "3", "Content-Type", "x/y"), 200).Header.Get("ETag")
+		tag = b.want(b.do("PUT", "/a/k", body, "X-Cgn-Durable", "true", "x-amz-meta-layer", "3", "Content-Type", "x/y"),
+			200).Header.Get("ETag")
 		b.want(b.do("PUT", "/gone", body, "X-Cgn-Durable", "true"), 200)
 		b.want(b.do("DELETE", "/gone", ""), 204)
 	})
@@ -50,7 +52,8 @@ func TestDurable(t *testing.T) {
 			got = b.do("GET", "/a/k", "") // the index is being read
 		}
 		b.want(got, 200)
-		if got.body != body || got.Header.Get("ETag") != tag || got.Header.Get("x-amz-meta-layer") != "3" || got.Header.Get("Content-Type") != "x/y" {
+		if got.body != body || got.Header.Get("ETag") != tag || got.Header.Get("x-amz-meta-layer") != "3" ||
+			got.Header.Get("Content-Type") != "x/y" {
 			b.t.Error(got.Header)
 		}
 		b.want(b.do("GET", "/gone", ""), 404)
@@ -61,7 +64,8 @@ func TestDurable(t *testing.T) {
 // TestTooLargeToBeDurable says what bounds a durable object, and that others may be longer.
 func TestTooLargeToBeDurable(t *testing.T) {
 	s, err := store.Open(context.Background(), store.Options{
-		RAM: 64 << 20, SSD: &ssd.Options{Dir: t.TempDir(), Cap: 64 << 20, Logger: slog.New(slog.DiscardHandler)}, Logger: slog.New(slog.DiscardHandler),
+		RAM: 64 << 20, SSD: &ssd.Options{Dir: t.TempDir(), Cap: 64 << 20, Logger: slog.New(slog.DiscardHandler)},
+		Logger: slog.New(slog.DiscardHandler),
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -69,16 +73,19 @@ func TestTooLargeToBeDurable(t *testing.T) {
 	t.Cleanup(func() { _ = s.Close() })
 	b := serve(t, Options{Sink: s})
 	body := string(pattern(8 << 20))
-	refused := b.want(b.do("PUT", "/k", body, "X-Cgn-Durable", "true"), 400, "EntityTooLarge", "this object has 8 MiB; with kvcached.ssd = 64 MiB at most ", "can be durable")
+	refused := b.want(b.do("PUT", "/k", body, "X-Cgn-Durable", "true"), 400, "EntityTooLarge",
+		"this object has 8 MiB; with kvcached.ssd = 64 MiB at most ", "can be durable")
 	most := 0
-	if _, err := fmt.Sscanf(refused.body[strings.Index(refused.body, "at most"):], "at most %d bytes", &most); err != nil {
+	if _, err := fmt.Sscanf(refused.body[strings.Index(refused.body, "at most"):], "at most %d bytes",
+		&most); err != nil {
 		t.Fatal(refused.body)
 	}
 	b.want(b.do("PUT", "/k", body[:most+1], "X-Cgn-Durable", "true"), 400, "EntityTooLarge")
 	b.want(b.do("PUT", "/k", body[:most], "X-Cgn-Durable", "true"), 200)
 	b.want(b.do("PUT", "/k", body), 200)
 	full := &store.DiskError{What: "durable", Err: &os.PathError{Path: "/secret", Err: syscall.ENOSPC}}
-	if e := asAPI(full); e.code != "InsufficientCapacity" || e.status != http.StatusInsufficientStorage || strings.Contains(e.message, "secret") {
+	if e := asAPI(full); e.code != "InsufficientCapacity" || e.status != http.StatusInsufficientStorage ||
+		strings.Contains(e.message, "secret") {
 		t.Errorf("%+v", e)
 	}
 }

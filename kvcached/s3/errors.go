@@ -72,7 +72,8 @@ func refusal(code, format string, args ...any) *apiError {
 	return &apiError{status: status, code: code, message: fmt.Sprintf(format, args...)}
 }
 
-// asAPI finds the answer to any error: those of the sink have one each, what is unknown is an InternalError.
+// asAPI finds the answer to any error: those of the sink have one each, what is unknown is an
+// InternalError.
 func asAPI(err error) *apiError {
 	var e *apiError
 	var hosts *store.HostsError
@@ -132,8 +133,9 @@ type errorDocument struct {
 	HostID    string `xml:"HostId"`
 }
 
-// refuse answers err. Nothing may have been answered before. net/http reads what is left of a body of up to 256 KiB before the answer
-// goes out: that has the timeout to come, and the answer another to go. What was too slow once is not read.
+// refuse answers err. Nothing may have been answered before. net/http reads what is left of a body
+// of up to 256 KiB before the answer goes out: that has the timeout to come, and the answer another
+// to go. What was too slow once is not read.
 func (c *call) refuse(err *apiError) {
 	defer func() {
 		control, now := http.NewResponseController(c.w), time.Now()
@@ -151,5 +153,6 @@ func (c *call) refuse(err *apiError) {
 		c.status(err.status)
 		return
 	}
-	c.document(err.status, errorDocument{Code: err.code, Message: err.message, Resource: c.r.URL.Path, RequestID: c.id, HostID: c.id})
+	c.document(err.status, errorDocument{Code: err.code, Message: err.message, Resource: c.r.URL.Path, RequestID: c.id,
+		HostID: c.id})
 }

@@ -12,7 +12,8 @@ import (
 	"time"
 )
 
-// FuzzChunked reads any body as aws-chunked: never more than was said, and the same however it is cut.
+// FuzzChunked reads any body as aws-chunked: never more than was said, and the same however it is
+// cut.
 func FuzzChunked(f *testing.F) {
 	f.Add([]byte("5\r\nhello\r\n0\r\n\r\n"), int64(5), true)
 	f.Add([]byte("5;chunk-signature=x\r\nhello\r\n0\r\nx-amz-checksum-crc32:AAAAAA==\r\n\r\n"), int64(5), true)
@@ -50,14 +51,17 @@ func (s *slow) Read(p []byte) (int, error) {
 
 // FuzzAuthorization reads any header; what is accepted can be written again.
 func FuzzAuthorization(f *testing.F) {
-	f.Add("AWS4-HMAC-SHA256 Credential=AKIA/20130524/us-east-1/s3/aws4_request,SignedHeaders=host;range,Signature=" + strings.Repeat("0a", 32))
-	f.Add("AWS4-HMAC-SHA256 Credential=a/b/20130524//s3/aws4_request, SignedHeaders=host, Signature=" + strings.Repeat("f", 64))
+	f.Add("AWS4-HMAC-SHA256 Credential=AKIA/20130524/us-east-1/s3/aws4_request,SignedHeaders=host;range,Signature=" +
+		strings.Repeat("0a", 32))
+	f.Add("AWS4-HMAC-SHA256 Credential=a/b/20130524//s3/aws4_request, SignedHeaders=host, Signature=" +
+		strings.Repeat("f", 64))
 	f.Fuzz(func(t *testing.T, header string) {
 		a, err := parseAuthorization(header)
 		if err != nil {
 			return
 		}
-		text := algorithm + " Credential=" + a.accessKey + "/" + a.scope() + ", SignedHeaders=" + strings.Join(a.signed, ";") + ", Signature=" + a.signature
+		text := algorithm + " Credential=" + a.accessKey + "/" + a.scope() + ", SignedHeaders=" + strings.Join(a.signed,
+			";") + ", Signature=" + a.signature
 		b, err := parseAuthorization(text)
 		if err != nil || b.credential != a.credential || b.signature != a.signature {
 			t.Errorf("%q is not %q: %v", header, text, err)
@@ -114,7 +118,8 @@ func FuzzLocate(f *testing.F) {
 	f.Add("[::1]", "/b/k")
 	f.Fuzz(func(t *testing.T, host, path string) {
 		g, err := locate(host, path, []string{"kv.example.com"})
-		if err == nil && g.key != "" && (g.bucket == "" || strings.Contains(g.bucket, "/") && !strings.Contains(host, "/")) {
+		if err == nil && g.key != "" &&
+			(g.bucket == "" || strings.Contains(g.bucket, "/") && !strings.Contains(host, "/")) {
 			t.Errorf("%q %q is %+v", host, path, g)
 		}
 	})
@@ -122,7 +127,8 @@ func FuzzLocate(f *testing.F) {
 
 // FuzzAttributes reads any bytes that a sink may hold.
 func FuzzAttributes(f *testing.F) {
-	f.Add(attributes{modified: time.UnixMilli(7), parts: 3, partSize: 9, headers: [][2]string{{"Content-Type", "a/b"}}}.encode())
+	f.Add(attributes{modified: time.UnixMilli(7), parts: 3, partSize: 9,
+		headers: [][2]string{{"Content-Type", "a/b"}}}.encode())
 	f.Fuzz(func(t *testing.T, b []byte) {
 		a := decodeAttributes(b)
 		if a.modified.IsZero() {
@@ -135,15 +141,21 @@ func FuzzAttributes(f *testing.F) {
 	})
 }
 
-// FuzzRequest serves any request, with and without keys: the answer is never an InternalError, and nothing is left behind.
+// FuzzRequest serves any request, with and without keys: the answer is never an InternalError, and
+// nothing is left behind.
 func FuzzRequest(f *testing.F) {
 	f.Add([]byte("PUT /b/k HTTP/1.1\r\nHost: localhost\r\nContent-Length: 5\r\n\r\nhello"), false)
 	f.Add([]byte("POST /b/k?uploads HTTP/1.1\r\nHost: localhost\r\n\r\n"), false)
-	f.Add([]byte("POST /b?delete HTTP/1.1\r\nHost: localhost\r\nContent-Length: 53\r\n\r\n<Delete><Object><Key>k</Key></Object></Delete>       "), false)
-	f.Add([]byte("GET /?list-type=2&delimiter=/&max-keys=1&continuation-token=YQ HTTP/1.1\r\nHost: b.localhost\r\n\r\n"), false)
-	f.Add([]byte("PUT /b/k HTTP/1.1\r\nHost: localhost\r\nX-Amz-Content-Sha256: STREAMING-UNSIGNED-PAYLOAD-TRAILER\r\nX-Amz-Trailer: x-amz-checksum-crc32\r\n"+
-		"X-Amz-Decoded-Content-Length: 5\r\nContent-Length: 30\r\n\r\n5\r\nhello\r\n0\r\nx-amz-checksum-crc32:NhCmhg==\r\n\r\n"), false)
-	f.Add([]byte("GET /b/k HTTP/1.1\r\nHost: localhost\r\nAuthorization: AWS4-HMAC-SHA256 Credential=a/20130524/r/s3/aws4_request,SignedHeaders=host,Signature="+
+	f.Add([]byte("POST /b?delete HTTP/1.1\r\nHost: localhost\r\nContent-Length: "+
+		"53\r\n\r\n<Delete><Object><Key>k</Key></Object></Delete>       "), false)
+	f.Add([]byte("GET /?list-type=2&delimiter=/&max-keys=1&continuation-token=YQ HTTP/1.1\r\nHost: "+
+		"b.localhost\r\n\r\n"), false)
+	f.Add([]byte("PUT /b/k HTTP/1.1\r\nHost: localhost\r\nX-Amz-Content-Sha256: "+
+		"STREAMING-UNSIGNED-PAYLOAD-TRAILER\r\nX-Amz-Trailer: x-amz-checksum-crc32\r\n"+
+		"X-Amz-Decoded-Content-Length: 5\r\nContent-Length: "+
+		"30\r\n\r\n5\r\nhello\r\n0\r\nx-amz-checksum-crc32:NhCmhg==\r\n\r\n"), false)
+	f.Add([]byte("GET /b/k HTTP/1.1\r\nHost: localhost\r\nAuthorization: AWS4-HMAC-SHA256 "+
+		"Credential=a/20130524/r/s3/aws4_request,SignedHeaders=host,Signature="+
 		strings.Repeat("0", 64)+"\r\n\r\n"), true)
 	sink := arena(f, 4<<20)
 	f.Fuzz(func(t *testing.T, raw []byte, keys bool) {

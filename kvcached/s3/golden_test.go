@@ -27,7 +27,8 @@ var (
 	bodyLine    = regexp.MustCompile(`^    <body (\d+)>$`)
 )
 
-// recording reads the messages of a file in testdata/lmcache: [cN>] requests and [cN<] answers, of connection N.
+// recording reads the messages of a file in testdata/lmcache: [cN>] requests and [cN<] answers, of
+// connection N.
 func recording(t *testing.T, path string) []message {
 	t.Helper()
 	f, err := os.Open(path)
@@ -57,8 +58,9 @@ func recording(t *testing.T, path string) []message {
 	return all
 }
 
-// TestLMCache replays what LMCache's s3:// connector (awscrt) was seen to send, and holds our answers to those it got then: the
-// status, Content-Length of objects, Content-Range, Content-Type, and where an ETag was, one. ETags and upload ids are replaced by ours.
+// TestLMCache replays what LMCache's s3:// connector (awscrt) was seen to send, and holds our
+// answers to those it got then: the status, Content-Length of objects, Content-Range, Content-Type,
+// and where an ETag was, one. ETags and upload ids are replaced by ours.
 func TestLMCache(t *testing.T) {
 	paths, _ := filepath.Glob("testdata/lmcache/*.txt")
 	if len(paths) != 3 {
@@ -131,7 +133,8 @@ func replay(t *testing.T, all []message) {
 	t.Logf("%d answers compared", checked)
 }
 
-// answering finds the answer to a request. The recording gives several short connections one name, so they are told apart by range.
+// answering finds the answer to a request. The recording gives several short connections one name,
+// so they are told apart by range.
 func answering(ask message, answers []message) int {
 	from, _, _ := strings.Cut(strings.TrimPrefix(ask.header.Get("Range"), "bytes="), "-")
 	return slices.IndexFunc(answers, func(a message) bool {
@@ -174,7 +177,8 @@ func compare(t *testing.T, ask, want message, got reply) {
 	if quoted != (tag != "") {
 		t.Errorf("%s: ETag %s, want %s", ask.first, tag, want.header.Get("ETag"))
 	}
-	if i := strings.LastIndexByte(want.header.Get("ETag"), '-'); i > 0 && !strings.HasSuffix(tag, want.header.Get("ETag")[i:]) {
+	if i := strings.LastIndexByte(want.header.Get("ETag"), '-'); i > 0 &&
+		!strings.HasSuffix(tag, want.header.Get("ETag")[i:]) {
 		t.Errorf("%s: ETag %s, want %s", ask.first, tag, want.header.Get("ETag"))
 	}
 }

@@ -14,7 +14,8 @@ import (
 
 const maxListed = 1000
 
-// listing collects the smallest names of a bucket. It holds at most limit+1 of them, whatever the bucket holds.
+// listing collects the smallest names of a bucket. It holds at most limit+1 of them, whatever the
+// bucket holds.
 type listing struct {
 	namespace         string
 	prefix, delimiter string
@@ -39,7 +40,8 @@ func (l *listing) take(i store.Info, started time.Time) {
 		return
 	}
 	found, common := i.Item.Key, false
-	if len(found) < len(l.prefix) || string(found[:len(l.prefix)]) != l.prefix || string(found) <= l.startAfter && l.startAfter != "" {
+	if len(found) < len(l.prefix) || string(found[:len(l.prefix)]) != l.prefix ||
+		string(found) <= l.startAfter && l.startAfter != "" {
 		return
 	}
 	if l.delimiter != "" {
@@ -52,7 +54,9 @@ func (l *listing) take(i store.Info, started time.Time) {
 		return // most blocks, in a bucket that is larger than a page: no memory was taken
 	}
 	name := string(found)
-	at, there := slices.BinarySearchFunc(l.names, name, func(e listed, name string) int { return strings.Compare(e.name, name) })
+	at, there := slices.BinarySearchFunc(l.names, name, func(e listed, name string) int {
+		return strings.Compare(e.name, name)
+	})
 	if there {
 		return
 	}
@@ -146,7 +150,8 @@ func (c *call) newListing() (*listing, error) {
 	if e := q.get("encoding-type"); e != "" && e != "url" {
 		return nil, refusal("InvalidArgument", "The parameter encoding-type must be url.")
 	}
-	l := &listing{namespace: namespace, prefix: q.get("prefix"), delimiter: q.get("delimiter"), limit: min(limit, maxListed)}
+	l := &listing{namespace: namespace, prefix: q.get("prefix"), delimiter: q.get("delimiter"),
+		limit: min(limit, maxListed)}
 	switch q.get("list-type") {
 	case "":
 		l.after = q.get("marker")
@@ -159,7 +164,8 @@ func (c *call) newListing() (*listing, error) {
 	if token, ok := q.find("continuation-token"); ok {
 		name, err := base64.RawURLEncoding.DecodeString(token)
 		if err != nil || token == "" {
-			return nil, refusal("InvalidArgument", "The parameter continuation-token is not one that this server gave out.")
+			return nil, refusal("InvalidArgument", "The parameter continuation-token is not one that this server "+
+				"gave out.")
 		}
 		l.after = string(name)
 	}
@@ -175,7 +181,8 @@ func (c *call) page(l *listing) listResult {
 	}
 	more := len(l.names) > l.limit
 	names := l.names[:min(len(l.names), l.limit)]
-	r := listResult{Name: c.bucket, Prefix: spell(l.prefix), Delimiter: spell(l.delimiter), MaxKeys: l.limit, EncodingType: q.get("encoding-type"), IsTruncated: more}
+	r := listResult{Name: c.bucket, Prefix: spell(l.prefix), Delimiter: spell(l.delimiter), MaxKeys: l.limit,
+		EncodingType: q.get("encoding-type"), IsTruncated: more}
 	for _, n := range names {
 		if n.common {
 			r.CommonPrefixes = append(r.CommonPrefixes, listedPrefix{spell(n.name)})

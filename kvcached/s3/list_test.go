@@ -76,7 +76,8 @@ func TestList(t *testing.T) {
 	b.want(b.do("HEAD", "/", ""), 200)
 	b.want(b.do("PUT", "/fresh", "", "Host", "127.0.0.1"), 200)
 	b.want(b.do("GET", "/?location", ""), 200, "LocationConstraint")
-	done := b.want(b.do("POST", "/?delete", "<Delete><Object><Key>c</Key></Object><Object><Key>none</Key></Object><Object><Key>cgn:x</Key></Object></Delete>"), 200)
+	done := b.want(b.do("POST", "/?delete",
+		"<Delete><Object><Key>c</Key></Object><Object><Key>none</Key></Object><Object><Key>cgn:x</Key></Object></Delete>"), 200)
 	if strings.Count(done.body, "<Deleted>") != 2 || !strings.Contains(done.body, "<Code>InvalidArgument</Code>") {
 		t.Error(done.body)
 	}

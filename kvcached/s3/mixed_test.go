@@ -12,8 +12,9 @@ import (
 	"github.com/cognitora/dataplane/kvcached/block"
 )
 
-// TestMixed writes, reads, uploads, aborts and deletes a few keys from many sides at once, in an arena that is too small for all of
-// it. Each object repeats one letter, so that a mix of two writes would be seen.
+// TestMixed writes, reads, uploads, aborts and deletes a few keys from many sides at once, in an
+// arena that is too small for all of it. Each object repeats one letter, so that a mix of two
+// writes would be seen.
 func TestMixed(t *testing.T) {
 	seed := rand.Uint64()
 	t.Log("seed", seed)
@@ -59,7 +60,8 @@ func (m *mixer) step() {
 	}
 }
 
-// upload sends two parts, the second from two sides at once, and completes or aborts meanwhile or after.
+// upload sends two parts, the second from two sides at once, and completes or aborts meanwhile or
+// after.
 func (m *mixer) upload(path, body string) {
 	status, text := m.try("POST", path+"?uploads", "")
 	if status != http.StatusOK {

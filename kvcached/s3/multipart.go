@@ -86,7 +86,8 @@ func (c *call) uploadPart() error {
 
 // receive reads a part into a draft. Its address is of no use to anyone: it is never committed.
 func (c *call) receive(u *upload, n int, p *payload) (*part, error) {
-	it := store.Item{Namespace: u.item.Namespace, Addr: block.OfKey(u.item.Addr.Model, fmt.Appendf(nil, "part\x00%s\x00%d", u.id, n))}
+	it := store.Item{Namespace: u.item.Namespace,
+		Addr: block.OfKey(u.item.Addr.Model, fmt.Appendf(nil, "part\x00%s\x00%d", u.id, n))}
 	d, err := c.s.sink.Create(c.r.Context(), it, p.length)
 	if err != nil {
 		return nil, err
@@ -142,8 +143,9 @@ type completeResult struct {
 	ETag     string
 }
 
-// completeUpload copies the parts into one block. Until that is there, the upload stays, so that a client can try again. The
-// x-amz-checksum- headers are of the object, not of the document, and left to assemble.
+// completeUpload copies the parts into one block. Until that is there, the upload stays, so that a
+// client can try again. The x-amz-checksum- headers are of the object, not of the document, and
+// left to assemble.
 func (c *call) completeUpload() error {
 	it, err := c.item()
 	if err != nil {
@@ -158,7 +160,8 @@ func (c *call) completeUpload() error {
 	}
 	defer release()
 	var ask completeRequest
-	malformed := refusal("MalformedXML", "The XML you provided was not well-formed, or names no or more than %d parts.", maxParts)
+	malformed := refusal("MalformedXML", "The XML you provided was not well-formed, or names no or more than %d parts.",
+		maxParts)
 	if err := c.readSmall(maxCompleteText, false, &ask, malformed); err != nil {
 		return err
 	}
@@ -177,7 +180,8 @@ func (c *call) completeUpload() error {
 	if c.r.TLS != nil {
 		scheme = "https://"
 	}
-	c.document(http.StatusOK, completeResult{Location: scheme + c.r.Host + c.r.URL.EscapedPath(), Bucket: c.bucket, Key: c.key, ETag: tag})
+	c.document(http.StatusOK, completeResult{Location: scheme + c.r.Host + c.r.URL.EscapedPath(), Bucket: c.bucket,
+		Key: c.key, ETag: tag})
 	return nil
 }
 
@@ -212,8 +216,9 @@ func (u *upload) choose(ask *completeRequest) ([]*part, error) {
 		if p == nil || !matches(want.ETag, p.etag) {
 			return nil, refusal("InvalidPart", "Part %d was not uploaded, or with another ETag.", want.PartNumber)
 		}
-		sent := map[string]string{"crc32": want.ChecksumCRC32, "crc32c": want.ChecksumCRC32C, "crc64nvme": want.ChecksumCRC64NVME,
-			"sha1": want.ChecksumSHA1, "sha256": want.ChecksumSHA256}[p.sum.name]
+		sent := map[string]string{"crc32": want.ChecksumCRC32, "crc32c": want.ChecksumCRC32C,
+			"crc64nvme": want.ChecksumCRC64NVME,
+			"sha1":      want.ChecksumSHA1, "sha256": want.ChecksumSHA256}[p.sum.name]
 		if sent != "" && sent != p.sum.text {
 			return nil, refusal("InvalidPart", "Part %d was uploaded with another checksum.", want.PartNumber)
 		}
@@ -239,7 +244,8 @@ func (c *call) assemble(u *upload, parts []*part, o store.CommitOptions) (string
 		return "", err
 	}
 	if text := c.r.Header.Get("x-amz-mp-object-size"); text != "" && text != strconv.Itoa(total) {
-		return "", refusal("InvalidRequest", "The parts have %d bytes together, not as many as x-amz-mp-object-size says.", total)
+		return "", refusal("InvalidRequest",
+			"The parts have %d bytes together, not as many as x-amz-mp-object-size says.", total)
 	}
 	it := u.item
 	it.Attr = a.encode()
@@ -305,7 +311,8 @@ func (c *call) listParts() error {
 	if err != nil {
 		return err
 	}
-	r := partsResult{Bucket: c.bucket, Key: c.key, UploadID: c.query.get("uploadId"), PartNumberMarker: after, MaxParts: min(limit, maxListed)}
+	r := partsResult{Bucket: c.bucket, Key: c.key, UploadID: c.query.get("uploadId"), PartNumberMarker: after,
+		MaxParts: min(limit, maxListed)}
 	t := c.s.uploads
 	t.mu.Lock()
 	u, err := t.find(r.UploadID, it.Addr, c.who.tenant)

@@ -34,21 +34,27 @@ func TestMultipart(t *testing.T) {
 	tags[1] = b.part("/k", id, 1, "aaaa")
 	b.want(b.do("GET", "/k", ""), 404)
 	b.want(b.do("GET", "/?uploads", ""), 200, id)
-	b.want(b.do("GET", "/k?uploadId="+id, ""), 200, "<PartNumber>3</PartNumber>", "<Size>4</Size>", "<IsTruncated>false")
-	b.want(b.do("GET", "/k?max-parts=1&part-number-marker=1&uploadId="+id, ""), 200, "<PartNumber>2</PartNumber>", "<IsTruncated>true", "<NextPartNumberMarker>2<")
+	b.want(b.do("GET", "/k?uploadId="+id, ""), 200, "<PartNumber>3</PartNumber>", "<Size>4</Size>",
+		"<IsTruncated>false")
+	b.want(b.do("GET", "/k?max-parts=1&part-number-marker=1&uploadId="+id, ""), 200, "<PartNumber>2</PartNumber>",
+		"<IsTruncated>true", "<NextPartNumberMarker>2<")
 	complete := string(completionText(tags))
 	b.want(b.do("POST", "/k?uploadId="+id, strings.Replace(complete, tags[2][1:8], "0000000", 1)), 400, "InvalidPart")
 	b.want(b.do("POST", "/k?uploadId="+id, strings.Replace(complete, "Number>1<", "Number>5<", 1)), 400, "InvalidPart")
 	b.want(b.do("POST", "/k?uploadId="+id, complete, "x-amz-mp-object-size", "10"), 400, "x-amz-mp-object-size")
 	b.want(b.do("POST", "/k?uploadId="+id, "<CompleteMultipartUpload/>"), 400, "MalformedXML")
-	b.want(b.do("POST", "/k?uploadId="+id, complete, "x-amz-checksum-crc32", "AAAAAA==", "x-amz-checksum-type", "FULL_OBJECT"), 400, "BadDigest")
+	b.want(b.do("POST", "/k?uploadId="+id, complete, "x-amz-checksum-crc32", "AAAAAA==", "x-amz-checksum-type",
+		"FULL_OBJECT"), 400, "BadDigest")
 	b.want(b.do("POST", "/k?uploadId="+id, complete, "x-amz-checksum-crc64nvme", "AAAAAAAAAAA="), 400, "BadDigest")
-	b.want(b.do("POST", "/k?uploadId="+id, complete, "x-amz-checksum-crc32c", "AAAAAA==", "x-amz-checksum-type", "FULL_OBJECT"), 400, "BadDigest")
+	b.want(b.do("POST", "/k?uploadId="+id, complete, "x-amz-checksum-crc32c", "AAAAAA==", "x-amz-checksum-type",
+		"FULL_OBJECT"), 400, "BadDigest")
 	b.want(b.do("POST", "/other?uploadId="+id, complete), 404, "NoSuchUpload")
 	whole := crcText(block.Sum([]byte("aaaabbbbc")))
-	b.want(b.do("POST", "/k?uploadId="+id, complete, "x-amz-mp-object-size", "9", "x-amz-checksum-crc32c", whole, "x-amz-checksum-type", "FULL_OBJECT"), 200, "<ETag>", "-3&#34;")
+	b.want(b.do("POST", "/k?uploadId="+id, complete, "x-amz-mp-object-size", "9", "x-amz-checksum-crc32c", whole,
+		"x-amz-checksum-type", "FULL_OBJECT"), 200, "<ETag>", "-3&#34;")
 	got := b.want(b.do("GET", "/k", ""), 200, "aaaabbbbc")
-	if got.Header.Get("Content-Type") != "text/x" || got.Header.Get("x-amz-meta-a") != "b" || !strings.HasSuffix(got.Header.Get("ETag"), `-3"`) {
+	if got.Header.Get("Content-Type") != "text/x" || got.Header.Get("x-amz-meta-a") != "b" ||
+		!strings.HasSuffix(got.Header.Get("ETag"), `-3"`) {
 		t.Error(got.Header)
 	}
 	second := b.want(b.do("GET", "/k?partNumber=2", ""), 206, "bbbb")
@@ -73,12 +79,14 @@ func TestComposite(t *testing.T) {
 		sum := algorithms["crc32"]()
 		_, _ = sum.Write([]byte(body))
 		_, _ = all.Write(sum.Sum(nil))
-		r := b.do("PUT", fmt.Sprintf("/k?partNumber=%d&uploadId=%s", n+1, id), body, "x-amz-checksum-crc32", base64.StdEncoding.EncodeToString(sum.Sum(nil)))
+		r := b.do("PUT", fmt.Sprintf("/k?partNumber=%d&uploadId=%s", n+1, id), body, "x-amz-checksum-crc32",
+			base64.StdEncoding.EncodeToString(sum.Sum(nil)))
 		tags[n+1] = b.want(r, 200).Header.Get("ETag")
 	}
 	complete := string(completionText(tags))
 	b.want(b.do("POST", "/k?uploadId="+id, complete, "x-amz-checksum-crc32", "AAAAAA==-2"), 400, "BadDigest")
-	b.want(b.do("POST", "/k?uploadId="+id, complete, "x-amz-checksum-crc32", base64.StdEncoding.EncodeToString(all.Sum(nil))+"-2"), 200)
+	b.want(b.do("POST", "/k?uploadId="+id, complete, "x-amz-checksum-crc32",
+		base64.StdEncoding.EncodeToString(all.Sum(nil))+"-2"), 200)
 	b.want(b.do("GET", "/k", ""), 200, "hello world")
 }
 
@@ -94,7 +102,8 @@ func TestMultipartAborted(t *testing.T) {
 	b.want(b.do("PUT", "/k?partNumber=1&uploadId="+other, "x"), 503)
 	b.want(b.do("DELETE", "/k?uploadId="+id, ""), 204)
 	b.want(b.do("DELETE", "/k?uploadId="+id, ""), 404, "NoSuchUpload")
-	b.want(b.do("PUT", "/k?partNumber=1&uploadId="+other, "x", "Content-MD5", "AAAAAAAAAAAAAAAAAAAAAA=="), 400, "BadDigest")
+	b.want(b.do("PUT", "/k?partNumber=1&uploadId="+other, "x", "Content-MD5", "AAAAAAAAAAAAAAAAAAAAAA=="), 400,
+		"BadDigest")
 	for n := 1; n <= 4; n++ { // alone, it may have more
 		b.part("/k", other, n, "")
 	}
@@ -103,7 +112,8 @@ func TestMultipartAborted(t *testing.T) {
 	}
 }
 
-// TestMultipartLargest uploads the largest object, as boto3 does, into a memory that is full and four times its size.
+// TestMultipartLargest uploads the largest object, as boto3 does, into a memory that is full and
+// four times its size.
 func TestMultipartLargest(t *testing.T) {
 	b := serve(t, Options{Sink: arena(t, 256<<20)})
 	body := string(pattern(8 << 20))
@@ -147,7 +157,8 @@ func TestMultipartChanged(t *testing.T) {
 	b.want(b.do("GET", "/k", ""), 404)
 }
 
-// TestMultipartFull completes when there is no room for the object: the upload stays and can be completed later.
+// TestMultipartFull completes when there is no room for the object: the upload stays and can be
+// completed later.
 func TestMultipartFull(t *testing.T) {
 	sink := &fillable{Store: arena(t, 4<<20)}
 	b := serve(t, Options{Sink: sink})

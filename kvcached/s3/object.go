@@ -51,8 +51,8 @@ func (c *call) get() error {
 	return nil
 }
 
-// head answers as get does, without the payload, and is no use of the object. A miss has no body. It takes a token too: of a fleet the
-// object may have to come from another host first.
+// head answers as get does, without the payload, and is no use of the object. A miss has no body.
+// It takes a token too: of a fleet the object may have to come from another host first.
 func (c *call) head() error {
 	release, err := c.s.body()
 	if err != nil {
@@ -93,7 +93,8 @@ func (c *call) missed(err error) {
 	}
 }
 
-// describe writes status and headers of an object and answers which part of it is to be sent; n < 0: none.
+// describe writes status and headers of an object and answers which part of it is to be sent; n <
+// 0: none.
 func (c *call) describe(i store.Info) (span, error) {
 	a := decodeAttributes(i.Item.Attr)
 	h := c.w.Header()
@@ -145,7 +146,8 @@ func (c *call) conditions(tag string, modified time.Time) error {
 		}
 		return nil
 	}
-	if t, err := http.ParseTime(c.r.Header.Get("If-Unmodified-Since")); err == nil && modified.Truncate(time.Second).After(t) {
+	if t, err := http.ParseTime(c.r.Header.Get("If-Unmodified-Since")); err == nil &&
+		modified.Truncate(time.Second).After(t) {
 		return failed
 	}
 	return nil
@@ -217,7 +219,8 @@ func (c *call) put() error {
 	return nil
 }
 
-// commitOptions reads how an object is to be written. With If-None-Match: * an object that is there is left, and the body not taken.
+// commitOptions reads how an object is to be written. With If-None-Match: * an object that is there
+// is left, and the body not taken.
 func (c *call) commitOptions(it store.Item) (store.CommitOptions, error) {
 	h := c.r.Header
 	o := store.CommitOptions{Durable: c.s.durable || strings.EqualFold(h.Get("X-Cgn-Durable"), "true")}
@@ -305,7 +308,8 @@ func (c *call) deleteMany() error {
 	}
 	defer release()
 	var ask deleteRequest
-	malformed := refusal("MalformedXML", "The XML you provided was not well-formed, or names no or more than %d objects.", maxDeletes)
+	malformed := refusal("MalformedXML", "The XML you provided was not well-formed, or names no or more than %d "+
+		"objects.", maxDeletes)
 	if err := c.readSmall(maxDeleteText, true, &ask, malformed); err != nil {
 		return err
 	}

@@ -18,10 +18,12 @@ import (
 
 func TestObject(t *testing.T) {
 	b := serve(t, Options{})
-	put := b.want(b.do("PUT", "/a%2Fb", "hello world", "Content-Type", "text/x", "x-amz-meta-Who", "me", "Content-Encoding", "zstd,aws-chunked", "Expires", "never"), 200)
+	put := b.want(b.do("PUT", "/a%2Fb", "hello world", "Content-Type", "text/x", "x-amz-meta-Who", "me",
+		"Content-Encoding", "zstd,aws-chunked", "Expires", "never"), 200)
 	tag := put.Header.Get("ETag")
 	get := b.want(b.do("GET", "/a/b", ""), 200, "hello world")
-	for name, want := range map[string]string{"ETag": tag, "Content-Type": "text/x", "x-amz-meta-who": "me", "Content-Encoding": "zstd", "Expires": "never", "Content-Length": "11", "Accept-Ranges": "bytes"} {
+	for name, want := range map[string]string{"ETag": tag, "Content-Type": "text/x", "x-amz-meta-who": "me",
+		"Content-Encoding": "zstd", "Expires": "never", "Content-Length": "11", "Accept-Ranges": "bytes"} {
 		if got := get.Header.Get(name); got != want {
 			t.Errorf("%s is %q, want %q", name, got, want)
 		}
@@ -30,7 +32,8 @@ func TestObject(t *testing.T) {
 	if head.body != "" || head.ContentLength != 11 || head.Header.Get("ETag") != tag {
 		t.Errorf("HEAD: %+v", head)
 	}
-	if modified, err := http.ParseTime(head.Header.Get("Last-Modified")); err != nil || time.Since(modified) > time.Minute {
+	if modified, err := http.ParseTime(head.Header.Get("Last-Modified")); err != nil ||
+		time.Since(modified) > time.Minute {
 		t.Error("Last-Modified", modified, err)
 	}
 	again := b.want(b.do("PUT", "/a/b", "hello there"), 200)
@@ -45,7 +48,8 @@ func TestObject(t *testing.T) {
 		t.Error("a miss of HEAD has a body")
 	}
 	st := b.server.Stats()
-	if st.Puts != 2 || st.Hits != 3 || st.Misses != 2 || st.Deletes != 1 || st.BytesIn != 22 || st.BytesOut != 22 || st.Bodies != 0 {
+	if st.Puts != 2 || st.Hits != 3 || st.Misses != 2 || st.Deletes != 1 || st.BytesIn != 22 || st.BytesOut != 22 ||
+		st.Bodies != 0 {
 		t.Errorf("%+v", st)
 	}
 }
@@ -104,7 +108,8 @@ func TestHosts(t *testing.T) {
 	b.want(b.do("GET", "/", "", "Host", "gpu1.example:9411"), 200, "<Name>mybkt</Name>")
 	b.want(b.do("GET", "/mybkt?list-type=2", "", "Host", "gpu1.example:9411"), 200, "<Key>k</Key>")
 	b.want(b.do("PUT", "/", "", "Host", "mybkt.gpu1.example"), 405, "s3.domains")
-	b.want(b.do("PUT", "/m@1@0@abc", "v", "Host", "mybkt.gpu1.example"), 400, "InvalidBucketName", "s3.domains", "mybkt.gpu1.example")
+	b.want(b.do("PUT", "/m@1@0@abc", "v", "Host", "mybkt.gpu1.example"), 400, "InvalidBucketName", "s3.domains",
+		"mybkt.gpu1.example")
 	b.want(b.do("PUT", "/b/k1", "v", "Host", "127.0.0.1"), 400, "InvalidBucketName")
 	if got := strings.Count(log.String(), "host=gpu1.example"); got != 1 {
 		t.Errorf("the name of the server is logged %d times:\n%s", got, log.String())
@@ -125,7 +130,8 @@ func TestRanges(t *testing.T) {
 		{"bytes=4-2", "0123456789", "", 200}, {"bytes=0-1,3-4", "0123456789", "", 200}, {"bytes=x-4", "0123456789", "", 200}, {"lines=1-2", "0123456789", "", 200},
 	} {
 		got := b.do("GET", "/k", "", "Range", c.header)
-		if got.StatusCode != c.status || c.status < 300 && got.body != c.body || got.Header.Get("Content-Range") != c.content {
+		if got.StatusCode != c.status || c.status < 300 && got.body != c.body ||
+			got.Header.Get("Content-Range") != c.content {
 			t.Errorf("%s: %d %q %s", c.header, got.StatusCode, got.body, got.Header.Get("Content-Range"))
 		}
 	}
@@ -160,9 +166,12 @@ func TestChecksums(t *testing.T) {
 	const text = "123456789"
 	digest := md5.Sum([]byte(text))
 	for name, value := range map[string]string{
-		"x-amz-checksum-crc32": "y/Q5Jg==", "x-amz-checksum-crc32c": "4waSgw==", "x-amz-checksum-crc64nvme": "rosUhgp5mIg=",
-		"x-amz-checksum-sha1": "98O8HYCOBHMqCXJ0qoZ0Iu1+bf4=", "x-amz-checksum-sha256": "FeKw09pPtuJj2d+A4gUiGUrOsoo8Thc9sqO9yeTJ1yU=",
-		"Content-MD5": base64.StdEncoding.EncodeToString(digest[:]), headerPayload: "15e2b0d3c33891ebb0f1ef609ec419420c20e320ce94c65fbc8c3312448eb225",
+		"x-amz-checksum-crc32": "y/Q5Jg==", "x-amz-checksum-crc32c": "4waSgw==",
+		"x-amz-checksum-crc64nvme": "rosUhgp5mIg=",
+		"x-amz-checksum-sha1":      "98O8HYCOBHMqCXJ0qoZ0Iu1+bf4=",
+		"x-amz-checksum-sha256":    "FeKw09pPtuJj2d+A4gUiGUrOsoo8Thc9sqO9yeTJ1yU=",
+		"Content-MD5":              base64.StdEncoding.EncodeToString(digest[:]),
+		headerPayload:              "15e2b0d3c33891ebb0f1ef609ec419420c20e320ce94c65fbc8c3312448eb225",
 	} {
 		got := b.do("PUT", "/k", text, name, value)
 		if name == "x-amz-checksum-sha1" || name == "x-amz-checksum-sha256" {
@@ -182,14 +191,16 @@ func TestChecksums(t *testing.T) {
 		value := base64.StdEncoding.EncodeToString(h.Sum(nil))
 		b.want(b.do("PUT", "/k", text, checksumPrefix+name, value), 200)
 		got := b.want(b.do("GET", "/k", "", "x-amz-checksum-mode", "ENABLED"), 200)
-		if got.Header.Get(checksumPrefix+name) != value || got.Header.Get("x-amz-checksum-crc32c") != "4waSgw==" || got.Header.Get("x-amz-checksum-type") != "FULL_OBJECT" {
+		if got.Header.Get(checksumPrefix+name) != value || got.Header.Get("x-amz-checksum-crc32c") != "4waSgw==" ||
+			got.Header.Get("x-amz-checksum-type") != "FULL_OBJECT" {
 			t.Errorf("%s: %v", name, got.Header)
 		}
 	}
 	if got := b.do("GET", "/k", ""); got.Header.Get("x-amz-checksum-crc32c") != "" {
 		t.Error("checksums that nobody asked for")
 	}
-	b.want(b.do("PUT", "/k", text, "x-amz-checksum-crc32", "y/Q5Jg==", "x-amz-checksum-crc32c", "4waSgw=="), 400, "InvalidRequest")
+	b.want(b.do("PUT", "/k", text, "x-amz-checksum-crc32", "y/Q5Jg==", "x-amz-checksum-crc32c", "4waSgw=="), 400,
+		"InvalidRequest")
 	b.want(b.do("PUT", "/k", text, "x-amz-checksum-crc32", "y/Q5"), 400, "InvalidRequest")
 	b.want(b.do("PUT", "/k", text, "Content-MD5", "x"), 400, "InvalidDigest")
 	if b.server.Stats().BadDigests == 0 {
@@ -203,21 +214,25 @@ func TestTrailers(t *testing.T) {
 	b := serve(t, Options{})
 	sum := crc32.ChecksumIEEE([]byte("hello world"))
 	text := base64.StdEncoding.EncodeToString([]byte{byte(sum >> 24), byte(sum >> 16), byte(sum >> 8), byte(sum)})
-	header := []string{headerPayload, streamingUnsignedTrailer, "Content-Encoding", "aws-chunked", "x-amz-decoded-content-length", "11", headerTrailer, "x-amz-checksum-crc32"}
+	header := []string{headerPayload, streamingUnsignedTrailer, "Content-Encoding", "aws-chunked",
+		"x-amz-decoded-content-length", "11", headerTrailer, "x-amz-checksum-crc32"}
 	body := "6\r\nhello \r\n5\r\nworld\r\n0\r\nx-amz-checksum-crc32:" + text + "\r\n\r\n"
 	b.want(b.do("PUT", "/k", body, header...), 200)
 	if got := b.want(b.do("GET", "/k", ""), 200, "hello world"); got.Header.Get("Content-Encoding") != "" {
 		t.Error("aws-chunked was kept")
 	}
 	for name, bad := range map[string]string{
-		"BadDigest": strings.Replace(body, "world", "World", 1), "InvalidRequest": strings.Replace(body, "x-amz-checksum-crc32:"+text+"\r\n", "", 1),
+		"BadDigest":      strings.Replace(body, "world", "World", 1),
+		"InvalidRequest": strings.Replace(body, "x-amz-checksum-crc32:"+text+"\r\n", "", 1),
 		"IncompleteBody": strings.Replace(body, "6\r\n", "5\r\n", 1), "<Code>": body[:20],
 	} {
 		b.want(b.do("PUT", "/k", bad, header...), 400, name)
 	}
-	b.want(b.do("PUT", "/k", body, headerPayload, "STREAMING-AWS4-ECDSA-P256-SHA256-PAYLOAD", "x-amz-decoded-content-length", "11"), 501)
+	b.want(b.do("PUT", "/k", body, headerPayload, "STREAMING-AWS4-ECDSA-P256-SHA256-PAYLOAD",
+		"x-amz-decoded-content-length", "11"), 501)
 	b.want(b.do("PUT", "/k", body, headerPayload, streamingUnsignedTrailer), 411)
-	b.want(b.do("PUT", "/k", body, headerPayload, streamingUnsignedTrailer, "x-amz-decoded-content-length", fmt.Sprint(MaxObject+1)), 400, "EntityTooLarge")
+	b.want(b.do("PUT", "/k", body, headerPayload, streamingUnsignedTrailer, "x-amz-decoded-content-length",
+		fmt.Sprint(MaxObject+1)), 400, "EntityTooLarge")
 }
 
 func TestRefusedObjects(t *testing.T) {
@@ -242,7 +257,8 @@ func TestRefusedObjects(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = conn.Close() }()
-	_, _ = fmt.Fprintf(conn, "PUT /k HTTP/1.1\r\nHost: kvb.localhost\r\nContent-Length: %d\r\nExpect: 100-continue\r\n\r\n", MaxObject+1)
+	_, _ = fmt.Fprintf(conn, "PUT /k HTTP/1.1\r\nHost: kvb.localhost\r\nContent-Length: %d\r\nExpect: "+
+		"100-continue\r\n\r\n", MaxObject+1)
 	first := make([]byte, 12)
 	if _, err := io.ReadFull(conn, first); err != nil || string(first) != "HTTP/1.1 400" {
 		t.Errorf("%q %v", first, err)
@@ -267,7 +283,8 @@ func TestContinue(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = conn.Close() }()
-	_, _ = fmt.Fprintf(conn, "PUT /k HTTP/1.1\r\nHost: kvb.localhost\r\nContent-Length: 5\r\nExpect: 100-continue\r\n\r\n")
+	_, _ = fmt.Fprintf(conn, "PUT /k HTTP/1.1\r\nHost: kvb.localhost\r\nContent-Length: 5\r\nExpect: "+
+		"100-continue\r\n\r\n")
 	const want = "HTTP/1.1 100 Continue\r\n\r\n"
 	first := make([]byte, len(want))
 	if _, err := io.ReadFull(conn, first); err != nil || string(first) != want {
@@ -301,7 +318,8 @@ func TestBrokenBody(t *testing.T) {
 
 // TestSlowReader does not read an answer: the server cuts it off, and the block is free again.
 func TestSlowReader(t *testing.T) {
-	b := serve(t, Options{Timeout: 500 * time.Millisecond}) // for each MiB: a machine at work takes its time to write them
+	// for each MiB: a machine at work takes its time to write them
+	b := serve(t, Options{Timeout: 500 * time.Millisecond})
 	b.want(b.do("PUT", "/k", string(pattern(32<<20))), 200)
 	conn, err := net.Dial("tcp", b.http.Listener.Addr().String())
 	if err != nil {
@@ -320,7 +338,8 @@ func TestSlowReader(t *testing.T) {
 
 func TestBlockAddress(t *testing.T) {
 	of := func(tenant string) string {
-		n := block.Namespace{Model: "m", Revision: "r", DType: "d", Layout: "l", Tokens: 16, TP: 1, PP: 1, Tenant: tenant}
+		n := block.Namespace{Model: "m", Revision: "r", DType: "d", Layout: "l", Tokens: 16, TP: 1, PP: 1,
+			Tenant: tenant}
 		return "/" + block.Text(n.String(), block.Addr{Digest: block.Seed("m", "", ""), Layer: 3})
 	}
 	b := serve(t, Options{})

@@ -25,8 +25,8 @@ type payload struct {
 	at, due int // bytes that have come, and at how many the deadline is moved on
 }
 
-// openPayload finds out how long the payload is and how it is encoded; nothing of it is read yet, and no memory taken. Not own: the
-// x-amz-checksum- headers are those of something else.
+// openPayload finds out how long the payload is and how it is encoded; nothing of it is read yet,
+// and no memory taken. Not own: the x-amz-checksum- headers are those of something else.
 func (c *call) openPayload(limit int64, own bool) (*payload, error) {
 	sums, err := checksumsOf(c.r.Header, own)
 	if err != nil {
@@ -39,7 +39,8 @@ func (c *call) openPayload(limit int64, own bool) (*payload, error) {
 	case strings.HasPrefix(word, "STREAMING-"):
 		length, err = strconv.ParseInt(c.r.Header.Get("x-amz-decoded-content-length"), 10, 64)
 		if err != nil || length < 0 {
-			return nil, refusal("MissingContentLength", "You must provide x-amz-decoded-content-length with an aws-chunked body.")
+			return nil, refusal("MissingContentLength", "You must provide x-amz-decoded-content-length with an "+
+				"aws-chunked body.")
 		}
 		if p.chunked, err = c.openChunked(word, length); err != nil {
 			return nil, err
@@ -69,8 +70,8 @@ func (c *call) openChunked(word string, length int64) (*chunked, error) {
 	return nil, refusal("NotImplemented", "The payload encoding %s is not supported.", strings.ToValidUTF8(word, "?"))
 }
 
-// read fills dst, which has the payload's length, and tells filled of each piece while it is in the CPU's cache. Then it reads the
-// trailers and compares the checksums.
+// read fills dst, which has the payload's length, and tells filled of each piece while it is in the
+// CPU's cache. Then it reads the trailers and compares the checksums.
 func (p *payload) read(dst []byte, filled func(n int)) error {
 	defer p.setDeadline(time.Time{})
 	if err := p.fill(dst, filled); err != nil {
@@ -143,14 +144,16 @@ func (p *payload) broken(err error) error {
 		return err
 	case errors.Is(err, os.ErrDeadlineExceeded):
 		p.c.s.count.aborted.Add(1)
-		return refusal("RequestTimeout", "Your socket connection to the server was not read from or written to within the timeout period.")
+		return refusal("RequestTimeout", "Your socket connection to the server was not read from or written to "+
+			"within the timeout period.")
 	}
 	p.c.s.count.aborted.Add(1)
-	return refusal("IncompleteBody", "You did not provide the number of bytes specified by the Content-Length HTTP header.")
+	return refusal("IncompleteBody", "You did not provide the number of bytes specified by the Content-Length HTTP "+
+		"header.")
 }
 
-// readSmall reads a document of at most limit bytes into v; own is as in openPayload. malformed is the answer to one that is none.
-// The caller has a token for the body.
+// readSmall reads a document of at most limit bytes into v; own is as in openPayload. malformed is
+// the answer to one that is none. The caller has a token for the body.
 func (c *call) readSmall(limit int64, own bool, v any, malformed error) error {
 	p, err := c.openPayload(limit, own)
 	if err != nil {
@@ -185,7 +188,8 @@ func (l *list[T]) UnmarshalXML(d *xml.Decoder, start xml.StartElement) error {
 	return err
 }
 
-// send writes payload to the client. A client that takes less than step bytes within the timeout is cut off.
+// send writes payload to the client. A client that takes less than step bytes within the timeout is
+// cut off.
 func (c *call) send(payload []byte) {
 	control := http.NewResponseController(c.w)
 	for len(payload) > 0 {

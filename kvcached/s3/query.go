@@ -60,7 +60,8 @@ func (q query) find(name string) (string, bool) {
 	return "", false
 }
 
-// number is the parameter called name, which must lie in [low, high]; missing is what stands for an absent one.
+// number is the parameter called name, which must lie in [low, high]; missing is what stands for an
+// absent one.
 func (q query) number(name string, low, high, missing int) (int, error) {
 	text, ok := q.find(name)
 	if !ok {
@@ -75,12 +76,14 @@ func (q query) number(name string, low, high, missing int) (int, error) {
 
 const upperHex = "0123456789ABCDEF"
 
-// appendEncoded appends s in the URL encoding of SigV4: all but letters, digits and -._~ is %XX; / too, unless kept.
+// appendEncoded appends s in the URL encoding of SigV4: all but letters, digits and -._~ is %XX; /
+// too, unless kept.
 func appendEncoded(b []byte, s string, keepSlash bool) []byte {
 	for i := range len(s) {
 		c := s[i]
 		switch {
-		case c >= 'a' && c <= 'z', c >= 'A' && c <= 'Z', c >= '0' && c <= '9', c == '-', c == '.', c == '_', c == '~', c == '/' && keepSlash:
+		case c >= 'a' && c <= 'z', c >= 'A' && c <= 'Z', c >= '0' && c <= '9', c == '-', c == '.', c == '_', c == '~',
+			c == '/' && keepSlash:
 			b = append(b, c)
 		default:
 			b = append(b, '%', upperHex[c>>4], upperHex[c&15])

@@ -15,8 +15,9 @@ type span struct {
 	partial bool
 }
 
-// parseRange reads a Range header for an object of the given length. A header that is no single range of bytes is not heeded, as
-// HTTP says; one that holds no byte of the object is an InvalidRange.
+// parseRange reads a Range header for an object of the given length. A header that is no single
+// range of bytes is not heeded, as HTTP says; one that holds no byte of the object is an
+// InvalidRange.
 func parseRange(header string, length int) (span, error) {
 	whole := span{n: length}
 	text, ok := strings.CutPrefix(strings.TrimSpace(header), "bytes=")

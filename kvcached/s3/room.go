@@ -10,11 +10,12 @@ import (
 // sizeOf is what length bytes take of the arena.
 func sizeOf(length int) int64 { return int64(ram.Granules(length)) * ram.Granule }
 
-// evictIdle is how long no part of an upload may have come or be coming for it to be aborted in favour of another.
+// evictIdle is how long no part of an upload may have come or be coming for it to be aborted in
+// favour of another.
 const evictIdle = 5 * time.Second
 
-// idle are the uploads that have been so for evictIdle, the longest first, but not u, and with u only those that hold memory. The
-// caller holds mu.
+// idle are the uploads that have been so for evictIdle, the longest first, but not u, and with u
+// only those that hold memory. The caller holds mu.
 func (t *uploads) idle(u *upload) []*upload {
 	var all []*upload
 	for _, o := range t.all {
@@ -35,14 +36,16 @@ func (t *uploads) evict(all []*upload) (old []*part) {
 	return old
 }
 
-// charge counts size bytes that u takes of the arena, or gives back if negative. The caller holds mu.
+// charge counts size bytes that u takes of the arena, or gives back if negative. The caller holds
+// mu.
 func (t *uploads) charge(u *upload, size int64) {
 	t.held += size
 	u.held += size
 }
 
-// fits tells whether u may take size bytes more when others have given back freed: all together have mostHeld, but one alone as much
-// as there may be parts of the largest object, and half of the arena. The caller holds mu.
+// fits tells whether u may take size bytes more when others have given back freed: all together
+// have mostHeld, but one alone as much as there may be parts of the largest object, and half of the
+// arena. The caller holds mu.
 func (t *uploads) fits(u *upload, size, freed int64) bool {
 	held := t.held - freed
 	if held+size <= t.mostHeld {
@@ -51,8 +54,8 @@ func (t *uploads) fits(u *upload, size, freed int64) bool {
 	return held == u.held && u.held+size <= min(2*MaxObject, t.sink.Arena().Size()/2)
 }
 
-// makeRoom drops uploads that are idle until u may take size bytes more, and answers what evict does. It drops none if all were not
-// enough. The caller holds mu.
+// makeRoom drops uploads that are idle until u may take size bytes more, and answers what evict
+// does. It drops none if all were not enough. The caller holds mu.
 func (t *uploads) makeRoom(u *upload, size int64) ([]*part, error) {
 	if t.fits(u, size, 0) {
 		return nil, nil
@@ -63,11 +66,12 @@ func (t *uploads) makeRoom(u *upload, size int64) ([]*part, error) {
 			return t.evict(idle[:i+1]), nil
 		}
 	}
-	return nil, refusal("SlowDown", "The parts of multipart uploads take %d bytes, and s3.multipart_memory is %d. Try again later.", t.held, t.mostHeld)
+	return nil, refusal("SlowDown", "The parts of multipart uploads take %d bytes, and s3.multipart_memory is %d. "+
+		"Try again later.", t.held, t.mostHeld)
 }
 
-// mostObject is how long an object may be that is made of parts: they and it lie in the arena at the same time, and it in one
-// piece.
+// mostObject is how long an object may be that is made of parts: they and it lie in the arena at
+// the same time, and it in one piece.
 func (t *uploads) mostObject() int64 { return min(MaxObject, t.sink.Arena().Size()/8*3) }
 
 // tooLong is the answer to an upload that would be n bytes, if that is more than can be.
@@ -79,5 +83,6 @@ func (t *uploads) tooLong(n int64) error {
 	case n > MaxObject:
 		return tooLarge()
 	}
-	return refusal("EntityTooLarge", "Of parts an object can have at most %d bytes here: 3/8 of kvcached.ram. Raise that, or send it with one PUT.", most)
+	return refusal("EntityTooLarge", "Of parts an object can have at most %d bytes here: 3/8 of kvcached.ram. Raise "+
+		"that, or send it with one PUT.", most)
 }

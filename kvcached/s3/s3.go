@@ -1,24 +1,32 @@
-// Package s3 serves blocks to clients that speak S3: LMCache's s3:// connector, boto3, aws-sdk-go-v2 and the like.
+// Package s3 serves blocks to clients that speak S3: LMCache's s3:// connector, boto3,
+// aws-sdk-go-v2 and the like.
 //
-// It is a subset over HTTP/1.1: PUT, GET with one range, HEAD, DELETE, DeleteObjects, ListObjects (v1 and v2), ListBuckets,
-// HeadBucket, CreateBucket, DeleteBucket, GetBucketLocation and multipart uploads. Everything else is NotImplemented.
-// A Host header below one of Options.Domains, localhost or an endpoint of Amazon's names the bucket, and the path is the key, as
-// LMCache sends it (virtual-host style); with any other the path begins with the bucket (path style). So a server that clients
-// reach by <bucket>.<name> must be told that name in Domains. A path that is one key of LMCache's, or one block address, and
-// nothing before it, is in the bucket "default". What fits no rule is InvalidBucketName; see locate.
+// It is a subset over HTTP/1.1: PUT, GET with one range, HEAD, DELETE, DeleteObjects, ListObjects
+// (v1 and v2), ListBuckets, HeadBucket, CreateBucket, DeleteBucket, GetBucketLocation and multipart
+// uploads. Everything else is NotImplemented. A Host header below one of Options.Domains, localhost
+// or an endpoint of Amazon's names the bucket, and the path is the key, as LMCache sends it
+// (virtual-host style); with any other the path begins with the bucket (path style). So a server
+// that clients reach by <bucket>.<name> must be told that name in Domains. A path that is one key
+// of LMCache's, or one block address, and nothing before it, is in the bucket "default". What fits
+// no rule is InvalidBucketName; see locate.
 //
 // Where it differs from S3:
-//   - A bucket is there as soon as it is named; CreateBucket changes nothing. It is the namespace "s3.<bucket>" of the caller's tenant.
-//   - A key that begins with "cgn:" is a block address (see kvcached/block); it is the same block in every bucket, and not listed.
-//   - Objects are a cache's: they may go away at any time. A PUT is acknowledged from memory unless Options.Durable or the header
-//     X-Cgn-Durable: true asks for the disk.
-//   - An object has at most 64 MiB; parts have no smallest size. Those of all uploads that are not complete take a quarter of the
-//     arena together, unless Options.MaxUploadBytes says otherwise; one upload alone may take more, up to an object of 3/8 of
-//     the arena. Past that an upload that has been idle for 5 s or more is aborted for another, the longest idle one first.
-//   - GET answers x-amz-checksum-mode with the CRC32C of every object, and with the checksum that came with its PUT, in a header or a
-//     trailer. One that came with the completion of an upload is compared but not kept.
+//   - A bucket is there as soon as it is named; CreateBucket changes nothing. It is the namespace
+//     "s3.<bucket>" of the caller's tenant.
+//   - A key that begins with "cgn:" is a block address (see kvcached/block); it is the same block
+//     in every bucket, and not listed.
+//   - Objects are a cache's: they may go away at any time. A PUT is acknowledged from memory unless
+//     Options.Durable or the header X-Cgn-Durable: true asks for the disk.
+//   - An object has at most 64 MiB; parts have no smallest size. Those of all uploads that are not
+//     complete take a quarter of the arena together, unless Options.MaxUploadBytes says otherwise;
+//     one upload alone may take more, up to an object of 3/8 of the arena. Past that an upload that
+//     has been idle for 5 s or more is aborted for another, the longest idle one first.
+//   - GET answers x-amz-checksum-mode with the CRC32C of every object, and with the checksum that
+//     came with its PUT, in a header or a trailer. One that came with the completion of an upload
+//     is compared but not kept.
 //   - An ETag is made of the CRC32C and the length, and is not an MD5.
-//   - Listing walks over all blocks, once per page, and keeps the smallest names: the time is linear in the number of blocks.
+//   - Listing walks over all blocks, once per page, and keeps the smallest names: the time is
+//     linear in the number of blocks.
 package s3
 
 import (
@@ -39,23 +47,31 @@ import (
 // MaxObject is the length of the largest object, in bytes.
 const MaxObject = block.MaxPayload
 
-// maxParsing bounds the documents that are parsed at once, others wait: 4 MiB of empty elements or attributes take up to 250 MiB and
-// 2 s meanwhile.
+// maxParsing bounds the documents that are parsed at once, others wait: 4 MiB of empty elements or
+// attributes take up to 250 MiB and 2 s meanwhile.
 const maxParsing = 2
 
 // Options configure a Server.
 type Options struct {
-	Sink    Sink         // where objects live; needed
-	Keys    []Key        // who may come in; none: everybody who reaches the listener
-	Domains []string     // names of the server: <bucket>.<domain>/<key> and <domain>/<bucket>/<key>; localhost and Amazon's are always
+	Sink Sink  // where objects live; needed
+	Keys []Key // who may come in; none: everybody who reaches the listener
+	// names of the server: <bucket>.<domain>/<key> and <domain>/<bucket>/<key>; localhost and
+	// Amazon's are always
+	Domains []string
 	Region  string       // what GetBucketLocation answers; empty: us-east-1. Signatures for any region are taken
 	Durable bool         // every PUT waits for the disk
 	Logger  *slog.Logger // nil: slog.Default()
 
-	Timeout        time.Duration // for each MiB of a body to come or to go, and for a small answer; 0: 30 s
-	MaxBodies      int           // requests at once that bring or ask for an object, or bring a document of up to 4 MiB; one more is answered SlowDown; 0: 256
-	MaxUploads     int           // multipart uploads that are not complete; one more is answered SlowDown unless one is idle; 0: 256
-	MaxUploadBytes int64         // of their parts together; more is answered SlowDown unless one is idle or alone; 0: a quarter of the arena
+	Timeout time.Duration // for each MiB of a body to come or to go, and for a small answer; 0: 30 s
+	// requests at once that bring or ask for an object, or bring a document of up to 4 MiB; one
+	// more is answered SlowDown; 0: 256
+	MaxBodies int
+	// multipart uploads that are not complete; one more is answered SlowDown unless one is idle; 0:
+	// 256
+	MaxUploads int
+	// of their parts together; more is answered SlowDown unless one is idle or alone; 0: a quarter
+	// of the arena
+	MaxUploadBytes int64
 	UploadLife     time.Duration // after which an upload without new parts is aborted; 0: 15 min
 }
 
@@ -186,7 +202,8 @@ func (c *call) serve() (err error) {
 	switch {
 	case c.bucket == "":
 		if c.r.Method != http.MethodGet {
-			return refusal("MethodNotAllowed", "The path names no bucket, and neither does the Host header: s3.domains holds no name that it ends with.")
+			return refusal("MethodNotAllowed", "The path names no bucket, and neither does the Host header: "+
+				"s3.domains holds no name that it ends with.")
 		}
 		return c.listBuckets()
 	case c.r.Method == http.MethodPut:
@@ -259,13 +276,17 @@ func (c *call) serveObject() error {
 // unknownParameters and unknownHeaders ask for what would be wrong to leave out in silence.
 var (
 	unknownParameters = []string{
-		"accelerate", "acl", "analytics", "attributes", "cors", "encryption", "intelligent-tiering", "inventory", "legal-hold", "lifecycle",
-		"logging", "metrics", "notification", "object-lock", "ownershipControls", "policy", "policyStatus", "publicAccessBlock", "replication",
+		"accelerate", "acl", "analytics", "attributes", "cors", "encryption", "intelligent-tiering", "inventory",
+		"legal-hold", "lifecycle",
+		"logging", "metrics", "notification", "object-lock", "ownershipControls", "policy", "policyStatus",
+		"publicAccessBlock", "replication",
 		"requestPayment", "restore", "retention", "select", "tagging", "torrent", "versioning", "versions", "website",
 	}
 	unknownHeaders = []string{
-		"x-amz-copy-source", "x-amz-server-side-encryption", "x-amz-server-side-encryption-customer-algorithm", "x-amz-tagging",
-		"x-amz-object-lock-mode", "x-amz-object-lock-legal-hold", "x-amz-website-redirect-location", "x-amz-write-offset-bytes",
+		"x-amz-copy-source", "x-amz-server-side-encryption", "x-amz-server-side-encryption-customer-algorithm",
+		"x-amz-tagging",
+		"x-amz-object-lock-mode", "x-amz-object-lock-legal-hold", "x-amz-website-redirect-location",
+		"x-amz-write-offset-bytes",
 	}
 )
 
@@ -307,7 +328,8 @@ func (c *call) document(status int, v any) {
 	_, _ = c.w.Write(append([]byte(xml.Header), text...))
 }
 
-// body takes a token for a body, that of an object or a document; the answer gives it back. There is none: SlowDown.
+// body takes a token for a body, that of an object or a document; the answer gives it back. There
+// is none: SlowDown.
 func (s *Server) body() (release func(), err error) {
 	select {
 	case s.bodies <- struct{}{}:

@@ -16,7 +16,8 @@ import (
 	"github.com/cognitora/dataplane/kvcached/store"
 )
 
-// What AWS's documentation signs in its examples ("Authenticating Requests: Using the Authorization Header" and its siblings).
+// What AWS's documentation signs in its examples ("Authenticating Requests: Using the Authorization
+// Header" and its siblings).
 const (
 	exampleAccess = "AKIAIOSFODNN7EXAMPLE"
 	exampleSecret = "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY"
@@ -32,7 +33,8 @@ func example(t *testing.T, raw, signed, signature string) *http.Request {
 		t.Fatal(err)
 	}
 	if signed != "" {
-		r.Header.Set("Authorization", fmt.Sprintf("%s Credential=%s/%s,SignedHeaders=%s,Signature=%s", algorithm, exampleAccess, exampleScope, signed, signature))
+		r.Header.Set("Authorization", fmt.Sprintf("%s Credential=%s/%s,SignedHeaders=%s,Signature=%s", algorithm,
+			exampleAccess, exampleScope, signed, signature))
 	}
 	return r
 }
@@ -41,16 +43,25 @@ func example(t *testing.T, raw, signed, signature string) *http.Request {
 func awsExamples(t *testing.T) map[string]*http.Request {
 	const x = "x-amz-content-sha256;x-amz-date"
 	all := map[string]*http.Request{
-		"GET object": example(t, "GET /test.txt HTTP/1.1\nHost: examplebucket.s3.amazonaws.com\nRange: bytes=0-9\nx-amz-content-sha256:"+emptySHA256+"\nx-amz-date: "+exampleDate,
+		"GET object": example(t,
+			"GET /test.txt HTTP/1.1\nHost: examplebucket.s3.amazonaws.com\nRange: bytes=0-9\nx-amz-content-sha256:"+
+				emptySHA256+"\nx-amz-date: "+exampleDate,
 			"host;range;"+x, "f0e8bdb87c964420e857bd35b5d6ed310bd44f0170aba48dd91039c6036bdb41"),
-		"PUT object": example(t, "PUT /test%24file.text HTTP/1.1\nHost: examplebucket.s3.amazonaws.com\nDate: Fri, 24 May 2013 00:00:00 GMT\nx-amz-date: "+exampleDate+
-			"\nx-amz-storage-class: REDUCED_REDUNDANCY\nx-amz-content-sha256: 44ce7dd67c959e0d3524ffac1771dfbba87d2b6b4b4e99e42034a8b803f8b072\nContent-Length: 0",
+		"PUT object": example(t, "PUT /test%24file.text HTTP/1.1\nHost: examplebucket.s3.amazonaws.com\nDate: Fri, "+
+			"24 May 2013 00:00:00 GMT\nx-amz-date: "+exampleDate+
+			"\nx-amz-storage-class: REDUCED_REDUNDANCY\nx-amz-content-sha256: "+
+			"44ce7dd67c959e0d3524ffac1771dfbba87d2b6b4b4e99e42034a8b803f8b072\nContent-Length: 0",
 			"date;host;"+x+";x-amz-storage-class", "98ad721746da40c64f1a55b78f14c238d841ea1380cd77a1b5971af0ece108bd"),
-		"GET bucket lifecycle": example(t, "GET /?lifecycle HTTP/1.1\nHost: examplebucket.s3.amazonaws.com\nx-amz-content-sha256: "+emptySHA256+"\nx-amz-date: "+exampleDate,
+		"GET bucket lifecycle": example(t,
+			"GET /?lifecycle HTTP/1.1\nHost: examplebucket.s3.amazonaws.com\nx-amz-content-sha256: "+emptySHA256+
+				"\nx-amz-date: "+exampleDate,
 			"host;"+x, "fea454ca298b7da1c68078a5d1bdbfbbe0d65c699e0f91ac7a200a0136783543"),
-		"list objects": example(t, "GET /?max-keys=2&prefix=J HTTP/1.1\nHost: examplebucket.s3.amazonaws.com\nx-amz-content-sha256: "+emptySHA256+"\nx-amz-date: "+exampleDate,
+		"list objects": example(t,
+			"GET /?max-keys=2&prefix=J HTTP/1.1\nHost: examplebucket.s3.amazonaws.com\nx-amz-content-sha256: "+
+				emptySHA256+"\nx-amz-date: "+exampleDate,
 			"host;"+x, "34b48302e7b5fa45bde8084f4b7868a86f0a534bc59db6670ed5711ef69dc6f7"),
-		"presigned": example(t, "GET /test.txt?X-Amz-Algorithm=AWS4-HMAC-SHA256&X-Amz-Credential="+exampleAccess+"%2F20130524%2Fus-east-1%2Fs3%2Faws4_request&X-Amz-Date="+exampleDate+
+		"presigned": example(t, "GET /test.txt?X-Amz-Algorithm=AWS4-HMAC-SHA256&X-Amz-Credential="+exampleAccess+
+			"%2F20130524%2Fus-east-1%2Fs3%2Faws4_request&X-Amz-Date="+exampleDate+
 			"&X-Amz-Expires=86400&X-Amz-SignedHeaders=host&X-Amz-Signature=aeeed9bbccd4d02ee5c0109b86d86835f995330da4c265957d157751f604d404 HTTP/1.1\nHost: examplebucket.s3.amazonaws.com", "", ""),
 	}
 	return all
@@ -58,7 +69,8 @@ func awsExamples(t *testing.T) map[string]*http.Request {
 
 func exampleServer(t *testing.T) *Server {
 	t.Helper()
-	s, err := New(Options{Sink: struct{ Sink }{}, MaxUploadBytes: 1, Keys: []Key{{Access: exampleAccess, Secret: exampleSecret, Tenant: "acme"}}})
+	s, err := New(Options{Sink: struct{ Sink }{}, MaxUploadBytes: 1,
+		Keys: []Key{{Access: exampleAccess, Secret: exampleSecret, Tenant: "acme"}}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -104,12 +116,15 @@ func TestAWSExamples(t *testing.T) {
 
 // TestRefused holds what is not let in to its code.
 func TestRefused(t *testing.T) {
-	base := "GET /test.txt HTTP/1.1\nHost: examplebucket.s3.amazonaws.com\nRange: bytes=0-9\nx-amz-content-sha256:" + emptySHA256 + "\nx-amz-date: " + exampleDate
+	base := "GET /test.txt HTTP/1.1\nHost: examplebucket.s3.amazonaws.com\nRange: bytes=0-9\nx-amz-content-sha256:" +
+		emptySHA256 + "\nx-amz-date: " + exampleDate
 	const signed = "host;range;x-amz-content-sha256;x-amz-date"
 	const good = "f0e8bdb87c964420e857bd35b5d6ed310bd44f0170aba48dd91039c6036bdb41"
 	presigned := func(expires, signature string) string {
-		return "GET /test.txt?X-Amz-Algorithm=AWS4-HMAC-SHA256&X-Amz-Credential=" + exampleAccess + "%2F20130524%2Fus-east-1%2Fs3%2Faws4_request&X-Amz-Date=" + exampleDate +
-			"&X-Amz-Expires=" + expires + "&X-Amz-SignedHeaders=host&X-Amz-Signature=" + signature + " HTTP/1.1\nHost: examplebucket.s3.amazonaws.com"
+		return "GET /test.txt?X-Amz-Algorithm=AWS4-HMAC-SHA256&X-Amz-Credential=" + exampleAccess +
+			"%2F20130524%2Fus-east-1%2Fs3%2Faws4_request&X-Amz-Date=" + exampleDate +
+			"&X-Amz-Expires=" + expires + "&X-Amz-SignedHeaders=host&X-Amz-Signature=" + signature +
+			" HTTP/1.1\nHost: examplebucket.s3.amazonaws.com"
 	}
 	const day = "aeeed9bbccd4d02ee5c0109b86d86835f995330da4c265957d157751f604d404"
 	for _, c := range []struct {
@@ -156,7 +171,8 @@ func TestRefused(t *testing.T) {
 	}
 }
 
-// The chunked examples of "Signature Calculations ... Transferring Payload in Multiple Chunks", without and with trailers.
+// The chunked examples of "Signature Calculations ... Transferring Payload in Multiple Chunks",
+// without and with trailers.
 var chunkedExamples = []struct {
 	name, payload, seed, signed string
 	header                      string
@@ -166,13 +182,16 @@ var chunkedExamples = []struct {
 	{
 		"signed", streamingSigned, "4f232c4386841ef735655705268965c44a0e4690baa4adea153f7db9fa80a0a9",
 		"content-encoding;content-length;host;x-amz-content-sha256;x-amz-date;x-amz-decoded-content-length;x-amz-storage-class", "Content-Length: 66824",
-		[3]string{"ad80c730a21e5b8d04586a2213dd63b9a0e99e0e2307b0ade35a65485a288648", "0055627c9e194cb4542bae2aa5492e3c1575bbb81b612b7d234b86a503ef5497",
+		[3]string{"ad80c730a21e5b8d04586a2213dd63b9a0e99e0e2307b0ade35a65485a288648",
+			"0055627c9e194cb4542bae2aa5492e3c1575bbb81b612b7d234b86a503ef5497",
 			"b6c6ea8a5354eaf15b3cb7646744f4275b71ea724fed81ceb9323e279d449df9"}, "",
 	},
 	{
-		"signed with trailer", streamingSigned + trailerSuffix, "106e2a8a18243abcf37539882f36619c00e2dfc72633413f02d3b74544bfeb8e",
+		"signed with trailer", streamingSigned + trailerSuffix,
+		"106e2a8a18243abcf37539882f36619c00e2dfc72633413f02d3b74544bfeb8e",
 		"content-encoding;host;x-amz-content-sha256;x-amz-date;x-amz-decoded-content-length;x-amz-storage-class;x-amz-trailer", "x-amz-trailer: x-amz-checksum-crc32c",
-		[3]string{"b474d8862b1487a5145d686f57f013e54db672cee1c953b3010fb58501ef5aa2", "1c1344b170168f8e65b41376b44b20fe354e373826ccbbe2c1d40a8cae51e5c7",
+		[3]string{"b474d8862b1487a5145d686f57f013e54db672cee1c953b3010fb58501ef5aa2",
+			"1c1344b170168f8e65b41376b44b20fe354e373826ccbbe2c1d40a8cae51e5c7",
 			"2ca2aba2005185cf7159c6277faf83795951dd77a3a99e6e65d5c9f85863f992"},
 		"x-amz-checksum-crc32c:sOO8/Q==\r\nx-amz-trailer-signature:d81f82fc3505edab99d459891051a732e8730629a2e4a59689829ca17fe2e435\r\n",
 	},
@@ -182,11 +201,14 @@ func TestAWSChunkedExamples(t *testing.T) {
 	for _, c := range chunkedExamples {
 		t.Run(c.name, func(t *testing.T) {
 			at2013(t, 0, func(t *testing.T) {
-				r := example(t, "PUT /examplebucket/chunkObject.txt HTTP/1.1\nHost: s3.amazonaws.com\nx-amz-date: "+exampleDate+"\nx-amz-storage-class: REDUCED_REDUNDANCY\nx-amz-content-sha256: "+
-					c.payload+"\nContent-Encoding: aws-chunked\nx-amz-decoded-content-length: 66560\n"+c.header, c.signed, c.seed)
+				r := example(t, "PUT /examplebucket/chunkObject.txt HTTP/1.1\nHost: s3.amazonaws.com\nx-amz-date: "+
+					exampleDate+"\nx-amz-storage-class: REDUCED_REDUNDANCY\nx-amz-content-sha256: "+
+					c.payload+"\nContent-Encoding: aws-chunked\nx-amz-decoded-content-length: 66560\n"+c.header,
+					c.signed, c.seed)
 				body := chunkedBody(c.signatures, c.trailer)
 				r.Body, r.ContentLength = io.NopCloser(strings.NewReader(body)), int64(len(body))
-				s, err := New(Options{Sink: arena(t, 4<<20), Domains: []string{"s3.amazonaws.com"}, Keys: []Key{{Access: exampleAccess, Secret: exampleSecret}}})
+				s, err := New(Options{Sink: arena(t, 4<<20), Domains: []string{"s3.amazonaws.com"},
+					Keys: []Key{{Access: exampleAccess, Secret: exampleSecret}}})
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -241,10 +263,12 @@ func TestChunkTampered(t *testing.T) {
 				func(b string) string { return strings.Replace(b, c.trailer, "", 1) + c.header[:1] },
 			} {
 				changed := change(body)
-				if changed == body || c.trailer == "" && strings.HasPrefix(changed, body) || c.trailer == "" && changed == body+"C" {
+				if changed == body || c.trailer == "" && strings.HasPrefix(changed, body) ||
+					c.trailer == "" && changed == body+"C" {
 					continue
 				}
-				d := newChunked(strings.NewReader(changed), 66560, &chain{key: key, amzDate: exampleDate, scope: exampleScope, last: c.seed}, c.trailer != "")
+				d := newChunked(strings.NewReader(changed), 66560,
+					&chain{key: key, amzDate: exampleDate, scope: exampleScope, last: c.seed}, c.trailer != "")
 				_, err := io.Copy(io.Discard, struct{ io.Reader }{d})
 				if err == nil {
 					err = d.finish()
@@ -258,7 +282,8 @@ func TestChunkTampered(t *testing.T) {
 }
 
 func TestKeysHideTheirSecrets(t *testing.T) {
-	if text := fmt.Sprintf("%v %+v %#v", Key{Access: "a", Secret: "hush"}, Key{Secret: "hush"}, Key{Secret: "hush"}); strings.Contains(text, "hush") {
+	if text := fmt.Sprintf("%v %+v %#v", Key{Access: "a", Secret: "hush"}, Key{Secret: "hush"},
+		Key{Secret: "hush"}); strings.Contains(text, "hush") {
 		t.Error("a key prints its secret:", text)
 	}
 }

@@ -25,8 +25,9 @@ type Sink interface {
 
 var _ Sink = (*store.Store)(nil)
 
-// fleet is a Sink of which this host has a part. Absent calls commit, for a Commit with that context and Unless, if no host has the
-// object; otherwise it is store.ErrExists. *store.HostsError, store.ErrUndecided: that could not be told.
+// fleet is a Sink of which this host has a part. Absent calls commit, for a Commit with that
+// context and Unless, if no host has the object; otherwise it is store.ErrExists.
+// *store.HostsError, store.ErrUndecided: that could not be told.
 type fleet interface {
 	Absent(ctx context.Context, a block.Addr, commit func(ctx context.Context, unless func() bool) error) error
 }

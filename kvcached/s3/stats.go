@@ -34,10 +34,14 @@ type counters struct {
 func (s *Server) Stats() Stats {
 	pending, held := s.uploads.sizes()
 	return Stats{
-		Requests: s.count.requests.Load(), Hits: s.count.hits.Load(), Misses: s.count.misses.Load(), Puts: s.count.puts.Load(),
-		Deletes: s.count.deletes.Load(), Lists: s.count.lists.Load(), BytesIn: s.count.bytesIn.Load(), BytesOut: s.count.bytesOut.Load(),
-		Denied: s.count.denied.Load(), Refused: s.count.refused.Load(), SlowedDown: s.count.slowed.Load(), Failed: s.count.failed.Load(),
-		Aborted: s.count.aborted.Load(), BadDigests: s.count.badDigests.Load(), UploadsExpired: s.count.uploadsExpired.Load(), UploadsEvicted: s.count.uploadsEvicted.Load(),
+		Requests: s.count.requests.Load(), Hits: s.count.hits.Load(), Misses: s.count.misses.Load(),
+		Puts:    s.count.puts.Load(),
+		Deletes: s.count.deletes.Load(), Lists: s.count.lists.Load(), BytesIn: s.count.bytesIn.Load(),
+		BytesOut: s.count.bytesOut.Load(),
+		Denied:   s.count.denied.Load(), Refused: s.count.refused.Load(), SlowedDown: s.count.slowed.Load(),
+		Failed:  s.count.failed.Load(),
+		Aborted: s.count.aborted.Load(), BadDigests: s.count.badDigests.Load(),
+		UploadsExpired: s.count.uploadsExpired.Load(), UploadsEvicted: s.count.uploadsEvicted.Load(),
 		Bodies: int64(len(s.bodies)), Uploads: int64(pending), UploadBytes: held,
 	}
 }

@@ -15,7 +15,8 @@ import (
 // maxParts is the highest number of a part.
 const maxParts = 10000
 
-// part is one that has arrived: bytes in a draft that is never committed, so that nobody else sees them.
+// part is one that has arrived: bytes in a draft that is never committed, so that nobody else sees
+// them.
 type part struct {
 	draft    *store.Draft
 	length   int
@@ -42,14 +43,16 @@ type upload struct {
 	closing bool      // it is being completed: no part comes or goes
 }
 
-// completion is what became of an upload, kept for a client that asks again because the answer did not reach it.
+// completion is what became of an upload, kept for a client that asks again because the answer did
+// not reach it.
 type completion struct {
 	id, tenant string
 	addr       block.Addr
 	etag       string
 }
 
-// uploads are all that are not complete. A goroutine, there while uploads are, aborts those that nobody goes on with.
+// uploads are all that are not complete. A goroutine, there while uploads are, aborts those that
+// nobody goes on with.
 type uploads struct {
 	life     time.Duration
 	most     int
@@ -68,7 +71,8 @@ type uploads struct {
 }
 
 func newUploads(o Options, count *counters) *uploads {
-	u := &uploads{life: o.UploadLife, most: o.MaxUploads, mostHeld: o.MaxUploadBytes, sink: o.Sink, count: count, all: map[string]*upload{}}
+	u := &uploads{life: o.UploadLife, most: o.MaxUploads, mostHeld: o.MaxUploadBytes, sink: o.Sink, count: count,
+		all: map[string]*upload{}}
 	if u.life == 0 {
 		u.life = 15 * time.Minute
 	}
@@ -96,7 +100,8 @@ func (t *uploads) add(u *upload) error {
 		old = t.evict(idle[:1])
 	}
 	if t.closed || len(t.all) >= t.most {
-		return refusal("SlowDown", "There are %d multipart uploads that are not complete. Complete or abort some.", len(t.all))
+		return refusal("SlowDown", "There are %d multipart uploads that are not complete. Complete or abort some.",
+			len(t.all))
 	}
 	t.all[u.id] = u
 	t.watch()
@@ -128,7 +133,8 @@ func (t *uploads) expire() {
 	abandon(old)
 }
 
-// drop takes an upload out of the table and answers the parts whose memory is to be given back. The caller holds mu.
+// drop takes an upload out of the table and answers the parts whose memory is to be given back. The
+// caller holds mu.
 func (t *uploads) drop(u *upload) []*part {
 	delete(t.all, u.id)
 	parts := make([]*part, 0, len(u.parts))
@@ -150,7 +156,8 @@ func abandon(parts []*part) {
 func (t *uploads) find(id string, a block.Addr, tenant string) (*upload, error) {
 	u := t.all[id]
 	if u == nil || u.item.Addr != a || u.tenant != tenant {
-		return nil, refusal("NoSuchUpload", "The specified multipart upload does not exist. It may have been aborted or completed, or have expired.")
+		return nil, refusal("NoSuchUpload", "The specified multipart upload does not exist. It may have been aborted "+
+			"or completed, or have expired.")
 	}
 	if u.closing {
 		return nil, refusal("OperationAborted", "The multipart upload is being completed.")
@@ -231,8 +238,8 @@ func (t *uploads) abort(id string, a block.Addr, tenant string) error {
 	return nil
 }
 
-// claim keeps everybody else from an upload while it is completed; release ends that. There is none but an ETag if it has become an
-// object with that not long ago.
+// claim keeps everybody else from an upload while it is completed; release ends that. There is none
+// but an ETag if it has become an object with that not long ago.
 func (t *uploads) claim(id string, a block.Addr, tenant string) (u *upload, etag string, err error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -257,7 +264,8 @@ func (t *uploads) known(id string, a block.Addr, tenant string) error {
 	return err
 }
 
-// completed is the ETag of what an upload became, if that was not long ago, else empty. The caller holds mu.
+// completed is the ETag of what an upload became, if that was not long ago, else empty. The caller
+// holds mu.
 func (t *uploads) completed(id string, a block.Addr, tenant string) (etag string) {
 	for _, r := range t.recent {
 		if r.id == id && r.addr == a && r.tenant == tenant && id != "" {

@@ -7,7 +7,8 @@ import (
 	"testing"
 )
 
-// tight is a filesystem that has as much free as the segments in it that were removed had, and no more.
+// tight is a filesystem that has as much free as the segments in it that were removed had, and no
+// more.
 type tight struct {
 	osFS
 	each int64
@@ -21,7 +22,8 @@ func (f tight) Remove(name string) error {
 	return f.osFS.Remove(name)
 }
 
-// TestRowRoom: on a full filesystem the oldest segments make room for the rows, as many as are needed.
+// TestRowRoom: on a full filesystem the oldest segments make room for the rows, as many as are
+// needed.
 func TestRowRoom(t *testing.T) {
 	dir := t.TempDir()
 	for id := range uint32(4) {

@@ -26,8 +26,10 @@ func fio(b *testing.B, rw string, jobs int, took time.Duration, args ...string) 
 	if err != nil {
 		b.Skip("fio is not installed")
 	}
-	cmd := exec.Command(path, "--name=x", "--bs=1M", "--rw="+rw, "--direct=1", "--ioengine=psync", "--thread", "--group_reporting",
-		"--time_based", "--output-format=json", fmt.Sprintf("--numjobs=%d", jobs), fmt.Sprintf("--runtime=%dms", took.Milliseconds()))
+	cmd := exec.Command(path, "--name=x", "--bs=1M", "--rw="+rw, "--direct=1", "--ioengine=psync", "--thread",
+		"--group_reporting",
+		"--time_based", "--output-format=json", fmt.Sprintf("--numjobs=%d", jobs), fmt.Sprintf("--runtime=%dms",
+			took.Milliseconds()))
 	cmd.Args = append(cmd.Args, args...)
 	out, err := cmd.Output()
 	if err != nil {
@@ -44,8 +46,8 @@ func fio(b *testing.B, rw string, jobs int, took time.Duration, args ...string) 
 	return result.Jobs[0].Read.BW_Bytes + result.Jobs[0].Write.BW_Bytes
 }
 
-// pairs measures ours and fio in turn, each after what the other left to the disk is done, and reports the median of
-// the ratios with its 95 % interval.
+// pairs measures ours and fio in turn, each after what the other left to the disk is done, and
+// reports the median of the ratios with its 95 % interval.
 func pairs(b *testing.B, ours, theirs func() float64) {
 	n := 5
 	if os.Getenv("CGN_SOAK") != "" {
@@ -66,8 +68,8 @@ func pairs(b *testing.B, ours, theirs func() float64) {
 	}
 	slices.Sort(ratios)
 	slices.Sort(rates)
-	// The ranks between which the median lies with a probability of at least 95 % (5 pairs: 94 %), from the binomial
-	// distribution; ratios begins with rank 1.
+	// The ranks between which the median lies with a probability of at least 95 % (5 pairs: 94 %),
+	// from the binomial distribution; ratios begins with rank 1.
 	low := max(0, int(math.Floor((float64(n)-1.96*math.Sqrt(float64(n)))/2))-1)
 	b.ReportMetric(ratios[n/2], "x-fio")
 	b.ReportMetric(ratios[low], "x-fio-low")
@@ -108,7 +110,8 @@ func benchTier(b *testing.B, cap int64) (*Tier, string) {
 	return tier, dir
 }
 
-// BenchmarkReadFio reads random blocks of 1 MiB; fio reads from the same files: -bench ReadFio -benchtime 1x.
+// BenchmarkReadFio reads random blocks of 1 MiB; fio reads from the same files: -bench ReadFio
+// -benchtime 1x.
 func BenchmarkReadFio(b *testing.B) {
 	tier, _ := benchTier(b, 4<<30)
 	payload := plainMemory(b)
@@ -153,8 +156,8 @@ func BenchmarkReadFio(b *testing.B) {
 	}
 }
 
-// BenchmarkWriteFio writes blocks of 1 MiB one after the other, as fio does: below the cap fio writes to new files
-// whose space is set aside, at the cap over a file that it has written before.
+// BenchmarkWriteFio writes blocks of 1 MiB one after the other, as fio does: below the cap fio
+// writes to new files whose space is set aside, at the cap over a file that it has written before.
 func BenchmarkWriteFio(b *testing.B) {
 	for _, c := range []struct {
 		name string

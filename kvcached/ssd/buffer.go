@@ -7,7 +7,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// aligned tells whether b may be used for direct I/O of size bytes: it begins at a page and has room for whole pages.
+// aligned tells whether b may be used for direct I/O of size bytes: it begins at a page and has
+// room for whole pages.
 func aligned(b []byte, size int) bool {
 	return cap(b) >= size && uintptr(unsafe.Pointer(unsafe.SliceData(b)))%page == 0
 }
@@ -22,8 +23,9 @@ func alignedBytes(size int) []byte {
 // roundUp is n up to the next whole page.
 func roundUp[T int | int64](n T) T { return (n + page - 1) &^ (page - 1) }
 
-// buffers are aligned memory for payloads that are not. A buffer is mapped when first wanted, grown when a
-// longer payload comes, and kept; there are never more than the channel holds, and who finds none waits.
+// buffers are aligned memory for payloads that are not. A buffer is mapped when first wanted, grown
+// when a longer payload comes, and kept; there are never more than the channel holds, and who finds
+// none waits.
 type buffers struct{ free chan []byte }
 
 func newBuffers(n int) *buffers {

@@ -38,7 +38,8 @@ func rounds(short, soak int) int {
 	return short
 }
 
-// known is what a test knows of a block: what it must be now, and what it may be after a crash. Version 0: absent.
+// known is what a test knows of a block: what it must be now, and what it may be after a crash.
+// Version 0: absent.
 type known struct {
 	now   uint64
 	later []uint64
@@ -54,7 +55,8 @@ func (k *known) note(format string, args ...any) {
 
 const absent = 0
 
-// model knows all blocks. Its lock is held while the power fails, so that what is acknowledged in it was before.
+// model knows all blocks. Its lock is held while the power fails, so that what is acknowledged in
+// it was before.
 type model struct {
 	mu      sync.Mutex
 	blocks  []known
@@ -138,7 +140,8 @@ func (m *model) versionOf(tier *Tier, i int, versions []uint64) (uint64, error) 
 			return v, nil
 		}
 	}
-	return absent, fmt.Errorf("block %d has %d bytes that are none of the versions %v: %v", i, info.Length, versions, m.get(i).past)
+	return absent, fmt.Errorf("block %d has %d bytes that are none of the versions %v: %v", i, info.Length, versions,
+		m.get(i).past)
 }
 
 // step does one random thing to a block that nobody else touches.
@@ -211,11 +214,12 @@ func (m *model) settle(t *testing.T, tier *Tier) {
 }
 
 func simOptions(sim *simFS, rows vfs.FS) Options {
-	return Options{Dir: "/d", Cap: MinCap, SegmentSize: 128 << 10, RowShare: MinCap - 2<<20, Logger: quiet, fs: sim, rowFS: rows, checkpointBytes: 200 << 10}
+	return Options{Dir: "/d", Cap: MinCap, SegmentSize: 128 << 10, RowShare: MinCap - 2<<20, Logger: quiet, fs: sim,
+		rowFS: rows, checkpointBytes: 200 << 10}
 }
 
-// work has blocks worked on, each by one goroutine, and returns after the given number of steps, while the work goes on
-// until stop.
+// work has blocks worked on, each by one goroutine, and returns after the given number of steps,
+// while the work goes on until stop.
 func (m *model) work(t *testing.T, tier *Tier, seed uint64, n int) (stop func()) {
 	const workers = 4
 	quit, steps := make(chan struct{}), make(chan struct{})
@@ -290,7 +294,8 @@ func TestCrash(t *testing.T) {
 		m.mu.Unlock()
 		stop()
 		s := tier.Stats()
-		total.Writes, total.Moved, total.Evicted, total.Torn, total.Corrupt = total.Writes+s.Writes, total.Moved+s.Moved, total.Evicted+s.Evicted,
+		total.Writes, total.Moved, total.Evicted, total.Torn, total.Corrupt = total.Writes+s.Writes,
+			total.Moved+s.Moved, total.Evicted+s.Evicted,
 			total.Torn+s.Torn, total.Corrupt+s.Corrupt
 		mustClose(t, tier)
 		m.mu.Lock()
@@ -301,8 +306,10 @@ func TestCrash(t *testing.T) {
 			t.FailNow()
 		}
 	}
-	t.Logf("%d crashes: %d blocks checked, %d of them durable, %d others there, %d lost that were not durable, %d absent; %d writes, %d moved, %d evicted, %d torn",
-		n, m.counts.checked, m.counts.durable, m.counts.kept, m.counts.lost, m.counts.deleted, total.Writes, total.Moved, total.Evicted, total.Torn)
+	t.Logf("%d crashes: %d blocks checked, %d of them durable, %d others there, %d lost that were not durable, %d "+
+		"absent; %d writes, %d moved, %d evicted, %d torn",
+		n, m.counts.checked, m.counts.durable, m.counts.kept, m.counts.lost, m.counts.deleted, total.Writes,
+		total.Moved, total.Evicted, total.Torn)
 	if total.Corrupt > 0 {
 		t.Errorf("%d records were taken for damaged", total.Corrupt)
 	}

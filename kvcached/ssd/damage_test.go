@@ -42,7 +42,8 @@ func TestBitFlips(t *testing.T) {
 					sim.flip(rng)
 				}
 				if round%3 == 0 {
-					if _, err := Verify(ctx, VerifyOptions{Dir: o.Dir, Key: o.Key, fs: sim}); err != nil && !errors.Is(err, ErrMark) {
+					if _, err := Verify(ctx, VerifyOptions{Dir: o.Dir, Key: o.Key, fs: sim}); err != nil &&
+						!errors.Is(err, ErrMark) {
 						t.Logf("verify: %v", err)
 					}
 				}
@@ -170,7 +171,8 @@ func TestFaults(t *testing.T) {
 			f.armed.Store(false)
 			still(t, tier, n, c.err)
 			s := tier.Stats()
-			t.Logf("%d writes failed, %d blocks read; %d full, %d read-only, %d other, %d failed reads", failed, read, s.NoSpaceErrors, s.ReadOnly, s.WriteErrors, s.ReadErrors)
+			t.Logf("%d writes failed, %d blocks read; %d full, %d read-only, %d other, %d failed reads", failed, read,
+				s.NoSpaceErrors, s.ReadOnly, s.WriteErrors, s.ReadErrors)
 			if failed == 0 || s.NoSpaceErrors+s.ReadOnly+s.WriteErrors == 0 {
 				t.Errorf("nothing failed")
 			}

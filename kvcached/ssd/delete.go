@@ -12,9 +12,10 @@ import (
 // deleteBatch is how many addresses are deleted under lock at once.
 const deleteBatch = 256
 
-// Delete takes blocks out and returns how many there were. When it returns without an error, none comes back after a
-// crash: the deletion was synced both in a segment and in the rows, so that either may be damaged. Where the disk cap is
-// reached Delete waits for reclaim. ErrIO, ErrReadOnly, ErrClosed, or the error of ctx: any of the blocks may be there.
+// Delete takes blocks out and returns how many there were. When it returns without an error, none
+// comes back after a crash: the deletion was synced both in a segment and in the rows, so that
+// either may be damaged. Where the disk cap is reached Delete waits for reclaim. ErrIO,
+// ErrReadOnly, ErrClosed, or the error of ctx: any of the blocks may be there.
 func (t *Tier) Delete(ctx context.Context, addrs ...block.Addr) (n int, err error) {
 	if !t.users.enter() {
 		return 0, ErrClosed
@@ -96,7 +97,8 @@ func (t *Tier) deleteSome(ctx context.Context, addrs []block.Addr) (n int, err e
 	return n, nil
 }
 
-// bury makes durable, in the log and in the rows, that what the addresses have is dead, and forgets it.
+// bury makes durable, in the log and in the rows, that what the addresses have is dead, and forgets
+// it.
 func (t *Tier) bury(ctx context.Context, list []hashed) error {
 	if t.rows.broken.Load() {
 		return ErrReadOnly

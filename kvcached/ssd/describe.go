@@ -6,8 +6,8 @@ import (
 	"github.com/cognitora/dataplane/kvcached/block"
 )
 
-// Describe tells all that is known of a block, as Find does but from its row, too. It is no use of the block.
-// ErrMiss, ErrIO, ErrClosed.
+// Describe tells all that is known of a block, as Find does but from its row, too. It is no use of
+// the block. ErrMiss, ErrIO, ErrClosed.
 func (t *Tier) Describe(a block.Addr) (Info, error) {
 	if !t.users.enter() {
 		return Info{}, ErrClosed

@@ -7,19 +7,22 @@ import (
 	"github.com/cognitora/dataplane/kvcached/block"
 )
 
-// maxDoubts is how many addresses are doubtful one by one; past it all are, until the checkpoint has passed.
+// maxDoubts is how many addresses are doubtful one by one; past it all are, until the checkpoint
+// has passed.
 const maxDoubts = 1 << 14
 
-// doubts are addresses of which a failed write may have left a record in the log that is in no index, and would be found
-// after a crash. A deletion or a replacement that is synced ends the doubt, and so does a checkpoint behind the record.
+// doubts are addresses of which a failed write may have left a record in the log that is in no
+// index, and would be found after a crash. A deletion or a replacement that is synced ends the
+// doubt, and so does a checkpoint behind the record.
 type doubts struct {
 	some atomic.Bool // there are any
 	mu   sync.Mutex
 	of   map[uint64]place // by hash
 	all  bool             // of records before till
 	till place
-	// leaving are the addresses that reclaim has evicted from the segment that it is about to free: as many as that has
-	// records. Until no start finds the segment again, what is done to them must be as certain as for one that is there.
+	// leaving are the addresses that reclaim has evicted from the segment that it is about to free:
+	// as many as that has records. Until no start finds the segment again, what is done to them
+	// must be as certain as for one that is there.
 	leaving map[uint64]struct{}
 }
 
@@ -101,8 +104,9 @@ func (d *doubts) pass(checkpoint place) {
 	d.count()
 }
 
-// Doubtful tells, of a block that Find does not find, whether one with its address may be there after a crash all the
-// same: a write of it has failed half way, its row cannot be read, the rows are being made again, or it is being evicted. Only a Delete without an error says that there is
+// Doubtful tells, of a block that Find does not find, whether one with its address may be there
+// after a crash all the same: a write of it has failed half way, its row cannot be read, the rows
+// are being made again, or it is being evicted. Only a Delete without an error says that there is
 // none then.
 func (t *Tier) Doubtful(a block.Addr) bool {
 	if !t.users.enter() {

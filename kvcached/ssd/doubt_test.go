@@ -12,7 +12,8 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 )
 
-// killed returns what is left when the process dies now and the power stays: everything that was written.
+// killed returns what is left when the process dies now and the power stays: everything that was
+// written.
 func (s *simFS) killed(also func()) *simFS {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -26,8 +27,8 @@ func (s *simFS) killed(also func()) *simFS {
 	return after
 }
 
-// TestFailedWriteStaysDeleted: the record of a write that failed may be in the log; deletion and replacement see to it
-// that it does not come back after a crash.
+// TestFailedWriteStaysDeleted: the record of a write that failed may be in the log; deletion and
+// replacement see to it that it does not come back after a crash.
 func TestFailedWriteStaysDeleted(t *testing.T) {
 	for _, doubts := range []int{1, maxDoubts + 1} {
 		sim, rows := newSimFS(), vfs.NewCrashableMem()

@@ -8,8 +8,8 @@ import (
 	"github.com/cognitora/dataplane/kvcached/block"
 )
 
-// A segment begins with a page that says which it is, and ends, once sealed, with the table of its records and
-// a last page that vouches for the table:
+// A segment begins with a page that says which it is, and ends, once sealed, with the table of its
+// records and a last page that vouches for the table:
 //
 //	first: 0 magic · 8 version u16 · 10 zero u16 · 12 id u32 · 16 salt [16] · 32 CRC32C of bytes 0 to 32
 //	last:  0 magic · 8 version u16 · 10 zero u16 · 12 id u32 · 16 salt [16] · 32 first page of the table u32
@@ -75,7 +75,8 @@ func checkName(b []byte, magic string, covered int) error {
 // footerPages is how many pages the footer of n records takes.
 func footerPages(n int) uint32 { return uint32(roundUp(int64(n)*tableRow)/page) + 1 }
 
-// encodeFooter writes table and last page to b, of footerPages(len(table)) pages; the table begins at page first.
+// encodeFooter writes table and last page to b, of footerPages(len(table)) pages; the table begins
+// at page first.
 func encodeFooter(b []byte, id uint32, salt [16]byte, first uint32, table []tableEntry) {
 	clear(b)
 	le := binary.LittleEndian
@@ -123,7 +124,8 @@ func decodeTable(b []byte, n int, sum, end uint32) ([]tableEntry, error) {
 	table := make([]tableEntry, n)
 	for i := range table {
 		e, row := &table[i], b[i*tableRow:]
-		*e = tableEntry{page: le.Uint32(row), size: le.Uint32(row[4:]), seq: le.Uint64(row[8:]), crc: le.Uint32(row[16:]),
+		*e = tableEntry{page: le.Uint32(row), size: le.Uint32(row[4:]), seq: le.Uint64(row[8:]),
+			crc:   le.Uint32(row[16:]),
 			flags: uint16(le.Uint32(row[20:]))}
 		copy(e.addr.Digest[:], row[24:])
 		copy(e.addr.Model[:], row[56:])

@@ -12,7 +12,8 @@ import (
 	"slices"
 )
 
-// formatVersion is that of the directory: of segments and rows together. Version 1 had no graves in its segments.
+// formatVersion is that of the directory: of segments and rows together. Version 1 had no graves in
+// its segments.
 const formatVersion = 2
 
 // upgrades bring a directory from the version that they are filed under to the next.
@@ -28,8 +29,9 @@ const (
 // unsealed is what FORMAT has in place of a key's check where payloads lie open.
 const unsealed = "none"
 
-// checkFormat holds the directory to this version and to the key, and upgrades it if asked to. made is false if it is new: when the
-// rows are there it must be marked with writeFormat. ErrFormat, ErrMark, KeyError, or what reading gives.
+// checkFormat holds the directory to this version and to the key, and upgrades it if asked to. made
+// is false if it is new: when the rows are there it must be marked with writeFormat. ErrFormat,
+// ErrMark, KeyError, or what reading gives.
 func checkFormat(o *Options, upgrade bool) (made bool, err error) {
 	names, err := o.fs.List(o.Dir)
 	if err != nil {
@@ -38,7 +40,8 @@ func checkFormat(o *Options, upgrade bool) (made bool, err error) {
 	if !slices.Contains(names, formatFile) {
 		for _, n := range names {
 			if _, ok := segmentID(n); ok {
-				return false, fmt.Errorf("%w: %s holds segments but no file %s; is it another program's?", ErrFormat, o.Dir, formatFile)
+				return false, fmt.Errorf("%w: %s holds segments but no file %s; is it another program's?", ErrFormat,
+					o.Dir, formatFile)
 			}
 		}
 		return false, nil
@@ -48,7 +51,8 @@ func checkFormat(o *Options, upgrade bool) (made bool, err error) {
 		return false, err
 	}
 	if version > formatVersion {
-		return false, fmt.Errorf("%w: %s has version %d, this program writes %d; use the newer program or empty the directory",
+		return false, fmt.Errorf("%w: %s has version %d, this program writes %d; use the newer program or empty the "+
+			"directory",
 			ErrFormat, o.Dir, version, formatVersion)
 	}
 	if check != keyCheck(o.Key) {

@@ -19,8 +19,8 @@ func mark(t *testing.T, o Options, version int) {
 	}
 }
 
-// TestUpgrade: a directory of an older version is brought to this one step by step, keeps its blocks, and is what it was
-// if a step fails or is not known.
+// TestUpgrade: a directory of an older version is brought to this one step by step, keeps its
+// blocks, and is what it was if a step fails or is not known.
 func TestUpgrade(t *testing.T) {
 	was := maps.Clone(upgrades)
 	t.Cleanup(func() { upgrades = was })
@@ -32,7 +32,8 @@ func TestUpgrade(t *testing.T) {
 
 	mark(t, o, old)
 	delete(upgrades, old)
-	if _, err := Open(ctx, o); !errors.Is(err, ErrFormat) || !strings.Contains(err.Error(), fmt.Sprintf("version %d", old)) {
+	if _, err := Open(ctx, o); !errors.Is(err, ErrFormat) ||
+		!strings.Contains(err.Error(), fmt.Sprintf("version %d", old)) {
 		t.Fatal("opened without a way there:", err)
 	}
 	var steps []int

@@ -16,8 +16,8 @@ import (
 // fileSystem is what segments need of a file system; a test puts one in its place that loses power.
 type fileSystem interface {
 	MkdirAll(dir string) error
-	// Create makes a file that is not there yet; Open opens one that is, for reading and writing. Both tell
-	// whether reads and writes bypass the page cache.
+	// Create makes a file that is not there yet; Open opens one that is, for reading and writing.
+	// Both tell whether reads and writes bypass the page cache.
 	Create(name string) (f file, direct bool, err error)
 	Open(name string) (f file, direct bool, err error)
 	Remove(name string) error

@@ -10,14 +10,14 @@ import (
 	"github.com/cognitora/dataplane/kvcached/block"
 )
 
-// A page of graves is a record without a name whose payload, in the header page, says which addresses were deleted. It
-// is in the log because the end of the log is believed whatever the rows have lost, and because rows that are gone are
-// made again from the segments.
+// A page of graves is a record without a name whose payload, in the header page, says which
+// addresses were deleted. It is in the log because the end of the log is believed whatever the rows
+// have lost, and because rows that are gone are made again from the segments.
 //
-// payload: per grave the address [68] · 68 sequence number up to which its records are dead u64 · 76 number of the
-// segment that the grave was first written to u32. Zeros stand for the page's own. No record that is dead lies in a
-// segment with a higher number than that, so a grave is over when all others up to it are gone; until then reclaim
-// copies it.
+// payload: per grave the address [68] · 68 sequence number up to which its records are dead u64 ·
+// 76 number of the segment that the grave was first written to u32. Zeros stand for the page's own.
+// No record that is dead lies in a segment with a higher number than that, so a grave is over when
+// all others up to it are gone; until then reclaim copies it.
 const graveSize = addrSize + 12
 
 // graveRoom is how many graves a page takes, sealed or not.
@@ -68,8 +68,9 @@ func (t *Tier) gravesOf(s *segment, h *header, head []byte) ([]grave, error) {
 	return decodeGraves(h, b)
 }
 
-// writeGraves writes a page of at most graveRoom graves. It is durable after a sync of its segment; the flight must be
-// landed, when the rows know what it says. moved is as in allocate. The addresses of graves with a sequence number of zero must be locked.
+// writeGraves writes a page of at most graveRoom graves. It is durable after a sync of its segment;
+// the flight must be landed, when the rows know what it says. moved is as in allocate. The
+// addresses of graves with a sequence number of zero must be locked.
 func (t *Tier) writeGraves(ctx context.Context, list []grave, moved bool) (*flight, error) {
 	payload := encodeGraves(list)
 	h := header{size: len(payload), crc: block.Sum(payload), flags: flagGraves | flagInline}
@@ -144,7 +145,8 @@ func (t *Tier) carryGraves(s *segment, table []tableEntry) error {
 		}
 		if err != nil {
 			t.stats.corrupt.Add(1)
-			t.o.Logger.Error("ssd: deletions cannot be read again; they hold as long as the rows do", "segment", s.id, "page", table[i].page, "err", err)
+			t.o.Logger.Error("ssd: deletions cannot be read again; they hold as long as the rows do", "segment", s.id,
+				"page", table[i].page, "err", err)
 			continue
 		}
 		list = append(list, found...)

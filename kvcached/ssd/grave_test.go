@@ -40,7 +40,8 @@ func remove(t *testing.T, tier *Tier, i int) {
 	}
 }
 
-// isNewest checks that block i, of each kind, is version v (0: deleted) or a miss, and tells which are there.
+// isNewest checks that block i, of each kind, is version v (0: deleted) or a miss, and tells which
+// are there.
 func isNewest(t *testing.T, tier *Tier, i int, v uint64) (key, token bool) {
 	t.Helper()
 	dst := make([]byte, 8192)
@@ -54,14 +55,15 @@ func isNewest(t *testing.T, tier *Tier, i int, v uint64) (key, token bool) {
 	if !key && !errors.Is(err, ErrMiss) && !errors.Is(err, ErrCorrupt) {
 		t.Fatal(err)
 	}
-	if info, err = tier.Read(ctx, tokens(i).Addr, dst); err == nil && (v == 0 || !bytes.Equal(dst[:info.Length], content(i, v, 3000+i))) {
+	if info, err = tier.Read(ctx, tokens(i).Addr, dst); err == nil &&
+		(v == 0 || !bytes.Equal(dst[:info.Length], content(i, v, 3000+i))) {
 		t.Fatalf("block %d is not version %d", i, v)
 	}
 	return key, err == nil
 }
 
-// TestEndOfRowsLost flips bits near the end of the rows' log, where Pebble takes damage for the end that a crash left:
-// what was deleted or replaced stays so, and what was written last is there.
+// TestEndOfRowsLost flips bits near the end of the rows' log, where Pebble takes damage for the end
+// that a crash left: what was deleted or replaced stays so, and what was written last is there.
 func TestEndOfRowsLost(t *testing.T) {
 	seed := seedOf(t)
 	rng := rand.New(rand.NewPCG(seed, 3))
@@ -128,8 +130,9 @@ func TestEndOfRowsLost(t *testing.T) {
 	})
 }
 
-// TestDeletedStaysWithoutRows takes the rows away: blocks of tokens that were deleted or replaced stay so although
-// reclaim has moved and freed segments since, one of which is used so much that it always stays.
+// TestDeletedStaysWithoutRows takes the rows away: blocks of tokens that were deleted or replaced
+// stay so although reclaim has moved and freed segments since, one of which is used so much that it
+// always stays.
 func TestDeletedStaysWithoutRows(t *testing.T) {
 	o := small(t.TempDir())
 	o.SegmentSize, o.Logger = 1<<20, quiet
@@ -177,7 +180,8 @@ func TestDeletedStaysWithoutRows(t *testing.T) {
 				there++
 			}
 		}
-		t.Logf("%d blocks there; %d deleted, %d graves written; %d segments freed, %d records moved", there, len(gone), s.Graves, s.Reclaimed, s.Moved)
+		t.Logf("%d blocks there; %d deleted, %d graves written; %d segments freed, %d records moved", there, len(gone),
+			s.Graves, s.Reclaimed, s.Moved)
 		if there == 0 || s.Reclaimed == 0 {
 			t.Errorf("nothing was tested: %+v", s)
 		}
@@ -185,7 +189,8 @@ func TestDeletedStaysWithoutRows(t *testing.T) {
 	}
 }
 
-// TestGravesAreBounded deletes without end under a segment that is always used: the graves do not fill the disk.
+// TestGravesAreBounded deletes without end under a segment that is always used: the graves do not
+// fill the disk.
 func TestGravesAreBounded(t *testing.T) {
 	sim := newSimFS()
 	o := simOptions(sim, vfs.NewMem())
@@ -212,8 +217,8 @@ func TestGravesAreBounded(t *testing.T) {
 	mustClose(t, tier)
 }
 
-// TestFailedWriteStaysDeletedWithoutRows: the record of a write that failed is not taken for one when the rows are made
-// again, be the segment sealed or not.
+// TestFailedWriteStaysDeletedWithoutRows: the record of a write that failed is not taken for one
+// when the rows are made again, be the segment sealed or not.
 func TestFailedWriteStaysDeletedWithoutRows(t *testing.T) {
 	for _, sealed := range []bool{true, false} {
 		sim := newSimFS()
@@ -232,7 +237,8 @@ func TestFailedWriteStaysDeletedWithoutRows(t *testing.T) {
 		writeTokens(t, tier, 1, 1, true)
 		failing.Store(1)
 		before := written.Load()
-		if err := tier.Write(ctx, tokens(2), content(2, 1, 3002), true); !errors.Is(err, ErrIO) || written.Load() == before {
+		if err := tier.Write(ctx, tokens(2), content(2, 1, 3002), true); !errors.Is(err, ErrIO) ||
+			written.Load() == before {
 			t.Fatal(err, "and no record in the log")
 		}
 		tier.log.mu.Lock()
@@ -262,8 +268,8 @@ func TestFailedWriteStaysDeletedWithoutRows(t *testing.T) {
 	}
 }
 
-// remade is how many blocks TestServesWhileRebuilding has; isRemade checks them: the first 20 were replaced, the next 20
-// deleted. all says that those from before are to be there.
+// remade is how many blocks TestServesWhileRebuilding has; isRemade checks them: the first 20 were
+// replaced, the next 20 deleted. all says that those from before are to be there.
 const remade = 300
 
 func isRemade(t *testing.T, tier *Tier, all bool) {
@@ -288,8 +294,8 @@ func isRemade(t *testing.T, tier *Tier, all bool) {
 	holds(t, tier, 1, 1, 2000)
 }
 
-// TestServesWhileRebuilding: while the rows are made again what was there before is a miss, and what is written, replaced
-// and deleted meanwhile stays so, also if the process dies in between.
+// TestServesWhileRebuilding: while the rows are made again what was there before is a miss, and
+// what is written, replaced and deleted meanwhile stays so, also if the process dies in between.
 func TestServesWhileRebuilding(t *testing.T) {
 	o := small(t.TempDir())
 	o.Logger, o.SegmentSize = quiet, 1<<20

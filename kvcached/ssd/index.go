@@ -9,9 +9,9 @@ import (
 	"github.com/cognitora/dataplane/kvcached/block"
 )
 
-// entry is what the index knows of a record: 48 bytes, no pointers. The address is not there, only a keyed hash of
-// it: two addresses with one hash (2^-64 per pair, and nobody outside can find such) displace each other, and
-// whatever is read is held to its full address.
+// entry is what the index knows of a record: 48 bytes, no pointers. The address is not there, only
+// a keyed hash of it: two addresses with one hash (2^-64 per pair, and nobody outside can find
+// such) displace each other, and whatever is read is held to its full address.
 type entry struct {
 	hash    uint64
 	seq     uint64
@@ -104,8 +104,8 @@ func (x *index) mark(h uint64, used *bool) (found entry, ok, changed bool) {
 	return *e, true, changed
 }
 
-// put sets the entry of e.hash, unless keep says of the one that is there (state 0: none) that it stays.
-// It returns what was there.
+// put sets the entry of e.hash, unless keep says of the one that is there (state 0: none) that it
+// stays. It returns what was there.
 func (x *index) put(e entry, keep func(old *entry) bool) (old entry, done bool) {
 	s := x.shard(e.hash)
 	s.mu.Lock()
@@ -204,8 +204,9 @@ func (x *index) size() (records, bytes int64) {
 	return records, bytes
 }
 
-// locks serialise what is done to one address: writes, deletions and moves, so that sequence numbers and places
-// grow in the order in which they take effect. There are as many as operations under way.
+// locks serialise what is done to one address: writes, deletions and moves, so that sequence
+// numbers and places grow in the order in which they take effect. There are as many as operations
+// under way.
 type locks struct {
 	mu   sync.Mutex
 	held map[uint64]chan struct{}

@@ -53,7 +53,8 @@ func (t *Tier) sealFull() {
 		if err := t.sealSegment(s); err != nil {
 			t.writeFailed("seal", err)
 		}
-		// Whether it went well or not, it is not tried again: the footer only saves reading all headers.
+		// Whether it went well or not, it is not tried again: the footer only saves reading all
+		// headers.
 		s.sealed.Store(true)
 		s.table = nil
 	}
@@ -89,7 +90,8 @@ func (t *Tier) checkpoint() bool {
 	c := checkpoint{place: l.settled(), seq: l.seq, segment: l.segment}
 	open := slices.Clone(l.open)
 	for _, s := range open {
-		// A segment that has no footer though the checkpoint has passed it could not be sealed: see rebuild.
+		// A segment that has no footer though the checkpoint has passed it could not be sealed: see
+		// rebuild.
 		if end := (place{s.id, s.next}); s.full && !s.sealed.Load() && end.before(c.place) {
 			c.place = end
 		}

@@ -12,7 +12,8 @@ import (
 	"testing"
 )
 
-// childDir names the directory to the process that is to be killed; childVersion the first version that it writes.
+// childDir names the directory to the process that is to be killed; childVersion the first version
+// that it writes.
 const (
 	childDir     = "CGN_SSD_TEST_CHILD"
 	childVersion = "CGN_SSD_TEST_VERSION"
@@ -26,8 +27,8 @@ func killOptions(dir string) Options {
 	return o
 }
 
-// child writes and deletes until it is killed, and tells on standard output before and after what it does:
-// b <block> <version>, then a or d (durable) <block> <version>. Version 0 deletes.
+// child writes and deletes until it is killed, and tells on standard output before and after what
+// it does: b <block> <version>, then a or d (durable) <block> <version>. Version 0 deletes.
 func child(dir string) {
 	tier, err := Open(ctx, killOptions(dir))
 	if err != nil {
@@ -97,7 +98,8 @@ func TestKill(t *testing.T) {
 		}
 		mustClose(t, tier)
 	}
-	t.Logf("%d blocks checked, %d of them durable, %d others there, %d lost that were not durable, %d absent", m.counts.checked, m.counts.durable,
+	t.Logf("%d blocks checked, %d of them durable, %d others there, %d lost that were not durable, %d absent",
+		m.counts.checked, m.counts.durable,
 		m.counts.kept, m.counts.lost, m.counts.deleted)
 }
 

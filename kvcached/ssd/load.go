@@ -9,8 +9,8 @@ import (
 	"github.com/cognitora/dataplane/kvcached/block"
 )
 
-// rowFound returns the row of a, if its record may be there; for use while the index is being loaded. While the rows are
-// being made again only those of later segments are right.
+// rowFound returns the row of a, if its record may be there; for use while the index is being
+// loaded. While the rows are being made again only those of later segments are right.
 func (t *Tier) rowFound(a *block.Addr) (row, bool, error) {
 	rebuilding := t.rebuilding.Load() // asked first: the row may be of before the end of that
 	r, ok, err := t.rows.get(a)
@@ -30,7 +30,8 @@ func (t *Tier) stands(r *row) bool {
 	return t.tail.vouches(r) && t.segs.get(r.segment) != nil
 }
 
-// loadRows fills the index. What was written, deleted or moved since Open began is in the index already, or dead in it.
+// loadRows fills the index. What was written, deleted or moved since Open began is in the index
+// already, or dead in it.
 func (t *Tier) loadRows() {
 	begun := t.o.now()
 	t.names.search()
@@ -96,7 +97,8 @@ func (t *Tier) loadRow(a *block.Addr, value []byte) {
 	t.load.bytes.Add(e.bytes())
 }
 
-// dropRow takes out the row of a if it is still the one seen, whose record is not there (nil: one that does not parse).
+// dropRow takes out the row of a if it is still the one seen, whose record is not there (nil: one
+// that does not parse).
 func (t *Tier) dropRow(a *block.Addr, seen *row) {
 	hash := t.index.hash(a)
 	t.addrs.lock(hash)
@@ -112,7 +114,8 @@ func (t *Tier) dropRow(a *block.Addr, seen *row) {
 			t.warnDamaged("ssd: a block that the index names is lost with its segment", seen.place, errSegment)
 		} else {
 			t.stats.torn.Add(1)
-			t.warnDamaged("ssd: a record that the index names is damaged or was never written; its block is dropped", seen.place, errRecord)
+			t.warnDamaged("ssd: a record that the index names is damaged or was never written; its block is dropped",
+				seen.place, errRecord)
 		}
 		c.bury(a, now.seq, t.end())
 	default:
@@ -130,6 +133,7 @@ const warnedFirst, warnedEvery = 10, 1000
 // warnDamaged says where a record is that a start cannot take up.
 func (t *Tier) warnDamaged(what string, p place, why error) {
 	if n := t.warned.Add(1); n <= warnedFirst || n%warnedEvery == 0 {
-		t.o.Logger.Warn(what, "file", segmentName(t.o.Dir, p.segment), "segment", p.segment, "offset", int64(p.page)*page, "err", why, "so_far", n)
+		t.o.Logger.Warn(what, "file", segmentName(t.o.Dir, p.segment), "segment", p.segment, "offset",
+			int64(p.page)*page, "err", why, "so_far", n)
 	}
 }

@@ -36,11 +36,13 @@ func sortSegments(list []*segment) {
 
 // fits tells whether a record of n pages fits into s, with the footer that it will need.
 func (s *segment) fits(n uint32) bool {
-	return !s.full && !s.failed.Load() && uint64(s.next)+uint64(n)+uint64(footerPages(len(s.table)+1)) <= uint64(s.pageCount())
+	return !s.full && !s.failed.Load() &&
+		uint64(s.next)+uint64(n)+uint64(footerPages(len(s.table)+1)) <= uint64(s.pageCount())
 }
 
-// allocate gives n pages to a record; moved says that reclaim asks, which may use the last free segment. seq 0 draws a
-// new sequence number. The address must be locked. errNoSpace: reclaim has to free a segment first.
+// allocate gives n pages to a record; moved says that reclaim asks, which may use the last free
+// segment. seq 0 draws a new sequence number. The address must be locked. errNoSpace: reclaim has
+// to free a segment first.
 func (t *Tier) allocate(n uint32, e tableEntry, moved bool) (*flight, error) {
 	l := &t.log
 	l.mu.Lock()
@@ -84,7 +86,8 @@ func (t *Tier) withheld() bool {
 // gravesMax is how many tombstones bring about a checkpoint, which clears them.
 const gravesMax = 1 << 16
 
-// rotate makes a new active segment with room for a record of n pages, if the disk cap allows; log.mu is held.
+// rotate makes a new active segment with room for a record of n pages, if the disk cap allows;
+// log.mu is held.
 func (t *Tier) rotate(moved bool, n uint32) error {
 	l := &t.log
 	if l.active != nil {
@@ -123,8 +126,9 @@ func (t *Tier) rotate(moved bool, n uint32) error {
 	return nil
 }
 
-// land ends a flight: the record is written, its row and its entry are there, or it has failed (not written): then the
-// footer does not name it, so that rows that are made again do not know it either.
+// land ends a flight: the record is written, its row and its entry are there, or it has failed (not
+// written): then the footer does not name it, so that rows that are made again do not know it
+// either.
 func (t *Tier) land(f *flight, written bool) {
 	l := &t.log
 	l.mu.Lock()
@@ -175,7 +179,8 @@ func (t *Tier) dug(n int) {
 	}
 }
 
-// room is how many bytes segments may take beyond what they take: rows have their share, or more if they are larger.
+// room is how many bytes segments may take beyond what they take: rows have their share, or more if
+// they are larger.
 func (t *Tier) room() int64 {
 	all := t.o.Cap - smallFiles - max(t.o.RowShare, t.rows.usage()+rowSlack+ballastSize)
 	if limit := t.squeeze.limit.Load(); limit > 0 {
@@ -184,14 +189,15 @@ func (t *Tier) room() int64 {
 	return all - t.disk.Load()
 }
 
-// smallFiles is what LOCK, FORMAT, CHECKPOINT and REBUILD may take; rowSlack what the rows may grow by between two looks at their size.
+// smallFiles is what LOCK, FORMAT, CHECKPOINT and REBUILD may take; rowSlack what the rows may grow
+// by between two looks at their size.
 const (
 	smallFiles = 5 * page
 	rowSlack   = 3 * rowMemory
 )
 
-// roomFor tells whether there is room for one more segment, spare files included; one is kept free for what reclaim
-// copies.
+// roomFor tells whether there is room for one more segment, spare files included; one is kept free
+// for what reclaim copies.
 func (t *Tier) roomFor(moved bool) bool {
 	need := 2 * t.segmentSize()
 	if moved {
@@ -208,8 +214,8 @@ func (t *Tier) announceSpace() {
 	t.log.space = make(chan struct{})
 }
 
-// awaitSpace waits until a record of n pages fits or may fit. ErrReadOnly: nothing can be written any more, so that reclaim
-// frees nothing either.
+// awaitSpace waits until a record of n pages fits or may fit. ErrReadOnly: nothing can be written
+// any more, so that reclaim frees nothing either.
 func (t *Tier) awaitSpace(ctx context.Context, n uint32) error {
 	for {
 		t.log.mu.Lock()

@@ -8,8 +8,8 @@ import (
 	"github.com/cognitora/dataplane/kvcached/block"
 )
 
-// names are the texts of namespaces. One that has no records any more is forgotten when the rows are loaded, after a
-// purge, and when there are nearly too many.
+// names are the texts of namespaces. One that has no records any more is forgotten when the rows
+// are loaded, after a purge, and when there are nearly too many.
 type names struct {
 	mu      sync.RWMutex
 	text    map[block.ModelID]string
@@ -26,7 +26,8 @@ const maxNames = 1 << 16
 // maxTenantNames is how many of them may be one tenant's, or nobody's.
 const maxTenantNames = maxNames / 4
 
-// When the keeper looks for unused namespaces: there are so many, and it has not looked for so long.
+// When the keeper looks for unused namespaces: there are so many, and it has not looked for so
+// long.
 const (
 	crowdedNames = maxNames / 8 * 7
 	sweepNames   = time.Minute
@@ -38,7 +39,8 @@ func (n *names) get(id block.ModelID) string {
 	return n.text[id]
 }
 
-// begin is called before the first record of a write of the namespace. Until end, the namespace is not forgotten.
+// begin is called before the first record of a write of the namespace. Until end, the namespace is
+// not forgotten.
 func (n *names) begin(r *rows, id block.ModelID, text string) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -130,7 +132,8 @@ func (n *names) due(now time.Time) bool {
 	return true
 }
 
-// search begins to look for unused namespaces; false: somebody does already. It must be followed by forget.
+// search begins to look for unused namespaces; false: somebody does already. It must be followed by
+// forget.
 func (n *names) search() bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -144,7 +147,8 @@ func (n *names) search() bool {
 	return true
 }
 
-// forget ends the search, which has met rows of the namespaces in met, and drops all others. Nil: it was given up.
+// forget ends the search, which has met rows of the namespaces in met, and drops all others. Nil:
+// it was given up.
 func (n *names) forget(r *rows, met map[block.ModelID]struct{}) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()

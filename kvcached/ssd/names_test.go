@@ -21,7 +21,8 @@ func (t *Tier) nameCount() int {
 	return len(t.names.text)
 }
 
-// TestNamesForgotten: a namespace without blocks does not count on the limit, after a purge and after a start.
+// TestNamesForgotten: a namespace without blocks does not count on the limit, after a purge and
+// after a start.
 func TestNamesForgotten(t *testing.T) {
 	sim, rows := newSimFS(), vfs.NewMem()
 	tier := open(t, simOptions(sim, rows))
@@ -38,7 +39,8 @@ func TestNamesForgotten(t *testing.T) {
 		for i := from; i < to; i++ {
 			gone[named(i).Namespace] = true
 		}
-		if deleted, err := tier.Purge(ctx, func(text string) bool { return gone[text] }); err != nil || deleted != to-from {
+		if deleted, err := tier.Purge(ctx, func(text string) bool { return gone[text] }); err != nil ||
+			deleted != to-from {
 			t.Fatal(deleted, err)
 		}
 	}
@@ -58,7 +60,8 @@ func TestNamesForgotten(t *testing.T) {
 		t.Errorf("%d namespaces of %d after a start", got, kept)
 	}
 	for i := range kept {
-		if info, err := tier.Read(ctx, named(i).Addr, make([]byte, 100)); err != nil || info.Namespace != named(i).Namespace {
+		if info, err := tier.Read(ctx, named(i).Addr, make([]byte, 100)); err != nil ||
+			info.Namespace != named(i).Namespace {
 			t.Error(info, err)
 		}
 	}
@@ -84,7 +87,8 @@ func TestNamesForgotten(t *testing.T) {
 	mustClose(t, tier)
 }
 
-// TestTenantNames: one tenant cannot use up the namespaces of the others, and has its share again when it gives some up.
+// TestTenantNames: one tenant cannot use up the namespaces of the others, and has its share again
+// when it gives some up.
 func TestTenantNames(t *testing.T) {
 	sim, rows := newSimFS(), vfs.NewMem()
 	tier := open(t, simOptions(sim, rows))

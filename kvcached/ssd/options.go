@@ -10,7 +10,8 @@ import (
 	"github.com/cognitora/dataplane/kvcached/block"
 )
 
-// page is the unit of everything in a segment: records begin at a multiple of it, as direct I/O wants.
+// page is the unit of everything in a segment: records begin at a multiple of it, as direct I/O
+// wants.
 const page = 4096
 
 // MinCap is the smallest disk cap.
@@ -32,30 +33,32 @@ type Options struct {
 	Dir string
 	// Cap is the most bytes that all files in Dir may have together, at least MinCap. Required.
 	Cap int64
-	// SegmentSize is the size of a segment file in bytes, rounded down to 4 KiB; it bounds the payload of a
-	// record. 0: a sixteenth of Cap, from 1 MiB to 256 MiB.
+	// SegmentSize is the size of a segment file in bytes, rounded down to 4 KiB; it bounds the
+	// payload of a record. 0: a sixteenth of Cap, from 1 MiB to 256 MiB.
 	SegmentSize int64
-	// RowShare is the part of Cap, in bytes, that is kept for the rows of the index; when they grow beyond it,
-	// segments give way. 0: a sixteenth of Cap, at least 16 MiB.
+	// RowShare is the part of Cap, in bytes, that is kept for the rows of the index; when they grow
+	// beyond it, segments give way. 0: a sixteenth of Cap, at least 16 MiB.
 	RowShare int64
 	// Readers is how many reads may be in the kernel at once; more wait. 0: 64.
 	Readers int
-	// Buffers is how many payloads may be in the tier's own aligned memory at once (those that do not come from
-	// or go to aligned memory); more wait. 0: 16.
+	// Buffers is how many payloads may be in the tier's own aligned memory at once (those that do
+	// not come from or go to aligned memory); more wait. 0: 16.
 	Buffers int
 	// ReclaimRate bounds what reclaim copies, in bytes per second. 0: no bound.
 	ReclaimRate int64
-	// DailyWrites is how many bytes may be written in a day (UTC) before writes that need not be durable are
-	// refused with ErrBudget. 0: no bound.
+	// DailyWrites is how many bytes may be written in a day (UTC) before writes that need not be
+	// durable are refused with ErrBudget. 0: no bound.
 	DailyWrites int64
-	// Quota names the account that a namespace's records count on, and its limit in bytes of segments; 0: no limit. An
-	// empty account is the namespace's own. Writes beyond the limit are refused with ErrQuota. Nil: no limits.
+	// Quota names the account that a namespace's records count on, and its limit in bytes of
+	// segments; 0: no limit. An empty account is the namespace's own. Writes beyond the limit are
+	// refused with ErrQuota. Nil: no limits.
 	Quota func(namespace string) (account string, bytes int64)
-	// Key, of 32 bytes, seals payloads at rest with AES-256-GCM. Names (addresses, namespaces, keys, attributes)
-	// and checksums are not sealed. A directory is sealed as a whole or not at all. nil: payloads lie open.
+	// Key, of 32 bytes, seals payloads at rest with AES-256-GCM. Names (addresses, namespaces,
+	// keys, attributes) and checksums are not sealed. A directory is sealed as a whole or not at
+	// all. nil: payloads lie open.
 	Key []byte
-	// Evicted is called for each block that reclaim drops or a read finds damaged, under the lock of its address: it
-	// must be quick and not call the tier. nil: nobody is told.
+	// Evicted is called for each block that reclaim drops or a read finds damaged, under the lock
+	// of its address: it must be quick and not call the tier. nil: nobody is told.
 	Evicted func(block.Addr)
 	// Logger takes what an operator should know. nil: slog.Default().
 	Logger *slog.Logger

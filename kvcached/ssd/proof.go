@@ -11,8 +11,9 @@ import (
 	"github.com/cognitora/dataplane/kvcached/block"
 )
 
-// The last checkpoint is written to a file of its own, too, after the rows have it. Pebble takes damage near the end of
-// its log for the end that a crash left, and opens without what followed; rows that are older than the file show that.
+// The last checkpoint is written to a file of its own, too, after the rows have it. Pebble takes
+// damage near the end of its log for the end that a crash left, and opens without what followed;
+// rows that are older than the file show that.
 //
 //	0 magic · 8 checkpoint · 48 CRC32C of bytes 0 to 48 · zero up to 4 KiB
 //	4096 magic · 4104 number of the newest segment u32 · 4108 CRC32C of the 12 bytes before · zero up to 8 KiB
@@ -32,7 +33,8 @@ var errOlder = errors.New("ssd: the rows are older than the last checkpoint")
 // errProof says that the file is damaged, which costs nothing but the proof: Open writes it again.
 var errProof = errors.New("ssd: the copy of the checkpoint is damaged")
 
-// readProof returns the checkpoint that the rows must have reached; the zero one if the file is missing or, with errProof, damaged.
+// readProof returns the checkpoint that the rows must have reached; the zero one if the file is
+// missing or, with errProof, damaged.
 func readProof(o *Options) (c checkpoint, err error) {
 	f, _, err := o.fs.Open(filepath.Join(o.Dir, proofFile))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -44,11 +46,13 @@ func readProof(o *Options) (c checkpoint, err error) {
 	defer func() { _ = f.Close() }()
 	b := alignedBytes(page)
 	err = f.ReadAt([][]byte{b}, 0)
-	if size, sizeErr := f.Size(); sizeErr == nil && size == 0 || err == nil && !slices.ContainsFunc(b, func(c byte) bool { return c != 0 }) {
+	if size, sizeErr := f.Size(); sizeErr == nil && size == 0 ||
+		err == nil && !slices.ContainsFunc(b, func(c byte) bool { return c != 0 }) {
 		return c, nil // the tier ended before its first checkpoint
 	}
 	if err != nil || string(b[:len(proofMagic)]) != proofMagic ||
-		block.Sum(b[:proofSize]) != binary.LittleEndian.Uint32(b[proofSize:]) || c.decode(b[len(proofMagic):proofSize]) != nil {
+		block.Sum(b[:proofSize]) != binary.LittleEndian.Uint32(b[proofSize:]) ||
+		c.decode(b[len(proofMagic):proofSize]) != nil {
 		return checkpoint{}, errProof
 	}
 	return c, nil
@@ -66,7 +70,8 @@ func (t *Tier) openProof() (err error) {
 	return t.o.fs.SyncDir(t.o.Dir)
 }
 
-// writeProof writes the checkpoint, which the rows have for certain. A failure costs nothing but the proof.
+// writeProof writes the checkpoint, which the rows have for certain. A failure costs nothing but
+// the proof.
 func (t *Tier) writeProof(c *checkpoint) {
 	b := t.pages.Get().(*[page]byte)
 	defer t.pages.Put(b)
@@ -78,8 +83,8 @@ func (t *Tier) writeProof(c *checkpoint) {
 	}
 }
 
-// writeNewest says that a segment is there, before anything is written to it. A failure costs nothing but that Verify does not
-// miss the segment.
+// writeNewest says that a segment is there, before anything is written to it. A failure costs
+// nothing but that Verify does not miss the segment.
 func (t *Tier) writeNewest(id uint32) {
 	b := t.pages.Get().(*[page]byte)
 	defer t.pages.Put(b)
@@ -99,7 +104,8 @@ func readNewest(o *Options) uint32 {
 	}
 	defer func() { _ = f.Close() }()
 	b := alignedBytes(page)
-	if f.ReadAt([][]byte{b}, page) != nil || string(b[:8]) != newestMagic || block.Sum(b[:12]) != binary.LittleEndian.Uint32(b[12:]) {
+	if f.ReadAt([][]byte{b}, page) != nil || string(b[:8]) != newestMagic ||
+		block.Sum(b[:12]) != binary.LittleEndian.Uint32(b[12:]) {
 		return 0
 	}
 	return binary.LittleEndian.Uint32(b[8:])

@@ -9,8 +9,8 @@ import (
 	"github.com/cognitora/dataplane/kvcached/block"
 )
 
-// ErrQuota says that an account has all of the disk that it may have. It has room again when blocks of it are deleted, or
-// dropped by reclaim.
+// ErrQuota says that an account has all of the disk that it may have. It has room again when blocks
+// of it are deleted, or dropped by reclaim.
 var ErrQuota = errors.New("ssd: over the quota")
 
 // quotas count what accounts have on disk. Number 0 is everybody without a limit.
@@ -31,7 +31,8 @@ type account struct {
 	pending int64 // of those being written
 }
 
-// of is the number of the account of a namespace with that text. Accounts beyond 65,535 have no limit.
+// of is the number of the account of a namespace with that text. Accounts beyond 65,535 have no
+// limit.
 func (q *quotas) of(id block.ModelID, text string) uint16 {
 	if q.limits == nil {
 		return 0
@@ -71,7 +72,8 @@ func (q *quotas) number(id block.ModelID, text string) uint16 {
 	return n
 }
 
-// take sets bytes aside on the account of a namespace for a record that replaces one of some bytes; release ends that.
+// take sets bytes aside on the account of a namespace for a record that replaces one of some bytes;
+// release ends that.
 func (q *quotas) take(id block.ModelID, text string, bytes, replaced int64) (number uint16, err error) {
 	if q.limits == nil {
 		return 0, nil

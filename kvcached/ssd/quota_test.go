@@ -32,7 +32,8 @@ func usedBy(t *Tier, name string) (used, pending int64) {
 	return a.used, a.pending
 }
 
-// TestQuota: an account gets no more than its limit, also over a restart, and has room again for what is deleted.
+// TestQuota: an account gets no more than its limit, also over a restart, and has room again for
+// what is deleted.
 func TestQuota(t *testing.T) {
 	const each, most = 3 * page, 10
 	o := small(t.TempDir())
@@ -47,7 +48,8 @@ func TestQuota(t *testing.T) {
 	full := func(when string) {
 		t.Helper()
 		for _, durable := range []bool{true, false} {
-			if err := tier.Write(ctx, ofTenant("a", most), payload, durable); !errors.Is(err, ErrQuota) || !strings.Contains(err.Error(), `"a"`) {
+			if err := tier.Write(ctx, ofTenant("a", most), payload, durable); !errors.Is(err, ErrQuota) ||
+				!strings.Contains(err.Error(), `"a"`) {
 				t.Error(when, err)
 			}
 		}
@@ -86,7 +88,8 @@ func TestQuota(t *testing.T) {
 	mustClose(t, tier)
 }
 
-// TestQuotaOfWhatIsReclaimed: what reclaim drops does not count any more, and what it copies counts once.
+// TestQuotaOfWhatIsReclaimed: what reclaim drops does not count any more, and what it copies counts
+// once.
 func TestQuotaOfWhatIsReclaimed(t *testing.T) {
 	o := small(t.TempDir())
 	o.Quota = tenants(o.Cap)

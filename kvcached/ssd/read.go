@@ -9,8 +9,9 @@ import (
 	"github.com/cognitora/dataplane/kvcached/block"
 )
 
-// Find tells whether there is a block, and all of it but key, attribute and parent, from memory (while the index is
-// being loaded, also from the rows). It is no use of the block. A block found may still be a miss when it is read.
+// Find tells whether there is a block, and all of it but key, attribute and parent, from memory
+// (while the index is being loaded, also from the rows). It is no use of the block. A block found
+// may still be a miss when it is read.
 func (t *Tier) Find(a block.Addr) (Info, bool) {
 	if !t.users.enter() {
 		return Info{}, false
@@ -73,9 +74,10 @@ func (t *Tier) expired(at int64) bool { return at != 0 && at <= t.o.now().UnixMi
 // readAttempts is how often a read follows a record that reclaim moves away under it.
 const readAttempts = 4
 
-// Read reads the block's payload into dst and marks it as used. Into dst that begins at a multiple of 4 KiB and whose
-// capacity goes on to the end of the payload's last 4 KiB it is read directly, and what follows the payload in that is zeroed.
-// ErrMiss, ErrShort (Info.Length says what is needed), ErrCorrupt, ErrIO, ErrClosed, or the error of ctx.
+// Read reads the block's payload into dst and marks it as used. Into dst that begins at a multiple
+// of 4 KiB and whose capacity goes on to the end of the payload's last 4 KiB it is read directly,
+// and what follows the payload in that is zeroed. ErrMiss, ErrShort (Info.Length says what is
+// needed), ErrCorrupt, ErrIO, ErrClosed, or the error of ctx.
 func (t *Tier) Read(ctx context.Context, a block.Addr, dst []byte) (Info, error) {
 	if !t.users.enter() {
 		return Info{}, ErrClosed
@@ -136,7 +138,8 @@ func (t *Tier) readFrom(ctx context.Context, s *segment, a *block.Addr, e *entry
 	if room := roundUp(len(payload)); aligned(dst, room) {
 		clear(dst[:room][len(payload):])
 	}
-	return Info{Addr: *a, Namespace: h.Namespace, Key: append([]byte(nil), h.Key...), Attr: append([]byte(nil), h.Attr...),
+	return Info{Addr: *a, Namespace: h.Namespace, Key: append([]byte(nil), h.Key...),
+		Attr:   append([]byte(nil), h.Attr...),
 		Parent: h.Parent, Length: h.size, CRC: h.crc}, nil
 }
 
@@ -154,9 +157,11 @@ func (t *Tier) startRead(ctx context.Context) error {
 	}
 }
 
-// readRecord reads the record at p, whose payload has the given size and flags, and checks everything that the record
-// can tell by itself: its place, its salt and its checksums. The payload is in dst.
-func (t *Tier) readRecord(ctx context.Context, s *segment, h *header, head []byte, p place, size int, flags uint16, dst []byte) ([]byte, error) {
+// readRecord reads the record at p, whose payload has the given size and flags, and checks
+// everything that the record can tell by itself: its place, its salt and its checksums. The payload
+// is in dst.
+func (t *Tier) readRecord(ctx context.Context, s *segment, h *header, head []byte, p place, size int, flags uint16,
+	dst []byte) ([]byte, error) {
 	off := int64(p.page) * page
 	if off+int64(recordPages(size, flags))*page > s.size.Load() {
 		return nil, io.ErrUnexpectedEOF

@@ -13,16 +13,16 @@ import (
 	"github.com/cockroachdb/pebble/v2"
 )
 
-// Rows that are damaged or gone are made again from the segments, while the tier serves: from the headers of all records
-// and from the graves. The highest sequence number of an address is right. What rows alone know is lost with
-// them: a later end that a block was given. What a client calls by a key of its own may be older than what reclaim has
-// evicted: it is dropped.
+// Rows that are damaged or gone are made again from the segments, while the tier serves: from the
+// headers of all records and from the graves. The highest sequence number of an address is right.
+// What rows alone know is lost with them: a later end that a block was given. What a client calls
+// by a key of its own may be older than what reclaim has evicted: it is dropped.
 
 // rebuildFile says that rows were found damaged: the next Open makes them again.
 const rebuildFile = "REBUILD"
 
-// damaged tells whether err, which rows gave, means that their files are damaged or incomplete, not that the system
-// refused.
+// damaged tells whether err, which rows gave, means that their files are damaged or incomplete, not
+// that the system refused.
 func damaged(err error) bool {
 	if err == nil || errors.Is(err, ErrReadOnly) {
 		return false
@@ -36,7 +36,8 @@ func (t *Tier) markDamaged(why error) {
 	if t.marked.Swap(true) {
 		return
 	}
-	t.o.Logger.Error("ssd: the rows of the index are damaged; the next start makes them again from the segments", "dir", t.o.Dir, "err", why)
+	t.o.Logger.Error("ssd: the rows of the index are damaged; the next start makes them again from the segments", "dir",
+		t.o.Dir, "err", why)
 	f, _, err := t.o.fs.Create(filepath.Join(t.o.Dir, rebuildFile))
 	if err == nil {
 		err = errors.Join(f.Close(), t.o.fs.SyncDir(t.o.Dir))
@@ -46,7 +47,8 @@ func (t *Tier) markDamaged(why error) {
 	}
 }
 
-// openIndex opens the rows of a directory that is not new; if they are damaged, they are made again.
+// openIndex opens the rows of a directory that is not new; if they are damaged, they are made
+// again.
 func (t *Tier) openIndex(ctx context.Context) error {
 	names, err := t.o.fs.List(t.o.Dir)
 	if err != nil {
@@ -73,7 +75,8 @@ func (t *Tier) openIndex(ctx context.Context) error {
 			return why
 		}
 	}
-	t.o.Logger.Error("ssd: the rows of the index are damaged; they are made again from the segments, without blocks that clients named",
+	t.o.Logger.Error("ssd: the rows of the index are damaged; they are made again from the segments, without blocks "+
+		"that clients named",
 		"dir", t.o.Dir, "err", why)
 	if err := t.resetRows(ctx, names, &last); err != nil {
 		return fmt.Errorf("ssd: making the rows of %s again: %w", t.o.Dir, err)
@@ -104,8 +107,9 @@ func (t *Tier) checkRows(last *checkpoint) error {
 		t.rows.each([]byte{rowTombstone}, []byte{rowTombstone + 1}, each))
 }
 
-// rebuildFrom is kept in the rows until they are complete. What is written meanwhile lies in later segments: a start in
-// between recovers those as always, from the checkpoint, which is where they begin.
+// rebuildFrom is kept in the rows until they are complete. What is written meanwhile lies in later
+// segments: a start in between recovers those as always, from the checkpoint, which is where they
+// begin.
 //
 //	0 below u32 · 4 doubted u32
 type rebuildFrom struct {
@@ -113,11 +117,12 @@ type rebuildFrom struct {
 	doubted uint32 // of those before this one, none that has no footer is believed: it could not be sealed
 }
 
-// seqLeap is how far sequence numbers jump when rows are made again, of which the last is not known.
+// seqLeap is how far sequence numbers jump when rows are made again, of which the last is not
+// known.
 const seqLeap = 1 << 40
 
-// resetRows begins anew with rows that know of no record. Until they are marked so a start does it again. last is a
-// checkpoint that they had.
+// resetRows begins anew with rows that know of no record. Until they are marked so a start does it
+// again. last is a checkpoint that they had.
 func (t *Tier) resetRows(ctx context.Context, names []string, last *checkpoint) (err error) {
 	if t.rows != nil {
 		_ = t.rows.close()
@@ -198,7 +203,8 @@ func (t *Tier) loadIndex() {
 	if t.rebuilding.Load() {
 		if err := t.rebuild(); err != nil {
 			if t.stop.Err() == nil {
-				t.o.Logger.Error("ssd: the rows of the index cannot be made again; what was there before is a miss until the next start",
+				t.o.Logger.Error("ssd: the rows of the index cannot be made again; what was there before is a miss "+
+					"until the next start",
 					"dir", t.o.Dir, "err", err)
 			}
 			return

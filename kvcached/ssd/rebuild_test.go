@@ -13,11 +13,13 @@ import (
 	"github.com/cognitora/dataplane/kvcached/block"
 )
 
-var tokenSpace = block.Namespace{Model: "m", Revision: "1", DType: "bf16", Layout: "l", Tokens: 16, TP: 1, PP: 1}.String()
+var tokenSpace = block.Namespace{Model: "m", Revision: "1", DType: "bf16", Layout: "l", Tokens: 16, TP: 1,
+	PP: 1}.String()
 
 // tokens is the record of a block of tokens.
 func tokens(i int) Record {
-	return Record{Addr: block.Addr{Digest: block.Digest{1, byte(i), byte(i >> 8)}, Model: block.IDOf(tokenSpace)}, Namespace: tokenSpace, Parent: block.Digest{byte(i)}}
+	return Record{Addr: block.Addr{Digest: block.Digest{1, byte(i), byte(i >> 8)}, Model: block.IDOf(tokenSpace)},
+		Namespace: tokenSpace, Parent: block.Digest{byte(i)}}
 }
 
 // rowFiles are the files of Pebble whose names contain part, without the empty ones.
@@ -51,8 +53,8 @@ func flipFile(t *testing.T, rng *rand.Rand, name string, n int) {
 	}
 }
 
-// rowsLost fills a directory: blocks of tokens, some deleted; blocks of keys, of which every third was replaced and
-// every third deleted.
+// rowsLost fills a directory: blocks of tokens, some deleted; blocks of keys, of which every third
+// was replaced and every third deleted.
 func rowsLost(t *testing.T, o Options, n int) {
 	t.Helper()
 	tier := open(t, o)
@@ -73,7 +75,8 @@ func rowsLost(t *testing.T, o Options, n int) {
 	mustClose(t, tier)
 }
 
-// neverOld checks that keys hold the last that was written or nothing, and tokens what they must or nothing.
+// neverOld checks that keys hold the last that was written or nothing, and tokens what they must or
+// nothing.
 func neverOld(t *testing.T, tier *Tier, n int) (keys, blocks int) {
 	t.Helper()
 	dst := make([]byte, 8192)
@@ -91,7 +94,8 @@ func neverOld(t *testing.T, tier *Tier, n int) (keys, blocks int) {
 		info, err = tier.Read(ctx, tokens(i).Addr, dst)
 		switch {
 		case errors.Is(err, ErrMiss) || errors.Is(err, ErrCorrupt):
-		case err != nil || !bytes.Equal(dst[:info.Length], content(i, 7, 3000+i)) || info.Namespace != tokenSpace || info.Parent != tokens(i).Parent:
+		case err != nil || !bytes.Equal(dst[:info.Length], content(i, 7, 3000+i)) || info.Namespace != tokenSpace ||
+			info.Parent != tokens(i).Parent:
 			t.Fatal(info, err)
 		default:
 			blocks++
@@ -100,7 +104,8 @@ func neverOld(t *testing.T, tier *Tier, n int) (keys, blocks int) {
 	return keys, blocks
 }
 
-// TestRowsGone opens a directory whose rows are gone: blocks of tokens are there, those of keys are not.
+// TestRowsGone opens a directory whose rows are gone: blocks of tokens are there, those of keys are
+// not.
 func TestRowsGone(t *testing.T) {
 	eachKind(t, func(t *testing.T, o Options) {
 		const n = 300
@@ -113,7 +118,8 @@ func TestRowsGone(t *testing.T) {
 			<-tier.Ready()
 			keys, blocks := neverOld(t, tier, n)
 			s := tier.Stats()
-			if keys != 0 || blocks != n || round == 0 && (s.Rebuilt != n || s.Unproven != n+n/3) || round > 0 && s.Rebuilt != 0 || s.Corrupt > 0 {
+			if keys != 0 || blocks != n || round == 0 && (s.Rebuilt != n || s.Unproven != n+n/3) ||
+				round > 0 && s.Rebuilt != 0 || s.Corrupt > 0 {
 				t.Fatalf("%d keys, %d blocks: %+v", keys, blocks, s)
 			}
 			write(t, tier, n+round, 1, 500, true)

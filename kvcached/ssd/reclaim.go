@@ -12,8 +12,8 @@ import (
 	"github.com/cognitora/dataplane/kvcached/block"
 )
 
-// spareDivisor bounds what reclaim copies out of a segment: a fifth of it, so that for each byte that a writer
-// brings at the cap at most 1/(1-1/5) = 1.25 are written.
+// spareDivisor bounds what reclaim copies out of a segment: a fifth of it, so that for each byte
+// that a writer brings at the cap at most 1/(1-1/5) = 1.25 are written.
 const spareDivisor = 5
 
 // reclaimSegments keeps room for a segment by deleting one after the other.
@@ -52,7 +52,8 @@ func (t *Tier) reclaimSegments() {
 	}
 }
 
-// reclaimRetry is how long reclaim waits when no segment can be freed, such as when all are still written to.
+// reclaimRetry is how long reclaim waits when no segment can be freed, such as when all are still
+// written to.
 const reclaimRetry = 50 * time.Millisecond
 
 // reclaimOne frees a segment; false: there is none that can be freed.
@@ -90,22 +91,24 @@ func (t *Tier) reclaimOne() bool {
 	return true
 }
 
-// carryDivisor bounds the graves that reclaim copies: when one segment had more than this part of a segment, the next that
-// is freed is the oldest.
+// carryDivisor bounds the graves that reclaim copies: when one segment had more than this part of a
+// segment, the next that is freed is the oldest.
 const carryDivisor = 16
 
 // passMax is how many segments reclaim passes over in search of one that is little used.
 const passMax = 16
 
-// victim chooses the segment to free and acquires it: one of which so little lives that all of it may be copied
-// (all), or the oldest of which what was used may be. Those passed over get a second chance: they go to the end of the
-// line and have to be used anew. If there is none such, any has the oldest taken all the same; without, the caller first
-// brings the checkpoint past more segments.
+// victim chooses the segment to free and acquires it: one of which so little lives that all of it
+// may be copied (all), or the oldest of which what was used may be. Those passed over get a second
+// chance: they go to the end of the line and have to be used anew. If there is none such, any has
+// the oldest taken all the same; without, the caller first brings the checkpoint past more
+// segments.
 func (t *Tier) victim(any bool) (best *segment, all bool) {
 	line := t.reclaimable()
 	if t.carried.Load() > t.o.SegmentSize/carryDivisor && len(line) > 0 {
 		// The oldest goes, however used it is: what it holds keeps graves.
-		return t.segs.acquire(slices.MinFunc(line, func(a, b *segment) int { return cmp.Compare(a.id, b.id) }).id), false
+		return t.segs.acquire(slices.MinFunc(line, func(a, b *segment) int { return cmp.Compare(a.id, b.id) }).id),
+			false
 	}
 	for _, s := range line {
 		if s.live.Load() <= s.size.Load()/spareDivisor && (best == nil || s.live.Load() < best.live.Load()) {
@@ -129,8 +132,8 @@ func (t *Tier) victim(any bool) (best *segment, all bool) {
 	return t.segs.acquire(best.id), all
 }
 
-// reclaimable are the segments that may be freed, those to be freed first in front. What the checkpoint has not
-// passed may not.
+// reclaimable are the segments that may be freed, those to be freed first in front. What the
+// checkpoint has not passed may not.
 func (t *Tier) reclaimable() []*segment {
 	t.log.mu.Lock()
 	busy := map[*segment]bool{t.log.active: true}
@@ -168,7 +171,8 @@ func (t *Tier) readTable(ctx context.Context, s *segment) ([]tableEntry, error) 
 	}
 	table = nil
 	err = t.walk(ctx, s, 1, s.pageCount(), false, func(h *header, _ []byte, _ error) {
-		table = append(table, tableEntry{addr: h.Addr, seq: h.seq, page: h.page, size: uint32(h.size), crc: h.crc, flags: h.flags})
+		table = append(table, tableEntry{addr: h.Addr, seq: h.seq, page: h.page, size: uint32(h.size), crc: h.crc,
+			flags: h.flags})
 	})
 	return table, err
 }
@@ -202,7 +206,8 @@ type move struct {
 	flight *flight
 }
 
-// copyOut copies records of s that were used since they were written or last spared, or all that live.
+// copyOut copies records of s that were used since they were written or last spared, or all that
+// live.
 func (t *Tier) copyOut(s *segment, table []tableEntry, all bool) (moves []move) {
 	allowed := s.size.Load() / spareDivisor
 	var buf []byte
@@ -237,7 +242,8 @@ func lies(e *entry, s *segment, r *tableEntry) bool {
 	return e.state == stateLive && e.segment == s.id && e.page == r.page && e.seq == r.seq
 }
 
-// copyRecord appends a copy of the record to the log. Its flight lasts until settle, so the checkpoint does not pass it.
+// copyRecord appends a copy of the record to the log. Its flight lasts until settle, so the
+// checkpoint does not pass it.
 func (t *Tier) copyRecord(s *segment, r *tableEntry, hash uint64, buf []byte) (m move, err error) {
 	head := t.pages.Get().(*[page]byte)
 	defer t.pages.Put(head)
@@ -267,8 +273,8 @@ func (t *Tier) copyRecord(s *segment, r *tableEntry, hash uint64, buf []byte) (m
 	return m, nil
 }
 
-// allocateCopy gives a place to the copy of a record that is still the address's: under the address's lock, so that a
-// later deletion's tombstone lies behind the copy.
+// allocateCopy gives a place to the copy of a record that is still the address's: under the
+// address's lock, so that a later deletion's tombstone lies behind the copy.
 func (t *Tier) allocateCopy(s *segment, r *tableEntry, hash uint64) (*flight, entry, error) {
 	t.addrs.lock(hash)
 	defer t.addrs.unlock(hash)
@@ -321,8 +327,8 @@ func (t *Tier) settleOne(m *move, durable bool) bool {
 	return true
 }
 
-// evict drops what still lies in s. The rows are gone for certain before anybody misses a block: what is then written
-// or deleted under its address need not know of it.
+// evict drops what still lies in s. The rows are gone for certain before anybody misses a block:
+// what is then written or deleted under its address need not know of it.
 func (t *Tier) evict(s *segment, table []tableEntry) bool {
 	for some := range slices.Chunk(table, evictBatch) {
 		if !t.evictSome(s, some) {

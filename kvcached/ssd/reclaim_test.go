@@ -52,7 +52,8 @@ func watchCap(t *testing.T, dir string, limit int64) (stop func() (most int64)) 
 	}
 }
 
-// TestCap writes four times what fits, with readers that use some blocks again and again: those stay.
+// TestCap writes four times what fits, with readers that use some blocks again and again: those
+// stay.
 func TestCap(t *testing.T) {
 	o := small(t.TempDir())
 	tier := open(t, o)
@@ -82,7 +83,8 @@ func TestCap(t *testing.T) {
 	awaitRoom(t, tier)
 	s := tier.Stats()
 	user := s.Writes * (size + page)
-	t.Logf("at most %d of %d bytes; amplification %.3f; %d moved, %d evicted, %d segments reclaimed, %d waits", most, o.Cap,
+	t.Logf("at most %d of %d bytes; amplification %.3f; %d moved, %d evicted, %d segments reclaimed, %d waits", most,
+		o.Cap,
 		float64(s.WrittenBytes)/float64(user), s.Moved, s.Evicted, s.Reclaimed, s.Waits)
 	if s.Reclaimed == 0 || float64(s.WrittenBytes+s.RowBytes)/float64(user) > 1.3 || s.Corrupt > 0 {
 		t.Errorf("%+v", s)
@@ -107,7 +109,8 @@ func TestCap(t *testing.T) {
 	<-tier.Ready()
 	awaitRoom(t, tier)
 	if again := tier.Stats(); again.Records+int64(again.Evicted) != s.Records {
-		t.Errorf("%d blocks after a restart and %d evicted, %d before: %+v", again.Records, again.Evicted, s.Records, again)
+		t.Errorf("%d blocks after a restart and %d evicted, %d before: %+v", again.Records, again.Evicted, s.Records,
+			again)
 	}
 	mustClose(t, tier)
 }
@@ -156,7 +159,8 @@ func TestBudget(t *testing.T) {
 	write(t, tier, 3, 1, 80<<10, true)
 	mustClose(t, tier)
 	tier = open(t, o)
-	if err := tier.Write(ctx, record(2), make([]byte, 10<<10), false); !errors.Is(err, ErrBudget) || tier.Stats().OverBudget != 1 {
+	if err := tier.Write(ctx, record(2), make([]byte, 10<<10), false); !errors.Is(err, ErrBudget) ||
+		tier.Stats().OverBudget != 1 {
 		t.Fatal("a restart renewed the budget:", err)
 	}
 	passed.Store(int64(24 * time.Hour))
@@ -201,7 +205,8 @@ func TestBudgetOutlivesKill(t *testing.T) {
 	mustClose(t, tier)
 }
 
-// TestCloseWhileFull closes a tier in which writers wait for space that a slow reclaim does not give.
+// TestCloseWhileFull closes a tier in which writers wait for space that a slow reclaim does not
+// give.
 func TestCloseWhileFull(t *testing.T) {
 	o := small(t.TempDir())
 	o.ReclaimRate = 1
@@ -211,8 +216,8 @@ func TestCloseWhileFull(t *testing.T) {
 	ended()
 }
 
-// waitForSpace has three writers fill the tier until one of them waits for space. Each writes on until that fails, which it must
-// with last; ended waits for that.
+// waitForSpace has three writers fill the tier until one of them waits for space. Each writes on
+// until that fails, which it must with last; ended waits for that.
 func waitForSpace(ctx context.Context, t *testing.T, tier *Tier, size int, last error) (ended func()) {
 	var writers sync.WaitGroup
 	waiting := make(chan struct{})

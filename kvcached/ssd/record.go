@@ -8,16 +8,17 @@ import (
 	"github.com/cognitora/dataplane/kvcached/block"
 )
 
-// A record is a header page and, unless the payload fits behind the names in that page, the payload in the pages
-// after it, zero up to the end of the last. All numbers are little-endian.
+// A record is a header page and, unless the payload fits behind the names in that page, the payload
+// in the pages after it, zero up to the end of the last. All numbers are little-endian.
 //
 //	0 magic · 8 version u16 · 10 flags u16 · 12 payload length u32 · 16 segment u32 · 20 page u32 · 24 sequence u64
 //	32 expiry i64 · 40 salt of the segment [16] · 56 digest [32] · 88 model [32] · 120 layer u32
 //	124 CRC32C of the payload u32 · 128 parent [32] · 160 lengths of namespace, key, attribute u16 each · 166 zero u16
 //	168 CRC32C of this header u32 · 172 zero [20] · 192 namespace, key, attribute
 //
-// The header's CRC covers bytes 0 to 168 and the names. A sealed payload is 16 bytes longer by its tag. Segment, page and salt make a header valid in one place
-// only: a payload that looks like a header, which any client may send, is none, as it cannot know the salt.
+// The header's CRC covers bytes 0 to 168 and the names. A sealed payload is 16 bytes longer by its
+// tag. Segment, page and salt make a header valid in one place only: a payload that looks like a
+// header, which any client may send, is none, as it cannot know the salt.
 const (
 	recordMagic   = "cgnkvREC"
 	recordVersion = 1
@@ -109,7 +110,8 @@ func headerSum(b []byte, names int) uint32 {
 	return block.Extend(block.Sum(b[:recordCRC]), b[recordFixed:recordFixed+names])
 }
 
-// decode reads the page b. Key and Attr of h point into it. The payload's checksum is not looked at.
+// decode reads the page b. Key and Attr of h point into it. The payload's checksum is not looked
+// at.
 func (h *header) decode(b []byte) error {
 	le := binary.LittleEndian
 	if len(b) < page || string(b[:8]) != recordMagic {

@@ -12,10 +12,12 @@ import (
 	"github.com/cognitora/dataplane/kvcached/block"
 )
 
-// seqJump is how far sequence numbers jump at each start: above all that were given out but not written.
+// seqJump is how far sequence numbers jump at each start: above all that were given out but not
+// written.
 const seqJump = 1 << 20
 
-// tail is what was found in the log behind the checkpoint: a row that points there and has no record is dropped.
+// tail is what was found in the log behind the checkpoint: a row that points there and has no
+// record is dropped.
 type tail struct {
 	from    place
 	to      uint32           // the first segment that is younger than this start
@@ -31,8 +33,8 @@ func (l *tail) vouches(r *row) bool {
 	return ok && seq == r.seq
 }
 
-// recover reads checkpoint, tombstones and names, opens the segments and finds again what was written behind the
-// checkpoint.
+// recover reads checkpoint, tombstones and names, opens the segments and finds again what was
+// written behind the checkpoint.
 func (t *Tier) recover(ctx context.Context) error {
 	var c checkpoint
 	b, closer, err := t.rows.db.Get([]byte{rowCheckpoint})
@@ -56,7 +58,8 @@ func (t *Tier) recover(ctx context.Context) error {
 		return err
 	}
 	if newest := readNewest(&t.o); newest >= t.log.segment && newest < 1<<32-1 {
-		t.warnDamaged("ssd: the newest segment is gone, and the blocks written to it since the last checkpoint", place{newest, 0}, errSegment)
+		t.warnDamaged("ssd: the newest segment is gone, and the blocks written to it since the last checkpoint",
+			place{newest, 0}, errSegment)
 		t.log.segment = newest + 1
 	}
 	dead, err := t.readTombstones()
@@ -102,8 +105,8 @@ func (t *Tier) readTombstones() (map[block.Addr]uint64, error) {
 	return dead, err
 }
 
-// openSegments opens what is in the directory. A segment behind the checkpoint whose first page is bad was being made
-// when the crash came; one before it is damaged, and all of its records with it.
+// openSegments opens what is in the directory. A segment behind the checkpoint whose first page is
+// bad was being made when the crash came; one before it is damaged, and all of its records with it.
 func (t *Tier) openSegments(from place) error {
 	names, err := t.o.fs.List(t.o.Dir)
 	if err != nil {
@@ -141,8 +144,8 @@ func (t *Tier) openSegments(from place) error {
 	return nil
 }
 
-// recoverSegment finds the records of s behind the checkpoint, gives rows to those that have none or an older one, and
-// seals s.
+// recoverSegment finds the records of s behind the checkpoint, gives rows to those that have none
+// or an older one, and seals s.
 func (t *Tier) recoverSegment(ctx context.Context, s *segment, dead map[block.Addr]uint64) error {
 	from := uint32(1)
 	if s.id == t.tail.from.segment {
@@ -158,11 +161,13 @@ func (t *Tier) recoverSegment(ctx context.Context, s *segment, dead map[block.Ad
 	var failed error
 	err := t.walk(ctx, s, from, s.pageCount(), true, func(h *header, head []byte, damage error) {
 		t.log.seq = max(t.log.seq, h.seq)
-		t.budget.take(t.o.now(), 0, int64(h.pages())*page, true) // unless it was being written at the checkpoint, which then counted it, too
+		// unless it was being written at the checkpoint, which then counted it, too
+		t.budget.take(t.o.now(), 0, int64(h.pages())*page, true)
 		if damage != nil {
 			t.stats.torn.Add(1)
 			if r, ok, err := t.rows.get(&h.Addr); err != nil || !ok || r.place != h.place { // else dropRow warns
-				t.warnDamaged("ssd: a record written since the last checkpoint is damaged, or a crash left it unfinished; it is dropped", h.place, damage)
+				t.warnDamaged("ssd: a record written since the last checkpoint is damaged, or a crash left it "+
+					"unfinished; it is dropped", h.place, damage)
 			}
 			return
 		}
@@ -196,7 +201,8 @@ func (t *Tier) recoverSegment(ctx context.Context, s *segment, dead map[block.Ad
 }
 
 func (s *segment) note(h *header) {
-	s.table = append(s.table, tableEntry{addr: h.Addr, seq: h.seq, page: h.page, size: uint32(h.size), crc: h.crc, flags: h.flags})
+	s.table = append(s.table, tableEntry{addr: h.Addr, seq: h.seq, page: h.page, size: uint32(h.size), crc: h.crc,
+		flags: h.flags})
 }
 
 // recoverRecord gives a row to a record if it is the newest of its address.
@@ -219,15 +225,16 @@ func (t *Tier) recoverRecord(batch *change, h *header, dead map[block.Addr]uint6
 	if err := t.names.ensure(t.rows, h.Addr.Model, h.Namespace); err != nil {
 		return err
 	}
-	// Rows of the batch cannot be read yet: this keeps older copies behind this one from replacing it.
+	// Rows of the batch cannot be read yet: this keeps older copies behind this one from replacing
+	// it.
 	dead[h.Addr] = h.seq - 1
 	r := rowOf(h)
 	batch.put(&h.Addr, &r)
 	return nil
 }
 
-// recoverGraves drops the rows of what a page of graves says is dead. What has been found of an address that is newer
-// stays: reclaim copies old graves.
+// recoverGraves drops the rows of what a page of graves says is dead. What has been found of an
+// address that is newer stays: reclaim copies old graves.
 func (t *Tier) recoverGraves(batch *change, s *segment, h *header, head []byte, dead map[block.Addr]uint64) {
 	list, err := t.gravesOf(s, h, head)
 	if err != nil {
@@ -257,10 +264,12 @@ var errCut = fmt.Errorf("%w: the file ends within it", errRecord)
 // walkWindow is how many bytes of a segment are read at once.
 const walkWindow = 1 << 20
 
-// walk calls visit with each record of s, and its header page, whose header lies in the pages [from, to), in order. A page that is no header is
-// stepped over. verify reads payloads too, and damage says what is wrong with one; without, damage is nil. What
-// cannot be read is stepped over and counted.
-func (t *Tier) walk(ctx context.Context, s *segment, from, to uint32, verify bool, visit func(h *header, head []byte, damage error)) error {
+// walk calls visit with each record of s, and its header page, whose header lies in the pages
+// [from, to), in order. A page that is no header is stepped over. verify reads payloads too, and
+// damage says what is wrong with one; without, damage is nil. What cannot be read is stepped over
+// and counted.
+func (t *Tier) walk(ctx context.Context, s *segment, from, to uint32, verify bool,
+	visit func(h *header, head []byte, damage error)) error {
 	window := alignedBytes(walkWindow)
 	var dst []byte
 	start, have := from, uint32(0) // pages in the window
@@ -301,7 +310,8 @@ func (t *Tier) walk(ctx context.Context, s *segment, from, to uint32, verify boo
 		}
 		visit(&h, head, damage)
 		if damage != nil {
-			// Its length cannot be trusted to end where the next begins if it was never written whole.
+			// Its length cannot be trusted to end where the next begins if it was never written
+			// whole.
 			p++
 			continue
 		}
@@ -310,7 +320,8 @@ func (t *Tier) walk(ctx context.Context, s *segment, from, to uint32, verify boo
 	return nil
 }
 
-// verifyAt checks the record of h, which begins the window; if the window holds it whole, it is not read again.
+// verifyAt checks the record of h, which begins the window; if the window holds it whole, it is not
+// read again.
 func (t *Tier) verifyAt(ctx context.Context, s *segment, h *header, window, dst []byte) error {
 	stored := storedSize(h.size, h.flags)
 	switch {

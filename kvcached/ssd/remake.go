@@ -55,11 +55,13 @@ func (t *Tier) rebuild() error {
 	t.dead = nil
 	t.stats.rebuilt.Store(b.live())
 	t.rebuilding.Store(false)
-	t.o.Logger.Info("ssd: the rows of the index are made again", "blocks", t.stats.rebuilt.Load(), "dropped", t.stats.unproven.Load())
+	t.o.Logger.Info("ssd: the rows of the index are made again", "blocks", t.stats.rebuilt.Load(), "dropped",
+		t.stats.unproven.Load())
 	return nil
 }
 
-// prime tells the rebuilder what has been recovered from later segments: it is newer than all that it will find.
+// prime tells the rebuilder what has been recovered from later segments: it is newer than all that
+// it will find.
 func (b *rebuilder) prime() error {
 	t := b.t
 	for a, seq := range t.dead {
@@ -142,7 +144,8 @@ func (r *remaking) run() error {
 	case bad == nil:
 		r.headers(table)
 	case r.s.id < t.resume.doubted:
-		// What of it a failed write has left cannot be told. It is believed that all is over that it says is new.
+		// What of it a failed write has left cannot be told. It is believed that all is over that
+		// it says is new.
 		bad = t.walk(t.stop, r.s, 1, r.s.pageCount(), false, func(h *header, head []byte, _ error) {
 			r.visit(h, head, errRecord)
 		})
@@ -207,12 +210,14 @@ func (r *remaking) headers(table []tableEntry) {
 		if damage == nil {
 			damage = h.decode(head)
 		}
-		if damage == nil && (h.place != place{r.s.id, e.page} || h.salt != r.s.salt || h.Addr != e.addr || h.seq != e.seq) {
+		if damage == nil && (h.place != place{r.s.id, e.page} || h.salt != r.s.salt || h.Addr != e.addr ||
+			h.seq != e.seq) {
 			damage = errRecord
 		}
 		if damage != nil {
 			r.b.t.stats.corrupt.Add(1)
-			r.b.t.warnDamaged("ssd: a record that its segment names is damaged; it is dropped", place{r.s.id, e.page}, damage)
+			r.b.t.warnDamaged("ssd: a record that its segment names is damaged; it is dropped", place{r.s.id, e.page},
+				damage)
 			h = header{seq: e.seq, flags: e.flags, place: place{r.s.id, e.page}, Record: Record{Addr: e.addr}}
 		}
 		r.visit(&h, head, damage)
@@ -270,7 +275,8 @@ func (r *remaking) add(f finding) {
 	}
 }
 
-// commit writes the rows of what is still the newest that was found, and was neither written nor deleted since Open.
+// commit writes the rows of what is still the newest that was found, and was neither written nor
+// deleted since Open.
 func (r *remaking) commit() {
 	t := r.b.t
 	if len(r.list) == 0 || r.err != nil {

@@ -13,7 +13,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// fillDir names the directory to the process that fills it, says so, goes on writing, and is to be killed.
+// fillDir names the directory to the process that fills it, says so, goes on writing, and is to be
+// killed.
 const fillDir = "CGN_SSD_TEST_FILL"
 
 const restartBlocks = 1_000_000
@@ -50,7 +51,8 @@ func manyTokens(i int) Record {
 	return r
 }
 
-// fillChild writes what is missing, and then a little more, of which it deletes some, says so, and goes on.
+// fillChild writes what is missing, and then a little more, of which it deletes some, says so, and
+// goes on.
 func fillChild(dir string) {
 	tier, err := Open(ctx, restartOptions(dir))
 	if err != nil {
@@ -70,7 +72,8 @@ func fillChild(dir string) {
 	os.Exit(1)
 }
 
-// fillAndKill has a process write a million blocks to dir, those that are not there yet, and kills it while it writes.
+// fillAndKill has a process write a million blocks to dir, those that are not there yet, and kills
+// it while it writes.
 func fillAndKill(b *testing.B, dir string) {
 	b.Helper()
 	cmd := exec.Command(os.Args[0], "-test.run", "^$")
@@ -92,14 +95,16 @@ func fillAndKill(b *testing.B, dir string) {
 	}
 }
 
-// restart opens the directory, reports when it answers and when it knows all, and the CPU time until then, and closes it.
+// restart opens the directory, reports when it answers and when it knows all, and the CPU time
+// until then, and closes it.
 func restart(b *testing.B, dir string) {
 	b.Helper()
 	var before, after unix.Rusage
 	_ = unix.Getrusage(unix.RUSAGE_SELF, &before)
 	begun := time.Now()
 	tier := open(b, restartOptions(dir))
-	if _, err := tier.Read(ctx, manyTokens(restartBlocks/2).Addr, make([]byte, page)); err != nil && !tier.rebuilding.Load() {
+	if _, err := tier.Read(ctx, manyTokens(restartBlocks/2).Addr, make([]byte, page)); err != nil &&
+		!tier.rebuilding.Load() {
 		b.Fatal(err)
 	}
 	serving := time.Since(begun)
@@ -116,8 +121,9 @@ func restart(b *testing.B, dir string) {
 	mustClose(b, tier)
 }
 
-// BenchmarkRestart opens a directory of a million blocks, which have no bytes, for what takes time is their number:
-// killed while it was written to, closed in order, and without the rows of the index.
+// BenchmarkRestart opens a directory of a million blocks, which have no bytes, for what takes time
+// is their number: killed while it was written to, closed in order, and without the rows of the
+// index.
 func BenchmarkRestart(b *testing.B) {
 	at, err := os.MkdirTemp(".", "bench") // not /tmp, which may be in memory
 	if err != nil {

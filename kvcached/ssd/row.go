@@ -70,17 +70,20 @@ type row struct {
 }
 
 func (r *row) entry(hash uint64, quota uint16) entry {
-	return entry{hash: hash, seq: r.seq, expires: r.expires, place: r.place, size: r.size, crc: r.crc, flags: r.flags, quota: quota, state: stateLive}
+	return entry{hash: hash, seq: r.seq, expires: r.expires, place: r.place, size: r.size, crc: r.crc, flags: r.flags,
+		quota: quota, state: stateLive}
 }
 
 // rowOf is the row of a record.
 func rowOf(h *header) row {
-	return row{place: h.place, seq: h.seq, expires: h.Expires, size: uint32(h.size), crc: h.crc, flags: h.flags, parent: h.Parent,
-		key: h.Key, attr: h.Attr}
+	return row{place: h.place, seq: h.seq, expires: h.Expires, size: uint32(h.size), crc: h.crc, flags: h.flags,
+		parent: h.Parent,
+		key:    h.Key, attr: h.Attr}
 }
 
-// encode: 0 version u16 · 2 flags u16 · 4 segment u32 · 8 page u32 · 12 length u32 · 16 CRC u32 · 20 zero u32 · 24 sequence u64
-// · 32 expiry i64 · 40 parent [32] · 72 length of key u16 · 74 key, attribute.
+// encode: 0 version u16 · 2 flags u16 · 4 segment u32 · 8 page u32 · 12 length u32 · 16 CRC u32 ·
+// 20 zero u32 · 24 sequence u64 · 32 expiry i64 · 40 parent [32] · 72 length of key u16 · 74 key,
+// attribute.
 func (r *row) encode() []byte {
 	le := binary.LittleEndian
 	b := make([]byte, rowFixed, rowFixed+len(r.key)+len(r.attr))
@@ -107,7 +110,8 @@ func (r *row) decode(b []byte) error {
 	if key > block.MaxKey || len(b)-rowFixed < key || len(b)-rowFixed-key > block.MaxAttr {
 		return errRow
 	}
-	*r = row{flags: le.Uint16(b[2:]), place: place{le.Uint32(b[4:]), le.Uint32(b[8:])}, size: le.Uint32(b[12:]), crc: le.Uint32(b[16:]),
+	*r = row{flags: le.Uint16(b[2:]), place: place{le.Uint32(b[4:]), le.Uint32(b[8:])}, size: le.Uint32(b[12:]),
+		crc: le.Uint32(b[16:]),
 		seq: le.Uint64(b[24:]), expires: int64(le.Uint64(b[32:])), parent: block.Digest(b[40:72]),
 		key: bytesOrNil(b[rowFixed : rowFixed+key]), attr: bytesOrNil(b[rowFixed+key:])}
 	if r.size > block.MaxPayload || r.page == 0 {

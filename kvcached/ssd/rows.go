@@ -35,8 +35,9 @@ func openRows(o *Options) (*rows, error) {
 	cache := pebble.NewCache(2 * rowMemory)
 	defer cache.Unref()
 	opts := &pebble.Options{
-		FS: o.rowFS, Cache: cache, FormatMajorVersion: pebble.FormatNewest, MemTableSize: rowMemory, MemTableStopWritesThreshold: 3,
-		MaxManifestFileSize: 1 << 20, MaxOpenFiles: 256, L0CompactionThreshold: 4, BytesPerSync: 1 << 20,
+		FS: o.rowFS, Cache: cache, FormatMajorVersion: pebble.FormatNewest, MemTableSize: rowMemory,
+		MemTableStopWritesThreshold: 3,
+		MaxManifestFileSize:         1 << 20, MaxOpenFiles: 256, L0CompactionThreshold: 4, BytesPerSync: 1 << 20,
 		Logger: &rowLog{o.Logger, r}, CompactionConcurrencyRange: func() (int, int) { return 1, 1 },
 	}
 	for i := range opts.Levels {
@@ -48,7 +49,8 @@ func openRows(o *Options) (*rows, error) {
 			r.rotten.Store(true)
 		}
 		if failures.Add(1)%1000 == 1 { // it tries again at once
-			o.Logger.Error("ssd: index rows: background work failed; every 1000th failure is logged", "err", err.Error())
+			o.Logger.Error("ssd: index rows: background work failed; every 1000th failure is logged", "err",
+				err.Error())
 		}
 	}}
 	db, err := pebble.Open(filepath.Join(o.Dir, rowsDir), opts)
@@ -59,7 +61,8 @@ func openRows(o *Options) (*rows, error) {
 	return r, nil
 }
 
-// rowLog passes on what Pebble logs. Fatal means that the database can write no more, not that the process must die.
+// rowLog passes on what Pebble logs. Fatal means that the database can write no more, not that the
+// process must die.
 type rowLog struct {
 	log  *slog.Logger
 	rows *rows

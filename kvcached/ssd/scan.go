@@ -6,16 +6,17 @@ import (
 	"fmt"
 )
 
-// scanBuckets is how many parts Scan divides the addresses into, by the first bits of their digests.
+// scanBuckets is how many parts Scan divides the addresses into, by the first bits of their
+// digests.
 const (
 	scanBits    = 12
 	scanBuckets = 1 << scanBits
 )
 
-// Scan calls visit with the blocks of one part of all addresses, the one that cursor (0 to begin with) says, and
-// returns the next cursor, 0 at the end. What is there from the first call to the last is seen at least once. While the rows are being
-// made again, Scan waits. visit must
-// not call methods of the tier that wait for it; false ends this part, and next is the same cursor again.
+// Scan calls visit with the blocks of one part of all addresses, the one that cursor (0 to begin
+// with) says, and returns the next cursor, 0 at the end. What is there from the first call to the
+// last is seen at least once. While the rows are being made again, Scan waits. visit must not call
+// methods of the tier that wait for it; false ends this part, and next is the same cursor again.
 func (t *Tier) Scan(ctx context.Context, cursor uint64, visit func(Info) bool) (next uint64, err error) {
 	if cursor >= scanBuckets {
 		return 0, nil
@@ -65,6 +66,7 @@ func (t *Tier) infoOf(key, value []byte) (Info, bool) {
 	if !ok || e.seq != r.seq {
 		return Info{}, false
 	}
-	return Info{Addr: a, Namespace: t.names.get(a.Model), Key: append([]byte(nil), r.key...), Attr: append([]byte(nil), r.attr...),
+	return Info{Addr: a, Namespace: t.names.get(a.Model), Key: append([]byte(nil), r.key...),
+		Attr:   append([]byte(nil), r.attr...),
 		Parent: r.parent, Expires: e.expires, Length: int(r.size), CRC: r.crc}, true
 }

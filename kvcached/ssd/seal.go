@@ -9,9 +9,10 @@ import (
 	"encoding/binary"
 )
 
-// sealer is the cipher of a segment: its key is derived from the tier's and from the segment's random salt, and the
-// nonce is the page at which the record begins. No page of a segment is given out twice, so no nonce is either,
-// and no two segments share a key, even in a directory that was emptied or copied. nil without a key.
+// sealer is the cipher of a segment: its key is derived from the tier's and from the segment's
+// random salt, and the nonce is the page at which the record begins. No page of a segment is given
+// out twice, so no nonce is either, and no two segments share a key, even in a directory that was
+// emptied or copied. nil without a key.
 func sealer(key []byte, salt [16]byte) (cipher.AEAD, error) {
 	if key == nil {
 		return nil, nil
@@ -36,7 +37,8 @@ func authenticated(head []byte, names int) []byte {
 	return b
 }
 
-// sealed seals payload, of the record whose encoded header is head, into aligned memory from the pool.
+// sealed seals payload, of the record whose encoded header is head, into aligned memory from the
+// pool.
 func (t *Tier) sealed(ctx context.Context, s *segment, h *header, head, payload []byte) ([]byte, error) {
 	size := storedSize(h.size, h.flags)
 	b, err := t.buffers.get(ctx, roundUp(size))

@@ -11,8 +11,8 @@ import (
 	"sync/atomic"
 )
 
-// segment is one file of records. It is written once from front to end, sealed, and deleted as a whole; its
-// number is never used again.
+// segment is one file of records. It is written once from front to end, sealed, and deleted as a
+// whole; its number is never used again.
 type segment struct {
 	id   uint32
 	salt [16]byte
@@ -53,8 +53,8 @@ func segmentID(name string) (uint32, bool) {
 	return uint32(id), ok && err == nil && len(hex) == 8
 }
 
-// createSegment makes an empty segment of size bytes whose name and first page are durable. It takes the bytes of the
-// disk.
+// createSegment makes an empty segment of size bytes whose name and first page are durable. It
+// takes the bytes of the disk.
 func (t *Tier) createSegment(id uint32, size int64) (_ *segment, err error) {
 	s := &segment{id: id, rank: uint64(id), name: segmentName(t.o.Dir, id), next: 1}
 	_, _ = rand.Read(s.salt[:])
@@ -126,7 +126,8 @@ func (t *Tier) openSegment(name string, id uint32) (_ *segment, err error) {
 // pageCount is how many whole pages the file has.
 func (s *segment) pageCount() uint32 { return uint32(s.size.Load() / page) }
 
-// syncer commits in groups: a caller whose write was finished before a sync began that succeeded needs no own.
+// syncer commits in groups: a caller whose write was finished before a sync began that succeeded
+// needs no own.
 type syncer struct {
 	arrived atomic.Uint64
 	mu      sync.Mutex
@@ -134,8 +135,8 @@ type syncer struct {
 	err     error
 }
 
-// do returns when everything that was written before the call is durable, or why it may not be. synced tells
-// whether this call was the one that went to the disk.
+// do returns when everything that was written before the call is durable, or why it may not be.
+// synced tells whether this call was the one that went to the disk.
 func (s *syncer) do(datasync func() error) (synced bool, err error) {
 	ticket := s.arrived.Add(1)
 	s.mu.Lock()
@@ -144,7 +145,8 @@ func (s *syncer) do(datasync func() error) (synced bool, err error) {
 		return false, s.err
 	}
 	s.covered = s.arrived.Load()
-	// What the kernel could not write it forgets: a later sync would succeed without it. So the error stays.
+	// What the kernel could not write it forgets: a later sync would succeed without it. So the
+	// error stays.
 	s.err = datasync()
 	return true, s.err
 }

@@ -13,8 +13,9 @@ import (
 
 const sector = 512
 
-// simFS is a file system in memory that can lose power: of what was written and not synced any sector may be there or
-// not, in any combination; of what was created or renamed and whose directory was not synced, too.
+// simFS is a file system in memory that can lose power: of what was written and not synced any
+// sector may be there or not, in any combination; of what was created or renamed and whose
+// directory was not synced, too.
 type simFS struct {
 	mu     sync.RWMutex
 	files  map[string]*simFile
@@ -223,7 +224,8 @@ func (f *simFile) Size() (int64, error) {
 
 func (f *simFile) Close() error { return nil }
 
-// crash returns what is left when the power goes now. also is called while nothing is being written.
+// crash returns what is left when the power goes now. also is called while nothing is being
+// written.
 func (s *simFS) crash(rng *rand.Rand, also func()) *simFS {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -276,7 +278,10 @@ func (f *simFile) crash(rng *rand.Rand, keep int) *simFile {
 func (s *simFS) flip(rng *rand.Rand) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	names := slices.DeleteFunc(slices.Sorted(maps.Keys(s.files)), func(n string) bool { _, ok := segmentID(filepath.Base(n)); return !ok })
+	names := slices.DeleteFunc(slices.Sorted(maps.Keys(s.files)), func(n string) bool {
+		_, ok := segmentID(filepath.Base(n))
+		return !ok
+	})
 	if len(names) == 0 {
 		return false
 	}

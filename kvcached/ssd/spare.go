@@ -10,8 +10,9 @@ import (
 	"syscall"
 )
 
-// spares are files of segments that were reclaimed, kept to be written anew: a file system writes over what it has
-// already in half the time that it takes to fill space which it has only set aside. Their bytes count as the disk's.
+// spares are files of segments that were reclaimed, kept to be written anew: a file system writes
+// over what it has already in half the time that it takes to fill space which it has only set
+// aside. Their bytes count as the disk's.
 type spares struct {
 	mu    sync.Mutex
 	files []spare
@@ -20,7 +21,8 @@ type spares struct {
 	shut  bool
 }
 
-// spare is a file that no segment has. Nothing in it is believed: what a segment holds is told by its salt.
+// spare is a file that no segment has. Nothing in it is believed: what a segment holds is told by
+// its salt.
 type spare struct {
 	name string
 	f    file
@@ -32,7 +34,8 @@ const sparesMax = 2
 
 const sparePrefix = "spare-"
 
-// spareName is what the file of a segment is called from when it is reclaimed until it is used again.
+// spareName is what the file of a segment is called from when it is reclaimed until it is used
+// again.
 func spareName(segment string) string {
 	return filepath.Join(filepath.Dir(segment), sparePrefix+strings.TrimPrefix(filepath.Base(segment), segmentPrefix))
 }
@@ -88,9 +91,9 @@ func (p *spares) close() {
 	p.shut = true
 }
 
-// keepSpare keeps the file of s, which nobody uses any more, if a segment's worth of the disk is free besides, so
-// that rows have room to grow. The new name is durable before the file is written to: a segment that a crash brings
-// back under its old name is as it was.
+// keepSpare keeps the file of s, which nobody uses any more, if a segment's worth of the disk is
+// free besides, so that rows have room to grow. The new name is durable before the file is written
+// to: a segment that a crash brings back under its old name is as it was.
 func (t *Tier) keepSpare(s *segment) bool {
 	size := s.size.Load()
 	if s.failed.Load() || !t.spares.wants(size) || t.room() < t.segmentSize() || t.squeeze.limit.Load() > 0 {
@@ -104,8 +107,8 @@ func (t *Tier) keepSpare(s *segment) bool {
 	return t.o.fs.SyncDir(t.o.Dir) == nil && t.spares.put(spare{name, s.f, size})
 }
 
-// dropSpares removes spare files while the segments and they leave less than room bytes, and tries again to remove
-// what could not be.
+// dropSpares removes spare files while the segments and they leave less than room bytes, and tries
+// again to remove what could not be.
 func (t *Tier) dropSpares(room int64) {
 	t.spares.mu.Lock()
 	stuck := t.spares.stuck
@@ -140,15 +143,17 @@ func (t *Tier) removeFile(s spare) {
 	t.disk.Add(-s.size)
 }
 
-// dropFailed removes the file of a segment that could not be made. The disk does not count it any more, even if it
-// cannot be removed yet: a disk that fails must not have blocks evicted for what it does not hold.
+// dropFailed removes the file of a segment that could not be made. The disk does not count it any
+// more, even if it cannot be removed yet: a disk that fails must not have blocks evicted for what
+// it does not hold.
 func (t *Tier) dropFailed(s spare) {
 	t.disk.Add(-s.size)
 	s.size = 0
 	t.dropSpare(s)
 }
 
-// newFile makes the file of a segment, of the given size: a spare one, or else a new one. The disk's bytes are taken.
+// newFile makes the file of a segment, of the given size: a spare one, or else a new one. The
+// disk's bytes are taken.
 func (t *Tier) newFile(name string, size int64) (f file, err error) {
 	s, ok := t.spares.take()
 	if !ok {

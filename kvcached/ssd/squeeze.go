@@ -9,8 +9,9 @@ import (
 	"time"
 )
 
-// squeeze bounds what segments take where the filesystem has less room than the cap allows: what they had when it was
-// full. They grow again, a segment at a time, when so much is free. It keeps the room that the rows need free, too.
+// squeeze bounds what segments take where the filesystem has less room than the cap allows: what
+// they had when it was full. They grow again, a segment at a time, when so much is free. It keeps
+// the room that the rows need free, too.
 type squeeze struct {
 	limit    atomic.Int64 // bytes of segments and spare files; 0: the cap alone bounds them
 	hopeless atomic.Bool  // reclaim frees nothing: who waits for space is told
@@ -26,18 +27,20 @@ type squeeze struct {
 
 const (
 	ballastFile = "BALLAST"
-	// ballastSize is what is given back to a full filesystem so that the rows can still be written until reclaim has made
-	// room; it is of the rows' share.
+	// ballastSize is what is given back to a full filesystem so that the rows can still be written
+	// until reclaim has made room; it is of the rows' share.
 	ballastSize = 4 << 20
-	// squeezeWait and squeezeWaitMax bound how long growth waits after the filesystem was full; each time twice as long.
+	// squeezeWait and squeezeWaitMax bound how long growth waits after the filesystem was full;
+	// each time twice as long.
 	squeezeWait    = time.Second
 	squeezeWaitMax = 5 * time.Minute
 	// squeezeLook is how often a tier looks at what is free.
 	squeezeLook = time.Second
-	// squeezeTries is how often reclaim tries in vain, reclaimRetry apart, before who waits for space is told.
+	// squeezeTries is how often reclaim tries in vain, reclaimRetry apart, before who waits for
+	// space is told.
 	squeezeTries = 20
-	// squeezeMin is to how many segments of the smallest kind the tier shrinks so that the rows have room; squeezeParts is
-	// how many it makes of the room that it has.
+	// squeezeMin is to how many segments of the smallest kind the tier shrinks so that the rows
+	// have room; squeezeParts is how many it makes of the room that it has.
 	squeezeMin   = 4
 	squeezeParts = 8
 )
@@ -64,8 +67,8 @@ func (t *Tier) fits(size int64) bool {
 	return !known || n >= size+reserve
 }
 
-// segmentSize is how large new segments are: smaller ones where there is little room, so that reclaim has some to choose
-// from.
+// segmentSize is how large new segments are: smaller ones where there is little room, so that
+// reclaim has some to choose from.
 func (t *Tier) segmentSize() int64 {
 	limit := t.squeeze.limit.Load()
 	if limit == 0 {
@@ -74,8 +77,8 @@ func (t *Tier) segmentSize() int64 {
 	return min(t.o.SegmentSize, max(segmentMin, limit/squeezeParts&^(page-1)))
 }
 
-// cutActive has the active segment end, so that the rest of its file is given back, if it is larger than it would be made
-// now.
+// cutActive has the active segment end, so that the rest of its file is given back, if it is larger
+// than it would be made now.
 func (t *Tier) cutActive() {
 	if t.squeeze.limit.Load() == 0 {
 		return
@@ -88,8 +91,9 @@ func (t *Tier) cutActive() {
 	}
 }
 
-// affordable is how many bytes segments may take after one of the given size found no room: what they have and what is
-// free beyond the rows' room, but at most half of that size more, as there may be a quota that Free does not know.
+// affordable is how many bytes segments may take after one of the given size found no room: what
+// they have and what is free beyond the rows' room, but at most half of that size more, as there
+// may be a quota that Free does not know.
 func (t *Tier) affordable(size int64) int64 {
 	limit := t.disk.Load()
 	if free, known := t.free(); known {
@@ -98,7 +102,8 @@ func (t *Tier) affordable(size int64) int64 {
 	return limit
 }
 
-// full has segments take no more than limit bytes, fewer than before if there is a limit already, and growth wait.
+// full has segments take no more than limit bytes, fewer than before if there is a limit already,
+// and growth wait.
 func (t *Tier) full(limit int64) {
 	q := &t.squeeze
 	q.mu.Lock()
@@ -116,7 +121,8 @@ func (t *Tier) full(limit int64) {
 		t.o.Logger.Warn("ssd: the filesystem has no room for segments; writes fail until there is some",
 			"dir", t.o.Dir, "cap", t.o.Cap, "needed_bytes", rowRoom+2*segmentMin)
 	default:
-		t.o.Logger.Warn("ssd: the filesystem has less room than the tier may use; it works within that, and grows when there is more",
+		t.o.Logger.Warn("ssd: the filesystem has less room than the tier may use; it works within that, and grows "+
+			"when there is more",
 			"dir", t.o.Dir, "cap", t.o.Cap, "segment_bytes", limit)
 	}
 	t.wakeReclaim()
@@ -158,7 +164,8 @@ func (t *Tier) grow() bool {
 	return true
 }
 
-// tried is told whether reclaim freed a segment, and tells whether who waits for space is to look again.
+// tried is told whether reclaim freed a segment, and tells whether who waits for space is to look
+// again.
 func (q *squeeze) tried(freed bool) bool {
 	if q.failed++; freed || q.limit.Load() == 0 {
 		q.failed = 0

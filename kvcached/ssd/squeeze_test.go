@@ -33,8 +33,9 @@ func (n narrow) Free(string) (int64, error) {
 	return max(free, 0), nil
 }
 
-// TestSqueeze: where the filesystem has less room than the cap, durable writes go on, as do deletions; no number of a
-// segment is used up for nothing; and when there is more room the tier grows.
+// TestSqueeze: where the filesystem has less room than the cap, durable writes go on, as do
+// deletions; no number of a segment is used up for nothing; and when there is more room the tier
+// grows.
 func TestSqueeze(t *testing.T) {
 	size := &atomic.Int64{}
 	size.Store(rowRoom + ballastSize + 1<<20)
@@ -55,7 +56,8 @@ func TestSqueeze(t *testing.T) {
 		}
 	}
 	s := tier.Stats()
-	t.Logf("%d bytes in %d segments, limit %d; full %d times, %d segments freed", s.SegmentBytes, s.Segments, s.SegmentLimit, s.Squeezes, s.Reclaimed)
+	t.Logf("%d bytes in %d segments, limit %d; full %d times, %d segments freed", s.SegmentBytes, s.Segments,
+		s.SegmentLimit, s.Squeezes, s.Reclaimed)
 	if s.SegmentLimit == 0 || s.SegmentLimit >= 2<<20 || s.SegmentBytes > 1<<20 || s.Reclaimed == 0 || s.Records == 0 {
 		t.Errorf("%+v", s)
 	}
@@ -90,14 +92,15 @@ func TestNoRoomAtAll(t *testing.T) {
 	size.Store(rowRoom + 64<<10) // Open needs that
 	tier := open(t, o)
 	<-tier.Ready()
-	if err := tier.Write(ctx, record(1), content(1, 1, 5000), true); !errors.Is(err, syscall.ENOSPC) || !errors.Is(err, ErrIO) {
+	if err := tier.Write(ctx, record(1), content(1, 1, 5000), true); !errors.Is(err, syscall.ENOSPC) ||
+		!errors.Is(err, ErrIO) {
 		t.Fatal(err)
 	}
 	mustClose(t, tier)
 }
 
-// TestUnderOneSegment: on a filesystem smaller than one segment of the cap's size, smaller ones are made, and durable blocks
-// larger than those.
+// TestUnderOneSegment: on a filesystem smaller than one segment of the cap's size, smaller ones are
+// made, and durable blocks larger than those.
 func TestUnderOneSegment(t *testing.T) {
 	o := Options{Dir: filepath.Join(smallFilesystem(t, "60m"), "d"), Cap: 1 << 30, Logger: quiet}
 	for _, size := range []int{1 << 20, 4 << 20} {
@@ -109,7 +112,8 @@ func TestUnderOneSegment(t *testing.T) {
 			holds(t, tier, i, 1, size)
 		}
 		s := tier.Stats()
-		t.Logf("%d bytes in %d segments, limit %d; full %d times, %d segments freed, %d blocks", s.SegmentBytes, s.Segments, s.SegmentLimit, s.Squeezes, s.Reclaimed, s.Records)
+		t.Logf("%d bytes in %d segments, limit %d; full %d times, %d segments freed, %d blocks", s.SegmentBytes,
+			s.Segments, s.SegmentLimit, s.Squeezes, s.Reclaimed, s.Records)
 		if s.Records*int64(size) < 12<<20 {
 			t.Errorf("%d blocks of %d bytes are kept", s.Records, size)
 		}
@@ -142,7 +146,8 @@ func smallFilesystem(t *testing.T, size string) (dir string) {
 func TestSmallFilesystem(t *testing.T) {
 	dir := smallFilesystem(t, "64m")
 	var said lines
-	o := Options{Dir: filepath.Join(dir, "d"), Cap: 192 << 20, SegmentSize: 2 << 20, Logger: slog.New(slog.NewTextHandler(&said, nil))}
+	o := Options{Dir: filepath.Join(dir, "d"), Cap: 192 << 20, SegmentSize: 2 << 20,
+		Logger: slog.New(slog.NewTextHandler(&said, nil))}
 	tier := open(t, o)
 	<-tier.Ready()
 	const n, size = 300, 300 << 10
@@ -164,7 +169,8 @@ func TestSmallFilesystem(t *testing.T) {
 		write(t, tier, i, 2, size, i%4 == 0)
 	}
 	s := tier.Stats()
-	t.Logf("%d bytes in %d segments, limit %d; full %d times, %d segments freed, %d blocks", s.SegmentBytes, s.Segments, s.SegmentLimit, s.Squeezes, s.Reclaimed, s.Records)
+	t.Logf("%d bytes in %d segments, limit %d; full %d times, %d segments freed, %d blocks", s.SegmentBytes, s.Segments,
+		s.SegmentLimit, s.Squeezes, s.Reclaimed, s.Records)
 	holds(t, tier, n-1, 2, size)
 	if s.SegmentLimit == 0 || tier.rows.broken.Load() || s.Records == 0 {
 		t.Errorf("%+v", s)
@@ -178,7 +184,8 @@ func TestSmallFilesystem(t *testing.T) {
 	mustClose(t, tier)
 }
 
-// TestAFullFilesystemIsNoFailedDisk: each is told of in its own words, and neither keeps the other from being told of.
+// TestAFullFilesystemIsNoFailedDisk: each is told of in its own words, and neither keeps the other
+// from being told of.
 func TestAFullFilesystemIsNoFailedDisk(t *testing.T) {
 	var said lines
 	tier := &Tier{o: Options{Logger: slog.New(slog.NewTextHandler(&said, nil))}}

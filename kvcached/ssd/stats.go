@@ -58,12 +58,17 @@ type Stats struct {
 // Stats returns a snapshot; counters are read one after the other.
 func (t *Tier) Stats() Stats {
 	c := &t.stats
-	s := Stats{Reads: c.reads.Load(), ReadBytes: c.readBytes.Load(), Misses: c.misses.Load(), Corrupt: c.corrupt.Load(), Torn: c.torn.Load(),
+	s := Stats{Reads: c.reads.Load(), ReadBytes: c.readBytes.Load(), Misses: c.misses.Load(), Corrupt: c.corrupt.Load(),
+		Torn: c.torn.Load(),
 		Lost: c.lost.Load(), ReadErrors: c.readErrors.Load(), Writes: c.writes.Load(), PayloadBytes: c.payload.Load(),
 		WrittenBytes: c.written.Load(), Moved: c.moved.Load(), MovedBytes: c.movedBytes.Load(), Syncs: c.syncs.Load(),
-		Checkpoints: c.checkpoints.Load(), Deletes: c.deletes.Load(), Evicted: c.evicted.Load(), EvictedBytes: c.evictedBytes.Load(),
-		Expired: c.expired.Load(), Reclaimed: c.reclaimed.Load(), Reused: c.reused.Load(), OverBudget: c.overBudget.Load(), OverQuota: c.overQuota.Load(), Waits: c.waits.Load(), Graves: c.graves.Load(), Rebuilt: c.rebuilt.Load(), Unproven: c.unproven.Load(),
-		WriteErrors: c.writeErrors.Load(), NoSpaceErrors: c.noSpace.Load(), ReadOnly: c.readOnly.Load(), SegmentBytes: t.disk.Load(), Cap: t.o.Cap,
+		Checkpoints: c.checkpoints.Load(), Deletes: c.deletes.Load(), Evicted: c.evicted.Load(),
+		EvictedBytes: c.evictedBytes.Load(),
+		Expired:      c.expired.Load(), Reclaimed: c.reclaimed.Load(), Reused: c.reused.Load(),
+		OverBudget: c.overBudget.Load(), OverQuota: c.overQuota.Load(), Waits: c.waits.Load(), Graves: c.graves.Load(),
+		Rebuilt: c.rebuilt.Load(), Unproven: c.unproven.Load(),
+		WriteErrors: c.writeErrors.Load(), NoSpaceErrors: c.noSpace.Load(), ReadOnly: c.readOnly.Load(),
+		SegmentBytes: t.disk.Load(), Cap: t.o.Cap,
 		SegmentLimit: t.squeeze.limit.Load(), Squeezes: t.squeeze.times.Load()}
 	s.Records, s.IndexBytes = t.index.size()
 	for _, seg := range t.segs.all() {

@@ -6,8 +6,9 @@ import (
 	"github.com/cognitora/dataplane/kvcached/block"
 )
 
-// Sync has a block that is there survive a crash from now on, as if its write had been durable. false: there is no such
-// block. ErrIO, also where an earlier sync of its segment has failed, for what that has lost cannot be told; ErrClosed.
+// Sync has a block that is there survive a crash from now on, as if its write had been durable.
+// false: there is no such block. ErrIO, also where an earlier sync of its segment has failed, for
+// what that has lost cannot be told; ErrClosed.
 func (t *Tier) Sync(a block.Addr) (bool, error) {
 	if !t.users.enter() {
 		return false, ErrClosed

@@ -1,15 +1,18 @@
-// Package ssd is the tier of blocks on disk: segment files that are written once from front to end, an index of
-// them in memory, and rows in Pebble from which the index is loaded after a restart.
+// Package ssd is the tier of blocks on disk: segment files that are written once from front to end,
+// an index of them in memory, and rows in Pebble from which the index is loaded after a restart.
 //
-// What a read returns was compared with the full address, the sequence number and the checksums of header and
-// payload, every time. What says it is durable is in a synced record, or in a synced row, before it is acknowledged.
+// What a read returns was compared with the full address, the sequence number and the checksums of
+// header and payload, every time. What says it is durable is in a synced record, or in a synced
+// row, before it is acknowledged.
 //
-// Who is right after a crash: the row of an address, or the record of it with the highest sequence number in the part
-// of the log behind the checkpoint, whichever is newer, unless a tombstone or a grave is newer still. A deletion and a
-// replacement sync the log and then their row, so that neither a damaged end of the rows' log nor a damaged segment
-// brings back what is gone; operations on one address follow each other, so that all older copies lie before it in
-// the log, and a tombstone is needed only until the checkpoint has passed the place where the log ended then. Reclaim
-// copies a record under its old sequence number and points the row to the copy after the copy is synced.
+// Who is right after a crash: the row of an address, or the record of it with the highest sequence
+// number in the part of the log behind the checkpoint, whichever is newer, unless a tombstone or a
+// grave is newer still. A deletion and a replacement sync the log and then their row, so that
+// neither a damaged end of the rows' log nor a damaged segment brings back what is gone; operations
+// on one address follow each other, so that all older copies lie before it in the log, and a
+// tombstone is needed only until the checkpoint has passed the place where the log ended then.
+// Reclaim copies a record under its old sequence number and points the row to the copy after the
+// copy is synced.
 package ssd
 
 import (
@@ -90,7 +93,8 @@ type Record struct {
 	HasCRC    bool
 }
 
-// Info is what is known of a stored block. Find fills Addr, Expires, Length and CRC; Read and Scan fill everything.
+// Info is what is known of a stored block. Find fills Addr, Expires, Length and CRC; Read and Scan
+// fill everything.
 type Info struct {
 	Addr      block.Addr
 	Namespace string
@@ -156,9 +160,10 @@ type Tier struct {
 	uncached   sync.Once     // logs that O_DIRECT is missing
 }
 
-// Open opens or makes the directory. It returns once what was written last before a crash is found again; the index
-// is loaded after that, and until it is, Find and Read ask the rows. Where the rows have to be made again from the segments,
-// that goes before it, and until it is done what was there before is a miss. ctx bounds Open, not the tier.
+// Open opens or makes the directory. It returns once what was written last before a crash is found
+// again; the index is loaded after that, and until it is, Find and Read ask the rows. Where the
+// rows have to be made again from the segments, that goes before it, and until it is done what was
+// there before is a miss. ctx bounds Open, not the tier.
 func Open(ctx context.Context, o Options) (_ *Tier, err error) {
 	if o, err = o.fill(); err != nil {
 		return nil, err
@@ -207,8 +212,10 @@ func Open(ctx context.Context, o Options) (_ *Tier, err error) {
 
 // newTier is a tier that has nothing yet.
 func newTier(o Options) *Tier {
-	t := &Tier{o: o, index: newIndex(), ready: make(chan struct{}), keep: make(chan struct{}, 1), reclaim: make(chan struct{}, 1),
-		buffers: newBuffers(o.Buffers), readBuffers: newBuffers(o.Buffers), closing: make(chan struct{}), rebuilt: make(chan struct{}), reading: make(chan struct{}, o.Readers), pace: pace{rate: o.ReclaimRate}}
+	t := &Tier{o: o, index: newIndex(), ready: make(chan struct{}), keep: make(chan struct{}, 1),
+		reclaim: make(chan struct{}, 1),
+		buffers: newBuffers(o.Buffers), readBuffers: newBuffers(o.Buffers), closing: make(chan struct{}),
+		rebuilt: make(chan struct{}), reading: make(chan struct{}, o.Readers), pace: pace{rate: o.ReclaimRate}}
 	t.pages.New = func() any { return (*[page]byte)(alignedBytes(page)) }
 	t.segs.byID = map[uint32]*segment{}
 	t.addrs.held = map[uint64]chan struct{}{}
@@ -262,9 +269,10 @@ func (t *Tier) loaded() bool {
 // Close is CloseWithin without an end.
 func (t *Tier) Close() error { return t.CloseWithin(context.Background()) }
 
-// CloseWithin waits for operations under way, seals what is open and releases the directory. Operations begun later
-// fail with ErrClosed. Where ctx ends before, nothing is sealed, which is an error: the next Open finds the directory as after
-// a crash, and what was durable is there. What the disk is doing it still waits for.
+// CloseWithin waits for operations under way, seals what is open and releases the directory.
+// Operations begun later fail with ErrClosed. Where ctx ends before, nothing is sealed, which is an
+// error: the next Open finds the directory as after a crash, and what was durable is there. What
+// the disk is doing it still waits for.
 func (t *Tier) CloseWithin(ctx context.Context) error {
 	if !t.users.close(t.closing) {
 		return nil
@@ -277,7 +285,8 @@ func (t *Tier) CloseWithin(ctx context.Context) error {
 	if err == nil {
 		err = t.shut()
 	} else {
-		err = fmt.Errorf("ssd: closed without a last checkpoint; the next start reads the end of the log again: %w", err)
+		err = fmt.Errorf("ssd: closed without a last checkpoint; the next start reads the end of the log again: %w",
+			err)
 	}
 	err = errors.Join(err, t.rows.close(), t.proof.Close())
 	t.dropBallast()
@@ -307,7 +316,8 @@ func (g *gate) enter() bool {
 
 func (g *gate) leave() { g.mu.RUnlock() }
 
-// close keeps everybody out and tells those inside by closing the channel that nobody will help them any more.
+// close keeps everybody out and tells those inside by closing the channel that nobody will help
+// them any more.
 func (g *gate) close(closing chan struct{}) (first bool) {
 	if g.shut.Swap(true) {
 		return false

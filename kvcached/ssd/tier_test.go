@@ -40,7 +40,8 @@ func keyAddr(i int) block.Addr {
 }
 
 func record(i int) Record {
-	return Record{Addr: keyAddr(i), Namespace: space, Key: fmt.Appendf(nil, "key %d", i), Attr: []byte("attr"), Parent: block.Digest{byte(i)}}
+	return Record{Addr: keyAddr(i), Namespace: space, Key: fmt.Appendf(nil, "key %d", i), Attr: []byte("attr"),
+		Parent: block.Digest{byte(i)}}
 }
 
 // content is what version v of block i holds: nothing like any other's.
@@ -88,7 +89,8 @@ func holds(t testing.TB, tier *Tier, i int, v uint64, size int) {
 		t.Fatalf("block %d holds other bytes than version %d", i, v)
 	}
 	want := record(i)
-	if info.Length != size || info.Namespace != space || !bytes.Equal(info.Key, want.Key) || !bytes.Equal(info.Attr, want.Attr) || info.Parent != want.Parent ||
+	if info.Length != size || info.Namespace != space || !bytes.Equal(info.Key, want.Key) ||
+		!bytes.Equal(info.Attr, want.Attr) || info.Parent != want.Parent ||
 		info.CRC != block.Sum(dst) {
 		t.Fatalf("block %d: %+v", i, info)
 	}
@@ -232,7 +234,10 @@ func TestScanAndPurge(t *testing.T) {
 	}
 	count := func() (n int) {
 		for cursor := uint64(0); ; {
-			next, err := tier.Scan(ctx, cursor, func(i Info) bool { n++; return i.Length == 10 && i.Namespace != "" && len(i.Key) > 0 })
+			next, err := tier.Scan(ctx, cursor, func(i Info) bool {
+				n++
+				return i.Length == 10 && i.Namespace != "" && len(i.Key) > 0
+			})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -255,7 +260,8 @@ func TestScanAndPurge(t *testing.T) {
 func TestRefusals(t *testing.T) {
 	o := small(t.TempDir())
 	tier := open(t, o)
-	if _, err := Open(ctx, o); !errors.Is(err, ErrLocked) || !bytes.Contains([]byte(err.Error()), fmt.Append(nil, os.Getpid())) {
+	if _, err := Open(ctx, o); !errors.Is(err, ErrLocked) ||
+		!bytes.Contains([]byte(err.Error()), fmt.Append(nil, os.Getpid())) {
 		t.Fatal("opened twice:", err)
 	}
 	r := record(1)
@@ -275,7 +281,8 @@ func TestRefusals(t *testing.T) {
 	if _, err := Open(ctx, sealed); !errors.Is(err, ErrKey) {
 		t.Fatal("opened with a key:", err)
 	}
-	text := append(fmt.Appendf(nil, "cgn-kvcached ssd\nversion %d\nkey none\n", formatVersion+1), make([]byte, page)...)[:page]
+	text := append(fmt.Appendf(nil, "cgn-kvcached ssd\nversion %d\nkey none\n", formatVersion+1),
+		make([]byte, page)...)[:page]
 	if err := os.WriteFile(filepath.Join(o.Dir, formatFile), text, 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -297,7 +304,8 @@ func TestVerify(t *testing.T) {
 		mustClose(t, tier)
 		var done, total int64
 		v, err := Verify(ctx, VerifyOptions{Dir: o.Dir, Key: o.Key, Progress: func(d, n int64) { done, total = d, n }})
-		if err != nil || v.Records != len(sizes) || v.Rows != len(sizes) || v.Bad+v.Lost+v.Unsealed != 0 || done != total || v.Segments != 1 {
+		if err != nil || v.Records != len(sizes) || v.Rows != len(sizes) || v.Bad+v.Lost+v.Unsealed != 0 ||
+			done != total || v.Segments != 1 {
 			t.Fatalf("%+v %v, %d of %d bytes", v, err, done, total)
 		}
 		name := segmentName(o.Dir, 1)
@@ -311,7 +319,8 @@ func TestVerify(t *testing.T) {
 		}
 		var found []Damage
 		v, err = Verify(ctx, VerifyOptions{Dir: o.Dir, Key: o.Key, Bad: func(d Damage) { found = append(found, d) }})
-		if err != nil || v.Lost != 1 || v.Bad != len(found) || len(found) == 0 || found[0].Page == 0 || found[0].File != name {
+		if err != nil || v.Lost != 1 || v.Bad != len(found) || len(found) == 0 || found[0].Page == 0 ||
+			found[0].File != name {
 			t.Fatalf("%+v %v %v", v, err, found)
 		}
 	})

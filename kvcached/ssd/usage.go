@@ -7,7 +7,8 @@ import (
 	"github.com/cognitora/dataplane/kvcached/block"
 )
 
-// usage counts what the index has of each namespace. Namespaces beyond 65,535 share number 0, which nobody is told of.
+// usage counts what the index has of each namespace. Namespaces beyond 65,535 share number 0, which
+// nobody is told of.
 type usage struct {
 	mu      sync.Mutex
 	numbers map[block.ModelID]uint16

@@ -5,7 +5,8 @@ import (
 	"testing"
 )
 
-// TestUsage: each namespace's blocks are counted as they come, are replaced and go, and over a restart.
+// TestUsage: each namespace's blocks are counted as they come, are replaced and go, and over a
+// restart.
 func TestUsage(t *testing.T) {
 	o := small(t.TempDir())
 	tier := open(t, o)

@@ -41,8 +41,9 @@ type Verified struct {
 	Bad      int   // calls of Bad
 }
 
-// Verify reads everything in a directory that no tier has open, and changes nothing that a tier would not on
-// Open. ErrLocked, ErrFormat, ErrKey, or what kept it from going on; damage is no error.
+// Verify reads everything in a directory that no tier has open, and changes nothing that a tier
+// would not on Open. ErrLocked, ErrFormat, ErrKey, or what kept it from going on; damage is no
+// error.
 func Verify(ctx context.Context, o VerifyOptions) (v Verified, err error) {
 	full, err := Options{Dir: o.Dir, Cap: 1 << 50, Key: o.Key, fs: o.fs}.fill()
 	if err != nil {
@@ -64,7 +65,8 @@ func Verify(ctx context.Context, o VerifyOptions) (v Verified, err error) {
 	if made, err := checkFormat(&full, false); err != nil || !made {
 		return v, errors.Join(err, formatMissing(made, o.Dir))
 	}
-	w := verifier{t: t, o: &o, v: &v, sound: map[place]uint64{}, there: map[uint32]bool{}, dead: map[block.Addr]uint64{}, found: map[block.Addr]*row{}}
+	w := verifier{t: t, o: &o, v: &v, sound: map[place]uint64{}, there: map[uint32]bool{},
+		dead: map[block.Addr]uint64{}, found: map[block.Addr]*row{}}
 	err = w.openRows(&full)
 	if err == nil {
 		err = w.segments(ctx, names)
@@ -164,7 +166,8 @@ func (w *verifier) segment(ctx context.Context, s *segment) error {
 	for i := range table {
 		e := &table[i]
 		if seq, ok := w.sound[place{s.id, e.page}]; !ok || seq != e.seq {
-			w.bad(Damage{File: s.name, Page: e.page, Addr: e.addr, Err: fmt.Errorf("%w: the footer names a record that is not there", errRecord)})
+			w.bad(Damage{File: s.name, Page: e.page, Addr: e.addr,
+				Err: fmt.Errorf("%w: the footer names a record that is not there", errRecord)})
 		}
 	}
 	w.v.Bytes += s.size.Load()

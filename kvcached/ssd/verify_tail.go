@@ -10,8 +10,8 @@ import (
 	"github.com/cognitora/dataplane/kvcached/block"
 )
 
-// openRows opens the rows and reads from where a start would read the log again. Damaged rows are no error; Tier.rows is nil
-// if they cannot be opened.
+// openRows opens the rows and reads from where a start would read the log again. Damaged rows are
+// no error; Tier.rows is nil if they cannot be opened.
 func (w *verifier) openRows(o *Options) (err error) {
 	last, err := readProof(o)
 	if errors.Is(err, errProof) {
@@ -57,7 +57,8 @@ func (w *verifier) rowsDamaged(err error) error {
 	return nil
 }
 
-// missing reports the segments that must be there: none is removed before a checkpoint has passed it.
+// missing reports the segments that must be there: none is removed before a checkpoint has passed
+// it.
 func (w *verifier) missing() {
 	last := readNewest(&w.t.o)
 	for id := range w.there {
@@ -83,7 +84,8 @@ func (w *verifier) gone(id uint32, why string) {
 	w.bad(Damage{File: segmentName(w.o.Dir, id), Err: fmt.Errorf("%w: it is missing, and %s", errSegment, why)})
 }
 
-// mostMissing is how many missing segments are reported: a damaged file name must not bring about endless ones.
+// mostMissing is how many missing segments are reported: a damaged file name must not bring about
+// endless ones.
 const mostMissing = 1000
 
 // behind takes up a sound record behind the checkpoint, as recover does.

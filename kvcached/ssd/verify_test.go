@@ -20,8 +20,8 @@ func crashed(t *testing.T, dir string) (copied string) {
 	return copied
 }
 
-// TestVerifyAfterCrash: what is live is what a start finds; what is missing or cut short is damage, the newest segment
-// included.
+// TestVerifyAfterCrash: what is live is what a start finds; what is missing or cut short is damage,
+// the newest segment included.
 func TestVerifyAfterCrash(t *testing.T) {
 	o := Options{Dir: filepath.Join(t.TempDir(), "d"), Cap: 256 << 20, SegmentSize: 8 << 20, Logger: quiet}
 	tier := open(t, o)
@@ -102,7 +102,8 @@ func (l *lines) all() string {
 	return l.text.String()
 }
 
-// TestDamageIsWarnedAbout: a start after a crash says where a damaged record is, whether the index names it or not.
+// TestDamageIsWarnedAbout: a start after a crash says where a damaged record is, whether the index
+// names it or not.
 func TestDamageIsWarnedAbout(t *testing.T) {
 	o := small(filepath.Join(t.TempDir(), "d"))
 	o.Logger = quiet

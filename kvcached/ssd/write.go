@@ -10,11 +10,12 @@ import (
 	"github.com/cognitora/dataplane/kvcached/block"
 )
 
-// Write stores payload under r.Addr and replaces what was there. payload must not change until Write returns; if it
-// begins at a multiple of 4 KiB and its capacity goes on, zeroed, to the end of its last 4 KiB, it is written from
-// where it is, otherwise through the tier's own memory. A durable write, and every one that replaces, returns when it
-// survives a crash; any other may be gone after one. Where the disk cap is reached Write waits for reclaim.
-// ErrTooLarge, ErrInvalid, ErrBudget, ErrQuota, ErrReadOnly, ErrIO, ErrClosed, or the error of ctx.
+// Write stores payload under r.Addr and replaces what was there. payload must not change until
+// Write returns; if it begins at a multiple of 4 KiB and its capacity goes on, zeroed, to the end
+// of its last 4 KiB, it is written from where it is, otherwise through the tier's own memory. A
+// durable write, and every one that replaces, returns when it survives a crash; any other may be
+// gone after one. Where the disk cap is reached Write waits for reclaim. ErrTooLarge, ErrInvalid,
+// ErrBudget, ErrQuota, ErrReadOnly, ErrIO, ErrClosed, or the error of ctx.
 func (t *Tier) Write(ctx context.Context, r Record, payload []byte, durable bool) error {
 	h := header{Record: r, size: len(payload)}
 	number, err := t.admit(&h, durable)
@@ -59,7 +60,8 @@ func (t *Tier) Write(ctx context.Context, r Record, payload []byte, durable bool
 	}
 }
 
-// admit refuses what cannot be stored, decides how it will lie and sets room aside on an account, which it returns.
+// admit refuses what cannot be stored, decides how it will lie and sets room aside on an account,
+// which it returns.
 func (t *Tier) admit(h *header, durable bool) (account uint16, err error) {
 	switch {
 	case len(h.Namespace) > block.MaxNamespace, len(h.Key) > block.MaxKey, len(h.Attr) > block.MaxAttr:
@@ -88,8 +90,8 @@ func (t *Tier) admit(h *header, durable bool) (account uint16, err error) {
 	return account, nil
 }
 
-// body returns the pages of the payload that follow the header: the payload's own memory if it will do, else a copy,
-// which own tells. A payload that is inline, or will be sealed, has none yet.
+// body returns the pages of the payload that follow the header: the payload's own memory if it will
+// do, else a copy, which own tells. A payload that is inline, or will be sealed, has none yet.
 func (t *Tier) body(ctx context.Context, h *header, payload []byte) (b []byte, own bool, err error) {
 	if h.flags != 0 {
 		return nil, false, nil
@@ -204,7 +206,8 @@ func (t *Tier) publish(a *block.Addr, e entry) {
 	t.account(&e, 1)
 }
 
-// account adds e to, or takes it from, what lives in its segment. Its namespace's usage has it already, and gives it up here.
+// account adds e to, or takes it from, what lives in its segment. Its namespace's usage has it
+// already, and gives it up here.
 func (t *Tier) account(e *entry, sign int64) {
 	if e.state != stateLive {
 		return

@@ -8,8 +8,8 @@ import (
 	"github.com/cognitora/dataplane/kvcached/ssd"
 )
 
-// Bounds of what waits to be written to SSD. Beyond them a block is not queued, which is counted, and comes up again
-// with its next use.
+// Bounds of what waits to be written to SSD. Beyond them a block is not queued, which is counted,
+// and comes up again with its next use.
 const (
 	behindBlocks  = 4096
 	behindWriters = 2
@@ -18,8 +18,8 @@ const (
 // behindShare is the part of the arena that may wait.
 const behindShare = 8
 
-// behind is the queue of blocks that are written to SSD after their second use. Each is held, so that it is not evicted
-// before.
+// behind is the queue of blocks that are written to SSD after their second use. Each is held, so
+// that it is not evicted before.
 type behind struct {
 	wake  chan struct{}
 	items []later // a ring
@@ -36,10 +36,12 @@ type later struct {
 }
 
 func newBehind(arena int64) *behind {
-	return &behind{wake: make(chan struct{}, behindWriters), items: make([]later, behindBlocks), limit: arena / behindShare}
+	return &behind{wake: make(chan struct{}, behindWriters), items: make([]later, behindBlocks),
+		limit: arena / behindShare}
 }
 
-// enqueue puts a block into the queue if it is not on SSD, nor was replaced there not long ago. The lock is held.
+// enqueue puts a block into the queue if it is not on SSD, nor was replaced there not long ago. The
+// lock is held.
 func (s *Store) enqueue(h uint64, id ram.ID) {
 	e := s.tier.At(id)
 	if s.disk == nil || e.Mark&(onDisk|queued) != 0 || s.closed {

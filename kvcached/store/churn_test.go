@@ -10,14 +10,17 @@ func calm(s *Store) {
 	clear(s.churn.before.tags)
 }
 
-// TestChurn overwrites a block again and again: the first time that it is on SSD costs a deletion there, and it does not
-// go there again before some time has passed.
+// TestChurn overwrites a block again and again: the first time that it is on SSD costs a deletion
+// there, and it does not go there again before some time has passed.
 func TestChurn(t *testing.T) {
 	s, g := tiered(t, t.TempDir(), Options{RAM: 4 << 20})
 	it := item(1, false)
 	written := func() {
 		put(t, s, it, fill(100, '2'))
-		eventually(t, "a block that was put before is written", func() bool { _, there := g.disk.Find(it.Addr); return there })
+		eventually(t, "a block that was put before is written", func() bool {
+			_, there := g.disk.Find(it.Addr)
+			return there
+		})
 	}
 	put(t, s, it, fill(100, '1'))
 	written()

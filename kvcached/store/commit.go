@@ -15,11 +15,12 @@ type CommitOptions struct {
 	// CRC is the CRC32C that the payload must have; it is looked at only with CheckCRC.
 	CRC      uint32
 	CheckCRC bool
-	// IfAbsent commits nothing, with ErrExists and the Info of what is there, if there is a block with that address. With
-	// Durable, that is on SSD for certain then; if it cannot be, the error is another.
+	// IfAbsent commits nothing, with ErrExists and the Info of what is there, if there is a block
+	// with that address. With Durable, that is on SSD for certain then; if it cannot be, the error
+	// is another.
 	IfAbsent bool
-	// Unless is asked under the store's lock just before the block becomes visible; if it says true nothing is committed, with
-	// ErrMiss. It must be quick and must not call the store. Nil: no.
+	// Unless is asked under the store's lock just before the block becomes visible; if it says true
+	// nothing is committed, with ErrMiss. It must be quick and must not call the store. Nil: no.
 	Unless func() bool
 	// Expires takes the place of the Item's, Unix ms; 0: that holds.
 	Expires int64
@@ -27,8 +28,9 @@ type CommitOptions struct {
 	Attr []byte
 }
 
-// Commit makes the block visible, in place of what had its address; if that was on SSD it is gone there for certain when
-// Commit returns. ErrCorrupt, ErrExists, ErrClosed, ErrNotDurable, or what SSD says; the draft is over in any case.
+// Commit makes the block visible, in place of what had its address; if that was on SSD it is gone
+// there for certain when Commit returns. ErrCorrupt, ErrExists, ErrClosed, ErrNotDurable, or what
+// SSD says; the draft is over in any case.
 func (d *Draft) Commit(ctx context.Context, o CommitOptions) (info Info, err error) {
 	if d.done {
 		return info, ErrClosed
@@ -41,7 +43,8 @@ func (d *Draft) Commit(ctx context.Context, o CommitOptions) (info Info, err err
 	}
 	switch d.setAttr(o.Attr); {
 	case len(o.Attr) > int(d.meta.AttrLen):
-		err = fmt.Errorf("%w: an attribute of %d bytes, the draft has room for %d", ErrTooLarge, len(o.Attr), d.meta.AttrLen)
+		err = fmt.Errorf("%w: an attribute of %d bytes, the draft has room for %d", ErrTooLarge, len(o.Attr),
+			d.meta.AttrLen)
 	case o.CheckCRC && o.CRC != d.crc:
 		err = fmt.Errorf("%w: it is %08x, not %08x", ErrCorrupt, d.crc, o.CRC)
 	case o.Durable && d.s.disk == nil:
@@ -65,7 +68,8 @@ func (d *Draft) Commit(ctx context.Context, o CommitOptions) (info Info, err err
 	return info, err
 }
 
-// setAttr puts another attribute into the place of the draft's, unless there is none or it is too long.
+// setAttr puts another attribute into the place of the draft's, unless there is none or it is too
+// long.
 func (d *Draft) setAttr(attr []byte) {
 	had := int(d.meta.AttrLen)
 	if attr == nil || len(attr) > had {
@@ -192,8 +196,9 @@ func (d *Draft) commitDurable(ctx context.Context, turn *op, info *Info) error {
 	return nil
 }
 
-// deleteOld deletes from SSD what the block has replaced. Readers have the new one from RAM meanwhile, and whoever misses
-// it there waits for this turn to end. If SSD fails the new one goes, too: the old one could not be kept from coming back.
+// deleteOld deletes from SSD what the block has replaced. Readers have the new one from RAM
+// meanwhile, and whoever misses it there waits for this turn to end. If SSD fails the new one goes,
+// too: the old one could not be kept from coming back.
 func (d *Draft) deleteOld(ctx context.Context) error {
 	s := d.s
 	s.moved.Add(1)

@@ -19,10 +19,10 @@ type counting struct {
 	swept  time.Time // until then sweepAll does nothing
 }
 
-// Count says how many blocks each namespace has, in all tiers. Those whose time is over are removed from RAM before, unless that
-// was done less than twenty times as long ago as it takes. What is only on SSD is counted by looking through its
-// rows, which takes about a second for a million; it is counted again when twenty times as long has passed, or at once
-// after a purge.
+// Count says how many blocks each namespace has, in all tiers. Those whose time is over are removed
+// from RAM before, unless that was done less than twenty times as long ago as it takes. What is
+// only on SSD is counted by looking through its rows, which takes about a second for a million; it
+// is counted again when twenty times as long has passed, or at once after a purge.
 func (s *Store) Count(ctx context.Context) (map[string]int, error) {
 	s.sweepAll()
 	all := map[string]int{}

@@ -31,7 +31,8 @@ func TestCount(t *testing.T) {
 	}
 }
 
-// TestCountExpired does not count what nobody can read any more, wherever it is and wherever the sweep stands.
+// TestCountExpired does not count what nobody can read any more, wherever it is and wherever the
+// sweep stands.
 func TestCountExpired(t *testing.T) {
 	now := int64(1000)
 	s := open(t, Options{RAM: 32 << 20, Now: func() int64 { return atomic.LoadInt64(&now) }})

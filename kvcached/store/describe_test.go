@@ -5,11 +5,13 @@ import (
 	"testing"
 )
 
-// TestDescribe has a block described in RAM, on SSD only, and when it is gone, which is no use of it and moves nothing.
+// TestDescribe has a block described in RAM, on SSD only, and when it is gone, which is no use of
+// it and moves nothing.
 func TestDescribe(t *testing.T) {
 	s, _ := tiered(t, t.TempDir(), Options{RAM: 4 << 20})
 	it := item(7, true)
-	it.Key, it.Attr, it.Parent, it.Expires = []byte("a key"), []byte("an attribute"), item(6, true).Addr.Digest, s.o.Now()+1e6
+	it.Key, it.Attr, it.Parent, it.Expires = []byte("a key"), []byte("an attribute"), item(6, true).Addr.Digest,
+		s.o.Now()+1e6
 	durable(t, s, it, fill(100, '1'))
 	for _, want := range []Tiers{RAM | SSD, SSD} {
 		i, err := s.Describe(ctx, it.Addr)
@@ -17,10 +19,12 @@ func TestDescribe(t *testing.T) {
 			t.Fatal(err)
 		}
 		if string(i.Item.Key) != "a key" || string(i.Item.Attr) != "an attribute" || i.Item.Namespace != it.Namespace ||
-			i.Item.Parent != it.Parent || i.Item.Expires != it.Expires || i.Length != 100 || i.Tiers != want || i.Uses != 0 {
+			i.Item.Parent != it.Parent || i.Item.Expires != it.Expires || i.Length != 100 || i.Tiers != want ||
+			i.Uses != 0 {
 			t.Errorf("in %d: %+v", want, i)
 		}
-		if i, err := s.Stat(ctx, it.Addr); err != nil || i.Item.Namespace != it.Namespace || i.Item.Parent != it.Parent || i.Tiers != want {
+		if i, err := s.Stat(ctx, it.Addr); err != nil || i.Item.Namespace != it.Namespace ||
+			i.Item.Parent != it.Parent || i.Tiers != want {
 			t.Errorf("Stat: %+v, %v", i, err)
 		}
 		crowd(t, s)

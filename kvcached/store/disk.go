@@ -130,8 +130,8 @@ func (s *Store) announceOne(i *ssd.Info) {
 	}
 }
 
-// promote brings a block that RAM has not from SSD and holds it for b. Whoever wants the same block at the same time
-// waits for its turn and finds it in RAM.
+// promote brings a block that RAM has not from SSD and holds it for b. Whoever wants the same block
+// at the same time waits for its turn and finds it in RAM.
 func (s *Store) promote(ctx context.Context, h uint64, a *block.Addr, b *Block) error {
 	o, err := s.acquire(ctx, *a)
 	if err != nil {
@@ -241,7 +241,8 @@ func (d *Draft) record() ssd.Record {
 	n := ram.MetaAt(int(d.meta.Length))
 	key, attr := int(d.meta.KeyLen), int(d.meta.AttrLen)
 	r := ssd.Record{
-		Addr: d.it.Addr, Namespace: d.it.Namespace, Parent: d.meta.Parent, Expires: d.meta.Expires, CRC: d.crc, HasCRC: true,
+		Addr: d.it.Addr, Namespace: d.it.Namespace, Parent: d.meta.Parent, Expires: d.meta.Expires, CRC: d.crc,
+		HasCRC: true,
 	}
 	if key > 0 {
 		r.Key = d.memory[n : n+key]
@@ -281,18 +282,20 @@ func (e *DiskError) Full() bool {
 // Public is what a client may be told.
 func (e *DiskError) Public() string {
 	if e.Full() {
-		return fmt.Sprintf("the cache's disk has no room, so the block is not %s; try again later, or give the SSD tier more of it", e.What)
+		return fmt.Sprintf("the cache's disk has no room, so the block is not %s; try again later, or give the SSD "+
+			"tier more of it", e.What)
 	}
 	return fmt.Sprintf("the cache's disk failed, so the block is not %s; the daemon's log says why", e.What)
 }
 
-// diskError is what a caller is told when SSD cannot do what it must with a payload of length bytes, if it is about one; 0: it
-// is not.
+// diskError is what a caller is told when SSD cannot do what it must with a payload of length
+// bytes, if it is about one; 0: it is not.
 func diskError(what string, length int, err error) error {
 	var size *ssd.SizeError
 	switch {
 	case errors.As(err, &size):
-		return &SizeError{Length: int64(length), Most: size.Most, Setting: "kvcached.ssd", Size: size.Cap, Durable: true}
+		return &SizeError{Length: int64(length), Most: size.Most, Setting: "kvcached.ssd", Size: size.Cap,
+			Durable: true}
 	case errors.Is(err, ssd.ErrTooLarge):
 		return fmt.Errorf("%w: %w", ErrTooLarge, err)
 	case errors.Is(err, ssd.ErrQuota):

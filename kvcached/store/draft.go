@@ -9,7 +9,8 @@ import (
 	"github.com/cognitora/dataplane/kvcached/ram"
 )
 
-// Draft is a block that is being written. One goroutine at a time may use it; it ends with Commit or Abort.
+// Draft is a block that is being written. One goroutine at a time may use it; it ends with Commit
+// or Abort.
 type Draft struct {
 	unless func() bool // of Commit
 	s      *Store
@@ -34,8 +35,8 @@ type Timer interface{ Observe(seconds float64) }
 // Time has to told, by a Commit that stores the block, how long ago began was.
 func (d *Draft) Time(to Timer, began time.Time) { d.timer, d.began = to, began }
 
-// Create reserves room for a payload of length bytes, evicting other blocks if it must. Nobody sees the block before
-// Commit. ErrFull, ErrTooLarge, ErrQuota.
+// Create reserves room for a payload of length bytes, evicting other blocks if it must. Nobody sees
+// the block before Commit. ErrFull, ErrTooLarge, ErrQuota.
 func (s *Store) Create(ctx context.Context, it Item, length int) (*Draft, error) {
 	if err := it.check(length); err != nil {
 		return nil, err
@@ -43,11 +44,13 @@ func (s *Store) Create(ctx context.Context, it Item, length int) (*Draft, error)
 	size := ram.PieceSize(length, len(it.Key)+len(it.Attr))
 	if int64(ram.Granules(size))*ram.Granule > s.arena.Size() {
 		ram := s.arena.Size()
-		return nil, &SizeError{Length: int64(length), Most: ram - int64(size-length), Setting: "kvcached.ram", Size: ram}
+		return nil, &SizeError{Length: int64(length), Most: ram - int64(size-length), Setting: "kvcached.ram",
+			Size: ram}
 	}
 	d := &Draft{s: s, it: it, hash: s.tier.Hash(&it.Addr)}
 	d.meta = ram.Meta{
-		Parent: it.Parent, Expires: it.Expires, Length: uint32(length), KeyLen: uint16(len(it.Key)), AttrLen: uint16(len(it.Attr)),
+		Parent: it.Parent, Expires: it.Expires, Length: uint32(length), KeyLen: uint16(len(it.Key)),
+		AttrLen: uint16(len(it.Attr)),
 	}
 	if err := s.reserve(ctx, d, size); err != nil {
 		return nil, err
@@ -109,12 +112,14 @@ func (s *Store) parent(it *Item) ram.ID {
 	return s.tier.Find(s.tier.Hash(&a), &a)
 }
 
-// smallDraft is the size up to which a draft may come when the large ones have all that they may, in bytes.
+// smallDraft is the size up to which a draft may come when the large ones have all that they may,
+// in bytes.
 const smallDraft = 64 << 10
 
-// mayDraft tells whether there may be another draft of so many bytes: large ones have half of the arena, so that clients
-// that begin to write and stop neither push out everything that is read nor keep the small ones, which have another
-// quarter, from being written. One alone may have any size. The lock is held.
+// mayDraft tells whether there may be another draft of so many bytes: large ones have half of the
+// arena, so that clients that begin to write and stop neither push out everything that is read nor
+// keep the small ones, which have another quarter, from being written. One alone may have any size.
+// The lock is held.
 func (s *Store) mayDraft(size int64) bool {
 	limit := s.arena.Size() / 2
 	if size <= smallDraft {
@@ -123,7 +128,8 @@ func (s *Store) mayDraft(size int64) bool {
 	return s.drafts == 0 || s.drafts+size <= limit
 }
 
-// evicting calls step until it says that it need not be called again. The lock is held, but let go between two calls.
+// evicting calls step until it says that it need not be called again. The lock is held, but let go
+// between two calls.
 func (s *Store) evicting(ctx context.Context, step func() (again bool, err error)) error {
 	for ended := false; ; {
 		again, err := step()
@@ -150,15 +156,15 @@ func (s *Store) evicting(ctx context.Context, step func() (again bool, err error
 // Bytes is where the payload goes, in the arena.
 func (d *Draft) Bytes() []byte { return d.memory[:d.meta.Length:d.meta.Length] }
 
-// Filled says that the next n bytes are in place: the checksum goes on over them while they are in the processor's
-// cache. Commit does it for what is left.
+// Filled says that the next n bytes are in place: the checksum goes on over them while they are in
+// the processor's cache. Commit does it for what is left.
 func (d *Draft) Filled(n int) {
 	d.crc = block.Extend(d.crc, d.memory[d.filled:d.filled+n])
 	d.filled += n
 }
 
-// Park takes the draft, which is complete and waits for others, out of the share of the arena that drafts may have: its
-// owner has a bound of its own for such. Only Abort may follow.
+// Park takes the draft, which is complete and waits for others, out of the share of the arena that
+// drafts may have: its owner has a bound of its own for such. Only Abort may follow.
 func (d *Draft) Park() {
 	if d.done || d.parked {
 		return

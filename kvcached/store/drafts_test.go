@@ -5,7 +5,8 @@ import (
 	"testing"
 )
 
-// TestDraftsLeaveRoom: who begins to write and goes no further takes no more than half of the arena.
+// TestDraftsLeaveRoom: who begins to write and goes no further takes no more than half of the
+// arena.
 func TestDraftsLeaveRoom(t *testing.T) {
 	s := open(t, Options{RAM: 16 << 20})
 	kept := item(1, false)

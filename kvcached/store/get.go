@@ -27,7 +27,8 @@ func (b *Block) Offset() int64 { return b.offset }
 // Info is what was known of the block when it was got. Key and Attr are valid until Release.
 func (b *Block) Info() Info { return b.info }
 
-// Release lets go of the block. Call it once; what comes after the first call is counted and does nothing.
+// Release lets go of the block. Call it once; what comes after the first call is counted and does
+// nothing.
 func (b *Block) Release() {
 	s := b.s
 	again := b.released.Swap(true)
@@ -40,10 +41,12 @@ func (b *Block) Release() {
 	s.mu.Unlock()
 }
 
-// Get holds the block with an address until its Release, and counts as a use. One that is only on SSD is brought to RAM.
-// ErrMiss: there is none, or SSD cannot be read. ErrFull, ErrQuota: it is on SSD, and there is no room for it in RAM now.
+// Get holds the block with an address until its Release, and counts as a use. One that is only on
+// SSD is brought to RAM. ErrMiss: there is none, or SSD cannot be read. ErrFull, ErrQuota: it is on
+// SSD, and there is no room for it in RAM now.
 //
-// It is small so that it is inlined where it is called, and the Block need not be on the heap if it stays there.
+// It is small so that it is inlined where it is called, and the Block need not be on the heap if it
+// stays there.
 func (s *Store) Get(ctx context.Context, a block.Addr) (*Block, error) {
 	return s.get(ctx, &a, new(Block))
 }
@@ -116,7 +119,8 @@ func (s *Store) use(h uint64, id ram.ID, b *Block) {
 	b.info.Item.Key, b.info.Item.Attr = s.tier.Key(id), s.tier.Attr(id)
 }
 
-// Stat tells what is known of a block without using it, but not its key and attribute. ErrMiss: there is none.
+// Stat tells what is known of a block without using it, but not its key and attribute. ErrMiss:
+// there is none.
 func (s *Store) Stat(_ context.Context, a block.Addr) (Info, error) {
 	var out [1]Info
 	if err := s.StatAll(context.Background(), []block.Addr{a}, out[:]); err != nil {
@@ -136,8 +140,9 @@ func (s *Store) Stat(_ context.Context, a block.Addr) (Info, error) {
 // atOnce is how many blocks are looked at before the lock is let go for a moment.
 const atOnce = 128
 
-// StatAll does Stat for many, but of blocks that are only on SSD it does not tell the parent: out[i] is about addrs[i] and has no Tiers where there is no such block. out must be as long
-// as addrs.
+// StatAll does Stat for many, but of blocks that are only on SSD it does not tell the parent:
+// out[i] is about addrs[i] and has no Tiers where there is no such block. out must be as long as
+// addrs.
 func (s *Store) StatAll(ctx context.Context, addrs []block.Addr, out []Info) error {
 	for len(addrs) > 0 {
 		n := min(len(addrs), atOnce)
@@ -152,7 +157,8 @@ func (s *Store) StatAll(ctx context.Context, addrs []block.Addr, out []Info) err
 	return nil
 }
 
-// statAttempts is how often statSome looks again because some block, perhaps another, was being replaced.
+// statAttempts is how often statSome looks again because some block, perhaps another, was being
+// replaced.
 const statAttempts = 4
 
 func (s *Store) statSome(addrs []block.Addr, out []Info) error {
@@ -203,12 +209,14 @@ func (s *Store) statRAM(addrs []block.Addr, hashes []uint64, out []Info) (missin
 
 func (s *Store) statDisk(a *block.Addr, out *Info) {
 	if i, there := s.disk.Find(*a); there && !s.expired(i.Expires) {
-		*out = Info{Item: Item{Addr: *a, Namespace: i.Namespace, Expires: i.Expires}, Length: i.Length, CRC: i.CRC, Tiers: SSD}
+		*out = Info{Item: Item{Addr: *a, Namespace: i.Namespace, Expires: i.Expires}, Length: i.Length, CRC: i.CRC,
+			Tiers: SSD}
 	}
 }
 
-// Touch says that the blocks of a prompt, given in their order, were used. The first counts as used last, so that of
-// those which nobody uses any more leaves go before what they hang on. It is no use that makes a block go to SSD.
+// Touch says that the blocks of a prompt, given in their order, were used. The first counts as used
+// last, so that of those which nobody uses any more leaves go before what they hang on. It is no
+// use that makes a block go to SSD.
 func (s *Store) Touch(addrs []block.Addr) {
 	s.mu.Lock()
 	stamp := s.tier.Stamp(len(addrs)) + uint64(len(addrs))

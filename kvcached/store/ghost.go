@@ -1,10 +1,12 @@
 package store
 
-// ghost remembers, in bounded memory, addresses that were written or evicted not long ago, so that a block which comes
-// a second time is told from one that comes once. It may be wrong about one in some millions, which then goes to SSD early.
+// ghost remembers, in bounded memory, addresses that were written or evicted not long ago, so that
+// a block which comes a second time is told from one that comes once. It may be wrong about one in
+// some millions, which then goes to SSD early.
 type ghost struct{ tags []uint32 }
 
-// ghosts is how many addresses are remembered at most; the oldest of two with the same place gives way.
+// ghosts is how many addresses are remembered at most; the oldest of two with the same place gives
+// way.
 const ghosts = 1 << 17
 
 func newGhost(size int) *ghost { return &ghost{tags: make([]uint32, size)} }
@@ -26,8 +28,9 @@ func (g *ghost) add(h uint64) {
 	}
 }
 
-// churn remembers addresses whose block was replaced on SSD, for one to two of its ages. They do not go there again
-// before, for each replacement of what is there must be durable before it is acknowledged.
+// churn remembers addresses whose block was replaced on SSD, for one to two of its ages. They do
+// not go there again before, for each replacement of what is there must be durable before it is
+// acknowledged.
 type churn struct {
 	now, before *ghost
 	ticks       int

@@ -21,11 +21,12 @@ const (
 // Item says who a block is and what is kept with it.
 type Item struct {
 	Addr      block.Addr
-	Namespace string       // canonical text whose ID is Addr.Model; may be empty where the namespace has blocks already
-	Key       []byte       // the client's name for it (RESP, S3), at most block.MaxKey bytes; nil for addresses of tokens
-	Parent    block.Digest // zero: none
-	Expires   int64        // Unix ms; 0: never
-	Attr      []byte       // opaque, at most block.MaxAttr bytes
+	Namespace string // canonical text whose ID is Addr.Model; may be empty where the namespace has blocks already
+	// the client's name for it (RESP, S3), at most block.MaxKey bytes; nil for addresses of tokens
+	Key     []byte
+	Parent  block.Digest // zero: none
+	Expires int64        // Unix ms; 0: never
+	Attr    []byte       // opaque, at most block.MaxAttr bytes
 }
 
 // Info is what is known of a block. Only Get, Describe and Scan fill Key and Attr.
@@ -37,8 +38,9 @@ type Info struct {
 	Uses   uint32 // by Get, since it came to RAM
 }
 
-// Change says that a block came to a tier or left it. A block that is replaced comes again. Of one that leaves SSD, or of
-// which that is said twice, Namespace and Parent are empty where RAM does not know them.
+// Change says that a block came to a tier or left it. A block that is replaced comes again. Of one
+// that leaves SSD, or of which that is said twice, Namespace and Parent are empty where RAM does
+// not know them.
 type Change struct {
 	Addr      block.Addr
 	Namespace string

@@ -24,7 +24,8 @@ func TestDiskFails(t *testing.T) {
 	}
 	g.set(nil, func() error { return ssd.ErrIO }, nil)
 	get(t, s, it, fill(100, '1'))
-	if _, err := s.Put(ctx, item(2, false), fill(10, '1'), true); !errors.Is(err, ssd.ErrIO) || has(s, item(2, false).Addr) {
+	if _, err := s.Put(ctx, item(2, false), fill(10, '1'), true); !errors.Is(err, ssd.ErrIO) ||
+		has(s, item(2, false).Addr) {
 		t.Error(err)
 	}
 	put(t, s, item(3, false), fill(10, '1'))

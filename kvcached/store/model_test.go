@@ -45,7 +45,8 @@ func (m *model) draw(r *rapid.T) (int, Item) {
 func (m *model) put(r *rapid.T) {
 	n, it := m.draw(r)
 	payload := bytes.Repeat([]byte{rapid.Byte().Draw(r, "byte")}, rapid.IntRange(0, 300_000).Draw(r, "length"))
-	o := CommitOptions{Durable: rapid.IntRange(0, 3).Draw(r, "durable") == 0, IfAbsent: rapid.IntRange(0, 3).Draw(r, "new") == 0}
+	o := CommitOptions{Durable: rapid.IntRange(0, 3).Draw(r, "durable") == 0,
+		IfAbsent: rapid.IntRange(0, 3).Draw(r, "new") == 0}
 	d, err := m.s.Create(ctx, it, len(payload))
 	if errors.Is(err, ErrFull) {
 		return
@@ -77,7 +78,8 @@ func (m *model) get(r *rapid.T) {
 		r.Fatal(err)
 	case want == nil:
 		r.Fatalf("block %d is there after it was deleted", n)
-	case !bytes.Equal(b.Bytes(), want) || !bytes.Equal(b.Info().Item.Key, it.Key) || !bytes.Equal(b.Info().Item.Attr, it.Attr):
+	case !bytes.Equal(b.Bytes(), want) || !bytes.Equal(b.Info().Item.Key, it.Key) ||
+		!bytes.Equal(b.Info().Item.Attr, it.Attr):
 		r.Fatalf("block %d has other bytes", n)
 	case len(m.held) < 2 && rapid.Bool().Draw(r, "hold"):
 		m.held = append(m.held, heldBlock{b, want})
@@ -146,7 +148,8 @@ func TestModel(t *testing.T) {
 		clear(m.last)
 		clear(m.durable)
 		r.Repeat(map[string]func(*rapid.T){
-			"put": m.put, "put again": m.put, "get": m.get, "get again": m.get, "release": m.release, "delete": m.remove, "stat": m.stat,
+			"put": m.put, "put again": m.put, "get": m.get, "get again": m.get, "release": m.release,
+			"delete": m.remove, "stat": m.stat,
 			"touch": func(*rapid.T) { m.s.Touch(prompt(12)) },
 			"calm":  func(*rapid.T) { calm(m.s) },
 			"rarely": func(r *rapid.T) {
@@ -182,8 +185,9 @@ func version(v uint64, n int) []byte {
 	return p
 }
 
-// TestNeverOld has a writer for each of a few blocks, readers of all, and an arena that is too small for them: nobody may
-// read a version older than the last one that was acknowledged, nor one that was deleted, nor a mixture.
+// TestNeverOld has a writer for each of a few blocks, readers of all, and an arena that is too
+// small for them: nobody may read a version older than the last one that was acknowledged, nor one
+// that was deleted, nor a mixture.
 func TestNeverOld(t *testing.T) {
 	s, _ := tiered(t, t.TempDir(), Options{RAM: 512 << 10})
 	const blocks, versions = 6, 150
@@ -271,7 +275,8 @@ func (h *history) read(t *testing.T, s *Store, n int) {
 	}
 }
 
-// TestMany reads, writes and deletes from many goroutines; every payload must be that of its address.
+// TestMany reads, writes and deletes from many goroutines; every payload must be that of its
+// address.
 func TestMany(t *testing.T) {
 	s := open(t, Options{RAM: 2 << 20})
 	var wg sync.WaitGroup
@@ -283,7 +288,8 @@ func TestMany(t *testing.T) {
 				it := item(n, true)
 				switch rng.IntN(10) {
 				case 0, 1, 2:
-					if _, err := s.Put(ctx, it, fill(rng.IntN(200_000), byte(n)), false); err != nil && !errors.Is(err, ErrFull) {
+					if _, err := s.Put(ctx, it, fill(rng.IntN(200_000), byte(n)), false); err != nil &&
+						!errors.Is(err, ErrFull) {
 						t.Error(err)
 					}
 				case 3:
@@ -297,7 +303,8 @@ func TestMany(t *testing.T) {
 					if err != nil {
 						continue
 					}
-					if info := b.Info(); block.Sum(b.Bytes()) != info.CRC || len(b.Bytes()) > 0 && b.Bytes()[0] != byte(n) {
+					if info := b.Info(); block.Sum(b.Bytes()) != info.CRC ||
+						len(b.Bytes()) > 0 && b.Bytes()[0] != byte(n) {
 						t.Errorf("block %d is wrong", n)
 					}
 					b.Release()

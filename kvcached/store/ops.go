@@ -6,9 +6,10 @@ import (
 	"github.com/cognitora/dataplane/kvcached/block"
 )
 
-// op is what is done with one address besides reading it from RAM. With an SSD tier, whatever writes, deletes, promotes
-// or writes behind holds the address's op, so that these follow each other: a block that is being read from SSD or
-// written to it cannot come back after a deletion. There are as many as callers at work.
+// op is what is done with one address besides reading it from RAM. With an SSD tier, whatever
+// writes, deletes, promotes or writes behind holds the address's op, so that these follow each
+// other: a block that is being read from SSD or written to it cannot come back after a deletion.
+// There are as many as callers at work.
 type op struct {
 	addr  block.Addr
 	turn  chan struct{} // holds one element while somebody has the turn

@@ -6,8 +6,8 @@ import (
 	"github.com/cognitora/dataplane/kvcached/ssd"
 )
 
-// existing tells whether there is a block with the draft's address, whose op is held, and makes it durable if that is
-// asked for. False, with an error: it is there and could not be made durable.
+// existing tells whether there is a block with the draft's address, whose op is held, and makes it
+// durable if that is asked for. False, with an error: it is there and could not be made durable.
 func (d *Draft) existing(ctx context.Context, turn *op, o *CommitOptions, info *Info) (bool, error) {
 	if !d.exists(info) {
 		return false, nil
@@ -34,7 +34,8 @@ func (d *Draft) existing(ctx context.Context, turn *op, o *CommitOptions, info *
 	return false, nil // it has been evicted
 }
 
-// persist writes to SSD, durably, the block in RAM that has the draft's address. False: there is none any more.
+// persist writes to SSD, durably, the block in RAM that has the draft's address. False: there is
+// none any more.
 func (d *Draft) persist(ctx context.Context, turn *op, info *Info) (there bool, err error) {
 	s := d.s
 	s.mu.Lock()

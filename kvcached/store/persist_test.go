@@ -20,7 +20,8 @@ func ifAbsent(t *testing.T, s *Store, it Item, payload []byte) (Info, error) {
 	return d.Commit(ctx, CommitOptions{IfAbsent: true, Durable: true})
 }
 
-// TestExistsDurable: a block which is there already is as durable as was asked for, or an error says that it is not.
+// TestExistsDurable: a block which is there already is as durable as was asked for, or an error
+// says that it is not.
 func TestExistsDurable(t *testing.T) {
 	dir := t.TempDir()
 	s, g := tiered(t, dir, Options{})
@@ -58,7 +59,8 @@ type doubting struct{ disk }
 
 func (doubting) Doubtful(block.Addr) bool { return true }
 
-// TestDoubtful: what is not found but may come back is deleted for certain by deletion and replacement, or they fail.
+// TestDoubtful: what is not found but may come back is deleted for certain by deletion and
+// replacement, or they fail.
 func TestDoubtful(t *testing.T) {
 	s, g := tiered(t, t.TempDir(), Options{})
 	g.disk = doubting{g.disk}

@@ -7,9 +7,11 @@ import (
 	"github.com/cognitora/dataplane/kvcached/ssd"
 )
 
-// TestDiskQuota: what finds no room on the account of its namespace stays in RAM, and is refused where it must be durable.
+// TestDiskQuota: what finds no room on the account of its namespace stays in RAM, and is refused
+// where it must be durable.
 func TestDiskQuota(t *testing.T) {
-	s := open(t, Options{SSD: &ssd.Options{Dir: t.TempDir(), Cap: 64 << 20, Quota: func(string) (string, int64) { return "all", 3 * 4096 }}})
+	s := open(t, Options{SSD: &ssd.Options{Dir: t.TempDir(), Cap: 64 << 20,
+		Quota: func(string) (string, int64) { return "all", 3 * 4096 }}})
 	first, second := item(1, false), item(2, false)
 	payload := fill(5000, '1')
 	if _, err := s.Put(ctx, first, payload, true); err != nil {

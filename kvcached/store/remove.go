@@ -9,8 +9,8 @@ import (
 	"github.com/cognitora/dataplane/kvcached/ssd"
 )
 
-// Delete removes a block from all tiers and tells whether there was one. Who reads it can go on. When it returns without
-// an error the block does not come back, not after a crash either.
+// Delete removes a block from all tiers and tells whether there was one. Who reads it can go on.
+// When it returns without an error the block does not come back, not after a crash either.
 func (s *Store) Delete(ctx context.Context, a block.Addr) (bool, error) {
 	if s.o.Deleting != nil {
 		s.o.Deleting(a)
@@ -42,7 +42,8 @@ func (s *Store) deleteRAM(a *block.Addr) (there bool, err error) {
 	return there, nil
 }
 
-// deleteAll removes blocks whose ops are held from all tiers: from RAM first, for nobody can bring them back there.
+// deleteAll removes blocks whose ops are held from all tiers: from RAM first, for nobody can bring
+// them back there.
 func (s *Store) deleteAll(ctx context.Context, addrs []block.Addr) (any bool, err error) {
 	var stored []block.Addr
 	for i := range addrs {
@@ -109,9 +110,9 @@ func (s *Store) expireRAM(a *block.Addr, unixMS int64) (bool, error) {
 	return id != 0, nil
 }
 
-// Pin keeps a block in RAM until the given time, in Unix ms, or the same owner's Unpin; a second Pin changes the time. A
-// deletion ends all pins of the block. ErrMiss; ram.ErrPins: there are too many. One that is only on SSD is promoted first, while ctx
-// lasts.
+// Pin keeps a block in RAM until the given time, in Unix ms, or the same owner's Unpin; a second
+// Pin changes the time. A deletion ends all pins of the block. ErrMiss; ram.ErrPins: there are too
+// many. One that is only on SSD is promoted first, while ctx lasts.
 func (s *Store) Pin(ctx context.Context, a block.Addr, owner string, until int64) error {
 	if s.disk != nil {
 		b, err := s.Get(ctx, a)
@@ -146,8 +147,8 @@ func (s *Store) Unpin(a block.Addr, owner string) {
 // purgeAtOnce is how many blocks are deleted from SSD with one sync.
 const purgeAtOnce = 256
 
-// Purge removes all blocks of the namespaces that match says from all tiers, and tells how many. It is called with each
-// namespace any number of times, and must not call the store.
+// Purge removes all blocks of the namespaces that match says from all tiers, and tells how many. It
+// is called with each namespace any number of times, and must not call the store.
 func (s *Store) Purge(ctx context.Context, match func(namespace string) bool) (blocks int, err error) {
 	defer s.recount()
 	blocks, err = s.purgeRAM(ctx, match)
@@ -181,7 +182,8 @@ func (s *Store) Purge(ctx context.Context, match func(namespace string) bool) (b
 	return blocks + again, err
 }
 
-// purgeRAM removes what is in RAM, except that it leaves to SSD's turn what is there, too. What is being written to SSD is deleted after that.
+// purgeRAM removes what is in RAM, except that it leaves to SSD's turn what is there, too. What is
+// being written to SSD is deleted after that.
 func (s *Store) purgeRAM(ctx context.Context, match func(namespace string) bool) (blocks int, err error) {
 	var busy []block.Addr
 	err = s.each(ctx, func(id ram.ID) {
@@ -204,8 +206,8 @@ func (s *Store) purgeRAM(ctx context.Context, match func(namespace string) bool)
 	return blocks, err
 }
 
-// purgeSome deletes blocks when it has the turn at all of them. Only a purge, of which there is one at a time, holds more
-// than one op, so that it waits for nobody who waits for it.
+// purgeSome deletes blocks when it has the turn at all of them. Only a purge, of which there is one
+// at a time, holds more than one op, so that it waits for nobody who waits for it.
 func (s *Store) purgeSome(ctx context.Context, addrs []block.Addr) error {
 	s.purging.Lock()
 	defer s.purging.Unlock()

@@ -13,10 +13,11 @@ const (
 	inSSD = 1 << 49
 )
 
-// Scan calls visit with the blocks of one part of a tier and returns the cursor of the next; 0: that was the last. Begin
-// with 0. What is there from the first call to the last is seen at least once; what is in two tiers is seen twice. (One
-// that is only on SSD when RAM's part is visited, comes to RAM, and is dropped by SSD before its part there is, is not.)
-// When visit returns false, next is the cursor of the same part, from its start.
+// Scan calls visit with the blocks of one part of a tier and returns the cursor of the next; 0:
+// that was the last. Begin with 0. What is there from the first call to the last is seen at least
+// once; what is in two tiers is seen twice. (One that is only on SSD when RAM's part is visited,
+// comes to RAM, and is dropped by SSD before its part there is, is not.) When visit returns false,
+// next is the cursor of the same part, from its start.
 func (s *Store) Scan(ctx context.Context, cursor uint64, visit func(Info) bool) (next uint64, err error) {
 	if err := ctx.Err(); err != nil {
 		return cursor, err

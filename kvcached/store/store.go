@@ -1,8 +1,9 @@
-// Package store is the cache as all servers see it: blocks by address in shared memory and, behind it, on SSD.
+// Package store is the cache as all servers see it: blocks by address in shared memory and, behind
+// it, on SSD.
 //
-// One short lock guards the tables. What takes time happens outside of it: copies, checksums, zeroing and I/O. A block
-// that is read is held by a reference, which neither eviction nor deletion nor replacement disturbs: its bytes stay as
-// they were until the last reader has let go.
+// One short lock guards the tables. What takes time happens outside of it: copies, checksums,
+// zeroing and I/O. A block that is read is held by a reference, which neither eviction nor deletion
+// nor replacement disturbs: its bytes stay as they were until the last reader has let go.
 package store
 
 import (
@@ -32,10 +33,12 @@ var (
 	ErrExists     = errors.New("store: there is such a block")
 	ErrNotDurable = errors.New("store: there is no SSD tier to make a block durable")
 	// ErrUndecided is said by who looks beyond this host.
-	ErrUndecided = errors.New("the cache could not decide in time whether the key is there: the hosts of its fleet have just changed, or others set it at the same time; try again")
+	ErrUndecided = errors.New("the cache could not decide in time whether the key is there: the hosts of its fleet " +
+		"have just changed, or others set it at the same time; try again")
 )
 
-// HostsError says that other hosts, which may have a block, could not be asked or told. It is said by who looks beyond this host.
+// HostsError says that other hosts, which may have a block, could not be asked or told. It is said
+// by who looks beyond this host.
 type HostsError struct {
 	Hosts []string  // cache ids
 	Until time.Time // when they have been counted out, at the latest, if they are dead
@@ -60,13 +63,16 @@ func (e *HostsError) Public() string {
 		if e.Purged {
 			all = "this host and all others were purged"
 		}
-		return fmt.Sprintf("the cache on %s was not purged and may have all it had; %s; purge again when it answers", hosts, all)
+		return fmt.Sprintf("the cache on %s was not purged and may have all it had; %s; purge again when it answers",
+			hosts, all)
 	}
-	return fmt.Sprintf("the cache on %s does not answer and may have the key; try again, at %s at the latest it is counted out if it is dead",
+	return fmt.Sprintf("the cache on %s does not answer and may have the key; try again, at %s at the latest it is "+
+		"counted out if it is dead",
 		hosts, e.Until.UTC().Format(time.RFC3339))
 }
 
-// JoiningError says that this host does not know yet what other hosts have, or have set and deleted. It is said by who looks beyond this host.
+// JoiningError says that this host does not know yet what other hosts have, or have set and
+// deleted. It is said by who looks beyond this host.
 type JoiningError struct{ Why string }
 
 func (e *JoiningError) Error() string { return e.Public() }
@@ -84,18 +90,19 @@ type Options struct {
 	Huge bool
 	// Populate faults the arena in from the start, in the background; false: as it is used.
 	Populate bool
-	// Quota names the account that a namespace's bytes in RAM count on, and its limit in bytes; 0: no limit. An empty
-	// account is the namespace's own. Nil: no limits. It is asked when a namespace gets its first block.
+	// Quota names the account that a namespace's bytes in RAM count on, and its limit in bytes; 0:
+	// no limit. An empty account is the namespace's own. Nil: no limits. It is asked when a
+	// namespace gets its first block.
 	Quota func(namespace string) (account string, bytes int64)
 	// Pins is how many pins there may be; 0: 16,384.
 	Pins int
-	// Changed is told what came to a tier and what left it, in order and under the store's lock: it must be quick and
-	// must not call the store. Nil: nobody is told.
+	// Changed is told what came to a tier and what left it, in order and under the store's lock: it
+	// must be quick and must not call the store. Nil: nobody is told.
 	Changed func(Change)
 	// Deleting is called by Delete before anything else; nil: nobody is told.
 	Deleting func(a block.Addr)
-	// Written is called by Commit, with its context, before it returns and without any lock, with what has been written. Nil:
-	// nobody is told.
+	// Written is called by Commit, with its context, before it returns and without any lock, with
+	// what has been written. Nil: nobody is told.
 	Written func(ctx context.Context, it *Item)
 	// Now is the time in Unix ms; nil: the clock's.
 	Now func() int64
@@ -126,8 +133,10 @@ type Store struct {
 	ghost  *ghost
 	churn  churn
 	behind *behind
-	warm   []block.Addr  // evicted after uses that SSD has not seen and is told of by the sweep; past its capacity it is not
-	moved  atomic.Uint64 // replacements in RAM of what SSD had, each counted before it is deleted there
+	// evicted after uses that SSD has not seen and is told of by the sweep; past its capacity it is
+	// not
+	warm  []block.Addr
+	moved atomic.Uint64 // replacements in RAM of what SSD had, each counted before it is deleted there
 
 	purging  sync.Mutex
 	counting counting
@@ -140,8 +149,8 @@ type Store struct {
 	stopWriting context.CancelFunc
 }
 
-// Open makes a store. Its RAM tier is empty; what its SSD tier has from before is served from the start. ctx bounds Open,
-// not the store.
+// Open makes a store. Its RAM tier is empty; what its SSD tier has from before is served from the
+// start. ctx bounds Open, not the store.
 func Open(ctx context.Context, o Options) (*Store, error) {
 	if o.Logger == nil {
 		o.Logger = slog.Default()
@@ -172,15 +181,18 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 	return s, nil
 }
 
-// closePatience is how long Close waits for what is to be written behind. What is not written by then is counted as failed.
+// closePatience is how long Close waits for what is to be written behind. What is not written by
+// then is counted as failed.
 const closePatience = 10 * time.Second
 
 // Close is CloseWithin without an end.
 func (s *Store) Close() error { return s.CloseWithin(context.Background()) }
 
-// CloseWithin writes what waits to be written, for as long as closePatience, and ends the store. Every call after it fails with ErrClosed. If a
-// block or a draft has not been given back by then, the arena stays mapped, for whoever has it may still read it. Where ctx ends before,
-// nothing more is written, which is an error if there is an SSD tier: that is then left as by a crash, with all that was durable.
+// CloseWithin writes what waits to be written, for as long as closePatience, and ends the store.
+// Every call after it fails with ErrClosed. If a block or a draft has not been given back by then,
+// the arena stays mapped, for whoever has it may still read it. Where ctx ends before, nothing more
+// is written, which is an error if there is an SSD tier: that is then left as by a crash, with all
+// that was durable.
 func (s *Store) CloseWithin(ctx context.Context) error {
 	s.mu.Lock()
 	if s.closed {
@@ -245,6 +257,7 @@ func (s *Store) changed(id ram.ID, present bool) {
 		return
 	}
 	s.o.Changed(Change{
-		Addr: s.tier.Addr(id), Namespace: s.tier.Names().At(s.tier.At(id).NS()).Text, Parent: s.tier.Parent(id), Tier: RAM, Present: present,
+		Addr: s.tier.Addr(id), Namespace: s.tier.Names().At(s.tier.At(id).NS()).Text, Parent: s.tier.Parent(id),
+		Tier: RAM, Present: present,
 	})
 }

@@ -21,7 +21,8 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 var (
 	ctx   = context.Background()
-	llama = block.Namespace{Model: "llama", Revision: "1", DType: "bf16", Layout: "vllm.NHD", Tokens: 16, TP: 1, PP: 1}.String()
+	llama = block.Namespace{Model: "llama", Revision: "1", DType: "bf16", Layout: "vllm.NHD", Tokens: 16, TP: 1,
+		PP: 1}.String()
 	space = block.Namespace{Space: "resp.0"}.String()
 )
 
@@ -90,14 +91,17 @@ func TestRoundTrip(t *testing.T) {
 			t.Fatal(err)
 		}
 		info := b.Info()
-		if !bytes.Equal(b.Bytes(), payload) || string(info.Item.Key) != string(it.Key) || string(info.Item.Attr) != "text/plain" ||
-			info.Item.Namespace != space || info.Item.Addr != it.Addr || info.Item.Parent != it.Parent || info.Uses != 1 {
+		if !bytes.Equal(b.Bytes(), payload) || string(info.Item.Key) != string(it.Key) ||
+			string(info.Item.Attr) != "text/plain" ||
+			info.Item.Namespace != space || info.Item.Addr != it.Addr || info.Item.Parent != it.Parent ||
+			info.Uses != 1 {
 			t.Errorf("get %d: %+v", n, info)
 		}
 		if b.Offset()%ram.Granule != 0 || cap(b.Bytes()) != n {
 			t.Errorf("offset %d, capacity %d of %d", b.Offset(), cap(b.Bytes()), n)
 		}
-		tail := s.Arena().Slice(b.Offset(), int(ram.Granules(ram.PieceSize(n, 50)))*ram.Granule)[ram.PieceSize(n, len(it.Key)+len(it.Attr)):]
+		tail := s.Arena().Slice(b.Offset(), int(ram.Granules(ram.PieceSize(n, 50)))*ram.Granule)[ram.PieceSize(n,
+			len(it.Key)+len(it.Attr)):]
 		if !bytes.Equal(tail, make([]byte, len(tail))) {
 			t.Error("padding is not zero")
 		}
@@ -283,7 +287,8 @@ func TestPins(t *testing.T) {
 	for i := range 4 {
 		put(t, s, item(i+1, false), fill(1<<20, byte(i)))
 	}
-	if err := errors.Join(s.Pin(t.Context(), item(1, false).Addr, "a", 10), s.Pin(t.Context(), item(2, false).Addr, "b", 20)); err != nil {
+	if err := errors.Join(s.Pin(t.Context(), item(1, false).Addr, "a", 10), s.Pin(t.Context(), item(2, false).Addr, "b",
+		20)); err != nil {
 		t.Fatal(err)
 	}
 	if err := s.Pin(t.Context(), item(3, false).Addr, "a", 10); !errors.Is(err, ram.ErrPins) {
@@ -308,7 +313,8 @@ func TestPins(t *testing.T) {
 	}
 }
 
-// TestPinnedBytes: half of the arena may be pinned in all and a quarter by one owner, also of blocks that are replaced.
+// TestPinnedBytes: half of the arena may be pinned in all and a quarter by one owner, also of
+// blocks that are replaced.
 func TestPinnedBytes(t *testing.T) {
 	s := open(t, Options{RAM: 16 << 20})
 	for i := range 12 {
@@ -345,7 +351,8 @@ func TestScan(t *testing.T) {
 	for cursor := uint64(0); ; steps++ {
 		next, err := s.Scan(ctx, cursor, func(info Info) bool {
 			delete(want, string(info.Item.Key))
-			if info.Item.Key[0] != 'n' && string(info.Item.Attr) != "attr" || info.Item.Addr != keyed(string(info.Item.Key)).Addr {
+			if info.Item.Key[0] != 'n' && string(info.Item.Attr) != "attr" ||
+				info.Item.Addr != keyed(string(info.Item.Key)).Addr {
 				t.Errorf("%q", info.Item.Key)
 			}
 			return true

@@ -5,15 +5,16 @@ import (
 	"time"
 )
 
-// How the sweep goes: at each tick a part of the table, but at least sweepLeast slots, so that all of it has been seen
-// after sweepTicks ticks.
+// How the sweep goes: at each tick a part of the table, but at least sweepLeast slots, so that all
+// of it has been seen after sweepTicks ticks.
 const (
 	sweepEvery = time.Second
 	sweepTicks = 16
 	sweepLeast = 4096
 )
 
-// sweep removes, until the store closes, blocks and pins whose time is over and which nobody asks for.
+// sweep removes, until the store closes, blocks and pins whose time is over and which nobody asks
+// for.
 func (s *Store) sweep() {
 	tick := time.NewTicker(sweepEvery)
 	defer tick.Stop()

@@ -93,7 +93,8 @@ func get(t testing.TB, s *Store, it Item, want []byte) {
 		t.Fatal(err)
 	}
 	defer b.Release()
-	if info := b.Info(); !bytes.Equal(b.Bytes(), want) || info.CRC != block.Sum(want) || !bytes.Equal(info.Item.Key, it.Key) ||
+	if info := b.Info(); !bytes.Equal(b.Bytes(), want) || info.CRC != block.Sum(want) ||
+		!bytes.Equal(info.Item.Key, it.Key) ||
 		!bytes.Equal(info.Item.Attr, it.Attr) || info.Item.Parent != it.Parent {
 		t.Fatalf("%d bytes of %d, %+v", len(b.Bytes()), len(want), info)
 	}
@@ -209,7 +210,8 @@ func TestReplacedOnSSD(t *testing.T) {
 	if d, err = s.Create(ctx, it, 20); err != nil {
 		t.Fatal(err)
 	}
-	if info, err := d.Commit(ctx, CommitOptions{IfAbsent: true}); !errors.Is(err, ErrExists) || info.Length != 10 || info.Tiers != SSD {
+	if info, err := d.Commit(ctx, CommitOptions{IfAbsent: true}); !errors.Is(err, ErrExists) || info.Length != 10 ||
+		info.Tiers != SSD {
 		t.Error(info, err)
 	}
 }

@@ -69,7 +69,8 @@ func (s *Server) serveQUIC(c *quic.Conn) {
 	streams.Wait()
 }
 
-// linger waits while an answer given just now may be under way: to close a connection is to drop what was not received yet.
+// linger waits while an answer given just now may be under way: to close a connection is to drop
+// what was not received yet.
 func (p *link) linger() {
 	answered := p.answered.Load()
 	if answered == 0 || p.quic.Context().Err() != nil {
@@ -84,7 +85,8 @@ func (p *link) linger() {
 	}
 }
 
-// lingerFor is how long, besides four round trips, an answer may take to be received after it was written.
+// lingerFor is how long, besides four round trips, an answer may take to be received after it was
+// written.
 const lingerFor = 50 * time.Millisecond
 
 // link is one connection of a peer, as far as its operations are concerned.
@@ -111,7 +113,8 @@ func (p *link) early() bool {
 	}
 }
 
-// who returns who asks. A peer that sends before the handshake is done resumes a session, in which its certificate is known.
+// who returns who asks. A peer that sends before the handshake is done resumes a session, in which
+// its certificate is known.
 func (p *link) who() Remote {
 	p.identify.Do(func() {
 		if p.quic != nil {

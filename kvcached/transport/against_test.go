@@ -24,8 +24,8 @@ import (
 // puller pulls one block of the given length into memory that it is given.
 type puller func(buf []byte) error
 
-// TestAgainstBare compares pulls with those of a program that does nothing but write and read the same bytes
-// over as many connections, of quic-go or crypto/tls. Run it with
+// TestAgainstBare compares pulls with those of a program that does nothing but write and read the
+// same bytes over as many connections, of quic-go or crypto/tls. Run it with
 //
 //	CGN_BENCH=1 go test -run TestAgainstBare -v ./kvcached/transport
 func TestAgainstBare(t *testing.T) {
@@ -55,7 +55,8 @@ func TestAgainstBare(t *testing.T) {
 				t.Fatal(err)
 			}
 			ours := func(buf []byte) error {
-				_, err := p.Get(t.Context(), Get{Addr: addr(key), Namespace: namespace, Hint: c.size, Alloc: func(Found, int) ([]byte, error) { return buf, nil }})
+				_, err := p.Get(t.Context(), Get{Addr: addr(key), Namespace: namespace, Hint: c.size,
+					Alloc: func(Found, int) ([]byte, error) { return buf, nil }})
 				return err
 			}
 			bare := bareQUIC(t, payload, c.conns)
@@ -63,7 +64,8 @@ func TestAgainstBare(t *testing.T) {
 				bare = bareTLS(t, payload)
 			}
 			r := compare(t, ours, bare, make([]byte, c.size))
-			t.Logf("throughput %.3f of bare, 95 %% interval [%.3f, %.3f], ours %.2f GB/s; CPU time %.3f of bare", r.median, r.low, r.high, r.rate/1e9, r.cpu)
+			t.Logf("throughput %.3f of bare, 95 %% interval [%.3f, %.3f], ours %.2f GB/s; CPU time %.3f of bare",
+				r.median, r.low, r.high, r.rate/1e9, r.cpu)
 			if r.high < c.least {
 				t.Errorf("below %.2f", c.least)
 			}
@@ -71,8 +73,9 @@ func TestAgainstBare(t *testing.T) {
 	}
 }
 
-// compare times both, pair by pair, and returns the median of the ratios with its 95 % interval, our median rate, and
-// the ratio of CPU time, of both ends of a pull, over all pairs. Pairs are short, so that what else the machine does falls on both.
+// compare times both, pair by pair, and returns the median of the ratios with its 95 % interval,
+// our median rate, and the ratio of CPU time, of both ends of a pull, over all pairs. Pairs are
+// short, so that what else the machine does falls on both.
 func compare(t *testing.T, ours, bare puller, buf []byte) (r ratio) {
 	const pairs, volume = 150, 8 << 20
 	var cpu [2]time.Duration
@@ -170,7 +173,8 @@ func bareQUIC(t *testing.T, payload []byte, conns int) puller {
 	}
 }
 
-// serveRanges answers each stream with the part of payload that it asks for, until the listener is closed.
+// serveRanges answers each stream with the part of payload that it asks for, until the listener is
+// closed.
 func serveRanges(l *quic.Listener, payload []byte) {
 	answer := func(st *quic.Stream) {
 		var ask [16]byte

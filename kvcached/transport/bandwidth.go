@@ -14,7 +14,8 @@ const (
 	outward
 )
 
-// Caps of bandwidth in bytes per second, of payloads, both lanes and both roles together. Zero: none.
+// Caps of bandwidth in bytes per second, of payloads, both lanes and both roles together. Zero:
+// none.
 type Caps struct {
 	TotalIn, TotalOut int64
 	PeerIn, PeerOut   int64 // of one host
@@ -23,8 +24,9 @@ type Caps struct {
 // maxGates bounds how many hosts have a bucket of their own; hosts beyond share one.
 const maxGates = 1024
 
-// Bandwidth holds the caps of a daemon: one is given to its Server and its Pool. The buckets of a host that is not connected to
-// any more go when they owe nothing, so that nobody has more by coming anew; it has no goroutine.
+// Bandwidth holds the caps of a daemon: one is given to its Server and its Pool. The buckets of a
+// host that is not connected to any more go when they owe nothing, so that nobody has more by
+// coming anew; it has no goroutine.
 type Bandwidth struct {
 	caps  Caps
 	total [2]*bucket
@@ -35,7 +37,8 @@ type Bandwidth struct {
 
 // NewBandwidth returns the caps.
 func NewBandwidth(c Caps) *Bandwidth {
-	return &Bandwidth{caps: c, total: [2]*bucket{newBucket(c.TotalIn), newBucket(c.TotalOut)}, hosts: map[string]*gates{}}
+	return &Bandwidth{caps: c, total: [2]*bucket{newBucket(c.TotalIn), newBucket(c.TotalOut)},
+		hosts: map[string]*gates{}}
 }
 
 // of returns what payloads of a host pass through, until release; nil where nothing is capped.
@@ -117,7 +120,8 @@ func (g *gates) wait(ctx context.Context, d direction, n int) error {
 	return nil
 }
 
-// take lets n more bytes pass where all before have been paid for; false: it does not, and who asks has to wait.
+// take lets n more bytes pass where all before have been paid for; false: it does not, and who asks
+// has to wait.
 func (g *gates) take(d direction, n int) bool {
 	if g == nil {
 		return true

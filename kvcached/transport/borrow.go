@@ -32,13 +32,20 @@ const (
 	steadyAfter  = 10 * time.Second // a session that lasted so long has the next pause be the first again
 	lookIn       = time.Second      // pause after there was no card here
 	withoutFor   = time.Minute      // pause after a peer has said that it does not know RDMA
-	railBadFor   = 30 * time.Second // for which a rail that broke is left out where there are others; pause before a session of more rails is tried, which doubles
-	lastRetry    = 8 * time.Minute  // the longest of those pauses
-	connectIn    = 5 * time.Second  // a session is made of pairs, with a probe of each rail
-	probeIn      = 2 * time.Second
-	mayClose     = time.Second            // a session that was used later is taken to be known to the peer, whatever became of connections to it
-	endIn        = 250 * time.Millisecond // the peer is told that a session has ended, when the pool closes; else there is releaseIn for it
-	mostFlight   = 32 << 20               // bytes that are read from one peer at a time; one block alone may be more. Others wait
+	// for which a rail that broke is left out where there are others; pause before a session of
+	// more rails is tried, which doubles
+	railBadFor = 30 * time.Second
+	lastRetry  = 8 * time.Minute // the longest of those pauses
+	connectIn  = 5 * time.Second // a session is made of pairs, with a probe of each rail
+	probeIn    = 2 * time.Second
+	// a session that was used later is taken to be known to the peer, whatever became of
+	// connections to it
+	mayClose = time.Second
+	// the peer is told that a session has ended, when the pool closes; else there is releaseIn for
+	// it
+	endIn = 250 * time.Millisecond
+	// bytes that are read from one peer at a time; one block alone may be more. Others wait
+	mostFlight = 32 << 20
 )
 
 // borrower reads blocks of one peer from its memory.
@@ -143,8 +150,9 @@ func (s *borrowed) mayGrow(now time.Time) bool {
 	return s.opened != s.b.rails.opened.Load() || !s.retry.IsZero() && !now.Before(s.retry)
 }
 
-// forgotten tells whether a session was not used for so long that the peer ends it, or has: after IdleMS, or when it has no connection of this host any more, of which one over TLS is
-// closed earlier. b.mu is held.
+// forgotten tells whether a session was not used for so long that the peer ends it, or has: after
+// IdleMS, or when it has no connection of this host any more, of which one over TLS is closed
+// earlier. b.mu is held.
 func (s *borrowed) forgotten(now time.Time) bool {
 	if s.asking > 0 || s.loans > 0 {
 		return false
@@ -163,7 +171,8 @@ func (s *borrowed) used() (n int) {
 	return n
 }
 
-// rebuild makes a session, in the place of one with less rails if there is one, or notes why there is none.
+// rebuild makes a session, in the place of one with less rails if there is one, or notes why there
+// is none.
 func (b *borrower) rebuild() {
 	opened := b.rails.opened.Load()
 	s, err := b.connect()
@@ -209,7 +218,8 @@ func (b *borrower) take(s *borrowed) {
 	}
 }
 
-// retire ends a session that was replaced, when what it has lent was read, or can be read no longer.
+// retire ends a session that was replaced, when what it has lent was read, or can be read no
+// longer.
 func (b *borrower) retire(s *borrowed) {
 	t := time.NewTimer(b.p.pool.o.GrantIn + s.lease)
 	defer t.Stop()
@@ -255,14 +265,16 @@ func reasonOf(err error) string {
 	case errors.Is(err, wire.UnknownOp):
 		return "the other cache has no RDMA: its rdma.devices names none, or it was built without"
 	case errors.Is(err, wire.ByStream):
-		return "the other cache lends nothing to this host's cards: none of its own is open, or they or these are in none of its rdma.trusted_networks; cgn-ctl kv peers there says which"
+		return "the other cache lends nothing to this host's cards: none of its own is open, or they or these are in " +
+			"none of its rdma.trusted_networks; cgn-ctl kv peers there says which"
 	case errors.Is(err, wire.Busy):
 		return "the other cache has as many sessions as it takes, or is making another one of this host's"
 	}
 	return "no session: " + err.Error()
 }
 
-// told notes why there is no session, and logs it where that has changed, or as an error for long. mu is held.
+// told notes why there is no session, and logs it where that has changed, or as an error for long.
+// mu is held.
 func (b *borrower) told(why string) {
 	again := b.must && why != "" && time.Since(b.said) > errorEvery
 	if b.why == why && (why != "" || b.s == nil) && !again {
@@ -274,7 +286,8 @@ func (b *borrower) told(why string) {
 	case why == "":
 		b.log.Info("blocks of a peer are read by RDMA", "rails", b.s.used(), "lease", b.s.lease.String())
 	case b.must:
-		b.log.Error("fleet.lane or [[fleet.peers]] demands RDMA and it cannot be, blocks go over QUIC or TLS meanwhile", "reason", why)
+		b.log.Error("fleet.lane or [[fleet.peers]] demands RDMA and it cannot be, blocks go over QUIC or TLS meanwhile",
+			"reason", why)
 	case was:
 		b.log.Warn("blocks of a peer are not read by RDMA any more, they go over QUIC or TLS meanwhile", "reason", why)
 	default:
@@ -291,7 +304,8 @@ func (s *borrowed) watch(pair rdma.Pair) {
 	}
 }
 
-// fail ends a session, or whichever there is, because of err; another is made after a pause. false: it had ended.
+// fail ends a session, or whichever there is, because of err; another is made after a pause. false:
+// it had ended.
 func (b *borrower) fail(s *borrowed, why string, err error) (ended bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -316,12 +330,14 @@ func (b *borrower) end(s *borrowed) {
 	s.shut()
 }
 
-// tell tells the peer that a session has ended. A peer that does not hear of it finds out by itself, when it was not used for long.
+// tell tells the peer that a session has ended. A peer that does not hear of it finds out by
+// itself, when it was not used for long.
 func (b *borrower) tell(s *borrowed) {
 	ctx, cancel := context.WithTimeout(context.Background(), releaseIn)
 	defer cancel()
 	defer whenDone(b.life, func() { time.AfterFunc(endIn, cancel) })()
-	_ = b.ask(ctx, wire.Release, 0, (&wire.Returned{Session: s.id, End: true}).Append(nil), func([]byte) error { return nil })
+	_ = b.ask(ctx, wire.Release, 0, (&wire.Returned{Session: s.id, End: true}).Append(nil),
+		func([]byte) error { return nil })
 }
 
 func (s *borrowed) shut() {
@@ -333,6 +349,7 @@ func (s *borrowed) shut() {
 }
 
 // ask sends a small question over a stream, with the next request's number where request is 0.
-func (b *borrower) ask(ctx context.Context, op wire.Op, request uint64, body []byte, got func(body []byte) error) error {
+func (b *borrower) ask(ctx context.Context, op wire.Op, request uint64, body []byte,
+	got func(body []byte) error) error {
 	return b.p.over(false, func(l lane, _ int) error { return l.call(ctx, op, 0, request, body, got) })
 }

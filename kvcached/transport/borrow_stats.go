@@ -32,8 +32,10 @@ type BorrowStats struct {
 }
 
 func (c *borrowCounters) stats() BorrowStats {
-	s := BorrowStats{Sessions: c.sessions.Load(), Unmade: c.unmade.Load(), Broken: c.broken.Load(), Grants: c.grants.Load(), Wanted: c.wanted.Load(), Releases: c.releases.Load(),
-		Reads: c.reads.Load(), Bytes: c.bytes.Load(), Corrupt: c.corrupt.Load(), Open: c.open.Load(), Fallbacks: map[string]uint64{}}
+	s := BorrowStats{Sessions: c.sessions.Load(), Unmade: c.unmade.Load(), Broken: c.broken.Load(),
+		Grants: c.grants.Load(), Wanted: c.wanted.Load(), Releases: c.releases.Load(),
+		Reads: c.reads.Load(), Bytes: c.bytes.Load(), Corrupt: c.corrupt.Load(), Open: c.open.Load(),
+		Fallbacks: map[string]uint64{}}
 	for i, name := range fallbackNames {
 		s.Fallbacks[name] = c.fallen[i].Load()
 	}

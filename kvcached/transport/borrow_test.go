@@ -27,7 +27,8 @@ func TestReadFromMemory(t *testing.T) {
 		all.Go(func() {
 			key := fmt.Sprint("b", i)
 			got, f, err := l.read(t.Context(), p, key)
-			if err != nil || f.Length != 60_000+i || f.CRC != block.Sum(got) || string(f.Item.Key) != key || string(f.Item.Attr) != "attr of "+key || f.Item.Expires != 12345 || f.Item.Addr != addr(key) {
+			if err != nil || f.Length != 60_000+i || f.CRC != block.Sum(got) || string(f.Item.Key) != key ||
+				string(f.Item.Attr) != "attr of "+key || f.Item.Expires != 12345 || f.Item.Addr != addr(key) {
 				t.Errorf("%s: %+v, %v", key, f, err)
 			}
 			same(t, key, got, randomBytes(key, 60_000+i))
@@ -36,7 +37,8 @@ func TestReadFromMemory(t *testing.T) {
 	all.Wait()
 	l.settled()
 	r, s := l.pool.Stats().RDMA, l.server.Lending()
-	if r.Reads != blocks || r.Wanted != blocks || r.Grants > blocks/4 || s.Grants != r.Grants || s.Blocks != blocks || s.Leased != 0 || s.Expired != 0 {
+	if r.Reads != blocks || r.Wanted != blocks || r.Grants > blocks/4 || s.Grants != r.Grants || s.Blocks != blocks ||
+		s.Leased != 0 || s.Expired != 0 {
 		t.Errorf("%+v %+v", r, s)
 	}
 	t.Logf("%d blocks with %d messages, and %d that gave them back", blocks, r.Grants, r.Releases)
@@ -73,10 +75,11 @@ func TestBySize(t *testing.T) {
 		same(t, "small", got, want)
 	}
 	var part []byte
-	_, err := p.Get(t.Context(), Get{Addr: addr("b"), Namespace: namespace, Offset: 5, Length: 100, Alloc: func(_ Found, n int) ([]byte, error) {
-		part = make([]byte, n)
-		return part, nil
-	}})
+	_, err := p.Get(t.Context(), Get{Addr: addr("b"), Namespace: namespace, Offset: 5, Length: 100,
+		Alloc: func(_ Found, n int) ([]byte, error) {
+			part = make([]byte, n)
+			return part, nil
+		}})
 	same(t, "range", part, want[5:105])
 	s := l.pool.Stats().RDMA
 	if err != nil || s.Reads != 2 {
@@ -103,7 +106,8 @@ func TestOldPeer(t *testing.T) {
 		eventually(t, "it is known", func() bool { return p.status().Why != "" })
 	}
 	s := l.server.Stats()
-	if n := s.Ops[wire.Connect]; n != 1 || p.status().Why != reasonOf(wire.UnknownOp) || s.Statuses[wire.UnknownOp] != 1 {
+	if n := s.Ops[wire.Connect]; n != 1 || p.status().Why != reasonOf(wire.UnknownOp) ||
+		s.Statuses[wire.UnknownOp] != 1 {
 		t.Errorf("asked %d times: %s", n, p.status().Why)
 	}
 	if n := l.pool.Stats().RDMA.Fallbacks["no_session"]; n != 10 {
@@ -111,7 +115,8 @@ func TestOldPeer(t *testing.T) {
 	}
 }
 
-// TestTrustedNetworks: without being demanded RDMA is used only where both sides trust the network, and asked for nowhere else.
+// TestTrustedNetworks: without being demanded RDMA is used only where both sides trust the network,
+// and asked for nowhere else.
 func TestTrustedNetworks(t *testing.T) {
 	other := []netip.Prefix{netip.MustParsePrefix("10.1.0.0/16")}
 	for name, c := range map[string]struct {
@@ -158,7 +163,8 @@ func TestSessionsBelongToPeers(t *testing.T) {
 	l.ready(p)
 	id := p.borrow.session().id
 	l.lend("b", 1000)
-	agent, err := newPool(t, PoolOptions{Identity: identity(t, pkiDir, pki.Agent)}).Peer(Target{Address: l.address, Lane: TLS})
+	agent, err := newPool(t, PoolOptions{Identity: identity(t, pkiDir, pki.Agent)}).Peer(Target{Address: l.address,
+		Lane: TLS})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -166,8 +172,9 @@ func TestSessionsBelongToPeers(t *testing.T) {
 	ask := func(p *Peer, op wire.Op, body []byte) error { return p.call(t.Context(), op, 0, body, nothing) }
 	wanted := (&wire.Wanted{Session: id, Addrs: []block.Addr{addr("b")}}).Append(nil)
 	for what, err := range map[string]error{
-		"grant": ask(agent, wire.Grant, wanted), "end": ask(agent, wire.Release, (&wire.Returned{Session: id, End: true}).Append(nil)),
-		"none": ask(p, wire.Grant, (&wire.Wanted{Session: id + 1}).Append(nil)),
+		"grant": ask(agent, wire.Grant, wanted),
+		"end":   ask(agent, wire.Release, (&wire.Returned{Session: id, End: true}).Append(nil)),
+		"none":  ask(p, wire.Grant, (&wire.Wanted{Session: id + 1}).Append(nil)),
 	} {
 		if !errors.Is(err, wire.Miss) {
 			t.Errorf("%s: %v", what, err)
@@ -212,7 +219,8 @@ func TestManySessions(t *testing.T) {
 	eventually(t, "all end with the last connection", func() bool { return l.server.Lending().Open == 0 })
 }
 
-// TestMemoryOfAnotherKind: what cards cannot read into, or out of, comes by streams, and the session stays.
+// TestMemoryOfAnotherKind: what cards cannot read into, or out of, comes by streams, and the
+// session stays.
 func TestMemoryOfAnotherKind(t *testing.T) {
 	l := newLent(t, lentOptions{})
 	p := l.borrower(Trusted)
@@ -229,17 +237,20 @@ func TestMemoryOfAnotherKind(t *testing.T) {
 	}
 	same(t, "out of other memory", got, want)
 	s := l.pool.Stats().RDMA
-	if s.Fallbacks["not_registered"] != 1 || s.Fallbacks["not_lent"] != 1 || s.Broken != 0 || l.server.Lending().ByStream != 1 {
+	if s.Fallbacks["not_registered"] != 1 || s.Fallbacks["not_lent"] != 1 || s.Broken != 0 ||
+		l.server.Lending().ByStream != 1 {
 		t.Errorf("%+v", s)
 	}
 	full := errors.New("full")
-	if _, err = p.Get(t.Context(), Get{Addr: addr("b"), Namespace: namespace, Alloc: func(Found, int) ([]byte, error) { return nil, full }}); !errors.Is(err, full) {
+	if _, err = p.Get(t.Context(), Get{Addr: addr("b"), Namespace: namespace,
+		Alloc: func(Found, int) ([]byte, error) { return nil, full }}); !errors.Is(err, full) {
 		t.Error("no memory:", err)
 	}
 	l.settled()
 }
 
-// TestRottenBytes: what is not what the owner said is no answer, the session that brought it ends, and the block comes by a stream if the owner has it.
+// TestRottenBytes: what is not what the owner said is no answer, the session that brought it ends,
+// and the block comes by a stream if the owner has it.
 func TestRottenBytes(t *testing.T) {
 	l := newLent(t, lentOptions{})
 	p := l.borrower(Trusted)
@@ -270,7 +281,8 @@ func TestRottenBytes(t *testing.T) {
 	}
 	same(t, "by a card again", got, payload)
 	s := l.pool.Stats().RDMA
-	if s.Corrupt != 2 || s.Fallbacks["checksum"] != 2 || s.Broken != 2 || s.Reads != 1 || !strings.Contains(p.status().Error, "checksum") {
+	if s.Corrupt != 2 || s.Fallbacks["checksum"] != 2 || s.Broken != 2 || s.Reads != 1 ||
+		!strings.Contains(p.status().Error, "checksum") {
 		t.Errorf("%+v %+v", s, p.status())
 	}
 }
@@ -281,7 +293,9 @@ func TestRottenProbe(t *testing.T) {
 	payload := l.lend("b", 100_000)
 	l.f.set(func() { l.f.spoil = func(b []byte) { b[len(b)-1]++ } })
 	p := l.borrower(Trusted)
-	eventually(t, "a probe's bytes are not what the owner has", func() bool { return p.borrow.session() == nil && l.pool.Stats().RDMA.Unmade > 0 })
+	eventually(t, "a probe's bytes are not what the owner has", func() bool {
+		return p.borrow.session() == nil && l.pool.Stats().RDMA.Unmade > 0
+	})
 	if why := p.status().Why; !strings.Contains(why, "what a probe read") {
 		t.Error(why)
 	}
@@ -297,7 +311,8 @@ func TestRottenProbe(t *testing.T) {
 	l.ready(p)
 }
 
-// TestCardWithoutMemory: a card that may not lock what is to be read into ends the session, with that as its reason, and is tried again.
+// TestCardWithoutMemory: a card that may not lock what is to be read into ends the session, with
+// that as its reason, and is tried again.
 func TestCardWithoutMemory(t *testing.T) {
 	l := newLent(t, lentOptions{})
 	p := l.borrower(Trusted)
@@ -310,7 +325,8 @@ func TestCardWithoutMemory(t *testing.T) {
 	}
 	same(t, "by a stream", got, want)
 	s := l.pool.Stats().RDMA
-	if status := p.status(); status.RDMA || !strings.Contains(status.Why, rdma.ErrMemlock.Error()) || s.Fallbacks["memlock"] != 1 || s.Broken != 1 {
+	if status := p.status(); status.RDMA || !strings.Contains(status.Why, rdma.ErrMemlock.Error()) ||
+		s.Fallbacks["memlock"] != 1 || s.Broken != 1 {
 		t.Errorf("%+v %+v", s, status)
 	}
 	l.f.set(func() { l.f.refuse = nil })
@@ -320,7 +336,8 @@ func TestCardWithoutMemory(t *testing.T) {
 	}
 }
 
-// TestLentShare: what is lent counts as in flight, for the host and in all, and what is over that comes by streams.
+// TestLentShare: what is lent counts as in flight, for the host and in all, and what is over that
+// comes by streams.
 func TestLentShare(t *testing.T) {
 	l := newLent(t, lentOptions{server: ServerOptions{MaxInFlight: 400_000}})
 	p := l.borrower(Trusted)
@@ -329,11 +346,12 @@ func TestLentShare(t *testing.T) {
 	entered, leave := make(chan struct{}), make(chan struct{})
 	var first sync.WaitGroup
 	first.Go(func() {
-		_, err := p.Get(t.Context(), Get{Addr: addr("b"), Namespace: namespace, Alloc: func(_ Found, n int) ([]byte, error) {
-			close(entered)
-			<-leave
-			return l.room(n), nil
-		}})
+		_, err := p.Get(t.Context(), Get{Addr: addr("b"), Namespace: namespace,
+			Alloc: func(_ Found, n int) ([]byte, error) {
+				close(entered)
+				<-leave
+				return l.room(n), nil
+			}})
 		if err != nil {
 			t.Error(err)
 		}
@@ -345,7 +363,8 @@ func TestLentShare(t *testing.T) {
 	if _, _, err := l.read(t.Context(), p, "b"); !errors.Is(err, wire.Busy) {
 		t.Error("over the host's share:", err)
 	}
-	if out := l.server.Lent(); out[0].Leases != 1 || out[0].Blocks != 1 || out[0].Bytes != 80_000 || p.status().Loans != 1 {
+	if out := l.server.Lent(); out[0].Leases != 1 || out[0].Blocks != 1 || out[0].Bytes != 80_000 ||
+		p.status().Loans != 1 {
 		t.Errorf("%+v", out)
 	}
 	close(leave)

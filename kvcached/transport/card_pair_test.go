@@ -166,7 +166,8 @@ func (p *fakePair) Grant(ctx context.Context, mems [][]byte) ([]rdma.Window, err
 		if !p.d.registered(mem) {
 			return nil, rdma.ErrNotRegistered
 		}
-		w := &fakeWindow{rdma.Key{Addr: uint64(uintptr(unsafe.Pointer(unsafe.SliceData(mem)))), RKey: key - uint32(i)}, mem}
+		w := &fakeWindow{rdma.Key{Addr: uint64(uintptr(unsafe.Pointer(unsafe.SliceData(mem)))), RKey: key - uint32(i)},
+			mem}
 		p.windows[w.key.RKey] = w
 		out = append(out, w)
 	}

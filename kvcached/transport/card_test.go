@@ -10,7 +10,8 @@ import (
 	"github.com/cognitora/dataplane/rdma"
 )
 
-// fabric is a network of cards in memory. It holds them to what rdma.Device promises: nobody reads but through a window of the other end of its own pair.
+// fabric is a network of cards in memory. It holds them to what rdma.Device promises: nobody reads
+// but through a window of the other end of its own pair.
 type fabric struct {
 	mu    sync.Mutex
 	cards map[string]*fakeCard // that are there

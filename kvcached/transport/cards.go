@@ -7,8 +7,8 @@ import (
 	"strings"
 )
 
-// Release closes a card and waits for that until ctx ends: from then on nothing here keeps it from being taken away. It is taken back when it has been gone and is there
-// again. ErrNoCard.
+// Release closes a card and waits for that until ctx ends: from then on nothing here keeps it from
+// being taken away. It is taken back when it has been gone and is there again. ErrNoCard.
 func (r *Rails) Release(ctx context.Context, name string) error {
 	identity := r.o.Present()[name]
 	r.mu.Lock()

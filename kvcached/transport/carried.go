@@ -38,8 +38,9 @@ func (p *Peer) try(which int, fn func(l lane, which int) error) error {
 	return err
 }
 
-// carry runs an operation on a block on the lane that is best for it, or on the other one, for who has begun already, and counts
-// what failed. A peer that answers, that it has no such block or too much to do, has not failed, nor has a caller that has left.
+// carry runs an operation on a block on the lane that is best for it, or on the other one, for who
+// has begun already, and counts what failed. A peer that answers, that it has no such block or too
+// much to do, has not failed, nor has a caller that has left.
 func (p *Peer) carry(large bool, fn func(l lane, which int) error) error {
 	used, failed := -1, error(nil)
 	err := p.over(large, func(l lane, which int) error {
@@ -61,12 +62,14 @@ func (p *Peer) carry(large bool, fn func(l lane, which int) error) error {
 func blamed(err error) bool {
 	var status wire.Status
 	answered := errors.As(err, &status) && status != wire.Deadline && status != wire.Corrupt && status != wire.Internal
-	return err != nil && !answered && !errors.Is(err, errCaller) && !errors.Is(err, context.Canceled) && !errors.Is(err, ErrClosed)
+	return err != nil && !answered && !errors.Is(err, errCaller) && !errors.Is(err, context.Canceled) &&
+		!errors.Is(err, ErrClosed)
 }
 
 // told is c for PeerStatus.
 func (c *carried) told(over Lane) Carried {
-	out := Carried{Lane: over, Pulls: c.pulls.Load(), Received: c.received.Load(), Puts: c.puts.Load(), Sent: c.sent.Load(), Failed: c.failed.Load(), Fell: c.fell.Load()}
+	out := Carried{Lane: over, Pulls: c.pulls.Load(), Received: c.received.Load(), Puts: c.puts.Load(),
+		Sent: c.sent.Load(), Failed: c.failed.Load(), Fell: c.fell.Load()}
 	if f := c.last.Load(); f != nil {
 		out.Error, out.At = f.err.Error(), f.at
 	}

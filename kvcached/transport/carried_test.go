@@ -10,15 +10,19 @@ import (
 	"github.com/cognitora/dataplane/kvcached/wire"
 )
 
-// TestWhatFailedOverALane: an operation that another lane did is no error, one that nobody did is, and what a peer says no to is neither.
+// TestWhatFailedOverALane: an operation that another lane did is no error, one that nobody did is,
+// and what a peer says no to is neither.
 func TestWhatFailedOverALane(t *testing.T) {
-	s := newSite(t, ServerOptions{}, PoolOptions{ListenUDP: func() (net.PacketConn, error) { return nil, net.ErrClosed }})
+	s := newSite(t, ServerOptions{}, PoolOptions{ListenUDP: func() (net.PacketConn, error) {
+		return nil, net.ErrClosed
+	}})
 	want := s.store.fill("b", 1000)
 	p := s.peer(Auto)
 	if err := p.Ping(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if c := p.status().Carried; c[overQUIC].Fell != 0 || !strings.Contains(c[overQUIC].Error, "use of closed") { // what is small is not counted
+	// what is small is not counted
+	if c := p.status().Carried; c[overQUIC].Fell != 0 || !strings.Contains(c[overQUIC].Error, "use of closed") {
 		t.Errorf("QUIC after a ping: %+v", c[overQUIC])
 	}
 	p.choice.down = [2]time.Time{}
@@ -31,7 +35,8 @@ func TestWhatFailedOverALane(t *testing.T) {
 		t.Error("no miss")
 	}
 	c := p.status().Carried
-	if c[overQUIC].Fell != 1 || c[overQUIC].Failed != 0 || !strings.Contains(c[overQUIC].Error, "use of closed") || c[overQUIC].At.IsZero() {
+	if c[overQUIC].Fell != 1 || c[overQUIC].Failed != 0 || !strings.Contains(c[overQUIC].Error, "use of closed") ||
+		c[overQUIC].At.IsZero() {
 		t.Errorf("QUIC: %+v", c[overQUIC])
 	}
 	if c[overTLS].Pulls != 1 || c[overTLS].Fell+c[overTLS].Failed != 0 || c[overTLS].Error != "" {
@@ -46,8 +51,8 @@ func TestWhatFailedOverALane(t *testing.T) {
 	}
 }
 
-// TestClosingAnswersOnceMore: who has read a client's own key from a server that stops meanwhile may ask whether it is still the same, on a peer that
-// was forgotten; nothing else begins.
+// TestClosingAnswersOnceMore: who has read a client's own key from a server that stops meanwhile
+// may ask whether it is still the same, on a peer that was forgotten; nothing else begins.
 func TestClosingAnswersOnceMore(t *testing.T) {
 	onBothLanes(t, func(t *testing.T, l Lane) {
 		s := newSite(t, ServerOptions{}, PoolOptions{})
@@ -65,7 +70,8 @@ func TestClosingAnswersOnceMore(t *testing.T) {
 		closed := make(chan struct{})
 		go func() { defer close(closed); closeServer(t, s.server) }()
 		eventually(t, "it closes", s.server.closing.Load)
-		if _, err := held.Get(t.Context(), Get{Addr: addr("b"), Namespace: namespace, Alloc: func(Found, int) ([]byte, error) { return nil, nil }}); err == nil {
+		if _, err := held.Get(t.Context(), Get{Addr: addr("b"), Namespace: namespace,
+			Alloc: func(Found, int) ([]byte, error) { return nil, nil }}); err == nil {
 			t.Error("another block is begun")
 		}
 		var now [1]wire.Info

@@ -21,7 +21,8 @@ const (
 	askAgainFor  = 3       // large pulls over it then
 	margin       = 1.15    // how much faster the other lane must be
 	downFor      = 10 * time.Second
-	tellsMuch    = time.Second // a pull that has run out of so much time says something about throughput, however small it is
+	// a pull that has run out of so much time says something about throughput, however small it is
+	tellsMuch = time.Second
 )
 
 // chooser picks a lane for each operation.
@@ -45,8 +46,8 @@ func (c *chooser) init(l Lane, log *slog.Logger, count [2]*laneCounters) {
 	}
 }
 
-// pick returns the lane for an operation. Large pulls are spread over both until both have been measured, and now
-// and then again.
+// pick returns the lane for an operation. Large pulls are spread over both until both have been
+// measured, and now and then again.
 func (c *chooser) pick(large bool) int {
 	if c.fixed {
 		return c.prefer
@@ -92,8 +93,9 @@ func (c *chooser) took(which int, got int64, d time.Duration) {
 	}
 }
 
-// ranOut learns that a pull had no more time, and how many bytes it had got. That took longer than pulls that were measured
-// before, so it counts instead of them. The other lane is preferred unless it is known to be no better.
+// ranOut learns that a pull had no more time, and how many bytes it had got. That took longer than
+// pulls that were measured before, so it counts instead of them. The other lane is preferred unless
+// it is known to be no better.
 func (c *chooser) ranOut(which int, got int64, d time.Duration, large bool) {
 	c.count[which].ranOut.Add(1)
 	if c.fixed || d <= 0 || !large && d < tellsMuch {

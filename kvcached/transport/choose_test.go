@@ -53,7 +53,8 @@ func TestChooser(t *testing.T) {
 		}
 		var fixed chooser
 		fixed.init(TLS, quiet(), counters)
-		if fixed.took(overTLS, 8<<20, time.Hour); fixed.pick(true) != overTLS || fixed.failed(overTLS, errors.New("blocked")) {
+		if fixed.took(overTLS, 8<<20, time.Hour); fixed.pick(true) != overTLS ||
+			fixed.failed(overTLS, errors.New("blocked")) {
 			t.Error("what was configured is not kept to")
 		}
 	})
@@ -75,7 +76,8 @@ func TestAuto(t *testing.T) {
 	if stats := s.pool.Stats(); stats.QUIC.Received == 0 || stats.TLS.Received == 0 {
 		t.Errorf("%+v", stats)
 	}
-	deaf := newPool(t, PoolOptions{Tuning: Tuning{Idle: 200 * time.Millisecond}, ListenUDP: func() (net.PacketConn, error) { return nil, errors.New("no UDP here") }})
+	deaf := newPool(t, PoolOptions{Tuning: Tuning{Idle: 200 * time.Millisecond},
+		ListenUDP: func() (net.PacketConn, error) { return nil, errors.New("no UDP here") }})
 	p, err := deaf.Peer(Target{Address: s.address})
 	if err != nil {
 		t.Fatal(err)
@@ -106,7 +108,8 @@ func TestTimeouts(t *testing.T) {
 		for range 3 { // those under way then
 			c.ranOut(overQUIC, 2<<20, 10*time.Second, false)
 		}
-		if c.pick(true) != overTLS || c.pick(false) != overTLS || counters[overTLS].chosen.Load() != 1 || strings.Count(log.String(), "reason=timeout") != 1 {
+		if c.pick(true) != overTLS || c.pick(false) != overTLS || counters[overTLS].chosen.Load() != 1 ||
+			strings.Count(log.String(), "reason=timeout") != 1 {
 			t.Errorf("after pulls over QUIC ran out of time: %+v\n%s", &c, log.String())
 		}
 		c.ranOut(overTLS, 3<<20, 10*time.Second, true)
@@ -145,7 +148,8 @@ func TestAutoLeavesALane(t *testing.T) {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
-	_, err := p.Get(ctx, Get{Addr: addr("b"), Namespace: namespace, Hint: len(want), Alloc: func(_ Found, n int) ([]byte, error) { return make([]byte, n), nil }})
+	_, err := p.Get(ctx, Get{Addr: addr("b"), Namespace: namespace, Hint: len(want),
+		Alloc: func(_ Found, n int) ([]byte, error) { return make([]byte, n), nil }})
 	if !ranOut(err) {
 		t.Error(err)
 	}
@@ -155,7 +159,8 @@ func TestAutoLeavesALane(t *testing.T) {
 		t.Fatal(err)
 	}
 	same(t, "over TLS", got, want)
-	if q, over := s.pool.Stats().QUIC, s.pool.Stats().TLS; q.RanOut != 1 || q.Received != 0 || over.Chosen != 1 || over.Received != uint64(len(want)) {
+	if q, over := s.pool.Stats().QUIC, s.pool.Stats().TLS; q.RanOut != 1 || q.Received != 0 || over.Chosen != 1 ||
+		over.Received != uint64(len(want)) {
 		t.Errorf("%+v %+v", q, over)
 	}
 }

@@ -68,7 +68,8 @@ func newTwoStoresOf(t *testing.T, ram int64, near, far RailsOptions, po PoolOpti
 
 // set writes a block of so many bytes whose content follows from its key and version.
 func (s *twoStores) set(key int, version uint64, n int) error {
-	d, err := s.far.Create(s.t.Context(), store.Item{Addr: addr(strconv.Itoa(key)), Namespace: namespace, Key: []byte(strconv.Itoa(key))}, n)
+	d, err := s.far.Create(s.t.Context(), store.Item{Addr: addr(strconv.Itoa(key)), Namespace: namespace,
+		Key: []byte(strconv.Itoa(key))}, n)
 	if err != nil {
 		return err
 	}
@@ -119,7 +120,8 @@ func (s *twoStores) pull(ctx context.Context, key int) (bool, error) {
 	return err == nil, err
 }
 
-// churn sets, deletes and reads keys at random for a while: far more than the arena holds, so that memory is used anew all the time.
+// churn sets, deletes and reads keys at random for a while: far more than the arena holds, so that
+// memory is used anew all the time.
 func (s *twoStores) churn(lasts time.Duration, seed uint64) (pulled, missed, other int64) {
 	const keys = 400
 	stop := time.Now().Add(lasts)
@@ -132,7 +134,8 @@ func (s *twoStores) churn(lasts time.Duration, seed uint64) (pulled, missed, oth
 				key := r.IntN(keys)
 				if r.IntN(8) == 0 {
 					_, _ = s.far.Delete(s.t.Context(), addr(strconv.Itoa(key)))
-				} else if err := s.set(key, version, 8*(1+r.IntN(16<<10))); err != nil && !errors.Is(err, store.ErrFull) {
+				} else if err := s.set(key, version, 8*(1+r.IntN(16<<10))); err != nil &&
+					!errors.Is(err, store.ErrFull) {
 					s.t.Error(err)
 				}
 			}
@@ -171,17 +174,21 @@ func soak(short time.Duration) time.Duration {
 	return short
 }
 
-// TestBlocksReusedUnderReaders: memory that is read is evicted, deleted and written anew all the time, leases end under slow reads, pairs break, the card comes and
-// goes: what is read is what somebody has written under that key, or a miss.
+// TestBlocksReusedUnderReaders: memory that is read is evicted, deleted and written anew all the
+// time, leases end under slow reads, pairs break, the card comes and goes: what is read is what
+// somebody has written under that key, or a miss.
 func TestBlocksReusedUnderReaders(t *testing.T) {
 	f := newFabric()
 	f.plug("near0", "10.0.0.1")
 	f.plug("far0", "10.0.0.2")
 	trusted := []netip.Prefix{netip.MustParsePrefix("10.0.0.0/24")}
 	options := func(name string) RailsOptions {
-		return RailsOptions{Wanted: []string{name}, Present: f.present(name), Open: f.open, Trusted: trusted, Poll: 20 * time.Millisecond}
+		return RailsOptions{Wanted: []string{name}, Present: f.present(name), Open: f.open, Trusted: trusted,
+			Poll: 20 * time.Millisecond}
 	}
-	s := newTwoStores(t, options("near0"), options("far0"), PoolOptions{ListenUDP: func() (net.PacketConn, error) { return net.ListenPacket("udp", "127.0.0.1:0") }}, 200*time.Millisecond)
+	s := newTwoStores(t, options("near0"), options("far0"), PoolOptions{ListenUDP: func() (net.PacketConn, error) {
+		return net.ListenPacket("udp", "127.0.0.1:0")
+	}}, 200*time.Millisecond)
 	seed := uint64(time.Now().UnixNano())
 	t.Log("seed", seed)
 	var n atomic.Uint64
@@ -228,5 +235,7 @@ func TestBlocksReusedUnderReaders(t *testing.T) {
 	if r.Corrupt != 0 {
 		t.Error("blocks change while they are lent")
 	}
-	eventually(t, "all leases end", func() bool { return s.server.Lending().Leases == 0 && s.far.Stats().RAM.Held == 0 })
+	eventually(t, "all leases end", func() bool {
+		return s.server.Lending().Leases == 0 && s.far.Stats().RAM.Held == 0
+	})
 }

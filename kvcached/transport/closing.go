@@ -9,9 +9,10 @@ import (
 	"github.com/cognitora/dataplane/kvcached/wire"
 )
 
-// A server that closes lets peers finish what they have begun: hosts that are connected have what is no new block answered, over further
-// connections, too, until all that is under way has ended. Who has just read a client's own key is about to ask whether it is still the
-// same, and cannot keep it without an answer (kvcached/fleet): for that it has confirmFor.
+// A server that closes lets peers finish what they have begun: hosts that are connected have what
+// is no new block answered, over further connections, too, until all that is under way has ended.
+// Who has just read a client's own key is about to ask whether it is still the same, and cannot
+// keep it without an answer (kvcached/fleet): for that it has confirmFor.
 
 const (
 	confirmFor = 2 * time.Second

@@ -47,7 +47,8 @@ func (b *borrower) connect() (s *borrowed, err error) {
 		return s, err
 	}
 	s.id, s.most = a.Session, int(min(a.Most, wire.MaxGrant))
-	s.lease, s.idle, s.asked = time.Duration(a.LeaseMS)*time.Millisecond, time.Duration(a.IdleMS)*time.Millisecond, time.Now()
+	s.lease, s.idle, s.asked = time.Duration(a.LeaseMS)*time.Millisecond, time.Duration(a.IdleMS)*time.Millisecond,
+		time.Now()
 	if s.most == 0 || s.lease == 0 {
 		return s, wire.BadFrame
 	}
@@ -125,7 +126,8 @@ func (s *borrowed) probe(ctx context.Context, i int, a *wire.Connected) error {
 			return fmt.Errorf("%w: a probe of %d bytes", wire.BadFrame, w.Length)
 		}
 		clear(into)
-		if err := s.pairs[i].Read(ctx, []rdma.Read{{Into: into, From: rdma.Key{Addr: w.Addr, RKey: w.RKey}}}); err != nil {
+		if err := s.pairs[i].Read(ctx, []rdma.Read{{Into: into, From: rdma.Key{Addr: w.Addr, RKey: w.RKey}}}); err !=
+			nil {
 			return err
 		}
 		if block.Sum(into) != a.CRC {

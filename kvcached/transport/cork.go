@@ -6,8 +6,8 @@ import (
 	"sync"
 )
 
-// corkSize is how much of a payload's TLS records goes to the kernel at once, in bytes. crypto/tls alone writes every
-// record, of 16 KiB at most, by itself.
+// corkSize is how much of a payload's TLS records goes to the kernel at once, in bytes. crypto/tls
+// alone writes every record, of 16 KiB at most, by itself.
 const corkSize = 128 << 10
 
 // corked is a TLS connection that writes several records at once.

@@ -7,8 +7,9 @@ import (
 	"github.com/cognitora/dataplane/kvcached/wire"
 )
 
-// MaxEarly is how many bytes of a block are sent to who asks before the handshake is done. More is refused with
-// wire.ReplayRefused: whoever replays the question would have the server read and send them as often as they like.
+// MaxEarly is how many bytes of a block are sent to who asks before the handshake is done. More is
+// refused with wire.ReplayRefused: whoever replays the question would have the server read and send
+// them as often as they like.
 const MaxEarly = 64 << 10
 
 // short refuses an early Get of more than MaxEarly without reading the block.

@@ -40,8 +40,9 @@ func resume(t *testing.T, s *site, to string) (*quic.Transport, func(ctx context
 	return tr, func(ctx context.Context) (*quic.Conn, error) { return tr.DialEarly(ctx, at, config, nil) }
 }
 
-// TestReplayedWrite plays the first flight of a client, with a request in it, to the server from elsewhere. The
-// server cannot know that it did not come from the client; it does short reads, which harm nobody, and refuses everything else.
+// TestReplayedWrite plays the first flight of a client, with a request in it, to the server from
+// elsewhere. The server cannot know that it did not come from the client; it does short reads,
+// which harm nobody, and refuses everything else.
 func TestReplayedWrite(t *testing.T) {
 	for _, c := range []struct {
 		op   wire.Op
@@ -116,7 +117,11 @@ func TestEarlyReads(t *testing.T) {
 	lane := p.lanes[overQUIC].(*streams).opener.(*quicLane)
 	again := func() {
 		config := lane.tls.ClientSessionCache.(*tickets)
-		eventually(t, "a ticket comes", func() bool { config.mu.Lock(); defer config.mu.Unlock(); return len(config.kept) > 0 })
+		eventually(t, "a ticket comes", func() bool {
+			config.mu.Lock()
+			defer config.mu.Unlock()
+			return len(config.kept) > 0
+		})
 		_ = lane.slots[0].conn.CloseWithError(0, "")
 	}
 	for i := range 5 {

@@ -80,8 +80,8 @@ func (b guardedBlock) Release() {
 	b.Block.Release()
 }
 
-// TestLeaseEnds: a reader that is slower than its lease gets the block by a stream, and the owner lets go of the block when the lease is over, not later and not before
-// it cannot be read any more.
+// TestLeaseEnds: a reader that is slower than its lease gets the block by a stream, and the owner
+// lets go of the block when the lease is over, not later and not before it cannot be read any more.
 func TestLeaseEnds(t *testing.T) {
 	g := &guarded{}
 	inVirtualTime(t, lentOptions{server: ServerOptions{Handler: g}}, func(t *testing.T, l *lent, p *Peer) {
@@ -125,15 +125,16 @@ func TestAnew(t *testing.T) {
 		want := l.lend("b", 100_000)
 		slow := true
 		var buf []byte
-		_, err := p.Get(t.Context(), Get{Addr: addr("b"), Namespace: namespace, Alloc: func(_ Found, n int) ([]byte, error) {
-			if !slow {
-				t.Error("memory is asked for twice")
-			}
-			slow = false
-			time.Sleep(4500 * time.Millisecond)
-			buf = l.room(n)
-			return buf, nil
-		}})
+		_, err := p.Get(t.Context(), Get{Addr: addr("b"), Namespace: namespace,
+			Alloc: func(_ Found, n int) ([]byte, error) {
+				if !slow {
+					t.Error("memory is asked for twice")
+				}
+				slow = false
+				time.Sleep(4500 * time.Millisecond)
+				buf = l.room(n)
+				return buf, nil
+			}})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -144,7 +145,8 @@ func TestAnew(t *testing.T) {
 	})
 }
 
-// TestLinkDown: what is read when the link goes ends within the card's retries and comes by a stream; pauses between attempts grow, and RDMA is used again when the link is.
+// TestLinkDown: what is read when the link goes ends within the card's retries and comes by a
+// stream; pauses between attempts grow, and RDMA is used again when the link is.
 func TestLinkDown(t *testing.T) {
 	inVirtualTime(t, lentOptions{}, func(t *testing.T, l *lent, p *Peer) {
 		want := l.lend("b", 100_000)
@@ -177,7 +179,8 @@ func TestLinkDown(t *testing.T) {
 	})
 }
 
-// TestCardReleased: a card that is given away under load is closed at once, nothing that is read is wrong or lost, and it is used again when it is back.
+// TestCardReleased: a card that is given away under load is closed at once, nothing that is read is
+// wrong or lost, and it is used again when it is back.
 func TestCardReleased(t *testing.T) {
 	for _, side := range []string{"near", "far"} {
 		t.Run(side, func(t *testing.T) {
@@ -227,7 +230,8 @@ func (l *lent) load(p *Peer, key string, want []byte) (stop chan struct{}, all *
 					return
 				default:
 				}
-				_, err := p.Get(l.t.Context(), Get{Addr: addr(key), Namespace: namespace, Alloc: func(Found, int) ([]byte, error) { return buf, nil }})
+				_, err := p.Get(l.t.Context(), Get{Addr: addr(key), Namespace: namespace,
+					Alloc: func(Found, int) ([]byte, error) { return buf, nil }})
 				if err != nil {
 					l.t.Error(err)
 				}
@@ -299,7 +303,8 @@ func TestOneOfTwoRails(t *testing.T) {
 	})
 }
 
-// TestCancelled: a Get that nobody waits for returns when nothing is written into its memory any more, and soon.
+// TestCancelled: a Get that nobody waits for returns when nothing is written into its memory any
+// more, and soon.
 func TestCancelled(t *testing.T) {
 	inVirtualTime(t, lentOptions{}, func(t *testing.T, l *lent, p *Peer) {
 		l.lend("b", 100_000)
@@ -310,7 +315,8 @@ func TestCancelled(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 			_, _, err := l.read(ctx, p, "b")
 			cancel()
-			if good := takes < leaveIn+100*time.Millisecond; !late.Load() || good != (err == nil) || !good && !errors.Is(err, context.DeadlineExceeded) {
+			if good := takes < leaveIn+100*time.Millisecond; !late.Load() || good != (err == nil) ||
+				!good && !errors.Is(err, context.DeadlineExceeded) {
 				t.Error(takes, err, "it returned before the read has ended:", !late.Load())
 			}
 		}
@@ -320,7 +326,8 @@ func TestCancelled(t *testing.T) {
 	})
 }
 
-// TestPeerRestartsMidRead: the owner goes while blocks are read, and comes back without the session.
+// TestPeerRestartsMidRead: the owner goes while blocks are read, and comes back without the
+// session.
 func TestPeerRestartsMidRead(t *testing.T) {
 	key := [32]byte{1, 2, 3}
 	l := newLent(t, lentOptions{server: ServerOptions{ResetKey: &key}})
@@ -343,7 +350,8 @@ func TestPeerRestartsMidRead(t *testing.T) {
 	})
 }
 
-// TestMemlock: a limit that is too low is told with its fix, and the card is used when it is raised.
+// TestMemlock: a limit that is too low is told with its fix, and the card is used when it is
+// raised.
 func TestMemlock(t *testing.T) {
 	var log bytes.Buffer
 	l := newLent(t, lentOptions{rails: func(near, far *RailsOptions) {

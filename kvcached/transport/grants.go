@@ -94,7 +94,8 @@ func (w *wish) tell(p promise) {
 	w.answer <- p
 }
 
-// grants asks for what is wanted, one message after the other: what comes while all mostGrants are under way goes with the next.
+// grants asks for what is wanted, one message after the other: what comes while all mostGrants are
+// under way goes with the next.
 func (b *borrower) grants() {
 	for {
 		runtime.Gosched() // who is about to ask goes along
@@ -159,7 +160,8 @@ func (b *borrower) grant(s *borrowed, batch []*wish, done []owed) {
 	b.count.wanted.Add(uint64(len(batch)))
 	if err != nil {
 		if !errors.Is(err, wire.Busy) {
-			done = append(done, owed{wire.LeaseOf(request), time.Now().Add(s.lease)}) // the owner may have lent all the same
+			// the owner may have lent all the same
+			done = append(done, owed{wire.LeaseOf(request), time.Now().Add(s.lease)})
 		}
 		b.refused(s, err, done)
 		for _, w := range batch {
@@ -187,7 +189,8 @@ func (b *borrower) grant(s *borrowed, batch []*wish, done []owed) {
 	}
 }
 
-// refused notes that a Grant had no answer, or a bad one, and gives back what it had to tell as done, and the lease that it may have begun.
+// refused notes that a Grant had no answer, or a bad one, and gives back what it had to tell as
+// done, and the lease that it may have begun.
 func (b *borrower) refused(s *borrowed, err error, done []owed) {
 	var status wire.Status
 	switch known := errors.As(err, &status); {
@@ -222,7 +225,8 @@ func (s *borrowed) owe(done []owed) {
 	}
 }
 
-// takeDone takes out what is to be given back, but for what the owner has ended by itself: its lease began after ours, by as much as a Grant may take. b.mu is held.
+// takeDone takes out what is to be given back, but for what the owner has ended by itself: its
+// lease began after ours, by as much as a Grant may take. b.mu is held.
 func (s *borrowed) takeDone() []owed {
 	past := time.Now().Add(-s.b.p.pool.o.GrantIn)
 	done := slices.DeleteFunc(s.done, func(d owed) bool { return d.id == 0 || !past.Before(d.until) })
@@ -270,7 +274,8 @@ func (b *borrower) flush() {
 	b.mu.Unlock()
 	ctx, cancel := context.WithTimeout(b.life, releaseIn)
 	defer cancel()
-	err := b.ask(ctx, wire.Release, 0, (&wire.Returned{Session: s.id, Leases: idsOf(done)}).Append(nil), func([]byte) error { return nil })
+	err := b.ask(ctx, wire.Release, 0, (&wire.Returned{Session: s.id, Leases: idsOf(done)}).Append(nil),
+		func([]byte) error { return nil })
 	if b.count.releases.Add(1); errors.Is(err, wire.Miss) {
 		b.fail(s, "the peer has ended the session", err)
 	}

@@ -48,7 +48,8 @@ func (l *lent) headed(p *Peer, key string) (took time.Duration, err error) {
 	return time.Since(start), err
 }
 
-// TestSlowBlock: a block that the owner has to fetch comes by a stream, and those that are wanted with it and after it do not wait for it.
+// TestSlowBlock: a block that the owner has to fetch comes by a stream, and those that are wanted
+// with it and after it do not wait for it.
 func TestSlowBlock(t *testing.T) {
 	g := &slowStore{}
 	inVirtualTime(t, lentOptions{server: ServerOptions{Handler: g}}, func(t *testing.T, l *lent, p *Peer) {
@@ -79,7 +80,8 @@ func TestSlowBlock(t *testing.T) {
 	})
 }
 
-// TestSlowGrant: an owner whose card takes long is not waited for, other grants are asked for meanwhile, and the session stays.
+// TestSlowGrant: an owner whose card takes long is not waited for, other grants are asked for
+// meanwhile, and the session stays.
 func TestSlowGrant(t *testing.T) {
 	inVirtualTime(t, lentOptions{}, func(t *testing.T, l *lent, p *Peer) {
 		l.lend("first", 100_000)
@@ -105,16 +107,20 @@ func TestSlowGrant(t *testing.T) {
 		both.Wait()
 		time.Sleep(10 * time.Second)
 		s, o := l.pool.Stats().RDMA, l.server.Lending()
-		if s.Reads != 1 || s.Fallbacks["no_grant"] != 1 || s.Broken != 0 || o.Open != 1 || o.Sessions != 1 || o.Leases != 0 || l.store.holds() != 0 {
+		if s.Reads != 1 || s.Fallbacks["no_grant"] != 1 || s.Broken != 0 || o.Open != 1 || o.Sessions != 1 ||
+			o.Leases != 0 || l.store.holds() != 0 {
 			t.Errorf("%+v %+v", s, o)
 		}
 	})
 }
 
-// TestStuckCard: a card that neither makes nor revokes windows ends the session, and nothing stays lent.
+// TestStuckCard: a card that neither makes nor revokes windows ends the session, and nothing stays
+// lent.
 func TestStuckCard(t *testing.T) {
 	for what, hook := range map[string]func(f *fabric) *func(){
-		"makes": func(f *fabric) *func() { return &f.granted }, "revokes": func(f *fabric) *func() { return &f.revoked },
+		"makes": func(f *fabric) *func() {
+			return &f.granted
+		}, "revokes": func(f *fabric) *func() { return &f.revoked },
 	} {
 		t.Run(what, func(t *testing.T) {
 			inVirtualTime(t, lentOptions{server: longLease}, func(t *testing.T, l *lent, p *Peer) {
@@ -141,38 +147,45 @@ func TestStuckCard(t *testing.T) {
 	}
 }
 
-// TestLentUnderCap: blocks are lent as long as the owner's cap has been paid for, others come by streams, which wait for it; a caller who wants an answer soon has one.
+// TestLentUnderCap: blocks are lent as long as the owner's cap has been paid for, others come by
+// streams, which wait for it; a caller who wants an answer soon has one.
 func TestLentUnderCap(t *testing.T) {
-	inVirtualTime(t, lentOptions{server: ServerOptions{Bandwidth: NewBandwidth(Caps{PeerOut: 1 << 20})}}, func(t *testing.T, l *lent, p *Peer) {
-		l.lend("b", 3<<20)
-		start := time.Now()
-		for i := range 4 {
-			if took, err := l.headed(p, "b"); err != nil {
-				t.Error(i, took, err)
+	inVirtualTime(t, lentOptions{server: ServerOptions{Bandwidth: NewBandwidth(Caps{PeerOut: 1 << 20})}},
+		func(t *testing.T, l *lent, p *Peer) {
+			l.lend("b", 3<<20)
+			start := time.Now()
+			for i := range 4 {
+				if took, err := l.headed(p, "b"); err != nil {
+					t.Error(i, took, err)
+				}
 			}
-		}
-		s := l.pool.Stats().RDMA
-		if took := time.Since(start); s.Reads == 0 || s.Fallbacks["not_lent"] == 0 || took < 8*time.Second || took > 13*time.Second {
-			t.Errorf("12 MiB at 1 MiB/s in %s: %+v", took, s)
-		}
-	})
+			s := l.pool.Stats().RDMA
+			if took := time.Since(start); s.Reads == 0 || s.Fallbacks["not_lent"] == 0 || took < 8*time.Second ||
+				took > 13*time.Second {
+				t.Errorf("12 MiB at 1 MiB/s in %s: %+v", took, s)
+			}
+		})
 }
 
-// TestFallbackUnderCap: a block whose read failed when it had waited for the reader's cap does not wait for it again.
+// TestFallbackUnderCap: a block whose read failed when it had waited for the reader's cap does not
+// wait for it again.
 func TestFallbackUnderCap(t *testing.T) {
-	inVirtualTime(t, lentOptions{pool: PoolOptions{Bandwidth: NewBandwidth(Caps{PeerIn: 1 << 20})}}, func(t *testing.T, l *lent, p *Peer) {
-		want := l.lend("b", 3<<20)
-		l.f.set(func() { l.f.down = true })
-		start := time.Now()
-		got, _, err := l.read(t.Context(), p, "b")
-		if err != nil {
-			t.Fatal(err)
-		}
-		same(t, "by a stream", got, want)
-		if took := time.Since(start); took < 3*time.Second || took > 7*time.Second || l.pool.Stats().RDMA.Fallbacks["unreachable"]+l.pool.Stats().RDMA.Fallbacks["timeout"] != 1 {
-			t.Errorf("3 MiB at 1 MiB/s, and a card's retries for at most 2 s: %s %+v", took, l.pool.Stats().RDMA.Fallbacks)
-		}
-	})
+	inVirtualTime(t, lentOptions{pool: PoolOptions{Bandwidth: NewBandwidth(Caps{PeerIn: 1 << 20})}},
+		func(t *testing.T, l *lent, p *Peer) {
+			want := l.lend("b", 3<<20)
+			l.f.set(func() { l.f.down = true })
+			start := time.Now()
+			got, _, err := l.read(t.Context(), p, "b")
+			if err != nil {
+				t.Fatal(err)
+			}
+			same(t, "by a stream", got, want)
+			if took := time.Since(start); took < 3*time.Second || took > 7*time.Second ||
+				l.pool.Stats().RDMA.Fallbacks["unreachable"]+l.pool.Stats().RDMA.Fallbacks["timeout"] != 1 {
+				t.Errorf("3 MiB at 1 MiB/s, and a card's retries for at most 2 s: %s %+v", took,
+					l.pool.Stats().RDMA.Fallbacks)
+			}
+		})
 }
 
 // TestGivenBack: bytes that nobody waits for any more are not paid for.
@@ -240,7 +253,8 @@ func TestLeasesAtOnce(t *testing.T) {
 	}
 }
 
-// TestOwed: a lease that is over here is given back for as long as it may last at the owner, which began it later.
+// TestOwed: a lease that is over here is given back for as long as it may last at the owner, which
+// began it later.
 func TestOwed(t *testing.T) {
 	inVirtualTime(t, lentOptions{}, func(t *testing.T, l *lent, p *Peer) {
 		l.awaitReady(p)
@@ -248,7 +262,8 @@ func TestOwed(t *testing.T) {
 		b := p.borrow
 		b.mu.Lock()
 		defer b.mu.Unlock()
-		b.s.owe([]owed{{1, now.Add(time.Second)}, {2, now.Add(time.Nanosecond - late)}, {3, now.Add(-late)}, {0, now.Add(time.Second)}})
+		b.s.owe([]owed{{1, now.Add(time.Second)}, {2, now.Add(time.Nanosecond - late)}, {3, now.Add(-late)},
+			{0, now.Add(time.Second)}})
 		if got := idsOf(b.s.takeDone()); !slices.Equal(got, []uint64{1, 2}) {
 			t.Error(got)
 		}

@@ -9,9 +9,11 @@ import (
 	"github.com/cognitora/dataplane/rdma"
 )
 
-// connect makes the other ends of a peer's pairs. wire.ByStream: it cannot be, on any of its rails. wire.Busy: there is no room for them, or another session of that host is being made.
+// connect makes the other ends of a peer's pairs. wire.ByStream: it cannot be, on any of its rails.
+// wire.Busy: there is no room for them, or another session of that host is being made.
 func (l *lender) connect(ctx context.Context, p *link, c *wire.Connection) (answer []byte, s *session, err error) {
-	s = &session{l: l, remote: p.who(), host: p.host, ends: make([]*lentEnd, len(c.Ends)), leases: map[uint64]*lease{}, over: make(chan struct{})}
+	s = &session{l: l, remote: p.who(), host: p.host, ends: make([]*lentEnd, len(c.Ends)), leases: map[uint64]*lease{},
+		over: make(chan struct{})}
 	cards := l.rails.usable(l.rails.o.LendAny)
 	most := min(l.suitable(c.Ends), len(cards))
 	switch {
@@ -49,7 +51,8 @@ func (l *lender) suits(far *wire.End) bool {
 	return far.QPN != 0 && (l.rails.o.LendAny || l.rails.trusts(addrOf(far.GID)))
 }
 
-// reserve counts so many pairs that are about to be made, until settle; false: there is no room for them.
+// reserve counts so many pairs that are about to be made, until settle; false: there is no room for
+// them.
 func (l *lender) reserve(s *session, pairs int) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -75,7 +78,8 @@ func (l *lender) settle(s *session, reserved int, stays bool) {
 	}
 }
 
-// yields is the session whose place a further one of a peer takes; nil: it takes no other's. l.mu is held.
+// yields is the session whose place a further one of a peer takes; nil: it takes no other's. l.mu
+// is held.
 func (l *lender) yields(to Remote) (oldest *session) {
 	n := 0
 	for _, s := range l.sessions {
@@ -92,7 +96,8 @@ func (l *lender) yields(to Remote) (oldest *session) {
 	return oldest
 }
 
-// join makes a pair for each of the peer's that there is a card for. A card is used, or has failed, once.
+// join makes a pair for each of the peer's that there is a card for. A card is used, or has failed,
+// once.
 func (l *lender) join(ctx context.Context, s *session, cards []*rail, ends []wire.End) error {
 	for i := range ends {
 		if err := ctx.Err(); err != nil {
@@ -112,7 +117,8 @@ func (l *lender) join(ctx context.Context, s *session, cards []*rail, ends []wir
 		if e.pair != nil {
 			_ = e.pair.Close()
 		}
-		l.unconnected.warn(l.s.o.Logger, "a peer's card cannot be connected to", "card", e.rail.name, "peer", s.remote.Host, "peer_card", from.String(), "error", err)
+		l.unconnected.warn(l.s.o.Logger, "a peer's card cannot be connected to", "card", e.rail.name, "peer",
+			s.remote.Host, "peer_card", from.String(), "error", err)
 	}
 	if s.pairs() == 0 {
 		return wire.ByStream
@@ -122,12 +128,14 @@ func (l *lender) join(ctx context.Context, s *session, cards []*rail, ends []wir
 
 // connected is what the peer is told of its session.
 func (l *lender) connected(s *session) []byte {
-	a := &wire.Connected{Session: s.id, LeaseMS: uint32(l.lease.Milliseconds()), IdleMS: uint32(sessionIdle.Milliseconds()), Most: wire.MaxGrant, CRC: l.rails.crc,
+	a := &wire.Connected{Session: s.id, LeaseMS: uint32(l.lease.Milliseconds()),
+		IdleMS: uint32(sessionIdle.Milliseconds()), Most: wire.MaxGrant, CRC: l.rails.crc,
 		Ends: make([]wire.End, len(s.ends)), Probes: make([]wire.Window, len(s.ends))}
 	for i, e := range s.ends {
 		if a.Probes[i].Rail = uint32(i); e != nil {
 			key := e.probe.Key()
-			a.Ends[i], a.Probes[i] = wireEnd(e.pair.Local()), wire.Window{Rail: uint32(i), RKey: key.RKey, Addr: key.Addr, Length: probeSize}
+			a.Ends[i], a.Probes[i] = wireEnd(e.pair.Local()), wire.Window{Rail: uint32(i), RKey: key.RKey,
+				Addr: key.Addr, Length: probeSize}
 		}
 	}
 	return a.Append(nil)
@@ -147,7 +155,8 @@ func (e *lentEnd) connect(ctx context.Context, far *wire.End, probe []byte) (err
 	return err
 }
 
-// nearest is the card whose address has most in common with another, the first of several; nil: there is none.
+// nearest is the card whose address has most in common with another, the first of several; nil:
+// there is none.
 func nearest(cards []*rail, to netip.Addr) (best *rail) {
 	most := -1
 	for _, r := range cards {
@@ -175,5 +184,6 @@ func wireEnd(e rdma.Endpoint) wire.End {
 }
 
 func cardEnd(e *wire.End) rdma.Endpoint {
-	return rdma.Endpoint{GID: e.GID, QPN: e.QPN, PSN: e.PSN, MTU: int(min(e.MTU, 4096)), MaxReads: int(min(e.Reads, 1<<16))}
+	return rdma.Endpoint{GID: e.GID, QPN: e.QPN, PSN: e.PSN, MTU: int(min(e.MTU, 4096)),
+		MaxReads: int(min(e.Reads, 1<<16))}
 }

@@ -17,7 +17,9 @@ import (
 
 // twoFar is an owner of two cards, and a host whose cards the tests use by themselves.
 func twoFar(t *testing.T, o ServerOptions) *lent {
-	return newLent(t, lentOptions{cards: 2, server: o, rails: func(near, _ *RailsOptions) { near.Wanted = []string{"near1"} }})
+	return newLent(t, lentOptions{cards: 2, server: o, rails: func(near, _ *RailsOptions) {
+		near.Wanted = []string{"near1"}
+	}})
 }
 
 // asked is how often the owner's cards were asked for pairs.
@@ -65,11 +67,13 @@ func TestConnectsAtOnce(t *testing.T) {
 	}
 }
 
-// TestMostPairs: where there is no room for pairs none is made, but for a peer whose own session has to go for it.
+// TestMostPairs: where there is no room for pairs none is made, but for a peer whose own session
+// has to go for it.
 func TestMostPairs(t *testing.T) {
 	l := twoFar(t, ServerOptions{})
 	cache := l.borrower(NoCards)
-	agent, err := newPool(t, PoolOptions{Identity: identity(t, pkiDir, pki.Agent)}).Peer(Target{Address: l.address, Lane: TLS})
+	agent, err := newPool(t, PoolOptions{Identity: identity(t, pkiDir, pki.Agent)}).Peer(Target{Address: l.address,
+		Lane: TLS})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -98,7 +102,8 @@ func TestMostPairs(t *testing.T) {
 	counted(-others)
 }
 
-// TestCardsThatFail: each card is tried once, however many ends a peer names, and the log has it once.
+// TestCardsThatFail: each card is tried once, however many ends a peer names, and the log has it
+// once.
 func TestCardsThatFail(t *testing.T) {
 	var log lines
 	l := twoFar(t, ServerOptions{Logger: slog.New(slog.NewTextHandler(&log, nil))})
@@ -107,7 +112,8 @@ func TestCardsThatFail(t *testing.T) {
 	})
 	before := l.f.asked()
 	for try := range 3 {
-		if _, err := l.connection(t.Context(), l.borrower(NoCards), wire.MaxRails); !errors.Is(err, wire.ByStream) || l.f.asked() != before+2*(try+1) {
+		if _, err := l.connection(t.Context(), l.borrower(NoCards), wire.MaxRails); !errors.Is(err, wire.ByStream) ||
+			l.f.asked() != before+2*(try+1) {
 			t.Errorf("%v, %d pairs were asked for", err, l.f.asked()-before)
 		}
 	}

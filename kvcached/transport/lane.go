@@ -23,8 +23,10 @@ type lane interface {
 	// get also returns how many bytes came, whether or not that was all.
 	get(ctx context.Context, g *Get) (Found, int64, error)
 	put(ctx context.Context, p *Put) error
-	// call sends a small body and hands the answer's to got, which must not keep it. request is the frame's, one that request of the pool has given; 0: the next.
-	call(ctx context.Context, op wire.Op, flags wire.Flags, request uint64, body []byte, got func(body []byte) error) error
+	// call sends a small body and hands the answer's to got, which must not keep it. request is the
+	// frame's, one that request of the pool has given; 0: the next.
+	call(ctx context.Context, op wire.Op, flags wire.Flags, request uint64, body []byte,
+		got func(body []byte) error) error
 	connected() bool
 	close()
 }
@@ -39,7 +41,8 @@ type exchange interface {
 	release(error) // ends the use; without error all of the answer was read
 }
 
-// opener makes exchanges. stripe picks the connection where there are several, and read says that the operation may be sent before the handshake is done.
+// opener makes exchanges. stripe picks the connection where there are several, and read says that
+// the operation may be sent before the handshake is done.
 type opener interface {
 	open(ctx context.Context, stripe int, read bool) (exchange, error)
 	connected() bool // there is a connection that the next exchange can be on
@@ -61,14 +64,16 @@ type streams struct {
 // heads keeps buffers for the heads of requests, with a small body behind.
 var heads = sync.Pool{New: func() any { b := make([]byte, 0, wire.MaxHead+smallBody); return &b }}
 
-// mostAgain is how often an operation is tried again: a kept connection may be dead, and the fresh one may begin with 0-RTT data that is not taken.
+// mostAgain is how often an operation is tried again: a kept connection may be dead, and the fresh
+// one may begin with 0-RTT data that is not taken.
 const mostAgain = 2
 
 // errAgain marks failures after which a fresh connection may do better.
 var errAgain = errors.New("connection broke")
 
 // ask sends a request with its body and hands the answer to got, which reads its body from w.
-func (l *streams) ask(ctx context.Context, stripe int, f *wire.Frame, body []byte, got func(w flow, a *wire.Frame, r *wire.Reader) error) error {
+func (l *streams) ask(ctx context.Context, stripe int, f *wire.Frame, body []byte,
+	got func(w flow, a *wire.Frame, r *wire.Reader) error) error {
 	ctx, cancel := context.WithTimeout(ctx, l.timeout)
 	defer cancel()
 	if f.Request == 0 {
@@ -88,7 +93,8 @@ func (l *streams) ask(ctx context.Context, stripe int, f *wire.Frame, body []byt
 	}
 }
 
-func (l *streams) once(ctx context.Context, stripe int, f *wire.Frame, body []byte, got func(flow, *wire.Frame, *wire.Reader) error) error {
+func (l *streams) once(ctx context.Context, stripe int, f *wire.Frame, body []byte,
+	got func(flow, *wire.Frame, *wire.Reader) error) error {
 	x, err := l.open(ctx, stripe, f.Op.Reads())
 	if err != nil {
 		return err
@@ -108,7 +114,8 @@ func (l *streams) explain(ctx context.Context, x exchange, err error) error {
 		return nil
 	case ctx.Err() != nil:
 		return context.Cause(ctx)
-	case errors.Is(err, wire.ReplayRefused): // too long a block for before the handshake, which the next attempt waits for
+	// too long a block for before the handshake, which the next attempt waits for
+	case errors.Is(err, wire.ReplayRefused):
 		return fmt.Errorf("transport: %w: %w", errAgain, err)
 	case errors.As(err, &status), errors.Is(err, errCaller):
 		return err
@@ -120,7 +127,8 @@ func (l *streams) explain(ctx context.Context, x exchange, err error) error {
 	return fmt.Errorf("transport: %w", err)
 }
 
-// refusedHandshake tells whether err is of the handshake; what the other side thinks of ours shows in the first operation only.
+// refusedHandshake tells whether err is of the handshake; what the other side thinks of ours shows
+// in the first operation only.
 func refusedHandshake(err error) bool {
 	var q *quic.TransportError
 	var alert *net.OpError
@@ -132,7 +140,8 @@ func refusedHandshake(err error) bool {
 // errCaller marks errors of the caller's own functions.
 var errCaller = errors.New("transport: no room")
 
-func (l *streams) exchange(ctx context.Context, x exchange, f *wire.Frame, body []byte, got func(flow, *wire.Frame, *wire.Reader) error) error {
+func (l *streams) exchange(ctx context.Context, x exchange, f *wire.Frame, body []byte,
+	got func(flow, *wire.Frame, *wire.Reader) error) error {
 	w := flow{x, l.gates, l.stall}
 	sent := l.write(ctx, w, f, body)
 	if sent == nil {
@@ -174,7 +183,8 @@ func (l *streams) write(ctx context.Context, w flow, f *wire.Frame, body []byte)
 func (l *streams) put(ctx context.Context, p *Put) error {
 	it := &p.Item
 	f := wire.Frame{Op: wire.Put, Digest: it.Addr.Digest, Layer: it.Addr.Layer, Namespace: []byte(it.Namespace),
-		Len: uint64(len(p.Payload)), Total: uint64(len(p.Payload)), CRC: p.CRC, Parent: it.Parent, Expires: it.Expires, Key: it.Key, Attr: it.Attr}
+		Len: uint64(len(p.Payload)), Total: uint64(len(p.Payload)), CRC: p.CRC, Parent: it.Parent, Expires: it.Expires,
+		Key: it.Key, Attr: it.Attr}
 	if p.Durable {
 		f.Flags |= wire.Durable
 	}
@@ -196,13 +206,15 @@ func checkItem(it *Item, length int) error {
 	switch {
 	case length > wire.MaxBody:
 		return fmt.Errorf("%w: %d bytes", wire.TooLarge, length)
-	case len(it.Namespace) == 0 || len(it.Namespace) > block.MaxNamespace || len(it.Key) > block.MaxKey || len(it.Attr) > block.MaxAttr:
+	case len(it.Namespace) == 0 || len(it.Namespace) > block.MaxNamespace || len(it.Key) > block.MaxKey ||
+		len(it.Attr) > block.MaxAttr:
 		return fmt.Errorf("%w: namespace, key or attributes are empty or too long", wire.BadFrame)
 	}
 	return nil
 }
 
-func (l *streams) call(ctx context.Context, op wire.Op, flags wire.Flags, request uint64, body []byte, got func([]byte) error) error {
+func (l *streams) call(ctx context.Context, op wire.Op, flags wire.Flags, request uint64, body []byte,
+	got func([]byte) error) error {
 	f := wire.Frame{Op: op, Flags: flags, Request: request, CRC: block.Sum(body)}
 	return l.ask(ctx, int(l.request.Load()), &f, body, func(w flow, a *wire.Frame, r *wire.Reader) error {
 		answer := make([]byte, a.Body)

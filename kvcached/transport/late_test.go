@@ -29,13 +29,15 @@ func (l *lent) connectAll(p *Peer) {
 	}
 }
 
-// TestLateAnswer: the answer to a Grant is on its way when the reader gives up. What it lends is let go of as soon as that is told.
+// TestLateAnswer: the answer to a Grant is on its way when the reader gives up. What it lends is
+// let go of as soon as that is told.
 func TestLateAnswer(t *testing.T) {
 	inVirtualTime(t, lentOptions{server: longLease}, func(t *testing.T, l *lent, p *Peer) {
 		l.lend("b", 100_000)
 		l.connectAll(p)
 		l.f.set(func() {
-			l.f.granted = func() { time.Sleep(l.pool.o.GrantIn - 15*time.Millisecond) } // it takes 10 ms there, and 10 ms back
+			// it takes 10 ms there, and 10 ms back
+			l.f.granted = func() { time.Sleep(l.pool.o.GrantIn - 15*time.Millisecond) }
 		})
 		if _, _, err := l.read(t.Context(), p, "b"); err != nil {
 			t.Error(err)
@@ -44,7 +46,8 @@ func TestLateAnswer(t *testing.T) {
 			t.Errorf("the answer is not late: %+v %+v", s, l.pool.Stats().RDMA)
 		}
 		time.Sleep(100 * time.Millisecond)
-		if s := l.server.Lending(); s.Open != 1 || s.Leases != 0 || s.Leased != 0 || s.Expired != 0 || l.store.holds() != 0 || l.f.readable(l.far) {
+		if s := l.server.Lending(); s.Open != 1 || s.Leases != 0 || s.Leased != 0 || s.Expired != 0 ||
+			l.store.holds() != 0 || l.f.readable(l.far) {
 			t.Errorf("%+v, %d blocks are held", s, l.store.holds())
 		}
 	})
@@ -63,7 +66,8 @@ func granted(ctx context.Context, l lane, session, request uint64, key string) (
 	return lease, err
 }
 
-// TestGivenBackTooEarly: a lease that is given back before it begins does not begin, as far as so many are remembered, and others do.
+// TestGivenBackTooEarly: a lease that is given back before it begins does not begin, as far as so
+// many are remembered, and others do.
 func TestGivenBackTooEarly(t *testing.T) {
 	l := newLent(t, lentOptions{server: longLease})
 	p := l.borrower(Trusted)
@@ -72,7 +76,8 @@ func TestGivenBackTooEarly(t *testing.T) {
 	l.lend("b", 1000)
 	back := func(leases ...uint64) {
 		t.Helper()
-		if err := p.call(t.Context(), wire.Release, 0, (&wire.Returned{Session: session, Leases: leases}).Append(nil), func([]byte) error { return nil }); err != nil {
+		if err := p.call(t.Context(), wire.Release, 0, (&wire.Returned{Session: session, Leases: leases}).Append(nil),
+			func([]byte) error { return nil }); err != nil {
 			t.Error(err)
 		}
 	}
@@ -89,7 +94,8 @@ func TestGivenBackTooEarly(t *testing.T) {
 	if lease, err := granted(t.Context(), lane, session, next, "b"); err != nil || lease != wire.LeaseOf(next) {
 		t.Errorf("lease %d, %v", lease, err)
 	}
-	if lease, err := granted(t.Context(), lane, session, next, "b"); !errors.Is(err, wire.Deadline) || l.server.Lending().Leases != 1 {
+	if lease, err := granted(t.Context(), lane, session, next, "b"); !errors.Is(err, wire.Deadline) ||
+		l.server.Lending().Leases != 1 {
 		t.Errorf("two leases of one number: %d, %v", lease, err)
 	}
 	var others []uint64
@@ -148,11 +154,15 @@ func TestSessionGetsLost(t *testing.T) {
 		t.Fatal(err)
 	}
 	l.dropping(&last)
-	body := (&wire.Connection{Ends: []wire.End{{GID: netip.MustParseAddr("10.0.0.1").As16(), QPN: 1, MTU: 1024}}}).Append(nil)
+	body := (&wire.Connection{Ends: []wire.End{{GID: netip.MustParseAddr("10.0.0.1").As16(), QPN: 1,
+		MTU: 1024}}}).Append(nil)
 	if err := l.peer(TLS).call(t.Context(), wire.Connect, 0, body, func([]byte) error { return nil }); err == nil {
 		t.Error("it was answered")
 	}
-	eventually(t, "it was made, and has ended", func() bool { s := l.server.Lending(); return s.Sessions == 1 && s.Open == 0 })
+	eventually(t, "it was made, and has ended", func() bool {
+		s := l.server.Lending()
+		return s.Sessions == 1 && s.Open == 0
+	})
 }
 
 // TestGivesUpAnywhere: readers give up at any moment of a Grant, on both lanes. Nothing stays lent.
@@ -198,48 +208,50 @@ func TestGivesUpAnywhere(t *testing.T) {
 	})
 }
 
-// TestReleaseFails: what could not be given back is given back later, as long as it may be lent, and not all the time.
+// TestReleaseFails: what could not be given back is given back later, as long as it may be lent,
+// and not all the time.
 func TestReleaseFails(t *testing.T) {
 	var deaf atomic.Bool
 	allow := func(r pki.Role, op wire.Op) bool { return DefaultAllow(r, op) && (op != wire.Release || !deaf.Load()) }
-	inVirtualTime(t, lentOptions{server: ServerOptions{Lease: 5 * time.Second, Allow: allow}}, func(t *testing.T, l *lent, p *Peer) {
-		l.lend("b", 100_000)
-		l.connectAll(p)
-		deaf.Store(true)
-		read := func(leases int64) {
-			t.Helper()
-			if _, _, err := l.read(t.Context(), p, "b"); err != nil {
-				t.Error(err)
+	inVirtualTime(t, lentOptions{server: ServerOptions{Lease: 5 * time.Second, Allow: allow}},
+		func(t *testing.T, l *lent, p *Peer) {
+			l.lend("b", 100_000)
+			l.connectAll(p)
+			deaf.Store(true)
+			read := func(leases int64) {
+				t.Helper()
+				if _, _, err := l.read(t.Context(), p, "b"); err != nil {
+					t.Error(err)
+				}
+				time.Sleep(2 * time.Second)
+				if s := l.server.Lending(); s.Leases != leases {
+					t.Errorf("%+v", s)
+				}
 			}
-			time.Sleep(2 * time.Second)
-			if s := l.server.Lending(); s.Leases != leases {
+			tries := func() uint64 { return l.pool.Stats().RDMA.Releases }
+			read(1)
+			if n := tries(); n < 4 || n > 9 {
+				t.Errorf("asked %d times in 2 s", n)
+			}
+			read(1) // the next Grant takes along what the last has left
+			deaf.Store(false)
+			time.Sleep(releaseAgain + time.Second)
+			if s := l.server.Lending(); s.Leases != 0 || s.Expired != 0 || l.store.holds() != 0 {
 				t.Errorf("%+v", s)
 			}
-		}
-		tries := func() uint64 { return l.pool.Stats().RDMA.Releases }
-		read(1)
-		if n := tries(); n < 4 || n > 9 {
-			t.Errorf("asked %d times in 2 s", n)
-		}
-		read(1) // the next Grant takes along what the last has left
-		deaf.Store(false)
-		time.Sleep(releaseAgain + time.Second)
-		if s := l.server.Lending(); s.Leases != 0 || s.Expired != 0 || l.store.holds() != 0 {
-			t.Errorf("%+v", s)
-		}
-		deaf.Store(true)
-		read(1)
-		time.Sleep(4 * time.Second)
-		n := tries()
-		if time.Sleep(time.Minute); tries() != n || l.server.Lending().Expired != 1 || p.borrow.session() == nil {
-			t.Errorf("%d tries after the lease has ended by itself: %+v", tries()-n, l.server.Lending())
-		}
-		s := p.borrow.session()
-		p.borrow.giveBack(s, make([]owed, 2*wire.MaxDone)...)
-		p.borrow.mu.Lock()
-		defer p.borrow.mu.Unlock()
-		if len(s.done) != wire.MaxDone {
-			t.Errorf("%d leases wait to be given back", len(s.done))
-		}
-	})
+			deaf.Store(true)
+			read(1)
+			time.Sleep(4 * time.Second)
+			n := tries()
+			if time.Sleep(time.Minute); tries() != n || l.server.Lending().Expired != 1 || p.borrow.session() == nil {
+				t.Errorf("%d tries after the lease has ended by itself: %+v", tries()-n, l.server.Lending())
+			}
+			s := p.borrow.session()
+			p.borrow.giveBack(s, make([]owed, 2*wire.MaxDone)...)
+			p.borrow.mu.Lock()
+			defer p.borrow.mu.Unlock()
+			if len(s.done) != wire.MaxDone {
+				t.Errorf("%d leases wait to be given back", len(s.done))
+			}
+		})
 }

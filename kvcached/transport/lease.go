@@ -10,7 +10,8 @@ import (
 	"github.com/cognitora/dataplane/rdma"
 )
 
-// lease is some blocks that a peer may read until it ends. Their windows end before they are let go of, never after.
+// lease is some blocks that a peer may read until it ends. Their windows end before they are let go
+// of, never after.
 type lease struct {
 	id      uint64
 	s       *session
@@ -22,7 +23,8 @@ type lease struct {
 	timer   *time.Timer
 }
 
-// grant lends what can be lent of the blocks that are wanted, under the lease id, and takes back what the peer has done with. begun is id, or 0 where nothing is lent.
+// grant lends what can be lent of the blocks that are wanted, under the lease id, and takes back
+// what the peer has done with. begun is id, or 0 where nothing is lent.
 func (s *session) grant(ctx context.Context, w *wire.Wanted, id uint64) (answer []byte, begun uint64, err error) {
 	l := s.l
 	s.giveBack(w.Done)
@@ -81,14 +83,16 @@ func (s *session) unreserve() {
 	s.making--
 }
 
-// begin has the lease run from now on. wire.Miss: the session has ended; wire.Deadline: nobody waits for the lease any more.
+// begin has the lease run from now on. wire.Miss: the session has ended; wire.Deadline: nobody
+// waits for the lease any more.
 func (s *session) begin(t *lease) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.ended {
 		return wire.Miss
 	}
-	if s.leases[t.id] != nil || slices.Contains(s.undone[:], t.id) { // asked for once more, after a connection broke; or given back before it began
+	// asked for once more, after a connection broke; or given back before it began
+	if s.leases[t.id] != nil || slices.Contains(s.undone[:], t.id) {
 		return wire.Deadline
 	}
 	s.leases[t.id] = t
@@ -107,7 +111,8 @@ func (s *session) begin(t *lease) error {
 	return nil
 }
 
-// expire takes out a lease that has run out, after which less is lent until one is given back; false: somebody else ends it, or has.
+// expire takes out a lease that has run out, after which less is lent until one is given back;
+// false: somebody else ends it, or has.
 func (s *session) expire(id uint64) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -119,7 +124,8 @@ func (s *session) expire(id uint64) bool {
 	return true
 }
 
-// returned takes out a lease that the peer has done with; one that is not there will not begin. nil: somebody else ends it, or has.
+// returned takes out a lease that the peer has done with; one that is not there will not begin.
+// nil: somebody else ends it, or has.
 func (s *session) returned(id uint64) *lease {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -134,7 +140,8 @@ func (s *session) returned(id uint64) *lease {
 	return t
 }
 
-// giveBack ends leases that the peer has done with, or has given up, all windows of a pair with one wait.
+// giveBack ends leases that the peer has done with, or has given up, all windows of a pair with one
+// wait.
 func (s *session) giveBack(ids []uint64) {
 	all := &lease{s: s, windows: make([][]rdma.Window, len(s.ends))}
 	var done []*lease
@@ -215,7 +222,8 @@ func (s *session) split(e *wire.LentBlock) {
 		share = ((e.Length+n-1)/n + stripeAlign - 1) / stripeAlign * stripeAlign
 	}
 	for at := uint64(0); at < e.Length; at += share {
-		e.Parts = append(e.Parts, wire.Window{Rail: uint32(rails[(first+len(e.Parts))%len(rails)]), Length: min(share, e.Length-at)})
+		e.Parts = append(e.Parts, wire.Window{Rail: uint32(rails[(first+len(e.Parts))%len(rails)]),
+			Length: min(share, e.Length-at)})
 	}
 }
 
@@ -228,14 +236,16 @@ func (s *session) railsUsed() (used []int) {
 	return used
 }
 
-// grant makes windows whether or not somebody waits for them still: a pair breaks when its context ends meanwhile, and the session with it.
+// grant makes windows whether or not somebody waits for them still: a pair breaks when its context
+// ends meanwhile, and the session with it.
 func (e *lentEnd) grant(ctx context.Context, mems [][]byte) ([]rdma.Window, error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), bindWithin)
 	defer cancel()
 	return e.pair.Grant(ctx, mems)
 }
 
-// open makes the windows of all parts, those of a pair with one wait; false: the cards do not take them.
+// open makes the windows of all parts, those of a pair with one wait; false: the cards do not take
+// them.
 func (s *session) open(ctx context.Context, t *lease, got []picked, out *wire.Lent) bool {
 	for rail, end := range s.ends {
 		if end == nil {
@@ -266,7 +276,8 @@ func (s *session) open(ctx context.Context, t *lease, got []picked, out *wire.Le
 		t.windows[rail] = windows
 		if err != nil || len(windows) != len(parts) {
 			if !errors.Is(err, rdma.ErrFull) {
-				s.l.unlent.warn(s.l.s.o.Logger, "blocks cannot be lent", "card", end.rail.name, "peer", s.remote.Host, "error", err)
+				s.l.unlent.warn(s.l.s.o.Logger, "blocks cannot be lent", "card", end.rail.name, "peer", s.remote.Host,
+					"error", err)
 			}
 			return false
 		}

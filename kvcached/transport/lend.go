@@ -15,14 +15,19 @@ import (
 
 // Bounds of what is lent, besides Server's on bytes.
 const (
-	mostPairs        = 1024              // of all sessions, none of which has two on one card; beyond, none is made, and no session begins that needs one
-	mostHostSessions = 8                 // of one host in one role; a further one takes the place of that which was used least recently
+	// of all sessions, none of which has two on one card; beyond, none is made, and no session
+	// begins that needs one
+	mostPairs = 1024
+	// of one host in one role; a further one takes the place of that which was used least recently
+	mostHostSessions = 8
 	mostLeases       = 64                // of one session; beyond, blocks go by stream
 	mostKept         = 1                 // the same, of one whose last lease to end was not given back
 	mostWindows      = 2 * wire.MaxGrant // of a pair, and one for probes
 	sessionIdle      = 5 * time.Minute   // a session that is not used for so long ends
-	bindWithin       = 5 * time.Second   // for a card to make windows, or to revoke them; then the pair is closed, which revokes them, too
-	drainLeases      = time.Second       // that peers have to read what is lent when the server closes
+	// for a card to make windows, or to revoke them; then the pair is closed, which revokes them,
+	// too
+	bindWithin  = 5 * time.Second
+	drainLeases = time.Second // that peers have to read what is lent when the server closes
 )
 
 // lender lends blocks of this host to peers that read them by themselves.
@@ -50,7 +55,8 @@ type lendCounters struct {
 // seldomIn is how often one thing that peers cause is logged.
 const seldomIn = time.Minute
 
-// seldom logs what peers can cause as often as they want: the first, and after seldomIn the next, with how many were left out.
+// seldom logs what peers can cause as often as they want: the first, and after seldomIn the next,
+// with how many were left out.
 type seldom struct{ until, left atomic.Int64 }
 
 func (s *seldom) warn(to *slog.Logger, what string, args ...any) {
@@ -74,11 +80,13 @@ type session struct {
 
 	mu     sync.Mutex
 	leases map[uint64]*lease
-	making int                // leases that there is room for
-	kept   bool               // the last lease that has ended was not given back
-	undone [mostLeases]uint64 // numbers that were given back and are none of leases: they do not begin, should their Grants come late. The oldest makes room
-	oldest int                // of undone
-	over   chan struct{}      // closed when it has ended
+	making int  // leases that there is room for
+	kept   bool // the last lease that has ended was not given back
+	// numbers that were given back and are none of leases: they do not begin, should their Grants
+	// come late. The oldest makes room
+	undone [mostLeases]uint64
+	oldest int           // of undone
+	over   chan struct{} // closed when it has ended
 	ended  bool
 }
 
@@ -205,7 +213,8 @@ func (s *session) watch(pair rdma.Pair) {
 	}
 }
 
-// end ends the session: its pairs first, so that nobody reads any more, then what was lent is let go of. It may be called again.
+// end ends the session: its pairs first, so that nobody reads any more, then what was lent is let
+// go of. It may be called again.
 func (s *session) end() {
 	s.mu.Lock()
 	if s.ended {
@@ -245,7 +254,8 @@ func (s *session) closePairs() {
 	}
 }
 
-// abandon ends the sessions of a host that is not connected any more, in the background: it has gone, or begins anew.
+// abandon ends the sessions of a host that is not connected any more, in the background: it has
+// gone, or begins anew.
 func (l *lender) abandon(host string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -256,7 +266,8 @@ func (l *lender) abandon(host string) {
 	}
 }
 
-// drain lends nothing new and waits until what is lent has been read or ctx has ended, for drainLeases at most.
+// drain lends nothing new and waits until what is lent has been read or ctx has ended, for
+// drainLeases at most.
 func (l *lender) drain(ctx context.Context) {
 	l.mu.Lock()
 	l.closing = true

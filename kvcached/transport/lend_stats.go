@@ -29,7 +29,8 @@ func (s *Server) Lending() LendStats {
 	open := int64(len(l.sessions))
 	l.mu.Unlock()
 	c := &l.count
-	return LendStats{Sessions: c.sessions.Load(), Refused: c.refused.Load(), Grants: c.grants.Load(), Blocks: c.blocks.Load(), Bytes: c.bytes.Load(), ByStream: c.byStream.Load(),
+	return LendStats{Sessions: c.sessions.Load(), Refused: c.refused.Load(), Grants: c.grants.Load(),
+		Blocks: c.blocks.Load(), Bytes: c.bytes.Load(), ByStream: c.byStream.Load(),
 		Expired: c.ended.Load(), Leases: c.leases.Load(), Leased: c.leased.Load(), Open: open}
 }
 

@@ -45,7 +45,8 @@ func newLent(t *testing.T, o lentOptions) *lent {
 			names[side] = append(names[side], name)
 		}
 	}
-	near := RailsOptions{Wanted: []string{AnyCard}, Present: l.f.present(names[0]...), Open: l.f.open, Memory: l.near, Trusted: trusted, Logger: quiet()}
+	near := RailsOptions{Wanted: []string{AnyCard}, Present: l.f.present(names[0]...), Open: l.f.open, Memory: l.near,
+		Trusted: trusted, Logger: quiet()}
 	far := near
 	far.Present, far.Memory = l.f.present(names[1]...), l.far
 	if o.rails != nil {
@@ -97,7 +98,8 @@ func (l *lent) lend(key string, n int) []byte {
 	}
 	payload := l.far[at:l.used.far:l.used.far]
 	copy(payload, randomBytes(key, n))
-	l.store.put(Item{Addr: addr(key), Namespace: namespace, Key: []byte(key), Attr: []byte("attr of " + key), Expires: 12345}, payload)
+	l.store.put(Item{Addr: addr(key), Namespace: namespace, Key: []byte(key), Attr: []byte("attr of " + key),
+		Expires: 12345}, payload)
 	return payload
 }
 

@@ -37,7 +37,8 @@ func (l *lossy) SendPacket(p simnet.Packet) error {
 	return l.PerfectRouter.SendPacket(p)
 }
 
-// simulated is a site in virtual time: the server at 1.0.0.1, the pool at 1.0.0.2, round trips of 20 ms, 1 % loss.
+// simulated is a site in virtual time: the server at 1.0.0.1, the pool at 1.0.0.2, round trips of
+// 20 ms, 1 % loss.
 func simulated(t *testing.T, so ServerOptions, po PoolOptions) (*site, *lossy) {
 	t.Helper()
 	dir, seed := t.TempDir(), uint64(42)
@@ -49,7 +50,8 @@ func simulated(t *testing.T, so ServerOptions, po PoolOptions) (*site, *lossy) {
 	network := &simnet.Simnet{Router: router}
 	end := func(ip string, port int) net.PacketConn {
 		return network.NewEndpoint(&net.UDPAddr{IP: net.ParseIP(ip).To4(), Port: port},
-			simnet.NodeBiDiLinkSettings{Downlink: simnet.LinkSettings{MTU: 1500}, Uplink: simnet.LinkSettings{MTU: 1500}, Latency: 10 * time.Millisecond})
+			simnet.NodeBiDiLinkSettings{Downlink: simnet.LinkSettings{MTU: 1500},
+				Uplink: simnet.LinkSettings{MTU: 1500}, Latency: 10 * time.Millisecond})
 	}
 	s := &site{t: t, store: newMapStore(), address: "1.0.0.1:7072"}
 	sockets := []net.PacketConn{end("1.0.0.2", 1), end("1.0.0.2", 2), end("1.0.0.2", 3), end("1.0.0.2", 4)}
@@ -84,7 +86,8 @@ func simulated(t *testing.T, so ServerOptions, po PoolOptions) (*site, *lossy) {
 	return s, router
 }
 
-// TestLossAndDelay pulls and puts over a bad path: every byte arrives, and how fast is the same in each run.
+// TestLossAndDelay pulls and puts over a bad path: every byte arrives, and how fast is the same in
+// each run.
 func TestLossAndDelay(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, network := simulated(t, ServerOptions{}, PoolOptions{Tuning: Tuning{RTT: 20 * time.Millisecond}})
@@ -149,7 +152,8 @@ func TestCaps(t *testing.T) {
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
-		if err := b.of("a").wait(ctx, inward, 1<<30); !errors.Is(err, context.DeadlineExceeded) || time.Since(start) != time.Second {
+		if err := b.of("a").wait(ctx, inward, 1<<30); !errors.Is(err, context.DeadlineExceeded) ||
+			time.Since(start) != time.Second {
 			t.Error("waits for longer than it may:", err)
 		}
 		for i := range 2 * maxGates {
@@ -171,7 +175,8 @@ func TestCappedPull(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				s, _ := simulated(t, ServerOptions{Bandwidth: NewBandwidth(c.server)}, PoolOptions{Bandwidth: NewBandwidth(c.pool)})
+				s, _ := simulated(t, ServerOptions{Bandwidth: NewBandwidth(c.server)},
+					PoolOptions{Bandwidth: NewBandwidth(c.pool)})
 				want := s.store.fill("b", 3<<20)
 				start := time.Now()
 				got, _, err := get(t.Context(), s.peer(QUIC), "b")

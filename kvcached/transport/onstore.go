@@ -10,7 +10,8 @@ import (
 	"github.com/cognitora/dataplane/kvcached/wire"
 )
 
-// Registry answers who has which block, and does what is done of the whole fleet. Its errors are those of a Handler.
+// Registry answers who has which block, and does what is done of the whole fleet. Its errors are
+// those of a Handler.
 type Registry interface {
 	Locate(ctx context.Context, addrs []block.Addr) (*wire.Locations, error)
 	Announce(ctx context.Context, a *wire.Announcement, snapshot bool) (wire.Receipt, error)
@@ -22,11 +23,13 @@ type Fleet interface {
 	Registry
 	// Serves tells whether a block that is here may be told to others.
 	Serves(i *store.Info) bool
-	// Admit is asked before a block of a namespace is taken in; the function tells whether it is barred since.
+	// Admit is asked before a block of a namespace is taken in; the function tells whether it is
+	// barred since.
 	Admit(namespace string) (barred func() bool)
 }
 
-// OnStore is the Handler of what this host has. Without a registry (nil), its operations are wire.UnknownOp.
+// OnStore is the Handler of what this host has. Without a registry (nil), its operations are
+// wire.UnknownOp.
 func OnStore(s *store.Store, r Fleet) Handler {
 	if r == nil {
 		r = noRegistry{}
@@ -93,7 +96,8 @@ type drafted struct {
 }
 
 func (d drafted) Commit(ctx context.Context, c Commit) error {
-	_, err := d.Draft.Commit(ctx, store.CommitOptions{Durable: c.Durable, CRC: c.CRC, CheckCRC: true, IfAbsent: c.IfAbsent, Unless: d.barred})
+	_, err := d.Draft.Commit(ctx, store.CommitOptions{Durable: c.Durable, CRC: c.CRC, CheckCRC: true,
+		IfAbsent: c.IfAbsent, Unless: d.barred})
 	if c.IfAbsent && errors.Is(err, store.ErrExists) {
 		return nil // it stays, as was asked for, and is durable if that was
 	}
@@ -112,7 +116,8 @@ func (h onStore) Stat(ctx context.Context, addrs []block.Addr, out []wire.Info) 
 			if info.Tiers != 0 && !h.Serves(&info) {
 				return wire.Busy
 			}
-			out[i] = wire.Info{Length: uint64(info.Length), CRC: info.CRC, Tiers: uint32(info.Tiers), Expires: info.Item.Expires}
+			out[i] = wire.Info{Length: uint64(info.Length), CRC: info.CRC, Tiers: uint32(info.Tiers),
+				Expires: info.Item.Expires}
 		}
 		addrs, out = addrs[n:], out[n:]
 	}

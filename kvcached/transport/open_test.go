@@ -35,13 +35,15 @@ func (d *watched) Close() error {
 // cardsOf opens cards in a way of the test's.
 func cardsOf(t *testing.T, f *fabric, present func() map[string]string, register func() error, closing func()) *Rails {
 	t.Helper()
-	return newRails(t, RailsOptions{Wanted: []string{AnyCard}, Present: present, Memory: memory(t, 4096), Logger: quiet(), Open: func(name string) (rdma.Device, error) {
-		dev, err := f.open(name)
-		return &watched{dev, register, closing}, err
-	}})
+	return newRails(t, RailsOptions{Wanted: []string{AnyCard}, Present: present, Memory: memory(t, 4096),
+		Logger: quiet(), Open: func(name string) (rdma.Device, error) {
+			dev, err := f.open(name)
+			return &watched{dev, register, closing}, err
+		}})
 }
 
-// TestReleaseWhileOpening: a card that is given away while it is opened is closed when Release returns, and others go on while it closes.
+// TestReleaseWhileOpening: a card that is given away while it is opened is closed when Release
+// returns, and others go on while it closes.
 func TestReleaseWhileOpening(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFabric()
@@ -78,7 +80,8 @@ func TestReleaseWhileOpening(t *testing.T) {
 	})
 }
 
-// TestReopenPauses: a card that cannot be opened is tried again, less and less often, and soon when another of its name is there.
+// TestReopenPauses: a card that cannot be opened is tried again, less and less often, and soon when
+// another of its name is there.
 func TestReopenPauses(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFabric()
@@ -113,7 +116,8 @@ func TestReopenPauses(t *testing.T) {
 	})
 }
 
-// TestManyCards: cards that have gone for good leave room for others, and no more are used than may be.
+// TestManyCards: cards that have gone for good leave room for others, and no more are used than may
+// be.
 func TestManyCards(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFabric()
@@ -140,7 +144,8 @@ func TestManyCards(t *testing.T) {
 	})
 }
 
-// TestQuestionsCount: a long list of blocks that are wanted counts as in flight, and what gives blocks back passes always.
+// TestQuestionsCount: a long list of blocks that are wanted counts as in flight, and what gives
+// blocks back passes always.
 func TestQuestionsCount(t *testing.T) {
 	l := newLent(t, lentOptions{server: ServerOptions{MaxInFlight: HostShare * 10_000}})
 	p := l.borrower(Trusted)
@@ -154,19 +159,23 @@ func TestQuestionsCount(t *testing.T) {
 	}
 	l.server.mu.Unlock()
 	nothing := func([]byte) error { return nil }
-	if err := p.call(t.Context(), wire.Grant, 0, (&wire.Wanted{Session: id, Addrs: addrs}).Append(nil), nothing); err == nil {
+	if err := p.call(t.Context(), wire.Grant, 0, (&wire.Wanted{Session: id, Addrs: addrs}).Append(nil),
+		nothing); err == nil {
 		t.Error("it does not count")
 	}
-	if err := p.call(t.Context(), wire.Release, 0, (&wire.Returned{Session: id, Leases: make([]uint64, wire.MaxDone)}).Append(nil), nothing); err != nil {
+	if err := p.call(t.Context(), wire.Release, 0,
+		(&wire.Returned{Session: id, Leases: make([]uint64, wire.MaxDone)}).Append(nil), nothing); err != nil {
 		t.Error("leases that are given back:", err)
 	}
-	if err := p.call(t.Context(), wire.Grant, 0, (&wire.Wanted{Session: id, Addrs: addrs[:1]}).Append(nil), nothing); err != nil {
+	if err := p.call(t.Context(), wire.Grant, 0, (&wire.Wanted{Session: id, Addrs: addrs[:1]}).Append(nil),
+		nothing); err != nil {
 		t.Error("one block:", err)
 	}
 	h.bytes.Add(-9_000)
 }
 
-// TestIdleSession: a session that was not used for so long that the peer has ended it is made anew without an error.
+// TestIdleSession: a session that was not used for so long that the peer has ended it is made anew
+// without an error.
 func TestIdleSession(t *testing.T) {
 	inVirtualTime(t, lentOptions{}, func(t *testing.T, l *lent, p *Peer) {
 		want := l.lend("b", 100_000)
@@ -179,13 +188,15 @@ func TestIdleSession(t *testing.T) {
 			}
 			same(t, "read", got, want)
 		}
-		if s := l.pool.Stats().RDMA; s.Reads != 2 || s.Broken != 0 || s.Unmade != 0 || s.Open != 1 || l.server.Lending().Open != 1 {
+		if s := l.pool.Stats().RDMA; s.Reads != 2 || s.Broken != 0 || s.Unmade != 0 || s.Open != 1 ||
+			l.server.Lending().Open != 1 {
 			t.Errorf("%+v %+v", s, l.server.Lending())
 		}
 	})
 }
 
-// TestIdleSessionOverTLS: a session whose peer has seen the last connection close for lack of use, and has ended it for that, is made anew without an error, too.
+// TestIdleSessionOverTLS: a session whose peer has seen the last connection close for lack of use,
+// and has ended it for that, is made anew without an error, too.
 func TestIdleSessionOverTLS(t *testing.T) {
 	const idle = time.Second
 	l := newLent(t, lentOptions{server: ServerOptions{Idle: 2 * idle}, pool: PoolOptions{Idle: idle}})

@@ -186,7 +186,8 @@ func TestUnreachable(t *testing.T) {
 				t.Error(err)
 			}
 		}
-		if stats := pool.Stats(); stats.QUIC.DialErrors+stats.TLS.DialErrors == 0 || stats.QUIC.Dials+stats.TLS.Dials != 0 {
+		if stats := pool.Stats(); stats.QUIC.DialErrors+stats.TLS.DialErrors == 0 ||
+			stats.QUIC.Dials+stats.TLS.Dials != 0 {
 			t.Errorf("%+v", stats)
 		}
 	})

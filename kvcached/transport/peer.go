@@ -35,24 +35,29 @@ type PoolOptions struct {
 	Tuning    Tuning
 	Bandwidth *Bandwidth // nil: no caps
 
-	MaxPeers int           // peers at a time; 0: 1024. The one used least recently is closed for another
-	Stripes  int           // QUIC connections per peer, each with its own UDP socket; 0: 4
-	TLSConns int           // TLS connections per peer; 0: 16. More operations wait
-	Idle     time.Duration // a TLS connection unused for longer is not used again; 0: 1 min. Less than the peers' ServerOptions.Idle
-	Timeout  time.Duration // longest operation; 0: 60 s
-	Stall    time.Duration // longest time without progress of 1 MiB (64 KiB where capped); 0: 15 s
+	MaxPeers int // peers at a time; 0: 1024. The one used least recently is closed for another
+	Stripes  int // QUIC connections per peer, each with its own UDP socket; 0: 4
+	TLSConns int // TLS connections per peer; 0: 16. More operations wait
+	// a TLS connection unused for longer is not used again; 0: 1 min. Less than the peers'
+	// ServerOptions.Idle
+	Idle    time.Duration
+	Timeout time.Duration // longest operation; 0: 60 s
+	Stall   time.Duration // longest time without progress of 1 MiB (64 KiB where capped); 0: 15 s
 
 	Rails    *Rails // cards by which blocks are read from peers' memory; nil: none
 	MinBlock int    // bytes that a block has at least that is read so, as far as its length is known; 0: any
-	// GrantIn is how long a peer may take to lend a block, which comes by a stream then; 0: 300 ms. Less than callers wait for a peer to begin.
+	// GrantIn is how long a peer may take to lend a block, which comes by a stream then; 0: 300 ms.
+	// Less than callers wait for a peer to begin.
 	GrantIn time.Duration
 
-	// EarlyReads sends a read that has to wait for a QUIC connection to a peer seen before along with the handshake
-	// (0-RTT). Off by default: it saves one round trip per new connection, and quic-go has a data race between the
-	// opening of such a stream and the end of the handshake (its issue 4303).
+	// EarlyReads sends a read that has to wait for a QUIC connection to a peer seen before along
+	// with the handshake (0-RTT). Off by default: it saves one round trip per new connection, and
+	// quic-go has a data race between the opening of such a stream and the end of the handshake
+	// (its issue 4303).
 	EarlyReads bool
 
-	// Pulled is told of each block, or part of one, that was read from a peer; nil: nobody is told. It must be quick.
+	// Pulled is told of each block, or part of one, that was read from a peer; nil: nobody is told.
+	// It must be quick.
 	Pulled func(over Lane, took time.Duration)
 
 	ListenUDP func() (net.PacketConn, error)                              // nil: any port of the host
@@ -65,7 +70,8 @@ func (o PoolOptions) withDefaults() PoolOptions {
 	}
 	o.Tuning = o.Tuning.withDefaults()
 	o.MaxPeers, o.Stripes, o.TLSConns = orInt(o.MaxPeers, 1024), orInt(o.Stripes, 4), orInt(o.TLSConns, 16)
-	o.Idle, o.Timeout, o.Stall = orDuration(o.Idle, time.Minute), orDuration(o.Timeout, time.Minute), orDuration(o.Stall, 15*time.Second)
+	o.Idle, o.Timeout, o.Stall = orDuration(o.Idle, time.Minute), orDuration(o.Timeout, time.Minute),
+		orDuration(o.Stall, 15*time.Second)
 	o.GrantIn = orDuration(o.GrantIn, 300*time.Millisecond)
 	if o.ListenUDP == nil {
 		o.ListenUDP = func() (net.PacketConn, error) { return net.ListenUDP("udp", nil) }
@@ -109,10 +115,12 @@ func NewPool(o PoolOptions) (*Pool, error) {
 		return nil, errors.New("transport: a pool needs an identity")
 	}
 	o = o.withDefaults()
-	return &Pool{o: o, budget: &receiveBudget{limit: o.Tuning.Receive}, peers: map[Target]*Peer{}, going: map[*Peer]struct{}{}}, nil
+	return &Pool{o: o, budget: &receiveBudget{limit: o.Tuning.Receive}, peers: map[Target]*Peer{},
+		going: map[*Peer]struct{}{}}, nil
 }
 
-// Close ends all connections and with them the operations in progress, and waits for the pool's goroutines.
+// Close ends all connections and with them the operations in progress, and waits for the pool's
+// goroutines.
 func (p *Pool) Close() error {
 	p.mu.Lock()
 	p.closed = true
@@ -125,8 +133,8 @@ func (p *Pool) Close() error {
 	return nil
 }
 
-// Peer returns the peer at a target. Nothing is dialled before the first operation. Operations on a peer that has to make
-// room fail with ErrClosed.
+// Peer returns the peer at a target. Nothing is dialled before the first operation. Operations on a
+// peer that has to make room fail with ErrClosed.
 func (p *Pool) Peer(t Target) (*Peer, error) {
 	peer, evicted, err := p.peer(t)
 	if evicted != nil {
@@ -168,7 +176,8 @@ func (p *Pool) newPeer(t Target) (*Peer, error) {
 	peer := &Peer{pool: p, target: t, gates: p.o.Bandwidth.of(host), lengths: map[string]lengths{}}
 	peer.choice.init(t.Lane, log, [2]*laneCounters{overQUIC: &p.quic, overTLS: &p.tcp})
 	on := func(o opener, c *laneCounters, stripes int) lane {
-		return &streams{opener: o, gates: peer.gates, stall: p.o.Stall, timeout: p.o.Timeout, request: &p.request, count: c, stripes: stripes}
+		return &streams{opener: o, gates: peer.gates, stall: p.o.Stall, timeout: p.o.Timeout, request: &p.request,
+			count: c, stripes: stripes}
 	}
 	if t.Lane != TLS {
 		peer.lanes[overQUIC] = on(p.newQUIC(t.Address, secure), &p.quic, p.o.Stripes)
@@ -187,15 +196,16 @@ func (p *Pool) newPeer(t Target) (*Peer, error) {
 }
 
 func (p *Pool) newQUIC(address string, secure *tls.Config) *quicLane {
-	return newQUICLane(&quicLane{address: address, tls: secure, config: p.o.Tuning.config(p.budget, -1), window: p.o.Tuning.window(), early: p.o.EarlyReads,
+	return newQUICLane(&quicLane{address: address, tls: secure, config: p.o.Tuning.config(p.budget, -1),
+		window: p.o.Tuning.window(), early: p.o.EarlyReads,
 		budget: p.budget, socket: p.o.ListenUDP, count: &p.quic}, p.o.Stripes)
 }
 
 // maxLengths bounds of how many namespaces a peer remembers the last block's length.
 const maxLengths = 1024
 
-// Peer is another cache daemon. Its methods may be called concurrently; their errors wrap the wire.Status with which
-// the peer refused, or ErrUnreachable, or what ctx ended with.
+// Peer is another cache daemon. Its methods may be called concurrently; their errors wrap the
+// wire.Status with which the peer refused, or ErrUnreachable, or what ctx ended with.
 type Peer struct {
 	pool   *Pool
 	target Target
@@ -214,7 +224,8 @@ type Peer struct {
 	retired bool // no further ones begin, and the last to end closes the peer
 }
 
-// on runs an operation on the lane that is best for it, and on the other one if that cannot be reached.
+// on runs an operation on the lane that is best for it, and on the other one if that cannot be
+// reached.
 func (p *Peer) on(large bool, fn func(l lane, which int) error) error {
 	if err := p.begin(); err != nil {
 		return err
@@ -296,7 +307,8 @@ func (p *Peer) pull(ctx context.Context, g *Get) (Found, error) {
 	return found, err
 }
 
-// ranOut tells whether err is that an operation had no more time, its own or that of its connection.
+// ranOut tells whether err is that an operation had no more time, its own or that of its
+// connection.
 func ranOut(err error) bool {
 	return !errors.Is(err, ErrUnreachable) && (isTimeout(err) || errors.Is(err, wire.Deadline))
 }
@@ -343,12 +355,15 @@ func (p *Peer) call(ctx context.Context, op wire.Op, flags wire.Flags, body []by
 	return p.on(false, call(ctx, op, flags, body, got))
 }
 
-func call(ctx context.Context, op wire.Op, flags wire.Flags, body []byte, got func(body []byte) error) func(lane, int) error {
+func call(ctx context.Context, op wire.Op, flags wire.Flags, body []byte,
+	got func(body []byte) error) func(lane, int) error {
 	return func(l lane, _ int) error { return l.call(ctx, op, flags, 0, body, got) }
 }
 
 func stat(ctx context.Context, addrs []block.Addr, out []wire.Info) func(lane, int) error {
-	return call(ctx, wire.Stat, wire.Expiries, wire.AppendAddrs(nil, addrs), func(body []byte) error { return wire.ParseInfos(body, out, true) })
+	return call(ctx, wire.Stat, wire.Expiries, wire.AppendAddrs(nil, addrs), func(body []byte) error {
+		return wire.ParseInfos(body, out, true)
+	})
 }
 
 // Ping asks for nothing.
@@ -363,7 +378,9 @@ func (p *Peer) Stat(ctx context.Context, addrs []block.Addr, out []wire.Info) er
 
 // Delete fills out, which is as long as addrs, with what there was. There may be wire.MaxBatch.
 func (p *Peer) Delete(ctx context.Context, addrs []block.Addr, out []bool) error {
-	return p.call(ctx, wire.Delete, 0, wire.AppendAddrs(nil, addrs), func(body []byte) error { return wire.ParseBools(body, out) })
+	return p.call(ctx, wire.Delete, 0, wire.AppendAddrs(nil, addrs), func(body []byte) error {
+		return wire.ParseBools(body, out)
+	})
 }
 
 // Locate asks a keeper of locations who has the blocks. There may be wire.MaxBatch addresses.

@@ -12,7 +12,8 @@ import (
 	"github.com/cognitora/dataplane/rdma"
 )
 
-// Blocks of one Grant are looked up several at a time, for those on SSD take a while. What is not there in getIn goes by stream, so that others do not wait for it.
+// Blocks of one Grant are looked up several at a time, for those on SSD take a while. What is not
+// there in getIn goes by stream, so that others do not wait for it.
 const (
 	gettingAtOnce = 8
 	getIn         = 50 * time.Millisecond
@@ -74,7 +75,8 @@ func (s *session) pick(ctx context.Context, addrs []block.Addr, out *wire.Lent) 
 		case errors.Is(err, context.DeadlineExceeded):
 			status = wire.ByStream
 		case status == wire.Internal && ctx.Err() == nil:
-			s.l.unfound.warn(s.l.s.o.Logger, "operation failed", "op", wire.Grant, "peer", s.remote.Host, "role", s.remote.Role, "error", err)
+			s.l.unfound.warn(s.l.s.o.Logger, "operation failed", "op", wire.Grant, "peer", s.remote.Host, "role",
+				s.remote.Role, "error", err)
 		}
 		out.Blocks[i].Status = status
 	}
@@ -119,13 +121,15 @@ func (s *session) pickOne(ctx context.Context, a []block.Addr, info []wire.Info,
 	return err
 }
 
-// admit takes a block into the lease, and fills in what is told of it in at most room bytes. The windows of its parts come later.
+// admit takes a block into the lease, and fills in what is told of it in at most room bytes. The
+// windows of its parts come later.
 func (s *session) admit(t *lease, b *picked, e *wire.LentBlock, room int) wire.Status {
 	payload, f := b.Bytes(), b.Found()
 	if !s.l.rails.holds(payload) {
 		return wire.ByStream
 	}
-	*e = wire.LentBlock{CRC: f.CRC, Length: uint64(len(payload)), Parent: f.Item.Parent, Expires: f.Item.Expires, Key: f.Item.Key, Attr: f.Item.Attr}
+	*e = wire.LentBlock{CRC: f.CRC, Length: uint64(len(payload)), Parent: f.Item.Parent, Expires: f.Item.Expires,
+		Key: f.Item.Key, Attr: f.Item.Attr}
 	s.split(e)
 	if e.Size() > room || !s.host.gates.take(outward, len(payload)) { // others of the same Grant would wait for it
 		return wire.ByStream

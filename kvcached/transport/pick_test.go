@@ -59,7 +59,8 @@ func TestGrantWithoutRoom(t *testing.T) {
 	})
 	for try, lends := range []int{3, 0} {
 		_, each, err := l.grant(t.Context(), p, keys...)
-		if err != nil || count(each, wire.OK) != lends || count(each, wire.Busy) != len(keys)-lends || fetched.Load() != 3 || l.store.holds() != 3 {
+		if err != nil || count(each, wire.OK) != lends || count(each, wire.Busy) != len(keys)-lends ||
+			fetched.Load() != 3 || l.store.holds() != 3 {
 			t.Errorf("try %d: %v %v, %d fetched, %d held", try, err, each, fetched.Load(), l.store.holds())
 		}
 	}
@@ -77,7 +78,8 @@ func TestReplacedMeanwhile(t *testing.T) {
 	l.store.hook(func(h *hooks) {
 		h.onGet = func(context.Context, block.Addr) error { l.lend("b", 2000); return nil }
 	})
-	if _, each, err := l.grant(t.Context(), p, "b"); err != nil || each[0] != wire.ByStream || l.store.holds() != 0 || l.server.Stats().InFlight != 0 {
+	if _, each, err := l.grant(t.Context(), p, "b"); err != nil || each[0] != wire.ByStream || l.store.holds() != 0 ||
+		l.server.Stats().InFlight != 0 {
 		t.Errorf("%v %v, %d held", err, each, l.store.holds())
 	}
 }
@@ -145,36 +147,38 @@ func TestKeptLease(t *testing.T) {
 	})
 }
 
-// TestLookupsGivenUp: that nobody waits for them is not logged, block for block; what the store cannot do is, once.
+// TestLookupsGivenUp: that nobody waits for them is not logged, block for block; what the store
+// cannot do is, once.
 func TestLookupsGivenUp(t *testing.T) {
 	var log lines
-	inVirtualTime(t, lentOptions{server: ServerOptions{Logger: slog.New(slog.NewTextHandler(&log, nil))}}, func(t *testing.T, l *lent, p *Peer) {
-		var keys []string
-		for i := range 32 {
-			keys = append(keys, fmt.Sprint("b", i))
-			l.lend(keys[i], 1000)
-		}
-		l.connectAll(p)
-		l.store.hook(func(h *hooks) {
-			h.onGet = func(ctx context.Context, _ block.Addr) error { <-ctx.Done(); return ctx.Err() }
+	inVirtualTime(t, lentOptions{server: ServerOptions{Logger: slog.New(slog.NewTextHandler(&log, nil))}},
+		func(t *testing.T, l *lent, p *Peer) {
+			var keys []string
+			for i := range 32 {
+				keys = append(keys, fmt.Sprint("b", i))
+				l.lend(keys[i], 1000)
+			}
+			l.connectAll(p)
+			l.store.hook(func(h *hooks) {
+				h.onGet = func(ctx context.Context, _ block.Addr) error { <-ctx.Done(); return ctx.Err() }
+			})
+			ctx, cancel := context.WithCancel(t.Context())
+			time.AfterFunc(25*time.Millisecond, cancel) // it takes 10 ms there
+			if _, _, err := l.grant(ctx, p, keys...); !errors.Is(err, context.Canceled) {
+				t.Error(err)
+			}
+			time.Sleep(time.Second)
+			if n := log.count("operation failed"); n != 0 {
+				t.Errorf("%d lines", n)
+			}
+			l.store.hook(func(h *hooks) {
+				h.onGet = func(context.Context, block.Addr) error { return errors.New("broken inside") }
+			})
+			if _, each, err := l.grant(t.Context(), p, keys...); err != nil || count(each, wire.Internal) != len(keys) {
+				t.Error(err, each)
+			}
+			if n := log.count("operation failed"); n != 1 {
+				t.Errorf("%d lines", n)
+			}
 		})
-		ctx, cancel := context.WithCancel(t.Context())
-		time.AfterFunc(25*time.Millisecond, cancel) // it takes 10 ms there
-		if _, _, err := l.grant(ctx, p, keys...); !errors.Is(err, context.Canceled) {
-			t.Error(err)
-		}
-		time.Sleep(time.Second)
-		if n := log.count("operation failed"); n != 0 {
-			t.Errorf("%d lines", n)
-		}
-		l.store.hook(func(h *hooks) {
-			h.onGet = func(context.Context, block.Addr) error { return errors.New("broken inside") }
-		})
-		if _, each, err := l.grant(t.Context(), p, keys...); err != nil || count(each, wire.Internal) != len(keys) {
-			t.Error(err, each)
-		}
-		if n := log.count("operation failed"); n != 1 {
-			t.Errorf("%d lines", n)
-		}
-	})
 }

@@ -8,11 +8,13 @@ import (
 	"github.com/cognitora/dataplane/kvcached/wire"
 )
 
-// probeAlso is after how long a probe goes over the other lane, too, and how much longer than that the first one has then.
+// probeAlso is after how long a probe goes over the other lane, too, and how much longer than that
+// the first one has then.
 const probeAlso = 20 * time.Millisecond
 
-// Probe pings the peer over the lane that is used, and over the other one if that is slow. It has no error if either answers, whatever it
-// says. A lane that does not, while the other one does, is not used for 10 s.
+// Probe pings the peer over the lane that is used, and over the other one if that is slow. It has
+// no error if either answers, whatever it says. A lane that does not, while the other one does, is
+// not used for 10 s.
 func (p *Peer) Probe(ctx context.Context) error {
 	if err := p.begin(); err != nil {
 		return err

@@ -10,7 +10,8 @@ import (
 	"github.com/cognitora/dataplane/kvcached/wire"
 )
 
-// stripeAbove is how many bytes a whole block has at least that is pulled over several connections, unless many are at a time.
+// stripeAbove is how many bytes a whole block has at least that is pulled over several connections,
+// unless many are at a time.
 const stripeAbove = 1 << 20
 
 // stripeAlign is what parts of a striped block are multiples of, in bytes.
@@ -19,8 +20,8 @@ const stripeAlign = 64 << 10
 // errChanged says that parts of a block came from two versions of it.
 var errChanged = fmt.Errorf("%w: the block changed while it was read", wire.Busy)
 
-// mostParts is how many parts of striped blocks may be on their way from one peer; beyond, blocks come in one part each. A
-// server lets a host have 256 operations.
+// mostParts is how many parts of striped blocks may be on their way from one peer; beyond, blocks
+// come in one part each. A server lets a host have 256 operations.
 const mostParts = 128
 
 // pull is one Get under way, in one part or several.
@@ -76,11 +77,13 @@ func (l *streams) get(ctx context.Context, g *Get) (Found, int64, error) {
 	return p.found, p.got.Load(), err
 }
 
-// newPull plans the parts that are asked for at once: all that there are of a large block, as far as its length is known, and
-// otherwise the first, whose answer says what is left. What is not the whole block comes in one part: the answers of several say
-// nothing by which parts of two versions could be told apart.
+// newPull plans the parts that are asked for at once: all that there are of a large block, as far
+// as its length is known, and otherwise the first, whose answer says what is left. What is not the
+// whole block comes in one part: the answers of several say nothing by which parts of two versions
+// could be told apart.
 func newPull(l *streams, g *Get, stripes int) *pull {
-	p := &pull{g: g, l: l, whole: g.Offset == 0 && g.Length == 0, stripes: uint64(stripes), first: int(l.request.Load())}
+	p := &pull{g: g, l: l, whole: g.Offset == 0 && g.Length == 0, stripes: uint64(stripes),
+		first: int(l.request.Load())}
 	if !p.whole || stripes == 1 {
 		p.parts = []part{{offset: uint64(g.Offset), length: uint64(g.Length)}}
 		return p
@@ -109,7 +112,8 @@ func (p *pull) spread(stripe int, at, end, size uint64) {
 	}
 }
 
-// rest plans what of a block of the given length is not asked for yet. Where that was one part, its connection has so much less to carry.
+// rest plans what of a block of the given length is not asked for yet. Where that was one part, its
+// connection has so much less to carry.
 func (p *pull) rest(total uint64) []part {
 	asked, at, size := len(p.parts), p.planned, p.share(total)
 	switch {
@@ -151,7 +155,8 @@ func (p *pull) run(ctx context.Context) error {
 
 // fetch asks for one part and reads it into its place.
 func (p *pull) fetch(ctx context.Context, q *part) error {
-	f := wire.Frame{Op: wire.Get, Digest: p.g.Addr.Digest, Layer: p.g.Addr.Layer, Namespace: []byte(p.g.Namespace), Offset: q.offset, Len: q.length}
+	f := wire.Frame{Op: wire.Get, Digest: p.g.Addr.Digest, Layer: p.g.Addr.Layer, Namespace: []byte(p.g.Namespace),
+		Offset: q.offset, Len: q.length}
 	if !p.whole {
 		f.Flags = wire.RangeSum
 	}
@@ -175,7 +180,8 @@ func (p *pull) fetch(ctx context.Context, q *part) error {
 	})
 }
 
-// place returns where the answered part goes. The first answer of all decides how much memory is needed, and has the rest asked for.
+// place returns where the answered part goes. The first answer of all decides how much memory is
+// needed, and has the rest asked for.
 func (p *pull) place(a *wire.Frame) ([]byte, error) {
 	p.once.Do(func() {
 		p.found = Found{Length: int(a.Total), CRC: a.CRC, Item: Item{Addr: p.g.Addr, Namespace: p.g.Namespace,

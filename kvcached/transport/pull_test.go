@@ -12,8 +12,8 @@ import (
 	"github.com/cognitora/dataplane/kvcached/wire"
 )
 
-// TestRangeOfOneVersion replaces a block while a part of it is pulled that is large enough for several connections: what
-// comes is of one version, or an error.
+// TestRangeOfOneVersion replaces a block while a part of it is pulled that is large enough for
+// several connections: what comes is of one version, or an error.
 func TestRangeOfOneVersion(t *testing.T) {
 	onBothLanes(t, func(t *testing.T, l Lane) {
 		s := newSite(t, ServerOptions{}, PoolOptions{})
@@ -32,7 +32,8 @@ func TestRangeOfOneVersion(t *testing.T) {
 		})
 		for range 2 {
 			var got []byte
-			_, err := s.peer(l).Get(t.Context(), Get{Addr: it.Addr, Namespace: namespace, Offset: from, Length: length, Hint: size,
+			_, err := s.peer(l).Get(t.Context(), Get{Addr: it.Addr, Namespace: namespace, Offset: from, Length: length,
+				Hint:  size,
 				Alloc: func(_ Found, n int) ([]byte, error) { got = make([]byte, n); return got, nil }})
 			if errors.Is(err, wire.Busy) {
 				continue
@@ -47,8 +48,8 @@ func TestRangeOfOneVersion(t *testing.T) {
 	})
 }
 
-// TestUnknownLength pulls blocks of which nothing is known, or too little: the first answer has the rest come over all
-// connections, and every byte once.
+// TestUnknownLength pulls blocks of which nothing is known, or too little: the first answer has the
+// rest come over all connections, and every byte once.
 func TestUnknownLength(t *testing.T) {
 	for _, stripes := range []int{1, 4, 16} {
 		s := newSite(t, ServerOptions{}, PoolOptions{Stripes: stripes})
@@ -59,11 +60,14 @@ func TestUnknownLength(t *testing.T) {
 				want := s.store.fill(key, n)
 				got := make([]byte, n)
 				before := s.server.Stats().Sent
-				f, err := p.Get(t.Context(), Get{Addr: addr(key), Namespace: namespace, Hint: hint, Alloc: func(Found, int) ([]byte, error) { return got, nil }})
+				f, err := p.Get(t.Context(), Get{Addr: addr(key), Namespace: namespace, Hint: hint,
+					Alloc: func(Found, int) ([]byte, error) { return got, nil }})
 				if err != nil || f.CRC != block.Sum(want) || !bytes.Equal(got, want) {
 					t.Errorf("%d bytes, hint %d, %d stripes: %v", n, hint, stripes, err)
 				}
-				eventually(t, "each byte was sent once", func() bool { return s.server.Stats().Sent == before+uint64(n) })
+				eventually(t, "each byte was sent once", func() bool {
+					return s.server.Stats().Sent == before+uint64(n)
+				})
 			}
 			if striped := s.pool.Stats().QUIC.Striped; n >= 1<<20 && striped == 0 && stripes > 1 {
 				t.Errorf("no pull of %d bytes over %d connections", n, stripes)
@@ -75,16 +79,18 @@ func TestUnknownLength(t *testing.T) {
 	}
 }
 
-// TestUnknownLengthOfOneVersion replaces a block after the first answer: parts of two versions are no block.
+// TestUnknownLengthOfOneVersion replaces a block after the first answer: parts of two versions are
+// no block.
 func TestUnknownLengthOfOneVersion(t *testing.T) {
 	for name, second := range map[string]int{"as long": 4 << 20, "shorter": 100, "longer": 5 << 20} {
 		t.Run(name, func(t *testing.T) {
 			s := newSite(t, ServerOptions{}, PoolOptions{})
 			s.store.fill("b", 4<<20)
-			_, err := s.peer(QUIC).Get(t.Context(), Get{Addr: addr("b"), Namespace: namespace, Alloc: func(_ Found, n int) ([]byte, error) {
-				s.store.put(Item{Addr: addr("b"), Namespace: namespace}, bytes.Repeat([]byte{7}, second))
-				return make([]byte, n), nil
-			}})
+			_, err := s.peer(QUIC).Get(t.Context(), Get{Addr: addr("b"), Namespace: namespace,
+				Alloc: func(_ Found, n int) ([]byte, error) {
+					s.store.put(Item{Addr: addr("b"), Namespace: namespace}, bytes.Repeat([]byte{7}, second))
+					return make([]byte, n), nil
+				}})
 			if !errors.Is(err, errChanged) {
 				t.Error(err)
 			}

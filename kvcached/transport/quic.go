@@ -120,8 +120,9 @@ func (l *quicLane) open(ctx context.Context, stripe int, read bool) (exchange, e
 
 func (l *quicLane) connected() bool { return l.live.Load() > 0 }
 
-// broken says what err of a connection means for the caller. A server that does not like the client's certificate says so when the client's
-// part of the handshake is done, so that any use of the connection may be what learns of it.
+// broken says what err of a connection means for the caller. A server that does not like the
+// client's certificate says so when the client's part of the handshake is done, so that any use of
+// the connection may be what learns of it.
 func broken(err error) error {
 	if refusedHandshake(err) {
 		return fmt.Errorf("%w: %w", ErrHandshake, err)
@@ -129,7 +130,8 @@ func broken(err error) error {
 	return fmt.Errorf("transport: %w", err)
 }
 
-// connection returns the slot's connection, dialling if there is none. Its handshake is done, unless a read made it be dialled.
+// connection returns the slot's connection, dialling if there is none. Its handshake is done,
+// unless a read made it be dialled.
 func (l *quicLane) connection(ctx context.Context, s *slot, read bool) (c *quic.Conn, reused bool, err error) {
 	select {
 	case <-s.free:
@@ -278,7 +280,8 @@ func (x *quicExchange) abort()               { reset(x.Stream, codeGaveUp) }
 func (x *quicExchange) release(err error) {
 	defer readers.Put(x.r)
 	defer x.r.Reset(nil)
-	if errors.Is(err, quic.Err0RTTRejected) { // the stream is none; to reset it would be to reset the next one of its number
+	// the stream is none; to reset it would be to reset the next one of its number
+	if errors.Is(err, quic.Err0RTTRejected) {
 		ctx, cancel := context.WithTimeout(context.Background(), x.lane.config.HandshakeIdleTimeout)
 		_ = x.lane.rejected(ctx, x.conn)
 		cancel()

@@ -29,7 +29,8 @@ const AnyCard = "auto"
 var ErrNoCard = errors.New("transport: no such card is used")
 
 // errKept is why a card is not open that was given away.
-var errKept = errors.New("given away on request; it is taken back when it has been gone and is there again, or when the daemon starts anew")
+var errKept = errors.New("given away on request; it is taken back when it has been gone and is there again, or when " +
+	"the daemon starts anew")
 
 // errAbsent is why a card is not open that is not there.
 var errAbsent = errors.New("the kernel has no device of that name; see rdma.devices, and cgn-ctl rdma check")
@@ -39,20 +40,22 @@ var errNone = errors.New("rdma.devices is auto, and this host has no RDMA device
 
 // RailsOptions of NewRails.
 type RailsOptions struct {
-	Wanted  []string                               // names of cards, or AnyCard; at most wire.MaxRails are used
-	Present func() map[string]string               // cards that there are, with what tells one from a later one of its name
+	Wanted []string // names of cards, or AnyCard; at most wire.MaxRails are used
+	// cards that there are, with what tells one from a later one of its name
+	Present func() map[string]string
 	Open    func(name string) (rdma.Device, error) // must be given
 	Memory  []byte                                 // what blocks lie in, off Go's heap; each card learns of it once
-	Trusted []netip.Prefix                         // networks whose hosts may be read, and may read, without being demanded
-	LendAny bool                                   // peers of other networks may read, too
-	Poll    time.Duration                          // how often it is looked whether a card has come back; 0: 2 s
-	Logger  *slog.Logger                           // nil: slog.Default()
+	// networks whose hosts may be read, and may read, without being demanded
+	Trusted []netip.Prefix
+	LendAny bool          // peers of other networks may read, too
+	Poll    time.Duration // how often it is looked whether a card has come back; 0: 2 s
+	Logger  *slog.Logger  // nil: slog.Default()
 
 	Demanded bool // some peer is Demanded: a card that cannot be used is an error in the log
 }
 
-// Rails are the cards by which this host reads the memory of others, and they its own. Servers and pools share them. A card that goes away is closed, and opened again
-// when it is there again.
+// Rails are the cards by which this host reads the memory of others, and they its own. Servers and
+// pools share them. A card that goes away is closed, and opened again when it is there again.
 type Rails struct {
 	o      RailsOptions
 	probes []byte // what probes read, and where to
@@ -80,7 +83,8 @@ type card struct {
 	until time.Time     // it is not tried again before
 }
 
-// lastReopen is the longest pause between tries to open a card: each may have to lock all of the memory.
+// lastReopen is the longest pause between tries to open a card: each may have to lock all of the
+// memory.
 const lastReopen = time.Minute
 
 // rail is an open card.
@@ -90,19 +94,22 @@ type rail struct {
 	addr netip.Addr
 }
 
-// probeSize is what a probe reads, in bytes: a whole packet, for which the MTU of something between the hosts may be too small.
+// probeSize is what a probe reads, in bytes: a whole packet, for which the MTU of something between
+// the hosts may be too small.
 const probeSize = wire.MaxProbe
 
 // mostProbes is how many may be under way; a further one waits.
 const mostProbes = 63
 
-// NewRails opens the cards that are there. A card that cannot be opened is no error: it is logged, told by Cards, and tried again.
+// NewRails opens the cards that are there. A card that cannot be opened is no error: it is logged,
+// told by Cards, and tried again.
 func NewRails(o RailsOptions) (*Rails, error) {
 	if o.Logger == nil {
 		o.Logger = slog.Default()
 	}
 	o.Poll = orDuration(o.Poll, 2*time.Second)
-	probes, err := unix.Mmap(-1, 0, (1+mostProbes)*probeSize, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_ANON|unix.MAP_PRIVATE)
+	probes, err := unix.Mmap(-1, 0, (1+mostProbes)*probeSize, unix.PROT_READ|unix.PROT_WRITE,
+		unix.MAP_ANON|unix.MAP_PRIVATE)
 	if err != nil {
 		return nil, fmt.Errorf("transport: memory for probes: %w", err)
 	}
@@ -177,8 +184,9 @@ func (r *Rails) look() {
 	}
 }
 
-// wanted are the names of the cards that are to be used: those that are named, those that are open, those that are there, and, as long as there are not too many, those that
-// were. Others are forgotten.
+// wanted are the names of the cards that are to be used: those that are named, those that are open,
+// those that are there, and, as long as there are not too many, those that were. Others are
+// forgotten.
 func (r *Rails) wanted(there map[string]string) (names []string) {
 	for _, name := range r.o.Wanted {
 		if name != AnyCard {
@@ -251,7 +259,8 @@ func (r *Rails) warn(why error, about ...any) {
 	case r.o.Demanded || errors.Is(why, rdma.ErrMemlock):
 		level = slog.LevelError
 	}
-	r.o.Logger.Log(context.Background(), level, "a card is not used for RDMA, blocks go over QUIC or TLS meanwhile", append(about, "reason", why)...)
+	r.o.Logger.Log(context.Background(), level, "a card is not used for RDMA, blocks go over QUIC or TLS meanwhile",
+		append(about, "reason", why)...)
 }
 
 func (r *Rails) open(name string) {
@@ -275,7 +284,8 @@ func (r *Rails) open(name string) {
 	c.pause = 0
 	c.rail, c.why = opened, nil
 	r.opened.Add(1)
-	r.o.Logger.Info("a card is used for RDMA", "card", name, "address", opened.addr.String(), "trusted", r.trusts(opened.addr), "windows", opened.dev.Limits().Windows,
+	r.o.Logger.Info("a card is used for RDMA", "card", name, "address", opened.addr.String(), "trusted",
+		r.trusts(opened.addr), "windows", opened.dev.Limits().Windows,
 		"mtu", opened.dev.Limits().MTU)
 	r.work.Go(func() {
 		select {
@@ -303,7 +313,8 @@ func (r *Rails) register(name string, dev rdma.Device) (*rail, error) {
 	for _, mem := range [][]byte{r.o.Memory, r.probes} {
 		if err := dev.Register(mem); err != nil {
 			if errors.Is(err, rdma.ErrMemlock) {
-				err = fmt.Errorf("%w; allow it to lock %d MiB: LimitMEMLOCK=infinity in the systemd unit, ulimit -l unlimited in a shell, or give less with kvcached.ram", err, (len(r.o.Memory)+len(r.probes))>>20+1)
+				err = fmt.Errorf("%w; allow it to lock %d MiB: LimitMEMLOCK=infinity in the systemd unit, ulimit -l "+
+					"unlimited in a shell, or give less with kvcached.ram", err, (len(r.o.Memory)+len(r.probes))>>20+1)
 			}
 			return nil, err
 		}
@@ -371,7 +382,8 @@ func (r *Rails) lack() noRails {
 	}
 	switch {
 	case len(strange) > 0 && len(r.o.Trusted) == 0:
-		return noRails("rdma.trusted_networks is empty; give the network of the cards of both hosts, if all in it may see and change blocks (here " + strings.Join(strange, "; ") + ")")
+		return noRails("rdma.trusted_networks is empty; give the network of the cards of both hosts, if all in it " +
+			"may see and change blocks (here " + strings.Join(strange, "; ") + ")")
 	case len(strange) > 0:
 		return noRails("no card here has an address in rdma.trusted_networks (" + strings.Join(strange, "; ") + ")")
 	}

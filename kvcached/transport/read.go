@@ -35,8 +35,10 @@ const (
 )
 
 // fallbackNames are the label values of metrics.
-var fallbackNames = [fallbacks]string{noSession: "no_session", tooManyWishes: "queue", noGrant: "no_grant", notLent: "not_lent", leaseOver: "lease_over", notHere: "not_registered",
-	accessRefused: "access", noAnswer: "unreachable", cardGone: "card_gone", pairBroke: "broken", tooSlow: "timeout", wrongSum: "checksum", notLocked: "memlock"}
+var fallbackNames = [fallbacks]string{noSession: "no_session", tooManyWishes: "queue", noGrant: "no_grant",
+	notLent: "not_lent", leaseOver: "lease_over", notHere: "not_registered",
+	accessRefused: "access", noAnswer: "unreachable", cardGone: "card_gone", pairBroke: "broken", tooSlow: "timeout",
+	wrongSum: "checksum", notLocked: "memlock"}
 
 // whyNot is the reason that an error of a read stands for.
 func whyNot(err error) fallback {
@@ -58,8 +60,10 @@ func whyNot(err error) fallback {
 }
 
 const (
-	leaseTries = 2                      // grants for one Get: a lease may end before its turn comes
-	leaveIn    = 250 * time.Millisecond // that a read may still take when nobody waits for it any more; then its pair is broken, for its memory is needed
+	leaseTries = 2 // grants for one Get: a lease may end before its turn comes
+	// that a read may still take when nobody waits for it any more; then its pair is broken, for
+	// its memory is needed
+	leaveIn = 250 * time.Millisecond
 )
 
 // errAnew says that the lease is over, or as good as over, before the block was read.
@@ -81,14 +85,16 @@ func (o *once) take(f Found, n int) ([]byte, error) {
 		}
 		return buf, err
 	}
-	if n != len(o.buf) || f.CRC != o.found.CRC || f.Item.Expires != o.found.Item.Expires || f.Item.Parent != o.found.Item.Parent ||
+	if n != len(o.buf) || f.CRC != o.found.CRC || f.Item.Expires != o.found.Item.Expires ||
+		f.Item.Parent != o.found.Item.Parent ||
 		string(f.Item.Key) != string(o.found.Item.Key) || string(f.Item.Attr) != string(o.found.Item.Attr) {
 		return nil, errChanged
 	}
 	return o.buf, nil
 }
 
-// takes tells whether a block is to be read from the peer's memory: ranges have no checksum of their own, and small blocks are there sooner by a stream.
+// takes tells whether a block is to be read from the peer's memory: ranges have no checksum of
+// their own, and small blocks are there sooner by a stream.
 func (b *borrower) takes(g *Get) bool {
 	return g.Offset == 0 && g.Length == 0 && (g.Hint == 0 || g.Hint >= b.p.pool.o.MinBlock)
 }
@@ -140,7 +146,8 @@ func (b *borrower) fetch(ctx context.Context, g *Get, p *promise) (found Found, 
 	}
 	defer p.loan.done()
 	e, s := p.block, p.loan.s
-	found = Found{Length: int(e.Length), CRC: e.CRC, Item: Item{Addr: g.Addr, Namespace: g.Namespace, Parent: e.Parent, Expires: e.Expires, Key: clone(e.Key), Attr: clone(e.Attr)}}
+	found = Found{Length: int(e.Length), CRC: e.CRC, Item: Item{Addr: g.Addr, Namespace: g.Namespace, Parent: e.Parent,
+		Expires: e.Expires, Key: clone(e.Key), Attr: clone(e.Attr)}}
 	buf, err := g.Alloc(found, found.Length)
 	if err == nil && len(buf) != found.Length {
 		err = fmt.Errorf("transport: memory of %d bytes for %d", len(buf), found.Length)
@@ -175,7 +182,8 @@ func (b *borrower) fetch(ctx context.Context, g *Get, p *promise) (found Found, 
 	return found, true, nil
 }
 
-// turn waits until n bytes may be read under a lease, and counts them until leave. errAnew: that takes longer than the lease has.
+// turn waits until n bytes may be read under a lease, and counts them until leave. errAnew: that
+// takes longer than the lease has.
 func (s *borrowed) turn(ctx context.Context, n int, until time.Time) (leave func(), err error) {
 	late := until.Add(-s.lease / 5)
 	if !time.Now().Before(late) {
@@ -204,7 +212,8 @@ func (s *borrowed) read(ctx context.Context, parts []wire.Window, buf []byte, un
 		if s.pairs[w.Rail] == nil {
 			return fmt.Errorf("%w: a window of a rail that is not used", rdma.ErrBroken)
 		}
-		reads[w.Rail] = append(reads[w.Rail], rdma.Read{Into: buf[at:][:w.Length], From: rdma.Key{Addr: w.Addr, RKey: w.RKey}})
+		reads[w.Rail] = append(reads[w.Rail], rdma.Read{Into: buf[at:][:w.Length],
+			From: rdma.Key{Addr: w.Addr, RKey: w.RKey}})
 		at += int(w.Length)
 	}
 	life, cancel := context.WithDeadline(context.WithoutCancel(ctx), until)
@@ -255,23 +264,26 @@ func (s *borrowed) each(reads [][]rdma.Read, fn func(rail int)) {
 	}
 }
 
-// suspect ends the session where an error says that its pair reads nothing: a broken one, or a card that does not do as it should. Memory that is in no arena, and a time that
-// was over before anything was asked of the card, say nothing of it.
+// suspect ends the session where an error says that its pair reads nothing: a broken one, or a card
+// that does not do as it should. Memory that is in no arena, and a time that was over before
+// anything was asked of the card, say nothing of it.
 func (s *borrowed) suspect(rail int, err error) {
 	late := errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled)
-	if errors.Is(err, rdma.ErrNotRegistered) || late && !errors.Is(err, rdma.ErrBroken) && !errors.Is(err, rdma.ErrGone) {
+	if errors.Is(err, rdma.ErrNotRegistered) ||
+		late && !errors.Is(err, rdma.ErrBroken) && !errors.Is(err, rdma.ErrGone) {
 		return
 	}
 	if errors.Is(err, rdma.ErrUnreachable) {
 		s.b.blame(s.rails[rail])
 	}
 	if s.b.fail(s, "a read failed", err) && errors.Is(err, rdma.ErrMemlock) {
-		s.b.log.Error("a card may not lock the memory that blocks are read into, blocks go over QUIC or TLS meanwhile", "card", s.rails[rail].name, "reason", err)
+		s.b.log.Error("a card may not lock the memory that blocks are read into, blocks go over QUIC or TLS meanwhile",
+			"card", s.rails[rail].name, "reason", err)
 	}
 }
 
-// rotten ends the session by which bytes came that are not the block's, and leaves its cards out where there are others. A stream's own checksum says whether the owner
-// has the block.
+// rotten ends the session by which bytes came that are not the block's, and leaves its cards out
+// where there are others. A stream's own checksum says whether the owner has the block.
 func (s *borrowed) rotten(e *wire.LentBlock) {
 	b := s.b
 	b.count.corrupt.Add(1)
@@ -283,6 +295,7 @@ func (s *borrowed) rotten(e *wire.LentBlock) {
 		}
 	}
 	if b.fail(s, "checksum", wire.Corrupt) { // once for a session, of which there are few
-		b.log.Warn("bytes that were read by RDMA are not the block's, it is asked for over QUIC or TLS", "cards", cards, "length", e.Length)
+		b.log.Warn("bytes that were read by RDMA are not the block's, it is asked for over QUIC or TLS", "cards", cards,
+			"length", e.Length)
 	}
 }

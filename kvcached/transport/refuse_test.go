@@ -188,9 +188,11 @@ func TestDeadline(t *testing.T) {
 		x.release(errDone)
 		<-b.left
 		<-b.entered
-		for limit, came := 20*time.Millisecond, false; !came; limit = min(2*limit, 20*time.Second) { // on a busy machine some do not reach the server
+		// on a busy machine some do not reach the server
+		for limit, came := 20*time.Millisecond, false; !came; limit = min(2*limit, 20*time.Second) {
 			ctx, cancel := context.WithTimeout(t.Context(), limit)
-			if _, _, err := get(ctx, s.peer(l), "b"); !errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, wire.Deadline) {
+			if _, _, err := get(ctx, s.peer(l), "b"); !errors.Is(err, context.DeadlineExceeded) &&
+				!errors.Is(err, wire.Deadline) {
 				t.Error(err)
 			}
 			cancel()
@@ -211,14 +213,17 @@ func TestCancel(t *testing.T) {
 		want := s.store.fill("b", 16<<20)
 		for _, hint := range []int{1, 16 << 20} {
 			ctx, cancel := context.WithCancel(t.Context())
-			_, err := p.Get(ctx, Get{Addr: addr("b"), Namespace: namespace, Hint: hint, Alloc: func(_ Found, n int) ([]byte, error) {
-				cancel()
-				return make([]byte, n), nil
-			}})
+			_, err := p.Get(ctx, Get{Addr: addr("b"), Namespace: namespace, Hint: hint,
+				Alloc: func(_ Found, n int) ([]byte, error) {
+					cancel()
+					return make([]byte, n), nil
+				}})
 			if !errors.Is(err, context.Canceled) {
 				t.Error(err)
 			}
-			eventually(t, "the server lets go", func() bool { return s.store.holds() == 0 && s.server.Stats().InFlight == 0 })
+			eventually(t, "the server lets go", func() bool {
+				return s.store.holds() == 0 && s.server.Stats().InFlight == 0
+			})
 		}
 		ctx, cancel := context.WithCancel(t.Context())
 		s.store.hook(func(m *hooks) { m.onCreate = func(context.Context, Item, int) error { cancel(); return nil } })
@@ -226,7 +231,9 @@ func TestCancel(t *testing.T) {
 			t.Error(err)
 		}
 		s.store.hook(func(m *hooks) { m.onCreate = nil })
-		eventually(t, "the server lets go", func() bool { return s.store.holds() == 0 && s.server.Stats().InFlight == 0 })
+		eventually(t, "the server lets go", func() bool {
+			return s.store.holds() == 0 && s.server.Stats().InFlight == 0
+		})
 		got, _, err := get(t.Context(), p, "b")
 		if err != nil {
 			t.Error(err)
@@ -248,7 +255,8 @@ func TestPeerStops(t *testing.T) {
 		if _, err := reader.Write(ask.Append(nil)); err != nil {
 			t.Fatal(err)
 		}
-		offer := wire.Frame{Version: wire.Version, Op: wire.Put, Namespace: []byte(namespace), Len: 1 << 20, Total: 1 << 20, Body: 1 << 20}
+		offer := wire.Frame{Version: wire.Version, Op: wire.Put, Namespace: []byte(namespace), Len: 1 << 20,
+			Total: 1 << 20, Body: 1 << 20}
 		if _, err := writer.Write(append(offer.Append(nil), "the beginning"...)); err != nil {
 			t.Fatal(err)
 		}

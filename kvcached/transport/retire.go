@@ -8,10 +8,12 @@ import (
 	"github.com/cognitora/dataplane/kvcached/wire"
 )
 
-// How peers are let go of: none is closed with a lock held, and one that is gone for good not before what goes on with it has ended.
+// How peers are let go of: none is closed with a lock held, and one that is gone for good not
+// before what goes on with it has ended.
 
-// Forget closes the connections to a peer that is gone for good, when what goes on over them has ended; at once where MaxPeers
-// others wait for that already. New operations on it fail with ErrClosed. It does not wait.
+// Forget closes the connections to a peer that is gone for good, when what goes on over them has
+// ended; at once where MaxPeers others wait for that already. New operations on it fail with
+// ErrClosed. It does not wait.
 func (p *Pool) Forget(t Target) {
 	p.mu.Lock()
 	peer := p.peers[t]
@@ -81,7 +83,8 @@ func (p *Peer) begin() error {
 	return nil
 }
 
-// Held is a peer to which what holds it may still put questions when the pool has forgotten it. Release is called once.
+// Held is a peer to which what holds it may still put questions when the pool has forgotten it.
+// Release is called once.
 type Held struct{ p *Peer }
 
 // Hold has a peer that is forgotten meanwhile closed only when it has been released.
@@ -95,7 +98,8 @@ func (p *Peer) Hold() (*Held, error) {
 // Get is Peer.Get.
 func (h *Held) Get(ctx context.Context, g Get) (Found, error) { return h.p.get(ctx, g) }
 
-// Stat is Peer.Stat. A server that is stopping answers it for a moment after the Get of a client's own key.
+// Stat is Peer.Stat. A server that is stopping answers it for a moment after the Get of a client's
+// own key.
 func (h *Held) Stat(ctx context.Context, addrs []block.Addr, out []wire.Info) error {
 	return h.p.over(false, stat(ctx, addrs, out))
 }

@@ -140,7 +140,8 @@ func TestCloseCutsDialling(t *testing.T) {
 	dials.Wait()
 }
 
-// TestBucketsGo: a host has its bucket for as long as it is connected, however many others come, and until it owes nothing.
+// TestBucketsGo: a host has its bucket for as long as it is connected, however many others come,
+// and until it owes nothing.
 func TestBucketsGo(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := NewBandwidth(Caps{PeerIn: 1000})

@@ -57,7 +57,8 @@ func (c *endsMeanwhile) Err() error {
 	return c.Context.Err()
 }
 
-// TestRoCELateGrants: with windows, and the time that a reader waits for an owner by default, an owner that is late has blocks come by a stream, and keeps the session.
+// TestRoCELateGrants: with windows, and the time that a reader waits for an owner by default, an
+// owner that is late has blocks come by a stream, and keeps the session.
 func TestRoCELateGrants(t *testing.T) {
 	var late atomic.Bool
 	near := roceRails(t, true)
@@ -90,7 +91,9 @@ func TestRoCELateGrants(t *testing.T) {
 		all.Wait()
 	}
 	late.Store(false)
-	awaited(t, "what was lent late is taken back", func() bool { return s.server.Lending().Leases == 0 && s.far.Stats().RAM.Held == 0 })
+	awaited(t, "what was lent late is taken back", func() bool {
+		return s.server.Lending().Leases == 0 && s.far.Stats().RAM.Held == 0
+	})
 	reads := s.pool.Stats().RDMA.Reads
 	awaited(t, "a block is read by RDMA again", func() bool {
 		if there, err := s.pull(t.Context(), 1); !there || err != nil {

@@ -58,7 +58,8 @@ func used(t *testing.T) inUse {
 	return all[0]
 }
 
-// awaitUsed waits until no more is in use than before, of cards exactly as much: both sides end in the background.
+// awaitUsed waits until no more is in use than before, of cards exactly as much: both sides end in
+// the background.
 func awaitUsed(t *testing.T, what string, before inUse) {
 	t.Helper()
 	now := before
@@ -92,7 +93,8 @@ func (s *twoStores) cycle() {
 	}
 }
 
-// TestRoCENothingLeaks: sessions of a reader and an owner, one after the other, leave nothing of the card, no descriptor, no goroutine and no memory behind.
+// TestRoCENothingLeaks: sessions of a reader and an owner, one after the other, leave nothing of
+// the card, no descriptor, no goroutine and no memory behind.
 func TestRoCENothingLeaks(t *testing.T) { byBoth(t, 30*time.Second, roceNothingLeaks) }
 
 func roceNothingLeaks(t *testing.T, s *twoStores) {
@@ -118,7 +120,8 @@ func roceNothingLeaks(t *testing.T, s *twoStores) {
 	took := time.Since(start)
 	awaitUsed(t, "sessions", before)
 	heapAfter, residentAfter := memoryUsed(t)
-	t.Logf("%d sessions in %v; in use: %+v; heap %d KiB, then %d; resident %d KiB, then %d", cycles, took, before, heap>>10, heapAfter>>10, resident>>10, residentAfter>>10)
+	t.Logf("%d sessions in %v; in use: %+v; heap %d KiB, then %d; resident %d KiB, then %d", cycles, took, before,
+		heap>>10, heapAfter>>10, resident>>10, residentAfter>>10)
 	if heapAfter > heap+1<<20 || residentAfter > resident+8<<20 {
 		t.Error("memory is left behind")
 	}
@@ -127,7 +130,8 @@ func roceNothingLeaks(t *testing.T, s *twoStores) {
 	}
 }
 
-// TestRoCEPeers: 100 hosts read from one at a time, and leave nothing of the card, no descriptor and no goroutine behind.
+// TestRoCEPeers: 100 hosts read from one at a time, and leave nothing of the card, no descriptor
+// and no goroutine behind.
 func TestRoCEPeers(t *testing.T) {
 	const peers = 100
 	s := roce(t, 30*time.Second)
@@ -140,9 +144,10 @@ func TestRoCEPeers(t *testing.T) {
 	for i := range readers {
 		r := &readers[i]
 		r.t, r.near, r.far, r.server = t, s.near, s.far, s.server
-		r.pool = newPool(t, PoolOptions{Rails: s.nearRails, Stripes: 1, GrantIn: 20 * time.Second, ListenUDP: func() (net.PacketConn, error) {
-			return net.ListenUDP("udp", &net.UDPAddr{IP: net.IPv4(127, 0, 1, byte(i+1))})
-		}})
+		r.pool = newPool(t, PoolOptions{Rails: s.nearRails, Stripes: 1, GrantIn: 20 * time.Second,
+			ListenUDP: func() (net.PacketConn, error) {
+				return net.ListenUDP("udp", &net.UDPAddr{IP: net.IPv4(127, 0, 1, byte(i+1))})
+			}})
 		var err error
 		if r.peer, err = r.pool.Peer(s.peer.target); err != nil {
 			t.Fatal(err)
@@ -151,7 +156,8 @@ func TestRoCEPeers(t *testing.T) {
 	}
 	during := used(t)
 	for i := range readers {
-		if there, err := readers[i].pull(t.Context(), 1); !there || err != nil || readers[i].pool.Stats().RDMA.Reads != 1 {
+		if there, err := readers[i].pull(t.Context(), 1); !there || err != nil ||
+			readers[i].pool.Stats().RDMA.Reads != 1 {
 			t.Error(i, there, err)
 		}
 	}

@@ -76,7 +76,8 @@ func secondCard(t *testing.T) (name, link string) {
 	return name, link
 }
 
-// TestRoCETwoRails: large blocks are read over two cards. One is deleted, and later its link goes, under load: the other one carries on alone, and both are used when it is there again.
+// TestRoCETwoRails: large blocks are read over two cards. One is deleted, and later its link goes,
+// under load: the other one carries on alone, and both are used when it is there again.
 func TestRoCETwoRails(t *testing.T) {
 	first := os.Getenv("RDMA_DEVICE")
 	if first == "" {
@@ -92,7 +93,9 @@ func TestRoCETwoRails(t *testing.T) {
 		Trusted: []netip.Prefix{netip.MustParsePrefix("0.0.0.0/0")}, Poll: 100 * time.Millisecond,
 	}
 	near := o
-	near.Poll = time.Second // so that it finds a card that is back after the owner does, mostly: a try that fails has the next one wait for half a minute
+	// so that it finds a card that is back after the owner does, mostly: a try that fails has the
+	// next one wait for half a minute
+	near.Poll = time.Second
 	s := newTwoStoresOf(t, 64<<20, near, o, PoolOptions{}, 5*time.Second)
 	s.awaitCards("a session")
 	for key := range 4 {
@@ -104,13 +107,15 @@ func TestRoCETwoRails(t *testing.T) {
 		t.Helper()
 		for _, card := range cards {
 			before := bytes[card].Load()
-			for end := time.Now().Add(120 * time.Second); bytes[card].Load() < before+4*stripeAbove; time.Sleep(10 * time.Millisecond) {
+			for end := time.Now().Add(120 * time.Second); bytes[card].Load() < before+4*stripeAbove; time.Sleep(
+				10 * time.Millisecond) {
 				if time.Now().After(end) {
 					t.Fatalf("%s: nothing is read over %s: %s", what, card, s.peer.status().Why)
 				}
 			}
 		}
-		t.Logf("%s: %d MiB over %s, %d MiB over %s", what, bytes[first].Load()>>20, first, bytes[second].Load()>>20, second)
+		t.Logf("%s: %d MiB over %s, %d MiB over %s", what, bytes[first].Load()>>20, first, bytes[second].Load()>>20,
+			second)
 	}
 	alone := func(what string) {
 		t.Helper()

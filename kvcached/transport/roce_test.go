@@ -21,7 +21,8 @@ import (
 	"github.com/cognitora/dataplane/rdma/verbs"
 )
 
-// These tests are on a real card, or on RoCE in software: make check-rdma runs them in a virtual machine that has one. Both hosts are this one.
+// These tests are on a real card, or on RoCE in software: make check-rdma runs them in a virtual
+// machine that has one. Both hosts are this one.
 
 // roce is two stores whose hosts reach each other by the card that RDMA_DEVICE names.
 func roce(t *testing.T, lease time.Duration) *twoStores { return roceBy(t, lease, false) }
@@ -46,7 +47,9 @@ func roceRails(t *testing.T, windows bool) RailsOptions {
 		t.Skip("RDMA_DEVICE names no card: make check-rdma runs this in a virtual machine that has one")
 	}
 	return RailsOptions{
-		Wanted: []string{card}, Present: roceThere, Open: func(name string) (rdma.Device, error) { return verbs.Open(name, verbs.Options{LooseWindows: windows}) },
+		Wanted: []string{card}, Present: roceThere, Open: func(name string) (rdma.Device, error) {
+			return verbs.Open(name, verbs.Options{LooseWindows: windows})
+		},
 		Trusted: []netip.Prefix{netip.MustParsePrefix("0.0.0.0/0")}, Poll: 100 * time.Millisecond,
 	}
 }
@@ -69,7 +72,8 @@ func roceThere() map[string]string {
 	return out
 }
 
-// awaited waits for what may take long on a busy host whose machine is emulated, without taking its CPU meanwhile.
+// awaited waits for what may take long on a busy host whose machine is emulated, without taking its
+// CPU meanwhile.
 func awaited(t *testing.T, what string, ok func() bool) {
 	t.Helper()
 	for end := time.Now().Add(time.Minute); !ok(); time.Sleep(10 * time.Millisecond) {
@@ -89,7 +93,8 @@ func (s *twoStores) awaitCards(what string) {
 	}
 }
 
-// TestRoCEReads: many blocks at a time come by RDMA, with few messages, and not by a stream, and are given back: their leases do not end before the test's time has.
+// TestRoCEReads: many blocks at a time come by RDMA, with few messages, and not by a stream, and
+// are given back: their leases do not end before the test's time has.
 func TestRoCEReads(t *testing.T) { byBoth(t, time.Hour, roceReads) }
 
 func roceReads(t *testing.T, s *twoStores) {
@@ -119,10 +124,13 @@ func roceReads(t *testing.T, s *twoStores) {
 	if there, err := s.pull(t.Context(), 100); !there || err != nil {
 		t.Error("4 MiB:", err)
 	}
-	awaited(t, "all is given back", func() bool { return s.server.Lending().Leases == 0 && s.far.Stats().RAM.Held == 0 })
+	awaited(t, "all is given back", func() bool {
+		return s.server.Lending().Leases == 0 && s.far.Stats().RAM.Held == 0
+	})
 }
 
-// TestRoCERevoked: what a lease has lent cannot be read when it has ended; the pair breaks by the try, and another is made.
+// TestRoCERevoked: what a lease has lent cannot be read when it has ended; the pair breaks by the
+// try, and another is made.
 func TestRoCERevoked(t *testing.T) { byBoth(t, time.Second, roceRevoked) }
 
 func roceRevoked(t *testing.T, s *twoStores) {
@@ -159,7 +167,8 @@ func roceReusedUnderReaders(t *testing.T, s *twoStores) {
 	seed := uint64(time.Now().UnixNano())
 	t.Log("seed", seed)
 	good, miss, rest := s.churn(soak(15*time.Second), seed)
-	for tries := 0; s.pool.Stats().RDMA.Reads == 0 && tries < 5; tries++ { // on a busy host leases may end before their turn
+	// on a busy host leases may end before their turn
+	for tries := 0; s.pool.Stats().RDMA.Reads == 0 && tries < 5; tries++ {
 		more, _, _ := s.churn(15*time.Second, seed)
 		good += more
 	}
@@ -171,7 +180,8 @@ func roceReusedUnderReaders(t *testing.T, s *twoStores) {
 	awaited(t, "all leases end", func() bool { return s.server.Lending().Leases == 0 && s.far.Stats().RAM.Held == 0 })
 }
 
-// TestRoCERottenBytes: a block whose bytes are not those that were stored is never an answer, by RDMA or by QUIC; the session that brought it ends, and RDMA is used again.
+// TestRoCERottenBytes: a block whose bytes are not those that were stored is never an answer, by
+// RDMA or by QUIC; the session that brought it ends, and RDMA is used again.
 func TestRoCERottenBytes(t *testing.T) { byBoth(t, time.Hour, roceRottenBytes) }
 
 func roceRottenBytes(t *testing.T, s *twoStores) {
@@ -199,7 +209,8 @@ func roceRottenBytes(t *testing.T, s *twoStores) {
 	}
 }
 
-// disturb reads all the time while something is done, and returns how many blocks came by RDMA since.
+// disturb reads all the time while something is done, and returns how many blocks came by RDMA
+// since.
 func (s *twoStores) disturb(t *testing.T, what string, fn func()) {
 	t.Helper()
 	var stop atomic.Bool
@@ -250,8 +261,9 @@ func command(t *testing.T, line string) {
 	}
 }
 
-// TestRoCETakenAway: under load the link goes down and comes back, and the card is given away, deleted and added anew: blocks come by QUIC meanwhile, none is wrong or
-// lost, and RDMA is used again.
+// TestRoCETakenAway: under load the link goes down and comes back, and the card is given away,
+// deleted and added anew: blocks come by QUIC meanwhile, none is wrong or lost, and RDMA is used
+// again.
 func TestRoCETakenAway(t *testing.T) { byBoth(t, 5*time.Second, roceTakenAway) }
 
 func roceTakenAway(t *testing.T, s *twoStores) {
@@ -278,7 +290,9 @@ func roceTakenAway(t *testing.T, s *twoStores) {
 		t.Log("given away in", time.Since(start))
 		command(t, "rdma link delete "+os.Getenv("RDMA_DEVICE"))
 		before := s.pool.Stats().RDMA.Fallbacks["no_session"]
-		awaited(t, "blocks come by QUIC", func() bool { return s.pool.Stats().RDMA.Fallbacks["no_session"] >= before+20 })
+		awaited(t, "blocks come by QUIC", func() bool {
+			return s.pool.Stats().RDMA.Fallbacks["no_session"] >= before+20
+		})
 		command(t, "rdma link add "+os.Getenv("RDMA_DEVICE")+" type rxe netdev rdma0")
 	})
 	r := s.pool.Stats().RDMA

@@ -14,7 +14,8 @@ import (
 	"github.com/cognitora/dataplane/kvcached/wire"
 )
 
-// operation is one request being answered. Those of a TLS connection use the same one after the other.
+// operation is one request being answered. Those of a TLS connection use the same one after the
+// other.
 type operation struct {
 	flow
 	link    *link
@@ -33,7 +34,8 @@ type operation struct {
 // operations keeps those not in use, with their buffers.
 var operations = sync.Pool{New: func() any { return &operation{head: make([]byte, 0, wire.MaxHead+smallBody)} }}
 
-// smallBody is how much of a body is copied behind its head, to be one write and no packet of a head alone.
+// smallBody is how much of a body is copied behind its head, to be one write and no packet of a
+// head alone.
 const smallBody = 8 << 10
 
 // maxKept is the largest buffer of addresses that is kept.
@@ -92,7 +94,8 @@ func (op *operation) serve(parent context.Context) error {
 	status := statusOf(err)
 	s.count.done(op.f.Op, status)
 	if status == wire.Internal {
-		s.o.Logger.Warn("operation failed", "op", op.f.Op, "peer", op.link.remote.Host, "role", op.link.remote.Role, "error", err)
+		s.o.Logger.Warn("operation failed", "op", op.f.Op, "peer", op.link.remote.Host, "role", op.link.remote.Role,
+			"error", err)
 	}
 	if answered {
 		return err
@@ -234,7 +237,8 @@ func (op *operation) put(ctx context.Context) error {
 		return err
 	}
 	s.count.received.Add(uint64(n))
-	return d.Commit(ctx, Commit{CRC: op.f.CRC, Durable: op.f.Flags&wire.Durable != 0, IfAbsent: op.f.Flags&wire.IfAbsent != 0})
+	return d.Commit(ctx, Commit{CRC: op.f.CRC, Durable: op.f.Flags&wire.Durable != 0,
+		IfAbsent: op.f.Flags&wire.IfAbsent != 0})
 }
 
 func clone(b []byte) []byte { return append([]byte(nil), b...) }

@@ -28,17 +28,21 @@ type ServerOptions struct {
 	Tuning    Tuning
 	Bandwidth *Bandwidth // nil: no caps
 
-	// ResetKey lets a restarted server tell its peers at once that their connections are gone; it must be secret and
-	// survive the restart. nil: they find out after Tuning.Idle.
+	// ResetKey lets a restarted server tell its peers at once that their connections are gone; it
+	// must be secret and survive the restart. nil: they find out after Tuning.Idle.
 	ResetKey *[32]byte
 
-	Rails *Rails        // cards by which peers may read what lies in their memory; nil: they are told that there is no such operation
+	// cards by which peers may read what lies in their memory; nil: they are told that there is no
+	// such operation
+	Rails *Rails
 	Lease time.Duration // how long a peer may read a block by itself; 0: 5 s
 
-	MaxPeers    int           // hosts connected at a time; 0: 256. Connections of others are closed
-	MaxConns    int           // connections of one host; 0: 64. More are closed
-	MaxOps      int           // operations of one host at a time; 0: 256. More are answered with wire.Busy
-	MaxInFlight int64         // payload bytes of all operations at a time, of which one host may have a quarter, and half may be lent; 0: 1 GiB. More are answered with wire.Busy
+	MaxPeers int // hosts connected at a time; 0: 256. Connections of others are closed
+	MaxConns int // connections of one host; 0: 64. More are closed
+	MaxOps   int // operations of one host at a time; 0: 256. More are answered with wire.Busy
+	// payload bytes of all operations at a time, of which one host may have a quarter, and half may
+	// be lent; 0: 1 GiB. More are answered with wire.Busy
+	MaxInFlight int64
 	OpTimeout   time.Duration // longest operation, whatever its frame says; 0: 60 s
 	Stall       time.Duration // longest time without progress of 1 MiB (64 KiB where capped); 0: 15 s
 	Idle        time.Duration // TLS connections without an operation are closed; 0: 2 min
@@ -148,7 +152,8 @@ func NewServer(o ServerOptions) (*Server, error) {
 // errClosing is why connections end when the server does.
 var errClosing = errors.New("server closes")
 
-// Close has no further block begun, waits for what is under way until ctx ends, breaks off what is left and waits for that.
+// Close has no further block begun, waits for what is under way until ctx ends, breaks off what is
+// left and waits for that.
 func (s *Server) Close(ctx context.Context) error {
 	s.mu.Lock()
 	if s.closing.Swap(true) {
@@ -251,7 +256,8 @@ func (s *Server) drop(name string) {
 	}
 }
 
-// attach counts what is lent to a host that is connected, so that it has one share however often it comes anew.
+// attach counts what is lent to a host that is connected, so that it has one share however often it
+// comes anew.
 func (s *Server) attach(h *host) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -45,7 +45,8 @@ func TestCardWithoutPairs(t *testing.T) {
 	}
 }
 
-// TestCloseWhileItBreaks: a borrower that is closed has no pair any more, whatever happened at that time.
+// TestCloseWhileItBreaks: a borrower that is closed has no pair any more, whatever happened at that
+// time.
 func TestCloseWhileItBreaks(t *testing.T) {
 	l := newLent(t, lentOptions{})
 	for range 10 {
@@ -64,12 +65,14 @@ func TestCloseWhileItBreaks(t *testing.T) {
 	}
 }
 
-// TestReleaseWhileClosing: cards are closed once, and the one that is given away is when Close returns.
+// TestReleaseWhileClosing: cards are closed once, and the one that is given away is when Close
+// returns.
 func TestReleaseWhileClosing(t *testing.T) {
 	f := newFabric()
 	c := f.plug("near0", "10.0.0.1")
 	for range 200 {
-		r := newRails(t, RailsOptions{Wanted: []string{AnyCard}, Present: f.present("near0"), Open: f.open, Memory: memory(t, 4096), Logger: quiet()})
+		r := newRails(t, RailsOptions{Wanted: []string{AnyCard}, Present: f.present("near0"), Open: f.open,
+			Memory: memory(t, 4096), Logger: quiet()})
 		var both sync.WaitGroup
 		both.Go(func() {
 			if err := r.Release(t.Context(), "near0"); err != nil && !errors.Is(err, ErrNoCard) {
@@ -125,7 +128,8 @@ func TestBetterSession(t *testing.T) {
 	})
 }
 
-// connect asks for a session over so many pairs, which all have one card here, and returns what came of each.
+// connect asks for a session over so many pairs, which all have one card here, and returns what
+// came of each.
 func (l *lent) connect(p *Peer, pairs int) (ends []wire.End) {
 	l.t.Helper()
 	ends, err := l.connection(l.t.Context(), p, pairs)
@@ -179,7 +183,8 @@ func TestSessionsOfOneHost(t *testing.T) {
 	l := newLent(t, lentOptions{cards: 2, rails: func(near, _ *RailsOptions) { near.Wanted = []string{"near1"} }})
 	p := l.borrower(Trusted)
 	l.ready(p)
-	agent, err := newPool(t, PoolOptions{Identity: identity(t, pkiDir, pki.Agent)}).Peer(Target{Address: l.address, Lane: TLS})
+	agent, err := newPool(t, PoolOptions{Identity: identity(t, pkiDir, pki.Agent)}).Peer(Target{Address: l.address,
+		Lane: TLS})
 	if err != nil {
 		t.Fatal(err)
 	}

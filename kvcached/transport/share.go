@@ -6,16 +6,18 @@ import (
 	"github.com/cognitora/dataplane/kvcached/wire"
 )
 
-// HostShare is the part of MaxInFlight that one host may have, so that those who announce bodies and do not send them
-// leave room for others. It is a divisor.
+// HostShare is the part of MaxInFlight that one host may have, so that those who announce bodies
+// and do not send them leave room for others. It is a divisor.
 const HostShare = 4
 
-// LentShare is the part of MaxInFlight that may be lent, so that blocks always go to other hosts by stream: a lease costs its borrower nothing. It is a divisor.
-// What a host has on lease counts for its HostShare, too: a stream that it asks for meanwhile may have to wait until it gives some back.
+// LentShare is the part of MaxInFlight that may be lent, so that blocks always go to other hosts by
+// stream: a lease costs its borrower nothing. It is a divisor. What a host has on lease counts for
+// its HostShare, too: a stream that it asks for meanwhile may have to wait until it gives some
+// back.
 const LentShare = 2
 
-// smallest is the longest body of a question that counts for nothing, so that questions pass while blocks take all of a
-// host's share; MaxOps bounds how many there are.
+// smallest is the longest body of a question that counts for nothing, so that questions pass while
+// blocks take all of a host's share; MaxOps bounds how many there are.
 const smallest = 4 << 10
 
 // hold counts n payload bytes as in flight until the returned function is called.
@@ -63,7 +65,8 @@ func (op *operation) hold(n int) (release func(), err error) {
 	return op.link.s.holdFor(op.link.host, n)
 }
 
-// holdQuestion is hold for a body that is no block. That by which a peer gives back what it was lent is small enough to pass always: it makes room.
+// holdQuestion is hold for a body that is no block. That by which a peer gives back what it was
+// lent is small enough to pass always: it makes room.
 func (op *operation) holdQuestion(n int) (release func(), err error) {
 	if n <= smallest {
 		return func() {}, nil

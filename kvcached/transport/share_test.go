@@ -9,7 +9,8 @@ import (
 	"github.com/cognitora/dataplane/kvcached/wire"
 )
 
-// TestHostShare: who announces bodies and does not send them takes no more than its share of what may be in flight.
+// TestHostShare: who announces bodies and does not send them takes no more than its share of what
+// may be in flight.
 func TestHostShare(t *testing.T) {
 	onBothLanes(t, func(t *testing.T, l Lane) {
 		const size = 1 << 20
@@ -18,7 +19,8 @@ func TestHostShare(t *testing.T) {
 		for i := range 16 {
 			x := raw(t, p)
 			defer x.release(errDone)
-			head := wire.Frame{Version: wire.Version, Op: wire.Put, Request: uint64(i + 1), Namespace: []byte(namespace), Len: size, Total: size, Body: size}
+			head := wire.Frame{Version: wire.Version, Op: wire.Put, Request: uint64(i + 1),
+				Namespace: []byte(namespace), Len: size, Total: size, Body: size}
 			if _, err := x.Write(head.Append(nil)); err != nil {
 				t.Fatal(err)
 			}
@@ -32,7 +34,8 @@ func TestHostShare(t *testing.T) {
 		other := newPool(t, PoolOptions{
 			ListenUDP: func() (net.PacketConn, error) { return net.ListenPacket("udp", "127.0.0.2:0") },
 			DialTCP: func(ctx context.Context, address string) (net.Conn, error) {
-				return (&net.Dialer{LocalAddr: &net.TCPAddr{IP: net.IPv4(127, 0, 0, 2)}}).DialContext(ctx, "tcp", address)
+				return (&net.Dialer{LocalAddr: &net.TCPAddr{IP: net.IPv4(127, 0, 0, 2)}}).DialContext(ctx, "tcp",
+					address)
 			},
 		})
 		q, err := other.Peer(Target{Address: s.address, Lane: l})

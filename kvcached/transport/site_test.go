@@ -100,7 +100,8 @@ func newMapStore() *mapStore { return &mapStore{blocks: map[block.Addr]*mapBlock
 // fill puts n bytes made from key and seed.
 func (s *mapStore) fill(key string, n int) []byte {
 	payload := randomBytes(key, n)
-	s.put(Item{Addr: addr(key), Namespace: namespace, Key: []byte(key), Attr: []byte("attr of " + key), Expires: 12345}, payload)
+	s.put(Item{Addr: addr(key), Namespace: namespace, Key: []byte(key), Attr: []byte("attr of " + key), Expires: 12345},
+		payload)
 	return payload
 }
 
@@ -349,7 +350,8 @@ func get(ctx context.Context, p *Peer, key string) ([]byte, Found, error) {
 }
 
 func put(ctx context.Context, p *Peer, key string, payload []byte) error {
-	return p.Put(ctx, Put{Item: Item{Addr: addr(key), Namespace: namespace, Key: []byte(key)}, Payload: payload, CRC: block.Sum(payload)})
+	return p.Put(ctx, Put{Item: Item{Addr: addr(key), Namespace: namespace, Key: []byte(key)}, Payload: payload,
+		CRC: block.Sum(payload)})
 }
 
 func same(t testing.TB, what string, got, want []byte) {

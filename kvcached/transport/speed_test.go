@@ -12,14 +12,16 @@ import (
 	"github.com/cognitora/dataplane/kvcached/store"
 )
 
-// TestSpeed says how fast blocks come, and what that costs both hosts together, by RDMA and over QUIC on the same machine in the same run. It judges nothing.
+// TestSpeed says how fast blocks come, and what that costs both hosts together, by RDMA and over
+// QUIC on the same machine in the same run. It judges nothing.
 func TestSpeed(t *testing.T) {
 	s := roce(t, 30*time.Second)
 	quic, err := s.pool.Peer(Target{Address: s.peer.target.Address, Lane: QUIC})
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Log("| block | at a time | RDMA: MB/s; ms each; CPU s per GB | QUIC: likewise | rate, RDMA to QUIC | CPU, RDMA to QUIC |")
+	t.Log("| block | at a time | RDMA: MB/s; ms each; CPU s per GB | QUIC: likewise | rate, RDMA to QUIC | CPU, RDMA " +
+		"to QUIC |")
 	t.Log("|---|---|---|---|---|---|")
 	for key, size := range []int{4 << 10, 16 << 10, 32 << 10, 64 << 10, 256 << 10, 1 << 20, 2 << 20} {
 		if err := s.set(key, 1, size); err != nil {
@@ -37,7 +39,8 @@ func TestSpeed(t *testing.T) {
 				}
 			}
 			rdma, stream := &sums[0], &sums[1]
-			t.Logf("| %d KiB | %d | %.1f; %.1f; %.0f | %.1f; %.1f; %.0f | %.2f | %.2f |", size>>10, atOnce, rdma.rate/rounds, rdma.each/rounds, rdma.cpu/rounds,
+			t.Logf("| %d KiB | %d | %.1f; %.1f; %.0f | %.1f; %.1f; %.0f | %.2f | %.2f |", size>>10, atOnce,
+				rdma.rate/rounds, rdma.each/rounds, rdma.cpu/rounds,
 				stream.rate/rounds, stream.each/rounds, stream.cpu/rounds, rdma.rate/stream.rate, rdma.cpu/stream.cpu)
 		}
 	}
@@ -63,12 +66,13 @@ func (s *twoStores) speed(t *testing.T, p *Peer, key, atOnce, n int) measured {
 			for left.Add(-1) >= 0 {
 				var d *store.Draft
 				begin := time.Now()
-				f, err := p.Get(t.Context(), Get{Addr: addr(strconv.Itoa(key)), Namespace: namespace, Alloc: func(f Found, n int) (_ []byte, err error) {
-					if d, err = s.near.Create(t.Context(), store.Item(f.Item), n); err != nil {
-						return nil, err
-					}
-					return d.Bytes(), nil
-				}})
+				f, err := p.Get(t.Context(), Get{Addr: addr(strconv.Itoa(key)), Namespace: namespace,
+					Alloc: func(f Found, n int) (_ []byte, err error) {
+						if d, err = s.near.Create(t.Context(), store.Item(f.Item), n); err != nil {
+							return nil, err
+						}
+						return d.Bytes(), nil
+					}})
 				took.Add(int64(time.Since(begin)))
 				if d != nil {
 					d.Abort()

@@ -8,15 +8,16 @@ import (
 
 // ServerStats is a snapshot of what a Server did.
 type ServerStats struct {
-	Ops          [wire.Ops]uint64      // operations ended, by wire.Op; 0: of an unknown one
-	Statuses     [wire.Statuses]uint64 // the same, by how they ended
-	GaveUp       uint64                // operations that the peer broke off
-	Stalled      uint64                // operations broken off because the peer neither read nor wrote for ServerOptions.Stall
-	Early        uint64                // operations that came before the handshake was done
-	Sent         uint64                // payload bytes of blocks
-	Received     uint64                // payload bytes of blocks
-	RefusedConns uint64                // connections beyond MaxPeers, MaxConns or Tuning.Receive
-	Handshakes   uint64                // failed handshakes of the TLS lane
+	Ops      [wire.Ops]uint64      // operations ended, by wire.Op; 0: of an unknown one
+	Statuses [wire.Statuses]uint64 // the same, by how they ended
+	GaveUp   uint64                // operations that the peer broke off
+	// operations broken off because the peer neither read nor wrote for ServerOptions.Stall
+	Stalled      uint64
+	Early        uint64 // operations that came before the handshake was done
+	Sent         uint64 // payload bytes of blocks
+	Received     uint64 // payload bytes of blocks
+	RefusedConns uint64 // connections beyond MaxPeers, MaxConns or Tuning.Receive
+	Handshakes   uint64 // failed handshakes of the TLS lane
 	AcceptErrors uint64
 	Conns        int64 // connections now
 	InFlight     int64 // payload bytes of operations now
@@ -27,8 +28,10 @@ type ServerStats struct {
 func (s *Server) Stats() ServerStats {
 	c := &s.count
 	out := ServerStats{
-		GaveUp: c.gaveUp.Load(), Stalled: c.stalled.Load(), Early: c.early.Load(), Sent: c.sent.Load(), Received: c.received.Load(), RefusedConns: c.refusedConns.Load(),
-		Handshakes: c.handshakes.Load(), AcceptErrors: c.acceptErrors.Load(), Conns: c.conns.Load(), InFlight: s.bytes.Load(), Windows: s.budget.used.Load(),
+		GaveUp: c.gaveUp.Load(), Stalled: c.stalled.Load(), Early: c.early.Load(), Sent: c.sent.Load(),
+		Received: c.received.Load(), RefusedConns: c.refusedConns.Load(),
+		Handshakes: c.handshakes.Load(), AcceptErrors: c.acceptErrors.Load(), Conns: c.conns.Load(),
+		InFlight: s.bytes.Load(), Windows: s.budget.used.Load(),
 	}
 	for i := range c.byOp {
 		out.Ops[i] = c.byOp[i].Load()
@@ -73,10 +76,13 @@ type PoolStats struct {
 func (p *Pool) Stats() PoolStats {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return PoolStats{QUIC: p.quic.stats(), TLS: p.tcp.stats(), RDMA: p.borrow.stats(), Evicted: p.evicted.Load(), Peers: int64(len(p.peers) + len(p.going)), Windows: p.budget.used.Load()}
+	return PoolStats{QUIC: p.quic.stats(), TLS: p.tcp.stats(), RDMA: p.borrow.stats(), Evicted: p.evicted.Load(),
+		Peers: int64(len(p.peers) + len(p.going)), Windows: p.budget.used.Load()}
 }
 
 func (c *laneCounters) stats() LaneStats {
-	return LaneStats{Dials: c.dials.Load(), DialErrors: c.dialErrors.Load(), Retried: c.retried.Load(), EarlyRejected: c.earlyRejected.Load(),
-		Sent: c.sent.Load(), Received: c.received.Load(), Striped: c.striped.Load(), RanOut: c.ranOut.Load(), Chosen: c.chosen.Load()}
+	return LaneStats{Dials: c.dials.Load(), DialErrors: c.dialErrors.Load(), Retried: c.retried.Load(),
+		EarlyRejected: c.earlyRejected.Load(),
+		Sent:          c.sent.Load(), Received: c.received.Load(), Striped: c.striped.Load(), RanOut: c.ranOut.Load(),
+		Chosen: c.chosen.Load()}
 }

@@ -103,7 +103,8 @@ func (l *tlsLane) dial(ctx context.Context) (*tlsExchange, error) {
 	defer l.mu.Unlock()
 	if err != nil {
 		l.count.dialErrors.Add(1)
-		if caller.Err() != nil && time.Since(begun) < l.timeout/2 { // the caller had no time: that says nothing about the peer
+		// the caller had no time: that says nothing about the peer
+		if caller.Err() != nil && time.Since(begun) < l.timeout/2 {
 			return nil, context.Cause(caller)
 		}
 		return nil, l.back.dialled(context.Background(), err)
@@ -134,7 +135,8 @@ func (l *tlsLane) tryDial(ctx context.Context) (*tlsExchange, error) {
 	return x, nil
 }
 
-// shake does the handshake, and demands our protocol, which QUIC does by itself: TLS is content with a peer that names none.
+// shake does the handshake, and demands our protocol, which QUIC does by itself: TLS is content
+// with a peer that names none.
 func shake(ctx context.Context, c *tls.Conn) error {
 	if err := c.HandshakeContext(ctx); err != nil {
 		return err
@@ -184,8 +186,8 @@ func (x *tlsExchange) release(err error) {
 	l.unused = append(l.unused, x)
 }
 
-// refused tells whether the answer leaves the connection in no state to go on. All statuses but those of a
-// peer that does not understand us come in whole.
+// refused tells whether the answer leaves the connection in no state to go on. All statuses but
+// those of a peer that does not understand us come in whole.
 func refused(err error) bool {
 	s, ok := err.(wire.Status)
 	return err != nil && (!ok || s == wire.BadFrame || s == wire.UnsupportedVersion || s == wire.Corrupt)

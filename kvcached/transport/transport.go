@@ -1,14 +1,15 @@
-// Package transport carries blocks between cache daemons: the frames of kvcached/wire over QUIC, or over TLS on TCP
-// where UDP is slow or blocked. Who asks uses a Peer and does not see which lane carries an operation; who answers
-// implements Handler. Payloads go from the memory that the Handler hands out to the memory that the caller hands out.
+// Package transport carries blocks between cache daemons: the frames of kvcached/wire over QUIC, or
+// over TLS on TCP where UDP is slow or blocked. Who asks uses a Peer and does not see which lane
+// carries an operation; who answers implements Handler. Payloads go from the memory that the
+// Handler hands out to the memory that the caller hands out.
 //
 // Both sides show a certificate of the fleet's CA, always; its role says what it may ask for.
 //
-// An operation that fails because a kept connection turns out to be dead is tried again on a fresh one, so a Put
-// or Delete may be carried out twice. Over QUIC a read may be sent before the handshake is done (0-RTT), where an
-// attacker who records it can make the server do it again: that costs the server work and tells the attacker nothing.
-// Everything else that arrives before the handshake is done, and a Get of more than MaxEarly, is refused with
-// wire.ReplayRefused.
+// An operation that fails because a kept connection turns out to be dead is tried again on a fresh
+// one, so a Put or Delete may be carried out twice. Over QUIC a read may be sent before the
+// handshake is done (0-RTT), where an attacker who records it can make the server do it again: that
+// costs the server work and tells the attacker nothing. Everything else that arrives before the
+// handshake is done, and a Get of more than MaxEarly, is refused with wire.ReplayRefused.
 package transport
 
 import (
@@ -23,10 +24,12 @@ import (
 	"github.com/cognitora/dataplane/kvcached/wire"
 )
 
-// ErrUnreachable says that the peer could not be dialled, now or so short a time ago that it is not tried again yet.
+// ErrUnreachable says that the peer could not be dialled, now or so short a time ago that it is not
+// tried again yet.
 var ErrUnreachable = errors.New("transport: peer cannot be reached")
 
-// ErrHandshake says that one side did not like the other's certificate, or that it speaks another protocol.
+// ErrHandshake says that one side did not like the other's certificate, or that it speaks another
+// protocol.
 var ErrHandshake = errors.New("transport: handshake refused")
 
 // ErrClosed says that the pool or the peer was closed.
@@ -55,21 +58,26 @@ type Get struct {
 	Namespace string // canonical text
 	Offset    int    // of the part in bytes
 	Length    int    // of the part in bytes; 0: to the end
-	Hint      int    // length of the block in bytes, as far as known; 0: as the last two of the namespace, if those agree. Without, a large block takes a round trip more
+	// length of the block in bytes, as far as known; 0: as the last two of the namespace, if those
+	// agree. Without, a large block takes a round trip more
+	Hint int
 
-	// Alloc returns memory for exactly n bytes, into which they are read. It is called at most once, when the peer
-	// has said what it has, possibly on another goroutine; its error ends the operation. What is in the memory
-	// is the block only when Get has returned without error: until then checksums are outstanding.
+	// Alloc returns memory for exactly n bytes, into which they are read. It is called at most
+	// once, when the peer has said what it has, possibly on another goroutine; its error ends the
+	// operation. What is in the memory is the block only when Get has returned without error: until
+	// then checksums are outstanding.
 	Alloc func(f Found, n int) ([]byte, error)
 
-	// Progress is told of each piece that comes, from several goroutines; it must be quick. nil: nobody is told.
+	// Progress is told of each piece that comes, from several goroutines; it must be quick. nil:
+	// nobody is told.
 	Progress func()
 
 	paid bool // its bytes have been let pass inward already
 }
 
-// Put hands a block to a peer, over one connection whatever its length: a frame of the protocol has all of it. Over several
-// the peer would have to put together what comes on different connections, and to keep parts of blocks whose others never come.
+// Put hands a block to a peer, over one connection whatever its length: a frame of the protocol has
+// all of it. Over several the peer would have to put together what comes on different connections,
+// and to keep parts of blocks whose others never come.
 type Put struct {
 	Item     Item
 	Payload  []byte // at most wire.MaxBody; not changed meanwhile
@@ -78,9 +86,9 @@ type Put struct {
 	IfAbsent bool   // an existing block stays
 }
 
-// Handler answers operations. Its errors go to the peer as the wire.Status that they wrap; an error that wraps none
-// is wire.Internal for the peer and logged. Methods are called concurrently, with a context that ends at the
-// operation's deadline or when the peer gives up.
+// Handler answers operations. Its errors go to the peer as the wire.Status that they wrap; an error
+// that wraps none is wire.Internal for the peer and logged. Methods are called concurrently, with a
+// context that ends at the operation's deadline or when the peer gives up.
 type Handler interface {
 	Get(ctx context.Context, a block.Addr) (Block, error)
 	// Create reserves memory for a block of the given length.
@@ -95,7 +103,8 @@ type Handler interface {
 	Order(ctx context.Context, op wire.Op, o *wire.Order) (*wire.Reply, error)
 }
 
-// Block is a block being read. Bytes are valid, and do not change, until Release, which is called once.
+// Block is a block being read. Bytes are valid, and do not change, until Release, which is called
+// once.
 type Block interface {
 	Bytes() []byte
 	Found() Found
@@ -106,7 +115,8 @@ type Block interface {
 type Draft interface {
 	Bytes() []byte // memory of the length asked for
 	Filled(n int)  // the next n bytes are in place
-	// Commit publishes it, if the checksum of the whole is c.CRC; otherwise the error wraps wire.Corrupt.
+	// Commit publishes it, if the checksum of the whole is c.CRC; otherwise the error wraps
+	// wire.Corrupt.
 	Commit(ctx context.Context, c Commit) error
 	Abort() // called always; nothing after Commit
 }
@@ -121,8 +131,8 @@ type Commit struct {
 // Allow tells whether holders of certificates of a role may do an operation.
 type Allow func(role pki.Role, op wire.Op) bool
 
-// DefaultAllow lets cache daemons and ctl do everything, and routers and agents read. Cache daemons delete because a key that
-// was set again or deleted on one host is dropped by the others.
+// DefaultAllow lets cache daemons and ctl do everything, and routers and agents read. Cache daemons
+// delete because a key that was set again or deleted on one host is dropped by the others.
 func DefaultAllow(role pki.Role, op wire.Op) bool {
 	switch role {
 	case pki.Ctl, pki.KVCached:
@@ -169,8 +179,9 @@ type stream interface {
 	SetWriteDeadline(t time.Time) error
 }
 
-// Bytes that go between two looks at stalls and caps: few enough where a checksum is taken to be in the CPU's cache
-// still, few enough where they are capped for streams to take turns, and many otherwise, for the sender never to run dry.
+// Bytes that go between two looks at stalls and caps: few enough where a checksum is taken to be in
+// the CPU's cache still, few enough where they are capped for streams to take turns, and many
+// otherwise, for the sender never to run dry.
 const (
 	receiveStep = 256 << 10
 	cappedStep  = 64 << 10
@@ -187,7 +198,8 @@ type flow struct {
 // past is a deadline that ends what is blocked.
 var past = time.Unix(1, 0)
 
-// whenDone calls fn when ctx ends, unless the returned function was called before; after that fn is not running.
+// whenDone calls fn when ctx ends, unless the returned function was called before; after that fn is
+// not running.
 func whenDone(ctx context.Context, fn func()) (stop func()) {
 	ran := make(chan struct{})
 	cancel := context.AfterFunc(ctx, func() {
@@ -229,8 +241,9 @@ func (w watchdog) stop() bool {
 	return false
 }
 
-// receive fills p from r, the reader of the stream, and calls filled after each step, and with what came of the last one. It does not leave stalls to
-// deadlines of the stream: those cost quic-go a timer for every packet or two.
+// receive fills p from r, the reader of the stream, and calls filled after each step, and with what
+// came of the last one. It does not leave stalls to deadlines of the stream: those cost quic-go a
+// timer for every packet or two.
 func (w flow) receive(ctx context.Context, r io.Reader, p []byte, filled func(part []byte)) error {
 	if len(p) == 0 {
 		return nil

@@ -25,7 +25,8 @@ func TestRoundTrips(t *testing.T) {
 					t.Fatal(n, err)
 				}
 				same(t, key, got, want)
-				if f.Length != n || f.CRC != block.Sum(want) || string(f.Item.Attr) != "attr of "+key || f.Item.Expires != 12345 || string(f.Item.Key) != key {
+				if f.Length != n || f.CRC != block.Sum(want) || string(f.Item.Attr) != "attr of "+key ||
+					f.Item.Expires != 12345 || string(f.Item.Key) != key {
 					t.Errorf("%s was found as %+v", key, f)
 				}
 			}
@@ -42,7 +43,8 @@ func TestRoundTrips(t *testing.T) {
 			t.Error(err)
 		}
 		stats := s.server.Stats()
-		if stats.Ops[wire.Put] != 7 || stats.Statuses[wire.Miss] == 0 || stats.InFlight != 0 || stats.Sent == 0 || stats.Received == 0 {
+		if stats.Ops[wire.Put] != 7 || stats.Statuses[wire.Miss] == 0 || stats.InFlight != 0 || stats.Sent == 0 ||
+			stats.Received == 0 {
 			t.Errorf("%+v", stats)
 		}
 	})
@@ -52,20 +54,26 @@ func batch(t *testing.T, s *site, p *Peer) {
 	ctx := t.Context()
 	addrs := []block.Addr{addr("no such"), addr("block of 100"), addr("block of 4096")}
 	infos, gone := make([]wire.Info, 3), make([]bool, 3)
-	if err := p.Stat(ctx, addrs, infos); err != nil || infos[0].Tiers != 0 || infos[1].Length != 100 || infos[2].Length != 4096 {
+	if err := p.Stat(ctx, addrs, infos); err != nil || infos[0].Tiers != 0 || infos[1].Length != 100 ||
+		infos[2].Length != 4096 {
 		t.Error(infos, err)
 	}
-	if l, err := p.Locate(ctx, addrs); err != nil || len(l.Holders[0]) != 0 || l.Hosts[l.Holders[2][0].Host] != "here:1" {
+	if l, err := p.Locate(ctx, addrs); err != nil || len(l.Holders[0]) != 0 ||
+		l.Hosts[l.Holders[2][0].Host] != "here:1" {
 		t.Error(l, err)
 	}
-	a := &wire.Announcement{Host: "there:1", Epoch: 5, Version: 6, Changes: []wire.Change{{Addr: addrs[0], Tiers: 1, Length: 7}}}
-	if r, err := p.Announce(ctx, a, true); err != nil || r != (wire.Receipt{Epoch: 5, Version: 7}) || s.store.heard() != "there:1" {
+	a := &wire.Announcement{Host: "there:1", Epoch: 5, Version: 6,
+		Changes: []wire.Change{{Addr: addrs[0], Tiers: 1, Length: 7}}}
+	if r, err := p.Announce(ctx, a, true); err != nil || r != (wire.Receipt{Epoch: 5, Version: 7}) ||
+		s.store.heard() != "there:1" {
 		t.Error(r, err)
 	}
-	if r, err := p.Order(ctx, wire.Graves, &wire.Order{Host: "me", Addrs: addrs}); err != nil || r.Number != uint64(wire.Graves) || string(r.Marks) != "me" || len(r.Addrs) != 3 {
+	if r, err := p.Order(ctx, wire.Graves, &wire.Order{Host: "me", Addrs: addrs}); err != nil ||
+		r.Number != uint64(wire.Graves) || string(r.Marks) != "me" || len(r.Addrs) != 3 {
 		t.Error(r, err)
 	}
-	if err := p.Delete(ctx, addrs, gone); err != nil || gone[0] || !gone[1] || !gone[2] || s.store.bytesOf("block of 100") != nil {
+	if err := p.Delete(ctx, addrs, gone); err != nil || gone[0] || !gone[1] || !gone[2] ||
+		s.store.bytesOf("block of 100") != nil {
 		t.Error(gone, err)
 	}
 }
@@ -85,7 +93,8 @@ func TestRanges(t *testing.T) {
 			}
 			part := want[min(c.offset, len(want)):max(end, min(c.offset, len(want)))]
 			var buf []byte
-			f, err := p.Get(t.Context(), Get{Addr: addr("b"), Namespace: namespace, Offset: c.offset, Length: c.length, Hint: c.hint,
+			f, err := p.Get(t.Context(), Get{Addr: addr("b"), Namespace: namespace, Offset: c.offset, Length: c.length,
+				Hint:  c.hint,
 				Alloc: func(_ Found, n int) ([]byte, error) { buf = make([]byte, n); return buf, nil }})
 			if err != nil || f.Length != len(want) || f.CRC != block.Sum(part) {
 				t.Errorf("%+v: %+v %v", c, f, err)
@@ -146,7 +155,8 @@ func TestAllocFails(t *testing.T) {
 		p, full := s.peer(l), errors.New("full")
 		s.store.fill("b", 4<<20)
 		for _, hint := range []int{0, 4 << 20} {
-			_, err := p.Get(t.Context(), Get{Addr: addr("b"), Namespace: namespace, Hint: hint, Alloc: func(Found, int) ([]byte, error) { return nil, full }})
+			_, err := p.Get(t.Context(), Get{Addr: addr("b"), Namespace: namespace, Hint: hint,
+				Alloc: func(Found, int) ([]byte, error) { return nil, full }})
 			if !errors.Is(err, full) {
 				t.Error(err)
 			}
@@ -212,7 +222,8 @@ func TestCertificates(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		foreign, err := pki.Load(pki.Files{CA: pki.FilesIn(pkiDir, pki.KVCached).CA, // knows the server's, but has its own of another fleet
+		// knows the server's, but has its own of another fleet
+		foreign, err := pki.Load(pki.Files{CA: pki.FilesIn(pkiDir, pki.KVCached).CA,
 			Cert: pki.FilesIn(foreignDir, pki.KVCached).Cert, Key: pki.FilesIn(foreignDir, pki.KVCached).Key})
 		if err != nil {
 			t.Fatal(err)
@@ -228,7 +239,8 @@ func TestCertificates(t *testing.T) {
 			"server of another role":     {site: wrongServer},
 			"server of another name":     {site: s, name: "elsewhere"},
 		} {
-			p, err := newPool(t, PoolOptions{Identity: c.id}).Peer(Target{Address: c.site.address, Lane: l, Name: c.name})
+			p, err := newPool(t, PoolOptions{Identity: c.id}).Peer(Target{Address: c.site.address, Lane: l,
+				Name: c.name})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -242,8 +254,9 @@ func TestCertificates(t *testing.T) {
 	})
 }
 
-// TestRefusedAfterHandshake: a client whose certificate the server refuses when the client's part of the handshake is done
-// learns that from whatever it does next, not only from the answer that it waits for.
+// TestRefusedAfterHandshake: a client whose certificate the server refuses when the client's part
+// of the handshake is done learns that from whatever it does next, not only from the answer that it
+// waits for.
 func TestRefusedAfterHandshake(t *testing.T) {
 	s := newSite(t, ServerOptions{}, PoolOptions{})
 	foreign, err := pki.Load(pki.Files{CA: pki.FilesIn(pkiDir, pki.KVCached).CA,

@@ -14,12 +14,15 @@ import (
 
 // Tuning fits QUIC to the network between the hosts. Both sides use the same.
 type Tuning struct {
-	Rate       int64         // bytes per second that one connection can hope for; 0: 1.25e9
-	RTT        time.Duration // round trip between hosts; 0: 2 ms
-	PacketSize uint16        // of the first packets in bytes: 1452 where the whole path takes 1500; 0: 1280, then found out
+	Rate int64         // bytes per second that one connection can hope for; 0: 1.25e9
+	RTT  time.Duration // round trip between hosts; 0: 2 ms
+	// of the first packets in bytes: 1452 where the whole path takes 1500; 0: 1280, then found out
+	PacketSize uint16
 	Idle       time.Duration // a connection that hears nothing for that long is dead; 0: 10 s
 	KeepAlive  time.Duration // how often an idle connection is kept alive; 0: 3 s
-	Receive    int64         // bytes that all peers together may make this side buffer; 0: 1 GiB. Windows do not grow past it, and connections beyond it are refused
+	// bytes that all peers together may make this side buffer; 0: 1 GiB. Windows do not grow past
+	// it, and connections beyond it are refused
+	Receive int64
 }
 
 // Bounds of one connection's first window in bytes.
@@ -47,12 +50,14 @@ func (t Tuning) withDefaults() Tuning {
 	return t
 }
 
-// window is the bandwidth-delay product: what must be allowed to be under way for the path to be full.
+// window is the bandwidth-delay product: what must be allowed to be under way for the path to be
+// full.
 func (t Tuning) window() uint64 {
 	return uint64(min(max(float64(t.Rate)*t.RTT.Seconds(), minWindow), maxWindow))
 }
 
-// config is the QUIC configuration. Windows begin at the bandwidth-delay product and may grow to twice that while b has room.
+// config is the QUIC configuration. Windows begin at the bandwidth-delay product and may grow to
+// twice that while b has room.
 func (t Tuning) config(b *receiveBudget, streams int64) *quic.Config {
 	w := t.window()
 	return &quic.Config{
@@ -113,8 +118,8 @@ func (b *receiveBudget) drop(c *quic.Conn) {
 	}
 }
 
-// clientTLS is the identity's configuration for dialling cache daemons, with room for a few session tickets.
-// An empty name leaves it to the role in the peer's certificate to say that it is one.
+// clientTLS is the identity's configuration for dialling cache daemons, with room for a few session
+// tickets. An empty name leaves it to the role in the peer's certificate to say that it is one.
 func clientTLS(id *pki.Identity, name, host string) (*tls.Config, error) {
 	c, err := id.Client(name, pki.KVCached)
 	if err != nil {
@@ -130,8 +135,8 @@ func clientTLS(id *pki.Identity, name, host string) (*tls.Config, error) {
 // maxTickets is how many sessions are kept for a peer.
 const maxTickets = 8
 
-// tickets are the sessions of one peer. Each is used once, so that two handshakes never share one (quic-go writes to
-// it) and an onlooker cannot tell that they are of one client.
+// tickets are the sessions of one peer. Each is used once, so that two handshakes never share one
+// (quic-go writes to it) and an onlooker cannot tell that they are of one client.
 type tickets struct {
 	mu   sync.Mutex
 	kept []*tls.ClientSessionState

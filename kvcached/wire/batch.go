@@ -25,7 +25,8 @@ type Info struct {
 	Expires int64
 }
 
-// AppendAddrs appends the body of Stat, Delete and Locate: a u64 count, then digest, model and layer of each.
+// AppendAddrs appends the body of Stat, Delete and Locate: a u64 count, then digest, model and
+// layer of each.
 func AppendAddrs(b []byte, addrs []block.Addr) []byte {
 	b = binary.LittleEndian.AppendUint64(b, uint64(len(addrs)))
 	for i := range addrs {
@@ -60,8 +61,8 @@ func (c *cursor) addr(a *block.Addr) {
 	a.Layer = c.u32()
 }
 
-// AppendInfos appends the body of an answer to Stat: length, checksum and tiers of each address asked for, and with
-// expiries when it expires.
+// AppendInfos appends the body of an answer to Stat: length, checksum and tiers of each address
+// asked for, and with expiries when it expires.
 func AppendInfos(b []byte, infos []Info, expiries bool) []byte {
 	le := binary.LittleEndian
 	for _, i := range infos {

@@ -6,7 +6,8 @@ import (
 	"github.com/cognitora/dataplane/kvcached/block"
 )
 
-// cursor takes fields from the front of bytes. After the first failure everything that it returns is zero.
+// cursor takes fields from the front of bytes. After the first failure everything that it returns
+// is zero.
 type cursor struct {
 	rest  []byte
 	short bool  // there were too few bytes

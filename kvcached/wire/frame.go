@@ -27,8 +27,8 @@ var (
 	errStatus    = fmt.Errorf("%w: a request has no status", BadFrame)
 )
 
-// Frame is the head of a message, in the order of its bytes. Byte strings that Parse leaves in it are parts of
-// what was parsed.
+// Frame is the head of a message, in the order of its bytes. Byte strings that Parse leaves in it
+// are parts of what was parsed.
 type Frame struct {
 	Version    uint16
 	Op         Op
@@ -73,8 +73,9 @@ func (f *Frame) Append(b []byte) []byte {
 	return appendBytes(b, f.Attr)
 }
 
-// Parse reads a head from the beginning of b and returns its length. Its errors are ErrShort, when b may become a
-// head with more bytes, and BadFrame, UnsupportedVersion or TooLarge with the reason. It takes no memory.
+// Parse reads a head from the beginning of b and returns its length. Its errors are ErrShort, when
+// b may become a head with more bytes, and BadFrame, UnsupportedVersion or TooLarge with the
+// reason. It takes no memory.
 func (f *Frame) Parse(b []byte) (int, error) {
 	c := cursor{rest: b}
 	f.Version = c.u16()
@@ -146,7 +147,8 @@ func (f *Frame) CheckAnswer(to *Frame) error {
 	return nil
 }
 
-// within is how many bytes of a block of the given length the range has that is asked for; a range that begins beyond the end has none.
+// within is how many bytes of a block of the given length the range has that is asked for; a range
+// that begins beyond the end has none.
 func (f *Frame) within(total uint64) uint64 {
 	switch rest := total - min(f.Offset, total); {
 	case f.Len == 0:

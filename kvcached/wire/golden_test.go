@@ -79,9 +79,12 @@ func frameOf(t *testing.T, f map[string]any) Frame {
 	n := func(name string) uint64 { return number(t, f, name) }
 	text := func(name string) []byte { return []byte(f[name].(string)) }
 	return Frame{
-		Version: uint16(n("version")), Op: Op(n("op")), Status: Status(n("status")), Digest: digest(t, f, "digest"), Layer: uint32(n("layer")),
-		Namespace: text("namespace"), Offset: n("offset"), Len: n("len"), CRC: uint32(n("crc")), DeadlineMS: uint32(n("deadline_ms")),
-		Flags: Flags(n("flags")), Request: n("request"), Total: n("total"), Body: n("body"), Parent: digest(t, f, "parent"),
+		Version: uint16(n("version")), Op: Op(n("op")), Status: Status(n("status")), Digest: digest(t, f, "digest"),
+		Layer:     uint32(n("layer")),
+		Namespace: text("namespace"), Offset: n("offset"), Len: n("len"), CRC: uint32(n("crc")),
+		DeadlineMS: uint32(n("deadline_ms")),
+		Flags:      Flags(n("flags")), Request: n("request"), Total: n("total"), Body: n("body"),
+		Parent:  digest(t, f, "parent"),
 		Expires: int64(n("expires")), Key: text("key"), Attr: text("attr"),
 	}
 }
@@ -236,7 +239,8 @@ func TestCombine(t *testing.T) {
 	}
 }
 
-// TestOtherImplementation has the golden bytes recomputed by a program that shares no code with this package.
+// TestOtherImplementation has the golden bytes recomputed by a program that shares no code with
+// this package.
 func TestOtherImplementation(t *testing.T) {
 	python, err := exec.LookPath("python3")
 	if err != nil {

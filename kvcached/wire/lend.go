@@ -146,8 +146,9 @@ func ParseConnected(body []byte, rails int) (*Connected, error) {
 	return a, nil
 }
 
-// LeaseOf is the number of the lease that a Grant begins, of which Request is its frame's. So who has had no answer can give it back: the lease ends, or does not begin.
-// Owners that do not number leases so have none of that number.
+// LeaseOf is the number of the lease that a Grant begins, of which Request is its frame's. So who
+// has had no answer can give it back: the lease ends, or does not begin. Owners that do not number
+// leases so have none of that number.
 func LeaseOf(request uint64) uint64 { return request | 1<<63 }
 
 // Wanted is the body of Grant: who asks wants to read blocks, and has done with others.
@@ -248,7 +249,8 @@ func (e *LentBlock) append(b []byte) []byte {
 	return b
 }
 
-// ParseLent reads the answer to a Grant of n addresses in a session of so many rails. Its byte strings are parts of body.
+// ParseLent reads the answer to a Grant of n addresses in a session of so many rails. Its byte
+// strings are parts of body.
 func ParseLent(body []byte, n, rails int) (*Lent, error) {
 	c := cursor{rest: body}
 	l := &Lent{Lease: c.u64(), MS: c.u32()}

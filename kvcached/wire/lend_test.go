@@ -41,7 +41,8 @@ func blocksOf(t *testing.T, in []goldenBlock) []LentBlock {
 		if out[i].Status = g.Status; g.Status != OK {
 			continue
 		}
-		out[i] = LentBlock{CRC: g.CRC, Length: g.Length, Expires: g.Expires, Key: unhex(t, g.Key), Attr: unhex(t, g.Attr)}
+		out[i] = LentBlock{CRC: g.CRC, Length: g.Length, Expires: g.Expires, Key: unhex(t, g.Key),
+			Attr: unhex(t, g.Attr)}
 		copy(out[i].Parent[:], unhex(t, g.Parent))
 		out[i].Parts = append(out[i].Parts, g.Parts...)
 	}
@@ -138,7 +139,8 @@ func TestLentRefused(t *testing.T) {
 	}
 }
 
-// TestLentSize: who makes an answer knows how long it becomes, and MaxSmall holds one of blocks without keys.
+// TestLentSize: who makes an answer knows how long it becomes, and MaxSmall holds one of blocks
+// without keys.
 func TestLentSize(t *testing.T) {
 	e := LentBlock{Length: 8, Key: []byte("key"), Attr: []byte("a"), Parts: make([]Window, MaxRails)}
 	for _, e := range []LentBlock{e, {}, {Status: Miss, Key: e.Key}} {
@@ -153,7 +155,8 @@ func TestLentSize(t *testing.T) {
 	if n := len(all.Append(nil)); n > MaxSmall {
 		t.Error(n, "bytes")
 	}
-	if Connect.Reads() || Grant.Reads() || Release.Reads() || !Connect.Lends() || !Grant.Lends() || !Release.Lends() || Get.Lends() {
+	if Connect.Reads() || Grant.Reads() || Release.Reads() || !Connect.Lends() || !Grant.Lends() || !Release.Lends() ||
+		Get.Lends() {
 		t.Error("what is lent may be a replay")
 	}
 }

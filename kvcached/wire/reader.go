@@ -8,8 +8,8 @@ import (
 // errNoProgress ends the reading of a peer's stream that yields neither bytes nor an error.
 var errNoProgress = errors.New("wire: reader returns nothing")
 
-// Reader takes frames from a stream. It reads ahead by at most 4 KiB; what it has of a body by then comes out of
-// Read first, and everything else goes straight to where Read is asked to put it.
+// Reader takes frames from a stream. It reads ahead by at most 4 KiB; what it has of a body by then
+// comes out of Read first, and everything else goes straight to where Read is asked to put it.
 type Reader struct {
 	src        io.Reader
 	start, end int // of what is in buf
@@ -19,8 +19,9 @@ type Reader struct {
 // Reset makes r read from src, with nothing read ahead.
 func (r *Reader) Reset(src io.Reader) { r.src, r.start, r.end = src, 0, 0 }
 
-// Next reads a head into f, whose byte strings are valid until the next call of Next. io.EOF says that the stream
-// ended before it, io.ErrUnexpectedEOF that it ended within; errors of Parse mean that no more can be read.
+// Next reads a head into f, whose byte strings are valid until the next call of Next. io.EOF says
+// that the stream ended before it, io.ErrUnexpectedEOF that it ended within; errors of Parse mean
+// that no more can be read.
 func (r *Reader) Next(f *Frame) error {
 	copy(r.buf[:], r.buf[r.start:r.end])
 	r.end, r.start = r.end-r.start, 0

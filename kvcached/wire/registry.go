@@ -100,8 +100,9 @@ type Change struct {
 	Length uint64 // in bytes
 }
 
-// Announcement is what a host tells the keeper of locations. Changes of one epoch are numbered without gaps:
-// Version is the number of the first one here, except with the flag Snapshot, where it is the number of the last one that the snapshot contains.
+// Announcement is what a host tells the keeper of locations. Changes of one epoch are numbered
+// without gaps: Version is the number of the first one here, except with the flag Snapshot, where
+// it is the number of the last one that the snapshot contains.
 type Announcement struct {
 	Host    string // name that Locate gives out for it
 	Epoch   uint64 // one for each start of the host's daemon
@@ -142,8 +143,8 @@ func ParseAnnouncement(body []byte) (*Announcement, error) {
 	return a, c.end()
 }
 
-// Receipt is the answer to Announce: up to where the keeper has the host's changes. A host that is told of another
-// epoch or of a version that it did not expect sends a snapshot.
+// Receipt is the answer to Announce: up to where the keeper has the host's changes. A host that is
+// told of another epoch or of a version that it did not expect sends a snapshot.
 type Receipt struct {
 	Epoch, Version uint64
 }

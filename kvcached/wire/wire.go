@@ -1,10 +1,13 @@
-// Package wire is the codec of cgn-kv/1, the protocol in which cache daemons ask each other for blocks.
+// Package wire is the codec of cgn-kv/1, the protocol in which cache daemons ask each other for
+// blocks.
 //
-// A message is the head of a Frame and then, of the length that the head states, a body. The head has the fixed
-// little-endian layout that bincode gives a struct: fields in order, integers of fixed width, strings and byte
-// strings as a u64 length followed by the bytes. A request and its answer have the same form.
+// A message is the head of a Frame and then, of the length that the head states, a body. The head
+// has the fixed little-endian layout that bincode gives a struct: fields in order, integers of
+// fixed width, strings and byte strings as a u64 length followed by the bytes. A request and its
+// answer have the same form.
 //
-// Everything here works on memory or on a reader that it is given; a length is checked before memory is taken for it.
+// Everything here works on memory or on a reader that it is given; a length is checked before
+// memory is taken for it.
 package wire
 
 import (
@@ -27,7 +30,8 @@ const (
 	MaxHolders = 4    // hosts of one address in it
 	MaxHost    = 256  // a host's name
 	MaxHead    = fixedHead + block.MaxNamespace + block.MaxKey + block.MaxAttr
-	// MaxSmall is the longest body of everything but Get and Put: an answer to Locate at all its bounds.
+	// MaxSmall is the longest body of everything but Get and Put: an answer to Locate at all its
+	// bounds.
 	MaxSmall = 16 + MaxHosts*(8+MaxHost) + MaxBatch*(8+MaxHolders*sizeHolder)
 )
 
@@ -48,14 +52,18 @@ const (
 	Claim    Op = 10 // of a client's key, that its host sets if there is none
 	Graves   Op = 11 // keys that were set or deleted while the host was away
 	Settle   Op = 12 // everything has been announced
-	Connect  Op = 13 // Connection: answered with Connected; the asking side is going to read blocks itself, with cards of both sides that do so (RDMA)
-	Grant    Op = 14 // Wanted: answered with Lent; it may read some blocks for a while
-	Release  Op = 15 // Returned: it has read them
+	// Connection: answered with Connected; the asking side is going to read blocks itself, with
+	// cards of both sides that do so (RDMA)
+	Connect Op = 13
+	Grant   Op = 14 // Wanted: answered with Lent; it may read some blocks for a while
+	Release Op = 15 // Returned: it has read them
 )
 
 // opNames are also the label values of metrics.
-var opNames = [...]string{Ping: "ping", Get: "get", Put: "put", Stat: "stat", Delete: "delete", Locate: "locate", Announce: "announce",
-	Expire: "expire", Purge: "purge", Claim: "claim", Graves: "graves", Settle: "settle", Connect: "connect", Grant: "grant", Release: "release"}
+var opNames = [...]string{Ping: "ping", Get: "get", Put: "put", Stat: "stat", Delete: "delete", Locate: "locate",
+	Announce: "announce",
+	Expire:   "expire", Purge: "purge", Claim: "claim", Graves: "graves", Settle: "settle", Connect: "connect",
+	Grant: "grant", Release: "release"}
 
 // Ops is one more than the highest operation known: the length of a table by operation.
 const Ops = len(opNames)
@@ -66,7 +74,8 @@ func (o Op) Known() bool { return o > 0 && int(o) < Ops }
 // Reads tells whether the operation changes nothing, so that a replay of it does no harm.
 func (o Op) Reads() bool { return o == Ping || o == Get || o == Stat || o == Locate }
 
-// Lends tells whether the operation is one by which a peer comes to read blocks itself: who may Get may do it.
+// Lends tells whether the operation is one by which a peer comes to read blocks itself: who may Get
+// may do it.
 func (o Op) Lends() bool { return o == Connect || o == Grant || o == Release }
 
 func (o Op) String() string {
@@ -76,7 +85,8 @@ func (o Op) String() string {
 	return "op " + strconv.Itoa(int(o))
 }
 
-// Status says how a request ended. All but OK are errors, and errors.Is finds them in what calls return.
+// Status says how a request ended. All but OK are errors, and errors.Is finds them in what calls
+// return.
 type Status uint8
 
 // Statuses. Numbers are never reused.
@@ -98,7 +108,8 @@ const (
 )
 
 // statusNames are also the label values of metrics.
-var statusNames = [...]string{"ok", "miss", "busy", "too_large", "quota", "forbidden", "bad_frame", "unsupported_version",
+var statusNames = [...]string{"ok", "miss", "busy", "too_large", "quota", "forbidden", "bad_frame",
+	"unsupported_version",
 	"unknown_op", "corrupt", "deadline", "replay_refused", "internal", "by_stream"}
 
 // Statuses is one more than the highest status known: the length of a table by status.

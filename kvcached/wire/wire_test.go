@@ -13,7 +13,8 @@ import (
 	"github.com/cognitora/dataplane/kvcached/block"
 )
 
-// TestNumbers holds names and numbers of operations and statuses to what other programs have been told.
+// TestNumbers holds names and numbers of operations and statuses to what other programs have been
+// told.
 func TestNumbers(t *testing.T) {
 	ops := "ping get put stat delete locate announce expire purge claim graves settle connect grant release"
 	for i, name := range strings.Fields(ops) {
@@ -21,7 +22,8 @@ func TestNumbers(t *testing.T) {
 			t.Errorf("%d is %s", i+1, op)
 		}
 	}
-	statuses := "ok miss busy too_large quota forbidden bad_frame unsupported_version unknown_op corrupt deadline replay_refused internal by_stream"
+	statuses := "ok miss busy too_large quota forbidden bad_frame unsupported_version unknown_op corrupt deadline " +
+		"replay_refused internal by_stream"
 	for i, name := range strings.Fields(statuses) {
 		if s := Status(i); s.String() != name || (s.Err() == nil) != (i == 0) {
 			t.Errorf("%d is %s", i, s)
@@ -184,7 +186,8 @@ func TestReader(t *testing.T) {
 		stream = append(f.Append(stream), payload...)
 	}
 	for name, src := range map[string]io.Reader{
-		"at once": bytes.NewReader(stream), "byte by byte": iotest.OneByteReader(bytes.NewReader(stream)), "late error": iotest.DataErrReader(bytes.NewReader(stream)),
+		"at once": bytes.NewReader(stream), "byte by byte": iotest.OneByteReader(bytes.NewReader(stream)),
+		"late error": iotest.DataErrReader(bytes.NewReader(stream)),
 	} {
 		var r Reader
 		r.Reset(src)
@@ -262,7 +265,8 @@ func FuzzParse(f *testing.F) {
 		var fr Frame
 		n, err := fr.Parse(data)
 		if err != nil {
-			if !errors.Is(err, ErrShort) && !errors.Is(err, BadFrame) && !errors.Is(err, UnsupportedVersion) && !errors.Is(err, TooLarge) {
+			if !errors.Is(err, ErrShort) && !errors.Is(err, BadFrame) && !errors.Is(err, UnsupportedVersion) &&
+				!errors.Is(err, TooLarge) {
 				t.Fatal(err)
 			}
 			return

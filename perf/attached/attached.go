@@ -137,7 +137,8 @@ func (r *runner) load(s *compare.Scenario, unit string) (*Load, costs, error) {
 	return l, own, nil
 }
 
-// half starts a router, so that all its connections are made after the programs are there, and measures it.
+// half starts a router, so that all its connections are made after the programs are there, and
+// measures it.
 func (r *runner) half(s *compare.Scenario, with, timed bool) (f compare.Figures, own costs, err error) {
 	if err := r.ctx.Err(); err != nil {
 		return nil, nil, err

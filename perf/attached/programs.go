@@ -24,7 +24,8 @@ type programs struct {
 	events *bpf.Events
 }
 
-// attach loads and attaches all programs, as an agent does. Where one cannot be, nothing is measured.
+// attach loads and attaches all programs, as an agent does. Where one cannot be, nothing is
+// measured.
 func attach() (p *programs, err error) {
 	p = &programs{root: "/sys/fs/bpf/cgn-attached-" + strconv.Itoa(os.Getpid())}
 	defer func() {
@@ -42,7 +43,8 @@ func attach() (p *programs, err error) {
 	return p, err
 }
 
-// watchPorts has connections to these local addresses counted at both ends, and their rare facts told.
+// watchPorts has connections to these local addresses counted at both ends, and their rare facts
+// told.
 func (p *programs) watchPorts(addrs ...string) error {
 	for _, a := range addrs {
 		addr, err := netip.ParseAddrPort(a)
@@ -56,7 +58,8 @@ func (p *programs) watchPorts(addrs ...string) error {
 	return nil
 }
 
-// watchProcess has CPU time and waits of a process counted, and those of this one, which are engines and clients.
+// watchProcess has CPU time and waits of a process counted, and those of this one, which are
+// engines and clients.
 func (p *programs) watchProcess(pid int) error {
 	return errors.Join(p.set.WatchProcesses(pid), p.set.WatchProcesses(os.Getpid()))
 }

@@ -35,16 +35,18 @@ type Replay struct {
 // Options say how a trace is replayed.
 type Options struct {
 	Nodes int
-	// Capacity of each node's cache in blocks; 0 = all of the trace's. It gives up the least recently
-	// used, of a prompt the last first.
+	// Capacity of each node's cache in blocks; 0 = all of the trace's. It gives up the least
+	// recently used, of a prompt the last first.
 	Capacity int
-	// Lead is how many blocks come before those of the trace in each prompt. Prompts of a trace part
-	// after a multiple of 32 blocks; with a lead that is no multiple of 16 they part within a group.
+	// Lead is how many blocks come before those of the trace in each prompt. Prompts of a trace
+	// part after a multiple of 32 blocks; with a lead that is no multiple of 16 they part within a
+	// group.
 	Lead int
 }
 
-// New replays a trace: a request goes to the node that holds most of it, among those that
-// hold the same to the one that stored least. Requests whose only common block is the trace's first share nothing.
+// New replays a trace: a request goes to the node that holds most of it, among those that hold the
+// same to the one that stored least. Requests whose only common block is the trace's first share
+// nothing.
 func New(s trace.Source, o Options) (*Replay, error) {
 	r := &Replay{Nodes: o.Nodes}
 	caches := make([]*lru, o.Nodes)
@@ -79,7 +81,8 @@ func (r *Replay) add(caches []*lru, prompt []uint64) {
 	r.Removed += len(op.Removed)
 }
 
-// Keys is the keys of a request's full blocks, behind a number of blocks that prompts of the same beginning share.
+// Keys is the keys of a request's full blocks, behind a number of blocks that prompts of the same
+// beginning share.
 func Keys(q *trace.Request, lead int) []uint64 {
 	digests := make([]uint64, 0, lead+q.InputLength/Tokens)
 	for i, id := range q.HashIDs {
@@ -117,8 +120,8 @@ func Chain(seed, n int) []uint64 {
 // groupBlocks is the group size of router/residency.
 const groupBlocks = 16
 
-// keysOf makes the keys of router/residency from the digests of a prompt: half of that of the first block
-// of the group, the block's own, and its place in the group.
+// keysOf makes the keys of router/residency from the digests of a prompt: half of that of the first
+// block of the group, the block's own, and its place in the group.
 func keysOf(digests []uint64) []uint64 {
 	keys := make([]uint64, len(digests))
 	for i, own := range digests {

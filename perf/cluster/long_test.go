@@ -11,7 +11,8 @@ import (
 	"github.com/cognitora/dataplane/router/policy"
 )
 
-// A simulation has one goroutine: the race detector has nothing to find in long ones, and takes minutes.
+// A simulation has one goroutine: the race detector has nothing to find in long ones, and takes
+// minutes.
 
 // TestThousandNodes: an hour of traffic for a thousand engines.
 func TestThousandNodes(t *testing.T) {
@@ -34,7 +35,8 @@ func TestAWorsePolicyIsSeen(t *testing.T) {
 	p.KV = 0
 	cfg.Policy = &p
 	if bad := run(t, w, cfg); bad.HitRatio > 0.8*good.HitRatio || bad.TTFT.P90 < 1.5*good.TTFT.P90 {
-		t.Errorf("without the prefix weight: hit ratio %.3f, TTFT p90 %.0f ms; with it %.3f, %.0f ms", bad.HitRatio, bad.TTFT.P90, good.HitRatio, good.TTFT.P90)
+		t.Errorf("without the prefix weight: hit ratio %.3f, TTFT p90 %.0f ms; with it %.3f, %.0f ms", bad.HitRatio,
+			bad.TTFT.P90, good.HitRatio, good.TTFT.P90)
 	}
 }
 

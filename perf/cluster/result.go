@@ -89,12 +89,15 @@ func times(all []float64) Times {
 
 // MarkdownHeader heads the rows of MarkdownRow.
 func MarkdownHeader() string {
-	columns := []string{"mode", "hit ratio", "TTFT p50 ms", "p90", "p99", "E2E p50 ms", "p90", "p99", "prefill busy", "busiest node", "refused"}
+	columns := []string{"mode", "hit ratio", "TTFT p50 ms", "p90", "p99", "E2E p50 ms", "p90", "p99", "prefill busy",
+		"busiest node", "refused"}
 	return "| " + strings.Join(columns, " | ") + " |\n|" + strings.Repeat("---|", len(columns)) + "\n"
 }
 
 // MarkdownRow is the result as a row of a table.
 func (r *Result) MarkdownRow() string {
-	return fmt.Sprintf("| %s | %.3f | %.0f | %.0f | %.0f | %.0f | %.0f | %.0f | %.1f %% | %.1f %% | %d |\n", r.Mode, r.HitRatio,
-		r.TTFT.P50, r.TTFT.P90, r.TTFT.P99, r.E2E.P50, r.E2E.P90, r.E2E.P99, 100*r.Utilisation, 100*r.BusiestShare, r.Refused)
+	return fmt.Sprintf("| %s | %.3f | %.0f | %.0f | %.0f | %.0f | %.0f | %.0f | %.1f %% | %.1f %% | %d |\n", r.Mode,
+		r.HitRatio,
+		r.TTFT.P50, r.TTFT.P90, r.TTFT.P99, r.E2E.P50, r.E2E.P90, r.E2E.P99, 100*r.Utilisation, 100*r.BusiestShare,
+		r.Refused)
 }

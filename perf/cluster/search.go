@@ -10,7 +10,8 @@ import (
 type Comparison struct {
 	Config Config   // Mode and CacheBlocks are set by Compare, Speed is unless it is given
 	Modes  []string // default: all
-	// CacheShare is how much of the trace's distinct blocks all nodes' caches hold together. Default 0.2.
+	// CacheShare is how much of the trace's distinct blocks all nodes' caches hold together.
+	// Default 0.2.
 	CacheShare float64
 	// Target is the prefill utilisation of round robin at the speed that is searched. Default 0.9.
 	Target float64
@@ -46,7 +47,8 @@ func Compare(w *Workload, c Comparison) (*Report, error) {
 		}
 	}
 	r := &Report{
-		Nodes: cfg.Nodes, Requests: w.Len(), PromptTokens: w.Tokens(), Distinct: w.Distinct(), CacheBlocks: cfg.Engine.CacheBlocks, Speed: cfg.Speed,
+		Nodes: cfg.Nodes, Requests: w.Len(), PromptTokens: w.Tokens(), Distinct: w.Distinct(),
+		CacheBlocks: cfg.Engine.CacheBlocks, Speed: cfg.Speed,
 		Seconds: w.Span().Seconds() / cfg.Speed, Reusable: w.Reusable(), Seed: cfg.Seed,
 	}
 	for _, mode := range c.Modes {
@@ -60,8 +62,9 @@ func Compare(w *Workload, c Comparison) (*Report, error) {
 	return r, nil
 }
 
-// Search finds the Speed at which mode keeps the nodes' prefill busy for the share target of the time, by bisection. ErrBusy:
-// there is none, for the rest of the engines' time goes into decoding, or caches and slots have too little room.
+// Search finds the Speed at which mode keeps the nodes' prefill busy for the share target of the
+// time, by bisection. ErrBusy: there is none, for the rest of the engines' time goes into decoding,
+// or caches and slots have too little room.
 func Search(w *Workload, cfg Config, mode string, target float64) (float64, error) {
 	const (
 		closeEnough = 0.002
@@ -95,7 +98,8 @@ func Search(w *Workload, cfg Config, mode string, target float64) (float64, erro
 			speed = (low + high) / 2
 		}
 	}
-	return 0, fmt.Errorf("a prefill utilisation of %g %w for %s; the last try was at %.3g times the trace's rate", target, ErrBusy, mode, speed)
+	return 0, fmt.Errorf("a prefill utilisation of %g %w for %s; the last try was at %.3g times the trace's rate",
+		target, ErrBusy, mode, speed)
 }
 
 // guess is the speed at which the target is met if nothing is found cached.

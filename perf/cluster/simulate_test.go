@@ -35,11 +35,13 @@ func run(t *testing.T, w *Workload, cfg Config) *Result {
 	return r
 }
 
-// TestByHand: two nodes, 512 prompt tokens/s, decode steps of 10 ms, no cost per sequence worth mentioning.
+// TestByHand: two nodes, 512 prompt tokens/s, decode steps of 10 ms, no cost per sequence worth
+// mentioning.
 func TestByHand(t *testing.T) {
 	w := &Workload{}
 	add := func(ms int64, prompt, answer int, ids ...int64) {
-		w.add(&trace.Request{Timestamp: ms, InputLength: prompt, OutputLength: answer, HashIDs: ids}, false, map[uint64]bool{})
+		w.add(&trace.Request{Timestamp: ms, InputLength: prompt, OutputLength: answer, HashIDs: ids}, false,
+			map[uint64]bool{})
 	}
 	add(0, 1000, 1, 1, 2)        // node 0: 1000 tokens
 	add(0, 1000, 2, 1, 3)        // node 1: 1000 tokens, one decode step
@@ -47,7 +49,8 @@ func TestByHand(t *testing.T) {
 	add(4_000, 1536, 1, 1, 4, 5) // node 1: finds block 1, computes 1024
 	cfg := Config{
 		Nodes: 2, Mode: "round_robin",
-		Engine: engine.Config{CacheBlocks: 8, PrefillTokensPerSecond: 512, DecodeStep: 10 * time.Millisecond, DecodePerSequence: time.Nanosecond},
+		Engine: engine.Config{CacheBlocks: 8, PrefillTokensPerSecond: 512, DecodeStep: 10 * time.Millisecond,
+			DecodePerSequence: time.Nanosecond},
 	}
 	r := run(t, w, cfg)
 	ms := func(tokens float64) float64 { return tokens / 512 * 1000 }
@@ -82,8 +85,9 @@ func TestEveryRequestEndsOnce(t *testing.T) {
 	w := generated(t, 300)
 	for _, mode := range Modes() {
 		cfg := Config{
-			Nodes: 1 + r.IntN(6), Mode: mode, Speed: 1 + 40*r.Float64(), Seed: r.Uint64(), IndexBlocks: 1024 << r.IntN(8),
-			Engine: engine.Config{CacheBlocks: 250 + r.IntN(500), MaxSeqs: 1 + r.IntN(20)},
+			Nodes: 1 + r.IntN(6), Mode: mode, Speed: 1 + 40*r.Float64(), Seed: r.Uint64(),
+			IndexBlocks: 1024 << r.IntN(8),
+			Engine:      engine.Config{CacheBlocks: 250 + r.IntN(500), MaxSeqs: 1 + r.IntN(20)},
 		}
 		s, err := newSimulation(w, cfg)
 		if err != nil {
@@ -94,7 +98,8 @@ func TestEveryRequestEndsOnce(t *testing.T) {
 		for _, n := range got.perNode {
 			sent += n
 		}
-		if got.Answered+got.Refused != w.Len() || sent != got.Answered || len(got.ttft) != got.Answered || got.Answered == 0 {
+		if got.Answered+got.Refused != w.Len() || sent != got.Answered || len(got.ttft) != got.Answered ||
+			got.Answered == 0 {
 			t.Errorf("%s: %d answered, %d refused, %d sent of %d", mode, got.Answered, got.Refused, sent, w.Len())
 		}
 		for n := range s.router.nodes {
@@ -155,7 +160,8 @@ func TestKeysCoverWhatIsBefore(t *testing.T) {
 	for i := range w.requests {
 		keys[i] = w.requests[i].keys(nil)
 		if len(keys[i]) != 75 || len(w.requests[i].blocks()) != 3 {
-			t.Fatalf("%d keys and %d blocks of 1200 tokens and an answer of 500", len(keys[i]), len(w.requests[i].blocks()))
+			t.Fatalf("%d keys and %d blocks of 1200 tokens and an answer of 500", len(keys[i]),
+				len(w.requests[i].blocks()))
 		}
 	}
 	if n := common(keys[0], keys[1]); n != 64 {

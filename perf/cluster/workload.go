@@ -13,7 +13,8 @@ import (
 	"github.com/cognitora/dataplane/router/prefix"
 )
 
-// Workload is a trace in memory, with every block told apart from all blocks that do not follow the same beginning.
+// Workload is a trace in memory, with every block told apart from all blocks that do not follow the
+// same beginning.
 type Workload struct {
 	requests []request
 	distinct int // blocks of 512 tokens, the unfinished ones left out
@@ -31,8 +32,8 @@ type request struct {
 // maxRequests bounds a workload: about 1 KB each.
 const maxRequests = 10_000_000
 
-// Load reads a whole trace. Where spread is set, requests that have only the first block in common share nothing (see
-// trace.Text).
+// Load reads a whole trace. Where spread is set, requests that have only the first block in common
+// share nothing (see trace.Text).
 func Load(source trace.Source, spread bool) (*Workload, error) {
 	w := &Workload{}
 	seen := map[uint64]bool{}
@@ -101,7 +102,8 @@ func (w *Workload) Longest() int {
 	return n
 }
 
-// Reusable is the share of prompt tokens that one cache without a bound would have found: what no policy can exceed.
+// Reusable is the share of prompt tokens that one cache without a bound would have found: what no
+// policy can exceed.
 func (w *Workload) Reusable() float64 {
 	seen := map[uint64]bool{}
 	found := 0

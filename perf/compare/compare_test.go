@@ -35,7 +35,8 @@ func TestMain(m *testing.M) {
 
 func self(name, more string) Contestant {
 	return Contestant{Name: name, Program: os.Args[0], Health: "/health", Version: []string{"/bin/echo", "v1"},
-		Processes: []ProcessRow{{Command: []string{os.Args[0]}, Env: []string{engineAt + "=127.0.0.1:{{port `front`}}" + more}}}}
+		Processes: []ProcessRow{{Command: []string{os.Args[0]},
+			Env: []string{engineAt + "=127.0.0.1:{{port `front`}}" + more}}}}
 }
 
 func TestRun(t *testing.T) {
@@ -50,8 +51,10 @@ func TestRun(t *testing.T) {
 	}
 	scenarios := []Scenario{
 		{Name: "closed", Title: "Closed", Kind: "closed", Clients: 2, PromptBytes: 500, Tokens: 1, Quick: 0.1, Show: []string{"cpu_us", "p50_ms"}},
-		{Name: "streams", Title: "Streams", Kind: "streams", Sweep: "streams", Values: []float64{4, 8}, Rate: 100, PromptBytes: 500,
-			Repetitions: 1, Quick: 0.1, Show: []string{"harness_us", "p99_ms"}, Plot: Plot{Figure: "p99_ms", X: "streams", Y: "ms"}, Only: []string{"one", "reference"}},
+		{Name: "streams", Title: "Streams", Kind: "streams", Sweep: "streams", Values: []float64{4, 8}, Rate: 100,
+			PromptBytes: 500,
+			Repetitions: 1, Quick: 0.1, Show: []string{"harness_us", "p99_ms"},
+			Plot: Plot{Figure: "p99_ms", X: "streams", Y: "ms"}, Only: []string{"one", "reference"}},
 		{Name: "leave", Title: "Leave", Kind: "leave", PromptBytes: 500, Repetitions: 1, Quick: 0.1, Show: []string{"silent_stream_ms"}, Only: []string{"direct"}},
 		{Name: "slow", Title: "Slow", Kind: "slow_reader", Streams: 4, Rate: 50, PromptBytes: 500, Repetitions: 1, Quick: 0.2, Show: []string{"growth_mib", "others_p99_ms"}, Only: []string{"one"}},
 		{Name: "steady", Title: "Steady", Kind: "steady", Clients: 2, Requests: 500, PromptBytes: 500, Repetitions: 1, Quick: 20, Show: []string{"most_mib"}, Only: []string{"one"}},
@@ -60,14 +63,17 @@ func TestRun(t *testing.T) {
 		{Name: "long", Kind: "closed", Full: 100, Show: []string{"cpu_us"}},
 	}
 	var progress strings.Builder
-	report, err := run(context.Background(), Config{Root: t.TempDir(), Repetitions: 2, Progress: &progress}, contestants, scenarios)
+	report, err := run(context.Background(), Config{Root: t.TempDir(), Repetitions: 2, Progress: &progress},
+		contestants, scenarios)
 	if err != nil {
 		t.Fatal(err)
 	}
 	text := report.Markdown("the command")
 	for _, want := range []string{
-		"- absent: **missing**: not installed: make absent", "- one: v1", "| absent | missing | missing | missing |", "÷ reference",
-		"| reference | ", "1.00 (1.00–1.00)", "- broken: failed: broken: 0-0: ended before it was healthy", "### Leave (`leave`)", "| 8 | one |", "](plots/streams.svg)",
+		"- absent: **missing**: not installed: make absent", "- one: v1", "| absent | missing | missing | missing |",
+		"÷ reference",
+		"| reference | ", "1.00 (1.00–1.00)", "- broken: failed: broken: 0-0: ended before it was healthy",
+		"### Leave (`leave`)", "| 8 | one |", "](plots/streams.svg)",
 		"| broken | -, 0 of 2 |",
 	} {
 		if !strings.Contains(text, want) {
@@ -80,7 +86,8 @@ func TestRun(t *testing.T) {
 	if err := report.Err(); err == nil || err.Error() != "measurements failed: broken in closed" {
 		t.Errorf("what failed: %v", err)
 	}
-	if shown := (&Result{Scenario: Scenario{Show: []string{"cpu_us", "added_p99_ms"}}, Points: []Point{{Rows: []Row{{Contestant: "one"}}}}}).shown(); len(shown) != 1 {
+	if shown := (&Result{Scenario: Scenario{Show: []string{"cpu_us", "added_p99_ms"}},
+		Points: []Point{{Rows: []Row{{Contestant: "one"}}}}}).shown(); len(shown) != 1 {
 		t.Errorf("without direct %q are shown", shown)
 	}
 	closed := report.Results[0].Points[0].Rows
@@ -104,15 +111,18 @@ func TestRun(t *testing.T) {
 	}
 }
 
-// TestHeld finds a number of streams that a contestant keeps up with. One stall of the machine is enough to find none.
+// TestHeld finds a number of streams that a contestant keeps up with. One stall of the machine is
+// enough to find none.
 func TestHeld(t *testing.T) {
 	if runtime.GOOS != "linux" {
 		t.Skip("reads /proc")
 	}
-	scenario := Scenario{Name: "held", Title: "Held", Kind: "held", Streams: 4, Rate: 50, PromptBytes: 500, Repetitions: 1, Quick: 0.1, Show: []string{"streams"}}
+	scenario := Scenario{Name: "held", Title: "Held", Kind: "held", Streams: 4, Rate: 50, PromptBytes: 500,
+		Repetitions: 1, Quick: 0.1, Show: []string{"streams"}}
 	var last string
 	for range 20 {
-		report, err := run(context.Background(), Config{Root: t.TempDir(), Repetitions: 1, Progress: io.Discard}, []Contestant{self("one", "")}, []Scenario{scenario})
+		report, err := run(context.Background(), Config{Root: t.TempDir(), Repetitions: 1, Progress: io.Discard},
+			[]Contestant{self("one", "")}, []Scenario{scenario})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -131,7 +141,8 @@ func TestPlots(t *testing.T) {
 	}
 	report := &Report{Results: []Result{
 		{Scenario: Scenario{Name: "closed", Title: "Closed"}},
-		{Scenario: Scenario{Name: "streams", Title: "Streams & more", Plot: Plot{Figure: "p99_ms", X: "streams", Y: "ms"}}, Points: []Point{
+		{Scenario: Scenario{Name: "streams", Title: "Streams & more",
+			Plot: Plot{Figure: "p99_ms", X: "streams", Y: "ms"}}, Points: []Point{
 			{Value: 4, Rows: []Row{row("one", 1, 0), row("reference", 2, 0), row("slow", 9, 1)}},
 			{Value: 8, Rows: []Row{row("one", 3, 1), row("reference", 4, 0), row("broken", math.NaN(), 0)}},
 		}},
@@ -213,7 +224,8 @@ func TestTables(t *testing.T) {
 			t.Errorf("%s is part of no form", s.Name)
 		}
 	}
-	if _, err := run(context.Background(), Config{Contestants: []string{"nobody"}}, contestants, scenarios); err == nil || !strings.Contains(err.Error(), "nobody") {
+	if _, err := run(context.Background(), Config{Contestants: []string{"nobody"}}, contestants,
+		scenarios); err == nil || !strings.Contains(err.Error(), "nobody") {
 		t.Errorf("an unknown contestant: %v", err)
 	}
 }
@@ -221,9 +233,11 @@ func TestTables(t *testing.T) {
 func TestSpread(t *testing.T) {
 	nan, inf := math.NaN(), math.Inf(1)
 	for want, got := range map[string]Spread{
-		"-": SpreadOf([]float64{nan}), "2.00": SpreadOf([]float64{2}), "3.00 (1.00–10.0)": SpreadOf([]float64{10, 1, 3, nan}),
-		"2.00 (1.00–3.00)": SpreadOf([]float64{3, 1}), "never": SpreadOf([]float64{inf}), "0.50 (0.25–2.00)": Ratios([]float64{1, 2, 8}, []float64{4, 4, 4}),
-		"0.0012": SpreadOf([]float64{0.00123}), "123": SpreadOf([]float64{123.4}),
+		"-": SpreadOf([]float64{nan}), "2.00": SpreadOf([]float64{2}),
+		"3.00 (1.00–10.0)": SpreadOf([]float64{10, 1, 3, nan}),
+		"2.00 (1.00–3.00)": SpreadOf([]float64{3, 1}), "never": SpreadOf([]float64{inf}),
+		"0.50 (0.25–2.00)": Ratios([]float64{1, 2, 8}, []float64{4, 4, 4}),
+		"0.0012":           SpreadOf([]float64{0.00123}), "123": SpreadOf([]float64{123.4}),
 	} {
 		if got.String() != want {
 			t.Errorf("%+v is %q, want %q", got, got, want)
@@ -275,7 +289,8 @@ func TestInterrupted(t *testing.T) {
 	if !errors.Is(err, context.Canceled) || report == nil {
 		t.Fatal(report, err)
 	}
-	if text := report.Markdown("command"); !strings.Contains(text, "**Interrupted**") || !strings.Contains(text, "First") || strings.Contains(text, "Never") {
+	if text := report.Markdown("command"); !strings.Contains(text, "**Interrupted**") ||
+		!strings.Contains(text, "First") || strings.Contains(text, "Never") {
 		t.Error(text)
 	}
 }
@@ -302,7 +317,8 @@ func TestProfileText(t *testing.T) {
 		t.Error("a share was read from nothing")
 	}
 	top := parseTop([]byte(topText))
-	if len(top) != 2 || top[0] != (Function{"internal/runtime/syscall/linux.Syscall6", 35.1, 35.1}) || top[1] != (Function{"sync.(*Mutex).Lock", 5.4, 6.8}) {
+	if len(top) != 2 || top[0] != (Function{"internal/runtime/syscall/linux.Syscall6", 35.1, 35.1}) ||
+		top[1] != (Function{"sync.(*Mutex).Lock", 5.4, 6.8}) {
 		t.Errorf("%+v", top)
 	}
 	s := Result{Points: []Point{{Rows: []Row{{Contestant: "ours", Top: top}}}}}
@@ -314,7 +330,8 @@ func TestProfileText(t *testing.T) {
 }
 
 func TestScale(t *testing.T) {
-	for _, c := range []struct{ from, to, low, high float64 }{{0.3, 4, 0.2, 5}, {1, 1, 1, 2}, {9, 11, 5, 20}, {120, 130, 100, 200}} {
+	for _, c := range []struct{ from, to, low, high float64 }{{0.3, 4, 0.2, 5}, {1, 1, 1, 2}, {9, 11, 5, 20},
+		{120, 130, 100, 200}} {
 		s := scale{c.from, c.to}.widened()
 		if !(s.from <= c.from && s.to >= c.to && s.from > c.from/6 && s.to < c.to*6 && len(s.ticks()) >= 2) {
 			t.Errorf("%v to %v: %+v, %v", c.from, c.to, s, s.ticks())

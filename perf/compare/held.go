@@ -13,8 +13,8 @@ const (
 	heldTries   = 4               // of the whole window, each with a tenth less
 )
 
-// held finds how many streams of Rate tokens/s the contestant relays without falling behind, and holds them for the whole window.
-// Every token of every stream is checked, those of the search too.
+// held finds how many streams of Rate tokens/s the contestant relays without falling behind, and
+// holds them for the whole window. Every token of every stream is checked, those of the search too.
 func (m *measurement) held() (Figures, error) {
 	if err := m.warm(); err != nil {
 		return nil, err
@@ -56,7 +56,8 @@ func (m *measurement) held() (Figures, error) {
 			}
 			return f, err
 		}
-		m.note("%d streams were not held for %.0f s: %.0f tokens/s, failed %v", good, full.Seconds(), float64(r.Tokens)/r.Seconds, r.Failures)
+		m.note("%d streams were not held for %.0f s: %.0f tokens/s, failed %v", good, full.Seconds(),
+			float64(r.Tokens)/r.Seconds, r.Failures)
 		good = good * 9 / 10
 	}
 	return nil, fmt.Errorf("no number of streams was held")
@@ -69,11 +70,13 @@ func (m *measurement) holdIn(w *metered, n int) (*load.Result, error) {
 	m.Streams = n
 	first := m.on.next[m.Name]
 	m.on.next[m.Name] += uint64(n)
-	r := load.Streams{Target: m.target(), Bodies: m.paced(m.warmup()), N: n, Ramp: m.ramp(), First: first, Window: w.Window, Timeout: m.seconds + time.Minute}.Run()
+	r := load.Streams{Target: m.target(), Bodies: m.paced(m.warmup()), N: n, Ramp: m.ramp(), First: first,
+		Window: w.Window, Timeout: m.seconds + time.Minute}.Run()
 	return r, w.err
 }
 
-// holds reports whether every token has arrived, and on time; at the window's edges a stream may lack one.
+// holds reports whether every token has arrived, and on time; at the window's edges a stream may
+// lack one.
 func (m *measurement) holds(r *load.Result, n int) bool {
 	return r.Failed() == 0 && float64(r.Tokens) >= float64(n)*(heldShare*m.Rate*r.Seconds-1)
 }

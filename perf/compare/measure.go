@@ -50,13 +50,15 @@ func (m *measurement) note(format string, args ...any) {
 	m.notes = append(m.notes, fmt.Sprintf(format, args...))
 }
 
-// Measure makes one measurement of s that takes window, on a contestant that runs; it ends early when stop closes.
+// Measure makes one measurement of s that takes window, on a contestant that runs; it ends early
+// when stop closes.
 func Measure(s *Scenario, on *Running, window time.Duration, stop <-chan struct{}) (Figures, error) {
 	return MeasureBetween(s, on, window, stop, func() {})
 }
 
 // MeasureBetween is Measure that calls edge where the window begins and where it ends.
-func MeasureBetween(s *Scenario, on *Running, window time.Duration, stop <-chan struct{}, edge func()) (Figures, error) {
+func MeasureBetween(s *Scenario, on *Running, window time.Duration, stop <-chan struct{},
+	edge func()) (Figures, error) {
 	m := &measurement{Scenario: *s, on: on, seconds: window, stop: stop, edge: edge}
 	f, err := kinds[s.Kind].measure(m)
 	if err == nil && f["failed"] > 0 {
@@ -69,8 +71,9 @@ func (m *measurement) target() load.Target { return load.Target{Addr: m.on.Addr(
 
 // chat makes the scenario's requests; wish and tokens are for streams.
 func (m *measurement) chat(stream bool, tokens int, wish string) *load.Chat {
-	return load.NewChat(load.ChatConfig{Model: instant.Model, PromptBytes: m.PromptBytes, Shared: m.Shared, Documents: m.Documents,
-		Stream: stream, Tokens: tokens, Wish: wish, Salt: uint64(len(m.Name))})
+	return load.NewChat(load.ChatConfig{Model: instant.Model, PromptBytes: m.PromptBytes, Shared: m.Shared,
+		Documents: m.Documents,
+		Stream:    stream, Tokens: tokens, Wish: wish, Salt: uint64(len(m.Name))})
 }
 
 // warmup is long enough for caches, pools and code to have been used.
@@ -128,7 +131,8 @@ func (f Figures) quantiles(prefix string, q load.Quantiles) {
 
 func (m *measurement) closed() (Figures, error) {
 	w := m.window(m.warmup())
-	r, next := load.Closed{Target: m.target(), Bodies: m.chat(false, m.Tokens, ""), Clients: m.Clients, First: m.on.next[m.Name], Window: w.Window}.Run()
+	r, next := load.Closed{Target: m.target(), Bodies: m.chat(false, m.Tokens, ""), Clients: m.Clients,
+		First: m.on.next[m.Name], Window: w.Window}.Run()
 	m.on.next[m.Name] = next
 	f, err := m.figures(w, r, r.Requests)
 	if err == nil {
@@ -140,7 +144,8 @@ func (m *measurement) closed() (Figures, error) {
 func (m *measurement) open() (Figures, error) {
 	w := m.window(m.warmup())
 	first := m.on.next[m.Name]
-	r := load.Open{Target: m.target(), Bodies: m.chat(true, m.Tokens, ""), Arrivals: load.Poisson(m.Rate, 1), First: first, Window: w.Window, Timeout: 10 * time.Second}.Run()
+	r := load.Open{Target: m.target(), Bodies: m.chat(true, m.Tokens, ""), Arrivals: load.Poisson(m.Rate, 1),
+		First: first, Window: w.Window, Timeout: 10 * time.Second}.Run()
 	m.on.next[m.Name] = first + 1<<32
 	f, err := m.figures(w, r, r.Requests)
 	if err == nil {

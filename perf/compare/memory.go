@@ -12,8 +12,9 @@ import (
 // warm uses a fresh contestant's code and pools, so that what it takes for itself is not counted.
 func (m *measurement) warm() error {
 	n := int64(min(2000, 50*max(m.Clients, m.Streams)))
-	r, _ := load.Closed{Target: m.target(), Bodies: m.chat(false, 1, ""), Clients: 16, First: 1 << 40, Requests: uint64(n),
-		Window: load.Window{Measure: time.Minute, Stop: m.stop}}.Run()
+	r, _ := load.Closed{Target: m.target(), Bodies: m.chat(false, 1, ""), Clients: 16, First: 1 << 40,
+		Requests: uint64(n),
+		Window:   load.Window{Measure: time.Minute, Stop: m.stop}}.Run()
 	if r.Requests < n {
 		return fmt.Errorf("only %d of %d requests in %.0f s: %v", r.Requests, n, r.Seconds, r.Failures)
 	}
@@ -31,7 +32,8 @@ func (m *measurement) rss() (float64, error) {
 // settle is how long memory is left alone before it is read.
 func (m *measurement) settle() time.Duration { return min(m.seconds, time.Second) }
 
-// idle measures what clients that keep quiet take: soon after their answer, and when the window has passed.
+// idle measures what clients that keep quiet take: soon after their answer, and when the window has
+// passed.
 func (m *measurement) idle() (Figures, error) {
 	if err := m.warm(); err != nil {
 		return nil, err
@@ -72,7 +74,8 @@ func (m *measurement) openStreams() (Figures, error) {
 		return nil, err
 	}
 	w := m.window(m.settle())
-	r := load.Streams{Target: m.target(), Bodies: m.chat(true, 1e6, fmt.Sprintf("pace=%d", int(1e6/m.Rate))), N: m.Streams, Ramp: m.ramp(),
+	r := load.Streams{Target: m.target(), Bodies: m.chat(true, 1e6, fmt.Sprintf("pace=%d", int(1e6/m.Rate))),
+		N: m.Streams, Ramp: m.ramp(),
 		Window: w.Window, Abandon: true, Timeout: 5 * time.Minute, Buffer: 1 << 10}.Run()
 	f, err := m.figures(w, r, r.Tokens)
 	if err != nil {
@@ -86,11 +89,13 @@ func (m *measurement) openStreams() (Figures, error) {
 	return f, nil
 }
 
-// maxGrowth is where the measurement of a slow reader ends: what grows beyond it has no bound, and would take the machine's memory.
+// maxGrowth is where the measurement of a slow reader ends: what grows beyond it has no bound, and
+// would take the machine's memory.
 const maxGrowth = 2 << 30
 
-// slowReader measures what a contestant keeps for a client that reads 10 KB/s of an endless stream, and what others notice of
-// it: the same streams are relayed without it for as long before, and a sixth of that before both, for the pools to fill.
+// slowReader measures what a contestant keeps for a client that reads 10 KB/s of an endless stream,
+// and what others notice of it: the same streams are relayed without it for as long before, and a
+// sixth of that before both, for the pools to fill.
 func (m *measurement) slowReader() (Figures, error) {
 	if err := m.warm(); err != nil {
 		return nil, err
@@ -116,23 +121,27 @@ func (m *measurement) slowReader() (Figures, error) {
 		return nil, err
 	}
 	if end.most > base.end+maxGrowth {
-		m.note("given up at %.0f MiB: the slow reader takes %.0f KB/s", end.most/(1<<20), float64(slow.Read())/beside.Seconds/1e3)
+		m.note("given up at %.0f MiB: the slow reader takes %.0f KB/s", end.most/(1<<20),
+			float64(slow.Read())/beside.Seconds/1e3)
 	}
-	return Figures{"growth_mib": (end.most - base.end) / (1 << 20), "growth_without_mib": (base.most - filled.end) / (1 << 20),
-		"rss_mib": end.end / (1 << 20), "others_p99_ms": beside.Token.P99 * 1e3, "alone_p99_ms": alone.Token.P99 * 1e3,
-		"slow_kib": float64(slow.Read()) / 1024, "failed": float64(beside.Failed())}, nil
+	return Figures{"growth_mib": (end.most - base.end) / (1 << 20),
+		"growth_without_mib": (base.most - filled.end) / (1 << 20),
+		"rss_mib":            end.end / (1 << 20), "others_p99_ms": beside.Token.P99 * 1e3,
+		"alone_p99_ms": alone.Token.P99 * 1e3,
+		"slow_kib":     float64(slow.Read()) / 1024, "failed": float64(beside.Failed())}, nil
 }
 
 // occupied is resident memory in bytes: at a window's end, and the most up to then.
 type occupied struct{ end, most float64 }
 
-// others relays the scenario's streams for the window, or until memory is above limit bytes, and returns what they and memory
-// were like.
+// others relays the scenario's streams for the window, or until memory is above limit bytes, and
+// returns what they and memory were like.
 func (m *measurement) others(limit float64) (*load.Result, occupied, error) {
 	watch := m.watch(limit)
 	w := m.window(m.warmup())
 	w.Stop = watch.full
-	r := load.Streams{Target: m.target(), Bodies: m.paced(m.warmup()), N: m.Streams, Ramp: m.ramp(), First: 1, Window: w.Window, Timeout: m.seconds + time.Minute}.Run()
+	r := load.Streams{Target: m.target(), Bodies: m.paced(m.warmup()), N: m.Streams, Ramp: m.ramp(), First: 1,
+		Window: w.Window, Timeout: m.seconds + time.Minute}.Run()
 	highest, watchErr := watch.stop()
 	_, err := m.figures(w, r, r.Tokens)
 	end := float64(w.to.RSS)
@@ -195,7 +204,8 @@ func (m *measurement) steady() (Figures, error) {
 	bodies, next := m.chat(false, m.Tokens, ""), uint64(0)
 	work := func(requests uint64) (*load.Result, float64, error) {
 		var r *load.Result
-		r, next = load.Closed{Target: m.target(), Bodies: bodies, Clients: m.Clients, First: next, Requests: requests, Window: load.Window{Measure: m.seconds, Stop: m.stop}}.Run()
+		r, next = load.Closed{Target: m.target(), Bodies: bodies, Clients: m.Clients, First: next, Requests: requests,
+			Window: load.Window{Measure: m.seconds, Stop: m.stop}}.Run()
 		if r.Failed() > 0 {
 			m.note("failed: %v", r.Failures)
 		}
@@ -215,7 +225,8 @@ func (m *measurement) steady() (Figures, error) {
 	if err = errors.Join(err, watchErr); err != nil {
 		return nil, err
 	}
-	return Figures{"growth_percent": 100 * (end/start - 1), "start_mib": start / (1 << 20), "rss_mib": end / (1 << 20), "most_mib": max(end, highest) / (1 << 20),
+	return Figures{"growth_percent": 100 * (end/start - 1), "start_mib": start / (1 << 20), "rss_mib": end / (1 << 20),
+		"most_mib":   max(end, highest) / (1 << 20),
 		"per_second": float64(r.Requests) / r.Seconds}, nil
 }
 

@@ -16,12 +16,14 @@ type line struct {
 	x, y []float64
 }
 
-// colours are Okabe and Ito's, which the colour-blind can tell apart too; each line has a mark of its own besides.
+// colours are Okabe and Ito's, which the colour-blind can tell apart too; each line has a mark of
+// its own besides.
 var colours = []string{"#000000", "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9"}
 
 // marks are drawn around 0,0.
 var marks = []string{
-	`<circle r="3.5"/>`, `<path d="M-4 -4h8v8h-8z"/>`, `<path d="M0 -5L5 4H-5z"/>`, `<path d="M0 -5.5L5.5 0L0 5.5L-5.5 0z"/>`,
+	`<circle r="3.5"/>`, `<path d="M-4 -4h8v8h-8z"/>`, `<path d="M0 -5L5 4H-5z"/>`,
+	`<path d="M0 -5.5L5.5 0L0 5.5L-5.5 0z"/>`,
 	`<path d="M0 5L5 -4H-5z"/>`, `<path d="M-4 -4L4 4M-4 4L4 -4"/>`, `<path d="M-5 0H5M0 -5V5"/>`,
 }
 
@@ -77,33 +79,38 @@ const (
 	legendWidth                         = 150
 )
 
-// svg draws lines with both axes logarithmic: sweeps double, and contestants differ by factors. The ground is white, so that
-// dark pages do not swallow the text.
+// svg draws lines with both axes logarithmic: sweeps double, and contestants differ by factors. The
+// ground is white, so that dark pages do not swallow the text.
 func svg(title, xName, yName string, lines []line) string {
 	var b strings.Builder
 	width, height := marginLeft+plotWidth+legendWidth, marginTop+plotHeight+marginBottom
 	fmt.Fprintf(&b, `<svg xmlns="http://www.w3.org/2000/svg" width="%d" height="%d" viewBox="0 0 %d %d" font-family="sans-serif" font-size="12">`+"\n", width, height, width, height)
-	fmt.Fprintf(&b, `<rect width="%d" height="%d" rx="6" fill="#fff"/><text x="%d" y="24" font-size="14">%s</text>`+"\n", width, height, marginLeft, escape(title))
+	fmt.Fprintf(&b, `<rect width="%d" height="%d" rx="6" fill="#fff"/><text x="%d" y="24" font-size="14">%s</text>`+
+		"\n", width, height, marginLeft, escape(title))
 	x, y := newScale(lines, true), newScale(lines, false).widened()
 	px := func(v float64) float64 { return marginLeft + x.at(v)*plotWidth }
 	py := func(v float64) float64 { return marginTop + (1-y.at(v))*plotHeight }
 	for _, v := range values(lines) {
-		fmt.Fprintf(&b, `<path d="M%.1f %dV%d" stroke="#ddd"/><text x="%.1f" y="%d" text-anchor="middle">%s</text>`+"\n",
+		fmt.Fprintf(&b, `<path d="M%.1f %dV%d" stroke="#ddd"/><text x="%.1f" y="%d" text-anchor="middle">%s</text>`+
+			"\n",
 			px(v), marginTop, marginTop+plotHeight, px(v), marginTop+plotHeight+18, tick(v))
 	}
 	for _, v := range y.ticks() {
 		fmt.Fprintf(&b, `<path d="M%d %.1fH%d" stroke="#ddd"/><text x="%d" y="%.1f" text-anchor="end">%s</text>`+"\n",
 			marginLeft, py(v), marginLeft+plotWidth, marginLeft-6, py(v)+4, tick(v))
 	}
-	fmt.Fprintf(&b, `<text x="%d" y="%d" text-anchor="middle">%s (logarithmic)</text>`+"\n", marginLeft+plotWidth/2, height-12, escape(xName))
-	fmt.Fprintf(&b, `<text transform="translate(18 %d) rotate(-90)" text-anchor="middle">%s (logarithmic)</text>`+"\n", marginTop+plotHeight/2, escape(yName))
+	fmt.Fprintf(&b, `<text x="%d" y="%d" text-anchor="middle">%s (logarithmic)</text>`+"\n", marginLeft+plotWidth/2,
+		height-12, escape(xName))
+	fmt.Fprintf(&b, `<text transform="translate(18 %d) rotate(-90)" text-anchor="middle">%s (logarithmic)</text>`+"\n",
+		marginTop+plotHeight/2, escape(yName))
 	for i, l := range lines {
 		points := make([]string, len(l.x))
 		for k := range l.x {
 			points[k] = fmt.Sprintf("%.1f,%.1f", px(l.x[k]), py(l.y[k]))
 		}
 		colour, mark, at := colours[i%len(colours)], marks[i%len(marks)], marginTop+12+20*i
-		fmt.Fprintf(&b, `<g stroke="%s" stroke-width="2" fill="none"><polyline points="%s"/>`, colour, strings.Join(points, " "))
+		fmt.Fprintf(&b, `<g stroke="%s" stroke-width="2" fill="none"><polyline points="%s"/>`, colour,
+			strings.Join(points, " "))
 		fmt.Fprintf(&b, `<path d="M%d %dh28"/><g fill="%s" stroke-width="1.5">`, marginLeft+plotWidth+12, at-4, colour)
 		for _, p := range append(points, fmt.Sprintf("%d,%d", marginLeft+plotWidth+26, at-4)) {
 			fmt.Fprintf(&b, `<g transform="translate(%s)">%s</g>`, p, mark)

@@ -40,7 +40,8 @@ func (c counts) sub(d counts) counts {
 	return counts{c.objects - d.objects, c.bytes - d.bytes, c.collections - d.collections}
 }
 
-// profile says what the contestant's CPU time goes into and what it allocates under the scenario's load.
+// profile says what the contestant's CPU time goes into and what it allocates under the scenario's
+// load.
 func (m *measurement) profile() (Figures, error) {
 	if err := m.warm(); err != nil {
 		return nil, err
@@ -88,10 +89,12 @@ func (m *measurement) profile() (Figures, error) {
 // underLoad is the scenario's load: streams if it has some, else clients.
 func (m *measurement) underLoad(w *metered) (*load.Result, int64) {
 	if m.Streams > 0 {
-		r := load.Streams{Target: m.target(), Bodies: m.paced(m.warmup()), N: m.Streams, Ramp: m.ramp(), Window: w.Window, Timeout: m.seconds + time.Minute}.Run()
+		r := load.Streams{Target: m.target(), Bodies: m.paced(m.warmup()), N: m.Streams, Ramp: m.ramp(),
+			Window: w.Window, Timeout: m.seconds + time.Minute}.Run()
 		return r, r.Tokens
 	}
-	r, _ := load.Closed{Target: m.target(), Bodies: m.chat(false, m.Tokens, ""), Clients: m.Clients, Window: w.Window}.Run()
+	r, _ := load.Closed{Target: m.target(), Bodies: m.chat(false, m.Tokens, ""), Clients: m.Clients,
+		Window: w.Window}.Run()
 	return r, r.Requests
 }
 
@@ -111,13 +114,14 @@ func (m *measurement) get(path string, read func(io.Reader) error) error {
 
 func (m *measurement) fetchProfile(file string) error {
 	const most = 64 << 20
-	return m.get(fmt.Sprintf("/debug/pprof/profile?seconds=%d", max(1, int(m.seconds.Seconds()))), func(body io.Reader) error {
-		b, err := io.ReadAll(io.LimitReader(body, most))
-		if err != nil {
-			return err
-		}
-		return os.WriteFile(file, b, 0o600)
-	})
+	return m.get(fmt.Sprintf("/debug/pprof/profile?seconds=%d", max(1, int(m.seconds.Seconds()))),
+		func(body io.Reader) error {
+			b, err := io.ReadAll(io.LimitReader(body, most))
+			if err != nil {
+				return err
+			}
+			return os.WriteFile(file, b, 0o600)
+		})
 }
 
 func (m *measurement) counts() (c counts, err error) {
@@ -127,7 +131,8 @@ func (m *measurement) counts() (c counts, err error) {
 		if err != nil {
 			return err
 		}
-		for name, value := range map[string]*float64{"go_memstats_mallocs_total": &c.objects, "go_memstats_alloc_bytes_total": &c.bytes, "go_gc_duration_seconds": &c.collections} {
+		for name, value := range map[string]*float64{"go_memstats_mallocs_total": &c.objects,
+			"go_memstats_alloc_bytes_total": &c.bytes, "go_gc_duration_seconds": &c.collections} {
 			f := families[name]
 			if f == nil || len(f.GetMetric()) != 1 {
 				return fmt.Errorf("/metrics have no %s", name)

@@ -16,10 +16,14 @@ import (
 // headings of the figures in tables.
 var headings = map[string]string{
 	"cpu_us": "CPU µs", "per_second": "per second", "p50_ms": "p50 ms", "p99_ms": "p99 ms", "max_ms": "max ms",
-	"ttft_p50_ms": "TTFT p50 ms", "ttft_p99_ms": "TTFT p99 ms", "harness_us": "load + engines µs", "kib_each": "KiB each", "rested_kib_each": "KiB each, at the end", "rss_mib": "RSS MiB",
-	"growth_mib": "growth MiB", "growth_without_mib": "without it, growth MiB", "growth_percent": "growth %", "others_p99_ms": "others' p99 ms", "alone_p99_ms": "without it, p99 ms", "slow_kib": "it has read KiB",
-	"start_mib": "after warm-up MiB", "most_mib": "most MiB", "streams": "streams", "added_p50_ms": "added p50 ms", "added_p99_ms": "added p99 ms",
-	"added_ttft_p50_ms": "added p50 ms", "added_ttft_p99_ms": "added p99 ms", "allocations": "allocations", "alloc_bytes": "bytes allocated",
+	"ttft_p50_ms": "TTFT p50 ms", "ttft_p99_ms": "TTFT p99 ms", "harness_us": "load + engines µs",
+	"kib_each": "KiB each", "rested_kib_each": "KiB each, at the end", "rss_mib": "RSS MiB",
+	"growth_mib": "growth MiB", "growth_without_mib": "without it, growth MiB", "growth_percent": "growth %",
+	"others_p99_ms": "others' p99 ms", "alone_p99_ms": "without it, p99 ms", "slow_kib": "it has read KiB",
+	"start_mib": "after warm-up MiB", "most_mib": "most MiB", "streams": "streams", "added_p50_ms": "added p50 ms",
+	"added_p99_ms":      "added p99 ms",
+	"added_ttft_p50_ms": "added p50 ms", "added_ttft_p99_ms": "added p99 ms", "allocations": "allocations",
+	"alloc_bytes": "bytes allocated",
 	"gc_per_100k": "collections per 100,000", "gc_percent": "allocating and collecting %", "lock_percent": "in locks %",
 	"silent_stream_ms": "silent stream ms", "before_head_ms": "before the head ms", "no_stream_ms": "not a stream ms",
 }
@@ -34,11 +38,15 @@ func heading(figure string) string {
 // Markdown is the report as text; command is how it was made.
 func (r *Report) Markdown(command string) string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "Measured %s, commit %s, %s, %s, in %.0f s.\n\n    %s\n\n", time.Now().UTC().Format("2006-01-02"), buildinfo.Commit(),
+	fmt.Fprintf(&b, "Measured %s, commit %s, %s, %s, in %.0f s.\n\n    %s\n\n", time.Now().UTC().Format("2006-01-02"),
+		buildinfo.Commit(),
 		process.Machine(runtime.NumCPU()), runtime.Version(), r.Took.Seconds(), command)
-	fmt.Fprintf(&b, "%d instant engines and the load share the machine with the router. CPU µs are the router's own, per request or token; figures are medians,\n"+
-		"(smallest–largest) of %d repetitions in turn where there are several; ratios are of the pairs of one turn. Token times count from the engine's sending, added ones are\n"+
-		"less those of direct in the same turn. \"2 of 3\" says that one of three repetitions failed. One section alone: --scenarios with the name behind its title.\n\n", engineCount, r.Repetitions)
+	fmt.Fprintf(&b, "%d instant engines and the load share the machine with the router. CPU µs are the router's own, "+
+		"per request or token; figures are medians,\n"+
+		"(smallest–largest) of %d repetitions in turn where there are several; ratios are of the pairs of one turn. "+
+		"Token times count from the engine's sending, added ones are\n"+
+		"less those of direct in the same turn. \"2 of 3\" says that one of three repetitions failed. One section "+
+		"alone: --scenarios with the name behind its title.\n\n", engineCount, r.Repetitions)
 	if r.Interrupted {
 		b.WriteString("**Interrupted**: what follows is not all.\n\n")
 	}
@@ -152,7 +160,9 @@ func (s *Result) shown() []string {
 	direct := slices.ContainsFunc(s.Points, func(p Point) bool {
 		return slices.ContainsFunc(p.Rows, func(r Row) bool { return r.Contestant == "direct" })
 	})
-	return slices.DeleteFunc(slices.Clone(s.Show), func(figure string) bool { return !direct && strings.HasPrefix(figure, "added_") })
+	return slices.DeleteFunc(slices.Clone(s.Show), func(figure string) bool {
+		return !direct && strings.HasPrefix(figure, "added_")
+	})
 }
 
 func (s *Result) cells(p *Point, row *Row, shown []string, reference string) []string {
@@ -187,7 +197,8 @@ func (p *Point) ratio(row *Row, reference, figure string) Spread {
 // reference is the one of those in s that the others are compared with.
 func (r *Report) reference(s *Result) string {
 	for _, e := range r.Entrants {
-		if e.Group == s.Group && e.Reference && e.Missing == "" && (len(s.Only) == 0 || slices.Contains(s.Only, e.Name)) {
+		if e.Group == s.Group && e.Reference && e.Missing == "" &&
+			(len(s.Only) == 0 || slices.Contains(s.Only, e.Name)) {
 			return e.Name
 		}
 	}

@@ -85,8 +85,8 @@ type comparison struct {
 	begun   time.Time
 }
 
-// Run compares until it is through or ctx ends, and then returns what there is. A contestant that fails is reported with the
-// reason; the others go on.
+// Run compares until it is through or ctx ends, and then returns what there is. A contestant that
+// fails is reported with the reason; the others go on.
 func Run(ctx context.Context, cfg Config) (*Report, error) {
 	all, err := Contestants()
 	if err != nil {
@@ -112,7 +112,8 @@ func run(ctx context.Context, cfg Config, all []Contestant, scenarios []Scenario
 		return nil, err
 	}
 	defer site.Close()
-	c := &comparison{Config: cfg, site: site, all: all, missing: map[string]string{}, running: map[string]*Running{}, begun: time.Now()}
+	c := &comparison{Config: cfg, site: site, all: all, missing: map[string]string{}, running: map[string]*Running{},
+		begun: time.Now()}
 	defer c.stopAll()
 	report := &Report{Full: cfg.Full, Repetitions: cfg.Repetitions}
 	scenarios = slices.DeleteFunc(scenarios, func(s Scenario) bool {
@@ -142,7 +143,8 @@ func run(ctx context.Context, cfg Config, all []Contestant, scenarios []Scenario
 	return report, nil
 }
 
-// Err names the contestants of which a measurement failed; those that are not installed have not failed.
+// Err names the contestants of which a measurement failed; those that are not installed have not
+// failed.
 func (r *Report) Err() error {
 	var failed []string
 	for i := range r.Results {
@@ -223,7 +225,8 @@ func (c *comparison) measurements(s *Scenario) int {
 	return len(c.field(s)) * len(s.points()) * c.repetitions(s)
 }
 
-// scenario measures all points of s, or those before ctx ends; within each the contestants take turns.
+// scenario measures all points of s, or those before ctx ends; within each the contestants take
+// turns.
 func (c *comparison) scenario(ctx context.Context, s *Scenario) *Result {
 	result := &Result{Scenario: *s}
 	for i, at := range s.points() {
@@ -283,7 +286,8 @@ func (c *comparison) measure(ctx context.Context, s *Scenario, contestant *Conte
 	if ok {
 		text = s.Show[0] + " " + short(value)
 	}
-	fmt.Fprintf(c.Progress, "[%d/%d] %s: %s, %d of %d: %s (%.1f s; about %.0f s left)\n", c.done, c.total, s.label(), contestant.Name,
+	fmt.Fprintf(c.Progress, "[%d/%d] %s: %s, %d of %d: %s (%.1f s; about %.0f s left)\n", c.done, c.total, s.label(),
+		contestant.Name,
 		rep+1, c.repetitions(s), text, time.Since(begun).Seconds(), left.Seconds())
 	for _, n := range m.notes {
 		fmt.Fprintf(c.Progress, "    %s\n", n)

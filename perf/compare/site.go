@@ -53,7 +53,8 @@ func NewSite(root string) (*Site, error) {
 	if err := os.Chmod(dir, 0o755); err != nil { // nginx's workers are another user
 		return nil, err
 	}
-	s := &Site{files: files, Dir: dir, Bin: filepath.Join(root, "bin"), Cache: filepath.Join(root, ".cache", "peers"), left: make(chan time.Time, 1<<15)}
+	s := &Site{files: files, Dir: dir, Bin: filepath.Join(root, "bin"), Cache: filepath.Join(root, ".cache", "peers"),
+		left: make(chan time.Time, 1<<15)}
 	for range engineCount {
 		e, err := instant.Start(instant.Config{Left: s.onLeft})
 		if err != nil {
@@ -65,9 +66,9 @@ func NewSite(root string) (*Site, error) {
 	return s, nil
 }
 
-// room is how many clients the limit of open files has room for: each has a connection to the router, and, unless it is
-// idle, the router has one for it to an engine; engines and clients are one process. While streams are opened quickly a router may
-// have more.
+// room is how many clients the limit of open files has room for: each has a connection to the
+// router, and, unless it is idle, the router has one for it to an engine; engines and clients are
+// one process. While streams are opened quickly a router may have more.
 func (s *Site) room(idle bool) int {
 	const others, most = 1000, 20000
 	n := int(s.files) - others
@@ -128,7 +129,8 @@ func (s *Site) needs(c *Contestant) error {
 			f := pki.FilesIn(dir, role)
 			cert, err1 := os.ReadFile(f.Cert)
 			key, err2 := os.ReadFile(f.Key)
-			if err := errors.Join(err1, err2, os.WriteFile(strings.TrimSuffix(f.Cert, ".crt")+".pem", bytes.Join([][]byte{cert, key}, nil), 0o600)); err != nil {
+			if err := errors.Join(err1, err2, os.WriteFile(strings.TrimSuffix(f.Cert, ".crt")+".pem",
+				bytes.Join([][]byte{cert, key}, nil), 0o600)); err != nil {
 				return err
 			}
 		}

@@ -62,7 +62,8 @@ func Ratios(of, to []float64) Spread {
 	return SpreadOf(r)
 }
 
-// addDelays adds to each row what its times are above those without a router in the same turn: added_p50_ms and so on.
+// addDelays adds to each row what its times are above those without a router in the same turn:
+// added_p50_ms and so on.
 func (p *Point) addDelays() {
 	var direct *Row
 	for i := range p.Rows {

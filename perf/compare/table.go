@@ -170,7 +170,8 @@ func Scenarios() ([]Scenario, error) {
 	}
 	for _, s := range doc.Scenario {
 		if kinds[s.Kind] == nil || len(s.Show) == 0 || !slices.Contains([]string{"", "streams", "rate"}, s.Sweep) {
-			return nil, fmt.Errorf("scenarios.toml: %s: kind %q, sweep %q or show is not known", s.Name, s.Kind, s.Sweep)
+			return nil, fmt.Errorf("scenarios.toml: %s: kind %q, sweep %q or show is not known", s.Name, s.Kind,
+				s.Sweep)
 		}
 	}
 	return doc.Scenario, nil

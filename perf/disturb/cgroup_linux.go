@@ -14,7 +14,8 @@ import (
 // quotaPeriod is what a group's share of CPU is dealt out by.
 const quotaPeriod = 20 * time.Millisecond
 
-// controlGroups are where groups are made: of version 2 for sockets, and where the CPU controller is, which may be the same.
+// controlGroups are where groups are made: of version 2 for sockets, and where the CPU controller
+// is, which may be the same.
 type controlGroups struct {
 	unified string // mount point of version 2
 	cpu     string // of the CPU controller
@@ -37,7 +38,8 @@ func findControlGroups() (g controlGroups, err error) {
 		}
 	}
 	if g.unified == "" {
-		return g, fmt.Errorf("disturb: no file system of control groups version 2 is mounted: %w", errors.ErrUnsupported)
+		return g, fmt.Errorf("disturb: no file system of control groups version 2 is mounted: %w",
+			errors.ErrUnsupported)
 	}
 	if g.cpu == "" {
 		g.cpu = g.unified

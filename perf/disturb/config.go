@@ -64,7 +64,8 @@ type Config struct {
 // Default is what Run does unless told otherwise.
 func Default() Config { return Config{}.withDefaults() }
 
-// DefaultPolicy counts a node as fully used whose engine waits for a CPU all the time, and one that has to send 3 % of its segments again.
+// DefaultPolicy counts a node as fully used whose engine waits for a CPU all the time, and one that
+// has to send 3 % of its segments again.
 const DefaultPolicy = `{"run_delay_ms":1000,"retransmit_pct":3}`
 
 func def[T comparable](v *T, d T) {
@@ -106,7 +107,8 @@ func (c Config) Check() error {
 	}
 	switch {
 	case c.Rounds < 1 || c.Requests < 1 || c.Hogs < 1:
-		return fmt.Errorf("%d rounds of %d requests beside %d hogs: each must be 1 or more", c.Rounds, c.Requests, c.Hogs)
+		return fmt.Errorf("%d rounds of %d requests beside %d hogs: each must be 1 or more", c.Rounds, c.Requests,
+			c.Hogs)
 	case c.Nodes < 3 || c.Nodes > 32:
 		return fmt.Errorf("%d nodes: must be 3 to 32, of which two are disturbed", c.Nodes)
 	case !(c.Loss > 0 && c.Loss < 1):

@@ -40,7 +40,8 @@ func TestSource(t *testing.T) {
 		t.Fatal(err)
 	}
 	text, err := os.ReadFile(to)
-	if err != nil || strings.Count(string(text), `"input_length":3`) != 2 || strings.Count(string(text), "\n") != 2 || !strings.Contains(string(text), `"timestamp":4500`) {
+	if err != nil || strings.Count(string(text), `"input_length":3`) != 2 || strings.Count(string(text), "\n") != 2 ||
+		!strings.Contains(string(text), `"timestamp":4500`) {
 		t.Errorf("%v: %s", err, text)
 	}
 	if err := os.WriteFile(from, []byte("{}\n"), 0o600); err != nil {
@@ -90,7 +91,8 @@ func TestMarkdown(t *testing.T) {
 	text := r.Markdown("command")
 	for _, want := range []string{
 		"    command\n", "`" + DefaultPolicy + "`",
-		"| on | 0.00 (0.00–0.00) | 0.00 (0.00–0.00) | 1000 (1000–1000) |", "| 2.00 (2.00–2.00) |", "| 0.38 (0.25–0.50) |\n", "| undisturbed | - |",
+		"| on | 0.00 (0.00–0.00) | 0.00 (0.00–0.00) | 1000 (1000–1000) |", "| 2.00 (2.00–2.00) |",
+		"| 0.38 (0.25–0.50) |\n", "| undisturbed | - |",
 	} {
 		if !strings.Contains(text, want) {
 			t.Errorf("no %q in\n%s", want, text)

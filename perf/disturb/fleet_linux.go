@@ -103,7 +103,8 @@ func (f *fleet) start(groups controlGroups) (err error) {
 func (f *fleet) startRouter() (err error) {
 	argv := []string{f.bin("cgn-router"), "--listen", routerAt, "--admin", "unix://" + f.path("admin.sock"),
 		"--etcd", "http://" + etcdAt,
-		"--policy-file", f.path("policy.json"), "--drain-delay", "0s", "--drain-timeout", "0s", "--router.watch_nodes=" + strconv.FormatBool(f.mode.signals)}
+		"--policy-file", f.path("policy.json"), "--drain-delay", "0s", "--drain-timeout", "0s",
+		"--router.watch_nodes=" + strconv.FormatBool(f.mode.signals)}
 	if f.mode.signals {
 		f.events, err = startIn(f.star.Hub, f.dir, "events", nil, f.bin("cgn-ctl"), "bpf", "serve", "--root", pins(),
 			"--socket", f.path("events.sock"))
@@ -134,7 +135,8 @@ func (f *fleet) startNode(i int, groups controlGroups) error {
 	engine := netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 0, 0, 1}), uint16(enginePort+i)).String()
 	sim := g.within(f.bin("cgn-ctl"), "sim", "--listen", engine, "--step-cpu", f.c.StepCPU.String(),
 		"--decode-step", f.c.DecodeStep.String(),
-		"--prefill-rate", fmt.Sprint(f.c.PrefillRate), "--max-seqs", strconv.Itoa(f.c.MaxConcurrent), "--cache-blocks", "65536", "--seed", strconv.Itoa(i))
+		"--prefill-rate", fmt.Sprint(f.c.PrefillRate), "--max-seqs", strconv.Itoa(f.c.MaxConcurrent), "--cache-blocks",
+		"65536", "--seed", strconv.Itoa(i))
 	telemetry := "off"
 	if f.mode.signals {
 		telemetry = "bpf"

@@ -24,7 +24,8 @@ type Report struct {
 type Result struct {
 	Mode   string `json:"mode"`
 	Replay Replay `json:"replay"`
-	// Of the router: requests sent to a further node, nodes that became suspect, breakers that opened.
+	// Of the router: requests sent to a further node, nodes that became suspect, breakers that
+	// opened.
 	Retries   float64 `json:"retries"`
 	Suspected float64 `json:"suspected"`
 	Opens     float64 `json:"breaker_opens"`
@@ -83,8 +84,10 @@ func (r *Result) failed() float64 {
 
 func (r *Result) line() string {
 	t := r.Replay.TTFT
-	return fmt.Sprintf("%s: TTFT p50 %.0f, p90 %.0f, p99 %.0f ms; %.0f failed, %.0f retried, %.0f times suspect; hogged %.1f %%, lossy %.1f %% of the requests",
-		r.Mode, 1e3*t.P50, 1e3*t.P90, 1e3*t.P99, r.failed(), r.Retries, r.Suspected, 100*r.node(hogged).Share, 100*r.node(lossy).Share)
+	return fmt.Sprintf("%s: TTFT p50 %.0f, p90 %.0f, p99 %.0f ms; %.0f failed, %.0f retried, %.0f times suspect; "+
+		"hogged %.1f %%, lossy %.1f %% of the requests",
+		r.Mode, 1e3*t.P50, 1e3*t.P90, 1e3*t.P99, r.failed(), r.Retries, r.Suspected, 100*r.node(hogged).Share,
+		100*r.node(lossy).Share)
 }
 
 func (r *Report) add(x *Result) {
@@ -132,11 +135,15 @@ func (r *Report) Markdown(command string) string {
 	if c.Trace != "" {
 		source = "the public conversation trace"
 	}
-	fmt.Fprintf(&b, "Measured %s, commit %s, %s, %s, in %.0f s.\n\n    %s\n\n", time.Now().UTC().Format("2006-01-02"), buildinfo.Commit(),
+	fmt.Fprintf(&b, "Measured %s, commit %s, %s, %s, in %.0f s.\n\n    %s\n\n", time.Now().UTC().Format("2006-01-02"),
+		buildinfo.Commit(),
 		process.Machine(runtime.NumCPU()), runtime.Version(), r.Took.Seconds(), command)
-	fmt.Fprintf(&b, "%d nodes with %g of a CPU each; %d hogs on the first, %g %% of the packets lost each way at the second. %d requests of %s at %gx its speed,\n"+
-		"prompts of %d tokens at most, answers of %d; engines of %g prompt tokens/s, %v and %v of CPU a step, %d slots. Medians (smallest–largest) of %d rounds, all modes in turn.\n\n",
-		c.Nodes, c.CPU, c.Hogs, 100*c.Loss, c.Requests, source, c.Speed, c.MostInput, c.MostOutput, c.PrefillRate, c.DecodeStep, c.StepCPU, c.MaxConcurrent, c.Rounds)
+	fmt.Fprintf(&b, "%d nodes with %g of a CPU each; %d hogs on the first, %g %% of the packets lost each way at the "+
+		"second. %d requests of %s at %gx its speed,\n"+
+		"prompts of %d tokens at most, answers of %d; engines of %g prompt tokens/s, %v and %v of CPU a step, %d "+
+		"slots. Medians (smallest–largest) of %d rounds, all modes in turn.\n\n",
+		c.Nodes, c.CPU, c.Hogs, 100*c.Loss, c.Requests, source, c.Speed, c.MostInput, c.MostOutput, c.PrefillRate,
+		c.DecodeStep, c.StepCPU, c.MaxConcurrent, c.Rounds)
 	for _, name := range c.Modes {
 		fmt.Fprintf(&b, "- %s: %s\n", name, c.mode(name).What)
 	}
@@ -158,7 +165,8 @@ func (r *Report) Markdown(command string) string {
 // metric adds up the samples of a metric of the router whose labels hold the given text.
 func metric(text []byte, name, label string) (total float64) {
 	for line := range strings.Lines(string(text)) {
-		if rest, ok := strings.CutPrefix(line, name); ok && (rest[0] == '{' || rest[0] == ' ') && strings.Contains(rest, label) {
+		if rest, ok := strings.CutPrefix(line, name); ok && (rest[0] == '{' || rest[0] == ' ') && strings.Contains(rest,
+			label) {
 			v, err := strconv.ParseFloat(strings.TrimSpace(rest[strings.LastIndexByte(rest, ' '):]), 64)
 			if err == nil {
 				total += v

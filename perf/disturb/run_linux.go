@@ -16,7 +16,8 @@ import (
 	"time"
 )
 
-// settle is the time between the beginning of the disturbances and the first request, in every mode.
+// settle is the time between the beginning of the disturbances and the first request, in every
+// mode.
 const settle = 3 * time.Second
 
 // Run makes all runs. When ctx ends the Report has those that are complete, and the error is ctx's.
@@ -63,7 +64,8 @@ func clean(c *Config, pins string) error {
 	if _, err := os.Stat(pins); errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
-	if out, err := exec.Command(filepath.Join(c.Bin, "cgn-ctl"), "bpf", "clean", "--root", pins).CombinedOutput(); err != nil {
+	if out, err := exec.Command(filepath.Join(c.Bin, "cgn-ctl"), "bpf", "clean", "--root",
+		pins).CombinedOutput(); err != nil {
 		return fmt.Errorf("disturb: remove the programs in %s: %w: %s", pins, err, out)
 	}
 	return nil
@@ -158,8 +160,10 @@ func (f *fleet) replay(ctx context.Context) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	args := []string{"bench", "replay", "--output", "json", "--url", "http://" + routerAt, "--trace", f.path("trace.jsonl"), "--turns", "0", "--timeout", "2m",
-		"--speed", fmt.Sprint(f.c.Speed), "--max-output-tokens", strconv.Itoa(f.c.MostOutput), "--spread=" + strconv.FormatBool(f.c.Trace != "")}
+	args := []string{"bench", "replay", "--output", "json", "--url", "http://" + routerAt, "--trace",
+		f.path("trace.jsonl"), "--turns", "0", "--timeout", "2m",
+		"--speed", fmt.Sprint(f.c.Speed), "--max-output-tokens", strconv.Itoa(f.c.MostOutput),
+		"--spread=" + strconv.FormatBool(f.c.Trace != "")}
 	cmd := exec.CommandContext(ctx, f.bin("cgn-ctl"), args...)
 	cmd.SysProcAttr = &syscall.SysProcAttr{}
 	var out, log bytes.Buffer

@@ -8,11 +8,13 @@ import (
 	"github.com/cognitora/dataplane/perf/trace"
 )
 
-// traceStep is what the timestamps of the public traces are multiples of, in milliseconds, but for one more or less.
+// traceStep is what the timestamps of the public traces are multiples of, in milliseconds, but for
+// one more or less.
 const traceStep = 3000
 
-// source is the trace in a file, its requests spread evenly over its steps, or the generator's if there is no file. It is read into memory as far as n requests
-// of at most the given number of prompt tokens, as an engine whose context is no longer gets them.
+// source is the trace in a file, its requests spread evenly over its steps, or the generator's if
+// there is no file. It is read into memory as far as n requests of at most the given number of
+// prompt tokens, as an engine whose context is no longer gets them.
 func source(file string, n, mostInput int) (list, error) {
 	var all trace.Source = (&trace.Generator{Requests: 4 * n, Seed: 1}).Source()
 	if file != "" {

@@ -23,7 +23,8 @@ func TestToolCallStreamsInFragments(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if name := at(t, decoded(t, list[1].data), "choices", 0, "delta", "tool_calls", 0, "function", "name"); name != "get_weather" {
+		if name := at(t, decoded(t, list[1].data), "choices", 0, "delta", "tool_calls", 0, "function",
+			"name"); name != "get_weather" {
 			t.Fatalf("tool %v", name)
 		}
 		var args string
@@ -103,7 +104,8 @@ func TestResponsesStream(t *testing.T) {
 		}
 		names = append(names, strings.TrimPrefix(ev.name, "response."))
 	}
-	want := []string{"created", "in_progress", "output_item.added", "content_part.added", "output_text.delta", "output_text.delta",
+	want := []string{"created", "in_progress", "output_item.added", "content_part.added", "output_text.delta",
+		"output_text.delta",
 		"output_text.done", "content_part.done", "output_item.done", "completed"}
 	if !reflect.DeepEqual(names, want) {
 		t.Errorf("events %v", names)
@@ -130,15 +132,19 @@ func TestMessages(t *testing.T) {
 	for _, ev := range list {
 		names = append(names, ev.name)
 	}
-	want := "message_start content_block_start " + strings.Repeat("content_block_delta ", 4) + "content_block_stop message_delta message_stop"
+	want := "message_start content_block_start " + strings.Repeat("content_block_delta ", 4) + "content_block_stop " +
+		"message_delta message_stop"
 	if got := strings.Join(names, " "); got != want {
 		t.Errorf("events %s", got)
 	}
 	usage := at(t, decoded(t, list[0].data), "message", "usage").(map[string]any)
-	if usage["input_tokens"].(float64)+usage["cache_read_input_tokens"].(float64) != counted || usage["cache_read_input_tokens"] == 0.0 {
+	if usage["input_tokens"].(float64)+usage["cache_read_input_tokens"].(float64) != counted ||
+		usage["cache_read_input_tokens"] == 0.0 {
 		t.Errorf("usage %v, counted %v", usage, counted)
 	}
-	if refusal := object(t, post(t, e, "/v1/messages", `{"model":"other","max_tokens":1,"messages":[{"role":"user","content":"x"}]}`), 404); refusal["type"] != "error" ||
+	if refusal := object(t, post(t, e, "/v1/messages",
+		`{"model":"other","max_tokens":1,"messages":[{"role":"user","content":"x"}]}`),
+		404); refusal["type"] != "error" ||
 		at(t, refusal, "error", "type") != "not_found_error" {
 		t.Errorf("refusal %v", refusal)
 	}
@@ -164,11 +170,13 @@ func TestTokenizeAndBack(t *testing.T) {
 func TestPooling(t *testing.T) {
 	e := start(t)
 	doc := object(t, post(t, e, "/v1/embeddings", `{"model":"sim","input":["abcd","efghijkl"]}`), 200)
-	if n := len(at(t, doc, "data", 1, "embedding").([]any)); n != embeddingSize || at(t, doc, "usage", "prompt_tokens") != 3.0 {
+	if n := len(at(t, doc, "data", 1, "embedding").([]any)); n != embeddingSize ||
+		at(t, doc, "usage", "prompt_tokens") != 3.0 {
 		t.Errorf("%d numbers, usage %v", n, doc["usage"])
 	}
 	ranked := object(t, post(t, e, "/v1/rerank", `{"query":"q","documents":["a","b","c"],"top_n":2}`), 200)
-	if a, b := at(t, ranked, "results", 0, "relevance_score").(float64), at(t, ranked, "results", 1, "relevance_score").(float64); a < b {
+	if a, b := at(t, ranked, "results", 0, "relevance_score").(float64),
+		at(t, ranked, "results", 1, "relevance_score").(float64); a < b {
 		t.Errorf("scores %v, %v", a, b)
 	}
 	scored := object(t, post(t, e, "/v1/score", `{"text_1":"q","text_2":["a","b"]}`), 200)
@@ -194,7 +202,8 @@ func TestTranscription(t *testing.T) {
 	if err := form.Close(); err != nil {
 		t.Fatal(err)
 	}
-	doc := object(t, post(t, e, "/v1/audio/transcriptions", body.String(), "Content-Type", form.FormDataContentType()), 200)
+	doc := object(t, post(t, e, "/v1/audio/transcriptions", body.String(), "Content-Type", form.FormDataContentType()),
+		200)
 	if text, _ := doc["text"].(string); text == "" || at(t, doc, "usage", "seconds") != 2.0 {
 		t.Errorf("%v", doc)
 	}
@@ -205,7 +214,8 @@ func TestOtherPaths(t *testing.T) {
 	res := post(t, e, "/v1/chat/completions", chatBody("hello", ""))
 	object(t, res, 401)
 	body := `{"model":"b","messages":[{"role":"user","content":"x"}]}`
-	doc := object(t, post(t, e, "/v1/chat/completions", body, "Authorization", "Bearer secret", "Traceparent", "00-1"), 200)
+	doc := object(t, post(t, e, "/v1/chat/completions", body, "Authorization", "Bearer secret", "Traceparent", "00-1"),
+		200)
 	if doc["model"] != "b" {
 		t.Errorf("model %v", doc["model"])
 	}

@@ -86,7 +86,8 @@ func child(b testing.TB, cfg Config) (addr string, stop func() time.Duration) {
 func BenchmarkStreams(b *testing.B) {
 	const streams, tokens = 2000, 100
 	for b.Loop() {
-		addr, stop := child(b, Config{DecodeStep: 50 * time.Millisecond, MaxSeqs: streams, PrefillTokensPerSecond: 1000000})
+		addr, stop := child(b, Config{DecodeStep: 50 * time.Millisecond, MaxSeqs: streams,
+			PrefillTokensPerSecond: 1000000})
 		begun := time.Now()
 		var clients sync.WaitGroup
 		for range streams {
@@ -110,7 +111,8 @@ func drain(b testing.TB, addr string, tokens int) {
 	}
 	defer conn.Close()
 	body := fmt.Sprintf(`{"messages":[{"role":"user","content":"hello"}],"stream":true,"max_tokens":%d}`, tokens)
-	fmt.Fprintf(conn, "POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: %d\r\n\r\n%s", len(body), body)
+	fmt.Fprintf(conn, "POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: "+
+		"%d\r\n\r\n%s", len(body), body)
 	if n, err := io.Copy(io.Discard, conn); err != nil || n < int64(tokens)*100 {
 		b.Errorf("%d bytes, %v", n, err)
 	}

@@ -124,7 +124,8 @@ func (c *call) refuse(e *apiError) error {
 	}
 	doc := map[string]any{"error": detail}
 	if strings.HasPrefix(c.r.URL.Path, "/v1/messages") {
-		doc = map[string]any{"type": "error", "error": map[string]any{"type": anthropicErrors[e.kind], "message": e.message}}
+		doc = map[string]any{"type": "error", "error": map[string]any{"type": anthropicErrors[e.kind],
+			"message": e.message}}
 	}
 	return c.json(e.status, doc)
 }

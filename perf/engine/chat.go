@@ -106,8 +106,9 @@ func (a *chatAnswer) stream() error {
 func (a *chatAnswer) chunks(i, from, to int, last bool) {
 	if from == 0 {
 		a.out = append(a.out, a.open...)
-		a.out = fmt.Appendf(a.out, `{"index":%d,"delta":{"role":"assistant","content":""},"logprobs":null,"finish_reason":null}],`+
-			`"prompt_token_ids":null,"prompt_text":null}`+"\n\n", i)
+		a.out = fmt.Appendf(a.out,
+			`{"index":%d,"delta":{"role":"assistant","content":""},"logprobs":null,"finish_reason":null}],`+
+				`"prompt_token_ids":null,"prompt_text":null}`+"\n\n", i)
 		if a.tool != nil {
 			a.toolHead(i)
 		}
@@ -147,8 +148,9 @@ func (a *chatAnswer) chunk(i, n int, last bool) {
 // toolHead appends the event that opens the tool call of choice i.
 func (a *chatAnswer) toolHead(i int) {
 	a.out = append(a.out, a.open...)
-	a.out = fmt.Appendf(a.out, `{"index":%d,"delta":{"tool_calls":[{"id":%q,"type":"function","index":0,"function":{"name":%s,"arguments":""}}]},`+
-		`"logprobs":null,"finish_reason":null,"token_ids":null}]}`+"\n\n", i, a.callID(i), quote(a.tool.name))
+	a.out = fmt.Appendf(a.out,
+		`{"index":%d,"delta":{"tool_calls":[{"id":%q,"type":"function","index":0,"function":{"name":%s,"arguments":""}}]},`+
+			`"logprobs":null,"finish_reason":null,"token_ids":null}]}`+"\n\n", i, a.callID(i), quote(a.tool.name))
 }
 
 func (a *chatAnswer) callID(i int) string { return fmt.Sprintf("chatcmpl-tool-%s-%d", a.id[9:], i) }

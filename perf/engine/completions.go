@@ -73,7 +73,8 @@ type completionAnswer struct {
 }
 
 func (a *completionAnswer) stream() error {
-	a.open = fmt.Sprintf(`data: {"id":%q,"object":"text_completion","created":%d,"model":%s,"choices":[`, a.id, a.created, quote(a.model))
+	a.open = fmt.Sprintf(`data: {"id":%q,"object":"text_completion","created":%d,"model":%s,"choices":[`, a.id,
+		a.created, quote(a.model))
 	a.call.stream()
 	if err := a.follow(a.all, a.chunks); err != nil {
 		return err
@@ -169,7 +170,8 @@ func (a *completionAnswer) whole() error {
 		return err
 	}
 	doc := textCompletion{
-		ID: a.id, Object: "text_completion", Created: a.created, Model: a.model, Fingerprint: fingerprint, Usage: a.total(),
+		ID: a.id, Object: "text_completion", Created: a.created, Model: a.model, Fingerprint: fingerprint,
+		Usage: a.total(),
 	}
 	for i, q := range a.all.seqs {
 		o := &q.output

@@ -145,7 +145,8 @@ func TestChatIsRepeatableAndCached(t *testing.T) {
 	body := chatBody(strings.Repeat("the long prompt ", 40), `,"max_tokens":8`)
 	first := object(t, post(t, e, "/v1/chat/completions", body), 200)
 	second := object(t, post(t, e, "/v1/chat/completions", body), 200)
-	if a, b := at(t, first, "choices", 0, "message", "content"), at(t, second, "choices", 0, "message", "content"); a != b {
+	if a, b := at(t, first, "choices", 0, "message", "content"), at(t, second, "choices", 0, "message",
+		"content"); a != b {
 		t.Errorf("answers differ: %q, %q", a, b)
 	}
 	if n := at(t, first, "usage", "prompt_tokens_details", "cached_tokens"); n != 0.0 {
@@ -256,7 +257,8 @@ func TestCompletionForms(t *testing.T) {
 
 func TestStopString(t *testing.T) {
 	e := start(t)
-	whole := at(t, object(t, post(t, e, "/v1/completions", `{"prompt":"x","max_tokens":20}`), 200), "choices", 0, "text").(string)
+	whole := at(t, object(t, post(t, e, "/v1/completions", `{"prompt":"x","max_tokens":20}`), 200), "choices", 0,
+		"text").(string)
 	stop := whole[30:36]
 	want, _, _ := strings.Cut(whole, stop)
 	doc := object(t, post(t, e, "/v1/completions", `{"prompt":"x","max_tokens":20,"stop":[`+quote(stop)+`]}`), 200)
@@ -266,7 +268,8 @@ func TestStopString(t *testing.T) {
 	if r := at(t, doc, "choices", 0, "finish_reason"); r != "stop" || at(t, doc, "choices", 0, "stop_reason") != stop {
 		t.Errorf("finish reason %v", doc)
 	}
-	list, err := events(post(t, e, "/v1/completions", `{"prompt":"x","max_tokens":20,"stream":true,"stop":`+quote(stop)+`}`).Body)
+	list, err := events(post(t, e, "/v1/completions", `{"prompt":"x","max_tokens":20,"stream":true,"stop":`+quote(stop)+
+		`}`).Body)
 	if err != nil {
 		t.Fatal(err)
 	}

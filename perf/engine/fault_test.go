@@ -29,7 +29,8 @@ var streamed = chatBody("hello", `,"stream":true,"max_tokens":20`)
 
 func TestDieAfterTokens(t *testing.T) {
 	e := start(t)
-	for header, want := range map[string]error{"die_after=10": syscall.ECONNRESET, "die_after=10,close=fin": io.ErrUnexpectedEOF} {
+	for header, want := range map[string]error{"die_after=10": syscall.ECONNRESET,
+		"die_after=10,close=fin": io.ErrUnexpectedEOF} {
 		list, err := events(post(t, e, "/v1/chat/completions", streamed, "x-sim-fault", header).Body)
 		if !errors.Is(err, want) {
 			t.Errorf("%s: %v", header, err)
@@ -41,7 +42,10 @@ func TestDieAfterTokens(t *testing.T) {
 			t.Errorf("%s: a clean end", header)
 		}
 	}
-	eventually(t, "free sequences", func() bool { s := e.Stats(); return s.Running == 0 && s.UsedBlocks == 0 && s.InFlight == 0 })
+	eventually(t, "free sequences", func() bool {
+		s := e.Stats()
+		return s.Running == 0 && s.UsedBlocks == 0 && s.InFlight == 0
+	})
 }
 
 func TestFaultsBeforeTheAnswer(t *testing.T) {
@@ -143,7 +147,8 @@ func TestNodeFaultByHTTP(t *testing.T) {
 	}
 	set(`{"unknown":1}`, 400)
 	set(`{"no_stream_options":true}`, 204)
-	res := post(t, e, "/v1/chat/completions", chatBody("hello", `,"stream":true,"stream_options":{"include_usage":true}`))
+	res := post(t, e, "/v1/chat/completions",
+		chatBody("hello", `,"stream":true,"stream_options":{"include_usage":true}`))
 	if object(t, res, 400); status() != 200 {
 		t.Error("a request without stream_options was refused")
 	}

@@ -65,7 +65,8 @@ func sameFields(t *testing.T, path string, got, want any) {
 
 func TestChatHasTheFieldsOfVLLM(t *testing.T) {
 	e := start(t)
-	doc := object(t, post(t, e, "/v1/chat/completions", chatBody("hello", `,"max_tokens":8,"logprobs":true,"top_logprobs":2`)), 200)
+	doc := object(t, post(t, e, "/v1/chat/completions",
+		chatBody("hello", `,"max_tokens":8,"logprobs":true,"top_logprobs":2`)), 200)
 	sameFields(t, "chat", doc, decoded(t, golden(t, "chat_1.json")))
 }
 
@@ -76,7 +77,8 @@ func TestStreamHasTheFieldsOfVLLM(t *testing.T) {
 		t.Fatal(err)
 	}
 	e := start(t)
-	res := post(t, e, "/v1/chat/completions", chatBody("hello", `,"max_tokens":4,"stream":true,"stream_options":{"include_usage":true}`))
+	res := post(t, e, "/v1/chat/completions",
+		chatBody("hello", `,"max_tokens":4,"stream":true,"stream_options":{"include_usage":true}`))
 	if kind := "content-type: " + res.Header.Get("Content-Type"); !strings.Contains(head, kind) {
 		t.Errorf("%s", kind)
 	}
@@ -98,11 +100,13 @@ func TestUsageWithoutPromptTokensDetails(t *testing.T) {
 	if details, there := at(t, doc, "usage").(map[string]any)["prompt_tokens_details"]; !there || details != nil {
 		t.Errorf("details %v", details)
 	}
-	list, err := events(post(t, e, "/v1/chat/completions", chatBody("hello", `,"stream":true,"stream_options":{"include_usage":true}`)).Body)
+	list, err := events(post(t, e, "/v1/chat/completions",
+		chatBody("hello", `,"stream":true,"stream_options":{"include_usage":true}`)).Body)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if u := at(t, decoded(t, list[len(list)-2].data), "usage").(map[string]any); u["prompt_tokens_details"] != nil || u["prompt_tokens"] == nil {
+	if u := at(t, decoded(t, list[len(list)-2].data), "usage").(map[string]any); u["prompt_tokens_details"] != nil ||
+		u["prompt_tokens"] == nil {
 		t.Errorf("usage %v", u)
 	}
 }

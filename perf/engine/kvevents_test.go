@@ -92,11 +92,13 @@ func TestMapFormIsWhatVLLMSends(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			var sent batch
-			l := &eventLog{form: KVEvents{Events: EventMap, Hashes: tc.hashes, BufferSteps: 1}, send: func(b batch) { sent = b }}
+			l := &eventLog{form: KVEvents{Events: EventMap, Hashes: tc.hashes, BufferSteps: 1},
+				send: func(b batch) { sent = b }}
 			tc.add(l)
 			l.publish()
 			ours, theirs := unpack(t, sent.payload), unpack(t, recorded(t, tc.name)[2])
-			if len(ours) != len(theirs) || kindOf(ours[0]) != kindOf(theirs[0]) || kindOf(ours[2]) != kindOf(theirs[2]) {
+			if len(ours) != len(theirs) || kindOf(ours[0]) != kindOf(theirs[0]) ||
+				kindOf(ours[2]) != kindOf(theirs[2]) {
 				t.Fatalf("batch %v, want the form of %v", ours, theirs)
 			}
 			got, want := ours[1].([]any), theirs[1].([]any)
@@ -116,7 +118,8 @@ func TestArrayForm(t *testing.T) {
 	prompt := appendTokens(nil, strings.Repeat("word", 32))
 	q := newSequence(prompt, output{limit: 1}, 16, "", nil)
 	var sent batch
-	l := &eventLog{form: KVEvents{Events: EventArray, Hashes: HashBytes, BufferSteps: 1}, send: func(b batch) { sent = b }}
+	l := &eventLog{form: KVEvents{Events: EventArray, Hashes: HashBytes, BufferSteps: 1},
+		send: func(b batch) { sent = b }}
 	l.stored(q, 1, 2, 16)
 	l.removed(q.hashes[0])
 	l.cleared()
@@ -124,11 +127,13 @@ func TestArrayForm(t *testing.T) {
 	list := unpack(t, sent.payload)[1].([]any)
 	stored := list[0].([]any)
 	if stored[0] != "BlockStored" || !bytes.Equal(stored[1].([]any)[0].([]byte), q.hashes[1][:]) ||
-		!bytes.Equal(stored[2].([]byte), q.hashes[0][:]) || len(stored[3].([]any)) != 16 || fmt.Sprint(stored[4]) != "16" ||
+		!bytes.Equal(stored[2].([]byte), q.hashes[0][:]) || len(stored[3].([]any)) != 16 ||
+		fmt.Sprint(stored[4]) != "16" ||
 		stored[6] != "GPU" || stored[10] != "full_attention" {
 		t.Errorf("stored %v", stored)
 	}
-	if removed := list[1].([]any); removed[0] != "BlockRemoved" || removed[2] != "GPU" || fmt.Sprint(removed[3]) != "0" {
+	if removed := list[1].([]any); removed[0] != "BlockRemoved" || removed[2] != "GPU" ||
+		fmt.Sprint(removed[3]) != "0" {
 		t.Errorf("removed %v", removed)
 	}
 	if cleared := list[2].([]any); len(cleared) != 1 || cleared[0] != "AllBlocksCleared" {

@@ -29,7 +29,8 @@ func (h *histogram) observe(v float64) {
 
 // The bucket bounds of vLLM's histograms.
 var (
-	ttftBounds    = []float64{.001, .005, .01, .02, .04, .06, .08, .1, .25, .5, .75, 1, 2.5, 5, 7.5, 10, 20, 40, 80, 160, 640, 2560}
+	ttftBounds = []float64{.001, .005, .01, .02, .04, .06, .08, .1, .25, .5, .75, 1, 2.5, 5, 7.5, 10, 20, 40, 80,
+		160, 640, 2560}
 	itlBounds     = []float64{.01, .025, .05, .075, .1, .15, .2, .3, .4, .5, .75, 1, 2.5, 5, 7.5, 10, 20, 40, 80}
 	requestBounds = []float64{.3, .5, .8, 1, 1.5, 2, 2.5, 5, 10, 15, 20, 30, 40, 50, 60, 120, 240, 480, 960, 1920, 7680}
 	lengthBounds  = []float64{1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000, 20000, 50000, 100000}
@@ -59,7 +60,8 @@ func newMeters() *meters {
 		started: time.Now(),
 		ttft:    newHistogram(ttftBounds), itl: newHistogram(itlBounds), tpot: newHistogram(itlBounds),
 		e2e: newHistogram(requestBounds), queue: newHistogram(requestBounds),
-		inference: newHistogram(requestBounds), prefill: newHistogram(requestBounds), decode: newHistogram(requestBounds),
+		inference: newHistogram(requestBounds), prefill: newHistogram(requestBounds),
+		decode:    newHistogram(requestBounds),
 		promptLen: newHistogram(lengthBounds), outputLen: newHistogram(lengthBounds),
 		computed: newHistogram(lengthBounds), steps: newHistogram(stepBounds),
 	}

@@ -101,7 +101,8 @@ func (x *exposition) load(m *meters, blocks int) {
 }
 
 func (x *exposition) tokens(m *meters) {
-	x.counter("vllm:prefix_cache_queries", "Prefix cache queries, in terms of number of queried tokens.", m.queries.Load())
+	x.counter("vllm:prefix_cache_queries", "Prefix cache queries, in terms of number of queried tokens.",
+		m.queries.Load())
 	x.counter("vllm:prefix_cache_hits", "Prefix cache hits, in terms of number of cached tokens.", m.hits.Load())
 	x.counter("vllm:prompt_tokens", "Number of prefill tokens processed.", m.prompt.Load())
 	x.family("vllm:prompt_tokens_by_source", "Number of prompt tokens by source.", "source",

@@ -2,16 +2,17 @@ package engine
 
 import "time"
 
-// Model is the inside of an Engine (batch, cache and cost of a step) without its API, its goroutine and its clock:
-// whoever drives it says what time it is, so that thousands of them can live in one virtual time. Submit, Begin and End
-// belong to one goroutine.
+// Model is the inside of an Engine (batch, cache and cost of a step) without its API, its goroutine
+// and its clock: whoever drives it says what time it is, so that thousands of them can live in one
+// virtual time. Submit, Begin and End belong to one goroutine.
 type Model struct {
 	s *scheduler
 }
 
 // Work is one request to a Model. It must not be changed between Submit and its end.
 type Work struct {
-	// Blocks identify the full blocks of prompt and answer together, each with everything before it.
+	// Blocks identify the full blocks of prompt and answer together, each with everything before
+	// it.
 	Blocks                     []BlockID
 	PromptTokens, OutputTokens int // at least 1 each
 	// For is the caller's own.
@@ -74,7 +75,8 @@ func (m *Model) Cached(blocks []BlockID) int {
 	return len(blocks)
 }
 
-// CachedTokens is how many tokens of the prompt were found in the cache when the request was admitted.
+// CachedTokens is how many tokens of the prompt were found in the cache when the request was
+// admitted.
 func (w *Work) CachedTokens() int { return int(w.q.cached.Load()) }
 
 // FirstToken is when the first token was there, since the model's start.

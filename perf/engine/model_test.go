@@ -7,7 +7,8 @@ import (
 
 // TestModel: two prompts, computed by hand. 512 tokens/s, blocks of 16, decode steps of 10 ms.
 func TestModel(t *testing.T) {
-	m, err := NewModel(Config{CacheBlocks: 64, MaxSeqs: 1, PrefillTokensPerSecond: 512, DecodeStep: 10 * time.Millisecond})
+	m, err := NewModel(Config{CacheBlocks: 64, MaxSeqs: 1, PrefillTokensPerSecond: 512,
+		DecodeStep: 10 * time.Millisecond})
 	if err != nil {
 		t.Fatal(err)
 	}

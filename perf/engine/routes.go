@@ -114,7 +114,8 @@ func models(c *call) error {
 	cards := make([]modelCard, 0, len(c.cfg.Models))
 	for i, m := range c.cfg.Models {
 		cards = append(cards, modelCard{
-			ID: m, Object: "model", Created: created, OwnedBy: "vllm", Root: c.cfg.Models[0], MaxTokens: c.cfg.MaxModelTokens,
+			ID: m, Object: "model", Created: created, OwnedBy: "vllm", Root: c.cfg.Models[0],
+			MaxTokens: c.cfg.MaxModelTokens,
 			Permission: []permission{{
 				ID: fmt.Sprintf("modelperm-%d", i), Object: "model_permission", Created: created,
 				AllowSampling: true, AllowLogprobs: true, AllowView: true, Organization: "*",

@@ -58,8 +58,10 @@ func (c *call) outputs(s *sampling, prompt []uint32, fixed string) ([]output, er
 		return nil, badRequest("The decoder prompt cannot be empty", "prompt")
 	}
 	if wanted > room {
-		return nil, badRequest(fmt.Sprintf("This model's maximum context length is %d tokens. However, you requested %d output tokens "+
-			"and your prompt contains %d input tokens. Please reduce the length of the input prompt or the number of requested output tokens.",
+		return nil, badRequest(fmt.Sprintf("This model's maximum context length is %d tokens. However, you requested "+
+			"%d output tokens "+
+			"and your prompt contains %d input tokens. Please reduce the length of the input prompt or the number of "+
+			"requested output tokens.",
 			c.cfg.MaxModelTokens, wanted, len(prompt)), "input_tokens")
 	}
 	key := c.cfg.Seed
@@ -138,7 +140,8 @@ func (u usage) inStream() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, `{"prompt_tokens":%d,"total_tokens":%d,"completion_tokens":%d`, u.Prompt, u.Total, u.Completion)
 	if u.Details != nil {
-		fmt.Fprintf(&b, `,"prompt_tokens_details":{"cached_tokens":%d,"created_cache_tokens":%d}`, u.Details.Cached, u.Details.Created)
+		fmt.Fprintf(&b, `,"prompt_tokens_details":{"cached_tokens":%d,"created_cache_tokens":%d}`, u.Details.Cached,
+			u.Details.Created)
 	}
 	b.WriteByte('}')
 	return b.String()

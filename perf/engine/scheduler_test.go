@@ -32,11 +32,13 @@ func sequenceOf(s *scheduler, prompt, answer int, salt uint32) *sequence {
 	for i := range tokens {
 		tokens[i] = uint32(i) + salt<<16
 	}
-	return newSequence(tokens, output{limit: answer, cut: answer * tokenBytes}, s.cfg.BlockTokens, "", make(chan struct{}, 1))
+	return newSequence(tokens, output{limit: answer, cut: answer * tokenBytes}, s.cfg.BlockTokens, "",
+		make(chan struct{}, 1))
 }
 
 func TestStepTimes(t *testing.T) {
-	s := stepper(Config{PrefillTokensPerSecond: 1000, DecodeStep: 10 * time.Millisecond, DecodePerSequence: time.Millisecond, MaxBatchTokens: 100})
+	s := stepper(Config{PrefillTokensPerSecond: 1000, DecodeStep: 10 * time.Millisecond,
+		DecodePerSequence: time.Millisecond, MaxBatchTokens: 100})
 	a, b := sequenceOf(s, 150, 3, 1), sequenceOf(s, 20, 2, 2)
 	s.submit([]*sequence{a, b})
 	for i, want := range []struct {
@@ -139,7 +141,8 @@ func checkCache(t *rapid.T, s *scheduler) {
 	}
 	switch {
 	case pinned != c.pinned || pinned+free != len(c.blocks) || loose != c.loose:
-		t.Fatalf("pinned %d of %d, free %d, blocks %d, loose %d of %d", pinned, c.pinned, free, len(c.blocks), loose, c.loose)
+		t.Fatalf("pinned %d of %d, free %d, blocks %d, loose %d of %d", pinned, c.pinned, free, len(c.blocks), loose,
+			c.loose)
 	case c.loose+len(c.blocks) > c.capacity:
 		t.Fatalf("%d blocks in a cache of %d", c.loose+len(c.blocks), c.capacity)
 	}

@@ -38,7 +38,8 @@ func tokenize(c *call) error {
 			strs = append(strs, string(appendText(nil, tokens[i:i+1])))
 		}
 	}
-	return c.answer(fields{"count": len(tokens), "max_model_len": c.cfg.MaxModelTokens, "tokens": tokens, "token_strs": strs})
+	return c.answer(fields{"count": len(tokens), "max_model_len": c.cfg.MaxModelTokens, "tokens": tokens,
+		"token_strs": strs})
 }
 
 func detokenize(c *call) error {

@@ -36,8 +36,10 @@ const (
 
 // requests makes n of them, one after the other.
 func (s *site) requests(r *compare.Running, promptBytes int, n uint64) error {
-	bodies := load.NewChat(load.ChatConfig{Model: instant.Model, PromptBytes: promptBytes, Shared: 0.5, Tokens: 16, Salt: uint64(time.Now().UnixNano())})
-	result, _ := load.Closed{Target: load.Target{Addr: r.Addr()}, Bodies: bodies, Clients: 1, Requests: n, Window: s.window()}.Run()
+	bodies := load.NewChat(load.ChatConfig{Model: instant.Model, PromptBytes: promptBytes, Shared: 0.5, Tokens: 16,
+		Salt: uint64(time.Now().UnixNano())})
+	result, _ := load.Closed{Target: load.Target{Addr: r.Addr()}, Bodies: bodies, Clients: 1, Requests: n,
+		Window: s.window()}.Run()
 	if result.Requests != int64(n) || result.Failed() > 0 {
 		return fmt.Errorf("%d of %d requests were answered in a minute: %v", result.Requests, n, result.Failures)
 	}
@@ -49,9 +51,11 @@ func (s *site) window() load.Window { return load.Window{Measure: time.Minute, S
 
 // tokens relays one stream of n tokens, each sent when the one before it has arrived.
 func (s *site) tokens(r *compare.Running, n int) error {
-	bodies := load.NewChat(load.ChatConfig{Model: instant.Model, PromptBytes: chatBytes, Shared: 0.5, Stream: true, Tokens: n, Wish: "step=1", Salt: uint64(time.Now().UnixNano())})
+	bodies := load.NewChat(load.ChatConfig{Model: instant.Model, PromptBytes: chatBytes, Shared: 0.5, Stream: true,
+		Tokens: n, Wish: "step=1", Salt: uint64(time.Now().UnixNano())})
 	s.Step() // the first token
-	result := load.Streams{Target: load.Target{Addr: r.Addr()}, Bodies: bodies, N: 1, Window: s.window(), OnToken: s.Step}.Run()
+	result := load.Streams{Target: load.Target{Addr: r.Addr()}, Bodies: bodies, N: 1, Window: s.window(),
+		OnToken: s.Step}.Run()
 	if result.Requests != 1 || result.Failed() > 0 {
 		return fmt.Errorf("a stream of %d tokens: %v", n, result.Failures)
 	}
@@ -119,7 +123,9 @@ func allocationsPerRequest(promptBytes int, warm, n uint64) gauge {
 		if err != nil {
 			return 0, "", err
 		}
-		v, err := s.perUnit(func() (float64, error) { return allocations(r) }, func() error { return s.requests(r, promptBytes, n) }, int(n))
+		v, err := s.perUnit(func() (float64, error) {
+			return allocations(r)
+		}, func() error { return s.requests(r, promptBytes, n) }, int(n))
 		return v, allocationsHint, err
 	}
 }
@@ -134,7 +140,9 @@ func allocationsPerToken(ctx context.Context, s *site) (float64, string, error) 
 	if err != nil {
 		return 0, "", err
 	}
-	v, err := s.perUnit(func() (float64, error) { return allocations(r) }, func() error { return s.tokens(r, countedTokens) }, countedTokens)
+	v, err := s.perUnit(func() (float64, error) {
+		return allocations(r)
+	}, func() error { return s.tokens(r, countedTokens) }, countedTokens)
 	return v, allocationsHint, err
 }
 

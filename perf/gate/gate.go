@@ -146,7 +146,8 @@ func Run(ctx context.Context, cfg Config) (*Report, error) {
 		}
 	}
 	if router := filepath.Join(cfg.Root, "bin", "cgn-router"); !isFile(router) {
-		return nil, fmt.Errorf("--root %s: there is no %s: name the repository, and run make build in it", cfg.Root, router)
+		return nil, fmt.Errorf("--root %s: there is no %s: name the repository, and run make build in it", cfg.Root,
+			router)
 	}
 	s := &site{
 		thresholds: t, interrupted: ctx.Done(), running: map[string]*compare.Running{}, inStep: map[string]float64{},
@@ -209,7 +210,8 @@ func (s *site) check(ctx context.Context, g Gate, progress io.Writer) (Outcome, 
 			return o, err
 		}
 		o.Values, o.Detail = append(o.Values, value), detail
-		fmt.Fprintf(progress, "%s: %.3f, limit %.3f (%.1f s) %s\n", g.Name, value, g.Limit, time.Since(begun).Seconds(), detail)
+		fmt.Fprintf(progress, "%s: %.3f, limit %.3f (%.1f s) %s\n", g.Name, value, g.Limit, time.Since(begun).Seconds(),
+			detail)
 		if o.Passed() {
 			break
 		}

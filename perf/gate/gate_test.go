@@ -51,12 +51,14 @@ func TestAttempts(t *testing.T) {
 		values []float64
 		used   int
 		passes bool
-	}{{[]float64{1, 9}, 1, true}, {[]float64{3, 2, 9}, 2, true}, {[]float64{3, 4, 1}, 3, true}, {[]float64{3, 4, 5, 1}, 3, false}} {
+	}{{[]float64{1, 9}, 1, true}, {[]float64{3, 2, 9}, 2, true}, {[]float64{3, 4, 1}, 3, true}, {[]float64{3, 4, 5, 1},
+		3, false}} {
 		r := check(tc.values...)
 		if len(r.Outcomes[0].Values) != tc.used || (r.Err() == nil) != tc.passes {
 			t.Errorf("%v: %v, %v", tc.values, r.Outcomes[0], r.Err())
 		}
-		if text := r.String(); !tc.passes && (!strings.Contains(text, "FAIL test") || !strings.Contains(text, "the reason") || !strings.Contains(text, "detail")) {
+		if text := r.String(); !tc.passes && (!strings.Contains(text, "FAIL test") ||
+			!strings.Contains(text, "the reason") || !strings.Contains(text, "detail")) {
 			t.Errorf("a failure is reported as %s", text)
 		}
 	}
@@ -78,7 +80,8 @@ func TestInterrupted(t *testing.T) {
 		return 1, "", nil
 	}
 	defer delete(gauges, "test")
-	if o, err := (&site{}).check(ctx, Gate{"test", 2, "the reason"}, io.Discard); !errors.Is(err, errInterrupted) || len(o.Values) > 0 {
+	if o, err := (&site{}).check(ctx, Gate{"test", 2, "the reason"}, io.Discard); !errors.Is(err, errInterrupted) ||
+		len(o.Values) > 0 {
 		t.Errorf("%v, %v", o, err)
 	}
 	if _, err := Run(ctx, Config{Root: "/nope"}); err == nil || !strings.Contains(err.Error(), "--root /nope") {

@@ -80,7 +80,8 @@ func eventIndexBytesPerBlock(context.Context, *site) (float64, string, error) {
 		for i, w := range words {
 			keys[i] = residency.Key(w)
 		}
-		if err := x.Apply(refs[p%nodes], uint64(p/nodes), []residency.Event{{Kind: residency.Stored, Keys: keys}}); err != nil {
+		if err := x.Apply(refs[p%nodes], uint64(p/nodes),
+			[]residency.Event{{Kind: residency.Stored, Keys: keys}}); err != nil {
 			return 0, "", err
 		}
 	}

@@ -42,10 +42,12 @@ var notFound = whole("404 Not Found", "application/json", `{"detail":"Not Found"
 
 // whole is a response of known length.
 func whole(status, contentType, body string) []byte {
-	return fmt.Appendf(nil, "HTTP/1.1 %s\r\nserver: uvicorn\r\ncontent-type: %s\r\ncontent-length: %d\r\n\r\n%s", status, contentType, len(body), body)
+	return fmt.Appendf(nil, "HTTP/1.1 %s\r\nserver: uvicorn\r\ncontent-type: %s\r\ncontent-length: %d\r\n\r\n%s",
+		status, contentType, len(body), body)
 }
 
-const streamHead = "HTTP/1.1 200 OK\r\nserver: uvicorn\r\ncontent-type: text/event-stream; charset=utf-8\r\ntransfer-encoding: chunked\r\n\r\n"
+const streamHead = "HTTP/1.1 200 OK\r\nserver: uvicorn\r\ncontent-type: text/event-stream; " +
+	"charset=utf-8\r\ntransfer-encoding: chunked\r\n\r\n"
 
 // appendAnswer appends a whole chat completion of about 500 bytes.
 func appendAnswer(b []byte, serial uint32, q *request) []byte {
@@ -96,7 +98,8 @@ func appendFramed(b, payload []byte) []byte {
 // opening is the head and the event with the role.
 func opening(serial uint32) []byte {
 	e := appendChunkOpen(nil, serial)
-	e = append(e, `{"index":0,"delta":{"role":"assistant","content":""},"logprobs":null,"finish_reason":null}]}`+"\n\n"...)
+	e = append(e, `{"index":0,"delta":{"role":"assistant","content":""},"logprobs":null,"finish_reason":null}]}`+
+		"\n\n"...)
 	return appendFramed([]byte(streamHead), e)
 }
 
@@ -112,7 +115,8 @@ func token(serial uint32) (event []byte, stampAt int) {
 
 // closing is the last chunk of the choice, the usage if asked for, and [DONE].
 func closing(serial uint32, q *request) []byte {
-	e := append(appendChunkOpen(nil, serial), `{"index":0,"delta":{"content":""},"logprobs":null,"finish_reason":"length","stop_reason":null}]}`+"\n\n"...)
+	e := append(appendChunkOpen(nil, serial),
+		`{"index":0,"delta":{"content":""},"logprobs":null,"finish_reason":"length","stop_reason":null}]}`+"\n\n"...)
 	b := appendFramed(nil, e)
 	if q.usage {
 		e = append(appendChunkOpen(e[:0], serial), `],`...)

@@ -44,7 +44,8 @@ func Start(cfg Config) (*Engine, error) {
 	if err != nil {
 		return nil, err
 	}
-	e := &Engine{cfg: cfg, ln: ln, conns: map[net.Conn]struct{}{}, steps: make(chan struct{}, 1), closing: make(chan struct{})}
+	e := &Engine{cfg: cfg, ln: ln, conns: map[net.Conn]struct{}{}, steps: make(chan struct{}, 1),
+		closing: make(chan struct{})}
 	e.pacer.start()
 	e.served.Go(e.accept)
 	return e, nil
@@ -62,8 +63,8 @@ func (e *Engine) Requests() int64 { return e.requests.Load() }
 // Tokens counts the tokens that were sent so far.
 func (e *Engine) Tokens() int64 { return e.tokens.Load() }
 
-// Step lets a stream that asked for steps send its next token. A step that nobody has taken yet is not
-// taken twice.
+// Step lets a stream that asked for steps send its next token. A step that nobody has taken yet is
+// not taken twice.
 func (e *Engine) Step() {
 	select {
 	case e.steps <- struct{}{}:

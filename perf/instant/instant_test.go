@@ -47,7 +47,8 @@ func TestStamp(t *testing.T) {
 func TestProbes(t *testing.T) {
 	e, c := started(t)
 	for path, want := range map[string]string{
-		"/health": "", "/v1/models": `"owned_by":"vllm"`, "/server_info": Model, "/get_server_info": Model, "/model_info": Model, "/get_model_info": Model,
+		"/health": "", "/v1/models": `"owned_by":"vllm"`, "/server_info": Model, "/get_server_info": Model,
+		"/model_info": Model, "/get_model_info": Model,
 		"/version": "0.32.0", "/metrics": "vllm:num_requests_running", "/load": "server_load",
 	} {
 		resp, err := c.Get(e.URL() + path)
@@ -92,7 +93,9 @@ func TestAnswerLooksLikeVLLM(t *testing.T) {
 	e, c := started(t)
 	long := strings.Repeat("word ", 50000)
 	for _, chunked := range []bool{false, true} {
-		body := io.Reader(strings.NewReader(fmt.Sprintf(`{"messages":[{"role":"user","content":%q}],"max_completion_tokens":7}`, long+"instant: prompt=62500 cached=60000")))
+		body := io.Reader(strings.NewReader(fmt.Sprintf(
+			`{"messages":[{"role":"user","content":%q}],"max_completion_tokens":7}`,
+			long+"instant: prompt=62500 cached=60000")))
 		if chunked {
 			body = struct{ io.Reader }{body} // of unknown length
 		}
@@ -106,7 +109,9 @@ func TestAnswerLooksLikeVLLM(t *testing.T) {
 		if json.Unmarshal(golden, &want) != nil || json.Unmarshal(text, &got) != nil || shape(got) != shape(want) {
 			t.Errorf("%s", text)
 		}
-		if len(text) < 400 || len(text) > 800 || !strings.Contains(string(text), `"prompt_tokens":62500,"total_tokens":62507,"completion_tokens":7,"prompt_tokens_details":{"cached_tokens":60000}`) {
+		if len(text) < 400 || len(text) > 800 ||
+			!strings.Contains(string(text),
+				`"prompt_tokens":62500,"total_tokens":62507,"completion_tokens":7,"prompt_tokens_details":{"cached_tokens":60000}`) {
 			t.Errorf("%d bytes: %s", len(text), text)
 		}
 	}
@@ -120,7 +125,8 @@ func TestStreams(t *testing.T) {
 		if strings.Contains(name, "prompt=3") {
 			more = `,"stream_options":{"include_usage":true}`
 		}
-		body := fmt.Sprintf(`{"messages":[{"role":"user","content":"instant: %s"}],"max_tokens":%d,"stream":true%s}`, name, want, more)
+		body := fmt.Sprintf(`{"messages":[{"role":"user","content":"instant: %s"}],"max_tokens":%d,"stream":true%s}`,
+			name, want, more)
 		resp, err := c.Post(e.URL()+chatPath, "application/json", strings.NewReader(body))
 		if err != nil {
 			t.Fatal(err)
@@ -165,7 +171,8 @@ func TestLeft(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer e.Close()
-	for _, user := range []string{`"stream":true,"prompt":"instant: pace=3600000000"`, `"stream":true,"prompt":"instant: hang=1"`, `"prompt":"instant: hang=1"`} {
+	for _, user := range []string{`"stream":true,"prompt":"instant: pace=3600000000"`,
+		`"stream":true,"prompt":"instant: hang=1"`, `"prompt":"instant: hang=1"`} {
 		conn, err := net.Dial("tcp", e.Addr())
 		if err != nil {
 			t.Fatal(err)

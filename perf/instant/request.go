@@ -45,7 +45,8 @@ func (q *request) read(r *bufio.Reader) error {
 	if !ok || !ok2 || !bytes.HasPrefix(proto, []byte("HTTP/1.")) {
 		return errRequest
 	}
-	*q = request{method: known(method), path: known(path), tokens: defaultTokens, close: bytes.HasPrefix(proto, []byte("HTTP/1.0"))}
+	*q = request{method: known(method), path: known(path), tokens: defaultTokens,
+		close: bytes.HasPrefix(proto, []byte("HTTP/1.0"))}
 	length, chunked := 0, false
 	for {
 		line, err = r.ReadSlice('\n')
@@ -66,7 +67,8 @@ func (q *request) read(r *bufio.Reader) error {
 		case bytes.EqualFold(name, []byte("transfer-encoding")):
 			chunked = true
 		case bytes.EqualFold(name, []byte("connection")):
-			q.close = q.close && !bytes.EqualFold(value, []byte("keep-alive")) || bytes.EqualFold(value, []byte("close"))
+			q.close = q.close && !bytes.EqualFold(value, []byte("keep-alive")) ||
+				bytes.EqualFold(value, []byte("close"))
 		}
 	}
 	return q.readBody(r, length, chunked)
@@ -157,7 +159,8 @@ func (q *request) understand(n int) {
 
 func (q *request) fields(b []byte) {
 	q.stream = q.stream || bytes.Contains(b, []byte(`"stream":true`)) || bytes.Contains(b, []byte(`"stream": true`))
-	q.usage = q.usage || bytes.Contains(b, []byte(`"include_usage":true`)) || bytes.Contains(b, []byte(`"include_usage": true`))
+	q.usage = q.usage || bytes.Contains(b, []byte(`"include_usage":true`)) ||
+		bytes.Contains(b, []byte(`"include_usage": true`))
 	for _, name := range []string{`"max_tokens":`, `"max_completion_tokens":`} {
 		if n, ok := number(b, name); ok {
 			q.tokens = n

@@ -69,9 +69,11 @@ func (d *daemon) connect(t *testing.T) *ways {
 	if err != nil {
 		t.Fatal(err)
 	}
-	objects := &s3Way{base: "http://" + d.s3 + "/abuse/", http: &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 1}, Timeout: soon}}
+	objects := &s3Way{base: "http://" + d.s3 + "/abuse/",
+		http: &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 1}, Timeout: soon}}
 	w.by["resp"], w.by["lease"], w.by["grpc"], w.by["s3"] = r, leaseWay{local}, grpcWay{pb.NewKvClient(conn)}, objects
-	w.closes = []func(){func() { _ = r.conn.Close() }, func() { _ = local.Close() }, func() { _ = conn.Close() }, objects.http.CloseIdleConnections}
+	w.closes = []func(){func() { _ = r.conn.Close() }, func() { _ = local.Close() }, func() { _ = conn.Close() },
+		objects.http.CloseIdleConnections}
 	return w
 }
 
@@ -89,7 +91,8 @@ func dialRESP(address string) (*respWay, error) {
 	return &respWay{c, bufio.NewReaderSize(c, 32<<10)}, nil
 }
 
-// do sends a command and reads a reply that is no array: what a bulk string holds, or the line without its first byte.
+// do sends a command and reads a reply that is no array: what a bulk string holds, or the line
+// without its first byte.
 func (r *respWay) do(args ...[]byte) ([]byte, error) {
 	_ = r.conn.SetDeadline(time.Now().Add(soon))
 	head := fmt.Appendf(nil, "*%d\r\n", len(args))
@@ -210,7 +213,8 @@ func (g grpcWay) put(ctx context.Context, s *subject, payload []byte, o putOptio
 		return err
 	}
 	m := &pb.PutRequest{Header: &pb.PutHeader{Durable: o.durable, Block: &pb.BlockHeader{
-		Namespace: s.namespace, Layer: s.addr.Layer, Digest: s.addr.Digest[:], Length: uint32(len(payload)), ExpiresUnixMs: o.expires,
+		Namespace: s.namespace, Layer: s.addr.Layer, Digest: s.addr.Digest[:], Length: uint32(len(payload)),
+		ExpiresUnixMs: o.expires,
 	}}}
 	for {
 		n := min(len(payload), 1<<20)
@@ -229,7 +233,8 @@ func (g grpcWay) put(ctx context.Context, s *subject, payload []byte, o putOptio
 
 func (g grpcWay) del(ctx context.Context, s *subject) error {
 	r, err := g.Delete(ctx, &pb.DeleteRequest{Namespace: s.namespace, Layer: s.addr.Layer, Digests: s.addr.Digest[:]})
-	if err == nil && pb.Outcome(r.Outcomes[0]) != pb.Outcome_OUTCOME_OK && pb.Outcome(r.Outcomes[0]) != pb.Outcome_OUTCOME_MISS {
+	if err == nil && pb.Outcome(r.Outcomes[0]) != pb.Outcome_OUTCOME_OK &&
+		pb.Outcome(r.Outcomes[0]) != pb.Outcome_OUTCOME_MISS {
 		err = fmt.Errorf("delete: %v", pb.Outcome(r.Outcomes[0]))
 	}
 	return err

@@ -73,7 +73,9 @@ func TestIdleClients(t *testing.T) {
 	crowd := &crowd{t: t, d: d, was: d.memory(t)}
 	defer crowd.leave()
 	n := min(crowdRESP, int(files)-2000)
-	crowd.grow("RESP clients that have sent PING", n, costRESP, func(int) { crowd.dial(d.resp, "PING\r\n", "+PONG\r\n") })
+	crowd.grow("RESP clients that have sent PING", n, costRESP, func(int) {
+		crowd.dial(d.resp, "PING\r\n", "+PONG\r\n")
+	})
 	crowd.grow("the same after a GET of 64 KiB each", n, costRESP, crowd.getAgain)
 	crowd.grow("S3 clients", crowdS3, costS3, func(int) {
 		crowd.dial(d.s3, "HEAD /abuse/none HTTP/1.1\r\nHost: localhost\r\n\r\n", "HTTP/1.1 404")
@@ -176,7 +178,8 @@ func (c *crowd) grpc(int) {
 	c.leaves = append(c.leaves, func() { _ = conn.Close() })
 	c.mu.Unlock()
 	a := block.Addr{Digest: block.Digest{9}, Model: space.ID()}
-	if _, err := pb.NewKvClient(conn).Lookup(c.t.Context(), &pb.LookupRequest{Namespace: space.String(), Digest: a.Digest[:]}); err != nil {
+	if _, err := pb.NewKvClient(conn).Lookup(c.t.Context(), &pb.LookupRequest{Namespace: space.String(),
+		Digest: a.Digest[:]}); err != nil {
 		c.t.Error(err)
 	}
 }
@@ -253,7 +256,8 @@ func newGood(t *testing.T, d *daemon) *good {
 type latency struct{ p50, p99, most time.Duration }
 
 func (l latency) String() string {
-	return fmt.Sprintf("p50 %s, p99 %s, at most %s", l.p50.Round(time.Microsecond), l.p99.Round(time.Microsecond), l.most.Round(time.Microsecond))
+	return fmt.Sprintf("p50 %s, p99 %s, at most %s", l.p50.Round(time.Microsecond), l.p99.Round(time.Microsecond),
+		l.most.Round(time.Microsecond))
 }
 
 // run gets and sets n times at both daemons, in turn. A miss or a refusal fails the test.

@@ -84,7 +84,8 @@ func (d *daemon) launch(t *testing.T) {
 	t.Helper()
 	d.starts++
 	argv := append([]string{
-		d.program, "--data", d.data, "--sock", d.grpc, "--resp", d.resp, "--s3", d.s3, "--quic", d.quic, "--admin", d.admin,
+		d.program, "--data", d.data, "--sock", d.grpc, "--resp", d.resp, "--s3", d.s3, "--quic", d.quic, "--admin",
+		d.admin,
 	}, d.flags...)
 	p, err := process.Start(d.dir, "daemon-"+strconv.Itoa(d.starts%8), argv, nil)
 	if err != nil {

@@ -43,7 +43,8 @@ func newDisk(t *testing.T, size int) *disk {
 			t.Error(err)
 		}
 	})
-	if err := errors.Join(os.WriteFile(f.image, nil, 0o600), os.Truncate(f.image, int64(size)<<20), os.Mkdir(f.dir, 0o700)); err != nil {
+	if err := errors.Join(os.WriteFile(f.image, nil, 0o600), os.Truncate(f.image, int64(size)<<20),
+		os.Mkdir(f.dir, 0o700)); err != nil {
 		t.Fatal(err)
 	}
 	f.run("mkfs.ext4", "-q", "-F", "-m", "0", f.image)
@@ -128,7 +129,8 @@ func (k *killing) durablePuts() (done int, last error) {
 		}
 		e := k.entries[i]
 		next := e.begin(false, true, 0)
-		if err := w.by["lease"].put(context.Background(), s, makePayload(s.name, next.version, 64<<10), putOptions{durable: true}); err != nil {
+		if err := w.by["lease"].put(context.Background(), s, makePayload(s.name, next.version, 64<<10),
+			putOptions{durable: true}); err != nil {
 			last = err
 			continue
 		}
@@ -178,10 +180,15 @@ func TestDiskFull(t *testing.T) {
 	f.fill()
 	k.broken.Store(true)
 	k.workFor(3 * time.Second)
-	eventually(t, "durable puts work within the room that there is", func() bool { n, err := k.durablePuts(); return n > 0 && err == nil })
+	eventually(t, "durable puts work within the room that there is", func() bool {
+		n, err := k.durablePuts()
+		return n > 0 && err == nil
+	})
 	m := k.d.metrics(t)
-	t.Logf("full %.0f times: segments may take %.0f bytes; %.0f writes failed, %.0f of them for want of room", m["ssd_squeezes_total"],
-		m["ssd_segment_limit_bytes"], m["ssd_write_errors_total"]+m["ssd_no_space_errors_total"], m["ssd_no_space_errors_total"])
+	t.Logf("full %.0f times: segments may take %.0f bytes; %.0f writes failed, %.0f of them for want of room",
+		m["ssd_squeezes_total"],
+		m["ssd_segment_limit_bytes"], m["ssd_write_errors_total"]+m["ssd_no_space_errors_total"],
+		m["ssd_no_space_errors_total"])
 	if m["ssd_squeezes_total"] == 0 || m["ssd_segment_limit_bytes"] == 0 {
 		t.Error("the SSD tier has not shrunk")
 	}
@@ -190,7 +197,10 @@ func TestDiskFull(t *testing.T) {
 	if err := os.Remove(filepath.Join(f.dir, "filler")); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "durable puts work again, without a restart", func() bool { n, err := k.durablePuts(); return n > 0 && err == nil })
+	eventually(t, "durable puts work again, without a restart", func() bool {
+		n, err := k.durablePuts()
+		return n > 0 && err == nil
+	})
 	k.broken.Store(false)
 	k.workFor(time.Second)
 	k.again(func() {})
@@ -205,7 +215,8 @@ func TestDiskReadOnly(t *testing.T) {
 	k.workFor(2 * time.Second)
 	done, why := k.durablePuts()
 	m := k.d.metrics(t)
-	t.Logf("read-only: %d durable puts done, the last refused: %v; %.0f writes failed, %.0f of them for being read-only; %.0f blocks read from SSD", done, why,
+	t.Logf("read-only: %d durable puts done, the last refused: %v; %.0f writes failed, %.0f of them for being "+
+		"read-only; %.0f blocks read from SSD", done, why,
 		m["ssd_write_errors_total"], m["ssd_read_only_errors_total"], m["ssd_reads_total"])
 	if done > 0 || m["ssd_write_errors_total"]+m["ssd_read_only_errors_total"] == 0 {
 		t.Error("writes to a read-only disk succeed")
@@ -235,7 +246,8 @@ func TestDiskBroken(t *testing.T) {
 	k.workFor(2 * time.Second)
 	done, why := k.durablePuts()
 	m := k.d.metrics(t)
-	t.Logf("broken: %d durable puts done, the last refused: %v; %.0f writes and %.0f reads failed, %.0f promotions were misses", done, why,
+	t.Logf("broken: %d durable puts done, the last refused: %v; %.0f writes and %.0f reads failed, %.0f promotions "+
+		"were misses", done, why,
 		m["ssd_write_errors_total"], m["ssd_read_errors_total"], m["promotions_failed_total"])
 	if done > 0 || m["ssd_write_errors_total"] == 0 {
 		t.Error("writes to a broken disk succeed")

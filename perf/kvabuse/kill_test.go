@@ -28,22 +28,27 @@ type totals struct {
 	rounds, starting, stopping atomic.Int64 // rounds; of them killed while starting, and while stopping
 	reads, acked, durable      atomic.Int64
 	checked, warm, durableWarm atomic.Int64 // reads after restarts, what was found, and of that what had to be
-	lost, evicted              atomic.Int64 // acknowledged in RAM only and gone, allowed misses of what else would be an error
-	unknown, full              atomic.Int64 // operations under way at a kill, and refused for want of room
-	wrong, missing             atomic.Int64
-	admitted, corrupt          int64
+	// acknowledged in RAM only and gone, allowed misses of what else would be an error
+	lost, evicted     atomic.Int64
+	unknown, full     atomic.Int64 // operations under way at a kill, and refused for want of room
+	wrong, missing    atomic.Int64
+	admitted, corrupt int64
 }
 
 func (n *totals) String() string {
-	return fmt.Sprintf("%d kills (%d while starting, %d while stopping), %d writes acknowledged (%d of them durable), %d under way, %d refused; "+
-		"%d reads under load, %d after restarts, of which %d warm (%d of what was durable), %d acknowledged in RAM only and gone, %d evicted; "+
+	return fmt.Sprintf("%d kills (%d while starting, %d while stopping), %d writes acknowledged (%d of them "+
+		"durable), %d under way, %d refused; "+
+		"%d reads under load, %d after restarts, of which %d warm (%d of what was durable), %d acknowledged in RAM "+
+		"only and gone, %d evicted; "+
 		"wrong bytes %d, durable and missing %d, damaged records %d",
-		n.rounds.Load(), n.starting.Load(), n.stopping.Load(), n.acked.Load(), n.durable.Load(), n.unknown.Load(), n.full.Load(),
+		n.rounds.Load(), n.starting.Load(), n.stopping.Load(), n.acked.Load(), n.durable.Load(), n.unknown.Load(),
+		n.full.Load(),
 		n.reads.Load(), n.checked.Load(), n.warm.Load(), n.durableWarm.Load(), n.lost.Load(), n.evicted.Load(),
 		n.wrong.Load(), n.missing.Load(), n.corrupt)
 }
 
-// TestKillTheFirstStart kills the daemon when it makes its data directory, which the next start must be able to use.
+// TestKillTheFirstStart kills the daemon when it makes its data directory, which the next start
+// must be able to use.
 func TestKillTheFirstStart(t *testing.T) {
 	d := newDaemon(t, "--ram", "64MiB", "--ssd", "128MiB")
 	for i := range firstStarts {
@@ -234,8 +239,8 @@ func (k *killing) read(ways *ways, s *subject, e *entry) (is state, ok bool) {
 	return j.is, true
 }
 
-// failed counts an operation that was not answered as it should; that is an error while the daemon lives, unless there
-// was no room for it.
+// failed counts an operation that was not answered as it should; that is an error while the daemon
+// lives, unless there was no room for it.
 func (k *killing) failed(what string, err error) {
 	switch {
 	case k.dying.Load():
@@ -293,7 +298,8 @@ func (k *killing) change(ways *ways, s *subject, e *entry) {
 	}
 }
 
-// killSize is the length of a payload: mostly small, sometimes beyond what goes around RESP's buffers, or large.
+// killSize is the length of a payload: mostly small, sometimes beyond what goes around RESP's
+// buffers, or large.
 func killSize() int {
 	switch n := rand.IntN(100); {
 	case n < 30:

@@ -7,16 +7,18 @@ import (
 	"time"
 )
 
-// What is demanded of an answer, always: it is a version of what was asked for, whole, and one of those that the subject
-// may have now; a version that was replaced or deleted, with that acknowledged, never comes again, however it was stored.
+// What is demanded of an answer, always: it is a version of what was asked for, whole, and one of
+// those that the subject may have now; a version that was replaced or deleted, with that
+// acknowledged, never comes again, however it was stored.
 //
-// Of a miss: it must not be where the subject was acknowledged and the daemon lives, nor, after it was killed, where the
-// acknowledged version was stored durably or has been seen to have survived a kill before. A version acknowledged in RAM
-// only may be gone after a kill: either it is back (it was on SSD by then), or nothing is. Where SSD and RAM are too small
-// for everything, a miss is allowed and counted.
+// Of a miss: it must not be where the subject was acknowledged and the daemon lives, nor, after it
+// was killed, where the acknowledged version was stored durably or has been seen to have survived a
+// kill before. A version acknowledged in RAM only may be gone after a kill: either it is back (it
+// was on SSD by then), or nothing is. Where SSD and RAM are too small for everything, a miss is
+// allowed and counted.
 //
-// An operation that was not acknowledged may have happened or not. Only a durable Put over a durable version must leave
-// one of the two.
+// An operation that was not acknowledged may have happened or not. Only a durable Put over a
+// durable version must leave one of the two.
 
 // state is what a subject may be; version 0: not there.
 type state struct {
@@ -38,7 +40,8 @@ type entry struct {
 
 func newEntry() *entry { return &entry{maybe: []state{{}}, firm: true} }
 
-// begin tells that the subject is going to be next, and returns the number of its version; version 0 deletes.
+// begin tells that the subject is going to be next, and returns the number of its version; version
+// 0 deletes.
 func (e *entry) begin(deletes, durable bool, expires int64) (next state) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -123,10 +126,13 @@ func (e *entry) judge(b before, version uint64) judgement {
 }
 
 func mayMiss(b before, now int64) bool {
-	return slices.ContainsFunc(b.maybe, func(s state) bool { return s.version == 0 || s.expires != 0 && now >= s.expires-slack })
+	return slices.ContainsFunc(b.maybe, func(s state) bool {
+		return s.version == 0 || s.expires != 0 && now >= s.expires-slack
+	})
 }
 
-// settle takes what was found after a kill for what there is: RAM was empty, so it is on SSD and stays.
+// settle takes what was found after a kill for what there is: RAM was empty, so it is on SSD and
+// stays.
 func (e *entry) settle(is state) {
 	e.mu.Lock()
 	defer e.mu.Unlock()

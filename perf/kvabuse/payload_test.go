@@ -10,7 +10,8 @@ import (
 	"github.com/cognitora/dataplane/kvcached/block"
 )
 
-// A payload says what it is: whose, which version, how long, what it must contain, and a checksum over all of that.
+// A payload says what it is: whose, which version, how long, what it must contain, and a checksum
+// over all of that.
 const (
 	magic    = 0x6b76616275736531
 	headLen  = 8 + 32 + 8 + 8
@@ -38,7 +39,8 @@ func makePayload(name block.Digest, version uint64, length int) []byte {
 	return b
 }
 
-// checkPayload is the version that b says it is, or errWrong unless every byte is as that version's of name must be.
+// checkPayload is the version that b says it is, or errWrong unless every byte is as that version's
+// of name must be.
 func checkPayload(name block.Digest, b []byte) (version uint64, err error) {
 	switch {
 	case len(b) < leastLen || binary.LittleEndian.Uint64(b) != magic:
@@ -64,7 +66,8 @@ type subject struct {
 
 var space = block.Namespace{Model: "abuse", Revision: "1", DType: "bf16", Layout: "none", Tokens: 16, TP: 1, PP: 1}
 
-// makeSubjects makes n subjects: half are blocks, which all protocols reach, the others keys of RESP or of S3.
+// makeSubjects makes n subjects: half are blocks, which all protocols reach, the others keys of
+// RESP or of S3.
 func makeSubjects(n int) []*subject {
 	all := make([]*subject, n)
 	text := space.String()

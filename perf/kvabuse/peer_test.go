@@ -20,8 +20,8 @@ import (
 	"github.com/cognitora/dataplane/kvcached/wire"
 )
 
-// peers is a pool of connections as another cache has them, with the certificate of cgn-ctl. They come from 127.0.0.host:
-// each address has a share of its own of what may be in flight.
+// peers is a pool of connections as another cache has them, with the certificate of cgn-ctl. They
+// come from 127.0.0.host: each address has a share of its own of what may be in flight.
 func peers(t *testing.T, d *daemon, host byte) *transport.Pool {
 	t.Helper()
 	id, err := pki.Load(pki.FilesIn(filepath.Join(d.data, "pki"), pki.Ctl))
@@ -43,18 +43,20 @@ func peers(t *testing.T, d *daemon, host byte) *transport.Pool {
 	return pool
 }
 
-// pull gets a block over a lane; before runs when the daemon has said what it has and before anything is read.
+// pull gets a block over a lane; before runs when the daemon has said what it has and before
+// anything is read.
 func pull(t *testing.T, pool *transport.Pool, d *daemon, lane transport.Lane, s *subject, before func()) error {
 	peer, err := pool.Peer(transport.Target{Address: d.quic, Lane: lane})
 	if err != nil {
 		return err
 	}
 	var into []byte
-	_, err = peer.Get(t.Context(), transport.Get{Addr: s.addr, Namespace: s.namespace, Alloc: func(_ transport.Found, n int) ([]byte, error) {
-		before()
-		into = make([]byte, n)
-		return into, nil
-	}})
+	_, err = peer.Get(t.Context(), transport.Get{Addr: s.addr, Namespace: s.namespace,
+		Alloc: func(_ transport.Found, n int) ([]byte, error) {
+			before()
+			into = make([]byte, n)
+			return into, nil
+		}})
 	if err == nil {
 		_, err = checkPayload(s.name, into)
 	}
@@ -95,10 +97,12 @@ func TestPeersThatStopReading(t *testing.T) {
 	}
 	eventually(t, "what they hold is taken back", func() bool { return d.metrics(t)["ram_held_bytes"] == 0 })
 	m := d.metrics(t)
-	t.Logf("%.0f stalled, %.0f given up; own memory %s more", m["peer_stalled_total"], m["peer_gave_up_total"], mib(d.memory(t).anonymous-was.anonymous))
+	t.Logf("%.0f stalled, %.0f given up; own memory %s more", m["peer_stalled_total"], m["peer_gave_up_total"],
+		mib(d.memory(t).anonymous-was.anonymous))
 }
 
-// fill puts blocks of 1 MiB until there is no room, and leases each, or pins it where no more may be leased.
+// fill puts blocks of 1 MiB until there is no room, and leases each, or pins it where no more may
+// be leased.
 func fill(t *testing.T, lease leaseWay, subjects []*subject) (views []*client.View, pinned int) {
 	t.Helper()
 	for _, s := range subjects {
@@ -121,7 +125,8 @@ func fill(t *testing.T, lease leaseWay, subjects []*subject) (views []*client.Vi
 	return views, pinned
 }
 
-// TestArenaFullOfLeases leases and pins all there is: puts are refused plainly by every protocol, and work again after that.
+// TestArenaFullOfLeases leases and pins all there is: puts are refused plainly by every protocol,
+// and work again after that.
 func TestArenaFullOfLeases(t *testing.T) {
 	d := newDaemon(t, "--ram", "32MiB", "--ssd", "0", "--lease.duration", "60s", "--lease.max_leased", "32MiB")
 	d.start(t)
@@ -147,7 +152,8 @@ func TestArenaFullOfLeases(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	put := transport.Put{Item: transport.Item{Addr: late.addr, Namespace: late.namespace}, Payload: payload, CRC: block.Sum(payload)}
+	put := transport.Put{Item: transport.Item{Addr: late.addr, Namespace: late.namespace}, Payload: payload,
+		CRC: block.Sum(payload)}
 	if err := peer.Put(t.Context(), put); !errors.Is(err, wire.Busy) {
 		t.Errorf("a peer: %v", err)
 	}
@@ -166,7 +172,9 @@ func TestArenaFullOfLeases(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	eventually(t, "puts work again", func() bool { return w.by["resp"].put(t.Context(), late, payload, putOptions{}) == nil })
+	eventually(t, "puts work again", func() bool {
+		return w.by["resp"].put(t.Context(), late, payload, putOptions{}) == nil
+	})
 	for _, by := range late.ways {
 		if err := w.by[by].put(t.Context(), late, payload, putOptions{}); err != nil {
 			t.Errorf("%s, after the release: %v", by, err)
@@ -174,14 +182,16 @@ func TestArenaFullOfLeases(t *testing.T) {
 	}
 }
 
-// TestGarbage sends random bytes to every port, alone and behind the beginning of something sensible.
+// TestGarbage sends random bytes to every port, alone and behind the beginning of something
+// sensible.
 func TestGarbage(t *testing.T) {
 	d := newDaemon(t, "--ram", "64MiB", "--ssd", "128MiB")
 	d.start(t)
 	g := newGood(t, d)
 	was := d.memory(t)
 	prefixes := []string{
-		"", "*3\r\n$3\r\nSET\r\n", "*2147483647\r\n", "$-5\r\n", "GET ", "PUT /a/b HTTP/1.1\r\nHost: x\r\nContent-Length: 99\r\n\r\n", "GET /a?list-type=2&",
+		"", "*3\r\n$3\r\nSET\r\n", "*2147483647\r\n", "$-5\r\n", "GET ",
+		"PUT /a/b HTTP/1.1\r\nHost: x\r\nContent-Length: 99\r\n\r\n", "GET /a?list-type=2&",
 		"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", "\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", "\xc0\x00\x00\x00\x01\x08",
 	}
 	sent := 0

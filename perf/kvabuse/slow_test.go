@@ -96,17 +96,23 @@ func TestSlowReaders(t *testing.T) {
 	}
 	defer conn.Close()
 	for range slowClients {
-		if _, err := pb.NewKvClient(conn).Get(t.Context(), &pb.GetRequest{Namespace: s.namespace, Layer: s.addr.Layer, Digest: s.addr.Digest[:]}); err != nil {
+		if _, err := pb.NewKvClient(conn).Get(t.Context(), &pb.GetRequest{Namespace: s.namespace, Layer: s.addr.Layer,
+			Digest: s.addr.Digest[:]}); err != nil {
 			t.Fatal(err)
 		}
 	}
 	behave(t, d, g, "and 64 of gRPC", was)
-	eventually(t, "RESP's slow readers are cut", func() bool { return d.metrics(t)["resp_stalled_total"] >= slowClients })
-	eventually(t, "S3's slow readers are cut", func() bool { return d.metrics(t)["s3_connections"] == 0 || d.memory(t).files < 2*slowClients })
+	eventually(t, "RESP's slow readers are cut", func() bool {
+		return d.metrics(t)["resp_stalled_total"] >= slowClients
+	})
+	eventually(t, "S3's slow readers are cut", func() bool {
+		return d.metrics(t)["s3_connections"] == 0 || d.memory(t).files < 2*slowClients
+	})
 	if _, err := g.do([]byte("DEL"), []byte(s.key)); err != nil {
 		t.Error(err)
 	}
-	t.Logf("after that: own memory %s more than before, %.0f stalled", mib(d.memory(t).anonymous-was.anonymous), d.metrics(t)["resp_stalled_total"])
+	t.Logf("after that: own memory %s more than before, %.0f stalled", mib(d.memory(t).anonymous-was.anonymous),
+		d.metrics(t)["resp_stalled_total"])
 }
 
 // TestUnreadPipelines sends a million PINGs on each of some connections and reads no answer.
@@ -145,13 +151,16 @@ func TestSlowWriters(t *testing.T) {
 		open func()
 	}{
 		{"64 clients that stop in a SET of 64 MiB", func() {
-			open(t, d.resp, slowClients, append(fmt.Appendf(nil, "*3\r\n$3\r\nSET\r\n$4\r\nslow\r\n$%d\r\n", size), part...))
+			open(t, d.resp, slowClients, append(fmt.Appendf(nil, "*3\r\n$3\r\nSET\r\n$4\r\nslow\r\n$%d\r\n", size),
+				part...))
 		}},
 		{"and 600 that stop in a SET of 1 MiB", func() {
 			open(t, d.resp, 600, append([]byte("*3\r\n$3\r\nSET\r\n$4\r\nslow\r\n$1048576\r\n"), part[:4096]...))
 		}},
 		{"and 64 that stop in a PUT of 64 MiB", func() {
-			open(t, d.s3, slowClients, append(fmt.Appendf(nil, "PUT /abuse/slow HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n", size), part...))
+			open(t, d.s3, slowClients,
+				append(fmt.Appendf(nil, "PUT /abuse/slow HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n",
+					size), part...))
 		}},
 		{"and 64 that stop in a Put over gRPC", func() { stopInPut(t, d, size, part) }},
 	} {
@@ -198,7 +207,8 @@ func stopInPut(t *testing.T, d *daemon, size uint32, part []byte) {
 			t.Fatal(err)
 		}
 		a := block.Digest{7, byte(i)}
-		m := &pb.PutRequest{Data: part, Header: &pb.PutHeader{Block: &pb.BlockHeader{Namespace: space.String(), Digest: a[:], Length: size}}}
+		m := &pb.PutRequest{Data: part,
+			Header: &pb.PutHeader{Block: &pb.BlockHeader{Namespace: space.String(), Digest: a[:], Length: size}}}
 		if err := stream.Send(m); err != nil && err != io.EOF {
 			t.Fatal(err)
 		}

@@ -11,7 +11,8 @@ type Closed struct {
 	Bodies  *Chat
 	Clients int
 	First   uint64 // number of the first request, for Bodies
-	// Requests, if not 0, ends the run after that many. Then the window's Measure is the most it may take.
+	// Requests, if not 0, ends the run after that many. Then the window's Measure is the most it
+	// may take.
 	Requests uint64
 	Window   Window
 	Timeout  time.Duration // of one request; default 30 s

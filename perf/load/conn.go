@@ -256,7 +256,8 @@ func (c *conn) skipTrailers() error {
 
 func drop([]byte) error { return nil }
 
-// exchange sends request n and reads the whole answer. sink takes the tokens of a stream; nil: not a stream.
+// exchange sends request n and reads the whole answer. sink takes the tokens of a stream; nil: not
+// a stream.
 func (c *conn) exchange(bodies *Chat, n uint64, deadline time.Time, sink *sink) error {
 	err := c.try(bodies, n, deadline, sink)
 	if errors.Is(err, errStale) {

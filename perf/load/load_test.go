@@ -60,7 +60,8 @@ func TestChatBodies(t *testing.T) {
 			Messages []struct{ Content string }
 		}
 		body := c.Append(nil, n)
-		if err := json.Unmarshal(body, &doc); err != nil || len(doc.Messages[0].Content) < 4000 || len(doc.Messages[0].Content) > 4060 {
+		if err := json.Unmarshal(body, &doc); err != nil || len(doc.Messages[0].Content) < 4000 ||
+			len(doc.Messages[0].Content) > 4060 {
 			t.Fatalf("%v in %s", err, body)
 		}
 		return doc.Messages[0].Content
@@ -146,7 +147,8 @@ func TestClosed(t *testing.T) {
 	for _, stream := range []bool{false, true} {
 		bodies := NewChat(ChatConfig{Model: instant.Model, PromptBytes: 2000, Tokens: 40, Stream: stream})
 		before := e.Requests()
-		r, next := Closed{Target: Target{Addr: e.Addr()}, Bodies: bodies, Clients: 4, First: 10, Requests: 200, Window: Window{Measure: time.Minute}}.Run()
+		r, next := Closed{Target: Target{Addr: e.Addr()}, Bodies: bodies, Clients: 4, First: 10, Requests: 200,
+			Window: Window{Measure: time.Minute}}.Run()
 		if r.Requests != 200 || r.Failed() != 0 || e.Requests()-before != 200 || r.Latency.Count != 200 || next < 210 {
 			t.Errorf("stream %v: %+v, next %d", stream, r, next)
 		}
@@ -160,8 +162,10 @@ func TestOpenCountsFromDue(t *testing.T) {
 	bodies := NewChat(ChatConfig{Model: instant.Model, PromptBytes: 100, Tokens: 2, Stream: true, Wish: "pace=10000"})
 	left := 10
 	all := func() (time.Duration, bool) { left--; return 0, left >= 0 }
-	r := Open{Target: Target{Addr: e.Addr()}, Bodies: bodies, Arrivals: all, MaxClients: 1, Window: Window{Measure: time.Minute}}.Run()
-	if r.Requests != 10 || r.Failed() != 0 || r.Latency.Max < 0.2 || r.TTFT.Max < 0.19 || r.TTFT.P50 > r.Latency.P50 || r.Late.Max < 0.17 {
+	r := Open{Target: Target{Addr: e.Addr()}, Bodies: bodies, Arrivals: all, MaxClients: 1,
+		Window: Window{Measure: time.Minute}}.Run()
+	if r.Requests != 10 || r.Failed() != 0 || r.Latency.Max < 0.2 || r.TTFT.Max < 0.19 || r.TTFT.P50 > r.Latency.P50 ||
+		r.Late.Max < 0.17 {
 		t.Errorf("ten requests of 20 ms in turn, all due at once: %+v", r)
 	}
 	rate, at := Poisson(1000, 1), time.Duration(0)
@@ -179,13 +183,17 @@ func TestStreams(t *testing.T) {
 	run := func() *Result {
 		begun, sent := 0, e.Tokens()
 		r := Streams{Target: Target{Addr: e.Addr()}, Bodies: bodies, N: 50, Ramp: 50 * time.Millisecond,
-			Window: Window{Warmup: 50 * time.Millisecond, Measure: 100 * time.Millisecond, Begin: func() { begun++ }, End: func() { begun++ }}}.Run()
+			Window: Window{Warmup: 50 * time.Millisecond, Measure: 100 * time.Millisecond, Begin: func() { begun++ },
+				End: func() { begun++ }}}.Run()
 		if r.Requests != 50 || r.Failed() != 0 || begun != 2 || e.Tokens()-sent != 3000 {
 			t.Errorf("%+v, %d tokens sent", r, e.Tokens()-sent)
 		}
 		return r
 	}
-	often(t, "of 3000 tokens about 1000 are counted", func() bool { r := run(); return r.Tokens >= 500 && r.Tokens <= 1500 && r.Token.Count > 0 })
+	often(t, "of 3000 tokens about 1000 are counted", func() bool {
+		r := run()
+		return r.Tokens >= 500 && r.Tokens <= 1500 && r.Token.Count > 0
+	})
 	var left atomic.Int64
 	gone := make(chan struct{}, 50)
 	e = started(t, instant.Config{Left: func(time.Time) { left.Add(1); gone <- struct{}{} }})
@@ -197,7 +205,8 @@ func TestStreams(t *testing.T) {
 			<-tick.C
 		}
 	}
-	r := Streams{Target: Target{Addr: e.Addr()}, Bodies: endless, N: 50, Abandon: true, Window: Window{Measure: 50 * time.Millisecond, Begin: all}}.Run()
+	r := Streams{Target: Target{Addr: e.Addr()}, Bodies: endless, N: 50, Abandon: true,
+		Window: Window{Measure: 50 * time.Millisecond, Begin: all}}.Run()
 	for range 50 {
 		<-gone
 	}
@@ -243,7 +252,8 @@ func TestWrongServers(t *testing.T) {
 			_ = c.Close()
 		}()
 		bodies := NewChat(ChatConfig{Model: "m", PromptBytes: 100, Tokens: 2, Stream: true})
-		r, _ := Closed{Target: Target{Addr: ln.Addr().String()}, Bodies: bodies, Clients: 1, Requests: 1, Window: Window{Measure: 10 * time.Second}}.Run()
+		r, _ := Closed{Target: Target{Addr: ln.Addr().String()}, Bodies: bodies, Clients: 1, Requests: 1,
+			Window: Window{Measure: 10 * time.Second}}.Run()
 		want, _, _ = strings.Cut(want, ", by")
 		if want == "" && r.Requests != 1 || want != "" && r.Failures[want] != 1 {
 			t.Errorf("want %q: %d answered, %v", want, r.Requests, r.Failures)
@@ -316,9 +326,11 @@ func TestStop(t *testing.T) {
 	stop := make(chan struct{})
 	close(stop)
 	short := NewChat(ChatConfig{Model: instant.Model, PromptBytes: 100, Tokens: 1})
-	Closed{Target: Target{Addr: e.Addr()}, Bodies: short, Clients: 2, Window: Window{Warmup: time.Hour, Measure: time.Hour, Stop: stop}}.Run()
+	Closed{Target: Target{Addr: e.Addr()}, Bodies: short, Clients: 2,
+		Window: Window{Warmup: time.Hour, Measure: time.Hour, Stop: stop}}.Run()
 	short.cfg.Stream = true
-	Open{Target: Target{Addr: e.Addr()}, Bodies: short, Arrivals: Poisson(0.001, 1), Window: Window{Measure: time.Hour, Stop: stop}}.Run()
+	Open{Target: Target{Addr: e.Addr()}, Bodies: short, Arrivals: Poisson(0.001, 1),
+		Window: Window{Measure: time.Hour, Stop: stop}}.Run()
 }
 
 // TestReadSlowly: it goes on reading, and the rest of the answer is not taken off the server.

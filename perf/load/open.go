@@ -14,7 +14,8 @@ type Open struct {
 	Bodies *Chat
 	// Arrivals gives the time of each request from the start; false ends the run.
 	Arrivals func() (time.Duration, bool)
-	// MaxClients bounds the connections; where none is free a request waits, and its time runs. Default 1024.
+	// MaxClients bounds the connections; where none is free a request waits, and its time runs.
+	// Default 1024.
 	MaxClients int
 	First      uint64 // number of the first request, for Bodies
 	Window     Window

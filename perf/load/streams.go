@@ -15,7 +15,8 @@ type Streams struct {
 	Ramp   time.Duration // over which the streams are opened, evenly
 	First  uint64
 	Window Window // Warmup counts from when the last stream was opened
-	// Abandon cuts the streams at the window's end instead of reading them to theirs. The window's Stop does so too.
+	// Abandon cuts the streams at the window's end instead of reading them to theirs. The window's
+	// Stop does so too.
 	Abandon bool
 	Timeout time.Duration // of one stream; default 30 s
 	Buffer  int           // bytes read at once; default 16 KiB

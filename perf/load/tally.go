@@ -16,9 +16,11 @@ import (
 type Window struct {
 	Warmup  time.Duration
 	Measure time.Duration
-	// Begin and End, if set, are called at the window's edges, before and after the counts are read.
+	// Begin and End, if set, are called at the window's edges, before and after the counts are
+	// read.
 	Begin, End func()
-	// Stop, if set, ends the run early when it closes: what runs then is given up, or ends within its timeout.
+	// Stop, if set, ends the run early when it closes: what runs then is given up, or ends within
+	// its timeout.
 	Stop <-chan struct{}
 }
 
@@ -131,7 +133,8 @@ type Result struct {
 	// Tokens that arrived in the window.
 	Tokens   int64          `json:"tokens,omitempty"`
 	Failures map[string]int `json:"failures,omitempty"` // in the whole run
-	// Sample is what the first failure said: status and the first 200 bytes of the body, or the error.
+	// Sample is what the first failure said: status and the first 200 bytes of the body, or the
+	// error.
 	Sample  string  `json:"failure_sample,omitempty"`
 	Seconds float64 `json:"window_seconds"`
 	// Latency is the time to the end of an answer: in an open loop from when the request was due.

@@ -12,7 +12,8 @@ import (
 // reachWithin is how long a door tries to reach its server for a connection; then it closes that.
 const reachWithin = 5 * time.Second
 
-// Door is an address in a namespace behind which a server outside of it answers, of this process or its own namespace.
+// Door is an address in a namespace behind which a server outside of it answers, of this process or
+// its own namespace.
 type Door struct {
 	Addr netip.AddrPort // in the namespace
 
@@ -26,7 +27,8 @@ type Door struct {
 	closed bool
 }
 
-// Door opens one at an address of the namespace (port 0: a free one) to the TCP address to outside. Close it.
+// Door opens one at an address of the namespace (port 0: a free one) to the TCP address to outside.
+// Close it.
 func (s *Side) Door(at netip.AddrPort, to string) (*Door, error) {
 	d := &Door{to: to, open: map[net.Conn]bool{}}
 	var err error

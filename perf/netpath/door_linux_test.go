@@ -12,7 +12,8 @@ import (
 	"testing"
 )
 
-// TestDoorClosesWhileItReaches a server that takes no connection: Close does not wait for the kernel to give up.
+// TestDoorClosesWhileItReaches a server that takes no connection: Close does not wait for the
+// kernel to give up.
 func TestDoorClosesWhileItReaches(t *testing.T) {
 	side, err := newSide(netip.AddrFrom4([4]byte{127, 0, 0, 1}))
 	if errors.Is(err, fs.ErrPermission) {

@@ -24,7 +24,8 @@ func TestCaches(t *testing.T) {
 	t.Run("FleetCancel", h.fleetCancels)
 }
 
-// brings asks B for a block that A has, from the cache with that name or, without one, from who has it.
+// brings asks B for a block that A has, from the cache with that name or, without one, from who has
+// it.
 func (h *hosts) brings(ctx context.Context, a block.Addr, from string) (pb.Outcome, error) {
 	r, err := h.b.Pull(ctx, &pb.PullRequest{Namespace: space, Layer: a.Layer, Digests: a.Digest[:], Peer: from})
 	if err != nil {
@@ -55,8 +56,10 @@ func (h *hosts) fleet(t *testing.T) {
 		if err != nil || !bytes.Equal(got, want) {
 			t.Errorf("%d bytes: %v", size, err)
 		}
-		t.Logf("%d bytes from %q in %v, asked for %d times; so far over QUIC %.0f bytes, over TLS %.0f", size, from, took, asked,
-			h.b.metric(t, `pool_received_bytes_total{lane="quic"}`), h.b.metric(t, `pool_received_bytes_total{lane="tls"}`))
+		t.Logf("%d bytes from %q in %v, asked for %d times; so far over QUIC %.0f bytes, over TLS %.0f", size, from,
+			took, asked,
+			h.b.metric(t, `pool_received_bytes_total{lane="quic"}`),
+			h.b.metric(t, `pool_received_bytes_total{lane="tls"}`))
 	}
 }
 
@@ -84,7 +87,8 @@ func (h *hosts) fleetCancels(t *testing.T) {
 	}
 	took := within(t, soon, "both give up", func() bool {
 		return h.b.metric(t, "ram_held_bytes") == 0 && h.b.metric(t, "ram_free_bytes") == free &&
-			h.a.metric(t, "ram_held_bytes") == 0 && h.a.metric(t, "peer_in_flight_bytes") == 0 && h.a.metric(t, "peer_gave_up_total") > gaveUp
+			h.a.metric(t, "ram_held_bytes") == 0 && h.a.metric(t, "peer_in_flight_bytes") == 0 &&
+			h.a.metric(t, "peer_gave_up_total") > gaveUp
 	})
 	t.Logf("both sides were free within %v", took)
 	h.Set(Conditions{})

@@ -56,7 +56,8 @@ type host struct {
 	admin         *http.Client
 }
 
-// start makes certificates as an operator does, and starts both daemons on a path that neither delays nor loses.
+// start makes certificates as an operator does, and starts both daemons on a path that neither
+// delays nor loses.
 func start(t *testing.T) *hosts {
 	t.Helper()
 	bin := os.Getenv("NETPATH_BIN")
@@ -70,7 +71,8 @@ func start(t *testing.T) *hosts {
 	h := &hosts{Path: path(t, Options{Link: link, Seed: 1}), t: t, dir: t.TempDir()}
 	t.Logf("the path is made by %s", link)
 	ends := []string{h.A.Addr.String(), h.B.Addr.String()}
-	certificates := exec.Command(filepath.Join(bin, "cgn-ctl"), "pki", "bootstrap", "--dir", h.pki(), "--host", ends[0]+","+ends[1], "--role", "kvcached,ctl")
+	certificates := exec.Command(filepath.Join(bin, "cgn-ctl"), "pki", "bootstrap", "--dir", h.pki(), "--host",
+		ends[0]+","+ends[1], "--role", "kvcached,ctl")
 	if out, err := certificates.CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
@@ -103,11 +105,15 @@ func (h *hosts) daemon(bin, id string, at *Side, etcd string) *host {
 	h.t.Helper()
 	d := &host{id: id, dir: filepath.Join(h.dir, id), quic: at.Addr.String() + ":7072", ended: make(chan struct{})}
 	files := pki.FilesIn(h.pki(), pki.KVCached)
-	d.cmd = exec.Command(filepath.Join(bin, "cgn-kvcached"), "--data", d.dir, "--ram", "256MiB", "--ssd", "0", "--sock", d.at("kv.sock"),
-		"--admin", "unix://"+d.at("admin.sock"), "--resp", "unix://"+d.at("resp.sock"), "--quic", d.quic, "--cache-id", id, "--etcd", etcd,
-		"--tls.ca", files.CA, "--tls.cert", files.Cert, "--tls.key", files.Key, "--quic.rate", "125MB", "--quic.rtt", (2 * delay).String())
+	d.cmd = exec.Command(filepath.Join(bin, "cgn-kvcached"), "--data", d.dir, "--ram", "256MiB", "--ssd", "0", "--sock",
+		d.at("kv.sock"),
+		"--admin", "unix://"+d.at("admin.sock"), "--resp", "unix://"+d.at("resp.sock"), "--quic", d.quic, "--cache-id",
+		id, "--etcd", etcd,
+		"--tls.ca", files.CA, "--tls.cert", files.Cert, "--tls.key", files.Key, "--quic.rate", "125MB", "--quic.rtt",
+		(2 * delay).String())
 	if testing.Short() { // an emulated machine
-		d.cmd.Args = append(d.cmd.Args, "--fleet.pull_timeout", patience.String(), "--fleet.locate_timeout", "5s", "--fleet.answer_timeout", "5s")
+		d.cmd.Args = append(d.cmd.Args, "--fleet.pull_timeout", patience.String(), "--fleet.locate_timeout", "5s",
+			"--fleet.answer_timeout", "5s")
 	}
 	var log bytes.Buffer
 	d.cmd.Stdout, d.cmd.Stderr = &log, &log
@@ -121,10 +127,11 @@ func (h *hosts) daemon(bin, id string, at *Side, etcd string) *host {
 		defer close(d.ended)
 		_ = d.cmd.Wait() // how it ended is in ProcessState
 	}()
-	d.admin = &http.Client{Timeout: soon, Transport: &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-		var dial net.Dialer
-		return dial.DialContext(ctx, "unix", d.at("admin.sock"))
-	}}}
+	d.admin = &http.Client{Timeout: soon,
+		Transport: &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			var dial net.Dialer
+			return dial.DialContext(ctx, "unix", d.at("admin.sock"))
+		}}}
 	conn, err := grpc.NewClient("unix://"+d.at("kv.sock"), grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {
 		h.t.Fatal(err)
@@ -187,7 +194,8 @@ func (d *host) metric(t *testing.T, name string) float64 {
 	if strings.HasSuffix(name, "}") {
 		labels = ""
 	}
-	all := regexp.MustCompile(`(?m)^cgn_kvcached_`+regexp.QuoteMeta(name)+labels+` (\S+)$`).FindAllStringSubmatch(text, -1)
+	all := regexp.MustCompile(`(?m)^cgn_kvcached_`+regexp.QuoteMeta(name)+labels+` (\S+)$`).FindAllStringSubmatch(text,
+		-1)
 	if all == nil {
 		t.Fatalf("%s has no metric %s", d.id, name)
 	}

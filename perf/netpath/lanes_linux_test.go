@@ -44,7 +44,8 @@ type way struct {
 // ways are QUIC over as many connections as by default and, unless the machine is an emulated one,
 // over 16, and TLS.
 func (h *hosts) ways() []way {
-	all := []way{{"quic", transport.QUIC, 0}, {"quic, 16 stripes", transport.QUIC, 16}, {"tls, " + h.congestion(), transport.TLS, 0}}
+	all := []way{{"quic", transport.QUIC, 0}, {"quic, 16 stripes", transport.QUIC, 16}, {"tls, " + h.congestion(),
+		transport.TLS, 0}}
 	if testing.Short() {
 		all = slices.Delete(all, 1, 2)
 	}
@@ -74,7 +75,8 @@ func (h *hosts) pool(stripes int) *transport.Pool {
 		h.t.Fatal(err)
 	}
 	pool, err := transport.NewPool(transport.PoolOptions{
-		Identity: id, Tuning: transport.Tuning{Rate: 125e6, RTT: 2 * delay}, Stripes: stripes, Timeout: patience, ListenUDP: h.B.ListenUDP, DialTCP: h.B.DialTCP,
+		Identity: id, Tuning: transport.Tuning{Rate: 125e6, RTT: 2 * delay}, Stripes: stripes, Timeout: patience,
+		ListenUDP: h.B.ListenUDP, DialTCP: h.B.DialTCP,
 	})
 	if err != nil {
 		h.t.Fatal(err)
@@ -86,11 +88,12 @@ func (h *hosts) pool(stripes int) *transport.Pool {
 // pull reads a block of A, whose length is known as it is in a fleet, into memory; begun is called
 // when it begins to come.
 func pull(ctx context.Context, p *transport.Peer, a block.Addr, length int, begun func()) (into []byte, err error) {
-	_, err = p.Get(ctx, transport.Get{Addr: a, Namespace: space, Hint: length, Alloc: func(_ transport.Found, n int) ([]byte, error) {
-		into = make([]byte, n)
-		begun()
-		return into, nil
-	}})
+	_, err = p.Get(ctx, transport.Get{Addr: a, Namespace: space, Hint: length,
+		Alloc: func(_ transport.Found, n int) ([]byte, error) {
+			into = make([]byte, n)
+			begun()
+			return into, nil
+		}})
 	return into, err
 }
 
@@ -107,7 +110,8 @@ func (h *hosts) lanes(t *testing.T) {
 			row := fmt.Sprintf("%-18s %-18s", road.name, w.name)
 			for _, size := range sizes {
 				took, n := h.median(t, peer, size)
-				row += fmt.Sprintf(" | %4d KiB: %7.2f MB/s, %5d ms, of %d", size>>10, float64(size)/took.Seconds()/1e6, took.Milliseconds(), n)
+				row += fmt.Sprintf(" | %4d KiB: %7.2f MB/s, %5d ms, of %d", size>>10, float64(size)/took.Seconds()/1e6,
+					took.Milliseconds(), n)
 			}
 			t.Log(row)
 			_ = pool.Close()
@@ -159,7 +163,8 @@ func (h *hosts) cancels(t *testing.T) {
 			t.Errorf("%s: a pull that was cancelled: %v", lane, err)
 		}
 		within(t, soon, "A gives up too", func() bool {
-			return h.a.metric(t, "peer_gave_up_total") > gaveUp && h.a.metric(t, "peer_in_flight_bytes") == 0 && h.a.metric(t, "ram_held_bytes") == 0
+			return h.a.metric(t, "peer_gave_up_total") > gaveUp && h.a.metric(t, "peer_in_flight_bytes") == 0 &&
+				h.a.metric(t, "ram_held_bytes") == 0
 		})
 		h.Set(Conditions{})
 		if got, err := pull(t.Context(), peer, a, len(want), func() {}); err != nil || !bytes.Equal(got, want) {

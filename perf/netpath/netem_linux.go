@@ -60,8 +60,9 @@ func newNetem(a, b *Side, o Options) (*netem, error) {
 	return n, nil
 }
 
-// veth makes a pair of devices, in the namespace of the calling thread under the name here, and in there. Both have the same hardware address: from a device without ARP
-// the kernel sends packets to the device's own. Neither takes TCP segments that are larger than the MTU.
+// veth makes a pair of devices, in the namespace of the calling thread under the name here, and in
+// there. Both have the same hardware address: from a device without ARP the kernel sends packets to
+// the device's own. Neither takes TCP segments that are larger than the MTU.
 func veth(here string, there *os.File) error {
 	end := func(name string, more ...[]byte) []byte {
 		b := make([]byte, unix.SizeofIfInfomsg)
@@ -76,11 +77,13 @@ func veth(here string, there *os.File) error {
 	peer := end(device, attribute(nil, unix.IFLA_NET_NS_FD, word(uint32(there.Fd()))))
 	info := attribute(nil, unix.IFLA_INFO_KIND, []byte("veth\x00"))
 	info = attribute(info, unix.IFLA_INFO_DATA, attribute(nil, vethPeer, peer))
-	_, err := ask(unix.RTM_NEWLINK, unix.NLM_F_CREATE|unix.NLM_F_EXCL, end(here, attribute(nil, unix.IFLA_LINKINFO, info)))
+	_, err := ask(unix.RTM_NEWLINK, unix.NLM_F_CREATE|unix.NLM_F_EXCL, end(here, attribute(nil, unix.IFLA_LINKINFO,
+		info)))
 	return err
 }
 
-// tcmsg is struct tcmsg for the root qdisc of the path's device, in the namespace of the calling thread.
+// tcmsg is struct tcmsg for the root qdisc of the path's device, in the namespace of the calling
+// thread.
 func tcmsg() ([]byte, error) {
 	d, err := net.InterfaceByName(device)
 	if err != nil {
@@ -107,7 +110,8 @@ func (n *netem) change(c Conditions) (err error) {
 			var m []byte
 			if m, err = tcmsg(); err == nil {
 				m = attribute(m, unix.TCA_KIND, []byte("netem\x00"))
-				_, err = ask(unix.RTM_NEWQDISC, unix.NLM_F_CREATE|unix.NLM_F_REPLACE, attribute(m, unix.TCA_OPTIONS, options))
+				_, err = ask(unix.RTM_NEWQDISC, unix.NLM_F_CREATE|unix.NLM_F_REPLACE, attribute(m, unix.TCA_OPTIONS,
+					options))
 			}
 		})
 		if err != nil {

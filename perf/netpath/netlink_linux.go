@@ -9,7 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ask sends a request to the kernel's rtnetlink, in the namespace of the calling thread, and returns the answers.
+// ask sends a request to the kernel's rtnetlink, in the namespace of the calling thread, and
+// returns the answers.
 func ask(kind, flags uint16, body []byte) ([]syscall.NetlinkMessage, error) {
 	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.NETLINK_ROUTE)
 	if err != nil {

@@ -20,8 +20,9 @@ type Link string
 const (
 	// Relay is the default: this process carries each packet from one TUN device to the other.
 	Relay Link = "relay"
-	// Netem is a pair of veth devices with sch_netem on both, where the kernel has these. The devices segment nothing, so that TCP's packets
-	// are lost and delayed one by one; those of a program that has the kernel segment UDP (UDP_SEGMENT, quic-go's GSO) in batches.
+	// Netem is a pair of veth devices with sch_netem on both, where the kernel has these. The
+	// devices segment nothing, so that TCP's packets are lost and delayed one by one; those of a
+	// program that has the kernel segment UDP (UDP_SEGMENT, quic-go's GSO) in batches.
 	Netem Link = "netem"
 )
 
@@ -61,8 +62,8 @@ type link interface {
 	shut() // before the sides' threads end
 }
 
-// New makes a path. What it returns wraps fs.ErrPermission or fs.ErrNotExist where the process may not make
-// namespaces or TUN devices, and errors.ErrUnsupported where the kernel has no netem.
+// New makes a path. What it returns wraps fs.ErrPermission or fs.ErrNotExist where the process may
+// not make namespaces or TUN devices, and errors.ErrUnsupported where the kernel has no netem.
 func New(o Options) (*Path, error) {
 	if o.Queue <= 0 {
 		o.Queue = defaultQueue

@@ -25,7 +25,8 @@ func path(t *testing.T, o Options) *Path {
 	t.Helper()
 	p, err := New(o)
 	needed := os.Getenv(linkEnv) == string(o.Link)
-	if lacking := errors.Is(err, fs.ErrPermission) || errors.Is(err, fs.ErrNotExist) || errors.Is(err, errors.ErrUnsupported); lacking && !needed {
+	if lacking := errors.Is(err, fs.ErrPermission) || errors.Is(err, fs.ErrNotExist) ||
+		errors.Is(err, errors.ErrUnsupported); lacking && !needed {
 		t.Skipf("needs root and /dev/net/tun or sch_netem, for network namespaces and what joins them: %v", err)
 	}
 	if err != nil {
@@ -55,8 +56,8 @@ func links(t *testing.T, test func(t *testing.T, l Link)) {
 	}
 }
 
-// TestLosesAndDelays sends numbered packets one way, each with the time at which it was sent. As many are on their way at a time
-// as a socket takes in however late it is read.
+// TestLosesAndDelays sends numbered packets one way, each with the time at which it was sent. As
+// many are on their way at a time as a socket takes in however late it is read.
 func TestLosesAndDelays(t *testing.T) { links(t, losesAndDelays) }
 
 func losesAndDelays(t *testing.T, l Link) {
@@ -67,7 +68,8 @@ func losesAndDelays(t *testing.T, l Link) {
 	arrived, next := 0, 0
 	var buf [mtu]byte
 	for sent := range packets {
-		msg := binary.LittleEndian.AppendUint64(binary.LittleEndian.AppendUint64(nil, uint64(sent)), uint64(time.Since(began)))
+		msg := binary.LittleEndian.AppendUint64(binary.LittleEndian.AppendUint64(nil, uint64(sent)),
+			uint64(time.Since(began)))
 		if _, err := from.WriteTo(msg, to.LocalAddr()); err != nil {
 			t.Fatal(err)
 		}
@@ -157,7 +159,8 @@ func keepsRate(t *testing.T, link Link) {
 	}
 }
 
-// meanPacket is the mean length of what the side has sent into the path, with Ethernet's header where it has one.
+// meanPacket is the mean length of what the side has sent into the path, with Ethernet's header
+// where it has one.
 func (s *Side) meanPacket(t *testing.T) float64 {
 	t.Helper()
 	var text []byte
@@ -169,7 +172,8 @@ func (s *Side) meanPacket(t *testing.T) float64 {
 	_, line, _ := strings.Cut(string(text), device+":")
 	var received [8]float64
 	var bytes, packets float64
-	if _, err := fmt.Sscan(line, &received[0], &received[1], &received[2], &received[3], &received[4], &received[5], &received[6], &received[7],
+	if _, err := fmt.Sscan(line, &received[0], &received[1], &received[2], &received[3], &received[4], &received[5],
+		&received[6], &received[7],
 		&bytes, &packets); err != nil || packets == 0 {
 		t.Fatalf("%v in %s", err, text)
 	}

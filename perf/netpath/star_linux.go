@@ -17,7 +17,8 @@ import (
 // mostHosts of a Star: each has a network of its own in 10.77.0.0/16.
 const mostHosts = 64
 
-// Star is a namespace, the hub, and others, the hosts, each joined to the hub by a pair of veth devices, and not to each other.
+// Star is a namespace, the hub, and others, the hosts, each joined to the hub by a pair of veth
+// devices, and not to each other.
 type Star struct {
 	Hub   *Side
 	Hosts []*Host
@@ -36,8 +37,8 @@ type Host struct {
 	losses []tcx.Link
 }
 
-// NewStar makes a hub and n hosts. What it returns wraps fs.ErrPermission where the process may not make namespaces, and errors.ErrUnsupported where the kernel
-// has no veth.
+// NewStar makes a hub and n hosts. What it returns wraps fs.ErrPermission where the process may not
+// make namespaces, and errors.ErrUnsupported where the kernel has no veth.
 func NewStar(n int) (*Star, error) {
 	if n < 1 || n > mostHosts {
 		return nil, fmt.Errorf("netpath: a star of %d hosts: there are 1 to %d", n, mostHosts)
@@ -62,7 +63,8 @@ func newHost(hub *Side, number byte) (*Host, error) {
 	if err != nil {
 		return nil, err
 	}
-	h := &Host{Side: side, Hub: netip.AddrFrom4([4]byte{10, 77, number, 1}), hub: hub, device: fmt.Sprintf("%s-%d", device, number)}
+	h := &Host{Side: side, Hub: netip.AddrFrom4([4]byte{10, 77, number, 1}), hub: hub,
+		device: fmt.Sprintf("%s-%d", device, number)}
 	if err := h.join(); err != nil {
 		side.shut()
 		return nil, err
@@ -90,7 +92,8 @@ func (h *Host) join() error {
 	return err
 }
 
-// Lose has the given share of the packets between the host and the hub vanish, each way, independently of each other; 0: none. It takes tcx, of Linux 6.6.
+// Lose has the given share of the packets between the host and the hub vanish, each way,
+// independently of each other; 0: none. It takes tcx, of Linux 6.6.
 func (h *Host) Lose(share float64) error {
 	if err := h.heal(); err != nil || share <= 0 {
 		return err
@@ -137,23 +140,25 @@ const (
 // dropper is a program that drops the given share of packets.
 func dropper(share float64) (*ebpf.Program, error) {
 	below := min(share*(1<<32), math.MaxUint32)
-	p, err := ebpf.NewProgram(&ebpf.ProgramSpec{Name: "cgn_lose", Type: ebpf.SchedCLS, License: "Dual BSD/GPL", Instructions: asm.Instructions{
-		asm.FnGetPrandomU32.Call(),
-		asm.LoadImm(asm.R1, int64(below), asm.DWord),
-		asm.JLT.Reg(asm.R0, asm.R1, "drop"),
-		asm.Mov.Imm(asm.R0, tcxNext),
-		asm.Return(),
-		asm.Mov.Imm(asm.R0, tcxDrop).WithSymbol("drop"),
-		asm.Return(),
-	}})
+	p, err := ebpf.NewProgram(&ebpf.ProgramSpec{Name: "cgn_lose", Type: ebpf.SchedCLS, License: "Dual BSD/GPL",
+		Instructions: asm.Instructions{
+			asm.FnGetPrandomU32.Call(),
+			asm.LoadImm(asm.R1, int64(below), asm.DWord),
+			asm.JLT.Reg(asm.R0, asm.R1, "drop"),
+			asm.Mov.Imm(asm.R0, tcxNext),
+			asm.Return(),
+			asm.Mov.Imm(asm.R0, tcxDrop).WithSymbol("drop"),
+			asm.Return(),
+		}})
 	if err != nil {
 		return nil, fmt.Errorf("netpath: %w", err)
 	}
 	return p, nil
 }
 
-// Close removes the devices and the namespaces, as soon as no program is in them any more. Its error is of the programs that lose packets, which go
-// with their devices all the same; a second call returns what the first did.
+// Close removes the devices and the namespaces, as soon as no program is in them any more. Its
+// error is of the programs that lose packets, which go with their devices all the same; a second
+// call returns what the first did.
 func (s *Star) Close() error {
 	s.close.Do(func() {
 		var errs []error

@@ -146,7 +146,8 @@ func traceCalls(pid int) (counter, error) {
 	}
 	dev := uint64(unix.Major(ns.Dev))<<20 | uint64(unix.Minor(ns.Dev)) // as the kernel itself writes it
 	c := &bpfCounter{}
-	_ = unix.Setrlimit(unix.RLIMIT_MEMLOCK, &unix.Rlimit{Cur: unix.RLIM_INFINITY, Max: unix.RLIM_INFINITY}) // asked for before Linux 5.11
+	// asked for before Linux 5.11
+	_ = unix.Setrlimit(unix.RLIMIT_MEMLOCK, &unix.Rlimit{Cur: unix.RLIM_INFINITY, Max: unix.RLIM_INFINITY})
 	var err error
 	array := struct{ kind, key, value, entries uint32 }{unix.BPF_MAP_TYPE_ARRAY, 4, 8, maxCall}
 	if c.table, err = bpf(unix.BPF_MAP_CREATE, &array); err != nil {
@@ -162,8 +163,8 @@ func traceCalls(pid int) (counter, error) {
 	return c, nil
 }
 
-// attach loads a program and puts it on a raw tracepoint. The kernel lends probe_read_kernel only to
-// programs that may be used under the GPL too, so these two may.
+// attach loads a program and puts it on a raw tracepoint. The kernel lends probe_read_kernel only
+// to programs that may be used under the GPL too, so these two may.
 func (c *bpfCounter) attach(at string, p []insn) error {
 	code, license, log, name := assemble(p), []byte("Dual BSD/GPL\x00"), make([]byte, 16<<10), []byte(at+"\x00")
 	load := struct {
@@ -171,7 +172,8 @@ func (c *bpfCounter) attach(at string, p []insn) error {
 		code, license       unsafe.Pointer
 		logLevel, logLength uint32
 		log                 unsafe.Pointer
-	}{unix.BPF_PROG_TYPE_RAW_TRACEPOINT, uint32(len(code) / 8), address(code), address(license), 1, uint32(len(log)), address(log)}
+	}{unix.BPF_PROG_TYPE_RAW_TRACEPOINT, uint32(len(code) / 8), address(code), address(license), 1, uint32(len(log)),
+		address(log)}
 	loaded, err := bpf(unix.BPF_PROG_LOAD, &load)
 	if err != nil {
 		return fmt.Errorf("BPF program: %w: %s", err, unix.ByteSliceToString(log))

@@ -20,8 +20,8 @@ type Calls map[string]int64
 // Again is where Calls has the number of calls that found nothing to do, of any name.
 const Again = "EAGAIN"
 
-// Useful is the number of all calls but those named, less those that found nothing to do: whether a read is
-// tried before there is something to read depends on the moment.
+// Useful is the number of all calls but those named, less those that found nothing to do: whether a
+// read is tried before there is something to read depends on the moment.
 func (c Calls) Useful(but ...string) (n int64) {
 	for name, count := range c {
 		if name != Again && !slices.Contains(but, name) {
@@ -56,8 +56,8 @@ type counter interface {
 // Counting counts the system calls of a running process.
 type Counting struct {
 	counter
-	// By says what counts: "BPF", which costs the process nearly nothing, or "strace", which makes it
-	// slow and so changes what is batched.
+	// By says what counts: "BPF", which costs the process nearly nothing, or "strace", which makes
+	// it slow and so changes what is batched.
 	By string
 }
 
@@ -72,7 +72,8 @@ func CountCalls(pid int) (*Counting, error) {
 	if err2 == nil {
 		return &Counting{s, "strace"}, nil
 	}
-	return nil, fmt.Errorf("system calls cannot be counted: as root a BPF program would: %w; without it strace would (apt-get install strace): %w", err, err2)
+	return nil, fmt.Errorf("system calls cannot be counted: as root a BPF program would: %w; without it strace would "+
+		"(apt-get install strace): %w", err, err2)
 }
 
 // Stop ends the counting and returns what was counted.
@@ -86,7 +87,8 @@ type strace struct {
 }
 
 func startStrace(pid int) (*strace, error) {
-	s := &strace{cmd: exec.Command("strace", "-c", "-f", "-U", "calls,errors,name", "-p", strconv.Itoa(pid)), read: make(chan struct{})}
+	s := &strace{cmd: exec.Command("strace", "-c", "-f", "-U", "calls,errors,name", "-p", strconv.Itoa(pid)),
+		read: make(chan struct{})}
 	messages, err := s.cmd.StderrPipe()
 	if err != nil {
 		return nil, err
@@ -116,8 +118,10 @@ func (s *strace) stop() (Calls, error) {
 	return parseStrace(s.out.String())
 }
 
-// canBeEmpty are the calls that return EAGAIN when there is nothing to do; others fail because a signal came.
-var canBeEmpty = []string{"read", "readv", "recvfrom", "recvmsg", "write", "writev", "sendto", "sendmsg", "splice", "accept4"}
+// canBeEmpty are the calls that return EAGAIN when there is nothing to do; others fail because a
+// signal came.
+var canBeEmpty = []string{"read", "readv", "recvfrom", "recvmsg", "write", "writev", "sendto", "sendmsg", "splice",
+	"accept4"}
 
 // parseStrace reads the table that `strace -c -U calls,errors,name` ends with.
 func parseStrace(text string) (Calls, error) {

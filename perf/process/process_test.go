@@ -50,11 +50,13 @@ func child(addr string) {
 var contend = func() {}
 
 func TestParseStat(t *testing.T) {
-	s, err := parseStat([]byte("123 (a b) c) S 7 123 123 0 -1 4194560 1 2 3 4 100 20 3 4 20 0 9 0 55 999999 2048 18446744073709551615 1\n"))
+	s, err := parseStat([]byte("123 (a b) c) S 7 123 123 0 -1 4194560 1 2 3 4 100 20 3 4 20 0 9 0 55 999999 2048 " +
+		"18446744073709551615 1\n"))
 	if err != nil || s != (stat{123, 7, 120, 7, 2048}) {
 		t.Errorf("%+v, %v", s, err)
 	}
-	for _, bad := range []string{"", "1 x S", "1 (x) S 1 2", "x (x) S 7 123 123 0 -1 4194560 1 2 3 4 100 20 3 4 20 0 9 0 55 999999 2048 1 1"} {
+	for _, bad := range []string{"", "1 x S", "1 (x) S 1 2", "x (x) S 7 123 123 0 -1 4194560 1 2 3 4 100 20 3 4 20 0 " +
+		"9 0 55 999999 2048 1 1"} {
 		if _, err := parseStat([]byte(bad)); err == nil {
 			t.Errorf("%q was read", bad)
 		}
@@ -71,7 +73,8 @@ func TestUsage(t *testing.T) {
 	if err := syscall.Mkfifo(ready, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	p, err := Start(dir, "sh", []string{"/bin/sh", "-c", "sh -c 'i=0; while [ $i -lt 60000 ]; do i=$((i+1)); done; echo done >ready; exec sleep 60' & wait"}, nil)
+	p, err := Start(dir, "sh", []string{"/bin/sh", "-c", "sh -c 'i=0; while [ $i -lt 60000 ]; do i=$((i+1)); done; " +
+		"echo done >ready; exec sleep 60' & wait"}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -157,15 +160,19 @@ func TestCountCalls(t *testing.T) {
 		calls, err := k.stop()
 		// Calls that are under way when the counting begins or ends are counted in part.
 		near := func(n int64) bool { return n >= 18 && n <= 22 }
-		if err != nil || !near(calls["write"]) || !near(calls["read"]-calls[Again]) || calls["getppid"]+calls["call 110"] != 1000 {
+		if err != nil || !near(calls["write"]) || !near(calls["read"]-calls[Again]) ||
+			calls["getppid"]+calls["call 110"] != 1000 {
 			t.Errorf("%T: %v, %v", k, calls, err)
 		}
 	}
 }
 
 func TestParseStrace(t *testing.T) {
-	calls, err := parseStrace("strace: Process 1 attached\n    calls    errors syscall\n--------- --------- ----------------\n     1000           getppid\n       21         5 read\n        3         3 futex\n--------- --------- ----------------\n     1024         8 total\n")
-	if err != nil || len(calls) != 4 || calls["read"] != 21 || calls.Useful() != 1019 || calls.Useful("getppid", "futex") != 16 {
+	calls, err := parseStrace("strace: Process 1 attached\n    calls    errors syscall\n--------- --------- " +
+		"----------------\n     1000           getppid\n       21         5 read\n        3         3 " +
+		"futex\n--------- --------- ----------------\n     1024         8 total\n")
+	if err != nil || len(calls) != 4 || calls["read"] != 21 || calls.Useful() != 1019 ||
+		calls.Useful("getppid", "futex") != 16 {
 		t.Errorf("%v, %v", calls, err)
 	}
 	if s := calls.PerUnit(1000); s != "getppid 1.00 read 0.02 EAGAIN 0.01" {

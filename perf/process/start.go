@@ -21,8 +21,8 @@ type Process struct {
 	done chan struct{} // closed when it has ended
 }
 
-// Start runs argv in a process group of its own; its output goes to NAME.log in dir. env is added to
-// this process's environment. The program is killed if this process dies.
+// Start runs argv in a process group of its own; its output goes to NAME.log in dir. env is added
+// to this process's environment. The program is killed if this process dies.
 func Start(dir, name string, argv, env []string) (*Process, error) {
 	out, err := os.Create(filepath.Join(dir, name+".log"))
 	if err != nil {
@@ -120,7 +120,8 @@ func (p *Process) Stop() {
 	<-p.done
 }
 
-// wantFiles is enough for 10,000 streams, each with a connection on both sides of client, router and engine.
+// wantFiles is enough for 10,000 streams, each with a connection on both sides of client, router
+// and engine.
 const wantFiles = 1 << 17
 
 // RaiseFiles lifts the limit of open files for this process and those it starts, beyond the hard
@@ -130,7 +131,8 @@ func RaiseFiles() (uint64, error) {
 	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &l); err != nil {
 		return 0, err
 	}
-	if l.Max < wantFiles && syscall.Setrlimit(syscall.RLIMIT_NOFILE, &syscall.Rlimit{Cur: wantFiles, Max: wantFiles}) == nil {
+	if l.Max < wantFiles && syscall.Setrlimit(syscall.RLIMIT_NOFILE, &syscall.Rlimit{Cur: wantFiles, Max: wantFiles}) ==
+		nil {
 		return wantFiles, nil
 	}
 	l.Cur = min(l.Max, wantFiles)

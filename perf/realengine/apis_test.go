@@ -14,7 +14,8 @@ func (w *site) models(t *testing.T) {
 	var list struct {
 		Data []struct{ ID string }
 	}
-	if a := w.get("/v1/models"); !a.good() || json.Unmarshal(a.body, &list) != nil || len(list.Data) != 1 || list.Data[0].ID != model {
+	if a := w.get("/v1/models"); !a.good() || json.Unmarshal(a.body, &list) != nil || len(list.Data) != 1 ||
+		list.Data[0].ID != model {
 		t.Errorf("/v1/models: %v", a)
 	}
 	if a := w.get("/v1/models/" + model); !a.good() || !strings.Contains(string(a.body), `"id":"`+model+`"`) {
@@ -23,8 +24,10 @@ func (w *site) models(t *testing.T) {
 	if a := w.get("/v1/models/another"); a.status != http.StatusNotFound {
 		t.Errorf("an unknown model's page: %v", a)
 	}
-	for _, path := range []string{"/v1/chat/completions", "/v1/completions", "/v1/embeddings", "/v1/responses", "/v1/messages"} {
-		a := w.post(path, object{"model": "another", "messages": user("x"), "prompt": "x", "input": "x", "max_tokens": 4})
+	for _, path := range []string{"/v1/chat/completions", "/v1/completions", "/v1/embeddings", "/v1/responses",
+		"/v1/messages"} {
+		a := w.post(path, object{"model": "another", "messages": user("x"), "prompt": "x", "input": "x",
+			"max_tokens": 4})
 		if a.status != http.StatusNotFound || a.node() != "" || a.good() {
 			t.Errorf("%s of an unknown model: %v", path, a)
 		}

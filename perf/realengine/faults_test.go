@@ -44,10 +44,12 @@ func (w *site) killed(t *testing.T) {
 	rest, err := io.ReadAll(resp.Body)
 	a := &answer{status: resp.StatusCode, header: resp.Header, body: append(page, rest...), err: err}
 	events := a.events()
-	if last := events[len(events)-1]; err != nil || !strings.Contains(last.data, `"error":{`) || strings.Contains(string(a.body), "[DONE]") {
+	if last := events[len(events)-1]; err != nil || !strings.Contains(last.data, `"error":{`) ||
+		strings.Contains(string(a.body), "[DONE]") {
 		t.Errorf("a killed engine's stream ends with %v, %v", last, err)
 	}
-	t.Logf("killed %s after 10 tokens; %d events arrived, the last is %s", victim.id, len(events), events[len(events)-1].data)
+	t.Logf("killed %s after 10 tokens; %d events arrived, the last is %s", victim.id, len(events),
+		events[len(events)-1].data)
 	w.served(t, "right after the kill", 24)
 	t.Logf("errors seen by clients afterwards: 0 of 24; retries: %v", w.metric(t, "cgn_router_retries_total"))
 	w.returns(t, victim)
@@ -108,7 +110,8 @@ func (w *site) idles(t *testing.T) {
 			retried++
 		}
 	}
-	t.Logf("%d requests after pauses of about %v: none failed, %d were asked of a second node", len(after), keepAlive, retried)
+	t.Logf("%d requests after pauses of about %v: none failed, %d were asked of a second node", len(after), keepAlive,
+		retried)
 }
 
 // bursts: nobody waits behind idle connections. llama.cpp's server has a thread
@@ -119,7 +122,9 @@ func (w *site) bursts(t *testing.T) {
 	best := soon // of the rounds, by their slowest request
 	for k := range rounds {
 		var slowest time.Duration
-		for i, a := range together(size, func(i int) *answer { return w.chat(user(prose(fmt.Sprint("burst ", k, i), 200)), nil) }) {
+		for i, a := range together(size, func(i int) *answer {
+			return w.chat(user(prose(fmt.Sprint("burst ", k, i), 200)), nil)
+		}) {
 			if !a.good() {
 				t.Errorf("burst %d, request %d: %v", k, i, a)
 			}

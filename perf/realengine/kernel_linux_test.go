@@ -24,8 +24,9 @@ func TestVLLMKernel(t *testing.T) {
 	kernelTimes(t, s.engine(t, "vllm-kernel", vllmFlags(s.model)...))
 }
 
-// kernelTimes holds times to first token and between tokens as the kernel takes them, of an engine that knows nothing of it, to those of the packets as they come to the client's socket,
-// whoever has to wait for a CPU, and on a host whose threads get one at once to the client's own.
+// kernelTimes holds times to first token and between tokens as the kernel takes them, of an engine
+// that knows nothing of it, to those of the packets as they come to the client's socket, whoever
+// has to wait for a CPU, and on a host whose threads get one at once to the client's own.
 func kernelTimes(t *testing.T, e *engine) {
 	if os.Geteuid() != 0 {
 		t.Skip("programs can be put into the kernel by root only")
@@ -53,10 +54,12 @@ func kernelTimes(t *testing.T, e *engine) {
 		t.Fatal(err)
 	}
 	waited := waits()
-	t.Logf("%d requests, %d streams, %d joined, %d coalesced, %d unclear; 99 %% of the host's waits for a CPU were within %v", got.Requests, got.Streams, got.Joined, got.Coalesced, got.Unclear, waited)
+	t.Logf("%d requests, %d streams, %d joined, %d coalesced, %d unclear; 99 %% of the host's waits for a CPU were "+
+		"within %v", got.Requests, got.Streams, got.Joined, got.Coalesced, got.Unclear, waited)
 	busy := waited >= 2*time.Millisecond
 	if got.Requests != streams || got.Streams > streams || got.Streams < streams && !busy || got.Unmeasured != 0 {
-		t.Errorf("of %d streams: %d requests, %d streams, %d singles, %d unmeasured", streams, got.Requests, got.Streams, got.Singles, got.Unmeasured)
+		t.Errorf("of %d streams: %d requests, %d streams, %d singles, %d unmeasured", streams, got.Requests,
+			got.Streams, got.Singles, got.Unmeasured)
 	}
 	agree(t, "TTFT", "packets", got.TTFT, seen.Came.TTFT, busy)
 	agree(t, "ITL", "packets", got.ITL, seen.Came.ITL, busy)
@@ -66,7 +69,8 @@ func kernelTimes(t *testing.T, e *engine) {
 	}
 }
 
-// hostWaits returns a function that says which wait for a CPU 99 % of the host's wakeups have not exceeded since.
+// hostWaits returns a function that says which wait for a CPU 99 % of the host's wakeups have not
+// exceeded since.
 func hostWaits(t *testing.T, k *bpf.Set) func() time.Duration {
 	t.Helper()
 	look := func() (h bpf.Histogram) {
@@ -111,8 +115,10 @@ func bucketOf(d time.Duration) (i int) {
 	return i - 1
 }
 
-// agree holds the kernel's times to another's: means to a tenth and 50 us, and 1 ms at most, quantiles that have five samples beyond them to the same bucket or the next one. Of twenty times,
-// one may be missing: the kernel guesses by sizes what a packet has. On a busy host, where an engine sends several tokens at once after long gaps, those move a quantile.
+// agree holds the kernel's times to another's: means to a tenth and 50 us, and 1 ms at most,
+// quantiles that have five samples beyond them to the same bucket or the next one. Of twenty times,
+// one may be missing: the kernel guesses by sizes what a packet has. On a busy host, where an
+// engine sends several tokens at once after long gaps, those move a quantile.
 func agree(t *testing.T, what, whose string, kernel bpf.Histogram, times []time.Duration, busy bool) {
 	t.Helper()
 	other := bpf.Histogram{Buckets: make([]uint64, 384)}

@@ -7,7 +7,8 @@ import (
 
 // llamaFlags: four slots of 8192 tokens, and no memory for prompts but the slots.
 func llamaFlags(model string) []string {
-	return []string{"--model", model, "--alias", "tiny", "--parallel", "4", "--ctx-size", "32768", "--cache-ram", "0", "--metrics", "--embeddings"}
+	return []string{"--model", model, "--alias", "tiny", "--parallel", "4", "--ctx-size", "32768", "--cache-ram", "0",
+		"--metrics", "--embeddings"}
 }
 
 func TestLlama(t *testing.T) {

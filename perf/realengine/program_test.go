@@ -32,7 +32,8 @@ func prepared(t *testing.T, engine string) setup {
 	if os.Getenv("REALENGINE") != engine {
 		t.Skipf("needs a real engine; perf/realengine/run.sh %s brings it and runs this", engine)
 	}
-	return setup{os.Getenv("REALENGINE_RUN"), os.Getenv("REALENGINE_BIN"), os.Getenv("REALENGINE_SERVE"), os.Getenv("REALENGINE_MODEL")}
+	return setup{os.Getenv("REALENGINE_RUN"), os.Getenv("REALENGINE_BIN"), os.Getenv("REALENGINE_SERVE"),
+		os.Getenv("REALENGINE_MODEL")}
 }
 
 // program is a process that a test has started. Its output is in run/NAME.log.

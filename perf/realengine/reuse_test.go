@@ -69,9 +69,11 @@ func show(t *testing.T, what string, rows []*tally) {
 	t.Helper()
 	var b strings.Builder
 	tab := tabwriter.NewWriter(&b, 0, 0, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprintln(tab, "\trequests\tsame node\tprompt tokens\tfound cached\t\tbelieved\twrong by >15 %\tmean error (/metrics)\t")
+	fmt.Fprintln(tab, "\trequests\tsame node\tprompt tokens\tfound cached\t\tbelieved\twrong by >15 %\tmean error "+
+		"(/metrics)\t")
 	for _, r := range rows {
-		fmt.Fprintf(tab, "%s\t%d\t%d\t%d\t%d\t%.0f %%\t%.0f %%\t%d\t%+.3f\t\n", r.name, r.requests, r.home, r.prompt, r.cached,
+		fmt.Fprintf(tab, "%s\t%d\t%d\t%d\t%d\t%.0f %%\t%.0f %%\t%d\t%+.3f\t\n", r.name, r.requests, r.home, r.prompt,
+			r.cached,
 			100*float64(r.cached)/float64(r.prompt), 100*r.believed/float64(r.requests), r.wrong, r.error)
 	}
 	_ = tab.Flush()
@@ -121,7 +123,8 @@ func (w *site) conversations(t *testing.T) {
 			row.add(t, a, c.home)
 			got, _ := a.counts()
 			if k > 0 && float64(got.cached) < 0.9*float64(c.prompted) {
-				t.Errorf("%s, turn %d: the engine found %d tokens, the turn before had %d", c.name, k+1, got.cached, c.prompted)
+				t.Errorf("%s, turn %d: the engine found %d tokens, the turn before had %d", c.name, k+1, got.cached,
+					c.prompted)
 			}
 			c.prompted = got.prompt
 		}
@@ -139,9 +142,12 @@ func (w *site) spreads(t *testing.T) {
 	const count = 24
 	var single []*answer
 	for i := range count {
-		single = append(single, w.must(t, "/v1/chat/completions", chatBody(user(prose(fmt.Sprint("single ", i), 300)), nil)))
+		single = append(single, w.must(t, "/v1/chat/completions", chatBody(user(prose(fmt.Sprint("single ", i), 300)),
+			nil)))
 	}
-	parallel := together(count, func(i int) *answer { return w.chat(user(prose(fmt.Sprint("parallel ", i), 300)), nil) })
+	parallel := together(count, func(i int) *answer {
+		return w.chat(user(prose(fmt.Sprint("parallel ", i), 300)), nil)
+	})
 	for name, all := range map[string][]*answer{"one by one": single, "at once": parallel} {
 		by := spread(all)
 		t.Logf("%d different prompts %s: %v", count, name, by)
@@ -163,7 +169,9 @@ func (w *site) learns(t *testing.T, prompts int) {
 	for k := range rounds {
 		rows = append(rows, w.round(t, fmt.Sprint("round ", k+1), prompts, gap, home))
 	}
-	var taught tally // each node learns from its first mistakes, in one round or, where rounds take longer each time, in several
+	// each node learns from its first mistakes, in one round or, where rounds take longer each
+	// time, in several
+	var taught tally
 	for _, r := range rows[1 : rounds-2] {
 		taught.wrong += r.wrong
 		taught.error = max(taught.error, r.error)
@@ -195,7 +203,8 @@ func (w *site) round(t *testing.T, name string, prompts int, gap time.Duration, 
 	defer pace.Stop()
 	for i := range prompts {
 		<-pace.C
-		a := w.must(t, "/v1/chat/completions", chatBody(user(prose(fmt.Sprint("cyclic ", i), 2000)), object{"max_tokens": 2}))
+		a := w.must(t, "/v1/chat/completions", chatBody(user(prose(fmt.Sprint("cyclic ", i), 2000)),
+			object{"max_tokens": 2}))
 		if home[i] == "" {
 			home[i] = a.node()
 		}
@@ -216,7 +225,8 @@ func (w *site) relearns(t *testing.T) {
 	w.startRouter(t)
 	rows = append(rows, warm("new, round 1"), warm("new, round 2"), warm("new, round 3"))
 	show(t, fmt.Sprintf("%d prompts, and a router that starts anew", prompts), rows)
-	if first, last := rows[2], rows[4]; last.wrong > 0 || last.home != prompts || math.Abs(last.error)*4 > math.Abs(first.error) {
+	if first, last := rows[2], rows[4]; last.wrong > 0 || last.home != prompts ||
+		math.Abs(last.error)*4 > math.Abs(first.error) {
 		t.Errorf("the error went from %+v to %+v", *first, *last)
 	}
 }

@@ -46,7 +46,8 @@ func (w *site) startRouter(t *testing.T) {
 	t.Helper()
 	listen, admin := free(t), free(t)
 	w.url, w.admin = "http://"+listen, "http://"+admin
-	argv := []string{filepath.Join(w.setup.bin, "cgn-router"), "--listen", listen, "--admin", admin, "--drain-delay", "0s"}
+	argv := []string{filepath.Join(w.setup.bin, "cgn-router"), "--listen", listen, "--admin", admin, "--drain-delay",
+		"0s"}
 	for _, e := range w.engines {
 		argv = append(argv, "--backend", e.url()+",id="+e.id+e.options)
 	}

@@ -17,7 +17,8 @@ func TestLlamaUp(t *testing.T) {
 	s := prepared(t, "llama")
 	listen, admin := free(t), free(t)
 	path := "PATH=" + filepath.Dir(s.serve) + string(os.PathListSeparator) + os.Getenv("PATH")
-	up := s.launch(t, "up", []string{path}, filepath.Join(s.bin, "cgn-ctl"), "up", "--model", s.model, "--listen", listen, "--admin", admin, "-o", "json")
+	up := s.launch(t, "up", []string{path}, filepath.Join(s.bin, "cgn-ctl"), "up", "--model", s.model, "--listen",
+		listen, "--admin", admin, "-o", "json")
 	client := &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 64}, Timeout: time.Minute}
 	defer client.CloseIdleConnections()
 	w := &site{program: up, owner: t, setup: s, url: "http://" + listen, admin: "http://" + admin, client: client}

@@ -21,11 +21,13 @@ type cache struct {
 	id, resp, admin string
 }
 
-// caches starts daemons that know each other from an etcd in this process, with certificates made as an operator makes them.
+// caches starts daemons that know each other from an etcd in this process, with certificates made
+// as an operator makes them.
 func (s setup) caches(t *testing.T, ids ...string) (all []*cache) {
 	t.Helper()
 	certificates := filepath.Join(s.run, "pki")
-	if out, err := exec.Command(filepath.Join(s.bin, "cgn-ctl"), "pki", "bootstrap", "--dir", certificates, "--role", "kvcached").CombinedOutput(); err != nil {
+	if out, err := exec.Command(filepath.Join(s.bin, "cgn-ctl"), "pki", "bootstrap", "--dir", certificates, "--role",
+		"kvcached").CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
 	etcd, err := etcdserver.Start(filepath.Join(s.run, "etcd"), "127.0.0.1:0")
@@ -37,8 +39,10 @@ func (s setup) caches(t *testing.T, ids ...string) (all []*cache) {
 	for _, id := range ids {
 		c := &cache{id: id, resp: free(t), admin: "http://" + free(t)}
 		data := filepath.Join(s.run, "cache-"+id)
-		c.program = s.launch(t, "cache-"+id, nil, filepath.Join(s.bin, "cgn-kvcached"), "--data", data, "--sock", filepath.Join(data, "kv.sock"),
-			"--ram", "256MiB", "--ssd", "0", "--resp", c.resp, "--quic", free(t), "--admin", strings.TrimPrefix(c.admin, "http://"),
+		c.program = s.launch(t, "cache-"+id, nil, filepath.Join(s.bin, "cgn-kvcached"), "--data", data, "--sock",
+			filepath.Join(data, "kv.sock"),
+			"--ram", "256MiB", "--ssd", "0", "--resp", c.resp, "--quic", free(t), "--admin", strings.TrimPrefix(c.admin,
+				"http://"),
 			"--cache-id", id, "--etcd", "http://"+etcd.Endpoint(), "--fleet.lane", "quic",
 			"--tls.ca", files.CA, "--tls.cert", files.Cert, "--tls.key", files.Key)
 		all = append(all, c)
@@ -115,7 +119,8 @@ const (
 	layers      = 2  // of the model
 )
 
-// TestVLLMCache: what one server has computed, another one on another host's cache does not compute again.
+// TestVLLMCache: what one server has computed, another one on another host's cache does not compute
+// again.
 func TestVLLMCache(t *testing.T) {
 	s := prepared(t, "vllm")
 	caches := s.caches(t, "a", "b")
@@ -147,31 +152,39 @@ func (f *fleet) loads(t *testing.T) {
 	for i := range prompts {
 		text := prose(fmt.Sprint("kept ", i), 1200)
 		want, cold := f.first.asks(t, text)
-		computed, external, pulled := f.second.source(t, "local_compute"), f.second.source(t, "external_kv_transfer"), f.b.metric(t, "fleet_pulled_total")
+		computed, external, pulled := f.second.source(t, "local_compute"), f.second.source(t, "external_kv_transfer"),
+			f.b.metric(t, "fleet_pulled_total")
 		got, warm := f.second.asks(t, text)
 		blocks := (cold.prompt - 1) / blockTokens
-		computed, external = f.second.source(t, "local_compute")-computed, f.second.source(t, "external_kv_transfer")-external
+		computed, external = f.second.source(t, "local_compute")-computed,
+			f.second.source(t, "external_kv_transfer")-external
 		pulled = f.b.metric(t, "fleet_pulled_total") - pulled
-		t.Logf("%d prompt tokens: the first server computed %d, the second %d and loaded %d, for which its cache pulled %.0f blocks; both said %q",
+		t.Logf("%d prompt tokens: the first server computed %d, the second %d and loaded %d, for which its cache "+
+			"pulled %.0f blocks; both said %q",
 			cold.prompt, cold.prompt-cold.cached, computed, external, pulled, want)
 		if got != want || cold.cached != 0 || warm.prompt != cold.prompt {
 			t.Errorf("the first server said %q (%+v), the second %q (%+v)", want, cold, got, warm)
 		}
-		if warm.cached != blocks*blockTokens || external != warm.cached || computed != warm.prompt-warm.cached || pulled != float64(blocks*layers) {
+		if warm.cached != blocks*blockTokens || external != warm.cached || computed != warm.prompt-warm.cached ||
+			pulled != float64(blocks*layers) {
 			t.Errorf("%d whole blocks: %+v", blocks, warm)
 		}
 		loaded += external
 	}
-	bytes, quic := f.b.metric(t, "fleet_pulled_bytes_total"), scrape(t, f.b.admin, "cgn_kvcached_pool_received_bytes_total", `lane="quic"`)
-	if hits := scrape(t, f.second.url(), "vllm:external_prefix_cache_hits_total", ""); int(hits) != loaded || bytes == 0 || quic != bytes {
-		t.Errorf("loaded %d tokens, %.0f by the engine's count; cache b pulled %.0f bytes, %.0f over QUIC", loaded, hits, bytes, quic)
+	bytes, quic := f.b.metric(t, "fleet_pulled_bytes_total"),
+		scrape(t, f.b.admin, "cgn_kvcached_pool_received_bytes_total", `lane="quic"`)
+	if hits := scrape(t, f.second.url(), "vllm:external_prefix_cache_hits_total", ""); int(hits) != loaded ||
+		bytes == 0 || quic != bytes {
+		t.Errorf("loaded %d tokens, %.0f by the engine's count; cache b pulled %.0f bytes, %.0f over QUIC", loaded,
+			hits, bytes, quic)
 	}
 	if _, c := f.second.asks(t, prose("never seen", 1200)); c.cached != 0 {
 		t.Errorf("%d tokens of a new prompt were cached", c.cached)
 	}
 }
 
-// grows: the two servers answer a conversation in turns, each going on from what the other one has computed.
+// grows: the two servers answer a conversation in turns, each going on from what the other one has
+// computed.
 func (f *fleet) grows(t *testing.T) {
 	text, before := prose("conversation", 600), 0
 	for turn := range 4 {

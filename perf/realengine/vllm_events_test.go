@@ -15,17 +15,20 @@ import (
 // vllmBlock is the size of the engine's blocks, in tokens, and ours.
 const vllmBlock, ourBlock = 32, 16
 
-// TestVLLMEvents: what the router knows of an engine by its KV events is what the engine then finds in its cache: of each prompt
-// min(matched, floor((prompt-1)/block)) of its blocks, through evictions, cache salts, a cache reset and a restart.
+// TestVLLMEvents: what the router knows of an engine by its KV events is what the engine then finds
+// in its cache: of each prompt min(matched, floor((prompt-1)/block)) of its blocks, through
+// evictions, cache salts, a cache reset and a restart.
 func TestVLLMEvents(t *testing.T) {
 	s := prepared(t, "vllm")
 	events, replay := "ipc://"+filepath.Join(s.run, "events"), "ipc://"+filepath.Join(s.run, "replay")
-	config, err := json.Marshal(object{"enable_kv_cache_events": true, "publisher": "zmq", "endpoint": events, "replay_endpoint": replay, "topic": "kv", "buffer_steps": 10000})
+	config, err := json.Marshal(object{"enable_kv_cache_events": true, "publisher": "zmq", "endpoint": events,
+		"replay_endpoint": replay, "topic": "kv", "buffer_steps": 10000})
 	if err != nil {
 		t.Fatal(err)
 	}
 	e := &engine{
-		setup: s, id: "vllm-events", address: free(t), flags: vllmFlags(s.model, "--enable-prompt-tokens-details", "--kv-events-config", string(config)),
+		setup: s, id: "vllm-events", address: free(t), flags: vllmFlags(s.model, "--enable-prompt-tokens-details",
+			"--kv-events-config", string(config)),
 		env: []string{"VLLM_SERVER_DEV_MODE=1"}, options: ",kv-events=" + events + ",kv-replay=" + replay,
 	}
 	e.start(t)
@@ -102,10 +105,12 @@ type exact struct {
 
 func (x *exact) following() bool {
 	page := x.read("/metrics")
-	return page != nil && sum(x.owner, page, "cgn_router_kv_events_following") == 1 && sum(x.owner, page, "cgn_router_caches_engines") == 1
+	return page != nil && sum(x.owner, page, "cgn_router_kv_events_following") == 1 &&
+		sum(x.owner, page, "cgn_router_caches_engines") == 1
 }
 
-// matched is how many leading blocks of ours the router says the engine has, once no event has come for a while.
+// matched is how many leading blocks of ours the router says the engine has, once no event has come
+// for a while.
 func (x *exact) matched(t *testing.T, tokens []int, salt string) (blocks int) {
 	t.Helper()
 	return x.knows(t, "completions", tokenBody(tokens, salt))
@@ -138,7 +143,8 @@ func (x *exact) knows(t *testing.T, api string, body object) (blocks int) {
 	return blocks
 }
 
-// holds asks for a prompt whose cached tokens are to be those that are known, and returns how many there were.
+// holds asks for a prompt whose cached tokens are to be those that are known, and returns how many
+// there were.
 func (x *exact) holds(t *testing.T, what string, tokens []int, salt string) (cached int) {
 	t.Helper()
 	known := x.matched(t, tokens, salt)
@@ -146,13 +152,15 @@ func (x *exact) holds(t *testing.T, what string, tokens []int, salt string) (cac
 	a := x.must(t, "/v1/completions", tokenBody(tokens, salt))
 	c, ok := a.counts()
 	if cached = max(c.cached, 0); !ok || cached != want {
-		t.Errorf("%s: the engine had %d of %d tokens cached, %d blocks of 16 were known: %d tokens", what, cached, len(tokens), known, want)
+		t.Errorf("%s: the engine had %d of %d tokens cached, %d blocks of 16 were known: %d tokens", what, cached,
+			len(tokens), known, want)
 	}
 	x.compared, x.asked, x.found = x.compared+1, x.asked+len(tokens), x.found+cached
 	return cached
 }
 
-// evictions: prompts that share beginnings come back while the cache, of 128 blocks, is far too small for all.
+// evictions: prompts that share beginnings come back while the cache, of 128 blocks, is far too
+// small for all.
 func (x *exact) evictions(t *testing.T, prompts int) {
 	hits, misses := 0, 0
 	for i := range prompts {
@@ -200,7 +208,9 @@ func (x *exact) restarts(t *testing.T) {
 	}
 	epochs := x.metric(t, "cgn_router_kv_events_epochs_total")
 	x.engine.kill()
-	within(t, soon, "the router follows nobody", func() bool { return x.metric(t, "cgn_router_kv_events_following") == 0 })
+	within(t, soon, "the router follows nobody", func() bool {
+		return x.metric(t, "cgn_router_kv_events_following") == 0
+	})
 	x.engine.start(t)
 	x.engine.awaitReady(t)
 	within(t, soon, "the engine is back", func() bool { return x.eligible() == 1 && x.following() })

@@ -13,7 +13,8 @@ import (
 // CPU attention takes.
 func vllmFlags(model string, more ...string) []string {
 	return append([]string{
-		model, "--served-model-name", "tiny", "--dtype", "float32", "--enforce-eager", "--distributed-executor-backend", "uni",
+		model, "--served-model-name", "tiny", "--dtype", "float32", "--enforce-eager", "--distributed-executor-backend",
+		"uni",
 		"--max-model-len", "2048", "--max-num-batched-tokens", "2048", "--max-num-seqs", "8",
 		"--block-size", "32", "--num-gpu-blocks-override", "128", "--kv-cache-memory-bytes", "16M",
 	}, more...)
@@ -23,7 +24,8 @@ func TestVLLM(t *testing.T) {
 	s := prepared(t, "vllm")
 	var engines []*engine
 	for i := range 2 {
-		engines = append(engines, s.engine(t, fmt.Sprint("vllm-", i+1), vllmFlags(s.model, "--enable-prompt-tokens-details")...))
+		engines = append(engines, s.engine(t, fmt.Sprint("vllm-", i+1),
+			vllmFlags(s.model, "--enable-prompt-tokens-details")...))
 	}
 	for _, e := range engines {
 		e.awaitReady(t)
@@ -76,7 +78,9 @@ func TestVLLMUnreported(t *testing.T) {
 			t.Errorf("repeat %d: only %.2f of the prompt is believed to be cached", i, a.believed())
 		}
 	}
-	within(t, soon, "all answers are counted as unreported", func() bool { return w.metric(t, "cgn_router_cached_unreported_total") == repeats })
+	within(t, soon, "all answers are counted as unreported", func() bool {
+		return w.metric(t, "cgn_router_cached_unreported_total") == repeats
+	})
 	if n := w.predictions(t).count; n != 0 {
 		t.Errorf("%v answers were held against a prediction", n)
 	}

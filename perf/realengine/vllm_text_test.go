@@ -17,7 +17,8 @@ import (
 // wholeChat is a chat template that shows all that the engine gives it.
 const wholeChat = `{# content #}{{ messages|tojson }}{{ (tools or none)|tojson }}{% if documents %}{{ documents|tojson }}{% endif %}{{ enable_thinking }}{{ bos_token }}|{{ eos_token }}|{% if add_generation_prompt %}go{% endif %}`
 
-// TestVLLMText: of text and chats, too, the router knows what the engine then finds in its cache, because their ids are the engine's.
+// TestVLLMText: of text and chats, too, the router knows what the engine then finds in its cache,
+// because their ids are the engine's.
 func TestVLLMText(t *testing.T) {
 	s := prepared(t, "vllm")
 	template := filepath.Join(s.run, "whole.jinja")
@@ -25,12 +26,14 @@ func TestVLLMText(t *testing.T) {
 		t.Fatal(err)
 	}
 	events, replay := "ipc://"+filepath.Join(s.run, "text-events"), "ipc://"+filepath.Join(s.run, "text-replay")
-	config, err := json.Marshal(object{"enable_kv_cache_events": true, "publisher": "zmq", "endpoint": events, "replay_endpoint": replay, "topic": "kv", "buffer_steps": 10000})
+	config, err := json.Marshal(object{"enable_kv_cache_events": true, "publisher": "zmq", "endpoint": events,
+		"replay_endpoint": replay, "topic": "kv", "buffer_steps": 10000})
 	if err != nil {
 		t.Fatal(err)
 	}
 	e := &engine{
-		setup: s, id: "vllm-text", address: free(t), flags: vllmFlags(s.model, "--enable-prompt-tokens-details", "--kv-events-config", string(config), "--chat-template", template),
+		setup: s, id: "vllm-text", address: free(t), flags: vllmFlags(s.model, "--enable-prompt-tokens-details",
+			"--kv-events-config", string(config), "--chat-template", template),
 		options: ",kv-events=" + events + ",kv-replay=" + replay, tokenizer: s.model, template: template,
 	}
 	e.start(t)
@@ -57,13 +60,15 @@ func passage(words int) string {
 	return strings.Repeat("the router re-fixes preken, Größe 日本語 12345!\n\tcache ", words)
 }
 
-var weather = object{"type": "function", "function": object{"name": "get_weather", "description": "Weather in °C", "parameters": object{"type": "object", "properties": object{"city": object{"type": "string"}}}}}
+var weather = object{"type": "function", "function": object{"name": "get_weather", "description": "Weather in °C",
+	"parameters": object{"type": "object", "properties": object{"city": object{"type": "string"}}}}}
 
 func asUser(content any) object { return object{"role": "user", "content": content} }
 
 // chats are bodies of chats with all that changes their prompt.
 func chats() map[string]object {
-	call := object{"id": "call_1", "type": "function", "function": object{"name": "get_weather", "arguments": `{"city": "Köln", "x": [1, 2.50, null]}`}}
+	call := object{"id": "call_1", "type": "function",
+		"function": object{"name": "get_weather", "arguments": `{"city": "Köln", "x": [1, 2.50, null]}`}}
 	return map[string]object{
 		"plain":      {"messages": []any{object{"role": "system", "content": "Be brief."}, asUser("größer <|im_end|> 日本")}},
 		"parts":      {"messages": []any{asUser([]any{object{"type": "text", "text": "a"}, object{"type": "text", "text": "b "}})}},
@@ -108,7 +113,8 @@ func (x *exactText) same(t *testing.T, name string, api tokenizer.API, body obje
 		Error  any
 	}
 	if err := json.NewDecoder(resp.Body).Decode(&got); err != nil || !slices.Equal(got.Tokens, r.IDs) {
-		t.Errorf("%s: %v %v: the engine has %d ids, we have %d\n%s\n%s", name, err, got.Error, len(got.Tokens), len(r.IDs), x.said(t, got.Tokens), x.said(t, r.IDs))
+		t.Errorf("%s: %v %v: the engine has %d ids, we have %d\n%s\n%s", name, err, got.Error, len(got.Tokens),
+			len(r.IDs), x.said(t, got.Tokens), x.said(t, r.IDs))
 	}
 }
 
@@ -130,15 +136,21 @@ func (x *exactText) overlap(t *testing.T) {
 	cached := 0
 	for i, words := range []int{4, 4, 6, 6, 3} {
 		cached += x.holds(t, fmt.Sprint("text ", i), "/v1/completions", object{"prompt": passage(words)})
-		cached += x.holds(t, fmt.Sprint("salted text ", i), "/v1/completions", object{"prompt": passage(words), "cache_salt": "tenant"})
+		cached += x.holds(t, fmt.Sprint("salted text ", i), "/v1/completions", object{"prompt": passage(words),
+			"cache_salt": "tenant"})
 		messages := []any{object{"role": "system", "content": passage(2)}}
 		for turn := range words / 2 {
-			messages = append(messages, asUser(fmt.Sprint("turn ", turn, " ", passage(1))), object{"role": "assistant", "content": "ok"})
+			messages = append(messages, asUser(fmt.Sprint("turn ", turn, " ", passage(1))), object{"role": "assistant",
+				"content": "ok"})
 		}
-		cached += x.holds(t, fmt.Sprint("chat ", i), "/v1/chat/completions", object{"messages": messages[:len(messages)-1]})
-		cached += x.holds(t, fmt.Sprint("messages ", i), "/v1/messages", object{"system": []any{object{"type": "text", "text": passage(2)}}, "messages": messages[1 : len(messages)-1]})
+		cached += x.holds(t, fmt.Sprint("chat ", i), "/v1/chat/completions",
+			object{"messages": messages[:len(messages)-1]})
+		cached += x.holds(t, fmt.Sprint("messages ", i), "/v1/messages",
+			object{"system": []any{object{"type": "text", "text": passage(2)}},
+				"messages": messages[1 : len(messages)-1]})
 		cached += x.holds(t, fmt.Sprint("responses ", i), "/v1/responses", object{"input": messages[:len(messages)-1]})
-		cached += x.holds(t, fmt.Sprint("chat with tools ", i), "/v1/chat/completions", object{"messages": messages[:len(messages)-1], "tools": []any{weather}, "tool_choice": "none"})
+		cached += x.holds(t, fmt.Sprint("chat with tools ", i), "/v1/chat/completions",
+			object{"messages": messages[:len(messages)-1], "tools": []any{weather}, "tool_choice": "none"})
 	}
 	if cached < 1000 {
 		t.Errorf("only %d tokens were cached: this shows little", cached)
@@ -152,13 +164,15 @@ func (x *exactText) holds(t *testing.T, what, path string, body object) (cached 
 	if path == "/v1/responses" {
 		body["max_output_tokens"] = 2
 	}
-	api := map[string]string{"/v1/completions": "completions", "/v1/chat/completions": "chat", "/v1/messages": "messages", "/v1/responses": "responses"}[path]
+	api := map[string]string{"/v1/completions": "completions", "/v1/chat/completions": "chat",
+		"/v1/messages": "messages", "/v1/responses": "responses"}[path]
 	known := x.knows(t, api, body)
 	a := x.must(t, path, body)
 	c, ok := a.counts()
 	want := vllmBlock * min(known*ourBlock/vllmBlock, (c.prompt-1)/vllmBlock)
 	if cached = max(c.cached, 0); !ok || cached != want {
-		t.Errorf("%s: the engine had %d of %d tokens cached, %d blocks of 16 were known: %d tokens", what, cached, c.prompt, known, want)
+		t.Errorf("%s: the engine had %d of %d tokens cached, %d blocks of 16 were known: %d tokens", what, cached,
+			c.prompt, known, want)
 	}
 	x.compared, x.asked = x.compared+1, x.asked+c.prompt
 	return cached

@@ -47,7 +47,8 @@ func (r *run) ask(ctx context.Context, q *trace.Request, due time.Duration) samp
 	ctx, cancel := context.WithTimeout(ctx, r.cfg.Timeout)
 	defer cancel()
 	s := sample{due: due}
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, r.cfg.URL+"/v1/chat/completions", bytes.NewReader(r.cfg.chatBody(q)))
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, r.cfg.URL+"/v1/chat/completions",
+		bytes.NewReader(r.cfg.chatBody(q)))
 	if err != nil {
 		s.failure = "bad URL"
 		return s

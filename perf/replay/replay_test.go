@@ -36,7 +36,8 @@ func (l *list) Next() (trace.Request, error) {
 func at(ms ...int64) *list {
 	l := new(list)
 	for i, t := range ms {
-		*l = append(*l, trace.Request{Timestamp: t, InputLength: 600, OutputLength: 3, HashIDs: []int64{0, int64(i + 1)}})
+		*l = append(*l, trace.Request{Timestamp: t, InputLength: 600, OutputLength: 3,
+			HashIDs: []int64{0, int64(i + 1)}})
 	}
 	return l
 }
@@ -124,11 +125,13 @@ func TestSpacing(t *testing.T) {
 
 func TestFailures(t *testing.T) {
 	answers := map[string]http.HandlerFunc{
-		"status 503":  func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(503) },
-		"no answer":   func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) },
-		"broke off":   func(w http.ResponseWriter, _ *http.Request) { io.WriteString(w, twoEvents) },
-		"error event": func(w http.ResponseWriter, _ *http.Request) { io.WriteString(w, twoEvents+"data: {\"error\":{}}\n\n") },
-		"timeout":     func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() },
+		"status 503": func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(503) },
+		"no answer":  func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) },
+		"broke off":  func(w http.ResponseWriter, _ *http.Request) { io.WriteString(w, twoEvents) },
+		"error event": func(w http.ResponseWriter, _ *http.Request) {
+			io.WriteString(w, twoEvents+"data: {\"error\":{}}\n\n")
+		},
+		"timeout": func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() },
 	}
 	for want, f := range answers {
 		url := serve(t, func(w http.ResponseWriter, r *http.Request) {
@@ -214,7 +217,8 @@ func TestTimesCountFromWhenDue(t *testing.T) {
 	if r.TTFT.Max != 300*ms || r.TTFT.P50 != 300*ms || r.E2E.Max != 310*ms || r.Late != 290*ms {
 		t.Errorf("got %+v", r)
 	}
-	if got := maxInFlight([]sample{{sent: 1, end: 5}, {sent: 2, end: 3}, {sent: 3, end: 4}, {sent: 5, end: 6}}); got != 2 {
+	if got := maxInFlight([]sample{{sent: 1, end: 5}, {sent: 2, end: 3}, {sent: 3, end: 4}, {sent: 5, end: 6}}); got !=
+		2 {
 		t.Errorf("%d in flight, want 2", got)
 	}
 }
@@ -252,7 +256,8 @@ func TestAgainstAnEngine(t *testing.T) {
 	if r.OutputTokens < 60 || r.TTFT.P50 <= 0 || r.E2E.P50 < r.TTFT.P50 {
 		t.Errorf("got %+v", r)
 	}
-	if row := r.MarkdownRow("engine"); strings.Count(row, "|") != strings.Count(strings.SplitN(MarkdownHeader(), "\n", 2)[0], "|") {
+	if row := r.MarkdownRow("engine"); strings.Count(row, "|") != strings.Count(strings.SplitN(MarkdownHeader(), "\n",
+		2)[0], "|") {
 		t.Errorf("row %s does not fit the header", row)
 	}
 }

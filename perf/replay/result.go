@@ -140,7 +140,8 @@ func percentiles(d []time.Duration) Times {
 
 // MarkdownHeader is the head of a table of MarkdownRow.
 func MarkdownHeader() string {
-	return "| | turns | failed | hit ratio | TTFT p50 ms | p90 | p99 | E2E p50 ms | busiest node | most in flight on a node |\n" +
+	return "| | turns | failed | hit ratio | TTFT p50 ms | p90 | p99 | E2E p50 ms | busiest node | most in flight on " +
+		"a node |\n" +
 		"|---|---|---|---|---|---|---|---|---|---|\n"
 }
 
@@ -170,7 +171,8 @@ func (r *Result) Details() string {
 		fmt.Fprintf(&b, "failed: %s: %d\n", reason, r.Failures[reason])
 	}
 	for _, n := range r.Nodes {
-		fmt.Fprintf(&b, "node %q: %d requests (%.1f %%), at most %d in flight\n", n.ID, n.Requests, 100*n.Share, n.MaxInFlight)
+		fmt.Fprintf(&b, "node %q: %d requests (%.1f %%), at most %d in flight\n", n.ID, n.Requests, 100*n.Share,
+			n.MaxInFlight)
 	}
 	if r.Uncounted > 0 {
 		fmt.Fprintf(&b, "without a cached-token count: %d answers\n", r.Uncounted)

@@ -11,13 +11,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// packets are those that come to a port of this host or from it over the loopback interface, each with the time at which it came.
+// packets are those that come to a port of this host or from it over the loopback interface, each
+// with the time at which it came.
 type packets struct {
 	fd  int
 	buf [1 << 16]byte
 }
 
-// queued is how much the kernel keeps of packets until they are read, after each stream. More are lost, which is an error.
+// queued is how much the kernel keeps of packets until they are read, after each stream. More are
+// lost, which is an error.
 const queued = 8 << 20
 
 // watch begins to see the packets of a port. It needs CAP_NET_RAW, and CAP_NET_ADMIN for room.
@@ -31,7 +33,8 @@ func watch(port uint16) (*packets, error) {
 	err = errors.Join(
 		unix.SetsockoptInt(fd, unix.SOL_PACKET, unix.PACKET_IGNORE_OUTGOING, 1),
 		unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, queued),
-		unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_TIMESTAMPING, unix.SOF_TIMESTAMPING_RX_SOFTWARE|unix.SOF_TIMESTAMPING_SOFTWARE),
+		unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_TIMESTAMPING,
+			unix.SOF_TIMESTAMPING_RX_SOFTWARE|unix.SOF_TIMESTAMPING_SOFTWARE),
 		p.stamped(),
 		p.only(port),
 	)
@@ -42,7 +45,8 @@ func watch(port uint16) (*packets, error) {
 	return p, nil
 }
 
-// stamped waits until packets have times, which the kernel begins to take a moment after it was asked to.
+// stamped waits until packets have times, which the kernel begins to take a moment after it was
+// asked to.
 func (p *packets) stamped() error {
 	own, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -88,10 +92,12 @@ func (p *packets) only(port uint16) error {
 		{Code: unix.BPF_RET | unix.BPF_K, K: 1 << 16},
 		{Code: unix.BPF_RET | unix.BPF_K, K: 0},
 	}
-	return unix.SetsockoptSockFprog(p.fd, unix.SOL_SOCKET, unix.SO_ATTACH_FILTER, &unix.SockFprog{Len: uint16(len(filter)), Filter: &filter[0]})
+	return unix.SetsockoptSockFprog(p.fd, unix.SOL_SOCKET, unix.SO_ATTACH_FILTER,
+		&unix.SockFprog{Len: uint16(len(filter)), Filter: &filter[0]})
 }
 
-// next returns the next packet, from the head of IP on and valid until the next call, and when it came: never, if the kernel has not taken the time.
+// next returns the next packet, from the head of IP on and valid until the next call, and when it
+// came: never, if the kernel has not taken the time.
 func (p *packets) next() (ip []byte, at time.Time, err error) {
 	var oob [256]byte
 	n, controls, _, _, err := unix.Recvmsg(p.fd, p.buf[:], oob[:], 0)
@@ -103,14 +109,16 @@ func (p *packets) next() (ip []byte, at time.Time, err error) {
 		return nil, at, err
 	}
 	for _, c := range all {
-		if c.Header.Level == unix.SOL_SOCKET && c.Header.Type == unix.SCM_TIMESTAMPING && len(c.Data) >= int(unsafe.Sizeof(unix.ScmTimestamping{})) {
+		if c.Header.Level == unix.SOL_SOCKET && c.Header.Type == unix.SCM_TIMESTAMPING &&
+			len(c.Data) >= int(unsafe.Sizeof(unix.ScmTimestamping{})) {
 			at = time.Unix((*unix.ScmTimestamping)(unsafe.Pointer(&c.Data[0])).Ts[0].Unix())
 		}
 	}
 	return p.buf[:n], at, nil
 }
 
-// stream adds the times of a stream that has ended, between the engine's port and the client's. The clock has not been set since it began.
+// stream adds the times of a stream that has ended, between the engine's port and the client's. The
+// clock has not been set since it began.
 func (p *packets) stream(s *pieces, engine, client uint16) error {
 	next := map[uint16]uint32{} // the sequence number that each port goes on with
 	for {
@@ -127,7 +135,8 @@ func (p *packets) stream(s *pieces, engine, client uint16) error {
 		from, to, seq, payload := segment(ip)
 		end := seq + uint32(len(payload))
 		goesOn, begun := next[from]
-		if len(payload) == 0 || from != engine && to != engine || from != client && to != client || begun && int32(end-goesOn) <= 0 {
+		if len(payload) == 0 || from != engine && to != engine || from != client && to != client ||
+			begun && int32(end-goesOn) <= 0 {
 			continue // no news of this stream
 		}
 		if at.IsZero() {

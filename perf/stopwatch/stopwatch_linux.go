@@ -11,20 +11,25 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Times are those of some streams: to each first token from when its request was sent, and the gaps before the others. Tokens that come within Joined of the one before are one
-// piece with it, and gaps are those between pieces. There is none before several tokens that come at once: an engine that waits for a CPU sends what it has made meanwhile.
+// Times are those of some streams: to each first token from when its request was sent, and the gaps
+// before the others. Tokens that come within Joined of the one before are one piece with it, and
+// gaps are those between pieces. There is none before several tokens that come at once: an engine
+// that waits for a CPU sends what it has made meanwhile.
 type Times struct{ TTFT, ITL []time.Duration }
 
-// Streams are the times of streams as a client has read them, and as their packets came to the host, request and tokens, whenever the client had a CPU to read them.
+// Streams are the times of streams as a client has read them, and as their packets came to the
+// host, request and tokens, whenever the client had a CPU to read them.
 type Streams struct {
 	Read Times
 	Came Times // none without the right to see packets (CAP_NET_RAW and CAP_NET_ADMIN)
 }
 
-// Completions asks the engine n times, one after the other (HTTP/1.1, no TLS) over one connection if the engine keeps it, with a body for /v1/completions that wants a stream. between, if set, is called
-// before each. The reading thread has real-time priority where that is permitted.
+// Completions asks the engine n times, one after the other (HTTP/1.1, no TLS) over one connection
+// if the engine keeps it, with a body for /v1/completions that wants a stream. between, if set, is
+// called before each. The reading thread has real-time priority where that is permitted.
 func Completions(to netip.AddrPort, body string, n int, between func() error) (Streams, error) {
-	// With few of Go's processors, the thread would wait for one that another thread holds while it waits for a CPU.
+	// With few of Go's processors, the thread would wait for one that another thread holds while it
+	// waits for a CPU.
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(16))
 	type result struct {
 		Streams
@@ -42,8 +47,9 @@ func Completions(to netip.AddrPort, body string, n int, between func() error) (S
 	return r.Streams, r.err
 }
 
-// urgent gives the calling goroutine a thread with real-time priority, where that is permitted, until the function that it returns is called. The thread lives on: were it to end, the kernel would kill
-// the processes that it has started to be killed with their parent (Pdeathsig).
+// urgent gives the calling goroutine a thread with real-time priority, where that is permitted,
+// until the function that it returns is called. The thread lives on: were it to end, the kernel
+// would kill the processes that it has started to be killed with their parent (Pdeathsig).
 func urgent() (end func()) {
 	runtime.LockOSThread()
 	was, err := unix.SchedGetAttr(0, 0)
@@ -157,7 +163,8 @@ func (c *client) connect(to netip.AddrPort) (err error) {
 
 // stream asks for a stream and takes the time of each token.
 func (c *client) stream(body string) error {
-	request := fmt.Sprintf("POST /v1/completions HTTP/1.1\r\nHost: engine\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s", len(body), body)
+	request := fmt.Sprintf("POST /v1/completions HTTP/1.1\r\nHost: engine\r\nContent-Type: "+
+		"application/json\r\nContent-Length: %d\r\n\r\n%s", len(body), body)
 	c.read.ask(time.Now())
 	if _, err := unix.SendmsgN(c.fd, []byte(request), nil, nil, unix.MSG_NOSIGNAL); err != nil {
 		return err
@@ -183,7 +190,8 @@ func (c *client) stream(body string) error {
 	return fmt.Errorf("the stream does not end: %.1000q", got)
 }
 
-// closed tells whether the engine closes the connection, with or without having said so: it does that at once or not at all.
+// closed tells whether the engine closes the connection, with or without having said so: it does
+// that at once or not at all.
 func (c *client) closed() (bool, error) {
 	at := []unix.PollFd{{Fd: int32(c.fd), Events: unix.POLLIN | unix.POLLRDHUP}}
 	for {

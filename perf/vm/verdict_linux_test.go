@@ -1,4 +1,5 @@
-// Package vm_test holds vm.sh to its word: it succeeds only if the tests in the machine have passed.
+// Package vm_test holds vm.sh to its word: it succeeds only if the tests in the machine have
+// passed.
 package vm_test
 
 import (
@@ -41,7 +42,8 @@ func TestVerdict(t *testing.T) {
 			}
 			cmd.Env = append(os.Environ(), limit, "VM_MEM=384", "VM_CPUS=1", "VM_ENV=VM_GUEST=1")
 			out, err := cmd.CombinedOutput()
-			if passed := err == nil; passed != (c.guest == "TestGuestPasses") || !strings.Contains(string(out), c.says) {
+			if passed := err == nil; passed != (c.guest == "TestGuestPasses") ||
+				!strings.Contains(string(out), c.says) {
 				t.Errorf("%v, and not %q:\n%s", err, c.says, out)
 			}
 		})

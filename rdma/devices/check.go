@@ -18,7 +18,8 @@ type Options struct {
 	Root string
 	// PID is the process whose limit of locked memory counts. 0: this one.
 	PID int
-	// Arena is how many bytes are to be registered with each device. 0: only what the limit is gets looked at, and reported where it is one.
+	// Arena is how many bytes are to be registered with each device. 0: only what the limit is gets
+	// looked at, and reported where it is one.
 	Arena uint64
 
 	open func(path string) error // for tests; nil: openVerbs
@@ -97,19 +98,23 @@ func Check(o Options) Report {
 
 func blocks(p Problem) bool { return p.Blocks }
 
-// verdicts is one for each port of d, or one in all if it has none; what is wrong with the device is wrong with each port.
+// verdicts is one for each port of d, or one in all if it has none; what is wrong with the device
+// is wrong with each port.
 func verdicts(o *Options, d *Device) []Verdict {
 	device := checkVerbs(o, d)
 	if len(d.Ports) == 0 {
-		return []Verdict{{Device: d.Name, Problems: append(device, Problem{PortDown, "the device has no port", "see dmesg for what its driver says", true})}}
+		return []Verdict{{Device: d.Name, Problems: append(device, Problem{PortDown, "the device has no port",
+			"see dmesg for what its driver says", true})}}
 	}
 	var all []Verdict
 	for i := range d.Ports {
 		p := &d.Ports[i]
 		v := Verdict{Device: d.Name, Port: p.Number, Problems: append([]Problem{}, device...)}
 		if p.LinkLayer != "Ethernet" {
-			v.Problems = append(v.Problems, Problem{NotEthernet, fmt.Sprintf("its link layer is %s, and only RoCE v2 is used", orUnknown(p.LinkLayer)),
-				"a card of NVIDIA that can do both is told by mlxconfig -d " + orDevice(d.PCI) + " set LINK_TYPE_P" + fmt.Sprint(p.Number) + "=2, and restarted", true})
+			v.Problems = append(v.Problems, Problem{NotEthernet,
+				fmt.Sprintf("its link layer is %s, and only RoCE v2 is used", orUnknown(p.LinkLayer)),
+				"a card of NVIDIA that can do both is told by mlxconfig -d " + orDevice(d.PCI) + " set LINK_TYPE_P" +
+					fmt.Sprint(p.Number) + "=2, and restarted", true})
 			all = append(all, v)
 			continue
 		}
@@ -122,8 +127,11 @@ func verdicts(o *Options, d *Device) []Verdict {
 		}
 		v.GID = gid
 		if carried := PathMTU(p.MTU); p.MTU > 0 && carried < 4096 {
-			v.Problems = append(v.Problems, Problem{SmallPackets, fmt.Sprintf("the MTU of %s is %d: a packet carries %d bytes, and not 4096", p.Netdevs[0], p.MTU, carried),
-				fmt.Sprintf("ip link set %s mtu 9000, where all hosts and switches take such packets", p.Netdevs[0]), carried == 0})
+			v.Problems = append(v.Problems, Problem{SmallPackets,
+				fmt.Sprintf("the MTU of %s is %d: a packet carries %d bytes, and not 4096", p.Netdevs[0], p.MTU,
+					carried),
+				fmt.Sprintf("ip link set %s mtu 9000, where all hosts and switches take such packets", p.Netdevs[0]),
+				carried == 0})
 		}
 		all = append(all, v)
 	}
@@ -134,24 +142,31 @@ func verdicts(o *Options, d *Device) []Verdict {
 func checkVerbs(o *Options, d *Device) []Problem {
 	switch {
 	case d.Verbs == "" && !there(o.Root, "/sys/class/infiniband_verbs"):
-		return []Problem{{NoVerbs, "there is no /dev/infiniband/uverbs* because the module ib_uverbs is not loaded", "modprobe ib_uverbs", true}}
+		return []Problem{{NoVerbs, "there is no /dev/infiniband/uverbs* because the module ib_uverbs is not loaded",
+			"modprobe ib_uverbs", true}}
 	case d.Verbs == "":
-		return []Problem{{NoVerbs, "the kernel offers no verbs of this device to programs", "see dmesg for what its driver says" + load(d.Driver), true}}
+		return []Problem{{NoVerbs, "the kernel offers no verbs of this device to programs",
+			"see dmesg for what its driver says" + load(d.Driver), true}}
 	}
 	err := o.open(below(o.Root, d.Verbs))
 	switch {
 	case err == nil:
 		return nil
 	case errors.Is(err, os.ErrNotExist):
-		return []Problem{{NoVerbs, fmt.Sprintf("%s is missing, though the kernel has the device", d.Verbs), "a container is given it by --device=" + d.Verbs + "; on a host udev makes it: udevadm trigger --subsystem-match=infiniband_verbs", true}}
+		return []Problem{{NoVerbs, fmt.Sprintf("%s is missing, though the kernel has the device", d.Verbs),
+			"a container is given it by --device=" + d.Verbs + "; on a host udev makes it: udevadm trigger " +
+				"--subsystem-match=infiniband_verbs", true}}
 	case errors.Is(err, os.ErrPermission):
 		return []Problem{{Denied, fmt.Sprintf("%s may not be opened by user %d: %v", d.Verbs, os.Geteuid(), cause(err)),
-			"chmod 0666 " + d.Verbs + ", which rdma-core's udev rules do, or in a unit: DeviceAllow=char-infiniband_verbs rw", true}}
+			"chmod 0666 " + d.Verbs + ", which rdma-core's udev rules do, or in a unit: " +
+				"DeviceAllow=char-infiniband_verbs rw", true}}
 	}
-	return []Problem{{NoVerbs, fmt.Sprintf("%s cannot be opened: %v", d.Verbs, cause(err)), "see dmesg for what its driver says", true}}
+	return []Problem{{NoVerbs, fmt.Sprintf("%s cannot be opened: %v", d.Verbs, cause(err)),
+		"see dmesg for what its driver says", true}}
 }
 
-// openVerbs opens a device as libibverbs does first of all, and closes it: it takes nothing of the card, and finds out what modes alone do not say, such as a cgroup's rules.
+// openVerbs opens a device as libibverbs does first of all, and closes it: it takes nothing of the
+// card, and finds out what modes alone do not say, such as a cgroup's rules.
 func openVerbs(path string) error {
 	fd, err := unix.Open(path, unix.O_RDWR|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
 	if err != nil {
@@ -176,18 +191,22 @@ func portDown(root string, p *Port) *Problem {
 	}
 	what := fmt.Sprintf("port %d is %s (%s)", p.Number, orUnknown(p.State), orUnknown(p.Physical))
 	if len(p.Netdevs) == 0 {
-		return &Problem{PortDown, what + ", and no network interface is known to be its own", "look for it with rdma link, then ip link set NETDEV up", true}
+		return &Problem{PortDown, what + ", and no network interface is known to be its own",
+			"look for it with rdma link, then ip link set NETDEV up", true}
 	}
 	netdev := p.Netdevs[0]
 	dir := below(root, "/sys/class/net", netdev)
 	if !up(text(dir, "flags")) {
-		return &Problem{PortDown, what + ": its interface " + netdev + " is down", "ip link set " + netdev + " up", true}
+		return &Problem{PortDown, what + ": its interface " + netdev + " is down", "ip link set " + netdev + " up",
+			true}
 	}
-	return &Problem{PortDown, fmt.Sprintf("%s: its interface %s is up, but its link is %s", what, netdev, orUnknown(text(dir, "operstate"))),
+	return &Problem{PortDown, fmt.Sprintf("%s: its interface %s is up, but its link is %s", what, netdev,
+		orUnknown(text(dir, "operstate"))),
 		"is a cable plugged in, and the other end up? ethtool " + netdev + " says what the card sees", true}
 }
 
-// reachable picks the GID by which others reach a port. One that is link-local stays in the table when the interface has lost that address, or never had it.
+// reachable picks the GID by which others reach a port. One that is link-local stays in the table
+// when the interface has lost that address, or never had it.
 func reachable(root string, p *Port) (*GID, *Problem) {
 	g, ok := p.RoCE()
 	netdev := "NETDEV"
@@ -197,8 +216,10 @@ func reachable(root string, p *Port) (*GID, *Problem) {
 	fix := fmt.Sprintf("ip addr add ADDRESS/PREFIX dev %s", netdev)
 	switch {
 	case !ok && len(p.GIDs) > 0:
-		return nil, &Problem{NoGID, fmt.Sprintf("it has RoCE v1 only: its GIDs are of type %s (%s)", orUnknown(string(p.GIDs[0].Type)), p.GIDs[0].Address()),
-			"another address does not help: card, firmware and driver have to do RoCE v2, and GIDs of it are then there beside these by themselves; " +
+		return nil, &Problem{NoGID, fmt.Sprintf("it has RoCE v1 only: its GIDs are of type %s (%s)",
+			orUnknown(string(p.GIDs[0].Type)), p.GIDs[0].Address()),
+			"another address does not help: card, firmware and driver have to do RoCE v2, and GIDs of it are then " +
+				"there beside these by themselves; " +
 				"update firmware and driver, and see their manual for a mode of RoCE that has to be set", true}
 	case !ok:
 		return nil, &Problem{NoGID, fmt.Sprintf("it has no GID of type RoCE v2: %s has no address", netdev), fix, true}
@@ -207,28 +228,35 @@ func reachable(root string, p *Port) (*GID, *Problem) {
 	}
 	table, _ := read(below(root, "/proc/net/if_inet6"), maxTable)
 	if !slices.Contains(parseInet6(string(table), g.Netdev), g.Addr) {
-		return nil, &Problem{NoGID, fmt.Sprintf("no GID of type RoCE v2 can be reached: %s has no address, not even the one of GID %d", netdev, g.Index), fix, true}
+		return nil, &Problem{NoGID, fmt.Sprintf("no GID of type RoCE v2 can be reached: %s has no address, not even "+
+			"the one of GID %d", netdev, g.Index), fix, true}
 	}
-	return &g, &Problem{LinkLocal, fmt.Sprintf("its only address, %s, is link-local: hosts beyond a router do not reach it", g.Address()), fix, false}
+	return &g, &Problem{LinkLocal, fmt.Sprintf("its only address, %s, is link-local: hosts beyond a router do not "+
+		"reach it", g.Address()), fix, false}
 }
 
 // noDevice says why the kernel has no device at all.
 func noDevice(root string) Problem {
 	if cards := silentCards(root); len(cards) > 0 {
-		return Problem{NoDevice, fmt.Sprintf("no RDMA device: there is a card of NVIDIA at %s, but the module mlx5_ib has not taken it", strings.Join(cards, ", ")), "modprobe mlx5_ib, or see dmesg for why it did not", true}
+		return Problem{NoDevice, fmt.Sprintf("no RDMA device: there is a card of NVIDIA at %s, but the module "+
+			"mlx5_ib has not taken it", strings.Join(cards, ", ")), "modprobe mlx5_ib, or see dmesg for why it did not",
+			true}
 	}
 	what := "no RDMA device: /sys/class/infiniband is empty"
 	if !there(root, classDir) {
 		what = "no RDMA device: there is no /sys/class/infiniband, because no RDMA module is loaded"
 	}
-	fix := "modprobe mlx5_ib for a ConnectX card; for soft-RoCE modprobe rdma_rxe, then rdma link add rxe0 type rxe netdev NETDEV"
+	fix := "modprobe mlx5_ib for a ConnectX card; for soft-RoCE modprobe rdma_rxe, then rdma link add rxe0 type rxe " +
+		"netdev NETDEV"
 	if there(root, "/sys/module/rdma_rxe") {
-		fix = "rdma link add rxe0 type rxe netdev NETDEV, as the module rdma_rxe is loaded; modprobe mlx5_ib for a ConnectX card"
+		fix = "rdma link add rxe0 type rxe netdev NETDEV, as the module rdma_rxe is loaded; modprobe mlx5_ib for a " +
+			"ConnectX card"
 	}
 	return Problem{NoDevice, what, fix, true}
 }
 
-// silentCards are the network functions of NVIDIA (Mellanox) on the PCI bus that are no RDMA device; at most 8.
+// silentCards are the network functions of NVIDIA (Mellanox) on the PCI bus that are no RDMA
+// device; at most 8.
 func silentCards(root string) (all []string) {
 	dir := below(root, "/sys/bus/pci/devices")
 	entries, err := os.ReadDir(dir)
@@ -237,7 +265,8 @@ func silentCards(root string) (all []string) {
 	}
 	for _, e := range entries {
 		at := filepath.Join(dir, e.Name())
-		if class := text(at, "class"); text(at, "vendor") == "0x15b3" && strings.HasPrefix(class, "0x02") && len(all) < 8 && !there("", at, "infiniband") {
+		if class := text(at, "class"); text(at, "vendor") == "0x15b3" && strings.HasPrefix(class, "0x02") &&
+			len(all) < 8 && !there("", at, "infiniband") {
 			all = append(all, e.Name())
 		}
 	}

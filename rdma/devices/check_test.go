@@ -29,8 +29,10 @@ func problems(all []Problem) string {
 // TestCheck takes away from a device that can be used what it needs, one thing after the other.
 func TestCheck(t *testing.T) {
 	noAddress := map[string]string{
-		rxePort + "gids/1": "0000:0000:0000:0000:0000:0000:0000:0000", rxePort + "gids/2": "0000:0000:0000:0000:0000:0000:0000:0000",
-		rxePort + "gid_attrs/types/1": gone, rxePort + "gid_attrs/types/2": gone, rxePort + "gid_attrs/ndevs/1": gone, rxePort + "gid_attrs/ndevs/2": gone,
+		rxePort + "gids/1":            "0000:0000:0000:0000:0000:0000:0000:0000",
+		rxePort + "gids/2":            "0000:0000:0000:0000:0000:0000:0000:0000",
+		rxePort + "gid_attrs/types/1": gone, rxePort + "gid_attrs/types/2": gone, rxePort + "gid_attrs/ndevs/1": gone,
+		rxePort + "gid_attrs/ndevs/2": gone,
 	}
 	with := func(changes map[string]string, path, text string) map[string]string {
 		all := map[string]string{path: text}
@@ -99,8 +101,10 @@ func TestCheck(t *testing.T) {
 
 // TestDriverNotKnown: no module is named that is not known.
 func TestDriverNotKnown(t *testing.T) {
-	root := tree(t, "rxe", map[string]string{"/sys/class/infiniband_verbs/uverbs0": gone, "/sys/devices/virtual/infiniband/rxe0/parent": gone})
-	if r := Check(Options{Root: root}); len(r.Ports) != 1 || r.Ports[0].Problems[0].Fix != "see dmesg for what its driver says" {
+	root := tree(t, "rxe", map[string]string{"/sys/class/infiniband_verbs/uverbs0": gone,
+		"/sys/devices/virtual/infiniband/rxe0/parent": gone})
+	if r := Check(Options{Root: root}); len(r.Ports) != 1 ||
+		r.Ports[0].Problems[0].Fix != "see dmesg for what its driver says" {
 		t.Errorf("%+v", r.Ports)
 	}
 }
@@ -121,15 +125,18 @@ func TestCheckMlx5(t *testing.T) {
 	}
 	// Cards of NVIDIA without mlx5_ib are named.
 	r = Check(Options{Root: tree(t, "mlx5", map[string]string{
-		"/sys/class/infiniband": gone, "/sys/devices/pci0000:3a/0000:3a:00.0/0000:3b:00.0/infiniband": gone, "/sys/devices/pci0000:3a/0000:3a:00.0/0000:5e:00.0/infiniband": gone,
+		"/sys/class/infiniband": gone, "/sys/devices/pci0000:3a/0000:3a:00.0/0000:3b:00.0/infiniband": gone,
+		"/sys/devices/pci0000:3a/0000:3a:00.0/0000:5e:00.0/infiniband": gone,
 	})})
-	if len(r.Host) == 0 || !strings.Contains(r.Host[0].String(), "0000:3b:00.0, 0000:5e:00.0, but the module mlx5_ib") || r.Usable {
+	if len(r.Host) == 0 || !strings.Contains(r.Host[0].String(),
+		"0000:3b:00.0, 0000:5e:00.0, but the module mlx5_ib") || r.Usable {
 		t.Errorf("%+v", r)
 	}
 }
 
 func TestSize(t *testing.T) {
-	for n, want := range map[uint64]string{0: "0 B", 1: "1 B", 1024: "1 KiB", 8 << 20: "8 MiB", 8<<20 + 4096: "8196 KiB", 3 << 40: "3 TiB"} {
+	for n, want := range map[uint64]string{0: "0 B", 1: "1 B", 1024: "1 KiB", 8 << 20: "8 MiB",
+		8<<20 + 4096: "8196 KiB", 3 << 40: "3 TiB"} {
 		if got := size(n); got != want {
 			t.Errorf("%d: %s, want %s", n, got, want)
 		}

@@ -5,7 +5,8 @@ import (
 	"strconv"
 )
 
-// Counter is one that is known what it means. Cards count more, under names of their own; what is not here is left out.
+// Counter is one that is known what it means. Cards count more, under names of their own; what is
+// not here is left out.
 type Counter struct {
 	Name string // of ours, without unit prefix, such as out_of_sequence_total
 	Help string
@@ -14,7 +15,8 @@ type Counter struct {
 	times uint64   // by which what they say is multiplied; 0: 1
 }
 
-// Counters are those known, of cards with mlx5 and of soft-RoCE (rxe). None of them begins at 0 with a process: only their growth tells.
+// Counters are those known, of cards with mlx5 and of soft-RoCE (rxe). None of them begins at 0
+// with a process: only their growth tells.
 var Counters = []Counter{
 	{Name: "received_bytes_total", from: []string{"counters/port_rcv_data"}, times: 4,
 		Help: "Bytes received by the port, RDMA and all else. Not counted by soft-RoCE."},
@@ -35,15 +37,18 @@ var Counters = []Counter{
 	{Name: "read_requests_total", from: []string{"hw_counters/rx_read_requests"},
 		Help: "Reads that other hosts have asked of this card. Not counted by soft-RoCE."},
 	{Name: "out_of_sequence_total", from: []string{"hw_counters/out_of_sequence", "hw_counters/out_of_seq_request"},
-		Help: "Packets received that were not the next: others are lost on the way here, or have overtaken each other."},
+		Help: "Packets received that were not the next: others are lost on the way here, or have overtaken " +
+			"each other."},
 	{Name: "sequence_errors_total", from: []string{"hw_counters/packet_seq_err", "hw_counters/rcvd_seq_err"},
 		Help: "Times that the other side said it missed a packet: it was lost on the way there, and is sent again."},
 	{Name: "implied_losses_total", from: []string{"hw_counters/implied_nak_seq_err"},
-		Help: "Times that an answer showed that one before it was lost, which is asked for again. Not counted by soft-RoCE."},
+		Help: "Times that an answer showed that one before it was lost, which is asked for again. Not counted by " +
+			"soft-RoCE."},
 	{Name: "duplicate_requests_total", from: []string{"hw_counters/duplicate_request"},
 		Help: "Requests received again: answers or acknowledgements of this card were lost or late."},
 	{Name: "ack_timeouts_total", from: []string{"hw_counters/local_ack_timeout_err"},
-		Help: "Times that the other side had not answered in time, so that all since then was sent again. Not counted by soft-RoCE."},
+		Help: "Times that the other side had not answered in time, so that all since then was sent again. Not " +
+			"counted by soft-RoCE."},
 	{Name: "retries_total", from: []string{"hw_counters/completer_retry_err"},
 		Help: "Times that soft-RoCE sent again what was not answered or was missed. Counted by soft-RoCE only."},
 	{Name: "adaptive_retransmissions_total", from: []string{"hw_counters/roce_adp_retrans"},
@@ -53,7 +58,8 @@ var Counters = []Counter{
 	{Name: "receiver_not_ready_total", from: []string{"hw_counters/rnr_nak_retry_err", "hw_counters/rcvd_rnr_err"},
 		Help: "Times that the other side was not ready to receive; reads need no such readiness."},
 	{Name: "refused_access_total", from: []string{"hw_counters/req_remote_access_errors"},
-		Help: "Reads of this host that another card refused: a window was revoked, or its key is wrong. Not counted by soft-RoCE."},
+		Help: "Reads of this host that another card refused: a window was revoked, or its key is wrong. Not counted " +
+			"by soft-RoCE."},
 	{Name: "refused_others_total", from: []string{"hw_counters/resp_remote_access_errors"},
 		Help: "Reads of other hosts that this card refused, for the same reasons. Not counted by soft-RoCE."},
 	{Name: "checksum_errors_total", from: []string{"hw_counters/rx_icrc_encapsulated"},
@@ -68,7 +74,8 @@ var Counters = []Counter{
 		Help: "Packets that soft-RoCE could not hand to the network interface. Counted by soft-RoCE only."},
 }
 
-// Reading is what a port has counted, as far as it can tell: Values[i] is of Counters[i], and counts if Known[i].
+// Reading is what a port has counted, as far as it can tell: Values[i] is of Counters[i], and
+// counts if Known[i].
 type Reading struct {
 	Port   int
 	Up     bool // the port is active
@@ -76,7 +83,8 @@ type Reading struct {
 	Known  []bool
 }
 
-// Read reads what the ports of a device count now; none if it is gone. It takes a handful of small files, for which the driver may ask the card.
+// Read reads what the ports of a device count now; none if it is gone. It takes a handful of small
+// files, for which the driver may ask the card.
 func Read(root, device string) (all []Reading) {
 	if device == "" || device != filepath.Base(device) || device == ".." || device == "." {
 		return nil
@@ -84,7 +92,8 @@ func Read(root, device string) (all []Reading) {
 	ports := below(root, classDir, device, "ports")
 	for _, number := range numbered(ports, maxPorts) {
 		dir := filepath.Join(ports, strconv.Itoa(number))
-		r := Reading{Port: number, Up: parseState(text(dir, "state")) == "ACTIVE", Values: make([]uint64, len(Counters)), Known: make([]bool, len(Counters))}
+		r := Reading{Port: number, Up: parseState(text(dir, "state")) == "ACTIVE",
+			Values: make([]uint64, len(Counters)), Known: make([]bool, len(Counters))}
 		for i, c := range Counters {
 			r.Values[i], r.Known[i] = c.read(dir)
 		}

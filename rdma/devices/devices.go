@@ -1,5 +1,7 @@
-// Package devices finds the RDMA devices of this host, says what they lack to be used, and reads what they count. It asks sysfs, github.com/Mellanox/rdmamap and the
-// limits of the process only: it opens no device but for a look whether it may, loads nothing and changes nothing. It needs no C, and imports nothing of this module.
+// Package devices finds the RDMA devices of this host, says what they lack to be used, and reads
+// what they count. It asks sysfs, github.com/Mellanox/rdmamap and the limits of the process only:
+// it opens no device but for a look whether it may, loads nothing and changes nothing. It needs no
+// C, and imports nothing of this module.
 package devices
 
 import (
@@ -59,7 +61,8 @@ const (
 	RoCEv2 GIDType = "RoCE v2"
 )
 
-// Discover lists the devices by name. root is where sys, proc and dev are; empty: /. A host without devices is no error: Check says why it has none.
+// Discover lists the devices by name. root is where sys, proc and dev are; empty: /. A host without
+// devices is no error: Check says why it has none.
 func Discover(root string) []Device {
 	var names []string
 	mapped(root, func() { names = rdmamap.GetRdmaDeviceList() })
@@ -73,7 +76,8 @@ func Discover(root string) []Device {
 
 func discover(root, name string) Device {
 	dir := below(root, classDir, name)
-	d := Device{Name: name, Firmware: text(dir, "fw_ver"), Driver: linked(dir, "device/driver"), NUMANode: -1, Ports: []Port{}}
+	d := Device{Name: name, Firmware: text(dir, "fw_ver"), Driver: linked(dir, "device/driver"), NUMANode: -1,
+		Ports: []Port{}}
 	if d.Driver == "" && text(dir, "parent") != "" {
 		d.Driver = "rdma_rxe" // which has no device below it, and alone of all drivers names its interface so
 	}
@@ -131,7 +135,8 @@ func gids(dir string) []GID {
 		if !ok || addr.IsUnspecified() {
 			continue
 		}
-		g := GID{Index: i, Addr: addr, Type: GIDType(text(dir, "gid_attrs/types/"+row)), Netdev: text(dir, "gid_attrs/ndevs/"+row)}
+		g := GID{Index: i, Addr: addr, Type: GIDType(text(dir, "gid_attrs/types/"+row)),
+			Netdev: text(dir, "gid_attrs/ndevs/"+row)}
 		if g.Type != "" {
 			all = append(all, g)
 		}
@@ -139,9 +144,10 @@ func gids(dir string) []GID {
 	return all
 }
 
-// RoCE picks the GID that other hosts reach this port by: of those of type RoCE v2 whose address lies in one of networks (none: wherever it lies) an IPv4
-// address before a global one of IPv6, and both before a link-local one, which reaches no further than the next router. The index only decides between two of
-// a kind: it depends on the order in which addresses were added.
+// RoCE picks the GID that other hosts reach this port by: of those of type RoCE v2 whose address
+// lies in one of networks (none: wherever it lies) an IPv4 address before a global one of IPv6, and
+// both before a link-local one, which reaches no further than the next router. The index only
+// decides between two of a kind: it depends on the order in which addresses were added.
 func (p *Port) RoCE(networks ...netip.Prefix) (best GID, ok bool) {
 	for _, g := range p.GIDs {
 		in := func(n netip.Prefix) bool { return n.Contains(g.Address()) }
@@ -155,7 +161,8 @@ func (p *Port) RoCE(networks ...netip.Prefix) (best GID, ok bool) {
 	return best, ok
 }
 
-// RoCE picks the port that other hosts reach the device by, and its GID (Port.RoCE): the first that is active of those that have one, or else the first of those.
+// RoCE picks the port that other hosts reach the device by, and its GID (Port.RoCE): the first that
+// is active of those that have one, or else the first of those.
 func (d *Device) RoCE(networks ...netip.Prefix) (number int, best GID, ok bool) {
 	active := false
 	for i := range d.Ports {
@@ -182,8 +189,9 @@ func (g GID) reach() int {
 	return 3
 }
 
-// PathMTU is how many bytes a RoCE packet carries over an interface whose packets have mtu bytes: the kernel takes off 96 bytes of headers, and rounds down to a power
-// of two of 256 to 4096. 0: too small for any.
+// PathMTU is how many bytes a RoCE packet carries over an interface whose packets have mtu bytes:
+// the kernel takes off 96 bytes of headers, and rounds down to a power of two of 256 to 4096. 0:
+// too small for any.
 func PathMTU(mtu int) int {
 	for size := 4096; size >= 256; size /= 2 {
 		if mtu-96 >= size {

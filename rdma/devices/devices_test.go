@@ -21,7 +21,8 @@ func TestDiscoverRxe(t *testing.T) {
 		t.Errorf("%+v, want %+v", d, want)
 	}
 	wantPort := Port{
-		Number: 1, State: "ACTIVE", Physical: "LinkUp", LinkLayer: "Ethernet", Rate: 10, Netdevs: []string{"cgn0"}, MTU: 1500,
+		Number: 1, State: "ACTIVE", Physical: "LinkUp", LinkLayer: "Ethernet", Rate: 10, Netdevs: []string{"cgn0"},
+		MTU: 1500,
 		GIDs: []GID{
 			{0, netip.MustParseAddr("fe80::7062:3fff:fef4:13ba"), RoCEv2, "cgn0"},
 			{1, netip.MustParseAddr("::ffff:192.0.2.1"), RoCEv2, "cgn0"},
@@ -39,7 +40,8 @@ func TestDiscoverMlx5(t *testing.T) {
 		t.Fatalf("%+v", all)
 	}
 	d := all[0]
-	if d.Name != "mlx5_0" || d.Driver != "mlx5_core" || d.Firmware != "22.39.2048" || d.PCI != "0000:3b:00.0" || d.NUMANode != 1 || d.Verbs != "/dev/infiniband/uverbs0" {
+	if d.Name != "mlx5_0" || d.Driver != "mlx5_core" || d.Firmware != "22.39.2048" || d.PCI != "0000:3b:00.0" ||
+		d.NUMANode != 1 || d.Verbs != "/dev/infiniband/uverbs0" {
 		t.Errorf("%+v", d)
 	}
 	p := d.Ports[0]
@@ -67,12 +69,14 @@ func TestNoDevices(t *testing.T) {
 	}
 }
 
-// TestRoCE: the type decides, then how far an address reaches, and the index only between two alike.
+// TestRoCE: the type decides, then how far an address reaches, and the index only between two
+// alike.
 func TestRoCE(t *testing.T) {
 	gid := func(index int, addr string, kind GIDType) GID {
 		return GID{Index: index, Addr: netip.MustParseAddr(addr), Type: kind}
 	}
-	local, v4, v4b, global := gid(0, "fe80::1", RoCEv2), gid(5, "::ffff:10.0.0.5", RoCEv2), gid(7, "::ffff:10.9.0.5", RoCEv2), gid(3, "2001:db8::5", RoCEv2)
+	local, v4, v4b, global := gid(0, "fe80::1", RoCEv2), gid(5, "::ffff:10.0.0.5", RoCEv2), gid(7, "::ffff:10.9.0.5",
+		RoCEv2), gid(3, "2001:db8::5", RoCEv2)
 	old := gid(1, "::ffff:10.0.0.5", RoCEv1)
 	tests := []struct {
 		name     string
@@ -109,7 +113,8 @@ func TestRoCE(t *testing.T) {
 }
 
 func TestPathMTU(t *testing.T) {
-	for mtu, want := range map[int]int{9000: 4096, 4192: 4096, 4191: 2048, 1500: 1024, 1119: 512, 352: 256, 351: 0, 0: 0} {
+	for mtu, want := range map[int]int{9000: 4096, 4192: 4096, 4191: 2048, 1500: 1024, 1119: 512, 352: 256, 351: 0,
+		0: 0} {
 		if got := PathMTU(mtu); got != want {
 			t.Errorf("%d: %d, want %d", mtu, got, want)
 		}
@@ -131,7 +136,8 @@ func TestRead(t *testing.T) {
 	if len(all) != 1 || all[0].Port != 1 || !all[0].Up {
 		t.Fatalf("%+v", all)
 	}
-	for name, want := range map[string]uint64{"received_bytes_total": 4 * 1010, "sent_bytes_total": 4 * 1009, "out_of_sequence_total": 105, "sequence_errors_total": 108, "congestion_sent_total": 130} {
+	for name, want := range map[string]uint64{"received_bytes_total": 4 * 1010, "sent_bytes_total": 4 * 1009,
+		"out_of_sequence_total": 105, "sequence_errors_total": 108, "congestion_sent_total": 130} {
 		if got, ok := value(all[0], name); !ok || got != want {
 			t.Errorf("%s: %d, %v, want %d", name, got, ok, want)
 		}
@@ -143,9 +149,11 @@ func TestRead(t *testing.T) {
 	if _, ok := value(down[0], "received_bytes_total"); ok || down[0].Up {
 		t.Error("what a card cannot tell is taken for a number")
 	}
-	root = tree(t, "rxe", map[string]string{"/sys/devices/virtual/infiniband/rxe0/ports/1/hw_counters/rcvd_pkts": "77", "/sys/devices/virtual/infiniband/rxe0/ports/1/hw_counters/rcvd_seq_err": "3"})
+	root = tree(t, "rxe", map[string]string{"/sys/devices/virtual/infiniband/rxe0/ports/1/hw_counters/rcvd_pkts": "77",
+		"/sys/devices/virtual/infiniband/rxe0/ports/1/hw_counters/rcvd_seq_err": "3"})
 	soft := Read(root, "rxe0")
-	for name, want := range map[string]uint64{"received_packets_total": 77, "sequence_errors_total": 3, "retries_total": 0} {
+	for name, want := range map[string]uint64{"received_packets_total": 77, "sequence_errors_total": 3,
+		"retries_total": 0} {
 		if got, ok := value(soft[0], name); !ok || got != want {
 			t.Errorf("%s: %d, %v, want %d", name, got, ok, want)
 		}
@@ -171,7 +179,8 @@ func TestLongFiles(t *testing.T) {
 	}
 }
 
-// TestPortOfSeveral: the port that is active is taken, whichever it is, and of two that are alike the first.
+// TestPortOfSeveral: the port that is active is taken, whichever it is, and of two that are alike
+// the first.
 func TestPortOfSeveral(t *testing.T) {
 	const ports = "/sys/class/infiniband/mlx5_0/ports/"
 	networks := []netip.Prefix{netip.MustParsePrefix("10.0.0.0/24")}
@@ -187,7 +196,9 @@ func TestPortOfSeveral(t *testing.T) {
 	} {
 		root := tree(t, "mlx5", nil)
 		for path, text := range map[string]string{
-			"1/state": c.first, "2/state": c.second, "2/link_layer": "Ethernet", "2/gids/0": "0000:0000:0000:0000:0000:ffff:" + c.address, "2/gid_attrs/types/0": "RoCE v2", "2/gid_attrs/ndevs/0": "eth7",
+			"1/state": c.first, "2/state": c.second, "2/link_layer": "Ethernet",
+			"2/gids/0": "0000:0000:0000:0000:0000:ffff:" + c.address, "2/gid_attrs/types/0": "RoCE v2",
+			"2/gid_attrs/ndevs/0": "eth7",
 		} {
 			at := filepath.Join(root, ports, path)
 			_ = os.Remove(at)

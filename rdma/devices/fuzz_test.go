@@ -8,17 +8,20 @@ import (
 )
 
 func TestParse(t *testing.T) {
-	for text, want := range map[string]string{"4: ACTIVE": "ACTIVE", "5: LinkUp": "LinkUp", "": "", "ACTIVE": "", "x: ACTIVE": "", "4:ACTIVE": ""} {
+	for text, want := range map[string]string{"4: ACTIVE": "ACTIVE", "5: LinkUp": "LinkUp", "": "", "ACTIVE": "",
+		"x: ACTIVE": "", "4:ACTIVE": ""} {
 		if got := parseState(text); got != want {
 			t.Errorf("%q: %q", text, got)
 		}
 	}
-	for text, want := range map[string]float64{"100 Gb/sec (4X EDR)": 100, "2.5 Gb/sec (1X SDR)": 2.5, "": 0, "fast": 0, "NaN Gb/sec": 0, "-1 Gb/sec": 0, "1e300 Gb/sec": 0} {
+	for text, want := range map[string]float64{"100 Gb/sec (4X EDR)": 100, "2.5 Gb/sec (1X SDR)": 2.5, "": 0, "fast": 0,
+		"NaN Gb/sec": 0, "-1 Gb/sec": 0, "1e300 Gb/sec": 0} {
 		if got := parseRate(text); got != want {
 			t.Errorf("%q: %v", text, got)
 		}
 	}
-	for text, want := range map[string]bool{"fe80:0000:0000:0000:7062:3fff:fef4:13ba": true, "fe80::7062:3fff:fef4:13ba": false, "": false, "fe80:0000:0000:0000:7062:3fff:fef4:13bg": false} {
+	for text, want := range map[string]bool{"fe80:0000:0000:0000:7062:3fff:fef4:13ba": true,
+		"fe80::7062:3fff:fef4:13ba": false, "": false, "fe80:0000:0000:0000:7062:3fff:fef4:13bg": false} {
 		if _, ok := parseGID(text); ok != want {
 			t.Errorf("%q: %v", text, ok)
 		}
@@ -28,12 +31,16 @@ func TestParse(t *testing.T) {
 	}
 }
 
-// FuzzFiles reads what files of sysfs and proc might say: parsers never panic, and what they take they take as it is written.
+// FuzzFiles reads what files of sysfs and proc might say: parsers never panic, and what they take
+// they take as it is written.
 func FuzzFiles(f *testing.F) {
 	for _, text := range []string{
-		"4: ACTIVE", "100 Gb/sec (4X EDR)", "fe80:0000:0000:0000:7062:3fff:fef4:13ba", "0000:0000:0000:0000:0000:ffff:c000:0201", "18446744073709551615", "0x1003",
-		"Max locked memory         8388608              8388608              bytes     \n", "Max locked memory         unlimited            unlimited            bytes     \n",
-		"Name:\tx\nCapEff:\t0000000000004000\n", "0 0 4294967295", "fe8000000000000070623ffffef413ba 03 40 20 80     cgn0\n",
+		"4: ACTIVE", "100 Gb/sec (4X EDR)", "fe80:0000:0000:0000:7062:3fff:fef4:13ba",
+		"0000:0000:0000:0000:0000:ffff:c000:0201", "18446744073709551615", "0x1003",
+		"Max locked memory         8388608              8388608              bytes     \n",
+		"Max locked memory         unlimited            unlimited            bytes     \n",
+		"Name:\tx\nCapEff:\t0000000000004000\n", "0 0 4294967295",
+		"fe8000000000000070623ffffef413ba 03 40 20 80     cgn0\n",
 	} {
 		f.Add(text)
 	}

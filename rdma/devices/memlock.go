@@ -5,7 +5,8 @@ import (
 	"strconv"
 )
 
-// memlock reads the limit of locked memory that holds for the process, and says so where it is too low or, with nothing to hold it to, where it is one.
+// memlock reads the limit of locked memory that holds for the process, and says so where it is too
+// low or, with nothing to hold it to, where it is one.
 func memlock(o *Options) (limit uint64, problem *Problem) {
 	pid := "self"
 	if o.PID > 0 {
@@ -14,7 +15,9 @@ func memlock(o *Options) (limit uint64, problem *Problem) {
 	limits, err := read(below(o.Root, "/proc", pid, "limits"), maxText)
 	soft, ok := parseMemlock(string(limits))
 	if !ok {
-		return 0, &Problem{Memlock, fmt.Sprintf("the limit of locked memory of process %s is not known: %v", pid, cause(err)), "look into " + below(o.Root, "/proc", pid, "limits") + " as root, or as the process's user", false}
+		return 0, &Problem{Memlock, fmt.Sprintf("the limit of locked memory of process %s is not known: %v", pid,
+			cause(err)), "look into " + below(o.Root, "/proc", pid, "limits") + " as root, or as the process's user",
+			false}
 	}
 	status, _ := read(below(o.Root, "/proc", pid, "status"), maxTable)
 	users, _ := read(below(o.Root, "/proc", pid, "uid_map"), maxText)
@@ -25,17 +28,23 @@ func memlock(o *Options) (limit uint64, problem *Problem) {
 	if o.PID > 0 {
 		whose = "process " + pid
 	}
-	const fix = "in a systemd unit LimitMEMLOCK=infinity, for a login /etc/security/limits.conf, in a shell ulimit -l unlimited, for a container --ulimit memlock=-1"
+	const fix = "in a systemd unit LimitMEMLOCK=infinity, for a login /etc/security/limits.conf, in a shell ulimit " +
+		"-l unlimited, for a container --ulimit memlock=-1"
 	switch {
 	case o.Arena == 0:
-		return soft, &Problem{Memlock, fmt.Sprintf("%s may lock no more than %s; registering an arena locks all of it, and a card without memory windows up to twice more for each host that it reads from", whose, size(soft)), "hold it to the arena: --arena SIZE; " + fix, false}
+		return soft, &Problem{Memlock, fmt.Sprintf("%s may lock no more than %s; registering an arena locks all of "+
+			"it, and a card without memory windows up to twice more for each host that it reads from", whose,
+			size(soft)), "hold it to the arena: --arena SIZE; " + fix, false}
 	case o.Arena > soft:
-		return soft, &Problem{Memlock, fmt.Sprintf("%s may lock %s, and the arena has %s, all of which is locked when it is registered, and by a card without memory windows up to twice more for each host that it reads from", whose, size(soft), size(o.Arena)), fix, true}
+		return soft, &Problem{Memlock, fmt.Sprintf("%s may lock %s, and the arena has %s, all of which is locked "+
+			"when it is registered, and by a card without memory windows up to twice more for each host that it "+
+			"reads from", whose, size(soft), size(o.Arena)), fix, true}
 	}
 	return soft, nil
 }
 
-// size is bytes as people write them; what is no whole number of a unit has more digits in the next smaller one.
+// size is bytes as people write them; what is no whole number of a unit has more digits in the next
+// smaller one.
 func size(n uint64) string {
 	units := []string{"B", "KiB", "MiB", "GiB", "TiB"}
 	u := 0

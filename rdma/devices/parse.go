@@ -75,7 +75,8 @@ func parseIPCLock(status string) bool {
 	return false
 }
 
-// parseInitial says whether /proc/PID/uid_map is that of the first user namespace, the only one whose capabilities lift the limit.
+// parseInitial says whether /proc/PID/uid_map is that of the first user namespace, the only one
+// whose capabilities lift the limit.
 func parseInitial(users string) bool {
 	return strings.Join(strings.Fields(users), " ") == "0 0 4294967295"
 }

@@ -26,7 +26,8 @@ func TestMain(m *testing.M) {
 	}
 }
 
-// real skips where there is no soft-RoCE that may be taken apart, as in perf/vm, whose absence there is a failure.
+// real skips where there is no soft-RoCE that may be taken apart, as in perf/vm, whose absence
+// there is a failure.
 func real(t *testing.T) {
 	if os.Getenv("RDMA_DEVICE") == "" {
 		if os.Getenv("RDMA_REQUIRED") != "" {
@@ -52,7 +53,8 @@ func of(r Report, device string) *Verdict {
 	return nil
 }
 
-// await looks until the device is as wanted: the kernel's table of GIDs follows addresses a little later.
+// await looks until the device is as wanted: the kernel's table of GIDs follows addresses a little
+// later.
 func await(t *testing.T, what, device string, is func(v *Verdict) bool) {
 	t.Helper()
 	for deadline := time.Now().Add(time.Minute); ; <-time.After(20 * time.Millisecond) {
@@ -66,7 +68,8 @@ func await(t *testing.T, what, device string, is func(v *Verdict) bool) {
 	}
 }
 
-// withProblem says whether a device cannot be used for the one reason that has the code and says text.
+// withProblem says whether a device cannot be used for the one reason that has the code and says
+// text.
 func withProblem(code Code, text string) func(*Verdict) bool {
 	return func(v *Verdict) bool {
 		if v == nil || v.Usable {
@@ -86,14 +89,18 @@ func usableBy(addr string) func(*Verdict) bool {
 	return func(v *Verdict) bool { return v != nil && v.Usable && v.GID != nil && v.GID.Address().String() == addr }
 }
 
-// TestRealDevice takes from a real device of rxe what it needs, one thing after the other, and gives it back.
+// TestRealDevice takes from a real device of rxe what it needs, one thing after the other, and
+// gives it back.
 func TestRealDevice(t *testing.T) {
 	real(t)
-	sh(t, "/bin/ip link add cgn0 mtu 9000 type veth peer name cgn1 mtu 9000; /bin/ip link set cgn1 up; /bin/ip link set cgn0 up; /bin/ip addr add 198.51.100.1/24 dev cgn0; rdma link add rxe7 type rxe netdev cgn0")
+	sh(t, "/bin/ip link add cgn0 mtu 9000 type veth peer name cgn1 mtu 9000; /bin/ip link set cgn1 up; /bin/ip link "+
+		"set cgn0 up; /bin/ip addr add 198.51.100.1/24 dev cgn0; rdma link add rxe7 type rxe netdev cgn0")
 	await(t, "all there", "rxe7", usableBy("198.51.100.1"))
 	i := slices.IndexFunc(Discover(""), func(d Device) bool { return d.Name == "rxe7" })
 	d := Discover("")[i]
-	if p := d.Ports[0]; d.Driver != "rdma_rxe" || !strings.HasPrefix(d.Verbs, "/dev/infiniband/uverbs") || p.State != "ACTIVE" || p.LinkLayer != "Ethernet" || p.Rate <= 0 || p.MTU != 9000 || fmt.Sprint(p.Netdevs) != "[cgn0]" {
+	if p := d.Ports[0]; d.Driver != "rdma_rxe" || !strings.HasPrefix(d.Verbs, "/dev/infiniband/uverbs") ||
+		p.State != "ACTIVE" || p.LinkLayer != "Ethernet" || p.Rate <= 0 || p.MTU != 9000 ||
+		fmt.Sprint(p.Netdevs) != "[cgn0]" {
 		t.Errorf("%+v", d)
 	}
 	sh(t, "/bin/ip link set cgn0 down")
@@ -129,7 +136,8 @@ func TestRealCounters(t *testing.T) {
 		t.Fatalf("%+v", all)
 	}
 	for i, c := range Counters {
-		if soft := !strings.Contains(c.Help, "Not counted by soft-RoCE") && slices.ContainsFunc(c.from, func(f string) bool { return strings.HasPrefix(f, "hw_counters/") }); soft != all[0].Known[i] {
+		if soft := !strings.Contains(c.Help, "Not counted by soft-RoCE") && slices.ContainsFunc(c.from,
+			func(f string) bool { return strings.HasPrefix(f, "hw_counters/") }); soft != all[0].Known[i] {
 			t.Errorf("%s: known %v, want %v", c.Name, all[0].Known[i], soft)
 		}
 	}
@@ -185,7 +193,8 @@ func TestRealRights(t *testing.T) {
 	}
 }
 
-// TestRealCtl: what operators call says the same, and fails where nothing can be used. The last, as it ends with another device than was there.
+// TestRealCtl: what operators call says the same, and fails where nothing can be used. The last, as
+// it ends with another device than was there.
 func TestRealCtl(t *testing.T) {
 	real(t)
 	program, name := os.Getenv("RDMA_CTL"), os.Getenv("RDMA_DEVICE")
@@ -199,7 +208,8 @@ func TestRealCtl(t *testing.T) {
 	i := slices.IndexFunc(Discover(""), func(d Device) bool { return d.Name == name })
 	netdev := Discover("")[i].Ports[0].Netdevs[0]
 	g, _ := Discover("")[i].Ports[0].RoCE()
-	if out, err := call("devices"); err != nil || !strings.Contains(out, name) || !strings.Contains(out, g.Address().String()) {
+	if out, err := call("devices"); err != nil || !strings.Contains(out, name) ||
+		!strings.Contains(out, g.Address().String()) {
 		t.Errorf("%v: %s", err, out)
 	}
 	if out, err := call("check", "--arena", "64MiB"); err != nil || !strings.Contains(out, "yes") {
@@ -207,7 +217,8 @@ func TestRealCtl(t *testing.T) {
 	}
 	sh(t, "rdma link delete "+name)
 	await(t, "deleted", name, func(v *Verdict) bool { return v == nil })
-	if out, err := call("check"); err == nil || !strings.Contains(out, "rdma link add rxe0 type rxe netdev NETDEV, as the module rdma_rxe is loaded") {
+	if out, err := call("check"); err == nil ||
+		!strings.Contains(out, "rdma link add rxe0 type rxe netdev NETDEV, as the module rdma_rxe is loaded") {
 		t.Errorf("%v: %s", err, out)
 	}
 	sh(t, "rdma link add "+name+" type rxe netdev "+netdev)

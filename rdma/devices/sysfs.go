@@ -13,7 +13,8 @@ import (
 	"github.com/Mellanox/rdmamap"
 )
 
-// maxText bounds a file of sysfs, which writes at most a page; maxTable those of proc with a line for each address.
+// maxText bounds a file of sysfs, which writes at most a page; maxTable those of proc with a line
+// for each address.
 const (
 	maxText  = 4 << 10
 	maxTable = 1 << 20
@@ -23,7 +24,8 @@ const classDir = "/sys/class/infiniband"
 
 var errLong = errors.New("devices: file is longer than any of its kind")
 
-// rdmamapLock guards rdmamap's package variables, in which it has its folders. Nothing else of this module imports it.
+// rdmamapLock guards rdmamap's package variables, in which it has its folders. Nothing else of this
+// module imports it.
 var rdmamapLock sync.Mutex
 
 // mapped runs look with rdmamap looking below root.
@@ -31,7 +33,8 @@ func mapped(root string, look func()) {
 	rdmamapLock.Lock()
 	defer rdmamapLock.Unlock()
 	for folder, where := range map[*string]string{
-		&rdmamap.RdmaClassDir: classDir, &rdmamap.RdmaIbUcmDir: "/sys/class/infiniband_cm", &rdmamap.RdmaUmadDir: "/sys/class/infiniband_mad",
+		&rdmamap.RdmaClassDir: classDir, &rdmamap.RdmaIbUcmDir: "/sys/class/infiniband_cm",
+		&rdmamap.RdmaUmadDir:   "/sys/class/infiniband_mad",
 		&rdmamap.RdmaUverbsDir: "/sys/class/infiniband_verbs",
 	} {
 		*folder = below(root, where)
@@ -47,7 +50,8 @@ func below(root string, path ...string) string {
 	return filepath.Join(root, filepath.Join(path...))
 }
 
-// text is what a small file says, without the newline; empty if it cannot be read, as rows of a GID table that are not in use.
+// text is what a small file says, without the newline; empty if it cannot be read, as rows of a GID
+// table that are not in use.
 func text(dir, name string) string {
 	b, err := read(filepath.Join(dir, name), maxText)
 	if err != nil {

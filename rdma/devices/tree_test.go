@@ -16,7 +16,8 @@ var trees embed.FS
 // gone removes a path, and all below it, from a tree.
 const gone = "\x00"
 
-// tree builds a recorded tree below a folder that it returns, with changes: PATH to its text, or to gone.
+// tree builds a recorded tree below a folder that it returns, with changes: PATH to its text, or to
+// gone.
 func tree(t *testing.T, name string, changes map[string]string) string {
 	t.Helper()
 	root := t.TempDir()

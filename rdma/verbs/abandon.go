@@ -15,8 +15,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// abandon ends the device because the card, or its driver, does not do what it must: the kernel destroys all that the context has, and ends the events of each completion channel with
-// it. A process that cannot have that much ends, because its memory is not its own any more.
+// abandon ends the device because the card, or its driver, does not do what it must: the kernel
+// destroys all that the context has, and ends the events of each completion channel with it. A
+// process that cannot have that much ends, because its memory is not its own any more.
 func (d *device) abandon(cause error) {
 	d.end(fmt.Errorf("it is given up: %w", cause))
 	if err := d.card.forsake(); err != nil {
@@ -24,9 +25,11 @@ func (d *device) abandon(cause error) {
 	}
 }
 
-// forsake closes the context for the kernel, but not for libibverbs, whose functions go on to be called: they fail from then on. The kernel destroys what the context has when its file
-// is used no more, not by a mapping either: other memory takes the place of those. They do not say which context they belong to: pairs of another one of the same card, in this
-// process, hear of no completion any more. Once is enough.
+// forsake closes the context for the kernel, but not for libibverbs, whose functions go on to be
+// called: they fail from then on. The kernel destroys what the context has when its file is used no
+// more, not by a mapping either: other memory takes the place of those. They do not say which
+// context they belong to: pairs of another one of the same card, in this process, hear of no
+// completion any more. Once is enough.
 func (k *card) forsake() error {
 	mapping.Lock()
 	defer mapping.Unlock()
@@ -56,7 +59,8 @@ func (k *card) forsake() error {
 
 type extent struct{ from, to uint64 }
 
-// mappingsOf are those of a file among the lines of /proc/self/maps. All drivers map something of a card that has a queue: none is an error.
+// mappingsOf are those of a file among the lines of /proc/self/maps. All drivers map something of a
+// card that has a queue: none is an error.
 func mappingsOf(file, maps string) (all []extent, err error) {
 	const deleted = " (deleted)" // the kernel says it of both, as long as the file has no name any more
 	file = strings.TrimSuffix(file, deleted)

@@ -46,8 +46,10 @@ func givenUp(d *device) bool {
 	return errors.Is(d.cause, ErrInUse)
 }
 
-// TestQueuePairStays: where a queue pair cannot be destroyed, the kernel has destroyed it when Read, Revoke or Close returns, and the device is gone. libibverbs loses memory so,
-// which AddressSanitizer would tell at the process's end: with it, the test runs in one that is not asked.
+// TestQueuePairStays: where a queue pair cannot be destroyed, the kernel has destroyed it when
+// Read, Revoke or Close returns, and the device is gone. libibverbs loses memory so, which
+// AddressSanitizer would tell at the process's end: with it, the test runs in one that is not
+// asked.
 func TestQueuePairStays(t *testing.T) {
 	const unasked = "detect_leaks=0"
 	if underASan && os.Getenv("ASAN_OPTIONS") != unasked {
@@ -123,7 +125,8 @@ func unnamed(t *testing.T, d *device) (named func()) {
 	}
 }
 
-// TestMappings: what is mapped of a file is found, whether it has its name yet or not, and nothing else is; to find nothing is an error.
+// TestMappings: what is mapped of a file is found, whether it has its name yet or not, and nothing
+// else is; to find nothing is an error.
 func TestMappings(t *testing.T) {
 	const maps = `7f0000000000-7f0000002000 rw-s 00000000 00:05 215                        /dev/infiniband/uverbs0
 7f0000002000-7f0000003000 rw-p 00000000 00:00 0

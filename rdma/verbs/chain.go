@@ -17,12 +17,14 @@ import (
 	"github.com/cognitora/dataplane/rdma"
 )
 
-// overdueIn is how long after the card was armed it is looked whether the event was lost. Soft-RoCE loses some: Linux 6.1 looks whether an event is wanted after it has let go of
-// the lock under which it has entered the completion (rxe_cq.c, rxe_cq_post).
+// overdueIn is how long after the card was armed it is looked whether the event was lost. Soft-RoCE
+// loses some: Linux 6.1 looks whether an event is wanted after it has let go of the lock under
+// which it has entered the completion (rxe_cq.c, rxe_cq_post).
 const overdueIn = time.Second
 
-// chain is a few work requests that were posted by one call. The card works on them in order, and says so of the last only. If one fails, it says so of that and of all after it,
-// which it flushes: the last always ends the chain. pair.mu guards it.
+// chain is a few work requests that were posted by one call. The card works on them in order, and
+// says so of the last only. If one fails, it says so of that and of all after it, which it flushes:
+// the last always ends the chain. pair.mu guards it.
 type chain struct {
 	id     int
 	reads  int64 // that it has of pair.reads
@@ -39,7 +41,8 @@ func (c *chain) end(err error) {
 	}
 }
 
-// chains are those of a pair: as many as have ever been under way at a time. The zero value has none.
+// chains are those of a pair: as many as have ever been under way at a time. The zero value has
+// none.
 type chains struct {
 	all   []*chain // by id
 	idle  []*chain // of all, those that nobody waits for
@@ -64,7 +67,8 @@ func (cs *chains) put(c *chain) error {
 	return c.err
 }
 
-// post posts a chain, whose number post gets, and which has reads of pair.reads. Where nothing was posted, or it is over already, it returns none, but the error.
+// post posts a chain, whose number post gets, and which has reads of pair.reads. Where nothing was
+// posted, or it is over already, it returns none, but the error.
 func (p *pair) post(reads int, post func(id int) ([]C.struct_verbs_done, error)) (*chain, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -81,7 +85,8 @@ func (p *pair) post(reads int, post func(id int) ([]C.struct_verbs_done, error))
 		c.end(err)
 		p.finish(c)
 	default:
-		// Some of it may be posted, without the last, which would end it: drop does, once the card has had its time to flush.
+		// Some of it may be posted, without the last, which would end it: drop does, once the card
+		// has had its time to flush.
 		p.failLocked(fmt.Errorf("%w: a work request was refused: %w", rdma.ErrBroken, err))
 	}
 	if c.over {
@@ -100,7 +105,8 @@ func (p *pair) finish(c *chain) {
 	}
 }
 
-// await returns when the card has nothing to do with a chain any more. Where ctx ends before, the pair is broken for that.
+// await returns when the card has nothing to do with a chain any more. Where ctx ends before, the
+// pair is broken for that.
 func (p *pair) await(ctx context.Context, c *chain) error {
 	if !p.look(c) {
 		p.park(ctx, c)
@@ -128,7 +134,8 @@ func (p *pair) park(ctx context.Context, c *chain) {
 	}
 }
 
-// look takes the completions that there are, and has the card send an event for the next, if a chain is under way yet. It tells whether c is over; if not, c.done says when it is.
+// look takes the completions that there are, and has the card send an event for the next, if a
+// chain is under way yet. It tells whether c is over; if not, c.done says when it is.
 func (p *pair) look(c *chain) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -154,7 +161,8 @@ func (p *pair) check(err error) {
 	}
 }
 
-// arm has the card send an event for the next completion, and takes those that there are, for which it sends none. mu is held.
+// arm has the card send an event for the next completion, and takes those that there are, for which
+// it sends none. mu is held.
 func (p *pair) arm() error {
 	p.armed = true
 	if p.late == nil {
@@ -191,8 +199,9 @@ func (p *pair) event() error {
 	return err
 }
 
-// reap takes events as they come, until the channel is closed. It parks in the netpoller, each time that it has taken one: if another had come with it, all that this tells of is seen
-// already, and it can be taken with the next.
+// reap takes events as they come, until the channel is closed. It parks in the netpoller, each time
+// that it has taken one: if another had come with it, all that this tells of is seen already, and
+// it can be taken with the next.
 func (p *pair) reap() {
 	raw, err := p.ch.file.SyscallConn()
 	if err == nil {
@@ -205,7 +214,8 @@ func (p *pair) reap() {
 			err = failed
 		}
 	}
-	p.fail(fmt.Errorf("%w: its completions cannot be followed: %w", rdma.ErrBroken, err)) // closed already, if all is well
+	// closed already, if all is well
+	p.fail(fmt.Errorf("%w: its completions cannot be followed: %w", rdma.ErrBroken, err))
 }
 
 // deliver tells the chains of completions. mu is held.

@@ -21,7 +21,9 @@ import (
 const (
 	maxRegions = 64
 	maxGIDs    = 256
-	maxReads   = 16 // of a pair under way at the card, each way, where it has as many: more are of no use, and cost it memory
+	// of a pair under way at the card, each way, where it has as many: more are of no use, and cost
+	// it memory
+	maxReads = 16
 )
 
 // device is an opened port. It owns the context, the domain, the regions and the pairs.
@@ -90,7 +92,8 @@ func (d *device) query(address netip.Addr) error {
 		return fmt.Errorf("verbs: port %d of %s is of InfiniBand; only RoCE v2 is known here", d.port, d.name)
 	}
 	d.limit = rdma.Limits{
-		MaxMessage: int(min(d.has.max_message, 1<<30)), MaxReads: min(maxReads, int(d.has.read_init), int(d.has.read_resp)),
+		MaxMessage: int(min(d.has.max_message, 1<<30)), MaxReads: min(maxReads, int(d.has.read_init),
+			int(d.has.read_resp)),
 		Windows: d.has.windows != 0, MTU: 128 << d.has.mtu,
 	}
 	if d.limit.MaxMessage < 1 || d.limit.MaxReads < 1 || d.has.mtu < 1 || d.has.mtu > 5 {
@@ -144,8 +147,9 @@ func (d *device) Close() error {
 	return d.closeErr
 }
 
-// close takes everything down from what hangs on others to what they hang on. What cannot be destroyed keeps those below, but not the context: as long as that is open, the kernel
-// does not let go of the card.
+// close takes everything down from what hangs on others to what they hang on. What cannot be
+// destroyed keeps those below, but not the context: as long as that is open, the kernel does not
+// let go of the card.
 func (d *device) close() error {
 	d.end(errors.New("closed"))
 	d.making.Wait()

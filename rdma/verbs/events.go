@@ -16,7 +16,8 @@ import (
 	"github.com/cognitora/dataplane/rdma"
 )
 
-// downFor is how long a port may be down until the device counts as gone: a cable that is plugged into another socket takes longer, a switch's hiccup does not.
+// downFor is how long a port may be down until the device counts as gone: a cable that is plugged
+// into another socket takes longer, a switch's hiccup does not.
 const downFor = time.Second
 
 // past is a deadline that ends what waits in the netpoller.
@@ -41,7 +42,8 @@ func (k *card) event() (event, error) {
 	return event{kind, int(port), uint32(qpn), uintptr(cq)}, nil
 }
 
-// follow takes the card's events as they come, until the device is closed. It parks in the netpoller.
+// follow takes the card's events as they come, until the device is closed. It parks in the
+// netpoller.
 func (d *device) follow() {
 	raw, err := d.card.async.SyscallConn()
 	if err != nil {

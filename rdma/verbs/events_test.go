@@ -10,7 +10,8 @@ import (
 	"github.com/cognitora/dataplane/rdma"
 )
 
-// TestCompletionsFail: a pair whose completion queue the card reports an error of, here because it has run over, is broken, and no other is.
+// TestCompletionsFail: a pair whose completion queue the card reports an error of, here because it
+// has run over, is broken, and no other is.
 func TestCompletionsFail(t *testing.T) {
 	d := opened(t)
 	from, into := registeredIn(t, d, 1<<20), registeredIn(t, d, 1<<20)
@@ -20,7 +21,8 @@ func TestCompletionsFail(t *testing.T) {
 		t.Fatal(err)
 	}
 	id := r.chains.take(0).id
-	elsewhere := &queue{c: r.q.c, cq: paired(t, d, rdma.PairOptions{}).cq, state: ready} // looks into another queue, so that nobody takes the completions
+	// looks into another queue, so that nobody takes the completions
+	elsewhere := &queue{c: r.q.c, cq: paired(t, d, rdma.PairOptions{}).cq, state: ready}
 	for ctx, over := within(t), false; !over; runtime.Gosched() {
 		select {
 		case <-r.Broken():

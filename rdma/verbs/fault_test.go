@@ -64,7 +64,8 @@ func refused(t *testing.T, d *device, r, w *pair, read rdma.Read, from []byte) {
 	}
 	r, w = connected(t, d, d, rdma.PairOptions{})
 	key := granted(t, w, from)[0].Key()
-	if err := r.Read(within(t), []rdma.Read{{Into: read.Into[:64], From: key}}); err != nil || !bytes.Equal(read.Into[:64], from[:64]) {
+	if err := r.Read(within(t), []rdma.Read{{Into: read.Into[:64], From: key}}); err != nil ||
+		!bytes.Equal(read.Into[:64], from[:64]) {
 		t.Errorf("a pair made anew: %v", err)
 	}
 }
@@ -94,7 +95,8 @@ func TestRefused(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				return r, rdma.Read{Into: into[:4096], From: rdma.Key{Addr: address(from), RKey: uint32(region.c.lkey)}} // soft-RoCE gives a region that may be read the same key for that
+				// soft-RoCE gives a region that may be read the same key for that
+				return r, rdma.Read{Into: into[:4096], From: rdma.Key{Addr: address(from), RKey: uint32(region.c.lkey)}}
 			},
 			"key of before": func(r, w, _ *pair) (*pair, rdma.Read) {
 				old := granted(t, w, from)
@@ -155,7 +157,8 @@ func loop(p *pair, into []byte, key rdma.Key, reads *atomic.Int64) error {
 
 // busy runs loops over pairs of two devices, which may be one, until the end of all; under returns
 // once each has read.
-func busyLoops(t *testing.T, reader, owner *device, n int, o rdma.PairOptions) (under func(), owners []*pair, ends chan error) {
+func busyLoops(t *testing.T, reader, owner *device, n int,
+	o rdma.PairOptions) (under func(), owners []*pair, ends chan error) {
 	t.Helper()
 	const size = 4 << 20
 	from := registeredIn(t, owner, size)
@@ -250,7 +253,8 @@ func TestContextEnds(t *testing.T) {
 	}
 	ended, stop := context.WithCancelCause(context.Background())
 	stop(tired)
-	if err := r.Read(ended, []rdma.Read{{Into: again, From: rdma.Key{}}}); !errors.Is(err, tired) || errors.Is(err, rdma.ErrBroken) {
+	if err := r.Read(ended, []rdma.Read{{Into: again, From: rdma.Key{}}}); !errors.Is(err, tired) ||
+		errors.Is(err, rdma.ErrBroken) {
 		t.Errorf("a read whose context had ended before: %v", err)
 	}
 }

@@ -19,7 +19,8 @@ type gid struct {
 	index int // which the kernel may give to another GID, once this one is taken away
 }
 
-// roce finds the GID of RoCE v2 that stands for address. A port has each of its addresses twice, for v1 too, at indexes that differ from host to host.
+// roce finds the GID of RoCE v2 that stands for address. A port has each of its addresses twice,
+// for v1 too, at indexes that differ from host to host.
 func (k *card) roce(port int, address netip.Addr) (gid, error) {
 	var table [maxGIDs]C.struct_verbs_gid
 	n := C.verbs_gids(k.c, C.int(port), &table[0], maxGIDs)
@@ -41,7 +42,8 @@ func (k *card) roce(port int, address netip.Addr) (gid, error) {
 		}
 	}
 	if rank == 0 {
-		return gid{}, fmt.Errorf("verbs: none of %d GIDs of port %d is of RoCE v2 and fits address %v", n, port, address)
+		return gid{}, fmt.Errorf("verbs: none of %d GIDs of port %d is of RoCE v2 and fits address %v", n, port,
+			address)
 	}
 	return best, nil
 }

@@ -15,10 +15,12 @@ import (
 	"github.com/cognitora/dataplane/rdma"
 )
 
-// asPerftest is for all retries, so that a packet that is lost costs as much as with perftest: 67 ms.
+// asPerftest is for all retries, so that a packet that is lost costs as much as with perftest: 67
+// ms.
 const asPerftest = 500 * time.Millisecond
 
-// TestSpeedOfTwoHosts prints how fast the second host of a pair reads what the first one has, beside perftest, which make perf-rdma is for, too.
+// TestSpeedOfTwoHosts prints how fast the second host of a pair reads what the first one has,
+// beside perftest, which make perf-rdma is for, too.
 func TestSpeedOfTwoHosts(t *testing.T) {
 	switch os.Getenv("VM_HOST") {
 	case "1":
@@ -81,11 +83,17 @@ func reads(t *testing.T) {
 	for _, size := range []int{1 << 20, 8 << 20} {
 		n := max(8, 32<<20/size) // perftest wants 5
 		args := []string{"-s", strconv.Itoa(size), "-n", strconv.Itoa(n)}
-		row(t, fmt.Sprintf("READ of %d MiB, one pair, MiB/s", size>>20), func() float64 { return bandwidth(t, p, rdma.Read{Into: into[:size], From: l.Key}, n) },
-			func() float64 { return theirs("ib_read_bw", 3, append(args, "-e")...) }, func() float64 { return theirs("ib_read_bw", 3, args...) })
+		row(t, fmt.Sprintf("READ of %d MiB, one pair, MiB/s", size>>20), func() float64 {
+			return bandwidth(t, p, rdma.Read{Into: into[:size], From: l.Key}, n)
+		},
+			func() float64 { return theirs("ib_read_bw", 3, append(args, "-e")...) }, func() float64 {
+				return theirs("ib_read_bw", 3, args...)
+			})
 	}
 	args := []string{"-s", "64", "-n", strconv.Itoa(speedReads)}
 	row(t, "READ of 64 B, µs, median", func() float64 { return latency(t, p, rdma.Read{Into: into[:64], From: l.Key}) },
-		func() float64 { return theirs("ib_read_lat", 4, append(args, "-e")...) }, func() float64 { return theirs("ib_read_lat", 4, args...) })
+		func() float64 { return theirs("ib_read_lat", 4, append(args, "-e")...) }, func() float64 {
+			return theirs("ib_read_lat", 4, args...)
+		})
 	k.send(letter{})
 }

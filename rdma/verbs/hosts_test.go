@@ -182,14 +182,16 @@ func reader(t *testing.T) {
 	took := time.Since(began)
 	k.send(letter{})
 	used := k.receive()
-	t.Logf("%d MiB/s; the owner used %.0f ms of CPU in %v, and its threads ran %d times", int(hostsSize>>20/took.Seconds()), used.CPU*1e3, took, used.Runs)
+	t.Logf("%d MiB/s; the owner used %.0f ms of CPU in %v, and its threads ran %d times",
+		int(hostsSize>>20/took.Seconds()), used.CPU*1e3, took, used.Runs)
 	if used.CPU > took.Seconds()/4 {
 		t.Errorf("the owner used %.3f s of CPU in %v, while its card was read", used.CPU, took)
 	}
 	for _, c := range []struct{ at, length int }{{63, 64}, {4095, 4097}, {3, 8<<20 + 1}} {
 		part := into[:c.length]
 		want := bytes.Clone(into[c.at : c.at+c.length])
-		if err := p.Read(within(t), []rdma.Read{{Into: part, From: l.Key, Skip: uint64(c.at)}}); err != nil || !bytes.Equal(part, want) {
+		if err := p.Read(within(t), []rdma.Read{{Into: part, From: l.Key, Skip: uint64(c.at)}}); err != nil ||
+			!bytes.Equal(part, want) {
 			t.Fatalf("%d bytes at %d: %v", c.length, c.at, err)
 		}
 		whole(t, p, into, l)
@@ -241,7 +243,9 @@ func pulled(t *testing.T, k *talk, p *pair, into []byte, l letter) {
 			t.Errorf("%.3f s of CPU in %v, while reads waited", cpu, took)
 		}
 		came := len(into) - bytes.Count(into, []byte{0})
-		t.Logf("cut off: told after %v, %d reads and about %d of %d bytes of the first or next, of 1 s from the last packet, with %.0f ms of CPU, in which threads ran %d times: %v", time.Since(began), reads.Load(), came, len(into), cpu*1e3, runs, err)
+		t.Logf("cut off: told after %v, %d reads and about %d of %d bytes of the first or next, of 1 s from the last "+
+			"packet, with %.0f ms of CPU, in which threads ran %d times: %v", time.Since(began), reads.Load(), came,
+			len(into), cpu*1e3, runs, err)
 	case <-time.After(outage + time.Minute):
 		since()
 		t.Error("reads from a host that is cut off do not end")

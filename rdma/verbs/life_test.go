@@ -32,7 +32,8 @@ func works(t *testing.T, d *device) {
 	from, into := registeredIn(t, d, 1<<20), registeredIn(t, d, 1<<20)
 	fill(from, 4)
 	r, w := connected(t, d, d, rdma.PairOptions{})
-	if err := r.Read(within(t), []rdma.Read{{Into: into, From: granted(t, w, from)[0].Key()}}); err != nil || !bytes.Equal(from, into) {
+	if err := r.Read(within(t), []rdma.Read{{Into: into, From: granted(t, w, from)[0].Key()}}); err != nil ||
+		!bytes.Equal(from, into) {
 		t.Errorf("a read: %v", err)
 	}
 }
@@ -157,7 +158,8 @@ func TestNothingLeaks(t *testing.T) {
 			connect(t, r, w)
 			key := granted(t, w, from[:4096], from[4096:])[0].Key()
 			clear(into[:64])
-			if err := r.Read(context.Background(), []rdma.Read{{Into: into[:64], From: key}}); err != nil || !bytes.Equal(into[:64], from[:64]) {
+			if err := r.Read(context.Background(), []rdma.Read{{Into: into[:64], From: key}}); err != nil ||
+				!bytes.Equal(into[:64], from[:64]) {
 				t.Fatal(err)
 			}
 		}
@@ -171,7 +173,9 @@ func TestNothingLeaks(t *testing.T) {
 	before := used(t, d.name)
 	began := time.Now()
 	for i := range cycles - 2*peers {
-		d.limit.Windows = i%2 == 0 // whose number the kernel tells nobody: one that is left would keep its domain from being destroyed
+		// whose number the kernel tells nobody: one that is left would keep its domain from being
+		// destroyed
+		d.limit.Windows = i%2 == 0
 		cycle(1)
 	}
 	for _, d.limit.Windows = range []bool{true, false} {
@@ -216,7 +220,8 @@ func TestDestroyOrder(t *testing.T) {
 	if err := d.Close(); err != nil {
 		t.Error(err)
 	}
-	for what, close := range map[string]func() error{"context": d.card.close, "domain": pd.close, "queue": cq.close, "channel": ch.close, "region": regions[0].close, "pair": w.Close, "device": d.Close} {
+	for what, close := range map[string]func() error{"context": d.card.close, "domain": pd.close, "queue": cq.close,
+		"channel": ch.close, "region": regions[0].close, "pair": w.Close, "device": d.Close} {
 		if err := close(); err != nil {
 			t.Errorf("%s destroyed once more: %v", what, err)
 		}
@@ -246,7 +251,8 @@ func TestMemlock(t *testing.T) {
 		t.Errorf("less than the limit: %v", err)
 	}
 	err = d.Register(mapped(t, 6<<20))
-	if !errors.Is(err, rdma.ErrMemlock) || !bytes.Contains([]byte(err.Error()), []byte("8388608")) || !bytes.Contains([]byte(err.Error()), []byte("6291456")) {
+	if !errors.Is(err, rdma.ErrMemlock) || !bytes.Contains([]byte(err.Error()), []byte("8388608")) ||
+		!bytes.Contains([]byte(err.Error()), []byte("6291456")) {
 		t.Fatalf("more than the limit: %v", err)
 	}
 	d.limit.Windows = false // so that a pair that reads has the 4 MiB once more: one fits

@@ -15,13 +15,15 @@ import (
 	"github.com/cognitora/dataplane/rdma"
 )
 
-// heapSpan is how much address space Go's heap has from where it begins: it asks for addresses from 0xc0<<32 on amd64 and 0x40<<32 on arm64, the kernel gives mappings others.
+// heapSpan is how much address space Go's heap has from where it begins: it asks for addresses from
+// 0xc0<<32 on amd64 and 0x40<<32 on arm64, the kernel gives mappings others.
 const heapSpan = 1 << 40
 
 // onHeap is a variable of the heap: it tells where that is.
 var onHeap = new([64]byte)
 
-// registrable refuses memory that cannot be pinned for a card: the garbage collector gives heap back to the kernel, and the card goes on to write into the pages.
+// registrable refuses memory that cannot be pinned for a card: the garbage collector gives heap
+// back to the kernel, and the card goes on to write into the pages.
 func registrable(mem []byte) error {
 	at := address(mem)
 	heap := uint64(uintptr(unsafe.Pointer(onHeap)))
@@ -36,7 +38,8 @@ func registrable(mem []byte) error {
 	return nil
 }
 
-// memlock says why pinning size bytes failed: the kernel says ENOMEM of the limit too, which binds who has no CAP_IPC_LOCK.
+// memlock says why pinning size bytes failed: the kernel says ENOMEM of the limit too, which binds
+// who has no CAP_IPC_LOCK.
 func memlock(err error, size int) error {
 	var limit unix.Rlimit
 	if unix.Getrlimit(unix.RLIMIT_MEMLOCK, &limit) != nil || limit.Cur == unix.RLIM_INFINITY {
@@ -46,7 +49,8 @@ func memlock(err error, size int) error {
 	if pinned+uint64(size) <= limit.Cur {
 		return err
 	}
-	return fmt.Errorf("%w: %d bytes are pinned, %d more wanted, and the limit (ulimit -l, LimitMEMLOCK of systemd) is %d: %w", rdma.ErrMemlock, pinned, size, limit.Cur, err)
+	return fmt.Errorf("%w: %d bytes are pinned, %d more wanted, and the limit (ulimit -l, LimitMEMLOCK of systemd) "+
+		"is %d: %w", rdma.ErrMemlock, pinned, size, limit.Cur, err)
 }
 
 // pinnedBytes is what this process has pinned for cards.

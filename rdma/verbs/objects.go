@@ -18,7 +18,8 @@ import (
 	"unsafe"
 )
 
-// object is a place in the order in which verbs objects are destroyed: after all that hang on it. The zero value is an object that is gone.
+// object is a place in the order in which verbs objects are destroyed: after all that hang on it.
+// The zero value is an object that is gone.
 type object struct {
 	what string
 	on   []*object
@@ -27,7 +28,8 @@ type object struct {
 	live bool
 }
 
-// mapping is held for reading in what makes and destroys objects of which libibverbs maps memory of a card, and for writing in forsake, which takes such memory away.
+// mapping is held for reading in what makes and destroys objects of which libibverbs maps memory of
+// a card, and for writing in forsake, which takes such memory away.
 var mapping sync.RWMutex
 
 // newObject makes the object and has it hang on others.
@@ -139,13 +141,15 @@ func openCard(name string) (*card, error) {
 
 func (k *card) close() error { return k.destroy(k.abandon) }
 
-// abandon closes the context whatever hangs on it: libibverbs loses its memory of that, and the kernel destroys it, once nothing of it is mapped (forsake).
+// abandon closes the context whatever hangs on it: libibverbs loses its memory of that, and the
+// kernel destroys it, once nothing of it is mapped (forsake).
 func (k *card) abandon() error {
 	_ = k.async.Close()
 	return failed(C.ibv_close_device(k.c))
 }
 
-// pollable puts a descriptor of libibverbs, which closes it itself, into the netpoller, by another of the same file. That file does not block from then on.
+// pollable puts a descriptor of libibverbs, which closes it itself, into the netpoller, by another
+// of the same file. That file does not block from then on.
 func pollable(fd C.int, name string) (*os.File, error) {
 	own, err := syscall.Dup(int(fd))
 	if err != nil {

@@ -28,12 +28,14 @@ const (
 
 	// retries of a packet. Soft-RoCE takes 7, the most, for no end.
 	retries = 5
-	// flushFor is how long the card has to flush a broken pair. One that takes longer has the queue pair destroyed instead, after which it writes nothing either.
+	// flushFor is how long the card has to flush a broken pair. One that takes longer has the queue
+	// pair destroyed instead, after which it writes nothing either.
 	flushFor = time.Second
 )
 
-// pair is one end of a connection. It owns the channel, the completion queue, the queue pair, the windows and, on a card without windows, a domain of its own: what is granted in it,
-// this pair's other side alone can read.
+// pair is one end of a connection. It owns the channel, the completion queue, the queue pair, the
+// windows and, on a card without windows, a domain of its own: what is granted in it, this pair's
+// other side alone can read.
 type pair struct {
 	d     *device
 	o     rdma.PairOptions
@@ -44,7 +46,9 @@ type pair struct {
 	local rdma.Endpoint
 	reads *semaphore.Weighted // work requests of reads
 
-	mu     sync.Mutex // of posting, of taking completions, in their order, and of what follows; held in calls of libibverbs that do not wait
+	// of posting, of taking completions, in their order, and of what follows; held in calls of
+	// libibverbs that do not wait
+	mu     sync.Mutex
 	q      *queue
 	chains chains
 	armed  bool        // the next completion sends an event
@@ -76,11 +80,13 @@ func (d *device) pair(o rdma.PairOptions) (*pair, error) {
 	p := &pair{d: d, o: defaults(o), pd: d.pd, broken: make(chan struct{})}
 	p.reads = semaphore.NewWeighted(int64(p.o.MaxReads))
 	if depth := p.depth(); depth > int(d.has.max_wr) || depth >= int(d.has.max_cqe) {
-		return nil, fmt.Errorf("%w: %d work requests in a pair, where %s has room for %d", rdma.ErrFull, depth, d.name, min(d.has.max_wr, d.has.max_cqe-1))
+		return nil, fmt.Errorf("%w: %d work requests in a pair, where %s has room for %d", rdma.ErrFull, depth, d.name,
+			min(d.has.max_wr, d.has.max_cqe-1))
 	}
 	var psn [4]byte
 	_, _ = rand.Read(psn[:]) // never fails
-	p.local = rdma.Endpoint{GID: d.gid.raw, PSN: binary.LittleEndian.Uint32(psn[:]) & 0xffffff, MTU: d.limit.MTU, MaxReads: d.limit.MaxReads}
+	p.local = rdma.Endpoint{GID: d.gid.raw, PSN: binary.LittleEndian.Uint32(psn[:]) & 0xffffff, MTU: d.limit.MTU,
+		MaxReads: d.limit.MaxReads}
 	if err := p.make(); err != nil {
 		return nil, errors.Join(fmt.Errorf("%s: %w", d.name, err), p.destroy())
 	}
@@ -156,7 +162,8 @@ func (p *pair) destroy() error {
 	return errors.Join(errs...)
 }
 
-// drop destroys windows and queue pair, and ends all chains, after which the card neither reads nor writes for the pair: where it cannot destroy the queue pair, it is abandoned before.
+// drop destroys windows and queue pair, and ends all chains, after which the card neither reads nor
+// writes for the pair: where it cannot destroy the queue pair, it is abandoned before.
 func (p *pair) drop() error {
 	p.mu.Lock()
 	err := p.windows.close()
@@ -204,12 +211,15 @@ func (p *pair) Connect(remote rdma.Endpoint) error {
 // path is the way to the other side, which has said remote of itself.
 func (p *pair) path(remote rdma.Endpoint) (C.struct_verbs_path, error) {
 	mtu := min(remote.MTU, p.local.MTU)
-	if mtu < 256 || mtu > 4096 || bits.OnesCount(uint(mtu)) != 1 || remote.QPN>>24 != 0 || remote.PSN>>24 != 0 || remote.MaxReads < 1 {
+	if mtu < 256 || mtu > 4096 || bits.OnesCount(uint(mtu)) != 1 || remote.QPN>>24 != 0 || remote.PSN>>24 != 0 ||
+		remote.MaxReads < 1 {
 		return C.struct_verbs_path{}, fmt.Errorf("verbs: no endpoint to connect to: %+v", remote)
 	}
 	path := C.struct_verbs_path{
-		port: C.int(p.d.port), gid_index: C.int(p.d.gid.index), mtu: C.int(bits.Len(uint(mtu)) - 8), reads: C.int(min(remote.MaxReads, p.local.MaxReads)),
-		timeout: C.int(exponent(p.o.Timeout)), retries: retries, qpn: C.uint32_t(remote.QPN), remote_psn: C.uint32_t(remote.PSN), local_psn: C.uint32_t(p.local.PSN),
+		port: C.int(p.d.port), gid_index: C.int(p.d.gid.index), mtu: C.int(bits.Len(uint(mtu)) - 8),
+		reads:   C.int(min(remote.MaxReads, p.local.MaxReads)),
+		timeout: C.int(exponent(p.o.Timeout)), retries: retries, qpn: C.uint32_t(remote.QPN),
+		remote_psn: C.uint32_t(remote.PSN), local_psn: C.uint32_t(p.local.PSN),
 	}
 	for i, b := range remote.GID {
 		path.gid[i] = C.uint8_t(b)
@@ -217,8 +227,9 @@ func (p *pair) path(remote rdma.Endpoint) (C.struct_verbs_path, error) {
 	return path, nil
 }
 
-// exponent is how cards count the time after which a packet is sent again: 4.096 µs times a power of two, 1 to 31. All retries together take between half of total and total, of a
-// card that keeps to it; InfiniBand's specification allows it up to four times the timeout that is set.
+// exponent is how cards count the time after which a packet is sent again: 4.096 µs times a power
+// of two, 1 to 31. All retries together take between half of total and total, of a card that keeps
+// to it; InfiniBand's specification allows it up to four times the timeout that is set.
 func exponent(total time.Duration) int {
 	each := total / (retries + 1) / 4096
 	return min(max(bits.Len64(uint64(each))-1, 1), 31)

@@ -42,7 +42,8 @@ func (k *card) channel() (*channel, error) {
 	return &channel{newObject("completion channel", &k.object), c, file}, nil
 }
 
-// forsake closes the descriptors, which would keep the card from being taken away, of a channel that cannot be destroyed. Nobody takes events any more.
+// forsake closes the descriptors, which would keep the card from being taken away, of a channel
+// that cannot be destroyed. Nobody takes events any more.
 func (ch *channel) forsake() {
 	_ = ch.file.Close()
 	_ = syscall.Close(int(ch.c.fd))
@@ -81,7 +82,8 @@ func (q *completions) event(take func([]C.struct_verbs_done)) error {
 // is tells whether it is that of an event.
 func (q *completions) is(cq uintptr) bool { return uintptr(unsafe.Pointer(q.c)) == cq }
 
-// arm has the next completion send one event, and takes all that there are, which may have sent none.
+// arm has the next completion send one event, and takes all that there are, which may have sent
+// none.
 func (q *completions) arm(take func([]C.struct_verbs_done)) error {
 	return q.drain(C.verbs_arm(q.c, &q.done[0]), take)
 }
@@ -117,7 +119,8 @@ func (q *completions) close() error {
 	return q.destroy(func() error { return failed(C.ibv_destroy_cq(q.c)) })
 }
 
-// state is that of a queue pair, as it was set; what the card makes of it by itself (an error) only completions and events tell.
+// state is that of a queue pair, as it was set; what the card makes of it by itself (an error) only
+// completions and events tell.
 type state int
 
 const (
@@ -128,7 +131,8 @@ const (
 
 func (s state) String() string { return [...]string{"initialized", "ready", "broken"}[s] }
 
-// queue is a reliable connected queue pair. Its methods but qpn are not safe for concurrent use, nor with those of its completions.
+// queue is a reliable connected queue pair. Its methods but qpn are not safe for concurrent use,
+// nor with those of its completions.
 type queue struct {
 	object
 	c     *C.struct_ibv_qp
@@ -190,7 +194,8 @@ func (p *queue) postable() error {
 	return nil
 }
 
-// reads posts a chain, and returns what is completed right after. So do binds and invalidates. What they return is valid until completions are taken again.
+// reads posts a chain, and returns what is completed right after. So do binds and invalidates. What
+// they return is valid until completions are taken again.
 func (p *queue) reads(id int, r []C.struct_verbs_read) ([]C.struct_verbs_done, error) {
 	if err := p.postable(); err != nil {
 		return nil, err

@@ -16,7 +16,8 @@ import (
 	"github.com/cognitora/dataplane/rdma"
 )
 
-// Read posts chains of a quarter of MaxReads: while the last is worked on, the next ones wait at the card.
+// Read posts chains of a quarter of MaxReads: while the last is worked on, the next ones wait at
+// the card.
 func (p *pair) Read(ctx context.Context, reads []rdma.Read) error {
 	if err := context.Cause(ctx); err != nil {
 		return err
@@ -90,7 +91,8 @@ func (p *pair) parts(parts []C.struct_verbs_read, reads []rdma.Read) ([]C.struct
 	return parts, nil
 }
 
-// mirror has the device's regions in a domain of a pair's own, where that has one: each that is read into is registered once more, when the pair is made if that is known then
+// mirror has the device's regions in a domain of a pair's own, where that has one: each that is
+// read into is registered once more, when the pair is made if that is known then
 // (rdma.PairOptions.Reads), else with the first such read. It counts as pinned once more, too.
 type mirror struct {
 	pd *domain

@@ -27,12 +27,16 @@ func TestSpeed(t *testing.T) {
 	for _, size := range []int{1 << 20, 8 << 20} {
 		n := 128 << 20 / size
 		args := []string{"-s", strconv.Itoa(size), "-n", strconv.Itoa(n)}
-		row(t, fmt.Sprintf("READ of %d MiB, one pair, MiB/s", size>>20), func() float64 { return bandwidthOfOne(t, d, size, n) },
-			func() float64 { return perftest(t, d, "ib_read_bw", 3, append(args, "-e")...) }, func() float64 { return perftest(t, d, "ib_read_bw", 3, args...) })
+		row(t, fmt.Sprintf("READ of %d MiB, one pair, MiB/s", size>>20), func() float64 {
+			return bandwidthOfOne(t, d, size, n)
+		},
+			func() float64 { return perftest(t, d, "ib_read_bw", 3, append(args, "-e")...) },
+			func() float64 { return perftest(t, d, "ib_read_bw", 3, args...) })
 	}
 	args := []string{"-s", "64", "-n", strconv.Itoa(speedReads)}
 	row(t, "READ of 64 B, µs, median", func() float64 { return latencyOfOne(t, d) },
-		func() float64 { return perftest(t, d, "ib_read_lat", 4, append(args, "-e")...) }, func() float64 { return perftest(t, d, "ib_read_lat", 4, args...) })
+		func() float64 { return perftest(t, d, "ib_read_lat", 4, append(args, "-e")...) },
+		func() float64 { return perftest(t, d, "ib_read_lat", 4, args...) })
 	t.Log("|")
 	t.Log("| grant and revoke of 1 MiB each, µs each | memory windows | registrations | ratio |")
 	t.Log("|---|---|---|---|")
@@ -50,14 +54,16 @@ func heading(t *testing.T, what string) {
 	t.Log("|---|---|---|---|---|---|")
 }
 
-// row prints medians of rounds in turn: ours, and perftest's with -e, where it waits for events as we do, and without, where it takes a CPU.
+// row prints medians of rounds in turn: ours, and perftest's with -e, where it waits for events as
+// we do, and without, where it takes a CPU.
 func row(t *testing.T, what string, ours, waiting, spinning func() float64) {
 	t.Helper()
 	var o, w, s []float64
 	for range speedRounds {
 		o, w, s = append(o, ours()), append(w, waiting()), append(s, spinning())
 	}
-	t.Logf("| %s | %.0f | %.0f | %.0f | %.2f | %.2f |", what, median(o), median(w), median(s), median(o)/median(w), median(o)/median(s))
+	t.Logf("| %s | %.0f | %.0f | %.0f | %.2f | %.2f |", what, median(o), median(w), median(s), median(o)/median(w),
+		median(o)/median(s))
 	t.Logf("%s: %.0f; %.0f; %.0f", what, o, w, s)
 }
 
@@ -72,7 +78,8 @@ func bandwidthOfOne(t *testing.T, d *device, size, n int) float64 {
 	return bandwidth(t, r, rdma.Read{Into: into, From: granted(t, w, from)[0].Key()}, n)
 }
 
-// bandwidth of a read, n times in one Read, as perftest does it into and from the same memory, in MiB/s.
+// bandwidth of a read, n times in one Read, as perftest does it into and from the same memory, in
+// MiB/s.
 func bandwidth(t *testing.T, p *pair, read rdma.Read, n int) float64 {
 	reads := slices.Repeat([]rdma.Read{read}, n)
 	if err := p.Read(context.Background(), reads[:1]); err != nil {

@@ -49,7 +49,8 @@ func TestChainSaysOnce(t *testing.T) {
 	}
 }
 
-// TestBatches: many reads of several windows, from many goroutines, over two pairs of a device, more than a pair may have under way.
+// TestBatches: many reads of several windows, from many goroutines, over two pairs of a device,
+// more than a pair may have under way.
 func TestBatches(t *testing.T) {
 	kinds(t, func(t *testing.T, d *device) {
 		const size, readers, rounds, batch = 4 << 20, 6, 4, 100
@@ -80,7 +81,8 @@ func TestBatches(t *testing.T) {
 					clear(into)
 					for at := 0; at < batch*8192; at += 8192 {
 						part, skip, length := random.IntN(2), random.IntN(size/2-8192), random.IntN(8192)
-						reads = append(reads, rdma.Read{Into: into[at : at+length], From: s.keys[part], Skip: uint64(skip)})
+						reads = append(reads, rdma.Read{Into: into[at : at+length], From: s.keys[part],
+							Skip: uint64(skip)})
 						copy(want[at:at+length], from[part*size/2+skip:])
 					}
 					if err := s.r.Read(context.Background(), reads); err != nil {
@@ -126,7 +128,8 @@ func TestMisuse(t *testing.T) {
 				t.Errorf("a grant before Connect: %v", err)
 			}
 		}
-		for _, bad := range []rdma.Endpoint{{}, {MTU: 1000, MaxReads: 1}, {MTU: 1024}, {QPN: 1 << 24, MTU: 1024, MaxReads: 1}} {
+		for _, bad := range []rdma.Endpoint{{}, {MTU: 1000, MaxReads: 1}, {MTU: 1024}, {QPN: 1 << 24, MTU: 1024,
+			MaxReads: 1}} {
 			if r.Connect(bad) == nil {
 				t.Errorf("connected to %+v", bad)
 			}
@@ -207,7 +210,8 @@ func TestPreference(t *testing.T) {
 	}
 }
 
-// TestReaderRegistersAtOnce: a pair with a domain of its own that is going to read has all regions registered in it when it is made; another has none.
+// TestReaderRegistersAtOnce: a pair with a domain of its own that is going to read has all regions
+// registered in it when it is made; another has none.
 func TestReaderRegistersAtOnce(t *testing.T) {
 	d := opened(t)
 	d.limit.Windows = false

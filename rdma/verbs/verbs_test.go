@@ -14,7 +14,8 @@ import (
 	"github.com/cognitora/dataplane/rdma"
 )
 
-// deviceName is that of the card to test with. Where one is required, as in perf/vm, its absence is a failure.
+// deviceName is that of the card to test with. Where one is required, as in perf/vm, its absence is
+// a failure.
 func deviceName(t testing.TB) string {
 	name := os.Getenv("RDMA_DEVICE")
 	if name == "" {
@@ -132,7 +133,8 @@ func TestRead(t *testing.T) {
 	})
 }
 
-// TestReadIsSplit: what is longer than a card's messages comes in as many as it takes, whole, from where it is asked for, and nothing behind it.
+// TestReadIsSplit: what is longer than a card's messages comes in as many as it takes, whole, from
+// where it is asked for, and nothing behind it.
 func TestReadIsSplit(t *testing.T) {
 	kinds(t, func(t *testing.T, d *device) {
 		const most, skip = 1000, 24
@@ -150,7 +152,8 @@ func TestReadIsSplit(t *testing.T) {
 			if err := r.Read(within(t), reads); err != nil {
 				t.Fatalf("%d bytes: %v", size, err)
 			}
-			if !bytes.Equal(into[:size], from[skip:skip+size]) || !bytes.Equal(into[size:], make([]byte, len(into)-size)) {
+			if !bytes.Equal(into[:size], from[skip:skip+size]) ||
+				!bytes.Equal(into[size:], make([]byte, len(into)-size)) {
 				t.Errorf("%d bytes: not those of the other side, or more than those", size)
 			}
 		}

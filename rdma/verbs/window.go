@@ -17,7 +17,8 @@ import (
 	"github.com/cognitora/dataplane/rdma"
 )
 
-// windows are those of a pair. A memory window that was invalidated is bound again for another grant, with another key.
+// windows are those of a pair. A memory window that was invalidated is bound again for another
+// grant, with another key.
 type windows struct {
 	mu   sync.Mutex
 	used int        // granted, or about to be
@@ -130,7 +131,8 @@ func (p *pair) Grant(ctx context.Context, mems [][]byte) ([]rdma.Window, error) 
 	granted, err := p.grant(ctx, mems)
 	p.operations.Done()
 	if err != nil && p.isBroken() {
-		return nil, errors.Join(err, p.Close()) // some may have been made, and a queue pair that could not be broken would serve them
+		// some may have been made, and a queue pair that could not be broken would serve them
+		return nil, errors.Join(err, p.Close())
 	}
 	return granted, err
 }
@@ -167,7 +169,8 @@ func (p *pair) bind(ctx context.Context, mems [][]byte) ([]rdma.Window, error) {
 			return nil, err
 		}
 		openings = append(openings, o)
-		binds[i] = C.struct_verbs_bind{mw: o.c, mr: r.c, addr: C.uint64_t(address(mem)), length: C.uint64_t(len(mem)), rkey: o.rkey}
+		binds[i] = C.struct_verbs_bind{mw: o.c, mr: r.c, addr: C.uint64_t(address(mem)), length: C.uint64_t(len(mem)),
+			rkey: o.rkey}
 	}
 	if err := p.chained(ctx, binds, p.q.binds); err != nil {
 		if errors.Is(err, ErrOrder) {
@@ -200,7 +203,8 @@ func (p *pair) register(_ context.Context, mems [][]byte) ([]rdma.Window, error)
 	return granted, nil
 }
 
-// unregister ends a registration. One that cannot be ended counts as granted, so that it is tried again when the pair is closed.
+// unregister ends a registration. One that cannot be ended counts as granted, so that it is tried
+// again when the pair is closed.
 func (p *pair) unregister(w *window) error {
 	err := w.r.close()
 	if err != nil {
@@ -223,7 +227,8 @@ func (p *pair) deregister(granted []rdma.Window) error {
 }
 
 // chained posts work requests for windows in chains, and waits for all.
-func (p *pair) chained(ctx context.Context, binds []C.struct_verbs_bind, post func(int, []C.struct_verbs_bind) ([]C.struct_verbs_done, error)) error {
+func (p *pair) chained(ctx context.Context, binds []C.struct_verbs_bind,
+	post func(int, []C.struct_verbs_bind) ([]C.struct_verbs_done, error)) error {
 	var chains []*chain
 	var err error
 	for part := range slices.Chunk(binds, C.VERBS_CHAIN) {
@@ -243,8 +248,9 @@ func (p *pair) chained(ctx context.Context, binds []C.struct_verbs_bind, post fu
 	return err
 }
 
-// Revoke closes the pair where the card does not say that the windows are no more, or where it was asked for what is no window of the pair: whatever the error, nobody reads through
-// them when it returns (drop).
+// Revoke closes the pair where the card does not say that the windows are no more, or where it was
+// asked for what is no window of the pair: whatever the error, nobody reads through them when it
+// returns (drop).
 func (p *pair) Revoke(ctx context.Context, of []rdma.Window) error {
 	if err := p.enter(); err != nil {
 		return errors.Join(err, p.Close())

@@ -10,7 +10,8 @@ import (
 	"github.com/cognitora/dataplane/rdma"
 )
 
-// closedWith holds a pair to be closed: the card has nothing of it, so that nobody reads through it.
+// closedWith holds a pair to be closed: the card has nothing of it, so that nobody reads through
+// it.
 func closedWith(t *testing.T, p *pair, before resources) {
 	t.Helper()
 	if u := used(t, p.d.name); u.QP != before.QP || u.MR != before.MR {
@@ -21,7 +22,8 @@ func closedWith(t *testing.T, p *pair, before resources) {
 	}
 }
 
-// TestRevokesWhatItCannot: where one of several windows cannot be revoked, all are no more, and the pair neither.
+// TestRevokesWhatItCannot: where one of several windows cannot be revoked, all are no more, and the
+// pair neither.
 func TestRevokesWhatItCannot(t *testing.T) {
 	kinds(t, func(t *testing.T, d *device) {
 		mem := registeredIn(t, d, 1<<20)
@@ -34,7 +36,9 @@ func TestRevokesWhatItCannot(t *testing.T) {
 				}
 				return g
 			},
-			"another's":  func(w, other *pair) []rdma.Window { return append(granted(t, w, mem), granted(t, other, mem)...) },
+			"another's": func(w, other *pair) []rdma.Window {
+				return append(granted(t, w, mem), granted(t, other, mem)...)
+			},
 			"none of us": func(w, _ *pair) []rdma.Window { return append(granted(t, w, mem), nil) },
 		} {
 			t.Run(name, func(t *testing.T) {
@@ -67,7 +71,8 @@ func lending(t *testing.T, d *device, to *pair) *pair {
 	return w
 }
 
-// TestGrantFails: where a card has bound some windows of a Grant and refuses another, nothing of the pair is left.
+// TestGrantFails: where a card has bound some windows of a Grant and refuses another, nothing of
+// the pair is left.
 func TestGrantFails(t *testing.T) {
 	d := opened(t)
 	d.limit.Windows = true

@@ -15,7 +15,8 @@ var allAPIs = []scan.API{
 
 func TestEnvelopes(t *testing.T) {
 	notFound := ModelNotFound([]byte("gpt"))
-	busy := &Error{Status: 503, Code: "overloaded", Message: "busy", RetryAfterSeconds: 1, RequestID: "req_1", Sequence: 7}
+	busy := &Error{Status: 503, Code: "overloaded", Message: "busy", RetryAfterSeconds: 1, RequestID: "req_1",
+		Sequence: 7}
 	for _, c := range []struct {
 		name, got, want string
 	}{
@@ -57,7 +58,8 @@ func TestFromScan(t *testing.T) {
 	if e.Status != 400 || e.Param != "model" || !strings.Contains(e.Message, "must be a string, not a number") {
 		t.Errorf("got %+v", e)
 	}
-	if e := FromScan(nil); e.Status != 400 || e.Message == "" || !strings.HasPrefix(e.Error(), "400 invalid_request_error: ") {
+	if e := FromScan(nil); e.Status != 400 || e.Message == "" ||
+		!strings.HasPrefix(e.Error(), "400 invalid_request_error: ") {
 		t.Errorf("got %+v", e)
 	}
 }

@@ -47,7 +47,8 @@ func ParseBackend(flag string) (Backend, error) {
 	for _, option := range parts[1:] {
 		name, value, found := strings.Cut(strings.TrimSpace(option), "=")
 		if !found || value == "" {
-			return b, fmt.Errorf("backend %q: option %q has no value; write %s=VALUE", address.Redact(flag), option, name)
+			return b, fmt.Errorf("backend %q: option %q has no value; write %s=VALUE", address.Redact(flag), option,
+				name)
 		}
 		if seen[name] {
 			return b, fmt.Errorf("backend %q: option %s is given twice", address.Redact(flag), name)
@@ -135,7 +136,8 @@ func (b Backend) checkEvents() error {
 		return nil
 	}
 	if name := b.dnsName(); name != "" {
-		return fmt.Errorf("option kv-events: %q may be several engines, each with events of its own; give a backend for each, by its address", name)
+		return fmt.Errorf("option kv-events: %q may be several engines, each with events of its own; give a backend "+
+			"for each, by its address", name)
 	}
 	return kvevents.Check(b.KVEvents, b.KVReplay)
 }

@@ -19,11 +19,13 @@ func write(t *testing.T, name, content string) string {
 
 func TestParseBackend(t *testing.T) {
 	got, err := ParseBackend("https://a:8000,id=n1,model=org/m,role=decode,max_concurrent=8,api_key_file=/k,ca=/ca.pem")
-	want := Backend{URL: "https://a:8000", ID: "n1", Model: "org/m", Role: "decode", MaxConcurrent: 8, APIKeyFile: "/k", CA: "/ca.pem"}
+	want := Backend{URL: "https://a:8000", ID: "n1", Model: "org/m", Role: "decode", MaxConcurrent: 8, APIKeyFile: "/k",
+		CA: "/ca.pem"}
 	if err != nil || got != want {
 		t.Fatalf("%+v %v", got, err)
 	}
-	for _, good := range []string{"http://127.0.0.1:8001", "unix:///run/e.sock", "http+unix:///run/e.sock", "http://[::1]:1/base"} {
+	for _, good := range []string{"http://127.0.0.1:8001", "unix:///run/e.sock", "http+unix:///run/e.sock",
+		"http://[::1]:1/base"} {
 		if _, err := ParseBackend(good); err != nil {
 			t.Error(err)
 		}
@@ -49,7 +51,8 @@ func TestBadBackendsSayWhatToDo(t *testing.T) {
 			t.Errorf("%q: %v, want one about %q", flag, err, says)
 		}
 	}
-	if err := CheckBackends([]Backend{{URL: "http://a:1"}, {URL: "http://a:1"}}); err == nil || !strings.Contains(err.Error(), `"a:1"`) {
+	if err := CheckBackends([]Backend{{URL: "http://a:1"}, {URL: "http://a:1"}}); err == nil ||
+		!strings.Contains(err.Error(), `"a:1"`) {
 		t.Errorf("duplicate: %v", err)
 	}
 }

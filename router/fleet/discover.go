@@ -55,7 +55,8 @@ func (p *prober) discover(ctx context.Context) error {
 		}
 	case status == http.StatusUnauthorized, status == http.StatusForbidden:
 		if !p.clientKeys() {
-			return fmt.Errorf("/v1/models answers %d; give the engine's key with api_key_file=, or name its model with model= "+
+			return fmt.Errorf("/v1/models answers %d; give the engine's key with api_key_file=, or name its model "+
+				"with model= "+
 				"if clients bring keys (router.forward_auth)", status)
 		}
 	case status >= 500 && status != http.StatusNotImplemented:

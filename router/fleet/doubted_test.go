@@ -20,13 +20,17 @@ func TestDeadNodesAreNoticedByTheirTraffic(t *testing.T) {
 			e.agent(node("dies", dies.URL))
 			e.agent(node("lives", lives.URL))
 			eventually(t, e.Fleet, "both joined", serves("m", 2))
-			eventually(t, e.Fleet, "both were checked", func(*Snapshot) bool { return dies.count("/health") > 0 && lives.count("/health") > 0 })
+			eventually(t, e.Fleet, "both were checked", func(*Snapshot) bool {
+				return dies.count("/health") > 0 && lives.count("/health") > 0
+			})
 			dies.Close()
 			checks := lives.count("/health")
 			e.Load().Node("dies").Report(o)
 			e.Load().Node("lives").Report(o)
 			eventually(t, e.Fleet, "the dead one is out", serves("m", 1))
-			eventually(t, e.Fleet, "the other was checked", func(*Snapshot) bool { return lives.count("/health") > checks })
+			eventually(t, e.Fleet, "the other was checked", func(*Snapshot) bool {
+				return lives.count("/health") > checks
+			})
 			if ok, reason := e.Load().Node("lives").Eligible(time.Now()); !ok {
 				t.Error(reason)
 			}
@@ -42,7 +46,8 @@ func TestSilentNodesDoNotHoldUpOthers(t *testing.T) {
 	defer silent.Close()
 	o := Options{Log: slog.New(slog.DiscardHandler), ProbeTimeout: time.Minute} // none of them ends in this test
 	for i := range 400 {
-		o.Backends = append(o.Backends, Backend{URL: "http://" + silent.Addr().String(), ID: fmt.Sprint("silent-", i), Model: "none"})
+		o.Backends = append(o.Backends, Backend{URL: "http://" + silent.Addr().String(), ID: fmt.Sprint("silent-", i),
+			Model: "none"})
 	}
 	o.Backends = append(o.Backends, Backend{URL: good.URL, ID: "good"})
 	f := run(t, o)

@@ -226,7 +226,8 @@ func (f *Fleet) listCordons(l cluster.Listing) {
 	}
 	if l.DataLost {
 		if kept := f.unlisted(listed); len(kept) > 0 {
-			f.opts.Log.Warn("etcd lost its data; the cordons known last stay in force until `cgn-ctl cluster uncordon NODE` (with --unregistered for a static backend)",
+			f.opts.Log.Warn("etcd lost its data; the cordons known last stay in force until `cgn-ctl cluster "+
+				"uncordon NODE` (with --unregistered for a static backend)",
 				"cordons", len(kept), "nodes", kept[:min(len(kept), mostCordonsNamed)])
 		}
 		return
@@ -307,7 +308,8 @@ func (f *Fleet) putModel(e cluster.Entry) {
 		return
 	}
 	if old := f.etcd.models[name]; m.Unused() && (old == nil || !old.Unused()) {
-		f.opts.Log.Info("of a model only the aliases are used, pools are not, and its tokenizer is named under [[model]] in the router's own configuration", "model", name)
+		f.opts.Log.Info("of a model only the aliases are used, pools are not, and its tokenizer is named under "+
+			"[[model]] in the router's own configuration", "model", name)
 	}
 	f.solved(ofModelKey, name)
 	f.etcd.models[name] = m

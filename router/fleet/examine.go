@@ -24,7 +24,10 @@ func (b Backend) Examine(field string) error {
 			errs = append(errs, fmt.Errorf("%s%s: %w; name %s", field, option, err, what))
 		}
 	}
-	look("api_key_file", b.APIKeyFile, "a file that holds the engine's key alone", func() error { _, err := apikey.Read(b.APIKeyFile); return err })
+	look("api_key_file", b.APIKeyFile, "a file that holds the engine's key alone", func() error {
+		_, err := apikey.Read(b.APIKeyFile)
+		return err
+	})
 	look("ca", b.CA, "a PEM file with the CA's certificate", func() error { _, _, err := readCA(b.CA); return err })
 	return errors.Join(errs...)
 }

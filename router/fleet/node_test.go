@@ -157,7 +157,8 @@ func TestUnanswered(t *testing.T) {
 func TestFlagsKeepRequestsAway(t *testing.T) {
 	n := testNode("n", 4)
 	for flag, want := range map[uint32]string{
-		flagCordoned: "cordoned", flagDraining: "draining", flagNotReady: "its agent says it is not ready", flagSilent: "its heartbeat is stale",
+		flagCordoned: "cordoned", flagDraining: "draining", flagNotReady: "its agent says it is not ready",
+		flagSilent: "its heartbeat is stale",
 	} {
 		n.setFlag(flag, true)
 		if ok, reason := n.Eligible(time.Now()); ok || reason != want || n.Acquire() {

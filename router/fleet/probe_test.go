@@ -55,7 +55,8 @@ func TestWhyABackendNeverAnswered(t *testing.T) {
 			})
 			log.mu.Lock()
 			defer log.mu.Unlock()
-			if text := log.b.String(); strings.Count(text, "has not answered yet") != 1 || !strings.Contains(text, c.want) {
+			if text := log.b.String(); strings.Count(text, "has not answered yet") != 1 ||
+				!strings.Contains(text, c.want) {
 				t.Errorf("want one line with %q:\n%s", c.want, text)
 			}
 		})
@@ -136,7 +137,8 @@ func TestPlainErrors(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			err := plainError(firstHeard(t, c.speak))
-			if err == nil || !strings.Contains(err.Error(), c.want) || strings.Contains(err.Error(), "127.0.0.1:0/secret") {
+			if err == nil || !strings.Contains(err.Error(), c.want) ||
+				strings.Contains(err.Error(), "127.0.0.1:0/secret") {
 				t.Errorf("%v, want %q", err, c.want)
 			}
 		})

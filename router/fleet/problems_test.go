@@ -35,7 +35,8 @@ func still(t *testing.T, backends ...Backend) *Fleet {
 func TestProblemsGoWithTheirSubject(t *testing.T) {
 	ctx := context.Background()
 	r := &names{err: fmt.Errorf("no answer")}
-	f := still(t, Backend{URL: "http://127.0.0.1:1", ID: "static"}, Backend{URL: "http://a.test:1"}, Backend{URL: "http://b.test:1"})
+	f := still(t, Backend{URL: "http://127.0.0.1:1", ID: "static"}, Backend{URL: "http://a.test:1"},
+		Backend{URL: "http://b.test:1"})
 	f.opts.Resolver = r
 	look := func(names ...string) {
 		for _, name := range names {
@@ -96,14 +97,17 @@ func TestProblemsOfNodesThatLeaveEtcd(t *testing.T) {
 func TestAPlaceThatIsNone(t *testing.T) {
 	f := still(t)
 	put := func(place string) {
-		f.putNode(cluster.Entry{Key: cluster.NodeKey("n"), Value: []byte(`{"node_id":"n","address":"http://127.0.0.1:1","models":["m"],"ready":true,"kv_address":"` + place + `"}`)})
+		f.putNode(cluster.Entry{Key: cluster.NodeKey("n"),
+			Value: []byte(`{"node_id":"n","address":"http://127.0.0.1:1","models":["m"],"ready":true,"kv_address":"` +
+				place + `"}`)})
 	}
 	put("http://gpu1:7000")
 	m := f.members["n"]
 	if m == nil || m.node.Info().KVAddress != "" {
 		t.Fatalf("%+v", m)
 	}
-	if all := f.listProblems(); len(all) != 1 || all[0].Subject != "nodes/n" || !strings.Contains(all[0].Reason, "kv_address") {
+	if all := f.listProblems(); len(all) != 1 || all[0].Subject != "nodes/n" ||
+		!strings.Contains(all[0].Reason, "kv_address") {
 		t.Errorf("%+v", all)
 	}
 	put("gpu1:7000")
@@ -120,11 +124,13 @@ func TestAFullFleet(t *testing.T) {
 	for i := range maxNodes {
 		f.members[fmt.Sprint(i)] = &member{}
 	}
-	e := cluster.Entry{Key: cluster.NodeKey("n1"), Value: []byte(`{"node_id":"n1","address":"http://127.0.0.1:1","models":["m"],"role":"both"}`)}
+	e := cluster.Entry{Key: cluster.NodeKey("n1"),
+		Value: []byte(`{"node_id":"n1","address":"http://127.0.0.1:1","models":["m"],"role":"both"}`)}
 	for range 3 {
 		f.putNode(e)
 	}
-	if got := f.subjects(); !slices.Equal(got, []string{"nodes/n1"}) || strings.Count(log.String(), "the fleet is full") != 1 {
+	if got := f.subjects(); !slices.Equal(got, []string{"nodes/n1"}) ||
+		strings.Count(log.String(), "the fleet is full") != 1 {
 		t.Errorf("%q, %s", got, log.String())
 	}
 	f.deleteNode(cluster.NodeKey("n1"))

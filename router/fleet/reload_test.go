@@ -61,7 +61,8 @@ func TestAChangedKeyKeepsTheNode(t *testing.T) {
 		t.Errorf("%v: %s", n.State(), why)
 	}
 
-	if err := f.Reload(context.Background(), []Backend{{URL: e.URL + "/elsewhere", ID: "n", APIKeyFile: key}}); err != nil {
+	if err := f.Reload(context.Background(), []Backend{{URL: e.URL + "/elsewhere", ID: "n", APIKeyFile: key}}); err !=
+		nil {
 		t.Fatal(err)
 	}
 	if other := f.Load().Node("n"); other == n || other.InFlight() != 0 {
@@ -76,7 +77,8 @@ func TestASnapshotIsPartialUntilEverybodyHasSpoken(t *testing.T) {
 	addr := l.Addr().String()
 	l.Close()
 	e := newEngine(t, nil, "m")
-	f := run(t, fast(Backend{URL: e.URL}, Backend{URL: "http://" + addr}, Backend{URL: "http://" + addr + "/named", ID: "named", Model: "x"}))
+	f := run(t, fast(Backend{URL: e.URL}, Backend{URL: "http://" + addr}, Backend{URL: "http://" + addr + "/named",
+		ID: "named", Model: "x"}))
 	eventually(t, f, "one has spoken", serves("m", 1))
 	if !f.Load().Partial {
 		t.Error("complete, although a backend was never reached")

@@ -120,9 +120,11 @@ func (s *Snapshot) staleDetail() string {
 		return ""
 	}
 	if s.unheard {
-		return "etcd has not answered since the start at " + s.StaleSince.UTC().Format(time.RFC3339) + "; none of its nodes is known"
+		return "etcd has not answered since the start at " + s.StaleSince.UTC().Format(time.RFC3339) + "; none of " +
+			"its nodes is known"
 	}
-	return "etcd does not answer since " + s.StaleSince.UTC().Format(time.RFC3339) + "; serving with the nodes known then"
+	return "etcd does not answer since " + s.StaleSince.UTC().Format(time.RFC3339) + "; serving with the nodes " +
+		"known then"
 }
 
 // prefillUnused: prefill and decode are not split over nodes yet.
@@ -206,7 +208,8 @@ func (s *Snapshot) addAliases(configured map[string]*cluster.Model) {
 				s.names[alias] = m
 				m.Aliases = append(m.Aliases, alias)
 			} else if other != m {
-				s.Problems = append(s.Problems, Problem{Subject: m.Name, Reason: "alias " + alias + " is taken by model " + other.Name})
+				s.Problems = append(s.Problems, Problem{Subject: m.Name,
+					Reason: "alias " + alias + " is taken by model " + other.Name})
 			}
 		}
 	}

@@ -47,7 +47,8 @@ func (n *Node) Suspected() (times, cut uint64) {
 }
 
 // SuspectReason is why a suspect node gets no requests.
-const SuspectReason = "suspect: packets to it are not acknowledged; it gets requests only while most nodes of the model are suspect"
+const SuspectReason = "suspect: packets to it are not acknowledged; it gets requests only while most nodes of the " +
+	"model are suspect"
 
 // noticed is the occasion of a look at a node's connections.
 type noticed uint32

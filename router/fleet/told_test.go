@@ -33,7 +33,8 @@ func TestNodesOfEtcdAreTold(t *testing.T) {
 	h := node("n1", eng.URL)
 	h.Ready = false
 	stop := e.agent(h)
-	eventually(t, e.Fleet, "not ready", log.has(`msg="node takes no requests" node=n1 why="its agent says it is not ready"`))
+	eventually(t, e.Fleet, "not ready",
+		log.has(`msg="node takes no requests" node=n1 why="its agent says it is not ready"`))
 	stop()
 	eventually(t, e.Fleet, "gone", log.has(`msg="node left the fleet" node=n1`))
 

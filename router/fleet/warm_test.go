@@ -46,7 +46,9 @@ func TestUnknownEnginesAreNotWarmed(t *testing.T) {
 	o := fast(Backend{URL: e.URL, Model: "m"})
 	o.Warm = 3
 	f := run(t, o)
-	eventually(t, f, "it was checked twice", func(s *Snapshot) bool { return e.count("/health") > 1 && s.Nodes[0].State() == Healthy })
+	eventually(t, f, "it was checked twice", func(s *Snapshot) bool {
+		return e.count("/health") > 1 && s.Nodes[0].State() == Healthy
+	})
 	if idle, open := f.Load().Nodes[0].Pool.Stats(); idle != 0 || open != 0 {
 		t.Errorf("%d of %d connections", idle, open)
 	}

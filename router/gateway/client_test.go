@@ -4,9 +4,11 @@ import "testing"
 
 func TestArrival(t *testing.T) {
 	for line, want := range map[string]string{
-		"POST /v1/messages HTTP/1.1\r\nHost: x": "POST messages", "POST /v1/messages?beta=true HTTP/1.1": "POST messages",
+		"POST /v1/messages HTTP/1.1\r\nHost: x":   "POST messages",
+		"POST /v1/messages?beta=true HTTP/1.1":    "POST messages",
 		"POST /v1/messages/count_tokens HTTP/1.1": "POST count_tokens", "GET /v1/models\r\n": "GET other",
-		"POST /v1/responses": "POST responses", "": " other", "\x16\x03\x01 /v1/messages": " other", `{"a": /v1/messages`: " other",
+		"POST /v1/responses": "POST responses", "": " other", "\x16\x03\x01 /v1/messages": " other",
+		`{"a": /v1/messages`:                 " other",
 		"NOSUCHMETHOD /v1/messages HTTP/1.1": " other", "POST": " other", "POST ": "POST other",
 	} {
 		var whole, bytewise arrival

@@ -122,7 +122,8 @@ func serve(t *testing.T, f *fleet.Fleet, log *slog.Logger) (ask func(method, pat
 		index.Close()
 	})
 	return func(method, path string) int {
-		req, err := http.NewRequest(method, "http://"+l.Addr().String()+path, strings.NewReader(`{"model":"other","messages":[]}`))
+		req, err := http.NewRequest(method, "http://"+l.Addr().String()+path,
+			strings.NewReader(`{"model":"other","messages":[]}`))
 		if err != nil {
 			t.Fatal(err)
 		}

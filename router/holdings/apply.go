@@ -136,7 +136,8 @@ func (c *cache) blocks(w *cognitorav1.WatchResponse) error {
 	if n == 0 {
 		return nil
 	}
-	if len(b.Digests) != nameBytes*n || len(b.Holder) != n || len(b.Position) != n || len(b.Leaders) != 8*n || len(b.Parents) != 8*n {
+	if len(b.Digests) != nameBytes*n || len(b.Holder) != n || len(b.Position) != n || len(b.Leaders) != 8*n ||
+		len(b.Parents) != 8*n {
 		return errStream
 	}
 	c.names(w)

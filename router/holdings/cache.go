@@ -89,7 +89,8 @@ func (c *cache) run(ctx context.Context) {
 	if c.open == nil {
 		conn, err := c.dial()
 		if err != nil {
-			log.Warn("residency stream cannot be read, so what this cache holds does not count in routing", "error", err)
+			log.Warn("residency stream cannot be read, so what this cache holds does not count in routing", "error",
+				err)
 			return
 		}
 		defer conn.Close()
@@ -146,7 +147,8 @@ func (c *cache) dial() (*grpc.ClientConn, error) {
 	} else {
 		creds = credentials.NewTLS(c.m.options.TLS.Clone())
 	}
-	return grpc.NewClient(target, grpc.WithTransportCredentials(creds), grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxMessage)))
+	return grpc.NewClient(target, grpc.WithTransportCredentials(creds),
+		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxMessage)))
 }
 
 // called is the Watch of a daemon.

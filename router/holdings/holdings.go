@@ -99,7 +99,8 @@ func New(o Options) *Map {
 	if o.Log == nil {
 		o.Log = slog.Default()
 	}
-	m := &Map{options: o, index: residency.New(residency.Options{MaxBlocks: o.MaxBlocks}), caches: map[string]*cache{}, refused: map[string]bool{}, static: o.Static, promoter: newPromoter(o.Promote)}
+	m := &Map{options: o, index: residency.New(residency.Options{MaxBlocks: o.MaxBlocks}), caches: map[string]*cache{},
+		refused: map[string]bool{}, static: o.Static, promoter: newPromoter(o.Promote)}
 	m.view.Store(&view{})
 	return m
 }
@@ -309,7 +310,8 @@ func (m *Map) Stats() Stats {
 	s := Stats{Caches: len(m.caches), Refused: len(m.refused), Index: m.index.Stats()}
 	s.Overflow = s.Index.Overflow
 	p := m.promoter
-	s.Promotions, s.PromotionsFailed, s.PromotionsDropped, s.Promoted = p.asked.Load(), p.failed.Load(), p.dropped.Load(), p.blocks.Load()
+	s.Promotions, s.PromotionsFailed, s.PromotionsDropped, s.Promoted = p.asked.Load(), p.failed.Load(),
+		p.dropped.Load(), p.blocks.Load()
 	if m.local != nil {
 		s.Engines += len(m.local.engines)
 	}

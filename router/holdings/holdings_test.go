@@ -39,7 +39,8 @@ func startDaemon(t *testing.T, path string) *daemon {
 		if c.Tier == store.SSD {
 			tier = residency.Disk
 		}
-		d.residency.Apply(&residency.Change{Addr: c.Addr, Namespace: c.Namespace, Parent: c.Parent, Tier: tier, Present: c.Present})
+		d.residency.Apply(&residency.Change{Addr: c.Addr, Namespace: c.Namespace, Parent: c.Parent, Tier: tier,
+			Present: c.Present})
 	}})
 	if err != nil {
 		t.Fatal(err)
@@ -236,7 +237,8 @@ func TestEngines(t *testing.T) {
 	d := startDaemon(t, path)
 	m := follow(t, static(path))
 	chain, digests := prompt(40)
-	stored := residency.Event{Kind: residency.Stored, Namespace: namespace.String(), Tier: residency.Device, Digests: digests[:10]}
+	stored := residency.Event{Kind: residency.Stored, Namespace: namespace.String(), Tier: residency.Device,
+		Digests: digests[:10]}
 	d.report(residency.Report{Engine: "node", Epoch: 1, Fresh: true, Number: 1, Events: []residency.Event{stored}})
 	d.put(digests, 0, 20, true)
 	await(t, m, chain, "host:7072", Reach{10, 20, 20})
@@ -261,11 +263,13 @@ func TestEngineMedia(t *testing.T) {
 	number := uint64(0)
 	say := func(kind residency.Kind, tier residency.Tiers, from, to int) {
 		number++
-		e := residency.Event{Kind: kind, Namespace: namespace.String(), Tier: tier, Pinned: from == 0, Digests: digests[from:to]}
+		e := residency.Event{Kind: kind, Namespace: namespace.String(), Tier: tier, Pinned: from == 0,
+			Digests: digests[from:to]}
 		if from > 0 {
 			e.Parent = digests[from-1]
 		}
-		d.report(residency.Report{Engine: "node", Epoch: 1, Fresh: number == 1, Number: number, Events: []residency.Event{e}})
+		d.report(residency.Report{Engine: "node", Epoch: 1, Fresh: number == 1, Number: number,
+			Events: []residency.Event{e}})
 	}
 	say(residency.Stored, residency.Device, 0, 10)
 	await(t, m, chain, "host:7072", Reach{10, 10, 10})
@@ -326,7 +330,8 @@ func TestLooseTable(t *testing.T) {
 	l.set(7<<20, 0)
 	l.set(7<<20|5<<4, tierDisk)
 	l.set(7<<20|1000<<4, tierDisk)
-	if l.tiers(7<<20) != 0 || l.tiers(7<<20|5<<4) != tierDisk || l.tiers(7<<20|1000<<4) != tierDisk || l.count.Load() != looseProbe {
+	if l.tiers(7<<20) != 0 || l.tiers(7<<20|5<<4) != tierDisk || l.tiers(7<<20|1000<<4) != tierDisk ||
+		l.count.Load() != looseProbe {
 		t.Error("a place is not used again, or the wrong one is")
 	}
 	l.set(0, tierHost)

@@ -184,8 +184,10 @@ func (w *wish) ancestors(ctx context.Context, s space, p *Promotion) ([]byte, er
 }
 
 // some promotes what is to be of a layer of a rank, and tells whether there was anything.
-func (w *wish) some(ctx context.Context, namespace string, layer uint32, digests []byte) (there bool, n int, err error) {
-	r, err := w.client.BatchLookup(ctx, &cognitorav1.BatchLookupRequest{Namespace: namespace, Layer: layer, Digests: digests})
+func (w *wish) some(ctx context.Context, namespace string, layer uint32,
+	digests []byte) (there bool, n int, err error) {
+	r, err := w.client.BatchLookup(ctx, &cognitorav1.BatchLookupRequest{Namespace: namespace, Layer: layer,
+		Digests: digests})
 	if err != nil {
 		return false, 0, err
 	}
@@ -198,7 +200,8 @@ func (w *wish) some(ctx context.Context, namespace string, layer uint32, digests
 	if len(wanted) == 0 {
 		return there, 0, nil
 	}
-	answer, err := w.client.Promote(ctx, &cognitorav1.PromoteRequest{Namespace: namespace, Layer: layer, Digests: wanted})
+	answer, err := w.client.Promote(ctx, &cognitorav1.PromoteRequest{Namespace: namespace, Layer: layer,
+		Digests: wanted})
 	if err != nil {
 		return there, 0, err
 	}

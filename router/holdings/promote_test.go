@@ -46,7 +46,10 @@ func TestPromotionBounds(t *testing.T) {
 		p.Before = 2
 		m.Ask(p)
 	}
-	until(t, "all have failed", func() bool { s := m.Stats(); return s.Promotions == promotions && len(m.promoter.free) == promotions })
+	until(t, "all have failed", func() bool {
+		s := m.Stats()
+		return s.Promotions == promotions && len(m.promoter.free) == promotions
+	})
 	if s := m.Stats(); s.PromotionsFailed == 0 || s.Promoted != 0 {
 		t.Errorf("%+v", s)
 	}
@@ -82,7 +85,8 @@ func TestSpaces(t *testing.T) {
 		s.heard(name("b", 0), block.LayerAll)
 		s.heard("key1;resp.0;", 0)
 	}
-	if of := s.of("a"); len(of) != 1 || of[0].text != name("a", 0) || len(of[0].ranks()) != 2 || of[0].ranks()[1] != name("a", 1) {
+	if of := s.of("a"); len(of) != 1 || of[0].text != name("a", 0) || len(of[0].ranks()) != 2 ||
+		of[0].ranks()[1] != name("a", 1) {
 		t.Errorf("%+v", of)
 	}
 	if of := s.of("unknown"); len(of) != 2 || of[0].Model != "b" {

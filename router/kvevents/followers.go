@@ -1,5 +1,6 @@
-// Package kvevents lets the router follow the KV events of static backends itself, as an agent does for its engine. What it learns goes into a residency index
-// of this process, and from there the way that the streams of cache daemons go: router/holdings watches it.
+// Package kvevents lets the router follow the KV events of static backends itself, as an agent does
+// for its engine. What it learns goes into a residency index of this process, and from there the
+// way that the streams of cache daemons go: router/holdings watches it.
 package kvevents
 
 import (
@@ -22,7 +23,8 @@ type Stats = kvevents.Stats
 // Counters are the numbers in Stats that only grow, for metrics.
 var Counters = kvevents.Counters
 
-// maxSources bounds the engines that one router follows; router/holdings takes no more of one stream.
+// maxSources bounds the engines that one router follows; router/holdings takes no more of one
+// stream.
 const maxSources = 256
 
 // Source is an engine whose events are followed.
@@ -51,7 +53,8 @@ func Check(endpoint, replay string) error {
 
 // Options of Followers.
 type Options struct {
-	// Model returns the only model that a node serves; empty: not known yet, or there are several. Required.
+	// Model returns the only model that a node serves; empty: not known yet, or there are several.
+	// Required.
 	Model func(node string) string
 	Log   *slog.Logger // nil: slog.Default
 }
@@ -79,7 +82,8 @@ func New(o Options) *Followers {
 	if o.Log == nil {
 		o.Log = slog.Default()
 	}
-	return &Followers{o: o, index: residency.New(residency.Options{MaxEngines: maxSources}), running: map[Source]*running{}}
+	return &Followers{o: o, index: residency.New(residency.Options{MaxEngines: maxSources}),
+		running: map[Source]*running{}}
 }
 
 // Run follows the engines until ctx ends.
@@ -144,7 +148,8 @@ func (f *Followers) start(s Source, before <-chan struct{}) {
 	}
 	ctx, stop := context.WithCancel(f.life)
 	r := &running{stop: stop, done: make(chan struct{}), Follower: kvevents.New(kvevents.Options{
-		Engine: s.Node, Endpoint: endpoint, Replay: replay, Model: func() string { return f.o.Model(s.Node) }, Sink: f.index, Log: f.o.Log.With("node", s.Node),
+		Engine: s.Node, Endpoint: endpoint, Replay: replay, Model: func() string { return f.o.Model(s.Node) },
+		Sink: f.index, Log: f.o.Log.With("node", s.Node),
 	})}
 	f.running[s] = r
 	f.wg.Go(func() {

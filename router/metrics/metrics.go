@@ -76,41 +76,85 @@ var (
 func New() *Router {
 	s := metric.NewSet()
 	r := &Router{
-		Set:            s,
-		Requests:       newRequests(s.Counter("cgn_router_requests_total", "Requests answered, by endpoint (other: unknown paths and requests that could not be read, too), served model (empty: unknown) and HTTP status.", "api", "model", "code")),
-		Rejected:       s.Counter("cgn_router_rejected_total", "Requests that the router refused itself, by reason.", "reason"),
-		ClientCut:      s.Counter("cgn_router_client_cut_total", "Client connections ended early: slow_request, slow_reader, left, too_many.", "reason"),
-		StreamErrors:   s.Counter("cgn_router_stream_errors_total", "Streams that ended with an error event, by reason.", "reason"),
-		Retries:        s.Counter("cgn_router_retries_total", "Requests sent to a further node, by what the last one did.", "reason"),
-		RetriesRefused: s.Counter("cgn_router_retries_refused_total", "Retries that the budget did not allow.").WithLabelValues(),
-		LastResort:     s.Counter("cgn_router_last_resort_total", "Requests sent to a node that is out of service for server errors, or only returning, because no other node could take them.").WithLabelValues(),
-		UpstreamErrors: s.Counter("cgn_router_upstream_errors_total", "Attempts that failed, by node and kind: before anything reached the client, or (cut, idle) when an answer had begun.", "node", "kind"),
-		PolicyReloads:  s.Counter("cgn_router_policy_reloads_total", "Policy documents seen: applied or refused.", "result"),
-		Lookups:        s.Counter("cgn_router_response_lookups_total", "Searches on the nodes for a stored response that this router does not know: found, missing, unanswered (some node did not answer), refused (too many at once).", "result"),
-		AccessDropped:  s.Counter("cgn_router_access_log_dropped_total", "Access log lines lost: dropped because the writer was behind, or by a write that failed.").WithLabelValues(),
-		Takeovers:      s.Counter("cgn_router_takeovers_total", "Processes that were to take the place of another one: taken: this one has; refused and abandoned: another one has asked this one, and was refused or ended before it was ready.", "outcome"),
-		Panics:         s.Counter("cgn_router_panics_total", "Requests whose handling failed because of a bug.").WithLabelValues(),
-		Pick:           s.Histogram("cgn_router_pick_seconds", "Time from a request read to its node chosen.", pickBuckets).WithLabelValues(),
-		Passed:         s.Counter("cgn_router_prompt_passed_bytes_total", "Bytes of prompts that began as one before, and were neither scanned nor hashed again.").WithLabelValues(),
-		RelayLag:       s.Histogram("cgn_router_relay_lag_seconds", "Time of one turn of a relay loop: the longest that a piece of a stream which came meanwhile has waited to be looked at.", lagBuckets).WithLabelValues(),
-		Tokenised:      s.Counter("cgn_router_tokenised_total", "Prompts for models with a tokenizer: exact, or predicted because of their size, or a word of more than 4 KiB (large), images and the like (media), content of a form that engines differ in (form), an option whose effect is not followed (option), or a chat template that refused them or cannot be followed (template).", "result"),
-		TokenBytes:     s.Counter("cgn_router_tokenised_bytes_total", "Bytes of prompts that were tokenised, for models with a tokenizer.").WithLabelValues(),
-		TokensKnown:    s.Counter("cgn_router_tokenised_known_bytes_total", "Bytes of such prompts whose tokens were remembered.").WithLabelValues(),
-		TokenSeconds:   s.Histogram("cgn_router_tokenise_seconds", "Time to make the tokens of a prompt, its chat template included; part of cgn_router_pick_seconds.", pickBuckets).WithLabelValues(),
-		SignalLag:      s.Histogram("cgn_router_signal_lag_seconds", "Staleness of what agents tell: for each change of a node's load, the time from the agent's last look that did not show it to its arrival here, the whole way there and back included. The change cannot be older.", signalBuckets).WithLabelValues(),
-		EventLag:       s.Histogram("cgn_router_kernel_event_lag_seconds", "Age of what the kernel told of, when this router looked into it: from the retransmission timeout, reset or failure to what follows from it.", eventBuckets).WithLabelValues(),
-		seconds:        s.Histogram("cgn_router_request_seconds", "Time from request read to response written.", latencyBuckets, "model"),
-		ttft:           s.Histogram("cgn_router_ttft_seconds", "Time from request read to the first body event of a stream.", latencyBuckets, "model"),
-		itl:            s.Histogram("cgn_router_itl_seconds", "Mean time between the body events of a stream, one observation per stream.", gapBuckets, "model"),
-		maxGap:         s.Histogram("cgn_router_itl_max_seconds", "Longest time between two body events of a stream, one observation per stream: the stalls that its mean hides, and the waits for a client that does not read.", stallBuckets, "model"),
-		overlap:        s.Histogram("cgn_router_overlap_ratio", "Share of the prompt's blocks believed cached on the chosen node.", ratioBuckets, "model"),
-		prompt:         s.Counter("cgn_router_prompt_tokens_total", "Prompt tokens, as engines report them.", "model"),
-		completion:     s.Counter("cgn_router_completion_tokens_total", "Completion tokens, as engines report them.", "model"),
-		cached:         s.Counter("cgn_router_cached_tokens_total", "Prompt tokens found in an engine's cache, as engines report them.", "model"),
-		prediction:     s.Histogram("cgn_router_prediction_error_ratio", "Believed minus reported cached share of a prompt, per answer that reports one.", errorBuckets, "node"),
-		setAside:       s.Counter("cgn_router_set_aside_total", "Times a node was set aside, and got no new requests, because it made no progress.", "node"),
-		unreported:     s.Counter("cgn_router_cached_unreported_total", "Answers with a usage but no cached-token count.", "node"),
-		rejected:       s.Counter("cgn_router_stream_options_rejected_total", "Requests resent without stream_options because the engine refuses them.", "node"),
+		Set: s,
+		Requests: newRequests(s.Counter("cgn_router_requests_total", "Requests answered, by endpoint (other: "+
+			"unknown paths and requests that could not be read, too), served model (empty: unknown) and HTTP status.",
+			"api", "model", "code")),
+		Rejected: s.Counter("cgn_router_rejected_total", "Requests that the router refused itself, by reason.",
+			"reason"),
+		ClientCut: s.Counter("cgn_router_client_cut_total",
+			"Client connections ended early: slow_request, slow_reader, left, too_many.", "reason"),
+		StreamErrors: s.Counter("cgn_router_stream_errors_total",
+			"Streams that ended with an error event, by reason.", "reason"),
+		Retries: s.Counter("cgn_router_retries_total", "Requests sent to a further node, by what the last "+
+			"one did.", "reason"),
+		RetriesRefused: s.Counter("cgn_router_retries_refused_total",
+			"Retries that the budget did not allow.").WithLabelValues(),
+		LastResort: s.Counter("cgn_router_last_resort_total", "Requests sent to a node that is out of service "+
+			"for server errors, or only returning, because no other node could take them.").WithLabelValues(),
+		UpstreamErrors: s.Counter("cgn_router_upstream_errors_total", "Attempts that failed, by node and kind: "+
+			"before anything reached the client, or (cut, idle) when an answer had begun.", "node", "kind"),
+		PolicyReloads: s.Counter("cgn_router_policy_reloads_total", "Policy documents seen: applied or refused.",
+			"result"),
+		Lookups: s.Counter("cgn_router_response_lookups_total", "Searches on the nodes for a stored response "+
+			"that this router does not know: found, missing, unanswered (some node did not answer), refused (too "+
+			"many at once).", "result"),
+		AccessDropped: s.Counter("cgn_router_access_log_dropped_total",
+			"Access log lines lost: dropped because the writer was behind, or by a write that "+
+				"failed.").WithLabelValues(),
+		Takeovers: s.Counter("cgn_router_takeovers_total", "Processes that were to take the place of another "+
+			"one: taken: this one has; refused and abandoned: another one has asked this one, and was refused or "+
+			"ended before it was ready.", "outcome"),
+		Panics: s.Counter("cgn_router_panics_total",
+			"Requests whose handling failed because of a bug.").WithLabelValues(),
+		Pick: s.Histogram("cgn_router_pick_seconds", "Time from a request read to its node chosen.",
+			pickBuckets).WithLabelValues(),
+		Passed: s.Counter("cgn_router_prompt_passed_bytes_total",
+			"Bytes of prompts that began as one before, and were neither scanned nor hashed again.").WithLabelValues(),
+		RelayLag: s.Histogram("cgn_router_relay_lag_seconds", "Time of one turn of a relay loop: the longest "+
+			"that a piece of a stream which came meanwhile has waited to be looked at.", lagBuckets).WithLabelValues(),
+		Tokenised: s.Counter("cgn_router_tokenised_total",
+			"Prompts for models with a tokenizer: exact, or predicted because of their size, or a word of more than "+
+				"4 KiB (large), images and the like (media), content of a form that engines differ in (form), an "+
+				"option whose effect is not followed (option), or a chat template that refused them or cannot be "+
+				"followed (template).", "result"),
+		TokenBytes: s.Counter("cgn_router_tokenised_bytes_total",
+			"Bytes of prompts that were tokenised, for models with a tokenizer.").WithLabelValues(),
+		TokensKnown: s.Counter("cgn_router_tokenised_known_bytes_total",
+			"Bytes of such prompts whose tokens were remembered.").WithLabelValues(),
+		TokenSeconds: s.Histogram("cgn_router_tokenise_seconds", "Time to make the tokens of a prompt, its chat "+
+			"template included; part of cgn_router_pick_seconds.", pickBuckets).WithLabelValues(),
+		SignalLag: s.Histogram("cgn_router_signal_lag_seconds",
+			"Staleness of what agents tell: for each change of a node's load, the time from the agent's last look "+
+				"that did not show it to its arrival here, the whole way there and back included. The change cannot "+
+				"be older.", signalBuckets).WithLabelValues(),
+		EventLag: s.Histogram("cgn_router_kernel_event_lag_seconds", "Age of what the kernel told of, when "+
+			"this router looked into it: from the retransmission timeout, reset or failure to what follows from it.",
+			eventBuckets).WithLabelValues(),
+		seconds: s.Histogram("cgn_router_request_seconds", "Time from request read to response written.",
+			latencyBuckets, "model"),
+		ttft: s.Histogram("cgn_router_ttft_seconds", "Time from request read to the first body event of a "+
+			"stream.", latencyBuckets, "model"),
+		itl: s.Histogram("cgn_router_itl_seconds", "Mean time between the body events of a stream, one "+
+			"observation per stream.", gapBuckets, "model"),
+		maxGap: s.Histogram("cgn_router_itl_max_seconds", "Longest time between two body events of a stream, "+
+			"one observation per stream: the stalls that its mean hides, and the waits for a client that does "+
+			"not read.", stallBuckets, "model"),
+		overlap: s.Histogram("cgn_router_overlap_ratio", "Share of the prompt's blocks believed cached on the "+
+			"chosen node.", ratioBuckets, "model"),
+		prompt: s.Counter("cgn_router_prompt_tokens_total", "Prompt tokens, as engines report them.", "model"),
+		completion: s.Counter("cgn_router_completion_tokens_total", "Completion tokens, as engines report them.",
+			"model"),
+		cached: s.Counter("cgn_router_cached_tokens_total",
+			"Prompt tokens found in an engine's cache, as engines report them.", "model"),
+		prediction: s.Histogram("cgn_router_prediction_error_ratio",
+			"Believed minus reported cached share of a prompt, per answer that reports one.", errorBuckets, "node"),
+		setAside: s.Counter("cgn_router_set_aside_total",
+			"Times a node was set aside, and got no new requests, because it made no progress.", "node"),
+		unreported: s.Counter("cgn_router_cached_unreported_total",
+			"Answers with a usage but no cached-token count.", "node"),
+		rejected: s.Counter("cgn_router_stream_options_rejected_total",
+			"Requests resent without stream_options because the engine refuses them.", "node"),
 	}
 	return r
 }

@@ -98,7 +98,8 @@ func TestBurstsOfCallsAreWaitedFor(t *testing.T) {
 		for _, slower := range []float64{1, 1.5, 2} {
 			for _, each := range []int{2, 24} {
 				for _, longest := range []int64{10, 100, 1000} {
-					name := fmt.Sprintf("%v times slower, one node %v times, %d calls each of up to %d tokens", slow, slower, each, longest)
+					name := fmt.Sprintf("%v times slower, one node %v times, %d calls each of up to %d tokens", slow,
+						slower, each, longest)
 					s := newSim(t, 4)
 					s.warm(30, false)
 					for _, n := range s.nodes {

@@ -131,7 +131,8 @@ func TestHungNodeIsNoticedByCalls(t *testing.T) {
 		name      string
 		warm      bool
 		maxTokens int64
-	}{{"cold, max_tokens unknown", false, 0}, {"cold, max_tokens large", false, 4096}, {"warm, max_tokens unknown", true, 0}, {"warm, max_tokens known", true, 32}} {
+	}{{"cold, max_tokens unknown", false, 0}, {"cold, max_tokens large", false, 4096}, {"warm, max_tokens unknown",
+		true, 0}, {"warm, max_tokens known", true, 32}} {
 		t.Run(tc.name, func(t *testing.T) {
 			s := newSim(t, 4)
 			if tc.warm {

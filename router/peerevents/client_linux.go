@@ -37,7 +37,8 @@ func (c *Client) Run(ctx context.Context) error {
 		}
 		if reason != said {
 			said = reason
-			c.o.Log.Warn("router.kernel_events: nobody tells of events of the kernel, connections to nodes are looked at instead; trying on", "socket", c.o.Path, "error", err)
+			c.o.Log.Warn("router.kernel_events: nobody tells of events of the kernel, connections to nodes are "+
+				"looked at instead; trying on", "socket", c.o.Path, "error", err)
 		}
 		timer := time.NewTimer(wait/2 + rand.N(wait/2))
 		select {
@@ -114,7 +115,8 @@ func (c *Client) hear(ctx context.Context, conn *wire.Conn) error {
 	}
 }
 
-// renew has the fleet connect anew where the programs that tell may have been loaded after it has connected: once for each table of counts.
+// renew has the fleet connect anew where the programs that tell may have been loaded after it has
+// connected: once for each table of counts.
 func (c *Client) renew(ctx context.Context, counts *bpf.PeerCounts) {
 	table := uint32(0)
 	if counts != nil {
@@ -133,7 +135,8 @@ func (c *Client) greet(ctx context.Context, conn *wire.Conn) (counts *bpf.PeerCo
 	if ctx.Err() != nil { // the deadline that its end has set may have been taken back
 		return nil, context.Cause(ctx)
 	}
-	sent := conn.Send(&wire.Message{Type: wire.Hello, Version: wire.Version}, -1) // who has refused at once has closed, and said why
+	// who has refused at once has closed, and said why
+	sent := conn.Send(&wire.Message{Type: wire.Hello, Version: wire.Version}, -1)
 	m, fd, err := conn.Receive()
 	switch {
 	case err != nil:

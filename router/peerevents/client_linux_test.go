@@ -122,13 +122,15 @@ func TestClient(t *testing.T) {
 	conn := accept(t, l, welcome)
 	asked(t, conn, 2)
 	want := wire.Event{Kind: wire.Timeout, Peer: f.peers[0], LocalPort: 7, Timeouts: 2, Age: time.Millisecond}
-	for _, m := range []*wire.Message{{Type: wire.Told, Event: want}, {Type: wire.Alive, Beat: wire.Beat{Lost: 1, Ring: 2, LeftOut: 3}}} {
+	for _, m := range []*wire.Message{{Type: wire.Told, Event: want},
+		{Type: wire.Alive, Beat: wire.Beat{Lost: 1, Ring: 2, LeftOut: 3}}} {
 		if err := conn.Send(m, -1); err != nil {
 			t.Fatal(err)
 		}
 	}
 	within(t, "it is told", func() bool { return f.count() == 1 && c.Stats().LeftOut.Load() == 3 })
-	if s := c.Stats(); f.events[0] != want || s.Events[wire.Timeout].Load() != 1 || s.Slow.Load() != 1 || s.RingFull.Load() != 2 || !s.Connected.Load() || s.Counts.Load() {
+	if s := c.Stats(); f.events[0] != want || s.Events[wire.Timeout].Load() != 1 || s.Slow.Load() != 1 ||
+		s.RingFull.Load() != 2 || !s.Connected.Load() || s.Counts.Load() {
 		t.Errorf("%+v, %+v", f.events, s)
 	}
 	f.mu.Lock()

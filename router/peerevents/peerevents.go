@@ -1,5 +1,7 @@
-// Package peerevents has the fleet told what the kernel of the router's host knows of connections to nodes: rare facts as they happen, and counts. The router has no right
-// to ask the kernel itself: an agent of its host passes that on (package agent/peerevents). While there is none, the fleet looks for itself.
+// Package peerevents has the fleet told what the kernel of the router's host knows of connections
+// to nodes: rare facts as they happen, and counts. The router has no right to ask the kernel
+// itself: an agent of its host passes that on (package agent/peerevents). While there is none, the
+// fleet looks for itself.
 package peerevents
 
 import (

@@ -117,7 +117,8 @@ func TestFullNodesAreNoCandidates(t *testing.T) {
 	}
 	out := make([]Terms, 3)
 	Default().Explain(c, 100, nil, 0, out)
-	if out[1].Eligible || out[1].Reason != "full: 4 in flight and 6 of others of 10 slots" || !out[2].Eligible || out[2].Reason != "" {
+	if out[1].Eligible || out[1].Reason != "full: 4 in flight and 6 of others of 10 slots" || !out[2].Eligible ||
+		out[2].Reason != "" {
 		t.Errorf("%+v", out)
 	}
 }
@@ -331,7 +332,8 @@ func TestPickAllocatesNothing(t *testing.T) {
 }
 
 func TestThroughput(t *testing.T) {
-	for dtype, want := range map[string]float32{"bfloat16": 4, "torch.float16": 4, "FP8_E4M3": 8, "int8": 8, "float32": 2, "nvfp4": 16, "awq": 4, "int4": 4, "Q4_K_M": 4, "iq3_xs": 4, "q8_0": 4} {
+	for dtype, want := range map[string]float32{"bfloat16": 4, "torch.float16": 4, "FP8_E4M3": 8, "int8": 8,
+		"float32": 2, "nvfp4": 16, "awq": 4, "int4": 4, "Q4_K_M": 4, "iq3_xs": 4, "q8_0": 4} {
 		if got := Throughput(4, dtype); got != want {
 			t.Errorf("%s: %v, want %v", dtype, got, want)
 		}

@@ -18,7 +18,8 @@ func TestOverlapWeighsTiers(t *testing.T) {
 	} {
 		got := Default().overlap(&Candidate{Matched: c.device, Host: c.host, Disk: c.disk}, 10)
 		if diff := got - c.want; diff > 1e-9 || diff < -1e-9 {
-			t.Errorf("%d on the device, %d with the host's memory, %d with its disk: %g, want %g", c.device, c.host, c.disk, got, c.want)
+			t.Errorf("%d on the device, %d with the host's memory, %d with its disk: %g, want %g", c.device, c.host,
+				c.disk, got, c.want)
 		}
 	}
 }

@@ -13,17 +13,18 @@ const (
 // Event is a change of what a node holds.
 type Event struct {
 	Kind Kind
-	// Parent, for Stored, is the key of the block before Keys[0]; 0 if that is the first of a prompt.
+	// Parent, for Stored, is the key of the block before Keys[0]; 0 if that is the first of a
+	// prompt.
 	Parent Key
 	// Keys are blocks; of a Removed event in any order. Apply does not keep them.
 	Keys []Key
 }
 
-// Apply takes in one batch of a node's events, in order. The first batch after Join may
-// have any number, each further one has the next: else nothing is done and the error is
-// ErrGap or ErrSeen. ErrLeft says that the node has left, possibly in the middle of
-// the batch. The batches of one node come from one goroutine at a time. Apply allocates
-// only to make a table larger; other writers then wait, about 2 ms for a million blocks in groups, 30 if all are single.
+// Apply takes in one batch of a node's events, in order. The first batch after Join may have any
+// number, each further one has the next: else nothing is done and the error is ErrGap or ErrSeen.
+// ErrLeft says that the node has left, possibly in the middle of the batch. The batches of one node
+// come from one goroutine at a time. Apply allocates only to make a table larger; other writers
+// then wait, about 2 ms for a million blocks in groups, 30 if all are single.
 func (x *Index) Apply(ref Ref, number uint64, events []Event) error {
 	if err := x.accept(ref, number); err != nil {
 		return err

@@ -29,7 +29,8 @@ func cpu(b *testing.B) time.Duration {
 // 8 nodes hold a fifth of the distinct blocks then.
 const bounded = 146_000
 
-// replayBlocks is the bound of the index, a little more than the distinct blocks of the public trace with a lead.
+// replayBlocks is the bound of the index, a little more than the distinct blocks of the public
+// trace with a lead.
 const replayBlocks = 6_000_000
 
 // op is a request of the replay as the index sees it.
@@ -160,7 +161,8 @@ func translate(names map[uint64]Key, events []Event) {
 	}
 }
 
-// BenchmarkApplyConcurrently applies what each node of the trace stores and removes, from a goroutine per node.
+// BenchmarkApplyConcurrently applies what each node of the trace stores and removes, from a
+// goroutine per node.
 func BenchmarkApplyConcurrently(b *testing.B) {
 	r, ops := replayed(b, bounded, 0)
 	var spent time.Duration
@@ -193,8 +195,9 @@ func chainsOf(n int) [][]uint64 {
 	return chains
 }
 
-// BenchmarkLookup asks, in an index that also holds the trace, for prompts that one node
-// holds, another half and a third a quarter; each call is timed, with a prompt that was made just before it.
+// BenchmarkLookup asks, in an index that also holds the trace, for prompts that one node holds,
+// another half and a third a quarter; each call is timed, with a prompt that was made just before
+// it.
 func BenchmarkLookup(b *testing.B) {
 	for _, capacity := range []int{0, bounded} {
 		r, ops := replayed(b, capacity, 0)

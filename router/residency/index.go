@@ -1,29 +1,32 @@
-// Package residency is the index of what nodes have announced to hold: it is fed with
-// changes (a block was stored, a block was removed, all blocks were cleared) and answers how
-// many leading blocks of a prompt each node has.
+// Package residency is the index of what nodes have announced to hold: it is fed with changes (a
+// block was stored, a block was removed, all blocks were cleared) and answers how many leading
+// blocks of a prompt each node has.
 //
 // # Who feeds it
 //
-// router/holdings, with what the hosts' cache daemons stream: one goroutine per daemon, with the batches of each
-// of its nodes in their order. A node is there some tiers of a daemon, or the memory of an engine that reports to one. Of
-// the memory of other engines router/prefix has a prediction.
+// router/holdings, with what the hosts' cache daemons stream: one goroutine per daemon, with the
+// batches of each of its nodes in their order. A node is there some tiers of a daemon, or the
+// memory of an engine that reports to one. Of the memory of other engines router/prefix has a
+// prediction.
 //
-// Engines name blocks by hashes of their own. Whoever reads an engine's events computes digests from the tokens, and needs for it, per
-// node, the key and the digest of each block by the engine's name: for the parents of what is stored, and for what
-// is removed. Those tables, 34 bytes per block in a Go map for the keys alone, belong beside the engine; filling them takes more time than
-// the index does (perf/RESULTS.md). The index has none: a key says by itself in which group the block is, and where.
+// Engines name blocks by hashes of their own. Whoever reads an engine's events computes digests
+// from the tokens, and needs for it, per node, the key and the digest of each block by the engine's
+// name: for the parents of what is stored, and for what is removed. Those tables, 34 bytes per
+// block in a Go map for the keys alone, belong beside the engine; filling them takes more time than
+// the index does (perf/RESULTS.md). The index has none: a key says by itself in which group the
+// block is, and where.
 //
 // # What is held
 //
-// Sixteen consecutive blocks make a group, and what up to 64 nodes hold of it is one row of 208 bytes with a bit for each
-// node and block. Rows of a prompt lie one after the other, so that storing and looking up cost about one
-// cache miss per group, or none. With the map that leads to the rows a block takes 15 to 16 bytes where prompts are long.
-// Where prompts part within a group, the blocks of all but one of them up to the group's end are single: they
-// take 23 to 35 bytes each.
-// Further nodes share further tables.
+// Sixteen consecutive blocks make a group, and what up to 64 nodes hold of it is one row of 208
+// bytes with a bit for each node and block. Rows of a prompt lie one after the other, so that
+// storing and looking up cost about one cache miss per group, or none. With the map that leads to
+// the rows a block takes 15 to 16 bytes where prompts are long. Where prompts part within a group,
+// the blocks of all but one of them up to the group's end are single: they take 23 to 35 bytes
+// each. Further nodes share further tables.
 //
-// What Lookup says is exact, in whatever order blocks were stored and removed: a missing block ends what
-// counts, and what is behind it counts again once the block is back.
+// What Lookup says is exact, in whatever order blocks were stored and removed: a missing block ends
+// what counts, and what is behind it counts again once the block is back.
 package residency
 
 import (

@@ -4,10 +4,10 @@ package residency
 // i+15 are one where i is a multiple of 16; the first of them is the group's leader.
 const GroupBlocks = 16
 
-// Key is how the index knows a block. From the top: 32 bits of the leader of the block's group,
-// 28 bits of its own, and its place in the group. Neither half is ever 0. Two blocks of one
-// index that are to be told apart need different keys: with digests that cover all that comes before a
-// block, 10,000 blocks that follow the same one collide once in 10,000 times.
+// Key is how the index knows a block. From the top: 32 bits of the leader of the block's group, 28
+// bits of its own, and its place in the group. Neither half is ever 0. Two blocks of one index that
+// are to be told apart need different keys: with digests that cover all that comes before a block,
+// 10,000 blocks that follow the same one collide once in 10,000 times.
 type Key uint64
 
 const (

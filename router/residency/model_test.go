@@ -123,7 +123,8 @@ func check(t testing.TB, x *Index, nodes []*modelNode, prompts []keys) {
 			}
 		}
 	}
-	if st := x.Stats(); st.Nodes != len(nodes) || len(nodes) <= shardNodes && st.Blocks < len(distinct) || st.Overflow > 0 {
+	if st := x.Stats(); st.Nodes != len(nodes) || len(nodes) <= shardNodes && st.Blocks < len(distinct) ||
+		st.Overflow > 0 {
 		t.Fatalf("%+v, want %d nodes with %d blocks", st, len(nodes), len(distinct))
 	}
 }

@@ -3,8 +3,9 @@ package residency
 import "sync/atomic"
 
 // A row is what a shard's nodes hold of one group. It has the blocks of a single chain, the first
-// of which is the group's leader; blocks of other chains with the same leader are single (table.go).
-// Rows of consecutive groups lie one after the other where there was room when they were stored.
+// of which is the group's leader; blocks of other chains with the same leader are single
+// (table.go). Rows of consecutive groups lie one after the other where there was room when they
+// were stored.
 //
 // Readers take no lock: they load the head's id, what they want to know, and the id again. Writers
 // change the id before what it stands for is taken away, and after it was put there.
@@ -17,8 +18,9 @@ type segment struct {
 }
 
 type head struct {
-	// id is 0 if the row is free, else the leader's half of the keys. If the row has all blocks, the other half
-	// is that of the last block's key without its place. The lowest bit says that the group is crowded.
+	// id is 0 if the row is free, else the leader's half of the keys. If the row has all blocks,
+	// the other half is that of the last block's key without its place. The lowest bit says that
+	// the group is crowded.
 	id   uint64
 	full uint64 // nodes that hold all of its blocks, if those are all of the group; of a free row the next free one
 }
@@ -57,7 +59,8 @@ func (r row) tag(place int) uint32 {
 // held says whether some nodes hold all blocks of the group whose last is key.
 func (r row) held(key Key, nodes uint64) bool {
 	h, id := r.head(), wholeID(key)
-	return atomic.LoadUint64(&h.id)&^crowded == id && atomic.LoadUint64(&h.full)&nodes == nodes && atomic.LoadUint64(&h.id)&^crowded == id
+	return atomic.LoadUint64(&h.id)&^crowded == id && atomic.LoadUint64(&h.full)&nodes == nodes &&
+		atomic.LoadUint64(&h.id)&^crowded == id
 }
 
 // nextHeld is held of the row behind this one, if there are both.
@@ -65,7 +68,8 @@ func (r row) nextHeld(key Key, nodes uint64) bool {
 	return r.segment != nil && r.i+1 < segmentRows && row{r.segment, r.i + 1}.held(key, nodes)
 }
 
-// block is who holds a block according to the row. If last is the last block of its group, its tag need not be looked at.
+// block is who holds a block according to the row. If last is the last block of its group, its tag
+// need not be looked at.
 func (r row) block(key, last Key) uint64 {
 	holders := &r.holders[r.i][key.place()]
 	if r.id()&^crowded == wholeID(last) {
@@ -178,7 +182,8 @@ func (r row) drop(place int, nodes uint64) (last bool) {
 	return holders&^nodes == 0
 }
 
-// shorten lets go of the last blocks while nobody holds them; true if none is left: the row is to be freed.
+// shorten lets go of the last blocks while nobody holds them; true if none is left: the row is to
+// be freed.
 func (r row) shorten() (free bool) {
 	known := r.known()
 	n := known

@@ -5,12 +5,13 @@ import (
 	"sync/atomic"
 )
 
-// slots is a hash map from words to words: buckets of four in a cache line, of which the
-// one that follows from the key comes first, then its neighbours. A search ends at a bucket that has an empty
-// slot. A slot that becomes free in a bucket without one is therefore dead, and not empty, until it is used again.
+// slots is a hash map from words to words: buckets of four in a cache line, of which the one that
+// follows from the key comes first, then its neighbours. A search ends at a bucket that has an
+// empty slot. A slot that becomes free in a bucket without one is therefore dead, and not empty,
+// until it is used again.
 //
-// Readers take no lock: they load the key of a slot, its value and the key again. Writers set
-// the value before the key. Slots never move; a map that is full is replaced by a copy.
+// Readers take no lock: they load the key of a slot, its value and the key again. Writers set the
+// value before the key. Slots never move; a map that is full is replaced by a copy.
 type slots struct {
 	buckets []bucket
 	used    int // slots that are not empty

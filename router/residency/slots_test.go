@@ -2,7 +2,8 @@ package residency
 
 import "testing"
 
-// TestSlotsAgainstAMap adds and removes keys until dead slots, full buckets and copies have come up.
+// TestSlotsAgainstAMap adds and removes keys until dead slots, full buckets and copies have come
+// up.
 func TestSlotsAgainstAMap(t *testing.T) {
 	r := seeded(t)
 	m, model := newSlots(0), map[uint64]uint64{}

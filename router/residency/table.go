@@ -3,12 +3,12 @@ package residency
 import "sync/atomic"
 
 // table is what up to 64 nodes hold: a row for each group (row.go), and a map. That has rows by the
-// leaders' half of keys, and by their whole keys the holders of single blocks. Those are in no row: blocks
-// that part from the row's chain within the group, and all for which there is no row left.
-// A holder of a block may stand in both places after the row was another chain's.
+// leaders' half of keys, and by their whole keys the holders of single blocks. Those are in no row:
+// blocks that part from the row's chain within the group, and all for which there is no row left. A
+// holder of a block may stand in both places after the row was another chain's.
 //
-// It grows by segments, which are never moved, and by copies of the map, for which
-// readers do not wait and a writer does about 20 ns a group.
+// It grows by segments, which are never moved, and by copies of the map, for which readers do not
+// wait and a writer does about 20 ns a group.
 type table struct {
 	slots    atomic.Pointer[slots]
 	segments []atomic.Pointer[segment]
@@ -18,7 +18,8 @@ type table struct {
 	free     int // 1 + the first free one of them, which has the next
 }
 
-// What the map has for a leader: above the number of its group's single blocks, below 1 + its row, 0 = none.
+// What the map has for a leader: above the number of its group's single blocks, below 1 + its row,
+// 0 = none.
 const (
 	oneSingle = 1 << 32
 	rowMask   = oneSingle - 1
@@ -66,8 +67,8 @@ func (t *table) single(key Key) uint64 { return t.slots.Load().get(uint64(key)) 
 
 // What follows is for writers.
 
-// find is the number of the row of a group, -1 if there is none, and whether the group is crowded. It looks at row near
-// first, if that is not negative.
+// find is the number of the row of a group, -1 if there is none, and whether the group is crowded.
+// It looks at row near first, if that is not negative.
 func (t *table) find(leader uint64, near int) (n int, isCrowded bool) {
 	if near >= 0 && near < t.top {
 		if r := t.row(near); Key(r.id()).leader() == leader {
@@ -133,9 +134,9 @@ func (t *table) note(leader, delta uint64) bool {
 	return true
 }
 
-// store adds a node to the holders of a run of blocks behind parent, of which no more than room may be
-// new to the table. It returns for how many it did that, and the number of the run's row or -1. That
-// may be near.
+// store adds a node to the holders of a run of blocks behind parent, of which no more than room may
+// be new to the table. It returns for how many it did that, and the number of the run's row or -1.
+// That may be near.
 func (t *table) store(run []Key, parent Key, bit uint64, near, room int) (done, n int) {
 	n, isCrowded := t.find(run[0].leader(), near)
 	if n >= 0 {
@@ -223,8 +224,8 @@ func (t *table) storeSingle(key Key, bit uint64, room int) (added int, ok bool) 
 	return 1, true
 }
 
-// remove takes nodes from the holders of blocks of one group. It returns the number of the row of the group
-// or -1; near is one that may be that.
+// remove takes nodes from the holders of blocks of one group. It returns the number of the row of
+// the group or -1; near is one that may be that.
 func (t *table) remove(keys []Key, nodes uint64, near int) int {
 	n, isCrowded := t.find(keys[0].leader(), near)
 	if n >= 0 {

@@ -18,7 +18,8 @@ func TestClockSteps(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		us := func(d time.Duration) *uint64 { v := uint64(d.Microseconds()); return &v }
 		for what, held := range map[string]uint64{
-			"as it was": 30_000, "not at all, its clock was set back": 0, "an hour, its clock was set forth": 3_600_000_000, "for ever": math.MaxUint64,
+			"as it was": 30_000, "not at all, its clock was set back": 0,
+			"an hour, its clock was set forth": 3_600_000_000, "for ever": math.MaxUint64,
 		} {
 			var got []load.Reading
 			var lags []time.Duration

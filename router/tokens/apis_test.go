@@ -11,10 +11,13 @@ import (
 // predicted are the cases that are not followed, and why; all others are exact.
 var predicted = map[string]error{
 	"chat/null option": ErrOption, "chat/auto option": ErrOption, "chat/billed": ErrForm, "chat/odd numbers": ErrForm,
-	"messages/thinking disabled": ErrOption, "messages/system later": ErrForm, "messages/image": ErrMedia, "messages/image of a tool": ErrMedia, "messages/reference": ErrForm,
+	"messages/thinking disabled": ErrOption, "messages/system later": ErrForm, "messages/image": ErrMedia,
+	"messages/image of a tool": ErrMedia, "messages/reference": ErrForm,
 	"messages/deferred": ErrForm, "messages/own tool": ErrForm, "messages/billed string": ErrForm,
-	"responses/previous": ErrOption, "responses/truncated": ErrOption, "responses/continued": ErrOption, "responses/several parts": ErrForm, "responses/refusal": ErrForm,
-	"responses/developer": ErrForm, "responses/own tool": ErrForm, "responses/custom tool": ErrForm, "responses/image": ErrMedia, "responses/null option": ErrOption,
+	"responses/previous": ErrOption, "responses/truncated": ErrOption, "responses/continued": ErrOption,
+	"responses/several parts": ErrForm, "responses/refusal": ErrForm,
+	"responses/developer": ErrForm, "responses/own tool": ErrForm, "responses/custom tool": ErrForm,
+	"responses/image": ErrMedia, "responses/null option": ErrOption,
 }
 
 // TestAPIs: the prompts of all APIs' bodies are those that vLLM's own renderer makes.
@@ -42,7 +45,8 @@ func TestAPIs(t *testing.T) {
 	const bos = "<|endoftext|>"
 	exact := 0
 	for _, c := range cases {
-		api := map[string]API{"/v1/chat/completions": Chat, "/v1/messages": Messages, "/v1/responses": Responses}[c.Path]
+		api := map[string]API{"/v1/chat/completions": Chat, "/v1/messages": Messages,
+			"/v1/responses": Responses}[c.Path]
 		name := map[API]string{Chat: "chat", Messages: "messages", Responses: "responses"}[api] + "/" + c.Name
 		p, err := m.Prompt(api, c.Body, 1<<20)
 		if want := predicted[name]; want != nil {
@@ -72,17 +76,30 @@ func TestMalformed(t *testing.T) {
 	m := load(t, readGolden(t), chatML)
 	for api, bodies := range map[API][]string{
 		Messages: {
-			`{}`, `{"messages":5}`, `{"messages":[]}`, `{"messages":[5]}`, `{"messages":[{"role":"user"}]}`, `{"messages":[{"role":"user","content":[5]}]}`, `{"messages":[{"role":"x","content":"a"}]}`,
-			`{"messages":[{"role":"user","content":[{"type":"tool_use"}]}]}`, `{"messages":[{"role":"assistant","content":[{"type":"tool_use","name":"f","input":{}}]}]}`,
-			`{"messages":[{"role":"assistant","content":[{"type":"tool_use","id":"t","name":"f","input":[]}]}]}`, `{"messages":[{"role":"user","content":[{"type":"tool_result","content":5}]}]}`,
-			`{"messages":[{"role":"user","content":"a"}],"system":5}`, `{"messages":[{"role":"user","content":"a"}],"system":[{"type":"image"}]}`, `{"messages":[{"role":"user","content":"a"}],"tools":[5]}`,
-			`{"messages":[{"role":"user","content":"a"}],"tools":{}}`, `{"messages":[{"role":"user","content":"a"}],"thinking":5}`, `{"messages":[{"role":"user","content":"a"}],"output_config":5}`,
+			`{}`, `{"messages":5}`, `{"messages":[]}`, `{"messages":[5]}`, `{"messages":[{"role":"user"}]}`,
+			`{"messages":[{"role":"user","content":[5]}]}`, `{"messages":[{"role":"x","content":"a"}]}`,
+			`{"messages":[{"role":"user","content":[{"type":"tool_use"}]}]}`,
+			`{"messages":[{"role":"assistant","content":[{"type":"tool_use","name":"f","input":{}}]}]}`,
+			`{"messages":[{"role":"assistant","content":[{"type":"tool_use","id":"t","name":"f","input":[]}]}]}`,
+			`{"messages":[{"role":"user","content":[{"type":"tool_result","content":5}]}]}`,
+			`{"messages":[{"role":"user","content":"a"}],"system":5}`,
+			`{"messages":[{"role":"user","content":"a"}],"system":[{"type":"image"}]}`,
+			`{"messages":[{"role":"user","content":"a"}],"tools":[5]}`,
+			`{"messages":[{"role":"user","content":"a"}],"tools":{}}`,
+			`{"messages":[{"role":"user","content":"a"}],"thinking":5}`,
+			`{"messages":[{"role":"user","content":"a"}],"output_config":5}`,
 		},
 		Responses: {
-			`{}`, `{"input":5}`, `{"input":[]}`, `{"input":[5]}`, `{"input":[{"type":"item_reference","id":"x"}]}`, `{"input":[{"type":"function_call"}]}`, `{"input":[{"type":"function_call_output"}]}`,
-			`{"input":[{"type":"reasoning"}]}`, `{"input":[{"role":"assistant"}]}`, `{"input":[{"role":"user","content":5}]}`, `{"input":"a","instructions":[]}`, `{"input":"a","tools":5}`, `{"input":"a","tools":[5]}`,
-			`{"input":"a","tools":[{"type":"function"}]}`, `{"input":"a","reasoning":5}`, `{"input":"a","reasoning":{"effort":5}}`, `{"input":[{"type":"function_call","call_id":"c","name":"f","arguments":"{}","namespace":"n"}]}`,
-			`{"input":[{"type":"reasoning","summary":[],"encrypted_content":"x"}]}`, `{"input":[{"type":"reasoning","summary":[{"type":"other","text":"x"}]}]}`,
+			`{}`, `{"input":5}`, `{"input":[]}`, `{"input":[5]}`, `{"input":[{"type":"item_reference","id":"x"}]}`,
+			`{"input":[{"type":"function_call"}]}`, `{"input":[{"type":"function_call_output"}]}`,
+			`{"input":[{"type":"reasoning"}]}`, `{"input":[{"role":"assistant"}]}`,
+			`{"input":[{"role":"user","content":5}]}`, `{"input":"a","instructions":[]}`, `{"input":"a","tools":5}`,
+			`{"input":"a","tools":[5]}`,
+			`{"input":"a","tools":[{"type":"function"}]}`, `{"input":"a","reasoning":5}`,
+			`{"input":"a","reasoning":{"effort":5}}`,
+			`{"input":[{"type":"function_call","call_id":"c","name":"f","arguments":"{}","namespace":"n"}]}`,
+			`{"input":[{"type":"reasoning","summary":[],"encrypted_content":"x"}]}`,
+			`{"input":[{"type":"reasoning","summary":[{"type":"other","text":"x"}]}]}`,
 		},
 		Chat:        {`{}`, `{"messages":5}`, `{"messages":[5]}`, `{"messages":[{"role":"user","content":"a"}],"reasoning_effort":5}`, `{"messages":[{"role":"user","content":"a"}],"add_generation_prompt":1}`},
 		Completions: {`{"prompt":"a","add_special_tokens":"x"}`},
@@ -104,7 +121,8 @@ func TestOtherRenderers(t *testing.T) {
 	} {
 		dir := directory(t, g, "llama3", chatML)
 		write(t, dir, c.file, c.content)
-		if _, err := Load(dir, ""); (err == nil) != (c.want == "") || err != nil && !strings.Contains(err.Error(), c.want) {
+		if _, err := Load(dir, ""); (err == nil) != (c.want == "") ||
+			err != nil && !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s %s: %v", c.file, c.content, err)
 		}
 	}

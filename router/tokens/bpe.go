@@ -16,7 +16,8 @@ type symbol struct {
 	prev, next int32 // places in the word; -1: none
 }
 
-// few is the number of bytes up to which the best merge is looked for among all, and beyond which in a heap.
+// few is the number of bytes up to which the best merge is looked for among all, and beyond which
+// in a heap.
 const few = 48
 
 // scratch is what one encoding needs; it belongs to one goroutine at a time.

@@ -9,16 +9,18 @@ import (
 	"github.com/cognitora/dataplane/internal/memo"
 )
 
-// A text is cut into chunks at breaks, from its beginning on: what two texts begin with alike has the same chunks, whose ids
-// are remembered.
+// A text is cut into chunks at breaks, from its beginning on: what two texts begin with alike has
+// the same chunks, whose ids are remembered.
 const (
 	chunkFrom = 1 << 10 // the least bytes of a chunk
 	chunkTo   = 4 << 10 // a text without a break in as many is encoded without the cache
-	// chunkIDs is how many ids of a chunk are remembered. A chunk that has more is encoded every time.
+	// chunkIDs is how many ids of a chunk are remembered. A chunk that has more is encoded every
+	// time.
 	chunkIDs = 512
 )
 
-// Cache remembers the ids of chunks of text. It is bounded, safe for concurrent use, and nobody waits for it.
+// Cache remembers the ids of chunks of text. It is bounded, safe for concurrent use, and nobody
+// waits for it.
 type Cache struct {
 	table *memo.Table
 	seed  maphash.Seed
@@ -39,11 +41,12 @@ func NewCache(bytes int) *Cache {
 	return &Cache{table: memo.New(bytes, chunkWords), seed: maphash.MakeSeed()}
 }
 
-// maxWord bounds the bytes of a word, whose cost grows with its length; no text of people has such, and no code.
+// maxWord bounds the bytes of a word, whose cost grows with its length; no text of people has such,
+// and no code.
 const maxWord = 4 << 10
 
-// Encode is Tokenizer.Encode with what is remembered; encoded is how many bytes of text were not. It is false, and the ids
-// are not all, where a word has more than 4 KiB.
+// Encode is Tokenizer.Encode with what is remembered; encoded is how many bytes of text were not.
+// It is false, and the ids are not all, where a word has more than 4 KiB.
 func (c *Cache) Encode(t *Tokenizer, dst []uint32, text string, special bool) (ids []uint32, encoded int, ok bool) {
 	ids, ok = t.encode(dst, text, special, maxWord, func(dst []uint32, text string, s *scratch) []uint32 {
 		for text != "" {

@@ -58,7 +58,8 @@ func TestChunksOfOthers(t *testing.T) {
 	}
 	for _, name := range []string{"llama3", "qwen", "gpt2"} {
 		tok := g.tokenizer(t, name)
-		if got, encoded, _ := c.Encode(tok, nil, text, false); !slices.Equal(got, tok.Encode(nil, text, false)) || encoded != len(text) {
+		if got, encoded, _ := c.Encode(tok, nil, text, false); !slices.Equal(got, tok.Encode(nil, text, false)) ||
+			encoded != len(text) {
 			t.Error(name, encoded)
 		}
 	}
@@ -77,7 +78,8 @@ func TestEncodeAllocatesNothing(t *testing.T) {
 	}
 }
 
-const paragraph = "The router keeps the cache and the engine keeps the router because the worker is often away.\nIt would never ask the model for 12 blocks again; größer, 日本語. def f(self): return {}\n"
+const paragraph = "The router keeps the cache and the engine keeps the router because the worker is often away.\nIt " +
+	"would never ask the model for 12 blocks again; größer, 日本語. def f(self): return {}\n"
 
 func BenchmarkEncode(b *testing.B) {
 	g := readGolden(b)

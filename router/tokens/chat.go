@@ -6,7 +6,8 @@ import (
 	"github.com/cognitora/dataplane/internal/jinja"
 )
 
-// talk is a chat as a body tells it: with messages as those of /v1/chat/completions, whatever the API.
+// talk is a chat as a body tells it: with messages as those of /v1/chat/completions, whatever the
+// API.
 type talk struct {
 	messages  jinja.List
 	tools     *jinja.List // as the template gets them, nil for none
@@ -22,8 +23,10 @@ func (t *talk) say(message *jinja.Dict) { t.messages.Items = append(t.messages.I
 
 // readChat reads a body of /v1/chat/completions.
 func readChat(body []byte) (*talk, error) {
-	r, err := read(body, []string{"messages", "tools", "documents", "chat_template_kwargs", "reasoning_effort", "add_generation_prompt", "continue_final_message", "add_special_tokens"},
-		[]string{"chat_template", "truncate_prompt_tokens", "prompt_embeds", "mm_processor_kwargs", "functions", "function_call"})
+	r, err := read(body, []string{"messages", "tools", "documents", "chat_template_kwargs", "reasoning_effort",
+		"add_generation_prompt", "continue_final_message", "add_special_tokens"},
+		[]string{"chat_template", "truncate_prompt_tokens", "prompt_embeds", "mm_processor_kwargs", "functions",
+			"function_call"})
 	if err != nil {
 		return nil, err
 	}
@@ -43,7 +46,8 @@ func readChat(body []byte) (*talk, error) {
 		name   string
 		to     *bool
 		absent bool
-	}{{"add_generation_prompt", &t.generate, true}, {"continue_final_message", &t.goOn, false}, {"add_special_tokens", &t.special, false}} {
+	}{{"add_generation_prompt", &t.generate, true}, {"continue_final_message", &t.goOn, false}, {"add_special_tokens",
+		&t.special, false}} {
 		if *f.to, err = flag(r, f.name, f.absent); err != nil {
 			return nil, err
 		}
@@ -121,8 +125,10 @@ func setOptions(v *jinja.Dict, given jinja.Value) error {
 	for i := range options.Len() {
 		key, value := options.Member(i)
 		switch key {
-		case "messages", "tools", "documents", "add_generation_prompt", "continue_final_message", "chat_template", "conversation", "tokenize",
-			"padding", "truncation", "max_length", "return_tensors", "return_dict", "return_assistant_tokens_mask", "tokenizer_kwargs":
+		case "messages", "tools", "documents", "add_generation_prompt", "continue_final_message", "chat_template",
+			"conversation", "tokenize",
+			"padding", "truncation", "max_length", "return_tensors", "return_dict", "return_assistant_tokens_mask",
+			"tokenizer_kwargs":
 			return ErrOption
 		}
 		if value == nil || value == jinja.Value("auto") {
@@ -133,7 +139,8 @@ func setOptions(v *jinja.Dict, given jinja.Value) error {
 	return nil
 }
 
-// conversation is the messages as the template gets them: with the members that matter, in a fixed order.
+// conversation is the messages as the template gets them: with the members that matter, in a fixed
+// order.
 func (t *talk) conversation(parts bool) (*jinja.List, error) {
 	if len(t.messages.Items) == 0 {
 		return nil, ErrBody
@@ -191,7 +198,8 @@ func (t *talk) message(from *jinja.Dict, parts bool) (*jinja.Dict, error) {
 	return to, nil
 }
 
-// billed tells of Claude Code's header in a system prompt, of which versions of vLLM leave out the line, the part or nothing.
+// billed tells of Claude Code's header in a system prompt, of which versions of vLLM leave out the
+// line, the part or nothing.
 func billed(content jinja.Value) bool {
 	switch content := content.(type) {
 	case string:
@@ -263,7 +271,8 @@ func partText(v jinja.Value) (text string, ok bool, err error) {
 	return "", false, ErrBody
 }
 
-// openEnd marks the end of the last message, which the model is to go on with, as transformers does.
+// openEnd marks the end of the last message, which the model is to go on with, as transformers
+// does.
 const openEnd = "CONTINUE_FINAL_MESSAGE_TAG "
 
 // leaveOpen puts the mark behind the last message's text.

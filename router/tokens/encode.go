@@ -24,14 +24,16 @@ const keptSymbols = 4 * maxWord
 
 var scratches = sync.Pool{New: func() any { return new(scratch) }}
 
-// Encode appends to dst the ids of text, with the tokens that the model puts before and behind a prompt (BOS) if special.
+// Encode appends to dst the ids of text, with the tokens that the model puts before and behind a
+// prompt (BOS) if special.
 func (t *Tokenizer) Encode(dst []uint32, text string, special bool) []uint32 {
 	dst, _ = t.encode(dst, text, special, math.MaxInt, t.pieces)
 	return dst
 }
 
 // encode tells whether no word has more than the longest's bytes; else the ids are not all.
-func (t *Tokenizer) encode(dst []uint32, text string, special bool, longest int, pieces func([]uint32, string, *scratch) []uint32) ([]uint32, bool) {
+func (t *Tokenizer) encode(dst []uint32, text string, special bool, longest int,
+	pieces func([]uint32, string, *scratch) []uint32) ([]uint32, bool) {
 	s := scratches.Get().(*scratch)
 	defer scratches.Put(s)
 	s.longest, s.over = longest, false

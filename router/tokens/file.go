@@ -141,8 +141,8 @@ func Parse(doc []byte) (*Tokenizer, error) {
 	return t, nil
 }
 
-// byteOf is the byte that each character of a byte-level vocabulary stands for: printable ones for themselves, the others
-// for characters from U+0100 on, in order.
+// byteOf is the byte that each character of a byte-level vocabulary stands for: printable ones for
+// themselves, the others for characters from U+0100 on, in order.
 var byteOf = func() map[rune]byte {
 	all := map[rune]byte{}
 	next := rune(256)

@@ -13,7 +13,8 @@ import (
 	"time"
 )
 
-// largeFile is a tokenizer.json with a vocabulary of the size that models have; make check-tokens makes it.
+// largeFile is a tokenizer.json with a vocabulary of the size that models have; make check-tokens
+// makes it.
 func largeFile(t testing.TB) string {
 	t.Helper()
 	path := os.Getenv("TOKENS_LARGE")
@@ -36,7 +37,8 @@ func large(t testing.TB) *Tokenizer {
 	return tok
 }
 
-// corpora are texts of several kinds: this repository's code and documents, words of many scripts, and what costs most.
+// corpora are texts of several kinds: this repository's code and documents, words of many scripts,
+// and what costs most.
 func corpora(t testing.TB) map[string]string {
 	t.Helper()
 	all := map[string]string{}
@@ -59,7 +61,8 @@ func corpora(t testing.TB) map[string]string {
 		all[kind] = strings.ToValidUTF8(b.String()[:min(b.Len(), 256<<10)], "")
 	}
 	r := rand.New(rand.NewPCG(3, 4))
-	scripts := [][2]rune{{'а', 'я'}, {'α', 'ω'}, {'א', 'ת'}, {'ا', 'ي'}, {'अ', 'ह'}, {'ก', 'ฮ'}, {'가', '힣'}, {'ぁ', 'ゖ'}, {'一', '鿆'}, {'a', 'z'}}
+	scripts := [][2]rune{{'а', 'я'}, {'α', 'ω'}, {'א', 'ת'}, {'ا', 'ي'}, {'अ', 'ह'}, {'ก', 'ฮ'}, {'가', '힣'}, {'ぁ', 'ゖ'},
+		{'一', '鿆'}, {'a', 'z'}}
 	var b strings.Builder
 	for b.Len() < 256<<10 {
 		s := scripts[r.IntN(len(scripts))]
@@ -73,11 +76,13 @@ func corpora(t testing.TB) map[string]string {
 	for i := range letters {
 		letters[i] = byte('a' + r.IntN(26))
 	}
-	all["one word"], all["one letter"], all["spaces"] = string(letters), strings.Repeat("a", 256<<10), strings.Repeat(" ", 256<<10)
+	all["one word"], all["one letter"], all["spaces"] = string(letters), strings.Repeat("a", 256<<10),
+		strings.Repeat(" ", 256<<10)
 	return all
 }
 
-// TestLargeVocabulary: with a vocabulary of 128,000 tokens, too, the ids are Hugging Face's, and a tokenizer takes bounded time and memory.
+// TestLargeVocabulary: with a vocabulary of 128,000 tokens, too, the ids are Hugging Face's, and a
+// tokenizer takes bounded time and memory.
 func TestLargeVocabulary(t *testing.T) {
 	path := largeFile(t)
 	var before, after runtime.MemStats

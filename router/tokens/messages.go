@@ -6,12 +6,14 @@ import (
 	"github.com/cognitora/dataplane/internal/jinja"
 )
 
-// billing begins a block of Claude Code's system prompt that changes with each request; vLLM leaves it out.
+// billing begins a block of Claude Code's system prompt that changes with each request; vLLM leaves
+// it out.
 const billing = "x-anthropic-billing-header"
 
 // readMessages reads a body of /v1/messages, which vLLM converts into a chat.
 func readMessages(body []byte) (*talk, error) {
-	r, err := read(body, []string{"messages", "system", "tools", "thinking", "output_config", "chat_template_kwargs"}, []string{"mm_processor_kwargs"})
+	r, err := read(body, []string{"messages", "system", "tools", "thinking", "output_config", "chat_template_kwargs"},
+		[]string{"mm_processor_kwargs"})
 	if err != nil {
 		return nil, err
 	}
@@ -240,7 +242,8 @@ func anthropicTool(v jinja.Value) (*jinja.Dict, error) {
 		return nil, ErrBody
 	}
 	schema, ok := member(tool, "input_schema").(*jinja.Dict)
-	if kind := member(tool, "type"); !ok || kind != nil && kind != jinja.Value("custom") || member(tool, "defer_loading") != nil {
+	if kind := member(tool, "type"); !ok || kind != nil && kind != jinja.Value("custom") ||
+		member(tool, "defer_loading") != nil {
 		return nil, ErrForm // tools that the API's provider runs itself, and those that are named later
 	}
 	if _, ok := schema.Get("type"); !ok {

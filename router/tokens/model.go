@@ -12,7 +12,8 @@ import (
 	"github.com/cognitora/dataplane/internal/jinja"
 )
 
-// Model is what makes a model's prompts: its tokenizer and chat template. It is immutable and safe for concurrent use.
+// Model is what makes a model's prompts: its tokenizer and chat template. It is immutable and safe
+// for concurrent use.
 type Model struct {
 	tokenizer *Tokenizer
 	chat      *chatTemplate // nil: it has none, and chats are not exact
@@ -31,8 +32,9 @@ const (
 	maxSmall     = 8 << 20
 )
 
-// Load reads tokenizer.json, tokenizer_config.json, chat_template.jinja and config.json of a directory; template, if not empty, is a file
-// with the chat template that the engine was started with (vLLM: --chat-template). The error names the file and the fix.
+// Load reads tokenizer.json, tokenizer_config.json, chat_template.jinja and config.json of a
+// directory; template, if not empty, is a file with the chat template that the engine was started
+// with (vLLM: --chat-template). The error names the file and the fix.
 func Load(directory, template string) (*Model, error) {
 	if err := checkEngine(directory); err != nil {
 		return nil, fmt.Errorf("%w; its prompts cannot be made exactly: leave tokenizer out for this model", err)
@@ -44,7 +46,8 @@ func Load(directory, template string) (*Model, error) {
 	}
 	m := &Model{specials: &jinja.Dict{}}
 	if m.tokenizer, err = Parse(doc); err != nil {
-		return nil, fmt.Errorf("%s: %w; its prompts cannot be tokenised exactly: leave tokenizer out for this model", path, err)
+		return nil, fmt.Errorf("%s: %w; its prompts cannot be tokenised exactly: leave tokenizer out for this model",
+			path, err)
 	}
 	path = filepath.Join(directory, "tokenizer_config.json")
 	doc, err = readFile(path, maxSmall)
@@ -56,7 +59,8 @@ func Load(directory, template string) (*Model, error) {
 		return nil, fmt.Errorf("%s: %w", path, err)
 	}
 	if err := m.configure(&c); err != nil {
-		return nil, fmt.Errorf("%s: %w; its prompts cannot be tokenised exactly: leave tokenizer out for this model", path, err)
+		return nil, fmt.Errorf("%s: %w; its prompts cannot be tokenised exactly: leave tokenizer out for this model",
+			path, err)
 	}
 	return m, m.readTemplates(directory, template, path, &c)
 }
@@ -76,15 +80,19 @@ func readFile(path string, most int64) ([]byte, error) {
 
 // renderers are what vLLM renders the chats of some models with instead of their template.
 var renderers = map[string]string{
-	"GptOssForCausalLM": "harmony", "DeepseekV32ForCausalLM": "deepseek_v32", "DeepseekV4ForCausalLM": "deepseek_v4", "DeepseekV4ForConditionalGeneration": "deepseek_v4",
-	"DeepseekV41ForCausalLM": "deepseek_v41", "KimiK3ForConditionalGeneration": "kimi_k3", "InklingForCausalLM": "inkling", "InklingForConditionalGeneration": "inkling",
+	"GptOssForCausalLM": "harmony", "DeepseekV32ForCausalLM": "deepseek_v32", "DeepseekV4ForCausalLM": "deepseek_v4",
+	"DeepseekV4ForConditionalGeneration": "deepseek_v4",
+	"DeepseekV41ForCausalLM":             "deepseek_v41", "KimiK3ForConditionalGeneration": "kimi_k3",
+	"InklingForCausalLM": "inkling", "InklingForConditionalGeneration": "inkling",
 }
 
-// checkEngine refuses models of which the engine uses other things than tokenizer.json and the template.
+// checkEngine refuses models of which the engine uses other things than tokenizer.json and the
+// template.
 func checkEngine(directory string) error {
 	path := filepath.Join(directory, "tekken.json")
 	if _, err := os.Stat(path); err == nil {
-		return fmt.Errorf("%s: engines use it instead of tokenizer.json and the template (with vLLM's --tokenizer-mode hf they do not: then name a directory without it)", path)
+		return fmt.Errorf("%s: engines use it instead of tokenizer.json and the template (with vLLM's "+
+			"--tokenizer-mode hf they do not: then name a directory without it)", path)
 	}
 	path = filepath.Join(directory, "config.json")
 	doc, err := readFile(path, maxSmall)
@@ -135,12 +143,14 @@ func (s *specialToken) UnmarshalJSON(doc []byte) error {
 	return json.Unmarshal(doc, (*string)(s))
 }
 
-// configure takes over what transformers takes from tokenizer_config.json besides the chat template.
+// configure takes over what transformers takes from tokenizer_config.json besides the chat
+// template.
 func (m *Model) configure(c *config) error {
 	for _, s := range []struct {
 		name  string
 		token specialToken
-	}{{"bos_token", c.BOS}, {"eos_token", c.EOS}, {"unk_token", c.Unknown}, {"sep_token", c.Separator}, {"pad_token", c.Padding}} {
+	}{{"bos_token", c.BOS}, {"eos_token", c.EOS}, {"unk_token", c.Unknown}, {"sep_token", c.Separator},
+		{"pad_token", c.Padding}} {
 		if s.token != "" {
 			m.specials.Set(s.name, string(s.token))
 		}
@@ -151,7 +161,8 @@ func (m *Model) configure(c *config) error {
 	}
 	for id, a := range c.Added {
 		if !known[a.Content] {
-			return fmt.Errorf("added_tokens_decoder[%s] is %q, which tokenizer.json does not have among its added_tokens", id, a.Content)
+			return fmt.Errorf("added_tokens_decoder[%s] is %q, which tokenizer.json does not have among its "+
+				"added_tokens", id, a.Content)
 		}
 	}
 	if c.AddEOS != nil && *c.AddEOS && len(m.tokenizer.after) == 0 {
@@ -172,7 +183,8 @@ func (m *Model) configure(c *config) error {
 	return fmt.Errorf("bos_token is %q, which tokenizer.json does not have among its added_tokens", c.BOS)
 }
 
-// readTemplates finds the chat templates: a file of its own, chat_template.jinja, or tokenizer_config.json's.
+// readTemplates finds the chat templates: a file of its own, chat_template.jinja, or
+// tokenizer_config.json's.
 func (m *Model) readTemplates(directory, own, configPath string, c *config) error {
 	path := own
 	if path == "" {
@@ -216,7 +228,8 @@ func (m *Model) readTemplates(directory, own, configPath string, c *config) erro
 func parseTemplate(path, source string) (*chatTemplate, error) {
 	t, err := jinja.Parse(source)
 	if err != nil {
-		return nil, fmt.Errorf("%s: %w; its chats cannot be rendered exactly: leave tokenizer out for this model", path, err)
+		return nil, fmt.Errorf("%s: %w; its chats cannot be rendered exactly: leave tokenizer out for this model", path,
+			err)
 	}
 	return &chatTemplate{t, t.TakesParts()}, nil
 }

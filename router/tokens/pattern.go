@@ -2,8 +2,9 @@ package tokens
 
 import "unicode/utf8"
 
-// pattern is a regular expression of the kind that tokenizers cut words with: alternatives of character classes with
-// quantifiers, (?i:'s|'t) and (?!\S). The first alternative that matches counts, as in backtracking engines.
+// pattern is a regular expression of the kind that tokenizers cut words with: alternatives of
+// character classes with quantifiers, (?i:'s|'t) and (?!\S). The first alternative that matches
+// counts, as in backtracking engines.
 type pattern struct {
 	alternatives []alternative
 }
@@ -74,7 +75,8 @@ func sequence(items []item, s string, at int) int {
 	}
 }
 
-// repeat takes as many characters of the class as there are, and fewer while what follows does not match.
+// repeat takes as many characters of the class as there are, and fewer while what follows does not
+// match.
 func (it *item) repeat(next []item, s string, at int) int {
 	n, end := 0, at
 	for end < len(s) && n != it.max {
@@ -136,7 +138,8 @@ func (p *pattern) joins(a, b rune) bool {
 	return false
 }
 
-// endsAt tells whether matches that end with a do so at the end of a text as well as before b, which (?!\S) can tell apart.
+// endsAt tells whether matches that end with a do so at the end of a text as well as before b,
+// which (?!\S) can tell apart.
 func (p *pattern) endsAt(a, b rune) bool {
 	for _, before := range []string{"", " ", "  ", "\t", "\n", "\r\n", ".", " .", "x"} {
 		text := before + string(a)

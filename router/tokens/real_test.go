@@ -21,7 +21,8 @@ type huggingFace struct {
 	bytes   int
 }
 
-// startHuggingFace starts the Python that TOKENS_PYTHON names, with the large tokenizer too where there is one.
+// startHuggingFace starts the Python that TOKENS_PYTHON names, with the large tokenizer too where
+// there is one.
 func startHuggingFace(t *testing.T, large ...string) *huggingFace {
 	t.Helper()
 	python := os.Getenv("TOKENS_PYTHON")
@@ -90,16 +91,19 @@ func noises(g *golden, r *rand.Rand) []string {
 	return texts
 }
 
-// known is r, or another character where tables differ: the package knows letters newer than Go's Unicode 15, but not the
-// combining classes of marks that came with Unicode 11, of which U+07FD is the first.
+// known is r, or another character where tables differ: the package knows letters newer than Go's
+// Unicode 15, but not the combining classes of marks that came with Unicode 11, of which U+07FD is
+// the first.
 func known(r rune) rune {
-	if (r < 0x7fd || !unicode.Is(unicode.M, r)) && unicode.In(r, unicode.L, unicode.M, unicode.N, unicode.P, unicode.S, unicode.Z, unicode.Cc, unicode.Cf, unicode.Co) {
+	if (r < 0x7fd || !unicode.Is(unicode.M, r)) && unicode.In(r, unicode.L, unicode.M, unicode.N, unicode.P, unicode.S,
+		unicode.Z, unicode.Cc, unicode.Cf, unicode.Co) {
 		return r
 	}
 	return '.'
 }
 
-// noise is a text of pieces of the golden ones, of whitespace and of any characters that have a meaning in Unicode 15.
+// noise is a text of pieces of the golden ones, of whitespace and of any characters that have a
+// meaning in Unicode 15.
 func noise(g *golden, r *rand.Rand) string {
 	var b strings.Builder
 	for range 1 + r.IntN(60) {

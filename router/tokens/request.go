@@ -31,8 +31,10 @@ const (
 // Prompt is a prompt as the engine's tokenizer gets it.
 type Prompt struct {
 	Text    string
-	Special bool   // with the tokens that the model puts before and behind it
-	Turn    string // what the conversation begins with: all up to the end of the first user turn; empty for a completion
+	Special bool // with the tokens that the model puts before and behind it
+	// what the conversation begins with: all up to the end of the first user turn; empty for a
+	// completion
+	Turn string
 }
 
 // Prompt makes the prompt of a body as vLLM does. most bounds its bytes.
@@ -55,8 +57,8 @@ func (m *Model) Prompt(api API, body []byte, most int) (Prompt, error) {
 	return m.chatPrompt(t, most)
 }
 
-// read takes the wanted members of a body that are not null. It fails at a member that changes the prompt in ways that are not
-// followed.
+// read takes the wanted members of a body that are not null. It fails at a member that changes the
+// prompt in ways that are not followed.
 func read(body []byte, wanted, strange []string) (*jinja.Dict, error) {
 	c := jsonscan.New(body)
 	if c.Kind() != jsonscan.Object {
@@ -133,7 +135,8 @@ func dict(members ...any) *jinja.Dict {
 
 // completion makes the prompt of a body of /v1/completions.
 func completion(body []byte) (p Prompt, err error) {
-	r, err := read(body, []string{"prompt", "add_special_tokens"}, []string{"truncate_prompt_tokens", "prompt_embeds", "suffix"})
+	r, err := read(body, []string{"prompt", "add_special_tokens"}, []string{"truncate_prompt_tokens", "prompt_embeds",
+		"suffix"})
 	if err != nil {
 		return p, err
 	}

@@ -10,8 +10,10 @@ import (
 	"testing"
 )
 
-const chatML = "{% for m in messages %}{{ '<|im_start|>' + m['role'] + '\\n' }}{% if m['content'] is string %}{{ m['content'] }}{% else %}" +
-	"{% for p in m['content'] %}{% if p['type'] == 'text' %}{{ p['text'] }}{% endif %}{% endfor %}{% endif %}{{ '<|im_end|>\\n' }}{% endfor %}" +
+const chatML = "{% for m in messages %}{{ '<|im_start|>' + m['role'] + '\\n' }}{% if m['content'] is string %}{{ " +
+	"m['content'] }}{% else %}" +
+	"{% for p in m['content'] %}{% if p['type'] == 'text' %}{{ p['text'] }}{% endif %}{% endfor %}{% endif %}{{ " +
+	"'<|im_end|>\\n' }}{% endfor %}" +
 	"{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"
 
 // allOf writes out what it is given.
@@ -33,7 +35,9 @@ func directory(t testing.TB, g *golden, variant, template string) string {
 	t.Helper()
 	dir := t.TempDir()
 	write(t, dir, "tokenizer.json", string(g.file(t, variant)))
-	write(t, dir, "tokenizer_config.json", `{"bos_token":{"content":"<|begin_of_text|>"},"eos_token":"<|im_end|>","pad_token":null,"chat_template":"`+quoted(template)+`"}`)
+	write(t, dir, "tokenizer_config.json",
+		`{"bos_token":{"content":"<|begin_of_text|>"},"eos_token":"<|im_end|>","pad_token":null,"chat_template":"`+
+			quoted(template)+`"}`)
 	return dir
 }
 
@@ -127,7 +131,8 @@ func TestCompletion(t *testing.T) {
 		}
 	}
 	s := NewSet(map[string]*Model{"m": m}, 1<<20, 1<<10)
-	if r := s.Make("m", Completions, []byte(`{"prompt":"a"}`), nil); !slices.Equal(r.IDs, m.tokenizer.Encode(nil, "a", true)) || r.Turn != 0 {
+	if r := s.Make("m", Completions, []byte(`{"prompt":"a"}`), nil); !slices.Equal(r.IDs, m.tokenizer.Encode(nil, "a",
+		true)) || r.Turn != 0 {
 		t.Error(r)
 	}
 }
@@ -174,12 +179,14 @@ func TestRefused(t *testing.T) {
 		}
 		dir := directory(t, g, "qwen", chatML)
 		write(t, dir, "tokenizer.json", bad)
-		if _, err := Load(dir, ""); err == nil || !strings.Contains(err.Error(), c.want) || !strings.Contains(err.Error(), "tokenizer.json") {
+		if _, err := Load(dir, ""); err == nil || !strings.Contains(err.Error(), c.want) ||
+			!strings.Contains(err.Error(), "tokenizer.json") {
 			t.Errorf("%s: %v", what, err)
 		}
 	}
 	dir := directory(t, g, "qwen", "a\n{% include 'x' %}")
-	if _, err := Load(dir, ""); err == nil || !strings.Contains(err.Error(), `line 2 of the template: the tag "include" is not supported`) {
+	if _, err := Load(dir, ""); err == nil ||
+		!strings.Contains(err.Error(), `line 2 of the template: the tag "include" is not supported`) {
 		t.Error(err)
 	}
 	write(t, dir, "chat_template.jinja", "{{ 1 }}")
@@ -194,7 +201,8 @@ func TestRefused(t *testing.T) {
 			t.Error(missing, err)
 		}
 	}
-	if _, err := Load(directory(t, g, "qwen", chatML), filepath.Join(dir, "none.jinja")); err == nil || !strings.Contains(err.Error(), "none.jinja") {
+	if _, err := Load(directory(t, g, "qwen", chatML), filepath.Join(dir, "none.jinja")); err == nil ||
+		!strings.Contains(err.Error(), "none.jinja") {
 		t.Error(err)
 	}
 }

@@ -5,7 +5,8 @@ import "github.com/cognitora/dataplane/internal/jinja"
 // readResponses reads a body of /v1/responses, which vLLM converts into a chat.
 func readResponses(body []byte) (*talk, error) {
 	r, err := read(body, []string{"input", "instructions", "tools", "reasoning", "truncation", "chat_template_kwargs"},
-		[]string{"previous_response_id", "previous_input_messages", "conversation", "prompt", "mm_processor_kwargs", "context_management"})
+		[]string{"previous_response_id", "previous_input_messages", "conversation", "prompt", "mm_processor_kwargs",
+			"context_management"})
 	if err != nil {
 		return nil, err
 	}
@@ -45,7 +46,8 @@ func readResponses(body []byte) (*talk, error) {
 		if member(tool, "type") != jinja.Value("function") || member(tool, "defer_loading") != nil {
 			return nil, ErrForm // tools that the server runs, and those that have another shape
 		}
-		f, err := asTool(member(tool, "name"), member(tool, "description"), member(tool, "parameters"), member(tool, "strict"))
+		f, err := asTool(member(tool, "name"), member(tool, "description"), member(tool, "parameters"),
+			member(tool, "strict"))
 		if err != nil {
 			return nil, err
 		}
@@ -65,7 +67,8 @@ func (t *talk) readInput(v jinja.Value) error {
 			if !ok {
 				return ErrBody
 			}
-			if status := member(d, "status"); i == len(v.Items)-1 && status != nil && status != jinja.Value("completed") {
+			if status := member(d, "status"); i == len(v.Items)-1 && status != nil &&
+				status != jinja.Value("completed") {
 				return ErrOption // the engine goes on with an unfinished message
 			}
 			if err := t.readItem(d); err != nil {
@@ -77,7 +80,8 @@ func (t *talk) readInput(v jinja.Value) error {
 	return ErrBody
 }
 
-// readItem appends the message that an item is, or adds the item to the assistant's message before it.
+// readItem appends the message that an item is, or adds the item to the assistant's message before
+// it.
 func (t *talk) readItem(item *jinja.Dict) error {
 	before := &jinja.Dict{} // the assistant's message before, which an item may complete
 	if n := len(t.messages.Items); n > 0 {

@@ -13,7 +13,8 @@ type Set struct {
 	most   int
 }
 
-// NewSet makes a set that remembers ids in about that many bytes, and takes bodies and prompts of at most as many.
+// NewSet makes a set that remembers ids in about that many bytes, and takes bodies and prompts of
+// at most as many.
 func NewSet(models map[string]*Model, cache, most int) *Set {
 	return &Set{models: models, cache: NewCache(cache), most: most}
 }
@@ -23,12 +24,13 @@ type Outcome string
 
 // The outcomes.
 const (
-	Exact    Outcome = "exact"
-	Large    Outcome = "large"    // more bytes than are tokenised, or a word of more than 4 KiB
-	Media    Outcome = "media"    // images and the like
-	Form     Outcome = "form"     // content of a form that engines differ in
-	Option   Outcome = "option"   // an option whose effect is not followed
-	Template Outcome = "template" // the template refused it, it cannot be rendered exactly, or the engine does not use it
+	Exact  Outcome = "exact"
+	Large  Outcome = "large"  // more bytes than are tokenised, or a word of more than 4 KiB
+	Media  Outcome = "media"  // images and the like
+	Form   Outcome = "form"   // content of a form that engines differ in
+	Option Outcome = "option" // an option whose effect is not followed
+	// the template refused it, it cannot be rendered exactly, or the engine does not use it
+	Template Outcome = "template"
 )
 
 // Outcomes are all of them.

@@ -93,7 +93,8 @@ func (p *part) splits() (string, error) {
 	case p.Behavior == "Isolated":
 	case p.Behavior == "Removed" && p.Invert:
 	default:
-		return "", fmt.Errorf("a Split's behavior %q with invert %v is not supported, only Isolated, and Removed with invert", p.Behavior, p.Invert)
+		return "", fmt.Errorf("a Split's behavior %q with invert %v is not supported, only Isolated, and Removed "+
+			"with invert", p.Behavior, p.Invert)
 	}
 	return *p.Pattern.Regex, nil
 }
@@ -170,7 +171,8 @@ func (t *Tokenizer) cut(dst []uint32, piece string, stages []stage, s *scratch) 
 	return dst
 }
 
-// breaks are two characters between which a text may be cut without a change of its tokens, wherever it stands.
+// breaks are two characters between which a text may be cut without a change of its tokens,
+// wherever it stands.
 var breaks = [][2]rune{{'a', ' '}, {'\n', 'a'}, {'中', '，'}, {'中', '。'}}
 
 // like are the characters that stand for others.

@@ -23,7 +23,8 @@ func (t *talk) setCalls(to *jinja.Dict, v jinja.Value) error {
 			return ErrBody
 		}
 		function, _ := member(call, "function").(*jinja.Dict)
-		if function == nil || function.Len() != 2 || member(function, "name") == nil || member(call, "id") == nil || call.Len() > 3 {
+		if function == nil || function.Len() != 2 || member(function, "name") == nil || member(call, "id") == nil ||
+			call.Len() > 3 {
 			return ErrOption
 		}
 		arguments, err := argumentsOf(member(function, "arguments"))
@@ -40,7 +41,8 @@ func (t *talk) setCalls(to *jinja.Dict, v jinja.Value) error {
 	return nil
 }
 
-// argumentsOf reads the arguments of a call, which are an object in JSON; what is none is an empty one.
+// argumentsOf reads the arguments of a call, which are an object in JSON; what is none is an empty
+// one.
 func argumentsOf(v jinja.Value) (*jinja.Dict, error) {
 	if object, ok := v.(*jinja.Dict); ok {
 		return object, nil
@@ -92,7 +94,8 @@ func toolsOf(v jinja.Value) (*jinja.List, error) {
 				return nil, ErrForm // engines differ in what else they keep
 			}
 		}
-		t, err := asTool(member(function, "name"), member(function, "description"), member(function, "parameters"), member(function, "strict"))
+		t, err := asTool(member(function, "name"), member(function, "description"), member(function, "parameters"),
+			member(function, "strict"))
 		if err != nil {
 			return nil, err
 		}

@@ -2,7 +2,8 @@ package tokens
 
 import "encoding/binary"
 
-// words are the words that are one token. Those of up to 15 bytes, nearly all, are found with one look into a table.
+// words are the words that are one token. Those of up to 15 bytes, nearly all, are found with one
+// look into a table.
 type words struct {
 	short  []shortWord  // up to 7 bytes
 	middle []middleWord // up to 15
@@ -35,7 +36,8 @@ func newWords(all map[string]uint32) words {
 			middle++
 		}
 	}
-	w := words{short: make([]shortWord, tableSize(short)), middle: make([]middleWord, tableSize(middle)), long: map[string]uint32{}}
+	w := words{short: make([]shortWord, tableSize(short)), middle: make([]middleWord, tableSize(middle)),
+		long: map[string]uint32{}}
 	for word, id := range all {
 		switch {
 		case len(word) <= maxShort:
@@ -93,7 +95,8 @@ func (w *words) find(word string) (id uint32, ok bool) {
 		s := w.findShort(packed(word))
 		return s.id, s.key != 0
 	case len(word) <= maxMiddle:
-		low := uint64(word[0]) | uint64(word[1])<<8 | uint64(word[2])<<16 | uint64(word[3])<<24 | uint64(word[4])<<32 | uint64(word[5])<<40 | uint64(word[6])<<48 | uint64(word[7])<<56
+		low := uint64(word[0]) | uint64(word[1])<<8 | uint64(word[2])<<16 | uint64(word[3])<<24 | uint64(word[4])<<32 |
+			uint64(word[5])<<40 | uint64(word[6])<<48 | uint64(word[7])<<56
 		s := w.findMiddle(low, packed(word[8:]))
 		return s.id, s.high != 0
 	}

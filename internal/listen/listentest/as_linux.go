@@ -12,9 +12,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// DialAs connects to the Unix socket at path as another user, with a group and supplementary groups. It opens the
-// directories of the test and the socket for everybody, so that only who they are can keep them out. The test is skipped
-// unless it runs as root.
+// DialAs connects to the Unix socket at path as another user, with a group and supplementary
+// groups. It opens the directories of the test and the socket for everybody, so that only who they
+// are can keep them out. The test is skipped unless it runs as root.
 func DialAs(t testing.TB, path string, uid, gid int, groups ...uint32) *net.UnixConn {
 	t.Helper()
 	if os.Geteuid() != 0 {
@@ -51,7 +51,8 @@ func DialAs(t testing.TB, path string, uid, gid int, groups ...uint32) *net.Unix
 
 // become changes the user of this thread alone, which the functions of package syscall do not do.
 func become(uid, gid int, groups []uint32) error {
-	if _, _, errno := unix.RawSyscall(unix.SYS_SETGROUPS, uintptr(len(groups)), uintptr(unsafe.Pointer(unsafe.SliceData(groups))), 0); errno != 0 {
+	if _, _, errno := unix.RawSyscall(unix.SYS_SETGROUPS, uintptr(len(groups)),
+		uintptr(unsafe.Pointer(unsafe.SliceData(groups))), 0); errno != 0 {
 		return os.NewSyscallError("setgroups", errno)
 	}
 	if _, _, errno := unix.RawSyscall(unix.SYS_SETRESGID, uintptr(gid), uintptr(gid), uintptr(gid)); errno != 0 {

@@ -65,7 +65,8 @@ func ParseHello(body []byte) (h Hello, err error) {
 	h.Min, h.Max, h.Have = le.Uint16(body[8:]), le.Uint16(body[10:]), le.Uint64(body[16:])
 	copy(h.Name[:], body[24:])
 	if h.Min > Version || h.Max < Version {
-		return h, &Error{StatusVersion, fmt.Sprintf("versions %d to %d are asked for, %d is spoken", h.Min, h.Max, Version)}
+		return h, &Error{StatusVersion, fmt.Sprintf("versions %d to %d are asked for, %d is spoken", h.Min, h.Max,
+			Version)}
 	}
 	return h, nil
 }
@@ -104,14 +105,16 @@ func AppendWelcome(b []byte, w *Welcome) []byte {
 // ParseWelcome reads the body of a Welcome.
 func ParseWelcome(body []byte) Welcome {
 	return Welcome{
-		Version: le.Uint16(body), Attached: le.Uint16(body[2:]) == 1, MaxLeases: le.Uint32(body[4:]), Instance: le.Uint64(body[8:]),
+		Version: le.Uint16(body), Attached: le.Uint16(body[2:]) == 1, MaxLeases: le.Uint32(body[4:]),
+		Instance:  le.Uint64(body[8:]),
 		ArenaSize: le.Uint64(body[16:]), LeaseNS: int64(le.Uint64(body[24:])), NowNS: int64(le.Uint64(body[32:])),
-		MaxLeased: le.Uint64(body[40:]), MaxStaging: le.Uint64(body[48:]), MaxValue: le.Uint64(body[56:]), MaxSegments: le.Uint32(body[64:]),
+		MaxLeased: le.Uint64(body[40:]), MaxStaging: le.Uint64(body[48:]), MaxValue: le.Uint64(body[56:]),
+		MaxSegments: le.Uint32(body[64:]),
 	}
 }
 
-// Grant is the answer to one address of a Get. The block's bytes stay as they are until DeadlineNS, or until the
-// lease is released; what is read after that may be another block's.
+// Grant is the answer to one address of a Get. The block's bytes stay as they are until DeadlineNS,
+// or until the lease is released; what is read after that may be another block's.
 type Grant struct {
 	Lease      uint64
 	DeadlineNS int64 // CLOCK_MONOTONIC
@@ -155,7 +158,8 @@ func AppendInfo(b []byte, i *Info) []byte {
 // ParseInfo reads the i-th Info of a body.
 func ParseInfo(body []byte, i int) Info {
 	b := body[i*InfoSize:]
-	return Info{Length: le.Uint32(b), CRC: le.Uint32(b[4:]), Uses: le.Uint32(b[8:]), Tiers: b[12], Status: Status(b[13])}
+	return Info{Length: le.Uint32(b), CRC: le.Uint32(b[4:]), Uses: le.Uint32(b[8:]), Tiers: b[12],
+		Status: Status(b[13])}
 }
 
 // AppendStaged writes the answer to Stage: the segment's id and its size in bytes.
@@ -187,7 +191,8 @@ type Commit struct {
 	Namespace []byte // canonical text, part of the frame
 }
 
-// AppendCommit writes the body of a Commit. The header's count is the length of the namespace's text.
+// AppendCommit writes the body of a Commit. The header's count is the length of the namespace's
+// text.
 func AppendCommit(b []byte, c *Commit) []byte {
 	for _, v := range [...]uint32{c.Segment, c.Flags, c.Offset, c.Length, c.CRC, c.Layer} {
 		b = le.AppendUint32(b, v)

@@ -8,8 +8,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The runtime reads CLOCK_MONOTONIC without a system call but keeps its absolute value to itself; the difference is
-// taken once, in the attempt of which the least time was lost to others.
+// The runtime reads CLOCK_MONOTONIC without a system call but keeps its absolute value to itself;
+// the difference is taken once, in the attempt of which the least time was lost to others.
 var began, beganNS = func() (best time.Time, bestNS int64) {
 	least := time.Duration(1<<63 - 1)
 	for range 64 {
@@ -26,6 +26,6 @@ var began, beganNS = func() (best time.Time, bestNS int64) {
 	return best, bestNS
 }()
 
-// Monotonic is CLOCK_MONOTONIC in nanoseconds, the clock of all deadlines. It is ahead by less than what one system
-// call takes, so that a lease rather ends early than late for its holder.
+// Monotonic is CLOCK_MONOTONIC in nanoseconds, the clock of all deadlines. It is ahead by less than
+// what one system call takes, so that a lease rather ends early than late for its holder.
 func Monotonic() int64 { return beganNS + int64(time.Since(began)) }

@@ -1,13 +1,15 @@
-// Package frame is what a lease socket and its clients say to each other: small frames of fixed layout,
-// little-endian, over a Unix stream socket.
+// Package frame is what a lease socket and its clients say to each other: small frames of fixed
+// layout, little-endian, over a Unix stream socket.
 //
-// A frame is a header of HeaderSize bytes and a body whose length follows from op and count alone, so that nothing
-// is believed before it has been checked. Answers carry the op and the sequence number of what they answer and come
-// in the order of the requests. Release, Touch and Unstage are not answered. A frame that makes no sense is answered
-// by one with OpError, a status and a text, after which the server closes the connection.
+// A frame is a header of HeaderSize bytes and a body whose length follows from op and count alone,
+// so that nothing is believed before it has been checked. Answers carry the op and the sequence
+// number of what they answer and come in the order of the requests. Release, Touch and Unstage are
+// not answered. A frame that makes no sense is answered by one with OpError, a status and a text,
+// after which the server closes the connection.
 //
-// A stream socket and not SOCK_SEQPACKET: both cost the same per round trip, but several frames leave in one write
-// of a stream (releases ride in front of the next Get), and every language has them.
+// A stream socket and not SOCK_SEQPACKET: both cost the same per round trip, but several frames
+// leave in one write of a stream (releases ride in front of the next Get), and every language has
+// them.
 package frame
 
 import (
@@ -45,8 +47,10 @@ const (
 	OpPin     Op = 11 // a time in Unix ms, then addresses; answered by a Status byte for each
 	OpUnpin   Op = 12 // addresses; answered by a Status byte for each
 	OpPing    Op = 13 // nothing; answered by nothing
-	OpKnow    Op = 14 // the text of a namespace whose blocks will be asked for, which other hosts are asked by; answered by nothing
-	OpError   Op = 255
+	// the text of a namespace whose blocks will be asked for, which other hosts are asked by;
+	// answered by nothing
+	OpKnow  Op = 14
+	OpError Op = 255
 )
 
 // Status says how an operation, or one address of a batch, ended.
@@ -75,9 +79,11 @@ const (
 )
 
 var statusTexts = map[Status]string{
-	StatusOK: "ok", StatusMiss: "miss", StatusFull: "arena full", StatusTooLarge: "too large", StatusQuota: "over quota",
-	StatusCorrupt: "wrong checksum", StatusClosed: "shutting down", StatusNamespace: "not a namespace", StatusInternal: "internal error",
-	StatusExists: "there is one already", StatusNotDurable: "not durable", StatusPin: "a pin ends within 24 h",
+	StatusOK: "ok", StatusMiss: "miss", StatusFull: "arena full", StatusTooLarge: "too large",
+	StatusQuota:   "over quota",
+	StatusCorrupt: "wrong checksum", StatusClosed: "shutting down", StatusNamespace: "not a namespace",
+	StatusInternal: "internal error",
+	StatusExists:   "there is one already", StatusNotDurable: "not durable", StatusPin: "a pin ends within 24 h",
 	StatusBadFrame: "malformed frame", StatusVersion: "no common version", StatusUnknownOp: "unknown operation",
 	StatusDenied: "access denied", StatusBusy: "too many clients", StatusNoGreeting: "hello expected first",
 }
@@ -136,7 +142,8 @@ func SetStatus(header []byte, s Status) { header[5] = byte(s) }
 func cut(b []byte) (Header, []byte, error) {
 	if len(b) >= 4 {
 		if size := binary.LittleEndian.Uint32(b); size < HeaderSize || size > MaxFrame {
-			return Header{}, nil, &Error{StatusBadFrame, fmt.Sprintf("a size of %d, not between %d and %d", size, HeaderSize, MaxFrame)}
+			return Header{}, nil, &Error{StatusBadFrame, fmt.Sprintf("a size of %d, not between %d and %d", size,
+				HeaderSize, MaxFrame)}
 		}
 	}
 	if len(b) < HeaderSize {
@@ -199,8 +206,9 @@ func answerLayout(op Op) (fixed, each int, ok bool) {
 	return 0, 0, false
 }
 
-// Request takes one request off b: its header and its body, which stays part of b. The error is ErrIncomplete until
-// all of it is there, or an *Error after which nothing more can be read from this peer.
+// Request takes one request off b: its header and its body, which stays part of b. The error is
+// ErrIncomplete until all of it is there, or an *Error after which nothing more can be read from
+// this peer.
 func Request(b []byte) (Header, []byte, error) {
 	h, body, err := cut(b)
 	if err != nil {

@@ -37,44 +37,66 @@ func frames() (requests, answers map[string][]byte) {
 	copy(hello.Name[:], "engine")
 	addr := func(b []byte) []byte { return AppendAddr(b, someAddr(1)) }
 	id := func(b []byte) []byte { return le.AppendUint64(b, 0x1100000022) }
-	commit := Commit{Segment: 3, Flags: Durable | CheckCRC, Offset: 4096, Length: 1 << 20, CRC: 0xdeadbeef, Layer: 7, Expires: 1767225600000, Digest: someAddr(2).Digest, Parent: someAddr(3).Digest, Namespace: []byte("kv1;m;r;d;l;16;1.0;1.0;")}
+	commit := Commit{Segment: 3, Flags: Durable | CheckCRC, Offset: 4096, Length: 1 << 20, CRC: 0xdeadbeef, Layer: 7,
+		Expires: 1767225600000, Digest: someAddr(2).Digest, Parent: someAddr(3).Digest,
+		Namespace: []byte("kv1;m;r;d;l;16;1.0;1.0;")}
 	requests = map[string][]byte{
-		"hello":   build(Header{Op: OpHello, Seq: 1}, func(b []byte) []byte { return AppendHello(b, &hello) }),
-		"get":     build(Header{Op: OpGet, Count: 2, Seq: 2}, addr, func(b []byte) []byte { return AppendAddr(b, someAddr(9)) }),
+		"hello": build(Header{Op: OpHello, Seq: 1}, func(b []byte) []byte { return AppendHello(b, &hello) }),
+		"get": build(Header{Op: OpGet, Count: 2, Seq: 2}, addr, func(b []byte) []byte {
+			return AppendAddr(b, someAddr(9))
+		}),
 		"release": build(Header{Op: OpRelease, Count: 1}, id),
 		"renew":   build(Header{Op: OpRenew, Count: 1, Seq: 3}, id),
 		"touch":   build(Header{Op: OpTouch, Count: 1}, addr),
 		"stat":    build(Header{Op: OpStat, Count: 1, Seq: 4}, addr),
 		"stage":   build(Header{Op: OpStage, Seq: 5}, func(b []byte) []byte { return le.AppendUint64(b, 1<<20) }),
 		"unstage": build(Header{Op: OpUnstage}, func(b []byte) []byte { return le.AppendUint32(b, 3) }),
-		"commit":  build(Header{Op: OpCommit, Count: uint16(len(commit.Namespace)), Seq: 6}, func(b []byte) []byte { return AppendCommit(b, &commit) }),
-		"delete":  build(Header{Op: OpDelete, Count: 1, Seq: 7}, addr),
-		"pin":     build(Header{Op: OpPin, Count: 1, Seq: 8}, func(b []byte) []byte { return le.AppendUint64(b, 1767225600000) }, addr),
-		"unpin":   build(Header{Op: OpUnpin, Count: 1, Seq: 9}, addr),
-		"ping":    build(Header{Op: OpPing, Seq: 10}),
-		"know":    build(Header{Op: OpKnow, Count: uint16(len(commit.Namespace)), Seq: 12}, func(b []byte) []byte { return append(b, commit.Namespace...) }),
+		"commit": build(Header{Op: OpCommit, Count: uint16(len(commit.Namespace)), Seq: 6},
+			func(b []byte) []byte { return AppendCommit(b, &commit) }),
+		"delete": build(Header{Op: OpDelete, Count: 1, Seq: 7}, addr),
+		"pin": build(Header{Op: OpPin, Count: 1, Seq: 8}, func(b []byte) []byte {
+			return le.AppendUint64(b, 1767225600000)
+		}, addr),
+		"unpin": build(Header{Op: OpUnpin, Count: 1, Seq: 9}, addr),
+		"ping":  build(Header{Op: OpPing, Seq: 10}),
+		"know": build(Header{Op: OpKnow, Count: uint16(len(commit.Namespace)), Seq: 12},
+			func(b []byte) []byte { return append(b, commit.Namespace...) }),
 	}
-	welcome := Welcome{Version: 1, Attached: true, MaxLeases: 4096, Instance: 0x0807060504030201, ArenaSize: 1 << 30, LeaseNS: 5e9, NowNS: 123456789, MaxLeased: 1 << 29, MaxStaging: 1 << 27, MaxValue: block.MaxPayload, MaxSegments: 16}
+	welcome := Welcome{Version: 1, Attached: true, MaxLeases: 4096, Instance: 0x0807060504030201, ArenaSize: 1 << 30,
+		LeaseNS: 5e9, NowNS: 123456789, MaxLeased: 1 << 29, MaxStaging: 1 << 27, MaxValue: block.MaxPayload,
+		MaxSegments: 16}
 	grant := Grant{Lease: 0x1100000022, DeadlineNS: 5123456789, Offset: 1 << 21, Length: 1 << 20, CRC: 0xdeadbeef}
 	info := Info{Length: 1 << 20, CRC: 0xdeadbeef, Uses: 5, Tiers: 3}
 	answers = map[string][]byte{
-		"hello":  build(Header{Op: OpHello, Seq: 1}, func(b []byte) []byte { return AppendWelcome(b, &welcome) }),
-		"get":    build(Header{Op: OpGet, Count: 2, Seq: 2}, func(b []byte) []byte { return AppendGrant(b, &grant) }, func(b []byte) []byte { return AppendGrant(b, &Grant{Status: StatusMiss}) }),
-		"renew":  build(Header{Op: OpRenew, Count: 1, Seq: 3}, func(b []byte) []byte { return le.AppendUint64(b, 5123456789) }),
+		"hello": build(Header{Op: OpHello, Seq: 1}, func(b []byte) []byte { return AppendWelcome(b, &welcome) }),
+		"get": build(Header{Op: OpGet, Count: 2, Seq: 2}, func(b []byte) []byte { return AppendGrant(b, &grant) },
+			func(b []byte) []byte { return AppendGrant(b, &Grant{Status: StatusMiss}) }),
+		"renew": build(Header{Op: OpRenew, Count: 1, Seq: 3}, func(b []byte) []byte {
+			return le.AppendUint64(b, 5123456789)
+		}),
 		"stat":   build(Header{Op: OpStat, Count: 1, Seq: 4}, func(b []byte) []byte { return AppendInfo(b, &info) }),
 		"stage":  build(Header{Op: OpStage, Seq: 5}, func(b []byte) []byte { return AppendStaged(b, 3, 1<<20) }),
 		"commit": build(Header{Op: OpCommit, Seq: 6}, func(b []byte) []byte { return AppendInfo(b, &info) }),
-		"delete": build(Header{Op: OpDelete, Count: 1, Seq: 7}, func(b []byte) []byte { return append(b, byte(StatusOK)) }),
-		"pin":    build(Header{Op: OpPin, Count: 1, Seq: 8}, func(b []byte) []byte { return append(b, byte(StatusMiss)) }),
-		"unpin":  build(Header{Op: OpUnpin, Count: 1, Seq: 9}, func(b []byte) []byte { return append(b, byte(StatusOK)) }),
-		"ping":   build(Header{Op: OpPing, Seq: 10}),
-		"know":   build(Header{Op: OpKnow, Seq: 12}),
-		"error":  build(Header{Op: OpError, Status: StatusUnknownOp, Count: 5, Seq: 11}, func(b []byte) []byte { return append(b, "op 99"...) }),
+		"delete": build(Header{Op: OpDelete, Count: 1, Seq: 7}, func(b []byte) []byte {
+			return append(b, byte(StatusOK))
+		}),
+		"pin": build(Header{Op: OpPin, Count: 1, Seq: 8}, func(b []byte) []byte {
+			return append(b, byte(StatusMiss))
+		}),
+		"unpin": build(Header{Op: OpUnpin, Count: 1, Seq: 9}, func(b []byte) []byte {
+			return append(b, byte(StatusOK))
+		}),
+		"ping": build(Header{Op: OpPing, Seq: 10}),
+		"know": build(Header{Op: OpKnow, Seq: 12}),
+		"error": build(Header{Op: OpError, Status: StatusUnknownOp, Count: 5, Seq: 11}, func(b []byte) []byte {
+			return append(b, "op 99"...)
+		}),
 	}
 	return requests, answers
 }
 
-// TestGolden holds the layout to testdata/frames.json, which clients in other languages are written against.
+// TestGolden holds the layout to testdata/frames.json, which clients in other languages are written
+// against.
 func TestGolden(t *testing.T) {
 	var golden struct{ Requests, Answers map[string]string }
 	text, err := os.ReadFile("testdata/frames.json")
@@ -114,19 +136,25 @@ func TestRoundTrip(t *testing.T) {
 	if got := Addr(body(requests["pin"], Request)[8:], 0); got != *someAddr(1) {
 		t.Error(got)
 	}
-	if h, err := ParseHello(body(requests["hello"], Request)); err != nil || h.Have != 0x0102030405060708 || string(h.Name[:6]) != "engine" {
+	if h, err := ParseHello(body(requests["hello"], Request)); err != nil || h.Have != 0x0102030405060708 ||
+		string(h.Name[:6]) != "engine" {
 		t.Error(h, err)
 	}
 	commit := ParseCommit(body(requests["commit"], Request))
-	if again := build(Header{Op: OpCommit, Count: uint16(len(commit.Namespace)), Seq: 6}, func(b []byte) []byte { return AppendCommit(b, &commit) }); !bytes.Equal(again, requests["commit"]) {
+	if again := build(Header{Op: OpCommit, Count: uint16(len(commit.Namespace)), Seq: 6}, func(b []byte) []byte {
+		return AppendCommit(b, &commit)
+	}); !bytes.Equal(again, requests["commit"]) {
 		t.Errorf("%+v", commit)
 	}
 	welcome := ParseWelcome(body(answers["hello"], Answer))
-	if again := build(Header{Op: OpHello, Seq: 1}, func(b []byte) []byte { return AppendWelcome(b, &welcome) }); !bytes.Equal(again, answers["hello"]) {
+	if again := build(Header{Op: OpHello, Seq: 1}, func(b []byte) []byte {
+		return AppendWelcome(b, &welcome)
+	}); !bytes.Equal(again, answers["hello"]) {
 		t.Errorf("%+v", welcome)
 	}
 	grants := body(answers["get"], Answer)
-	if g := ParseGrant(grants, 0); g != (Grant{0x1100000022, 5123456789, 1 << 21, 1 << 20, 0xdeadbeef, StatusOK}) || ParseGrant(grants, 1).Status != StatusMiss {
+	if g := ParseGrant(grants, 0); g != (Grant{0x1100000022, 5123456789, 1 << 21, 1 << 20, 0xdeadbeef, StatusOK}) ||
+		ParseGrant(grants, 1).Status != StatusMiss {
 		t.Error(g)
 	}
 	if i := ParseInfo(body(answers["stat"], Answer), 0); i != (Info{1 << 20, 0xdeadbeef, 5, 3, StatusOK}) {

@@ -1,11 +1,12 @@
-// Command dynamo writes the replay of a trace for the Rust program beside it, which feeds
-// it to the indexes of the crate dynamo-kv-router.
+// Command dynamo writes the replay of a trace for the Rust program beside it, which feeds it to the
+// indexes of the crate dynamo-kv-router.
 //
 //	dynamo TRACE|"" CAPACITY LEAD OUT
 //
-// Without a trace the project's generator makes one; CAPACITY and LEAD are those of blocks.Options. OUT is a sequence of little-endian
-// 64-bit words: the number of nodes and of requests, then for each request its node, the leading blocks that
-// the node holds, the number of blocks of its prompt and of those removed, and the keys of both.
+// Without a trace the project's generator makes one; CAPACITY and LEAD are those of blocks.Options.
+// OUT is a sequence of little-endian 64-bit words: the number of nodes and of requests, then for
+// each request its node, the leading blocks that the node holds, the number of blocks of its prompt
+// and of those removed, and the keys of both.
 package main
 
 import (

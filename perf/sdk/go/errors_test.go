@@ -56,9 +56,10 @@ var apis = []api{
 		_, err := c.Chat.Completions.New(ctx, chat(model, 2000), o...)
 		return err
 	}, func(ctx context.Context, c openai.Client, model string, o ...option.RequestOption) (int, error) {
-		return drain(c.Chat.Completions.NewStreaming(ctx, chat(model, 2000), o...), func(e *openai.ChatCompletionChunk) bool {
-			return len(e.Choices) > 0 && e.Choices[0].Delta.Content != ""
-		})
+		return drain(c.Chat.Completions.NewStreaming(ctx, chat(model, 2000), o...),
+			func(e *openai.ChatCompletionChunk) bool {
+				return len(e.Choices) > 0 && e.Choices[0].Delta.Content != ""
+			})
 	}},
 	{"completions", func(ctx context.Context, c openai.Client, model string, o ...option.RequestOption) error {
 		_, err := c.Completions.New(ctx, completion(model, 2000), o...)
@@ -72,9 +73,10 @@ var apis = []api{
 		_, err := c.Responses.New(ctx, response(model, "Hello", 2000), o...)
 		return err
 	}, func(ctx context.Context, c openai.Client, model string, o ...option.RequestOption) (int, error) {
-		return drain(c.Responses.NewStreaming(ctx, response(model, "Hello", 2000), o...), func(e *responses.ResponseStreamEventUnion) bool {
-			return strings.HasSuffix(e.Type, ".delta")
-		})
+		return drain(c.Responses.NewStreaming(ctx, response(model, "Hello", 2000), o...),
+			func(e *responses.ResponseStreamEventUnion) bool {
+				return strings.HasSuffix(e.Type, ".delta")
+			})
 	}},
 	{"embeddings", func(ctx context.Context, c openai.Client, model string, o ...option.RequestOption) error {
 		_, err := c.Embeddings.New(ctx, embedding(model), o...)
@@ -163,7 +165,8 @@ func (c *testCase) check(t *testing.T, err error, status *int) {
 		}
 		return
 	}
-	if e.StatusCode != c.Status || c.Type != "" && e.Type != c.Type || c.Code != "" && e.Code != c.Code || c.Param != "" && e.Param != c.Param {
+	if e.StatusCode != c.Status || c.Type != "" && e.Type != c.Type || c.Code != "" && e.Code != c.Code ||
+		c.Param != "" && e.Param != c.Param {
 		t.Errorf("status %d, type %q, code %q, param %q of %s", e.StatusCode, e.Type, e.Code, e.Param, e.RawJSON())
 	}
 	if !strings.Contains(e.RawJSON(), c.Message) {

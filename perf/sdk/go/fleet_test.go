@@ -20,8 +20,9 @@ import (
 )
 
 var (
-	fleetURL  = os.Getenv("CGN_SDK_FLEET")                       // three simulated engines behind agents, model "sim"
-	strictURL = os.Getenv("CGN_SDK_STRICT")                      // models "keyed", "narrow" and "open" on one engine, small limits
+	fleetURL = os.Getenv("CGN_SDK_FLEET") // three simulated engines behind agents, model "sim"
+	// models "keyed", "narrow" and "open" on one engine, small limits
+	strictURL = os.Getenv("CGN_SDK_STRICT")
 	engines   = strings.Split(os.Getenv("CGN_SDK_ENGINES"), ",") // of the fleet
 	locked    = os.Getenv("CGN_SDK_LOCKED")                      // the strict router's engine
 )

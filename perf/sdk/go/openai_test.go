@@ -45,7 +45,8 @@ func response(model, input string, tokens int64) responses.ResponseNewParams {
 }
 
 func embedding(model string) openai.EmbeddingNewParams {
-	return openai.EmbeddingNewParams{Model: model, Input: openai.EmbeddingNewParamsInputUnion{OfArrayOfStrings: []string{"one", "two"}}}
+	return openai.EmbeddingNewParams{Model: model,
+		Input: openai.EmbeddingNewParamsInputUnion{OfArrayOfStrings: []string{"one", "two"}}}
 }
 
 func unique(s string) string { return fmt.Sprintf("%s %d", s, time.Now().UnixNano()) }
@@ -91,7 +92,8 @@ func TestChat(t *testing.T) {
 	p := chat("sim", 8)
 	p.Logprobs, p.TopLogprobs = openai.Bool(true), openai.Int(3)
 	answer := must[*openai.ChatCompletion](t)(c.Chat.Completions.New(t.Context(), p))
-	if ch := answer.Choices[0]; ch.Message.Content == "" || ch.FinishReason != "length" || answer.Usage.CompletionTokens != 8 {
+	if ch := answer.Choices[0]; ch.Message.Content == "" || ch.FinishReason != "length" ||
+		answer.Usage.CompletionTokens != 8 {
 		t.Errorf("answer: %s", answer.RawJSON())
 	}
 	if lp := answer.Choices[0].Logprobs.Content; len(lp) != 8 || len(lp[0].TopLogprobs) != 3 || lp[0].Logprob > 0 {
@@ -154,7 +156,8 @@ func TestToolStream(t *testing.T) {
 	for _, chunk := range collect(t, c.Chat.Completions.NewStreaming(t.Context(), p)) {
 		whole.AddChunk(chunk)
 	}
-	if call := whole.Choices[0].Message.ToolCalls[0].Function; call.Name != "get_weather" || whole.Choices[0].FinishReason != "tool_calls" {
+	if call := whole.Choices[0].Message.ToolCalls[0].Function; call.Name != "get_weather" ||
+		whole.Choices[0].FinishReason != "tool_calls" {
 		t.Errorf("call %+v", call)
 	}
 	arguments(t, whole.Choices[0].Message.ToolCalls[0].Function.Arguments)
@@ -166,7 +169,8 @@ func TestCompletions(t *testing.T) {
 	p := completion("sim", 6)
 	p.Logprobs = openai.Int(2)
 	answer := must[*openai.Completion](t)(c.Completions.New(t.Context(), p))
-	if answer.Choices[0].Text == "" || answer.Usage.CompletionTokens != 6 || len(answer.Choices[0].Logprobs.Tokens) != 6 {
+	if answer.Choices[0].Text == "" || answer.Usage.CompletionTokens != 6 ||
+		len(answer.Choices[0].Logprobs.Tokens) != 6 {
 		t.Errorf("answer: %s", answer.RawJSON())
 	}
 	p.StreamOptions = openai.ChatCompletionStreamOptionsParam{IncludeUsage: openai.Bool(true)}
@@ -189,14 +193,16 @@ func TestResponses(t *testing.T) {
 	healthy(t)
 	c := client(fleetURL)
 	var made, again *http.Response
-	first := must[*responses.Response](t)(c.Responses.New(t.Context(), response("sim", unique("Keep this"), 7), option.WithResponseInto(&made)))
+	first := must[*responses.Response](t)(c.Responses.New(t.Context(), response("sim", unique("Keep this"), 7),
+		option.WithResponseInto(&made)))
 	if first.OutputText() == "" || first.Usage.OutputTokens != 7 {
 		t.Errorf("answer: %s", first.RawJSON())
 	}
 	next := response("sim", "Which one?", 4)
 	next.PreviousResponseID = openai.String(first.ID)
 	for range 4 { // another node would not know it
-		got := must[*responses.Response](t)(c.Responses.Get(t.Context(), first.ID, responses.ResponseGetParams{}, option.WithResponseInto(&again)))
+		got := must[*responses.Response](t)(c.Responses.Get(t.Context(), first.ID, responses.ResponseGetParams{},
+			option.WithResponseInto(&again)))
 		if got.OutputText() != first.OutputText() || again.Header.Get("x-cgn-node") != made.Header.Get("x-cgn-node") {
 			t.Errorf("retrieved from %s: %s", again.Header.Get("x-cgn-node"), got.RawJSON())
 		}

@@ -18,7 +18,8 @@ func TestGenerated(t *testing.T) {
 		t.Skip("protoc is not installed (apt-get install protobuf-compiler)")
 	}
 	out := filepath.Join(t.TempDir(), "set")
-	if text, err := exec.Command("protoc", "-I", "../..", "--descriptor_set_out="+out, "cognitora/v1/kv.proto", "cognitora/v1/agent.proto").CombinedOutput(); err != nil {
+	if text, err := exec.Command("protoc", "-I", "../..", "--descriptor_set_out="+out, "cognitora/v1/kv.proto",
+		"cognitora/v1/agent.proto").CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, text)
 	}
 	b, err := os.ReadFile(out)

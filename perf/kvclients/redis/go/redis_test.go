@@ -1,4 +1,5 @@
-// Package redis runs go-redis against a server of RESP at REDIS_HOST and REDIS_PORT, which is emptied.
+// Package redis runs go-redis against a server of RESP at REDIS_HOST and REDIS_PORT, which is
+// emptied.
 package redis
 
 import (
@@ -17,7 +18,8 @@ import (
 )
 
 func client(t *testing.T, protocol int) (*redis.Client, context.Context) {
-	c := redis.NewClient(&redis.Options{Addr: net.JoinHostPort(os.Getenv("REDIS_HOST"), os.Getenv("REDIS_PORT")), Protocol: protocol, ReadTimeout: 30 * time.Second})
+	c := redis.NewClient(&redis.Options{Addr: net.JoinHostPort(os.Getenv("REDIS_HOST"), os.Getenv("REDIS_PORT")),
+		Protocol: protocol, ReadTimeout: 30 * time.Second})
 	t.Cleanup(func() { c.Close() })
 	ctx := context.Background()
 	if err := c.FlushAll(ctx).Err(); err != nil {

@@ -13,7 +13,8 @@ import (
 	"github.com/minio/minio-go/v7/pkg/credentials"
 )
 
-// TestMinio stores with minio-go, which over http signs every chunk of a body, with and without trailers.
+// TestMinio stores with minio-go, which over http signs every chunk of a body, with and without
+// trailers.
 func TestMinio(t *testing.T) {
 	_, name := bucket(t)
 	at, err := url.Parse(os.Getenv("S3_ENDPOINT"))
@@ -22,15 +23,18 @@ func TestMinio(t *testing.T) {
 	}
 	for _, trailers := range []bool{false, true} {
 		m, err := minio.New(at.Host, &minio.Options{
-			Creds: credentials.NewStaticV4(env("S3_ACCESS_KEY", "test"), env("S3_SECRET_KEY", "test"), ""), Secure: at.Scheme == "https",
-			Region: "us-east-1", TrailingHeaders: trailers, BucketLookup: minio.BucketLookupPath, Transport: browser(t).Transport,
+			Creds:  credentials.NewStaticV4(env("S3_ACCESS_KEY", "test"), env("S3_SECRET_KEY", "test"), ""),
+			Secure: at.Scheme == "https",
+			Region: "us-east-1", TrailingHeaders: trailers, BucketLookup: minio.BucketLookupPath,
+			Transport: browser(t).Transport,
 		})
 		if err != nil {
 			t.Fatal(err)
 		}
 		for _, n := range []int{0, 1000, 3 << 20, 40 << 20} {
 			key := fmt.Sprintf("%v/%d %x", trailers, n, rand.Uint32())
-			info, err := m.PutObject(t.Context(), *name, key, bytes.NewReader(data(n)), int64(n), minio.PutObjectOptions{UserMetadata: map[string]string{"layer": "3"}})
+			info, err := m.PutObject(t.Context(), *name, key, bytes.NewReader(data(n)), int64(n),
+				minio.PutObjectOptions{UserMetadata: map[string]string{"layer": "3"}})
 			if err != nil || info.Size != int64(n) {
 				t.Fatal(info, err)
 			}

@@ -1,4 +1,5 @@
-// Package s3 holds aws-sdk-go-v2 against an S3 endpoint: S3_ENDPOINT, S3_ACCESS_KEY, S3_SECRET_KEY; with https, S3_CA_FILE.
+// Package s3 holds aws-sdk-go-v2 against an S3 endpoint: S3_ENDPOINT, S3_ACCESS_KEY, S3_SECRET_KEY;
+// with https, S3_CA_FILE.
 package s3
 
 import (
@@ -60,8 +61,10 @@ func browser(t *testing.T) *http.Client {
 	return &http.Client{Transport: onlyRead{&http.Transport{TLSClientConfig: &tls.Config{RootCAs: pool}}}}
 }
 
-// onlyRead hides WriteTo of a request's body. That of smithy-go 1.28.8 says io.EOF, which is an error there, when it is called after Close: net/http may call it
-// once more after the last byte is sent, and then closes the connection under an answer that is being read. Retries would hide that, and mistakes of the server.
+// onlyRead hides WriteTo of a request's body. That of smithy-go 1.28.8 says io.EOF, which is an
+// error there, when it is called after Close: net/http may call it once more after the last byte is
+// sent, and then closes the connection under an answer that is being read. Retries would hide that,
+// and mistakes of the server.
 type onlyRead struct{ http.RoundTripper }
 
 func (o onlyRead) RoundTrip(r *http.Request) (*http.Response, error) {
@@ -94,7 +97,8 @@ func bucket(t *testing.T) (*s3.Client, *string) {
 			if len(ids) == 0 {
 				break
 			}
-			out, err := c.DeleteObjects(context.Background(), &s3.DeleteObjectsInput{Bucket: name, Delete: &types.Delete{Objects: ids}})
+			out, err := c.DeleteObjects(context.Background(),
+				&s3.DeleteObjectsInput{Bucket: name, Delete: &types.Delete{Objects: ids}})
 			if err != nil || len(out.Deleted) != len(ids) {
 				t.Fatal(out, err)
 			}
@@ -139,7 +143,8 @@ func TestRoundTrip(t *testing.T) {
 	c, name := bucket(t)
 	for _, n := range []int{0, 1, 1 << 20, 20 << 20} {
 		key := aws.String("meta/Llama@1@0 +é")
-		put, err := c.PutObject(t.Context(), &s3.PutObjectInput{Bucket: name, Key: key, Body: bytes.NewReader(data(n)), Metadata: map[string]string{"layer": "3"}})
+		put, err := c.PutObject(t.Context(), &s3.PutObjectInput{Bucket: name, Key: key, Body: bytes.NewReader(data(n)),
+			Metadata: map[string]string{"layer": "3"}})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -156,7 +161,8 @@ func TestRoundTrip(t *testing.T) {
 	wantCode(t, err, "NoSuchKey")
 	_, err = c.HeadObject(t.Context(), &s3.HeadObjectInput{Bucket: name, Key: aws.String("none")})
 	wantCode(t, err, "NotFound")
-	out, body := get(t, c, &s3.GetObjectInput{Bucket: name, Key: aws.String("meta/Llama@1@0 +é"), Range: aws.String("bytes=5-9")})
+	out, body := get(t, c, &s3.GetObjectInput{Bucket: name, Key: aws.String("meta/Llama@1@0 +é"),
+		Range: aws.String("bytes=5-9")})
 	if !bytes.Equal(body, data(20 << 20)[5:10]) || *out.ContentRange != "bytes 5-9/20971520" {
 		t.Error(*out.ContentRange)
 	}
@@ -168,12 +174,14 @@ func TestChecksums(t *testing.T) {
 		if !slices.Contains([]string{"CRC32", "CRC32C", "CRC64NVME", "SHA1", "SHA256"}, string(a)) {
 			continue
 		}
-		_, err := c.PutObject(t.Context(), &s3.PutObjectInput{Bucket: name, Key: aws.String("k"), Body: bytes.NewReader(data(300000)), ChecksumAlgorithm: a})
+		_, err := c.PutObject(t.Context(), &s3.PutObjectInput{Bucket: name, Key: aws.String("k"),
+			Body: bytes.NewReader(data(300000)), ChecksumAlgorithm: a})
 		if err != nil {
 			t.Errorf("%s: %v", a, err)
 			continue
 		}
-		if _, body := get(t, c, &s3.GetObjectInput{Bucket: name, Key: aws.String("k"), ChecksumMode: types.ChecksumModeEnabled}); !bytes.Equal(body, data(300000)) {
+		if _, body := get(t, c, &s3.GetObjectInput{Bucket: name, Key: aws.String("k"),
+			ChecksumMode: types.ChecksumModeEnabled}); !bytes.Equal(body, data(300000)) {
 			t.Errorf("%s: other bytes", a)
 		}
 	}
@@ -185,11 +193,13 @@ func TestManager(t *testing.T) {
 	body := data(50 << 20)
 	up := manager.NewUploader(c, func(u *manager.Uploader) { u.PartSize = 8 << 20 })
 	// A reader without Seek makes parts of unknown number.
-	if _, err := up.Upload(t.Context(), &s3.PutObjectInput{Bucket: name, Key: aws.String("big"), Body: struct{ io.Reader }{bytes.NewReader(body)}}); err != nil {
+	if _, err := up.Upload(t.Context(), &s3.PutObjectInput{Bucket: name, Key: aws.String("big"),
+		Body: struct{ io.Reader }{bytes.NewReader(body)}}); err != nil {
 		t.Fatal(err)
 	}
 	into := manager.NewWriteAtBuffer(nil)
-	n, err := manager.NewDownloader(c).Download(t.Context(), into, &s3.GetObjectInput{Bucket: name, Key: aws.String("big")})
+	n, err := manager.NewDownloader(c).Download(t.Context(), into,
+		&s3.GetObjectInput{Bucket: name, Key: aws.String("big")})
 	if err != nil || n != int64(len(body)) || !bytes.Equal(into.Bytes(), body) {
 		t.Error(n, err)
 	}
@@ -206,7 +216,8 @@ func TestTransferManager(t *testing.T) {
 				o.GetObjectType = "RANGE"
 			}
 		})
-		if _, err := m.UploadObject(t.Context(), &transfermanager.UploadObjectInput{Bucket: name, Key: aws.String("big"), Body: bytes.NewReader(body)}); err != nil {
+		if _, err := m.UploadObject(t.Context(), &transfermanager.UploadObjectInput{Bucket: name,
+			Key: aws.String("big"), Body: bytes.NewReader(body)}); err != nil {
 			t.Fatal(err)
 		}
 		out, err := m.GetObject(t.Context(), &transfermanager.GetObjectInput{Bucket: name, Key: aws.String("big")})
@@ -259,7 +270,8 @@ func TestPaginator(t *testing.T) {
 	for i := range 250 {
 		key := fmt.Sprintf("%d/%d", i%5, i)
 		want = append(want, key)
-		if _, err := c.PutObject(t.Context(), &s3.PutObjectInput{Bucket: name, Key: &key, Body: strings.NewReader("")}); err != nil {
+		if _, err := c.PutObject(t.Context(),
+			&s3.PutObjectInput{Bucket: name, Key: &key, Body: strings.NewReader("")}); err != nil {
 			t.Fatal(err)
 		}
 	}
