@@ -38,16 +38,7 @@ func newHost(a *Agent) (h *host, err error) {
 func (h *host) gpuWatts() (watts float64, at time.Time, known bool) {
 	devices := h.devices()
 	watts, known = gpu.Watts(devices).Get()
-	return watts, oldest(devices), known
-}
-
-func oldest(devices []gpu.Device) (at time.Time) {
-	for i := range devices {
-		if at.IsZero() || devices[i].At.Before(at) {
-			at = devices[i].At
-		}
-	}
-	return at
+	return watts, gpu.Load(devices).At.Time, known
 }
 
 // hostReading is how the host is at one moment. Its slices are memory for the next reading.
@@ -94,8 +85,7 @@ func (r *hostReading) watts(n *node) load.Power {
 
 // gpu is how busy the GPUs of the node's engine are.
 func (r *hostReading) gpu(n *node) load.GPU {
-	devices := r.engines[n.index]
-	return load.GPU{At: load.Taken{Time: oldest(devices)}, SMPct: gpu.SMPct(devices)}
+	return gpu.Load(r.engines[n.index])
 }
 
 // split shares the host's power among its engines: each has that of its GPUs, and an equal part of

@@ -25,13 +25,11 @@ const (
 	defAverageWatts
 	defNodeWatts
 	defNodeAverageWatts
-	defNodeSM
 	defNodeGPU
 	defPowerAge
 	defPowerReadings
 	defGPUUp
 	defGPUFailures
-	defGPUSM
 	defGPUBusy
 	defGPUMemory
 	defGPUMemoryUsed
@@ -39,6 +37,7 @@ const (
 	defGPUThrottled
 	defGPUAge
 	defGPUInfo
+	defNodeLoad // of each figure of load.GPU, of nodes and then of GPUs
 )
 
 var meterDefs = []metric.Def{
@@ -46,13 +45,11 @@ var meterDefs = []metric.Def{
 	defAverageWatts:     {Name: "cgn_power_average_watts", Labels: []string{"component", "source"}, Help: "Mean of cgn_power_watts over the last 30 s, weighted with time."},
 	defNodeWatts:        {Name: "cgn_agent_node_power_watts", Labels: ofNode, Help: "The node's part of what the host draws: that of its GPUs, and an equal part of all else. The nodes of a host add up to cgn_power_watts{component=\"node\"}."},
 	defNodeAverageWatts: {Name: "cgn_agent_node_power_average_watts", Labels: ofNode, Help: "Mean of that over about 30 s."},
-	defNodeSM:           {Name: "cgn_agent_node_sm_ratio", Labels: ofNode, Help: "Mean of cgn_agent_gpu_sm_ratio over the node's GPUs; absent where one of them is not known."},
 	defNodeGPU:          {Name: "cgn_agent_node_gpu", Labels: []string{"node", "gpu"}, Help: "1 for each GPU, or GPU instance, of the node's engine that is read."},
 	defPowerAge:         {Name: "cgn_power_age_seconds", Labels: []string{"component", "source"}, Help: "How old the reading in cgn_power_watts is."},
 	defPowerReadings:    {Name: "cgn_agent_power_readings_total", Kind: metric.Counter, Labels: []string{"source", "result"}, Help: "Readings of redfish, dcmi and rapl, by result: read or failed."},
 	defGPUUp:            {Name: "cgn_agent_gpu_up", Help: "1 while NVML is read; absent where it is off or not built in."},
 	defGPUFailures:      {Name: "cgn_agent_gpu_failures_total", Kind: metric.Counter, Help: "Times that NVML could not be loaded, or was lost."},
-	defGPUSM:            {Name: "cgn_agent_gpu_sm_ratio", Labels: []string{"gpu"}, Help: "Share of time that SMs were at work, over all SMs of the GPU or GPU instance (GPM), since the reading before; absent without GPM."},
 	defGPUBusy:          {Name: "cgn_agent_gpu_busy_ratio", Labels: []string{"gpu"}, Help: "NVML's utilization.gpu: share of time in which any kernel ran. One decoding stream makes it 1: it is no measure of load, and used by nothing."},
 	defGPUMemory:        {Name: "cgn_agent_gpu_memory_bytes", Labels: []string{"gpu"}, Help: "Memory of the GPU or GPU instance."},
 	defGPUMemoryUsed:    {Name: "cgn_agent_gpu_memory_used_bytes", Labels: []string{"gpu"}, Help: "Of that, in use or reserved by the driver."},
@@ -62,9 +59,29 @@ var meterDefs = []metric.Def{
 	defGPUInfo:          {Name: "cgn_agent_gpu_info", Labels: []string{"gpu", "uuid", "model"}, Help: "Always 1. gpu is the index, or index:GPU instance."},
 }
 
+// loadDefs are the metrics of each figure of load.GPU, of nodes and then of GPUs.
+func loadDefs() (defs []metric.Def) {
+	for _, s := range load.GPUSignals() {
+		defs = append(defs, metric.Def{Name: "cgn_agent_node_" + s.Metric, Labels: ofNode,
+			Help: s.Help + " Mean over the node's GPUs; absent where one of them is not known."})
+	}
+	for _, s := range load.GPUSignals() {
+		defs = append(defs, metric.Def{Name: "cgn_agent_gpu_" + s.Metric, Labels: []string{"gpu"},
+			Help: s.Help + " Of the GPU or GPU instance, since the reading before; absent while not known."})
+	}
+	return defs
+}
+
+// emitLoad emits the figures of l; first is the definition of the first of them.
+func emitLoad(emit emit, first int, l load.GPU, of string) {
+	for i, s := range load.GPUSignals() {
+		emitGauge(emit, first+i, s.In(&load.Load{GPU: l}), s.Base, of)
+	}
+}
+
 // watchMeters makes power and GPUs readable at each scrape.
 func (in *instruments) watchMeters(a *Agent) {
-	in.set.Read(meterDefs, func(emit func(def int, value float64, labels ...string)) {
+	in.set.Read(append(meterDefs, loadDefs()...), func(emit func(def int, value float64, labels ...string)) {
 		for _, r := range a.host.power.Readings() {
 			emit(defWatts, r.Watts, r.Component, r.Source)
 			emit(defAverageWatts, r.Mean, r.Component, r.Source)
@@ -76,7 +93,7 @@ func (in *instruments) watchMeters(a *Agent) {
 			power := r.watts(n)
 			emitGauge(emit, defNodeWatts, power.Watts, 1, n.id())
 			emitGauge(emit, defNodeAverageWatts, power.WattsAvg30, 1, n.id())
-			emitGauge(emit, defNodeSM, r.gpu(n).SMPct, 100, n.id())
+			emitLoad(emit, defNodeLoad, r.gpu(n), n.id())
 			devices := r.engines[n.index]
 			seen := map[string]bool{} // compute instances of one GPU instance have its name
 			for i := range devices {
@@ -120,14 +137,15 @@ func emitGPU(emit func(def int, value float64, labels ...string), d *gpu.Device)
 		value load.Gauge
 		unit  float64
 	}{
-		{defGPUSM, d.SMPct, 100}, {defGPUBusy, d.BusyPct, 100},
+		{defGPUBusy, d.BusyPct, 100},
 		{defGPUMemory, d.Memory, 1}, {defGPUMemoryUsed, d.MemoryUsed, 1}, {defGPUWatts, d.Watts, 1},
 	} {
 		emitGauge(emit, g.def, g.value, g.unit, d.Name)
 	}
+	emitLoad(emit, defNodeLoad+len(load.GPUSignals()), d.GPU, d.Name)
 	if d.HasThrottle {
 		d.Throttle.Each(func(reason string, holds bool) { emit(defGPUThrottled, oneIf(holds), d.Name, reason) })
 	}
-	emit(defGPUAge, time.Since(d.At).Seconds(), d.Name)
+	emit(defGPUAge, time.Since(d.At.Time).Seconds(), d.Name)
 	emit(defGPUInfo, 1, d.Name, d.UUID, d.Model)
 }

@@ -78,8 +78,8 @@ func meter(t *testing.T, a *Agent) {
 	t.Helper()
 	devices := make([]gpu.Device, 4)
 	for i := range devices {
-		devices[i] = gpu.Device{Name: fmt.Sprint(i), Index: i, Instance: -1, SMPct: load.Known(float64(10 * i)),
-			Watts: load.Known(float64(100 * (i + 1))), At: time.Now()}
+		devices[i] = gpu.Device{Name: fmt.Sprint(i), Index: i, Instance: -1, Watts: load.Known(float64(100 * (i + 1))),
+			GPU: load.GPU{At: load.Taken{Time: time.Now()}, SMPct: load.Known(float64(10 * i))}}
 	}
 	h := a.host
 	h.devices = func() []gpu.Device { return devices }

@@ -7,7 +7,6 @@ package gpu
 import (
 	"strconv"
 	"strings"
-	"time"
 
 	"github.com/cognitora/dataplane/internal/load"
 )
@@ -21,11 +20,11 @@ type Device struct {
 	UUID     string // GPU-... or MIG-...
 	Model    string
 	Split    bool   // a GPU divided into MIG devices, which have entries of their own
-	Why      string // why SMPct cannot be known; "" where it can
+	Why      string // why the use of its SMs cannot be known; "" where it can
 
-	// SMPct is the share of time that SMs had a warp, over all SMs, since the
-	// reading before: 0..100, GPM's metric 2. Unknown without GPM.
-	SMPct load.Gauge
+	// GPU is the figures that the node's load has of its GPUs, by GPM since the reading before;
+	// unknown without GPM.
+	load.GPU
 	// BusyPct is NVML's utilization.gpu: the share of time in which any kernel
 	// ran, 100 while one stream decodes. It is shown and never counts as load.
 	BusyPct     load.Gauge
@@ -34,7 +33,6 @@ type Device struct {
 	Watts       load.Gauge // of a GPU; MIG devices have none of their own
 	Throttle    Throttle
 	HasThrottle bool // Throttle is known
-	At          time.Time
 }
 
 // Throttle is the set of reasons for which a GPU's clocks are below their most,
@@ -78,21 +76,10 @@ func Watts(devices []Device) (watts load.Gauge) {
 	return load.Known(sum)
 }
 
-// SMPct is the mean over devices, which are those of one engine; unknown where
-// there is none, or one is unknown: a mean of some would look like less load.
-func SMPct(devices []Device) load.Gauge {
-	if len(devices) == 0 {
-		return load.Gauge{}
-	}
-	sum := 0.0
-	for i := range devices {
-		v, known := devices[i].SMPct.Get()
-		if !known {
-			return load.Gauge{}
-		}
-		sum += v
-	}
-	return load.Known(sum / float64(len(devices)))
+// Load is the load of one engine's GPUs: each figure's mean, which is unknown where a device does
+// not tell it, at the time of the oldest reading.
+func Load(devices []Device) load.GPU {
+	return load.MeanGPU(len(devices), func(i int) *load.GPU { return &devices[i].GPU })
 }
 
 // Memory is the memory of devices together in bytes, each GPU instance's once;

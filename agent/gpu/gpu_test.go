@@ -20,10 +20,10 @@ var quiet = slog.New(slog.DiscardHandler)
 func two() []Device {
 	return []Device{
 		{Name: "0", UUID: "GPU-aa", Instance: -1,
-			SMPct: load.Known(40), Watts: load.Known(300), Memory: load.Known(80)},
+			GPU: load.GPU{SMPct: load.Known(40)}, Watts: load.Known(300), Memory: load.Known(80)},
 		{Name: "1", UUID: "GPU-bb", Instance: -1, Split: true, Watts: load.Known(100)},
-		{Name: "1:5", UUID: "MIG-cc", Index: 1, Instance: 5, SMPct: load.Known(20), Memory: load.Known(40)},
-		{Name: "1:5", UUID: "MIG-dd", Index: 1, Instance: 5, SMPct: load.Known(20), Memory: load.Known(40)},
+		{Name: "1:5", UUID: "MIG-cc", Index: 1, Instance: 5, GPU: load.GPU{SMPct: load.Known(20)}, Memory: load.Known(40)},
+		{Name: "1:5", UUID: "MIG-dd", Index: 1, Instance: 5, GPU: load.GPU{SMPct: load.Known(20)}, Memory: load.Known(40)},
 	}
 }
 
@@ -47,7 +47,7 @@ func TestSelect(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			got := Select(nil, two(), c.names, c.first, c.count)
-			if sm := SMPct(got).Or(-1); sm != c.sm || Memory(got) != c.memory {
+			if sm := Load(got).SMPct.Or(-1); sm != c.sm || Memory(got) != c.memory {
 				t.Errorf("SM %v, memory %d, of %+v", sm, Memory(got), got)
 			}
 		})

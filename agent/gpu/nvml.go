@@ -288,7 +288,7 @@ func (l *library) measure(u *unit, d *Device) (worst nvml.Return) {
 	if u.device.Instance < 0 {
 		l.measureGPU(u, d, note)
 	}
-	d.At = time.Now()
+	d.At.Time = time.Now()
 	return worst
 }
 

@@ -114,7 +114,7 @@ func TestLost(t *testing.T) {
 	d := read(t, l)
 	if len(d) != 2 || !d[0].Watts.IsZero() || !d[0].SMPct.IsZero() || d[1].SMPct.IsZero() {
 		t.Errorf("%+v", d)
-	} else if !Watts(d).IsZero() || !SMPct(d).IsZero() {
+	} else if !Watts(d).IsZero() || !Load(d).SMPct.IsZero() {
 		t.Error("a lost GPU counts as zero")
 	}
 	f.say("fail1", 0)

@@ -159,7 +159,7 @@ func TestReads(t *testing.T) {
 		d[0].BusyPct.Or(-1) != 100 {
 		t.Errorf("%+v", d)
 	}
-	if got := SMPct(Select(nil, d, nil, 0, 2)); got.Or(-1) != 50 {
+	if got := Load(Select(nil, d, nil, 0, 2)).SMPct; got.Or(-1) != 50 {
 		t.Errorf("mean of both %v", got)
 	}
 	if got := Watts(d); got.Or(-1) != 412.345+350.5 {
@@ -197,7 +197,7 @@ func TestMIG(t *testing.T) {
 		t.Errorf("an instance has the GPU's power: %+v", d[2])
 	}
 	picked := Select(nil, d, []string{"1:6", "mig-0200"}, 0, 0)
-	if len(picked) != 2 || SMPct(picked).Or(-1) != 35.5 || Memory(picked) != 60e9 {
+	if len(picked) != 2 || Load(picked).SMPct.Or(-1) != 35.5 || Memory(picked) != 60e9 {
 		t.Errorf("picked %+v", picked)
 	}
 	if len(Select(nil, d, []string{"1:6", "1:7"}, 0, 0)) != 0 {

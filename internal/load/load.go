@@ -100,6 +100,23 @@ type Sample struct {
 	age func(*pb.NodeLoad) **uint64
 }
 
+// gpuSample is the figures of the engine's GPUs. The agent's metrics of nodes and of single GPUs
+// follow from it too.
+var gpuSample = Sample{
+	Name: "sm",
+	at:   func(l *Load) *Taken { return &l.GPU.At },
+	age:  func(m *pb.NodeLoad) **uint64 { return &m.SmAgeUs },
+	Signals: []Signal{
+		{
+			Name: "sm_pct", Most: 100, step: 1, Label: "sm", Unit: "%", Shown: 1,
+			Metric: "sm_ratio", Base: 100,
+			Help:  "Share of time that the GPU's multiprocessors were at work, over all of them (GPM).",
+			gauge: func(l *Load) *Gauge { return &l.SMPct },
+			field: func(m *pb.NodeLoad) **float64 { return &m.SmPct },
+		},
+	},
+}
+
 // samples is every figure of a Load.
 var samples = []Sample{
 	{
@@ -166,20 +183,7 @@ var samples = []Sample{
 				field: func(m *pb.NodeLoad) **float64 { return &m.RetransPpm },
 			},
 		},
-	}, {
-		Name: "sm",
-		at:   func(l *Load) *Taken { return &l.GPU.At },
-		age:  func(m *pb.NodeLoad) **uint64 { return &m.SmAgeUs },
-		Signals: []Signal{
-			{
-				Name: "sm_pct", Most: 100, step: 1, Label: "sm", Unit: "%", Shown: 1,
-				Metric: "sm_ratio", Base: 100,
-				Help:  "Share of the GPU's multiprocessors in use.",
-				gauge: func(l *Load) *Gauge { return &l.SMPct },
-				field: func(m *pb.NodeLoad) **float64 { return &m.SmPct },
-			},
-		},
-	}, {
+	}, gpuSample, {
 		Name: "watts",
 		at:   func(l *Load) *Taken { return &l.Power.At },
 		age:  func(m *pb.NodeLoad) **uint64 { return &m.PowerAgeUs },
@@ -199,6 +203,40 @@ var samples = []Sample{
 
 // Samples lists every figure of a Load, by group. The caller must not change it.
 func Samples() []Sample { return samples }
+
+// GPUSignals lists the figures of a GPU. The caller must not change it.
+func GPUSignals() []Signal { return gpuSample.Signals }
+
+// figures are the gauges of g, in the order of its signals.
+func (g *GPU) figures() [1]*Gauge { return [...]*Gauge{&g.SMPct} }
+
+// MeanGPU is the load of n GPUs together, each given by of: the mean of each figure, at the time of
+// the oldest reading. A figure is unknown where one GPU's is: a mean of some would look like less
+// load. It allocates nothing.
+func MeanGPU(n int, of func(i int) *GPU) (mean GPU) {
+	for i := range n {
+		g := of(i)
+		if i == 0 {
+			mean = *g
+			continue
+		}
+		if g.At.Before(mean.At.Time) {
+			mean.At = g.At
+		}
+		sums := mean.figures()
+		for k, figure := range g.figures() {
+			if figure.known && sums[k].known {
+				sums[k].value += figure.value
+			} else {
+				*sums[k] = Gauge{}
+			}
+		}
+	}
+	for _, sum := range mean.figures() {
+		sum.value /= float64(max(n, 1))
+	}
+	return mean
+}
 
 // In is the figure of l.
 func (s *Signal) In(l *Load) Gauge { return *s.gauge(l) }

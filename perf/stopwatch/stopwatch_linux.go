@@ -113,8 +113,8 @@ func (c *client) streams(to netip.AddrPort, body string, n int, between func() e
 	var err error
 	if c.packets, err = watch(to.Port()); err == nil {
 		defer func() { _ = unix.Close(c.packets.fd) }()
-	} else if !errors.Is(err, unix.EPERM) && !errors.Is(err, unix.EAFNOSUPPORT) { // not permitted, or the kernel has no such sockets
-		return err
+	} else if !errors.Is(err, unix.EPERM) && !errors.Is(err, unix.EAFNOSUPPORT) {
+		return err // neither a missing right nor a kernel without packet sockets
 	}
 	for range n {
 		if between != nil {
