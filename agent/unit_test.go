@@ -26,8 +26,8 @@ func loaded(t *testing.T, doc string, args ...string) (c Config, err error) {
 }
 
 // first is an engine to which others are added.
-const first = "[[engine]]\nid = \"a\"\nlisten = \"127.0.0.1:9081\"\nurl = \"http://127.0.0.1:8001\"\ngpus = [\"0\", " +
-	"\"1\"]\n"
+const first = "[[engine]]\nid = \"a\"\nlisten = \"127.0.0.1:9081\"\nurl = \"http://127.0.0.1:8001\"\n" +
+	"gpus = [\"0\", \"1\"]\n"
 
 func TestSeveralEnginesAreChecked(t *testing.T) {
 	program := filepath.Join(t.TempDir(), "engine")
@@ -67,9 +67,9 @@ func TestSeveralEnginesAreChecked(t *testing.T) {
 			"engine[1].kv_events.endpoint: \"tcp://127.0.0.1:5557\" is engine[0].kv_events.endpoint too"},
 		{"nobody is told of events", attached + "[engine.kv_events]\nendpoint = \"tcp://127.0.0.1:5557\"\n", "engine[1].kv_events.report: routers learn what the engine has from the cgn-kvcached of this host, or from the agent: set either engine[1].kv_events.report, or engine[1].kv_events.listen"},
 		{"events of nobody", attached + "[engine.kv_events]\ntopic = \"x\"\n", "engine[1].kv_events.topic: is for engine[1].kv_events.endpoint, which is empty"},
-		{"one side channel", "[[engine]]\nlisten = \"127.0.0.1:9081\"\nmodel = \"m\"\nkv_offload = \"nixl\"\ntp = " +
-			"4\n[[engine]]\nlisten = \"127.0.0.1:9082\"\nmodel = \"m\"\nkv_offload = " +
-			"\"nixl\"\n[engine.offload]\nnixl_port = 5603\n",
+		{"one side channel", "[[engine]]\nlisten = \"127.0.0.1:9081\"\nmodel = \"m\"\nkv_offload = \"nixl\"\ntp = 4\n" +
+			"[[engine]]\nlisten = \"127.0.0.1:9082\"\nmodel = \"m\"\nkv_offload = \"nixl\"\n" +
+			"[engine.offload]\nnixl_port = 5603\n",
 			"engine[1].offload.nixl_port: 5603 to 5603, one for each rank, are of engine[0].offload.nixl_port too"},
 		{"nowhere to write", "[[engine]]\nlisten = \"127.0.0.1:9081\"\nmodel = \"m\"\nkv_offload = \"lmcache\"\n", "engine[0].offload.lmcache_config: empty"},
 		{"an impossible pair", "[[engine]]\nlisten = \"127.0.0.1:9081\"\nmodel = \"m\"\nkind = \"llama_cpp\"\nkv_offload = \"lmcache\"\n", "engine[0].kv_offload: llama_cpp cannot offload with lmcache"},
@@ -87,6 +87,11 @@ func TestSeveralEnginesAreChecked(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestEnginesAreRefused: a flag of the short form beside [[engine]], and more engines than an agent
+// may have.
+func TestEnginesAreRefused(t *testing.T) {
 	if _, err := loaded(t, first, "--engine", "http://127.0.0.1:8009"); err == nil ||
 		!strings.Contains(err.Error(), "engine.url: is set, and so is [[engine]]") {
 		t.Errorf("a flag beside [[engine]]: %v", err)

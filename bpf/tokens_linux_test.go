@@ -118,29 +118,32 @@ func streamed(w http.ResponseWriter, _ *http.Request) {
 	}
 }
 
+// ask sends a server a request and reads the answer to its end.
+func ask(t *testing.T, server *httptest.Server) {
+	t.Helper()
+	c := server.Client()
+	r, err := c.Post(server.URL, "application/json", strings.NewReader(strings.Repeat("q", 100)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.CloseIdleConnections()
+	defer r.Body.Close()
+	if _, err := bytes.NewBuffer(nil).ReadFrom(r.Body); err != nil {
+		t.Fatal(err)
+	}
+}
+
 // TestNotGuessed: what cannot be measured is counted as such.
 func TestNotGuessed(t *testing.T) {
 	h := newHost(t)
 	s := h.load()
-	get := func(server *httptest.Server) {
-		c := server.Client()
-		r, err := c.Post(server.URL, "application/json", strings.NewReader(strings.Repeat("q", 100)))
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer c.CloseIdleConnections()
-		defer r.Body.Close()
-		if _, err := bytes.NewBuffer(nil).ReadFrom(r.Body); err != nil {
-			t.Fatal(err)
-		}
-	}
 	for name, start := range map[string]func(*httptest.Server){
 		"TLS":   (*httptest.Server).StartTLS,
 		"HTTP2": func(s *httptest.Server) { s.EnableHTTP2 = true; s.StartTLS() },
 	} {
 		t.Run(name, func(t *testing.T) {
 			server := h.serve(s, start, streamed)
-			get(server)
+			ask(t, server)
 			k := must[Tokens](t)(s.Tokens(portOf(server)))
 			if k.UnmeasuredTLS != 1 || k.Requests != 0 || k.TTFT.Count != 0 || k.ITL.Count != 0 {
 				t.Errorf("%+v", k)
@@ -156,7 +159,7 @@ func TestNotGuessed(t *testing.T) {
 		tr := &http.Transport{Protocols: new(http.Protocols), TLSClientConfig: &tls.Config{}}
 		tr.Protocols.SetUnencryptedHTTP2(true)
 		server.Client().Transport = tr
-		get(server)
+		ask(t, server)
 		k := must[Tokens](t)(s.Tokens(portOf(server)))
 		if k.UnmeasuredHTTP != 1 || k.Requests != 0 || k.TTFT.Count != 0 {
 			t.Errorf("%+v", k)
@@ -167,7 +170,7 @@ func TestNotGuessed(t *testing.T) {
 			yield()
 			fmt.Fprint(w, strings.Repeat("x", 2000))
 		})
-		get(server)
+		ask(t, server)
 		server.CloseClientConnections()
 		within(t, "the answer is counted", func() bool {
 			return must[Tokens](t)(s.Tokens(portOf(server))).Singles == 1

@@ -126,6 +126,32 @@ func TestKilledAndAskedUnderLoad(t *testing.T) {
 	}
 }
 
+// ofNoFleetYet holds S3 and gRPC to what a cache answers before etcd has named its fleet.
+func ofNoFleetYet(t *testing.T, a *Daemon) {
+	t.Helper()
+	for _, method := range []string{"PUT", "DELETE"} {
+		r, _ := http.NewRequestWithContext(t.Context(), method, "http://"+a.At("s3")+"/bucket/key", http.NoBody)
+		got, err := http.DefaultClient.Do(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got.Body.Close()
+		if got.StatusCode != 503 || got.Header.Get("Retry-After") == "" {
+			t.Error(method, got.Status, got.Header)
+		}
+	}
+	if code, _ := get(t, "http://"+a.At("s3")+"/bucket/key"); code != 404 {
+		t.Error("GET of an object:", code)
+	}
+	key := block.OfKey(block.Namespace{Space: "resp.0"}.ID(), []byte("k"))
+	_, err := kv(t, a).Delete(t.Context(), &pb.DeleteRequest{Namespace: block.Namespace{Space: "resp.0"}.String(),
+		Digests: key.Digest[:]})
+	if err == nil || !strings.Contains(err.Error(), "Unavailable") ||
+		!strings.Contains(err.Error(), "the fleet is not known yet") {
+		t.Error("gRPC:", err)
+	}
+}
+
 // TestEtcdIsAwayAtTheStart: until etcd has named the fleet clients' own keys are misses and cannot
 // be set; blocks by address are served. Later its end changes nothing.
 func TestEtcdIsAwayAtTheStart(t *testing.T) {
@@ -154,40 +180,20 @@ func TestEtcdIsAwayAtTheStart(t *testing.T) {
 	}
 	for _, command := range []string{"SET k 1", "SET k " + strings.Repeat("v", 5000), "SET k 1 NX", "DEL k", "EXISTS k",
 		"EXPIRE k 9", "MSET k 1 l 2", "MSETNX k 1", "GETSET k 1", "TTL k", "FLUSHDB"} {
-		if got := once(t, a, command); !strings.HasPrefix(got, "-TRYAGAIN the fleet is not known yet: etcd has not "+
-			"named its caches") {
+		if got := once(t, a, command); !strings.HasPrefix(got,
+			"-TRYAGAIN the fleet is not known yet: etcd has not named its caches") {
 			t.Errorf("%.20s: %s", command, got)
 		}
 	}
 	address := block.Text(testSpace.String(), testAddr(1))
-	if got := redis(t, a.At("resp"), "GET k", "SET "+address+" block", "GET "+address,
-		"DEL "+address); strings.Join(got, " ") != "$-1 +OK block :1" {
+	got := redis(t, a.At("resp"), "GET k", "SET "+address+" block", "GET "+address, "DEL "+address)
+	if strings.Join(got, " ") != "$-1 +OK block :1" {
 		t.Errorf("%q", got)
 	}
-	for _, method := range []string{"PUT", "DELETE"} {
-		r, _ := http.NewRequestWithContext(t.Context(), method, "http://"+a.At("s3")+"/bucket/key", http.NoBody)
-		got, err := http.DefaultClient.Do(r)
-		if err != nil {
-			t.Fatal(err)
-		}
-		got.Body.Close()
-		if got.StatusCode != 503 || got.Header.Get("Retry-After") == "" {
-			t.Error(method, got.Status, got.Header)
-		}
-	}
-	if code, _ := get(t, "http://"+a.At("s3")+"/bucket/key"); code != 404 {
-		t.Error("GET of an object:", code)
-	}
-	key := block.OfKey(block.Namespace{Space: "resp.0"}.ID(), []byte("k"))
-	_, err = kv(t, a).Delete(t.Context(), &pb.DeleteRequest{Namespace: block.Namespace{Space: "resp.0"}.String(),
-		Digests: key.Digest[:]})
-	if err == nil || !strings.Contains(err.Error(), "Unavailable") ||
-		!strings.Contains(err.Error(), "the fleet is not known yet") {
-		t.Error("gRPC:", err)
-	}
+	ofNoFleetYet(t, a)
 	awaitThat(t, "the log says so", func() bool {
-		return strings.Contains(log.String(), "the cache has not joined its fleet") && strings.Contains(log.String(),
-			"etcd.endpoints")
+		return strings.Contains(log.String(), "the cache has not joined its fleet") &&
+			strings.Contains(log.String(), "etcd.endpoints")
 	})
 	if etcd, err = etcdserver.Start(dir, strings.TrimPrefix(s.etcd, "http://")); err != nil {
 		t.Fatal(err)
@@ -198,7 +204,7 @@ func TestEtcdIsAwayAtTheStart(t *testing.T) {
 	}
 	etcd.Close()
 	awaitThat(t, "etcd is lost", func() bool { return a.member.state() == "lost" })
-	if got := redis(t, a.At("resp"), "SET k 1 NX", "GET k", "DEL k"); strings.Join(got, " ") != "+OK 1 :1" {
+	if got = redis(t, a.At("resp"), "SET k 1 NX", "GET k", "DEL k"); strings.Join(got, " ") != "+OK 1 :1" {
 		t.Errorf("%q", got)
 	}
 	if n := strings.Count(log.String(), "the cache has not joined its fleet"); n != 1 {

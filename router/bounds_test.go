@@ -219,25 +219,7 @@ func TestAccessLogTells(t *testing.T) {
 		t.Errorf("of a path that is none: %+v, answered %s", l, lost.body)
 	}
 	for id, r := range map[string]*reply{"first": first, "again": again, "moved": moved} {
-		l := lines[id]
-		var matched, total int
-		fmt.Sscanf(r.header.Get("x-cgn-overlap"), "%d/%d", &matched, &total)
-		if l.Node != r.node() || l.Status != 200 || l.End != "complete" || fmt.Sprint(l.Attempts) != r.attempts() ||
-			!l.Stream || l.API != "chat" || l.Model != "sim" {
-			t.Errorf("%s: %+v of %v", id, l, r.header)
-		}
-		if l.Matched != matched || l.Total != total || total < 90 {
-			t.Errorf("%s: overlap %d/%d, the answer says %d/%d", id, l.Matched, l.Total, matched, total)
-		}
-		if l.TTFT <= 0 || l.TTFT > l.Duration || l.Duration > time.Since(began).Seconds() || l.Bytes != len(r.body) {
-			t.Errorf("%s: first byte after %v s, end after %v s, %d bytes", id, l.TTFT, l.Duration, l.Bytes)
-		}
-		for name, n := range map[string]int{"prompt_tokens": l.Prompt, "completion_tokens": l.Completion,
-			"cached_tokens": l.Cached} {
-			if !strings.Contains(string(r.body), fmt.Sprintf("%q:%d,", name, n)) {
-				t.Errorf("%s: %d %s are not what the engine says", id, n, name)
-			}
-		}
+		lines[id].agrees(t, id, r, began)
 	}
 	if l := lines["again"]; l.Matched < 90 || l.Cached == 0 || l.Attempts != 1 || l.Cause != "" {
 		t.Errorf("a repeat: %+v", l)
@@ -251,5 +233,29 @@ func TestAccessLogTells(t *testing.T) {
 	}
 	if l := lines["running"]; l.End != "shutdown" || l.Node != "sim-0" || l.Status != 200 {
 		t.Errorf("ended by the drain: %+v", l)
+	}
+}
+
+// agrees holds the line of a stream that was answered whole, since the test began, to that answer.
+func (l accessLine) agrees(t *testing.T, id string, r *reply, began time.Time) {
+	t.Helper()
+	var matched, total int
+	fmt.Sscanf(r.header.Get("x-cgn-overlap"), "%d/%d", &matched, &total)
+	if l.Node != r.node() || l.Status != 200 || l.End != "complete" || fmt.Sprint(l.Attempts) != r.attempts() ||
+		!l.Stream || l.API != "chat" || l.Model != "sim" {
+		t.Errorf("%s: %+v of %v", id, l, r.header)
+	}
+	if l.Matched != matched || l.Total != total || total < 90 {
+		t.Errorf("%s: overlap %d/%d, the answer says %d/%d", id, l.Matched, l.Total, matched, total)
+	}
+	if l.TTFT <= 0 || l.TTFT > l.Duration || l.Duration > time.Since(began).Seconds() || l.Bytes != len(r.body) {
+		t.Errorf("%s: first byte after %v s, end after %v s, %d bytes", id, l.TTFT, l.Duration, l.Bytes)
+	}
+	for name, n := range map[string]int{
+		"prompt_tokens": l.Prompt, "completion_tokens": l.Completion, "cached_tokens": l.Cached,
+	} {
+		if !strings.Contains(string(r.body), fmt.Sprintf("%q:%d,", name, n)) {
+			t.Errorf("%s: %d %s are not what the engine says", id, n, name)
+		}
 	}
 }

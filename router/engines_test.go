@@ -59,6 +59,25 @@ func host(t *testing.T, c agent.Config) (a *agent.Agent, stop func()) {
 	return a, stop
 }
 
+// asker asks n questions together, none of them twice, and names the nodes that have answered.
+func asker(s *site) func(n int) (by string) {
+	asked := 0
+	return func(n int) string {
+		s.t.Helper()
+		nodes := map[string]bool{}
+		for _, r := range together(n, func(i int) *reply {
+			return s.chat(chatBody(fmt.Sprint("question ", asked+i), plain))
+		}) {
+			if r.status != 200 {
+				s.t.Errorf("%v", r)
+			}
+			nodes[r.node()] = true
+		}
+		asked += n
+		return strings.Join(slices.Sorted(maps.Keys(nodes)), " ")
+	}
+}
+
 // TestSeveralEnginesBehindOneAgent: each engine of a host is a node of its own; what befalls one is
 // no affair of the others.
 func TestSeveralEnginesBehindOneAgent(t *testing.T) {
@@ -72,21 +91,7 @@ func TestSeveralEnginesBehindOneAgent(t *testing.T) {
 	settings := hostConfig(t, etcd, t.TempDir(), engines)
 	a, stop := host(t, settings)
 	s := follow(t, etcd, 3)
-	asked := 0
-	served := func(n int) (by string) {
-		t.Helper()
-		count := map[string]bool{}
-		for _, r := range together(n, func(i int) *reply {
-			return s.chat(chatBody(fmt.Sprint("question ", asked+i), plain))
-		}) {
-			if r.status != 200 {
-				t.Errorf("%v", r)
-			}
-			count[r.node()] = true
-		}
-		asked += n
-		return strings.Join(slices.Sorted(maps.Keys(count)), " ")
-	}
+	served := asker(s)
 	if by := served(24); by != "h-a h-b h-c" {
 		t.Errorf("%s answered, of three", by)
 	}

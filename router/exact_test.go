@@ -12,12 +12,13 @@ import (
 	"testing"
 
 	"github.com/cognitora/dataplane/internal/config"
+	"github.com/cognitora/dataplane/perf/engine"
 	"github.com/cognitora/dataplane/router"
 	tokenizer "github.com/cognitora/dataplane/router/tokens"
 )
 
-const chatML = "{% for m in messages %}{{ '<|im_start|>' + m['role'] + '\n' + m['content'] + '<|im_end|>\n' }}{% " +
-	"endfor %}" +
+const chatML = "{% for m in messages %}{{ '<|im_start|>' + m['role'] + '\n' + m['content'] + '<|im_end|>\n' }}" +
+	"{% endfor %}" +
 	"{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
 
 // modelFiles is a directory with a real tokenizer and a chat template.
@@ -51,6 +52,23 @@ func modelFiles(t *testing.T, template string) string {
 	return dir
 }
 
+// completeTokens asks an engine itself with the tokens of a prompt; an empty salt is left out.
+func completeTokens(t *testing.T, e *engine.Engine, ids []uint32, salt string) {
+	t.Helper()
+	body := map[string]any{"model": "sim", "prompt": ids, "max_tokens": 1}
+	if salt != "" {
+		body["cache_salt"] = salt
+	}
+	page, _ := json.Marshal(body)
+	resp, err := http.Post(e.URL()+"/v1/completions", "application/json", bytes.NewReader(page))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if resp.Body.Close(); resp.StatusCode != http.StatusOK {
+		t.Fatal(resp.Status)
+	}
+}
+
 // TestExactDigests: of text and chats the router knows by an engine's KV events what it has cached,
 // in the engine's own tokens.
 func TestExactDigests(t *testing.T) {
@@ -69,8 +87,8 @@ func TestExactDigests(t *testing.T) {
 		t.Fatal(err)
 	}
 	set := tokenizer.NewSet(map[string]*tokenizer.Model{"sim": model}, 1<<20, 1<<20)
-	text := strings.Repeat("The router and the cache, the prefill of the token block for the engine 123, Größe 日本語.\n",
-		25)
+	const line = "The router and the cache, the prefill of the token block for the engine 123, Größe 日本語.\n"
+	text := strings.Repeat(line, 25)
 	forms := map[string]tokenizer.API{"completions": tokenizer.Completions, "chat": tokenizer.Chat,
 		"responses": tokenizer.Responses, "messages": tokenizer.Messages}
 	for api, body := range map[string]map[string]any{
@@ -89,17 +107,7 @@ func TestExactDigests(t *testing.T) {
 				t.Fatalf("%s: %+v is known before", api, e)
 			}
 			ids := set.Make("sim", forms[api], page, nil).IDs
-			direct, _ := json.Marshal(map[string]any{"model": "sim", "prompt": ids, "max_tokens": 1,
-				"cache_salt": salt})
-			if salt == "" {
-				direct, _ = json.Marshal(map[string]any{"model": "sim", "prompt": ids, "max_tokens": 1})
-			}
-			if resp, err := http.Post(engines[0].URL()+"/v1/completions", "application/json",
-				bytes.NewReader(direct)); err != nil {
-				t.Fatal(err)
-			} else if resp.Body.Close(); resp.StatusCode != http.StatusOK {
-				t.Fatal(resp.Status)
-			}
+			completeTokens(t, engines[0], ids, salt)
 			want := len(ids) / 32 * 2
 			eventually(t, fmt.Sprintf("%s %s: %d blocks are known", api, salt, want), func() bool {
 				e := s.explainAs(api, string(page))

@@ -122,7 +122,12 @@ func TestKVCommands(t *testing.T) {
 	want(t, do("rm", "greeting"), "0 removed")
 	want(t, do("rm", "--tenant", "nobody"), "0 removed")
 	want(t, do("rm", "--model", "m", "--tenant", "acme"), "1 removed")
+	kvMistakes(t, env, address, file)
+}
 
+// kvMistakes: the commands refuse what does not fit together, or is not there.
+func kvMistakes(t *testing.T, env map[string]string, address, file string) {
+	t.Helper()
 	for args, text := range map[string]string{
 		"ls --limit 0": "--limit 0: must be 1 to 10000000", "get greeting": "no such block", "rm": "nothing is named",
 		"rm x --tenant y": "give one of them", "put key file": "is not cgn:", "get x --namespace y": "--namespace",

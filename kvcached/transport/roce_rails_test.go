@@ -27,6 +27,18 @@ func (b tallies) open(name string) (rdma.Device, error) {
 	return talliedDevice{d, b[name]}, nil
 }
 
+// await waits until four large blocks more have been read by a card; why says what went wrong.
+func (b tallies) await(t *testing.T, what, card string, why func() string) {
+	t.Helper()
+	before, end := b[card].Load(), time.Now().Add(120*time.Second)
+	for b[card].Load() < before+4*stripeAbove {
+		if time.Now().After(end) {
+			t.Fatalf("%s: nothing is read over %s: %s", what, card, why())
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+}
+
 type talliedDevice struct {
 	rdma.Device
 	bytes *atomic.Int64
@@ -106,16 +118,10 @@ func TestRoCETwoRails(t *testing.T) {
 	grows := func(what string, cards ...string) {
 		t.Helper()
 		for _, card := range cards {
-			before := bytes[card].Load()
-			for end := time.Now().Add(120 * time.Second); bytes[card].Load() < before+4*stripeAbove; time.Sleep(
-				10 * time.Millisecond) {
-				if time.Now().After(end) {
-					t.Fatalf("%s: nothing is read over %s: %s", what, card, s.peer.status().Why)
-				}
-			}
+			bytes.await(t, what, card, func() string { return s.peer.status().Why })
 		}
-		t.Logf("%s: %d MiB over %s, %d MiB over %s", what, bytes[first].Load()>>20, first, bytes[second].Load()>>20,
-			second)
+		t.Logf("%s: %d MiB over %s, %d MiB over %s", what, bytes[first].Load()>>20, first,
+			bytes[second].Load()>>20, second)
 	}
 	alone := func(what string) {
 		t.Helper()

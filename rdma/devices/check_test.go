@@ -26,20 +26,22 @@ func problems(all []Problem) string {
 	return strings.Join(s, " ")
 }
 
+// with are changes and one more, which gives way to them.
+func with(changes map[string]string, path, text string) map[string]string {
+	all := map[string]string{path: text}
+	for k, v := range changes {
+		all[k] = v
+	}
+	return all
+}
+
 // TestCheck takes away from a device that can be used what it needs, one thing after the other.
 func TestCheck(t *testing.T) {
 	noAddress := map[string]string{
 		rxePort + "gids/1":            "0000:0000:0000:0000:0000:0000:0000:0000",
 		rxePort + "gids/2":            "0000:0000:0000:0000:0000:0000:0000:0000",
-		rxePort + "gid_attrs/types/1": gone, rxePort + "gid_attrs/types/2": gone, rxePort + "gid_attrs/ndevs/1": gone,
-		rxePort + "gid_attrs/ndevs/2": gone,
-	}
-	with := func(changes map[string]string, path, text string) map[string]string {
-		all := map[string]string{path: text}
-		for k, v := range changes {
-			all[k] = v
-		}
-		return all
+		rxePort + "gid_attrs/types/1": gone, rxePort + "gid_attrs/types/2": gone,
+		rxePort + "gid_attrs/ndevs/1": gone, rxePort + "gid_attrs/ndevs/2": gone,
 	}
 	tests := []struct {
 		name    string

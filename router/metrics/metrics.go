@@ -86,8 +86,8 @@ func New() *Router {
 			"Client connections ended early: slow_request, slow_reader, left, too_many.", "reason"),
 		StreamErrors: s.Counter("cgn_router_stream_errors_total",
 			"Streams that ended with an error event, by reason.", "reason"),
-		Retries: s.Counter("cgn_router_retries_total", "Requests sent to a further node, by what the last "+
-			"one did.", "reason"),
+		Retries: s.Counter("cgn_router_retries_total",
+			"Requests sent to a further node, by what the last one did.", "reason"),
 		RetriesRefused: s.Counter("cgn_router_retries_refused_total",
 			"Retries that the budget did not allow.").WithLabelValues(),
 		LastResort: s.Counter("cgn_router_last_resort_total", "Requests sent to a node that is out of service "+
@@ -99,9 +99,8 @@ func New() *Router {
 		Lookups: s.Counter("cgn_router_response_lookups_total", "Searches on the nodes for a stored response "+
 			"that this router does not know: found, missing, unanswered (some node did not answer), refused (too "+
 			"many at once).", "result"),
-		AccessDropped: s.Counter("cgn_router_access_log_dropped_total",
-			"Access log lines lost: dropped because the writer was behind, or by a write that "+
-				"failed.").WithLabelValues(),
+		AccessDropped: s.Counter("cgn_router_access_log_dropped_total", "Access log lines lost: dropped because "+
+			"the writer was behind, or by a write that failed.").WithLabelValues(),
 		Takeovers: s.Counter("cgn_router_takeovers_total", "Processes that were to take the place of another "+
 			"one: taken: this one has; refused and abandoned: another one has asked this one, and was refused or "+
 			"ended before it was ready.", "outcome"),
@@ -131,32 +130,38 @@ func New() *Router {
 		EventLag: s.Histogram("cgn_router_kernel_event_lag_seconds", "Age of what the kernel told of, when "+
 			"this router looked into it: from the retransmission timeout, reset or failure to what follows from it.",
 			eventBuckets).WithLabelValues(),
-		seconds: s.Histogram("cgn_router_request_seconds", "Time from request read to response written.",
-			latencyBuckets, "model"),
-		ttft: s.Histogram("cgn_router_ttft_seconds", "Time from request read to the first body event of a "+
-			"stream.", latencyBuckets, "model"),
-		itl: s.Histogram("cgn_router_itl_seconds", "Mean time between the body events of a stream, one "+
-			"observation per stream.", gapBuckets, "model"),
-		maxGap: s.Histogram("cgn_router_itl_max_seconds", "Longest time between two body events of a stream, "+
-			"one observation per stream: the stalls that its mean hides, and the waits for a client that does "+
-			"not read.", stallBuckets, "model"),
-		overlap: s.Histogram("cgn_router_overlap_ratio", "Share of the prompt's blocks believed cached on the "+
-			"chosen node.", ratioBuckets, "model"),
-		prompt: s.Counter("cgn_router_prompt_tokens_total", "Prompt tokens, as engines report them.", "model"),
-		completion: s.Counter("cgn_router_completion_tokens_total", "Completion tokens, as engines report them.",
-			"model"),
-		cached: s.Counter("cgn_router_cached_tokens_total",
-			"Prompt tokens found in an engine's cache, as engines report them.", "model"),
-		prediction: s.Histogram("cgn_router_prediction_error_ratio",
-			"Believed minus reported cached share of a prompt, per answer that reports one.", errorBuckets, "node"),
-		setAside: s.Counter("cgn_router_set_aside_total",
-			"Times a node was set aside, and got no new requests, because it made no progress.", "node"),
-		unreported: s.Counter("cgn_router_cached_unreported_total",
-			"Answers with a usage but no cached-token count.", "node"),
-		rejected: s.Counter("cgn_router_stream_options_rejected_total",
-			"Requests resent without stream_options because the engine refuses them.", "node"),
 	}
+	r.defineBound()
 	return r
+}
+
+// defineBound defines the metrics that Model and Node bind to their labels.
+func (r *Router) defineBound() {
+	s := r.Set
+	r.seconds = s.Histogram("cgn_router_request_seconds", "Time from request read to response written.",
+		latencyBuckets, "model")
+	r.ttft = s.Histogram("cgn_router_ttft_seconds",
+		"Time from request read to the first body event of a stream.", latencyBuckets, "model")
+	r.itl = s.Histogram("cgn_router_itl_seconds",
+		"Mean time between the body events of a stream, one observation per stream.", gapBuckets, "model")
+	r.maxGap = s.Histogram("cgn_router_itl_max_seconds", "Longest time between two body events of a stream, "+
+		"one observation per stream: the stalls that its mean hides, and the waits for a client that does "+
+		"not read.", stallBuckets, "model")
+	r.overlap = s.Histogram("cgn_router_overlap_ratio",
+		"Share of the prompt's blocks believed cached on the chosen node.", ratioBuckets, "model")
+	r.prompt = s.Counter("cgn_router_prompt_tokens_total", "Prompt tokens, as engines report them.", "model")
+	r.completion = s.Counter("cgn_router_completion_tokens_total", "Completion tokens, as engines report them.",
+		"model")
+	r.cached = s.Counter("cgn_router_cached_tokens_total",
+		"Prompt tokens found in an engine's cache, as engines report them.", "model")
+	r.prediction = s.Histogram("cgn_router_prediction_error_ratio",
+		"Believed minus reported cached share of a prompt, per answer that reports one.", errorBuckets, "node")
+	r.setAside = s.Counter("cgn_router_set_aside_total",
+		"Times a node was set aside, and got no new requests, because it made no progress.", "node")
+	r.unreported = s.Counter("cgn_router_cached_unreported_total",
+		"Answers with a usage but no cached-token count.", "node")
+	r.rejected = s.Counter("cgn_router_stream_options_rejected_total",
+		"Requests resent without stream_options because the engine refuses them.", "node")
 }
 
 // Model binds the handles of a served model.
