@@ -6,11 +6,11 @@ import (
 	"strings"
 	"sync"
 
-	"github.com/cognitora/dataplane/agent/kvevents"
 	"github.com/cognitora/dataplane/internal/listen"
 	"github.com/cognitora/dataplane/internal/metric"
-	"github.com/cognitora/dataplane/kvcached/block"
-	"github.com/cognitora/dataplane/kvcached/residency"
+	"github.com/cognitora/dataplane/kv/block"
+	"github.com/cognitora/dataplane/kv/events"
+	"github.com/cognitora/dataplane/kv/residency"
 )
 
 // EventsConfig is the [kv_events] section.
@@ -37,11 +37,11 @@ func (u *unit) validateEvents(p *problems) {
 		}
 		return
 	}
-	if _, err := kvevents.ParseEndpoint(e.Endpoint); err != nil {
+	if _, err := events.ParseEndpoint(e.Endpoint); err != nil {
 		p.add(u.name("kv_events.endpoint"), "%v", err)
 	}
 	if e.Replay != "" {
-		if at, err := kvevents.ParseEndpoint(e.Replay); err != nil {
+		if at, err := events.ParseEndpoint(e.Replay); err != nil {
 			p.add(u.name("kv_events.replay"), "%v", err)
 		} else if at.Listen {
 			p.add(u.name("kv_events.replay"), "%q: the engine listens there; leave the @ out", e.Replay)
@@ -62,7 +62,7 @@ func (u *unit) validateEventsWay(p *problems) {
 			"from the agent: set either %s, or %s",
 			u.mention("kv_events.report", "--kv-report"), u.mention("kv_events.listen", "--kv-listen"))
 	case e.Report != "":
-		d, err := kvevents.NewDaemon(e.Report)
+		d, err := events.NewDaemon(e.Report)
 		if err != nil {
 			p.add(u.name("kv_events.report"), "%v", err)
 			return
@@ -78,10 +78,10 @@ func (u *unit) validateEventsWay(p *problems) {
 	}
 }
 
-// events is what follows the engine's KV events; its zero value follows none.
-type events struct {
-	follower *kvevents.Follower
-	daemon   *kvevents.Daemon // reports go there, or
+// eventFeed is what follows the engine's KV events; its zero value follows none.
+type eventFeed struct {
+	follower *events.Follower
+	daemon   *events.Daemon   // reports go there, or
 	index    *residency.Index // here, which is served at
 	listener net.Listener
 	epoch    int64 // of the engine, as it was last
@@ -94,21 +94,21 @@ func (n *node) prepareEvents() (err error) {
 	if c.Endpoint == "" {
 		return nil
 	}
-	o := kvevents.Options{
+	o := events.Options{
 		Engine: n.id(), Topic: c.Topic, Model: n.baseModel, MaxBlocks: c.MaxBlocks, Log: n.log,
 		Namespace: block.Namespace{DType: u.DType, Layout: u.Engine.Kind, TP: uint32(max(u.TP, 1))},
 	}
-	if o.Endpoint, err = kvevents.ParseEndpoint(c.Endpoint); err != nil {
+	if o.Endpoint, err = events.ParseEndpoint(c.Endpoint); err != nil {
 		return err
 	}
 	if c.Replay != "" {
-		if o.Replay, err = kvevents.ParseEndpoint(c.Replay); err != nil {
+		if o.Replay, err = events.ParseEndpoint(c.Replay); err != nil {
 			return err
 		}
 	}
 	e := &n.events
 	if c.Report != "" {
-		if e.daemon, err = kvevents.NewDaemon(c.Report); err != nil {
+		if e.daemon, err = events.NewDaemon(c.Report); err != nil {
 			return err
 		}
 		o.Sink = e.daemon
@@ -120,7 +120,7 @@ func (n *node) prepareEvents() (err error) {
 		o.Sink = e.index
 		n.described.KVEvents = c.advertised(e.listener.Addr())
 	}
-	e.follower = kvevents.New(o)
+	e.follower = events.New(o)
 	return nil
 }
 
@@ -158,7 +158,7 @@ func (n *node) baseModel() string {
 }
 
 // follow follows the events until ctx ends.
-func (e *events) follow(ctx context.Context) {
+func (e *eventFeed) follow(ctx context.Context) {
 	if e.follower == nil {
 		<-ctx.Done()
 		return
@@ -175,11 +175,11 @@ func (n *node) serveEvents(ctx context.Context) error {
 		<-ctx.Done()
 		return nil
 	}
-	return kvevents.Serve(ctx, n.events.listener, n.events.index, n.agent.identity)
+	return events.Serve(ctx, n.events.listener, n.events.index, n.agent.identity)
 }
 
 // restarted tells the follower when the engine has another life than before.
-func (e *events) restarted(epoch int64) {
+func (e *eventFeed) restarted(epoch int64) {
 	if e.follower != nil && e.epoch != 0 && epoch != e.epoch {
 		e.follower.Restarted()
 	}
@@ -202,7 +202,7 @@ var eventDefs = func() []metric.Def {
 		defEventsBlocks:    {Name: "cgn_agent_kv_events_blocks", Labels: ofNode, Help: "Blocks of the engine that it is known to have."},
 		defEventsPending:   {Name: "cgn_agent_kv_events_pending", Labels: ofNode, Help: "Changes that have not been reported yet, in blocks of 16 tokens."},
 	}
-	for _, c := range kvevents.Counters {
+	for _, c := range events.Counters {
 		defs = append(defs, metric.Def{Name: "cgn_agent_kv_events_" + c.Name + "_total", Kind: metric.Counter,
 			Labels: ofNode, Help: c.Help})
 	}
@@ -219,7 +219,7 @@ func (n *node) emitEvents(emit emit) {
 	emit(defEventsComplete, oneIf(s.Complete), n.id())
 	emit(defEventsBlocks, float64(s.Blocks), n.id())
 	emit(defEventsPending, float64(s.Pending), n.id())
-	for i, c := range kvevents.Counters {
+	for i, c := range events.Counters {
 		emit(defEventsCounted+i, float64(c.Value(&s)), n.id())
 	}
 }

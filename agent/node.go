@@ -26,7 +26,7 @@ type node struct {
 	engine    *engine.Engine
 	front     *front.Server
 	member    *membership
-	events    events
+	events    eventFeed
 	count     nodeInstruments
 }
 

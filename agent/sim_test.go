@@ -12,7 +12,7 @@ import (
 
 	"github.com/cognitora/dataplane/internal/cluster"
 	"github.com/cognitora/dataplane/internal/pki"
-	"github.com/cognitora/dataplane/perf/engine"
+	"github.com/cognitora/dataplane/sim/engine"
 )
 
 // TestAuthenticatedFrontOfAnEngine goes the way of production: a router's

@@ -15,8 +15,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/cognitora/dataplane/perf/engine"
 	"github.com/cognitora/dataplane/perf/stopwatch"
+	"github.com/cognitora/dataplane/sim/engine"
 )
 
 // histogramOf counts as the kernel does.

@@ -9,8 +9,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/cognitora/dataplane/perf/engine"
 	"github.com/cognitora/dataplane/perf/stopwatch"
+	"github.com/cognitora/dataplane/sim/engine"
 )
 
 var number = regexp.MustCompile(`[0-9]+`)

@@ -13,8 +13,8 @@ import (
 	"github.com/cilium/ebpf"
 	"golang.org/x/sys/unix"
 
-	"github.com/cognitora/dataplane/perf/engine"
 	"github.com/cognitora/dataplane/perf/stopwatch"
+	"github.com/cognitora/dataplane/sim/engine"
 )
 
 // behind has the programs know of a socket what its kernel's 32-bit counts were before they

@@ -19,7 +19,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/cognitora/dataplane/internal/config"
-	"github.com/cognitora/dataplane/kvcached/evict"
+	"github.com/cognitora/dataplane/kvcached/accesses"
 )
 
 func TestMain(m *testing.M) {
@@ -244,7 +244,7 @@ func TestAccessesAreRecorded(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer f.Close()
-	tr, err := evict.Read(f)
+	tr, err := accesses.Read(f)
 	if err != nil || tr.Requests() != 5 || tr.Distinct() != 3 {
 		t.Errorf("%v: %d requests, %d blocks", err, tr.Requests(), tr.Distinct())
 	}

@@ -3,7 +3,7 @@ package kvcached
 import (
 	"testing"
 
-	"github.com/cognitora/dataplane/kvcached/block"
+	"github.com/cognitora/dataplane/kv/block"
 )
 
 // TestGetAsksTheFleetForKeys: what cgn-ctl kv get asks for by a client's key comes from the host

@@ -10,7 +10,7 @@ import (
 	"testing"
 
 	"github.com/cognitora/dataplane/internal/etcdserver"
-	"github.com/cognitora/dataplane/kvcached/block"
+	"github.com/cognitora/dataplane/kv/block"
 	pb "github.com/cognitora/dataplane/proto/cognitora/v1"
 )
 

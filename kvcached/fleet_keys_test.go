@@ -13,7 +13,7 @@ import (
 
 	rpcstatus "google.golang.org/grpc/status"
 
-	"github.com/cognitora/dataplane/kvcached/block"
+	"github.com/cognitora/dataplane/kv/block"
 	"github.com/cognitora/dataplane/kvcached/fleet"
 	pb "github.com/cognitora/dataplane/proto/cognitora/v1"
 )

@@ -18,8 +18,8 @@ import (
 	"github.com/cognitora/dataplane/internal/lifecycle"
 	"github.com/cognitora/dataplane/internal/listen"
 	"github.com/cognitora/dataplane/internal/pki"
+	"github.com/cognitora/dataplane/kv/residency"
 	"github.com/cognitora/dataplane/kvcached/fleet"
-	"github.com/cognitora/dataplane/kvcached/residency"
 	"github.com/cognitora/dataplane/kvcached/store"
 	"github.com/cognitora/dataplane/kvcached/transport"
 )

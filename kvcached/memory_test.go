@@ -6,7 +6,7 @@ import (
 	"testing"
 
 	"github.com/cognitora/dataplane/internal/config"
-	"github.com/cognitora/dataplane/kvcached/block"
+	"github.com/cognitora/dataplane/kv/block"
 	"github.com/cognitora/dataplane/kvcached/ram"
 	"github.com/cognitora/dataplane/kvcached/store"
 )

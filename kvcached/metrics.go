@@ -4,10 +4,10 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/cognitora/dataplane/internal/metric"
-	"github.com/cognitora/dataplane/kvcached/evict"
+	"github.com/cognitora/dataplane/kv/residency"
+	"github.com/cognitora/dataplane/kvcached/accesses"
 	"github.com/cognitora/dataplane/kvcached/fleet"
 	"github.com/cognitora/dataplane/kvcached/lease"
-	"github.com/cognitora/dataplane/kvcached/residency"
 	"github.com/cognitora/dataplane/kvcached/resp"
 	"github.com/cognitora/dataplane/kvcached/rpc"
 	"github.com/cognitora/dataplane/kvcached/s3"
@@ -30,7 +30,7 @@ type instruments struct {
 	peers *transport.Server
 	fleet *fleet.View
 	pool  *transport.Pool
-	trace *evict.Recorder
+	trace *accesses.Recorder
 
 	rails *transport.Rails // RDMA devices; nil: none are to be used
 }

@@ -3,9 +3,9 @@ package kvcached
 import (
 	"github.com/cognitora/dataplane/internal/buildinfo"
 	"github.com/cognitora/dataplane/internal/metric"
-	"github.com/cognitora/dataplane/kvcached/evict"
+	"github.com/cognitora/dataplane/kv/residency"
+	"github.com/cognitora/dataplane/kvcached/accesses"
 	"github.com/cognitora/dataplane/kvcached/lease"
-	"github.com/cognitora/dataplane/kvcached/residency"
 	"github.com/cognitora/dataplane/kvcached/resp"
 	"github.com/cognitora/dataplane/kvcached/rpc"
 	"github.com/cognitora/dataplane/kvcached/s3"
@@ -424,10 +424,10 @@ var residencyRows = []row[residency.Stats]{
 	}),
 }
 
-var traceRows = []row[evict.RecorderStats]{
-	counter("trace_lines_total", "Accesses recorded.", func(s *evict.RecorderStats) uint64 { return s.Lines }),
+var traceRows = []row[accesses.RecorderStats]{
+	counter("trace_lines_total", "Accesses recorded.", func(s *accesses.RecorderStats) uint64 { return s.Lines }),
 	counter("trace_left_out_total", "Accesses not recorded because the file is full or cannot be written.",
-		func(s *evict.RecorderStats) uint64 { return s.Dropped }),
+		func(s *accesses.RecorderStats) uint64 { return s.Dropped }),
 }
 
 // indexes of stateDefs.
@@ -460,7 +460,7 @@ func (in *instruments) define(state func(emit func(def int, value float64, label
 	in.defineRDMA()
 	in.defineLent()
 	export(in, residencyRows, snapshotOf(in.index, (*residency.Index).Stats))
-	export(in, traceRows, snapshotOf(in.trace, (*evict.Recorder).Stats))
+	export(in, traceRows, snapshotOf(in.trace, (*accesses.Recorder).Stats))
 }
 
 // onlyWith is the snapshot of a store that has an SSD tier.

@@ -11,8 +11,8 @@ import (
 	"os"
 	"time"
 
-	"github.com/cognitora/dataplane/kvcached/block"
-	"github.com/cognitora/dataplane/kvcached/evict"
+	"github.com/cognitora/dataplane/kv/block"
+	"github.com/cognitora/dataplane/kvcached/accesses"
 )
 
 // flushEvery is how much of a recording a crash loses at most.
@@ -20,7 +20,7 @@ const flushEvery = time.Second
 
 // recording is an access trace on its way to a file.
 type recording struct {
-	*evict.Recorder
+	*accesses.Recorder
 	file *os.File
 }
 
@@ -43,7 +43,7 @@ func (d *Daemon) openRecording() error {
 	if size > 0 {
 		d.log.Info("the recording of accesses goes on", "file", name, "bytes", size, "bytes_left", max(left, 0))
 	}
-	d.recorder = &recording{evict.NewRecorder(f, left), f}
+	d.recorder = &recording{accesses.NewRecorder(f, left), f}
 	return nil
 }
 
@@ -60,7 +60,7 @@ func resume(f *os.File) (size int64, err error) {
 		return 0, err
 	}
 	first, _, whole := bytes.Cut(head[:n], []byte("\n"))
-	if _, err := evict.Read(bytes.NewReader(first)); whole && err != nil || !whole && first[0] != '{' {
+	if _, err := accesses.Read(bytes.NewReader(first)); whole && err != nil || !whole && first[0] != '{' {
 		return 0, fmt.Errorf("%s is there and is no recording; name another file, or remove it", f.Name())
 	}
 	size, err = lastLineEnd(f, info.Size())

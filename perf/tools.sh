@@ -74,7 +74,7 @@ fi
 echo
 skips=$(
 	skipped 'router/prefix TestDigestsInAnotherLanguage' python3
-	skipped 'kvcached/block TestGoldenInAnotherLanguage' python3
+	skipped 'kv/block TestGoldenInAnotherLanguage' python3
 	skipped 'kvcached/wire TestOtherImplementation' python3
 	skipped 'cmd/cgn-ctl TestUp, the curl line' curl
 	skipped 'proto/cognitora/v1 TestGenerated' protoc

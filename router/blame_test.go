@@ -8,8 +8,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/cognitora/dataplane/perf/engine"
 	"github.com/cognitora/dataplane/router"
+	"github.com/cognitora/dataplane/sim/engine"
 )
 
 // A deadline that the client set is no sign that the node is unwell.

@@ -10,8 +10,8 @@ import (
 	"time"
 
 	"github.com/cognitora/dataplane/internal/config"
-	"github.com/cognitora/dataplane/perf/engine"
 	"github.com/cognitora/dataplane/router"
+	"github.com/cognitora/dataplane/sim/engine"
 )
 
 // TestFurtherNodes: how many nodes are asked for a request that all of them fail.

@@ -8,8 +8,8 @@ import (
 	"testing"
 
 	"github.com/cognitora/dataplane/internal/config"
+	"github.com/cognitora/dataplane/kv/block"
 	"github.com/cognitora/dataplane/kvcached"
-	"github.com/cognitora/dataplane/kvcached/block"
 	"github.com/cognitora/dataplane/kvcached/client"
 	"github.com/cognitora/dataplane/router"
 )

@@ -13,7 +13,7 @@ import (
 	"github.com/cognitora/dataplane/agent"
 	"github.com/cognitora/dataplane/internal/cluster"
 	"github.com/cognitora/dataplane/internal/config"
-	"github.com/cognitora/dataplane/perf/engine"
+	"github.com/cognitora/dataplane/sim/engine"
 )
 
 // hostConfig is one agent for all engines of a host, whose nodes are h-a, h-b and so on.

@@ -12,9 +12,9 @@ import (
 	"testing"
 
 	"github.com/cognitora/dataplane/internal/config"
-	"github.com/cognitora/dataplane/perf/engine"
 	"github.com/cognitora/dataplane/router"
 	tokenizer "github.com/cognitora/dataplane/router/tokens"
+	"github.com/cognitora/dataplane/sim/engine"
 )
 
 const chatML = "{% for m in messages %}{{ '<|im_start|>' + m['role'] + '\n' + m['content'] + '<|im_end|>\n' }}" +

@@ -10,7 +10,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/cognitora/dataplane/perf/engine"
+	"github.com/cognitora/dataplane/sim/engine"
 )
 
 // apis are the streaming endpoints: a request for 64 tokens, how to count the tokens that arrived,

@@ -12,8 +12,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/cognitora/dataplane/perf/engine"
 	"github.com/cognitora/dataplane/router"
+	"github.com/cognitora/dataplane/sim/engine"
 )
 
 // document is a prompt of about n bytes that shares no block with another seed's.

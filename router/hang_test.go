@@ -11,8 +11,8 @@ import (
 	"time"
 
 	"github.com/cognitora/dataplane/internal/config"
-	"github.com/cognitora/dataplane/perf/engine"
 	"github.com/cognitora/dataplane/router"
+	"github.com/cognitora/dataplane/sim/engine"
 )
 
 const plain = `,"max_tokens":8`

@@ -16,8 +16,8 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/cognitora/dataplane/internal/config"
-	"github.com/cognitora/dataplane/perf/engine"
 	"github.com/cognitora/dataplane/router"
+	"github.com/cognitora/dataplane/sim/engine"
 )
 
 // TestMain makes the test binary an agent where TEST_AGENT names its node, and a router or an

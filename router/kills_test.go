@@ -7,8 +7,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/cognitora/dataplane/perf/engine"
 	"github.com/cognitora/dataplane/router"
+	"github.com/cognitora/dataplane/sim/engine"
 )
 
 // cold opens no connections ahead: a node that resets one of those is asked once more over a new

@@ -9,9 +9,9 @@ import (
 
 	"github.com/cognitora/dataplane/agent"
 	"github.com/cognitora/dataplane/internal/pki"
-	"github.com/cognitora/dataplane/perf/engine"
 	"github.com/cognitora/dataplane/router"
 	"github.com/cognitora/dataplane/router/fleet"
+	"github.com/cognitora/dataplane/sim/engine"
 )
 
 // publishing has an engine publish KV events.

@@ -7,8 +7,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/cognitora/dataplane/perf/engine"
 	"github.com/cognitora/dataplane/router"
+	"github.com/cognitora/dataplane/sim/engine"
 )
 
 // TestLostRequestsLeaveATrace: the first in the log, with its node and reason, and each in the

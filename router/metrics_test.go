@@ -16,8 +16,8 @@ import (
 	"time"
 
 	"github.com/cognitora/dataplane/internal/config"
-	"github.com/cognitora/dataplane/perf/engine"
 	"github.com/cognitora/dataplane/router"
+	"github.com/cognitora/dataplane/sim/engine"
 )
 
 // elsewhere are the metrics that TestEveryMetricMoves leaves to other tests: those of etcd, of

@@ -14,9 +14,9 @@ import (
 	"time"
 
 	"github.com/cognitora/dataplane/agent"
-	"github.com/cognitora/dataplane/perf/engine"
 	"github.com/cognitora/dataplane/perf/netpath"
 	"github.com/cognitora/dataplane/router/fleet"
+	"github.com/cognitora/dataplane/sim/engine"
 )
 
 // nobody has no rights.

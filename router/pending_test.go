@@ -9,8 +9,8 @@ import (
 	"time"
 
 	"github.com/cognitora/dataplane/internal/config"
-	"github.com/cognitora/dataplane/perf/engine"
 	"github.com/cognitora/dataplane/router"
+	"github.com/cognitora/dataplane/sim/engine"
 )
 
 // TestNoInventedSlots: four engines of which nobody says anything take 512 open streams, and the

@@ -11,7 +11,7 @@ import (
 	"testing"
 
 	"github.com/cognitora/dataplane/internal/cluster"
-	"github.com/cognitora/dataplane/perf/engine"
+	"github.com/cognitora/dataplane/sim/engine"
 )
 
 // TestDoubtfulRequestsAreRefused: where a proxy and this router may differ on what a request is or

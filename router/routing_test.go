@@ -8,9 +8,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/cognitora/dataplane/perf/engine"
 	"github.com/cognitora/dataplane/router"
 	"github.com/cognitora/dataplane/router/fleet"
+	"github.com/cognitora/dataplane/sim/engine"
 )
 
 // code is the error code of an OpenAI error body.

@@ -11,8 +11,8 @@ import (
 	"testing"
 
 	"github.com/cognitora/dataplane/internal/pki"
-	"github.com/cognitora/dataplane/perf/engine"
 	"github.com/cognitora/dataplane/router"
+	"github.com/cognitora/dataplane/sim/engine"
 )
 
 // TestClientsMustShowACertificate where tls.client_ca says so, and one of that CA.

@@ -18,9 +18,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/cognitora/dataplane/perf/engine"
 	"github.com/cognitora/dataplane/perf/netpath"
 	"github.com/cognitora/dataplane/router"
+	"github.com/cognitora/dataplane/sim/engine"
 )
 
 // island is a router in a namespace of its own with engines beside it, near-0 and so on, and one

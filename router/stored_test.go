@@ -11,8 +11,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/cognitora/dataplane/perf/engine"
 	"github.com/cognitora/dataplane/router"
+	"github.com/cognitora/dataplane/sim/engine"
 )
 
 // stored is a response that some engine holds.

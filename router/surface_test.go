@@ -12,8 +12,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/cognitora/dataplane/perf/engine"
 	"github.com/cognitora/dataplane/router"
+	"github.com/cognitora/dataplane/sim/engine"
 )
 
 // TestEveryEndpoint: what an engine answers reaches the client as it is, and what nobody serves is

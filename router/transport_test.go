@@ -13,9 +13,9 @@ import (
 	"time"
 
 	"github.com/cognitora/dataplane/internal/config"
-	"github.com/cognitora/dataplane/perf/engine"
 	"github.com/cognitora/dataplane/router"
 	"github.com/cognitora/dataplane/router/fleet"
+	"github.com/cognitora/dataplane/sim/engine"
 )
 
 func TestUnixSockets(t *testing.T) {

@@ -10,7 +10,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/cognitora/dataplane/internal/pki"
-	"github.com/cognitora/dataplane/kvcached/block"
+	"github.com/cognitora/dataplane/kv/block"
 	pb "github.com/cognitora/dataplane/proto/cognitora/v1"
 )
 

@@ -15,8 +15,8 @@ import (
 
 	"github.com/cognitora/dataplane/internal/config"
 	"github.com/cognitora/dataplane/internal/pki"
+	"github.com/cognitora/dataplane/kv/block"
 	"github.com/cognitora/dataplane/kvcached"
-	"github.com/cognitora/dataplane/kvcached/block"
 	pb "github.com/cognitora/dataplane/proto/cognitora/v1"
 )
 

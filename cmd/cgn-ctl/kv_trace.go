@@ -9,7 +9,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/cognitora/dataplane/kvcached/evict"
+	"github.com/cognitora/dataplane/kvcached/accesses"
+	"github.com/cognitora/dataplane/perf/evict"
 	"github.com/cognitora/dataplane/perf/trace"
 )
 
@@ -69,7 +70,7 @@ func (f *kvTraceFlags) check() error {
 	return errors.Join(errs...)
 }
 
-func (f *kvTraceFlags) open(args []string) (*evict.Trace, error) {
+func (f *kvTraceFlags) open(args []string) (*accesses.Trace, error) {
 	if len(args) == 0 {
 		f.gen.Requests = f.requests
 		return generatedAccesses(f.gen.Source())
@@ -79,8 +80,8 @@ func (f *kvTraceFlags) open(args []string) (*evict.Trace, error) {
 		return nil, err
 	}
 	defer file.Close()
-	t, err := evict.Read(file)
-	if torn := (*evict.TornError)(nil); errors.As(err, &torn) {
+	t, err := accesses.Read(file)
+	if torn := (*accesses.TornError)(nil); errors.As(err, &torn) {
 		fmt.Fprintf(f.notes, "note: %s: %v\n", args[0], torn)
 		err = nil
 	}
@@ -93,8 +94,8 @@ func (f *kvTraceFlags) open(args []string) (*evict.Trace, error) {
 	return t, nil
 }
 
-func generatedAccesses(source trace.Source) (*evict.Trace, error) {
-	t := evict.NewTrace()
+func generatedAccesses(source trace.Source) (*accesses.Trace, error) {
+	t := accesses.NewTrace()
 	for {
 		q, err := source.Next()
 		if errors.Is(err, io.EOF) {
@@ -103,7 +104,7 @@ func generatedAccesses(source trace.Source) (*evict.Trace, error) {
 		if err != nil {
 			return nil, err
 		}
-		t.Add(evict.Line{HashIDs: q.HashIDs})
+		t.Add(accesses.Line{HashIDs: q.HashIDs})
 	}
 }
 
@@ -116,13 +117,13 @@ type kvTraceReport struct {
 	Results    []evict.Result `json:"results"`
 }
 
-func (a *app) kvTrace(t *evict.Trace, f *kvTraceFlags) error {
+func (a *app) kvTrace(t *accesses.Trace, f *kvTraceFlags) error {
 	makers := evict.Makers()
 	r := kvTraceReport{Requests: t.Requests(), Distinct: t.Distinct(), BlockBytes: t.BlockBytes(),
-		Unbounded: t.Replay(makers[0], 1).Prefix}
+		Unbounded: evict.Replay(t, makers[0], 1).Prefix}
 	for _, m := range makers {
 		for _, s := range f.sizes {
-			r.Results = append(r.Results, t.Replay(m, s/100))
+			r.Results = append(r.Results, evict.Replay(t, m, s/100))
 		}
 	}
 	return a.show(r, func(tab *table) {

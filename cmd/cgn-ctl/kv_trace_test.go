@@ -6,7 +6,7 @@ import (
 	"path/filepath"
 	"testing"
 
-	"github.com/cognitora/dataplane/kvcached/evict"
+	"github.com/cognitora/dataplane/perf/evict"
 )
 
 func TestKVTraceOfAFile(t *testing.T) {

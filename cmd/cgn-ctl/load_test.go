@@ -6,8 +6,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/cognitora/dataplane/perf/engine"
 	"github.com/cognitora/dataplane/perf/instant"
+	"github.com/cognitora/dataplane/sim/engine"
 )
 
 func TestBenchLoadRefuses(t *testing.T) {

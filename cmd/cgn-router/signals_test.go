@@ -16,7 +16,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/cognitora/dataplane/perf/engine"
+	"github.com/cognitora/dataplane/sim/engine"
 )
 
 // TestMain makes the test binary the router where TEST_AS says so.

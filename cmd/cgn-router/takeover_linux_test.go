@@ -21,7 +21,7 @@ import (
 	"time"
 
 	"github.com/cognitora/dataplane/internal/pki"
-	"github.com/cognitora/dataplane/perf/engine"
+	"github.com/cognitora/dataplane/sim/engine"
 )
 
 // site is one address, served by one router after the other.

@@ -7,7 +7,7 @@ import (
 	"fmt"
 	"slices"
 
-	"github.com/cognitora/dataplane/kvcached/block"
+	"github.com/cognitora/dataplane/kv/block"
 	"github.com/cognitora/dataplane/kvcached/lease/frame"
 )
 

@@ -11,7 +11,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/cognitora/dataplane/kvcached/block"
+	"github.com/cognitora/dataplane/kv/block"
 	"github.com/cognitora/dataplane/kvcached/lease/frame"
 	"golang.org/x/sys/unix"
 )

@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/cognitora/dataplane/kvcached/block"
+	"github.com/cognitora/dataplane/kv/block"
 	"github.com/cognitora/dataplane/kvcached/client"
 	"github.com/cognitora/dataplane/kvcached/lease"
 )

@@ -4,7 +4,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/cognitora/dataplane/kvcached/block"
+	"github.com/cognitora/dataplane/kv/block"
 )
 
 // maxFresh is how many keys set here are remembered. While all other hosts answer, those of the

@@ -9,7 +9,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/cognitora/dataplane/kvcached/block"
+	"github.com/cognitora/dataplane/kv/block"
 	"github.com/cognitora/dataplane/kvcached/transport"
 )
 

@@ -5,7 +5,7 @@ package lease
 import (
 	"sync"
 
-	"github.com/cognitora/dataplane/kvcached/block"
+	"github.com/cognitora/dataplane/kv/block"
 	"github.com/cognitora/dataplane/kvcached/lease/frame"
 	"github.com/cognitora/dataplane/kvcached/store"
 )

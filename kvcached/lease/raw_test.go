@@ -11,7 +11,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/cognitora/dataplane/kvcached/block"
+	"github.com/cognitora/dataplane/kv/block"
 	"github.com/cognitora/dataplane/kvcached/lease"
 	"github.com/cognitora/dataplane/kvcached/lease/frame"
 	"github.com/cognitora/dataplane/kvcached/store"

@@ -14,7 +14,7 @@ import (
 	"time"
 
 	"github.com/cognitora/dataplane/internal/listen/listentest"
-	"github.com/cognitora/dataplane/kvcached/block"
+	"github.com/cognitora/dataplane/kv/block"
 	"github.com/cognitora/dataplane/kvcached/lease"
 	"github.com/cognitora/dataplane/kvcached/lease/frame"
 	"golang.org/x/sys/unix"

@@ -6,7 +6,7 @@ import (
 	"bytes"
 	"fmt"
 
-	"github.com/cognitora/dataplane/kvcached/block"
+	"github.com/cognitora/dataplane/kv/block"
 	"github.com/cognitora/dataplane/kvcached/lease/frame"
 	"github.com/cognitora/dataplane/kvcached/store"
 	"golang.org/x/sys/unix"

@@ -7,7 +7,8 @@ import (
 	"os"
 	"testing"
 
-	"github.com/cognitora/dataplane/kvcached/evict"
+	"github.com/cognitora/dataplane/kvcached/accesses"
+	"github.com/cognitora/dataplane/perf/evict"
 	"github.com/cognitora/dataplane/perf/trace"
 )
 
@@ -67,7 +68,7 @@ func TestModel(t *testing.T) {
 	for seed := range uint64(4) {
 		tr := generated(t, trace.Generator{Seed: seed, Requests: 3000})
 		for _, share := range shares {
-			got, want := tr.Replay(asPolicy(t), share), tr.Replay(maker(t, evict.Ours), share)
+			got, want := evict.Replay(tr, asPolicy(t), share), evict.Replay(tr, maker(t, evict.Ours), share)
 			t.Logf("seed %d, %2.0f %% of the working set: %.4f are found, %.4f in the model", seed, 100*share,
 				got.Prefix, want.Prefix)
 			if math.Abs(got.Prefix-want.Prefix) > .002 {
@@ -99,18 +100,18 @@ func TestHitRatio(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer f.Close()
-		if tr, err = evict.Read(f); err != nil {
+		if tr, err = accesses.Read(f); err != nil {
 			t.Fatal(err)
 		}
 	}
 	for _, share := range shares {
-		got := tr.Replay(asPolicy(t), share).Prefix
+		got := evict.Replay(tr, asPolicy(t), share).Prefix
 		for _, name := range []string{"lru", "sieve", "s3-fifo", "w-tinylfu", "arc"} {
 			slack := 0.0
 			if name == "arc" {
 				slack = .01
 			}
-			want := tr.Replay(maker(t, name), share).Prefix
+			want := evict.Replay(tr, maker(t, name), share).Prefix
 			t.Logf("%2.0f %% of the working set: %.4f are found, %.4f by %s", 100*share, got, want, name)
 			if got < want-slack {
 				t.Errorf("%g: %.4f of blocks are found, %.4f by %s", share, got, want, name)
@@ -119,8 +120,8 @@ func TestHitRatio(t *testing.T) {
 	}
 }
 
-func generated(t testing.TB, g trace.Generator) *evict.Trace {
-	tr := evict.NewTrace()
+func generated(t testing.TB, g trace.Generator) *accesses.Trace {
+	tr := accesses.NewTrace()
 	for source := g.Source(); ; {
 		q, err := source.Next()
 		if errors.Is(err, io.EOF) {
@@ -129,6 +130,6 @@ func generated(t testing.TB, g trace.Generator) *evict.Trace {
 		if err != nil {
 			t.Fatal(err)
 		}
-		tr.Add(evict.Line{Timestamp: q.Timestamp, HashIDs: q.HashIDs})
+		tr.Add(accesses.Line{Timestamp: q.Timestamp, HashIDs: q.HashIDs})
 	}
 }

@@ -1,7 +1,7 @@
 package ram
 
 import (
-	"github.com/cognitora/dataplane/kvcached/block"
+	"github.com/cognitora/dataplane/kv/block"
 )
 
 // Ext is a piece of the arena. Zero is none.

@@ -7,7 +7,7 @@ import (
 	"slices"
 	"sync"
 
-	"github.com/cognitora/dataplane/kvcached/block"
+	"github.com/cognitora/dataplane/kv/block"
 	"github.com/cognitora/dataplane/kvcached/store"
 )
 

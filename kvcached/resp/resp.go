@@ -22,7 +22,7 @@ import (
 	"log/slog"
 	"time"
 
-	"github.com/cognitora/dataplane/kvcached/block"
+	"github.com/cognitora/dataplane/kv/block"
 )
 
 // MaxValue is the longest value, in bytes. A longer one is a protocol error, as it is in a redis

@@ -5,8 +5,8 @@ import (
 	"errors"
 	"sync"
 
-	"github.com/cognitora/dataplane/kvcached/block"
-	"github.com/cognitora/dataplane/kvcached/residency"
+	"github.com/cognitora/dataplane/kv/block"
+	"github.com/cognitora/dataplane/kv/residency"
 	"github.com/cognitora/dataplane/kvcached/store"
 	pb "github.com/cognitora/dataplane/proto/cognitora/v1"
 )

@@ -6,8 +6,8 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
-	"github.com/cognitora/dataplane/kvcached/feed"
-	"github.com/cognitora/dataplane/kvcached/residency"
+	"github.com/cognitora/dataplane/kv/feed"
+	"github.com/cognitora/dataplane/kv/residency"
 	pb "github.com/cognitora/dataplane/proto/cognitora/v1"
 )
 

@@ -14,7 +14,7 @@ import (
 	"net/http"
 	"strings"
 
-	"github.com/cognitora/dataplane/kvcached/block"
+	"github.com/cognitora/dataplane/kv/block"
 )
 
 const (

@@ -9,7 +9,7 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/cognitora/dataplane/kvcached/block"
+	"github.com/cognitora/dataplane/kv/block"
 )
 
 // TestMixed writes, reads, uploads, aborts and deletes a few keys from many sides at once, in an

@@ -13,7 +13,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/cognitora/dataplane/kvcached/block"
+	"github.com/cognitora/dataplane/kv/block"
 )
 
 func TestObject(t *testing.T) {

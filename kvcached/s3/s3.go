@@ -13,7 +13,7 @@
 // Where it differs from S3:
 //   - A bucket is there as soon as it is named; CreateBucket changes nothing. It is the namespace
 //     "s3.<bucket>" of the caller's tenant.
-//   - A key that begins with "cgn:" is a block address (see kvcached/block); it is the same block
+//   - A key that begins with "cgn:" is a block address (see kv/block); it is the same block
 //     in every bucket, and not listed.
 //   - Objects are a cache's: they may go away at any time. A PUT is acknowledged from memory unless
 //     Options.Durable or the header X-Cgn-Durable: true asks for the disk.
@@ -41,7 +41,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/cognitora/dataplane/kvcached/block"
+	"github.com/cognitora/dataplane/kv/block"
 )
 
 // MaxObject is the length of the largest object, in bytes.

@@ -3,7 +3,7 @@ package ssd
 import (
 	"fmt"
 
-	"github.com/cognitora/dataplane/kvcached/block"
+	"github.com/cognitora/dataplane/kv/block"
 )
 
 // Describe tells all that is known of a block, as Find does but from its row, too. It is no use of

@@ -5,7 +5,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/cognitora/dataplane/kvcached/block"
+	"github.com/cognitora/dataplane/kv/block"
 )
 
 // names are the texts of namespaces. One that has no records any more is forgotten when the rows

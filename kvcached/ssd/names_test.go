@@ -7,7 +7,7 @@ import (
 
 	"github.com/cockroachdb/pebble/v2/vfs"
 
-	"github.com/cognitora/dataplane/kvcached/block"
+	"github.com/cognitora/dataplane/kv/block"
 )
 
 func named(i int) Record {

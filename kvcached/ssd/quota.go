@@ -6,7 +6,7 @@ import (
 	"math"
 	"sync"
 
-	"github.com/cognitora/dataplane/kvcached/block"
+	"github.com/cognitora/dataplane/kv/block"
 )
 
 // ErrQuota says that an account has all of the disk that it may have. It has room again when blocks

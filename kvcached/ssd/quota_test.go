@@ -5,7 +5,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/cognitora/dataplane/kvcached/block"
+	"github.com/cognitora/dataplane/kv/block"
 )
 
 // tenants gives each tenant but the first room for limit bytes.

@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"io"
 
-	"github.com/cognitora/dataplane/kvcached/block"
+	"github.com/cognitora/dataplane/kv/block"
 )
 
 // Find tells whether there is a block, and all of it but key, attribute and parent, from memory

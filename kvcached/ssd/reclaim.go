@@ -9,7 +9,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/cognitora/dataplane/kvcached/block"
+	"github.com/cognitora/dataplane/kv/block"
 )
 
 // spareDivisor bounds what reclaim copies out of a segment: a fifth of it, so that for each byte

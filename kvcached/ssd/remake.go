@@ -4,7 +4,7 @@ import (
 	"errors"
 	"sync"
 
-	"github.com/cognitora/dataplane/kvcached/block"
+	"github.com/cognitora/dataplane/kv/block"
 )
 
 // rebuilders is how many segments are read at once.

@@ -3,7 +3,7 @@ package ssd
 import (
 	"fmt"
 
-	"github.com/cognitora/dataplane/kvcached/block"
+	"github.com/cognitora/dataplane/kv/block"
 )
 
 // Sync has a block that is there survive a crash from now on, as if its write had been durable.

@@ -4,7 +4,7 @@ import (
 	"math"
 	"sync"
 
-	"github.com/cognitora/dataplane/kvcached/block"
+	"github.com/cognitora/dataplane/kv/block"
 )
 
 // usage counts what the index has of each namespace. Namespaces beyond 65,535 share number 0, which

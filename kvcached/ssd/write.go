@@ -7,7 +7,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/cognitora/dataplane/kvcached/block"
+	"github.com/cognitora/dataplane/kv/block"
 )
 
 // Write stores payload under r.Addr and replaces what was there. payload must not change until

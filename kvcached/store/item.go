@@ -3,7 +3,7 @@ package store
 import (
 	"fmt"
 
-	"github.com/cognitora/dataplane/kvcached/block"
+	"github.com/cognitora/dataplane/kv/block"
 	"github.com/cognitora/dataplane/kvcached/ram"
 )
 

@@ -3,7 +3,7 @@ package store
 import (
 	"context"
 
-	"github.com/cognitora/dataplane/kvcached/block"
+	"github.com/cognitora/dataplane/kv/block"
 )
 
 // op is what is done with one address besides reading it from RAM. With an SSD tier, whatever

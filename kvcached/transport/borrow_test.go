@@ -9,7 +9,7 @@ import (
 	"testing"
 
 	"github.com/cognitora/dataplane/internal/pki"
-	"github.com/cognitora/dataplane/kvcached/block"
+	"github.com/cognitora/dataplane/kv/block"
 	"github.com/cognitora/dataplane/kvcached/wire"
 	"github.com/cognitora/dataplane/rdma"
 )

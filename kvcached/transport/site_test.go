@@ -18,7 +18,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/cognitora/dataplane/internal/pki"
-	"github.com/cognitora/dataplane/kvcached/block"
+	"github.com/cognitora/dataplane/kv/block"
 	"github.com/cognitora/dataplane/kvcached/wire"
 )
 

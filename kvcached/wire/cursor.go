@@ -3,7 +3,7 @@ package wire
 import (
 	"encoding/binary"
 
-	"github.com/cognitora/dataplane/kvcached/block"
+	"github.com/cognitora/dataplane/kv/block"
 )
 
 // cursor takes fields from the front of bytes. After the first failure everything that it returns

@@ -12,7 +12,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/cognitora/dataplane/kvcached/block"
+	"github.com/cognitora/dataplane/kv/block"
 )
 
 // golden is testdata/frames.json: other programs depend on it, so it never changes.

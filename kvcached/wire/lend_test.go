@@ -7,7 +7,7 @@ import (
 	"errors"
 	"testing"
 
-	"github.com/cognitora/dataplane/kvcached/block"
+	"github.com/cognitora/dataplane/kv/block"
 )
 
 // goldenEnd and goldenBlock are as the golden file has them, in hexadecimal.

@@ -13,7 +13,7 @@ package wire
 import (
 	"strconv"
 
-	"github.com/cognitora/dataplane/kvcached/block"
+	"github.com/cognitora/dataplane/kv/block"
 )
 
 // Version is the version of the protocol that this package speaks, and ALPN its name in handshakes.

@@ -6,9 +6,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/cognitora/dataplane/perf/engine"
 	"github.com/cognitora/dataplane/perf/trace"
 	"github.com/cognitora/dataplane/router/policy"
+	"github.com/cognitora/dataplane/sim/engine"
 )
 
 // A simulation has one goroutine: the race detector has nothing to find in long ones, and takes

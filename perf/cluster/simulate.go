@@ -6,11 +6,11 @@ import (
 	"slices"
 	"time"
 
-	"github.com/cognitora/dataplane/perf/engine"
 	"github.com/cognitora/dataplane/perf/trace"
 	"github.com/cognitora/dataplane/router/fleet"
 	"github.com/cognitora/dataplane/router/leg"
 	"github.com/cognitora/dataplane/router/policy"
+	"github.com/cognitora/dataplane/sim/engine"
 )
 
 // Config is one simulation. The zero value of a field means its default.

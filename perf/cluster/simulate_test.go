@@ -7,9 +7,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/cognitora/dataplane/perf/engine"
 	"github.com/cognitora/dataplane/perf/trace"
 	"github.com/cognitora/dataplane/router/policy"
+	"github.com/cognitora/dataplane/sim/engine"
 )
 
 func load(t *testing.T, s trace.Source) *Workload {

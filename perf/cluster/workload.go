@@ -8,9 +8,9 @@ import (
 	"slices"
 	"time"
 
-	"github.com/cognitora/dataplane/perf/engine"
 	"github.com/cognitora/dataplane/perf/trace"
 	"github.com/cognitora/dataplane/router/prefix"
+	"github.com/cognitora/dataplane/sim/engine"
 )
 
 // Workload is a trace in memory, with every block told apart from all blocks that do not follow the

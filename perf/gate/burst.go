@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/cognitora/dataplane/perf/cluster"
-	"github.com/cognitora/dataplane/perf/engine"
+	"github.com/cognitora/dataplane/sim/engine"
 )
 
 // bursts are 200 requests with 6,000 tokens in common that meet 8 cold engines: all at once, and

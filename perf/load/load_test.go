@@ -16,8 +16,8 @@ import (
 
 	"go.uber.org/goleak"
 
-	"github.com/cognitora/dataplane/perf/engine"
 	"github.com/cognitora/dataplane/perf/instant"
+	"github.com/cognitora/dataplane/sim/engine"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }

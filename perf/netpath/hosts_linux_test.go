@@ -25,7 +25,7 @@ import (
 
 	"github.com/cognitora/dataplane/internal/etcdserver"
 	"github.com/cognitora/dataplane/internal/pki"
-	"github.com/cognitora/dataplane/kvcached/block"
+	"github.com/cognitora/dataplane/kv/block"
 	pb "github.com/cognitora/dataplane/proto/cognitora/v1"
 )
 

@@ -15,8 +15,8 @@ import (
 
 	"go.uber.org/goleak"
 
-	"github.com/cognitora/dataplane/perf/engine"
 	"github.com/cognitora/dataplane/perf/trace"
+	"github.com/cognitora/dataplane/sim/engine"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }

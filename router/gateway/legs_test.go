@@ -19,7 +19,6 @@ import (
 
 	"github.com/cognitora/dataplane/internal/relay"
 	"github.com/cognitora/dataplane/internal/sse"
-	"github.com/cognitora/dataplane/perf/engine"
 	"github.com/cognitora/dataplane/router/admission"
 	"github.com/cognitora/dataplane/router/affinity"
 	"github.com/cognitora/dataplane/router/apierror"
@@ -32,6 +31,7 @@ import (
 	"github.com/cognitora/dataplane/router/request"
 	"github.com/cognitora/dataplane/router/scan"
 	"github.com/cognitora/dataplane/router/where"
+	"github.com/cognitora/dataplane/sim/engine"
 )
 
 // twice is a plan of two generating legs, whose events follow each other in one stream: what

@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/cognitora/dataplane/internal/relay"
-	"github.com/cognitora/dataplane/perf/engine"
 	"github.com/cognitora/dataplane/router/admission"
 	"github.com/cognitora/dataplane/router/affinity"
 	"github.com/cognitora/dataplane/router/fleet"
@@ -21,6 +20,7 @@ import (
 	"github.com/cognitora/dataplane/router/policy"
 	"github.com/cognitora/dataplane/router/prefix"
 	"github.com/cognitora/dataplane/router/where"
+	"github.com/cognitora/dataplane/sim/engine"
 )
 
 // TestUnknownModelsWhileABackendIsSilent: first it may be the silent one's model, then it is

@@ -3,7 +3,7 @@ package holdings
 import (
 	"testing"
 
-	caches "github.com/cognitora/dataplane/kvcached/residency"
+	caches "github.com/cognitora/dataplane/kv/residency"
 	"github.com/cognitora/dataplane/router/residency"
 )
 

@@ -10,8 +10,8 @@ import (
 
 	"go.uber.org/goleak"
 
-	"github.com/cognitora/dataplane/kvcached/block"
-	"github.com/cognitora/dataplane/kvcached/residency"
+	"github.com/cognitora/dataplane/kv/block"
+	"github.com/cognitora/dataplane/kv/residency"
 	"github.com/cognitora/dataplane/kvcached/rpc"
 	"github.com/cognitora/dataplane/kvcached/store"
 	"github.com/cognitora/dataplane/router/prefix"

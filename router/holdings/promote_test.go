@@ -5,7 +5,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/cognitora/dataplane/kvcached/block"
+	"github.com/cognitora/dataplane/kv/block"
 )
 
 // TestPromotionBounds: what is one too many is dropped and counted, what fails is counted and gives

@@ -3,7 +3,7 @@ package holdings
 import (
 	"sync"
 
-	"github.com/cognitora/dataplane/kvcached/block"
+	"github.com/cognitora/dataplane/kv/block"
 )
 
 // maxSpaces bounds the namespaces that are remembered; the one heard of first is forgotten for

@@ -10,18 +10,18 @@ import (
 	"log/slog"
 	"sync"
 
-	"github.com/cognitora/dataplane/agent/kvevents"
-	"github.com/cognitora/dataplane/kvcached/feed"
-	"github.com/cognitora/dataplane/kvcached/residency"
+	"github.com/cognitora/dataplane/kv/events"
+	"github.com/cognitora/dataplane/kv/feed"
+	"github.com/cognitora/dataplane/kv/residency"
 	cognitorav1 "github.com/cognitora/dataplane/proto/cognitora/v1"
 	"github.com/cognitora/dataplane/router/holdings"
 )
 
 // Stats and Counters are those of a follower.
-type Stats = kvevents.Stats
+type Stats = events.Stats
 
 // Counters are the numbers in Stats that only grow, for metrics.
-var Counters = kvevents.Counters
+var Counters = events.Counters
 
 // maxSources bounds the engines that one router follows; router/holdings takes no more of one
 // stream.
@@ -35,13 +35,13 @@ type Source struct {
 
 // Check validates where an engine's events come from; replay may be empty.
 func Check(endpoint, replay string) error {
-	if _, err := kvevents.ParseEndpoint(endpoint); err != nil {
+	if _, err := events.ParseEndpoint(endpoint); err != nil {
 		return fmt.Errorf("option kv-events: %w", err)
 	}
 	if replay == "" {
 		return nil
 	}
-	at, err := kvevents.ParseEndpoint(replay)
+	at, err := events.ParseEndpoint(replay)
 	if err == nil && at.Listen {
 		err = errors.New("the engine listens there; leave the @ out")
 	}
@@ -72,7 +72,7 @@ type Followers struct {
 }
 
 type running struct {
-	*kvevents.Follower
+	*events.Follower
 	stop context.CancelFunc
 	done chan struct{}
 }
@@ -137,17 +137,17 @@ func (f *Followers) sync() {
 
 // start follows an engine, once the one before of its node has ended. f.mu is held.
 func (f *Followers) start(s Source, before <-chan struct{}) {
-	endpoint, err := kvevents.ParseEndpoint(s.Endpoint)
-	var replay kvevents.Endpoint
+	endpoint, err := events.ParseEndpoint(s.Endpoint)
+	var replay events.Endpoint
 	if err == nil && s.Replay != "" {
-		replay, err = kvevents.ParseEndpoint(s.Replay)
+		replay, err = events.ParseEndpoint(s.Replay)
 	}
 	if err != nil {
 		f.o.Log.Error("KV events are not followed", "node", s.Node, "error", err) // Check has refused it
 		return
 	}
 	ctx, stop := context.WithCancel(f.life)
-	r := &running{stop: stop, done: make(chan struct{}), Follower: kvevents.New(kvevents.Options{
+	r := &running{stop: stop, done: make(chan struct{}), Follower: events.New(events.Options{
 		Engine: s.Node, Endpoint: endpoint, Replay: replay, Model: func() string { return f.o.Model(s.Node) },
 		Sink: f.index, Log: f.o.Log.With("node", s.Node),
 	})}

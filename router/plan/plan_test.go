@@ -11,7 +11,6 @@ import (
 	"github.com/cognitora/dataplane/internal/relay"
 	"github.com/cognitora/dataplane/internal/residue"
 	"github.com/cognitora/dataplane/internal/sse"
-	"github.com/cognitora/dataplane/perf/engine"
 	"github.com/cognitora/dataplane/router/admission"
 	"github.com/cognitora/dataplane/router/affinity"
 	"github.com/cognitora/dataplane/router/answer"
@@ -23,6 +22,7 @@ import (
 	"github.com/cognitora/dataplane/router/prefix"
 	"github.com/cognitora/dataplane/router/request"
 	"github.com/cognitora/dataplane/router/where"
+	"github.com/cognitora/dataplane/sim/engine"
 )
 
 // start returns a planner over n simulated engines, all of them in service.

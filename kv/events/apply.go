@@ -1,0 +1,355 @@
+package events
+
+import (
+	"bytes"
+	"strconv"
+	"strings"
+
+	"github.com/cognitora/dataplane/kv/block"
+	"github.com/cognitora/dataplane/kv/residency"
+)
+
+// Bounds of what is believed of an engine's own figures.
+const (
+	maxBlockSize = 4096 // tokens of a block
+	maxGroups    = 64
+	maxLabels    = 1024 // adapters whose names are told; of others the blocks have none
+)
+
+// knowledge is what an engine has, as its events say.
+type knowledge struct {
+	model  string
+	most   int // blocks
+	counts *counters
+	out    *outbox
+
+	decoder decoder
+	group   int // the one that is followed; -1: not known yet
+	other   [maxGroups]bool
+	rank    int // likewise of ranks
+	blocks  int
+	emptied bool // by the engine, which said so
+	table   *table
+	labels  map[string]uint16 // of adapters
+	names   []string
+	scratch []block.Digest // of the event at hand
+}
+
+func newKnowledge(model string, most int, counts *counters, out *outbox) *knowledge {
+	k := &knowledge{model: model, most: most, counts: counts, out: out}
+	k.forget()
+	return k
+}
+
+// forget begins anew.
+func (k *knowledge) forget() {
+	k.group, k.other, k.rank, k.blocks, k.table = -1, [maxGroups]bool{}, -1, 0, newTable()
+	k.labels, k.names = map[string]uint16{}, []string{""}
+}
+
+// apply takes in a batch. An error says that it cannot be read, so that what the engine has is not
+// known any more.
+func (k *knowledge) apply(payload []byte) error {
+	lost := false
+	err := k.decoder.decode(payload, func(e *event) {
+		switch {
+		case e.kind == unknownEvent:
+			k.counts.unknown.Add(1)
+		case e.unreadable && e.kind == stored:
+			k.counts.unusable.Add(1)
+		case e.unreadable:
+			lost = true
+		case !k.follows(e):
+			k.counts.others.Add(1)
+		case e.kind == stored:
+			k.stored(e)
+		case e.kind == removed:
+			k.removed(e)
+		default:
+			k.clear()
+		}
+	})
+	if lost && err == nil {
+		err = errMalformed
+	}
+	return err
+}
+
+// follows tells whether an event is of the rank and the group that count. Another data-parallel
+// rank has a cache of its own; of the groups of a hybrid model, that of full attention decides how
+// far a prompt can be reused at most.
+func (k *knowledge) follows(e *event) bool {
+	if k.rank < 0 {
+		k.rank = k.decoder.rank
+	}
+	if k.rank != k.decoder.rank {
+		return false
+	}
+	if e.kind == cleared {
+		return true
+	}
+	if e.group >= maxGroups {
+		return false
+	}
+	if e.kind == stored && k.group < 0 && !k.other[e.group] {
+		switch string(e.spec) {
+		case "full_attention", "mla_attention":
+			k.group = e.group
+		case "":
+			if e.group == 0 {
+				k.group = 0
+			}
+		default:
+			k.other[e.group] = true
+		}
+	}
+	return e.group == k.group
+}
+
+// tierOf is where a medium is. Without one it is the device's memory.
+func tierOf(medium []byte) (tier residency.Tiers, index int, ok bool) {
+	if len(medium) == 0 {
+		return residency.Device, 0, true
+	}
+	switch m := strings.ToUpper(string(medium)); {
+	case m == "GPU" || m == "DEVICE":
+		return residency.Device, 0, true
+	case strings.HasPrefix(m, "CPU") || m == "HOST":
+		return residency.Host, 1, true
+	case m == "DISK" || m == "NVME" || m == "STORAGE":
+		return residency.Disk, 2, true
+	case m == "EXTERNAL" || m == "REMOTE" || m == "SHARED":
+		return residency.Shared, 3, true
+	}
+	return 0, 0, false
+}
+
+// clear empties all.
+func (k *knowledge) clear() {
+	k.table, k.blocks, k.emptied = newTable(), 0, true
+	k.out.cleared()
+}
+
+// removed takes blocks out of a tier.
+func (k *knowledge) removed(e *event) {
+	tier, index, ok := tierOf(e.medium)
+	if !ok {
+		k.counts.unknown.Add(1)
+		return
+	}
+	for _, h := range e.hashes {
+		slot, ok := k.table.slots[h]
+		if !ok {
+			continue
+		}
+		b := &k.table.blocks[slot]
+		if b.tiers&tier == 0 {
+			continue
+		}
+		if b.held[index]--; b.held[index] > 0 {
+			continue
+		}
+		b.tiers &^= tier
+		k.table.disown(slot, index, func(digests []block.Digest) { k.out.removed(tier, digests) })
+		if b.tiers == 0 {
+			k.table.remove(h, slot)
+			k.blocks--
+		}
+	}
+}
+
+// stored takes in blocks of a chain.
+func (k *knowledge) stored(e *event) {
+	tier, index, ok := tierOf(e.medium)
+	if !ok {
+		k.counts.unknown.Add(1)
+		return
+	}
+	if len(e.tokens) == 0 { // of a tier below the first: the tokens were told with that
+		k.spread(e, tier, index)
+		return
+	}
+	if e.blockSize < 1 || e.blockSize > maxBlockSize || len(e.tokens) < len(e.hashes)*e.blockSize {
+		k.counts.unusable.Add(1)
+		return
+	}
+	salt, usable := e.names()
+	if usable < len(e.hashes) {
+		k.counts.unnamed.Add(uint64(len(e.hashes) - usable))
+	}
+	from, ok := k.from(e, salt)
+	if !ok {
+		k.counts.orphans.Add(uint64(usable))
+		return
+	}
+	k.chain(e, from, e.hashes[:usable], tier, index)
+}
+
+// from is where the chain of an event begins.
+func (k *knowledge) from(e *event, salt []byte) (tail, bool) {
+	if !e.hasParent {
+		return tail{last: block.Seed(k.model, string(e.adapter()), string(salt)), root: true}, true
+	}
+	slot, ok := k.table.slots[e.parent]
+	if !ok {
+		return tail{}, false
+	}
+	return k.table.end(slot), true
+}
+
+// chain gives blocks that follow each other their digests, and notes that they are in a tier.
+func (k *knowledge) chain(e *event, at tail, hashes []hash, tier residency.Tiers, index int) {
+	label, first, root := k.label(e.adapter()), at.last, at.root
+	k.scratch = k.scratch[:0]
+	if e.blockSize != block.Tokens {
+		k.table.widen()
+	}
+	news := false
+	for i, h := range hashes {
+		slot, known := k.table.slots[h]
+		switch {
+		case known:
+			k.scratch = append(k.scratch, k.table.digestsOf(slot)...)
+			at = k.table.end(slot)
+		case k.blocks >= k.most:
+			k.counts.overflow.Add(uint64(len(hashes) - i))
+			hashes = nil
+		default:
+			slot, at = k.enter(h, at, e.tokens[i*e.blockSize:][:e.blockSize], label)
+		}
+		if hashes == nil {
+			break
+		}
+		news = k.hold(slot, tier, index) || news
+	}
+	if news && len(k.scratch) > 0 {
+		k.out.stored(tier, k.names[label], first, root, k.scratch)
+	}
+}
+
+// enter makes a slot for a block of some tokens that come at a place of a chain, and returns where
+// the chain goes on. Its digests are added to scratch.
+func (k *knowledge) enter(h hash, before tail, tokens []uint32, label uint16) (slot uint32, at tail) {
+	mark := len(k.scratch)
+	at = k.extend(before, tokens)
+	slot = k.table.add(h, len(k.scratch)-mark)
+	k.blocks++
+	b := &k.table.blocks[slot]
+	b.label, b.root = label, before.root
+	*k.table.parentOf(slot) = before.last
+	copy(k.table.digestsOf(slot), k.scratch[mark:])
+	if at.n > 0 {
+		k.table.tails[slot] = at
+	}
+	return slot, at
+}
+
+// hold notes that a block is in a tier once more, and tells whether it was not there.
+func (k *knowledge) hold(slot uint32, tier residency.Tiers, index int) (news bool) {
+	b := &k.table.blocks[slot]
+	if news = b.tiers&tier == 0; news {
+		k.table.own(slot, index)
+	}
+	b.tiers |= tier
+	if b.held[index]++; b.held[index] == 0 {
+		b.held[index]--
+	}
+	return news
+}
+
+// extend goes on with a chain by some tokens. The digests that end in them are added to scratch.
+func (k *knowledge) extend(at tail, tokens []uint32) tail {
+	if at.n > 0 {
+		n := copy(at.tokens[at.n:], tokens)
+		if at.n, tokens = at.n+n, tokens[n:]; at.n < block.Tokens {
+			return at
+		}
+		at = tail{last: block.Next(at.last, &at.tokens)}
+		k.scratch = append(k.scratch, at.last)
+	}
+	for ; len(tokens) >= block.Tokens; tokens = tokens[block.Tokens:] {
+		at.last, at.root = block.Next(at.last, (*[block.Tokens]uint32)(tokens)), false
+		k.scratch = append(k.scratch, at.last)
+	}
+	at.n = copy(at.tokens[:], tokens)
+	return at
+}
+
+// spread notes that blocks whose tokens are known are in another tier too.
+func (k *knowledge) spread(e *event, tier residency.Tiers, index int) {
+	for _, h := range e.hashes {
+		slot, ok := k.table.slots[h]
+		if !ok {
+			k.counts.orphans.Add(1)
+			continue
+		}
+		if b := &k.table.blocks[slot]; k.hold(slot, tier, index) && b.count > 0 {
+			k.out.stored(tier, k.names[b.label], *k.table.parentOf(slot), b.root, k.table.digestsOf(slot))
+		}
+	}
+}
+
+// label is the number of an adapter's name.
+func (k *knowledge) label(name []byte) uint16 {
+	if len(name) == 0 {
+		return 0
+	}
+	n, ok := k.labels[string(name)]
+	if !ok && len(name) <= residency.MaxAdapterName && len(k.names) < maxLabels {
+		n = uint16(len(k.names))
+		k.names = append(k.names, string(name))
+		k.labels[string(name)] = n
+	}
+	return n
+}
+
+// adapter is the name of the LoRA adapter that the blocks are of; older engines tell a number only.
+func (e *event) adapter() []byte {
+	if len(e.loraName) > 0 || !e.hasLoraID {
+		return e.loraName
+	}
+	return strconv.AppendInt(nil, e.loraID, 10)
+}
+
+// names reads what besides tokens makes the hashes of an event's blocks. The adapter's name is
+// known, and the salt, which stands with the first block of a prompt. Blocks from the first one on
+// that has something else, such as an image, cannot be told apart by their tokens: usable is how
+// many are before it.
+func (e *event) names() (salt []byte, usable int) {
+	n := len(e.hashes)
+	if !e.hasParent {
+		salt = e.salt
+	}
+	if e.extra == nil {
+		return salt, n
+	}
+	r := reader{b: e.extra}
+	if !r.isArray() {
+		return salt, 0
+	}
+	for i := range min(r.array(), n) {
+		if r.null() {
+			continue
+		}
+		if !r.isArray() {
+			return salt, i
+		}
+		for range r.array() {
+			if !r.isText() {
+				id, _ := r.int()
+				if r.bad || !e.hasLoraID || int64(id) != e.loraID {
+					return salt, i
+				}
+				continue
+			}
+			switch text := r.text(); {
+			case len(e.loraName) > 0 && bytes.Equal(text, e.loraName):
+			case i == 0 && !e.hasParent && (salt == nil || bytes.Equal(salt, text)):
+				salt = text
+			default:
+				return salt, i
+			}
+		}
+	}
+	return salt, n
+}

@@ -1,0 +1,90 @@
+package events
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+	"unsafe"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/status"
+
+	"github.com/cognitora/dataplane/kv/block"
+	"github.com/cognitora/dataplane/kv/residency"
+	pb "github.com/cognitora/dataplane/proto/cognitora/v1"
+)
+
+// reportTime bounds a report to a daemon.
+const reportTime = 5 * time.Second
+
+// Daemon is the cgn-kvcached of this host as a Sink. One goroutine reports at a time.
+type Daemon struct {
+	conn    *grpc.ClientConn
+	client  pb.KvClient
+	request pb.ReportRequest
+	events  []pb.ReportEvent
+}
+
+// NewDaemon makes a Sink of the daemon whose gRPC socket is at a path, which may begin with
+// unix://. It connects with the first report.
+func NewDaemon(socket string) (*Daemon, error) {
+	path := strings.TrimPrefix(socket, "unix://")
+	if !strings.HasPrefix(path, "/") {
+		return nil, fmt.Errorf("%q is no absolute path; give the daemon's kvcached.sock (--sock), such as "+
+			"/run/cognitora/kv.sock", socket)
+	}
+	conn, err := grpc.NewClient("unix://"+path, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		return nil, err
+	}
+	return &Daemon{conn: conn, client: pb.NewKvClient(conn)}, nil
+}
+
+// Close lets go of the connection.
+func (d *Daemon) Close() error { return d.conn.Close() }
+
+// kinds are those of residency in the words of the protocol.
+var kinds = [...]pb.ReportEvent_Kind{
+	residency.Stored: pb.ReportEvent_KIND_STORED, residency.Removed: pb.ReportEvent_KIND_REMOVED,
+	residency.Cleared: pb.ReportEvent_KIND_CLEARED,
+}
+
+// Report is Kv.Report.
+func (d *Daemon) Report(r *residency.Report) error {
+	ctx, cancel := context.WithTimeout(context.Background(), reportTime)
+	defer cancel()
+	q := &d.request
+	q.Engine, q.Epoch, q.Number, q.Fresh, q.Gone, q.Events = r.Engine, r.Epoch, r.Number, r.Fresh, r.Gone, q.Events[:0]
+	if len(d.events) < len(r.Events) {
+		d.events = make([]pb.ReportEvent, len(r.Events))
+	}
+	for i := range r.Events {
+		from, to := &r.Events[i], &d.events[i]
+		to.Kind, to.Namespace, to.Medium, to.Pinned, to.Adapter = kinds[from.Kind], from.Namespace, pb.Tier(from.Tier),
+			from.Pinned, from.Adapter
+		to.Parent, to.Digests = nil, bytesOf(from.Digests)
+		if from.Parent != (block.Digest{}) {
+			to.Parent = from.Parent[:]
+		}
+		q.Events = append(q.Events, to)
+	}
+	_, err := d.client.Report(ctx, q)
+	switch status.Code(err) {
+	case codes.FailedPrecondition:
+		return fmt.Errorf("%w: %v", residency.ErrGap, err)
+	case codes.Aborted:
+		return fmt.Errorf("%w: %v", residency.ErrStale, err)
+	}
+	return err
+}
+
+// bytesOf are digests one behind the other, without a copy.
+func bytesOf(digests []block.Digest) []byte {
+	if len(digests) == 0 {
+		return nil
+	}
+	return unsafe.Slice(&digests[0][0], len(digests)*len(digests[0]))
+}

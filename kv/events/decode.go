@@ -1,0 +1,339 @@
+package events
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"slices"
+)
+
+// errMalformed says that a payload is no batch of events.
+var errMalformed = errors.New("kvevents: malformed batch")
+
+// Bounds of an event. One beyond is not read.
+const (
+	maxHashes = 1 << 16
+	maxTokens = 1 << 21
+)
+
+// kind is what an event says.
+type kind uint8
+
+const (
+	unknownEvent kind = iota // of a later version
+	stored
+	removed
+	cleared
+)
+
+// hash is what an engine calls a block: a number, or the first 16 of some bytes.
+type hash [2]uint64
+
+// event is an event as it was sent. Its memory is used again for the next one, and texts are parts
+// of the payload.
+type event struct {
+	kind       kind
+	hashes     []hash
+	parent     hash
+	hasParent  bool
+	tokens     []uint32
+	blockSize  int
+	loraID     int64
+	hasLoraID  bool
+	loraName   []byte
+	medium     []byte
+	extra      []byte // msgpack: for each block nil, or an array of what besides tokens makes its hash; nil: none
+	salt       []byte // newer: by a name of its own
+	group      int
+	spec       []byte // kind of the group's cache; empty: not said
+	unreadable bool   // a field is not of the form that is known: the event is left out
+}
+
+// field is a field of an event.
+type field uint8
+
+const (
+	fieldOther field = iota
+	fieldType
+	fieldHashes
+	fieldParent
+	fieldTokens
+	fieldBlockSize
+	fieldLoraID
+	fieldMedium
+	fieldLoraName
+	fieldExtra
+	fieldGroup
+	fieldSpec
+	fieldSalt
+)
+
+// The fields of events that are arrays, in their order.
+var (
+	storedFields = []field{fieldType, fieldHashes, fieldParent, fieldTokens, fieldBlockSize, fieldLoraID, fieldMedium,
+		fieldLoraName, fieldExtra, fieldGroup, fieldSpec}
+	removedFields = []field{fieldType, fieldHashes, fieldMedium, fieldGroup}
+)
+
+// fieldOf is the field of a name. A switch on a converted slice does not allocate.
+func fieldOf(name []byte) field {
+	switch string(name) {
+	case "type":
+		return fieldType
+	case "block_hashes":
+		return fieldHashes
+	case "parent_block_hash":
+		return fieldParent
+	case "token_ids":
+		return fieldTokens
+	case "block_size":
+		return fieldBlockSize
+	case "lora_id":
+		return fieldLoraID
+	case "medium":
+		return fieldMedium
+	case "lora_name":
+		return fieldLoraName
+	case "extra_keys":
+		return fieldExtra
+	case "group_idx":
+		return fieldGroup
+	case "kv_cache_spec_kind":
+		return fieldSpec
+	case "cache_salt":
+		return fieldSalt
+	}
+	return fieldOther
+}
+
+func kindOf(name []byte) kind {
+	switch string(name) {
+	case "BlockStored":
+		return stored
+	case "BlockRemoved":
+		return removed
+	case "AllBlocksCleared":
+		return cleared
+	}
+	return unknownEvent
+}
+
+// decoder reads batches.
+type decoder struct {
+	event event
+	rank  int // data-parallel rank of the batch; 0 where it is not said
+}
+
+// decode reads a batch: an array [time, [event ...], rank] or a map of the same, and calls each
+// with every event. Whether the batch is malformed is known before the first call, so that it is
+// applied as a whole or not at all.
+func (d *decoder) decode(payload []byte, each func(*event)) error {
+	events, err := d.frame(payload)
+	if err != nil {
+		return err
+	}
+	r := reader{b: events}
+	n := r.array()
+	for range n {
+		if d.read(&r, &d.event); r.bad {
+			return errMalformed // frame has seen that it is msgpack
+		}
+		each(&d.event)
+	}
+	return nil
+}
+
+// frame finds the events of a batch, and checks that all of it is msgpack.
+func (d *decoder) frame(payload []byte) (events []byte, err error) {
+	r := reader{b: payload}
+	d.rank = 0
+	if r.isMap() {
+		for range r.fields() {
+			switch name := r.text(); string(name) {
+			case "events":
+				events = r.events()
+			case "data_parallel_rank", "dp_rank", "attn_dp_rank":
+				d.readRank(&r)
+			default:
+				r.skip()
+			}
+		}
+	} else {
+		for i := range r.array() {
+			switch i {
+			case 1:
+				events = r.events()
+			case 2:
+				d.readRank(&r)
+			default:
+				r.skip()
+			}
+		}
+	}
+	if r.bad || len(r.b) > 0 || events == nil {
+		return nil, fmt.Errorf("%w of %d bytes", errMalformed, len(payload))
+	}
+	return events, nil
+}
+
+func (d *decoder) readRank(r *reader) {
+	switch {
+	case r.null():
+	case r.isInt():
+		d.rank = r.small()
+	default:
+		r.skip()
+	}
+}
+
+// events takes a list of events, as its bytes.
+func (r *reader) events() []byte {
+	before := r.b
+	for range r.array() {
+		if !r.isArray() && !r.isMap() {
+			r.fail()
+			return nil
+		}
+		r.skip()
+	}
+	return before[:len(before)-len(r.b)]
+}
+
+// raw takes a value as its bytes.
+func (r *reader) raw() []byte {
+	before := r.b
+	r.skip()
+	if r.bad {
+		return nil
+	}
+	return before[:len(before)-len(r.b)]
+}
+
+// read reads an event.
+func (d *decoder) read(r *reader, e *event) {
+	*e = event{hashes: e.hashes[:0], tokens: e.tokens[:0]}
+	if r.isMap() {
+		for range r.fields() {
+			if !r.isText() {
+				r.skip()
+				r.skip()
+				continue
+			}
+			e.set(fieldOf(r.text()), r)
+		}
+		return
+	}
+	n := r.array()
+	if n == 0 || !r.isText() {
+		for range n {
+			r.skip()
+		}
+		return
+	}
+	e.kind = kindOf(r.text())
+	fields := storedFields
+	if e.kind == removed {
+		fields = removedFields
+	}
+	for i := 1; i < n; i++ {
+		if i < len(fields) && e.kind != unknownEvent {
+			e.set(fields[i], r)
+		} else {
+			r.skip()
+		}
+	}
+}
+
+// set reads a field. One that is nil is as if it were not there.
+func (e *event) set(f field, r *reader) {
+	if r.null() {
+		return
+	}
+	value := *r // to go on behind it, whatever it is
+	switch f {
+	case fieldOther:
+		r.skip()
+		return
+	case fieldType:
+		e.kind = kindOf(r.text())
+	case fieldHashes:
+		for range r.atMost(maxHashes) {
+			e.hashes = append(e.hashes, r.hash())
+		}
+	case fieldParent:
+		e.parent, e.hasParent = r.hash(), true
+	case fieldTokens:
+		e.tokens = r.tokens(e.tokens)
+	case fieldBlockSize:
+		e.blockSize = r.small()
+	case fieldLoraID:
+		id, _ := r.int()
+		e.loraID, e.hasLoraID = int64(id), true
+	case fieldMedium:
+		e.medium = r.text()
+	case fieldLoraName:
+		e.loraName = r.text()
+	case fieldExtra:
+		e.extra = r.raw()
+	case fieldGroup:
+		e.group = r.small()
+	case fieldSpec:
+		e.spec = r.text()
+	case fieldSalt:
+		e.salt = r.text()
+	}
+	if r.bad {
+		e.unreadable = true
+		*r = value
+		r.skip()
+	}
+}
+
+// atMost takes the head of an array of at most so many elements.
+func (r *reader) atMost(most int) int {
+	n := r.array()
+	if n > most {
+		r.fail()
+		return 0
+	}
+	return n
+}
+
+// hash takes a block's hash.
+func (r *reader) hash() (h hash) {
+	if r.isInt() {
+		h[0], _ = r.int()
+		return h
+	}
+	b := r.text()
+	var both [16]byte
+	copy(both[:], b)
+	if len(b) == 0 || len(b) > 64 {
+		r.fail()
+	}
+	h[0], h[1] = binary.LittleEndian.Uint64(both[:]), binary.LittleEndian.Uint64(both[8:])
+	return h
+}
+
+// tokens takes token ids. Where they are pairs, each the token and the one after it, the first ones
+// are taken.
+func (r *reader) tokens(to []uint32) []uint32 {
+	n := r.atMost(maxTokens)
+	to = slices.Grow(to, n)
+	for range n {
+		if !r.isArray() {
+			to = append(to, r.token())
+			continue
+		}
+		k := r.array()
+		if k == 0 {
+			r.fail()
+			break
+		}
+		to = append(to, r.token())
+		for range k - 1 {
+			r.skip()
+		}
+	}
+	return to
+}

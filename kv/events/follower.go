@@ -1,0 +1,418 @@
+package events
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"hash/maphash"
+	"log/slog"
+	"math/rand/v2"
+	"sync"
+	"time"
+
+	"github.com/cognitora/dataplane/kv/block"
+	"github.com/cognitora/dataplane/kv/residency"
+)
+
+// Sink takes what an engine has; *residency.Index is one. The errors that tell what to do are
+// residency.ErrGap and residency.ErrStale; with any other the same is tried again.
+type Sink interface {
+	Report(*residency.Report) error
+}
+
+// Options of a Follower.
+type Options struct {
+	// Engine is the node's id in the fleet. Required.
+	Engine string
+	// Endpoint is where the engine publishes; Replay where it answers for what was missed, zero:
+	// nowhere.
+	Endpoint, Replay Endpoint
+	// Topic is what the first frame begins with; empty: everything.
+	Topic string
+	// Model returns the name under which the engine's model is served, which digests are made from;
+	// empty: not known yet. It is asked again and again: once it is another one, what was known is
+	// forgotten. Required.
+	Model func() string
+	// Namespace says what besides tokens tells the engine's blocks from others; Model is filled in,
+	// and other fields that are empty get a dash.
+	Namespace block.Namespace
+	// MaxBlocks bounds the engine's blocks that are remembered; 0: 2^20, about 150 bytes each. Of
+	// blocks beyond nothing is known.
+	MaxBlocks int
+	// Trust is how long what was known is believed after the connection broke; 0: 2 s.
+	Trust time.Duration
+	// Sink takes the reports. Required.
+	Sink Sink
+	Log  *slog.Logger // nil: slog.Default
+}
+
+// Follower follows one engine. Run owns everything it does.
+type Follower struct {
+	o       Options
+	log     *slog.Logger
+	counts  counters
+	seed    maphash.Seed
+	wake    chan struct{} // there is something to report
+	moved   chan struct{} // the outbox has become shorter
+	said    string        // trouble logged last; of Run's goroutine
+	next    uint64        // number of the batch that is due; of Run's goroutine, as what follows
+	last    uint64        // checksum of the batch before
+	warned  time.Time     // when the log told last that everything was forgotten
+	live    uint64        // number of the batch that this connection brought last, plus 1; 0: none yet
+	pace    pace          // of what is read
+	restart chan struct{}
+	stale   time.Duration // staleAfter
+
+	mu        sync.Mutex
+	known     *knowledge
+	out       outbox
+	namespace string
+	connected bool
+	following bool // what is known is up to date, or was until short
+	complete  bool
+	report    reporting
+}
+
+// New makes a Follower that does nothing before Run.
+func New(o Options) *Follower {
+	o.MaxBlocks, o.Trust, o.Log = cmp.Or(o.MaxBlocks, 1<<20), cmp.Or(o.Trust, 2*time.Second),
+		cmp.Or(o.Log, slog.Default())
+	return &Follower{
+		o: o, log: o.Log, seed: maphash.MakeSeed(), wake: make(chan struct{}, 1), moved: make(chan struct{}, 1),
+		restart: make(chan struct{}, 1),
+		stale:   staleAfter, pace: newPace(time.Now()),
+	}
+}
+
+// Restarted says that the engine has started anew, where its publisher might not tell.
+func (f *Follower) Restarted() { signal(f.restart) }
+
+func signal(c chan struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
+	}
+}
+
+// Pauses between attempts to connect.
+const (
+	retryFirst = 100 * time.Millisecond
+	retryLast  = 5 * time.Second
+)
+
+// Run follows the engine until ctx ends; then the sink is told that the engine reports no more.
+func (f *Follower) Run(ctx context.Context) {
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	reporting, stop := context.WithCancel(ctx)
+	defer stop()
+	wg.Go(func() { f.reportAll(reporting) })
+	if !f.awaitModel(ctx) {
+		return
+	}
+	door := newDoor(f.o.Endpoint)
+	defer door.close()
+	distrust := time.AfterFunc(f.o.Trust, f.unfollow)
+	defer distrust.Stop()
+	for wait := retryFirst; ctx.Err() == nil; wait = min(2*wait, retryLast) {
+		began := time.Now()
+		connected, err := f.session(ctx, door, distrust)
+		if ctx.Err() != nil {
+			return
+		}
+		if connected {
+			f.mu.Lock()
+			f.connected = false
+			f.mu.Unlock()
+			distrust.Reset(f.o.Trust)
+		}
+		if time.Since(began) > retryLast {
+			wait, f.said = retryFirst, ""
+		}
+		if err != nil && err.Error() != f.said {
+			f.said = err.Error()
+			f.log.Warn("the engine's KV events cannot be read, trying again", "endpoint", f.o.Endpoint.String(),
+				"error", err)
+		}
+		if !pause(ctx, wait/2+rand.N(wait/2)) {
+			return
+		}
+	}
+}
+
+// pause waits, and tells whether ctx goes on.
+func pause(ctx context.Context, d time.Duration) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
+// modelEvery is the time between two looks at the model's name.
+const modelEvery = 200 * time.Millisecond
+
+// awaitModel waits until the model's name is known, and prepares what depends on it; false: ctx has
+// ended.
+func (f *Follower) awaitModel(ctx context.Context) bool {
+	for {
+		if model := f.o.Model(); model != "" {
+			f.mu.Lock()
+			defer f.mu.Unlock()
+			f.known = newKnowledge(model, f.o.MaxBlocks, &f.counts, &f.out)
+			f.namespace = namespaceOf(f.o.Namespace, model)
+			return true
+		}
+		if !pause(ctx, modelEvery) {
+			return false
+		}
+	}
+}
+
+// namespaceOf is the canonical text of the engine's namespace. Digests have the whole name of the
+// model, the label what fits.
+func namespaceOf(n block.Namespace, model string) string {
+	n.Model = model[:min(len(model), 128)]
+	n.Revision, n.DType, n.Layout = cmp.Or(n.Revision, "-"), cmp.Or(n.DType, "-"), cmp.Or(n.Layout, "-")
+	n.Tokens, n.TP, n.PP = block.Tokens, max(n.TP, 1), max(n.PP, 1)
+	if n.Check() != nil {
+		n = block.Namespace{Model: "-", Revision: "-", DType: "-", Layout: "-", Tokens: block.Tokens, TP: 1, PP: 1}
+	}
+	return n.String()
+}
+
+// Why a connection is given up that nothing has broken.
+var (
+	errRestarted  = errors.New("the engine has started anew")
+	errOtherModel = errors.New("the engine serves another model")
+)
+
+// otherModel tells whether the engine's model is another one than what is known is of.
+func (f *Follower) otherModel() bool {
+	model := f.o.Model()
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return model != "" && model != f.known.model
+}
+
+// watchEngine waits until the engine is another one than that of what is known, and says how. nil:
+// ctx has ended.
+func (f *Follower) watchEngine(ctx context.Context) error {
+	tick := time.NewTicker(modelEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-f.restart:
+			return errRestarted
+		case <-tick.C:
+			if f.otherModel() {
+				return errOtherModel
+			}
+		case <-ctx.Done():
+			return nil
+		}
+	}
+}
+
+// heard is how long a publisher has to take a subscription: what it publishes before that reaches
+// nobody, so the replay, which has it, is asked for afterwards.
+const heard = 100 * time.Millisecond
+
+// session connects to the publisher and follows it until that breaks.
+func (f *Follower) session(ctx context.Context, door *door, distrust *time.Timer) (connected bool, err error) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	defer cancel(nil)
+	if f.otherModel() {
+		f.renew(errOtherModel.Error())
+	}
+	conn, err := door.enter(ctx)
+	if err != nil {
+		return false, err
+	}
+	defer conn.Close()
+	defer context.AfterFunc(ctx, func() { _ = conn.Close() })()
+	wg.Go(func() { cancel(f.watchEngine(ctx)) })
+	s, err := open(conn, "SUB", "PUB", "XPUB")
+	if err == nil {
+		err = s.subscribe(f.o.Topic)
+	}
+	if err != nil {
+		return false, err
+	}
+	_ = conn.SetDeadline(time.Time{})
+	attend(conn)
+	s.pings = s.knows
+	f.counts.connects.Add(1)
+	f.live = 0
+	select {
+	case <-ctx.Done():
+		return false, ctx.Err()
+	case <-time.After(heard):
+	}
+	if err := f.resume(ctx); err != nil {
+		return false, err
+	}
+	distrust.Stop()
+	f.follow()
+	for err == nil {
+		err = f.step(ctx, s)
+	}
+	if why := context.Cause(ctx); errors.Is(why, errRestarted) || errors.Is(why, errOtherModel) {
+		err = why
+		f.renew(why.Error())
+	}
+	return true, err
+}
+
+// follow notes that what is known is up to date.
+func (f *Follower) follow() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.connected = true
+	if !f.following {
+		f.following = true
+		f.report.begin(&f.out)
+		signal(f.wake)
+	}
+}
+
+// unfollow notes that there has been no connection for too long.
+func (f *Follower) unfollow() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if !f.connected {
+		f.following = false
+		signal(f.wake)
+	}
+}
+
+// step reads a batch and applies it.
+func (f *Follower) step(ctx context.Context, s *socket) error {
+	parts, err := f.read(ctx, s)
+	if err != nil {
+		return err
+	}
+	seq, payload, err := batchOf(parts)
+	if err != nil {
+		f.counts.malformed.Add(1)
+		f.renew("a message is no batch")
+		return err
+	}
+	was := f.live
+	f.live = seq + 1
+	switch {
+	case was > 0 && seq < was:
+		f.renew("the publisher's numbers go back")
+		err = f.resume(ctx)
+	case seq > f.next:
+		if f.next > 0 {
+			f.counts.gaps.Add(1)
+		}
+		err = f.resume(ctx)
+	}
+	if err != nil || seq < f.next {
+		return err // a replay has brought it
+	}
+	if seq > f.next && f.next > 0 {
+		f.counts.lost.Add(1)
+		f.renew("batches are missing that the replay does not have")
+	}
+	return f.take(ctx, seq, payload)
+}
+
+// take applies the batch that is due, or the first one.
+func (f *Follower) take(ctx context.Context, seq uint64, payload []byte) error {
+	f.mu.Lock()
+	if f.next == 0 {
+		f.complete = seq == 0
+	}
+	err := f.known.apply(payload)
+	if f.known.emptied {
+		f.complete, f.known.emptied = true, false
+	}
+	if !f.following {
+		f.out.reset() // what is known is told as a whole then
+	}
+	f.mu.Unlock()
+	f.counts.batches.Add(1)
+	if err != nil {
+		f.counts.malformed.Add(1)
+		f.renew("a batch cannot be read")
+		f.said = err.Error()
+	}
+	f.next, f.last = seq+1, maphash.Bytes(f.seed, payload)
+	signal(f.wake)
+	return f.awaitRoom(ctx)
+}
+
+// roomWithin is how long the reader waits for the sink to take something before changes are
+// dropped.
+const roomWithin = time.Second
+
+// awaitRoom waits while the outbox is full and the sink takes from it. Where it does not, changes
+// are dropped for a snapshot later.
+func (f *Follower) awaitRoom(ctx context.Context) error {
+	for {
+		f.mu.Lock()
+		full := f.out.size() > maxPending
+		if full && f.report.failing {
+			f.drop()
+			full = false
+		}
+		f.mu.Unlock()
+		if !full {
+			return nil
+		}
+		timer := time.NewTimer(roomWithin)
+		select {
+		case <-f.moved:
+			timer.Stop()
+			continue
+		case <-ctx.Done():
+			timer.Stop()
+			return ctx.Err()
+		case <-timer.C:
+		}
+		f.mu.Lock()
+		f.drop()
+		f.mu.Unlock()
+		return nil
+	}
+}
+
+// drop lets changes go that the sink does not take. f.mu is held.
+func (f *Follower) drop() {
+	f.counts.dropped.Add(1)
+	f.report.begin(&f.out)
+}
+
+// warnEvery is how far apart log lines on forgetting everything are; the metric counts all.
+const warnEvery = 10 * time.Second
+
+// renew forgets everything: a new epoch begins, of the model that the engine serves then.
+func (f *Follower) renew(why string) {
+	f.next, f.last = 0, 0
+	model := f.o.Model()
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if model != "" && model != f.known.model {
+		f.known.model, f.namespace = model, namespaceOf(f.o.Namespace, model)
+	}
+	f.known.forget()
+	f.complete = false
+	f.report.renew(&f.out)
+	f.counts.epochs.Add(1)
+	signal(f.wake)
+	level := slog.LevelDebug
+	if now := time.Now(); now.Sub(f.warned) >= warnEvery {
+		level, f.warned = slog.LevelWarn, now
+	}
+	f.log.Log(context.Background(), level, "what the engine has cached is not known any more, beginning anew", "why",
+		why)
+}

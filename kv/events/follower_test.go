@@ -1,0 +1,396 @@
+package events
+
+import (
+	"context"
+	"encoding/binary"
+	"fmt"
+	"net"
+	"sync/atomic"
+	"testing"
+
+	"github.com/cognitora/dataplane/kv/residency"
+)
+
+// until is a context that ends with a channel.
+func until(done <-chan struct{}) context.Context {
+	ctx, cancel := context.WithCancel(context.Background())
+	go func() {
+		<-done
+		cancel()
+	}()
+	return ctx
+}
+
+// turn is a batch that adds block i of a prompt to its chain.
+func turn(t testing.TB, tokens []uint32, i int) []byte {
+	var parent any
+	if i > 0 {
+		parent = tokens[16*i-16]
+	}
+	return batchFrom(t, 0, stores([]any{tokens[16*i]}, parent, tokens[16*i:16*i+16], 16, nil))
+}
+
+const blocks = 40
+
+var prompt = count(1, 16*blocks)
+
+// TestReplayedGaps: batches that are lost on the way come by the replay, and none is missing in the
+// end.
+func TestReplayedGaps(t *testing.T) {
+	for _, bare := range []bool{false, true} {
+		p := publish(t, "127.0.0.1:0", "127.0.0.1:0")
+		p.bare = bare
+		for i := range 5 {
+			p.keep(turn(t, prompt, i)) // before anybody listened
+		}
+		f := follow(t, p.endpoints())
+		f.awaits("what was before", prompt, 5)
+		for i := 5; i < blocks; i++ {
+			if i%7 < 4 && i < blocks-1 {
+				p.keep(turn(t, prompt, i))
+			} else {
+				p.say(turn(t, prompt, i))
+			}
+		}
+		f.awaits("everything", prompt, blocks)
+		if s := f.Stats(); s.Gaps == 0 || s.Lost != 0 || s.Epochs != 0 || !s.Complete || s.Batches != blocks ||
+			s.Orphans != 0 {
+			t.Errorf("%+v", s)
+		}
+		f.stop()
+		if f.sink.gone != 1 || f.sink.Index.Stats().Engines != 0 {
+			t.Error("the engine is reported after the end")
+		}
+	}
+}
+
+// TestLostGap: where the replay does not have what is missing, what was known is forgotten.
+func TestLostGap(t *testing.T) {
+	for _, router := range []string{"127.0.0.1:0", ""} {
+		p := publish(t, "127.0.0.1:0", router)
+		f := follow(t, p.endpoints())
+		eventually(t, "it listens", func() bool { return p.subscribers() == 1 && f.Stats().Following })
+		p.say(turn(t, prompt, 0))
+		f.awaits("the first", prompt, 1)
+		p.keep(turn(t, prompt, 1))
+		p.forget(2)
+		p.say(turn(t, prompt[160:], 0))
+		f.awaits("what came after", prompt[160:], 1)
+		f.awaits("what was before", prompt[:16], 0)
+		if s := f.Stats(); s.Gaps != 1 || s.Epochs != 1 || s.Complete || !s.Following {
+			t.Errorf("%+v", s)
+		}
+		p.say(batchFrom(t, 0, fields{"type": "AllBlocksCleared"}))
+		f.awaits("cleared", prompt[160:], 0)
+		eventually(t, "all is known of an empty engine", func() bool { return f.Stats().Complete })
+	}
+}
+
+// TestPublisherStartsAnew: with another one what was known is forgotten, even if it has as many
+// batches by then; with the same one nothing is.
+func TestPublisherStartsAnew(t *testing.T) {
+	for _, router := range []string{"127.0.0.1:0", ""} {
+		t.Run(fmt.Sprintf("replay %q", router), func(t *testing.T) {
+			p := publish(t, "127.0.0.1:0", router)
+			f := follow(t, p.endpoints())
+			eventually(t, "it listens", func() bool { return p.subscribers() == 1 && f.Stats().Following })
+			for i := range 3 {
+				p.say(turn(t, prompt, i))
+			}
+			f.awaits("three", prompt, 3)
+
+			p.cut()
+			p.keep(turn(t, prompt, 3))
+			eventually(t, "it is back", func() bool { return p.subscribers() == 1 && f.Stats().Connects == 2 })
+			if router == "" {
+				f.awaits("nothing without a replay", prompt, 0)
+			} else {
+				f.awaits("four", prompt, 4)
+				if s := f.Stats(); s.Epochs != 0 || s.Lost != 0 {
+					t.Errorf("%+v", s)
+				}
+			}
+
+			pub, rep := p.pub.Addr().String(), ""
+			if p.router != nil {
+				rep = p.router.Addr().String()
+			}
+			p.close()
+			p = publish(t, pub, rep)
+			for i := range 6 {
+				p.keep(turn(t, prompt[16*20:], i))
+			}
+			eventually(t, "it is at the other", func() bool { return p.subscribers() == 1 })
+			p.say(turn(t, prompt[16*30:], 0))
+			f.awaits("the first one's", prompt[:64], 0)
+			f.awaits("the last of the other's", prompt[16*30:], 1)
+			if router != "" {
+				f.awaits("the other's", prompt[16*20:16*30], 6)
+			}
+		})
+	}
+}
+
+// TestNumbersGoBack: a publisher behind a proxy that starts anew is noticed without a broken
+// connection.
+func TestNumbersGoBack(t *testing.T) {
+	p := publish(t, "127.0.0.1:0", "127.0.0.1:0")
+	f := follow(t, p.endpoints())
+	eventually(t, "it listens", func() bool { return p.subscribers() == 1 && f.Stats().Following })
+	for i := range 3 {
+		p.say(turn(t, prompt, i))
+	}
+	f.awaits("three", prompt, 3)
+	p.mu.Lock()
+	p.kept, p.next = nil, 0
+	p.mu.Unlock()
+	p.keep(turn(t, prompt[160:], 0))
+	p.say(turn(t, prompt[160:], 1))
+	f.awaits("those of the new one", prompt[160:], 2)
+	f.awaits("those of the old one", prompt[:48], 0)
+	if s := f.Stats(); s.Epochs != 1 || !s.Complete {
+		t.Errorf("%+v", s)
+	}
+}
+
+// TestSaidToHaveRestarted: whoever looks after the engine knows that it has started anew.
+func TestSaidToHaveRestarted(t *testing.T) {
+	p := publish(t, "127.0.0.1:0", "127.0.0.1:0")
+	f := follow(t, p.endpoints())
+	eventually(t, "it listens", func() bool { return p.subscribers() == 1 && f.Stats().Following })
+	p.say(turn(t, prompt, 0))
+	f.awaits("one", prompt, 1)
+	p.forget(1)
+	f.Restarted()
+	f.awaits("nothing", prompt, 0)
+	if s := f.Stats(); s.Epochs != 1 {
+		t.Errorf("%+v", s)
+	}
+}
+
+// TestOtherModel: an engine that comes back at the same addresses with another model is followed
+// under that one's name, whether the name is known before its events come or only after them, and
+// with a replay or without.
+func TestOtherModel(t *testing.T) {
+	for _, router := range []string{"127.0.0.1:0", ""} {
+		for _, late := range []bool{false, true} {
+			t.Run(fmt.Sprintf("replay %q, known late %v", router, late), func(t *testing.T) {
+				var model atomic.Value
+				model.Store("m")
+				p := publish(t, "127.0.0.1:0", router)
+				o := p.endpoints()
+				o.Model = func() string { return model.Load().(string) }
+				f := follow(t, o)
+				eventually(t, "it listens", func() bool { return p.subscribers() == 1 && f.Stats().Following })
+				p.say(turn(t, prompt, 0))
+				f.awaits("the first one's", prompt, 1)
+
+				o = f.o
+				pub, rep := o.Endpoint.Addr, o.Replay.Addr
+				p.close()
+				model.Store("") // as while the engine lists none
+				if !late {
+					model.Store("other")
+				}
+				p = publish(t, pub, rep)
+				eventually(t, "it is at the other", func() bool {
+					return p.subscribers() == 1 && f.Stats().Connects >= 2
+				})
+				p.say(turn(t, prompt[160:], 0))
+				if late {
+					f.awaits("what came under the old name", prompt[160:], 1)
+					model.Store("other")
+					eventually(t, "it connects again", func() bool {
+						return f.Stats().Connects >= 3 && p.subscribers() == 1
+					})
+				}
+				p.say(turn(t, prompt, 0))
+				f.awaitsOf("other", "what is said from then on", prompt[:160], 1)
+				if router != "" || !late {
+					f.awaitsOf("other", "all that the other one has", prompt[160:], 1)
+				}
+				f.awaits("the first one's", prompt, 0)
+				if s := f.Stats(); s.Epochs == 0 || !s.Following {
+					t.Errorf("%+v", s)
+				}
+			})
+		}
+	}
+}
+
+// TestGarbage: what is no batch, or claims to be longer than anything is, ends what is known and
+// not the follower.
+func TestGarbage(t *testing.T) {
+	long := binary.BigEndian.AppendUint64([]byte{flagLong}, 1<<62)
+	for name, garbage := range map[string][]byte{
+		"an absurd length":                     long,
+		"a frame of 31 MiB that does not come": binary.BigEndian.AppendUint64([]byte{flagLong}, 31<<20),
+		"unknown flags":                        {0x40, 0},
+		"a long command":                       binary.BigEndian.AppendUint64([]byte{flagLong | flagCommand}, 1<<20),
+		"one frame":                            appendFrame(nil, 0, []byte("hello")),
+		"a short number":                       appendFrame(appendFrame(nil, flagMore, []byte("1234567")), 0, nil),
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := publish(t, "127.0.0.1:0", "127.0.0.1:0")
+			f := follow(t, p.endpoints())
+			eventually(t, "it listens", func() bool { return p.subscribers() == 1 && f.Stats().Following })
+			p.say(turn(t, prompt, 0))
+			f.awaits("one", prompt, 1)
+			p.raw(garbage)
+			if name == "a frame of 31 MiB that does not come" {
+				p.cut()
+			}
+			eventually(t, "it is back", func() bool { return f.Stats().Connects == 2 && p.subscribers() == 1 })
+			p.say(turn(t, prompt, 1))
+			f.awaits("two", prompt, 2)
+		})
+	}
+	t.Run("a malformed batch", func(t *testing.T) {
+		p := publish(t, "127.0.0.1:0", "127.0.0.1:0")
+		f := follow(t, p.endpoints())
+		eventually(t, "it listens", func() bool { return p.subscribers() == 1 && f.Stats().Following })
+		p.say(turn(t, prompt, 0))
+		f.awaits("one", prompt, 1)
+		p.say([]byte{0x92, 0x01})
+		p.say(turn(t, prompt[160:], 0))
+		f.awaits("what came after", prompt[160:], 1)
+		f.awaits("what was before", prompt[:16], 0)
+		if s := f.Stats(); s.Malformed != 1 || s.Epochs != 1 || s.Connects != 1 || s.Complete {
+			t.Errorf("%+v", s)
+		}
+	})
+}
+
+// TestDistrust: what an engine had is believed for a while after the connection broke, then it is
+// one that reports nothing, and when it is back all is known again.
+func TestDistrust(t *testing.T) {
+	p := publish(t, "127.0.0.1:0", "127.0.0.1:0")
+	o := p.endpoints()
+	o.Trust = 1
+	f := follow(t, o)
+	p.say(turn(t, prompt, 0))
+	f.awaits("one", prompt, 1)
+	pub, router, kept, next := p.pub.Addr().String(), p.router.Addr().String(), p.kept, p.next
+	p.close()
+	f.awaits("nothing is known", prompt, -1)
+	p = publish(t, pub, router)
+	p.mu.Lock()
+	p.kept, p.next = kept, next
+	p.mu.Unlock()
+	p.keep(turn(t, prompt, 1))
+	f.awaits("two", prompt, 2)
+}
+
+// TestSinkFails: a sink that is away, or has lost reports, has all in the end; one to which a later
+// start reports is not contended for.
+func TestSinkFails(t *testing.T) {
+	for _, fail := range []error{errAway, residency.ErrGap} {
+		p := publish(t, "127.0.0.1:0", "127.0.0.1:0")
+		f := follow(t, p.endpoints())
+		eventually(t, "it listens", func() bool { return p.subscribers() == 1 })
+		p.say(turn(t, prompt, 0))
+		f.awaits("one", prompt, 1)
+		f.sink.set(fail, nil)
+		p.say(turn(t, prompt, 1))
+		eventually(t, "a report is refused", func() bool { return f.Stats().Refused > 0 })
+		p.say(turn(t, prompt, 2))
+		f.sink.set(nil, nil)
+		f.awaits("all", prompt, 3)
+	}
+	p := publish(t, "127.0.0.1:0", "127.0.0.1:0")
+	f := follow(t, p.endpoints())
+	eventually(t, "it listens", func() bool { return p.subscribers() == 1 })
+	p.say(turn(t, prompt, 0))
+	f.awaits("one", prompt, 1)
+	f.mu.Lock()
+	later := f.report.epoch + 1
+	f.mu.Unlock()
+	if err := f.sink.Index.Report(&residency.Report{Engine: "e", Epoch: later, Fresh: true}); err != nil {
+		t.Fatal(err)
+	}
+	p.say(turn(t, prompt, 1))
+	eventually(t, "the earlier one is refused", func() bool { return f.Stats().Refused > 2 })
+	f.awaits("what the later one has", prompt, 0)
+	if err := f.sink.Index.Report(&residency.Report{Engine: "e", Epoch: later, Number: 1, Gone: true}); err != nil {
+		t.Fatal(err)
+	}
+	f.awaits("all, once the later one is gone", prompt, 2)
+}
+
+func TestFloodIntoASinkThatStandsStill(t *testing.T) {
+	p := publish(t, "127.0.0.1:0", "127.0.0.1:0")
+	o := p.endpoints()
+	o.MaxBlocks = 1 << 10
+	f := follow(t, o)
+	p.say(turn(t, prompt, 0))
+	f.awaits("one", prompt, 1)
+	gate := make(chan struct{})
+	f.sink.set(nil, gate)
+	const size = 1000
+	tokens := count(1<<20, 16*size)
+	hashes := make([]any, size)
+	for i := range hashes {
+		hashes[i] = 1_000_000 + i
+	}
+	in, out := batchFrom(t, 0, stores(hashes, nil, tokens, 16, nil)), batchFrom(t, 0, removes(hashes, "GPU"))
+	for range maxPending/size + 10 {
+		p.say(in)
+		p.say(out)
+	}
+	p.say(turn(t, prompt, 1))
+	eventually(t, "changes are dropped", func() bool { return f.Stats().Dropped > 0 })
+	eventually(t, "all is read", func() bool {
+		s := f.Stats()
+		return s.Batches == uint64(2*(maxPending/size+10)+2) && s.Blocks == 2
+	})
+	if s := f.Stats(); s.Pending > maxPending+size {
+		t.Errorf("%d digests wait", s.Pending)
+	}
+	f.sink.set(nil, nil)
+	close(gate)
+	f.awaits("all", prompt, 2)
+	f.awaits("what was removed", tokens, 0)
+}
+
+// TestEngineConnects: some publishers connect to whoever subscribes.
+func TestEngineConnects(t *testing.T) {
+	e, err := ParseEndpoint("@ipc://" + t.TempDir() + "/events")
+	if err != nil {
+		t.Fatal(err)
+	}
+	f := follow(t, Options{Endpoint: e})
+	for round := range 2 {
+		var conn net.Conn
+		eventually(t, "it listens", func() bool {
+			conn, err = net.Dial("unix", e.Addr)
+			return err == nil
+		})
+		s, err := open(conn, "PUB", "SUB")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := s.message(); err != nil {
+			t.Fatal(err)
+		}
+		p := &publisher{t: t, subs: map[net.Conn]bool{conn: true}}
+		p.say(turn(t, prompt[160*round:], 0))
+		f.awaits("the block", prompt[160*round:], 1)
+		conn.Close()
+	}
+	f.awaits("that of the first connection", prompt[:160], 0)
+}
+
+func TestEndpoints(t *testing.T) {
+	for _, text := range []string{"tcp://127.0.0.1:5557", "tcp://[::1]:5557", "tcp://engine.example:5557",
+		"ipc:///run/x", "@tcp://127.0.0.1:5557", "@ipc:///run/x", "@tcp://localhost:0"} {
+		if e, err := ParseEndpoint(text); err != nil || e.String() != text {
+			t.Error(text, e, err)
+		}
+	}
+	for _, text := range []string{"", "127.0.0.1:1", "udp://127.0.0.1:1", "tcp://*:5557", "tcp://:5557", "tcp://h",
+		"tcp://h:x", "tcp://h:0", "ipc://x", "@tcp://0.0.0.0:1", "@tcp://10.0.0.1:1", "inproc://x"} {
+		if _, err := ParseEndpoint(text); err == nil {
+			t.Errorf("%q was taken", text)
+		}
+	}
+}

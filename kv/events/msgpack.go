@@ -1,0 +1,240 @@
+package events
+
+import (
+	"encoding/binary"
+	"math"
+)
+
+// reader reads msgpack. What does not fit makes it bad, and everything it returns after that is
+// zero. It takes no memory. https://github.com/msgpack/msgpack/blob/master/spec.md
+type reader struct {
+	b   []byte // what is left
+	bad bool
+}
+
+func (r *reader) fail() {
+	r.b, r.bad = nil, true
+}
+
+// byte takes a byte.
+func (r *reader) byte() byte {
+	if len(r.b) == 0 {
+		r.fail()
+		return 0
+	}
+	c := r.b[0]
+	r.b = r.b[1:]
+	return c
+}
+
+// next is the byte that the next value begins with; 0xc1, which begins none, at the end.
+func (r *reader) next() byte {
+	if len(r.b) == 0 {
+		return 0xc1
+	}
+	return r.b[0]
+}
+
+// take takes n bytes, without a copy.
+func (r *reader) take(n uint64) []byte {
+	if n > uint64(len(r.b)) {
+		r.fail()
+		return nil
+	}
+	b := r.b[:n:n]
+	r.b = r.b[n:]
+	return b
+}
+
+// number takes n bytes as a big-endian number.
+func (r *reader) number(n uint64) (v uint64) {
+	for _, c := range r.take(n) {
+		v = v<<8 | uint64(c)
+	}
+	return v
+}
+
+// null takes a nil, and tells whether there was one.
+func (r *reader) null() bool {
+	if r.next() != 0xc0 {
+		return false
+	}
+	r.b = r.b[1:]
+	return true
+}
+
+// array takes the head of an array. Each element takes a byte at least, so that no more are claimed
+// than there can be.
+func (r *reader) array() int {
+	switch c := r.byte(); {
+	case c&0xf0 == 0x90:
+		return r.count(uint64(c&0xf), 1)
+	case c == 0xdc:
+		return r.count(r.number(2), 1)
+	case c == 0xdd:
+		return r.count(r.number(4), 1)
+	}
+	r.fail()
+	return 0
+}
+
+// fields takes the head of a map.
+func (r *reader) fields() int {
+	switch c := r.byte(); {
+	case c&0xf0 == 0x80:
+		return r.count(uint64(c&0xf), 2)
+	case c == 0xde:
+		return r.count(r.number(2), 2)
+	case c == 0xdf:
+		return r.count(r.number(4), 2)
+	}
+	r.fail()
+	return 0
+}
+
+func (r *reader) count(n, each uint64) int {
+	if n*each > uint64(len(r.b)) {
+		r.fail()
+		return 0
+	}
+	return int(n)
+}
+
+// isArray, isMap, isText and isInt say what comes next.
+func (r *reader) isArray() bool {
+	c := r.next()
+	return c&0xf0 == 0x90 || c == 0xdc || c == 0xdd
+}
+
+func (r *reader) isMap() bool {
+	c := r.next()
+	return c&0xf0 == 0x80 || c == 0xde || c == 0xdf
+}
+
+func (r *reader) isText() bool {
+	c := r.next()
+	return c&0xe0 == 0xa0 || c >= 0xd9 && c <= 0xdb || c >= 0xc4 && c <= 0xc6
+}
+
+func (r *reader) isInt() bool {
+	c := r.next()
+	return c < 0x80 || c >= 0xe0 || c >= 0xcc && c <= 0xd3
+}
+
+// text takes a string or bytes, without a copy.
+func (r *reader) text() []byte {
+	switch c := r.byte(); {
+	case c&0xe0 == 0xa0:
+		return r.take(uint64(c & 0x1f))
+	case c == 0xd9 || c == 0xc4:
+		return r.take(r.number(1))
+	case c == 0xda || c == 0xc5:
+		return r.take(r.number(2))
+	case c == 0xdb || c == 0xc6:
+		return r.take(r.number(4))
+	}
+	r.fail()
+	return nil
+}
+
+// int takes an integer: its 64 bits, two's complement if it is negative.
+func (r *reader) int() (bits uint64, negative bool) {
+	switch c := r.byte(); {
+	case c < 0x80:
+		return uint64(c), false
+	case c >= 0xe0:
+		return uint64(int64(int8(c))), true
+	case c >= 0xcc && c <= 0xcf:
+		return r.number(1 << (c - 0xcc)), false
+	case c >= 0xd0 && c <= 0xd3:
+		n := uint64(1) << (c - 0xd0)
+		v := int64(r.number(n)<<(64-8*n)) >> (64 - 8*n)
+		return uint64(v), v < 0
+	}
+	r.fail()
+	return 0, false
+}
+
+// small takes an integer from 0 to 2^31-1.
+func (r *reader) small() int {
+	v, negative := r.int()
+	if negative || v > math.MaxInt32 {
+		r.fail()
+		return 0
+	}
+	return int(v)
+}
+
+// token takes a token id: 0 to 2^32-1. It is where a payload's time goes.
+func (r *reader) token() uint32 {
+	if b := r.b; len(b) >= 3 {
+		switch {
+		case b[0] < 0x80:
+			r.b = b[1:]
+			return uint32(b[0])
+		case b[0] == 0xcd:
+			r.b = b[3:]
+			return uint32(binary.BigEndian.Uint16(b[1:]))
+		case b[0] == 0xce && len(b) >= 5:
+			r.b = b[5:]
+			return binary.BigEndian.Uint32(b[1:])
+		}
+	}
+	v, negative := r.int()
+	if negative || v > math.MaxUint32 {
+		r.fail()
+		return 0
+	}
+	return uint32(v)
+}
+
+// sizes are those of values by their first byte, in bytes; 0: it does not say by itself.
+var sizes = func() (n [256]uint8) {
+	for c := range n {
+		switch {
+		case c < 0x80 || c >= 0xe0 || c == 0xc0 || c == 0xc2 || c == 0xc3:
+			n[c] = 1
+		case c&0xe0 == 0xa0:
+			n[c] = 1 + uint8(c&0x1f)
+		case c >= 0xcc && c <= 0xd3:
+			n[c] = 1 + 1<<(c&3)
+		case c == 0xca || c == 0xcb:
+			n[c] = 5 + 4*uint8(c-0xca)
+		case c >= 0xd4 && c <= 0xd8: // extensions have a type
+			n[c] = 2 + 1<<(c-0xd4)
+		}
+	}
+	return n
+}()
+
+// skip takes a value, whatever it is and however deep.
+func (r *reader) skip() {
+	for left := 1; left > 0 && !r.bad; left-- {
+		if len(r.b) == 0 {
+			r.fail()
+			return
+		}
+		c := r.b[0]
+		if n := int(sizes[c]); n > 0 {
+			if n > len(r.b) {
+				r.fail()
+				return
+			}
+			r.b = r.b[n:]
+			continue
+		}
+		switch {
+		case r.isArray():
+			left += r.array()
+		case r.isMap():
+			left += 2 * r.fields()
+		case r.isText():
+			r.text()
+		case c >= 0xc7 && c <= 0xc9: // extensions: length, type, bytes
+			r.byte()
+			r.take(r.number(1<<(c-0xc7)) + 1)
+		default:
+			r.fail()
+		}
+	}
+}

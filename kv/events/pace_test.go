@@ -1,0 +1,38 @@
+package events
+
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// TestPace: what is read in any time is bounded by a burst and the rate, whatever messages are
+// like, and a rest gives the burst back.
+func TestPace(t *testing.T) {
+	for _, size := range []int{0, 100, 10_000, maxMessage} {
+		synctest.Test(t, func(t *testing.T) {
+			began := time.Now()
+			p := newPace(began)
+			read, pauses := 0, 0
+			flood := func(limit time.Duration) {
+				for end := time.Now().Add(limit); time.Now().Before(end); read += size + paceMessage {
+					if wait := p.take(size, time.Now()); wait > 0 {
+						pauses++
+						time.Sleep(wait)
+					}
+				}
+			}
+			flood(20 * time.Second)
+			if most := paceBurst + 21*paceRate + maxMessage; read > most || read < paceBurst+19*paceRate ||
+				pauses == 0 || pauses > 2001 {
+				t.Errorf("%d bytes of %d at most, %d pauses", read, most, pauses)
+			}
+			time.Sleep(time.Hour)
+			for read = 0; p.take(size, time.Now()) == 0; read += size + paceMessage {
+			}
+			if read > paceBurst+paceRate/10 || read < paceBurst-maxMessage {
+				t.Errorf("%d bytes at once after a rest", read)
+			}
+		})
+	}
+}

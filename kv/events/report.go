@@ -1,0 +1,190 @@
+package events
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/cognitora/dataplane/kv/block"
+	"github.com/cognitora/dataplane/kv/residency"
+)
+
+// Times of reports.
+const (
+	signOfLife = 10 * time.Second // between two reports where nothing happens
+	staleAfter = 5 * time.Second  // between attempts where a process that began later reports for the engine
+	snapshotBy = 4096             // slots of a table that are looked at per hold of the lock
+)
+
+// reporting is how far the sink is told. Follower.mu guards it.
+type reporting struct {
+	epoch  uint64
+	number uint64 // of the next report
+	fresh  bool   // it has to begin anew
+	told   bool   // the sink may have something of the engine
+	slot   uint32 // the next one of the snapshot; 0: there is none under way
+	// counts how often it has begun anew, so that a report under way does not count for what came
+	// after it
+	turn uint64
+	// failing says that the sink has refused the last report.
+	failing bool
+}
+
+// begin has everything reported anew.
+func (r *reporting) begin(out *outbox) {
+	out.reset()
+	r.fresh, r.slot = true, 1
+	r.turn++
+}
+
+// renew is begin for another epoch, which is later than the one before.
+func (r *reporting) renew(out *outbox) {
+	r.begin(out)
+	r.epoch = max(uint64(time.Now().UnixNano()), r.epoch+1)
+}
+
+// parcel is a report with the memory of its events.
+type parcel struct {
+	report  residency.Report
+	digests []block.Digest
+	turn    uint64
+}
+
+// reportAll reports until ctx ends.
+func (f *Follower) reportAll(ctx context.Context) {
+	defer f.goodbye()
+	p := &parcel{digests: make([]block.Digest, 0, reportDigests)}
+	life := time.NewTicker(signOfLife)
+	defer life.Stop()
+	alive := false
+	for wait := retryFirst; ctx.Err() == nil; {
+		if !f.fill(p, alive) {
+			select {
+			case <-ctx.Done():
+			case <-f.wake:
+			case <-life.C:
+				alive = true
+			}
+			continue
+		}
+		alive = false
+		err := f.o.Sink.Report(&p.report)
+		signal(f.moved)
+		if err == nil {
+			wait = retryFirst
+			f.counts.reports.Add(1)
+			f.sent(p)
+			continue
+		}
+		f.counts.refused.Add(1)
+		f.refused()
+		if errors.Is(err, residency.ErrGap) {
+			continue
+		}
+		f.log.Debug("what the engine has cached is not taken, trying again", "error", err)
+		if errors.Is(err, residency.ErrStale) {
+			f.log.Warn("a process that began later reports what this engine has cached, or the clock was set back; "+
+				"trying again", "error", err)
+			wait = f.stale
+		}
+		if !pause(ctx, wait) {
+			return
+		}
+		wait = min(2*wait, retryLast)
+	}
+}
+
+// fill makes the next report; false: there is nothing to say. Alive: a report without events will
+// do.
+func (f *Follower) fill(p *parcel, alive bool) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	r := &f.report
+	if !f.following {
+		f.out.reset()
+		p.report = residency.Report{Engine: f.o.Engine, Epoch: r.epoch, Number: r.number, Gone: true}
+		return r.told
+	}
+	if r.epoch == 0 {
+		r.renew(&f.out)
+	}
+	p.report = residency.Report{Engine: f.o.Engine, Epoch: r.epoch, Number: r.number, Fresh: r.fresh,
+		Events: p.report.Events[:0]}
+	p.digests, p.turn = p.digests[:0], r.turn
+	if r.fresh {
+		r.slot, r.told = 1, true
+		f.counts.snapshot.Add(1)
+	}
+	if r.slot > 0 {
+		f.snapshot(p)
+		return true
+	}
+	p.report.Events, p.digests = f.out.take(p.report.Events, p.digests, f.namespace)
+	return len(p.report.Events) > 0 || alive
+}
+
+// snapshot puts the next blocks of the table into a report. What changes while it is read is in the
+// outbox, and told after it.
+func (f *Follower) snapshot(p *parcel) {
+	r, t := &f.report, f.known.table
+	for range snapshotBy {
+		if r.slot >= uint32(len(t.blocks)) {
+			r.slot = 0
+			return
+		}
+		b := &t.blocks[r.slot]
+		if len(p.digests)+media*int(b.count) > reportDigests || len(p.report.Events)+media > reportEvents {
+			return
+		}
+		for tier := residency.Device; tier <= residency.Shared; tier <<= 1 {
+			if b.tiers&tier == 0 || b.count == 0 {
+				continue
+			}
+			from := len(p.digests)
+			p.digests = append(p.digests, f.known.table.digestsOf(r.slot)...)
+			e := residency.Event{
+				Kind: residency.Stored, Namespace: f.namespace, Tier: tier, Adapter: f.known.names[b.label],
+				Digests: p.digests[from:len(p.digests):len(p.digests)],
+			}
+			if !b.root {
+				e.Parent = *t.parentOf(r.slot)
+			}
+			p.report.Events = append(p.report.Events, e)
+		}
+		r.slot++
+	}
+}
+
+// sent notes that the sink has taken a report.
+func (f *Follower) sent(p *parcel) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	r := &f.report
+	r.failing = false
+	switch {
+	case p.report.Gone:
+		r.told = false
+	case r.turn == p.turn:
+		r.number++
+		r.fresh = false
+	}
+}
+
+// refused has everything told anew, as the sink has not taken a report.
+func (f *Follower) refused() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.report.failing = true
+	f.report.begin(&f.out)
+}
+
+// goodbye says that the engine reports no more.
+func (f *Follower) goodbye() {
+	f.mu.Lock()
+	r := f.report
+	f.following, f.report.told = false, false
+	f.mu.Unlock()
+	if r.told {
+		_ = f.o.Sink.Report(&residency.Report{Engine: f.o.Engine, Epoch: r.epoch, Number: r.number, Gone: true})
+	}
+}

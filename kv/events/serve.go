@@ -1,0 +1,90 @@
+package events
+
+import (
+	"context"
+	"net"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/keepalive"
+	"google.golang.org/grpc/peer"
+	"google.golang.org/grpc/status"
+
+	"github.com/cognitora/dataplane/internal/pki"
+	"github.com/cognitora/dataplane/kv/feed"
+	"github.com/cognitora/dataplane/kv/residency"
+	pb "github.com/cognitora/dataplane/proto/cognitora/v1"
+)
+
+// maxWatchers is how many routers may watch at a time; one more is told RESOURCE_EXHAUSTED.
+const maxWatchers = 64
+
+// Serve answers the Watch of cognitora.v1.Kv for an index on l, which it closes, until ctx ends:
+// for a host without cgn-kvcached. With an identity, routers must show a certificate of the fleet;
+// without, l is to be a Unix socket.
+func Serve(ctx context.Context, l net.Listener, x *residency.Index, id *pki.Identity) error {
+	creds := insecure.NewCredentials()
+	if id != nil && l.Addr().Network() != "unix" {
+		creds = credentials.NewTLS(id.Mutual("h2"))
+	}
+	g := grpc.NewServer(
+		grpc.Creds(creds), grpc.MaxRecvMsgSize(64<<10), grpc.MaxConcurrentStreams(4), grpc.MaxHeaderListSize(16<<10),
+		grpc.ConnectionTimeout(10*time.Second),
+		grpc.KeepaliveParams(keepalive.ServerParameters{Time: 30 * time.Second, Timeout: 10 * time.Second}),
+		grpc.WaitForHandlers(true),
+	)
+	pb.RegisterKvServer(g, &server{x: x, watchers: make(chan struct{}, maxWatchers)})
+	served := make(chan error, 1)
+	go func() { served <- g.Serve(l) }()
+	select {
+	case err := <-served:
+		g.Stop()
+		return err
+	case <-ctx.Done():
+	}
+	g.Stop() // a router that watches would never end by itself
+	<-served
+	return nil
+}
+
+// server answers Watch and refuses everything else.
+type server struct {
+	pb.UnimplementedKvServer
+	x        *residency.Index
+	watchers chan struct{}
+}
+
+// Watch says what the engine has.
+func (s *server) Watch(r *pb.WatchRequest, stream pb.Kv_WatchServer) error {
+	if p, ok := peer.FromContext(stream.Context()); ok {
+		if info, secured := p.AuthInfo.(credentials.TLSInfo); secured {
+			if role := pki.RoleOf(info.State.PeerCertificates[0]); role != pki.Router && role != pki.Ctl {
+				return status.Errorf(codes.PermissionDenied, "a certificate with the role %q may not watch; use that "+
+					"of a router", role)
+			}
+		}
+	}
+	select {
+	case s.watchers <- struct{}{}:
+		defer func() { <-s.watchers }()
+	default:
+		return status.Errorf(codes.ResourceExhausted, "there are %d watchers already", maxWatchers)
+	}
+	if err := stream.SendHeader(nil); err != nil {
+		return err
+	}
+	w := feed.NewReader(s.x, r)
+	defer w.Close()
+	for {
+		m, err := w.Next(stream.Context())
+		if err != nil {
+			return err
+		}
+		if err := stream.Send(m); err != nil {
+			return err
+		}
+	}
+}

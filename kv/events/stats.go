@@ -1,0 +1,87 @@
+package events
+
+import "sync/atomic"
+
+// counters count since the start.
+type counters struct {
+	batches, replayed                   atomic.Uint64
+	gaps, lost, epochs, connects        atomic.Uint64
+	malformed                           atomic.Uint64
+	unknown, unusable, others           atomic.Uint64
+	orphans, unnamed, overflow          atomic.Uint64
+	dropped, reports, refused, snapshot atomic.Uint64
+	paused                              atomic.Uint64
+}
+
+// Stats says what a Follower has done and knows.
+type Stats struct {
+	Following bool // what the engine has is known, and changes arrive
+	Complete  bool // it is known since the publisher's first batch, or since the engine had nothing
+	Blocks    int  // of the engine, that it has
+	Pending   int  // digests on their way to the sink
+
+	Batches   uint64 // applied, those of replays included
+	Replayed  uint64 // of them, by replays
+	Gaps      uint64 // times that batches were missing
+	Lost      uint64 // of those, times that the replay did not have them either
+	Epochs    uint64 // times that all was forgotten
+	Connects  uint64 // connections to the publisher
+	Malformed uint64 // batches that could not be read
+	Unknown   uint64 // events of kinds and media that are not known
+	Unusable  uint64 // events that say things which cannot be
+	Others    uint64 // events of other groups and ranks, which do not count
+	Orphans   uint64 // blocks whose parent is not known
+	Unnamed   uint64 // blocks that tokens do not tell apart from others, such as those of images
+	Overflow  uint64 // blocks beyond MaxBlocks
+	Paused    uint64 // times that reading paused because the engine said too much
+	Dropped   uint64 // times that changes were dropped because the sink stood still
+	Reports   uint64 // taken by the sink
+	Refused   uint64 // not taken
+	Snapshots uint64 // reports of everything that were begun
+}
+
+// Stats counts what there is now.
+func (f *Follower) Stats() Stats {
+	c := &f.counts
+	s := Stats{
+		Batches: c.batches.Load(), Replayed: c.replayed.Load(), Gaps: c.gaps.Load(), Lost: c.lost.Load(),
+		Epochs:   c.epochs.Load(),
+		Connects: c.connects.Load(), Malformed: c.malformed.Load(), Unknown: c.unknown.Load(),
+		Unusable: c.unusable.Load(), Others: c.others.Load(),
+		Orphans: c.orphans.Load(), Unnamed: c.unnamed.Load(), Overflow: c.overflow.Load(), Dropped: c.dropped.Load(),
+		Reports: c.reports.Load(), Refused: c.refused.Load(), Snapshots: c.snapshot.Load(),
+		Paused: c.paused.Load(),
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	s.Following, s.Complete, s.Pending = f.following, f.following && f.complete, f.out.size()
+	if f.known != nil {
+		s.Blocks = f.known.blocks
+	}
+	return s
+}
+
+// Counters are the numbers in Stats that only grow, for metrics.
+var Counters = []struct {
+	Name, Help string
+	Value      func(*Stats) uint64
+}{
+	{"batches", "Batches of KV events that were applied.", func(s *Stats) uint64 { return s.Batches }},
+	{"replayed", "Those of them that came by a replay.", func(s *Stats) uint64 { return s.Replayed }},
+	{"gaps", "Times that batches were missing.", func(s *Stats) uint64 { return s.Gaps }},
+	{"lost", "Those of them that a replay did not fill, so that what was known was forgotten.", func(s *Stats) uint64 { return s.Lost }},
+	{"epochs", "Times that what was known of the engine was forgotten: after lost and malformed batches, and its restarts.", func(s *Stats) uint64 { return s.Epochs }},
+	{"connects", "Connections to the engine's publisher.", func(s *Stats) uint64 { return s.Connects }},
+	{"malformed", "Messages and batches that could not be read.", func(s *Stats) uint64 { return s.Malformed }},
+	{"unknown", "Events of kinds and media that are not known, which do not count.", func(s *Stats) uint64 { return s.Unknown }},
+	{"unusable", "Events on stored blocks that say what cannot be, and were left out.", func(s *Stats) uint64 { return s.Unusable }},
+	{"others", "Events of other cache groups and data-parallel ranks, which do not count.", func(s *Stats) uint64 { return s.Others }},
+	{"orphans", "Blocks that do not count because the one before them is not known.", func(s *Stats) uint64 { return s.Orphans }},
+	{"unnamed", "Blocks that do not count because more than their tokens tells them apart, such as images.", func(s *Stats) uint64 { return s.Unnamed }},
+	{"overflow", "Blocks that do not count because of the bound on an engine's blocks.", func(s *Stats) uint64 { return s.Overflow }},
+	{"paused", "Pauses in reading because the engine publishes faster than it is read; what its socket cannot hold meanwhile is a gap.", func(s *Stats) uint64 { return s.Paused }},
+	{"dropped", "Times that changes were dropped because who is told took none; it gets a snapshot then.", func(s *Stats) uint64 { return s.Dropped }},
+	{"reports", "Reports that were taken.", func(s *Stats) uint64 { return s.Reports }},
+	{"reports_refused", "Reports that were not taken, and done again.", func(s *Stats) uint64 { return s.Refused }},
+	{"snapshots", "Reports that began with all that the engine has.", func(s *Stats) uint64 { return s.Snapshots }},
+}

@@ -1,0 +1,154 @@
+package events
+
+import (
+	"encoding/binary"
+
+	"github.com/cognitora/dataplane/kv/block"
+	"github.com/cognitora/dataplane/kv/residency"
+)
+
+// media is how many places an engine has blocks in: the tiers of residency but Pinned.
+const media = 4
+
+// table is the engine's blocks of one group: from its own hashes to our digests. Slots keep their
+// place until their block is gone.
+type table struct {
+	slots   map[hash]uint32
+	blocks  []engineBlock  // by slot; slot 0 is none
+	digests []block.Digest // of all slots: the parent of each block's first digest, then its digests
+	tails   map[uint32]tail
+	free    []uint32         // slots
+	room    map[int][]uint32 // places in digests that are free, by how many there are together
+	// owners are how many blocks of each tier a digest is in, by its first 8 bytes. Blocks that
+	// part within our 16 tokens share those before. Nil while all blocks have 16 tokens: then a
+	// digest is in one block only.
+	owners map[uint64]*[media]uint32
+}
+
+// engineBlock is a block of the engine.
+type engineBlock struct {
+	at    uint32 // in digests
+	count uint16 // digests that end in the block
+	label uint16 // of its adapter
+	root  bool   // its first digest is the first of a prompt; the parent is the seed
+	tiers residency.Tiers
+	held  [media]uint16 // how often it was stored in each tier and not removed: an engine may compute a block twice
+}
+
+// tail is what follows the last digest at the end of a block whose size is no multiple of ours.
+type tail struct {
+	last   block.Digest
+	tokens [block.Tokens]uint32
+	n      int
+	root   bool // last is the seed
+}
+
+func newTable() *table {
+	return &table{slots: map[hash]uint32{}, blocks: make([]engineBlock, 1), tails: map[uint32]tail{},
+		room: map[int][]uint32{}}
+}
+
+// digestsOf are the digests that end in the block of a slot.
+func (t *table) digestsOf(slot uint32) []block.Digest {
+	b := &t.blocks[slot]
+	return t.digests[b.at+1:][:b.count]
+}
+
+func (t *table) parentOf(slot uint32) *block.Digest { return &t.digests[t.blocks[slot].at] }
+
+// end is where a chain goes on behind the block of a slot.
+func (t *table) end(slot uint32) tail {
+	if left, ok := t.tails[slot]; ok {
+		return left
+	}
+	b := &t.blocks[slot]
+	return tail{last: t.digests[b.at+uint32(b.count)]}
+}
+
+// add makes a slot for a block with room for its digests.
+func (t *table) add(h hash, digests int) uint32 {
+	var slot uint32
+	if n := len(t.free); n > 0 {
+		slot, t.free = t.free[n-1], t.free[:n-1]
+	} else {
+		slot = uint32(len(t.blocks))
+		t.blocks = append(t.blocks, engineBlock{})
+	}
+	b := &t.blocks[slot]
+	*b = engineBlock{count: uint16(digests)}
+	if places := t.room[digests]; len(places) > 0 {
+		b.at, t.room[digests] = places[len(places)-1], places[:len(places)-1]
+	} else {
+		b.at = uint32(len(t.digests))
+		for range digests + 1 {
+			t.digests = append(t.digests, block.Digest{})
+		}
+	}
+	t.slots[h] = slot
+	return slot
+}
+
+// widen begins to count owners, as there is a block that has not 16 tokens.
+func (t *table) widen() {
+	if t.owners != nil {
+		return
+	}
+	t.owners = map[uint64]*[media]uint32{}
+	for slot := range t.blocks {
+		for index := range media {
+			if t.blocks[slot].held[index] > 0 {
+				t.own(uint32(slot), index)
+			}
+		}
+	}
+}
+
+func nameOf(d *block.Digest) uint64 { return binary.LittleEndian.Uint64(d[:]) }
+
+// own notes that the block of a slot is in a tier.
+func (t *table) own(slot uint32, index int) {
+	if t.owners == nil {
+		return
+	}
+	digests := t.digestsOf(slot)
+	for i := range digests {
+		name := nameOf(&digests[i])
+		o := t.owners[name]
+		if o == nil {
+			o = new([media]uint32)
+			t.owners[name] = o
+		}
+		o[index]++
+	}
+}
+
+// disown notes that the block of a slot is in a tier no more, and tells of each digest that no
+// other block there has.
+func (t *table) disown(slot uint32, index int, gone func([]block.Digest)) {
+	digests := t.digestsOf(slot)
+	if t.owners == nil {
+		gone(digests)
+		return
+	}
+	for i := range digests {
+		name := nameOf(&digests[i])
+		o := t.owners[name]
+		if o[index]--; o[index] > 0 {
+			continue
+		}
+		if *o == [media]uint32{} {
+			delete(t.owners, name)
+		}
+		gone(digests[i : i+1])
+	}
+}
+
+// remove frees the slot of a block.
+func (t *table) remove(h hash, slot uint32) {
+	b := &t.blocks[slot]
+	t.room[int(b.count)] = append(t.room[int(b.count)], b.at)
+	*b = engineBlock{}
+	delete(t.tails, slot)
+	delete(t.slots, h)
+	t.free = append(t.free, slot)
+}

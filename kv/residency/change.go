@@ -1,0 +1,139 @@
+package residency
+
+import "github.com/cognitora/dataplane/kv/block"
+
+// news is that a holder has a block in some tiers more, or less.
+type news struct {
+	digest      *block.Digest
+	parent      uint64 // the first 8 bytes of its digest; 0: none, or not said
+	layer       uint32
+	namespace   uint16
+	add, remove Tiers
+	adapter     uint8 // its number in the holder; 0: none, or not said
+}
+
+// set applies news, and tells of the block if that changes anything.
+func (x *Index) set(h *holder, n *news) {
+	slot := h.find(n.digest, n.namespace, n.layer)
+	if slot == 0 {
+		x.enter(h, n)
+		return
+	}
+	e := h.at(slot)
+	was := e.tiers
+	is := (was | n.add) &^ n.remove
+	if is&anyTier == 0 {
+		x.drop(h, slot)
+		return
+	}
+	x.count(h, e, -1)
+	if e.tiers = is; n.adapter != 0 {
+		e.setAdapter(n.adapter)
+	}
+	x.count(h, e, 1)
+	later := n.parent != 0 && e.parent == 0
+	if later {
+		e.parent = n.parent
+		x.place(h, slot)
+	}
+	if later || e.tiers != was {
+		x.ring.add(h.Number, e)
+	}
+}
+
+// enter takes in a block that a holder did not have.
+func (x *Index) enter(h *holder, n *news) {
+	if n.add == 0 {
+		return
+	}
+	if x.blocks >= x.maxBlocks && !(n.add&Pinned != 0 && x.displace(h)) {
+		x.stats.Overflow++
+		return
+	}
+	slot := h.insert(n.digest, n.namespace, n.layer)
+	x.blocks++
+	x.gained(h, n.namespace)
+	e := h.at(slot)
+	e.parent, e.tiers = n.parent, n.add
+	e.setAdapter(n.adapter)
+	x.count(h, e, 1)
+	x.place(h, slot)
+	x.ring.add(h.Number, e)
+	if h != x.own && n.parent != 0 {
+		x.adopt(n)
+	}
+}
+
+// adopt gives a block of our own, that came without its parent, the one that an engine has
+// reported.
+func (x *Index) adopt(n *news) {
+	slot := x.own.find(n.digest, n.namespace, n.layer)
+	if slot == 0 {
+		return
+	}
+	if e := x.own.at(slot); e.parent == 0 {
+		e.parent = n.parent
+		x.place(x.own, slot)
+		x.ring.add(x.own.Number, e)
+	}
+}
+
+// displaceSearch is how many slots are looked at for a block that may give way to a pinned one.
+const displaceSearch = 64
+
+// displace drops a block of an engine that is not pinned, for one that is; false: there is none
+// nearby.
+func (x *Index) displace(h *holder) bool {
+	for range min(displaceSearch, h.used) {
+		if h.hand++; h.hand > h.used {
+			h.hand = 1
+		}
+		if e := h.at(h.hand); e.tiers != 0 && e.tiers&Pinned == 0 {
+			x.drop(h, h.hand)
+			x.stats.Displaced++
+			return true
+		}
+	}
+	return false
+}
+
+// drop takes out a block that a holder has in no tier any more.
+func (x *Index) drop(h *holder, slot uint32) {
+	e := h.at(slot)
+	if e.waits() {
+		x.unwait(h, slot)
+	}
+	x.count(h, e, -1)
+	e.tiers = 0
+	x.lost(h, e.namespace, 1)
+	x.ring.add(h.Number, e)
+	h.remove(slot)
+	x.blocks--
+}
+
+// join makes a holder without blocks.
+func (x *Index) join(engine string, epoch uint64) *holder {
+	x.last++
+	h := &holder{Holder: Holder{Number: x.last, Engine: engine, Epoch: epoch}, table: newTable(x.seeds)}
+	if engine != "" {
+		h.usage = newUsage()
+	}
+	x.holders[h.Number] = h
+	x.ring.mark(h.Number, markJoined)
+	return h
+}
+
+// leave forgets a holder with all of its blocks. It takes no longer if those are many.
+func (x *Index) leave(h *holder) {
+	for i, count := range h.spaces {
+		if count > 0 {
+			x.lost(h, uint16(i), count)
+		}
+	}
+	x.chains.waiting -= len(h.waiting)
+	x.blocks -= h.count
+	x.stats.Pinned -= h.usage.pinned()
+	delete(x.holders, h.Number)
+	delete(x.engines, h.Engine)
+	x.ring.mark(h.Number, markGone)
+}

@@ -1,0 +1,135 @@
+package residency
+
+import (
+	"context"
+	"encoding/binary"
+	"fmt"
+	"testing"
+
+	"go.uber.org/goleak"
+
+	"github.com/cognitora/dataplane/kv/block"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// spaceOf is a model's namespace, of a tensor-parallel rank.
+func spaceOf(model string, rank uint32) string {
+	return block.Namespace{Model: model, Revision: "r", DType: "bf16", Layout: "l", Tokens: 16, TP: 8, TPRank: rank,
+		PP: 1}.String()
+}
+
+// chainOf is the digests of a prompt.
+func chainOf(name string, blocks int) []block.Digest {
+	d := block.Seed(name, "", "")
+	out := make([]block.Digest, blocks)
+	for i := range out {
+		d = block.Next(d, &[block.Tokens]uint32{uint32(i)})
+		out[i] = d
+	}
+	return out
+}
+
+// change is news of block i of a chain in our own tiers.
+func change(space string, chain []block.Digest, i int, tier Tiers, present bool) *Change {
+	c := &Change{Addr: block.Addr{Digest: chain[i], Model: block.IDOf(space), Layer: block.LayerAll}, Namespace: space,
+		Tier: tier, Present: present}
+	if i > 0 {
+		c.Parent = chain[i-1]
+	}
+	return c
+}
+
+// at says where a block is.
+type at struct {
+	engine string
+	space  string
+	layer  uint32
+	digest Name
+}
+
+// mirror is what somebody knows who only reads batches.
+type mirror struct {
+	holders map[uint32]Holder
+	blocks  map[uint32]map[at]Block
+	due     uint64
+	synced  bool
+	resets  int
+}
+
+func (m *mirror) apply(b *Batch) error {
+	switch b.Part {
+	case Reset:
+		*m = mirror{holders: map[uint32]Holder{}, blocks: map[uint32]map[at]Block{}, due: b.Last + 1,
+			resets: m.resets + 1}
+	case Changes, Synced:
+		if b.First != m.due || b.Last+1 < b.First {
+			return fmt.Errorf("changes %d to %d came, %d was due", b.First, b.Last, m.due)
+		}
+		m.due = b.Last + 1
+		m.synced = m.synced || b.Part == Synced
+	}
+	for _, h := range b.Holders {
+		m.holders[h.Number] = h
+	}
+	for _, k := range b.Blocks {
+		h, ok := m.holders[k.Holder]
+		if !ok {
+			return fmt.Errorf("holder %d is not known", k.Holder)
+		}
+		if m.blocks[k.Holder] == nil {
+			m.blocks[k.Holder] = map[at]Block{}
+		}
+		key := at{h.Engine, b.Namespaces[k.Namespace], k.Layer, k.Name}
+		if k.Tiers == 0 {
+			delete(m.blocks[k.Holder], key)
+		} else {
+			m.blocks[k.Holder][key] = k
+		}
+	}
+	for _, n := range b.Gone {
+		delete(m.holders, n)
+		delete(m.blocks, n)
+	}
+	return nil
+}
+
+// all is every block with its tiers.
+func (m *mirror) all() map[at]Block {
+	out := map[at]Block{}
+	for _, blocks := range m.blocks {
+		for k, b := range blocks {
+			out[k] = b
+		}
+	}
+	return out
+}
+
+// drain reads until there is nothing more to read.
+func (m *mirror) drain(t testing.TB, w *Watcher) {
+	t.Helper()
+	var b Batch
+	for {
+		wake, done := w.step(&b)
+		if done {
+			if err := m.apply(&b); err != nil {
+				t.Fatal(err)
+			}
+		} else if wake != nil {
+			return
+		}
+	}
+}
+
+// read reads one batch, waiting for it.
+func (m *mirror) read(t testing.TB, w *Watcher, b *Batch) {
+	t.Helper()
+	if err := w.Next(context.Background(), b); err != nil {
+		t.Fatal(err)
+	}
+	if err := m.apply(b); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func prefixOf(d block.Digest) uint64 { return binary.LittleEndian.Uint64(d[:8]) }

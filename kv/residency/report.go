@@ -1,0 +1,214 @@
+package residency
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/cognitora/dataplane/kv/block"
+)
+
+// The longest names of an engine and of an adapter, in bytes.
+const (
+	MaxEngineName  = 128
+	MaxAdapterName = 256
+)
+
+// Kind is what an event of an engine says.
+type Kind uint8
+
+// The events of an engine's cache.
+const (
+	Stored  Kind = iota + 1 // the engine has Digests, which follow each other and Parent
+	Removed                 // the engine has Digests no more, which are in any order
+	Cleared                 // the engine has nothing any more, in no tier
+)
+
+// Event is a change of what an engine has. Its blocks hold all layers; of which tensor- and
+// pipeline-parallel rank they are, the namespace says.
+type Event struct {
+	Kind      Kind
+	Namespace string // canonical text of a model's namespace
+	Tier      Tiers  // where the blocks are, or were
+	Pinned    bool   // the engine will not evict the blocks that it has stored
+	// name of the LoRA adapter that the blocks are of; empty: none. Digests differ by it, this is
+	// its label
+	Adapter string
+	Parent  block.Digest
+	Digests []block.Digest // Report does not keep them
+}
+
+// Report is what an engine says, in order.
+type Report struct {
+	Engine string // as the fleet calls it: its node's id
+	Epoch  uint64 // of the engine's start; a later one is larger
+	Number uint64 // of this report: that of the one before plus 1, unless Fresh
+	Fresh  bool   // what was reported before counts no more: Events are the beginning of everything
+	Gone   bool   // the engine has ended; no Events
+	Events []Event
+}
+
+// reportStep is how many blocks are taken in per hold of the lock.
+const reportStep = 64
+
+// Report takes in a report, as a whole or not at all. One that has been taken in already does
+// nothing. The error is ErrGap, ErrStale, ErrReport or ErrEngines. After ErrGap the engine is to
+// begin anew with a Fresh report. Reports wait for each other.
+func (x *Index) Report(r *Report) error {
+	ids, err := x.check(r)
+	if err != nil {
+		return err
+	}
+	x.reports.Lock()
+	defer x.reports.Unlock()
+	h, err := x.accept(r)
+	if h == nil {
+		return err
+	}
+	for i := range r.Events {
+		e := &r.Events[i]
+		if e.Kind == Cleared {
+			h = x.replace(h)
+			continue
+		}
+		parent := prefix(&e.Parent)
+		for from := 0; from < len(e.Digests); from += reportStep {
+			parent = x.take(h, e, ids[i], e.Digests[from:min(from+reportStep, len(e.Digests))], parent)
+		}
+	}
+	return nil
+}
+
+// check refuses what is malformed and returns the namespaces' ids.
+func (x *Index) check(r *Report) ([]block.ModelID, error) {
+	bad := func(format string, args ...any) ([]block.ModelID, error) {
+		return nil, fmt.Errorf("%w: %s", ErrReport, fmt.Sprintf(format, args...))
+	}
+	if r.Engine == "" || len(r.Engine) > MaxEngineName {
+		return bad("engine has %d bytes; give the node's id, 1 to %d bytes", len(r.Engine), MaxEngineName)
+	}
+	if r.Gone && len(r.Events) > 0 {
+		return bad("events of an engine that is gone; send them before")
+	}
+	ids := make([]block.ModelID, len(r.Events))
+	for i := range r.Events {
+		e := &r.Events[i]
+		switch {
+		case e.Kind == Cleared:
+			continue
+		case e.Kind != Stored && e.Kind != Removed:
+			return bad("event %d is of kind %d; use stored, removed or cleared", i, e.Kind)
+		case e.Tier == 0 || e.Tier&^anyTier != 0:
+			return bad("event %d has medium %d; use device, host, disk or shared", i, e.Tier)
+		case len(e.Adapter) > MaxAdapterName:
+			return bad("event %d has an adapter of %d bytes; give its name, at most %d", i, len(e.Adapter),
+				MaxAdapterName)
+		}
+		if i > 0 && e.Namespace == r.Events[i-1].Namespace && r.Events[i-1].Kind != Cleared {
+			ids[i] = ids[i-1]
+			continue
+		}
+		n, err := block.ParseNamespace(e.Namespace)
+		if err != nil {
+			return bad("event %d: %v", i, err)
+		}
+		if n.Space != "" {
+			return bad("event %d: an engine has no blocks of a namespace of keys", i)
+		}
+		ids[i] = block.IDOf(e.Namespace)
+	}
+	return ids, nil
+}
+
+// accept finds who reports; nil without error if there is nothing to take in.
+func (x *Index) accept(r *Report) (*holder, error) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	h := x.engines[r.Engine]
+	if h != nil && r.Epoch < h.Epoch {
+		return nil, fmt.Errorf("%w: it began with epoch %d, the report is of %d", ErrStale, h.Epoch, r.Epoch)
+	}
+	switch {
+	case r.Gone:
+		if h != nil {
+			x.leave(h)
+		}
+		return nil, nil
+	case r.Fresh:
+		if h != nil {
+			x.stats.Restarts++
+			x.leave(h)
+		} else if len(x.engines) >= x.maxEngines {
+			return nil, fmt.Errorf("%w: %d", ErrEngines, x.maxEngines)
+		}
+		h = x.join(r.Engine, r.Epoch)
+		x.engines[r.Engine] = h
+	case h == nil || r.Epoch != h.Epoch:
+		return nil, fmt.Errorf("%w: this start of the engine is not known; begin with a fresh report", ErrGap)
+	case r.Number < h.next:
+		h.heard = time.Now()
+		return nil, nil
+	case r.Number > h.next:
+		return nil, fmt.Errorf("%w: number %d came, %d is due; send it, or begin with a fresh report", ErrGap, r.Number,
+			h.next)
+	}
+	h.next, h.heard = r.Number+1, time.Now()
+	return h, nil
+}
+
+// replace lets a holder begin anew, as another one.
+func (x *Index) replace(old *holder) *holder {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if x.holders[old.Number] != old {
+		return old // expired in between
+	}
+	x.leave(old)
+	h := x.join(old.Engine, old.Epoch)
+	h.next, h.heard = old.next, old.heard
+	x.engines[h.Engine] = h
+	return h
+}
+
+// take applies some of an event's blocks, and returns the last one as the parent of what follows.
+func (x *Index) take(h *holder, e *Event, id block.ModelID, digests []block.Digest, parent uint64) uint64 {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	ns, ok := x.space(id, e.Namespace, e.Kind == Stored)
+	if !ok || x.holders[h.Number] != h {
+		return 0
+	}
+	adapter := h.usage.adapter(e.Adapter)
+	for i := range digests {
+		n := news{digest: &digests[i], layer: block.LayerAll, namespace: ns, remove: Pinned}
+		switch {
+		case e.Kind == Removed:
+			n.remove |= e.Tier
+		case e.Pinned:
+			n.add, n.remove = e.Tier|Pinned, 0
+		default:
+			n.add = e.Tier
+		}
+		if e.Kind == Stored {
+			n.adapter, n.parent, parent = adapter, parent, prefix(&digests[i])
+		}
+		x.set(h, &n)
+	}
+	x.settle(settleStep + len(digests))
+	return parent
+}
+
+// Expire forgets the engines that have not reported for so long, and returns how many. An engine
+// that comes back is asked to report everything anew; a report without events is a sign of life.
+func (x *Index) Expire(silent time.Duration) (engines int) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	now := time.Now()
+	for _, h := range x.engines {
+		if now.Sub(h.heard) > silent {
+			x.leave(h)
+			x.stats.Expired++
+			engines++
+		}
+	}
+	return engines
+}

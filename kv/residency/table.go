@@ -1,0 +1,184 @@
+package residency
+
+import (
+	"encoding/binary"
+	"math/bits"
+	"unsafe"
+
+	"github.com/cognitora/dataplane/kv/block"
+)
+
+// entry is a block of a holder, and, in the ring, a change of one. It has no pointers and no
+// padding.
+type entry struct {
+	name Name
+	// the first 8 bytes of its digest; of a block that waits: the slots before and after it in the
+	// list
+	leader    uint64
+	parent    uint64 // the first 8 bytes of its digest; 0: none
+	next      uint32 // slot of the bucket's next; in the ring: the holder
+	layer     uint32
+	position  uint32 // 1 + the block's number in its chain; 0: not known
+	namespace uint16
+	tiers     Tiers
+	flags     uint8
+}
+
+// Bits of an entry's flags. What is left of them is the number of the block's adapter in its
+// holder.
+const (
+	waits        = 1 // for its parent
+	adapterShift = 1
+	maxAdapters  = 1<<(8-adapterShift) - 1
+)
+
+func (e *entry) waits() bool { return e.flags&waits != 0 }
+
+func (e *entry) adapter() uint8 { return e.flags >> adapterShift }
+
+func (e *entry) setAdapter(n uint8) { e.flags = e.flags&waits | n<<adapterShift }
+
+// prefix is the first 8 bytes of a digest.
+func prefix(d *block.Digest) uint64 { return binary.LittleEndian.Uint64(d[:]) }
+
+func (e *entry) own() uint64 { return binary.LittleEndian.Uint64(e.name[:]) }
+
+// Slots and buckets come in pieces, so that growing copies nothing.
+const (
+	slabSize  = 1024
+	entrySize = int64(unsafe.Sizeof(entry{}))
+)
+
+// table is the blocks of a holder: slots, each at its place until its block is gone, and a linear
+// hash table of chains through them, which grows by one bucket per block. It does not shrink before
+// its holder is gone.
+type table struct {
+	seeds   [2]uint64
+	slabs   []*[slabSize]entry
+	used    uint32 // slots that have been used; slot 0 is none
+	free    uint32 // the first free one of them
+	count   int
+	heads   []*[slabSize]uint32
+	buckets uint32
+	size    uint32 // the largest power of two that is not above buckets
+}
+
+func newTable(seeds [2]uint64) table { return table{seeds: seeds} }
+
+func (t *table) bytes() int64 {
+	return int64(len(t.slabs))*slabSize*entrySize + int64(len(t.heads))*slabSize*4
+}
+
+func (t *table) at(slot uint32) *entry { return &t.slabs[slot/slabSize][slot%slabSize] }
+
+func (t *table) head(bucket uint32) *uint32 { return &t.heads[bucket/slabSize][bucket%slabSize] }
+
+// hash needs of a digest its first 8 bytes only, as that is what is known of parents. Who chooses
+// digests does not know the seeds.
+func (t *table) hash(own uint64, namespace uint16, layer uint32) uint32 {
+	hi, lo := bits.Mul64(own^t.seeds[0], (uint64(layer)<<16|uint64(namespace))^t.seeds[1]|1)
+	return uint32((hi ^ lo) >> 16)
+}
+
+func (t *table) bucket(hash uint32) uint32 {
+	if b := hash & (2*t.size - 1); b < t.buckets {
+		return b
+	}
+	return hash & (t.size - 1)
+}
+
+// find is the slot of a block; 0: there is none.
+func (t *table) find(d *block.Digest, namespace uint16, layer uint32) uint32 {
+	if t.count == 0 {
+		return 0
+	}
+	name := NameOf(d)
+	slot := *t.head(t.bucket(t.hash(prefix(d), namespace, layer)))
+	for slot != 0 {
+		e := t.at(slot)
+		if e.name == name && e.layer == layer && e.namespace == namespace {
+			break
+		}
+		slot = e.next
+	}
+	return slot
+}
+
+// findPrefix is find by the first 8 bytes of a digest.
+func (t *table) findPrefix(own uint64, namespace uint16, layer uint32) uint32 {
+	if t.count == 0 {
+		return 0
+	}
+	slot := *t.head(t.bucket(t.hash(own, namespace, layer)))
+	for slot != 0 {
+		e := t.at(slot)
+		if e.own() == own && e.layer == layer && e.namespace == namespace {
+			break
+		}
+		slot = e.next
+	}
+	return slot
+}
+
+// insert makes a slot for a block that find does not find.
+func (t *table) insert(d *block.Digest, namespace uint16, layer uint32) uint32 {
+	t.grow()
+	slot := t.free
+	if slot != 0 {
+		t.free = t.at(slot).next
+	} else {
+		t.used++
+		if slot = t.used; slot/slabSize == uint32(len(t.slabs)) {
+			t.slabs = append(t.slabs, new([slabSize]entry))
+		}
+	}
+	head := t.head(t.bucket(t.hash(prefix(d), namespace, layer)))
+	*t.at(slot) = entry{name: NameOf(d), layer: layer, namespace: namespace, next: *head}
+	*head = slot
+	t.count++
+	return slot
+}
+
+// remove frees a slot.
+func (t *table) remove(slot uint32) {
+	e := t.at(slot)
+	at := t.head(t.bucket(t.hash(e.own(), e.namespace, e.layer)))
+	for *at != slot {
+		at = &t.at(*at).next
+	}
+	*at = e.next
+	*e = entry{next: t.free}
+	t.free = slot
+	t.count--
+}
+
+// grow makes another bucket if there are as many blocks as buckets, and moves into it what belongs
+// there.
+func (t *table) grow() {
+	if t.count < int(t.buckets) {
+		return
+	}
+	if t.buckets%slabSize == 0 {
+		t.heads = append(t.heads, new([slabSize]uint32))
+	}
+	if t.buckets == 0 {
+		t.slabs = append(t.slabs, new([slabSize]entry))
+		t.buckets, t.size = 1, 1
+		return
+	}
+	fresh := t.buckets
+	t.buckets++
+	from, to := t.head(fresh-t.size), t.head(fresh)
+	if t.buckets == 2*t.size {
+		t.size *= 2
+	}
+	for *from != 0 {
+		e := t.at(*from)
+		if t.bucket(t.hash(e.own(), e.namespace, e.layer)) != fresh {
+			from = &e.next
+			continue
+		}
+		slot := *from
+		*from, e.next, *to = e.next, *to, slot
+	}
+}
