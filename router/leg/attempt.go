@@ -13,7 +13,7 @@ import (
 	"github.com/cognitora/dataplane/router/answer"
 	"github.com/cognitora/dataplane/router/apierror"
 	"github.com/cognitora/dataplane/router/fleet"
-	"github.com/cognitora/dataplane/router/patience"
+	"github.com/cognitora/dataplane/router/health/patience"
 	"github.com/cognitora/dataplane/router/prefix"
 	"github.com/cognitora/dataplane/router/request"
 	"github.com/cognitora/dataplane/router/scan"

@@ -15,8 +15,8 @@ import (
 	"github.com/cognitora/dataplane/router/admission"
 	"github.com/cognitora/dataplane/router/affinity"
 	"github.com/cognitora/dataplane/router/fleet"
+	"github.com/cognitora/dataplane/router/health/patience"
 	"github.com/cognitora/dataplane/router/metrics"
-	"github.com/cognitora/dataplane/router/patience"
 	"github.com/cognitora/dataplane/router/policy"
 	"github.com/cognitora/dataplane/router/where"
 )

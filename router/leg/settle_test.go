@@ -7,7 +7,7 @@ import (
 
 	"github.com/cognitora/dataplane/internal/relay"
 	"github.com/cognitora/dataplane/router/fleet"
-	"github.com/cognitora/dataplane/router/patience"
+	"github.com/cognitora/dataplane/router/health/patience"
 	"github.com/cognitora/dataplane/router/scan"
 )
 
