@@ -12,6 +12,10 @@ import (
 	"github.com/spf13/pflag"
 )
 
+// envAdmin is the variable of the environment that stands for the flag.
+const envAdmin = "CGN_ADMIN"
+
+// defaultAdmin is where a router's admin port is unless told otherwise.
 const defaultAdmin = "http://127.0.0.1:9091"
 
 const (
@@ -19,37 +23,40 @@ const (
 	adminAnswerBytes = 32 << 20
 )
 
-func (a *app) adminFlag(flags *pflag.FlagSet, getenv func(string) string) {
-	flags.StringVar(&a.admin, "admin", firstSet(getenv, defaultAdmin, envAdmin),
+// port is the admin port of a router.
+type port struct{ at string } // base URL, or HOST:PORT
+
+// flag says where it is.
+func (p *port) flag(flags *pflag.FlagSet, getenv func(string) string) {
+	flags.StringVar(&p.at, "admin", firstSet(getenv, defaultAdmin, envAdmin),
 		"a router's admin address (env CGN_ADMIN)")
 }
 
-// adminURL makes "127.0.0.1:9091" and "http://127.0.0.1:9091/" the same.
-func (a *app) adminURL(path string) string {
-	base := strings.TrimRight(a.admin, "/")
+// url makes "127.0.0.1:9091" and "http://127.0.0.1:9091/" the same.
+func (p *port) url(path string) string {
+	base := strings.TrimRight(p.at, "/")
 	if !strings.Contains(base, "://") {
 		base = "http://" + base
 	}
 	return base + path
 }
 
-// askAdmin sends one request to the router's admin port and returns the body
-// of a 200.
-func (a *app) askAdmin(ctx context.Context, method, path, body string) ([]byte, error) {
+// ask sends one request and returns the body of a 200.
+func (p *port) ask(ctx context.Context, method, path, body string) ([]byte, error) {
 	ctx, cancel := context.WithTimeout(ctx, adminTimeout)
 	defer cancel()
-	req, err := http.NewRequestWithContext(ctx, method, a.adminURL(path), strings.NewReader(body))
+	req, err := http.NewRequestWithContext(ctx, method, p.url(path), strings.NewReader(body))
 	if err != nil {
-		return nil, fmt.Errorf("--admin %q: %w", a.admin, err)
+		return nil, fmt.Errorf("--admin %q: %w", p.at, err)
 	}
 	if body != "" {
 		req.Header.Set("Content-Type", "application/json")
 	}
 	resp, err := http.DefaultClient.Do(req)
 	if err != nil {
-		return nil, hinted{fmt.Errorf("no router answers at %s: %w", a.adminURL(""), err),
-			"is a router running? Give its admin address with --admin HOST:PORT or CGN_ADMIN (cgn-router --admin, " +
-				"cgn-ctl up)."}
+		return nil, withHint(fmt.Errorf("no router answers at %s: %w", p.url(""), err),
+			"is a router running? Give its admin address with --admin HOST:PORT or CGN_ADMIN (cgn-router --admin, "+
+				"cgn-ctl up).")
 	}
 	defer resp.Body.Close()
 	answer, err := io.ReadAll(io.LimitReader(resp.Body, adminAnswerBytes))
@@ -76,8 +83,9 @@ func refused(req *http.Request, status int, answer []byte) error {
 		err = fmt.Errorf("%s (HTTP %d from %s)", envelope.Error.Message, status, req.URL)
 	}
 	if status == http.StatusNotFound && (!said || envelope.Error.Code == "unknown_path") {
-		return hinted{err, "is that the admin port of a cgn-router (127.0.0.1:9091 unless set)? The port that serves " +
-			"/v1 is another one."}
+		return withHint(err, "is that the admin port of a cgn-router (127.0.0.1:9091 unless set)? The port that "+
+			"serves "+
+			"/v1 is another one.")
 	}
 	return err
 }
@@ -87,18 +95,18 @@ func firstLine(text []byte) string {
 	return line[:min(len(line), 200)]
 }
 
-// adminJSON decodes the answer of a GET, or of a POST if there is a body.
-func (a *app) adminJSON(ctx context.Context, path, body string, into any) error {
+// decode decodes the answer of a GET, or of a POST if there is a body.
+func (p *port) decode(ctx context.Context, path, body string, into any) error {
 	method := http.MethodGet
 	if body != "" {
 		method = http.MethodPost
 	}
-	answer, err := a.askAdmin(ctx, method, path, body)
+	answer, err := p.ask(ctx, method, path, body)
 	if err != nil {
 		return err
 	}
 	if err := json.Unmarshal(answer, into); err != nil {
-		return fmt.Errorf("%s: not the JSON that was expected: %w", a.adminURL(path), err)
+		return fmt.Errorf("%s: not the JSON that was expected: %w", p.url(path), err)
 	}
 	return nil
 }

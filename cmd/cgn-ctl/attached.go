@@ -30,7 +30,7 @@ func newAttached(a *app) *cobra.Command {
 			}
 			ctx, release := interruptible(c.Context())
 			defer release()
-			return a.attached(ctx, cfg)
+			return runAttached(ctx, a, cfg)
 		},
 	}
 	f := c.Flags()
@@ -40,7 +40,7 @@ func newAttached(a *app) *cobra.Command {
 	return c
 }
 
-func (a *app) attached(ctx context.Context, cfg attached.Config) error {
+func runAttached(ctx context.Context, a *app, cfg attached.Config) error {
 	r, err := attached.Run(ctx, cfg)
 	if err != nil {
 		return err

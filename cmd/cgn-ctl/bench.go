@@ -36,14 +36,6 @@ func (f *traceFlags) addGenerator(c *cobra.Command) {
 // check says which flag has a value that no trace can be made with.
 func (f *traceFlags) check() error { return inRange("rate", f.gen.PerSecond, 0.001, 1e6) }
 
-// inRange says what the flag must be, unless it is.
-func inRange(flag string, value, from, to float64) error {
-	if value >= from && value <= to {
-		return nil
-	}
-	return fmt.Errorf("--%s %v: must be %v to %v", flag, value, from, to)
-}
-
 // open returns the trace and what closes it.
 func (f *traceFlags) open(requests int) (trace.Source, func() error, error) {
 	if f.file == "" {
@@ -100,7 +92,7 @@ func newReplay(a *app) *cobra.Command {
 			cfg.Source, cfg.APIKey = source, os.Getenv("OPENAI_API_KEY")
 			ctx, stop := signal.NotifyContext(c.Context(), os.Interrupt, syscall.SIGTERM)
 			defer stop()
-			return a.replay(ctx, cfg)
+			return runReplay(ctx, a, cfg)
 		},
 	}
 	f.add(c)
@@ -117,7 +109,7 @@ func newReplay(a *app) *cobra.Command {
 	return c
 }
 
-func (a *app) replay(ctx context.Context, cfg replay.Config) error {
+func runReplay(ctx context.Context, a *app, cfg replay.Config) error {
 	cfg.URL = strings.TrimSuffix(strings.TrimRight(cfg.URL, "/"), "/v1")
 	result, err := replay.Run(ctx, cfg)
 	if result == nil {

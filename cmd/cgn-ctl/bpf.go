@@ -63,7 +63,7 @@ func newBPFTop(a *app, root *string) *cobra.Command {
 			}
 			ctx, release := ending(c.Context())
 			defer release()
-			return a.bpfTop(ctx, *root, every)
+			return bpfTop(ctx, a, *root, every)
 		},
 	}
 	c.Flags().DurationVar(&every, "interval", time.Second, "time between two looks")
@@ -71,7 +71,7 @@ func newBPFTop(a *app, root *string) *cobra.Command {
 }
 
 // bpfTop shows the difference of two looks; one such and no more where nobody watches.
-func (a *app) bpfTop(ctx context.Context, root string, every time.Duration) error {
+func bpfTop(ctx context.Context, a *app, root string, every time.Duration) error {
 	before, err := readKernel(root)
 	if err != nil {
 		return err
@@ -108,7 +108,7 @@ func newBPFCheck(a *app, root *string) *cobra.Command {
 			"attached.\n" +
 			"Costs are measured while `sysctl kernel.bpf_stats_enabled=1`; that itself costs some 50 ns a run, which " +
 			"are in them.",
-		RunE: func(*cobra.Command, []string) error { return a.bpfCheck(*root) },
+		RunE: func(*cobra.Command, []string) error { return checkPrograms(a, *root) },
 	}
 }
 
@@ -118,7 +118,7 @@ type bpfCheck struct {
 	Leftovers []string      `json:"leftovers"`
 }
 
-func (a *app) bpfCheck(root string) error {
+func checkPrograms(a *app, root string) error {
 	var v bpfCheck
 	var err error
 	if v.Programs, err = bpf.Programs(root); err != nil {
@@ -141,8 +141,8 @@ func (a *app) bpfCheck(root string) error {
 	}
 	for _, p := range v.Programs {
 		if !p.Attached {
-			return hinted{fmt.Errorf("%s is not attached: %s are not counted", p.Name, p.Tells),
-				"the agent's log says why; restart it to try again"}
+			return withHint(fmt.Errorf("%s is not attached: %s are not counted", p.Name, p.Tells),
+				"the agent's log says why; restart it to try again")
 		}
 	}
 	return nil

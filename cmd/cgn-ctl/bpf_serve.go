@@ -31,11 +31,11 @@ func newBPFServe(a *app, root *string) *cobra.Command {
 		Example: "  cgn-ctl bpf serve --socket /run/cognitora/events.sock --group 990",
 		RunE: func(c *cobra.Command, _ []string) error {
 			if at == "" {
-				return hinted{errors.New("--socket is missing"), "for example: " + c.Example[2:]}
+				return withHint(errors.New("--socket is missing"), "for example: "+c.Example[2:])
 			}
 			ctx, stop := signal.NotifyContext(c.Context(), os.Interrupt, syscall.SIGTERM)
 			defer stop()
-			return a.bpfServe(ctx, *root, at, group)
+			return bpfServe(ctx, a, *root, at, group)
 		},
 	}
 	c.Flags().StringVar(&at, "socket", "", "path of the Unix socket (required)")
@@ -44,7 +44,7 @@ func newBPFServe(a *app, root *string) *cobra.Command {
 	return c
 }
 
-func (a *app) bpfServe(ctx context.Context, root, at string, group int) error {
+func bpfServe(ctx context.Context, a *app, root, at string, group int) error {
 	layout, err := bpf.PeersLayout()
 	if err != nil {
 		return err

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -14,58 +13,25 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
-	"github.com/spf13/pflag"
 
 	"github.com/cognitora/dataplane/internal/cluster"
 	"github.com/cognitora/dataplane/router/fleet"
 	"github.com/cognitora/dataplane/router/policy"
 )
 
-const defaultEtcd = "127.0.0.1:2379"
+// state is the commands on a fleet's state in etcd.
+type state struct {
+	*app
+	store  store
+	router port // tells what it makes of the nodes
+}
 
 func newCluster(a *app, getenv func(string) string) *cobra.Command {
+	s := &state{app: a}
 	c := group("cluster", "Look at and change the fleet's state in etcd",
-		newNodes(a, getenv), newPolicy(a), newSetPolicy(a), newCordon(a), newUncordon(a), newDrain(a))
-	a.etcdFlags(c.PersistentFlags(), getenv)
+		newNodes(s, getenv), newPolicy(s), newSetPolicy(s), newCordon(s), newUncordon(s), newDrain(s))
+	s.store.flags(c.PersistentFlags(), getenv)
 	return c
-}
-
-func (a *app) etcdFlags(flags *pflag.FlagSet, getenv func(string) string) {
-	def := strings.Split(firstSet(getenv, defaultEtcd, envEtcd, envEtcdAsConfig), ",")
-	flags.StringSliceVar(&a.etcd.Endpoints, "etcd", def,
-		"etcd client addresses (env "+envEtcd+" or "+envEtcdAsConfig+", separated by commas)")
-	file := func(into *string, flag, variable, help string) {
-		flags.StringVar(into, flag, getenv(variable), help+" (env "+variable+")")
-	}
-	file(&a.etcd.CA, "etcd-ca", envEtcdCA, "PEM file that etcd's certificate is checked against; with https:// and "+
-		"none, the system's")
-	file(&a.etcd.Cert, "etcd-cert", envEtcdCert, "client certificate for etcd")
-	file(&a.etcd.Key, "etcd-key", envEtcdKey, "key of the client certificate")
-	file(&a.etcd.Username, "etcd-username", envEtcdUser, "etcd user")
-	file(&a.etcd.PasswordFile, "etcd-password-file", envEtcdPassword, "file with the etcd user's password")
-}
-
-// withEtcd runs fn with a client and explains an etcd that does not answer.
-func (a *app) withEtcd(ctx context.Context, fn func(ctx context.Context, c *cluster.Client) error) error {
-	cfg, err := a.etcd.Config()
-	if err != nil {
-		return hinted{err, "--etcd-ca, --etcd-cert, --etcd-key, --etcd-username and --etcd-password-file set these"}
-	}
-	c, err := cluster.Dial(cfg)
-	if err != nil {
-		return err
-	}
-	defer c.Close()
-	err = fn(ctx, c)
-	if tls := (*cluster.HandshakeError)(nil); errors.As(c.Why(ctx, err), &tls) {
-		return hinted{fmt.Errorf("TLS with etcd at %s fails: %w", tls.Endpoint, tls.Err),
-			"are --etcd-ca, --etcd-cert and --etcd-key of its CA, and is it to be spoken to by TLS?"}
-	}
-	if errors.Is(err, context.DeadlineExceeded) {
-		return hinted{fmt.Errorf("etcd does not answer at %s", strings.Join(a.etcd.Endpoints, ", ")),
-			"is it running? Give its address with --etcd HOST:PORT or CGN_ETCD (cgn-ctl up prints the one it uses)."}
-	}
-	return err
 }
 
 // nodeRow is one node as `cluster nodes` shows it.
@@ -82,7 +48,7 @@ type nodeRow struct {
 	Router *fleet.NodeView `json:"router,omitempty"`
 }
 
-func newNodes(a *app, getenv func(string) string) *cobra.Command {
+func newNodes(s *state, getenv func(string) string) *cobra.Command {
 	c := &cobra.Command{
 		Use: "nodes", Short: "List the registered nodes", Args: cobra.NoArgs,
 		Long: "Lists the nodes as their agents' last heartbeats have them. " +
@@ -100,17 +66,17 @@ func newNodes(a *app, getenv func(string) string) *cobra.Command {
 			"the round trip, in parentheses how long ago, and how many in\n" +
 			"a million segments are sent again.",
 		RunE: func(c *cobra.Command, _ []string) error {
-			return a.withEtcd(c.Context(), func(ctx context.Context, client *cluster.Client) error {
+			return s.store.with(c.Context(), func(ctx context.Context, client *cluster.Client) error {
 				rows, err := listNodes(ctx, client)
 				if err != nil {
 					return err
 				}
-				a.askRouter(ctx, rows)
-				return a.show(rows, func(t *table) { writeNodes(t, rows) })
+				s.askRouter(ctx, rows)
+				return s.show(rows, func(t *table) { writeNodes(t, rows) })
 			})
 		},
 	}
-	a.adminFlag(c.Flags(), getenv)
+	s.router.flag(c.Flags(), getenv)
 	return c
 }
 
@@ -222,11 +188,11 @@ func (r *nodeRow) state() string {
 	return "not ready"
 }
 
-func newPolicy(a *app) *cobra.Command {
+func newPolicy(s *state) *cobra.Command {
 	return &cobra.Command{
 		Use: "policy", Short: "Print the routing policy in force", Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
-			return a.withEtcd(c.Context(), func(ctx context.Context, client *cluster.Client) error {
+			return s.store.with(c.Context(), func(ctx context.Context, client *cluster.Client) error {
 				doc, err := client.Policy(ctx)
 				if err != nil {
 					return err
@@ -235,18 +201,18 @@ func newPolicy(a *app) *cobra.Command {
 				if doc != nil {
 					source = "etcd"
 					if p, err = policy.Parse(doc); err != nil {
-						return hinted{fmt.Errorf("the stored policy is not valid, so routers ignore it: %w", err),
-							"store a good one with `cgn-ctl cluster set-policy`"}
+						return withHint(fmt.Errorf("the stored policy is not valid, so routers ignore it: %w", err),
+							"store a good one with `cgn-ctl cluster set-policy`")
 					}
 				}
-				return a.showPolicy(p, source)
+				return s.showPolicy(p, source)
 			})
 		},
 	}
 }
 
-func (a *app) showPolicy(p *policy.Policy, source string) error {
-	return a.show(p, func(t *table) {
+func (s *state) showPolicy(p *policy.Policy, source string) error {
+	return s.show(p, func(t *table) {
 		t.row("mode", p.Mode)
 		t.row("kv", p.KV)
 		t.row("load", p.Load)
@@ -273,7 +239,7 @@ func unused(v float64, why string) string {
 	return " (" + why + ")"
 }
 
-func newSetPolicy(a *app) *cobra.Command {
+func newSetPolicy(s *state) *cobra.Command {
 	return &cobra.Command{
 		Use:   "set-policy FILE|-|JSON",
 		Short: "Check a routing policy and store it for all routers",
@@ -301,13 +267,13 @@ func newSetPolicy(a *app) *cobra.Command {
 				return fmt.Errorf("the policy is not valid and was not stored: %w", err)
 			}
 			if p.TTFTSLOms != 0 {
-				fmt.Fprintln(a.err, "cgn-ctl: ttft_slo_ms is stored, and nothing uses it yet")
+				fmt.Fprintln(s.err, "cgn-ctl: ttft_slo_ms is stored, and nothing uses it yet")
 			}
-			return a.withEtcd(c.Context(), func(ctx context.Context, client *cluster.Client) error {
+			return s.store.with(c.Context(), func(ctx context.Context, client *cluster.Client) error {
 				if err := client.PutPolicy(ctx, compact(doc)); err != nil {
 					return err
 				}
-				return a.showPolicy(p, "etcd, stored now")
+				return s.showPolicy(p, "etcd, stored now")
 			})
 		},
 	}

@@ -31,7 +31,7 @@ func newCompare(a *app) *cobra.Command {
 		RunE: func(c *cobra.Command, _ []string) error {
 			ctx, release := interruptible(c.Context())
 			defer release()
-			return a.compare(ctx, cfg, write)
+			return runCompare(ctx, a, cfg, write)
 		},
 	}
 	f := c.Flags()
@@ -49,8 +49,8 @@ func newCompare(a *app) *cobra.Command {
 // checkCompare says which flag has a value that nothing can be compared with.
 func checkCompare(cfg *compare.Config, write bool) error {
 	if _, err := os.Stat(filepath.Join(cfg.Root, "perf", "RESULTS.md")); err != nil {
-		return hinted{fmt.Errorf("--root %s: is not the repository: %w", cfg.Root, err),
-			"run it in the repository, or give its directory with --root"}
+		return withHint(fmt.Errorf("--root %s: is not the repository: %w", cfg.Root, err),
+			"run it in the repository, or give its directory with --root")
 	}
 	switch {
 	case cfg.Repetitions < 1:
@@ -126,7 +126,7 @@ func measured(r *compare.Report) bool {
 	return false
 }
 
-func (a *app) compare(ctx context.Context, cfg compare.Config, write bool) error {
+func runCompare(ctx context.Context, a *app, cfg compare.Config, write bool) error {
 	if err := checkCompare(&cfg, write); err != nil {
 		return err
 	}

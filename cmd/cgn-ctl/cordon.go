@@ -22,14 +22,14 @@ type change struct {
 	Detail string `json:"detail,omitempty"`
 }
 
-func newCordon(a *app) *cobra.Command {
+func newCordon(s *state) *cobra.Command {
 	var reason string
 	var unregistered bool
 	c := &cobra.Command{
 		Use: "cordon NODE", Short: "Keep new requests away from a node", Args: oneArgument("NODE"),
 		Example: "  cgn-ctl cluster cordon gpu1-9081 --reason 'new driver'",
 		RunE: func(c *cobra.Command, args []string) error {
-			return a.withEtcd(c.Context(), func(ctx context.Context, client *cluster.Client) error {
+			return s.store.with(c.Context(), func(ctx context.Context, client *cluster.Client) error {
 				done := change{Node: args[0], State: "cordoned"}
 				r, err := callRoll(ctx, client, args[0])
 				if err != nil {
@@ -46,7 +46,7 @@ func newCordon(a *app) *cobra.Command {
 				if err := client.PutCordon(ctx, args[0], cluster.Cordon{Reason: reason}); err != nil {
 					return err
 				}
-				return a.showChange(done)
+				return s.showChange(done)
 			})
 		},
 	}
@@ -108,7 +108,7 @@ func (r *roll) unknown(otherwise string) error {
 	if otherwise == "" {
 		return err
 	}
-	return hinted{err, otherwise}
+	return withHint(err, otherwise)
 }
 
 func findNode(ctx context.Context, client *cluster.Client, id string) (*cluster.Node, error) {
@@ -124,8 +124,8 @@ func findNode(ctx context.Context, client *cluster.Client, id string) (*cluster.
 	return nil, nil
 }
 
-func (a *app) showChange(c change) error {
-	return a.show(c, func(t *table) {
+func (s *state) showChange(c change) error {
+	return s.show(c, func(t *table) {
 		text := c.Node + " is " + c.State
 		if c.Detail != "" {
 			text += " (" + c.Detail + ")"
@@ -134,7 +134,7 @@ func (a *app) showChange(c change) error {
 	})
 }
 
-func newUncordon(a *app) *cobra.Command {
+func newUncordon(s *state) *cobra.Command {
 	var unregistered bool
 	c := &cobra.Command{
 		Use: "uncordon NODE", Short: "Let a cordoned or draining node take requests again", Args: oneArgument("NODE"),
@@ -143,7 +143,7 @@ func newUncordon(a *app) *cobra.Command {
 			"cgn-ctl top shows them, cgn-ctl cluster nodes does not. They are lifted in the same way.",
 		Example: "  cgn-ctl cluster uncordon gpu1-9081",
 		RunE: func(c *cobra.Command, args []string) error {
-			return a.withEtcd(c.Context(), func(ctx context.Context, client *cluster.Client) error {
+			return s.store.with(c.Context(), func(ctx context.Context, client *cluster.Client) error {
 				r, err := callRoll(ctx, client, args[0])
 				if err != nil {
 					return err
@@ -160,7 +160,7 @@ func newUncordon(a *app) *cobra.Command {
 				if !was {
 					done.Detail = "it was not cordoned in etcd; routers that remember a cordon have been told"
 				}
-				return a.showChange(done)
+				return s.showChange(done)
 			})
 		},
 	}
@@ -168,7 +168,7 @@ func newUncordon(a *app) *cobra.Command {
 	return c
 }
 
-func newDrain(a *app) *cobra.Command {
+func newDrain(s *state) *cobra.Command {
 	var reason string
 	var wait time.Duration
 	c := &cobra.Command{
@@ -177,8 +177,8 @@ func newDrain(a *app) *cobra.Command {
 		Example: "  cgn-ctl cluster drain gpu1-9081 --reason 'new driver' --wait 5m",
 		Args:    oneArgument("NODE"),
 		RunE: func(c *cobra.Command, args []string) error {
-			return a.withEtcd(c.Context(), func(ctx context.Context, client *cluster.Client) error {
-				return a.drain(ctx, client, args[0], reason, wait)
+			return s.store.with(c.Context(), func(ctx context.Context, client *cluster.Client) error {
+				return s.drain(ctx, client, args[0], reason, wait)
 			})
 		},
 	}
@@ -189,7 +189,7 @@ func newDrain(a *app) *cobra.Command {
 
 // drain marks a registered node as draining and waits for it. What it writes to
 // its output is the outcome alone.
-func (a *app) drain(ctx context.Context, client *cluster.Client, id, reason string, wait time.Duration) error {
+func (s *state) drain(ctx context.Context, client *cluster.Client, id, reason string, wait time.Duration) error {
 	r, err := callRoll(ctx, client, id)
 	if err != nil {
 		return err
@@ -202,10 +202,10 @@ func (a *app) drain(ctx context.Context, client *cluster.Client, id, reason stri
 		return err
 	}
 	if wait == 0 {
-		return a.showChange(change{Node: id, State: "draining"})
+		return s.showChange(change{Node: id, State: "draining"})
 	}
-	fmt.Fprintf(a.err, "%s is draining; waiting up to %s for its running requests\n", id, wait)
-	return a.awaitDrained(ctx, client, id, wait)
+	fmt.Fprintf(s.err, "%s is draining; waiting up to %s for its running requests\n", id, wait)
+	return s.awaitDrained(ctx, client, id, wait)
 }
 
 const drainPoll = 500 * time.Millisecond
@@ -213,7 +213,7 @@ const drainPoll = 500 * time.Millisecond
 // awaitDrained polls until the node reports nothing in flight in a heartbeat
 // written after the call, or is gone. Heartbeats are told apart by the node's
 // own stamp: its clock need not agree with this one.
-func (a *app) awaitDrained(ctx context.Context, client *cluster.Client, id string, wait time.Duration) error {
+func (s *state) awaitDrained(ctx context.Context, client *cluster.Client, id string, wait time.Duration) error {
 	before, err := findNode(ctx, client, id)
 	if err != nil {
 		return err
@@ -231,12 +231,12 @@ func (a *app) awaitDrained(ctx context.Context, client *cluster.Client, id strin
 			if n == nil {
 				done.Detail = "it has left the fleet meanwhile"
 			}
-			return a.showChange(done)
+			return s.showChange(done)
 		}
 		if time.Since(begin) > wait {
-			return hinted{fmt.Errorf("%s is still draining after %s (%s)", id, wait, describeLeft(left)),
-				"it gets no new requests; give the command again to go on waiting, or take it back with cgn-ctl " +
-					"cluster uncordon " + id}
+			return withHint(fmt.Errorf("%s is still draining after %s (%s)", id, wait, describeLeft(left)),
+				"it gets no new requests; give the command again to go on waiting, or take it back with cgn-ctl "+
+					"cluster uncordon "+id)
 		}
 		select {
 		case <-tick.C:

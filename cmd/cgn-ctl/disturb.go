@@ -37,7 +37,7 @@ func newDisturb(a *app) *cobra.Command {
 			}
 			cfg.Bin = filepath.Join(root, "bin")
 			if _, err := os.Stat(filepath.Join(cfg.Bin, "cgn-router")); err != nil {
-				return hinted{err, "run it in the repository after make build, or give its directory with --root"}
+				return withHint(err, "run it in the repository after make build, or give its directory with --root")
 			}
 			ctx, release := interruptible(c.Context())
 			defer release()

@@ -28,14 +28,14 @@ func newEngine(a *app) *cobra.Command {
 		RunE: func(c *cobra.Command, _ []string) error {
 			ctx, stop := signal.NotifyContext(c.Context(), os.Interrupt, syscall.SIGTERM)
 			defer stop()
-			return a.engine(ctx, cfg)
+			return runEngine(ctx, a, cfg)
 		},
 	}
 	c.Flags().StringVar(&cfg.Addr, "listen", "127.0.0.1:8001", "address, HOST:PORT; port 0 takes a free one")
 	return c
 }
 
-func (a *app) engine(ctx context.Context, cfg instant.Config) error {
+func runEngine(ctx context.Context, a *app, cfg instant.Config) error {
 	e, err := instant.Start(cfg)
 	switch {
 	case errors.Is(err, syscall.EADDRINUSE):

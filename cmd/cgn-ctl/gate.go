@@ -21,7 +21,7 @@ func newGate(a *app) *cobra.Command {
 		RunE: func(c *cobra.Command, _ []string) error {
 			ctx, release := interruptible(c.Context())
 			defer release()
-			return a.gate(ctx, cfg)
+			return runGate(ctx, a, cfg)
 		},
 	}
 	f := c.Flags()
@@ -31,7 +31,7 @@ func newGate(a *app) *cobra.Command {
 	return c
 }
 
-func (a *app) gate(ctx context.Context, cfg gate.Config) error {
+func runGate(ctx context.Context, a *app, cfg gate.Config) error {
 	report, err := gate.Run(ctx, cfg)
 	if err != nil {
 		return err

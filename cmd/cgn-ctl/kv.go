@@ -4,29 +4,17 @@ import (
 	"cmp"
 	"fmt"
 	"strings"
-	"time"
 
 	"github.com/spf13/cobra"
-	"github.com/spf13/pflag"
 
-	"github.com/cognitora/dataplane/internal/pki"
 	"github.com/cognitora/dataplane/kv/block"
 	pb "github.com/cognitora/dataplane/proto/cognitora/v1"
 )
 
-// envSock is where the cache's socket is, as cgn-kvcached has it in its configuration.
-const envSock = "CGN_KVCACHED_SOCK"
-
-// kvDeadline is what a call that answers at once may take.
-const kvDeadline = 10 * time.Second
-
 // kv is the commands on one cache.
 type kv struct {
 	*app
-	sock, address string
-	files         pki.Files
-	sockFlag      *pflag.Flag   // that of sock
-	limit         time.Duration // of soon; 0: kvDeadline
+	cacheDaemon
 }
 
 func newKV(a *app, getenv func(string) string) *cobra.Command {
@@ -35,19 +23,6 @@ func newKV(a *app, getenv func(string) string) *cobra.Command {
 		newKVList(k), newKVGet(k), newKVPut(k), newKVRemove(k), newKVVerify(a), newKVTrace(a))
 	k.flags(c.PersistentFlags(), getenv)
 	return c
-}
-
-// flags say where the cache is.
-func (k *kv) flags(f *pflag.FlagSet, getenv func(string) string) {
-	f.StringVar(&k.sock, "sock", firstSet(getenv, "", envSock),
-		"the cache's gRPC socket, a path or unix:///path (env "+envSock+"); default: kv.sock in /run/cognitora, else "+
-			"in the daemon's default data directory")
-	k.sockFlag = f.Lookup("sock")
-	f.StringVar(&k.address, "address", "", "HOST:PORT of the [grpc] listener of a cache, of this host or another, "+
-		"instead of --sock, with the three --tls flags")
-	f.StringVar(&k.files.CA, "tls-ca", "", "PEM file of the fleet's CA, for --address")
-	f.StringVar(&k.files.Cert, "tls-cert", "", "own certificate, for --address: that of the role ctl may do everything")
-	f.StringVar(&k.files.Key, "tls-key", "", "key of the certificate")
 }
 
 // respNamespace is where the keys of RESP clients are unless they select another database.
@@ -78,12 +53,12 @@ func namespaceError(text string, err error) error {
 	space, tenant, _ := strings.Cut(strings.TrimPrefix(text, "key1;"), ";")
 	meant := block.Namespace{Space: cmp.Or(space, "s3.BUCKET"), Tenant: tenant}.String()
 	if strings.HasPrefix(text, "kv1;") || !strings.HasPrefix(space, "s3.") && !strings.HasPrefix(space, "resp.") {
-		return hinted{fmt.Errorf("--namespace %q: %w", text, err),
-			"clients' keys are in key1;resp.DATABASE;TENANT or key1;s3.BUCKET;TENANT, without a tenant such as '" +
-				respNamespace + "'; kv stats lists what there is"}
+		return withHint(fmt.Errorf("--namespace %q: %w", text, err),
+			"clients' keys are in key1;resp.DATABASE;TENANT or key1;s3.BUCKET;TENANT, without a tenant such as '"+
+				respNamespace+"'; kv stats lists what there is")
 	}
-	return hinted{fmt.Errorf("--namespace %q: not a namespace as it is written", text),
-		"write --namespace '" + meant + "'"}
+	return withHint(fmt.Errorf("--namespace %q: not a namespace as it is written", text),
+		"write --namespace '"+meant+"'")
 }
 
 // tierNames are the tiers in a set of them.

@@ -96,8 +96,8 @@ func newKVPut(k *kv) *cobra.Command {
 		Example: "  cgn-ctl kv put 'cgn:kv1;m;r;bf16;l;16;1.0;1.0;:4294967295:'$(b3sum --no-names block.bin) block.bin",
 		RunE: func(c *cobra.Command, args []string) error {
 			if !block.IsAddress([]byte(args[0])) {
-				return hinted{fmt.Errorf("%q is not cgn:NAMESPACE:LAYER:DIGEST", args[0]),
-					"keys of your own are stored through the cache's RESP or S3 port, such as with redis-cli SET"}
+				return withHint(fmt.Errorf("%q is not cgn:NAMESPACE:LAYER:DIGEST", args[0]),
+					"keys of your own are stored through the cache's RESP or S3 port, such as with redis-cli SET")
 			}
 			namespace, a, err := block.ParseText([]byte(args[0]))
 			if err != nil {
@@ -206,8 +206,8 @@ func newKVRemove(k *kv) *cobra.Command {
 			case what.Everything && some:
 				return errors.New("--all and --namespace, --model or --tenant: give one of them")
 			case len(args) == 0 && !some && !what.Everything:
-				return hinted{errors.New("nothing is named that should be removed"),
-					"name blocks, or give --namespace, --model, --tenant or --all"}
+				return withHint(errors.New("nothing is named that should be removed"),
+					"name blocks, or give --namespace, --model, --tenant or --all")
 			}
 			return k.call(c.Context(), func(ctx context.Context, client pb.KvClient) error {
 				done, err := removeBlocks(ctx, client, &what, args)

@@ -6,9 +6,9 @@ import (
 	"fmt"
 	"net"
 	"os"
-	"strconv"
 	"strings"
 	"syscall"
+	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -16,36 +16,65 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/status"
 
+	"github.com/spf13/pflag"
+
 	"github.com/cognitora/dataplane/internal/config"
 	"github.com/cognitora/dataplane/internal/pki"
 	"github.com/cognitora/dataplane/kvcached"
 	pb "github.com/cognitora/dataplane/proto/cognitora/v1"
 )
 
+// envSock is where the cache's socket is, as cgn-kvcached has it in its configuration.
+const envSock = "CGN_KVCACHED_SOCK"
+
+// kvDeadline is what a call that answers at once may take.
+const kvDeadline = 10 * time.Second
+
+// cacheDaemon is one host's KV cache daemon, and how it is reached.
+type cacheDaemon struct {
+	sock, address string
+	files         pki.Files
+	sockFlag      *pflag.Flag   // that of sock
+	limit         time.Duration // of soon; 0: kvDeadline
+}
+
+// flags say where the cache is.
+func (d *cacheDaemon) flags(f *pflag.FlagSet, getenv func(string) string) {
+	f.StringVar(&d.sock, "sock", firstSet(getenv, "", envSock),
+		"the cache's gRPC socket, a path or unix:///path (env "+envSock+"); default: kv.sock in /run/cognitora, else "+
+			"in the daemon's default data directory")
+	d.sockFlag = f.Lookup("sock")
+	f.StringVar(&d.address, "address", "", "HOST:PORT of the [grpc] listener of a cache, of this host or another, "+
+		"instead of --sock, with the three --tls flags")
+	f.StringVar(&d.files.CA, "tls-ca", "", "PEM file of the fleet's CA, for --address")
+	f.StringVar(&d.files.Cert, "tls-cert", "", "own certificate, for --address: that of the role ctl may do everything")
+	f.StringVar(&d.files.Key, "tls-key", "", "key of the certificate")
+}
+
 // usualSock is where the socket is of a daemon that systemd runs.
 const usualSock = "/run/cognitora/kv.sock"
 
-// daemon names the cache that is called.
-func (k *kv) daemon() string {
-	if k.address != "" {
-		return "the cache daemon at " + k.address
+// name says which cache is called.
+func (d *cacheDaemon) name() string {
+	if d.address != "" {
+		return "the cache daemon at " + d.address
 	}
-	return "the cache daemon at " + k.path()
+	return "the cache daemon at " + d.path()
 }
 
 // ambiguous refuses two flags that each say which cache is meant. The environment says it only
 // where no flag does.
-func (k *kv) ambiguous() error {
-	if k.address != "" && k.sockFlag != nil && k.sockFlag.Changed {
+func (d *cacheDaemon) ambiguous() error {
+	if d.address != "" && d.sockFlag != nil && d.sockFlag.Changed {
 		return errors.New("--sock and --address both say which cache is meant: give one of them")
 	}
 	return nil
 }
 
 // path is the socket to call.
-func (k *kv) path() string {
-	if k.sock != "" {
-		return strings.TrimPrefix(k.sock, "unix://")
+func (d *cacheDaemon) path() string {
+	if d.sock != "" {
+		return strings.TrimPrefix(d.sock, "unix://")
 	}
 	if _, err := os.Stat(usualSock); err == nil {
 		return usualSock
@@ -59,39 +88,39 @@ func (k *kv) path() string {
 }
 
 // dial returns a connection, and where it goes to.
-func (k *kv) dial() (conn *grpc.ClientConn, where string, err error) {
-	if k.address == "" {
-		if k.files != (pki.Files{}) {
+func (d *cacheDaemon) dial() (conn *grpc.ClientConn, where string, err error) {
+	if d.address == "" {
+		if d.files != (pki.Files{}) {
 			return nil, "", errors.New("--tls-ca, --tls-cert and --tls-key go with --address HOST:PORT; a socket " +
 				"needs none")
 		}
-		where = k.path()
+		where = d.path()
 		conn, err = grpc.NewClient("unix:"+where, grpc.WithTransportCredentials(insecure.NewCredentials()))
 		return conn, where, err
 	}
-	host, _, err := net.SplitHostPort(k.address)
+	host, _, err := net.SplitHostPort(d.address)
 	switch {
-	case k.ambiguous() != nil:
-		return nil, "", k.ambiguous()
-	case err != nil || host == "" || strings.HasPrefix(k.address, "unix:"):
+	case d.ambiguous() != nil:
+		return nil, "", d.ambiguous()
+	case err != nil || host == "" || strings.HasPrefix(d.address, "unix:"):
 		return nil, "", fmt.Errorf("--address %q: give HOST:PORT, as the cache's [grpc] section has it; a socket "+
-			"goes with --sock", k.address)
-	case k.files.CA == "" || k.files.Cert == "" || k.files.Key == "":
-		return nil, "", hinted{fmt.Errorf("--address %s: needs --tls-ca, --tls-cert and --tls-key", k.address),
-			"cgn-ctl pki bootstrap makes them: ca.crt, ctl.crt and ctl.key"}
+			"goes with --sock", d.address)
+	case d.files.CA == "" || d.files.Cert == "" || d.files.Key == "":
+		return nil, "", withHint(fmt.Errorf("--address %s: needs --tls-ca, --tls-cert and --tls-key", d.address),
+			"cgn-ctl pki bootstrap makes them: ca.crt, ctl.crt and ctl.key")
 	}
-	conf, err := pki.ClientConfig(k.files, host, pki.KVCached)
+	conf, err := pki.ClientConfig(d.files, host, pki.KVCached)
 	if err != nil {
 		return nil, "", fmt.Errorf("--tls-ca, --tls-cert, --tls-key: %w", err)
 	}
 	conf.NextProtos = []string{"h2"}
-	conn, err = grpc.NewClient("passthrough:///"+k.address, grpc.WithTransportCredentials(credentials.NewTLS(conf)))
-	return conn, k.address, err
+	conn, err = grpc.NewClient("passthrough:///"+d.address, grpc.WithTransportCredentials(credentials.NewTLS(conf)))
+	return conn, d.address, err
 }
 
 // call runs fn with a client, and explains a daemon that does not answer.
-func (k *kv) call(ctx context.Context, fn func(ctx context.Context, c pb.KvClient) error) error {
-	conn, where, err := k.dial()
+func (d *cacheDaemon) call(ctx context.Context, fn func(ctx context.Context, c pb.KvClient) error) error {
+	conn, where, err := d.dial()
 	if err != nil {
 		return err
 	}
@@ -102,10 +131,10 @@ func (k *kv) call(ctx context.Context, fn func(ctx context.Context, c pb.KvClien
 	case err == nil || !ours:
 		return err
 	case s.Code() == codes.Unavailable && !strings.HasPrefix(s.Message(), "the cache"):
-		return k.unavailable(where, s.Message())
+		return d.unavailable(where, s.Message())
 	case s.Code() == codes.DeadlineExceeded:
-		return hinted{fmt.Errorf("the cache daemon at %s does not answer in time", where),
-			"it may hang, or wait for a disk: look into its log, and at /readyz and /debug/pprof on its admin port"}
+		return withHint(fmt.Errorf("the cache daemon at %s does not answer in time", where),
+			"it may hang, or wait for a disk: look into its log, and at /readyz and /debug/pprof on its admin port")
 	case s.Code() == codes.NotFound:
 		return errors.New("there is no such block")
 	default:
@@ -113,50 +142,33 @@ func (k *kv) call(ctx context.Context, fn func(ctx context.Context, c pb.KvClien
 	}
 }
 
-// cause is what a message of gRPC says about a connection, without how gRPC came to know of it.
-func cause(message string) string {
-	before, quoted, found := strings.Cut(message, "connection error: desc = ")
-	if !found {
-		return message
-	}
-	prefix, err := strconv.QuotedPrefix(quoted)
-	if err != nil {
-		return message
-	}
-	text, _ := strconv.Unquote(prefix)
-	for _, layer := range []string{"transport: ", "Error while dialing: ", "authentication handshake failed: "} {
-		text = strings.TrimPrefix(text, layer)
-	}
-	return strings.TrimSuffix(before, "last connection error: ") + text + strings.TrimPrefix(quoted, prefix)
-}
-
 // unavailable says what to look at where nobody answers.
-func (k *kv) unavailable(where, why string) error {
+func (d *cacheDaemon) unavailable(where, why string) error {
 	why = cause(why)
-	if k.address == "" && strings.HasSuffix(why, syscall.EACCES.Error()) {
-		return hinted{fmt.Errorf("the socket of the cache daemon, %s: %w", where, syscall.EACCES),
-			"it is for the daemon's user and group: ask as one of them, or have kvcached.socket_group name a group " +
-				"of yours"}
+	if d.address == "" && strings.HasSuffix(why, syscall.EACCES.Error()) {
+		return withHint(fmt.Errorf("the socket of the cache daemon, %s: %w", where, syscall.EACCES),
+			"it is for the daemon's user and group: ask as one of them, or have kvcached.socket_group name a group "+
+				"of yours")
 	}
 	err := fmt.Errorf("no cache daemon answers at %s: %s", where, why)
-	if k.address != "" {
-		return hinted{err, "is that the address of the cache's [grpc] listener, and are the certificates of its CA?"}
+	if d.address != "" {
+		return withHint(err, "is that the address of the cache's [grpc] listener, and are the certificates of its CA?")
 	}
-	if _, statErr := os.Stat(where); errors.Is(statErr, syscall.ENOENT) && k.sock == "" {
-		return hinted{err, "a daemon started with --data DIR has its socket there: give --sock DIR/kv.sock (its log " +
-			"says where, as part=grpc-sock, and so does cgn-ctl up)"}
+	if _, statErr := os.Stat(where); errors.Is(statErr, syscall.ENOENT) && d.sock == "" {
+		return withHint(err, "a daemon started with --data DIR has its socket there: give --sock DIR/kv.sock (its log "+
+			"says where, as part=grpc-sock, and so does cgn-ctl up)")
 	}
-	return hinted{err, "is cgn-kvcached running? Say where that is with --sock PATH: a daemon started with --data " +
-		"DIR has it as DIR/kv.sock (cgn-ctl up prints its own)."}
+	return withHint(err, "is cgn-kvcached running? Say where that is with --sock PATH: a daemon started with --data "+
+		"DIR has it as DIR/kv.sock (cgn-ctl up prints its own).")
 }
 
 // soon is call with a deadline.
-func (k *kv) soon(ctx context.Context, fn func(ctx context.Context, c pb.KvClient) error) error {
-	limit := k.limit
+func (d *cacheDaemon) soon(ctx context.Context, fn func(ctx context.Context, c pb.KvClient) error) error {
+	limit := d.limit
 	if limit == 0 {
 		limit = kvDeadline
 	}
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
-	return k.call(ctx, fn)
+	return d.call(ctx, fn)
 }

@@ -22,8 +22,8 @@ func TestWhyACacheIsNotReached(t *testing.T) {
 			t.Errorf("%s:\n%s", message, got)
 		}
 	}
-	k := &kv{app: &app{}, sock: "/x/kv.sock"}
-	denied := k.unavailable("/x/kv.sock",
+	d := &cacheDaemon{sock: "/x/kv.sock"}
+	denied := d.unavailable("/x/kv.sock",
 		`connection error: desc = "transport: Error while dialing: dial unix /x/kv.sock: connect: permission denied"`)
 	if text := denied.Error(); strings.Contains(text, "no cache daemon") ||
 		!strings.HasSuffix(text, syscall.EACCES.Error()) {

@@ -47,13 +47,6 @@ type kvLane struct {
 	LastErrorMS int64  `json:"last_error_unix_ms,omitempty"`
 }
 
-// kvDevice is an RDMA device as the daemon sees it.
-type kvDevice struct {
-	Name  string `json:"device"`
-	State string `json:"state"`
-	Why   string `json:"why,omitempty"`
-}
-
 func newKVPeers(k *kv) *cobra.Command {
 	return &cobra.Command{
 		Use: "peers", Short: "Say over which lane blocks come from each other host, and where that is not RDMA, why",
@@ -99,18 +92,6 @@ func peerOf(p *pb.PeerPath) kvPeer {
 		v.Lanes[l.Lane] = kvLane{l.Operations, l.Bytes, l.Errors, l.Fallbacks, l.LastError, l.LastErrorUnixMs}
 	}
 	return v
-}
-
-// deviceStates are the words for the states of a device.
-var deviceStates = map[pb.RdmaDevice_State]string{pb.RdmaDevice_STATE_OPEN: "open",
-	pb.RdmaDevice_STATE_RELEASED: "released", pb.RdmaDevice_STATE_UNUSABLE: "unusable"}
-
-func devicesOf(r *pb.PeersResponse) *[]kvDevice {
-	all := []kvDevice{}
-	for _, d := range r.Devices {
-		all = append(all, kvDevice{d.Name, dash(deviceStates[d.State]), d.Why})
-	}
-	return &all
 }
 
 func (v *kvPeers) write(t *table, now time.Time) {
@@ -202,11 +183,4 @@ func (p *kvPeer) over(lane string) string {
 		return "-"
 	}
 	return fmt.Sprintf("%s in %d", bytesOf(l.Bytes), l.Operations)
-}
-
-func writeKVDevices(t *table, all []kvDevice) {
-	t.row("DEVICE", "STATE", "WHY")
-	for _, d := range all {
-		t.row(d.Name, d.State, dash(d.Why))
-	}
 }

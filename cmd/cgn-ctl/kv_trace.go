@@ -47,7 +47,7 @@ func newKVTrace(a *app) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return a.kvTrace(t, &f)
+			return kvTrace(a, t, &f)
 		},
 	}
 	fl := cmd.Flags()
@@ -117,7 +117,7 @@ type kvTraceReport struct {
 	Results    []evict.Result `json:"results"`
 }
 
-func (a *app) kvTrace(t *accesses.Trace, f *kvTraceFlags) error {
+func kvTrace(a *app, t *accesses.Trace, f *kvTraceFlags) error {
 	makers := evict.Makers()
 	r := kvTraceReport{Requests: t.Requests(), Distinct: t.Distinct(), BlockBytes: t.BlockBytes(),
 		Unbounded: evict.Replay(t, makers[0], 1).Prefix}

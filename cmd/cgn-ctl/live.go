@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"io"
 	"os"
 	"os/signal"
 	"strings"
@@ -187,4 +188,10 @@ func (l *live) leave() {
 	if l.modes != nil && l.foreground() {                                  // a shell that has taken it has its own
 		_ = unix.IoctlSetTermios(int(l.terminal.Fd()), unix.TCSETSF, l.modes)
 	}
+}
+
+// isTerminal tells whether w writes to a terminal.
+func isTerminal(w io.Writer) bool {
+	f, ok := w.(*os.File)
+	return ok && term.IsTerminal(int(f.Fd()))
 }

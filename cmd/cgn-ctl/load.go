@@ -55,7 +55,7 @@ func newLoad(a *app) *cobra.Command {
 			}
 			ctx, release := interruptible(c.Context())
 			defer release()
-			return a.load(ctx, &f)
+			return runLoad(ctx, a, &f)
 		},
 	}
 	fl := c.Flags()
@@ -156,7 +156,7 @@ func (f *loadFlags) check() error {
 	return nil
 }
 
-func (a *app) load(ctx context.Context, f *loadFlags) error {
+func runLoad(ctx context.Context, a *app, f *loadFlags) error {
 	if err := f.check(); err != nil {
 		return err
 	}
@@ -197,11 +197,11 @@ func (a *app) load(ctx context.Context, f *loadFlags) error {
 		result = load.Streams{Target: target, Bodies: load.NewChat(f.chat), N: f.streams, Ramp: f.ramp,
 			Window: f.window, Timeout: f.timeout + f.window.Measure}.Run()
 	}
-	return a.loaded(ctx, f, result)
+	return showLoad(ctx, a, f, result)
 }
 
-// loaded shows the result, unless there is none.
-func (a *app) loaded(ctx context.Context, f *loadFlags, r *load.Result) error {
+// showLoad shows the result, unless there is none.
+func showLoad(ctx context.Context, a *app, f *loadFlags, r *load.Result) error {
 	nothing := r.Requests+r.Tokens == 0 || f.mode == "streams" && r.Tokens == 0
 	if !nothing || r.Failed() > 0 {
 		if err := a.show(r, func(t *table) { t.line(f.text(r)) }); err != nil {
@@ -212,7 +212,7 @@ func (a *app) loaded(ctx context.Context, f *loadFlags, r *load.Result) error {
 	case r.Failed() > 0:
 		err := fmt.Errorf("%d requests failed: %v; the first: %s", r.Failed(), r.Failures, oneLine(r.Sample))
 		if r.Failures["status 404"] > 0 {
-			return hinted{err, f.unknownModel()}
+			return withHint(err, f.unknownModel())
 		}
 		return err
 	case ctx.Err() != nil:
@@ -258,15 +258,15 @@ func (f *loadFlags) tryModel(ctx context.Context) error {
 		if ctx.Err() != nil {
 			return nil
 		}
-		return hinted{fmt.Errorf("nothing was measured: %w", err),
-			"is something serving at " + f.url + "? Give its address with --url"}
+		return withHint(fmt.Errorf("nothing was measured: %w", err),
+			"is something serving at "+f.url+"? Give its address with --url")
 	}
 	defer answer.Body.Close()
 	page, _ := io.ReadAll(io.LimitReader(answer.Body, 4<<10))
 	if answer.StatusCode != http.StatusNotFound {
 		return nil
 	}
-	return hinted{fmt.Errorf("nothing was measured: status 404: %s", oneLine(string(page))), f.unknownModel()}
+	return withHint(fmt.Errorf("nothing was measured: status 404: %s", oneLine(string(page))), f.unknownModel())
 }
 
 // unknownModel says which models there are, where the endpoint has answered 404 and can be asked.

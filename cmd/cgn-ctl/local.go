@@ -167,12 +167,12 @@ func (l *local) startEtcd(ctx context.Context) error {
 	}
 	switch {
 	case busy && fixed:
-		err = hinted{fmt.Errorf("--etcd-listen %s: the port is in use%s", at, listen.ByHolder(at)),
-			"stop that program, or give another address with --etcd-listen"}
+		err = withHint(fmt.Errorf("--etcd-listen %s: the port is in use%s", at, listen.ByHolder(at)),
+			"stop that program, or give another address with --etcd-listen")
 	case err == nil || ctx.Err() != nil || errors.Is(err, etcdserver.ErrFiles):
 	case l.flags.data != "":
-		err = hinted{err, "its log is " + filepath.Join(dir, "etcd.log") + "; what is there is only a fleet's live " +
-			"state: remove " + dir + " to begin with an empty one"}
+		err = withHint(err, "its log is "+filepath.Join(dir, "etcd.log")+"; what is there is only a fleet's live "+
+			"state: remove "+dir+" to begin with an empty one")
 	}
 	if err != nil {
 		return err

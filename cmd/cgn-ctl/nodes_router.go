@@ -13,10 +13,10 @@ import (
 const routerLimit = 2 * time.Second
 
 // askRouter adds what a router knows of the nodes, if one answers.
-func (a *app) askRouter(ctx context.Context, rows []nodeRow) {
+func (s *state) askRouter(ctx context.Context, rows []nodeRow) {
 	ctx, cancel := context.WithTimeout(ctx, routerLimit)
 	defer cancel()
-	v, err := a.fleet(ctx)
+	v, err := s.router.fleet(ctx)
 	if err != nil {
 		return
 	}

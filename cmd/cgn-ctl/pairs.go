@@ -33,7 +33,7 @@ func newPairs(a *app) *cobra.Command {
 			}
 			ctx, release := interruptible(c.Context())
 			defer release()
-			return a.pairs(ctx, cfg)
+			return runPairs(ctx, a, cfg)
 		},
 	}
 	f := c.Flags()
@@ -52,7 +52,7 @@ func newPairs(a *app) *cobra.Command {
 // checkPairs says which flag has a value that nothing can be measured with.
 func checkPairs(cfg *pairs.Config) error {
 	if cfg.Before == "" {
-		return hinted{errors.New("--before is missing"), "for example: cgn-ctl bench pairs --before /tmp/cgn-router"}
+		return withHint(errors.New("--before is missing"), "for example: cgn-ctl bench pairs --before /tmp/cgn-router")
 	}
 	names, err := pairs.Scenarios()
 	if len(cfg.Scenarios) == 0 {
@@ -63,7 +63,7 @@ func checkPairs(cfg *pairs.Config) error {
 		inRange("window", cfg.Window.Seconds(), 0.1, 600))
 }
 
-func (a *app) pairs(ctx context.Context, cfg pairs.Config) error {
+func runPairs(ctx context.Context, a *app, cfg pairs.Config) error {
 	r, err := pairs.Run(ctx, cfg)
 	if err != nil {
 		return err

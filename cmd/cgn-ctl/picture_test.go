@@ -52,9 +52,8 @@ var derived = map[string]bool{"TTFT": true, "ITL": true, "SinglesTime": true, "R
 func TestBPFShowsAll(t *testing.T) {
 	k, counts := largeHost(101)
 	var out strings.Builder
-	tab := newTable(&out)
-	k.picture(nil).write(tab)
-	if err := tab.w.Flush(); err != nil {
+	a := &app{out: &out, output: "table"}
+	if err := a.show(nil, k.picture(nil).write); err != nil {
 		t.Fatal(err)
 	}
 	_, below, _ := strings.Cut(out.String(), "PROCESSES OF")

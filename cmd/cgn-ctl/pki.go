@@ -32,7 +32,7 @@ func newPKI(a *app) *cobra.Command {
 			for _, r := range roles {
 				o.Roles = append(o.Roles, pki.Role(r))
 			}
-			return a.bootstrap(dir, o)
+			return bootstrap(a, dir, o)
 		},
 	}
 	var all []string
@@ -49,10 +49,10 @@ func newPKI(a *app) *cobra.Command {
 	return group("pki", "Make the fleet's certificates", c, newPKIJoin(a), newPKISign(a))
 }
 
-func (a *app) bootstrap(dir string, o pki.Options) error {
+func bootstrap(a *app, dir string, o pki.Options) error {
 	err := pki.Bootstrap(dir, o)
 	if errors.Is(err, pki.ErrExists) {
-		return hinted{err, "give another --dir or --role, or replace it with --force"}
+		return withHint(err, "give another --dir or --role, or replace it with --force")
 	}
 	if err != nil {
 		return err
@@ -111,6 +111,11 @@ func (d *days) String() string {
 
 func (d *days) Type() string { return "time" }
 
+// Wanted says what the flag takes.
+func (d *days) Wanted() string {
+	return fmt.Sprintf("days like 397d, or hours like 12h; 1m to %dd", mostDays)
+}
+
 // mostDays is the longest lifetime, a hundred years.
 const mostDays = 36500
 
@@ -123,7 +128,7 @@ func (d *days) Set(text string) error {
 		v = time.Duration(n) * day
 	}
 	if err != nil || v < time.Minute || v > mostDays*day {
-		return errors.New("not a lifetime: " + wanted["time"])
+		return errors.New("not a lifetime: " + d.Wanted())
 	}
 	*d = days(v)
 	return nil

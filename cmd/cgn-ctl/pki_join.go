@@ -30,7 +30,7 @@ func newPKIJoin(a *app) *cobra.Command {
 		Args: cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
 			if signed != "" {
-				return a.acceptSigned(dir, signed)
+				return acceptSigned(a, dir, signed)
 			}
 			o.Roles = rolesOf(roles)
 			bundle, err := pki.Request(dir, o)
@@ -60,7 +60,7 @@ func newPKISign(a *app) *cobra.Command {
 		Example: "  cgn-ctl pki sign --dir pki --role agent gpu2.request > gpu2.signed",
 		Args:    oneArgument("a request (FILE or -)"),
 		RunE: func(_ *cobra.Command, args []string) error {
-			bundle, err := a.readBundle(args[0])
+			bundle, err := readBundle(args[0])
 			if err != nil {
 				return err
 			}
@@ -84,8 +84,8 @@ func newPKISign(a *app) *cobra.Command {
 	return c
 }
 
-func (a *app) acceptSigned(dir, name string) error {
-	answer, err := a.readBundle(name)
+func acceptSigned(a *app, dir, name string) error {
+	answer, err := readBundle(name)
 	if err != nil {
 		return err
 	}
@@ -106,7 +106,7 @@ func (a *app) acceptSigned(dir, name string) error {
 	})
 }
 
-func (a *app) readBundle(name string) ([]byte, error) {
+func readBundle(name string) ([]byte, error) {
 	in := io.Reader(os.Stdin)
 	if name != "-" {
 		f, err := os.Open(name)

@@ -33,8 +33,8 @@ func documentOf(t *testing.T) map[string]any {
 // TestPolicyTable has a row for each key of the document.
 func TestPolicyTable(t *testing.T) {
 	var out bytes.Buffer
-	a := &app{out: &out, output: "table"}
-	if err := a.showPolicy(policy.Default(), "here"); err != nil {
+	s := &state{app: &app{out: &out, output: "table"}}
+	if err := s.showPolicy(policy.Default(), "here"); err != nil {
 		t.Fatal(err)
 	}
 	for key := range documentOf(t) {

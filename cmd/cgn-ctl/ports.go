@@ -19,12 +19,12 @@ func reserve(flag, addr string, fixed bool) (net.Listener, error) {
 		ln, err = net.Listen("tcp", net.JoinHostPort(host, "0"))
 	}
 	if errors.Is(err, syscall.EADDRINUSE) {
-		return nil, hinted{fmt.Errorf("%s %s: the port is in use%s", flag, addr, listen.ByHolder(addr)),
-			"stop that program, or give another address with " + flag}
+		return nil, withHint(fmt.Errorf("%s %s: the port is in use%s", flag, addr, listen.ByHolder(addr)),
+			"stop that program, or give another address with "+flag)
 	}
 	if err != nil {
-		return nil, hinted{fmt.Errorf("%s %s: %w", flag, addr, err),
-			"give an address of this machine with " + flag + " HOST:PORT"}
+		return nil, withHint(fmt.Errorf("%s %s: %w", flag, addr, err),
+			"give an address of this machine with "+flag+" HOST:PORT")
 	}
 	return ln, nil
 }

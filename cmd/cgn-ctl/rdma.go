@@ -20,12 +20,13 @@ import (
 
 // rdmaHost is the commands on the RDMA devices of this host.
 type rdmaHost struct {
-	*kv
+	*app
+	cacheDaemon
 	root string
 }
 
 func newRDMA(a *app, getenv func(string) string) *cobra.Command {
-	r := &rdmaHost{kv: &kv{app: a}}
+	r := &rdmaHost{app: a}
 	c := group("rdma", "Look at this host's RDMA devices, say what they lack, and have a cache let go of one",
 		newRDMADevices(r), newRDMACheck(r), newRDMARelease(r))
 	c.Long = "devices and check look at the host below --root. check also asks the cache daemon at --sock, and " +
@@ -43,7 +44,7 @@ const rootHint = "give the folder with the host's sys, proc and dev, such as /ho
 // rooted says why there is nothing to look at below --root.
 func (r *rdmaHost) rooted() error {
 	if info, err := os.Stat(r.root); err != nil || !info.IsDir() {
-		return hinted{fmt.Errorf("--root %s: there is no such folder", r.root), rootHint}
+		return withHint(fmt.Errorf("--root %s: there is no such folder", r.root), rootHint)
 	}
 	var missing []string
 	for _, name := range []string{"sys", "proc"} {
@@ -52,8 +53,9 @@ func (r *rdmaHost) rooted() error {
 		}
 	}
 	if len(missing) > 0 {
-		return hinted{fmt.Errorf("--root %s has no %s: is it the host's root?", r.root, strings.Join(missing, " and ")),
-			rootHint}
+		return withHint(fmt.Errorf("--root %s has no %s: is it the host's root?", r.root, strings.Join(missing,
+			" and ")),
+			rootHint)
 	}
 	return nil
 }
@@ -185,17 +187,17 @@ func (r *rdmaHost) release(ctx context.Context, device string) error {
 		done, err := client.ReleaseDevice(ctx, &pb.ReleaseDeviceRequest{Device: device})
 		switch code := status.Code(err); {
 		case code == codes.OK:
-			v := &rdmaReleased{device, done.Pairs, !done.WasNotOpen, r.daemon()}
+			v := &rdmaReleased{device, done.Pairs, !done.WasNotOpen, r.name()}
 			return r.show(v, v.write)
 		case code == codes.NotFound:
-			return hinted{errors.New(status.Convert(err).Message()),
-				"cgn-ctl kv peers lists the devices that the daemon uses, cgn-ctl rdma devices those of the host"}
+			return withHint(errors.New(status.Convert(err).Message()),
+				"cgn-ctl kv peers lists the devices that the daemon uses, cgn-ctl rdma devices those of the host")
 		case code == codes.DeadlineExceeded && ctx.Err() == nil: // the daemon says so
-			return hinted{errors.New(status.Convert(err).Message()),
-				"nothing new goes over it; ask again, and cgn-ctl kv peers says when it is closed"}
+			return withHint(errors.New(status.Convert(err).Message()),
+				"nothing new goes over it; ask again, and cgn-ctl kv peers says when it is closed")
 		case code == codes.Unimplemented:
-			return hinted{fmt.Errorf("this cache daemon has no device %s to close", device),
-				"only a cgn-kvcached that knows RDMA has: make build-rdma makes it"}
+			return withHint(fmt.Errorf("this cache daemon has no device %s to close", device),
+				"only a cgn-kvcached that knows RDMA has: make build-rdma makes it")
 		}
 		return err
 	})

@@ -42,7 +42,7 @@ func (r *rdmaHost) check(ctx context.Context, arena uint64, pid int) error {
 		pid = listener(r.path())
 	}
 	v := rdmaChecked{Report: devices.Check(devices.Options{Root: r.root, Arena: arena, PID: pid}), PID: pid,
-		asked: r.daemon()}
+		asked: r.name()}
 	ctx, cancel := context.WithTimeout(ctx, rdmaDaemonWait)
 	defer cancel()
 	v.daemon = r.call(ctx, func(ctx context.Context, client pb.KvClient) error {
@@ -59,8 +59,8 @@ func (r *rdmaHost) check(ctx context.Context, arena uint64, pid int) error {
 		return err
 	}
 	if !v.Usable {
-		return hinted{errors.New("no RDMA device of this host can be used"),
-			"a cache without one moves blocks over QUIC, as do all towards it"}
+		return withHint(errors.New("no RDMA device of this host can be used"),
+			"a cache without one moves blocks over QUIC, as do all towards it")
 	}
 	return nil
 }
@@ -75,7 +75,7 @@ func (r *rdmaHost) whoseLimit() string {
 		why = "whose process is not looked for below --root, where it may have another number"
 	}
 	return fmt.Sprintf("note: the limit of locked memory is that of %s, not of %s, %s\n  give its process with --pid",
-		filepath.Join(r.root, "proc/self"), r.daemon(), why)
+		filepath.Join(r.root, "proc/self"), r.name(), why)
 }
 
 // listener is the process that listens on a Unix socket; 0: nobody does, or it cannot be seen from

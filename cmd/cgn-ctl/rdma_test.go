@@ -327,3 +327,24 @@ func TestRDMADaemon(t *testing.T) {
 	}
 	want(t, out, "the cache daemon at "+sock+" is to use no device")
 }
+
+// TestADaemonThatHangs: it takes connections and says nothing.
+func TestADaemonThatHangs(t *testing.T) {
+	sock := filepath.Join(t.TempDir(), "kv.sock")
+	l, err := net.Listen("unix", sock)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	d := cacheDaemon{sock: sock, limit: 100 * time.Millisecond}
+	err = d.soon(t.Context(), func(ctx context.Context, c pb.KvClient) error {
+		_, err := c.Stats(ctx, &pb.StatsRequest{})
+		return err
+	})
+	released := (&rdmaHost{app: &app{}, cacheDaemon: d}).release(t.Context(), "rxe0")
+	for _, err := range []error{err, released} {
+		if err == nil || !strings.Contains(err.Error(), sock+" does not answer in time") || hintOf(err) == "" {
+			t.Errorf("%v, %s", err, hintOf(err))
+		}
+	}
+}

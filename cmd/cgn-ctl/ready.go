@@ -24,7 +24,7 @@ func (l *local) awaitReady(drain context.Context, a *app) error {
 	defer tick.Stop()
 	told := begin
 	for {
-		missing := l.missing(drain, a)
+		missing := l.missing(drain)
 		switch {
 		case missing == "":
 			return nil
@@ -45,11 +45,9 @@ func (l *local) awaitReady(drain context.Context, a *app) error {
 }
 
 // missing says what keeps the routers from answering, "" if nothing does.
-func (l *local) missing(ctx context.Context, a *app) string {
+func (l *local) missing(ctx context.Context) string {
 	for _, r := range l.routers {
-		asked := *a
-		asked.admin = reachable(r.Admin)
-		view, err := asked.fleet(ctx)
+		view, err := (&port{reachable(r.Admin)}).fleet(ctx)
 		if err != nil {
 			return err.Error()
 		}
@@ -73,16 +71,14 @@ func (l *local) missing(ctx context.Context, a *app) string {
 				strings.Join(reasons, "; "))
 		}
 	}
-	if _, err := l.askReady(ctx, a); err != nil {
+	if _, err := l.askReady(ctx); err != nil {
 		return err.Error()
 	}
 	return ""
 }
 
-func (l *local) askReady(ctx context.Context, a *app) ([]byte, error) {
-	asked := *a
-	asked.admin = reachable(l.routers[0].Admin)
-	return asked.askAdmin(ctx, "GET", "/readyz", "")
+func (l *local) askReady(ctx context.Context) ([]byte, error) {
+	return (&port{reachable(l.routers[0].Admin)}).ask(ctx, "GET", "/readyz", "")
 }
 
 // summary is what `up` prints as JSON.
@@ -101,11 +97,9 @@ type summary struct {
 
 // present prints what runs where, a request that works as pasted, and where to
 // look next.
-func (a *app) present(l *local) error {
+func present(a *app, l *local) error {
 	first := routerAt{reachable(l.routers[0].Listen), reachable(l.routers[0].Admin)}
-	asked := *a
-	asked.admin = first.Admin
-	view, err := asked.fleet(context.Background())
+	view, err := (&port{first.Admin}).fleet(context.Background())
 	if err != nil {
 		return err
 	}
@@ -163,8 +157,8 @@ func (l *local) etcdHint() string {
 
 // paintLook shows the fleet in the block at the end of the terminal. It returns
 // what to compare the next look with.
-func (a *app) paintLook(ctx context.Context, scr *screen, before *look) *look {
-	now, err := a.look(ctx)
+func paintLook(ctx context.Context, router *port, scr *screen, before *look) *look {
+	now, err := lookAt(ctx, router)
 	if err != nil {
 		return before
 	}

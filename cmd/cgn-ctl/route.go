@@ -4,19 +4,19 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"net/url"
-	"os"
 	"slices"
 	"strconv"
-	"strings"
 
 	"github.com/spf13/cobra"
 
 	"github.com/cognitora/dataplane/router/leg"
 )
 
-type routeFlags struct{ api, prompt, system, file, model string }
+type routeFlags struct {
+	api, prompt, system, file, model string
+	router                           port
+}
 
 // explainHelp is what `cgn-ctl route explain --help` says.
 const explainHelp = "" +
@@ -45,19 +45,19 @@ func newRoute(a *app, getenv func(string) string) *cobra.Command {
 		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			if !c.Flags().Changed("prompt") && !c.Flags().Changed("file") {
-				return hinted{errors.New("--prompt or --file is missing"),
-					"for example: cgn-ctl route explain --prompt 'Why is the sky blue?'"}
+				return withHint(errors.New("--prompt or --file is missing"),
+					"for example: cgn-ctl route explain --prompt 'Why is the sky blue?'")
 			}
 			for _, flag := range []string{"prompt", "model", "system"} {
 				if c.Flags().Changed(flag) && c.Flags().Changed("file") {
-					return hinted{fmt.Errorf("--%s and --file are both given; the file is the whole request", flag),
-						"for example: cgn-ctl route explain --file body.json"}
+					return withHint(fmt.Errorf("--%s and --file are both given; the file is the whole request", flag),
+						"for example: cgn-ctl route explain --file body.json")
 				}
 			}
-			return a.routeExplain(c, f)
+			return explain(a, c, f)
 		},
 	}
-	a.adminFlag(c.Flags(), getenv)
+	f.router.flag(c.Flags(), getenv)
 	c.Flags().StringVar(&f.prompt, "prompt", "", "text of a user message")
 	c.Flags().StringVar(&f.system, "system", "", "text of a system message before it")
 	c.Flags().StringVar(&f.file, "file", "", "file with a whole request body, - for standard input")
@@ -67,9 +67,9 @@ func newRoute(a *app, getenv func(string) string) *cobra.Command {
 	return group("route", "Explain routing decisions", c)
 }
 
-func (a *app) routeExplain(c *cobra.Command, f routeFlags) error {
+func explain(a *app, c *cobra.Command, f routeFlags) error {
 	if f.file == "" && f.model == "" {
-		view, err := a.fleet(c.Context())
+		view, err := f.router.fleet(c.Context())
 		if err != nil {
 			return err
 		}
@@ -82,14 +82,14 @@ func (a *app) routeExplain(c *cobra.Command, f routeFlags) error {
 		return err
 	}
 	var e leg.Explanation
-	if err := a.adminJSON(c.Context(), "/debug/route?"+url.Values{"api": {f.api}}.Encode(), body, &e); err != nil {
+	if err := f.router.decode(c.Context(), "/debug/route?"+url.Values{"api": {f.api}}.Encode(), body, &e); err != nil {
 		return err
 	}
 	if err := a.show(e, func(t *table) { writeExplanation(t, &e) }); err != nil || e.Winner != "" {
 		return err
 	}
-	return hinted{errors.New("no node can take this request now"),
-		"the notes above say why; cgn-ctl top shows the nodes as they change"}
+	return withHint(errors.New("no node can take this request now"),
+		"the notes above say why; cgn-ctl top shows the nodes as they change")
 }
 
 // body is the request to explain: the file as it is, or a chat or completion
@@ -119,21 +119,6 @@ func (f routeFlags) body(c *cobra.Command) (string, error) {
 			f.api)
 	}
 	b, err := json.Marshal(request)
-	return string(b), err
-}
-
-// readInput reads a file, or standard input for "-".
-func readInput(c *cobra.Command, name string) (string, error) {
-	var b []byte
-	var err error
-	if name == "-" {
-		b, err = io.ReadAll(c.InOrStdin())
-	} else {
-		b, err = os.ReadFile(name)
-	}
-	if err == nil && len(strings.TrimSpace(string(b))) == 0 {
-		err = errors.New(name + " is empty")
-	}
 	return string(b), err
 }
 

@@ -40,7 +40,7 @@ func newSim(a *app) *cobra.Command {
 				events.Bind = true
 				cfg.KVEvents = &events
 			}
-			return a.sim(c, cfg)
+			return runSim(a, c, cfg)
 		},
 	}
 	simFlags(c.Flags(), &cfg)
@@ -48,8 +48,8 @@ func newSim(a *app) *cobra.Command {
 	return c
 }
 
-// sim runs the engine until a signal or the end of the command's context.
-func (a *app) sim(c *cobra.Command, cfg engine.Config) error {
+// runSim runs the engine until a signal or the end of the command's context.
+func runSim(a *app, c *cobra.Command, cfg engine.Config) error {
 	ctx, stop := signal.NotifyContext(c.Context(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	e, err := engine.New(cfg)
@@ -60,8 +60,8 @@ func (a *app) sim(c *cobra.Command, cfg engine.Config) error {
 		}
 	}
 	if err != nil {
-		return hinted{err, "where it listens is said by --listen HOST:PORT, --kv-events and --kv-replay " +
-			"tcp://HOST:PORT; each must be free"}
+		return withHint(err, "where it listens is said by --listen HOST:PORT, --kv-events and --kv-replay "+
+			"tcp://HOST:PORT; each must be free")
 	}
 	defer e.Close()
 	at := simAt{URL: e.URL()}

@@ -48,7 +48,7 @@ func newBenchCluster(a *app) *cobra.Command {
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			f.share = cmd.Flags().Changed("cache-share")
-			return a.benchCluster(&f)
+			return simulateCluster(a, &f)
 		},
 	}
 	f.trace.add(cmd)
@@ -156,13 +156,13 @@ func wayOut(err error) error {
 			"little, the search makes up for it"},
 	} {
 		if errors.Is(err, e.is) {
-			return hinted{err, e.hint}
+			return withHint(err, e.hint)
 		}
 	}
 	return err
 }
 
-func (a *app) benchCluster(f *clusterFlags) error {
+func simulateCluster(a *app, f *clusterFlags) error {
 	err := f.check()
 	if err != nil {
 		return err

@@ -4,20 +4,17 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"io"
 	"os"
 	"slices"
 	"time"
 
 	"github.com/spf13/cobra"
-	"golang.org/x/term"
-
-	"github.com/cognitora/dataplane/router/fleet"
 )
 
 func newTop(a *app, getenv func(string) string) *cobra.Command {
 	var every time.Duration
 	var once bool
+	var router port
 	c := &cobra.Command{
 		Use:   "top",
 		Short: "Show the fleet as a router sees it, and keep showing it",
@@ -55,19 +52,14 @@ func newTop(a *app, getenv func(string) string) *cobra.Command {
 			}
 			ctx, release := ending(c.Context())
 			defer release()
-			return a.top(ctx, every, once || a.output == "json" || !isTerminal(a.out))
+			return watch(ctx, a, &router, every, once || a.output == "json" || !isTerminal(a.out))
 		},
 	}
-	a.adminFlag(c.Flags(), getenv)
+	router.flag(c.Flags(), getenv)
 	c.Flags().DurationVar(&every, "interval", time.Second, "time between two looks")
 	c.Flags().BoolVar(&once, "once", false, "show it once (so it is with --output json, and when not writing to a "+
 		"terminal)")
 	return c
-}
-
-func isTerminal(w io.Writer) bool {
-	f, ok := w.(*os.File)
-	return ok && term.IsTerminal(int(f.Fd()))
 }
 
 // look is everything `top` shows: the fleet, and the router's counters at one moment.
@@ -77,37 +69,14 @@ type look struct {
 	at     time.Time
 }
 
-// fleetView is what ADMIN/debug/fleet answers.
-type fleetView struct {
-	fleet.View
-	Nodes       []fleetNode `json:"nodes"`
-	IndexBlocks int         `json:"index_blocks"`
-}
-
-type fleetNode struct {
-	fleet.NodeView
-	Lifetime float64 `json:"learned_lifetime_s"`
-}
-
-func (v *fleetView) firstModel() string {
-	if len(v.Models) == 0 {
-		return ""
-	}
-	return v.Models[0].Name
-}
-
-func (a *app) fleet(ctx context.Context) (*fleetView, error) {
-	v := &fleetView{}
-	return v, a.adminJSON(ctx, "/debug/fleet", "", v)
-}
-
-func (a *app) look(ctx context.Context) (*look, error) {
-	view, err := a.fleet(ctx)
+// lookAt asks the router for all of it.
+func lookAt(ctx context.Context, router *port) (*look, error) {
+	view, err := router.fleet(ctx)
 	if err != nil {
 		return nil, err
 	}
 	l := &look{Fleet: *view, at: time.Now()}
-	page, err := a.askAdmin(ctx, "GET", "/metrics", "")
+	page, err := router.ask(ctx, "GET", "/metrics", "")
 	if err != nil {
 		return nil, err
 	}
@@ -115,8 +84,9 @@ func (a *app) look(ctx context.Context) (*look, error) {
 	return l, err
 }
 
-func (a *app) top(ctx context.Context, every time.Duration, once bool) error {
-	before, err := a.look(ctx)
+// watch shows the fleet once, or until ctx ends.
+func watch(ctx context.Context, a *app, router *port, every time.Duration, once bool) error {
+	before, err := lookAt(ctx, router)
 	if err != nil {
 		return err
 	}
@@ -126,9 +96,9 @@ func (a *app) top(ctx context.Context, every time.Duration, once bool) error {
 	}
 	last := first
 	l := live{terminal: a.out.(*os.File), every: every, next: func(ctx context.Context) (*picture, error) {
-		now, err := a.look(ctx)
+		now, err := lookAt(ctx, router)
 		if err != nil {
-			return last.outdated(err, time.Since(before.at)), nil
+			return outdated(last, err, time.Since(before.at)), nil
 		}
 		last, before = now.picture(before), now
 		return last, nil
@@ -137,7 +107,7 @@ func (a *app) top(ctx context.Context, every time.Duration, once bool) error {
 }
 
 // outdated is what was known, under a headline that says so.
-func (p *picture) outdated(err error, age time.Duration) *picture {
+func outdated(p *picture, err error, age time.Duration) *picture {
 	old := *p
 	old.head = []string{err.Error(), fmt.Sprintf("this is of %v ago", age.Round(time.Second))}
 	return &old

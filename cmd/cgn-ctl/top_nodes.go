@@ -2,7 +2,6 @@ package main
 
 import (
 	"fmt"
-	"strconv"
 	"strings"
 	"time"
 
@@ -17,14 +16,6 @@ var nodeColumns = []column{
 	{name: "SM %", rank: 8}, {name: "KV %", rank: 9}, {name: "WAIT P99", rank: 10}, {name: "CPU %", rank: 11},
 	{name: "WATTS", rank: 12}, {name: "BELIEVED", rank: 13}, {name: "PREDICTION", rank: 14},
 	{name: "MODELS", rank: 15, least: 12}, {name: "ADDRESS", rank: 16}, {name: "NOTE", rank: 3, least: 20},
-}
-
-// limitCell is how many requests a node may have at once; - where nobody has limited them.
-func limitCell(n int) string {
-	if n <= 0 {
-		return "-"
-	}
-	return strconv.Itoa(n)
 }
 
 // cells are a node's row, in the order of nodeColumns.

@@ -47,7 +47,7 @@ func newUp(a *app) *cobra.Command {
 			f.listenGiven, f.adminGiven = c.Flags().Changed("listen"), c.Flags().Changed("admin")
 			f.etcdGiven = c.Flags().Changed("etcd-listen")
 			f.enginesGiven, f.modelGiven = c.Flags().Changed("engines"), c.Flags().Changed("model")
-			return a.up(c.Context(), f)
+			return runUp(c.Context(), a, f)
 		},
 	}
 	fl := c.Flags()
@@ -73,8 +73,8 @@ func newUp(a *app) *cobra.Command {
 	return c
 }
 
-// up runs the fleet until a signal, and takes it down again in order.
-func (a *app) up(ctx context.Context, f *upFlags) error {
+// runUp runs the fleet until a signal, and takes it down again in order.
+func runUp(ctx context.Context, a *app, f *upFlags) error {
 	if err := f.check(); err != nil {
 		return err
 	}
@@ -100,10 +100,10 @@ func (a *app) up(ctx context.Context, f *upFlags) error {
 		err = l.awaitReady(signals.Drain(), a)
 	}
 	if err == nil {
-		err = a.present(l)
+		err = present(a, l)
 	}
 	if err == nil {
-		err = a.attend(signals.Drain(), l, scr)
+		err = attend(signals.Drain(), a, l, scr)
 	}
 	if signals.Drain().Err() != nil {
 		fmt.Fprintln(a.err, "\nstopping; Ctrl-C again stops at once")
@@ -140,15 +140,14 @@ func (l *local) abandon(a *app, started <-chan error) error {
 
 // attend waits for a signal or for a part that fails, and shows the fleet
 // meanwhile if there is a terminal to show it on.
-func (a *app) attend(drain context.Context, l *local, scr *screen) error {
+func attend(drain context.Context, a *app, l *local, scr *screen) error {
 	var ticks <-chan time.Time
 	if a.output == "table" && isTerminal(a.out) && isTerminal(a.err) {
 		t := time.NewTicker(time.Second)
 		defer t.Stop()
 		ticks = t.C
 	}
-	seen := *a
-	seen.admin = reachable(l.routers[0].Admin)
+	first := &port{reachable(l.routers[0].Admin)}
 	var before *look
 	for {
 		select {
@@ -159,7 +158,7 @@ func (a *app) attend(drain context.Context, l *local, scr *screen) error {
 			scr.paint("")
 			return err
 		case <-ticks:
-			before = seen.paintLook(drain, scr, before)
+			before = paintLook(drain, first, scr, before)
 		}
 	}
 }

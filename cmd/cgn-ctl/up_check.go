@@ -48,12 +48,12 @@ func (f *upFlags) checkAddress(flag, address string) error {
 		return fmt.Errorf("%s %s: up listens on HOST:PORT only; cgn-router takes sockets", flag, address)
 	}
 	if err := listen.Check(address); err != nil {
-		return hinted{fmt.Errorf("%s %q: not an address to listen on", flag, address),
-			"give HOST:PORT, like 127.0.0.1:8080; port 0 takes a free one"}
+		return withHint(fmt.Errorf("%s %q: not an address to listen on", flag, address),
+			"give HOST:PORT, like 127.0.0.1:8080; port 0 takes a free one")
 	}
 	if !f.insecure && !listen.Loopback(address) {
-		return hinted{fmt.Errorf("%s %s: other hosts could reach it without authentication", flag, address),
-			"give an address of 127.0.0.1, or add --insecure-listen where the network is trusted"}
+		return withHint(fmt.Errorf("%s %s: other hosts could reach it without authentication", flag, address),
+			"give an address of 127.0.0.1, or add --insecure-listen where the network is trusted")
 	}
 	return nil
 }
@@ -90,18 +90,18 @@ func (f *upFlags) checkEngines() error {
 func (f *upFlags) checkModel() error {
 	const others = "give a GGUF file; for other engines, start them yourself and give their URLs with --backend"
 	if f.model == "" {
-		return hinted{errors.New("--model: empty"), others}
+		return withHint(errors.New("--model: empty"), others)
 	}
 	if err := rights.Readable(f.model); err != nil {
-		return hinted{fmt.Errorf("--model: %w", err), others}
+		return withHint(fmt.Errorf("--model: %w", err), others)
 	}
 	if !strings.HasSuffix(f.model, ".gguf") || !isGGUF(f.model) {
-		return hinted{fmt.Errorf("--model %s: not a GGUF file named .gguf", f.model), others}
+		return withHint(fmt.Errorf("--model %s: not a GGUF file named .gguf", f.model), others)
 	}
 	if _, err := exec.LookPath("llama-server"); err != nil {
-		return hinted{errors.New("--model: llama-server, which serves it, is not in PATH"),
-			"install llama.cpp (brew install llama.cpp, or a release from github.com/ggml-org/llama.cpp), or leave " +
-				"--model away for simulated engines"}
+		return withHint(errors.New("--model: llama-server, which serves it, is not in PATH"),
+			"install llama.cpp (brew install llama.cpp, or a release from github.com/ggml-org/llama.cpp), or leave "+
+				"--model away for simulated engines")
 	}
 	var err error
 	f.model, err = filepath.Abs(f.model)

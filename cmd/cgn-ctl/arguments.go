@@ -1,0 +1,74 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+
+	"github.com/spf13/cobra"
+)
+
+// oneArgument is for a command that takes exactly the argument of that name.
+func oneArgument(name string) cobra.PositionalArgs {
+	return func(c *cobra.Command, args []string) error {
+		if len(args) == 1 {
+			return nil
+		}
+		err := fmt.Errorf("%s is missing", name)
+		if len(args) > 1 {
+			err = fmt.Errorf("one %s is taken, %d are given: %s", name, len(args), strings.Join(args, ", "))
+		}
+		example, _, _ := strings.Cut(strings.TrimSpace(c.Example), "\n")
+		return withHint(err, "for example: "+example)
+	}
+}
+
+// arguments is for a command that takes exactly the arguments of those names.
+func arguments(names ...string) cobra.PositionalArgs {
+	return func(c *cobra.Command, args []string) error {
+		if len(args) == len(names) {
+			return nil
+		}
+		err := fmt.Errorf("%s are taken, %d arguments are given", strings.Join(names, " and "), len(args))
+		if len(args) < len(names) {
+			err = fmt.Errorf("%s is missing", names[len(args)])
+		}
+		example, _, _ := strings.Cut(strings.TrimSpace(c.Example), "\n")
+		return withHint(err, "for example: "+example)
+	}
+}
+
+// inRange says what the flag must be, unless it is.
+func inRange(flag string, value, from, to float64) error {
+	if value >= from && value <= to {
+		return nil
+	}
+	return fmt.Errorf("--%s %v: must be %v to %v", flag, value, from, to)
+}
+
+// readInput reads a file, or standard input for "-".
+func readInput(c *cobra.Command, name string) (string, error) {
+	var b []byte
+	var err error
+	if name == "-" {
+		b, err = io.ReadAll(c.InOrStdin())
+	} else {
+		b, err = os.ReadFile(name)
+	}
+	if err == nil && len(strings.TrimSpace(string(b))) == 0 {
+		err = errors.New(name + " is empty")
+	}
+	return string(b), err
+}
+
+// firstSet is the value of the first variable that has one, or the default.
+func firstSet(getenv func(string) string, def string, names ...string) string {
+	for _, name := range names {
+		if v := getenv(name); v != "" {
+			return v
+		}
+	}
+	return def
+}

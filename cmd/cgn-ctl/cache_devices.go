@@ -1,0 +1,29 @@
+package main
+
+import pb "github.com/cognitora/dataplane/proto/cognitora/v1"
+
+// kvDevice is an RDMA device as the daemon sees it.
+type kvDevice struct {
+	Name  string `json:"device"`
+	State string `json:"state"`
+	Why   string `json:"why,omitempty"`
+}
+
+// deviceStates are the words for the states of a device.
+var deviceStates = map[pb.RdmaDevice_State]string{pb.RdmaDevice_STATE_OPEN: "open",
+	pb.RdmaDevice_STATE_RELEASED: "released", pb.RdmaDevice_STATE_UNUSABLE: "unusable"}
+
+func devicesOf(r *pb.PeersResponse) *[]kvDevice {
+	all := []kvDevice{}
+	for _, d := range r.Devices {
+		all = append(all, kvDevice{d.Name, dash(deviceStates[d.State]), d.Why})
+	}
+	return &all
+}
+
+func writeKVDevices(t *table, all []kvDevice) {
+	t.row("DEVICE", "STATE", "WHY")
+	for _, d := range all {
+		t.row(d.Name, d.State, dash(d.Why))
+	}
+}

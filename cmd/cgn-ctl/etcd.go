@@ -1,0 +1,73 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/spf13/pflag"
+
+	"github.com/cognitora/dataplane/internal/cluster"
+)
+
+// defaultEtcd is where etcd listens unless told otherwise.
+const defaultEtcd = "127.0.0.1:2379"
+
+// Variables of the environment that stand for flags.
+const (
+	envEtcd         = "CGN_ETCD"
+	envEtcdAsConfig = "CGN_ETCD_ENDPOINTS" // the same, as router and agent have it in their configuration
+	envEtcdCA       = "CGN_ETCD_CA"
+	envEtcdCert     = "CGN_ETCD_CERT"
+	envEtcdKey      = "CGN_ETCD_KEY"
+	envEtcdUser     = "CGN_ETCD_USERNAME"
+	envEtcdPassword = "CGN_ETCD_PASSWORD_FILE"
+)
+
+// etcdVariables are the names of all of them.
+func etcdVariables() []string {
+	return []string{envEtcd, envEtcdAsConfig, envEtcdCA, envEtcdCert, envEtcdKey, envEtcdUser, envEtcdPassword}
+}
+
+// store is the etcd that holds a fleet's state.
+type store struct{ access cluster.Access }
+
+// flags say where it is, and who asks.
+func (s *store) flags(flags *pflag.FlagSet, getenv func(string) string) {
+	def := strings.Split(firstSet(getenv, defaultEtcd, envEtcd, envEtcdAsConfig), ",")
+	flags.StringSliceVar(&s.access.Endpoints, "etcd", def,
+		"etcd client addresses (env "+envEtcd+" or "+envEtcdAsConfig+", separated by commas)")
+	file := func(into *string, flag, variable, help string) {
+		flags.StringVar(into, flag, getenv(variable), help+" (env "+variable+")")
+	}
+	file(&s.access.CA, "etcd-ca", envEtcdCA, "PEM file that etcd's certificate is checked against; with https:// and "+
+		"none, the system's")
+	file(&s.access.Cert, "etcd-cert", envEtcdCert, "client certificate for etcd")
+	file(&s.access.Key, "etcd-key", envEtcdKey, "key of the client certificate")
+	file(&s.access.Username, "etcd-username", envEtcdUser, "etcd user")
+	file(&s.access.PasswordFile, "etcd-password-file", envEtcdPassword, "file with the etcd user's password")
+}
+
+// with runs fn with a client and explains an etcd that does not answer.
+func (s *store) with(ctx context.Context, fn func(ctx context.Context, c *cluster.Client) error) error {
+	cfg, err := s.access.Config()
+	if err != nil {
+		return withHint(err, "--etcd-ca, --etcd-cert, --etcd-key, --etcd-username and --etcd-password-file set these")
+	}
+	c, err := cluster.Dial(cfg)
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	err = fn(ctx, c)
+	if tls := (*cluster.HandshakeError)(nil); errors.As(c.Why(ctx, err), &tls) {
+		return withHint(fmt.Errorf("TLS with etcd at %s fails: %w", tls.Endpoint, tls.Err),
+			"are --etcd-ca, --etcd-cert and --etcd-key of its CA, and is it to be spoken to by TLS?")
+	}
+	if errors.Is(err, context.DeadlineExceeded) {
+		return withHint(fmt.Errorf("etcd does not answer at %s", strings.Join(s.access.Endpoints, ", ")),
+			"is it running? Give its address with --etcd HOST:PORT or CGN_ETCD (cgn-ctl up prints the one it uses).")
+	}
+	return err
+}

@@ -1,0 +1,56 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/cognitora/dataplane/internal/config"
+)
+
+// flagError says what a flag takes, and which one was probably meant.
+func flagError(c *cobra.Command, err error) error {
+	var value *pflag.InvalidValueError
+	if errors.As(err, &value) {
+		if want := wantedBy(value.GetFlag().Value); want != "" {
+			return fmt.Errorf("--%s %q: must be %s", value.GetFlag().Name, value.GetValue(), want)
+		}
+		return err
+	}
+	var missing *pflag.NotExistError
+	if !errors.As(err, &missing) {
+		return err
+	}
+	var names []string
+	c.Flags().VisitAll(func(f *pflag.Flag) { names = append(names, f.Name) })
+	if near := config.Nearest(missing.GetSpecifiedName(), names); near != "" {
+		return withHint(err, "Did you mean --"+near+"?")
+	}
+	return withHint(err, "see "+c.CommandPath()+" --help")
+}
+
+// wanted says what a flag of each type takes, where its own error would speak of the parser.
+var wanted = map[string]string{
+	"int": "a whole number", "uint64": "a whole number, not negative", "float64": "a number", "bool": "true or false",
+	"size": "bytes with a unit, like 64GiB", "duration": "a number with a unit, like 500ms or 10s",
+}
+
+// wantedBy is what the flag takes: a flag of a type of its own says that itself.
+func wantedBy(v pflag.Value) string {
+	if own, ok := v.(interface{ Wanted() string }); ok {
+		return own.Wanted()
+	}
+	return wanted[v.Type()]
+}
+
+// plainFlag folds the spellings of a flag as router and agent do: --etcd.ca is --etcd-ca.
+func plainFlag(_ *pflag.FlagSet, name string) pflag.NormalizedName {
+	name = strings.NewReplacer(".", "-", "_", "-").Replace(name)
+	if name == "etcd-user" {
+		name = "etcd-username"
+	}
+	return pflag.NormalizedName(name)
+}
