@@ -7,6 +7,7 @@ import (
 	"github.com/cognitora/dataplane/internal/metric"
 	wire "github.com/cognitora/dataplane/internal/peerevents"
 	"github.com/cognitora/dataplane/router/fleet"
+	"github.com/cognitora/dataplane/router/health"
 	"github.com/cognitora/dataplane/router/kvevents"
 	"github.com/cognitora/dataplane/router/metrics"
 	"github.com/cognitora/dataplane/router/signals"
@@ -329,7 +330,7 @@ func (r *Router) readEvents(emit func(def int, value float64, labels ...string))
 	})
 }
 
-var states = []fleet.State{fleet.Unproven, fleet.Healthy, fleet.HalfOpen, fleet.Open, fleet.Aside}
+var states = []health.State{health.Unproven, health.Healthy, health.HalfOpen, health.Open, health.Aside}
 
 func (r *Router) readNodes(emit func(def int, value float64, labels ...string)) {
 	now := time.Now()
@@ -338,11 +339,11 @@ func (r *Router) readNodes(emit func(def int, value float64, labels ...string)) 
 		emit(nodeInFlight, float64(n.InFlight()), n.ID)
 		emit(nodeEligible, number(ok), n.ID)
 		for _, s := range states {
-			emit(nodeState, number(n.State() == s), n.ID, s.String())
+			emit(nodeState, number(n.Health.State() == s), n.ID, s.String())
 		}
-		emit(nodeOpens, float64(n.Opens()), n.ID)
-		times, cut := n.Suspected()
-		emit(nodeSuspect, number(n.Suspect()), n.ID)
+		emit(nodeOpens, float64(n.Health.Opens()), n.ID)
+		times, cut := n.Health.Suspected()
+		emit(nodeSuspect, number(n.Health.Suspect()), n.ID)
 		emit(nodeSuspected, float64(times), n.ID)
 		emit(nodeSilentCut, float64(cut), n.ID)
 		emit(nodeBlockLifetime, r.index.Lifetime(n.Ref()).Seconds(), n.ID)

@@ -15,6 +15,7 @@ import (
 	"github.com/cognitora/dataplane/internal/listen"
 	"github.com/cognitora/dataplane/internal/takeover"
 	"github.com/cognitora/dataplane/router/fleet"
+	"github.com/cognitora/dataplane/router/health"
 )
 
 // settleLimit is how long a router that takes over waits, once it could answer, for nodes that say
@@ -187,7 +188,7 @@ func (r *Router) await(ctx, drain context.Context) error {
 // settled tells that every node was asked how it is, or has said so itself.
 func settled(s *fleet.Snapshot) bool {
 	for _, n := range s.Nodes {
-		if n.State() == fleet.Unproven {
+		if n.Health.State() == health.Unproven {
 			return false
 		}
 	}

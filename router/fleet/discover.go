@@ -12,6 +12,7 @@ import (
 
 	"github.com/cognitora/dataplane/internal/enginemetrics"
 	"github.com/cognitora/dataplane/internal/load"
+	"github.com/cognitora/dataplane/router/health"
 )
 
 const (
@@ -30,16 +31,16 @@ type discovery struct {
 }
 
 // discover reads /v1/models. A server that does not have it serves what is configured for it.
-func (p *prober) discover(ctx context.Context) error {
+func (a *asker) discover(ctx context.Context) error {
 	now := time.Now()
-	if p.node.State() == Healthy && now.Sub(p.modelsAt) < p.fleet.opts.ModelsInterval {
+	if a.node.Health.State() == health.Healthy && now.Sub(a.modelsAt) < a.fleet.opts.ModelsInterval {
 		return nil
 	}
-	status, body, err := p.get(ctx, "/v1/models")
+	status, body, err := a.node.Health.Get(ctx, "/v1/models")
 	if err != nil {
 		return err
 	}
-	d := p.discovered()
+	d := a.discovered()
 	d.asked, d.refusal = true, ""
 	switch {
 	case status == http.StatusOK:
@@ -51,10 +52,10 @@ func (p *prober) discover(ctx context.Context) error {
 			d.engineSlots = 0
 		}
 		if d.engine == llamaCPP {
-			d.engineSlots = p.slots(ctx, d.engineSlots)
+			d.engineSlots = a.slots(ctx, d.engineSlots)
 		}
 	case status == http.StatusUnauthorized, status == http.StatusForbidden:
-		if !p.clientKeys() {
+		if !a.clientKeys() {
 			return fmt.Errorf("/v1/models answers %d; give the engine's key with api_key_file=, or name its model "+
 				"with model= "+
 				"if clients bring keys (router.forward_auth)", status)
@@ -64,8 +65,8 @@ func (p *prober) discover(ctx context.Context) error {
 	default:
 		d.refusal = refusal(status, body)
 	}
-	p.modelsAt = now
-	p.publish(ctx, d)
+	a.modelsAt = now
+	a.publish(ctx, d)
 	return nil
 }
 
@@ -88,38 +89,40 @@ func (d *discovery) noModels() string {
 }
 
 func (n *Node) noModels() string {
-	d := n.probe.discovered()
+	d := n.asker.discovered()
 	return d.noModels()
 }
 
 // clientKeys tells whether the engine may ask for the keys of clients: its model is configured and
 // a key of its own is not. The model list cannot be read then and need not be.
-func (p *prober) clientKeys() bool { return p.line.Load().auth == "" && len(p.node.Info().Models) > 0 }
+func (a *asker) clientKeys() bool {
+	return a.node.Pool.Target().Authorization == "" && len(a.node.Info().Models) > 0
+}
 
 // publish lets the fleet's goroutine know of d.
-func (p *prober) publish(ctx context.Context, d discovery) {
-	if reflect.DeepEqual(d, p.discovered()) {
+func (a *asker) publish(ctx context.Context, d discovery) {
+	if reflect.DeepEqual(d, a.discovered()) {
 		return
 	}
-	p.found.Store(&d)
-	if d.asked && len(d.models) == 0 && len(p.node.Info().Models) == 0 {
-		p.node.setFlag(flagNoModel, true) // before its check is well
+	a.found.Store(&d)
+	if d.asked && len(d.models) == 0 && len(a.node.Info().Models) == 0 {
+		a.node.setFlag(flagNoModel, true) // before its check is well
 	}
-	p.fleet.send(ctx, func(f *Fleet) {
-		if m := f.members[p.node.ID]; m != nil && m.node == p.node {
+	a.fleet.send(ctx, func(f *Fleet) {
+		if m := f.members[a.node.ID]; m != nil && m.node == a.node {
 			f.refresh(m)
 		}
 	})
 }
 
 // restarted tells that the engine has started anew, with an empty cache.
-func (p *prober) restarted(ctx context.Context) {
-	if p.node.Source != Static {
+func (a *asker) restarted(ctx context.Context) {
+	if a.node.Source != Static {
 		return // its heartbeat's kv_epoch says so
 	}
-	p.fleet.send(ctx, func(f *Fleet) {
-		if m := f.members[p.node.ID]; m != nil && m.node == p.node {
-			f.joinIndex(p.node)
+	a.fleet.send(ctx, func(f *Fleet) {
+		if m := f.members[a.node.ID]; m != nil && m.node == a.node {
+			f.joinIndex(a.node)
 		}
 	})
 }
@@ -154,23 +157,23 @@ var engineKinds = map[string]string{"vllm": "vllm", "sglang": "sglang", "llamacp
 
 // scrape reads the engine's own metrics where that is due. An engine without them is unknown, not
 // idle.
-func (p *prober) scrape(ctx context.Context) {
+func (a *asker) scrape(ctx context.Context) {
 	now := time.Now()
-	if now.Before(p.metricsAt) {
+	if now.Before(a.metricsAt) {
 		return
 	}
-	p.metricsAt = now.Add(p.fleet.opts.ScrapeInterval)
-	status, page, err := p.get(ctx, "/metrics")
+	a.metricsAt = now.Add(a.fleet.opts.ScrapeInterval)
+	status, page, err := a.node.Health.Get(ctx, "/metrics")
 	if err != nil || ctx.Err() != nil {
 		return
 	}
 	if status != http.StatusOK {
-		p.metricsAt = now.Add(metricsRetry)
+		a.metricsAt = now.Add(metricsRetry)
 		return
 	}
 	stats := enginemetrics.Parse(page)
-	p.node.setLoad(scraped(&stats, now), time.Now())
-	p.learn(ctx, &stats)
+	a.node.setLoad(scraped(&stats, now), time.Now())
+	a.learn(ctx, &stats)
 }
 
 // scraped is the load in a scrape that was asked for at now. Figures that the engine does not
@@ -193,21 +196,21 @@ func scraped(stats *enginemetrics.Stats, now time.Time) beat {
 }
 
 // learn takes the start of the engine from its metrics, and its figures that only change with it.
-func (p *prober) learn(ctx context.Context, stats *enginemetrics.Stats) {
+func (a *asker) learn(ctx context.Context, stats *enginemetrics.Stats) {
 	if stats.Known(enginemetrics.StartTime) {
-		if p.startTime != 0 && stats.StartTime != p.startTime {
-			p.restarted(ctx)
+		if a.startTime != 0 && stats.StartTime != a.startTime {
+			a.restarted(ctx)
 		}
-		p.startTime = stats.StartTime
+		a.startTime = stats.StartTime
 	}
-	d := p.discovered()
+	d := a.discovered()
 	if stats.Known(enginemetrics.BlockTokens) {
 		d.blockTokens = int(stats.BlockTokens)
 	}
 	if stats.Known(enginemetrics.MaxSlots) {
 		d.engineSlots = slotsOf(stats.MaxSlots)
 	}
-	p.publish(ctx, d)
+	a.publish(ctx, d)
 }
 
 // slotsOf is how many requests at once an engine says that it computes; 0: unknown, or impossible.
@@ -220,8 +223,8 @@ func slotsOf(said float64) int32 {
 
 // slots asks a llama.cpp server how many requests it computes at once. Where it does not say, the
 // last answer stays.
-func (p *prober) slots(ctx context.Context, last int32) int32 {
-	status, body, err := p.get(ctx, "/props")
+func (a *asker) slots(ctx context.Context, last int32) int32 {
+	status, body, err := a.node.Health.Get(ctx, "/props")
 	if err != nil || status != http.StatusOK {
 		return last
 	}

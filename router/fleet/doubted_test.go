@@ -5,6 +5,8 @@ import (
 	"log/slog"
 	"testing"
 	"time"
+
+	"github.com/cognitora/dataplane/router/health"
 )
 
 // TestDeadNodesAreNoticedByTheirTraffic: one request that broke on a node which is gone takes it
@@ -12,7 +14,9 @@ import (
 // stays.
 func TestDeadNodesAreNoticedByTheirTraffic(t *testing.T) {
 	t.Parallel()
-	for name, o := range map[string]Outcome{"broken stream": Reset, "no connection": ConnectError} {
+	for name, o := range map[string]health.Outcome{
+		"broken stream": health.Reset, "no connection": health.ConnectError,
+	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			e := newEtcdFleet(t, func(o *Options) { o.ProbeInterval = time.Hour })
@@ -25,8 +29,8 @@ func TestDeadNodesAreNoticedByTheirTraffic(t *testing.T) {
 			})
 			dies.Close()
 			checks := lives.count("/health")
-			e.Load().Node("dies").Report(o)
-			e.Load().Node("lives").Report(o)
+			e.Load().Node("dies").Health.Report(o)
+			e.Load().Node("lives").Health.Report(o)
 			eventually(t, e.Fleet, "the dead one is out", serves("m", 1))
 			eventually(t, e.Fleet, "the other was checked", func(*Snapshot) bool {
 				return lives.count("/health") > checks

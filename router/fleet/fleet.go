@@ -11,7 +11,9 @@ import (
 	"time"
 
 	"github.com/cognitora/dataplane/internal/cluster"
+	"github.com/cognitora/dataplane/internal/peerevents"
 	"github.com/cognitora/dataplane/internal/relay"
+	"github.com/cognitora/dataplane/router/health"
 	"github.com/cognitora/dataplane/router/prefix"
 	"github.com/cognitora/dataplane/router/signals"
 )
@@ -94,14 +96,12 @@ type Fleet struct {
 	opts      Options
 	snap      atomic.Pointer[Snapshot]
 	events    chan func(*Fleet)
-	reads     chan struct{} // one token per answer to a check that is read at a time
+	checks    *health.Checks
+	watch     *health.Watch
 	wg        sync.WaitGroup
 	malformed atomic.Uint64
 	signals   signals.Stats
-	looks     atomic.Uint64 // connections that the kernel was asked about
-	told      chan told
-	untold    atomic.Uint64 // events that found no room in told
-	pathTurn  int           // of TakePaths
+	pathTurn  int // of TakePaths
 
 	// Owned by Run.
 	ctx      context.Context
@@ -135,7 +135,6 @@ type member struct {
 // Bounds of the fleet's own machinery.
 const (
 	eventQueue     = 256 // functions that wait for the owner; senders wait when it is full
-	readsAtOnce    = 32  // answers to checks that are read; nodes that do not answer hold nothing but a connection each
 	sweepInterval  = time.Second
 	maxNodes       = 4096
 	maxAddressesOf = 64 // nodes of one DNS name
@@ -147,8 +146,6 @@ func New(o Options) (*Fleet, error) {
 	f := &Fleet{
 		opts:     o.withDefaults(),
 		events:   make(chan func(*Fleet), eventQueue),
-		told:     make(chan told, toldQueue),
-		reads:    make(chan struct{}, readsAtOnce),
 		members:  map[string]*member{},
 		streams:  map[streamAt]*stream{},
 		kickDNS:  make(chan []string, 1),
@@ -156,6 +153,11 @@ func New(o Options) (*Fleet, error) {
 		departed: map[string]time.Time{},
 	}
 	f.signals.Lag = o.Lag
+	f.watch = health.NewWatch(f.healths, o.EventLag)
+	f.checks = health.NewChecks(health.Options{
+		Interval: f.opts.ProbeInterval, IntervalDown: f.opts.ProbeIntervalDown, Timeout: f.opts.ProbeTimeout,
+		Dial: o.Pool.Dial, Log: f.opts.Log,
+	})
 	f.etcd.init(o.Cluster != nil)
 	desired, err := prepare(o.Backends)
 	if err != nil {
@@ -170,6 +172,25 @@ func New(o Options) (*Fleet, error) {
 // keeps it.
 func (f *Fleet) Load() *Snapshot { return f.snap.Load() }
 
+// healths are the nodes of the latest snapshot.
+func (f *Fleet) healths(yield func(*health.Node) bool) {
+	for _, n := range f.Load().Nodes {
+		if !yield(&n.Health) {
+			return
+		}
+	}
+}
+
+// Tell takes an event of a connection of this host. It does not block: what there is no room for is
+// counted, and left to the next look.
+func (f *Fleet) Tell(e peerevents.Event) { f.watch.Tell(e) }
+
+// Untold counts the events that there was no room for.
+func (f *Fleet) Untold() uint64 { return f.watch.Untold() }
+
+// Looks counts the connections that the kernel was asked about.
+func (f *Fleet) Looks() uint64 { return f.watch.Looks() }
+
 // Malformed counts values in etcd that were refused; what was known before stayed in force.
 func (f *Fleet) Malformed() uint64 { return f.malformed.Load() }
 
@@ -183,7 +204,7 @@ func (f *Fleet) Run(ctx context.Context) error {
 	}
 	f.wg.Go(func() { f.resolveLoop(ctx) })
 	if f.opts.Pool.Watch {
-		f.wg.Go(func() { f.lookLoop(ctx) })
+		f.wg.Go(func() { f.watch.Run(ctx) })
 	}
 	f.followEtcd(ctx)
 	f.own(ctx)
@@ -256,13 +277,12 @@ func (f *Fleet) add(id, identity string, source Source, info *Info, target relay
 		return nil
 	}
 	n := newNode(id, source, info, relay.NewPool(target, f.opts.Pool))
-	initial := Unproven
+	initial := health.Unproven
 	if source == Etcd || f.opts.Proven {
-		initial = Healthy // its agent has checked the engine
+		initial = health.Healthy // its agent has checked the engine
 	}
-	n.probe = newProber(f, n, target)
-	n.suspicion.changed = func(why string) { f.suspicionMoved(n, why) }
-	n.health.init(initial, func(from, to State, why string) { f.breakerMoved(n, from, to, why) })
+	n.asker = newAsker(f, n)
+	n.Health.Init(f.checks, health.Who{ID: id, Address: info.Address, Pool: n.Pool, Subject: n.asker}, initial)
 	f.applyCordon(n)
 	f.joinIndex(n)
 	m := &member{node: n, identity: identity}
@@ -277,12 +297,12 @@ func (f *Fleet) add(id, identity string, source Source, info *Info, target relay
 	return m
 }
 
-// start runs the member's prober, which closes the pool in the end.
+// start checks the member until it leaves, and closes its pool in the end.
 func (f *Fleet) start(m *member) {
 	ctx, cancel := context.WithCancel(f.ctx)
 	m.cancel = cancel
 	f.wg.Go(func() {
-		m.node.probe.run(ctx)
+		m.node.Health.Run(ctx)
 		select {
 		case <-m.node.end.drained:
 		case <-f.ctx.Done():
@@ -326,18 +346,17 @@ func (f *Fleet) joinIndex(n *Node) {
 }
 
 // breakerMoved is called, without a lock, whenever the node's breaker has changed its state.
-func (f *Fleet) breakerMoved(n *Node, from, to State, why string) {
-	n.probe.kick()
+func (f *Fleet) breakerMoved(n *Node, from, to health.State, why string) {
 	switch {
-	case to == Open || to == Aside:
+	case to == health.Open || to == health.Aside:
 		said := []any{"node", n.ID, "state", to.String(), "why", why}
-		if last := n.probe.lastError(); last != "" {
+		if last := n.Health.LastError(); last != "" {
 			said = append(said, "error", last)
 		}
 		f.opts.Log.Warn("node takes no requests", said...)
-	case to == Healthy && n.flags.Load() == 0:
+	case to == health.Healthy && n.flags.Load() == 0:
 		level := slog.LevelInfo
-		if from != Unproven { // as loud as what it is the end of
+		if from != health.Unproven { // as loud as what it is the end of
 			level = slog.LevelWarn
 		}
 		f.opts.Log.Log(context.Background(), level, "node takes requests", "node", n.ID, "was", from.String())
@@ -352,11 +371,11 @@ func (f *Fleet) tell(m *member) {
 	if flags := n.flags.Load(); flags != 0 {
 		m.told = n.flagReason(flags)
 	}
-	switch s := n.State(); {
+	switch s := n.Health.State(); {
 	case m.told == before:
 	case m.told != "":
 		f.opts.Log.Info("node takes no requests", "node", n.ID, "why", m.told)
-	case s == Healthy || s == HalfOpen:
+	case s == health.Healthy || s == health.HalfOpen:
 		f.opts.Log.Info("node takes requests", "node", n.ID, "was", before)
 	}
 }

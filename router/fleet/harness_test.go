@@ -20,7 +20,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// engine answers what a prober asks, on a listener of its own.
+// engine answers what checks ask, on a listener of its own.
 type engine struct {
 	*httptest.Server
 	mu       sync.Mutex

@@ -90,7 +90,7 @@ func beatOf(h *cluster.NodeHealth, now time.Time) beat {
 }
 
 // setLoad takes a heartbeat or a scrape that came at now. It is called by one goroutine per node:
-// the prober of a static node, the fleet's of another.
+// the one that checks a static node, the fleet's of another.
 func (n *Node) setLoad(b beat, now time.Time) {
 	n.slotsMu.Lock()
 	defer n.slotsMu.Unlock()

@@ -1,5 +1,6 @@
-// Package fleet knows the nodes: where they are, what they serve, whether they are well, and how
-// much is in flight on each. It publishes immutable snapshots that requests read without a lock.
+// Package fleet knows the nodes: where they are, what they serve and say of themselves, and how
+// much is in flight on each. How well they are is for router/health to know. The fleet publishes
+// immutable snapshots that requests read without a lock.
 package fleet
 
 import (
@@ -9,6 +10,7 @@ import (
 
 	"github.com/cognitora/dataplane/internal/cluster"
 	"github.com/cognitora/dataplane/internal/relay"
+	"github.com/cognitora/dataplane/router/health"
 	"github.com/cognitora/dataplane/router/policy"
 	"github.com/cognitora/dataplane/router/prefix"
 )
@@ -38,6 +40,9 @@ type Node struct {
 	IDHash uint64 // for rendezvous hashing; the same in every router
 	Source Source
 	Pool   *relay.Pool // closed by the fleet once the node has left and nothing is in flight on it
+	// Health is how well the node is. Whether it may be picked is for Eligible and Acquire to say,
+	// which ask it too.
+	Health health.Node
 
 	info     atomic.Pointer[Info]
 	load     atomic.Pointer[Load]
@@ -48,14 +53,11 @@ type Node struct {
 	told     sources      // guarded by slotsMu
 	recent   recent
 
-	flags     atomic.Uint32
-	cordon    atomic.Pointer[string] // what the cordon says, with its reason; nil: there is none
-	health    breaker
-	suspicion suspicion
-	broken    broken
-	probe     *prober
-	path      pathState
-	end       ending
+	flags  atomic.Uint32
+	cordon atomic.Pointer[string] // what the cordon says, with its reason; nil: there is none
+	asker  *asker
+	path   pathState
+	end    ending
 }
 
 // ending is the end of a node: it has left, and nothing is in flight on it.
@@ -117,7 +119,7 @@ func newNode(id string, source Source, info *Info, pool *relay.Pool) *Node {
 // by the fleet's goroutine only.
 func (n *Node) retarget(t relay.Target) {
 	n.Pool.Retarget(t)
-	n.probe.retarget(t)
+	n.Health.Retarget()
 }
 
 // setInfo is called by the fleet's goroutine only.
@@ -166,7 +168,7 @@ func (n *Node) Acquire() bool {
 	if n.flags.Load() != 0 || !n.reserve() {
 		return false
 	}
-	if n.health.admit() {
+	if n.Health.Admit() {
 		return true
 	}
 	n.Release()
@@ -185,6 +187,21 @@ func (n *Node) reserve() bool {
 			return true
 		}
 	}
+}
+
+// LastResort says whether a request that no other node may take can go to this one all the same:
+// its breaker is open for server errors alone, or its trial requests are out. The engine's own
+// error tells the client more than one of ours, and a request that is answered brings the node
+// back.
+func (n *Node) LastResort() bool { return n.flags.Load() == 0 && n.Health.Answers() }
+
+// AcquireLastResort is Acquire for a node of which LastResort is true.
+func (n *Node) AcquireLastResort() bool {
+	if !n.LastResort() || !n.reserve() {
+		return false
+	}
+	n.Health.NoteTrial()
+	return true
 }
 
 // AcquireAlways counts one request as in flight whatever the node's state, for a request that can
@@ -235,7 +252,7 @@ func (n *Node) Eligible(now time.Time) (ok bool, reason string) {
 	if flags := n.flags.Load(); flags != 0 {
 		return false, n.flagReason(flags)
 	}
-	return n.health.eligible(now)
+	return n.Health.Eligible(now)
 }
 
 // noModel is the reason against a node that answers, and names no model.
@@ -261,40 +278,3 @@ func (n *Node) flagReason(flags uint32) string {
 		return noModel
 	}
 }
-
-// Report tells how a request fared on the node. A 4xx or 501 is an OK: it says nothing against the
-// node. Of a 5xx the caller has to know that the node is to blame; until then there is ReportDoubt.
-// A connection that fails makes the node be checked at once: it may be down, and one request alone
-// does not tell. It returns whether the node has been set aside for it.
-func (n *Node) Report(o Outcome) (aside bool) {
-	aside = n.health.report(o)
-	if o == ConnectError || o == Reset {
-		n.broken.note(o, time.Now())
-		n.probe.doubt()
-	}
-	return aside
-}
-
-// SetAside takes the node out of the pick because it makes no progress although its peers do. It
-// comes back, by trial requests, once NoteProgress is called or a one-token completion sent by the
-// prober is answered.
-func (n *Node) SetAside(reason string) { n.health.setAside(reason) }
-
-// NoteProgress says that bytes of some response came from the node.
-func (n *Node) NoteProgress() { n.health.progressed() }
-
-// State is the state of the node's breaker.
-func (n *Node) State() State { return State(n.health.state.Load()) }
-
-// Unanswered is how long the node's health checks have failed without a pause; 0 if the last one
-// has not.
-func (n *Node) Unanswered(now time.Time) time.Duration {
-	since := n.probe.failing.Load()
-	if since == 0 {
-		return 0
-	}
-	return max(now.Sub(time.Unix(0, since)), 0)
-}
-
-// Opens counts how often the breaker has opened or the node was set aside.
-func (n *Node) Opens() uint64 { return n.health.opens.Load() }

@@ -1,7 +1,7 @@
 package fleet
 
 import (
-	"errors"
+	"log/slog"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -11,14 +11,18 @@ import (
 	"github.com/cognitora/dataplane/internal/cluster"
 	"github.com/cognitora/dataplane/internal/load"
 	"github.com/cognitora/dataplane/internal/relay"
+	"github.com/cognitora/dataplane/router/health"
 )
 
 // testNode is a healthy node outside any fleet.
 func testNode(id string, slots int32, models ...string) *Node {
 	info := &Info{Role: cluster.RoleBoth, Models: models, Upstream: models, MaxConcurrent: slots}
 	n := newNode(id, Static, info, relay.NewPool(relay.Target{Addr: "127.0.0.1:1"}, relay.PoolOptions{}))
-	n.health.init(Healthy, nil)
-	n.probe = &prober{}
+	f := &Fleet{}
+	f.opts.Log = slog.New(slog.DiscardHandler)
+	n.asker = newAsker(f, n)
+	who := health.Who{ID: id, Pool: n.Pool, Subject: n.asker}
+	n.Health.Init(health.NewChecks(health.Options{}), who, health.Healthy)
 	return n
 }
 
@@ -138,22 +142,6 @@ func TestForeignWaiting(t *testing.T) {
 	}
 }
 
-func TestUnanswered(t *testing.T) {
-	n := testNode("n", 4)
-	began := time.Now()
-	if n.probe.note(nil); n.Unanswered(began.Add(time.Hour)) != 0 {
-		t.Error("its check was answered")
-	}
-	n.probe.note(errors.New("refused"))
-	n.probe.note(errors.New("refused"))
-	if d := n.Unanswered(began.Add(time.Hour)); d > time.Hour || d < 59*time.Minute {
-		t.Errorf("after an hour: %v", d)
-	}
-	if n.probe.note(nil); n.Unanswered(began.Add(time.Hour)) != 0 {
-		t.Error("it answers again")
-	}
-}
-
 func TestFlagsKeepRequestsAway(t *testing.T) {
 	n := testNode("n", 4)
 	for flag, want := range map[uint32]string{
@@ -193,6 +181,42 @@ func TestDrainedOnceTheLastRequestEnds(t *testing.T) {
 	n.Release() // a late one does no harm
 }
 
+func TestLastResort(t *testing.T) {
+	n := testNode("n", 4)
+	if n.LastResort() || n.AcquireLastResort() {
+		t.Fatal("a healthy node")
+	}
+	for i := range uint64(32) { // nothing but server errors
+		n.Health.ReportDoubt(i, 0)
+	}
+	if n.Health.State() != health.Open || !n.LastResort() || n.Acquire() || !n.AcquireLastResort() {
+		t.Errorf("%v: it answers, if only errors", n.Health.State())
+	}
+	if n.InFlight() != 1 {
+		t.Errorf("%d in flight", n.InFlight())
+	}
+	n.setFlag(flagCordoned, true)
+	if n.LastResort() || n.AcquireLastResort() {
+		t.Error("cordoned")
+	}
+
+	n = testNode("n", 4)
+	n.Health.SetAside("hangs")
+	n.Health.NoteProgress()
+	if !n.Acquire() || n.Acquire() || n.LastResort() {
+		t.Fatal("want one trial request of a node that hung, and no more until it has proven itself")
+	}
+	n.Health.Report(health.OK)
+	for range 2 {
+		if !n.Acquire() {
+			t.Fatal("want two more trial requests")
+		}
+	}
+	if n.Acquire() || !n.AcquireLastResort() || n.AcquireLastResort() {
+		t.Errorf("want one more where no other node is left, in its last slot; %d in flight", n.InFlight())
+	}
+}
+
 func TestUnknownCapacityIsNaN(t *testing.T) {
 	i := &Info{}
 	if v, w := i.VRAM(), i.Throughput(); known(v) != nil || known(w) != nil {
@@ -214,8 +238,8 @@ func TestHotPathAllocatesNothing(t *testing.T) {
 		"Load and Model": func() { f.Load().Model(name) },
 		"Eligible":       func() { n.Eligible(now) },
 		"Acquire":        func() { n.Acquire(); n.Release() },
-		"Report":         func() { n.Report(OK) },
-		"NoteProgress":   func() { n.NoteProgress() },
+		"Report":         func() { n.Health.Report(health.OK) },
+		"NoteProgress":   func() { n.Health.NoteProgress() },
 		"Load":           func() { _ = n.Load() },
 		"UpstreamModel":  func() { n.UpstreamModel("m") },
 	} {

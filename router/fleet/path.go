@@ -69,6 +69,20 @@ func (n *Node) Resent() float32 {
 // Path is the kernel's counts for connections to the node; nil: nobody tells.
 func (n *Node) Path() *Path { return n.path.now.Load() }
 
+// Peers are the addresses at the other ends of connections to nodes, as far as they are known, each
+// once.
+func (f *Fleet) Peers() []netip.AddrPort {
+	nodes := f.Load().Nodes
+	all, seen := make([]netip.AddrPort, 0, len(nodes)), make(map[netip.AddrPort]bool, len(nodes))
+	for _, n := range nodes {
+		if at, ok := n.Pool.Peer(); ok && !seen[at] {
+			seen[at] = true
+			all = append(all, at)
+		}
+	}
+	return all
+}
+
 // TakePaths reads the counts of at most 64 nodes, which take turns. A node without counts has no
 // path. It is called by one goroutine.
 func (f *Fleet) TakePaths(read func(netip.AddrPort) (Counts, bool), now time.Time) {
@@ -114,7 +128,7 @@ func (f *Fleet) Renew(ctx context.Context) {
 func (n *Node) connected() bool {
 	_, open := n.Pool.Stats()
 	_, known := n.Pool.Peer()
-	return known && (open > 0 || n.probe.port.Load() != 0)
+	return known && (open > 0 || n.Health.CheckPort() != 0)
 }
 
 // ForgetPaths is called by the same goroutine when counts cannot be read any more.

@@ -52,7 +52,7 @@ func TestProblemsGoWithTheirSubject(t *testing.T) {
 	}
 	put := func(id, value string) { f.putNode(cluster.Entry{Key: cluster.NodeKey(id), Value: []byte(value)}) }
 
-	f.members["static"].node.probe.found.Store(&discovery{asked: true})
+	f.members["static"].node.asker.found.Store(&discovery{asked: true})
 	f.refresh(f.members["static"])
 	look("a.test", "b.test")
 	put("static", `{"node_id":"static","address":"http://127.0.0.1:2"}`)

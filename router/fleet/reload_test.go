@@ -10,6 +10,7 @@ import (
 
 	"github.com/cognitora/dataplane/internal/cluster"
 	"github.com/cognitora/dataplane/internal/relay"
+	"github.com/cognitora/dataplane/router/health"
 )
 
 func TestAChangedKeyKeepsTheNode(t *testing.T) {
@@ -57,8 +58,8 @@ func TestAChangedKeyKeepsTheNode(t *testing.T) {
 	}
 	listed := e.count("/v1/models")
 	eventually(t, f, "checked with the second key", func(*Snapshot) bool { return e.count("/v1/models") > listed })
-	if why := n.probe.lastError(); why != "" || n.State() != Healthy {
-		t.Errorf("%v: %s", n.State(), why)
+	if why := n.Health.LastError(); why != "" || n.Health.State() != health.Healthy {
+		t.Errorf("%v: %s", n.Health.State(), why)
 	}
 
 	if err := f.Reload(context.Background(), []Backend{{URL: e.URL + "/elsewhere", ID: "n", APIKeyFile: key}}); err !=

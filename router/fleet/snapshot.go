@@ -133,7 +133,7 @@ const prefillUnused = "its role is prefill, and requests go to roles both and de
 // whyNot explains a node that serves nothing.
 func (n *Node) whyNot(now time.Time) string {
 	if ok, reason := n.Eligible(now); !ok {
-		if last := n.probe.lastError(); last != "" {
+		if last := n.Health.LastError(); last != "" {
 			return reason + " (" + last + ")"
 		}
 		return reason

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/cognitora/dataplane/internal/cluster"
+	"github.com/cognitora/dataplane/router/health"
 )
 
 // hidden is the problem of a node in etcd that has a backend's id.
@@ -143,9 +144,9 @@ func (f *Fleet) want(e endpoint) {
 	f.refresh(m)
 }
 
-// refresh brings a static node's Info up to its configuration and what its prober has found.
+// refresh brings a static node's Info up to its configuration and what the node has said.
 func (f *Fleet) refresh(m *member) {
-	d := m.node.probe.discovered()
+	d := m.node.asker.discovered()
 	m.heard = d.asked || m.backend.Model != ""
 	info := staticInfo(m.backend, d)
 	none := d.asked && len(info.Models) == 0
@@ -160,7 +161,7 @@ func (f *Fleet) refresh(m *member) {
 	}
 	had := m.node.flags.Load()&flagNoModel != 0
 	m.node.setFlag(flagNoModel, none)
-	if had && !none && m.node.flags.Load() == 0 && m.node.State() == Healthy {
+	if had && !none && m.node.flags.Load() == 0 && m.node.Health.State() == health.Healthy {
 		f.opts.Log.Info("node takes requests", "node", m.node.ID, "was", noModel)
 	}
 }

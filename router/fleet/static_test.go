@@ -19,6 +19,7 @@ import (
 
 	"github.com/cognitora/dataplane/internal/load"
 	"github.com/cognitora/dataplane/internal/relay"
+	"github.com/cognitora/dataplane/router/health"
 )
 
 func TestANodeJoinsWhenItAnswers(t *testing.T) {
@@ -65,21 +66,21 @@ func TestANodeLeavesAndReturns(t *testing.T) {
 	eventually(t, f, "noticed", serves("m", 0))
 	newEngine(t, listen(t, "tcp", addr), "m")
 	eventually(t, f, "tried again", serves("m", 1))
-	if n.State() != HalfOpen {
-		t.Fatalf("back as %v, want by trial requests", n.State())
+	if n.Health.State() != health.HalfOpen {
+		t.Fatalf("back as %v, want by trial requests", n.Health.State())
 	}
-	if v := n.View(time.Now()); !v.Eligible || v.Reason != onTrial {
+	if v := n.View(time.Now()); !v.Eligible || v.Reason != health.OnTrial {
 		t.Errorf("%+v does not say that it is on trial", v)
 	}
 	for range 3 {
 		if !n.Acquire() {
 			t.Fatal("no trial request")
 		}
-		n.Report(OK)
+		n.Health.Report(health.OK)
 		n.Release()
 	}
-	if n.State() != Healthy || n != f.Load().Nodes[0] {
-		t.Fatalf("%v after three answers", n.State())
+	if n.Health.State() != health.Healthy || n != f.Load().Nodes[0] {
+		t.Fatalf("%v after three answers", n.Health.State())
 	}
 	if n.Ref() == ref || o.Index.(*index).len() != 1 {
 		t.Fatal("the restarted engine kept its blocks in the index")
@@ -332,13 +333,13 @@ func TestAHangingNodeIsAskedForAToken(t *testing.T) {
 	f := run(t, fast(Backend{URL: e.URL}))
 	eventually(t, f, "joined", serves("m", 1))
 	n := f.Load().Nodes[0]
-	n.SetAside("its peers move on")
+	n.Health.SetAside("its peers move on")
 	eventually(t, f, "asked", func(*Snapshot) bool { return e.count("/v1/completions") > 0 })
-	if n.State() != Aside {
-		t.Fatalf("%v while it hangs", n.State())
+	if n.Health.State() != health.Aside {
+		t.Fatalf("%v while it hangs", n.Health.State())
 	}
 	hang.Store(false)
-	eventually(t, f, "on trial, and then back", func(*Snapshot) bool { return n.State() == Healthy })
+	eventually(t, f, "on trial, and then back", func(*Snapshot) bool { return n.Health.State() == health.Healthy })
 }
 
 func TestViewIsJSON(t *testing.T) {

@@ -6,6 +6,7 @@ import (
 
 	"github.com/cognitora/dataplane/internal/cluster"
 	"github.com/cognitora/dataplane/internal/load"
+	"github.com/cognitora/dataplane/router/health"
 )
 
 // View is a snapshot for people, as /debug/fleet shows it.
@@ -48,6 +49,13 @@ type NodeView struct {
 	Signals Signals `json:"signals"`
 	Path    *PathOf `json:"path,omitempty"` // of the router's connections to it, by its host's kernel
 }
+
+// The states of a Standing that its readers tell apart.
+const (
+	Healthy = health.Healthy
+	Open    = health.Open
+	Aside   = health.Aside
+)
 
 // Standing is whether a node takes requests, and why not.
 type Standing struct {
@@ -141,7 +149,7 @@ func (n *Node) View(now time.Time) NodeView {
 	v := NodeView{
 		ID: n.ID, Source: n.Source, Address: info.Address, Role: string(info.Role),
 		Engine: info.Engine, Models: info.Models,
-		Standing: Standing{State: n.State().String(), LastError: n.probe.lastError(), Opens: n.Opens()},
+		Standing: Standing{State: n.Health.State().String(), LastError: n.Health.LastError(), Opens: n.Health.Opens()},
 		InFlight: n.InFlight(), MaxConcurrent: info.MaxConcurrent, EngineSlots: info.EngineSlots,
 		Others: l.Others, Waiting: l.Waiting, Signals: l.Signals(), Path: n.Path().View(now), Version: info.Version,
 	}
@@ -150,14 +158,14 @@ func (n *Node) View(now time.Time) NodeView {
 	case v.Reason == noModel:
 		v.State, v.Reason = "no model", n.noModels()
 	case !v.Eligible:
-	case n.Suspect():
-		v.Suspect, v.Reason = true, SuspectReason
-		why, since := n.Suspicion()
+	case n.Health.Suspect():
+		v.Suspect, v.Reason = true, health.SuspectReason
+		why, since := n.Health.Suspicion()
 		v.SuspectWhy, v.SuspectMs = why, ageMs(now, since)
 	case info.Role == cluster.RolePrefill:
 		v.Reason = prefillUnused
-	case n.State() == HalfOpen:
-		v.Reason = onTrial
+	case n.Health.State() == health.HalfOpen:
+		v.Reason = health.OnTrial
 	}
 	for i := range info.Models {
 		if info.Models[i] != info.Upstream[i] {

@@ -3,12 +3,14 @@ package fleet
 import (
 	"net"
 	"testing"
+
+	"github.com/cognitora/dataplane/router/health"
 )
 
 func warmed(f *Fleet, n int) func(*Snapshot) bool {
 	return func(s *Snapshot) bool {
 		for _, node := range s.Nodes {
-			if idle, _ := node.Pool.Stats(); node.State() == Healthy && idle == n {
+			if idle, _ := node.Pool.Stats(); node.Health.State() == health.Healthy && idle == n {
 				return true
 			}
 		}
@@ -26,7 +28,7 @@ func TestWarm(t *testing.T) {
 	eventually(t, f, "three connections wait", warmed(f, 3))
 	e.CloseClientConnections()
 	e.Close()
-	eventually(t, f, "the node is down", func(s *Snapshot) bool { return s.Nodes[0].State() == Open })
+	eventually(t, f, "the node is down", func(s *Snapshot) bool { return s.Nodes[0].Health.State() == health.Open })
 	var l net.Listener
 	eventually(t, f, "its port is free", func(*Snapshot) (free bool) {
 		var err error
@@ -36,7 +38,7 @@ func TestWarm(t *testing.T) {
 	newEngine(t, l, "m")
 	eventually(t, f, "three connections wait again", func(s *Snapshot) bool {
 		idle, _ := s.Nodes[0].Pool.Stats()
-		return idle == 3 && s.Nodes[0].State() != Open
+		return idle == 3 && s.Nodes[0].Health.State() != health.Open
 	})
 }
 
@@ -47,7 +49,7 @@ func TestUnknownEnginesAreNotWarmed(t *testing.T) {
 	o.Warm = 3
 	f := run(t, o)
 	eventually(t, f, "it was checked twice", func(s *Snapshot) bool {
-		return e.count("/health") > 1 && s.Nodes[0].State() == Healthy
+		return e.count("/health") > 1 && s.Nodes[0].Health.State() == health.Healthy
 	})
 	if idle, open := f.Load().Nodes[0].Pool.Stats(); idle != 0 || open != 0 {
 		t.Errorf("%d of %d connections", idle, open)

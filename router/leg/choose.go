@@ -8,7 +8,7 @@ import (
 
 	"github.com/cognitora/dataplane/router/admission"
 	"github.com/cognitora/dataplane/router/apierror"
-	"github.com/cognitora/dataplane/router/fleet"
+	"github.com/cognitora/dataplane/router/health"
 	"github.com/cognitora/dataplane/router/holdings"
 	"github.com/cognitora/dataplane/router/policy"
 	"github.com/cognitora/dataplane/router/prefix"
@@ -90,7 +90,7 @@ func (l *Leg) known(id string) bool {
 		}
 	}
 	n := l.d.current().snap.Node(id)
-	return n != nil && n.State() == fleet.Unproven
+	return n != nil && n.Health.State() == health.Unproven
 }
 
 // random is what the policy's mode wants to be fed with.
@@ -117,12 +117,12 @@ func (l *Leg) candidates(now time.Time) {
 			l.picks.capped = true
 			continue
 		}
-		if n.Suspect() {
+		if n.Health.Suspect() {
 			suspects++
 		}
 		l.candidate(i)
 	}
-	l.leaveOut(suspects, func(at int32) bool { return l.pool.members[at].Suspect() })
+	l.leaveOut(suspects, func(at int32) bool { return l.pool.members[at].Health.Suspect() })
 }
 
 // lastResort makes candidates, where there is none or all are full, of the nodes that are kept out
@@ -203,10 +203,10 @@ func (l *Leg) calm(now time.Time) {
 	for i, at := range l.picks.able {
 		c := &l.picks.cands[i]
 		free := c.MaxConcurrent == 0 || c.InFlight < c.MaxConcurrent
-		room = room || free && !l.pool.members[at].FailedLately(now)
+		room = room || free && !l.pool.members[at].Health.FailedLately(now)
 	}
 	if room {
-		l.keep(func(at int32) bool { return !l.pool.members[at].FailedLately(now) })
+		l.keep(func(at int32) bool { return !l.pool.members[at].Health.FailedLately(now) })
 	}
 }
 
@@ -247,7 +247,7 @@ func (l *Leg) fits(n *member) bool { return !n.gate.Full() || l.permit.On(n.gate
 // others tells whether a node that has not been asked could take the leg now.
 func (l *Leg) others(now time.Time) bool {
 	for _, n := range l.pool.members {
-		if l.excludes(n) || n.Suspect() || n.Full() {
+		if l.excludes(n) || n.Health.Suspect() || n.Full() {
 			continue
 		}
 		if ok, _ := n.Eligible(now); ok {

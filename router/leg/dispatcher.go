@@ -135,7 +135,7 @@ func (d *Dispatcher) setAside(m *servedModel, work Work, s patience.Stall) {
 		if n.waits != s.Node {
 			continue
 		}
-		n.SetAside("no progress while its peers make some")
+		n.Health.SetAside("no progress while its peers make some")
 		n.metrics.SetAside.Inc()
 		d.log.Warn("node set aside: it makes no progress while its peers do",
 			"node", n.ID, "model", m.name, "moving_requests", s.Rescue)

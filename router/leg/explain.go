@@ -5,6 +5,7 @@ import (
 
 	"github.com/cognitora/dataplane/router/apierror"
 	"github.com/cognitora/dataplane/router/fleet"
+	"github.com/cognitora/dataplane/router/health"
 	"github.com/cognitora/dataplane/router/policy"
 	"github.com/cognitora/dataplane/router/request"
 )
@@ -108,8 +109,8 @@ func (e *ExplainedNode) score(t *policy.Terms, n *member, now time.Time) {
 	}
 	e.Overlap, e.Waiting, e.Load = t.Overlap, t.Waiting, t.Load
 	e.Power, e.Capacity, e.Score = t.Power, t.Capacity, t.Total
-	if n.Suspect() {
-		e.Reason = fleet.SuspectReason
+	if n.Health.Suspect() {
+		e.Reason = health.SuspectReason
 	}
 }
 
@@ -123,8 +124,8 @@ func (l *Leg) whyNot(n *member, now time.Time, full bool) string {
 		return "left out by the request's plan"
 	case reason != "":
 		return reason
-	case n.Suspect():
-		return fleet.SuspectReason
+	case n.Health.Suspect():
+		return health.SuspectReason
 	case full:
 		return "full"
 	}

@@ -9,7 +9,7 @@ import (
 
 	"github.com/cespare/xxhash/v2"
 
-	"github.com/cognitora/dataplane/router/fleet"
+	"github.com/cognitora/dataplane/router/health"
 	"github.com/cognitora/dataplane/router/request"
 )
 
@@ -52,25 +52,25 @@ func (l *Leg) judge(a *attempt, v verdict, err error) {
 	case failed500, overloaded:
 		l.judgeStatus(a.node, a.ex.Status())
 	case unreached:
-		a.node.Report(fleet.ConnectError)
+		a.node.Health.Report(health.ConnectError)
 	case broken, garbled:
-		a.node.Report(fleet.Reset)
+		a.node.Health.Report(health.Reset)
 	case overdue:
-		a.node.report(fleet.Timeout)
+		a.node.report(health.Timeout)
 	case abandoned:
-		if a.node.State() == fleet.Aside {
+		if a.node.Health.State() == health.Aside {
 			l.tries.cause = nodeSetAside
 		}
 	case late:
 		if !l.Request.Expired() {
-			a.node.report(fleet.Timeout)
+			a.node.report(health.Timeout)
 		}
 	}
 }
 
 // report tells the node's health, and counts if that sets the node aside.
-func (n *member) report(o fleet.Outcome) {
-	if n.Report(o) {
+func (n *member) report(o health.Outcome) {
+	if n.Health.Report(o) {
 		n.metrics.SetAside.Inc()
 	}
 }
@@ -90,15 +90,15 @@ func (l *Leg) tell(a *attempt, v verdict, err error) {
 func (l *Leg) judgeStatus(n *member, status int) {
 	switch {
 	case status == http.StatusTooManyRequests:
-		n.Report(fleet.Busy)
+		n.Health.Report(health.Busy)
 	case status == http.StatusNotImplemented:
-		n.Report(fleet.OK)
+		n.Health.Report(health.OK)
 	case status >= 500:
 		l.tries.failed = append(l.tries.failed, failure{n, status})
 	default:
-		n.Report(fleet.OK)
+		n.Health.Report(health.OK)
 		for _, other := range l.tries.failed {
-			other.node.Report(fleet.ServerError)
+			other.node.Health.Report(health.ServerError)
 		}
 		l.tries.failed = l.tries.failed[:0]
 	}
@@ -110,7 +110,7 @@ func (l *Leg) settleFailed() {
 	for i, f := range l.tries.failed {
 		same := func(other failure) bool { return other.status == f.status }
 		if !slices.ContainsFunc(l.tries.failed[:i], same) && !slices.ContainsFunc(l.tries.failed[i+1:], same) {
-			f.node.ReportDoubt(hash(l.Request), l.pool.doubt(f.node))
+			f.node.Health.ReportDoubt(hash(l.Request), l.pool.doubt(f.node))
 		} else {
 			alike = f.status
 		}
@@ -143,7 +143,7 @@ func hash(r *request.Request) uint64 {
 func (p *pool) doubt(n *member) float64 {
 	sum, nodes := 0.0, 0
 	for _, other := range p.members {
-		if ratio, ok := other.Doubt(); ok && other != n {
+		if ratio, ok := other.Health.Doubt(); ok && other != n {
 			sum, nodes = sum+ratio, nodes+1
 		}
 	}
@@ -189,7 +189,7 @@ func (l *Leg) failedWith(v verdict, n *member, at time.Time) {
 // never has.
 func (l *Leg) suspect() int {
 	for _, r := range l.tries.resets {
-		if !r.node.BrokeForOthers(r.at) {
+		if !r.node.Health.BrokeForOthers(r.at) {
 			return r.had
 		}
 	}
@@ -257,7 +257,7 @@ func (l *Leg) complain(n *member, reason string, detail any) {
 		return
 	}
 	l.d.log.Warn("request failed on node", "node", n.ID, "reason", reason, "detail", detail, "model", l.model.name,
-		"state", n.State().String(), "failures_since_last_line", count)
+		"state", n.Health.State().String(), "failures_since_last_line", count)
 }
 
 // complainOfAll logs that nodes answer alike with a server error, for which no breaker opens.
@@ -274,7 +274,7 @@ func (d *Dispatcher) complainOfRest(now time.Time) {
 	for _, n := range t.nodes {
 		if count, ok := n.complaints.rest(now); ok {
 			d.log.Warn("earlier failures on node that no line has told of yet",
-				"node", n.ID, "state_now", n.State().String(), "failures_since_last_line", count)
+				"node", n.ID, "state_now", n.Health.State().String(), "failures_since_last_line", count)
 		}
 	}
 	for _, m := range t.models {
@@ -287,7 +287,7 @@ func (d *Dispatcher) complainOfRest(now time.Time) {
 }
 
 // cut takes note of an answer that had begun and was not finished by its node.
-func (l *Leg) cut(a *attempt, o fleet.Outcome, kind string) {
+func (l *Leg) cut(a *attempt, o health.Outcome, kind string) {
 	a.node.report(o)
 	l.d.metrics.UpstreamErrors.WithLabelValues(a.node.ID, kind).Inc()
 	l.complain(a.node, kind, "the answer had begun")

@@ -12,6 +12,7 @@ import (
 	"github.com/cognitora/dataplane/router/answer"
 	"github.com/cognitora/dataplane/router/apierror"
 	"github.com/cognitora/dataplane/router/fleet"
+	"github.com/cognitora/dataplane/router/health"
 	"github.com/cognitora/dataplane/router/health/patience"
 	"github.com/cognitora/dataplane/router/request"
 	"github.com/cognitora/dataplane/router/scan"
@@ -290,11 +291,11 @@ func (l *Leg) errorAfter(v verdict) *apierror.Error {
 // crowded tells whether the last answer is the error of a node that is not well, and the others
 // that are were not asked because they are full.
 func (l *Leg) crowded(now time.Time) bool {
-	if l.kept == nil || l.kept.node.State() == fleet.Healthy || l.others(now) {
+	if l.kept == nil || l.kept.node.Health.State() == health.Healthy || l.others(now) {
 		return false
 	}
 	for _, n := range l.pool.members {
-		if ok, _ := n.Eligible(now); ok && !l.excludes(n) && !n.Suspect() {
+		if ok, _ := n.Eligible(now); ok && !l.excludes(n) && !n.Health.Suspect() {
 			return true
 		}
 	}
@@ -326,7 +327,7 @@ func (l *Leg) Event(e sse.Event, now time.Time) (keep bool) {
 	keep = l.Reading.Event(l.Request.API, e, now, l.out.asksUsage)
 	l.wait.Progress(now)
 	if l.Reading.Events%32 == 1 {
-		l.now.node.NoteProgress()
+		l.now.node.Health.NoteProgress()
 	}
 	l.store(e.Data)
 	return keep

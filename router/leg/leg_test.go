@@ -18,6 +18,7 @@ import (
 	"github.com/cognitora/dataplane/router/affinity"
 	"github.com/cognitora/dataplane/router/answer"
 	"github.com/cognitora/dataplane/router/fleet"
+	"github.com/cognitora/dataplane/router/health"
 	"github.com/cognitora/dataplane/router/metrics"
 	"github.com/cognitora/dataplane/router/policy"
 	"github.com/cognitora/dataplane/router/prefix"
@@ -422,7 +423,7 @@ func TestBodyThatCannotBeEdited(t *testing.T) {
 	}
 	node := l.pool.members[0]
 	l.Finish(relay.UpstreamFailed)
-	if node.InFlight() != 0 || node.State() != fleet.Healthy {
-		t.Errorf("%d in flight on a node that is %v", node.InFlight(), node.State())
+	if node.InFlight() != 0 || node.Health.State() != health.Healthy {
+		t.Errorf("%d in flight on a node that is %v", node.InFlight(), node.Health.State())
 	}
 }

@@ -5,7 +5,7 @@ import (
 	"time"
 
 	"github.com/cognitora/dataplane/internal/relay"
-	"github.com/cognitora/dataplane/router/fleet"
+	"github.com/cognitora/dataplane/router/health"
 	"github.com/cognitora/dataplane/router/prefix"
 )
 
@@ -44,9 +44,9 @@ func (l *Leg) settle(a *attempt, o relay.Outcome) {
 	switch {
 	case broke == "":
 	case o == relay.IdleTimeout:
-		l.cut(a, fleet.Timeout, broke)
+		l.cut(a, health.Timeout, broke)
 	default:
-		l.cut(a, fleet.Reset, broke)
+		l.cut(a, health.Reset, broke)
 	}
 	if a.recorded {
 		l.learn(a, ok, broke != "", now)

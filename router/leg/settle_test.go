@@ -7,6 +7,7 @@ import (
 
 	"github.com/cognitora/dataplane/internal/relay"
 	"github.com/cognitora/dataplane/router/fleet"
+	"github.com/cognitora/dataplane/router/health"
 	"github.com/cognitora/dataplane/router/health/patience"
 	"github.com/cognitora/dataplane/router/scan"
 )
@@ -72,9 +73,9 @@ func TestBugBeforeAnAnswer(t *testing.T) {
 			t.Errorf("%s: no bug", name)
 		}()
 		l.Finish(relay.UpstreamFailed)
-		if n.InFlight() != 0 || n.State() != fleet.Healthy || d.gate.InFlight() != 0 {
+		if n.InFlight() != 0 || n.Health.State() != health.Healthy || d.gate.InFlight() != 0 {
 			t.Errorf("%s: %d in flight on the node, which is %v; %d permits",
-				name, n.InFlight(), n.State(), d.gate.InFlight())
+				name, n.InFlight(), n.Health.State(), d.gate.InFlight())
 		}
 	}
 	families, err := d.metrics.Set.Registry().Gather()

@@ -91,7 +91,9 @@ func (p *Planner) holder(r *request.Request, id []byte) (node string, err *apier
 }
 
 // lost tells whether what n has stored counts as lost.
-func (p *Planner) lost(n *fleet.Node, now time.Time) bool { return n.Unanswered(now) >= p.lostAfter }
+func (p *Planner) lost(n *fleet.Node, now time.Time) bool {
+	return n.Health.Unanswered(now) >= p.lostAfter
+}
 
 // serving are the nodes that answer requests for some model.
 func serving(s *fleet.Snapshot) (all []*fleet.Node) {

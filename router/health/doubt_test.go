@@ -1,4 +1,4 @@
-package fleet
+package health
 
 import (
 	"testing"
@@ -73,7 +73,7 @@ func TestDoubtsAreWeighedAgainstAnswers(t *testing.T) {
 }
 
 func TestDoubtsAreWeighedAgainstPeers(t *testing.T) {
-	n, peer := testNode("n", 4), testNode("peer", 4)
+	n, peer := testNode(Healthy), testNode(Healthy)
 	for i := range uint64(60) { // the same requests fail on both
 		for _, pair := range [][2]*Node{{n, peer}, {peer, n}} {
 			share, ok := pair[1].Doubt()
@@ -91,34 +91,34 @@ func TestDoubtsAreWeighedAgainstPeers(t *testing.T) {
 	}
 	share, _ := peer.Doubt()
 	n.ReportDoubt(1000, share)
-	if n.State() != Open || !n.LastResort() || n.Acquire() || !n.AcquireLastResort() {
+	if n.State() != Open || n.Admit() || !n.Answers() {
 		t.Errorf("%v, although its peer answers everything", n.State())
 	}
 }
 
-func TestLastResort(t *testing.T) {
+func TestAnswers(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
-		n := testNode("n", 4)
-		if n.LastResort() {
-			t.Fatal("a healthy node")
+		n := testNode(Healthy)
+		if n.Answers() {
+			t.Fatal("a healthy node is not out of service")
 		}
 		n.Report(ConnectError)
 		n.Report(ConnectError)
-		if n.LastResort() {
+		if n.Answers() {
 			t.Fatal("a node that cannot be reached")
 		}
 		time.Sleep(time.Second)
-		n.health.checked(checkWell, time.Now())
-		if n.State() != HalfOpen || !n.Acquire() || n.Acquire() || !n.AcquireLastResort() {
+		n.breaker.checked(checkWell, time.Now())
+		if n.State() != HalfOpen || !n.Admit() || n.Admit() || !n.Answers() {
 			t.Fatalf("%v: want one trial request, and more where no other node is left", n.State())
 		}
 		n.SetAside("hangs")
 		n.NoteProgress()
-		if n.State() != HalfOpen || n.LastResort() {
+		if n.State() != HalfOpen || n.Answers() {
 			t.Fatalf("%v: a node that hung proves itself first", n.State())
 		}
-		n.health.completed(computed, time.Now(), false)
-		if n.State() != HalfOpen || !n.LastResort() {
+		n.breaker.completed(computed, time.Now(), false)
+		if n.State() != HalfOpen || !n.Answers() {
 			t.Errorf("%v: it has answered a completion", n.State())
 		}
 	})

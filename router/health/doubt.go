@@ -1,4 +1,4 @@
-package fleet
+package health
 
 import (
 	"math/bits"
@@ -96,12 +96,12 @@ func (b *breaker) answers() bool {
 // ReportDoubt tells that the node answered a 5xx to a request, known by its hash, of which no other
 // node has told whether it is to blame. peers is the mean Doubt of the other nodes that could have
 // been.
-func (n *Node) ReportDoubt(request uint64, peers float64) { n.health.doubt(request, peers) }
+func (n *Node) ReportDoubt(request uint64, peers float64) { n.breaker.doubt(request, peers) }
 
 // Doubt is the share of the node's last answers that ReportDoubt was told of. ok is false for a
 // node that answers nothing, which cannot be compared with.
 func (n *Node) Doubt() (ratio float64, ok bool) {
-	b := &n.health
+	b := &n.breaker
 	if State(b.state.Load()) != Healthy && !b.answers() {
 		return 0, false
 	}
@@ -110,17 +110,8 @@ func (n *Node) Doubt() (ratio float64, ok bool) {
 	return b.doubts.ratio(time.Now()), true
 }
 
-// LastResort says whether a request that no other node may take can go to this one all the same:
-// its breaker is open for server errors alone, or its trial requests are out. The engine's own
-// error tells the client more than one of ours, and a request that is answered brings the node
-// back.
-func (n *Node) LastResort() bool { return n.flags.Load() == 0 && n.health.answers() }
+// Answers tells of a node out of service that answers all the same, if only errors.
+func (n *Node) Answers() bool { return n.breaker.answers() }
 
-// AcquireLastResort is Acquire for a node of which LastResort is true.
-func (n *Node) AcquireLastResort() bool {
-	if !n.LastResort() || !n.reserve() {
-		return false
-	}
-	n.health.tried.Store(time.Now().UnixNano())
-	return true
-}
+// NoteTrial tells that a request goes to such a node without a permit.
+func (n *Node) NoteTrial() { n.breaker.tried.Store(time.Now().UnixNano()) }

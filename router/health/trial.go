@@ -1,4 +1,4 @@
-package fleet
+package health
 
 import (
 	"errors"
@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// onTrial is said of a node that was out of service and has yet to show that it is well.
-const onTrial = "on trial after a failure: a few requests at a time"
+// OnTrial is said of a node that was out of service and has yet to show that it is well.
+const OnTrial = "on trial after a failure: a few requests at a time"
 
 // seenByChecks tells whether a health check would meet the fault that opened the breaker, or has
 // met it since.

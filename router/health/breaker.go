@@ -1,4 +1,4 @@
-package fleet
+package health
 
 import (
 	"math/bits"
@@ -158,7 +158,7 @@ func (b *breaker) eligible(now time.Time) (bool, string) {
 		if b.permits.Load() > 0 || now.UnixNano() >= b.retryAt.Load() {
 			return true, ""
 		}
-		return false, onTrial + "; those that it may have are still out"
+		return false, OnTrial + "; those that it may have are still out"
 	case Open:
 		if b.triesLive() && now.UnixNano() >= b.retryAt.Load() {
 			return true, ""

@@ -1,7 +1,6 @@
-package fleet
+package health
 
 import (
-	"context"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -9,22 +8,12 @@ import (
 	"github.com/cognitora/dataplane/internal/relay"
 )
 
-// How dead nodes are found that send no reset: the kernel is asked about the connections to them
-// that are in use.
-const (
-	lookEvery = 50 * time.Millisecond
-	// looksAtOnce bounds the connections of one round, which take turns: at about 1 µs each that is
-	// 2 % of a core at most.
-	looksAtOnce = 1024
-	looksMin    = 4  // of a node
-	looksMax    = 64 // of a node
-	// suspectProbe is how long a suspect node may take to answer its health check.
-	suspectProbe = time.Second
-)
+// suspectProbe is how long a suspect node may take to answer its health check.
+const suspectProbe = time.Second
 
-// suspicion is by packets without acknowledgement. A first retransmission timeout
-// of one of its connections makes it suspect; a second one, or a health check without an answer,
-// opens its breaker; anything that comes from it meanwhile clears it.
+// suspicion is by packets without acknowledgement. A first retransmission timeout of one of its
+// connections makes it suspect; a second one, or a health check without an answer, opens its
+// breaker; anything that comes from it meanwhile clears it.
 type suspicion struct {
 	since   atomic.Int64  // Unix ns; 0: it is not suspect
 	times   atomic.Uint64 // how often it has become so
@@ -129,8 +118,8 @@ func (n *Node) unanswered(began time.Time) {
 // eject takes the node out of service, and closes the connections that wait for requests: nothing
 // on their way is known to arrive.
 func (n *Node) eject() {
-	if n.health.silent() {
-		n.Pool.DropIdle()
+	if n.breaker.silent() {
+		n.pool.DropIdle()
 	}
 	n.suspicion.drop()
 }
@@ -181,50 +170,12 @@ func (n *Node) consider(links []relay.Link, by noticed, now time.Time) {
 	}
 }
 
-// lookLoop looks at the nodes until ctx ends: every now and then, and where the kernel tells of
-// something.
-func (f *Fleet) lookLoop(ctx context.Context) {
-	tick := time.NewTicker(lookEvery)
-	defer tick.Stop()
-	looker, busy := relay.NewLooker(), 1
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-tick.C:
-			busy = f.lookRound(looker, busy)
-		case e := <-f.told:
-			f.heed(looker, e)
-		}
-	}
-}
-
-// lookRound looks at the nodes that have requests in flight, and returns their number. busy is that
-// of the last round.
-func (f *Fleet) lookRound(looker *relay.Looker, busy int) int {
-	share := min(max(looksAtOnce/max(busy, 1), looksMin), looksMax)
-	busy = 0
-	for _, n := range f.Load().Nodes {
-		if n.InFlight() == 0 && !n.Suspect() {
-			continue
-		}
-		busy++
-		links := looker.Look(n.Pool, share)
-		f.looks.Add(uint64(len(links)))
-		n.consider(links, byLook, time.Now())
-	}
-	return busy
-}
-
-// Looks counts the connections that the kernel was asked about.
-func (f *Fleet) Looks() uint64 { return f.looks.Load() }
-
 // suspicionMoved is called when the node has become suspect, or, without why, is so no more.
-func (f *Fleet) suspicionMoved(n *Node, why string) {
+func (c *checker) suspicionMoved(why string) {
 	if why == "" {
-		f.opts.Log.Info("node is not suspect any more", "node", n.ID)
+		c.checks.Log.Info("node is not suspect any more", "node", c.who.ID)
 		return
 	}
-	f.opts.Log.Warn("node is suspect", "node", n.ID, "why", why)
-	n.probe.doubt()
+	c.checks.Log.Warn("node is suspect", "node", c.who.ID, "why", why)
+	c.doubt()
 }

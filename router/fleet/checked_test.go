@@ -1,20 +1,17 @@
 package fleet
 
 import (
-	"context"
 	"crypto/tls"
-	"errors"
 	"log/slog"
 	"net"
 	"net/http"
 	"net/http/httptest"
-	"net/http/httptrace"
-	"net/url"
 	"path/filepath"
 	"strings"
-	"sync"
 	"testing"
 	"time"
+
+	"github.com/cognitora/dataplane/router/health"
 )
 
 // TestWhyABackendNeverAnswered: the log says it once, in words that tell what to mend, and so does
@@ -106,7 +103,7 @@ func TestANodeWithoutAModelTakesNoRequests(t *testing.T) {
 	o.Log = slog.New(slog.NewTextHandler(&log, nil))
 	f := run(t, o)
 	eventually(t, f, "the problem", log.has("its /v1/models answers 404, so no model is known; give one with model="))
-	eventually(t, f, "its health", func(s *Snapshot) bool { return s.Node("n").State() == Healthy })
+	eventually(t, f, "its health", func(s *Snapshot) bool { return s.Node("n").Health.State() == health.Healthy })
 	v := f.Load().View(time.Now()).Nodes[0]
 	if v.State != "no model" || v.Eligible || !strings.Contains(v.Reason, "model=") {
 		t.Errorf("view %+v", v)
@@ -120,79 +117,6 @@ func TestANodeWithoutAModelTakesNoRequests(t *testing.T) {
 	if v := f.Load().View(time.Now()).Nodes[0]; v.State != "healthy" || !v.Eligible {
 		t.Errorf("view %+v", v)
 	}
-}
-
-// TestPlainErrors: what net/http says in words of its own of a connection of which something is
-// heard before anything is asked.
-func TestPlainErrors(t *testing.T) {
-	t.Parallel()
-	for name, c := range map[string]struct {
-		speak func(c *net.TCPConn) error
-		want  string
-	}{
-		"speaks": {func(c *net.TCPConn) error { _, err := c.Write([]byte("SSH-2.0-x\r\n")); return err }, "it speaks before it is asked"},
-		"ends":   {(*net.TCPConn).CloseWrite, "server closed idle connection"},
-		"resets": {func(c *net.TCPConn) error { return errors.Join(c.SetLinger(0), c.Close()) }, "connection reset by peer"},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			err := plainError(firstHeard(t, c.speak))
-			if err == nil || !strings.Contains(err.Error(), c.want) ||
-				strings.Contains(err.Error(), "127.0.0.1:0/secret") {
-				t.Errorf("%v, want %q", err, c.want)
-			}
-		})
-	}
-}
-
-// ended is a connection that tells when net/http has closed it.
-type ended struct {
-	net.Conn
-	closed func()
-}
-
-func (c *ended) Close() error { defer c.closed(); return c.Conn.Close() }
-
-// firstHeard is the error of a request over a connection of which net/http has heard what speak
-// does before it asks.
-func firstHeard(t *testing.T, speak func(*net.TCPConn) error) error {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	spoken, dialed := make(chan error, 1), make(chan struct{})
-	go func() {
-		c, err := l.Accept()
-		if err == nil {
-			t.Cleanup(func() { _ = c.Close() })
-			<-dialed // a reset is an error of the dial otherwise
-			err = speak(c.(*net.TCPConn))
-		}
-		spoken <- err
-	}()
-	closed := make(chan struct{})
-	transport := &http.Transport{DialContext: func(ctx context.Context, network, _ string) (net.Conn, error) {
-		c, err := new(net.Dialer).DialContext(ctx, network, l.Addr().String())
-		close(dialed)
-		return &ended{c, sync.OnceFunc(func() { close(closed) })}, err
-	}}
-	defer transport.CloseIdleConnections()
-	ctx := httptrace.WithClientTrace(t.Context(),
-		&httptrace.ClientTrace{GotConn: func(httptrace.GotConnInfo) { <-closed }})
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://127.0.0.1:0/secret", nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	resp, err := transport.RoundTrip(req)
-	if err == nil {
-		_ = resp.Body.Close()
-	}
-	if err := <-spoken; err != nil {
-		t.Fatal(err)
-	}
-	return &url.Error{Op: "Get", URL: req.URL.String(), Err: err}
 }
 
 func TestRefusalOfAnHTTPSPort(t *testing.T) {

@@ -1,4 +1,4 @@
-package fleet
+package health
 
 import (
 	"slices"
@@ -12,10 +12,10 @@ import (
 func suspected(t *testing.T) (n *Node, told *[]string) {
 	t.Helper()
 	told = &[]string{}
-	n = &Node{ID: "n", Pool: relay.NewPool(relay.Target{Addr: "n:1"}, relay.PoolOptions{Watch: true})}
-	n.health.init(Healthy, func(_, to State, why string) { *told = append(*told, to.String()+": "+why) })
+	n = &Node{pool: relay.NewPool(relay.Target{Addr: "n:1"}, relay.PoolOptions{Watch: true})}
+	n.breaker.init(Healthy, func(_, to State, why string) { *told = append(*told, to.String()+": "+why) })
 	n.suspicion.changed = func(why string) { *told = append(*told, why) }
-	t.Cleanup(n.Pool.Close)
+	t.Cleanup(n.pool.Close)
 	return n, told
 }
 
@@ -109,14 +109,14 @@ func TestSuspicionAndChecks(t *testing.T) {
 		if times, _ := n.Suspected(); n.Suspect() || times != 2 {
 			t.Errorf("suspect while it is out, %d times in all", times)
 		}
-		n.health.checked(checkWell, time.Now())
-		n.health.is(t, HalfOpen)
+		n.breaker.checked(checkWell, time.Now())
+		n.breaker.is(t, HalfOpen)
 		time.Sleep(checkedFor)
-		n.health.checked(checkWell, time.Now())
+		n.breaker.checked(checkWell, time.Now())
 		time.Sleep(checkedFor)
-		n.health.checked(checkWell, time.Now())
-		n.health.checked(checkWell, time.Now())
-		n.health.is(t, Healthy)
+		n.breaker.checked(checkWell, time.Now())
+		n.breaker.checked(checkWell, time.Now())
+		n.breaker.is(t, Healthy)
 	})
 }
 

@@ -1,4 +1,4 @@
-package fleet
+package health
 
 import (
 	"net/netip"
@@ -27,11 +27,11 @@ const (
 
 // Tell takes an event of a connection of this host. It does not block: what there
 // is no room for is counted, and left to the next look.
-func (f *Fleet) Tell(e peerevents.Event) {
+func (w *Watch) Tell(e peerevents.Event) {
 	select {
-	case f.told <- told{e, time.Now()}:
+	case w.told <- told{e, time.Now()}:
 	default:
-		f.untold.Add(1)
+		w.untold.Add(1)
 	}
 }
 
@@ -49,21 +49,7 @@ func (t *told) now(now time.Time) peerevents.Event {
 }
 
 // Untold counts the events that there was no room for.
-func (f *Fleet) Untold() uint64 { return f.untold.Load() }
-
-// Peers are the addresses at the other ends of connections to nodes, as far as they are known, each
-// once.
-func (f *Fleet) Peers() []netip.AddrPort {
-	nodes := f.Load().Nodes
-	all, seen := make([]netip.AddrPort, 0, len(nodes)), make(map[netip.AddrPort]bool, len(nodes))
-	for _, n := range nodes {
-		if at, ok := n.Pool.Peer(); ok && !seen[at] {
-			seen[at] = true
-			all = append(all, at)
-		}
-	}
-	return all
-}
+func (w *Watch) Untold() uint64 { return w.untold.Load() }
 
 // news is the events of one peer.
 type news struct {
@@ -91,12 +77,12 @@ func (n *news) add(e peerevents.Event) {
 }
 
 // heed looks into an event and those that wait behind it.
-func (f *Fleet) heed(looker *relay.Looker, first told) {
+func (w *Watch) heed(looker *relay.Looker, first told) {
 	all := map[netip.AddrPort]*news{}
 	add := func(t *told) {
 		e := t.now(time.Now())
-		if f.opts.EventLag != nil {
-			f.opts.EventLag(e.Age)
+		if w.lag != nil {
+			w.lag(e.Age)
 		}
 		if all[e.Peer] == nil {
 			all[e.Peer] = &news{}
@@ -104,34 +90,34 @@ func (f *Fleet) heed(looker *relay.Looker, first told) {
 		all[e.Peer].add(e)
 	}
 	add(&first)
-	for range min(len(f.told), toldQueue) {
-		next := <-f.told
+	for range min(len(w.told), toldQueue) {
+		next := <-w.told
 		add(&next)
 	}
-	for _, n := range f.Load().Nodes {
-		at, ok := n.Pool.Peer()
+	for n := range w.nodes {
+		at, ok := n.pool.Peer()
 		if !ok {
 			continue
 		}
 		if what := all[at]; what != nil {
-			f.heedNode(looker, n, what)
+			w.heedNode(looker, n, what)
 		}
 	}
 }
 
-func (f *Fleet) heedNode(looker *relay.Looker, n *Node, what *news) {
+func (w *Watch) heedNode(looker *relay.Looker, n *Node, what *news) {
 	now := time.Now()
 	if len(what.timeouts) > 0 || len(what.recovered) > 0 && n.Suspect() {
 		ports := make([]uint16, 0, 2*looksMax)
 		var own []relay.Link
 		for _, e := range slices.Concat(what.timeouts, what.recovered) {
 			ports = append(ports, e.LocalPort)
-			if n.probe.uses(e.LocalPort) {
+			if n.checker.uses(e.LocalPort) {
 				own = append(own, ofCheck(e))
 			}
 		}
-		links := looker.Look(n.Pool, looksMax, ports...)
-		f.looks.Add(uint64(len(links)))
+		links := looker.Look(n.pool, looksMax, ports...)
+		w.looks.Add(uint64(len(links)))
 		n.consider(append(links, own...), byEvent, time.Now())
 	}
 	if s := n.State(); s != Healthy && s != HalfOpen {
@@ -139,22 +125,22 @@ func (f *Fleet) heedNode(looker *relay.Looker, n *Node, what *news) {
 	}
 	switch {
 	case what.failed:
-		n.probe.doubtAnew()
+		n.checker.doubtAnew()
 	case what.closed && n.suspicion.silence(now) > closedQuiet && now.Sub(n.broken.closedAt) > closedEvery &&
-		n.Pool.Prune() == 0:
+		n.pool.Prune() == 0:
 		n.broken.closedAt = now
-		n.probe.doubtAnew()
+		n.checker.doubtAnew()
 	}
 }
 
 // doubtAnew is doubt, over a new connection: the one that there is may be the one that was closed.
-func (p *prober) doubtAnew() {
-	p.line.Load().http.CloseIdleConnections()
-	p.doubt()
+func (c *checker) doubtAnew() {
+	c.line.Load().http.CloseIdleConnections()
+	c.doubt()
 }
 
 // uses tells whether the connection for checks that was made last has that local port.
-func (p *prober) uses(port uint16) bool { return port != 0 && p.port.Load() == uint32(port) }
+func (c *checker) uses(port uint16) bool { return port != 0 && c.port.Load() == uint32(port) }
 
 // ofCheck is what a timeout of a check's connection means, or its end. Each one doubles the time
 // that the kernel waits for the next.

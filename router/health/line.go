@@ -1,0 +1,168 @@
+package health
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"strings"
+	"time"
+
+	"github.com/cognitora/dataplane/internal/relay"
+)
+
+// line is how a node is reached. It is immutable.
+type line struct {
+	http *http.Client
+	base string
+	auth string // value of Authorization; empty: none
+}
+
+func (c *checker) lineTo(t relay.Target) *line {
+	scheme := "http://"
+	if t.TLS != nil {
+		scheme = "https://"
+	}
+	host := t.Host
+	if host == "" {
+		host = t.Addr
+	}
+	l := &line{base: scheme + host + t.BasePath, auth: t.Authorization}
+	l.http = &http.Client{
+		Transport: &http.Transport{
+			DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+				conn, err := c.checks.Dial(ctx, t.Network, t.Addr)
+				if err == nil {
+					if at, ok := conn.LocalAddr().(*net.TCPAddr); ok {
+						c.port.Store(uint32(at.Port))
+					}
+				}
+				return conn, err
+			},
+			// The relay speaks HTTP/1.1, so that is what is checked.
+			TLSClientConfig: t.TLS.Clone(), TLSNextProto: map[string]func(string, *tls.Conn) http.RoundTripper{},
+			MaxIdleConnsPerHost: 1, IdleConnTimeout: 30 * time.Second, DisableCompression: true,
+			ResponseHeaderTimeout: completionTimeout, MaxResponseHeaderBytes: 64 << 10,
+		},
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+	}
+	return l
+}
+
+func (c *checker) complete(ctx context.Context, model string) (status int, err error) {
+	body, err := json.Marshal(map[string]any{"model": model, "prompt": ".", "max_tokens": 1})
+	if err != nil {
+		return 0, err
+	}
+	return c.status(ctx, http.MethodPost, "/v1/completions", body)
+}
+
+// status sends a request of which only the answer's status counts.
+func (c *checker) status(ctx context.Context, method, path string, body []byte) (int, error) {
+	resp, err := c.send(ctx, method, path, body)
+	if err != nil {
+		return 0, err
+	}
+	defer resp.Body.Close()
+	if _, err := io.CopyN(io.Discard, resp.Body, maxSmallBody); err != nil && err != io.EOF {
+		return 0, fmt.Errorf("%s: %w", path, err)
+	}
+	return resp.StatusCode, nil
+}
+
+// get reads a page.
+func (c *checker) get(ctx context.Context, path string) (int, []byte, error) {
+	ctx, cancel := context.WithTimeout(ctx, c.checks.Timeout)
+	defer cancel()
+	resp, err := c.send(ctx, http.MethodGet, path, nil)
+	if err != nil {
+		return 0, nil, err
+	}
+	defer resp.Body.Close()
+	select {
+	case c.checks.reads <- struct{}{}:
+		defer func() { <-c.checks.reads }()
+	case <-ctx.Done():
+		return 0, nil, fmt.Errorf("%s: %w", path, ctx.Err())
+	}
+	page, err := io.ReadAll(io.LimitReader(resp.Body, maxProbeBody+1))
+	if err == nil && len(page) > maxProbeBody {
+		err = fmt.Errorf("more than %d bytes", maxProbeBody)
+	}
+	if err != nil {
+		return 0, nil, fmt.Errorf("%s: %w", path, err)
+	}
+	return resp.StatusCode, page, nil
+}
+
+func (c *checker) send(ctx context.Context, method, path string, body []byte) (*http.Response, error) {
+	l := c.line.Load()
+	req, err := http.NewRequestWithContext(ctx, method, l.base+path, bytes.NewReader(body))
+	if err != nil {
+		return nil, err
+	}
+	req.Header.Set("User-Agent", "cgn-router")
+	if body != nil {
+		req.Header.Set("Content-Type", "application/json")
+	}
+	if l.auth != "" {
+		req.Header.Set("Authorization", l.auth)
+	}
+	resp, err := l.http.Do(req)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", path, plainError(err))
+	}
+	c.node.suspicion.answered(time.Now())
+	return resp, nil
+}
+
+// reason is what an error says without the ports of this connection, so that the same is told apart
+// from something new.
+func reason(err error) string {
+	var op *net.OpError
+	if errors.As(err, &op) {
+		return op.Op + ": " + op.Err.Error()
+	}
+	return err.Error()
+}
+
+// plainError takes the method and URL off net/http's error, which the operator knows from the node,
+// and says what some of its errors mean.
+func plainError(err error) error {
+	var wrapped *url.Error
+	var network *net.OpError
+	if errors.As(err, &wrapped) {
+		err = wrapped.Err
+	}
+	switch {
+	case errors.Is(err, context.DeadlineExceeded):
+		return fmt.Errorf("no answer in time: %w", err)
+	case strings.Contains(err.Error(), "readLoopPeekFailLocked") && !errors.As(err, &network):
+		// Bytes where nothing was asked yet.
+		return errors.New("it speaks before it is asked, so it is no HTTP server")
+	case strings.Contains(err.Error(), `malformed HTTP response "\x15\x03`): // a TLS alert
+		return fmt.Errorf("it speaks TLS (is its URL https://?): %w", err)
+	}
+	return missingCertificate(err)
+}
+
+// missingCertificate names the setting behind an error of TLS.
+func missingCertificate(err error) error {
+	var refused tls.AlertError
+	var untrusted *tls.CertificateVerificationError
+	switch {
+	case errors.As(err, &refused), strings.Contains(err.Error(), "remote error: tls: "):
+		return fmt.Errorf("%w; an agent takes certificates of role router or ctl: "+
+			"set upstream_tls.ca, .cert and .key", err)
+	case errors.As(err, &untrusted):
+		return fmt.Errorf("%w; an agent's certificate is checked with upstream_tls.ca (and shown .cert and .key), "+
+			"a backend's with its own ca", err)
+	}
+	return err
+}

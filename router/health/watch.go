@@ -1,0 +1,74 @@
+package health
+
+import (
+	"context"
+	"iter"
+	"sync/atomic"
+	"time"
+
+	"github.com/cognitora/dataplane/internal/relay"
+)
+
+// How dead nodes are found that send no reset: the kernel is asked about the connections to them
+// that are in use.
+const (
+	lookEvery = 50 * time.Millisecond
+	// looksAtOnce bounds the connections of one round, which take turns: at about 1 µs each that is
+	// 2 % of a core at most.
+	looksAtOnce = 1024
+	looksMin    = 4  // of a node
+	looksMax    = 64 // of a node
+)
+
+// Watch looks at the connections to all nodes, every now and then and where the kernel tells of
+// something.
+type Watch struct {
+	nodes  iter.Seq[*Node]
+	lag    func(time.Duration)
+	looks  atomic.Uint64 // connections that the kernel was asked about
+	told   chan told
+	untold atomic.Uint64 // events that found no room in told
+}
+
+// NewWatch returns a watch over the nodes that there are at the time of a look. lag is told how old
+// what the kernel tells of is when it is looked into; nil: nobody is.
+func NewWatch(nodes iter.Seq[*Node], lag func(time.Duration)) *Watch {
+	return &Watch{nodes: nodes, lag: lag, told: make(chan told, toldQueue)}
+}
+
+// Run looks at the nodes until ctx ends. It is called once.
+func (w *Watch) Run(ctx context.Context) {
+	tick := time.NewTicker(lookEvery)
+	defer tick.Stop()
+	looker, busy := relay.NewLooker(), 1
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+			busy = w.round(looker, busy)
+		case e := <-w.told:
+			w.heed(looker, e)
+		}
+	}
+}
+
+// round looks at the nodes that have requests in flight, and returns their number. busy is that of
+// the last round.
+func (w *Watch) round(looker *relay.Looker, busy int) int {
+	share := min(max(looksAtOnce/max(busy, 1), looksMin), looksMax)
+	busy = 0
+	for n := range w.nodes {
+		if n.checker.who.Subject.InFlight() == 0 && !n.Suspect() {
+			continue
+		}
+		busy++
+		links := looker.Look(n.pool, share)
+		w.looks.Add(uint64(len(links)))
+		n.consider(links, byLook, time.Now())
+	}
+	return busy
+}
+
+// Looks counts the connections that the kernel was asked about.
+func (w *Watch) Looks() uint64 { return w.looks.Load() }
