@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/spf13/pflag"
+
+	"github.com/cognitora/dataplane/ctl/cli"
 )
 
 // envAdmin is the variable of the environment that stands for the flag.
@@ -28,7 +30,7 @@ type port struct{ at string } // base URL, or HOST:PORT
 
 // flag says where it is.
 func (p *port) flag(flags *pflag.FlagSet, getenv func(string) string) {
-	flags.StringVar(&p.at, "admin", firstSet(getenv, defaultAdmin, envAdmin),
+	flags.StringVar(&p.at, "admin", cli.FirstSet(getenv, defaultAdmin, envAdmin),
 		"a router's admin address (env CGN_ADMIN)")
 }
 
@@ -54,7 +56,7 @@ func (p *port) ask(ctx context.Context, method, path, body string) ([]byte, erro
 	}
 	resp, err := http.DefaultClient.Do(req)
 	if err != nil {
-		return nil, withHint(fmt.Errorf("no router answers at %s: %w", p.url(""), err),
+		return nil, cli.WithHint(fmt.Errorf("no router answers at %s: %w", p.url(""), err),
 			"is a router running? Give its admin address with --admin HOST:PORT or CGN_ADMIN (cgn-router --admin, "+
 				"cgn-ctl up).")
 	}
@@ -83,9 +85,8 @@ func refused(req *http.Request, status int, answer []byte) error {
 		err = fmt.Errorf("%s (HTTP %d from %s)", envelope.Error.Message, status, req.URL)
 	}
 	if status == http.StatusNotFound && (!said || envelope.Error.Code == "unknown_path") {
-		return withHint(err, "is that the admin port of a cgn-router (127.0.0.1:9091 unless set)? The port that "+
-			"serves "+
-			"/v1 is another one.")
+		return cli.WithHint(err, "is that the admin port of a cgn-router (127.0.0.1:9091 unless set)? "+
+			"The port that serves /v1 is another one.")
 	}
 	return err
 }

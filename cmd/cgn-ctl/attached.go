@@ -8,11 +8,12 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/cognitora/dataplane/ctl/cli"
 	"github.com/cognitora/dataplane/perf/attached"
 )
 
-func newAttached(a *app) *cobra.Command {
-	cfg := attached.Config{Progress: a.err}
+func newAttached(a *cli.App) *cobra.Command {
+	cfg := attached.Config{Progress: a.Err}
 	c := &cobra.Command{
 		Use:   "attached",
 		Short: "Measure what the BPF programs cost a router, its engines and its clients",
@@ -24,11 +25,12 @@ func newAttached(a *app) *cobra.Command {
 			"build; make perf-attached does.",
 		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
-			if err := errors.Join(inRange("pairs", float64(cfg.Pairs), 1, 1000), inRange("window", cfg.Window.Seconds(),
+			if err := errors.Join(cli.InRange("pairs", float64(cfg.Pairs), 1, 1000), cli.InRange("window",
+				cfg.Window.Seconds(),
 				0.1, 600)); err != nil {
 				return err
 			}
-			ctx, release := interruptible(c.Context())
+			ctx, release := cli.Interruptible(c.Context())
 			defer release()
 			return runAttached(ctx, a, cfg)
 		},
@@ -40,31 +42,31 @@ func newAttached(a *app) *cobra.Command {
 	return c
 }
 
-func runAttached(ctx context.Context, a *app, cfg attached.Config) error {
+func runAttached(ctx context.Context, a *cli.App, cfg attached.Config) error {
 	r, err := attached.Run(ctx, cfg)
 	if err != nil {
 		return err
 	}
-	return a.show(r, func(t *table) {
-		t.line(fmt.Sprintf("%s; %d pairs of %v each\n", r.Machine, cfg.Pairs, cfg.Window))
-		t.row("CPU OF", "PER", "WITHOUT", "WITH", "WITH/WITHOUT", "INTERVAL", "PROGRAMS")
+	return a.Show(r, func(t *cli.Table) {
+		t.Line(fmt.Sprintf("%s; %d pairs of %v each\n", r.Machine, cfg.Pairs, cfg.Window))
+		t.Row("CPU OF", "PER", "WITHOUT", "WITH", "WITH/WITHOUT", "INTERVAL", "PROGRAMS")
 		for i := range r.Loads {
 			l := &r.Loads[i]
 			attachedRow(t, "router", l, &l.Router)
 			attachedRow(t, "router, engines, clients", l, &l.All)
 		}
-		t.line("")
-		t.row("PROGRAM", "RUNS", "A RUN")
+		t.Line("")
+		t.Row("PROGRAM", "RUNS", "A RUN")
 		for _, p := range r.Programs {
-			t.row(p.Name, p.Runs, fmt.Sprintf("%.0f ns", p.Ns))
+			t.Row(p.Name, p.Runs, fmt.Sprintf("%.0f ns", p.Ns))
 		}
-		t.line(fmt.Sprintf("\n20,000 context switches and 10,000 packets a second would take %.2f %% of a core. Run "+
+		t.Line(fmt.Sprintf("\n20,000 context switches and 10,000 packets a second would take %.2f %% of a core. Run "+
 			"times have in them what measuring takes, some 50 ns.", 100*r.BusyHost))
 	})
 }
 
-func attachedRow(t *table, of string, l *attached.Load, f *attached.Figures) {
-	t.row(of, l.Unit, fmt.Sprintf("%.2f µs", f.MedianWithout()), fmt.Sprintf("%.2f µs", f.MedianWith()),
+func attachedRow(t *cli.Table, of string, l *attached.Load, f *attached.Figures) {
+	t.Row(of, l.Unit, fmt.Sprintf("%.2f µs", f.MedianWithout()), fmt.Sprintf("%.2f µs", f.MedianWith()),
 		fmt.Sprintf("%.4f", f.Ratio.Median),
 		fmt.Sprintf("%.4f to %.4f (%.0f %%)", f.Ratio.Low, f.Ratio.High, 100*f.Ratio.Sure), fmt.Sprintf("%.2f µs",
 			l.ProgramsUs))

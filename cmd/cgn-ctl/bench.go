@@ -13,6 +13,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/cognitora/dataplane/ctl/cli"
 	"github.com/cognitora/dataplane/perf/replay"
 	"github.com/cognitora/dataplane/perf/trace"
 )
@@ -34,7 +35,7 @@ func (f *traceFlags) addGenerator(c *cobra.Command) {
 }
 
 // check says which flag has a value that no trace can be made with.
-func (f *traceFlags) check() error { return inRange("rate", f.gen.PerSecond, 0.001, 1e6) }
+func (f *traceFlags) check() error { return cli.InRange("rate", f.gen.PerSecond, 0.001, 1e6) }
 
 // open returns the trace and what closes it.
 func (f *traceFlags) open(requests int) (trace.Source, func() error, error) {
@@ -57,12 +58,12 @@ func limited(source trace.Source, requests int) trace.Source {
 	return trace.Limit(source, requests)
 }
 
-func newBench(a *app) *cobra.Command {
-	return group("bench", "Load a fleet and measure it", newReplay(a), newTrace(a), newLoad(a), newEngine(a),
+func newBench(a *cli.App) *cobra.Command {
+	return cli.Group("bench", "Load a fleet and measure it", newReplay(a), newTrace(a), newLoad(a), newEngine(a),
 		newCompare(a), newBenchCluster(a), newDisturb(a), newGate(a), newAttached(a), newPairs(a))
 }
 
-func newReplay(a *app) *cobra.Command {
+func newReplay(a *cli.App) *cobra.Command {
 	var f traceFlags
 	cfg := replay.Config{}
 	c := &cobra.Command{
@@ -109,14 +110,14 @@ func newReplay(a *app) *cobra.Command {
 	return c
 }
 
-func runReplay(ctx context.Context, a *app, cfg replay.Config) error {
+func runReplay(ctx context.Context, a *cli.App, cfg replay.Config) error {
 	cfg.URL = strings.TrimSuffix(strings.TrimRight(cfg.URL, "/"), "/v1")
 	result, err := replay.Run(ctx, cfg)
 	if result == nil {
 		return err
 	}
-	if showErr := a.show(report(result), func(t *table) {
-		t.line(replay.MarkdownHeader() + result.MarkdownRow(cfg.URL) + "\n" + result.Details())
+	if showErr := a.Show(report(result), func(t *cli.Table) {
+		t.Line(replay.MarkdownHeader() + result.MarkdownRow(cfg.URL) + "\n" + result.Details())
 	}); showErr != nil {
 		return showErr
 	}
@@ -171,17 +172,17 @@ func report(r *replay.Result) replayReport {
 	}
 }
 
-func newTrace(a *app) *cobra.Command {
+func newTrace(a *cli.App) *cobra.Command {
 	var f traceFlags
 	var requests int
 	c := &cobra.Command{
 		Use: "trace", Short: "Write a generated trace as JSON lines", Args: cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
-			if err := errors.Join(f.check(), inRange("requests", float64(requests), 1, math.MaxInt32)); err != nil {
+			if err := errors.Join(f.check(), cli.InRange("requests", float64(requests), 1, math.MaxInt32)); err != nil {
 				return err
 			}
 			f.gen.Requests = requests
-			_, err := trace.Write(a.out, f.gen.Source())
+			_, err := trace.Write(a.Out, f.gen.Source())
 			return err
 		},
 	}

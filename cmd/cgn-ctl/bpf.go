@@ -10,17 +10,18 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/cognitora/dataplane/bpf"
+	"github.com/cognitora/dataplane/ctl/cli"
 )
 
-func newBPF(a *app) *cobra.Command {
+func newBPF(a *cli.App) *cobra.Command {
 	root := new(string)
-	c := group("bpf", "Look at what this host's kernel tells, and at the programs that have it told (as root)",
+	c := cli.Group("bpf", "Look at what this host's kernel tells, and at the programs that have it told (as root)",
 		newBPFShow(a, root), newBPFTop(a, root), newBPFCheck(a, root), newBPFServe(a, root), newBPFClean(a, root))
 	c.PersistentFlags().StringVar(root, "root", bpf.DefaultRoot, "where the programs are pinned, in a BPF file system")
 	return c
 }
 
-func newBPFShow(a *app, root *string) *cobra.Command {
+func newBPFShow(a *cli.App, root *string) *cobra.Command {
 	return &cobra.Command{
 		Use: "show", Short: "Show what the kernel has counted since the programs were loaded", Args: cobra.NoArgs,
 		Long: "Shows CPUs, waits for a CPU, watched processes, watched ports with the times of their tokens, and " +
@@ -45,12 +46,12 @@ func newBPFShow(a *app, root *string) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return a.show(k, k.picture(nil).write)
+			return a.Show(k, k.picture(nil).write)
 		},
 	}
 }
 
-func newBPFTop(a *app, root *string) *cobra.Command {
+func newBPFTop(a *cli.App, root *string) *cobra.Command {
 	var every time.Duration
 	c := &cobra.Command{
 		Use: "top", Short: "Show what the kernel counts from look to look, and keep showing it", Args: cobra.NoArgs,
@@ -71,7 +72,7 @@ func newBPFTop(a *app, root *string) *cobra.Command {
 }
 
 // bpfTop shows the difference of two looks; one such and no more where nobody watches.
-func bpfTop(ctx context.Context, a *app, root string, every time.Duration) error {
+func bpfTop(ctx context.Context, a *cli.App, root string, every time.Duration) error {
 	before, err := readKernel(root)
 	if err != nil {
 		return err
@@ -85,8 +86,8 @@ func bpfTop(ctx context.Context, a *app, root string, every time.Duration) error
 		before = now
 		return p, nil
 	}
-	if a.output == "table" && isTerminal(a.out) {
-		l := live{terminal: a.out.(*os.File), every: every, next: next}
+	if a.Output == "table" && isTerminal(a.Out) {
+		l := live{terminal: a.Out.(*os.File), every: every, next: next}
 		return l.run(ctx, before.picture(nil))
 	}
 	select {
@@ -98,10 +99,10 @@ func bpfTop(ctx context.Context, a *app, root string, every time.Duration) error
 	if err != nil {
 		return err
 	}
-	return a.show(now.since(before), now.picture(before).write)
+	return a.Show(now.since(before), now.picture(before).write)
 }
 
-func newBPFCheck(a *app, root *string) *cobra.Command {
+func newBPFCheck(a *cli.App, root *string) *cobra.Command {
 	return &cobra.Command{
 		Use: "check", Short: "Check that all programs are there and lose nothing", Args: cobra.NoArgs,
 		Long: "Lists the programs, what they cost, what is missing and what was lost, and fails if a program is not " +
@@ -118,7 +119,7 @@ type bpfCheck struct {
 	Leftovers []string      `json:"leftovers"`
 }
 
-func checkPrograms(a *app, root string) error {
+func checkPrograms(a *cli.App, root string) error {
 	var v bpfCheck
 	var err error
 	if v.Programs, err = bpf.Programs(root); err != nil {
@@ -136,32 +137,32 @@ func checkPrograms(a *app, root string) error {
 	if v.Leftovers, err = bpf.Leftovers(root); err != nil {
 		return err
 	}
-	if err := a.show(v, v.write); err != nil {
+	if err := a.Show(v, v.write); err != nil {
 		return err
 	}
 	for _, p := range v.Programs {
 		if !p.Attached {
-			return withHint(fmt.Errorf("%s is not attached: %s are not counted", p.Name, p.Tells),
+			return cli.WithHint(fmt.Errorf("%s is not attached: %s are not counted", p.Name, p.Tells),
 				"the agent's log says why; restart it to try again")
 		}
 	}
 	return nil
 }
 
-func (v bpfCheck) write(t *table) {
-	t.row("PROGRAM", "HOOK", "ATTACHED", "TAG", "RUNS", "NS/RUN", "TELLS")
+func (v bpfCheck) write(t *cli.Table) {
+	t.Row("PROGRAM", "HOOK", "ATTACHED", "TAG", "RUNS", "NS/RUN", "TELLS")
 	for _, p := range v.Programs {
 		runs, cost := "-", "-"
 		if p.Runs > 0 {
 			runs, cost = fmt.Sprint(p.Runs), fmt.Sprint(p.Cost().Nanoseconds())
 		}
-		t.row(p.Name, p.Hook, yesNo(p.Attached), dash(p.Tag), runs, cost, p.Tells)
+		t.Row(p.Name, p.Hook, yesNo(p.Attached), dash(p.Tag), runs, cost, p.Tells)
 	}
-	t.line("")
-	t.line(fmt.Sprintf("lost: %d events, %d peers, %d sockets, %d processes, %d threads, %d packets not understood",
+	t.Line("")
+	t.Line(fmt.Sprintf("lost: %d events, %d peers, %d sockets, %d processes, %d threads, %d packets not understood",
 		v.Drops.Events, v.Drops.Peers, v.Drops.Sockets, v.Drops.Processes, v.Drops.Threads, v.Drops.OddPackets))
 	for _, name := range v.Leftovers {
-		t.line("not of this version: " + name)
+		t.Line("not of this version: " + name)
 	}
 }
 
@@ -176,7 +177,7 @@ func yesNo(b bool) string {
 const cleanedUnder = "Agents and `cgn-ctl bpf serve` that run load them anew within seconds; an agent that may not " +
 	"goes on with /proc until it is restarted."
 
-func newBPFClean(a *app, root *string) *cobra.Command {
+func newBPFClean(a *cli.App, root *string) *cobra.Command {
 	return &cobra.Command{
 		Use: "clean", Short: "Remove all programs and maps, and what they have counted", Args: cobra.NoArgs,
 		Long: "Removes all programs and maps, and what they have counted. " + cleanedUnder + "\nTo be rid of them, " +
@@ -189,10 +190,10 @@ func newBPFClean(a *app, root *string) *cobra.Command {
 			v := struct {
 				Removed int `json:"removed"`
 			}{n}
-			return a.show(v, func(t *table) {
-				t.line(fmt.Sprintf("%d pins removed from %s", n, *root))
+			return a.Show(v, func(t *cli.Table) {
+				t.Line(fmt.Sprintf("%d pins removed from %s", n, *root))
 				if n > 0 {
-					t.line(cleanedUnder)
+					t.Line(cleanedUnder)
 				}
 			})
 		},

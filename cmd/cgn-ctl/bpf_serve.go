@@ -15,10 +15,11 @@ import (
 
 	"github.com/cognitora/dataplane/agent/peerevents"
 	"github.com/cognitora/dataplane/bpf"
+	"github.com/cognitora/dataplane/ctl/cli"
 	"github.com/cognitora/dataplane/internal/logging"
 )
 
-func newBPFServe(a *app, root *string) *cobra.Command {
+func newBPFServe(a *cli.App, root *string) *cobra.Command {
 	var at string
 	var group int
 	c := &cobra.Command{
@@ -31,7 +32,7 @@ func newBPFServe(a *app, root *string) *cobra.Command {
 		Example: "  cgn-ctl bpf serve --socket /run/cognitora/events.sock --group 990",
 		RunE: func(c *cobra.Command, _ []string) error {
 			if at == "" {
-				return withHint(errors.New("--socket is missing"), "for example: "+c.Example[2:])
+				return cli.WithHint(errors.New("--socket is missing"), "for example: "+c.Example[2:])
 			}
 			ctx, stop := signal.NotifyContext(c.Context(), os.Interrupt, syscall.SIGTERM)
 			defer stop()
@@ -44,12 +45,12 @@ func newBPFServe(a *app, root *string) *cobra.Command {
 	return c
 }
 
-func bpfServe(ctx context.Context, a *app, root, at string, group int) error {
+func bpfServe(ctx context.Context, a *cli.App, root, at string, group int) error {
 	layout, err := bpf.PeersLayout()
 	if err != nil {
 		return err
 	}
-	log := logging.New(a.err, "info", "text")
+	log := logging.New(a.Err, "info", "text")
 	p := &served{root: root, socket: at, log: log}
 	if p.loaded, err = bpf.Load(bpf.Options{Root: root}); err != nil {
 		return err

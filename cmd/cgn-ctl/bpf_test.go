@@ -11,13 +11,14 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/cognitora/dataplane/bpf"
+	"github.com/cognitora/dataplane/ctl/ctltest"
 )
 
 // TestBPF: show, top, check and clean on a place of the test's own.
 func TestBPF(t *testing.T) {
 	dir := t.TempDir()
 	root := filepath.Join(dir, "cognitora")
-	if _, err := ctl(t, nil, "bpf", "show", "--root", root); err == nil || hintOf(err) == "" {
+	if _, err := ctl(t, nil, "bpf", "show", "--root", root); err == nil || ctltest.Hint(err) == "" {
 		t.Errorf("nothing is loaded: %v", err)
 	}
 	if os.Getenv("BPF_REQUIRED") != "1" {
@@ -49,13 +50,14 @@ func TestBPF(t *testing.T) {
 		}
 		return out
 	}
-	want(t, run("show"), "BUSY", "waits for a CPU", "PROCESSES OF", "8000", "TTFT MEAN", "COALESCED", "SEGMENTS")
-	want(t, run("top", "--interval", "100ms"), "in the last 1", "BUSY")
+	ctltest.Want(t, run("show"), "BUSY", "waits for a CPU", "PROCESSES OF", "8000", "TTFT MEAN", "COALESCED",
+		"SEGMENTS")
+	ctltest.Want(t, run("top", "--interval", "100ms"), "in the last 1", "BUSY")
 	live := onTerminal(t, 80, 12, "bpf", "top", "--root", root, "--interval", "100ms")
 	live.frame("at first")
 	live.until("a second", func() bool { return strings.HasPrefix(live.screen()[0], "in the last ") && !live.inFrame })
 	wantLines(t, live.screen(), "BUSY", "waits for a CPU", "enlarge the terminal or use bpf show")
-	want(t, run("check"), "cgn_switch", "sched_switch", "CGroupInetIngress", "yes", "lost: 0 events")
+	ctltest.Want(t, run("check"), "cgn_switch", "sched_switch", "CGroupInetIngress", "yes", "lost: 0 events")
 	var k struct {
 		CPUs []struct{ Busy int64 } `json:"cpus"`
 	}
@@ -65,11 +67,11 @@ func TestBPF(t *testing.T) {
 	if err := os.Remove(filepath.Join(root, "links", "switch")); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := ctl(t, nil, "bpf", "check", "--root", root); err == nil || hintOf(err) == "" {
+	if _, err := ctl(t, nil, "bpf", "check", "--root", root); err == nil || ctltest.Hint(err) == "" {
 		t.Errorf("a program is not attached: %v", err)
 	}
-	want(t, run("clean"), "pins removed")
-	want(t, run("clean"), "0 pins removed")
+	ctltest.Want(t, run("clean"), "pins removed")
+	ctltest.Want(t, run("clean"), "0 pins removed")
 }
 
 // cgroups is where cgroups of version 2 are.

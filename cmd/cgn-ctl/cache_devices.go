@@ -1,6 +1,10 @@
 package main
 
-import pb "github.com/cognitora/dataplane/proto/cognitora/v1"
+import (
+	"github.com/cognitora/dataplane/ctl/cli"
+
+	pb "github.com/cognitora/dataplane/proto/cognitora/v1"
+)
 
 // kvDevice is an RDMA device as the daemon sees it.
 type kvDevice struct {
@@ -21,9 +25,9 @@ func devicesOf(r *pb.PeersResponse) *[]kvDevice {
 	return &all
 }
 
-func writeKVDevices(t *table, all []kvDevice) {
-	t.row("DEVICE", "STATE", "WHY")
+func writeKVDevices(t *cli.Table, all []kvDevice) {
+	t.Row("DEVICE", "STATE", "WHY")
 	for _, d := range all {
-		t.row(d.Name, d.State, dash(d.Why))
+		t.Row(d.Name, d.State, dash(d.Why))
 	}
 }

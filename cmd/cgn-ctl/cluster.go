@@ -14,6 +14,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/cognitora/dataplane/ctl/cli"
 	"github.com/cognitora/dataplane/internal/cluster"
 	"github.com/cognitora/dataplane/router/fleet"
 	"github.com/cognitora/dataplane/router/policy"
@@ -21,16 +22,16 @@ import (
 
 // state is the commands on a fleet's state in etcd.
 type state struct {
-	*app
+	*cli.App
 	store  store
 	router port // tells what it makes of the nodes
 }
 
-func newCluster(a *app, getenv func(string) string) *cobra.Command {
-	s := &state{app: a}
-	c := group("cluster", "Look at and change the fleet's state in etcd",
-		newNodes(s, getenv), newPolicy(s), newSetPolicy(s), newCordon(s), newUncordon(s), newDrain(s))
-	s.store.flags(c.PersistentFlags(), getenv)
+func newCluster(a *cli.App) *cobra.Command {
+	s := &state{App: a}
+	c := cli.Group("cluster", "Look at and change the fleet's state in etcd",
+		newNodes(s), newPolicy(s), newSetPolicy(s), newCordon(s), newUncordon(s), newDrain(s))
+	s.store.flags(c.PersistentFlags(), a.Getenv)
 	return c
 }
 
@@ -48,7 +49,7 @@ type nodeRow struct {
 	Router *fleet.NodeView `json:"router,omitempty"`
 }
 
-func newNodes(s *state, getenv func(string) string) *cobra.Command {
+func newNodes(s *state) *cobra.Command {
 	c := &cobra.Command{
 		Use: "nodes", Short: "List the registered nodes", Args: cobra.NoArgs,
 		Long: "Lists the nodes as their agents' last heartbeats have them. " +
@@ -72,11 +73,11 @@ func newNodes(s *state, getenv func(string) string) *cobra.Command {
 					return err
 				}
 				s.askRouter(ctx, rows)
-				return s.show(rows, func(t *table) { writeNodes(t, rows) })
+				return s.Show(rows, func(t *cli.Table) { writeNodes(t, rows) })
 			})
 		},
 	}
-	s.router.flag(c.Flags(), getenv)
+	s.router.flag(c.Flags(), s.Getenv)
 	return c
 }
 
@@ -135,21 +136,21 @@ func rowsOf(ctx context.Context, client *cluster.Client, nodes []cluster.Node) [
 	return rows
 }
 
-func writeNodes(t *table, rows []nodeRow) {
+func writeNodes(t *cli.Table, rows []nodeRow) {
 	if len(rows) == 0 {
-		t.line("no node is registered; start an agent with --etcd")
+		t.Line("no node is registered; start an agent with --etcd")
 		return
 	}
-	t.row("NODE", "STATE", "ROLE", "ENGINE", "MODELS", "IN FLIGHT", "QUEUED", "SLOTS", "KERNEL", "GPU", "POWER",
+	t.Row("NODE", "STATE", "ROLE", "ENGINE", "MODELS", "IN FLIGHT", "QUEUED", "SLOTS", "KERNEL", "GPU", "POWER",
 		"ROUTER", "PATH", "ADDRESS", "LEASE")
 	for _, r := range rows {
 		h := r.Health
 		if h == nil {
-			t.row(r.ID, r.state(), "-", "-", "-", "-", "-", "-", "-", "-", "-", r.routerCell(), r.pathCell(), "-",
+			t.Row(r.ID, r.state(), "-", "-", "-", "-", "-", "-", "-", "-", "-", r.routerCell(), r.pathCell(), "-",
 				r.Error)
 			continue
 		}
-		t.row(r.ID, r.state(), h.Role, dash(h.Engine), dash(strings.Join(h.Models, ",")), h.InFlight, h.QueueDepth,
+		t.Row(r.ID, r.state(), h.Role, dash(h.Engine), dash(strings.Join(h.Models, ",")), h.InFlight, h.QueueDepth,
 			slotsCell(h), sampleCell(&h.Load, "kernel"), sampleCell(&h.Load, "sm"), sampleCell(&h.Load, "watts"),
 			r.routerCell(), r.pathCell(), h.Address, r.lease())
 	}
@@ -201,7 +202,7 @@ func newPolicy(s *state) *cobra.Command {
 				if doc != nil {
 					source = "etcd"
 					if p, err = policy.Parse(doc); err != nil {
-						return withHint(fmt.Errorf("the stored policy is not valid, so routers ignore it: %w", err),
+						return cli.WithHint(fmt.Errorf("the stored policy is not valid, so routers ignore it: %w", err),
 							"store a good one with `cgn-ctl cluster set-policy`")
 					}
 				}
@@ -212,22 +213,22 @@ func newPolicy(s *state) *cobra.Command {
 }
 
 func (s *state) showPolicy(p *policy.Policy, source string) error {
-	return s.show(p, func(t *table) {
-		t.row("mode", p.Mode)
-		t.row("kv", p.KV)
-		t.row("load", p.Load)
-		t.row("power", p.Power)
-		t.row("capacity", p.Capacity)
-		t.row("pending", fmt.Sprintf("%v%s", p.Pending, unused(p.Pending, "prefill that waits does not count")))
-		t.row("tiers", fmt.Sprintf("device %g, host %g, disk %g", p.Tiers.Device, p.Tiers.Host, p.Tiers.Disk))
-		t.row("epsilon", p.Epsilon)
-		t.row("max_share", fmt.Sprintf("%v%s", p.MaxShare, unused(p.MaxShare, "no node is left out for its share")))
-		t.row("max_queue", p.MaxQueue)
-		t.row("ttft_slo_ms", fmt.Sprintf("%v (not used yet)", p.TTFTSLOms))
-		t.row("run_delay_ms", fmt.Sprintf("%v%s", p.RunDelayMs, unused(p.RunDelayMs, "waits for a CPU do not count")))
-		t.row("retransmit_pct", fmt.Sprintf("%v%s",
+	return s.Show(p, func(t *cli.Table) {
+		t.Row("mode", p.Mode)
+		t.Row("kv", p.KV)
+		t.Row("load", p.Load)
+		t.Row("power", p.Power)
+		t.Row("capacity", p.Capacity)
+		t.Row("pending", fmt.Sprintf("%v%s", p.Pending, unused(p.Pending, "prefill that waits does not count")))
+		t.Row("tiers", fmt.Sprintf("device %g, host %g, disk %g", p.Tiers.Device, p.Tiers.Host, p.Tiers.Disk))
+		t.Row("epsilon", p.Epsilon)
+		t.Row("max_share", fmt.Sprintf("%v%s", p.MaxShare, unused(p.MaxShare, "no node is left out for its share")))
+		t.Row("max_queue", p.MaxQueue)
+		t.Row("ttft_slo_ms", fmt.Sprintf("%v (not used yet)", p.TTFTSLOms))
+		t.Row("run_delay_ms", fmt.Sprintf("%v%s", p.RunDelayMs, unused(p.RunDelayMs, "waits for a CPU do not count")))
+		t.Row("retransmit_pct", fmt.Sprintf("%v%s",
 			p.RetransmitPct, unused(p.RetransmitPct, "segments sent again do not count")))
-		t.row("source", source)
+		t.Row("source", source)
 	})
 }
 
@@ -253,12 +254,12 @@ func newSetPolicy(s *state) *cobra.Command {
 			"begin with.",
 		Example: "  cgn-ctl cluster set-policy policy.json\n" +
 			`  cgn-ctl cluster set-policy '{"mode":"score","kv":0.6,"load":0.3,"power":0,"capacity":0.1}'`,
-		Args: oneArgument("a policy (FILE, - or JSON)"),
+		Args: cli.OneArgument("a policy (FILE, - or JSON)"),
 		RunE: func(c *cobra.Command, args []string) error {
 			doc := args[0]
 			if !strings.HasPrefix(strings.TrimSpace(doc), "{") {
 				var err error
-				if doc, err = readInput(c, doc); err != nil {
+				if doc, err = cli.ReadInput(c, doc); err != nil {
 					return err
 				}
 			}
@@ -267,7 +268,7 @@ func newSetPolicy(s *state) *cobra.Command {
 				return fmt.Errorf("the policy is not valid and was not stored: %w", err)
 			}
 			if p.TTFTSLOms != 0 {
-				fmt.Fprintln(s.err, "cgn-ctl: ttft_slo_ms is stored, and nothing uses it yet")
+				fmt.Fprintln(s.Err, "cgn-ctl: ttft_slo_ms is stored, and nothing uses it yet")
 			}
 			return s.store.with(c.Context(), func(ctx context.Context, client *cluster.Client) error {
 				if err := client.PutPolicy(ctx, compact(doc)); err != nil {

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/cognitora/dataplane/ctl/ctltest"
 	"github.com/cognitora/dataplane/internal/cluster"
 	"github.com/cognitora/dataplane/internal/etcdserver"
 	"github.com/cognitora/dataplane/internal/load"
@@ -64,27 +65,27 @@ func TestCluster(t *testing.T) {
 		}
 		return out
 	}
-	want(t, must("nodes"), "n1", "ready", "http://127.0.0.1:1", "LEASE", "s left")
-	want(t, must("cordon", "n1", "--reason", "disk"), "n1 is cordoned")
-	want(t, must("nodes", "-o", "json"), `"reason": "disk"`)
-	want(t, must("nodes"), "cordoned: disk")
-	want(t, must("cordon", "later", "--unregistered"), "later is cordoned (no agent has registered it")
-	want(t, must("nodes"), "n1", "cordoned", "later", "not registered")
-	want(t, must("uncordon", "later"), "later is open for requests")
-	want(t, must("drain", "n1", "--wait", "60s"), "n1 is drained")
-	want(t, must("drain", "n1", "--wait", "0"), "n1 is draining")
-	want(t, must("uncordon", "n1"), "n1 is open for requests")
-	want(t, must("uncordon", "n1"), "it was not cordoned in etcd")
-	want(t, must("uncordon", "backend", "--unregistered"), "backend is open for requests")
+	ctltest.Want(t, must("nodes"), "n1", "ready", "http://127.0.0.1:1", "LEASE", "s left")
+	ctltest.Want(t, must("cordon", "n1", "--reason", "disk"), "n1 is cordoned")
+	ctltest.Want(t, must("nodes", "-o", "json"), `"reason": "disk"`)
+	ctltest.Want(t, must("nodes"), "cordoned: disk")
+	ctltest.Want(t, must("cordon", "later", "--unregistered"), "later is cordoned (no agent has registered it")
+	ctltest.Want(t, must("nodes"), "n1", "cordoned", "later", "not registered")
+	ctltest.Want(t, must("uncordon", "later"), "later is open for requests")
+	ctltest.Want(t, must("drain", "n1", "--wait", "60s"), "n1 is drained")
+	ctltest.Want(t, must("drain", "n1", "--wait", "0"), "n1 is draining")
+	ctltest.Want(t, must("uncordon", "n1"), "n1 is open for requests")
+	ctltest.Want(t, must("uncordon", "n1"), "it was not cordoned in etcd")
+	ctltest.Want(t, must("uncordon", "backend", "--unregistered"), "backend is open for requests")
 
-	want(t, must("policy"), "default: none is stored")
-	want(t, must("set-policy", `{"mode":"score","kv":0.6,"load":0.3,"power":0,"capacity":0.1}`), "0.6", "stored now")
-	want(t, must("policy"), "0.6", "etcd")
+	ctltest.Want(t, must("policy"), "default: none is stored")
+	ctltest.Want(t, must("set-policy", `{"mode":"score","kv":0.6,"load":0.3,"power":0,"capacity":0.1}`), "0.6", "stored now")
+	ctltest.Want(t, must("policy"), "0.6", "etcd")
 	if _, err := ctl(t, env, "cluster", "set-policy", `{"kv":2,"lod":1}`); err == nil ||
 		!strings.Contains(err.Error(), "was not stored") {
 		t.Errorf("a bad policy: %v", err)
 	}
-	want(t, must("policy"), "0.6")
+	ctltest.Want(t, must("policy"), "0.6")
 }
 
 // TestLeaseThatIsNotTold: the row says so, and the others are listed.
@@ -116,8 +117,8 @@ func TestUnknownNodeChangesNothing(t *testing.T) {
 	for _, command := range []string{"cordon", "uncordon", "drain"} {
 		for id, hint := range map[string]string{"n2": "Did you mean n1?", "elsewhere": "", "a/b": ""} {
 			out, err := ctl(t, env, "cluster", command, id, "-o", "json")
-			if err == nil || out != "" || !strings.Contains(hintOf(err), hint) {
-				t.Errorf("%s %s: %v, hint %q, output %q", command, id, err, hintOf(err), out)
+			if err == nil || out != "" || !strings.Contains(ctltest.Hint(err), hint) {
+				t.Errorf("%s %s: %v, hint %q, output %q", command, id, err, ctltest.Hint(err), out)
 			} else if id != "a/b" && !strings.Contains(err.Error(), "registered: n1") {
 				t.Errorf("%s %s does not name the nodes: %v", command, id, err)
 			}
@@ -141,8 +142,8 @@ func TestDrainWritesOneDocument(t *testing.T) {
 func TestEtcdThatDoesNotAnswer(t *testing.T) {
 	_, err := ctl(t, nil, "cluster", "nodes", "--etcd", "127.0.0.1:1")
 	if err == nil || !strings.Contains(err.Error(), "etcd does not answer at 127.0.0.1:1") ||
-		!strings.Contains(hintOf(err), "--etcd") {
-		t.Errorf("got %v, hint %q", err, hintOf(err))
+		!strings.Contains(ctltest.Hint(err), "--etcd") {
+		t.Errorf("got %v, hint %q", err, ctltest.Hint(err))
 	}
 }
 
@@ -156,7 +157,7 @@ func TestEtcdWithoutTLS(t *testing.T) {
 	env := fleetState(t)
 	_, err := ctl(t, env, "cluster", "nodes", "--etcd-ca", files.CA, "--etcd-cert", files.Cert, "--etcd-key", files.Key)
 	if err == nil || !strings.Contains(err.Error(), "TLS with etcd at 127.0.0.1:") ||
-		!strings.Contains(hintOf(err), "--etcd-ca") {
-		t.Errorf("got %v, hint %q", err, hintOf(err))
+		!strings.Contains(ctltest.Hint(err), "--etcd-ca") {
+		t.Errorf("got %v, hint %q", err, ctltest.Hint(err))
 	}
 }

@@ -11,13 +11,14 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/cognitora/dataplane/ctl/cli"
 	"github.com/cognitora/dataplane/perf/compare"
 )
 
 const defaultRepetitions = 3
 
-func newCompare(a *app) *cobra.Command {
-	cfg := compare.Config{Progress: a.err}
+func newCompare(a *cli.App) *cobra.Command {
+	cfg := compare.Config{Progress: a.Err}
 	write := false
 	c := &cobra.Command{
 		Use:   "compare",
@@ -29,7 +30,7 @@ func newCompare(a *app) *cobra.Command {
 			"repository, after make build; make perf does.",
 		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
-			ctx, release := interruptible(c.Context())
+			ctx, release := cli.Interruptible(c.Context())
 			defer release()
 			return runCompare(ctx, a, cfg, write)
 		},
@@ -49,7 +50,7 @@ func newCompare(a *app) *cobra.Command {
 // checkCompare says which flag has a value that nothing can be compared with.
 func checkCompare(cfg *compare.Config, write bool) error {
 	if _, err := os.Stat(filepath.Join(cfg.Root, "perf", "RESULTS.md")); err != nil {
-		return withHint(fmt.Errorf("--root %s: is not the repository: %w", cfg.Root, err),
+		return cli.WithHint(fmt.Errorf("--root %s: is not the repository: %w", cfg.Root, err),
 			"run it in the repository, or give its directory with --root")
 	}
 	switch {
@@ -126,7 +127,7 @@ func measured(r *compare.Report) bool {
 	return false
 }
 
-func runCompare(ctx context.Context, a *app, cfg compare.Config, write bool) error {
+func runCompare(ctx context.Context, a *cli.App, cfg compare.Config, write bool) error {
 	if err := checkCompare(&cfg, write); err != nil {
 		return err
 	}
@@ -158,7 +159,7 @@ func runCompare(ctx context.Context, a *app, cfg compare.Config, write bool) err
 		command += fmt.Sprintf(" --longest %v", cfg.Longest)
 	}
 	text := report.Markdown(command)
-	showErr := a.show(report, func(t *table) { t.line(text) })
+	showErr := a.Show(report, func(t *cli.Table) { t.Line(text) })
 	if err = errors.Join(err, showErr); err != nil || !write {
 		return errors.Join(err, report.Err())
 	}

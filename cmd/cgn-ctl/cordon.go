@@ -10,6 +10,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/cognitora/dataplane/ctl/cli"
 	"github.com/cognitora/dataplane/internal/cluster"
 	"github.com/cognitora/dataplane/internal/config"
 )
@@ -26,7 +27,7 @@ func newCordon(s *state) *cobra.Command {
 	var reason string
 	var unregistered bool
 	c := &cobra.Command{
-		Use: "cordon NODE", Short: "Keep new requests away from a node", Args: oneArgument("NODE"),
+		Use: "cordon NODE", Short: "Keep new requests away from a node", Args: cli.OneArgument("NODE"),
 		Example: "  cgn-ctl cluster cordon gpu1-9081 --reason 'new driver'",
 		RunE: func(c *cobra.Command, args []string) error {
 			return s.store.with(c.Context(), func(ctx context.Context, client *cluster.Client) error {
@@ -108,7 +109,7 @@ func (r *roll) unknown(otherwise string) error {
 	if otherwise == "" {
 		return err
 	}
-	return withHint(err, otherwise)
+	return cli.WithHint(err, otherwise)
 }
 
 func findNode(ctx context.Context, client *cluster.Client, id string) (*cluster.Node, error) {
@@ -125,19 +126,20 @@ func findNode(ctx context.Context, client *cluster.Client, id string) (*cluster.
 }
 
 func (s *state) showChange(c change) error {
-	return s.show(c, func(t *table) {
+	return s.Show(c, func(t *cli.Table) {
 		text := c.Node + " is " + c.State
 		if c.Detail != "" {
 			text += " (" + c.Detail + ")"
 		}
-		t.line(text)
+		t.Line(text)
 	})
 }
 
 func newUncordon(s *state) *cobra.Command {
 	var unregistered bool
 	c := &cobra.Command{
-		Use: "uncordon NODE", Short: "Let a cordoned or draining node take requests again", Args: oneArgument("NODE"),
+		Use: "uncordon NODE", Short: "Let a cordoned or draining node take requests again",
+		Args: cli.OneArgument("NODE"),
 		Long: "Lets a cordoned or draining node take requests again. Routers keep the cordons that they know where " +
 			"etcd has lost its data:\n" +
 			"cgn-ctl top shows them, cgn-ctl cluster nodes does not. They are lifted in the same way.",
@@ -175,7 +177,7 @@ func newDrain(s *state) *cobra.Command {
 		Use:     "drain NODE",
 		Short:   "Keep new requests away from a node and wait until it has finished the running ones",
 		Example: "  cgn-ctl cluster drain gpu1-9081 --reason 'new driver' --wait 5m",
-		Args:    oneArgument("NODE"),
+		Args:    cli.OneArgument("NODE"),
 		RunE: func(c *cobra.Command, args []string) error {
 			return s.store.with(c.Context(), func(ctx context.Context, client *cluster.Client) error {
 				return s.drain(ctx, client, args[0], reason, wait)
@@ -204,7 +206,7 @@ func (s *state) drain(ctx context.Context, client *cluster.Client, id, reason st
 	if wait == 0 {
 		return s.showChange(change{Node: id, State: "draining"})
 	}
-	fmt.Fprintf(s.err, "%s is draining; waiting up to %s for its running requests\n", id, wait)
+	fmt.Fprintf(s.Err, "%s is draining; waiting up to %s for its running requests\n", id, wait)
 	return s.awaitDrained(ctx, client, id, wait)
 }
 
@@ -234,7 +236,7 @@ func (s *state) awaitDrained(ctx context.Context, client *cluster.Client, id str
 			return s.showChange(done)
 		}
 		if time.Since(begin) > wait {
-			return withHint(fmt.Errorf("%s is still draining after %s (%s)", id, wait, describeLeft(left)),
+			return cli.WithHint(fmt.Errorf("%s is still draining after %s (%s)", id, wait, describeLeft(left)),
 				"it gets no new requests; give the command again to go on waiting, or take it back with cgn-ctl "+
 					"cluster uncordon "+id)
 		}

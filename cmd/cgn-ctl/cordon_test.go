@@ -4,6 +4,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/cognitora/dataplane/ctl/ctltest"
 	"github.com/cognitora/dataplane/internal/cluster"
 	"github.com/cognitora/dataplane/internal/load"
 )
@@ -51,7 +52,7 @@ func TestHalfAnEtcdLoginIsAnError(t *testing.T) {
 		"--etcd-ca=/nowhere": "etcd.ca",
 	} {
 		if _, err := ctl(t, nil, "cluster", "nodes", flag); err == nil || !strings.Contains(err.Error(), want) ||
-			hintOf(err) == "" {
+			ctltest.Hint(err) == "" {
 			t.Errorf("%s: %v", flag, err)
 		}
 	}

@@ -6,8 +6,6 @@ import (
 	"errors"
 	"io"
 	"net"
-	"net/http"
-	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"slices"
@@ -15,6 +13,7 @@ import (
 	"testing"
 
 	"github.com/cognitora/dataplane/agent"
+	"github.com/cognitora/dataplane/ctl/ctltest"
 	"github.com/cognitora/dataplane/internal/config"
 	"github.com/cognitora/dataplane/kvcached"
 	"github.com/cognitora/dataplane/router"
@@ -31,44 +30,6 @@ func ctl(t *testing.T, env map[string]string, args ...string) (string, error) {
 	return out.String(), err
 }
 
-// want fails unless text holds every part.
-func want(t *testing.T, text string, parts ...string) {
-	t.Helper()
-	for _, p := range parts {
-		if !strings.Contains(text, p) {
-			t.Errorf("want %q in\n%s", p, text)
-		}
-	}
-}
-
-func hintOf(err error) string {
-	var h interface{ Hint() string }
-	if errors.As(err, &h) {
-		return h.Hint()
-	}
-	return ""
-}
-
-// adminPort serves canned answers by path and keeps the last request.
-func adminPort(t *testing.T, pages map[string]string) (url string, last *http.Request, body *string) {
-	last, body = new(http.Request), new(string)
-	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		b, _ := io.ReadAll(r.Body)
-		*last, *body = *r, string(b)
-		page, ok := pages[r.URL.Path]
-		if !ok {
-			http.NotFound(w, r)
-			return
-		}
-		if strings.HasPrefix(page, `{"error"`) {
-			w.WriteHeader(http.StatusNotFound)
-		}
-		_, _ = io.WriteString(w, page)
-	}))
-	t.Cleanup(s.Close)
-	return s.URL, last, body
-}
-
 const explained = `{"model":"m","api":"chat","mode":"score","prompt_blocks":4,"winner":"b","why":"highest score",
 "candidates":[{"node":"a","eligible":false,"reason":"cordoned","matched":0,"total":4},
 {"node":"b","eligible":true,"matched":1,"coming":3,"total":4,"overlap":0.75,"waiting":1.25,"load":1,` +
@@ -77,13 +38,13 @@ const explained = `{"model":"m","api":"chat","mode":"score","prompt_blocks":4,"w
 {"node":"c","eligible":true,"matched":2,"total":4,"in_flight":1}]}`
 
 func TestRouteExplain(t *testing.T) {
-	url, last, body := adminPort(t, map[string]string{"/debug/route": explained})
+	url, last, body := ctltest.AdminPort(t, map[string]string{"/debug/route": explained})
 	out, err := ctl(t, map[string]string{"CGN_ADMIN": url}, "route", "explain", "--prompt", "hi", "--system", "be",
 		"--model", "m")
 	if err != nil {
 		t.Fatal(err)
 	}
-	want(t, out, "model m, chat, 4 blocks of prompt, mode score", "no candidate: cordoned", "->  b",
+	ctltest.Want(t, out, "model m, chat, 4 blocks of prompt, mode score", "no candidate: cordoned", "->  b",
 		"1+2/4", "1.250", "0.713", "2+5/64", "2/4", "1/-", "b: highest score")
 	if last.Method != "POST" || last.URL.RawQuery != "api=chat" {
 		t.Errorf("sent %s ?%s", last.Method, last.URL.RawQuery)
@@ -94,7 +55,7 @@ func TestRouteExplain(t *testing.T) {
 }
 
 func TestRouteExplainOfAFileSendsItAsItIs(t *testing.T) {
-	url, last, body := adminPort(t, map[string]string{"/debug/route": explained})
+	url, last, body := ctltest.AdminPort(t, map[string]string{"/debug/route": explained})
 	name := filepath.Join(t.TempDir(), "body.json")
 	if err := os.WriteFile(name, []byte(`{"model": "x",  "input": 1}`), 0o600); err != nil {
 		t.Fatal(err)
@@ -114,15 +75,15 @@ func TestRouteExplainOfAFileSendsItAsItIs(t *testing.T) {
 }
 
 func TestAdminErrorsSayWhatToDo(t *testing.T) {
-	url, _, _ := adminPort(t,
+	url, _, _ := ctltest.AdminPort(t,
 		map[string]string{"/debug/route": `{"error":{"message":"model \"x\" is not served here"}}`})
 	if _, err := ctl(t, nil, "route", "explain", "--admin", url, "--model", "x", "--prompt", "hi"); err == nil ||
 		!strings.Contains(err.Error(), `model "x" is not served here (HTTP 404`) {
 		t.Errorf("got %v", err)
 	}
 	if _, err := ctl(t, nil, "top", "--once", "--admin", url); err == nil ||
-		!strings.Contains(hintOf(err), "admin port") {
-		t.Errorf("got %v, hint %q", err, hintOf(err))
+		!strings.Contains(ctltest.Hint(err), "admin port") {
+		t.Errorf("got %v, hint %q", err, ctltest.Hint(err))
 	}
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -130,8 +91,8 @@ func TestAdminErrorsSayWhatToDo(t *testing.T) {
 	}
 	_ = ln.Close()
 	if _, err := ctl(t, nil, "top", "--once", "--admin", ln.Addr().String()); err == nil ||
-		!strings.Contains(hintOf(err), "--admin") {
-		t.Errorf("got %v, hint %q", err, hintOf(err))
+		!strings.Contains(ctltest.Hint(err), "--admin") {
+		t.Errorf("got %v, hint %q", err, ctltest.Hint(err))
 	}
 }
 
@@ -154,12 +115,12 @@ cgn_router_prediction_error_ratio_count{node="n1"} 4
 `
 
 func TestTop(t *testing.T) {
-	url, _, _ := adminPort(t, map[string]string{"/debug/fleet": fleetPage, "/metrics": metricsPage})
+	url, _, _ := ctltest.AdminPort(t, map[string]string{"/debug/fleet": fleetPage, "/metrics": metricsPage})
 	out, err := ctl(t, nil, "top", "--admin", url)
 	if err != nil {
 		t.Fatal(err)
 	}
-	want(t, out, "2 nodes, 5 requests in flight, 9 blocks indexed; STALE", "7 requests",
+	ctltest.Want(t, out, "2 nodes, 5 requests in flight, 9 blocks indexed; STALE", "7 requests",
 		"40 % of prompt tokens cached", "2/64", "3/-", "+0.125", "refused")
 	out, err = ctl(t, nil, "top", "--admin", url, "-o", "json")
 	var l look
@@ -182,8 +143,9 @@ func TestPKIBootstrap(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want(t, out, "router.crt", "agent.key", "ca.crt", "397d", "ca.key", "every cgn-agent host: tls.ca")
-	if _, err = ctl(t, nil, "pki", "bootstrap", "--dir", dir, "--role", "router"); err == nil || hintOf(err) == "" {
+	ctltest.Want(t, out, "router.crt", "agent.key", "ca.crt", "397d", "ca.key", "every cgn-agent host: tls.ca")
+	if _, err = ctl(t, nil, "pki", "bootstrap", "--dir", dir, "--role", "router"); err == nil ||
+		ctltest.Hint(err) == "" {
 		t.Errorf("a second bootstrap must not replace certificates: %v", err)
 	}
 }
@@ -205,7 +167,7 @@ func TestVersion(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want(t, out, `"version"`, `"commit"`)
+	ctltest.Want(t, out, `"version"`, `"commit"`)
 	if out, err = ctl(t, nil, "--version"); err != nil || !strings.HasPrefix(out, "cgn-ctl ") {
 		t.Errorf("--version: %q, %v", out, err)
 	}

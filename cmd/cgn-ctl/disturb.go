@@ -8,6 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/cognitora/dataplane/ctl/cli"
 	"github.com/cognitora/dataplane/perf/compare"
 	"github.com/cognitora/dataplane/perf/disturb"
 )
@@ -15,8 +16,8 @@ import (
 // disturbSection is where the report goes in perf/RESULTS.md.
 const disturbSection = "disturb"
 
-func newDisturb(a *app) *cobra.Command {
-	cfg, usual := disturb.Config{Progress: a.err}, disturb.Default()
+func newDisturb(a *cli.App) *cobra.Command {
+	cfg, usual := disturb.Config{Progress: a.Err}, disturb.Default()
 	root, write := "", false
 	c := &cobra.Command{
 		Use: "disturb",
@@ -37,16 +38,16 @@ func newDisturb(a *app) *cobra.Command {
 			}
 			cfg.Bin = filepath.Join(root, "bin")
 			if _, err := os.Stat(filepath.Join(cfg.Bin, "cgn-router")); err != nil {
-				return withHint(err, "run it in the repository after make build, or give its directory with --root")
+				return cli.WithHint(err, "run it in the repository after make build, or give its directory with --root")
 			}
-			ctx, release := interruptible(c.Context())
+			ctx, release := cli.Interruptible(c.Context())
 			defer release()
 			report, err := disturb.Run(ctx, cfg)
 			if report == nil || len(report.Results) == 0 {
 				return err
 			}
 			text := report.Markdown(disturbCommand(&cfg))
-			if showErr := a.show(report, func(t *table) { t.line(text) }); err == nil {
+			if showErr := a.Show(report, func(t *cli.Table) { t.Line(text) }); err == nil {
 				err = showErr
 			}
 			if err != nil || !write {

@@ -10,11 +10,12 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/cognitora/dataplane/ctl/cli"
 	"github.com/cognitora/dataplane/internal/listen"
 	"github.com/cognitora/dataplane/perf/instant"
 )
 
-func newEngine(a *app) *cobra.Command {
+func newEngine(a *cli.App) *cobra.Command {
 	cfg := instant.Config{}
 	c := &cobra.Command{
 		Use:   "engine",
@@ -35,7 +36,7 @@ func newEngine(a *app) *cobra.Command {
 	return c
 }
 
-func runEngine(ctx context.Context, a *app, cfg instant.Config) error {
+func runEngine(ctx context.Context, a *cli.App, cfg instant.Config) error {
 	e, err := instant.Start(cfg)
 	switch {
 	case errors.Is(err, syscall.EADDRINUSE):
@@ -49,7 +50,10 @@ func runEngine(ctx context.Context, a *app, cfg instant.Config) error {
 		URL   string `json:"url"`
 		Model string `json:"model"`
 	}{e.URL(), instant.Model}
-	if err := a.show(at, func(t *table) { t.line("instant engine at " + at.URL + ", model " + at.Model) }); err != nil {
+	if err := a.Show(at, func(t *cli.Table) {
+		t.Line("instant engine at " + at.URL + ", model " +
+			"" + at.Model)
+	}); err != nil {
 		return err
 	}
 	<-ctx.Done()

@@ -8,6 +8,7 @@ import (
 
 	"github.com/spf13/pflag"
 
+	"github.com/cognitora/dataplane/ctl/cli"
 	"github.com/cognitora/dataplane/internal/cluster"
 )
 
@@ -35,7 +36,7 @@ type store struct{ access cluster.Access }
 
 // flags say where it is, and who asks.
 func (s *store) flags(flags *pflag.FlagSet, getenv func(string) string) {
-	def := strings.Split(firstSet(getenv, defaultEtcd, envEtcd, envEtcdAsConfig), ",")
+	def := strings.Split(cli.FirstSet(getenv, defaultEtcd, envEtcd, envEtcdAsConfig), ",")
 	flags.StringSliceVar(&s.access.Endpoints, "etcd", def,
 		"etcd client addresses (env "+envEtcd+" or "+envEtcdAsConfig+", separated by commas)")
 	file := func(into *string, flag, variable, help string) {
@@ -53,7 +54,8 @@ func (s *store) flags(flags *pflag.FlagSet, getenv func(string) string) {
 func (s *store) with(ctx context.Context, fn func(ctx context.Context, c *cluster.Client) error) error {
 	cfg, err := s.access.Config()
 	if err != nil {
-		return withHint(err, "--etcd-ca, --etcd-cert, --etcd-key, --etcd-username and --etcd-password-file set these")
+		return cli.WithHint(err, "--etcd-ca, --etcd-cert, --etcd-key, --etcd-username and --etcd-password-file set "+
+			"these")
 	}
 	c, err := cluster.Dial(cfg)
 	if err != nil {
@@ -62,11 +64,11 @@ func (s *store) with(ctx context.Context, fn func(ctx context.Context, c *cluste
 	defer c.Close()
 	err = fn(ctx, c)
 	if tls := (*cluster.HandshakeError)(nil); errors.As(c.Why(ctx, err), &tls) {
-		return withHint(fmt.Errorf("TLS with etcd at %s fails: %w", tls.Endpoint, tls.Err),
+		return cli.WithHint(fmt.Errorf("TLS with etcd at %s fails: %w", tls.Endpoint, tls.Err),
 			"are --etcd-ca, --etcd-cert and --etcd-key of its CA, and is it to be spoken to by TLS?")
 	}
 	if errors.Is(err, context.DeadlineExceeded) {
-		return withHint(fmt.Errorf("etcd does not answer at %s", strings.Join(s.access.Endpoints, ", ")),
+		return cli.WithHint(fmt.Errorf("etcd does not answer at %s", strings.Join(s.access.Endpoints, ", ")),
 			"is it running? Give its address with --etcd HOST:PORT or CGN_ETCD (cgn-ctl up prints the one it uses).")
 	}
 	return err

@@ -5,11 +5,12 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/cognitora/dataplane/ctl/cli"
 	"github.com/cognitora/dataplane/perf/gate"
 )
 
-func newGate(a *app) *cobra.Command {
-	cfg := gate.Config{Progress: a.err}
+func newGate(a *cli.App) *cobra.Command {
+	cfg := gate.Config{Progress: a.Err}
 	c := &cobra.Command{
 		Use:   "gate",
 		Short: "Fail if the router costs more or routes worse than perf/gate/thresholds.toml allows",
@@ -19,7 +20,7 @@ func newGate(a *app) *cobra.Command {
 			"What is over its limit is measured again before it fails.",
 		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
-			ctx, release := interruptible(c.Context())
+			ctx, release := cli.Interruptible(c.Context())
 			defer release()
 			return runGate(ctx, a, cfg)
 		},
@@ -31,12 +32,12 @@ func newGate(a *app) *cobra.Command {
 	return c
 }
 
-func runGate(ctx context.Context, a *app, cfg gate.Config) error {
+func runGate(ctx context.Context, a *cli.App, cfg gate.Config) error {
 	report, err := gate.Run(ctx, cfg)
 	if err != nil {
 		return err
 	}
-	if err := a.show(report, func(t *table) { t.line(report.String()) }); err != nil {
+	if err := a.Show(report, func(t *cli.Table) { t.Line(report.String()) }); err != nil {
 		return err
 	}
 	return report.Err()

@@ -7,21 +7,23 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/cognitora/dataplane/ctl/cli"
 	"github.com/cognitora/dataplane/kv/block"
+
 	pb "github.com/cognitora/dataplane/proto/cognitora/v1"
 )
 
 // kv is the commands on one cache.
 type kv struct {
-	*app
+	*cli.App
 	cacheDaemon
 }
 
-func newKV(a *app, getenv func(string) string) *cobra.Command {
-	k := &kv{app: a}
-	c := group("kv", "Look into and change the KV cache of this host, or of another", newKVStats(k), newKVPeers(k),
+func newKV(a *cli.App) *cobra.Command {
+	k := &kv{App: a}
+	c := cli.Group("kv", "Look into and change the KV cache of this host, or of another", newKVStats(k), newKVPeers(k),
 		newKVList(k), newKVGet(k), newKVPut(k), newKVRemove(k), newKVVerify(a), newKVTrace(a))
-	k.flags(c.PersistentFlags(), getenv)
+	k.flags(c.PersistentFlags(), a.Getenv)
 	return c
 }
 
@@ -53,11 +55,11 @@ func namespaceError(text string, err error) error {
 	space, tenant, _ := strings.Cut(strings.TrimPrefix(text, "key1;"), ";")
 	meant := block.Namespace{Space: cmp.Or(space, "s3.BUCKET"), Tenant: tenant}.String()
 	if strings.HasPrefix(text, "kv1;") || !strings.HasPrefix(space, "s3.") && !strings.HasPrefix(space, "resp.") {
-		return withHint(fmt.Errorf("--namespace %q: %w", text, err),
+		return cli.WithHint(fmt.Errorf("--namespace %q: %w", text, err),
 			"clients' keys are in key1;resp.DATABASE;TENANT or key1;s3.BUCKET;TENANT, without a tenant such as '"+
 				respNamespace+"'; kv stats lists what there is")
 	}
-	return withHint(fmt.Errorf("--namespace %q: not a namespace as it is written", text),
+	return cli.WithHint(fmt.Errorf("--namespace %q: not a namespace as it is written", text),
 		"write --namespace '"+meant+"'")
 }
 

@@ -11,7 +11,9 @@ import (
 	"github.com/spf13/cobra"
 	"google.golang.org/grpc/status"
 
+	"github.com/cognitora/dataplane/ctl/cli"
 	"github.com/cognitora/dataplane/kv/block"
+
 	pb "github.com/cognitora/dataplane/proto/cognitora/v1"
 )
 
@@ -25,7 +27,7 @@ func newKVGet(k *kv) *cobra.Command {
 	var f blockFlags
 	var file string
 	c := &cobra.Command{
-		Use: "get BLOCK", Short: "Write a block's bytes to a file or standard output", Args: oneArgument("BLOCK"),
+		Use: "get BLOCK", Short: "Write a block's bytes to a file or standard output", Args: cli.OneArgument("BLOCK"),
 		Long: "BLOCK is cgn:NAMESPACE:LAYER:DIGEST, or the key by which a client of RESP or S3 knows it, in " +
 			"--namespace. This counts as a use.\n\n" +
 			"What this host does not have is asked of the fleet that it is in, and is kept here from then on. A host " +
@@ -45,7 +47,7 @@ func newKVGet(k *kv) *cobra.Command {
 			})
 			if err != nil || file == "" {
 				if err == nil {
-					_, err = k.out.Write(payload)
+					_, err = k.Out.Write(payload)
 				}
 				return err
 			}
@@ -90,13 +92,13 @@ func newKVPut(k *kv) *cobra.Command {
 	var durable bool
 	var parent string
 	c := &cobra.Command{
-		Use: "put BLOCK FILE", Short: "Store a file's bytes as a block", Args: arguments("BLOCK", "FILE"),
+		Use: "put BLOCK FILE", Short: "Store a file's bytes as a block", Args: cli.Arguments("BLOCK", "FILE"),
 		Long: "BLOCK is cgn:NAMESPACE:LAYER:DIGEST. FILE - is standard input. What is there under that address is " +
 			"replaced.",
 		Example: "  cgn-ctl kv put 'cgn:kv1;m;r;bf16;l;16;1.0;1.0;:4294967295:'$(b3sum --no-names block.bin) block.bin",
 		RunE: func(c *cobra.Command, args []string) error {
 			if !block.IsAddress([]byte(args[0])) {
-				return withHint(fmt.Errorf("%q is not cgn:NAMESPACE:LAYER:DIGEST", args[0]),
+				return cli.WithHint(fmt.Errorf("%q is not cgn:NAMESPACE:LAYER:DIGEST", args[0]),
 					"keys of your own are stored through the cache's RESP or S3 port, such as with redis-cli SET")
 			}
 			namespace, a, err := block.ParseText([]byte(args[0]))
@@ -121,8 +123,8 @@ func newKVPut(k *kv) *cobra.Command {
 				}
 				done := kvBlock{Namespace: namespace, Layer: a.Layer, Digest: hex.EncodeToString(a.Digest[:]),
 					Parent: parent, Bytes: uint32(len(payload)), Tiers: tierNames(r.Tiers)}
-				return k.show(done, func(t *table) {
-					t.line(fmt.Sprintf("stored %d bytes in %s", len(payload), done.Tiers))
+				return k.Show(done, func(t *cli.Table) {
+					t.Line(fmt.Sprintf("stored %d bytes in %s", len(payload), done.Tiers))
 				})
 			})
 		},
@@ -177,14 +179,14 @@ type kvRemovedHost struct {
 	Error   string `json:"error,omitempty"`
 }
 
-func (r *kvRemoved) write(t *table) {
+func (r *kvRemoved) write(t *cli.Table) {
 	if len(r.Hosts) > 0 {
-		t.row("HOST", "REMOVED", "ERROR")
+		t.Row("HOST", "REMOVED", "ERROR")
 	}
 	for _, h := range r.Hosts {
-		t.row(h.Host, h.Removed, dash(h.Error))
+		t.Row(h.Host, h.Removed, dash(h.Error))
 	}
-	t.line(fmt.Sprintf("%d removed", r.Removed))
+	t.Line(fmt.Sprintf("%d removed", r.Removed))
 }
 
 func newKVRemove(k *kv) *cobra.Command {
@@ -206,7 +208,7 @@ func newKVRemove(k *kv) *cobra.Command {
 			case what.Everything && some:
 				return errors.New("--all and --namespace, --model or --tenant: give one of them")
 			case len(args) == 0 && !some && !what.Everything:
-				return withHint(errors.New("nothing is named that should be removed"),
+				return cli.WithHint(errors.New("nothing is named that should be removed"),
 					"name blocks, or give --namespace, --model, --tenant or --all")
 			}
 			return k.call(c.Context(), func(ctx context.Context, client pb.KvClient) error {
@@ -214,7 +216,7 @@ func newKVRemove(k *kv) *cobra.Command {
 				if err != nil && len(done.Hosts) == 0 {
 					return err
 				}
-				if shown := k.show(done, done.write); err == nil {
+				if shown := k.Show(done, done.write); err == nil {
 					err = shown
 				}
 				return err

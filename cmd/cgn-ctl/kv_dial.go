@@ -10,17 +10,18 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/spf13/pflag"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/status"
 
-	"github.com/spf13/pflag"
-
+	"github.com/cognitora/dataplane/ctl/cli"
 	"github.com/cognitora/dataplane/internal/config"
 	"github.com/cognitora/dataplane/internal/pki"
 	"github.com/cognitora/dataplane/kvcached"
+
 	pb "github.com/cognitora/dataplane/proto/cognitora/v1"
 )
 
@@ -40,7 +41,7 @@ type cacheDaemon struct {
 
 // flags say where the cache is.
 func (d *cacheDaemon) flags(f *pflag.FlagSet, getenv func(string) string) {
-	f.StringVar(&d.sock, "sock", firstSet(getenv, "", envSock),
+	f.StringVar(&d.sock, "sock", cli.FirstSet(getenv, "", envSock),
 		"the cache's gRPC socket, a path or unix:///path (env "+envSock+"); default: kv.sock in /run/cognitora, else "+
 			"in the daemon's default data directory")
 	d.sockFlag = f.Lookup("sock")
@@ -106,7 +107,7 @@ func (d *cacheDaemon) dial() (conn *grpc.ClientConn, where string, err error) {
 		return nil, "", fmt.Errorf("--address %q: give HOST:PORT, as the cache's [grpc] section has it; a socket "+
 			"goes with --sock", d.address)
 	case d.files.CA == "" || d.files.Cert == "" || d.files.Key == "":
-		return nil, "", withHint(fmt.Errorf("--address %s: needs --tls-ca, --tls-cert and --tls-key", d.address),
+		return nil, "", cli.WithHint(fmt.Errorf("--address %s: needs --tls-ca, --tls-cert and --tls-key", d.address),
 			"cgn-ctl pki bootstrap makes them: ca.crt, ctl.crt and ctl.key")
 	}
 	conf, err := pki.ClientConfig(d.files, host, pki.KVCached)
@@ -133,7 +134,7 @@ func (d *cacheDaemon) call(ctx context.Context, fn func(ctx context.Context, c p
 	case s.Code() == codes.Unavailable && !strings.HasPrefix(s.Message(), "the cache"):
 		return d.unavailable(where, s.Message())
 	case s.Code() == codes.DeadlineExceeded:
-		return withHint(fmt.Errorf("the cache daemon at %s does not answer in time", where),
+		return cli.WithHint(fmt.Errorf("the cache daemon at %s does not answer in time", where),
 			"it may hang, or wait for a disk: look into its log, and at /readyz and /debug/pprof on its admin port")
 	case s.Code() == codes.NotFound:
 		return errors.New("there is no such block")
@@ -144,21 +145,24 @@ func (d *cacheDaemon) call(ctx context.Context, fn func(ctx context.Context, c p
 
 // unavailable says what to look at where nobody answers.
 func (d *cacheDaemon) unavailable(where, why string) error {
-	why = cause(why)
+	why = cli.Cause(why)
 	if d.address == "" && strings.HasSuffix(why, syscall.EACCES.Error()) {
-		return withHint(fmt.Errorf("the socket of the cache daemon, %s: %w", where, syscall.EACCES),
+		return cli.WithHint(fmt.Errorf("the socket of the cache daemon, %s: %w", where, syscall.EACCES),
 			"it is for the daemon's user and group: ask as one of them, or have kvcached.socket_group name a group "+
 				"of yours")
 	}
 	err := fmt.Errorf("no cache daemon answers at %s: %s", where, why)
 	if d.address != "" {
-		return withHint(err, "is that the address of the cache's [grpc] listener, and are the certificates of its CA?")
+		return cli.WithHint(err, "is that the address of the cache's [grpc] listener, and are the certificates of "+
+			"its CA?")
 	}
 	if _, statErr := os.Stat(where); errors.Is(statErr, syscall.ENOENT) && d.sock == "" {
-		return withHint(err, "a daemon started with --data DIR has its socket there: give --sock DIR/kv.sock (its log "+
+		return cli.WithHint(err, "a daemon started with --data DIR has its socket there: give --sock DIR/kv.sock "+
+			"(its log "+
 			"says where, as part=grpc-sock, and so does cgn-ctl up)")
 	}
-	return withHint(err, "is cgn-kvcached running? Say where that is with --sock PATH: a daemon started with --data "+
+	return cli.WithHint(err, "is cgn-kvcached running? Say where that is with --sock PATH: a daemon started with "+
+		"--data "+
 		"DIR has it as DIR/kv.sock (cgn-ctl up prints its own).")
 }
 

@@ -11,6 +11,8 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"github.com/cognitora/dataplane/ctl/cli"
+
 	pb "github.com/cognitora/dataplane/proto/cognitora/v1"
 )
 
@@ -75,7 +77,7 @@ func newKVPeers(k *kv) *cobra.Command {
 				for _, p := range r.Peers {
 					v.Peers = append(v.Peers, peerOf(p))
 				}
-				return k.show(v, func(t *table) { v.write(t, time.Now()) })
+				return k.Show(v, func(t *cli.Table) { v.write(t, time.Now()) })
 			})
 		},
 	}
@@ -94,13 +96,13 @@ func peerOf(p *pb.PeerPath) kvPeer {
 	return v
 }
 
-func (v *kvPeers) write(t *table, now time.Time) {
+func (v *kvPeers) write(t *cli.Table, now time.Time) {
 	switch {
 	case len(v.Peers) > 0:
-		t.row("PEER", "ADDRESS", "STATE", "WANTED", "LANE", "RDMA", "QUIC", "TLS", "ERRORS", "FELL BACK", "PAIRS",
+		t.Row("PEER", "ADDRESS", "STATE", "WANTED", "LANE", "RDMA", "QUIC", "TLS", "ERRORS", "FELL BACK", "PAIRS",
 			"HELD", "GRANTED")
 	case v.Unknown == "":
-		t.line("this cache knows no other")
+		t.Line("this cache knows no other")
 	}
 	for i := range v.Peers {
 		p := &v.Peers[i]
@@ -108,7 +110,7 @@ func (v *kvPeers) write(t *table, now time.Time) {
 		for _, l := range p.Lanes {
 			errs, fell = errs+l.Errors, fell+l.Fallbacks
 		}
-		t.row(p.Peer, p.Address, p.state(now), dash(p.Wanted), dash(p.Lane), p.over("rdma"), p.over("quic"),
+		t.Row(p.Peer, p.Address, p.state(now), dash(p.Wanted), dash(p.Lane), p.over("rdma"), p.over("quic"),
 			p.over("tls"), errs, fell, p.Pairs, p.LeasesHeld, p.LeasesGranted)
 	}
 	v.whyNotRDMA(t)
@@ -116,10 +118,10 @@ func (v *kvPeers) write(t *table, now time.Time) {
 		v.Peers[i].explain(t, now)
 	}
 	if v.Unknown != "" {
-		t.line("\nthe fleet is not known yet: " + v.Unknown)
+		t.Line("\nthe fleet is not known yet: " + v.Unknown)
 	}
 	if len(v.Devices) > 0 {
-		t.line("")
+		t.Line("")
 		writeKVDevices(t, v.Devices)
 	}
 }
@@ -137,7 +139,7 @@ const mostNamed = 4
 
 // whyNotRDMA has a line for each reason, whatever number of hosts it is about. Where nothing gets
 // through it does not matter.
-func (v *kvPeers) whyNotRDMA(t *table) {
+func (v *kvPeers) whyNotRDMA(t *cli.Table) {
 	var reasons []string
 	hosts := map[string][]string{}
 	for i := range v.Peers {
@@ -155,18 +157,18 @@ func (v *kvPeers) whyNotRDMA(t *table) {
 		if len(names) > mostNamed {
 			names, more = names[:mostNamed], fmt.Sprintf(" and %d more", len(names)-mostNamed)
 		}
-		t.line(fmt.Sprintf("\n%s%s: not over RDMA: %s", strings.Join(names, ", "), more, why))
+		t.Line(fmt.Sprintf("\n%s%s: not over RDMA: %s", strings.Join(names, ", "), more, why))
 	}
 }
 
 // explain has a line for what went wrong on each lane.
-func (p *kvPeer) explain(t *table, now time.Time) {
+func (p *kvPeer) explain(t *cli.Table, now time.Time) {
 	if p.LastError != "" && p.LastError != p.WhyNotRDMA {
-		t.line(fmt.Sprintf("\n%s: last error of RDMA, %s ago: %s", p.Peer, age(now, p.LastErrorMS), p.LastError))
+		t.Line(fmt.Sprintf("\n%s: last error of RDMA, %s ago: %s", p.Peer, age(now, p.LastErrorMS), p.LastError))
 	}
 	for _, lane := range []string{"rdma", "quic", "tls"} {
 		if l := p.Lanes[lane]; l.LastError != "" && l.LastError != p.LastError {
-			t.line(fmt.Sprintf("\n%s: last error over %s, %s ago: %s", p.Peer, strings.ToUpper(lane),
+			t.Line(fmt.Sprintf("\n%s: last error over %s, %s ago: %s", p.Peer, strings.ToUpper(lane),
 				age(now, l.LastErrorMS), l.LastError))
 		}
 	}

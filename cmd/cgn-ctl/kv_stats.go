@@ -12,7 +12,9 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/cognitora/dataplane/ctl/cli"
 	"github.com/cognitora/dataplane/kv/block"
+
 	pb "github.com/cognitora/dataplane/proto/cognitora/v1"
 )
 
@@ -68,7 +70,7 @@ func newKVStats(k *kv) *cobra.Command {
 					s.Namespaces = append(s.Namespaces, kvNamespace{n.Namespace, n.RamBlocks, n.RamBytes, n.SsdBlocks,
 						n.SsdBytes})
 				}
-				return k.show(s, func(t *table) { s.write(t, all) })
+				return k.Show(s, func(t *cli.Table) { s.write(t, all) })
 			})
 		},
 	}
@@ -77,42 +79,42 @@ func newKVStats(k *kv) *cobra.Command {
 }
 
 // write prints the state of the tiers, the namespaces, and with all every counter.
-func (s *kvStats) write(t *table, all bool) {
+func (s *kvStats) write(t *cli.Table, all bool) {
 	v := s.Values
-	t.row("TIER", "BYTES", "LIMIT", "USED", "BLOCKS", "PINNED")
-	t.row("ram", v["store_ram_size"], "-", v["store_ram_size"]-v["store_ram_free"], v["store_ram_blocks"],
+	t.Row("TIER", "BYTES", "LIMIT", "USED", "BLOCKS", "PINNED")
+	t.Row("ram", v["store_ram_size"], "-", v["store_ram_size"]-v["store_ram_free"], v["store_ram_blocks"],
 		v["store_ram_pinned"])
 	if v["store_ssd_cap"] > 0 {
 		limit := "-"
 		if n := v["store_ssd_segment_limit"]; n > 0 {
 			limit = fmt.Sprint(n)
 		}
-		t.row("ssd", v["store_ssd_cap"], limit, v["store_ssd_segment_bytes"]+v["store_ssd_row_file_bytes"],
+		t.Row("ssd", v["store_ssd_cap"], limit, v["store_ssd_segment_bytes"]+v["store_ssd_row_file_bytes"],
 			v["store_ssd_records"], "-")
 	}
 	ratio, found := "-", v["store_hits"]+v["store_promotions"]
 	if asked := found + v["store_misses"]; asked > 0 {
 		ratio = fmt.Sprintf("%.1f %%", 100*float64(found)/float64(asked))
 	}
-	t.line(fmt.Sprintf("\nfound in RAM %d, on SSD %d, not found %d: %s hits; %d blocks stored, %d evicted from RAM\n",
+	t.Line(fmt.Sprintf("\nfound in RAM %d, on SSD %d, not found %d: %s hits; %d blocks stored, %d evicted from RAM\n",
 		v["store_hits"], v["store_promotions"], v["store_misses"], ratio, v["store_puts"], v["store_ram_evictions"]))
-	t.row("NAMESPACE", "RAM BLOCKS", "RAM BYTES", "SSD BLOCKS", "SSD BYTES")
+	t.Row("NAMESPACE", "RAM BLOCKS", "RAM BYTES", "SSD BLOCKS", "SSD BYTES")
 	for _, n := range s.Namespaces {
-		t.row(n.Namespace, n.RAMBlocks, n.RAMBytes, n.SSDBlocks, n.SSDBytes)
+		t.Row(n.Namespace, n.RAMBlocks, n.RAMBytes, n.SSDBlocks, n.SSDBytes)
 	}
 	if len(s.Engines) > 0 {
-		t.line("")
-		t.row("ENGINE", "ADAPTER", "BLOCKS", "DEVICE", "HOST", "DISK", "SHARED", "PINNED", "NAMESPACE")
+		t.Line("")
+		t.Row("ENGINE", "ADAPTER", "BLOCKS", "DEVICE", "HOST", "DISK", "SHARED", "PINNED", "NAMESPACE")
 		for _, e := range s.Engines {
-			t.row(e.Engine, cmp.Or(e.Adapter, "-"), e.Blocks, e.Device, e.Host, e.Disk, e.Shared, e.Pinned, e.Namespace)
+			t.Row(e.Engine, cmp.Or(e.Adapter, "-"), e.Blocks, e.Device, e.Host, e.Disk, e.Shared, e.Pinned, e.Namespace)
 		}
 	}
 	if !all {
 		return
 	}
-	t.line("")
+	t.Line("")
 	for _, name := range slices.Sorted(maps.Keys(v)) {
-		t.row(name, v[name])
+		t.Row(name, v[name])
 	}
 }
 
@@ -155,14 +157,14 @@ func newKVList(k *kv) *cobra.Command {
 			}); err != nil {
 				return err
 			}
-			return k.show(list, func(t *table) {
-				t.row("BLOCK", "LAYER", "BYTES", "TIERS", "USES", "EXPIRES", "NAMESPACE")
+			return k.Show(list, func(t *cli.Table) {
+				t.Row("BLOCK", "LAYER", "BYTES", "TIERS", "USES", "EXPIRES", "NAMESPACE")
 				for i := range list {
 					b := &list[i]
-					t.row(b.name(isTerminal(k.out)), b.layer(), b.Bytes, b.Tiers, b.Uses, b.expires(), b.Namespace)
+					t.Row(b.name(isTerminal(k.Out)), b.layer(), b.Bytes, b.Tiers, b.Uses, b.expires(), b.Namespace)
 				}
 				if more > 0 {
-					t.line(fmt.Sprintf("… %d more, about: --limit %d lists up to %d", more, min(uint64(len(list))+more,
+					t.Line(fmt.Sprintf("… %d more, about: --limit %d lists up to %d", more, min(uint64(len(list))+more,
 						mostListed), mostListed))
 				}
 			})

@@ -1,10 +1,8 @@
 package main
 
 import (
-	"context"
 	"encoding/json"
 	"io"
-	"log/slog"
 	"net"
 	"os"
 	"path/filepath"
@@ -12,39 +10,12 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/cognitora/dataplane/internal/config"
+	"github.com/cognitora/dataplane/ctl/cli"
+	"github.com/cognitora/dataplane/ctl/ctltest"
 	"github.com/cognitora/dataplane/internal/pki"
 	"github.com/cognitora/dataplane/kv/block"
 	"github.com/cognitora/dataplane/kvcached"
 )
-
-// startCacheFor runs a cache daemon and returns it with its socket.
-func startCacheFor(t *testing.T, change ...func(*kvcached.Config)) (d *kvcached.Daemon, sock string) {
-	t.Helper()
-	var c kvcached.Config
-	if err := config.Defaults(&c); err != nil {
-		t.Fatal(err)
-	}
-	c.Daemon.Data = t.TempDir()
-	c.Daemon.Sock, c.Daemon.RAM, c.Daemon.SSD = filepath.Join(c.Daemon.Data, "kv.sock"), 32<<20, 128<<20
-	c.Daemon.Admin, c.RESP.Listen = "127.0.0.1:0", "127.0.0.1:0"
-	c.Logger = slog.New(slog.NewTextHandler(io.Discard, nil))
-	for _, f := range change {
-		f(&c)
-	}
-	d, err := kvcached.New(c)
-	if err != nil {
-		t.Fatal(err)
-	}
-	ctx, cancel := context.WithCancel(context.Background())
-	ended := make(chan error)
-	go func() { ended <- d.Run(ctx, ctx) }()
-	t.Cleanup(func() {
-		cancel()
-		<-ended
-	})
-	return d, c.Daemon.Sock
-}
 
 // setInline stores a value through a daemon's RESP listener.
 func setInline(t *testing.T, d *kvcached.Daemon, key, value string) {
@@ -63,7 +34,7 @@ func setInline(t *testing.T, d *kvcached.Daemon, key, value string) {
 }
 
 func TestKVCommands(t *testing.T) {
-	d, sock := startCacheFor(t)
+	d, sock := ctltest.StartCache(t)
 	env := map[string]string{envSock: sock}
 	setInline(t, d, "greeting", "hello")
 	do := func(args ...string) string {
@@ -77,7 +48,7 @@ func TestKVCommands(t *testing.T) {
 	if got := do("get", "greeting"); got != "hello" {
 		t.Errorf("%q", got)
 	}
-	want(t, do("ls"), "greeting", "key1;resp.0;", "ram")
+	ctltest.Want(t, do("ls"), "greeting", "key1;resp.0;", "ram")
 
 	space := block.Namespace{Model: "m", Revision: "r", DType: "bf16", Layout: "l", Tokens: 16, TP: 1, PP: 1,
 		Tenant: "acme"}
@@ -87,7 +58,7 @@ func TestKVCommands(t *testing.T) {
 	if err := os.WriteFile(file, []byte(payload), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	want(t, do("put", address, file, "--parent", strings.Repeat("ab", 32)), "stored 3200000 bytes in ram")
+	ctltest.Want(t, do("put", address, file, "--parent", strings.Repeat("ab", 32)), "stored 3200000 bytes in ram")
 	do("get", address, "--file", file+".back")
 	if back, err := os.ReadFile(file + ".back"); err != nil || string(back) != payload {
 		t.Errorf("%d bytes came back, %v", len(back), err)
@@ -97,12 +68,12 @@ func TestKVCommands(t *testing.T) {
 		len(list) != 1 || list[0].Layer != 3 || list[0].Parent != strings.Repeat("ab", 32) || list[0].Block != address {
 		t.Errorf("%v: %+v", err, list)
 	}
-	want(t, do("ls", "--namespace", space.String()), address)
+	ctltest.Want(t, do("ls", "--namespace", space.String()), address)
 	if got := do("get", list[0].Block); got != payload {
 		t.Errorf("%d bytes of what ls has named", len(got))
 	}
-	want(t, do("stats"), "ram", "33554432", "key1;resp.0;", space.String(), "2 blocks stored")
-	want(t, do("stats", "--all"), "resp_commands", "store_hits")
+	ctltest.Want(t, do("stats"), "ram", "33554432", "key1;resp.0;", space.String(), "2 blocks stored")
+	ctltest.Want(t, do("stats", "--all"), "resp_commands", "store_hits")
 	var stats kvStats
 	if err := json.Unmarshal([]byte(do("stats", "-o", "json")), &stats); err != nil {
 		t.Fatal(err)
@@ -112,14 +83,14 @@ func TestKVCommands(t *testing.T) {
 			t.Errorf("the daemon has no value %s", name)
 		}
 	}
-	want(t, do("ls", "--limit", "1"), "… 1 more, about: --limit 2 lists")
+	ctltest.Want(t, do("ls", "--limit", "1"), "… 1 more, about: --limit 2 lists")
 	if got := do("ls", "--limit", "2"); strings.Contains(got, "more") {
 		t.Error(got)
 	}
-	want(t, do("rm", "greeting"), "1 removed")
-	want(t, do("rm", "greeting"), "0 removed")
-	want(t, do("rm", "--tenant", "nobody"), "0 removed")
-	want(t, do("rm", "--model", "m", "--tenant", "acme"), "1 removed")
+	ctltest.Want(t, do("rm", "greeting"), "1 removed")
+	ctltest.Want(t, do("rm", "greeting"), "0 removed")
+	ctltest.Want(t, do("rm", "--tenant", "nobody"), "0 removed")
+	ctltest.Want(t, do("rm", "--model", "m", "--tenant", "acme"), "1 removed")
 	kvMistakes(t, env, address, file)
 }
 
@@ -163,8 +134,8 @@ func TestKVStatsTellsOfASmallFilesystem(t *testing.T) {
 	for limit, shown := range map[int64]string{0: "-", 3 << 20: "3145728"} {
 		var out strings.Builder
 		s := kvStats{Values: map[string]int64{"store_ssd_cap": 1 << 30, "store_ssd_segment_limit": limit}}
-		a := &app{out: &out, output: "table"}
-		if err := a.show(nil, func(t *table) { s.write(t, false) }); err != nil {
+		a := &cli.App{Out: &out, Output: "table"}
+		if err := a.Show(nil, func(t *cli.Table) { s.write(t, false) }); err != nil {
 			t.Fatal(err)
 		}
 		line := strings.Fields(strings.Split(out.String(), "\n")[2])
@@ -192,14 +163,14 @@ func valueNames(t *testing.T) (names []string) {
 func TestKVWithoutADaemon(t *testing.T) {
 	for _, sock := range []string{"", "unix:///nowhere/kv.sock"} {
 		_, err := ctl(t, map[string]string{envSock: sock}, "kv", "stats")
-		if err == nil || !strings.Contains(hintOf(err), "--sock") || strings.Contains(err.Error(), "unix:") {
-			t.Errorf("%v, %s", err, hintOf(err))
+		if err == nil || !strings.Contains(ctltest.Hint(err), "--sock") || strings.Contains(err.Error(), "unix:") {
+			t.Errorf("%v, %s", err, ctltest.Hint(err))
 		}
 	}
 	_, err := ctl(t, nil, "kv", "stats", "--sock", filepath.Join(t.TempDir(), "none.sock"))
 	if err == nil || !strings.Contains(err.Error(), "no cache daemon answers") ||
-		!strings.Contains(hintOf(err), "--sock") {
-		t.Errorf("%v, %s", err, hintOf(err))
+		!strings.Contains(ctltest.Hint(err), "--sock") {
+		t.Errorf("%v, %s", err, ctltest.Hint(err))
 	}
 }
 
@@ -209,7 +180,7 @@ func TestKVOverTCP(t *testing.T) {
 	if err := pki.Bootstrap(dir, pki.Options{}); err != nil {
 		t.Fatal(err)
 	}
-	d, sock := startCacheFor(t, func(c *kvcached.Config) {
+	d, sock := ctltest.StartCache(t, func(c *kvcached.Config) {
 		own := pki.FilesIn(dir, pki.KVCached)
 		c.TLS, c.GRPC.Listen = kvcached.TLSConfig{CA: own.CA, Cert: own.Cert, Key: own.Key}, "127.0.0.1:0"
 	})
@@ -246,8 +217,8 @@ func TestNamespaceErrorsSuggestHowItIsWritten(t *testing.T) {
 		"y": "key1;s3.BUCKET;TENANT", "kv1;m": "kv stats lists",
 	} {
 		_, _, err := (&blockFlags{text}).find("key")
-		if err == nil || !strings.Contains(hintOf(err), want) {
-			t.Errorf("%s: %v, %s", text, err, hintOf(err))
+		if err == nil || !strings.Contains(ctltest.Hint(err), want) {
+			t.Errorf("%s: %v, %s", text, err, ctltest.Hint(err))
 		}
 	}
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/cognitora/dataplane/ctl/cli"
 	"github.com/cognitora/dataplane/kvcached/accesses"
 	"github.com/cognitora/dataplane/perf/evict"
 	"github.com/cognitora/dataplane/perf/trace"
@@ -23,8 +24,8 @@ type kvTraceFlags struct {
 	notes    io.Writer
 }
 
-func newKVTrace(a *app) *cobra.Command {
-	f := kvTraceFlags{notes: a.err}
+func newKVTrace(a *cli.App) *cobra.Command {
+	f := kvTraceFlags{notes: a.Err}
 	cmd := &cobra.Command{
 		Use:   "trace [FILE]",
 		Short: "Replay an access trace against eviction policies and plot hit ratio over size",
@@ -60,9 +61,9 @@ func newKVTrace(a *app) *cobra.Command {
 }
 
 func (f *kvTraceFlags) check() error {
-	errs := []error{inRange("requests", float64(f.requests), 1, math.MaxInt32)}
+	errs := []error{cli.InRange("requests", float64(f.requests), 1, math.MaxInt32)}
 	for _, s := range f.sizes {
-		errs = append(errs, inRange("sizes", s, 1e-6, 100))
+		errs = append(errs, cli.InRange("sizes", s, 1e-6, 100))
 	}
 	if len(f.sizes) == 0 || len(f.sizes) > 32 {
 		errs = append(errs, errors.New("--sizes: 1 to 32 are taken"))
@@ -117,7 +118,7 @@ type kvTraceReport struct {
 	Results    []evict.Result `json:"results"`
 }
 
-func kvTrace(a *app, t *accesses.Trace, f *kvTraceFlags) error {
+func kvTrace(a *cli.App, t *accesses.Trace, f *kvTraceFlags) error {
 	makers := evict.Makers()
 	r := kvTraceReport{Requests: t.Requests(), Distinct: t.Distinct(), BlockBytes: t.BlockBytes(),
 		Unbounded: evict.Replay(t, makers[0], 1).Prefix}
@@ -126,16 +127,16 @@ func kvTrace(a *app, t *accesses.Trace, f *kvTraceFlags) error {
 			r.Results = append(r.Results, evict.Replay(t, m, s/100))
 		}
 	}
-	return a.show(r, func(tab *table) {
-		tab.line(fmt.Sprintf("%d requests, %d different blocks; a cache without a bound would find %.2f %%.\n",
+	return a.Show(r, func(tab *cli.Table) {
+		tab.Line(fmt.Sprintf("%d requests, %d different blocks; a cache without a bound would find %.2f %%.\n",
 			r.Requests, r.Distinct, 100*r.Unbounded))
 		if r.BlockBytes > 0 {
-			tab.line(fmt.Sprintf("A block has %s on average, all of them have %s.\n", sizeOf(r.BlockBytes),
+			tab.Line(fmt.Sprintf("A block has %s on average, all of them have %s.\n", sizeOf(r.BlockBytes),
 				sizeOf(int64(r.Distinct)*r.BlockBytes)))
 		}
 		r.rows(tab, f.sizes)
 		if !f.noPlot {
-			tab.line("\nprefix hit ratio over size in percent of the different blocks\n\n" + evict.Plot(r.Results))
+			tab.Line("\nprefix hit ratio over size in percent of the different blocks\n\n" + evict.Plot(r.Results))
 		}
 	})
 }
@@ -151,17 +152,17 @@ func sizeOf(n int64) string {
 }
 
 // rows writes a column for each size.
-func (r *kvTraceReport) rows(tab *table, sizes []float64) {
+func (r *kvTraceReport) rows(tab *cli.Table, sizes []float64) {
 	head, blocks, bytes := []any{"POLICY"}, []any{"blocks"}, []any{"size"}
 	for i, s := range sizes {
 		n := r.Results[i].Blocks
 		head, blocks = append(head, fmt.Sprintf("%g %%", s)), append(blocks, n)
 		bytes = append(bytes, sizeOf(int64(n)*r.BlockBytes))
 	}
-	tab.row(head...)
-	tab.row(blocks...)
+	tab.Row(head...)
+	tab.Row(blocks...)
 	if r.BlockBytes > 0 {
-		tab.row(bytes...)
+		tab.Row(bytes...)
 	}
 	for i := 0; i < len(r.Results); i += len(sizes) {
 		cells := []any{r.Results[i].Policy}
@@ -172,6 +173,6 @@ func (r *kvTraceReport) rows(tab *table, sizes []float64) {
 			}
 			cells = append(cells, cell)
 		}
-		tab.row(cells...)
+		tab.Row(cells...)
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"testing"
 
+	"github.com/cognitora/dataplane/ctl/ctltest"
 	"github.com/cognitora/dataplane/perf/evict"
 )
 
@@ -21,7 +22,8 @@ func TestKVTraceOfAFile(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want(t, out, "2 requests, 3 different blocks", "40.00 %", "34 %", "4.00 KiB", "12.00 KiB", "leaf-lru", "arc",
+	ctltest.Want(t, out, "2 requests, 3 different blocks", "40.00 %", "34 %", "4.00 KiB", "12.00 KiB", "leaf-lru",
+		"arc",
 		"a leaf-arc")
 	if err := os.WriteFile(file, []byte(text+`{"times`), 0o600); err != nil {
 		t.Fatal(err)
@@ -29,7 +31,7 @@ func TestKVTraceOfAFile(t *testing.T) {
 	if out, err = ctl(t, nil, "kv", "trace", file, "--no-plot"); err != nil {
 		t.Error(err)
 	}
-	want(t, out, "2 requests")
+	ctltest.Want(t, out, "2 requests")
 	for name, args := range map[string][]string{
 		"no such file": {"nowhere.jsonl"}, "must be 1e-06 to 100": {"--sizes", "0"}, "line 1": {"kv_trace_test.go"}, "has no accesses": {os.DevNull},
 	} {
@@ -38,7 +40,7 @@ func TestKVTraceOfAFile(t *testing.T) {
 			t.Errorf("%v is taken", args)
 			continue
 		}
-		want(t, err.Error(), name)
+		ctltest.Want(t, err.Error(), name)
 	}
 }
 

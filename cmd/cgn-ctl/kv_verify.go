@@ -9,6 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/cognitora/dataplane/ctl/cli"
 	"github.com/cognitora/dataplane/kvcached"
 	"github.com/cognitora/dataplane/kvcached/ssd"
 )
@@ -29,10 +30,11 @@ type kvVerified struct {
 // mostDamage is how many places are named.
 const mostDamage = 1000
 
-func newKVVerify(a *app) *cobra.Command {
+func newKVVerify(a *cli.App) *cobra.Command {
 	var c kvcached.SSDConfig
 	cmd := &cobra.Command{
-		Use: "verify DIR", Short: "Read everything on the SSD of a cache that is not running", Args: oneArgument("DIR"),
+		Use: "verify DIR", Short: "Read everything on the SSD of a cache that is not running",
+		Args: cli.OneArgument("DIR"),
 		Long: "Reads the data directory of a cgn-kvcached that does not run, and compares addresses and checksums. " +
 			"Ends with an error if\n" +
 			"anything is damaged, or if a live block has no sound record (LOST). Nothing has to be done about that: " +
@@ -55,22 +57,22 @@ func newKVVerify(a *app) *cobra.Command {
 			}, func(done, all int64) {
 				if time.Since(told) >= time.Second {
 					told = time.Now()
-					fmt.Fprintf(a.err, "%d of %d MiB\n", done>>20, all>>20)
+					fmt.Fprintf(a.Err, "%d of %d MiB\n", done>>20, all>>20)
 				}
 			})
 			if err != nil && !errors.Is(err, kvcached.ErrDamaged) {
 				return err
 			}
 			r := kvVerified{v.Segments, v.Unsealed, v.Records, v.Bytes, v.Rows, v.Lost, v.Bad, v.Unclean, found}
-			return errors.Join(a.show(r, func(t *table) {
-				t.row("LIVE BLOCKS", "LOST", "RECORDS", "BAD", "SEGMENTS", "UNSEALED", "BYTES")
-				t.row(r.Live, r.Lost, r.Records, r.Bad, r.Segments, r.Unsealed, r.Bytes)
+			return errors.Join(a.Show(r, func(t *cli.Table) {
+				t.Row("LIVE BLOCKS", "LOST", "RECORDS", "BAD", "SEGMENTS", "UNSEALED", "BYTES")
+				t.Row(r.Live, r.Lost, r.Records, r.Bad, r.Segments, r.Unsealed, r.Bytes)
 				if r.Unclean {
-					t.line("the directory was not closed cleanly: the blocks written since the last checkpoint were " +
+					t.Line("the directory was not closed cleanly: the blocks written since the last checkpoint were " +
 						"found in the segments, as a start does")
 				}
 				for _, d := range r.Damage {
-					t.line(d)
+					t.Line(d)
 				}
 			}), err)
 		},

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/cognitora/dataplane/ctl/ctltest"
 	"github.com/cognitora/dataplane/kv/block"
 	"github.com/cognitora/dataplane/kvcached/ssd"
 )
@@ -41,7 +42,7 @@ func TestKVVerify(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want(t, out, `"live_blocks": 5`, `"bad": 0`)
+	ctltest.Want(t, out, `"live_blocks": 5`, `"bad": 0`)
 
 	if !flip(t, dir, append(mark, 'c')) {
 		t.Fatal("the payload is in no segment")
@@ -50,7 +51,7 @@ func TestKVVerify(t *testing.T) {
 	if err == nil || !strings.Contains(err.Error(), "damaged in ") {
 		t.Errorf("%v", err)
 	}
-	want(t, out, `"lost_blocks": 1`, "checksum is wrong")
+	ctltest.Want(t, out, `"lost_blocks": 1`, "checksum is wrong")
 	wrong := filepath.Join(t.TempDir(), "key")
 	if err := os.WriteFile(wrong, []byte(strings.Repeat("k", 32)), 0o600); err != nil {
 		t.Fatal(err)
@@ -157,7 +158,7 @@ func TestKVVerifyOfADamagedCheckpointCopy(t *testing.T) {
 	if err == nil || !strings.Contains(err.Error(), "damaged in 1 places") {
 		t.Errorf("%v", err)
 	}
-	want(t, out, name+": ssd: the copy of the checkpoint is damaged; the next start writes it again")
+	ctltest.Want(t, out, name+": ssd: the copy of the checkpoint is damaged; the next start writes it again")
 	if after, err := os.ReadFile(name); err != nil || string(after) != string(text) {
 		t.Errorf("verify has changed it: %v", err)
 	}

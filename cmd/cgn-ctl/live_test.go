@@ -17,6 +17,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/cognitora/dataplane/ctl/ctltest"
 )
 
 // watched is a program on a terminal of its own.
@@ -116,7 +118,7 @@ func largeFleet(t *testing.T) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	url, _, _ := adminPort(t, map[string]string{"/debug/fleet": string(page), "/metrics": metricsPage})
+	url, _, _ := ctltest.AdminPort(t, map[string]string{"/debug/fleet": string(page), "/metrics": metricsPage})
 	return url
 }
 
@@ -127,7 +129,7 @@ func lineWith(lines []string, text string) int {
 
 func wantLines(t *testing.T, lines []string, parts ...string) {
 	t.Helper()
-	want(t, strings.Join(lines, "\n"), parts...)
+	ctltest.Want(t, strings.Join(lines, "\n"), parts...)
 }
 
 // TestTopFitsTheTerminal: whatever its size, and when that changes, the headline and the nodes that

@@ -17,6 +17,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/cognitora/dataplane/ctl/cli"
 	"github.com/cognitora/dataplane/perf/instant"
 	"github.com/cognitora/dataplane/perf/load"
 )
@@ -34,7 +35,7 @@ type loadFlags struct {
 	speed            float64
 }
 
-func newLoad(a *app) *cobra.Command {
+func newLoad(a *cli.App) *cobra.Command {
 	f := loadFlags{}
 	c := &cobra.Command{
 		Use:   "load closed|open|streams",
@@ -53,7 +54,7 @@ func newLoad(a *app) *cobra.Command {
 			if err := f.idle(c.Flags().Changed); err != nil {
 				return err
 			}
-			ctx, release := interruptible(c.Context())
+			ctx, release := cli.Interruptible(c.Context())
 			defer release()
 			return runLoad(ctx, a, &f)
 		},
@@ -156,7 +157,7 @@ func (f *loadFlags) check() error {
 	return nil
 }
 
-func runLoad(ctx context.Context, a *app, f *loadFlags) error {
+func runLoad(ctx context.Context, a *cli.App, f *loadFlags) error {
 	if err := f.check(); err != nil {
 		return err
 	}
@@ -201,10 +202,10 @@ func runLoad(ctx context.Context, a *app, f *loadFlags) error {
 }
 
 // showLoad shows the result, unless there is none.
-func showLoad(ctx context.Context, a *app, f *loadFlags, r *load.Result) error {
+func showLoad(ctx context.Context, a *cli.App, f *loadFlags, r *load.Result) error {
 	nothing := r.Requests+r.Tokens == 0 || f.mode == "streams" && r.Tokens == 0
 	if !nothing || r.Failed() > 0 {
-		if err := a.show(r, func(t *table) { t.line(f.text(r)) }); err != nil {
+		if err := a.Show(r, func(t *cli.Table) { t.Line(f.text(r)) }); err != nil {
 			return err
 		}
 	}
@@ -212,7 +213,7 @@ func showLoad(ctx context.Context, a *app, f *loadFlags, r *load.Result) error {
 	case r.Failed() > 0:
 		err := fmt.Errorf("%d requests failed: %v; the first: %s", r.Failed(), r.Failures, oneLine(r.Sample))
 		if r.Failures["status 404"] > 0 {
-			return withHint(err, f.unknownModel())
+			return cli.WithHint(err, f.unknownModel())
 		}
 		return err
 	case ctx.Err() != nil:
@@ -258,7 +259,7 @@ func (f *loadFlags) tryModel(ctx context.Context) error {
 		if ctx.Err() != nil {
 			return nil
 		}
-		return withHint(fmt.Errorf("nothing was measured: %w", err),
+		return cli.WithHint(fmt.Errorf("nothing was measured: %w", err),
 			"is something serving at "+f.url+"? Give its address with --url")
 	}
 	defer answer.Body.Close()
@@ -266,7 +267,7 @@ func (f *loadFlags) tryModel(ctx context.Context) error {
 	if answer.StatusCode != http.StatusNotFound {
 		return nil
 	}
-	return withHint(fmt.Errorf("nothing was measured: status 404: %s", oneLine(string(page))), f.unknownModel())
+	return cli.WithHint(fmt.Errorf("nothing was measured: status 404: %s", oneLine(string(page))), f.unknownModel())
 }
 
 // unknownModel says which models there are, where the endpoint has answered 404 and can be asked.

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/cognitora/dataplane/ctl/ctltest"
 	"github.com/cognitora/dataplane/perf/instant"
 	"github.com/cognitora/dataplane/sim/engine"
 )
@@ -53,7 +54,7 @@ func TestBenchLoadSaysWhatFailed(t *testing.T) {
 	if err == nil || !strings.Contains(err.Error(), "nothing was measured: status 404: {") {
 		t.Fatal(err)
 	}
-	want(t, hintOf(err), "\"other\" was asked for", "--model", "/v1/models lists served")
+	ctltest.Want(t, ctltest.Hint(err), "\"other\" was asked for", "--model", "/v1/models lists served")
 	_, err = ctl(t, nil, append(args, "http://127.0.0.1:1")...)
 	if err == nil || !strings.Contains(err.Error(), "nothing was measured: ") ||
 		!strings.Contains(err.Error(), "127.0.0.1:1: connect") {

@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/cognitora/dataplane/agent"
+	"github.com/cognitora/dataplane/ctl/cli"
+
 	agentengine "github.com/cognitora/dataplane/agent/engine"
 	"github.com/cognitora/dataplane/internal/config"
 	"github.com/cognitora/dataplane/internal/etcdserver"
@@ -167,11 +169,11 @@ func (l *local) startEtcd(ctx context.Context) error {
 	}
 	switch {
 	case busy && fixed:
-		err = withHint(fmt.Errorf("--etcd-listen %s: the port is in use%s", at, listen.ByHolder(at)),
+		err = cli.WithHint(fmt.Errorf("--etcd-listen %s: the port is in use%s", at, listen.ByHolder(at)),
 			"stop that program, or give another address with --etcd-listen")
 	case err == nil || ctx.Err() != nil || errors.Is(err, etcdserver.ErrFiles):
 	case l.flags.data != "":
-		err = withHint(err, "its log is "+filepath.Join(dir, "etcd.log")+"; what is there is only a fleet's live "+
+		err = cli.WithHint(err, "its log is "+filepath.Join(dir, "etcd.log")+"; what is there is only a fleet's live "+
 			"state: remove "+dir+" to begin with an empty one")
 	}
 	if err != nil {
@@ -274,13 +276,13 @@ func (l *local) startRouter(i int, at routerAt) error {
 }
 
 // stop ends all parts in order and removes what is not to be kept.
-func (l *local) stop(a *app) error {
-	err := l.parts.stop(a.err)
+func (l *local) stop(a *cli.App) error {
+	err := l.parts.stop(a.Err)
 	if l.leave == nil {
 		return err
 	}
 	if l.flags.data != "" {
-		fmt.Fprintf(a.err, "state is kept in %s\n", l.dir)
+		fmt.Fprintf(a.Err, "state is kept in %s\n", l.dir)
 	}
 	return errors.Join(err, l.leave())
 }

@@ -11,18 +11,19 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/cognitora/dataplane/ctl/cli"
 	"github.com/cognitora/dataplane/internal/config"
 )
 
 func main() {
 	warnOfVariables(os.Stderr, os.Environ())
-	os.Exit(run(newRoot(os.Stdout, os.Stderr, os.Getenv), os.Stderr))
+	os.Exit(cli.Run(newRoot(os.Stdout, os.Stderr, os.Getenv), os.Stderr))
 }
 
 func newRoot(out, errOut io.Writer, getenv func(string) string) *cobra.Command {
-	a := &app{out: out, err: errOut}
-	return root(a, newUp(a), newRoute(a, getenv), newTop(a, getenv), newCluster(a, getenv), newKV(a, getenv),
-		newRDMA(a, getenv), newPKI(a), newBPF(a), newSim(a), newBench(a), newReference(a))
+	a := &cli.App{Out: out, Err: errOut, Getenv: getenv}
+	return cli.Root(a, newUp(a), newRoute(a), newTop(a), newCluster(a), newKV(a),
+		newRDMA(a), newPKI(a), newBPF(a), newSim(a), newBench(a), newReference(a))
 }
 
 // warnOfVariables names those of env that are nearly one that is read. The rest

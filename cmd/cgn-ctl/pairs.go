@@ -8,13 +8,14 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/cognitora/dataplane/ctl/cli"
 	"github.com/cognitora/dataplane/perf/compare"
 	"github.com/cognitora/dataplane/perf/pairs"
 	"github.com/cognitora/dataplane/router/policy"
 )
 
-func newPairs(a *app) *cobra.Command {
-	cfg := pairs.Config{Progress: a.err}
+func newPairs(a *cli.App) *cobra.Command {
+	cfg := pairs.Config{Progress: a.Err}
 	asJSON := false
 	c := &cobra.Command{
 		Use:   "pairs",
@@ -29,9 +30,9 @@ func newPairs(a *app) *cobra.Command {
 				return err
 			}
 			if asJSON {
-				a.output = "json"
+				a.Output = "json"
 			}
-			ctx, release := interruptible(c.Context())
+			ctx, release := cli.Interruptible(c.Context())
 			defer release()
 			return runPairs(ctx, a, cfg)
 		},
@@ -52,31 +53,32 @@ func newPairs(a *app) *cobra.Command {
 // checkPairs says which flag has a value that nothing can be measured with.
 func checkPairs(cfg *pairs.Config) error {
 	if cfg.Before == "" {
-		return withHint(errors.New("--before is missing"), "for example: cgn-ctl bench pairs --before /tmp/cgn-router")
+		return cli.WithHint(errors.New("--before is missing"), "for example: cgn-ctl bench pairs --before "+
+			"/tmp/cgn-router")
 	}
 	names, err := pairs.Scenarios()
 	if len(cfg.Scenarios) == 0 {
 		err = errors.Join(err, errors.New("--scenario: no scenario is named"))
 	}
 	return errors.Join(err, among("scenario", cfg.Scenarios, names),
-		among("mode", []string{cfg.Mode}, policy.ModeNames()), inRange("pairs", float64(cfg.Pairs), 1, 1000),
-		inRange("window", cfg.Window.Seconds(), 0.1, 600))
+		among("mode", []string{cfg.Mode}, policy.ModeNames()), cli.InRange("pairs", float64(cfg.Pairs), 1, 1000),
+		cli.InRange("window", cfg.Window.Seconds(), 0.1, 600))
 }
 
-func runPairs(ctx context.Context, a *app, cfg pairs.Config) error {
+func runPairs(ctx context.Context, a *cli.App, cfg pairs.Config) error {
 	r, err := pairs.Run(ctx, cfg)
 	if err != nil {
 		return err
 	}
-	return a.show(r, func(t *table) {
-		t.line(fmt.Sprintf("%s; %d pairs of %v each, mode %s", r.Machine, cfg.Pairs, cfg.Window, r.Mode))
-		t.line(fmt.Sprintf("before: %s, %s", r.Before.Version, r.Before.Path))
-		t.line(fmt.Sprintf("after: %s, %s\n", r.After.Version, r.After.Path))
-		t.row("SCENARIO", "CPU PER", "BEFORE", "AFTER", "AFTER/BEFORE", "INTERVAL", "FELL BEHIND")
+	return a.Show(r, func(t *cli.Table) {
+		t.Line(fmt.Sprintf("%s; %d pairs of %v each, mode %s", r.Machine, cfg.Pairs, cfg.Window, r.Mode))
+		t.Line(fmt.Sprintf("before: %s, %s", r.Before.Version, r.Before.Path))
+		t.Line(fmt.Sprintf("after: %s, %s\n", r.After.Version, r.After.Path))
+		t.Row("SCENARIO", "CPU PER", "BEFORE", "AFTER", "AFTER/BEFORE", "INTERVAL", "FELL BEHIND")
 		for i := range r.Scenarios {
 			f := &r.Scenarios[i]
 			median := func(us []float64) string { return fmt.Sprintf("%.2f µs", compare.IntervalOf(us).Median) }
-			t.row(f.Scenario, f.Unit, median(f.Before), median(f.After), fmt.Sprintf("%.4f", f.Ratio.Median),
+			t.Row(f.Scenario, f.Unit, median(f.Before), median(f.After), fmt.Sprintf("%.4f", f.Ratio.Median),
 				fmt.Sprintf("%.4f to %.4f (%.0f %%)", f.Ratio.Low, f.Ratio.High, 100*f.Ratio.Sure), f.Behind)
 		}
 	})

@@ -6,6 +6,8 @@ import (
 	"slices"
 	"strings"
 	"unicode"
+
+	"github.com/cognitora/dataplane/ctl/cli"
 )
 
 // picture is what a command shows again and again: a headline, and pieces below it. It is written
@@ -58,25 +60,25 @@ func (p *piece) row(cells ...any) {
 }
 
 // write shows all of it.
-func (p *picture) write(t *table) {
-	t.line(strings.Join(p.head, "; "))
+func (p *picture) write(t *cli.Table) {
+	t.Line(strings.Join(p.head, "; "))
 	for _, piece := range p.pieces {
 		if piece.apart {
-			t.line("")
+			t.Line("")
 		}
 		if piece.columns != nil {
 			names := make([]any, len(piece.columns))
 			for i, c := range piece.columns {
 				names[i] = c.name
 			}
-			t.row(names...)
+			t.Row(names...)
 		}
 		for _, row := range piece.rows {
 			cells := make([]any, len(row))
 			for i, c := range row {
 				cells[i] = c
 			}
-			t.row(cells...)
+			t.Row(cells...)
 		}
 	}
 }

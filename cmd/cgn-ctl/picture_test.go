@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/cognitora/dataplane/bpf"
+	"github.com/cognitora/dataplane/ctl/cli"
 )
 
 // largeHost is a host of 128 CPUs, with ports and peers of which every count is another number,
@@ -52,8 +53,8 @@ var derived = map[string]bool{"TTFT": true, "ITL": true, "SinglesTime": true, "R
 func TestBPFShowsAll(t *testing.T) {
 	k, counts := largeHost(101)
 	var out strings.Builder
-	a := &app{out: &out, output: "table"}
-	if err := a.show(nil, k.picture(nil).write); err != nil {
+	a := &cli.App{Out: &out, Output: "table"}
+	if err := a.Show(nil, k.picture(nil).write); err != nil {
 		t.Fatal(err)
 	}
 	_, below, _ := strings.Cut(out.String(), "PROCESSES OF")

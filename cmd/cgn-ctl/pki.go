@@ -10,11 +10,12 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/cognitora/dataplane/ctl/cli"
 	"github.com/cognitora/dataplane/internal/config"
 	"github.com/cognitora/dataplane/internal/pki"
 )
 
-func newPKI(a *app) *cobra.Command {
+func newPKI(a *cli.App) *cobra.Command {
 	var o pki.Options
 	var roles []string
 	var dir string
@@ -46,13 +47,13 @@ func newPKI(a *app) *cobra.Command {
 	o.Lifetime = pki.DefaultLifetime
 	c.Flags().Var((*days)(&o.Lifetime), "lifetime", "how long the certificates are valid: days like 397d, or 12h")
 	c.Flags().BoolVar(&o.Force, "force", false, "replace certificates that are there; the CA is kept")
-	return group("pki", "Make the fleet's certificates", c, newPKIJoin(a), newPKISign(a))
+	return cli.Group("pki", "Make the fleet's certificates", c, newPKIJoin(a), newPKISign(a))
 }
 
-func bootstrap(a *app, dir string, o pki.Options) error {
+func bootstrap(a *cli.App, dir string, o pki.Options) error {
 	err := pki.Bootstrap(dir, o)
 	if errors.Is(err, pki.ErrExists) {
-		return withHint(err, "give another --dir or --role, or replace it with --force")
+		return cli.WithHint(err, "give another --dir or --role, or replace it with --force")
 	}
 	if err != nil {
 		return err
@@ -62,7 +63,7 @@ func bootstrap(a *app, dir string, o pki.Options) error {
 		f := pki.FilesIn(dir, r)
 		rows = append(rows, madeFiles{string(r), f.Cert, f.Key, f.CA})
 	}
-	return a.show(rows, func(t *table) { writeMade(t, dir, rows, (*days)(&o.Lifetime).String()) })
+	return a.Show(rows, func(t *cli.Table) { writeMade(t, dir, rows, (*days)(&o.Lifetime).String()) })
 }
 
 // madeFiles are the files of one role.
@@ -83,17 +84,17 @@ var settingsOf = map[string]string{
 	string(pki.Etcd):     "every etcd host: --trusted-ca-file, --cert-file, --key-file and --client-cert-auth",
 }
 
-func writeMade(t *table, dir string, rows []madeFiles, lifetime string) {
-	t.row("ROLE", "CERTIFICATE", "KEY", "VALID")
+func writeMade(t *cli.Table, dir string, rows []madeFiles, lifetime string) {
+	t.Row("ROLE", "CERTIFICATE", "KEY", "VALID")
 	for _, r := range rows {
-		t.row(r.Role, r.Cert, r.Key, lifetime)
+		t.Row(r.Role, r.Cert, r.Key, lifetime)
 	}
 	ca, key := filepath.Join(dir, "ca.crt"), filepath.Join(dir, "ca.key")
-	t.line(fmt.Sprintf("\nThe CA that signed them is %s; its key, %s, signs further ones: keep it, and off the hosts.",
+	t.Line(fmt.Sprintf("\nThe CA that signed them is %s; its key, %s, signs further ones: keep it, and off the hosts.",
 		ca, key))
-	t.line("\nCopy " + ca + " and a role's two files to")
+	t.Line("\nCopy " + ca + " and a role's two files to")
 	for _, r := range rows {
-		t.line("  " + r.Role + ": " + settingsOf[r.Role])
+		t.Line("  " + r.Role + ": " + settingsOf[r.Role])
 	}
 }
 

@@ -8,13 +8,14 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/cognitora/dataplane/ctl/cli"
 	"github.com/cognitora/dataplane/internal/pki"
 )
 
 // maxBundle bounds what is read of a request or an answer, in bytes.
 const maxBundle = 1 << 20
 
-func newPKIJoin(a *app) *cobra.Command {
+func newPKIJoin(a *cli.App) *cobra.Command {
 	var o pki.Options
 	var roles []string
 	var dir, signed string
@@ -37,7 +38,7 @@ func newPKIJoin(a *app) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			_, err = a.out.Write(bundle)
+			_, err = a.Out.Write(bundle)
 			return err
 		},
 	}
@@ -50,7 +51,7 @@ func newPKIJoin(a *app) *cobra.Command {
 	return c
 }
 
-func newPKISign(a *app) *cobra.Command {
+func newPKISign(a *cli.App) *cobra.Command {
 	var o pki.Options
 	var roles []string
 	var dir string
@@ -58,7 +59,7 @@ func newPKISign(a *app) *cobra.Command {
 		Use:     "sign REQUEST|-",
 		Short:   "Sign the request of a host that joins",
 		Example: "  cgn-ctl pki sign --dir pki --role agent gpu2.request > gpu2.signed",
-		Args:    oneArgument("a request (FILE or -)"),
+		Args:    cli.OneArgument("a request (FILE or -)"),
 		RunE: func(_ *cobra.Command, args []string) error {
 			bundle, err := readBundle(args[0])
 			if err != nil {
@@ -70,9 +71,9 @@ func newPKISign(a *app) *cobra.Command {
 				return err
 			}
 			for _, g := range grants {
-				fmt.Fprintf(a.err, "signed: role %s of %s\n", g.Role, strings.Join(g.Hosts, ", "))
+				fmt.Fprintf(a.Err, "signed: role %s of %s\n", g.Role, strings.Join(g.Hosts, ", "))
 			}
-			_, err = a.out.Write(answer)
+			_, err = a.Out.Write(answer)
 			return err
 		},
 	}
@@ -84,7 +85,7 @@ func newPKISign(a *app) *cobra.Command {
 	return c
 }
 
-func acceptSigned(a *app, dir, name string) error {
+func acceptSigned(a *cli.App, dir, name string) error {
 	answer, err := readBundle(name)
 	if err != nil {
 		return err
@@ -98,10 +99,10 @@ func acceptSigned(a *app, dir, name string) error {
 		f := pki.FilesIn(dir, r)
 		rows = append(rows, madeFiles{string(r), f.Cert, f.Key, f.CA})
 	}
-	return a.show(rows, func(t *table) {
-		t.row("ROLE", "CERTIFICATE", "KEY", "CA")
+	return a.Show(rows, func(t *cli.Table) {
+		t.Row("ROLE", "CERTIFICATE", "KEY", "CA")
 		for _, r := range rows {
-			t.row(r.Role, r.Cert, r.Key, r.CA)
+			t.Row(r.Role, r.Cert, r.Key, r.CA)
 		}
 	})
 }

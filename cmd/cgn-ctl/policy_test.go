@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/cognitora/dataplane/ctl/cli"
 	"github.com/cognitora/dataplane/router/policy"
 )
 
@@ -33,7 +34,7 @@ func documentOf(t *testing.T) map[string]any {
 // TestPolicyTable has a row for each key of the document.
 func TestPolicyTable(t *testing.T) {
 	var out bytes.Buffer
-	s := &state{app: &app{out: &out, output: "table"}}
+	s := &state{App: &cli.App{Out: &out, Output: "table"}}
 	if err := s.showPolicy(policy.Default(), "here"); err != nil {
 		t.Fatal(err)
 	}

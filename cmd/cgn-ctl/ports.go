@@ -6,6 +6,7 @@ import (
 	"net"
 	"syscall"
 
+	"github.com/cognitora/dataplane/ctl/cli"
 	"github.com/cognitora/dataplane/internal/listen"
 )
 
@@ -19,11 +20,11 @@ func reserve(flag, addr string, fixed bool) (net.Listener, error) {
 		ln, err = net.Listen("tcp", net.JoinHostPort(host, "0"))
 	}
 	if errors.Is(err, syscall.EADDRINUSE) {
-		return nil, withHint(fmt.Errorf("%s %s: the port is in use%s", flag, addr, listen.ByHolder(addr)),
+		return nil, cli.WithHint(fmt.Errorf("%s %s: the port is in use%s", flag, addr, listen.ByHolder(addr)),
 			"stop that program, or give another address with "+flag)
 	}
 	if err != nil {
-		return nil, withHint(fmt.Errorf("%s %s: %w", flag, addr, err),
+		return nil, cli.WithHint(fmt.Errorf("%s %s: %w", flag, addr, err),
 			"give an address of this machine with "+flag+" HOST:PORT")
 	}
 	return ln, nil

@@ -5,6 +5,8 @@ import (
 	"os"
 	"strings"
 	"testing"
+
+	"github.com/cognitora/dataplane/ctl/ctltest"
 )
 
 func TestReserve(t *testing.T) {
@@ -22,8 +24,8 @@ func TestReserve(t *testing.T) {
 		t.Errorf("got %s instead of %s", other.Addr(), busy.Addr())
 	}
 	_, err = reserve("--listen", busy.Addr().String(), true)
-	if err == nil || !strings.Contains(err.Error(), "in use") || !strings.Contains(hintOf(err), "--listen") {
-		t.Fatalf("got %v, hint %q", err, hintOf(err))
+	if err == nil || !strings.Contains(err.Error(), "in use") || !strings.Contains(ctltest.Hint(err), "--listen") {
+		t.Fatalf("got %v, hint %q", err, ctltest.Hint(err))
 	}
 	if _, statErr := os.Stat("/proc/net/tcp"); statErr == nil && !strings.Contains(err.Error(), "by ") {
 		t.Errorf("the holder of the port should be named: %v", err)

@@ -13,26 +13,28 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"github.com/cognitora/dataplane/ctl/cli"
 	"github.com/cognitora/dataplane/internal/config"
+
 	pb "github.com/cognitora/dataplane/proto/cognitora/v1"
 	"github.com/cognitora/dataplane/rdma/devices"
 )
 
 // rdmaHost is the commands on the RDMA devices of this host.
 type rdmaHost struct {
-	*app
+	*cli.App
 	cacheDaemon
 	root string
 }
 
-func newRDMA(a *app, getenv func(string) string) *cobra.Command {
-	r := &rdmaHost{app: a}
-	c := group("rdma", "Look at this host's RDMA devices, say what they lack, and have a cache let go of one",
+func newRDMA(a *cli.App) *cobra.Command {
+	r := &rdmaHost{App: a}
+	c := cli.Group("rdma", "Look at this host's RDMA devices, say what they lack, and have a cache let go of one",
 		newRDMADevices(r), newRDMACheck(r), newRDMARelease(r))
 	c.Long = "devices and check look at the host below --root. check also asks the cache daemon at --sock, and " +
 		"release asks it to act: the one of this host, unless\n" +
 		"--address gives another, whose devices are those of the host that it is on."
-	r.flags(c.PersistentFlags(), getenv)
+	r.flags(c.PersistentFlags(), a.Getenv)
 	c.PersistentFlags().StringVar(&r.root, "root", "/", "folder with the host's sys, proc and dev, such as /host in "+
 		"a container")
 	return c
@@ -44,7 +46,7 @@ const rootHint = "give the folder with the host's sys, proc and dev, such as /ho
 // rooted says why there is nothing to look at below --root.
 func (r *rdmaHost) rooted() error {
 	if info, err := os.Stat(r.root); err != nil || !info.IsDir() {
-		return withHint(fmt.Errorf("--root %s: there is no such folder", r.root), rootHint)
+		return cli.WithHint(fmt.Errorf("--root %s: there is no such folder", r.root), rootHint)
 	}
 	var missing []string
 	for _, name := range []string{"sys", "proc"} {
@@ -53,9 +55,8 @@ func (r *rdmaHost) rooted() error {
 		}
 	}
 	if len(missing) > 0 {
-		return withHint(fmt.Errorf("--root %s has no %s: is it the host's root?", r.root, strings.Join(missing,
-			" and ")),
-			rootHint)
+		return cli.WithHint(fmt.Errorf("--root %s has no %s: is it the host's root?", r.root,
+			strings.Join(missing, " and ")), rootHint)
 	}
 	return nil
 }
@@ -78,24 +79,24 @@ func newRDMADevices(r *rdmaHost) *cobra.Command {
 			if all == nil {
 				all = []devices.Device{}
 			}
-			return r.show(all, func(t *table) { writeDevices(t, all) })
+			return r.Show(all, func(t *cli.Table) { writeDevices(t, all) })
 		},
 	}
 }
 
-func writeDevices(t *table, all []devices.Device) {
+func writeDevices(t *cli.Table, all []devices.Device) {
 	if len(all) == 0 {
-		t.line("this host has no RDMA device: cgn-ctl rdma check says why")
+		t.Line("this host has no RDMA device: cgn-ctl rdma check says why")
 		return
 	}
-	t.row("DEVICE", "PORT", "STATE", "LINK", "GBIT/S", "NETDEV", "MTU", "ADDRESS", "NUMA", "DRIVER", "FIRMWARE")
+	t.Row("DEVICE", "PORT", "STATE", "LINK", "GBIT/S", "NETDEV", "MTU", "ADDRESS", "NUMA", "DRIVER", "FIRMWARE")
 	for _, d := range all {
 		numa := "-"
 		if d.NUMANode >= 0 {
 			numa = fmt.Sprint(d.NUMANode)
 		}
 		if len(d.Ports) == 0 {
-			t.row(d.Name, "-", "-", "-", "-", "-", "-", "-", numa, dash(d.Driver), dash(d.Firmware))
+			t.Row(d.Name, "-", "-", "-", "-", "-", "-", "-", numa, dash(d.Driver), dash(d.Firmware))
 		}
 		for _, p := range d.Ports {
 			address, netdev, mtu := "-", "-", "-"
@@ -108,7 +109,7 @@ func writeDevices(t *table, all []devices.Device) {
 			if p.MTU > 0 {
 				mtu = fmt.Sprint(p.MTU)
 			}
-			t.row(d.Name, p.Number, dash(p.State), dash(p.LinkLayer), p.Rate, netdev, mtu, address, numa,
+			t.Row(d.Name, p.Number, dash(p.State), dash(p.LinkLayer), p.Rate, netdev, mtu, address, numa,
 				dash(d.Driver), dash(d.Firmware))
 		}
 	}
@@ -155,7 +156,7 @@ func newRDMACheck(r *rdmaHost) *cobra.Command {
 func newRDMARelease(r *rdmaHost) *cobra.Command {
 	return &cobra.Command{
 		Use: "release DEV", Short: "Have the cache daemon close an RDMA device, so that it can be taken away",
-		Args: oneArgument("DEV"),
+		Args: cli.OneArgument("DEV"),
 		Long: "Asks the cgn-kvcached at --sock, which is this host's, or the one at --address, whatever host that is " +
 			"on, to close its context of a device,\n" +
 			"and returns when that is done: what is under way over it ends, and\n" +
@@ -174,11 +175,11 @@ type rdmaReleased struct {
 	daemon  string
 }
 
-func (v *rdmaReleased) write(t *table) {
+func (v *rdmaReleased) write(t *cli.Table) {
 	if v.WasOpen {
-		t.line(fmt.Sprintf("%s is closed, and with it %d queue pairs, by %s", v.Device, v.Pairs, v.daemon))
+		t.Line(fmt.Sprintf("%s is closed, and with it %d queue pairs, by %s", v.Device, v.Pairs, v.daemon))
 	} else {
-		t.line(v.Device + " was not open: " + v.daemon + " had nothing to close")
+		t.Line(v.Device + " was not open: " + v.daemon + " had nothing to close")
 	}
 }
 
@@ -188,15 +189,15 @@ func (r *rdmaHost) release(ctx context.Context, device string) error {
 		switch code := status.Code(err); {
 		case code == codes.OK:
 			v := &rdmaReleased{device, done.Pairs, !done.WasNotOpen, r.name()}
-			return r.show(v, v.write)
+			return r.Show(v, v.write)
 		case code == codes.NotFound:
-			return withHint(errors.New(status.Convert(err).Message()),
+			return cli.WithHint(errors.New(status.Convert(err).Message()),
 				"cgn-ctl kv peers lists the devices that the daemon uses, cgn-ctl rdma devices those of the host")
 		case code == codes.DeadlineExceeded && ctx.Err() == nil: // the daemon says so
-			return withHint(errors.New(status.Convert(err).Message()),
+			return cli.WithHint(errors.New(status.Convert(err).Message()),
 				"nothing new goes over it; ask again, and cgn-ctl kv peers says when it is closed")
 		case code == codes.Unimplemented:
-			return withHint(fmt.Errorf("this cache daemon has no device %s to close", device),
+			return cli.WithHint(fmt.Errorf("this cache daemon has no device %s to close", device),
 				"only a cgn-kvcached that knows RDMA has: make build-rdma makes it")
 		}
 		return err

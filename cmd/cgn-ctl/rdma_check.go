@@ -14,6 +14,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/cognitora/dataplane/ctl/cli"
+
 	pb "github.com/cognitora/dataplane/proto/cognitora/v1"
 	"github.com/cognitora/dataplane/rdma/devices"
 )
@@ -55,11 +57,11 @@ func (r *rdmaHost) check(ctx context.Context, arena uint64, pid int) error {
 	if v.daemon == nil && pid == 0 {
 		v.limit = r.whoseLimit()
 	}
-	if err := r.show(v, v.write); err != nil {
+	if err := r.Show(v, v.write); err != nil {
 		return err
 	}
 	if !v.Usable {
-		return withHint(errors.New("no RDMA device of this host can be used"),
+		return cli.WithHint(errors.New("no RDMA device of this host can be used"),
 			"a cache without one moves blocks over QUIC, as do all towards it")
 	}
 	return nil
@@ -99,9 +101,9 @@ func listener(path string) int {
 	return pid
 }
 
-func (v *rdmaChecked) write(t *table) {
+func (v *rdmaChecked) write(t *cli.Table) {
 	if len(v.Ports) > 0 {
-		t.row("DEVICE", "PORT", "USABLE", "ADDRESS", "INDEX", "LACKS")
+		t.Row("DEVICE", "PORT", "USABLE", "ADDRESS", "INDEX", "LACKS")
 	}
 	for _, p := range v.Ports {
 		usable, address, index := "no", "-", "-"
@@ -111,7 +113,7 @@ func (v *rdmaChecked) write(t *table) {
 		if p.GID != nil {
 			address, index = p.GID.Address().String(), fmt.Sprint(p.GID.Index)
 		}
-		t.row(p.Device, portName(p.Port), usable, address, index, lacks(slices.Concat(v.Host, p.Problems)))
+		t.Row(p.Device, portName(p.Port), usable, address, index, lacks(slices.Concat(v.Host, p.Problems)))
 	}
 	texts := problemTexts("", v.Host)
 	for _, p := range v.Ports {
@@ -131,9 +133,9 @@ func (v *rdmaChecked) write(t *table) {
 	}
 	for i, text := range texts {
 		if i > 0 || len(v.Ports) > 0 {
-			t.line("")
+			t.Line("")
 		}
-		t.line(text)
+		t.Line(text)
 	}
 	if v.daemon == nil && len(*v.Daemon) > 0 {
 		writeKVDevices(t, *v.Daemon)

@@ -15,6 +15,9 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"github.com/cognitora/dataplane/ctl/cli"
+	"github.com/cognitora/dataplane/ctl/ctltest"
+
 	pb "github.com/cognitora/dataplane/proto/cognitora/v1"
 )
 
@@ -111,7 +114,7 @@ func TestRDMADevices(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want(t, out, "DEVICE", "rxe0", "ACTIVE", "9000", "192.0.2.1", "rdma_rxe")
+	ctltest.Want(t, out, "DEVICE", "rxe0", "ACTIVE", "9000", "192.0.2.1", "rdma_rxe")
 	var all []map[string]any
 	out, err = ctl(t, nil, "rdma", "devices", "--root", rdmaTree(t), "-o", "json")
 	if err != nil || json.Unmarshal([]byte(out), &all) != nil || len(all) != 1 || all[0]["driver"] != "rdma_rxe" {
@@ -155,12 +158,12 @@ func TestRDMACheck(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want(t, out, "rxe0", "yes", "192.0.2.1", "not asked what it makes of them: no cache daemon answers")
+	ctltest.Want(t, out, "rxe0", "yes", "192.0.2.1", "not asked what it makes of them: no cache daemon answers")
 	out, err = ctl(t, nobody, "rdma", "check", "--root", root, "--arena", "1GiB")
 	if err == nil {
 		t.Error("an arena beyond the limit passes")
 	}
-	want(t, out, "PROBLEM: this process may lock 8 MiB, and the arena has 1 GiB", "LimitMEMLOCK=infinity",
+	ctltest.Want(t, out, "PROBLEM: this process may lock 8 MiB, and the arena has 1 GiB", "LimitMEMLOCK=infinity",
 		"1      memlock")
 	if out, _ = ctl(t, nobody, "rdma", "check", "--root", bareTree(t)); !strings.HasPrefix(out,
 		"PROBLEM: no RDMA device") {
@@ -187,7 +190,7 @@ func TestRDMACheck(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want(t, out, "as the cache daemon at "+sock+" has its devices:", "unusable  built without rdma",
+	ctltest.Want(t, out, "as the cache daemon at "+sock+" has its devices:", "unusable  built without rdma",
 		"note: the limit of locked memory is that of "+root+"/proc/self, not of the cache daemon at "+sock+
 			", whose process is not looked for below --root")
 	for _, args := range [][]string{{"rdma", "release", "rxe0"}, {"rdma", "check", "--root", root}, {"kv", "peers"}} {
@@ -223,17 +226,18 @@ func TestRDMARelease(t *testing.T) {
 		t.Errorf("%v: %s", err, out)
 	}
 	if _, err = ctl(t, env, "rdma", "release", "busy"); err == nil ||
-		!strings.Contains(hintOf(err), "says when it is closed") {
-		t.Errorf("%v: %s", err, hintOf(err))
+		!strings.Contains(ctltest.Hint(err), "says when it is closed") {
+		t.Errorf("%v: %s", err, ctltest.Hint(err))
 	}
 	_, err = ctl(t, env, "rdma", "release", "mlx5_0")
-	if err == nil || err.Error() != "this daemon does not use mlx5_0" || !strings.Contains(hintOf(err), "kv peers") {
-		t.Errorf("%v: %s", err, hintOf(err))
+	if err == nil || err.Error() != "this daemon does not use mlx5_0" || !strings.Contains(ctltest.Hint(err),
+		"kv peers") {
+		t.Errorf("%v: %s", err, ctltest.Hint(err))
 	}
 	env[envSock] = serveLanes(t, &pb.UnimplementedKvServer{})
 	if _, err = ctl(t, env, "rdma", "release", "rxe0"); err == nil ||
-		!strings.Contains(hintOf(err), "make build-rdma") {
-		t.Errorf("%v: %s", err, hintOf(err))
+		!strings.Contains(ctltest.Hint(err), "make build-rdma") {
+		t.Errorf("%v: %s", err, ctltest.Hint(err))
 	}
 	if _, err = ctl(t, env, "kv", "peers"); err == nil ||
 		!strings.Contains(err.Error(), "does not tell about its peers") {
@@ -267,7 +271,7 @@ func TestKVPeers(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want(t, out, "9.0 MiB in 9", "4.0 KiB in 3", "gpu3: not over RDMA: its address is in none",
+	ctltest.Want(t, out, "9.0 MiB in 9", "4.0 KiB in 3", "gpu3: not over RDMA: its address is in none",
 		"last error of RDMA, 1m3", "s ago: probe", "rxe1    released  cgn-ctl rdma release", "rxe0    open      -",
 		"  52  ", "  61  ", "silent for 1m1", "gpu2: last error over QUIC, 1m2", "s ago: no answer in time",
 		"  answers  ")
@@ -306,13 +310,13 @@ func TestWhyNotRDMAOnce(t *testing.T) {
 	if err != nil || strings.Count(out, why) != 1 || strings.Contains(out, "built without") {
 		t.Errorf("%v: %s", err, out)
 	}
-	want(t, out, "\ngpu0, gpu1, gpu2, gpu3 and 26 more: not over RDMA: "+why,
+	ctltest.Want(t, out, "\ngpu0, gpu1, gpu2, gpu3 and 26 more: not over RDMA: "+why,
 		"lost: last error over TLS, 0s ago: certificate signed by unknown authority")
 }
 
 // TestRDMADaemon asks a daemon that uses no device.
 func TestRDMADaemon(t *testing.T) {
-	_, sock := startCacheFor(t)
+	_, sock := ctltest.StartCache(t)
 	env := map[string]string{envSock: sock}
 	if out, err := ctl(t, env, "kv", "peers"); err != nil || !strings.Contains(out, "knows no other") {
 		t.Errorf("%v: %s", err, out)
@@ -325,7 +329,7 @@ func TestRDMADaemon(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want(t, out, "the cache daemon at "+sock+" is to use no device")
+	ctltest.Want(t, out, "the cache daemon at "+sock+" is to use no device")
 }
 
 // TestADaemonThatHangs: it takes connections and says nothing.
@@ -341,10 +345,10 @@ func TestADaemonThatHangs(t *testing.T) {
 		_, err := c.Stats(ctx, &pb.StatsRequest{})
 		return err
 	})
-	released := (&rdmaHost{app: &app{}, cacheDaemon: d}).release(t.Context(), "rxe0")
+	released := (&rdmaHost{App: &cli.App{}, cacheDaemon: d}).release(t.Context(), "rxe0")
 	for _, err := range []error{err, released} {
-		if err == nil || !strings.Contains(err.Error(), sock+" does not answer in time") || hintOf(err) == "" {
-			t.Errorf("%v, %s", err, hintOf(err))
+		if err == nil || !strings.Contains(err.Error(), sock+" does not answer in time") || ctltest.Hint(err) == "" {
+			t.Errorf("%v, %s", err, ctltest.Hint(err))
 		}
 	}
 }

@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"golang.org/x/term"
+
+	"github.com/cognitora/dataplane/ctl/cli"
 )
 
 const (
@@ -19,7 +21,7 @@ const (
 
 // awaitReady returns when every router would answer a request: on all nodes
 // that were started here, on at least one of those that were not.
-func (l *local) awaitReady(drain context.Context, a *app) error {
+func (l *local) awaitReady(drain context.Context, a *cli.App) error {
 	begin, tick := time.Now(), time.NewTicker(readyPoll)
 	defer tick.Stop()
 	told := begin
@@ -32,7 +34,7 @@ func (l *local) awaitReady(drain context.Context, a *app) error {
 			return fmt.Errorf("not ready after %s: %s", simReady, missing)
 		case time.Since(told) > readyTell:
 			told = time.Now()
-			fmt.Fprintf(a.err, "waiting, until Ctrl-C: %s\n", missing)
+			fmt.Fprintf(a.Err, "waiting, until Ctrl-C: %s\n", missing)
 		}
 		select {
 		case <-drain.Done():
@@ -97,7 +99,7 @@ type summary struct {
 
 // present prints what runs where, a request that works as pasted, and where to
 // look next.
-func present(a *app, l *local) error {
+func present(a *cli.App, l *local) error {
 	first := routerAt{reachable(l.routers[0].Listen), reachable(l.routers[0].Admin)}
 	view, err := (&port{first.Admin}).fleet(context.Background())
 	if err != nil {
@@ -109,43 +111,43 @@ func present(a *app, l *local) error {
 	}
 	s := summary{first.Listen, first.Admin, l.etcd, model, l.routers, l.nodes, l.cache, l.parts.list, l.dir,
 		curl(first.Listen, model)}
-	return a.show(s, func(t *table) { l.write(t, &s) })
+	return a.Show(s, func(t *cli.Table) { l.write(t, &s) })
 }
 
 func curl(listen, model string) string {
 	return fmt.Sprintf(`curl -s http://%s/v1/chat/completions -H 'Content-Type: application/json' -d '{"model":"%s","messages":[{"role":"user","content":"Hello"}]}'`, listen, model)
 }
 
-func (l *local) write(t *table, s *summary) {
-	t.row("PART", "WHERE", "WHAT")
+func (l *local) write(t *cli.Table, s *summary) {
+	t.Row("PART", "WHERE", "WHAT")
 	for _, p := range s.Parts {
-		t.row(p.Name, p.Where, p.What)
+		t.Row(p.Name, p.Where, p.What)
 	}
 	for _, b := range l.flags.backends {
-		t.row("backend", b, "not started here")
+		t.Row("backend", b, "not started here")
 	}
 	for _, n := range l.notes {
-		t.line("\nNote: " + n + ".")
+		t.Line("\nNote: " + n + ".")
 	}
-	t.line("\nAsk it something:\n  " + s.Curl)
+	t.Line("\nAsk it something:\n  " + s.Curl)
 	if s.Cache != nil {
-		t.line("\nTry the KV cache (S3: http://" + s.Cache.S3 + "):\n  " + s.Cache.redisLine())
+		t.Line("\nTry the KV cache (S3: http://" + s.Cache.S3 + "):\n  " + s.Cache.redisLine())
 	}
-	t.line("\nLook next:")
+	t.Line("\nLook next:")
 	at := ""
 	if s.Admin != strings.TrimPrefix(defaultAdmin, "http://") {
 		at = " --admin " + s.Admin
 	}
-	t.row("  where a request would go, and why", os.Args[0]+" route explain --prompt 'Hello'"+at)
-	t.row("  the fleet, live", os.Args[0]+" top"+at)
+	t.Row("  where a request would go, and why", os.Args[0]+" route explain --prompt 'Hello'"+at)
+	t.Row("  the fleet, live", os.Args[0]+" top"+at)
 	if l.etcd != "" {
-		t.row("  nodes, policy, cordon", os.Args[0]+" cluster nodes"+l.etcdHint())
+		t.Row("  nodes, policy, cordon", os.Args[0]+" cluster nodes"+l.etcdHint())
 	}
 	if s.Cache != nil {
-		t.row("  what the KV cache holds", os.Args[0]+" kv stats --sock "+s.Cache.Sock)
+		t.Row("  what the KV cache holds", os.Args[0]+" kv stats --sock "+s.Cache.Sock)
 	}
-	t.row("  metrics", "curl -s http://"+s.Admin+"/metrics")
-	t.line("\nCtrl-C takes all of it down.")
+	t.Row("  metrics", "curl -s http://"+s.Admin+"/metrics")
+	t.Line("\nCtrl-C takes all of it down.")
 }
 
 func (l *local) etcdHint() string {

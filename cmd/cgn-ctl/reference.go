@@ -7,18 +7,19 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/cognitora/dataplane/agent"
+	"github.com/cognitora/dataplane/ctl/cli"
 	"github.com/cognitora/dataplane/internal/config"
 	"github.com/cognitora/dataplane/internal/metric"
 	"github.com/cognitora/dataplane/kvcached"
 	"github.com/cognitora/dataplane/router"
 )
 
-func newReference(a *app) *cobra.Command {
+func newReference(a *cli.App) *cobra.Command {
 	page := func(use, short string, write func(io.Writer) error) *cobra.Command {
 		return &cobra.Command{Use: use, Short: short, Args: cobra.NoArgs,
-			RunE: func(*cobra.Command, []string) error { return write(a.out) }}
+			RunE: func(*cobra.Command, []string) error { return write(a.Out) }}
 	}
-	return group("reference", "Print what is generated from the code",
+	return cli.Group("reference", "Print what is generated from the code",
 		page("config", "Every setting of the daemons, as Markdown", writeConfigReference),
 		page("metrics", "Every metric of the daemons, as Markdown", writeMetricsReference),
 		page("variables", "Every environment variable of the daemons, as their programs embed it", writeVariables))

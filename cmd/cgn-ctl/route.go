@@ -10,6 +10,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/cognitora/dataplane/ctl/cli"
 	"github.com/cognitora/dataplane/router/leg"
 )
 
@@ -34,7 +35,7 @@ MEASURED has the figures of the node's agent, from its stream or its last heartb
 sample: use of the GPU, CPUs of the engine (100 % is one), the wait for a CPU that 99 % of waits do not exceed,
 round trip, segments sent again in a million, power. Without a candidate the exit status is 1.`
 
-func newRoute(a *app, getenv func(string) string) *cobra.Command {
+func newRoute(a *cli.App) *cobra.Command {
 	var f routeFlags
 	c := &cobra.Command{
 		Use:   "explain",
@@ -45,29 +46,30 @@ func newRoute(a *app, getenv func(string) string) *cobra.Command {
 		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			if !c.Flags().Changed("prompt") && !c.Flags().Changed("file") {
-				return withHint(errors.New("--prompt or --file is missing"),
+				return cli.WithHint(errors.New("--prompt or --file is missing"),
 					"for example: cgn-ctl route explain --prompt 'Why is the sky blue?'")
 			}
 			for _, flag := range []string{"prompt", "model", "system"} {
 				if c.Flags().Changed(flag) && c.Flags().Changed("file") {
-					return withHint(fmt.Errorf("--%s and --file are both given; the file is the whole request", flag),
+					return cli.WithHint(fmt.Errorf("--%s and --file are both given; the file is the whole request",
+						flag),
 						"for example: cgn-ctl route explain --file body.json")
 				}
 			}
 			return explain(a, c, f)
 		},
 	}
-	f.router.flag(c.Flags(), getenv)
+	f.router.flag(c.Flags(), a.Getenv)
 	c.Flags().StringVar(&f.prompt, "prompt", "", "text of a user message")
 	c.Flags().StringVar(&f.system, "system", "", "text of a system message before it")
 	c.Flags().StringVar(&f.file, "file", "", "file with a whole request body, - for standard input")
 	c.Flags().StringVar(&f.model, "model", "", "model to ask for with --prompt (default: the router's first)")
 	c.Flags().StringVar(&f.api, "api", "chat", "API the body is for: chat, completions, embeddings, responses, "+
 		"messages")
-	return group("route", "Explain routing decisions", c)
+	return cli.Group("route", "Explain routing decisions", c)
 }
 
-func explain(a *app, c *cobra.Command, f routeFlags) error {
+func explain(a *cli.App, c *cobra.Command, f routeFlags) error {
 	if f.file == "" && f.model == "" {
 		view, err := f.router.fleet(c.Context())
 		if err != nil {
@@ -85,10 +87,10 @@ func explain(a *app, c *cobra.Command, f routeFlags) error {
 	if err := f.router.decode(c.Context(), "/debug/route?"+url.Values{"api": {f.api}}.Encode(), body, &e); err != nil {
 		return err
 	}
-	if err := a.show(e, func(t *table) { writeExplanation(t, &e) }); err != nil || e.Winner != "" {
+	if err := a.Show(e, func(t *cli.Table) { writeExplanation(t, &e) }); err != nil || e.Winner != "" {
 		return err
 	}
-	return withHint(errors.New("no node can take this request now"),
+	return cli.WithHint(errors.New("no node can take this request now"),
 		"the notes above say why; cgn-ctl top shows the nodes as they change")
 }
 
@@ -96,7 +98,7 @@ func explain(a *app, c *cobra.Command, f routeFlags) error {
 // around the prompt.
 func (f routeFlags) body(c *cobra.Command) (string, error) {
 	if f.file != "" {
-		return readInput(c, f.file)
+		return cli.ReadInput(c, f.file)
 	}
 	request := map[string]any{"model": f.model}
 	type message struct {
@@ -131,9 +133,9 @@ func blocksCell(c *leg.ExplainedNode) string {
 	return held + "/" + strconv.Itoa(c.Total)
 }
 
-func writeExplanation(t *table, e *leg.Explanation) {
-	t.line(fmt.Sprintf("model %s, %s, %d blocks of prompt, mode %s\n", dash(e.Model), e.API, e.Blocks, e.Mode))
-	t.row("", "NODE", "BLOCKS", "OVERLAP", "PENDING", "LOAD", "POWER", "CAPACITY", "SCORE", "IN FLIGHT",
+func writeExplanation(t *cli.Table, e *leg.Explanation) {
+	t.Line(fmt.Sprintf("model %s, %s, %d blocks of prompt, mode %s\n", dash(e.Model), e.API, e.Blocks, e.Mode))
+	t.Row("", "NODE", "BLOCKS", "OVERLAP", "PENDING", "LOAD", "POWER", "CAPACITY", "SCORE", "IN FLIGHT",
 		"MEASURED", "NOTE")
 	powered := slices.ContainsFunc(e.Candidates, func(c leg.ExplainedNode) bool { return !c.Signals.Power.At.IsZero() })
 	for _, c := range e.Candidates {
@@ -156,9 +158,9 @@ func writeExplanation(t *table, e *leg.Explanation) {
 		if c.Others > 0 {
 			inFlight += "+" + strconv.Itoa(c.Others)
 		}
-		t.row(append(cells, inFlight+"/"+limitCell(c.Slots), signalsCell(&c.Signals), note)...)
+		t.Row(append(cells, inFlight+"/"+limitCell(c.Slots), signalsCell(&c.Signals), note)...)
 	}
 	if e.Winner != "" {
-		t.line(fmt.Sprintf("\n%s: %s", e.Winner, e.Why))
+		t.Line(fmt.Sprintf("\n%s: %s", e.Winner, e.Why))
 	}
 }

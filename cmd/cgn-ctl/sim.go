@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"github.com/cognitora/dataplane/ctl/cli"
 	"github.com/cognitora/dataplane/internal/listen"
 	"github.com/cognitora/dataplane/sim/engine"
 )
@@ -23,7 +24,7 @@ type simAt struct {
 	KVReplay string `json:"kv_replay,omitempty"`
 }
 
-func newSim(a *app) *cobra.Command {
+func newSim(a *cli.App) *cobra.Command {
 	var cfg engine.Config
 	var events engine.KVEvents
 	c := &cobra.Command{
@@ -49,7 +50,7 @@ func newSim(a *app) *cobra.Command {
 }
 
 // runSim runs the engine until a signal or the end of the command's context.
-func runSim(a *app, c *cobra.Command, cfg engine.Config) error {
+func runSim(a *cli.App, c *cobra.Command, cfg engine.Config) error {
 	ctx, stop := signal.NotifyContext(c.Context(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	e, err := engine.New(cfg)
@@ -60,19 +61,19 @@ func runSim(a *app, c *cobra.Command, cfg engine.Config) error {
 		}
 	}
 	if err != nil {
-		return withHint(err, "where it listens is said by --listen HOST:PORT, --kv-events and --kv-replay "+
+		return cli.WithHint(err, "where it listens is said by --listen HOST:PORT, --kv-events and --kv-replay "+
 			"tcp://HOST:PORT; each must be free")
 	}
 	defer e.Close()
 	at := simAt{URL: e.URL()}
 	at.KVEvents, at.KVReplay = e.KVEndpoints()
-	err = a.show(at, func(t *table) {
-		t.line("simulated engine at " + at.URL)
+	err = a.Show(at, func(t *cli.Table) {
+		t.Line("simulated engine at " + at.URL)
 		if at.KVEvents != "" {
-			t.line("KV events at " + at.KVEvents)
+			t.Line("KV events at " + at.KVEvents)
 		}
 		if at.KVReplay != "" {
-			t.line("replay of them at " + at.KVReplay)
+			t.Line("replay of them at " + at.KVReplay)
 		}
 	})
 	if err != nil {

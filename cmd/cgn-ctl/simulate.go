@@ -10,6 +10,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/cognitora/dataplane/ctl/cli"
 	"github.com/cognitora/dataplane/perf/cluster"
 	"github.com/cognitora/dataplane/router/policy"
 )
@@ -24,7 +25,7 @@ type clusterFlags struct {
 	share    bool // --cache-share is given
 }
 
-func newBenchCluster(a *app) *cobra.Command {
+func newBenchCluster(a *cli.App) *cobra.Command {
 	var f clusterFlags
 	cmd := &cobra.Command{
 		Use:   "cluster",
@@ -85,7 +86,7 @@ func (f *clusterFlags) check() error {
 		{"nodes", f.c.Config.Nodes, 1}, {"requests", f.requests, 0}, {"slots", f.c.Config.Engine.MaxSeqs, 1},
 		{"batch-tokens", f.c.Config.Engine.MaxBatchTokens, 1}, {"index-blocks", f.c.Config.IndexBlocks, 0},
 	} {
-		if err := inRange(n.flag, float64(n.value), float64(n.from), math.MaxInt32); err != nil {
+		if err := cli.InRange(n.flag, float64(n.value), float64(n.from), math.MaxInt32); err != nil {
 			return fmt.Errorf("--%s %d: must be %d or more", n.flag, n.value, n.from)
 		}
 	}
@@ -95,11 +96,11 @@ func (f *clusterFlags) check() error {
 	}{
 		{"cache-share", f.c.CacheShare, 1e-6, 100}, {"utilisation", f.c.Target, 0.01, 0.99}, {"prefill-rate", f.c.Config.Engine.PrefillTokensPerSecond, 1, 1e9},
 	} {
-		if err := inRange(r.flag, r.value, r.from, r.to); err != nil {
+		if err := cli.InRange(r.flag, r.value, r.from, r.to); err != nil {
 			return err
 		}
 	}
-	if speed := f.c.Config.Speed; speed != 0 && inRange("", speed, 1e-6, 1e6) != nil {
+	if speed := f.c.Config.Speed; speed != 0 && cli.InRange("", speed, 1e-6, 1e6) != nil {
 		return fmt.Errorf("--speed %v: must be 1e-06 to 1e+06, or 0 to search it for --utilisation", speed)
 	}
 	for _, d := range []struct {
@@ -156,13 +157,13 @@ func wayOut(err error) error {
 			"little, the search makes up for it"},
 	} {
 		if errors.Is(err, e.is) {
-			return withHint(err, e.hint)
+			return cli.WithHint(err, e.hint)
 		}
 	}
 	return err
 }
 
-func simulateCluster(a *app, f *clusterFlags) error {
+func simulateCluster(a *cli.App, f *clusterFlags) error {
 	err := f.check()
 	if err != nil {
 		return err
@@ -179,8 +180,8 @@ func simulateCluster(a *app, f *clusterFlags) error {
 	if err != nil {
 		return wayOut(err)
 	}
-	return a.show(report, func(t *table) {
-		t.line(fmt.Sprintf("%d requests with %d distinct blocks of 512 tokens in %.0f s (speed x%.4g, seed %d); %d "+
+	return a.Show(report, func(t *cli.Table) {
+		t.Line(fmt.Sprintf("%d requests with %d distinct blocks of 512 tokens in %.0f s (speed x%.4g, seed %d); %d "+
 			"engines that cache %d blocks each;\n"+
 			"one cache without a bound would find %.3f of the prompt tokens.\n",
 			report.Requests, report.Distinct, report.Seconds, report.Speed, report.Seed, report.Nodes,
@@ -189,6 +190,6 @@ func simulateCluster(a *app, f *clusterFlags) error {
 		for i := range report.Results {
 			text += report.Results[i].MarkdownRow()
 		}
-		t.line(text[:len(text)-1])
+		t.Line(text[:len(text)-1])
 	})
 }

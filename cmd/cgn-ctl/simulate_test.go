@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/cognitora/dataplane/ctl/ctltest"
 	"github.com/cognitora/dataplane/perf/cluster"
 )
 
@@ -15,7 +16,7 @@ func TestBenchCluster(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want(t, text, "200 requests", "seed 1", "3 engines", "| score | 0.", "| random | 0.")
+	ctltest.Want(t, text, "200 requests", "seed 1", "3 engines", "| score | 0.", "| random | 0.")
 	again, err := ctl(t, nil, args...)
 	if err != nil || again != text {
 		t.Errorf("a second time it says (%v)\n%s", err, again)
@@ -56,13 +57,13 @@ func TestBenchClusterDefaults(t *testing.T) {
 	for _, requests := range []string{"200", "500", "2000"} {
 		text, err := ctl(t, nil, "bench", "cluster", "--requests", requests, "--modes", "round_robin")
 		if err != nil {
-			t.Fatalf("%s requests: %v, hint %q", requests, err, hintOf(err))
+			t.Fatalf("%s requests: %v, hint %q", requests, err, ctltest.Hint(err))
 		}
-		want(t, text, requests+" requests", "| round_robin | 0.", "| 0 |")
+		ctltest.Want(t, text, requests+" requests", "| round_robin | 0.", "| 0 |")
 	}
 	_, err := ctl(t, nil, "bench", "cluster", "--requests", "50", "--utilisation", "0.99")
 	if err == nil || !strings.Contains(err.Error(), "is out of reach") {
 		t.Fatal(err)
 	}
-	want(t, hintOf(err), "--utilisation", "--speed", "--cache-share", "--rate")
+	ctltest.Want(t, ctltest.Hint(err), "--utilisation", "--speed", "--cache-share", "--rate")
 }

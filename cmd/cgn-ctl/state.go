@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"syscall"
 
+	"github.com/cognitora/dataplane/ctl/cli"
 	"github.com/cognitora/dataplane/internal/rights"
 )
 
@@ -31,7 +32,7 @@ func (f *upFlags) directory() (dir string, leave func() error, err error) {
 		err = rights.Writable(dir)
 	}
 	if err != nil {
-		return "", nil, withHint(fmt.Errorf("--data %s: %w", f.data, err),
+		return "", nil, cli.WithHint(fmt.Errorf("--data %s: %w", f.data, err),
 			"give a directory that you can make or write to")
 	}
 	lock, err := lockData(dir)
@@ -46,7 +47,8 @@ func (f *upFlags) directory() (dir string, leave func() error, err error) {
 func lockData(dir string) (*os.File, error) {
 	lock, err := os.OpenFile(filepath.Join(dir, lockFile), os.O_RDWR|os.O_CREATE|syscall.O_NOFOLLOW, 0o600)
 	if err != nil {
-		return nil, withHint(fmt.Errorf("--data %s: %w", dir, err), "give a directory that you can make or write to")
+		return nil, cli.WithHint(fmt.Errorf("--data %s: %w", dir, err),
+			"give a directory that you can make or write to")
 	}
 	err = syscall.Flock(int(lock.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
 	if err == nil {
@@ -63,13 +65,13 @@ func lockData(dir string) (*os.File, error) {
 	}
 	holder := make([]byte, 20) // digits of a process id
 	n, _ := lock.ReadAt(holder, 0)
-	return nil, withHint(fmt.Errorf("--data %s: the data directory is in use by process %s", dir, holder[:n]),
+	return nil, cli.WithHint(fmt.Errorf("--data %s: the data directory is in use by process %s", dir, holder[:n]),
 		"stop that one, or give another directory with --data")
 }
 
 func temporaryDirectory() (dir string, leave func() error, err error) {
 	if dir, err = os.MkdirTemp("", temporary); err != nil {
-		return "", nil, withHint(err, "give a directory for state with --data")
+		return "", nil, cli.WithHint(err, "give a directory for state with --data")
 	}
 	lock, err := holdLock(dir)
 	if err != nil {

@@ -9,9 +9,11 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+
+	"github.com/cognitora/dataplane/ctl/cli"
 )
 
-func newTop(a *app, getenv func(string) string) *cobra.Command {
+func newTop(a *cli.App) *cobra.Command {
 	var every time.Duration
 	var once bool
 	var router port
@@ -52,10 +54,10 @@ func newTop(a *app, getenv func(string) string) *cobra.Command {
 			}
 			ctx, release := ending(c.Context())
 			defer release()
-			return watch(ctx, a, &router, every, once || a.output == "json" || !isTerminal(a.out))
+			return watch(ctx, a, &router, every, once || a.Output == "json" || !isTerminal(a.Out))
 		},
 	}
-	router.flag(c.Flags(), getenv)
+	router.flag(c.Flags(), a.Getenv)
 	c.Flags().DurationVar(&every, "interval", time.Second, "time between two looks")
 	c.Flags().BoolVar(&once, "once", false, "show it once (so it is with --output json, and when not writing to a "+
 		"terminal)")
@@ -85,17 +87,17 @@ func lookAt(ctx context.Context, router *port) (*look, error) {
 }
 
 // watch shows the fleet once, or until ctx ends.
-func watch(ctx context.Context, a *app, router *port, every time.Duration, once bool) error {
+func watch(ctx context.Context, a *cli.App, router *port, every time.Duration, once bool) error {
 	before, err := lookAt(ctx, router)
 	if err != nil {
 		return err
 	}
 	first := before.picture(nil)
 	if once {
-		return a.show(before, first.write)
+		return a.Show(before, first.write)
 	}
 	last := first
-	l := live{terminal: a.out.(*os.File), every: every, next: func(ctx context.Context) (*picture, error) {
+	l := live{terminal: a.Out.(*os.File), every: every, next: func(ctx context.Context) (*picture, error) {
 		now, err := lookAt(ctx, router)
 		if err != nil {
 			return outdated(last, err, time.Since(before.at)), nil

@@ -11,6 +11,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/cognitora/dataplane/ctl/cli"
 	"github.com/cognitora/dataplane/internal/lifecycle"
 )
 
@@ -31,7 +32,7 @@ type upFlags struct {
 	listenGiven, adminGiven, etcdGiven, enginesGiven, modelGiven bool
 }
 
-func newUp(a *app) *cobra.Command {
+func newUp(a *cli.App) *cobra.Command {
 	f := &upFlags{}
 	c := &cobra.Command{
 		Use:   "up",
@@ -74,13 +75,13 @@ func newUp(a *app) *cobra.Command {
 }
 
 // runUp runs the fleet until a signal, and takes it down again in order.
-func runUp(ctx context.Context, a *app, f *upFlags) error {
+func runUp(ctx context.Context, a *cli.App, f *upFlags) error {
 	if err := f.check(); err != nil {
 		return err
 	}
 	signals := lifecycle.ListenForeground(ctx)
 	defer signals.Close()
-	scr := &screen{w: a.err}
+	scr := &screen{w: a.Err}
 	level := slog.LevelWarn
 	if f.verbose {
 		level = slog.LevelInfo
@@ -106,7 +107,7 @@ func runUp(ctx context.Context, a *app, f *upFlags) error {
 		err = attend(signals.Drain(), a, l, scr)
 	}
 	if signals.Drain().Err() != nil {
-		fmt.Fprintln(a.err, "\nstopping; Ctrl-C again stops at once")
+		fmt.Fprintln(a.Err, "\nstopping; Ctrl-C again stops at once")
 		if errors.Is(err, context.Canceled) {
 			err = nil
 		}
@@ -120,7 +121,7 @@ func runUp(ctx context.Context, a *app, f *upFlags) error {
 const abandonWithin = 3 * time.Second
 
 // abandon ends a start under way, whose error comes from started, and what it has started.
-func (l *local) abandon(a *app, started <-chan error) error {
+func (l *local) abandon(a *cli.App, started <-chan error) error {
 	over := make(chan error, 1)
 	go func() {
 		err := <-started
@@ -140,9 +141,9 @@ func (l *local) abandon(a *app, started <-chan error) error {
 
 // attend waits for a signal or for a part that fails, and shows the fleet
 // meanwhile if there is a terminal to show it on.
-func attend(drain context.Context, a *app, l *local, scr *screen) error {
+func attend(drain context.Context, a *cli.App, l *local, scr *screen) error {
 	var ticks <-chan time.Time
-	if a.output == "table" && isTerminal(a.out) && isTerminal(a.err) {
+	if a.Output == "table" && isTerminal(a.Out) && isTerminal(a.Err) {
 		t := time.NewTicker(time.Second)
 		defer t.Stop()
 		ticks = t.C

@@ -6,6 +6,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/cognitora/dataplane/ctl/cli"
 )
 
 // TestAbandon: a start that is cut short is waited for, so that what it has started stops and its
@@ -23,7 +25,7 @@ func TestAbandon(t *testing.T) {
 				started := make(chan error, 1)
 				time.AfterFunc(takes, func() { started <- context.Canceled })
 				began := time.Now()
-				err := l.abandon(&app{err: &log}, started)
+				err := l.abandon(&cli.App{Err: &log}, started)
 				if err == nil || err.Error() != "stopped while it was starting" {
 					t.Errorf("got %v", err)
 				}

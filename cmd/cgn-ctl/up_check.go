@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"strings"
 
+	"github.com/cognitora/dataplane/ctl/cli"
 	"github.com/cognitora/dataplane/internal/listen"
 	"github.com/cognitora/dataplane/internal/rights"
 	"github.com/cognitora/dataplane/router/fleet"
@@ -48,11 +49,11 @@ func (f *upFlags) checkAddress(flag, address string) error {
 		return fmt.Errorf("%s %s: up listens on HOST:PORT only; cgn-router takes sockets", flag, address)
 	}
 	if err := listen.Check(address); err != nil {
-		return withHint(fmt.Errorf("%s %q: not an address to listen on", flag, address),
+		return cli.WithHint(fmt.Errorf("%s %q: not an address to listen on", flag, address),
 			"give HOST:PORT, like 127.0.0.1:8080; port 0 takes a free one")
 	}
 	if !f.insecure && !listen.Loopback(address) {
-		return withHint(fmt.Errorf("%s %s: other hosts could reach it without authentication", flag, address),
+		return cli.WithHint(fmt.Errorf("%s %s: other hosts could reach it without authentication", flag, address),
 			"give an address of 127.0.0.1, or add --insecure-listen where the network is trusted")
 	}
 	return nil
@@ -90,16 +91,16 @@ func (f *upFlags) checkEngines() error {
 func (f *upFlags) checkModel() error {
 	const others = "give a GGUF file; for other engines, start them yourself and give their URLs with --backend"
 	if f.model == "" {
-		return withHint(errors.New("--model: empty"), others)
+		return cli.WithHint(errors.New("--model: empty"), others)
 	}
 	if err := rights.Readable(f.model); err != nil {
-		return withHint(fmt.Errorf("--model: %w", err), others)
+		return cli.WithHint(fmt.Errorf("--model: %w", err), others)
 	}
 	if !strings.HasSuffix(f.model, ".gguf") || !isGGUF(f.model) {
-		return withHint(fmt.Errorf("--model %s: not a GGUF file named .gguf", f.model), others)
+		return cli.WithHint(fmt.Errorf("--model %s: not a GGUF file named .gguf", f.model), others)
 	}
 	if _, err := exec.LookPath("llama-server"); err != nil {
-		return withHint(errors.New("--model: llama-server, which serves it, is not in PATH"),
+		return cli.WithHint(errors.New("--model: llama-server, which serves it, is not in PATH"),
 			"install llama.cpp (brew install llama.cpp, or a release from github.com/ggml-org/llama.cpp), or leave "+
 				"--model away for simulated engines")
 	}

@@ -14,6 +14,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/cognitora/dataplane/ctl/ctltest"
 )
 
 func TestUpNamesTheFlagThatCannotWork(t *testing.T) {
@@ -67,8 +69,8 @@ func TestUpNamesTheFlagThatCannotWork(t *testing.T) {
 	} {
 		_, err := ctl(t, nil, append([]string{"up"}, strings.Fields(args)...)...)
 		text, hint, _ := strings.Cut(want, "|")
-		if err == nil || !strings.Contains(err.Error(), text) || !strings.Contains(hintOf(err), hint) {
-			t.Errorf("up %s: %v, hint %q; want %q", args, err, hintOf(err), want)
+		if err == nil || !strings.Contains(err.Error(), text) || !strings.Contains(ctltest.Hint(err), hint) {
+			t.Errorf("up %s: %v, hint %q; want %q", args, err, ctltest.Hint(err), want)
 		}
 	}
 }
@@ -151,7 +153,7 @@ func TestUp(t *testing.T) {
 	if err := <-done; err != nil {
 		t.Errorf("up: %v\n%s", err, log.String())
 	}
-	want(t, log.String(), "stopped router-1", "stopped agent-2", "stopped engine-1", "stopped etcd",
+	ctltest.Want(t, log.String(), "stopped router-1", "stopped agent-2", "stopped engine-1", "stopped etcd",
 		"state is kept in "+data)
 	if strings.Index(log.String(), "stopped router-1") > strings.Index(log.String(), "stopped agent-1") {
 		t.Errorf("routers stop before agents:\n%s", log.String())

@@ -4,6 +4,9 @@ import (
 	"bytes"
 	"strings"
 	"testing"
+
+	"github.com/cognitora/dataplane/ctl/cli"
+	"github.com/cognitora/dataplane/ctl/ctltest"
 )
 
 func TestArgumentsAndFlagsAreNamed(t *testing.T) {
@@ -26,8 +29,8 @@ func TestArgumentsAndFlagsAreNamed(t *testing.T) {
 	} {
 		_, err := ctl(t, nil, strings.Fields(args)...)
 		text, hint, _ := strings.Cut(want, "|")
-		if err == nil || !strings.Contains(err.Error(), text) || !strings.Contains(hintOf(err), hint) {
-			t.Errorf("%s: %v, hint %q; want %q", args, err, hintOf(err), want)
+		if err == nil || !strings.Contains(err.Error(), text) || !strings.Contains(ctltest.Hint(err), hint) {
+			t.Errorf("%s: %v, hint %q; want %q", args, err, ctltest.Hint(err), want)
 		}
 	}
 }
@@ -57,7 +60,7 @@ func TestEtcdIsFoundUnderEitherName(t *testing.T) {
 
 func TestNoCandidateIsAnError(t *testing.T) {
 	page := `{"model":"m","api":"chat","mode":"score","winner":"","why":"no candidates","candidates":[{"node":"a","reason":"cordoned"}]}`
-	url, _, _ := adminPort(t, map[string]string{"/debug/route": page})
+	url, _, _ := ctltest.AdminPort(t, map[string]string{"/debug/route": page})
 	for _, output := range []string{"table", "json"} {
 		out, err := ctl(t, nil, "route", "explain", "--admin", url, "--model", "m", "--prompt", "hi", "-o", output)
 		if err == nil || !strings.Contains(err.Error(), "no node can take this request") ||
@@ -68,11 +71,11 @@ func TestNoCandidateIsAnError(t *testing.T) {
 }
 
 func TestTheAPIPortIsNotTheAdminPort(t *testing.T) {
-	url, _, _ := adminPort(t,
+	url, _, _ := ctltest.AdminPort(t,
 		map[string]string{"/debug/fleet": `{"error":{"message":"there is no such endpoint here","code":"unknown_path"}}`})
 	if _, err := ctl(t, nil, "top", "--once", "--admin", url); err == nil ||
-		!strings.Contains(hintOf(err), "admin port") {
-		t.Errorf("%v, hint %q", err, hintOf(err))
+		!strings.Contains(ctltest.Hint(err), "admin port") {
+		t.Errorf("%v, hint %q", err, ctltest.Hint(err))
 	}
 }
 
@@ -105,8 +108,8 @@ func TestWhatIsMissingIsNamed(t *testing.T) {
 		"bench load open --trace /nowhere --url http://127.0.0.1:1": {"/nowhere", ""},
 	} {
 		_, err := ctl(t, nil, strings.Fields(line)...)
-		if err == nil || !strings.Contains(err.Error(), parts[0]) || !strings.Contains(hintOf(err), parts[1]) {
-			t.Errorf("%s: %v, hint %q", line, err, hintOf(err))
+		if err == nil || !strings.Contains(err.Error(), parts[0]) || !strings.Contains(ctltest.Hint(err), parts[1]) {
+			t.Errorf("%s: %v, hint %q", line, err, ctltest.Hint(err))
 		}
 	}
 	if out, err := ctl(t, nil, "help", "cluster", "nodes"); err != nil ||
@@ -124,7 +127,7 @@ func TestExitStatus(t *testing.T) {
 		var out, errOut bytes.Buffer
 		root := newRoot(&out, &errOut, func(string) string { return "" })
 		root.SetArgs(strings.Fields(args))
-		if got := run(root, &errOut); got != want || want != 0 && !strings.HasPrefix(errOut.String(), "cgn-ctl: ") {
+		if got := cli.Run(root, &errOut); got != want || want != 0 && !strings.HasPrefix(errOut.String(), "cgn-ctl: ") {
 			t.Errorf("%s: %d %s", args, got, &errOut)
 		}
 	}

@@ -1,4 +1,4 @@
-package main
+package cli
 
 import (
 	"errors"
@@ -10,8 +10,8 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// oneArgument is for a command that takes exactly the argument of that name.
-func oneArgument(name string) cobra.PositionalArgs {
+// OneArgument is for a command that takes exactly the argument of that name.
+func OneArgument(name string) cobra.PositionalArgs {
 	return func(c *cobra.Command, args []string) error {
 		if len(args) == 1 {
 			return nil
@@ -21,12 +21,12 @@ func oneArgument(name string) cobra.PositionalArgs {
 			err = fmt.Errorf("one %s is taken, %d are given: %s", name, len(args), strings.Join(args, ", "))
 		}
 		example, _, _ := strings.Cut(strings.TrimSpace(c.Example), "\n")
-		return withHint(err, "for example: "+example)
+		return WithHint(err, "for example: "+example)
 	}
 }
 
-// arguments is for a command that takes exactly the arguments of those names.
-func arguments(names ...string) cobra.PositionalArgs {
+// Arguments is for a command that takes exactly the arguments of those names.
+func Arguments(names ...string) cobra.PositionalArgs {
 	return func(c *cobra.Command, args []string) error {
 		if len(args) == len(names) {
 			return nil
@@ -36,20 +36,20 @@ func arguments(names ...string) cobra.PositionalArgs {
 			err = fmt.Errorf("%s is missing", names[len(args)])
 		}
 		example, _, _ := strings.Cut(strings.TrimSpace(c.Example), "\n")
-		return withHint(err, "for example: "+example)
+		return WithHint(err, "for example: "+example)
 	}
 }
 
-// inRange says what the flag must be, unless it is.
-func inRange(flag string, value, from, to float64) error {
+// InRange says what the flag must be, unless it is.
+func InRange(flag string, value, from, to float64) error {
 	if value >= from && value <= to {
 		return nil
 	}
 	return fmt.Errorf("--%s %v: must be %v to %v", flag, value, from, to)
 }
 
-// readInput reads a file, or standard input for "-".
-func readInput(c *cobra.Command, name string) (string, error) {
+// ReadInput reads a file, or standard input for "-".
+func ReadInput(c *cobra.Command, name string) (string, error) {
 	var b []byte
 	var err error
 	if name == "-" {
@@ -63,8 +63,8 @@ func readInput(c *cobra.Command, name string) (string, error) {
 	return string(b), err
 }
 
-// firstSet is the value of the first variable that has one, or the default.
-func firstSet(getenv func(string) string, def string, names ...string) string {
+// FirstSet is the value of the first variable that has one, or the default.
+func FirstSet(getenv func(string) string, def string, names ...string) string {
 	for _, name := range names {
 		if v := getenv(name); v != "" {
 			return v

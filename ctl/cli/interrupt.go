@@ -1,4 +1,4 @@
-package main
+package cli
 
 import (
 	"context"
@@ -7,11 +7,11 @@ import (
 	"syscall"
 )
 
-// interruptible is a context that ends at the first signal that asks the program to, so that what
+// Interruptible is a context that ends at the first signal that asks the program to, so that what
 // it started is stopped; a second one ends the program at once. A reader of the output who leaves
 // counts as such a signal, and so does a terminal that closes, unless that is ignored, as under
 // nohup. release must be called.
-func interruptible(parent context.Context) (ctx context.Context, release func()) {
+func Interruptible(parent context.Context) (ctx context.Context, release func()) {
 	signals := []os.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGPIPE}
 	if !signal.Ignored(syscall.SIGHUP) {
 		signals = append(signals, syscall.SIGHUP)

@@ -1,4 +1,4 @@
-package main
+package cli
 
 import (
 	"strconv"
@@ -14,11 +14,11 @@ type hinted struct {
 func (h hinted) Hint() string  { return h.hint }
 func (h hinted) Unwrap() error { return h.error }
 
-// withHint adds to err a line that says what to do.
-func withHint(err error, hint string) error { return hinted{err, hint} }
+// WithHint adds to err a line that says what to do.
+func WithHint(err error, hint string) error { return hinted{err, hint} }
 
-// cause is what a message of gRPC says about a connection, without how gRPC came to know of it.
-func cause(message string) string {
+// Cause is what a message of gRPC says about a connection, without how gRPC came to know of it.
+func Cause(message string) string {
 	before, quoted, found := strings.Cut(message, "connection error: desc = ")
 	if !found {
 		return message

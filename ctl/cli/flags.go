@@ -1,4 +1,4 @@
-package main
+package cli
 
 import (
 	"errors"
@@ -27,9 +27,9 @@ func flagError(c *cobra.Command, err error) error {
 	var names []string
 	c.Flags().VisitAll(func(f *pflag.Flag) { names = append(names, f.Name) })
 	if near := config.Nearest(missing.GetSpecifiedName(), names); near != "" {
-		return withHint(err, "Did you mean --"+near+"?")
+		return WithHint(err, "Did you mean --"+near+"?")
 	}
-	return withHint(err, "see "+c.CommandPath()+" --help")
+	return WithHint(err, "see "+c.CommandPath()+" --help")
 }
 
 // wanted says what a flag of each type takes, where its own error would speak of the parser.

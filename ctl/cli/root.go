@@ -1,4 +1,4 @@
-package main
+package cli
 
 import (
 	"errors"
@@ -10,8 +10,8 @@ import (
 	"github.com/cognitora/dataplane/internal/buildinfo"
 )
 
-// root is cgn-ctl itself, with the given commands.
-func root(a *app, commands ...*cobra.Command) *cobra.Command {
+// Root is cgn-ctl itself, with the given commands.
+func Root(a *App, commands ...*cobra.Command) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "cgn-ctl",
 		Short: "Run, look into and steer a Cognitora fleet",
@@ -23,20 +23,20 @@ func root(a *app, commands ...*cobra.Command) *cobra.Command {
 		CompletionOptions: cobra.CompletionOptions{HiddenDefaultCmd: true},
 		PersistentPreRunE: func(*cobra.Command, []string) error { return a.check() },
 	}
-	c.SetOut(a.out)
-	c.SetErr(a.err)
+	c.SetOut(a.Out)
+	c.SetErr(a.Err)
 	c.SetFlagErrorFunc(flagError)
 	c.SetVersionTemplate("cgn-ctl {{.Version}}\n")
 	c.SetGlobalNormalizationFunc(plainFlag)
-	c.PersistentFlags().StringVarP(&a.output, "output", "o", "table", "how results are written: table or json")
+	c.PersistentFlags().StringVarP(&a.Output, "output", "o", "table", "how results are written: table or json")
 	c.AddCommand(commands...)
 	c.AddCommand(newVersion(a))
 	c.SetHelpCommand(newHelp(c))
 	return c
 }
 
-// run returns the exit status: 0, 1 after a failure, 2 where flags or arguments are not understood.
-func run(root *cobra.Command, errOut io.Writer) int {
+// Run returns the exit status: 0, 1 after a failure, 2 where flags or arguments are not understood.
+func Run(root *cobra.Command, errOut io.Writer) int {
 	check, understood := root.PersistentPreRunE, false
 	root.PersistentPreRunE = func(c *cobra.Command, args []string) error {
 		err := check(c, args)
@@ -47,7 +47,7 @@ func run(root *cobra.Command, errOut io.Writer) int {
 	if err == nil {
 		return 0
 	}
-	fmt.Fprintln(errOut, "cgn-ctl:", cause(err.Error()))
+	fmt.Fprintln(errOut, "cgn-ctl:", Cause(err.Error()))
 	var hint interface{ Hint() string }
 	if errors.As(err, &hint) {
 		fmt.Fprintln(errOut, "  "+hint.Hint())
@@ -58,9 +58,9 @@ func run(root *cobra.Command, errOut io.Writer) int {
 	return 1
 }
 
-// group is a command that only holds others. An unknown one is an error, and
+// Group is a command that only holds others. An unknown one is an error, and
 // cobra names what was probably meant.
-func group(use, short string, commands ...*cobra.Command) *cobra.Command {
+func Group(use, short string, commands ...*cobra.Command) *cobra.Command {
 	c := &cobra.Command{Use: use, Short: short, Args: cobra.NoArgs, RunE: func(c *cobra.Command, _ []string) error {
 		return c.Help()
 	}}
@@ -68,7 +68,7 @@ func group(use, short string, commands ...*cobra.Command) *cobra.Command {
 	return c
 }
 
-func newVersion(a *app) *cobra.Command {
+func newVersion(a *App) *cobra.Command {
 	return &cobra.Command{
 		Use: "version", Short: "Print the version", Args: cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
@@ -76,7 +76,7 @@ func newVersion(a *app) *cobra.Command {
 				Version string `json:"version"`
 				Commit  string `json:"commit"`
 			}{buildinfo.Version(), buildinfo.Commit()}
-			return a.show(v, func(t *table) { t.line("cgn-ctl " + buildinfo.String()) })
+			return a.Show(v, func(t *Table) { t.Line("cgn-ctl " + buildinfo.String()) })
 		},
 	}
 }
@@ -91,7 +91,7 @@ func newHelp(root *cobra.Command) *cobra.Command {
 				return err
 			}
 			if len(rest) > 0 {
-				return withHint(fmt.Errorf("%s has no command %q", of.CommandPath(), rest[0]),
+				return WithHint(fmt.Errorf("%s has no command %q", of.CommandPath(), rest[0]),
 					"see "+of.CommandPath()+" --help")
 			}
 			of.InitDefaultHelpFlag()

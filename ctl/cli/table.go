@@ -1,0 +1,24 @@
+package cli
+
+import (
+	"fmt"
+	"io"
+	"strings"
+	"text/tabwriter"
+)
+
+// Table lines up rows of cells for people.
+type Table struct{ w *tabwriter.Writer }
+
+func newTable(w io.Writer) *Table { return &Table{tabwriter.NewWriter(w, 0, 8, 2, ' ', 0)} }
+
+func (t *Table) Row(cells ...any) {
+	words := make([]string, len(cells))
+	for i, c := range cells {
+		words[i] = fmt.Sprint(c)
+	}
+	fmt.Fprintln(t.w, strings.Join(words, "\t"))
+}
+
+// Line writes text that takes no part in the columns.
+func (t *Table) Line(text string) { fmt.Fprintln(t.w, text) }

@@ -1,0 +1,75 @@
+// Package ctltest runs commands of cgn-ctl in tests, and what these talk to.
+package ctltest
+
+import (
+	"bytes"
+	"errors"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	"github.com/spf13/cobra"
+	"go.uber.org/goleak"
+
+	"github.com/cognitora/dataplane/ctl/cli"
+)
+
+// Run runs one command line of a group and returns what it wrote.
+func Run(t *testing.T, group func(*cli.App) *cobra.Command, env map[string]string, args ...string) (string, error) {
+	t.Helper()
+	var out bytes.Buffer
+	a := &cli.App{Out: &out, Err: io.Discard, Getenv: func(name string) string { return env[name] }}
+	root := cli.Root(a, group(a))
+	root.SetArgs(args)
+	root.SetContext(t.Context())
+	err := root.Execute()
+	return out.String(), err
+}
+
+// Main runs a package's tests and fails if one has left a goroutine behind.
+func Main(m *testing.M) {
+	goleak.VerifyTestMain(m,
+		goleak.IgnoreAnyFunction("github.com/valyala/fasthttp.updateServerDate.func1"), // once per process
+		goleak.IgnoreAnyFunction("github.com/valyala/fasthttp.(*workerPool).Start.func2"))
+}
+
+// Want fails unless text holds every part.
+func Want(t *testing.T, text string, parts ...string) {
+	t.Helper()
+	for _, p := range parts {
+		if !strings.Contains(text, p) {
+			t.Errorf("want %q in\n%s", p, text)
+		}
+	}
+}
+
+// Hint is what the error says that there is to do, or nothing.
+func Hint(err error) string {
+	var h interface{ Hint() string }
+	if errors.As(err, &h) {
+		return h.Hint()
+	}
+	return ""
+}
+
+// AdminPort serves canned answers by path and keeps the last request.
+func AdminPort(t *testing.T, pages map[string]string) (url string, last *http.Request, body *string) {
+	last, body = new(http.Request), new(string)
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		b, _ := io.ReadAll(r.Body)
+		*last, *body = *r, string(b)
+		page, ok := pages[r.URL.Path]
+		if !ok {
+			http.NotFound(w, r)
+			return
+		}
+		if strings.HasPrefix(page, `{"error"`) {
+			w.WriteHeader(http.StatusNotFound)
+		}
+		_, _ = io.WriteString(w, page)
+	}))
+	t.Cleanup(s.Close)
+	return s.URL, last, body
+}
