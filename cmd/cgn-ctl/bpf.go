@@ -10,7 +10,9 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/cognitora/dataplane/bpf"
+	"github.com/cognitora/dataplane/ctl/cell"
 	"github.com/cognitora/dataplane/ctl/cli"
+	"github.com/cognitora/dataplane/ctl/screen"
 )
 
 func newBPF(a *cli.App) *cobra.Command {
@@ -46,7 +48,7 @@ func newBPFShow(a *cli.App, root *string) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return a.Show(k, k.picture(nil).write)
+			return a.Show(k, k.picture(nil).Write)
 		},
 	}
 }
@@ -62,7 +64,7 @@ func newBPFTop(a *cli.App, root *string) *cobra.Command {
 			if every < 100*time.Millisecond {
 				return fmt.Errorf("--interval %s: must be 100ms or more", every)
 			}
-			ctx, release := ending(c.Context())
+			ctx, release := screen.Ending(c.Context())
 			defer release()
 			return bpfTop(ctx, a, *root, every)
 		},
@@ -77,7 +79,7 @@ func bpfTop(ctx context.Context, a *cli.App, root string, every time.Duration) e
 	if err != nil {
 		return err
 	}
-	next := func(context.Context) (*picture, error) {
+	next := func(context.Context) (*screen.Picture, error) {
 		now, err := readKernel(root)
 		if err != nil {
 			return nil, err
@@ -86,9 +88,9 @@ func bpfTop(ctx context.Context, a *cli.App, root string, every time.Duration) e
 		before = now
 		return p, nil
 	}
-	if a.Output == "table" && isTerminal(a.Out) {
-		l := live{terminal: a.Out.(*os.File), every: every, next: next}
-		return l.run(ctx, before.picture(nil))
+	if a.Output == "table" && screen.IsTerminal(a.Out) {
+		l := screen.Live{Terminal: a.Out.(*os.File), Every: every, Next: next}
+		return l.Run(ctx, before.picture(nil))
 	}
 	select {
 	case <-ctx.Done():
@@ -99,7 +101,7 @@ func bpfTop(ctx context.Context, a *cli.App, root string, every time.Duration) e
 	if err != nil {
 		return err
 	}
-	return a.Show(now.since(before), now.picture(before).write)
+	return a.Show(now.since(before), now.picture(before).Write)
 }
 
 func newBPFCheck(a *cli.App, root *string) *cobra.Command {
@@ -156,7 +158,7 @@ func (v bpfCheck) write(t *cli.Table) {
 		if p.Runs > 0 {
 			runs, cost = fmt.Sprint(p.Runs), fmt.Sprint(p.Cost().Nanoseconds())
 		}
-		t.Row(p.Name, p.Hook, yesNo(p.Attached), dash(p.Tag), runs, cost, p.Tells)
+		t.Row(p.Name, p.Hook, yesNo(p.Attached), cell.Dash(p.Tag), runs, cost, p.Tells)
 	}
 	t.Line("")
 	t.Line(fmt.Sprintf("lost: %d events, %d peers, %d sockets, %d processes, %d threads, %d packets not understood",

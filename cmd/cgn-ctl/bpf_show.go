@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/cognitora/dataplane/bpf"
+	"github.com/cognitora/dataplane/ctl/cell"
+	"github.com/cognitora/dataplane/ctl/screen"
 )
 
 // since is what was counted after before: counters are differences, the path's figures and open
@@ -87,39 +89,40 @@ const maxPeers = 20
 
 // picture shows all that has been counted, or what was since before, where there was one; then the
 // CPUs that have most to do come first.
-func (k *kernel) picture(before *kernel) *picture {
-	d, p := k, &picture{head: []string{"since the programs were loaded:"}, all: "bpf show"}
+func (k *kernel) picture(before *kernel) *screen.Picture {
+	d, p := k, &screen.Picture{Head: []string{"since the programs were loaded:"}, All: "bpf show"}
 	if before != nil {
 		d = k.since(before)
-		p.head = []string{fmt.Sprintf("in the last %v:", k.at.Sub(before.at).Round(time.Millisecond))}
+		p.Head = []string{fmt.Sprintf("in the last %v:", k.at.Sub(before.at).Round(time.Millisecond))}
 		slices.SortStableFunc(d.CPUs, func(a, b bpf.CPU) int { return cmp.Compare(busyShare(b), busyShare(a)) })
 	}
-	cpus := tableOf("CPUs", "CPU", "BUSY", "SWITCHES")
+	cpus := screen.TableOf("CPUs", "CPU", "BUSY", "SWITCHES")
 	for _, c := range d.CPUs {
 		share := "-"
 		if c.Busy+c.Idle > 0 {
 			share = fmt.Sprintf("%.1f %%", 100*busyShare(c))
 		}
-		cpus.row(c.ID, share, c.Switches)
+		cpus.Row(c.ID, share, c.Switches)
 	}
-	waits := fmt.Sprintf("waits for a CPU: %d, mean %v, p50 %v, p99 %v", d.RunDelay.Count, brief(d.RunDelay.Mean()),
-		brief(d.RunDelay.Quantile(0.5)), brief(d.RunDelay.Quantile(0.99)))
-	groups := tableOf("processes", "PROCESSES OF", "CPU TIME", "WAITED", "RUNS")
+	waits := fmt.Sprintf("waits for a CPU: %d, mean %v, p50 %v, p99 %v", d.RunDelay.Count,
+		cell.Brief(d.RunDelay.Mean()),
+		cell.Brief(d.RunDelay.Quantile(0.5)), cell.Brief(d.RunDelay.Quantile(0.99)))
+	groups := screen.TableOf("processes", "PROCESSES OF", "CPU TIME", "WAITED", "RUNS")
 	for _, g := range d.Groups {
-		groups.row(g.Root, brief(g.CPU), brief(g.Delay), g.Runs)
+		groups.Row(g.Root, cell.Brief(g.CPU), cell.Brief(g.Delay), g.Runs)
 	}
-	p.pieces = append(p.pieces, cpus, piece{of: "lines", apart: true, rows: [][]string{{waits}}})
+	p.Pieces = append(p.Pieces, cpus, screen.Piece{Of: "lines", Apart: true, Rows: [][]string{{waits}}})
 	peers := len(d.Peers)
 	if before == nil {
 		peers = min(peers, maxPeers)
 	}
-	for _, more := range []piece{groups, d.tokens(), d.ports(), d.peers(peers)} {
-		if len(more.rows) > 0 {
-			p.pieces = append(p.pieces, more)
+	for _, more := range []screen.Piece{groups, d.tokens(), d.ports(), d.peers(peers)} {
+		if len(more.Rows) > 0 {
+			p.Pieces = append(p.Pieces, more)
 		}
 	}
 	if more := len(d.Peers) - peers; more > 0 {
-		p.pieces = append(p.pieces, textOf("lines", fmt.Sprintf("and %d more, which -o json has", more)))
+		p.Pieces = append(p.Pieces, screen.TextOf("lines", fmt.Sprintf("and %d more, which -o json has", more)))
 	}
 	return p
 }
@@ -129,20 +132,23 @@ func busyShare(c bpf.CPU) float64 {
 	return float64(c.Busy) / float64(max(c.Busy+c.Idle, 1))
 }
 
-func (k *kernel) ports() piece {
-	p := tableOf("ports", "PORT", "OPEN", "OPENED", "RESET", "LOST", "SEGMENTS", "RESENT", "TIMEOUTS", "RTT", "MEAN",
+func (k *kernel) ports() screen.Piece {
+	p := screen.TableOf("ports", "PORT", "OPEN", "OPENED", "RESET", "LOST", "SEGMENTS", "RESENT", "TIMEOUTS", "RTT",
+		"MEAN",
 		"MIN",
 		"STALLS OUT", "STALLS IN", "IN", "OUT", "RATE", "CLOSED")
 	for _, o := range k.Ports {
-		p.row(o.Port.Port, o.Established, o.Opened, o.Resets, o.TimedOut, o.SegmentsSent, o.Retransmits, o.Timeouts,
-			brief(o.RTT), brief(o.RTTMean), brief(o.RTTMin), o.StallsSend, o.StallsReceive, bytesOf(o.BytesReceived),
-			bytesOf(o.BytesSent), bytesOf(o.DeliveryRate)+"/s", o.Closed)
+		p.Row(o.Port.Port, o.Established, o.Opened, o.Resets, o.TimedOut, o.SegmentsSent, o.Retransmits, o.Timeouts,
+			cell.Brief(o.RTT), cell.Brief(o.RTTMean), cell.Brief(o.RTTMin), o.StallsSend, o.StallsReceive,
+			cell.Bytes(o.BytesReceived),
+			cell.Bytes(o.BytesSent), cell.Bytes(o.DeliveryRate)+"/s", o.Closed)
 	}
 	return p
 }
 
-func (k *kernel) tokens() piece {
-	p := tableOf("ports' tokens", "TOKENS OF", "REQUESTS", "STREAMS", "TTFT MEAN", "P50", "P99", "ITL MEAN", "P50",
+func (k *kernel) tokens() screen.Piece {
+	p := screen.TableOf("ports' tokens", "TOKENS OF", "REQUESTS", "STREAMS", "TTFT MEAN", "P50", "P99", "ITL MEAN",
+		"P50",
 		"P99", "SINGLES", "SINGLE MEAN",
 		"UNCLEAR", "COALESCED", "JOINED", "TLS", "HTTP/2", "OTHER")
 	for _, o := range k.Ports {
@@ -150,27 +156,30 @@ func (k *kernel) tokens() piece {
 		if t.Singles > 0 {
 			single = t.SinglesTime / time.Duration(t.Singles)
 		}
-		p.row(o.Port.Port, t.Requests, t.Streams, brief(t.TTFT.Mean()), brief(t.TTFT.Quantile(0.5)),
-			brief(t.TTFT.Quantile(0.99)),
-			brief(t.ITL.Mean()), brief(t.ITL.Quantile(0.5)), brief(t.ITL.Quantile(0.99)), t.Singles, brief(single),
+		p.Row(o.Port.Port, t.Requests, t.Streams, cell.Brief(t.TTFT.Mean()), cell.Brief(t.TTFT.Quantile(0.5)),
+			cell.Brief(t.TTFT.Quantile(0.99)),
+			cell.Brief(t.ITL.Mean()), cell.Brief(t.ITL.Quantile(0.5)), cell.Brief(t.ITL.Quantile(0.99)), t.Singles,
+			cell.Brief(single),
 			t.Unclear, t.Coalesced, t.Joined, t.UnmeasuredTLS, t.UnmeasuredHTTP, t.Unmeasured)
 	}
 	return p
 }
 
-func (k *kernel) peers(most int) piece {
+func (k *kernel) peers(most int) screen.Piece {
 	peers := slices.Clone(k.Peers)
 	slices.SortStableFunc(peers, func(a, b bpf.Peer) int {
 		return cmp.Compare(b.BytesSent+b.BytesReceived, a.BytesSent+a.BytesReceived)
 	})
-	p := tableOf("peers", "PEER", "OPEN", "OPENED", "RESET", "LOST", "REFUSED", "UNANSWERED", "GIVEN UP", "SEGMENTS",
+	p := screen.TableOf("peers", "PEER", "OPEN", "OPENED", "RESET", "LOST", "REFUSED", "UNANSWERED", "GIVEN UP",
+		"SEGMENTS",
 		"RESENT", "TIMEOUTS", "RTT", "MEAN", "MIN",
 		"STALLS OUT", "STALLS IN", "IN", "OUT", "RATE", "CLOSED")
 	for _, o := range peers[:most] {
-		p.row(o.Addr, o.Established, o.Opened, o.Resets, o.TimedOut, o.Refused, o.Unanswered, o.Abandoned,
+		p.Row(o.Addr, o.Established, o.Opened, o.Resets, o.TimedOut, o.Refused, o.Unanswered, o.Abandoned,
 			o.SegmentsSent, o.Retransmits, o.Timeouts,
-			brief(o.RTT), brief(o.RTTMean), brief(o.RTTMin), o.StallsSend, o.StallsReceive, bytesOf(o.BytesReceived),
-			bytesOf(o.BytesSent), bytesOf(o.DeliveryRate)+"/s", o.Closed)
+			cell.Brief(o.RTT), cell.Brief(o.RTTMean), cell.Brief(o.RTTMin), o.StallsSend, o.StallsReceive,
+			cell.Bytes(o.BytesReceived),
+			cell.Bytes(o.BytesSent), cell.Bytes(o.DeliveryRate)+"/s", o.Closed)
 	}
 	return p
 }

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"github.com/cognitora/dataplane/ctl/cell"
 	"github.com/cognitora/dataplane/ctl/cli"
 
 	pb "github.com/cognitora/dataplane/proto/cognitora/v1"
@@ -20,7 +21,7 @@ var deviceStates = map[pb.RdmaDevice_State]string{pb.RdmaDevice_STATE_OPEN: "ope
 func devicesOf(r *pb.PeersResponse) *[]kvDevice {
 	all := []kvDevice{}
 	for _, d := range r.Devices {
-		all = append(all, kvDevice{d.Name, dash(deviceStates[d.State]), d.Why})
+		all = append(all, kvDevice{d.Name, cell.Dash(deviceStates[d.State]), d.Why})
 	}
 	return &all
 }
@@ -28,6 +29,6 @@ func devicesOf(r *pb.PeersResponse) *[]kvDevice {
 func writeKVDevices(t *cli.Table, all []kvDevice) {
 	t.Row("DEVICE", "STATE", "WHY")
 	for _, d := range all {
-		t.Row(d.Name, d.State, dash(d.Why))
+		t.Row(d.Name, d.State, cell.Dash(d.Why))
 	}
 }

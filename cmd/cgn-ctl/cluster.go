@@ -14,6 +14,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/cognitora/dataplane/ctl/cell"
 	"github.com/cognitora/dataplane/ctl/cli"
 	"github.com/cognitora/dataplane/internal/cluster"
 	"github.com/cognitora/dataplane/router/fleet"
@@ -150,8 +151,9 @@ func writeNodes(t *cli.Table, rows []nodeRow) {
 				r.Error)
 			continue
 		}
-		t.Row(r.ID, r.state(), h.Role, dash(h.Engine), dash(strings.Join(h.Models, ",")), h.InFlight, h.QueueDepth,
-			slotsCell(h), sampleCell(&h.Load, "kernel"), sampleCell(&h.Load, "sm"), sampleCell(&h.Load, "watts"),
+		t.Row(r.ID, r.state(), h.Role, cell.Dash(h.Engine), cell.Dash(strings.Join(h.Models, ",")), h.InFlight,
+			h.QueueDepth,
+			slotsCell(h), cell.Sample(&h.Load, "kernel"), cell.Sample(&h.Load, "sm"), cell.Sample(&h.Load, "watts"),
 			r.routerCell(), r.pathCell(), h.Address, r.lease())
 	}
 }

@@ -7,6 +7,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/cognitora/dataplane/ctl/cell"
 	"github.com/cognitora/dataplane/ctl/cli"
 	"github.com/cognitora/dataplane/kv/block"
 
@@ -78,5 +79,5 @@ func tierNames(tiers uint32) string {
 			out += t.name
 		}
 	}
-	return dash(out)
+	return cell.Dash(out)
 }

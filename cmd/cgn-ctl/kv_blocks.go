@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 	"google.golang.org/grpc/status"
 
+	"github.com/cognitora/dataplane/ctl/cell"
 	"github.com/cognitora/dataplane/ctl/cli"
 	"github.com/cognitora/dataplane/kv/block"
 
@@ -184,7 +185,7 @@ func (r *kvRemoved) write(t *cli.Table) {
 		t.Row("HOST", "REMOVED", "ERROR")
 	}
 	for _, h := range r.Hosts {
-		t.Row(h.Host, h.Removed, dash(h.Error))
+		t.Row(h.Host, h.Removed, cell.Dash(h.Error))
 	}
 	t.Line(fmt.Sprintf("%d removed", r.Removed))
 }

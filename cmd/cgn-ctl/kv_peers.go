@@ -11,6 +11,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"github.com/cognitora/dataplane/ctl/cell"
 	"github.com/cognitora/dataplane/ctl/cli"
 
 	pb "github.com/cognitora/dataplane/proto/cognitora/v1"
@@ -110,7 +111,7 @@ func (v *kvPeers) write(t *cli.Table, now time.Time) {
 		for _, l := range p.Lanes {
 			errs, fell = errs+l.Errors, fell+l.Fallbacks
 		}
-		t.Row(p.Peer, p.Address, p.state(now), dash(p.Wanted), dash(p.Lane), p.over("rdma"), p.over("quic"),
+		t.Row(p.Peer, p.Address, p.state(now), cell.Dash(p.Wanted), cell.Dash(p.Lane), p.over("rdma"), p.over("quic"),
 			p.over("tls"), errs, fell, p.Pairs, p.LeasesHeld, p.LeasesGranted)
 	}
 	v.whyNotRDMA(t)
@@ -184,5 +185,5 @@ func (p *kvPeer) over(lane string) string {
 	if !ok {
 		return "-"
 	}
-	return fmt.Sprintf("%s in %d", bytesOf(l.Bytes), l.Operations)
+	return fmt.Sprintf("%s in %d", cell.Bytes(l.Bytes), l.Operations)
 }

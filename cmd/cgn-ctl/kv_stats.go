@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/cognitora/dataplane/ctl/cli"
+	"github.com/cognitora/dataplane/ctl/screen"
 	"github.com/cognitora/dataplane/kv/block"
 
 	pb "github.com/cognitora/dataplane/proto/cognitora/v1"
@@ -161,7 +162,8 @@ func newKVList(k *kv) *cobra.Command {
 				t.Row("BLOCK", "LAYER", "BYTES", "TIERS", "USES", "EXPIRES", "NAMESPACE")
 				for i := range list {
 					b := &list[i]
-					t.Row(b.name(isTerminal(k.Out)), b.layer(), b.Bytes, b.Tiers, b.Uses, b.expires(), b.Namespace)
+					t.Row(b.name(screen.IsTerminal(k.Out)), b.layer(), b.Bytes, b.Tiers, b.Uses, b.expires(),
+						b.Namespace)
 				}
 				if more > 0 {
 					t.Line(fmt.Sprintf("… %d more, about: --limit %d lists up to %d", more, min(uint64(len(list))+more,

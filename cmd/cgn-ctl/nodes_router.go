@@ -6,6 +6,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/cognitora/dataplane/ctl/cell"
 	"github.com/cognitora/dataplane/router/fleet"
 )
 
@@ -51,11 +52,11 @@ func (r *nodeRow) pathCell() string {
 	p := r.Router.Path
 	var parts []string
 	if p.RTTMs != nil && p.RTTAgeMs != nil {
-		parts = append(parts, fmt.Sprintf("rtt %s ms (%s)", digits(*p.RTTMs),
+		parts = append(parts, fmt.Sprintf("rtt %s ms (%s)", cell.Digits(*p.RTTMs),
 			(time.Duration(*p.RTTAgeMs)*time.Millisecond).Round(100*time.Millisecond)))
 	}
 	if p.Retransmitted != nil {
-		parts = append(parts, digits(1e6**p.Retransmitted)+" ppm again")
+		parts = append(parts, cell.Digits(1e6**p.Retransmitted)+" ppm again")
 	}
 	if len(parts) == 0 {
 		return "-"

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 	"time"
+	"unicode/utf8"
 
 	"github.com/cognitora/dataplane/bpf"
 	"github.com/cognitora/dataplane/ctl/cli"
@@ -54,7 +55,7 @@ func TestBPFShowsAll(t *testing.T) {
 	k, counts := largeHost(101)
 	var out strings.Builder
 	a := &cli.App{Out: &out, Output: "table"}
-	if err := a.Show(nil, k.picture(nil).write); err != nil {
+	if err := a.Show(nil, k.picture(nil).Write); err != nil {
 		t.Fatal(err)
 	}
 	_, below, _ := strings.Cut(out.String(), "PROCESSES OF")
@@ -112,26 +113,27 @@ func TestPicturesFit(t *testing.T) {
 		k.CPUs[i].Busy, k.CPUs[i].Idle = k.CPUs[i].Busy+time.Duration(i)*time.Second, k.CPUs[i].Idle+200*time.Second
 	}
 	p := k.picture(before)
-	if p.pieces[0].rows[0][0] != "127" {
-		t.Errorf("the first CPU is %q", p.pieces[0].rows[0])
+	if p.Pieces[0].Rows[0][0] != "127" {
+		t.Errorf("the first CPU is %q", p.Pieces[0].Rows[0])
 	}
-	p.head = append(p.head, "a second part of it that is long", "and a third one")
+	p.Head = append(p.Head, "a second part of it that is long", "and a third one")
 	for columns := 1; columns <= 300; columns += 1 + columns/10 {
 		for rows := 1; rows <= 200; rows += 1 + rows/10 {
-			lines := p.fit(columns, rows)
+			lines := p.Fit(columns, rows)
 			if len(lines) > rows {
 				t.Fatalf("%d rows in %d", len(lines), rows)
 			}
 			cpus := 0
 			for _, l := range lines {
-				if width(l) > columns {
+				if utf8.RuneCountInString(l) > columns {
 					t.Fatalf("%d columns: %q", columns, l)
 				}
 				if aCPU.MatchString(l) {
 					cpus++
 				}
 			}
-			if want := cut(p.head[0]+";", columns); lines[0] != want && !strings.HasPrefix(lines[0], p.head[0]) {
+			if shown := strings.TrimSuffix(lines[0], "…"); !strings.HasPrefix(p.Head[0]+";", shown) &&
+				!strings.HasPrefix(lines[0], p.Head[0]) {
 				t.Fatalf("%d x %d: the headline is %q", columns, rows, lines[0])
 			}
 			if columns < 80 || rows < 4 {
@@ -145,20 +147,6 @@ func TestPicturesFit(t *testing.T) {
 				t.Fatalf("%d x %d: %d CPUs are shown and %d left out, of %d:\n%s", columns, rows, cpus, said,
 					len(k.CPUs), strings.Join(lines, "\n"))
 			}
-		}
-	}
-}
-
-func TestCut(t *testing.T) {
-	for _, c := range []struct{ is, want string }{
-		{cut("abcd", 3), "ab…"}, {cut("äbc", 3), "äbc"}, {cut("ab", 1), "…"}, {cut("ab", 0), ""},
-		{cutMiddle("rack-node-017", 8), "rack…017"}, {cutMiddle("abc", 3), "abc"}, {cutMiddle("abc", 2), "a…"},
-		{printable("a\x1b[2Jb\nc\x9bd\u202e"), "a·[2Jb·c\ufffdd·"},
-		{strings.Join(fold([]string{"one", "two", "three"}, 9, 5), "|"), "one; two;|three"},
-		{strings.Join(fold([]string{"one", "two", "three"}, 9, 1), "|"), "one; two…"},
-	} {
-		if c.is != c.want {
-			t.Errorf("%q, not %q", c.is, c.want)
 		}
 	}
 }

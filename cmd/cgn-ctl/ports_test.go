@@ -34,17 +34,3 @@ func TestReserve(t *testing.T) {
 		t.Error("nonsense was accepted as an address")
 	}
 }
-
-func TestScreenKeepsTheBlockAtTheEnd(t *testing.T) {
-	var out strings.Builder
-	s := &screen{w: &out}
-	s.paint("a\nb\n")
-	if _, err := s.Write([]byte("log\n")); err != nil {
-		t.Fatal(err)
-	}
-	s.paint("c\n")
-	up := "\x1b[A\x1b[A\r\x1b[J"
-	if got := out.String(); got != "a\nb\n"+up+"log\na\nb\n"+up+"c\n" {
-		t.Errorf("got %q", got)
-	}
-}

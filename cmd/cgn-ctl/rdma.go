@@ -13,6 +13,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"github.com/cognitora/dataplane/ctl/cell"
 	"github.com/cognitora/dataplane/ctl/cli"
 	"github.com/cognitora/dataplane/internal/config"
 
@@ -96,7 +97,7 @@ func writeDevices(t *cli.Table, all []devices.Device) {
 			numa = fmt.Sprint(d.NUMANode)
 		}
 		if len(d.Ports) == 0 {
-			t.Row(d.Name, "-", "-", "-", "-", "-", "-", "-", numa, dash(d.Driver), dash(d.Firmware))
+			t.Row(d.Name, "-", "-", "-", "-", "-", "-", "-", numa, cell.Dash(d.Driver), cell.Dash(d.Firmware))
 		}
 		for _, p := range d.Ports {
 			address, netdev, mtu := "-", "-", "-"
@@ -109,8 +110,8 @@ func writeDevices(t *cli.Table, all []devices.Device) {
 			if p.MTU > 0 {
 				mtu = fmt.Sprint(p.MTU)
 			}
-			t.Row(d.Name, p.Number, dash(p.State), dash(p.LinkLayer), p.Rate, netdev, mtu, address, numa,
-				dash(d.Driver), dash(d.Firmware))
+			t.Row(d.Name, p.Number, cell.Dash(p.State), cell.Dash(p.LinkLayer), p.Rate, netdev, mtu, address, numa,
+				cell.Dash(d.Driver), cell.Dash(d.Firmware))
 		}
 	}
 }

@@ -14,6 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/cognitora/dataplane/ctl/cell"
 	"github.com/cognitora/dataplane/ctl/cli"
 
 	pb "github.com/cognitora/dataplane/proto/cognitora/v1"
@@ -158,7 +159,7 @@ func lacks(problems []devices.Problem) string {
 			codes = append(codes, string(p.Code))
 		}
 	}
-	return dash(strings.Join(codes, ","))
+	return cell.Dash(strings.Join(codes, ","))
 }
 
 func problemTexts(where string, problems []devices.Problem) (texts []string) {

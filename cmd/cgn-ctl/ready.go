@@ -11,6 +11,7 @@ import (
 	"golang.org/x/term"
 
 	"github.com/cognitora/dataplane/ctl/cli"
+	"github.com/cognitora/dataplane/ctl/screen"
 )
 
 const (
@@ -159,7 +160,7 @@ func (l *local) etcdHint() string {
 
 // paintLook shows the fleet in the block at the end of the terminal. It returns
 // what to compare the next look with.
-func paintLook(ctx context.Context, router *port, scr *screen, before *look) *look {
+func paintLook(ctx context.Context, router *port, scr *screen.Block, before *look) *look {
 	now, err := lookAt(ctx, router)
 	if err != nil {
 		return before
@@ -169,7 +170,7 @@ func paintLook(ctx context.Context, router *port, scr *screen, before *look) *lo
 		columns, rows = 80, 24
 	}
 	p := now.picture(before)
-	p.all = "cgn-ctl top"
-	scr.paint("\n" + strings.Join(p.fit(columns, rows-2), "\n") + "\n") // with a row above it, and the cursor below
+	p.All = "cgn-ctl top"
+	scr.Paint("\n" + strings.Join(p.Fit(columns, rows-2), "\n") + "\n") // with a row above it, and the cursor below
 	return now
 }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/cognitora/dataplane/ctl/cell"
 	"github.com/cognitora/dataplane/ctl/cli"
 	"github.com/cognitora/dataplane/router/leg"
 )
@@ -134,7 +135,7 @@ func blocksCell(c *leg.ExplainedNode) string {
 }
 
 func writeExplanation(t *cli.Table, e *leg.Explanation) {
-	t.Line(fmt.Sprintf("model %s, %s, %d blocks of prompt, mode %s\n", dash(e.Model), e.API, e.Blocks, e.Mode))
+	t.Line(fmt.Sprintf("model %s, %s, %d blocks of prompt, mode %s\n", cell.Dash(e.Model), e.API, e.Blocks, e.Mode))
 	t.Row("", "NODE", "BLOCKS", "OVERLAP", "PENDING", "LOAD", "POWER", "CAPACITY", "SCORE", "IN FLIGHT",
 		"MEASURED", "NOTE")
 	powered := slices.ContainsFunc(e.Candidates, func(c leg.ExplainedNode) bool { return !c.Signals.Power.At.IsZero() })
@@ -158,7 +159,7 @@ func writeExplanation(t *cli.Table, e *leg.Explanation) {
 		if c.Others > 0 {
 			inFlight += "+" + strconv.Itoa(c.Others)
 		}
-		t.Row(append(cells, inFlight+"/"+limitCell(c.Slots), signalsCell(&c.Signals), note)...)
+		t.Row(append(cells, inFlight+"/"+cell.Limit(c.Slots), cell.Signals(&c.Signals), note)...)
 	}
 	if e.Winner != "" {
 		t.Line(fmt.Sprintf("\n%s: %s", e.Winner, e.Why))

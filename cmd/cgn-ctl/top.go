@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/cognitora/dataplane/ctl/cli"
+	"github.com/cognitora/dataplane/ctl/screen"
 )
 
 func newTop(a *cli.App) *cobra.Command {
@@ -52,9 +53,9 @@ func newTop(a *cli.App) *cobra.Command {
 			if every < 100*time.Millisecond {
 				return fmt.Errorf("--interval %s: must be 100ms or more", every)
 			}
-			ctx, release := ending(c.Context())
+			ctx, release := screen.Ending(c.Context())
 			defer release()
-			return watch(ctx, a, &router, every, once || a.Output == "json" || !isTerminal(a.Out))
+			return watch(ctx, a, &router, every, once || a.Output == "json" || !screen.IsTerminal(a.Out))
 		},
 	}
 	router.flag(c.Flags(), a.Getenv)
@@ -94,42 +95,43 @@ func watch(ctx context.Context, a *cli.App, router *port, every time.Duration, o
 	}
 	first := before.picture(nil)
 	if once {
-		return a.Show(before, first.write)
+		return a.Show(before, first.Write)
 	}
 	last := first
-	l := live{terminal: a.Out.(*os.File), every: every, next: func(ctx context.Context) (*picture, error) {
+	next := func(ctx context.Context) (*screen.Picture, error) {
 		now, err := lookAt(ctx, router)
 		if err != nil {
 			return outdated(last, err, time.Since(before.at)), nil
 		}
 		last, before = now.picture(before), now
 		return last, nil
-	}}
-	return l.run(ctx, first)
+	}
+	l := screen.Live{Terminal: a.Out.(*os.File), Every: every, Next: next}
+	return l.Run(ctx, first)
 }
 
 // outdated is what was known, under a headline that says so.
-func outdated(p *picture, err error, age time.Duration) *picture {
+func outdated(p *screen.Picture, err error, age time.Duration) *screen.Picture {
 	old := *p
-	old.head = []string{err.Error(), fmt.Sprintf("this is of %v ago", age.Round(time.Second))}
+	old.Head = []string{err.Error(), fmt.Sprintf("this is of %v ago", age.Round(time.Second))}
 	return &old
 }
 
 // picture shows the fleet, with rates since before where there was one, and first the nodes that
 // need somebody.
-func (l *look) picture(before *look) *picture {
-	p := &picture{head: l.headline(before), all: "--once"}
+func (l *look) picture(before *look) *screen.Picture {
+	p := &screen.Picture{Head: l.headline(before), All: "--once"}
 	var problems []string
 	for _, problem := range l.Fleet.Problems {
 		problems = append(problems, "! "+problem.Subject+": "+problem.Reason)
 	}
-	nodes := piece{of: "nodes", apart: true, columns: nodeColumns}
+	nodes := screen.Piece{Of: "nodes", Apart: true, Columns: nodeColumns}
 	sick := slices.Clone(l.Fleet.Nodes)
 	slices.SortStableFunc(sick, func(a, b fleetNode) int { return cmp.Compare(a.health(), b.health()) })
 	for i := range sick {
-		nodes.rows = append(nodes.rows, sick[i].cells(l.Router.Prediction))
+		nodes.Rows = append(nodes.Rows, sick[i].cells(l.Router.Prediction))
 	}
-	p.pieces = []piece{textOf("problems", problems...), nodes}
+	p.Pieces = []screen.Piece{screen.TextOf("problems", problems...), nodes}
 	return p
 }
 

@@ -5,17 +5,19 @@ import (
 	"strings"
 	"time"
 
+	"github.com/cognitora/dataplane/ctl/cell"
+	"github.com/cognitora/dataplane/ctl/screen"
 	"github.com/cognitora/dataplane/internal/cluster"
 	"github.com/cognitora/dataplane/router/fleet"
 )
 
 // nodeColumns are what `top` shows of a node.
-var nodeColumns = []column{
-	{name: "NODE", least: 28, middle: true}, {name: "STATE", rank: 1}, {name: "IN FLIGHT", rank: 2},
-	{name: "QUEUED", rank: 4}, {name: "CPU WAIT %", rank: 5}, {name: "RTT", rank: 6}, {name: "RESENT %", rank: 7},
-	{name: "SM %", rank: 8}, {name: "KV %", rank: 9}, {name: "WAIT P99", rank: 10}, {name: "CPU %", rank: 11},
-	{name: "WATTS", rank: 12}, {name: "BELIEVED", rank: 13}, {name: "PREDICTION", rank: 14},
-	{name: "MODELS", rank: 15, least: 12}, {name: "ADDRESS", rank: 16}, {name: "NOTE", rank: 3, least: 20},
+var nodeColumns = []screen.Column{
+	{Name: "NODE", Least: 28, Middle: true}, {Name: "STATE", Rank: 1}, {Name: "IN FLIGHT", Rank: 2},
+	{Name: "QUEUED", Rank: 4}, {Name: "CPU WAIT %", Rank: 5}, {Name: "RTT", Rank: 6}, {Name: "RESENT %", Rank: 7},
+	{Name: "SM %", Rank: 8}, {Name: "KV %", Rank: 9}, {Name: "WAIT P99", Rank: 10}, {Name: "CPU %", Rank: 11},
+	{Name: "WATTS", Rank: 12}, {Name: "BELIEVED", Rank: 13}, {Name: "PREDICTION", Rank: 14},
+	{Name: "MODELS", Rank: 15, Least: 12}, {Name: "ADDRESS", Rank: 16}, {Name: "NOTE", Rank: 3, Least: 20},
 }
 
 // cells are a node's row, in the order of nodeColumns.
@@ -29,12 +31,14 @@ func (n *fleetNode) cells(predictions map[string]float64) []string {
 		state = "suspect"
 	}
 	return []string{
-		n.ID, state, fmt.Sprintf("%d/%s", n.InFlight, limitCell(int(n.MaxConcurrent))),
-		number(scaled(s.QueueDepth, 1), 0),
-		percentOf(scaled(s.EngineWaitPct, 1e-2)), millis(n.roundTrip()), percentOf(n.resent()),
-		percent(scaled(s.SMPct, 1e-2)), percent(scaled(s.CacheUsage(), 1)), millis(scaled(s.RunqUsP99, 1e-3)),
-		percent(scaled(s.CPUPct, 1e-2)), number(scaled(s.Drawn(), 1), 0), fmt.Sprintf("%.0fs", n.Lifetime), prediction,
-		dash(strings.Join(n.Models, ",")), n.Address, dash(n.note()),
+		n.ID, state, fmt.Sprintf("%d/%s", n.InFlight, cell.Limit(int(n.MaxConcurrent))),
+		cell.Number(cell.Scaled(s.QueueDepth, 1), 0),
+		percentOf(cell.Scaled(s.EngineWaitPct, 1e-2)), millis(n.roundTrip()), percentOf(n.resent()),
+		percent(cell.Scaled(s.SMPct, 1e-2)), percent(cell.Scaled(s.CacheUsage(), 1)), millis(cell.Scaled(s.RunqUsP99,
+			1e-3)),
+		percent(cell.Scaled(s.CPUPct, 1e-2)), cell.Number(cell.Scaled(s.Drawn(), 1), 0), fmt.Sprintf("%.0fs",
+			n.Lifetime), prediction,
+		cell.Dash(strings.Join(n.Models, ",")), n.Address, cell.Dash(n.note()),
 	}
 }
 
@@ -67,7 +71,7 @@ func (n *fleetNode) note() string {
 
 // roundTrip is in milliseconds, by the node's kernel, or that of the router's host.
 func (n *fleetNode) roundTrip() *float64 {
-	rtt := scaled(n.Signals.SRTTUsP50, 1e-3)
+	rtt := cell.Scaled(n.Signals.SRTTUsP50, 1e-3)
 	if rtt == nil && n.Path != nil {
 		return n.Path.RTTMs
 	}
@@ -76,7 +80,7 @@ func (n *fleetNode) roundTrip() *float64 {
 
 // resent is the larger share of the two directions, as the policy has it.
 func (n *fleetNode) resent() *float64 {
-	share := scaled(n.Signals.RetransPPM, 1e-6)
+	share := cell.Scaled(n.Signals.RetransPPM, 1e-6)
 	if n.Path == nil || n.Path.Retransmitted == nil || share != nil && *share >= *n.Path.Retransmitted {
 		return share
 	}
@@ -95,7 +99,7 @@ func percentOf(share *float64) string {
 	if share == nil {
 		return "-"
 	}
-	return digits(*share * 100)
+	return cell.Digits(*share * 100)
 }
 
 func millis(v *float64) string {
@@ -105,5 +109,5 @@ func millis(v *float64) string {
 	case *v <= 0:
 		return "0"
 	}
-	return brief(time.Duration(*v * float64(time.Millisecond)))
+	return cell.Brief(time.Duration(*v * float64(time.Millisecond)))
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/cognitora/dataplane/ctl/cli"
+	"github.com/cognitora/dataplane/ctl/screen"
 	"github.com/cognitora/dataplane/internal/lifecycle"
 )
 
@@ -81,7 +82,7 @@ func runUp(ctx context.Context, a *cli.App, f *upFlags) error {
 	}
 	signals := lifecycle.ListenForeground(ctx)
 	defer signals.Close()
-	scr := &screen{w: a.Err}
+	scr := screen.NewBlock(a.Err)
 	level := slog.LevelWarn
 	if f.verbose {
 		level = slog.LevelInfo
@@ -141,9 +142,9 @@ func (l *local) abandon(a *cli.App, started <-chan error) error {
 
 // attend waits for a signal or for a part that fails, and shows the fleet
 // meanwhile if there is a terminal to show it on.
-func attend(drain context.Context, a *cli.App, l *local, scr *screen) error {
+func attend(drain context.Context, a *cli.App, l *local, scr *screen.Block) error {
 	var ticks <-chan time.Time
-	if a.Output == "table" && isTerminal(a.Out) && isTerminal(a.Err) {
+	if a.Output == "table" && screen.IsTerminal(a.Out) && screen.IsTerminal(a.Err) {
 		t := time.NewTicker(time.Second)
 		defer t.Stop()
 		ticks = t.C
@@ -153,10 +154,10 @@ func attend(drain context.Context, a *cli.App, l *local, scr *screen) error {
 	for {
 		select {
 		case <-drain.Done():
-			scr.paint("")
+			scr.Paint("")
 			return nil
 		case err := <-l.parts.failed:
-			scr.paint("")
+			scr.Paint("")
 			return err
 		case <-ticks:
 			before = paintLook(drain, first, scr, before)

@@ -1,4 +1,4 @@
-package main
+package screen
 
 import (
 	"context"
@@ -13,18 +13,18 @@ import (
 	"golang.org/x/term"
 )
 
-// live shows pictures on a terminal, one over the other, until its context ends or there is none.
-type live struct {
-	terminal *os.File
-	every    time.Duration
-	next     func(context.Context) (*picture, error)
+// Live shows pictures on a terminal, one over the other, until its context ends or there is none.
+type Live struct {
+	Terminal *os.File
+	Every    time.Duration
+	Next     func(context.Context) (*Picture, error)
 
 	on    bool          // the terminal shows pictures
 	modes *unix.Termios // of the terminal, before
 }
 
-// ending are the signals after which a terminal is given back as it was.
-func ending(parent context.Context) (ctx context.Context, release func()) {
+// Ending are the signals after which a terminal is given back as it was.
+func Ending(parent context.Context) (ctx context.Context, release func()) {
 	signals := []os.Signal{unix.SIGINT, unix.SIGTERM, unix.SIGQUIT}
 	if !signal.Ignored(unix.SIGHUP) {
 		signals = append(signals, unix.SIGHUP)
@@ -32,9 +32,9 @@ func ending(parent context.Context) (ctx context.Context, release func()) {
 	return signal.NotifyContext(parent, signals...)
 }
 
-// run shows first, and then what comes next. The size of the terminal is asked for each picture,
+// Run shows first, and then what comes next. The size of the terminal is asked for each picture,
 // and a change of it shows the last one anew.
-func (l *live) run(ctx context.Context, first *picture) (err error) {
+func (l *Live) Run(ctx context.Context, first *Picture) (err error) {
 	signals := make(chan os.Signal, 16) // of more, some are missed: the next picture comes all the same
 	signal.Notify(signals, unix.SIGWINCH, unix.SIGCONT)
 	if !signal.Ignored(unix.SIGTSTP) {
@@ -79,11 +79,11 @@ func (l *live) run(ctx context.Context, first *picture) (err error) {
 
 // look makes pictures until ctx ends, or one cannot be made: then failed says why. It closes
 // pictures at its end.
-func (l *live) look(ctx context.Context) (pictures chan *picture, failed chan error) {
-	pictures, failed = make(chan *picture), make(chan error, 1)
+func (l *Live) look(ctx context.Context) (pictures chan *Picture, failed chan error) {
+	pictures, failed = make(chan *Picture), make(chan error, 1)
 	go func() {
 		defer close(pictures)
-		ticks := time.NewTicker(l.every)
+		ticks := time.NewTicker(l.Every)
 		defer ticks.Stop()
 		for {
 			select {
@@ -92,7 +92,7 @@ func (l *live) look(ctx context.Context) (pictures chan *picture, failed chan er
 				return
 			case <-ticks.C:
 			}
-			p, err := l.next(ctx)
+			p, err := l.Next(ctx)
 			if err != nil {
 				failed <- err
 				return
@@ -125,16 +125,16 @@ const (
 
 // paint writes over what the terminal shows, in one write and without clearing it first. In the
 // background it writes nothing.
-func (l *live) paint(p *picture) error {
+func (l *Live) paint(p *Picture) error {
 	if !l.foreground() {
 		return nil
 	}
-	columns, rows, err := term.GetSize(int(l.terminal.Fd()))
+	columns, rows, err := term.GetSize(int(l.Terminal.Fd()))
 	if err != nil || columns < 1 || rows < 1 {
 		columns, rows = 80, 24 // a terminal that does not know
 	}
-	text := l.enter() + frame(p.fit(columns, rows), columns, rows)
-	_, err = l.terminal.WriteString(text)
+	text := l.enter() + frame(p.Fit(columns, rows), columns, rows)
+	_, err = l.Terminal.WriteString(text)
 	return err
 }
 
@@ -158,40 +158,40 @@ func frame(lines []string, columns, rows int) string {
 
 // foreground tells whether the terminal is ours to write to. One that does not control us has no
 // background.
-func (l *live) foreground() bool {
-	group, err := unix.IoctlGetInt(int(l.terminal.Fd()), unix.TIOCGPGRP)
+func (l *Live) foreground() bool {
+	group, err := unix.IoctlGetInt(int(l.Terminal.Fd()), unix.TIOCGPGRP)
 	return err != nil || group == unix.Getpgrp()
 }
 
 // enter takes the terminal, unless it is taken, and returns what to write for that. Keys are not
 // shown, as they would be in the middle of the picture.
-func (l *live) enter() string {
+func (l *Live) enter() string {
 	if l.on {
 		return ""
 	}
 	l.on = true
-	if modes, err := unix.IoctlGetTermios(int(l.terminal.Fd()), unix.TCGETS); err == nil {
+	if modes, err := unix.IoctlGetTermios(int(l.Terminal.Fd()), unix.TCGETS); err == nil {
 		l.modes = new(*modes)
 		modes.Lflag &^= unix.ECHO
-		_ = unix.IoctlSetTermios(int(l.terminal.Fd()), unix.TCSETS, modes) // keys are shown then
+		_ = unix.IoctlSetTermios(int(l.Terminal.Fd()), unix.TCSETS, modes) // keys are shown then
 	}
 	return otherScreen + hideCursor + noWrap + clearScreen
 }
 
 // leave gives the terminal back as it was.
-func (l *live) leave() {
+func (l *Live) leave() {
 	if !l.on {
 		return
 	}
 	l.on = false
-	_, _ = l.terminal.WriteString(lastRow + wrap + showCursor + ownScreen) // it may be gone
+	_, _ = l.Terminal.WriteString(lastRow + wrap + showCursor + ownScreen) // it may be gone
 	if l.modes != nil && l.foreground() {                                  // a shell that has taken it has its own
-		_ = unix.IoctlSetTermios(int(l.terminal.Fd()), unix.TCSETSF, l.modes)
+		_ = unix.IoctlSetTermios(int(l.Terminal.Fd()), unix.TCSETSF, l.modes)
 	}
 }
 
-// isTerminal tells whether w writes to a terminal.
-func isTerminal(w io.Writer) bool {
+// IsTerminal tells whether w writes to a terminal.
+func IsTerminal(w io.Writer) bool {
 	f, ok := w.(*os.File)
 	return ok && term.IsTerminal(int(f.Fd()))
 }

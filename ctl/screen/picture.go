@@ -1,4 +1,6 @@
-package main
+// Package screen shows tables on a terminal that is looked at: cut to its size, and painted again
+// and again.
+package screen
 
 import (
 	"cmp"
@@ -10,70 +12,72 @@ import (
 	"github.com/cognitora/dataplane/ctl/cli"
 )
 
-// picture is what a command shows again and again: a headline, and pieces below it. It is written
-// in full (write), or cut to a terminal's size (fit).
-type picture struct {
-	head   []string // the headline, in words that stay together where it is folded
-	pieces []piece
-	all    string // what shows everything, said where something is left out
+// Picture is what a command shows again and again: a headline, and pieces below it. It is written
+// in full (Write), or cut to a terminal's size (Fit).
+type Picture struct {
+	Head   []string // the headline, in words that stay together where it is folded
+	Pieces []Piece
+	All    string // what shows everything, said where something is left out
 }
 
-// piece is a table, or lines of text if it has no columns.
-type piece struct {
-	of      string // what its rows are, said where some are left out
-	apart   bool   // an empty line is above it
-	columns []column
-	rows    [][]string // the important ones first
+// Piece is a table, or lines of text if it has no columns.
+type Piece struct {
+	Of      string // what its rows are, said where some are left out
+	Apart   bool   // an empty line is above it
+	Columns []Column
+	Rows    [][]string // the important ones first
 }
 
-type column struct {
-	name   string
-	rank   int  // columns of a higher one are left out first where the terminal is narrow; 0: never
-	least  int  // width down to which cells are cut before a column is left out; 0: they are not
-	middle bool // cells are cut in the middle: their ends tell them apart
+// Column is a column of a piece.
+type Column struct {
+	Name   string
+	Rank   int  // columns of a higher one are left out first where the terminal is narrow; 0: never
+	Least  int  // width down to which cells are cut before a column is left out; 0: they are not
+	Middle bool // cells are cut in the middle: their ends tell them apart
 }
 
-// textOf is a piece of lines.
-func textOf(of string, text ...string) piece {
-	p := piece{of: of}
+// TextOf is a piece of lines.
+func TextOf(of string, text ...string) Piece {
+	p := Piece{Of: of}
 	for _, l := range text {
-		p.rows = append(p.rows, []string{l})
+		p.Rows = append(p.Rows, []string{l})
 	}
 	return p
 }
 
-// tableOf is a piece with columns, each more important than those after it.
-func tableOf(of string, names ...string) piece {
-	p := piece{of: of, apart: true}
+// TableOf is a piece with columns, each more important than those after it.
+func TableOf(of string, names ...string) Piece {
+	p := Piece{Of: of, Apart: true}
 	for i, name := range names {
-		p.columns = append(p.columns, column{name: name, rank: i})
+		p.Columns = append(p.Columns, Column{Name: name, Rank: i})
 	}
 	return p
 }
 
-func (p *piece) row(cells ...any) {
+// Row adds a row.
+func (p *Piece) Row(cells ...any) {
 	words := make([]string, len(cells))
 	for i, c := range cells {
 		words[i] = fmt.Sprint(c)
 	}
-	p.rows = append(p.rows, words)
+	p.Rows = append(p.Rows, words)
 }
 
-// write shows all of it.
-func (p *picture) write(t *cli.Table) {
-	t.Line(strings.Join(p.head, "; "))
-	for _, piece := range p.pieces {
-		if piece.apart {
+// Write shows all of it.
+func (p *Picture) Write(t *cli.Table) {
+	t.Line(strings.Join(p.Head, "; "))
+	for _, piece := range p.Pieces {
+		if piece.Apart {
 			t.Line("")
 		}
-		if piece.columns != nil {
-			names := make([]any, len(piece.columns))
-			for i, c := range piece.columns {
-				names[i] = c.name
+		if piece.Columns != nil {
+			names := make([]any, len(piece.Columns))
+			for i, c := range piece.Columns {
+				names[i] = c.Name
 			}
 			t.Row(names...)
 		}
-		for _, row := range piece.rows {
+		for _, row := range piece.Rows {
 			cells := make([]any, len(row))
 			for i, c := range row {
 				cells[i] = c
@@ -88,11 +92,11 @@ const (
 	headMost = 4  // of the rows, the headline takes one of as many at most
 )
 
-// fit is the picture in as many rows of as many columns at most. The last row says what was left
+// Fit is the picture in as many rows of as many columns at most. The last row says what was left
 // out.
-func (p *picture) fit(columns, rows int) []string {
+func (p *Picture) Fit(columns, rows int) []string {
 	columns, rows = max(columns, 1), max(rows, 1)
-	head := fold(p.head, columns, max(1, rows/headMost))
+	head := fold(p.Head, columns, max(1, rows/headMost))
 	pieces, hiddenColumns := p.narrow(columns)
 	gap := 0
 	if rows >= roomy {
@@ -100,7 +104,7 @@ func (p *picture) fit(columns, rows int) []string {
 	}
 	whole := len(head)
 	for i := range pieces {
-		whole += pieces[i].overhead(gap) + len(pieces[i].rows)
+		whole += pieces[i].overhead(gap) + len(pieces[i].Rows)
 	}
 	room := rows - len(head)
 	if whole > rows || hiddenColumns > 0 {
@@ -118,12 +122,12 @@ func (p *picture) fit(columns, rows int) []string {
 }
 
 // overhead is how many rows a piece takes beside its own.
-func (p *piece) overhead(gap int) int {
+func (p *Piece) overhead(gap int) int {
 	rows := 0
-	if p.apart {
+	if p.Apart {
 		rows += gap
 	}
-	if p.columns != nil {
+	if p.Columns != nil {
 		rows++
 	}
 	return rows
@@ -131,11 +135,11 @@ func (p *piece) overhead(gap int) int {
 
 // shares says how many rows of each piece are shown where there is room for so many in all; -1: not
 // even its heading, nor of those after it. Each gets one row in turn.
-func shares(pieces []piece, gap, room int) []int {
+func shares(pieces []Piece, gap, room int) []int {
 	shown := make([]int, len(pieces))
 	fits := true
 	for i := range pieces {
-		first := min(len(pieces[i].rows), 1)
+		first := min(len(pieces[i].Rows), 1)
 		least := pieces[i].overhead(gap) + first
 		if fits = fits && least <= room; !fits {
 			shown[i] = -1
@@ -147,7 +151,7 @@ func shares(pieces []piece, gap, room int) []int {
 	for more := true; more; {
 		more = false
 		for i := range pieces {
-			if room > 0 && shown[i] >= 0 && shown[i] < len(pieces[i].rows) {
+			if room > 0 && shown[i] >= 0 && shown[i] < len(pieces[i].Rows) {
 				shown[i]++
 				room--
 				more = true
@@ -158,7 +162,7 @@ func shares(pieces []piece, gap, room int) []int {
 }
 
 // leftOut says what is not shown; empty: nothing.
-func (p *picture) leftOut(pieces []piece, shown []int, hiddenColumns int) string {
+func (p *Picture) leftOut(pieces []Piece, shown []int, hiddenColumns int) string {
 	var missing []string
 	count := func(n int, of string) {
 		if n > 0 {
@@ -166,70 +170,70 @@ func (p *picture) leftOut(pieces []piece, shown []int, hiddenColumns int) string
 		}
 	}
 	for i := range pieces {
-		count(len(pieces[i].rows)-max(shown[i], 0), pieces[i].of)
+		count(len(pieces[i].Rows)-max(shown[i], 0), pieces[i].Of)
 	}
 	count(hiddenColumns, "columns")
 	if missing == nil {
 		return ""
 	}
-	return "… " + strings.Join(missing, ", ") + ": enlarge the terminal or use " + p.all
+	return "… " + strings.Join(missing, ", ") + ": enlarge the terminal or use " + p.All
 }
 
 // draw makes lines of a piece, which has been narrowed, with so many of its rows.
-func (p *piece) draw(gap, shown, columns int) []string {
+func (p *Piece) draw(gap, shown, columns int) []string {
 	if shown < 0 {
 		return nil
 	}
 	var out []string
-	if p.apart {
+	if p.Apart {
 		out = slices.Repeat([]string{""}, gap)
 	}
-	if p.columns != nil {
-		names := make([]string, len(p.columns))
-		for i, c := range p.columns {
-			names[i] = c.name
+	if p.Columns != nil {
+		names := make([]string, len(p.Columns))
+		for i, c := range p.Columns {
+			names[i] = c.Name
 		}
 		out = append(out, cut(p.aligned(names), columns))
 	}
-	for _, row := range p.rows[:shown] {
+	for _, row := range p.Rows[:shown] {
 		out = append(out, cut(p.aligned(row), columns))
 	}
 	return out
 }
 
 // aligned joins cells, each padded or cut to its column's width; text has no columns.
-func (p *piece) aligned(cells []string) string {
-	if p.columns == nil {
+func (p *Piece) aligned(cells []string) string {
+	if p.Columns == nil {
 		return cells[0]
 	}
 	var b strings.Builder
-	for i, c := range p.columns {
+	for i, c := range p.Columns {
 		cell := cells[i]
-		if c.middle {
-			cell = cutMiddle(cell, c.least)
+		if c.Middle {
+			cell = cutMiddle(cell, c.Least)
 		} else {
-			cell = cut(cell, c.least)
+			cell = cut(cell, c.Least)
 		}
 		b.WriteString(cell)
-		b.WriteString(strings.Repeat(" ", c.least-width(cell)+2))
+		b.WriteString(strings.Repeat(" ", c.Least-width(cell)+2))
 	}
 	return strings.TrimRight(b.String(), " ")
 }
 
 // narrow returns the pieces with the columns that fit, whose least is the width they get, and how
 // many columns do not.
-func (p *picture) narrow(columns int) (pieces []piece, hidden int) {
-	for _, full := range p.pieces {
-		n := piece{of: full.of, apart: full.apart}
-		for _, row := range full.rows {
+func (p *Picture) narrow(columns int) (pieces []Piece, hidden int) {
+	for _, full := range p.Pieces {
+		n := Piece{Of: full.Of, Apart: full.Apart}
+		for _, row := range full.Rows {
 			clean := make([]string, len(row))
 			for i := range row {
 				clean[i] = printable(row[i])
 			}
-			n.rows = append(n.rows, clean)
+			n.Rows = append(n.Rows, clean)
 		}
-		if full.columns != nil {
-			hidden += n.choose(full.columns, columns)
+		if full.Columns != nil {
+			hidden += n.choose(full.Columns, columns)
 		}
 		pieces = append(pieces, n)
 	}
@@ -237,22 +241,22 @@ func (p *picture) narrow(columns int) (pieces []piece, hidden int) {
 }
 
 // choose takes the columns that fit, of those given, and returns how many do not.
-func (p *piece) choose(from []column, room int) (hidden int) {
+func (p *Piece) choose(from []Column, room int) (hidden int) {
 	natural, byRank := make([]int, len(from)), make([]int, len(from))
 	for i, c := range from {
-		byRank[i], natural[i] = i, width(c.name)
-		for _, row := range p.rows {
+		byRank[i], natural[i] = i, width(c.Name)
+		for _, row := range p.Rows {
 			natural[i] = max(natural[i], width(row[i]))
 		}
 	}
-	slices.SortStableFunc(byRank, func(a, b int) int { return cmp.Compare(from[a].rank, from[b].rank) })
+	slices.SortStableFunc(byRank, func(a, b int) int { return cmp.Compare(from[a].Rank, from[b].Rank) })
 	widths, room := make([]int, len(from)), room+2 // the last has no gap behind it
 	for _, i := range byRank {
 		least := natural[i]
-		if from[i].least > 0 {
-			least = max(min(least, from[i].least), width(from[i].name))
+		if from[i].Least > 0 {
+			least = max(min(least, from[i].Least), width(from[i].Name))
 		}
-		if from[i].rank > 0 && (hidden > 0 || least+2 > room) {
+		if from[i].Rank > 0 && (hidden > 0 || least+2 > room) {
 			hidden++ // and with it all that are less important, so that narrower ones do not come and go
 			continue
 		}
@@ -270,21 +274,21 @@ func (p *piece) choose(from []column, room int) (hidden int) {
 }
 
 // take keeps the columns that have a width.
-func (p *piece) take(from []column, widths []int) {
+func (p *Piece) take(from []Column, widths []int) {
 	for i, c := range from {
 		if widths[i] > 0 {
-			c.least = widths[i]
-			p.columns = append(p.columns, c)
+			c.Least = widths[i]
+			p.Columns = append(p.Columns, c)
 		}
 	}
-	for i, row := range p.rows {
+	for i, row := range p.Rows {
 		var kept []string
 		for j, cell := range row {
 			if widths[j] > 0 {
 				kept = append(kept, cell)
 			}
 		}
-		p.rows[i] = kept
+		p.Rows[i] = kept
 	}
 }
 

@@ -1,4 +1,4 @@
-package main
+package cell
 
 import (
 	"fmt"
@@ -10,8 +10,8 @@ import (
 	"github.com/cognitora/dataplane/router/fleet"
 )
 
-// sampleCell shows the known figures of a sample, and how old it is.
-func sampleCell(l *load.Load, name string) string {
+// Sample shows the known figures of a sample, and how old it is.
+func Sample(l *load.Load, name string) string {
 	for _, s := range load.Samples() {
 		if s.Name == name {
 			return figures(l, &s)
@@ -25,7 +25,7 @@ func figures(l *load.Load, s *load.Sample) string {
 	for i := range s.Signals {
 		f := &s.Signals[i]
 		if v, known := f.In(l).Get(); known && f.Label != "" {
-			parts = append(parts, f.Label+" "+digits(v*f.Shown)+f.Unit)
+			parts = append(parts, f.Label+" "+Digits(v*f.Shown)+f.Unit)
 		}
 	}
 	if len(parts) == 0 {
@@ -38,16 +38,16 @@ func figures(l *load.Load, s *load.Sample) string {
 	return text
 }
 
-// digits writes v with decimals where it is small.
-func digits(v float64) string {
+// Digits writes v with decimals where it is small.
+func Digits(v float64) string {
 	if v != 0 && math.Abs(v) < 10 {
 		return fmt.Sprintf("%.2f", v)
 	}
 	return fmt.Sprintf("%.0f", v)
 }
 
-// signalsCell shows a router's knowledge of a node's load, where it is from, and how old it is.
-func signalsCell(g *fleet.Signals) string {
+// Signals shows a router's knowledge of a node's load, where it is from, and how old it is.
+func Signals(g *fleet.Signals) string {
 	var parts []string
 	for _, s := range load.Samples() {
 		if text := figures(&g.Load, &s); text != "-" {
@@ -60,8 +60,8 @@ func signalsCell(g *fleet.Signals) string {
 	return string(g.From) + ": " + strings.Join(parts, "; ")
 }
 
-// scaled is the figure times by; nil: it is unknown.
-func scaled(g load.Gauge, by float64) *float64 {
+// Scaled is the figure times by; nil: it is unknown.
+func Scaled(g load.Gauge, by float64) *float64 {
 	v, known := g.Get()
 	if !known {
 		return nil

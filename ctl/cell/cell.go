@@ -1,4 +1,5 @@
-package main
+// Package cell writes values for the cells of tables, - for what is not known.
+package cell
 
 import (
 	"fmt"
@@ -6,24 +7,24 @@ import (
 	"time"
 )
 
-// dash stands for a value that is not known.
-func dash(s string) string {
+// Dash stands for a value that is not known.
+func Dash(s string) string {
 	if s == "" {
 		return "-"
 	}
 	return s
 }
 
-// number writes v with the given decimals, "-" if it is not known.
-func number(v *float64, decimals int) string {
+// Number writes v with the given decimals, "-" if it is not known.
+func Number(v *float64, decimals int) string {
 	if v == nil {
 		return "-"
 	}
 	return fmt.Sprintf("%.*f", decimals, *v)
 }
 
-// brief writes a duration with three digits.
-func brief(d time.Duration) string {
+// Brief writes a duration with three digits.
+func Brief(d time.Duration) string {
 	switch {
 	case d == 0:
 		return "-"
@@ -35,8 +36,8 @@ func brief(d time.Duration) string {
 	return fmt.Sprintf("%.4gs", d.Seconds())
 }
 
-// bytesOf writes a size with the largest unit that fits.
-func bytesOf(n uint64) string {
+// Bytes writes a size with the largest unit that fits.
+func Bytes(n uint64) string {
 	switch {
 	case n < 1<<10:
 		return fmt.Sprintf("%d B", n)
@@ -48,8 +49,8 @@ func bytesOf(n uint64) string {
 	return fmt.Sprintf("%.1f GiB", float64(n)/(1<<30))
 }
 
-// limitCell is how many requests a node may have at once; - where nobody has limited them.
-func limitCell(n int) string {
+// Limit is how many requests a node may have at once; - where nobody has limited them.
+func Limit(n int) string {
 	if n <= 0 {
 		return "-"
 	}
