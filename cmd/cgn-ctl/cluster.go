@@ -14,8 +14,10 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/cognitora/dataplane/ctl/admin"
 	"github.com/cognitora/dataplane/ctl/cell"
 	"github.com/cognitora/dataplane/ctl/cli"
+	"github.com/cognitora/dataplane/ctl/etcd"
 	"github.com/cognitora/dataplane/internal/cluster"
 	"github.com/cognitora/dataplane/router/fleet"
 	"github.com/cognitora/dataplane/router/policy"
@@ -24,15 +26,15 @@ import (
 // state is the commands on a fleet's state in etcd.
 type state struct {
 	*cli.App
-	store  store
-	router port // tells what it makes of the nodes
+	store  etcd.Store
+	router admin.Port // tells what it makes of the nodes
 }
 
 func newCluster(a *cli.App) *cobra.Command {
 	s := &state{App: a}
 	c := cli.Group("cluster", "Look at and change the fleet's state in etcd",
 		newNodes(s), newPolicy(s), newSetPolicy(s), newCordon(s), newUncordon(s), newDrain(s))
-	s.store.flags(c.PersistentFlags(), a.Getenv)
+	s.store.Flags(c.PersistentFlags(), a.Getenv)
 	return c
 }
 
@@ -68,7 +70,7 @@ func newNodes(s *state) *cobra.Command {
 			"the round trip, in parentheses how long ago, and how many in\n" +
 			"a million segments are sent again.",
 		RunE: func(c *cobra.Command, _ []string) error {
-			return s.store.with(c.Context(), func(ctx context.Context, client *cluster.Client) error {
+			return s.store.With(c.Context(), func(ctx context.Context, client *cluster.Client) error {
 				rows, err := listNodes(ctx, client)
 				if err != nil {
 					return err
@@ -78,7 +80,7 @@ func newNodes(s *state) *cobra.Command {
 			})
 		},
 	}
-	s.router.flag(c.Flags(), s.Getenv)
+	s.router.Flag(c.Flags(), s.Getenv)
 	return c
 }
 
@@ -195,7 +197,7 @@ func newPolicy(s *state) *cobra.Command {
 	return &cobra.Command{
 		Use: "policy", Short: "Print the routing policy in force", Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
-			return s.store.with(c.Context(), func(ctx context.Context, client *cluster.Client) error {
+			return s.store.With(c.Context(), func(ctx context.Context, client *cluster.Client) error {
 				doc, err := client.Policy(ctx)
 				if err != nil {
 					return err
@@ -272,7 +274,7 @@ func newSetPolicy(s *state) *cobra.Command {
 			if p.TTFTSLOms != 0 {
 				fmt.Fprintln(s.Err, "cgn-ctl: ttft_slo_ms is stored, and nothing uses it yet")
 			}
-			return s.store.with(c.Context(), func(ctx context.Context, client *cluster.Client) error {
+			return s.store.With(c.Context(), func(ctx context.Context, client *cluster.Client) error {
 				if err := client.PutPolicy(ctx, compact(doc)); err != nil {
 					return err
 				}

@@ -30,7 +30,7 @@ func newCordon(s *state) *cobra.Command {
 		Use: "cordon NODE", Short: "Keep new requests away from a node", Args: cli.OneArgument("NODE"),
 		Example: "  cgn-ctl cluster cordon gpu1-9081 --reason 'new driver'",
 		RunE: func(c *cobra.Command, args []string) error {
-			return s.store.with(c.Context(), func(ctx context.Context, client *cluster.Client) error {
+			return s.store.With(c.Context(), func(ctx context.Context, client *cluster.Client) error {
 				done := change{Node: args[0], State: "cordoned"}
 				r, err := callRoll(ctx, client, args[0])
 				if err != nil {
@@ -145,7 +145,7 @@ func newUncordon(s *state) *cobra.Command {
 			"cgn-ctl top shows them, cgn-ctl cluster nodes does not. They are lifted in the same way.",
 		Example: "  cgn-ctl cluster uncordon gpu1-9081",
 		RunE: func(c *cobra.Command, args []string) error {
-			return s.store.with(c.Context(), func(ctx context.Context, client *cluster.Client) error {
+			return s.store.With(c.Context(), func(ctx context.Context, client *cluster.Client) error {
 				r, err := callRoll(ctx, client, args[0])
 				if err != nil {
 					return err
@@ -179,7 +179,7 @@ func newDrain(s *state) *cobra.Command {
 		Example: "  cgn-ctl cluster drain gpu1-9081 --reason 'new driver' --wait 5m",
 		Args:    cli.OneArgument("NODE"),
 		RunE: func(c *cobra.Command, args []string) error {
-			return s.store.with(c.Context(), func(ctx context.Context, client *cluster.Client) error {
+			return s.store.With(c.Context(), func(ctx context.Context, client *cluster.Client) error {
 				return s.drain(ctx, client, args[0], reason, wait)
 			})
 		},

@@ -7,24 +7,24 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/cognitora/dataplane/ctl/cache"
 	"github.com/cognitora/dataplane/ctl/cell"
 	"github.com/cognitora/dataplane/ctl/cli"
 	"github.com/cognitora/dataplane/kv/block"
-
 	pb "github.com/cognitora/dataplane/proto/cognitora/v1"
 )
 
 // kv is the commands on one cache.
 type kv struct {
 	*cli.App
-	cacheDaemon
+	cache.Daemon
 }
 
 func newKV(a *cli.App) *cobra.Command {
 	k := &kv{App: a}
 	c := cli.Group("kv", "Look into and change the KV cache of this host, or of another", newKVStats(k), newKVPeers(k),
 		newKVList(k), newKVGet(k), newKVPut(k), newKVRemove(k), newKVVerify(a), newKVTrace(a))
-	k.flags(c.PersistentFlags(), a.Getenv)
+	k.Flags(c.PersistentFlags(), a.Getenv)
 	return c
 }
 

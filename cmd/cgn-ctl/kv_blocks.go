@@ -14,7 +14,6 @@ import (
 	"github.com/cognitora/dataplane/ctl/cell"
 	"github.com/cognitora/dataplane/ctl/cli"
 	"github.com/cognitora/dataplane/kv/block"
-
 	pb "github.com/cognitora/dataplane/proto/cognitora/v1"
 )
 
@@ -42,7 +41,7 @@ func newKVGet(k *kv) *cobra.Command {
 				return err
 			}
 			var payload []byte
-			err = k.call(c.Context(), func(ctx context.Context, client pb.KvClient) (err error) {
+			err = k.Call(c.Context(), func(ctx context.Context, client pb.KvClient) (err error) {
 				payload, err = getBlock(ctx, client, namespace, a)
 				return err
 			})
@@ -114,7 +113,7 @@ func newKVPut(k *kv) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return k.call(c.Context(), func(ctx context.Context, client pb.KvClient) error {
+			return k.Call(c.Context(), func(ctx context.Context, client pb.KvClient) error {
 				r, err := putBlock(ctx, client, &pb.PutHeader{Durable: durable, CheckCrc: true, Block: &pb.BlockHeader{
 					Namespace: namespace, Layer: a.Layer, Digest: a.Digest[:], Parent: before,
 					Length: uint32(len(payload)), Crc32C: block.Sum(payload),
@@ -212,7 +211,7 @@ func newKVRemove(k *kv) *cobra.Command {
 				return cli.WithHint(errors.New("nothing is named that should be removed"),
 					"name blocks, or give --namespace, --model, --tenant or --all")
 			}
-			return k.call(c.Context(), func(ctx context.Context, client pb.KvClient) error {
+			return k.Call(c.Context(), func(ctx context.Context, client pb.KvClient) error {
 				done, err := removeBlocks(ctx, client, &what, args)
 				if err != nil && len(done.Hosts) == 0 {
 					return err

@@ -11,17 +11,17 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"github.com/cognitora/dataplane/ctl/cache"
 	"github.com/cognitora/dataplane/ctl/cell"
 	"github.com/cognitora/dataplane/ctl/cli"
-
 	pb "github.com/cognitora/dataplane/proto/cognitora/v1"
 )
 
 // kvPeers is what kv peers prints.
 type kvPeers struct {
-	Peers   []kvPeer   `json:"peers"`
-	Devices []kvDevice `json:"devices"`
-	Unknown string     `json:"fleet_unknown,omitempty"` // why the fleet is not known yet
+	Peers   []kvPeer       `json:"peers"`
+	Devices []cache.Device `json:"devices"`
+	Unknown string         `json:"fleet_unknown,omitempty"` // why the fleet is not known yet
 }
 
 // kvPeer is how blocks come from another host.
@@ -65,7 +65,7 @@ func newKVPeers(k *kv) *cobra.Command {
 			"-o json has each lane's operations, bytes, errors and fallbacks.",
 		Example: "  cgn-ctl kv peers\n  cgn-ctl kv peers -o json",
 		RunE: func(c *cobra.Command, _ []string) error {
-			return k.soon(c.Context(), func(ctx context.Context, client pb.KvClient) error {
+			return k.Soon(c.Context(), func(ctx context.Context, client pb.KvClient) error {
 				r, err := client.Peers(ctx, &pb.PeersRequest{})
 				if status.Code(err) == codes.Unimplemented {
 					return errors.New("this cache daemon does not tell about its peers: it has no lanes to choose " +
@@ -74,7 +74,7 @@ func newKVPeers(k *kv) *cobra.Command {
 				if err != nil {
 					return err
 				}
-				v := kvPeers{Peers: []kvPeer{}, Devices: *devicesOf(r), Unknown: r.Unknown}
+				v := kvPeers{Peers: []kvPeer{}, Devices: *cache.DevicesOf(r), Unknown: r.Unknown}
 				for _, p := range r.Peers {
 					v.Peers = append(v.Peers, peerOf(p))
 				}
@@ -123,7 +123,7 @@ func (v *kvPeers) write(t *cli.Table, now time.Time) {
 	}
 	if len(v.Devices) > 0 {
 		t.Line("")
-		writeKVDevices(t, v.Devices)
+		cache.WriteDevices(t, v.Devices)
 	}
 }
 

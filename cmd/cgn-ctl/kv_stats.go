@@ -15,7 +15,6 @@ import (
 	"github.com/cognitora/dataplane/ctl/cli"
 	"github.com/cognitora/dataplane/ctl/screen"
 	"github.com/cognitora/dataplane/kv/block"
-
 	pb "github.com/cognitora/dataplane/proto/cognitora/v1"
 )
 
@@ -57,7 +56,7 @@ func newKVStats(k *kv) *cobra.Command {
 			"room than that, as cgn_kvcached_ssd_segment_limit_bytes; - where it has enough.",
 		Example: "  cgn-ctl kv stats\n  cgn-ctl kv stats --all",
 		RunE: func(c *cobra.Command, _ []string) error {
-			return k.soon(c.Context(), func(ctx context.Context, client pb.KvClient) error {
+			return k.Soon(c.Context(), func(ctx context.Context, client pb.KvClient) error {
 				r, err := client.Stats(ctx, &pb.StatsRequest{})
 				if err != nil {
 					return err
@@ -152,7 +151,7 @@ func newKVList(k *kv) *cobra.Command {
 			}
 			var list []kvBlock
 			var more uint64
-			if err := k.call(c.Context(), func(ctx context.Context, client pb.KvClient) (err error) {
+			if err := k.Call(c.Context(), func(ctx context.Context, client pb.KvClient) (err error) {
 				list, more, err = listBlocks(ctx, client, namespace, limit)
 				return err
 			}); err != nil {

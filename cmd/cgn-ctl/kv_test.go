@@ -10,6 +10,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/cognitora/dataplane/ctl/cache"
 	"github.com/cognitora/dataplane/ctl/cli"
 	"github.com/cognitora/dataplane/ctl/ctltest"
 	"github.com/cognitora/dataplane/internal/pki"
@@ -35,7 +36,7 @@ func setInline(t *testing.T, d *kvcached.Daemon, key, value string) {
 
 func TestKVCommands(t *testing.T) {
 	d, sock := ctltest.StartCache(t)
-	env := map[string]string{envSock: sock}
+	env := map[string]string{cache.Variable: sock}
 	setInline(t, d, "greeting", "hello")
 	do := func(args ...string) string {
 		t.Helper()
@@ -162,7 +163,7 @@ func valueNames(t *testing.T) (names []string) {
 
 func TestKVWithoutADaemon(t *testing.T) {
 	for _, sock := range []string{"", "unix:///nowhere/kv.sock"} {
-		_, err := ctl(t, map[string]string{envSock: sock}, "kv", "stats")
+		_, err := ctl(t, map[string]string{cache.Variable: sock}, "kv", "stats")
 		if err == nil || !strings.Contains(ctltest.Hint(err), "--sock") || strings.Contains(err.Error(), "unix:") {
 			t.Errorf("%v, %s", err, ctltest.Hint(err))
 		}
@@ -220,5 +221,16 @@ func TestNamespaceErrorsSuggestHowItIsWritten(t *testing.T) {
 		if err == nil || !strings.Contains(ctltest.Hint(err), want) {
 			t.Errorf("%s: %v, %s", text, err, ctltest.Hint(err))
 		}
+	}
+}
+
+func TestKVOfASocketThatIsNone(t *testing.T) {
+	sock := filepath.Join(t.TempDir(), "kv.sock")
+	if err := os.WriteFile(sock, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := ctl(t, map[string]string{cache.Variable: sock}, "kv", "stats"); err == nil ||
+		strings.Contains(err.Error(), "desc =") || !strings.Contains(err.Error(), "connection refused") {
+		t.Error(err)
 	}
 }

@@ -10,9 +10,9 @@ import (
 	"time"
 
 	"github.com/cognitora/dataplane/agent"
-	"github.com/cognitora/dataplane/ctl/cli"
-
 	agentengine "github.com/cognitora/dataplane/agent/engine"
+	"github.com/cognitora/dataplane/ctl/cli"
+	"github.com/cognitora/dataplane/ctl/etcd"
 	"github.com/cognitora/dataplane/internal/config"
 	"github.com/cognitora/dataplane/internal/etcdserver"
 	"github.com/cognitora/dataplane/internal/listen"
@@ -91,7 +91,7 @@ func (l *local) start(ctx context.Context) error {
 
 // checkRouters finds what is wrong with the flags before anything runs.
 func (l *local) checkRouters() error {
-	c, err := l.routerConfig(l.routers[0], defaultEtcd)
+	c, err := l.routerConfig(l.routers[0], etcd.Default)
 	if err != nil {
 		return err
 	}

@@ -11,7 +11,9 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/cognitora/dataplane/ctl/admin"
 	"github.com/cognitora/dataplane/ctl/cli"
+	"github.com/cognitora/dataplane/ctl/etcd"
 	"github.com/cognitora/dataplane/internal/config"
 )
 
@@ -29,7 +31,7 @@ func newRoot(out, errOut io.Writer, getenv func(string) string) *cobra.Command {
 // warnOfVariables names those of env that are nearly one that is read. The rest
 // of CGN_* are settings of router and agent.
 func warnOfVariables(w io.Writer, env []string) {
-	variables := append(etcdVariables(), envAdmin)
+	variables := append(etcd.Variables(), admin.Variable)
 	for _, e := range env {
 		name, _, _ := strings.Cut(e, "=")
 		short, ours := strings.CutPrefix(name, "CGN_")

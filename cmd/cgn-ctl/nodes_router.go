@@ -17,7 +17,7 @@ const routerLimit = 2 * time.Second
 func (s *state) askRouter(ctx context.Context, rows []nodeRow) {
 	ctx, cancel := context.WithTimeout(ctx, routerLimit)
 	defer cancel()
-	v, err := s.router.fleet(ctx)
+	v, err := s.router.Fleet(ctx)
 	if err != nil {
 		return
 	}

@@ -13,10 +13,10 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"github.com/cognitora/dataplane/ctl/cache"
 	"github.com/cognitora/dataplane/ctl/cell"
 	"github.com/cognitora/dataplane/ctl/cli"
 	"github.com/cognitora/dataplane/internal/config"
-
 	pb "github.com/cognitora/dataplane/proto/cognitora/v1"
 	"github.com/cognitora/dataplane/rdma/devices"
 )
@@ -24,7 +24,7 @@ import (
 // rdmaHost is the commands on the RDMA devices of this host.
 type rdmaHost struct {
 	*cli.App
-	cacheDaemon
+	cache.Daemon
 	root string
 }
 
@@ -35,7 +35,7 @@ func newRDMA(a *cli.App) *cobra.Command {
 	c.Long = "devices and check look at the host below --root. check also asks the cache daemon at --sock, and " +
 		"release asks it to act: the one of this host, unless\n" +
 		"--address gives another, whose devices are those of the host that it is on."
-	r.flags(c.PersistentFlags(), a.Getenv)
+	r.Flags(c.PersistentFlags(), a.Getenv)
 	c.PersistentFlags().StringVar(&r.root, "root", "/", "folder with the host's sys, proc and dev, such as /host in "+
 		"a container")
 	return c
@@ -185,11 +185,11 @@ func (v *rdmaReleased) write(t *cli.Table) {
 }
 
 func (r *rdmaHost) release(ctx context.Context, device string) error {
-	return r.soon(ctx, func(ctx context.Context, client pb.KvClient) error {
+	return r.Soon(ctx, func(ctx context.Context, client pb.KvClient) error {
 		done, err := client.ReleaseDevice(ctx, &pb.ReleaseDeviceRequest{Device: device})
 		switch code := status.Code(err); {
 		case code == codes.OK:
-			v := &rdmaReleased{device, done.Pairs, !done.WasNotOpen, r.name()}
+			v := &rdmaReleased{device, done.Pairs, !done.WasNotOpen, r.Name()}
 			return r.Show(v, v.write)
 		case code == codes.NotFound:
 			return cli.WithHint(errors.New(status.Convert(err).Message()),

@@ -14,9 +14,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/cognitora/dataplane/ctl/cache"
 	"github.com/cognitora/dataplane/ctl/cell"
 	"github.com/cognitora/dataplane/ctl/cli"
-
 	pb "github.com/cognitora/dataplane/proto/cognitora/v1"
 	"github.com/cognitora/dataplane/rdma/devices"
 )
@@ -27,31 +27,31 @@ const rdmaDaemonWait = 2 * time.Second
 // rdmaChecked is what rdma check found.
 type rdmaChecked struct {
 	devices.Report
-	PID    int         `json:"memlock_pid"` // whose limit it is; 0: that of cgn-ctl itself
-	Daemon *[]kvDevice `json:"daemon"`      // as the daemon sees its devices; null: none answers, or it knows no RDMA
-	daemon error       // why
-	asked  string      // the daemon
-	limit  string      // why the limit is not the daemon's; empty: it is, or no daemon answers
+	PID    int             `json:"memlock_pid"` // whose limit it is; 0: that of cgn-ctl itself
+	Daemon *[]cache.Device `json:"daemon"`      // as the daemon sees its devices; null: none answers, or it knows no RDMA
+	daemon error           // why
+	asked  string          // the daemon
+	limit  string          // why the limit is not the daemon's; empty: it is, or no daemon answers
 }
 
 func (r *rdmaHost) check(ctx context.Context, arena uint64, pid int) error {
 	if pid < 0 {
 		return fmt.Errorf("--pid %d: must be that of a process, or 0", pid)
 	}
-	if err := cmp.Or(r.ambiguous(), r.rooted()); err != nil {
+	if err := cmp.Or(r.Ambiguous(), r.rooted()); err != nil {
 		return err
 	}
-	if pid == 0 && r.root == "/" && r.address == "" {
-		pid = listener(r.path())
+	if pid == 0 && r.root == "/" && r.Address == "" {
+		pid = listener(r.Path())
 	}
 	v := rdmaChecked{Report: devices.Check(devices.Options{Root: r.root, Arena: arena, PID: pid}), PID: pid,
-		asked: r.name()}
+		asked: r.Name()}
 	ctx, cancel := context.WithTimeout(ctx, rdmaDaemonWait)
 	defer cancel()
-	v.daemon = r.call(ctx, func(ctx context.Context, client pb.KvClient) error {
+	v.daemon = r.Call(ctx, func(ctx context.Context, client pb.KvClient) error {
 		told, err := client.Peers(ctx, &pb.PeersRequest{})
 		if err == nil {
-			v.Daemon = devicesOf(told)
+			v.Daemon = cache.DevicesOf(told)
 		}
 		return err
 	})
@@ -72,13 +72,13 @@ func (r *rdmaHost) check(ctx context.Context, arena uint64, pid int) error {
 func (r *rdmaHost) whoseLimit() string {
 	why := "whose process cannot be seen from here"
 	switch {
-	case r.address != "":
+	case r.Address != "":
 		why = "which may be on another host"
 	case r.root != "/":
 		why = "whose process is not looked for below --root, where it may have another number"
 	}
 	return fmt.Sprintf("note: the limit of locked memory is that of %s, not of %s, %s\n  give its process with --pid",
-		filepath.Join(r.root, "proc/self"), r.name(), why)
+		filepath.Join(r.root, "proc/self"), r.Name(), why)
 }
 
 // listener is the process that listens on a Unix socket; 0: nobody does, or it cannot be seen from
@@ -139,7 +139,7 @@ func (v *rdmaChecked) write(t *cli.Table) {
 		t.Line(text)
 	}
 	if v.daemon == nil && len(*v.Daemon) > 0 {
-		writeKVDevices(t, *v.Daemon)
+		cache.WriteDevices(t, *v.Daemon)
 	}
 }
 

@@ -15,9 +15,9 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"github.com/cognitora/dataplane/ctl/cache"
 	"github.com/cognitora/dataplane/ctl/cli"
 	"github.com/cognitora/dataplane/ctl/ctltest"
-
 	pb "github.com/cognitora/dataplane/proto/cognitora/v1"
 )
 
@@ -153,7 +153,7 @@ func TestRDMADevices(t *testing.T) {
 }
 
 func TestRDMACheck(t *testing.T) {
-	root, nobody := rdmaTree(t), map[string]string{envSock: filepath.Join(t.TempDir(), "kv.sock")}
+	root, nobody := rdmaTree(t), map[string]string{cache.Variable: filepath.Join(t.TempDir(), "kv.sock")}
 	out, err := ctl(t, nobody, "rdma", "check", "--root", root, "--arena", "8MiB")
 	if err != nil {
 		t.Fatal(err)
@@ -186,7 +186,7 @@ func TestRDMACheck(t *testing.T) {
 	daemon := &laneServer{peers: &pb.PeersResponse{Devices: []*pb.RdmaDevice{{Name: "rxe0",
 		State: pb.RdmaDevice_STATE_UNUSABLE, Why: "built without rdma"}}}}
 	sock := serveLanes(t, daemon)
-	out, err = ctl(t, map[string]string{envSock: sock}, "rdma", "check", "--root", root)
+	out, err = ctl(t, map[string]string{cache.Variable: sock}, "rdma", "check", "--root", root)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -199,7 +199,7 @@ func TestRDMACheck(t *testing.T) {
 			t.Error(args, err)
 		}
 	}
-	if _, err = ctl(t, map[string]string{envSock: sock}, "rdma", "release", "rxe0", "--address",
+	if _, err = ctl(t, map[string]string{cache.Variable: sock}, "rdma", "release", "rxe0", "--address",
 		"127.0.0.1:1"); err == nil || !strings.Contains(err.Error(), "needs --tls-ca") {
 		t.Error(err)
 	}
@@ -216,10 +216,10 @@ func TestListener(t *testing.T) {
 }
 
 func TestRDMARelease(t *testing.T) {
-	env := map[string]string{envSock: serveLanes(t, &laneServer{})}
+	env := map[string]string{cache.Variable: serveLanes(t, &laneServer{})}
 	out, err := ctl(t, env, "rdma", "release", "rxe0")
 	if err != nil || !strings.Contains(out, "rxe0 is closed, and with it 3 queue pairs, by the cache daemon at "+
-		env[envSock]) {
+		env[cache.Variable]) {
 		t.Errorf("%v: %s", err, out)
 	}
 	if out, err = ctl(t, env, "rdma", "release", "rxe1"); err != nil || !strings.Contains(out, "rxe1 was not open") {
@@ -234,7 +234,7 @@ func TestRDMARelease(t *testing.T) {
 		"kv peers") {
 		t.Errorf("%v: %s", err, ctltest.Hint(err))
 	}
-	env[envSock] = serveLanes(t, &pb.UnimplementedKvServer{})
+	env[cache.Variable] = serveLanes(t, &pb.UnimplementedKvServer{})
 	if _, err = ctl(t, env, "rdma", "release", "rxe0"); err == nil ||
 		!strings.Contains(ctltest.Hint(err), "make build-rdma") {
 		t.Errorf("%v: %s", err, ctltest.Hint(err))
@@ -266,7 +266,7 @@ func TestKVPeers(t *testing.T) {
 		Devices: []*pb.RdmaDevice{{Name: "rxe0", State: pb.RdmaDevice_STATE_OPEN},
 			{Name: "rxe1", State: pb.RdmaDevice_STATE_RELEASED, Why: "cgn-ctl rdma release"}},
 	}}
-	env := map[string]string{envSock: serveLanes(t, srv)}
+	env := map[string]string{cache.Variable: serveLanes(t, srv)}
 	out, err := ctl(t, env, "kv", "peers")
 	if err != nil {
 		t.Fatal(err)
@@ -306,7 +306,7 @@ func TestWhyNotRDMAOnce(t *testing.T) {
 		Lanes: []*pb.LaneUse{{Lane: "tls", LastError: "certificate signed by unknown authority",
 			LastErrorUnixMs: time.Now().UnixMilli()}},
 	})
-	out, err := ctl(t, map[string]string{envSock: serveLanes(t, &laneServer{peers: told})}, "kv", "peers")
+	out, err := ctl(t, map[string]string{cache.Variable: serveLanes(t, &laneServer{peers: told})}, "kv", "peers")
 	if err != nil || strings.Count(out, why) != 1 || strings.Contains(out, "built without") {
 		t.Errorf("%v: %s", err, out)
 	}
@@ -317,7 +317,7 @@ func TestWhyNotRDMAOnce(t *testing.T) {
 // TestRDMADaemon asks a daemon that uses no device.
 func TestRDMADaemon(t *testing.T) {
 	_, sock := ctltest.StartCache(t)
-	env := map[string]string{envSock: sock}
+	env := map[string]string{cache.Variable: sock}
 	if out, err := ctl(t, env, "kv", "peers"); err != nil || !strings.Contains(out, "knows no other") {
 		t.Errorf("%v: %s", err, out)
 	}
@@ -340,12 +340,12 @@ func TestADaemonThatHangs(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer l.Close()
-	d := cacheDaemon{sock: sock, limit: 100 * time.Millisecond}
-	err = d.soon(t.Context(), func(ctx context.Context, c pb.KvClient) error {
+	d := cache.Daemon{Sock: sock, Limit: 100 * time.Millisecond}
+	err = d.Soon(t.Context(), func(ctx context.Context, c pb.KvClient) error {
 		_, err := c.Stats(ctx, &pb.StatsRequest{})
 		return err
 	})
-	released := (&rdmaHost{App: &cli.App{}, cacheDaemon: d}).release(t.Context(), "rxe0")
+	released := (&rdmaHost{App: &cli.App{}, Daemon: d}).release(t.Context(), "rxe0")
 	for _, err := range []error{err, released} {
 		if err == nil || !strings.Contains(err.Error(), sock+" does not answer in time") || ctltest.Hint(err) == "" {
 			t.Errorf("%v, %s", err, ctltest.Hint(err))

@@ -10,7 +10,9 @@ import (
 
 	"golang.org/x/term"
 
+	"github.com/cognitora/dataplane/ctl/admin"
 	"github.com/cognitora/dataplane/ctl/cli"
+	"github.com/cognitora/dataplane/ctl/etcd"
 	"github.com/cognitora/dataplane/ctl/screen"
 )
 
@@ -50,7 +52,7 @@ func (l *local) awaitReady(drain context.Context, a *cli.App) error {
 // missing says what keeps the routers from answering, "" if nothing does.
 func (l *local) missing(ctx context.Context) string {
 	for _, r := range l.routers {
-		view, err := (&port{reachable(r.Admin)}).fleet(ctx)
+		view, err := (&admin.Port{At: reachable(r.Admin)}).Fleet(ctx)
 		if err != nil {
 			return err.Error()
 		}
@@ -81,7 +83,7 @@ func (l *local) missing(ctx context.Context) string {
 }
 
 func (l *local) askReady(ctx context.Context) ([]byte, error) {
-	return (&port{reachable(l.routers[0].Admin)}).ask(ctx, "GET", "/readyz", "")
+	return (&admin.Port{At: reachable(l.routers[0].Admin)}).Ask(ctx, "GET", "/readyz", "")
 }
 
 // summary is what `up` prints as JSON.
@@ -102,11 +104,11 @@ type summary struct {
 // look next.
 func present(a *cli.App, l *local) error {
 	first := routerAt{reachable(l.routers[0].Listen), reachable(l.routers[0].Admin)}
-	view, err := (&port{first.Admin}).fleet(context.Background())
+	view, err := (&admin.Port{At: first.Admin}).Fleet(context.Background())
 	if err != nil {
 		return err
 	}
-	model := view.firstModel()
+	model := view.FirstModel()
 	if model == "" {
 		return errors.New("no engine names a model; give one with --backend URL,model=NAME")
 	}
@@ -136,7 +138,7 @@ func (l *local) write(t *cli.Table, s *summary) {
 	}
 	t.Line("\nLook next:")
 	at := ""
-	if s.Admin != strings.TrimPrefix(defaultAdmin, "http://") {
+	if s.Admin != strings.TrimPrefix(admin.Default, "http://") {
 		at = " --admin " + s.Admin
 	}
 	t.Row("  where a request would go, and why", os.Args[0]+" route explain --prompt 'Hello'"+at)
@@ -152,7 +154,7 @@ func (l *local) write(t *cli.Table, s *summary) {
 }
 
 func (l *local) etcdHint() string {
-	if l.etcd == defaultEtcd {
+	if l.etcd == etcd.Default {
 		return ""
 	}
 	return " --etcd " + l.etcd
@@ -160,7 +162,7 @@ func (l *local) etcdHint() string {
 
 // paintLook shows the fleet in the block at the end of the terminal. It returns
 // what to compare the next look with.
-func paintLook(ctx context.Context, router *port, scr *screen.Block, before *look) *look {
+func paintLook(ctx context.Context, router *admin.Port, scr *screen.Block, before *look) *look {
 	now, err := lookAt(ctx, router)
 	if err != nil {
 		return before

@@ -10,6 +10,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/cognitora/dataplane/ctl/admin"
 	"github.com/cognitora/dataplane/ctl/cell"
 	"github.com/cognitora/dataplane/ctl/cli"
 	"github.com/cognitora/dataplane/router/leg"
@@ -17,7 +18,7 @@ import (
 
 type routeFlags struct {
 	api, prompt, system, file, model string
-	router                           port
+	router                           admin.Port
 }
 
 // explainHelp is what `cgn-ctl route explain --help` says.
@@ -60,7 +61,7 @@ func newRoute(a *cli.App) *cobra.Command {
 			return explain(a, c, f)
 		},
 	}
-	f.router.flag(c.Flags(), a.Getenv)
+	f.router.Flag(c.Flags(), a.Getenv)
 	c.Flags().StringVar(&f.prompt, "prompt", "", "text of a user message")
 	c.Flags().StringVar(&f.system, "system", "", "text of a system message before it")
 	c.Flags().StringVar(&f.file, "file", "", "file with a whole request body, - for standard input")
@@ -72,11 +73,11 @@ func newRoute(a *cli.App) *cobra.Command {
 
 func explain(a *cli.App, c *cobra.Command, f routeFlags) error {
 	if f.file == "" && f.model == "" {
-		view, err := f.router.fleet(c.Context())
+		view, err := f.router.Fleet(c.Context())
 		if err != nil {
 			return err
 		}
-		if f.model = view.firstModel(); f.model == "" {
+		if f.model = view.FirstModel(); f.model == "" {
 			return errors.New("the router serves no model yet")
 		}
 	}
@@ -85,7 +86,7 @@ func explain(a *cli.App, c *cobra.Command, f routeFlags) error {
 		return err
 	}
 	var e leg.Explanation
-	if err := f.router.decode(c.Context(), "/debug/route?"+url.Values{"api": {f.api}}.Encode(), body, &e); err != nil {
+	if err := f.router.Decode(c.Context(), "/debug/route?"+url.Values{"api": {f.api}}.Encode(), body, &e); err != nil {
 		return err
 	}
 	if err := a.Show(e, func(t *cli.Table) { writeExplanation(t, &e) }); err != nil || e.Winner != "" {

@@ -10,6 +10,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/cognitora/dataplane/ctl/admin"
 	"github.com/cognitora/dataplane/ctl/cli"
 	"github.com/cognitora/dataplane/ctl/screen"
 )
@@ -17,7 +18,7 @@ import (
 func newTop(a *cli.App) *cobra.Command {
 	var every time.Duration
 	var once bool
-	var router port
+	var router admin.Port
 	c := &cobra.Command{
 		Use:   "top",
 		Short: "Show the fleet as a router sees it, and keep showing it",
@@ -58,7 +59,7 @@ func newTop(a *cli.App) *cobra.Command {
 			return watch(ctx, a, &router, every, once || a.Output == "json" || !screen.IsTerminal(a.Out))
 		},
 	}
-	router.flag(c.Flags(), a.Getenv)
+	router.Flag(c.Flags(), a.Getenv)
 	c.Flags().DurationVar(&every, "interval", time.Second, "time between two looks")
 	c.Flags().BoolVar(&once, "once", false, "show it once (so it is with --output json, and when not writing to a "+
 		"terminal)")
@@ -67,19 +68,19 @@ func newTop(a *cli.App) *cobra.Command {
 
 // look is everything `top` shows: the fleet, and the router's counters at one moment.
 type look struct {
-	Fleet  fleetView `json:"fleet"`
-	Router counters  `json:"router"`
+	Fleet  admin.Fleet `json:"fleet"`
+	Router counters    `json:"router"`
 	at     time.Time
 }
 
 // lookAt asks the router for all of it.
-func lookAt(ctx context.Context, router *port) (*look, error) {
-	view, err := router.fleet(ctx)
+func lookAt(ctx context.Context, router *admin.Port) (*look, error) {
+	view, err := router.Fleet(ctx)
 	if err != nil {
 		return nil, err
 	}
 	l := &look{Fleet: *view, at: time.Now()}
-	page, err := router.ask(ctx, "GET", "/metrics", "")
+	page, err := router.Ask(ctx, "GET", "/metrics", "")
 	if err != nil {
 		return nil, err
 	}
@@ -88,7 +89,7 @@ func lookAt(ctx context.Context, router *port) (*look, error) {
 }
 
 // watch shows the fleet once, or until ctx ends.
-func watch(ctx context.Context, a *cli.App, router *port, every time.Duration, once bool) error {
+func watch(ctx context.Context, a *cli.App, router *admin.Port, every time.Duration, once bool) error {
 	before, err := lookAt(ctx, router)
 	if err != nil {
 		return err
@@ -127,9 +128,9 @@ func (l *look) picture(before *look) *screen.Picture {
 	}
 	nodes := screen.Piece{Of: "nodes", Apart: true, Columns: nodeColumns}
 	sick := slices.Clone(l.Fleet.Nodes)
-	slices.SortStableFunc(sick, func(a, b fleetNode) int { return cmp.Compare(a.health(), b.health()) })
+	slices.SortStableFunc(sick, func(a, b admin.Node) int { return cmp.Compare(health(&a), health(&b)) })
 	for i := range sick {
-		nodes.Rows = append(nodes.Rows, sick[i].cells(l.Router.Prediction))
+		nodes.Rows = append(nodes.Rows, cells(&sick[i], l.Router.Prediction))
 	}
 	p.Pieces = []screen.Piece{screen.TextOf("problems", problems...), nodes}
 	return p

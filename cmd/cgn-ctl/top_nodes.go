@@ -5,6 +5,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/cognitora/dataplane/ctl/admin"
 	"github.com/cognitora/dataplane/ctl/cell"
 	"github.com/cognitora/dataplane/ctl/screen"
 	"github.com/cognitora/dataplane/internal/cluster"
@@ -21,7 +22,7 @@ var nodeColumns = []screen.Column{
 }
 
 // cells are a node's row, in the order of nodeColumns.
-func (n *fleetNode) cells(predictions map[string]float64) []string {
+func cells(n *admin.Node, predictions map[string]float64) []string {
 	prediction := "-"
 	if e, ok := predictions[n.ID]; ok {
 		prediction = fmt.Sprintf("%+.3f", e)
@@ -33,18 +34,18 @@ func (n *fleetNode) cells(predictions map[string]float64) []string {
 	return []string{
 		n.ID, state, fmt.Sprintf("%d/%s", n.InFlight, cell.Limit(int(n.MaxConcurrent))),
 		cell.Number(cell.Scaled(s.QueueDepth, 1), 0),
-		percentOf(cell.Scaled(s.EngineWaitPct, 1e-2)), millis(n.roundTrip()), percentOf(n.resent()),
+		percentOf(cell.Scaled(s.EngineWaitPct, 1e-2)), millis(roundTrip(n)), percentOf(resent(n)),
 		percent(cell.Scaled(s.SMPct, 1e-2)), percent(cell.Scaled(s.CacheUsage(), 1)), millis(cell.Scaled(s.RunqUsP99,
 			1e-3)),
 		percent(cell.Scaled(s.CPUPct, 1e-2)), cell.Number(cell.Scaled(s.Drawn(), 1), 0), fmt.Sprintf("%.0fs",
 			n.Lifetime), prediction,
-		cell.Dash(strings.Join(n.Models, ",")), n.Address, cell.Dash(n.note()),
+		cell.Dash(strings.Join(n.Models, ",")), n.Address, cell.Dash(note(n)),
 	}
 }
 
 // health ranks nodes: 0, it fails; 1, it gets no requests; 2, it gets few, or its last check
 // failed; 3, all is well.
-func (n *fleetNode) health() int {
+func health(n *admin.Node) int {
 	switch {
 	case n.Suspect || n.State == fleet.Open.String() || n.State == fleet.Aside.String():
 		return 0
@@ -58,7 +59,7 @@ func (n *fleetNode) health() int {
 }
 
 // note says why a node gets no requests, or few, with what its last check failed with.
-func (n *fleetNode) note() string {
+func note(n *admin.Node) string {
 	reason := n.Reason
 	if n.Suspect {
 		reason = n.SuspectWhy
@@ -70,7 +71,7 @@ func (n *fleetNode) note() string {
 }
 
 // roundTrip is in milliseconds, by the node's kernel, or that of the router's host.
-func (n *fleetNode) roundTrip() *float64 {
+func roundTrip(n *admin.Node) *float64 {
 	rtt := cell.Scaled(n.Signals.SRTTUsP50, 1e-3)
 	if rtt == nil && n.Path != nil {
 		return n.Path.RTTMs
@@ -79,7 +80,7 @@ func (n *fleetNode) roundTrip() *float64 {
 }
 
 // resent is the larger share of the two directions, as the policy has it.
-func (n *fleetNode) resent() *float64 {
+func resent(n *admin.Node) *float64 {
 	share := cell.Scaled(n.Signals.RetransPPM, 1e-6)
 	if n.Path == nil || n.Path.Retransmitted == nil || share != nil && *share >= *n.Path.Retransmitted {
 		return share

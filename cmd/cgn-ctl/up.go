@@ -11,7 +11,9 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/cognitora/dataplane/ctl/admin"
 	"github.com/cognitora/dataplane/ctl/cli"
+	"github.com/cognitora/dataplane/ctl/etcd"
 	"github.com/cognitora/dataplane/ctl/screen"
 	"github.com/cognitora/dataplane/internal/lifecycle"
 )
@@ -57,7 +59,7 @@ func newUp(a *cli.App) *cobra.Command {
 		"if this default is busy")
 	fl.StringVar(&f.admin, "admin", "127.0.0.1:9091", "address of the router's admin port; a free one is taken if "+
 		"this default is busy")
-	fl.StringVar(&f.etcd, "etcd-listen", defaultEtcd, "address of etcd, where agents that are not started here find "+
+	fl.StringVar(&f.etcd, "etcd-listen", etcd.Default, "address of etcd, where agents that are not started here find "+
 		"the fleet; a free one is taken if this default is busy")
 	fl.BoolVar(&f.insecure, "insecure-listen", false, "allow addresses that other hosts can reach")
 	fl.IntVar(&f.engines, "engines", simEngines, "number of simulated engines, or of llama-servers with --model "+
@@ -149,7 +151,7 @@ func attend(drain context.Context, a *cli.App, l *local, scr *screen.Block) erro
 		defer t.Stop()
 		ticks = t.C
 	}
-	first := &port{reachable(l.routers[0].Admin)}
+	first := &admin.Port{At: reachable(l.routers[0].Admin)}
 	var before *look
 	for {
 		select {

@@ -46,15 +46,15 @@ func TestVariablesNearlyReadAreNamed(t *testing.T) {
 }
 
 func TestEtcdIsFoundUnderEitherName(t *testing.T) {
-	for _, name := range []string{envEtcd, envEtcdAsConfig} {
+	for _, name := range []string{"CGN_ETCD", "CGN_ETCD_ENDPOINTS"} {
 		if _, err := ctl(t, map[string]string{name: "ftp://x:1"}, "cluster", "nodes"); err == nil ||
 			!strings.Contains(err.Error(), "ftp://x:1") {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	if _, err := ctl(t, map[string]string{envEtcdKey: "k"}, "cluster", "nodes"); err == nil ||
+	if _, err := ctl(t, map[string]string{"CGN_ETCD_KEY": "k"}, "cluster", "nodes"); err == nil ||
 		!strings.Contains(err.Error(), "etcd.cert and etcd.key") {
-		t.Errorf("%s: %v", envEtcdKey, err)
+		t.Errorf("%s: %v", "CGN_ETCD_KEY", err)
 	}
 }
 

@@ -18,7 +18,7 @@ type Block struct {
 func NewBlock(w io.Writer) *Block { return &Block{w: w} }
 
 // Write puts text above the block. It never fails for want of a terminal: an
-// error of the writer underneath is returned as it ib.
+// error of the writer underneath is returned as it is.
 func (b *Block) Write(p []byte) (int, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -1,4 +1,5 @@
-package main
+// Package admin asks a router at its admin port.
+package admin
 
 import (
 	"context"
@@ -14,42 +15,42 @@ import (
 	"github.com/cognitora/dataplane/ctl/cli"
 )
 
-// envAdmin is the variable of the environment that stands for the flag.
-const envAdmin = "CGN_ADMIN"
+// Variable is the variable of the environment that stands for the flag.
+const Variable = "CGN_ADMIN"
 
-// defaultAdmin is where a router's admin port is unless told otherwise.
-const defaultAdmin = "http://127.0.0.1:9091"
+// Default is where a router's admin port is unless told otherwise.
+const Default = "http://127.0.0.1:9091"
 
 const (
 	adminTimeout     = 10 * time.Second
 	adminAnswerBytes = 32 << 20
 )
 
-// port is the admin port of a router.
-type port struct{ at string } // base URL, or HOST:PORT
+// Port is the admin port of a router.
+type Port struct{ At string } // base URL, or HOST:PORT
 
-// flag says where it is.
-func (p *port) flag(flags *pflag.FlagSet, getenv func(string) string) {
-	flags.StringVar(&p.at, "admin", cli.FirstSet(getenv, defaultAdmin, envAdmin),
+// Flag says where it is.
+func (p *Port) Flag(flags *pflag.FlagSet, getenv func(string) string) {
+	flags.StringVar(&p.At, "admin", cli.FirstSet(getenv, Default, Variable),
 		"a router's admin address (env CGN_ADMIN)")
 }
 
 // url makes "127.0.0.1:9091" and "http://127.0.0.1:9091/" the same.
-func (p *port) url(path string) string {
-	base := strings.TrimRight(p.at, "/")
+func (p *Port) url(path string) string {
+	base := strings.TrimRight(p.At, "/")
 	if !strings.Contains(base, "://") {
 		base = "http://" + base
 	}
 	return base + path
 }
 
-// ask sends one request and returns the body of a 200.
-func (p *port) ask(ctx context.Context, method, path, body string) ([]byte, error) {
+// Ask sends one request and returns the body of a 200.
+func (p *Port) Ask(ctx context.Context, method, path, body string) ([]byte, error) {
 	ctx, cancel := context.WithTimeout(ctx, adminTimeout)
 	defer cancel()
 	req, err := http.NewRequestWithContext(ctx, method, p.url(path), strings.NewReader(body))
 	if err != nil {
-		return nil, fmt.Errorf("--admin %q: %w", p.at, err)
+		return nil, fmt.Errorf("--admin %q: %w", p.At, err)
 	}
 	if body != "" {
 		req.Header.Set("Content-Type", "application/json")
@@ -96,13 +97,13 @@ func firstLine(text []byte) string {
 	return line[:min(len(line), 200)]
 }
 
-// decode decodes the answer of a GET, or of a POST if there is a body.
-func (p *port) decode(ctx context.Context, path, body string, into any) error {
+// Decode decodes the answer of a GET, or of a POST if there is a body.
+func (p *Port) Decode(ctx context.Context, path, body string, into any) error {
 	method := http.MethodGet
 	if body != "" {
 		method = http.MethodPost
 	}
-	answer, err := p.ask(ctx, method, path, body)
+	answer, err := p.Ask(ctx, method, path, body)
 	if err != nil {
 		return err
 	}

@@ -1,4 +1,5 @@
-package main
+// Package cache calls a host's KV cache daemon, and says why it does not answer.
+package cache
 
 import (
 	"context"
@@ -21,31 +22,30 @@ import (
 	"github.com/cognitora/dataplane/internal/config"
 	"github.com/cognitora/dataplane/internal/pki"
 	"github.com/cognitora/dataplane/kvcached"
-
 	pb "github.com/cognitora/dataplane/proto/cognitora/v1"
 )
 
-// envSock is where the cache's socket is, as cgn-kvcached has it in its configuration.
-const envSock = "CGN_KVCACHED_SOCK"
+// Variable is where the cache's socket is, as cgn-kvcached has it in its configuration.
+const Variable = "CGN_KVCACHED_SOCK"
 
-// kvDeadline is what a call that answers at once may take.
-const kvDeadline = 10 * time.Second
+// deadline is what a call that answers at once may take.
+const deadline = 10 * time.Second
 
-// cacheDaemon is one host's KV cache daemon, and how it is reached.
-type cacheDaemon struct {
-	sock, address string
+// Daemon is one host's KV cache daemon, and how it is reached.
+type Daemon struct {
+	Sock, Address string
 	files         pki.Files
-	sockFlag      *pflag.Flag   // that of sock
-	limit         time.Duration // of soon; 0: kvDeadline
+	sockFlag      *pflag.Flag   // of Sock
+	Limit         time.Duration // of Soon; 0: 10 s
 }
 
-// flags say where the cache is.
-func (d *cacheDaemon) flags(f *pflag.FlagSet, getenv func(string) string) {
-	f.StringVar(&d.sock, "sock", cli.FirstSet(getenv, "", envSock),
-		"the cache's gRPC socket, a path or unix:///path (env "+envSock+"); default: kv.sock in /run/cognitora, else "+
+// Flags say where the cache is.
+func (d *Daemon) Flags(f *pflag.FlagSet, getenv func(string) string) {
+	f.StringVar(&d.Sock, "sock", cli.FirstSet(getenv, "", Variable),
+		"the cache's gRPC socket, a path or unix:///path (env "+Variable+"); default: kv.sock in /run/cognitora, else "+
 			"in the daemon's default data directory")
 	d.sockFlag = f.Lookup("sock")
-	f.StringVar(&d.address, "address", "", "HOST:PORT of the [grpc] listener of a cache, of this host or another, "+
+	f.StringVar(&d.Address, "address", "", "HOST:PORT of the [grpc] listener of a cache, of this host or another, "+
 		"instead of --sock, with the three --tls flags")
 	f.StringVar(&d.files.CA, "tls-ca", "", "PEM file of the fleet's CA, for --address")
 	f.StringVar(&d.files.Cert, "tls-cert", "", "own certificate, for --address: that of the role ctl may do everything")
@@ -55,27 +55,27 @@ func (d *cacheDaemon) flags(f *pflag.FlagSet, getenv func(string) string) {
 // usualSock is where the socket is of a daemon that systemd runs.
 const usualSock = "/run/cognitora/kv.sock"
 
-// name says which cache is called.
-func (d *cacheDaemon) name() string {
-	if d.address != "" {
-		return "the cache daemon at " + d.address
+// Name says which cache is called.
+func (d *Daemon) Name() string {
+	if d.Address != "" {
+		return "the cache daemon at " + d.Address
 	}
-	return "the cache daemon at " + d.path()
+	return "the cache daemon at " + d.Path()
 }
 
-// ambiguous refuses two flags that each say which cache is meant. The environment says it only
+// Ambiguous refuses two flags that each say which cache is meant. The environment says it only
 // where no flag does.
-func (d *cacheDaemon) ambiguous() error {
-	if d.address != "" && d.sockFlag != nil && d.sockFlag.Changed {
+func (d *Daemon) Ambiguous() error {
+	if d.Address != "" && d.sockFlag != nil && d.sockFlag.Changed {
 		return errors.New("--sock and --address both say which cache is meant: give one of them")
 	}
 	return nil
 }
 
-// path is the socket to call.
-func (d *cacheDaemon) path() string {
-	if d.sock != "" {
-		return strings.TrimPrefix(d.sock, "unix://")
+// Path is the socket to call.
+func (d *Daemon) Path() string {
+	if d.Sock != "" {
+		return strings.TrimPrefix(d.Sock, "unix://")
 	}
 	if _, err := os.Stat(usualSock); err == nil {
 		return usualSock
@@ -89,25 +89,25 @@ func (d *cacheDaemon) path() string {
 }
 
 // dial returns a connection, and where it goes to.
-func (d *cacheDaemon) dial() (conn *grpc.ClientConn, where string, err error) {
-	if d.address == "" {
+func (d *Daemon) dial() (conn *grpc.ClientConn, where string, err error) {
+	if d.Address == "" {
 		if d.files != (pki.Files{}) {
 			return nil, "", errors.New("--tls-ca, --tls-cert and --tls-key go with --address HOST:PORT; a socket " +
 				"needs none")
 		}
-		where = d.path()
+		where = d.Path()
 		conn, err = grpc.NewClient("unix:"+where, grpc.WithTransportCredentials(insecure.NewCredentials()))
 		return conn, where, err
 	}
-	host, _, err := net.SplitHostPort(d.address)
+	host, _, err := net.SplitHostPort(d.Address)
 	switch {
-	case d.ambiguous() != nil:
-		return nil, "", d.ambiguous()
-	case err != nil || host == "" || strings.HasPrefix(d.address, "unix:"):
+	case d.Ambiguous() != nil:
+		return nil, "", d.Ambiguous()
+	case err != nil || host == "" || strings.HasPrefix(d.Address, "unix:"):
 		return nil, "", fmt.Errorf("--address %q: give HOST:PORT, as the cache's [grpc] section has it; a socket "+
-			"goes with --sock", d.address)
+			"goes with --sock", d.Address)
 	case d.files.CA == "" || d.files.Cert == "" || d.files.Key == "":
-		return nil, "", cli.WithHint(fmt.Errorf("--address %s: needs --tls-ca, --tls-cert and --tls-key", d.address),
+		return nil, "", cli.WithHint(fmt.Errorf("--address %s: needs --tls-ca, --tls-cert and --tls-key", d.Address),
 			"cgn-ctl pki bootstrap makes them: ca.crt, ctl.crt and ctl.key")
 	}
 	conf, err := pki.ClientConfig(d.files, host, pki.KVCached)
@@ -115,12 +115,12 @@ func (d *cacheDaemon) dial() (conn *grpc.ClientConn, where string, err error) {
 		return nil, "", fmt.Errorf("--tls-ca, --tls-cert, --tls-key: %w", err)
 	}
 	conf.NextProtos = []string{"h2"}
-	conn, err = grpc.NewClient("passthrough:///"+d.address, grpc.WithTransportCredentials(credentials.NewTLS(conf)))
-	return conn, d.address, err
+	conn, err = grpc.NewClient("passthrough:///"+d.Address, grpc.WithTransportCredentials(credentials.NewTLS(conf)))
+	return conn, d.Address, err
 }
 
-// call runs fn with a client, and explains a daemon that does not answer.
-func (d *cacheDaemon) call(ctx context.Context, fn func(ctx context.Context, c pb.KvClient) error) error {
+// Call runs fn with a client, and explains a daemon that does not answer.
+func (d *Daemon) Call(ctx context.Context, fn func(ctx context.Context, c pb.KvClient) error) error {
 	conn, where, err := d.dial()
 	if err != nil {
 		return err
@@ -144,19 +144,19 @@ func (d *cacheDaemon) call(ctx context.Context, fn func(ctx context.Context, c p
 }
 
 // unavailable says what to look at where nobody answers.
-func (d *cacheDaemon) unavailable(where, why string) error {
+func (d *Daemon) unavailable(where, why string) error {
 	why = cli.Cause(why)
-	if d.address == "" && strings.HasSuffix(why, syscall.EACCES.Error()) {
+	if d.Address == "" && strings.HasSuffix(why, syscall.EACCES.Error()) {
 		return cli.WithHint(fmt.Errorf("the socket of the cache daemon, %s: %w", where, syscall.EACCES),
 			"it is for the daemon's user and group: ask as one of them, or have kvcached.socket_group name a group "+
 				"of yours")
 	}
 	err := fmt.Errorf("no cache daemon answers at %s: %s", where, why)
-	if d.address != "" {
+	if d.Address != "" {
 		return cli.WithHint(err, "is that the address of the cache's [grpc] listener, and are the certificates of "+
 			"its CA?")
 	}
-	if _, statErr := os.Stat(where); errors.Is(statErr, syscall.ENOENT) && d.sock == "" {
+	if _, statErr := os.Stat(where); errors.Is(statErr, syscall.ENOENT) && d.Sock == "" {
 		return cli.WithHint(err, "a daemon started with --data DIR has its socket there: give --sock DIR/kv.sock "+
 			"(its log "+
 			"says where, as part=grpc-sock, and so does cgn-ctl up)")
@@ -166,13 +166,13 @@ func (d *cacheDaemon) unavailable(where, why string) error {
 		"DIR has it as DIR/kv.sock (cgn-ctl up prints its own).")
 }
 
-// soon is call with a deadline.
-func (d *cacheDaemon) soon(ctx context.Context, fn func(ctx context.Context, c pb.KvClient) error) error {
-	limit := d.limit
+// Soon is call with a deadline.
+func (d *Daemon) Soon(ctx context.Context, fn func(ctx context.Context, c pb.KvClient) error) error {
+	limit := d.Limit
 	if limit == 0 {
-		limit = kvDeadline
+		limit = deadline
 	}
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
-	return d.call(ctx, fn)
+	return d.Call(ctx, fn)
 }

@@ -1,14 +1,13 @@
-package main
+package cache
 
 import (
 	"github.com/cognitora/dataplane/ctl/cell"
 	"github.com/cognitora/dataplane/ctl/cli"
-
 	pb "github.com/cognitora/dataplane/proto/cognitora/v1"
 )
 
-// kvDevice is an RDMA device as the daemon sees it.
-type kvDevice struct {
+// Device is an RDMA device as the daemon sees it.
+type Device struct {
 	Name  string `json:"device"`
 	State string `json:"state"`
 	Why   string `json:"why,omitempty"`
@@ -18,15 +17,15 @@ type kvDevice struct {
 var deviceStates = map[pb.RdmaDevice_State]string{pb.RdmaDevice_STATE_OPEN: "open",
 	pb.RdmaDevice_STATE_RELEASED: "released", pb.RdmaDevice_STATE_UNUSABLE: "unusable"}
 
-func devicesOf(r *pb.PeersResponse) *[]kvDevice {
-	all := []kvDevice{}
+func DevicesOf(r *pb.PeersResponse) *[]Device {
+	all := []Device{}
 	for _, d := range r.Devices {
-		all = append(all, kvDevice{d.Name, cell.Dash(deviceStates[d.State]), d.Why})
+		all = append(all, Device{d.Name, cell.Dash(deviceStates[d.State]), d.Why})
 	}
 	return &all
 }
 
-func writeKVDevices(t *cli.Table, all []kvDevice) {
+func WriteDevices(t *cli.Table, all []Device) {
 	t.Row("DEVICE", "STATE", "WHY")
 	for _, d := range all {
 		t.Row(d.Name, d.State, cell.Dash(d.Why))

@@ -1,4 +1,5 @@
-package main
+// Package etcd reaches the etcd that holds a fleet's state, and says why it does not answer.
+package etcd
 
 import (
 	"context"
@@ -12,8 +13,8 @@ import (
 	"github.com/cognitora/dataplane/internal/cluster"
 )
 
-// defaultEtcd is where etcd listens unless told otherwise.
-const defaultEtcd = "127.0.0.1:2379"
+// Default is where etcd listens unless told otherwise.
+const Default = "127.0.0.1:2379"
 
 // Variables of the environment that stand for flags.
 const (
@@ -26,17 +27,17 @@ const (
 	envEtcdPassword = "CGN_ETCD_PASSWORD_FILE"
 )
 
-// etcdVariables are the names of all of them.
-func etcdVariables() []string {
+// Variables are the names of all of them.
+func Variables() []string {
 	return []string{envEtcd, envEtcdAsConfig, envEtcdCA, envEtcdCert, envEtcdKey, envEtcdUser, envEtcdPassword}
 }
 
-// store is the etcd that holds a fleet's state.
-type store struct{ access cluster.Access }
+// Store is the etcd that holds a fleet's state.
+type Store struct{ access cluster.Access }
 
-// flags say where it is, and who asks.
-func (s *store) flags(flags *pflag.FlagSet, getenv func(string) string) {
-	def := strings.Split(cli.FirstSet(getenv, defaultEtcd, envEtcd, envEtcdAsConfig), ",")
+// Flags say where it is, and who asks.
+func (s *Store) Flags(flags *pflag.FlagSet, getenv func(string) string) {
+	def := strings.Split(cli.FirstSet(getenv, Default, envEtcd, envEtcdAsConfig), ",")
 	flags.StringSliceVar(&s.access.Endpoints, "etcd", def,
 		"etcd client addresses (env "+envEtcd+" or "+envEtcdAsConfig+", separated by commas)")
 	file := func(into *string, flag, variable, help string) {
@@ -50,8 +51,8 @@ func (s *store) flags(flags *pflag.FlagSet, getenv func(string) string) {
 	file(&s.access.PasswordFile, "etcd-password-file", envEtcdPassword, "file with the etcd user's password")
 }
 
-// with runs fn with a client and explains an etcd that does not answer.
-func (s *store) with(ctx context.Context, fn func(ctx context.Context, c *cluster.Client) error) error {
+// With runs fn with a client and explains an etcd that does not answer.
+func (s *Store) With(ctx context.Context, fn func(ctx context.Context, c *cluster.Client) error) error {
 	cfg, err := s.access.Config()
 	if err != nil {
 		return cli.WithHint(err, "--etcd-ca, --etcd-cert, --etcd-key, --etcd-username and --etcd-password-file set "+

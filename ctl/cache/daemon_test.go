@@ -1,0 +1,18 @@
+package cache
+
+import (
+	"strings"
+	"syscall"
+	"testing"
+)
+
+// TestSocketThatMayNotBeUsed: a socket that may not be used is not one where nobody answers.
+func TestSocketThatMayNotBeUsed(t *testing.T) {
+	d := &Daemon{Sock: "/x/kv.sock"}
+	denied := d.unavailable("/x/kv.sock",
+		`connection error: desc = "transport: Error while dialing: dial unix /x/kv.sock: connect: permission denied"`)
+	if text := denied.Error(); strings.Contains(text, "no cache daemon") ||
+		!strings.HasSuffix(text, syscall.EACCES.Error()) {
+		t.Error(text)
+	}
+}
