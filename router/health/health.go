@@ -12,8 +12,8 @@ import (
 )
 
 // Node is the health of one node. Init comes before all other methods, which are safe for
-// concurrent use. State, Eligible and Suspect take no lock, nor do Admit and Report(OK) on a healthy
-// node without recent failures.
+// concurrent use. State, Eligible and Suspect take no lock, nor do Admit and Report(OK) on a
+// healthy node without recent failures.
 type Node struct {
 	breaker   breaker
 	suspicion suspicion
