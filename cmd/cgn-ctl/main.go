@@ -14,6 +14,9 @@ import (
 	"github.com/cognitora/dataplane/ctl/admin"
 	"github.com/cognitora/dataplane/ctl/cli"
 	"github.com/cognitora/dataplane/ctl/etcd"
+	"github.com/cognitora/dataplane/ctl/pki"
+	"github.com/cognitora/dataplane/ctl/reference"
+	"github.com/cognitora/dataplane/ctl/sim"
 	"github.com/cognitora/dataplane/internal/config"
 )
 
@@ -25,7 +28,7 @@ func main() {
 func newRoot(out, errOut io.Writer, getenv func(string) string) *cobra.Command {
 	a := &cli.App{Out: out, Err: errOut, Getenv: getenv}
 	return cli.Root(a, newUp(a), newRoute(a), newTop(a), newCluster(a), newKV(a),
-		newRDMA(a), newPKI(a), newBPF(a), newSim(a), newBench(a), newReference(a))
+		newRDMA(a), pki.Command(a), newBPF(a), sim.Command(a), newBench(a), reference.Command(a))
 }
 
 // warnOfVariables names those of env that are nearly one that is read. The rest

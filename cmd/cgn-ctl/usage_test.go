@@ -79,21 +79,6 @@ func TestTheAPIPortIsNotTheAdminPort(t *testing.T) {
 	}
 }
 
-func TestLifetimes(t *testing.T) {
-	for text, want := range map[string]string{"397d": "397d", "24h": "1d", "90m": "1h30m"} {
-		var d days
-		if err := d.Set(text); err != nil || d.String() != want {
-			t.Errorf("%s: %s, %v", text, &d, err)
-		}
-	}
-	for _, text := range []string{"", "d", "-1d", "0d", "1s", "99999d", "x"} {
-		var d days
-		if d.Set(text) == nil {
-			t.Errorf("%q is taken for %s", text, &d)
-		}
-	}
-}
-
 // TestWhatIsMissingIsNamed with an example, not in the parser's words.
 func TestWhatIsMissingIsNamed(t *testing.T) {
 	for line, parts := range map[string][2]string{

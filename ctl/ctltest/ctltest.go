@@ -20,12 +20,17 @@ import (
 func Run(t *testing.T, group func(*cli.App) *cobra.Command, env map[string]string, args ...string) (string, error) {
 	t.Helper()
 	var out bytes.Buffer
-	a := &cli.App{Out: &out, Err: io.Discard, Getenv: func(name string) string { return env[name] }}
-	root := cli.Root(a, group(a))
+	root := Root(group, &out, io.Discard, func(name string) string { return env[name] })
 	root.SetArgs(args)
 	root.SetContext(t.Context())
 	err := root.Execute()
 	return out.String(), err
+}
+
+// Root is cgn-ctl with one group of commands.
+func Root(group func(*cli.App) *cobra.Command, out, errOut io.Writer, getenv func(string) string) *cobra.Command {
+	a := &cli.App{Out: out, Err: errOut, Getenv: getenv}
+	return cli.Root(a, group(a))
 }
 
 // Main runs a package's tests and fails if one has left a goroutine behind.

@@ -1,4 +1,4 @@
-package main
+package sim
 
 import (
 	"context"
@@ -15,6 +15,8 @@ import (
 
 	"github.com/go-zeromq/zmq4"
 	"github.com/vmihailenco/msgpack/v5"
+
+	"github.com/cognitora/dataplane/ctl/ctltest"
 )
 
 // startSimCommand runs `sim` until the test ends and returns where it is.
@@ -24,7 +26,7 @@ func startSimCommand(t *testing.T, args ...string) (at simAt) {
 	out, in := io.Pipe()
 	done := make(chan error, 1)
 	go func() {
-		root := newRoot(in, io.Discard, func(string) string { return "" })
+		root := ctltest.Root(Command, in, io.Discard, func(string) string { return "" })
 		root.SetArgs(append([]string{"sim", "-o", "json", "--listen", "127.0.0.1:0", "--speed", "1000"}, args...))
 		err := root.ExecuteContext(ctx)
 		_ = in.CloseWithError(io.EOF)
@@ -132,7 +134,7 @@ func TestSimNamesWhoHasItsPort(t *testing.T) {
 	}
 	defer l.Close()
 	_, err = ctl(t, nil, "sim", "--listen", l.Addr().String())
-	if err == nil || !strings.Contains(err.Error(), fmt.Sprintf("in use by cgn-ctl.test (process %d)", os.Getpid())) {
+	if err == nil || !strings.Contains(err.Error(), fmt.Sprintf("in use by sim.test (process %d)", os.Getpid())) {
 		t.Error(err)
 	}
 }

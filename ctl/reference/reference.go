@@ -1,4 +1,5 @@
-package main
+// Package reference has the commands that print what is generated from the code.
+package reference
 
 import (
 	"fmt"
@@ -14,7 +15,8 @@ import (
 	"github.com/cognitora/dataplane/router"
 )
 
-func newReference(a *cli.App) *cobra.Command {
+// Command is cgn-ctl reference.
+func Command(a *cli.App) *cobra.Command {
 	page := func(use, short string, write func(io.Writer) error) *cobra.Command {
 		return &cobra.Command{Use: use, Short: short, Args: cobra.NoArgs,
 			RunE: func(*cobra.Command, []string) error { return write(a.Out) }}

@@ -1,10 +1,12 @@
-package main
+package pki
 
 import (
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/cognitora/dataplane/ctl/ctltest"
 )
 
 // TestJoinByCommands: the three commands of the help bring a host into a fleet.
@@ -14,7 +16,7 @@ func TestJoinByCommands(t *testing.T) {
 	run := func(args ...string) string {
 		t.Helper()
 		var out, errOut strings.Builder
-		root := newRoot(&out, &errOut, func(string) string { return "" })
+		root := ctltest.Root(Command, &out, &errOut, func(string) string { return "" })
 		root.SetArgs(args)
 		if err := root.Execute(); err != nil {
 			t.Fatalf("%v: %v %s", args, err, errOut.String())
@@ -34,7 +36,7 @@ func TestJoinByCommands(t *testing.T) {
 	if out := run("pki", "join", "--dir", at("host"), "--signed", signed); !strings.Contains(out, "agent.crt") {
 		t.Error(out)
 	}
-	root := newRoot(&strings.Builder{}, &strings.Builder{}, func(string) string { return "" })
+	root := ctltest.Root(Command, &strings.Builder{}, &strings.Builder{}, func(string) string { return "" })
 	root.SetArgs([]string{"pki", "sign", "--dir", at("ca"), "--role", "router", request})
 	if err := root.Execute(); err == nil || !strings.Contains(err.Error(), "wrong role") {
 		t.Error("signed a role that was not to be let in:", err)

@@ -1,4 +1,5 @@
-package main
+// Package sim has the command that runs one simulated engine.
+package sim
 
 import (
 	"errors"
@@ -24,7 +25,8 @@ type simAt struct {
 	KVReplay string `json:"kv_replay,omitempty"`
 }
 
-func newSim(a *cli.App) *cobra.Command {
+// Command is cgn-ctl sim.
+func Command(a *cli.App) *cobra.Command {
 	var cfg engine.Config
 	var events engine.KVEvents
 	c := &cobra.Command{

@@ -1,4 +1,5 @@
-package main
+// Package pki has the commands that make a fleet's certificates.
+package pki
 
 import (
 	"errors"
@@ -15,7 +16,8 @@ import (
 	"github.com/cognitora/dataplane/internal/pki"
 )
 
-func newPKI(a *cli.App) *cobra.Command {
+// Command is cgn-ctl pki.
+func Command(a *cli.App) *cobra.Command {
 	var o pki.Options
 	var roles []string
 	var dir string
