@@ -118,7 +118,7 @@ func largeFleet(t *testing.T) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	url, _, _ := ctltest.AdminPort(t, map[string]string{"/debug/fleet": string(page), "/metrics": metricsPage})
+	url, _, _ := ctltest.AdminPort(t, map[string]string{"/debug/fleet": string(page), "/metrics": ctltest.MetricsPage})
 	return url
 }
 
@@ -234,9 +234,9 @@ func TestTopOutlivesTheRouter(t *testing.T) {
 		case gone.Load():
 			http.Error(w, "no", http.StatusServiceUnavailable)
 		case r.URL.Path == "/metrics":
-			_, _ = io.WriteString(w, metricsPage)
+			_, _ = io.WriteString(w, ctltest.MetricsPage)
 		default:
-			_, _ = io.WriteString(w, fleetPage)
+			_, _ = io.WriteString(w, ctltest.FleetPage)
 		}
 	}))
 	defer router.Close()

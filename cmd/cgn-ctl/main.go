@@ -13,10 +13,13 @@ import (
 
 	"github.com/cognitora/dataplane/ctl/admin"
 	"github.com/cognitora/dataplane/ctl/cli"
+	"github.com/cognitora/dataplane/ctl/cluster"
 	"github.com/cognitora/dataplane/ctl/etcd"
 	"github.com/cognitora/dataplane/ctl/pki"
 	"github.com/cognitora/dataplane/ctl/reference"
+	"github.com/cognitora/dataplane/ctl/route"
 	"github.com/cognitora/dataplane/ctl/sim"
+	"github.com/cognitora/dataplane/ctl/top"
 	"github.com/cognitora/dataplane/internal/config"
 )
 
@@ -27,7 +30,7 @@ func main() {
 
 func newRoot(out, errOut io.Writer, getenv func(string) string) *cobra.Command {
 	a := &cli.App{Out: out, Err: errOut, Getenv: getenv}
-	return cli.Root(a, newUp(a), newRoute(a), newTop(a), newCluster(a), newKV(a),
+	return cli.Root(a, newUp(a), route.Command(a), top.Command(a), cluster.Command(a), newKV(a),
 		newRDMA(a), pki.Command(a), newBPF(a), sim.Command(a), newBench(a), reference.Command(a))
 }
 

@@ -14,6 +14,7 @@ import (
 	"github.com/cognitora/dataplane/ctl/cli"
 	"github.com/cognitora/dataplane/ctl/etcd"
 	"github.com/cognitora/dataplane/ctl/screen"
+	top "github.com/cognitora/dataplane/ctl/top"
 )
 
 const (
@@ -162,8 +163,8 @@ func (l *local) etcdHint() string {
 
 // paintLook shows the fleet in the block at the end of the terminal. It returns
 // what to compare the next look with.
-func paintLook(ctx context.Context, router *admin.Port, scr *screen.Block, before *look) *look {
-	now, err := lookAt(ctx, router)
+func paintLook(ctx context.Context, router *admin.Port, scr *screen.Block, before *top.Look) *top.Look {
+	now, err := top.LookAt(ctx, router)
 	if err != nil {
 		return before
 	}
@@ -171,7 +172,7 @@ func paintLook(ctx context.Context, router *admin.Port, scr *screen.Block, befor
 	if err != nil {
 		columns, rows = 80, 24
 	}
-	p := now.picture(before)
+	p := now.Picture(before)
 	p.All = "cgn-ctl top"
 	scr.Paint("\n" + strings.Join(p.Fit(columns, rows-2), "\n") + "\n") // with a row above it, and the cursor below
 	return now

@@ -15,6 +15,7 @@ import (
 	"github.com/cognitora/dataplane/ctl/cli"
 	"github.com/cognitora/dataplane/ctl/etcd"
 	"github.com/cognitora/dataplane/ctl/screen"
+	top "github.com/cognitora/dataplane/ctl/top"
 	"github.com/cognitora/dataplane/internal/lifecycle"
 )
 
@@ -152,7 +153,7 @@ func attend(drain context.Context, a *cli.App, l *local, scr *screen.Block) erro
 		ticks = t.C
 	}
 	first := &admin.Port{At: reachable(l.routers[0].Admin)}
-	var before *look
+	var before *top.Look
 	for {
 		select {
 		case <-drain.Done():

@@ -45,31 +45,6 @@ func TestVariablesNearlyReadAreNamed(t *testing.T) {
 	}
 }
 
-func TestEtcdIsFoundUnderEitherName(t *testing.T) {
-	for _, name := range []string{"CGN_ETCD", "CGN_ETCD_ENDPOINTS"} {
-		if _, err := ctl(t, map[string]string{name: "ftp://x:1"}, "cluster", "nodes"); err == nil ||
-			!strings.Contains(err.Error(), "ftp://x:1") {
-			t.Errorf("%s: %v", name, err)
-		}
-	}
-	if _, err := ctl(t, map[string]string{"CGN_ETCD_KEY": "k"}, "cluster", "nodes"); err == nil ||
-		!strings.Contains(err.Error(), "etcd.cert and etcd.key") {
-		t.Errorf("%s: %v", "CGN_ETCD_KEY", err)
-	}
-}
-
-func TestNoCandidateIsAnError(t *testing.T) {
-	page := `{"model":"m","api":"chat","mode":"score","winner":"","why":"no candidates","candidates":[{"node":"a","reason":"cordoned"}]}`
-	url, _, _ := ctltest.AdminPort(t, map[string]string{"/debug/route": page})
-	for _, output := range []string{"table", "json"} {
-		out, err := ctl(t, nil, "route", "explain", "--admin", url, "--model", "m", "--prompt", "hi", "-o", output)
-		if err == nil || !strings.Contains(err.Error(), "no node can take this request") ||
-			!strings.Contains(out, "cordoned") || strings.Contains(out, "\n-:") {
-			t.Errorf("%s: %v\n%s", output, err, out)
-		}
-	}
-}
-
 func TestTheAPIPortIsNotTheAdminPort(t *testing.T) {
 	url, _, _ := ctltest.AdminPort(t,
 		map[string]string{"/debug/fleet": `{"error":{"message":"there is no such endpoint here","code":"unknown_path"}}`})

@@ -42,7 +42,7 @@ func naming(names [2]string) (files []string, err error) {
 		}
 		rel, err := filepath.Rel(root, path)
 		named := bytes.Contains(text, []byte(names[0])) || bytes.Contains(text, []byte(names[1]))
-		if named && rel != "cmd/cgn-ctl/top_nodes.go" {
+		if named && rel != "ctl/top/nodes.go" {
 			files = append(files, rel)
 		}
 		return err

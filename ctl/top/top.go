@@ -1,4 +1,5 @@
-package main
+// Package top has the command that shows the fleet as a router sees it.
+package top
 
 import (
 	"cmp"
@@ -15,7 +16,8 @@ import (
 	"github.com/cognitora/dataplane/ctl/screen"
 )
 
-func newTop(a *cli.App) *cobra.Command {
+// Command is cgn-ctl top.
+func Command(a *cli.App) *cobra.Command {
 	var every time.Duration
 	var once bool
 	var router admin.Port
@@ -66,20 +68,20 @@ func newTop(a *cli.App) *cobra.Command {
 	return c
 }
 
-// look is everything `top` shows: the fleet, and the router's counters at one moment.
-type look struct {
+// Look is everything `top` shows: the fleet, and the router's counters at one moment.
+type Look struct {
 	Fleet  admin.Fleet `json:"fleet"`
 	Router counters    `json:"router"`
 	at     time.Time
 }
 
-// lookAt asks the router for all of it.
-func lookAt(ctx context.Context, router *admin.Port) (*look, error) {
+// LookAt asks the router for all of it.
+func LookAt(ctx context.Context, router *admin.Port) (*Look, error) {
 	view, err := router.Fleet(ctx)
 	if err != nil {
 		return nil, err
 	}
-	l := &look{Fleet: *view, at: time.Now()}
+	l := &Look{Fleet: *view, at: time.Now()}
 	page, err := router.Ask(ctx, "GET", "/metrics", "")
 	if err != nil {
 		return nil, err
@@ -90,21 +92,21 @@ func lookAt(ctx context.Context, router *admin.Port) (*look, error) {
 
 // watch shows the fleet once, or until ctx ends.
 func watch(ctx context.Context, a *cli.App, router *admin.Port, every time.Duration, once bool) error {
-	before, err := lookAt(ctx, router)
+	before, err := LookAt(ctx, router)
 	if err != nil {
 		return err
 	}
-	first := before.picture(nil)
+	first := before.Picture(nil)
 	if once {
 		return a.Show(before, first.Write)
 	}
 	last := first
 	next := func(ctx context.Context) (*screen.Picture, error) {
-		now, err := lookAt(ctx, router)
+		now, err := LookAt(ctx, router)
 		if err != nil {
 			return outdated(last, err, time.Since(before.at)), nil
 		}
-		last, before = now.picture(before), now
+		last, before = now.Picture(before), now
 		return last, nil
 	}
 	l := screen.Live{Terminal: a.Out.(*os.File), Every: every, Next: next}
@@ -118,9 +120,9 @@ func outdated(p *screen.Picture, err error, age time.Duration) *screen.Picture {
 	return &old
 }
 
-// picture shows the fleet, with rates since before where there was one, and first the nodes that
+// Picture shows the fleet, with rates since before where there was one, and first the nodes that
 // need somebody.
-func (l *look) picture(before *look) *screen.Picture {
+func (l *Look) Picture(before *Look) *screen.Picture {
 	p := &screen.Picture{Head: l.headline(before), All: "--once"}
 	var problems []string
 	for _, problem := range l.Fleet.Problems {
@@ -136,7 +138,7 @@ func (l *look) picture(before *look) *screen.Picture {
 	return p
 }
 
-func (l *look) headline(before *look) []string {
+func (l *Look) headline(before *Look) []string {
 	inFlight, out, suspect := 0, 0, 0
 	for _, n := range l.Fleet.Nodes {
 		inFlight += int(n.InFlight)

@@ -1,4 +1,4 @@
-package main
+package cluster
 
 import (
 	"context"
@@ -159,5 +159,18 @@ func TestEtcdWithoutTLS(t *testing.T) {
 	if err == nil || !strings.Contains(err.Error(), "TLS with etcd at 127.0.0.1:") ||
 		!strings.Contains(ctltest.Hint(err), "--etcd-ca") {
 		t.Errorf("got %v, hint %q", err, ctltest.Hint(err))
+	}
+}
+
+func TestEtcdIsFoundUnderEitherName(t *testing.T) {
+	for _, name := range []string{"CGN_ETCD", "CGN_ETCD_ENDPOINTS"} {
+		if _, err := ctl(t, map[string]string{name: "ftp://x:1"}, "cluster", "nodes"); err == nil ||
+			!strings.Contains(err.Error(), "ftp://x:1") {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	if _, err := ctl(t, map[string]string{"CGN_ETCD_KEY": "k"}, "cluster", "nodes"); err == nil ||
+		!strings.Contains(err.Error(), "etcd.cert and etcd.key") {
+		t.Errorf("%s: %v", "CGN_ETCD_KEY", err)
 	}
 }

@@ -1,9 +1,8 @@
-package main
+package cluster
 
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"fmt"
 	"maps"
 	"slices"
@@ -14,29 +13,11 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/cognitora/dataplane/ctl/admin"
 	"github.com/cognitora/dataplane/ctl/cell"
 	"github.com/cognitora/dataplane/ctl/cli"
-	"github.com/cognitora/dataplane/ctl/etcd"
 	"github.com/cognitora/dataplane/internal/cluster"
 	"github.com/cognitora/dataplane/router/fleet"
-	"github.com/cognitora/dataplane/router/policy"
 )
-
-// state is the commands on a fleet's state in etcd.
-type state struct {
-	*cli.App
-	store  etcd.Store
-	router admin.Port // tells what it makes of the nodes
-}
-
-func newCluster(a *cli.App) *cobra.Command {
-	s := &state{App: a}
-	c := cli.Group("cluster", "Look at and change the fleet's state in etcd",
-		newNodes(s), newPolicy(s), newSetPolicy(s), newCordon(s), newUncordon(s), newDrain(s))
-	s.store.Flags(c.PersistentFlags(), a.Getenv)
-	return c
-}
 
 // nodeRow is one node as `cluster nodes` shows it.
 type nodeRow struct {
@@ -191,104 +172,4 @@ func (r *nodeRow) state() string {
 		return "ready"
 	}
 	return "not ready"
-}
-
-func newPolicy(s *state) *cobra.Command {
-	return &cobra.Command{
-		Use: "policy", Short: "Print the routing policy in force", Args: cobra.NoArgs,
-		RunE: func(c *cobra.Command, _ []string) error {
-			return s.store.With(c.Context(), func(ctx context.Context, client *cluster.Client) error {
-				doc, err := client.Policy(ctx)
-				if err != nil {
-					return err
-				}
-				p, source := policy.Default(), "default: none is stored"
-				if doc != nil {
-					source = "etcd"
-					if p, err = policy.Parse(doc); err != nil {
-						return cli.WithHint(fmt.Errorf("the stored policy is not valid, so routers ignore it: %w", err),
-							"store a good one with `cgn-ctl cluster set-policy`")
-					}
-				}
-				return s.showPolicy(p, source)
-			})
-		},
-	}
-}
-
-func (s *state) showPolicy(p *policy.Policy, source string) error {
-	return s.Show(p, func(t *cli.Table) {
-		t.Row("mode", p.Mode)
-		t.Row("kv", p.KV)
-		t.Row("load", p.Load)
-		t.Row("power", p.Power)
-		t.Row("capacity", p.Capacity)
-		t.Row("pending", fmt.Sprintf("%v%s", p.Pending, unused(p.Pending, "prefill that waits does not count")))
-		t.Row("tiers", fmt.Sprintf("device %g, host %g, disk %g", p.Tiers.Device, p.Tiers.Host, p.Tiers.Disk))
-		t.Row("epsilon", p.Epsilon)
-		t.Row("max_share", fmt.Sprintf("%v%s", p.MaxShare, unused(p.MaxShare, "no node is left out for its share")))
-		t.Row("max_queue", p.MaxQueue)
-		t.Row("ttft_slo_ms", fmt.Sprintf("%v (not used yet)", p.TTFTSLOms))
-		t.Row("run_delay_ms", fmt.Sprintf("%v%s", p.RunDelayMs, unused(p.RunDelayMs, "waits for a CPU do not count")))
-		t.Row("retransmit_pct", fmt.Sprintf("%v%s",
-			p.RetransmitPct, unused(p.RetransmitPct, "segments sent again do not count")))
-		t.Row("source", source)
-	})
-}
-
-// unused explains a setting that is 0.
-func unused(v float64, why string) string {
-	if v != 0 {
-		return ""
-	}
-	return " (" + why + ")"
-}
-
-func newSetPolicy(s *state) *cobra.Command {
-	return &cobra.Command{
-		Use:   "set-policy FILE|-|JSON",
-		Short: "Check a routing policy and store it for all routers",
-		Long: "Checks a policy, a JSON document, and stores it in etcd, from where every router takes it at once. " +
-			"Its keys: mode\n" +
-			"(" + strings.Join(policy.ModeNames(), ", ") + "), the weights kv, load, power, capacity and\n" +
-			"pending, tiers, epsilon, max_share, max_queue, run_delay_ms and retransmit_pct; " +
-			"docs/policy.md has the meaning and\n" +
-			"the default of each, which holds where a key is left out. " +
-			"`cgn-ctl cluster policy -o json` prints a document to\n" +
-			"begin with.",
-		Example: "  cgn-ctl cluster set-policy policy.json\n" +
-			`  cgn-ctl cluster set-policy '{"mode":"score","kv":0.6,"load":0.3,"power":0,"capacity":0.1}'`,
-		Args: cli.OneArgument("a policy (FILE, - or JSON)"),
-		RunE: func(c *cobra.Command, args []string) error {
-			doc := args[0]
-			if !strings.HasPrefix(strings.TrimSpace(doc), "{") {
-				var err error
-				if doc, err = cli.ReadInput(c, doc); err != nil {
-					return err
-				}
-			}
-			p, err := policy.Parse([]byte(doc))
-			if err != nil {
-				return fmt.Errorf("the policy is not valid and was not stored: %w", err)
-			}
-			if p.TTFTSLOms != 0 {
-				fmt.Fprintln(s.Err, "cgn-ctl: ttft_slo_ms is stored, and nothing uses it yet")
-			}
-			return s.store.With(c.Context(), func(ctx context.Context, client *cluster.Client) error {
-				if err := client.PutPolicy(ctx, compact(doc)); err != nil {
-					return err
-				}
-				return s.showPolicy(p, "etcd, stored now")
-			})
-		},
-	}
-}
-
-// compact takes the spaces out of a JSON document that has been parsed before.
-func compact(doc string) []byte {
-	b, err := json.Marshal(json.RawMessage(doc))
-	if err != nil {
-		return []byte(doc)
-	}
-	return b
 }

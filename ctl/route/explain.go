@@ -1,4 +1,5 @@
-package main
+// Package route has the command that explains where a request would go.
+package route
 
 import (
 	"encoding/json"
@@ -37,7 +38,8 @@ MEASURED has the figures of the node's agent, from its stream or its last heartb
 sample: use of the GPU, CPUs of the engine (100 % is one), the wait for a CPU that 99 % of waits do not exceed,
 round trip, segments sent again in a million, power. Without a candidate the exit status is 1.`
 
-func newRoute(a *cli.App) *cobra.Command {
+// Command is cgn-ctl route.
+func Command(a *cli.App) *cobra.Command {
 	var f routeFlags
 	c := &cobra.Command{
 		Use:   "explain",

@@ -1,0 +1,67 @@
+package route
+
+import (
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/cognitora/dataplane/ctl/ctltest"
+)
+
+const explained = `{"model":"m","api":"chat","mode":"score","prompt_blocks":4,"winner":"b","why":"highest score",
+"candidates":[{"node":"a","eligible":false,"reason":"cordoned","matched":0,"total":4},
+{"node":"b","eligible":true,"matched":1,"coming":3,"total":4,"overlap":0.75,"waiting":1.25,"load":1,` +
+	`"power":0,"capacity":0.5,"score":0.7125,"in_flight":2,
+"in_flight_of_others":5,"max_concurrent":64},
+{"node":"c","eligible":true,"matched":2,"total":4,"in_flight":1}]}`
+
+func TestRouteExplain(t *testing.T) {
+	url, last, body := ctltest.AdminPort(t, map[string]string{"/debug/route": explained})
+	out, err := ctl(t, map[string]string{"CGN_ADMIN": url}, "route", "explain", "--prompt", "hi", "--system", "be",
+		"--model", "m")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctltest.Want(t, out, "model m, chat, 4 blocks of prompt, mode score", "no candidate: cordoned", "->  b",
+		"1+2/4", "1.250", "0.713", "2+5/64", "2/4", "1/-", "b: highest score")
+	if last.Method != "POST" || last.URL.RawQuery != "api=chat" {
+		t.Errorf("sent %s ?%s", last.Method, last.URL.RawQuery)
+	}
+	if *body != `{"messages":[{"role":"system","content":"be"},{"role":"user","content":"hi"}],"model":"m"}` {
+		t.Errorf("sent %s", *body)
+	}
+}
+
+func TestRouteExplainOfAFileSendsItAsItIs(t *testing.T) {
+	url, last, body := ctltest.AdminPort(t, map[string]string{"/debug/route": explained})
+	name := filepath.Join(t.TempDir(), "body.json")
+	if err := os.WriteFile(name, []byte(`{"model": "x",  "input": 1}`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	out, err := ctl(t, nil, "route", "explain", "--admin", strings.TrimPrefix(url, "http://"), "--file", name, "--api",
+		"responses", "-o", "json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if *body != `{"model": "x",  "input": 1}` || last.URL.RawQuery != "api=responses" {
+		t.Errorf("sent %s ?%s", *body, last.URL.RawQuery)
+	}
+	var e struct{ Winner string }
+	if err := json.Unmarshal([]byte(out), &e); err != nil || e.Winner != "b" {
+		t.Errorf("JSON output: %v\n%s", err, out)
+	}
+}
+
+func TestNoCandidateIsAnError(t *testing.T) {
+	page := `{"model":"m","api":"chat","mode":"score","winner":"","why":"no candidates","candidates":[{"node":"a","reason":"cordoned"}]}`
+	url, _, _ := ctltest.AdminPort(t, map[string]string{"/debug/route": page})
+	for _, output := range []string{"table", "json"} {
+		out, err := ctl(t, nil, "route", "explain", "--admin", url, "--model", "m", "--prompt", "hi", "-o", output)
+		if err == nil || !strings.Contains(err.Error(), "no node can take this request") ||
+			!strings.Contains(out, "cordoned") || strings.Contains(out, "\n-:") {
+			t.Errorf("%s: %v\n%s", output, err, out)
+		}
+	}
+}
