@@ -100,7 +100,7 @@ func newReplay(a *cli.App) *cobra.Command {
 	fl := c.Flags()
 	fl.StringVar(&cfg.URL, "url", "http://127.0.0.1:8080",
 		"endpoint, without /v1; its key is taken from OPENAI_API_KEY")
-	fl.StringVar(&cfg.Model, "model", simModel, "model to ask for")
+	fl.StringVar(&cfg.Model, "model", "sim", "model to ask for")
 	fl.IntVar(&cfg.Turns, "turns", 2000, "requests to send; 0: the whole trace")
 	fl.Float64Var(&cfg.Speed, "speed", 1, "divides the time between requests")
 	fl.IntVar(&cfg.MaxOutputTokens, "max-output-tokens", 0, "cap on the answers; 0: as long as in the trace")

@@ -20,6 +20,7 @@ import (
 	"github.com/cognitora/dataplane/ctl/route"
 	"github.com/cognitora/dataplane/ctl/sim"
 	"github.com/cognitora/dataplane/ctl/top"
+	"github.com/cognitora/dataplane/ctl/up"
 	"github.com/cognitora/dataplane/internal/config"
 )
 
@@ -30,7 +31,7 @@ func main() {
 
 func newRoot(out, errOut io.Writer, getenv func(string) string) *cobra.Command {
 	a := &cli.App{Out: out, Err: errOut, Getenv: getenv}
-	return cli.Root(a, newUp(a), route.Command(a), top.Command(a), cluster.Command(a), newKV(a),
+	return cli.Root(a, up.Command(a), route.Command(a), top.Command(a), cluster.Command(a), newKV(a),
 		newRDMA(a), pki.Command(a), newBPF(a), sim.Command(a), newBench(a), reference.Command(a))
 }
 

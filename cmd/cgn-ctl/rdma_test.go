@@ -1,19 +1,17 @@
 package main
 
 import (
+	"github.com/cognitora/dataplane/internal/pki"
+	"github.com/cognitora/dataplane/kvcached"
+
 	"context"
 	"encoding/json"
-	"fmt"
 	"net"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 	"time"
-
-	"google.golang.org/grpc"
-	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
 
 	"github.com/cognitora/dataplane/ctl/cache"
 	"github.com/cognitora/dataplane/ctl/cli"
@@ -66,47 +64,6 @@ func bareTree(t *testing.T) string {
 		}
 	}
 	return root
-}
-
-// laneServer answers as a daemon with RDMA.
-type laneServer struct {
-	pb.UnimplementedKvServer
-	peers *pb.PeersResponse
-}
-
-func (s *laneServer) Peers(context.Context, *pb.PeersRequest) (*pb.PeersResponse, error) {
-	return s.peers, nil
-}
-
-func (s *laneServer) ReleaseDevice(_ context.Context, r *pb.ReleaseDeviceRequest) (*pb.ReleaseDeviceResponse, error) {
-	switch r.Device {
-	case "rxe0":
-	case "rxe1":
-		return &pb.ReleaseDeviceResponse{WasNotOpen: true}, nil
-	case "busy":
-		return nil, status.Error(codes.DeadlineExceeded, "busy is not closed yet")
-	default:
-		return nil, status.Errorf(codes.NotFound, "this daemon does not use %s", r.Device)
-	}
-	return &pb.ReleaseDeviceResponse{Pairs: 3}, nil
-}
-
-func serveLanes(t *testing.T, srv pb.KvServer) (sock string) {
-	t.Helper()
-	sock = filepath.Join(t.TempDir(), "kv.sock")
-	l, err := net.Listen("unix", sock)
-	if err != nil {
-		t.Fatal(err)
-	}
-	g := grpc.NewServer()
-	pb.RegisterKvServer(g, srv)
-	ended := make(chan error)
-	go func() { ended <- g.Serve(l) }()
-	t.Cleanup(func() {
-		g.Stop()
-		<-ended
-	})
-	return sock
 }
 
 func TestRDMADevices(t *testing.T) {
@@ -183,9 +140,9 @@ func TestRDMACheck(t *testing.T) {
 		!strings.Contains(err.Error(), "64GiB") {
 		t.Error(err)
 	}
-	daemon := &laneServer{peers: &pb.PeersResponse{Devices: []*pb.RdmaDevice{{Name: "rxe0",
+	daemon := &ctltest.LaneServer{Told: &pb.PeersResponse{Devices: []*pb.RdmaDevice{{Name: "rxe0",
 		State: pb.RdmaDevice_STATE_UNUSABLE, Why: "built without rdma"}}}}
-	sock := serveLanes(t, daemon)
+	sock := ctltest.Serve(t, daemon)
 	out, err = ctl(t, map[string]string{cache.Variable: sock}, "rdma", "check", "--root", root)
 	if err != nil {
 		t.Fatal(err)
@@ -193,7 +150,7 @@ func TestRDMACheck(t *testing.T) {
 	ctltest.Want(t, out, "as the cache daemon at "+sock+" has its devices:", "unusable  built without rdma",
 		"note: the limit of locked memory is that of "+root+"/proc/self, not of the cache daemon at "+sock+
 			", whose process is not looked for below --root")
-	for _, args := range [][]string{{"rdma", "release", "rxe0"}, {"rdma", "check", "--root", root}, {"kv", "peers"}} {
+	for _, args := range [][]string{{"rdma", "release", "rxe0"}, {"rdma", "check", "--root", root}} {
 		if _, err = ctl(t, nil, append(args, "--sock", sock, "--address", "127.0.0.1:1")...); err == nil ||
 			!strings.Contains(err.Error(), "--sock and --address both") {
 			t.Error(args, err)
@@ -207,7 +164,7 @@ func TestRDMACheck(t *testing.T) {
 
 // TestListener: the limit that counts is that of the process which listens.
 func TestListener(t *testing.T) {
-	if got := listener(serveLanes(t, &laneServer{})); got != os.Getpid() {
+	if got := listener(ctltest.Serve(t, &ctltest.LaneServer{})); got != os.Getpid() {
 		t.Errorf("%d, want %d", got, os.Getpid())
 	}
 	if got := listener(filepath.Join(t.TempDir(), "none")); got != 0 {
@@ -216,7 +173,7 @@ func TestListener(t *testing.T) {
 }
 
 func TestRDMARelease(t *testing.T) {
-	env := map[string]string{cache.Variable: serveLanes(t, &laneServer{})}
+	env := map[string]string{cache.Variable: ctltest.Serve(t, &ctltest.LaneServer{})}
 	out, err := ctl(t, env, "rdma", "release", "rxe0")
 	if err != nil || !strings.Contains(out, "rxe0 is closed, and with it 3 queue pairs, by the cache daemon at "+
 		env[cache.Variable]) {
@@ -234,93 +191,17 @@ func TestRDMARelease(t *testing.T) {
 		"kv peers") {
 		t.Errorf("%v: %s", err, ctltest.Hint(err))
 	}
-	env[cache.Variable] = serveLanes(t, &pb.UnimplementedKvServer{})
+	env[cache.Variable] = ctltest.Serve(t, &pb.UnimplementedKvServer{})
 	if _, err = ctl(t, env, "rdma", "release", "rxe0"); err == nil ||
 		!strings.Contains(ctltest.Hint(err), "make build-rdma") {
 		t.Errorf("%v: %s", err, ctltest.Hint(err))
 	}
-	if _, err = ctl(t, env, "kv", "peers"); err == nil ||
-		!strings.Contains(err.Error(), "does not tell about its peers") {
-		t.Error(err)
-	}
-}
-
-func TestKVPeers(t *testing.T) {
-	srv := &laneServer{peers: &pb.PeersResponse{
-		Peers: []*pb.PeerPath{
-			{
-				Peer: "gpu2", Address: "10.0.0.2:7443", Wanted: "auto", Lane: "rdma", Pairs: 2, LeasesHeld: 5,
-				LeasesGranted: 7,
-				Lanes: []*pb.LaneUse{{Lane: "rdma", Operations: 9, Bytes: 9 << 20, Fallbacks: 61}, {
-					Lane: "quic", Operations: 3, Bytes: 4096, Errors: 52, LastError: "no answer in time",
-					LastErrorUnixMs: time.Now().Add(-80 * time.Second).UnixMilli(),
-				}}, SilentSinceUnixMs: time.Now().Add(-70 * time.Second).UnixMilli(),
-			},
-			{
-				Peer: "gpu3", Address: "10.0.0.3:7443", Wanted: "auto", Lane: "quic",
-				WhyNotRdma:      "its address is in none of rdma.trusted_networks",
-				LastError:       "probe: the other side does not answer",
-				LastErrorUnixMs: time.Now().Add(-90 * time.Second).UnixMilli(),
-			},
-		},
-		Devices: []*pb.RdmaDevice{{Name: "rxe0", State: pb.RdmaDevice_STATE_OPEN},
-			{Name: "rxe1", State: pb.RdmaDevice_STATE_RELEASED, Why: "cgn-ctl rdma release"}},
-	}}
-	env := map[string]string{cache.Variable: serveLanes(t, srv)}
-	out, err := ctl(t, env, "kv", "peers")
-	if err != nil {
-		t.Fatal(err)
-	}
-	ctltest.Want(t, out, "9.0 MiB in 9", "4.0 KiB in 3", "gpu3: not over RDMA: its address is in none",
-		"last error of RDMA, 1m3", "s ago: probe", "rxe1    released  cgn-ctl rdma release", "rxe0    open      -",
-		"  52  ", "  61  ", "silent for 1m1", "gpu2: last error over QUIC, 1m2", "s ago: no answer in time",
-		"  answers  ")
-	out, err = ctl(t, env, "kv", "peers", "-o", "json")
-	var v kvPeers
-	if err != nil || json.Unmarshal([]byte(out), &v) != nil || len(v.Peers) != 2 ||
-		v.Peers[0].Lanes["rdma"].Bytes != 9<<20 || v.Peers[1].WhyNotRDMA == "" || len(v.Devices) != 2 {
-		t.Errorf("%v: %s", err, out)
-	}
-	srv.peers = &pb.PeersResponse{Unknown: "etcd is away"}
-	if out, err = ctl(t, env, "kv", "peers"); err != nil || !strings.Contains(out, "not known yet: etcd is away") ||
-		strings.Contains(out, "knows no other") {
-		t.Errorf("%v: %s", err, out)
-	}
-	srv.peers = &pb.PeersResponse{}
-	if out, err = ctl(t, env, "kv", "peers"); err != nil || !strings.Contains(out, "knows no other") {
-		t.Errorf("%v: %s", err, out)
-	}
-}
-
-// TestWhyNotRDMAOnce: a reason that many hosts share is said once, and not where nothing gets
-// through at all.
-func TestWhyNotRDMAOnce(t *testing.T) {
-	const why = "no card is open here: mlx5_0: it is not there"
-	told := &pb.PeersResponse{}
-	for i := range 30 {
-		told.Peers = append(told.Peers, &pb.PeerPath{Peer: fmt.Sprint("gpu", i), Lane: "quic", WhyNotRdma: why,
-			LastError: why, LastErrorUnixMs: time.Now().UnixMilli()})
-	}
-	told.Peers = append(told.Peers, &pb.PeerPath{
-		Peer: "lost", WhyNotRdma: "it was built without", SilentSinceUnixMs: time.Now().UnixMilli(),
-		Lanes: []*pb.LaneUse{{Lane: "tls", LastError: "certificate signed by unknown authority",
-			LastErrorUnixMs: time.Now().UnixMilli()}},
-	})
-	out, err := ctl(t, map[string]string{cache.Variable: serveLanes(t, &laneServer{peers: told})}, "kv", "peers")
-	if err != nil || strings.Count(out, why) != 1 || strings.Contains(out, "built without") {
-		t.Errorf("%v: %s", err, out)
-	}
-	ctltest.Want(t, out, "\ngpu0, gpu1, gpu2, gpu3 and 26 more: not over RDMA: "+why,
-		"lost: last error over TLS, 0s ago: certificate signed by unknown authority")
 }
 
 // TestRDMADaemon asks a daemon that uses no device.
 func TestRDMADaemon(t *testing.T) {
 	_, sock := ctltest.StartCache(t)
 	env := map[string]string{cache.Variable: sock}
-	if out, err := ctl(t, env, "kv", "peers"); err != nil || !strings.Contains(out, "knows no other") {
-		t.Errorf("%v: %s", err, out)
-	}
 	if _, err := ctl(t, env, "rdma", "release", "rxe0"); err == nil ||
 		!strings.Contains(err.Error(), `does not use a device "rxe0"`) {
 		t.Error(err)
@@ -350,5 +231,22 @@ func TestADaemonThatHangs(t *testing.T) {
 		if err == nil || !strings.Contains(err.Error(), sock+" does not answer in time") || ctltest.Hint(err) == "" {
 			t.Errorf("%v, %s", err, ctltest.Hint(err))
 		}
+	}
+}
+
+// TestReleaseOverTCP: by the role that may.
+func TestReleaseOverTCP(t *testing.T) {
+	dir := t.TempDir()
+	if err := pki.Bootstrap(dir, pki.Options{}); err != nil {
+		t.Fatal(err)
+	}
+	d, _ := ctltest.StartCache(t, func(c *kvcached.Config) {
+		own := pki.FilesIn(dir, pki.KVCached)
+		c.TLS, c.GRPC.Listen = kvcached.TLSConfig{CA: own.CA, Cert: own.Cert, Key: own.Key}, "127.0.0.1:0"
+	})
+	own := pki.FilesIn(dir, pki.Ctl)
+	if _, err := ctl(t, nil, "rdma", "release", "rxe0", "--address", d.At("grpc"), "--tls-ca", own.CA, "--tls-cert",
+		own.Cert, "--tls-key", own.Key); err == nil || !strings.Contains(err.Error(), "does not use a device") {
+		t.Error(err)
 	}
 }

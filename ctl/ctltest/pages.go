@@ -2,7 +2,7 @@ package ctltest
 
 // FleetPage is a router's page of two nodes, of which one fails.
 const FleetPage = `{"rev":3,"stale":true,"nodes":[{"id":"n1","address":"http://h:1","models":["m"],"state":"healthy","eligible":true,
-"in_flight":2,"max_concurrent":64,"signals":{"from":"metrics","queue_depth":1,"sm_pct":50,"power_watts":300}},` +
+"in_flight":2,"max_concurrent":64,"signals":{"from":"metrics","queue_depth":1,"cpu_pct":50,"power_watts":300}},` +
 	`{"id":"n2","address":"http://h:2","models":["m"],"state":"open","eligible":false,"reason":"refused",` +
 	`"in_flight":3}],"models":[],"index_blocks":9}`
 

@@ -1,4 +1,4 @@
-package main
+package up
 
 import (
 	"context"
@@ -20,7 +20,7 @@ func TestAbandon(t *testing.T) {
 				cancel()
 				var log strings.Builder
 				left := make(chan struct{})
-				l := &local{flags: &upFlags{}, parts: newParts(force), leave: func() error { close(left); return nil }}
+				l := &local{flags: &flags{}, parts: newParts(force), leave: func() error { close(left); return nil }}
 				l.parts.add(part{Name: "engine-1"}, func() error { return nil })
 				started := make(chan error, 1)
 				time.AfterFunc(takes, func() { started <- context.Canceled })

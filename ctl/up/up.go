@@ -1,4 +1,5 @@
-package main
+// Package up has the command that runs a whole fleet in one process.
+package up
 
 import (
 	"context"
@@ -26,8 +27,8 @@ const (
 	mostRouters  = 16
 )
 
-// upFlags are the flags of `up`.
-type upFlags struct {
+// flags are the flags of `up`.
+type flags struct {
 	listen, admin, etcd, mode, model, data string
 	engines, routers                       int
 	backends                               []string
@@ -36,8 +37,9 @@ type upFlags struct {
 	listenGiven, adminGiven, etcdGiven, enginesGiven, modelGiven bool
 }
 
-func newUp(a *cli.App) *cobra.Command {
-	f := &upFlags{}
+// Command is cgn-ctl up.
+func Command(a *cli.App) *cobra.Command {
+	f := &flags{}
 	c := &cobra.Command{
 		Use:   "up",
 		Short: "Run a whole fleet in this terminal",
@@ -52,7 +54,7 @@ func newUp(a *cli.App) *cobra.Command {
 			f.listenGiven, f.adminGiven = c.Flags().Changed("listen"), c.Flags().Changed("admin")
 			f.etcdGiven = c.Flags().Changed("etcd-listen")
 			f.enginesGiven, f.modelGiven = c.Flags().Changed("engines"), c.Flags().Changed("model")
-			return runUp(c.Context(), a, f)
+			return run(c.Context(), a, f)
 		},
 	}
 	fl := c.Flags()
@@ -78,8 +80,8 @@ func newUp(a *cli.App) *cobra.Command {
 	return c
 }
 
-// runUp runs the fleet until a signal, and takes it down again in order.
-func runUp(ctx context.Context, a *cli.App, f *upFlags) error {
+// run runs the fleet until a signal, and takes it down again in order.
+func run(ctx context.Context, a *cli.App, f *flags) error {
 	if err := f.check(); err != nil {
 		return err
 	}
@@ -169,6 +171,6 @@ func attend(drain context.Context, a *cli.App, l *local, scr *screen.Block) erro
 }
 
 // modelName is the name under which --model is served: the file's, without .gguf.
-func (f *upFlags) modelName() string {
+func (f *flags) modelName() string {
 	return strings.TrimSuffix(filepath.Base(f.model), ".gguf")
 }

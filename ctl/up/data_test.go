@@ -1,4 +1,4 @@
-package main
+package up
 
 import (
 	"errors"
@@ -53,7 +53,7 @@ func TestOnlyAbandonedDirectoriesAreRemoved(t *testing.T) {
 	if err := lock.Close(); err != nil { // as the end of its owner does
 		t.Fatal(err)
 	}
-	next, leaveNext, err := (&upFlags{}).directory()
+	next, leaveNext, err := (&flags{}).directory()
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,4 +1,4 @@
-package main
+package up
 
 import (
 	"context"
@@ -31,7 +31,7 @@ var drainRequests = 5 * time.Second
 
 // local is the fleet that `up` runs in this process.
 type local struct {
-	flags   *upFlags
+	flags   *flags
 	parts   *parts
 	dir     string
 	leave   func() error

@@ -1,4 +1,4 @@
-package main
+package up
 
 import (
 	"errors"
@@ -17,7 +17,7 @@ import (
 )
 
 // check names the flag that cannot work, before anything runs.
-func (f *upFlags) check() error {
+func (f *flags) check() error {
 	if f.model != "" && !f.enginesGiven {
 		f.engines = modelEngines
 	}
@@ -44,7 +44,7 @@ func (f *upFlags) check() error {
 	return f.checkEngines()
 }
 
-func (f *upFlags) checkAddress(flag, address string) error {
+func (f *flags) checkAddress(flag, address string) error {
 	if strings.HasPrefix(address, "unix:") {
 		return fmt.Errorf("%s %s: up listens on HOST:PORT only; cgn-router takes sockets", flag, address)
 	}
@@ -60,7 +60,7 @@ func (f *upFlags) checkAddress(flag, address string) error {
 }
 
 // checkEngines looks at what says where answers come from: --backend or --model.
-func (f *upFlags) checkEngines() error {
+func (f *flags) checkEngines() error {
 	switch {
 	case len(f.backends) > 0 && f.modelGiven:
 		return errors.New("--backend and --model: give one of them; a backend is a running engine, a model is served " +
@@ -88,7 +88,7 @@ func (f *upFlags) checkEngines() error {
 }
 
 // checkModel finds out early what a llama-server would complain about late.
-func (f *upFlags) checkModel() error {
+func (f *flags) checkModel() error {
 	const others = "give a GGUF file; for other engines, start them yourself and give their URLs with --backend"
 	if f.model == "" {
 		return cli.WithHint(errors.New("--model: empty"), others)

@@ -1,4 +1,4 @@
-package main
+package up
 
 import (
 	"fmt"
@@ -11,14 +11,14 @@ import (
 
 // Ports that the cache of `up` takes where they are free.
 const (
-	upRESP    = "127.0.0.1:6380"
-	upS3      = "127.0.0.1:9000"
-	upKVAdmin = "127.0.0.1:9093"
+	usualRESP    = "127.0.0.1:6380"
+	usualS3      = "127.0.0.1:9000"
+	usualKVAdmin = "127.0.0.1:9093"
 )
 
 const (
-	upCacheRAM = 256 << 20 // of shared memory, taken as it is used
-	upCacheSSD = 512 << 20
+	cacheRAM = 256 << 20 // of shared memory, taken as it is used
+	cacheSSD = 512 << 20
 )
 
 // cacheAt is where the host's cache is reached.
@@ -42,11 +42,11 @@ func (l *local) startCache() error {
 	}
 	dir := filepath.Join(l.dir, "kv")
 	c.Daemon.Data, c.Daemon.Sock = dir, filepath.Join(dir, "kv.sock")
-	c.Daemon.RAM, c.Daemon.SSD = upCacheRAM, upCacheSSD
+	c.Daemon.RAM, c.Daemon.SSD = cacheRAM, cacheSSD
 	c.Daemon.Heartbeat, c.Daemon.DrainTimeout = config.Duration(heartbeat), config.Duration(drainRequests)
 	c.Etcd.Endpoints, c.GRPC.Announce = []string{l.etcd}, true
-	for into, usual := range map[*string]string{&c.Daemon.Admin: upKVAdmin, &c.RESP.Listen: upRESP,
-		&c.S3.Listen: upS3} {
+	for into, usual := range map[*string]string{&c.Daemon.Admin: usualKVAdmin, &c.RESP.Listen: usualRESP,
+		&c.S3.Listen: usualS3} {
 		ln, err := reserve("KV cache", usual, false)
 		if err != nil {
 			return err

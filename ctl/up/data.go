@@ -1,4 +1,4 @@
-package main
+package up
 
 import (
 	"errors"
@@ -19,7 +19,7 @@ const (
 
 // directory makes the place for state and says how to leave it. Temporary ones
 // whose owner was killed are removed first.
-func (f *upFlags) directory() (dir string, leave func() error, err error) {
+func (f *flags) directory() (dir string, leave func() error, err error) {
 	removeAbandoned(os.TempDir())
 	if f.data == "" {
 		return temporaryDirectory()

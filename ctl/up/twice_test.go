@@ -1,4 +1,4 @@
-package main
+package up
 
 import (
 	"context"
@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/cognitora/dataplane/ctl/ctltest"
 	"github.com/cognitora/dataplane/sim/engine"
 )
 
@@ -61,7 +62,7 @@ func TestUpStopsAtOnce(t *testing.T) {
 	out, in := io.Pipe()
 	done, log := make(chan error, 1), &heard{news: make(chan struct{}, 1)}
 	go func() {
-		root := newRoot(in, log, os.Getenv)
+		root := ctltest.Root(Command, in, log, os.Getenv)
 		root.SetArgs([]string{"up", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--backend", e.URL(), "-o",
 			"json"})
 		err := root.ExecuteContext(context.Background())

@@ -1,4 +1,4 @@
-package main
+package up
 
 import (
 	"context"
@@ -111,7 +111,7 @@ func TestUp(t *testing.T) {
 	etcd := free.Addr().String()
 	_ = free.Close()
 	go func() {
-		root := newRoot(in, &log, os.Getenv)
+		root := ctltest.Root(Command, in, &log, os.Getenv)
 		root.SetArgs([]string{"up", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--engines", "2", "--routers",
 			"2", "--etcd-listen", etcd, "--data", data, "-o", "json"})
 		err := root.ExecuteContext(context.Background())
