@@ -15,7 +15,9 @@ import (
 	"github.com/cognitora/dataplane/ctl/cli"
 	"github.com/cognitora/dataplane/ctl/cluster"
 	"github.com/cognitora/dataplane/ctl/etcd"
+	"github.com/cognitora/dataplane/ctl/kv"
 	"github.com/cognitora/dataplane/ctl/pki"
+	"github.com/cognitora/dataplane/ctl/rdma"
 	"github.com/cognitora/dataplane/ctl/reference"
 	"github.com/cognitora/dataplane/ctl/route"
 	"github.com/cognitora/dataplane/ctl/sim"
@@ -31,8 +33,8 @@ func main() {
 
 func newRoot(out, errOut io.Writer, getenv func(string) string) *cobra.Command {
 	a := &cli.App{Out: out, Err: errOut, Getenv: getenv}
-	return cli.Root(a, up.Command(a), route.Command(a), top.Command(a), cluster.Command(a), newKV(a),
-		newRDMA(a), pki.Command(a), newBPF(a), sim.Command(a), newBench(a), reference.Command(a))
+	return cli.Root(a, up.Command(a), route.Command(a), top.Command(a), cluster.Command(a), kv.Command(a),
+		rdma.Command(a), pki.Command(a), newBPF(a), sim.Command(a), newBench(a), reference.Command(a))
 }
 
 // warnOfVariables names those of env that are nearly one that is read. The rest

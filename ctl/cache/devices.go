@@ -17,6 +17,7 @@ type Device struct {
 var deviceStates = map[pb.RdmaDevice_State]string{pb.RdmaDevice_STATE_OPEN: "open",
 	pb.RdmaDevice_STATE_RELEASED: "released", pb.RdmaDevice_STATE_UNUSABLE: "unusable"}
 
+// DevicesOf are the devices that a daemon has told of.
 func DevicesOf(r *pb.PeersResponse) *[]Device {
 	all := []Device{}
 	for _, d := range r.Devices {
@@ -25,6 +26,7 @@ func DevicesOf(r *pb.PeersResponse) *[]Device {
 	return &all
 }
 
+// WriteDevices writes them as a table.
 func WriteDevices(t *cli.Table, all []Device) {
 	t.Row("DEVICE", "STATE", "WHY")
 	for _, d := range all {

@@ -1,4 +1,5 @@
-package main
+// Package rdma has the commands on a host's RDMA devices.
+package rdma
 
 import (
 	"context"
@@ -21,17 +22,18 @@ import (
 	"github.com/cognitora/dataplane/rdma/devices"
 )
 
-// rdmaHost is the commands on the RDMA devices of this host.
-type rdmaHost struct {
+// host is the commands on the RDMA devices of this host.
+type host struct {
 	*cli.App
 	cache.Daemon
 	root string
 }
 
-func newRDMA(a *cli.App) *cobra.Command {
-	r := &rdmaHost{App: a}
+// Command is cgn-ctl rdma.
+func Command(a *cli.App) *cobra.Command {
+	r := &host{App: a}
 	c := cli.Group("rdma", "Look at this host's RDMA devices, say what they lack, and have a cache let go of one",
-		newRDMADevices(r), newRDMACheck(r), newRDMARelease(r))
+		newDevices(r), newCheck(r), newRelease(r))
 	c.Long = "devices and check look at the host below --root. check also asks the cache daemon at --sock, and " +
 		"release asks it to act: the one of this host, unless\n" +
 		"--address gives another, whose devices are those of the host that it is on."
@@ -45,7 +47,7 @@ const rootHint = "give the folder with the host's sys, proc and dev, such as /ho
 	"it is /"
 
 // rooted says why there is nothing to look at below --root.
-func (r *rdmaHost) rooted() error {
+func (r *host) rooted() error {
 	if info, err := os.Stat(r.root); err != nil || !info.IsDir() {
 		return cli.WithHint(fmt.Errorf("--root %s: there is no such folder", r.root), rootHint)
 	}
@@ -62,7 +64,7 @@ func (r *rdmaHost) rooted() error {
 	return nil
 }
 
-func newRDMADevices(r *rdmaHost) *cobra.Command {
+func newDevices(r *host) *cobra.Command {
 	return &cobra.Command{
 		Use: "devices", Short: "List RDMA devices with their ports, addresses and drivers", Args: cobra.NoArgs,
 		Long: "Lists the RDMA devices that the kernel has, a line for each port. NETDEV is the network interface " +
@@ -126,7 +128,7 @@ func (f textFlag) Set(text string) error { return f.UnmarshalText([]byte(text)) 
 func (f textFlag) Type() string          { return f.kind }
 func (f textFlag) String() string        { return "" }
 
-func newRDMACheck(r *rdmaHost) *cobra.Command {
+func newCheck(r *host) *cobra.Command {
 	var arena config.Size
 	var pid int
 	c := &cobra.Command{
@@ -154,7 +156,7 @@ func newRDMACheck(r *rdmaHost) *cobra.Command {
 	return c
 }
 
-func newRDMARelease(r *rdmaHost) *cobra.Command {
+func newRelease(r *host) *cobra.Command {
 	return &cobra.Command{
 		Use: "release DEV", Short: "Have the cache daemon close an RDMA device, so that it can be taken away",
 		Args: cli.OneArgument("DEV"),
@@ -169,14 +171,14 @@ func newRDMARelease(r *rdmaHost) *cobra.Command {
 	}
 }
 
-type rdmaReleased struct {
+type released struct {
 	Device  string `json:"device"`
 	Pairs   uint32 `json:"pairs"`
 	WasOpen bool   `json:"was_open"`
 	daemon  string
 }
 
-func (v *rdmaReleased) write(t *cli.Table) {
+func (v *released) write(t *cli.Table) {
 	if v.WasOpen {
 		t.Line(fmt.Sprintf("%s is closed, and with it %d queue pairs, by %s", v.Device, v.Pairs, v.daemon))
 	} else {
@@ -184,12 +186,12 @@ func (v *rdmaReleased) write(t *cli.Table) {
 	}
 }
 
-func (r *rdmaHost) release(ctx context.Context, device string) error {
+func (r *host) release(ctx context.Context, device string) error {
 	return r.Soon(ctx, func(ctx context.Context, client pb.KvClient) error {
 		done, err := client.ReleaseDevice(ctx, &pb.ReleaseDeviceRequest{Device: device})
 		switch code := status.Code(err); {
 		case code == codes.OK:
-			v := &rdmaReleased{device, done.Pairs, !done.WasNotOpen, r.Name()}
+			v := &released{device, done.Pairs, !done.WasNotOpen, r.Name()}
 			return r.Show(v, v.write)
 		case code == codes.NotFound:
 			return cli.WithHint(errors.New(status.Convert(err).Message()),

@@ -1,4 +1,4 @@
-package main
+package kv
 
 import (
 	"encoding/json"
@@ -33,7 +33,7 @@ func TestKVTraceOfAFile(t *testing.T) {
 	}
 	ctltest.Want(t, out, "2 requests")
 	for name, args := range map[string][]string{
-		"no such file": {"nowhere.jsonl"}, "must be 1e-06 to 100": {"--sizes", "0"}, "line 1": {"kv_trace_test.go"}, "has no accesses": {os.DevNull},
+		"no such file": {"nowhere.jsonl"}, "must be 1e-06 to 100": {"--sizes", "0"}, "line 1": {"trace_test.go"}, "has no accesses": {os.DevNull},
 	} {
 		_, err := ctl(t, nil, append([]string{"kv", "trace"}, args...)...)
 		if err == nil {
@@ -51,7 +51,7 @@ func TestKVTraceOfTheGenerator(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	var r kvTraceReport
+	var r traceReport
 	if err := json.Unmarshal([]byte(out), &r); err != nil {
 		t.Fatal(err)
 	}

@@ -1,4 +1,4 @@
-package main
+package kv
 
 import (
 	"encoding/json"
@@ -64,7 +64,7 @@ func TestKVCommands(t *testing.T) {
 	if back, err := os.ReadFile(file + ".back"); err != nil || string(back) != payload {
 		t.Errorf("%d bytes came back, %v", len(back), err)
 	}
-	var list []kvBlock
+	var list []listedBlock
 	if err := json.Unmarshal([]byte(do("ls", "--namespace", space.String(), "-o", "json")), &list); err != nil ||
 		len(list) != 1 || list[0].Layer != 3 || list[0].Parent != strings.Repeat("ab", 32) || list[0].Block != address {
 		t.Errorf("%v: %+v", err, list)
@@ -75,7 +75,7 @@ func TestKVCommands(t *testing.T) {
 	}
 	ctltest.Want(t, do("stats"), "ram", "33554432", "key1;resp.0;", space.String(), "2 blocks stored")
 	ctltest.Want(t, do("stats", "--all"), "resp_commands", "store_hits")
-	var stats kvStats
+	var stats statsReport
 	if err := json.Unmarshal([]byte(do("stats", "-o", "json")), &stats); err != nil {
 		t.Fatal(err)
 	}
@@ -117,12 +117,12 @@ func TestKVNames(t *testing.T) {
 	digest := strings.Repeat("0123456789abcdef", 4)
 	for _, c := range []struct {
 		name  string
-		block kvBlock
+		block listedBlock
 		short bool
 	}{
-		{digest[:16], kvBlock{Digest: digest, Block: "cgn:x"}, true},
-		{strings.Repeat("k", 60) + "…", kvBlock{Key: strings.Repeat("k", 100)}, false},
-		{`\"a\"\n`, kvBlock{Key: "\"a\"\n"}, false},
+		{digest[:16], listedBlock{Digest: digest, Block: "cgn:x"}, true},
+		{strings.Repeat("k", 60) + "…", listedBlock{Key: strings.Repeat("k", 100)}, false},
+		{`\"a\"\n`, listedBlock{Key: "\"a\"\n"}, false},
 	} {
 		if got := c.block.name(c.short); got != c.name {
 			t.Errorf("%q, want %q", got, c.name)
@@ -134,7 +134,7 @@ func TestKVNames(t *testing.T) {
 func TestKVStatsTellsOfASmallFilesystem(t *testing.T) {
 	for limit, shown := range map[int64]string{0: "-", 3 << 20: "3145728"} {
 		var out strings.Builder
-		s := kvStats{Values: map[string]int64{"store_ssd_cap": 1 << 30, "store_ssd_segment_limit": limit}}
+		s := statsReport{Values: map[string]int64{"store_ssd_cap": 1 << 30, "store_ssd_segment_limit": limit}}
 		a := &cli.App{Out: &out, Output: "table"}
 		if err := a.Show(nil, func(t *cli.Table) { s.write(t, false) }); err != nil {
 			t.Fatal(err)
@@ -148,7 +148,7 @@ func TestKVStatsTellsOfASmallFilesystem(t *testing.T) {
 
 // valueNames are the counters that kv stats asks for, from its source.
 func valueNames(t *testing.T) (names []string) {
-	source, err := os.ReadFile("kv_stats.go")
+	source, err := os.ReadFile("stats.go")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,4 +1,4 @@
-package main
+package kv
 
 import (
 	"encoding/json"
@@ -43,7 +43,7 @@ func TestKVPeers(t *testing.T) {
 		"  52  ", "  61  ", "silent for 1m1", "gpu2: last error over QUIC, 1m2", "s ago: no answer in time",
 		"  answers  ")
 	out, err = ctl(t, env, "kv", "peers", "-o", "json")
-	var v kvPeers
+	var v peerPaths
 	if err != nil || json.Unmarshal([]byte(out), &v) != nil || len(v.Peers) != 2 ||
 		v.Peers[0].Lanes["rdma"].Bytes != 9<<20 || v.Peers[1].WhyNotRDMA == "" || len(v.Devices) != 2 {
 		t.Errorf("%v: %s", err, out)
@@ -73,7 +73,8 @@ func TestWhyNotRDMAOnce(t *testing.T) {
 		Lanes: []*pb.LaneUse{{Lane: "tls", LastError: "certificate signed by unknown authority",
 			LastErrorUnixMs: time.Now().UnixMilli()}},
 	})
-	out, err := ctl(t, map[string]string{cache.Variable: ctltest.Serve(t, &ctltest.LaneServer{Told: told})}, "kv", "peers")
+	out, err := ctl(t, map[string]string{cache.Variable: ctltest.Serve(t, &ctltest.LaneServer{Told: told})}, "kv",
+		"peers")
 	if err != nil || strings.Count(out, why) != 1 || strings.Contains(out, "built without") {
 		t.Errorf("%v: %s", err, out)
 	}

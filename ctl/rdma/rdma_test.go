@@ -1,4 +1,4 @@
-package main
+package rdma
 
 import (
 	"github.com/cognitora/dataplane/internal/pki"
@@ -226,7 +226,7 @@ func TestADaemonThatHangs(t *testing.T) {
 		_, err := c.Stats(ctx, &pb.StatsRequest{})
 		return err
 	})
-	released := (&rdmaHost{App: &cli.App{}, Daemon: d}).release(t.Context(), "rxe0")
+	released := (&host{App: &cli.App{}, Daemon: d}).release(t.Context(), "rxe0")
 	for _, err := range []error{err, released} {
 		if err == nil || !strings.Contains(err.Error(), sock+" does not answer in time") || ctltest.Hint(err) == "" {
 			t.Errorf("%v, %s", err, ctltest.Hint(err))

@@ -1,4 +1,5 @@
-package main
+// Package kv has the commands on a host's KV cache.
+package kv
 
 import (
 	"cmp"
@@ -14,16 +15,17 @@ import (
 	pb "github.com/cognitora/dataplane/proto/cognitora/v1"
 )
 
-// kv is the commands on one cache.
-type kv struct {
+// commands is the commands on one cache.
+type commands struct {
 	*cli.App
 	cache.Daemon
 }
 
-func newKV(a *cli.App) *cobra.Command {
-	k := &kv{App: a}
-	c := cli.Group("kv", "Look into and change the KV cache of this host, or of another", newKVStats(k), newKVPeers(k),
-		newKVList(k), newKVGet(k), newKVPut(k), newKVRemove(k), newKVVerify(a), newKVTrace(a))
+// Command is cgn-ctl kv.
+func Command(a *cli.App) *cobra.Command {
+	k := &commands{App: a}
+	c := cli.Group("kv", "Look into and change the KV cache of this host, or of another", newStats(k), newPeers(k),
+		newList(k), newGet(k), newPut(k), newRemove(k), newVerify(a), newTrace(a))
 	k.Flags(c.PersistentFlags(), a.Getenv)
 	return c
 }

@@ -1,4 +1,4 @@
-package main
+package kv
 
 import (
 	"cmp"
@@ -18,15 +18,15 @@ import (
 	pb "github.com/cognitora/dataplane/proto/cognitora/v1"
 )
 
-// kvStats is what kv stats prints as JSON.
-type kvStats struct {
+// statsReport is what kv stats prints as JSON.
+type statsReport struct {
 	Epoch      uint64           `json:"epoch"`
-	Namespaces []kvNamespace    `json:"namespaces"`
-	Engines    []kvEngine       `json:"engines"`
+	Namespaces []namespaceUse   `json:"namespaces"`
+	Engines    []engineBlocks   `json:"engines"`
 	Values     map[string]int64 `json:"values"`
 }
 
-type kvNamespace struct {
+type namespaceUse struct {
 	Namespace string `json:"namespace"`
 	RAMBlocks uint64 `json:"ram_blocks"`
 	RAMBytes  uint64 `json:"ram_bytes"`
@@ -34,8 +34,8 @@ type kvNamespace struct {
 	SSDBytes  uint64 `json:"ssd_bytes"`
 }
 
-// kvEngine is what an engine reports to have of a namespace and an adapter, in blocks.
-type kvEngine struct {
+// engineBlocks is what an engine reports to have of a namespace and an adapter, in blocks.
+type engineBlocks struct {
 	Engine    string `json:"engine"`
 	Namespace string `json:"namespace"`
 	Adapter   string `json:"adapter,omitempty"`
@@ -47,7 +47,7 @@ type kvEngine struct {
 	Pinned    uint64 `json:"pinned"`
 }
 
-func newKVStats(k *kv) *cobra.Command {
+func newStats(k *commands) *cobra.Command {
 	var all bool
 	c := &cobra.Command{
 		Use: "stats", Short: "Print what the cache holds and has done", Args: cobra.NoArgs,
@@ -61,13 +61,14 @@ func newKVStats(k *kv) *cobra.Command {
 				if err != nil {
 					return err
 				}
-				s := kvStats{Epoch: r.Epoch, Namespaces: []kvNamespace{}, Engines: []kvEngine{}, Values: r.Values}
+				s := statsReport{Epoch: r.Epoch, Namespaces: []namespaceUse{}, Engines: []engineBlocks{},
+					Values: r.Values}
 				for _, e := range r.Engines {
-					s.Engines = append(s.Engines, kvEngine{e.Engine, e.Namespace, e.Adapter, e.Blocks, e.Device, e.Host,
-						e.Disk, e.Shared, e.Pinned})
+					s.Engines = append(s.Engines, engineBlocks{e.Engine, e.Namespace, e.Adapter, e.Blocks, e.Device,
+						e.Host, e.Disk, e.Shared, e.Pinned})
 				}
 				for _, n := range r.Namespaces {
-					s.Namespaces = append(s.Namespaces, kvNamespace{n.Namespace, n.RamBlocks, n.RamBytes, n.SsdBlocks,
+					s.Namespaces = append(s.Namespaces, namespaceUse{n.Namespace, n.RamBlocks, n.RamBytes, n.SsdBlocks,
 						n.SsdBytes})
 				}
 				return k.Show(s, func(t *cli.Table) { s.write(t, all) })
@@ -79,7 +80,7 @@ func newKVStats(k *kv) *cobra.Command {
 }
 
 // write prints the state of the tiers, the namespaces, and with all every counter.
-func (s *kvStats) write(t *cli.Table, all bool) {
+func (s *statsReport) write(t *cli.Table, all bool) {
 	v := s.Values
 	t.Row("TIER", "BYTES", "LIMIT", "USED", "BLOCKS", "PINNED")
 	t.Row("ram", v["store_ram_size"], "-", v["store_ram_size"]-v["store_ram_free"], v["store_ram_blocks"],
@@ -118,8 +119,8 @@ func (s *kvStats) write(t *cli.Table, all bool) {
 	}
 }
 
-// kvBlock is a line of kv ls.
-type kvBlock struct {
+// listedBlock is a line of kv ls.
+type listedBlock struct {
 	Block     string `json:"block,omitempty"` // what kv get takes; for keys with --namespace
 	Key       string `json:"key,omitempty"`
 	Namespace string `json:"namespace"`
@@ -132,7 +133,7 @@ type kvBlock struct {
 	ExpiresMS int64  `json:"expires_unix_ms,omitempty"`
 }
 
-func newKVList(k *kv) *cobra.Command {
+func newList(k *commands) *cobra.Command {
 	var namespace string
 	var limit int
 	c := &cobra.Command{
@@ -149,7 +150,7 @@ func newKVList(k *kv) *cobra.Command {
 			if limit < 1 || limit > mostListed {
 				return fmt.Errorf("--limit %d: must be 1 to %d", limit, mostListed)
 			}
-			var list []kvBlock
+			var list []listedBlock
 			var more uint64
 			if err := k.Call(c.Context(), func(ctx context.Context, client pb.KvClient) (err error) {
 				list, more, err = listBlocks(ctx, client, namespace, limit)
@@ -181,8 +182,8 @@ const mostListed = 10_000_000
 
 // listBlocks pages through the cache. more is about how many blocks there are beyond those listed.
 func listBlocks(ctx context.Context, client pb.KvClient, namespace string,
-	limit int) (list []kvBlock, more uint64, err error) {
-	list = []kvBlock{}
+	limit int) (list []listedBlock, more uint64, err error) {
+	list = []listedBlock{}
 	seen := map[string]bool{} // a block in two tiers comes twice
 	for cursor := uint64(0); ; {
 		r, err := client.List(ctx, &pb.ListRequest{Namespace: namespace, Cursor: cursor,
@@ -196,7 +197,7 @@ func listBlocks(ctx context.Context, client pb.KvClient, namespace string,
 				continue
 			}
 			seen[name] = true
-			list = append(list, kvBlock{
+			list = append(list, listedBlock{
 				Block: blockName(b), Key: string(b.Key), Namespace: b.Namespace, Layer: b.Layer,
 				Digest: hex.EncodeToString(b.Digest), Parent: hex.EncodeToString(b.Parent),
 				Bytes: b.Length, Tiers: tierNames(b.Tiers), Uses: b.Uses, ExpiresMS: b.ExpiresUnixMs,
@@ -254,7 +255,7 @@ func unquoted(text string) string {
 }
 
 // name is the block's, printable; a short one is for looking at.
-func (b *kvBlock) name(short bool) string {
+func (b *listedBlock) name(short bool) string {
 	switch {
 	case b.Key != "":
 		return shortKey(b.Key)
@@ -264,14 +265,14 @@ func (b *kvBlock) name(short bool) string {
 	return b.Block
 }
 
-func (b *kvBlock) layer() string {
+func (b *listedBlock) layer() string {
 	if b.Layer == 1<<32-1 {
 		return "all"
 	}
 	return fmt.Sprint(b.Layer)
 }
 
-func (b *kvBlock) expires() string {
+func (b *listedBlock) expires() string {
 	if b.ExpiresMS == 0 {
 		return "-"
 	}

@@ -1,4 +1,4 @@
-package main
+package kv
 
 import (
 	"errors"
@@ -15,8 +15,8 @@ import (
 	"github.com/cognitora/dataplane/perf/trace"
 )
 
-// kvTraceFlags are those of kv trace.
-type kvTraceFlags struct {
+// traceFlags are those of kv trace.
+type traceFlags struct {
 	gen      trace.Generator
 	requests int
 	sizes    []float64 // percent of the working set
@@ -24,8 +24,8 @@ type kvTraceFlags struct {
 	notes    io.Writer
 }
 
-func newKVTrace(a *cli.App) *cobra.Command {
-	f := kvTraceFlags{notes: a.Err}
+func newTrace(a *cli.App) *cobra.Command {
+	f := traceFlags{notes: a.Err}
 	cmd := &cobra.Command{
 		Use:   "trace [FILE]",
 		Short: "Replay an access trace against eviction policies and plot hit ratio over size",
@@ -48,7 +48,7 @@ func newKVTrace(a *cli.App) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return kvTrace(a, t, &f)
+			return replayAccesses(a, t, &f)
 		},
 	}
 	fl := cmd.Flags()
@@ -60,7 +60,7 @@ func newKVTrace(a *cli.App) *cobra.Command {
 	return cmd
 }
 
-func (f *kvTraceFlags) check() error {
+func (f *traceFlags) check() error {
 	errs := []error{cli.InRange("requests", float64(f.requests), 1, math.MaxInt32)}
 	for _, s := range f.sizes {
 		errs = append(errs, cli.InRange("sizes", s, 1e-6, 100))
@@ -71,7 +71,7 @@ func (f *kvTraceFlags) check() error {
 	return errors.Join(errs...)
 }
 
-func (f *kvTraceFlags) open(args []string) (*accesses.Trace, error) {
+func (f *traceFlags) open(args []string) (*accesses.Trace, error) {
 	if len(args) == 0 {
 		f.gen.Requests = f.requests
 		return generatedAccesses(f.gen.Source())
@@ -109,8 +109,8 @@ func generatedAccesses(source trace.Source) (*accesses.Trace, error) {
 	}
 }
 
-// kvTraceReport is what kv trace found.
-type kvTraceReport struct {
+// traceReport is what kv trace found.
+type traceReport struct {
 	Requests   int            `json:"requests"`
 	Distinct   int            `json:"distinct_blocks"`
 	BlockBytes int64          `json:"block_bytes_mean,omitempty"`
@@ -118,9 +118,9 @@ type kvTraceReport struct {
 	Results    []evict.Result `json:"results"`
 }
 
-func kvTrace(a *cli.App, t *accesses.Trace, f *kvTraceFlags) error {
+func replayAccesses(a *cli.App, t *accesses.Trace, f *traceFlags) error {
 	makers := evict.Makers()
-	r := kvTraceReport{Requests: t.Requests(), Distinct: t.Distinct(), BlockBytes: t.BlockBytes(),
+	r := traceReport{Requests: t.Requests(), Distinct: t.Distinct(), BlockBytes: t.BlockBytes(),
 		Unbounded: evict.Replay(t, makers[0], 1).Prefix}
 	for _, m := range makers {
 		for _, s := range f.sizes {
@@ -152,7 +152,7 @@ func sizeOf(n int64) string {
 }
 
 // rows writes a column for each size.
-func (r *kvTraceReport) rows(tab *cli.Table, sizes []float64) {
+func (r *traceReport) rows(tab *cli.Table, sizes []float64) {
 	head, blocks, bytes := []any{"POLICY"}, []any{"blocks"}, []any{"size"}
 	for i, s := range sizes {
 		n := r.Results[i].Blocks

@@ -1,4 +1,4 @@
-package main
+package kv
 
 import (
 	"context"
@@ -23,7 +23,7 @@ const putPiece = 512 << 10
 // maxPayload is the longest block.
 const maxPayload = 64 << 20
 
-func newKVGet(k *kv) *cobra.Command {
+func newGet(k *commands) *cobra.Command {
 	var f blockFlags
 	var file string
 	c := &cobra.Command{
@@ -88,7 +88,7 @@ func getBlock(ctx context.Context, client pb.KvClient, namespace string, a block
 	return payload, nil
 }
 
-func newKVPut(k *kv) *cobra.Command {
+func newPut(k *commands) *cobra.Command {
 	var durable bool
 	var parent string
 	c := &cobra.Command{
@@ -121,7 +121,7 @@ func newKVPut(k *kv) *cobra.Command {
 				if err != nil {
 					return err
 				}
-				done := kvBlock{Namespace: namespace, Layer: a.Layer, Digest: hex.EncodeToString(a.Digest[:]),
+				done := listedBlock{Namespace: namespace, Layer: a.Layer, Digest: hex.EncodeToString(a.Digest[:]),
 					Parent: parent, Bytes: uint32(len(payload)), Tiers: tierNames(r.Tiers)}
 				return k.Show(done, func(t *cli.Table) {
 					t.Line(fmt.Sprintf("stored %d bytes in %s", len(payload), done.Tiers))
@@ -167,19 +167,19 @@ func putBlock(ctx context.Context, client pb.KvClient, h *pb.PutHeader, payload 
 	return stream.CloseAndRecv()
 }
 
-// kvRemoved is what kv rm has done.
-type kvRemoved struct {
-	Removed uint64          `json:"removed"`
-	Hosts   []kvRemovedHost `json:"hosts,omitempty"` // of a purge in a fleet
+// removed is what kv rm has done.
+type removed struct {
+	Removed uint64        `json:"removed"`
+	Hosts   []removedHost `json:"hosts,omitempty"` // of a purge in a fleet
 }
 
-type kvRemovedHost struct {
+type removedHost struct {
 	Host    string `json:"host"`
 	Removed uint64 `json:"removed"`
 	Error   string `json:"error,omitempty"`
 }
 
-func (r *kvRemoved) write(t *cli.Table) {
+func (r *removed) write(t *cli.Table) {
 	if len(r.Hosts) > 0 {
 		t.Row("HOST", "REMOVED", "ERROR")
 	}
@@ -189,7 +189,7 @@ func (r *kvRemoved) write(t *cli.Table) {
 	t.Line(fmt.Sprintf("%d removed", r.Removed))
 }
 
-func newKVRemove(k *kv) *cobra.Command {
+func newRemove(k *commands) *cobra.Command {
 	var what pb.PurgeRequest
 	c := &cobra.Command{
 		Use: "rm [BLOCK ...]", Short: "Remove blocks from all tiers",
@@ -233,7 +233,7 @@ func newKVRemove(k *kv) *cobra.Command {
 	return c
 }
 
-func removeBlocks(ctx context.Context, client pb.KvClient, what *pb.PurgeRequest, names []string) (kvRemoved, error) {
+func removeBlocks(ctx context.Context, client pb.KvClient, what *pb.PurgeRequest, names []string) (removed, error) {
 	if len(names) == 0 {
 		r, err := client.Purge(ctx, what)
 		for _, d := range status.Convert(err).Details() {
@@ -241,9 +241,9 @@ func removeBlocks(ctx context.Context, client pb.KvClient, what *pb.PurgeRequest
 				r = partly
 			}
 		}
-		done := kvRemoved{Removed: r.GetBlocks()}
+		done := removed{Removed: r.GetBlocks()}
 		for _, h := range r.GetHosts() {
-			done.Hosts = append(done.Hosts, kvRemovedHost{h.Host, h.Blocks, h.Error})
+			done.Hosts = append(done.Hosts, removedHost{h.Host, h.Blocks, h.Error})
 		}
 		return done, err
 	}
@@ -251,7 +251,7 @@ func removeBlocks(ctx context.Context, client pb.KvClient, what *pb.PurgeRequest
 	if f.namespace == "" {
 		f.namespace = respNamespace
 	}
-	var done kvRemoved
+	var done removed
 	for _, name := range names {
 		namespace, a, err := f.find(name)
 		if err != nil {

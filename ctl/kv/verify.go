@@ -1,4 +1,4 @@
-package main
+package kv
 
 import (
 	"errors"
@@ -14,8 +14,8 @@ import (
 	"github.com/cognitora/dataplane/kvcached/ssd"
 )
 
-// kvVerified is what kv verify prints as JSON.
-type kvVerified struct {
+// verified is what kv verify prints as JSON.
+type verified struct {
 	Segments int      `json:"segments"`
 	Unsealed int      `json:"unsealed_segments"` // as a crash leaves them
 	Records  int      `json:"records"`           // sound ones, replaced and deleted ones included
@@ -30,7 +30,7 @@ type kvVerified struct {
 // mostDamage is how many places are named.
 const mostDamage = 1000
 
-func newKVVerify(a *cli.App) *cobra.Command {
+func newVerify(a *cli.App) *cobra.Command {
 	var c kvcached.SSDConfig
 	cmd := &cobra.Command{
 		Use: "verify DIR", Short: "Read everything on the SSD of a cache that is not running",
@@ -63,7 +63,7 @@ func newKVVerify(a *cli.App) *cobra.Command {
 			if err != nil && !errors.Is(err, kvcached.ErrDamaged) {
 				return err
 			}
-			r := kvVerified{v.Segments, v.Unsealed, v.Records, v.Bytes, v.Rows, v.Lost, v.Bad, v.Unclean, found}
+			r := verified{v.Segments, v.Unsealed, v.Records, v.Bytes, v.Rows, v.Lost, v.Bad, v.Unclean, found}
 			return errors.Join(a.Show(r, func(t *cli.Table) {
 				t.Row("LIVE BLOCKS", "LOST", "RECORDS", "BAD", "SEGMENTS", "UNSEALED", "BYTES")
 				t.Row(r.Live, r.Lost, r.Records, r.Bad, r.Segments, r.Unsealed, r.Bytes)

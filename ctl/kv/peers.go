@@ -1,4 +1,4 @@
-package main
+package kv
 
 import (
 	"context"
@@ -17,31 +17,31 @@ import (
 	pb "github.com/cognitora/dataplane/proto/cognitora/v1"
 )
 
-// kvPeers is what kv peers prints.
-type kvPeers struct {
-	Peers   []kvPeer       `json:"peers"`
+// peerPaths is what kv peers prints.
+type peerPaths struct {
+	Peers   []peerPath     `json:"peers"`
 	Devices []cache.Device `json:"devices"`
 	Unknown string         `json:"fleet_unknown,omitempty"` // why the fleet is not known yet
 }
 
-// kvPeer is how blocks come from another host.
-type kvPeer struct {
-	Peer          string            `json:"peer"`
-	Address       string            `json:"address"`
-	Wanted        string            `json:"wanted"`
-	Lane          string            `json:"lane"`
-	WhyNotRDMA    string            `json:"why_not_rdma,omitempty"`
-	Lanes         map[string]kvLane `json:"lanes"`
-	Pairs         uint32            `json:"pairs"`
-	LeasesHeld    uint32            `json:"leases_held"`
-	LeasesGranted uint32            `json:"leases_granted"`
-	LastError     string            `json:"last_error,omitempty"`
-	LastErrorMS   int64             `json:"last_error_unix_ms,omitempty"`
-	SilentSinceMS int64             `json:"silent_since_unix_ms,omitempty"`
+// peerPath is how blocks come from another host.
+type peerPath struct {
+	Peer          string             `json:"peer"`
+	Address       string             `json:"address"`
+	Wanted        string             `json:"wanted"`
+	Lane          string             `json:"lane"`
+	WhyNotRDMA    string             `json:"why_not_rdma,omitempty"`
+	Lanes         map[string]laneUse `json:"lanes"`
+	Pairs         uint32             `json:"pairs"`
+	LeasesHeld    uint32             `json:"leases_held"`
+	LeasesGranted uint32             `json:"leases_granted"`
+	LastError     string             `json:"last_error,omitempty"`
+	LastErrorMS   int64              `json:"last_error_unix_ms,omitempty"`
+	SilentSinceMS int64              `json:"silent_since_unix_ms,omitempty"`
 }
 
-// kvLane is what went over one lane since the other host came, or came back, into the fleet.
-type kvLane struct {
+// laneUse is what went over one lane since the other host came, or came back, into the fleet.
+type laneUse struct {
 	Operations  uint64 `json:"operations"`
 	Bytes       uint64 `json:"bytes"`
 	Errors      uint64 `json:"errors"`
@@ -50,7 +50,7 @@ type kvLane struct {
 	LastErrorMS int64  `json:"last_error_unix_ms,omitempty"`
 }
 
-func newKVPeers(k *kv) *cobra.Command {
+func newPeers(k *commands) *cobra.Command {
 	return &cobra.Command{
 		Use: "peers", Short: "Say over which lane blocks come from each other host, and where that is not RDMA, why",
 		Args: cobra.NoArgs,
@@ -74,7 +74,7 @@ func newKVPeers(k *kv) *cobra.Command {
 				if err != nil {
 					return err
 				}
-				v := kvPeers{Peers: []kvPeer{}, Devices: *cache.DevicesOf(r), Unknown: r.Unknown}
+				v := peerPaths{Peers: []peerPath{}, Devices: *cache.DevicesOf(r), Unknown: r.Unknown}
 				for _, p := range r.Peers {
 					v.Peers = append(v.Peers, peerOf(p))
 				}
@@ -84,20 +84,20 @@ func newKVPeers(k *kv) *cobra.Command {
 	}
 }
 
-func peerOf(p *pb.PeerPath) kvPeer {
-	v := kvPeer{
+func peerOf(p *pb.PeerPath) peerPath {
+	v := peerPath{
 		Peer: p.Peer, Address: p.Address, Wanted: p.Wanted, Lane: p.Lane, WhyNotRDMA: p.WhyNotRdma,
-		Lanes: map[string]kvLane{},
+		Lanes: map[string]laneUse{},
 		Pairs: p.Pairs, LeasesHeld: p.LeasesHeld, LeasesGranted: p.LeasesGranted, LastError: p.LastError,
 		LastErrorMS: p.LastErrorUnixMs, SilentSinceMS: p.SilentSinceUnixMs,
 	}
 	for _, l := range p.Lanes {
-		v.Lanes[l.Lane] = kvLane{l.Operations, l.Bytes, l.Errors, l.Fallbacks, l.LastError, l.LastErrorUnixMs}
+		v.Lanes[l.Lane] = laneUse{l.Operations, l.Bytes, l.Errors, l.Fallbacks, l.LastError, l.LastErrorUnixMs}
 	}
 	return v
 }
 
-func (v *kvPeers) write(t *cli.Table, now time.Time) {
+func (v *peerPaths) write(t *cli.Table, now time.Time) {
 	switch {
 	case len(v.Peers) > 0:
 		t.Row("PEER", "ADDRESS", "STATE", "WANTED", "LANE", "RDMA", "QUIC", "TLS", "ERRORS", "FELL BACK", "PAIRS",
@@ -128,7 +128,7 @@ func (v *kvPeers) write(t *cli.Table, now time.Time) {
 }
 
 // state says whether the host answers.
-func (p *kvPeer) state(now time.Time) string {
+func (p *peerPath) state(now time.Time) string {
 	if p.SilentSinceMS == 0 {
 		return "answers"
 	}
@@ -140,7 +140,7 @@ const mostNamed = 4
 
 // whyNotRDMA has a line for each reason, whatever number of hosts it is about. Where nothing gets
 // through it does not matter.
-func (v *kvPeers) whyNotRDMA(t *cli.Table) {
+func (v *peerPaths) whyNotRDMA(t *cli.Table) {
 	var reasons []string
 	hosts := map[string][]string{}
 	for i := range v.Peers {
@@ -163,7 +163,7 @@ func (v *kvPeers) whyNotRDMA(t *cli.Table) {
 }
 
 // explain has a line for what went wrong on each lane.
-func (p *kvPeer) explain(t *cli.Table, now time.Time) {
+func (p *peerPath) explain(t *cli.Table, now time.Time) {
 	if p.LastError != "" && p.LastError != p.WhyNotRDMA {
 		t.Line(fmt.Sprintf("\n%s: last error of RDMA, %s ago: %s", p.Peer, age(now, p.LastErrorMS), p.LastError))
 	}
@@ -180,7 +180,7 @@ func age(now time.Time, unixMS int64) string {
 }
 
 // over is what went over a lane.
-func (p *kvPeer) over(lane string) string {
+func (p *peerPath) over(lane string) string {
 	l, ok := p.Lanes[lane]
 	if !ok {
 		return "-"

@@ -1,4 +1,4 @@
-package main
+package rdma
 
 import (
 	"cmp"
@@ -21,11 +21,11 @@ import (
 	"github.com/cognitora/dataplane/rdma/devices"
 )
 
-// rdmaDaemonWait is how long a check waits for the daemon, which it can do without.
-const rdmaDaemonWait = 2 * time.Second
+// daemonWait is how long a check waits for the daemon, which it can do without.
+const daemonWait = 2 * time.Second
 
-// rdmaChecked is what rdma check found.
-type rdmaChecked struct {
+// checked is what rdma check found.
+type checked struct {
 	devices.Report
 	PID    int             `json:"memlock_pid"` // whose limit it is; 0: that of cgn-ctl itself
 	Daemon *[]cache.Device `json:"daemon"`      // as the daemon sees its devices; null: none answers, or it knows no RDMA
@@ -34,7 +34,7 @@ type rdmaChecked struct {
 	limit  string          // why the limit is not the daemon's; empty: it is, or no daemon answers
 }
 
-func (r *rdmaHost) check(ctx context.Context, arena uint64, pid int) error {
+func (r *host) check(ctx context.Context, arena uint64, pid int) error {
 	if pid < 0 {
 		return fmt.Errorf("--pid %d: must be that of a process, or 0", pid)
 	}
@@ -44,9 +44,9 @@ func (r *rdmaHost) check(ctx context.Context, arena uint64, pid int) error {
 	if pid == 0 && r.root == "/" && r.Address == "" {
 		pid = listener(r.Path())
 	}
-	v := rdmaChecked{Report: devices.Check(devices.Options{Root: r.root, Arena: arena, PID: pid}), PID: pid,
+	v := checked{Report: devices.Check(devices.Options{Root: r.root, Arena: arena, PID: pid}), PID: pid,
 		asked: r.Name()}
-	ctx, cancel := context.WithTimeout(ctx, rdmaDaemonWait)
+	ctx, cancel := context.WithTimeout(ctx, daemonWait)
 	defer cancel()
 	v.daemon = r.Call(ctx, func(ctx context.Context, client pb.KvClient) error {
 		told, err := client.Peers(ctx, &pb.PeersRequest{})
@@ -69,7 +69,7 @@ func (r *rdmaHost) check(ctx context.Context, arena uint64, pid int) error {
 }
 
 // whoseLimit says why the limit is not that of the daemon that answers.
-func (r *rdmaHost) whoseLimit() string {
+func (r *host) whoseLimit() string {
 	why := "whose process cannot be seen from here"
 	switch {
 	case r.Address != "":
@@ -102,7 +102,7 @@ func listener(path string) int {
 	return pid
 }
 
-func (v *rdmaChecked) write(t *cli.Table) {
+func (v *checked) write(t *cli.Table) {
 	if len(v.Ports) > 0 {
 		t.Row("DEVICE", "PORT", "USABLE", "ADDRESS", "INDEX", "LACKS")
 	}
