@@ -12,6 +12,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/cognitora/dataplane/ctl/admin"
+	"github.com/cognitora/dataplane/ctl/bench"
+	"github.com/cognitora/dataplane/ctl/bpf"
 	"github.com/cognitora/dataplane/ctl/cli"
 	"github.com/cognitora/dataplane/ctl/cluster"
 	"github.com/cognitora/dataplane/ctl/etcd"
@@ -34,7 +36,7 @@ func main() {
 func newRoot(out, errOut io.Writer, getenv func(string) string) *cobra.Command {
 	a := &cli.App{Out: out, Err: errOut, Getenv: getenv}
 	return cli.Root(a, up.Command(a), route.Command(a), top.Command(a), cluster.Command(a), kv.Command(a),
-		rdma.Command(a), pki.Command(a), newBPF(a), sim.Command(a), newBench(a), reference.Command(a))
+		rdma.Command(a), pki.Command(a), bpf.Command(a), sim.Command(a), bench.Command(a), reference.Command(a))
 }
 
 // warnOfVariables names those of env that are nearly one that is read. The rest

@@ -1,4 +1,5 @@
-package main
+// Package bpf has the commands on what a host's kernel counts.
+package bpf
 
 import (
 	"context"
@@ -15,15 +16,16 @@ import (
 	"github.com/cognitora/dataplane/ctl/screen"
 )
 
-func newBPF(a *cli.App) *cobra.Command {
+// Command is cgn-ctl bpf.
+func Command(a *cli.App) *cobra.Command {
 	root := new(string)
 	c := cli.Group("bpf", "Look at what this host's kernel tells, and at the programs that have it told (as root)",
-		newBPFShow(a, root), newBPFTop(a, root), newBPFCheck(a, root), newBPFServe(a, root), newBPFClean(a, root))
+		newShow(a, root), newTop(a, root), newCheck(a, root), newServe(a, root), newClean(a, root))
 	c.PersistentFlags().StringVar(root, "root", bpf.DefaultRoot, "where the programs are pinned, in a BPF file system")
 	return c
 }
 
-func newBPFShow(a *cli.App, root *string) *cobra.Command {
+func newShow(a *cli.App, root *string) *cobra.Command {
 	return &cobra.Command{
 		Use: "show", Short: "Show what the kernel has counted since the programs were loaded", Args: cobra.NoArgs,
 		Long: "Shows CPUs, waits for a CPU, watched processes, watched ports with the times of their tokens, and " +
@@ -53,7 +55,7 @@ func newBPFShow(a *cli.App, root *string) *cobra.Command {
 	}
 }
 
-func newBPFTop(a *cli.App, root *string) *cobra.Command {
+func newTop(a *cli.App, root *string) *cobra.Command {
 	var every time.Duration
 	c := &cobra.Command{
 		Use: "top", Short: "Show what the kernel counts from look to look, and keep showing it", Args: cobra.NoArgs,
@@ -66,15 +68,15 @@ func newBPFTop(a *cli.App, root *string) *cobra.Command {
 			}
 			ctx, release := screen.Ending(c.Context())
 			defer release()
-			return bpfTop(ctx, a, *root, every)
+			return watch(ctx, a, *root, every)
 		},
 	}
 	c.Flags().DurationVar(&every, "interval", time.Second, "time between two looks")
 	return c
 }
 
-// bpfTop shows the difference of two looks; one such and no more where nobody watches.
-func bpfTop(ctx context.Context, a *cli.App, root string, every time.Duration) error {
+// watch shows the difference of two looks; one such and no more where nobody watches.
+func watch(ctx context.Context, a *cli.App, root string, every time.Duration) error {
 	before, err := readKernel(root)
 	if err != nil {
 		return err
@@ -104,7 +106,7 @@ func bpfTop(ctx context.Context, a *cli.App, root string, every time.Duration) e
 	return a.Show(now.since(before), now.picture(before).Write)
 }
 
-func newBPFCheck(a *cli.App, root *string) *cobra.Command {
+func newCheck(a *cli.App, root *string) *cobra.Command {
 	return &cobra.Command{
 		Use: "check", Short: "Check that all programs are there and lose nothing", Args: cobra.NoArgs,
 		Long: "Lists the programs, what they cost, what is missing and what was lost, and fails if a program is not " +
@@ -115,14 +117,14 @@ func newBPFCheck(a *cli.App, root *string) *cobra.Command {
 	}
 }
 
-type bpfCheck struct {
+type checked struct {
 	Programs  []bpf.Program `json:"programs"`
 	Drops     bpf.Drops     `json:"drops"`
 	Leftovers []string      `json:"leftovers"`
 }
 
 func checkPrograms(a *cli.App, root string) error {
-	var v bpfCheck
+	var v checked
 	var err error
 	if v.Programs, err = bpf.Programs(root); err != nil {
 		return err
@@ -151,7 +153,7 @@ func checkPrograms(a *cli.App, root string) error {
 	return nil
 }
 
-func (v bpfCheck) write(t *cli.Table) {
+func (v checked) write(t *cli.Table) {
 	t.Row("PROGRAM", "HOOK", "ATTACHED", "TAG", "RUNS", "NS/RUN", "TELLS")
 	for _, p := range v.Programs {
 		runs, cost := "-", "-"
@@ -179,7 +181,7 @@ func yesNo(b bool) string {
 const cleanedUnder = "Agents and `cgn-ctl bpf serve` that run load them anew within seconds; an agent that may not " +
 	"goes on with /proc until it is restarted."
 
-func newBPFClean(a *cli.App, root *string) *cobra.Command {
+func newClean(a *cli.App, root *string) *cobra.Command {
 	return &cobra.Command{
 		Use: "clean", Short: "Remove all programs and maps, and what they have counted", Args: cobra.NoArgs,
 		Long: "Removes all programs and maps, and what they have counted. " + cleanedUnder + "\nTo be rid of them, " +

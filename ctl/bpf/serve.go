@@ -1,4 +1,4 @@
-package main
+package bpf
 
 import (
 	"context"
@@ -19,7 +19,7 @@ import (
 	"github.com/cognitora/dataplane/internal/logging"
 )
 
-func newBPFServe(a *cli.App, root *string) *cobra.Command {
+func newServe(a *cli.App, root *string) *cobra.Command {
 	var at string
 	var group int
 	c := &cobra.Command{
@@ -36,7 +36,7 @@ func newBPFServe(a *cli.App, root *string) *cobra.Command {
 			}
 			ctx, stop := signal.NotifyContext(c.Context(), os.Interrupt, syscall.SIGTERM)
 			defer stop()
-			return bpfServe(ctx, a, *root, at, group)
+			return serve(ctx, a, *root, at, group)
 		},
 	}
 	c.Flags().StringVar(&at, "socket", "", "path of the Unix socket (required)")
@@ -45,7 +45,7 @@ func newBPFServe(a *cli.App, root *string) *cobra.Command {
 	return c
 }
 
-func bpfServe(ctx context.Context, a *cli.App, root, at string, group int) error {
+func serve(ctx context.Context, a *cli.App, root, at string, group int) error {
 	layout, err := bpf.PeersLayout()
 	if err != nil {
 		return err

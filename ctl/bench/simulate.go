@@ -1,4 +1,4 @@
-package main
+package bench
 
 import (
 	"errors"
@@ -25,7 +25,7 @@ type clusterFlags struct {
 	share    bool // --cache-share is given
 }
 
-func newBenchCluster(a *cli.App) *cobra.Command {
+func newCluster(a *cli.App) *cobra.Command {
 	var f clusterFlags
 	cmd := &cobra.Command{
 		Use:   "cluster",

@@ -1,4 +1,5 @@
-package main
+// Package bench has the commands that load a fleet and measure it.
+package bench
 
 import (
 	"context"
@@ -58,9 +59,10 @@ func limited(source trace.Source, requests int) trace.Source {
 	return trace.Limit(source, requests)
 }
 
-func newBench(a *cli.App) *cobra.Command {
+// Command is cgn-ctl bench.
+func Command(a *cli.App) *cobra.Command {
 	return cli.Group("bench", "Load a fleet and measure it", newReplay(a), newTrace(a), newLoad(a), newEngine(a),
-		newCompare(a), newBenchCluster(a), newDisturb(a), newGate(a), newAttached(a), newPairs(a))
+		newCompare(a), newCluster(a), newDisturb(a), newGate(a), newAttached(a), newPairs(a))
 }
 
 func newReplay(a *cli.App) *cobra.Command {
