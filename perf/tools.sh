@@ -76,7 +76,7 @@ skips=$(
 	skipped 'router/prefix TestDigestsInAnotherLanguage' python3
 	skipped 'kv/block TestGoldenInAnotherLanguage' python3
 	skipped 'kvcached/wire TestOtherImplementation' python3
-	skipped 'cmd/cgn-ctl TestUp, the curl line' curl
+	skipped 'ctl/up TestUp, the curl line' curl
 	skipped 'proto/cognitora/v1 TestGenerated' protoc
 	skipped 'perf/netpath, all tests' tun
 	skipped 'router, tests of nodes that are cut off' tun

@@ -22,8 +22,8 @@ const Variable = "CGN_ADMIN"
 const Default = "http://127.0.0.1:9091"
 
 const (
-	adminTimeout     = 10 * time.Second
-	adminAnswerBytes = 32 << 20
+	timeout     = 10 * time.Second
+	answerBytes = 32 << 20
 )
 
 // Port is the admin port of a router.
@@ -46,7 +46,7 @@ func (p *Port) url(path string) string {
 
 // Ask sends one request and returns the body of a 200.
 func (p *Port) Ask(ctx context.Context, method, path, body string) ([]byte, error) {
-	ctx, cancel := context.WithTimeout(ctx, adminTimeout)
+	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	req, err := http.NewRequestWithContext(ctx, method, p.url(path), strings.NewReader(body))
 	if err != nil {
@@ -62,7 +62,7 @@ func (p *Port) Ask(ctx context.Context, method, path, body string) ([]byte, erro
 				"cgn-ctl up).")
 	}
 	defer resp.Body.Close()
-	answer, err := io.ReadAll(io.LimitReader(resp.Body, adminAnswerBytes))
+	answer, err := io.ReadAll(io.LimitReader(resp.Body, answerBytes))
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", req.URL, err)
 	}

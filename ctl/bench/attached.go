@@ -25,9 +25,8 @@ func newAttached(a *cli.App) *cobra.Command {
 			"build; make perf-attached does.",
 		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
-			if err := errors.Join(cli.InRange("pairs", float64(cfg.Pairs), 1, 1000), cli.InRange("window",
-				cfg.Window.Seconds(),
-				0.1, 600)); err != nil {
+			if err := errors.Join(cli.InRange("pairs", float64(cfg.Pairs), 1, 1000),
+				cli.InRange("window", cfg.Window.Seconds(), 0.1, 600)); err != nil {
 				return err
 			}
 			ctx, release := cli.Interruptible(c.Context())

@@ -51,8 +51,7 @@ func runEngine(ctx context.Context, a *cli.App, cfg instant.Config) error {
 		Model string `json:"model"`
 	}{e.URL(), instant.Model}
 	if err := a.Show(at, func(t *cli.Table) {
-		t.Line("instant engine at " + at.URL + ", model " +
-			"" + at.Model)
+		t.Line("instant engine at " + at.URL + ", model " + at.Model)
 	}); err != nil {
 		return err
 	}

@@ -53,8 +53,8 @@ func newPairs(a *cli.App) *cobra.Command {
 // checkPairs says which flag has a value that nothing can be measured with.
 func checkPairs(cfg *pairs.Config) error {
 	if cfg.Before == "" {
-		return cli.WithHint(errors.New("--before is missing"), "for example: cgn-ctl bench pairs --before "+
-			"/tmp/cgn-router")
+		return cli.WithHint(errors.New("--before is missing"),
+			"for example: cgn-ctl bench pairs --before /tmp/cgn-router")
 	}
 	names, err := pairs.Scenarios()
 	if len(cfg.Scenarios) == 0 {

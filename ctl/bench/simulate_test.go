@@ -41,7 +41,7 @@ func TestBenchCluster(t *testing.T) {
 		"--rate 0":            "--rate 0: must be",
 		"--cache-share 1e300": "--cache-share 1e+300: must be",
 		"--trace nowhere":     "--trace: open nowhere",
-		"--trace bench.go":     "--trace main.go: trace line 1",
+		"--trace bench.go":    "--trace bench.go: trace line 1",
 		"--policy {\"kv\":2}": "kv: 2 is refused",
 		"--cache-share 0.01":  "cannot hold the longest request",
 	} {

@@ -105,8 +105,7 @@ func (k *kernel) picture(before *kernel) *screen.Picture {
 		cpus.Row(c.ID, share, c.Switches)
 	}
 	waits := fmt.Sprintf("waits for a CPU: %d, mean %v, p50 %v, p99 %v", d.RunDelay.Count,
-		cell.Brief(d.RunDelay.Mean()),
-		cell.Brief(d.RunDelay.Quantile(0.5)), cell.Brief(d.RunDelay.Quantile(0.99)))
+		cell.Brief(d.RunDelay.Mean()), cell.Brief(d.RunDelay.Quantile(0.5)), cell.Brief(d.RunDelay.Quantile(0.99)))
 	groups := screen.TableOf("processes", "PROCESSES OF", "CPU TIME", "WAITED", "RUNS")
 	for _, g := range d.Groups {
 		groups.Row(g.Root, cell.Brief(g.CPU), cell.Brief(g.Delay), g.Runs)
@@ -134,33 +133,27 @@ func busyShare(c bpf.CPU) float64 {
 
 func (k *kernel) ports() screen.Piece {
 	p := screen.TableOf("ports", "PORT", "OPEN", "OPENED", "RESET", "LOST", "SEGMENTS", "RESENT", "TIMEOUTS", "RTT",
-		"MEAN",
-		"MIN",
-		"STALLS OUT", "STALLS IN", "IN", "OUT", "RATE", "CLOSED")
+		"MEAN", "MIN", "STALLS OUT", "STALLS IN", "IN", "OUT", "RATE", "CLOSED")
 	for _, o := range k.Ports {
 		p.Row(o.Port.Port, o.Established, o.Opened, o.Resets, o.TimedOut, o.SegmentsSent, o.Retransmits, o.Timeouts,
 			cell.Brief(o.RTT), cell.Brief(o.RTTMean), cell.Brief(o.RTTMin), o.StallsSend, o.StallsReceive,
-			cell.Bytes(o.BytesReceived),
-			cell.Bytes(o.BytesSent), cell.Bytes(o.DeliveryRate)+"/s", o.Closed)
+			cell.Bytes(o.BytesReceived), cell.Bytes(o.BytesSent), cell.Bytes(o.DeliveryRate)+"/s", o.Closed)
 	}
 	return p
 }
 
 func (k *kernel) tokens() screen.Piece {
 	p := screen.TableOf("ports' tokens", "TOKENS OF", "REQUESTS", "STREAMS", "TTFT MEAN", "P50", "P99", "ITL MEAN",
-		"P50",
-		"P99", "SINGLES", "SINGLE MEAN",
-		"UNCLEAR", "COALESCED", "JOINED", "TLS", "HTTP/2", "OTHER")
+		"P50", "P99", "SINGLES", "SINGLE MEAN", "UNCLEAR", "COALESCED", "JOINED", "TLS", "HTTP/2", "OTHER")
 	for _, o := range k.Ports {
 		t, single := o.Tokens, time.Duration(0)
 		if t.Singles > 0 {
 			single = t.SinglesTime / time.Duration(t.Singles)
 		}
 		p.Row(o.Port.Port, t.Requests, t.Streams, cell.Brief(t.TTFT.Mean()), cell.Brief(t.TTFT.Quantile(0.5)),
-			cell.Brief(t.TTFT.Quantile(0.99)),
-			cell.Brief(t.ITL.Mean()), cell.Brief(t.ITL.Quantile(0.5)), cell.Brief(t.ITL.Quantile(0.99)), t.Singles,
-			cell.Brief(single),
-			t.Unclear, t.Coalesced, t.Joined, t.UnmeasuredTLS, t.UnmeasuredHTTP, t.Unmeasured)
+			cell.Brief(t.TTFT.Quantile(0.99)), cell.Brief(t.ITL.Mean()), cell.Brief(t.ITL.Quantile(0.5)),
+			cell.Brief(t.ITL.Quantile(0.99)), t.Singles, cell.Brief(single), t.Unclear, t.Coalesced, t.Joined,
+			t.UnmeasuredTLS, t.UnmeasuredHTTP, t.Unmeasured)
 	}
 	return p
 }
@@ -171,15 +164,13 @@ func (k *kernel) peers(most int) screen.Piece {
 		return cmp.Compare(b.BytesSent+b.BytesReceived, a.BytesSent+a.BytesReceived)
 	})
 	p := screen.TableOf("peers", "PEER", "OPEN", "OPENED", "RESET", "LOST", "REFUSED", "UNANSWERED", "GIVEN UP",
-		"SEGMENTS",
-		"RESENT", "TIMEOUTS", "RTT", "MEAN", "MIN",
-		"STALLS OUT", "STALLS IN", "IN", "OUT", "RATE", "CLOSED")
+		"SEGMENTS", "RESENT", "TIMEOUTS", "RTT", "MEAN", "MIN", "STALLS OUT", "STALLS IN", "IN", "OUT", "RATE",
+		"CLOSED")
 	for _, o := range peers[:most] {
 		p.Row(o.Addr, o.Established, o.Opened, o.Resets, o.TimedOut, o.Refused, o.Unanswered, o.Abandoned,
 			o.SegmentsSent, o.Retransmits, o.Timeouts,
 			cell.Brief(o.RTT), cell.Brief(o.RTTMean), cell.Brief(o.RTTMin), o.StallsSend, o.StallsReceive,
-			cell.Bytes(o.BytesReceived),
-			cell.Bytes(o.BytesSent), cell.Bytes(o.DeliveryRate)+"/s", o.Closed)
+			cell.Bytes(o.BytesReceived), cell.Bytes(o.BytesSent), cell.Bytes(o.DeliveryRate)+"/s", o.Closed)
 	}
 	return p
 }

@@ -153,17 +153,15 @@ func (d *Daemon) unavailable(where, why string) error {
 	}
 	err := fmt.Errorf("no cache daemon answers at %s: %s", where, why)
 	if d.Address != "" {
-		return cli.WithHint(err, "is that the address of the cache's [grpc] listener, and are the certificates of "+
-			"its CA?")
+		return cli.WithHint(err,
+			"is that the address of the cache's [grpc] listener, and are the certificates of its CA?")
 	}
 	if _, statErr := os.Stat(where); errors.Is(statErr, syscall.ENOENT) && d.Sock == "" {
 		return cli.WithHint(err, "a daemon started with --data DIR has its socket there: give --sock DIR/kv.sock "+
-			"(its log "+
-			"says where, as part=grpc-sock, and so does cgn-ctl up)")
+			"(its log says where, as part=grpc-sock, and so does cgn-ctl up)")
 	}
 	return cli.WithHint(err, "is cgn-kvcached running? Say where that is with --sock PATH: a daemon started with "+
-		"--data "+
-		"DIR has it as DIR/kv.sock (cgn-ctl up prints its own).")
+		"--data DIR has it as DIR/kv.sock (cgn-ctl up prints its own).")
 }
 
 // Soon is call with a deadline.

@@ -12,6 +12,7 @@ type Table struct{ w *tabwriter.Writer }
 
 func newTable(w io.Writer) *Table { return &Table{tabwriter.NewWriter(w, 0, 8, 2, ' ', 0)} }
 
+// Row writes a row of cells.
 func (t *Table) Row(cells ...any) {
 	words := make([]string, len(cells))
 	for i, c := range cells {

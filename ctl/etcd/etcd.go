@@ -18,18 +18,18 @@ const Default = "127.0.0.1:2379"
 
 // Variables of the environment that stand for flags.
 const (
-	envEtcd         = "CGN_ETCD"
-	envEtcdAsConfig = "CGN_ETCD_ENDPOINTS" // the same, as router and agent have it in their configuration
-	envEtcdCA       = "CGN_ETCD_CA"
-	envEtcdCert     = "CGN_ETCD_CERT"
-	envEtcdKey      = "CGN_ETCD_KEY"
-	envEtcdUser     = "CGN_ETCD_USERNAME"
-	envEtcdPassword = "CGN_ETCD_PASSWORD_FILE"
+	envEndpoints = "CGN_ETCD"
+	envAsConfig  = "CGN_ETCD_ENDPOINTS" // the same, as router and agent have it in their configuration
+	envCA        = "CGN_ETCD_CA"
+	envCert      = "CGN_ETCD_CERT"
+	envKey       = "CGN_ETCD_KEY"
+	envUser      = "CGN_ETCD_USERNAME"
+	envPassword  = "CGN_ETCD_PASSWORD_FILE"
 )
 
 // Variables are the names of all of them.
 func Variables() []string {
-	return []string{envEtcd, envEtcdAsConfig, envEtcdCA, envEtcdCert, envEtcdKey, envEtcdUser, envEtcdPassword}
+	return []string{envEndpoints, envAsConfig, envCA, envCert, envKey, envUser, envPassword}
 }
 
 // Store is the etcd that holds a fleet's state.
@@ -37,26 +37,26 @@ type Store struct{ access cluster.Access }
 
 // Flags say where it is, and who asks.
 func (s *Store) Flags(flags *pflag.FlagSet, getenv func(string) string) {
-	def := strings.Split(cli.FirstSet(getenv, Default, envEtcd, envEtcdAsConfig), ",")
+	def := strings.Split(cli.FirstSet(getenv, Default, envEndpoints, envAsConfig), ",")
 	flags.StringSliceVar(&s.access.Endpoints, "etcd", def,
-		"etcd client addresses (env "+envEtcd+" or "+envEtcdAsConfig+", separated by commas)")
+		"etcd client addresses (env "+envEndpoints+" or "+envAsConfig+", separated by commas)")
 	file := func(into *string, flag, variable, help string) {
 		flags.StringVar(into, flag, getenv(variable), help+" (env "+variable+")")
 	}
-	file(&s.access.CA, "etcd-ca", envEtcdCA, "PEM file that etcd's certificate is checked against; with https:// and "+
+	file(&s.access.CA, "etcd-ca", envCA, "PEM file that etcd's certificate is checked against; with https:// and "+
 		"none, the system's")
-	file(&s.access.Cert, "etcd-cert", envEtcdCert, "client certificate for etcd")
-	file(&s.access.Key, "etcd-key", envEtcdKey, "key of the client certificate")
-	file(&s.access.Username, "etcd-username", envEtcdUser, "etcd user")
-	file(&s.access.PasswordFile, "etcd-password-file", envEtcdPassword, "file with the etcd user's password")
+	file(&s.access.Cert, "etcd-cert", envCert, "client certificate for etcd")
+	file(&s.access.Key, "etcd-key", envKey, "key of the client certificate")
+	file(&s.access.Username, "etcd-username", envUser, "etcd user")
+	file(&s.access.PasswordFile, "etcd-password-file", envPassword, "file with the etcd user's password")
 }
 
 // With runs fn with a client and explains an etcd that does not answer.
 func (s *Store) With(ctx context.Context, fn func(ctx context.Context, c *cluster.Client) error) error {
 	cfg, err := s.access.Config()
 	if err != nil {
-		return cli.WithHint(err, "--etcd-ca, --etcd-cert, --etcd-key, --etcd-username and --etcd-password-file set "+
-			"these")
+		return cli.WithHint(err,
+			"--etcd-ca, --etcd-cert, --etcd-key, --etcd-username and --etcd-password-file set these")
 	}
 	c, err := cluster.Dial(cfg)
 	if err != nil {

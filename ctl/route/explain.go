@@ -56,8 +56,7 @@ func Command(a *cli.App) *cobra.Command {
 			for _, flag := range []string{"prompt", "model", "system"} {
 				if c.Flags().Changed(flag) && c.Flags().Changed("file") {
 					return cli.WithHint(fmt.Errorf("--%s and --file are both given; the file is the whole request",
-						flag),
-						"for example: cgn-ctl route explain --file body.json")
+						flag), "for example: cgn-ctl route explain --file body.json")
 				}
 			}
 			return explain(a, c, f)

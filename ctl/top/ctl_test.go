@@ -10,3 +10,5 @@ func ctl(t *testing.T, env map[string]string, args ...string) (string, error) {
 	t.Helper()
 	return ctltest.Run(t, Command, env, args...)
 }
+
+func TestMain(m *testing.M) { ctltest.Main(m) }

@@ -33,13 +33,12 @@ func cells(n *admin.Node, predictions map[string]float64) []string {
 	}
 	return []string{
 		n.ID, state, fmt.Sprintf("%d/%s", n.InFlight, cell.Limit(int(n.MaxConcurrent))),
-		cell.Number(cell.Scaled(s.QueueDepth, 1), 0),
-		percentOf(cell.Scaled(s.EngineWaitPct, 1e-2)), millis(roundTrip(n)), percentOf(resent(n)),
-		percent(cell.Scaled(s.SMPct, 1e-2)), percent(cell.Scaled(s.CacheUsage(), 1)), millis(cell.Scaled(s.RunqUsP99,
-			1e-3)),
-		percent(cell.Scaled(s.CPUPct, 1e-2)), cell.Number(cell.Scaled(s.Drawn(), 1), 0), fmt.Sprintf("%.0fs",
-			n.Lifetime), prediction,
-		cell.Dash(strings.Join(n.Models, ",")), n.Address, cell.Dash(note(n)),
+		cell.Number(cell.Scaled(s.QueueDepth, 1), 0), percentOf(cell.Scaled(s.EngineWaitPct, 1e-2)),
+		millis(roundTrip(n)), percentOf(resent(n)), percent(cell.Scaled(s.SMPct, 1e-2)),
+		percent(cell.Scaled(s.CacheUsage(), 1)), millis(cell.Scaled(s.RunqUsP99, 1e-3)),
+		percent(cell.Scaled(s.CPUPct, 1e-2)), cell.Number(cell.Scaled(s.Drawn(), 1), 0),
+		fmt.Sprintf("%.0fs", n.Lifetime), prediction, cell.Dash(strings.Join(n.Models, ",")), n.Address,
+		cell.Dash(note(n)),
 	}
 }
 
