@@ -98,36 +98,8 @@ func (b blocks) Know(namespace string) {
 	}
 }
 
-// keyed is blocks for clients that choose keys: what it says of those is so on all hosts.
+// keyed is blocks for clients that choose keys.
 type keyed struct{ blocks }
-
-// Stat is fleet.View.Find of one block.
-func (k keyed) Stat(ctx context.Context, a block.Addr) (store.Info, error) {
-	var out [1]store.Info
-	if err := k.StatAll(ctx, []block.Addr{a}, out[:]); err != nil {
-		return store.Info{}, err
-	}
-	if out[0].Tiers == 0 {
-		return store.Info{}, store.ErrMiss
-	}
-	return out[0], nil
-}
-
-// StatAll is fleet.View.Find.
-func (k keyed) StatAll(ctx context.Context, addrs []block.Addr, out []store.Info) error {
-	if k.view == nil {
-		return k.Store.StatAll(ctx, addrs, out)
-	}
-	return k.view.Find(ctx, addrs, out)
-}
-
-// Absent is fleet.View.Absent.
-func (k keyed) Absent(ctx context.Context, a block.Addr, commit func(context.Context, func() bool) error) error {
-	if k.view == nil {
-		return commit(ctx, nil)
-	}
-	return k.view.Absent(ctx, a, commit)
-}
 
 // Reachable is fleet.View.Reachable; false: there is nobody to ask, so that each block may be asked
 // for by itself.
@@ -167,11 +139,7 @@ func (b blocks) Create(ctx context.Context, it store.Item, length int) (*store.D
 		b.to.Put(b.to.id(&it.Addr), int64(length))
 	}
 	began := time.Now()
-	create := b.Store.Create
-	if b.view != nil {
-		create = b.view.Create
-	}
-	d, err := create(ctx, it, length)
+	d, err := b.Store.Create(ctx, it, length)
 	if err == nil && b.door != nil {
 		d.Time(b.door.put, began)
 	}

@@ -73,7 +73,7 @@ func meet(t *testing.T, n int64, hosts ...*Daemon) {
 	for _, d := range hosts {
 		awaitThat(t, "all hosts are known", func() bool {
 			s := d.view.Load().Stats()
-			return s.Members == n && s.Joined == 1
+			return s.Members == n && s.Named == 1
 		})
 	}
 }

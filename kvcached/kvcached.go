@@ -363,10 +363,8 @@ func (d *Daemon) unready() string {
 	case !d.serving.Load():
 		return "the daemon starts"
 	}
-	if v := d.view.Load(); v != nil {
-		if why, joined := v.Joined(); !joined {
-			return "the fleet is not known yet: " + why
-		}
+	if v := d.view.Load(); v != nil && !v.Known() {
+		return "etcd has not named the caches of the fleet yet, this one among them"
 	}
 	return ""
 }

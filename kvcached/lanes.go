@@ -25,7 +25,9 @@ func (l lanes) Paths(ctx context.Context) (out []rpc.Path, unknown string) {
 	if view == nil {
 		return nil, ""
 	}
-	unknown, _ = view.Joined()
+	if !view.Known() {
+		unknown = "etcd has not named the caches of the fleet yet, this one among them"
+	}
 	spoken := map[transport.Target]transport.PeerStatus{}
 	for _, s := range l.d.pool.Status() {
 		spoken[s.Target] = s

@@ -7,10 +7,8 @@ import (
 )
 
 var fleetRows = []row[fleet.Stats]{
-	gauge("fleet_joined", "Whether etcd has named all caches and they have told this one what changed while it was "+
-		"away (1). Before (0) clients' own keys are misses and cannot be set.", func(s *fleet.Stats) int64 {
-		return s.Joined
-	}),
+	gauge("fleet_named", "1 once etcd has named all caches, this one among them; 0 before: purges are refused.",
+		func(s *fleet.Stats) int64 { return s.Named }),
 	gauge("fleet_members", "Caches in the fleet, this one included.", func(s *fleet.Stats) int64 { return s.Members }),
 	gauge("fleet_locations", "Blocks whose holders this cache remembers for the fleet.", func(s *fleet.Stats) int64 {
 		return s.Locations
@@ -60,18 +58,15 @@ var fleetRows = []row[fleet.Stats]{
 	}),
 	counter("fleet_replicas_dropped_total", "Hot blocks that were not handed to another host, because of an error or "+
 		"too many.", func(s *fleet.Stats) uint64 { return s.ReplicasDropped }),
-	counter("fleet_dropped_total", "Blocks that other hosts dropped because their key was set or deleted here.",
+	counter("fleet_dropped_total", "Values that other hosts dropped because their key was set or deleted here.",
 		func(s *fleet.Stats) uint64 { return s.Dropped }),
-	counter("fleet_drops_lost_total", "Keys set here, and answered OK, of which another host that did not answer may "+
-		"still have an older value until it answers.", func(s *fleet.Stats) uint64 { return s.DropsLost }),
-	counter("fleet_exhumed_total", "Keys dropped here because they were set or deleted elsewhere while this cache "+
-		"was away.", func(s *fleet.Stats) uint64 { return s.Exhumed }),
-	gauge("fleet_graves", "Keys set or deleted that are remembered for caches that are away.",
-		func(s *fleet.Stats) int64 { return s.Graves }),
-	counter("fleet_graves_lost_total", "Keys set or deleted that were forgotten for caches that are away, because "+
-		"there were too many: such a cache may bring old values back.", func(s *fleet.Stats) uint64 {
-		return s.GravesLost
-	}),
+	counter("fleet_differed_total", "Keys set here of which another host had a value with another checksum, and "+
+		"dropped it. Keys name content: engines that share keys should share weights, serialisation and chunk size.",
+		func(s *fleet.Stats) uint64 { return s.Differed }),
+	gauge("fleet_notices", "Keys set, deleted or timed here that other holders are still to be told of.",
+		func(s *fleet.Stats) int64 { return s.Notices }),
+	counter("fleet_notices_lost_total", "Keys set, deleted or timed here that some holder was not told of, because it "+
+		"did not answer or more than 65,536 waited.", func(s *fleet.Stats) uint64 { return s.NoticesLost }),
 }
 
 // pullDefs are of pulls that ended in a miss.

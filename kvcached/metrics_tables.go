@@ -378,7 +378,10 @@ func (in *instruments) definePeers() {
 		}
 		s := in.peers.Stats()
 		emit(0, float64(s.Ops[0]), "unknown")
-		for op := 1; op < wire.Ops; op++ {
+		for op := range wire.Ops {
+			if !wire.Op(op).Known() {
+				continue
+			}
 			emit(0, float64(s.Ops[op]), wire.Op(op).String())
 		}
 		for status, n := range s.Statuses {

@@ -114,7 +114,7 @@ func (m mover) Purge(ctx context.Context, w *rpc.What) ([]rpc.Purged, error) {
 // unpurged is the error of the hosts that were not purged, of which this one is the first; nil:
 // there are none.
 func unpurged(done []fleet.Purged) error {
-	failed := store.HostsError{Purge: true, Purged: len(done) > 0 && done[0].Err == nil}
+	failed := store.HostsError{Here: len(done) > 0 && done[0].Err == nil}
 	for _, p := range done {
 		if p.Err != nil {
 			failed.Hosts, failed.Err = append(failed.Hosts, p.Host), p.Err

@@ -45,7 +45,7 @@ func bring(t *testing.T, to *Daemon, from, key string) {
 	t.Helper()
 	v := valueOf(key)
 	command := fmt.Sprintf("*3\r\n$3\r\nSET\r\n$%d\r\n%s\r\n$%d\r\n%s", len(key), key, len(v), v)
-	awaitThat(t, key+" is set", func() bool { return redis(t, from, command)[0] == "+OK" }) // once that host has joined
+	awaitThat(t, key+" is set", func() bool { return redis(t, from, command)[0] == "+OK" })
 	awaitThat(t, key+" is known", func() bool { return redis(t, to.At("resp"), "EXISTS "+key)[0] == ":1" })
 	awaitThat(t, key+" comes", func() bool { // a host that is slow to answer counts as away for a while
 		got := redis(t, to.At("resp"), "GET "+key)[0]

@@ -101,10 +101,10 @@ func (d *Daemon) changed(c store.Change) {
 	}
 }
 
-// written tells the fleet of a client's write before the client is answered.
-func (d *Daemon) written(ctx context.Context, it *store.Item) {
+// written tells the fleet of a client's write.
+func (d *Daemon) written(it *store.Item) {
 	if v := d.view.Load(); v != nil {
-		v.Written(ctx, it)
+		v.Written(it)
 	}
 }
 

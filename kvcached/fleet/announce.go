@@ -2,11 +2,9 @@ package fleet
 
 import (
 	"context"
-	"errors"
 	"maps"
 	"slices"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/cognitora/dataplane/kv/block"
@@ -39,9 +37,6 @@ type link struct {
 	wake   chan struct{}
 	stop   context.CancelFunc
 
-	exhumed atomic.Bool               // the other host has said what is to be forgotten here
-	heard   atomic.Pointer[time.Time] // when it was last told everything, as a member of its fleet; nil: not yet
-
 	mu      sync.Mutex
 	pending map[block.Addr]struct{} // at most maxQueue; beyond that everything is told anew
 	anew    bool
@@ -58,20 +53,9 @@ func (v *View) set(r *roster) (was *roster) {
 	if slices.Equal(r.members, was.members) {
 		return was
 	}
-	for _, m := range was.members {
-		if r.member(m.ID) == nil {
-			v.graves.left(m.ID) // before the members are without it, so that nothing is forgotten in between
-		}
-	}
 	v.roster.Store(r)
-	owed, owing := v.doubts.retain(r)
+	v.doubts.retain(r)
 	v.keeper.retain(r)
-	for _, a := range owed {
-		v.graves.bury(a)
-	}
-	for _, h := range owing {
-		v.doubt(h, false)
-	}
 	v.overrun.Store(true)
 	select {
 	case v.changes <- block.Addr{}:
@@ -86,7 +70,9 @@ func (v *View) Run(ctx context.Context) error {
 	v.running = ctx
 	v.mu.Unlock()
 	var wg sync.WaitGroup
-	wg.Go(func() { v.tellJoining(ctx) })
+	for _, lane := range v.notices.lanes {
+		wg.Go(func() { v.tellHolders(ctx, lane) })
+	}
 	if v.o.Replicas > 0 {
 		wg.Go(func() { v.replicate(ctx) })
 	}
@@ -149,7 +135,6 @@ func (v *View) relink(ctx context.Context, wg *sync.WaitGroup, r *roster, links 
 	}
 	now := maps.Clone(links)
 	v.links.Store(&now)
-	v.judge()
 }
 
 // tell passes on one change.
@@ -166,9 +151,6 @@ func (v *View) tell(ctx context.Context, r *roster, links map[string]*link, a bl
 func (v *View) change(ctx context.Context, a block.Addr) wire.Change {
 	i, err := v.Store.Stat(ctx, a)
 	if err != nil {
-		if v.coming(a) {
-			return wire.Change{Addr: a, Tiers: uint32(store.RAM)}
-		}
 		return wire.Change{Addr: a}
 	}
 	return wire.Change{Addr: a, Tiers: uint32(i.Tiers), Length: uint64(i.Length)}
@@ -179,22 +161,17 @@ func (v *View) keepSome(changes []wire.Change) { v.keeper.keep(v.o.Self, v.o.Epo
 
 // keepOwn notes anew everything that this host has and keeps itself.
 func (v *View) keepOwn(ctx context.Context) {
-	digest := v.roster.Load().digest
 	v.keeper.announce(&wire.Announcement{Host: v.o.Self, Epoch: v.o.Epoch}, true)
-	err := v.each(ctx, v.o.Self, func(some []wire.Change) error {
+	_ = v.each(ctx, v.o.Self, func(some []wire.Change) error { // fails only when ctx ends
 		v.keepSome(some)
 		return nil
 	})
 	v.keepSome(nil)
-	if err == nil {
-		v.keeper.settle(v.o.Self, v.o.Epoch, digest)
-	}
 }
 
-// each calls visit with all blocks of this host, and keys on their way here, whose address a host
-// keeps, some at a time.
+// each calls visit with all blocks of this host whose address a host keeps, some at a time.
 func (v *View) each(ctx context.Context, keeper string, visit func([]wire.Change) error) error {
-	some := v.allComing(keeper) // first: what comes meanwhile is found in the store
+	var some []wire.Change
 	for cursor := uint64(0); ; {
 		next, err := v.Store.Scan(ctx, cursor, func(i store.Info) bool {
 			if v.roster.Load().keeper(&i.Item.Addr).ID == keeper {
@@ -265,7 +242,7 @@ func (l *link) run(ctx context.Context) {
 			case <-l.wake:
 			default:
 			}
-			timer.Reset(l.v.pause(wait))
+			timer.Reset(wait)
 			if wait = min(2*wait, retryLast); wait == retryLast && !told && ctx.Err() == nil {
 				told = true
 				l.v.o.Logger.Warn("another cache cannot be told what is here, so its host does not find it; trying on",
@@ -296,12 +273,9 @@ func (l *link) flush(ctx context.Context) error {
 		return context.Cause(ctx)
 	}
 	defer func() { <-l.turn }()
-	begun := time.Now()
 	err := l.tell(ctx)
 	if err != nil {
 		l.tellAnew()
-	} else {
-		l.heard.Store(&begun)
 	}
 	return err
 }
@@ -327,41 +301,9 @@ func (l *link) tell(ctx context.Context) error {
 	return l.send(ctx, changes, false)
 }
 
-// claim tells the keeper what is not so yet.
-func (l *link) claim(ctx context.Context, c wire.Change) error {
-	select {
-	case l.turn <- struct{}{}:
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	}
-	defer func() { <-l.turn }()
-	l.mu.Lock()
-	anew := l.anew
-	l.mu.Unlock()
-	err := errForgot
-	if !anew {
-		err = l.send(ctx, []wire.Change{c}, false)
-	}
-	if errors.Is(err, errForgot) {
-		l.tellAnew()
-		if err = l.tell(ctx); err == nil {
-			err = l.send(ctx, []wire.Change{c}, false)
-		}
-	}
-	if err != nil {
-		l.tellAnew()
-	}
-	return err
-}
-
-// all tells everything that this host has and the keeper keeps, after it has forgotten what it has
-// to.
+// all tells everything that this host has and the keeper keeps.
 func (l *link) all(ctx context.Context) error {
 	l.v.counts.resyncs.Add(1)
-	digest := l.v.roster.Load().digest
-	if err := l.exhume(ctx); err != nil {
-		return err
-	}
 	if err := l.send(ctx, nil, true); err != nil {
 		return err
 	}
@@ -369,14 +311,7 @@ func (l *link) all(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := l.send(ctx, nil, false); err != nil {
-		return err
-	}
-	return l.v.within(ctx, dropWithin, &l.member, func(ctx context.Context, peer *transport.Peer) error {
-		_, err := peer.Order(ctx, wire.Settle, &wire.Order{Host: l.v.o.Self, Number: digest,
-			Moment: int64(l.v.o.Epoch)})
-		return err
-	})
+	return l.send(ctx, nil, false)
 }
 
 func (l *link) send(ctx context.Context, changes []wire.Change, snapshot bool) error {

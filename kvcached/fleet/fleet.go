@@ -6,26 +6,10 @@
 // takes a millisecond or so, in which another host may still see a miss. A write stays on the host
 // that it came to. What was pulled is a copy like any other.
 //
-// Blocks with an address of tokens never change. A client's own key may be set again with another
-// value: then, and when it is deleted, the other hosts are told to drop theirs, at once but not
-// atomically, so clients that need the newest value of a key on every host at every moment must not
-// use one key for two values (keys.go).
-//
-// What is asked of keys is so on all hosts: whether one is there, and when it is over (ask.go,
-// expire.go). A holder that does not answer, or any host where the keeper does not know all
-// holders, is an error that names it, until its lease in etcd ends. A get is a miss then. A key is
-// set if it is absent once over all hosts, as far as claim.go says. A purge is of all hosts
-// (purge.go). A host that comes back forgets what was set or deleted while it was away, as far as
-// graves.go says; what was purged it brings back.
-//
-// None of it holds between hosts that etcd does not name to each other: one that is cut off from
-// etcd goes on by itself, and for as long as two hosts know different members (the delay of etcd's
-// watch) each may miss what the other has. A set whose keeper or holders cannot be reached is
-// answered OK, logged and counted in DropsLost: another host may go on with the older value until
-// it answers again. Then it is told to drop the key, whatever it is there by then, if not more than
-// 65,536 such keys have come together; if it has been counted out meanwhile it is as graves.go
-// says. Listing keys is of one host. What a host that starts does until it knows its fleet is in
-// join.go.
+// A key names content: what two hosts hold under one key is interchangeable. SET, DEL and EXPIRE
+// act on this host and tell the other holders without waiting (notice.go). While hosts reach each
+// other, an old value is gone a moment later; a host that was away may bring it back. Listing keys
+// is of one host. A purge is of all hosts (purge.go).
 package fleet
 
 import (
@@ -39,6 +23,7 @@ import (
 	"github.com/cognitora/dataplane/kv/block"
 	"github.com/cognitora/dataplane/kvcached/store"
 	"github.com/cognitora/dataplane/kvcached/transport"
+	"github.com/cognitora/dataplane/kvcached/wire"
 )
 
 // Bounds that no option sets.
@@ -102,21 +87,17 @@ type View struct {
 	overrun    atomic.Bool     // changes were lost: everything is to be told anew
 	replicates chan block.Addr
 
-	graves  *graves
-	fresh   fresh
-	began   time.Time
-	joining joining
+	notices *notices
+	named   atomic.Bool // etcd has named all members, this host among them
 
 	pushing sync.RWMutex // held for reading by a push, so that a purge can wait for it
-	drops   drops        // under way, so that a host that asks what it is owed can wait for them
 
 	mu      sync.Mutex
 	pulls   map[block.Addr]*pull
-	claims  map[block.Addr]*turn // of this host's clients; as many as callers
-	fences  map[fenceKey]*fence  // at most maxFences
-	fenced  uint64               // fences so far
-	running context.Context      // nil before Run and after
-	wg      sync.WaitGroup       // pulls
+	fences  map[fenceKey]*fence // at most maxFences
+	fenced  uint64              // fences so far
+	running context.Context     // nil before Run and after
+	wg      sync.WaitGroup      // pulls
 
 	names *names
 
@@ -129,7 +110,8 @@ type counts struct {
 	pullsBusy, pullsFailed, pullRetries, leftOut, probes      atomic.Uint64
 	located, locateErrors, unknownNamespaces                  atomic.Uint64
 	announced, resyncs, overruns                              atomic.Uint64
-	replicated, replicasDropped, dropped, dropsLost, exhumed  atomic.Uint64
+	replicated, replicasDropped                               atomic.Uint64
+	dropped, differed, noticesLost                            atomic.Uint64
 }
 
 // Stats is what a View has done, and what it keeps.
@@ -152,12 +134,11 @@ type Stats struct {
 	Overruns          uint64 // times that changes came faster than they could be told
 	Replicated        uint64 // hot blocks handed to another host
 	ReplicasDropped   uint64 // hot blocks that were not, because of an error or too many
-	Dropped           uint64 // blocks that other hosts dropped because their key was set or deleted here
-	DropsLost         uint64 // keys set here that another host may still have an older value of
-	Exhumed           uint64 // keys dropped here because they were set or deleted elsewhere while this host was away
-	Graves            int64  // keys set or deleted that are remembered for hosts that are away
-	GravesLost        uint64 // those forgotten before all had been told, because there were too many
-	Joined            int64  // 1: this host knows its fleet; 0: not yet
+	Dropped           uint64 // values that other hosts dropped because their key was set or deleted here
+	Differed          uint64 // of those, the ones that were another value than the one set here
+	Notices           int64  // keys that holders are still to be told of
+	NoticesLost       uint64 // those that some holder was not told of
+	Named             int64  // 1: etcd has named all caches, this one among them
 	LeftOut           int64  // hosts that are not asked now because they do not answer
 	TimesLeftOut      uint64 // times that one began not to be
 	Probes            uint64 // times that one was asked for a sign of life
@@ -170,7 +151,6 @@ type Stats struct {
 func (v *View) Stats() Stats {
 	c := &v.counts
 	kept, refused := v.keeper.stats()
-	graves, lost := v.graves.stats()
 	names, forgotten := v.names.stats()
 	s := Stats{
 		Pulled: c.pulled.Load(), PulledBytes: c.pulledBytes.Load(), PullMisses: c.pullMisses.Load(),
@@ -179,14 +159,13 @@ func (v *View) Stats() Stats {
 		Namespaces: names, NamespacesDropped: forgotten, UnknownNamespaces: c.unknownNamespaces.Load(),
 		Announced: c.announced.Load(), Resyncs: c.resyncs.Load(), Overruns: c.overruns.Load(),
 		Replicated: c.replicated.Load(), ReplicasDropped: c.replicasDropped.Load(), Dropped: c.dropped.Load(),
-		DropsLost: c.dropsLost.Load(),
-		Exhumed:   c.exhumed.Load(), Graves: graves, GravesLost: lost,
+		Differed: c.differed.Load(), Notices: v.notices.waiting(), NoticesLost: c.noticesLost.Load(),
 		PullsBusy: c.pullsBusy.Load(), PullsFailed: c.pullsFailed.Load(), PullRetries: c.pullRetries.Load(),
 		LeftOut: v.doubts.leftOut(), TimesLeftOut: c.leftOut.Load(), Probes: c.probes.Load(),
 		Members: int64(len(v.roster.Load().members)), Locations: kept, LocationsRefused: refused,
 	}
-	if v.joining.joined.Load() {
-		s.Joined = 1
+	if v.named.Load() {
+		s.Named = 1
 	}
 	return s
 }
@@ -223,14 +202,20 @@ func New(o Options) (*View, error) {
 	v := &View{
 		Store: o.Store, o: o, keeper: newKeeper(o.MaxLocations), changes: make(chan block.Addr, maxQueue),
 		replicates: make(chan block.Addr, 1024), pulls: map[block.Addr]*pull{}, names: newNames(maxNamespaces),
-		doubts: doubts{share: o.PeerBytes, hosts: map[string]*health{}}, graves: newGraves(),
-		fresh: fresh{keys: map[block.Addr]time.Time{}}, began: time.Now(), joining: joining{done: make(chan struct{})},
-		claims: map[block.Addr]*turn{}, fences: map[fenceKey]*fence{},
+		doubts: doubts{share: o.PeerBytes, hosts: map[string]*health{}}, notices: newNotices(),
+		fences: map[fenceKey]*fence{},
 	}
 	v.roster.Store(newRoster(o.Self, nil))
 	v.links.Store(&map[string]*link{})
 	return v, nil
 }
+
+// Named says that SetMembers has been told all that etcd names, this host among them.
+func (v *View) Named() { v.named.Store(true) }
+
+// Known tells whether etcd has named all members, this host among them. Until then this host serves
+// what it has, and purges nothing.
+func (v *View) Known() bool { return v.named.Load() }
 
 // alone tells that there is nobody to ask.
 func (v *View) alone() bool { return len(v.roster.Load().members) < 2 }
@@ -240,14 +225,10 @@ func (v *View) alone() bool { return len(v.roster.Load().members) < 2 }
 func (v *View) Get(ctx context.Context, a block.Addr) (*store.Block, error) {
 	b, err := v.Store.Get(ctx, a)
 	if err == nil {
-		if v.stale(b.Info().Item.Namespace) {
-			b.Release()
-			return nil, store.ErrMiss
-		}
 		v.hot(b)
 		return b, nil
 	}
-	if !errors.Is(err, store.ErrMiss) || v.alone() || v.stale(v.nameOf(a.Model)) {
+	if !errors.Is(err, store.ErrMiss) || v.alone() {
 		return nil, err
 	}
 	if err := v.Pull(ctx, a, ""); err != nil {
@@ -257,26 +238,33 @@ func (v *View) Get(ctx context.Context, a block.Addr) (*store.Block, error) {
 }
 
 // Stat tells what is known of a block anywhere. Its Tiers are store.Remote where it is on other
-// hosts only.
+// hosts only; one of them is asked when it is over then.
 func (v *View) Stat(ctx context.Context, a block.Addr) (store.Info, error) {
 	i, err := v.Store.Stat(ctx, a)
 	if !errors.Is(err, store.ErrMiss) || v.alone() {
 		return i, err
 	}
-	var out [1]store.Info
-	v.statRemote(ctx, []block.Addr{a}, out[:], []int{0})
-	if out[0].Tiers == 0 {
-		return store.Info{}, store.ErrMiss
+	located, _ := v.locate(ctx, []block.Addr{a}) // a keeper that does not answer knows of nobody
+	for _, l := range located[0] {
+		m := v.roster.Load().member(l.host)
+		if m == nil {
+			continue
+		}
+		var there [1]wire.Info
+		err := v.within(ctx, v.o.LocateTimeout, m, func(ctx context.Context, peer *transport.Peer) error {
+			return peer.Stat(ctx, []block.Addr{a}, there[:])
+		})
+		if err == nil && there[0].Tiers != 0 {
+			return store.Info{Item: store.Item{Addr: a, Expires: there[0].Expires}, Length: int(there[0].Length),
+				CRC: there[0].CRC, Tiers: store.Remote}, nil
+		}
 	}
-	return out[0], nil
+	return store.Info{}, store.ErrMiss
 }
 
 // Describe tells all that is known of a block, which is pulled from another host if it is not here.
 func (v *View) Describe(ctx context.Context, a block.Addr) (store.Info, error) {
 	i, err := v.Store.Describe(ctx, a)
-	if err == nil && v.stale(i.Item.Namespace) {
-		return store.Info{}, store.ErrMiss
-	}
 	if !errors.Is(err, store.ErrMiss) || v.alone() {
 		return i, err
 	}
@@ -309,8 +297,8 @@ func (v *View) statRemote(ctx context.Context, addrs []block.Addr, out []store.I
 	}
 	located, _ := v.locate(ctx, asked) // a keeper that does not answer knows of nobody
 	for i, l := range located {
-		if len(l.holders) > 0 {
-			out[missing[i]] = store.Info{Item: store.Item{Addr: asked[i]}, Length: int(l.holders[0].length),
+		if len(l) > 0 {
+			out[missing[i]] = store.Info{Item: store.Item{Addr: asked[i]}, Length: int(l[0].length),
 				Tiers: store.Remote}
 		}
 	}

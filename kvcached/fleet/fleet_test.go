@@ -72,7 +72,7 @@ func startWith(t *testing.T, id string, o Options, server func(*transport.Server
 	o.Store, err = store.Open(t.Context(), store.Options{RAM: 64 << 20,
 		Changed:  func(c store.Change) { view.Changed(c) },
 		Deleting: func(a block.Addr) { view.Deleting(a) },
-		Written:  func(ctx context.Context, it *store.Item) { view.Written(ctx, it) }})
+		Written:  func(it *store.Item) { view.Written(it) }})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -214,7 +214,7 @@ func TestKeys(t *testing.T) {
 	for i := range 20 {
 		k := key(fmt.Sprint(i))
 		a.put(keys, k, "one")
-		await(t, "the key is reached", func() bool { return b.text(k) == "one" })
+		await(t, "the key is reached", func() bool { return b.text(k) == "one" && a.Stats().Notices == 0 })
 		b.put(keys, k, "two")
 		await(t, "the new value is reached", func() bool { return a.text(k) == "two" })
 		if i%2 == 0 {

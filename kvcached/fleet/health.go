@@ -3,14 +3,12 @@ package fleet
 import (
 	"context"
 	"errors"
-	"maps"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"golang.org/x/sync/semaphore"
 
-	"github.com/cognitora/dataplane/kv/block"
 	"github.com/cognitora/dataplane/kvcached/transport"
 	"github.com/cognitora/dataplane/kvcached/wire"
 )
@@ -24,7 +22,8 @@ import (
 
 const (
 	headWithin = 2 * time.Second // in which a host that is asked for a block must say that it has it
-	dropWithin = 2 * time.Second // in which it must drop one
+	// in which it must answer a notice, an announcement or a step of a purge that waits for nothing
+	noticeWithin = 2 * time.Second
 )
 
 // errSlow ends what a host did not answer in time.
@@ -43,8 +42,6 @@ var errDoubted = errors.New("fleet: the host does not answer, and is not asked u
 type doubts struct {
 	share int64 // Options.PeerBytes
 
-	owing atomic.Bool // somebody may be owed something
-
 	mu    sync.Mutex
 	hosts map[string]*health // by id; at most maxMembers, and those that have just left
 }
@@ -61,7 +58,6 @@ type health struct {
 	life    context.Context // ends when the host is left out; nil: it is
 	since   time.Time       // when it was
 	end     context.CancelCauseFunc
-	owed    map[block.Addr]struct{} // keys that were set or deleted here and that it was to drop; at most maxOwed
 }
 
 func (h *health) hear() { h.heard.Store(time.Now().UnixNano()) }
@@ -83,10 +79,7 @@ func (v *View) healthOf(m *Member) *health {
 
 // renew begins anew with a host. d.mu is held.
 func (d *doubts) renew(m Member) *health {
-	h := &health{member: m, owed: map[block.Addr]struct{}{}}
-	if was := d.hosts[m.ID]; was != nil {
-		h.owed = was.owed
-	}
+	h := &health{member: m}
 	h.life, h.end = context.WithCancelCause(context.Background())
 	if d.share > 0 {
 		h.coming = semaphore.NewWeighted(d.share)
@@ -126,25 +119,18 @@ func (d *doubts) leftOut() (n int64) {
 }
 
 // retain forgets those who are not in the fleet any more, and begins anew with those who have
-// started anew. It returns what the former are owed, and those of the latter that are owed
-// something.
-func (d *doubts) retain(now *roster) (owed []block.Addr, owing []*health) {
+// started anew.
+func (d *doubts) retain(now *roster) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	for id, h := range d.hosts {
 		switch m := now.member(id); {
 		case m == nil:
-			for a := range maps.Keys(h.owed) {
-				owed = append(owed, a)
-			}
 			delete(d.hosts, id)
 		case *m != h.member:
-			if h = d.renew(*m); len(h.owed) > 0 {
-				owing = append(owing, h)
-			}
+			d.renew(*m)
 		}
 	}
-	return owed, owing
 }
 
 // within asks a host something that it has to answer in time.

@@ -2,9 +2,7 @@ package fleet
 
 import (
 	"encoding/binary"
-	"slices"
 	"sync"
-	"time"
 
 	"github.com/cognitora/dataplane/kv/block"
 	"github.com/cognitora/dataplane/kvcached/wire"
@@ -21,10 +19,6 @@ type keeper struct {
 	refused uint64
 	swept   uint32 // next, when entries of nobody were looked for last
 
-	roster   *roster // nil: not known yet
-	complete bool    // all of its members have told everything since they know the same members
-	began    time.Time
-	claims   map[entryKey]held // at most maxClaims
 }
 
 // hostState is how far a host's changes are known.
@@ -32,7 +26,6 @@ type hostState struct {
 	number         uint32 // in entries; another one after each snapshot, so that all older ones are nobody's
 	before         uint32 // the number before the snapshot that is being told; 0: none is
 	epoch, version uint64
-	settled        uint64 // digest of the members that it knew when it had told everything; 0: it has not
 }
 
 // entryKey is most of an address: a mistake costs a question to a host that then has no such block.
@@ -53,8 +46,7 @@ type location struct {
 
 func newKeeper(limit int) *keeper {
 	return &keeper{limit: limit, hosts: map[string]*hostState{}, names: map[uint32]string{},
-		entries: map[entryKey]entry{},
-		claims:  map[entryKey]held{}, began: time.Now()}
+		entries: map[entryKey]entry{}}
 }
 
 func keyOf(a *block.Addr) (k entryKey) {
@@ -106,7 +98,6 @@ func (k *keeper) take(a *wire.Announcement, snapshot bool) wire.Receipt {
 			}
 		}
 		k.hosts[a.Host], k.names[h.number] = h, a.Host
-		k.complete = false
 	case h == nil:
 		return wire.Receipt{}
 	case h.epoch != a.Epoch || a.Version != h.version+1:
@@ -183,51 +174,14 @@ func (k *keeper) locations(e *entry, out []location) []location {
 	return out
 }
 
-// locate tells who has a block, or has claimed it.
+// locate tells who has a block.
 func (k *keeper) locate(a *block.Addr) (out []location) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	key := keyOf(a)
-	if e, there := k.entries[key]; there {
+	if e, there := k.entries[keyOf(a)]; there {
 		out = k.locations(&e, nil)
 	}
-	if h, there := k.claims[key]; there && !slices.ContainsFunc(out, func(l location) bool {
-		return l.host == h.host
-	}) {
-		out = append(out[:min(len(out), wire.MaxHolders-1)], location{host: h.host})
-	}
 	return out
-}
-
-// settle notes that a host has told everything, as a member of the hosts that have the digest.
-func (k *keeper) settle(host string, epoch, digest uint64) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	if h := k.hosts[host]; h != nil && h.epoch == epoch && h.before == 0 {
-		h.settled = digest
-		k.judge()
-	}
-}
-
-// judge finds out whether everything is known. k.mu is held.
-func (k *keeper) judge() {
-	k.complete = false
-	if k.roster == nil {
-		return
-	}
-	for i := range k.roster.members {
-		if h := k.hosts[k.roster.members[i].ID]; h == nil || h.settled != k.roster.digest {
-			return
-		}
-	}
-	k.complete = true
-}
-
-// certain tells whether whoever is not named as a holder has not got the block.
-func (k *keeper) certain() bool {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	return k.complete
 }
 
 // retain forgets the hosts that are in the fleet no more.
@@ -242,8 +196,6 @@ func (k *keeper) retain(r *roster) {
 			k.next++ // so that a sweep finds what it has left
 		}
 	}
-	k.roster = r
-	k.judge()
 }
 
 func (k *keeper) stats() (kept int64, refused uint64) {

@@ -14,7 +14,7 @@ const maxNamespaces = 1 << 16
 // names are the texts of the namespaces that clients asked for last: an address has only a digest
 // of it, and other hosts are asked for blocks by the text. Of one tenant, or of nobody's, a quarter
 // of max are known; past that, or past max, the one that was asked for longest ago is forgotten. A
-// block of a namespace that is not known is not pulled, and may be a key.
+// block of a namespace that is not known is not pulled.
 type names struct {
 	max       int
 	last      atomic.Pointer[string] // most calls of know are of one and the same
@@ -120,11 +120,4 @@ func (v *View) nameOf(id block.ModelID) string {
 		return text
 	}
 	return v.Store.NamespaceOf(id)
-}
-
-// mayBeKey tells whether an address can be that of a client's own key: only one of a namespace that
-// is known to be another kind's cannot.
-func (v *View) mayBeKey(a *block.Addr) bool {
-	text := v.nameOf(a.Model)
-	return text == "" || block.OfKeys(text)
 }

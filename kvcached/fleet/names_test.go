@@ -1,11 +1,7 @@
 package fleet
 
 import (
-	"context"
-	"errors"
 	"fmt"
-	"sync"
-	"sync/atomic"
 	"testing"
 
 	"github.com/cognitora/dataplane/kv/block"
@@ -57,8 +53,7 @@ func TestNames(t *testing.T) {
 	}
 }
 
-// TestForgottenNames: what is set once over all hosts is so, and what is there is found, of
-// namespaces that are not known, too.
+// TestForgottenNames: a block of a namespace that is not known is found, and pulled once it is.
 func TestForgottenNames(t *testing.T) {
 	a, b, c := start(t, "a", Options{}), start(t, "b", Options{}), start(t, "c", Options{})
 	meet(a, b, c)
@@ -73,47 +68,16 @@ func TestForgottenNames(t *testing.T) {
 			t.Fatal(s.Namespaces, s.NamespacesDropped)
 		}
 	}
-	absent := func(h *host, k block.Addr, text string) (err error) {
-		for err = ErrUndecided; errors.Is(err, ErrUndecided); {
-			err = h.Absent(t.Context(), k, func(ctx context.Context, unless func() bool) error {
-				d, err := h.Create(ctx, store.Item{Addr: k, Namespace: keys.String()}, len(text))
-				if err != nil {
-					return err
-				}
-				copy(d.Bytes(), text)
-				d.Filled(len(text))
-				_, err = d.Commit(ctx, store.CommitOptions{IfAbsent: true, Unless: unless})
-				return err
-			})
-		}
-		return err
-	}
-	for i := range 9 {
-		k := key(fmt.Sprint(i))
-		var wins atomic.Int64
-		var wg sync.WaitGroup
-		for _, h := range hosts {
-			wg.Go(func() {
-				if err := absent(h, k, "x"); err == nil {
-					wins.Add(1)
-				} else if !errors.Is(err, store.ErrExists) {
-					t.Error(err)
-				}
-			})
-		}
-		wg.Wait()
-		if n := wins.Load(); n != 1 {
-			t.Errorf("key %d was set on %d hosts", i, n)
-		}
-		for _, h := range hosts {
-			var out [1]store.Info
-			if err := h.Find(t.Context(), []block.Addr{k}, out[:]); err != nil || out[0].Tiers == 0 {
-				t.Errorf("key %d at %s: %+v, %v", i, h.o.Self, out[0], err)
-			}
-		}
-	}
 	k := key("0")
-	for _, h := range hosts {
+	a.put(keys, k, "x")
+	for _, h := range []*host{b, c} {
+		await(t, "it is found", func() bool {
+			i, err := h.Stat(t.Context(), k)
+			return err == nil && i.Tiers == store.Remote
+		})
+		if h.text(k) != "" {
+			t.Error("a block of a namespace that nobody has named is pulled")
+		}
 		h.Know(keys.String())
 		await(t, "it is pulled", func() bool { return h.text(k) == "x" })
 		h.Know(bucket("", 0))

@@ -2,13 +2,8 @@ package fleet
 
 import (
 	"context"
-	"errors"
 	"math/rand/v2"
 	"time"
-
-	"github.com/cognitora/dataplane/kv/block"
-	"github.com/cognitora/dataplane/kvcached/store"
-	"github.com/cognitora/dataplane/kvcached/wire"
 )
 
 // How a host that is left out is probed. Each time it has longer than a handshake may take.
@@ -16,8 +11,6 @@ const (
 	probeWithin = 8 * time.Second
 	probeFirst  = 50 * time.Millisecond // pause, which doubles up to
 	probeLast   = time.Second
-	// keys that a host that is left out is to drop when it is back; further ones it is not told of
-	maxOwed = 1 << 16
 )
 
 // suspect has a host probed. gone: it is left out at once.
@@ -78,7 +71,8 @@ func (v *View) probe(ctx context.Context, h *health) {
 		switch {
 		case ctx.Err() != nil:
 			return
-		case answered(err) && v.readmit(ctx, h):
+		case answered(err):
+			v.readmit(h)
 			pause = probeFirst
 			if v.doubts.rests(h) {
 				return
@@ -133,115 +127,23 @@ func (d *doubts) probed(h *health) (out, on bool) {
 func (d *doubts) rests(h *health) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if h.asking.Load() > 0 || len(h.owed) > 0 {
+	if h.asking.Load() > 0 {
 		return false
 	}
 	h.probing = false
 	return true
 }
 
-// readmit has a host that answers asked again, after it has dropped what it is owed.
-func (v *View) readmit(ctx context.Context, h *health) bool {
+// readmit has a host that answers asked again.
+func (v *View) readmit(h *health) {
 	d := &v.doubts
-	for {
-		d.mu.Lock()
-		if len(h.owed) == 0 {
-			out := h.life == nil
-			if out {
-				h.life, h.end = context.WithCancelCause(context.Background())
-			}
-			d.mu.Unlock()
-			if out {
-				v.o.Logger.Info("another cache answers again", "cache", h.member.ID)
-			}
-			return true
-		}
-		some := make([]block.Addr, 0, min(len(h.owed), wire.MaxBatch))
-		for a := range h.owed {
-			if len(some) == cap(some) {
-				break
-			}
-			some = append(some, a)
-		}
-		d.mu.Unlock()
-		if !v.pay(ctx, h, some) {
-			return false
-		}
-	}
-}
-
-// pay has a host drop keys that were set or deleted here while it did not answer. False: it does
-// not answer. What it answers with an error it is not told again.
-func (v *View) pay(ctx context.Context, h *health, some []block.Addr) bool {
-	ctx, cancel := context.WithTimeoutCause(ctx, dropWithin, errSlow)
-	defer cancel()
-	there := make([]bool, len(some))
-	peer, err := v.peer(&h.member)
-	if err == nil {
-		err = peer.Delete(ctx, some, there)
-	}
-	if !answered(err) {
-		return false
-	}
-	for _, was := range there {
-		if was {
-			v.counts.dropped.Add(1)
-		}
-	}
-	v.doubts.mu.Lock()
-	defer v.doubts.mu.Unlock()
-	for _, a := range some {
-		delete(h.owed, a)
-	}
-	return true
-}
-
-// owe notes that hosts did not drop a key that was set or deleted here, and returns them: those of
-// which the error tells, or all. They are told when they answer again. It is to be buried after
-// that: who is counted out meanwhile is told then.
-func (v *View) owe(a block.Addr, failed error) []string {
-	hosts := v.everybody()
-	if some := (*store.HostsError)(nil); errors.As(failed, &some) {
-		hosts = some.Hosts
-	}
-	r := v.roster.Load()
-	for _, id := range hosts {
-		m := r.member(id)
-		if m == nil {
-			continue // it has just been counted out
-		}
-		h := v.healthOf(m)
-		v.doubts.mu.Lock()
-		if len(h.owed) < maxOwed {
-			h.owed[a] = struct{}{}
-			v.doubts.owing.Store(true)
-		}
-		v.doubts.mu.Unlock()
-		v.suspect(h, false)
-	}
-	return hosts
-}
-
-// disown notes that a key is owed to nobody any more: it is deleted here, and who does that sees to
-// the other hosts.
-func (d *doubts) disown(a block.Addr) {
-	if !d.owing.Load() {
-		return
-	}
 	d.mu.Lock()
-	defer d.mu.Unlock()
-	left := 0
-	for _, h := range d.hosts {
-		delete(h.owed, a)
-		left += len(h.owed)
+	out := h.life == nil
+	if out {
+		h.life, h.end = context.WithCancelCause(context.Background())
 	}
-	d.owing.Store(left > 0)
-}
-
-// owes tells whether a host is yet to be told to drop keys.
-func (d *doubts) owes(id string) bool {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	h := d.hosts[id]
-	return h != nil && len(h.owed) > 0
+	d.mu.Unlock()
+	if out {
+		v.o.Logger.Info("another cache answers again", "cache", h.member.ID)
+	}
 }

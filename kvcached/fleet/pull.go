@@ -13,12 +13,6 @@ import (
 	"github.com/cognitora/dataplane/kvcached/wire"
 )
 
-// errStale says that when a block is over was changed while it came here.
-var errStale = errors.New("fleet: the time at which the block is over was changed while it was read")
-
-// pullTries is how often a block is read anew because of that.
-const pullTries = 3
-
 // askedHosts is how many holders of a block are asked for it, one after the other.
 const askedHosts = 2
 
@@ -32,9 +26,7 @@ const (
 // pull is a block on its way here, for all who wait for it.
 type pull struct {
 	waiting int  // guarded by View.mu; the last one to leave cancels it
-	barred  bool // guarded by View.mu: the block was set or deleted here meanwhile
-	stale   bool // guarded by View.mu: when it is over was changed meanwhile
-	told    bool // guarded by View.mu: a client's own key, of which keepers are told as if it were here
+	barred  bool // guarded by View.mu: the block was deleted here meanwhile
 	cancel  context.CancelFunc
 	done    chan struct{}
 	err     error // once done is closed
@@ -87,11 +79,7 @@ func (v *View) join(a block.Addr, from string) (p *pull, joined bool) {
 			p.err = v.fetch(life, p, a, from)
 			v.mu.Lock()
 			delete(v.pulls, a)
-			told := p.told
 			v.mu.Unlock()
-			if told {
-				v.Changed(store.Change{Addr: a}) // what has become of it
-			}
 			close(p.done)
 		})
 	}
@@ -106,29 +94,6 @@ func (v *View) leave(p *pull) {
 		p.cancel()
 	}
 }
-
-// coming tells whether a client's own key is on its way here.
-func (v *View) coming(a block.Addr) bool {
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	p := v.pulls[a]
-	return p != nil && p.told
-}
-
-// allComing are the clients' own keys on their way here whose address a host keeps.
-func (v *View) allComing(keeper string) (some []wire.Change) {
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	for a, p := range v.pulls {
-		if p.told && v.roster.Load().keeper(&a).ID == keeper {
-			some = append(some, wire.Change{Addr: a, Tiers: uint32(store.RAM)})
-		}
-	}
-	return some
-}
-
-// pulled marks the context of a Commit of what another host has.
-type pulled struct{}
 
 // fetch finds a block and reads it into the arena.
 func (v *View) fetch(ctx context.Context, p *pull, a block.Addr, from string) error {
@@ -146,17 +111,10 @@ func (v *View) fetch(ctx context.Context, p *pull, a block.Addr, from string) er
 	}
 	hosts := []location{{host: from}}
 	if from == "" {
-		located, err := v.locate(ctx, []block.Addr{a})
-		if hosts = located[0].holders; len(hosts) == 0 && located[0].partial && err == nil && block.OfKeys(namespace) {
-			hosts = v.seek(ctx, a)
-		}
+		located, _ := v.locate(ctx, []block.Addr{a}) // a keeper that does not answer knows of nobody
+		hosts = located[0]
 	}
 	hosts = hosts[:min(len(hosts), askedHosts)]
-	if len(hosts) > 0 && block.OfKeys(namespace) {
-		v.mu.Lock()
-		p.told = true
-		v.mu.Unlock()
-	}
 	retried := false
 	for pause := busyFirst; ; pause = min(2*pause, busyLast) {
 		again, err := v.readAny(ctx, p, a, namespace, hosts, purged)
@@ -206,13 +164,7 @@ func (v *View) readAny(ctx context.Context, p *pull, a block.Addr, namespace str
 			failed = fmt.Errorf("%w: %s", ErrUnknownHost, h.host)
 			continue
 		}
-		n, err := 0, errStale
-		for tries := 0; tries < pullTries && errors.Is(err, errStale); tries++ {
-			v.mu.Lock()
-			p.stale = false
-			v.mu.Unlock()
-			n, err = v.read(ctx, p, m, a, namespace, int(h.length), purged)
-		}
+		n, err := v.read(ctx, p, m, a, namespace, int(h.length), purged)
 		switch {
 		case err == nil:
 			v.counts.pulled.Add(1)
@@ -274,24 +226,24 @@ func (v *View) read(ctx context.Context, p *pull, m *Member, a block.Addr, names
 	if err != nil {
 		return 0, err
 	}
-	if block.OfKeys(namespace) {
-		if err := v.confirm(ctx, &from, a, &found); err != nil {
-			return 0, err
-		}
-	}
-	_, err = draft.Commit(context.WithValue(ctx, pulled{}, true), store.CommitOptions{
-		CRC: found.CRC, CheckCRC: true, IfAbsent: true, Unless: func() bool {
-			barred, stale := v.isBarred(p)
-			return barred || stale || purged()
-		},
+	_, err = draft.Commit(ctx, store.CommitOptions{
+		CRC: found.CRC, CheckCRC: true, IfAbsent: true, Copy: true,
+		Unless: func() bool { return v.isBarred(p) || v.notices.bars(a) || purged() },
 	})
-	if barred, stale := v.isBarred(p); errors.Is(err, store.ErrMiss) && stale && !barred {
-		err = errStale
-	}
-	if errors.Is(err, store.ErrExists) {
-		err = nil
+	switch {
+	case errors.Is(err, store.ErrExists):
+		return found.Length, nil // a value of this host's clients stays
+	case err == nil && block.OfKeys(namespace):
+		v.settle(ctx, &from, a, &found)
 	}
 	return found.Length, err
+}
+
+// isBarred tells whether a pull must not be kept.
+func (v *View) isBarred(p *pull) bool {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	return p.barred
 }
 
 // bring asks a host for a block, and waits first until not more than PeerBytes come from there.
@@ -320,6 +272,9 @@ func (v *View) bring(ctx context.Context, from *source, g transport.Get) (found 
 	})
 	return found, err
 }
+
+// ErrKey says that a block with a client's own key is not handed to other hosts unasked.
+var ErrKey = errors.New("fleet: only blocks of models are pushed")
 
 // Push hands a block of this host to another one. ErrKey: it is a client's own.
 func (v *View) Push(ctx context.Context, a block.Addr, to string) error {

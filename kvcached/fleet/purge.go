@@ -9,6 +9,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/cognitora/dataplane/kv/block"
+	"github.com/cognitora/dataplane/kvcached/store"
 	"github.com/cognitora/dataplane/kvcached/transport"
 	"github.com/cognitora/dataplane/kvcached/wire"
 )
@@ -98,8 +99,8 @@ func (v *View) PurgeAll(ctx context.Context, w What) ([]Purged, error) {
 	if err := w.check(); err != nil {
 		return nil, err
 	}
-	if err := v.unjoined(); err != nil {
-		return nil, err
+	if !v.named.Load() {
+		return nil, store.ErrUnnamed
 	}
 	o := wire.Order{Host: v.o.Self, Number: uint64(time.Now().UnixNano()), Moment: 1, Texts: w.texts()}
 	hosts := append([]string{v.o.Self}, v.everybody()...)

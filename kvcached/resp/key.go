@@ -142,18 +142,13 @@ func (c *conn) storeError(err error) string {
 	case errors.Is(err, store.ErrClosed):
 		return "ERR the server is shutting down"
 	}
-	var hosts *store.HostsError
-	var joining *store.JoiningError
-	switch {
-	case errors.As(err, &joining):
+	if hosts := (*store.HostsError)(nil); errors.As(err, &hosts) {
 		c.server.counters.hostsFailures.Add(1)
-		return "TRYAGAIN " + joining.Public()
-	case errors.As(err, &hosts):
+		return "ERR " + hosts.Public()
+	}
+	if errors.Is(err, store.ErrUnnamed) {
 		c.server.counters.hostsFailures.Add(1)
-		return "TRYAGAIN " + hosts.Public()
-	case errors.Is(err, store.ErrUndecided):
-		c.server.counters.hostsFailures.Add(1)
-		return "TRYAGAIN " + store.ErrUndecided.Error()
+		return "ERR " + store.ErrUnnamed.Error()
 	}
 	c.server.counters.storeFailures.Add(1)
 	c.server.options.Logger.Error("the store failed a RESP client", "error", err)

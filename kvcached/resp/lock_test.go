@@ -14,21 +14,25 @@ import (
 	"github.com/cognitora/dataplane/kvcached/store"
 )
 
-// stopped is a store of a fleet in which Absent waits for a host that does not answer, until the
-// test or its context ends that.
+// stopped is a store of a fleet in which a lookup of one key waits for a host that does not answer,
+// until the test or its context ends that.
 type stopped struct {
 	*store.Store
-	asked   chan struct{} // one element for each call of Absent
+	held    block.Addr
+	asked   chan struct{} // one element for each such lookup
 	answers chan struct{} // closed: the host answers
 }
 
-func (s *stopped) Absent(ctx context.Context, _ block.Addr, commit func(context.Context, func() bool) error) error {
+func (s *stopped) Stat(ctx context.Context, a block.Addr) (store.Info, error) {
+	if a != s.held {
+		return s.Store.Stat(ctx, a)
+	}
 	s.asked <- struct{}{}
 	select {
 	case <-s.answers:
-		return commit(ctx, nil)
+		return s.Store.Stat(ctx, a)
 	case <-ctx.Done():
-		return ctx.Err()
+		return store.Info{}, ctx.Err()
 	}
 }
 
@@ -39,10 +43,10 @@ func (s *stopped) PurgeSpaces(context.Context, []string) error { return nil }
 // newStopped returns a server's address, and two keys whose digests begin with the same byte.
 func newStopped(t *testing.T) (addr string, srv *Server, s *stopped, held, other string) {
 	t.Helper()
-	s = &stopped{openStore(t, 0), make(chan struct{}, 8), make(chan struct{})}
-	addr, srv, _ = start(t, Options{Store: s})
 	space := block.Namespace{Space: "resp.0"}.ID()
 	held = "held"
+	s = &stopped{openStore(t, 0), block.OfKey(space, []byte(held)), make(chan struct{}, 8), make(chan struct{})}
+	addr, srv, _ = start(t, Options{Store: s})
 	for i := 0; ; i++ {
 		other = fmt.Sprint("other", i)
 		if block.OfKey(space, []byte(held)).Digest[0] == block.OfKey(space, []byte(other)).Digest[0] {

@@ -25,15 +25,11 @@ type Store interface {
 	Count(ctx context.Context) (map[string]int, error)
 }
 
-// fleet is a Store of which this host has a part. What it says of keys is so on all hosts; its
-// errors are *store.JoiningError where this host does not know the others yet, *store.HostsError
-// where one could not be asked, and store.ErrUndecided.
+// fleet is a Store of which this host has a part.
 type fleet interface {
-	// Absent calls commit, for a Commit with that context and Unless, if no host has the block;
-	// otherwise it is store.ErrExists.
-	Absent(ctx context.Context, a block.Addr, commit func(ctx context.Context, unless func() bool) error) error
 	// Reachable tells with one question which blocks may be anywhere; false: it cannot tell.
 	Reachable(ctx context.Context, addrs []block.Addr, out []bool) bool
-	// PurgeSpaces removes all blocks of some namespaces from all hosts.
+	// PurgeSpaces removes all blocks of some namespaces from all hosts. *store.HostsError names
+	// those that were not reached; store.ErrUnnamed: the hosts are not known yet.
 	PurgeSpaces(ctx context.Context, namespaces []string) error
 }

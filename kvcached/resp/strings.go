@@ -1,7 +1,6 @@
 package resp
 
 import (
-	"context"
 	"errors"
 
 	"github.com/cognitora/dataplane/kvcached/store"
@@ -81,23 +80,13 @@ func (c *conn) getrange() {
 	c.payload(p[from : to+1])
 }
 
-// commitAbsent makes argument i k's value unless it has one anywhere: then it is store.ErrExists.
+// commitAbsent makes argument i k's value unless this host has one: then it is store.ErrExists.
 func (c *conn) commitAbsent(k key, i int, expires int64) error {
-	commit := func(ctx context.Context, unless func() bool) error {
-		return c.commitWith(ctx, k, i, expires, store.CommitOptions{IfAbsent: true, Unless: unless})
-	}
-	if f := c.server.fleet; f != nil {
-		return f.Absent(c.server.ctx, k.addr, commit)
-	}
-	return commit(c.server.ctx, nil)
+	return c.commit(k, i, expires, store.CommitOptions{IfAbsent: true})
 }
 
 // commit makes argument i k's value.
 func (c *conn) commit(k key, i int, expires int64, o store.CommitOptions) error {
-	return c.commitWith(c.server.ctx, k, i, expires, o)
-}
-
-func (c *conn) commitWith(ctx context.Context, k key, i int, expires int64, o store.CommitOptions) error {
 	st := c.server.options.Store
 	var draft *store.Draft
 	for _, v := range c.values {
@@ -107,14 +96,14 @@ func (c *conn) commitWith(ctx context.Context, k key, i int, expires int64, o st
 	}
 	if draft == nil {
 		var err error
-		if draft, err = st.Create(ctx, k.item(), len(c.args[i])); err != nil {
+		if draft, err = st.Create(c.server.ctx, k.item(), len(c.args[i])); err != nil {
 			return err
 		}
 		copy(draft.Bytes(), c.args[i])
 		draft.Filled(len(c.args[i]))
 	}
 	o.Expires = expires
-	info, err := draft.Commit(ctx, o)
+	info, err := draft.Commit(c.server.ctx, o)
 	draft.Abort()
 	if err == nil {
 		c.server.counters.writes.Add(1)
@@ -158,7 +147,15 @@ func (c *conn) setnx() {
 	if !c.lock(k) {
 		return
 	}
-	err := c.commitAbsent(k, 2, 0)
+	_, found, ok := c.stat(k)
+	if !ok {
+		c.unlock(k)
+		return
+	}
+	err := store.ErrExists
+	if !found {
+		err = c.commitAbsent(k, 2, 0)
+	}
 	c.unlock(k)
 	if err != nil && !errors.Is(err, store.ErrExists) {
 		c.fail(c.storeError(err))

@@ -147,10 +147,6 @@ func coded(err error) error {
 	if errors.As(err, &hosts) {
 		return status.Error(codes.Unavailable, hosts.Public())
 	}
-	var joining *store.JoiningError
-	if errors.As(err, &joining) {
-		return status.Error(codes.Unavailable, joining.Public())
-	}
 	var disk *store.DiskError
 	if errors.As(err, &disk) && !errors.Is(err, context.Canceled) && !errors.Is(err, context.DeadlineExceeded) {
 		if disk.Full() {
@@ -172,7 +168,7 @@ func coded(err error) error {
 		{store.ErrNotDurable, codes.FailedPrecondition},
 		{store.ErrCorrupt, codes.DataLoss},
 		{store.ErrClosed, codes.Unavailable},
-		{store.ErrUndecided, codes.Unavailable},
+		{store.ErrUnnamed, codes.Unavailable},
 		{residency.ErrGap, codes.FailedPrecondition},
 		{residency.ErrStale, codes.Aborted},
 		{residency.ErrReport, codes.InvalidArgument},

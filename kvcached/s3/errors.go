@@ -76,21 +76,11 @@ func refusal(code, format string, args ...any) *apiError {
 // InternalError.
 func asAPI(err error) *apiError {
 	var e *apiError
-	var hosts *store.HostsError
-	var joining *store.JoiningError
 	var size *store.SizeError
 	var disk *store.DiskError
 	switch {
 	case errors.As(err, &e):
 		return e
-	case errors.As(err, &hosts):
-		return refusal("ServiceUnavailable", "Now %s.", hosts.Public())
-	case errors.As(err, &joining):
-		e := refusal("SlowDown", "Now %s.", joining.Public())
-		e.header = [2]string{"Retry-After", "1"}
-		return e
-	case errors.Is(err, store.ErrUndecided):
-		return refusal("ServiceUnavailable", "Now %v.", store.ErrUndecided)
 	case errors.As(err, &size):
 		return refusal("EntityTooLarge", "%s", strings.TrimPrefix(size.Error(), "store: too large: "))
 	case errors.As(err, &disk) && disk.Full():

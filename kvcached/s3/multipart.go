@@ -266,7 +266,7 @@ func (c *call) assemble(u *upload, parts []*part, o store.CommitOptions) (string
 	if err := sums.check(); err != nil {
 		return "", err
 	}
-	i, err := c.commit(d, it.Addr, o)
+	i, err := d.Commit(c.r.Context(), o)
 	if errors.Is(err, store.ErrCorrupt) { // which would be answered as a miss
 		err = fmt.Errorf("s3: a part has changed since it came: %v", err) //nolint:errorlint // so not wrapped
 	}

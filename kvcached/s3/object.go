@@ -210,7 +210,7 @@ func (c *call) put() error {
 		a.complete(p.sums)
 		o.Attr = a.encode()
 	}
-	i, err := c.commit(d, it.Addr, o)
+	i, err := d.Commit(c.r.Context(), o)
 	if err != nil {
 		return err
 	}

@@ -24,24 +24,3 @@ type Sink interface {
 }
 
 var _ Sink = (*store.Store)(nil)
-
-// fleet is a Sink of which this host has a part. Absent calls commit, for a Commit with that
-// context and Unless, if no host has the object; otherwise it is store.ErrExists.
-// *store.HostsError, store.ErrUndecided: that could not be told.
-type fleet interface {
-	Absent(ctx context.Context, a block.Addr, commit func(ctx context.Context, unless func() bool) error) error
-}
-
-// commit makes an object visible.
-func (c *call) commit(d *store.Draft, a block.Addr, o store.CommitOptions) (i store.Info, err error) {
-	f, ok := c.s.sink.(fleet)
-	if !ok || !o.IfAbsent {
-		return d.Commit(c.r.Context(), o)
-	}
-	err = f.Absent(c.r.Context(), a, func(ctx context.Context, unless func() bool) (err error) {
-		o.Unless = unless
-		i, err = d.Commit(ctx, o)
-		return err
-	})
-	return i, err
-}

@@ -19,6 +19,8 @@ type CommitOptions struct {
 	// with that address. With Durable, that is on SSD for certain then; if it cannot be, the error
 	// is another.
 	IfAbsent bool
+	// Copy says that another host has the block: Options.Written is not told.
+	Copy bool
 	// Unless is asked under the store's lock just before the block becomes visible; if it says true
 	// nothing is committed, with ErrMiss. It must be quick and must not call the store. Nil: no.
 	Unless func() bool
@@ -59,8 +61,8 @@ func (d *Draft) Commit(ctx context.Context, o CommitOptions) (info Info, err err
 		d.cancel()
 		d.s.mu.Unlock()
 	}
-	if err == nil && d.s.o.Written != nil {
-		d.s.o.Written(ctx, &d.it)
+	if err == nil && d.s.o.Written != nil && !o.Copy {
+		d.s.o.Written(&d.it)
 	}
 	if err == nil && d.timer != nil {
 		d.timer.Observe(time.Since(d.began).Seconds())

@@ -32,54 +32,34 @@ var (
 	ErrCorrupt    = errors.New("store: the payload has not the checksum that came with it")
 	ErrExists     = errors.New("store: there is such a block")
 	ErrNotDurable = errors.New("store: there is no SSD tier to make a block durable")
-	// ErrUndecided is said by who looks beyond this host.
-	ErrUndecided = errors.New("the cache could not decide in time whether the key is there: the hosts of its fleet " +
-		"have just changed, or others set it at the same time; try again")
+	// ErrUnnamed is returned only by purges of a fleet.
+	ErrUnnamed = errors.New("etcd has not named the caches of the fleet yet, this one among them, so nothing was " +
+		"purged; see that etcd answers at etcd.endpoints, and purge again")
 )
 
-// HostsError says that other hosts, which may have a block, could not be asked or told. It is said
-// by who looks beyond this host.
+// HostsError names hosts of the fleet that could not be asked or told.
 type HostsError struct {
-	Hosts []string  // cache ids
-	Until time.Time // when they have been counted out, at the latest, if they are dead
-	Err   error     // of one of them
-
-	Purge  bool // they were to be purged
-	Purged bool // this host has been
+	Hosts []string // cache ids
+	Err   error    // of one of them
+	Here  bool     // this host has been purged
 }
 
 func (e *HostsError) Error() string { return fmt.Sprintf("%s: %v", e.Public(), e.Err) }
 
 func (e *HostsError) Unwrap() error { return e.Err }
 
-// Public is what a client may be told.
+// Public is what a client of a purge may be told.
 func (e *HostsError) Public() string {
 	hosts := strings.Join(e.Hosts[:min(len(e.Hosts), 8)], ", ")
 	if more := len(e.Hosts) - 8; more > 0 {
 		hosts += fmt.Sprintf(" and %d more", more)
 	}
-	if e.Purge {
-		all := "all others were purged"
-		if e.Purged {
-			all = "this host and all others were purged"
-		}
-		return fmt.Sprintf("the cache on %s was not purged and may have all it had; %s; purge again when it answers",
-			hosts, all)
+	all := "all others were purged"
+	if e.Here {
+		all = "this host and all others were purged"
 	}
-	return fmt.Sprintf("the cache on %s does not answer and may have the key; try again, at %s at the latest it is "+
-		"counted out if it is dead",
-		hosts, e.Until.UTC().Format(time.RFC3339))
-}
-
-// JoiningError says that this host does not know yet what other hosts have, or have set and
-// deleted. It is said by who looks beyond this host.
-type JoiningError struct{ Why string }
-
-func (e *JoiningError) Error() string { return e.Public() }
-
-// Public is what a client may be told.
-func (e *JoiningError) Public() string {
-	return "the fleet is not known yet: " + e.Why + "; try again, or ask another host"
+	return fmt.Sprintf("the cache on %s was not purged and may have all it had; %s; purge again when it answers",
+		hosts, all)
 }
 
 // Options say what a Store uses.
@@ -101,9 +81,9 @@ type Options struct {
 	Changed func(Change)
 	// Deleting is called by Delete before anything else; nil: nobody is told.
 	Deleting func(a block.Addr)
-	// Written is called by Commit, with its context, before it returns and without any lock, with
-	// what has been written. Nil: nobody is told.
-	Written func(ctx context.Context, it *Item)
+	// Written is called by Commit before it returns and without any lock, with what has been
+	// written, unless that is a Copy. It must be quick. Nil: nobody is told.
+	Written func(it *Item)
 	// Now is the time in Unix ms; nil: the clock's.
 	Now func() int64
 	// SSD is the tier behind RAM; nil: there is none. Evicted is the store's own.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/cognitora/dataplane/internal/pki"
 	"github.com/cognitora/dataplane/kv/block"
 	"github.com/cognitora/dataplane/kvcached/store"
 	"github.com/cognitora/dataplane/kvcached/wire"
@@ -18,11 +19,9 @@ type Registry interface {
 	Order(ctx context.Context, op wire.Op, o *wire.Order) (*wire.Reply, error)
 }
 
-// Fleet is a Registry that has a say in what is handed out and taken in.
+// Fleet is a Registry that has a say in what is taken in.
 type Fleet interface {
 	Registry
-	// Serves tells whether a block that is here may be told to others.
-	Serves(i *store.Info) bool
 	// Admit is asked before a block of a namespace is taken in; the function tells whether it is
 	// barred since.
 	Admit(namespace string) (barred func() bool)
@@ -52,8 +51,6 @@ func (noRegistry) Announce(context.Context, *wire.Announcement, bool) (wire.Rece
 	return wire.Receipt{}, wire.UnknownOp
 }
 
-func (noRegistry) Serves(*store.Info) bool { return true }
-
 func (noRegistry) Admit(string) func() bool { return nil }
 
 func (noRegistry) Order(context.Context, wire.Op, *wire.Order) (*wire.Reply, error) {
@@ -64,10 +61,6 @@ func (h onStore) Get(ctx context.Context, a block.Addr) (Block, error) {
 	b, err := h.s.Get(ctx, a)
 	if err != nil {
 		return nil, asStatus(err)
-	}
-	if i := b.Info(); !h.Serves(&i) {
-		b.Release()
-		return nil, wire.Miss
 	}
 	return stored{b}, nil
 }
@@ -97,7 +90,7 @@ type drafted struct {
 
 func (d drafted) Commit(ctx context.Context, c Commit) error {
 	_, err := d.Draft.Commit(ctx, store.CommitOptions{Durable: c.Durable, CRC: c.CRC, CheckCRC: true,
-		IfAbsent: c.IfAbsent, Unless: d.barred})
+		IfAbsent: c.IfAbsent, Unless: d.barred, Copy: RemoteOf(ctx).Role == pki.KVCached})
 	if c.IfAbsent && errors.Is(err, store.ErrExists) {
 		return nil // it stays, as was asked for, and is durable if that was
 	}
@@ -113,9 +106,6 @@ func (h onStore) Stat(ctx context.Context, addrs []block.Addr, out []wire.Info) 
 			return asStatus(err)
 		}
 		for i, info := range some[:n] {
-			if info.Tiers != 0 && !h.Serves(&info) {
-				return wire.Busy
-			}
 			out[i] = wire.Info{Length: uint64(info.Length), CRC: info.CRC, Tiers: uint32(info.Tiers),
 				Expires: info.Item.Expires}
 		}

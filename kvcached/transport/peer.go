@@ -405,7 +405,7 @@ func (p *Peer) Announce(ctx context.Context, a *wire.Announcement, snapshot bool
 	return r, err
 }
 
-// Order has the peer carry out Expire, Purge, Claim, Graves or Settle.
+// Order has the peer carry out Expire or Purge.
 func (p *Peer) Order(ctx context.Context, op wire.Op, o *wire.Order) (r *wire.Reply, err error) {
 	err = p.call(ctx, op, 0, o.Append(nil), func(body []byte) (err error) {
 		r, err = wire.ParseReply(body)

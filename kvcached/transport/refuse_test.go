@@ -92,7 +92,7 @@ func TestBadRequests(t *testing.T) {
 			"stat, wrong sum":    {write(wire.Frame{Op: wire.Stat, Body: 8}, "\x00\x00\x00\x00\x00\x00\x00\x01"), wire.Corrupt},
 			"too many addresses": {batch(wire.Stat, binary.LittleEndian.AppendUint64(nil, wire.MaxBatch+1)), wire.TooLarge},
 			"addresses missing":  {batch(wire.Delete, nil), wire.BadFrame},
-			"no order":           {batch(wire.Claim, []byte("rubbish")), wire.BadFrame},
+			"no order":           {batch(wire.Expire, []byte("rubbish")), wire.BadFrame},
 			"no announcement":    {batch(wire.Announce, []byte("rubbish")), wire.BadFrame},
 		} {
 			t.Run(name, func(t *testing.T) {

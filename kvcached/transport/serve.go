@@ -269,7 +269,7 @@ func (op *operation) small(ctx context.Context) ([]byte, error) {
 	if op.f.Op.Lends() {
 		return op.lends(ctx, body)
 	}
-	if op.f.Op >= wire.Expire && op.f.Op <= wire.Settle {
+	if op.f.Op == wire.Expire || op.f.Op == wire.Purge {
 		o, err := wire.ParseOrder(body)
 		if err != nil {
 			return nil, err

@@ -99,7 +99,7 @@ type Handler interface {
 	Delete(ctx context.Context, addrs []block.Addr, out []bool) error
 	Locate(ctx context.Context, addrs []block.Addr) (*wire.Locations, error)
 	Announce(ctx context.Context, a *wire.Announcement, snapshot bool) (wire.Receipt, error)
-	// Order carries out Expire, Purge, Claim, Graves or Settle.
+	// Order carries out Expire or Purge.
 	Order(ctx context.Context, op wire.Op, o *wire.Order) (*wire.Reply, error)
 }
 

@@ -68,8 +68,8 @@ func batch(t *testing.T, s *site, p *Peer) {
 		s.store.heard() != "there:1" {
 		t.Error(r, err)
 	}
-	if r, err := p.Order(ctx, wire.Graves, &wire.Order{Host: "me", Addrs: addrs}); err != nil ||
-		r.Number != uint64(wire.Graves) || string(r.Marks) != "me" || len(r.Addrs) != 3 {
+	if r, err := p.Order(ctx, wire.Purge, &wire.Order{Host: "me", Addrs: addrs}); err != nil ||
+		r.Number != uint64(wire.Purge) || string(r.Marks) != "me" || len(r.Addrs) != 3 {
 		t.Error(r, err)
 	}
 	if err := p.Delete(ctx, addrs, gone); err != nil || gone[0] || !gone[1] || !gone[2] ||
@@ -169,8 +169,8 @@ func TestAllocFails(t *testing.T) {
 
 func TestDefaultAllow(t *testing.T) {
 	all := []wire.Op{wire.Ping, wire.Get, wire.Put, wire.Stat, wire.Delete, wire.Locate, wire.Announce,
-		wire.Expire, wire.Purge, wire.Claim, wire.Graves, wire.Settle}
-	const everything = "ping get put stat delete locate announce expire purge claim graves settle "
+		wire.Expire, wire.Purge}
+	const everything = "ping get put stat delete locate announce expire purge "
 	for role, want := range map[pki.Role]string{
 		pki.Ctl: everything, pki.KVCached: everything,
 		pki.Router: "ping get stat locate ", pki.Agent: "ping get stat locate ", pki.Etcd: "", "": "", "other": "",

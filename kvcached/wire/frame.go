@@ -123,7 +123,7 @@ func (f *Frame) Check() error {
 			return errRange
 		}
 		return f.bodyIs(f.Len)
-	case Stat, Delete, Locate, Announce, Expire, Purge, Claim, Graves, Settle, Connect, Grant, Release:
+	case Stat, Delete, Locate, Announce, Expire, Purge, Connect, Grant, Release:
 		if f.Body > MaxSmall {
 			return errSmall
 		}

@@ -19,13 +19,10 @@ var (
 	errMarks = fmt.Errorf("%w: more than %d marks", TooLarge, MaxBatch)
 )
 
-// Order is the body of Expire, Purge, Claim, Graves and Settle. What is not named there is zero.
+// Order is the body of Expire and Purge. What is not named there is zero.
 //
 //	Expire  Addrs are over at Moment, Unix ms, 0: never. Marks: what became of each
 //	Purge   Host, Number: who purges, and its number; Moment 1: begin, 2: it is over everywhere; Texts: what. Number: of blocks
-//	Claim   Host sets Addrs[0] unless it is there; Number: digest of the members it knows; Moment 1: begin, 2: end. Number: the outcome
-//	Graves  Host wants what it has to forget; Number: from where on, 0: from the start. Addrs, and Number: where to go on, 0: that was all; Texts: hosts that are away
-//	Settle  Host has told everything since its start Moment; Number: digest of the members it knows
 type Order struct {
 	Host   string
 	Number uint64

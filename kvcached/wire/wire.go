@@ -40,18 +40,17 @@ type Op uint8
 
 // Operations. Of those that are not Reads, none is carried out when it may be a replay.
 const (
-	Ping     Op = 1  // nothing: answered with an empty OK
-	Get      Op = 2  // a block or a range of it: answered with its bytes
-	Put      Op = 3  // keep the block in the body
-	Stat     Op = 4  // Addrs: answered with Infos
-	Delete   Op = 5  // Addrs: answered with one byte each, 1 where there was a block
-	Locate   Op = 6  // Addrs: answered with Locations, who is known to have them
-	Announce Op = 7  // Announcement: what a host has now and no longer has; answered with a Receipt
-	Expire   Op = 8  // Order; answered with a Reply, as are all that follow: blocks are over at another moment
-	Purge    Op = 9  // all blocks of some namespaces are deleted, in two steps
-	Claim    Op = 10 // of a client's key, that its host sets if there is none
-	Graves   Op = 11 // keys that were set or deleted while the host was away
-	Settle   Op = 12 // everything has been announced
+	Ping     Op = 1 // nothing: answered with an empty OK
+	Get      Op = 2 // a block or a range of it: answered with its bytes
+	Put      Op = 3 // keep the block in the body
+	Stat     Op = 4 // Addrs: answered with Infos
+	Delete   Op = 5 // Addrs: answered with one byte each, 1 where there was a block
+	Locate   Op = 6 // Addrs: answered with Locations, who is known to have them
+	Announce Op = 7 // Announcement: what a host has now and no longer has; answered with a Receipt
+	Expire   Op = 8 // Order; answered with a Reply, as are all that follow: blocks are over at another moment
+	Purge    Op = 9 // all blocks of some namespaces are deleted, in two steps
+	// 10 to 12 are retired: a frame with one is answered UnknownOp.
+
 	// Connection: answered with Connected; the asking side is going to read blocks itself, with
 	// cards of both sides that do so (RDMA)
 	Connect Op = 13
@@ -62,14 +61,14 @@ const (
 // opNames are also the label values of metrics.
 var opNames = [...]string{Ping: "ping", Get: "get", Put: "put", Stat: "stat", Delete: "delete", Locate: "locate",
 	Announce: "announce",
-	Expire:   "expire", Purge: "purge", Claim: "claim", Graves: "graves", Settle: "settle", Connect: "connect",
+	Expire:   "expire", Purge: "purge", Connect: "connect",
 	Grant: "grant", Release: "release"}
 
 // Ops is one more than the highest operation known: the length of a table by operation.
 const Ops = len(opNames)
 
 // Known tells whether this package knows the operation.
-func (o Op) Known() bool { return o > 0 && int(o) < Ops }
+func (o Op) Known() bool { return int(o) < Ops && opNames[o] != "" }
 
 // Reads tells whether the operation changes nothing, so that a replay of it does no harm.
 func (o Op) Reads() bool { return o == Ping || o == Get || o == Stat || o == Locate }

@@ -16,9 +16,9 @@ import (
 // TestNumbers holds names and numbers of operations and statuses to what other programs have been
 // told.
 func TestNumbers(t *testing.T) {
-	ops := "ping get put stat delete locate announce expire purge claim graves settle connect grant release"
+	ops := "ping get put stat delete locate announce expire purge - - - connect grant release"
 	for i, name := range strings.Fields(ops) {
-		if op := Op(i + 1); op.String() != name || !op.Known() {
+		if op := Op(i + 1); op.Known() == (name == "-") || op.Known() && op.String() != name {
 			t.Errorf("%d is %s", i+1, op)
 		}
 	}

@@ -1,0 +1,65 @@
+package kvcached
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/cognitora/dataplane/internal/etcdserver"
+	"github.com/cognitora/dataplane/kv/block"
+	pb "github.com/cognitora/dataplane/proto/cognitora/v1"
+)
+
+// TestEtcdIsAwayAtTheStart: a daemon serves and takes keys and blocks as soon as it has started.
+// Until etcd has named the fleet it is not ready, and refuses purges. Later etcd's end changes
+// nothing.
+func TestEtcdIsAwayAtTheStart(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	dir := t.TempDir()
+	etcd, err := etcdserver.Start(dir, "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.etcd = etcd.Endpoint()
+	etcd.Close()
+	c, _ := settings(t, t.TempDir(), s.join("a", nil))
+	a, _ := begin(t, c)
+	admin := "http://" + a.AdminAddr().String()
+	const unnamed = "etcd has not named the caches of the fleet yet"
+	if code, body := get(t, admin+"/readyz"); code != 503 || !strings.Contains(body, `"reason":"`+unnamed) {
+		t.Error(code, body)
+	}
+	if r, err := kv(t, a).Peers(t.Context(), &pb.PeersRequest{}); err != nil || !strings.Contains(r.Unknown, unnamed) {
+		t.Error(r, err)
+	}
+	if _, body := get(t, admin+"/metrics"); !strings.Contains(body, "cgn_kvcached_fleet_named 0\n") {
+		t.Error("no cgn_kvcached_fleet_named 0")
+	}
+	address := block.Text(testSpace.String(), testAddr(1))
+	got := redis(t, a.At("resp"), "SET k 1", "GET k", "SET k 2 NX", "EXPIRE k 9", "DEL k", "SET "+address+" block",
+		"GET "+address, "DEL "+address)
+	if strings.Join(got, " ") != "+OK 1 $-1 :1 :1 +OK block :1" {
+		t.Errorf("%q", got)
+	}
+	if got := once(t, a, "FLUSHDB"); !strings.HasPrefix(got, "-ERR etcd has not named the caches of the fleet yet") {
+		t.Error(got)
+	}
+	if _, err := kv(t, a).Purge(t.Context(), &pb.PurgeRequest{Everything: true}); err == nil ||
+		!strings.Contains(err.Error(), unnamed) {
+		t.Error(err)
+	}
+	if etcd, err = etcdserver.Start(dir, strings.TrimPrefix(s.etcd, "http://")); err != nil {
+		t.Fatal(err)
+	}
+	meet(t, 1, a)
+	awaitThat(t, "it is ready", func() bool {
+		code, _ := get(t, admin+"/readyz")
+		return code == 200
+	})
+	etcd.Close()
+	awaitThat(t, "etcd is lost", func() bool { return a.member.state() == "lost" })
+	got = redis(t, a.At("resp"), "SET k 1 NX", "GET k", "DEL k", "FLUSHDB")
+	if strings.Join(got, " ") != "+OK 1 :1 +OK" {
+		t.Errorf("%q", got)
+	}
+}
