@@ -7,13 +7,26 @@ import (
 
 	"github.com/cognitora/dataplane/kv/block"
 	"github.com/cognitora/dataplane/kvcached/fleet"
+	"github.com/cognitora/dataplane/kvcached/lease"
+	"github.com/cognitora/dataplane/kvcached/ram"
+	"github.com/cognitora/dataplane/kvcached/resp"
+	"github.com/cognitora/dataplane/kvcached/rpc"
+	"github.com/cognitora/dataplane/kvcached/s3"
 	"github.com/cognitora/dataplane/kvcached/store"
+)
+
+// What the servers ask for.
+var (
+	_ resp.Store  = keyed{}
+	_ s3.Sink     = keyed{}
+	_ rpc.Store   = local{}
+	_ lease.Store = local{}
 )
 
 // blocks is what servers of this host's clients use: the blocks of all hosts, or of this one if it
 // is alone. Every access to a payload is recorded where the operator wants that.
 type blocks struct {
-	*store.Store
+	here *store.Store
 	view *fleet.View // nil: alone
 	to   *recording  // nil: nothing is recorded
 	door *door       // nil: nothing is timed
@@ -41,7 +54,7 @@ func (b blocks) Get(ctx context.Context, a block.Addr) (*store.Block, error) {
 func (b blocks) get(ctx context.Context, a block.Addr) (got *store.Block, err error) {
 	began := time.Now()
 	if b.view == nil {
-		got, err = b.Store.Get(ctx, a)
+		got, err = b.here.Get(ctx, a)
 	} else {
 		got, err = b.view.Get(ctx, a)
 	}
@@ -54,7 +67,7 @@ func (b blocks) get(ctx context.Context, a block.Addr) (got *store.Block, err er
 // Stat is fleet.View.Stat.
 func (b blocks) Stat(ctx context.Context, a block.Addr) (store.Info, error) {
 	if b.view == nil {
-		return b.Store.Stat(ctx, a)
+		return b.here.Stat(ctx, a)
 	}
 	return b.view.Stat(ctx, a)
 }
@@ -62,7 +75,7 @@ func (b blocks) Stat(ctx context.Context, a block.Addr) (store.Info, error) {
 // StatAll is fleet.View.StatAll.
 func (b blocks) StatAll(ctx context.Context, addrs []block.Addr, out []store.Info) error {
 	if b.view == nil {
-		return b.Store.StatAll(ctx, addrs, out)
+		return b.here.StatAll(ctx, addrs, out)
 	}
 	return b.view.StatAll(ctx, addrs, out)
 }
@@ -70,7 +83,7 @@ func (b blocks) StatAll(ctx context.Context, addrs []block.Addr, out []store.Inf
 // Describe is fleet.View.Describe.
 func (b blocks) Describe(ctx context.Context, a block.Addr) (store.Info, error) {
 	if b.view == nil {
-		return b.Store.Describe(ctx, a)
+		return b.here.Describe(ctx, a)
 	}
 	return b.view.Describe(ctx, a)
 }
@@ -78,7 +91,7 @@ func (b blocks) Describe(ctx context.Context, a block.Addr) (store.Info, error) 
 // Delete is fleet.View.Delete.
 func (b blocks) Delete(ctx context.Context, a block.Addr) (bool, error) {
 	if b.view == nil {
-		return b.Store.Delete(ctx, a)
+		return b.here.Delete(ctx, a)
 	}
 	return b.view.Delete(ctx, a)
 }
@@ -86,7 +99,7 @@ func (b blocks) Delete(ctx context.Context, a block.Addr) (bool, error) {
 // SetExpiry is fleet.View.SetExpiry.
 func (b blocks) SetExpiry(ctx context.Context, a block.Addr, unixMS int64) (bool, error) {
 	if b.view == nil {
-		return b.Store.SetExpiry(ctx, a, unixMS)
+		return b.here.SetExpiry(ctx, a, unixMS)
 	}
 	return b.view.SetExpiry(ctx, a, unixMS)
 }
@@ -97,6 +110,39 @@ func (b blocks) Know(namespace string) {
 		b.view.Know(namespace)
 	}
 }
+
+// Touch is store.Store.Touch.
+func (b blocks) Touch(addrs []block.Addr) { b.here.Touch(addrs) }
+
+// Pin is store.Store.Pin.
+func (b blocks) Pin(ctx context.Context, a block.Addr, owner string, until int64) error {
+	return b.here.Pin(ctx, a, owner, until)
+}
+
+// Unpin is store.Store.Unpin.
+func (b blocks) Unpin(a block.Addr, owner string) { b.here.Unpin(a, owner) }
+
+// Scan is store.Store.Scan.
+func (b blocks) Scan(ctx context.Context, cursor uint64, visit func(store.Info) bool) (uint64, error) {
+	return b.here.Scan(ctx, cursor, visit)
+}
+
+// Purge is store.Store.Purge.
+func (b blocks) Purge(ctx context.Context, match func(namespace string) bool) (int, error) {
+	return b.here.Purge(ctx, match)
+}
+
+// Count is store.Store.Count.
+func (b blocks) Count(ctx context.Context) (map[string]int, error) { return b.here.Count(ctx) }
+
+// Stats is store.Store.Stats.
+func (b blocks) Stats() store.Stats { return b.here.Stats() }
+
+// Namespaces is store.Store.Namespaces.
+func (b blocks) Namespaces() []store.NamespaceUsage { return b.here.Namespaces() }
+
+// Arena is store.Store.Arena.
+func (b blocks) Arena() *ram.Arena { return b.here.Arena() }
 
 // keyed is blocks for clients that choose keys.
 type keyed struct{ blocks }
@@ -110,7 +156,7 @@ func (k keyed) Reachable(ctx context.Context, addrs []block.Addr, out []bool) bo
 // PurgeSpaces removes all blocks of some namespaces, at most 62, from all hosts.
 func (k keyed) PurgeSpaces(ctx context.Context, namespaces []string) error {
 	if k.view == nil {
-		_, err := k.Store.Purge(ctx, func(text string) bool { return slices.Contains(namespaces, text) })
+		_, err := k.here.Purge(ctx, func(text string) bool { return slices.Contains(namespaces, text) })
 		return err
 	}
 	done, err := k.view.PurgeAll(ctx, fleet.What{Namespaces: namespaces})
@@ -125,12 +171,12 @@ type local struct{ blocks }
 
 // Stat is store.Store.Stat.
 func (l local) Stat(ctx context.Context, a block.Addr) (store.Info, error) {
-	return l.Store.Stat(ctx, a)
+	return l.here.Stat(ctx, a)
 }
 
 // StatAll is store.Store.StatAll.
 func (l local) StatAll(ctx context.Context, addrs []block.Addr, out []store.Info) error {
-	return l.Store.StatAll(ctx, addrs, out)
+	return l.here.StatAll(ctx, addrs, out)
 }
 
 // Create is store.Store.Create.
@@ -139,7 +185,7 @@ func (b blocks) Create(ctx context.Context, it store.Item, length int) (*store.D
 		b.to.Put(b.to.id(&it.Addr), int64(length))
 	}
 	began := time.Now()
-	d, err := b.Store.Create(ctx, it, length)
+	d, err := b.here.Create(ctx, it, length)
 	if err == nil && b.door != nil {
 		d.Time(b.door.put, began)
 	}

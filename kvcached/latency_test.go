@@ -26,7 +26,7 @@ func doorOf(t testing.TB, in *instruments, name string, n int) (blocks, store.It
 	if _, err := s.Put(t.Context(), it, make([]byte, n), false); err != nil {
 		t.Fatal(err)
 	}
-	return blocks{Store: s, door: in.latency.doors[name]}, it
+	return blocks{here: s, door: in.latency.doors[name]}, it
 }
 
 func TestLatencies(t *testing.T) {

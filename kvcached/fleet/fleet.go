@@ -75,7 +75,8 @@ type Options struct {
 // this host has joined (join.go) a client's own key is a miss for Get and Describe, and a
 // *store.JoiningError for Find, SetExpiry, Absent, Delete, PurgeAll and Create.
 type View struct {
-	*store.Store
+	Store *store.Store // of this host
+
 	o      Options
 	roster atomic.Pointer[roster]
 	doubts doubts

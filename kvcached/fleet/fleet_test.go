@@ -139,7 +139,8 @@ func meet(hosts ...*host) {
 
 func (h *host) put(n block.Namespace, a block.Addr, text string) {
 	h.t.Helper()
-	if _, err := h.Put(h.t.Context(), store.Item{Addr: a, Namespace: n.String()}, []byte(text), false); err != nil {
+	if _, err := h.Store.Put(h.t.Context(), store.Item{Addr: a, Namespace: n.String()}, []byte(text),
+		false); err != nil {
 		h.t.Fatal(err)
 	}
 }

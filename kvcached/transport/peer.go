@@ -281,9 +281,6 @@ func (p *Peer) get(ctx context.Context, g Get) (Found, error) {
 		if done {
 			return found, err
 		}
-		if g.paid {
-			ctx = context.WithValue(ctx, paidKey{}, true)
-		}
 	}
 	return p.pull(ctx, &g)
 }

@@ -166,6 +166,9 @@ func (p *pull) fetch(ctx context.Context, q *part) error {
 			return err
 		}
 		q.n, q.crc = a.Len, 0
+		if p.g.paid {
+			w.gates = nil // what comes has been waited for already
+		}
 		err = w.receive(ctx, r, into, func(b []byte) {
 			p.got.Add(int64(len(b)))
 			if p.g.Progress != nil {
