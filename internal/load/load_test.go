@@ -2,6 +2,7 @@ package load
 
 import (
 	"encoding/json"
+	"fmt"
 	"math"
 	"reflect"
 	"strings"
@@ -90,16 +91,33 @@ func TestJSON(t *testing.T) {
 			string(b) != `{"queue_depth":0}` {
 			t.Errorf("%s, %v", b, err)
 		}
-		for _, bad := range []string{`{"sm_age_ms":-1}`, `{"sm_age_ms":1e13}`, `{"sm_age_ms":"old"}`,
-			`{"sm_pct":"much"}`} {
-			if json.Unmarshal([]byte(bad), &back) == nil {
-				t.Errorf("%s is read", bad)
+	})
+}
+
+// TestBadJSON: null is unknown, and what is no number, or no age, is not read.
+func TestBadJSON(t *testing.T) {
+	l := full(time.Now())
+	for _, s := range Samples() {
+		for _, signal := range s.Signals {
+			if err := json.Unmarshal(fmt.Appendf(nil, `{%q:"much"}`, signal.Name), &l); err == nil {
+				t.Errorf("much is read of %s", signal.Name)
+			}
+			*signal.gauge(&l) = Known(0)
+			if err := json.Unmarshal(fmt.Appendf(nil, `{%q:null}`, signal.Name), &l); err != nil ||
+				signal.In(&l) != (Gauge{}) {
+				t.Errorf("null is read of %s as %v, %v", signal.Name, signal.In(&l), err)
 			}
 		}
-		if err := json.Unmarshal([]byte(`{"sm_age_ms":null,"sm_pct":null}`), &back); err != nil || back.GPU != (GPU{}) {
-			t.Errorf("null: %+v, %v", back.GPU, err)
+	}
+	for _, bad := range []string{"-1", "1e13", `"old"`} {
+		if json.Unmarshal(fmt.Appendf(nil, `{"sm_age_ms":%s}`, bad), &l) == nil {
+			t.Errorf("an age of %s is read", bad)
 		}
-	})
+	}
+	l.GPU.At = Taken{time.Now()}
+	if err := json.Unmarshal([]byte(`{"sm_age_ms":null}`), &l); err != nil || !l.GPU.At.IsZero() {
+		t.Errorf("null is read as an age: %v, %v", l.GPU.At, err)
+	}
 }
 
 // TestMessage: a router knows the figures that an agent tells, with ages that go on on the way.
@@ -250,5 +268,65 @@ func TestDerived(t *testing.T) {
 	}
 	if p.WattsAvg30 = Known(80); p.Drawn() != Known(80) {
 		t.Error("the mean counts")
+	}
+}
+
+// TestGPUFigures: MeanGPU averages the figures that a GPU has, each once.
+func TestGPUFigures(t *testing.T) {
+	var l Load
+	figures, signals := l.GPU.figures(), GPUSignals()
+	if len(figures) != len(signals) {
+		t.Fatalf("%d figures, and %d signals", len(figures), len(signals))
+	}
+	for i := range signals {
+		if figures[i] != signals[i].gauge(&l) {
+			t.Errorf("figure %d is not %s, as its signal is", i, signals[i].Name)
+		}
+	}
+}
+
+// TestMeanGPU: the mean of each figure, at the time of the oldest reading.
+func TestMeanGPU(t *testing.T) {
+	now := time.Now()
+	loads := make([]Load, 3)
+	for i := range loads {
+		loads[i].GPU.At = Taken{now.Add(time.Duration((i+2)%3) * time.Second)} // the second is the oldest
+		for k, signal := range GPUSignals() {
+			*signal.gauge(&loads[i]) = Known(float64(10*i*i + k))
+		}
+	}
+	of := func(i int) *GPU { return &loads[i].GPU }
+	check := func(n int, at Taken, want func(k int) Gauge) {
+		t.Helper()
+		l := Load{GPU: MeanGPU(n, of)}
+		if l.GPU.At != at {
+			t.Errorf("of %d: taken at %v, want %v", n, l.GPU.At, at)
+		}
+		for k, signal := range GPUSignals() {
+			if got := signal.In(&l); got != want(k) {
+				t.Errorf("of %d: %s is %v, want %v", n, signal.Name, got, want(k))
+			}
+		}
+	}
+	unknown := func(int) Gauge { return Gauge{} }
+	check(0, Taken{}, unknown)
+	check(1, loads[0].GPU.At, func(k int) Gauge { return Known(float64(k)) })
+	check(2, loads[1].GPU.At, func(k int) Gauge { return Known(float64(5 + k)) })
+	check(3, loads[1].GPU.At, func(k int) Gauge { return Known(float64(50+3*k) / 3) })
+	if n := testing.AllocsPerRun(100, func() { MeanGPU(len(loads), of) }); n != 0 {
+		t.Errorf("%g allocations", n)
+	}
+	for lost := range loads { // the first, one in the middle, the last
+		old := loads[lost]
+		for missing, signal := range GPUSignals() {
+			*signal.gauge(&loads[lost]) = Gauge{}
+			check(3, loads[1].GPU.At, func(k int) Gauge {
+				if k == missing {
+					return Gauge{}
+				}
+				return Known(float64(50+3*k) / 3)
+			})
+			loads[lost] = old
+		}
 	}
 }
