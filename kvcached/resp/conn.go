@@ -16,7 +16,7 @@ import (
 // conn is a client's connection. All but what mu guards is its goroutine's alone.
 type conn struct {
 	server *Server
-	stream *stream
+	stream *bufferedConn
 	id     uint64
 	began  time.Time
 	limits bounds

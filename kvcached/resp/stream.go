@@ -27,9 +27,9 @@ var errStalled = errors.New("resp: the client has stalled")
 // errIdle says that no command came within IdleTimeout, or that the server drains.
 var errIdle = errors.New("resp: idle")
 
-// stream is a connection's bytes: what has been read and not yet consumed, and replies not yet
+// bufferedConn is a connection's bytes: what has been read and not yet consumed, and replies not yet
 // written. While it waits for a command it holds no buffer.
-type stream struct {
+type bufferedConn struct {
 	conn   net.Conn
 	raw    syscall.RawConn // nil: TLS, and other systems
 	server *Server
@@ -53,8 +53,8 @@ type stream struct {
 	tryRead, tryWrit func(fd uintptr) bool
 }
 
-func newStream(s *Server, nc net.Conn) *stream {
-	st := &stream{conn: nc, server: s}
+func newStream(s *Server, nc net.Conn) *bufferedConn {
+	st := &bufferedConn{conn: nc, server: s}
 	if plain, ok := nc.(syscall.Conn); ok {
 		if raw, err := plain.SyscallConn(); err == nil {
 			st.prepare(raw)
@@ -65,14 +65,14 @@ func newStream(s *Server, nc net.Conn) *stream {
 
 // interrupt makes a connection that waits for a command return errIdle. It is called after draining
 // was set.
-func (s *stream) interrupt() { _ = s.conn.SetReadDeadline(time.Unix(1, 0)) }
+func (s *bufferedConn) interrupt() { _ = s.conn.SetReadDeadline(time.Unix(1, 0)) }
 
 // began says that a command has begun to arrive, or that the next is waited for: the next read that
 // waits gets another deadline.
-func (s *stream) began(command bool) { s.midCommand, s.armed = command, false }
+func (s *bufferedConn) began(command bool) { s.midCommand, s.armed = command, false }
 
 // arm sets the deadline of a read that is about to wait, if this command or this wait has none yet.
-func (s *stream) arm() {
+func (s *bufferedConn) arm() {
 	if s.armed {
 		return
 	}
@@ -96,7 +96,7 @@ func (s *stream) arm() {
 
 // again tells whether a read that failed is to be made once more: a deadline has passed that was of
 // something earlier, or of a drain that came in the middle of a command.
-func (s *stream) again(err error) bool {
+func (s *bufferedConn) again(err error) bool {
 	if err == nil || !errors.Is(err, os.ErrDeadlineExceeded) || s.server.draining.Load() && !s.midCommand {
 		return false
 	}
@@ -111,7 +111,7 @@ func (s *stream) again(err error) bool {
 
 // lastLook tells, once, that the server drains while no command has begun: what has come by then,
 // and was not read because the drain interrupted the wait, is a running operation, too.
-func (s *stream) lastLook() bool {
+func (s *bufferedConn) lastLook() bool {
 	if s.looked || s.midCommand || s.raw == nil || !s.server.draining.Load() {
 		return false
 	}
@@ -120,7 +120,7 @@ func (s *stream) lastLook() bool {
 }
 
 // readError says what an error of reading means.
-func (s *stream) readError(err error) error {
+func (s *bufferedConn) readError(err error) error {
 	if errors.Is(err, os.ErrDeadlineExceeded) {
 		if s.midCommand {
 			return errStalled
@@ -131,7 +131,7 @@ func (s *stream) readError(err error) error {
 }
 
 // buffer makes sure that there is one, and room in it if it is not full of unconsumed bytes.
-func (s *stream) buffer() {
+func (s *bufferedConn) buffer() {
 	if s.in == nil {
 		s.in = inputs.Get().(*[bufferSize]byte)
 		s.r, s.w = 0, 0
@@ -144,7 +144,7 @@ func (s *stream) buffer() {
 }
 
 // unbuffer gives an empty buffer back.
-func (s *stream) unbuffer() {
+func (s *bufferedConn) unbuffer() {
 	if s.in != nil && s.r == s.w {
 		inputs.Put(s.in)
 		s.in = nil
@@ -152,7 +152,7 @@ func (s *stream) unbuffer() {
 }
 
 // buffered is what has been read and not consumed.
-func (s *stream) buffered() []byte {
+func (s *bufferedConn) buffered() []byte {
 	if s.in == nil {
 		return nil
 	}
@@ -161,7 +161,7 @@ func (s *stream) buffered() []byte {
 
 // fill reads more into the buffer, at least one byte. The buffer must not be full of unconsumed
 // bytes.
-func (s *stream) fill() error {
+func (s *bufferedConn) fill() error {
 	n, err := s.read(nil)
 	if n == 0 && err == nil {
 		err = io.EOF
@@ -175,7 +175,7 @@ func (s *stream) fill() error {
 
 // readFull reads len(p) bytes, telling filled how many have come each time, and what follows them,
 // if it has come already, into the buffer.
-func (s *stream) readFull(p []byte, filled func(int)) error {
+func (s *bufferedConn) readFull(p []byte, filled func(int)) error {
 	n := copy(p, s.buffered())
 	s.r += n
 	if n > 0 {
@@ -201,7 +201,7 @@ func (s *stream) readFull(p []byte, filled func(int)) error {
 
 // read reads once: into p, if there is one, and, then with the same system call if possible, the
 // buffer.
-func (s *stream) read(p []byte) (n int, err error) {
+func (s *bufferedConn) read(p []byte) (n int, err error) {
 	for {
 		if s.raw != nil {
 			n, err = s.rawRead(p)
@@ -225,7 +225,7 @@ func (s *stream) read(p []byte) (n int, err error) {
 }
 
 // batch is the replies that wait to be written.
-func (s *stream) batch() []byte {
+func (s *bufferedConn) batch() []byte {
 	if s.out == nil {
 		s.out = outputs.Get().(*[]byte)
 	}
@@ -233,7 +233,7 @@ func (s *stream) batch() []byte {
 }
 
 // setBatch puts back what was got by batch and appended to; it is written when it has grown large.
-func (s *stream) setBatch(b []byte) {
+func (s *bufferedConn) setBatch(b []byte) {
 	*s.out = b
 	if len(b) >= bufferSize {
 		s.flush()
@@ -241,11 +241,11 @@ func (s *stream) setBatch(b []byte) {
 }
 
 // flush writes the batch.
-func (s *stream) flush() { s.flushWith(nil) }
+func (s *bufferedConn) flush() { s.flushWith(nil) }
 
 // flushWith writes the batch, then payload and, unless that is empty, CRLF. Payload is not needed
 // after it.
-func (s *stream) flushWith(payload []byte) {
+func (s *bufferedConn) flushWith(payload []byte) {
 	var head []byte
 	if s.out != nil {
 		head = *s.out
@@ -272,7 +272,7 @@ func (s *stream) flushWith(payload []byte) {
 }
 
 // write writes three pieces within StallTimeout.
-func (s *stream) write(head, payload, tail []byte) error {
+func (s *bufferedConn) write(head, payload, tail []byte) error {
 	if s.raw != nil {
 		return s.rawWrite(head, payload, tail)
 	}
@@ -288,7 +288,7 @@ func (s *stream) write(head, payload, tail []byte) error {
 }
 
 // release gives the buffers back.
-func (s *stream) release() {
+func (s *bufferedConn) release() {
 	s.r, s.w = 0, 0
 	s.unbuffer()
 	if s.out != nil {

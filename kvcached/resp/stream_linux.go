@@ -11,7 +11,7 @@ import (
 
 // prepare makes the stream use system calls of its own: several pieces in one, and no buffer while
 // it waits.
-func (s *stream) prepare(raw syscall.RawConn) {
+func (s *bufferedConn) prepare(raw syscall.RawConn) {
 	s.raw = raw
 	_, s.tcp = s.conn.(*net.TCPConn)
 	s.tryRead, s.tryWrit = s.readOnce, s.writeOnce
@@ -26,7 +26,7 @@ const (
 // less than 1 MiB of them. A wake-up costs as much as copying tens of KiB. 0: for any byte, which
 // must be so wherever it waits for less than a known length. It is told only once a part of the
 // value has come: often all has, and this is a system call.
-func (s *stream) waitFor(n int) {
+func (s *bufferedConn) waitFor(n int) {
 	if s.raw == nil || !s.tcp {
 		return
 	}
@@ -44,7 +44,7 @@ func (s *stream) waitFor(n int) {
 
 // rawRead is read. While nothing is buffered and there is no p, the buffer is given back before
 // each wait.
-func (s *stream) rawRead(p []byte) (int, error) {
+func (s *bufferedConn) rawRead(p []byte) (int, error) {
 	s.vec[0], s.done, s.failed = p, 0, nil
 	err := s.raw.Read(s.tryRead)
 	s.vec[0], s.vec[1] = nil, nil
@@ -55,7 +55,7 @@ func (s *stream) rawRead(p []byte) (int, error) {
 }
 
 // readOnce is a system call of rawRead; false: wait, then again.
-func (s *stream) readOnce(fd uintptr) bool {
+func (s *bufferedConn) readOnce(fd uintptr) bool {
 	s.buffer()
 	s.vec[1] = s.in[s.w:]
 	n, errno := vector(unix.SYS_READV, fd, s.vec[:2])
@@ -78,7 +78,7 @@ func (s *stream) readOnce(fd uintptr) bool {
 
 // look is a read that does not wait and for which no deadline has passed: how many bytes were
 // there.
-func (s *stream) look(p []byte) int {
+func (s *bufferedConn) look(p []byte) int {
 	s.buffer()
 	s.vec[0], s.vec[1], s.done = p, s.in[s.w:], 0
 	_ = s.raw.Control(func(fd uintptr) {
@@ -91,7 +91,7 @@ func (s *stream) look(p []byte) int {
 }
 
 // rawWrite is write. The deadline is set once, by the first wait.
-func (s *stream) rawWrite(head, payload, tail []byte) error {
+func (s *bufferedConn) rawWrite(head, payload, tail []byte) error {
 	s.vec = [3][]byte{head, payload, tail}
 	s.done, s.failed = 0, nil
 	err := s.raw.Write(s.tryWrit)
@@ -106,7 +106,7 @@ func (s *stream) rawWrite(head, payload, tail []byte) error {
 }
 
 // writeOnce writes what vec has; false: wait, then again. done counts the waits.
-func (s *stream) writeOnce(fd uintptr) bool {
+func (s *bufferedConn) writeOnce(fd uintptr) bool {
 	for len(s.vec[0])+len(s.vec[1])+len(s.vec[2]) > 0 {
 		n, errno := vector(unix.SYS_WRITEV, fd, s.vec[:])
 		switch errno {
