@@ -31,13 +31,18 @@ func rules(t *testing.T) map[string][]string {
 		t.Fatal("ARCHITECTURE.md has no section on imports")
 	}
 	section, _, _ = strings.Cut(section, "\n## ")
-	row := regexp.MustCompile("(?m)^\\| `([^`]+)` \\|([^|]*)\\|$")
+	row := regexp.MustCompile("(?m)^\\| (`[^|]+`) \\|([^|]*)\\|$")
 	rules := map[string][]string{}
 	for _, m := range row.FindAllStringSubmatch(section, -1) {
-		rules[m[1]] = strings.Fields(strings.ReplaceAll(m[2], "`", ""))
+		for _, folder := range names(m[1]) {
+			rules[folder] = names(m[2])
+		}
 	}
 	return rules
 }
+
+// names are what a cell of the table lists.
+func names(cell string) []string { return strings.Fields(strings.ReplaceAll(cell, "`", "")) }
 
 func within(pkg, folder string) bool { return pkg == folder || strings.HasPrefix(pkg, folder+"/") }
 
