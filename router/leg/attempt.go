@@ -410,11 +410,11 @@ func (l *Leg) blame(err error) verdict {
 	if errors.Is(err, relay.ErrTooLong) {
 		return tooLong
 	}
-	return blameOf(err, l.Request)
+	return l.blameOf(err)
 }
 
 // blameOf says what an exchange has failed of that nobody has given up.
-func blameOf(err error, r *request.Request) verdict {
+func (l *Leg) blameOf(err error) verdict {
 	var e *relay.Error
 	if !errors.As(err, &e) {
 		return broken
@@ -424,7 +424,7 @@ func blameOf(err error, r *request.Request) verdict {
 		return silent
 	case e.Kind == relay.KindLocal:
 		return starved
-	case e.Kind == relay.KindTimeout && (e.Phase != relay.PhaseDial || r.Expired()):
+	case e.Kind == relay.KindTimeout && (e.Phase != relay.PhaseDial || l.Request.Expired()):
 		return late
 	case e.Phase == relay.PhaseDial:
 		return unreached
@@ -459,7 +459,7 @@ func (l *Leg) prepare(a *attempt) (*relay.Request, error) {
 	}
 	r := &o.request
 	r.Method, r.Path, r.Header = asked.Method, asked.Path, asked.Header
-	address(r, a.node.Node, asked, &a.abort)
+	address(r, a.node.Node, asked.Auth, &a.abort)
 	if r.Body = o.edits.Segments(r.Body[:0]); o.edits.Err() != nil {
 		return nil, fmt.Errorf("%w: %w", errUnfit, o.edits.Err())
 	}
@@ -469,12 +469,12 @@ func (l *Leg) prepare(a *attempt) (*relay.Request, error) {
 // errUnfit is what preparing a request fails with whose body cannot be changed as its leg wants.
 var errUnfit = errors.New("the body cannot be changed")
 
-// address makes r go to n: with the client's key where n has none of the router's, and on a
+// address makes r go to n: with the client's key, auth, where n has none of the router's, and on a
 // connection of its own where idle ones are in the way of others.
-func address(r *relay.Request, n *fleet.Node, asked *request.Request, abort *relay.Abort) {
+func address(r *relay.Request, n *fleet.Node, auth []byte, abort *relay.Abort) {
 	r.ForwardAuthorization = nil
 	if n.Pool.Target().Authorization == "" {
-		r.ForwardAuthorization = asked.Auth
+		r.ForwardAuthorization = auth
 	}
 	r.Abort, r.Once = abort, holdsThreads(n)
 }
@@ -491,7 +491,7 @@ func (d *Dispatcher) Ask(
 	}
 	defer r.Life.Leave(abort)
 	get := relay.Request{Method: "GET", Path: path, Header: r.Header}
-	address(&get, n, r, abort)
+	address(&get, n, r.Auth, abort)
 	ex, err := n.Pool.Send(&get, until)
 	if err != nil {
 		return err

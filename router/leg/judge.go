@@ -10,7 +10,6 @@ import (
 	"github.com/cespare/xxhash/v2"
 
 	"github.com/cognitora/dataplane/router/health"
-	"github.com/cognitora/dataplane/router/request"
 )
 
 // How a node's health is judged by the requests it gets:
@@ -110,7 +109,7 @@ func (l *Leg) settleFailed() {
 	for i, f := range l.tries.failed {
 		same := func(other failure) bool { return other.status == f.status }
 		if !slices.ContainsFunc(l.tries.failed[:i], same) && !slices.ContainsFunc(l.tries.failed[i+1:], same) {
-			f.node.Health.ReportDoubt(hash(l.Request), l.pool.doubt(f.node))
+			f.node.Health.ReportDoubt(hash(l.Request.Path, l.Request.Body()), l.pool.doubt(f.node))
 		} else {
 			alike = f.status
 		}
@@ -125,15 +124,14 @@ func (l *Leg) settleFailed() {
 const hashedBody = 16 << 10
 
 // hash tells requests apart: by path, the body's length, and its two ends, where prompts differ.
-func hash(r *request.Request) uint64 {
+func hash(path string, body []byte) uint64 {
 	var h xxhash.Digest
 	var lengths [16]byte
-	body := r.Body()
-	binary.LittleEndian.PutUint64(lengths[:8], uint64(len(r.Path)))
+	binary.LittleEndian.PutUint64(lengths[:8], uint64(len(path)))
 	binary.LittleEndian.PutUint64(lengths[8:], uint64(len(body)))
 	h.Reset()
 	h.Write(lengths[:])
-	h.WriteString(r.Path)
+	h.WriteString(path)
 	h.Write(body[:min(len(body), hashedBody)])
 	h.Write(body[max(0, len(body)-hashedBody):])
 	return h.Sum64()

@@ -224,11 +224,7 @@ func TestPlaceOfANodeWithManyModels(t *testing.T) {
 func TestHash(t *testing.T) {
 	long := strings.Repeat("x", 8*hashedBody)
 	seen := map[uint64]string{}
-	of := func(path, body string) uint64 {
-		r := &request.Request{Path: path}
-		r.Own([]byte(body), nil)
-		return hash(r)
-	}
+	of := func(path, body string) uint64 { return hash(path, []byte(body)) }
 	for name, h := range map[string]uint64{
 		"ab c": of("ab", "c"), "a bc": of("a", "bc"), "long": of("", long), "longer": of("", long+"x"),
 		"other end": of("", long[1:]+"y"), "other beginning": of("", "y"+long[1:]),
