@@ -172,7 +172,7 @@ func oneIf(b bool) float64 {
 func Metrics() []metric.Def {
 	in := newInstruments()
 	in.set.Read(stateDefs, func(func(int, float64, ...string)) {})
-	in.set.Read(append(meterDefs, loadDefs()...), func(func(int, float64, ...string)) {})
+	in.set.Read(meters(), func(func(int, float64, ...string)) {})
 	in.set.Read(eventDefs, func(func(int, float64, ...string)) {})
 	in.set.Read(peerDefs, func(func(int, float64, ...string)) {})
 	in.watchKernel(nil)

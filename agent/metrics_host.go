@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"slices"
 	"time"
 
 	"github.com/cognitora/dataplane/agent/gpu"
@@ -59,15 +60,18 @@ var meterDefs = []metric.Def{
 	defGPUInfo:          {Name: "cgn_agent_gpu_info", Labels: []string{"gpu", "uuid", "model"}, Help: "Always 1. gpu is the index, or index:GPU instance."},
 }
 
+// meters are meterDefs, and what follows defNodeLoad.
+func meters() []metric.Def { return slices.Concat(meterDefs, loadDefs()) }
+
 // loadDefs are the metrics of each figure of load.GPU, of nodes and then of GPUs.
 func loadDefs() (defs []metric.Def) {
 	for _, s := range load.GPUSignals() {
 		defs = append(defs, metric.Def{Name: "cgn_agent_node_" + s.Metric, Labels: ofNode,
-			Help: s.Help + " Mean over the node's GPUs; absent where one of them is not known."})
+			Help: s.Help + " It is the mean over the node's GPUs, and absent while one of them is not known."})
 	}
 	for _, s := range load.GPUSignals() {
 		defs = append(defs, metric.Def{Name: "cgn_agent_gpu_" + s.Metric, Labels: []string{"gpu"},
-			Help: s.Help + " Of the GPU or GPU instance, since the reading before; absent while not known."})
+			Help: s.Help + " It is of one GPU or GPU instance since the reading before, and absent while not known."})
 	}
 	return defs
 }
@@ -81,7 +85,7 @@ func emitLoad(emit emit, first int, l load.GPU, of string) {
 
 // watchMeters makes power and GPUs readable at each scrape.
 func (in *instruments) watchMeters(a *Agent) {
-	in.set.Read(append(meterDefs, loadDefs()...), func(emit func(def int, value float64, labels ...string)) {
+	in.set.Read(meters(), func(emit func(def int, value float64, labels ...string)) {
 		for _, r := range a.host.power.Readings() {
 			emit(defWatts, r.Watts, r.Component, r.Source)
 			emit(defAverageWatts, r.Mean, r.Component, r.Source)
