@@ -60,7 +60,7 @@ func TestSetWhilePulled(t *testing.T) {
 		a.put(keys, k, "old")
 		await(t, "the key is known", func() bool {
 			info, err := c.Stat(t.Context(), k)
-			return err == nil && info.Tiers == store.Remote
+			return err == nil && info.Tiers == store.Remote && a.Stats().Notices == 0
 		})
 		var wg sync.WaitGroup
 		for _, h := range []*host{b, c} {
