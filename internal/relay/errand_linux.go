@@ -9,8 +9,8 @@ import (
 type errand struct {
 	kind   errandKind
 	loops  *Loops
-	stream *stream // of endStream and bringSource
-	flow   *flow   // of bringSource, which waits in its loop
+	stream *relayedReply // of endStream and bringSource
+	flow   *flow         // of bringSource, which waits in its loop
 	old    *Exchange
 
 	top     net.Conn // to go back, or to be closed with its stream; nil: it stays where it is

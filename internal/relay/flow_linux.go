@@ -22,7 +22,7 @@ type flow struct {
 	ticket   ticket        // its place in the loop
 	timer    timer
 	turn     turn
-	s        *stream // nil: between requests
+	s        *relayedReply // nil: between requests
 	client   receiver
 	upstream sender
 	unsent   unsent

@@ -9,7 +9,7 @@ import (
 
 // lend hands the stream to a loop once fasthttp lets go of the connection. It
 // reports false where the stream has to stay with its goroutine.
-func (s *stream) lend(ctx *fasthttp.RequestCtx, o *ReplyOptions) bool {
+func (s *relayedReply) lend(ctx *fasthttp.RequestCtx, o *ReplyOptions) bool {
 	e := s.source.e
 	if o.Lending == nil || o.Lending.Loops == nil || !s.events || e.ended != nil ||
 		ctx.IsHead() || e.Status() == 204 || e.Status() == 304 {
@@ -147,7 +147,7 @@ func readAhead(c net.Conn) (ahead []byte) {
 }
 
 // closeLent ends the exchange of a stream that was lent.
-func (s *stream) closeLent() {
+func (s *relayedReply) closeLent() {
 	if s.source.e != nil {
 		s.source.e.takeBack()
 		s.closeUpstream()

@@ -17,7 +17,7 @@ import (
 // TestRecycling marks every field of the structs that are used again, however
 // deep, and finds no mark after recycle but in the memory that they keep.
 func TestRecycling(t *testing.T) {
-	s := streams.New().(*stream)
+	s := streams.New().(*relayedReply)
 	x := new(Exchange)
 	f := newFlow()
 	n := newErrand(endStream, nil)

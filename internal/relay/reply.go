@@ -64,7 +64,7 @@ type ReplyOptions struct {
 // its connection cut, never a clean-looking end. The server should have a
 // WriteTimeout: it bounds the writing of everything but streams.
 func Reply(ctx *fasthttp.RequestCtx, e *Exchange, o ReplyOptions) error {
-	s := streams.Get().(*stream)
+	s := streams.Get().(*relayedReply)
 	s.follower, s.stop, s.must, s.events = o.Follower, o.Stop, o.MustClose, e.IsSSE()
 	if s.client.conn, s.client.slow = ctx.Conn(), o.SlowReader; s.client.slow <= 0 {
 		s.client.slow = defaultSlowWrite
@@ -90,7 +90,7 @@ func Reply(ctx *fasthttp.RequestCtx, e *Exchange, o ReplyOptions) error {
 // prepare reads ahead what is to be read ahead and returns the length for
 // fasthttp, -1 for a body of unknown length. The follower sees nothing of a
 // body that fails here.
-func (s *stream) prepare(http10 bool) (length int, err error) {
+func (s *relayedReply) prepare(http10 bool) (length int, err error) {
 	n := s.source.e.ContentLength()
 	switch {
 	case http10 && (n < 0 || s.events):
@@ -115,7 +115,7 @@ func (s *stream) prepare(http10 bool) (length int, err error) {
 // length: the first source, and what follows it once that is there to its end.
 // The length of a response that has failed later is longer than what there is,
 // so that the client notices.
-func (s *stream) prepareWhole() (length int, err error) {
+func (s *relayedReply) prepareWhole() (length int, err error) {
 	complete, err := s.readAhead(http10BodyBytes)
 	switch {
 	case err != nil:
@@ -135,7 +135,7 @@ func (s *stream) prepareWhole() (length int, err error) {
 }
 
 // readAhead reads the body into s.whole, as it came, up to its end or limit bytes.
-func (s *stream) readAhead(limit int) (complete bool, err error) {
+func (s *relayedReply) readAhead(limit int) (complete bool, err error) {
 	e := s.source.e
 	s.whole = wholeBodies.Get().(*[]byte)
 	b := slices.Grow((*s.whole)[:0], int(min(max(0, e.ContentLength()), int64(limit))))
@@ -155,7 +155,7 @@ func (s *stream) readAhead(limit int) (complete bool, err error) {
 
 // showAhead takes what has been read ahead, of a body that is no event stream,
 // for the beginning of the response.
-func (s *stream) showAhead(complete bool) {
+func (s *relayedReply) showAhead(complete bool) {
 	if s.ahead = *s.whole; complete {
 		s.phase = ended
 	}
@@ -166,7 +166,7 @@ func (s *stream) showAhead(complete bool) {
 
 // gather brings the whole response, whose first source is first, within what is
 // kept for an HTTP/1.0 client.
-func (s *stream) gather(first []byte) []byte {
+func (s *relayedReply) gather(first []byte) []byte {
 	s.now = time.Now()
 	out := s.pass(first, nil)
 	for {

@@ -10,10 +10,10 @@ import (
 	"github.com/cognitora/dataplane/internal/sse"
 )
 
-// stream is a response on its way to its client, fed by sources in turn. Either
+// relayedReply is a response on its way to its client, fed by sources in turn. Either
 // fasthttp drives it, which calls WriteTo at most once and CloseWithError
 // exactly once, or a loop.
-type stream struct {
+type relayedReply struct {
 	phase    phase
 	source   source
 	follower Follower
@@ -44,7 +44,7 @@ const (
 )
 
 var streams = sync.Pool{New: func() any {
-	s := new(stream)
+	s := new(relayedReply)
 	s.show = s.event
 	return s
 }}
@@ -59,7 +59,7 @@ var wholeBodies = sync.Pool{New: func() any {
 var errClientLeft = errors.New("client left: broken pipe")
 
 // event decides what the client gets for e.
-func (s *stream) event(e sse.Event, out []byte) (rest []byte, enough bool) {
+func (s *relayedReply) event(e sse.Event, out []byte) (rest []byte, enough bool) {
 	s.source.note(e)
 	if s.follower == nil {
 		return append(out, e.Raw...), false
@@ -69,7 +69,7 @@ func (s *stream) event(e sse.Event, out []byte) (rest []byte, enough bool) {
 
 // pass appends what the client gets for body, read from the source, and for the
 // source's end where that has come.
-func (s *stream) pass(body, out []byte) []byte {
+func (s *relayedReply) pass(body, out []byte) []byte {
 	out, enough := s.source.filter.Feed(body, out, s.show)
 	switch {
 	case enough:
@@ -82,7 +82,7 @@ func (s *stream) pass(body, out []byte) []byte {
 
 // finish ends the source, with io.EOF or its failure. An unfinished event of a
 // failed source, as far as it has been held back, is dropped.
-func (s *stream) finish(out []byte, err error) []byte {
+func (s *relayedReply) finish(out []byte, err error) []byte {
 	if err == io.EOF {
 		err = s.source.end()
 	}
@@ -98,7 +98,7 @@ func (s *stream) finish(out []byte, err error) []byte {
 
 // conclude asks the follower what comes after a source that has ended with o.
 // torn says that out ends inside an event.
-func (s *stream) conclude(out []byte, o Outcome, err error, torn bool) []byte {
+func (s *relayedReply) conclude(out []byte, o Outcome, err error, torn bool) []byte {
 	whole, more := len(out), false
 	if torn {
 		out = append(out, "\n\n"...)
@@ -128,7 +128,7 @@ func (s *stream) conclude(out []byte, o Outcome, err error, torn bool) []byte {
 
 // noSource ends a stream whose next source could not be had, unless the
 // follower wants another one still.
-func (s *stream) noSource(out []byte, err error) []byte {
+func (s *relayedReply) noSource(out []byte, err error) []byte {
 	if errors.Is(err, ErrCanceled) {
 		return s.conclude(out, ClientGone, err, false)
 	}
@@ -136,7 +136,7 @@ func (s *stream) noSource(out []byte, err error) []byte {
 }
 
 // fill appends what comes next to out, waiting for it.
-func (s *stream) fill(out []byte) []byte {
+func (s *relayedReply) fill(out []byte) []byte {
 	if s.phase == awaiting {
 		return s.succeed(out)
 	}
@@ -148,7 +148,7 @@ func (s *stream) fill(out []byte) []byte {
 }
 
 // succeed waits for the next source, while the client is watched.
-func (s *stream) succeed(out []byte) []byte {
+func (s *relayedReply) succeed(out []byte) []byte {
 	watch := new(watched) // of a connection that nobody watches
 	if cc := clientConnOf(s.client.conn); cc != nil {
 		watch = &cc.watched
@@ -177,7 +177,7 @@ func (s *stream) succeed(out []byte) []byte {
 // step returns what is to be sent next, at least one byte, and counts it. io.EOF is the end
 // of a response that may be ended properly, a failure that the follower has told
 // included; after another error the connection has to be cut.
-func (s *stream) step() (piece []byte, err error) {
+func (s *relayedReply) step() (piece []byte, err error) {
 	if piece = s.ahead; len(piece) == 0 {
 		piece, err = s.next()
 	}
@@ -186,7 +186,7 @@ func (s *stream) step() (piece []byte, err error) {
 	return piece, err
 }
 
-func (s *stream) next() (piece []byte, err error) {
+func (s *relayedReply) next() (piece []byte, err error) {
 	for len(piece) == 0 {
 		switch {
 		case s.phase == ended:
@@ -208,7 +208,7 @@ func (s *stream) next() (piece []byte, err error) {
 }
 
 // nextPiece is fill for a body that is no event stream: it lies where it was read.
-func (s *stream) nextPiece() []byte {
+func (s *relayedReply) nextPiece() []byte {
 	piece, err := s.source.e.Next()
 	switch {
 	case err == io.EOF:
@@ -228,7 +228,7 @@ func (s *stream) nextPiece() []byte {
 // release lets go of an event stream's source once it has ended, and of the
 // client's watch with the last one: the client may leave once it has what is
 // still to be sent.
-func (s *stream) release() {
+func (s *relayedReply) release() {
 	switch {
 	case s.phase == reading:
 	case s.phase == awaiting && s.source.e != nil:
@@ -240,7 +240,7 @@ func (s *stream) release() {
 }
 
 // fail keeps the first failure.
-func (s *stream) fail(o Outcome, err error) {
+func (s *relayedReply) fail(o Outcome, err error) {
 	if s.outcome == Complete {
 		s.outcome, s.cause = o, err
 	}
@@ -266,11 +266,11 @@ func clientOutcome(err error) Outcome {
 }
 
 // SupportsBodyWriteTo tells fasthttp to call WriteTo.
-func (s *stream) SupportsBodyWriteTo() bool { return true }
+func (s *relayedReply) SupportsBodyWriteTo() bool { return true }
 
 // WriteTo sends the body to w, fasthttp's writer, piece by piece: each is a
 // chunk, or, if the length is known, flushed here.
-func (s *stream) WriteTo(w io.Writer) (n int64, err error) {
+func (s *relayedReply) WriteTo(w io.Writer) (n int64, err error) {
 	flusher, _ := w.(interface{ Flush() error })
 	s.client.until = time.Time{} // the server has set its own deadline since
 	for {
@@ -294,7 +294,7 @@ func (s *stream) WriteTo(w io.Writer) (n int64, err error) {
 }
 
 // Read does the same for a caller that does not know WriteTo.
-func (s *stream) Read(p []byte) (int, error) {
+func (s *relayedReply) Read(p []byte) (int, error) {
 	if len(s.unread) == 0 {
 		piece, err := s.step()
 		s.client.bound()
@@ -338,7 +338,7 @@ func (c *clientSide) unbound() {
 }
 
 // unwatch lets the client leave without ending the exchange.
-func (s *stream) unwatch() {
+func (s *relayedReply) unwatch() {
 	if s.stop != nil {
 		s.stop()
 		s.stop = nil
@@ -346,7 +346,7 @@ func (s *stream) unwatch() {
 }
 
 // closeUpstream lets go of the client's watch, then of the exchange.
-func (s *stream) closeUpstream() {
+func (s *relayedReply) closeUpstream() {
 	s.unwatch()
 	if s.source.e != nil {
 		s.source.e.Close()
@@ -356,7 +356,7 @@ func (s *stream) closeUpstream() {
 
 // CloseWithError is called by fasthttp when the response has been written or
 // has failed.
-func (s *stream) CloseWithError(err error) error {
+func (s *relayedReply) CloseWithError(err error) error {
 	if err != nil {
 		s.fail(clientOutcome(err), err)
 	}
@@ -370,7 +370,7 @@ func (s *stream) CloseWithError(err error) error {
 }
 
 // done recycles s and tells the follower.
-func (s *stream) done() {
+func (s *relayedReply) done() {
 	follower, outcome, sent, cause := s.follower, s.outcome, s.sent, s.cause
 	s.recycle()
 	if follower != nil {
@@ -379,7 +379,7 @@ func (s *stream) done() {
 }
 
 // recycle forgets everything but the buffers.
-func (s *stream) recycle() {
+func (s *relayedReply) recycle() {
 	if s.whole != nil && cap(*s.whole) <= wholeBodyBytes {
 		wholeBodies.Put(s.whole)
 	}
@@ -389,7 +389,7 @@ func (s *stream) recycle() {
 		out = nil
 	}
 	filter, show := s.source.filter, s.show
-	*s = stream{}
+	*s = relayedReply{}
 	s.source.filter, s.show, s.out = filter, show, out
 	streams.Put(s)
 }

@@ -29,7 +29,7 @@ type knowledge struct {
 	rank    int // likewise of ranks
 	blocks  int
 	emptied bool // by the engine, which said so
-	table   *table
+	table   *engineBlocks
 	labels  map[string]uint16 // of adapters
 	names   []string
 	scratch []block.Digest // of the event at hand
@@ -43,7 +43,7 @@ func newKnowledge(model string, most int, counts *counters, out *outbox) *knowle
 
 // forget begins anew.
 func (k *knowledge) forget() {
-	k.group, k.other, k.rank, k.blocks, k.table = -1, [maxGroups]bool{}, -1, 0, newTable()
+	k.group, k.other, k.rank, k.blocks, k.table = -1, [maxGroups]bool{}, -1, 0, newEngineBlocks()
 	k.labels, k.names = map[string]uint16{}, []string{""}
 }
 
@@ -126,7 +126,7 @@ func tierOf(medium []byte) (tier residency.Tiers, index int, ok bool) {
 
 // clear empties all.
 func (k *knowledge) clear() {
-	k.table, k.blocks, k.emptied = newTable(), 0, true
+	k.table, k.blocks, k.emptied = newEngineBlocks(), 0, true
 	k.out.cleared()
 }
 

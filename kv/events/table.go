@@ -10,9 +10,9 @@ import (
 // media is how many places an engine has blocks in: the tiers of residency but Pinned.
 const media = 4
 
-// table is the engine's blocks of one group: from its own hashes to our digests. Slots keep their
-// place until their block is gone.
-type table struct {
+// engineBlocks maps the engine's blocks of one group from its own hashes to our digests. Slots keep
+// their place until their block is gone.
+type engineBlocks struct {
 	slots   map[hash]uint32
 	blocks  []engineBlock  // by slot; slot 0 is none
 	digests []block.Digest // of all slots: the parent of each block's first digest, then its digests
@@ -43,21 +43,21 @@ type tail struct {
 	root   bool // last is the seed
 }
 
-func newTable() *table {
-	return &table{slots: map[hash]uint32{}, blocks: make([]engineBlock, 1), tails: map[uint32]tail{},
+func newEngineBlocks() *engineBlocks {
+	return &engineBlocks{slots: map[hash]uint32{}, blocks: make([]engineBlock, 1), tails: map[uint32]tail{},
 		room: map[int][]uint32{}}
 }
 
 // digestsOf are the digests that end in the block of a slot.
-func (t *table) digestsOf(slot uint32) []block.Digest {
+func (t *engineBlocks) digestsOf(slot uint32) []block.Digest {
 	b := &t.blocks[slot]
 	return t.digests[b.at+1:][:b.count]
 }
 
-func (t *table) parentOf(slot uint32) *block.Digest { return &t.digests[t.blocks[slot].at] }
+func (t *engineBlocks) parentOf(slot uint32) *block.Digest { return &t.digests[t.blocks[slot].at] }
 
 // end is where a chain goes on behind the block of a slot.
-func (t *table) end(slot uint32) tail {
+func (t *engineBlocks) end(slot uint32) tail {
 	if left, ok := t.tails[slot]; ok {
 		return left
 	}
@@ -66,7 +66,7 @@ func (t *table) end(slot uint32) tail {
 }
 
 // add makes a slot for a block with room for its digests.
-func (t *table) add(h hash, digests int) uint32 {
+func (t *engineBlocks) add(h hash, digests int) uint32 {
 	var slot uint32
 	if n := len(t.free); n > 0 {
 		slot, t.free = t.free[n-1], t.free[:n-1]
@@ -89,7 +89,7 @@ func (t *table) add(h hash, digests int) uint32 {
 }
 
 // widen begins to count owners, as there is a block that has not 16 tokens.
-func (t *table) widen() {
+func (t *engineBlocks) widen() {
 	if t.owners != nil {
 		return
 	}
@@ -106,7 +106,7 @@ func (t *table) widen() {
 func nameOf(d *block.Digest) uint64 { return binary.LittleEndian.Uint64(d[:]) }
 
 // own notes that the block of a slot is in a tier.
-func (t *table) own(slot uint32, index int) {
+func (t *engineBlocks) own(slot uint32, index int) {
 	if t.owners == nil {
 		return
 	}
@@ -124,7 +124,7 @@ func (t *table) own(slot uint32, index int) {
 
 // disown notes that the block of a slot is in a tier no more, and tells of each digest that no
 // other block there has.
-func (t *table) disown(slot uint32, index int, gone func([]block.Digest)) {
+func (t *engineBlocks) disown(slot uint32, index int, gone func([]block.Digest)) {
 	digests := t.digestsOf(slot)
 	if t.owners == nil {
 		gone(digests)
@@ -144,7 +144,7 @@ func (t *table) disown(slot uint32, index int, gone func([]block.Digest)) {
 }
 
 // remove frees the slot of a block.
-func (t *table) remove(h hash, slot uint32) {
+func (t *engineBlocks) remove(h hash, slot uint32) {
 	b := &t.blocks[slot]
 	t.room[int(b.count)] = append(t.room[int(b.count)], b.at)
 	*b = engineBlock{}

@@ -114,7 +114,7 @@ func (x *Index) drop(h *holder, slot uint32) {
 // join makes a holder without blocks.
 func (x *Index) join(engine string, epoch uint64) *holder {
 	x.last++
-	h := &holder{Holder: Holder{Number: x.last, Engine: engine, Epoch: epoch}, table: newTable(x.seeds)}
+	h := &holder{Holder: Holder{Number: x.last, Engine: engine, Epoch: epoch}, heldBlocks: newHeldBlocks(x.seeds)}
 	if engine != "" {
 		h.usage = newUsage()
 	}

@@ -118,7 +118,7 @@ type Index struct {
 // holder is somebody who has blocks.
 type holder struct {
 	Holder
-	table
+	heldBlocks
 	spaces  []uint32          // blocks by namespace
 	usage   *usage            // of an engine
 	waiting map[uint64]uint32 // by the parent that is not known: the first of the blocks that wait for it

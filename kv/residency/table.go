@@ -49,10 +49,10 @@ const (
 	entrySize = int64(unsafe.Sizeof(entry{}))
 )
 
-// table is the blocks of a holder: slots, each at its place until its block is gone, and a linear
-// hash table of chains through them, which grows by one bucket per block. It does not shrink before
-// its holder is gone.
-type table struct {
+// heldBlocks holds the blocks of a holder: slots, each at its place until its block is gone, and a
+// linear hash table of chains through them, which grows by one bucket per block. It does not shrink
+// before its holder is gone.
+type heldBlocks struct {
 	seeds   [2]uint64
 	slabs   []*[slabSize]entry
 	used    uint32 // slots that have been used; slot 0 is none
@@ -63,24 +63,24 @@ type table struct {
 	size    uint32 // the largest power of two that is not above buckets
 }
 
-func newTable(seeds [2]uint64) table { return table{seeds: seeds} }
+func newHeldBlocks(seeds [2]uint64) heldBlocks { return heldBlocks{seeds: seeds} }
 
-func (t *table) bytes() int64 {
+func (t *heldBlocks) bytes() int64 {
 	return int64(len(t.slabs))*slabSize*entrySize + int64(len(t.heads))*slabSize*4
 }
 
-func (t *table) at(slot uint32) *entry { return &t.slabs[slot/slabSize][slot%slabSize] }
+func (t *heldBlocks) at(slot uint32) *entry { return &t.slabs[slot/slabSize][slot%slabSize] }
 
-func (t *table) head(bucket uint32) *uint32 { return &t.heads[bucket/slabSize][bucket%slabSize] }
+func (t *heldBlocks) head(bucket uint32) *uint32 { return &t.heads[bucket/slabSize][bucket%slabSize] }
 
 // hash needs of a digest its first 8 bytes only, as that is what is known of parents. Who chooses
 // digests does not know the seeds.
-func (t *table) hash(own uint64, namespace uint16, layer uint32) uint32 {
+func (t *heldBlocks) hash(own uint64, namespace uint16, layer uint32) uint32 {
 	hi, lo := bits.Mul64(own^t.seeds[0], (uint64(layer)<<16|uint64(namespace))^t.seeds[1]|1)
 	return uint32((hi ^ lo) >> 16)
 }
 
-func (t *table) bucket(hash uint32) uint32 {
+func (t *heldBlocks) bucket(hash uint32) uint32 {
 	if b := hash & (2*t.size - 1); b < t.buckets {
 		return b
 	}
@@ -88,7 +88,7 @@ func (t *table) bucket(hash uint32) uint32 {
 }
 
 // find is the slot of a block; 0: there is none.
-func (t *table) find(d *block.Digest, namespace uint16, layer uint32) uint32 {
+func (t *heldBlocks) find(d *block.Digest, namespace uint16, layer uint32) uint32 {
 	if t.count == 0 {
 		return 0
 	}
@@ -105,7 +105,7 @@ func (t *table) find(d *block.Digest, namespace uint16, layer uint32) uint32 {
 }
 
 // findPrefix is find by the first 8 bytes of a digest.
-func (t *table) findPrefix(own uint64, namespace uint16, layer uint32) uint32 {
+func (t *heldBlocks) findPrefix(own uint64, namespace uint16, layer uint32) uint32 {
 	if t.count == 0 {
 		return 0
 	}
@@ -121,7 +121,7 @@ func (t *table) findPrefix(own uint64, namespace uint16, layer uint32) uint32 {
 }
 
 // insert makes a slot for a block that find does not find.
-func (t *table) insert(d *block.Digest, namespace uint16, layer uint32) uint32 {
+func (t *heldBlocks) insert(d *block.Digest, namespace uint16, layer uint32) uint32 {
 	t.grow()
 	slot := t.free
 	if slot != 0 {
@@ -140,7 +140,7 @@ func (t *table) insert(d *block.Digest, namespace uint16, layer uint32) uint32 {
 }
 
 // remove frees a slot.
-func (t *table) remove(slot uint32) {
+func (t *heldBlocks) remove(slot uint32) {
 	e := t.at(slot)
 	at := t.head(t.bucket(t.hash(e.own(), e.namespace, e.layer)))
 	for *at != slot {
@@ -154,7 +154,7 @@ func (t *table) remove(slot uint32) {
 
 // grow makes another bucket if there are as many blocks as buckets, and moves into it what belongs
 // there.
-func (t *table) grow() {
+func (t *heldBlocks) grow() {
 	if t.count < int(t.buckets) {
 		return
 	}

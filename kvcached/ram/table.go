@@ -38,11 +38,11 @@ type Entry struct {
 // NS is the number of the namespace.
 func (e *Entry) NS() uint32 { return uint32(e.ns) }
 
-// table finds entries by address.
+// entryIndex finds entries by address.
 //
 // It is a hash table of chains over a seeded hash, for keys come from outside; it compares whole
 // addresses. An entry's part, its hash modulo their number, stays the same.
-type table struct {
+type entryIndex struct {
 	chains[ID]
 	entries chunked[Entry]
 	spare   ID
@@ -55,15 +55,15 @@ type table struct {
 // granulesPerPart makes a part of a scan at most 512 blocks on average.
 const granulesPerPart = 512
 
-func newTable(granules uint32, names *Names) *table {
+func newEntryIndex(granules uint32, names *Names) *entryIndex {
 	parts := uint32(1) << bits.Len32(granules/granulesPerPart)
-	t := &table{chains: newChains[ID](parts), parts: parts, seed: maphash.MakeSeed(), names: names}
+	t := &entryIndex{chains: newChains[ID](parts), parts: parts, seed: maphash.MakeSeed(), names: names}
 	t.entries.grow() // 0 is none
 	return t
 }
 
 // split makes one more chain and moves to it what belongs there.
-func (t *table) split() {
+func (t *entryIndex) split() {
 	for ids := t.begin(); ids != 0; {
 		id := ids
 		e := t.entries.at(uint32(id))
@@ -75,12 +75,12 @@ func (t *table) split() {
 }
 
 // hash needs no lock.
-func (t *table) hash(a *block.Addr) uint64 {
+func (t *entryIndex) hash(a *block.Addr) uint64 {
 	return maphash.Bytes(t.seed, unsafe.Slice((*byte)(unsafe.Pointer(a)), unsafe.Sizeof(*a)))
 }
 
 // lookup finds the entry of an address, with a body or not.
-func (t *table) lookup(h uint64, a *block.Addr) ID {
+func (t *entryIndex) lookup(h uint64, a *block.Addr) ID {
 	for id := *t.head(h); id != 0; {
 		e := t.entries.at(uint32(id))
 		if e.Digest == a.Digest && e.Layer == a.Layer && t.names.names[e.ns].ID == a.Model {
@@ -92,7 +92,7 @@ func (t *table) lookup(h uint64, a *block.Addr) ID {
 }
 
 // link adds an entry for an address that has none.
-func (t *table) link(h uint64, a *block.Addr, ns uint32) ID {
+func (t *entryIndex) link(h uint64, a *block.Addr, ns uint32) ID {
 	id := t.spare
 	if id != 0 {
 		t.spare = t.entries.at(uint32(id)).next
@@ -112,7 +112,7 @@ func (t *table) link(h uint64, a *block.Addr, ns uint32) ID {
 
 // unlink removes an entry. Its places in heaps, if it has any, go on to the next user of its
 // number.
-func (t *table) unlink(id ID) {
+func (t *entryIndex) unlink(id ID) {
 	e := t.entries.at(uint32(id))
 	a := t.addr(e)
 	at := t.head(t.hash(&a))
@@ -127,7 +127,7 @@ func (t *table) unlink(id ID) {
 	t.names.Drop(ns)
 }
 
-func (t *table) addr(e *Entry) block.Addr {
+func (t *entryIndex) addr(e *Entry) block.Addr {
 	return block.Addr{Digest: e.Digest, Layer: e.Layer, Model: t.names.names[e.ns].ID}
 }
 

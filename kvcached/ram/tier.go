@@ -21,7 +21,7 @@ type TierOptions struct {
 // Tier knows what lies in an arena. Its methods, Hash apart, must not run at the same time.
 type Tier struct {
 	arena   *Arena
-	table   *table
+	table   *entryIndex
 	extents *extents
 	names   *Names
 	parts   [2]half
@@ -65,7 +65,7 @@ func NewTier(arena *Arena, o TierOptions) *Tier {
 	granules := uint32(arena.Size() / Granule)
 	names := newNames(o.Quota)
 	return &Tier{
-		arena: arena, table: newTable(granules, names), extents: newExtents(granules), names: names,
+		arena: arena, table: newEntryIndex(granules, names), extents: newExtents(granules), names: names,
 		pins: newPins(o.Pins), o: o,
 		ghosts: newGhosts(), target: int64(targetStart * float64(granules)),
 	}

@@ -58,7 +58,7 @@ type value struct {
 func space(db int) string { return "resp." + strconv.Itoa(db) }
 
 func newConn(s *Server, nc net.Conn) *conn {
-	c := &conn{server: s, stream: newStream(s, s.wrap(nc)), id: s.nextID.Add(1), began: time.Now()}
+	c := &conn{server: s, stream: newBufferedConn(s, s.wrap(nc)), id: s.nextID.Add(1), began: time.Now()}
 	c.kept.server = s
 	c.reset()
 	return c

@@ -27,8 +27,8 @@ var errStalled = errors.New("resp: the client has stalled")
 // errIdle says that no command came within IdleTimeout, or that the server drains.
 var errIdle = errors.New("resp: idle")
 
-// bufferedConn is a connection's bytes: what has been read and not yet consumed, and replies not yet
-// written. While it waits for a command it holds no buffer.
+// bufferedConn holds a connection's bytes: what has been read and not yet consumed, and replies not
+// yet written. While it waits for a command it holds no buffer.
 type bufferedConn struct {
 	conn   net.Conn
 	raw    syscall.RawConn // nil: TLS, and other systems
@@ -53,7 +53,7 @@ type bufferedConn struct {
 	tryRead, tryWrit func(fd uintptr) bool
 }
 
-func newStream(s *Server, nc net.Conn) *bufferedConn {
+func newBufferedConn(s *Server, nc net.Conn) *bufferedConn {
 	st := &bufferedConn{conn: nc, server: s}
 	if plain, ok := nc.(syscall.Conn); ok {
 		if raw, err := plain.SyscallConn(); err == nil {

@@ -8,9 +8,9 @@ import (
 )
 
 // prepare leaves the stream to package net.
-func (s *stream) prepare(syscall.RawConn) {}
+func (s *bufferedConn) prepare(syscall.RawConn) {}
 
-func (s *stream) rawRead([]byte) (int, error)   { return 0, errors.ErrUnsupported }
-func (s *stream) rawWrite(_, _, _ []byte) error { return errors.ErrUnsupported }
-func (s *stream) waitFor(int)                   {}
-func (s *stream) look([]byte) int               { return 0 }
+func (s *bufferedConn) rawRead([]byte) (int, error)   { return 0, errors.ErrUnsupported }
+func (s *bufferedConn) rawWrite(_, _, _ []byte) error { return errors.ErrUnsupported }
+func (s *bufferedConn) waitFor(int)                   {}
+func (s *bufferedConn) look([]byte) int               { return 0 }

@@ -33,7 +33,7 @@ type lane interface {
 
 // exchange is a connection, or a stream of one, in use for one operation.
 type exchange interface {
-	stream
+	duplex
 	frames() *wire.Reader
 	finish() error // the request is complete
 	reused() bool  // the connection was there before

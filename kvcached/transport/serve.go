@@ -41,7 +41,7 @@ const smallBody = 8 << 10
 // maxKept is the largest buffer of addresses that is kept.
 const maxKept = 256
 
-func (op *operation) reset(p *link, st stream) {
+func (op *operation) reset(p *link, st duplex) {
 	op.link, op.flow = p, flow{st, p.host.gates, p.s.o.Stall}
 	op.r.Reset(st)
 	op.invalid, op.early, op.left = nil, false, 0

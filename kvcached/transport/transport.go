@@ -171,8 +171,8 @@ func statusOf(err error) wire.Status {
 	return wire.Internal
 }
 
-// stream is the two directions of one operation.
-type stream interface {
+// duplex is the two directions of one operation.
+type duplex interface {
 	io.Reader
 	io.Writer
 	SetReadDeadline(t time.Time) error
@@ -190,7 +190,7 @@ const (
 
 // flow moves payloads over one stream.
 type flow struct {
-	stream
+	duplex
 	gates *gates        // caps; nil: none
 	stall time.Duration // how long a step may take
 }

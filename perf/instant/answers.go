@@ -127,6 +127,6 @@ func closing(serial uint32, q *request) []byte {
 	return append(b, "0\r\n\r\n"...)
 }
 
-func (s *stream) stamp(now time.Time) {
+func (s *streamedAnswer) stamp(now time.Time) {
 	Stamp{Seq: uint32(s.sent), Stream: s.serial, Sent: now}.Put(s.event[s.stampAt:])
 }

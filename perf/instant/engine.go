@@ -165,7 +165,7 @@ func (e *Engine) left() {
 
 // stream answers with a stream and reports whether the connection goes on.
 func (e *Engine) stream(c net.Conn, r *bufio.Reader, q *request, serial uint32) bool {
-	s, err := newStream(e, c, q, serial)
+	s, err := newStreamedAnswer(e, c, q, serial)
 	if err != nil {
 		return false
 	}

@@ -17,9 +17,9 @@ type pacer struct {
 	done    sync.WaitGroup
 
 	mu    sync.Mutex
-	slots [slotCount][]*stream
+	slots [slotCount][]*streamedAnswer
 	now   int64 // slot that is being sent
-	spare []*stream
+	spare []*streamedAnswer
 	woken chan struct{} // a stream was added to an empty wheel
 	held  int
 }
@@ -35,7 +35,7 @@ func (p *pacer) stop() {
 }
 
 // add makes s send at due, or in the next slot if that has passed.
-func (p *pacer) add(s *stream, due time.Time) {
+func (p *pacer) add(s *streamedAnswer, due time.Time) {
 	s.due = due
 	p.mu.Lock()
 	at := max(int64(due.Sub(p.base)/slotWidth), p.now+1)

@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// stream is one streamed answer that is being sent.
-type stream struct {
+// streamedAnswer sends one answer, token by token.
+type streamedAnswer struct {
 	engine  *Engine
 	conn    net.Conn
 	raw     syscall.RawConn
@@ -27,9 +27,11 @@ type stream struct {
 	over   atomic.Bool // ended by itself, or the client left
 }
 
-// newStream sends the head and the role.
-func newStream(e *Engine, c net.Conn, q *request, serial uint32) (*stream, error) {
-	s := &stream{engine: e, conn: c, serial: serial, pace: q.pace, tokens: int64(q.tokens), closing: closing(serial, q)}
+// newStreamedAnswer sends the head and the role.
+func newStreamedAnswer(e *Engine, c net.Conn, q *request, serial uint32) (*streamedAnswer, error) {
+	s := &streamedAnswer{
+		engine: e, conn: c, serial: serial, pace: q.pace, tokens: int64(q.tokens), closing: closing(serial, q),
+	}
 	s.event, s.stampAt = token(serial)
 	var err error
 	if s.raw, err = c.(*net.TCPConn).SyscallConn(); err != nil {
@@ -44,7 +46,7 @@ func newStream(e *Engine, c net.Conn, q *request, serial uint32) (*stream, error
 }
 
 // climb sends a token for each step.
-func (s *stream) climb() error {
+func (s *streamedAnswer) climb() error {
 	for ; s.sent < s.tokens; s.sent++ {
 		select {
 		case <-s.engine.steps:
@@ -65,7 +67,7 @@ func (s *stream) climb() error {
 const floodTokens = 16
 
 // flood sends everything as fast as the client takes it.
-func (s *stream) flood() error {
+func (s *streamedAnswer) flood() error {
 	buf := make([]byte, 0, floodTokens*len(s.event))
 	for s.sent < s.tokens {
 		buf = buf[:0]
@@ -88,7 +90,7 @@ func (s *stream) flood() error {
 }
 
 // end stops the stream and reports whether it was still running.
-func (s *stream) end() bool {
+func (s *streamedAnswer) end() bool {
 	running := s.over.CompareAndSwap(false, true)
 	if running {
 		_ = s.conn.Close()
@@ -97,7 +99,7 @@ func (s *stream) end() bool {
 }
 
 // send sends the token that is due and puts the stream back for its next one.
-func (s *stream) send(p *pacer) {
+func (s *streamedAnswer) send(p *pacer) {
 	if s.over.Load() {
 		return
 	}

@@ -106,7 +106,7 @@ type Fleet struct {
 	// Owned by Run.
 	ctx      context.Context
 	members  map[string]*member
-	streams  map[streamAt]*stream // agents', as long as some member names them
+	streams  map[streamAt]*agentSignals // agents', as long as some member names them
 	static   staticState
 	etcd     etcdState
 	dirty    bool
@@ -147,7 +147,7 @@ func New(o Options) (*Fleet, error) {
 		opts:     o.withDefaults(),
 		events:   make(chan func(*Fleet), eventQueue),
 		members:  map[string]*member{},
-		streams:  map[streamAt]*stream{},
+		streams:  map[streamAt]*agentSignals{},
 		kickDNS:  make(chan []string, 1),
 		problems: map[subject]string{},
 		departed: map[string]time.Time{},

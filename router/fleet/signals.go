@@ -18,8 +18,8 @@ type streamAt struct {
 	tls     bool
 }
 
-// stream is one agent's, which tells of all its nodes.
-type stream struct {
+// agentSignals receives what one agent tells of all its nodes.
+type agentSignals struct {
 	cancel context.CancelFunc
 
 	mu    sync.Mutex
@@ -27,7 +27,7 @@ type stream struct {
 }
 
 // got hands each node its reading. A node without one falls back to its heartbeats.
-func (s *stream) got(told []load.Reading) (any bool) {
+func (s *agentSignals) got(told []load.Reading) (any bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for id, n := range s.nodes {
@@ -42,7 +42,7 @@ func (s *stream) got(told []load.Reading) (any bool) {
 	return any || len(s.nodes) == 0
 }
 
-func (s *stream) lost() {
+func (s *agentSignals) lost() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, n := range s.nodes {
@@ -71,9 +71,9 @@ func (f *Fleet) followSignals(m *member, h *cluster.NodeHealth) {
 	s.nodes[m.node.ID] = m.node
 }
 
-func (f *Fleet) openStream(at streamAt) *stream {
+func (f *Fleet) openStream(at streamAt) *agentSignals {
 	ctx, cancel := context.WithCancel(f.ctx)
-	s := &stream{cancel: cancel, nodes: map[string]*Node{}}
+	s := &agentSignals{cancel: cancel, nodes: map[string]*Node{}}
 	f.streams[at] = s
 	o := signals.Options{Address: at.address, Stats: &f.signals, Log: f.opts.Log, Got: s.got, Lost: s.lost}
 	if at.tls {

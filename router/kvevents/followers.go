@@ -178,13 +178,14 @@ func (f *Followers) Each(call func(node string, s *Stats)) {
 func (f *Followers) Watch(ctx context.Context, r *cognitorav1.WatchRequest) (holdings.Stream, error) {
 	w := feed.NewReader(f.index, r)
 	context.AfterFunc(ctx, w.Close)
-	return &stream{ctx, w}, nil
+	return &watchReader{ctx, w}, nil
 }
 
-type stream struct {
+// watchReader reads a watch until its context ends.
+type watchReader struct {
 	ctx context.Context
 	*feed.Reader
 }
 
 // Recv reads the next message.
-func (s *stream) Recv() (*cognitorav1.WatchResponse, error) { return s.Next(s.ctx) }
+func (s *watchReader) Recv() (*cognitorav1.WatchResponse, error) { return s.Next(s.ctx) }

@@ -69,7 +69,7 @@ type Dispatcher struct {
 	stored  *affinity.Table
 	log     *slog.Logger
 
-	table      atomic.Pointer[table]
+	table      atomic.Pointer[servedFleet]
 	rebuilding sync.Mutex
 	gone       gone             // guarded by rebuilding
 	turn       atomic.Uint64    // round robin's counter
@@ -86,7 +86,7 @@ func New(p Parts, o Options) *Dispatcher {
 		budget: p.Budget, metrics: p.Metrics, stored: p.Stored, log: p.Log,
 	}
 	d.gone = gone{nodes: map[*fleet.Node]time.Time{}, models: map[string]time.Time{}}
-	d.table.Store(&table{})
+	d.table.Store(&servedFleet{})
 	return d
 }
 

@@ -22,9 +22,9 @@ const (
 	works
 )
 
-// table is a fleet snapshot with what the dispatcher keeps beside it. It is immutable; a new
-// snapshot gets a new table that carries over what goes on.
-type table struct {
+// servedFleet is a fleet snapshot with what the dispatcher keeps beside it. It is immutable; a new
+// snapshot gets a new one that carries over what goes on.
+type servedFleet struct {
 	snap   *fleet.Snapshot
 	models map[string]*servedModel // by canonical name
 	nodes  map[*fleet.Node]*nodeState
@@ -76,8 +76,8 @@ func holdsThreads(n *fleet.Node) bool {
 	return n.Source == fleet.Static && n.Info().Engine == "llama_cpp"
 }
 
-// current returns the table of the fleet's latest snapshot.
-func (d *Dispatcher) current() *table {
+// current returns what is served in the fleet's latest snapshot.
+func (d *Dispatcher) current() *servedFleet {
 	snap := d.fleet.Load()
 	if t := d.table.Load(); t.snap == snap {
 		return t
@@ -85,16 +85,16 @@ func (d *Dispatcher) current() *table {
 	return d.rebuild(snap)
 }
 
-// rebuild makes the table of a new snapshot. Requests wait for each other here only when the fleet
+// rebuild makes a servedFleet of a snapshot. Requests wait for each other here only when the fleet
 // has changed.
-func (d *Dispatcher) rebuild(snap *fleet.Snapshot) *table {
+func (d *Dispatcher) rebuild(snap *fleet.Snapshot) *servedFleet {
 	d.rebuilding.Lock()
 	defer d.rebuilding.Unlock()
 	old := d.table.Load()
 	if old.snap == snap || old.snap != nil && old.snap.Rev > snap.Rev {
 		return old
 	}
-	t := &table{snap: snap, models: map[string]*servedModel{}, nodes: map[*fleet.Node]*nodeState{}}
+	t := &servedFleet{snap: snap, models: map[string]*servedModel{}, nodes: map[*fleet.Node]*nodeState{}}
 	now := time.Now()
 	for _, n := range snap.Nodes {
 		if t.nodes[n] = old.nodes[n]; t.nodes[n] == nil {
@@ -111,7 +111,7 @@ func (d *Dispatcher) rebuild(snap *fleet.Snapshot) *table {
 }
 
 // served is the model of view in table t, going on from what it was before, if it was.
-func (d *Dispatcher) served(view *fleet.ModelView, before *servedModel, t *table, now time.Time) *servedModel {
+func (d *Dispatcher) served(view *fleet.ModelView, before *servedModel, t *servedFleet, now time.Time) *servedModel {
 	s := &servedModel{}
 	if before != nil {
 		s.model = before.model
@@ -156,7 +156,7 @@ func (p *pool) place(n *fleet.Node) int {
 }
 
 // retire tells the patience trackers of the nodes that no longer serve their model.
-func retire(old, t *table) {
+func retire(old, t *servedFleet) {
 	for name, s := range old.models {
 		now := t.models[name]
 		for work := range works {
@@ -213,7 +213,7 @@ type gone struct {
 }
 
 // noteGone is called with d.rebuilding held.
-func (d *Dispatcher) noteGone(old, t *table, now time.Time) {
+func (d *Dispatcher) noteGone(old, t *servedFleet, now time.Time) {
 	for n := range old.nodes {
 		if t.nodes[n] == nil {
 			d.gone.nodes[n] = now

@@ -50,7 +50,7 @@ func (o Options) withDefaults() Options {
 type Index struct {
 	opts  Options
 	clock clock
-	table *table
+	table *beliefTable
 	nodes []node // by place
 
 	mu      sync.Mutex
@@ -77,7 +77,7 @@ func newIndex(o Options) *Index {
 	x := &Index{
 		opts:    o,
 		clock:   clock{epoch: o.Now(), now: o.Now},
-		table:   newTable(o.MaxBlocks),
+		table:   newBeliefTable(o.MaxBlocks),
 		nodes:   make([]node, maxNodes),
 		ids:     map[uint32]string{},
 		learned: map[string]int32{},

@@ -28,17 +28,17 @@ type bucket struct {
 	tags    [entriesPerBucket]atomic.Uint64
 }
 
-type table struct {
+type beliefTable struct {
 	buckets []bucket
 	max     int          // blocks from which on inserts replace an entry of their bucket
 	blocks  atomic.Int64 // blocks of all entries
 }
 
-// newTable makes room for max blocks. Its memory becomes resident only as
+// newBeliefTable makes room for max blocks. Its memory becomes resident only as
 // buckets are written.
-func newTable(max int) *table {
+func newBeliefTable(max int) *beliefTable {
 	n := max/expectedBlocks*100/load/entriesPerBucket + 1
-	return &table{buckets: make([]bucket, n), max: max}
+	return &beliefTable{buckets: make([]bucket, n), max: max}
 }
 
 // placeBits is the part of an entry's key that names the node.
@@ -56,7 +56,7 @@ func entryKey(leader uint64, place uint32) uint64 {
 
 func placeOf(key uint64) uint32 { return uint32(key) & (1<<placeBits - 1) }
 
-func (t *table) bucket(leader uint64, place uint32) *bucket {
+func (t *beliefTable) bucket(leader uint64, place uint32) *bucket {
 	spread := (leader ^ uint64(place)*0xd6e8feb86659fd93) * 0x9e3779b97f4a7c15
 	hi, _ := bits.Mul64(spread, uint64(len(t.buckets)))
 	return &t.buckets[hi]
@@ -64,7 +64,7 @@ func (t *table) bucket(leader uint64, place uint32) *bucket {
 
 // fetch brings a bucket near the processor. Fetching several before they are looked at takes
 // little longer than waiting for one.
-func (t *table) fetch(leader uint64, place uint32) *bucket {
+func (t *beliefTable) fetch(leader uint64, place uint32) *bucket {
 	b := t.bucket(leader, place)
 	b.keys[0].Load()
 	b.beliefs[0].Load()
@@ -110,7 +110,7 @@ func (b *bucket) old(now stamp, least int32) (old uint8) {
 func (b *bucket) blocks(i int) int { return tags(b.tags[i].Load()).blocks() }
 
 // load is what is believed of a node and a group; the belief is 0 if nothing is. For readers.
-func (t *table) load(leader uint64, place uint32) (belief, tags) {
+func (t *beliefTable) load(leader uint64, place uint32) (belief, tags) {
 	b, key := t.bucket(leader, place), entryKey(leader, place)
 	i := b.at(key)
 	if i < 0 {
@@ -125,7 +125,7 @@ func (t *table) load(leader uint64, place uint32) (belief, tags) {
 
 // insert adds an entry that is not there: into an empty place of its bucket, or
 // into that of the least recently touched entry.
-func (t *table) insert(b *bucket, key uint64, v belief, blocks tags) {
+func (t *beliefTable) insert(b *bucket, key uint64, v belief, blocks tags) {
 	i := b.at(0)
 	if i < 0 || t.full() {
 		i = t.evict(b, v.touched(), i)
@@ -137,14 +137,14 @@ func (t *table) insert(b *bucket, key uint64, v belief, blocks tags) {
 }
 
 // resize notes which blocks the entry in place i has from now on.
-func (t *table) resize(b *bucket, i int, from, to tags) {
+func (t *beliefTable) resize(b *bucket, i int, from, to tags) {
 	b.tags[i].Store(uint64(to))
 	t.blocks.Add(int64(to.blocks() - from.blocks()))
 }
 
 // evict empties the least recently touched place and returns it; in a bucket
 // without any entry it returns empty.
-func (t *table) evict(b *bucket, now stamp, empty int) int {
+func (t *beliefTable) evict(b *bucket, now stamp, empty int) int {
 	victim, oldest := empty, int32(-stampRange)
 	for i := range b.keys {
 		if b.keys[i].Load() == 0 {
@@ -160,7 +160,7 @@ func (t *table) evict(b *bucket, now stamp, empty int) int {
 
 // clear empties a place. The key goes first: a reader that loaded a belief in
 // between sees that it may not be this key's.
-func (t *table) clear(b *bucket, i int) {
+func (t *beliefTable) clear(b *bucket, i int) {
 	if b.keys[i].Load() == 0 {
 		return
 	}
@@ -170,4 +170,4 @@ func (t *table) clear(b *bucket, i int) {
 	b.tags[i].Store(0)
 }
 
-func (t *table) full() bool { return int(t.blocks.Load()) >= t.max }
+func (t *beliefTable) full() bool { return int(t.blocks.Load()) >= t.max }

@@ -104,7 +104,7 @@ func (x *Index) applySome(ref Ref, events []Event) error {
 }
 
 // store adds a node to the holders of blocks that follow each other.
-func (x *Index) store(t *table, bit uint64, e *Event) {
+func (x *Index) store(t *holderTable, bit uint64, e *Event) {
 	room := x.max - x.blocks()
 	if room < len(e.Keys) && x.unswept != 0 {
 		x.sweepAll()
@@ -130,7 +130,7 @@ func (x *Index) store(t *table, bit uint64, e *Event) {
 }
 
 // remove takes a node from the holders of blocks.
-func remove(t *table, bit uint64, keys []Key) {
+func remove(t *holderTable, bit uint64, keys []Key) {
 	near := -1
 	for len(keys) > 0 {
 		some := keys[:min(len(keys), touchAhead)]

@@ -38,7 +38,7 @@ func audit(t testing.TB, x *Index) {
 	}
 }
 
-func auditSingles(t testing.TB, tab *table, places uint64) (perLeader map[uint64]uint64, n int) {
+func auditSingles(t testing.TB, tab *holderTable, places uint64) (perLeader map[uint64]uint64, n int) {
 	perLeader = map[uint64]uint64{}
 	m := tab.slots.Load()
 	for b := range m.buckets {
@@ -76,7 +76,7 @@ func auditRow(t testing.TB, r row, places uint64) (n int) {
 	return n
 }
 
-func auditSlots(t testing.TB, tab *table, singles map[uint64]uint64, rows int) {
+func auditSlots(t testing.TB, tab *holderTable, singles map[uint64]uint64, rows int) {
 	t.Helper()
 	m := tab.slots.Load()
 	for leader, n := range singles {

@@ -60,7 +60,7 @@ type Index struct {
 	shards [maxShards]shard
 
 	mu       sync.Mutex // of what follows, and of writing to tables
-	streams  [maxNodes]stream
+	streams  [maxNodes]nodeBatches
 	epoch    uint64
 	opened   int    // shards that have been used
 	unswept  uint64 // shards with places that wait for a sweep
@@ -77,7 +77,7 @@ const (
 
 // shard is the table of up to 64 nodes.
 type shard struct {
-	table  atomic.Pointer[table]
+	table  atomic.Pointer[holderTable]
 	number int
 
 	taken uint64 // places of nodes
@@ -85,8 +85,8 @@ type shard struct {
 	sweep sweep
 }
 
-// stream is what is known of a node's batches.
-type stream struct {
+// nodeBatches is what is known of a node's batches.
+type nodeBatches struct {
 	gen     uint32
 	started bool
 	next    uint64 // number of the batch that is due
@@ -131,7 +131,7 @@ func (x *Index) Join() Ref {
 			continue
 		}
 		gen := max(1, (x.streams[i].gen+1)%(1<<genBits))
-		x.streams[i] = stream{gen: gen}
+		x.streams[i] = nodeBatches{gen: gen}
 		x.settle(i, gen)
 		return Ref(gen<<nodeBits | uint32(i))
 	}
@@ -192,7 +192,7 @@ func (x *Index) roomyShard() int {
 	}
 	if x.opened < maxShards {
 		x.shards[x.opened].number = x.opened
-		x.shards[x.opened].table.Store(newTable(x.max))
+		x.shards[x.opened].table.Store(newHolderTable(x.max))
 		x.opened++
 		return x.opened - 1
 	}
@@ -208,7 +208,7 @@ func (x *Index) abandon(w whereabouts) {
 	s.left |= 1 << w.bit()
 	x.unswept |= 1 << w.shard()
 	if s.taken == 0 {
-		s.table.Store(newTable(x.max))
+		s.table.Store(newHolderTable(x.max))
 		s.left, s.sweep = 0, sweep{}
 		x.unswept &^= 1 << s.number
 	}

@@ -56,7 +56,7 @@ func (x *Index) lookupShard(c Chain, refs []Ref, matched []int32, shard int, fir
 
 // walk is the way of some nodes of a shard down a chain.
 type walk struct {
-	table   *table
+	table   *holderTable
 	chain   Chain
 	matched []int32
 	index   [shardNodes]int32 // into matched, by holder bit

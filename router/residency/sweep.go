@@ -37,7 +37,7 @@ func (x *Index) sweepSome(n int) {
 }
 
 // step is true when the sweep is done.
-func (s *sweep) step(t *table, n int) bool {
+func (s *sweep) step(t *holderTable, n int) bool {
 	for ; s.rows > 0; s.rows-- {
 		if n--; n < 0 {
 			return false

@@ -2,14 +2,14 @@ package residency
 
 import "sync/atomic"
 
-// table is what up to 64 nodes hold: a row for each group (row.go), and a map. That has rows by the
-// leaders' half of keys, and by their whole keys the holders of single blocks. Those are in no row:
-// blocks that part from the row's chain within the group, and all for which there is no row left. A
+// holderTable says what up to 64 nodes hold: a row for each group (row.go), and a map. The map has
+// rows by the leaders' half of keys, and the holders of single blocks by their whole keys. Single
+// blocks part from the row's chain within the group, or found no row left. A
 // holder of a block may stand in both places after the row was another chain's.
 //
 // It grows by segments, which are never moved, and by copies of the map, for which readers do not
 // wait and a writer does about 20 ns a group.
-type table struct {
+type holderTable struct {
 	slots    atomic.Pointer[slots]
 	segments []atomic.Pointer[segment]
 	blocks   int
@@ -30,25 +30,25 @@ const (
 const expectedBlocks = GroupBlocks * 3 / 4
 
 // newTable is an empty table that has rows for some blocks.
-func newTable(blocks int) *table {
+func newHolderTable(blocks int) *holderTable {
 	n := (blocks/expectedBlocks + segmentRows) / segmentRows
-	t := &table{segments: make([]atomic.Pointer[segment], n)}
+	t := &holderTable{segments: make([]atomic.Pointer[segment], n)}
 	t.slots.Store(newSlots(0))
 	return t
 }
 
-func (t *table) bytes() int {
+func (t *holderTable) bytes() int {
 	return (t.top+segmentRows-1)/segmentRows*segmentBytes + len(t.slots.Load().buckets)*bucketBytes
 }
 
 // row is row n. Rows that the map names exist.
-func (t *table) row(n int) row {
+func (t *holderTable) row(n int) row {
 	return row{t.segments[n/segmentRows].Load(), n % segmentRows}
 }
 
 // seek is the row of the group of a block, if there is one, and whether the group is crowded. It
 // looks at the row behind before first, if that is one. For readers.
-func (t *table) seek(key Key, before row) (r row, isCrowded bool) {
+func (t *holderTable) seek(key Key, before row) (r row, isCrowded bool) {
 	if before.segment != nil && before.i+1 < segmentRows {
 		before.i++
 		if before.of(key) {
@@ -63,13 +63,13 @@ func (t *table) seek(key Key, before row) (r row, isCrowded bool) {
 }
 
 // single is who holds a single block. For readers.
-func (t *table) single(key Key) uint64 { return t.slots.Load().get(uint64(key)) }
+func (t *holderTable) single(key Key) uint64 { return t.slots.Load().get(uint64(key)) }
 
 // What follows is for writers.
 
 // find is the number of the row of a group, -1 if there is none, and whether the group is crowded.
 // It looks at row near first, if that is not negative.
-func (t *table) find(leader uint64, near int) (n int, isCrowded bool) {
+func (t *holderTable) find(leader uint64, near int) (n int, isCrowded bool) {
 	if near >= 0 && near < t.top {
 		if r := t.row(near); Key(r.id()).leader() == leader {
 			return near, r.crowded()
@@ -83,7 +83,7 @@ func (t *table) find(leader uint64, near int) (n int, isCrowded bool) {
 
 // newRow is a free row; -1 if there is none. Rows that were freed last come first, so that
 // those of consecutive groups, freed from the end on, are used in their order.
-func (t *table) newRow() int {
+func (t *holderTable) newRow() int {
 	if n := t.free - 1; n >= 0 {
 		t.free = int(t.row(n).head().full)
 		return n
@@ -99,7 +99,7 @@ func (t *table) newRow() int {
 }
 
 // freeRow takes a row that has no block from its group.
-func (t *table) freeRow(n int) {
+func (t *holderTable) freeRow(n int) {
 	r := t.row(n)
 	leader := Key(r.id()).leader()
 	r.setID(0)
@@ -109,7 +109,7 @@ func (t *table) freeRow(n int) {
 }
 
 // put adds to the map; false if there is no room.
-func (t *table) put(key, value uint64) bool {
+func (t *holderTable) put(key, value uint64) bool {
 	m := t.slots.Load()
 	if m.full() {
 		m = m.copied()
@@ -119,7 +119,7 @@ func (t *table) put(key, value uint64) bool {
 }
 
 // note adds to what the map has for a leader; false if there is no room.
-func (t *table) note(leader, delta uint64) bool {
+func (t *holderTable) note(leader, delta uint64) bool {
 	m := t.slots.Load()
 	b, i := m.find(leader)
 	if b == nil {
@@ -137,7 +137,7 @@ func (t *table) note(leader, delta uint64) bool {
 // store adds a node to the holders of a run of blocks behind parent, of which no more than room may
 // be new to the table. It returns for how many it did that, and the number of the run's row or -1.
 // That may be near.
-func (t *table) store(run []Key, parent Key, bit uint64, near, room int) (done, n int) {
+func (t *holderTable) store(run []Key, parent Key, bit uint64, near, room int) (done, n int) {
 	n, isCrowded := t.find(run[0].leader(), near)
 	if n >= 0 {
 		done, room = t.storeKnown(t.row(n), run, parent, bit, room)
@@ -158,7 +158,7 @@ func (t *table) store(run []Key, parent Key, bit uint64, near, room int) (done, 
 	return done, n
 }
 
-func (t *table) startRow(n int, run []Key, bit uint64, isCrowded, fresh bool) int {
+func (t *holderTable) startRow(n int, run []Key, bit uint64, isCrowded, fresh bool) int {
 	r, flag := t.row(n), uint64(0)
 	if isCrowded {
 		flag = crowded
@@ -178,7 +178,7 @@ func (t *table) startRow(n int, run []Key, bit uint64, isCrowded, fresh bool) in
 }
 
 // storeKnown is store for the blocks that are of the row's chain.
-func (t *table) storeKnown(r row, run []Key, parent Key, bit uint64, room int) (done, left int) {
+func (t *holderTable) storeKnown(r row, run []Key, parent Key, bit uint64, room int) (done, left int) {
 	from, known := run[0].place(), r.known()
 	for ; done < len(run) && from+done < known && r.tag(from+done) == run[done].tag(); done++ {
 		if r.holders[r.i][from+done] == 0 && room == 0 {
@@ -202,7 +202,7 @@ func (t *table) storeKnown(r row, run []Key, parent Key, bit uint64, room int) (
 }
 
 // storeSingle returns the number of blocks that are new, and false if there is no room.
-func (t *table) storeSingle(key Key, bit uint64, room int) (added int, ok bool) {
+func (t *holderTable) storeSingle(key Key, bit uint64, room int) (added int, ok bool) {
 	if b, i := t.slots.Load().find(uint64(key)); b != nil {
 		if held := b.values[i]; held&bit == 0 {
 			atomic.StoreUint64(&b.values[i], held|bit)
@@ -226,7 +226,7 @@ func (t *table) storeSingle(key Key, bit uint64, room int) (added int, ok bool) 
 
 // remove takes nodes from the holders of blocks of one group. It returns the number of the row of
 // the group or -1; near is one that may be that.
-func (t *table) remove(keys []Key, nodes uint64, near int) int {
+func (t *holderTable) remove(keys []Key, nodes uint64, near int) int {
 	n, isCrowded := t.find(keys[0].leader(), near)
 	if n >= 0 {
 		r, gone := t.row(n), 0
@@ -248,14 +248,14 @@ func (t *table) remove(keys []Key, nodes uint64, near int) int {
 }
 
 // dropped is called when some blocks of a row have no holders any more.
-func (t *table) dropped(n, gone int) {
+func (t *holderTable) dropped(n, gone int) {
 	t.blocks -= gone
 	if gone > 0 && t.row(n).shorten() {
 		t.freeRow(n)
 	}
 }
 
-func (t *table) dropSingle(b *bucket, i int, nodes uint64) {
+func (t *holderTable) dropSingle(b *bucket, i int, nodes uint64) {
 	held := b.values[i]
 	if left := held &^ nodes; left != 0 {
 		if left != held {
@@ -274,7 +274,7 @@ func (t *table) dropSingle(b *bucket, i int, nodes uint64) {
 }
 
 // sweepRow takes nodes from the holders of row n.
-func (t *table) sweepRow(n int, nodes uint64) {
+func (t *holderTable) sweepRow(n int, nodes uint64) {
 	r, gone := t.row(n), 0
 	if r.id() == 0 {
 		return
@@ -288,7 +288,7 @@ func (t *table) sweepRow(n int, nodes uint64) {
 }
 
 // sweepBucket takes nodes from the holders of the single blocks of a bucket.
-func (t *table) sweepBucket(b *bucket, nodes uint64) {
+func (t *holderTable) sweepBucket(b *bucket, nodes uint64) {
 	for i, key := range &b.keys {
 		if key&tagMask > dead {
 			t.dropSingle(b, i, nodes)
