@@ -41,7 +41,10 @@ func TestValidate(t *testing.T) {
 		{"bodies together below one", func(c *Config) { c.Limits.MaxBodyTotal = c.Limits.MaxBody - 1 }, "limits.max_body_total"},
 		{"no port", func(c *Config) { c.Agent.Listen = "localhost" }, "use host:port"},
 		{"forwarded keys over loopback", func(c *Config) { c.Agent.ForwardAuth = true }, ""},
-		{"forwarded keys, client certificates", func(c *Config) { secure(c); c.Agent.Listen, c.Agent.ForwardAuth = ":9081", true }, ""},
+		{"forwarded keys, client certificates", func(c *Config) {
+			secure(c)
+			c.Agent.Listen, c.Agent.ForwardAuth = ":9081", true
+		}, ""},
 		{"forwarded keys from anybody", func(c *Config) { c.Agent.Listen, c.Agent.InsecureListen, c.Agent.ForwardAuth = ":9081", true, true }, "agent.forward_auth: anybody"},
 		{"forwarded keys, TLS alone", func(c *Config) {
 			secure(c)

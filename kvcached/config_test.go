@@ -54,8 +54,15 @@ func TestValidateListeners(t *testing.T) {
 		{"resp beyond loopback", func(c *Config) { c.RESP.Listen = ":6380" }, "add [[resp.users]] with a password_file, and resp.tls = true"},
 		{"resp with users", func(c *Config) { users(c); c.RESP.Listen = ":6380" }, "--insecure-listen"},
 		{"resp insecure without users", func(c *Config) { c.RESP.Listen, c.Daemon.Insecure = ":6380", true }, "[[resp.users]]"},
-		{"resp with users, insecure", func(c *Config) { users(c); c.RESP.Listen, c.Daemon.Insecure = ":6380", true }, ""},
-		{"resp with users and TLS", func(c *Config) { users(c); secure(c); c.RESP.Listen, c.RESP.TLS = ":6380", true }, ""},
+		{"resp with users, insecure", func(c *Config) {
+			users(c)
+			c.RESP.Listen, c.Daemon.Insecure = ":6380", true
+		}, ""},
+		{"resp with users and TLS", func(c *Config) {
+			users(c)
+			secure(c)
+			c.RESP.Listen, c.RESP.TLS = ":6380", true
+		}, ""},
 		{"s3 beyond loopback", func(c *Config) { c.S3.Listen = "10.0.0.1:9000" }, "[[s3.keys]] with a secret_file"},
 		{"s3 with keys and TLS", func(c *Config) { keys(c); secure(c); c.S3.Listen, c.S3.TLS = ":9000", true }, ""},
 		{"quic beyond loopback", func(c *Config) { c.QUIC.Listen = ":7072" }, "cgn-ctl pki bootstrap"},

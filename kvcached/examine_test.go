@@ -195,8 +195,9 @@ func TestMemory(t *testing.T) {
 			"proc/meminfo": info, "proc/self/cgroup": "0::/a/b\n", "sys/fs/cgroup/a/b/memory.max": "max\n",
 			"sys/fs/cgroup/a/memory.max": "1000\n",
 		}, 1000, "/sys/fs/cgroup/a/memory.max", 512 << 20},
-		{"version 2, in a container", map[string]string{"proc/meminfo": info, "proc/self/cgroup": "0::/\n", "sys/fs/cgroup/memory.max": "2000\n"},
-			2000, "/sys/fs/cgroup/memory.max", 512 << 20},
+		{"version 2, in a container", map[string]string{
+			"proc/meminfo": info, "proc/self/cgroup": "0::/\n", "sys/fs/cgroup/memory.max": "2000\n",
+		}, 2000, "/sys/fs/cgroup/memory.max", 512 << 20},
 		{"version 1", map[string]string{
 			"proc/meminfo": info, "proc/self/cgroup": "5:devices:/x\n4:memory:/x\n0::/\n",
 			"sys/fs/cgroup/memory/x/memory.limit_in_bytes": "3000\n",
@@ -206,8 +207,9 @@ func TestMemory(t *testing.T) {
 			"proc/meminfo": info, "proc/self/cgroup": "4:memory:/docker/x\n",
 			"sys/fs/cgroup/memory/memory.limit_in_bytes": "4000\n",
 		}, 4000, "/sys/fs/cgroup/memory/memory.limit_in_bytes", 512 << 20},
-		{"a limit above the host's", map[string]string{"proc/meminfo": info, "proc/self/cgroup": "0::/\n", "sys/fs/cgroup/memory.max": "2147483648\n"},
-			1 << 30, "MemTotal", 512 << 20},
+		{"a limit above the host's", map[string]string{
+			"proc/meminfo": info, "proc/self/cgroup": "0::/\n", "sys/fs/cgroup/memory.max": "2147483648\n",
+		}, 1 << 30, "MemTotal", 512 << 20},
 	} {
 		root := t.TempDir()
 		for name, text := range c.files {

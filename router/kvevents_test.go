@@ -188,7 +188,9 @@ func TestEventsOfBackendsAreChecked(t *testing.T) {
 			t.Errorf("%s: %v", option, err)
 		}
 	}
-	c := router.Config{Router: router.RouterConfig{Backends: []string{"http://engines.example:8001,kv-events=tcp://engines.example:5557"}}}
+	c := router.Config{Router: router.RouterConfig{
+		Backends: []string{"http://engines.example:8001,kv-events=tcp://engines.example:5557"},
+	}}
 	if err := c.Validate(); err == nil || !strings.Contains(err.Error(), "by its address") {
 		t.Error(fmt.Sprint(err))
 	}

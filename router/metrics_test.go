@@ -30,8 +30,9 @@ var elsewhere = func() map[string]bool {
 	all := map[string]bool{
 		"cgn_router_fleet_malformed_total": true, "cgn_router_fleet_stale": true, "cgn_router_panics_total": true,
 		"cgn_router_last_resort_total": true, "cgn_router_takeovers_total": true,
-		"cgn_router_node_suspect": true, "cgn_router_node_suspected_total": true, "cgn_router_node_silent_cut_total": true,
-		"cgn_router_node_power_watts": true, "cgn_router_node_signal_age_seconds": true,
+		"cgn_router_node_suspect": true, "cgn_router_node_suspected_total": true,
+		"cgn_router_node_silent_cut_total": true, "cgn_router_node_power_watts": true,
+		"cgn_router_node_signal_age_seconds":  true,
 		"cgn_router_node_path_rtt_seconds":    true,
 		"cgn_router_node_path_segments_total": true, "cgn_router_node_path_retransmits_total": true,
 		"cgn_router_node_path_timeouts_total": true, "cgn_router_kernel_events_connected": true,

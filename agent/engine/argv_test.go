@@ -18,18 +18,22 @@ func TestCommand(t *testing.T) {
 	}{
 		{"vllm", Config{Kind: VLLM, Model: "org/m"}, Launch{Port: 9},
 			"vllm serve org/m --host 127.0.0.1 --port 9 --enable-prompt-tokens-details", ""},
-		{"vllm, everything", Config{Kind: VLLM, Model: "org/m", Binary: "/opt/vllm", Args: []string{"--seed", "1"}, Env: []string{"A=b"}},
+		{"vllm, everything", Config{Kind: VLLM, Model: "org/m", Binary: "/opt/vllm", Args: []string{"--seed", "1"},
+			Env: []string{"A=b"}},
 			Launch{Port: 9, TP: 4, DType: "bfloat16", MaxConcurrent: 128, APIKey: "k"},
 			"/opt/vllm serve org/m --host 127.0.0.1 --port 9 --enable-prompt-tokens-details --tensor-parallel-size 4 " +
 				"--max-num-seqs 128 --dtype bfloat16 --seed 1", "VLLM_API_KEY=k A=b"},
 		{"sglang", Config{Kind: SGLang, Model: "org/m"}, Launch{Port: 9, TP: 2, DType: "half", MaxConcurrent: 8},
 			"python3 -m sglang.launch_server --model-path org/m --host 127.0.0.1 --port 9 --enable-metrics " +
 				"--enable-cache-report --tp-size 2 --max-running-requests 8 --dtype half", ""},
-		{"llama.cpp", Config{Kind: LlamaCPP, Model: "m.gguf"}, Launch{Port: 9, TP: 2, DType: "q4", MaxConcurrent: 2, APIKey: "k"},
+		{"llama.cpp", Config{Kind: LlamaCPP, Model: "m.gguf"},
+			Launch{Port: 9, TP: 2, DType: "q4", MaxConcurrent: 2, APIKey: "k"},
 			"llama-server --model m.gguf --host 127.0.0.1 --port 9 --metrics --parallel 2", "LLAMA_API_KEY=k"},
-		{"openai_compat", Config{Kind: OpenAICompat, Binary: "srv", Model: "m", Args: []string{"-l", "{host}:{port}", "--m={model}"}}, Launch{Port: 9, TP: 1},
+		{"openai_compat", Config{Kind: OpenAICompat, Binary: "srv", Model: "m",
+			Args: []string{"-l", "{host}:{port}", "--m={model}"}}, Launch{Port: 9, TP: 1},
 			"srv -l 127.0.0.1:9 --m=m", ""},
-		{"on GPUs of its own", Config{Kind: OpenAICompat, Binary: "srv", Env: []string{"CUDA_VISIBLE_DEVICES=7"}}, Launch{Port: 9, GPUs: []string{"2", "GPU-8f6a"}},
+		{"on GPUs of its own", Config{Kind: OpenAICompat, Binary: "srv", Env: []string{"CUDA_VISIBLE_DEVICES=7"}},
+			Launch{Port: 9, GPUs: []string{"2", "GPU-8f6a"}},
 			"srv", "CUDA_DEVICE_ORDER=PCI_BUS_ID CUDA_VISIBLE_DEVICES=2,GPU-8f6a CUDA_VISIBLE_DEVICES=7"},
 	} {
 		t.Run(c.name, func(t *testing.T) {

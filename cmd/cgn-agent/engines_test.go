@@ -149,7 +149,8 @@ func TestKernelTellsEnginesApart(t *testing.T) {
 	for node, n := range []int{3, 7} {
 		(&watcher{front: fronts[node]}).ask(t, n)
 	}
-	const ttft, unclear = `cgn_agent_kernel_ttft_seconds_count{node="h-%d"}`, `cgn_agent_kernel_unmeasured_total{node="h-%d",why="unclear"}`
+	const ttft = `cgn_agent_kernel_ttft_seconds_count{node="h-%d"}`
+	const unclear = `cgn_agent_kernel_unmeasured_total{node="h-%d",why="unclear"}`
 	const opened = `cgn_agent_connections_opened_total{node="h-%d",side="front"}`
 	streams := func(node int) float64 { return count(ttft, node) + count(unclear, node) }
 	eventually(t, "each answer is counted for its node", func() bool { return streams(0) == 3 && streams(1) == 7 })

@@ -5,7 +5,7 @@ import "testing"
 // TestCause: what gRPC says is told without its layers.
 func TestCause(t *testing.T) {
 	for message, want := range map[string]string{
-		`connection error: desc = "transport: Error while dialing: dial unix /x/kv.sock: connect: connection refused"`:     "dial unix /x/kv.sock: connect: connection refused",
+		`connection error: desc = "transport: Error while dialing: dial unix /x/kv.sock: refused"`:                         "dial unix /x/kv.sock: refused",
 		`last connection error: connection error: desc = "transport: authentication handshake failed: tls: \"x\" expired"`: `tls: "x" expired`,
 		`etcd: latest balancer error: last connection error: connection error: desc = "transport: Error while dialing: y"`: "etcd: latest balancer error: y",
 		"the cache is full":            "the cache is full",

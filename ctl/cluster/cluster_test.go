@@ -79,7 +79,8 @@ func TestCluster(t *testing.T) {
 	ctltest.Want(t, must("uncordon", "backend", "--unregistered"), "backend is open for requests")
 
 	ctltest.Want(t, must("policy"), "default: none is stored")
-	ctltest.Want(t, must("set-policy", `{"mode":"score","kv":0.6,"load":0.3,"power":0,"capacity":0.1}`), "0.6", "stored now")
+	ctltest.Want(t, must("set-policy", `{"mode":"score","kv":0.6,"load":0.3,"power":0,"capacity":0.1}`), "0.6",
+		"stored now")
 	ctltest.Want(t, must("policy"), "0.6", "etcd")
 	if _, err := ctl(t, env, "cluster", "set-policy", `{"kv":2,"lod":1}`); err == nil ||
 		!strings.Contains(err.Error(), "was not stored") {

@@ -1,9 +1,9 @@
 // Package load is how busy a node is: one type, from the agent that measures it to the router that
 // picks by it. A figure may be unknown, which is never zero, and has the time of its sample.
 //
-// A new figure is a field of one of the groups and a row of samples, and one of GPUs an element of
-// figures too, all in this file; a field of NodeLoad in agent.proto; the place that measures it; the
-// place that uses it; its row in docs/telemetry.md. Both wire forms, the bounds, the router's
+// A new figure is a field of one of the groups and a row of samples, both in this file, and for one
+// of GPUs an element of figures(); a field of NodeLoad in agent.proto; the place that measures it;
+// the place that uses it; its row in docs/telemetry.md. Both wire forms, the bounds, the router's
 // metrics and the lists of cgn-ctl follow from the row; cgn-ctl top has columns of its own choice.
 package load
 
@@ -207,8 +207,8 @@ func Samples() []Sample { return samples }
 // GPUSignals lists the figures of a GPU. The caller must not change it.
 func GPUSignals() []Signal { return gpuSample.Signals }
 
-// figures are the gauges of g, in the order of gpuSample.Signals. MeanGPU would allocate a Load if it
-// went by the signals, and TestGPUFigures holds the two lists to be one.
+// figures are the gauges of g, in the order of gpuSample.Signals. MeanGPU would allocate a Load if
+// it went by the signals. TestGPUFigures holds the two lists to be one.
 func (g *GPU) figures() [1]*Gauge { return [...]*Gauge{&g.SMPct} }
 
 // MeanGPU is the load of n GPUs together, each given by of: the mean of each figure, at the time of

@@ -68,6 +68,8 @@ func TestAgainstEcho(t *testing.T) {
 	one := &pb.LookupRequest{Namespace: llama, Layer: block.LayerAll, Digest: chain[3][:]}
 	many := &pb.BatchLookupRequest{Namespace: llama, Layer: block.LayerAll, Digests: join(chain...)}
 	ctx := t.Context()
+	lookup := func() error { _, err := f.client.Lookup(ctx, one); return err }
+	lookups := func() error { _, err := f.client.BatchLookup(ctx, many); return err }
 	for _, c := range []struct {
 		name     string
 		request  proto.Message
@@ -76,8 +78,8 @@ func TestAgainstEcho(t *testing.T) {
 		target   float64
 		calls    int
 	}{
-		{"Lookup", one, ok[*pb.LookupResponse](t)(f.client.Lookup(ctx, one)), func() error { _, err := f.client.Lookup(ctx, one); return err }, 1.2, 1000},
-		{"BatchLookup of 1,000", many, ok[*pb.BatchLookupResponse](t)(f.client.BatchLookup(ctx, many)), func() error { _, err := f.client.BatchLookup(ctx, many); return err }, 3, 300},
+		{"Lookup", one, ok[*pb.LookupResponse](t)(f.client.Lookup(ctx, one)), lookup, 1.2, 1000},
+		{"BatchLookup of 1,000", many, ok[*pb.BatchLookupResponse](t)(f.client.BatchLookup(ctx, many)), lookups, 3, 300},
 	} {
 		echo := echoServer(t, proto.Size(c.response))
 		message := wrapperspb.Bytes(make([]byte, proto.Size(c.request)))

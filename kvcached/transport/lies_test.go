@@ -56,6 +56,10 @@ func TestLyingServer(t *testing.T) {
 			return append(f.Append(nil), body...)
 		}
 	}
+	cut := func(asked wire.Frame) []byte {
+		f := ok(asked)
+		return f.Append(nil)[:60]
+	}
 	for name, c := range map[string]struct {
 		say  func(asked wire.Frame) []byte
 		want error
@@ -70,7 +74,7 @@ func TestLyingServer(t *testing.T) {
 		"too little":         {with(func(f *wire.Frame) { f.Len, f.Body = 5, 5 }, "01234"), wire.BadFrame},
 		"wrong sum":          {with(func(*wire.Frame) {}, "0123456789"), wire.Corrupt},
 		"truncated body":     {with(func(*wire.Frame) {}, "01234"), io.ErrUnexpectedEOF},
-		"truncated head":     {func(asked wire.Frame) []byte { f := ok(asked); return f.Append(nil)[:60] }, io.ErrUnexpectedEOF},
+		"truncated head":     {cut, io.ErrUnexpectedEOF},
 		"an unknown refusal": {with(func(f *wire.Frame) { f.Status, f.Body = 200, 0 }, ""), wire.Status(200)},
 	} {
 		t.Run(name, func(t *testing.T) {

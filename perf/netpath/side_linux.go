@@ -72,6 +72,7 @@ func configure(device string, addr netip.Addr, queue int) error {
 	defer unix.Close(fd)
 	address := addr.As4()
 	up := func(r *unix.Ifreq) error { r.SetUint16(unix.IFF_UP | unix.IFF_RUNNING | unix.IFF_NOARP); return nil }
+	queued := func(r *unix.Ifreq) error { r.SetUint32(uint32(queue)); return nil }
 	for _, step := range []struct {
 		device  string
 		request uint
@@ -80,7 +81,7 @@ func configure(device string, addr netip.Addr, queue int) error {
 	}{
 		{"lo", unix.SIOCSIFFLAGS, "SIOCSIFFLAGS", up},
 		{device, unix.SIOCSIFMTU, "SIOCSIFMTU", func(r *unix.Ifreq) error { r.SetUint32(mtu); return nil }},
-		{device, unix.SIOCSIFTXQLEN, "SIOCSIFTXQLEN", func(r *unix.Ifreq) error { r.SetUint32(uint32(queue)); return nil }},
+		{device, unix.SIOCSIFTXQLEN, "SIOCSIFTXQLEN", queued},
 		{device, unix.SIOCSIFADDR, "SIOCSIFADDR", func(r *unix.Ifreq) error { return r.SetInet4Addr(address[:]) }},
 		{device, unix.SIOCSIFNETMASK, "SIOCSIFNETMASK", func(r *unix.Ifreq) error { return r.SetInet4Addr([]byte{255, 255, 255, 252}) }},
 		{device, unix.SIOCSIFFLAGS, "SIOCSIFFLAGS", up},

@@ -16,11 +16,12 @@ import (
 // heard before anything is asked.
 func TestPlainErrors(t *testing.T) {
 	t.Parallel()
+	speaks := func(c *net.TCPConn) error { _, err := c.Write([]byte("SSH-2.0-x\r\n")); return err }
 	for name, c := range map[string]struct {
 		speak func(c *net.TCPConn) error
 		want  string
 	}{
-		"speaks": {func(c *net.TCPConn) error { _, err := c.Write([]byte("SSH-2.0-x\r\n")); return err }, "it speaks before it is asked"},
+		"speaks": {speaks, "it speaks before it is asked"},
 		"ends":   {(*net.TCPConn).CloseWrite, "server closed idle connection"},
 		"resets": {func(c *net.TCPConn) error { return errors.Join(c.SetLinger(0), c.Close()) }, "connection reset by peer"},
 	} {

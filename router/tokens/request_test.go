@@ -144,7 +144,8 @@ func TestTurns(t *testing.T) {
 		return s.Make("m", Chat, []byte(`{"messages":[{"role":"system","content":"s"},`+messages+`]}`), nil).Turn
 	}
 	first := key(`{"role":"user","content":"a"}`)
-	if first == 0 || key(`{"role":"user","content":"a"},{"role":"assistant","content":"b"},{"role":"user","content":"c"}`) != first || key(`{"role":"user","content":"b"}`) == first {
+	later := key(`{"role":"user","content":"a"},{"role":"assistant","content":"b"},{"role":"user","content":"c"}`)
+	if first == 0 || later != first || key(`{"role":"user","content":"b"}`) == first {
 		t.Error("turns of one conversation have other keys, or those of two the same")
 	}
 }
