@@ -7,6 +7,7 @@ import (
 	"maps"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/cognitora/dataplane/kv/block"
 	"github.com/cognitora/dataplane/kvcached/store"
@@ -15,22 +16,22 @@ import (
 )
 
 // A key of a client names content: what two hosts hold under one key is interchangeable. SET, DEL
-// and EXPIRE act on this host, and the client is answered. A notice then goes to the other holders:
+// and EXPIRE act on this host, and the client is answered. A notice then goes to the other hosts:
 // they drop a value whose checksum differs, and take over the expiry. Nobody waits for it.
 //
-// A host that pulls a key tells the keeper, then asks its source again; it drops what it pulled if
-// the source has another value by then. The notice asks the keeper again until no holder changes
-// anything. So a pull is either known to the keeper when the notice asks last, or finds that its
-// source has changed: while hosts reach each other, an old value does not stay. A pull of a key is
-// not kept while a notice of its deletion is on its way. Two hosts on which one key is set at the
-// same moment may both drop it: a miss.
+// A host that pulls a key asks its source again once it has it, and drops what it pulled if the source
+// has another value by then or does not answer. A notice asks all hosts again until none changes
+// anything. A pull of a key is not kept while a notice about the key is on its way. Two hosts on
+// which one key is set at the same moment may both drop it: a miss. A host that does not answer
+// keeps what it has.
 
 // Bounds of notices.
 const (
 	maxNotices   = 1 << 16 // that wait; a further one is lost
 	noticeLanes  = 8       // each key's notices go through one of them, in order
-	noticeRounds = 4       // how often the keeper is asked who holds a key
-	noticeTries  = 2       // how often a host that does not answer is told
+	noticeRounds = 4       // how often all hosts are told, until none changes anything
+	noticeTries  = 6       // how often hosts are told if one fails, with pauses that double
+	noticePause  = 50 * time.Millisecond
 )
 
 // notice is what the other holders of a key are to be told.
@@ -72,31 +73,43 @@ func (n *notices) add(a block.Addr, more notice) bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	now, waits := n.pending[a]
-	if !waits && len(n.pending) >= maxNotices {
-		return false
-	}
 	if more.what != kept {
-		now.what = more.what
+		now.what, now.expiry = more.what, false // a new value has its own expiry
 	}
 	if more.expiry {
 		now.expiry, now.expires = true, more.expires
 	}
-	now.tries = max(now.tries, more.tries)
-	n.pending[a] = now
+	return n.put(a, now, waits)
+}
+
+// put makes what wait. The lock is held.
+func (n *notices) put(a block.Addr, what notice, waits bool) bool {
+	if !waits && len(n.pending) >= maxNotices {
+		return false
+	}
+	n.pending[a] = what
 	if !waits {
 		n.lanes[binary.LittleEndian.Uint32(a.Digest[:])%noticeLanes] <- a // there is room for all that waits
 	}
 	return true
 }
 
-// again is add of what could not be told, unless the key has changed since.
+// again is add of what could not be told; what has been done to the key since counts.
 func (n *notices) again(a block.Addr, what notice) bool {
 	n.mu.Lock()
-	if now, waits := n.pending[a]; waits && now.what != kept {
+	defer n.mu.Unlock()
+	now, waits := n.pending[a]
+	if !waits {
+		return n.put(a, what, false)
+	}
+	if now.what != kept {
 		what.what = now.what
 	}
-	n.mu.Unlock()
-	return n.add(a, what)
+	if now.expiry || now.what == set {
+		what.expiry, what.expires = now.expiry, now.expires
+	}
+	n.pending[a] = what
+	return true
 }
 
 // take is what is to be told of a key, until done.
@@ -115,11 +128,13 @@ func (n *notices) done(a block.Addr) {
 	delete(n.sending, a)
 }
 
-// bars tells whether holders are still to be told that a key was deleted.
+// bars tells whether other hosts are still to be told of a key.
 func (n *notices) bars(a block.Addr) bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	return n.pending[a].what == deleted || n.sending[a] == deleted
+	_, waits := n.pending[a]
+	_, sent := n.sending[a]
+	return waits || sent
 }
 
 // waiting counts those that not all holders have been told of.
@@ -146,7 +161,10 @@ func (v *View) tellHolders(ctx context.Context, lane <-chan block.Addr) {
 			what := v.notices.take(a)
 			err := v.send(ctx, a, &what)
 			what.tries++
-			lost := err != nil && ctx.Err() == nil && (what.tries == noticeTries || !v.notices.again(a, what))
+			lost := err != nil && ctx.Err() == nil
+			if lost && what.tries < noticeTries && !errors.Is(err, errDoubted) && wait(ctx, noticePause<<what.tries) {
+				lost = !v.notices.again(a, what)
+			}
 			v.notices.done(a)
 			if !lost {
 				continue
@@ -158,33 +176,17 @@ func (v *View) tellHolders(ctx context.Context, lane <-chan block.Addr) {
 	}
 }
 
-// send tells the holders of a key until none changes anything.
+// send tells the other hosts until none changes anything. Keepers are not asked: what came to a host
+// a moment ago they do not know yet.
 func (v *View) send(ctx context.Context, a block.Addr, what *notice) error {
 	timed := map[string]bool{} // hosts that have been told once when it is over
 	for round := range noticeRounds {
-		hosts, err := v.holders(ctx, a)
-		if err != nil {
-			return err
-		}
-		changed, err := v.sendTo(ctx, a, what, hosts, timed)
-		if err != nil || len(hosts) == 0 || round > 0 && changed == 0 {
+		changed, err := v.sendTo(ctx, a, what, v.everybody(), timed)
+		if err != nil || round > 0 && changed == 0 {
 			return err
 		}
 	}
 	return nil
-}
-
-// holders are the other hosts that may hold a key: those that its keeper names, or all where it
-// names as many as it remembers.
-func (v *View) holders(ctx context.Context, a block.Addr) (hosts []string, err error) {
-	located, err := v.locate(ctx, []block.Addr{a})
-	if len(located[0]) >= wire.MaxHolders-1 {
-		return v.everybody(), err
-	}
-	for _, h := range located[0] {
-		hosts = append(hosts, h.host)
-	}
-	return hosts, err
 }
 
 func (v *View) everybody() (hosts []string) {
@@ -205,7 +207,7 @@ func (v *View) sendTo(ctx context.Context, a block.Addr, what *notice, hosts []s
 		return 0, err
 	}
 	expires := what.expires
-	if here.Tiers != 0 {
+	if here.Tiers != 0 && !what.expiry {
 		expires = here.Item.Expires
 	}
 	var n atomic.Int64
@@ -283,24 +285,19 @@ func (v *View) elsewhere(ctx context.Context, a block.Addr) bool {
 	return len(located[0]) > 0
 }
 
-// settle sees to it that a key that was pulled from a host is what that has now.
+// settle drops a key that was pulled from a host unless that has the same value now, whoever waits
+// for the pull.
 func (v *View) settle(ctx context.Context, from *source, a block.Addr, f *transport.Found) {
-	err := v.announceNow(ctx, a)
+	ctx = context.WithoutCancel(ctx)
 	var now [1]wire.Info
-	if err == nil {
-		err = v.watch(ctx, headWithin, from.health, func(ctx context.Context, _ *health) error {
-			return from.peer.Stat(ctx, []block.Addr{a}, now[:])
-		})
-	}
-	if err != nil { // a copy that is not known to be old stays
-		v.warn("unsure "+from.ID, "a key was read from another cache, which could not be asked whether it still has "+
-			"the same value", "cache", from.ID, "error", err)
-		return
-	}
-	here, err := v.Store.Stat(ctx, a)
+	err := v.watch(ctx, headWithin, from.health, func(ctx context.Context, _ *health) error {
+		return from.peer.Stat(ctx, []block.Addr{a}, now[:])
+	})
+	here, missing := v.Store.Stat(ctx, a)
 	switch {
-	case err != nil || here.CRC != f.CRC: // it was set or deleted here
-	case now[0].Tiers == 0 || now[0].CRC != f.CRC:
+	case missing != nil || here.CRC != f.CRC: // it was set or deleted here
+		return
+	case err != nil, now[0].Tiers == 0, now[0].CRC != f.CRC:
 		_, err = v.Store.Delete(ctx, a)
 	case now[0].Expires != here.Item.Expires:
 		_, err = v.Store.SetExpiry(ctx, a, now[0].Expires)
@@ -308,23 +305,6 @@ func (v *View) settle(ctx context.Context, from *source, a block.Addr, f *transp
 	if err != nil && !errors.Is(err, store.ErrMiss) {
 		v.warn("settle", "a key that was read from another cache may be old, and could not be dropped", "error", err)
 	}
-}
-
-// announceNow tells the keeper of an address, before it returns, how that is here.
-func (v *View) announceNow(ctx context.Context, a block.Addr) error {
-	m := v.roster.Load().keeper(&a)
-	if m.ID == v.o.Self {
-		v.keepSome([]wire.Change{v.change(ctx, a)})
-		return nil
-	}
-	l := (*v.links.Load())[m.ID]
-	if l == nil {
-		return errDoubted
-	}
-	return v.watched(ctx, noticeWithin, m, func(ctx context.Context, _ *health) error {
-		l.add(a)
-		return l.flush(ctx)
-	})
 }
 
 // Order does what another host asks; it is transport.Handler's.
