@@ -19,8 +19,8 @@ import (
 // and EXPIRE act on this host, and the client is answered. A notice then goes to the other hosts:
 // they drop a value whose checksum differs, and take over the expiry. Nobody waits for it.
 //
-// A host that pulls a key asks its source again once it has it, and drops what it pulled if the source
-// has another value by then or does not answer. A notice asks all hosts again until none changes
+// A host that pulls a key asks its source again once it has it, and drops what it pulled if the
+// source has another value by then or does not answer. A notice asks all hosts again until none changes
 // anything. A pull of a key is not kept while a notice about the key is on its way. Two hosts on
 // which one key is set at the same moment may both drop it: a miss. A host that does not answer
 // keeps what it has.
@@ -32,6 +32,7 @@ const (
 	noticeRounds = 4       // how often all hosts are told, until none changes anything
 	noticeTries  = 6       // how often hosts are told if one fails, with pauses that double
 	noticePause  = 50 * time.Millisecond
+	doubtedTries = 4 // the same where one is left out: the lane's other keys wait meanwhile
 )
 
 // notice is what the other holders of a key are to be told.
@@ -162,7 +163,11 @@ func (v *View) tellHolders(ctx context.Context, lane <-chan block.Addr) {
 			err := v.send(ctx, a, &what)
 			what.tries++
 			lost := err != nil && ctx.Err() == nil
-			if lost && what.tries < noticeTries && !errors.Is(err, errDoubted) && wait(ctx, noticePause<<what.tries) {
+			tries := noticeTries
+			if errors.Is(err, errDoubted) {
+				tries = doubtedTries
+			}
+			if lost && what.tries < tries && wait(ctx, noticePause<<what.tries) {
 				lost = !v.notices.again(a, what)
 			}
 			v.notices.done(a)
