@@ -181,8 +181,8 @@ func (v *View) tellHolders(ctx context.Context, lane <-chan block.Addr) {
 	}
 }
 
-// send tells the other hosts until none changes anything. Keepers are not asked: what came to a host
-// a moment ago they do not know yet.
+// send tells the other hosts until none changes anything. Keepers are not asked: they do not know
+// yet what came to a host a moment ago.
 func (v *View) send(ctx context.Context, a block.Addr, what *notice) error {
 	timed := map[string]bool{} // hosts that have been told once when it is over
 	for round := range noticeRounds {
