@@ -20,10 +20,10 @@ import (
 // they drop a value whose checksum differs, and take over the expiry. Nobody waits for it.
 //
 // A host that pulls a key asks its source again once it has it, and drops what it pulled if the
-// source has another value by then or does not answer. A notice asks all hosts again until none changes
-// anything. A pull of a key is not kept while a notice about the key is on its way. Two hosts on
-// which one key is set at the same moment may both drop it: a miss. A host that does not answer
-// keeps what it has.
+// source has another value by then or does not answer. A notice asks all hosts again until none
+// changes anything. A pull of a key is not kept while a notice about the key is on its way. Two
+// hosts on which one key is set at the same moment may both drop it: a miss. A host that does not
+// answer keeps what it has.
 
 // Bounds of notices.
 const (

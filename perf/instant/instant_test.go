@@ -86,7 +86,7 @@ func shape(v any) string {
 }
 
 func TestAnswerLooksLikeVLLM(t *testing.T) {
-	golden, err := os.ReadFile("../engine/testdata/chat_1.json")
+	golden, err := os.ReadFile("../../sim/engine/testdata/chat_1.json")
 	if err != nil {
 		t.Fatal(err)
 	}
