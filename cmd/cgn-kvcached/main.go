@@ -40,9 +40,11 @@ func version() string {
 func run(args, env []string, out, errOut io.Writer) error {
 	var c kvcached.Config
 	var ignored []string
+	var renamed [][2]string // given, name
 	err := config.Load(&c, config.Options{
 		Program: "cgn-kvcached", About: about, Version: version(), Args: args, Env: env, Out: out,
 		Ignored: func(name string) { ignored = append(ignored, name) },
+		Renamed: func(given, name string) { renamed = append(renamed, [2]string{given, name}) },
 	})
 	switch {
 	case errors.Is(err, config.ErrAnswered):
@@ -55,6 +57,9 @@ func run(args, env []string, out, errOut io.Writer) error {
 	c.Logger = log
 	for _, name := range ignored {
 		log.Warn("this program has no setting of the name of this environment variable; see --help", "variable", name)
+	}
+	for _, r := range renamed {
+		log.Warn("a setting is given by an older name; write the new one", "given", r[0], "name", r[1])
 	}
 	d, err := kvcached.New(c)
 	if err != nil {

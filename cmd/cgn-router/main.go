@@ -34,9 +34,11 @@ func main() {
 
 func run(args, env []string, out, errOut io.Writer) error {
 	var ignored []string
+	var renamed [][2]string // given, name
 	options := config.Options{
 		Program: "cgn-router", About: about, Version: buildinfo.String(), Args: args, Env: env, Out: out,
 		Ignored: func(name string) { ignored = append(ignored, name) },
+		Renamed: func(given, name string) { renamed = append(renamed, [2]string{given, name}) },
 	}
 	var c router.Config
 	if err := config.Load(&c, options); errors.Is(err, config.ErrAnswered) {
@@ -50,7 +52,10 @@ func run(args, env []string, out, errOut io.Writer) error {
 	for _, name := range ignored {
 		log.Warn("this program has no setting of the name of this environment variable; see --help", "variable", name)
 	}
-	options.Ignored = nil
+	for _, r := range renamed {
+		log.Warn("a setting is given by an older name; write the new one", "given", r[0], "name", r[1])
+	}
+	options.Ignored, options.Renamed = nil, nil
 	c.SocketByDefault()
 	r, err := router.New(c)
 	if err != nil {

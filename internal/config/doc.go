@@ -9,6 +9,8 @@
 //	flag:"listen"      its flag; without the tag --section.key, "-" for none
 //	help:"..."         one sentence for --help and the reference
 //	env:"CGN_ETCD"     a second, shorter name in the environment
+//	was:"limits.body"  its older path, or a section's: taken with a warning, as
+//	                   are its variable and flag; not inside a list of tables
 //	oneof:"a|b"        the only strings it may hold
 //	split:"space"      elements of a list in the environment are separated by
 //	                   spaces, because they may hold commas

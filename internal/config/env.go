@@ -33,6 +33,9 @@ func applyEnv(s *schema, o *Options) (problems []error, ignored []string) {
 				&Problem{Where: name, Reason: "is the same setting as " + given[f] + "; give one of them"})
 		case ok:
 			given[f], f.given = name, true
+			if name == f.oldEnv() {
+				s.renamed(name, f.env())
+			}
 			if err := f.setFromText(text); err != nil {
 				problems = append(problems, f.problem(name, strconv.Quote(text), err))
 			}
@@ -66,7 +69,7 @@ func (s *schema) unknown(program, name string, names []string) (problem error, i
 	return nil, true
 }
 
-// envNames are the variables that set fields, CGN_CONFIG among the names.
+// envNames are the variables that set fields, CGN_CONFIG among the names, and older ones not.
 func (s *schema) envNames() (byName map[string]*field, names []string) {
 	byName, names = map[string]*field{}, []string{envPrefix + "CONFIG"}
 	for _, f := range s.fields {
@@ -76,6 +79,9 @@ func (s *schema) envNames() (byName map[string]*field, names []string) {
 		for _, name := range f.envs() {
 			byName[name] = f
 			names = append(names, name)
+		}
+		if old := f.oldEnv(); old != "" {
+			byName[old] = f
 		}
 	}
 	return byName, names
@@ -118,8 +124,10 @@ var serviceLink = regexp.MustCompile(`_(SERVICE_HOST|SERVICE_PORT(_.*)?|PORT(_[0
 
 func (s *schema) ownsEnv(name string) bool {
 	for _, sec := range s.sections {
-		if sec.path != "" && strings.HasPrefix(name, sec.env()) {
-			return true
+		for _, prefix := range sec.envs() {
+			if strings.HasPrefix(name, prefix) {
+				return true
+			}
 		}
 	}
 	return false

@@ -62,6 +62,7 @@ func (r *fileReader) read(doc string, root reflect.Value) []error {
 		return []error{&Problem{Where: r.name, Reason: err.Error()}}
 	}
 	r.lines = indexLines(doc)
+	r.renameAll(tree)
 	r.table(root, tree, "")
 	return r.problems
 }
@@ -246,10 +247,7 @@ func (r *fileReader) locate(err error) error {
 }
 
 func (r *fileReader) fail(p *Problem, at string) {
-	p.Where = r.name
-	if n := r.lines.of(at); n > 0 {
-		p.Where = fmt.Sprintf("%s:%d", r.name, n)
-	}
+	p.Where = r.at(at)
 	r.problems = append(r.problems, p)
 }
 

@@ -33,6 +33,9 @@ func parseArgs(s *schema, o Options) *commandLine {
 			byName[plain(f.flag)] = f
 			names = append(names, f.flag)
 		}
+		if old := f.oldFlag(); old != "" {
+			byName[plain(old)] = f
+		}
 	}
 	args, instead := o.Args, "" // of a boolean whose value stands apart
 	for len(args) > 0 {

@@ -34,7 +34,10 @@ type Options struct {
 
 	// hears of each CGN_* variable that is nobody's setting, or another program's in a section of
 	// this one; may be nil
-	Ignored  func(variable string)
+	Ignored func(variable string)
+	// hears of each older name that was given ("router.toml:3: admission"), with the name of today;
+	// may be nil
+	Renamed  func(given, name string)
 	ReadFile func(name string) ([]byte, error) // nil means os.ReadFile
 }
 
@@ -101,7 +104,7 @@ func Load(dst any, o Options) error {
 	}
 	file, fromFile := loadFile(dst, s, cl.file, o)
 	fromEnv, ignored := applyEnv(s, &o)
-	problems := slices.Concat(fromFile, fromEnv, cl.problems, cl.apply())
+	problems := slices.Concat(fromFile, fromEnv, cl.problems, s.olderFlags(cl.values), cl.apply())
 	unread := len(problems) > 0
 	var unparsed toml.ParseError
 	for _, p := range validate(dst) {
@@ -121,7 +124,7 @@ func Load(dst any, o Options) error {
 		return &Error{problems}
 	}
 	if cl.check {
-		var notes []string
+		notes := s.renameNotes()
 		walk(dst, func(v any) error {
 			if a, ok := v.(Adviser); ok {
 				notes = append(notes, a.Advise()...)
@@ -133,6 +136,11 @@ func Load(dst any, o Options) error {
 	for _, name := range ignored {
 		if o.Ignored != nil {
 			o.Ignored(name)
+		}
+	}
+	for _, r := range s.renames {
+		if o.Renamed != nil {
+			o.Renamed(r.given, r.name)
 		}
 	}
 	return nil

@@ -17,6 +17,7 @@ type field struct {
 	help    string
 	def     string
 	hasDef  bool
+	was     string // the older path, from the tag was of the field or of its section; "" for none
 	flag    string // without dashes; "" for none
 	short   string // a second environment name; "" for none
 	oneof   []string
@@ -42,26 +43,37 @@ func (s *schema) elsewhere(key string) string {
 // section is a nested struct: a TOML table with keys of its own.
 type section struct {
 	path  string
+	was   string // the older path; "" for none
 	help  string
 	value reflect.Value
 }
 
-// env is what the variables of the section begin with.
-func (s *section) env() string {
-	return envPrefix + strings.ToUpper(strings.ReplaceAll(s.path, ".", "_")) + "_"
+// envs are what the variables of the section begin with, or began with.
+func (s *section) envs() []string {
+	switch {
+	case s.path == "":
+		return nil
+	case s.was == "":
+		return []string{envName(s.path) + "_"}
+	}
+	return []string{envName(s.path) + "_", envName(s.was) + "_"}
+}
+
+// envName is the variable of the setting at path.
+func envName(path string) string {
+	return envPrefix + strings.ToUpper(strings.ReplaceAll(path, ".", "_"))
 }
 
 // schema lists a struct's settings and sections in the order they are declared.
 type schema struct {
 	fields   []*field
 	sections []section
+	renames  []rename // older names that the user has written
 }
 
 func (f *field) path() string { return join(f.section, f.key) }
 
-func (f *field) env() string {
-	return "CGN_" + strings.ToUpper(strings.ReplaceAll(f.path(), ".", "_"))
-}
+func (f *field) env() string { return envName(f.path()) }
 
 // envs are the names of the variables that set the field.
 func (f *field) envs() []string {
@@ -162,11 +174,14 @@ func (s *schema) member(sf reflect.StructField, v reflect.Value, path string) er
 	case key == "":
 		return fmt.Errorf("config: field %s of %q has no toml tag", sf.Name, path)
 	case isTable(v.Type()):
-		at := len(s.sections)
+		at, first := len(s.sections), len(s.fields)
 		if err := s.walk(v, join(path, key)); err != nil {
 			return err
 		}
 		s.sections[at].help = sf.Tag.Get("help")
+		if was := sf.Tag.Get("was"); was != "" {
+			s.movedFrom(at, first, was)
+		}
 		return nil
 	}
 	if !supported(v.Type()) {
@@ -178,6 +193,7 @@ func (s *schema) member(sf reflect.StructField, v reflect.Value, path string) er
 
 func newField(sf reflect.StructField, v reflect.Value, path, key string) *field {
 	f := &field{section: path, key: key, value: v, help: sf.Tag.Get("help"), short: sf.Tag.Get("env")}
+	f.was = sf.Tag.Get("was")
 	f.spaced = sf.Tag.Get("split") == "space" || v.Kind() == reflect.Slice && isText(v.Type().Elem())
 	f.def, f.hasDef = sf.Tag.Lookup("default")
 	if list := sf.Tag.Get("oneof"); list != "" {
@@ -201,6 +217,12 @@ func (s *schema) checkNames() error {
 		names := f.envs()
 		if f.flag != "" {
 			names = append(names, "--"+plain(f.flag))
+		}
+		if f.was != "" {
+			names = append(names, f.oldEnv())
+		}
+		if old := f.oldFlag(); old != "" {
+			names = append(names, "--"+plain(old))
 		}
 		for _, n := range names {
 			if other, dup := seen[n]; dup {
