@@ -14,7 +14,7 @@ func TestCapsPerModelAndRole(t *testing.T) {
 	s := serve(t, nil, func(c *router.Config) {
 		c.Router.Backends = []string{engines[0].URL() + ",id=b", engines[1].URL() + ",id=d,role=decode",
 			engines[2].URL() + ",id=p,role=prefill"}
-		c.Admission.MaxQueue = 1
+		c.Router.Admission.MaxQueue = 1
 		c.Models = []router.ModelConfig{{Name: "sim", MaxQueueDecode: 2}}
 	})
 	eventually(t, "all that serve are well", func() bool { return s.eligible() == 2 })

@@ -21,19 +21,18 @@ import (
 // Config is everything the router can be told. Every field has a safe default; the
 // generated reference in deploy/reference/config.md lists them.
 type Config struct {
-	Router    RouterConfig    `toml:"router"`
-	Backends  []BackendConfig `toml:"backend" help:"static engines, a table each; --backend is the same in short: URL,key=value,..."`
-	Models    []ModelConfig   `toml:"model" help:"exceptions for one served model, a table each"`
-	Etcd      cluster.Access  `toml:"etcd" help:"Where agents announce themselves. Without endpoints there are static backends only."`
-	Prefix    PrefixConfig    `toml:"prefix"`
-	Admission AdmissionConfig `toml:"admission"`
-	Timeouts  TimeoutConfig   `toml:"timeouts"`
-	Retry     RetryConfig     `toml:"retry"`
-	Limits    LimitConfig     `toml:"limits"`
-	TLS       TLSConfig       `toml:"tls"`
-	Upstream  UpstreamTLS     `toml:"upstream_tls" help:"How the router talks to agents that serve https. The CA alone checks them without showing a certificate. A backend has its own ca."`
-	Log       LogConfig       `toml:"log"`
-	Takeover  TakeoverConfig  `toml:"takeover" help:"How a new router takes the place of a running one without a request lost: it gets the listening sockets, and the old one finishes what it has begun."`
+	Router   RouterConfig    `toml:"router"`
+	Backends []BackendConfig `toml:"backend" help:"static engines, a table each; --backend is the same in short: URL,key=value,..."`
+	Models   []ModelConfig   `toml:"model" help:"exceptions for one served model, a table each"`
+	Etcd     cluster.Access  `toml:"etcd" help:"Where agents announce themselves. Without endpoints there are static backends only."`
+	Prefix   PrefixConfig    `toml:"prefix"`
+	Timeouts TimeoutConfig   `toml:"timeouts"`
+	Retry    RetryConfig     `toml:"retry"`
+	Limits   LimitConfig     `toml:"limits"`
+	TLS      TLSConfig       `toml:"tls"`
+	Upstream UpstreamTLS     `toml:"upstream_tls" help:"How the router talks to agents that serve https. The CA alone checks them without showing a certificate. A backend has its own ca."`
+	Log      LogConfig       `toml:"log"`
+	Takeover TakeoverConfig  `toml:"takeover" help:"How a new router takes the place of a running one without a request lost: it gets the listening sockets, and the old one finishes what it has begun."`
 
 	Logger *slog.Logger `toml:"-"` // nil: slog.Default
 }
@@ -54,6 +53,7 @@ type RouterConfig struct {
 	Promote        string          `toml:"promote" default:"disk" flag:"promote" oneof:"off|disk|fleet" help:"what the cache daemon on the host of the picked node is asked to bring into RAM ahead of the request, of the prompt's first 1,024 blocks that are not there: disk: what it has on SSD; fleet: also what only other hosts have; off: nothing. Daemons are asked on the connection that says what they hold"`
 	DrainDelay     config.Duration `toml:"drain_delay" default:"5s" flag:"drain-delay" help:"time between readiness going false and the listener closing"`
 	DrainTimeout   config.Duration `toml:"drain_timeout" default:"60s" flag:"drain-timeout" help:"time that running requests have to finish; then streams end with an error event; 0: at once"`
+	Admission      AdmissionConfig `toml:"admission" was:"admission" help:"Caps on requests in flight. Nothing is queued."`
 }
 
 // BackendConfig is one static engine, the table form of --backend.
@@ -78,7 +78,7 @@ type ModelConfig struct {
 	FirstByte      config.Duration `toml:"first_byte" help:"overrides timeouts.first_byte"`
 	Idle           config.Duration `toml:"idle" help:"overrides timeouts.idle"`
 	Total          config.Duration `toml:"total" help:"overrides timeouts.total"`
-	MaxQueue       int             `toml:"max_queue" help:"overrides admission.max_queue and admission.max_queue_decode"`
+	MaxQueue       int             `toml:"max_queue" help:"overrides router.admission.max_queue and router.admission.max_queue_decode"`
 	MaxQueueDecode int             `toml:"max_queue_decode" help:"overrides max_queue for the nodes of role decode"`
 }
 
@@ -95,7 +95,7 @@ type PrefixConfig struct {
 
 // AdmissionConfig caps what is in flight; nothing is queued.
 type AdmissionConfig struct {
-	MaxQueue       int `toml:"max_queue" default:"4096" help:"requests in flight per (model, role of the nodes: both or decode); a request that no role has room for gets 503 with Retry-After"`
+	MaxQueue       int `toml:"max_queue" default:"4096" help:"caps the requests in flight of each model on the nodes of each role, both or decode; it is no queue: a request that no role has room for gets 503 with Retry-After"`
 	MaxQueueDecode int `toml:"max_queue_decode" default:"0" help:"overrides max_queue for the nodes of role decode; 0: max_queue"`
 	Global         int `toml:"global" default:"16384" help:"requests in flight in all; above it 429 with Retry-After"`
 }
@@ -316,9 +316,9 @@ func (c *Config) validateNumbers(bad problem) {
 	atLeast("prefix.memo", int(c.Prefix.Memo), 0)
 	atLeast("prefix.max_exact", int(c.Prefix.MaxExact), 1024)
 	atLeast("prefix.exact_memo", int(c.Prefix.ExactMemo), 0)
-	atLeast("admission.max_queue", c.Admission.MaxQueue, 1)
-	atLeast("admission.max_queue_decode", c.Admission.MaxQueueDecode, 0)
-	atLeast("admission.global", c.Admission.Global, 1)
+	atLeast("router.admission.max_queue", c.Router.Admission.MaxQueue, 1)
+	atLeast("router.admission.max_queue_decode", c.Router.Admission.MaxQueueDecode, 0)
+	atLeast("router.admission.global", c.Router.Admission.Global, 1)
 	atLeast("retry.max_nodes", c.Retry.MaxNodes, 0)
 	atLeast("retry.percent", c.Retry.Percent, 0)
 	atLeast("retry.floor", c.Retry.Floor, 0)
@@ -371,7 +371,7 @@ func (c *Config) validateModels(bad problem) {
 		}
 		for key, v := range map[string]int{"max_queue": m.MaxQueue, "max_queue_decode": m.MaxQueueDecode} {
 			if v < 0 {
-				bad(fmt.Sprintf("model[%d].%s", i, key), "%d is negative; leave it out for admission.%s", v, key)
+				bad(fmt.Sprintf("model[%d].%s", i, key), "%d is negative; leave it out for router.admission.%s", v, key)
 			}
 		}
 	}

@@ -147,7 +147,7 @@ func (c *Config) legOptions() leg.Options {
 	t := &c.Timeouts
 	common := leg.Limits{
 		FirstByte: t.FirstByte.Std(), Idle: t.Idle.Std(), Total: t.Total.Std(),
-		MaxQueueDecode: c.Admission.MaxQueueDecode,
+		MaxQueueDecode: c.Router.Admission.MaxQueueDecode,
 	}
 	own := map[string]leg.Limits{}
 	for _, m := range c.Models {

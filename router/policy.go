@@ -112,7 +112,7 @@ func (r *Router) takePolicy(doc []byte) {
 
 // applyPolicy passes on what of a policy is not about picking.
 func (r *Router) applyPolicy(p *policy.Policy) {
-	limit := r.config.Admission.MaxQueue
+	limit := r.config.Router.Admission.MaxQueue
 	if p.MaxQueue > 0 {
 		limit = p.MaxQueue
 	}

@@ -205,7 +205,7 @@ func (r *Router) joinFleet() error {
 // assemble puts the request path together.
 func (r *Router) assemble() {
 	c := r.config
-	r.gate = admission.New(admission.Options{MaxQueue: c.Admission.MaxQueue, Global: c.Admission.Global})
+	r.gate = admission.New(admission.Options{MaxQueue: c.Router.Admission.MaxQueue, Global: c.Router.Admission.Global})
 	var memo *where.Memo
 	if c.Prefix.Memo > 0 {
 		memo = where.NewMemo(int(c.Prefix.Memo))

@@ -76,7 +76,7 @@ func TestModeAndMaxQueue(t *testing.T) {
 			}
 			write(`{"mode":"least_loaded","max_queue":2}`)
 			s := serve(t, simulate(t, 2), func(c *router.Config) {
-				c.Router.PolicyFile, c.Router.Mode, c.Admission.MaxQueue = file, given, 3
+				c.Router.PolicyFile, c.Router.Mode, c.Router.Admission.MaxQueue = file, given, 3
 			})
 			limit := func() float64 { return s.metrics().sum("cgn_router_model_max_queue", `model="sim"`) }
 			full := func(n int) {

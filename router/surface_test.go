@@ -166,9 +166,9 @@ func TestCaps(t *testing.T) {
 		status int
 		code   string
 	}{
-		"model":         {func(c *router.Config) { c.Admission.MaxQueue = 3 }, 503, "queue_full"},
+		"model":         {func(c *router.Config) { c.Router.Admission.MaxQueue = 3 }, 503, "queue_full"},
 		"model's own":   {func(c *router.Config) { c.Models = []router.ModelConfig{{Name: "sim", MaxQueue: 3}} }, 503, "queue_full"},
-		"router":        {func(c *router.Config) { c.Admission.Global = 3 }, 429, "router_full"},
+		"router":        {func(c *router.Config) { c.Router.Admission.Global = 3 }, 429, "router_full"},
 		"streams":       {func(c *router.Config) { c.Limits.MaxStreams = 3 }, 429, "too_many_streams"},
 		"slots of node": {func(c *router.Config) { c.Router.Backends[0] += ",max_concurrent=3" }, 503, "all_nodes_busy"},
 	} {

@@ -41,7 +41,7 @@ func TestSettingsReachTheirParts(t *testing.T) {
 		HeaderTimeout: seconds(21),
 		BodyTimeout:   seconds(22), KeepAlive: seconds(23), SlowReader: seconds(24), ResponseIDs: 103,
 	}
-	c.Admission.Global = 104
+	c.Router.Admission.Global = 104
 	c.Log.Access, c.Log.AccessQueue = filepath.Join(t.TempDir(), "access"), 105
 	r, err := New(c)
 	if err != nil {

@@ -29,11 +29,11 @@ var (
 		"the node named in x-cgn-node takes no requests now: it is out of service, or at its limit")
 	errModelFull = &apierror.Error{
 		Status: 503, Code: "queue_full", RetryAfterSeconds: admission.RetryAfterSeconds,
-		Message: "too many requests in flight for this model; admission.max_queue bounds them",
+		Message: "too many requests in flight for this model; router.admission.max_queue bounds them",
 	}
 	errGlobalFull = &apierror.Error{
 		Status: 429, Code: "router_full", RetryAfterSeconds: admission.RetryAfterSeconds,
-		Message: "too many requests in flight in this router; admission.global bounds them",
+		Message: "too many requests in flight in this router; router.admission.global bounds them",
 	}
 	ErrDeadline = &apierror.Error{Status: 504, Code: "deadline_exceeded", Message: "no answer came within the deadline"}
 	errBackend  = unavailable("backend_failed", "no node answered")
