@@ -18,7 +18,7 @@ const firstEvent = "data: a\n\n"
 // allocSite is one client of a server whose streams come from a backend that sends what it is told.
 type allocSite struct {
 	*testing.T
-	lending *Lending
+	parking *Parking
 	server  *fasthttp.Server
 	client  net.Conn
 	parts   chan []byte // what the backend sends; lastChunk ends an answer
@@ -34,8 +34,8 @@ func newAllocSite(t *testing.T) *allocSite {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { w.Close() })
-	s.lending = lendingTo(t, func(c net.Conn) { s.server.ServeConn(c) })
-	t.Cleanup(s.lending.Loops.Close)
+	s.parking = parkingIn(t, func(c net.Conn) { s.server.ServeConn(c) })
+	t.Cleanup(s.parking.Loops.Close)
 	s.server = &fasthttp.Server{WriteTimeout: soon, NoDefaultDate: true, Handler: s.handler(pool, w)}
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -81,7 +81,7 @@ func (s *allocSite) handler(pool *Pool, w *Watcher) fasthttp.RequestHandler {
 			return
 		}
 		CopyHeaders(&ctx.Response.Header, e)
-		if err := Reply(ctx, e, ReplyOptions{Follower: quiet{}, Stop: stop, Lending: s.lending}); err != nil {
+		if err := Reply(ctx, e, ReplyOptions{Follower: quiet{}, Stop: stop, Parking: s.parking}); err != nil {
 			s.Error(err)
 		}
 	}
@@ -110,14 +110,14 @@ func (s *allocSite) pass(part []byte) {
 // end ends the stream and waits until everything has been given back.
 func (s *allocSite) end(last []byte) {
 	s.pass(last)
-	for s.lending.Loops.busy.Load() > 0 {
+	for s.parking.Loops.busy.Load() > 0 {
 		runtime.Gosched()
 	}
 }
 
 func (s *allocSite) stop() {
 	s.client.Close()
-	s.lending.Loops.Drain()
+	s.parking.Loops.Drain()
 	s.server.Shutdown()
 	<-s.served
 }

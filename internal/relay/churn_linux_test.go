@@ -178,9 +178,9 @@ func TestChurn(t *testing.T) {
 		})
 	}
 	left.Wait()
-	for end := soonest(); f.lending.Loops.busy.Load() > 0; time.Sleep(time.Millisecond) {
+	for end := soonest(); f.parking.Loops.busy.Load() > 0; time.Sleep(time.Millisecond) {
 		if time.Now().After(end) {
-			t.Fatalf("%d streams are left", f.lending.Loops.busy.Load())
+			t.Fatalf("%d streams are left", f.parking.Loops.busy.Load())
 		}
 	}
 	if idle, open := f.pool.Stats(); idle != open {

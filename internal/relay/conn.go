@@ -45,13 +45,13 @@ type conn struct {
 	peek    func(fd uintptr)
 	waiting peeked // what the last peek found
 
-	watch bool                     // its pool has Watch
-	port  uint16                   // of this end; 0: it has none
-	place int                      // in Pool.busy, counted from 1; 0: not in it
-	owner atomic.Pointer[Exchange] // the last that used it; it may have let go of it
-	hand  sync.Mutex               // held to replace, close or inspect the descriptor
-	loan  loan
-	wire  *wire // between TLS and the socket; nil without TLS
+	watch  bool                     // its pool has Watch
+	port   uint16                   // of this end; 0: it has none
+	place  int                      // in Pool.busy, counted from 1; 0: not in it
+	owner  atomic.Pointer[Exchange] // the last that used it; it may have let go of it
+	hand   sync.Mutex               // held to replace, close or inspect the descriptor
+	parked parked
+	wire   *wire // between TLS and the socket; nil without TLS
 }
 
 // peeked is the state of a socket's receive queue.
@@ -108,7 +108,7 @@ func (c *conn) usable(now time.Time) bool {
 func (c *conn) close() {
 	c.hand.Lock()
 	defer c.hand.Unlock()
-	if !c.loan.end() {
+	if !c.parked.end() {
 		c.socket.Close()
 	}
 }
@@ -198,8 +198,8 @@ func (c *conn) salvage() int {
 	return n
 }
 
-// rested prepares the connection for the idle list.
-func (c *conn) rested(now time.Time) {
+// idled prepares the connection for the idle list.
+func (c *conn) idled(now time.Time) {
 	c.served++
 	c.idleSince = now
 	if cap(c.buf) > keepBufferBytes {

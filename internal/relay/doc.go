@@ -37,27 +37,27 @@
 // piece costs one recv and one send; epoll_wait and the clock are shared by all
 // that is ready at that moment. Nothing waits for more to come.
 //
-// A connection is lent: Reply takes the client's from fasthttp (Hijack) once
+// A connection is parked: Reply takes the client's from fasthttp (Hijack) once
 // the head of the answer is known, and the upstream's from its Exchange; both
 // sockets leave the runtime's poller (a duplicate descriptor is made and the
 // first one closed). After its source the upstream's goes back to its Pool. The
 // client's waits in the loop for its next request, which costs no goroutine
 // either, and goes back to the server with the first byte of that
-// (Lending.Serve). Bytes of a pipelined request that fasthttp has read already
+// (Parking.Serve). Bytes of a pipelined request that fasthttp has read already
 // travel along.
 //
 // Between two sources the stream stays in its loop, with the client's socket
 // alone: unsent bytes are sent, and the loop notices if the client leaves or
 // does not read. Follower.Next runs on a goroutine meanwhile. The connection of
-// the source that it brings is lent to the same loop; a source that has come to
-// its end already needs none. One that cannot be lent counts as failed.
+// the source that it brings is parked in the same loop; a source that has come to
+// its end already needs none. One that cannot be parked counts as failed.
 //
 // A connection that has been idle for a while on its goroutine can be brought to
-// the loop in the same way (Lending.Rest): then it costs about a kilobyte.
+// the loop in the same way (Parking.Park): then it costs about a kilobyte.
 //
 // A stream stays with its goroutine, for all its sources, if it speaks TLS with
 // the client, is for an HTTP/1.0 client, has already come to its first source's
-// end, or if there is no Lending. TLS towards the upstream is the loop's:
+// end, or if there is no Parking. TLS towards the upstream is the loop's:
 // crypto/tls reads from a connection that answers "not now" instead of waiting,
 // and goes on from there later.
 //

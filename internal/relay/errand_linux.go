@@ -16,7 +16,7 @@ type errand struct {
 	top     net.Conn // to go back, or to be closed with its stream; nil: it stays where it is
 	client  *clientConn
 	parting parting
-	lending *Lending
+	parking *Parking
 	l       *loop // to be told that the stream of that ticket's connection has ended; may be nil
 	ticket  ticket
 
@@ -67,7 +67,7 @@ func (n *errand) run() {
 func (n *errand) endStream() {
 	defer n.hangUp()
 	s := n.stream
-	s.closeLent()
+	s.closeParked()
 	if n.top != nil && n.parting == resets {
 		n.client.resetOnClose()
 	}
@@ -118,7 +118,7 @@ func (n *errand) next() (e *Exchange, err error) {
 // giveBack makes the connection an ordinary one and has it served.
 func (n *errand) giveBack() {
 	c := n.client
-	socket, err := c.loan.back()
+	socket, err := c.parked.back()
 	if err != nil {
 		n.top.Close()
 		return
@@ -129,5 +129,5 @@ func (n *errand) giveBack() {
 	if fd, ok := socketOf(socket); ok {
 		c.watched.fd = fd
 	}
-	n.lending.Serve(n.top)
+	n.parking.Serve(n.top)
 }

@@ -47,9 +47,9 @@ type Exchange struct {
 // c, which reads it without the lock.
 type grip struct {
 	c        *conn
-	canceled error    // why; nil: it is not
-	lent     borrower // who uses c meanwhile; nil: this exchange
-	serial   uint64   // by which the borrower knows this exchange
+	canceled error  // why; nil: it is not
+	keeper   keeper // who uses c meanwhile; nil: this exchange
+	serial   uint64 // by which the keeper knows this exchange
 }
 
 // work is the part that only the goroutine of an exchange uses.
@@ -371,8 +371,8 @@ func (e *Exchange) cancel(why error) {
 // stop ends what waits on the connection. The caller holds mu.
 func (e *Exchange) stop() {
 	switch {
-	case e.lent != nil:
-		e.lent.interrupt(e.serial)
+	case e.keeper != nil:
+		e.keeper.interrupt(e.serial)
 	case e.c != nil:
 		e.c.close()
 	}

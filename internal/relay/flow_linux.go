@@ -16,7 +16,7 @@ import (
 // it, from start on.
 type flow struct {
 	l        *loop
-	lending  *Lending
+	parking  *Parking
 	step     flowStep
 	serial   atomic.Uint64 // of the exchange that is read, or was read last; 0: none was
 	ticket   ticket        // its place in the loop
@@ -56,7 +56,7 @@ const (
 
 // receiver is a flow's client.
 type receiver struct {
-	top   leased      // the connection as the server knows it
+	top   parkable    // the connection as the server knows it
 	conn  *clientConn // the one with the socket
 	fd    int
 	state clientState
@@ -97,7 +97,7 @@ type unsent struct {
 // opening is needed until the connection has been handed over.
 type opening struct {
 	ctx    *fasthttp.RequestCtx
-	detach func() // ReplyOptions.Lent
+	detach func() // ReplyOptions.Parked
 }
 
 // parting says what becomes of the client's connection after the stream.
@@ -143,7 +143,7 @@ func (f *flow) interrupt(serial uint64) {
 	f.l.post(message{kind: msgInterrupt, flow: f, serial: serial})
 }
 
-// start takes over what onHandOver or Rest has prepared.
+// start takes over what onHandOver or Park has prepared.
 func (f *flow) start() {
 	l := f.l
 	l.admit(f)
@@ -392,7 +392,7 @@ func (f *flow) settle() {
 	case f.blocked():
 		if f.s.source.e != nil { // the client may take its time
 			f.unlink()
-			f.s.closeLent()
+			f.s.closeParked()
 		}
 	default:
 		f.over()
@@ -436,7 +436,7 @@ func fire(t *timer) {
 // due is the next deadline, and how the stream ends then. The zero time is none.
 func (f *flow) due() (at time.Time, o Outcome) {
 	if f.s == nil {
-		return f.idleSince.Add(f.lending.KeepAlive), Complete
+		return f.idleSince.Add(f.parking.KeepAlive), Complete
 	}
 	if f.isRead() {
 		e := f.s.source.e

@@ -62,7 +62,7 @@ type Follower interface {
 	// has been awaited. The connection of the source before is back in its pool,
 	// or closed. Next may block; it runs on a goroutine that may do so. An error
 	// means that there is none: it comes back in End, with UpstreamFailed. The
-	// exchange belongs to the relay, which closes it. Where ReplyOptions.Lent has
+	// exchange belongs to the relay, which closes it. Where ReplyOptions.Parked has
 	// been called, the client's request is not there any more.
 	Next() (*Exchange, error)
 	// Left is called at most once, while Next is under way or has just returned:

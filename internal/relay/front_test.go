@@ -95,17 +95,17 @@ type front struct {
 	aborts   chan *Abort // if set, gets each request's
 	errs     chan error  // if set, gets what relay returned
 	canceled atomic.Int32
-	lending  *Lending // nil: no loops
+	parking  *Parking // nil: no loops
 	close    func()
 }
 
-// lendStreams makes fronts lend their connections to loops.
-var lendStreams = true
+// parkStreams makes fronts park their connections in loops.
+var parkStreams = true
 
 // TestWithoutLoops runs the tests again whose streams can take either way.
 func TestWithoutLoops(t *testing.T) {
-	lendStreams = false
-	defer func() { lendStreams = true }()
+	parkStreams = false
+	defer func() { parkStreams = true }()
 	for name, test := range map[string]func(*testing.T){
 		"ClientLeaves": TestClientLeaves, "SlowReader": TestSlowReader,
 		"StreamsTornDown": TestStreamsTornDown, "Stop": TestStop, "TruncatedReplies": TestTruncatedReplies,
@@ -138,8 +138,8 @@ func newFront(t testing.TB, target Target, setup func(*front)) *front {
 		WriteTimeout: soon,
 		Logger:       discardLogger{},
 	}
-	if lendStreams {
-		f.lending = lendingTo(t, func(c net.Conn) { server.ServeConn(c) })
+	if parkStreams {
+		f.parking = parkingIn(t, func(c net.Conn) { server.ServeConn(c) })
 	}
 	done := make(chan struct{})
 	go func() {
@@ -151,9 +151,9 @@ func newFront(t testing.TB, target Target, setup func(*front)) *front {
 		server.Serve(accepted)
 	}()
 	f.close = sync.OnceFunc(func() {
-		if f.lending != nil {
-			f.lending.Loops.Drain()
-			defer f.lending.Loops.Close()
+		if f.parking != nil {
+			f.parking.Loops.Drain()
+			defer f.parking.Loops.Close()
 		}
 		server.Shutdown()
 		<-done
@@ -164,14 +164,14 @@ func newFront(t testing.TB, target Target, setup func(*front)) *front {
 	return f
 }
 
-// lendingTo makes loops whose connections go back to serve.
-func lendingTo(t testing.TB, serve func(net.Conn)) *Lending {
+// parkingIn makes loops whose connections go back to serve.
+func parkingIn(t testing.TB, serve func(net.Conn)) *Parking {
 	t.Helper()
 	loops, err := NewLoops(LoopsOptions{Panicked: func(p any) { t.Error("panic:", p) }})
 	if err != nil {
 		t.Fatal(err)
 	}
-	return &Lending{Loops: loops, Serve: serve, KeepAlive: soon}
+	return &Parking{Loops: loops, Serve: serve, KeepAlive: soon}
 }
 
 type discardLogger struct{}
@@ -218,7 +218,7 @@ func (f *front) relay(ctx *fasthttp.RequestCtx, abort *Abort, stop func()) error
 		if f.follow != nil {
 			follower = f.follow(abort)
 		}
-		err = Reply(ctx, e, ReplyOptions{SlowReader: f.slow, Follower: follower, Stop: stop, Lending: f.lending})
+		err = Reply(ctx, e, ReplyOptions{SlowReader: f.slow, Follower: follower, Stop: stop, Parking: f.parking})
 	}
 	if err != nil {
 		e.Close()

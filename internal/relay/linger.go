@@ -49,8 +49,8 @@ func (c *clientConn) discard() {
 // resetOnClose makes the kernel forget, with the connection, what a client has
 // not read.
 func (c *clientConn) resetOnClose() {
-	if c.loan.out {
-		c.loan.reset()
+	if c.parked.out {
+		c.parked.reset()
 		return
 	}
 	if tcp, ok := c.Conn.(*net.TCPConn); ok {

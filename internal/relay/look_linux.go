@@ -81,8 +81,8 @@ func (l *Looker) inspect(c *conn) bool {
 	defer c.hand.Unlock()
 	l.known = false
 	switch {
-	case c.loan.out:
-		l.read(uintptr(c.loan.fd))
+	case c.parked.out:
+		l.read(uintptr(c.parked.fd))
 	case c.raw != nil:
 		_ = c.raw.Control(l.ask) // a closed one leaves known as it is
 	}

@@ -97,12 +97,12 @@ func TestAttend(t *testing.T) {
 		}
 	}
 	check("new")
-	if err := c.loan.reserve(c.socket); err != nil {
+	if err := c.parked.reserve(c.socket); err != nil {
 		t.Fatal(err)
 	}
-	c.lendOut()
+	c.parkSocket()
 	if links := NewLooker().Look(p, 1); len(links) != 1 || links[0].Heard == Never {
-		t.Errorf("lent: %+v", links)
+		t.Errorf("parked: %+v", links)
 	}
 	if err := c.regain(); err != nil {
 		t.Fatal(err)

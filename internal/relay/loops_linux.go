@@ -25,7 +25,7 @@ type Loops struct {
 	all      []*loop
 	busy     atomic.Int64   // streams, and connections that are served again
 	draining atomic.Bool    // connections are closed with their stream
-	serial   atomic.Uint64  // of the last exchange that was lent
+	serial   atomic.Uint64  // of the last exchange that was parked
 	running  sync.WaitGroup // threads, and goroutines that end streams
 }
 
@@ -91,7 +91,7 @@ func (ls *Loops) Wait(ctx context.Context) error {
 }
 
 // Close cuts what is left and returns when everybody who follows a stream has
-// been told. Streams that are lent afterwards are cut at once.
+// been told. Streams that are parked afterwards are cut at once.
 func (ls *Loops) Close() {
 	ls.draining.Store(true)
 	for _, l := range ls.all {

@@ -62,9 +62,9 @@ func inParts(t testing.TB, c net.Conn, response string, at, step int) error {
 // awaitLent waits until that many streams are in loops.
 func (f *front) awaitLent(t testing.TB, streams int64) {
 	t.Helper()
-	for end := soonest(); f.lending.Loops.busy.Load() != streams; {
+	for end := soonest(); f.parking.Loops.busy.Load() != streams; {
 		if time.Now().After(end) {
-			t.Fatalf("%d streams in the loops, want %d", f.lending.Loops.busy.Load(), streams)
+			t.Fatalf("%d streams in the loops, want %d", f.parking.Loops.busy.Load(), streams)
 		}
 		time.Sleep(time.Millisecond)
 	}
@@ -267,7 +267,7 @@ func TestLastOfItsConnection(t *testing.T) {
 func TestKeepAliveEnds(t *testing.T) {
 	parts := make(chan string)
 	f := newFront(t, rawServer(t, "tcp", stepping(parts)), nil)
-	f.lending.KeepAlive = 50 * time.Millisecond
+	f.parking.KeepAlive = 50 * time.Millisecond
 	before := openFiles(t)
 	for _, leaves := range []bool{false, true} {
 		c := dial(t, f.addr)
@@ -292,7 +292,7 @@ func TestKeepAliveEnds(t *testing.T) {
 }
 
 // TestPipelinedBehindStream: what the server has read of the next requests
-// before it lent the connection is not lost.
+// before it parked the connection is not lost.
 func TestPipelinedBehindStream(t *testing.T) {
 	parts := make(chan string)
 	f := newFront(t, rawServer(t, "tcp", stepping(parts)), nil)
@@ -340,13 +340,13 @@ func TestLoopsDrain(t *testing.T) {
 	parts <- sseHead + chunk("data: a\n\n")
 	busy.r.Peek(1)
 	f.awaitLent(t, 1)
-	f.lending.Loops.Drain()
+	f.parking.Loops.Drain()
 	if _, err := idle.r.ReadByte(); err != io.EOF {
 		t.Fatal("the connection that waits:", err)
 	}
 	short, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
 	defer cancel()
-	if err := f.lending.Loops.Wait(short); !errors.Is(err, context.DeadlineExceeded) {
+	if err := f.parking.Loops.Wait(short); !errors.Is(err, context.DeadlineExceeded) {
 		t.Fatal(err)
 	}
 	parts <- chunk("data: b\n\n") + lastChunk
@@ -357,7 +357,7 @@ func TestLoopsDrain(t *testing.T) {
 	if _, err := busy.r.ReadByte(); err != io.EOF {
 		t.Fatal("after the stream:", err)
 	}
-	if err := f.lending.Loops.Wait(t.Context()); err != nil {
+	if err := f.parking.Loops.Wait(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -374,7 +374,7 @@ func TestLoopsClose(t *testing.T) {
 	io.WriteString(c.Conn, request)
 	c.r.Peek(1)
 	f.awaitLent(t, 1)
-	f.lending.Loops.Close()
+	f.parking.Loops.Close()
 	o.wait(t, UpstreamFailed)
 	if r, err := http.ReadResponse(c.r, nil); err != nil {
 		t.Fatal(err)
@@ -399,7 +399,7 @@ func TestFollowerPanics(t *testing.T) {
 	parts := make(chan string)
 	f := newFront(t, rawServer(t, "tcp", stepping(parts)), func(f *front) { f.follower = fragile{o} })
 	told := make(chan any, 1)
-	for _, l := range f.lending.Loops.all {
+	for _, l := range f.parking.Loops.all {
 		l.loops.options.Panicked = func(p any) { told <- p }
 	}
 	for _, data := range []string{"boom", "b"} {
@@ -463,7 +463,7 @@ func TestFollowerPanicsAtTheHandOver(t *testing.T) {
 		r.ReadByte() // until the router hangs up
 	}), func(f *front) { f.follower, f.await = panicking{o}, true })
 	told := make(chan any, 1)
-	f.lending.Loops.options.Panicked = func(p any) { told <- p }
+	f.parking.Loops.options.Panicked = func(p any) { told <- p }
 	client := dial(t, f.addr)
 	io.WriteString(client.Conn, request)
 	o.wait(t, UpstreamFailed)
@@ -487,25 +487,25 @@ func TestLoanWithoutDescriptors(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	var lent loan
-	if err := lent.reserve(c); err != nil {
+	var parked parked
+	if err := parked.reserve(c); err != nil {
 		t.Fatal(err)
 	}
-	lent.take(c)
+	parked.take(c)
 	var limit unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
 		t.Fatal(err)
 	}
 	unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: 3, Max: limit.Max})
-	_, err = lent.back()
+	_, err = parked.back()
 	unix.Setrlimit(unix.RLIMIT_NOFILE, &limit)
 	if err == nil {
 		t.Fatal("there was a descriptor")
 	}
-	if _, err := unix.FcntlInt(uintptr(lent.fd), unix.F_GETFD, 0); err != unix.EBADF {
+	if _, err := unix.FcntlInt(uintptr(parked.fd), unix.F_GETFD, 0); err != unix.EBADF {
 		t.Errorf("the descriptor is still there: %v", err)
 	}
-	if lent.end() {
+	if parked.end() {
 		t.Error("it would be closed again")
 	}
 }

@@ -24,7 +24,7 @@ func (*Loops) Wait(context.Context) error { return nil }
 // Close does nothing.
 func (*Loops) Close() {}
 
-func (*relayedReply) lend(*fasthttp.RequestCtx, *ReplyOptions) bool { return false }
+func (*relayedReply) park(*fasthttp.RequestCtx, *ReplyOptions) bool { return false }
 
-// Rest takes no connection on this system.
-func (*Lending) Rest(leased, time.Time) bool { return false }
+// Park takes no connection on this system.
+func (*Parking) Park(parkable, time.Time) bool { return false }

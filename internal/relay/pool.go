@@ -196,7 +196,7 @@ func (p *Pool) pop(fresh bool) (*conn, error) {
 
 // put takes back a connection whose exchange ended cleanly.
 func (p *Pool) put(c *conn) {
-	c.rested(time.Now())
+	c.idled(time.Now())
 	p.mu.Lock()
 	if p.closed || c.to != p.to.Load() {
 		p.mu.Unlock()

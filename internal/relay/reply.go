@@ -32,11 +32,11 @@ type ReplyOptions struct {
 	// Stop, if set, is called before the last exchange is closed: what
 	// Watcher.Watch returned.
 	Stop func()
-	// Lending, if set, lets Loops relay an event stream.
-	Lending *Lending
-	// Lent, if set, is called if they do, before anything else of the Follower:
+	// Parking, if set, lets Loops relay an event stream.
+	Parking *Parking
+	// Parked, if set, is called if they do, before anything else of the Follower:
 	// what belongs to ctx and its request is not valid afterwards.
-	Lent func()
+	Parked func()
 }
 
 // Reply answers ctx with the body of e, whose head has been read; the caller
@@ -51,7 +51,7 @@ type ReplyOptions struct {
 // have had an event that closes it (sse.Event.Closes): the crash of a server
 // looks the same as the end of such a stream, so without one it has failed.
 //
-// With o.Lending an event stream is relayed by Loops instead: see the package's
+// With o.Parking an event stream is relayed by Loops instead: see the package's
 // text.
 //
 // On success e belongs to Reply, which closes it. An error means that the body
@@ -75,7 +75,7 @@ func Reply(ctx *fasthttp.RequestCtx, e *Exchange, o ReplyOptions) error {
 		s.recycle()
 		return err
 	}
-	if length < 0 && s.lend(ctx, &o) {
+	if length < 0 && s.park(ctx, &o) {
 		return nil
 	}
 	ctx.Response.ImmediateHeaderFlush = s.events && length < 0 && len(e.Held()) == 0

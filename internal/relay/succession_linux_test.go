@@ -62,10 +62,10 @@ func TestLoopsEndBetweenSources(t *testing.T) {
 	ch.gate = make(chan struct{})
 	s.ask(conn, ch, "a.")
 	<-ch.asked
-	s.lending.Loops.Drain()
+	s.parking.Loops.Drain()
 	short, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
 	defer cancel()
-	if s.lending.Loops.Wait(short) == nil {
+	if s.parking.Loops.Wait(short) == nil {
 		t.Error("the stream does not count while Next is under way")
 	}
 	close(ch.gate)
@@ -87,7 +87,7 @@ func TestLoopsEndBetweenSources(t *testing.T) {
 		closed := make(chan struct{})
 		go func() {
 			defer close(closed)
-			s.lending.Loops.Close()
+			s.parking.Loops.Close()
 		}()
 		if ignore {
 			<-ch.left
@@ -163,7 +163,7 @@ func TestFollowerPanicsBetweenSources(t *testing.T) {
 	for _, in := range []string{"next", "left", "end"} {
 		s := newSuccession(t, "loops", nil)
 		told := make(chan any, 1)
-		s.lending.Loops.options.Panicked = func(p any) { told <- p }
+		s.parking.Loops.options.Panicked = func(p any) { told <- p }
 		follow := s.follow
 		s.follow = func(a *Abort) Follower { return fainting{follow(a).(*chain), in} }
 		conn := s.dial(t)

@@ -216,9 +216,9 @@ func newSuccession(t testing.TB, way string, setup func(*front)) *succession {
 	if way == "TLS upstream" {
 		target.TLS = &tls.Config{RootCAs: roots}
 	}
-	kept := lendStreams
-	lendStreams = way != "goroutines"
-	defer func() { lendStreams = kept }()
+	kept := parkStreams
+	parkStreams = way != "goroutines"
+	defer func() { parkStreams = kept }()
 	s.front = newFront(t, target, func(f *front) {
 		f.follow = func(a *Abort) Follower {
 			c := <-s.chains

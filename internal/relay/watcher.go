@@ -187,8 +187,8 @@ func (c *watched) alone() (here bool) {
 	return !c.gone
 }
 
-// rest is stop, and forgets the connection until it is watched again, with fd.
-func (c *watched) rest() {
+// pause is stop, and forgets the connection until it is watched again, with fd.
+func (c *watched) pause() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.onGone = nil; c.registered {
@@ -255,11 +255,11 @@ type clientConn struct {
 
 	reading, writing deadline
 
-	Lease
-	loan    loan
+	Parkable
+	parked  parked
 	handing bool   // it is being handed over, or has been
 	broken  error  // of a write meanwhile
-	ahead   []byte // read from the connection before it was lent
+	ahead   []byte // read from the connection before it was parked
 }
 
 // Read ends the write deadline that the last streamed response has left.
@@ -323,7 +323,7 @@ func (c *clientConn) SetWriteDeadline(t time.Time) error {
 }
 
 func (c *clientConn) Close() error {
-	if c.Kept() || c.loan.end() {
+	if c.Kept() || c.parked.end() {
 		return nil
 	}
 	if c.linger.Swap(false) {

@@ -49,7 +49,7 @@ const (
 )
 
 // callMethods are a call's methods, bound once, so that handing them over costs nothing.
-type callMethods struct{ sending, left, lent, giveBody func() }
+type callMethods struct{ sending, left, parked, giveBody func() }
 
 var callNumbers atomic.Uint64
 
@@ -128,7 +128,7 @@ func (c *call) Take(ex *relay.Exchange, _ answer.Source) (err error) {
 	err = relay.Reply(c.ctx, ex, relay.ReplyOptions{
 		SlowReader: c.g.limits.SlowReader, Follower: c, Stop: c.stop, MustClose: closes(c.request.API) &&
 			c.status < 300,
-		Lending: &c.g.lending, Lent: c.bound.lent,
+		Parking: &c.g.parking, Parked: c.bound.parked,
 	})
 	return err
 }

@@ -89,26 +89,26 @@ func (a *arrival) asked() (method string, api scan.API) {
 // plain is a connection without TLS.
 type plain struct {
 	net.Conn
-	relay.Lease
+	relay.Parkable
 	arrival
 	bodies  *intake.Bodies
-	resting *resting
-	leaving atomic.Bool // it is one of resting.leaving
+	parker  *parker
+	leaving atomic.Bool // it is one of parker.leaving
 }
 
-// resting says when an idle connection is brought to the relay's loops.
-type resting struct {
-	*relay.Lending
+// parker says when an idle connection is brought to the relay's loops.
+type parker struct {
+	*relay.Parking
 	litter *litter
 	after  time.Duration
 
-	mu      sync.RWMutex // held for writing: no connection is going to rest
+	mu      sync.RWMutex // held for writing: no connection is being parked
 	ended   bool
-	leaving sync.WaitGroup // connections at rest that the server has not let go of yet
+	leaving sync.WaitGroup // parked connections that the server has not let go of yet
 }
 
-// rest is Lending.Rest until end.
-func (r *resting) rest(c *plain, since time.Time) bool {
+// park is Parking.Park until end.
+func (r *parker) park(c *plain, since time.Time) bool {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
 	if r.ended {
@@ -116,8 +116,8 @@ func (r *resting) rest(c *plain, since time.Time) bool {
 	}
 	r.leaving.Add(1)
 	c.leaving.Store(true)
-	if r.Rest(c, since) {
-		r.litter.rests.Add(1)
+	if r.Park(c, since) {
+		r.litter.parked.Add(1)
 		return true
 	}
 	c.leaving.Store(false)
@@ -125,36 +125,36 @@ func (r *resting) rest(c *plain, since time.Time) bool {
 	return false
 }
 
-// end has no connection go to rest any more, and waits until the server has let go of those that
-// have. A server that shuts down closes what is idle; what is at rest is not its own.
-func (r *resting) end() {
+// end has no further connection parked, and waits until the server has let go of those that are. A
+// server that shuts down closes what is idle; what is parked is not its own.
+func (r *parker) end() {
 	r.mu.Lock()
 	r.ended = true
 	r.mu.Unlock()
 	r.leaving.Wait()
 }
 
-// restAfter leaves those who ask again soon with their goroutine: to bring a connection there and
+// parkAfter leaves those who ask again soon with their goroutine: to bring a connection there and
 // back costs about as much as a request.
-const restAfter = 5 * time.Second
+const parkAfter = 5 * time.Second
 
-func (r *resting) possible() bool { return r.Loops != nil && r.after < r.KeepAlive }
+func (r *parker) possible() bool { return r.Loops != nil && r.after < r.KeepAlive }
 
-// errResting is what await returns when the connection is no longer this goroutine's.
-var errResting = errors.New("connection has gone to rest")
+// errParked is what await returns when the connection is no longer this goroutine's.
+var errParked = errors.New("connection has been parked")
 
 // await is the read between two requests.
 func (c *plain) await(p []byte) (int, error) {
 	since := time.Now()
-	c.Conn.SetReadDeadline(since.Add(c.resting.after))
+	c.Conn.SetReadDeadline(since.Add(c.parker.after))
 	n, err := c.Conn.Read(p)
 	if err == nil || !isTimeout(err) {
 		return n, err
 	}
-	if c.resting.rest(c, since) {
-		return 0, errResting
+	if c.parker.park(c, since) {
+		return 0, errParked
 	}
-	c.Conn.SetReadDeadline(since.Add(c.resting.KeepAlive))
+	c.Conn.SetReadDeadline(since.Add(c.parker.KeepAlive))
 	return c.Conn.Read(p)
 }
 
@@ -163,12 +163,12 @@ func (c *plain) Read(p []byte) (n int, err error) {
 		c.fault = errBodies
 		return 0, err
 	}
-	if c.between && !c.Handed() && c.resting.possible() {
+	if c.between && !c.Handed() && c.parker.possible() {
 		n, err = c.await(p)
 	} else {
 		n, err = c.Conn.Read(p)
 	}
-	if err == errResting {
+	if err == errParked {
 		return 0, io.EOF // and the server lets go
 	}
 	c.arrived(p[:n], err)
@@ -181,7 +181,7 @@ func (c *plain) NetConn() net.Conn { return c.Conn }
 func (c *plain) Close() error {
 	if c.Kept() {
 		if c.leaving.CompareAndSwap(true, false) {
-			c.resting.leaving.Done()
+			c.parker.leaving.Done()
 		}
 		return nil
 	}
@@ -228,9 +228,9 @@ func (c *secure) Close() error {
 // front makes connections clients.
 type front struct {
 	net.Listener
-	tls     *tls.Config // nil: plain HTTP
-	bodies  *intake.Bodies
-	resting *resting
+	tls    *tls.Config // nil: plain HTTP
+	bodies *intake.Bodies
+	parker *parker
 }
 
 func (f *front) Accept() (net.Conn, error) {
@@ -239,7 +239,7 @@ func (f *front) Accept() (net.Conn, error) {
 		return nil, err
 	}
 	if f.tls == nil {
-		p := &plain{Conn: c, bodies: f.bodies, resting: f.resting}
+		p := &plain{Conn: c, bodies: f.bodies, parker: f.parker}
 		p.Body.Conn = p
 		return p, nil
 	}

@@ -60,8 +60,8 @@ type Gateway struct {
 	fleet       *fleet.Fleet
 	metrics     *metrics.Router
 	watcher     *relay.Watcher
-	lending     relay.Lending
-	resting     resting
+	parking     relay.Parking
+	parker      parker
 	litter      litter
 	access      *accesslog.Logger
 	log         *slog.Logger
@@ -97,8 +97,8 @@ func New(p Parts, l Limits, forwardAuth bool) *Gateway {
 		watcher: p.Watcher, access: p.Access, log: p.Log, limits: l, forwardAuth: forwardAuth, started: time.Now(),
 		door: door{empty: make(chan struct{}, 1)},
 	}
-	g.lending = relay.Lending{Loops: p.Loops, Serve: g.serveAgain, KeepAlive: l.KeepAlive}
-	g.resting.Lending, g.resting.litter, g.resting.after = &g.lending, &g.litter, restAfter
+	g.parking = relay.Parking{Loops: p.Loops, Serve: g.serveAgain, KeepAlive: l.KeepAlive}
+	g.parker.Parking, g.parker.litter, g.parker.after = &g.parking, &g.litter, parkAfter
 	g.bodies.Limit, g.bodies.Longest, g.bodies.Buffer, g.bodies.Time = int64(l.MaxBodies), int64(l.MaxBody),
 		l.MaxHeader, l.BodyTimeout
 	intake.BoundBuffers()
@@ -153,7 +153,7 @@ func (g *Gateway) Serve(l net.Listener, t *tls.Config) error {
 	tidying.Go(func() { g.litter.tidy(stop) })
 	defer tidying.Wait()
 	defer close(stop)
-	return g.server.Serve(&front{bounded, t, &g.bodies, &g.resting})
+	return g.server.Serve(&front{bounded, t, &g.bodies, &g.parker})
 }
 
 // sendBufferBytes is what the kernel holds for one client that does not read.
@@ -178,13 +178,13 @@ func (g *Gateway) Shutdown(ctx context.Context) error {
 		return err
 	}
 	g.StartDrain()
-	g.resting.end()
-	if g.lending.Loops != nil {
-		g.lending.Loops.Drain()
+	g.parker.end()
+	if g.parking.Loops != nil {
+		g.parking.Loops.Drain()
 	}
 	err := ignoreClosed(g.server.ShutdownWithContext(ctx))
-	if err == nil && g.lending.Loops != nil {
-		err = g.lending.Loops.Wait(ctx)
+	if err == nil && g.parking.Loops != nil {
+		err = g.parking.Loops.Wait(ctx)
 	}
 	if err == nil {
 		return nil

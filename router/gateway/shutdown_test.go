@@ -47,7 +47,7 @@ func contextAt(t *testing.T, g *Gateway) *fasthttp.RequestCtx {
 	if err != nil {
 		t.Fatal(err)
 	}
-	conn := &plain{Conn: accepted, bodies: &g.bodies, resting: &g.resting}
+	conn := &plain{Conn: accepted, bodies: &g.bodies, parker: &g.parker}
 	conn.Body.Conn = conn
 	t.Cleanup(func() { conn.Close() })
 	ctx := new(fasthttp.RequestCtx)

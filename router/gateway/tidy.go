@@ -8,20 +8,20 @@ import (
 )
 
 // A crowd of clients that has gone quiet leaves memory behind, goroutines and buffers of
-// connections that rest, and so do long prompts, whose text is read into memory of its own. A
+// parked connections, and so do long prompts, whose text is read into memory of its own. A
 // router that allocates nothing else has the runtime collect every two minutes only, and keep what
 // it finds.
 const (
 	tidyEvery = time.Minute
-	tidyFrom  = 1024     // connections that have gone to rest since
+	tidyFrom  = 1024     // connections that have been parked since
 	tidyBytes = 64 << 20 // of long bodies since
 	longBody  = 4 << 20  // bytes from which on the text of a prompt is not kept for the next one
 )
 
 // litter is what has been left behind since tidy has last looked.
 type litter struct {
-	rests atomic.Int64 // connections that have gone to rest
-	bytes atomic.Int64 // of long bodies
+	parked atomic.Int64 // connections that have been parked
+	bytes  atomic.Int64 // of long bodies
 }
 
 // body counts one of n bytes.
@@ -41,8 +41,8 @@ func (l *litter) tidy(stop <-chan struct{}) {
 			return
 		case <-tick.C:
 		}
-		if l.rests.Load() >= tidyFrom || l.bytes.Load() >= tidyBytes {
-			l.rests.Store(0)
+		if l.parked.Load() >= tidyFrom || l.bytes.Load() >= tidyBytes {
+			l.parked.Store(0)
 			l.bytes.Store(0)
 			runtime.GC() // pools let go at the second one
 			debug.FreeOSMemory()

@@ -20,16 +20,16 @@ func TestTidy(t *testing.T) {
 			return m.NumForcedGC
 		}
 		before := collections()
-		left.rests.Store(tidyFrom - 1)
+		left.parked.Store(tidyFrom - 1)
 		time.Sleep(tidyEvery + 1)
 		synctest.Wait()
-		if n := collections(); n != before || left.rests.Load() != tidyFrom-1 {
+		if n := collections(); n != before || left.parked.Load() != tidyFrom-1 {
 			t.Errorf("%d collections for a few connections", n-before)
 		}
-		left.rests.Add(1)
+		left.parked.Add(1)
 		time.Sleep(tidyEvery + 1)
 		synctest.Wait()
-		if n := collections(); n == before || left.rests.Load() != 0 {
+		if n := collections(); n == before || left.parked.Load() != 0 {
 			t.Error("what a crowd has left is kept")
 		}
 		before = collections()

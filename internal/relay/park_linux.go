@@ -7,34 +7,34 @@ import (
 	"github.com/valyala/fasthttp"
 )
 
-// lend hands the stream to a loop once fasthttp lets go of the connection. It
+// park hands the stream to a loop once fasthttp lets go of the connection. It
 // reports false where the stream has to stay with its goroutine.
-func (s *relayedReply) lend(ctx *fasthttp.RequestCtx, o *ReplyOptions) bool {
+func (s *relayedReply) park(ctx *fasthttp.RequestCtx, o *ReplyOptions) bool {
 	e := s.source.e
-	if o.Lending == nil || o.Lending.Loops == nil || !s.events || e.ended != nil ||
+	if o.Parking == nil || o.Parking.Loops == nil || !s.events || e.ended != nil ||
 		ctx.IsHead() || e.Status() == 204 || e.Status() == 304 {
 		return false
 	}
-	top, ok := ctx.Conn().(leased)
+	top, ok := ctx.Conn().(parkable)
 	if !ok || ctx.IsTLS() {
 		return false
 	}
 	client := clientConnOf(top)
-	if client == nil || client.loan.reserve(client.Conn) != nil {
+	if client == nil || client.parked.reserve(client.Conn) != nil {
 		return false
 	}
-	if e.c.loan.reserve(e.c.socket) != nil {
-		client.loan.cancel()
+	if e.c.parked.reserve(e.c.socket) != nil {
+		client.parked.cancel()
 		return false
 	}
-	ls := o.Lending.Loops
+	ls := o.Parking.Loops
 	f := newFlow()
-	f.l, f.lending, f.s = ls.pick(), o.Lending, s
-	f.client = receiver{top: top, conn: client, fd: client.loan.fd}
-	f.opening = opening{ctx: ctx, detach: o.Lent}
+	f.l, f.parking, f.s = ls.pick(), o.Parking, s
+	f.client = receiver{top: top, conn: client, fd: client.parked.fd}
+	f.opening = opening{ctx: ctx, detach: o.Parked}
 	f.l.streams.Add(1)
 	ls.busy.Add(1)
-	f.borrow(e)
+	f.keepFor(e)
 	s.unwatch()
 	client.handing = true
 	top.hand()
@@ -43,13 +43,13 @@ func (s *relayedReply) lend(ctx *fasthttp.RequestCtx, o *ReplyOptions) bool {
 	return true
 }
 
-// borrow makes f what Cancel interrupts in place of e, whose connection has been
+// keepFor makes f what Cancel interrupts in place of e, whose connection has been
 // reserved.
-func (f *flow) borrow(e *Exchange) {
+func (f *flow) keepFor(e *Exchange) {
 	serial := f.l.loops.serial.Add(1)
 	f.serial.Store(serial)
-	f.upstream.fd = e.c.loan.fd
-	e.lend(f, serial)
+	f.upstream.fd = e.c.parked.fd
+	e.park(f, serial)
 }
 
 // take makes the connection of the next source f's. It is called while f waits.
@@ -58,11 +58,11 @@ func (f *flow) take(e *Exchange) error {
 	if f.upstream.fd = -1; e.ended != nil {
 		return nil
 	}
-	if err := e.c.loan.reserve(e.c.socket); err != nil {
+	if err := e.c.parked.reserve(e.c.socket); err != nil {
 		return e.wrap(PhaseBody, err)
 	}
-	f.borrow(e)
-	e.c.lendOut()
+	f.keepFor(e)
+	e.c.parkSocket()
 	return nil
 }
 
@@ -85,9 +85,9 @@ func (f *flow) onHandOver(c net.Conn) {
 		f.opening.detach()
 	}
 	f.opening = opening{}
-	client.watched.rest()
-	client.loan.take(client.Conn)
-	s.source.e.c.lendOut()
+	client.watched.pause()
+	client.parked.take(client.Conn)
+	s.source.e.c.parkSocket()
 	s.now = time.Now()
 	f.tryGreet()
 	f.l.post(message{kind: msgStart, flow: f})
@@ -146,8 +146,8 @@ func readAhead(c net.Conn) (ahead []byte) {
 	}
 }
 
-// closeLent ends the exchange of a stream that was lent.
-func (s *relayedReply) closeLent() {
+// closeParked ends the exchange of a stream that was parked.
+func (s *relayedReply) closeParked() {
 	if s.source.e != nil {
 		s.source.e.takeBack()
 		s.closeUpstream()
@@ -162,7 +162,7 @@ func (f *flow) unlink() {
 		f.l.unwatch(f.upstream.fd) // where it is not, its end is that of the descriptor
 	}
 	f.upstream = sender{fd: -1}
-	e.lend(nil, 0)
+	e.park(nil, 0)
 }
 
 // change sends for the next source. Meanwhile unsent bytes are sent, and the
@@ -274,28 +274,28 @@ func (f *flow) abandon(why error) {
 func (f *flow) serveAgain() {
 	f.l.unwatch(f.client.fd)
 	n := newErrand(giveBack, f.l.loops)
-	n.top, n.client, n.lending = f.client.top, f.client.conn, f.lending
+	n.top, n.client, n.parking = f.client.top, f.client.conn, f.parking
 	n.loops.busy.Add(1)
 	f.l.dismiss(f)
 	go n.do() // the server's from now on, which Wait waits for
 }
 
-// Rest hands c, a connection that waits for its next request, to a loop, where
+// Park hands c, a connection that waits for its next request, to a loop, where
 // waiting costs neither a goroutine nor buffers. It is for the Read of c in
-// place of waiting any longer: where Rest reports true, Read ends with io.EOF
+// place of waiting any longer: where Park reports true, Read ends with io.EOF
 // and touches c no more, so that the server lets go of it. With the next
-// request's first byte c goes back to the server (Lending.Serve); it is closed
+// request's first byte c goes back to the server (Parking.Serve); it is closed
 // when KeepAlive has passed since idleSince.
-func (ln *Lending) Rest(c leased, idleSince time.Time) bool {
+func (ln *Parking) Park(c parkable, idleSince time.Time) bool {
 	client := clientConnOf(c)
-	if ln == nil || ln.Loops == nil || client == nil || client.loan.reserve(client.Conn) != nil {
+	if ln == nil || ln.Loops == nil || client == nil || client.parked.reserve(client.Conn) != nil {
 		return false
 	}
 	f := newFlow()
-	f.l, f.lending, f.idleSince = ln.Loops.pick(), ln, idleSince
-	f.client = receiver{top: c, conn: client, fd: client.loan.fd}
-	client.watched.rest()
-	client.loan.take(client.Conn)
+	f.l, f.parking, f.idleSince = ln.Loops.pick(), ln, idleSince
+	f.client = receiver{top: c, conn: client, fd: client.parked.fd}
+	client.watched.pause()
+	client.parked.take(client.Conn)
 	c.hand()
 	f.l.post(message{kind: msgStart, flow: f})
 	return true

@@ -16,15 +16,15 @@ import (
 	"github.com/cognitora/dataplane/internal/relay"
 )
 
-// rested serves a gateway whose connections go to rest after that time.
-func rested(t *testing.T, after, keepAlive time.Duration) (*Gateway, string) {
+// parking serves a gateway that parks idle connections after that time.
+func parking(t *testing.T, after, keepAlive time.Duration) (*Gateway, string) {
 	t.Helper()
 	loops, err := relay.NewLoops(relay.LoopsOptions{Threads: 1})
 	if err != nil {
 		t.Fatal(err)
 	}
 	g := bare(t)
-	g.lending.Loops, g.lending.KeepAlive, g.resting.after = loops, keepAlive, after
+	g.parking.Loops, g.parking.KeepAlive, g.parker.after = loops, keepAlive, after
 	l := listen(t)
 	served := make(chan error, 1)
 	go func() { served <- g.Serve(l, nil) }()
@@ -67,7 +67,7 @@ func dialTo(t *testing.T, addr string) (net.Conn, *bufio.Reader) {
 }
 
 func TestIdleConnectionsRestAndComeBack(t *testing.T) {
-	g, addr := rested(t, 5*time.Millisecond, time.Minute)
+	g, addr := parking(t, 5*time.Millisecond, time.Minute)
 	c, r := dialTo(t, addr)
 	for range 5 {
 		if err := askOn(c, r); err != nil {
@@ -82,11 +82,11 @@ func TestIdleConnectionsRestAndComeBack(t *testing.T) {
 	waitFor(t, func() bool { return g.Connections() == 0 })
 }
 
-// TestRequestAfterRestHasItsOwnTime: the time after which an idle connection rests is not that of a
-// request.
-func TestRequestAfterRestHasItsOwnTime(t *testing.T) {
+// TestRequestAfterParkingHasItsOwnTime: the time after which an idle connection is parked is not
+// that of a request.
+func TestRequestAfterParkingHasItsOwnTime(t *testing.T) {
 	const after = 5 * time.Millisecond
-	g, addr := rested(t, after, time.Minute)
+	g, addr := parking(t, after, time.Minute)
 	c, r := dialTo(t, addr)
 	if err := askOn(c, r); err != nil {
 		t.Fatal(err)
@@ -103,7 +103,7 @@ func TestRequestAfterRestHasItsOwnTime(t *testing.T) {
 }
 
 func TestRestingEndsWithKeepAlive(t *testing.T) {
-	g, addr := rested(t, time.Millisecond, 50*time.Millisecond)
+	g, addr := parking(t, time.Millisecond, 50*time.Millisecond)
 	c, r := dialTo(t, addr)
 	if err := askOn(c, r); err != nil {
 		t.Fatal(err)
@@ -115,7 +115,7 @@ func TestRestingEndsWithKeepAlive(t *testing.T) {
 }
 
 func TestShutdownClosesResting(t *testing.T) {
-	g, addr := rested(t, time.Millisecond, time.Minute)
+	g, addr := parking(t, time.Millisecond, time.Minute)
 	c, r := dialTo(t, addr)
 	if err := askOn(c, r); err != nil {
 		t.Fatal(err)
@@ -133,7 +133,7 @@ func TestShutdownClosesResting(t *testing.T) {
 // loop.
 func TestRestingAtTheMomentOfARequest(t *testing.T) {
 	const after = 2 * time.Millisecond
-	_, addr := rested(t, after, time.Minute)
+	_, addr := parking(t, after, time.Minute)
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
 	var all sync.WaitGroup
@@ -156,12 +156,12 @@ func TestRestingAtTheMomentOfARequest(t *testing.T) {
 	all.Wait()
 }
 
-// TestShutdownAmongThoseWhoGoToRest: the server closes idle connections at the very time at which
+// TestShutdownAmongThoseWhoAreParked: the server closes idle connections at the very time at which
 // they are handed to a loop.
-func TestShutdownAmongThoseWhoGoToRest(t *testing.T) {
+func TestShutdownAmongThoseWhoAreParked(t *testing.T) {
 	for range 20 {
 		t.Run("", func(t *testing.T) {
-			_, addr := rested(t, 2*time.Millisecond, time.Minute)
+			_, addr := parking(t, 2*time.Millisecond, time.Minute)
 			var clients sync.WaitGroup
 			for range 8 { // as many as bare takes
 				c, r := dialTo(t, addr)

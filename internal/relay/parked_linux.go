@@ -11,7 +11,7 @@ import (
 )
 
 // reserve makes the descriptor; c goes on being used until take.
-func (l *loan) reserve(c net.Conn) error {
+func (l *parked) reserve(c net.Conn) error {
 	sc, ok := c.(syscall.Conn)
 	if !ok {
 		return errNoDescriptor
@@ -29,25 +29,25 @@ func (l *loan) reserve(c net.Conn) error {
 }
 
 // cancel undoes reserve.
-func (l *loan) cancel() { unix.Close(l.fd) }
+func (l *parked) cancel() { unix.Close(l.fd) }
 
-// take closes c, so that the loan's is the only descriptor.
-func (l *loan) take(c net.Conn) {
+// take closes c, so that l.fd is the only descriptor.
+func (l *parked) take(c net.Conn) {
 	c.Close()
 	l.out = true
 }
 
-// back makes a connection of the loan. On an error, which comes where descriptors
+// back makes a connection of l.fd again. On an error, which comes where descriptors
 // are short, it is closed.
-func (l *loan) back() (net.Conn, error) {
-	f := os.NewFile(uintptr(l.fd), "lent")
+func (l *parked) back() (net.Conn, error) {
+	f := os.NewFile(uintptr(l.fd), "parked")
 	defer f.Close()
 	l.out = false
 	return net.FileConn(f) // duplicates it
 }
 
 // end closes the connection if it is out, and reports whether it was.
-func (l *loan) end() bool {
+func (l *parked) end() bool {
 	if !l.out {
 		return false
 	}
@@ -57,13 +57,13 @@ func (l *loan) end() bool {
 }
 
 // reset makes the kernel forget, with the connection, what has not been read.
-func (l *loan) reset() {
+func (l *parked) reset() {
 	unix.SetsockoptLinger(l.fd, unix.SOL_SOCKET, unix.SO_LINGER, &unix.Linger{Onoff: 1})
 }
 
 // Read is called by crypto/tls.
 func (w *wire) Read(p []byte) (int, error) {
-	if !w.lent {
+	if !w.parked {
 		return w.Conn.Read(p)
 	}
 	if w.dry {
@@ -77,7 +77,7 @@ func (w *wire) Read(p []byte) (int, error) {
 // Write is called by crypto/tls to answer an alert or a change of keys: a few
 // bytes into a socket that has room for them.
 func (w *wire) Write(p []byte) (int, error) {
-	if !w.lent {
+	if !w.parked {
 		return w.Conn.Write(p)
 	}
 	n, err := transmit(w.fd, p)

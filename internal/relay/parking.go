@@ -6,10 +6,10 @@ import (
 	"time"
 )
 
-// Lending says how Reply may lend the connections of an event stream to Loops,
-// and how Rest does idle ones. It is not modified, and may be shared by all
+// Parking says how Reply may park the connections of an event stream in Loops,
+// and how Park does idle ones. It is not modified, and may be shared by all
 // replies of a server.
-type Lending struct {
+type Parking struct {
 	Loops *Loops // nil: streams stay with their goroutines
 	// Serve goes on serving a connection that has come back: its next request
 	// has begun to arrive. It closes the connection in the end, as
@@ -20,15 +20,15 @@ type Lending struct {
 	KeepAlive time.Duration
 }
 
-// Lease is embedded by the type of a server's connections, the outermost one
-// where they are wrapped: those that have it may be lent. The server closes a
+// Parkable is embedded by the type of a server's connections, the outermost one
+// where they are wrapped: those that have it may be parked. The server closes a
 // connection that it has handed over once its handler has returned; that Close
 // must do nothing, which is what Kept is for.
-type Lease struct{ handed atomic.Int32 }
+type Parkable struct{ handed atomic.Int32 }
 
 // Kept is called by Close, which must return at once, doing nothing, where it
 // reports true.
-func (l *Lease) Kept() bool {
+func (l *Parkable) Kept() bool {
 	for {
 		n := l.handed.Load()
 		if n == 0 {
@@ -42,19 +42,19 @@ func (l *Lease) Kept() bool {
 
 // Handed reports whether the connection has been handed over by a server that
 // has not yet closed it in its turn.
-func (l *Lease) Handed() bool { return l.handed.Load() > 0 }
+func (l *Parkable) Handed() bool { return l.handed.Load() > 0 }
 
-func (l *Lease) hand() { l.handed.Add(1) }
+func (l *Parkable) hand() { l.handed.Add(1) }
 
-// leased is a connection with a Lease.
-type leased interface {
+// parkable is a connection with a Parkable.
+type parkable interface {
 	net.Conn
 	Kept() bool
 	hand()
 }
 
-// borrower is who uses the connection of an exchange in place of its goroutine.
-type borrower interface {
+// keeper is who uses the connection of an exchange in place of its goroutine.
+type keeper interface {
 	// interrupt tells it that the exchange has been canceled. It may come late:
 	// serial says which exchange is meant.
 	interrupt(serial uint64)
