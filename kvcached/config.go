@@ -141,7 +141,7 @@ type FleetConfig struct {
 // PeerConfig is a [[fleet.peers]] table.
 type PeerConfig struct {
 	Cache string `toml:"cache" help:"its name in the fleet, kvcached.cache_id"`
-	Lane  string `toml:"lane" default:"auto" oneof:"auto|rdma|quic|tls" help:"as fleet.lane, for what is asked of this one; what is lent by RDMA follows fleet.lane"`
+	Lane  string `toml:"lane" default:"auto" oneof:"auto|rdma|quic|tls" help:"as fleet.lane, for what is asked of this one; what is granted by RDMA follows fleet.lane"`
 }
 
 // LeaseConfig is the [lease] section.

@@ -203,7 +203,7 @@ func (d *Daemon) openDevices() error {
 			return openDevice(name, trusted)
 		},
 		Memory: arena.Slice(0, int(arena.Size())), Trusted: trusted,
-		LendAny: d.config.Fleet.Lane == string(transport.RDMA), Demanded: d.config.demandsRDMA(), Logger: d.log,
+		GrantAny: d.config.Fleet.Lane == string(transport.RDMA), Demanded: d.config.demandsRDMA(), Logger: d.log,
 	})
 	return wrapped("rdma", err)
 }

@@ -16,7 +16,8 @@ import (
 // lanes tells gRPC how blocks come from other caches.
 type lanes struct{ d *Daemon }
 
-// resolveWithin bounds how long names of other hosts are looked up, to tell what is lent to which.
+// resolveWithin bounds how long names of other hosts are looked up, to tell what is granted to
+// which.
 const resolveWithin = time.Second
 
 // Paths are of all other caches, by id.
@@ -32,9 +33,9 @@ func (l lanes) Paths(ctx context.Context) (out []rpc.Path, unknown string) {
 	for _, s := range l.d.pool.Status() {
 		spoken[s.Target] = s
 	}
-	var lent []transport.Lent
+	var grants []transport.Granted
 	if l.d.metrics.peers != nil {
-		lent = l.d.metrics.peers.Lent()
+		grants = l.d.metrics.peers.Granted()
 	}
 	ctx, cancel := context.WithTimeout(ctx, resolveWithin)
 	defer cancel()
@@ -52,7 +53,7 @@ func (l lanes) Paths(ctx context.Context) (out []rpc.Path, unknown string) {
 		if !p.Silent.IsZero() {
 			p.Lane = ""
 		}
-		p.Granted = granted(ctx, &m, lent)
+		p.Granted = granted(ctx, &m, grants)
 		out = append(out, p)
 	}
 	return out, unknown
@@ -80,7 +81,7 @@ func (c *Config) whyNoRDMA(cache string) string {
 
 // use fills in what the pool knows of a cache.
 func use(p *rpc.Path, s *transport.PeerStatus) {
-	p.Lane, p.WhyNotRDMA, p.Pairs, p.Held, p.Error, p.ErrorAt = string(s.Lane), s.Why, len(s.Cards), int(s.Loans),
+	p.Lane, p.WhyNotRDMA, p.Pairs, p.Held, p.Error, p.ErrorAt = string(s.Lane), s.Why, len(s.Cards), int(s.Grants),
 		s.Error, s.At
 	if s.RDMA {
 		p.Lane, p.WhyNotRDMA = string(transport.RDMA), ""
@@ -96,18 +97,18 @@ func use(p *rpc.Path, s *transport.PeerStatus) {
 	}
 }
 
-// granted is how many blocks a cache may read from here now. Whom they are lent to is known by
+// granted is how many blocks a cache may read from here now. Whom they are granted to is known by
 // address.
-func granted(ctx context.Context, m *fleet.Member, lent []transport.Lent) (blocks int) {
+func granted(ctx context.Context, m *fleet.Member, grants []transport.Granted) (blocks int) {
 	host, _, err := net.SplitHostPort(m.Address)
-	if err != nil || len(lent) == 0 {
+	if err != nil || len(grants) == 0 {
 		return 0
 	}
 	addresses := []string{host}
 	if _, err := netip.ParseAddr(host); err != nil {
 		addresses, _ = net.DefaultResolver.LookupHost(ctx, host)
 	}
-	for _, l := range lent {
+	for _, l := range grants {
 		if slices.Contains(addresses, l.Host) {
 			blocks += l.Blocks
 		}
@@ -134,7 +135,7 @@ func (l lanes) Release(ctx context.Context, device string) (pairs int, open bool
 		}
 	}
 	if l.d.metrics.peers != nil {
-		for _, s := range l.d.metrics.peers.Lent() {
+		for _, s := range l.d.metrics.peers.Granted() {
 			pairs += times(s.Cards, device)
 		}
 	}

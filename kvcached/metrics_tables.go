@@ -461,7 +461,7 @@ func (in *instruments) define(state func(emit func(def int, value float64, label
 	in.defineFleet()
 	in.definePool()
 	in.defineRDMA()
-	in.defineLent()
+	in.defineGranted()
 	export(in, residencyRows, snapshotOf(in.index, (*residency.Index).Stats))
 	export(in, traceRows, snapshotOf(in.trace, (*accesses.Recorder).Stats))
 }

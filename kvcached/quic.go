@@ -27,7 +27,7 @@ func (d *Daemon) prepareQUIC() error {
 	o := transport.ServerOptions{
 		Handler: d.peerHandler(), Identity: id, MaxInFlight: int64(c.InFlight), Logger: d.log, Tuning: c.tuning(),
 		Bandwidth: d.caps(),
-		Rails:     d.rails, Lease: d.config.RDMA.Lease.Std(),
+		Rails:     d.rails, Grant: d.config.RDMA.Lease.Std(),
 	}
 	if o.ResetKey, err = d.resetKey(); err != nil {
 		return err

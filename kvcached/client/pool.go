@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// pool lends sockets, the one used last first, and has new ones dialled up to a limit. Who finds
+// pool hands out sockets, the one used last first, and has new ones dialled up to a limit. Who finds
 // none waits.
 type pool struct {
 	dial  func(context.Context) (*socket, error)
@@ -18,7 +18,7 @@ type pool struct {
 
 	mu      sync.Mutex
 	idle    []*socket
-	open    int // idle, lent or being dialled
+	open    int // idle, in use or being dialled
 	all     map[*socket]struct{}
 	waiting []*waiter // first come, first served
 	closed  bool
@@ -30,7 +30,7 @@ type waiter struct {
 	turn chan *socket
 }
 
-// get lends any socket.
+// get hands out any socket.
 func (p *pool) get(ctx context.Context) (*socket, error) {
 	for {
 		if ctx.Err() != nil {
@@ -81,7 +81,7 @@ func (p *pool) dialled(ctx context.Context) (*socket, error) {
 	return s, nil
 }
 
-// take lends the socket s and no other.
+// take hands out the socket s and no other.
 func (p *pool) take(ctx context.Context, s *socket) error {
 	for {
 		p.mu.Lock()
@@ -205,7 +205,7 @@ func (s *socket) hungUp() bool {
 	return gone || err != nil
 }
 
-// close closes all sockets, also those that are lent.
+// close closes all sockets, also those in use.
 func (p *pool) close() {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -29,8 +29,8 @@ func begin(places chan struct{}, what string) (end func(), err error) {
 	}
 }
 
-// Get sends a block. Each piece is copied once, into the message: gRPC may drop what it was lent
-// without saying so when a connection breaks, so it is not lent the arena.
+// Get sends a block. Each piece is copied once, into the message: gRPC may drop what it was given
+// without saying so when a connection breaks, so it is not given the arena.
 func (s *service) Get(r *pb.GetRequest, stream pb.Kv_GetServer) error {
 	a, err := s.address(r.Namespace, r.Layer, r.Digest)
 	if err != nil {

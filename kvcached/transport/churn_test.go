@@ -43,11 +43,11 @@ func openChurned(t *testing.T, ram int64) *store.Store {
 
 func whole(s *store.Store) []byte { return s.Arena().Slice(0, int(s.Arena().Size())) }
 
-func newTwoStores(t *testing.T, near, far RailsOptions, po PoolOptions, lease time.Duration) *twoStores {
-	return newTwoStoresOf(t, churnRAM, near, far, po, lease)
+func newTwoStores(t *testing.T, near, far RailsOptions, po PoolOptions, grant time.Duration) *twoStores {
+	return newTwoStoresOf(t, churnRAM, near, far, po, grant)
 }
 
-func newTwoStoresOf(t *testing.T, ram int64, near, far RailsOptions, po PoolOptions, lease time.Duration) *twoStores {
+func newTwoStoresOf(t *testing.T, ram int64, near, far RailsOptions, po PoolOptions, grant time.Duration) *twoStores {
 	s := &twoStores{t: t, near: openChurned(t, ram), far: openChurned(t, ram)}
 	near.Memory, far.Memory = whole(s.near), whole(s.far)
 	near.Logger, far.Logger = quiet(), quiet()
@@ -57,7 +57,7 @@ func newTwoStoresOf(t *testing.T, ram int64, near, far RailsOptions, po PoolOpti
 	if po.GrantIn == 0 {
 		po.GrantIn = 20 * time.Second // however busy the machine is
 	}
-	l := newSite(t, ServerOptions{Handler: OnStore(s.far, nil), Rails: farRails, Lease: lease}, po)
+	l := newSite(t, ServerOptions{Handler: OnStore(s.far, nil), Rails: farRails, Grant: grant}, po)
 	s.pool, s.server = l.pool, l.server
 	var err error
 	if s.peer, err = l.pool.Peer(Target{Address: l.address, Lane: QUIC, Cards: Trusted}); err != nil {
@@ -175,7 +175,7 @@ func soak(short time.Duration) time.Duration {
 }
 
 // TestBlocksReusedUnderReaders: memory that is read is evicted, deleted and written anew all the
-// time, leases end under slow reads, pairs break, the card comes and goes: what is read is what
+// time, grants end under slow reads, pairs break, the card comes and goes: what is read is what
 // somebody has written under that key, or a miss.
 func TestBlocksReusedUnderReaders(t *testing.T) {
 	f := newFabric()
@@ -195,7 +195,7 @@ func TestBlocksReusedUnderReaders(t *testing.T) {
 	f.set(func() {
 		f.reading = func(rdma.Read) {
 			switch i := n.Add(1); {
-			case i%300 == 0: // longer than a lease
+			case i%300 == 0: // longer than a grant
 				time.Sleep(300 * time.Millisecond)
 			case i%20 == 0:
 				time.Sleep(time.Duration(i%7) * time.Millisecond)
@@ -233,9 +233,9 @@ func TestBlocksReusedUnderReaders(t *testing.T) {
 		t.Error("nothing was disturbed, or nothing read")
 	}
 	if r.Corrupt != 0 {
-		t.Error("blocks change while they are lent")
+		t.Error("blocks change while they are granted")
 	}
-	eventually(t, "all leases end", func() bool {
-		return s.server.Lending().Leases == 0 && s.far.Stats().RAM.Held == 0
+	eventually(t, "all grants end", func() bool {
+		return s.server.GrantStats().Grants == 0 && s.far.Stats().RAM.Held == 0
 	})
 }

@@ -90,8 +90,8 @@ func (u *unsure) expire() {
 
 // quiet returns when nothing is under way any more, or ctx has ended.
 func (s *Server) quiet(ctx context.Context) {
-	if s.lender != nil {
-		s.lender.drain(ctx)
+	if s.granter != nil {
+		s.granter.drain(ctx)
 	}
 	look := time.NewTicker(closeLook)
 	defer look.Stop()

@@ -16,8 +16,8 @@ import (
 var errStranger = errors.New("the other cache's card has no address in rdma.trusted_networks of this one")
 
 // connect makes a session and tries each of its rails.
-func (b *borrower) connect() (s *borrowed, err error) {
-	s = &borrowed{b: b, flight: semaphore.NewWeighted(mostFlight), born: time.Now(), unused: make(chan struct{})}
+func (b *grantee) connect() (s *readSession, err error) {
+	s = &readSession{b: b, flight: semaphore.NewWeighted(mostFlight), born: time.Now(), unused: make(chan struct{})}
 	if s.rails, s.retry = b.choose(); len(s.rails) == 0 {
 		return nil, b.rails.lack()
 	}
@@ -47,9 +47,9 @@ func (b *borrower) connect() (s *borrowed, err error) {
 		return s, err
 	}
 	s.id, s.most = a.Session, int(min(a.Most, wire.MaxGrant))
-	s.lease, s.idle, s.asked = time.Duration(a.LeaseMS)*time.Millisecond, time.Duration(a.IdleMS)*time.Millisecond,
+	s.lasts, s.idle, s.asked = time.Duration(a.GrantMS)*time.Millisecond, time.Duration(a.IdleMS)*time.Millisecond,
 		time.Now()
-	if s.most == 0 || s.lease == 0 {
+	if s.most == 0 || s.lasts == 0 {
 		return s, wire.BadFrame
 	}
 	if err = s.try(ctx, a); err != nil {
@@ -59,7 +59,7 @@ func (b *borrower) connect() (s *borrowed, err error) {
 }
 
 // choose is which cards a session uses, and when there may be more.
-func (b *borrower) choose() (use []*rail, retry time.Time) {
+func (b *grantee) choose() (use []*rail, retry time.Time) {
 	all := b.rails.usable(b.must)
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -79,14 +79,14 @@ func (b *borrower) choose() (use []*rail, retry time.Time) {
 }
 
 // blame has a card be left out for a while, where there are others.
-func (b *borrower) blame(r *rail) {
+func (b *grantee) blame(r *rail) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.bad[r.name] = time.Now().Add(railBadFor)
 }
 
 // try connects the pairs and reads over each. Those that the peer has no card for are left out.
-func (s *borrowed) try(ctx context.Context, a *wire.Connected) error {
+func (s *readSession) try(ctx context.Context, a *wire.Connected) error {
 	used := 0
 	for i, r := range s.rails {
 		if a.Ends[i].QPN == 0 {
@@ -110,7 +110,7 @@ func (s *borrowed) try(ctx context.Context, a *wire.Connected) error {
 	return nil
 }
 
-func (s *borrowed) probe(ctx context.Context, i int, a *wire.Connected) error {
+func (s *readSession) probe(ctx context.Context, i int, a *wire.Connected) error {
 	if err := s.pairs[i].Connect(cardEnd(&a.Ends[i])); err != nil {
 		return err
 	}

@@ -19,10 +19,10 @@ import (
 )
 
 // awaitReady is ready in virtual time.
-func (l *lent) awaitReady(p *Peer) {
+func (l *grantSite) awaitReady(p *Peer) {
 	l.t.Helper()
 	for range 1000 {
-		if p.borrow.session() != nil {
+		if p.grantee.session() != nil {
 			return
 		}
 		time.Sleep(100 * time.Millisecond) // of virtual time
@@ -31,10 +31,10 @@ func (l *lent) awaitReady(p *Peer) {
 }
 
 // awaitCards waits in virtual time until so many cards are used.
-func (l *lent) awaitCards(p *Peer, cards int) {
+func (l *grantSite) awaitCards(p *Peer, cards int) {
 	l.t.Helper()
 	for range 600 {
-		if p.borrow.session(); len(p.status().Cards) == cards {
+		if p.grantee.session(); len(p.status().Cards) == cards {
 			time.Sleep(10 * time.Second) // for what was before to end
 			return
 		}
@@ -44,11 +44,11 @@ func (l *lent) awaitCards(p *Peer, cards int) {
 }
 
 // inVirtualTime runs a test with cards whose reads and links it can hold up.
-func inVirtualTime(t *testing.T, o lentOptions, fn func(t *testing.T, l *lent, p *Peer)) {
+func inVirtualTime(t *testing.T, o grantSiteOptions, fn func(t *testing.T, l *grantSite, p *Peer)) {
 	synctest.Test(t, func(t *testing.T) {
 		o.virtual = true
-		l := newLent(t, o)
-		p := l.borrower(Trusted)
+		l := newGrantSite(t, o)
+		p := l.grantee(Trusted)
 		l.awaitReady(p)
 		fn(t, l, p)
 	})
@@ -57,7 +57,7 @@ func inVirtualTime(t *testing.T, o lentOptions, fn func(t *testing.T, l *lent, p
 // guarded is a store whose blocks are let go of only when nobody can read them by a card any more.
 type guarded struct {
 	*mapStore
-	l *lent
+	l *grantSite
 }
 
 func (g *guarded) Get(ctx context.Context, a block.Addr) (Block, error) {
@@ -70,7 +70,7 @@ func (g *guarded) Get(ctx context.Context, a block.Addr) (Block, error) {
 
 type guardedBlock struct {
 	Block
-	l *lent
+	l *grantSite
 }
 
 func (b guardedBlock) Release() {
@@ -80,24 +80,24 @@ func (b guardedBlock) Release() {
 	b.Block.Release()
 }
 
-// TestLeaseEnds: a reader that is slower than its lease gets the block by a stream, and the owner
-// lets go of the block when the lease is over, not later and not before it cannot be read any more.
-func TestLeaseEnds(t *testing.T) {
+// TestGrantEnds: a reader that is slower than its grant gets the block by a stream, and the owner
+// lets go of the block when the grant is over, not later and not before it cannot be read any more.
+func TestGrantEnds(t *testing.T) {
 	g := &guarded{}
-	inVirtualTime(t, lentOptions{server: ServerOptions{Handler: g}}, func(t *testing.T, l *lent, p *Peer) {
+	inVirtualTime(t, grantSiteOptions{server: ServerOptions{Handler: g}}, func(t *testing.T, l *grantSite, p *Peer) {
 		g.mapStore, g.l = l.store, l
-		want := l.lend("b", 100_000)
+		want := l.offer("b", 100_000)
 		l.f.set(func() { l.f.reading = func(rdma.Read) { time.Sleep(20 * time.Second) } })
 		start, ended := time.Now(), make(chan struct{})
 		go func() {
 			defer close(ended)
 			time.Sleep(time.Second)
-			if n := l.server.Lending().Leases; n != 1 {
-				t.Errorf("%d leases after 1 s", n)
+			if n := l.server.GrantStats().Grants; n != 1 {
+				t.Errorf("%d grants after 1 s", n)
 			}
 			time.Sleep(4200 * time.Millisecond)
-			if n := l.server.Lending().Leases; n != 0 || l.store.holds() != 0 {
-				t.Errorf("%d leases after 5.2 s, %d blocks are held", n, l.store.holds())
+			if n := l.server.GrantStats().Grants; n != 0 || l.store.holds() != 0 {
+				t.Errorf("%d grants after 5.2 s, %d blocks are held", n, l.store.holds())
 			}
 		}()
 		got, _, err := l.read(t.Context(), p, "b")
@@ -108,8 +108,8 @@ func TestLeaseEnds(t *testing.T) {
 		same(t, "by a stream", got, want)
 		t.Log("took", time.Since(start))
 		s := l.pool.Stats().RDMA
-		if s.Fallbacks["access"]+s.Fallbacks["timeout"] != 1 || s.Broken != 1 || l.server.Lending().Expired != 1 {
-			t.Errorf("%+v %+v", s, l.server.Lending())
+		if s.Fallbacks["access"]+s.Fallbacks["timeout"] != 1 || s.Broken != 1 || l.server.GrantStats().Expired != 1 {
+			t.Errorf("%+v %+v", s, l.server.GrantStats())
 		}
 		l.f.set(func() { l.f.reading = nil })
 		l.awaitReady(p)
@@ -119,10 +119,10 @@ func TestLeaseEnds(t *testing.T) {
 	})
 }
 
-// TestAnew: a block whose turn comes when its lease is as good as over is asked for anew.
+// TestAnew: a block whose turn comes when its grant is as good as over is asked for anew.
 func TestAnew(t *testing.T) {
-	inVirtualTime(t, lentOptions{}, func(t *testing.T, l *lent, p *Peer) {
-		want := l.lend("b", 100_000)
+	inVirtualTime(t, grantSiteOptions{}, func(t *testing.T, l *grantSite, p *Peer) {
+		want := l.offer("b", 100_000)
 		slow := true
 		var buf []byte
 		_, err := p.Get(t.Context(), Get{Addr: addr("b"), Namespace: namespace,
@@ -139,7 +139,7 @@ func TestAnew(t *testing.T) {
 			t.Fatal(err)
 		}
 		same(t, "read", buf, want)
-		if s := l.pool.Stats().RDMA; s.Reads != 1 || s.Grants != 2 || s.Broken != 0 {
+		if s := l.pool.Stats().RDMA; s.Reads != 1 || s.Asked != 2 || s.Broken != 0 {
 			t.Errorf("%+v", s)
 		}
 	})
@@ -148,8 +148,8 @@ func TestAnew(t *testing.T) {
 // TestLinkDown: what is read when the link goes ends within the card's retries and comes by a
 // stream; pauses between attempts grow, and RDMA is used again when the link is.
 func TestLinkDown(t *testing.T) {
-	inVirtualTime(t, lentOptions{}, func(t *testing.T, l *lent, p *Peer) {
-		want := l.lend("b", 100_000)
+	inVirtualTime(t, grantSiteOptions{}, func(t *testing.T, l *grantSite, p *Peer) {
+		want := l.offer("b", 100_000)
 		l.f.set(func() { l.f.down = true })
 		start := time.Now()
 		got, _, err := l.read(t.Context(), p, "b")
@@ -173,7 +173,7 @@ func TestLinkDown(t *testing.T) {
 			t.Error("the link is back:", err)
 		}
 		same(t, "read", got, want)
-		if n := l.server.Lending().Open; n != 1 {
+		if n := l.server.GrantStats().Open; n != 1 {
 			t.Errorf("%d sessions", n)
 		}
 	})
@@ -184,8 +184,8 @@ func TestLinkDown(t *testing.T) {
 func TestCardReleased(t *testing.T) {
 	for _, side := range []string{"near", "far"} {
 		t.Run(side, func(t *testing.T) {
-			inVirtualTime(t, lentOptions{}, func(t *testing.T, l *lent, p *Peer) {
-				want := l.lend("b", 100_000)
+			inVirtualTime(t, grantSiteOptions{}, func(t *testing.T, l *grantSite, p *Peer) {
+				want := l.offer("b", 100_000)
 				rails, name := map[string]*Rails{"near": l.nearRails, "far": l.farRails}[side], side+"0"
 				l.f.set(func() { l.f.reading = func(rdma.Read) { time.Sleep(3 * time.Millisecond) } })
 				stop, all := l.load(p, "b", want)
@@ -219,7 +219,7 @@ func TestCardReleased(t *testing.T) {
 }
 
 // load reads a block again and again, from several goroutines, until stop is closed.
-func (l *lent) load(p *Peer, key string, want []byte) (stop chan struct{}, all *sync.WaitGroup) {
+func (l *grantSite) load(p *Peer, key string, want []byte) (stop chan struct{}, all *sync.WaitGroup) {
 	stop, all = make(chan struct{}), &sync.WaitGroup{}
 	for range 4 {
 		buf := l.room(len(want))
@@ -246,8 +246,8 @@ func (l *lent) load(p *Peer, key string, want []byte) (stop chan struct{}, all *
 
 // TestCardUnplugged: the same for one that is taken away without a word.
 func TestCardUnplugged(t *testing.T) {
-	inVirtualTime(t, lentOptions{}, func(t *testing.T, l *lent, p *Peer) {
-		want := l.lend("b", 100_000)
+	inVirtualTime(t, grantSiteOptions{}, func(t *testing.T, l *grantSite, p *Peer) {
+		want := l.offer("b", 100_000)
 		stop, all := l.load(p, "b", want)
 		time.Sleep(time.Second)
 		l.f.unplug("far0")
@@ -267,8 +267,8 @@ func TestCardUnplugged(t *testing.T) {
 
 // TestOneOfTwoRails: large blocks come over both cards, and over one while the other does not work.
 func TestOneOfTwoRails(t *testing.T) {
-	inVirtualTime(t, lentOptions{cards: 2}, func(t *testing.T, l *lent, p *Peer) {
-		want := l.lend("b", 3<<20+5)
+	inVirtualTime(t, grantSiteOptions{cards: 2}, func(t *testing.T, l *grantSite, p *Peer) {
+		want := l.offer("b", 3<<20+5)
 		check := func(what string, rails int) {
 			t.Helper()
 			var lengths []int
@@ -297,8 +297,8 @@ func TestOneOfTwoRails(t *testing.T) {
 		l.f.plug("far1", "10.0.1.2")
 		l.awaitCards(p, 2)
 		check("both of the owner's again", 2)
-		if s := l.pool.Stats().RDMA; s.Broken != 2 || s.Open != 1 || l.server.Lending().Open != 1 {
-			t.Errorf("%+v %+v", s, l.server.Lending())
+		if s := l.pool.Stats().RDMA; s.Broken != 2 || s.Open != 1 || l.server.GrantStats().Open != 1 {
+			t.Errorf("%+v %+v", s, l.server.GrantStats())
 		}
 	})
 }
@@ -306,8 +306,8 @@ func TestOneOfTwoRails(t *testing.T) {
 // TestCancelled: a Get that nobody waits for returns when nothing is written into its memory any
 // more, and soon.
 func TestCancelled(t *testing.T) {
-	inVirtualTime(t, lentOptions{}, func(t *testing.T, l *lent, p *Peer) {
-		l.lend("b", 100_000)
+	inVirtualTime(t, grantSiteOptions{}, func(t *testing.T, l *grantSite, p *Peer) {
+		l.offer("b", 100_000)
 		var late atomic.Bool
 		for _, takes := range []time.Duration{300 * time.Millisecond, 3 * time.Second} {
 			l.f.set(func() { l.f.reading = func(rdma.Read) { time.Sleep(takes); late.Store(true) } })
@@ -330,10 +330,10 @@ func TestCancelled(t *testing.T) {
 // session.
 func TestPeerRestartsMidRead(t *testing.T) {
 	key := [32]byte{1, 2, 3}
-	l := newLent(t, lentOptions{server: ServerOptions{ResetKey: &key}})
-	p := l.borrower(Trusted)
+	l := newGrantSite(t, grantSiteOptions{server: ServerOptions{ResetKey: &key}})
+	p := l.grantee(Trusted)
 	l.ready(p)
-	want := l.lend("b", 100_000)
+	want := l.offer("b", 100_000)
 	if _, _, err := l.read(t.Context(), p, "b"); err != nil {
 		t.Fatal(err)
 	}
@@ -354,7 +354,7 @@ func TestPeerRestartsMidRead(t *testing.T) {
 // raised.
 func TestMemlock(t *testing.T) {
 	var log bytes.Buffer
-	l := newLent(t, lentOptions{rails: func(near, far *RailsOptions) {
+	l := newGrantSite(t, grantSiteOptions{rails: func(near, far *RailsOptions) {
 		open := far.Open
 		far.Open = func(name string) (rdma.Device, error) {
 			dev, err := open(name)
@@ -368,8 +368,8 @@ func TestMemlock(t *testing.T) {
 			t.Errorf("%q is missing in %q, or in the log: %s", part, card.Why, log.String())
 		}
 	}
-	p := l.borrower(Trusted)
-	want := l.lend("b", 100_000)
+	p := l.grantee(Trusted)
+	want := l.offer("b", 100_000)
 	got, _, err := l.read(t.Context(), p, "b")
 	if err != nil {
 		t.Fatal(err)

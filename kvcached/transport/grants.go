@@ -13,10 +13,10 @@ import (
 )
 
 const (
-	mostWishes   = 1024                   // blocks of one peer that wait to be lent; further ones come by streams
+	mostWishes   = 1024                   // blocks of one peer that wait to be granted; further ones come by streams
 	mostGrants   = 2                      // under way to one peer: blocks go with the other while one is slow
 	releaseIn    = 2 * time.Second        // a peer takes back what was read
-	releaseAfter = 5 * time.Millisecond   // leases that are done with are given back, where no Grant takes that along
+	releaseAfter = 5 * time.Millisecond   // grants that are done with are given back, where no Grant takes that along
 	releaseAgain = 250 * time.Millisecond // the same, after a try to do so had no answer
 )
 
@@ -29,38 +29,38 @@ type wish struct {
 
 // promise is what became of a wish.
 type promise struct {
-	block *wire.LentBlock // nil: nobody could be asked
-	loan  *loan           // with status OK
-	why   fallback        // without block
+	block *wire.GrantedBlock // nil: nobody could be asked
+	grant *heldGrant         // with status OK
+	why   fallback           // without block
 }
 
-// loan is a lease as the reader has it.
-type loan struct {
-	s     *borrowed
+// heldGrant is a grant as the reader has it.
+type heldGrant struct {
+	s     *readSession
 	id    uint64
 	until time.Time    // by our clock it ends before the owner's
 	left  atomic.Int32 // blocks that are not done with
 }
 
-// owed is a lease that the peer is to be told to end. It ends by itself, later than until.
+// owed is a grant that the peer is to be told to end. It ends by itself, later than until.
 type owed struct {
 	id    uint64
 	until time.Time
 }
 
 // done says that nobody reads one of its blocks any more.
-func (l *loan) done() {
+func (l *heldGrant) done() {
 	if l.left.Add(-1) == 0 {
 		l.s.b.giveBack(l.s, owed{l.id, l.until})
 	}
 	l.s.b.mu.Lock()
-	l.s.loans--
+	l.s.grants--
 	l.s.quiet()
 	l.s.b.mu.Unlock()
 }
 
 // want asks for a block, together with others that are wanted at that time; nil: too many are.
-func (b *borrower) want(a block.Addr) *wish {
+func (b *grantee) want(a block.Addr) *wish {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if len(b.queue) >= mostWishes || b.closed {
@@ -78,16 +78,16 @@ func (b *borrower) want(a block.Addr) *wish {
 // leave gives a wish up.
 func (w *wish) leave() {
 	if w.gone.Swap(true) {
-		if p := <-w.answer; p.loan != nil {
-			p.loan.done()
+		if p := <-w.answer; p.grant != nil {
+			p.grant.done()
 		}
 	}
 }
 
 func (w *wish) tell(p promise) {
 	if w.gone.Swap(true) {
-		if p.loan != nil {
-			p.loan.done()
+		if p.grant != nil {
+			p.grant.done()
 		}
 		return
 	}
@@ -96,7 +96,7 @@ func (w *wish) tell(p promise) {
 
 // grants asks for what is wanted, one message after the other: what comes while all mostGrants are
 // under way goes with the next.
-func (b *borrower) grants() {
+func (b *grantee) grants() {
 	for {
 		runtime.Gosched() // who is about to ask goes along
 		s, batch, done := b.next()
@@ -118,7 +118,7 @@ func (b *borrower) grants() {
 }
 
 // next takes the next batch; nil: nothing is wanted any more.
-func (b *borrower) next() (s *borrowed, batch []*wish, done []owed) {
+func (b *grantee) next() (s *readSession, batch []*wish, done []owed) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	s = b.s
@@ -143,7 +143,7 @@ func (b *borrower) next() (s *borrowed, batch []*wish, done []owed) {
 }
 
 // grant asks for a batch, and tells those who wait for it.
-func (b *borrower) grant(s *borrowed, batch []*wish, done []owed) {
+func (b *grantee) grant(s *readSession, batch []*wish, done []owed) {
 	w := wire.Wanted{Session: s.id, Done: idsOf(done), Addrs: make([]block.Addr, len(batch))}
 	for i := range batch {
 		w.Addrs[i] = batch[i].addr
@@ -151,17 +151,17 @@ func (b *borrower) grant(s *borrowed, batch []*wish, done []owed) {
 	ctx, cancel := context.WithTimeout(b.life, b.p.pool.o.GrantIn)
 	defer cancel()
 	asked, request := time.Now(), b.p.pool.request.Add(1)
-	var lent *wire.Lent
+	var granted *wire.Granted
 	err := b.ask(ctx, wire.Grant, request, w.Append(nil), func(body []byte) (err error) {
-		lent, err = wire.ParseLent(clone(body), len(batch), len(s.pairs))
+		granted, err = wire.ParseGranted(clone(body), len(batch), len(s.pairs))
 		return err
 	})
-	b.count.grants.Add(1)
+	b.count.asked.Add(1)
 	b.count.wanted.Add(uint64(len(batch)))
 	if err != nil {
 		if !errors.Is(err, wire.Busy) {
-			// the owner may have lent all the same
-			done = append(done, owed{wire.LeaseOf(request), time.Now().Add(s.lease)})
+			// the owner may have granted all the same
+			done = append(done, owed{wire.GrantOf(request), time.Now().Add(s.lasts)})
 		}
 		b.refused(s, err, done)
 		for _, w := range batch {
@@ -169,42 +169,42 @@ func (b *borrower) grant(s *borrowed, batch []*wish, done []owed) {
 		}
 		return
 	}
-	l := &loan{s: s, id: lent.Lease, until: asked.Add(min(s.lease, time.Duration(lent.MS)*time.Millisecond))}
-	granted := 0
-	for i := range lent.Blocks {
-		if lent.Blocks[i].Status == wire.OK {
-			granted++
+	l := &heldGrant{s: s, id: granted.Grant, until: asked.Add(min(s.lasts, time.Duration(granted.MS)*time.Millisecond))}
+	n := 0
+	for i := range granted.Blocks {
+		if granted.Blocks[i].Status == wire.OK {
+			n++
 		}
 	}
-	l.left.Store(int32(granted))
+	l.left.Store(int32(n))
 	b.mu.Lock()
-	s.loans += int64(granted)
+	s.grants += int64(n)
 	b.mu.Unlock()
 	for i, w := range batch {
-		p := promise{block: &lent.Blocks[i]}
+		p := promise{block: &granted.Blocks[i]}
 		if p.block.Status == wire.OK {
-			p.loan = l
+			p.grant = l
 		}
 		w.tell(p)
 	}
 }
 
 // refused notes that a Grant had no answer, or a bad one, and gives back what it had to tell as
-// done, and the lease that it may have begun.
-func (b *borrower) refused(s *borrowed, err error, done []owed) {
+// done, and the grant that it may have begun.
+func (b *grantee) refused(s *readSession, err error, done []owed) {
 	var status wire.Status
 	switch known := errors.As(err, &status); {
 	case known && status == wire.Miss:
 		b.fail(s, "the peer has ended the session", err)
 	case known && status != wire.Busy && status != wire.Deadline:
-		b.fail(s, "the peer refuses to lend", err)
+		b.fail(s, "the peer refuses to grant", err)
 	default:
 		b.giveBack(s, done...)
 	}
 }
 
-// giveBack notes that leases are done with.
-func (b *borrower) giveBack(s *borrowed, done ...owed) {
+// giveBack notes that grants are done with.
+func (b *grantee) giveBack(s *readSession, done ...owed) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.s != s {
@@ -216,8 +216,8 @@ func (b *borrower) giveBack(s *borrowed, done ...owed) {
 	}
 }
 
-// owe has leases be given back later. b.mu is held.
-func (s *borrowed) owe(done []owed) {
+// owe has grants be given back later. b.mu is held.
+func (s *readSession) owe(done []owed) {
 	for _, d := range done {
 		if len(s.done) < wire.MaxDone { // further ones end by themselves
 			s.done = append(s.done, d)
@@ -226,8 +226,8 @@ func (s *borrowed) owe(done []owed) {
 }
 
 // takeDone takes out what is to be given back, but for what the owner has ended by itself: its
-// lease began after ours, by as much as a Grant may take. b.mu is held.
-func (s *borrowed) takeDone() []owed {
+// grant began after ours, by as much as a Grant may take. b.mu is held.
+func (s *readSession) takeDone() []owed {
 	past := time.Now().Add(-s.b.p.pool.o.GrantIn)
 	done := slices.DeleteFunc(s.done, func(d owed) bool { return d.id == 0 || !past.Before(d.until) })
 	s.done = nil
@@ -241,8 +241,8 @@ func idsOf(done []owed) (ids []uint64) {
 	return ids
 }
 
-// flushLater has leases given back soon, unless a Grant takes them along. mu is held.
-func (b *borrower) flushLater(after time.Duration) {
+// flushLater has grants given back soon, unless a Grant takes them along. mu is held.
+func (b *grantee) flushLater(after time.Duration) {
 	if b.flushing || b.closed || b.s == nil || len(b.s.done) == 0 {
 		return
 	}
@@ -258,8 +258,8 @@ func (b *borrower) flushLater(after time.Duration) {
 	})
 }
 
-// flush gives leases back. What comes meanwhile waits for it: one Release is under way at a time.
-func (b *borrower) flush() {
+// flush gives grants back. What comes meanwhile waits for it: one Release is under way at a time.
+func (b *grantee) flush() {
 	b.mu.Lock()
 	s := b.s
 	var done []owed
@@ -274,7 +274,7 @@ func (b *borrower) flush() {
 	b.mu.Unlock()
 	ctx, cancel := context.WithTimeout(b.life, releaseIn)
 	defer cancel()
-	err := b.ask(ctx, wire.Release, 0, (&wire.Returned{Session: s.id, Leases: idsOf(done)}).Append(nil),
+	err := b.ask(ctx, wire.Release, 0, (&wire.Returned{Session: s.id, Grants: idsOf(done)}).Append(nil),
 		func([]byte) error { return nil })
 	if b.count.releases.Add(1); errors.Is(err, wire.Miss) {
 		b.fail(s, "the peer has ended the session", err)

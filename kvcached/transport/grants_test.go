@@ -35,7 +35,7 @@ func (g *slowStore) Get(ctx context.Context, a block.Addr) (Block, error) {
 var errHead = errors.New("no answer in 2 s")
 
 // headed is read by such a caller, as the fleet is.
-func (l *lent) headed(p *Peer, key string) (took time.Duration, err error) {
+func (l *grantSite) headed(p *Peer, key string) (took time.Duration, err error) {
 	ctx, cancel := context.WithCancelCause(l.t.Context())
 	defer cancel(nil)
 	head := time.AfterFunc(2*time.Second, func() { cancel(errHead) })
@@ -52,12 +52,12 @@ func (l *lent) headed(p *Peer, key string) (took time.Duration, err error) {
 // with it and after it do not wait for it.
 func TestSlowBlock(t *testing.T) {
 	g := &slowStore{}
-	inVirtualTime(t, lentOptions{server: ServerOptions{Handler: g}}, func(t *testing.T, l *lent, p *Peer) {
+	inVirtualTime(t, grantSiteOptions{server: ServerOptions{Handler: g}}, func(t *testing.T, l *grantSite, p *Peer) {
 		g.mapStore = l.store
-		l.lend("slow", 100_000)
+		l.offer("slow", 100_000)
 		const blocks = 16
 		for i := range blocks {
-			l.lend(fmt.Sprint("b", i), 100_000)
+			l.offer(fmt.Sprint("b", i), 100_000)
 		}
 		var all sync.WaitGroup
 		all.Go(func() {
@@ -83,9 +83,9 @@ func TestSlowBlock(t *testing.T) {
 // TestSlowGrant: an owner whose card takes long is not waited for, other grants are asked for
 // meanwhile, and the session stays.
 func TestSlowGrant(t *testing.T) {
-	inVirtualTime(t, lentOptions{}, func(t *testing.T, l *lent, p *Peer) {
-		l.lend("first", 100_000)
-		l.lend("next", 100_000)
+	inVirtualTime(t, grantSiteOptions{}, func(t *testing.T, l *grantSite, p *Peer) {
+		l.offer("first", 100_000)
+		l.offer("next", 100_000)
 		var grants atomic.Int64
 		l.f.set(func() {
 			l.f.granted = func() {
@@ -97,25 +97,25 @@ func TestSlowGrant(t *testing.T) {
 		var both sync.WaitGroup
 		both.Go(func() {
 			if took, err := l.headed(p, "first"); err != nil || took > 600*time.Millisecond {
-				t.Error("what is not lent:", took, err)
+				t.Error("what is not granted:", took, err)
 			}
 		})
 		time.Sleep(10 * time.Millisecond)
 		if took, err := l.headed(p, "next"); err != nil || took > 250*time.Millisecond {
-			t.Error("what is lent meanwhile:", took, err)
+			t.Error("what is granted meanwhile:", took, err)
 		}
 		both.Wait()
 		time.Sleep(10 * time.Second)
-		s, o := l.pool.Stats().RDMA, l.server.Lending()
+		s, o := l.pool.Stats().RDMA, l.server.GrantStats()
 		if s.Reads != 1 || s.Fallbacks["no_grant"] != 1 || s.Broken != 0 || o.Open != 1 || o.Sessions != 1 ||
-			o.Leases != 0 || l.store.holds() != 0 {
+			o.Grants != 0 || l.store.holds() != 0 {
 			t.Errorf("%+v %+v", s, o)
 		}
 	})
 }
 
 // TestStuckCard: a card that neither makes nor revokes windows ends the session, and nothing stays
-// lent.
+// granted.
 func TestStuckCard(t *testing.T) {
 	for what, hook := range map[string]func(f *fabric) *func(){
 		"makes": func(f *fabric) *func() {
@@ -123,8 +123,8 @@ func TestStuckCard(t *testing.T) {
 		}, "revokes": func(f *fabric) *func() { return &f.revoked },
 	} {
 		t.Run(what, func(t *testing.T) {
-			inVirtualTime(t, lentOptions{server: longLease}, func(t *testing.T, l *lent, p *Peer) {
-				want := l.lend("b", 100_000)
+			inVirtualTime(t, grantSiteOptions{server: longGrant}, func(t *testing.T, l *grantSite, p *Peer) {
+				want := l.offer("b", 100_000)
 				l.f.set(func() { *hook(l.f) = func() { time.Sleep(bindWithin + time.Second) } })
 				got, _, err := l.read(t.Context(), p, "b")
 				if err != nil {
@@ -136,7 +136,7 @@ func TestStuckCard(t *testing.T) {
 					t.Error("it is let go of while it may be read")
 				}
 				time.Sleep(bindWithin)
-				if s := l.server.Lending(); s.Open != 0 || s.Leases != 0 || l.store.holds() != 0 {
+				if s := l.server.GrantStats(); s.Open != 0 || s.Grants != 0 || l.store.holds() != 0 {
 					t.Errorf("%+v", s)
 				}
 				l.f.set(func() { *hook(l.f) = nil })
@@ -147,12 +147,12 @@ func TestStuckCard(t *testing.T) {
 	}
 }
 
-// TestLentUnderCap: blocks are lent as long as the owner's cap has been paid for, others come by
-// streams, which wait for it; a caller who wants an answer soon has one.
-func TestLentUnderCap(t *testing.T) {
-	inVirtualTime(t, lentOptions{server: ServerOptions{Bandwidth: NewBandwidth(Caps{PeerOut: 1 << 20})}},
-		func(t *testing.T, l *lent, p *Peer) {
-			l.lend("b", 3<<20)
+// TestGrantedUnderCap: blocks are granted as long as the owner's cap has been paid for, others come
+// by streams, which wait for it; a caller who wants an answer soon has one.
+func TestGrantedUnderCap(t *testing.T) {
+	inVirtualTime(t, grantSiteOptions{server: ServerOptions{Bandwidth: NewBandwidth(Caps{PeerOut: 1 << 20})}},
+		func(t *testing.T, l *grantSite, p *Peer) {
+			l.offer("b", 3<<20)
 			start := time.Now()
 			for i := range 4 {
 				if took, err := l.headed(p, "b"); err != nil {
@@ -170,9 +170,9 @@ func TestLentUnderCap(t *testing.T) {
 // TestFallbackUnderCap: a block whose read failed when it had waited for the reader's cap does not
 // wait for it again.
 func TestFallbackUnderCap(t *testing.T) {
-	inVirtualTime(t, lentOptions{pool: PoolOptions{Bandwidth: NewBandwidth(Caps{PeerIn: 1 << 20})}},
-		func(t *testing.T, l *lent, p *Peer) {
-			want := l.lend("b", 3<<20)
+	inVirtualTime(t, grantSiteOptions{pool: PoolOptions{Bandwidth: NewBandwidth(Caps{PeerIn: 1 << 20})}},
+		func(t *testing.T, l *grantSite, p *Peer) {
+			want := l.offer("b", 3<<20)
 			l.f.set(func() { l.f.down = true })
 			start := time.Now()
 			got, _, err := l.read(t.Context(), p, "b")
@@ -210,13 +210,13 @@ func TestGivenBack(t *testing.T) {
 	})
 }
 
-// TestLeasesAtOnce: a session has no more leases than it may, however many are asked for at a time.
-func TestLeasesAtOnce(t *testing.T) {
-	l := newLent(t, lentOptions{pool: PoolOptions{TLSConns: 128}})
-	p := l.borrower(Trusted)
+// TestGrantsAtOnce: a session has no more grants than it may, however many are asked for at a time.
+func TestGrantsAtOnce(t *testing.T) {
+	l := newGrantSite(t, grantSiteOptions{pool: PoolOptions{TLSConns: 128}})
+	p := l.grantee(Trusted)
 	l.ready(p)
-	id := p.borrow.session().id
-	l.lend("empty", 0)
+	id := p.grantee.session().id
+	l.offer("empty", 0)
 	var asked atomic.Int64
 	let := make(chan struct{})
 	l.store.hook(func(m *hooks) {
@@ -226,16 +226,16 @@ func TestLeasesAtOnce(t *testing.T) {
 			return nil
 		}
 	})
-	const grants = mostLeases + 16
+	const grants = mostGranted + 16
 	body := (&wire.Wanted{Session: id, Addrs: []block.Addr{addr("empty")}}).Append(nil)
 	var all sync.WaitGroup
-	var lent atomic.Int64
+	var granted atomic.Int64
 	for range grants {
 		all.Go(func() {
 			err := p.call(t.Context(), wire.Grant, 0, body, func(body []byte) error {
-				a, err := wire.ParseLent(body, 1, 1)
+				a, err := wire.ParseGranted(body, 1, 1)
 				if err == nil && a.Blocks[0].Status == wire.OK {
-					lent.Add(1)
+					granted.Add(1)
 				}
 				return err
 			})
@@ -244,22 +244,22 @@ func TestLeasesAtOnce(t *testing.T) {
 			}
 		})
 	}
-	eventually(t, "as many as may be are looked up", func() bool { return asked.Load() == mostLeases })
-	eventually(t, "others are refused", func() bool { return l.server.Lending().ByStream == grants-mostLeases })
+	eventually(t, "as many as may be are looked up", func() bool { return asked.Load() == mostGranted })
+	eventually(t, "others are refused", func() bool { return l.server.GrantStats().ByStream == grants-mostGranted })
 	close(let)
 	all.Wait()
-	if n := l.server.Lending().Leases; n != mostLeases || lent.Load() != mostLeases {
-		t.Errorf("%d leases, %d blocks", n, lent.Load())
+	if n := l.server.GrantStats().Grants; n != mostGranted || granted.Load() != mostGranted {
+		t.Errorf("%d grants, %d blocks", n, granted.Load())
 	}
 }
 
-// TestOwed: a lease that is over here is given back for as long as it may last at the owner, which
+// TestOwed: a grant that is over here is given back for as long as it may last at the owner, which
 // began it later.
 func TestOwed(t *testing.T) {
-	inVirtualTime(t, lentOptions{}, func(t *testing.T, l *lent, p *Peer) {
+	inVirtualTime(t, grantSiteOptions{}, func(t *testing.T, l *grantSite, p *Peer) {
 		l.awaitReady(p)
 		now, late := time.Now(), l.pool.o.GrantIn
-		b := p.borrow
+		b := p.grantee
 		b.mu.Lock()
 		defer b.mu.Unlock()
 		b.s.owe([]owed{{1, now.Add(time.Second)}, {2, now.Add(time.Nanosecond - late)}, {3, now.Add(-late)},

@@ -11,10 +11,10 @@ import (
 
 // connect makes the other ends of a peer's pairs. wire.ByStream: it cannot be, on any of its rails.
 // wire.Busy: there is no room for them, or another session of that host is being made.
-func (l *lender) connect(ctx context.Context, p *link, c *wire.Connection) (answer []byte, s *session, err error) {
-	s = &session{l: l, remote: p.who(), host: p.host, ends: make([]*lentEnd, len(c.Ends)), leases: map[uint64]*lease{},
+func (l *granter) connect(ctx context.Context, p *link, c *wire.Connection) (answer []byte, s *session, err error) {
+	s = &session{l: l, remote: p.who(), host: p.host, ends: make([]*grantEnd, len(c.Ends)), grants: map[uint64]*grant{},
 		over: make(chan struct{})}
-	cards := l.rails.usable(l.rails.o.LendAny)
+	cards := l.rails.usable(l.rails.o.GrantAny)
 	most := min(l.suitable(c.Ends), len(cards))
 	switch {
 	case most == 0:
@@ -38,7 +38,7 @@ func (l *lender) connect(ctx context.Context, p *link, c *wire.Connection) (answ
 }
 
 // suitable is how many of a peer's ends may be connected to.
-func (l *lender) suitable(ends []wire.End) (n int) {
+func (l *granter) suitable(ends []wire.End) (n int) {
 	for i := range ends {
 		if l.suits(&ends[i]) {
 			n++
@@ -47,13 +47,13 @@ func (l *lender) suitable(ends []wire.End) (n int) {
 	return n
 }
 
-func (l *lender) suits(far *wire.End) bool {
-	return far.QPN != 0 && (l.rails.o.LendAny || l.rails.trusts(addrOf(far.GID)))
+func (l *granter) suits(far *wire.End) bool {
+	return far.QPN != 0 && (l.rails.o.GrantAny || l.rails.trusts(addrOf(far.GID)))
 }
 
 // reserve counts so many pairs that are about to be made, until settle; false: there is no room for
 // them.
-func (l *lender) reserve(s *session, pairs int) bool {
+func (l *granter) reserve(s *session, pairs int) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	total := l.pairs + pairs
@@ -69,7 +69,7 @@ func (l *lender) reserve(s *session, pairs int) bool {
 }
 
 // settle has no more pairs count than were made, if they stay.
-func (l *lender) settle(s *session, reserved int, stays bool) {
+func (l *granter) settle(s *session, reserved int, stays bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	s.host.joining = false
@@ -80,7 +80,7 @@ func (l *lender) settle(s *session, reserved int, stays bool) {
 
 // yields is the session whose place a further one of a peer takes; nil: it takes no other's. l.mu
 // is held.
-func (l *lender) yields(to Remote) (oldest *session) {
+func (l *granter) yields(to Remote) (oldest *session) {
 	n := 0
 	for _, s := range l.sessions {
 		if s.remote != to {
@@ -98,7 +98,7 @@ func (l *lender) yields(to Remote) (oldest *session) {
 
 // join makes a pair for each of the peer's that there is a card for. A card is used, or has failed,
 // once.
-func (l *lender) join(ctx context.Context, s *session, cards []*rail, ends []wire.End) error {
+func (l *granter) join(ctx context.Context, s *session, cards []*rail, ends []wire.End) error {
 	for i := range ends {
 		if err := ctx.Err(); err != nil {
 			return err
@@ -107,7 +107,7 @@ func (l *lender) join(ctx context.Context, s *session, cards []*rail, ends []wir
 			continue
 		}
 		from := addrOf(ends[i].GID)
-		e := &lentEnd{rail: nearest(cards, from)}
+		e := &grantEnd{rail: nearest(cards, from)}
 		cards = slices.DeleteFunc(cards, func(r *rail) bool { return r == e.rail })
 		err := e.connect(ctx, &ends[i], l.rails.probes[:probeSize])
 		if err == nil {
@@ -127,8 +127,8 @@ func (l *lender) join(ctx context.Context, s *session, cards []*rail, ends []wir
 }
 
 // connected is what the peer is told of its session.
-func (l *lender) connected(s *session) []byte {
-	a := &wire.Connected{Session: s.id, LeaseMS: uint32(l.lease.Milliseconds()),
+func (l *granter) connected(s *session) []byte {
+	a := &wire.Connected{Session: s.id, GrantMS: uint32(l.lasts.Milliseconds()),
 		IdleMS: uint32(sessionIdle.Milliseconds()), Most: wire.MaxGrant, CRC: l.rails.crc,
 		Ends: make([]wire.End, len(s.ends)), Probes: make([]wire.Window, len(s.ends))}
 	for i, e := range s.ends {
@@ -141,7 +141,7 @@ func (l *lender) connected(s *session) []byte {
 	return a.Append(nil)
 }
 
-func (e *lentEnd) connect(ctx context.Context, far *wire.End, probe []byte) (err error) {
+func (e *grantEnd) connect(ctx context.Context, far *wire.End, probe []byte) (err error) {
 	if e.pair, err = e.rail.dev.Pair(rdma.PairOptions{MaxWindows: mostWindows + 1}); err != nil {
 		return err
 	}

@@ -16,8 +16,8 @@ import (
 )
 
 // twoFar is an owner of two cards, and a host whose cards the tests use by themselves.
-func twoFar(t *testing.T, o ServerOptions) *lent {
-	return newLent(t, lentOptions{cards: 2, server: o, rails: func(near, _ *RailsOptions) {
+func twoFar(t *testing.T, o ServerOptions) *grantSite {
+	return newGrantSite(t, grantSiteOptions{cards: 2, server: o, rails: func(near, _ *RailsOptions) {
 		near.Wanted = []string{"near1"}
 	}})
 }
@@ -32,7 +32,7 @@ func (f *fabric) asked() int {
 // TestConnectsAtOnce: while one session of a host is made, nothing is made for others of it.
 func TestConnectsAtOnce(t *testing.T) {
 	l := twoFar(t, ServerOptions{})
-	p, before := l.borrower(NoCards), l.f.asked()
+	p, before := l.grantee(NoCards), l.f.asked()
 	entered, let := make(chan struct{}, 2), make(chan struct{})
 	l.f.set(func() {
 		l.f.granted = func() {
@@ -62,8 +62,8 @@ func TestConnectsAtOnce(t *testing.T) {
 	}
 	close(let)
 	all.Wait()
-	if _, err := l.connection(ctx, p, 1); err != nil || l.f.asked() != before+3 || l.server.Lending().Refused != 20 {
-		t.Errorf("%v, %d pairs, %+v", err, l.f.asked()-before, l.server.Lending())
+	if _, err := l.connection(ctx, p, 1); err != nil || l.f.asked() != before+3 || l.server.GrantStats().Refused != 20 {
+		t.Errorf("%v, %d pairs, %+v", err, l.f.asked()-before, l.server.GrantStats())
 	}
 }
 
@@ -71,7 +71,7 @@ func TestConnectsAtOnce(t *testing.T) {
 // has to go for it.
 func TestMostPairs(t *testing.T) {
 	l := twoFar(t, ServerOptions{})
-	cache := l.borrower(NoCards)
+	cache := l.grantee(NoCards)
 	agent, err := newPool(t, PoolOptions{Identity: identity(t, pkiDir, pki.Agent)}).Peer(Target{Address: l.address,
 		Lane: TLS})
 	if err != nil {
@@ -80,12 +80,12 @@ func TestMostPairs(t *testing.T) {
 	for range mostHostSessions {
 		l.connect(agent, 2)
 	}
-	lender := l.server.lender
+	granter := l.server.granter
 	counted := func(more int) (pairs int) {
-		lender.mu.Lock()
-		defer lender.mu.Unlock()
-		lender.pairs += more
-		return lender.pairs
+		granter.mu.Lock()
+		defer granter.mu.Unlock()
+		granter.pairs += more
+		return granter.pairs
 	}
 	others := mostPairs - 1 - counted(0)
 	counted(others)
@@ -112,7 +112,7 @@ func TestCardsThatFail(t *testing.T) {
 	})
 	before := l.f.asked()
 	for try := range 3 {
-		if _, err := l.connection(t.Context(), l.borrower(NoCards), wire.MaxRails); !errors.Is(err, wire.ByStream) ||
+		if _, err := l.connection(t.Context(), l.grantee(NoCards), wire.MaxRails); !errors.Is(err, wire.ByStream) ||
 			l.f.asked() != before+2*(try+1) {
 			t.Errorf("%v, %d pairs were asked for", err, l.f.asked()-before)
 		}
@@ -124,7 +124,7 @@ func TestCardsThatFail(t *testing.T) {
 
 // TestConnectGivenUp: of a session that nobody waits for any more, no further pair is made.
 func TestConnectGivenUp(t *testing.T) {
-	inVirtualTime(t, lentOptions{cards: 2}, func(t *testing.T, l *lent, p *Peer) {
+	inVirtualTime(t, grantSiteOptions{cards: 2}, func(t *testing.T, l *grantSite, p *Peer) {
 		var probes atomic.Int64
 		l.f.set(func() {
 			l.f.granted = func() {
@@ -138,7 +138,7 @@ func TestConnectGivenUp(t *testing.T) {
 			t.Error(err)
 		}
 		time.Sleep(10 * time.Second)
-		if s := l.server.Lending(); probes.Load() != 1 || s.Sessions != 1 || s.Open != 1 {
+		if s := l.server.GrantStats(); probes.Load() != 1 || s.Sessions != 1 || s.Open != 1 {
 			t.Errorf("%d pairs were made; %+v", probes.Load(), s)
 		}
 	})

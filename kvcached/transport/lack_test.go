@@ -63,7 +63,7 @@ func TestNamedCardMissing(t *testing.T) {
 // once.
 func TestDemandedIsSaidAgain(t *testing.T) {
 	var log bytes.Buffer
-	b := newBorrower(nil, nil, Demanded, slog.New(slog.NewTextHandler(&log, nil)), nil)
+	b := newGrantee(nil, nil, Demanded, slog.New(slog.NewTextHandler(&log, nil)), nil)
 	said := func(want int) {
 		t.Helper()
 		b.told("this is why")
@@ -81,8 +81,8 @@ func TestDemandedIsSaidAgain(t *testing.T) {
 
 // TestMissed: that a pair broke while nothing was asked for is nothing that was missed.
 func TestMissed(t *testing.T) {
-	inVirtualTime(t, lentOptions{}, func(t *testing.T, l *lent, p *Peer) {
-		l.lend("b", 100_000)
+	inVirtualTime(t, grantSiteOptions{}, func(t *testing.T, l *grantSite, p *Peer) {
+		l.offer("b", 100_000)
 		l.f.unplug("near0")
 		time.Sleep(time.Hour)
 		if s := p.status(); s.RDMA || s.Error == "" || !s.Missed.IsZero() {
@@ -101,9 +101,9 @@ func TestMissed(t *testing.T) {
 // none.
 func TestLossIsSaid(t *testing.T) {
 	var log bytes.Buffer
-	b := newBorrower(nil, nil, Trusted, slog.New(slog.NewTextHandler(&log, nil)), nil)
+	b := newGrantee(nil, nil, Trusted, slog.New(slog.NewTextHandler(&log, nil)), nil)
 	b.told("not yet")
-	b.s = &borrowed{b: b}
+	b.s = &readSession{b: b}
 	b.told("")
 	b.s = nil
 	b.told("a pair broke")

@@ -16,11 +16,11 @@ import (
 	"github.com/cognitora/dataplane/kvcached/wire"
 )
 
-// The leases of these tests last for an hour: what ends was given back.
-var longLease = ServerOptions{Lease: time.Hour}
+// The grants of these tests last for an hour: what ends was given back.
+var longGrant = ServerOptions{Grant: time.Hour}
 
 // connectAll makes all connections of a peer, so that no operation waits for one.
-func (l *lent) connectAll(p *Peer) {
+func (l *grantSite) connectAll(p *Peer) {
 	l.t.Helper()
 	for range 2 * l.pool.o.Stripes {
 		if err := p.Ping(l.t.Context()); err != nil {
@@ -29,11 +29,11 @@ func (l *lent) connectAll(p *Peer) {
 	}
 }
 
-// TestLateAnswer: the answer to a Grant is on its way when the reader gives up. What it lends is
+// TestLateAnswer: the answer to a Grant is on its way when the reader gives up. What it grants is
 // let go of as soon as that is told.
 func TestLateAnswer(t *testing.T) {
-	inVirtualTime(t, lentOptions{server: longLease}, func(t *testing.T, l *lent, p *Peer) {
-		l.lend("b", 100_000)
+	inVirtualTime(t, grantSiteOptions{server: longGrant}, func(t *testing.T, l *grantSite, p *Peer) {
+		l.offer("b", 100_000)
 		l.connectAll(p)
 		l.f.set(func() {
 			// it takes 10 ms there, and 10 ms back
@@ -42,76 +42,76 @@ func TestLateAnswer(t *testing.T) {
 		if _, _, err := l.read(t.Context(), p, "b"); err != nil {
 			t.Error(err)
 		}
-		if s := l.server.Lending(); s.Blocks != 1 || l.pool.Stats().RDMA.Fallbacks["no_grant"] != 1 {
+		if s := l.server.GrantStats(); s.Blocks != 1 || l.pool.Stats().RDMA.Fallbacks["no_grant"] != 1 {
 			t.Errorf("the answer is not late: %+v %+v", s, l.pool.Stats().RDMA)
 		}
 		time.Sleep(100 * time.Millisecond)
-		if s := l.server.Lending(); s.Open != 1 || s.Leases != 0 || s.Leased != 0 || s.Expired != 0 ||
+		if s := l.server.GrantStats(); s.Open != 1 || s.Grants != 0 || s.Granted != 0 || s.Expired != 0 ||
 			l.store.holds() != 0 || l.f.readable(l.far) {
 			t.Errorf("%+v, %d blocks are held", s, l.store.holds())
 		}
 	})
 }
 
-// granted asks for one block, as the request of that number.
-func granted(ctx context.Context, l lane, session, request uint64, key string) (lease uint64, err error) {
+// askGrant asks for one block, as the request of that number.
+func askGrant(ctx context.Context, l lane, session, request uint64, key string) (grant uint64, err error) {
 	body := (&wire.Wanted{Session: session, Addrs: []block.Addr{addr(key)}}).Append(nil)
 	err = l.call(ctx, wire.Grant, 0, request, body, func(body []byte) error {
-		a, err := wire.ParseLent(body, 1, 1)
+		a, err := wire.ParseGranted(body, 1, 1)
 		if err == nil {
-			lease = a.Lease
+			grant = a.Grant
 		}
 		return err
 	})
-	return lease, err
+	return grant, err
 }
 
-// TestGivenBackTooEarly: a lease that is given back before it begins does not begin, as far as so
+// TestGivenBackTooEarly: a grant that is given back before it begins does not begin, as far as so
 // many are remembered, and others do.
 func TestGivenBackTooEarly(t *testing.T) {
-	l := newLent(t, lentOptions{server: longLease})
-	p := l.borrower(Trusted)
+	l := newGrantSite(t, grantSiteOptions{server: longGrant})
+	p := l.grantee(Trusted)
 	l.ready(p)
-	session, lane := p.borrow.session().id, p.lanes[overQUIC]
-	l.lend("b", 1000)
-	back := func(leases ...uint64) {
+	session, lane := p.grantee.session().id, p.lanes[overQUIC]
+	l.offer("b", 1000)
+	back := func(grants ...uint64) {
 		t.Helper()
-		if err := p.call(t.Context(), wire.Release, 0, (&wire.Returned{Session: session, Leases: leases}).Append(nil),
+		if err := p.call(t.Context(), wire.Release, 0, (&wire.Returned{Session: session, Grants: grants}).Append(nil),
 			func([]byte) error { return nil }); err != nil {
 			t.Error(err)
 		}
 	}
 	early := l.pool.request.Add(1)
 	l.store.hook(func(h *hooks) {
-		h.onGet = func(context.Context, block.Addr) error { back(wire.LeaseOf(early)); return nil }
+		h.onGet = func(context.Context, block.Addr) error { back(wire.GrantOf(early)); return nil }
 	})
-	if lease, err := granted(t.Context(), lane, session, early, "b"); !errors.Is(err, wire.Deadline) {
-		t.Errorf("lease %d, %v", lease, err)
+	if grant, err := askGrant(t.Context(), lane, session, early, "b"); !errors.Is(err, wire.Deadline) {
+		t.Errorf("grant %d, %v", grant, err)
 	}
 	l.settled()
 	l.store.hook(func(h *hooks) { h.onGet = nil })
 	next := l.pool.request.Add(1)
-	if lease, err := granted(t.Context(), lane, session, next, "b"); err != nil || lease != wire.LeaseOf(next) {
-		t.Errorf("lease %d, %v", lease, err)
+	if grant, err := askGrant(t.Context(), lane, session, next, "b"); err != nil || grant != wire.GrantOf(next) {
+		t.Errorf("grant %d, %v", grant, err)
 	}
-	if lease, err := granted(t.Context(), lane, session, next, "b"); !errors.Is(err, wire.Deadline) ||
-		l.server.Lending().Leases != 1 {
-		t.Errorf("two leases of one number: %d, %v", lease, err)
+	if grant, err := askGrant(t.Context(), lane, session, next, "b"); !errors.Is(err, wire.Deadline) ||
+		l.server.GrantStats().Grants != 1 {
+		t.Errorf("two grants of one number: %d, %v", grant, err)
 	}
 	var others []uint64
-	for range mostLeases {
-		others = append(others, wire.LeaseOf(l.pool.request.Add(1)))
+	for range mostGranted {
+		others = append(others, wire.GrantOf(l.pool.request.Add(1)))
 	}
 	back(others...)
-	if lease, err := granted(t.Context(), lane, session, early, "b"); err != nil {
-		t.Errorf("more is remembered than there may be: lease %d, %v", lease, err)
+	if grant, err := askGrant(t.Context(), lane, session, early, "b"); err != nil {
+		t.Errorf("more is remembered than there may be: grant %d, %v", grant, err)
 	}
-	back(wire.LeaseOf(early), wire.LeaseOf(next))
+	back(wire.GrantOf(early), wire.GrantOf(next))
 	l.settled()
 }
 
 // dropping has the last TLS connection go when something is granted.
-func (l *lent) dropping(last *atomic.Pointer[net.TCPConn]) {
+func (l *grantSite) dropping(last *atomic.Pointer[net.TCPConn]) {
 	l.f.set(func() {
 		l.f.granted = func() { _, _ = last.Load().SetLinger(0), last.Load().Close() }
 	})
@@ -128,20 +128,20 @@ func lastDialled(last *atomic.Pointer[net.TCPConn]) PoolOptions {
 	}}
 }
 
-// TestAnswerGetsLost: the connection goes before the answer is written. Nothing stays lent.
+// TestAnswerGetsLost: the connection goes before the answer is written. Nothing stays granted.
 func TestAnswerGetsLost(t *testing.T) {
 	var last atomic.Pointer[net.TCPConn]
-	l := newLent(t, lentOptions{server: longLease, pool: lastDialled(&last)})
-	p := l.borrower(Trusted) // whose connections stay
+	l := newGrantSite(t, grantSiteOptions{server: longGrant, pool: lastDialled(&last)})
+	p := l.grantee(Trusted) // whose connections stay
 	l.ready(p)
-	l.lend("b", 1000)
+	l.offer("b", 1000)
 	l.dropping(&last)
-	if lease, err := granted(t.Context(), l.peer(TLS).lanes[overTLS], p.borrow.session().id, 0, "b"); err == nil {
-		t.Errorf("lease %d", lease)
+	if grant, err := askGrant(t.Context(), l.peer(TLS).lanes[overTLS], p.grantee.session().id, 0, "b"); err == nil {
+		t.Errorf("grant %d", grant)
 	}
-	eventually(t, "it was lent", func() bool { return l.server.Lending().Blocks == 1 })
+	eventually(t, "it was granted", func() bool { return l.server.GrantStats().Blocks == 1 })
 	l.settled()
-	if n := l.server.Lending().Open; n != 1 {
+	if n := l.server.GrantStats().Open; n != 1 {
 		t.Errorf("%d sessions: it ended because of that", n)
 	}
 }
@@ -149,7 +149,7 @@ func TestAnswerGetsLost(t *testing.T) {
 // TestSessionGetsLost: the same with the answer to Connect. The session ends.
 func TestSessionGetsLost(t *testing.T) {
 	var last atomic.Pointer[net.TCPConn]
-	l := newLent(t, lentOptions{pool: lastDialled(&last)})
+	l := newGrantSite(t, grantSiteOptions{pool: lastDialled(&last)})
 	if err := l.peer(QUIC).Ping(t.Context()); err != nil { // a connection that stays
 		t.Fatal(err)
 	}
@@ -160,26 +160,27 @@ func TestSessionGetsLost(t *testing.T) {
 		t.Error("it was answered")
 	}
 	eventually(t, "it was made, and has ended", func() bool {
-		s := l.server.Lending()
+		s := l.server.GrantStats()
 		return s.Sessions == 1 && s.Open == 0
 	})
 }
 
-// TestGivesUpAnywhere: readers give up at any moment of a Grant, on both lanes. Nothing stays lent.
+// TestGivesUpAnywhere: readers give up at any moment of a Grant, on both lanes. Nothing stays
+// granted.
 func TestGivesUpAnywhere(t *testing.T) {
 	onBothLanes(t, func(t *testing.T, which Lane) {
-		l := newLent(t, lentOptions{server: longLease})
-		p := l.borrower(Trusted) // whose connections stay
+		l := newGrantSite(t, grantSiteOptions{server: longGrant})
+		p := l.grantee(Trusted) // whose connections stay
 		l.ready(p)
-		l.lend("b", 1000)
-		session, asks := p.borrow.session().id, l.peer(which).lanes[overTLS]
+		l.offer("b", 1000)
+		session, asks := p.grantee.session().id, l.peer(which).lanes[overTLS]
 		if which == QUIC {
 			asks = p.lanes[overQUIC]
 		}
 		once := func(ctx context.Context) {
 			request := l.pool.request.Add(1)
-			_, _ = granted(ctx, asks, session, request, "b")
-			back := (&wire.Returned{Session: session, Leases: []uint64{wire.LeaseOf(request)}}).Append(nil)
+			_, _ = askGrant(ctx, asks, session, request, "b")
+			back := (&wire.Returned{Session: session, Grants: []uint64{wire.GrantOf(request)}}).Append(nil)
 			if err := p.call(t.Context(), wire.Release, 0, back, func([]byte) error { return nil }); err != nil {
 				t.Error(err)
 			}
@@ -200,31 +201,31 @@ func TestGivesUpAnywhere(t *testing.T) {
 		}
 		all.Wait()
 		l.settled()
-		n := l.server.Lending()
+		n := l.server.GrantStats()
 		if n.Expired != 0 || n.Open != 1 {
 			t.Errorf("%+v", n)
 		}
-		t.Logf("%d of %d Grants came, and %d were lent under", n.Grants, 1+readers*each, n.Blocks)
+		t.Logf("%d of %d Grants came, and %d were granted under", n.Asked, 1+readers*each, n.Blocks)
 	})
 }
 
-// TestReleaseFails: what could not be given back is given back later, as long as it may be lent,
+// TestReleaseFails: what could not be given back is given back later, as long as it may be granted,
 // and not all the time.
 func TestReleaseFails(t *testing.T) {
 	var deaf atomic.Bool
 	allow := func(r pki.Role, op wire.Op) bool { return DefaultAllow(r, op) && (op != wire.Release || !deaf.Load()) }
-	inVirtualTime(t, lentOptions{server: ServerOptions{Lease: 5 * time.Second, Allow: allow}},
-		func(t *testing.T, l *lent, p *Peer) {
-			l.lend("b", 100_000)
+	inVirtualTime(t, grantSiteOptions{server: ServerOptions{Grant: 5 * time.Second, Allow: allow}},
+		func(t *testing.T, l *grantSite, p *Peer) {
+			l.offer("b", 100_000)
 			l.connectAll(p)
 			deaf.Store(true)
-			read := func(leases int64) {
+			read := func(grants int64) {
 				t.Helper()
 				if _, _, err := l.read(t.Context(), p, "b"); err != nil {
 					t.Error(err)
 				}
 				time.Sleep(2 * time.Second)
-				if s := l.server.Lending(); s.Leases != leases {
+				if s := l.server.GrantStats(); s.Grants != grants {
 					t.Errorf("%+v", s)
 				}
 			}
@@ -236,22 +237,23 @@ func TestReleaseFails(t *testing.T) {
 			read(1) // the next Grant takes along what the last has left
 			deaf.Store(false)
 			time.Sleep(releaseAgain + time.Second)
-			if s := l.server.Lending(); s.Leases != 0 || s.Expired != 0 || l.store.holds() != 0 {
+			if s := l.server.GrantStats(); s.Grants != 0 || s.Expired != 0 || l.store.holds() != 0 {
 				t.Errorf("%+v", s)
 			}
 			deaf.Store(true)
 			read(1)
 			time.Sleep(4 * time.Second)
 			n := tries()
-			if time.Sleep(time.Minute); tries() != n || l.server.Lending().Expired != 1 || p.borrow.session() == nil {
-				t.Errorf("%d tries after the lease has ended by itself: %+v", tries()-n, l.server.Lending())
+			time.Sleep(time.Minute)
+			if tries() != n || l.server.GrantStats().Expired != 1 || p.grantee.session() == nil {
+				t.Errorf("%d tries after the grant has ended by itself: %+v", tries()-n, l.server.GrantStats())
 			}
-			s := p.borrow.session()
-			p.borrow.giveBack(s, make([]owed, 2*wire.MaxDone)...)
-			p.borrow.mu.Lock()
-			defer p.borrow.mu.Unlock()
+			s := p.grantee.session()
+			p.grantee.giveBack(s, make([]owed, 2*wire.MaxDone)...)
+			p.grantee.mu.Lock()
+			defer p.grantee.mu.Unlock()
 			if len(s.done) != wire.MaxDone {
-				t.Errorf("%d leases wait to be given back", len(s.done))
+				t.Errorf("%d grants wait to be given back", len(s.done))
 			}
 		})
 }

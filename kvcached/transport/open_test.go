@@ -147,10 +147,10 @@ func TestManyCards(t *testing.T) {
 // TestQuestionsCount: a long list of blocks that are wanted counts as in flight, and what gives
 // blocks back passes always.
 func TestQuestionsCount(t *testing.T) {
-	l := newLent(t, lentOptions{server: ServerOptions{MaxInFlight: HostShare * 10_000}})
-	p := l.borrower(Trusted)
+	l := newGrantSite(t, grantSiteOptions{server: ServerOptions{MaxInFlight: HostShare * 10_000}})
+	p := l.grantee(Trusted)
 	l.ready(p)
-	id := p.borrow.session().id
+	id := p.grantee.session().id
 	addrs := make([]block.Addr, wire.MaxGrant)
 	l.server.mu.Lock()
 	var h *host
@@ -164,8 +164,8 @@ func TestQuestionsCount(t *testing.T) {
 		t.Error("it does not count")
 	}
 	if err := p.call(t.Context(), wire.Release, 0,
-		(&wire.Returned{Session: id, Leases: make([]uint64, wire.MaxDone)}).Append(nil), nothing); err != nil {
-		t.Error("leases that are given back:", err)
+		(&wire.Returned{Session: id, Grants: make([]uint64, wire.MaxDone)}).Append(nil), nothing); err != nil {
+		t.Error("grants that are given back:", err)
 	}
 	if err := p.call(t.Context(), wire.Grant, 0, (&wire.Wanted{Session: id, Addrs: addrs[:1]}).Append(nil),
 		nothing); err != nil {
@@ -177,8 +177,8 @@ func TestQuestionsCount(t *testing.T) {
 // TestIdleSession: a session that was not used for so long that the peer has ended it is made anew
 // without an error.
 func TestIdleSession(t *testing.T) {
-	inVirtualTime(t, lentOptions{}, func(t *testing.T, l *lent, p *Peer) {
-		want := l.lend("b", 100_000)
+	inVirtualTime(t, grantSiteOptions{}, func(t *testing.T, l *grantSite, p *Peer) {
+		want := l.offer("b", 100_000)
 		for range 2 {
 			time.Sleep(sessionIdle + sessionIdle/2)
 			l.awaitReady(p)
@@ -189,8 +189,8 @@ func TestIdleSession(t *testing.T) {
 			same(t, "read", got, want)
 		}
 		if s := l.pool.Stats().RDMA; s.Reads != 2 || s.Broken != 0 || s.Unmade != 0 || s.Open != 1 ||
-			l.server.Lending().Open != 1 {
-			t.Errorf("%+v %+v", s, l.server.Lending())
+			l.server.GrantStats().Open != 1 {
+			t.Errorf("%+v %+v", s, l.server.GrantStats())
 		}
 	})
 }
@@ -199,15 +199,15 @@ func TestIdleSession(t *testing.T) {
 // and has ended it for that, is made anew without an error, too.
 func TestIdleSessionOverTLS(t *testing.T) {
 	const idle = time.Second
-	l := newLent(t, lentOptions{server: ServerOptions{Idle: 2 * idle}, pool: PoolOptions{Idle: idle}})
+	l := newGrantSite(t, grantSiteOptions{server: ServerOptions{Idle: 2 * idle}, pool: PoolOptions{Idle: idle}})
 	p, err := l.pool.Peer(Target{Address: l.address, Lane: TLS, Cards: Demanded})
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := l.lend("b", 100_000)
+	want := l.offer("b", 100_000)
 	l.ready(p)
-	eventually(t, "the peer ends the session", func() bool { return l.server.Lending().Open == 0 })
-	b := p.borrow
+	eventually(t, "the peer ends the session", func() bool { return l.server.GrantStats().Open == 0 })
+	b := p.grantee
 	b.mu.Lock()
 	b.s.asked = b.s.asked.Add(-time.Minute)
 	b.mu.Unlock()

@@ -46,8 +46,8 @@ type PoolOptions struct {
 
 	Rails    *Rails // cards by which blocks are read from peers' memory; nil: none
 	MinBlock int    // bytes that a block has at least that is read so, as far as its length is known; 0: any
-	// GrantIn is how long a peer may take to lend a block, which comes by a stream then; 0: 300 ms.
-	// Less than callers wait for a peer to begin.
+	// GrantIn is how long a peer may take to grant a block, which comes by a stream then; 0: 300
+	// ms. Less than callers wait for a peer to begin.
 	GrantIn time.Duration
 
 	// EarlyReads sends a read that has to wait for a QUIC connection to a peer seen before along
@@ -91,7 +91,7 @@ type Pool struct {
 	request atomic.Uint64
 	quic    laneCounters
 	tcp     laneCounters
-	borrow  borrowCounters
+	grantee readCounters
 	evicted atomic.Uint64
 
 	mu     sync.Mutex
@@ -189,7 +189,7 @@ func (p *Pool) newPeer(t Target) (*Peer, error) {
 			timeout: min(5*time.Second, p.o.Timeout), count: &p.tcp}, p.o.TLSConns), &p.tcp, 1)
 	}
 	if t.Cards != NoCards && p.o.Rails != nil {
-		peer.borrow = newBorrower(peer, p.o.Rails, t.Cards, log, &p.borrow)
+		peer.grantee = newGrantee(peer, p.o.Rails, t.Cards, log, &p.grantee)
 	}
 	peer.used.Store(time.Now().UnixNano())
 	return peer, nil
@@ -207,14 +207,14 @@ const maxLengths = 1024
 // Peer is another cache daemon. Its methods may be called concurrently; their errors wrap the
 // wire.Status with which the peer refused, or ErrUnreachable, or what ctx ended with.
 type Peer struct {
-	pool   *Pool
-	target Target
-	lanes  [2]lane // by index of chooser; nil: not wanted
-	choice chooser
-	gates  *gates
-	borrow *borrower    // nil: blocks come by streams only
-	used   atomic.Int64 // when, in Unix ns
-	once   sync.Once    // of close
+	pool    *Pool
+	target  Target
+	lanes   [2]lane // by index of chooser; nil: not wanted
+	choice  chooser
+	gates   *gates
+	grantee *grantee     // nil: blocks come by streams only
+	used    atomic.Int64 // when, in Unix ns
+	once    sync.Once    // of close
 
 	carried [3]carried // by lane: over QUIC, over TLS, read from its memory
 
@@ -266,9 +266,9 @@ func (p *Peer) get(ctx context.Context, g Get) (Found, error) {
 	if g.Hint == 0 && g.Length == 0 {
 		g.Hint = p.length(g.Namespace)
 	}
-	if p.borrow != nil && p.borrow.takes(&g) {
+	if p.grantee != nil && p.grantee.takes(&g) {
 		start := time.Now()
-		found, done, err := p.borrow.get(ctx, &g)
+		found, done, err := p.grantee.get(ctx, &g)
 		switch {
 		case !done:
 			p.carried[overRDMA].fell.Add(1)

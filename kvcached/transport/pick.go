@@ -19,7 +19,7 @@ const (
 	getIn         = 50 * time.Millisecond
 )
 
-// picked is a block that is to be lent, and counts as in flight until release.
+// picked is a block that is to be granted, and counts as in flight until release.
 type picked struct {
 	Block   // nil: it has a status instead
 	uncount func()
@@ -31,8 +31,8 @@ func (p *picked) drop() {
 	p.Block = nil
 }
 
-// take puts into t, and into the answer, what can be lent of the blocks.
-func (s *session) take(ctx context.Context, t *lease, addrs []block.Addr, out *wire.Lent) {
+// take puts into t, and into the answer, what can be granted of the blocks.
+func (s *session) take(ctx context.Context, t *grant, addrs []block.Addr, out *wire.Granted) {
 	got := s.pick(ctx, addrs, out)
 	size := 0
 	for i := range got {
@@ -51,17 +51,17 @@ func (s *session) take(ctx context.Context, t *lease, addrs []block.Addr, out *w
 	}
 	if !s.open(ctx, t, got, out) {
 		t.forget()
-		t.windows, t.lent, t.bytes = make([][]rdma.Window, len(s.ends)), 0, 0
+		t.windows, t.granted, t.bytes = make([][]rdma.Window, len(s.ends)), 0, 0
 		for i := range got {
 			if got[i].Block != nil {
-				out.Blocks[i] = wire.LentBlock{Status: wire.ByStream}
+				out.Blocks[i] = wire.GrantedBlock{Status: wire.ByStream}
 			}
 		}
 	}
 }
 
 // pick looks up the blocks.
-func (s *session) pick(ctx context.Context, addrs []block.Addr, out *wire.Lent) []picked {
+func (s *session) pick(ctx context.Context, addrs []block.Addr, out *wire.Granted) []picked {
 	got, infos := make([]picked, len(addrs)), make([]wire.Info, len(addrs))
 	brief, cancel := context.WithTimeout(context.WithValue(ctx, remoteKey{}, s.remote), getIn)
 	defer cancel()
@@ -103,7 +103,7 @@ func (s *session) pickOne(ctx context.Context, a []block.Addr, info []wire.Info,
 	if err := h.Stat(ctx, a, info); err != nil {
 		return err
 	}
-	uncount, err := s.l.s.holdLent(s.host, int(info[0].Length))
+	uncount, err := s.l.s.holdGranted(s.host, int(info[0].Length))
 	if err != nil {
 		return err
 	}
@@ -121,20 +121,20 @@ func (s *session) pickOne(ctx context.Context, a []block.Addr, info []wire.Info,
 	return err
 }
 
-// admit takes a block into the lease, and fills in what is told of it in at most room bytes. The
+// admit takes a block into the grant, and fills in what is told of it in at most room bytes. The
 // windows of its parts come later.
-func (s *session) admit(t *lease, b *picked, e *wire.LentBlock, room int) wire.Status {
+func (s *session) admit(t *grant, b *picked, e *wire.GrantedBlock, room int) wire.Status {
 	payload, f := b.Bytes(), b.Found()
 	if !s.l.rails.holds(payload) {
 		return wire.ByStream
 	}
-	*e = wire.LentBlock{CRC: f.CRC, Length: uint64(len(payload)), Parent: f.Item.Parent, Expires: f.Item.Expires,
+	*e = wire.GrantedBlock{CRC: f.CRC, Length: uint64(len(payload)), Parent: f.Item.Parent, Expires: f.Item.Expires,
 		Key: f.Item.Key, Attr: f.Item.Attr}
 	s.split(e)
 	if e.Size() > room || !s.host.gates.take(outward, len(payload)) { // others of the same Grant would wait for it
 		return wire.ByStream
 	}
 	t.blocks, t.held = append(t.blocks, b.Block), append(t.held, b.uncount)
-	t.lent, t.bytes = t.lent+1, t.bytes+len(payload)
+	t.granted, t.bytes = t.granted+1, t.bytes+len(payload)
 	return wire.OK
 }

@@ -13,24 +13,24 @@ import (
 	"github.com/cognitora/dataplane/kvcached/wire"
 )
 
-// grant asks for blocks in the peer's session, and returns the lease and what became of each.
-func (l *lent) grant(ctx context.Context, p *Peer, keys ...string) (lease uint64, each []wire.Status, err error) {
-	w := wire.Wanted{Session: p.borrow.session().id}
+// grant asks for blocks in the peer's session, and returns the grant and what became of each.
+func (l *grantSite) grant(ctx context.Context, p *Peer, keys ...string) (grant uint64, each []wire.Status, err error) {
+	w := wire.Wanted{Session: p.grantee.session().id}
 	for _, key := range keys {
 		w.Addrs = append(w.Addrs, addr(key))
 	}
 	err = p.call(ctx, wire.Grant, 0, w.Append(nil), func(body []byte) error {
-		a, err := wire.ParseLent(body, len(keys), 1)
+		a, err := wire.ParseGranted(body, len(keys), 1)
 		if err != nil {
 			return err
 		}
-		lease = a.Lease
+		grant = a.Grant
 		for i := range a.Blocks {
 			each = append(each, a.Blocks[i].Status)
 		}
 		return nil
 	})
-	return lease, each, err
+	return grant, each, err
 }
 
 func count(all []wire.Status, of wire.Status) (n int) {
@@ -45,21 +45,21 @@ func count(all []wire.Status, of wire.Status) (n int) {
 // TestGrantWithoutRoom: blocks that a peer has no room for are not fetched.
 func TestGrantWithoutRoom(t *testing.T) {
 	const size = 1 << 20
-	l := newLent(t, lentOptions{server: ServerOptions{MaxInFlight: HostShare * 3 * size, Lease: time.Hour}})
-	p := l.borrower(Trusted)
+	l := newGrantSite(t, grantSiteOptions{server: ServerOptions{MaxInFlight: HostShare * 3 * size, Grant: time.Hour}})
+	p := l.grantee(Trusted)
 	l.ready(p)
 	var keys []string
 	for i := range 24 {
 		keys = append(keys, fmt.Sprint("b", i))
-		l.lend(keys[i], size)
+		l.offer(keys[i], size)
 	}
 	var fetched atomic.Int64
 	l.store.hook(func(h *hooks) {
 		h.onGet = func(context.Context, block.Addr) error { fetched.Add(1); return nil }
 	})
-	for try, lends := range []int{3, 0} {
+	for try, grants := range []int{3, 0} {
 		_, each, err := l.grant(t.Context(), p, keys...)
-		if err != nil || count(each, wire.OK) != lends || count(each, wire.Busy) != len(keys)-lends ||
+		if err != nil || count(each, wire.OK) != grants || count(each, wire.Busy) != len(keys)-grants ||
 			fetched.Load() != 3 || l.store.holds() != 3 {
 			t.Errorf("try %d: %v %v, %d fetched, %d held", try, err, each, fetched.Load(), l.store.holds())
 		}
@@ -69,14 +69,15 @@ func TestGrantWithoutRoom(t *testing.T) {
 	}
 }
 
-// TestReplacedMeanwhile: a block that has another length than what was counted for it is not lent.
+// TestReplacedMeanwhile: a block that has another length than what was counted for it is not
+// granted.
 func TestReplacedMeanwhile(t *testing.T) {
-	l := newLent(t, lentOptions{})
-	p := l.borrower(Trusted)
+	l := newGrantSite(t, grantSiteOptions{})
+	p := l.grantee(Trusted)
 	l.ready(p)
-	l.lend("b", 1000)
+	l.offer("b", 1000)
 	l.store.hook(func(h *hooks) {
-		h.onGet = func(context.Context, block.Addr) error { l.lend("b", 2000); return nil }
+		h.onGet = func(context.Context, block.Addr) error { l.offer("b", 2000); return nil }
 	})
 	if _, each, err := l.grant(t.Context(), p, "b"); err != nil || each[0] != wire.ByStream || l.store.holds() != 0 ||
 		l.server.Stats().InFlight != 0 {
@@ -84,21 +85,21 @@ func TestReplacedMeanwhile(t *testing.T) {
 	}
 }
 
-// TestLentLeavesRoom: however many hosts borrow, streams have the other half.
-func TestLentLeavesRoom(t *testing.T) {
-	l := newLent(t, lentOptions{server: ServerOptions{MaxInFlight: 16 << 20}})
+// TestGrantedLeavesRoom: however many hosts have grants, streams have the other half.
+func TestGrantedLeavesRoom(t *testing.T) {
+	l := newGrantSite(t, grantSiteOptions{server: ServerOptions{MaxInFlight: 16 << 20}})
 	const quarter = 4 << 20
 	var held []func()
 	for i := range HostShare {
-		release, err := l.server.holdLent(&host{}, quarter)
-		if (err == nil) != (i < HostShare/LentShare) {
-			t.Errorf("borrower %d: %v", i, err)
+		release, err := l.server.holdGranted(&host{}, quarter)
+		if (err == nil) != (i < HostShare/GrantedShare) {
+			t.Errorf("grantee %d: %v", i, err)
 		}
 		if err == nil {
 			held = append(held, release)
 		}
 	}
-	for i := range HostShare / LentShare {
+	for i := range HostShare / GrantedShare {
 		release, err := l.server.holdFor(&host{}, quarter)
 		if err != nil {
 			t.Fatalf("stream %d: %v", i, err)
@@ -108,26 +109,27 @@ func TestLentLeavesRoom(t *testing.T) {
 	for _, release := range held {
 		release()
 	}
-	if n, lent := l.server.Stats().InFlight, l.server.lender.bytes.Load(); n != 0 || lent != 0 {
-		t.Errorf("%d bytes count, %d as lent", n, lent)
+	if n, granted := l.server.Stats().InFlight, l.server.granter.bytes.Load(); n != 0 || granted != 0 {
+		t.Errorf("%d bytes count, %d as granted", n, granted)
 	}
 }
 
-// TestKeptLease: who lets a lease run out has one at a time, until it gives one back.
-func TestKeptLease(t *testing.T) {
-	inVirtualTime(t, lentOptions{server: ServerOptions{Lease: time.Second}}, func(t *testing.T, l *lent, p *Peer) {
-		l.lend("b", 1000)
-		grant := func(want wire.Status) (lease uint64) {
+// TestKeptGrant: who lets a grant run out has one at a time, until it gives one back.
+func TestKeptGrant(t *testing.T) {
+	o := grantSiteOptions{server: ServerOptions{Grant: time.Second}}
+	inVirtualTime(t, o, func(t *testing.T, l *grantSite, p *Peer) {
+		l.offer("b", 1000)
+		grant := func(want wire.Status) (grant uint64) {
 			t.Helper()
-			lease, each, err := l.grant(t.Context(), p, "b")
+			grant, each, err := l.grant(t.Context(), p, "b")
 			if err != nil || each[0] != want {
 				t.Errorf("%v %v", err, each)
 			}
-			return lease
+			return grant
 		}
-		back := func(leases ...uint64) {
+		back := func(grants ...uint64) {
 			t.Helper()
-			body := (&wire.Returned{Session: p.borrow.session().id, Leases: leases}).Append(nil)
+			body := (&wire.Returned{Session: p.grantee.session().id, Grants: grants}).Append(nil)
 			if err := p.call(t.Context(), wire.Release, 0, body, func([]byte) error { return nil }); err != nil {
 				t.Error(err)
 			}
@@ -135,7 +137,7 @@ func TestKeptLease(t *testing.T) {
 		a, b := grant(wire.OK), grant(wire.OK)
 		back(a)
 		time.Sleep(2 * time.Second)
-		if s := l.server.Lending(); s.Expired != 1 {
+		if s := l.server.GrantStats(); s.Expired != 1 {
 			t.Errorf("%+v", s)
 		}
 		back(b) // too late
@@ -151,12 +153,12 @@ func TestKeptLease(t *testing.T) {
 // cannot do is, once.
 func TestLookupsGivenUp(t *testing.T) {
 	var log lines
-	inVirtualTime(t, lentOptions{server: ServerOptions{Logger: slog.New(slog.NewTextHandler(&log, nil))}},
-		func(t *testing.T, l *lent, p *Peer) {
+	inVirtualTime(t, grantSiteOptions{server: ServerOptions{Logger: slog.New(slog.NewTextHandler(&log, nil))}},
+		func(t *testing.T, l *grantSite, p *Peer) {
 			var keys []string
 			for i := range 32 {
 				keys = append(keys, fmt.Sprint("b", i))
-				l.lend(keys[i], 1000)
+				l.offer(keys[i], 1000)
 			}
 			l.connectAll(p)
 			l.store.hook(func(h *hooks) {

@@ -46,10 +46,10 @@ type RailsOptions struct {
 	Open    func(name string) (rdma.Device, error) // must be given
 	Memory  []byte                                 // what blocks lie in, off Go's heap; each card learns of it once
 	// networks whose hosts may be read, and may read, without being demanded
-	Trusted []netip.Prefix
-	LendAny bool          // peers of other networks may read, too
-	Poll    time.Duration // how often it is looked whether a card has come back; 0: 2 s
-	Logger  *slog.Logger  // nil: slog.Default()
+	Trusted  []netip.Prefix
+	GrantAny bool          // peers of other networks may read, too
+	Poll     time.Duration // how often it is looked whether a card has come back; 0: 2 s
+	Logger   *slog.Logger  // nil: slog.Default()
 
 	Demanded bool // some peer is Demanded: a card that cannot be used is an error in the log
 }

@@ -60,14 +60,14 @@ func whyNot(err error) fallback {
 }
 
 const (
-	leaseTries = 2 // grants for one Get: a lease may end before its turn comes
+	grantTries = 2 // grants for one Get: a grant may end before its turn comes
 	// that a read may still take when nobody waits for it any more; then its pair is broken, for
 	// its memory is needed
 	leaveIn = 250 * time.Millisecond
 )
 
-// errAnew says that the lease is over, or as good as over, before the block was read.
-var errAnew = errors.New("transport: the lease ends before the block could be read")
+// errAnew says that the grant is over, or as good as over, before the block was read.
+var errAnew = errors.New("transport: the grant ends before the block could be read")
 
 // once has Alloc be called once, although a block is asked for in two ways.
 type once struct {
@@ -95,12 +95,12 @@ func (o *once) take(f Found, n int) ([]byte, error) {
 
 // takes tells whether a block is to be read from the peer's memory: ranges have no checksum of
 // their own, and small blocks are there sooner by a stream.
-func (b *borrower) takes(g *Get) bool {
+func (b *grantee) takes(g *Get) bool {
 	return g.Offset == 0 && g.Length == 0 && (g.Hint == 0 || g.Hint >= b.p.pool.o.MinBlock)
 }
 
 // get reads a block from the peer's memory; !done: it has to come by a stream.
-func (b *borrower) get(ctx context.Context, g *Get) (found Found, done bool, err error) {
+func (b *grantee) get(ctx context.Context, g *Get) (found Found, done bool, err error) {
 	if err := checkItem(&Item{Namespace: g.Namespace}, 0); err != nil {
 		return Found{}, true, err
 	}
@@ -109,7 +109,7 @@ func (b *borrower) get(ctx context.Context, g *Get) (found Found, done bool, err
 		return Found{}, false, b.fallen(noSession)
 	}
 	g.Alloc = (&once{alloc: g.Alloc}).take
-	for range leaseTries {
+	for range grantTries {
 		w := b.want(g.Addr)
 		if w == nil {
 			return Found{}, false, b.fallen(tooManyWishes)
@@ -129,13 +129,13 @@ func (b *borrower) get(ctx context.Context, g *Get) (found Found, done bool, err
 }
 
 // fallen counts.
-func (b *borrower) fallen(why fallback) error {
+func (b *grantee) fallen(why fallback) error {
 	b.count.fallen[why].Add(1)
 	return nil
 }
 
 // fetch reads what was promised.
-func (b *borrower) fetch(ctx context.Context, g *Get, p *promise) (found Found, done bool, err error) {
+func (b *grantee) fetch(ctx context.Context, g *Get, p *promise) (found Found, done bool, err error) {
 	switch {
 	case p.block == nil:
 		return found, false, b.fallen(p.why)
@@ -144,8 +144,8 @@ func (b *borrower) fetch(ctx context.Context, g *Get, p *promise) (found Found, 
 	case p.block.Status != wire.OK:
 		return found, false, b.fallen(notLent)
 	}
-	defer p.loan.done()
-	e, s := p.block, p.loan.s
+	defer p.grant.done()
+	e, s := p.block, p.grant.s
 	found = Found{Length: int(e.Length), CRC: e.CRC, Item: Item{Addr: g.Addr, Namespace: g.Namespace, Parent: e.Parent,
 		Expires: e.Expires, Key: clone(e.Key), Attr: clone(e.Attr)}}
 	buf, err := g.Alloc(found, found.Length)
@@ -158,12 +158,12 @@ func (b *borrower) fetch(ctx context.Context, g *Get, p *promise) (found Found, 
 		}
 		return found, true, fmt.Errorf("%w: %w", errCaller, err)
 	}
-	leave, err := s.turn(ctx, len(buf), p.loan.until)
+	leave, err := s.turn(ctx, len(buf), p.grant.until)
 	if err != nil {
 		return found, !errors.Is(err, errAnew), err
 	}
 	defer leave()
-	if err := s.read(ctx, e.Parts, buf, p.loan.until.Add(-s.lease/20)); err != nil {
+	if err := s.read(ctx, e.Parts, buf, p.grant.until.Add(-s.lasts/20)); err != nil {
 		g.paid = true
 		if ctx.Err() != nil {
 			return found, true, context.Cause(ctx)
@@ -182,10 +182,10 @@ func (b *borrower) fetch(ctx context.Context, g *Get, p *promise) (found Found, 
 	return found, true, nil
 }
 
-// turn waits until n bytes may be read under a lease, and counts them until leave. errAnew: that
-// takes longer than the lease has.
-func (s *borrowed) turn(ctx context.Context, n int, until time.Time) (leave func(), err error) {
-	late := until.Add(-s.lease / 5)
+// turn waits until n bytes may be read under a grant, and counts them until leave. errAnew: that
+// takes longer than the grant has.
+func (s *readSession) turn(ctx context.Context, n int, until time.Time) (leave func(), err error) {
+	late := until.Add(-s.lasts / 5)
 	if !time.Now().Before(late) {
 		return nil, errAnew
 	}
@@ -205,7 +205,7 @@ func (s *borrowed) turn(ctx context.Context, n int, until time.Time) (leave func
 }
 
 // read fills buf. When it returns nothing is written there any more.
-func (s *borrowed) read(ctx context.Context, parts []wire.Window, buf []byte, until time.Time) error {
+func (s *readSession) read(ctx context.Context, parts []wire.Window, buf []byte, until time.Time) error {
 	reads := make([][]rdma.Read, len(s.pairs))
 	for at, i := 0, 0; i < len(parts); i++ {
 		w := &parts[i]
@@ -242,7 +242,7 @@ func (s *borrowed) read(ctx context.Context, parts []wire.Window, buf []byte, un
 }
 
 // each calls fn for all rails that something is read by, at the same time.
-func (s *borrowed) each(reads [][]rdma.Read, fn func(rail int)) {
+func (s *readSession) each(reads [][]rdma.Read, fn func(rail int)) {
 	var rails []int
 	for i := range reads {
 		if len(reads[i]) > 0 {
@@ -267,7 +267,7 @@ func (s *borrowed) each(reads [][]rdma.Read, fn func(rail int)) {
 // suspect ends the session where an error says that its pair reads nothing: a broken one, or a card
 // that does not do as it should. Memory that is in no arena, and a time that was over before
 // anything was asked of the card, say nothing of it.
-func (s *borrowed) suspect(rail int, err error) {
+func (s *readSession) suspect(rail int, err error) {
 	late := errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled)
 	if errors.Is(err, rdma.ErrNotRegistered) ||
 		late && !errors.Is(err, rdma.ErrBroken) && !errors.Is(err, rdma.ErrGone) {
@@ -284,7 +284,7 @@ func (s *borrowed) suspect(rail int, err error) {
 
 // rotten ends the session by which bytes came that are not the block's, and leaves its cards out
 // where there are others. A stream's own checksum says whether the owner has the block.
-func (s *borrowed) rotten(e *wire.LentBlock) {
+func (s *readSession) rotten(e *wire.GrantedBlock) {
 	b := s.b
 	b.count.corrupt.Add(1)
 	var cards []string

@@ -48,8 +48,8 @@ func (p *Pool) evict() *Peer {
 func (p *Peer) close() {
 	p.once.Do(func() {
 		p.retire()
-		if p.borrow != nil {
-			p.borrow.close()
+		if p.grantee != nil {
+			p.grantee.close()
 		}
 		for _, l := range p.lanes {
 			if l != nil {

@@ -23,7 +23,7 @@ type latePair struct {
 	late *atomic.Bool
 }
 
-// defaultGrantIn is how long a reader waits for an owner to lend.
+// defaultGrantIn is how long a reader waits for an owner to grant.
 var defaultGrantIn = PoolOptions{}.withDefaults().GrantIn
 
 func (d lateCard) Pair(o rdma.PairOptions) (rdma.Pair, error) {
@@ -91,8 +91,8 @@ func TestRoCELateGrants(t *testing.T) {
 		all.Wait()
 	}
 	late.Store(false)
-	awaited(t, "what was lent late is taken back", func() bool {
-		return s.server.Lending().Leases == 0 && s.far.Stats().RAM.Held == 0
+	awaited(t, "what was granted late is taken back", func() bool {
+		return s.server.GrantStats().Grants == 0 && s.far.Stats().RAM.Held == 0
 	})
 	reads := s.pool.Stats().RDMA.Reads
 	awaited(t, "a block is read by RDMA again", func() bool {
@@ -101,7 +101,7 @@ func TestRoCELateGrants(t *testing.T) {
 		}
 		return s.pool.Stats().RDMA.Reads > reads
 	})
-	r, o := s.pool.Stats().RDMA, s.server.Lending()
+	r, o := s.pool.Stats().RDMA, s.server.GrantStats()
 	if r.Fallbacks["no_grant"] == 0 || r.Broken != 0 || r.Sessions != 1 || o.Sessions != 1 || o.Open != 1 {
 		t.Errorf("%+v %+v", r, o)
 	}

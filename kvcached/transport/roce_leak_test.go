@@ -84,7 +84,7 @@ func (s *twoStores) cycle() {
 	if there, err := s.pull(s.t.Context(), 1); !there || err != nil || s.pool.Stats().RDMA.Reads != reads+1 {
 		s.t.Fatal(there, err)
 	}
-	b := s.peer.borrow
+	b := s.peer.grantee
 	b.mu.Lock()
 	b.s.idle = 1
 	b.mu.Unlock()
@@ -109,7 +109,7 @@ func roceNothingLeaks(t *testing.T, s *twoStores) {
 		s.cycle()
 	}
 	s.awaitCards("a session")
-	awaited(t, "others have ended", func() bool { return s.server.Lending().Open == 1 })
+	awaited(t, "others have ended", func() bool { return s.server.GrantStats().Open == 1 })
 	before := used(t)
 	heap, resident := memoryUsed(t)
 	start := time.Now()
@@ -162,7 +162,7 @@ func TestRoCEPeers(t *testing.T) {
 		}
 	}
 	took := time.Since(start)
-	if n := s.server.Lending().Open; n < peers+1 || during.QP < before.QP+2*peers { // more, where one was tried twice
+	if n := s.server.GrantStats().Open; n < peers+1 || during.QP < before.QP+2*peers { // more after a second try
 		t.Errorf("%d sessions, in use: %+v, before: %+v", n, during, before)
 	}
 	for i := range readers {

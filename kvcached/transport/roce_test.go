@@ -25,13 +25,13 @@ import (
 // machine that has one. Both hosts are this one.
 
 // roce is two stores whose hosts reach each other by the card that RDMA_DEVICE names.
-func roce(t *testing.T, lease time.Duration) *twoStores { return roceBy(t, lease, false) }
+func roce(t *testing.T, grant time.Duration) *twoStores { return roceBy(t, grant, false) }
 
 // roceBy is roce by windows, or by registrations.
-func roceBy(t *testing.T, lease time.Duration, windows bool) *twoStores {
+func roceBy(t *testing.T, grant time.Duration, windows bool) *twoStores {
 	t.Helper()
 	o := roceRails(t, windows)
-	s := newTwoStores(t, o, o, PoolOptions{GrantIn: 20 * time.Second}, lease)
+	s := newTwoStores(t, o, o, PoolOptions{GrantIn: 20 * time.Second}, grant)
 	s.awaitCards("a session")
 	return s
 }
@@ -55,9 +55,9 @@ func roceRails(t *testing.T, windows bool) RailsOptions {
 }
 
 // byBoth runs a test with windows and without.
-func byBoth(t *testing.T, lease time.Duration, fn func(t *testing.T, s *twoStores)) {
+func byBoth(t *testing.T, grant time.Duration, fn func(t *testing.T, s *twoStores)) {
 	for name, windows := range map[string]bool{"windows": true, "registrations": false} {
-		t.Run(name, func(t *testing.T) { fn(t, roceBy(t, lease, windows)) })
+		t.Run(name, func(t *testing.T) { fn(t, roceBy(t, grant, windows)) })
 	}
 }
 
@@ -86,7 +86,7 @@ func awaited(t *testing.T, what string, ok func() bool) {
 // awaitCards waits until blocks are read by RDMA.
 func (s *twoStores) awaitCards(what string) {
 	s.t.Helper()
-	for end := time.Now().Add(time.Minute); s.peer.borrow.session() == nil; time.Sleep(10 * time.Millisecond) {
+	for end := time.Now().Add(time.Minute); s.peer.grantee.session() == nil; time.Sleep(10 * time.Millisecond) {
 		if time.Now().After(end) {
 			s.t.Fatalf("%s: none after a minute: %s", what, s.peer.status().Why)
 		}
@@ -94,7 +94,7 @@ func (s *twoStores) awaitCards(what string) {
 }
 
 // TestRoCEReads: many blocks at a time come by RDMA, with few messages, and not by a stream, and
-// are given back: their leases do not end before the test's time has.
+// are given back: their grants do not end before the test's time has.
 func TestRoCEReads(t *testing.T) { byBoth(t, time.Hour, roceReads) }
 
 func roceReads(t *testing.T, s *twoStores) {
@@ -114,10 +114,10 @@ func roceReads(t *testing.T, s *twoStores) {
 	}
 	all.Wait()
 	r := s.pool.Stats().RDMA
-	if r.Reads != keys || r.Grants > keys/2 || r.Corrupt != 0 || s.server.Stats().Sent != 0 {
+	if r.Reads != keys || r.Asked > keys/2 || r.Corrupt != 0 || s.server.Stats().Sent != 0 {
 		t.Errorf("%+v, %d bytes by streams", r, s.server.Stats().Sent)
 	}
-	t.Logf("%d blocks with %d messages", keys, r.Grants)
+	t.Logf("%d blocks with %d messages", keys, r.Asked)
 	if err := s.set(100, 1, 4<<20); err != nil {
 		t.Fatal(err)
 	}
@@ -125,11 +125,11 @@ func roceReads(t *testing.T, s *twoStores) {
 		t.Error("4 MiB:", err)
 	}
 	awaited(t, "all is given back", func() bool {
-		return s.server.Lending().Leases == 0 && s.far.Stats().RAM.Held == 0
+		return s.server.GrantStats().Grants == 0 && s.far.Stats().RAM.Held == 0
 	})
 }
 
-// TestRoCERevoked: what a lease has lent cannot be read when it has ended; the pair breaks by the
+// TestRoCERevoked: what was granted cannot be read when the grant has ended; the pair breaks by the
 // try, and another is made.
 func TestRoCERevoked(t *testing.T) { byBoth(t, time.Second, roceRevoked) }
 
@@ -137,21 +137,23 @@ func roceRevoked(t *testing.T, s *twoStores) {
 	if err := s.set(1, 1, 64<<10); err != nil {
 		t.Fatal(err)
 	}
-	p := <-s.peer.borrow.want(addr("1")).answer
+	p := <-s.peer.grantee.want(addr("1")).answer
 	if p.block == nil || p.block.Status != wire.OK {
 		t.Fatalf("%+v", p.block)
 	}
-	awaited(t, "the lease ends", func() bool { return s.server.Lending().Expired == 1 && s.far.Stats().RAM.Held == 0 })
+	awaited(t, "the grant ends", func() bool {
+		return s.server.GrantStats().Expired == 1 && s.far.Stats().RAM.Held == 0
+	})
 	d := s.near.Arena().Slice(0, 64<<10)
 	before := string(d)
-	err := p.loan.s.read(t.Context(), p.block.Parts, d, time.Now().Add(10*time.Second))
+	err := p.grant.s.read(t.Context(), p.block.Parts, d, time.Now().Add(10*time.Second))
 	if !errors.Is(err, rdma.ErrAccess) || whyNot(err) != accessRefused {
 		t.Error("a revoked window is read:", err)
 	}
 	if string(d) != before {
 		t.Error("something was written")
 	}
-	p.loan.done()
+	p.grant.done()
 	s.awaitCards("after the refusal")
 	if there, err := s.pull(t.Context(), 1); !there || err != nil {
 		t.Error(err)
@@ -167,7 +169,7 @@ func roceReusedUnderReaders(t *testing.T, s *twoStores) {
 	seed := uint64(time.Now().UnixNano())
 	t.Log("seed", seed)
 	good, miss, rest := s.churn(soak(15*time.Second), seed)
-	// on a busy host leases may end before their turn
+	// on a busy host grants may end before their turn
 	for tries := 0; s.pool.Stats().RDMA.Reads == 0 && tries < 5; tries++ {
 		more, _, _ := s.churn(15*time.Second, seed)
 		good += more
@@ -175,9 +177,11 @@ func roceReusedUnderReaders(t *testing.T, s *twoStores) {
 	r := s.pool.Stats().RDMA
 	t.Logf("%d blocks read, %d misses, %d given up; %+v", good, miss, rest, r)
 	if r.Reads == 0 || r.Corrupt != 0 {
-		t.Error("nothing was read by RDMA, or blocks change while they are lent")
+		t.Error("nothing was read by RDMA, or blocks change while they are granted")
 	}
-	awaited(t, "all leases end", func() bool { return s.server.Lending().Leases == 0 && s.far.Stats().RAM.Held == 0 })
+	awaited(t, "all grants end", func() bool {
+		return s.server.GrantStats().Grants == 0 && s.far.Stats().RAM.Held == 0
+	})
 }
 
 // TestRoCERottenBytes: a block whose bytes are not those that were stored is never an answer, by

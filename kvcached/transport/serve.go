@@ -28,7 +28,7 @@ type operation struct {
 	addrs   []block.Addr
 
 	session *session // of a Grant, or that a Connect began; nil: none
-	lease   uint64   // that it began; 0: none
+	grant   uint64   // that it began; 0: none
 }
 
 // operations keeps those not in use, with their buffers.
@@ -50,7 +50,7 @@ func (op *operation) reset(p *link, st duplex) {
 func (op *operation) free() {
 	op.link, op.flow = nil, flow{}
 	op.r.Reset(nil)
-	op.f, op.session, op.lease = wire.Frame{}, nil, 0
+	op.f, op.session, op.grant = wire.Frame{}, nil, 0
 	if cap(op.addrs) > maxKept {
 		op.addrs = nil
 	}
@@ -59,7 +59,7 @@ func (op *operation) free() {
 
 // next reads the next request.
 func (op *operation) next() error {
-	op.left, op.session, op.lease = 0, nil, 0
+	op.left, op.session, op.grant = 0, nil, 0
 	if err := op.r.Next(&op.f); err == io.ErrUnexpectedEOF {
 		return errCut
 	} else if err != nil {
@@ -266,8 +266,8 @@ func (op *operation) small(ctx context.Context) ([]byte, error) {
 		receipt, err := h.Announce(ctx, a, op.f.Flags&wire.Snapshot != 0)
 		return receipt.Append(nil), err
 	}
-	if op.f.Op.Lends() {
-		return op.lends(ctx, body)
+	if op.f.Op.Grants() {
+		return op.grants(ctx, body)
 	}
 	if op.f.Op == wire.Expire || op.f.Op == wire.Purge {
 		o, err := wire.ParseOrder(body)

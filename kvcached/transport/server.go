@@ -35,13 +35,13 @@ type ServerOptions struct {
 	// cards by which peers may read what lies in their memory; nil: they are told that there is no
 	// such operation
 	Rails *Rails
-	Lease time.Duration // how long a peer may read a block by itself; 0: 5 s
+	Grant time.Duration // how long a peer may read a block by itself; 0: 5 s
 
 	MaxPeers int // hosts connected at a time; 0: 256. Connections of others are closed
 	MaxConns int // connections of one host; 0: 64. More are closed
 	MaxOps   int // operations of one host at a time; 0: 256. More are answered with wire.Busy
 	// payload bytes of all operations at a time, of which one host may have a quarter, and half may
-	// be lent; 0: 1 GiB. More are answered with wire.Busy
+	// be granted; 0: 1 GiB. More are answered with wire.Busy
 	MaxInFlight int64
 	OpTimeout   time.Duration // longest operation, whatever its frame says; 0: 60 s
 	Stall       time.Duration // longest time without progress of 1 MiB (64 KiB where capped); 0: 15 s
@@ -89,7 +89,7 @@ type Server struct {
 	early   []*quic.EarlyListener
 	bytes   atomic.Int64 // in flight
 	count   counters
-	lender  *lender         // nil: nothing is lent
+	granter *granter        // nil: nothing is granted
 	stop    context.Context // ends when connections are to end
 	cancel  context.CancelCauseFunc
 	ops     sync.WaitGroup // operations
@@ -107,12 +107,12 @@ type Server struct {
 // host is what the limits of one peer are counted on.
 type host struct {
 	conns int // guarded by Server.mu, as the next
-	users int // connections, and sessions in which something may be lent
+	users int // connections, and sessions in which something may be granted
 	ops   atomic.Int64
 	bytes atomic.Int64 // in flight
 	gates *gates
 
-	joining bool // a session is being made. Guarded by lender.mu
+	joining bool // a session is being made. Guarded by granter.mu
 }
 
 // NewServer starts to answer on the sockets in o.
@@ -124,7 +124,7 @@ func NewServer(o ServerOptions) (*Server, error) {
 	s := &Server{o: o, tls: o.Identity.Mutual(wire.ALPN), hosts: map[string]*host{}, conns: map[net.Conn]struct{}{}}
 	s.budget, s.unsure.within = &receiveBudget{limit: o.Tuning.Receive}, confirmFor
 	if o.Rails != nil {
-		s.lender = newLender(s, &o)
+		s.granter = newGranter(s, &o)
 	}
 	s.stop, s.cancel = context.WithCancelCause(context.Background())
 	for _, c := range o.UDP {
@@ -185,8 +185,8 @@ func (s *Server) Close(ctx context.Context) error {
 	}
 	s.mu.Unlock()
 	<-done
-	if s.lender != nil {
-		s.lender.close()
+	if s.granter != nil {
+		s.granter.close()
 	}
 	s.workers.Wait()
 	for i, t := range s.quic {
@@ -238,8 +238,8 @@ func (s *Server) enter(addr net.Addr) (*host, string) {
 func (s *Server) leave(name string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if h := s.hosts[name]; h.conns == 1 && s.lender != nil {
-		s.lender.abandon(name)
+	if h := s.hosts[name]; h.conns == 1 && s.granter != nil {
+		s.granter.abandon(name)
 	}
 	s.hosts[name].conns--
 	s.drop(name)
@@ -256,8 +256,8 @@ func (s *Server) drop(name string) {
 	}
 }
 
-// attach counts what is lent to a host that is connected, so that it has one share however often it
-// comes anew.
+// attach counts what is granted to a host that is connected, so that it has one share however often
+// it comes anew.
 func (s *Server) attach(h *host) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

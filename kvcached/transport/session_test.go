@@ -20,12 +20,12 @@ func TestCardWithoutPairs(t *testing.T) {
 		cards int
 		bad   string
 	}{{1, "near0"}, {2, "near0"}, {2, "near1"}} {
-		inVirtualTime(t, lentOptions{cards: c.cards}, func(t *testing.T, l *lent, p *Peer) {
-			want := l.lend("b", 3<<20)
+		inVirtualTime(t, grantSiteOptions{cards: c.cards}, func(t *testing.T, l *grantSite, p *Peer) {
+			want := l.offer("b", 3<<20)
 			l.f.set(func() { l.f.cards[c.bad].noPairs = none })
-			p.borrow.fail(nil, "test", rdma.ErrBroken)
+			p.grantee.fail(nil, "test", rdma.ErrBroken)
 			time.Sleep(time.Second)
-			p.borrow.session()
+			p.grantee.session()
 			if time.Sleep(time.Second); c.cards > 1 {
 				l.awaitReady(p)
 			}
@@ -45,16 +45,16 @@ func TestCardWithoutPairs(t *testing.T) {
 	}
 }
 
-// TestCloseWhileItBreaks: a borrower that is closed has no pair any more, whatever happened at that
+// TestCloseWhileItBreaks: a grantee that is closed has no pair any more, whatever happened at that
 // time.
 func TestCloseWhileItBreaks(t *testing.T) {
-	l := newLent(t, lentOptions{})
+	l := newGrantSite(t, grantSiteOptions{})
 	for range 10 {
-		p := l.borrower(Trusted)
+		p := l.grantee(Trusted)
 		l.ready(p)
-		s := p.borrow.session()
+		s := p.grantee.session()
 		var both sync.WaitGroup
-		both.Go(func() { p.borrow.fail(s, "test", rdma.ErrBroken) })
+		both.Go(func() { p.grantee.fail(s, "test", rdma.ErrBroken) })
 		both.Go(func() { l.pool.Forget(p.target) })
 		both.Wait()
 		l.f.mu.Lock()
@@ -90,8 +90,8 @@ func TestReleaseWhileClosing(t *testing.T) {
 
 // TestBetterSession: what is read when a card comes back is read to its end.
 func TestBetterSession(t *testing.T) {
-	inVirtualTime(t, lentOptions{cards: 2}, func(t *testing.T, l *lent, p *Peer) {
-		want := l.lend("b", 100_000)
+	inVirtualTime(t, grantSiteOptions{cards: 2}, func(t *testing.T, l *grantSite, p *Peer) {
+		want := l.offer("b", 100_000)
 		l.f.unplug("near1")
 		time.Sleep(time.Second)
 		l.awaitCards(p, 1)
@@ -130,7 +130,7 @@ func TestBetterSession(t *testing.T) {
 
 // connect asks for a session over so many pairs, which all have one card here, and returns what
 // came of each.
-func (l *lent) connect(p *Peer, pairs int) (ends []wire.End) {
+func (l *grantSite) connect(p *Peer, pairs int) (ends []wire.End) {
 	l.t.Helper()
 	ends, err := l.connection(l.t.Context(), p, pairs)
 	if err != nil {
@@ -139,7 +139,7 @@ func (l *lent) connect(p *Peer, pairs int) (ends []wire.End) {
 	return ends
 }
 
-func (l *lent) connection(ctx context.Context, p *Peer, pairs int) (ends []wire.End, err error) {
+func (l *grantSite) connection(ctx context.Context, p *Peer, pairs int) (ends []wire.End, err error) {
 	l.t.Helper()
 	dev, err := l.f.open("near0")
 	if err != nil {
@@ -166,22 +166,26 @@ func (l *lent) connection(ctx context.Context, p *Peer, pairs int) (ends []wire.
 
 // TestPairsOfOnePeer: a session has one pair on each card, however many are asked for.
 func TestPairsOfOnePeer(t *testing.T) {
-	l := newLent(t, lentOptions{cards: 2, rails: func(near, _ *RailsOptions) { near.Wanted = []string{"near1"} }})
+	l := newGrantSite(t, grantSiteOptions{
+		cards: 2, rails: func(near, _ *RailsOptions) { near.Wanted = []string{"near1"} },
+	})
 	made := 0
-	for _, e := range l.connect(l.borrower(NoCards), wire.MaxRails) {
+	for _, e := range l.connect(l.grantee(NoCards), wire.MaxRails) {
 		if e.QPN != 0 {
 			made++
 		}
 	}
-	if cards := l.server.Lent()[0].Cards; made != 2 || len(cards) != 2 || cards[0] == cards[1] {
+	if cards := l.server.Granted()[0].Cards; made != 2 || len(cards) != 2 || cards[0] == cards[1] {
 		t.Errorf("%d pairs, on %v", made, cards)
 	}
 }
 
 // TestSessionsOfOneHost: a program of another role takes no session of the cache's.
 func TestSessionsOfOneHost(t *testing.T) {
-	l := newLent(t, lentOptions{cards: 2, rails: func(near, _ *RailsOptions) { near.Wanted = []string{"near1"} }})
-	p := l.borrower(Trusted)
+	l := newGrantSite(t, grantSiteOptions{
+		cards: 2, rails: func(near, _ *RailsOptions) { near.Wanted = []string{"near1"} },
+	})
+	p := l.grantee(Trusted)
 	l.ready(p)
 	agent, err := newPool(t, PoolOptions{Identity: identity(t, pkiDir, pki.Agent)}).Peer(Target{Address: l.address,
 		Lane: TLS})
@@ -191,8 +195,8 @@ func TestSessionsOfOneHost(t *testing.T) {
 	for range mostHostSessions + 1 {
 		l.connect(agent, 1)
 	}
-	eventually(t, "the agent's oldest ends", func() bool { return l.server.Lending().Open == 1+mostHostSessions })
-	l.lend("b", 100_000)
+	eventually(t, "the agent's oldest ends", func() bool { return l.server.GrantStats().Open == 1+mostHostSessions })
+	l.offer("b", 100_000)
 	if _, _, err := l.read(t.Context(), p, "b"); err != nil || l.pool.Stats().RDMA.Reads != 1 {
 		t.Errorf("the cache's session: %v %+v", err, l.pool.Stats().RDMA)
 	}

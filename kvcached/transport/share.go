@@ -10,11 +10,11 @@ import (
 // and do not send them leave room for others. It is a divisor.
 const HostShare = 4
 
-// LentShare is the part of MaxInFlight that may be lent, so that blocks always go to other hosts by
-// stream: a lease costs its borrower nothing. It is a divisor. What a host has on lease counts for
-// its HostShare, too: a stream that it asks for meanwhile may have to wait until it gives some
-// back.
-const LentShare = 2
+// GrantedShare is the part of MaxInFlight that may be granted, so that blocks always go to other
+// hosts by stream: a grant costs its grantee nothing. It is a divisor. What a host was granted
+// counts for its HostShare, too: a stream that it asks for meanwhile may have to wait until it
+// gives some back.
+const GrantedShare = 2
 
 // smallest is the longest body of a question that counts for nothing, so that questions pass while
 // blocks take all of a host's share; MaxOps bounds how many there are.
@@ -47,18 +47,18 @@ func (s *Server) holdFor(h *host, n int) (release func(), err error) {
 	return func() { all(); mine() }, nil
 }
 
-// holdLent is holdFor of what is to be lent.
-func (s *Server) holdLent(h *host, n int) (release func(), err error) {
-	lent, err := hold(&s.lender.bytes, s.o.MaxInFlight/LentShare, n)
+// holdGranted is holdFor of what is to be granted.
+func (s *Server) holdGranted(h *host, n int) (release func(), err error) {
+	granted, err := hold(&s.granter.bytes, s.o.MaxInFlight/GrantedShare, n)
 	if err != nil {
 		return nil, err
 	}
 	all, err := s.holdFor(h, n)
 	if err != nil {
-		lent()
+		granted()
 		return nil, err
 	}
-	return func() { all(); lent() }, nil
+	return func() { all(); granted() }, nil
 }
 
 func (op *operation) hold(n int) (release func(), err error) {
@@ -66,7 +66,7 @@ func (op *operation) hold(n int) (release func(), err error) {
 }
 
 // holdQuestion is hold for a body that is no block. That by which a peer gives back what it was
-// lent is small enough to pass always: it makes room.
+// granted is small enough to pass always: it makes room.
 func (op *operation) holdQuestion(n int) (release func(), err error) {
 	if n <= smallest {
 		return func() {}, nil

@@ -66,7 +66,7 @@ type LaneStats struct {
 // PoolStats is a snapshot of what a Pool did.
 type PoolStats struct {
 	QUIC, TLS LaneStats
-	RDMA      BorrowStats
+	RDMA      ReadStats
 	Evicted   uint64 // peers closed to make room
 	Peers     int64  // peers now, with those that are closed when what goes on over their connections has ended
 	Windows   int64  // bytes that peers may make this side buffer now
@@ -76,7 +76,7 @@ type PoolStats struct {
 func (p *Pool) Stats() PoolStats {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return PoolStats{QUIC: p.quic.stats(), TLS: p.tcp.stats(), RDMA: p.borrow.stats(), Evicted: p.evicted.Load(),
+	return PoolStats{QUIC: p.quic.stats(), TLS: p.tcp.stats(), RDMA: p.grantee.stats(), Evicted: p.evicted.Load(),
 		Peers: int64(len(p.peers) + len(p.going)), Windows: p.budget.used.Load()}
 }
 

@@ -138,7 +138,7 @@ func DefaultAllow(role pki.Role, op wire.Op) bool {
 	case pki.Ctl, pki.KVCached:
 		return true
 	case pki.Router, pki.Agent:
-		return op.Reads() || op.Lends()
+		return op.Reads() || op.Grants()
 	}
 	return false
 }

@@ -206,7 +206,7 @@ func body(t *testing.T, kind string, value []byte, encoded []byte) (written []by
 		written, want = v.Append(nil), v
 		back, err = ParseReceipt(encoded)
 	case "connection", "connected", "wanted", "lent", "returned":
-		written, want, back, err = lentBody(t, kind, value, encoded)
+		written, want, back, err = grantBody(t, kind, value, encoded)
 	default:
 		t.Fatalf("no body is called %q", kind)
 	}

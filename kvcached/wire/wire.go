@@ -54,7 +54,7 @@ const (
 	// Connection: answered with Connected; the asking side is going to read blocks itself, with
 	// cards of both sides that do so (RDMA)
 	Connect Op = 13
-	Grant   Op = 14 // Wanted: answered with Lent; it may read some blocks for a while
+	Grant   Op = 14 // Wanted: answered with Granted; it may read some blocks for a while
 	Release Op = 15 // Returned: it has read them
 )
 
@@ -73,9 +73,9 @@ func (o Op) Known() bool { return int(o) < Ops && opNames[o] != "" }
 // Reads tells whether the operation changes nothing, so that a replay of it does no harm.
 func (o Op) Reads() bool { return o == Ping || o == Get || o == Stat || o == Locate }
 
-// Lends tells whether the operation is one by which a peer comes to read blocks itself: who may Get
-// may do it.
-func (o Op) Lends() bool { return o == Connect || o == Grant || o == Release }
+// Grants tells whether the operation is one by which a peer comes to read blocks itself: who may
+// Get may do it.
+func (o Op) Grants() bool { return o == Connect || o == Grant || o == Release }
 
 func (o Op) String() string {
 	if o.Known() {

@@ -48,19 +48,19 @@ const (
 	mostFlight = 32 << 20
 )
 
-// borrower reads blocks of one peer from its memory.
-type borrower struct {
+// grantee reads blocks of one peer from its memory.
+type grantee struct {
 	p     *Peer
 	rails *Rails
 	must  bool // Demanded
 	log   *slog.Logger
-	count *borrowCounters
+	count *readCounters
 	life  context.Context // ends with close
 	stop  context.CancelFunc
 	work  sync.WaitGroup
 
 	mu         sync.Mutex
-	s          *borrowed // nil: none
+	s          *readSession // nil: none
 	connecting bool
 	closed     bool
 	pause      time.Duration
@@ -76,11 +76,11 @@ type borrower struct {
 	flushing   bool
 }
 
-// borrowed is a session.
-type borrowed struct {
-	b      *borrower
+// readSession is a session.
+type readSession struct {
+	b      *grantee
 	id     uint64
-	lease  time.Duration
+	lasts  time.Duration
 	idle   time.Duration // after which the peer ends it
 	most   int
 	rails  []*rail
@@ -95,19 +95,19 @@ type borrowed struct {
 	done     []owed        // at most wire.MaxDone
 	asking   int           // grants under way
 	asked    time.Time     // of the last grant
-	loans    int64         // blocks that may be read now
+	grants   int64         // blocks that may be read now
 	replaced bool          // by another: nothing more is asked for
 	unused   chan struct{} // closed when replaced and nothing is read any more
 }
 
-func newBorrower(p *Peer, rails *Rails, how OneSided, log *slog.Logger, count *borrowCounters) *borrower {
-	b := &borrower{p: p, rails: rails, must: how == Demanded, log: log, count: count, bad: map[string]time.Time{}}
+func newGrantee(p *Peer, rails *Rails, how OneSided, log *slog.Logger, count *readCounters) *grantee {
+	b := &grantee{p: p, rails: rails, must: how == Demanded, log: log, count: count, bad: map[string]time.Time{}}
 	b.life, b.stop = context.WithCancel(context.Background())
 	return b
 }
 
 // close ends the session, and what is read in it.
-func (b *borrower) close() {
+func (b *grantee) close() {
 	b.mu.Lock()
 	b.closed = true
 	s := b.s
@@ -121,7 +121,7 @@ func (b *borrower) close() {
 }
 
 // session is the one there is; nil: there is none, and one is being made if it is time.
-func (b *borrower) session() *borrowed {
+func (b *grantee) session() *readSession {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	now := time.Now()
@@ -139,22 +139,22 @@ func (b *borrower) session() *borrowed {
 }
 
 // miss notes that a block was asked for without a session.
-func (b *borrower) miss() {
+func (b *grantee) miss() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.missed = time.Now()
 }
 
 // mayGrow tells whether another session may have more rails. b.mu is held.
-func (s *borrowed) mayGrow(now time.Time) bool {
+func (s *readSession) mayGrow(now time.Time) bool {
 	return s.opened != s.b.rails.opened.Load() || !s.retry.IsZero() && !now.Before(s.retry)
 }
 
 // forgotten tells whether a session was not used for so long that the peer ends it, or has: after
 // IdleMS, or when it has no connection of this host any more, of which one over TLS is closed
 // earlier. b.mu is held.
-func (s *borrowed) forgotten(now time.Time) bool {
-	if s.asking > 0 || s.loans > 0 {
+func (s *readSession) forgotten(now time.Time) bool {
+	if s.asking > 0 || s.grants > 0 {
 		return false
 	}
 	unused := now.Sub(s.asked)
@@ -162,7 +162,7 @@ func (s *borrowed) forgotten(now time.Time) bool {
 }
 
 // used is over how many rails a session reads.
-func (s *borrowed) used() (n int) {
+func (s *readSession) used() (n int) {
 	for _, pair := range s.pairs {
 		if pair != nil {
 			n++
@@ -173,7 +173,7 @@ func (s *borrowed) used() (n int) {
 
 // rebuild makes a session, in the place of one with less rails if there is one, or notes why there
 // is none.
-func (b *borrower) rebuild() {
+func (b *grantee) rebuild() {
 	opened := b.rails.opened.Load()
 	s, err := b.connect()
 	b.mu.Lock()
@@ -201,7 +201,7 @@ func (b *borrower) rebuild() {
 }
 
 // take has a session be used from now on. mu is held.
-func (b *borrower) take(s *borrowed) {
+func (b *grantee) take(s *readSession) {
 	if old := b.s; old != nil {
 		old.replaced = true
 		old.quiet()
@@ -218,10 +218,10 @@ func (b *borrower) take(s *borrowed) {
 	}
 }
 
-// retire ends a session that was replaced, when what it has lent was read, or can be read no
+// retire ends a session that was replaced, when what it has granted was read, or can be read no
 // longer.
-func (b *borrower) retire(s *borrowed) {
-	t := time.NewTimer(b.p.pool.o.GrantIn + s.lease)
+func (b *grantee) retire(s *readSession) {
+	t := time.NewTimer(b.p.pool.o.GrantIn + s.lasts)
 	defer t.Stop()
 	select {
 	case <-s.unused:
@@ -232,14 +232,14 @@ func (b *borrower) retire(s *borrowed) {
 }
 
 // quiet notes where nothing is read any more in a session that was replaced. b.mu is held.
-func (s *borrowed) quiet() {
-	if s.replaced && s.asking == 0 && s.loans == 0 {
+func (s *readSession) quiet() {
+	if s.replaced && s.asking == 0 && s.grants == 0 {
 		close(s.unused)
 	}
 }
 
 // rest has no session be made for a while, because of err. mu is held.
-func (b *borrower) rest(err error) {
+func (b *grantee) rest(err error) {
 	b.lastError, b.lastAt = err.Error(), time.Now()
 	var none noRails
 	if b.count.unmade.Add(1); errors.As(err, &none) {
@@ -265,7 +265,7 @@ func reasonOf(err error) string {
 	case errors.Is(err, wire.UnknownOp):
 		return "the other cache has no RDMA: its rdma.devices names none, or it was built without"
 	case errors.Is(err, wire.ByStream):
-		return "the other cache lends nothing to this host's cards: none of its own is open, or they or these are in " +
+		return "the other cache grants nothing to this host's cards: none of its own is open, or they or these are in " +
 			"none of its rdma.trusted_networks; cgn-ctl kv peers there says which"
 	case errors.Is(err, wire.Busy):
 		return "the other cache has as many sessions as it takes, or is making another one of this host's"
@@ -275,7 +275,7 @@ func reasonOf(err error) string {
 
 // told notes why there is no session, and logs it where that has changed, or as an error for long.
 // mu is held.
-func (b *borrower) told(why string) {
+func (b *grantee) told(why string) {
 	again := b.must && why != "" && time.Since(b.said) > errorEvery
 	if b.why == why && (why != "" || b.s == nil) && !again {
 		return
@@ -284,7 +284,7 @@ func (b *borrower) told(why string) {
 	b.why, b.said = why, time.Now()
 	switch {
 	case why == "":
-		b.log.Info("blocks of a peer are read by RDMA", "rails", b.s.used(), "lease", b.s.lease.String())
+		b.log.Info("blocks of a peer are read by RDMA", "rails", b.s.used(), "grant", b.s.lasts.String())
 	case b.must:
 		b.log.Error("fleet.lane or [[fleet.peers]] demands RDMA and it cannot be, blocks go over QUIC or TLS meanwhile",
 			"reason", why)
@@ -296,7 +296,7 @@ func (b *borrower) told(why string) {
 }
 
 // watch ends the session when one of its pairs breaks, used or not.
-func (s *borrowed) watch(pair rdma.Pair) {
+func (s *readSession) watch(pair rdma.Pair) {
 	select {
 	case <-pair.Broken():
 		s.b.fail(s, "a pair broke", rdma.ErrBroken)
@@ -306,7 +306,7 @@ func (s *borrowed) watch(pair rdma.Pair) {
 
 // fail ends a session, or whichever there is, because of err; another is made after a pause. false:
 // it had ended.
-func (b *borrower) fail(s *borrowed, why string, err error) (ended bool) {
+func (b *grantee) fail(s *readSession, why string, err error) (ended bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.s == nil || s != nil && b.s != s {
@@ -323,8 +323,8 @@ func (b *borrower) fail(s *borrowed, why string, err error) (ended bool) {
 	return true
 }
 
-// end closes a session that is not used any more, and has the peer let go of what it has lent.
-func (b *borrower) end(s *borrowed) {
+// end closes a session that is not used any more, and has the peer let go of what it has granted.
+func (b *grantee) end(s *readSession) {
 	b.count.open.Add(-1)
 	b.tell(s)
 	s.shut()
@@ -332,7 +332,7 @@ func (b *borrower) end(s *borrowed) {
 
 // tell tells the peer that a session has ended. A peer that does not hear of it finds out by
 // itself, when it was not used for long.
-func (b *borrower) tell(s *borrowed) {
+func (b *grantee) tell(s *readSession) {
 	ctx, cancel := context.WithTimeout(context.Background(), releaseIn)
 	defer cancel()
 	defer whenDone(b.life, func() { time.AfterFunc(endIn, cancel) })()
@@ -340,7 +340,7 @@ func (b *borrower) tell(s *borrowed) {
 		func([]byte) error { return nil })
 }
 
-func (s *borrowed) shut() {
+func (s *readSession) shut() {
 	for _, pair := range s.pairs {
 		if pair != nil {
 			_ = pair.Close()
@@ -349,7 +349,7 @@ func (s *borrowed) shut() {
 }
 
 // ask sends a small question over a stream, with the next request's number where request is 0.
-func (b *borrower) ask(ctx context.Context, op wire.Op, request uint64, body []byte,
+func (b *grantee) ask(ctx context.Context, op wire.Op, request uint64, body []byte,
 	got func(body []byte) error) error {
 	return b.p.over(false, func(l lane, _ int) error { return l.call(ctx, op, 0, request, body, got) })
 }

@@ -7,21 +7,21 @@ import (
 	"time"
 )
 
-// borrowCounters are those of all peers.
-type borrowCounters struct {
+// readCounters are those of all peers.
+type readCounters struct {
 	sessions, unmade, broken atomic.Uint64
-	grants, wanted, releases atomic.Uint64
+	asked, wanted, releases  atomic.Uint64
 	reads, bytes, corrupt    atomic.Uint64
 	open                     atomic.Int64
 	fallen                   [fallbacks]atomic.Uint64
 }
 
-// BorrowStats is a snapshot of what a Pool has read from peers' memory.
-type BorrowStats struct {
+// ReadStats is a snapshot of what a Pool has read from peers' memory.
+type ReadStats struct {
 	Sessions  uint64 // made
 	Unmade    uint64 // times that none could be made, or one broke
 	Broken    uint64 // that broke
-	Grants    uint64 // messages that asked for blocks
+	Asked     uint64 // messages that asked for blocks
 	Wanted    uint64 // blocks that they asked for
 	Releases  uint64 // messages that only gave blocks back
 	Reads     uint64 // blocks
@@ -31,9 +31,9 @@ type BorrowStats struct {
 	Fallbacks map[string]uint64 // blocks that came by a stream instead, by reason
 }
 
-func (c *borrowCounters) stats() BorrowStats {
-	s := BorrowStats{Sessions: c.sessions.Load(), Unmade: c.unmade.Load(), Broken: c.broken.Load(),
-		Grants: c.grants.Load(), Wanted: c.wanted.Load(), Releases: c.releases.Load(),
+func (c *readCounters) stats() ReadStats {
+	s := ReadStats{Sessions: c.sessions.Load(), Unmade: c.unmade.Load(), Broken: c.broken.Load(),
+		Asked: c.asked.Load(), Wanted: c.wanted.Load(), Releases: c.releases.Load(),
 		Reads: c.reads.Load(), Bytes: c.bytes.Load(), Corrupt: c.corrupt.Load(), Open: c.open.Load(),
 		Fallbacks: map[string]uint64{}}
 	for i, name := range fallbackNames {
@@ -62,7 +62,7 @@ type PeerStatus struct {
 	RDMA    bool     // large blocks are read by RDMA
 	Why     string   // RDMA is not used; empty: nothing was asked for yet
 	Cards   []string // of this host, that RDMA uses
-	Loans   int64    // blocks that may be read now
+	Grants  int64    // blocks that may be read now
 	Carried []Carried
 	Missed  time.Time // a block that was to be read by RDMA was last asked for while there was no session; zero: never
 	Error   string    // why there was no session, or none any more, the last time; empty: there has always been one
@@ -90,7 +90,7 @@ func (p *Peer) status() PeerStatus {
 	for i := range p.carried {
 		s.Carried = append(s.Carried, p.carried[i].told([]Lane{QUIC, TLS, RDMA}[i]))
 	}
-	b := p.borrow
+	b := p.grantee
 	if b == nil {
 		s.Why = "it is not wanted, or no card is to be used"
 		return s
@@ -103,7 +103,7 @@ func (p *Peer) status() PeerStatus {
 		return s
 	}
 	if s.RDMA, s.Why = b.s != nil, b.why; b.s != nil {
-		s.Loans = b.s.loans
+		s.Grants = b.s.grants
 		for i, r := range b.s.rails {
 			if b.s.pairs[i] != nil {
 				s.Cards = append(s.Cards, r.name)

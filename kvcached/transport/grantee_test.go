@@ -15,12 +15,12 @@ import (
 )
 
 func TestReadFromMemory(t *testing.T) {
-	l := newLent(t, lentOptions{})
-	p := l.borrower(Trusted)
+	l := newGrantSite(t, grantSiteOptions{})
+	p := l.grantee(Trusted)
 	l.ready(p)
 	const blocks = 64
 	for i := range blocks {
-		l.lend(fmt.Sprint("b", i), 60_000+i)
+		l.offer(fmt.Sprint("b", i), 60_000+i)
 	}
 	var all sync.WaitGroup
 	for i := range blocks {
@@ -36,19 +36,19 @@ func TestReadFromMemory(t *testing.T) {
 	}
 	all.Wait()
 	l.settled()
-	r, s := l.pool.Stats().RDMA, l.server.Lending()
-	if r.Reads != blocks || r.Wanted != blocks || r.Grants > blocks/4 || s.Grants != r.Grants || s.Blocks != blocks ||
-		s.Leased != 0 || s.Expired != 0 {
+	r, s := l.pool.Stats().RDMA, l.server.GrantStats()
+	if r.Reads != blocks || r.Wanted != blocks || r.Asked > blocks/4 || s.Asked != r.Asked || s.Blocks != blocks ||
+		s.Granted != 0 || s.Expired != 0 {
 		t.Errorf("%+v %+v", r, s)
 	}
-	t.Logf("%d blocks with %d messages, and %d that gave them back", blocks, r.Grants, r.Releases)
+	t.Logf("%d blocks with %d messages, and %d that gave them back", blocks, r.Asked, r.Releases)
 	if sent := l.server.Stats().Sent; sent != 0 || l.server.Stats().InFlight != 0 {
 		t.Errorf("%d bytes went by streams, %d are in flight", sent, l.server.Stats().InFlight)
 	}
 	if _, _, err := l.read(t.Context(), p, "none"); !errors.Is(err, wire.Miss) {
 		t.Error("a block that is not there:", err)
 	}
-	l.lend("empty", 0)
+	l.offer("empty", 0)
 	if _, f, err := l.read(t.Context(), p, "empty"); err != nil || f.Length != 0 {
 		t.Error("an empty block:", err)
 	}
@@ -56,17 +56,17 @@ func TestReadFromMemory(t *testing.T) {
 	if !status.RDMA || status.Cards[0] != "near0" || status.Carried[overRDMA].Pulls != blocks+1 {
 		t.Errorf("%+v", status)
 	}
-	if out := l.server.Lent(); len(out) != 1 || out[0].Cards[0] != "far0" {
+	if out := l.server.Granted(); len(out) != 1 || out[0].Cards[0] != "far0" {
 		t.Errorf("%+v", out)
 	}
 }
 
 // TestBySize: ranges and small blocks come by streams, which is no fallback.
 func TestBySize(t *testing.T) {
-	l := newLent(t, lentOptions{pool: PoolOptions{MinBlock: 10_000}})
-	p := l.borrower(Trusted)
+	l := newGrantSite(t, grantSiteOptions{pool: PoolOptions{MinBlock: 10_000}})
+	p := l.grantee(Trusted)
 	l.ready(p)
-	want := l.lend("b", 9_999)
+	want := l.offer("b", 9_999)
 	for range 3 { // the first asks without knowing
 		got, _, err := l.read(t.Context(), p, "b")
 		if err != nil {
@@ -94,9 +94,9 @@ func TestBySize(t *testing.T) {
 
 // TestOldPeer: a peer that does not know RDMA is asked once, and its blocks come by streams.
 func TestOldPeer(t *testing.T) {
-	l := newLent(t, lentOptions{old: true})
-	p := l.borrower(Trusted)
-	want := l.lend("b", 100_000)
+	l := newGrantSite(t, grantSiteOptions{old: true})
+	p := l.grantee(Trusted)
+	want := l.offer("b", 100_000)
 	for range 10 {
 		got, _, err := l.read(t.Context(), p, "b")
 		if err != nil {
@@ -134,11 +134,11 @@ func TestTrustedNetworks(t *testing.T) {
 		"demanded, refused": {how: Demanded, why: reasonOf(wire.ByStream)},
 	} {
 		t.Run(name, func(t *testing.T) {
-			l := newLent(t, lentOptions{rails: func(near, far *RailsOptions) {
-				near.Trusted, far.Trusted, far.LendAny = c.near, c.far, c.anyone
+			l := newGrantSite(t, grantSiteOptions{rails: func(near, far *RailsOptions) {
+				near.Trusted, far.Trusted, far.GrantAny = c.near, c.far, c.anyone
 			}})
-			p := l.borrower(c.how)
-			want := l.lend("b", 100_000)
+			p := l.grantee(c.how)
+			want := l.offer("b", 100_000)
 			got, _, err := l.read(t.Context(), p, "b")
 			if err != nil {
 				t.Fatal(err)
@@ -158,11 +158,11 @@ func TestTrustedNetworks(t *testing.T) {
 
 // TestSessionsBelongToPeers: whoever shows another certificate may neither use nor end a session.
 func TestSessionsBelongToPeers(t *testing.T) {
-	l := newLent(t, lentOptions{})
-	p := l.borrower(Trusted)
+	l := newGrantSite(t, grantSiteOptions{})
+	p := l.grantee(Trusted)
 	l.ready(p)
-	id := p.borrow.session().id
-	l.lend("b", 1000)
+	id := p.grantee.session().id
+	l.offer("b", 1000)
 	agent, err := newPool(t, PoolOptions{Identity: identity(t, pkiDir, pki.Agent)}).Peer(Target{Address: l.address,
 		Lane: TLS})
 	if err != nil {
@@ -197,8 +197,8 @@ func TestSessionsBelongToPeers(t *testing.T) {
 
 // TestManySessions: a host that begins anew and again does not add up.
 func TestManySessions(t *testing.T) {
-	l := newLent(t, lentOptions{})
-	p := l.borrower(Trusted)
+	l := newGrantSite(t, grantSiteOptions{})
+	p := l.grantee(Trusted)
 	dev, err := l.f.open("near0")
 	if err != nil {
 		t.Fatal(err)
@@ -214,18 +214,18 @@ func TestManySessions(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	eventually(t, "the oldest end", func() bool { return l.server.Lending().Open == mostHostSessions })
+	eventually(t, "the oldest end", func() bool { return l.server.GrantStats().Open == mostHostSessions })
 	l.pool.Forget(p.target)
-	eventually(t, "all end with the last connection", func() bool { return l.server.Lending().Open == 0 })
+	eventually(t, "all end with the last connection", func() bool { return l.server.GrantStats().Open == 0 })
 }
 
 // TestMemoryOfAnotherKind: what cards cannot read into, or out of, comes by streams, and the
 // session stays.
 func TestMemoryOfAnotherKind(t *testing.T) {
-	l := newLent(t, lentOptions{})
-	p := l.borrower(Trusted)
+	l := newGrantSite(t, grantSiteOptions{})
+	p := l.grantee(Trusted)
 	l.ready(p)
-	want := l.lend("b", 100_000)
+	want := l.offer("b", 100_000)
 	got, _, err := get(t.Context(), p, "b")
 	if err != nil {
 		t.Fatal(err)
@@ -238,7 +238,7 @@ func TestMemoryOfAnotherKind(t *testing.T) {
 	same(t, "out of other memory", got, want)
 	s := l.pool.Stats().RDMA
 	if s.Fallbacks["not_registered"] != 1 || s.Fallbacks["not_lent"] != 1 || s.Broken != 0 ||
-		l.server.Lending().ByStream != 1 {
+		l.server.GrantStats().ByStream != 1 {
 		t.Errorf("%+v", s)
 	}
 	full := errors.New("full")
@@ -252,10 +252,10 @@ func TestMemoryOfAnotherKind(t *testing.T) {
 // TestRottenBytes: what is not what the owner said is no answer, the session that brought it ends,
 // and the block comes by a stream if the owner has it.
 func TestRottenBytes(t *testing.T) {
-	l := newLent(t, lentOptions{})
-	p := l.borrower(Trusted)
+	l := newGrantSite(t, grantSiteOptions{})
+	p := l.grantee(Trusted)
 	l.ready(p)
-	payload := l.lend("b", 100_000)
+	payload := l.offer("b", 100_000)
 	payload[5]++
 	if _, _, err := l.read(t.Context(), p, "b"); !errors.Is(err, wire.Corrupt) || l.pool.Stats().RDMA.Corrupt != 1 {
 		t.Error("the owner has not the block:", err)
@@ -289,12 +289,12 @@ func TestRottenBytes(t *testing.T) {
 
 // TestRottenProbe: cards between which bytes rot are not used.
 func TestRottenProbe(t *testing.T) {
-	l := newLent(t, lentOptions{})
-	payload := l.lend("b", 100_000)
+	l := newGrantSite(t, grantSiteOptions{})
+	payload := l.offer("b", 100_000)
 	l.f.set(func() { l.f.spoil = func(b []byte) { b[len(b)-1]++ } })
-	p := l.borrower(Trusted)
+	p := l.grantee(Trusted)
 	eventually(t, "a probe's bytes are not what the owner has", func() bool {
-		return p.borrow.session() == nil && l.pool.Stats().RDMA.Unmade > 0
+		return p.grantee.session() == nil && l.pool.Stats().RDMA.Unmade > 0
 	})
 	if why := p.status().Why; !strings.Contains(why, "what a probe read") {
 		t.Error(why)
@@ -314,10 +314,10 @@ func TestRottenProbe(t *testing.T) {
 // TestCardWithoutMemory: a card that may not lock what is to be read into ends the session, with
 // that as its reason, and is tried again.
 func TestCardWithoutMemory(t *testing.T) {
-	l := newLent(t, lentOptions{})
-	p := l.borrower(Trusted)
+	l := newGrantSite(t, grantSiteOptions{})
+	p := l.grantee(Trusted)
 	l.ready(p)
-	want := l.lend("b", 100_000)
+	want := l.offer("b", 100_000)
 	l.f.set(func() { l.f.refuse = fmt.Errorf("%w: it is 64 KiB", rdma.ErrMemlock) })
 	got, _, err := l.read(t.Context(), p, "b")
 	if err != nil {
@@ -336,13 +336,13 @@ func TestCardWithoutMemory(t *testing.T) {
 	}
 }
 
-// TestLentShare: what is lent counts as in flight, for the host and in all, and what is over that
-// comes by streams.
-func TestLentShare(t *testing.T) {
-	l := newLent(t, lentOptions{server: ServerOptions{MaxInFlight: 400_000}})
-	p := l.borrower(Trusted)
+// TestGrantedShare: what is granted counts as in flight, for the host and in all, and what is over
+// that comes by streams.
+func TestGrantedShare(t *testing.T) {
+	l := newGrantSite(t, grantSiteOptions{server: ServerOptions{MaxInFlight: 400_000}})
+	p := l.grantee(Trusted)
 	l.ready(p)
-	l.lend("b", 80_000)
+	l.offer("b", 80_000)
 	entered, leave := make(chan struct{}), make(chan struct{})
 	var first sync.WaitGroup
 	first.Go(func() {
@@ -363,8 +363,8 @@ func TestLentShare(t *testing.T) {
 	if _, _, err := l.read(t.Context(), p, "b"); !errors.Is(err, wire.Busy) {
 		t.Error("over the host's share:", err)
 	}
-	if out := l.server.Lent(); out[0].Leases != 1 || out[0].Blocks != 1 || out[0].Bytes != 80_000 ||
-		p.status().Loans != 1 {
+	if out := l.server.Granted(); out[0].Grants != 1 || out[0].Blocks != 1 || out[0].Bytes != 80_000 ||
+		p.status().Grants != 1 {
 		t.Errorf("%+v", out)
 	}
 	close(leave)

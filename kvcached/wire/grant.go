@@ -7,25 +7,25 @@ import (
 	"github.com/cognitora/dataplane/kv/block"
 )
 
-// Bounds of what is lent.
+// Bounds of what is granted.
 const (
 	MaxRails = 8    // pairs of cards of one session
 	MaxGrant = 256  // addresses in one Grant
-	MaxDone  = 256  // leases that are given back at a time
+	MaxDone  = 256  // grants that are given back at a time
 	MaxProbe = 4096 // bytes of a probe: what the longest packet of RoCE carries
 )
 
 // Sizes of elements, in bytes.
 const (
-	sizeEnd    = 16 + 4 + 4 + 4 + 4
-	sizeWindow = 4 + 4 + 8 + 8
-	leastLent  = 1
+	sizeEnd      = 16 + 4 + 4 + 4 + 4
+	sizeWindow   = 4 + 4 + 8 + 8
+	leastGranted = 1
 )
 
 var (
 	errRails = fmt.Errorf("%w: more than %d rails", TooLarge, MaxRails)
-	errGrant = fmt.Errorf("%w: more than %d blocks to be lent", TooLarge, MaxGrant)
-	errDone  = fmt.Errorf("%w: more than %d leases", TooLarge, MaxDone)
+	errGrant = fmt.Errorf("%w: more than %d blocks to be granted", TooLarge, MaxGrant)
+	errDone  = fmt.Errorf("%w: more than %d grants", TooLarge, MaxDone)
 	errParts = fmt.Errorf("%w: windows that are not the block", BadFrame)
 	errFlag  = fmt.Errorf("%w: neither true nor false", BadFrame)
 )
@@ -56,7 +56,7 @@ type Connection struct {
 // Connected is the answer to Connect.
 type Connected struct {
 	Session uint64
-	LeaseMS uint32   // how long a lease lasts, in ms
+	GrantMS uint32   // how long a grant lasts, in ms
 	IdleMS  uint32   // the session ends when it was not used for so long, in ms
 	Most    uint32   // addresses in one Grant, at most MaxGrant
 	CRC     uint32   // CRC32C of what each probe has
@@ -117,7 +117,7 @@ func (c *cursor) window() Window { return Window{c.u32(), c.u32(), c.u64(), c.u6
 // Append appends the body.
 func (a *Connected) Append(b []byte) []byte {
 	le := binary.LittleEndian
-	b = le.AppendUint32(le.AppendUint32(le.AppendUint64(b, a.Session), a.LeaseMS), a.IdleMS)
+	b = le.AppendUint32(le.AppendUint32(le.AppendUint64(b, a.Session), a.GrantMS), a.IdleMS)
 	b = appendEnds(le.AppendUint32(le.AppendUint32(b, a.Most), a.CRC), a.Ends)
 	for i := range a.Probes {
 		b = appendWindow(b, &a.Probes[i])
@@ -128,7 +128,7 @@ func (a *Connected) Append(b []byte) []byte {
 // ParseConnected reads the answer to a Connect of so many rails.
 func ParseConnected(body []byte, rails int) (*Connected, error) {
 	c := cursor{rest: body}
-	a := &Connected{Session: c.u64(), LeaseMS: c.u32(), IdleMS: c.u32(), Most: c.u32(), CRC: c.u32(), Ends: c.ends()}
+	a := &Connected{Session: c.u64(), GrantMS: c.u32(), IdleMS: c.u32(), Most: c.u32(), CRC: c.u32(), Ends: c.ends()}
 	if c.ok() && (len(a.Ends) != rails || len(c.rest) != rails*sizeWindow) {
 		return nil, errBodyLen
 	}
@@ -146,15 +146,15 @@ func ParseConnected(body []byte, rails int) (*Connected, error) {
 	return a, nil
 }
 
-// LeaseOf is the number of the lease that a Grant begins, of which Request is its frame's. So who
-// has had no answer can give it back: the lease ends, or does not begin. Owners that do not number
-// leases so have none of that number.
-func LeaseOf(request uint64) uint64 { return request | 1<<63 }
+// GrantOf is the number of the grant that a Grant message begins, of which Request is its frame's.
+// So who has had no answer can give it back: the grant ends, or does not begin. Owners that do not
+// number grants so have none of that number.
+func GrantOf(request uint64) uint64 { return request | 1<<63 }
 
 // Wanted is the body of Grant: who asks wants to read blocks, and has done with others.
 type Wanted struct {
 	Session uint64
-	Done    []uint64     // leases, at most MaxDone; of those of LeaseOf, some that who asks does not know to have begun
+	Done    []uint64     // grants, at most MaxDone; of those of GrantOf, some that who asks does not know to have begun
 	Addrs   []block.Addr // at most MaxGrant
 }
 
@@ -197,15 +197,15 @@ func (c *cursor) numbers() (out []uint64) {
 	return out
 }
 
-// Lent is the answer to Grant. All blocks in it are under one lease.
-type Lent struct {
-	Lease  uint64 // LeaseOf the Grant's; 0: nothing is lent
+// Granted is the answer to Grant: one grant of all blocks in it.
+type Granted struct {
+	Grant  uint64 // GrantOf the Grant's; 0: nothing is granted
 	MS     uint32 // how long it lasts, in ms
-	Blocks []LentBlock
+	Blocks []GrantedBlock
 }
 
-// LentBlock is what became of one address. Without OK it has a status only.
-type LentBlock struct {
+// GrantedBlock is what became of one address. Without OK it has a status only.
+type GrantedBlock struct {
 	Status  Status // ByStream: the block is to be had, with Get
 	CRC     uint32 // of the whole block
 	Length  uint64 // bytes
@@ -217,9 +217,9 @@ type LentBlock struct {
 }
 
 // Append appends the body.
-func (l *Lent) Append(b []byte) []byte {
+func (l *Granted) Append(b []byte) []byte {
 	le := binary.LittleEndian
-	b = le.AppendUint64(le.AppendUint32(le.AppendUint64(b, l.Lease), l.MS), uint64(len(l.Blocks)))
+	b = le.AppendUint64(le.AppendUint32(le.AppendUint64(b, l.Grant), l.MS), uint64(len(l.Blocks)))
 	for i := range l.Blocks {
 		b = l.Blocks[i].append(b)
 	}
@@ -227,14 +227,14 @@ func (l *Lent) Append(b []byte) []byte {
 }
 
 // Size is how many bytes of the body the block takes.
-func (e *LentBlock) Size() int {
+func (e *GrantedBlock) Size() int {
 	if e.Status != OK {
-		return leastLent
+		return leastGranted
 	}
-	return leastLent + 4 + 8 + 32 + 8 + 8 + len(e.Key) + 8 + len(e.Attr) + 8 + len(e.Parts)*sizeWindow
+	return leastGranted + 4 + 8 + 32 + 8 + 8 + len(e.Key) + 8 + len(e.Attr) + 8 + len(e.Parts)*sizeWindow
 }
 
-func (e *LentBlock) append(b []byte) []byte {
+func (e *GrantedBlock) append(b []byte) []byte {
 	b = append(b, byte(e.Status))
 	if e.Status != OK {
 		return b
@@ -249,27 +249,27 @@ func (e *LentBlock) append(b []byte) []byte {
 	return b
 }
 
-// ParseLent reads the answer to a Grant of n addresses in a session of so many rails. Its byte
+// ParseGranted reads the answer to a Grant of n addresses in a session of so many rails. Its byte
 // strings are parts of body.
-func ParseLent(body []byte, n, rails int) (*Lent, error) {
+func ParseGranted(body []byte, n, rails int) (*Granted, error) {
 	c := cursor{rest: body}
-	l := &Lent{Lease: c.u64(), MS: c.u32()}
-	if got := c.count(MaxGrant, leastLent, errGrant); c.ok() && got != n {
+	l := &Granted{Grant: c.u64(), MS: c.u32()}
+	if got := c.count(MaxGrant, leastGranted, errGrant); c.ok() && got != n {
 		return nil, errBodyLen
 	}
 	if !c.ok() {
 		return nil, c.end()
 	}
-	l.Blocks = make([]LentBlock, n)
+	l.Blocks = make([]GrantedBlock, n)
 	for i := range l.Blocks {
-		if err := c.lent(&l.Blocks[i], uint32(rails)); err != nil {
+		if err := c.granted(&l.Blocks[i], uint32(rails)); err != nil {
 			return nil, err
 		}
 	}
 	return l, c.end()
 }
 
-func (c *cursor) lent(e *LentBlock, rails uint32) error {
+func (c *cursor) granted(e *GrantedBlock, rails uint32) error {
 	if e.Status = Status(c.u8()); e.Status != OK {
 		return nil
 	}
@@ -296,20 +296,20 @@ func (c *cursor) lent(e *LentBlock, rails uint32) error {
 // Returned is the body of Release: blocks have been read.
 type Returned struct {
 	Session uint64
-	Leases  []uint64 // as Wanted.Done
+	Grants  []uint64 // as Wanted.Done
 	End     bool     // of the session, with all that it has
 }
 
 // Append appends the body.
 func (r *Returned) Append(b []byte) []byte {
-	b = appendNumbers(binary.LittleEndian.AppendUint64(b, r.Session), r.Leases)
+	b = appendNumbers(binary.LittleEndian.AppendUint64(b, r.Session), r.Grants)
 	return AppendBools(b, []bool{r.End})
 }
 
 // ParseReturned reads the body of Release.
 func ParseReturned(body []byte) (*Returned, error) {
 	c := cursor{rest: body}
-	r := &Returned{Session: c.u64(), Leases: c.numbers()}
+	r := &Returned{Session: c.u64(), Grants: c.numbers()}
 	end := c.u8()
 	if r.End = end == 1; end > 1 {
 		return nil, errFlag

@@ -13,32 +13,32 @@ import (
 	"github.com/cognitora/dataplane/rdma"
 )
 
-// Bounds of what is lent, besides Server's on bytes.
+// Bounds of what is granted, besides Server's on bytes.
 const (
 	// of all sessions, none of which has two on one card; beyond, none is made, and no session
 	// begins that needs one
 	mostPairs = 1024
 	// of one host in one role; a further one takes the place of that which was used least recently
 	mostHostSessions = 8
-	mostLeases       = 64                // of one session; beyond, blocks go by stream
-	mostKept         = 1                 // the same, of one whose last lease to end was not given back
+	mostGranted      = 64                // of one session; beyond, blocks go by stream
+	mostKept         = 1                 // the same, of one whose last grant to end was not given back
 	mostWindows      = 2 * wire.MaxGrant // of a pair, and one for probes
 	sessionIdle      = 5 * time.Minute   // a session that is not used for so long ends
 	// for a card to make windows, or to revoke them; then the pair is closed, which revokes them,
 	// too
 	bindWithin  = 5 * time.Second
-	drainLeases = time.Second // that peers have to read what is lent when the server closes
+	drainGrants = time.Second // that peers have to read what is granted when the server closes
 )
 
-// lender lends blocks of this host to peers that read them by themselves.
-type lender struct {
-	s                            *Server
-	rails                        *Rails
-	lease                        time.Duration
-	count                        lendCounters
-	bytes                        atomic.Int64 // lent, or about to be
-	unconnected, unlent, unfound seldom
-	work                         sync.WaitGroup // ends of leases, and watchers of pairs
+// granter grants blocks of this host to peers that read them by themselves.
+type granter struct {
+	s                               *Server
+	rails                           *Rails
+	lasts                           time.Duration
+	count                           grantCounters
+	bytes                           atomic.Int64 // granted, or about to be
+	unconnected, ungranted, unfound seldom
+	work                            sync.WaitGroup // ends of grants, and watchers of pairs
 
 	mu       sync.Mutex
 	sessions map[uint64]*session
@@ -46,10 +46,10 @@ type lender struct {
 	closing  bool
 }
 
-// lendCounters are what LendStats reports.
-type lendCounters struct {
-	grants, blocks, bytes, byStream, ended, sessions, refused atomic.Uint64
-	leases, leased                                            atomic.Int64
+// grantCounters are what GrantStats reports.
+type grantCounters struct {
+	asked, blocks, bytes, byStream, ended, sessions, refused atomic.Uint64
+	grants, granted                                          atomic.Int64
 }
 
 // seldomIn is how often one thing that peers cause is logged.
@@ -70,40 +70,40 @@ func (s *seldom) warn(to *slog.Logger, what string, args ...any) {
 
 // session is what one peer reads through.
 type session struct {
-	l      *lender
+	l      *granter
 	id     uint64
 	remote Remote
 	host   *host
-	ends   []*lentEnd   // by rail; nil: this rail is not used
+	ends   []*grantEnd  // by rail; nil: this rail is not used
 	used   atomic.Int64 // when, in Unix ns
 	turn   atomic.Uint64
 
 	mu     sync.Mutex
-	leases map[uint64]*lease
-	making int  // leases that there is room for
-	kept   bool // the last lease that has ended was not given back
-	// numbers that were given back and are none of leases: they do not begin, should their Grants
+	grants map[uint64]*grant
+	making int  // grants that there is room for
+	kept   bool // the last grant that has ended was not given back
+	// numbers that were given back and are none of grants: they do not begin, should their Grants
 	// come late. The oldest makes room
-	undone [mostLeases]uint64
+	undone [mostGranted]uint64
 	oldest int           // of undone
 	over   chan struct{} // closed when it has ended
 	ended  bool
 }
 
-// lentEnd is the owner's end of a pair.
-type lentEnd struct {
+// grantEnd is the owner's end of a pair.
+type grantEnd struct {
 	rail  *rail
 	pair  rdma.Pair
 	probe rdma.Window
 }
 
-func newLender(s *Server, o *ServerOptions) *lender {
-	return &lender{s: s, rails: o.Rails, lease: orDuration(o.Lease, 5*time.Second), sessions: map[uint64]*session{}}
+func newGranter(s *Server, o *ServerOptions) *granter {
+	return &granter{s: s, rails: o.Rails, lasts: orDuration(o.Grant, 5*time.Second), sessions: map[uint64]*session{}}
 }
 
-// lends carries out Connect, Grant or Release.
-func (op *operation) lends(ctx context.Context, body []byte) (answer []byte, err error) {
-	l := op.link.s.lender
+// grants carries out Connect, Grant or Release.
+func (op *operation) grants(ctx context.Context, body []byte) (answer []byte, err error) {
+	l := op.link.s.granter
 	if l == nil {
 		return nil, wire.UnknownOp
 	}
@@ -125,7 +125,7 @@ func (op *operation) lends(ctx context.Context, body []byte) (answer []byte, err
 			return nil, err
 		}
 		op.session = s
-		answer, op.lease, err = s.grant(ctx, w, wire.LeaseOf(op.f.Request))
+		answer, op.grant, err = s.grant(ctx, w, wire.GrantOf(op.f.Request))
 		return answer, err
 	}
 	r, err := wire.ParseReturned(body)
@@ -136,14 +136,14 @@ func (op *operation) lends(ctx context.Context, body []byte) (answer []byte, err
 	if err != nil {
 		return nil, err
 	}
-	if s.giveBack(r.Leases); r.End {
+	if s.giveBack(r.Grants); r.End {
 		s.end()
 	}
 	return nil, nil
 }
 
 // find is the session of who asks. wire.Miss: there is none, for it has ended, or is another's.
-func (l *lender) find(id uint64, who Remote) (*session, error) {
+func (l *granter) find(id uint64, who Remote) (*session, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	s := l.sessions[id]
@@ -157,15 +157,15 @@ func (l *lender) find(id uint64, who Remote) (*session, error) {
 // untold ends what the operation has begun and the peer has not been told of.
 func (op *operation) untold() {
 	switch {
-	case op.lease != 0:
-		op.session.giveBack([]uint64{op.lease})
+	case op.grant != 0:
+		op.session.giveBack([]uint64{op.grant})
 	case op.session != nil && op.f.Op == wire.Connect:
 		op.session.end()
 	}
 }
 
 // enter takes in a session that was made; false: the server closes.
-func (l *lender) enter(s *session) bool {
+func (l *granter) enter(s *session) bool {
 	s.used.Store(time.Now().UnixNano())
 	l.s.attach(s.host)
 	l.mu.Lock()
@@ -213,8 +213,8 @@ func (s *session) watch(pair rdma.Pair) {
 	}
 }
 
-// end ends the session: its pairs first, so that nobody reads any more, then what was lent is let
-// go of. It may be called again.
+// end ends the session: its pairs first, so that nobody reads any more, then what was granted is
+// let go of. It may be called again.
 func (s *session) end() {
 	s.mu.Lock()
 	if s.ended {
@@ -222,8 +222,8 @@ func (s *session) end() {
 		return
 	}
 	s.ended = true
-	leases := s.leases
-	s.leases = nil
+	grants := s.grants
+	s.grants = nil
 	s.mu.Unlock()
 	close(s.over)
 	l := s.l
@@ -234,7 +234,7 @@ func (s *session) end() {
 	l.mu.Lock()
 	l.pairs -= s.pairs()
 	l.mu.Unlock()
-	for _, t := range leases {
+	for _, t := range grants {
 		if t.timer.Stop() {
 			l.work.Done()
 		}
@@ -256,7 +256,7 @@ func (s *session) closePairs() {
 
 // abandon ends the sessions of a host that is not connected any more, in the background: it has
 // gone, or begins anew.
-func (l *lender) abandon(host string) {
+func (l *granter) abandon(host string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for _, s := range l.sessions {
@@ -266,17 +266,17 @@ func (l *lender) abandon(host string) {
 	}
 }
 
-// drain lends nothing new and waits until what is lent has been read or ctx has ended, for
-// drainLeases at most.
-func (l *lender) drain(ctx context.Context) {
+// drain grants nothing new and waits until what is granted has been read or ctx has ended, for
+// drainGrants at most.
+func (l *granter) drain(ctx context.Context) {
 	l.mu.Lock()
 	l.closing = true
 	l.mu.Unlock()
-	ctx, cancel := context.WithTimeout(ctx, drainLeases)
+	ctx, cancel := context.WithTimeout(ctx, drainGrants)
 	defer cancel()
 	look := time.NewTicker(5 * time.Millisecond)
 	defer look.Stop()
-	for l.count.leases.Load() > 0 && ctx.Err() == nil {
+	for l.count.grants.Load() > 0 && ctx.Err() == nil {
 		select {
 		case <-ctx.Done():
 		case <-look.C:
@@ -285,7 +285,7 @@ func (l *lender) drain(ctx context.Context) {
 }
 
 // close ends all sessions.
-func (l *lender) close() {
+func (l *granter) close() {
 	l.mu.Lock()
 	var all []*session
 	for _, s := range l.sessions {

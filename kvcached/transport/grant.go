@@ -10,27 +10,27 @@ import (
 	"github.com/cognitora/dataplane/rdma"
 )
 
-// lease is some blocks that a peer may read until it ends. Their windows end before they are let go
+// grant is some blocks that a peer may read until it ends. Their windows end before they are let go
 // of, never after.
-type lease struct {
+type grant struct {
 	id      uint64
 	s       *session
 	blocks  []Block
 	windows [][]rdma.Window // by rail
 	held    []func()        // of bytes in flight
-	lent    int             // blocks, of so many
+	granted int             // blocks, of so many
 	bytes   int
 	timer   *time.Timer
 }
 
-// grant lends what can be lent of the blocks that are wanted, under the lease id, and takes back
-// what the peer has done with. begun is id, or 0 where nothing is lent.
+// grant makes a grant, id, of what the peer may read of the blocks that are wanted, and takes back
+// what the peer has done with. begun is id, or 0 where nothing is granted.
 func (s *session) grant(ctx context.Context, w *wire.Wanted, id uint64) (answer []byte, begun uint64, err error) {
 	l := s.l
 	s.giveBack(w.Done)
-	l.count.grants.Add(1)
-	out := &wire.Lent{Blocks: make([]wire.LentBlock, len(w.Addrs))}
-	t := &lease{id: id, s: s, windows: make([][]rdma.Window, len(s.ends))}
+	l.count.asked.Add(1)
+	out := &wire.Granted{Blocks: make([]wire.GrantedBlock, len(w.Addrs))}
+	t := &grant{id: id, s: s, windows: make([][]rdma.Window, len(s.ends))}
 	if s.reserve() {
 		defer s.unreserve()
 		s.take(ctx, t, w.Addrs, out)
@@ -47,8 +47,8 @@ func (s *session) grant(ctx context.Context, w *wire.Wanted, id uint64) (answer 
 	if len(t.blocks) == 0 {
 		return out.Append(nil), 0, nil
 	}
-	blocks, bytes := uint64(t.lent), uint64(t.bytes)
-	out.Lease, out.MS = id, uint32(l.lease.Milliseconds())
+	blocks, bytes := uint64(t.granted), uint64(t.bytes)
+	out.Grant, out.MS = id, uint32(l.lasts.Milliseconds())
 	answer = out.Append(nil) // with keys that lie in the blocks, which may be let go of from begin on
 	if err = ctx.Err(); err == nil {
 		err = s.begin(t)
@@ -62,15 +62,15 @@ func (s *session) grant(ctx context.Context, w *wire.Wanted, id uint64) (answer 
 	return answer, id, nil
 }
 
-// reserve tells whether the session may have another lease, and keeps room for it until unreserve.
+// reserve tells whether the session may have another grant, and keeps room for it until unreserve.
 func (s *session) reserve() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	most := mostLeases
+	most := mostGranted
 	if s.kept {
 		most = mostKept
 	}
-	if len(s.leases)+s.making >= most {
+	if len(s.grants)+s.making >= most {
 		return false
 	}
 	s.making++
@@ -83,24 +83,24 @@ func (s *session) unreserve() {
 	s.making--
 }
 
-// begin has the lease run from now on. wire.Miss: the session has ended; wire.Deadline: nobody
-// waits for the lease any more.
-func (s *session) begin(t *lease) error {
+// begin has the grant run from now on. wire.Miss: the session has ended; wire.Deadline: nobody
+// waits for the grant any more.
+func (s *session) begin(t *grant) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.ended {
 		return wire.Miss
 	}
 	// asked for once more, after a connection broke; or given back before it began
-	if s.leases[t.id] != nil || slices.Contains(s.undone[:], t.id) {
+	if s.grants[t.id] != nil || slices.Contains(s.undone[:], t.id) {
 		return wire.Deadline
 	}
-	s.leases[t.id] = t
+	s.grants[t.id] = t
 	c := &s.l.count
-	c.leases.Add(1)
-	c.leased.Add(int64(t.bytes))
+	c.grants.Add(1)
+	c.granted.Add(int64(t.bytes))
 	s.l.work.Add(1)
-	t.timer = time.AfterFunc(s.l.lease, func() {
+	t.timer = time.AfterFunc(s.l.lasts, func() {
 		defer s.l.work.Done()
 		if s.expire(t.id) {
 			c.ended.Add(1)
@@ -111,40 +111,40 @@ func (s *session) begin(t *lease) error {
 	return nil
 }
 
-// expire takes out a lease that has run out, after which less is lent until one is given back;
+// expire takes out a grant that has run out, after which less is granted until one is given back;
 // false: somebody else ends it, or has.
 func (s *session) expire(id uint64) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.leases[id] == nil {
+	if s.grants[id] == nil {
 		return false
 	}
-	delete(s.leases, id)
+	delete(s.grants, id)
 	s.kept = true
 	return true
 }
 
-// returned takes out a lease that the peer has done with; one that is not there will not begin.
+// returned takes out a grant that the peer has done with; one that is not there will not begin.
 // nil: somebody else ends it, or has.
-func (s *session) returned(id uint64) *lease {
+func (s *session) returned(id uint64) *grant {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	t := s.leases[id]
+	t := s.grants[id]
 	if t == nil {
 		s.undone[s.oldest] = id
 		s.oldest = (s.oldest + 1) % len(s.undone)
 		return nil
 	}
-	delete(s.leases, id)
+	delete(s.grants, id)
 	s.kept = false
 	return t
 }
 
-// giveBack ends leases that the peer has done with, or has given up, all windows of a pair with one
+// giveBack ends grants that the peer has done with, or has given up, all windows of a pair with one
 // wait.
 func (s *session) giveBack(ids []uint64) {
-	all := &lease{s: s, windows: make([][]rdma.Window, len(s.ends))}
-	var done []*lease
+	all := &grant{s: s, windows: make([][]rdma.Window, len(s.ends))}
+	var done []*grant
 	for _, id := range ids {
 		t := s.returned(id)
 		if t == nil {
@@ -168,19 +168,19 @@ func (s *session) giveBack(ids []uint64) {
 }
 
 // undo ends what may be read, and then lets go of it.
-func (t *lease) undo() {
+func (t *grant) undo() {
 	t.revoke()
 	t.release()
 }
 
-// forget is undo of a lease that the peer was not told of.
-func (t *lease) forget() {
+// forget is undo of a grant that the peer was not told of.
+func (t *grant) forget() {
 	t.s.host.gates.giveBack(outward, t.bytes)
 	t.undo()
 }
 
-// revoke returns when nobody reads through the lease's windows any more.
-func (t *lease) revoke() {
+// revoke returns when nobody reads through the grant's windows any more.
+func (t *grant) revoke() {
 	ctx, cancel := context.WithTimeout(context.Background(), bindWithin)
 	defer cancel()
 	for i, w := range t.windows {
@@ -190,19 +190,19 @@ func (t *lease) revoke() {
 	}
 }
 
-// letGo is release of a lease that was counted.
-func (t *lease) letGo() {
+// letGo is release of a grant that was counted.
+func (t *grant) letGo() {
 	t.release()
 	t.uncount()
 }
 
-func (t *lease) uncount() {
-	t.s.l.count.leased.Add(int64(-t.bytes))
-	t.s.l.count.leases.Add(-1)
+func (t *grant) uncount() {
+	t.s.l.count.granted.Add(int64(-t.bytes))
+	t.s.l.count.grants.Add(-1)
 }
 
 // release lets go of blocks that nobody can read any more.
-func (t *lease) release() {
+func (t *grant) release() {
 	for _, b := range t.blocks {
 		b.Release()
 	}
@@ -213,7 +213,7 @@ func (t *lease) release() {
 }
 
 // split has a large block read over all rails, and others over one after the other.
-func (s *session) split(e *wire.LentBlock) {
+func (s *session) split(e *wire.GrantedBlock) {
 	rails := s.railsUsed()
 	first := int(s.turn.Add(1) % uint64(len(rails)))
 	share := e.Length
@@ -238,7 +238,7 @@ func (s *session) railsUsed() (used []int) {
 
 // grant makes windows whether or not somebody waits for them still: a pair breaks when its context
 // ends meanwhile, and the session with it.
-func (e *lentEnd) grant(ctx context.Context, mems [][]byte) ([]rdma.Window, error) {
+func (e *grantEnd) grant(ctx context.Context, mems [][]byte) ([]rdma.Window, error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), bindWithin)
 	defer cancel()
 	return e.pair.Grant(ctx, mems)
@@ -246,7 +246,7 @@ func (e *lentEnd) grant(ctx context.Context, mems [][]byte) ([]rdma.Window, erro
 
 // open makes the windows of all parts, those of a pair with one wait; false: the cards do not take
 // them.
-func (s *session) open(ctx context.Context, t *lease, got []picked, out *wire.Lent) bool {
+func (s *session) open(ctx context.Context, t *grant, got []picked, out *wire.Granted) bool {
 	for rail, end := range s.ends {
 		if end == nil {
 			continue
@@ -276,7 +276,8 @@ func (s *session) open(ctx context.Context, t *lease, got []picked, out *wire.Le
 		t.windows[rail] = windows
 		if err != nil || len(windows) != len(parts) {
 			if !errors.Is(err, rdma.ErrFull) {
-				s.l.unlent.warn(s.l.s.o.Logger, "blocks cannot be lent", "card", end.rail.name, "peer", s.remote.Host,
+				s.l.ungranted.warn(s.l.s.o.Logger, "blocks cannot be granted",
+					"card", end.rail.name, "peer", s.remote.Host,
 					"error", err)
 			}
 			return false

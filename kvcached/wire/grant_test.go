@@ -35,13 +35,13 @@ func endsOf(t *testing.T, in []goldenEnd) (out []End) {
 	return out
 }
 
-func blocksOf(t *testing.T, in []goldenBlock) []LentBlock {
-	out := make([]LentBlock, len(in))
+func blocksOf(t *testing.T, in []goldenBlock) []GrantedBlock {
+	out := make([]GrantedBlock, len(in))
 	for i, g := range in {
 		if out[i].Status = g.Status; g.Status != OK {
 			continue
 		}
-		out[i] = LentBlock{CRC: g.CRC, Length: g.Length, Expires: g.Expires, Key: unhex(t, g.Key),
+		out[i] = GrantedBlock{CRC: g.CRC, Length: g.Length, Expires: g.Expires, Key: unhex(t, g.Key),
 			Attr: unhex(t, g.Attr)}
 		copy(out[i].Parent[:], unhex(t, g.Parent))
 		out[i].Parts = append(out[i].Parts, g.Parts...)
@@ -49,8 +49,8 @@ func blocksOf(t *testing.T, in []goldenBlock) []LentBlock {
 	return out
 }
 
-// lentBody is body for what is lent.
-func lentBody(t *testing.T, kind string, value, encoded []byte) (written []byte, want, back any, err error) {
+// grantBody is body for what is granted.
+func grantBody(t *testing.T, kind string, value, encoded []byte) (written []byte, want, back any, err error) {
 	var v struct {
 		Session, Lease            uint64
 		LeaseMS, IdleMS, Most, MS uint32
@@ -78,9 +78,9 @@ func lentBody(t *testing.T, kind string, value, encoded []byte) (written []byte,
 		written, want = w.Append(nil), w
 		back, err = ParseWanted(encoded)
 	case "lent":
-		l := &Lent{v.Lease, v.MS, blocksOf(t, v.Blocks)}
+		l := &Granted{v.Lease, v.MS, blocksOf(t, v.Blocks)}
 		written, want = l.Append(nil), l
-		back, err = ParseLent(encoded, len(l.Blocks), 2)
+		back, err = ParseGranted(encoded, len(l.Blocks), 2)
 	case "returned":
 		r := &Returned{v.Session, numbers(v.Leases), v.End}
 		written, want = r.Append(nil), r
@@ -89,18 +89,18 @@ func lentBody(t *testing.T, kind string, value, encoded []byte) (written []byte,
 	return written, want, back, err
 }
 
-func TestLentRefused(t *testing.T) {
+func TestGrantedRefused(t *testing.T) {
 	le := binary.LittleEndian
 	count := func(n uint64) []byte { return le.AppendUint64(nil, n) }
 	behind := func(zeros int, n uint64) []byte { return append(make([]byte, zeros), count(n)...) }
 	connection := func(b []byte) error { _, err := ParseConnection(b); return err }
 	connected := func(c Connected, rails int) error { _, err := ParseConnected(c.Append(nil), rails); return err }
 	wanted := func(b []byte) error { _, err := ParseWanted(b); return err }
-	lent := func(e LentBlock) error {
-		_, err := ParseLent((&Lent{Lease: 1, Blocks: []LentBlock{e}}).Append(nil), 1, 2)
+	lent := func(e GrantedBlock) error {
+		_, err := ParseGranted((&Granted{Grant: 1, Blocks: []GrantedBlock{e}}).Append(nil), 1, 2)
 		return err
 	}
-	lentBytes := func(b []byte, n int) error { _, err := ParseLent(b, n, 2); return err }
+	lentBytes := func(b []byte, n int) error { _, err := ParseGranted(b, n, 2); return err }
 	returned := func(b []byte) error { _, err := ParseReturned(b); return err }
 	part := func(rail uint32, n uint64) Window { return Window{Rail: rail, Length: n} }
 	for name, c := range map[string]struct{ err, want error }{
@@ -120,15 +120,15 @@ func TestLentRefused(t *testing.T) {
 		"of another question":   {lentBytes(behind(12, 0), 1), BadFrame},
 		"blocks missing":        {lentBytes(behind(12, 1), 1), BadFrame},
 		"lent cut":              {lentBytes(make([]byte, 12), 0), BadFrame},
-		"long key":              {lent(LentBlock{Key: make([]byte, block.MaxKey+1)}), BadFrame},
-		"long attributes":       {lent(LentBlock{Attr: make([]byte, block.MaxAttr+1)}), BadFrame},
-		"too many parts":        {lent(LentBlock{Parts: make([]Window, MaxRails+1)}), TooLarge},
-		"no parts":              {lent(LentBlock{Length: 1}), BadFrame},
-		"too few bytes":         {lent(LentBlock{Length: 2, Parts: []Window{part(0, 1)}}), BadFrame},
-		"too many bytes":        {lent(LentBlock{Length: 2, Parts: []Window{part(0, 1), part(1, 2)}}), BadFrame},
-		"a part of nothing":     {lent(LentBlock{Length: 1, Parts: []Window{part(0, 0), part(0, 1)}}), BadFrame},
-		"a rail too many":       {lent(LentBlock{Length: 1, Parts: []Window{part(2, 1)}}), BadFrame},
-		"a huge block":          {lent(LentBlock{Length: MaxBody + 1, Parts: []Window{part(0, MaxBody+1)}}), BadFrame},
+		"long key":              {lent(GrantedBlock{Key: make([]byte, block.MaxKey+1)}), BadFrame},
+		"long attributes":       {lent(GrantedBlock{Attr: make([]byte, block.MaxAttr+1)}), BadFrame},
+		"too many parts":        {lent(GrantedBlock{Parts: make([]Window, MaxRails+1)}), TooLarge},
+		"no parts":              {lent(GrantedBlock{Length: 1}), BadFrame},
+		"too few bytes":         {lent(GrantedBlock{Length: 2, Parts: []Window{part(0, 1)}}), BadFrame},
+		"too many bytes":        {lent(GrantedBlock{Length: 2, Parts: []Window{part(0, 1), part(1, 2)}}), BadFrame},
+		"a part of nothing":     {lent(GrantedBlock{Length: 1, Parts: []Window{part(0, 0), part(0, 1)}}), BadFrame},
+		"a rail too many":       {lent(GrantedBlock{Length: 1, Parts: []Window{part(2, 1)}}), BadFrame},
+		"a huge block":          {lent(GrantedBlock{Length: MaxBody + 1, Parts: []Window{part(0, MaxBody+1)}}), BadFrame},
 		"returned too many":     {returned(behind(8, MaxDone+1)), TooLarge},
 		"returned cut":          {returned(make([]byte, 16)), BadFrame},
 		"neither":               {returned(append(make([]byte, 16), 2)), BadFrame},
@@ -139,25 +139,26 @@ func TestLentRefused(t *testing.T) {
 	}
 }
 
-// TestLentSize: who makes an answer knows how long it becomes, and MaxSmall holds one of blocks
+// TestGrantedSize: who makes an answer knows how long it becomes, and MaxSmall holds one of blocks
 // without keys.
-func TestLentSize(t *testing.T) {
-	e := LentBlock{Length: 8, Key: []byte("key"), Attr: []byte("a"), Parts: make([]Window, MaxRails)}
-	for _, e := range []LentBlock{e, {}, {Status: Miss, Key: e.Key}} {
+func TestGrantedSize(t *testing.T) {
+	e := GrantedBlock{Length: 8, Key: []byte("key"), Attr: []byte("a"), Parts: make([]Window, MaxRails)}
+	for _, e := range []GrantedBlock{e, {}, {Status: Miss, Key: e.Key}} {
 		if n := len(e.append(nil)); n != e.Size() {
 			t.Errorf("%d bytes, not %d", n, e.Size())
 		}
 	}
-	all := Lent{Blocks: make([]LentBlock, MaxGrant)}
+	all := Granted{Blocks: make([]GrantedBlock, MaxGrant)}
 	for i := range all.Blocks {
 		all.Blocks[i].Parts = e.Parts
 	}
 	if n := len(all.Append(nil)); n > MaxSmall {
 		t.Error(n, "bytes")
 	}
-	if Connect.Reads() || Grant.Reads() || Release.Reads() || !Connect.Lends() || !Grant.Lends() || !Release.Lends() ||
-		Get.Lends() {
-		t.Error("what is lent may be a replay")
+	if Connect.Reads() || Grant.Reads() || Release.Reads() || !Connect.Grants() || !Grant.Grants() ||
+		!Release.Grants() ||
+		Get.Grants() {
+		t.Error("what is granted may be a replay")
 	}
 }
 
@@ -177,7 +178,7 @@ func fuzzLent(t *testing.T, data []byte) {
 	for n := range 5 {
 		a, err := ParseConnected(data, n)
 		check("connected", err, func() []byte { return a.Append(nil) })
-		l, err := ParseLent(data, n, 2)
+		l, err := ParseGranted(data, n, 2)
 		check("lent", err, func() []byte { return l.Append(nil) })
 	}
 }

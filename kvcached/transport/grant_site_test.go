@@ -11,8 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// lent is a site whose server lends what lies in far, and whose pool reads into near.
-type lent struct {
+// grantSite is a site whose server grants what lies in far, and whose pool reads into near.
+type grantSite struct {
 	*site
 	f                   *fabric
 	near, far           []byte
@@ -21,8 +21,8 @@ type lent struct {
 	mu                  sync.Mutex
 }
 
-// lentOptions change what the defaults are.
-type lentOptions struct {
+// grantSiteOptions change what the defaults are.
+type grantSiteOptions struct {
 	server  ServerOptions
 	pool    PoolOptions
 	rails   func(near, far *RailsOptions)
@@ -33,9 +33,9 @@ type lentOptions struct {
 
 const lentMemory = 32 << 20
 
-func newLent(t *testing.T, o lentOptions) *lent {
+func newGrantSite(t *testing.T, o grantSiteOptions) *grantSite {
 	t.Helper()
-	l := &lent{f: newFabric(), near: memory(t, lentMemory), far: memory(t, lentMemory)}
+	l := &grantSite{f: newFabric(), near: memory(t, lentMemory), far: memory(t, lentMemory)}
 	trusted := []netip.Prefix{netip.MustParsePrefix("10.0.0.0/16")}
 	var names [2][]string
 	for i := range max(1, o.cards) {
@@ -60,8 +60,8 @@ func newLent(t *testing.T, o lentOptions) *lent {
 		for _, what := range l.f.misused {
 			t.Error(what)
 		}
-		if l.site != nil && l.server.lender != nil && l.server.lender.pairs != 0 {
-			t.Errorf("%d pairs count as made", l.server.lender.pairs)
+		if l.site != nil && l.server.granter != nil && l.server.granter.pairs != 0 {
+			t.Errorf("%d pairs count as made", l.server.granter.pairs)
 		}
 	})
 	t.Cleanup(func() { _ = l.nearRails.Close(); _ = l.farRails.Close() })
@@ -87,8 +87,8 @@ func newRails(t *testing.T, o RailsOptions) *Rails {
 	return r
 }
 
-// lend puts n bytes made from key where they can be read.
-func (l *lent) lend(key string, n int) []byte {
+// offer puts n bytes made from key where they can be read.
+func (l *grantSite) offer(key string, n int) []byte {
 	l.t.Helper()
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -104,7 +104,7 @@ func (l *lent) lend(key string, n int) []byte {
 }
 
 // room is memory that cards can read into.
-func (l *lent) room(n int) []byte {
+func (l *grantSite) room(n int) []byte {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.used.near+n > len(l.near) {
@@ -115,7 +115,7 @@ func (l *lent) room(n int) []byte {
 	return l.near[at : at+n]
 }
 
-func (l *lent) borrower(how OneSided) *Peer {
+func (l *grantSite) grantee(how OneSided) *Peer {
 	l.t.Helper()
 	p, err := l.pool.Peer(Target{Address: l.address, Lane: QUIC, Cards: how})
 	if err != nil {
@@ -125,7 +125,7 @@ func (l *lent) borrower(how OneSided) *Peer {
 }
 
 // read pulls a block into memory that cards can read into.
-func (l *lent) read(ctx context.Context, p *Peer, key string) ([]byte, Found, error) {
+func (l *grantSite) read(ctx context.Context, p *Peer, key string) ([]byte, Found, error) {
 	var buf []byte
 	f, err := p.Get(ctx, Get{Addr: addr(key), Namespace: namespace, Alloc: func(_ Found, n int) ([]byte, error) {
 		buf = l.room(n)
@@ -135,15 +135,15 @@ func (l *lent) read(ctx context.Context, p *Peer, key string) ([]byte, Found, er
 }
 
 // ready waits until blocks of a peer are read by RDMA.
-func (l *lent) ready(p *Peer) {
+func (l *grantSite) ready(p *Peer) {
 	l.t.Helper()
-	eventually(l.t, "a session", func() bool { return p.borrow.session() != nil })
+	eventually(l.t, "a session", func() bool { return p.grantee.session() != nil })
 }
 
-// settled waits until nothing is lent any more.
-func (l *lent) settled() {
+// settled waits until nothing is granted any more.
+func (l *grantSite) settled() {
 	l.t.Helper()
-	eventually(l.t, "all leases end", func() bool { return l.server.Lending().Leases == 0 && l.store.holds() == 0 })
+	eventually(l.t, "all grants end", func() bool { return l.server.GrantStats().Grants == 0 && l.store.holds() == 0 })
 }
 
 // memory is what blocks lie in, off Go's heap.

@@ -1,0 +1,78 @@
+package transport
+
+import (
+	"slices"
+	"strings"
+)
+
+// GrantStats is a snapshot of what a Server has granted.
+type GrantStats struct {
+	Sessions uint64 // made
+	Refused  uint64 // that could not be
+	Asked    uint64 // messages that asked for blocks
+	Blocks   uint64 // granted
+	Bytes    uint64
+	ByStream uint64 // blocks that were to be had, and not granted
+	Expired  uint64 // grants that ended before the peer said that it had done
+	Grants   int64  // now
+	Granted  int64  // bytes now
+	Open     int64  // sessions now
+}
+
+// GrantStats returns a snapshot.
+func (s *Server) GrantStats() GrantStats {
+	l := s.granter
+	if l == nil {
+		return GrantStats{}
+	}
+	l.mu.Lock()
+	open := int64(len(l.sessions))
+	l.mu.Unlock()
+	c := &l.count
+	return GrantStats{Sessions: c.sessions.Load(), Refused: c.refused.Load(), Asked: c.asked.Load(),
+		Blocks: c.blocks.Load(), Bytes: c.bytes.Load(), ByStream: c.byStream.Load(),
+		Expired: c.ended.Load(), Grants: c.grants.Load(), Granted: c.granted.Load(), Open: open}
+}
+
+// Granted is what one peer may read, and over which cards.
+type Granted struct {
+	Host   string
+	Cards  []string
+	Grants int
+	Blocks int
+	Bytes  int64
+}
+
+// Granted tells of all sessions, by host.
+func (s *Server) Granted() (out []Granted) {
+	if s.granter == nil {
+		return nil
+	}
+	s.granter.mu.Lock()
+	var all []*session
+	for _, one := range s.granter.sessions {
+		all = append(all, one)
+	}
+	s.granter.mu.Unlock()
+	for _, one := range all {
+		out = append(out, one.status())
+	}
+	slices.SortFunc(out, func(a, b Granted) int { return strings.Compare(a.Host, b.Host) })
+	return out
+}
+
+func (s *session) status() Granted {
+	t := Granted{Host: s.remote.Host}
+	for _, e := range s.ends {
+		if e != nil {
+			t.Cards = append(t.Cards, e.rail.name)
+		}
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	t.Grants = len(s.grants)
+	for _, l := range s.grants {
+		t.Blocks, t.Bytes = t.Blocks+l.granted, t.Bytes+int64(l.bytes)
+	}
+	return t
+}
