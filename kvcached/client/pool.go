@@ -10,8 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// pool hands out sockets, the one used last first, and has new ones dialled up to a limit. Who finds
-// none waits.
+// pool hands out sockets, the one used last first, and has new ones dialled up to a limit. Who
+// finds none waits.
 type pool struct {
 	dial  func(context.Context) (*socket, error)
 	limit int
