@@ -92,7 +92,7 @@ type LimitConfig struct {
 
 func (l *LimitConfig) front() front.Limits {
 	return front.Limits{
-		MaxBody: int(l.MaxBody), MaxBodies: int(l.MaxBodyTotal), MaxHeader: int(l.MaxHeader),
+		MaxBody: int(l.MaxBody), MaxBodyTotal: int(l.MaxBodyTotal), MaxHeader: int(l.MaxHeader),
 		MaxConnections: l.MaxConnections, MaxRequests: l.MaxRequests,
 		ReadTimeout: l.ReadTimeout.Std(), KeepAlive: l.KeepAlive.Std(), SlowReader: l.SlowReader.Std(),
 		Idle: l.Idle.Std(), Total: l.Total.Std(),

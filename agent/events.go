@@ -95,7 +95,7 @@ func (n *node) prepareEvents() (err error) {
 		return nil
 	}
 	o := events.Options{
-		Engine: n.id(), Topic: c.Topic, Model: n.baseModel, MaxBlocks: c.MaxBlocks, Log: n.log,
+		Engine: n.id(), Topic: c.Topic, Model: n.baseModel, MaxBlocks: c.MaxBlocks, Logger: n.log,
 		Namespace: block.Namespace{DType: u.DType, Layout: u.Engine.Kind, TP: uint32(max(u.TP, 1))},
 	}
 	if o.Endpoint, err = events.ParseEndpoint(c.Endpoint); err != nil {

@@ -68,7 +68,7 @@ func (n *node) prepareEngine() (err error) {
 	n.engine, err = engine.New(&u.Engine, engine.Options{
 		TP: u.TP, DType: u.DType, MaxConcurrent: u.MaxConcurrent, GPUs: u.visible(),
 		Role: u.Role, Host: hostOf(n.described.Address), StateDir: n.stateDir(), PortTaken: n.agent.portTaken,
-		Held: func() int { return n.front.InFlight() }, Counters: n.count.engine, Log: n.log,
+		Held: func() int { return n.front.InFlight() }, Counters: n.count.engine, Logger: n.log,
 	})
 	return u.named(err)
 }
@@ -104,7 +104,7 @@ func (n *node) prepareMember() error {
 	}
 	n.member = &membership{nodeID: n.id(), log: n.log, registration: cluster.Registration{
 		Health: func() cluster.Record { h := n.health(); return &h }, Heartbeat: c.Agent.Heartbeat.Std(),
-		Instance: token, Reclaimed: n.count.reclaimed.Inc, Log: n.log,
+		Instance: token, Reclaimed: n.count.reclaimed.Inc, Logger: n.log,
 	}}
 	return nil
 }
@@ -119,7 +119,7 @@ func (n *node) prepareFront() error {
 		Engine: n.engine.Endpoint(), EngineTLS: engineTLS, Authorization: n.engine.Authorization(),
 		ForwardAuth: c.Agent.ForwardAuth,
 		EngineOnce:  n.unit.Engine.Kind == engine.LlamaCPP,
-		Health:      n.unready, Limits: c.Limits.front(), Counters: n.count.front, Log: n.log,
+		Health:      n.unready, Limits: c.Limits.front(), Counters: n.count.front, Logger: n.log,
 	}
 	if n.agent.identity != nil {
 		o.TLS = n.agent.identity.Server(c.TLS.CA != "", pki.Router, pki.Ctl)

@@ -67,7 +67,7 @@ func (a *Agent) preparePeers() (err error) {
 	if t.Events == "" {
 		return nil
 	}
-	o := peerevents.Options{Log: a.log, Open: func() (peerevents.Source, error) { return a.peers.open(t) }}
+	o := peerevents.Options{Logger: a.log, Open: func() (peerevents.Source, error) { return a.peers.open(t) }}
 	if o.Layout, err = layout(); err != nil {
 		return err
 	}

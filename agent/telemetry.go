@@ -22,7 +22,7 @@ import (
 func (a *Agent) prepareTelemetry() {
 	o := telemetry.Options{
 		Open: a.peers.await(a.config.Telemetry.open()), Interval: a.config.Telemetry.Interval.Std(),
-		Opened: releaseStart, Tick: a.offer, Log: a.log,
+		Opened: releaseStart, Tick: a.offer, Logger: a.log,
 	}
 	for _, n := range a.nodes {
 		t := telemetry.Target{Name: n.id(), FrontPort: portNumber(n.listener.Addr()), EngineProcess: n.engineProcess}
@@ -45,7 +45,7 @@ func (a *Agent) preparePush() (err error) {
 	if a.pushAt, err = listen.OpenFor("agent.push", "--push", at); err != nil {
 		return err
 	}
-	o := push.Options{Identity: a.identity, Log: a.log}
+	o := push.Options{Identity: a.identity, Logger: a.log}
 	if a.config.authenticates() {
 		o.Roles = []pki.Role{pki.Router, pki.Ctl}
 	}

@@ -146,11 +146,11 @@ type PeerConfig struct {
 
 // LeaseConfig is the [lease] section.
 type LeaseConfig struct {
-	Duration     config.Duration `toml:"duration" default:"5s" help:"how long a lease lasts unless it is renewed"`
-	MaxClients   int             `toml:"max_clients" default:"16384" help:"connections; one more is told so and closed"`
-	MaxLeased    config.Size     `toml:"max_leased" default:"0" help:"bytes under leases of all connections of one user; 0: half of kvcached.ram"`
-	MaxStaging   config.Size     `toml:"max_staging" default:"128MiB" help:"memory in which one connection fills blocks"`
-	StagingTotal config.Size     `toml:"max_staging_total" default:"1GiB" help:"the same of all connections; it is memory beside kvcached.ram"`
+	Duration        config.Duration `toml:"duration" default:"5s" help:"how long a lease lasts unless it is renewed"`
+	MaxClients      int             `toml:"max_clients" default:"16384" help:"connections; one more is told so and closed"`
+	MaxLeased       config.Size     `toml:"max_leased" default:"0" help:"bytes under leases of all connections of one user; 0: half of kvcached.ram"`
+	MaxStaging      config.Size     `toml:"max_staging" default:"128MiB" help:"memory in which one connection fills blocks"`
+	MaxStagingTotal config.Size     `toml:"max_staging_total" default:"1GiB" help:"the same of all connections; it is memory beside kvcached.ram"`
 }
 
 // QuotaConfig is a [[quota]] table.

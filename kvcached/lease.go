@@ -14,7 +14,7 @@ func (d *Daemon) prepareLease() error {
 	c := &d.config.Lease
 	srv, err := lease.New(local{d.blocks("lease")}, lease.Options{
 		Lease: c.Duration.Std(), MaxClients: c.MaxClients, MaxLeased: int64(c.MaxLeased),
-		MaxStaging: int64(c.MaxStaging), MaxStagingTotal: int64(c.StagingTotal), Logger: d.log,
+		MaxStaging: int64(c.MaxStaging), MaxStagingTotal: int64(c.MaxStagingTotal), Logger: d.log,
 	})
 	if err != nil {
 		return wrapped("lease", err)

@@ -40,7 +40,7 @@ func (d *Daemon) prepareMember() error {
 	d.member = &membership{config: etcd, ownCA: d.config.inFleet() && d.config.TLS.Cert == "", log: d.log,
 		others: d.followed(), cacheID: d.config.cacheID(), registration: cluster.Registration{
 			Health: d.health, Heartbeat: d.config.Daemon.Heartbeat.Std(), Instance: token,
-			Reclaimed: d.metrics.reclaimed.Inc, Log: d.log,
+			Reclaimed: d.metrics.reclaimed.Inc, Logger: d.log,
 		}}
 	return nil
 }

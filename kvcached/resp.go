@@ -20,7 +20,7 @@ func (d *Daemon) prepareRESP() error {
 	}
 	o := resp.Options{
 		Store: keyed{d.blocks("resp")}, Users: users, Memory: d.memory, MaxClients: c.MaxClients,
-		IdleTimeout: c.Idle.Std(), StallTimeout: c.Stall.Std(), Logger: d.log,
+		Idle: c.Idle.Std(), Stall: c.Stall.Std(), Logger: d.log,
 	}
 	if o.TLS, err = d.config.serverTLS(c.TLS); err != nil {
 		return err

@@ -179,7 +179,7 @@ func (c *Config) legOptions() leg.Options {
 func (c *Config) gatewayLimits(connections int) gateway.Limits {
 	l := &c.Limits
 	return gateway.Limits{
-		MaxBody: int(l.MaxBody), MaxBodies: int(l.MaxBodyTotal), MaxHeader: int(l.MaxHeader),
+		MaxBody: int(l.MaxBody), MaxBodyTotal: int(l.MaxBodyTotal), MaxHeader: int(l.MaxHeader),
 		MaxConnections: connections, MaxStreams: l.MaxStreams,
 		HeaderTimeout: l.HeaderTimeout.Std(), BodyTimeout: l.BodyTimeout.Std(),
 		KeepAlive: l.KeepAlive.Std(), SlowReader: l.SlowReader.Std(),

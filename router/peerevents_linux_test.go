@@ -65,7 +65,7 @@ func inform(t *testing.T, events bool) *informed {
 		var e *engine.Engine
 		id := fmt.Sprint("near-", n)
 		path.A.Do(func() {
-			e, err = engine.New(engine.Config{ID: id, Addr: path.A.Addr.String() + ":0",
+			e, err = engine.New(engine.Config{ID: id, Listen: path.A.Addr.String() + ":0",
 				DecodeStep: 2 * time.Millisecond})
 		})
 		if err != nil {

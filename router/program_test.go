@@ -35,7 +35,7 @@ func programProcess(what string, args []string) {
 		var e *engine.Engine
 		c := engine.Config{DecodeStep: 2 * time.Millisecond}
 		if len(args) > 0 {
-			c.Addr = args[0]
+			c.Listen = args[0]
 		}
 		if e, err = engine.New(c); err == nil {
 			fmt.Println(e.URL())

@@ -164,7 +164,7 @@ func (r *Router) joinFleet() error {
 		return err
 	}
 	o := fleet.Options{
-		Backends: backends, Index: r.index, Log: r.log,
+		Backends: backends, Index: r.index, Logger: r.log,
 		Lag:      func(d time.Duration) { r.metrics.SignalLag.Observe(d.Seconds()) },
 		EventLag: func(d time.Duration) { r.metrics.EventLag.Observe(d.Seconds()) },
 		Pool:     relay.PoolOptions{DialTimeout: c.Timeouts.Dial.Std(), Watch: c.Router.WatchNodes},
@@ -185,19 +185,19 @@ func (r *Router) joinFleet() error {
 	}
 	static := staticCaches(backends)
 	r.staticCaches.Store(&static)
-	r.events = kvevents.New(kvevents.Options{Model: r.onlyModel, Log: r.log})
+	r.events = kvevents.New(kvevents.Options{Model: r.onlyModel, Logger: r.log})
 	if sources := eventSources(backends); len(sources) > 0 {
 		r.events.Set(sources)
 	}
 	r.holdings = holdings.New(holdings.Options{
 		Cluster: r.cluster, Static: static, Local: r.events.Watch, TLS: cacheTLS, MaxBlocks: c.Prefix.MaxHeld,
-		Promote: promoteModes[c.Router.Promote], Log: r.log,
+		Promote: promoteModes[c.Router.Promote], Logger: r.log,
 	})
 	if r.fleet, err = fleet.New(o); err != nil {
 		return err
 	}
 	if at := c.Router.KernelEvents; at != "" {
-		r.peers = peerevents.New(peerevents.Options{Path: at, Fleet: r.fleet, Log: r.log})
+		r.peers = peerevents.New(peerevents.Options{Path: at, Fleet: r.fleet, Logger: r.log})
 	}
 	return nil
 }
@@ -212,16 +212,16 @@ func (r *Router) assemble() {
 	}
 	stored := affinity.New(c.Limits.ResponseIDs)
 	r.legs = leg.New(leg.Parts{
-		Fleet: r.fleet, Policy: &r.policy, Gate: r.gate, Metrics: r.metrics, Stored: stored, Log: r.log,
+		Fleet: r.fleet, Policy: &r.policy, Gate: r.gate, Metrics: r.metrics, Stored: stored, Logger: r.log,
 		Where: &where.Finder{
 			Index: r.index, Memo: memo, Holdings: r.holdings, Tokens: r.tokens, Metrics: r.metrics,
 		},
 		Budget: admission.NewBudget(c.Retry.Percent, c.Retry.Floor, nil),
 	}, c.legOptions())
-	plans := plan.New(plan.Parts{Legs: r.legs, Fleet: r.fleet, Stored: stored, Metrics: r.metrics, Log: r.log})
+	plans := plan.New(plan.Parts{Legs: r.legs, Fleet: r.fleet, Stored: stored, Metrics: r.metrics, Logger: r.log})
 	r.gateway = gateway.New(gateway.Parts{
 		Plans: plans, Scans: memo.Scans(), Fleet: r.fleet, Metrics: r.metrics,
-		Watcher: r.watcher, Loops: r.loops, Access: r.access, Log: r.log,
+		Watcher: r.watcher, Loops: r.loops, Access: r.access, Logger: r.log,
 	}, c.gatewayLimits(maxConnections(c.Limits.MaxConnections, r.log)), c.Router.ForwardAuth)
 	r.applyPolicy(r.policy.Load())
 	r.observe()

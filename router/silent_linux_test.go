@@ -50,7 +50,7 @@ func maroon(t *testing.T, near int, watch bool) *island {
 		var e *engine.Engine
 		side.Do(func() {
 			addr := side.Addr.String() + ":0"
-			e, err = engine.New(engine.Config{ID: id, Addr: addr, DecodeStep: 2 * time.Millisecond})
+			e, err = engine.New(engine.Config{ID: id, Listen: addr, DecodeStep: 2 * time.Millisecond})
 		})
 		if err != nil {
 			t.Fatal(err)

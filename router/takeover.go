@@ -122,7 +122,7 @@ func (r *Router) offer(g *lifecycle.Group) {
 			{Setting: "router.admin", Address: r.config.Router.Admin, Listener: r.adminAt},
 			{Setting: "takeover.socket", Address: r.config.Takeover.Socket, Listener: h.at},
 		},
-		Log: r.log, Count: func(outcome string) { r.metrics.Takeovers.WithLabelValues(outcome).Inc() },
+		Logger: r.log, Count: func(outcome string) { r.metrics.Takeovers.WithLabelValues(outcome).Inc() },
 	})
 	h.at, h.ended = nil, make(chan struct{}) // Serve closes it
 	ctx, stop := context.WithCancel(g.Context())

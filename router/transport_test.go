@@ -20,7 +20,7 @@ import (
 
 func TestUnixSockets(t *testing.T) {
 	dir := t.TempDir()
-	engines := simulate(t, 2, func(c *engine.Config) { c.Addr = "unix:" + filepath.Join(dir, c.ID) })
+	engines := simulate(t, 2, func(c *engine.Config) { c.Listen = "unix:" + filepath.Join(dir, c.ID) })
 	s := serve(t, engines)
 	for _, more := range kinds {
 		mustAll(t, more, together(8, func(i int) *reply { return s.chat(chatBody(fmt.Sprint(i), more)) }))

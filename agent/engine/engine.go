@@ -42,7 +42,7 @@ type Options struct {
 	StateDir  string     // where LMCache's configuration is written
 	Held      func() int // requests that the agent itself has at the engine; nil: none
 	Counters  Counters
-	Log       *slog.Logger
+	Logger    *slog.Logger
 }
 
 // Counters is what the engine counts; a nil counter is left out.
@@ -81,7 +81,7 @@ type Engine struct {
 
 // New prepares the engine. Nothing is started or asked before Run.
 func New(c *Config, o Options) (*Engine, error) {
-	e := &Engine{config: c, log: o.Log, count: o.Counters, holds: o.Held, changed: make(chan struct{}, 1)}
+	e := &Engine{config: c, log: o.Logger, count: o.Counters, holds: o.Held, changed: make(chan struct{}, 1)}
 	if e.log == nil {
 		e.log = slog.Default()
 	}

@@ -55,7 +55,7 @@ func (l *logBuffer) String() string {
 func start(t *testing.T, c *Config) (e *Engine, log *logBuffer, stop func()) {
 	t.Helper()
 	log = &logBuffer{}
-	e, err := New(c, Options{Log: slog.New(slog.NewTextHandler(log, nil))})
+	e, err := New(c, Options{Logger: slog.New(slog.NewTextHandler(log, nil))})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -152,7 +152,7 @@ func TestStubbornEngineIsKilled(t *testing.T) {
 func TestForceSkipsTheGrace(t *testing.T) {
 	c := fakeConfig("stubborn")
 	c.StopGrace = config.Duration(time.Hour)
-	e, err := New(c, Options{Log: testLog(t)})
+	e, err := New(c, Options{Logger: testLog(t)})
 	if err != nil {
 		t.Fatal(err)
 	}

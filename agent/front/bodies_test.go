@@ -53,7 +53,7 @@ func TestBodiesAreBoundedTogether(t *testing.T) {
 	whole := fmt.Sprint("Content-Length: ", o.Limits.MaxBody)
 	first, _, _ := begin(t, url, whole), begin(t, url, whole),
 		begin(t, url, fmt.Sprintf("Transfer-Encoding: chunked\r\n\r\n%x\r\n", o.Limits.MaxBody))
-	holds(o.Limits.MaxBodies)
+	holds(o.Limits.MaxBodyTotal)
 	refusal(t, begin(t, url, whole), "bodies_full")
 	refusal(t, begin(t, url, "Transfer-Encoding: chunked\r\n\r\n11000\r\n"), "bodies_full")
 	if resp, body := post(t, client, url+"/v1/completions",
@@ -77,7 +77,7 @@ func TestBodiesAreBoundedTogether(t *testing.T) {
 // TestSilentBodiesMakeRoom: clients that announce bodies and send none keep nobody out.
 func TestSilentBodiesMakeRoom(t *testing.T) {
 	o := testOptions(t)
-	o.Limits.ReadTimeout, o.Limits.MaxBodies = 10*time.Second, o.Limits.MaxBody
+	o.Limits.ReadTimeout, o.Limits.MaxBodyTotal = 10*time.Second, o.Limits.MaxBody
 	engineOf(t, &o, func(w http.ResponseWriter, r *http.Request) { io.Copy(io.Discard, r.Body) })
 	s, url, client := serve(t, o)
 	silent := begin(t, url, fmt.Sprint("Content-Length: ", o.Limits.MaxBody))

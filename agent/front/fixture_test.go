@@ -35,7 +35,7 @@ func testOptions(t *testing.T) Options {
 	return Options{
 		Health: func() string { return "" },
 		Limits: Limits{
-			MaxBody: 1 << 20, MaxBodies: 3 << 20, MaxHeader: 8 << 10, MaxConnections: 64, MaxRequests: 16,
+			MaxBody: 1 << 20, MaxBodyTotal: 3 << 20, MaxHeader: 8 << 10, MaxConnections: 64, MaxRequests: 16,
 			ReadTimeout: patience, KeepAlive: patience, SlowReader: patience, Idle: patience, Total: time.Minute,
 		},
 		Counters: Counters{
@@ -44,7 +44,7 @@ func testOptions(t *testing.T) Options {
 			Panics:     prometheus.NewCounter(prometheus.CounterOpts{Name: "x"}),
 			Seconds:    prometheus.NewHistogram(prometheus.HistogramOpts{Name: "x"}),
 		},
-		Log: slog.New(slog.NewTextHandler(t.Output(), nil)),
+		Logger: slog.New(slog.NewTextHandler(t.Output(), nil)),
 	}
 }
 

@@ -41,7 +41,7 @@ func resident(t *testing.T) (bytes int) {
 // TestAnnouncedBodiesTakeNoMemory, only what comes of them does.
 func TestAnnouncedBodiesTakeNoMemory(t *testing.T) {
 	o := testOptions(t)
-	o.Limits.MaxBody, o.Limits.MaxBodies = 64<<20, 1<<30
+	o.Limits.MaxBody, o.Limits.MaxBodyTotal = 64<<20, 1<<30
 	s, url, _ := serve(t, o)
 	const connections, size, most = 31, 32<<20 + 1, 64 << 20
 	before := resting(t)
@@ -74,7 +74,7 @@ func TestMemoryOfBodiesIsGivenBack(t *testing.T) {
 		"in a chunk":     {"Transfer-Encoding: chunked", strings.Repeat(chunk, 4)[:4*len(chunk)-10]},
 	} {
 		o := testOptions(t)
-		o.Limits.MaxBody, o.Limits.MaxBodies = 64<<20, 1<<30
+		o.Limits.MaxBody, o.Limits.MaxBodyTotal = 64<<20, 1<<30
 		_, url, _ := serve(t, o)
 		body := []byte(request.body)
 		before := resting(t)
@@ -95,7 +95,7 @@ func TestMemoryOfBodiesIsGivenBack(t *testing.T) {
 // TestBodiesDoNotMix, whatever memory they are read into.
 func TestBodiesDoNotMix(t *testing.T) {
 	o := testOptions(t)
-	o.Limits.MaxBodies = 64 << 20
+	o.Limits.MaxBodyTotal = 64 << 20
 	engineOf(t, &o, func(w http.ResponseWriter, r *http.Request) {
 		h := sha256.New()
 		io.Copy(h, r.Body)

@@ -73,7 +73,7 @@ func (s *Server) survive(ctx *fasthttp.RequestCtx, p *passage, bug any) {
 var errPanic = errors.New("panic")
 
 func (s *Server) noteBug(bug any) {
-	s.o.Log.Error("request handling failed, this is a bug", "panic", bug, "stack", string(debug.Stack()))
+	s.o.Logger.Error("request handling failed, this is a bug", "panic", bug, "stack", string(debug.Stack()))
 	s.o.Counters.Panics.Inc()
 }
 

@@ -30,7 +30,7 @@ const (
 // Limits bound what clients can make the front hold.
 type Limits struct {
 	MaxBody        int           // request body, bytes; above it 413
-	MaxBodies      int           // all request bodies above 64 KiB together, bytes, no less than MaxBody; above it 503
+	MaxBodyTotal   int           // all request bodies above 64 KiB together, bytes, no less than MaxBody; above it 503
 	MaxHeader      int           // request head, bytes; above it 431
 	MaxConnections int           // open connections; above it they are closed
 	MaxRequests    int           // requests in flight; above it 503
@@ -52,7 +52,7 @@ type Options struct {
 	Health        func() (unready string)
 	Limits        Limits
 	Counters      Counters
-	Log           *slog.Logger
+	Logger        *slog.Logger
 }
 
 // Counters is what the front counts.
@@ -99,8 +99,8 @@ func New(o Options) (*Server, error) {
 	s.pool = relay.NewPool(relay.Target{
 		Network: o.Engine.Network, Addr: o.Engine.Addr, TLS: o.EngineTLS,
 		Host: o.Engine.Host, BasePath: o.Engine.BasePath, Authorization: o.Authorization,
-	}, relay.PoolOptions{MaxConns: o.Limits.MaxRequests, IdleTimeout: enginePoolIdle})
-	s.bodies.Limit, s.bodies.Longest, s.bodies.Buffer, s.bodies.Time = int64(o.Limits.MaxBodies),
+	}, relay.PoolOptions{MaxConnections: o.Limits.MaxRequests, Idle: enginePoolIdle})
+	s.bodies.Limit, s.bodies.Longest, s.bodies.Buffer, s.bodies.Time = int64(o.Limits.MaxBodyTotal),
 		int64(o.Limits.MaxBody), o.Limits.MaxHeader, o.Limits.ReadTimeout
 	intake.BoundBuffers()
 	s.http = &fasthttp.Server{
@@ -124,7 +124,7 @@ func (s *Server) Serve(ln net.Listener) error {
 	if closed {
 		return ln.Close()
 	}
-	watched := s.watcher.Listen(ln, relay.ListenOptions{SendBufferBytes: sendBufferBytes, Log: s.o.Log})
+	watched := s.watcher.Listen(ln, relay.ListenOptions{SendBufferBytes: sendBufferBytes, Logger: s.o.Logger})
 	if s.o.TLS != nil {
 		watched = tls.NewListener(watched, s.o.TLS)
 	}
@@ -243,6 +243,6 @@ func (s *Server) track(c net.Conn, state fasthttp.ConnState) {
 func (s *Server) Printf(format string, args ...any) {
 	now, last := time.Now().UnixNano(), s.spoke.Load()
 	if now-last >= int64(complainEvery) && s.spoke.CompareAndSwap(last, now) {
-		s.o.Log.Warn("connection to the front broken", "error", fmt.Sprintf(format, args...))
+		s.o.Logger.Warn("connection to the front broken", "error", fmt.Sprintf(format, args...))
 	}
 }

@@ -39,7 +39,7 @@ type Options struct {
 	Open func() (Source, error)
 	// Layout is bpf.PeersLayout.
 	Layout uint64
-	Log    *slog.Logger
+	Logger *slog.Logger
 }
 
 // Stats counts what a Server has done.

@@ -26,7 +26,7 @@ func (s *Server) serve(ctx context.Context, c *wire.Conn, may *listen.Access) {
 		s.mu.Lock()
 		s.stats.Refused++
 		s.mu.Unlock()
-		s.o.Log.Warn("a router is not told of events of the kernel", "error", err)
+		s.o.Logger.Warn("a router is not told of events of the kernel", "error", err)
 		_ = c.SetWriteDeadline(time.Now().Add(writeLimit))
 		_ = c.Send(&wire.Message{Type: wire.Rejected, Reason: err.Error()}, -1) // it has gone otherwise
 		return

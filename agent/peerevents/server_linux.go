@@ -106,7 +106,7 @@ func (s *Server) Serve(ctx context.Context, l *net.UnixListener) {
 			return
 		default:
 			<-room
-			s.o.Log.Warn("no router can connect for a second", "error", err)
+			s.o.Logger.Warn("no router can connect for a second", "error", err)
 			wait(ctx, time.Second)
 		}
 	}
@@ -140,7 +140,7 @@ func (s *Server) read(ctx context.Context, tried func()) {
 		tried()
 		if err.Error() != said {
 			said = err.Error()
-			s.o.Log.Warn("routers are not told of events of the kernel; trying on", "error", err)
+			s.o.Logger.Warn("routers are not told of events of the kernel; trying on", "error", err)
 		}
 		wait(ctx, openEvery)
 	}

@@ -85,7 +85,7 @@ type site struct {
 
 func serve(t *testing.T, open func() (Source, error)) *site {
 	t.Helper()
-	s := &site{New(Options{Open: open, Layout: 42, Log: slog.New(slog.NewTextHandler(t.Output(), nil))}), t,
+	s := &site{New(Options{Open: open, Layout: 42, Logger: slog.New(slog.NewTextHandler(t.Output(), nil))}), t,
 		filepath.Join(t.TempDir(), "s")}
 	l, err := Open(s.path, -1)
 	if err != nil {

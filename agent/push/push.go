@@ -43,7 +43,7 @@ type Options struct {
 	Roles []pki.Role
 	// Streams is how many may follow at a time; one more is told RESOURCE_EXHAUSTED. 0: 64.
 	Streams int
-	Log     *slog.Logger
+	Logger  *slog.Logger
 }
 
 // Server answers routers.
@@ -71,8 +71,8 @@ func New(o Options) *Server {
 	if o.Streams <= 0 {
 		o.Streams = DefaultStreams
 	}
-	if o.Log == nil {
-		o.Log = slog.Default()
+	if o.Logger == nil {
+		o.Logger = slog.Default()
 	}
 	return &Server{o: o, streams: make(chan struct{}, o.Streams), followers: map[*follower]struct{}{}}
 }
@@ -150,7 +150,7 @@ func (s *Server) Follow(stream grpc.BidiStreamingServer[pb.FollowRequest, pb.Fol
 	f := s.join()
 	defer s.leave(f)
 	if p, ok := peer.FromContext(stream.Context()); ok {
-		s.o.Log.Debug("a router follows the nodes' load", "router", p.Addr.String())
+		s.o.Logger.Debug("a router follows the nodes' load", "router", p.Addr.String())
 	}
 	for {
 		if _, err := stream.Recv(); err != nil {

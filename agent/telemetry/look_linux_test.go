@@ -30,7 +30,7 @@ func looker(t testing.TB, open func() (Source, error), engines int) (look func()
 		t.Fatal(err)
 	}
 	t.Cleanup(s.close)
-	tel := New(Options{Targets: targets, Log: slog.New(slog.DiscardHandler)})
+	tel := New(Options{Targets: targets, Logger: slog.New(slog.DiscardHandler)})
 	tel.watchPorts(&s)
 	now := time.Now()
 	look = func() {

@@ -47,7 +47,7 @@ func TestRun(t *testing.T) {
 		Open: OpenProc(), Interval: MinInterval, share: 1,
 		Targets: []Target{{FrontPort: port, EnginePort: port, EngineProcess: func() (int, error) {
 			return Listener(port)
-		}}}, Log: slog.New(slog.DiscardHandler),
+		}}}, Logger: slog.New(slog.DiscardHandler),
 		Tick: func() bool {
 			select {
 			case ticked <- struct{}{}:

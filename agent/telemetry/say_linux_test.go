@@ -14,7 +14,7 @@ import (
 func TestWhatIsConfiguredIsNoWarning(t *testing.T) {
 	for why, want := range map[string]string{byChoice: "level=INFO", "no rights": "level=WARN"} {
 		var out strings.Builder
-		tel := New(Options{Log: slog.New(slog.NewTextHandler(&out, nil))})
+		tel := New(Options{Logger: slog.New(slog.NewTextHandler(&out, nil))})
 		tel.say(bpf.NewProc(errors.New(why)))
 		said := 0
 		for line := range strings.Lines(out.String()) {

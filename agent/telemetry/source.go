@@ -66,7 +66,7 @@ func (t *Telemetry) renew(now time.Time) error {
 	if why == nil {
 		return nil
 	}
-	t.o.Log.Warn("programs in the kernel, or what they have counted, were taken away; loading them anew", "why", why)
+	t.o.Logger.Warn("programs in the kernel, or what they have counted, were taken away; loading them anew", "why", why)
 	t.replace(nil)
 	t.mu.Lock()
 	for _, w := range t.targets {

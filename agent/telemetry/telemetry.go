@@ -33,8 +33,8 @@ type Options struct {
 	// Tick is called each Interval, after a look if there was one, by the goroutine of Run, and
 	// tells whether something has moved; it must not block. Nil: nobody is told, and something
 	// always moves.
-	Tick func() (moved bool)
-	Log  *slog.Logger
+	Tick   func() (moved bool)
+	Logger *slog.Logger
 
 	share time.Duration // tests: instead of costShare
 }
@@ -106,8 +106,8 @@ func New(o Options) *Telemetry {
 	if o.Interval <= 0 {
 		o.Interval = DefaultInterval
 	}
-	if o.Log == nil {
-		o.Log = slog.Default()
+	if o.Logger == nil {
+		o.Logger = slog.Default()
 	}
 	if o.share <= 0 {
 		o.share = costShare
@@ -221,7 +221,7 @@ func pause(interval, cost time.Duration) time.Duration {
 
 // say logs the source and the missing figures: a warning, unless that is as configured.
 func (t *Telemetry) say(r bpf.Reader) {
-	t.o.Log.Info("telemetry", "source", string(r.Source()))
+	t.o.Logger.Info("telemetry", "source", string(r.Source()))
 	reasons := map[string][]string{}
 	for _, m := range r.Missing() {
 		reasons[m.Reason] = append(reasons[m.Reason], m.What)
@@ -231,7 +231,7 @@ func (t *Telemetry) say(r bpf.Reader) {
 		if reason == byChoice {
 			level = slog.LevelInfo
 		}
-		t.o.Log.Log(context.Background(), level, "telemetry does without some of what programs in the kernel tell",
+		t.o.Logger.Log(context.Background(), level, "telemetry does without some of what programs in the kernel tell",
 			"why", reason, "missing", strings.Join(what, "; "))
 	}
 }
@@ -282,7 +282,7 @@ func (t *Telemetry) problem(what string, err error) {
 	}
 	t.mu.Unlock()
 	if is != "" && is != was {
-		t.o.Log.Warn("telemetry cannot tell something", "what", what, "why", is)
+		t.o.Logger.Warn("telemetry cannot tell something", "what", what, "why", is)
 	}
 }
 

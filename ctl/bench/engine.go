@@ -32,7 +32,7 @@ func newEngine(a *cli.App) *cobra.Command {
 			return runEngine(ctx, a, cfg)
 		},
 	}
-	c.Flags().StringVar(&cfg.Addr, "listen", "127.0.0.1:8001", "address, HOST:PORT; port 0 takes a free one")
+	c.Flags().StringVar(&cfg.Listen, "listen", "127.0.0.1:8001", "address, HOST:PORT; port 0 takes a free one")
 	return c
 }
 
@@ -41,9 +41,9 @@ func runEngine(ctx context.Context, a *cli.App, cfg instant.Config) error {
 	switch {
 	case errors.Is(err, syscall.EADDRINUSE):
 		return fmt.Errorf("--listen %s: the port is in use%s; stop that program, or give another address with --listen",
-			cfg.Addr, listen.ByHolder(cfg.Addr))
+			cfg.Listen, listen.ByHolder(cfg.Listen))
 	case err != nil:
-		return fmt.Errorf("--listen %s: %w; give an address of this host, HOST:PORT, with --listen", cfg.Addr, err)
+		return fmt.Errorf("--listen %s: %w; give an address of this host, HOST:PORT, with --listen", cfg.Listen, err)
 	}
 	defer e.Close()
 	at := struct {

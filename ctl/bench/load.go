@@ -165,7 +165,7 @@ func runLoad(ctx context.Context, a *cli.App, f *loadFlags) error {
 	if err != nil || u.Scheme != "http" || u.Port() == "" {
 		return fmt.Errorf("--url %q: must be http://HOST:PORT", f.url)
 	}
-	target := load.Target{Addr: u.Host, Key: os.Getenv("OPENAI_API_KEY")}
+	target := load.Target{Address: u.Host, Key: os.Getenv("OPENAI_API_KEY")}
 	if f.pace > 0 && (f.chat.Stream || f.mode == "streams") {
 		f.chat.Wish = fmt.Sprintf("pace=%d", f.pace.Microseconds())
 	}

@@ -63,7 +63,7 @@ func serve(ctx context.Context, a *cli.App, root, at string, group int) error {
 	var followed sync.WaitGroup
 	defer followed.Wait()
 	followed.Go(func() { p.follow(ctx) })
-	peerevents.New(peerevents.Options{Layout: layout, Log: log, Open: p.open}).Serve(ctx, l)
+	peerevents.New(peerevents.Options{Layout: layout, Logger: log, Open: p.open}).Serve(ctx, l)
 	return nil
 }
 

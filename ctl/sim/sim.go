@@ -57,9 +57,9 @@ func runSim(a *cli.App, c *cobra.Command, cfg engine.Config) error {
 	defer stop()
 	e, err := engine.New(cfg)
 	if errors.Is(err, syscall.EADDRINUSE) {
-		if who := listen.ByHolder(strings.Replace(cfg.Addr, "unix:", "unix://", 1)); who != "" {
+		if who := listen.ByHolder(strings.Replace(cfg.Listen, "unix:", "unix://", 1)); who != "" {
 			return fmt.Errorf("--listen %s: it is in use%s; stop that program, or give another address with --listen",
-				cfg.Addr, who)
+				cfg.Listen, who)
 		}
 	}
 	if err != nil {
@@ -86,7 +86,7 @@ func runSim(a *cli.App, c *cobra.Command, cfg engine.Config) error {
 }
 
 func simFlags(f *pflag.FlagSet, cfg *engine.Config) {
-	f.StringVar(&cfg.Addr, "listen", "127.0.0.1:8001", "address, or unix:PATH")
+	f.StringVar(&cfg.Listen, "listen", "127.0.0.1:8001", "address, or unix:PATH")
 	f.StringSliceVar(&cfg.Models, "model", []string{"sim"}, "served model names")
 	f.StringVar(&cfg.APIKey, "api-key", "", "bearer token that /v1 asks for")
 	f.IntVar(&cfg.BlockTokens, "block-tokens", 16, "tokens in a KV block")

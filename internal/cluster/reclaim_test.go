@@ -23,7 +23,7 @@ func TestWhatNobodyClaimsIsTakenBack(t *testing.T) {
 	var log bytes.Buffer
 	var reclaimed atomic.Int64
 	r := newAgent("n1", "http://10.0.0.1:1").registrar(c, "")
-	r.reg.Log, r.reg.Reclaimed = slog.New(slog.NewTextHandler(&log, nil)), func() { reclaimed.Add(1) }
+	r.reg.Logger, r.reg.Reclaimed = slog.New(slog.NewTextHandler(&log, nil)), func() { reclaimed.Add(1) }
 	for i, put := range []func() error{ // the first one before the start
 		func() error { return c.put(ctx, key, []byte("garbage")) },
 		func() error { return c.put(ctx, key, []byte("garbage")) },

@@ -44,7 +44,7 @@ type Registration struct {
 	// another program has left it, was replaced by this daemon's; nil: nobody is. It is logged as
 	// well.
 	Reclaimed func()
-	Log       *slog.Logger // says which node it is, where that matters; nil = slog.Default
+	Logger    *slog.Logger // says which node it is, where that matters; nil = slog.Default
 }
 
 // DuplicateError says that another daemon holds the id.
@@ -77,8 +77,8 @@ func NewRegistrar(c *Client, reg Registration) *Registrar {
 	if reg.Instance == "" {
 		reg.Instance = rand.Text()
 	}
-	if reg.Log == nil {
-		reg.Log = slog.Default()
+	if reg.Logger == nil {
+		reg.Logger = slog.Default()
 	}
 	return &Registrar{client: c, reg: reg, wake: make(chan struct{}, 1)}
 }
@@ -122,10 +122,10 @@ func (r *Registrar) Run(ctx context.Context) error {
 // note logs the first of a row of failures, and the end of it.
 func (r *Registrar) note(ctx context.Context, err error) {
 	if err != nil && !r.failed {
-		r.reg.Log.Warn("heartbeat not written; trying on", "error", r.client.Why(ctx, err))
+		r.reg.Logger.Warn("heartbeat not written; trying on", "error", r.client.Why(ctx, err))
 	}
 	if err == nil && r.failed {
-		r.reg.Log.Info("heartbeat is written again")
+		r.reg.Logger.Info("heartbeat is written again")
 	}
 	r.failed = err != nil
 }
@@ -171,7 +171,7 @@ func (r *Registrar) beat(ctx context.Context) error {
 func (r *Registrar) announce(ctx context.Context) error {
 	err := r.claim(ctx)
 	if err == nil {
-		r.reg.Log.Info("announced in etcd")
+		r.reg.Logger.Info("announced in etcd")
 		if r.reg.Claimed != nil {
 			r.reg.Claimed(r.rev)
 		}
@@ -232,7 +232,7 @@ func (r *Registrar) claim(ctx context.Context) error {
 			if holder.address != own.address {
 				level = slog.LevelWarn
 			}
-			r.reg.Log.Log(ctx, level, "id is held; waiting for its lease to end", "holder", holder.address)
+			r.reg.Logger.Log(ctx, level, "id is held; waiting for its lease to end", "holder", holder.address)
 		}
 		seen = rev
 		if err := r.awaitChange(ctx, own.key, rev); err != nil {
@@ -247,7 +247,7 @@ func (r *Registrar) reclaim(ctx context.Context, key string, value []byte, rev i
 	if err := r.takeOver(ctx, key, value, rev); err != nil {
 		return err
 	}
-	r.reg.Log.Error("the key in etcd held what no daemon writes: it has this daemon's record again", "key", key, "why",
+	r.reg.Logger.Error("the key in etcd held what no daemon writes: it has this daemon's record again", "key", key, "why",
 		why)
 	if r.reg.Reclaimed != nil {
 		r.reg.Reclaimed()
@@ -360,7 +360,7 @@ func (r *Registrar) leave(ctx context.Context) {
 	ctx, cancel := r.client.bounded(ctx)
 	defer cancel()
 	if _, err := r.client.etcd.Revoke(ctx, r.lease); err != nil {
-		r.reg.Log.Info("key not removed; it goes when its lease ends", "error", err)
+		r.reg.Logger.Info("key not removed; it goes when its lease ends", "error", err)
 	}
 	r.lease, r.rev = clientv3.NoLease, 0
 }

@@ -17,7 +17,7 @@ func TestARegistrationIsLogged(t *testing.T) {
 	must(t, newAgent("n1", "http://10.0.0.1:1").registrar(c, "crashed").beat(ctx)) // and no goodbye
 	var log bytes.Buffer
 	r := newAgent("n1", "http://10.0.0.1:9").registrar(c, "")
-	r.reg.Log = slog.New(slog.NewTextHandler(&log, nil)).With("node", "n1")
+	r.reg.Logger = slog.New(slog.NewTextHandler(&log, nil)).With("node", "n1")
 	must(t, r.beat(ctx)) // waits for the lease
 	must(t, r.beat(ctx))
 	r.leave(ctx)

@@ -38,7 +38,7 @@ func (a *agent) registrar(c *Client, instance string) *Registrar {
 // every is a registrar that writes every so often. Its lease lasts three times as long.
 func (a *agent) every(beat time.Duration, c *Client, instance string) *Registrar {
 	return NewRegistrar(c, Registration{Health: a.get, Heartbeat: beat, Instance: instance,
-		Log: slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelError}))})
+		Logger: slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelError}))})
 }
 
 func nodes(t *testing.T, c *Client) map[string]*NodeHealth {

@@ -37,7 +37,7 @@ func TestAcceptOutlivesAShortageOfDescriptors(t *testing.T) {
 			syscall.EMFILE, syscall.ENFILE, syscall.ECONNABORTED, syscall.ENOBUFS, nil, syscall.EMFILE, nil,
 			syscall.EINVAL,
 		}}
-		l := (&Watcher{}).Listen(script, ListenOptions{Log: slog.New(slog.NewTextHandler(&out, nil))})
+		l := (&Watcher{}).Listen(script, ListenOptions{Logger: slog.New(slog.NewTextHandler(&out, nil))})
 		for range 2 {
 			if c, err := l.Accept(); err != nil {
 				t.Fatal(err)

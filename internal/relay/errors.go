@@ -71,7 +71,7 @@ var (
 	ErrSilent = errors.New("the node acknowledges no packets")
 	// ErrDeadline: the deadline of the phase or of the whole response passed.
 	ErrDeadline = errors.New("deadline exceeded")
-	// ErrPoolFull: PoolOptions.MaxConns connections are in use.
+	// ErrPoolFull: PoolOptions.MaxConnections connections are in use.
 	ErrPoolFull = errors.New("connection limit reached")
 	// ErrPoolClosed: the pool has been closed.
 	ErrPoolClosed = errors.New("pool closed")

@@ -21,10 +21,10 @@ const (
 
 // PoolOptions bounds a Pool. Zero values mean the defaults.
 type PoolOptions struct {
-	MaxIdle     int           // idle connections kept; the oldest is closed for a newer one
-	MaxConns    int           // connections in all; past it Send fails with ErrPoolFull
-	IdleTimeout time.Duration // an idle connection is closed after this
-	DialTimeout time.Duration // connect and TLS handshake together; default 2 s
+	MaxIdle        int           // idle connections kept; the oldest is closed for a newer one
+	MaxConnections int           // connections in all; past it Send fails with ErrPoolFull
+	Idle           time.Duration // an idle connection is closed after this
+	DialTimeout    time.Duration // connect and TLS handshake together; default 2 s
 	// Watch keeps a list of the connections in use, for Looker, and has the kernel
 	// probe those on which nothing comes for keepIdle. Without it they are probed
 	// as often as the system's defaults say.
@@ -63,11 +63,11 @@ func (o PoolOptions) withDefaults() PoolOptions {
 	if o.MaxIdle <= 0 {
 		o.MaxIdle = DefaultMaxIdle
 	}
-	if o.MaxConns <= 0 {
-		o.MaxConns = DefaultMaxConns
+	if o.MaxConnections <= 0 {
+		o.MaxConnections = DefaultMaxConns
 	}
-	if o.IdleTimeout <= 0 {
-		o.IdleTimeout = DefaultIdleTimeout
+	if o.Idle <= 0 {
+		o.Idle = DefaultIdleTimeout
 	}
 	if o.DialTimeout <= 0 {
 		o.DialTimeout = defaultDialTimeout
@@ -123,7 +123,7 @@ func (p *Pool) Warm(ctx context.Context, n int) (made int, err error) {
 func (p *Pool) wants(n int) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.closed || len(p.idle) >= n || p.open >= p.options.MaxConns {
+	if p.closed || len(p.idle) >= n || p.open >= p.options.MaxConnections {
 		return false
 	}
 	p.open++
@@ -163,7 +163,7 @@ func (p *Pool) take(fresh bool) (*conn, error) {
 		if now.IsZero() {
 			now = time.Now()
 		}
-		if now.Sub(c.idleSince) < p.options.IdleTimeout && c.usable(now) {
+		if now.Sub(c.idleSince) < p.options.Idle && c.usable(now) {
 			return c, nil
 		}
 		p.discard(c)
@@ -182,7 +182,7 @@ func (p *Pool) pop(fresh bool) (*conn, error) {
 		p.enlist(c)
 		return c, nil
 	}
-	if p.open < p.options.MaxConns {
+	if p.open < p.options.MaxConnections {
 		p.open++
 		return nil, nil
 	}
@@ -212,7 +212,7 @@ func (p *Pool) put(c *conn) {
 	}
 	p.idle = append(p.idle, c)
 	if p.sweep == nil {
-		p.sweep = time.AfterFunc(p.options.IdleTimeout, p.expire)
+		p.sweep = time.AfterFunc(p.options.Idle, p.expire)
 	}
 	p.mu.Unlock()
 	if oldest != nil {
@@ -228,7 +228,7 @@ func (p *Pool) expire() {
 		p.mu.Unlock()
 		return
 	}
-	limit := time.Now().Add(-p.options.IdleTimeout)
+	limit := time.Now().Add(-p.options.Idle)
 	n := 0
 	for n < len(p.idle) && !p.idle[n].idleSince.After(limit) {
 		n++

@@ -46,7 +46,7 @@ func hold(t *testing.T, p *Pool, n int) (held []*Exchange) {
 
 func TestPoolBounds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p := NewPool(Target{}, PoolOptions{MaxIdle: 2, MaxConns: 3, Dial: pipeServer(answering(okResponse))})
+		p := NewPool(Target{}, PoolOptions{MaxIdle: 2, MaxConnections: 3, Dial: pipeServer(answering(okResponse))})
 		defer p.Close()
 		held := hold(t, p, 3)
 		_, err := p.Send(post("{}"), soonest())
@@ -65,7 +65,7 @@ func TestPoolBounds(t *testing.T) {
 
 func TestIdleConnectionsAge(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p := NewPool(Target{}, PoolOptions{IdleTimeout: time.Second, Dial: pipeServer(answering(okResponse))})
+		p := NewPool(Target{}, PoolOptions{Idle: time.Second, Dial: pipeServer(answering(okResponse))})
 		defer p.Close()
 		want := func(idle int) {
 			t.Helper()

@@ -64,7 +64,7 @@ func TestWarm(t *testing.T) {
 // TestWarmIsBounded by what the pool may hold, and by its end.
 func TestWarmIsBounded(t *testing.T) {
 	target := rawServer(t, "tcp", answering(okResponse))
-	for _, o := range []PoolOptions{{MaxIdle: 2}, {MaxConns: 2}} {
+	for _, o := range []PoolOptions{{MaxIdle: 2}, {MaxConnections: 2}} {
 		p := NewPool(target, o)
 		if n, err := p.Warm(context.Background(), 9); n != 2 || err != nil {
 			t.Error(n, err)

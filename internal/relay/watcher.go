@@ -213,13 +213,13 @@ type ListenOptions struct {
 	// read, and with it how long such a client goes unnoticed; 0 leaves the
 	// kernel's own choice, which grows to megabytes.
 	SendBufferBytes int
-	Log             *slog.Logger // nil means slog.Default
+	Logger          *slog.Logger // nil means slog.Default
 }
 
 // Listen wraps l so that its connections are cheap to Watch. Its Accept waits
 // and tries again while the process is short of descriptors or memory.
 func (w *Watcher) Listen(l net.Listener, o ListenOptions) net.Listener {
-	return &listener{&acceptor{Listener: l, log: o.Log}, w, o}
+	return &listener{&acceptor{Listener: l, log: o.Logger}, w, o}
 }
 
 type listener struct {

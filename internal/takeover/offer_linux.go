@@ -25,7 +25,7 @@ const (
 // Options of an Offer. All are needed.
 type Options struct {
 	Sockets []Socket
-	Log     *slog.Logger
+	Logger  *slog.Logger
 	Count   func(outcome string)
 }
 
@@ -78,7 +78,7 @@ func (o *Offer) Serve(ctx context.Context) (taker int, taken bool) {
 			break
 		}
 		if err != nil {
-			o.Log.Warn("nobody can take over for a second", "error", err)
+			o.Logger.Warn("nobody can take over for a second", "error", err)
 			select {
 			case <-ctx.Done():
 			case <-time.After(time.Second):
@@ -138,11 +138,11 @@ func (o *Offer) answer(c *net.UnixConn) {
 	peer, err := o.greet(c)
 	if err != nil {
 		o.Count(Refused)
-		o.Log.Warn("a takeover is refused", "process", peer.PID, "error", err)
+		o.Logger.Warn("a takeover is refused", "process", peer.PID, "error", err)
 		_ = send(c, message{Kind: kindRefused, Reason: err.Error()}, nil) // it has gone otherwise
 		return
 	}
-	o.Log.Info("another process has the listening sockets, this one serves until that is ready", "process", peer.PID)
+	o.Logger.Info("another process has the listening sockets, this one serves until that is ready", "process", peer.PID)
 	m, err := o.hand(c)
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -155,7 +155,7 @@ func (o *Offer) answer(c *net.UnixConn) {
 		o.held = false
 		o.keep(true)
 		o.Count(Abandoned)
-		o.Log.Warn("the process that was to take over has ended before it was ready, this one goes on", "process",
+		o.Logger.Warn("the process that was to take over has ended before it was ready, this one goes on", "process",
 			peer.PID, "error", err)
 	}
 }

@@ -41,7 +41,7 @@ func (*Claim) Close() {}
 // Options of an Offer.
 type Options struct {
 	Sockets []Socket
-	Log     *slog.Logger
+	Logger  *slog.Logger
 	Count   func(outcome string)
 }
 

@@ -53,7 +53,7 @@ func offering(t *testing.T) *old {
 	}
 	offer := New(at, Options{
 		Sockets: []Socket{{"tcp", "a", o.tcp}, {"unix", "b", o.ux}, {"self", "c", at}},
-		Log:     slog.New(slog.NewTextHandler(t.Output(), nil)), Count: o.count,
+		Logger:  slog.New(slog.NewTextHandler(t.Output(), nil)), Count: o.count,
 	})
 	ctx, stop := context.WithCancel(context.Background())
 	o.stop = stop

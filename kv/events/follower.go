@@ -42,8 +42,8 @@ type Options struct {
 	// Trust is how long what was known is believed after the connection broke; 0: 2 s.
 	Trust time.Duration
 	// Sink takes the reports. Required.
-	Sink Sink
-	Log  *slog.Logger // nil: slog.Default
+	Sink   Sink
+	Logger *slog.Logger // nil: slog.Default
 }
 
 // Follower follows one engine. Run owns everything it does.
@@ -75,10 +75,10 @@ type Follower struct {
 
 // New makes a Follower that does nothing before Run.
 func New(o Options) *Follower {
-	o.MaxBlocks, o.Trust, o.Log = cmp.Or(o.MaxBlocks, 1<<20), cmp.Or(o.Trust, 2*time.Second),
-		cmp.Or(o.Log, slog.Default())
+	o.MaxBlocks, o.Trust, o.Logger = cmp.Or(o.MaxBlocks, 1<<20), cmp.Or(o.Trust, 2*time.Second),
+		cmp.Or(o.Logger, slog.Default())
 	return &Follower{
-		o: o, log: o.Log, seed: maphash.MakeSeed(), wake: make(chan struct{}, 1), moved: make(chan struct{}, 1),
+		o: o, log: o.Logger, seed: maphash.MakeSeed(), wake: make(chan struct{}, 1), moved: make(chan struct{}, 1),
 		restart: make(chan struct{}, 1),
 		stale:   staleAfter, pace: newPace(time.Now()),
 	}

@@ -227,7 +227,7 @@ type followed struct {
 func follow(t testing.TB, o Options) *followed {
 	t.Helper()
 	s := &sink{Index: residency.New(residency.Options{})}
-	o.Engine, o.Sink, o.Log = "e", s, slog.New(slog.NewTextHandler(t.Output(), nil))
+	o.Engine, o.Sink, o.Logger = "e", s, slog.New(slog.NewTextHandler(t.Output(), nil))
 	if o.Model == nil {
 		o.Model = func() string { return "m" }
 	}

@@ -98,7 +98,7 @@ func (c *conn) update(change func(*clientInfo)) {
 func (c *conn) serve() {
 	defer c.end()
 	if t, ok := c.stream.conn.(*tls.Conn); ok {
-		_ = t.SetDeadline(time.Now().Add(c.server.options.StallTimeout))
+		_ = t.SetDeadline(time.Now().Add(c.server.options.Stall))
 		if err := t.HandshakeContext(c.server.ctx); err != nil {
 			c.server.counters.protocolErrors.Add(1)
 			return

@@ -46,7 +46,7 @@ func (c *conn) linger() {
 	_ = half.CloseWrite()
 	s := c.stream
 	s.waitFor(0)
-	_ = s.conn.SetReadDeadline(time.Now().Add(min(lingerTime, c.server.options.StallTimeout)))
+	_ = s.conn.SetReadDeadline(time.Now().Add(min(lingerTime, c.server.options.Stall)))
 	if c.server.draining.Load() {
 		return
 	}

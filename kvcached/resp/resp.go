@@ -64,11 +64,11 @@ type Options struct {
 	// MaxKeys is how many keys one reply to KEYS may have, up to 16 MiB; past it the reply is an
 	// error. 0: 100,000.
 	MaxKeys int
-	// IdleTimeout closes a connection that has sent no command for so long. 0: never.
-	IdleTimeout time.Duration
-	// StallTimeout is how long a command may take to arrive once it has begun, and a reply to be
+	// Idle closes a connection that has sent no command for so long. 0: never.
+	Idle time.Duration
+	// Stall is how long a command may take to arrive once it has begun, and a reply to be
 	// taken. Past it the connection is closed; drafts and leases go back. 0: 60 s.
-	StallTimeout time.Duration
+	Stall time.Duration
 	// Logger is told about refused connections and failures of the store. nil: slog.Default().
 	Logger *slog.Logger
 }
@@ -88,7 +88,7 @@ func (o Options) withDefaults() Options {
 	o.MaxBuffered = orDefault(o.MaxBuffered, 256<<20)
 	o.MaxCommand = orDefault(o.MaxCommand, 256<<20)
 	o.MaxKeys = orDefault(o.MaxKeys, 100_000)
-	o.StallTimeout = orDefault(o.StallTimeout, time.Minute)
+	o.Stall = orDefault(o.Stall, time.Minute)
 	if o.Logger == nil {
 		o.Logger = slog.Default()
 	}

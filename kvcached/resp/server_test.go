@@ -262,7 +262,7 @@ func TestBounds(t *testing.T) {
 // TestSlowReader has a client that asks for much and reads nothing: one lease is held, until it is
 // given up.
 func TestSlowReader(t *testing.T) {
-	addr, s, m := start(t, Options{StallTimeout: 300 * time.Millisecond})
+	addr, s, m := start(t, Options{Stall: 300 * time.Millisecond})
 	p := dial(t, "tcp", addr)
 	p.want("+OK\r\n", "SET", "k", strings.Repeat("x", 1<<20))
 	p.send(strings.Repeat(encode("GET", "k"), 100))
@@ -282,7 +282,7 @@ func TestSlowReader(t *testing.T) {
 }
 
 func TestStalledWriterAndIdle(t *testing.T) {
-	addr, s, m := start(t, Options{StallTimeout: 300 * time.Millisecond, IdleTimeout: 2 * time.Second})
+	addr, s, m := start(t, Options{Stall: 300 * time.Millisecond, Idle: 2 * time.Second})
 	p := dial(t, "tcp", addr)
 	p.send("*3\r\n$3\r\nSET\r\n$1\r\nk\r\n$100000\r\n" + strings.Repeat("x", 50_000))
 	p.ended()

@@ -21,10 +21,10 @@ var (
 	crlf    = []byte("\r\n")
 )
 
-// errStalled says that a command or a reply has taken longer than StallTimeout.
+// errStalled says that a command or a reply has taken longer than Stall.
 var errStalled = errors.New("resp: the client has stalled")
 
-// errIdle says that no command came within IdleTimeout, or that the server drains.
+// errIdle says that no command came within Idle, or that the server drains.
 var errIdle = errors.New("resp: idle")
 
 // bufferedConn holds a connection's bytes: what has been read and not yet consumed, and replies not
@@ -40,7 +40,7 @@ type bufferedConn struct {
 	out   *[]byte // nil: nothing to write
 	fails error   // of writing: nothing is written after it
 
-	midCommand bool      // a command has begun: StallTimeout holds, not IdleTimeout
+	midCommand bool      // a command has begun: Stall holds, not Idle
 	armed      bool      // until is the deadline of this command or this wait
 	until      time.Time // the read deadline as set last; zero: none
 	looked     bool      // see lastLook
@@ -77,9 +77,9 @@ func (s *bufferedConn) arm() {
 		return
 	}
 	s.armed = true
-	limit := s.server.options.IdleTimeout
+	limit := s.server.options.Idle
 	if s.midCommand {
-		limit = s.server.options.StallTimeout
+		limit = s.server.options.Stall
 	}
 	if limit == 0 && s.until.IsZero() {
 		return
@@ -271,12 +271,12 @@ func (s *bufferedConn) flushWith(payload []byte) {
 	}
 }
 
-// write writes three pieces within StallTimeout.
+// write writes three pieces within Stall.
 func (s *bufferedConn) write(head, payload, tail []byte) error {
 	if s.raw != nil {
 		return s.rawWrite(head, payload, tail)
 	}
-	_ = s.conn.SetWriteDeadline(time.Now().Add(s.server.options.StallTimeout))
+	_ = s.conn.SetWriteDeadline(time.Now().Add(s.server.options.Stall))
 	for _, piece := range [...][]byte{head, payload, tail} {
 		if len(piece) > 0 {
 			if _, err := s.conn.Write(piece); err != nil {

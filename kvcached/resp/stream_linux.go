@@ -118,7 +118,7 @@ func (s *bufferedConn) writeOnce(fd uintptr) bool {
 			}
 		case unix.EAGAIN:
 			if s.done == 0 {
-				_ = s.conn.SetWriteDeadline(time.Now().Add(s.server.options.StallTimeout))
+				_ = s.conn.SetWriteDeadline(time.Now().Add(s.server.options.Stall))
 			}
 			s.done++
 			return false

@@ -143,7 +143,7 @@ func TestUnknownMethod(t *testing.T) {
 
 // TestTooManyConnections turns away what is above the number, and lets in again when one has ended.
 func TestTooManyConnections(t *testing.T) {
-	f := start(t, Options{Connections: 2})
+	f := start(t, Options{MaxConnections: 2})
 	ok[*pb.StatsResponse](t)(f.client.Stats(t.Context(), &pb.StatsRequest{}))
 	c := dial(t, "unix://"+f.path, grpc.WithTransportCredentials(insecure.NewCredentials()))
 	ok[*pb.StatsResponse](t)(pb.NewKvClient(c).Stats(t.Context(), &pb.StatsRequest{}))

@@ -112,9 +112,9 @@ type Options struct {
 	// Insecure allows a loopback TCP address without TLS: whoever reaches it may do everything.
 	// False: refused.
 	Insecure bool
-	// Connections is how many there may be at a time on each listener; 0: 1024. One more is closed
-	// at once.
-	Connections int
+	// MaxConnections is how many there may be at a time on each listener; 0: 1024. One more is
+	// closed at once.
+	MaxConnections int
 	// Transfers is how many Get and Put streams there may be at a time; 0: 128. One more is told
 	// RESOURCE_EXHAUSTED.
 	Transfers int
@@ -152,7 +152,7 @@ func New(o Options) (*Server, error) {
 			*p = def
 		}
 	}
-	set(&o.Connections, 1024)
+	set(&o.MaxConnections, 1024)
 	set(&o.Transfers, 128)
 	set(&o.Watchers, 64)
 	if o.TransferTime <= 0 {
@@ -201,7 +201,7 @@ func (s *Server) Serve(ctx context.Context, l net.Listener, id *pki.Identity) er
 	pb.RegisterKvServer(g, &service{Server: s, ending: ctx})
 	served := make(chan error, 1)
 	var all sync.WaitGroup
-	all.Go(func() { served <- g.Serve(&limited{Listener: l, most: int64(s.o.Connections), stats: &s.stats}) })
+	all.Go(func() { served <- g.Serve(&limited{Listener: l, most: int64(s.o.MaxConnections), stats: &s.stats}) })
 	defer all.Wait()
 	select {
 	case err := <-served:

@@ -65,7 +65,7 @@ type Options struct {
 	Timeout time.Duration // for each MiB of a body to come or to go, and for a small answer; 0: 30 s
 	// requests at once that bring or ask for an object, or bring a document of up to 4 MiB; one
 	// more is answered SlowDown; 0: 256
-	MaxBodies int
+	MaxRequests int
 	// multipart uploads that are not complete; one more is answered SlowDown unless one is idle; 0:
 	// 256
 	MaxUploads int
@@ -125,10 +125,10 @@ func New(o Options) (*Server, error) {
 	if s.timeout == 0 {
 		s.timeout = 30 * time.Second
 	}
-	if o.MaxBodies == 0 {
-		o.MaxBodies = 256
+	if o.MaxRequests == 0 {
+		o.MaxRequests = 256
 	}
-	s.bodies, s.parsing = make(chan struct{}, o.MaxBodies), make(chan struct{}, maxParsing)
+	s.bodies, s.parsing = make(chan struct{}, o.MaxRequests), make(chan struct{}, maxParsing)
 	s.uploads = newUploads(o, &s.count)
 	s.nextID.Store(uint64(s.started.UnixNano()))
 	return s, nil

@@ -312,7 +312,7 @@ func TestBusy(t *testing.T) {
 
 func TestTooManyConnections(t *testing.T) {
 	onBothLanes(t, func(t *testing.T, l Lane) {
-		s := newSite(t, ServerOptions{MaxConns: 1}, PoolOptions{Stripes: 1})
+		s := newSite(t, ServerOptions{MaxConnections: 1}, PoolOptions{Stripes: 1})
 		first, err := newPool(t, PoolOptions{Stripes: 1}).Peer(Target{Address: s.address, Lane: l})
 		if err != nil {
 			t.Fatal(err)

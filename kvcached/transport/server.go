@@ -37,9 +37,9 @@ type ServerOptions struct {
 	Rails *Rails
 	Grant time.Duration // how long a peer may read a block by itself; 0: 5 s
 
-	MaxPeers int // hosts connected at a time; 0: 256. Connections of others are closed
-	MaxConns int // connections of one host; 0: 64. More are closed
-	MaxOps   int // operations of one host at a time; 0: 256. More are answered with wire.Busy
+	MaxPeers       int // hosts connected at a time; 0: 256. Connections of others are closed
+	MaxConnections int // connections of one host; 0: 64. More are closed
+	MaxOps         int // operations of one host at a time; 0: 256. More are answered with wire.Busy
 	// payload bytes of all operations at a time, of which one host may have a quarter, and half may
 	// be granted; 0: 1 GiB. More are answered with wire.Busy
 	MaxInFlight int64
@@ -56,7 +56,7 @@ func (o ServerOptions) withDefaults() ServerOptions {
 		o.Logger = slog.Default()
 	}
 	o.Tuning = o.Tuning.withDefaults()
-	o.MaxPeers, o.MaxConns, o.MaxOps = orInt(o.MaxPeers, 256), orInt(o.MaxConns, 64), orInt(o.MaxOps, 256)
+	o.MaxPeers, o.MaxConnections, o.MaxOps = orInt(o.MaxPeers, 256), orInt(o.MaxConnections, 64), orInt(o.MaxOps, 256)
 	if o.MaxInFlight <= 0 {
 		o.MaxInFlight = 1 << 30
 	}
@@ -222,7 +222,7 @@ func (s *Server) enter(addr net.Addr) (*host, string) {
 	switch {
 	case s.shut, s.closing.Load() && h == nil:
 		return nil, name
-	case h == nil && len(s.hosts) >= s.o.MaxPeers, h != nil && h.conns >= s.o.MaxConns:
+	case h == nil && len(s.hosts) >= s.o.MaxPeers, h != nil && h.conns >= s.o.MaxConnections:
 		s.count.refusedConns.Add(1)
 		return nil, name
 	case h == nil:

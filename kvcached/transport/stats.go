@@ -16,7 +16,7 @@ type ServerStats struct {
 	Early        uint64 // operations that came before the handshake was done
 	Sent         uint64 // payload bytes of blocks
 	Received     uint64 // payload bytes of blocks
-	RefusedConns uint64 // connections beyond MaxPeers, MaxConns or Tuning.Receive
+	RefusedConns uint64 // connections beyond MaxPeers, MaxConnections or Tuning.Receive
 	Handshakes   uint64 // failed handshakes of the TLS lane
 	AcceptErrors uint64
 	Conns        int64 // connections now

@@ -47,7 +47,7 @@ type router struct {
 // newRouter makes a router before nodes engines, all of them well.
 func newRouter(c *Config, p *policy.Policy, now func() time.Time) (*router, error) {
 	index := prefix.NewIndex(prefix.Options{MaxBlocks: c.IndexBlocks, Lifetime: c.Lifetime, Now: now, Inline: true})
-	o := fleet.Options{Index: index, Log: slog.New(slog.DiscardHandler), Proven: true}
+	o := fleet.Options{Index: index, Logger: slog.New(slog.DiscardHandler), Proven: true}
 	for i := range c.Nodes {
 		o.Backends = append(o.Backends, fleet.Backend{
 			ID: nodeName(i), Model: model, MaxConcurrent: max(c.Limit, 0),
@@ -70,7 +70,7 @@ func newRouter(c *Config, p *policy.Policy, now func() time.Time) (*router, erro
 	dice := rand.New(rand.NewPCG(c.Seed, 1))
 	r.Dispatcher = leg.New(leg.Parts{
 		Fleet: f, Where: &where.Finder{Index: index}, Policy: chosen, Gate: admission.New(admission.Options{}),
-		Budget: admission.NewBudget(20, 64, now), Metrics: metrics.New(), Stored: affinity.New(1), Log: o.Log,
+		Budget: admission.NewBudget(20, 64, now), Metrics: metrics.New(), Stored: affinity.New(1), Logger: o.Logger,
 	}, leg.Options{
 		Limits:   leg.Limits{FirstByte: time.Hour, Idle: time.Hour, Total: time.Hour},
 		Feedback: true, Random: dice.Uint64,

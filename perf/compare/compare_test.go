@@ -25,7 +25,7 @@ const engineAt = "TEST_COMPARE_ENGINE"
 
 func TestMain(m *testing.M) {
 	if addr := os.Getenv(engineAt); addr != "" {
-		if _, err := instant.Start(instant.Config{Addr: addr}); err != nil {
+		if _, err := instant.Start(instant.Config{Listen: addr}); err != nil {
 			os.Exit(1)
 		}
 		select {} // until it is killed

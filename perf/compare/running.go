@@ -200,7 +200,7 @@ func (r *Running) at(port string) string { return "127.0.0.1:" + strconv.Itoa(r.
 func (r *Running) awaitAnswer(ctx context.Context, last *process.Process) error {
 	bodies := load.NewChat(load.ChatConfig{Model: instant.Model, PromptBytes: 64, Tokens: 1})
 	for {
-		result, _ := load.Closed{Target: load.Target{Addr: r.Addr()}, Bodies: bodies, Clients: 1, Requests: 1,
+		result, _ := load.Closed{Target: load.Target{Address: r.Addr()}, Bodies: bodies, Clients: 1, Requests: 1,
 			Window: load.Window{Measure: 10 * time.Second}}.Run()
 		if result.Requests == 1 {
 			return nil

@@ -12,8 +12,8 @@ import (
 
 // Config describes one engine.
 type Config struct {
-	// Addr is host:port. Default 127.0.0.1:0.
-	Addr string
+	// Listen is host:port. Default 127.0.0.1:0.
+	Listen string
 	// Left, if set, is called when a client leaves before its answer is complete.
 	Left func(at time.Time)
 }
@@ -37,10 +37,10 @@ type Engine struct {
 
 // Start listens and serves.
 func Start(cfg Config) (*Engine, error) {
-	if cfg.Addr == "" {
-		cfg.Addr = "127.0.0.1:0"
+	if cfg.Listen == "" {
+		cfg.Listen = "127.0.0.1:0"
 	}
-	ln, err := net.Listen("tcp", cfg.Addr)
+	ln, err := net.Listen("tcp", cfg.Listen)
 	if err != nil {
 		return nil, err
 	}

@@ -14,9 +14,9 @@ import (
 
 // Target is where requests go.
 type Target struct {
-	Addr string // host:port
-	Path string // default /v1/chat/completions
-	Key  string // bearer token, if any
+	Address string // host:port
+	Path    string // default /v1/chat/completions
+	Key     string // bearer token, if any
 }
 
 func (t *Target) head() []byte {
@@ -24,7 +24,7 @@ func (t *Target) head() []byte {
 	if path == "" {
 		path = "/v1/chat/completions"
 	}
-	b := fmt.Appendf(nil, "POST %s HTTP/1.1\r\nHost: %s\r\nContent-Type: application/json\r\n", path, t.Addr)
+	b := fmt.Appendf(nil, "POST %s HTTP/1.1\r\nHost: %s\r\nContent-Type: application/json\r\n", path, t.Address)
 	if t.Key != "" {
 		b = fmt.Appendf(b, "Authorization: Bearer %s\r\n", t.Key)
 	}
@@ -91,7 +91,7 @@ func (c *conn) cut() {
 func (c *conn) send(bodies *Chat, n uint64, deadline time.Time) error {
 	c.frame(bodies, n)
 	if c.dialed == nil {
-		d, err := net.DialTimeout("tcp", c.target.Addr, 10*time.Second)
+		d, err := net.DialTimeout("tcp", c.target.Address, 10*time.Second)
 		if err != nil {
 			return err
 		}

@@ -147,7 +147,7 @@ func TestClosed(t *testing.T) {
 	for _, stream := range []bool{false, true} {
 		bodies := NewChat(ChatConfig{Model: instant.Model, PromptBytes: 2000, Tokens: 40, Stream: stream})
 		before := e.Requests()
-		r, next := Closed{Target: Target{Addr: e.Addr()}, Bodies: bodies, Clients: 4, First: 10, Requests: 200,
+		r, next := Closed{Target: Target{Address: e.Addr()}, Bodies: bodies, Clients: 4, First: 10, Requests: 200,
 			Window: Window{Measure: time.Minute}}.Run()
 		if r.Requests != 200 || r.Failed() != 0 || e.Requests()-before != 200 || r.Latency.Count != 200 || next < 210 {
 			t.Errorf("stream %v: %+v, next %d", stream, r, next)
@@ -162,7 +162,7 @@ func TestOpenCountsFromDue(t *testing.T) {
 	bodies := NewChat(ChatConfig{Model: instant.Model, PromptBytes: 100, Tokens: 2, Stream: true, Wish: "pace=10000"})
 	left := 10
 	all := func() (time.Duration, bool) { left--; return 0, left >= 0 }
-	r := Open{Target: Target{Addr: e.Addr()}, Bodies: bodies, Arrivals: all, MaxClients: 1,
+	r := Open{Target: Target{Address: e.Addr()}, Bodies: bodies, Arrivals: all, MaxClients: 1,
 		Window: Window{Measure: time.Minute}}.Run()
 	if r.Requests != 10 || r.Failed() != 0 || r.Latency.Max < 0.2 || r.TTFT.Max < 0.19 || r.TTFT.P50 > r.Latency.P50 ||
 		r.Late.Max < 0.17 {
@@ -182,7 +182,7 @@ func TestStreams(t *testing.T) {
 	bodies := NewChat(ChatConfig{Model: instant.Model, PromptBytes: 100, Tokens: 60, Stream: true, Wish: "pace=5000"})
 	run := func() *Result {
 		begun, sent := 0, e.Tokens()
-		r := Streams{Target: Target{Addr: e.Addr()}, Bodies: bodies, N: 50, Ramp: 50 * time.Millisecond,
+		r := Streams{Target: Target{Address: e.Addr()}, Bodies: bodies, N: 50, Ramp: 50 * time.Millisecond,
 			Window: Window{Warmup: 50 * time.Millisecond, Measure: 100 * time.Millisecond, Begin: func() { begun++ },
 				End: func() { begun++ }}}.Run()
 		if r.Requests != 50 || r.Failed() != 0 || begun != 2 || e.Tokens()-sent != 3000 {
@@ -205,7 +205,7 @@ func TestStreams(t *testing.T) {
 			<-tick.C
 		}
 	}
-	r := Streams{Target: Target{Addr: e.Addr()}, Bodies: endless, N: 50, Abandon: true,
+	r := Streams{Target: Target{Address: e.Addr()}, Bodies: endless, N: 50, Abandon: true,
 		Window: Window{Measure: 50 * time.Millisecond, Begin: all}}.Run()
 	for range 50 {
 		<-gone
@@ -252,7 +252,7 @@ func TestWrongServers(t *testing.T) {
 			_ = c.Close()
 		}()
 		bodies := NewChat(ChatConfig{Model: "m", PromptBytes: 100, Tokens: 2, Stream: true})
-		r, _ := Closed{Target: Target{Addr: ln.Addr().String()}, Bodies: bodies, Clients: 1, Requests: 1,
+		r, _ := Closed{Target: Target{Address: ln.Addr().String()}, Bodies: bodies, Clients: 1, Requests: 1,
 			Window: Window{Measure: 10 * time.Second}}.Run()
 		want, _, _ = strings.Cut(want, ", by")
 		if want == "" && r.Requests != 1 || want != "" && r.Failures[want] != 1 {
@@ -270,7 +270,7 @@ func TestSimulatedEngine(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer e.Close()
-	target := Target{Addr: strings.TrimPrefix(e.URL(), "http://")}
+	target := Target{Address: strings.TrimPrefix(e.URL(), "http://")}
 	cfg := ChatConfig{Model: "sim", PromptBytes: 500, Tokens: 20}
 	window := Window{Warmup: 100 * time.Millisecond, Measure: 300 * time.Millisecond}
 	often(t, "closed: some requests are counted", func() bool {
@@ -315,7 +315,7 @@ func TestStop(t *testing.T) {
 		"behind it":     {N: 10, Window: Window{Measure: time.Nanosecond}},
 	} {
 		stop := make(chan struct{})
-		at.Target, at.Bodies, at.Window.Stop = Target{Addr: e.Addr()}, endless, stop
+		at.Target, at.Bodies, at.Window.Stop = Target{Address: e.Addr()}, endless, stop
 		at.Timeout = time.Hour
 		var once sync.Once
 		at.OnToken = func() { once.Do(func() { close(stop) }) }
@@ -326,10 +326,10 @@ func TestStop(t *testing.T) {
 	stop := make(chan struct{})
 	close(stop)
 	short := NewChat(ChatConfig{Model: instant.Model, PromptBytes: 100, Tokens: 1})
-	Closed{Target: Target{Addr: e.Addr()}, Bodies: short, Clients: 2,
+	Closed{Target: Target{Address: e.Addr()}, Bodies: short, Clients: 2,
 		Window: Window{Warmup: time.Hour, Measure: time.Hour, Stop: stop}}.Run()
 	short.cfg.Stream = true
-	Open{Target: Target{Addr: e.Addr()}, Bodies: short, Arrivals: Poisson(0.001, 1),
+	Open{Target: Target{Address: e.Addr()}, Bodies: short, Arrivals: Poisson(0.001, 1),
 		Window: Window{Measure: time.Hour, Stop: stop}}.Run()
 }
 
@@ -337,7 +337,7 @@ func TestStop(t *testing.T) {
 func TestReadSlowly(t *testing.T) {
 	e := started(t, instant.Config{})
 	endless := NewChat(ChatConfig{Model: instant.Model, PromptBytes: 100, Tokens: 1e9, Stream: true, Wish: "pace=0"})
-	s, err := ReadSlowly(Target{Addr: e.Addr()}, endless, 0)
+	s, err := ReadSlowly(Target{Address: e.Addr()}, endless, 0)
 	if err != nil {
 		t.Fatal(err)
 	}

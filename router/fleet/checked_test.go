@@ -42,7 +42,7 @@ func TestWhyABackendNeverAnswered(t *testing.T) {
 			if o.ProbeTimeout = 10 * time.Second; name == "mute" {
 				o.ProbeTimeout = 100 * time.Millisecond
 			}
-			o.Log = slog.New(slog.NewTextHandler(&log, nil))
+			o.Logger = slog.New(slog.NewTextHandler(&log, nil))
 			f := run(t, o)
 			const line = `level=WARN msg="node has not answered yet, so it takes no requests" node=n`
 			eventually(t, f, "the line", log.has(line))
@@ -100,7 +100,7 @@ func TestANodeWithoutAModelTakesNoRequests(t *testing.T) {
 	var log said
 	eng := newEngine(t, nil) // 404 for its models
 	o := fast(Backend{URL: eng.URL, ID: "n"})
-	o.Log = slog.New(slog.NewTextHandler(&log, nil))
+	o.Logger = slog.New(slog.NewTextHandler(&log, nil))
 	f := run(t, o)
 	eventually(t, f, "the problem", log.has("its /v1/models answers 404, so no model is known; give one with model="))
 	eventually(t, f, "its health", func(s *Snapshot) bool { return s.Node("n").Health.State() == health.Healthy })

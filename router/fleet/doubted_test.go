@@ -48,7 +48,7 @@ func TestSilentNodesDoNotHoldUpOthers(t *testing.T) {
 	t.Parallel()
 	silent, good := listen(t, "tcp", "127.0.0.1:0"), newEngine(t, nil, "m")
 	defer silent.Close()
-	o := Options{Log: slog.New(slog.DiscardHandler), ProbeTimeout: time.Minute} // none of them ends in this test
+	o := Options{Logger: slog.New(slog.DiscardHandler), ProbeTimeout: time.Minute} // none of them ends in this test
 	for i := range 400 {
 		o.Backends = append(o.Backends, Backend{URL: "http://" + silent.Addr().String(), ID: fmt.Sprint("silent-", i),
 			Model: "none"})

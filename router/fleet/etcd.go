@@ -56,14 +56,14 @@ func (f *Fleet) followEtcd(ctx context.Context) {
 func (f *Fleet) follow(ctx context.Context, prefix string, h cluster.Handler) {
 	f.wg.Go(func() {
 		if err := f.opts.Cluster.Watch(ctx, prefix, h); err != nil {
-			f.opts.Log.Error("etcd is not followed any more", "prefix", prefix, "error", err)
+			f.opts.Logger.Error("etcd is not followed any more", "prefix", prefix, "error", err)
 		}
 	})
 }
 
 func (f *Fleet) loseEtcd(err error) {
 	if !f.etcd.heard {
-		f.opts.Log.Warn("etcd does not answer, so its nodes are not known yet; trying on", "endpoints",
+		f.opts.Logger.Warn("etcd does not answer, so its nodes are not known yet; trying on", "endpoints",
 			f.opts.Cluster.Endpoints(), "error", err)
 		return
 	}
@@ -71,7 +71,7 @@ func (f *Fleet) loseEtcd(err error) {
 		return
 	}
 	f.etcd.stale, f.etcd.staleSince, f.dirty = true, time.Now(), true
-	f.opts.Log.Warn("etcd does not answer; serving with the nodes known last", "error", err)
+	f.opts.Logger.Warn("etcd does not answer; serving with the nodes known last", "error", err)
 }
 
 // listNodes brings the etcd members in line with a whole listing. After an outage nodes that are
@@ -80,7 +80,7 @@ func (f *Fleet) loseEtcd(err error) {
 func (f *Fleet) listNodes(l cluster.Listing) {
 	now := time.Now()
 	if f.etcd.stale && l.AfterOutage {
-		f.opts.Log.Info("etcd answers again", "nodes", len(l.Entries), "data_lost", l.DataLost)
+		f.opts.Logger.Info("etcd answers again", "nodes", len(l.Entries), "data_lost", l.DataLost)
 	}
 	f.etcd.heard, f.etcd.stale, f.etcd.staleSince, f.dirty = true, false, time.Time{}, true
 	listed := map[string]bool{}
@@ -226,7 +226,7 @@ func (f *Fleet) listCordons(l cluster.Listing) {
 	}
 	if l.DataLost {
 		if kept := f.unlisted(listed); len(kept) > 0 {
-			f.opts.Log.Warn("etcd lost its data; the cordons known last stay in force until `cgn-ctl cluster "+
+			f.opts.Logger.Warn("etcd lost its data; the cordons known last stay in force until `cgn-ctl cluster "+
 				"uncordon NODE` (with --unregistered for a static backend)",
 				"cordons", len(kept), "nodes", kept[:min(len(kept), mostCordonsNamed)])
 		}
@@ -308,7 +308,7 @@ func (f *Fleet) putModel(e cluster.Entry) {
 		return
 	}
 	if old := f.etcd.models[name]; m.Unused() && (old == nil || !old.Unused()) {
-		f.opts.Log.Info("of a model only the aliases are used, pools are not, and its tokenizer is named under "+
+		f.opts.Logger.Info("of a model only the aliases are used, pools are not, and its tokenizer is named under "+
 			"[[model]] in the router's own configuration", "model", name)
 	}
 	f.solved(ofModelKey, name)

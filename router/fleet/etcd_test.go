@@ -77,7 +77,7 @@ func (e *etcdFleet) agent(h cluster.NodeHealth) (stop func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	r := cluster.NewRegistrar(e.client, cluster.Registration{
 		Health: func() cluster.Record { now := h; return &now }, Heartbeat: time.Second,
-		Log: slog.New(slog.DiscardHandler),
+		Logger: slog.New(slog.DiscardHandler),
 	})
 	done := make(chan error, 1)
 	go func() { done <- r.Run(ctx) }()
@@ -226,7 +226,7 @@ func TestEtcdThatNeverAnswered(t *testing.T) {
 	t.Cleanup(func() { client.Close() })
 	said := make(chan string, 16)
 	o := fast()
-	o.Cluster, o.Log = client, slog.New(slog.NewTextHandler(lineWriter(said), nil))
+	o.Cluster, o.Logger = client, slog.New(slog.NewTextHandler(lineWriter(said), nil))
 	f := run(t, o)
 	if line := <-said; !strings.Contains(line, "level=WARN") ||
 		!strings.Contains(line, "etcd does not answer, so its nodes are not known yet") ||

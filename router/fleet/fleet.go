@@ -39,8 +39,8 @@ type Options struct {
 	Pool     relay.PoolOptions
 	// Warm is how many connections are opened to a node ahead of its requests, when it joins and
 	// when it is back; 0: none.
-	Warm int
-	Log  *slog.Logger // nil = slog.Default
+	Warm   int
+	Logger *slog.Logger // nil = slog.Default
 	// Lag is told how long ago, at most, what an agent tells of has changed. Nil: nobody.
 	Lag func(time.Duration)
 	// EventLag is told how old what the kernel tells of is when it is looked into. Nil: nobody.
@@ -81,8 +81,8 @@ func (o Options) withDefaults() Options {
 	def(&o.FirstWord, 60*time.Second)
 	def(&o.Grace, 45*time.Second)
 	def(&o.StaleAfter, 30*time.Second)
-	if o.Log == nil {
-		o.Log = slog.Default()
+	if o.Logger == nil {
+		o.Logger = slog.Default()
 	}
 	if o.Resolver == nil {
 		o.Resolver = net.DefaultResolver
@@ -156,7 +156,7 @@ func New(o Options) (*Fleet, error) {
 	f.watch = health.NewWatch(f.healths, o.EventLag)
 	f.checks = health.NewChecks(health.Options{
 		Interval: f.opts.ProbeInterval, IntervalDown: f.opts.ProbeIntervalDown, Timeout: f.opts.ProbeTimeout,
-		Dial: o.Pool.Dial, Log: f.opts.Log,
+		Dial: o.Pool.Dial, Logger: f.opts.Logger,
 	})
 	f.etcd.init(o.Cluster != nil)
 	desired, err := prepare(o.Backends)
@@ -322,7 +322,7 @@ func (f *Fleet) remove(id string) {
 	if f.opts.Index != nil {
 		f.opts.Index.Leave(m.node.Ref())
 	}
-	f.opts.Log.Info("node left the fleet", "node", id)
+	f.opts.Logger.Info("node left the fleet", "node", id)
 	f.leaveSignals(m)
 	m.node.leave()
 	if m.cancel != nil {
@@ -353,13 +353,13 @@ func (f *Fleet) breakerMoved(n *Node, from, to health.State, why string) {
 		if last := n.Health.LastError(); last != "" {
 			said = append(said, "error", last)
 		}
-		f.opts.Log.Warn("node takes no requests", said...)
+		f.opts.Logger.Warn("node takes no requests", said...)
 	case to == health.Healthy && n.flags.Load() == 0:
 		level := slog.LevelInfo
 		if from != health.Unproven { // as loud as what it is the end of
 			level = slog.LevelWarn
 		}
-		f.opts.Log.Log(context.Background(), level, "node takes requests", "node", n.ID, "was", from.String())
+		f.opts.Logger.Log(context.Background(), level, "node takes requests", "node", n.ID, "was", from.String())
 	}
 }
 
@@ -374,8 +374,8 @@ func (f *Fleet) tell(m *member) {
 	switch s := n.Health.State(); {
 	case m.told == before:
 	case m.told != "":
-		f.opts.Log.Info("node takes no requests", "node", n.ID, "why", m.told)
+		f.opts.Logger.Info("node takes no requests", "node", n.ID, "why", m.told)
 	case s == health.Healthy || s == health.HalfOpen:
-		f.opts.Log.Info("node takes requests", "node", n.ID, "was", before)
+		f.opts.Logger.Info("node takes requests", "node", n.ID, "was", before)
 	}
 }

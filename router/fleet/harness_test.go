@@ -109,7 +109,7 @@ func fast(backends ...Backend) Options {
 		ProbeIntervalDown: 20 * time.Millisecond,
 		ProbeTimeout:      5 * time.Second, ModelsInterval: 50 * time.Millisecond,
 		ResolveInterval: 20 * time.Millisecond,
-		Log:             slog.New(slog.DiscardHandler),
+		Logger:          slog.New(slog.DiscardHandler),
 	}
 }
 

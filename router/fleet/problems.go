@@ -39,7 +39,7 @@ func (f *Fleet) problem(kind subjectKind, name, reason string) {
 		f.dirty = true
 	}
 	if !had {
-		f.opts.Log.Warn("not served as configured", "subject", s.String(), "reason", reason)
+		f.opts.Logger.Warn("not served as configured", "subject", s.String(), "reason", reason)
 	}
 }
 

@@ -23,7 +23,7 @@ func (f *Fleet) subjects() (all []string) {
 // still returns a fleet whose events the test handles itself, its log discarded.
 func still(t *testing.T, backends ...Backend) *Fleet {
 	t.Helper()
-	f, err := New(Options{Backends: backends, Log: slog.New(slog.DiscardHandler)})
+	f, err := New(Options{Backends: backends, Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -120,7 +120,7 @@ func TestAPlaceThatIsNone(t *testing.T) {
 func TestAFullFleet(t *testing.T) {
 	var log strings.Builder
 	f := still(t)
-	f.opts.Log = slog.New(slog.NewTextHandler(&log, nil))
+	f.opts.Logger = slog.New(slog.NewTextHandler(&log, nil))
 	for i := range maxNodes {
 		f.members[fmt.Sprint(i)] = &member{}
 	}

@@ -92,7 +92,7 @@ func TestOldIsUnknown(t *testing.T) {
 func TestHeartbeatsSetThePace(t *testing.T) {
 	for says, pace := range map[float64]time.Duration{0: 5 * time.Second, 0.1: 5 * time.Second, 60: time.Minute} {
 		synctest.Test(t, func(t *testing.T) {
-			f, err := New(Options{Log: slog.New(slog.DiscardHandler)})
+			f, err := New(Options{Logger: slog.New(slog.DiscardHandler)})
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -162,7 +162,7 @@ func (f *Fleet) refresh(m *member) {
 	had := m.node.flags.Load()&flagNoModel != 0
 	m.node.setFlag(flagNoModel, none)
 	if had && !none && m.node.flags.Load() == 0 && m.node.Health.State() == health.Healthy {
-		f.opts.Log.Info("node takes requests", "node", m.node.ID, "was", noModel)
+		f.opts.Logger.Info("node takes requests", "node", m.node.ID, "was", noModel)
 	}
 }
 

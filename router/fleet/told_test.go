@@ -28,7 +28,7 @@ func (s *said) has(line string) func(*Snapshot) bool {
 func TestNodesOfEtcdAreTold(t *testing.T) {
 	t.Parallel()
 	var log said
-	e := newEtcdFleet(t, func(o *Options) { o.Log = slog.New(slog.NewTextHandler(&log, nil)) })
+	e := newEtcdFleet(t, func(o *Options) { o.Logger = slog.New(slog.NewTextHandler(&log, nil)) })
 	eng := newEngine(t, nil)
 	h := node("n1", eng.URL)
 	h.Ready = false

@@ -31,7 +31,7 @@ import (
 // Limits bound what clients can make the gateway hold. All are positive.
 type Limits struct {
 	MaxBody        int // bytes
-	MaxBodies      int // bytes of all request bodies held at once; no less than MaxBody
+	MaxBodyTotal   int // bytes of all request bodies held at once; no less than MaxBody
 	MaxHeader      int // bytes
 	MaxConnections int
 	MaxStreams     int
@@ -50,7 +50,7 @@ type Parts struct {
 	Watcher *relay.Watcher
 	Loops   *relay.Loops      // nil: streams stay with their goroutines
 	Access  *accesslog.Logger // nil: no access log
-	Log     *slog.Logger
+	Logger  *slog.Logger
 }
 
 // Gateway serves clients.
@@ -94,12 +94,12 @@ type door struct {
 func New(p Parts, l Limits, forwardAuth bool) *Gateway {
 	g := &Gateway{
 		plans: p.Plans, scans: p.Scans, fleet: p.Fleet, metrics: p.Metrics,
-		watcher: p.Watcher, access: p.Access, log: p.Log, limits: l, forwardAuth: forwardAuth, started: time.Now(),
+		watcher: p.Watcher, access: p.Access, log: p.Logger, limits: l, forwardAuth: forwardAuth, started: time.Now(),
 		door: door{empty: make(chan struct{}, 1)},
 	}
 	g.parking = relay.Parking{Loops: p.Loops, Serve: g.serveAgain, KeepAlive: l.KeepAlive}
 	g.parker.Parking, g.parker.litter, g.parker.after = &g.parking, &g.litter, parkAfter
-	g.bodies.Limit, g.bodies.Longest, g.bodies.Buffer, g.bodies.Time = int64(l.MaxBodies), int64(l.MaxBody),
+	g.bodies.Limit, g.bodies.Longest, g.bodies.Buffer, g.bodies.Time = int64(l.MaxBodyTotal), int64(l.MaxBody),
 		l.MaxHeader, l.BodyTimeout
 	intake.BoundBuffers()
 	g.server = &fasthttp.Server{
@@ -120,7 +120,7 @@ func New(p Parts, l Limits, forwardAuth bool) *Gateway {
 		DisableHeaderNamesNormalizing: false,
 		StreamRequestBody:             false,
 		DisablePreParseMultipartForm:  true,
-		Logger:                        serverLog{p.Log},
+		Logger:                        serverLog{p.Logger},
 	}
 	return g
 }

@@ -108,7 +108,7 @@ func newLane(t *testing.T, n int, secure bool) *lane {
 	ln := &lane{t: t, plans: make(chan *twice, 64), gate: admission.New(admission.Options{})}
 	log := slog.New(slog.DiscardHandler)
 	index, counts, stored := prefix.NewIndex(prefix.Options{}), metrics.New(), affinity.New(16)
-	o := fleet.Options{Index: index, Log: log}
+	o := fleet.Options{Index: index, Logger: log}
 	for i := range n {
 		e, err := engine.New(engine.Config{DecodeStep: 2 * time.Millisecond, PrefillTokensPerSecond: 1e7,
 			RecordRequests: 64})
@@ -126,7 +126,7 @@ func newLane(t *testing.T, n int, secure bool) *lane {
 	chosen := &atomic.Pointer[policy.Policy]{}
 	chosen.Store(policy.Default())
 	legs := leg.New(leg.Parts{
-		Fleet: ln.fleet, Policy: chosen, Gate: ln.gate, Metrics: counts, Stored: stored, Log: log,
+		Fleet: ln.fleet, Policy: chosen, Gate: ln.gate, Metrics: counts, Stored: stored, Logger: log,
 		Where: &where.Finder{Index: index, Metrics: counts}, Budget: admission.NewBudget(20, 64, nil),
 	}, leg.Options{
 		Limits: leg.Limits{FirstByte: time.Minute, Idle: time.Minute, Total: time.Minute}, MaxNodes: 2, Feedback: true,
@@ -140,9 +140,9 @@ func newLane(t *testing.T, n int, secure bool) *lane {
 		t.Fatal(err)
 	}
 	ln.Gateway = New(Parts{
-		Fleet: ln.fleet, Metrics: counts, Watcher: watcher, Loops: loops, Log: log,
+		Fleet: ln.fleet, Metrics: counts, Watcher: watcher, Loops: loops, Logger: log,
 		Plans: plan.New(plan.Parts{
-			Legs: legs, Fleet: ln.fleet, Stored: stored, Metrics: counts, Log: log,
+			Legs: legs, Fleet: ln.fleet, Stored: stored, Metrics: counts, Logger: log,
 			Choose: func(*request.Request) plan.Plan {
 				p := &twice{enough: ln.enough, hold: ln.hold, spoil: ln.spoil, gate: ln.gate}
 				ln.plans <- p
@@ -150,7 +150,7 @@ func newLane(t *testing.T, n int, secure bool) *lane {
 			},
 		}),
 	}, Limits{
-		MaxBody: 1 << 20, MaxBodies: 4 << 20, MaxHeader: 16 << 10, MaxConnections: 64, MaxStreams: 64,
+		MaxBody: 1 << 20, MaxBodyTotal: 4 << 20, MaxHeader: 16 << 10, MaxConnections: 64, MaxStreams: 64,
 		HeaderTimeout: time.Minute, BodyTimeout: time.Minute, KeepAlive: time.Minute, SlowReader: time.Minute,
 	}, false)
 	ln.open(secure, func() {

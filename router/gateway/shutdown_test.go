@@ -24,11 +24,11 @@ func bare(t *testing.T) *Gateway {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { w.Close() })
-	p := Parts{Metrics: metrics.New(), Watcher: w, Log: slog.New(slog.NewTextHandler(t.Output(), nil))}
-	legs := leg.New(leg.Parts{Metrics: p.Metrics, Log: p.Log}, leg.Options{})
-	p.Plans = plan.New(plan.Parts{Legs: legs, Metrics: p.Metrics, Log: p.Log})
+	p := Parts{Metrics: metrics.New(), Watcher: w, Logger: slog.New(slog.NewTextHandler(t.Output(), nil))}
+	legs := leg.New(leg.Parts{Metrics: p.Metrics, Logger: p.Logger}, leg.Options{})
+	p.Plans = plan.New(plan.Parts{Legs: legs, Metrics: p.Metrics, Logger: p.Logger})
 	return New(p, Limits{
-		MaxBody: 1 << 20, MaxBodies: 4 << 20, MaxHeader: 16 << 10, MaxConnections: 8, MaxStreams: 8,
+		MaxBody: 1 << 20, MaxBodyTotal: 4 << 20, MaxHeader: 16 << 10, MaxConnections: 8, MaxStreams: 8,
 		HeaderTimeout: time.Minute, BodyTimeout: time.Minute, KeepAlive: time.Minute, SlowReader: time.Minute,
 	}, false)
 }

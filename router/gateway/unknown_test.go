@@ -37,7 +37,7 @@ func TestUnknownModelsWhileABackendIsSilent(t *testing.T) {
 	const wait = 500 * time.Millisecond
 	began := time.Now() // the fleet counts from then on, or from a little later
 	backends := []fleet.Backend{{URL: e.URL()}, {URL: "http://" + silent.Addr().String()}}
-	f, err := fleet.New(fleet.Options{Backends: backends, Log: log, FirstWord: wait})
+	f, err := fleet.New(fleet.Options{Backends: backends, Logger: log, FirstWord: wait})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -71,7 +71,8 @@ func TestNothingIsKnown(t *testing.T) {
 	silent := listen(t)
 	silent.Close()
 	log := slog.New(slog.DiscardHandler)
-	f, err := fleet.New(fleet.Options{Backends: []fleet.Backend{{URL: "http://" + silent.Addr().String()}}, Log: log})
+	backends := []fleet.Backend{{URL: "http://" + silent.Addr().String()}}
+	f, err := fleet.New(fleet.Options{Backends: backends, Logger: log})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -92,17 +93,17 @@ func serve(t *testing.T, f *fleet.Fleet, log *slog.Logger) (ask func(method, pat
 		t.Fatal(err)
 	}
 	index := prefix.NewIndex(prefix.Options{})
-	p := Parts{Fleet: f, Metrics: metrics.New(), Watcher: w, Log: log}
+	p := Parts{Fleet: f, Metrics: metrics.New(), Watcher: w, Logger: log}
 	inForce := &atomic.Pointer[policy.Policy]{}
 	inForce.Store(policy.Default())
 	stored := affinity.New(16)
 	legs := leg.New(leg.Parts{
 		Fleet: f, Where: &where.Finder{Index: index}, Policy: inForce, Gate: admission.New(admission.Options{}),
-		Budget: admission.NewBudget(20, 64, nil), Metrics: p.Metrics, Stored: stored, Log: log,
+		Budget: admission.NewBudget(20, 64, nil), Metrics: p.Metrics, Stored: stored, Logger: log,
 	}, leg.Options{})
-	p.Plans = plan.New(plan.Parts{Legs: legs, Fleet: f, Stored: stored, Metrics: p.Metrics, Log: log})
+	p.Plans = plan.New(plan.Parts{Legs: legs, Fleet: f, Stored: stored, Metrics: p.Metrics, Logger: log})
 	g := New(p, Limits{
-		MaxBody: 1 << 20, MaxBodies: 4 << 20, MaxHeader: 16 << 10, MaxConnections: 8, MaxStreams: 8,
+		MaxBody: 1 << 20, MaxBodyTotal: 4 << 20, MaxHeader: 16 << 10, MaxConnections: 8, MaxStreams: 8,
 		HeaderTimeout: time.Minute, BodyTimeout: time.Minute, KeepAlive: time.Minute, SlowReader: time.Minute,
 	}, false)
 	l, client := listen(t), &http.Client{Transport: &http.Transport{}}

@@ -31,7 +31,7 @@ type Options struct {
 	IntervalDown time.Duration // of any other
 	Timeout      time.Duration // bound of one check
 	Dial         func(ctx context.Context, network, address string) (net.Conn, error)
-	Log          *slog.Logger
+	Logger       *slog.Logger
 }
 
 // Checks is what the checks of all nodes share.
@@ -290,6 +290,6 @@ func (c *checker) complain(err error, now time.Time) {
 		return
 	}
 	said.why, said.at = why, now
-	c.checks.Log.Warn("node has not answered yet, so it takes no requests",
+	c.checks.Logger.Warn("node has not answered yet, so it takes no requests",
 		"node", c.who.ID, "address", c.who.Address, "error", err)
 }

@@ -30,7 +30,7 @@ func (s *subject) Pause(limit time.Duration) time.Duration { return limit }
 // testNode is the health of a node that nobody checks.
 func testNode(s State) *Node {
 	n := &Node{}
-	checks := NewChecks(Options{Log: slog.New(slog.DiscardHandler)})
+	checks := NewChecks(Options{Logger: slog.New(slog.DiscardHandler)})
 	pool := relay.NewPool(relay.Target{Addr: "127.0.0.1:1"}, relay.PoolOptions{})
 	n.Init(checks, Who{ID: "n", Pool: pool, Subject: &subject{}}, s)
 	return n

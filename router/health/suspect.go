@@ -173,9 +173,9 @@ func (n *Node) consider(links []relay.Link, by noticed, now time.Time) {
 // suspicionMoved is called when the node has become suspect, or, without why, is so no more.
 func (c *checker) suspicionMoved(why string) {
 	if why == "" {
-		c.checks.Log.Info("node is not suspect any more", "node", c.who.ID)
+		c.checks.Logger.Info("node is not suspect any more", "node", c.who.ID)
 		return
 	}
-	c.checks.Log.Warn("node is suspect", "node", c.who.ID, "why", why)
+	c.checks.Logger.Warn("node is suspect", "node", c.who.ID, "why", why)
 	c.doubt()
 }

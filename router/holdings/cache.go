@@ -84,7 +84,7 @@ func newCache(m *Map, id string, addresses []string, target string) *cache {
 
 // run follows the daemon until ctx ends.
 func (c *cache) run(ctx context.Context) {
-	log := c.m.options.Log.With("cache", c.id, "target", c.target)
+	log := c.m.options.Logger.With("cache", c.id, "target", c.target)
 	defer c.until.Store(0)
 	if c.open == nil {
 		conn, err := c.dial()

@@ -51,7 +51,7 @@ type Options struct {
 	MaxBlocks int
 	// Promote says what daemons are asked to bring into RAM ahead of requests.
 	Promote Promote
-	Log     *slog.Logger // nil: slog.Default
+	Logger  *slog.Logger // nil: slog.Default
 }
 
 // Map is what the daemons hold. Match may be called by any number of goroutines.
@@ -96,8 +96,8 @@ type Stats struct {
 
 // New makes a Map that follows nobody before Run.
 func New(o Options) *Map {
-	if o.Log == nil {
-		o.Log = slog.Default()
+	if o.Logger == nil {
+		o.Logger = slog.Default()
 	}
 	m := &Map{options: o, index: residency.New(residency.Options{MaxBlocks: o.MaxBlocks}), caches: map[string]*cache{},
 		refused: map[string]bool{}, static: o.Static, promoter: newPromoter(o.Promote)}
@@ -214,7 +214,7 @@ func (m *Map) announced(e cluster.Entry) {
 	id := e.Key[len(cluster.CachesPrefix):]
 	h, err := cluster.ParseCacheHealth(id, e.Value)
 	if err != nil {
-		m.options.Log.Warn("cache daemon's announcement is not used", "cache", id, "error", err)
+		m.options.Logger.Warn("cache daemon's announcement is not used", "cache", id, "error", err)
 		return
 	}
 	addresses := []string{}

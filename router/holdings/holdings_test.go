@@ -132,7 +132,7 @@ func await(t *testing.T, m *Map, c *prefix.Chain, address string, want Reach) {
 
 func follow(t *testing.T, o Options) *Map {
 	t.Helper()
-	o.Log = slog.Default()
+	o.Logger = slog.Default()
 	m := New(o)
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
@@ -178,7 +178,7 @@ func TestFollows(t *testing.T) {
 // TestLooseBlocks: blocks that came without parents count too. TestTooManyDaemons: those that are
 // left out are counted once each, for as long as they are announced.
 func TestTooManyDaemons(t *testing.T) {
-	m := New(Options{Log: slog.Default()})
+	m := New(Options{Logger: slog.Default()})
 	ended, end := context.WithCancel(t.Context())
 	end()
 	m.life = ended // nobody is connected to

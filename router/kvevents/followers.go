@@ -55,8 +55,8 @@ func Check(endpoint, replay string) error {
 type Options struct {
 	// Model returns the only model that a node serves; empty: not known yet, or there are several.
 	// Required.
-	Model func(node string) string
-	Log   *slog.Logger // nil: slog.Default
+	Model  func(node string) string
+	Logger *slog.Logger // nil: slog.Default
 }
 
 // Followers follow any number of engines.
@@ -79,8 +79,8 @@ type running struct {
 
 // New makes Followers that follow nobody before Run.
 func New(o Options) *Followers {
-	if o.Log == nil {
-		o.Log = slog.Default()
+	if o.Logger == nil {
+		o.Logger = slog.Default()
 	}
 	return &Followers{o: o, index: residency.New(residency.Options{MaxEngines: maxSources}),
 		running: map[Source]*running{}}
@@ -106,7 +106,8 @@ func (f *Followers) Set(sources []Source) {
 	defer f.mu.Unlock()
 	f.wanted = sources[:min(len(sources), maxSources)]
 	if len(sources) > maxSources {
-		f.o.Log.Error("KV events are followed of so many backends only", "most", maxSources, "backends", len(sources))
+		f.o.Logger.Error("KV events are followed of so many backends only",
+			"most", maxSources, "backends", len(sources))
 	}
 	f.sync()
 }
@@ -143,13 +144,13 @@ func (f *Followers) start(s Source, before <-chan struct{}) {
 		replay, err = events.ParseEndpoint(s.Replay)
 	}
 	if err != nil {
-		f.o.Log.Error("KV events are not followed", "node", s.Node, "error", err) // Check has refused it
+		f.o.Logger.Error("KV events are not followed", "node", s.Node, "error", err) // Check has refused it
 		return
 	}
 	ctx, stop := context.WithCancel(f.life)
 	r := &running{stop: stop, done: make(chan struct{}), Follower: events.New(events.Options{
 		Engine: s.Node, Endpoint: endpoint, Replay: replay, Model: func() string { return f.o.Model(s.Node) },
-		Sink: f.index, Log: f.o.Log.With("node", s.Node),
+		Sink: f.index, Logger: f.o.Logger.With("node", s.Node),
 	})}
 	f.running[s] = r
 	f.wg.Go(func() {

@@ -54,7 +54,7 @@ type Parts struct {
 	Budget  *admission.Budget
 	Metrics *metrics.Router
 	Stored  *affinity.Table // learns which node made which stored response
-	Log     *slog.Logger
+	Logger  *slog.Logger
 }
 
 // Dispatcher sends legs to nodes. It is safe for concurrent use.
@@ -83,7 +83,7 @@ func New(p Parts, o Options) *Dispatcher {
 	}
 	d := &Dispatcher{
 		options: o, fleet: p.Fleet, where: p.Where, policy: p.Policy, gate: p.Gate,
-		budget: p.Budget, metrics: p.Metrics, stored: p.Stored, log: p.Log,
+		budget: p.Budget, metrics: p.Metrics, stored: p.Stored, log: p.Logger,
 	}
 	d.gone = gone{nodes: map[*fleet.Node]time.Time{}, models: map[string]time.Time{}}
 	d.table.Store(&servedFleet{})

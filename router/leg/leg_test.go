@@ -33,7 +33,7 @@ func start(t testing.TB, n int, tweak ...func(*engine.Config)) *Dispatcher {
 	t.Helper()
 	index := prefix.NewIndex(prefix.Options{})
 	t.Cleanup(index.Close)
-	o := fleet.Options{Index: index, Log: slog.New(slog.DiscardHandler)}
+	o := fleet.Options{Index: index, Logger: slog.New(slog.DiscardHandler)}
 	for range n {
 		var c engine.Config
 		for _, f := range tweak {
@@ -59,7 +59,7 @@ func start(t testing.TB, n int, tweak ...func(*engine.Config)) *Dispatcher {
 	d := New(Parts{
 		Fleet: f, Policy: &atomic.Pointer[policy.Policy]{}, Gate: admission.New(admission.Options{}),
 		Where:  &where.Finder{Index: index, Memo: where.NewMemo(16 << 20), Metrics: counts},
-		Budget: admission.NewBudget(20, 64, nil), Metrics: counts, Stored: affinity.New(16), Log: o.Log,
+		Budget: admission.NewBudget(20, 64, nil), Metrics: counts, Stored: affinity.New(16), Logger: o.Logger,
 	}, Options{
 		Limits:   Limits{FirstByte: time.Minute, Idle: time.Minute, Total: time.Minute},
 		MaxNodes: 2, Feedback: true,

@@ -23,7 +23,7 @@ func TestRehearsal(t *testing.T) {
 	now := time.Unix(1_700_000_000, 0)
 	index := prefix.NewIndex(prefix.Options{Inline: true, Now: func() time.Time { return now }})
 	log := slog.New(slog.DiscardHandler)
-	f, err := fleet.New(fleet.Options{Index: index, Log: log, Proven: true, Backends: []fleet.Backend{
+	f, err := fleet.New(fleet.Options{Index: index, Logger: log, Proven: true, Backends: []fleet.Backend{
 		{URL: "http://10.0.0.1:1", ID: "a", Model: "m", MaxConcurrent: 1},
 		{URL: "http://10.0.0.2:1", ID: "b", Model: "m", MaxConcurrent: 1},
 	}})
@@ -33,7 +33,7 @@ func TestRehearsal(t *testing.T) {
 	d := New(Parts{
 		Fleet: f, Where: &where.Finder{Index: index}, Policy: &atomic.Pointer[policy.Policy]{},
 		Gate:   admission.New(admission.Options{}),
-		Budget: admission.NewBudget(20, 64, nil), Metrics: metrics.New(), Stored: affinity.New(1), Log: log,
+		Budget: admission.NewBudget(20, 64, nil), Metrics: metrics.New(), Stored: affinity.New(1), Logger: log,
 	}, Options{Feedback: true, Random: func() uint64 { return 1 }})
 	d.policy.Store(policy.Default())
 	keys := make([]uint64, 40)
@@ -92,14 +92,14 @@ func TestRehearsedBurst(t *testing.T) {
 		url := fmt.Sprintf("http://10.0.0.%d:1", i+1)
 		backends = append(backends, fleet.Backend{URL: url, ID: fmt.Sprint(i), Model: "m"})
 	}
-	f, err := fleet.New(fleet.Options{Index: index, Log: log, Proven: true, Backends: backends})
+	f, err := fleet.New(fleet.Options{Index: index, Logger: log, Proven: true, Backends: backends})
 	if err != nil {
 		t.Fatal(err)
 	}
 	d := New(Parts{
 		Fleet: f, Where: &where.Finder{Index: index}, Policy: &atomic.Pointer[policy.Policy]{},
 		Gate:   admission.New(admission.Options{}),
-		Budget: admission.NewBudget(20, 64, nil), Metrics: metrics.New(), Stored: affinity.New(1), Log: log,
+		Budget: admission.NewBudget(20, 64, nil), Metrics: metrics.New(), Stored: affinity.New(1), Logger: log,
 	}, Options{Feedback: true, Random: rand.New(rand.NewPCG(1, 2)).Uint64})
 	d.policy.Store(policy.Default())
 	keys := make([]uint64, 375)

@@ -177,10 +177,10 @@ func (d *Dispatcher) newModel(name string) *model {
 	m := &model{name: name, seed: prefix.Seed(name, "", ""), metrics: d.metrics.Model(name), limits: limits}
 	for work := range m.patience {
 		m.patience[work] = patience.NewModel(patience.Options{
-			FirstByteFloor: d.options.PatienceFloor,
-			StallFloor:     d.options.StallFloor,
-			Cold:           d.options.FirstByteCold,
-			Hard:           limits.FirstByte,
+			PatienceFloor: d.options.PatienceFloor,
+			StallFloor:    d.options.StallFloor,
+			FirstByteCold: d.options.FirstByteCold,
+			FirstByte:     limits.FirstByte,
 		})
 	}
 	return m

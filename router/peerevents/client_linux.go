@@ -37,7 +37,7 @@ func (c *Client) Run(ctx context.Context) error {
 		}
 		if reason != said {
 			said = reason
-			c.o.Log.Warn("router.kernel_events: nobody tells of events of the kernel, connections to nodes are "+
+			c.o.Logger.Warn("router.kernel_events: nobody tells of events of the kernel, connections to nodes are "+
 				"looked at instead; trying on", "socket", c.o.Path, "error", err)
 		}
 		timer := time.NewTimer(wait/2 + rand.N(wait/2))
@@ -78,7 +78,7 @@ func (c *Client) follow(ctx context.Context) (told bool, err error) {
 	}
 	c.stats.Connected.Store(true)
 	defer c.stats.Connected.Store(false)
-	c.o.Log.Info("the kernel's events are told", "socket", c.o.Path, "counts", counts != nil)
+	c.o.Logger.Info("the kernel's events are told", "socket", c.o.Path, "counts", counts != nil)
 	c.renew(ctx, counts)
 	var other sync.WaitGroup
 	defer other.Wait()
@@ -154,7 +154,7 @@ func (c *Client) greet(ctx context.Context, conn *wire.Conn) (counts *bpf.PeerCo
 		return nil, nil
 	}
 	if counts, err = bpf.NewPeerCounts(fd, m.Layout); err != nil {
-		c.o.Log.Warn("router.kernel_events: round trips and retransmissions cannot be read", "error", err)
+		c.o.Logger.Warn("router.kernel_events: round trips and retransmissions cannot be read", "error", err)
 		return nil, nil
 	}
 	return counts, nil

@@ -62,7 +62,7 @@ func follow(t *testing.T) (c *Client, f *told, l *net.UnixListener) {
 	}
 	l.SetUnlinkOnClose(false)
 	f = &told{peers: []netip.AddrPort{netip.MustParseAddrPort("10.0.0.2:80"), netip.MustParseAddrPort("10.0.0.1:80")}}
-	c = New(Options{Path: path, Fleet: f, Log: slog.New(slog.NewTextHandler(f, nil))})
+	c = New(Options{Path: path, Fleet: f, Logger: slog.New(slog.NewTextHandler(f, nil))})
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
 	go func() { ended <- c.Run(ctx) }()

@@ -35,9 +35,9 @@ type Fleet interface {
 
 // Options of a Client.
 type Options struct {
-	Path  string // of the agent's socket
-	Fleet Fleet
-	Log   *slog.Logger
+	Path   string // of the agent's socket
+	Fleet  Fleet
+	Logger *slog.Logger
 }
 
 // Client follows one agent.

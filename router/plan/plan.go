@@ -28,7 +28,7 @@ type Parts struct {
 	Fleet   *fleet.Fleet
 	Stored  *affinity.Table
 	Metrics *metrics.Router
-	Log     *slog.Logger
+	Logger  *slog.Logger
 	// Choose makes the plan of a request for an answer, once it has been read. Default: Direct.
 	Choose func(*request.Request) Plan
 }
@@ -296,7 +296,7 @@ var errPlan = &apierror.Error{
 // sent.
 func (t *Task) bug(p any, withheld []byte) {
 	t.blind, t.withheld = true, withheld
-	t.planner.parts.Metrics.Bug(t.planner.parts.Log, "following an answer", p)
+	t.planner.parts.Metrics.Bug(t.planner.parts.Logger, "following an answer", p)
 }
 
 // Failure is the error that ends a stream which had begun and could not be finished because of err.

@@ -30,7 +30,7 @@ func start(t testing.TB, n int) *Planner {
 	t.Helper()
 	index := prefix.NewIndex(prefix.Options{})
 	t.Cleanup(index.Close)
-	o := fleet.Options{Index: index, Log: slog.New(slog.DiscardHandler)}
+	o := fleet.Options{Index: index, Logger: slog.New(slog.DiscardHandler)}
 	for range n {
 		e, err := engine.New(engine.Config{})
 		if err != nil {
@@ -51,7 +51,7 @@ func start(t testing.TB, n int) *Planner {
 	chosen.Store(policy.Default())
 	counts, stored := metrics.New(), affinity.New(16)
 	legs := leg.New(leg.Parts{
-		Fleet: f, Policy: chosen, Gate: admission.New(admission.Options{}), Log: o.Log,
+		Fleet: f, Policy: chosen, Gate: admission.New(admission.Options{}), Logger: o.Logger,
 		Where:  &where.Finder{Index: index, Metrics: counts},
 		Budget: admission.NewBudget(20, 64, nil), Metrics: counts, Stored: stored,
 	}, leg.Options{
@@ -65,7 +65,7 @@ func start(t testing.TB, n int) *Planner {
 			t.Fatal("the engines are not in service")
 		}
 	}
-	return New(Parts{Legs: legs, Fleet: f, Stored: stored, Metrics: counts, Log: o.Log})
+	return New(Parts{Legs: legs, Fleet: f, Stored: stored, Metrics: counts, Logger: o.Logger})
 }
 
 // inService tells whether n nodes of f may be picked.
@@ -230,7 +230,7 @@ func (b *bungler) fail(t *Task, e sse.Event, out []byte) {
 // TestBugInAPlan costs the client no event: those that were withheld come, each once, and so does
 // what follows.
 func TestBugInAPlan(t *testing.T) {
-	p := &Planner{parts: Parts{Metrics: metrics.New(), Log: slog.New(slog.DiscardHandler)}}
+	p := &Planner{parts: Parts{Metrics: metrics.New(), Logger: slog.New(slog.DiscardHandler)}}
 	for _, release := range []bool{false, true} {
 		task := &Task{plan: &bungler{release: release}, planner: p}
 		out := give(task, "a\n\n") + give(task, "bad\n\n") + give(task, "b\n\n")

@@ -216,7 +216,7 @@ func (s *search) inquire(n *fleet.Node, abort *relay.Abort) {
 	told := nothing
 	defer func() {
 		if p := recover(); p != nil {
-			s.p.parts.Metrics.Bug(s.p.parts.Log, "the search for a stored response on "+n.ID, p)
+			s.p.parts.Metrics.Bug(s.p.parts.Logger, "the search for a stored response on "+n.ID, p)
 		}
 		s.take(n, told)
 	}()

@@ -52,17 +52,17 @@ type Options struct {
 	// Got is called with the readings of each answer, which it may keep, and says whether they are
 	// of any node that is asked for. Lost is called when there will be none for a while. Both run
 	// on the goroutine of Follow.
-	Got   func([]load.Reading) bool
-	Lost  func()
-	Stats *Stats
-	Log   *slog.Logger
+	Got    func([]load.Reading) bool
+	Lost   func()
+	Stats  *Stats
+	Logger *slog.Logger
 }
 
 // Follow reads the agent's stream, again and again, until ctx ends.
 func Follow(ctx context.Context, o Options) {
 	conn, err := dial(&o)
 	if err != nil {
-		o.Log.Warn("load of an agent's nodes cannot be followed; their heartbeats tell", "address", o.Address,
+		o.Logger.Warn("load of an agent's nodes cannot be followed; their heartbeats tell", "address", o.Address,
 			"error", err)
 		return
 	}
@@ -80,7 +80,7 @@ func Follow(ctx context.Context, o Options) {
 		o.Stats.Broken.Add(1)
 		if code := status.Code(err); code != said {
 			said = code
-			o.Log.Info("load of an agent's nodes is not told, their heartbeats have to do; trying on", "address",
+			o.Logger.Info("load of an agent's nodes is not told, their heartbeats have to do; trying on", "address",
 				o.Address, "error", err)
 		}
 		timer := time.NewTimer(wait/2 + rand.N(wait/2))

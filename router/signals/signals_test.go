@@ -67,7 +67,7 @@ func follow(t *testing.T, at string, c *tls.Config) *following {
 	go func() {
 		defer close(done)
 		Follow(ctx, Options{
-			Address: at, TLS: c, Stats: &f.stats, Log: slog.New(slog.NewTextHandler(io.Discard, nil)),
+			Address: at, TLS: c, Stats: &f.stats, Logger: slog.New(slog.NewTextHandler(io.Discard, nil)),
 			Got: func(all []load.Reading) bool {
 				for _, r := range all {
 					select {

@@ -241,7 +241,7 @@ func TestUnknownPath(t *testing.T) {
 }
 
 func TestUnixSocket(t *testing.T) {
-	e := start(t, func(c *Config) { c.Addr = "unix:" + t.TempDir() + "/engine.sock" })
+	e := start(t, func(c *Config) { c.Listen = "unix:" + t.TempDir() + "/engine.sock" })
 	if !strings.HasPrefix(e.URL(), "unix:///") {
 		t.Errorf("URL %s", e.URL())
 	}

@@ -82,7 +82,7 @@ func (c *call) serve(f endpoint, runsModel bool) error {
 }
 
 func (c *call) readBody() error {
-	body, err := io.ReadAll(http.MaxBytesReader(c.w, c.r.Body, c.cfg.MaxBodyBytes))
+	body, err := io.ReadAll(http.MaxBytesReader(c.w, c.r.Body, c.cfg.MaxBody))
 	c.body = body
 	var long *http.MaxBytesError
 	switch {

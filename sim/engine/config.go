@@ -28,8 +28,8 @@ type Config struct {
 	ID string
 	// Models are the served model names; the first labels the metrics. Default "sim".
 	Models []string
-	// Addr is host:port, or unix:PATH for a Unix socket. Default 127.0.0.1:0.
-	Addr string
+	// Listen is host:port, or unix:PATH for a Unix socket. Default 127.0.0.1:0.
+	Listen string
 	// APIKey, when set, is demanded as a bearer token on /v1 paths.
 	APIKey string
 
@@ -73,8 +73,8 @@ type Config struct {
 	// engines do.
 	RejectStreamOptions bool
 
-	// MaxBodyBytes bounds a request body; a longer one is 413. Default 256 MiB.
-	MaxBodyBytes int64
+	// MaxBody bounds a request body; a longer one is 413. Default 256 MiB.
+	MaxBody int64
 	// MaxStored bounds the stored Responses; the oldest leave. Default 1024.
 	MaxStored int
 	// RecordRequests is how many requests (headers and body) are kept for
@@ -112,7 +112,7 @@ func (c Config) withDefaults() Config {
 	if len(c.Models) == 0 {
 		c.Models = []string{"sim"}
 	}
-	def(&c.Addr, "127.0.0.1:0")
+	def(&c.Listen, "127.0.0.1:0")
 	def(&c.BlockTokens, 16)
 	def(&c.CacheBlocks, 8192)
 	def(&c.MaxModelTokens, min(131072, c.BlockTokens*c.CacheBlocks))
@@ -122,7 +122,7 @@ func (c Config) withDefaults() Config {
 	def(&c.DecodeStep, 15*time.Millisecond)
 	def(&c.Speed, 1)
 	def(&c.OutputTokens, 32)
-	def(&c.MaxBodyBytes, 256<<20)
+	def(&c.MaxBody, 256<<20)
 	def(&c.MaxStored, 1024)
 	if c.KVEvents != nil {
 		kv := *c.KVEvents

@@ -47,8 +47,8 @@ func New(cfg Config) (*Engine, error) {
 	e := &Engine{cfg: cfg, kv: cfg.KVEvents, faults: newFaults(cfg.Seed), quit: make(chan struct{})}
 	e.seen.keep = cfg.RecordRequests
 	e.mux = e.routes()
-	e.network, e.addr = "tcp", cfg.Addr
-	if path, unix := strings.CutPrefix(cfg.Addr, "unix:"); unix {
+	e.network, e.addr = "tcp", cfg.Listen
+	if path, unix := strings.CutPrefix(cfg.Listen, "unix:"); unix {
 		e.network, e.addr = "unix", path
 	}
 	e.mu.Lock()

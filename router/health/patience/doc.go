@@ -2,7 +2,7 @@
 // notices nodes that have stopped making progress.
 //
 // It learns what a served model needs from what its nodes do. It keeps no clock (every call is
-// told the time) and starts no goroutine: router/leg calls Model.Check every FirstByteFloor/10,
+// told the time) and starts no goroutine: router/leg calls Model.Check every PatienceFloor/10,
 // and Check asks the owner of each late attempt to give it up. One mutex per model guards
 // everything but what is atomic: a node's pulse, which each chunk of an answer sets, and what
 // waits at a node (Node.Queued).
@@ -14,11 +14,11 @@
 //
 //	E(u+q) = a + b·(u+q)
 //
-// with a, b >= 0 from a least-squares line over the model's last ~64 first bytes, each clipped
-// at 4·E so that one outlier teaches little. Beyond the largest u+q seen (a decaying maximum)
-// E grows in proportion, as if all the time were per token. E is never taken below
-// FirstByteFloor/4, so that noise on a fast fleet is not mistaken for slowness. Until 3 first bytes
-// have been seen E is Cold/4; until there are 8 it is 4 times the slowest of them, Cold/4 at most,
+// with a, b >= 0 from a least-squares line over the model's last ~64 first bytes, each clipped at
+// 4·E so that one outlier teaches little. Beyond the largest u+q seen (a decaying maximum) E grows
+// in proportion, as if all the time were per token. E is never taken below PatienceFloor/4, so that
+// noise on a fast fleet is not mistaken for slowness. Until 3 first bytes have been seen E is
+// FirstByteCold/4; until there are 8 it is 4 times the slowest of them, FirstByteCold/4 at most,
 // for prompts up to the largest of them (cached tokens count as uncached), and grows in proportion
 // beyond.
 //
@@ -27,7 +27,7 @@
 //	limit = L·E(u+q)·max(1, node, peers)·4^doubts + 2·(E(u+q+c) - E(u+q))
 //	L     = 4 + 4·excess, at most 16; excess = moving mean of max(0, wait/E - 1), each at most 3
 //
-// clamped to [FirstByteFloor, Hard]. What was given up counts in excess too, so that a fleet
+// clamped to [PatienceFloor, FirstByte]. What was given up counts in excess too, so that a fleet
 // with a long tail is not asked twice forever. The last term pays for a wrong belief: the whole
 // prompt computed anew, twice over.
 //
@@ -42,7 +42,7 @@
 //     first byte within 4·E. What was given up is a probe: the others follow when it, or anything
 //     else, is answered in time elsewhere, and giving up gets rarer while nothing is.
 //
-// A model with a single node waits for Hard: there is nobody else to ask.
+// A model with a single node waits for FirstByte: there is nobody else to ask.
 //
 // # Nodes without progress
 //

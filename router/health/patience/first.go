@@ -84,10 +84,10 @@ func (m *Model) limit(a *Attempt, l limits) time.Duration {
 	}
 	miss := m.first.expect(float64(all)) - m.first.expect(float64(tokens))
 	seconds := l.times*m.expectFirst(tokens) + 2*max(0, miss)
-	if seconds >= m.o.Hard.Seconds() {
-		return m.o.Hard
+	if seconds >= m.o.FirstByte.Seconds() {
+		return m.o.FirstByte
 	}
-	return max(time.Duration(seconds*float64(time.Second)), m.o.FirstByteFloor)
+	return max(time.Duration(seconds*float64(time.Second)), m.o.PatienceFloor)
 }
 
 func (m *Model) giveUpOverdue(n *Node, now time.Duration) {

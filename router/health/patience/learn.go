@@ -216,7 +216,7 @@ func (r *ring) peersSince(n *Node, since time.Duration) (count int, slow float64
 
 // expectFirst is E in seconds, with its lower bound.
 func (m *Model) expectFirst(tokens int64) float64 {
-	least, cold := m.o.FirstByteFloor.Seconds()/4, m.o.Cold.Seconds()/4
+	least, cold := m.o.PatienceFloor.Seconds()/4, m.o.FirstByteCold.Seconds()/4
 	switch {
 	case m.first.n < few:
 		return cold
@@ -269,5 +269,5 @@ func (m *Model) callRatio(a *Attempt, took float64, completionTokens int64) floa
 	if completionTokens > 0 && m.perToken.n >= known {
 		expected = min(expected, m.first.expect(float64(a.tokens))+m.perToken.mean*float64(completionTokens))
 	}
-	return took / max(expected, m.o.FirstByteFloor.Seconds()/4)
+	return took / max(expected, m.o.PatienceFloor.Seconds()/4)
 }

@@ -9,10 +9,10 @@ import (
 
 // Options of one model. Zero values mean the defaults named.
 type Options struct {
-	FirstByteFloor time.Duration // no stream is given up earlier; 1 s
-	StallFloor     time.Duration // no node is set aside for a shorter silence, overdue streams apart; 2 s
-	Cold           time.Duration // first-byte limit while nothing is known; 60 s
-	Hard           time.Duration // upper bound of every first-byte limit; 300 s
+	PatienceFloor time.Duration // no stream is given up earlier; 1 s
+	StallFloor    time.Duration // no node is set aside for a shorter silence, overdue streams apart; 2 s
+	FirstByteCold time.Duration // first-byte limit while nothing is known; 60 s
+	FirstByte     time.Duration // upper bound of every first-byte limit; 300 s
 }
 
 func (o Options) withDefaults() Options {
@@ -21,11 +21,11 @@ func (o Options) withDefaults() Options {
 			*d = v
 		}
 	}
-	set(&o.FirstByteFloor, time.Second)
+	set(&o.PatienceFloor, time.Second)
 	set(&o.StallFloor, 2*time.Second)
-	set(&o.Cold, time.Minute)
-	set(&o.Hard, 5*time.Minute)
-	o.Cold = min(o.Cold, o.Hard)
+	set(&o.FirstByteCold, time.Minute)
+	set(&o.FirstByte, 5*time.Minute)
+	o.FirstByteCold = min(o.FirstByteCold, o.FirstByte)
 	return o
 }
 
@@ -169,7 +169,7 @@ type Stall struct {
 }
 
 // Check looks at every waiting attempt, asks the owners of late ones to give up, and appends
-// the nodes to set aside to out. Call it about every FirstByteFloor/10; a model for which nobody
+// the nodes to set aside to out. Call it about every PatienceFloor/10; a model for which nobody
 // waits costs one lock.
 func (m *Model) Check(now time.Time, out []Stall) []Stall {
 	m.mu.Lock()

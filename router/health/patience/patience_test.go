@@ -64,7 +64,8 @@ func TestColdFleetNoticesHungNodeByStreams(t *testing.T) {
 	}
 }
 
-// A handful of answers is enough: the streams on the hung one of two nodes do not wait for Cold.
+// A handful of answers is enough: the streams on the hung one of two nodes do not wait for
+// FirstByteCold.
 func TestAFewAnswersEndTheColdStart(t *testing.T) {
 	for _, answered := range []int{2, 3, 5} {
 		s := newSim(t, 2)

@@ -55,8 +55,8 @@ const (
 
 func newSim(t *testing.T, nodes int) *sim {
 	s := &sim{t: t, now: epoch.Add(time.Hour), rng: rand.New(rand.NewPCG(1, 2))}
-	s.m = NewModel(Options{FirstByteFloor: 100 * time.Millisecond, StallFloor: 500 * time.Millisecond,
-		Cold: 30 * time.Second, Hard: 300 * time.Second})
+	s.m = NewModel(Options{PatienceFloor: 100 * time.Millisecond, StallFloor: 500 * time.Millisecond,
+		FirstByteCold: 30 * time.Second, FirstByte: 300 * time.Second})
 	for range nodes {
 		s.nodes = append(s.nodes, &simNode{n: s.m.Join(nil, s.now), slow: 1, free: s.now})
 	}

@@ -93,7 +93,7 @@ func (m *Model) judge(n *Node, now time.Duration) (Stall, bool) {
 	if n.level != fine {
 		since = min(since, n.levelFor) // still the same silence
 	}
-	if !open || now-since < min(m.o.FirstByteFloor, m.o.StallFloor) || len(m.nodes) < 2 {
+	if !open || now-since < min(m.o.PatienceFloor, m.o.StallFloor) || len(m.nodes) < 2 {
 		return Stall{}, false
 	}
 	count, slow := m.answers.peersSince(n, since)
@@ -154,7 +154,7 @@ func (m *Model) weigh(n *Node, since, now time.Duration, slow, answered float64)
 		return e
 	}
 	m.rewind(n)
-	for a := n.calls.head; a != nil && now-a.start >= m.o.FirstByteFloor; a = a.next {
+	for a := n.calls.head; a != nil && now-a.start >= m.o.PatienceFloor; a = a.next {
 		alike := float64(m.waitAsLong(a.start))
 		if p := max(m.callChance(a, since, now, slow), alike/(alike+answered)); p <= tellingAt {
 			e.add(a.start, p)
