@@ -4,7 +4,6 @@ import (
 	"context"
 	"time"
 
-	"github.com/cognitora/dataplane/internal/cluster"
 	"github.com/cognitora/dataplane/kvcached/fleet"
 	"github.com/cognitora/dataplane/kvcached/transport"
 )
@@ -36,7 +35,7 @@ func (d *Daemon) joinFleet() error {
 		LocateTimeout: c.LocateTimeout.Std(), AnswerTimeout: c.AnswerTimeout.Std(),
 		PeerBytes:   max(1, int64(d.config.QUIC.InFlight)/transport.HostShare),
 		PullTimeout: c.PullTimeout.Std(), MaxPulls: c.MaxPulls, MaxLocations: c.MaxLocations,
-		Replicas: c.Replicas, HotUses: c.HotUses, Lease: cluster.LeaseTTL(d.config.Daemon.Heartbeat.Std()),
+		Replicas: c.Replicas, HotUses: c.HotUses,
 		Logger: d.log,
 	})
 	if err != nil {

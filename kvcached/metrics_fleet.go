@@ -63,9 +63,9 @@ var fleetRows = []row[fleet.Stats]{
 	counter("fleet_differed_total", "Keys set here of which another host had a value with another checksum, and "+
 		"dropped it. Keys name content: engines that share keys should share weights, serialisation and chunk size.",
 		func(s *fleet.Stats) uint64 { return s.Differed }),
-	gauge("fleet_notices", "Keys set, deleted or timed here that other holders are still to be told of.",
+	gauge("fleet_notices", "Keys set, deleted or timed here that other hosts are still to be told of.",
 		func(s *fleet.Stats) int64 { return s.Notices }),
-	counter("fleet_notices_lost_total", "Keys set, deleted or timed here that some holder was not told of, because it "+
+	counter("fleet_notices_lost_total", "Keys set, deleted or timed here that some host was not told of, because it "+
 		"did not answer or more than 65,536 waited.", func(s *fleet.Stats) uint64 { return s.NoticesLost }),
 }
 

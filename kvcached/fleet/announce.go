@@ -71,7 +71,7 @@ func (v *View) Run(ctx context.Context) error {
 	v.mu.Unlock()
 	var wg sync.WaitGroup
 	for _, lane := range v.notices.lanes {
-		wg.Go(func() { v.tellHolders(ctx, lane) })
+		wg.Go(func() { v.tellHosts(ctx, lane) })
 	}
 	if v.o.Replicas > 0 {
 		wg.Go(func() { v.replicate(ctx) })

@@ -2,7 +2,8 @@ package fleet
 
 import (
 	"context"
-	"slices"
+	"errors"
+	"fmt"
 	"sync"
 	"time"
 
@@ -16,41 +17,25 @@ import (
 // askedAtOnce is how many hosts are asked at a time when all are.
 const askedAtOnce = 64
 
-// askEach asks hosts at the same time. Its error is a *store.HostsError with those that could not
-// be asked.
-func (v *View) askEach(ctx context.Context, hosts []string, limit time.Duration,
-	ask func(context.Context, *Member, *transport.Peer) error) error {
-	r := v.roster.Load()
+// askAll asks all other hosts at the same time. Its error names those that could not be asked.
+func (v *View) askAll(ctx context.Context, limit time.Duration,
+	ask func(context.Context, *transport.Peer) error) error {
 	var group errgroup.Group
 	group.SetLimit(askedAtOnce)
 	var mu sync.Mutex
-	var failed store.HostsError
-	for _, id := range hosts {
-		m := r.member(id)
-		if m == nil || m.ID == v.o.Self {
-			continue // it has left
-		}
+	var failed error
+	for _, m := range v.Others() {
 		group.Go(func() error {
-			err := v.within(ctx, limit, m, func(ctx context.Context, peer *transport.Peer) error {
-				return ask(ctx, m, peer)
-			})
-			if err != nil {
+			if err := v.within(ctx, limit, &m, ask); err != nil {
 				mu.Lock()
 				defer mu.Unlock()
-				failed.Hosts, failed.Err = append(failed.Hosts, m.ID), err
+				failed = errors.Join(failed, fmt.Errorf("fleet: %s: %w", m.ID, err))
 			}
 			return nil
 		})
 	}
 	_ = group.Wait()
-	if err := ctx.Err(); err != nil && failed.Err != nil {
-		return context.Cause(ctx)
-	}
-	if failed.Err == nil {
-		return nil
-	}
-	slices.Sort(failed.Hosts)
-	return &failed
+	return failed
 }
 
 // Reachable tells of each block whether it may be anywhere; each keeper is asked once. What it says

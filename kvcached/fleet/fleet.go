@@ -63,17 +63,13 @@ type Options struct {
 	// Replicas is to how many other hosts a block goes that has been used HotUses times here. 0:
 	// none.
 	Replicas int
-	// Lease is how long a host that has died counts as a member, at most; errors say so. 0: 15 s.
-	Lease time.Duration
 	// HotUses is what makes a block hot. 0: 8.
 	HotUses int
 	Logger  *slog.Logger // nil: slog.Default()
 }
 
-// View is the store of this host as part of the fleet. Get, Stat, StatAll, Find, Describe,
-// SetExpiry, Absent, Delete and PurgeAll see all hosts; everything else is the host's own. Before
-// this host has joined (join.go) a client's own key is a miss for Get and Describe, and a
-// *store.JoiningError for Find, SetExpiry, Absent, Delete, PurgeAll and Create.
+// View is the store of this host as part of the fleet. Get, Stat, StatAll, Describe and PurgeAll
+// see all hosts; Delete and SetExpiry tell them.
 type View struct {
 	Store *store.Store // of this host
 
@@ -89,7 +85,8 @@ type View struct {
 	replicates chan block.Addr
 
 	notices *notices
-	named   atomic.Bool // etcd has named all members, this host among them
+	name    sync.Once
+	named   chan struct{} // closed once etcd has named all members, this host among them
 
 	pushing sync.RWMutex // held for reading by a push, so that a purge can wait for it
 
@@ -98,7 +95,7 @@ type View struct {
 	fences  map[fenceKey]*fence // at most maxFences
 	fenced  uint64              // fences so far
 	running context.Context     // nil before Run and after
-	wg      sync.WaitGroup      // pulls
+	wg      sync.WaitGroup      // pulls and probes
 
 	names *names
 
@@ -165,7 +162,7 @@ func (v *View) Stats() Stats {
 		LeftOut: v.doubts.leftOut(), TimesLeftOut: c.leftOut.Load(), Probes: c.probes.Load(),
 		Members: int64(len(v.roster.Load().members)), Locations: kept, LocationsRefused: refused,
 	}
-	if v.named.Load() {
+	if v.Known() {
 		s.Named = 1
 	}
 	return s
@@ -194,9 +191,6 @@ func New(o Options) (*View, error) {
 	if o.HotUses <= 0 {
 		o.HotUses = 8
 	}
-	if o.Lease <= 0 {
-		o.Lease = 15 * time.Second
-	}
 	if o.Logger == nil {
 		o.Logger = slog.Default()
 	}
@@ -204,6 +198,7 @@ func New(o Options) (*View, error) {
 		Store: o.Store, o: o, keeper: newKeeper(o.MaxLocations), changes: make(chan block.Addr, maxQueue),
 		replicates: make(chan block.Addr, 1024), pulls: map[block.Addr]*pull{}, names: newNames(maxNamespaces),
 		doubts: doubts{share: o.PeerBytes, hosts: map[string]*health{}}, notices: newNotices(),
+		named:  make(chan struct{}),
 		fences: map[fenceKey]*fence{},
 	}
 	v.roster.Store(newRoster(o.Self, nil))
@@ -212,11 +207,18 @@ func New(o Options) (*View, error) {
 }
 
 // Named says that SetMembers has been told all that etcd names, this host among them.
-func (v *View) Named() { v.named.Store(true) }
+func (v *View) Named() { v.name.Do(func() { close(v.named) }) }
 
 // Known tells whether etcd has named all members, this host among them. Until then this host serves
 // what it has, and purges nothing.
-func (v *View) Known() bool { return v.named.Load() }
+func (v *View) Known() bool {
+	select {
+	case <-v.named:
+		return true
+	default:
+		return false
+	}
+}
 
 // alone tells that there is nobody to ask.
 func (v *View) alone() bool { return len(v.roster.Load().members) < 2 }

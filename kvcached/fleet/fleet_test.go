@@ -62,6 +62,14 @@ func start(t *testing.T, id string, o Options) *host {
 
 func startWith(t *testing.T, id string, o Options, server func(*transport.ServerOptions)) *host {
 	t.Helper()
+	h := startUnnamed(t, id, o, server)
+	h.Named()
+	return h
+}
+
+// startUnnamed starts a host that does not know yet that it has heard of all others.
+func startUnnamed(t *testing.T, id string, o Options, server func(*transport.ServerOptions)) *host {
+	t.Helper()
 	h := &host{t: t}
 	identity, err := pki.Load(pki.FilesIn(pkiDir, pki.KVCached))
 	if err != nil {
@@ -91,7 +99,6 @@ func startWith(t *testing.T, id string, o Options, server func(*transport.Server
 		t.Fatal(err)
 	}
 	h.View = view
-	view.Named()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)

@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"maps"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -29,16 +30,17 @@ import (
 const (
 	maxNotices   = 1 << 16 // that wait; a further one is lost
 	noticeLanes  = 8       // each key's notices go through one of them, in order
+	noticeBatch  = 256     // keys that a host is told of in one message
 	noticeRounds = 4       // how often all hosts are told, until none changes anything
 	noticeTries  = 6       // how often hosts are told if one fails, with pauses that double
 	noticePause  = 50 * time.Millisecond
 	doubtedTries = 4 // the same where one is left out: the lane's other keys wait meanwhile
 )
 
-// notice is what the other holders of a key are to be told.
+// notice is what the other hosts are to be told of a key.
 type notice struct {
 	what    change
-	expiry  bool  // it was said when it is over
+	expiry  bool  // it was said when the key is over
 	expires int64 // Unix ms; 0: never
 	tries   int
 }
@@ -52,17 +54,30 @@ const (
 	deleted
 )
 
-// notices are those that wait, and those on their way.
+// then is n followed by what was done later. A new value has its own expiry.
+func (n notice) then(later notice) notice {
+	if later.what != kept {
+		n.what, n.expiry = later.what, false
+	}
+	if later.expiry {
+		n.expiry, n.expires = true, later.expires
+	}
+	n.tries = max(n.tries, later.tries)
+	return n
+}
+
+// notices are those that wait, and the keys that must not be pulled.
 type notices struct {
 	lanes [noticeLanes]chan block.Addr
 
 	mu      sync.Mutex
 	pending map[block.Addr]notice
-	sending map[block.Addr]change // one for each lane at most
+	sending int                // notices on their way
+	barred  map[block.Addr]int // keys that a notice on its way or a caller bars, by how many
 }
 
 func newNotices() *notices {
-	n := &notices{pending: map[block.Addr]notice{}, sending: map[block.Addr]change{}}
+	n := &notices{pending: map[block.Addr]notice{}, barred: map[block.Addr]int{}}
 	for i := range n.lanes {
 		n.lanes[i] = make(chan block.Addr, maxNotices)
 	}
@@ -70,21 +85,22 @@ func newNotices() *notices {
 }
 
 // add notes what is to be told; false: too much waits.
-func (n *notices) add(a block.Addr, more notice) bool {
+func (n *notices) add(a block.Addr, later notice) bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	now, waits := n.pending[a]
-	if more.what != kept {
-		now.what, now.expiry = more.what, false // a new value has its own expiry
-	}
-	if more.expiry {
-		now.expiry, now.expires = true, more.expires
-	}
-	return n.put(a, now, waits)
+	return n.put(a, n.pending[a].then(later))
 }
 
-// put makes what wait. The lock is held.
-func (n *notices) put(a block.Addr, what notice, waits bool) bool {
+// again is add of what could not be told; what has been done to the key since counts.
+func (n *notices) again(a block.Addr, what notice) bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.put(a, what.then(n.pending[a]))
+}
+
+// put has a notice wait. The lock is held.
+func (n *notices) put(a block.Addr, what notice) bool {
+	_, waits := n.pending[a]
 	if !waits && len(n.pending) >= maxNotices {
 		return false
 	}
@@ -95,152 +111,175 @@ func (n *notices) put(a block.Addr, what notice, waits bool) bool {
 	return true
 }
 
-// again is add of what could not be told; what has been done to the key since counts.
-func (n *notices) again(a block.Addr, what notice) bool {
+// take moves what waits of a key to what is on its way.
+func (n *notices) take(a block.Addr, batch map[block.Addr]notice) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	now, waits := n.pending[a]
-	if !waits {
-		return n.put(a, what, false)
+	if _, twice := batch[a]; !twice {
+		n.sending++
+		n.barred[a]++
 	}
-	if now.what != kept {
-		what.what = now.what
-	}
-	if now.expiry || now.what == set {
-		what.expiry, what.expires = now.expiry, now.expires
-	}
-	n.pending[a] = what
-	return true
-}
-
-// take is what is to be told of a key, until done.
-func (n *notices) take(a block.Addr) notice {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	what := n.pending[a]
+	batch[a] = batch[a].then(n.pending[a])
 	delete(n.pending, a)
-	n.sending[a] = what.what
-	return what
 }
 
-func (n *notices) done(a block.Addr) {
+// done says that the notices of a batch are not on their way any more.
+func (n *notices) done(batch map[block.Addr]notice) {
+	for a := range batch {
+		n.unbar(a)
+	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	delete(n.sending, a)
+	n.sending -= len(batch)
 }
 
-// bars tells whether other hosts are still to be told of a key.
+// bar has pulls of a key not kept until unbar.
+func (n *notices) bar(a block.Addr) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.barred[a]++
+}
+
+func (n *notices) unbar(a block.Addr) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.barred[a]--; n.barred[a] == 0 {
+		delete(n.barred, a)
+	}
+}
+
+// bars tells whether a pull of a key must not be kept.
 func (n *notices) bars(a block.Addr) bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	_, waits := n.pending[a]
-	_, sent := n.sending[a]
-	return waits || sent
+	return waits || n.barred[a] > 0
 }
 
-// waiting counts those that not all holders have been told of.
+// waiting counts those that wait or are on their way.
 func (n *notices) waiting() int64 {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	return int64(len(n.pending) + len(n.sending))
+	return int64(len(n.pending) + n.sending)
 }
 
-// notify has the other holders of a key told, and returns at once.
+// notify has the other hosts told of a key, and returns at once. Until etcd has named them, it
+// waits.
 func (v *View) notify(a block.Addr, what notice) {
-	if !v.alone() && !v.notices.add(a, what) {
+	if v.alone() && v.Known() {
+		return
+	}
+	if !v.notices.add(a, what) {
 		v.counts.noticesLost.Add(1)
 	}
 }
 
-// tellHolders sends the notices of one lane until ctx ends.
-func (v *View) tellHolders(ctx context.Context, lane <-chan block.Addr) {
+// tellHosts sends the notices of one lane until ctx ends.
+func (v *View) tellHosts(ctx context.Context, lane <-chan block.Addr) {
+	select {
+	case <-ctx.Done():
+		return
+	case <-v.named:
+	}
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case a := <-lane:
-			what := v.notices.take(a)
-			err := v.send(ctx, a, &what)
-			what.tries++
-			lost := err != nil && ctx.Err() == nil
-			tries := noticeTries
-			if errors.Is(err, errDoubted) {
-				tries = doubtedTries
+			batch := map[block.Addr]notice{}
+			v.notices.take(a, batch)
+			for more := true; more && len(batch) < noticeBatch; {
+				select {
+				case a := <-lane:
+					v.notices.take(a, batch)
+				default:
+					more = false
+				}
 			}
-			if lost && what.tries < tries && wait(ctx, noticePause<<what.tries) {
-				lost = !v.notices.again(a, what)
+			if err := v.send(ctx, batch); err != nil && ctx.Err() == nil {
+				v.retell(ctx, batch, err)
 			}
-			v.notices.done(a)
-			if !lost {
-				continue
-			}
-			v.counts.noticesLost.Add(1)
-			v.warn("notice", "another cache could not be told of a key that was set, deleted or timed here, and may "+
-				"go on with what it has", "error", err)
+			v.notices.done(batch)
 		}
 	}
 }
 
-// send tells the other hosts until none changes anything. Keepers are not asked: they do not know
-// yet what came to a host a moment ago.
-func (v *View) send(ctx context.Context, a block.Addr, what *notice) error {
-	timed := map[string]bool{} // hosts that have been told once when it is over
+// retell has a batch wait again after a pause. What was tried often enough is lost.
+func (v *View) retell(ctx context.Context, batch map[block.Addr]notice, err error) {
+	most, tried := noticeTries, 0
+	if errors.Is(err, errDoubted) {
+		most = doubtedTries
+	}
+	for _, what := range batch {
+		tried = max(tried, what.tries+1)
+	}
+	if !wait(ctx, noticePause<<min(tried, most)) {
+		return
+	}
+	for a, what := range batch {
+		if what.tries++; what.tries < most && v.notices.again(a, what) {
+			continue
+		}
+		v.counts.noticesLost.Add(1)
+		v.warn("notice", "another cache could not be told of a key that was set, deleted or timed here, and may "+
+			"go on with what it has", "error", err)
+	}
+}
+
+// send tells the other hosts of some keys until none changes anything. Keepers are not asked: they
+// do not know yet what came to a host a moment ago.
+func (v *View) send(ctx context.Context, batch map[block.Addr]notice) error {
 	for round := range noticeRounds {
-		changed, err := v.sendTo(ctx, a, what, v.everybody(), timed)
-		if err != nil || round > 0 && changed == 0 {
+		changed, err := v.sendOnce(ctx, batch, round == 0)
+		if err != nil || changed == 0 {
 			return err
 		}
 	}
 	return nil
 }
 
-func (v *View) everybody() (hosts []string) {
-	for _, m := range v.roster.Load().members {
-		if m.ID != v.o.Self {
-			hosts = append(hosts, m.ID)
-		}
-	}
-	return hosts
-}
-
-// sendTo tells some hosts, and counts those that have changed something. Each is told once when the
-// key is over: somebody else may say otherwise meanwhile.
-func (v *View) sendTo(ctx context.Context, a block.Addr, what *notice, hosts []string,
-	timed map[string]bool) (changed int64, err error) {
-	here, err := v.Store.Stat(ctx, a)
-	if err != nil && !errors.Is(err, store.ErrMiss) {
+// sendOnce tells the other hosts of some keys, and counts the values that they dropped. Only the
+// first time are they told when a key is over: somebody else may say otherwise meanwhile.
+func (v *View) sendOnce(ctx context.Context, batch map[block.Addr]notice, first bool) (changed int64, err error) {
+	addrs := slices.Collect(maps.Keys(batch))
+	here := make([]store.Info, len(addrs))
+	if err := v.Store.StatAll(ctx, addrs, here); err != nil {
 		return 0, err
 	}
-	expires := what.expires
-	if here.Tiers != 0 && !what.expiry {
-		expires = here.Item.Expires
-	}
 	var n atomic.Int64
-	again := maps.Clone(timed)
-	for _, id := range hosts {
-		timed[id] = true
-	}
-	err = v.askEach(ctx, hosts, noticeWithin, func(ctx context.Context, m *Member, peer *transport.Peer) error {
-		var there [1]wire.Info
-		if err := peer.Stat(ctx, []block.Addr{a}, there[:]); err != nil || there[0].Tiers == 0 {
+	err = v.askAll(ctx, noticeWithin, func(ctx context.Context, peer *transport.Peer) error {
+		there := make([]wire.Info, len(addrs))
+		if err := peer.Stat(ctx, addrs, there); err != nil {
 			return err
 		}
-		differs := what.what == set && (here.Tiers == 0 || here.CRC != there[0].CRC)
-		switch {
-		case what.what == deleted, differs:
-			n.Add(1)
-			v.counts.dropped.Add(1)
-			if differs {
-				v.counts.differed.Add(1)
+		var drop []block.Addr
+		for i, a := range addrs {
+			what := batch[a]
+			differs := what.what == set && (here[i].Tiers == 0 || here[i].CRC != there[i].CRC)
+			expires := what.expires
+			if !what.expiry {
+				expires = here[i].Item.Expires
 			}
-			var was [1]bool
-			return peer.Delete(ctx, []block.Addr{a}, was[:])
-		case expires != there[0].Expires && !again[m.ID] && (what.expiry || what.what == set):
-			n.Add(1)
-			_, err := peer.Order(ctx, wire.Expire, &wire.Order{Moment: expires, Addrs: []block.Addr{a}})
-			return err
+			switch {
+			case there[i].Tiers == 0:
+			case what.what == deleted, differs:
+				drop = append(drop, a)
+				if here[i].Tiers != 0 && differs {
+					v.counts.differed.Add(1)
+				}
+			case first && expires != there[i].Expires && (what.expiry || what.what == set):
+				o := wire.Order{Moment: expires, Addrs: []block.Addr{a}}
+				if _, err := peer.Order(ctx, wire.Expire, &o); err != nil {
+					return err
+				}
+			}
 		}
-		return nil
+		if len(drop) == 0 {
+			return nil
+		}
+		n.Add(int64(len(drop)))
+		v.counts.dropped.Add(uint64(len(drop)))
+		return peer.Delete(ctx, drop, make([]bool, len(drop)))
 	})
 	return n.Load(), err
 }
@@ -265,27 +304,36 @@ func (v *View) Deleting(a block.Addr) {
 // Delete removes a block from this host and tells whether it had it, or another host is known to.
 // The other holders are told.
 func (v *View) Delete(ctx context.Context, a block.Addr) (bool, error) {
+	v.notices.bar(a)
+	defer v.notices.unbar(a)
 	there, err := v.Store.Delete(ctx, a)
-	if err != nil || v.alone() {
+	if err != nil {
 		return there, err
 	}
+	there = there || v.elsewhere(ctx, a)
 	v.notify(a, notice{what: deleted})
-	return there || v.elsewhere(ctx, a), nil
+	return there, nil
 }
 
 // SetExpiry says when a block is over, in Unix ms; 0: never. False: neither is it here nor is
 // another host known to hold it. The other holders are told.
 func (v *View) SetExpiry(ctx context.Context, a block.Addr, unixMS int64) (bool, error) {
+	v.notices.bar(a)
+	defer v.notices.unbar(a)
 	there, err := v.Store.SetExpiry(ctx, a, unixMS)
-	if err != nil || v.alone() {
+	if err != nil {
 		return there, err
 	}
+	there = there || v.elsewhere(ctx, a)
 	v.notify(a, notice{expiry: true, expires: unixMS})
-	return there || v.elsewhere(ctx, a), nil
+	return there, nil
 }
 
 // elsewhere tells whether the keeper knows another holder.
 func (v *View) elsewhere(ctx context.Context, a block.Addr) bool {
+	if v.alone() {
+		return false
+	}
 	located, _ := v.locate(ctx, []block.Addr{a})
 	return len(located[0]) > 0
 }

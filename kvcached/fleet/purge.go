@@ -99,11 +99,14 @@ func (v *View) PurgeAll(ctx context.Context, w What) ([]Purged, error) {
 	if err := w.check(); err != nil {
 		return nil, err
 	}
-	if !v.named.Load() {
+	if !v.Known() {
 		return nil, store.ErrUnnamed
 	}
 	o := wire.Order{Host: v.o.Self, Number: uint64(time.Now().UnixNano()), Moment: 1, Texts: w.texts()}
-	hosts := append([]string{v.o.Self}, v.everybody()...)
+	hosts := []string{v.o.Self}
+	for _, m := range v.Others() {
+		hosts = append(hosts, m.ID)
+	}
 	out := make([]Purged, len(hosts))
 	v.orderEach(hosts, func(i int, m *Member) {
 		n, err := v.purgeAt(ctx, m, &o)

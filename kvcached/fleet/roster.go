@@ -27,7 +27,6 @@ type Member struct {
 type roster struct {
 	members []Member // by id
 	seeds   []uint64 // hashes of their ids
-	digest  uint64   // of all ids, the same on all hosts that know the same members; not 0
 	targets map[transport.Target]struct{}
 }
 
@@ -46,9 +45,7 @@ func newRoster(self string, others []Member) *roster {
 		h := fnv.New64a()
 		h.Write([]byte(m.ID))
 		r.seeds = append(r.seeds, h.Sum64())
-		r.digest = r.digest*0x100000001b3 ^ h.Sum64()
 	}
-	r.digest |= 1
 	return r
 }
 
