@@ -1,6 +1,6 @@
 #!/bin/sh
 # Measures the KV cache beside redis, bare sockets, bare quic-go, crypto/tls, grpc-go and fio, each pair in one run, and
-# prints the tables that perf/RESULTS.md has. It wants a quiet machine, takes about 10 minutes, and needs redis-server and fio.
+# prints figures for perf/RESULTS.md. It wants a quiet machine, takes about 10 minutes, and needs redis-server and fio.
 #
 #   perf/kv.sh [PART...]    lease resp resp-unix transport rpc ssd restart memory evict; all if none is given
 #

@@ -43,7 +43,7 @@ shape=$(awk '{
 set -- $shape
 cache=$(awk -v b="$1" 'BEGIN { printf "%d", b * 32 * 0.20 }')
 rate=$(awk -v t="$2" -v s="$3" -v n="$engines" 'BEGIN { printf "%.0f", t / s / n / 1.05 }')
-printf '%s\n\n' "Trace: $name, $TURNS turns, $1 distinct blocks of 512 tokens, $2 prompt tokens in $3 s; $engines engines of $cache blocks of 16 tokens, $rate prompt tokens/s each; speed x$SPEED."
+printf '%s\n\n' "Trace: $name, $TURNS turns, $1 distinct blocks of 512 tokens, $2 prompt tokens in $3 s; $engines engines of $cache blocks of 16 tokens, $rate prompt tokens/s each; speed x$SPEED." | fold -s -w 100 | sed 's/ *$//'
 
 wait_ready() {
 	i=0

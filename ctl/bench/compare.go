@@ -43,13 +43,13 @@ func newCompare(a *cli.App) *cobra.Command {
 	f.IntVar(&cfg.Repetitions, "repetitions", defaultRepetitions, "how often each measurement is made")
 	f.DurationVar(&cfg.Longest, "longest", 0, "no measurement's window is longer, to try a form out; 0: as "+
 		"scenarios.toml has it")
-	f.BoolVar(&write, "write", false, "write the result into perf/RESULTS.md and perf/plots")
+	f.BoolVar(&write, "write", false, "write the result into perf/REPORTS.md and perf/plots")
 	return c
 }
 
 // checkCompare says which flag has a value that nothing can be compared with.
 func checkCompare(cfg *compare.Config, write bool) error {
-	if _, err := os.Stat(filepath.Join(cfg.Root, "perf", "RESULTS.md")); err != nil {
+	if _, err := os.Stat(filepath.Join(cfg.Root, "perf", "REPORTS.md")); err != nil {
 		return cli.WithHint(fmt.Errorf("--root %s: is not the repository: %w", cfg.Root, err),
 			"run it in the repository, or give its directory with --root")
 	}
@@ -163,7 +163,7 @@ func runCompare(ctx context.Context, a *cli.App, cfg compare.Config, write bool)
 	if err = errors.Join(err, showErr); err != nil || !write {
 		return errors.Join(err, report.Err())
 	}
-	if err := compare.WriteSection(filepath.Join(cfg.Root, "perf", "RESULTS.md"), section, text); err != nil {
+	if err := compare.WriteSection(filepath.Join(cfg.Root, "perf", "REPORTS.md"), section, text); err != nil {
 		return err
 	}
 	if _, err := report.Plots(filepath.Join(cfg.Root, "perf", "plots")); err != nil {

@@ -13,7 +13,7 @@ import (
 	"github.com/cognitora/dataplane/perf/disturb"
 )
 
-// disturbSection is where the report goes in perf/RESULTS.md.
+// disturbSection is where the report goes in perf/REPORTS.md.
 const disturbSection = "disturb"
 
 func newDisturb(a *cli.App) *cobra.Command {
@@ -53,7 +53,7 @@ func newDisturb(a *cli.App) *cobra.Command {
 			if err != nil || !write {
 				return err
 			}
-			return compare.WriteSection(filepath.Join(root, "perf", "RESULTS.md"), disturbSection, text)
+			return compare.WriteSection(filepath.Join(root, "perf", "REPORTS.md"), disturbSection, text)
 		},
 	}
 	f := c.Flags()
@@ -69,7 +69,7 @@ func newDisturb(a *cli.App) *cobra.Command {
 	f.Float64Var(&cfg.Speed, "speed", usual.Speed, "divides the time between requests")
 	f.StringVar(&cfg.Keep, "keep", "", "folder to keep logs, metrics and what the router knew of the nodes in; "+
 		"empty: nothing is kept")
-	f.BoolVar(&write, "write", false, "write the result into perf/RESULTS.md")
+	f.BoolVar(&write, "write", false, "write the result into perf/REPORTS.md")
 	return c
 }
 

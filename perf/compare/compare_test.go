@@ -14,6 +14,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"unicode/utf8"
 
 	"go.uber.org/goleak"
 
@@ -260,8 +261,32 @@ func TestFiguresAsJSON(t *testing.T) {
 	}
 }
 
+// TestWrap: prose is broken at 100 columns, and a line of a table, a heading, an image or code is
+// not.
+func TestWrap(t *testing.T) {
+	words := strings.TrimSpace(strings.Repeat("µs of CPU ", 15))
+	wrapped := Wrap(words + "\n- " + words + "\nshort\n")
+	if strings.Join(strings.Fields(wrapped), " ") != words+" - "+words+" short" {
+		t.Errorf("words were lost: %q", wrapped)
+	}
+	for line := range strings.Lines(wrapped) {
+		if n := utf8.RuneCountInString(strings.TrimSuffix(line, "\n")); n > proseColumns {
+			t.Errorf("%d columns: %q", n, line)
+		}
+	}
+	if !strings.Contains(wrapped, "\n  µs") && !strings.Contains(wrapped, "\n  of") &&
+		!strings.Contains(wrapped, "\n  CPU") {
+		t.Errorf("a list item does not go on below its first word: %q", wrapped)
+	}
+	for _, kept := range []string{"| " + words, "### " + words, "![" + words, "    " + words, "<!-- " + words} {
+		if got := Wrap(kept + "\n"); got != kept+"\n" {
+			t.Errorf("%q became %q", kept, got)
+		}
+	}
+}
+
 func TestWriteSection(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "RESULTS.md")
+	path := filepath.Join(t.TempDir(), "REPORTS.md")
 	if err := os.WriteFile(path, []byte("a\n<!-- x: begin -->\nold\n<!-- x: end -->\nb\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}

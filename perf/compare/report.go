@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"time"
+	"unicode/utf8"
 
 	"github.com/cognitora/dataplane/internal/buildinfo"
 	"github.com/cognitora/dataplane/perf/process"
@@ -41,12 +42,12 @@ func (r *Report) Markdown(command string) string {
 	fmt.Fprintf(&b, "Measured %s, commit %s, %s, %s, in %.0f s.\n\n    %s\n\n", time.Now().UTC().Format("2006-01-02"),
 		buildinfo.Commit(),
 		process.Machine(runtime.NumCPU()), runtime.Version(), r.Took.Seconds(), command)
-	fmt.Fprintf(&b, "%d instant engines and the load share the machine with the router. CPU µs are the router's own, "+
-		"per request or token; figures are medians,\n"+
-		"(smallest–largest) of %d repetitions in turn where there are several; ratios are of the pairs of one turn. "+
-		"Token times count from the engine's sending, added ones are\n"+
-		"less those of direct in the same turn. \"2 of 3\" says that one of three repetitions failed. One section "+
-		"alone: --scenarios with the name behind its title.\n\n", engineCount, r.Repetitions)
+	fmt.Fprintf(&b, "%d instant engines and the load share the machine with the router. \"CPU µs\" is the router's own "+
+		"CPU time per request or token. Each figure is the median of %d repetitions, with the smallest and the "+
+		"largest in brackets. The contestants take turns in each repetition, and a ratio is the median of the "+
+		"ratios within a turn. A token's time counts from the engine's sending. Added time is the time beyond that "+
+		"of direct in the same turn. \"2 of 3\" means that one of three repetitions failed. The flag --scenarios "+
+		"measures one section alone, by the name behind its title.\n\n", engineCount, r.Repetitions)
 	if r.Interrupted {
 		b.WriteString("**Interrupted**: what follows is not all.\n\n")
 	}
@@ -63,7 +64,49 @@ func (r *Report) Markdown(command string) string {
 	for i := range r.Results {
 		r.section(&b, &r.Results[i])
 	}
+	return Wrap(b.String())
+}
+
+// proseColumns is how wide a line of prose may be.
+const proseColumns = 100
+
+// Wrap breaks the paragraphs and list items of a Markdown text at 100 columns. Tables, headings,
+// code and images keep their lines.
+func Wrap(text string) string {
+	var b strings.Builder
+	for line := range strings.Lines(text) {
+		if utf8.RuneCountInString(strings.TrimSuffix(line, "\n")) <= proseColumns ||
+			strings.ContainsRune("|#!< ", rune(line[0])) {
+			b.WriteString(line)
+			continue
+		}
+		wrapLine(&b, line)
+	}
 	return b.String()
+}
+
+// wrapLine breaks one line between words. A list item goes on below its first word.
+func wrapLine(b *strings.Builder, line string) {
+	indent := ""
+	if strings.HasPrefix(line, "- ") {
+		indent = "  "
+	}
+	column := 0
+	for i, word := range strings.Fields(line) {
+		width := utf8.RuneCountInString(word)
+		switch {
+		case i == 0:
+		case column+1+width > proseColumns:
+			b.WriteString("\n" + indent)
+			column = len(indent)
+		default:
+			b.WriteByte(' ')
+			column++
+		}
+		b.WriteString(word)
+		column += width
+	}
+	b.WriteByte('\n')
 }
 
 func (r *Report) section(b *strings.Builder, s *Result) {

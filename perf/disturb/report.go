@@ -138,10 +138,11 @@ func (r *Report) Markdown(command string) string {
 	fmt.Fprintf(&b, "Measured %s, commit %s, %s, %s, in %.0f s.\n\n    %s\n\n", time.Now().UTC().Format("2006-01-02"),
 		buildinfo.Commit(),
 		process.Machine(runtime.NumCPU()), runtime.Version(), r.Took.Seconds(), command)
-	fmt.Fprintf(&b, "%d nodes with %g of a CPU each; %d hogs on the first, %g %% of the packets lost each way at the "+
-		"second. %d requests of %s at %gx its speed,\n"+
-		"prompts of %d tokens at most, answers of %d; engines of %g prompt tokens/s, %v and %v of CPU a step, %d "+
-		"slots. Medians (smallest–largest) of %d rounds, all modes in turn.\n\n",
+	fmt.Fprintf(&b, "Each of the %d nodes has %g of a CPU. The first node shares its CPU with %d hogs, processes that "+
+		"never sleep. The second node loses %g %% of the packets each way. A run replays %d requests of %s at %gx its "+
+		"speed, with prompts of at most %d tokens and answers of at most %d. An engine computes %g prompt tokens/s, "+
+		"takes %v and %v of CPU a step, and has %d slots. Figures are medians (smallest–largest) of %d rounds, and "+
+		"all modes take turns.\n\n",
 		c.Nodes, c.CPU, c.Hogs, 100*c.Loss, c.Requests, source, c.Speed, c.MostInput, c.MostOutput, c.PrefillRate,
 		c.DecodeStep, c.StepCPU, c.MaxConcurrent, c.Rounds)
 	for _, name := range c.Modes {
@@ -159,7 +160,7 @@ func (r *Report) Markdown(command string) string {
 		}
 		b.WriteString(" " + compare.Ratios(r.values(name, p99Column), r.values("off", p99Column)).String() + " |\n")
 	}
-	return b.String()
+	return compare.Wrap(b.String())
 }
 
 // metric adds up the samples of a metric of the router whose labels hold the given text.
