@@ -204,7 +204,7 @@ gate: build ## fail if a request or a token has become more expensive, or routin
 	@perf/compare/install.sh
 	@bin/cgn-ctl bench gate $(GATE)
 
-perf: build ## our router beside haproxy and nginx in 2 minutes, and one more for each installed peer; writes perf/RESULTS.md (PERF=full: perf-full)
+perf: build ## our router beside haproxy and nginx in 2 minutes, and one more for each installed peer; writes perf/REPORTS.md (PERF=full: perf-full)
 ifeq ($(PERF),full)
 	@$(MAKE) perf-full
 else
@@ -252,7 +252,7 @@ TABLES := sed -n 's/^\(host [12]: \)\{0,1\} *[a-z_]*_test\.go:[0-9]*: |/|/; s/^|
 
 perf-rdma: SHELL := /bin/bash
 perf-rdma: .SHELLFLAGS := -eo pipefail -c # a machine that ends without a verdict fails it
-perf-rdma: ## the tables of perf/RESULTS.md on RDMA: reads beside perftest's, between two ends of a card in software and between two machines, what grants cost, and blocks by RDMA beside QUIC, with the CPU of both hosts, in 8 minutes (wants a quiet machine; needs a C compiler and Debian's apt; no root, no KVM, no card; fetches 120 MB once)
+perf-rdma: ## the figures of perf/RESULTS.md on RDMA: reads beside perftest's, between two ends of a card in software and between two machines, what grants cost, and blocks by RDMA beside QUIC, with the CPU of both hosts, in 8 minutes (wants a quiet machine; needs a C compiler and Debian's apt; no root, no KVM, no card; fetches 120 MB once)
 	@perf/tools.sh cc xz
 	@mkdir -p .cache
 	@$(VERBS) test -tags rdma -c -o .cache/verbs.test ./rdma/verbs
