@@ -10,46 +10,46 @@ import (
 	"github.com/cognitora/dataplane/bpf"
 )
 
-// status is what /readyz answers.
+// status is the answer of /readyz.
 type status struct {
-	Ready     bool            `json:"ready"` // every node is
+	Ready     bool            `json:"ready"` // true if every node is ready
 	Draining  bool            `json:"draining"`
 	Etcd      string          `json:"etcd"` // off, connecting, connected or lost
 	Nodes     []nodeStatus    `json:"nodes"`
 	Telemetry telemetryStatus `json:"telemetry"`
-	GPU       string          `json:"gpu"` // ok, off, built without NVML, or what is wrong
+	GPU       string          `json:"gpu"` // ok, off, built without NVML, or an error
 	Power     powerStatus     `json:"power"`
 }
 
-// nodeStatus is how one node is.
+// nodeStatus is the status of one node.
 type nodeStatus struct {
 	Node     string       `json:"node"`
 	Address  string       `json:"address"`
 	Ready    bool         `json:"ready"`
-	Cordoned string       `json:"cordoned,omitempty"` // the reason given, "yes" without one
+	Cordoned string       `json:"cordoned,omitempty"` // the reason of the cordon; "yes" if it gave none
 	InFlight int          `json:"in_flight"`
 	Engine   engineStatus `json:"engine"`
-	GPUs     []string     `json:"gpus,omitempty"`  // of the engine that are read
-	Watts    float64      `json:"watts,omitempty"` // the node's part of the host's power
+	GPUs     []string     `json:"gpus,omitempty"`  // GPUs of the engine that the agent reads
+	Watts    float64      `json:"watts,omitempty"` // the node's share of the host's power
 }
 
-// powerStatus is what the host draws, as far as that is known, and how each source is.
+// powerStatus is the host's power, if it is known, and the status of each source.
 type powerStatus struct {
 	Watts   float64           `json:"watts,omitempty"`
 	Average float64           `json:"watts_avg30,omitempty"`
 	Source  string            `json:"source,omitempty"`
 	AgeMs   int64             `json:"age_ms,omitempty"`
-	Sources map[string]string `json:"sources"` // ok, off, or what is wrong
+	Sources map[string]string `json:"sources"` // status by source: ok, off, or an error
 }
 
 type telemetryStatus struct {
 	Source  string          `json:"source"` // bpf, proc or none
 	Missing []missingStatus `json:"missing,omitempty"`
-	Push    string          `json:"push,omitempty"` // where routers are told of load
-	Routers int             `json:"routers"`        // that are
+	Push    string          `json:"push,omitempty"` // address that pushes load to routers
+	Routers int             `json:"routers"`        // routers that follow the pushed load
 }
 
-// missingStatus is something that cannot be told now, and why.
+// missingStatus is a figure that is missing now, and the reason.
 type missingStatus struct {
 	What   string `json:"what"`
 	Reason string `json:"reason"`
@@ -107,7 +107,7 @@ func (n *node) status(host *hostReading) nodeStatus {
 	return s
 }
 
-// admin serves what operators and probes ask.
+// admin serves the endpoints for operators and probes.
 func (a *Agent) admin() *http.Server {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) {

@@ -18,20 +18,20 @@ import (
 	"github.com/cognitora/dataplane/internal/pki"
 )
 
-// Bounds of the steps of a drain that the configuration does not set.
+// Bounds of the drain's steps that the configuration does not set.
 const (
 	leaveLimit = 5 * time.Second
 	closeLimit = 5 * time.Second
 	adminLimit = time.Second
 )
 
-// Agent is one host's daemon: a node for each of its engines, and what they
-// share. Make it with New, then Run it once, or Close it.
+// Agent is one host's daemon: one node for each engine, and the parts that the nodes share. Make it
+// with New, then Run it once, or Close it.
 type Agent struct {
 	config   *Config
 	log      *slog.Logger
 	adminAt  net.Listener
-	identity *pki.Identity // of the fronts; nil without TLS
+	identity *pki.Identity // identity of the fronts; nil without TLS
 	etcd     cluster.Config
 	nodes    []*node // at least one
 	host     *host
@@ -40,9 +40,9 @@ type Agent struct {
 
 	telemetry *telemetry.Telemetry
 	peers     peers
-	pushAt    net.Listener // nil: routers are not told
-	push      *push.Server // likewise
-	latest    hostReading  // offer's memory, as readings
+	pushAt    net.Listener // nil: load is not pushed to routers
+	push      *push.Server // nil: load is not pushed to routers
+	latest    hostReading  // memory that offer reuses, as is readings
 	readings  []load.Reading
 }
 
@@ -55,8 +55,8 @@ func Run(ctx context.Context, c Config) error {
 	return a.Run(ctx, context.WithoutCancel(ctx))
 }
 
-// New checks c, binds all listeners and prepares everything; nothing is
-// started, asked or announced before Run.
+// New checks c, binds all listeners and prepares every part. It starts, asks and announces nothing;
+// Run does.
 func New(c Config) (*Agent, error) {
 	if err := config.Check(&c); err != nil {
 		return nil, err
@@ -105,7 +105,7 @@ func (a *Agent) prepare() (err error) {
 	return nil
 }
 
-// loadFiles reads certificates and what opens etcd.
+// loadFiles reads the certificates of the fronts and the credentials for etcd.
 func (a *Agent) loadFiles() (err error) {
 	c := a.config
 	if c.TLS.Cert != "" {
@@ -117,7 +117,7 @@ func (a *Agent) loadFiles() (err error) {
 	return err
 }
 
-// checkIDs refuses two nodes of one name, as two sockets of one file name make them.
+// checkIDs refuses two nodes with the same id. Two sockets with the same file name lead to that.
 func (a *Agent) checkIDs() error {
 	for i, n := range a.nodes {
 		for _, other := range a.nodes[:i] {
@@ -148,10 +148,10 @@ func (a *Agent) Close() {
 	}
 }
 
-// NodeAt is a node's name in the fleet, and the URL that routers are told.
+// NodeAt is a node's name in the fleet, and the URL that it announces to routers.
 type NodeAt struct{ ID, Address string }
 
-// Nodes are the agent's nodes, in the order of the configuration.
+// Nodes returns the agent's nodes, in the order of the configuration.
 func (a *Agent) Nodes() []NodeAt {
 	all := make([]NodeAt, len(a.nodes))
 	for i, n := range a.nodes {
@@ -163,7 +163,7 @@ func (a *Agent) Nodes() []NodeAt {
 // AdminAddr is the address of the admin listener.
 func (a *Agent) AdminAddr() net.Addr { return a.adminAt.Addr() }
 
-// notify has the state of all nodes written soon.
+// notify makes each node write its state to etcd soon.
 func (a *Agent) notify() {
 	for _, n := range a.nodes {
 		n.member.notify()

@@ -57,7 +57,7 @@ func TestNodeIsAnnounced(t *testing.T) {
 	eventually(t, "CPU of the engine, which is this process, after a second heartbeat", func() bool {
 		h := announced(t, etcd, a.NodeID())
 		if h == nil {
-			return false // its lease has run out on a starved machine; it comes back
+			return false // the node's lease has expired on a slow machine; the node registers again
 		}
 		v, known := h.CPUPct.Get()
 		return known && v >= 0 && v <= 100*float64(runtime.NumCPU()) && !h.Kernel.At.IsZero() && h.PushAddress != ""
@@ -70,8 +70,8 @@ func TestNodeIsAnnounced(t *testing.T) {
 	}
 }
 
-// TestSlotsAreAnnouncedApart: the engine's own number of slots is no limit that the operator has
-// stated.
+// TestSlotsAreAnnouncedApart: the engine's own number of slots is announced, and not as a limit
+// that the operator has set.
 func TestSlotsAreAnnouncedApart(t *testing.T) {
 	e := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch r.URL.Path {
@@ -270,7 +270,7 @@ func TestAdminPort(t *testing.T) {
 	}
 }
 
-// TestMetricsAreDocumented compares what an agent exports with the table.
+// TestMetricsAreDocumented compares the metrics that an agent exports with its table of metrics.
 func TestMetricsAreDocumented(t *testing.T) {
 	e := newFakeEngine(t)
 	c := testConfig(t, e.URL)

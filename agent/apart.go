@@ -8,8 +8,8 @@ import (
 	"github.com/cognitora/dataplane/internal/listen"
 )
 
-// validateApart refuses what two engines of one host cannot share. Where they listen is compared by
-// validateListeners.
+// validateApart refuses two engines that use the same port, GPU or other thing that a host has
+// once. validateListeners compares their listening addresses.
 func validateApart(p *problems, units []*unit) {
 	for i, u := range units {
 		for _, other := range units[:i] {
@@ -57,13 +57,14 @@ func basePath(u *unit) string {
 	return a.BasePath
 }
 
-// sameGPU tells whether two names are of one device, or of a GPU and an instance of it. An index
-// and a UUID are not compared.
+// sameGPU tells whether two names mean the same device, or a GPU and an instance of that GPU. It
+// does not compare an index with a UUID.
 func sameGPU(a, b string) bool {
 	return strings.EqualFold(a, b) || strings.HasPrefix(a, b+":") || strings.HasPrefix(b, a+":")
 }
 
-// nixlPorts are the ports of a started engine's NIXL side channel; 0: it has none.
+// nixlPorts returns the ports of a started engine's NIXL side channel; 0: the engine has no side
+// channel.
 func (u *unit) nixlPorts() (from, to int) {
 	if !u.Engine.Spawns() || !strings.Contains(u.Engine.KVOffload, engine.OffloadNIXL) {
 		return 0, 0

@@ -1,7 +1,6 @@
-// Package agent is the daemon beside the inference engines of a host. Each
-// engine is a node: the agent starts or attaches to it, is its authenticated
-// front for the routers, and tells the fleet through etcd how it is. What is
-// read of the host is read once for all of them.
+// Package agent is the daemon beside the inference engines of a host. Each engine is a node. The
+// agent starts the engine or attaches to it, serves an authenticated front for routers, and
+// announces the node's state in etcd. It reads the host's figures once for all nodes.
 package agent
 
 import (
@@ -15,8 +14,8 @@ import (
 	"github.com/cognitora/dataplane/internal/config"
 )
 
-// Config is everything an agent can be told. Every field has a default, except
-// an engine's model or URL, and what [[engine]] has of its own.
+// Config is the configuration of an agent. Every field has a default, except an engine's model or
+// URL, and the keys that each [[engine]] must set itself.
 type Config struct {
 	Agent     NodeConfig      `toml:"agent" help:"The node and its front."`
 	GPU       gpu.Config      `toml:"gpu" help:"How the host's NVIDIA GPUs are read. Needs the build with NVML (make build-gpu)."`
@@ -49,7 +48,7 @@ type NodeConfig struct {
 	DrainDelay     config.Duration `toml:"drain_delay" default:"2s" help:"time the front goes on accepting after it said it is not ready, so that routers have heard it"`
 	DrainTimeout   config.Duration `toml:"drain_timeout" default:"60s" flag:"drain-timeout" help:"time that running requests have to finish when the agent is stopped; then they are cut; 0: at once"`
 
-	// Of the one engine of the short form, as Listen and Advertise are.
+	// Settings of the one engine in the short form, as Listen and Advertise are.
 	Role          string      `toml:"role" default:"both" flag:"role" oneof:"prefill|decode|both" help:"which part of a request the node computes; routers send nothing to prefill nodes"`
 	Device        string      `toml:"device" default:"" oneof:"|gpu|cpu" help:"what the engine computes on; empty: unknown"`
 	GPUIndex      int         `toml:"gpu_index" default:"0" help:"first GPU of the engine, announced; with tp, the GPUs whose SM utilisation is the node's, where gpu.devices names none"`

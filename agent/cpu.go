@@ -11,10 +11,10 @@ import (
 	"github.com/cognitora/dataplane/internal/load"
 )
 
-// minSample is the shortest time over which a CPU share means something.
+// minSample is the shortest interval over which a CPU share is measured.
 const minSample = 250 * time.Millisecond
 
-// cpuMeter measures how busy this host's CPUs are, from /proc/stat.
+// cpuMeter measures the utilisation of the host's CPUs, from /proc/stat.
 type cpuMeter struct {
 	file string
 
@@ -29,9 +29,9 @@ type cpuTimes struct{ busy, total uint64 }
 
 func newCPUMeter() *cpuMeter { return &cpuMeter{file: "/proc/stat"} }
 
-// percent returns the share of CPU time spent since the last call, 0..100. It
-// is unknown at first and where there is no /proc; a call soon after another
-// returns the same.
+// percent returns the share of CPU time spent since the last call, 0 to 100. It is unknown at the
+// first call, and on a host without /proc. A call within minSample of the last one returns the same
+// value.
 func (m *cpuMeter) percent(now time.Time) load.Gauge {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -74,7 +74,7 @@ func readCPUTimes(file string) (t cpuTimes, err error) {
 	return t, nil
 }
 
-// last returns what percent returned last.
+// last returns the value that percent returned last.
 func (m *cpuMeter) last() load.Gauge {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -53,7 +53,7 @@ func (u *unit) validateEvents(p *problems) {
 	u.validateEventsWay(p)
 }
 
-// validateEventsWay checks how routers learn what the engine has.
+// validateEventsWay checks the settings by which routers learn the engine's cached blocks.
 func (u *unit) validateEventsWay(p *problems) {
 	e := &u.Events
 	switch {
@@ -78,13 +78,13 @@ func (u *unit) validateEventsWay(p *problems) {
 	}
 }
 
-// eventFeed is what follows the engine's KV events; its zero value follows none.
+// eventFeed follows the engine's KV events. Its zero value follows none.
 type eventFeed struct {
 	follower *events.Follower
-	daemon   *events.Daemon   // reports go there, or
-	index    *residency.Index // here, which is served at
+	daemon   *events.Daemon   // receives the reports, unless index does
+	index    *residency.Index // receives the reports, and is served at listener
 	listener net.Listener
-	epoch    int64 // of the engine, as it was last
+	epoch    int64 // the engine's epoch at the last look
 	several  sync.Once
 }
 
@@ -124,7 +124,7 @@ func (n *node) prepareEvents() (err error) {
 	return nil
 }
 
-// advertised is the address that routers are told.
+// advertised returns the address that the node announces to routers.
 func (c *EventsConfig) advertised(at net.Addr) string {
 	if at.Network() == "unix" {
 		return "unix://" + at.String()
@@ -139,7 +139,7 @@ func (c *EventsConfig) advertised(at net.Addr) string {
 	return net.JoinHostPort(host, portOf(at))
 }
 
-// baseModel is the name that digests are made from; empty while it is not known.
+// baseModel is the model name that digests are made from; empty while it is unknown.
 func (n *node) baseModel() string {
 	if n.unit.Events.Model != "" {
 		return n.unit.Events.Model
@@ -178,7 +178,7 @@ func (n *node) serveEvents(ctx context.Context) error {
 	return events.Serve(ctx, n.events.listener, n.events.index, n.agent.identity)
 }
 
-// restarted tells the follower when the engine has another life than before.
+// restarted tells the follower when the engine's epoch has changed.
 func (e *eventFeed) restarted(epoch int64) {
 	if e.follower != nil && e.epoch != 0 && epoch != e.epoch {
 		e.follower.Restarted()
@@ -209,7 +209,7 @@ var eventDefs = func() []metric.Def {
 	return defs
 }()
 
-// emitEvents reads the metrics.
+// emitEvents emits the metrics of the event feed.
 func (n *node) emitEvents(emit emit) {
 	if n.events.follower == nil {
 		return

@@ -16,17 +16,17 @@ import (
 	"github.com/cognitora/dataplane/internal/rights"
 )
 
-// Examine says what a start would trip over in what c names, each with its field
-// and the fix. It reads files and binds and writes nothing. [engine], [[engine]]
-// and [etcd] examine themselves.
+// Examine reports what would make a start fail, outside the configuration's own text: for each
+// field its file, address or right, and the fix. It reads files, binds addresses and writes
+// nothing. [engine], [[engine]] and [etcd] examine themselves.
 func (c *Config) Examine() error {
 	var p problems
 	units := c.units()
-	// without etcd it is not opened
+	// the push address is opened only with etcd, and is examined below
 	places := slices.DeleteFunc(c.places(units), func(l place) bool { return l.field == "agent.push" })
 	for _, l := range append(places, place{"agent.push", c.pushListen(units[0])}) {
 		if l.address == "" || listen.Check(l.address) != nil {
-			continue // Validate says so
+			continue // Validate reports it
 		}
 		if err := listen.Examine(l.address); err != nil {
 			p.add(l.field, "%v", err)
@@ -41,7 +41,7 @@ func (c *Config) Examine() error {
 	return errors.Join(p...)
 }
 
-// examineNames checks what is made of the host's name.
+// examineNames checks the names that are made from the host's name.
 func (u *unit) examineNames(p *problems) {
 	var at net.Addr = &net.TCPAddr{Port: 1}
 	if path, ok := strings.CutPrefix(u.Listen, "unix://"); ok {

@@ -70,7 +70,7 @@ func TestCheckConfigExamines(t *testing.T) {
 	}
 }
 
-// tree lists what is in a directory.
+// tree lists the files below a directory.
 func tree(t *testing.T, dir string) (list string) {
 	t.Helper()
 	err := filepath.WalkDir(dir, func(path string, _ fs.DirEntry, err error) error {

@@ -26,7 +26,7 @@ var shared struct {
 	url  string
 }
 
-// TestMain starts one etcd for the tests that need no outage.
+// TestMain starts one etcd for the tests that do not stop etcd.
 func TestMain(m *testing.M) {
 	os.Exit(func() int {
 		dir, err := os.MkdirTemp("", "cgn-agent-test")
@@ -58,7 +58,7 @@ func leaks() int {
 	return 0
 }
 
-const patience = time.Minute // after which an event does not come any more
+const patience = time.Minute // a test fails when an event takes longer
 
 func eventually(t *testing.T, what string, ok func() bool) {
 	t.Helper()
@@ -71,12 +71,12 @@ func eventually(t *testing.T, what string, ok func() bool) {
 	}
 }
 
-// fakeEngine answers like vLLM does.
+// fakeEngine answers as vLLM does.
 type fakeEngine struct {
 	*httptest.Server
 	healthy atomic.Bool
-	arrived chan struct{} // one per completion request
-	finish  chan struct{} // each value lets one of them end
+	arrived chan struct{} // receives one value per completion request
+	finish  chan struct{} // each value ends one completion request
 }
 
 func newFakeEngine(t *testing.T) *fakeEngine {
@@ -118,8 +118,9 @@ func testConfig(t *testing.T, engineURL string) Config {
 	c.Agent.Heartbeat = config.Duration(2 * time.Second)
 	c.Agent.DrainDelay = config.Duration(time.Millisecond)
 	c.Etcd.Endpoints = []string{shared.url}
-	c.GPU.NVML, c.Power.RAPL, c.Power.IPMIDevice = "off", "off", "off" // the machine's own would be announced
-	c.Telemetry.Kernel = "proc"                                        // tests leave nothing in the kernel
+	// the agent would announce the machine's own GPUs and power
+	c.GPU.NVML, c.Power.RAPL, c.Power.IPMIDevice = "off", "off", "off"
+	c.Telemetry.Kernel = "proc" // tests load no programs into the kernel
 	c.Logger = slog.New(slog.NewTextHandler(t.Output(), nil))
 	return c
 }
@@ -164,7 +165,7 @@ func (a *testAgent) stop(t *testing.T) error {
 
 func (a *testAgent) url() string { return "http://" + a.nodes[0].listener.Addr().String() }
 
-// NodeID and Address are of the first node.
+// NodeID returns the id of the first node, Address its URL.
 func (a *testAgent) NodeID() string { return a.Nodes()[0].ID }
 
 func (a *testAgent) Address() string { return a.Nodes()[0].Address }
@@ -197,12 +198,12 @@ func dialEtcd(t *testing.T, endpoint string) *cluster.Client {
 	return c
 }
 
-// announced returns the node as etcd has it, nil if it has not.
+// announced returns the node as it stands in etcd; nil if it is not there.
 func announced(t *testing.T, c *cluster.Client, id string) *cluster.NodeHealth {
 	t.Helper()
 	nodes, err := c.Nodes(t.Context())
 	if err != nil {
-		return nil // etcd is away in some tests
+		return nil // some tests stop etcd
 	}
 	for _, n := range nodes {
 		if n.ID == id {

@@ -10,19 +10,19 @@ import (
 	"github.com/cognitora/dataplane/internal/load"
 )
 
-// host reads the figures that belong to no single engine, once for all nodes.
+// host reads the host's figures once for all nodes.
 type host struct {
 	agent   *Agent
 	cpu     *cpuMeter
 	gpus    *gpu.Monitor
-	devices func() []gpu.Device // that gpus has read
+	devices func() []gpu.Device // returns the devices that gpus has read
 	power   *power.Meter
 
 	mu     sync.Mutex
 	shares shares
 }
 
-// newHost prepares the readers; nothing is asked before they run.
+// newHost prepares the readers. They read nothing before they run.
 func newHost(a *Agent) (h *host, err error) {
 	h = &host{agent: a, cpu: newCPUMeter(), gpus: gpu.New(&a.config.GPU, a.log)}
 	h.devices = h.gpus.Devices
@@ -34,25 +34,26 @@ func newHost(a *Agent) (h *host, err error) {
 	return h, err
 }
 
-// gpuWatts is the power of all GPUs of the host, and when the first of them was read.
+// gpuWatts returns the power of all GPUs of the host, and the time at which the first of them was
+// read.
 func (h *host) gpuWatts() (watts float64, at time.Time, known bool) {
 	devices := h.devices()
 	watts, known = gpu.Watts(devices).Get()
 	return watts, gpu.Load(devices).At.Time, known
 }
 
-// hostReading is how the host is at one moment. Its slices are memory for the next reading.
+// hostReading holds the host's figures at one moment. The next reading reuses its slices.
 type hostReading struct {
 	devices []gpu.Device
-	engines [][]gpu.Device // those of each node; none where one of them cannot be read
-	unread  bool           // a node has GPUs that cannot be read
+	engines [][]gpu.Device // devices of each node; empty if one of the node's devices cannot be read
+	unread  bool           // true if a node has GPUs that cannot be read
 	power   power.Reading
-	known   bool      // power is
-	now     []float64 // each node's share of the power; together 1
-	mean    []float64 // the same over about 30 s
+	known   bool      // true if power is known
+	now     []float64 // each node's share of the power; the sum is 1
+	mean    []float64 // mean of now over about 30 s
 }
 
-// read puts GPUs and power into r, and whose the power is.
+// read puts the GPUs, the host's power and each node's share of it into r.
 func (h *host) read(now time.Time, r *hostReading) {
 	nodes := h.agent.nodes
 	if r.engines == nil {
@@ -72,7 +73,7 @@ func (h *host) read(now time.Time, r *hostReading) {
 	r.mean = h.shares.add(r.mean[:0], now, r.now)
 }
 
-// watts is the node's part of the power that the host draws.
+// watts returns the node's part of the host's power.
 func (r *hostReading) watts(n *node) load.Power {
 	if !r.known {
 		return load.Power{}
@@ -83,16 +84,16 @@ func (r *hostReading) watts(n *node) load.Power {
 	}
 }
 
-// gpu is how busy the GPUs of the node's engine are.
+// gpu returns the load of the GPUs of the node's engine.
 func (r *hostReading) gpu(n *node) load.GPU {
 	return gpu.Load(r.engines[n.index])
 }
 
-// split shares the host's power among its engines: each has that of its GPUs, and an equal part of
-// all else. A GPU that several engines have instances of counts in equal parts. Where a GPU's power
-// is not known, or the host is said to draw less than its GPUs, by a meter that lags, all parts are
-// equal, or in proportion to the GPUs. The shares are of 1 and together 1, whatever is known: the
-// nodes of a host add up to the host.
+// split divides the host's power among its engines. An engine gets the power of its GPUs and an
+// equal part of the rest. A GPU with instances of several engines counts in equal parts. All shares
+// are equal if the power of a GPU is unknown. They are in proportion to the GPUs' power if the GPUs
+// together draw more than the host's meter says, because a meter can lag. The shares always add up
+// to 1.
 func (r *hostReading) split() {
 	watts, engines := r.power.Watts, float64(len(r.engines))
 	sum, known := r.gpuWatts()
@@ -108,7 +109,7 @@ func (r *hostReading) split() {
 	}
 }
 
-// gpuWatts puts the power of each engine's GPUs into now, and returns their sum.
+// gpuWatts puts the power of each engine's GPUs into r.now, and returns the sum.
 func (r *hostReading) gpuWatts() (sum float64, known bool) {
 	r.now, known = r.now[:0], true
 	for _, devices := range r.engines {
@@ -116,7 +117,7 @@ func (r *hostReading) gpuWatts() (sum float64, known bool) {
 		for k := range devices {
 			at := devices[k].Index
 			if has(devices[:k], at) {
-				continue // another instance of the GPU
+				continue // devices[:k] has another instance of this GPU
 			}
 			watts, its := wattsOf(r.devices, at)
 			own, known = own+watts/float64(r.holders(at)), known && its
@@ -126,7 +127,7 @@ func (r *hostReading) gpuWatts() (sum float64, known bool) {
 	return sum, known
 }
 
-// holders counts the engines that have the GPU with that index, or a part of it.
+// holders counts the engines that have the GPU with this index, or an instance of it.
 func (r *hostReading) holders(index int) (n int) {
 	for _, devices := range r.engines {
 		if has(devices, index) {
@@ -136,7 +137,7 @@ func (r *hostReading) holders(index int) (n int) {
 	return n
 }
 
-// has tells whether devices are of the GPU with that index too.
+// has tells whether devices contains the GPU with this index, or an instance of it.
 func has(devices []gpu.Device, index int) bool {
 	for i := range devices {
 		if devices[i].Index == index {
@@ -155,7 +156,7 @@ func wattsOf(devices []gpu.Device, index int) (watts float64, known bool) {
 	return 0, false
 }
 
-// shares is the mean of shares over about 30 s, older ones counting ever less.
+// shares is the mean of the shares over about 30 s. An older value has less weight.
 type shares struct {
 	at   time.Time
 	mean []float64
@@ -163,7 +164,7 @@ type shares struct {
 
 const sharesWindow = 30 * time.Second
 
-// add takes the shares of now and appends the mean to dst.
+// add adds the present shares to the mean, and appends the mean to dst.
 func (s *shares) add(dst []float64, now time.Time, parts []float64) []float64 {
 	weight := -math.Expm1(-max(now.Sub(s.at), 0).Seconds() / sharesWindow.Seconds())
 	if s.mean == nil {

@@ -9,7 +9,8 @@ import (
 	"github.com/cognitora/dataplane/internal/load"
 )
 
-// TestSplit: the engines of a host add up to the host, and each has the power of its own GPUs.
+// TestSplit: the power of the engines adds up to the host's power, and each engine has the power of
+// its own GPUs.
 func TestSplit(t *testing.T) {
 	whole := func(index int, watts float64) gpu.Device {
 		return gpu.Device{Index: index, Instance: -1, Watts: load.Known(watts)}
@@ -57,7 +58,7 @@ func TestSplit(t *testing.T) {
 	}
 }
 
-// TestSharesMean: the mean follows in about 30 s, and adds up at every moment.
+// TestSharesMean: the mean follows in about 30 s, and always adds up to 1.
 func TestSharesMean(t *testing.T) {
 	var s shares
 	now := time.Now()

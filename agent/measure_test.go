@@ -12,7 +12,8 @@ import (
 	"github.com/cognitora/dataplane/internal/config"
 )
 
-// TestPowerIsAnnounced: what a BMC says reaches etcd, the metrics and /readyz, with its source.
+// TestPowerIsAnnounced: the power that a BMC reports reaches etcd, the metrics and /readyz, with
+// its source.
 func TestPowerIsAnnounced(t *testing.T) {
 	docs := map[string]string{
 		"/redfish/v1":                              `{"Chassis":{"@odata.id":"/redfish/v1/Chassis"}}`,

@@ -18,12 +18,12 @@ type membership struct {
 	log          *slog.Logger
 
 	registrar atomic.Pointer[cluster.Registrar]
-	cordon    atomic.Pointer[cluster.Cordon] // nil: not cordoned
+	cordon    atomic.Pointer[cluster.Cordon] // nil: the node is not cordoned
 	link      atomic.Pointer[string]         // connected or lost; nil: not known yet
 }
 
-// run keeps the node announced until ctx ends, then takes it out. It fails
-// where another agent holds the node id.
+// run keeps the node announced until ctx ends, then removes it from etcd. It fails if another agent
+// holds the node id.
 func (m *membership) run(ctx context.Context, client *cluster.Client) error {
 	r := cluster.NewRegistrar(client, m.registration)
 	m.registrar.Store(r)
@@ -36,15 +36,15 @@ func (m *membership) run(ctx context.Context, client *cluster.Client) error {
 	return r.Run(ctx)
 }
 
-// notify has the node's state written soon.
+// notify makes the registration write the node's state soon.
 func (m *membership) notify() {
 	if r := m.registrar.Load(); r != nil {
 		r.Notify()
 	}
 }
 
-// etcdState says off, connecting, connected or lost; of several nodes, what is worst: connecting,
-// before lost.
+// etcdState returns off, connecting, connected or lost. With several nodes it returns the worst of
+// their states; connecting is worse than lost.
 func (a *Agent) etcdState() string {
 	if len(a.etcd.Endpoints) == 0 {
 		return "off"
@@ -61,18 +61,18 @@ func (a *Agent) etcdState() string {
 	return state
 }
 
-// enter notes how etcd is, and reports whether it was otherwise.
+// enter stores the state of the connection to etcd, and reports whether it has changed.
 func (m *membership) enter(link string) bool {
 	old := m.link.Swap(&link)
 	return old == nil || *old != link
 }
 
-// cordonPing is how often the watch of the cordon asks after etcd: heartbeats, which matter more,
-// do it by themselves.
+// cordonPing is how often the watch of the cordon pings etcd. Heartbeats matter more and ping by
+// themselves.
 const cordonPing = 5 * time.Second
 
-// followCordon keeps cordon in step with etcd. It is for people to see: routers
-// obey the key by themselves.
+// followCordon keeps cordon in step with etcd. The agent only displays the cordon; routers read the
+// key themselves.
 func (m *membership) followCordon(ctx context.Context, client *cluster.Client) {
 	key := cluster.CordonKey(m.nodeID)
 	put := func(e cluster.Entry) {

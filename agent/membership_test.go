@@ -2,7 +2,8 @@ package agent
 
 import "testing"
 
-// TestEtcdStateIsTheWorst: whichever node comes last, a connection that is missing or lost is told.
+// TestEtcdStateIsTheWorst: a missing or lost connection is reported, in whatever order the nodes
+// come.
 func TestEtcdStateIsTheWorst(t *testing.T) {
 	const unknown = ""
 	for _, c := range []struct {

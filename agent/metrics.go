@@ -9,10 +9,10 @@ import (
 	"github.com/cognitora/dataplane/internal/metric"
 )
 
-// ofNode is the label of what each of the agent's nodes has.
+// ofNode is the label of metrics that each node has.
 var ofNode = []string{"node"}
 
-// instruments is every metric of one agent.
+// instruments holds every metric of one agent.
 type instruments struct {
 	set                          *metric.Set
 	looks, restarts              *prometheus.CounterVec
@@ -45,14 +45,14 @@ func newInstruments() *instruments {
 	}
 }
 
-// nodeInstruments is what is counted of one node.
+// nodeInstruments holds the counters of one node.
 type nodeInstruments struct {
 	engine    engine.Counters
 	front     front.Counters
 	reclaimed prometheus.Counter
 }
 
-// of is what is counted of the node of that id.
+// of returns the counters of the node with this id.
 func (in *instruments) of(id string) nodeInstruments {
 	node := prometheus.Labels{"node": id}
 	return nodeInstruments{
@@ -75,7 +75,7 @@ func (in *instruments) of(id string) nodeInstruments {
 
 var requestBuckets = []float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 120, 300}
 
-// indexes of stateDefs.
+// Indexes of stateDefs.
 const (
 	defReady = iota
 	defDraining

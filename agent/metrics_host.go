@@ -20,7 +20,7 @@ func (a *Agent) powerStatus() powerStatus {
 	return s
 }
 
-// indexes of meterDefs.
+// Indexes of meterDefs.
 const (
 	defWatts = iota
 	defAverageWatts
@@ -38,7 +38,7 @@ const (
 	defGPUThrottled
 	defGPUAge
 	defGPUInfo
-	defNodeLoad // of each figure of load.GPU, of nodes and then of GPUs
+	defNodeLoad // one for each figure of load.GPU: first the nodes', then the GPUs'
 )
 
 var meterDefs = []metric.Def{
@@ -60,10 +60,10 @@ var meterDefs = []metric.Def{
 	defGPUInfo:          {Name: "cgn_agent_gpu_info", Labels: []string{"gpu", "uuid", "model"}, Help: "Always 1. gpu is the index, or index:GPU instance."},
 }
 
-// meters are meterDefs, and what follows defNodeLoad.
+// meters returns meterDefs, and loadDefs, whose index begins at defNodeLoad.
 func meters() []metric.Def { return slices.Concat(meterDefs, loadDefs()) }
 
-// loadDefs are the metrics of each figure of load.GPU, of nodes and then of GPUs.
+// loadDefs returns the metrics for each figure of load.GPU: first the nodes', then the GPUs'.
 func loadDefs() (defs []metric.Def) {
 	for _, s := range load.GPUSignals() {
 		defs = append(defs, metric.Def{Name: "cgn_agent_node_" + s.Metric, Labels: ofNode,
@@ -76,14 +76,14 @@ func loadDefs() (defs []metric.Def) {
 	return defs
 }
 
-// emitLoad emits the figures of l; first is the definition of the first of them.
+// emitLoad emits the figures of l; first is the index of the first figure's definition.
 func emitLoad(emit emit, first int, l load.GPU, of string) {
 	for i, s := range load.GPUSignals() {
 		emitGauge(emit, first+i, s.In(&load.Load{GPU: l}), s.Base, of)
 	}
 }
 
-// watchMeters makes power and GPUs readable at each scrape.
+// watchMeters makes power and GPU figures readable at each scrape.
 func (in *instruments) watchMeters(a *Agent) {
 	in.set.Read(meters(), func(emit func(def int, value float64, labels ...string)) {
 		for _, r := range a.host.power.Readings() {
@@ -99,7 +99,7 @@ func (in *instruments) watchMeters(a *Agent) {
 			emitGauge(emit, defNodeAverageWatts, power.WattsAvg30, 1, n.id())
 			emitLoad(emit, defNodeLoad, r.gpu(n), n.id())
 			devices := r.engines[n.index]
-			seen := map[string]bool{} // compute instances of one GPU instance have its name
+			seen := map[string]bool{} // compute instances of one GPU instance share its name
 			for i := range devices {
 				if name := devices[i].Name; !seen[name] {
 					seen[name] = true
@@ -120,7 +120,7 @@ func (in *instruments) watchMeters(a *Agent) {
 		emit(defGPUFailures, float64(a.host.gpus.Failures()))
 		devices := a.host.devices()
 		for i := range devices {
-			// compute instances share what is measured of their GPU instance
+			// compute instances share the figures of their GPU instance
 			if i == 0 || devices[i].Name != devices[i-1].Name {
 				emitGPU(emit, &devices[i])
 			}
@@ -128,7 +128,7 @@ func (in *instruments) watchMeters(a *Agent) {
 	})
 }
 
-// emitGauge emits what is known, in units of the metric.
+// emitGauge emits value, if it is known, in units of the metric.
 func emitGauge(emit emit, def int, value load.Gauge, unit float64, labels ...string) {
 	if v, known := value.Get(); known {
 		emit(def, v/unit, labels...)

@@ -8,7 +8,7 @@ import (
 	"github.com/cognitora/dataplane/internal/metric"
 )
 
-// indexes of kernelDefs.
+// Indexes of kernelDefs.
 const (
 	kernelSource = iota
 	kernelMissing
@@ -63,7 +63,7 @@ var kernelDefs = []metric.Def{
 	pushRefused:          {Name: "cgn_agent_push_refused_total", Kind: metric.Counter, Help: "Routers turned away because 64 follow."},
 }
 
-// indexes of kernelHistograms.
+// Indexes of kernelHistograms.
 const (
 	histogramDelay = iota
 	histogramTTFT
@@ -78,7 +78,8 @@ var kernelHistograms = []metric.Def{
 
 type emit = func(def int, value float64, labels ...string)
 
-// watchKernel makes what the kernel tells readable at each scrape; nil defines it only.
+// watchKernel makes the kernel's figures readable at each scrape. A nil agent only defines the
+// metrics.
 func (in *instruments) watchKernel(a *Agent) {
 	in.set.Read(kernelDefs, func(emit emit) {
 		if a != nil {
@@ -95,7 +96,7 @@ func (in *instruments) watchKernel(a *Agent) {
 		})
 }
 
-// emitHistograms emits what only programs tell.
+// emitHistograms emits the histograms, which only BPF programs measure.
 func (a *Agent) emitHistograms(emit func(def int, count uint64, sum float64, buckets map[float64]uint64,
 	labels ...string), r bpf.Reader) {
 	if r.Source() != bpf.SourceBPF {
@@ -136,7 +137,7 @@ func (a *Agent) emitTelemetry(emit emit) {
 	}
 }
 
-// emitRead emits what is read in the kernel, and what was made of it.
+// emitRead emits the figures that are read in the kernel, and those derived from them.
 func (a *Agent) emitRead(emit emit, r bpf.Reader, engines telemetry.Engines) {
 	emit(kernelSource, 1, string(r.Source()))
 	host := a.telemetry.Latest(0)
@@ -155,7 +156,7 @@ func (a *Agent) emitRead(emit emit, r bpf.Reader, engines telemetry.Engines) {
 	}
 }
 
-// emitKernel emits what the kernel tells of the node's engine and ports.
+// emitKernel emits the kernel's figures for the node's engine and ports.
 func (n *node) emitKernel(emit emit, r bpf.Reader, engines telemetry.Engines) {
 	t, id := n.agent.telemetry, n.id()
 	sample := t.Latest(n.index)
@@ -182,7 +183,7 @@ func (n *node) emitKernel(emit emit, r bpf.Reader, engines telemetry.Engines) {
 
 func emitPort(emit emit, r bpf.Reader, port uint16, id, side string) {
 	if port == 0 {
-		return // it is not known, or no port of this host
+		return // the port is unknown, or belongs to another host
 	}
 	p, err := r.Port(port)
 	if err != nil {
@@ -190,7 +191,7 @@ func emitPort(emit emit, r bpf.Reader, port uint16, id, side string) {
 	}
 	emit(kernelConnections, float64(p.Established), id, side)
 	if r.Source() != bpf.SourceBPF {
-		return // its counts are of connections that are open now
+		return // the counts cover only connections that are open now
 	}
 	emit(kernelOpened, float64(p.Opened), id, side)
 	emit(kernelResets, float64(p.Resets), id, side)
@@ -212,12 +213,12 @@ func (a *Agent) emitPush(emit emit) {
 	emit(pushRefused, float64(s.Refused))
 }
 
-// perBound is how many of the kernel's buckets, 16 for each power of two, make one that is
-// exported: two for each power of two.
+// perBound is how many of the kernel's buckets make one exported bucket. The kernel has 16 buckets
+// for each power of two; two are exported.
 const perBound = 8
 
-// cumulative is how many values lie below each bound, in seconds. The last bucket holds what is
-// longer too, so it has no bound.
+// cumulative returns how many values lie below each bound, in seconds. The last bucket has no
+// bound, because it also holds all longer values.
 func cumulative(h bpf.Histogram) map[float64]uint64 {
 	all, below := map[float64]uint64{}, uint64(0)
 	for i, n := range h.Buckets {

@@ -9,7 +9,7 @@ import (
 	"github.com/cognitora/dataplane/internal/address"
 )
 
-// advertised is the URL of the front for a listener bound to addr.
+// advertised returns the URL of the front for a listener bound to addr.
 func (u *unit) advertised(addr net.Addr) string {
 	if u.Advertise != "" {
 		return u.Advertise
@@ -31,7 +31,7 @@ func (u *unit) advertised(addr net.Addr) string {
 	return scheme + host
 }
 
-// hostOf is the host of the advertised URL; empty for a socket.
+// hostOf returns the host of the advertised URL; empty for a socket.
 func hostOf(advertised string) string {
 	if u, err := url.Parse(advertised); err == nil {
 		return u.Hostname()
@@ -39,8 +39,8 @@ func hostOf(advertised string) string {
 	return ""
 }
 
-// nodeID is the configured name, else host name and port or socket name. In a
-// list it ends with the engine's id, and the configured name is what it begins with.
+// nodeID is the configured name, or without one the host name and the port or socket name. In a
+// list the configured name is a prefix, and the engine's id follows it.
 func (u *unit) nodeID(addr net.Addr) string {
 	begin, end := u.config.Agent.NodeID, u.ID
 	if begin != "" && u.element == "" {
@@ -63,7 +63,7 @@ func portOf(addr net.Addr) string {
 	return port
 }
 
-// hostname is the host's name, "localhost" where the kernel has none.
+// hostname returns the host's name, or "localhost" if the kernel has none.
 func hostname() string {
 	name, err := os.Hostname()
 	if err != nil || name == "" {
@@ -72,11 +72,11 @@ func hostname() string {
 	return name
 }
 
-// pushOff is the value of agent.push for no port.
+// pushOff is the value of agent.push that opens no port.
 const pushOff = "off"
 
-// pushListen is where routers are told of load; empty: nowhere. Without an
-// address of its own it is beside the front of the first unit.
+// pushListen returns the address that pushes load to routers; empty: load is not pushed. The
+// default is an address beside the front of the first unit.
 func (c *Config) pushListen(first *unit) string {
 	switch at := c.Agent.Push; {
 	case at == pushOff || len(c.Etcd.Endpoints) == 0:
@@ -91,8 +91,8 @@ func (c *Config) pushListen(first *unit) string {
 	return net.JoinHostPort(host, "0")
 }
 
-// pushAdvertised is what routers are told of a push listener bound to addr: its port on the host
-// under which they reach the first front.
+// pushAdvertised returns the announced address of a push listener bound to addr: the listener's
+// port, on the host under which routers reach the first front.
 func (c *Config) pushAdvertised(addr net.Addr, first *node) string {
 	if addr.Network() == "unix" {
 		return "unix://" + addr.String()

@@ -14,15 +14,15 @@ import (
 	"github.com/cognitora/dataplane/internal/pki"
 )
 
-// node is one engine of the agent as the fleet sees it: its front, its place in
-// etcd, and what is known of it.
+// node is one engine of the agent as the fleet sees it: its front, its place in etcd, and its
+// figures.
 type node struct {
 	agent     *Agent
 	unit      *unit
-	index     int // in Agent.nodes, and in what telemetry looks at
+	index     int // index in Agent.nodes and in the telemetry's targets
 	log       *slog.Logger
-	described cluster.NodeHealth // what never changes
-	listener  net.Listener       // of the front
+	described cluster.NodeHealth // the part of the node's health that never changes
+	listener  net.Listener       // listener of the front
 	engine    *engine.Engine
 	front     *front.Server
 	member    *membership
@@ -30,10 +30,10 @@ type node struct {
 	count     nodeInstruments
 }
 
-// id is the node's name in the fleet.
+// id returns the node's name in the fleet.
 func (n *node) id() string { return n.described.NodeID }
 
-// listen binds the front, and with it names the node.
+// listen binds the front. The node's name follows from the bound address.
 func (n *node) listen() (err error) {
 	u := n.unit
 	if n.listener, err = listen.OpenFor(u.name("listen"), u.flag("--listen"), u.Listen); err != nil {
@@ -45,7 +45,7 @@ func (n *node) listen() (err error) {
 	return n.described.Check()
 }
 
-// prepare makes the node's parts. Where routers are told of load is known already.
+// prepare makes the node's parts. The push address must be known before.
 func (n *node) prepare() (err error) {
 	n.count = n.agent.metrics.of(n.id())
 	if n.agent.pushAt != nil {
@@ -73,7 +73,7 @@ func (n *node) prepareEngine() (err error) {
 	return u.named(err)
 }
 
-// portTaken tells whether another engine of the agent is going to listen there.
+// portTaken tells whether another engine of the agent is going to listen on this port.
 func (a *Agent) portTaken(port int) bool {
 	at := net.JoinHostPort("127.0.0.1", fmt.Sprint(port))
 	for _, n := range a.nodes {
@@ -87,7 +87,7 @@ func (a *Agent) portTaken(port int) bool {
 	return false
 }
 
-// stateDir is where the engine's files are kept; of several engines each has its own.
+// stateDir is the directory for the engine's files. With several engines, each has its own.
 func (n *node) stateDir() string {
 	dir := n.agent.config.Agent.StateDir
 	if dir == "" || n.unit.element == "" {
@@ -143,7 +143,7 @@ func (n *node) close() {
 	}
 }
 
-// unready says why the node takes no requests; "" while it does.
+// unready returns why the node takes no requests; "" while it takes requests.
 func (n *node) unready() string {
 	switch s := n.engine.State(); {
 	case n.agent.draining.Load():

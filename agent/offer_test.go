@@ -18,8 +18,8 @@ import (
 	pb "github.com/cognitora/dataplane/proto/cognitora/v1"
 )
 
-// TestOfferAllocates: a reading for routers takes no new memory, with GPUs and power, however many
-// engines there are. While no router follows, there is none.
+// TestOfferAllocates: a reading for routers allocates nothing, with GPUs and power, and with any
+// number of engines. While no router follows, no reading is made.
 func TestOfferAllocates(t *testing.T) {
 	for _, engines := range []int{1, 2, 3} {
 		t.Run(fmt.Sprint(engines), func(t *testing.T) {
@@ -50,7 +50,7 @@ func TestOfferAllocates(t *testing.T) {
 	}
 }
 
-// idleAgent is one that is not run, whose engines have a GPU each.
+// idleAgent returns an agent that does not run. Each of its engines has one GPU.
 func idleAgent(t *testing.T, engines int) *Agent {
 	t.Helper()
 	dir := t.TempDir()
@@ -73,7 +73,7 @@ func idleAgent(t *testing.T, engines int) *Agent {
 	return a
 }
 
-// meter makes four GPUs known, and the power of the host by them: 1000 W.
+// meter sets four GPUs and a host power of 1000 W.
 func meter(t *testing.T, a *Agent) {
 	t.Helper()
 	devices := make([]gpu.Device, 4)
@@ -98,7 +98,7 @@ func meter(t *testing.T, a *Agent) {
 	<-ended
 }
 
-// followed has a router follow a; it never asks.
+// followed makes a router follow a; the router never asks.
 func followed(t *testing.T, a *Agent) {
 	t.Helper()
 	ctx, stop := context.WithCancel(context.Background())

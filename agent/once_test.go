@@ -11,8 +11,8 @@ import (
 )
 
 // TestLlamaCPPKeepsNoIdleConnections: the agent asks llama.cpp, and no other engine, to close its
-// connection after each request. llama.cpp's server has a thread wait at each idle connection, and
-// a new connection that finds no thread waits until one is closed.
+// connection after each request. Each idle connection holds a thread of llama.cpp's server. A new
+// connection that finds no free thread waits until one closes.
 func TestLlamaCPPKeepsNoIdleConnections(t *testing.T) {
 	for kind, once := range map[string]bool{"llama_cpp": true, "vllm": false} {
 		t.Run(kind, func(t *testing.T) {

@@ -13,19 +13,19 @@ import (
 	"github.com/cognitora/dataplane/internal/metric"
 )
 
-// peers tells routers of this host of events of the kernel.
+// peers tells routers of this host about events in the kernel.
 type peers struct {
-	at     *net.UnixListener // nil: nobody is told
+	at     *net.UnixListener // nil: events are not served
 	server *peerevents.Server
-	opened chan struct{} // closed once there are programs, or what there is in their place
+	opened chan struct{} // closed once the programs, or their replacement, are open
 
 	mu     sync.Mutex
-	loaded bool              // there are programs
-	source peerevents.Source // what the server reads, or has read; nil: nothing yet
+	loaded bool              // true if the programs are loaded
+	source peerevents.Source // the server's present or last source; nil: none was opened yet
 }
 
-// await notes when open has loaded the programs, or what there is in their place. Where it has
-// before, those are gone: the server opens its source anew.
+// await returns open with a notice when it has loaded the programs, or their replacement. A second
+// call of open means that the first programs are gone, so the server opens its source anew.
 func (p *peers) await(open func() (telemetry.Source, error)) func() (telemetry.Source, error) {
 	p.opened = make(chan struct{})
 	if open == nil {
@@ -48,7 +48,7 @@ func (p *peers) await(open func() (telemetry.Source, error)) func() (telemetry.S
 	}
 }
 
-// open opens what the server reads.
+// open opens the server's source.
 func (p *peers) open(t *TelemetryConfig) (peerevents.Source, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -78,7 +78,8 @@ func (a *Agent) preparePeers() (err error) {
 	return nil
 }
 
-// tellPeers runs once the programs are loaded, or cannot be, until ctx ends.
+// tellPeers serves events until ctx ends. It starts once the programs are loaded, or cannot be
+// loaded.
 func (a *Agent) tellPeers(ctx context.Context) {
 	if a.peers.at == nil {
 		return
@@ -90,7 +91,7 @@ func (a *Agent) tellPeers(ctx context.Context) {
 	a.peers.server.Serve(ctx, a.peers.at)
 }
 
-// indexes of peerDefs.
+// Indexes of peerDefs.
 const (
 	peersRouters = iota
 	peersWatched

@@ -10,9 +10,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// releaseStart gives back the memory that only the start has needed: of the heap, where the
-// kernel's types were read, and of the program's code, which is read from its file again where it
-// runs again. It is called once.
+// releaseStart gives back memory that only the start has needed. This is heap, from reading the
+// kernel's types, and pages of the program's code, which the kernel reads from the file again when
+// they run. Call it once.
 func releaseStart() {
 	debug.FreeOSMemory()
 	exe, err := os.Readlink("/proc/self/exe")
@@ -26,14 +26,14 @@ func releaseStart() {
 	defer f.Close()
 	for lines := bufio.NewScanner(f); lines.Scan(); {
 		if from, to, ok := codeOf(lines.Text(), exe); ok {
-			// Unlike MADV_DONTNEED it leaves what a debugger or a uprobe has written into it.
+			// MADV_DONTNEED would drop what a debugger or a uprobe has written into the code.
 			_, _, _ = unix.Syscall(unix.SYS_MADVISE, from, to-from, unix.MADV_PAGEOUT)
 		}
 	}
 }
 
-// codeOf reads a line of /proc/PID/maps: from-to rights offset device inode path. ok: it is code of
-// the program.
+// codeOf reads a line of /proc/PID/maps: from-to rights offset device inode path. ok means that the
+// line describes code of the program.
 func codeOf(line, exe string) (from, to uintptr, ok bool) {
 	f := strings.Fields(line)
 	if len(f) != 6 || f[1] != "r-xp" || f[5] != exe {

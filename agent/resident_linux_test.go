@@ -21,5 +21,5 @@ func TestCodeOf(t *testing.T) {
 		}
 	}
 	releaseStart()
-	releaseStart() // runs on
+	releaseStart() // the test goes on in code that was given back
 }

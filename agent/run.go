@@ -12,14 +12,13 @@ import (
 	"github.com/cognitora/dataplane/internal/lifecycle"
 )
 
-// Run serves until ctx ends, then drains: it says that no node is ready, goes on
-// serving until their requests have finished or DrainTimeout has passed, takes
-// the nodes out of the fleet and stops the engines that it started. The end of
-// force cuts every wait short. Run returns an error where a part fails, after
-// draining the others; a node id being held by another agent is one. An engine
-// is no part: one that dies is its own node's affair.
+// Run serves until ctx ends, and then drains. The drain announces that no node is ready, serves
+// until requests have finished or DrainTimeout has passed, removes the nodes from etcd, and stops
+// the engines that the agent started. The end of force cuts every wait short. Run returns an error
+// if a part fails, after it has drained the others. A node id that another agent holds is such a
+// failure. A dead engine is not: it only makes its own node unready.
 func (a *Agent) Run(ctx, force context.Context) error {
-	// without, it refuses to start: before an engine runs, or routers know of it
+	// kernel = "bpf" refuses to start without programs, before an engine runs or routers know of it
 	if a.config.Telemetry.Kernel == "bpf" {
 		if err := a.telemetry.Open(); err != nil {
 			a.Close()
@@ -41,11 +40,11 @@ func (a *Agent) Run(ctx, force context.Context) error {
 		"drain_delay", a.config.Agent.DrainDelay.String(), "drain_timeout", a.config.Agent.DrainTimeout.String())
 	a.draining.Store(true)
 	a.notify()
-	r.drain(force) // what fails in it has been logged
+	r.drain(force) // the failures in the drain are logged already
 	return r.group.Wait()
 }
 
-// running is the started parts of an agent, with what ends each of them.
+// running holds the started parts of an agent, and the functions that end them.
 type running struct {
 	agent               *Agent
 	group               *lifecycle.Group
@@ -54,8 +53,8 @@ type running struct {
 	enginesGone, leftAt chan struct{}
 }
 
-// start starts every part. None of them ends with the group: when one fails,
-// the drain ends the others in order.
+// start starts every part. The parts' context does not end when one fails: the drain ends them in
+// order.
 func (a *Agent) start(force context.Context) *running {
 	life := context.Background()
 	r := &running{agent: a, group: lifecycle.NewGroup(life), admin: a.admin(), enginesGone: make(chan struct{}),
@@ -102,7 +101,7 @@ func (a *Agent) start(force context.Context) *running {
 	return r
 }
 
-// until starts a part that cannot fail and runs until ctx ends.
+// until starts a part that cannot fail and that runs until ctx ends.
 func (r *running) until(ctx context.Context, name string, part func(context.Context)) {
 	r.group.Go(name, func(context.Context) error {
 		part(ctx)
@@ -110,8 +109,8 @@ func (r *running) until(ctx context.Context, name string, part func(context.Cont
 	})
 }
 
-// register keeps every node announced until ctx ends, over one connection, and returns when all
-// have been taken out.
+// register keeps every node announced until ctx ends, over one connection. It returns when all
+// nodes are removed from etcd.
 func (r *running) register(ctx context.Context) error {
 	a := r.agent
 	if len(a.etcd.Endpoints) == 0 {
@@ -129,7 +128,7 @@ func (r *running) register(ctx context.Context) error {
 	var members sync.WaitGroup
 	for _, n := range a.nodes {
 		members.Add(1)
-		// one that fails has the agent drain: the others leave in order
+		// a failure makes the agent drain, so that the other nodes leave in order
 		r.group.Go("registration of "+n.id(), func(context.Context) error {
 			defer members.Done()
 			return n.member.run(ctx, client)
@@ -158,7 +157,7 @@ func (r *running) drain(force context.Context) {
 		}},
 		lifecycle.Step{Name: "stop the engine", Run: func(context.Context) error {
 			r.stopEngines()
-			<-r.enginesGone // their own grace and force bound this
+			<-r.enginesGone // bounded by each engine's StopGrace, and by force
 			return nil
 		}},
 		lifecycle.Step{Name: "close the admin port", Limit: adminLimit, Run: func(ctx context.Context) error {
@@ -167,7 +166,7 @@ func (r *running) drain(force context.Context) {
 	)
 }
 
-// each calls fn for all nodes at once and joins what goes wrong.
+// each calls fn for all nodes concurrently and joins their errors.
 func (a *Agent) each(fn func(*node) error) error {
 	errs := make([]error, len(a.nodes))
 	var wg sync.WaitGroup
@@ -180,7 +179,7 @@ func (a *Agent) each(fn func(*node) error) error {
 	return errors.Join(errs...)
 }
 
-// sayUnready gives routers the time to hear that the nodes take nothing new.
+// sayUnready announces that the nodes take no new requests, and gives routers time to hear it.
 func (a *Agent) sayUnready(ctx context.Context) error {
 	timer := time.NewTimer(a.config.Agent.DrainDelay.Std())
 	defer timer.Stop()

@@ -15,8 +15,8 @@ import (
 	"github.com/cognitora/dataplane/sim/engine"
 )
 
-// TestAuthenticatedFrontOfAnEngine goes the way of production: a router's
-// certificate, the agent's front, an engine that speaks like vLLM, etcd.
+// TestAuthenticatedFrontOfAnEngine uses the parts of production: a router's certificate, the
+// agent's front, an engine that answers as vLLM does, and etcd.
 func TestAuthenticatedFrontOfAnEngine(t *testing.T) {
 	sim, err := engine.New(engine.Config{Models: []string{"sim"}, DecodeStep: 20 * time.Millisecond,
 		APIKey: "sk-engine"})
@@ -79,7 +79,7 @@ func TestAuthenticatedFrontOfAnEngine(t *testing.T) {
 	}
 }
 
-// chat starts a stream of so many tokens.
+// chat starts a streamed completion with this number of tokens.
 func chat(t *testing.T, c *tls.Config, address string, tokens int) (*http.Response, error) {
 	t.Helper()
 	body := fmt.Sprintf(`{"model":"sim","stream":true,"max_tokens":%d,"messages":[

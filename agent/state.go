@@ -12,7 +12,7 @@ import (
 	"github.com/cognitora/dataplane/internal/load"
 )
 
-// describe is the part of the node's health that never changes.
+// describe returns the part of the node's health that never changes.
 func (u *unit) describe(id, address string) cluster.NodeHealth {
 	return cluster.NodeHealth{
 		NodeID: id, Address: address, KVAddress: u.config.Agent.KVAddress,
@@ -32,7 +32,7 @@ func (u *unit) device() string {
 	return u.Device
 }
 
-// gpuIndex is the index of the first GPU; 0 where it is named by a UUID.
+// gpuIndex returns the index of the first GPU; 0 if the GPU is named by a UUID.
 func (u *unit) gpuIndex() int {
 	if u.element == "" || len(u.GPUs) == 0 {
 		return u.config.Agent.GPUIndex
@@ -42,7 +42,7 @@ func (u *unit) gpuIndex() int {
 	return n
 }
 
-// health describes the node now. Figures that nobody measures stay unknown.
+// health returns the node's present health. Figures without a measurement stay unknown.
 func (n *node) health() cluster.NodeHealth {
 	h, s := n.described, n.engine.State()
 	h.Ready, h.Models, h.KVEpoch, h.EngineSlots = n.ready(), s.Models, uint64(s.Epoch), s.Slots
@@ -53,7 +53,7 @@ func (n *node) health() cluster.NodeHealth {
 	var host hostReading
 	n.agent.host.read(now, &host)
 	h.Load, h.PowerSource = n.load(now, &host), host.power.Source
-	n.agent.host.cpu.percent(now) // for the metric
+	n.agent.host.cpu.percent(now) // updates the metric
 	if h.VRAMBytes == 0 {
 		h.VRAMBytes = gpu.Memory(host.engines[n.index])
 	}
@@ -61,15 +61,15 @@ func (n *node) health() cluster.NodeHealth {
 	return h
 }
 
-// load is the load of the node now. host is read at the same time.
+// load returns the node's present load. host is a reading of the same moment.
 func (n *node) load(now time.Time, host *hostReading) load.Load {
 	return load.Load{
 		Engine: n.requests(now), Kernel: n.agent.telemetry.Latest(n.index), GPU: host.gpu(n), Power: host.watts(n),
 	}
 }
 
-// requests is the figures of the front and the engine. An engine may have other clients: its own
-// figures may be a second old, the front's are of this moment.
+// requests returns the figures of the front and the engine. An engine may have other clients. The
+// engine's figures may be a second old; the front's are current.
 func (n *node) requests(now time.Time) load.Engine {
 	s := n.engine.State()
 	e := load.Engine{At: load.Taken{Time: now}, InFlight: load.Known(float64(n.front.InFlight()) + s.Beyond)}

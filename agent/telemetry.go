@@ -18,7 +18,7 @@ import (
 	"github.com/cognitora/dataplane/internal/pki"
 )
 
-// prepareTelemetry makes the telemetry, one for all nodes.
+// prepareTelemetry makes one telemetry for all nodes.
 func (a *Agent) prepareTelemetry() {
 	o := telemetry.Options{
 		Open: a.peers.await(a.config.Telemetry.open()), Interval: a.config.Telemetry.Interval.Std(),
@@ -36,7 +36,7 @@ func (a *Agent) prepareTelemetry() {
 	a.telemetry = telemetry.New(o)
 }
 
-// preparePush makes the server for routers, where etcd can name its address.
+// preparePush makes the push server, if etcd can announce its address.
 func (a *Agent) preparePush() (err error) {
 	at := a.config.pushListen(a.nodes[0].unit)
 	if at == "" {
@@ -53,7 +53,7 @@ func (a *Agent) preparePush() (err error) {
 	return nil
 }
 
-// engineProcess finds the root of the engine's processes; 0: it does not run now.
+// engineProcess finds the root of the engine's processes; 0: the engine does not run now.
 func (n *node) engineProcess() (pid int, err error) {
 	if pid, ok := n.engine.PID(); ok {
 		return pid, nil
@@ -90,7 +90,7 @@ func readPID(file string) (int, error) {
 	return pid, nil
 }
 
-// local tells whether host:port is on this host.
+// local tells whether the address host:port is on this host.
 func local(at string) bool {
 	host, _, err := net.SplitHostPort(at)
 	if err != nil {
@@ -108,12 +108,12 @@ func local(at string) bool {
 }
 
 func portNumber(addr net.Addr) uint16 {
-	n, _ := strconv.ParseUint(portOf(addr), 10, 16) // 0 of a socket
+	n, _ := strconv.ParseUint(portOf(addr), 10, 16) // 0 for a socket
 	return uint16(n)
 }
 
-// offer gives routers the latest load of every node, where any router follows, and tells whether
-// one has moved. It is called by one goroutine at a time, which runs the telemetry.
+// offer gives routers the latest load of every node, if any router follows, and tells whether a
+// load has changed. Only the goroutine that runs the telemetry calls it.
 func (a *Agent) offer() (moved bool) {
 	switch {
 	case a.push == nil:
@@ -130,8 +130,8 @@ func (a *Agent) offer() (moved bool) {
 	return a.push.Offer(now, a.readings)
 }
 
-// runTelemetry looks at the kernel and has routers told of the load. Without anything to look at,
-// they are told the figures of the fronts and the engines.
+// runTelemetry reads the kernel's figures and pushes load to routers. Without a source of kernel
+// figures, it pushes only the figures of fronts and engines.
 func (a *Agent) runTelemetry(ctx context.Context) error {
 	if err := a.telemetry.Run(ctx); err != nil {
 		return fmt.Errorf("telemetry.kernel: %w", err)

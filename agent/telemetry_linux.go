@@ -7,7 +7,7 @@ import (
 	"github.com/cognitora/dataplane/internal/rights"
 )
 
-// open is where numbers come from; nil: nowhere.
+// open returns the function that opens the source of figures; nil: there is no source.
 func (c *TelemetryConfig) open() func() (telemetry.Source, error) {
 	o := bpf.Options{Root: c.Pins, Cgroup: c.Cgroup}
 	switch c.Kernel {
@@ -21,8 +21,8 @@ func (c *TelemetryConfig) open() func() (telemetry.Source, error) {
 	return nil
 }
 
-// examine looks at the rights and folders that programs in the kernel need, where nothing takes
-// their place.
+// examine checks the rights and folders that the BPF programs need, if the configuration allows no
+// replacement for them.
 func (c *TelemetryConfig) examine(p *problems) {
 	if c.Kernel != "bpf" {
 		return
@@ -44,8 +44,8 @@ func (c *TelemetryConfig) examine(p *problems) {
 	}
 }
 
-// openEvents opens the events of the programs, which are loaded.
+// openEvents opens the events of programs that are already loaded.
 func (c *TelemetryConfig) openEvents() (peerevents.Source, error) { return bpf.OpenEvents(c.Pins) }
 
-// layout is what routers know the counts of peers by.
+// layout identifies the layout of the counts of peers for routers.
 func layout() (uint64, error) { return bpf.PeersLayout() }

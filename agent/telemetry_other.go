@@ -15,7 +15,7 @@ func (c *TelemetryConfig) openEvents() (peerevents.Source, error) {
 
 func layout() (uint64, error) { return 0, nil }
 
-// open is nil: only Linux is asked.
+// open returns nil: figures are read on Linux only.
 func (c *TelemetryConfig) open() func() (telemetry.Source, error) { return nil }
 
 func (c *TelemetryConfig) examine(*problems) {}

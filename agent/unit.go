@@ -13,7 +13,7 @@ import (
 	"github.com/cognitora/dataplane/internal/listen"
 )
 
-// EngineConfig is one [[engine]] table: an engine with all that its node has of its own.
+// EngineConfig is one [[engine]] table: an engine and the settings of its node.
 type EngineConfig struct {
 	ID        string   `toml:"id" help:"what the node's name ends with, after agent.node_id, or the host's name, and -; letters, digits and . _ : -; empty: the port of listen, or its socket's file name"`
 	Listen    string   `toml:"listen" help:"address of the node's front (host:port, or unix:///path); each engine has its own"`
@@ -31,18 +31,18 @@ type EngineConfig struct {
 	Events EventsConfig  `toml:"kv_events" help:"What the engine publishes about its KV cache."`
 }
 
-// maxEngines is how many engines an agent has at most: the programs in the kernel count 64 ports,
-// two for each.
+// maxEngines is the largest number of engines of an agent. The BPF programs count 64 ports, and
+// each engine needs two.
 const maxEngines = 32
 
-// unit is one engine as either form of the configuration has it.
+// unit is one engine, from either form of the configuration.
 type unit struct {
 	EngineConfig
 	config  *Config
-	element string // "engine[1]"; empty: the short form
+	element string // "engine[1]"; empty in the short form
 }
 
-// units are the engines, in the order of the file.
+// units returns the engines, in the order of the file.
 func (c *Config) units() []*unit {
 	if len(c.Engines) == 0 {
 		a := &c.Agent
@@ -59,10 +59,10 @@ func (c *Config) units() []*unit {
 	return units
 }
 
-// ofAgent are the keys of [[engine]] that [agent] has in the short form.
+// ofAgent lists the keys of [[engine]] that stand in [agent] in the short form.
 var ofAgent = []string{"listen", "advertise", "role", "device", "tp", "dtype", "vram_bytes", "max_concurrent"}
 
-// name is where the user finds a key of [[engine]] in the form that he has chosen.
+// name returns where a key of [[engine]] stands in the form that the user has chosen.
 func (u *unit) name(key string) string {
 	switch {
 	case u.element != "":
@@ -79,7 +79,7 @@ func (u *unit) name(key string) string {
 	return "engine." + key
 }
 
-// mention is a key within a message, with its flag in the short form.
+// mention returns a key for use in a message. In the short form its flag follows.
 func (u *unit) mention(key, flag string) string {
 	if u.element != "" {
 		return u.name(key)
@@ -87,7 +87,8 @@ func (u *unit) mention(key, flag string) string {
 	return u.name(key) + " (" + flag + ")"
 }
 
-// flag is the flag of a key in the short form; empty in a list, where no flag reaches.
+// flag returns the flag of a key in the short form. It is empty in a list, where flags do not
+// apply.
 func (u *unit) flag(flag string) string {
 	if u.element != "" {
 		return ""
@@ -95,7 +96,7 @@ func (u *unit) flag(flag string) string {
 	return flag
 }
 
-// named is an error of package engine with the names of settings that the user has.
+// named rewrites an error of package engine so that it names the settings of the user's form.
 func (u *unit) named(err error) error {
 	if u.element == "" {
 		return err
@@ -103,7 +104,7 @@ func (u *unit) named(err error) error {
 	return config.In(err, u.element)
 }
 
-// visible are the GPUs that a started engine is let see; nil: those of its environment.
+// visible returns the GPUs that a started engine may see; nil: those of its environment.
 func (u *unit) visible() []string {
 	if u.element == "" {
 		return nil
@@ -111,7 +112,8 @@ func (u *unit) visible() []string {
 	return u.GPUs
 }
 
-// devices appends to dst those of all that are the engine's; none where one of them is not read.
+// devices appends to dst the engine's devices among all. It appends none if one of them is not
+// read.
 func (u *unit) devices(dst, all []gpu.Device) []gpu.Device {
 	if u.element == "" {
 		return gpu.Select(dst, all, u.GPUs, u.config.Agent.GPUIndex, u.TP)
@@ -122,7 +124,7 @@ func (u *unit) devices(dst, all []gpu.Device) []gpu.Device {
 	return gpu.Select(dst, all, u.GPUs, 0, 0)
 }
 
-// validateForms refuses what is said of the one engine of the short form beside [[engine]].
+// validateForms refuses settings of the short form's engine beside [[engine]].
 func (c *Config) validateForms(p *problems) {
 	if len(c.Engines) == 0 {
 		return
@@ -133,7 +135,7 @@ func (c *Config) validateForms(p *problems) {
 	}
 	var usual Config
 	if err := config.Defaults(&usual); err != nil {
-		panic(err) // the struct's own
+		panic(err) // only a mistake in the struct's own tags leads here
 	}
 	said, err := config.Changed(&usual, c)
 	if err != nil {
@@ -155,11 +157,11 @@ func (c *Config) validateForms(p *problems) {
 	}
 }
 
-// maxConcurrent bounds what an engine can be said to compute at once.
+// maxConcurrent is the largest allowed number of concurrent requests of an engine.
 const maxConcurrent = 1 << 20
 
-// validate checks what of a unit package engine does not know. places are those where the agent
-// listens.
+// validate checks the settings of a unit that package engine does not know. places are the agent's
+// listening addresses.
 func (u *unit) validate(p *problems, places []place) {
 	c := u.config
 	switch {
@@ -213,7 +215,7 @@ func (u *unit) validateGPUs(p *problems) {
 	}
 }
 
-// engineAt is where the engine listens, and which key says so; "" where that is not known yet.
+// engineAt returns the engine's address, and the key that sets it; "" while the address is unknown.
 func (u *unit) engineAt() (key, at string) {
 	if u.Engine.Spawns() {
 		if u.Engine.Port == 0 {
@@ -231,7 +233,7 @@ func (u *unit) engineAt() (key, at string) {
 	return "url", a.Addr
 }
 
-// validateAddress refuses an engine where the agent itself listens.
+// validateAddress refuses an engine address on which the agent itself listens.
 func (u *unit) validateAddress(p *problems, places []place) {
 	key, at := u.engineAt()
 	for _, l := range places {

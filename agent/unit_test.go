@@ -11,7 +11,7 @@ import (
 	"github.com/cognitora/dataplane/internal/config"
 )
 
-// loaded reads a configuration file, as --check-config does; err is nil where that finds nothing.
+// loaded reads a configuration file, as --check-config does; err is nil if the file is valid.
 func loaded(t *testing.T, doc string, args ...string) (c Config, err error) {
 	t.Helper()
 	err = config.Load(&c, config.Options{
@@ -25,7 +25,7 @@ func loaded(t *testing.T, doc string, args ...string) (c Config, err error) {
 	return c, err
 }
 
-// first is an engine to which others are added.
+// first is a list with one engine, to which tests add others.
 const first = "[[engine]]\nid = \"a\"\nlisten = \"127.0.0.1:9081\"\nurl = \"http://127.0.0.1:8001\"\n" +
 	"gpus = [\"0\", \"1\"]\n"
 
@@ -89,8 +89,8 @@ func TestSeveralEnginesAreChecked(t *testing.T) {
 	}
 }
 
-// TestEnginesAreRefused: a flag of the short form beside [[engine]], and more engines than an agent
-// may have.
+// TestEnginesAreRefused: a flag of the short form beside [[engine]] is refused, as are more than
+// maxEngines engines.
 func TestEnginesAreRefused(t *testing.T) {
 	if _, err := loaded(t, first, "--engine", "http://127.0.0.1:8009"); err == nil ||
 		!strings.Contains(err.Error(), "engine.url: is set, and so is [[engine]]") {
@@ -106,7 +106,7 @@ func TestEnginesAreRefused(t *testing.T) {
 	}
 }
 
-// TestUnits: what a unit is called, has, and announces, in either form.
+// TestUnits: the name, the settings and the announcement of a unit, in both forms.
 func TestUnits(t *testing.T) {
 	c, err := loaded(t, "[agent]\nnode_id = \"h\"\nstate_dir = \"/s\"\nkv_address = \"h:7072\"\n"+first+
 		"role = \"prefill\"\ntp = 2\nmax_concurrent = 8\n[[engine]]\nlisten = \"127.0.0.1:9082\"\nurl = "+

@@ -10,15 +10,15 @@ import (
 	"github.com/cognitora/dataplane/internal/listen"
 )
 
-// problems collects what is wrong with a configuration.
+// problems collects the errors of a configuration.
 type problems []error
 
 func (p *problems) add(field, format string, args ...any) {
 	*p = append(*p, fmt.Errorf("%s: %w", field, fmt.Errorf(format, args...)))
 }
 
-// Validate names each field that cannot work, and the fix. [engine] and
-// [[engine]] validate of themselves what package engine reads.
+// Validate returns an error for each invalid field, with the fix. [engine] and [[engine]] validate
+// themselves the keys that package engine reads.
 func (c *Config) Validate() error {
 	var p problems
 	units := c.units()
@@ -61,10 +61,10 @@ func (l *LimitConfig) validate(p *problems) {
 // authenticates tells whether the front asks its clients for certificates.
 func (c *Config) authenticates() bool { return c.TLS.CA != "" && c.TLS.Cert != "" }
 
-// place is an address that the agent listens on.
+// place is an address that the agent listens on, and its field.
 type place struct{ field, address string }
 
-// places are all of them.
+// places returns all addresses that the agent listens on.
 func (c *Config) places(units []*unit) []place {
 	var all []place
 	for _, u := range units {
@@ -85,8 +85,8 @@ func (c *Config) places(units []*unit) []place {
 	return all
 }
 
-// open checks that an address can be listened on by what has no right to be seen from other hosts
-// unless allowed.
+// open checks that the agent can listen on an address. It refuses an address that other hosts
+// reach, unless allowed is set.
 func (p *problems) open(at place, allowed bool, fix string) {
 	if err := listen.Check(at.address); err != nil {
 		p.add(at.field, "%v", err)
@@ -96,7 +96,7 @@ func (p *problems) open(at place, allowed bool, fix string) {
 	}
 }
 
-// exposedFix is what to do about a front that other hosts reach.
+// exposedFix is the fix for a front that other hosts reach.
 const exposedFix = "set tls.ca, tls.cert and tls.key (cgn-ctl pki bootstrap makes them), or insecure_listen = true " +
 	"(--insecure-listen)"
 

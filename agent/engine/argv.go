@@ -7,25 +7,24 @@ import (
 	"strings"
 )
 
-const spawnHost = "127.0.0.1" // a started engine is reached through its agent only
+const spawnHost = "127.0.0.1" // a started engine is reachable through its agent only
 
-// Launch is what a started engine is told about its node.
+// Launch holds the settings of a node that a started engine is given.
 type Launch struct {
 	Port          int      // loopback port to listen on
-	TP            int      // tensor-parallel size; 0 or 1: not mentioned
+	TP            int      // tensor-parallel size; 0 or 1: no argument
 	DType         string   // "": the engine's own choice
 	MaxConcurrent int      // requests computed at once; 0: the engine's own choice
 	APIKey        string   // "": none
-	GPUs          []string // the only ones it sees, by index or UUID; empty: those of the environment
+	GPUs          []string // GPUs that it may see, by index or UUID; empty: those of the environment
 	Role          string   // prefill, decode or both
-	Host          string   // under which other nodes reach this one
-	StateDir      string   // where LMCache's configuration is
+	Host          string   // host under which other nodes reach this one
+	StateDir      string   // directory of LMCache's configuration
 }
 
-// Command renders the program, its arguments and the additions to its
-// environment. Each kind is asked for the figures that routing lives on: its
-// metrics and the cached-token count of every response. The configured
-// arguments come last, so that they win.
+// Command returns the program, its arguments and the additions to its environment. The arguments
+// make each kind of engine report the figures that routing needs: its metrics, and the cached-token
+// count of every response. The configured arguments come last, so that they win.
 func (c *Config) Command(l Launch) (argv, env []string) {
 	port := strconv.Itoa(l.Port)
 	switch c.Kind {
@@ -49,7 +48,7 @@ func (c *Config) Command(l Launch) (argv, env []string) {
 	default:
 		argv = []string{c.Binary}
 	}
-	if len(l.GPUs) > 0 { // by the index that NVML has, not by speed
+	if len(l.GPUs) > 0 { // CUDA then numbers GPUs as NVML does, not by speed
 		env = append(env, "CUDA_DEVICE_ORDER=PCI_BUS_ID", "CUDA_VISIBLE_DEVICES="+strings.Join(l.GPUs, ","))
 	}
 	flags, vars := c.offloadCommand(l)
@@ -68,7 +67,7 @@ func (c *Config) binary(usual string) string {
 	return usual
 }
 
-// appendNumber adds the flag where n is at least least.
+// appendNumber adds the flag if n is at least least.
 func appendNumber(argv []string, flag string, n, least int) []string {
 	if n < least {
 		return argv
@@ -90,7 +89,7 @@ func appendEnv(env []string, name, value string) []string {
 	return append(env, name+"="+value)
 }
 
-// environment is the agent's own without its settings, plus add.
+// environment returns the agent's own environment without its settings, plus add.
 func environment(add []string) []string {
 	own := slices.DeleteFunc(os.Environ(), func(e string) bool { return strings.HasPrefix(e, "CGN_") })
 	return append(own, add...)

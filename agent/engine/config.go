@@ -1,6 +1,5 @@
-// Package engine looks after one inference engine of an agent: it attaches
-// to a running one or starts and supervises its own, and keeps a current State
-// of it by asking the engine itself, gently.
+// Package engine looks after one inference engine of an agent. It attaches to a running engine, or
+// starts and supervises its own. It keeps a current State of the engine by polling it at low cost.
 package engine
 
 import (
@@ -55,12 +54,12 @@ type Config struct {
 // Spawns tells whether the agent starts the engine itself.
 func (c *Config) Spawns() bool { return c.URL == "" }
 
-// wrong says what is wrong with a key, as config.Wrong does.
+// wrong returns an error about a key, as config.Wrong does.
 func wrong(key, format string, args ...any) error {
 	return config.Wrong("engine", key, format, args...)
 }
 
-// Validate names each field that cannot work, and what would.
+// Validate returns an error for each invalid field, with the fix.
 func (c *Config) Validate() error {
 	var errs []error
 	missing := func(key, format string, args ...any) {

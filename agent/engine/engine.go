@@ -16,15 +16,15 @@ import (
 	"github.com/cognitora/dataplane/internal/enginemetrics"
 )
 
-// State is what is known of the engine. It is immutable once published.
+// State holds the known figures of the engine. It is immutable once published.
 type State struct {
 	Ready    bool
-	Reason   string   // why not ready
-	Models   []string // sorted; the last known ones while not ready
-	Epoch    int64    // names the engine's present life; changes when its cache is gone
+	Reason   string   // why the engine is not ready
+	Models   []string // sorted; while not ready, the last known names
+	Epoch    int64    // start of the engine's present life; it changes when the engine's cache is lost
 	Stats    enginemetrics.Stats
-	Beyond   float64 // requests that it had at the last look and that Options.Held does not count; 0 if unknown
-	Slots    int     // requests it computes at once; 0 unknown
+	Beyond   float64 // requests at the last look that Options.Held does not count; 0 if unknown
+	Slots    int     // requests that the engine computes at once; 0: unknown
 	Restarts int64
 }
 
@@ -32,23 +32,23 @@ type State struct {
 type Options struct {
 	TP            int      // tensor-parallel size for a started engine
 	DType         string   // data type for a started engine
-	MaxConcurrent int      // requests at once for a started engine; 0: its own choice
-	Role          string   // of the node: prefill, decode or both
-	Host          string   // under which other nodes reach this one
-	GPUs          []string // a started engine sees these only: index or UUID; empty: those of the environment
-	// PortTaken tells whether a free port is somebody else's all the same, as of another engine
-	// that is to start; nil: none is.
+	MaxConcurrent int      // concurrent requests of a started engine; 0: its own choice
+	Role          string   // the node's role: prefill, decode or both
+	Host          string   // host under which other nodes reach this one
+	GPUs          []string // GPUs that a started engine may see: index or UUID; empty: those of the environment
+	// PortTaken tells whether a free port is reserved, for example for another engine that is to
+	// start. With nil no port is.
 	PortTaken func(port int) bool
-	StateDir  string     // where LMCache's configuration is written
-	Held      func() int // requests that the agent itself has at the engine; nil: none
+	StateDir  string     // directory for LMCache's configuration
+	Held      func() int // returns the agent's own requests at the engine; nil: none
 	Counters  Counters
 	Logger    *slog.Logger
 }
 
-// Counters is what the engine counts; a nil counter is left out.
+// Counters are the counters of an engine; a nil counter is not counted.
 type Counters struct {
-	Restarts         prometheus.Counter // of a started engine
-	Answered, Failed prometheus.Counter // looks
+	Restarts         prometheus.Counter // restarts of a started engine
+	Answered, Failed prometheus.Counter // looks by result
 }
 
 func inc(c prometheus.Counter) {
@@ -57,13 +57,13 @@ func inc(c prometheus.Counter) {
 	}
 }
 
-// Engine is one engine, attached to or started. Run owns everything it does.
+// Engine is one engine, attached to or started. Run owns all its goroutines.
 type Engine struct {
 	config   *Config
 	endpoint address.Address
 	key      string
 	prober   *prober
-	sup      *supervisor // nil where the engine is attached to
+	sup      *supervisor // nil if the engine is attached to
 	log      *slog.Logger
 
 	state   atomic.Pointer[State]
@@ -72,14 +72,14 @@ type Engine struct {
 	holds   func() int // Options.Held
 
 	life    life // owned by the goroutine of Run
-	leftOut int  // models not announced at the last look; owned likewise
+	leftOut int  // models left out of the announcement at the last look; owned by the goroutine of Run
 	told    struct {
-		reason string // why the engine is not ready, as logged last
+		reason string // logged reason for not being ready
 		at     time.Time
-	} // owned likewise
+	} // owned by the goroutine of Run
 }
 
-// New prepares the engine. Nothing is started or asked before Run.
+// New prepares the engine. It starts and asks nothing; Run does.
 func New(c *Config, o Options) (*Engine, error) {
 	e := &Engine{config: c, log: o.Logger, count: o.Counters, holds: o.Held, changed: make(chan struct{}, 1)}
 	if e.log == nil {
@@ -145,7 +145,7 @@ func (e *Engine) prepareSpawn(o Options) error {
 	return nil
 }
 
-// lookUp finds the program that is to be the engine.
+// lookUp finds the program of a started engine.
 func lookUp(program string) (string, error) {
 	path, err := exec.LookPath(program)
 	if err != nil {
@@ -155,8 +155,8 @@ func lookUp(program string) (string, error) {
 	return path, nil
 }
 
-// freePort asks the kernel for a port that nothing listens on now, and that is nobody's by taken,
-// which may be nil.
+// freePort returns a port that nothing listens on now and for which taken is false. taken may be
+// nil.
 func freePort(taken func(port int) bool) (int, error) {
 	for range 64 {
 		ln, err := net.Listen("tcp", net.JoinHostPort(spawnHost, "0"))
@@ -172,10 +172,10 @@ func freePort(taken func(port int) bool) (int, error) {
 	return 0, wrong("port", "0, and the kernel gives ports only that other engines are to listen on; set it")
 }
 
-// Endpoint is where the engine listens; it never changes.
+// Endpoint returns the engine's address, which never changes.
 func (e *Engine) Endpoint() address.Address { return e.endpoint }
 
-// Authorization is the header value the engine asks for, or "".
+// Authorization returns the header value that the engine asks for, or "".
 func (e *Engine) Authorization() string {
 	if e.key == "" {
 		return ""
@@ -183,15 +183,15 @@ func (e *Engine) Authorization() string {
 	return "Bearer " + e.key
 }
 
-// State returns what is known now. The caller must not change it.
+// State returns the present state. The caller must not change it.
 func (e *Engine) State() *State { return e.state.Load() }
 
-// Changed is signalled when readiness, models or epoch have changed. Signals
-// are merged; there is one receiver.
+// Changed is signalled when readiness, models or epoch have changed. Several changes may give one
+// signal. There is one receiver.
 func (e *Engine) Changed() <-chan struct{} { return e.changed }
 
-// PID is the process that the agent has started; ok is false where it is attached to the engine. 0:
-// none runs now.
+// PID returns the process that the agent has started; 0: none runs now. ok is false if the engine
+// is attached to.
 func (e *Engine) PID() (pid int, ok bool) {
 	if e.sup == nil {
 		return 0, false
@@ -202,7 +202,7 @@ func (e *Engine) PID() (pid int, ok bool) {
 	return 0, true
 }
 
-// URL is where the engine listens, for people.
+// URL returns the engine's address for messages.
 func (e *Engine) URL() string {
 	switch {
 	case e.endpoint.Network == "unix":

@@ -9,15 +9,15 @@ import (
 	"github.com/cognitora/dataplane/internal/rights"
 )
 
-// Examine says what a start would trip over in what c names: key, CA, program
-// and model files. Nothing is run.
+// Examine reports what would make a start fail outside the configuration's own text: key, CA,
+// program and model files. It runs nothing.
 func (c *Config) Examine() error {
 	_, keyErr := readKey(c.APIKeyFile)
 	errs := []error{keyErr}
 	if c.Spawns() {
 		return errors.Join(append(errs, c.examineProgram(), c.examineModel(), c.examineOffload())...)
 	}
-	if address, err := address.Parse(c.URL); err == nil { // else Validate says so
+	if address, err := address.Parse(c.URL); err == nil { // otherwise Validate reports it
 		_, err := c.EngineTLS(address)
 		errs = append(errs, err)
 	}
@@ -26,15 +26,15 @@ func (c *Config) Examine() error {
 
 func (c *Config) examineProgram() error {
 	if c.Kind == OpenAICompat && c.Binary == "" {
-		return nil // Validate says so
+		return nil // Validate reports it
 	}
 	argv, _ := c.Command(Launch{})
 	_, err := lookUp(argv[0])
 	return err
 }
 
-// examineModel looks for a model that is a path for certain: Qwen/Qwen3-8B may
-// be a directory or a name that the engine fetches.
+// examineModel checks a model that is certainly a path. Qwen/Qwen3-8B is not: it may be a directory
+// or a name that the engine downloads.
 func (c *Config) examineModel() error {
 	if !filepath.IsAbs(c.Model) && !strings.HasPrefix(c.Model, ".") && !strings.HasSuffix(c.Model, ".gguf") {
 		return nil

@@ -15,7 +15,7 @@ import (
 	"github.com/cognitora/dataplane/internal/config"
 )
 
-// TestMain makes the test binary an engine where FAKE_ENGINE says so.
+// TestMain runs the test binary as an engine if FAKE_ENGINE is set.
 func TestMain(m *testing.M) {
 	if mode := os.Getenv("FAKE_ENGINE"); mode != "" {
 		fakeEngine(mode, os.Args[len(os.Args)-1])

@@ -11,16 +11,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// attributes make the engine lead a group of its own and have the kernel kill
-// it when the thread that started it ends.
+// attributes make the engine lead a process group of its own. The kernel kills the engine when the
+// thread that started it ends.
 func attributes() *syscall.SysProcAttr {
 	return &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 }
 
-// dropRights keeps the agent's own capabilities from programs that this thread starts: ambient ones
-// would go along.
+// dropRights clears this thread's ambient capabilities, because programs that it starts would
+// inherit them.
 func dropRights() error {
-	// a kernel without has none
+	// a kernel without ambient capabilities has nothing to clear
 	if err := unix.Prctl(unix.PR_CAP_AMBIENT, unix.PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0); err != nil &&
 		err != unix.EINVAL {
 		return os.NewSyscallError("prctl", err)
@@ -28,9 +28,8 @@ func dropRights() error {
 	return nil
 }
 
-// reap waits until cmd has exited, calls settle, kills what is left of its
-// group and returns what cmd.Wait does. The process is not reaped before the
-// group is dead, so that its id cannot name another group.
+// reap waits until cmd has exited, calls settle, kills the rest of its group and returns the result
+// of cmd.Wait. It reaps the process last, so that no other group can get its id before.
 func reap(cmd *exec.Cmd, settle func()) error {
 	pid := cmd.Process.Pid
 	for {
@@ -43,16 +42,16 @@ func reap(cmd *exec.Cmd, settle func()) error {
 	return cmd.Wait()
 }
 
-// groupAlive tells whether a process of the group, other than a zombie, runs.
+// groupAlive tells whether the group has a running process that is no zombie.
 func groupAlive(pgid int) bool {
 	stats, _ := filepath.Glob("/proc/[0-9]*/stat")
 	want := []byte(strconv.Itoa(pgid))
 	for _, file := range stats {
 		data, err := os.ReadFile(file)
 		if err != nil {
-			continue // ended meanwhile
+			continue // the process has ended meanwhile
 		}
-		// pid (name) state ppid pgrp …; the name may hold anything
+		// pid (name) state ppid pgrp …; the name may contain any character
 		fields := bytes.Fields(data[bytes.LastIndexByte(data, ')')+1:])
 		if len(fields) > 2 && bytes.Equal(fields[2], want) && fields[0][0] != 'Z' && fields[0][0] != 'X' {
 			return true

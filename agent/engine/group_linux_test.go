@@ -8,8 +8,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestEngineGetsNoRights: what the agent has been given for its telemetry does not go to the
-// engine.
+// TestEngineGetsNoRights: the engine does not inherit the capabilities that the agent has for its
+// telemetry.
 func TestEngineGetsNoRights(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("it takes root to have rights that can be given away")
@@ -17,7 +17,7 @@ func TestEngineGetsNoRights(t *testing.T) {
 	done := make(chan error)
 	is := 0
 	go func() {
-		runtime.LockOSThread() // the thread ends with this
+		runtime.LockOSThread() // the thread ends with this goroutine
 		done <- func() error {
 			header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
 			var data [2]unix.CapUserData

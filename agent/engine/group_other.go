@@ -9,14 +9,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// attributes make the engine lead a group of its own. Here no kernel takes it
-// along when the agent is killed.
+// attributes make the engine lead a process group of its own. On this system the kernel does not
+// kill the engine with the agent.
 func attributes() *syscall.SysProcAttr { return &syscall.SysProcAttr{Setpgid: true} }
 
 func dropRights() error { return nil }
 
-// reap waits until cmd has exited, calls settle, kills what is left of its
-// group and returns what cmd.Wait does.
+// reap waits until cmd has exited, calls settle, kills the rest of its group and returns the result
+// of cmd.Wait.
 func reap(cmd *exec.Cmd, settle func()) error {
 	err := cmd.Wait()
 	settle()
@@ -24,6 +24,6 @@ func reap(cmd *exec.Cmd, settle func()) error {
 	return err
 }
 
-// groupAlive cannot tell here: once its leader has exited, the group is taken
-// for done.
+// groupAlive cannot look at processes on this system. It counts a group as ended once its leader
+// has exited.
 func groupAlive(int) bool { return false }

@@ -5,18 +5,18 @@ import (
 	"log/slog"
 )
 
-// maxLine bounds one line of engine output in the log, in bytes.
+// maxLine bounds one logged line of engine output, in bytes.
 const maxLine = 4096
 
-// lineLog writes each line it is given to the log. A line longer than maxLine
-// is cut there and the rest of it dropped.
+// lineLog logs each line that is written to it. It cuts a longer line at maxLine and drops the
+// rest.
 type lineLog struct {
 	log     *slog.Logger
 	line    []byte // the unfinished line, at most maxLine bytes
-	cutting bool   // the rest of the present line is dropped
+	cutting bool   // true while the rest of a line is dropped
 }
 
-// Write never fails: a process must not die of its log.
+// Write never fails, so that the engine does not end because of its log.
 func (l *lineLog) Write(p []byte) (int, error) {
 	n := len(p)
 	for len(p) > 0 {
@@ -37,7 +37,7 @@ func (l *lineLog) add(piece []byte) {
 	l.line = append(l.line, piece...)
 }
 
-// flush writes the line so far, if it holds anything.
+// flush logs the unfinished line, unless it is empty.
 func (l *lineLog) flush() {
 	line := bytes.TrimRight(l.line, "\r \t")
 	if len(line) > 0 {

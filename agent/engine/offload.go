@@ -24,7 +24,7 @@ const (
 	OffloadHiCache     = "hicache"
 )
 
-// offloads are the pairs that exist.
+// offloads lists the supported offloads of each engine.
 var offloads = map[string][]string{
 	VLLM:         {OffloadNone, OffloadNIXL, OffloadLMCache, OffloadNIXLLMCache, OffloadKVBM, OffloadKVCached},
 	SGLang:       {OffloadNone, OffloadHiCache},
@@ -32,7 +32,7 @@ var offloads = map[string][]string{
 	OpenAICompat: {OffloadNone},
 }
 
-// Offload is the section engine.offload: what the software that kv_offload names is told.
+// Offload is the section engine.offload: settings of the software that kv_offload names.
 type Offload struct {
 	CPUBytes  config.Size `toml:"cpu_bytes" default:"8GiB" help:"host memory that a started vllm keeps KV blocks in with kvbm, kvcached or lmcache"`
 	DiskBytes config.Size `toml:"disk_bytes" default:"0" help:"disk that kvbm keeps KV blocks on; whole GiB"`
@@ -50,7 +50,7 @@ type Offload struct {
 	HiCacheStorage string  `toml:"hicache_storage" default:"nixl" help:"storage backend of SGLang's hierarchical cache; empty: host memory only"`
 }
 
-// connector is vLLM's --kv-transfer-config.
+// connector is the value of vLLM's --kv-transfer-config.
 type connector struct {
 	Connector string `json:"kv_connector"`
 	Role      string `json:"kv_role"`
@@ -81,11 +81,10 @@ type store struct {
 	SecretKey string `json:"secret_key"`
 }
 
-// openKey stands for both keys where the listener asks for none: the connector signs with something
-// in any case.
+// openKey is both keys if the listener asks for none: the connector always signs requests.
 const openKey = "cognitora"
 
-// offloadCommand renders what kv_offload adds to the engine's arguments and environment.
+// offloadCommand returns the arguments and environment that kv_offload adds to the engine's.
 func (c *Config) offloadCommand(l Launch) (argv, env []string) {
 	o := &c.Offload
 	switch c.KVOffload {
@@ -114,14 +113,14 @@ func (c *Config) offloadCommand(l Launch) (argv, env []string) {
 	return nil, nil
 }
 
-// sameHashes has all engines of a fleet name the same block alike; without it each process hashes
-// with a seed of its own.
+// sameHashes makes all engines of a fleet hash a block alike. Without it each process hashes with
+// its own seed.
 const sameHashes = "PYTHONHASHSEED=0"
 
 func transfer(c connector) []string {
 	text, err := json.Marshal(c)
 	if err != nil {
-		panic(err) // strings and numbers
+		panic(err) // strings and numbers always encode
 	}
 	return []string{"--kv-transfer-config", string(text)}
 }
@@ -130,7 +129,7 @@ func nixl(role string) connector { return connector{Connector: "NixlConnector", 
 
 func lmcache() connector { return connector{Connector: "LMCacheConnectorV1", Role: "kv_both"} }
 
-// kvRole is what vLLM calls the node's role.
+// kvRole returns vLLM's name for the node's role.
 func kvRole(role string) string {
 	switch role {
 	case "prefill":
@@ -161,7 +160,7 @@ func (o *Offload) lmcacheFile(stateDir string) string {
 	return filepath.Join(stateDir, "lmcache.yaml")
 }
 
-// gib is a size in whole GiB, as KVBM reads it.
+// gib formats a size in whole GiB, as KVBM reads it.
 func gib(s config.Size) string { return strconv.FormatInt(int64(s)>>30, 10) }
 
 // NeedsStateDir tells whether the agent writes LMCache's configuration.
@@ -171,7 +170,7 @@ func (c *Config) NeedsStateDir() bool {
 
 func (c *Config) usesLMCache() bool { return strings.Contains(c.KVOffload, OffloadLMCache) }
 
-// writeLMCacheFile writes it. Blocks of 256 tokens are LMCache's own default.
+// writeLMCacheFile writes LMCache's configuration. Blocks of 256 tokens are LMCache's own default.
 func (c *Config) writeLMCacheFile(stateDir string) error {
 	if !c.NeedsStateDir() {
 		return nil
@@ -212,7 +211,7 @@ func (c *Config) validateOffload(bad func(field, format string, args ...any)) {
 	c.Offload.validate(c.KVOffload, bad)
 }
 
-// validate looks at what the given software uses.
+// validate checks the settings that the given software uses.
 func (o *Offload) validate(offload string, bad func(field, format string, args ...any)) {
 	switch offload {
 	case OffloadKVBM:

@@ -9,7 +9,8 @@ import (
 	"testing"
 )
 
-// TestOffload has a row for each pair of engine and offload: what is rendered, or what is refused.
+// TestOffload has a row for each pair of engine and offload, with the rendered command or the
+// error.
 func TestOffload(t *testing.T) {
 	const port, host = "VLLM_NIXL_SIDE_CHANNEL_PORT=5600", "VLLM_NIXL_SIDE_CHANNEL_HOST=10.0.0.7"
 	const lmcacheEnv = "LMCACHE_CONFIG_FILE=/state/lmcache.yaml PYTHONHASHSEED=0"
@@ -57,8 +58,7 @@ func TestOffload(t *testing.T) {
 	}
 }
 
-// TestOffloadRoles: with NIXL a node that only prefills produces, and one that only decodes
-// consumes.
+// TestOffloadRoles: with NIXL a prefill node is a producer, and a decode node is a consumer.
 func TestOffloadRoles(t *testing.T) {
 	for role, want := range map[string]string{"prefill": "kv_producer", "decode": "kv_consumer", "both": "kv_both"} {
 		for _, offload := range []string{OffloadNIXL, OffloadNIXLLMCache} {
@@ -96,7 +96,8 @@ func TestOffloadProblems(t *testing.T) {
 	}
 }
 
-// TestLMCacheFile: the agent's own file names the cache daemon, and is for nobody else to read.
+// TestLMCacheFile: the agent's own file names the cache daemon, and only the agent's user may read
+// it.
 func TestLMCacheFile(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "state")
 	c := valid(func(c *Config) { c.KVOffload = OffloadLMCache })

@@ -20,7 +20,7 @@ import (
 	"github.com/cognitora/dataplane/internal/pki"
 )
 
-// Bounds on what the engine may answer to a look, in bytes.
+// Bounds on the engine's answers to a look, in bytes.
 const (
 	maxMetricsPage = 8 << 20
 	maxModelsList  = 4 << 20
@@ -32,12 +32,12 @@ var (
 	errNotReady = errors.New("engine says it is not ready")
 )
 
-// prober asks one engine about itself, one request at a time.
+// prober sends requests to one engine about its state, one at a time.
 type prober struct {
 	base   string // scheme, host and base path
 	key    string // API key, or ""
 	client *http.Client
-	page   bytes.Buffer // memory of the last answer
+	page   bytes.Buffer // buffer of the last answer
 }
 
 func newProber(c *Config, e address.Address, key string) (*prober, error) {
@@ -62,7 +62,7 @@ func newProber(c *Config, e address.Address, key string) (*prober, error) {
 		CheckRedirect: noRedirect}}, nil
 }
 
-// EngineTLS is the configuration for dialling an https engine; nil for others.
+// EngineTLS returns the configuration to dial an https engine; nil for others.
 func (c *Config) EngineTLS(e address.Address) (*tls.Config, error) {
 	if !e.TLS {
 		return nil, nil
@@ -83,11 +83,11 @@ func (c *Config) EngineTLS(e address.Address) (*tls.Config, error) {
 
 func (p *prober) close() { p.client.CloseIdleConnections() }
 
-// keptPage is how large an answer may be for its memory to be kept for the next one, in bytes.
+// keptPage is the largest buffer that is kept for the next answer, in bytes.
 const keptPage = 1 << 20
 
-// get returns status, header and at most limit bytes of the body, which is valid until the next
-// get.
+// get returns the status, the header and at most limit bytes of the body. The body is valid until
+// the next get.
 func (p *prober) get(ctx context.Context, path string, limit int64) (int, http.Header, []byte, error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, p.base+path, nil)
 	if err != nil {
@@ -115,8 +115,8 @@ func (p *prober) get(ctx context.Context, path string, limit int64) (int, http.H
 	return resp.StatusCode, resp.Header, body, err
 }
 
-// health returns nil where the engine serves. One that does not know /health, or
-// says nothing there that means trouble, is healthy if it lists its models.
+// health returns nil if the engine is healthy. If /health is missing or its answer is inconclusive,
+// the engine is healthy if it lists its models.
 func (p *prober) health(ctx context.Context) error {
 	status, _, _, err := p.get(ctx, "/health", maxModelsList)
 	switch {
@@ -131,9 +131,9 @@ func (p *prober) health(ctx context.Context) error {
 	return err
 }
 
-// metrics returns the figures of the engine's metrics page and, where it tells,
-// when it started: a number that names its life, in the engine's own unit. A
-// missing page is no error: nothing is known.
+// metrics returns the figures of the engine's metrics page and the engine's start, if the page has
+// it. started identifies the engine's life, in the engine's own unit. A missing page is no error
+// and gives no figures.
 func (p *prober) metrics(ctx context.Context) (stats enginemetrics.Stats, started int64, err error) {
 	status, header, body, err := p.get(ctx, "/metrics", maxMetricsPage)
 	if err != nil || status != http.StatusOK {
@@ -143,7 +143,7 @@ func (p *prober) metrics(ctx context.Context) (stats enginemetrics.Stats, starte
 	if stats.Known(enginemetrics.StartTime) {
 		return stats, int64(stats.StartTime * 1000), nil
 	}
-	started, _ = strconv.ParseInt(header.Get("Process-Start-Time-Unix"), 10, 64) // llama.cpp; 0 where missing
+	started, _ = strconv.ParseInt(header.Get("Process-Start-Time-Unix"), 10, 64) // llama.cpp; 0 if missing
 	return stats, started, nil
 }
 

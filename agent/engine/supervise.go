@@ -14,10 +14,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// pipeWait bounds the wait for output that a dead engine's children still hold open.
+// pipeWait bounds the wait for output while children of a dead engine still hold the pipe open.
 const pipeWait = time.Second
 
-// groupPoll is how often a group that is being stopped is looked at.
+// groupPoll is how often a group that is being stopped is checked.
 const groupPoll = 20 * time.Millisecond
 
 // run is one life of the engine's process.
@@ -27,19 +27,19 @@ type run struct {
 	restart context.CancelFunc // ends this life; the supervisor starts the next
 }
 
-// supervisor keeps one engine process alive until its context ends. The process
-// leads its own group and dies with the agent, however the agent ends.
+// supervisor keeps one engine process alive until its context ends. The process leads its own
+// group. It dies with the agent, however the agent ends.
 type supervisor struct {
 	argv, env []string
 	grace     time.Duration
 	backoff   backoff
 	log       *slog.Logger
-	event     chan struct{}      // signalled, never blocked on, at each start and exit
-	count     prometheus.Counter // restarts; may be nil
+	event     chan struct{}      // signalled at each start and exit, without blocking
+	count     prometheus.Counter // counts restarts; may be nil
 
 	mu       sync.Mutex
 	current  *run   // nil while no process runs
-	reason   string // why none runs
+	reason   string // why no process runs
 	restarts int64
 }
 
@@ -50,7 +50,7 @@ func (s *supervisor) signal() {
 	}
 }
 
-// running returns the present life, or nil and why there is none.
+// running returns the present life, or nil and why no process runs.
 func (s *supervisor) running() (*run, string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -64,11 +64,11 @@ func (s *supervisor) set(r *run, reason string) {
 	s.signal()
 }
 
-// supervise starts the process again and again until ctx ends, and returns once
-// the last one and its whole group are gone.
+// supervise starts the process again and again until ctx ends. It returns once the last process and
+// its whole group are gone.
 func (s *supervisor) supervise(ctx, force context.Context) {
-	// The kernel kills the engine when the thread that started it ends: stay on
-	// one thread, and let it end with this goroutine.
+	// The kernel kills the engine when the thread that started it ends. So the goroutine stays on
+	// one thread, and the thread ends with it.
 	runtime.LockOSThread()
 	if err := dropRights(); err != nil {
 		s.log.Error("engine not started: the agent's rights cannot be kept from it", "error", err)
@@ -102,14 +102,14 @@ func (s *supervisor) exited(err error) {
 	s.set(nil, fmt.Sprintf("engine exited: %v", err))
 }
 
-// restarted counts how often the process had to be started again.
+// restarted returns how often the process was started again.
 func (s *supervisor) restarted() int64 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.restarts
 }
 
-// once runs the process to its end, which ctx or run.restart bring about.
+// once runs the process until it exits. The end of ctx or run.restart stops it.
 func (s *supervisor) once(ctx, force context.Context) error {
 	cmd := exec.Command(s.argv[0], s.argv[1:]...)
 	cmd.Env = s.env
@@ -142,8 +142,8 @@ func (s *supervisor) once(ctx, force context.Context) error {
 	return err
 }
 
-// stopWhenDone ends the group when ctx ends: SIGTERM, then SIGKILL after the
-// grace or when force ends. A process that exits by itself leaves it nothing to do.
+// stopWhenDone stops the group when ctx ends: with SIGTERM, then with SIGKILL after the grace
+// period or when force ends. It does nothing if the process has exited before.
 func (s *supervisor) stopWhenDone(ctx, force context.Context, pid int, exited <-chan struct{}) {
 	select {
 	case <-exited:
@@ -161,9 +161,8 @@ func (s *supervisor) stopWhenDone(ctx, force context.Context, pid int, exited <-
 	<-exited
 }
 
-// awaitGroup waits for the leader to exit and then for the rest of its group:
-// behind a shell script or a launcher the engine itself is in the rest. It
-// returns false when ctx ends first.
+// awaitGroup waits for the leader to exit and then for the rest of its group. Behind a shell script
+// or a launcher, the rest is the engine itself. It returns false if ctx ends first.
 func awaitGroup(ctx context.Context, pid int, exited <-chan struct{}) bool {
 	select {
 	case <-exited:

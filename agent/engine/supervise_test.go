@@ -19,7 +19,7 @@ import (
 	"github.com/cognitora/dataplane/internal/config"
 )
 
-const patience = time.Minute // after which an event does not come any more
+const patience = time.Minute // a test fails when an event takes longer
 
 // eventually polls until ok holds.
 func eventually(t *testing.T, what string, ok func() bool) {
@@ -172,7 +172,7 @@ func TestForceSkipsTheGrace(t *testing.T) {
 func TestChildrenOfTheEngineGoWithIt(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "child")
 	c := fakeConfig("family", "FAKE_CHILD="+file)
-	c.StopGrace = config.Duration(50 * time.Millisecond) // the child ignores SIGTERM
+	c.StopGrace = config.Duration(50 * time.Millisecond) // the child of the engine ignores SIGTERM
 	e, _, stop := start(t, c)
 	var child int
 	eventually(t, "child started", func() bool {
@@ -181,7 +181,7 @@ func TestChildrenOfTheEngineGoWithIt(t *testing.T) {
 		return child != 0 && e.State().Ready
 	})
 	stop()
-	// Nobody may have reaped it yet: a zombie has lost its memory all the same.
+	// Perhaps nobody has reaped the child yet; a zombie has no memory either.
 	eventually(t, "child gone", func() bool {
 		stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", child))
 		return err != nil || strings.Contains(string(stat), ") Z ")
@@ -190,7 +190,7 @@ func TestChildrenOfTheEngineGoWithIt(t *testing.T) {
 
 func TestEngineBehindALauncherGetsItsGrace(t *testing.T) {
 	dir := t.TempDir()
-	// The launcher ends with SIGTERM at once; the engine behind it takes a while.
+	// The launcher ends at SIGTERM immediately. The engine behind it takes a while.
 	script := filepath.Join(dir, "launch")
 	engine := `trap 'sleep 0.2; echo clean > "$OUT"; exit 0' TERM; echo up > "$OUT"; while :; do sleep 0.01; done`
 	doc := "#!/bin/sh\nOUT=" + filepath.Join(dir, "out") + "\nexport OUT\n/bin/sh -c '" + strings.ReplaceAll(engine,

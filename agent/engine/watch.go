@@ -15,23 +15,23 @@ import (
 const (
 	minScrapeInterval = time.Second
 	maxScrapePause    = 15 * time.Second
-	scrapeShare       = 9 // pauses last this many times longer than the look before them
+	scrapeShare       = 9 // a pause is at least this many times as long as the look before it
 	modelsEvery       = 30 * time.Second
-	timeoutsAllowed   = 2 // a busy engine may miss this many looks in a row
+	timeoutsAllowed   = 2 // looks in a row that a busy engine may miss
 )
 
-// life is what is remembered of the engine between its start and its end.
+// life is the agent's memory of the engine's present life.
 type life struct {
 	epoch        int64     // see State.Epoch; 0 before the first successful look
-	modelsAt     time.Time // last look at the models
-	unreadySince time.Time // zero while ready
+	modelsAt     time.Time // time of the last look at the models
+	unreadySince time.Time // zero while the engine is ready
 	wasReady     bool
 	timeouts     int // looks in a row without an answer
 }
 
-// Run keeps State current, and a started engine alive, until ctx ends. Then a
-// started engine has its StopGrace to end; force takes that away. When Run
-// returns, the engine it started and all its children are gone.
+// Run keeps State current, and a started engine alive, until ctx ends. Then a started engine has
+// its StopGrace to end; the end of force cuts it short. When Run returns, the started engine and
+// all its children are gone.
 func (e *Engine) Run(ctx, force context.Context) {
 	var wg sync.WaitGroup
 	defer wg.Wait()
@@ -61,8 +61,8 @@ func (e *Engine) Run(ctx, force context.Context) {
 	}
 }
 
-// pause is the wait after a look that took so long: an engine that answers
-// slowly is asked less often, so that looks cost it a tenth of its time at most.
+// pause returns the wait after a look that took took. A slow engine is asked less often, so that
+// looks take a tenth of its time at most.
 func pause(interval, took time.Duration) time.Duration {
 	return max(interval, min(scrapeShare*took, maxScrapePause))
 }
@@ -78,10 +78,10 @@ func (e *Engine) publish(s *State) {
 	}
 }
 
-// reasonEvery is how often a changed reason for an engine's not being ready is logged.
+// reasonEvery is how often a changed reason for an unready engine is logged.
 const reasonEvery = 30 * time.Second
 
-// tell logs a change of readiness, and why an engine is not ready from the first look on.
+// tell logs a change of readiness. From the first look on, it also logs why an engine is not ready.
 func (e *Engine) tell(old, s *State) {
 	switch {
 	case old.Ready != s.Ready:
@@ -94,7 +94,7 @@ func (e *Engine) tell(old, s *State) {
 	e.told.reason, e.told.at = s.Reason, time.Now()
 }
 
-// next is the present state to build the following one from.
+// next returns a copy of the present state, to build the following state from.
 func (e *Engine) next() *State {
 	s := *e.state.Load()
 	if e.sup != nil {
@@ -109,7 +109,7 @@ func (e *Engine) unready(reason string) *State {
 	return s
 }
 
-// look asks the engine how it is and returns the next state.
+// look asks the engine for its figures and returns the next state.
 func (e *Engine) look(ctx context.Context) *State {
 	if e.sup != nil {
 		run, reason := e.sup.running()
@@ -138,9 +138,9 @@ func (e *Engine) look(ctx context.Context) *State {
 	return s
 }
 
-// unhealthy judges a failed look: a refusal or a plain "not ready" counts at
-// once, silence only when it lasts, since a busy engine may be late. A look that
-// the agent had no descriptor for says nothing of the engine.
+// unhealthy returns the state after a failed look. A refused connection or a plain "not ready"
+// counts immediately. Missing answers count only if they last, since a busy engine may be late. A
+// look that failed because the agent had no free descriptor does not count.
 func (e *Engine) unhealthy(err error) *State {
 	if relay.IsLocal(err) {
 		return e.next()
@@ -180,8 +180,8 @@ func (e *Engine) noteReady(ready bool) {
 	}
 }
 
-// readMetrics fills Stats and finds out whether an attached engine is in a new
-// life: by the start time it tells, else by its having been unreachable.
+// readMetrics fills Stats and detects a new life of an attached engine: by the start time that it
+// reports, or without one by its being unreachable before.
 func (e *Engine) readMetrics(ctx context.Context, s *State) {
 	before := e.held()
 	stats, started, err := e.prober.metrics(ctx)
@@ -189,7 +189,7 @@ func (e *Engine) readMetrics(ctx context.Context, s *State) {
 		e.log.Debug("engine metrics not read", "error", err)
 	}
 	s.Stats = stats
-	s.Beyond = max(0, stats.Running+stats.Waiting-float64(max(before, e.held()))) // what is not known is 0
+	s.Beyond = max(0, stats.Running+stats.Waiting-float64(max(before, e.held()))) // an unknown figure is 0
 	switch {
 	case e.sup != nil:
 	case started != 0 && started != e.life.epoch:
@@ -206,8 +206,8 @@ func (e *Engine) held() int {
 	return e.holds()
 }
 
-// readIdentity fills Epoch, Slots and Models: with each new life, and the
-// models again every modelsEvery, since adapters come and go.
+// readIdentity fills Epoch, Slots and Models with each new life. It reads the models again every
+// modelsEvery, since adapters come and go.
 func (e *Engine) readIdentity(ctx context.Context, s *State) {
 	fresh := s.Epoch != e.life.epoch
 	if fresh {

@@ -20,12 +20,12 @@ import (
 	"github.com/cognitora/dataplane/internal/enginemetrics"
 )
 
-// server is an engine whose answers the test changes.
+// server is an engine whose answers the test can change.
 type server struct {
 	health   atomic.Int64 // status of /health
 	metrics  atomic.Value // body of /metrics; "" means 404
 	models   atomic.Value // body of /v1/models
-	delay    atomic.Int64 // of /health, in nanoseconds
+	delay    atomic.Int64 // delay of /health, in nanoseconds
 	requests atomic.Int64
 	key      atomic.Value // last Authorization header
 }
@@ -74,7 +74,8 @@ func attach(t *testing.T, s http.Handler, kind string) *Engine {
 	return e
 }
 
-// TestRequestsPastTheAgent: what the engine has beyond what came through the agent.
+// TestRequestsPastTheAgent: State.Beyond counts the engine's requests that did not come through the
+// agent.
 func TestRequestsPastTheAgent(t *testing.T) {
 	s := newServer()
 	s.metrics.Store("vllm:num_requests_running 3\nvllm:num_requests_waiting 2\n")
@@ -176,7 +177,7 @@ func TestUnhealthyCountsAtOnceButLatenessDoesNot(t *testing.T) {
 	ready := &State{Ready: true, Models: []string{"m"}}
 	for _, c := range []struct {
 		err  error
-		want []bool // ready after the first, second, third look
+		want []bool // readiness after the first, second, third look
 	}{
 		{errRefused, []bool{false}},
 		{fmt.Errorf("%w: 503", errNotReady), []bool{false}},

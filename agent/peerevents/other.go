@@ -8,7 +8,7 @@ import (
 	"net"
 )
 
-// Server does not exist on this system.
+// Server does nothing on this system.
 type Server struct{}
 
 // Open always fails.
@@ -16,7 +16,7 @@ func Open(string, int) (*net.UnixListener, error) {
 	return nil, errors.New("events of the kernel are told on Linux only")
 }
 
-// New makes nothing.
+// New returns a Server that does nothing.
 func New(Options) *Server { return &Server{} }
 
 // Stats returns zeros.

@@ -1,7 +1,7 @@
-// Package peerevents lets the routers of this host read what the kernel counts of their peers, and
-// tells them of rare facts about connections to these as they happen: retransmission timeouts,
-// resets, connections that fail. Routers parse bytes from outside, so they have no rights; who has
-// loaded the programs of package bpf has them.
+// Package peerevents lets the routers of this host read the kernel's counts of their peers. It also
+// tells routers about rare events on connections to their peers as they happen: retransmission
+// timeouts, resets, failed connections. Routers parse bytes from outside, so they have no rights in
+// the kernel; the agent, which has loaded the programs of package bpf, has them.
 package peerevents
 
 import (
@@ -12,17 +12,17 @@ import (
 	"github.com/cognitora/dataplane/bpf"
 )
 
-// Bounds of what routers make the server do.
+// Bounds on the load that routers can put on the server.
 const (
 	MaxRouters = 8
-	queue      = 256         // events that wait for a router; it is told how many more there were
-	stale      = time.Second // events that are older than this were left by others: they tell nothing of now
+	queue      = 256         // events that may wait for a router; the router is told the number of lost ones
+	stale      = time.Second // older events are dropped: they say nothing about the present
 	writeLimit = 5 * time.Second
-	openEvery  = 5 * time.Second // another reader of the ring is waited for
+	openEvery  = 5 * time.Second // retry interval while another reader has the ring
 	helloLimit = 5 * time.Second
 )
 
-// Source is where events come from: bpf.Events.
+// Source is a source of events: bpf.Events.
 type Source interface {
 	Next(deadline time.Time) (bpf.Event, error)
 	Interrupt()
@@ -35,7 +35,7 @@ type Source interface {
 
 // Options of a Server.
 type Options struct {
-	// Open opens the source; it is tried again every 5 s.
+	// Open opens the source. It is tried again every 5 s.
 	Open func() (Source, error)
 	// Layout is bpf.PeersLayout.
 	Layout uint64
@@ -44,12 +44,12 @@ type Options struct {
 
 // Stats counts what a Server has done.
 type Stats struct {
-	Routers  int    // that are told now
-	Watched  int    // peers of theirs
-	LeftOut  int    // peers that are not watched because others fill the table
-	Sent     uint64 // events
-	Lost     uint64 // events that a router was too slow for
-	Stale    uint64 // events that were too old when they were read
-	Refused  uint64 // connections, by their user, version, or because there are enough
-	RingFull uint64 // events that the kernel's ring did not hold, of all its readers
+	Routers  int    // routers connected now
+	Watched  int    // peers that these routers asked for
+	LeftOut  int    // peers that are not watched because the table is full
+	Sent     uint64 // events sent
+	Lost     uint64 // events dropped because a router was too slow
+	Stale    uint64 // events dropped because they were too old when read
+	Refused  uint64 // connections refused: by user, by version, or for their number
+	RingFull uint64 // events that did not fit into the kernel's ring, of all readers
 }

@@ -16,7 +16,7 @@ import (
 
 var errEnough = errors.New("as many routers are told as can be")
 
-// serve tells one router until it leaves or ctx ends.
+// serve tells one router about events until it leaves or ctx ends.
 func (s *Server) serve(ctx context.Context, c *wire.Conn, may *listen.Access) {
 	defer c.Close()
 	hang := context.AfterFunc(ctx, func() { _ = c.SetDeadline(time.Unix(1, 0)) })
@@ -28,13 +28,14 @@ func (s *Server) serve(ctx context.Context, c *wire.Conn, may *listen.Access) {
 		s.mu.Unlock()
 		s.o.Logger.Warn("a router is not told of events of the kernel", "error", err)
 		_ = c.SetWriteDeadline(time.Now().Add(writeLimit))
-		_ = c.Send(&wire.Message{Type: wire.Rejected, Reason: err.Error()}, -1) // it has gone otherwise
+		// a failure means that the router has gone
+		_ = c.Send(&wire.Message{Type: wire.Rejected, Reason: err.Error()}, -1)
 		return
 	}
 	defer s.leave(r)
 	err = r.send(&wire.Message{Type: wire.Welcome, Version: wire.Version, Layout: s.o.Layout}, fd)
 	_ = unix.Close(fd)
-	if err != nil || ctx.Err() != nil { // the deadline that the end of ctx has set may have been taken back
+	if err != nil || ctx.Err() != nil { // SetReadDeadline above may have removed the deadline that the end of ctx set
 		return
 	}
 	left := make(chan struct{})
@@ -51,8 +52,8 @@ func (s *Server) serve(ctx context.Context, c *wire.Conn, may *listen.Access) {
 	}
 }
 
-// greet finds out who has connected and, if it may, makes it one of the routers. fd, the caller's
-// to close, is what it can read counts by.
+// greet checks who has connected and makes an allowed client one of the routers. fd lets the router
+// read counts; the caller closes it.
 func (s *Server) greet(c *wire.Conn, may *listen.Access) (r *router, fd int, err error) {
 	raw, err := c.SyscallConn()
 	if err != nil {
@@ -89,7 +90,7 @@ func (s *Server) greet(c *wire.Conn, may *listen.Access) (r *router, fd int, err
 	}
 	r = &router{Conn: c, events: make(chan told, queue), peers: map[netip.AddrPort]struct{}{}}
 	s.routers[r] = struct{}{}
-	_ = c.SetReadDeadline(time.Time{}) // with mu held: the end of the source sets another one
+	_ = c.SetReadDeadline(time.Time{}) // under mu, because the end of the source sets another deadline
 	return r, fd, nil
 }
 
@@ -100,7 +101,7 @@ func (s *Server) leave(r *router) {
 	delete(s.routers, r)
 }
 
-// watch makes peers those of r, and has the kernel tell of them.
+// watch replaces the peers of r, and makes the kernel report them.
 func (s *Server) watch(r *router, peers []netip.AddrPort) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -111,7 +112,7 @@ func (s *Server) watch(r *router, peers []netip.AddrPort) {
 	for _, p := range peers {
 		next[p] = struct{}{}
 	}
-	for p := range r.peers { // first: it makes room
+	for p := range r.peers { // removing first makes room
 		if _, stays := next[p]; !stays {
 			s.drop(p)
 		}
@@ -122,7 +123,7 @@ func (s *Server) watch(r *router, peers []netip.AddrPort) {
 	r.peers = next
 }
 
-// drop takes back one add.
+// drop undoes one add.
 func (s *Server) drop(p netip.AddrPort) {
 	w := s.peers[p]
 	if w == nil {
@@ -133,11 +134,11 @@ func (s *Server) drop(p netip.AddrPort) {
 	}
 	delete(s.peers, p)
 	if w.in {
-		_ = s.source.Unwatch(p) // it tells of a peer that nobody asks for, otherwise
+		_ = s.source.Unwatch(p) // on failure, events of the unwanted peer go on coming
 	}
 }
 
-// add has a peer of r watched, if there is room.
+// add watches a peer for r, if there is room.
 func (s *Server) add(p netip.AddrPort, r *router) {
 	w := s.peers[p]
 	if w == nil {
@@ -152,15 +153,14 @@ func (s *Server) add(p netip.AddrPort, r *router) {
 	}
 }
 
-// retry has those of r's peers watched that were left out, as far as others have made room, and
-// returns how many still are.
+// retry watches r's left-out peers that now find room, and returns how many are still left out.
 func (s *Server) retry(r *router) (leftOut uint32) {
 	for p := range r.peers {
 		w := s.peers[p]
 		if w.in {
 			continue
 		}
-		if leftOut == 0 { // else there is no room for the others either
+		if leftOut == 0 { // without room for this peer there is none for the others
 			w.in = s.source.Watch(p, 0) == nil
 		}
 		if !w.in {
@@ -170,8 +170,8 @@ func (s *Server) retry(r *router) (leftOut uint32) {
 	return leftOut
 }
 
-// write sends what is queued, and a sign of life, until left is closed or the router does not take
-// it. Then nothing is received from it any more.
+// write sends the queued events and periodic beats, until left is closed or the router does not
+// take them. Then it makes reads from the router fail.
 func (r *router) write(s *Server, left <-chan struct{}) {
 	defer func() { _ = r.SetDeadline(time.Unix(1, 0)) }()
 	tick := time.NewTicker(wire.Every)
@@ -201,14 +201,14 @@ func (r *router) send(m *wire.Message, fd int) error {
 	return r.Send(m, fd)
 }
 
-// beat is a sign of life for r, whose peers that were left out are tried again with each.
+// beat makes a sign of life for r. It first tries to watch r's left-out peers again.
 func (s *Server) beat(r *router) wire.Beat {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	b := wire.Beat{Lost: r.lost}
 	if s.source != nil {
 		b.LeftOut = s.retry(r)
-		b.Ring, _ = s.source.Dropped() // 0: it cannot be told
+		b.Ring, _ = s.source.Dropped() // 0: unknown
 	}
 	return b
 }

@@ -15,41 +15,41 @@ import (
 	wire "github.com/cognitora/dataplane/internal/peerevents"
 )
 
-// Server tells routers.
+// Server tells the routers of this host about events of their peers.
 type Server struct {
 	o    Options
 	sent atomic.Uint64
 
 	mu      sync.Mutex
-	source  Source // nil: why says why
+	source  Source // nil: the reason is in why
 	why     error
 	routers map[*router]struct{}
 	peers   map[netip.AddrPort]*watched
 	stats   Stats
 }
 
-// watched is a peer of some routers.
+// watched is a peer that at least one router asks for.
 type watched struct {
 	routers int
-	in      bool // the kernel tells of it
+	in      bool // the kernel reports this peer
 }
 
-// router is one that is connected.
+// router is a connected router.
 type router struct {
 	*wire.Conn
 	events chan told
 	peers  map[netip.AddrPort]struct{}
-	lost   uint64 // guarded by Server.mu, as peers
+	lost   uint64 // guarded by Server.mu, as peers is
 }
 
-// told is an event, and when it was read.
+// told is an event, and the time when it was read.
 type told struct {
 	wire.Event
 	at time.Time
 }
 
 // Open listens at path for routers that run as root, as the user of this process, or in the group
-// with that id; -1: none.
+// with this id; -1: no group.
 func Open(path string, group int) (*net.UnixListener, error) {
 	return listen.OpenUnix(path, 0o660, group)
 }
@@ -59,7 +59,7 @@ func New(o Options) *Server {
 	return &Server{o: o, routers: map[*router]struct{}{}, peers: map[netip.AddrPort]*watched{}}
 }
 
-// Stats returns the counts.
+// Stats returns the server's counts.
 func (s *Server) Stats() Stats {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -73,12 +73,12 @@ func (s *Server) Stats() Stats {
 		}
 	}
 	if s.source != nil {
-		st.RingFull, _ = s.source.Dropped() // 0: it cannot be told
+		st.RingFull, _ = s.source.Dropped() // 0: unknown
 	}
 	return st
 }
 
-// Serve tells the routers that connect to l, which it closes, until ctx ends.
+// Serve serves the routers that connect to l until ctx ends. It closes l.
 func (s *Server) Serve(ctx context.Context, l *net.UnixListener) {
 	var all sync.WaitGroup
 	defer all.Wait()
@@ -86,9 +86,9 @@ func (s *Server) Serve(ctx context.Context, l *net.UnixListener) {
 	defer stop()
 	tried := make(chan struct{})
 	all.Go(func() { s.read(ctx, sync.OnceFunc(func() { close(tried) })) })
-	<-tried // who connects meanwhile waits
+	<-tried // clients that connect meanwhile wait
 	may := listen.AccessTo(l.Addr().String(), nil, nil)
-	room := make(chan struct{}, 2*MaxRouters) // others wait to be accepted
+	room := make(chan struct{}, 2*MaxRouters) // further clients wait to be accepted
 	for {
 		select {
 		case room <- struct{}{}:
@@ -112,7 +112,7 @@ func (s *Server) Serve(ctx context.Context, l *net.UnixListener) {
 	}
 }
 
-// wait ends with ctx.
+// wait returns after d, or when ctx ends.
 func wait(ctx context.Context, d time.Duration) {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
@@ -122,7 +122,7 @@ func wait(ctx context.Context, d time.Duration) {
 	}
 }
 
-// read passes events on until ctx ends. It calls tried once it knows whether it can.
+// read passes events on until ctx ends. It calls tried once it knows whether the source opens.
 func (s *Server) read(ctx context.Context, tried func()) {
 	defer tried()
 	for said := ""; ctx.Err() == nil; {
@@ -146,8 +146,8 @@ func (s *Server) read(ctx context.Context, tried func()) {
 	}
 }
 
-// pass reads events from source, which it closes, until that fails or ctx ends. Then no router is
-// connected.
+// pass reads events from source until that fails or ctx ends. It closes source and disconnects the
+// routers.
 func (s *Server) pass(ctx context.Context, source Source, ready func()) (err error) {
 	s.mu.Lock()
 	s.source, s.why = source, nil
@@ -176,13 +176,13 @@ func (s *Server) pass(ctx context.Context, source Source, ready func()) (err err
 	return nil
 }
 
-// kinds is what routers are told of each kind of event.
+// kinds maps the kernel's kinds of events to the wire's.
 var kinds = map[bpf.EventKind]wire.Kind{
 	bpf.Timeout: wire.Timeout, bpf.Recovered: wire.Recovered, bpf.Reset: wire.Reset, bpf.TimedOut: wire.TimedOut,
 	bpf.Refused: wire.Refused, bpf.Unanswered: wire.Unanswered, bpf.Closed: wire.Closed,
 }
 
-// dispatch queues an event for the routers whose peer it is about.
+// dispatch queues an event for the routers that asked for its peer.
 func (s *Server) dispatch(e *bpf.Event, now time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -192,7 +192,7 @@ func (s *Server) dispatch(e *bpf.Event, now time.Time) {
 	}
 	kind, known := kinds[e.Kind]
 	if !known {
-		return // of a later version
+		return // a kind of a later version
 	}
 	t := told{wire.Event{Kind: kind, Peer: e.Peer, LocalPort: e.LocalPort, Timeouts: uint16(min(e.Timeouts, 1<<16-1)),
 		Age: e.Age}, now}

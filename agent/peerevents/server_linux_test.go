@@ -22,7 +22,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// source tells what the test puts in, of at most room peers.
+// source yields the events that the test puts in. It has room for room peers.
 type source struct {
 	file   *os.File
 	events chan bpf.Event
@@ -76,7 +76,7 @@ func (s *source) Dropped() (uint64, error) { return 7, nil }
 func (s *source) PeersFD() int             { return int(s.file.Fd()) }
 func (s *source) Close() error             { return s.file.Close() }
 
-// site is a server.
+// site is a server under test.
 type site struct {
 	*Server
 	t    *testing.T
@@ -101,7 +101,7 @@ func serve(t *testing.T, open func() (Source, error)) *site {
 	return s
 }
 
-// dial begins a conversation and returns the answer.
+// dial sends a greeting and returns the answer.
 func (s *site) dial(hello wire.Message) (c *wire.Conn, answer wire.Message, fd int) {
 	s.t.Helper()
 	c, err := wire.Dial(s.t.Context(), s.path)
@@ -119,7 +119,7 @@ func (s *site) dial(hello wire.Message) (c *wire.Conn, answer wire.Message, fd i
 	return c, *m, fd
 }
 
-// router is one that is welcome, and asks for peers.
+// router connects an accepted router that asks for peers.
 func (s *site) router(peers ...netip.AddrPort) *wire.Conn {
 	s.t.Helper()
 	c, m, fd := s.dial(wire.Message{Type: wire.Hello, Version: wire.Version})
@@ -138,7 +138,7 @@ func (s *site) ask(c *wire.Conn, peers ...netip.AddrPort) {
 	}
 }
 
-// told is the next event.
+// told returns the next event.
 func (s *site) told(c *wire.Conn) wire.Event {
 	s.t.Helper()
 	for {
@@ -152,7 +152,7 @@ func (s *site) told(c *wire.Conn) wire.Event {
 	}
 }
 
-// beat is the next sign of life of which ok is true.
+// beat returns the next sign of life for which ok is true.
 func (s *site) beat(c *wire.Conn, ok func(b wire.Beat) bool) {
 	s.t.Helper()
 	for {
@@ -181,8 +181,8 @@ func peer(n int) netip.AddrPort {
 	return netip.MustParseAddrPort(fmt.Sprintf("10.0.%d.%d:80", n>>8, n&255))
 }
 
-// TestServer: each router is told of its own peers; what is old, or of a kind that nobody knows, is
-// not told; who has left is not watched for.
+// TestServer: each router is told about its own peers only. Old events and events of unknown kinds
+// are dropped. Peers of a router that has left are no longer watched.
 func TestServer(t *testing.T) {
 	src := newSource(t, 1024)
 	s := serve(t, func() (Source, error) { return src, nil })
@@ -218,8 +218,8 @@ func TestServer(t *testing.T) {
 	}
 }
 
-// TestKinds: every kind of the kernel's events is one of the wire's, of the same name, and no other
-// number is.
+// TestKinds: every kind of the kernel's events has a kind of the wire with the same name, and no
+// other number has one.
 func TestKinds(t *testing.T) {
 	covered := map[wire.Kind]bool{}
 	for of, kind := range kinds {
@@ -253,8 +253,8 @@ func TestKinds(t *testing.T) {
 	}
 }
 
-// TestServerIsBounded: what a router does not read is counted and told; peers that find no room are
-// too, and get it once there is some; so are routers.
+// TestServerIsBounded: events that a router does not read are counted, and the router is told.
+// Left-out peers are counted too, and watched once there is room. The number of routers is bounded.
 func TestServerIsBounded(t *testing.T) {
 	src := newSource(t, 2)
 	s := serve(t, func() (Source, error) { return src, nil })
@@ -278,8 +278,8 @@ func TestServerIsBounded(t *testing.T) {
 	}
 }
 
-// TestRoomIsPassedOn: peers that were left out are watched once another router has left, though
-// their own router asks for nothing new.
+// TestRoomIsPassedOn: left-out peers are watched once another router has left, though their own
+// router sends nothing new.
 func TestRoomIsPassedOn(t *testing.T) {
 	src := newSource(t, 2)
 	s := serve(t, func() (Source, error) { return src, nil })
@@ -288,7 +288,7 @@ func TestRoomIsPassedOn(t *testing.T) {
 	b := s.router(peer(2), peer(3), peer(4))
 	s.beat(b, func(b wire.Beat) bool { return b.LeftOut == 2 })
 	_ = a.Close()
-	s.beat(b, func(b wire.Beat) bool { return b.LeftOut == 1 }) // peer 2 stays
+	s.beat(b, func(b wire.Beat) bool { return b.LeftOut == 1 }) // peer 2 stays left out
 	if st := s.Stats(); st.Watched != 2 || st.LeftOut != 1 {
 		t.Errorf("%+v", st)
 	}
@@ -302,8 +302,8 @@ func TestRoomIsPassedOn(t *testing.T) {
 	}
 }
 
-// TestRejected: another version, no greeting, a user that may not, and nothing to tell each get a
-// reason.
+// TestRejected: another version, no greeting, a user without the right, and a missing source are
+// each refused with a reason.
 func TestRejected(t *testing.T) {
 	src := newSource(t, 1)
 	s := serve(t, func() (Source, error) { return src, nil })
@@ -328,7 +328,8 @@ func TestRejected(t *testing.T) {
 	}
 }
 
-// TestSourceFails: routers are let go, and told again by the next source of what they ask for then.
+// TestSourceFails: routers are disconnected when the source fails. The next source reports the
+// peers that they ask for then.
 func TestSourceFails(t *testing.T) {
 	src := newSource(t, 10)
 	s := serve(t, func() (Source, error) { return src, nil })

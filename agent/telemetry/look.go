@@ -10,31 +10,31 @@ import (
 	"github.com/cognitora/dataplane/internal/load"
 )
 
-// at is the counts of one moment.
+// at holds the counts of one moment.
 type at struct {
 	time  time.Time
-	pid   int // of cpu; 0: not known
+	pid   int // root of the processes that cpu counts; 0: unknown
 	cpu   time.Duration
-	delay time.Duration // of the same processes: waits for a CPU that have ended
+	delay time.Duration // ended waits of these processes for a CPU
 	front bpf.Sockets
-	known bool // front is
+	known bool // true if front is known
 	waits bpf.Histogram
-	rtt   time.Duration // mean of the round trips seen since the moment before; 0: none
+	rtt   time.Duration // mean round trip since the previous moment; 0: none was seen
 }
 
-// past is the counts of the last window, and fewer of the time before.
+// past holds the counts of the last window, and fewer counts of the time before.
 type past struct {
-	moments []at // of the window, oldest first, and the last one before it
-	slow    []at // of the socket window likewise, one for each second
+	moments []at // those in the window, oldest first, and the last one before the window
+	slow    []at // the same for the socket window, one for each second
 	trips   []trip
 	waiting waiting
 
-	spare  []bpf.Histogram // memory of moments that have been forgotten
-	recent bpf.Histogram   // waits of the window; memory of sample
-	sorted []time.Duration // likewise
+	spare  []bpf.Histogram // histograms of forgotten moments, for reuse
+	recent bpf.Histogram   // waits of the window; memory that sample reuses
+	sorted []time.Duration // memory that sample reuses
 }
 
-// histogram is memory for the waits of the next moment.
+// histogram returns memory for the waits of the next moment.
 func (p *past) histogram() (h bpf.Histogram) {
 	if n := len(p.spare); n > 0 {
 		h, p.spare = p.spare[n-1], p.spare[:n-1]
@@ -42,14 +42,14 @@ func (p *past) histogram() (h bpf.Histogram) {
 	return h
 }
 
-// waiting is how long the threads of a group wait for a CPU. Earlier waits fade.
+// waiting is the share of time that the threads of a group wait for a CPU. Earlier waits fade.
 type waiting struct {
 	pid int
-	pct float64 // 100 is one thread that always waits
+	pct float64 // 100 means that one thread always waits
 	at  time.Time
 }
 
-// waitMemory is after how long half of a wait is forgotten.
+// waitMemory is the time in which an earlier wait fades by half.
 const waitMemory = 10 * time.Second
 
 // trip is a mean round trip between two looks.
@@ -58,7 +58,7 @@ type trip struct {
 	mean time.Duration
 }
 
-// socketWindow is longer than window: events of sockets are rarer than those of threads.
+// socketWindow is longer than window, because socket events are rarer than thread events.
 const socketWindow = 10 * time.Second
 
 // Bounds of the memory.
@@ -68,7 +68,7 @@ const (
 	mostTrips   = 64
 )
 
-// add takes a moment and forgets what no window needs.
+// add appends a moment and forgets those that no window needs.
 func (p *past) add(now at) {
 	drop := outside(p.moments, now.time, window, mostMoments)
 	for i := range drop {
@@ -85,8 +85,8 @@ func (p *past) add(now at) {
 	p.trips = slices.DeleteFunc(p.trips, func(t trip) bool { return now.time.Sub(t.time) > socketWindow })
 }
 
-// outside is how many of the oldest moments to forget when one more comes: those older than the
-// window, except the last of them.
+// outside returns how many of the oldest moments to forget when one more comes. It keeps the last
+// of the moments that are older than the window.
 func outside(moments []at, now time.Time, window time.Duration, most int) (drop int) {
 	drop = max(0, len(moments)+1-most)
 	for drop+1 < len(moments) && now.Sub(moments[drop+1].time) >= window {
@@ -95,8 +95,8 @@ func outside(moments []at, now time.Time, window time.Duration, most int) (drop 
 	return drop
 }
 
-// look reads all sources and publishes a sample of each target. Waits for a CPU are the host's,
-// and read once.
+// look reads all sources and publishes a sample of each target. It reads the waits for a CPU once,
+// because they are the host's.
 func (t *Telemetry) look(s *Source, now time.Time) {
 	for i, w := range t.targets {
 		t.now = at{time: now, waits: w.past.histogram()}
@@ -118,7 +118,8 @@ func (t *Telemetry) look(s *Source, now time.Time) {
 	}
 }
 
-// readEngine reads the CPU time of the engine's processes, and finds them if they are not known.
+// readEngine reads the CPU time of the engine's processes. It finds the processes if they are
+// unknown.
 func (t *Telemetry) readEngine(s *Source, w *watched, m *at) {
 	if w.EngineProcess == nil {
 		return
@@ -139,7 +140,7 @@ func (t *Telemetry) readEngine(s *Source, w *watched, m *at) {
 	t.find(s, w, pid)
 }
 
-// there tells whether the engine's process is, or was a moment ago.
+// there tells whether the engine's process exists, or existed within aliveEvery.
 func (w *watched) there(pid int, now time.Time) bool {
 	if now.Sub(w.aliveAt) < aliveEvery {
 		return true
@@ -148,7 +149,7 @@ func (w *watched) there(pid int, now time.Time) bool {
 	return alive(pid)
 }
 
-// find has the engine's processes counted, and those before no more.
+// find makes the kernel count the engine's processes, and no longer those before.
 func (t *Telemetry) find(s *Source, w *watched, before int) {
 	pid, err := w.EngineProcess()
 	if before != 0 && before != pid {
@@ -160,12 +161,12 @@ func (t *Telemetry) find(s *Source, w *watched, before int) {
 	}
 	if err == nil && pid != 0 {
 		w.process.Store(int64(pid))
-		w.findAt = time.Time{} // once it ends, the next one is looked for at once
+		w.findAt = time.Time{} // the next process is looked for as soon as this one ends
 	}
 	t.problem(w.what.cpu, err)
 }
 
-// watchProcesses makes room by forgetting groups whose root has ended.
+// watchProcesses starts counting a group. It makes room by forgetting groups whose root has ended.
 func watchProcesses(r bpf.Reader, pid int) error {
 	groups, err := r.Groups()
 	if err != nil {
@@ -179,7 +180,7 @@ func watchProcesses(r bpf.Reader, pid int) error {
 	return r.WatchProcesses(pid)
 }
 
-// readFront reads how the connections to the front do.
+// readFront reads the counts of the connections to the front.
 func (t *Telemetry) readFront(s *Source, w *watched, m *at) {
 	if w.FrontPort == 0 {
 		return
@@ -191,7 +192,7 @@ func (t *Telemetry) readFront(s *Source, w *watched, m *at) {
 	}
 	m.front, m.known = p.Sockets, true
 	looks, sum := m.front.RTTLooks, m.front.RTTSum
-	if s.Kernel.Source() == bpf.SourceBPF { // the other one begins anew with each look
+	if s.Kernel.Source() == bpf.SourceBPF { // sock_diag's counts begin anew with each look
 		looks, sum = 0, 0
 		if n := len(w.past.moments); n > 0 && w.past.moments[n-1].known {
 			before := &w.past.moments[n-1].front
@@ -203,7 +204,7 @@ func (t *Telemetry) readFront(s *Source, w *watched, m *at) {
 	}
 }
 
-// sample is the figures between the first and the last moment of the window.
+// sample returns the figures between the first and the last moment of the window.
 func (p *past) sample() load.Kernel {
 	last := &p.moments[len(p.moments)-1]
 	s := load.Kernel{At: load.Taken{Time: last.time}}
@@ -229,9 +230,10 @@ func (p *past) sample() load.Kernel {
 	return s
 }
 
-// engine is the share of one CPU that the group of the last moment has used since its first moment
-// in the window, and the time that its threads have waited for one. Half of an earlier wait is left
-// after waitMemory: without requests an engine waits for nothing, on the fullest host.
+// engine returns the share of one CPU that the last moment's group has used since its first moment
+// in the window, and the share of time that its threads have waited for a CPU. An earlier wait
+// fades by half in waitMemory. It must fade, because an engine without requests never waits, even
+// on a full host.
 func (p *past) engine(last *at) (cpu, wait load.Gauge) {
 	if p.waiting.pid != last.pid {
 		p.waiting = waiting{pid: last.pid}
@@ -246,7 +248,7 @@ func (p *past) engine(last *at) (cpu, wait load.Gauge) {
 	return load.Known(of(last.cpu - first.cpu)), load.Known(p.waiting.pct)
 }
 
-// since is the first moment before last at which the same group was counted; nil: there is none.
+// since returns the first moment before last that counted the same group; nil: there is none.
 func since(moments []at, last *at) *at {
 	for i := range moments {
 		if first := &moments[i]; first.pid == last.pid && first.time.Before(last.time) && last.cpu >= first.cpu {
@@ -256,8 +258,8 @@ func since(moments []at, last *at) *at {
 	return nil
 }
 
-// share is how many of all, in a million. Counts that were set back, and nothing at all, are
-// unknown.
+// share returns of/all in parts per million. It is unknown if the counts were set back, or if all
+// is 0.
 func share(of, all uint64) load.Gauge {
 	if int64(of) < 0 || int64(all) <= 0 {
 		return load.Gauge{}

@@ -14,8 +14,8 @@ import (
 	"github.com/cognitora/dataplane/bpf"
 )
 
-// looker is a Telemetry that has looked at a process and ports, as those of so many engines, often
-// enough for its windows to be full.
+// looker returns the look of a Telemetry whose windows are already full, for a process and the
+// ports of this number of engines.
 func looker(t testing.TB, open func() (Source, error), engines int) (look func()) {
 	t.Helper()
 	var targets []Target
@@ -56,7 +56,7 @@ func looker(t testing.TB, open func() (Source, error), engines int) (look func()
 	return look
 }
 
-// programs loads them into a file system of the test's own.
+// programs loads the BPF programs into a file system of the test's own.
 func programs(t testing.TB) func() (Source, error) {
 	t.Helper()
 	if os.Getenv("BPF_REQUIRED") != "1" {
@@ -78,8 +78,7 @@ func programs(t testing.TB) func() (Source, error) {
 	return OpenBPF(bpf.Options{Root: root})
 }
 
-// TestLookAllocates: a look at the programs' maps takes no new memory, however many engines there
-// are.
+// TestLookAllocates: a look at the programs' maps allocates nothing, with any number of engines.
 func TestLookAllocates(t *testing.T) {
 	for _, engines := range []int{1, 3} {
 		t.Run(fmt.Sprint("engines=", engines), func(t *testing.T) {
@@ -90,8 +89,7 @@ func TestLookAllocates(t *testing.T) {
 	}
 }
 
-// BenchmarkLook is a look with all that is made of it, by where it looks. cpu-us is the thread's
-// own time.
+// BenchmarkLook measures a look and its sample, for each source. cpu-us is the thread's own time.
 func BenchmarkLook(b *testing.B) {
 	for name, open := range map[string]func(testing.TB) func() (Source, error){"bpf": programs,
 		"proc": func(testing.TB) func() (Source, error) { return OpenProc() }} {
@@ -107,8 +105,8 @@ func BenchmarkLook(b *testing.B) {
 	}
 }
 
-// TestTicks: each interval ends a wait, the interval can be changed, and so does the end of the
-// context.
+// TestTicks: next returns after each interval and at the end of the context; the interval can be
+// changed.
 func TestTicks(t *testing.T) {
 	k, err := newTicks(time.Millisecond)
 	if err != nil {

@@ -9,7 +9,8 @@ import (
 	"github.com/cognitora/dataplane/internal/load"
 )
 
-// TestSample: what a window holds is what is told, what was set back or does not happen is unknown.
+// TestSample: a sample holds the changes within the window. A figure whose count was set back, or
+// without events, is unknown.
 func TestSample(t *testing.T) {
 	var p past
 	now := time.Now()
@@ -87,8 +88,8 @@ func between(g load.Gauge, low, high float64) bool {
 	return known && v >= low && v <= high
 }
 
-// TestShareWrapped: the kernel counts a connection's segments in 32 bits. Sums of them that have
-// become less are unknown for as long as the window has both.
+// TestShareWrapped: the kernel counts a connection's segments in 32 bits. If a sum of such counts
+// has decreased, the share stays unknown until the window holds only later counts.
 func TestShareWrapped(t *testing.T) {
 	const wrap = 1 << 32
 	for _, c := range []struct {
@@ -98,7 +99,7 @@ func TestShareWrapped(t *testing.T) {
 		{[2]uint64{100, 103}, [2]uint64{1000, 4000}, 1000},
 		{[2]uint64{wrap - 3, 2}, [2]uint64{1000, 4000}, -1},
 		{[2]uint64{100, 103}, [2]uint64{wrap - 1000, 2000}, -1},
-		{[2]uint64{100, 103}, [2]uint64{wrap - 1000, wrap + 2000}, 1000}, // of BPF, which counts on in 64
+		{[2]uint64{100, 103}, [2]uint64{wrap - 1000, wrap + 2000}, 1000}, // counts of BPF, which have 64 bits
 	} {
 		v, known := share(c.retransmits[1]-c.retransmits[0], c.segments[1]-c.segments[0]).Get()
 		if known != (c.want >= 0) || known && v != c.want {

@@ -17,8 +17,8 @@ import (
 	"github.com/cognitora/dataplane/internal/sockets"
 )
 
-// Open returns a function for Options that loads the programs, or takes over those that are there,
-// and falls back on /proc. After the first time, another version's are left alone.
+// Open returns a function for Options that loads the programs or takes over loaded ones, and falls
+// back on /proc. After its first call the function does not replace programs of another version.
 func Open(o bpf.Options) func() (Source, error) {
 	return func() (Source, error) {
 		s := withProcesses(bpf.New(o))
@@ -27,8 +27,8 @@ func Open(o bpf.Options) func() (Source, error) {
 	}
 }
 
-// OpenBPF is Open without the fallback, the first time: an agent that runs is not ended by who
-// removes its programs.
+// OpenBPF is Open without the fallback at the first call. Later calls fall back, so that removing
+// the programs does not end a running agent.
 func OpenBPF(o bpf.Options) func() (Source, error) {
 	return func() (Source, error) {
 		if o.Keep {
@@ -43,12 +43,12 @@ func OpenBPF(o bpf.Options) func() (Source, error) {
 	}
 }
 
-// OpenProc reads /proc and sock_diag only.
+// OpenProc returns a function for Options that reads only /proc and sock_diag.
 func OpenProc() func() (Source, error) {
 	return func() (Source, error) { return withProcesses(bpf.NewProc(errors.New(byChoice))), nil }
 }
 
-// hostPIDs is the inode of the first PID namespace, the same in every kernel.
+// hostPIDs is the inode of the first PID namespace. It is the same in every kernel.
 const hostPIDs = "pid:[4026531836]"
 
 func withProcesses(kernel bpf.Reader) Source {
@@ -59,7 +59,7 @@ func withProcesses(kernel bpf.Reader) Source {
 	return s
 }
 
-// threadTime is the CPU time that this thread has used.
+// threadTime returns the CPU time that this thread has used.
 func threadTime() time.Duration {
 	var ts unix.Timespec
 	// cannot fail
@@ -67,21 +67,22 @@ func threadTime() time.Duration {
 	return time.Duration(ts.Nano())
 }
 
-// alive tells whether there is such a process.
+// alive tells whether the process exists.
 func alive(pid int) bool {
-	_, _, errno := unix.RawSyscall(unix.SYS_KILL, uintptr(pid), 0, 0) // sends nothing
+	_, _, errno := unix.RawSyscall(unix.SYS_KILL, uintptr(pid), 0, 0) // signal 0 sends nothing
 	return errno != unix.ESRCH
 }
 
-// listening tells whether something in this network namespace listens on the port; what cannot be
-// found out counts as yes.
+// listening tells whether a socket in this network namespace listens on the port. It returns true
+// if it cannot find out.
 func listening(port uint16) bool {
 	found, err := sockets.Listeners(port)
 	return err != nil || len(found) > 0
 }
 
-// Listener returns the process that listens on a local port; of several, as a server's workers are,
-// one that none of the others has started. One that the agent has no right to see is ErrUnseen.
+// Listener returns the process that listens on a local port. If several do, as workers of a server,
+// it returns one whose parent is none of them. It returns ErrUnseen if the agent has no right to
+// see the process.
 func Listener(port uint16) (pid int, err error) {
 	found, err := sockets.Listeners(port)
 	if err != nil {
@@ -105,7 +106,7 @@ func Listener(port uint16) (pid int, err error) {
 		"in that", port, ErrUnseen)
 }
 
-// eldest returns one whose parent is none of them.
+// eldest returns a process whose parent is none of the others.
 func eldest(pids []int) int {
 	for _, pid := range pids {
 		if !slices.Contains(pids, parent(pid)) {

@@ -26,7 +26,7 @@ func listener(t testing.TB) (net.Listener, uint16) {
 	return l, uint16(l.Addr().(*net.TCPAddr).Port)
 }
 
-// TestListener: who listens on a port is found, and where nobody does that is said.
+// TestListener: Listener finds the process that listens on a port, and fails if nobody listens.
 func TestListener(t *testing.T) {
 	l, port := listener(t)
 	if pid, err := Listener(port); err != nil || pid != os.Getpid() {
@@ -38,8 +38,8 @@ func TestListener(t *testing.T) {
 	}
 }
 
-// TestRun: without any rights the CPU time of the engine's processes is known after two looks, and
-// what is missing is said.
+// TestRun: without any rights, the CPU time of the engine's processes is known after two looks, and
+// missing figures are reported.
 func TestRun(t *testing.T) {
 	_, port := listener(t)
 	ticked := make(chan struct{}, 1)
@@ -84,7 +84,7 @@ func TestRun(t *testing.T) {
 	}
 }
 
-// full is a reader whose ports and groups are all taken, by what does not exist any more.
+// full is a reader whose ports and groups are all taken by engines that have ended.
 type full struct {
 	bpf.Reader
 	ports []uint16
@@ -115,7 +115,7 @@ func (f *full) Ports() (all []bpf.Port, err error) {
 	return all, nil
 }
 
-// TestForgottenPorts: ports of engines that are gone make room, the others stay.
+// TestForgottenPorts: ports of ended engines make room, and the others stay.
 func TestForgottenPorts(t *testing.T) {
 	_, there := listener(t)
 	gone, port := listener(t)

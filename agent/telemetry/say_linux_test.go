@@ -9,8 +9,8 @@ import (
 	"github.com/cognitora/dataplane/bpf"
 )
 
-// TestWhatIsConfiguredIsNoWarning: to do without programs is a warning where they cannot be had,
-// not where nobody wants them.
+// TestWhatIsConfiguredIsNoWarning: running without programs is logged as a warning if they cannot
+// be loaded, but not if the configuration asks for none.
 func TestWhatIsConfiguredIsNoWarning(t *testing.T) {
 	for why, want := range map[string]string{byChoice: "level=INFO", "no rights": "level=WARN"} {
 		var out strings.Builder

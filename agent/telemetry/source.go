@@ -7,20 +7,21 @@ import (
 	"github.com/cognitora/dataplane/internal/load"
 )
 
-// Source is a reader of sockets and waits, and one of processes: the same one, unless the agent is
-// in a PID namespace, whose numbers programs in the kernel do not know.
+// Source has one reader for sockets and waits, and one for processes. Both are the same reader,
+// unless the agent is in a PID namespace: the BPF programs do not know the process ids of a
+// namespace.
 type Source struct {
 	Kernel, Processes bpf.Reader
 }
 
 func (s *Source) close() {
-	_ = s.Kernel.Close() // only ours; the programs stay
+	_ = s.Kernel.Close() // closes only the agent's descriptors; the programs stay
 	if s.Processes != s.Kernel {
 		_ = s.Processes.Close()
 	}
 }
 
-// removed says which of the programs and maps of s were taken away; nil: none.
+// removed returns an error that names the programs and maps of s that were removed; nil: none was.
 func (s *Source) removed() error {
 	if r, ok := s.Kernel.(interface{ Removed() error }); ok {
 		return r.Removed()
@@ -28,9 +29,8 @@ func (s *Source) removed() error {
 	return nil
 }
 
-// Open opens the source that Run looks at, and tells before Run whether it can be opened. Without
-// it Run opens the source itself. An error is that of Options.Open. The source is closed when Run
-// ends.
+// Open opens the source that Run reads, so that a failure shows before Run. Without Open, Run opens
+// the source itself. The error is that of Options.Open. Run closes the source when it ends.
 func (t *Telemetry) Open() error {
 	if t.source != nil || t.o.Open == nil {
 		return nil
@@ -45,7 +45,7 @@ func (t *Telemetry) Open() error {
 	return nil
 }
 
-// replace has s read from now on, and closes the source before it.
+// replace makes s the source, and closes the previous one.
 func (t *Telemetry) replace(s *Source) {
 	t.open.Lock()
 	defer t.open.Unlock()
@@ -55,8 +55,8 @@ func (t *Telemetry) replace(s *Source) {
 	t.source = s
 }
 
-// renew sees, once in removedEvery, whether the source was removed, and opens it anew. Earlier
-// counts are forgotten first: counts that stand still are no figures.
+// renew checks every removedEvery whether the source was removed, and opens it anew. It first
+// forgets earlier counts, because counts that have stopped give no figures.
 func (t *Telemetry) renew(now time.Time) error {
 	if now.Sub(t.there) < removedEvery {
 		return nil
@@ -77,13 +77,13 @@ func (t *Telemetry) renew(now time.Time) error {
 	return t.Open()
 }
 
-// Engines is the CPU time and waits of a target's engine, by the target's place in Options.Targets.
-// ok is false while it is not known.
+// Engines returns the CPU time and waits of a target's engine, by the target's index in
+// Options.Targets. ok is false while they are unknown.
 type Engines func(target int) (g bpf.Group, ok bool)
 
-// With has f read the source, which stays open meanwhile. f must call no other method of t that
-// reads, and keep nothing. Without an open source, as before Run or Open, f is not called and With
-// returns false.
+// With calls f with the source, and keeps the source open meanwhile. f must call no other method of
+// t that reads, and must keep nothing. Without an open source, as before Run or Open, With does not
+// call f and returns false.
 func (t *Telemetry) With(f func(r bpf.Reader, engines Engines)) bool {
 	t.open.RLock()
 	defer t.open.RUnlock()

@@ -1,6 +1,6 @@
-// Package telemetry asks the kernel, many times a second and for little, how busy the host and its
-// engines are and how their sockets do: through the BPF programs of package bpf where the agent may
-// load them, else through /proc and sock_diag. Nothing is asked of the engine.
+// Package telemetry reads the load of the host and its engines, and the state of their sockets,
+// from the kernel, many times a second and at little cost. It uses the BPF programs of package bpf
+// if the agent may load them, and otherwise /proc and sock_diag. It asks the engine nothing.
 package telemetry
 
 import (
@@ -19,89 +19,90 @@ import (
 
 // Options of a Telemetry.
 type Options struct {
-	// Open returns where the numbers come from; nil: nowhere, nothing is known. It is called again
-	// when others have removed the source, and then its error ends Run.
+	// Open opens the source of the figures; nil: there is no source, and nothing is known. It is
+	// called again when somebody has removed the source. An error of that call ends Run.
 	Open func() (Source, error)
-	// Interval is the time between two looks, if they cost less than costShare, while something
-	// moves; while nothing does it is 1.4 times as long. 0: 50 ms.
+	// Interval is the time between two looks while something moves, if a look costs less than
+	// costShare allows. While nothing moves, it is 1.4 times as long. 0: 50 ms.
 	Interval time.Duration
-	// Targets are the engines of the host; at least one.
+	// Targets are the engines of the host. There is at least one.
 	Targets []Target
-	// Opened is called once, when Open has been called and the first look is done: from here on
-	// each look is as the one before. Nil: nobody is told.
+	// Opened is called once, after Open and the first look. From then on all looks are alike. It
+	// may be nil.
 	Opened func()
-	// Tick is called each Interval, after a look if there was one, by the goroutine of Run, and
-	// tells whether something has moved; it must not block. Nil: nobody is told, and something
-	// always moves.
+	// Tick is called each Interval by the goroutine of Run, after the look if there was one. It
+	// returns whether something has moved, and must not block. With a nil Tick something always
+	// moves.
 	Tick   func() (moved bool)
 	Logger *slog.Logger
 
-	share time.Duration // tests: instead of costShare
+	share time.Duration // replaces costShare in tests
 }
 
-// ErrUnseen is a process that this one has no right to see.
+// ErrUnseen means that this process has no right to see the other process.
 var ErrUnseen = errors.New("cannot be found")
 
-// byChoice is the reason for figures that are missing because nobody wants programs in the kernel.
+// byChoice is the reason for figures that are missing because the configuration asks for no
+// programs.
 const byChoice = "telemetry.kernel is proc"
 
-// Target is an engine with its front.
+// Target is an engine and its front.
 type Target struct {
-	Name string // in messages, where there are several
-	// FrontPort and EnginePort are local ports whose connections are counted; 0: none.
+	Name string // used in messages if there are several targets
+	// FrontPort and EnginePort are the local ports whose connections are counted; 0: none.
 	FrontPort, EnginePort uint16
-	// EngineProcess finds the root of the engine's processes; nil: none is known, and why is for
-	// the caller to say.
+	// EngineProcess finds the root of the engine's processes. With nil no process is known, and the
+	// caller reports the reason.
 	EngineProcess func() (pid int, err error)
 }
 
 // watched is a target and its state.
 type watched struct {
 	Target
-	what    struct{ cpu, front, engine string } // that may not be told of it, as problems name it
+	what    struct{ cpu, front, engine string } // keys of problems for its CPU, front and engine
 	latest  load.Kernel                         // guarded by Telemetry.mu
-	process atomic.Int64                        // root of the engine's processes; 0: not known
+	process atomic.Int64                        // root of the engine's processes; 0: unknown
 
-	// Of Run's goroutine.
+	// Run's goroutine owns the fields below.
 	past    past
 	findAt  time.Time
-	aliveAt time.Time // when the engine's process was seen to be there
+	aliveAt time.Time // when the engine's process was last seen alive
 }
 
-// Bounds of looking.
+// Bounds of looks.
 const (
 	DefaultInterval = 50 * time.Millisecond
 	MinInterval     = 10 * time.Millisecond
-	costShare       = 500             // looks are apart by this many times their CPU time at least: 0.2 % of a core
-	meanOf          = 16              // looks over which that is about the mean: a single one has been interrupted
-	longestPause    = 5 * time.Second // however dear a look is
-	window          = time.Second     // over which rates and percentiles are taken
-	stillTicks      = 20              // without a move, after which looks are fewer
-	aliveEvery      = time.Second     // the engine's process is looked at for whether it is there
-	removedEvery    = time.Second     // the programs in the kernel are looked at for whether they are there
-	findEvery       = 5 * time.Second // the engine's processes are looked for, while they are not known
+	costShare       = 500             // minimum distance of looks, as a multiple of their CPU time: 0.2 % of a core
+	meanOf          = 16              // looks in the mean of that CPU time; a single look may be interrupted
+	longestPause    = 5 * time.Second // maximum distance of looks
+	window          = time.Second     // time over which rates and percentiles are taken
+	stillTicks      = 20              // ticks without a move after which looks become fewer
+	aliveEvery      = time.Second     // how often the engine's process is checked to exist
+	removedEvery    = time.Second     // how often the programs are checked to exist
+	findEvery       = 5 * time.Second // how often unknown engine processes are searched for
 )
 
-// Telemetry looks. Make it with New and Run it once.
+// Telemetry reads the kernel's figures periodically. Make it with New and Run it once.
 type Telemetry struct {
 	o       Options
-	open    sync.RWMutex // held to read source, and to close it
-	source  *Source      // nil: nothing is open
+	open    sync.RWMutex // held to read source and to close it
+	source  *Source      // nil: no source is open
 	targets []*watched
 	looks   atomic.Uint64
-	cost    atomic.Int64 // ns of CPU, of all looks
+	cost    atomic.Int64 // CPU time of all looks, in ns
 
 	mu       sync.Mutex
-	problems map[string]string // why a figure is missing, by its name
+	problems map[string]string // reason of each missing figure, by the figure's name
 
-	// Of Run's goroutine.
-	now      at            // of a look
-	mean     time.Duration // CPU time of a look, of late
-	there    time.Time     // when the programs were seen to be there
-	searched bool          // some engine's processes were looked for
+	// Run's goroutine owns the fields below.
+	now      at            // the present look's counts
+	mean     time.Duration // recent mean of a look's CPU time
+	there    time.Time     // when the programs were last seen to exist
+	searched bool          // processes of some engine were searched for in this look
 }
 
-// New makes a Telemetry that has not looked yet.
+// New makes a Telemetry without any sample.
 func New(o Options) *Telemetry {
 	if o.Interval <= 0 {
 		o.Interval = DefaultInterval
@@ -126,27 +127,26 @@ func New(o Options) *Telemetry {
 	return t
 }
 
-// Latest is the last sample of a target, by its place in Options.Targets: CPU time and waits over
-// the last second, sockets over the last ten.
+// Latest returns the last sample of a target, by its index in Options.Targets. CPU time and waits
+// cover the last second, sockets the last ten.
 func (t *Telemetry) Latest(target int) load.Kernel {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.targets[target].latest
 }
 
-// Cost is how many looks there were, and the CPU time that they took together.
+// Cost returns the number of looks, and their CPU time together.
 func (t *Telemetry) Cost() (looks uint64, cpu time.Duration) {
 	return t.looks.Load(), time.Duration(t.cost.Load())
 }
 
-// Ports are the ports of a target that are counted, by which side of the agent they are on; 0:
-// none.
+// Ports returns the counted ports of a target: the front's and the engine's; 0: none.
 func (t *Telemetry) Ports(target int) (front, engine uint16) {
 	return t.targets[target].FrontPort, t.targets[target].EnginePort
 }
 
-// Run looks until ctx ends, or, without anything to look at, just ticks. Programs go on counting
-// for the next agent.
+// Run looks until ctx ends. Without a source it only ticks. The programs go on counting for the
+// next agent.
 func (t *Telemetry) Run(ctx context.Context) error {
 	if err := t.Open(); err != nil {
 		return err
@@ -194,32 +194,32 @@ func (t *Telemetry) follow(ctx context.Context, ticks *ticks) error {
 	}
 }
 
-// stillInterval is the time between looks while nothing moves. With DefaultInterval a first move
-// has 30 ms left of the 100 in which routers should know.
+// stillInterval returns the time between looks while nothing moves. Routers should know of a first
+// move within 100 ms; with DefaultInterval 30 ms of these are left.
 func stillInterval(interval time.Duration) time.Duration { return interval * 7 / 5 }
 
-// lookAt looks, and returns when to look again.
+// lookAt looks, and returns the time of the next look.
 func (t *Telemetry) lookAt(s *Source, now time.Time) (next time.Time) {
 	t.searched = false
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	before := threadTime()
 	t.look(s, now)
-	cpu := threadTime() - before // the wall clock would count what others did meanwhile
+	cpu := threadTime() - before // wall-clock time would include other threads
 	t.looks.Add(1)
 	t.cost.Add(int64(cpu))
-	if !t.searched { // that is dear, but findEvery sees to how often
+	if !t.searched { // a search is expensive, but findEvery makes it rare
 		t.mean += (cpu - t.mean) / meanOf
 	}
 	return now.Add(pause(t.o.Interval, t.o.share*t.mean) - t.o.Interval/2)
 }
 
-// pause is the time from a look to the next one, which should be as much for the sake of the CPU.
+// pause returns the time between two looks that keeps their CPU time within costShare.
 func pause(interval, cost time.Duration) time.Duration {
 	return max(interval, min(cost, longestPause))
 }
 
-// say logs the source and the missing figures: a warning, unless that is as configured.
+// say logs the source and the missing figures, as a warning unless the configuration asks for it.
 func (t *Telemetry) say(r bpf.Reader) {
 	t.o.Logger.Info("telemetry", "source", string(r.Source()))
 	reasons := map[string][]string{}
@@ -236,7 +236,7 @@ func (t *Telemetry) say(r bpf.Reader) {
 	}
 }
 
-// watchPorts has both ports of each target counted.
+// watchPorts makes the kernel count both ports of each target.
 func (t *Telemetry) watchPorts(s *Source) {
 	for _, w := range t.targets {
 		for what, port := range map[string]uint16{w.what.front: w.FrontPort, w.what.engine: w.EnginePort} {
@@ -247,8 +247,8 @@ func (t *Telemetry) watchPorts(s *Source) {
 	}
 }
 
-// watchPort makes room by forgetting ports that nobody listens on any more, as those are of engines
-// that were given a free one.
+// watchPort starts counting a port. It makes room by forgetting ports without a listener, such as
+// the former ports of restarted engines.
 func watchPort(r bpf.Reader, port uint16) error {
 	err := r.WatchPort(port)
 	if err == nil {
@@ -266,7 +266,7 @@ func watchPort(r bpf.Reader, port uint16) error {
 	return r.WatchPort(port)
 }
 
-// problem notes why something cannot be told, and logs it when it is new; nil: it can.
+// problem notes why a figure is missing, and logs a new reason; nil: the figure is known.
 func (t *Telemetry) problem(what string, err error) {
 	is := ""
 	if err != nil {
@@ -286,7 +286,7 @@ func (t *Telemetry) problem(what string, err error) {
 	}
 }
 
-// Missing lists the figures that cannot be told now, and why.
+// Missing lists the figures that are missing now, and the reasons.
 func (t *Telemetry) Missing() []bpf.Missing {
 	var all []bpf.Missing
 	t.With(func(r bpf.Reader, _ Engines) { all = append(all, r.Missing()...) })

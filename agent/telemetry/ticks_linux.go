@@ -10,15 +10,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ticks tells when an interval has passed, with a timer of the kernel that Go's network poller
-// waits for: one thread wakes. For a timer of Go's own the runtime's monitor wakes too, and stays
-// awake for a while, which costs as much again.
+// ticks waits for intervals with a kernel timer, through Go's network poller, which wakes one
+// thread. A timer of Go's runtime also wakes the runtime's monitor, which stays awake for a while
+// and doubles the cost.
 type ticks struct {
-	file *os.File // of fd
+	file *os.File // descriptor of file
 	fd   int
 	conn syscall.RawConn
 	read func(fd uintptr) bool
-	at   [8]byte // the kernel writes how often the interval has passed
+	at   [8]byte // buffer for the number of passed intervals
 }
 
 func newTicks(interval time.Duration) (*ticks, error) {
@@ -33,26 +33,26 @@ func newTicks(interval time.Duration) (*ticks, error) {
 		return nil, err
 	}
 	t.read = func(fd uintptr) bool {
-		// It does not wait, and so the scheduler need not hear of it.
+		// The read does not block, so the scheduler need not know of it.
 		_, _, errno := unix.RawSyscall(unix.SYS_READ, fd, uintptr(unsafe.Pointer(&t.at)), unsafe.Sizeof(t.at))
 		return errno != unix.EAGAIN
 	}
 	return t, nil
 }
 
-// set changes the interval; the first one begins now.
+// set changes the interval, and begins the first one now.
 func (t *ticks) set(interval time.Duration) {
 	every := unix.NsecToTimespec(int64(interval))
-	// fails for negative times only
+	// fails only for negative times
 	_ = unix.TimerfdSettime(t.fd, 0, &unix.ItimerSpec{Interval: every, Value: every}, nil)
 }
 
-// next waits for the end of an interval; false: ctx has ended.
+// next waits for the end of an interval. It returns false when ctx has ended.
 func (t *ticks) next(ctx context.Context) bool {
 	return t.conn.Read(t.read) == nil && ctx.Err() == nil
 }
 
-// stopWith ends a next that waits when ctx ends.
+// stopWith makes the end of ctx interrupt a waiting next.
 func (t *ticks) stopWith(ctx context.Context) (stop func() bool) {
 	return context.AfterFunc(ctx, func() { _ = t.file.SetReadDeadline(time.Unix(1, 0)) })
 }
