@@ -8,15 +8,15 @@ import (
 	"github.com/cognitora/dataplane/internal/intake"
 )
 
-// client is a connection to a client with the room of the body that comes on it.
+// client is a connection to a client, with the memory for its request body.
 type client struct {
 	net.Conn
 	bodies  *intake.Bodies
 	body    intake.Body
-	refused *failure // why the request is answered without its body; of the serving goroutine
+	refused *failure // why the request is answered without its body; owned by the serving goroutine
 }
 
-// NetConn is the connection below, for those who look for it.
+// NetConn returns the underlying connection.
 func (c *client) NetConn() net.Conn { return c.Conn }
 
 func (c *client) Read(p []byte) (int, error) {
@@ -29,12 +29,12 @@ func (c *client) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// give gives back what the body holds.
+// give returns the memory of the body.
 func (c *client) give() { c.bodies.Give(&c.body) }
 
 func clientOf(ctx *fasthttp.RequestCtx) *client { return ctx.Conn().(*client) }
 
-// clients makes the connections of a listener clients.
+// clients wraps the connections of a listener as clients.
 type clients struct {
 	net.Listener
 	bodies *intake.Bodies
@@ -50,7 +50,7 @@ func (l clients) Accept() (net.Conn, error) {
 	return at, nil
 }
 
-// headRead refuses a long body that would be read for nothing.
+// headRead refuses a long body before it is read if the request would be refused anyway.
 func (s *Server) headRead(h *fasthttp.RequestHeader) (c fasthttp.RequestConfig) {
 	ctx := intake.ContextOf(h)
 	at := clientOf(ctx)
@@ -67,7 +67,7 @@ func (s *Server) headRead(h *fasthttp.RequestHeader) (c fasthttp.RequestConfig) 
 	return c
 }
 
-// bodyRead notes that the body of ctx has been read, and reports whether there is room for it.
+// bodyRead notes that the body of ctx has been read, and reports whether there is memory for it.
 func (s *Server) bodyRead(ctx *fasthttp.RequestCtx) bool {
 	at := clientOf(ctx)
 	at.body.Next()

@@ -39,7 +39,7 @@ func refusal(t *testing.T, c net.Conn, want string) {
 
 func TestBodiesAreBoundedTogether(t *testing.T) {
 	o := testOptions(t)
-	o.Limits.ReadTimeout = time.Hour // nobody is slow
+	o.Limits.ReadTimeout = time.Hour // no client is cut for being slow
 	var read atomic.Int64
 	engineOf(t, &o, func(w http.ResponseWriter, r *http.Request) {
 		body, _ := io.ReadAll(r.Body)
@@ -74,7 +74,7 @@ func TestBodiesAreBoundedTogether(t *testing.T) {
 	}
 }
 
-// TestSilentBodiesMakeRoom: clients that announce bodies and send none keep nobody out.
+// TestSilentBodiesMakeRoom: clients that announce bodies and send none do not keep others out.
 func TestSilentBodiesMakeRoom(t *testing.T) {
 	o := testOptions(t)
 	o.Limits.ReadTimeout, o.Limits.MaxBodyTotal = 10*time.Second, o.Limits.MaxBody
@@ -92,8 +92,8 @@ func TestSilentBodiesMakeRoom(t *testing.T) {
 	}
 }
 
-// TestLongBodyIsNotReadInVain: that there is no room for the request is told before its body has
-// come, and one of unknown length holds what it turned out to be.
+// TestLongBodyIsNotReadInVain: a request without room is refused before its body has come. A body
+// of unknown length takes only the memory of its actual length.
 func TestLongBodyIsNotReadInVain(t *testing.T) {
 	o := testOptions(t)
 	o.Limits.MaxRequests = 1

@@ -13,8 +13,8 @@ import (
 	"github.com/cognitora/dataplane/internal/address"
 )
 
-// TestBugEndsOneRequest: a panic is answered, logged and counted, and whatever
-// it interrupted is given back.
+// TestBugEndsOneRequest: a panic is answered, logged and counted, and the resources of the request
+// are released.
 func TestBugEndsOneRequest(t *testing.T) {
 	bug := func() { panic("a bug") }
 	for name, plant := range map[string]func(o *Options){
@@ -66,8 +66,8 @@ func TestBugEndsOneRequest(t *testing.T) {
 	}
 }
 
-// TestTwoFramingsAreRefused: what a proxy in front may have taken for the body
-// is not taken for a request.
+// TestTwoFramingsAreRefused: a request with two framings is refused, because a proxy in front may
+// have seen other boundaries of its body.
 func TestTwoFramingsAreRefused(t *testing.T) {
 	o := testOptions(t)
 	engineOf(t, &o, func(http.ResponseWriter, *http.Request) { t.Error("a request has reached the engine") })

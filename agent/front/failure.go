@@ -11,10 +11,10 @@ import (
 	"github.com/cognitora/dataplane/internal/relay"
 )
 
-// failure is an answer that the agent makes itself.
+// failure is an answer of the agent itself.
 type failure struct {
 	status     int
-	code       string // machine-readable reason; also a metric's label
+	code       string // machine-readable reason, also a label of metrics
 	message    string
 	retryAfter string // seconds, or ""
 }
@@ -44,9 +44,9 @@ var (
 	errProtocol = failure{502, "engine_protocol", "the engine's answer is not valid HTTP/1.1", ""}
 )
 
-// failureOf says how a failed exchange is answered while nothing has reached
-// the client. A reset is a 500, so that a router sends a request that may have
-// killed this engine to one other node at most.
+// failureOf returns the answer for a failed exchange of which nothing has reached the client. A
+// reset connection becomes a 500: the request may have killed this engine, so a router tries at
+// most one other node.
 func failureOf(err error) failure {
 	var e *relay.Error
 	switch {
@@ -82,7 +82,7 @@ func (f failure) write(ctx *fasthttp.RequestCtx) {
 	ctx.SetBody(f.envelope(bytes.HasPrefix(ctx.Path(), []byte("/v1/messages"))))
 }
 
-// envelope is the body in OpenAI's form, or in Anthropic's.
+// envelope returns the body in OpenAI's or Anthropic's form.
 func (f failure) envelope(anthropic bool) []byte {
 	kind := "invalid_request_error"
 	if f.status >= http.StatusInternalServerError {
@@ -92,6 +92,6 @@ func (f failure) envelope(anthropic bool) []byte {
 	if anthropic {
 		answer = map[string]any{"type": "error", "error": map[string]any{"type": kind, "message": f.message}}
 	}
-	body, _ := json.Marshal(answer) // strings only: cannot fail
+	body, _ := json.Marshal(answer) // strings always encode
 	return body
 }

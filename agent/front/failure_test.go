@@ -62,8 +62,8 @@ func TestEngineFailures(t *testing.T) {
 	})
 }
 
-// tooLong: an answer too long to be held for a client of HTTP/1.0, which must have its length, is
-// no failure of the engine.
+// tooLong: a client of HTTP/1.0 needs the answer's length, so the answer is held. An answer too
+// long to be held is no failure of the engine.
 func tooLong(t *testing.T) {
 	o := testOptions(t)
 	engineOf(t, &o, func(w http.ResponseWriter, _ *http.Request) {

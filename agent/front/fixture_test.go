@@ -20,13 +20,13 @@ import (
 
 func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m,
-		// fasthttp's janitors: one of each server looks every 10 s whether it has
-		// stopped, one of the process keeps the date.
+		// goroutines of fasthttp: one in each server checks every 10 s whether the server has
+		// stopped, and one in the process keeps the date
 		goleak.IgnoreAnyFunction("github.com/valyala/fasthttp.(*workerPool).Start.func2"),
 		goleak.IgnoreAnyFunction("github.com/valyala/fasthttp.updateServerDate.func1"))
 }
 
-const patience = time.Minute // after which an event does not come any more
+const patience = time.Minute // a test fails when an event takes longer
 
 func testOptions(t *testing.T) Options {
 	vec := func(labels ...string) *prometheus.CounterVec {
@@ -48,7 +48,8 @@ func testOptions(t *testing.T) Options {
 	}
 }
 
-// awaitCount waits until c says want: a request is counted after its answer has been sent.
+// awaitCount waits until c equals want, because a request is counted after its answer has been
+// sent.
 func awaitCount(t *testing.T, c prometheus.Collector, want float64) {
 	t.Helper()
 	for deadline := time.Now().Add(patience); counted(c) != want; {
@@ -59,7 +60,7 @@ func awaitCount(t *testing.T, c prometheus.Collector, want float64) {
 	}
 }
 
-// counted is the sum of a collector's counters.
+// counted returns the sum of a collector's counters.
 func counted(c prometheus.Collector) (n float64) {
 	r := prometheus.NewRegistry()
 	r.MustRegister(c)

@@ -157,8 +157,8 @@ func TestClientThatLeavesCancelsTheEngine(t *testing.T) {
 	}
 }
 
-// leave has a client leave, before or after the head of its answer, and waits until the engine
-// hears of it, for which nothing but the client's end is a reason.
+// leave makes a client leave, before or after the head of its answer. It waits until the engine
+// notices. The engine has no other reason to end the request.
 func leave(t *testing.T, head bool) {
 	t.Helper()
 	o := testOptions(t)

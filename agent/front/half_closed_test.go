@@ -10,8 +10,8 @@ import (
 	"time"
 )
 
-// TestHalfClosedClientsHaveLeft: the engine is told, and the connection is closed without an
-// answer.
+// TestHalfClosedClientsHaveLeft: a half-closed connection ends the request at the engine, and is
+// closed without an answer.
 func TestHalfClosedClientsHaveLeft(t *testing.T) {
 	o := testOptions(t)
 	arrived, canceled := make(chan struct{}), make(chan struct{})

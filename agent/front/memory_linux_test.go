@@ -17,14 +17,14 @@ import (
 	"github.com/cognitora/dataplane/internal/intake"
 )
 
-// resting is resident once what others have left is given back.
+// resting returns resident after freed memory was given back to the kernel.
 func resting(t *testing.T) (bytes int) {
 	t.Helper()
 	debug.FreeOSMemory()
 	return resident(t)
 }
 
-// resident is the memory of this process, in bytes.
+// resident returns the memory of this process, in bytes.
 func resident(t *testing.T) (bytes int) {
 	t.Helper()
 	text, err := os.ReadFile("/proc/self/statm")
@@ -38,7 +38,8 @@ func resident(t *testing.T) (bytes int) {
 	return here * os.Getpagesize()
 }
 
-// TestAnnouncedBodiesTakeNoMemory, only what comes of them does.
+// TestAnnouncedBodiesTakeNoMemory: only received bytes of a body take memory, not its announced
+// length.
 func TestAnnouncedBodiesTakeNoMemory(t *testing.T) {
 	o := testOptions(t)
 	o.Limits.MaxBody, o.Limits.MaxBodyTotal = 64<<20, 1<<30
@@ -64,7 +65,8 @@ func TestAnnouncedBodiesTakeNoMemory(t *testing.T) {
 	}
 }
 
-// TestMemoryOfBodiesIsGivenBack when they end, whole or not.
+// TestMemoryOfBodiesIsGivenBack: the memory of a body is released when the body ends, complete or
+// not.
 func TestMemoryOfBodiesIsGivenBack(t *testing.T) {
 	const size, bodies = 16 << 20, 6
 	chunk := fmt.Sprintf("%x\r\n%s\r\n", size/4, strings.Repeat("x", size/4))
@@ -92,7 +94,7 @@ func TestMemoryOfBodiesIsGivenBack(t *testing.T) {
 	}
 }
 
-// TestBodiesDoNotMix, whatever memory they are read into.
+// TestBodiesDoNotMix: concurrent bodies do not mix, whatever memory they are read into.
 func TestBodiesDoNotMix(t *testing.T) {
 	o := testOptions(t)
 	o.Limits.MaxBodyTotal = 64 << 20
@@ -113,7 +115,7 @@ func TestBodiesDoNotMix(t *testing.T) {
 				}
 				var body io.Reader = strings.NewReader(string(b))
 				if random.IntN(2) == 0 {
-					body = io.MultiReader(body) // of unknown length
+					body = io.MultiReader(body) // a body of unknown length
 				}
 				resp, err := client.Post(url+"/v1/completions", "application/json", body)
 				if err != nil {

@@ -16,12 +16,12 @@ import (
 	"github.com/cognitora/dataplane/internal/sse"
 )
 
-// statusClientLeft is how a request is counted whose client did not wait.
+// statusClientLeft is the counted status of a request whose client has left.
 const statusClientLeft = 499
 
 // handle answers one request.
 func (s *Server) handle(ctx *fasthttp.RequestCtx) {
-	var p *passage // of a request that is passed on
+	var p *passage // nil unless the request is passed on
 	defer func() {
 		if bug := recover(); bug != nil {
 			s.survive(ctx, p, bug)
@@ -50,12 +50,12 @@ func (s *Server) handle(ctx *fasthttp.RequestCtx) {
 	}
 }
 
-// survive answers a request whose handling has failed because of a bug, so that
-// it ends neither the other requests nor the engine.
+// survive answers a request whose handling has panicked, so that other requests and the engine go
+// on.
 func (s *Server) survive(ctx *fasthttp.RequestCtx, p *passage, bug any) {
 	s.noteBug(bug)
 	defer func() {
-		if recover() != nil { // the bug is in what ends a request
+		if recover() != nil { // the bug is in the code that ends a request
 			ctx.SetConnectionClose()
 		}
 	}()
@@ -69,7 +69,7 @@ func (s *Server) survive(ctx *fasthttp.RequestCtx, p *passage, bug any) {
 	p.fail(ctx, errPanic)
 }
 
-// errPanic is what a passage ends with that a bug has ended.
+// errPanic is the error of a passage that panicked.
 var errPanic = errors.New("panic")
 
 func (s *Server) noteBug(bug any) {
@@ -77,7 +77,7 @@ func (s *Server) noteBug(bug any) {
 	s.o.Counters.Panics.Inc()
 }
 
-// health says whether the node takes requests: agent and engine together.
+// health answers whether the node takes requests, by the state of agent and engine.
 func (s *Server) health(ctx *fasthttp.RequestCtx) {
 	ctx.SetContentType("application/json")
 	reason := s.o.Health()
@@ -86,7 +86,7 @@ func (s *Server) health(ctx *fasthttp.RequestCtx) {
 		return
 	}
 	ctx.SetStatusCode(fasthttp.StatusServiceUnavailable)
-	body, _ := json.Marshal(map[string]string{"status": "unavailable", "reason": reason}) // strings only: cannot fail
+	body, _ := json.Marshal(map[string]string{"status": "unavailable", "reason": reason}) // strings always encode
 	ctx.SetBody(body)
 }
 
@@ -100,7 +100,7 @@ func (s *Server) countRejected(f failure) {
 	s.count(f.status)
 }
 
-// malformed answers what fasthttp could not read.
+// malformed answers a request that fasthttp could not parse.
 func (s *Server) malformed(ctx *fasthttp.RequestCtx, err error) {
 	if relay.RefusePlain(ctx.Conn(), err, errNoTLS.status, errNoTLS.envelope(false)) {
 		s.countRejected(errNoTLS)
@@ -141,8 +141,8 @@ func (s *Server) release() {
 	}
 }
 
-// passage is one request on its way through the front. It follows its
-// response, whose end gives it back.
+// passage is one request on its way through the front. It receives the events of its response, and
+// is reused after the response ends.
 type passage struct {
 	relay.OneSource
 	s       *Server
@@ -154,9 +154,9 @@ type passage struct {
 	started time.Time
 	status  int
 
-	stop     func()          // ends the watch over the client
-	client   *client         // whose body it holds
-	exchange *relay.Exchange // with the engine; nil before, and once it is Reply's
+	stop     func()          // stops watching the client
+	client   *client         // its connection, which holds the body
+	exchange *relay.Exchange // the exchange with the engine; nil before it begins, and once Reply owns it
 	ended    bool
 }
 
@@ -166,8 +166,8 @@ var passages = sync.Pool{New: func() any {
 	return p
 }}
 
-// forward passes the request to the engine. Whatever happens, the passage is
-// ended exactly once: by Reply's Done, or by fail.
+// forward passes the request to the engine. It ends the passage exactly once: by Reply's Done, or
+// by fail.
 func (s *Server) forward(ctx *fasthttp.RequestCtx, p *passage) {
 	p.client = clientOf(ctx)
 	p.stop = s.watcher.Watch(ctx.Conn(), p.gone)
@@ -186,7 +186,7 @@ func (s *Server) forward(ctx *fasthttp.RequestCtx, p *passage) {
 	p.fail(ctx, err)
 }
 
-// send returns the exchange once the engine has answered with a head.
+// send returns the exchange once the engine has sent the head of its answer.
 func (p *passage) send(ctx *fasthttp.RequestCtx) (*relay.Exchange, error) {
 	limits := &p.s.o.Limits
 	end := p.started.Add(limits.Total)
@@ -212,7 +212,7 @@ func (p *passage) send(ctx *fasthttp.RequestCtx) (*relay.Exchange, error) {
 	return e, nil
 }
 
-// fail answers a request that nothing of an answer has been sent for.
+// fail answers a request whose response has not begun.
 func (p *passage) fail(ctx *fasthttp.RequestCtx, err error) {
 	if p.stop != nil {
 		p.stop()
@@ -227,21 +227,21 @@ func (p *passage) fail(ctx *fasthttp.RequestCtx, err error) {
 	p.end(relay.UpstreamFailed, f.status, err)
 }
 
-// Event forwards every event: the front changes nothing.
+// Event forwards every event unchanged.
 func (p *passage) Event(e sse.Event, out []byte, _ time.Time) (rest []byte, enough bool) {
 	return append(out, e.Raw...), false
 }
 
-// Body lets everything pass.
+// Body forwards everything unchanged.
 func (p *passage) Body([]byte, bool) {}
 
-// End adds nothing, so that the connection of a stream that has failed is cut:
-// the router then knows it and tells its client in the client's own protocol.
+// End adds nothing, so that the connection of a failed stream is cut. The router then notices, and
+// tells its client in the client's own protocol.
 func (p *passage) End(out []byte, _ relay.Outcome, _ error) (rest []byte, more bool) {
 	return out, false
 }
 
-// Done ends the passage of a request whose answer was begun.
+// Done ends the passage of a request whose response has begun.
 func (p *passage) Done(o relay.Outcome, _ int64, err error) {
 	s := p.s
 	defer func() {
@@ -252,7 +252,7 @@ func (p *passage) Done(o relay.Outcome, _ int64, err error) {
 	p.end(o, p.status, err)
 }
 
-// end counts the request and gives the passage back.
+// end counts the request and releases the passage for reuse.
 func (p *passage) end(o relay.Outcome, status int, err error) {
 	s, c := p.s, &p.s.o.Counters
 	p.ended = true

@@ -1,5 +1,5 @@
-// Package front is the agent's authenticated side: an HTTP server that passes
-// inference requests to the engine and streams its answers back as they come.
+// Package front is the agent's authenticated HTTP server. It passes inference requests to the
+// engine and streams the answers back as they come.
 package front
 
 import (
@@ -27,46 +27,45 @@ const (
 	complainEvery   = 10 * time.Second
 )
 
-// Limits bound what clients can make the front hold.
+// Limits bound the resources that clients can take.
 type Limits struct {
 	MaxBody        int           // request body, bytes; above it 413
-	MaxBodyTotal   int           // all request bodies above 64 KiB together, bytes, no less than MaxBody; above it 503
+	MaxBodyTotal   int           // bytes of all request bodies above 64 KiB together, at least MaxBody; above it 503
 	MaxHeader      int           // request head, bytes; above it 431
 	MaxConnections int           // open connections; above it they are closed
 	MaxRequests    int           // requests in flight; above it 503
-	ReadTimeout    time.Duration // for sending a request
-	KeepAlive      time.Duration // for an idle connection
-	SlowReader     time.Duration // for one write to a client
-	Idle           time.Duration // between two reads of the engine's answer
-	Total          time.Duration // for a whole request
+	ReadTimeout    time.Duration // time to send a request
+	KeepAlive      time.Duration // time that an idle connection is kept
+	SlowReader     time.Duration // time of one write to a client
+	Idle           time.Duration // time between two reads of the engine's answer
+	Total          time.Duration // time of a whole request
 }
 
 // Options of New.
 type Options struct {
 	Engine        address.Address
-	EngineTLS     *tls.Config // for an https engine
+	EngineTLS     *tls.Config // to dial an https engine
 	Authorization string      // header value for the engine; "" sends none
-	ForwardAuth   bool        // the client's Authorization in place of that, and none where it sends none
-	EngineOnce    bool        // a connection per request: the engine holds a thread for each idle one
-	TLS           *tls.Config // of the front; nil for plain HTTP
+	ForwardAuth   bool        // sends the client's Authorization instead, or none if the client sends none
+	EngineOnce    bool        // one connection per request, because the engine holds a thread for each idle one
+	TLS           *tls.Config // configuration of the listener; nil for plain HTTP
 	Health        func() (unready string)
 	Limits        Limits
 	Counters      Counters
 	Logger        *slog.Logger
 }
 
-// Counters is what the front counts.
+// Counters are the counters of the front.
 type Counters struct {
-	Requests   *prometheus.CounterVec // code
-	Rejected   *prometheus.CounterVec // reason
-	Failures   *prometheus.CounterVec // phase, kind
+	Requests   *prometheus.CounterVec // by code
+	Rejected   *prometheus.CounterVec // by reason
+	Failures   *prometheus.CounterVec // by phase and kind
 	ClientLeft prometheus.Counter
 	Panics     prometheus.Counter
 	Seconds    prometheus.Observer
 }
 
-// Server is the front of one engine. Serve it once; Close ends what New
-// started.
+// Server is the front of one engine. Serve it once. Close ends the goroutines of New.
 type Server struct {
 	o       Options
 	http    *fasthttp.Server
@@ -76,23 +75,23 @@ type Server struct {
 
 	inFlight atomic.Int64
 	idle     chan struct{} // signalled when inFlight reaches zero
-	spoke    atomic.Int64  // when a broken connection was last logged, Unix ns
+	spoke    atomic.Int64  // when a broken connection was last logged, in Unix ns
 
 	mu       sync.Mutex
 	listener net.Listener
 	conns    map[net.Conn]struct{}
-	passages map[*passage]struct{} // in flight
+	passages map[*passage]struct{} // requests in flight
 	closed   bool
 }
 
-// New makes a server. It connects to the engine with the first request.
+// New makes a server. The server connects to the engine with the first request.
 func New(o Options) (*Server, error) {
 	w, err := relay.NewWatcher()
 	if err != nil {
 		return nil, fmt.Errorf("front: %w", err)
 	}
 	if o.ForwardAuth {
-		o.Authorization = "" // leaving the header out must not get a client in
+		o.Authorization = "" // a client must not get in by leaving out the header
 	}
 	s := &Server{o: o, watcher: w, idle: make(chan struct{}, 1), conns: map[net.Conn]struct{}{},
 		passages: map[*passage]struct{}{}}
@@ -104,7 +103,7 @@ func New(o Options) (*Server, error) {
 		int64(o.Limits.MaxBody), o.Limits.MaxHeader, o.Limits.ReadTimeout
 	intake.BoundBuffers()
 	s.http = &fasthttp.Server{
-		SecureErrorLogMessage: true, // never the bytes of a request
+		SecureErrorLogMessage: true, // the log must not contain bytes of a request
 		Handler:               s.handle, ErrorHandler: s.malformed, HeaderReceived: s.headRead, ConnState: s.track,
 		Logger:      s,
 		Concurrency: o.Limits.MaxConnections, MaxRequestBodySize: o.Limits.MaxBody, ReadBufferSize: o.Limits.MaxHeader,
@@ -115,7 +114,7 @@ func New(o Options) (*Server, error) {
 	return s, nil
 }
 
-// Serve answers the connections of ln until Shutdown or Close, and closes it.
+// Serve answers the connections of ln until Shutdown or Close. It closes ln.
 func (s *Server) Serve(ln net.Listener) error {
 	s.mu.Lock()
 	closed := s.closed
@@ -141,11 +140,11 @@ func (s *Server) isClosed() bool {
 	return s.closed
 }
 
-// InFlight counts the requests between client and engine.
+// InFlight returns the number of requests between client and engine.
 func (s *Server) InFlight() int { return int(s.inFlight.Load()) }
 
-// Drain returns when no request is in flight, or with the error of ctx. The
-// front goes on accepting meanwhile.
+// Drain returns when no request is in flight, or with the error of ctx. The front still accepts
+// requests meanwhile.
 func (s *Server) Drain(ctx context.Context) error {
 	for s.inFlight.Load() > 0 {
 		select {
@@ -157,8 +156,8 @@ func (s *Server) Drain(ctx context.Context) error {
 	return nil
 }
 
-// Shutdown stops accepting, cuts the connections whose requests have not
-// finished, and closes the front. Call Drain before to let them finish.
+// Shutdown stops accepting, cuts the connections of unfinished requests, and closes the front. Call
+// Drain first to let requests finish.
 func (s *Server) Shutdown(ctx context.Context) error {
 	defer s.Close()
 	s.stopAccepting()
@@ -178,8 +177,8 @@ func (s *Server) stopAccepting() {
 	}
 }
 
-// cut ends what is in flight on both sides: towards clients that do not read,
-// and towards an engine that does not answer.
+// cut ends all requests in flight on both sides, so that neither a client that does not read nor an
+// engine that does not answer holds them.
 func (s *Server) cut() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -191,7 +190,7 @@ func (s *Server) cut() {
 	}
 }
 
-// begin returns a new passage, noted as in flight.
+// begin returns a new passage that is counted as in flight.
 func (s *Server) begin() *passage {
 	p := passages.Get().(*passage)
 	p.s, p.started, p.ended = s, time.Now(), false
@@ -219,8 +218,7 @@ func (s *Server) Close() {
 	s.bodies.Close()
 }
 
-// track keeps the set of open connections, so that Shutdown can cut them. A closed one holds no
-// body.
+// track keeps the set of open connections for Shutdown. It releases the body of a closed one.
 func (s *Server) track(c net.Conn, state fasthttp.ConnState) {
 	if state == fasthttp.StateClosed {
 		s.bodies.Closed(&c.(*client).body, c)
@@ -238,8 +236,8 @@ func (s *Server) track(c net.Conn, state fasthttp.ConnState) {
 	}
 }
 
-// Printf is fasthttp's log: connections that broke, among them clients without
-// a valid certificate. One in complainEvery is logged.
+// Printf receives fasthttp's log of broken connections, among them clients without a valid
+// certificate. It logs one per complainEvery.
 func (s *Server) Printf(format string, args ...any) {
 	now, last := time.Now().UnixNano(), s.spoke.Load()
 	if now-last >= int64(complainEvery) && s.spoke.CompareAndSwap(last, now) {

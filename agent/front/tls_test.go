@@ -50,7 +50,7 @@ func TestOnlyRoutersGetIn(t *testing.T) {
 	}
 }
 
-// TestPlainHTTPIsToldSo on the port that speaks TLS.
+// TestPlainHTTPIsToldSo: plain HTTP on the TLS port gets an answer that says so.
 func TestPlainHTTPIsToldSo(t *testing.T) {
 	dir := t.TempDir()
 	if err := pki.Bootstrap(dir, pki.Options{}); err != nil {

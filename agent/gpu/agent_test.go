@@ -20,7 +20,7 @@ import (
 	"github.com/cognitora/dataplane/internal/config"
 )
 
-// TestAgent: what NVML says is in the metrics of an agent.
+// TestAgent: the metrics of an agent contain NVML's figures.
 func TestAgent(t *testing.T) {
 	library := gpu.Library(t)
 	says := filepath.Join(t.TempDir(), "says")
@@ -63,7 +63,7 @@ func TestAgent(t *testing.T) {
 	}
 }
 
-// await waits until the metrics of an agent have all of these lines.
+// await waits until the metrics of an agent contain all of these lines.
 func await(t *testing.T, a *agent.Agent, wants []string) {
 	t.Helper()
 	var page string
@@ -84,8 +84,8 @@ func await(t *testing.T, a *agent.Agent, wants []string) {
 	}
 }
 
-// TestEnginesHaveTheirGPUs: of one reading of the host each engine has its GPU's SM utilisation and
-// power, and the rest in halves.
+// TestEnginesHaveTheirGPUs: each engine has its own GPU's SM utilisation and power, and half of the
+// host's remaining power.
 func TestEnginesHaveTheirGPUs(t *testing.T) {
 	library := gpu.Library(t)
 	says := filepath.Join(t.TempDir(), "says")

@@ -19,14 +19,14 @@ type Config struct {
 }
 
 const (
-	minInterval = 100 * time.Millisecond // what NVIDIA asks between two GPM samples
+	minInterval = 100 * time.Millisecond // NVIDIA's minimum between two GPM samples
 	maxInterval = time.Minute
 	maxDevices  = 64
 )
 
 var deviceName = regexp.MustCompile(`^(\d{1,3}(:\d{1,3})?|(?i:GPU|MIG)-[0-9A-Za-z/-]{1,90})$`)
 
-// Validate names each field that cannot work, and what would.
+// Validate returns an error for each invalid field, with the fix.
 func (c *Config) Validate() error {
 	var errs []error
 	if i := c.Interval.Std(); i < minInterval || i > maxInterval {
@@ -43,7 +43,7 @@ func (c *Config) Validate() error {
 	return errors.Join(errs...)
 }
 
-// CheckNames says what is wrong with names of devices, as Select takes them.
+// CheckNames returns an error for each invalid device name, in the forms that Select takes.
 func CheckNames(names []string) (errs []error) {
 	if len(names) > maxDevices {
 		errs = append(errs, fmt.Errorf("%d devices; at most %d are read", len(names), maxDevices))
@@ -57,7 +57,7 @@ func CheckNames(names []string) (errs []error) {
 	return errs
 }
 
-// Examine says what a start would trip over outside.
+// Examine reports a configured library that cannot be read.
 func (c *Config) Examine() error {
 	if c.NVML == "off" || c.Library == "" || !BuiltIn {
 		return nil

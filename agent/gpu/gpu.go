@@ -1,7 +1,6 @@
-// Package gpu reads this host's NVIDIA GPUs through NVML: how busy their SMs
-// are, memory, power, and why clocks are held down, of whole GPUs and of MIG
-// devices. NVML is a C library, so only a build with cgo and the tag nvml can
-// load it; other builds say so and know nothing of GPUs.
+// Package gpu reads this host's NVIDIA GPUs through NVML: SM utilisation, memory, power, and the
+// reasons for reduced clocks, of whole GPUs and of MIG devices. NVML is a C library, so only a
+// build with cgo and the tag nvml can load it. Other builds report that and have no GPU figures.
 package gpu
 
 import (
@@ -11,36 +10,36 @@ import (
 	"github.com/cognitora/dataplane/internal/load"
 )
 
-// Device is one GPU, or one MIG device of a GPU, as it was at At. What the
-// driver does not tell is unknown.
+// Device is one GPU, or one MIG device of a GPU, at the time At. A figure that the driver does not
+// report is unknown.
 type Device struct {
-	Name     string // "0" is the GPU with that index, "0:1" its GPU instance 1
-	Index    int    // of the GPU
-	Instance int    // GPU instance of a MIG device; -1: the device is a GPU
+	Name     string // "0" is the GPU with index 0, "0:1" its GPU instance 1
+	Index    int    // index of the GPU
+	Instance int    // GPU instance of a MIG device; -1 for a GPU
 	UUID     string // GPU-... or MIG-...
 	Model    string
-	Split    bool   // a GPU divided into MIG devices, which have entries of their own
-	Why      string // why the use of its SMs cannot be known; "" where it can
+	Split    bool   // true for a GPU that is divided into MIG devices, which have entries of their own
+	Why      string // why its SM utilisation cannot be known; "" if it can
 
-	// GPU is the figures that the node's load has of its GPUs, by GPM since the reading before;
-	// unknown without GPM.
+	// GPU holds the GPU figures of the node's load, which GPM measures since the previous reading.
+	// They are unknown without GPM.
 	load.GPU
-	// BusyPct is NVML's utilization.gpu: the share of time in which any kernel
-	// ran, 100 while one stream decodes. It is shown and never counts as load.
+	// BusyPct is NVML's utilization.gpu, the share of time in which any kernel ran. It is 100 while
+	// one stream decodes, so it is only displayed and never counts as load.
 	BusyPct     load.Gauge
 	Memory      load.Gauge // bytes
-	MemoryUsed  load.Gauge // bytes, with what the driver reserves
-	Watts       load.Gauge // of a GPU; MIG devices have none of their own
+	MemoryUsed  load.Gauge // bytes, including the driver's reserve
+	Watts       load.Gauge // power of a GPU; unknown for MIG devices
 	Throttle    Throttle
-	HasThrottle bool // Throttle is known
+	HasThrottle bool // true if Throttle is known
 }
 
-// Throttle is the set of reasons for which a GPU's clocks are below their most,
-// in NVML's bits (nvmlClocksEventReasons).
+// Throttle is the set of reasons for which a GPU's clocks are below their maximum, in NVML's bits
+// (nvmlClocksEventReasons).
 type Throttle uint64
 
-// throttleReasons names the bits that slow a GPU at work down; idle clocks and
-// those that an operator set are no throttling.
+// throttleReasons names the bits that count as throttling. Idle clocks and clocks that an operator
+// set do not.
 var throttleReasons = [...]struct {
 	bit  Throttle
 	name string
@@ -49,15 +48,15 @@ var throttleReasons = [...]struct {
 	{0x20, "sw_thermal"}, {0x40, "hw_thermal"}, {0x80, "hw_power_brake"},
 }
 
-// Each calls fn with every reason and whether it holds.
+// Each calls fn with every reason, and whether it applies.
 func (t Throttle) Each(fn func(reason string, holds bool)) {
 	for _, r := range throttleReasons {
 		fn(r.name, t&r.bit != 0)
 	}
 }
 
-// Watts is the power of all GPUs of the host together; unknown where there is
-// none, or one does not tell.
+// Watts returns the power of all GPUs of the host together. It is unknown without GPUs, or if one
+// GPU's power is.
 func Watts(devices []Device) (watts load.Gauge) {
 	sum, gpus := 0.0, 0
 	for i := range devices {
@@ -76,14 +75,14 @@ func Watts(devices []Device) (watts load.Gauge) {
 	return load.Known(sum)
 }
 
-// Load is the load of one engine's GPUs: each figure's mean, which is unknown where a device does
-// not tell it, at the time of the oldest reading.
+// Load returns the load of one engine's GPUs, at the time of the oldest reading. Each figure is the
+// mean over the devices, and unknown if one device's is.
 func Load(devices []Device) load.GPU {
 	return load.MeanGPU(len(devices), func(i int) *load.GPU { return &devices[i].GPU })
 }
 
-// Memory is the memory of devices together in bytes, each GPU instance's once;
-// 0 where one is unknown.
+// Memory returns the memory of devices together in bytes. It counts each GPU instance once. It is 0
+// if one device's memory is unknown.
 func Memory(devices []Device) (bytes int64) {
 	for i := range devices {
 		v, known := devices[i].Memory.Get()
@@ -91,16 +90,16 @@ func Memory(devices []Device) (bytes int64) {
 			return 0
 		}
 		if i > 0 && devices[i].Name == devices[i-1].Name {
-			continue // two compute instances of one GPU instance share its memory
+			continue // compute instances of one GPU instance share its memory
 		}
 		bytes += int64(v)
 	}
 	return bytes
 }
 
-// Select appends to dst the devices of one engine: those named, by index,
-// GPU:instance or UUID, or, without names, count GPUs from first on. It appends
-// nothing where one of them is not there, so that a part never passes for the whole.
+// Select appends to dst the devices of one engine: those with the given names (index, GPU:instance
+// or UUID), or without names count GPUs from first on. It appends nothing if one of them is
+// missing, because a part must not count as the whole.
 func Select(dst, devices []Device, names []string, first, count int) []Device {
 	if len(names) > 0 {
 		count = len(names)
@@ -122,7 +121,7 @@ func Select(dst, devices []Device, names []string, first, count int) []Device {
 	return picked
 }
 
-// find returns where the device of that name is; -1: it is not there.
+// find returns the index of the device with this name; -1: there is none.
 func find(devices []Device, name string) int {
 	for i := range devices {
 		if devices[i].named(name) {

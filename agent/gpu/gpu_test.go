@@ -95,7 +95,7 @@ func TestWithoutNVML(t *testing.T) {
 		t.Skip("this build has NVML")
 	}
 	m := New(&Config{NVML: "auto", Interval: config.Duration(time.Second)}, quiet)
-	m.Run(t.Context()) // returns: there is nothing to wait for
+	m.Run(t.Context()) // returns at once, because there is nothing to read
 	if m.State() != "built without NVML" || m.Devices() != nil || m.Failures() != 0 {
 		t.Errorf("%s, %v, %d failures", m.State(), m.Devices(), m.Failures())
 	}
@@ -110,7 +110,7 @@ func TestOff(t *testing.T) {
 	}
 }
 
-// script is a driver whose readings come from a function.
+// script is a driver that returns the readings of a function.
 type script struct {
 	next   func() ([]Device, error)
 	closed *int
@@ -119,8 +119,8 @@ type script struct {
 func (s script) read() ([]Device, error) { return s.next() }
 func (s script) close()                  { *s.closed++ }
 
-// TestMonitor: a lost driver leaves nothing known, is opened again, and a reading that grows old is
-// none.
+// TestMonitor: a lost driver makes all figures unknown and is opened again. A reading that is too
+// old is unknown too.
 func TestMonitor(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := New(&Config{NVML: "auto", Interval: config.Duration(time.Second)}, quiet)

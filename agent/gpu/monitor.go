@@ -8,10 +8,10 @@ import (
 	"time"
 )
 
-// driver is a loaded NVML. It is used by one goroutine.
+// driver is a loaded NVML. One goroutine uses it.
 type driver interface {
-	// read returns every device as it is now. An error means that the driver
-	// is gone and must be opened anew.
+	// read returns the present figures of every device. An error means that the driver is lost and
+	// must be opened anew.
 	read() ([]Device, error)
 	close()
 }
@@ -23,10 +23,10 @@ const (
 	retryFirst = 5 * time.Second
 	retryMost  = time.Minute
 	stopLimit  = 2 * time.Second
-	grace      = 2 * time.Second // beyond three intervals, until a reading is stale
+	grace      = 2 * time.Second // added to three intervals gives the age at which a reading is stale
 )
 
-// Monitor reads the GPUs again and again. Make it with New and Run it.
+// Monitor reads the GPUs periodically. Make it with New and Run it.
 type Monitor struct {
 	config *Config
 	log    *slog.Logger
@@ -43,7 +43,7 @@ type reading struct {
 	at      time.Time
 }
 
-// New prepares a monitor; nothing is loaded before Run.
+// New prepares a monitor. It does not load NVML; Run does.
 func New(c *Config, log *slog.Logger) *Monitor {
 	m := &Monitor{config: c, log: log, open: open, stop: stopLimit}
 	m.enter("starting")
@@ -56,23 +56,23 @@ func New(c *Config, log *slog.Logger) *Monitor {
 	return m
 }
 
-// State says how NVML is: "ok", "off", "starting", "built without NVML", or what is wrong.
+// State returns the state of NVML: "ok", "off", "starting", "built without NVML", or an error.
 func (m *Monitor) State() string { return *m.state.Load() }
 
-// Failures counts how often NVML could not be opened or was lost.
+// Failures returns how often NVML could not be opened or was lost.
 func (m *Monitor) Failures() int64 { return m.failed.Load() }
 
 func (m *Monitor) enter(state string) (changed bool) {
 	if old := m.state.Load(); old != nil && *old == state {
 		return false
 	}
-	next := state // the parameter itself stays off the heap
+	next := state // a copy: the parameter's address would move it to the heap
 	m.state.Store(&next)
 	return true
 }
 
-// Devices returns the host's devices; nil where there is no fresh reading of
-// them. The slice is shared: do not write to it.
+// Devices returns the host's devices; nil without a fresh reading. The slice is shared: do not
+// write to it.
 func (m *Monitor) Devices() []Device {
 	r := m.latest.Load()
 	if r == nil || time.Since(r.at) > 3*m.config.Interval.Std()+grace {
@@ -81,8 +81,8 @@ func (m *Monitor) Devices() []Device {
 	return r.devices
 }
 
-// Run reads until ctx ends. It waits for a call that is under way, though for a
-// driver that hangs for 2 s only: such a thread ends with the process.
+// Run reads until ctx ends. Then it waits for a running call, but at most 2 s: the thread of a
+// hanging driver ends with the process.
 func (m *Monitor) Run(ctx context.Context) {
 	if m.config.NVML == "off" {
 		return
@@ -106,7 +106,7 @@ func (m *Monitor) Run(ctx context.Context) {
 	}
 }
 
-// loop opens the driver, and again when it is lost.
+// loop opens the driver, and opens it again when it is lost.
 func (m *Monitor) loop(ctx context.Context) {
 	for wait := retryFirst; ; wait = min(2*wait, retryMost) {
 		d, err := m.open(m.config.Library)
@@ -153,7 +153,7 @@ func (m *Monitor) follow(ctx context.Context, d driver) error {
 	}
 }
 
-// tell logs each device once, with what it cannot say.
+// tell logs each device once, with the figures that it does not report.
 func (m *Monitor) tell(devices []Device) {
 	for i := range devices {
 		d := &devices[i]

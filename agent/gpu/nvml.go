@@ -18,21 +18,21 @@ const BuiltIn = true
 
 const (
 	libraryName = "libnvidia-ml.so.1"
-	// lookAgain is how often devices are listed anew: MIG devices come and go.
+	// lookAgain is how often devices are listed again, because MIG devices come and go.
 	lookAgain = 30 * time.Second
 	maxGPUs   = 64
-	maxMIG    = 16 // of one GPU; today's have 7
+	maxMIG    = 16 // MIG devices of one GPU; present GPUs have at most 7
 )
 
-// required functions have been in NVML since 2012. Calling one that the library
-// lacks would end the process, so each is looked up before its first call.
+// required functions have been in NVML since 2012. Each is looked up before its first call, because
+// a call of a missing function would end the process.
 var required = []string{
 	"nvmlInit_v2", "nvmlShutdown", "nvmlErrorString", "nvmlDeviceGetCount_v2", "nvmlDeviceGetHandleByIndex_v2",
 	"nvmlDeviceGetUUID", "nvmlDeviceGetName", "nvmlDeviceGetMemoryInfo", "nvmlDeviceGetUtilizationRates",
 	"nvmlDeviceGetPowerUsage",
 }
 
-// What newer drivers export, each group as a whole or not at all.
+// Functions of newer drivers. Each group is present as a whole or not at all.
 var (
 	gpmFunctions = []string{"nvmlGpmQueryDeviceSupport", "nvmlGpmSampleAlloc", "nvmlGpmSampleFree", "nvmlGpmSampleGet",
 		"nvmlGpmMetricsGet"}
@@ -45,24 +45,25 @@ type library struct {
 	api                          nvml.Interface
 	gpm, migGPM, mig             bool
 	eventReasons, throttleReason bool
-	metrics                      nvml.GpmMetricsGetType // 10 KB, used again and again
+	metrics                      nvml.GpmMetricsGetType // 10 KB, reused
 	units                        []*unit
 	listed                       time.Time
 }
 
-// unit is one device with what is kept between two readings of it.
+// unit is one device, with the data that is kept between two readings.
 type unit struct {
-	device          Device // what does not change
+	device          Device // the constant fields
 	handle, gpu     nvml.Device
-	before, current nvml.GpmSample // nil: no GPM
-	sampled         bool           // before holds a sample
+	before, current nvml.GpmSample // nil: the device has no GPM
+	sampled         bool           // true if before holds a sample
 }
 
 func open(path string) (driver, error) {
 	if path == "" {
 		path = libraryName
 	}
-	// NODELETE: the calls of go-nvml stay bound to this mapping for as long as the process lives.
+	// NODELETE keeps the library mapped, because go-nvml's calls stay bound to this mapping until
+	// the process ends.
 	file := dl.New(path, dl.RTLD_LAZY|dl.RTLD_GLOBAL|dl.RTLD_NODELETE)
 	if err := file.Open(); err != nil {
 		return nil, fmt.Errorf("NVML is not here: %w; it comes with NVIDIA's driver, gpu.library names it elsewhere",
@@ -93,7 +94,7 @@ func open(path string) (driver, error) {
 	return l, nil
 }
 
-// failure says what r means to an operator.
+// failure returns an error that explains r to an operator.
 func failure(call string, r nvml.Return) error {
 	switch r {
 	case nvml.ERROR_DRIVER_NOT_LOADED:
@@ -106,14 +107,14 @@ func failure(call string, r nvml.Return) error {
 	return fmt.Errorf("%s: %s", call, r.Error())
 }
 
-// lost tells whether r says that nothing of NVML works any more.
+// lost tells whether r means that NVML as a whole no longer works.
 func lost(r nvml.Return) bool {
 	return r == nvml.ERROR_UNINITIALIZED || r == nvml.ERROR_DRIVER_NOT_LOADED || r == nvml.ERROR_LIB_RM_VERSION_MISMATCH
 }
 
 func (l *library) close() {
 	l.forget()
-	_ = l.api.Shutdown() // what is lost cannot be shut down, and need not be
+	_ = l.api.Shutdown() // a lost NVML cannot be shut down and need not be
 }
 
 func (l *library) forget() {
@@ -145,13 +146,13 @@ func (l *library) read() ([]Device, error) {
 			return nil, failure("reading GPU "+u.device.Name, r)
 		}
 		if r == nvml.ERROR_GPU_IS_LOST || r == nvml.ERROR_INVALID_ARGUMENT {
-			l.listed = time.Time{} // it fell off the bus, or a MIG device was destroyed
+			l.listed = time.Time{} // a GPU fell off the bus, or a MIG device was destroyed
 		}
 	}
 	return devices, nil
 }
 
-// list finds the devices, and keeps the samples of those that were there before.
+// list finds the devices, and keeps the samples of devices that it knew before.
 func (l *library) list() error {
 	count, r := l.api.DeviceGetCount()
 	if r != nvml.SUCCESS {
@@ -163,10 +164,10 @@ func (l *library) list() error {
 		gpu, r := l.api.DeviceGetHandleByIndex(i)
 		switch {
 		case lost(r):
-			l.units = append(l.units, old...) // for close to free
+			l.units = append(l.units, old...) // so that close frees them
 			return failure("nvmlDeviceGetHandleByIndex", r)
 		case r != nvml.SUCCESS:
-			continue // it fell off the bus; the others go on
+			continue // the GPU fell off the bus; the others go on
 		}
 		l.add(old, &unit{gpu: gpu, handle: gpu, device: Device{Name: fmt.Sprint(i), Index: i, Instance: -1}})
 	}
@@ -188,11 +189,12 @@ func (l *library) keeps(u *unit) bool {
 	return false
 }
 
-// add lists u, or what it was in old, and its MIG devices.
+// add lists u, or its entry in old, and its MIG devices.
 func (l *library) add(old []*unit, u *unit) {
 	uuid, _ := u.handle.GetUUID()
 	model, _ := u.handle.GetName()
-	u.device.UUID, u.device.Model = strings.ToValidUTF8(uuid, "?"), strings.ToValidUTF8(model, "?") // labels of metrics
+	// they become labels of metrics
+	u.device.UUID, u.device.Model = strings.ToValidUTF8(uuid, "?"), strings.ToValidUTF8(model, "?")
 	split := false
 	if l.mig && u.device.Instance < 0 {
 		mode, _, r := u.handle.GetMigMode()
@@ -236,15 +238,15 @@ func (l *library) addMIG(old []*unit, parent *unit) {
 	}
 }
 
-// prepare allocates u's samples, or says why there are none.
+// prepare allocates u's samples, or notes why the device has none.
 func (l *library) prepare(u *unit) {
 	switch {
 	case !l.gpm, u.device.Instance >= 0 && !l.migGPM:
 		u.device.Why = "this driver has no GPM; 520 or later has"
 		return
 	}
-	// Where the question itself fails, as for a structure's version that the
-	// driver does not know, the samples tell.
+	// The query can fail, for example if the driver does not know the structure's version. Then
+	// taking a sample shows the support.
 	if support, r := u.gpu.GpmQueryDeviceSupport(); r == nvml.SUCCESS && support.IsSupportedDevice == 0 {
 		u.device.Why = "this GPU has no GPM; Hopper and later have"
 		return
@@ -268,8 +270,8 @@ func (u *unit) allocate(api nvml.Interface) error {
 	return nil
 }
 
-// measure fills d in. It returns the worst of what was answered: one that means
-// a lost driver or device, else success.
+// measure fills in d. It returns the worst result of its calls: one that means a lost driver or
+// device, or else success.
 func (l *library) measure(u *unit, d *Device) (worst nvml.Return) {
 	*d = u.device
 	note := func(r nvml.Return) bool {
@@ -292,7 +294,7 @@ func (l *library) measure(u *unit, d *Device) (worst nvml.Return) {
 	return worst
 }
 
-// measureGPU reads what MIG devices do not have.
+// measureGPU reads the figures that MIG devices do not have.
 func (l *library) measureGPU(u *unit, d *Device, note func(nvml.Return) bool) {
 	if busy, r := u.handle.GetUtilizationRates(); note(r) {
 		d.BusyPct = load.Known(float64(busy.Gpu))
@@ -306,14 +308,14 @@ func (l *library) measureGPU(u *unit, d *Device, note func(nvml.Return) bool) {
 	case l.eventReasons:
 		reasons, r = u.handle.GetCurrentClocksEventReasons()
 	case l.throttleReason:
-		reasons, r = u.handle.GetCurrentClocksThrottleReasons() //nolint:staticcheck // what drivers before 535 have
+		reasons, r = u.handle.GetCurrentClocksThrottleReasons() //nolint:staticcheck // for drivers before 535
 	}
 	if note(r) {
 		d.Throttle, d.HasThrottle = Throttle(reasons), true
 	}
 }
 
-// sm takes a sample and compares it with the one before.
+// sm takes a sample and compares it with the previous one.
 func (l *library) sm(u *unit, d *Device, note func(nvml.Return) bool) {
 	var r nvml.Return
 	if u.device.Instance < 0 {

@@ -12,7 +12,7 @@ import (
 	"testing"
 )
 
-// TestEachCallFails: what one call would have told is unknown, the rest stays.
+// TestEachCallFails: if one call fails, only its figures are unknown.
 func TestEachCallFails(t *testing.T) {
 	for _, c := range []struct {
 		call   string
@@ -103,8 +103,7 @@ func TestSamples(t *testing.T) {
 	})
 }
 
-// TestLost: one GPU falling off the bus leaves the others; a driver that goes is an error that says
-// so.
+// TestLost: if one GPU falls off the bus, the others remain. A lost driver is an error.
 func TestLost(t *testing.T) {
 	f := newFake(t)
 	f.say("count", 2)
@@ -141,7 +140,8 @@ func TestLost(t *testing.T) {
 	}
 }
 
-// TestOpenFails: what is not there, not NVML, or has no driver behind it, is an error and no crash.
+// TestOpenFails: a missing library, a file that is not NVML, and an NVML without a driver each give
+// an error and no crash.
 func TestOpenFails(t *testing.T) {
 	f := newFake(t)
 	if _, err := open(filepath.Join(t.TempDir(), "none.so")); err == nil ||
@@ -160,7 +160,7 @@ func TestOpenFails(t *testing.T) {
 	}
 }
 
-// TestOldDriver: a library without GPM, MIG and event reasons is read for what it has.
+// TestOldDriver: a library without GPM, MIG and event reasons gives its other figures.
 func TestOldDriver(t *testing.T) {
 	f := newFake(t)
 	f.say("throttle1", 4)

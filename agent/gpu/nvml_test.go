@@ -17,9 +17,9 @@ import (
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 )
 
-// TestMain makes the test binary a program that reads the library in TEST_NVML
-// twice and prints what it got: symbols stay bound to the library that a process
-// has loaded first, so another one needs another process.
+// TestMain can run the test binary as a program that reads the library in TEST_NVML twice and
+// prints the figures. Each library needs a process of its own, because symbols stay bound to the
+// first library that a process loads.
 func TestMain(m *testing.M) {
 	if path := os.Getenv("TEST_NVML"); path != "" {
 		d, err := open(path)
@@ -42,7 +42,7 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// compile makes the stand-in NVML with the header that go-nvml carries.
+// compile builds the fake NVML with the header in go-nvml.
 func compile(t testing.TB, to string, flags ...string) {
 	t.Helper()
 	dir, err := exec.Command("go", "list", "-m", "-f", "{{.Dir}}", "github.com/NVIDIA/go-nvml").Output()
@@ -66,7 +66,7 @@ var built struct {
 	path string
 }
 
-// fake is the stand-in library with a file that says what it answers.
+// fake is the fake library, with a file that holds its answers.
 type fake struct {
 	t    testing.TB
 	file string
@@ -81,7 +81,7 @@ func newFake(t testing.TB) *fake {
 	return f
 }
 
-// Library is the path of the stand-in, made once.
+// Library returns the path of the fake library, which is built once.
 func Library(t testing.TB) string {
 	t.Helper()
 	built.Do(func() {
@@ -99,7 +99,7 @@ func Library(t testing.TB) string {
 	return built.path
 }
 
-// say changes answers: key, value, key, value...
+// say changes answers: key, value, key, value, and so on.
 func (f *fake) say(pairs ...any) {
 	f.t.Helper()
 	for i := 0; i < len(pairs); i += 2 {
@@ -136,15 +136,15 @@ func read(t testing.TB, l *library) []Device {
 	return devices
 }
 
-// TestLayout: go-nvml's structure is as large as NVML's. In v0.13.0 it has another structure
-// inside, and is 40 times as large.
+// TestLayout: go-nvml's GpmMetric is as large as NVML's. In go-nvml v0.13.0 it contains another
+// structure, and is 40 times as large.
 func TestLayout(t *testing.T) {
-	if n := unsafe.Sizeof(nvml.GpmMetric{}); n != 40 { // nvml.h's
+	if n := unsafe.Sizeof(nvml.GpmMetric{}); n != 40 { // the size in nvml.h
 		t.Errorf("a GPM metric has %d bytes", n)
 	}
 }
 
-// TestReads: every figure is what the driver said, SM utilisation from the second reading on.
+// TestReads: every figure equals the driver's. SM utilisation is known from the second reading on.
 func TestReads(t *testing.T) {
 	f := newFake(t)
 	f.say("count", 2, "sm1", 37.25, "sm2", 62.75, "power1", 412345, "used2", 70e9, "throttle2", 0x24)
@@ -179,7 +179,7 @@ func TestReads(t *testing.T) {
 	}
 }
 
-// TestMIG: instances have SM utilisation and memory of their own; the GPU keeps power.
+// TestMIG: instances have their own SM utilisation and memory; only the GPU has power.
 func TestMIG(t *testing.T) {
 	f := newFake(t)
 	f.say("count", 2, "mig2", 2, "nvmlGpmSampleGet", 0, "total200", 40e9, "total201", 20e9)
@@ -204,7 +204,7 @@ func TestMIG(t *testing.T) {
 		t.Error("a part passes for the whole")
 	}
 
-	// An instance is destroyed: it is gone with the reading after.
+	// A destroyed instance is missing from the next reading.
 	f.say("mig2", 1, "fail201", 2)
 	read(t, l)
 	if d := read(t, l); len(d) != 3 || d[2].SMPct.Or(-1) != 35 {
@@ -212,7 +212,7 @@ func TestMIG(t *testing.T) {
 	}
 }
 
-// TestMonitorWithLibrary: readings go and come with the driver.
+// TestMonitorWithLibrary: readings end and return with the driver.
 func TestMonitorWithLibrary(t *testing.T) {
 	f := newFake(t)
 	m := New(&Config{NVML: "auto", Library: built.path, Interval: 1e8}, slog.New(slog.DiscardHandler))
@@ -231,8 +231,8 @@ func TestMonitorWithLibrary(t *testing.T) {
 	f.say("nvmlDeviceGetCount_v2", 0)
 }
 
-// BenchmarkRead is one reading of 8 GPUs, with a library that answers from a
-// file: what is left beyond the driver's own time is less than this.
+// BenchmarkRead is one reading of 8 GPUs. The library answers from a file, so the agent's own cost
+// is less than the result.
 func BenchmarkRead(b *testing.B) {
 	f := newFake(b)
 	f.say("count", 8)

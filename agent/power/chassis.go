@@ -11,12 +11,12 @@ import (
 
 // candidate is a chassis that reports power.
 type candidate struct {
-	at, in link // its document, and that of the chassis around it
+	at, in link // at is the chassis' document, in that of the chassis around it
 	id     string
 	plan   plan
 }
 
-// look finds the chassis of this host and the documents that tell its power.
+// look finds the chassis of this host, and the documents with its power.
 func (b *bmc) look() (*plan, error) {
 	var root rootDocument
 	var all collectionDocument
@@ -47,8 +47,8 @@ func (b *bmc) look() (*plan, error) {
 	return b.choose(found, around)
 }
 
-// choose leaves out a chassis that stands in another that reports, whose power
-// has it within, and wants one to be left.
+// choose removes each chassis that stands in another candidate, since the outer one's power
+// includes it. It fails unless exactly one is left.
 func (b *bmc) choose(found []candidate, around map[link]link) (*plan, error) {
 	var outer []candidate
 	var ids []string
@@ -72,7 +72,7 @@ func (b *bmc) choose(found []candidate, around map[link]link) (*plan, error) {
 }
 
 func within(at link, found []candidate, around map[link]link) bool {
-	for range maxMembers { // a ring of chassis in each other ends here
+	for range maxMembers { // bounds the walk if chassis contain each other in a ring
 		if at = around[at]; at == "" {
 			return false
 		}
@@ -87,7 +87,7 @@ func within(at link, found []candidate, around map[link]link) bool {
 
 func (p *plan) reports() bool { return p.environment != "" || p.power != "" || len(p.supplies) > 0 }
 
-// consider reads a chassis and what of its documents tells power now.
+// consider reads a chassis, and which of its documents report power now.
 func (b *bmc) consider(at link) (candidate, error) {
 	var doc chassisDocument
 	if err := b.get(at, &doc); err != nil {
@@ -122,7 +122,7 @@ func (b *bmc) consider(at link) (candidate, error) {
 	return c, nil
 }
 
-// supplies lists the metrics of the supplies; none where one has none.
+// supplies returns the links to the metrics of the supplies; none if a supply has no metrics.
 func (b *bmc) supplies(at link) ([]link, error) {
 	var subsystem subsystemDocument
 	var all collectionDocument
@@ -152,7 +152,7 @@ func (b *bmc) supplies(at link) ([]link, error) {
 	return metrics, nil
 }
 
-// optional reads a document that need not be there.
+// optional reads a document that may be missing.
 func (b *bmc) optional(path link, into any) error {
 	if path == "" {
 		return nil
@@ -163,7 +163,7 @@ func (b *bmc) optional(path link, into any) error {
 	return nil
 }
 
-// follow reads what the plan names. The newer documents count before the older.
+// follow reads the documents of the plan. A figure of a newer schema takes precedence.
 func (b *bmc) follow(p *plan) (chassis, psu reading, err error) {
 	if p.environment != "" {
 		var env environmentDocument

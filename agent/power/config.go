@@ -37,13 +37,13 @@ type RedfishConfig struct {
 }
 
 const (
-	minInterval    = 250 * time.Millisecond // what 30 s of a series can hold, see series
+	minInterval    = 250 * time.Millisecond // the mean window holds no more readings; see series
 	minBMCInterval = time.Second
 	maxInterval    = time.Minute
 	ipmiAuto       = "/dev/ipmi0"
 )
 
-// Validate names each field that cannot work, and what would.
+// Validate returns an error for each invalid field, with the fix.
 func (c *Config) Validate() error {
 	var errs []error
 	bad := func(field, format string, args ...any) {
@@ -90,7 +90,7 @@ func (c *RedfishConfig) validate(bad func(field, format string, args ...any)) {
 	}
 }
 
-// checkBMCAddress takes https, and http where nobody can listen in.
+// checkBMCAddress accepts https addresses, and http addresses that no other host can eavesdrop on.
 func checkBMCAddress(text string) error {
 	u, err := url.Parse(text)
 	if err != nil || u.Host == "" || u.Hostname() == "" || u.Scheme != "https" && u.Scheme != "http" {
@@ -107,7 +107,7 @@ func checkBMCAddress(text string) error {
 	return nil
 }
 
-// Examine says what a start would trip over outside.
+// Examine reports files and devices that would make a start fail.
 func (c *Config) Examine() error {
 	var errs []error
 	if c.RAPL == "on" {
@@ -137,7 +137,7 @@ func (c *Config) Examine() error {
 	return errors.Join(errs...)
 }
 
-// maxPassword bounds what is read of a password file.
+// maxPassword bounds the read of a password file, in bytes.
 const maxPassword = 4096
 
 func readPassword(name string) (string, error) {

@@ -11,28 +11,27 @@ import (
 // DCMI's Get Power Reading: Data Center Manageability Interface v1.5, 6.6.1.
 const (
 	netfnGroup    = 0x2c // group extension
-	netfnResponse = 0x01 // set in an answer's network function
+	netfnResponse = 0x01 // bit in the network function of an answer
 	groupDCMI     = 0xdc
 	cmdPower      = 0x02
 	modeSystem    = 0x01 // system power statistics
 
-	dcmiLength  = 19 // of an answer, its completion code included
+	dcmiLength  = 19 // bytes of an answer, its completion code included
 	dcmiActive  = 0x40
 	ipmiTimeout = 3 * time.Second
-	maxAnswers  = 16 // read for one question: what older questions left behind
+	maxAnswers  = 16 // answers read per question, in case late answers to older questions come first
 )
 
 var powerRequest = [...]byte{groupDCMI, modeSystem, 0, 0}
 
-// message is an IPMI answer as the kernel's driver hands it over. Its data
-// begins with the completion code.
+// message is an IPMI answer from the kernel's driver. Its data begins with the completion code.
 type message struct {
 	id         int64
 	netfn, cmd byte
 	data       []byte // valid until the next receive
 }
 
-// port is an open IPMI device: the boundary to ioctl.
+// port is an open IPMI device. Tests replace it: it wraps the ioctls.
 type port interface {
 	send(id int64, netfn, cmd byte, data []byte) error
 	// receive waits for an answer until ctx ends.
@@ -40,14 +39,14 @@ type port interface {
 	Close() error
 }
 
-// dcmi asks the BMC through port.
+// dcmi reads power from the BMC through port.
 type dcmi struct {
 	port  port
-	limit time.Duration // for one answer
+	limit time.Duration // time limit of one answer
 	id    int64
 }
 
-// read returns what the BMC says the whole system draws, in watts.
+// read returns the power of the whole system by the BMC, in watts.
 func (d *dcmi) read(ctx context.Context) (watts float64, err error) {
 	ctx, cancel := context.WithTimeout(ctx, d.limit)
 	defer cancel()
@@ -61,7 +60,7 @@ func (d *dcmi) read(ctx context.Context) (watts float64, err error) {
 			return 0, err
 		}
 		if m.id != d.id {
-			continue // the late answer to a question that was given up
+			continue // a late answer to an earlier question
 		}
 		if m.netfn != netfnGroup|netfnResponse || m.cmd != cmdPower {
 			return 0, fmt.Errorf("the BMC answers command %#x of network function %#x", m.cmd, m.netfn)
@@ -71,9 +70,8 @@ func (d *dcmi) read(ctx context.Context) (watts float64, err error) {
 	return 0, errors.New("the BMC sends answers to other questions")
 }
 
-// parsePower reads the answer to Get Power Reading: completion code, group,
-// current, least, most and mean watts (16 bits each, little-endian), time stamp
-// and period (32 bits each), state.
+// parsePower parses the answer to Get Power Reading: completion code, group, current, least, most
+// and mean watts (16 bits each, little-endian), time stamp and period (32 bits each), state.
 func parsePower(data []byte) (watts float64, err error) {
 	if len(data) == 0 {
 		return 0, errors.New("the BMC's answer is empty")
@@ -107,6 +105,6 @@ func parsePower(data []byte) (watts float64, err error) {
 
 var (
 	errNoDCMI = errors.New("the BMC has no DCMI power readings")
-	// errZero: what runs this program draws something.
+	// errZero: a host that runs this program draws power.
 	errZero = errors.New("the BMC says 0 W, which cannot be")
 )

@@ -9,16 +9,15 @@ import (
 	"testing"
 )
 
-// golden is an answer as BMCs give it: 250 W now, least 47, most 351, mean 236,
-// over 1 s, active.
+// golden is a typical BMC's answer: 250 W now, least 47, most 351, mean 236, over 1 s, active.
 var golden = []byte{0, 0xdc, 0xfa, 0, 0x2f, 0, 0x5f, 1, 0xec, 0, 0x9c, 0x31, 0x5e, 0x65, 0xe8, 3, 0, 0, 0x40}
 
-// script is an IPMI device at the boundary to ioctl: it answers each question
-// with the next of answers, the last again and again, and nothing without one.
+// script is an IPMI device without ioctls. It answers each question with the next of answers, and
+// repeats the last one. Without answers it stays silent.
 type script struct {
 	mu      sync.Mutex
 	answers [][]byte
-	before  []message // delivered first, as answers to older questions are
+	before  []message // delivered before the answers, as late answers to older questions are
 	asked   []string
 	id      int64
 	closed  bool
@@ -126,7 +125,7 @@ func TestDCMIAnswersOutOfTurn(t *testing.T) {
 	}
 }
 
-// FuzzDCMI: no answer makes watts of anything but an active reading of 1..65535 W.
+// FuzzDCMI: only an active reading of 1 to 65535 W gives watts.
 func FuzzDCMI(f *testing.F) {
 	f.Add(golden)
 	f.Add(golden[:18])

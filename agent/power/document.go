@@ -7,10 +7,9 @@ import (
 	"strings"
 )
 
-// The parts that are read of Redfish's documents, as DMTF's schemas have them:
-// EnvironmentMetrics and PowerSubsystem, and Power, which they replaced in 2020.
-// Vendors differ: what has another type than the schema's is as if it were not
-// there, and the rest of the document counts.
+// The Redfish documents, with the fields that are read, after DMTF's schemas: EnvironmentMetrics
+// and PowerSubsystem, and Power, which they replaced in 2020. Vendors differ. A field of another
+// type than the schema's counts as missing, and the rest of the document is still used.
 
 // link is a reference to another document.
 type link string
@@ -28,8 +27,8 @@ func (l *link) UnmarshalJSON(text []byte) error {
 
 const maxLink = 512
 
-// validLink takes paths of Redfish only: a link is joined to the BMC's address,
-// and what does not begin like one could lead to another host.
+// validLink accepts only paths of Redfish. A link is joined to the BMC's address, and any other
+// text could lead to another host.
 func validLink(path string) bool {
 	if len(path) > maxLink || !strings.HasPrefix(path, "/redfish/") || strings.Contains(path, "..") {
 		return false
@@ -45,10 +44,10 @@ type reading struct {
 	known bool
 }
 
-const maxWatts = 1e6 // a megawatt is no host
+const maxWatts = 1e6 // no host draws a megawatt
 
-// UnmarshalJSON takes a number, and a number in quotes. Null, zero (a host that
-// runs draws something) and what cannot be are unknown.
+// UnmarshalJSON accepts a number, and a number in quotes. It stores null, zero and impossible
+// values as unknown. Zero is unknown because a running host draws power.
 func (r *reading) UnmarshalJSON(text []byte) error {
 	v, err := strconv.ParseFloat(string(bytes.Trim(text, `"`)), 64)
 	*r = reading{}
@@ -58,7 +57,7 @@ func (r *reading) UnmarshalJSON(text []byte) error {
 	return nil
 }
 
-// text is a string, "" where it is something else.
+// text is a string; a value of another type becomes "".
 type text string
 
 func (t *text) UnmarshalJSON(b []byte) error {
@@ -82,7 +81,7 @@ func (e *excerpt) UnmarshalJSON(b []byte) error {
 	return nil
 }
 
-// lax is a list; one that is no list, or has an element of another kind, is empty.
+// lax is a list. It is empty if the value is no list, or has an element of another type.
 type lax[T any] []T
 
 func (l *lax[T]) UnmarshalJSON(b []byte) error {
@@ -157,8 +156,8 @@ type powerSupply struct {
 	PowerInputWatts reading
 }
 
-// chassis is the power of the whole chassis: of the first control that is not
-// one of a part, since vendors append those of CPUs and memory.
+// chassis returns the power of the whole chassis. It uses the first control that is not a part's,
+// since vendors append controls of CPUs and memory.
 func (d *powerDocument) chassis() reading {
 	for i := range d.PowerControl {
 		c := &d.PowerControl[i]
@@ -174,7 +173,8 @@ func (d *powerDocument) chassis() reading {
 	return reading{}
 }
 
-// psu is what the supplies take in together; unknown where one does not tell.
+// psu returns the sum of the supplies' inputs. It is unknown if one supply does not report its
+// input.
 func (d *powerDocument) psu() (sum reading) {
 	for i := range d.PowerSupplies {
 		s := &d.PowerSupplies[i]

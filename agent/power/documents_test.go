@@ -1,9 +1,10 @@
 package power
 
-// The documents of services in the shapes that DMTF's mockups (public-rackmount1 of DSP2043) and
-// vendors' services have, cut to the links, states and figures, with what is odd in each kept.
+// Documents of Redfish services, in the shapes of DMTF's mockups (public-rackmount1 of DSP2043) and
+// of vendors' services. They are cut to links, states and figures, and keep each service's
+// oddities.
 const (
-	// Both schemas, which disagree as in the mockup; one of two supplies absent.
+	// Both schemas, with different figures as in the mockup. One of two supplies is absent.
 	dmtf = `/redfish/v1/Chassis {"@odata.type":"#ChassisCollection.ChassisCollection","Members@odata.count":1,"Members":[{"@odata.id":"/redfish/v1/Chassis/1U"}]}
 /redfish/v1/Chassis/1U {"@odata.type":"#Chassis.v1_21_0.Chassis","Id":"1U","ChassisType":"RackMount","Status":{"State":"Enabled","Health":"OK"},"Links":{"ComputerSystems":[{"@odata.id":"/redfish/v1/Systems/437XR1138R2"}]},
  "PowerSubsystem":{"@odata.id":"/redfish/v1/Chassis/1U/PowerSubsystem"},"EnvironmentMetrics":{"@odata.id":"/redfish/v1/Chassis/1U/EnvironmentMetrics"},"Power@Redfish.Deprecated":"Please migrate","Power":{"@odata.id":"/redfish/v1/Chassis/1U/Power"}}
@@ -15,15 +16,15 @@ const (
 /redfish/v1/Chassis/1U/PowerSubsystem/PowerSupplies/Bay1/Metrics {"InputVoltage":{"Reading":230.2},"InputPowerWatts":{"DataSourceUri":"/redfish/v1/Chassis/1U/Sensors/PS1InputPower","Reading":937.4},"OutputPowerWatts":{"Reading":800}}
 /redfish/v1/Chassis/1U/Power {"@odata.type":"#Power.v1_7_1.Power","PowerControl":[{"@odata.id":"/redfish/v1/Chassis/1U/Power#/PowerControl/0","MemberId":"0","Name":"System Input Power","PowerConsumedWatts":344,"PowerMetrics":{"IntervalInMin":30,"AverageConsumedWatts":319}}],"PowerSupplies":[{"MemberId":"0","Status":{"State":"Enabled"},"LastPowerOutputWatts":325}]}`
 
-	// Dell: Power alone, an enclosure of drives in the chassis that repeats it, float figures, a
-	// collection of many properties.
+	// Dell: only Power; a drive enclosure in the chassis that repeats it; figures with fractions; a
+	// collection with many properties.
 	dell = `/redfish/v1/Chassis {"Members":[{"@odata.id":"/redfish/v1/Chassis/System.Embedded.1"},{"@odata.id":"/redfish/v1/Chassis/Enclosure.Internal.0-1:NonRAID.Integrated.1-1"}],"Members@odata.count":2}
 /redfish/v1/Chassis/System.Embedded.1 {"Id":"System.Embedded.1","ChassisType":"StandAlone","Power":{"@odata.id":"/redfish/v1/Chassis/System.Embedded.1/Power"},"Links":{"Contains":[{"@odata.id":"/redfish/v1/Chassis/Enclosure.Internal.0-1:NonRAID.Integrated.1-1"}]}}
 /redfish/v1/Chassis/Enclosure.Internal.0-1:NonRAID.Integrated.1-1 {"Id":"Enclosure.Internal.0-1","Power":{"@odata.id":"/redfish/v1/Chassis/System.Embedded.1/Power"},"Links":{"ContainedBy":{"@odata.id":"/redfish/v1/Chassis/System.Embedded.1"}}}
 /redfish/v1/Chassis/System.Embedded.1/Power {"PowerControl":[{"MemberId":"PowerControl","Name":"System Power Control","PowerAllocatedWatts":1302,"PowerConsumedWatts":712.0,"PowerMetrics":{"IntervalInMin":1.0,"AverageConsumedWatts":700}}],
  "PowerSupplies":[{"MemberId":"PSU.Slot.1","PowerInputWatts":368.5,"PowerOutputWatts":343,"Status":{"State":"Enabled","Health":"OK"}},{"MemberId":"PSU.Slot.2","PowerInputWatts":350,"Status":{"State":"Enabled"}}]}`
 
-	// HPE: links end with a slash, the supplies tell their output only, MemberId is a number.
+	// HPE: links end with a slash; supplies report only their output; MemberId is a number.
 	hpe = `/redfish/v1/Chassis {"Members":[{"@odata.id":"/redfish/v1/Chassis/1/"}]}
 /redfish/v1/Chassis/1 {"Id":"1","ChassisType":"RackMount","Power":{"@odata.id":"/redfish/v1/Chassis/1/Power/"},"Links":{"ManagedBy":[]}}
 /redfish/v1/Chassis/1/Power {"@odata.type":"#Power.v1_3_0.Power","PowerControl":[{"@odata.id":"/redfish/v1/Chassis/1/Power/#PowerControl/0","MemberId":0,"PowerCapacityWatts":1600,"PowerConsumedWatts":219}],
@@ -40,7 +41,7 @@ const (
 /redfish/v1/Chassis/1 {"Id":"1","EnvironmentMetrics":{},"PowerSubsystem":null,"Power":{"@odata.id":"/redfish/v1/Chassis/1/Power"},"Links":{"ContainedBy":null}}
 /redfish/v1/Chassis/1/Power {"PowerControl":[{"MemberId":"0","PowerConsumedWatts":"451"}],"PowerSupplies":[{"PowerInputWatts":"460","Status":{"State":"Enabled"}},{"PowerInputWatts":0,"Status":{"State":"Disabled"}}]}`
 
-	// NVIDIA HGX: a chassis for every GPU, in the baseboard's, in the machine's.
+	// NVIDIA HGX: a chassis for each GPU, inside the baseboard's chassis, inside the machine's.
 	hgx = `/redfish/v1/Chassis {"Members":[{"@odata.id":"/redfish/v1/Chassis/HGX_GPU_SXM_1"},{"@odata.id":"/redfish/v1/Chassis/HGX_Chassis_0"},{"@odata.id":"/redfish/v1/Chassis/DGX"},{"@odata.id":"/redfish/v1/Chassis/gone"}]}
 /redfish/v1/Chassis/HGX_GPU_SXM_1 {"Id":"HGX_GPU_SXM_1","EnvironmentMetrics":{"@odata.id":"/redfish/v1/Chassis/HGX_GPU_SXM_1/EnvironmentMetrics"},"Links":{"ContainedBy":{"@odata.id":"/redfish/v1/Chassis/HGX_Chassis_0"}}}
 /redfish/v1/Chassis/HGX_GPU_SXM_1/EnvironmentMetrics {"PowerWatts":{"Reading":651.25}}

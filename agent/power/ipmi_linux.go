@@ -12,14 +12,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The kernel's interface, include/uapi/linux/ipmi.h, on 64-bit machines.
+// The kernel's IPMI interface, include/uapi/linux/ipmi.h, on 64-bit machines.
 const (
 	ipmiSendCommand  = 2<<30 | unsafe.Sizeof(ipmiRequest{})<<16 | 'i'<<8 | 13 // _IOR('i', 13, struct ipmi_req)
 	ipmiReceiveTrunc = 3<<30 | unsafe.Sizeof(ipmiAnswer{})<<16 | 'i'<<8 | 11  // _IOWR('i', 11, struct ipmi_recv)
 
 	ipmiSystemInterface = 0x0c
 	ipmiBMCChannel      = 0x0f
-	ipmiResponse        = 1   // recv_type of an answer
+	ipmiResponse        = 1   // value of recv_type in an answer
 	ipmiMaxMessage      = 272 // IPMI_MAX_MSG_LENGTH
 )
 
@@ -27,7 +27,7 @@ type ipmiAddress struct {
 	kind    int32
 	channel int16
 	lun     uint8
-	_       [29]byte // struct ipmi_addr has room for others
+	_       [29]byte // struct ipmi_addr has room for other address types
 }
 
 type ipmiMessage struct {
@@ -51,8 +51,8 @@ type ipmiAnswer struct {
 	message       ipmiMessage
 }
 
-// ipmiDevice is /dev/ipmi0. Everything that the kernel is given the address of
-// lies in it, on the heap, and does not move.
+// ipmiDevice is /dev/ipmi0. The struct holds all memory whose address the kernel gets. It lies on
+// the heap and does not move.
 type ipmiDevice struct {
 	file    *os.File
 	raw     syscall.RawConn
@@ -124,7 +124,7 @@ func (d *ipmiDevice) receive(ctx context.Context) (message, error) {
 	m := message{id: d.answer.id, netfn: d.answer.message.netfn, cmd: d.answer.message.cmd,
 		data: d.in[:min(int(d.answer.message.length), len(d.in))]}
 	if d.answer.kind != ipmiResponse {
-		m.id = 0 // an event or a command of another program: the answer to nothing
+		m.id = 0 // an event or another program's command: no answer to a question
 	}
 	return m, nil
 }

@@ -17,8 +17,8 @@ import (
 	"time"
 )
 
-// TestDevice reads the BMC of the machine it runs on; TestBMC runs it in a
-// machine whose BMC it is itself.
+// TestDevice reads the BMC of the machine that it runs on. TestBMC runs it in an emulated machine,
+// and is that machine's BMC.
 func TestDevice(t *testing.T) {
 	if os.Getenv("IPMI_REQUIRED") == "" {
 		t.Skip("runs in the machine that TestBMC starts")
@@ -39,8 +39,8 @@ func TestDevice(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer p.Close()
-	d := &dcmi{port: p, limit: time.Minute} // the machine is emulated, and slow
-	// What TestBMC answers, one after the other.
+	d := &dcmi{port: p, limit: time.Minute} // an emulated machine is slow
+	// The answers of TestBMC, in order.
 	for i, want := range []string{"250", "251", "does not measure power now", "no DCMI", "bytes, not 19", "busy",
 		"250"} {
 		watts, err := d.read(t.Context())
@@ -48,8 +48,8 @@ func TestDevice(t *testing.T) {
 			t.Errorf("answer %d: %s, want %s", i, got, want)
 		}
 	}
-	// The BMC falls silent: the reading ends in time, and the late answer is not taken for the next
-	// one.
+	// The BMC falls silent. The reading ends at its time limit, and the late answer is not taken
+	// for the next one.
 	ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
 	defer cancel()
 	if watts, err := d.read(ctx); err == nil || !strings.Contains(err.Error(), "does not answer") {
@@ -66,10 +66,10 @@ func TestDevice(t *testing.T) {
 	}
 }
 
-// TestBMC is the BMC of an emulated machine, by the protocol in which qemu's ipmi-bmc-extern asks
-// OpenIPMI's ipmi_sim, and runs TestDevice in it: real ioctls, the kernel's real driver, KCS ports,
-// and our answers. ipmi_sim itself (2.0.33) knows no DCMI and takes commands of others only as a C
-// module.
+// TestBMC is the BMC of an emulated machine, and runs TestDevice in that machine: with real ioctls,
+// the kernel's real driver, KCS ports, and answers from this test. It speaks the protocol between
+// qemu's ipmi-bmc-extern and OpenIPMI's ipmi_sim. The test does not use ipmi_sim itself (2.0.33),
+// which has no DCMI and takes additional commands only as a C module.
 func TestBMC(t *testing.T) {
 	script := os.Getenv("IPMI_VM")
 	if script == "" {
@@ -103,14 +103,14 @@ func TestBMC(t *testing.T) {
 	}
 }
 
-// Bytes of the protocol between qemu and a BMC outside it.
+// Bytes of the protocol between qemu and an external BMC.
 const (
 	vmEndMessage = 0xa0
 	vmEndCommand = 0xa1
 	vmEscape     = 0xaa
 )
 
-// responder is a BMC. A nil power reading is answered only when the next is asked.
+// responder is a BMC. It holds back the answer to a nil power reading until the next question.
 type responder struct {
 	power [][]byte
 	asked atomic.Int32
@@ -141,7 +141,7 @@ func (b *responder) talk(c net.Conn) {
 				return
 			}
 			m = append(m, x&^0x10)
-		case x == vmEndCommand: // what qemu is able to
+		case x == vmEndCommand: // qemu announces its abilities
 			m = m[:0]
 		case x == vmEndMessage:
 			if len(m) >= 4 { // sequence, network function and LUN, command, data, checksum
@@ -185,7 +185,7 @@ func (b *responder) send(c net.Conn, question []byte) {
 	_, _ = c.Write(wire)
 }
 
-// answer is the completion code and data; nil for none now.
+// answer returns the completion code and data; nil: no answer now.
 func (b *responder) answer(netfn, cmd byte) []byte {
 	switch {
 	case netfn == 0x06 && cmd == 0x01: // Get Device ID: IPMI 2.0

@@ -11,30 +11,30 @@ import (
 	"time"
 )
 
-// GPUs reads what all GPUs of the host draw together, and when that was read.
+// GPUs returns the power of all GPUs of the host together, and the time of that reading.
 type GPUs func() (watts float64, at time.Time, known bool)
 
-// nvidiaGPUs is where NVIDIA's driver lists its GPUs, whoever reads them.
+// nvidiaGPUs is the directory in which NVIDIA's driver lists its GPUs.
 const nvidiaGPUs = "/proc/driver/nvidia/gpus"
 
-// gpuSearch is the time between two looks for GPUs where there are none: a driver may be loaded
+// gpuSearch is the time between two searches for GPUs while there are none. A driver may be loaded
 // later.
 const gpuSearch = 15 * time.Second
 
-// Source is one way to read power, for metrics and people.
+// Source is the status of one way to read power, for metrics and people.
 type Source struct {
 	Name  string // redfish, dcmi, rapl
-	State string // ok, off, starting, or what is wrong
-	Read  int64  // readings
-	Fail  int64  // failed ones
+	State string // ok, off, starting, or an error
+	Read  int64  // successful readings
+	Fail  int64  // failed readings
 }
 
-// Meter reads every source again and again. Make it with New, then Run it.
+// Meter reads every source periodically. Make it with New, then Run it.
 type Meter struct {
 	config  *Config
 	log     *slog.Logger
 	gpus    GPUs
-	gpuSeen func() bool // NVIDIA's driver has GPUs
+	gpuSeen func() bool // tells whether NVIDIA's driver has GPUs
 
 	bmc  *bmc
 	rapl *rapl
@@ -44,7 +44,7 @@ type Meter struct {
 
 	mu        sync.Mutex
 	state     state
-	gpuSought time.Time // when gpuSeen was asked last
+	gpuSought time.Time // when gpuSeen was last called
 }
 
 type source struct {
@@ -57,7 +57,7 @@ func (s *source) enter(state string) (changed bool) {
 	if old := s.state.Load(); old != nil && *old == state {
 		return false
 	}
-	next := state // the parameter itself stays off the heap
+	next := state // a copy: the parameter's address would move it to the heap
 	s.state.Store(&next)
 	return true
 }
@@ -66,8 +66,8 @@ func (s *source) show() Source {
 	return Source{s.name, *s.state.Load(), s.read.Load(), s.fail.Load()}
 }
 
-// New prepares a meter. RAPL's files are opened; nothing is asked before Run.
-// gpus may be nil.
+// New prepares a meter. It opens RAPL's files; the other sources are opened by Run. gpus may be
+// nil.
 func New(c *Config, gpus GPUs, log *slog.Logger) (*Meter, error) {
 	m := &Meter{config: c, log: log, gpus: gpus, gpuSeen: hasNVIDIA, ipmi: openIPMI,
 		state: state{start: time.Now(), hold: c.StaleAfter.Std()}}
@@ -112,8 +112,8 @@ func hasNVIDIA() bool {
 // Close releases a meter that is not going to run.
 func (m *Meter) Close() { m.rapl.close() }
 
-// Run reads until ctx ends, and waits for what it started. A BMC is logged out
-// of, within 2 s.
+// Run reads until ctx ends, and waits for the goroutines that it started. It ends the session at
+// the BMC, within 2 s.
 func (m *Meter) Run(ctx context.Context) {
 	defer m.rapl.close()
 	var wg sync.WaitGroup
@@ -145,10 +145,10 @@ func (m *Meter) every(ctx context.Context, interval time.Duration, fn func()) {
 	}
 }
 
-// readHost reads what costs microseconds: RAPL, and what the GPUs said last.
+// readHost reads the sources that cost microseconds: RAPL, and the last reading of the GPUs.
 func (m *Meter) readHost() {
 	if m.rapl != nil {
-		watts, known, err := m.rapl.read(m.state.now) // start never changes
+		watts, known, err := m.rapl.read(m.state.now) // start never changes, so the clock needs no lock
 		m.outcome(&m.raplSource, err)
 		m.mu.Lock()
 		now := m.state.now()
@@ -172,7 +172,7 @@ func (m *Meter) readHost() {
 	}
 }
 
-// outcome counts a reading and logs where the source's state changes.
+// outcome counts a reading, and logs a change of the source's state.
 func (m *Meter) outcome(s *source, err error) {
 	if err == nil {
 		s.read.Add(1)
@@ -187,7 +187,7 @@ func (m *Meter) outcome(s *source, err error) {
 	}
 }
 
-// Readings returns every fresh reading, the node's first.
+// Readings returns every fresh reading, the whole host's first.
 func (m *Meter) Readings() []Reading {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -204,14 +204,14 @@ func (m *Meter) Readings() []Reading {
 	return list
 }
 
-// Node returns what the host draws, if that is known now.
+// Node returns the host's power, if it is known now.
 func (m *Meter) Node() (Reading, bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.state.node(m.state.now())
 }
 
-// Sources says how each source is.
+// Sources returns the status of each source.
 func (m *Meter) Sources() []Source {
 	return []Source{m.redfishSource.show(), m.dcmiSource.show(), m.raplSource.show()}
 }
@@ -219,10 +219,10 @@ func (m *Meter) Sources() []Source {
 // Waits after failures.
 const (
 	retryMost   = time.Minute
-	refusedWait = 5 * time.Minute // BMCs lock accounts after a few wrong passwords
+	refusedWait = 5 * time.Minute // long, because BMCs lock accounts after a few wrong passwords
 )
 
-// followDCMI asks the BMC through the kernel's device, opening it where needed.
+// followDCMI reads the BMC's power through the kernel's device, and opens the device if needed.
 func (m *Meter) followDCMI(ctx context.Context) {
 	path, auto := m.config.IPMIDevice, m.config.IPMIDevice == "auto"
 	if auto {
@@ -273,7 +273,7 @@ func (m *Meter) readDCMI(ctx context.Context, path string, d **dcmi) error {
 	return nil
 }
 
-// followRedfish asks the BMC's Redfish service.
+// followRedfish reads the BMC's power through its Redfish service.
 func (m *Meter) followRedfish(ctx context.Context) {
 	defer m.bmc.close()
 	interval := m.config.BMCInterval.Std()

@@ -11,7 +11,7 @@ import (
 	"github.com/cognitora/dataplane/internal/config"
 )
 
-// TestMeter runs all sources in virtual time but Redfish, which needs a network.
+// TestMeter runs all sources in virtual time, except Redfish, which needs a network.
 func TestMeter(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := Config{Interval: config.Duration(second), BMCInterval: config.Duration(10 * second),
@@ -36,7 +36,8 @@ func TestMeter(t *testing.T) {
 			t.Errorf("%v", list)
 		}
 
-		// The BMC stops to answer: what it said is used until it is stale, then the GPUs stand in.
+		// The BMC stops answering. Its last reading is used until it is stale, then the sum with
+		// the GPUs is used.
 		device.silent()
 		time.Sleep(29 * second)
 		synctest.Wait()
@@ -96,7 +97,7 @@ func TestMeterReadsRedfish(t *testing.T) {
 	}
 }
 
-// TestAutoGivesUp: a host without the device, or without DCMI, is not asked again.
+// TestAutoGivesUp: a host without the device or without DCMI is not asked again.
 func TestAutoGivesUp(t *testing.T) {
 	for name, open := range map[string]func(string) (port, error){
 		"absent": func(string) (port, error) {
@@ -113,7 +114,7 @@ func TestAutoGivesUp(t *testing.T) {
 			t.Fatal(err)
 		}
 		m.ipmi = open
-		m.followDCMI(t.Context()) // returns
+		m.followDCMI(t.Context()) // returns, because it gives up
 		if s := m.Sources()[1]; s.State == "starting" || s.Fail != 0 {
 			t.Errorf("%s: %+v", name, s)
 		}

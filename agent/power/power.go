@@ -1,55 +1,55 @@
-// Package power says what this host draws, in watts, from whoever measures it:
-// the BMC by Redfish or DCMI, the GPUs, the CPUs' RAPL counters. Every reading
-// carries its source and its time; one that is stale is unknown, never zero.
+// Package power measures this host's power, in watts, from all available sources: the BMC by
+// Redfish or DCMI, the GPUs, and the CPUs' RAPL counters. Every reading carries its source and its
+// time. A stale reading is unknown, never zero.
 package power
 
 import "time"
 
-// component is what a reading is of.
+// component is the part of the host that a reading measures.
 type component int
 
 const (
 	chassis component = iota // the whole machine at its inlet, by Redfish
-	psu                      // what its power supplies take in together, by Redfish
+	psu                      // the sum of its power supplies' inputs, by Redfish
 	system                   // the whole machine, by DCMI
 	gpu                      // all GPUs
 	cpu                      // all CPU packages
-	dram                     // their memory, where RAPL counts it apart
+	dram                     // the packages' memory, if RAPL counts it separately
 	components
 )
 
 var names = [components]string{"chassis", "psu", "system", "gpu", "cpu", "dram"}
 
-// sourceOf is who measures a component; the reference of metrics repeats it.
+// sourceOf is the source of each component; the reference of metrics repeats it.
 var sourceOf = [components]string{"redfish", "redfish", "dcmi", "nvml", "rapl", "rapl"}
 
-// gpuAndCPU is the source of a sum of both.
+// gpuAndCPU is the source of the sum of both components.
 const gpuAndCPU = "nvml+rapl"
 
-// Node is the component that stands for the whole host.
+// Node is the component name of the whole host.
 const Node = "node"
 
 // Reading is one measurement.
 type Reading struct {
 	Component string // node, chassis, psu, system, gpu, cpu or dram
-	Source    string // redfish, dcmi, nvml or rapl; those summed, joined with +
+	Source    string // redfish, dcmi, nvml or rapl; the sources of a sum are joined with +
 	Watts     float64
-	Mean      float64   // of the last 30 s, weighted with time
-	At        time.Time // when it was taken; the oldest of those summed
+	Mean      float64   // time-weighted mean of the last 30 s
+	At        time.Time // when it was taken; of a sum, the oldest reading's time
 }
 
-// Age is how old the reading is, by the monotonic clock.
+// Age returns how old the reading is, by the monotonic clock.
 func (r Reading) Age() time.Duration { return time.Since(r.At) }
 
-// state is what the meter knows; its owner guards it.
+// state holds the meter's readings; its owner guards it.
 type state struct {
 	start    time.Time
-	hold     time.Duration // until a reading is stale
+	hold     time.Duration // age at which a reading is stale
 	series   [components]series
 	watts    [components]float64
 	at       [components]time.Duration
-	known    [components]bool // there has been a reading
-	expected [components]bool // the host has this part: without a reading of it, a sum is not the host's
+	known    [components]bool // a reading has been taken
+	expected [components]bool // the host has this component, so a sum without its reading is not the host's power
 }
 
 func (s *state) now() time.Duration { return time.Since(s.start) }
@@ -62,7 +62,7 @@ func (s *state) add(c component, at time.Duration, watts float64) {
 	s.series[c].add(at, watts)
 }
 
-// of returns c's reading, if there is a fresh one.
+// of returns the last reading of c, if it is fresh.
 func (s *state) of(c component, now time.Duration) (r Reading, fresh bool) {
 	if !s.known[c] || now-s.at[c] > s.hold {
 		return r, false
@@ -71,9 +71,9 @@ func (s *state) of(c component, now time.Duration) (r Reading, fresh bool) {
 	return Reading{names[c], sourceOf[c], s.watts[c], mean, s.start.Add(s.at[c])}, true
 }
 
-// node combines: the chassis as the BMC measures it, else its power supplies,
-// else DCMI, else the sum of the parts that the host is known to have. A part
-// that is missing from the sum makes it unknown.
+// node returns the host's power: the chassis' by the BMC, or else the power supplies', or else
+// DCMI's, or else the sum of the components that the host is known to have. The sum is unknown if
+// one of them has no fresh reading.
 func (s *state) node(now time.Duration) (r Reading, known bool) {
 	for _, c := range []component{chassis, psu, system} {
 		if r, fresh := s.of(c, now); fresh {

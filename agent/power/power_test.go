@@ -60,7 +60,7 @@ func TestMean(t *testing.T) {
 	})
 }
 
-// TestCombining: which source stands for the host, and when nothing does.
+// TestCombining: which source gives the host's power, and when it is unknown.
 func TestCombining(t *testing.T) {
 	const none = -1
 	for _, c := range []struct {
@@ -113,7 +113,8 @@ func TestCombining(t *testing.T) {
 	}
 }
 
-// TestReadingsDoNotGoBack: a GPU reading given out twice, or late, does not move the series.
+// TestReadingsDoNotGoBack: a GPU reading that is returned twice, or late, does not change the
+// series.
 func TestReadingsDoNotGoBack(t *testing.T) {
 	s := state{start: time.Now(), hold: 30 * second}
 	s.add(gpu, 5*second, 100)

@@ -11,21 +11,21 @@ import (
 	"time"
 )
 
-// powercap is where the kernel shows RAPL's energy counters.
+// powercap is the directory of RAPL's energy counters.
 const powercap = "/sys/class/powercap"
 
 const (
 	maxZones = 256 // packages and their DRAM; a host of 64 sockets has 128
-	// maxGap is the longest time between two readings of a counter that are
-	// compared: within it, it wraps once at most.
+	// maxGap is the longest time between two compared readings of a counter. Within it, the counter
+	// wraps at most once.
 	maxGap = 60 * time.Second
-	// maxZoneWatts is beyond what a package can draw: a counter that jumped was reset.
+	// maxZoneWatts is more than a package can draw. A counter that implies more was reset.
 	maxZoneWatts = 5000
 )
 
-// rapl reads the energy counters of the CPU packages and of their DRAM. Other
-// zones (core, uncore) are parts of a package; psys is the whole board, and
-// calibrated on few of them; intel-rapl-mmio shows packages a second time.
+// rapl reads the energy counters of the CPU packages and of their DRAM. It leaves out other zones.
+// Core and uncore are parts of a package. Psys is the whole board, and few boards have it
+// calibrated. Intel-rapl-mmio repeats the packages.
 type rapl struct {
 	zones []zone
 	buf   [32]byte
@@ -35,16 +35,16 @@ type zone struct {
 	path  string
 	part  component // cpu or dram
 	file  *os.File
-	most  uint64 // microjoules at which the counter wraps
+	most  uint64 // value in microjoules at which the counter wraps
 	last  uint64
 	at    time.Duration
-	known bool // last and at are
+	known bool // true if last and at are valid
 }
 
 var zoneName = regexp.MustCompile(`^intel-rapl:\d+(:\d+)?$`)
 
-// openRAPL opens every counter under root. A package that cannot be read is an
-// error: a sum of some is not the CPUs' power.
+// openRAPL opens every counter under root. It fails if one package cannot be read, because the sum
+// of the others is not the CPUs' power.
 func openRAPL(root string) (*rapl, error) {
 	entries, err := os.ReadDir(root)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -120,8 +120,8 @@ func (r *rapl) close() {
 	}
 }
 
-// read gives the mean power of the packages and of their DRAM since the reading
-// before, in watts; what is not known of one zone is not known of the sum.
+// read returns the mean power of the packages and of their DRAM since the previous reading, in
+// watts. A sum is unknown if one of its zones is.
 func (r *rapl) read(clock func() time.Duration) (watts [components]float64, known [components]bool, err error) {
 	known[cpu], known[dram] = true, r.has(dram)
 	for i := range r.zones {
@@ -170,7 +170,7 @@ func (z *zone) read(buf []byte, clock func() time.Duration) (watts float64, ok b
 
 var errCounter = errors.New("not a counter")
 
-// parseCounter reads a decimal number and white space after it.
+// parseCounter parses a decimal number that white space may follow.
 func parseCounter(text []byte) (v uint64, err error) {
 	digits := 0
 	for ; digits < len(text) && text[digits] >= '0' && text[digits] <= '9'; digits++ {

@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// tree is a directory as /sys/class/powercap.
+// tree makes a directory like /sys/class/powercap.
 func tree(t *testing.T, zones map[string][3]string) string {
 	t.Helper()
 	root := t.TempDir()
@@ -31,8 +31,8 @@ func write(t testing.TB, path, text string) {
 	}
 }
 
-// twoSockets is a server: two packages with their parts, what is no package, and
-// packages shown a second time.
+// twoSockets is a server with two packages and their parts, a zone that is no package, and a
+// repetition of the packages.
 func twoSockets(t *testing.T) string {
 	return tree(t, map[string][3]string{
 		"intel-rapl":        {"", "", ""},
@@ -72,7 +72,7 @@ func TestRAPL(t *testing.T) {
 		t.Errorf("cpu %v %v, dram %v %v, %v", c, cKnown, d, dKnown, err)
 	}
 
-	// A counter that was reset looks like one that wrapped: 60 kJ in a second is nobody's.
+	// A reset counter looks like a wrapped one. No package draws 60 kJ in a second.
 	now += second
 	set("intel-rapl:0", "7")
 	if _, _, known, _, err := read(); known || err != nil {
@@ -84,7 +84,7 @@ func TestRAPL(t *testing.T) {
 		t.Errorf("after that: %v %v", c, known)
 	}
 
-	// Two readings that are far apart may have two wraps between them.
+	// A counter may wrap twice between two readings that are this far apart.
 	now += maxGap + second
 	if _, _, known, _, _ := read(); known {
 		t.Error("known after a gap")
@@ -125,7 +125,7 @@ func TestRAPLThatCannotBeRead(t *testing.T) {
 	}
 }
 
-// TestThisMachine reads the real counters, where there are any.
+// TestThisMachine reads the machine's real counters, if it has any.
 func TestThisMachine(t *testing.T) {
 	r, err := openRAPL(powercap)
 	if err != nil {
@@ -136,7 +136,7 @@ func TestThisMachine(t *testing.T) {
 	clock := func() time.Duration { return time.Since(start) }
 	for range 2 {
 		_, _, _ = r.read(clock)
-		for x := 0; clock() < 100*time.Millisecond; x++ { // something to be measured
+		for x := 0; clock() < 100*time.Millisecond; x++ { // uses energy that can be measured
 			_ = x
 		}
 	}

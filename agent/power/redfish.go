@@ -15,14 +15,14 @@ import (
 	"github.com/stmcginnis/gofish/common"
 )
 
-// Bounds on what a BMC can make the agent do.
+// Bounds on the work that a BMC can cause.
 const (
 	maxAnswer   = 1 << 20 // bytes of one document
-	maxMembers  = 64      // chassis, and power supplies of one
+	maxMembers  = 64      // chassis, and power supplies of one chassis
 	maxSupplies = 32
-	readLimit   = time.Minute     // one reading, the search for the chassis included
-	logoutLimit = 2 * time.Second // a session that is not ended ends by itself at the BMC
-	lookAgain   = time.Hour       // until the chassis and its supplies are listed anew
+	readLimit   = time.Minute     // time limit of one reading with the search for the chassis
+	logoutLimit = 2 * time.Second // the BMC ends a session by itself if the logout fails
+	lookAgain   = time.Hour       // how long the list of the chassis and its supplies is used
 )
 
 var (
@@ -31,21 +31,21 @@ var (
 	errStatus = errors.New("the BMC answers")
 )
 
-// bmc reads one BMC. It is used by one goroutine.
+// bmc reads one BMC. One goroutine uses it.
 type bmc struct {
 	config *RedfishConfig
 	http   *http.Client
 	fence  *fence
-	client *gofish.APIClient // nil: not logged in
-	plan   *plan             // nil: not looked for yet
+	client *gofish.APIClient // nil: no session
+	plan   *plan             // nil: not made yet
 }
 
-// plan is which documents are read.
+// plan lists the documents to read.
 type plan struct {
 	made        time.Time
-	environment link   // its PowerWatts
+	environment link   // document with the chassis' PowerWatts
 	supplies    []link // metrics of each supply
-	power       link   // the older document with both
+	power       link   // document of the older schema, with both figures
 }
 
 func newBMC(c *RedfishConfig) (*bmc, error) {
@@ -59,18 +59,18 @@ func newBMC(c *RedfishConfig) (*bmc, error) {
 			if len(via) > 3 {
 				return errors.New("the BMC redirects again and again")
 			}
-			return nil // to the same host: the transport sees to that
+			return nil // the transport keeps redirects on the same host
 		},
 	}}, nil
 }
 
-// read returns what the chassis and its power supplies draw.
+// read returns the power of the chassis and of its power supplies.
 func (b *bmc) read(ctx context.Context) (watts [components]float64, known [components]bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, readLimit)
 	defer cancel()
 	b.fence.turn = ctx
 	c, p, err := b.measure()
-	if errors.Is(err, errUnauthorized) { // the session has ended
+	if errors.Is(err, errUnauthorized) { // the BMC has ended the session
 		b.logout()
 		if c, p, err = b.measure(); errors.Is(err, errUnauthorized) {
 			b.logout()
@@ -112,7 +112,7 @@ func (b *bmc) login() error {
 			return fmt.Errorf("power.redfish.password_file: %w", err)
 		}
 	}
-	client, err := gofish.ConnectContext(context.Background(), c) // the fence has the context
+	client, err := gofish.ConnectContext(context.Background(), c) // fence holds the context of the requests
 	if err = plain(err); errors.Is(err, errUnauthorized) {
 		return errRefused
 	}
@@ -122,7 +122,7 @@ func (b *bmc) login() error {
 	return err
 }
 
-// logout gives the session back: BMCs have few.
+// logout ends the session, because BMCs have few.
 func (b *bmc) logout() {
 	if b.client != nil {
 		b.client.Logout()
@@ -163,7 +163,7 @@ var (
 	errMissing      = errors.New("the BMC has no such document")
 )
 
-// plain makes an error of gofish short: it would hold the whole answer.
+// plain shortens an error of gofish, which would contain the whole answer.
 func plain(err error) error {
 	var answer *common.Error
 	var at *url.Error

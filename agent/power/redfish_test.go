@@ -58,8 +58,7 @@ func TestVendors(t *testing.T) {
 	}
 }
 
-// TestSteady: what is read again and again costs one login, one connection and the documents with
-// figures.
+// TestSteady: repeated readings cost one login, one connection, and the documents with figures.
 func TestSteady(t *testing.T) {
 	s := serve(t, dmtf)
 	b := s.bmc(s.settings())
@@ -83,7 +82,7 @@ func TestSteady(t *testing.T) {
 	}
 }
 
-// TestSessionExpires: a session that the BMC has ended is made anew, in the same reading.
+// TestSessionExpires: if the BMC has ended the session, the same reading starts a new one.
 func TestSessionExpires(t *testing.T) {
 	s := serve(t, dmtf)
 	b := s.bmc(s.settings())
@@ -98,7 +97,7 @@ func TestSessionExpires(t *testing.T) {
 	}
 }
 
-// TestNullIsUnknown: a figure that goes away is neither kept nor zero, and no error hides it.
+// TestNullIsUnknown: a figure that becomes null is unknown: not kept, not zero, and not an error.
 func TestNullIsUnknown(t *testing.T) {
 	s := serve(t, blades)
 	settings := s.settings()
@@ -130,14 +129,14 @@ func TestRefused(t *testing.T) {
 	if !strings.Contains(fmt.Sprint(err), "check power.redfish.username") {
 		t.Errorf("a wrong password: %v", err)
 	}
-	// The right one is read from the file at the next login.
+	// The next login reads the right password from the file.
 	if err := os.WriteFile(settings.PasswordFile, []byte(password), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	if _, _, err := b.read(t.Context()); err != nil {
 		t.Errorf("the file was corrected: %v", err)
 	}
-	// A role that may log in and may not read: no loop of logins, no session left.
+	// A user that may log in but not read causes no loop of logins, and leaves no session.
 	s.misbehave(func(w http.ResponseWriter, r *http.Request) bool {
 		if strings.HasSuffix(r.URL.Path, "EnvironmentMetrics") {
 			w.WriteHeader(http.StatusForbidden)
@@ -151,14 +150,14 @@ func TestRefused(t *testing.T) {
 	}
 }
 
-// badAnswer is one that nothing can be taken from, and what the error says of it.
+// badAnswer is an answer without usable figures, and the text of the error that follows.
 type badAnswer struct {
 	name, err string
 	answer    func(w http.ResponseWriter, r *http.Request)
 }
 
-// badAnswers are a body without end, one that never comes, one that stops in the middle, and the
-// like. Those that never come do at release.
+// badAnswers returns endless bodies, bodies that stop in the middle, answers that never come, and
+// the like. Answers that never come end at release.
 func badAnswers(release <-chan struct{}) []badAnswer {
 	return []badAnswer{
 		{"huge", "more than 1048576 bytes", func(w http.ResponseWriter, _ *http.Request) {
@@ -241,7 +240,7 @@ func TestBadAnswers(t *testing.T) {
 	}
 }
 
-// TestTLS: a certificate is checked against the CA or the pin; nothing else is taken.
+// TestTLS: only a certificate that matches the CA or the pin is accepted.
 func TestTLS(t *testing.T) {
 	s := serve(t, dmtf)
 	pin := fmt.Sprintf("%X", sha256.Sum256(s.Certificate().Raw))
@@ -274,7 +273,7 @@ func TestTLS(t *testing.T) {
 	}
 }
 
-// TestLinksElsewhere: the token goes nowhere but to the BMC.
+// TestLinksElsewhere: the session token is sent to no host but the BMC.
 func TestLinksElsewhere(t *testing.T) {
 	thief := httptest.NewTLSServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 		t.Errorf("%s %s reached another host", r.Method, r.URL)
@@ -308,7 +307,7 @@ func TestTooMany(t *testing.T) {
 	}
 }
 
-// TestStops: the end of the context ends a reading, and the session is given back.
+// TestStops: the end of the context ends a reading and the session.
 func TestStops(t *testing.T) {
 	s := serve(t, dmtf)
 	b := s.bmc(s.settings())
@@ -332,9 +331,10 @@ func TestStops(t *testing.T) {
 	}
 }
 
-// TestMockup reads a whole mockup of DMTF's bundle DSP2043, unpacked, such as public-rackmount1,
-// which is also in DMTF's Redfish-Mockup-Server. No package of PyPI, npm, Debian or Go's modules
-// was found to have it, so no target fetches it, and documents_test.go has its shapes.
+// TestMockup reads an unpacked mockup of DMTF's bundle DSP2043, such as public-rackmount1, which
+// DMTF's Redfish-Mockup-Server contains too. No target of make downloads a mockup, because no
+// package of PyPI, npm, Debian or Go was found to contain one. documents_test.go has the mockups'
+// shapes.
 func TestMockup(t *testing.T) {
 	dir := os.Getenv("REDFISH_MOCKUP")
 	if dir == "" {

@@ -2,22 +2,22 @@ package power
 
 import "time"
 
-// window is what the mean is taken over.
+// window is the time that the mean covers.
 const window = 30 * time.Second
 
-// series is the last readings of one component. Times are counted on the
-// monotonic clock since the meter's start, so a step of the wall clock means
-// nothing. 128 readings are more than the window holds at minInterval; beyond
-// that the oldest goes, and the mean covers less.
+// series holds the last readings of one component. Times are monotonic and begin with the meter, so
+// a step of the wall clock has no effect. The 128 readings are more than the window holds at
+// minInterval. If there are more in the window, the oldest is dropped and the mean covers less
+// time.
 type series struct {
 	at    [128]time.Duration
 	watts [128]float64
-	next  int // where the next one goes
+	next  int // index of the next reading
 	n     int
 }
 
-// add appends a reading. One that is no newer than the last replaces it where
-// the times are equal, and is ignored where it is older.
+// add appends a reading. A reading with the time of the last one replaces it. An older reading is
+// ignored.
 func (s *series) add(at time.Duration, watts float64) {
 	if s.n > 0 {
 		last := (s.next + len(s.at) - 1) % len(s.at)
@@ -34,10 +34,9 @@ func (s *series) add(at time.Duration, watts float64) {
 	s.n = min(s.n+1, len(s.at))
 }
 
-// mean is the mean of the window before now, each reading weighted with the
-// time until the next one, though with hold at most: after that nothing is known
-// of the time, which then counts neither as zero nor as the old value. It is
-// unknown where the newest reading is older than hold.
+// mean returns the mean of the window before now. Each reading is weighted with the time until the
+// next one, but at most with hold. The time after hold is not counted, because nothing is known of
+// it. The mean is unknown if the newest reading is older than hold.
 func (s *series) mean(now, hold time.Duration) (watts float64, known bool) {
 	if s.n == 0 {
 		return 0, false

@@ -21,7 +21,7 @@ var quiet = slog.New(slog.DiscardHandler)
 
 const password = "correct horse"
 
-// service is a Redfish service: documents by path, sessions, and ways to misbehave.
+// service is a Redfish service with documents by path, sessions, and several ways to misbehave.
 type service struct {
 	*httptest.Server
 	t *testing.T
@@ -33,11 +33,12 @@ type service struct {
 	logins   int
 	logouts  int
 	requests int
-	wrong    func(w http.ResponseWriter, r *http.Request) bool // answers in place of the documents
+	// replaces the documents as the answer if it returns true
+	wrong func(w http.ResponseWriter, r *http.Request) bool
 }
 
-// serve starts a service over TLS with documents of the form "path JSON", one
-// after the other, each path at the beginning of a line.
+// serve starts a service over TLS. documents is a sequence of "path JSON", with each path at the
+// beginning of a line.
 func serve(t *testing.T, documents string) *service {
 	t.Helper()
 	s := &service{t: t, docs: map[string]string{
@@ -98,7 +99,7 @@ func (s *service) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	switch {
 	case r.Method == http.MethodPost && path == "/redfish/v1/SessionService/Sessions":
 		s.login(w, r)
-	case path == "/redfish/v1" && r.Method == http.MethodGet: // open to all, says the specification
+	case path == "/redfish/v1" && r.Method == http.MethodGet: // the specification leaves it open to all
 		_, _ = io.WriteString(w, s.docs[path])
 	case !s.open[token]:
 		w.WriteHeader(http.StatusUnauthorized)
@@ -131,7 +132,7 @@ func (s *service) login(w http.ResponseWriter, r *http.Request) {
 	fmt.Fprint(w, `{"@odata.id":"/redfish/v1/SessionService/Sessions/1"}`)
 }
 
-// settings reach the service with its own certificate as the CA.
+// settings returns a configuration for the service, with its own certificate as the CA.
 func (s *service) settings() *RedfishConfig {
 	dir := s.t.TempDir()
 	c := &RedfishConfig{Address: s.URL, Username: "power", PasswordFile: filepath.Join(dir, "password"),

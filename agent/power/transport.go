@@ -17,14 +17,14 @@ import (
 	"github.com/cognitora/dataplane/internal/pki"
 )
 
-// fence is the way to one BMC: nothing goes to another host, whatever a link, a
-// redirect or a session's Location says, and no answer is read beyond maxAnswer.
+// fence is the transport to one BMC. It sends nothing to another host, whatever a link, a redirect
+// or a session's Location says. It reads at most maxAnswer bytes of an answer.
 //
-// turn bounds the requests of one reading: gofish keeps one context for all. It
-// is set between requests, by the goroutine that makes them.
+// turn is the context of the requests of one reading, because gofish keeps a single context. The
+// goroutine that makes the requests sets turn between them.
 type fence struct {
 	host, scheme string
-	limit        time.Duration // of one answer, its body included
+	limit        time.Duration // time limit of one answer with its body
 	turn         context.Context
 	next         *http.Transport
 }
@@ -54,7 +54,7 @@ func (c *RedfishConfig) transport() (*fence, error) {
 		}}, nil
 }
 
-// parsePin reads a fingerprint as openssl prints it, with or without colons.
+// parsePin parses a fingerprint as openssl prints it, with or without colons.
 func parsePin(text string) ([]byte, error) {
 	if text == "" {
 		return nil, nil
@@ -85,7 +85,7 @@ func (f *fence) RoundTrip(r *http.Request) (*http.Response, error) {
 	stop := context.AfterFunc(f.turn, cancel)
 	end := func() { stop(); cancel() }
 	r = r.Clone(ctx)
-	r.Close = false // gofish asks for a connection, and a TLS handshake, per request
+	r.Close = false // gofish sets Close, which costs a connection and a TLS handshake per request
 	resp, err := f.next.RoundTrip(r)
 	if err != nil {
 		end()
@@ -95,11 +95,11 @@ func (f *fence) RoundTrip(r *http.Request) (*http.Response, error) {
 	return resp, nil
 }
 
-// CloseIdleConnections is what http.Client calls.
+// CloseIdleConnections is called by http.Client.
 func (f *fence) CloseIdleConnections() { f.next.CloseIdleConnections() }
 
-// bounded fails past its bytes, where io.LimitReader would look like an end. It
-// closes itself when it fails, which gofish does not do then.
+// bounded is a body that fails after its limit of bytes, whereas io.LimitReader would end. It
+// closes itself when it fails, because gofish does not close it then.
 type bounded struct {
 	io.ReadCloser
 	ctx  context.Context
@@ -114,7 +114,7 @@ func (b *bounded) Read(p []byte) (int, error) {
 	}
 	b.left -= n
 	if late := b.ctx.Err(); late != nil {
-		err = late // a server that sees its client go may end the body as if that were all
+		err = late // a server may end the body regularly when the client has gone
 	}
 	if err != nil && err != io.EOF {
 		_ = b.Close()

@@ -8,15 +8,15 @@ import (
 	"github.com/cognitora/dataplane/internal/load"
 )
 
-// TestClockSteps: readings that were taken by a clock that has been set since, as those from
-// elsewhere can be, are told at the same times as others, and their age is never less than nothing.
+// TestClockSteps: a step of the wall clock since a reading, or a reading by another host's clock,
+// does not change when readings are sent. Their age is never negative.
 func TestClockSteps(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := New(Options{})
 		f := s.join()
 		defer s.leave(f)
 		for i, step := range []time.Duration{0, time.Hour, -time.Hour, 1000 * time.Hour, -1000 * time.Hour} {
-			at := time.Now().Round(0).Add(step) // without the reading of the clock that is never set
+			at := time.Now().Round(0).Add(step) // Round(0) removes the monotonic reading
 			taken := load.Taken{Time: at}
 			s.Offer(at, []load.Reading{{Node: "n", Load: load.Load{
 				Kernel: load.Kernel{At: taken, CPUPct: load.Known(float64(20 * i))},

@@ -14,15 +14,15 @@ import (
 // follower is one router's stream. The fields below wake are guarded by server.mu.
 type follower struct {
 	server    *Server
-	wake      chan struct{}  // signalled, never blocked on, when there is something to tell
-	told      []load.Reading // last
-	toldAt    time.Time      // when a change was told last; zero: nothing has been told
-	moved     bool           // the latest readings differ from told
-	unmoved   time.Time      // the last look before that did not differ; zero: there is none
-	coalesced uint64         // looks that showed a change and were replaced
+	wake      chan struct{}  // signalled when there is an answer to send; never blocks
+	told      []load.Reading // readings of the last answer
+	toldAt    time.Time      // when a change was last sent; zero: nothing was sent
+	moved     bool           // true if the latest readings differ from told
+	unmoved   time.Time      // time of the last unchanged look before the change; zero: none
+	coalesced uint64         // changed looks that a later look replaced before they were sent
 }
 
-// offer takes the latest readings. before is when the look before them was.
+// offer takes the latest readings. before is the time of the look before.
 func (f *follower) offer(all []load.Reading, before time.Time) {
 	switch {
 	case f.toldAt.IsZero():
@@ -49,9 +49,9 @@ func (f *follower) signal() {
 	}
 }
 
-// wait returns true when there is something to answer. That is at once where nothing has been told
-// and there are readings, MinInterval after the last change that was told where something has
-// moved, and keepInterval after the request at the latest.
+// wait returns true when an answer is due. The first answer is due as soon as there are readings.
+// After a change an answer is due MinInterval after the last change that was sent. In any case one
+// is due keepInterval after the request.
 func (f *follower) wait(ctx context.Context, asked time.Time) bool {
 	timer := time.NewTimer(keepInterval)
 	defer timer.Stop()
@@ -70,7 +70,7 @@ func (f *follower) wait(ctx context.Context, asked time.Time) bool {
 	}
 }
 
-// due tells whether to answer now, or how long to wait if nothing happens.
+// due tells whether an answer is due now, or how long to wait for one if nothing changes.
 func (f *follower) due(now, asked time.Time) (left time.Duration, due bool) {
 	f.server.mu.Lock()
 	defer f.server.mu.Unlock()
@@ -84,7 +84,7 @@ func (f *follower) due(now, asked time.Time) (left time.Duration, due bool) {
 	return left, left <= 0
 }
 
-// answer says how the nodes are and remembers that.
+// answer builds an answer with the latest readings, and remembers them as told.
 func (f *follower) answer(now, asked time.Time) *pb.FollowResponse {
 	f.server.mu.Lock()
 	defer f.server.mu.Unlock()
@@ -107,7 +107,7 @@ func (f *follower) answer(now, asked time.Time) *pb.FollowResponse {
 	return answer
 }
 
-// differ tells whether any node has moved.
+// differ tells whether any node's load differs between all and told.
 func differ(all, told []load.Reading) bool {
 	if len(all) != len(told) {
 		return true
@@ -120,8 +120,8 @@ func differ(all, told []load.Reading) bool {
 	return false
 }
 
-// limited closes connections as soon as it has accepted them, if there are twice as many as
-// streams, and 16 more.
+// limited accepts connections, and closes further ones immediately while twice as many as streams,
+// plus 16, are open.
 type limited struct {
 	net.Listener
 	server *Server
@@ -146,14 +146,14 @@ func (l *limited) Accept() (net.Conn, error) {
 	}
 }
 
-// counted is a connection that gives its place back when it is closed.
+// counted is a connection that is counted in limited until it is closed.
 type counted struct {
 	net.Conn
 	open *atomic.Int64
 	once sync.Once
 }
 
-// Close ends the connection.
+// Close closes the connection and removes it from the count.
 func (c *counted) Close() error {
 	c.once.Do(func() { c.open.Add(-1) })
 	return c.Conn.Close()

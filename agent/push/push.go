@@ -1,6 +1,6 @@
 // Package push tells routers the load of an agent's nodes as soon as it changes: cognitora.v1.Load
-// over gRPC. A router asks, and is answered when something has moved. So there is never more than
-// one answer on its way to it, and a slow router is told the latest when it asks again.
+// over gRPC. A router asks, and is answered when a load has changed. So at most one answer is on
+// its way to a router. A slow router gets the latest load when it asks again.
 package push
 
 import (
@@ -26,27 +26,28 @@ import (
 	pb "github.com/cognitora/dataplane/proto/cognitora/v1"
 )
 
-// Bounds of the work that routers can make.
+// Bounds on the work that routers can cause.
 const (
-	// MinInterval is the least time between two answers to one router that tell of a change. It is
-	// shorter than the time between looks, whose rhythm answers then keep.
+	// MinInterval is the least time between two answers with a change to one router. It is shorter
+	// than the time between looks, so that looks set the pace of answers.
 	MinInterval    = 40 * time.Millisecond
-	keepInterval   = time.Second // after which an answer says that nothing has moved
-	DefaultStreams = 64          // routers at a time
+	keepInterval   = time.Second // longest wait for an answer; it may say that nothing has changed
+	DefaultStreams = 64          // routers served at a time
 )
 
 // Options of a Server.
 type Options struct {
-	// Identity makes the listener speak TLS; nil: plain.
+	// Identity is for TLS; nil: plain.
 	Identity *pki.Identity
-	// Roles may follow, by certificate; empty: everybody who can connect.
+	// Roles are the roles in certificates that may follow; empty: any client.
 	Roles []pki.Role
-	// Streams is how many may follow at a time; one more is told RESOURCE_EXHAUSTED. 0: 64.
+	// Streams is how many routers may follow at a time; a further one gets RESOURCE_EXHAUSTED. 0:
+	// 64.
 	Streams int
 	Logger  *slog.Logger
 }
 
-// Server answers routers.
+// Server sends the load of an agent's nodes to routers.
 type Server struct {
 	pb.UnimplementedLoadServer
 	o       Options
@@ -54,8 +55,8 @@ type Server struct {
 
 	mu        sync.Mutex
 	followers map[*follower]struct{}
-	last      []load.Reading // of every node
-	lastAt    time.Time      // when it was read; zero: nothing was
+	last      []load.Reading // latest reading of every node
+	lastAt    time.Time      // time of these readings; zero: there are none
 
 	sent, coalesced, refused atomic.Uint64
 }
@@ -66,7 +67,7 @@ type Stats struct {
 	Sent, Coalesced, Refused uint64
 }
 
-// New makes a server that has nothing to tell before Offer.
+// New makes a server without readings.
 func New(o Options) *Server {
 	if o.Streams <= 0 {
 		o.Streams = DefaultStreams
@@ -91,10 +92,10 @@ func (s *Server) Following() bool {
 	return len(s.followers) > 0
 }
 
-// Offer gives the latest load of every node, all read at the given time and in the same order each
-// time, and returns whether any differs from what some router knows. It keeps a copy, and does not
-// block. An empty one says that nothing is read, as while no router follows: the first router that
-// does then waits for the next.
+// Offer stores the latest load of every node. All are read at the time at, and are in the same
+// order each time. It returns whether any load differs from the last answer to some router. It
+// keeps a copy, and does not block. An empty list means that no readings are made, as while no
+// router follows. Then the first router waits for the next readings.
 func (s *Server) Offer(at time.Time, all []load.Reading) (moved bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -106,7 +107,7 @@ func (s *Server) Offer(at time.Time, all []load.Reading) (moved bool) {
 	return moved
 }
 
-// Serve answers on l, which it closes, until ctx ends.
+// Serve answers routers on l until ctx ends. It closes l.
 func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 	creds := insecure.NewCredentials()
 	if s.o.Identity != nil {
@@ -115,7 +116,7 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 	g := grpc.NewServer(grpc.Creds(creds), grpc.MaxRecvMsgSize(4<<10), grpc.MaxConcurrentStreams(4),
 		grpc.MaxHeaderListSize(16<<10),
 		grpc.ReadBufferSize(4<<10), grpc.WriteBufferSize(4<<10),
-		// fixed: no pings that measure the way with each message
+		// fixed windows: dynamic ones measure the round trip by a ping with each message
 		grpc.InitialWindowSize(64<<10), grpc.InitialConnWindowSize(64<<10),
 		grpc.ConnectionTimeout(10*time.Second), grpc.WaitForHandlers(true),
 		grpc.KeepaliveParams(keepalive.ServerParameters{Time: 30 * time.Second, Timeout: 10 * time.Second}),
@@ -131,7 +132,7 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 		return fmt.Errorf("push: %w", err)
 	case <-ctx.Done():
 	}
-	g.Stop() // every answer is complete by itself
+	g.Stop() // every answer is complete by itself, so none need be awaited
 	if err := <-served; err != nil && !errors.Is(err, grpc.ErrServerStopped) {
 		return fmt.Errorf("push: %w", err)
 	}
@@ -154,7 +155,7 @@ func (s *Server) Follow(stream grpc.BidiStreamingServer[pb.FollowRequest, pb.Fol
 	}
 	for {
 		if _, err := stream.Recv(); err != nil {
-			return nil // it has left
+			return nil // the router has left
 		}
 		asked := time.Now()
 		if !f.wait(stream.Context(), asked) {

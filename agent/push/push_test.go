@@ -19,20 +19,20 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// offer offers the node's use of its GPU.
+// offer offers a GPU utilisation of the node.
 func offer(s *Server, pct float64) (moved bool) {
 	return s.Offer(time.Now(), []load.Reading{{Node: "n", Load: load.Load{
 		GPU: load.GPU{At: load.Taken{Time: time.Now()}, SMPct: load.Known(pct)},
 	}}})
 }
 
-// TestAnswers: the first comes as soon as there are readings, a change 40 ms after the one before,
-// and after a second without one the news that nothing has moved.
+// TestAnswers: the first answer comes as soon as there are readings. A change is sent 40 ms after
+// the previous one. Without a change an answer comes after a second.
 func TestAnswers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := New(Options{})
 		offer(s, 5)
-		s.Offer(time.Time{}, nil) // from here on nothing was read
+		s.Offer(time.Time{}, nil) // from here on no readings are made
 		f := s.join()
 		defer s.leave(f)
 		ask := func() (*pb.NodeLoad, *pb.FollowResponse, time.Duration) {
@@ -102,7 +102,7 @@ func value(v *uint64) uint64 {
 	return *v
 }
 
-// follow opens a stream.
+// follow opens a stream to the server.
 func follow(t *testing.T, at string) grpc.BidiStreamingClient[pb.FollowRequest, pb.FollowResponse] {
 	t.Helper()
 	conn, err := grpc.NewClient("passthrough:///"+at, grpc.WithTransportCredentials(insecure.NewCredentials()))
@@ -117,8 +117,8 @@ func follow(t *testing.T, at string) grpc.BidiStreamingClient[pb.FollowRequest, 
 	return stream
 }
 
-// TestBounds: a stream too many is refused, one that ends makes room, and a router that never asks
-// again costs nothing but its place.
+// TestBounds: a stream too many is refused, a stream that ends makes room, and a router that never
+// asks again occupies only its place.
 func TestBounds(t *testing.T) {
 	s := New(Options{Streams: 1})
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -138,10 +138,10 @@ func TestBounds(t *testing.T) {
 	if err := slow.Send(&pb.FollowRequest{}); err != nil {
 		t.Fatal(err)
 	}
-	if a, err := slow.Recv(); err != nil || len(a.Nodes) != 0 { // nothing has been read
+	if a, err := slow.Recv(); err != nil || len(a.Nodes) != 0 { // there were no readings
 		t.Fatal(a, err)
 	}
-	for i := range 1000 { // it does not ask again
+	for i := range 1000 { // the router does not ask again
 		offer(s, float64(i%100))
 	}
 	if st := s.Stats(); st.Followers != 1 || st.Sent != 1 || st.Coalesced < 900 {
@@ -170,7 +170,7 @@ func TestBounds(t *testing.T) {
 	}
 }
 
-// TestOfferAllocates: a reading that is offered takes no new memory, whether it has moved or not.
+// TestOfferAllocates: Offer allocates nothing, with or without a change.
 func TestOfferAllocates(t *testing.T) {
 	for _, nodes := range []int{1, 3} {
 		s := New(Options{})
@@ -183,7 +183,7 @@ func TestOfferAllocates(t *testing.T) {
 			}
 			return s.Offer(time.Now(), all)
 		}
-		if !offer() { // nothing was known when it was told
+		if !offer() { // the router was told before anything was known
 			t.Error("it has moved")
 		}
 		if n := testing.AllocsPerRun(100, func() {
