@@ -13,8 +13,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Threads of the load that is known: burners, as many as the environment says, that never rest, and
-// sleepers that work for a moment and rest for another.
+// Threads of the child with a known load: burners, whose number the environment sets, never rest;
+// sleepers alternate between work and rest.
 const (
 	burnersEnv = "BPF_TEST_BURNERS"
 	sleepers   = 4
@@ -22,7 +22,7 @@ const (
 	works      = 200 * time.Microsecond
 )
 
-// burn is a child with these threads, all on one CPU, until it is killed.
+// burn is a child that runs these threads on one CPU until it is killed.
 func burn() error {
 	burners, err := strconv.Atoi(os.Getenv(burnersEnv))
 	if err != nil {
@@ -39,7 +39,7 @@ func burn() error {
 			for {
 				spin(works)
 				if i >= burners {
-					_ = unix.Nanosleep(&unix.Timespec{Nsec: int64(rests)}, nil) // a signal makes it rest less
+					_ = unix.Nanosleep(&unix.Timespec{Nsec: int64(rests)}, nil) // a signal shortens the rest
 				}
 			}
 		}()
@@ -54,7 +54,7 @@ func burn() error {
 	return err
 }
 
-// burning starts that child and has its group watched.
+// burning starts the burn child and watches its group.
 func (h *host) burning(s *Set, burners int) (root int) {
 	h.t.Helper()
 	cmd := h.child("burn", burnersEnv+"="+strconv.Itoa(burners))
@@ -78,7 +78,8 @@ func (h *host) burning(s *Set, burners int) (root int) {
 	return root
 }
 
-// usage is what a group used, and the kernel's own count just before and after it was read.
+// usage is a group's usage, and the kernel's own count just before and just after the group was
+// read.
 type usage struct{ group, before, after Group }
 
 func (h *host) usage(s *Set, root int) (u usage) {
@@ -89,19 +90,18 @@ func (h *host) usage(s *Set, root int) (u usage) {
 	return u
 }
 
-// used waits until the group has used a CPU for long enough that what two looks cannot tell is
-// little.
+// used waits until the group has used a CPU for so long that the inaccuracy of two looks is small.
 func (h *host) used(s *Set, root int, from usage) {
 	h.t.Helper()
 	enough := time.Duration(times(3000, 1500)) * time.Millisecond
 	within(h.t, "the group has used a CPU", func() bool { return h.group(s, root).CPU > from.group.CPU+enough })
 }
 
-// unticked is the most that the kernel's own count of CPU time is behind: it learns of the thread
-// that runs at ticks, which are late on an emulated CPU.
+// unticked is the largest lag of the kernel's own count of CPU time. The kernel counts a running
+// thread's time at ticks, which are late on an emulated CPU.
 const unticked = 20 * time.Millisecond
 
-// agree holds what a group used between two looks to the kernel's own counts.
+// agree compares a group's usage between two looks with the kernel's own counts.
 func agree(t testing.TB, from, to usage) {
 	t.Helper()
 	near(t, "CPU time", to.group.CPU-from.group.CPU, to.before.CPU-from.after.CPU-unticked,
@@ -112,9 +112,10 @@ func agree(t testing.TB, from, to usage) {
 		time.Duration(to.before.Runs-from.after.Runs), time.Duration(to.after.Runs-from.before.Runs))
 }
 
-// TestAccuracy holds CPU time, waits and their number of a process with busy threads and such as
-// sleep most of the time, on a CPU that they share with another process, to the kernel's own counts
-// of the same interval: within 2 %, whatever else the machine does.
+// TestAccuracy compares the CPU time, the waits and the number of waits of a process with the
+// kernel's own counts of the same interval. They must agree within 2 %, whatever else runs on the
+// machine. The process has busy threads and mostly sleeping ones, and shares its CPU with another
+// process.
 func TestAccuracy(t *testing.T) {
 	h := newHost(t)
 	s := h.load()

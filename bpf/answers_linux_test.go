@@ -12,13 +12,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// part of an answer goes out in one write.
+// part is a piece of an answer that one write sends.
 type part struct {
-	after time.Duration // the one before, or the request
+	after time.Duration // time since the part before, or since the request
 	size  int           // bytes
 }
 
-// parts of an answer: a first one, a first token some time after it, and more tokens.
+// parts returns an answer: a first part, a first token some time later, and further tokens.
 func parts(began time.Duration, first int, waits time.Duration, token int, gap time.Duration, more int) []part {
 	all := []part{{began, first}, {waits, token}}
 	for range more {
@@ -27,13 +27,13 @@ func parts(began time.Duration, first int, waits time.Duration, token int, gap t
 	return all
 }
 
-// talk is a connection whose both ends the test has, to a port that is watched.
+// talk is a connection to a watched port. The test holds both ends.
 type talk struct {
 	t              testing.TB
 	s              *Set
 	client, server net.Conn
 	port           uint16
-	took           time.Duration // from requests to the ends of their answers
+	took           time.Duration // time from requests to the ends of their answers
 }
 
 func (h *host) talk(t testing.TB, s *Set) *talk {
@@ -48,7 +48,7 @@ func (h *host) talk(t testing.TB, s *Set) *talk {
 	k.server = must[net.Conn](t)(l.Accept())
 	t.Cleanup(func() {
 		k.close()
-		if err := s.UnwatchPort(k.port); err != nil { // another test may get it
+		if err := s.UnwatchPort(k.port); err != nil { // another test may get the port
 			t.Error(err)
 		}
 	})
@@ -60,7 +60,7 @@ func (k *talk) close() {
 	_ = k.server.Close()
 }
 
-// ends closes the connection and returns what was counted when its end is.
+// ends closes the connection, waits until its end is counted, and returns the counts.
 func (k *talk) ends(h *host) Tokens {
 	k.t.Helper()
 	k.close()
@@ -73,7 +73,7 @@ func (k *talk) tokens() Tokens {
 	return must[Tokens](k.t)(k.s.Tokens(k.port))
 }
 
-// votes is how often the port has been seen to send its head alone.
+// votes returns how often the programs have seen the port send its head alone.
 func (k *talk) votes() uint32 {
 	k.t.Helper()
 	var v socketsTokens
@@ -83,7 +83,7 @@ func (k *talk) votes() uint32 {
 	return v.HeadVotes
 }
 
-// says sends bytes from one end and reads them at the other.
+// says sends bytes from one end and reads them at the other end.
 func (k *talk) says(from, to net.Conn, b []byte) {
 	k.t.Helper()
 	must[int](k.t)(from.Write(b))
@@ -107,7 +107,7 @@ func (k *talk) answers(answer ...part) {
 	}
 }
 
-// pause is what an engine takes.
+// pause stands for the engine's computing time.
 func pause(d time.Duration) {
 	var none []unix.PollFd
 	for end := time.Now().Add(d); time.Now().Before(end); {
@@ -121,8 +121,8 @@ const (
 	decodes    = 10
 )
 
-// counted holds n streams with a first token after least to what was counted: none is left out
-// without being told, and none is guessed.
+// counted checks the counts of n streams whose first token comes after least. Each stream is either
+// measured or counted as unclear, and no time is a guess.
 func (k *talk) counted(n int, least time.Duration) Tokens {
 	k.t.Helper()
 	c := k.tokens()
@@ -135,15 +135,15 @@ func (k *talk) counted(n int, least time.Duration) Tokens {
 	if c.TTFT.Sum < time.Duration(c.TTFT.Count)*least {
 		k.t.Errorf("mean TTFT %v, and there is no token before %v", c.TTFT.Mean(), least)
 	}
-	// Times to first tokens are in no gap.
+	// No gap includes the time to a first token.
 	if c.ITL.Sum+max(c.TTFT.Sum, time.Duration(n)*least) > k.took {
 		k.t.Errorf("gaps of %v and first tokens of %v in %v", c.ITL.Sum, c.TTFT.Sum, k.took)
 	}
 	return c
 }
 
-// TestHeads: a head that goes out long before the first token is none, however large it is; and
-// where it cannot be told, no time is.
+// TestHeads: a head that goes out long before the first token is not taken for a token, whatever
+// its size. If the programs cannot distinguish the two, they measure no time to the first token.
 func TestHeads(t *testing.T) {
 	h := newHost(t)
 	s := h.load()
@@ -169,7 +169,7 @@ func TestHeads(t *testing.T) {
 			t.Errorf("%d gaps, %d first tokens of %d", c.ITL.Count, c.TTFT.Count, n)
 		}
 	})
-	t.Run("unclear", func(t *testing.T) { // the first token may come at once, or after one gap
+	t.Run("unclear", func(t *testing.T) { // the first token may be the first part, or the second
 		k := h.talk(t, s)
 		for range n {
 			k.asks("POST", parts(0, 450, decodeStep, 206, decodeStep, decodes)...)
@@ -178,7 +178,9 @@ func TestHeads(t *testing.T) {
 			t.Errorf("%+v", c)
 		}
 	})
-	t.Run("late and known", func(t *testing.T) { // as if with the token, but the port's heads are known to be alone
+	// looks like a head with the token, but earlier streams have shown that the port sends heads
+	// alone
+	t.Run("late and known", func(t *testing.T) {
 		k := h.talk(t, s)
 		asked := 0
 		within(t, "the head is known", func() bool {
@@ -196,8 +198,8 @@ func TestHeads(t *testing.T) {
 	})
 }
 
-// TestShortAnswers: an answer that is smaller than any token ends its request all the same, and 100
-// Continue does not.
+// TestShortAnswers: an answer smaller than any token also ends its request, and 100 Continue does
+// not.
 func TestShortAnswers(t *testing.T) {
 	h := newHost(t)
 	s := h.load()
@@ -243,7 +245,7 @@ func TestShortAnswers(t *testing.T) {
 	})
 }
 
-// TestNoStreams: answers to other methods, and such as have no tokens, are in no figure of tokens.
+// TestNoStreams: answers to other methods and answers without tokens count in no figure of tokens.
 func TestNoStreams(t *testing.T) {
 	h := newHost(t)
 	s := h.load()

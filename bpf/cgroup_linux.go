@@ -9,9 +9,8 @@ import (
 	"time"
 )
 
-// findCgroup finds the cgroup (version 2) that holds the group's processes and no others, as
-// systemd makes one for each service: it also counts what children use that come and go between two
-// looks.
+// findCgroup finds the cgroup (version 2) that holds the group's processes and no others. systemd
+// makes one for each service. A cgroup also counts children that start and end between two looks.
 func (g *procGroup) findCgroup() {
 	text, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(g.root), "cgroup"))
 	if err != nil {
@@ -46,7 +45,7 @@ func (g *procGroup) findCgroup() {
 	}
 }
 
-// now is the CPU time that the group's threads have used.
+// now returns the CPU time that the group's threads have used.
 func (g *procGroup) now() time.Duration {
 	sum := g.ended
 	for _, t := range g.seen {

@@ -11,19 +11,19 @@ import (
 	"github.com/cilium/ebpf"
 )
 
-// Program is a program under a root.
+// Program is a BPF program under a root.
 type Program struct {
-	Name     string // as `bpftool prog show` has it
+	Name     string // as in `bpftool prog show`
 	Pin      string
-	Hook     string // tracepoint, or kind of cgroup program
-	Tells    string // what is missing without it
+	Hook     string // tracepoint, or type of cgroup program
+	Tells    string // figure that is missing without it
 	Attached bool
-	Tag      string        // changes with the program
-	Runs     uint64        // only counted while kernel.bpf_stats_enabled is 1
-	RunTime  time.Duration // likewise; with what measuring takes, some 50 ns a run
+	Tag      string        // hash of the program's instructions
+	Runs     uint64        // counted only while kernel.bpf_stats_enabled is 1
+	RunTime  time.Duration // counted likewise; includes the cost of measuring, about 50 ns a run
 }
 
-// Cost is the mean time of a run; 0 if none has been measured.
+// Cost returns the mean time of a run; 0 if no run has been measured.
 func (p Program) Cost() time.Duration {
 	if p.Runs == 0 {
 		return 0
@@ -31,7 +31,7 @@ func (p Program) Cost() time.Duration {
 	return p.RunTime / time.Duration(p.Runs)
 }
 
-// Programs lists what belongs under root (empty: DefaultRoot), also what is not there.
+// Programs lists the programs that belong under root (empty: DefaultRoot), including missing ones.
 func Programs(root string) ([]Program, error) {
 	r := pins(rootOf(root))
 	if _, err := os.Stat(string(r)); errors.Is(err, fs.ErrNotExist) {
@@ -45,7 +45,8 @@ func Programs(root string) ([]Program, error) {
 		p := Program{Name: h.program, Pin: r.path(progsDir, h.program), Hook: h.place(), Tells: h.tells}
 		_, err := os.Stat(r.path(linksDir, h.program))
 		p.Attached = err == nil
-		// The kernel counts runs of what is attached: of tracepoints, that is the dispatcher.
+		// The kernel counts the runs of the attached program. For a tracepoint this is the
+		// dispatcher.
 		counts := p.Pin
 		if h.dispatcher != "" {
 			counts = r.path(progsDir, h.dispatcher)
@@ -58,7 +59,7 @@ func Programs(root string) ([]Program, error) {
 	return all, nil
 }
 
-// read fills in what the kernel says of the program and of the one that its runs are counted at.
+// read fills in the kernel's data of the program, and the runs that are counted at counts.
 func (p *Program) read(counts string) error {
 	prog, err := ebpf.LoadPinnedProgram(p.Pin, &ebpf.LoadPinOptions{ReadOnly: true})
 	if err != nil {
@@ -83,8 +84,8 @@ func (p *Program) read(counts string) error {
 	return nil
 }
 
-// Leftovers lists pins under root that this version has no use for, as a version that was removed
-// otherwise may leave.
+// Leftovers lists pins under root that this version does not use. A removed version may have left
+// them.
 func Leftovers(root string) ([]string, error) {
 	spec, err := programs()
 	if err != nil {

@@ -9,7 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// children are what the test binary does as a child.
+// children are the jobs of the test binary when it runs as a child.
 var children = map[string]func() error{
 	"own":      own,
 	"burn":     burn,
@@ -20,7 +20,7 @@ var children = map[string]func() error{
 // portEnv is the port that a child watches.
 const portEnv = "BPF_TEST_PORT"
 
-// own loads the programs, says so and waits to be killed.
+// own loads the programs, reports that, and waits to be killed.
 func own() error {
 	s, err := Load(Options{Root: os.Getenv(rootEnv), Cgroup: os.Getenv(groupEnv)})
 	if err != nil {
@@ -34,12 +34,13 @@ func own() error {
 		return err
 	}
 	fmt.Println("ready")
-	_, err = os.Stdin.Read(make([]byte, 1)) // until the parent is gone, if it does not kill us
+	// returns when the parent has ended, if the parent does not kill this process
+	_, err = os.Stdin.Read(make([]byte, 1))
 	return err
 }
 
-// loadWithFew loads, attaches, reads and removes with exactly the capabilities that the
-// documentation names.
+// loadWithFew loads, attaches, reads and removes programs with exactly the capabilities in the
+// documentation.
 func loadWithFew() error {
 	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
 	var data [2]unix.CapUserData
@@ -74,7 +75,7 @@ func loadWithFew() error {
 	return err
 }
 
-// loadWithNone has no rights at all.
+// loadWithNone tries to load programs without any right.
 func loadWithNone() error {
 	_, err := Load(Options{Root: os.Getenv(rootEnv), Cgroup: os.Getenv(groupEnv)})
 	var hint interface{ Hint() string }

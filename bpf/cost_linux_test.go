@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// costs are the runs and the run time of programs by name, now.
+// costs returns the present runs and run times of the programs, by name.
 func (h *host) costs() map[string]Program {
 	h.t.Helper()
 	all := map[string]Program{}
@@ -22,7 +22,7 @@ func (h *host) costs() map[string]Program {
 	return all
 }
 
-// report says what a run of each program has cost since before.
+// report logs the cost of a run of each program since before.
 func (h *host) report(before map[string]Program, names ...string) {
 	b := h.t.(*testing.B)
 	now := h.costs()
@@ -33,8 +33,8 @@ func (h *host) report(before map[string]Program, names ...string) {
 	}
 }
 
-// BenchmarkSwitch measures the program of context switches by the kernel's own clock, which is in
-// the figure: "empty" says what it costs. Two threads take turns on a CPU.
+// BenchmarkSwitch measures the program at context switches with the kernel's clock of programs. The
+// figure includes the cost of the clock, which "empty" measures. Two threads take turns on a CPU.
 func BenchmarkSwitch(b *testing.B) {
 	h := newHost(b)
 	s := h.load()
@@ -59,7 +59,7 @@ func BenchmarkSwitch(b *testing.B) {
 	}
 }
 
-// takeTurns has two threads on CPU 0 wake each other b.N times.
+// takeTurns makes two threads on CPU 0 wake each other b.N times.
 func takeTurns(b *testing.B) {
 	var there, back [2]int
 	if err := unix.Pipe2(there[:], unix.O_CLOEXEC); err != nil {
@@ -71,10 +71,10 @@ func takeTurns(b *testing.B) {
 	done := make(chan struct{}, 2)
 	turn := func(read, write int, first bool) {
 		defer func() { done <- struct{}{} }()
-		runtime.LockOSThread() // not unlocked: it ends with its affinity
+		runtime.LockOSThread() // not unlocked, so the thread ends together with its CPU affinity
 		var one unix.CPUSet
 		one.Set(0)
-		_ = unix.SchedSetaffinity(0, &one) // the kernel measures in any case
+		_ = unix.SchedSetaffinity(0, &one) // measured even if this fails
 		c := []byte{0}
 		for i := range b.N {
 			if i > 0 || !first {
@@ -96,8 +96,8 @@ func takeTurns(b *testing.B) {
 	}
 }
 
-// BenchmarkPackets measures the programs of packets: of a socket that nobody counts, of a watched
-// port with its peer, and connections.
+// BenchmarkPackets measures the programs at packets: of a socket that is not counted, of a watched
+// port with its peer, and of new connections.
 func BenchmarkPackets(b *testing.B) {
 	h := newHost(b)
 	s := h.load()
@@ -152,7 +152,7 @@ func BenchmarkPackets(b *testing.B) {
 	})
 }
 
-// TestBpftool: what Go reads, bpftool prints with the same names.
+// TestBpftool: bpftool prints the maps that Go reads, with the same names.
 func TestBpftool(t *testing.T) {
 	tool, err := exec.LookPath("bpftool")
 	if err != nil {

@@ -22,7 +22,8 @@ type connection struct {
 	deliveryRate   uint64
 }
 
-// addTo adds a connection to the counts of its port or peer; the path is that of the last one.
+// addTo adds a connection to the counts of its port or peer. The path's figures are those of the
+// last connection.
 func (c *connection) addTo(s *Sockets) {
 	s.Established++
 	s.Retransmits += c.retransmits
@@ -38,7 +39,7 @@ func (c *connection) addTo(s *Sockets) {
 	}
 }
 
-// Of linux/inet_diag.h and sock_diag.h.
+// Constants of linux/inet_diag.h and sock_diag.h.
 const (
 	sockDiagByFamily = 20
 	inetDiagInfo     = 2
@@ -46,7 +47,7 @@ const (
 	diagMessageLen   = 72 // struct inet_diag_msg
 	tcpEstablished   = 1
 	tcpListen        = 10
-	diagBuffer       = 64 << 10 // the kernel fills at most 32 KiB of it at a time
+	diagBuffer       = 64 << 10 // the kernel fills at most 32 KiB at a time
 )
 
 func established() ([]connection, error) {
@@ -68,7 +69,7 @@ func diagnose(states uint32, info bool, f func(connection)) error {
 		return fmt.Errorf("bpf: ask sock_diag: %w", os.NewSyscallError("socket", err))
 	}
 	defer unix.Close(fd)
-	wait := unix.Timeval{Sec: 5} // the kernel answers at once
+	wait := unix.Timeval{Sec: 5} // longer than the kernel takes to answer
 	if err := unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &wait); err != nil {
 		return fmt.Errorf("bpf: ask sock_diag: %w", err)
 	}
@@ -98,7 +99,7 @@ func diagRequest(family byte, states uint32, info bool) []byte {
 	return b
 }
 
-// diagAnswers reads until the kernel says that it is done.
+// diagAnswers reads until the kernel marks the end.
 func diagAnswers(fd int, f func(connection)) error {
 	buf := make([]byte, diagBuffer)
 	for {

@@ -1,58 +1,60 @@
-// Package bpf reads from the Linux kernel how busy a host is and how its sockets do: per-CPU
+// Package bpf measures the load of a Linux host and the state of its sockets in the kernel: per-CPU
 // utilisation, waits for a CPU, CPU time of process trees, connections by peer and by listening
-// port, and time to first token and between tokens of any engine that answers over HTTP/1 on a
-// port.
+// port, and the times to the first token and between tokens of any engine that answers over HTTP/1
+// on a port.
 //
 // # Programs
 //
-// Load puts programs and maps under /sys/fs/bpf/cognitora (maps/, progs/, links/). They stay there
-// when the process ends, however it ends, and count on: the next Load uses the same maps. Open
-// reads them without changing anything. Clean removes them all. `bpftool map dump pinned
-// /sys/fs/bpf/cognitora/maps/NAME` prints what Go reads; the comment of each map in the .bpf.c and
-// .h files here says what it is.
+// Load puts programs and maps under /sys/fs/bpf/cognitora (maps/, progs/, links/). They stay and go
+// on counting when the process ends. The next Load uses the same maps. Open reads them without
+// changing anything. Clean removes them all. `bpftool map dump pinned
+// /sys/fs/bpf/cognitora/maps/NAME` prints the data that Go reads. The .bpf.c and .h files in this
+// folder describe each map.
 //
 // # Upgrade
 //
-// A tracepoint keeps a dispatcher that jumps to the program in a slot, a cgroup's link can be given
-// another program: both change at one instant and no event is missed. A map is used again as long
-// as its layout (type, names, places and sizes of fields, number of entries) is the same. Where it
-// is not, what it has counted is copied, field by field of the same name, into a new one before the
-// programs change. What connections count between the copy and the change is added afterwards, and
-// none is lost (Linux 5.14; Missing says so where it could not be). Of all else, what is counted in
-// that time is lost, for as long as Report.Window says, which is a few milliseconds; a run on a
-// CPU, or a wait for one, is counted when it ends, and lost whole if that is then. Sockets that
-// were open at a change of cgn_socks count as closed, and those of watched ports as opened anew
-// with their next packet.
+// Programs are replaced atomically, so no event is missed. A tracepoint keeps a dispatcher that
+// jumps to the program in a slot, and a cgroup's link can be given another program. A map is used
+// again if its layout is the same: type, number of entries, and the names, places and sizes of
+// fields. Otherwise its counts are copied, by field name, into a new map before the programs
+// change. Counts of connections between the copy and the change are added afterwards, and none is
+// lost (Linux 5.14; Missing reports an older kernel). Other counts of that time are lost.
+// Report.Window is its length, a few milliseconds. A run on a CPU, or a wait for one, is counted
+// when it ends, so one that ends within the window is lost whole. Sockets that are open when
+// cgn_socks changes count as closed. Those of watched ports count as opened anew with their next
+// packet.
 //
 // # Rights
 //
-// Load needs CAP_BPF, CAP_PERFMON (tracepoints, reading kernel memory by its types) and
-// CAP_NET_ADMIN (programs of sockets and packets), and a BPF file system to which it may write; no
-// other capability, and not root. Process ids are those of the host: in a PID namespace, watch
-// nothing. Where something is missing, Missing says what and why, and the rest works. New returns a
-// reader of /proc, sock_diag and cgroup files where nothing does.
+// Load needs CAP_BPF, CAP_PERFMON (tracepoints, reading kernel memory by its types), CAP_NET_ADMIN
+// (programs of sockets and packets), and a BPF file system to which it may write. It needs no other
+// capability, and not root. Process ids are those of the host, so a process in a PID namespace must
+// not watch any. If a part cannot be loaded, the rest works, and Missing reports the part and the
+// reason. If nothing can be loaded, New returns a reader of /proc, sock_diag and cgroup files.
 //
 // # Privacy
 //
-// No payload is copied out of the kernel. Two bytes are looked at and not kept, those with which a
-// request to a watched port may begin: the first that come on a connection, after an answer has
-// begun, or after 100 Continue, when they are of a body. They are compared with those of the
-// methods of HTTP/1, of HTTP/2 and TLS; everything else comes from packet headers, sizes and times.
+// No payload is copied out of the kernel. The programs look at two bytes, with which a request to a
+// watched port may begin, and do not keep them. These are the first two bytes on a connection,
+// after an answer has begun, or after 100 Continue; in the last case they belong to a body. The
+// programs compare them with the first bytes of HTTP/1 methods, of HTTP/2 and of TLS. All other
+// figures come from packet headers, sizes and times.
 //
 // # Limits of tokens
 //
-// Only answers to POST are measured, and only such of at least three pieces: what is asked about an
-// engine's health and metrics is in no figure. The first piece of a stream is taken for the head
-// alone if it is at most 320 bytes and not 80 larger than a token; if it went out in less than half
-// of a token's time and the gap after it is three times as large as the next; or if two and more
-// earlier streams of the port, with the same size, were so. It is taken for a head with the first
-// token if neither of the two times is so. In all other cases the time to the first token is not
-// counted (Tokens.Unclear). So an engine that holds a large head back for longer than half a token,
-// and then has the first token within three, is told wrongly until longer prompts have shown what
-// its head is.
+// Only answers to POST with at least three pieces are measured. So requests for an engine's health
+// and metrics count in no figure. The first piece of a stream counts as the head alone in three
+// cases. First, it has at most 320 bytes and is less than 80 bytes larger than a token. Second, it
+// went out in less than half of a token's time, and the gap after it is three times as long as the
+// next gap. Third, at least two earlier streams of the port with a first piece of the same size
+// were in the second case. The first piece counts as a head with the first token if neither
+// condition on times holds. In all other cases the time to the first token is not counted
+// (Tokens.Unclear). So an engine is measured wrongly if it holds a large head back for longer than
+// half a token's time and then sends the first token within three, until longer prompts have shown
+// the size of its head.
 //
-// Tokens of less than 80 bytes are counted nowhere. Where an engine sends several in each piece,
-// what is measured are the gaps between its pieces. A piece of 4 KiB and more is no token. What the
-// program had written when the segment before went out waits for the network: the gap before it is
-// none.
+// Tokens of less than 80 bytes are not counted. If an engine sends several tokens in each piece,
+// the gaps between pieces are measured. A piece of at least 4 KiB is not a token. A segment that
+// the engine had written before the previous segment went out has only waited for the network, so
+// the gap before it is not counted.
 package bpf

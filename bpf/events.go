@@ -6,17 +6,17 @@ import (
 	"time"
 )
 
-// EventKind says what happened to a watched peer.
+// EventKind is the kind of an event of a watched peer.
 type EventKind uint32
 
 // Kinds of events.
 const (
 	Timeout    = EventKind(socketsEventKindEVENT_TIMEOUT)    // a retransmission timeout
-	Recovered  = EventKind(socketsEventKindEVENT_RECOVERED)  // a packet came in after timeouts
+	Recovered  = EventKind(socketsEventKindEVENT_RECOVERED)  // a packet came in after retransmission timeouts
 	Reset      = EventKind(socketsEventKindEVENT_RESET)      // the peer reset an established connection
-	TimedOut   = EventKind(socketsEventKindEVENT_TIMED_OUT)  // the kernel gave an established connection up
+	TimedOut   = EventKind(socketsEventKindEVENT_TIMED_OUT)  // the kernel gave up an established connection
 	Refused    = EventKind(socketsEventKindEVENT_REFUSED)    // the peer refused a connection
-	Unanswered = EventKind(socketsEventKindEVENT_UNANSWERED) // the kernel gave an attempt to connect up
+	Unanswered = EventKind(socketsEventKindEVENT_UNANSWERED) // the kernel gave up an attempt to connect
 	// the peer closed an established connection before this host did
 	Closed = EventKind(socketsEventKindEVENT_CLOSED)
 )
@@ -31,13 +31,13 @@ func (k EventKind) String() string {
 	return fmt.Sprintf("kind %d", uint32(k))
 }
 
-// Event is a rare fact about a watched peer.
+// Event is a rare event on a connection to a watched peer.
 type Event struct {
 	At        time.Duration // CLOCK_MONOTONIC
-	Age       time.Duration // when it was read
-	ID        uint64        // as given to Watch
+	Age       time.Duration // age when it was read
+	ID        uint64        // id from the call of Watch
 	Peer      netip.AddrPort
 	Kind      EventKind
-	Timeouts  int    // retransmission timeouts in a row, with this one
-	LocalPort uint16 // of the connection
+	Timeouts  int    // retransmission timeouts in a row, including this one
+	LocalPort uint16 // local port of the connection
 }

@@ -19,23 +19,23 @@ import (
 // MaxWatched is how many peers can be watched at a time.
 const MaxWatched = 1024
 
-// Events reads the ring of events of the programs that are loaded under a root, and says which
-// peers they tell of.
+// Events reads the events of the programs that are loaded under a root, and sets the peers that
+// they report.
 type Events struct {
 	ring    *ringbuf.Reader
 	watched *ebpf.Map
-	peers   *ebpf.Map // read-only, as drops
+	peers   *ebpf.Map // read-only, as drops is
 	drops   *ebpf.Map
-	full    *ebpf.Map // what ring reads
-	only    *os.File  // locked: a ring has one reader
+	full    *ebpf.Map // ring buffer that ring reads
+	only    *os.File  // locked, because a ring has one reader
 }
 
-// ErrEventsTaken is wrapped where another process reads the events.
+// ErrEventsTaken is wrapped if another process reads the events.
 var ErrEventsTaken = errors.New("another process reads the events of these programs")
 
-// OpenEvents opens the ring of the programs under root (empty: DefaultRoot), which have to be
-// loaded. A ring has one reader: while it is open, further ones are told ErrEventsTaken. No peer is
-// watched then, whatever an earlier reader has left. What the ring cannot hold is counted
+// OpenEvents opens the ring of the programs under root (empty: DefaultRoot), which must be loaded.
+// A ring has one reader at a time; further ones get ErrEventsTaken. At first no peer is watched,
+// whatever an earlier reader has watched. Events that do not fit into the ring are counted
 // (Dropped).
 func OpenEvents(root string) (e *Events, err error) {
 	p := pins(rootOf(root))
@@ -87,8 +87,9 @@ func OpenEvents(root string) (e *Events, err error) {
 	return e, e.unwatchAll()
 }
 
-// Watch has rare facts about connections to a peer told by Next, with the id: from now on, of those
-// that are open too. At most MaxWatched peers.
+// Watch makes Next return rare events on connections to a peer, with the id. It takes effect
+// immediately, and includes connections that are already open. At most MaxWatched peers are
+// watched.
 func (e *Events) Watch(addr netip.AddrPort, id uint64) error {
 	key := peerKey(addr)
 	if err := e.watched.Put(&key, &socketsWatch{Id: id}); err != nil {
@@ -118,7 +119,7 @@ func (e *Events) unwatchAll() error {
 	return errors.Join(errs...)
 }
 
-// Dropped counts the events that the ring had no room for.
+// Dropped returns how many events did not fit into the ring.
 func (e *Events) Dropped() (n uint64, err error) {
 	var per []socketsDrops
 	if err := e.drops.Lookup(uint32(0), &per); err != nil {
@@ -130,12 +131,12 @@ func (e *Events) Dropped() (n uint64, err error) {
 	return n, nil
 }
 
-// PeersFD is a descriptor of the counts of all peers that who gets it can read and nothing else
-// (NewPeerCounts); it is e's and closed with it.
+// PeersFD returns a descriptor of the counts of all peers. Its receiver can only read them
+// (NewPeerCounts). e owns it and closes it.
 func (e *Events) PeersFD() int { return e.peers.FD() }
 
-// Next waits for an event; until the deadline, if that is not zero. Its error wraps
-// os.ErrDeadlineExceeded then, and os.ErrClosed after Close.
+// Next waits for an event, until the deadline unless that is zero. Its error wraps
+// os.ErrDeadlineExceeded after the deadline, and os.ErrClosed after Close.
 func (e *Events) Next(deadline time.Time) (Event, error) {
 	e.ring.SetDeadline(deadline)
 	record, err := e.ring.Read()
@@ -145,10 +146,10 @@ func (e *Events) Next(deadline time.Time) (Event, error) {
 	return decode(record.RawSample)
 }
 
-// Interrupt has a Next that waits, or else the next one that would, fail.
-func (e *Events) Interrupt() { _ = e.ring.Flush() } // fails where it is closed
+// Interrupt makes a waiting Next fail, or else the next call that would wait.
+func (e *Events) Interrupt() { _ = e.ring.Flush() } // fails on a closed ring
 
-// errEvent is an event of another length than ours.
+// errEvent means that an event has an unknown length.
 var errEvent = errors.New("bpf: an event has a length that is not known")
 
 func decode(b []byte) (Event, error) {
@@ -167,7 +168,7 @@ func decode(b []byte) (Event, error) {
 	return e, nil
 }
 
-// Close ends the reader and a Next that waits. Nobody is watched any more.
+// Close closes the reader, and ends a waiting Next. No peer is watched any more.
 func (e *Events) Close() error {
 	var errs []error
 	if e.watched != nil {

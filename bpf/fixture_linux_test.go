@@ -16,9 +16,9 @@ import (
 
 // Environment of the test binary run as a child.
 const (
-	childEnv = "BPF_TEST_CHILD"  // what to do
-	rootEnv  = "BPF_TEST_ROOT"   // where to pin
-	groupEnv = "BPF_TEST_CGROUP" // what to attach to
+	childEnv = "BPF_TEST_CHILD"  // job of the child
+	rootEnv  = "BPF_TEST_ROOT"   // root for its pins
+	groupEnv = "BPF_TEST_CGROUP" // cgroup to attach to
 )
 
 func TestMain(m *testing.M) {
@@ -32,7 +32,7 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m)
 }
 
-// lack skips, or fails where BPF_REQUIRED says that everything is there.
+// lack skips the test. It fails if BPF_REQUIRED promises that everything is available.
 func lack(t testing.TB, why string) {
 	t.Helper()
 	if os.Getenv("BPF_REQUIRED") == "1" {
@@ -41,8 +41,8 @@ func lack(t testing.TB, why string) {
 	t.Skip(why)
 }
 
-// host is a place for a test's own programs: a BPF file system, and a cgroup that the test's
-// process is in.
+// host is a place for a test's own programs: a BPF file system, and a cgroup that contains the
+// test's process.
 type host struct {
 	t      testing.TB
 	root   string
@@ -76,7 +76,7 @@ func newHost(t testing.TB) *host {
 	return h
 }
 
-// ownCgroup moves the process into a cgroup of its own, and back in the end.
+// ownCgroup moves the process into a cgroup of its own, and back at the end of the test.
 func ownCgroup(t testing.TB) string {
 	t.Helper()
 	top, err := cgroupFolder("")
@@ -97,13 +97,13 @@ func ownCgroup(t testing.TB) string {
 	if err != nil {
 		lack(t, "no cgroup can be made: "+err.Error())
 	}
-	if err := os.Chmod(own, 0o755); err != nil { // as other cgroups are
+	if err := os.Chmod(own, 0o755); err != nil { // the mode of other cgroups
 		t.Fatal(err)
 	}
 	move(t, own)
 	t.Cleanup(func() {
 		move(t, filepath.Join(top, was))
-		// A child that has been killed leaves a moment later than it can be waited for.
+		// A killed child leaves its cgroup a moment after it could be waited for.
 		within(t, "the cgroup is empty", func() bool { return os.Remove(own) == nil })
 	})
 	return own
@@ -116,7 +116,7 @@ func move(t testing.TB, cgroup string) {
 	}
 }
 
-// load loads into the host's own place. All hooks have to be there.
+// load loads the programs into the host's own place. It fails if a hook is missing.
 func (h *host) load() *Set {
 	h.t.Helper()
 	s, err := Load(Options{Root: h.root, Cgroup: h.cgroup})
@@ -130,7 +130,7 @@ func (h *host) load() *Set {
 	return s
 }
 
-// within waits for something that must come true.
+// within waits until done returns true, and fails the test if that takes too long.
 func within(t testing.TB, what string, done func() bool) {
 	t.Helper()
 	bound := time.Duration(times(1, 5)) * time.Minute
@@ -142,7 +142,7 @@ func within(t testing.TB, what string, done func() bool) {
 	}
 }
 
-// yield lets others run.
+// yield lets other threads run.
 func yield() {
 	var p []unix.PollFd
 	_, _ = unix.Poll(p, 1)
@@ -178,7 +178,7 @@ func (h *host) delay(s *Set) (d Histogram) {
 	return d
 }
 
-// noDrops fails if anything could not be counted.
+// noDrops fails the test if the programs could not count something.
 func (h *host) noDrops(s *Set) {
 	h.t.Helper()
 	if d := must[Drops](h.t)(s.Drops()); d != (Drops{}) {

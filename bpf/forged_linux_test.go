@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// segment is a TCP segment with a right checksum, without an IP header.
+// segment returns a TCP segment with a valid checksum, without an IP header.
 func segment(from, to netip.AddrPort, seq, ack uint32, words byte, flags byte, window uint16, payload string) []byte {
 	b := make([]byte, 20, 20+len(payload))
 	binary.BigEndian.PutUint16(b, from.Port())
@@ -39,8 +39,8 @@ func segment(from, to netip.AddrPort, seq, ack uint32, words byte, flags byte, w
 	return b
 }
 
-// TestForged: segments with the right addresses and absurd numbers, which the kernel does not
-// accept, change no count of requests or answers.
+// TestForged: segments with the right addresses and absurd sequence numbers, which the kernel does
+// not accept, change no count of requests or answers.
 func TestForged(t *testing.T) {
 	h := newHost(t)
 	s := h.load()
@@ -76,7 +76,7 @@ func TestForged(t *testing.T) {
 		}
 	}
 	after := must[Tokens](t)(s.Tokens(to.Port()))
-	// Of 64 numbers that lie 2^26 apart, one may be inside the window.
+	// Among 64 sequence numbers that are 2^26 apart, one may be inside the window.
 	if sent == 0 || after.Requests > before.Requests+1 || after.Streams != before.Streams ||
 		after.Unmeasured != before.Unmeasured {
 		t.Errorf("after %d forged segments: %+v\nbefore: %+v", sent, after, before)

@@ -8,20 +8,19 @@ import (
 // histogramBuckets is HISTOGRAM_BUCKETS of histogram.h.
 const histogramBuckets = 384
 
-// unit of the buckets: 1024 ns.
+// A bucket's unit is 1024 ns.
 const unitShift = 10
 
-// Histogram counts durations in log-linear buckets: each is at most 1/16 of its lower bound wide,
-// from 16.4 us on; below that, 1024 ns. What is longer than 137 s is in the last one. Sum is exact.
-// The zero value is empty.
+// Histogram counts durations in log-linear buckets. From 16.4 us on, a bucket is at most 1/16 of
+// its lower bound wide; below, it is 1024 ns wide. Durations above 137 s are in the last bucket.
+// Sum is exact. The zero value is empty.
 type Histogram struct {
 	Count   uint64
 	Sum     time.Duration
-	Buckets []uint64 // 384, or none when empty
+	Buckets []uint64 // 384, or none in an empty histogram
 }
 
-// Bounds returns the lower and the upper bound of bucket i. What lies at the lower bound belongs to
-// it.
+// Bounds returns the bounds of bucket i. The lower bound belongs to the bucket.
 func Bounds(i int) (lower, upper time.Duration) {
 	at := func(i int) time.Duration {
 		if i < 16 {
@@ -33,7 +32,7 @@ func Bounds(i int) (lower, upper time.Duration) {
 }
 
 // Quantile returns the duration below which the share q (0 to 1) of the counts lies, interpolated
-// inside its bucket; 0 if the histogram is empty.
+// inside its bucket. It is 0 if the histogram is empty.
 func (h Histogram) Quantile(q float64) time.Duration {
 	total := uint64(0)
 	for _, n := range h.Buckets {
@@ -66,16 +65,16 @@ func (h Histogram) Mean() time.Duration {
 	return h.Sum / time.Duration(h.Count)
 }
 
-// Since returns what was counted after earlier. Counters that wrapped are right; those that were
-// set back (programs removed and loaded again) count from 0.
+// Since returns the counts after earlier. Wrapped counters give the right difference. Counters that
+// were set back, because programs were removed and loaded again, count from 0.
 func (h Histogram) Since(earlier Histogram) Histogram {
 	var d Histogram
 	d.Subtract(&h, &earlier)
 	return d
 }
 
-// Subtract sets d to h.Since(earlier). The memory of its buckets is used again, and shares nothing
-// with the others'.
+// Subtract sets d to h.Since(earlier). It reuses the memory of d's buckets, and shares none with h
+// and earlier.
 func (d *Histogram) Subtract(h, earlier *Histogram) {
 	d.Count, d.Sum, d.Buckets = h.Count, h.Sum, append(d.Buckets[:0], h.Buckets...)
 	if int64(h.Count-earlier.Count) < 0 || len(h.Buckets) != len(earlier.Buckets) {

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// bucketOf is histogram_bucket of histogram.h.
+// bucketOf is histogram_bucket of histogram.h in Go.
 func bucketOf(d time.Duration) int {
 	units := uint64(d) >> unitShift
 	if units < 16 {
@@ -21,8 +21,8 @@ func bucketOf(d time.Duration) int {
 	return min((octave-3)*16+int(units>>(octave-4)&15), histogramBuckets-1)
 }
 
-// TestBuckets: buckets follow each other without gaps, each value is in the one whose bounds hold
-// it, and none is wider than it says.
+// TestBuckets: buckets follow each other without gaps, each value is inside the bounds of its
+// bucket, and no bucket is wider than the documentation says.
 func TestBuckets(t *testing.T) {
 	for i := range histogramBuckets - 1 {
 		lower, upper := Bounds(i)

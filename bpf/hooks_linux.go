@@ -7,24 +7,24 @@ import (
 	"github.com/cilium/ebpf"
 )
 
-// hook is a place in the kernel and the program for it. Tracepoints have a dispatcher and a slot,
-// cgroups an attach type.
+// hook is a place in the kernel, and the program for it. A tracepoint has a dispatcher and a slot,
+// a cgroup an attach type.
 type hook struct {
 	program    string
-	tells      string // what is missing without it
+	tells      string // figure that is missing without it
 	tracepoint string
 	dispatcher string
 	slot       string
 	attach     ebpf.AttachType
 }
 
-// place is where the hook is: a tracepoint, or a kind of cgroup program.
+// place returns the hook's place for people: a tracepoint, or a type of cgroup program.
 func (h hook) place() string {
 	switch {
 	case h.tracepoint != "":
 		return h.tracepoint
 	case h.attach == ebpf.AttachCGroupInetIngress:
-		return "CGroupInetIngress" // it is 0, for which String says None
+		return "CGroupInetIngress" // its value is 0, which String calls None
 	}
 	return h.attach.String()
 }
@@ -40,7 +40,7 @@ const (
 	tellsOut     = "bytes sent, time to first token and between tokens"
 )
 
-// hooks are attached in this order: what makes state comes before what counts by it.
+// hooks are attached in this order: a program that makes state comes before those that use it.
 var hooks = []hook{
 	{program: "cgn_fork", tells: tellsFork, tracepoint: "sched_process_fork", dispatcher: "cgn_on_fork", slot: "cgn_to_fork"},
 	{program: "cgn_exit", tells: tellsExit, tracepoint: "sched_process_exit", dispatcher: "cgn_on_exit", slot: "cgn_to_exit"},
@@ -52,10 +52,10 @@ var hooks = []hook{
 	{program: "cgn_sockops", tells: tellsSockets, attach: ebpf.AttachCGroupSockOps},
 }
 
-// prime is the program that is run once, after fork has been attached.
+// prime is the program that runs once, after fork has been attached.
 const prime = "cgn_prime"
 
-// programs are all objects as one: maps of the same name are the same.
+// programs joins all objects into one. Maps of the same name are the same map.
 func programs() (*ebpf.CollectionSpec, error) {
 	all := &ebpf.CollectionSpec{Maps: map[string]*ebpf.MapSpec{}, Programs: map[string]*ebpf.ProgramSpec{}}
 	for _, load := range []func() (*ebpf.CollectionSpec, error){loadSched, loadSockets, loadTokens, loadDispatch} {
@@ -75,5 +75,5 @@ func programs() (*ebpf.CollectionSpec, error) {
 	return all, nil
 }
 
-// short is the name of a pin: bpftool shows the full one.
+// short returns the name of a pin. bpftool shows the full name.
 func short(name string) string { return strings.TrimPrefix(name, "cgn_") }

@@ -12,18 +12,18 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// kept reads a value of a map again and again into the same memory, with one system call that Go's
-// scheduler does not hear of: it does not wait, and a scheduler that hears of one wakes its
-// monitor, which costs more than the read. Nothing is allocated.
+// kept reads a value of a map repeatedly into the same memory, and allocates nothing. It uses one
+// system call that bypasses Go's scheduler. The call does not block, and a scheduler that knows of
+// a call wakes its monitor, which costs more than the read.
 type kept[K, V any] struct {
 	attr lookup
 	key  K
-	// value is one, or one for each possible CPU. It has no pointers, and it is as wide as the
+	// value has one element, or one for each possible CPU. V has no pointers. Its size is the
 	// kernel's: a multiple of 8 bytes.
 	value []V
 }
 
-// lookup is what bpf(BPF_MAP_LOOKUP_ELEM) takes.
+// lookup is the argument of bpf(BPF_MAP_LOOKUP_ELEM).
 type lookup struct {
 	fd    uint32
 	_     uint32
@@ -38,13 +38,13 @@ func newKept[K, V any](m *ebpf.Map, values int) (*kept[K, V], error) {
 		m.KeySize() != uint32(unsafe.Sizeof(k.key)) {
 		return nil, fmt.Errorf("bpf: values of %s have %d bytes, not %d", m, have, want)
 	}
-	// Memory of the heap stays where it is.
+	// Heap memory does not move.
 	k.attr = lookup{fd: uint32(m.FD()), key: uint64(uintptr(unsafe.Pointer(&k.key))),
 		value: uint64(uintptr(unsafe.Pointer(&k.value[0])))}
 	return k, nil
 }
 
-// read fills value with what the map has under key. It is ENOENT if there is nothing.
+// read fills value with the map's value under key. It returns ENOENT if there is none.
 func (k *kept[K, V]) read() error {
 	_, _, errno := unix.RawSyscall(unix.SYS_BPF, unix.BPF_MAP_LOOKUP_ELEM, uintptr(unsafe.Pointer(&k.attr)),
 		unsafe.Sizeof(k.attr))
@@ -58,9 +58,9 @@ func (k *kept[K, V]) read() error {
 	return fmt.Errorf("bpf: read a map: %w", os.NewSyscallError("bpf", errno))
 }
 
-// looks is what an agent reads at each look.
+// looks holds the values that an agent reads at each look.
 type looks struct {
-	mu     sync.Mutex // held while its memory is used
+	mu     sync.Mutex // held while the values are in use
 	cpus   *kept[uint32, schedCpu]
 	delay  *kept[uint32, schedHistogram]
 	group  *kept[uint32, schedGroup]
@@ -68,8 +68,8 @@ type looks struct {
 	closed bool
 }
 
-// take locks the memory, which the first call makes. The caller unlocks mu, unless there is an
-// error.
+// take locks mu and returns with the values ready; the first call makes them. The caller unlocks
+// mu, unless there is an error.
 func (l *looks) take(s *Set) (err error) {
 	l.mu.Lock()
 	defer func() {
@@ -78,7 +78,7 @@ func (l *looks) take(s *Set) (err error) {
 		}
 	}()
 	switch {
-	case l.closed: // the descriptors' numbers may be other files' by now
+	case l.closed: // the descriptors' numbers may belong to other files by now
 		return fmt.Errorf("bpf: %w", os.ErrClosed)
 	case l.port != nil:
 		return nil

@@ -9,15 +9,15 @@ import (
 	"github.com/cilium/ebpf/btf"
 )
 
-// field is an integer of a structure, or an array of them.
+// field is an integer of a structure, or an array of integers.
 type field struct {
 	path         string
-	offset, size uint32 // bytes; of an array, the size of an element
-	count        uint32 // 1, or elements of the array
+	offset, size uint32 // in bytes; for an array, the size of an element
+	count        uint32 // 1, or the number of elements of an array
 }
 
-// fields lists the integers of t in order. A type that holds something else has no layout that
-// could be compared or copied.
+// fields lists the integers of t in order. It fails for a type with other contents, whose layout
+// cannot be compared or copied.
 func fields(t btf.Type, path string, offset uint32) ([]field, error) {
 	switch t := btf.UnderlyingType(t).(type) {
 	case *btf.Int:
@@ -48,7 +48,7 @@ func fields(t btf.Type, path string, offset uint32) ([]field, error) {
 	}
 }
 
-// layout is what has to be the same for a map to be used again.
+// layout holds the properties of a map that must stay the same for the map to be reused.
 type layout struct {
 	key, value []field
 }
@@ -57,8 +57,8 @@ func (l layout) equal(o layout) bool {
 	return slices.Equal(l.key, o.key) && slices.Equal(l.value, o.value)
 }
 
-// wanted is the layout of a map that the programs are built for; empty for maps without values of
-// their own.
+// wanted returns the layout of a map that the programs are built for; empty for a map without
+// values of its own.
 func wanted(spec *ebpf.MapSpec) (l layout, err error) {
 	if spec.Type == ebpf.ProgramArray || spec.Type == ebpf.RingBuf {
 		return l, nil
@@ -69,8 +69,7 @@ func wanted(spec *ebpf.MapSpec) (l layout, err error) {
 	return l, err
 }
 
-// found is the layout of a map that is in the kernel already. Its types are found by the names that
-// spec has for them.
+// found returns the layout of a map in the kernel. It finds the map's types by their names in spec.
 func found(m *ebpf.Map, spec *ebpf.MapSpec) (l layout, err error) {
 	if spec.Type == ebpf.ProgramArray || spec.Type == ebpf.RingBuf {
 		return l, nil
@@ -98,7 +97,7 @@ func foundFields(types *btf.Spec, want btf.Type, path string) ([]field, error) {
 	return fields(t, path, 0)
 }
 
-// reusable tells whether the programs can use m as it is.
+// reusable tells whether the programs can use m unchanged.
 func reusable(m *ebpf.Map, spec *ebpf.MapSpec) bool {
 	if m.Type() != spec.Type || m.MaxEntries() != entries(spec) || spec.Compatible(m) != nil {
 		return false
@@ -111,18 +110,18 @@ func reusable(m *ebpf.Map, spec *ebpf.MapSpec) bool {
 	return err == nil && want.equal(have)
 }
 
-// entries is MaxEntries as the kernel reports it.
+// entries returns MaxEntries as the kernel reports it.
 func entries(spec *ebpf.MapSpec) uint32 { return spec.MaxEntries }
 
 var errNotCarried = errors.New("its keys have changed: its counts begin anew")
 
-// carry copies what from has counted into to, field by field of the same name, size and kind of
-// key, and tells seen of each old value.
+// carry copies the counts in from into to, by fields of the same name and size and by the same kind
+// of key. It calls seen with each old value.
 func carry(from, to *ebpf.Map, spec *ebpf.MapSpec, seen func(key, value []byte)) error {
 	switch spec.Type {
 	case ebpf.Hash, ebpf.LRUHash, ebpf.Array, ebpf.PerCPUArray:
 	default:
-		return nil // what belongs to threads and sockets is made anew; events are not kept
+		return nil // data of threads and sockets is made anew; events are not kept
 	}
 	want, err := wanted(spec)
 	if err != nil {
@@ -147,17 +146,18 @@ func carry(from, to *ebpf.Map, spec *ebpf.MapSpec, seen func(key, value []byte))
 	})
 }
 
-// each calls do with what a map holds; value is of all CPUs where it has one for each.
+// each calls do for each entry of a map. If the map has a value for each CPU, value holds all of
+// them.
 func each(m *ebpf.Map, do func(key, value []byte) error) error {
 	var key []byte
-	for range m.MaxEntries() + 1 { // ends, whatever is inserted meanwhile
+	for range m.MaxEntries() + 1 { // bounded, in case entries are inserted meanwhile
 		next, err := m.NextKeyBytes(keyOrNil(key))
 		if err != nil || next == nil {
 			return err
 		}
 		key = next
 		value, err := m.LookupBytes(key)
-		if err == nil && value != nil { // nil: it has been removed meanwhile
+		if err == nil && value != nil { // nil: the entry has been removed meanwhile
 			err = do(key, value)
 		}
 		if err != nil {

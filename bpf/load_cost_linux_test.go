@@ -10,14 +10,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The load at which the cost of all programs is told.
+// The load for which the cost of all programs is reported.
 const (
-	loadSwitches = 20_000 // a second, of the whole host
-	loadPackets  = 10_000 // a second, in and out of counted sockets, with the events of sockops
+	loadSwitches = 20_000 // per second, on the whole host
+	loadPackets  = 10_000 // per second, in and out of counted sockets, with the events of sockops
 )
 
-// bounce returns a function that gives CPU 0 to another thread and takes it back, n times: two
-// switches and two wakeups each. Its caller is on that CPU.
+// bounce returns a function that gives CPU 0 to another thread and takes it back, n times. Each
+// time makes two switches and two wakeups. Its caller must run on CPU 0.
 func bounce(t testing.TB) func(n int) {
 	var there, back [2]int
 	for _, p := range []*[2]int{&there, &back} {
@@ -30,7 +30,7 @@ func bounce(t testing.TB) func(n int) {
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		runtime.LockOSThread() // not unlocked: it ends with its affinity
+		runtime.LockOSThread() // not unlocked, so the thread ends together with its CPU affinity
 		_ = unix.SchedSetaffinity(0, &one)
 		for c := []byte{0}; ; {
 			if n, err := unix.Read(there[0], c); n != 1 || err != nil {
@@ -57,8 +57,8 @@ func bounce(t testing.TB) func(n int) {
 	}
 }
 
-// exchanges returns a function that sends a request of 300 bytes over a counted connection of a
-// watched port and reads the answer, n times.
+// exchanges returns a function that does n exchanges over a counted connection of a watched port: a
+// request of 300 bytes, and its answer.
 func exchanges(t testing.TB, s *Set) func(n int) {
 	l := must[net.Listener](t)(net.Listen("tcp", "127.0.0.1:0"))
 	if err := s.WatchPort(uint16(l.Addr().(*net.TCPAddr).Port)); err != nil {
@@ -93,7 +93,8 @@ func exchanges(t testing.TB, s *Set) func(n int) {
 	}
 }
 
-// cost is what all programs have run, and how often those of switches and of sockets did.
+// cost holds the run time of all programs, and the number of runs of those at switches and at
+// sockets.
 type cost struct {
 	time              time.Duration
 	switches, packets uint64
@@ -112,14 +113,14 @@ func (h *host) cost() (c cost) {
 	return c
 }
 
-// costTimes bounds the mean cost of a run of a program, as a multiple of that of a program of
-// switches that does nothing, in the same test. It is three to five times what programs come to.
-// Both costs include taking the time. An emulated CPU has no bound.
+// costTimes is the largest allowed mean cost of a run of a program. It is a multiple of the cost of
+// an empty program at switches in the same test. Programs come to between a fifth and a third of
+// it. Both costs include taking the time. On an emulated CPU the cost is not checked.
 const costTimes = 20
 
-// TestCostOfLoad runs all programs at 20,000 switches and 10,000 packets a second and says how much
-// of a core they take, by the kernel's clock, whose own cost is in it. The target is 0.75 %. A run
-// is held to costTimes.
+// TestCostOfLoad runs all programs at 20,000 switches and 10,000 packets a second, and reports
+// their share of a core. The share includes the cost of the kernel's clock of programs. The target
+// is 0.75 %. The test fails if a run costs more than costTimes allows.
 func TestCostOfLoad(t *testing.T) {
 	h := newHost(t)
 	s := h.load()

@@ -14,31 +14,32 @@ import (
 	"github.com/cilium/ebpf/link"
 )
 
-// Options of Load and New. The zero value is the host's own.
+// Options are the options of Load and New. The zero value means the host's own file system and
+// cgroup.
 type Options struct {
-	// Root is a folder in a BPF file system; it is made. Empty: DefaultRoot.
+	// Root is a folder in a BPF file system. Load makes it. Empty: DefaultRoot.
 	Root string
-	// Cgroup is the folder of the cgroup (version 2) whose sockets, and those below, are counted.
-	// Empty: all of the host.
+	// Cgroup is the folder of a cgroup (version 2). Its sockets, and those in the cgroups below it,
+	// are counted. Empty: all sockets of the host.
 	Cgroup string
 
-	// Keep leaves maps alone that another version of the programs has put in the place of ours: an
-	// error instead.
+	// Keep makes Load fail if another version of the programs has put its own maps in the place of
+	// ours. Otherwise Load replaces those maps.
 	Keep bool
 
-	change func(*ebpf.CollectionSpec) // tests: makes another version of the programs
+	change func(*ebpf.CollectionSpec) // tests use it to make another version of the programs
 }
 
 // Report says what Load found and did.
 type Report struct {
-	Reused   []string          // maps that were there, with their counts
-	Made     []string          // maps that were not
-	Carried  []string          // maps whose layout changed: counts were copied
-	Reset    map[string]string // maps whose layout changed and whose counts could not be copied: why
-	Replaced []string          // programs that were there and have been replaced by others
-	Attached []string          // hooks that were attached; the others were already
-	// what was counted in this time in Carried, but for counts of connections, is lost; 0 if
-	// nothing was carried
+	Reused   []string          // existing maps, which keep their counts
+	Made     []string          // maps that did not exist
+	Carried  []string          // maps whose layout changed, and whose counts were copied
+	Reset    map[string]string // maps whose layout changed and whose counts could not be copied, with the reason
+	Replaced []string          // existing programs that were replaced by others
+	Attached []string          // hooks that were newly attached
+	// time of which the counts in Carried are lost, except counts of connections; 0 if nothing was
+	// carried
 	Window time.Duration
 }
 
@@ -47,18 +48,18 @@ type loader struct {
 	pins
 	options Options
 	spec    *ebpf.CollectionSpec
-	kernel  *btf.Spec // the kernel's types: a quarter of a second to read, so it is done once
+	kernel  *btf.Spec // the kernel's types; read once, because that takes a quarter of a second
 	maps    map[string]*ebpf.Map
-	old     map[string]*ebpf.Map         // of another layout, to be replaced by those in maps
-	copied  map[string]map[string][]byte // of maps to be settled, what was in old when it was copied, by key
+	old     map[string]*ebpf.Map         // maps of another layout, which those in maps will replace
+	copied  map[string]map[string][]byte // by map to be settled: the values of old when they were copied, by key
 	loaded  map[string]*ebpf.Program
 	missing []Missing
 	report  Report
 }
 
-// Load makes programs and maps, or takes over and updates those that are there, and returns their
-// reader. What cannot be attached is in Missing; an error means that nothing can. Programs stay
-// when the process ends.
+// Load makes the programs and maps, or takes over and updates existing ones, and returns their
+// reader. Missing lists the hooks that cannot be attached. Load fails if none can be. The programs
+// stay when the process ends.
 func Load(o Options) (*Set, error) {
 	if err := permitted(); err != nil {
 		return nil, err
@@ -113,7 +114,7 @@ func (l *loader) load() (*Set, error) {
 		pinned: l.pinned()}, nil
 }
 
-// release closes what the Set does not need.
+// release closes the objects that the Set does not need.
 func (l *loader) release() {
 	for _, m := range l.old {
 		_ = m.Close()
@@ -129,9 +130,9 @@ func (l *loader) closeMaps() {
 	}
 }
 
-// openMaps takes the maps that are there and fit, and makes the others, without pins yet. Counts of
-// connections begin in new maps where the sockets that are open are forgotten, so that the old ones
-// tell how many these were.
+// openMaps opens the existing maps that fit, and makes the others without pins. If the state of
+// open sockets is lost, the counts of connections begin in new maps, because the old ones are
+// needed to count those sockets as closed.
 func (l *loader) openMaps() error {
 	socks, err := ebpf.LoadPinnedMap(l.path(mapsDir, "cgn_socks"), nil)
 	forgotten := err == nil && !reusable(socks, l.spec.Maps["cgn_socks"])
@@ -162,7 +163,7 @@ func (l *loader) openMaps() error {
 	return nil
 }
 
-// loadProgram gives a program its maps and loads it.
+// loadProgram connects a program with its maps and loads it.
 func (l *loader) loadProgram(name string) (*ebpf.Program, error) {
 	spec := l.spec.Programs[name].Copy()
 	for i := range spec.Instructions {
@@ -197,7 +198,7 @@ func (l *loader) loadPrograms() {
 	}
 }
 
-// replaceMaps pins the new maps, with what the old ones have counted.
+// replaceMaps pins the new maps, with the counts of the old ones.
 func (l *loader) replaceMaps() error {
 	start := time.Now()
 	for name, old := range l.old {
@@ -231,13 +232,13 @@ func (l *loader) replaceMaps() error {
 	return nil
 }
 
-// attached tells whether anything counts.
+// attached tells whether any program is attached.
 func (l *loader) attached() bool {
 	links, err := filepath.Glob(filepath.Join(string(l.pins), linksDir, "*"))
 	return err == nil && len(links) > 0
 }
 
-// attach has each hook run the program that has been loaded for it.
+// attach makes each hook run its newly loaded program.
 func (l *loader) attach() {
 	fresh := false
 	for _, h := range hooks {
@@ -279,7 +280,7 @@ func (l *loader) attachHook(h hook, p *ebpf.Program) (made bool, err error) {
 	return made, l.place(progsDir, h.program, p.Pin)
 }
 
-// inPlace tells whether there is a program for the hook, and whether it is the same: the same
+// inPlace tells whether the hook has a program, and whether it is the same program: the same
 // instructions on the same maps.
 func (l *loader) inPlace(h hook, p *ebpf.Program) (same, there bool) {
 	old, err := ebpf.LoadPinnedProgram(l.path(progsDir, h.program), nil)
@@ -308,8 +309,8 @@ func (l *loader) inPlace(h hook, p *ebpf.Program) (same, there bool) {
 	return true, true
 }
 
-// attachTracepoint fills the slot, which takes effect at once where the dispatcher is attached, and
-// attaches it where it is not.
+// attachTracepoint fills the slot of the dispatcher, and attaches the dispatcher if it is not
+// attached. If it is attached, the new program takes effect immediately.
 func (l *loader) attachTracepoint(h hook, p *ebpf.Program, same bool) (made bool, err error) {
 	_, fresh := l.old[h.slot]
 	have, err := link.LoadPinnedLink(l.path(linksDir, h.program), nil)
@@ -349,7 +350,7 @@ func (l *loader) reused(name string) bool {
 	return false
 }
 
-// attachCgroup updates the link, which takes effect at once, or makes it.
+// attachCgroup updates the link, which takes effect immediately, or makes the link.
 func (l *loader) attachCgroup(h hook, p *ebpf.Program, same bool) (made bool, err error) {
 	folder, err := cgroupFolder(l.options.Cgroup)
 	if err != nil {
@@ -373,7 +374,7 @@ func (l *loader) attachCgroup(h hook, p *ebpf.Program, same bool) (made bool, er
 	return true, l.place(linksDir, h.program, made2.Pin)
 }
 
-// prime gives each thread that is there its place in cgn_tasks.
+// prime gives each existing thread its place in cgn_tasks.
 func (l *loader) prime() error {
 	p, err := l.loadProgram(prime)
 	if err != nil {

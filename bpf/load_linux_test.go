@@ -18,7 +18,7 @@ import (
 	"github.com/cognitora/dataplane/perf/netpath"
 )
 
-// child is the test binary with a job.
+// child returns the test binary as a child with a job.
 func (h *host) child(job string, env ...string) *exec.Cmd {
 	cmd := exec.Command("/proc/self/exe")
 	cmd.Env = append(append(os.Environ(), childEnv+"="+job, rootEnv+"="+h.root, groupEnv+"="+h.cgroup), env...)
@@ -26,7 +26,7 @@ func (h *host) child(job string, env ...string) *exec.Cmd {
 	return cmd
 }
 
-// connections exchanges bytes over n connections.
+// connections opens n connections one after the other, and exchanges bytes over each.
 func connections(t testing.TB, at *netpath.Side, to netip.AddrPort, n int) {
 	t.Helper()
 	for range n {
@@ -38,7 +38,7 @@ func connections(t testing.TB, at *netpath.Side, to netip.AddrPort, n int) {
 	}
 }
 
-// times is a number, and another one with -short, which is for emulated machines.
+// times returns often, or short with -short, which is for emulated machines.
 func times(often, short int) int {
 	if testing.Short() {
 		return short
@@ -46,8 +46,8 @@ func times(often, short int) int {
 	return often
 }
 
-// TestKilled: what has been counted stays when the process that loaded the programs is killed, and
-// counting goes on without it.
+// TestKilled: if the process that loaded the programs is killed, the counts stay and counting goes
+// on.
 func TestKilled(t *testing.T) {
 	h := newHost(t)
 	p := h.namespaces()
@@ -65,7 +65,7 @@ func TestKilled(t *testing.T) {
 	if err := owner.Process.Kill(); err != nil {
 		t.Fatal(err)
 	}
-	_ = owner.Wait() // killed
+	_ = owner.Wait() // reports that it was killed
 	connections(t, p.A, to, 5)
 	s := h.load()
 	if r := s.Report(); len(r.Made)+len(r.Attached)+len(r.Replaced) != 0 || len(r.Reused) != len(s.maps) {
@@ -84,7 +84,8 @@ func TestKilled(t *testing.T) {
 	}
 }
 
-// TestClean: nothing is left, neither pins nor programs, and nothing to remove is no error.
+// TestClean: Clean leaves neither pins nor programs. It does not fail if there is nothing to
+// remove.
 func TestClean(t *testing.T) {
 	h := newHost(t)
 	s := h.load()
@@ -125,8 +126,8 @@ func TestClean(t *testing.T) {
 	}
 }
 
-// TestRights: Load works for a user with the three capabilities that it names, and says what is
-// missing without them.
+// TestRights: Load works for a user with the three capabilities that it names. Without them it
+// names the missing ones.
 func TestRights(t *testing.T) {
 	const nobody = 65534
 	h := newHost(t)
@@ -148,7 +149,7 @@ func TestRights(t *testing.T) {
 	}
 }
 
-// TestNoFileSystem: a folder that is not of a BPF file system is refused, with what to do.
+// TestNoFileSystem: Load refuses a folder outside a BPF file system, with a hint.
 func TestNoFileSystem(t *testing.T) {
 	h := newHost(t)
 	_, err := Load(Options{Root: filepath.Join(t.TempDir(), "x"), Cgroup: h.cgroup})
@@ -158,8 +159,8 @@ func TestNoFileSystem(t *testing.T) {
 	}
 }
 
-// TestAtOnce: loaders that start together take turns, and the later ones find what the first has
-// made.
+// TestAtOnce: loaders that start at the same time take turns, and later ones reuse the objects of
+// the first.
 func TestAtOnce(t *testing.T) {
 	h := newHost(t)
 	const loaders = 3

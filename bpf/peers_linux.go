@@ -10,8 +10,7 @@ import (
 	"github.com/cilium/ebpf"
 )
 
-// PeersLayout is a number that differs between versions whose counts of peers do not have the same
-// layout.
+// PeersLayout returns a number that identifies the layout of the counts of peers.
 func PeersLayout() (uint64, error) {
 	spec, err := loadSockets()
 	if err != nil {
@@ -26,16 +25,16 @@ func PeersLayout() (uint64, error) {
 	return h.Sum64(), nil
 }
 
-// PeerCounts reads the counts of peers through a descriptor that another process has passed, with
-// no rights of its own. It is used by one goroutine.
+// PeerCounts reads the counts of peers through a descriptor from another process. It needs no
+// rights of its own. One goroutine uses it.
 type PeerCounts struct {
 	m     *ebpf.Map
 	key   socketsPeerKey
 	value socketsSockets
 }
 
-// NewPeerCounts takes over the descriptor, also where it fails. layout is the PeersLayout of who
-// has passed it.
+// NewPeerCounts takes over the descriptor, even if it fails. layout is the PeersLayout of the
+// process that passed the descriptor.
 func NewPeerCounts(fd int, layout uint64) (*PeerCounts, error) {
 	m, err := ebpf.NewMapFromFD(fd)
 	if err != nil {
@@ -53,8 +52,8 @@ func NewPeerCounts(fd int, layout uint64) (*PeerCounts, error) {
 	return c, nil
 }
 
-// Peer reads the counts of connections of this host to addr. ok is false where there were none
-// lately.
+// Peer returns the counts of this host's connections to addr. ok is false if there were none
+// recently.
 func (c *PeerCounts) Peer(addr netip.AddrPort) (s Sockets, ok bool, err error) {
 	c.key = peerKey(addr)
 	err = c.m.Lookup(&c.key, &c.value)
@@ -67,9 +66,8 @@ func (c *PeerCounts) Peer(addr netip.AddrPort) (s Sockets, ok bool, err error) {
 	return c.value.counts(), true, nil
 }
 
-// ID is a number that no other table of counts has until the host is booted again: the table is
-// another one where programs were loaded anew that know nothing of the connections that there are.
-// 0: it cannot be told.
+// ID identifies the table of counts until the host is booted again. The table is another one after
+// programs were loaded anew without knowledge of existing connections. 0: unknown.
 func (c *PeerCounts) ID() uint32 {
 	info, err := c.m.Info()
 	if err != nil {

@@ -6,8 +6,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestTablesOfCounts: the table stays the same for as long as the programs do, and is another one
-// where they are loaded anew.
+// TestTablesOfCounts: the table keeps its ID as long as the programs stay, and gets another when
+// they are loaded anew.
 func TestTablesOfCounts(t *testing.T) {
 	h := newHost(t)
 	layout := must[uint64](t)(PeersLayout())

@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// DefaultRoot is where Load pins when Options.Root is empty.
+// DefaultRoot is the root of the pins if Options.Root is empty.
 const DefaultRoot = "/sys/fs/bpf/cognitora"
 
 // Folders below the root.
@@ -22,7 +22,7 @@ const (
 	linksDir = "links"
 )
 
-// hinted is an error that says what to do.
+// hinted is an error with a hint for the operator.
 type hinted struct {
 	error
 	hint string
@@ -31,8 +31,8 @@ type hinted struct {
 func (h *hinted) Hint() string  { return h.hint }
 func (h *hinted) Unwrap() error { return h.error }
 
-// WithHint is err with what can be done about it in its text, where that is known: for who does not
-// ask an error for its Hint.
+// WithHint returns err with its hint, if it has one, in the text. It is for callers that do not ask
+// an error for its Hint.
 func WithHint(err error) error {
 	if h := (*hinted)(nil); errors.As(err, &h) {
 		return fmt.Errorf("%w; %s", err, h.hint)
@@ -40,7 +40,7 @@ func WithHint(err error) error {
 	return err
 }
 
-// opening says what could not be opened, and where rights are what it takes, how to have them.
+// opening returns an error that names path. If rights are missing, its hint says how to get them.
 func opening(path string, err error) error {
 	if named := (*fs.PathError)(nil); errors.As(err, &named) {
 		err = named.Err
@@ -58,10 +58,10 @@ type pins string
 
 func (p pins) path(dir, name string) string { return filepath.Join(string(p), dir, short(name)) }
 
-// Examine says why there can be no root (empty: DefaultRoot), without making it.
+// Examine returns an error if root (empty: DefaultRoot) cannot be made. It does not make it.
 func Examine(root string) error { return pins(rootOf(root)).inBPF() }
 
-// inBPF says why the folder, or the lowest one above it that is there, is in no BPF file system.
+// inBPF returns an error if the folder, or its lowest existing parent, is not in a BPF file system.
 func (p pins) inBPF() error {
 	var fsys unix.Statfs_t
 	for at := string(p); ; at = filepath.Dir(at) {
@@ -80,12 +80,12 @@ func (p pins) inBPF() error {
 	}
 }
 
-// make makes the folders, and locks the one that they are in.
+// make makes the folders, and locks the root.
 func (p pins) make() (lock *os.File, err error) {
 	if err := p.inBPF(); err != nil {
 		return nil, err
 	}
-	for errors.Is(err, fs.ErrNotExist) || lock == nil { // Clean may remove it in between, which ends: it does so once
+	for errors.Is(err, fs.ErrNotExist) || lock == nil { // Clean may remove the folder in between, but only once
 		if err = p.makeFolder(""); err != nil {
 			return nil, err
 		}
@@ -110,7 +110,7 @@ func (p pins) makeFolder(dir string) error {
 	return nil
 }
 
-// others says what to do about a folder that is not this user's, if that is why.
+// others adds a hint if the folder belongs to another user.
 func (p pins) others(err error) error {
 	if !errors.Is(err, fs.ErrPermission) {
 		return err
@@ -119,11 +119,12 @@ func (p pins) others(err error) error {
 		"does, or name another folder (telemetry.bpf_root of the agent, --root of cgn-ctl bpf)", p)}
 }
 
-// lockWait is how long a loader waits for another one: each takes less than a second.
+// lockWait is how long a loader waits for other loaders, which take less than a second each.
 const lockWait = 30 * time.Second
 
 // lock keeps other loaders and Clean away from the folder until the file is closed or the process
-// ends. It is fs.ErrNotExist if there is no folder, or was none any more when it was locked.
+// ends. It returns fs.ErrNotExist if the folder does not exist, or was removed before it was
+// locked.
 func (p pins) lock() (*os.File, error) {
 	dir, err := os.Open(string(p))
 	if err != nil {
@@ -145,14 +146,15 @@ func (p pins) lock() (*os.File, error) {
 	}
 }
 
-// is tells whether the folder is the open one.
+// is tells whether dir is still the folder at this path.
 func (p pins) is(dir *os.File) bool {
 	open, err := dir.Stat()
 	there, err2 := os.Stat(string(p))
 	return err == nil && err2 == nil && os.SameFile(open, there)
 }
 
-// place pins an object so that its path never holds something half made: under another name first.
+// place pins an object first under another name and renames it, so that its path never holds an
+// unfinished one.
 func (p pins) place(dir, name string, pin func(path string) error) error {
 	path := p.path(dir, name)
 	next := filepath.Join(filepath.Dir(path), "new-"+filepath.Base(path))
@@ -170,9 +172,9 @@ func (p pins) place(dir, name string, pin func(path string) error) error {
 }
 
 // Clean removes all programs and maps under root (empty: DefaultRoot), and returns how many pins it
-// removed. Programs are detached when the last reader of their links has closed. Root itself goes
-// too, unless it is another user's, who could not make it again. Clean does nothing if there is no
-// root. Agents that run find that out (Set.Removed) and load anew.
+// removed. Programs are detached when the last reader of their links has closed. Clean also removes
+// root itself, unless it belongs to another user, who could not make it again. Clean does nothing
+// if root does not exist. Running agents notice (Set.Removed) and load the programs anew.
 func Clean(root string) (removed int, err error) {
 	p := pins(rootOf(root))
 	lock, err := p.lock()
@@ -183,7 +185,7 @@ func Clean(root string) (removed int, err error) {
 		return 0, err
 	}
 	defer lock.Close()
-	// Links first: nothing counts any more, then programs and maps go.
+	// Links first, so that counting ends before programs and maps go.
 	for _, dir := range []string{linksDir, progsDir, mapsDir} {
 		dir = filepath.Join(string(p), dir)
 		entries, err := os.ReadDir(dir)

@@ -19,11 +19,12 @@ var needed = []struct {
 	name string
 }{{unix.CAP_NET_ADMIN, "CAP_NET_ADMIN"}, {unix.CAP_PERFMON, "CAP_PERFMON"}, {unix.CAP_BPF, "CAP_BPF"}}
 
-// Permitted says what rights the process lacks to load programs; nil: none.
+// Permitted returns an error that names the rights to load programs that the process lacks; nil:
+// none.
 func Permitted() error { return permitted() }
 
-// permitted tells which capabilities the process lacks. CAP_SYS_ADMIN stands for CAP_BPF and
-// CAP_PERFMON.
+// permitted returns an error that names the missing capabilities. CAP_SYS_ADMIN includes CAP_BPF
+// and CAP_PERFMON.
 func permitted() error {
 	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
 	var data [2]unix.CapUserData
@@ -45,7 +46,7 @@ func permitted() error {
 			"the program's file the rights (setcap cap_bpf,cap_perfmon,cap_net_admin+ep FILE)"}
 }
 
-// present tells whether the kernel has the place that a hook attaches to.
+// present returns an error if the kernel lacks the place of a hook.
 func present(kernel *btf.Spec, h hook) error {
 	if h.tracepoint == "" {
 		return nil
@@ -57,7 +58,7 @@ func present(kernel *btf.Spec, h hook) error {
 	return nil
 }
 
-// noWaits says whether the kernel notes when threads begin to wait.
+// noWaits returns waits as missing if the kernel does not record when threads begin to wait.
 func noWaits(kernel *btf.Spec) []Missing {
 	for name, member := range map[string]string{"sched_info": "last_queued", "cfs_rq": "rq"} {
 		var t *btf.Struct
@@ -76,7 +77,7 @@ func noWaits(kernel *btf.Spec) []Missing {
 	return nil
 }
 
-// cgroupFolder returns folder, or where the cgroups of version 2 are mounted.
+// cgroupFolder returns folder, or the mount of cgroup version 2 if folder is empty.
 func cgroupFolder(folder string) (string, error) {
 	if folder != "" {
 		return folder, nil
@@ -96,8 +97,8 @@ func cgroupFolder(folder string) (string, error) {
 	return "", errors.New("no cgroup2 file system is mounted: mount -t cgroup2 cgroup2 /sys/fs/cgroup/unified")
 }
 
-// linkedTo tells whether a link is attached to the cgroup of folder. The cgroup's number is the
-// inode of its folder.
+// linkedTo tells whether a link is attached to the cgroup of folder. A cgroup's number is the inode
+// of its folder.
 func linkedTo(l link.Link, folder string) bool {
 	var st unix.Stat_t
 	if unix.Stat(folder, &st) != nil {
@@ -110,7 +111,7 @@ func linkedTo(l link.Link, folder string) bool {
 	return info.Cgroup().CgroupId == st.Ino
 }
 
-// explain makes the errors of the bpf system call plain.
+// explain turns errors of the bpf system call into plain text.
 func explain(err error) error {
 	var v *ebpf.VerifierError
 	switch {

@@ -12,12 +12,12 @@ import (
 	"time"
 )
 
-// tick is the unit of /proc/stat: USER_HZ is 100 on every architecture that we build for.
+// tick is the unit of /proc/stat. USER_HZ is 100 on every supported architecture.
 const tick = 10 * time.Millisecond
 
-// Proc is a Reader that needs no rights: it asks /proc, sock_diag and cgroup files. It sees what is
-// there when it is asked, so what ended in between is not in its counts, and it has no times of
-// tokens.
+// Proc is a Reader that needs no rights. It reads /proc, sock_diag and cgroup files. It sees only
+// processes and connections that exist at the time, so those that ended in between are not in its
+// counts. It has no times of tokens.
 type Proc struct {
 	missing []Missing
 
@@ -26,13 +26,13 @@ type Proc struct {
 	groups []*procGroup
 }
 
-// procGroup keeps what ended processes had used when they were last seen.
+// procGroup keeps the usage of ended processes as last seen.
 type procGroup struct {
 	root   int
 	seen   map[int]procTimes
 	ended  procTimes
-	cgroup string        // that holds the group and nothing else; empty: there is none
-	used   time.Duration // by the cgroup before the group was watched
+	cgroup string        // cgroup of the group's processes only; empty: there is none
+	used   time.Duration // usage of the cgroup before the group was watched
 }
 
 type procTimes struct {
@@ -46,7 +46,8 @@ func (t *procTimes) add(o procTimes) {
 
 var _ Reader = (*Proc)(nil)
 
-// NewProc returns a reader without programs. why is said for everything that only programs tell.
+// NewProc returns a reader without programs. why becomes the reason of all figures that only
+// programs measure.
 func NewProc(why error) *Proc {
 	reason := "no programs are loaded"
 	if why != nil {
@@ -64,8 +65,8 @@ func NewProc(why error) *Proc {
 	return p
 }
 
-// New returns the best reader that there is: of the programs, or, where nothing can be loaded, of
-// /proc; its Missing says why then.
+// New returns the best available reader: that of the programs, or, if nothing can be loaded, that
+// of /proc, whose Missing gives the reason.
 func New(o Options) Reader {
 	s, err := Load(o)
 	if err != nil {
@@ -74,22 +75,22 @@ func New(o Options) Reader {
 	return s
 }
 
-// Source is SourceProc.
+// Source returns SourceProc.
 func (p *Proc) Source() Source { return SourceProc }
 
-// Missing lists what only programs tell.
+// Missing lists the figures that only programs measure.
 func (p *Proc) Missing() []Missing { return p.missing }
 
 // Close does nothing.
 func (p *Proc) Close() error { return nil }
 
-// maxPorts and maxGroups are those of the programs.
+// maxPorts and maxGroups equal the programs' limits.
 const (
 	maxPorts  = 64
 	maxGroups = 63
 )
 
-// WatchPort has Ports return a port.
+// WatchPort adds a port to the result of Ports.
 func (p *Proc) WatchPort(port uint16) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -112,7 +113,7 @@ func (p *Proc) UnwatchPort(port uint16) error {
 	return nil
 }
 
-// WatchProcesses has Groups return a process and its descendants.
+// WatchProcesses adds a process and its descendants to the result of Groups.
 func (p *Proc) WatchProcesses(root int) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -149,8 +150,8 @@ func (p *Proc) CPUs() ([]CPU, error) {
 	return parseStat(string(text)), nil
 }
 
-// parseStat reads the lines of CPUs: user nice system idle iowait irq softirq steal guest
-// guest_nice, where guests are in user and nice too.
+// parseStat parses the lines of CPUs: user nice system idle iowait irq softirq steal guest
+// guest_nice. User and nice include the guest times.
 func parseStat(text string) (all []CPU) {
 	for line := range strings.Lines(text) {
 		f := strings.Fields(line)
@@ -159,11 +160,11 @@ func parseStat(text string) (all []CPU) {
 		}
 		id, err := strconv.Atoi(f[0][3:])
 		if err != nil {
-			continue // the sum of all
+			continue // the line for all CPUs together
 		}
 		c := CPU{ID: id}
 		for i, field := range f[1:min(len(f), 9)] {
-			n, _ := strconv.ParseInt(field, 10, 64) // 0 of what is no number
+			n, _ := strconv.ParseInt(field, 10, 64) // 0 for text that is no number
 			if i == 3 || i == 4 {
 				c.Idle += time.Duration(n) * tick
 			} else {
@@ -177,7 +178,7 @@ func parseStat(text string) (all []CPU) {
 
 var errNoDelay = fmt.Errorf("bpf: distribution of run-queue delay: %w", ErrUnknown)
 
-// RunDelay is not known without programs: /proc has sums only, which Groups has.
+// RunDelay fails without programs. /proc has only sums, which Groups returns.
 func (p *Proc) RunDelay(*Histogram) error {
 	return errNoDelay
 }
@@ -207,15 +208,15 @@ func (p *Proc) Group(root int) (Group, error) {
 	return Group{}, notWatched("process", root)
 }
 
-// tree is root and its descendants by the kernel's lists of children, which cost what the tree is
-// large, or, where it has none, by a walk through all of /proc.
+// tree returns root and its descendants. It uses the kernel's lists of children, whose cost depends
+// on the size of the tree. Without such lists it walks through all of /proc.
 func tree(root int) []int {
 	all := []int{root}
 	for i := 0; i < len(all) && len(all) < 1<<16; i++ {
 		dir := filepath.Join("/proc", strconv.Itoa(all[i]), "task")
 		threads, err := os.ReadDir(dir)
 		if err != nil {
-			continue // it has ended
+			continue // the process has ended
 		}
 		for _, thread := range threads {
 			text, err := os.ReadFile(filepath.Join(dir, thread.Name(), "children"))
@@ -232,7 +233,7 @@ func tree(root int) []int {
 	return all
 }
 
-// read adds up what runs and what has ended since the group was made.
+// read returns the usage of the running processes and of those that ended since the group was made.
 func (g *procGroup) read() procTimes {
 	now := map[int]procTimes{}
 	for _, pid := range tree(g.root) {
@@ -240,7 +241,7 @@ func (g *procGroup) read() procTimes {
 		for _, name := range threads {
 			text, err := os.ReadFile(name)
 			if err != nil {
-				continue // it has ended
+				continue // the process has ended
 			}
 			tid, _ := strconv.Atoi(filepath.Base(filepath.Dir(name)))
 			now[tid] = parseSchedstat(string(text))
@@ -249,14 +250,14 @@ func (g *procGroup) read() procTimes {
 	sum := procTimes{}
 	for tid, was := range g.seen {
 		is, listed := now[tid]
-		if !listed { // lists of children may leave one out while another ends
+		if !listed { // a list of children may miss one while another ends
 			text, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(tid), "schedstat"))
 			if is = parseSchedstat(string(text)); err == nil && is.cpu >= was.cpu {
 				now[tid] = is
 				continue
 			}
 		}
-		if !listed || is.cpu < was.cpu { // ended, or another of the same number
+		if !listed || is.cpu < was.cpu { // ended, or replaced by a process with the same id
 			g.ended.add(was)
 		}
 	}
@@ -271,7 +272,7 @@ func (g *procGroup) read() procTimes {
 	return sum
 }
 
-// parseSchedstat reads CPU time in ns, waits in ns and runs.
+// parseSchedstat parses CPU time in ns, waits in ns and the number of runs.
 func parseSchedstat(text string) (t procTimes) {
 	f := strings.Fields(text)
 	if len(f) < 3 {
@@ -286,7 +287,7 @@ func parseSchedstat(text string) (t procTimes) {
 	return procTimes{time.Duration(cpu), time.Duration(delay), runs}
 }
 
-// Ports returns the connections to the watched ports that are established now.
+// Ports returns the presently established connections to the watched ports.
 func (p *Proc) Ports() ([]Port, error) {
 	p.mu.Lock()
 	watched := slices.Clone(p.ports)
@@ -308,7 +309,7 @@ func (p *Proc) Ports() ([]Port, error) {
 	return all, nil
 }
 
-// Port returns the connections to one watched port.
+// Port returns the presently established connections to one watched port.
 func (p *Proc) Port(port uint16) (Port, error) {
 	all, err := p.Ports()
 	for _, one := range all {
@@ -319,8 +320,8 @@ func (p *Proc) Port(port uint16) (Port, error) {
 	return Port{}, errors.Join(err, notWatched("port", int(port)))
 }
 
-// Peers returns the connections that are established now and are not to a watched port or of a port
-// that something listens on.
+// Peers returns the presently established connections whose local port is neither watched nor
+// listened on.
 func (p *Proc) Peers() ([]Peer, error) {
 	conns, err := established()
 	if err != nil {
@@ -347,10 +348,10 @@ func (p *Proc) Peers() ([]Peer, error) {
 	return all, nil
 }
 
-// Tokens are not known without programs.
+// Tokens fails without programs.
 func (p *Proc) Tokens(uint16) (Tokens, error) {
 	return Tokens{}, fmt.Errorf("bpf: times of tokens: %w", ErrUnknown)
 }
 
-// Drops is zero: there is nothing to be full.
+// Drops returns zeros: no table can be full.
 func (p *Proc) Drops() (Drops, error) { return Drops{}, nil }

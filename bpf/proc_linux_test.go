@@ -14,8 +14,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestProc: without programs, the same questions are answered from /proc and sock_diag, and what
-// cannot be answered is named.
+// TestProc: without programs, the reader answers from /proc and sock_diag, and names the missing
+// figures.
 func TestProc(t *testing.T) {
 	p := NewProc(errors.New("not today"))
 	defer p.Close()
@@ -37,7 +37,7 @@ func TestProc(t *testing.T) {
 	}
 }
 
-// TestProcGroup holds a group to the kernel's own count, with a child that has ended.
+// TestProcGroup compares a group with the kernel's own count, with a child that has ended.
 func TestProcGroup(t *testing.T) {
 	p := NewProc(nil)
 	sh := exec.Command("/bin/sh", "-c", "i=0; while [ $i -lt 100000 ]; do i=$((i+1)); done; read x")
@@ -73,7 +73,7 @@ func TestProcGroup(t *testing.T) {
 	}
 }
 
-// TestProcSockets finds a connection at both ends.
+// TestProcSockets: both ends of a connection are found.
 func TestProcSockets(t *testing.T) {
 	l := must[net.Listener](t)(net.Listen("tcp", "127.0.0.1:0"))
 	defer l.Close()
@@ -102,7 +102,7 @@ func TestProcSockets(t *testing.T) {
 	}
 }
 
-// TestNew: who may not load gets the other reader, which says why.
+// TestNew: a process without the right to load gets the reader of /proc, which reports the reason.
 func TestNew(t *testing.T) {
 	r := New(Options{Root: t.TempDir()})
 	defer r.Close()

@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// now is CLOCK_MONOTONIC, by which the programs measure.
+// now returns CLOCK_MONOTONIC, the programs' clock.
 func now() uint64 {
 	var ts unix.Timespec
 	// cannot fail
@@ -18,7 +18,7 @@ func now() uint64 {
 	return uint64(ts.Nano())
 }
 
-// perCPU reads the one entry of a map that has a value for each CPU.
+// perCPU reads the only entry of a map that has a value for each CPU.
 func perCPU[T any](s *Set, name string) ([]T, error) {
 	var v []T
 	if err := s.maps[name].Lookup(uint32(0), &v); err != nil {
@@ -27,14 +27,14 @@ func perCPU[T any](s *Set, name string) ([]T, error) {
 	return v, nil
 }
 
-// open is the time since the last switch of a CPU. What runs now has had it, but it is not counted
-// yet.
+// open returns the time since the last switch of a CPU. The running thread has used it, but it is
+// not counted yet.
 func (c *schedCpu) open(now uint64) time.Duration {
 	return max(time.Duration(now-c.AheadNs-(c.StartNs+c.BusyNs+c.IdleNs)), 0)
 }
 
-// CPUs returns the utilisation of each CPU, up to now. A CPU that has not switched since the
-// programs were loaded is not there.
+// CPUs returns the utilisation of each CPU up to now. A CPU is missing if it has not switched since
+// the programs were loaded.
 func (s *Set) CPUs() ([]CPU, error) {
 	per, err := perCPU[schedCpu](s, "cgn_cpus")
 	if err != nil {
@@ -58,7 +58,7 @@ func (s *Set) CPUs() ([]CPU, error) {
 	return all, nil
 }
 
-// RunDelay tells how long threads waited for a CPU, on the whole host.
+// RunDelay sets h to the waits of threads for a CPU, on the whole host.
 func (s *Set) RunDelay(h *Histogram) error {
 	if err := s.looks.take(s); err != nil {
 		return err
@@ -75,7 +75,7 @@ func (s *Set) RunDelay(h *Histogram) error {
 	return nil
 }
 
-// Groups returns the watched groups, with the CPU time of what runs now.
+// Groups returns the watched groups. Their CPU time includes the present run of running threads.
 func (s *Set) Groups() ([]Group, error) {
 	cpus, err := perCPU[schedCpu](s, "cgn_cpus")
 	if err != nil {
@@ -95,7 +95,7 @@ func (s *Set) Groups() ([]Group, error) {
 	return all, nil
 }
 
-// groupOf adds up group i; Root is 0 if it is free.
+// groupOf adds up group i. Root is 0 if the group is free.
 func groupOf(i uint32, per []schedGroup, cpus []schedCpu, now uint64) (g Group) {
 	g.Root = int(per[0].Root)
 	for cpu := range per {
@@ -109,7 +109,7 @@ func groupOf(i uint32, per []schedGroup, cpus []schedCpu, now uint64) (g Group) 
 	return g
 }
 
-// Group returns one of the groups.
+// Group returns one of the watched groups.
 func (s *Set) Group(root int) (Group, error) {
 	s.watches.Lock()
 	i := s.places[root]
@@ -148,7 +148,7 @@ func (c *socketsSockets) counts() Sockets {
 		RTTLooks:     c.RttSamples, RTTSum: time.Duration(c.RttSumUs) * time.Microsecond,
 		RTT: time.Duration(c.SrttUs) * time.Microsecond, RTTMin: time.Duration(c.RttMinUs) * time.Microsecond,
 	}
-	// A peer that was evicted meanwhile may have more ends than beginnings.
+	// After an eviction meanwhile, a peer may have more ends than beginnings.
 	if c.Opened > c.Closed {
 		k.Established = c.Opened - c.Closed
 	}
@@ -170,7 +170,7 @@ func (s *Set) Ports() ([]Port, error) {
 	return all, wrap("cgn_ports", entries.Err())
 }
 
-// Port returns one of the ports.
+// Port returns one of the watched ports.
 func (s *Set) Port(port uint16) (Port, error) {
 	if err := s.looks.take(s); err != nil {
 		return Port{}, err
@@ -188,7 +188,7 @@ func (s *Set) Port(port uint16) (Port, error) {
 // peersAtOnce is how many peers one system call reads: 20 KiB of keys and values.
 const peersAtOnce = 128
 
-// Peers returns what this host connects to, those used last.
+// Peers returns the peers that this host connected to, as many as the map keeps of the last used.
 func (s *Set) Peers() ([]Peer, error) {
 	var all []Peer
 	var cursor ebpf.MapBatchCursor
@@ -236,7 +236,7 @@ func (s *Set) Tokens(port uint16) (Tokens, error) {
 	return t, nil
 }
 
-// Drops returns what the programs could not count.
+// Drops returns the counts of losses.
 func (s *Set) Drops() (Drops, error) {
 	var d Drops
 	per, err := perCPU[schedDrops](s, "cgn_drops")

@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// TestGroupAlone: one group read alone is what it is among all, and one that nobody watches is
-// none.
+// TestGroupAlone: a group that is read alone has the same figures as among all. An unwatched one is
+// an error.
 func TestGroupAlone(t *testing.T) {
 	h := newHost(t)
 	for name, r := range map[string]Reader{"bpf": h.load(), "proc": NewProc(nil)} {
@@ -19,8 +19,7 @@ func TestGroupAlone(t *testing.T) {
 			t.Fatal(err)
 		}
 		spin(20 * time.Millisecond)
-		// A thread that ran when the watch began is known to be of the group from its next switch
-		// on.
+		// A thread that ran when the watch began belongs to the group from its next switch on.
 		within(t, "the process used a CPU", func() bool {
 			spin(time.Millisecond)
 			return must[Group](t)(r.Group(os.Getpid())).CPU >= 10*time.Millisecond
@@ -39,13 +38,13 @@ func TestGroupAlone(t *testing.T) {
 	}
 }
 
-// spin uses a CPU for as long.
+// spin uses a CPU for this long.
 func spin(d time.Duration) {
 	for end := time.Now().Add(d); time.Now().Before(end); {
 	}
 }
 
-// TestLookAllocates: what an agent reads at each look takes no new memory.
+// TestLookAllocates: the reads of an agent's look allocate nothing.
 func TestLookAllocates(t *testing.T) {
 	h := newHost(t)
 	s := h.load()
@@ -74,7 +73,7 @@ func TestLookAllocates(t *testing.T) {
 	}
 }
 
-// BenchmarkLook is what an agent reads at each look.
+// BenchmarkLook measures the reads of an agent's look.
 func BenchmarkLook(b *testing.B) {
 	h := newHost(b)
 	s := h.load()

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// Source says where a Reader has its numbers from.
+// Source is the origin of a Reader's figures.
 type Source string
 
 // Sources.
@@ -16,110 +16,112 @@ const (
 	SourceProc Source = "proc" // /proc, sock_diag and cgroup files
 )
 
-// ErrUnknown is wrapped where a Reader cannot tell what was asked; Missing says why.
+// ErrUnknown is wrapped if a Reader cannot measure a figure. Missing gives the reason.
 var ErrUnknown = errors.New("this reader cannot tell")
 
-// ErrNotWatched is wrapped where one port or group is asked for that nobody has asked to watch.
+// ErrNotWatched is wrapped if a port or group is read that is not watched.
 var ErrNotWatched = errors.New("it is not watched")
 
 func notWatched(what string, number int) error {
 	return fmt.Errorf("bpf: %s %d: %w", what, number, ErrNotWatched)
 }
 
-// Missing is something that a Reader cannot tell.
+// Missing is a figure that a Reader cannot measure.
 type Missing struct {
 	What   string // as in "run-queue delay"
-	Reason string // in plain words, with what to do where something can be done
+	Reason string // in plain words, with a fix if there is one
 }
 
-// Reader tells what the kernel knows. Its methods may be called by several goroutines at once. All
-// counts grow until the programs are removed, or, of SourceProc, until a process or connection
-// ends; take differences.
+// Reader reads the kernel's figures. Several goroutines may call its methods at once. All counts
+// grow until the programs are removed; those of SourceProc grow until a process or connection ends.
+// Take differences.
 type Reader interface {
 	Source() Source
-	// Missing lists what this reader cannot tell, and why.
+	// Missing lists the figures that this reader cannot measure, and the reasons.
 	Missing() []Missing
 
-	// WatchPort has connections to a local listening port counted. It does nothing if they are
-	// already. At most 64.
+	// WatchPort starts counting connections to a local listening port. It does nothing if the port
+	// is watched already. At most 64 ports can be watched.
 	WatchPort(port uint16) error
 	// UnwatchPort forgets a port and its counts.
 	UnwatchPort(port uint16) error
-	// WatchProcesses has a process, its threads, and all their descendants counted as one group. It
-	// does nothing if they are already. At most 63 groups.
+	// WatchProcesses starts counting a process, its threads and all their descendants as one group.
+	// It does nothing if the group is watched already. At most 63 groups can be watched.
 	WatchProcesses(root int) error
 	// UnwatchProcesses forgets a group and its counts.
 	UnwatchProcesses(root int) error
 
-	// CPUs returns the utilisation of each CPU that has run something.
+	// CPUs returns the utilisation of each CPU that has run a thread.
 	CPUs() ([]CPU, error)
-	// RunDelay sets h to how long threads waited for a CPU, on the whole host. The memory of its
-	// buckets is used again.
+	// RunDelay sets h to the waits of threads for a CPU, on the whole host. It reuses the memory of
+	// h's buckets.
 	RunDelay(h *Histogram) error
 	// Groups returns the watched groups.
 	Groups() ([]Group, error)
-	// Group returns one of them, at the cost of one.
+	// Group returns one of the watched groups, at the cost of reading one.
 	Group(root int) (Group, error)
 	// Ports returns the watched ports.
 	Ports() ([]Port, error)
-	// Port returns one of them, at the cost of one where SourceBPF.
+	// Port returns one of the watched ports. With SourceBPF it costs the reading of one.
 	Port(port uint16) (Port, error)
-	// Peers returns what this host connects to; of SourceBPF, at most the 8192 used last.
+	// Peers returns the peers that this host connects to. With SourceBPF these are at most the last
+	// used 8192.
 	Peers() ([]Peer, error)
 	// Tokens returns the timings of a watched port.
 	Tokens(port uint16) (Tokens, error)
-	// Drops returns what the programs could not count.
+	// Drops returns the counts of losses.
 	Drops() (Drops, error)
 
-	// Close gives back what the reader holds. Programs stay and count on.
+	// Close releases the reader's descriptors. Programs stay and go on counting.
 	Close() error
 }
 
-// CPU is what one CPU did since it was first seen.
+// CPU is the usage of one CPU since it was first seen.
 type CPU struct {
 	ID       int
-	Busy     time.Duration // something ran
+	Busy     time.Duration // time with a running thread
 	Idle     time.Duration
-	Switches uint64 // context switches; 0 if SourceProc
+	Switches uint64 // context switches; 0 with SourceProc
 }
 
 // Group is a watched process and its descendants.
 type Group struct {
-	Root  int           // the process that was watched
+	Root  int           // the watched process
 	CPU   time.Duration // CPU time used
-	Delay time.Duration // waited for a CPU
-	Runs  uint64        // how often a thread of the group got a CPU
+	Delay time.Duration // time waited for a CPU
+	Runs  uint64        // times that a thread of the group got a CPU
 }
 
-// Sockets counts connections to a peer or to a listening port. SourceProc sees only those that are
-// established now: it fills Established, Retransmits, bytes and the path's figures.
+// Sockets counts connections to a peer or to a listening port. SourceProc sees only connections
+// that are established at the time. It fills Established, Retransmits, the bytes, and the path's
+// figures.
 type Sockets struct {
-	Opened        uint64 // connections established
-	Closed        uint64 // of these, ended
-	Established   uint64 // of these, not ended
+	Opened        uint64 // connections that were established
+	Closed        uint64 // established connections that ended
+	Established   uint64 // connections that are established now
 	Refused       uint64 // attempts that were answered with a reset
-	Unanswered    uint64 // attempts that the kernel gave up, or could not send
+	Unanswered    uint64 // attempts that the kernel gave up or could not send
 	Abandoned     uint64 // attempts that the program gave up
 	Resets        uint64 // established connections that the other side reset
-	TimedOut      uint64 // established connections that ended because nothing was acknowledged
-	Retransmits   uint64 // segments sent again
+	TimedOut      uint64 // established connections that ended because the other side acknowledged nothing
+	Retransmits   uint64 // retransmitted segments
 	Timeouts      uint64 // retransmission timeouts
-	StallsSend    uint64 // the other side's window became zero
-	StallsReceive uint64 // our own window became zero: the program does not read
-	// payload, each byte once; both are behind by a connection's last seven packets out, until it
-	// ends
+	StallsSend    uint64 // times that the other side's window became zero
+	StallsReceive uint64 // times that our window became zero, because the program does not read
+	// payload without retransmissions; until a connection ends, its last seven outgoing packets are
+	// missing in both counts
 	BytesSent     uint64
 	BytesReceived uint64
-	SegmentsSent  uint64 // with payload, retransmitted ones included
+	SegmentsSent  uint64 // segments with payload, retransmissions included
 
-	// smoothed, of the connection that was looked at last: at its second packet that comes in, and
-	// each eighth after it
+	// smoothed, of the connection that was sampled last; a connection is sampled at its second
+	// incoming packet and at each eighth after it
 	RTT          time.Duration
-	RTTMin       time.Duration // smallest recent one of the same connection
-	RTTMean      time.Duration // of the smoothed ones, over all looks
-	RTTLooks     uint64        // looks at a round trip time
-	RTTSum       time.Duration // what they saw, together
-	DeliveryRate uint64        // bytes/s, as the kernel measured last
+	RTTMin       time.Duration // smallest recent round trip of the same connection
+	RTTMean      time.Duration // mean of the smoothed round trips of all samples
+	RTTLooks     uint64        // samples of the round trip time
+	RTTSum       time.Duration // sum of these samples
+	DeliveryRate uint64        // bytes/s, the kernel's last measurement
 }
 
 // Port is a watched listening port.
@@ -134,42 +136,43 @@ type Peer struct {
 	Sockets
 }
 
-// Tokens are the timings of a port's POST requests, as its wire sees them. A stream is an answer of
-// at least three pieces; a piece is what the engine sends at once, which is a token as long as it
-// flushes each. A head that goes out alone, before the first token, is told by its size, or by the
-// gap after it, and is none.
+// Tokens holds the timings of a port's POST requests, measured at its packets. A stream is an
+// answer of at least three pieces. A piece is data that the engine sends at once. It is a token if
+// the engine flushes after each token. A head that is sent alone, before the first token, is
+// recognised by its size or by the gap after it, and is not a token.
 type Tokens struct {
-	TTFT Histogram // of streams: first byte of the request in, to first token out
+	TTFT Histogram // of streams: from the first byte of the request to the first token
 	ITL  Histogram // of streams: gaps between tokens
 
-	Requests uint64 // that began
+	Requests uint64 // requests that began
 	Streams  uint64 // answers of at least three pieces
-	// answers of one or two pieces, or of pieces of 4 KiB and more: no streams, or too short to
-	// tell
+	// answers of one or two pieces, or with pieces of at least 4 KiB: no streams, or too short to
+	// decide
 	Singles     uint64
-	SinglesTime time.Duration // sum of their times from the first byte in to the first piece out
+	SinglesTime time.Duration // sum of their times from the first byte of the request to the first piece
 
-	// What is not in the histograms.
-	// streams whose first piece may be a head or have a token: they are in ITL from their second
-	// gap on, and not in TTFT
+	// The counts below are not in the histograms. Unclear counts streams whose first piece may be a
+	// head or contain a token. They are in ITL from their second gap on, and not in TTFT.
 	Unclear uint64
-	// segments within 128 us of the one before, or written before that had gone out: the same piece
+	// segments that belong to the piece before: sent within 128 us of it, or written before it had
+	// gone out
 	Joined uint64
-	// pieces as large as two of the smallest of their answer: several tokens, their gap is left out
+	// pieces at least twice as large as the smallest of their answer, hence several tokens; their
+	// gaps are left out
 	Coalesced      uint64
-	UnmeasuredTLS  uint64 // connections
+	UnmeasuredTLS  uint64 // TLS connections
 	UnmeasuredHTTP uint64 // HTTP/2 connections
-	// connections that are neither of these nor HTTP/1, were in the middle of something, or whose
-	// first request ended the handshake
+	// connections of another protocol, connections first seen in the middle of an exchange, and
+	// connections whose first request ended the handshake
 	Unmeasured uint64
 }
 
-// Drops counts what was lost, by what was full.
+// Drops counts losses, by the table or buffer that was full.
 type Drops struct {
-	Events     uint64 // events: the ring was full
-	Peers      uint64 // connections to new peers
-	Sockets    uint64 // sockets that count nowhere
-	Processes  uint64 // children that are not followed
-	Threads    uint64 // threads in no group
-	OddPackets uint64 // TCP packets whose headers were not understood
+	Events     uint64 // events that did not fit into the ring
+	Peers      uint64 // connections to new peers that are not counted
+	Sockets    uint64 // sockets that are not counted
+	Processes  uint64 // child processes that are not followed
+	Threads    uint64 // threads without a group
+	OddPackets uint64 // TCP packets whose headers could not be parsed
 }

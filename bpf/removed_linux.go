@@ -15,11 +15,11 @@ var (
 // pinned is a pin that a set's figures depend on.
 type pinned struct {
 	path  string
-	inode uint64 // 0: whichever is there
+	inode uint64 // 0: any inode
 }
 
-// pinned are the pins of all maps, and of the hooks that are attached. A link may be another
-// loader's by and by, with another cgroup: it counts as well.
+// pinned returns the pins of all maps, and those of the attached hooks. Another loader may replace
+// a link with one on another cgroup; that counts as the same pin.
 func (l *loader) pinned() (all []pinned) {
 	for _, h := range hooks {
 		if path := l.path(linksDir, h.program); inode(path) != 0 {
@@ -33,8 +33,8 @@ func (l *loader) pinned() (all []pinned) {
 	return all
 }
 
-// inode is the number of the pin at path, which no other pin of the file system has; 0: there is
-// none.
+// inode returns the inode of the pin at path, which is unique in the file system; 0: there is no
+// pin.
 func inode(path string) uint64 {
 	var st unix.Stat_t
 	if err := unix.Stat(path, &st); err != nil {
@@ -43,9 +43,9 @@ func inode(path string) uint64 {
 	return st.Ino
 }
 
-// Removed says what was taken away since Load of what the set reads, as Clean does, or was
-// replaced, as another version of the programs does: from then on its counts stand still, or some
-// of them. Nil: nothing was. It takes a system call for each map and hook. Load has it count again,
+// Removed returns an error if the set's pins were removed since Load, as Clean does, or replaced,
+// as another version of the programs does. From then on some or all of its counts no longer change.
+// Nil: the pins are intact. It costs a system call for each map and hook. Load makes the set count
 // anew.
 func (s *Set) Removed() error {
 	for _, p := range s.pinned {

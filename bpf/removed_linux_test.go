@@ -10,7 +10,7 @@ import (
 	"github.com/cilium/ebpf"
 )
 
-// TestRemoved: a set finds out what was taken away of it, and Load has it count again.
+// TestRemoved: a set reports its removed pins, and Load makes it count again.
 func TestRemoved(t *testing.T) {
 	h := newHost(t)
 	s := h.load()
@@ -42,7 +42,8 @@ func TestRemoved(t *testing.T) {
 	}
 }
 
-// TestRemovedByAnotherVersion: what another version has put in a map's place is left to it.
+// TestRemovedByAnotherVersion: Load with Keep does not remove a map that another version has put in
+// place of ours.
 func TestRemovedByAnotherVersion(t *testing.T) {
 	h := newHost(t)
 	s := h.load()
@@ -64,7 +65,7 @@ func TestRemovedByAnotherVersion(t *testing.T) {
 	}
 }
 
-// TestCleanAmongLoaders: neither fails because of the other.
+// TestCleanAmongLoaders: concurrent calls of Clean and Load do not make each other fail.
 func TestCleanAmongLoaders(t *testing.T) {
 	h := newHost(t)
 	var all sync.WaitGroup
@@ -91,7 +92,7 @@ func TestCleanAmongLoaders(t *testing.T) {
 	all.Wait()
 }
 
-// TestCleanKeepsAFolder that its user could not make again.
+// TestCleanKeepsAFolder: Clean keeps a root that its user could not make again.
 func TestCleanKeepsAFolder(t *testing.T) {
 	h := newHost(t)
 	h.load()

@@ -13,7 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// script runs a shell script until the test ends, bound to a CPU.
+// script runs a shell script on one CPU until the test ends.
 func (h *host) script(cpu int, script string) *exec.Cmd {
 	h.t.Helper()
 	cmd := exec.Command("/bin/sh", "-c", script)
@@ -22,7 +22,7 @@ func (h *host) script(cpu int, script string) *exec.Cmd {
 		h.t.Fatal(err)
 	}
 	h.t.Cleanup(func() {
-		_ = unix.Kill(-cmd.Process.Pid, unix.SIGKILL) // with what it has started
+		_ = unix.Kill(-cmd.Process.Pid, unix.SIGKILL) // kills the processes that the script started, too
 		_ = cmd.Wait()
 	})
 	var one unix.CPUSet
@@ -33,7 +33,8 @@ func (h *host) script(cpu int, script string) *exec.Cmd {
 	return cmd
 }
 
-// schedstat reads CPU time, waits and runs of all threads of a process: the kernel's own count.
+// schedstat returns the CPU time, waits and runs of all threads of a process by the kernel's own
+// count.
 func schedstat(t testing.TB, pid int) (cpu, delay time.Duration, runs uint64) {
 	t.Helper()
 	tasks := filepath.Join("/proc", strconv.Itoa(pid), "task")
@@ -57,8 +58,8 @@ func (h *host) group(s *Set, root int) Group {
 	return Group{}
 }
 
-// near holds got to two readings of the kernel's own count, one that was ended before it and one
-// that was begun after it, and 2 %.
+// near checks that got lies between two readings of the kernel's own count, within 2 %. One of them
+// ended before got was read, and the other began after.
 func near(t testing.TB, what string, got, least, most time.Duration) {
 	t.Helper()
 	t.Logf("%s: %v, the kernel's own count %v to %v", what, got, least, most)
@@ -69,7 +70,8 @@ func near(t testing.TB, what string, got, least, most time.Duration) {
 
 const hog = "while :; do :; done"
 
-// TestGroup holds CPU time and waits of two processes on one CPU to the kernel's own count.
+// TestGroup compares the CPU time and waits of two processes on one CPU with the kernel's own
+// count.
 func TestGroup(t *testing.T) {
 	h := newHost(t)
 	s := h.load()
@@ -79,7 +81,7 @@ func TestGroup(t *testing.T) {
 		if err := s.WatchProcesses(root); err != nil {
 			t.Fatal(err)
 		}
-		// It is found when it has run.
+		// The group appears once it has run.
 		within(t, "the group runs", func() bool { return h.group(s, root).Runs > 2 })
 	}
 	before := h.delay(s)
@@ -110,7 +112,8 @@ func TestGroup(t *testing.T) {
 	h.noDrops(s)
 }
 
-// TestUtilisation: what CPUs say is what all time was spent on, and a CPU with a hog is busy.
+// TestUtilisation: the CPUs' times add up to the elapsed time, and a CPU with a busy process is
+// busy.
 func TestUtilisation(t *testing.T) {
 	h := newHost(t)
 	s := h.load()
@@ -135,8 +138,8 @@ func TestUtilisation(t *testing.T) {
 	}
 }
 
-// TestFollows: children and their children are of the group, also those that were there before, and
-// leave it when they end.
+// TestFollows: children and their children belong to the group, including those that existed
+// before. They leave it when they end.
 func TestFollows(t *testing.T) {
 	h := newHost(t)
 	s := h.load()
@@ -147,7 +150,7 @@ func TestFollows(t *testing.T) {
 		}
 	}
 	busy := fmt.Sprintf("i=0; while [ $i -lt %d ]; do i=$((i+1)); done", times(200_000, 20_000))
-	// One child is there when the group is made; then it and the script itself start others, which
+	// One child exists when the group is made. Later the child and the script start others, which
 	// use the CPU and end.
 	sh := h.script(0, "(read x < "+go1+"; ("+busy+")) & read x < "+go2+"; ("+busy+"); wait; read x < "+go2)
 	root := sh.Process.Pid
@@ -167,7 +170,7 @@ func TestFollows(t *testing.T) {
 	within(t, "only the root is left", func() bool { return len(descendants(root)) == 0 && h.members(s, root) == 1 })
 	after := h.group(s, root)
 	stat := strings.Fields(string(must[[]byte](t)(os.ReadFile(filepath.Join("/proc", strconv.Itoa(root), "stat")))))
-	// of children that were waited for
+	// time of children that were waited for
 	ticks := must[int](t)(strconv.Atoi(stat[15])) + must[int](t)(strconv.Atoi(stat[16]))
 	used, want := after.CPU-before.CPU, time.Duration(ticks)*10*time.Millisecond
 	t.Logf("the group used %v; /proc says %v of its children", used, want)
@@ -182,7 +185,7 @@ func TestFollows(t *testing.T) {
 	}
 }
 
-// members counts the processes of a group.
+// members returns the number of processes of a group.
 func (h *host) members(s *Set, root int) (n int) {
 	h.t.Helper()
 	var pid, of uint32

@@ -11,22 +11,22 @@ import (
 	"github.com/cilium/ebpf"
 )
 
-// Set is a Reader of the programs in the kernel.
+// Set is the Reader of the programs in the kernel.
 type Set struct {
 	root    pins
 	maps    map[string]*ebpf.Map
 	missing []Missing
 	report  Report
-	pinned  []pinned       // by Load
+	pinned  []pinned       // set by Load
 	watches sync.Mutex     // held while groups and watched peers change
-	places  map[int]uint32 // of the groups that were watched through this set, by root; guarded by watches
+	places  map[int]uint32 // groups watched through this set, by root; guarded by watches
 	looks   looks
 }
 
 var _ Reader = (*Set)(nil)
 
 // Open returns a reader of the programs that another process has loaded under root (empty:
-// DefaultRoot). It changes nothing, and what would is refused.
+// DefaultRoot). It changes nothing, and refuses the methods that would.
 func Open(root string) (*Set, error) {
 	spec, err := programs()
 	if err != nil {
@@ -61,13 +61,13 @@ func Open(root string) (*Set, error) {
 	return s, nil
 }
 
-// Source is SourceBPF.
+// Source returns SourceBPF.
 func (s *Set) Source() Source { return SourceBPF }
 
-// Missing lists the hooks that are not there.
+// Missing lists the figures of missing hooks.
 func (s *Set) Missing() []Missing { return s.missing }
 
-// Report says what Load found and did; it is empty after Open.
+// Report returns what Load found and did. It is empty after Open.
 func (s *Set) Report() Report { return s.report }
 
 // Close closes the set's own descriptors. The programs stay.
@@ -82,6 +82,6 @@ func (s *Set) Close() error {
 	return errors.Join(errs...)
 }
 
-// Path returns where a map is pinned, for `bpftool map dump pinned PATH`. The name is as in the
-// map's comment, without cgn_.
+// Path returns the pin of a map, for `bpftool map dump pinned PATH`. The name is that in the map's
+// comment, without cgn_.
 func (s *Set) Path(name string) string { return filepath.Join(string(s.root), mapsDir, name) }

@@ -10,19 +10,19 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// settled are the maps whose counts of one connection are made at different times: what one half of
-// them missed would be wrong for good.
+// settled are the maps that count the beginning and the end of a connection at different times.
+// Losing one of the two would make them wrong for good.
 var settled = []string{"cgn_ports", "cgn_peers"}
 
-// latest are fields of these that are no counts.
+// latest are fields of these maps that hold a last value and not a count.
 var latest = []string{"value.delivery_rate"}
 
-// settle adds to the maps of connections what programs have counted in the old ones after these
-// were copied. Where sockets have been forgotten with cgn_socks, those that were open count as
-// closed. It is called when no program uses the old maps any more.
+// settle adds to the new maps of connections the counts that programs made in the old ones after
+// the copy. If the state of sockets was lost with cgn_socks, the open ones count as closed. Call
+// settle when no program uses the old maps any more.
 func (l *loader) settle() error {
-	// It returns when no program runs that began before. Kernels without it (nohz_full) miss what
-	// another CPU counts in this moment.
+	// The call returns when all program runs that began before have ended. On kernels without it
+	// (nohz_full), counts that another CPU makes at this moment are lost.
 	const global = 1 // MEMBARRIER_CMD_GLOBAL
 	_, _, _ = unix.Syscall(unix.SYS_MEMBARRIER, global, 0, 0)
 	for _, name := range settled {
@@ -56,7 +56,7 @@ func (l *loader) settleMap(name string, copied map[string][]byte) error {
 		was, ok := copied[string(key)]
 		if !ok {
 			was = make([]byte, len(value))
-			_ = m.Update(key, zero, ebpf.UpdateNoExist) // there already, or full: then add finds or does not find it
+			_ = m.Update(key, zero, ebpf.UpdateNoExist) // fails if the key exists or the map is full; add then decides
 		}
 		for _, c := range counts {
 			more := c.at(value) - c.at(was)
@@ -71,7 +71,7 @@ func (l *loader) settleMap(name string, copied map[string][]byte) error {
 	})
 }
 
-// open is how many connections are in opened and not in closed.
+// open returns how many connections are in opened and not in closed.
 func open(counts []count, value []byte) uint64 {
 	var opened, closed uint64
 	for _, c := range counts {
@@ -85,7 +85,7 @@ func open(counts []count, value []byte) uint64 {
 	return max(opened, closed) - closed
 }
 
-// count is a number that the programs add to, and its places in the old and the new value.
+// count is a number that the programs add to, with its places in the old and the new value.
 type count struct {
 	path     string
 	from, to uint32
@@ -105,14 +105,14 @@ func both(want, have []field) (all []count) {
 	return all
 }
 
-// adder adds to a number in a map beside programs that do the same, which an update of the value
-// would not.
+// adder adds to a number in a map atomically, while programs also add to it. An update of the value
+// would lose their additions.
 type adder struct{ program *ebpf.Program }
 
 // addition is the argument of an adder's program.
 type addition struct {
-	Key   [24]byte // the key, and zeroes
-	Place uint64   // of the number in the value, a multiple of 8
+	Key   [24]byte // the key, padded with zeroes
+	Place uint64   // place of the number in the value, a multiple of 8
 	More  uint64
 }
 
@@ -148,7 +148,7 @@ func newAdder(m *ebpf.Map) (*adder, error) {
 	return &adder{p}, nil
 }
 
-// add does nothing where the key is gone.
+// add does nothing if the key does not exist.
 func (a *adder) add(key []byte, place uint32, more uint64) error {
 	if more == 0 {
 		return nil

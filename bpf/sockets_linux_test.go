@@ -14,7 +14,7 @@ import (
 	"github.com/cognitora/dataplane/perf/netpath"
 )
 
-// namespaces are two that only the test uses, with a path between them.
+// namespaces returns two network namespaces of the test's own, with a path between them.
 func (h *host) namespaces() *netpath.Path {
 	h.t.Helper()
 	p, err := netpath.New(netpath.Options{Seed: 1})
@@ -28,7 +28,7 @@ func (h *host) namespaces() *netpath.Path {
 	return p
 }
 
-// echo listens in a namespace and sends back what comes, until the other side is done.
+// echo listens in a namespace and sends back all received bytes until the other side closes.
 func (h *host) echo(at *netpath.Side, network, addr string) netip.AddrPort {
 	h.t.Helper()
 	var l net.Listener
@@ -45,7 +45,7 @@ func (h *host) echo(at *netpath.Side, network, addr string) netip.AddrPort {
 			if err != nil {
 				return
 			}
-			_, _ = io.Copy(c, c) // ends with the connection, however
+			_, _ = io.Copy(c, c) // ends with the connection
 			_ = c.Close()
 		}
 	}()
@@ -88,7 +88,7 @@ func (h *host) peer(s *Set, addr netip.AddrPort) Sockets {
 	return Sockets{}
 }
 
-// TestConnections counts what is known to have happened, over IPv4 and IPv6, at both ends.
+// TestConnections compares the counts with known connections, over IPv4 and IPv6, at both ends.
 func TestConnections(t *testing.T) {
 	h := newHost(t)
 	s := h.load()
@@ -124,7 +124,8 @@ func TestConnections(t *testing.T) {
 	h.noDrops(s)
 }
 
-// TestEnds: a connection that is reset, one that is refused, one that stays.
+// TestEnds: a connection that is reset, one that is refused, and one that stays are counted as
+// such.
 func TestEnds(t *testing.T) {
 	h := newHost(t)
 	s := h.load()
@@ -190,8 +191,8 @@ func TestEnds(t *testing.T) {
 	h.noDrops(s)
 }
 
-// TestLoss: retransmissions are those that the kernel counts for the sockets; a peer that is cut
-// off tells timeouts, and that it is back.
+// TestLoss: the counted retransmissions equal the kernel's counts of the sockets. A peer that is
+// cut off causes timeout events, and a recovery event when it is back.
 func TestLoss(t *testing.T) {
 	h := newHost(t)
 	s := h.load()
@@ -237,7 +238,7 @@ func TestLoss(t *testing.T) {
 	defer c.Close()
 	events := must[*Events](t)(OpenEvents(h.root))
 	defer events.Close()
-	if err := events.Watch(to, 7); err != nil { // the connection stands already
+	if err := events.Watch(to, 7); err != nil { // the connection is established already
 		t.Fatal(err)
 	}
 	p.Set(netpath.Conditions{Loss: 1})
@@ -280,7 +281,7 @@ func tcpInfo(t testing.TB, c *net.TCPConn) *unix.TCPInfo {
 	return info
 }
 
-// TestStalls: who does not read has the sender stall, at both ends.
+// TestStalls: a receiver that does not read causes counted stalls at both ends.
 func TestStalls(t *testing.T) {
 	h := newHost(t)
 	s := h.load()
@@ -317,8 +318,8 @@ func TestStalls(t *testing.T) {
 	}
 }
 
-// TestAdopted: connections to a port that were there before it was watched are counted with their
-// next packet.
+// TestAdopted: connections that existed before their port was watched are counted with their next
+// packet.
 func TestAdopted(t *testing.T) {
 	h := newHost(t)
 	p := h.namespaces()

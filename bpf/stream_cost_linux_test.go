@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// Streams as engines send them, at which the cost of programs is told beside that of the tight
-// loops of BenchmarkSwitch and BenchmarkPackets.
+// Streams like an engine's. The cost of programs is measured under them too, beside the tight loops
+// of BenchmarkSwitch and BenchmarkPackets.
 const (
 	streams     = 32
 	streamEvery = 8 * time.Millisecond // between two tokens of a stream
@@ -18,15 +18,15 @@ const (
 	tokenBytes  = 150
 )
 
-// pace is what paced streams have sent.
+// pace counts the data that paced streams have sent.
 type pace struct {
 	port   uint16
 	tokens atomic.Uint64
 	stop   func()
 }
 
-// paced has a watched port send paced tokens over a number of connections, each on a goroutine of
-// its own, until it is stopped or the test ends.
+// paced makes a watched port send tokens at a fixed pace over several connections, each on a
+// goroutine of its own, until it is stopped or the test ends.
 func paced(t *testing.T, s *Set) *pace {
 	l := must[net.Listener](t)(net.Listen("tcp", "127.0.0.1:0"))
 	p := &pace{port: uint16(l.Addr().(*net.TCPAddr).Port)}
@@ -71,7 +71,7 @@ func paced(t *testing.T, s *Set) *pace {
 	return p
 }
 
-// counted stops the streams, and holds what the programs counted of them to what was sent.
+// counted stops the streams, and compares the programs' counts with the sent data.
 func (p *pace) counted(h *host, s *Set) {
 	p.stop()
 	defer func() {
@@ -85,8 +85,8 @@ func (p *pace) counted(h *host, s *Set) {
 	if bytes := streams*headBytes + sent*tokenBytes; sent < streams || c.BytesSent != bytes {
 		h.t.Errorf("%d tokens, %d bytes sent, %d counted", sent, bytes, c.BytesSent)
 	}
-	// The kernel may put several tokens into a segment. Each segment is one gap, but for two of
-	// each stream: its head, and its first token or what went out with the head.
+	// The kernel may put several tokens into a segment. Each segment is one gap, except two of each
+	// stream: the head, and the first token or the segment that went out with the head.
 	segments, gaps := c.SegmentsSent-c.Retransmits, k.ITL.Count+k.Joined+k.Coalesced
 	if k.Streams != streams || gaps+2*streams < segments || gaps+streams > segments {
 		h.t.Errorf("%d segments of %d streams: %d streams and %d gaps counted, %d of them inside pieces, %d of "+
@@ -96,10 +96,9 @@ func (p *pace) counted(h *host, s *Set) {
 		segments, gaps, k.Joined, k.Coalesced)
 }
 
-// TestCostOfStreams says what a run of each program costs while tokens go out at their own pace, so
-// that each finds caches that others have used since the last. A run of a program of switches that
-// does nothing says how much of that is the machine's, and each is held to costTimes that. Taking
-// the times is in all.
+// TestCostOfStreams measures the cost of a run of each program while tokens go out at their own
+// pace, so that other code has used the caches between runs. It also measures an empty program at
+// switches. No program may cost more than costTimes as much. All figures include taking the times.
 func TestCostOfStreams(t *testing.T) {
 	h := newHost(t)
 	s := h.load()
@@ -120,8 +119,8 @@ func TestCostOfStreams(t *testing.T) {
 	p.counted(h, s)
 }
 
-// over logs what runs of programs cost in a time, and their share of a core, and returns the mean
-// of each.
+// over logs the runs, the cost of a run, and the share of a core of programs during d. It returns
+// the mean cost of a run of each program.
 func (h *host) over(d time.Duration, programs ...string) (all []time.Duration) {
 	cores := 0.0
 	before, start := h.costs(), time.Now()

@@ -19,7 +19,7 @@ import (
 	"github.com/cognitora/dataplane/sim/engine"
 )
 
-// histogramOf counts as the kernel does.
+// histogramOf counts durations as the kernel does.
 func histogramOf(all []time.Duration) (h Histogram) {
 	var buckets [histogramBuckets]uint64
 	sum := uint64(0)
@@ -31,11 +31,11 @@ func histogramOf(all []time.Duration) (h Histogram) {
 	return h
 }
 
-// agrees holds the kernel's times to those of the packets, which are taken as they come to the
-// client's socket, so that it does not matter who has to wait for a CPU. Means agree to 1 ms,
-// quantiles to the same bucket or the next one. Of a hundred gaps, one may have been told apart
-// otherwise: packets are a few microseconds later there. An emulated processor takes milliseconds
-// from a packet's arrival to its socket.
+// agrees compares the kernel's times with those of packets at the client's socket. Packet times do
+// not depend on who waits for a CPU. Means must agree within 1 ms, and quantiles must lie in the
+// same bucket or the next one. One gap in a hundred may have been classified differently, because
+// packets arrive a few microseconds later. An emulated processor needs milliseconds to bring a
+// packet to its socket.
 func agrees(t testing.TB, what string, kernel Histogram, read, came []time.Duration) {
 	t.Helper()
 	client, seen := histogramOf(read), histogramOf(came)
@@ -45,16 +45,16 @@ func agrees(t testing.TB, what string, kernel Histogram, read, came []time.Durat
 	if apart > times(1, 3)+len(came)/100 {
 		t.Errorf("%s: %d times, not %d", what, kernel.Count, len(came))
 	}
-	// what those that were told apart otherwise come to
+	// largest effect of differently classified gaps on the sum
 	most := max(kernel.Quantile(1), seen.Quantile(1)) * time.Duration(apart)
 	if off := kernel.Mean() - seen.Mean(); off.Abs() > time.Millisecond*time.Duration(times(1, 10))+
 		most/time.Duration(len(came)) {
 		t.Errorf("mean %s is off by %v", what, off)
 	}
 	for _, q := range []float64{0.5, 0.9, 0.99} {
-		rank := float64(1+apart) / float64(len(came)) // by which those that were told apart otherwise move a quantile
+		rank := float64(1+apart) / float64(len(came)) // largest shift of a quantile by differently classified gaps
 		if 1-q < rank {
-			continue // there are too few
+			continue // too few values
 		}
 		ours, least, most := kernel.Quantile(q), seen.Quantile(q-rank), seen.Quantile(q+rank)
 		t.Logf("%v of %s: kernel %v, packets %v, client %v", q, what, ours, seen.Quantile(q), client.Quantile(q))
@@ -64,8 +64,8 @@ func agrees(t testing.TB, what string, kernel Histogram, read, came []time.Durat
 	}
 }
 
-// TestTokens holds the kernel's times to a client's, with an engine that sends its head long before
-// the first token.
+// TestTokens compares the kernel's times with a client's. The engine sends its head long before the
+// first token.
 func TestTokens(t *testing.T) {
 	h := newHost(t)
 	e, err := engine.New(engine.Config{PrefillTokensPerSecond: 2000, DecodeStep: 12 * time.Millisecond,
@@ -93,7 +93,7 @@ func TestTokens(t *testing.T) {
 	h.noDrops(s)
 }
 
-// serve answers requests with f until the test ends, and has its port watched.
+// serve answers requests with f until the test ends, and watches its port.
 func (h *host) serve(s *Set, start func(*httptest.Server), f http.HandlerFunc) *httptest.Server {
 	h.t.Helper()
 	server := httptest.NewUnstartedServer(f)
@@ -109,12 +109,12 @@ func portOf(s *httptest.Server) uint16 {
 	return netip.MustParseAddrPort(s.Listener.Addr().String()).Port()
 }
 
-// streamed writes pieces with a millisecond and more between them.
+// streamed writes pieces that are at least a millisecond apart.
 func streamed(w http.ResponseWriter, _ *http.Request) {
 	for range 4 {
 		yield()
 		fmt.Fprintf(w, "data: %s\n\n", strings.Repeat("x", 200))
-		_ = http.NewResponseController(w).Flush() // the client reads to the end
+		_ = http.NewResponseController(w).Flush() // on failure the client sees the end
 	}
 }
 
@@ -133,7 +133,7 @@ func ask(t *testing.T, server *httptest.Server) {
 	}
 }
 
-// TestNotGuessed: what cannot be measured is counted as such.
+// TestNotGuessed: exchanges that cannot be measured are counted as unmeasured.
 func TestNotGuessed(t *testing.T) {
 	h := newHost(t)
 	s := h.load()
@@ -194,10 +194,10 @@ func TestNotGuessed(t *testing.T) {
 	})
 }
 
-// TestRequestOpens: a connection that is complete only with its first request, as where the
-// client's last packet of the handshake is lost, overtaken or kept back (TCP_DEFER_ACCEPT,
-// HAProxy's tcp-smart-connect), is unmeasured as a whole: that request comes to the listening
-// socket, and the programs see it there only.
+// TestRequestOpens: a connection is unmeasured as a whole if its first request also completes the
+// handshake. This happens when the client's last handshake packet is lost, overtaken or held back
+// (TCP_DEFER_ACCEPT, HAProxy's tcp-smart-connect). Then the first request arrives at the listening
+// socket, and the programs see it only there.
 func TestRequestOpens(t *testing.T) {
 	h := newHost(t)
 	s := h.load()

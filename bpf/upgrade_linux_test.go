@@ -15,14 +15,14 @@ import (
 	"github.com/cognitora/dataplane/perf/netpath"
 )
 
-// other makes every program another one that does the same.
+// other changes every program's instructions, but not its effect.
 func other(spec *ebpf.CollectionSpec) {
 	for _, p := range spec.Programs {
 		p.Instructions = slices.Insert(slices.Clone(p.Instructions), 1, asm.Mov.Imm(asm.R0, 0))
 	}
 }
 
-// wider makes the layouts of maps other ones.
+// wider changes the layouts of maps.
 func wider(names ...string) func(*ebpf.CollectionSpec) {
 	return func(spec *ebpf.CollectionSpec) {
 		other(spec)
@@ -38,7 +38,7 @@ func wider(names ...string) func(*ebpf.CollectionSpec) {
 	}
 }
 
-// busy keeps connections going until stop, and counts them.
+// busy keeps opening connections until stop, and counts them.
 type busy struct {
 	made atomic.Uint64
 	stop atomic.Bool
@@ -67,8 +67,7 @@ func keepBusy(t *testing.T, at *netpath.Side, to netip.AddrPort) *busy {
 
 func (b *busy) end() { b.stop.Store(true); <-b.done }
 
-// TestUpgrade: programs are replaced under load of sockets and of the scheduler, and nothing is
-// lost.
+// TestUpgrade: programs are replaced while sockets and the scheduler are busy, and nothing is lost.
 func TestUpgrade(t *testing.T) {
 	h := newHost(t)
 	p := h.namespaces()
@@ -108,8 +107,8 @@ func TestUpgrade(t *testing.T) {
 	h.noDrops(s)
 }
 
-// TestUpgradeOfLayout: when a map has to be made anew, it begins with what the old one has counted.
-// No connection is lost; of CPU time no more than of the window that Report tells.
+// TestUpgradeOfLayout: a map that is made anew begins with the counts of the old one. No connection
+// is lost. At most the CPU time of Report.Window is lost.
 func TestUpgradeOfLayout(t *testing.T) {
 	h := newHost(t)
 	p := h.namespaces()
@@ -153,8 +152,8 @@ func TestUpgradeOfLayout(t *testing.T) {
 	h.used(s2, root, from)
 	u := h.usage(s2, root)
 	counted, all := u.group.CPU-from.group.CPU, u.before.CPU-from.after.CPU
-	// A run is counted where it ends: one that ends in a window is lost with what it had before.
-	// All are on one CPU, and others wait for it.
+	// A run is counted when it ends. A run that ends in a window is lost, including its time before
+	// the window. All threads share one CPU, and others wait for it.
 	bound := window + time.Duration(upgrades*times(10, 100))*time.Millisecond
 	t.Logf("%v of %v of CPU time counted; the windows were %v", counted, all, window)
 	if counted < all-bound-all/50 || counted > (u.after.CPU-from.before.CPU)*51/50 {
@@ -172,8 +171,8 @@ func (h *host) ended(s *Set, to netip.AddrPort) (port Port, peer Sockets) {
 	return port, peer
 }
 
-// TestUpgradeOfSockets: when the sockets' states have to be made anew, those that are open count as
-// closed, no other one does, and those of a port are opened anew with their next packet.
+// TestUpgradeOfSockets: when the state of sockets is made anew, exactly the open sockets count as
+// closed. Those of a port count as opened anew with their next packet.
 func TestUpgradeOfSockets(t *testing.T) {
 	h := newHost(t)
 	p := h.namespaces()
@@ -182,7 +181,7 @@ func TestUpgradeOfSockets(t *testing.T) {
 	if err := s.WatchPort(to.Port()); err != nil {
 		t.Fatal(err)
 	}
-	server := h.echo(p.A, "tcp", "127.0.0.1:0") // each serves one at a time
+	server := h.echo(p.A, "tcp", "127.0.0.1:0") // each server handles one connection at a time
 	if err := s.WatchPort(server.Port()); err != nil {
 		t.Fatal(err)
 	}
@@ -212,7 +211,7 @@ func TestUpgradeOfSockets(t *testing.T) {
 	port, peer := h.ended(s2, to)
 	made := b.made.Load()
 	t.Logf("%d connections, %d upgrades: %d and %d counted", made, upgrades, port.Opened, peer.Opened)
-	// At each upgrade one can be in the middle of anything, and the server be some connections
+	// At each upgrade, one connection can be in any state, and the server may be some connections
 	// behind.
 	if port.Opened+upgrades < made || port.Opened > made+64*upgrades || peer.Opened > made ||
 		peer.Opened+upgrades < made {

@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// release is the kernel's.
+// release returns the kernel's release.
 func release(t testing.TB) string {
 	t.Helper()
 	var u unix.Utsname
@@ -20,8 +20,8 @@ func release(t testing.TB) string {
 	return unix.ByteSliceToString(u.Release[:])
 }
 
-// TestVerified: this kernel's verifier accepts every program, each is attached, and the log says so
-// in a line for each.
+// TestVerified: this kernel's verifier accepts every program, and each is attached. The test logs a
+// line for each.
 func TestVerified(t *testing.T) {
 	h := newHost(t)
 	h.load()
@@ -59,7 +59,7 @@ func TestVerified(t *testing.T) {
 	t.Log("\n" + strings.Join(rows, "\n"))
 }
 
-// primed loads the program that leaves no pin, on maps of its own.
+// primed loads cgn_prime, which has no pin, with maps of its own.
 func (h *host) primed(spec *ebpf.CollectionSpec) *ebpf.Program {
 	h.t.Helper()
 	one := &ebpf.CollectionSpec{Maps: map[string]*ebpf.MapSpec{},

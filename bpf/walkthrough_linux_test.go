@@ -15,14 +15,15 @@ import (
 
 var number = regexp.MustCompile(`[0-9]+`)
 
-// shape is a line of output without what differs from host to host: numbers, tags and spaces.
+// shape returns a line of output without the parts that differ between hosts: numbers, tags and
+// spaces.
 func shape(line string) string {
 	line = regexp.MustCompile(`tag [0-9a-f]{16}`).ReplaceAllString(line, "tag")
 	return strings.Join(strings.Fields(number.ReplaceAllString(line, "0")), " ")
 }
 
-// answers tells whether out has the lines of want in their order, one after the other but where
-// want leaves some out; a line may go on.
+// answers checks that out has the lines of want in order, without lines in between unless want has
+// "..." there. A line of out may be longer than its line of want.
 func answers(out string, want []string) error {
 	lines := strings.Split(out, "\n")
 	at, skip := 0, false

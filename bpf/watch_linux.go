@@ -12,14 +12,14 @@ import (
 	"github.com/cilium/ebpf"
 )
 
-// WatchPort has connections to a local listening port counted. Those that are open are found with
+// WatchPort starts counting connections to a local listening port. Open connections are found with
 // their next packet.
 func (s *Set) WatchPort(port uint16) error {
 	if port == 0 {
 		return errors.New("bpf: port 0 cannot be watched: name the port that the engine listens on")
 	}
 	key := socketsPortKey{Port: port}
-	// Histograms first: a socket that counts finds both.
+	// The histograms come first, because a socket that counts needs both.
 	for _, put := range []func() error{
 		func() error { return s.maps["cgn_tokens"].Update(&key, new(socketsTokens), ebpf.UpdateNoExist) },
 		func() error { return s.maps["cgn_ports"].Update(&key, new(socketsSockets), ebpf.UpdateNoExist) },
@@ -37,7 +37,7 @@ func (s *Set) UnwatchPort(port uint16) error {
 	return errors.Join(forget(s.maps["cgn_ports"], &key), forget(s.maps["cgn_tokens"], &key))
 }
 
-// forget deletes a key that may be gone.
+// forget deletes a key, if it exists.
 func forget(m *ebpf.Map, key any) error {
 	if err := m.Delete(key); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
 		return fmt.Errorf("bpf: %w", err)
@@ -53,7 +53,7 @@ func (k socketsPeerKey) addr() netip.AddrPort {
 	return netip.AddrPortFrom(netip.AddrFrom16(k.Addr).Unmap(), k.Port)
 }
 
-// WatchProcesses has a process and all its descendants counted as one group, from now on.
+// WatchProcesses starts counting a process and all its descendants as one group.
 func (s *Set) WatchProcesses(root int) error {
 	s.watches.Lock()
 	defer s.watches.Unlock()
@@ -68,8 +68,8 @@ func (s *Set) WatchProcesses(root int) error {
 		s.places = map[int]uint32{}
 	}
 	s.places[root] = group
-	// What a process that is entered starts from now on follows it; what it started before is found
-	// by looking again.
+	// A child that an entered process starts from now on is followed by the programs. Children that
+	// it started before are found by listing again.
 	for range 16 {
 		entered, err := s.enter(root, group)
 		if err != nil {
@@ -82,10 +82,10 @@ func (s *Set) WatchProcesses(root int) error {
 			return err
 		}
 	}
-	return nil // it starts processes faster than they are listed; those that are entered are followed
+	return nil // the group starts processes faster than they are listed; entered ones are followed
 }
 
-// groupFor returns the group of a root, a free one if it has none.
+// groupFor returns the group of a root, or a free group if the root has none.
 func (s *Set) groupFor(root uint64) (uint32, error) {
 	free := uint32(0)
 	var per []schedGroup
@@ -107,7 +107,7 @@ func (s *Set) groupFor(root uint64) (uint32, error) {
 	return free, s.setGroup(free, root)
 }
 
-// setGroup begins the counts of a group anew; root 0 frees it.
+// setGroup resets the counts of a group and gives it a root; 0 frees the group.
 func (s *Set) setGroup(group uint32, root uint64) error {
 	per := make([]schedGroup, ebpf.MustPossibleCPU())
 	for i := range per {
@@ -119,7 +119,7 @@ func (s *Set) setGroup(group uint32, root uint64) error {
 	return nil
 }
 
-// enter puts root and its descendants into the group, and returns how many were not in it.
+// enter puts root and its descendants into the group, and returns how many were not in it before.
 func (s *Set) enter(root int, group uint32) (entered int, err error) {
 	for _, pid := range append([]int{root}, descendants(root)...) {
 		var have uint32
@@ -135,7 +135,7 @@ func (s *Set) enter(root int, group uint32) (entered int, err error) {
 	return entered, nil
 }
 
-// announce has threads look up their group.
+// announce makes all threads look up their group again.
 func (s *Set) announce() error {
 	var v schedSettings
 	if err := s.maps["cgn_settings"].Lookup(uint32(0), &v); err != nil {
@@ -166,7 +166,7 @@ func (s *Set) UnwatchProcesses(root int) error {
 	return nil
 }
 
-// disband takes all processes out of a group.
+// disband removes all processes from a group.
 func (s *Set) disband(group uint32) error {
 	var pid, of uint32
 	var members []uint32
@@ -183,14 +183,14 @@ func (s *Set) disband(group uint32) error {
 	return errors.Join(errs...)
 }
 
-// descendants lists the processes below root that /proc shows now.
+// descendants lists the present processes below root in /proc.
 func descendants(root int) []int {
 	children := map[int][]int{}
 	names, _ := filepath.Glob("/proc/[0-9]*/stat")
 	for _, name := range names {
 		text, err := os.ReadFile(name)
 		if err != nil {
-			continue // it has ended
+			continue // the process has ended
 		}
 		pid, _ := strconv.Atoi(filepath.Base(filepath.Dir(name)))
 		if parent := parentOf(string(text)); parent > 0 {
@@ -209,8 +209,8 @@ func descendants(root int) []int {
 	return all
 }
 
-// parentOf reads the parent from a line of /proc/PID/stat, whose second field may hold anything but
-// ends with the last parenthesis.
+// parentOf parses the parent from a line of /proc/PID/stat. The second field may contain any
+// character, and ends with the line's last parenthesis.
 func parentOf(stat string) int {
 	i := strings.LastIndexByte(stat, ')')
 	if i < 0 {

@@ -17,8 +17,7 @@ import (
 	"github.com/cognitora/dataplane/sim/engine"
 )
 
-// behind has the programs know of a socket what its kernel's 32-bit counts were before they
-// wrapped.
+// behind sets the programs' memory of a socket to 32-bit counts from before a wrap.
 func behind(t *testing.T, s *Set, fd int, segments, retransmits uint32) {
 	t.Helper()
 	m := s.maps["cgn_socks"]
@@ -37,9 +36,8 @@ func behind(t *testing.T, s *Set, fd int, segments, retransmits uint32) {
 	}
 }
 
-// TestWrapped: the sequence numbers of a connection, and the kernel's counts of its segments and
-// retransmissions, pass 2^32 in the middle of it, and every byte, request and segment is counted
-// once.
+// TestWrapped: every byte, request and segment is counted once, though the connection's sequence
+// numbers and the kernel's counts of its segments and retransmissions pass 2^32 in the middle.
 func TestWrapped(t *testing.T) {
 	h := newHost(t)
 	s := h.load()
@@ -49,7 +47,7 @@ func TestWrapped(t *testing.T) {
 	const requests = 4
 
 	fd := must[int](t)(unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0))
-	first := uint32(-len(request) * 3 / 2) // what the kernel would draw; the second request passes 0
+	first := uint32(-len(request) * 3 / 2) // instead of the kernel's random number; the second request passes 0
 	for _, o := range []struct{ option, value int }{{unix.TCP_REPAIR, 1}, {unix.TCP_REPAIR_QUEUE, 2},
 		{unix.TCP_QUEUE_SEQ, int(int32(first))}, {unix.TCP_REPAIR, -1}} {
 		if err := unix.SetsockoptInt(fd, unix.IPPROTO_TCP, o.option, o.value); err != nil {
@@ -72,8 +70,8 @@ func TestWrapped(t *testing.T) {
 	server.CloseClientConnections()
 	within(t, "it is closed", func() bool { return h.port(s, to.Port()).Closed == 1 && h.peer(s, to).Closed == 1 })
 	port, peer, k := h.port(s, to.Port()), h.peer(s, to), must[Tokens](t)(s.Tokens(to.Port()))
-	// Where the client moves to another CPU between them, its request overtakes its last packet of
-	// the handshake (TestRequestOpens): a busy emulated machine takes long enough for that.
+	// If the client moves to another CPU between them, its request overtakes its last packet of the
+	// handshake (TestRequestOpens). On a busy emulated machine this happens.
 	measured := k.Requests == requests && k.Streams == requests ||
 		testing.Short() && k.Unmeasured == 1 && k.Requests == 0
 	if want := uint64(requests * len(request)); port.BytesReceived != want || peer.BytesSent != want || !measured {
@@ -88,7 +86,7 @@ func TestWrapped(t *testing.T) {
 	h.noDrops(s)
 }
 
-// TestClockSteps: setting the clock forth and back by an hour is in no figure.
+// TestClockSteps: setting the clock forth and back by an hour changes no figure.
 func TestClockSteps(t *testing.T) {
 	if os.Getenv("BPF_CLOCK") != "1" {
 		t.Skip("it sets the machine's clock: make check-bpf-vm")
@@ -123,7 +121,7 @@ func TestClockSteps(t *testing.T) {
 	}
 }
 
-// TestOpen: time since a CPU's last switch is never less than nothing, however the clocks stand.
+// TestOpen: the time since a CPU's last switch is never negative, whatever the clocks show.
 func TestOpen(t *testing.T) {
 	for _, c := range []struct {
 		cpu  schedCpu
@@ -131,12 +129,12 @@ func TestOpen(t *testing.T) {
 		want time.Duration
 	}{
 		{schedCpu{StartNs: 100, BusyNs: 20, IdleNs: 30, AheadNs: 1000}, 1200, 50},
-		// read before the switch
+		// now was read before the switch
 		{schedCpu{StartNs: 100, BusyNs: 20, IdleNs: 30, AheadNs: 1000}, 1100, 0},
 		// the run queue's clock is ahead
 		{schedCpu{StartNs: 100, BusyNs: 20, IdleNs: 30, AheadNs: ^uint64(0) - 9}, 200, 60},
-		{schedCpu{StartNs: ^uint64(0) - 49, BusyNs: 20, IdleNs: 30, AheadNs: 0}, 7, 7}, // it wrapped
-		// it makes no sense
+		{schedCpu{StartNs: ^uint64(0) - 49, BusyNs: 20, IdleNs: 30, AheadNs: 0}, 7, 7}, // the clock wrapped
+		// the values make no sense
 		{schedCpu{StartNs: ^uint64(0) - 49, BusyNs: 20, IdleNs: 30, AheadNs: ^uint64(0)}, 1 << 63, 0},
 	} {
 		if got := c.cpu.open(c.now); got != c.want {
@@ -145,7 +143,8 @@ func TestOpen(t *testing.T) {
 	}
 }
 
-// TestOddEvents: what the ring has never held is refused or told as it is.
+// TestOddEvents: an event that is too short is refused. Unknown values are returned as they are, and
+// additional bytes are ignored.
 func TestOddEvents(t *testing.T) {
 	whole := make([]byte, 48)
 	for n := range whole {
