@@ -98,9 +98,9 @@ check-kv: build ## redis and S3 clients against kvcached (needs python3 with ven
 
 check-kv-vm: ## the KV cache's arena, lease socket and its client in Debian 12's kernel, in qemu (not in check: 3 minutes; no root, no KVM; fetches 120 MB once)
 	@mkdir -p .cache
-	@for part in ram lease client; do \
-		CGO_ENABLED=0 $(GO) test -c -ldflags '-s -w' -o .cache/kv-$$part.test ./kvcached/$$part && \
-		VM_LIMIT=900 perf/vm/vm.sh run .cache/kv-$$part.test -test.skip='^Test(IdleClients|AgainstRedis|FirstTouch|Fragmentation|Poison)$$' || exit 1; \
+	@for part in kvcached/ram kvcached/lease kv/client; do \
+		CGO_ENABLED=0 $(GO) test -c -ldflags '-s -w' -o .cache/kv-$$(basename $$part).test ./$$part && \
+		VM_LIMIT=900 perf/vm/vm.sh run .cache/kv-$$(basename $$part).test -test.skip='^Test(IdleClients|AgainstRedis|FirstTouch|Fragmentation|Poison)$$' || exit 1; \
 	done
 
 check-layout: ## how much of the KV cache's arena is in use, by layout, with blocks of 4 KiB to 20 MiB, in 3 minutes

@@ -18,7 +18,7 @@ import (
 	"github.com/cognitora/dataplane/internal/etcdserver"
 	"github.com/cognitora/dataplane/internal/pki"
 	"github.com/cognitora/dataplane/kv/block"
-	"github.com/cognitora/dataplane/kvcached/client"
+	"github.com/cognitora/dataplane/kv/client"
 	pb "github.com/cognitora/dataplane/proto/cognitora/v1"
 )
 

@@ -26,7 +26,7 @@ func (d *Daemon) prepareLease() error {
 	}
 	d.metrics.lease = srv
 	d.add(&part{
-		name: "lease", where: path, what: "blocks without a copy for programs of this host (package kvcached/client)",
+		name: "lease", where: path, what: "blocks without a copy for programs of this host (package kv/client)",
 		serve: func() error {
 			if err := srv.Serve(l); !errors.Is(err, lease.ErrClosed) && !errors.Is(err, net.ErrClosed) {
 				return err

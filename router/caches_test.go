@@ -9,8 +9,8 @@ import (
 
 	"github.com/cognitora/dataplane/internal/config"
 	"github.com/cognitora/dataplane/kv/block"
+	"github.com/cognitora/dataplane/kv/client"
 	"github.com/cognitora/dataplane/kvcached"
-	"github.com/cognitora/dataplane/kvcached/client"
 	"github.com/cognitora/dataplane/router"
 )
 

@@ -6,7 +6,7 @@ import (
 	"sync"
 
 	"github.com/cognitora/dataplane/kv/block"
-	"github.com/cognitora/dataplane/kvcached/lease/frame"
+	"github.com/cognitora/dataplane/kv/frame"
 	"github.com/cognitora/dataplane/kvcached/store"
 )
 

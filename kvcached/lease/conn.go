@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/cognitora/dataplane/internal/listen"
-	"github.com/cognitora/dataplane/kvcached/lease/frame"
+	"github.com/cognitora/dataplane/kv/frame"
 	"golang.org/x/sys/unix"
 )
 

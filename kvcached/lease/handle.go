@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/cognitora/dataplane/kv/block"
-	"github.com/cognitora/dataplane/kvcached/lease/frame"
+	"github.com/cognitora/dataplane/kv/frame"
 	"github.com/cognitora/dataplane/kvcached/ram"
 	"github.com/cognitora/dataplane/kvcached/store"
 )

@@ -6,7 +6,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/cognitora/dataplane/kvcached/lease/frame"
+	"github.com/cognitora/dataplane/kv/frame"
 	"github.com/cognitora/dataplane/kvcached/ram"
 	"github.com/cognitora/dataplane/kvcached/store"
 )

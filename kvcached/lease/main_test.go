@@ -15,7 +15,7 @@ import (
 	"testing"
 
 	"github.com/cognitora/dataplane/kv/block"
-	"github.com/cognitora/dataplane/kvcached/client"
+	"github.com/cognitora/dataplane/kv/client"
 	"github.com/cognitora/dataplane/kvcached/lease"
 	"github.com/cognitora/dataplane/kvcached/store"
 	"go.uber.org/goleak"

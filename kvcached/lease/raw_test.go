@@ -12,8 +12,8 @@ import (
 	"time"
 
 	"github.com/cognitora/dataplane/kv/block"
+	"github.com/cognitora/dataplane/kv/frame"
 	"github.com/cognitora/dataplane/kvcached/lease"
-	"github.com/cognitora/dataplane/kvcached/lease/frame"
 	"github.com/cognitora/dataplane/kvcached/store"
 	"golang.org/x/sys/unix"
 )

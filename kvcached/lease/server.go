@@ -14,7 +14,7 @@ import (
 
 	"github.com/cognitora/dataplane/internal/listen"
 	"github.com/cognitora/dataplane/kv/block"
-	"github.com/cognitora/dataplane/kvcached/lease/frame"
+	"github.com/cognitora/dataplane/kv/frame"
 	"github.com/cognitora/dataplane/kvcached/ram"
 	"github.com/cognitora/dataplane/kvcached/store"
 	"golang.org/x/sys/unix"

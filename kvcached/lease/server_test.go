@@ -15,8 +15,8 @@ import (
 
 	"github.com/cognitora/dataplane/internal/listen/listentest"
 	"github.com/cognitora/dataplane/kv/block"
+	"github.com/cognitora/dataplane/kv/frame"
 	"github.com/cognitora/dataplane/kvcached/lease"
-	"github.com/cognitora/dataplane/kvcached/lease/frame"
 	"golang.org/x/sys/unix"
 )
 

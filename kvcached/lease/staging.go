@@ -7,7 +7,7 @@ import (
 	"fmt"
 
 	"github.com/cognitora/dataplane/kv/block"
-	"github.com/cognitora/dataplane/kvcached/lease/frame"
+	"github.com/cognitora/dataplane/kv/frame"
 	"github.com/cognitora/dataplane/kvcached/store"
 	"golang.org/x/sys/unix"
 )

@@ -17,7 +17,7 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 
 	"github.com/cognitora/dataplane/kv/block"
-	"github.com/cognitora/dataplane/kvcached/client"
+	"github.com/cognitora/dataplane/kv/client"
 	"github.com/cognitora/dataplane/perf/process"
 	pb "github.com/cognitora/dataplane/proto/cognitora/v1"
 )

@@ -15,7 +15,7 @@ import (
 
 	"github.com/cognitora/dataplane/internal/pki"
 	"github.com/cognitora/dataplane/kv/block"
-	"github.com/cognitora/dataplane/kvcached/client"
+	"github.com/cognitora/dataplane/kv/client"
 	"github.com/cognitora/dataplane/kvcached/transport"
 	"github.com/cognitora/dataplane/kvcached/wire"
 )

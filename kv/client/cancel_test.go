@@ -11,9 +11,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/cognitora/dataplane/kvcached/client"
+	"github.com/cognitora/dataplane/kv/client"
+	"github.com/cognitora/dataplane/kv/frame"
 	"github.com/cognitora/dataplane/kvcached/lease"
-	"github.com/cognitora/dataplane/kvcached/lease/frame"
 	"golang.org/x/sys/unix"
 )
 

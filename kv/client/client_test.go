@@ -14,7 +14,7 @@ import (
 	"time"
 
 	"github.com/cognitora/dataplane/kv/block"
-	"github.com/cognitora/dataplane/kvcached/client"
+	"github.com/cognitora/dataplane/kv/client"
 	"github.com/cognitora/dataplane/kvcached/lease"
 	"github.com/cognitora/dataplane/kvcached/ssd"
 	"github.com/cognitora/dataplane/kvcached/store"

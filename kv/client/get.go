@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/cognitora/dataplane/kv/block"
-	"github.com/cognitora/dataplane/kvcached/lease/frame"
+	"github.com/cognitora/dataplane/kv/frame"
 )
 
 // Tiers is a set of the daemon's tiers.

@@ -11,7 +11,7 @@ import (
 	"path/filepath"
 
 	"github.com/cognitora/dataplane/kv/block"
-	"github.com/cognitora/dataplane/kvcached/client"
+	"github.com/cognitora/dataplane/kv/client"
 	"github.com/cognitora/dataplane/kvcached/lease"
 	"github.com/cognitora/dataplane/kvcached/store"
 )

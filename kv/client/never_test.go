@@ -12,7 +12,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/cognitora/dataplane/kvcached/client"
+	"github.com/cognitora/dataplane/kv/client"
 	"github.com/cognitora/dataplane/kvcached/lease"
 )
 

@@ -8,7 +8,7 @@ import (
 	"slices"
 
 	"github.com/cognitora/dataplane/kv/block"
-	"github.com/cognitora/dataplane/kvcached/lease/frame"
+	"github.com/cognitora/dataplane/kv/frame"
 )
 
 // maxKnown is how many namespaces a Client remembers for daemons that are started anew.

@@ -7,7 +7,7 @@ import (
 	"fmt"
 
 	"github.com/cognitora/dataplane/kv/block"
-	"github.com/cognitora/dataplane/kvcached/lease/frame"
+	"github.com/cognitora/dataplane/kv/frame"
 )
 
 // What a call may end with. They have the names and the meanings of the daemon's store.

@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/cognitora/dataplane/kv/block"
-	"github.com/cognitora/dataplane/kvcached/lease/frame"
+	"github.com/cognitora/dataplane/kv/frame"
 )
 
 // View is a block in the daemon's memory. Close it; a View that is forgotten keeps the daemon from
