@@ -1,11 +1,11 @@
-// Package rdma says what a network card that reads other hosts' memory is asked to do, without
-// saying how: package rdma/verbs does it with libibverbs, in builds with the tag rdma. It imports
+// Package rdma is the interface to network cards that read memory of other hosts. Package
+// rdma/verbs implements it with libibverbs, in builds with the tag rdma. Package rdma imports
 // nothing of this module, and needs no C.
 //
-// One side, the reader, asks the other, the owner, over a connection that is authenticated, for the
-// Endpoint of a Pair and for Windows; then it reads through its own Pair, and the owner's processor
-// has nothing to do for the bytes. RoCE, which carries them, neither encrypts nor authenticates: it
-// is for trusted networks.
+// A read has two sides: the reader, and the owner of the memory. The reader asks the owner for the
+// Endpoint of a Pair and for Windows, over an authenticated connection. Then it reads through its
+// own Pair, and the owner's processor does no work for the bytes. RoCE carries the bytes. It
+// neither encrypts nor authenticates, so it is for trusted networks.
 package rdma
 
 import (
@@ -15,124 +15,126 @@ import (
 	"time"
 )
 
-// Errors of devices, regions, pairs and windows; what is returned wraps one of these where the
-// caller can do something about it.
+// Errors of devices, regions, pairs and windows. A returned error wraps one of these if the caller
+// can handle it.
 var (
-	// ErrNotBuilt says that this program was built without the tag rdma.
+	// ErrNotBuilt means that this program was built without the tag rdma.
 	ErrNotBuilt = errors.New("rdma: built without rdma")
-	// ErrGone says that the device was taken away, or its context closed on request.
+	// ErrGone means that the device was removed, or that its context was closed on request.
 	ErrGone = errors.New("rdma: device is gone")
-	// ErrMemlock says that the limit of locked memory does not allow the registration; the text
-	// names the limit and how much was wanted.
+	// ErrMemlock means that the limit of locked memory does not allow the registration. The text
+	// names the limit and the wanted size.
 	ErrMemlock = errors.New("rdma: limit of locked memory is too low")
-	// ErrBroken says that a pair is of no use any more: a peer that is gone, an operation that
-	// failed. It is to be closed, and made anew.
+	// ErrBroken means that a pair no longer works: its peer is gone, or an operation failed. Close
+	// it, and make a new one.
 	ErrBroken = errors.New("rdma: queue pair is broken")
-	// ErrAccess says that the owner's card refused a read: a wrong key, or a window that was
-	// revoked. It wraps ErrBroken, for that ends the pair.
+	// ErrAccess means that the owner's card refused a read, because of a wrong key or a revoked
+	// window. The pair is broken then, so it wraps ErrBroken.
 	ErrAccess = fmt.Errorf("%w: the other side refused access", ErrBroken)
-	// ErrUnreachable says that the other side's card has not answered within the retries. It wraps
-	// ErrBroken likewise.
+	// ErrUnreachable means that the other side's card has not answered within the retries. It wraps
+	// ErrBroken too.
 	ErrUnreachable = fmt.Errorf("%w: the other side does not answer", ErrBroken)
-	// ErrNotRegistered says that memory lies in no region of the device.
+	// ErrNotRegistered means that memory lies in no region of the device.
 	ErrNotRegistered = errors.New("rdma: memory is not registered")
-	// ErrFull says that as many windows or operations as there may be are in use.
+	// ErrFull means that the largest allowed number of windows or operations is in use.
 	ErrFull = errors.New("rdma: too many at a time")
 )
 
-// Endpoint is what the other side must know of a Pair to connect its own to it.
+// Endpoint holds the data of a Pair that the other side needs to connect its own Pair.
 type Endpoint struct {
-	GID [16]byte // of the port, RoCE v2
+	GID [16]byte // GID of the port, for RoCE v2
 	QPN uint32   // 24 bits
 	PSN uint32   // 24 bits
 	MTU int      // bytes of payload in a packet: 256 to 4096, a power of two
-	// MaxReads is Limits.MaxReads of its card: the other side's has no more under way.
+	// MaxReads is the Limits.MaxReads of its card. The other side must not have more reads in
+	// progress.
 	MaxReads int
 }
 
-// Key is what the other side must know of a Window to read through it.
+// Key holds the data of a Window that the other side needs to read through it.
 type Key struct {
-	Addr uint64 // of the first byte, as the owner's card counts
+	Addr uint64 // address of the first byte, as the owner's card counts
 	RKey uint32
 }
 
-// Read is one read from the other side's memory into ours.
+// Read is one read from the other side's memory into local memory.
 type Read struct {
-	Into []byte // lies in a registered region of the device
+	Into []byte // must lie in a registered region of the device
 	From Key
-	Skip uint64 // bytes of the window before those wanted
+	Skip uint64 // offset in the window, in bytes
 }
 
 // Device is an opened port of a card. It is safe for concurrent use.
 type Device interface {
-	Name() string // as the kernel has it, "mlx5_0"
-	// Register makes mem known to the card, once: as what is read into, and as what windows are
-	// parts of. No other side can read it by that alone. mem is off Go's heap, and stays mapped
-	// until Close. All of it is pinned: the limit of locked memory applies (ErrMemlock).
+	Name() string // the kernel's name, such as "mlx5_0"
+	// Register registers mem with the card once, as a target of reads and as memory for windows.
+	// This alone lets no other side read it. mem must not be on Go's heap, and must stay mapped
+	// until Close. All of it is pinned, so the limit of locked memory applies (ErrMemlock).
 	Register(mem []byte) error
-	// Pair makes one side of a connection; PairOptions say how much it may have under way.
+	// Pair makes one side of a connection. PairOptions bound its work in progress.
 	Pair(o PairOptions) (Pair, error)
-	// Limits are the card's own.
+	// Limits returns the limits of the card and its port.
 	Limits() Limits
-	// Gone is closed when the device is of no use any more: taken away, its port down for good, or
-	// closed. What is under way ends with ErrGone.
+	// Gone is closed when the device no longer works: it was removed or closed, or its port stayed
+	// down. Operations in progress end with ErrGone.
 	Gone() <-chan struct{}
-	// Close ends all pairs, unpins and closes the card's context, in this order. It waits for what
-	// is under way, which it ends.
+	// Close closes all pairs, then unpins the memory, then closes the card's context. It ends the
+	// operations in progress and waits for them.
 	Close() error
 }
 
 // Limits of a card and its port.
 type Limits struct {
-	MaxMessage int // bytes of one read; Pair.Read splits what is longer
-	MaxReads   int // reads of a pair that the card has under way at a time
-	// Windows: the card has memory windows of type 2, each of which one pair only can read through.
-	// Without, a grant is a registration of its own, and each pair that reads registers all regions
-	// once more (PairOptions.Reads).
+	MaxMessage int // bytes of one read; Pair.Read splits longer reads
+	MaxReads   int // reads of a pair that the card processes at a time
+	// Windows means that the card has memory windows of type 2. Only one pair can read through such
+	// a window. Without them, each grant is a registration of its own, and each pair that reads
+	// registers all regions once more (PairOptions.Reads).
 	Windows bool
 	MTU     int // bytes
 }
 
-// PairOptions bound what a pair has under way. Zero fields stand for the defaults.
+// PairOptions bound a pair's work in progress. A zero field means its default.
 type PairOptions struct {
 	MaxReads   int // work requests at a time; further Reads wait. 0: 64
-	MaxWindows int // windows at a time; further grants are ErrFull. 0: 256
-	// until the other side counts as gone: the card's retries end in about so much; it may take
-	// four times that. 0: 2 s
+	MaxWindows int // windows at a time; further grants fail with ErrFull. 0: 256
+	// time until the other side counts as gone, by the card's retries; cards may take four times as
+	// long. 0: 2 s
 	Timeout time.Duration
-	// Reads: it is going to read into any of the device's regions. Where it has to register them
-	// for that once more it does so at once, which may take long and counts as pinned once more
-	// (ErrMemlock), not with the first read.
+	// Reads means that the pair will read into any of the device's regions. If the pair must
+	// register the regions again for that, it does so when it is made, and not with the first read.
+	// This may take long. The memory then counts as pinned twice (ErrMemlock).
 	Reads bool
 }
 
-// Pair is one of the two ends of a connection between cards. Its owner closes it; methods are safe
-// for concurrent use.
+// Pair is one of the two ends of a connection between cards. Its owner closes it. Its methods are
+// safe for concurrent use.
 type Pair interface {
 	Local() Endpoint
-	// Connect makes it ready to read, and to be read through. It is called once.
+	// Connect connects the pair, so that it can read and be read through. Call it once.
 	Connect(remote Endpoint) error
-	// Read fills all of reads, in any order, split as the card needs it, with one wait for all: it
-	// parks, and does not spin. When it returns, whatever the error, nothing is written into their
-	// memory any more: where ctx ends before, the pair is broken for that, and ErrBroken and the
-	// context's cause are wrapped. Where it ends before anything was asked of the card, the pair
-	// stays whole.
+	// Read fills all of reads, in any order, and splits them as the card needs. It parks once for
+	// all of them, and does not spin. When it returns, even with an error, the card no longer
+	// writes into their memory. If ctx ends first, Read breaks the pair, and its error wraps
+	// ErrBroken and the context's cause. If ctx ends before any request was posted to the card, the
+	// pair stays usable.
 	Read(ctx context.Context, reads []Read) error
-	// Grant makes windows, one for each of mems, which lie in registered memory, all with one wait.
-	// The other side of this pair can read through them until they are revoked or the pair is
-	// closed, and nobody else can. With an error nobody reads through any of them: where the card
-	// cannot say so, or ctx ends before it has, the pair is closed, as it is broken by Read.
+	// Grant makes one window for each of mems, which lie in registered memory. It waits once for
+	// all. Only the other side of this pair can read through them, until they are revoked or the
+	// pair is closed. After an error nobody can read through any of them. If the card cannot
+	// confirm that, or ctx ends before it has, Grant closes the pair.
 	Grant(ctx context.Context, mems [][]byte) ([]Window, error)
-	// Revoke ends windows of this pair, all with one wait. When it returns, whatever the error,
-	// nobody reads through them any more: where the card cannot say so before ctx ends, or one of
-	// them is no window of the pair, or was revoked before, the pair is closed.
+	// Revoke revokes windows of this pair. It waits once for all. When it returns, even with an
+	// error, nobody can read through them any more. It closes the pair if the card cannot confirm
+	// that before ctx ends, if one of them is not a window of this pair, or if one was revoked
+	// before.
 	Revoke(ctx context.Context, windows []Window) error
-	// Broken is closed when the pair is of no use any more.
+	// Broken is closed when the pair no longer works.
 	Broken() <-chan struct{}
-	// Close ends what is under way, revokes all windows and waits for both. The other side finds
-	// out by its next read.
+	// Close ends the operations in progress, revokes all windows, and waits for both. The other
+	// side notices at its next read.
 	Close() error
 }
 
-// Window is a part of a region that the other side of one pair can read.
+// Window is a part of a region. Only the other side of one pair can read it.
 type Window interface{ Key() Key }

@@ -14,61 +14,60 @@ import (
 
 // Options of Check.
 type Options struct {
-	// Root is where sys, proc and dev are. Empty: /.
+	// Root is the folder that contains sys, proc and dev. Empty: /.
 	Root string
-	// PID is the process whose limit of locked memory counts. 0: this one.
+	// PID is the process whose limit of locked memory is checked. 0: this process.
 	PID int
-	// Arena is how many bytes are to be registered with each device. 0: only what the limit is gets
-	// looked at, and reported where it is one.
+	// Arena is how many bytes are to be registered with each device. 0: any limit is reported.
 	Arena uint64
 
 	open func(path string) error // for tests; nil: openVerbs
 }
 
-// Problem is something that is not as it should be, why, and what to do.
+// Problem is one problem, its reason and the fix.
 type Problem struct {
 	Code   Code   `json:"code"`
 	What   string `json:"what"`
 	Fix    string `json:"fix"`
-	Blocks bool   `json:"blocks"` // nothing works before it is fixed; else it is only to be known
+	Blocks bool   `json:"blocks"` // true if the port is unusable until it is fixed; false for a remark
 }
 
 func (p Problem) String() string { return p.What + "; " + p.Fix }
 
-// Code tells problems apart.
+// Code is the machine-readable kind of a problem.
 type Code string
 
-// The codes.
+// Codes of problems.
 const (
-	NoDevice     Code = "no_device"     // the kernel has none
-	NoVerbs      Code = "no_verbs"      // no /dev/infiniband/uverbsN
-	Denied       Code = "denied"        // it may not be opened
+	NoDevice     Code = "no_device"     // the kernel has no RDMA device
+	NoVerbs      Code = "no_verbs"      // there is no /dev/infiniband/uverbsN
+	Denied       Code = "denied"        // the process may not open the device
 	PortDown     Code = "port_down"     // the port is not active
-	NotEthernet  Code = "not_ethernet"  // InfiniBand
-	NoGID        Code = "no_gid"        // no GID of type RoCE v2 with an address that others can reach
-	LinkLocal    Code = "link_local"    // none but for its own link
-	SmallPackets Code = "small_packets" // packets carry less than the 4096 bytes that they could
-	Memlock      Code = "memlock"       // the limit of locked memory
+	NotEthernet  Code = "not_ethernet"  // the link layer is InfiniBand
+	NoGID        Code = "no_gid"        // no RoCE v2 GID has an address that others can reach
+	LinkLocal    Code = "link_local"    // all GIDs are link-local
+	SmallPackets Code = "small_packets" // packets carry less than the possible 4096 bytes
+	Memlock      Code = "memlock"       // the limit of locked memory is too low
 )
 
-// Verdict is about one port of a device.
+// Verdict is the result for one port of a device.
 type Verdict struct {
 	Device   string    `json:"device"`
-	Port     int       `json:"port"` // 0: the device has none
-	GID      *GID      `json:"gid"`  // that other hosts reach it by; null: none
+	Port     int       `json:"port"` // 0: the device has no port
+	GID      *GID      `json:"gid"`  // GID under which other hosts reach it; null: none
 	Usable   bool      `json:"usable"`
 	Problems []Problem `json:"problems"`
 }
 
-// Report is what Check found.
+// Report is the result of Check.
 type Report struct {
-	Usable  bool      `json:"usable"`  // at least one port is
-	Host    []Problem `json:"host"`    // of the host, or the process, and so of all devices
-	Memlock int64     `json:"memlock"` // limit of locked memory that holds for the process, bytes; -1: none; 0 with a problem that says so: not known
+	Usable  bool      `json:"usable"`  // at least one port is usable
+	Host    []Problem `json:"host"`    // problems of the host or the process, which affect all devices
+	Memlock int64     `json:"memlock"` // limit of locked memory of the process, in bytes; -1: no limit; 0 with a problem: unknown
 	Ports   []Verdict `json:"ports"`
 }
 
-// Check says for each port whether it can be used, and if not, exactly why and what to do.
+// Check reports for each port whether it is usable, and if not, the exact reason and the fix.
 func Check(o Options) Report {
 	if o.open == nil {
 		o.open = openVerbs
@@ -98,8 +97,8 @@ func Check(o Options) Report {
 
 func blocks(p Problem) bool { return p.Blocks }
 
-// verdicts is one for each port of d, or one in all if it has none; what is wrong with the device
-// is wrong with each port.
+// verdicts returns one verdict for each port of d, or a single one if d has no port. A problem of
+// the device is a problem of each port.
 func verdicts(o *Options, d *Device) []Verdict {
 	device := checkVerbs(o, d)
 	if len(d.Ports) == 0 {
@@ -138,7 +137,7 @@ func verdicts(o *Options, d *Device) []Verdict {
 	return all
 }
 
-// checkVerbs looks at the character device that libibverbs opens.
+// checkVerbs checks the character device that libibverbs opens.
 func checkVerbs(o *Options, d *Device) []Problem {
 	switch {
 	case d.Verbs == "" && !there(o.Root, "/sys/class/infiniband_verbs"):
@@ -165,8 +164,8 @@ func checkVerbs(o *Options, d *Device) []Problem {
 		"see dmesg for what its driver says", true}}
 }
 
-// openVerbs opens a device as libibverbs does first of all, and closes it: it takes nothing of the
-// card, and finds out what modes alone do not say, such as a cgroup's rules.
+// openVerbs opens a device as libibverbs does, and closes it. This uses nothing of the card. It
+// finds reasons that file modes do not show, such as a cgroup's rules.
 func openVerbs(path string) error {
 	fd, err := unix.Open(path, unix.O_RDWR|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
 	if err != nil {
@@ -175,7 +174,7 @@ func openVerbs(path string) error {
 	return unix.Close(fd)
 }
 
-// cause is an error without the path that it names again.
+// cause returns an error without its repetition of the path.
 func cause(err error) error {
 	var path *os.PathError
 	if errors.As(err, &path) {
@@ -184,7 +183,7 @@ func cause(err error) error {
 	return err
 }
 
-// portDown says why a port is not active, as its network interface knows it.
+// portDown reports why a port is not active, by the state of its network interface.
 func portDown(root string, p *Port) *Problem {
 	if p.active() {
 		return nil
@@ -205,8 +204,8 @@ func portDown(root string, p *Port) *Problem {
 		"is a cable plugged in, and the other end up? ethtool " + netdev + " says what the card sees", true}
 }
 
-// reachable picks the GID by which others reach a port. One that is link-local stays in the table
-// when the interface has lost that address, or never had it.
+// reachable picks the GID by which others reach a port. A link-local GID stays in the table after
+// the interface has lost that address, or if it never had it.
 func reachable(root string, p *Port) (*GID, *Problem) {
 	g, ok := p.RoCE()
 	netdev := "NETDEV"
@@ -235,7 +234,7 @@ func reachable(root string, p *Port) (*GID, *Problem) {
 		"reach it", g.Address()), fix, false}
 }
 
-// noDevice says why the kernel has no device at all.
+// noDevice reports why the kernel has no device at all.
 func noDevice(root string) Problem {
 	if cards := silentCards(root); len(cards) > 0 {
 		return Problem{NoDevice, fmt.Sprintf("no RDMA device: there is a card of NVIDIA at %s, but the module "+
@@ -255,8 +254,8 @@ func noDevice(root string) Problem {
 	return Problem{NoDevice, what, fix, true}
 }
 
-// silentCards are the network functions of NVIDIA (Mellanox) on the PCI bus that are no RDMA
-// device; at most 8.
+// silentCards returns the network functions of NVIDIA (Mellanox) on the PCI bus that are not RDMA
+// devices; at most 8.
 func silentCards(root string) (all []string) {
 	dir := below(root, "/sys/bus/pci/devices")
 	entries, err := os.ReadDir(dir)
@@ -287,7 +286,7 @@ func orDevice(pci string) string {
 	return pci
 }
 
-// load is how to load what a driver's verbs are in; empty: the driver is not known.
+// load returns the command that loads a driver's verbs; empty: the driver is unknown.
 func load(driver string) string {
 	switch driver {
 	case "":

@@ -13,7 +13,7 @@ const (
 	limits  = "/proc/self/limits"
 )
 
-// problems are the codes, those that block in capitals.
+// problems returns the codes, with those that block in capitals.
 func problems(all []Problem) string {
 	var s []string
 	for _, p := range all {
@@ -26,7 +26,7 @@ func problems(all []Problem) string {
 	return strings.Join(s, " ")
 }
 
-// with are changes and one more, which gives way to them.
+// with returns changes plus one more. changes take precedence.
 func with(changes map[string]string, path, text string) map[string]string {
 	all := map[string]string{path: text}
 	for k, v := range changes {
@@ -35,7 +35,7 @@ func with(changes map[string]string, path, text string) map[string]string {
 	return all
 }
 
-// TestCheck takes away from a device that can be used what it needs, one thing after the other.
+// TestCheck starts with a usable device and removes one of its requirements at a time.
 func TestCheck(t *testing.T) {
 	noAddress := map[string]string{
 		rxePort + "gids/1":            "0000:0000:0000:0000:0000:0000:0000:0000",
@@ -48,8 +48,8 @@ func TestCheck(t *testing.T) {
 		changes map[string]string
 		o       Options
 		host    string
-		port    string // "": there is none
-		says    string // somewhere in what and fix
+		port    string // "": there is no port
+		says    string // text that what or fix must contain
 		usable  bool
 	}{
 		{"as it is", nil, Options{Arena: 8 << 20}, "", "small_packets", "ip link set cgn0 mtu 9000", true},
@@ -101,7 +101,7 @@ func TestCheck(t *testing.T) {
 	}
 }
 
-// TestDriverNotKnown: no module is named that is not known.
+// TestDriverNotKnown: no module is named for an unknown driver.
 func TestDriverNotKnown(t *testing.T) {
 	root := tree(t, "rxe", map[string]string{"/sys/class/infiniband_verbs/uverbs0": gone,
 		"/sys/devices/virtual/infiniband/rxe0/parent": gone})
@@ -125,7 +125,7 @@ func TestCheckMlx5(t *testing.T) {
 	if g := r.Ports[0].GID; g == nil || g.Index != 3 {
 		t.Errorf("%+v", g)
 	}
-	// Cards of NVIDIA without mlx5_ib are named.
+	// Cards of NVIDIA are named if mlx5_ib is missing.
 	r = Check(Options{Root: tree(t, "mlx5", map[string]string{
 		"/sys/class/infiniband": gone, "/sys/devices/pci0000:3a/0000:3a:00.0/0000:3b:00.0/infiniband": gone,
 		"/sys/devices/pci0000:3a/0000:3a:00.0/0000:5e:00.0/infiniband": gone,

@@ -5,18 +5,18 @@ import (
 	"strconv"
 )
 
-// Counter is one that is known what it means. Cards count more, under names of their own; what is
-// not here is left out.
+// Counter is a counter of a known meaning. Cards have more counters, under names of their own,
+// which are left out.
 type Counter struct {
-	Name string // of ours, without unit prefix, such as out_of_sequence_total
+	Name string // our name without unit prefix, such as out_of_sequence_total
 	Help string
 
-	from  []string // files below a port's folder, the first of which that can be read counts
-	times uint64   // by which what they say is multiplied; 0: 1
+	from  []string // files below a port's folder; the first readable one is used
+	times uint64   // factor of the file's value; 0: 1
 }
 
-// Counters are those known, of cards with mlx5 and of soft-RoCE (rxe). None of them begins at 0
-// with a process: only their growth tells.
+// Counters are the known counters, of cards with mlx5 and of soft-RoCE (rxe). They do not start at
+// 0 with a process, so only their growth has a meaning.
 var Counters = []Counter{
 	{Name: "received_bytes_total", from: []string{"counters/port_rcv_data"}, times: 4,
 		Help: "Bytes received by the port, RDMA and all else. Not counted by soft-RoCE."},
@@ -75,8 +75,7 @@ var Counters = []Counter{
 		Help: "Packets that soft-RoCE could not hand to the network interface. Counted by soft-RoCE only."},
 }
 
-// Reading is what a port has counted, as far as it can tell: Values[i] is of Counters[i], and
-// counts if Known[i].
+// Reading holds the counters of a port: Values[i] is the value of Counters[i], if Known[i].
 type Reading struct {
 	Port   int
 	Up     bool // the port is active
@@ -84,8 +83,8 @@ type Reading struct {
 	Known  []bool
 }
 
-// Read reads what the ports of a device count now; none if it is gone. It takes a handful of small
-// files, for which the driver may ask the card.
+// Read returns the present counters of a device's ports; none if the device is gone. It reads
+// several small files, for which the driver may ask the card.
 func Read(root, device string) (all []Reading) {
 	if device == "" || device != filepath.Base(device) || device == ".." || device == "." {
 		return nil

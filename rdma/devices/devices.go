@@ -1,7 +1,7 @@
-// Package devices finds the RDMA devices of this host, says what they lack to be used, and reads
-// what they count. It asks sysfs, github.com/Mellanox/rdmamap and the limits of the process only:
-// it opens no device but for a look whether it may, loads nothing and changes nothing. It needs no
-// C, and imports nothing of this module.
+// Package devices finds the RDMA devices of this host, reports which of their requirements are
+// missing, and reads their counters. It reads sysfs, github.com/Mellanox/rdmamap and the limits of
+// the process. It opens a device only to check that it may, loads nothing and changes nothing. It
+// needs no C, and imports nothing of this module.
 package devices
 
 import (
@@ -14,55 +14,55 @@ import (
 	"github.com/Mellanox/rdmamap"
 )
 
-// Bounds of what is looked at; what a host has beyond them is left out.
+// Bounds of the search; devices beyond them are left out.
 const (
 	maxDevices = 256
 	maxPorts   = 16
-	maxGIDs    = 1024 // of a port; rxe has a table of as many
+	maxGIDs    = 1024 // GIDs of a port; rxe's table has this size
 )
 
-// Device is an RDMA device as the kernel has it.
+// Device is an RDMA device of the kernel.
 type Device struct {
-	Name     string `json:"name"`   // mlx5_0
-	Driver   string `json:"driver"` // mlx5_core; rdma_rxe for soft-RoCE; empty: not known
+	Name     string `json:"name"`   // such as mlx5_0
+	Driver   string `json:"driver"` // such as mlx5_core, or rdma_rxe for soft-RoCE; empty: unknown
 	Firmware string `json:"firmware,omitempty"`
-	PCI      string `json:"pci,omitempty"` // address of its function; empty: it is on no PCI bus
-	NUMANode int    `json:"numa_node"`     // -1: not known, or the host has one node only
-	Verbs    string `json:"verbs"`         // its character device, /dev/infiniband/uverbs0; empty: none
+	PCI      string `json:"pci,omitempty"` // PCI address; empty: it is not on a PCI bus
+	NUMANode int    `json:"numa_node"`     // -1: unknown, or the host has only one node
+	Verbs    string `json:"verbs"`         // its character device, such as /dev/infiniband/uverbs0; empty: none
 	Ports    []Port `json:"ports"`
 }
 
-// Port is one of a device's, counted from 1.
+// Port is a port of a device. Ports are counted from 1.
 type Port struct {
 	Number    int      `json:"port"`
-	State     string   `json:"state"`          // ACTIVE, DOWN, INIT, ARMED …; empty: not known
+	State     string   `json:"state"`          // ACTIVE, DOWN, INIT, ARMED …; empty: unknown
 	Physical  string   `json:"physical_state"` // LinkUp, Polling, Disabled …
 	LinkLayer string   `json:"link_layer"`     // Ethernet or InfiniBand
-	Rate      float64  `json:"rate_gbit"`      // Gbit/s, as the port negotiated it, or for soft-RoCE as it claims; 0: not known
-	Netdevs   []string `json:"netdevs"`        // network interfaces that its GIDs are of, the port's own first
-	MTU       int      `json:"netdev_mtu"`     // bytes, of the first of Netdevs; 0: not known
+	Rate      float64  `json:"rate_gbit"`      // Gbit/s, as negotiated, or for soft-RoCE as claimed; 0: unknown
+	Netdevs   []string `json:"netdevs"`        // network interfaces of its GIDs, the port's own first
+	MTU       int      `json:"netdev_mtu"`     // bytes, of the first interface in Netdevs; 0: unknown
 	GIDs      []GID    `json:"gids"`           // by index
 }
 
-// GID is an address of a port, as other ports reach it.
+// GID is an address of a port for other ports.
 type GID struct {
-	Index  int        `json:"index"` // in the port's table; it moves when addresses come and go
+	Index  int        `json:"index"` // index in the port's table, which changes when addresses come and go
 	Addr   netip.Addr `json:"gid"`
 	Type   GIDType    `json:"type"`
 	Netdev string     `json:"netdev,omitempty"`
 }
 
-// GIDType says what packets between two GIDs look like.
+// GIDType is the packet format between two GIDs.
 type GIDType string
 
-// The types, as sysfs has them. RoCE v1 and InfiniBand share a name there.
+// The types, as in sysfs. RoCE v1 and InfiniBand share a name there.
 const (
 	RoCEv1 GIDType = "IB/RoCE v1"
 	RoCEv2 GIDType = "RoCE v2"
 )
 
-// Discover lists the devices by name. root is where sys, proc and dev are; empty: /. A host without
-// devices is no error: Check says why it has none.
+// Discover lists the devices by name. root is the folder that contains sys, proc and dev; empty: /.
+// A host without devices is no error; Check reports why it has none.
 func Discover(root string) []Device {
 	var names []string
 	mapped(root, func() { names = rdmamap.GetRdmaDeviceList() })
@@ -79,7 +79,7 @@ func discover(root, name string) Device {
 	d := Device{Name: name, Firmware: text(dir, "fw_ver"), Driver: linked(dir, "device/driver"), NUMANode: -1,
 		Ports: []Port{}}
 	if d.Driver == "" && text(dir, "parent") != "" {
-		d.Driver = "rdma_rxe" // which has no device below it, and alone of all drivers names its interface so
+		d.Driver = "rdma_rxe" // rxe has no device link, and it alone has the file parent, with the interface's name
 	}
 	if function := linked(dir, "device"); strings.Count(function, ":") == 2 {
 		d.PCI = function
@@ -126,7 +126,7 @@ func port(root, dir string, number int) Port {
 	return p
 }
 
-// gids reads a port's table, whose empty rows are zero and have no type.
+// gids reads a port's table. Its empty rows are zero and have no type.
 func gids(dir string) []GID {
 	all := []GID{}
 	for _, i := range numbered(filepath.Join(dir, "gids"), maxGIDs) {
@@ -144,10 +144,11 @@ func gids(dir string) []GID {
 	return all
 }
 
-// RoCE picks the GID that other hosts reach this port by: of those of type RoCE v2 whose address
-// lies in one of networks (none: wherever it lies) an IPv4 address before a global one of IPv6, and
-// both before a link-local one, which reaches no further than the next router. The index only
-// decides between two of a kind: it depends on the order in which addresses were added.
+// RoCE picks the GID under which other hosts reach this port, among the RoCE v2 GIDs whose address
+// lies in one of networks; without networks any address will do. An IPv4 address is better than a
+// global IPv6 address, and a link-local one is worst, because it reaches only as far as the next
+// router. The index decides only between two of a kind, because it depends on the order in which
+// addresses were added.
 func (p *Port) RoCE(networks ...netip.Prefix) (best GID, ok bool) {
 	for _, g := range p.GIDs {
 		in := func(n netip.Prefix) bool { return n.Contains(g.Address()) }
@@ -161,8 +162,8 @@ func (p *Port) RoCE(networks ...netip.Prefix) (best GID, ok bool) {
 	return best, ok
 }
 
-// RoCE picks the port that other hosts reach the device by, and its GID (Port.RoCE): the first that
-// is active of those that have one, or else the first of those.
+// RoCE picks the port under which other hosts reach the device, and its GID (Port.RoCE). It takes
+// the first active port that has a GID, or else the first port that has one.
 func (d *Device) RoCE(networks ...netip.Prefix) (number int, best GID, ok bool) {
 	active := false
 	for i := range d.Ports {
@@ -176,7 +177,8 @@ func (d *Device) RoCE(networks ...netip.Prefix) (number int, best GID, ok bool) 
 
 func (p *Port) active() bool { return p.State == "ACTIVE" }
 
-// Address is the GID as the interface has it: an IPv4 address where one is mapped.
+// Address returns the GID as an address of the interface. An IPv4-mapped GID becomes an IPv4
+// address.
 func (g GID) Address() netip.Addr { return g.Addr.Unmap() }
 
 func (g GID) reach() int {
@@ -189,9 +191,9 @@ func (g GID) reach() int {
 	return 3
 }
 
-// PathMTU is how many bytes a RoCE packet carries over an interface whose packets have mtu bytes:
-// the kernel takes off 96 bytes of headers, and rounds down to a power of two of 256 to 4096. 0:
-// too small for any.
+// PathMTU returns how many bytes a RoCE packet carries over an interface with this MTU. The kernel
+// subtracts 96 bytes of headers, and rounds down to a power of two from 256 to 4096. 0: the MTU is
+// too small.
 func PathMTU(mtu int) int {
 	for size := 4096; size >= 256; size /= 2 {
 		if mtu-96 >= size {

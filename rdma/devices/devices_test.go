@@ -69,8 +69,8 @@ func TestNoDevices(t *testing.T) {
 	}
 }
 
-// TestRoCE: the type decides, then how far an address reaches, and the index only between two
-// alike.
+// TestRoCE: the type decides first, then the reach of the address. The index decides only between
+// two alike.
 func TestRoCE(t *testing.T) {
 	gid := func(index int, addr string, kind GIDType) GID {
 		return GID{Index: index, Addr: netip.MustParseAddr(addr), Type: kind}
@@ -82,7 +82,7 @@ func TestRoCE(t *testing.T) {
 		name     string
 		gids     []GID
 		networks []string
-		want     int // index; -1: none
+		want     int // index in the table; -1: none
 	}{
 		{"nothing", nil, nil, -1},
 		{"RoCE v1 only", []GID{old}, nil, -1},
@@ -165,7 +165,7 @@ func TestRead(t *testing.T) {
 	}
 }
 
-// TestLongFiles: what is longer than sysfs writes is no answer.
+// TestLongFiles: a file longer than sysfs writes is not used.
 func TestLongFiles(t *testing.T) {
 	dir := t.TempDir()
 	if err := os.WriteFile(filepath.Join(dir, "state"), make([]byte, maxText+1), 0o644); err != nil {
@@ -179,14 +179,13 @@ func TestLongFiles(t *testing.T) {
 	}
 }
 
-// TestPortOfSeveral: the port that is active is taken, whichever it is, and of two that are alike
-// the first.
+// TestPortOfSeveral: the active port is taken. Of two alike the first is taken.
 func TestPortOfSeveral(t *testing.T) {
 	const ports = "/sys/class/infiniband/mlx5_0/ports/"
 	networks := []netip.Prefix{netip.MustParsePrefix("10.0.0.0/24")}
 	for _, c := range []struct {
-		first, second string // states
-		address       string // of the second
+		first, second string // states of the two ports
+		address       string // address of the second port
 		networks      []netip.Prefix
 		want          int
 	}{

@@ -31,8 +31,8 @@ func TestParse(t *testing.T) {
 	}
 }
 
-// FuzzFiles reads what files of sysfs and proc might say: parsers never panic, and what they take
-// they take as it is written.
+// FuzzFiles parses possible contents of files in sysfs and proc. Parsers never panic, and an
+// accepted value equals the text.
 func FuzzFiles(f *testing.F) {
 	for _, text := range []string{
 		"4: ACTIVE", "100 Gb/sec (4X EDR)", "fe80:0000:0000:0000:7062:3fff:fef4:13ba",

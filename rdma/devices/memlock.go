@@ -5,8 +5,8 @@ import (
 	"strconv"
 )
 
-// memlock reads the limit of locked memory that holds for the process, and says so where it is too
-// low or, with nothing to hold it to, where it is one.
+// memlock reads the process's limit of locked memory. It reports a limit that is too low for the
+// arena, or any limit if no arena is given.
 func memlock(o *Options) (limit uint64, problem *Problem) {
 	pid := "self"
 	if o.PID > 0 {
@@ -43,8 +43,7 @@ func memlock(o *Options) (limit uint64, problem *Problem) {
 	return soft, nil
 }
 
-// size is bytes as people write them; what is no whole number of a unit has more digits in the next
-// smaller one.
+// size formats bytes in the largest unit that divides them.
 func size(n uint64) string {
 	units := []string{"B", "KiB", "MiB", "GiB", "TiB"}
 	u := 0

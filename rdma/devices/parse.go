@@ -8,7 +8,7 @@ import (
 	"strings"
 )
 
-// parseState reads "4: ACTIVE".
+// parseState parses "4: ACTIVE".
 func parseState(text string) string {
 	number, name, ok := strings.Cut(text, ": ")
 	if _, err := strconv.ParseUint(number, 10, 8); !ok || err != nil {
@@ -17,7 +17,7 @@ func parseState(text string) string {
 	return strings.TrimSpace(name)
 }
 
-// parseRate reads "100 Gb/sec (4X EDR)" as Gbit/s; 0: it says something else.
+// parseRate parses "100 Gb/sec (4X EDR)" into Gbit/s; 0: the text has another form.
 func parseRate(text string) float64 {
 	number, _, ok := strings.Cut(text, " Gb/sec")
 	rate, err := strconv.ParseFloat(number, 64)
@@ -27,7 +27,7 @@ func parseRate(text string) float64 {
 	return rate
 }
 
-// parseGID reads 8 groups of 4 digits.
+// parseGID parses 8 groups of 4 digits.
 func parseGID(text string) (netip.Addr, bool) {
 	if len(text) != 39 || strings.Count(text, ":") != 7 {
 		return netip.Addr{}, false
@@ -36,16 +36,16 @@ func parseGID(text string) (netip.Addr, bool) {
 	return addr, err == nil && addr.Zone() == ""
 }
 
-// parseCounter reads a number. What a card cannot tell, such as "N/A (no PMA)", is none.
+// parseCounter parses a number. Another text, such as "N/A (no PMA)", is no number.
 func parseCounter(text string) (uint64, bool) {
 	n, err := strconv.ParseUint(text, 10, 64)
 	return n, err == nil
 }
 
-// unlimited is a limit that is none.
+// unlimited stands for no limit.
 const unlimited = math.MaxUint64
 
-// parseMemlock finds the soft limit of locked memory, bytes, in /proc/PID/limits.
+// parseMemlock finds the soft limit of locked memory in /proc/PID/limits, in bytes.
 func parseMemlock(limits string) (soft uint64, ok bool) {
 	for line := range strings.Lines(limits) {
 		values, found := strings.CutPrefix(line, "Max locked memory")
@@ -61,10 +61,11 @@ func parseMemlock(limits string) (soft uint64, ok bool) {
 	return 0, false
 }
 
-// capIPCLock is the number of CAP_IPC_LOCK, which no limit of locked memory holds for.
+// capIPCLock is the number of CAP_IPC_LOCK. A process with this capability has no limit of locked
+// memory.
 const capIPCLock = 14
 
-// parseIPCLock says whether /proc/PID/status has CAP_IPC_LOCK among the effective capabilities.
+// parseIPCLock tells whether /proc/PID/status has CAP_IPC_LOCK among the effective capabilities.
 func parseIPCLock(status string) bool {
 	for line := range strings.Lines(status) {
 		if values, found := strings.CutPrefix(line, "CapEff:"); found {
@@ -75,13 +76,13 @@ func parseIPCLock(status string) bool {
 	return false
 }
 
-// parseInitial says whether /proc/PID/uid_map is that of the first user namespace, the only one
-// whose capabilities lift the limit.
+// parseInitial tells whether /proc/PID/uid_map belongs to the initial user namespace. Only its
+// capabilities lift the limit.
 func parseInitial(users string) bool {
 	return strings.Join(strings.Fields(users), " ") == "0 0 4294967295"
 }
 
-// parseInet6 is the addresses that /proc/net/if_inet6 has for an interface.
+// parseInet6 returns the addresses of an interface in /proc/net/if_inet6.
 func parseInet6(table, netdev string) (all []netip.Addr) {
 	for line := range strings.Lines(table) {
 		fields := strings.Fields(line)
@@ -99,7 +100,7 @@ func parseInet6(table, netdev string) (all []netip.Addr) {
 	return all
 }
 
-// up says whether the flags of an interface, "0x1003", have IFF_UP.
+// up tells whether the flags of an interface, such as "0x1003", have IFF_UP.
 func up(flags string) bool {
 	n, err := strconv.ParseUint(strings.TrimPrefix(flags, "0x"), 16, 32)
 	return err == nil && n&1 != 0

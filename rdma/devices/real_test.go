@@ -14,7 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// asNobody has this test binary print a report instead of testing.
+// asNobody makes this test binary print a report instead of testing.
 const asNobody = "RDMA_CHECK_ONLY"
 
 func TestMain(m *testing.M) {
@@ -26,8 +26,8 @@ func TestMain(m *testing.M) {
 	}
 }
 
-// real skips where there is no soft-RoCE that may be taken apart, as in perf/vm, whose absence
-// there is a failure.
+// real skips the test if there is no soft-RoCE device that the test may change. In perf/vm a
+// missing one is a failure.
 func real(t *testing.T) {
 	if os.Getenv("RDMA_DEVICE") == "" {
 		if os.Getenv("RDMA_REQUIRED") != "" {
@@ -37,7 +37,8 @@ func real(t *testing.T) {
 	}
 }
 
-// sh runs commands in the shell, whose own ip, of busybox, is not that of iproute2.
+// sh runs commands in the shell. The shell of busybox has an ip command of its own, which is not
+// that of iproute2.
 func sh(t *testing.T, command string) {
 	t.Helper()
 	if out, err := exec.Command("sh", "-ec", command).CombinedOutput(); err != nil {
@@ -45,7 +46,7 @@ func sh(t *testing.T, command string) {
 	}
 }
 
-// of is the verdict about a device's only port; nil: the kernel has no such device.
+// of returns the verdict about a device's only port; nil: the kernel has no such device.
 func of(r Report, device string) *Verdict {
 	if i := slices.IndexFunc(r.Ports, func(v Verdict) bool { return v.Device == device }); i >= 0 {
 		return &r.Ports[i]
@@ -53,8 +54,8 @@ func of(r Report, device string) *Verdict {
 	return nil
 }
 
-// await looks until the device is as wanted: the kernel's table of GIDs follows addresses a little
-// later.
+// await polls until the device is as wanted, because the kernel's table of GIDs follows addresses
+// with a delay.
 func await(t *testing.T, what, device string, is func(v *Verdict) bool) {
 	t.Helper()
 	for deadline := time.Now().Add(time.Minute); ; <-time.After(20 * time.Millisecond) {
@@ -68,7 +69,7 @@ func await(t *testing.T, what, device string, is func(v *Verdict) bool) {
 	}
 }
 
-// withProblem says whether a device cannot be used for the one reason that has the code and says
+// withProblem returns whether the only reason that a device is unusable has this code and contains
 // text.
 func withProblem(code Code, text string) func(*Verdict) bool {
 	return func(v *Verdict) bool {
@@ -89,8 +90,7 @@ func usableBy(addr string) func(*Verdict) bool {
 	return func(v *Verdict) bool { return v != nil && v.Usable && v.GID != nil && v.GID.Address().String() == addr }
 }
 
-// TestRealDevice takes from a real device of rxe what it needs, one thing after the other, and
-// gives it back.
+// TestRealDevice removes one requirement of a real rxe device at a time, and restores it.
 func TestRealDevice(t *testing.T) {
 	real(t)
 	sh(t, "/bin/ip link add cgn0 mtu 9000 type veth peer name cgn1 mtu 9000; /bin/ip link set cgn1 up; /bin/ip link "+
@@ -117,7 +117,7 @@ func TestRealDevice(t *testing.T) {
 	await(t, "IPv6 only", "rxe7", usableBy("2001:db8::7"))
 	sh(t, "/bin/ip addr flush dev cgn0")
 	await(t, "no address", "rxe7", withProblem(NoGID, "ip addr add ADDRESS/PREFIX dev cgn0"))
-	left := Discover("")[i].Ports[0].GIDs // that which stays in the table though the interface has no address
+	left := Discover("")[i].Ports[0].GIDs // the GID that stays in the table though the interface has no address
 	if len(left) != 1 || !left[0].Addr.IsLinkLocalUnicast() {
 		t.Fatalf("%+v", left)
 	}
@@ -128,7 +128,7 @@ func TestRealDevice(t *testing.T) {
 	sh(t, "/bin/ip link delete cgn0")
 }
 
-// TestRealCounters: soft-RoCE's counters have the names that the table gives them.
+// TestRealCounters: soft-RoCE's counters have the names in the table.
 func TestRealCounters(t *testing.T) {
 	real(t)
 	all := Read("", os.Getenv("RDMA_DEVICE"))
@@ -143,7 +143,7 @@ func TestRealCounters(t *testing.T) {
 	}
 }
 
-// TestRealRights: without root the limit of locked memory holds, and so do modes.
+// TestRealRights: without root, the limit of locked memory and file modes apply.
 func TestRealRights(t *testing.T) {
 	real(t)
 	name := os.Getenv("RDMA_DEVICE")
@@ -193,8 +193,8 @@ func TestRealRights(t *testing.T) {
 	}
 }
 
-// TestRealCtl: what operators call says the same, and fails where nothing can be used. The last, as
-// it ends with another device than was there.
+// TestRealCtl: the operators' command prints the same report, and fails if no port is usable. It
+// runs last, because it ends with another device than at its start.
 func TestRealCtl(t *testing.T) {
 	real(t)
 	program, name := os.Getenv("RDMA_CTL"), os.Getenv("RDMA_DEVICE")

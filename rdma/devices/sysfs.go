@@ -13,8 +13,8 @@ import (
 	"github.com/Mellanox/rdmamap"
 )
 
-// maxText bounds a file of sysfs, which writes at most a page; maxTable those of proc with a line
-// for each address.
+// maxText bounds a file of sysfs, which is at most a page. maxTable bounds files of proc with a
+// line for each address.
 const (
 	maxText  = 4 << 10
 	maxTable = 1 << 20
@@ -24,11 +24,11 @@ const classDir = "/sys/class/infiniband"
 
 var errLong = errors.New("devices: file is longer than any of its kind")
 
-// rdmamapLock guards rdmamap's package variables, in which it has its folders. Nothing else of this
-// module imports it.
+// rdmamapLock guards rdmamap's package variables, which hold its folders. Only this package of the
+// module imports rdmamap.
 var rdmamapLock sync.Mutex
 
-// mapped runs look with rdmamap looking below root.
+// mapped runs look while rdmamap's folders are below root.
 func mapped(root string, look func()) {
 	rdmamapLock.Lock()
 	defer rdmamapLock.Unlock()
@@ -42,7 +42,7 @@ func mapped(root string, look func()) {
 	look()
 }
 
-// below is a path of the host in root.
+// below returns the place below root of a path of the host.
 func below(root string, path ...string) string {
 	if root == "" {
 		root = "/"
@@ -50,8 +50,8 @@ func below(root string, path ...string) string {
 	return filepath.Join(root, filepath.Join(path...))
 }
 
-// text is what a small file says, without the newline; empty if it cannot be read, as rows of a GID
-// table that are not in use.
+// text returns the content of a small file without the newline. It is empty if the file cannot be
+// read, as with unused rows of a GID table.
 func text(dir, name string) string {
 	b, err := read(filepath.Join(dir, name), maxText)
 	if err != nil {
@@ -60,7 +60,7 @@ func text(dir, name string) string {
 	return strings.TrimSpace(string(b))
 }
 
-// read is the whole of a file of at most limit bytes.
+// read returns the content of a file of at most limit bytes.
 func read(path string, limit int64) ([]byte, error) {
 	f, err := os.Open(path)
 	if err != nil {
@@ -74,7 +74,7 @@ func read(path string, limit int64) ([]byte, error) {
 	return b, err
 }
 
-// linked is the last part of what a link points to.
+// linked returns the last element of a link's target.
 func linked(dir, name string) string {
 	to, err := os.Readlink(filepath.Join(dir, name))
 	if err != nil {
@@ -83,14 +83,14 @@ func linked(dir, name string) string {
 	return filepath.Base(to)
 }
 
-// numbered is the files of a folder whose names are numbers, in their order, at most limit.
+// numbered returns the files of a folder whose names are numbers, in order, at most limit.
 func numbered(dir string, limit int) (all []int) {
 	f, err := os.Open(dir)
 	if err != nil {
 		return nil
 	}
 	defer f.Close()
-	names, _ := f.Readdirnames(limit) // what came before an error counts
+	names, _ := f.Readdirnames(limit) // names read before an error are used
 	for _, name := range names {
 		if n, err := strconv.Atoi(name); err == nil && n >= 0 {
 			all = append(all, n)
@@ -100,7 +100,7 @@ func numbered(dir string, limit int) (all []int) {
 	return all
 }
 
-// there says whether the host has a file.
+// there tells whether the host has a file.
 func there(root string, path ...string) bool {
 	_, err := os.Lstat(below(root, path...))
 	return err == nil

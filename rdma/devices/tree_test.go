@@ -16,8 +16,8 @@ var trees embed.FS
 // gone removes a path, and all below it, from a tree.
 const gone = "\x00"
 
-// tree builds a recorded tree below a folder that it returns, with changes: PATH to its text, or to
-// gone.
+// tree builds a recorded tree below a folder, with changes, and returns the folder. A change maps
+// PATH to its text, or to gone.
 func tree(t *testing.T, name string, changes map[string]string) string {
 	t.Helper()
 	root := t.TempDir()
@@ -48,7 +48,7 @@ func tree(t *testing.T, name string, changes map[string]string) string {
 	return root
 }
 
-// plant makes a file, a link, or what cannot be read: a folder.
+// plant makes a file, a link, or an unreadable path, which is a folder.
 func plant(t *testing.T, at, what string) {
 	t.Helper()
 	err := os.MkdirAll(filepath.Dir(at), 0o755)

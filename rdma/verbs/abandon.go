@@ -15,9 +15,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// abandon ends the device because the card, or its driver, does not do what it must: the kernel
-// destroys all that the context has, and ends the events of each completion channel with it. A
-// process that cannot have that much ends, because its memory is not its own any more.
+// abandon ends the device because the card or its driver does not work as it must. The kernel
+// destroys all objects of the context, and with them each completion channel's events. If that
+// fails, the process panics, because the card may still write to its memory.
 func (d *device) abandon(cause error) {
 	d.end(fmt.Errorf("it is given up: %w", cause))
 	if err := d.card.forsake(); err != nil {
@@ -25,11 +25,11 @@ func (d *device) abandon(cause error) {
 	}
 }
 
-// forsake closes the context for the kernel, but not for libibverbs, whose functions go on to be
-// called: they fail from then on. The kernel destroys what the context has when its file is used no
-// more, not by a mapping either: other memory takes the place of those. They do not say which
-// context they belong to: pairs of another one of the same card, in this process, hear of no
-// completion any more. Once is enough.
+// forsake closes the context for the kernel, but not for libibverbs, whose functions are still
+// called and fail from then on. The kernel destroys the context's objects when nothing uses its
+// file any more. Mappings use the file too, so forsake replaces them with other memory. A mapping
+// does not show to which context it belongs. So other contexts of the same card in this process
+// lose theirs too, and their pairs get no more completions. Further calls do nothing.
 func (k *card) forsake() error {
 	mapping.Lock()
 	defer mapping.Unlock()
@@ -38,7 +38,8 @@ func (k *card) forsake() error {
 	}
 	file, err := os.Readlink(fmt.Sprintf("/proc/self/fd/%d", k.c.cmd_fd))
 	if err == nil {
-		err = unix.Dup3(int(k.c.async_fd), int(k.c.cmd_fd), unix.O_CLOEXEC) // a file that takes no commands
+		// the descriptor now is a file that takes no commands
+		err = unix.Dup3(int(k.c.async_fd), int(k.c.cmd_fd), unix.O_CLOEXEC)
 	}
 	if err != nil {
 		return err
@@ -59,14 +60,14 @@ func (k *card) forsake() error {
 
 type extent struct{ from, to uint64 }
 
-// mappingsOf are those of a file among the lines of /proc/self/maps. All drivers map something of a
-// card that has a queue: none is an error.
+// mappingsOf returns the mappings of a file in the lines of /proc/self/maps. It fails if there are
+// none, because every driver maps memory of a card that has a queue.
 func mappingsOf(file, maps string) (all []extent, err error) {
-	const deleted = " (deleted)" // the kernel says it of both, as long as the file has no name any more
+	const deleted = " (deleted)" // the suffix in both places if the file was deleted
 	file = strings.TrimSuffix(file, deleted)
 	for line := range strings.Lines(maps) {
 		line = strings.TrimSuffix(line, "\n")
-		at := strings.IndexByte(line, '/') // the path is last, and nothing before it has one
+		at := strings.IndexByte(line, '/') // the path is last, and nothing before it contains a slash
 		if at < 0 || strings.TrimSuffix(line[at:], deleted) != file {
 			continue
 		}

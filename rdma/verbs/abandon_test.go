@@ -32,24 +32,25 @@ func TestFreeFails(t *testing.T) {
 	}
 }
 
-// stays has a queue pair refuse to be destroyed, as if a driver failed.
+// stays makes the destruction of a queue pair fail, as a faulty driver would.
 func stays(p *pair) {
 	p.q.mu.Lock()
 	defer p.q.mu.Unlock()
 	p.q.held++
 }
 
-// givenUp tells whether stays had its effect, after which nothing is destroyed in order.
+// givenUp tells whether the device was abandoned because of stays. After that nothing is destroyed
+// in order.
 func givenUp(d *device) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return errors.Is(d.cause, ErrInUse)
 }
 
-// TestQueuePairStays: where a queue pair cannot be destroyed, the kernel has destroyed it when
-// Read, Revoke or Close returns, and the device is gone. libibverbs loses memory so, which
-// AddressSanitizer would tell at the process's end: with it, the test runs in one that is not
-// asked.
+// TestQueuePairStays: if a queue pair cannot be destroyed, the kernel has destroyed it when Read,
+// Revoke or Close returns, and the device is gone. libibverbs leaks memory in this case, which
+// AddressSanitizer would report at the end of the process. So with AddressSanitizer the test runs
+// in a process without that report.
 func TestQueuePairStays(t *testing.T) {
 	const unasked = "detect_leaks=0"
 	if underASan && os.Getenv("ASAN_OPTIONS") != unasked {
@@ -63,7 +64,7 @@ func TestQueuePairStays(t *testing.T) {
 			w.fail(rdma.ErrUnreachable)
 			return w.Revoke(context.Background(), windows)
 		},
-		"read": func(r, _ *pair, _ []rdma.Window) error { // whose chain the card never ends, so that drop does
+		"read": func(r, _ *pair, _ []rdma.Window) error { // the card never ends its chain, so drop ends it
 			r.chains.take(0)
 			r.fail(rdma.ErrUnreachable)
 			return r.await(context.Background(), r.chains.all[len(r.chains.all)-1])
@@ -110,7 +111,7 @@ func TestQueuePairStays(t *testing.T) {
 	}
 }
 
-// unnamed has the file of the device's card have no name, until named.
+// unnamed removes the name of the device file of the card, until named is called.
 func unnamed(t *testing.T, d *device) (named func()) {
 	t.Helper()
 	name, err := os.Readlink(fmt.Sprintf("/proc/self/fd/%d", d.card.c.cmd_fd))
@@ -125,8 +126,8 @@ func unnamed(t *testing.T, d *device) (named func()) {
 	}
 }
 
-// TestMappings: what is mapped of a file is found, whether it has its name yet or not, and nothing
-// else is; to find nothing is an error.
+// TestMappings: mappingsOf finds all mappings of a file, with or without a name, and no others. It
+// fails if there are none.
 func TestMappings(t *testing.T) {
 	const maps = `7f0000000000-7f0000002000 rw-s 00000000 00:05 215                        /dev/infiniband/uverbs0
 7f0000002000-7f0000003000 rw-p 00000000 00:00 0

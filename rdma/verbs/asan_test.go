@@ -2,6 +2,6 @@
 
 package verbs
 
-// watched says that the race detector or AddressSanitizer watches, which takes several times as
-// long, and underASan that it is the latter.
+// watched means that the race detector or AddressSanitizer is on, under which tests take several
+// times as long. underASan means AddressSanitizer.
 const watched, underASan = true, true

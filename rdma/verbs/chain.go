@@ -17,36 +17,37 @@ import (
 	"github.com/cognitora/dataplane/rdma"
 )
 
-// overdueIn is how long after the card was armed it is looked whether the event was lost. Soft-RoCE
-// loses some: Linux 6.1 looks whether an event is wanted after it has let go of the lock under
-// which it has entered the completion (rxe_cq.c, rxe_cq_post).
+// overdueIn is the time after arming at which completions are checked for a lost event. Soft-RoCE
+// loses some: Linux 6.1 checks whether an event is wanted after it has released the lock under
+// which it entered the completion (rxe_cq.c, rxe_cq_post).
 const overdueIn = time.Second
 
-// chain is a few work requests that were posted by one call. The card works on them in order, and
-// says so of the last only. If one fails, it says so of that and of all after it, which it flushes:
-// the last always ends the chain. pair.mu guards it.
+// chain is a group of work requests that one call has posted. The card processes them in order, and
+// reports a completion for the last only. If one fails, the card reports a completion for it and
+// for all after it, which it flushes. So a completion of the last always ends the chain. pair.mu
+// guards it.
 type chain struct {
 	id     int
-	reads  int64 // that it has of pair.reads
+	reads  int64 // units of pair.reads that it holds
 	err    error
-	over   bool          // the card has nothing to do with it any more, and err stays
-	parked bool          // somebody waits for done
-	done   chan struct{} // has one when it is over, if somebody waits
+	over   bool          // the card is done with it, and err no longer changes
+	parked bool          // a goroutine waits for done
+	done   chan struct{} // gets a value when the chain is over, if a goroutine waits
 }
 
-// end keeps the first error.
+// end stores err, unless an error is stored already.
 func (c *chain) end(err error) {
 	if c.err == nil {
 		c.err = err
 	}
 }
 
-// chains are those of a pair: as many as have ever been under way at a time. The zero value has
-// none.
+// chains holds the chains of a pair, as many as were ever in progress at a time. The zero value is
+// empty.
 type chains struct {
-	all   []*chain // by id
-	idle  []*chain // of all, those that nobody waits for
-	under int      // of all, those that are not over
+	all   []*chain // by chain id
+	idle  []*chain // those that no goroutine waits for
+	under int      // number of those that are not over
 }
 
 func (cs *chains) take(reads int64) *chain {
@@ -61,14 +62,14 @@ func (cs *chains) take(reads int64) *chain {
 	return c
 }
 
-// put takes back what is over, and returns its error.
+// put returns an ended chain to the idle ones, and returns its error.
 func (cs *chains) put(c *chain) error {
 	cs.idle = append(cs.idle, c)
 	return c.err
 }
 
-// post posts a chain, whose number post gets, and which has reads of pair.reads. Where nothing was
-// posted, or it is over already, it returns none, but the error.
+// post posts a chain that holds reads units of pair.reads. The callback gets the chain's id. If
+// nothing was posted, or the chain is over already, post returns no chain but the chain's error.
 func (p *pair) post(reads int, post func(id int) ([]C.struct_verbs_done, error)) (*chain, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -85,8 +86,8 @@ func (p *pair) post(reads int, post func(id int) ([]C.struct_verbs_done, error))
 		c.end(err)
 		p.finish(c)
 	default:
-		// Some of it may be posted, without the last, which would end it: drop does, once the card
-		// has had its time to flush.
+		// A part of the chain may be posted without its last request, whose completion would end
+		// it. Then drop ends it, after the card has had time to flush.
 		p.failLocked(fmt.Errorf("%w: a work request was refused: %w", rdma.ErrBroken, err))
 	}
 	if c.over {
@@ -95,7 +96,7 @@ func (p *pair) post(reads int, post func(id int) ([]C.struct_verbs_done, error))
 	return c, nil
 }
 
-// finish gives back what a chain has, and tells who waits for it.
+// finish releases a chain's units, and wakes the goroutine that waits for it.
 func (p *pair) finish(c *chain) {
 	c.over = true
 	p.chains.under--
@@ -105,8 +106,7 @@ func (p *pair) finish(c *chain) {
 	}
 }
 
-// await returns when the card has nothing to do with a chain any more. Where ctx ends before, the
-// pair is broken for that.
+// await returns when the card is done with a chain. If ctx ends before, await breaks the pair.
 func (p *pair) await(ctx context.Context, c *chain) error {
 	if !p.look(c) {
 		p.park(ctx, c)
@@ -129,13 +129,13 @@ func (p *pair) park(ctx context.Context, c *chain) {
 	select {
 	case <-c.done:
 	case <-limit.C:
-		_ = p.drop() // whatever the error, the card has done with c; Close says it
+		_ = p.drop() // the card is done with c even on an error, which Close returns
 		<-c.done
 	}
 }
 
-// look takes the completions that there are, and has the card send an event for the next, if a
-// chain is under way yet. It tells whether c is over; if not, c.done says when it is.
+// look takes the available completions. If a chain is still in progress, it makes the card send an
+// event for the next completion. It tells whether c is over; if not, c.done will say so.
 func (p *pair) look(c *chain) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -146,7 +146,7 @@ func (p *pair) look(c *chain) bool {
 	return c.over
 }
 
-// take takes the completions that there are, and arms if a chain is under way. mu is held.
+// take takes the available completions, and arms if a chain is in progress. The caller holds mu.
 func (p *pair) take() error {
 	if p.armed || p.chains.under == 0 {
 		return p.cq.all(p.deliver)
@@ -154,15 +154,15 @@ func (p *pair) take() error {
 	return p.arm()
 }
 
-// check breaks the pair for an error of its completions. mu is held.
+// check breaks the pair if taking its completions has failed. The caller holds mu.
 func (p *pair) check(err error) {
 	if err != nil {
 		p.failLocked(fmt.Errorf("%w: its completions cannot be followed: %w", rdma.ErrBroken, err))
 	}
 }
 
-// arm has the card send an event for the next completion, and takes those that there are, for which
-// it sends none. mu is held.
+// arm makes the card send an event for the next completion. It also takes the available
+// completions, for which the card sends none. The caller holds mu.
 func (p *pair) arm() error {
 	p.armed = true
 	if p.late == nil {
@@ -173,7 +173,7 @@ func (p *pair) arm() error {
 	return p.cq.arm(p.deliver)
 }
 
-// overdue looks although no event has come, and has the card send another.
+// overdue takes completions although no event has come, and arms again.
 func (p *pair) overdue() {
 	if p.enter() != nil {
 		return
@@ -185,7 +185,8 @@ func (p *pair) overdue() {
 	p.check(p.take())
 }
 
-// event takes an event that has come, and what it tells of: EAGAIN without.
+// event takes an event and the completions that it announces. It returns EAGAIN if there is no
+// event.
 func (p *pair) event() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -199,9 +200,9 @@ func (p *pair) event() error {
 	return err
 }
 
-// reap takes events as they come, until the channel is closed. It parks in the netpoller, each time
-// that it has taken one: if another had come with it, all that this tells of is seen already, and
-// it can be taken with the next.
+// reap takes events until the channel is closed. After each event it parks in the netpoller. It
+// need not look for a second event first: the completions of that one are taken already, and the
+// event itself can be taken with the next.
 func (p *pair) reap() {
 	raw, err := p.ch.file.SyscallConn()
 	if err == nil {
@@ -214,16 +215,16 @@ func (p *pair) reap() {
 			err = failed
 		}
 	}
-	// closed already, if all is well
+	// changes nothing in a pair that is closed, which is the usual case
 	p.fail(fmt.Errorf("%w: its completions cannot be followed: %w", rdma.ErrBroken, err))
 }
 
-// deliver tells the chains of completions. mu is held.
+// deliver applies completions to their chains. The caller holds mu.
 func (p *pair) deliver(done []C.struct_verbs_done) {
 	for _, d := range done {
 		c, last := p.chains.all[d.id>>1], d.id&1 == 1
 		if c.over {
-			continue // dropped
+			continue // drop has ended it
 		}
 		if d.status != C.IBV_WC_SUCCESS {
 			if p.cause == nil {
@@ -237,7 +238,7 @@ func (p *pair) deliver(done []C.struct_verbs_done) {
 	}
 }
 
-// statusError says what a failed completion means.
+// statusError returns the error for a failed completion.
 func statusError(status C.int) error {
 	kind := rdma.ErrBroken
 	switch status {

@@ -21,8 +21,8 @@ import (
 const (
 	maxRegions = 64
 	maxGIDs    = 256
-	// of a pair under way at the card, each way, where it has as many: more are of no use, and cost
-	// it memory
+	// maxReads bounds the reads of a pair that the card processes at a time, in each direction.
+	// More have no use, and cost the card memory.
 	maxReads = 16
 )
 
@@ -36,23 +36,23 @@ type device struct {
 	limit rdma.Limits
 	has   C.struct_verbs_port
 
-	regions atomic.Pointer[[]*region] // replaced by Register, with mu held
+	regions atomic.Pointer[[]*region] // Register replaces it with mu held
 
 	mu     sync.Mutex
 	pairs  map[*pair]struct{}
-	making sync.WaitGroup // of Pair and Register under way
+	making sync.WaitGroup // running calls of Pair and Register
 
-	downFor atomic.Int64 // ns that the port may be down
+	downFor atomic.Int64 // how long the port may be down, in ns
 
-	over   chan struct{} // Gone
-	cause  error         // of that, which is set before
+	over   chan struct{} // returned by Gone
+	cause  error         // why over was closed; set before
 	events sync.WaitGroup
 
 	closing  sync.Once
 	closeErr error
 }
 
-// Open opens a port of a card, whose name is the kernel's ("mlx5_0").
+// Open opens a port of the card with this name in the kernel, such as "mlx5_0".
 func Open(name string, o Options) (rdma.Device, error) {
 	d, err := open(name, o)
 	if err != nil {
@@ -80,7 +80,7 @@ func open(name string, o Options) (*device, error) {
 	return d, nil
 }
 
-// query asks the card for its limits, and for the GID of address.
+// query reads the card's limits, and the GID of address.
 func (d *device) query(address netip.Addr) error {
 	if err := failed(C.verbs_query(d.card.c, C.int(d.port), &d.has)); err != nil {
 		return fmt.Errorf("verbs: port %d of %s: %w", d.port, d.name, err)
@@ -108,7 +108,7 @@ func (d *device) Name() string          { return d.name }
 func (d *device) Limits() rdma.Limits   { return d.limit }
 func (d *device) Gone() <-chan struct{} { return d.over }
 
-// end says that the device is of no use any more, and breaks its pairs.
+// end marks the device as gone and breaks its pairs.
 func (d *device) end(cause error) {
 	d.mu.Lock()
 	if d.cause == nil {
@@ -131,7 +131,7 @@ func (d *device) all() []*pair {
 	return all
 }
 
-// enter begins something that makes objects of the device, which Close waits for.
+// enter begins the making of objects of the device. Close waits for it.
 func (d *device) enter() error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -147,9 +147,9 @@ func (d *device) Close() error {
 	return d.closeErr
 }
 
-// close takes everything down from what hangs on others to what they hang on. What cannot be
-// destroyed keeps those below, but not the context: as long as that is open, the kernel does not
-// let go of the card.
+// close destroys all objects, each before those that it depends on. If one cannot be destroyed,
+// those that it depends on stay. The context is closed in any case, because the kernel does not
+// release the card while it is open.
 func (d *device) close() error {
 	d.end(errors.New("closed"))
 	d.making.Wait()

@@ -16,22 +16,22 @@ import (
 	"github.com/cognitora/dataplane/rdma"
 )
 
-// downFor is how long a port may be down until the device counts as gone: a cable that is plugged
-// into another socket takes longer, a switch's hiccup does not.
+// downFor is how long a port may be down before the device counts as gone. Moving a cable to
+// another socket takes longer, and an interruption of a switch is shorter.
 const downFor = time.Second
 
-// past is a deadline that ends what waits in the netpoller.
+// past is a deadline that ends waits in the netpoller.
 var past = time.Unix(1, 0)
 
-// event is one of the card.
+// event is an asynchronous event of the card.
 type event struct {
 	kind C.int
-	port int     // 0 for those of no port
-	qpn  uint32  // 0 for those of no queue pair
-	cq   uintptr // 0 for those of no completion queue
+	port int     // 0 for events of no port
+	qpn  uint32  // 0 for events of no queue pair
+	cq   uintptr // 0 for events of no completion queue
 }
 
-// event takes one that has come: EAGAIN without.
+// event takes the next event. It returns EAGAIN if there is none.
 func (k *card) event() (event, error) {
 	var kind, port C.int
 	var qpn C.uint32_t
@@ -42,8 +42,7 @@ func (k *card) event() (event, error) {
 	return event{kind, int(port), uint32(qpn), uintptr(cq)}, nil
 }
 
-// follow takes the card's events as they come, until the device is closed. It parks in the
-// netpoller.
+// follow takes the card's events until the device is closed. It parks in the netpoller.
 func (d *device) follow() {
 	raw, err := d.card.async.SyscallConn()
 	if err != nil {
@@ -64,7 +63,7 @@ func (d *device) follow() {
 			return failed != syscall.EAGAIN
 		})
 		if err != nil {
-			return // closed
+			return // the device is closed
 		}
 		if failed != nil {
 			d.end(fmt.Errorf("its events cannot be followed: %w", failed))

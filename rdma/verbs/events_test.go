@@ -10,8 +10,8 @@ import (
 	"github.com/cognitora/dataplane/rdma"
 )
 
-// TestCompletionsFail: a pair whose completion queue the card reports an error of, here because it
-// has run over, is broken, and no other is.
+// TestCompletionsFail: if the card reports an error of a completion queue, the pair of that queue
+// is broken, and no other. Here the queue overflows.
 func TestCompletionsFail(t *testing.T) {
 	d := opened(t)
 	from, into := registeredIn(t, d, 1<<20), registeredIn(t, d, 1<<20)
@@ -21,7 +21,7 @@ func TestCompletionsFail(t *testing.T) {
 		t.Fatal(err)
 	}
 	id := r.chains.take(0).id
-	// looks into another queue, so that nobody takes the completions
+	// takes completions from another queue, so that nobody takes those of r
 	elsewhere := &queue{c: r.q.c, cq: paired(t, d, rdma.PairOptions{}).cq, state: ready}
 	for ctx, over := within(t), false; !over; runtime.Gosched() {
 		select {
@@ -30,7 +30,7 @@ func TestCompletionsFail(t *testing.T) {
 		case <-ctx.Done():
 			t.Fatal("the pair does not say that it is broken")
 		default:
-			_, _ = elsewhere.reads(id, parts) // refused as long as there are too many
+			_, _ = elsewhere.reads(id, parts) // refused while the queue is full
 		}
 	}
 	if err := r.Read(within(t), []rdma.Read{{Into: into[:64]}}); !errors.Is(err, rdma.ErrBroken) {

@@ -17,7 +17,7 @@ import (
 	"github.com/cognitora/dataplane/rdma"
 )
 
-// within is the time that anything may take in a machine that is emulated.
+// within returns a context that lasts longer than any operation on an emulated machine.
 func within(t testing.TB) context.Context {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	t.Cleanup(cancel)
@@ -29,13 +29,13 @@ func kinds(t *testing.T, test func(t *testing.T, d *device)) {
 	for name, windows := range map[string]bool{"windows": true, "registrations": false} {
 		t.Run(name, func(t *testing.T) {
 			d := opened(t)
-			d.limit.Windows = windows // soft-RoCE has some, though not such as are good enough
+			d.limit.Windows = windows // soft-RoCE has windows, but they do not meet the requirements
 			test(t, d)
 		})
 	}
 }
 
-// refused holds a read to what the other side's card refuses, and a pair made anew to work.
+// refused checks that the other side's card refuses a read, and that a new pair works afterwards.
 func refused(t *testing.T, d *device, r, w *pair, read rdma.Read, from []byte) {
 	t.Helper()
 	before := bytes.Clone(read.Into)
@@ -51,7 +51,7 @@ func refused(t *testing.T, d *device, r, w *pair, read rdma.Read, from []byte) {
 	default:
 		t.Error("the pair does not say that it is broken")
 	}
-	if s, err := r.q.query(); err != nil || s != 6 { // IBV_QPS_ERR
+	if s, err := r.q.query(); err != nil || s != 6 { // the state IBV_QPS_ERR
 		t.Errorf("the card has the queue pair in state %d: %v", s, err)
 	}
 	if err := r.Read(within(t), []rdma.Read{read}); !errors.Is(err, rdma.ErrBroken) {
@@ -70,8 +70,8 @@ func refused(t *testing.T, d *device, r, w *pair, read rdma.Read, from []byte) {
 	}
 }
 
-// unbounded holds soft-RoCE to what it does wrong, for which its windows are not used but in tests:
-// it serves what lies in the region beside a window.
+// unbounded checks that soft-RoCE has a known error: it serves a read outside a window if it is
+// inside the region. Because of it, soft-RoCE's windows are used only in tests.
 func unbounded(t *testing.T, r *pair, read rdma.Read) {
 	t.Helper()
 	if err := r.Read(within(t), []rdma.Read{read}); err != nil {
@@ -95,7 +95,7 @@ func TestRefused(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				// soft-RoCE gives a region that may be read the same key for that
+				// soft-RoCE's remote key of a region is equal to its local key
 				return r, rdma.Read{Into: into[:4096], From: rdma.Key{Addr: address(from), RKey: uint32(region.c.lkey)}}
 			},
 			"key of before": func(r, w, _ *pair) (*pair, rdma.Read) {
@@ -155,8 +155,8 @@ func loop(p *pair, into []byte, key rdma.Key, reads *atomic.Int64) error {
 	}
 }
 
-// busy runs loops over pairs of two devices, which may be one, until the end of all; under returns
-// once each has read.
+// busyLoops runs loops over pairs of two devices, which may be the same, until each loop ends.
+// under returns once each loop has read.
 func busyLoops(t *testing.T, reader, owner *device, n int,
 	o rdma.PairOptions) (under func(), owners []*pair, ends chan error) {
 	t.Helper()
@@ -200,7 +200,7 @@ func otherSideCloses(t *testing.T, d *device) {
 		}
 	}
 	for range owners {
-		// Which of the two it is depends on whether the window or the queue pair went first.
+		// The error depends on whether the window or the queue pair was destroyed first.
 		if err := <-ends; !errors.Is(err, rdma.ErrUnreachable) && !errors.Is(err, rdma.ErrAccess) {
 			t.Errorf("reads from a side that closed end with %v", err)
 		}
@@ -231,17 +231,17 @@ func TestContextEnds(t *testing.T) {
 		}
 		cancel(tired)
 	})
-	// As often as lasts until the other goroutine has been given a CPU, however late.
+	// So often that the read lasts until the other goroutine runs, however late that is.
 	err := r.Read(ctx, slices.Repeat([]rdma.Read{{Into: into, From: granted(t, w, from)[0].Key()}}, 256))
-	got := mapped(t, size) // not Go's, of which the race detector would look at each byte
+	got := mapped(t, size) // not Go's memory, of which the race detector would check each byte
 	copy(got, into)
 	wait.Wait()
 	if !errors.Is(err, tired) || !errors.Is(err, rdma.ErrBroken) {
 		t.Fatalf("a read whose context ended: %v", err)
 	}
 	t.Logf("%d of %d bytes were read", bytes.Count(got, []byte{0xa5}), size)
-	// As much again, through another pair, takes the card longer than what it might have had left
-	// of the first, of which it would write other bytes now.
+	// A second read of the same size, through another pair, takes longer than any rest of the first
+	// read. A rest would overwrite other bytes now.
 	paint(0x5a)
 	again := registeredIn(t, d, size)
 	r, w = connected(t, d, d, rdma.PairOptions{})

@@ -13,14 +13,14 @@ import (
 	"syscall"
 )
 
-// gid is an address of a port.
+// gid is a GID of a port, and its place.
 type gid struct {
 	raw   [16]byte
-	index int // which the kernel may give to another GID, once this one is taken away
+	index int // the kernel may give the index to another GID once this one is removed
 }
 
-// roce finds the GID of RoCE v2 that stands for address. A port has each of its addresses twice,
-// for v1 too, at indexes that differ from host to host.
+// roce finds the GID for RoCE v2 of address. A port has a GID for v1 and one for v2 for each of its
+// addresses, at indexes that differ between hosts.
 func (k *card) roce(port int, address netip.Addr) (gid, error) {
 	var table [maxGIDs]C.struct_verbs_gid
 	n := C.verbs_gids(k.c, C.int(port), &table[0], maxGIDs)
@@ -48,7 +48,7 @@ func (k *card) roce(port int, address netip.Addr) (gid, error) {
 	return best, nil
 }
 
-// preference is higher for better addresses, and 0 for those that will not do.
+// preference is higher for a better address, and 0 for an unsuitable one.
 func preference(a, wanted netip.Addr) int {
 	switch {
 	case wanted.IsValid() && a != wanted.Unmap().WithZone(""), a.IsUnspecified():
@@ -62,7 +62,7 @@ func preference(a, wanted netip.Addr) int {
 	}
 }
 
-// has says whether the port has the GID where it was found.
+// has tells whether the port still has the GID at its index.
 func (k *card) has(port int, g gid) bool {
 	var raw [16]C.uint8_t
 	for i, b := range g.raw {

@@ -15,12 +15,12 @@ import (
 	"github.com/cognitora/dataplane/rdma"
 )
 
-// asPerftest is for all retries, so that a packet that is lost costs as much as with perftest: 67
-// ms.
+// asPerftest is the timeout of all retries, so that a lost packet costs as much as with perftest:
+// 67 ms.
 const asPerftest = 500 * time.Millisecond
 
-// TestSpeedOfTwoHosts prints how fast the second host of a pair reads what the first one has,
-// beside perftest, which make perf-rdma is for, too.
+// TestSpeedOfTwoHosts prints how fast the second of two hosts reads memory of the first one, beside
+// perftest's results. It is part of make perf-rdma.
 func TestSpeedOfTwoHosts(t *testing.T) {
 	switch os.Getenv("VM_HOST") {
 	case "1":
@@ -32,7 +32,7 @@ func TestSpeedOfTwoHosts(t *testing.T) {
 	}
 }
 
-// lends is the first host. It runs the servers of perftest, too, one at a time.
+// lends is the first host's part. It also runs perftest's servers, one at a time.
 func lends(t *testing.T) {
 	l, err := net.Listen("tcp", os.Getenv("VM_SELF")+":7000")
 	if err != nil {
@@ -67,7 +67,7 @@ func lends(t *testing.T) {
 	}
 }
 
-// reads is the second host.
+// reads is the second host's part.
 func reads(t *testing.T) {
 	d := opened(t)
 	into := registeredIn(t, d, 8<<20)
@@ -81,7 +81,7 @@ func reads(t *testing.T) {
 	}
 	heading(t, "from another machine")
 	for _, size := range []int{1 << 20, 8 << 20} {
-		n := max(8, 32<<20/size) // perftest wants 5
+		n := max(8, 32<<20/size) // perftest needs at least 5
 		args := []string{"-s", strconv.Itoa(size), "-n", strconv.Itoa(n)}
 		row(t, fmt.Sprintf("READ of %d MiB, one pair, MiB/s", size>>20), func() float64 {
 			return bandwidth(t, p, rdma.Read{Into: into[:size], From: l.Key}, n)

@@ -23,23 +23,23 @@ import (
 
 const (
 	hostsSize = 16 << 20
-	// patience is for a machine that is emulated on a busy one, impatience for the one whose cable
-	// is pulled, and outage is how long that is out.
+	// patience is the timeout for an emulated machine on a busy one. impatience is the timeout for
+	// the pair whose cable is pulled. outage is how long the cable is out.
 	patience, impatience, outage = 10 * time.Second, time.Second, 20 * time.Second
 )
 
-// letter is what the two hosts tell each other, one at a time each way.
+// letter is a message between the two hosts. They alternate.
 type letter struct {
 	End   rdma.Endpoint
 	Key   rdma.Key
-	Sum   [32]byte // of what the window has
-	Pull  bool     // the cable, next
-	Serve string   // the program that the owner is to run next, with its arguments
-	CPU   float64  // s that the owner has used since the letter before
-	Runs  int64    // how often its threads were given a CPU, likewise
+	Sum   [32]byte // of the window's bytes
+	Pull  bool     // the cable is pulled next
+	Serve string   // program that the owner is to run next, with its arguments
+	CPU   float64  // CPU seconds that the owner has used since the previous letter
+	Runs  int64    // times that the owner's threads got a CPU since the previous letter
 }
 
-// talk is a connection between them.
+// talk is the connection between the two hosts.
 type talk struct {
 	t    *testing.T
 	c    net.Conn
@@ -69,7 +69,7 @@ func (k *talk) receive() (l letter) {
 	return l
 }
 
-// spent is what this process has used since it was last asked.
+// spent returns this process's usage since the previous call.
 func (k *talk) spent() (seconds float64, runs int64) {
 	var u syscall.Rusage
 	_ = syscall.Getrusage(syscall.RUSAGE_SELF, &u)
@@ -80,7 +80,7 @@ func (k *talk) spent() (seconds float64, runs int64) {
 	return seconds, runs
 }
 
-// TestTwoHosts runs in both machines of a pair: the first owns what the second reads.
+// TestTwoHosts runs on both machines of a pair. The first owns the memory, and the second reads it.
 func TestTwoHosts(t *testing.T) {
 	switch os.Getenv("VM_HOST") {
 	case "1":
@@ -92,7 +92,7 @@ func TestTwoHosts(t *testing.T) {
 	}
 }
 
-// owner serves three connections. During the second the cable is pulled.
+// owner serves three connections. The cable is pulled during the second.
 func owner(t *testing.T) {
 	l, err := net.Listen("tcp", os.Getenv("VM_SELF")+":7000")
 	if err != nil {
@@ -119,7 +119,7 @@ func owner(t *testing.T) {
 		cpu, runs := k.spent()
 		k.send(letter{CPU: cpu, Runs: runs})
 		if k.receive().Pull {
-			fmt.Println("@@ cable off") // which perf/vm/vm.sh does
+			fmt.Println("@@ cable off") // perf/vm/vm.sh pulls it
 			goes(t, d)
 			<-time.After(outage)
 			if err := d.Close(); err != nil {
@@ -146,7 +146,8 @@ func plugged(t *testing.T, card string) {
 	}
 }
 
-// meet connects to the owner, which may not listen yet, or not be reached again yet.
+// meet connects to the owner. It retries, because the owner may not listen yet, or may be
+// unreachable.
 func meet(t *testing.T, d *device, timeout time.Duration) (*talk, *pair, letter) {
 	t.Helper()
 	return meetWith(t, d, rdma.PairOptions{Timeout: timeout})
@@ -208,7 +209,7 @@ func reader(t *testing.T) {
 	k.send(letter{})
 }
 
-// whole reads all of the window, and holds it to what the owner says of it.
+// whole reads the whole window, and compares it with the owner's checksum.
 func whole(t *testing.T, p *pair, into []byte, l letter) {
 	t.Helper()
 	if err := p.Read(within(t), []rdma.Read{{Into: into, From: l.Key}}); err != nil {
@@ -219,7 +220,7 @@ func whole(t *testing.T, p *pair, into []byte, l letter) {
 	}
 }
 
-// pulled reads while the cable is pulled, as soon as the first bytes have come.
+// pulled reads while the cable is pulled, which happens once the first bytes have come.
 func pulled(t *testing.T, k *talk, p *pair, into []byte, l letter) {
 	t.Helper()
 	var reads atomic.Int64

@@ -20,19 +20,19 @@ import (
 
 const (
 	killedSize  = 16 << 20
-	killedTimes = 512 // as often it is read by one call: an emulated card takes many seconds for that
+	killedTimes = 512 // times that one call reads it, which takes an emulated card many seconds
 	killedPairs = 3
-	killedEnv   = "RDMA_OWNER" // of the process that is killed
+	killedEnv   = "RDMA_OWNER" // set in the process that is killed
 )
 
-// side is what two processes tell each other of a pair.
+// side is the data of a pair that two processes exchange.
 type side struct {
 	End rdma.Endpoint
 	Key rdma.Key
 }
 
-// killedOwner grants what its parent reads, until it is killed. It talks over its input and its
-// fourth file.
+// killedOwner grants memory for its parent to read, until it is killed. It communicates over its
+// input and its fourth file.
 func killedOwner(t *testing.T) {
 	d := opened(t)
 	from := registeredIn(t, d, killedSize)
@@ -55,8 +55,8 @@ func killedOwner(t *testing.T) {
 	_, _ = io.Copy(io.Discard, os.Stdin)
 }
 
-// TestOtherSideIsKilled: the owner's process is killed while several pairs have large reads under
-// way. All end, with an error that says so.
+// TestOtherSideIsKilled: the owner's process is killed while several pairs have large reads in
+// progress. All reads end with an error that says so.
 func TestOtherSideIsKilled(t *testing.T) {
 	if os.Getenv(killedEnv) != "" {
 		killedOwner(t)
@@ -86,9 +86,9 @@ func TestOtherSideIsKilled(t *testing.T) {
 		})
 	}
 	for _, read := range begin {
-		go read() // until it has sent its outcome
+		go read() // a read ends after it has sent its outcome
 	}
-	begins(t, memory...) // soft-RoCE may serve one pair until it is done before another's first packet
+	begins(t, memory...) // soft-RoCE may finish one pair before it sends another's first packet
 	if len(ends) != 0 {
 		t.Fatal("a read ended before the owner was killed: ", (<-ends).err)
 	}
@@ -107,7 +107,8 @@ func TestOtherSideIsKilled(t *testing.T) {
 	works(t, d)
 }
 
-// begins waits until the first bytes of one of several reads have come into memory that was zero.
+// begins waits until at least one of several reads has written its first bytes into its memory,
+// which was zero.
 func begins(t *testing.T, into ...[]byte) {
 	t.Helper()
 	come := func(into []byte) bool {

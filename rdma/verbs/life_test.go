@@ -16,7 +16,7 @@ import (
 	"github.com/cognitora/dataplane/rdma"
 )
 
-// goes waits for a device to say that it is of no use any more.
+// goes waits until a device reports that it is gone.
 func goes(t *testing.T, d *device) {
 	t.Helper()
 	select {
@@ -26,7 +26,7 @@ func goes(t *testing.T, d *device) {
 	}
 }
 
-// works reads through a pair of a device that was opened anew.
+// works reads through a pair of a device that was opened again.
 func works(t *testing.T, d *device) {
 	t.Helper()
 	from, into := registeredIn(t, d, 1<<20), registeredIn(t, d, 1<<20)
@@ -66,7 +66,7 @@ func TestLinkDown(t *testing.T) {
 				if name == "link" {
 					t.Error("a device whose port is down was opened")
 				}
-				if err := d.Close(); err != nil { // it has the address of the link yet
+				if err := d.Close(); err != nil { // the port has only the link-local address so far
 					t.Error(err)
 				}
 			}
@@ -80,7 +80,7 @@ func TestLinkDown(t *testing.T) {
 	}
 }
 
-// TestLinkFlaps: a port that is down for a moment says nothing of the next time.
+// TestLinkFlaps: a port that was down for a moment may be down as long the next time.
 func TestLinkFlaps(t *testing.T) {
 	s := newSoft(t)
 	d := s.open()
@@ -101,8 +101,8 @@ func TestLinkFlaps(t *testing.T) {
 	}
 }
 
-// TestTakenAway: without a context that is closed, Linux 6.1 waits for ever when a card of software
-// is deleted.
+// TestTakenAway: the device closes its context before a card is removed. If a context stayed open,
+// Linux 6.1 would wait for ever when a software card is deleted.
 func TestTakenAway(t *testing.T) {
 	s := newSoft(t)
 	for _, windows := range []bool{true, false} {
@@ -173,8 +173,8 @@ func TestNothingLeaks(t *testing.T) {
 	before := used(t, d.name)
 	began := time.Now()
 	for i := range cycles - 2*peers {
-		// whose number the kernel tells nobody: one that is left would keep its domain from being
-		// destroyed
+		// The kernel's resource counts do not include windows. A leaked window would keep its
+		// domain from being destroyed.
 		d.limit.Windows = i%2 == 0
 		cycle(1)
 	}
@@ -193,7 +193,7 @@ func TestNothingLeaks(t *testing.T) {
 func TestDestroyOrder(t *testing.T) {
 	before := used(t, deviceName(t))
 	d := opened(t)
-	d.limit.Windows = true // so that all hangs on the device's domain
+	d.limit.Windows = true // so that all objects depend on the device's domain
 	mem := registeredIn(t, d, 1<<20)
 	w, _ := connected(t, d, d, rdma.PairOptions{})
 	granted(t, w, mem)
@@ -211,12 +211,12 @@ func TestDestroyOrder(t *testing.T) {
 	if err := regions[0].close(); err == nil {
 		t.Error("a region was destroyed before a window that is bound to it")
 	}
-	// What the kernel says, if we let it: the same.
+	// The kernel refuses too, if it is asked.
 	held := pd.held
 	pd.held = 0
 	inUse("domain, as the kernel has it", pd.close)
 	pd.held = held
-	works(t, d) // all of it lives
+	works(t, d) // all objects still exist
 	if err := d.Close(); err != nil {
 		t.Error(err)
 	}
@@ -231,7 +231,8 @@ func TestDestroyOrder(t *testing.T) {
 	}
 }
 
-// TestMemlock runs itself as a user whom the limit binds: root has CAP_IPC_LOCK.
+// TestMemlock runs itself as a user to whom the limit applies. It does not apply to root, who has
+// CAP_IPC_LOCK.
 func TestMemlock(t *testing.T) {
 	const limit = 8 << 20
 	name := deviceName(t)
@@ -255,7 +256,7 @@ func TestMemlock(t *testing.T) {
 		!bytes.Contains([]byte(err.Error()), []byte("6291456")) {
 		t.Fatalf("more than the limit: %v", err)
 	}
-	d.limit.Windows = false // so that a pair that reads has the 4 MiB once more: one fits
+	d.limit.Windows = false // so that a reading pair registers the 4 MiB again, and only one such pair fits
 	paired(t, d, rdma.PairOptions{Reads: true})
 	if _, err := d.Pair(rdma.PairOptions{Reads: true}); !errors.Is(err, rdma.ErrMemlock) {
 		t.Fatalf("more than the limit, for a pair: %v", err)

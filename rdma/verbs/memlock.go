@@ -15,15 +15,15 @@ import (
 	"github.com/cognitora/dataplane/rdma"
 )
 
-// heapSpan is how much address space Go's heap has from where it begins: it asks for addresses from
-// 0xc0<<32 on amd64 and 0x40<<32 on arm64, the kernel gives mappings others.
+// heapSpan is the size of the address range of Go's heap. Go requests addresses from 0xc0<<32 on
+// amd64 and from 0x40<<32 on arm64. The kernel places other mappings elsewhere.
 const heapSpan = 1 << 40
 
-// onHeap is a variable of the heap: it tells where that is.
+// onHeap is a variable on the heap. Its address shows where the heap is.
 var onHeap = new([64]byte)
 
-// registrable refuses memory that cannot be pinned for a card: the garbage collector gives heap
-// back to the kernel, and the card goes on to write into the pages.
+// registrable refuses memory on Go's heap. The garbage collector returns heap pages to the kernel,
+// and the card would go on writing into them.
 func registrable(mem []byte) error {
 	at := address(mem)
 	heap := uint64(uintptr(unsafe.Pointer(onHeap)))
@@ -38,8 +38,8 @@ func registrable(mem []byte) error {
 	return nil
 }
 
-// memlock says why pinning size bytes failed: the kernel says ENOMEM of the limit too, which binds
-// who has no CAP_IPC_LOCK.
+// memlock explains why pinning size bytes failed. The kernel also returns ENOMEM for the limit,
+// which applies to processes without CAP_IPC_LOCK.
 func memlock(err error, size int) error {
 	var limit unix.Rlimit
 	if unix.Getrlimit(unix.RLIMIT_MEMLOCK, &limit) != nil || limit.Cur == unix.RLIM_INFINITY {
@@ -53,7 +53,7 @@ func memlock(err error, size int) error {
 		"is %d: %w", rdma.ErrMemlock, pinned, size, limit.Cur, err)
 }
 
-// pinnedBytes is what this process has pinned for cards.
+// pinnedBytes returns how many bytes this process has pinned for cards.
 func pinnedBytes() uint64 {
 	status, err := os.ReadFile("/proc/self/status")
 	if err != nil {

@@ -4,5 +4,5 @@ package verbs
 
 import "github.com/cognitora/dataplane/rdma"
 
-// Open says that this program cannot: it was built without the tag rdma, or without cgo.
+// Open returns ErrNotBuilt, because this program was built without the tag rdma, or without cgo.
 func Open(string, Options) (rdma.Device, error) { return nil, rdma.ErrNotBuilt }

@@ -18,21 +18,21 @@ import (
 	"unsafe"
 )
 
-// object is a place in the order in which verbs objects are destroyed: after all that hang on it.
-// The zero value is an object that is gone.
+// object keeps a verbs object from being destroyed while other objects depend on it. The zero value
+// is a destroyed object.
 type object struct {
 	what string
 	on   []*object
-	mu   *sync.Mutex // of all objects of a context; held for counts, never in a call of libibverbs
-	held int         // objects that hang on this one
+	mu   *sync.Mutex // one for all objects of a context; never held during a call of libibverbs
+	held int         // number of objects that depend on this one
 	live bool
 }
 
-// mapping is held for reading in what makes and destroys objects of which libibverbs maps memory of
-// a card, and for writing in forsake, which takes such memory away.
+// mapping protects the card's memory that libibverbs maps. Makers and destroyers of objects with
+// such memory hold it for reading. forsake, which replaces such memory, holds it for writing.
 var mapping sync.RWMutex
 
-// newObject makes the object and has it hang on others.
+// newObject returns an object that depends on the objects on.
 func newObject(what string, on ...*object) object {
 	o := object{what: what, on: on, live: true}
 	if len(on) == 0 {
@@ -48,7 +48,8 @@ func newObject(what string, on ...*object) object {
 	return o
 }
 
-// destroy has free destroy it, unless something hangs on it. What is gone already stays so.
+// destroy calls free, unless other objects depend on this one. It does nothing if the object is
+// destroyed already.
 func (o *object) destroy(free func() error) error {
 	if o.mu == nil {
 		return nil
@@ -82,7 +83,7 @@ func (o *object) destroy(free func() error) error {
 	return nil
 }
 
-// busy has the kernel's word for objects in use be ours.
+// busy turns the kernel's error for an object in use into ErrInUse.
 func busy(err error) error {
 	if err == syscall.EBUSY {
 		return ErrInUse
@@ -90,7 +91,7 @@ func busy(err error) error {
 	return err
 }
 
-// failed is what a function of libibverbs returned, where 0 is none.
+// failed returns the error for a result of libibverbs; nil for 0.
 func failed(rc C.int) error {
 	if rc == 0 {
 		return nil
@@ -98,7 +99,8 @@ func failed(rc C.int) error {
 	return syscall.Errno(rc)
 }
 
-// null is the error of a function that returned no object. errno may be 0: not all drivers set it.
+// null returns the error of a function that returned no object. errno may be 0, because not all
+// drivers set it.
 func null(what string, err error) error {
 	if err == nil {
 		err = syscall.EIO
@@ -106,11 +108,11 @@ func null(what string, err error) error {
 	return fmt.Errorf("verbs: no %s: %w", what, err)
 }
 
-// card is an opened device.
+// card is the opened context of a device.
 type card struct {
 	object
 	c        *C.struct_ibv_context
-	async    *os.File // of its events, in the netpoller
+	async    *os.File // its asynchronous events, in the netpoller
 	forsaken bool     // guarded by mapping
 }
 
@@ -141,15 +143,15 @@ func openCard(name string) (*card, error) {
 
 func (k *card) close() error { return k.destroy(k.abandon) }
 
-// abandon closes the context whatever hangs on it: libibverbs loses its memory of that, and the
-// kernel destroys it, once nothing of it is mapped (forsake).
+// abandon closes the context even if other objects depend on it. libibverbs leaks their memory. The
+// kernel destroys them once nothing of the context is mapped (forsake).
 func (k *card) abandon() error {
 	_ = k.async.Close()
 	return failed(C.ibv_close_device(k.c))
 }
 
-// pollable puts a descriptor of libibverbs, which closes it itself, into the netpoller, by another
-// of the same file. That file does not block from then on.
+// pollable puts a duplicate of a descriptor into the netpoller, because libibverbs closes the
+// descriptor itself. Both become non-blocking.
 func pollable(fd C.int, name string) (*os.File, error) {
 	own, err := syscall.Dup(int(fd))
 	if err != nil {
@@ -167,7 +169,7 @@ func pollable(fd C.int, name string) (*os.File, error) {
 	return file, nil
 }
 
-// domain is a protection domain: queue pairs of it use regions of it, and no others.
+// domain is a protection domain. Its queue pairs can use only its own regions.
 type domain struct {
 	object
 	c *C.struct_ibv_pd
@@ -189,7 +191,7 @@ func (d *domain) close() error {
 type region struct {
 	object
 	c   *C.struct_ibv_mr
-	mem []byte // not Go's
+	mem []byte // not Go's memory
 }
 
 func (d *domain) region(mem []byte, remoteRead bool) (*region, error) {
@@ -218,7 +220,7 @@ func address(mem []byte) uint64 { return uint64(uintptr(unsafe.Pointer(unsafe.Sl
 type opening struct {
 	object
 	c    *C.struct_ibv_mw
-	rkey C.uint32_t // of the last bind
+	rkey C.uint32_t // key of the last bind
 }
 
 func (d *domain) opening() (*opening, error) {

@@ -26,34 +26,35 @@ const (
 	defaultWindows = 256
 	defaultTimeout = 2 * time.Second
 
-	// retries of a packet. Soft-RoCE takes 7, the most, for no end.
+	// retries is the number of retries of a packet. The maximum, 7, means unlimited retries to
+	// soft-RoCE.
 	retries = 5
-	// flushFor is how long the card has to flush a broken pair. One that takes longer has the queue
-	// pair destroyed instead, after which it writes nothing either.
+	// flushFor is how long the card has to flush a broken pair. After that, the queue pair is
+	// destroyed, so that the card writes nothing more.
 	flushFor = time.Second
 )
 
-// pair is one end of a connection. It owns the channel, the completion queue, the queue pair, the
-// windows and, on a card without windows, a domain of its own: what is granted in it, this pair's
-// other side alone can read.
+// pair is one end of a connection. It owns the channel, the completion queue, the queue pair and
+// the windows. On a card without windows it also has a domain of its own, so that only this pair's
+// other side can read memory that is granted in it.
 type pair struct {
 	d     *device
 	o     rdma.PairOptions
 	pd    *domain
-	own   *mirror // with pd, where that is the pair's own
+	own   *mirror // set if pd is the pair's own domain
 	ch    *channel
 	cq    *completions
 	local rdma.Endpoint
-	reads *semaphore.Weighted // work requests of reads
+	reads *semaphore.Weighted // work requests of reads that may still be posted
 
-	// of posting, of taking completions, in their order, and of what follows; held in calls of
-	// libibverbs that do not wait
+	// mu guards posting, taking completions in order, and the fields below. It is held during calls
+	// of libibverbs that do not block.
 	mu     sync.Mutex
 	q      *queue
 	chains chains
-	armed  bool        // the next completion sends an event
-	late   *time.Timer // calls overdue some time after the card was armed; nil: it never was
-	cause  error       // why it is broken: no operation begins any more; set before broken is closed
+	armed  bool        // the next completion will send an event
+	late   *time.Timer // calls overdue some time after arming; nil: never armed
+	cause  error       // why the pair is broken; then no operation begins any more; set before broken is closed
 	broken chan struct{}
 
 	operations sync.WaitGroup
@@ -96,7 +97,7 @@ func (d *device) pair(o rdma.PairOptions) (*pair, error) {
 	d.pairs[p] = struct{}{}
 	cause := d.cause
 	d.mu.Unlock()
-	if cause != nil { // meanwhile
+	if cause != nil { // the device has ended meanwhile
 		p.fail(cause)
 	}
 	return p, nil
@@ -115,10 +116,11 @@ func defaults(o rdma.PairOptions) rdma.PairOptions {
 	return o
 }
 
-// depth of the queue: a window is being bound or ended, not both at a time.
+// depth returns the depth of the queue. A window is never bound and invalidated at the same time,
+// so it needs one place.
 func (p *pair) depth() int { return p.o.MaxReads + p.o.MaxWindows }
 
-// make makes the verbs objects, each after those that it hangs on.
+// make makes the verbs objects, each after those that it depends on.
 func (p *pair) make() (err error) {
 	if !p.d.limit.Windows {
 		if p.pd, err = p.d.card.domain(); err != nil {
@@ -141,7 +143,7 @@ func (p *pair) make() (err error) {
 	return err
 }
 
-// destroy destroys them, in the opposite order. Nothing else uses them any more.
+// destroy destroys the verbs objects in the opposite order. Nothing may use them any more.
 func (p *pair) destroy() error {
 	var errs []error
 	if p.q != nil {
@@ -162,8 +164,9 @@ func (p *pair) destroy() error {
 	return errors.Join(errs...)
 }
 
-// drop destroys windows and queue pair, and ends all chains, after which the card neither reads nor
-// writes for the pair: where it cannot destroy the queue pair, it is abandoned before.
+// drop destroys the windows and the queue pair, and ends all chains. After it the card neither
+// reads nor writes for the pair. If the queue pair cannot be destroyed, drop abandons the device
+// before it ends the chains.
 func (p *pair) drop() error {
 	p.mu.Lock()
 	err := p.windows.close()
@@ -172,7 +175,7 @@ func (p *pair) drop() error {
 	if stays != nil {
 		err = errors.Join(err, stays)
 		p.d.abandon(stays)
-		p.reaper.Wait() // for the kernel's end of events
+		p.reaper.Wait() // until the kernel has ended the channel's events
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -208,7 +211,7 @@ func (p *pair) Connect(remote rdma.Endpoint) error {
 	return nil
 }
 
-// path is the way to the other side, which has said remote of itself.
+// path returns the path to the other side, whose endpoint is remote.
 func (p *pair) path(remote rdma.Endpoint) (C.struct_verbs_path, error) {
 	mtu := min(remote.MTU, p.local.MTU)
 	if mtu < 256 || mtu > 4096 || bits.OnesCount(uint(mtu)) != 1 || remote.QPN>>24 != 0 || remote.PSN>>24 != 0 ||
@@ -227,15 +230,15 @@ func (p *pair) path(remote rdma.Endpoint) (C.struct_verbs_path, error) {
 	return path, nil
 }
 
-// exponent is how cards count the time after which a packet is sent again: 4.096 µs times a power
-// of two, 1 to 31. All retries together take between half of total and total, of a card that keeps
-// to it; InfiniBand's specification allows it up to four times the timeout that is set.
+// exponent returns the timeout of a packet in the unit of cards: 4.096 µs times a power of two,
+// with an exponent of 1 to 31. All retries of an exact card take between half of total and total.
+// InfiniBand's specification allows a card four times the configured timeout.
 func exponent(total time.Duration) int {
 	each := total / (retries + 1) / 4096
 	return min(max(bits.Len64(uint64(each))-1, 1), 31)
 }
 
-// fail breaks the pair: what is under way ends with cause.
+// fail breaks the pair. Operations in progress end with cause.
 func (p *pair) fail(cause error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -247,7 +250,7 @@ func (p *pair) failLocked(cause error) {
 		return
 	}
 	p.cause = cause
-	_ = p.q.fail() // what the card does not flush, drop ends
+	_ = p.q.fail() // drop ends the requests that the card does not flush
 	if p.late != nil {
 		p.late.Stop()
 	}
@@ -263,7 +266,7 @@ func (p *pair) isBroken() bool {
 	}
 }
 
-// enter begins an operation, which Close waits for.
+// enter begins an operation. Close waits for it.
 func (p *pair) enter() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -22,7 +22,7 @@ import (
 	"unsafe"
 )
 
-// channel tells by a descriptor, in the netpoller, that a completion queue has something.
+// channel signals by a descriptor in the netpoller that a completion queue has completions.
 type channel struct {
 	object
 	c    *C.struct_ibv_comp_channel
@@ -42,8 +42,8 @@ func (k *card) channel() (*channel, error) {
 	return &channel{newObject("completion channel", &k.object), c, file}, nil
 }
 
-// forsake closes the descriptors, which would keep the card from being taken away, of a channel
-// that cannot be destroyed. Nobody takes events any more.
+// forsake closes the descriptors of a channel that cannot be destroyed, because they would keep the
+// card from being removed. No events are taken any more.
 func (ch *channel) forsake() {
 	_ = ch.file.Close()
 	_ = syscall.Close(int(ch.c.fd))
@@ -56,7 +56,7 @@ func (ch *channel) close() error {
 	})
 }
 
-// completions is a completion queue. One goroutine at a time takes completions, or an event.
+// completions is a completion queue. Only one goroutine at a time may take completions or an event.
 type completions struct {
 	object
 	c    *C.struct_ibv_cq
@@ -74,26 +74,26 @@ func (k *card) completions(ch *channel, size int) (*completions, error) {
 	return &completions{object: newObject("completion queue", &k.object, &ch.object), c: c, ch: ch}, nil
 }
 
-// event takes an event, EAGAIN if none has come, and all completions that there are.
+// event takes an event and all available completions. It returns EAGAIN if there is no event.
 func (q *completions) event(take func([]C.struct_verbs_done)) error {
 	return q.drain(C.verbs_taken(q.ch.c, &q.done[0]), take)
 }
 
-// is tells whether it is that of an event.
+// is tells whether cq, from an event, is this queue.
 func (q *completions) is(cq uintptr) bool { return uintptr(unsafe.Pointer(q.c)) == cq }
 
-// arm has the next completion send one event, and takes all that there are, which may have sent
-// none.
+// arm makes the next completion send one event. It also takes all available completions, which may
+// have sent none.
 func (q *completions) arm(take func([]C.struct_verbs_done)) error {
 	return q.drain(C.verbs_arm(q.c, &q.done[0]), take)
 }
 
-// all takes all completions that there are.
+// all takes all available completions.
 func (q *completions) all(take func([]C.struct_verbs_done)) error {
 	return q.drain(C.verbs_poll(q.c, &q.done[0]), take)
 }
 
-// drain takes n that a function has taken, and all others.
+// drain takes the n completions that a function has stored, and then all others.
 func (q *completions) drain(n C.int, take func([]C.struct_verbs_done)) error {
 	for {
 		done, err := q.taken(n)
@@ -107,7 +107,7 @@ func (q *completions) drain(n C.int, take func([]C.struct_verbs_done)) error {
 	}
 }
 
-// taken are the completions that a function has taken and returned the number of.
+// taken returns the completions that a function has stored; n is the function's result.
 func (q *completions) taken(n C.int) ([]C.struct_verbs_done, error) {
 	if n < 0 {
 		return nil, syscall.Errno(-n)
@@ -119,20 +119,20 @@ func (q *completions) close() error {
 	return q.destroy(func() error { return failed(C.ibv_destroy_cq(q.c)) })
 }
 
-// state is that of a queue pair, as it was set; what the card makes of it by itself (an error) only
-// completions and events tell.
+// state is the last state that was set on a queue pair. The card can change the state by itself on
+// an error, which only completions and events show.
 type state int
 
 const (
-	initialized state = iota // answers nobody
-	ready                    // reads, and is read through
-	broken                   // all that is under way is flushed
+	initialized state = iota // answers no packets
+	ready                    // reads, and serves reads
+	broken                   // flushes all requests in progress
 )
 
 func (s state) String() string { return [...]string{"initialized", "ready", "broken"}[s] }
 
-// queue is a reliable connected queue pair. Its methods but qpn are not safe for concurrent use,
-// nor with those of its completions.
+// queue is a reliable connected queue pair. Its methods, except qpn, are not safe for concurrent
+// use, neither with each other nor with those of its completions.
 type queue struct {
 	object
 	c     *C.struct_ibv_qp
@@ -157,7 +157,7 @@ func (d *domain) queue(q *completions, depth, port int) (*queue, error) {
 
 func (p *queue) qpn() uint32 { return uint32(p.c.qp_num) }
 
-// connect makes it ready.
+// connect connects the queue pair and makes it ready.
 func (p *queue) connect(path *C.struct_verbs_path) error {
 	if p.state != initialized {
 		return fmt.Errorf("%w: connect of one that is %s", ErrOrder, p.state)
@@ -169,7 +169,7 @@ func (p *queue) connect(path *C.struct_verbs_path) error {
 	return nil
 }
 
-// fail breaks it.
+// fail puts the queue pair into the state broken.
 func (p *queue) fail() error {
 	if p.state == broken {
 		return nil
@@ -178,7 +178,7 @@ func (p *queue) fail() error {
 	return failed(C.verbs_fail(p.c))
 }
 
-// card's own view of the state.
+// query returns the card's own view of the state.
 func (p *queue) query() (int, error) {
 	s := C.verbs_state(p.c)
 	if s < 0 {
@@ -194,8 +194,8 @@ func (p *queue) postable() error {
 	return nil
 }
 
-// reads posts a chain, and returns what is completed right after. So do binds and invalidates. What
-// they return is valid until completions are taken again.
+// reads posts a chain, and returns the completions that are available right after. So do binds and
+// invalidates. The result is valid until completions are taken again.
 func (p *queue) reads(id int, r []C.struct_verbs_read) ([]C.struct_verbs_done, error) {
 	if err := p.postable(); err != nil {
 		return nil, err

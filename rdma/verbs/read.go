@@ -16,8 +16,8 @@ import (
 	"github.com/cognitora/dataplane/rdma"
 )
 
-// Read posts chains of a quarter of MaxReads: while the last is worked on, the next ones wait at
-// the card.
+// Read posts chains of a quarter of MaxReads. While the card processes the last one, the next ones
+// wait at the card.
 func (p *pair) Read(ctx context.Context, reads []rdma.Read) error {
 	if err := context.Cause(ctx); err != nil {
 		return err
@@ -42,7 +42,7 @@ func (p *pair) Read(ctx context.Context, reads []rdma.Read) error {
 				under = under[1:]
 				continue
 			}
-			// Those who have it all wait for their chains, or are about to.
+			// The holders of all units wait for their chains, or will do so soon.
 			if p.reads.Acquire(ctx, int64(n)) != nil {
 				return context.Cause(ctx)
 			}
@@ -65,7 +65,8 @@ func (p *pair) postReads(parts []C.struct_verbs_read) (*chain, error) {
 	return p.post(len(parts), func(id int) ([]C.struct_verbs_done, error) { return p.q.reads(id, parts) })
 }
 
-// parts appends the work requests for reads: none is longer than the card's messages.
+// parts appends the work requests for reads. It splits reads that are longer than the card's
+// messages.
 func (p *pair) parts(parts []C.struct_verbs_read, reads []rdma.Read) ([]C.struct_verbs_read, error) {
 	parts = slices.Grow(parts, len(reads))
 	most := uint64(p.d.limit.MaxMessage)
@@ -91,9 +92,9 @@ func (p *pair) parts(parts []C.struct_verbs_read, reads []rdma.Read) ([]C.struct
 	return parts, nil
 }
 
-// mirror has the device's regions in a domain of a pair's own, where that has one: each that is
-// read into is registered once more, when the pair is made if that is known then
-// (rdma.PairOptions.Reads), else with the first such read. It counts as pinned once more, too.
+// mirror registers the device's regions again in a pair's own domain, if the pair has one. It
+// registers a region when the pair is made if the pair will read (rdma.PairOptions.Reads), and
+// otherwise with the first read into it. The memory counts as pinned again.
 type mirror struct {
 	pd *domain
 	mu sync.Mutex

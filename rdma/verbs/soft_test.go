@@ -19,7 +19,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// soft is a card of a test's own, RoCE in software, which it may take away.
+// soft is a software RoCE card of a test's own, which the test may remove.
 type soft struct {
 	t                  testing.TB
 	card, link, prefix string
@@ -45,7 +45,7 @@ func newSoft(t testing.TB) *soft {
 	return s
 }
 
-// run runs a program, which has a minute.
+// run runs a program with a time limit of a minute.
 func (s *soft) run(program string, args ...string) {
 	s.t.Helper()
 	run(s.t, program, args...)
@@ -62,7 +62,8 @@ func run(t testing.TB, program string, args ...string) string {
 	return string(out)
 }
 
-// itself runs the test in a process of its own, as another user and with more in its environment.
+// itself runs the test in a process of its own, as another user and with additional environment
+// variables.
 func itself(t *testing.T, user *syscall.Credential, env ...string) {
 	t.Helper()
 	cmd := exec.CommandContext(within(t), "/proc/self/exe", "-test.run=^"+t.Name()+"$", "-test.v")
@@ -77,7 +78,7 @@ func itself(t *testing.T, user *syscall.Credential, env ...string) {
 func (s *soft) add()    { s.run("rdma", "link", "add", s.card, "type", "rxe", "netdev", s.link) }
 func (s *soft) remove() { s.run("rdma", "link", "delete", s.card) }
 
-// open opens it, as soon as it has its address.
+// open opens the card as soon as it has its address.
 func (s *soft) open() *device {
 	s.t.Helper()
 	for ctx := within(s.t); ; {
@@ -95,7 +96,7 @@ func (s *soft) open() *device {
 	}
 }
 
-// resources is what the kernel says is in use of a card, and this process of the host.
+// resources counts the kernel's objects of a card, and this process's objects on the host.
 type resources struct {
 	QP, CQ, PD, MR, Ctx int
 	fds                 int

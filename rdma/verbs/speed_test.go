@@ -16,11 +16,11 @@ import (
 )
 
 const (
-	speedRounds = 5    // of ours and theirs in turn, of which the median counts
-	speedReads  = 1000 // of 64 B in a round
+	speedRounds = 5    // rounds of ours and perftest's in turn; the median counts
+	speedReads  = 1000 // reads of 64 B in a round
 )
 
-// TestSpeed prints what make perf-rdma is for.
+// TestSpeed prints the results for make perf-rdma.
 func TestSpeed(t *testing.T) {
 	d := opened(t)
 	heading(t, "between two ends of one card")
@@ -54,8 +54,8 @@ func heading(t *testing.T, what string) {
 	t.Log("|---|---|---|---|---|---|")
 }
 
-// row prints medians of rounds in turn: ours, and perftest's with -e, where it waits for events as
-// we do, and without, where it takes a CPU.
+// row prints the medians of rounds in turn: ours, perftest's with -e, where it waits for events as
+// we do, and perftest's without -e, where it spins.
 func row(t *testing.T, what string, ours, waiting, spinning func() float64) {
 	t.Helper()
 	var o, w, s []float64
@@ -78,8 +78,8 @@ func bandwidthOfOne(t *testing.T, d *device, size, n int) float64 {
 	return bandwidth(t, r, rdma.Read{Into: into, From: granted(t, w, from)[0].Key()}, n)
 }
 
-// bandwidth of a read, n times in one Read, as perftest does it into and from the same memory, in
-// MiB/s.
+// bandwidth returns the speed of a read in MiB/s. One Read does the read n times, into and from the
+// same memory, as perftest does.
 func bandwidth(t *testing.T, p *pair, read rdma.Read, n int) float64 {
 	reads := slices.Repeat([]rdma.Read{read}, n)
 	if err := p.Read(context.Background(), reads[:1]); err != nil {
@@ -98,11 +98,11 @@ func latencyOfOne(t *testing.T, d *device) float64 {
 	return latency(t, r, rdma.Read{Into: into[:64], From: granted(t, w, from)[0].Key()})
 }
 
-// latency of a read, in µs.
+// latency returns the latency of a read, in µs.
 func latency(t *testing.T, p *pair, r rdma.Read) float64 {
 	read := []rdma.Read{r}
 	var all []float64
-	const group = 10 // an emulated machine's clock takes a while to read; perftest counts cycles
+	const group = 10 // reading an emulated machine's clock takes a while; perftest counts cycles
 	for range speedReads / group {
 		began := time.Now()
 		for range group {
@@ -115,7 +115,7 @@ func latency(t *testing.T, p *pair, r rdma.Read) float64 {
 	return median(all)
 }
 
-// grants is what it costs to grant and revoke, in µs for each of n.
+// grants returns the cost of granting and revoking n windows, in µs for each.
 func grants(t *testing.T, d *device, n int) float64 {
 	mem := registeredIn(t, d, n<<20)
 	_, w := connected(t, d, d, rdma.PairOptions{})
@@ -131,7 +131,7 @@ func grants(t *testing.T, d *device, n int) float64 {
 	return median(all)
 }
 
-// perftest runs a program of perftest against itself, and returns a column of its table.
+// perftest runs a program of perftest as server and client, and returns a column of its table.
 func perftest(t *testing.T, d *device, program string, column int, args ...string) float64 {
 	t.Helper()
 	args = append([]string{"-d", d.name, "-x", strconv.Itoa(d.gid.index), "-F"}, args...)
@@ -143,7 +143,7 @@ func perftest(t *testing.T, d *device, program string, column int, args ...strin
 	return client(t, "127.0.0.1", column, program, args...)
 }
 
-// client runs a program of perftest against one that is about to listen.
+// client runs a program of perftest against a server that is about to listen.
 func client(t *testing.T, server string, column int, program string, args ...string) float64 {
 	t.Helper()
 	for ctx := within(t); ; {

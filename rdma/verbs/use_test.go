@@ -16,12 +16,12 @@ import (
 	"github.com/cognitora/dataplane/rdma"
 )
 
-// counting counts completions, of the type that take takes.
+// counting returns a function for take that counts completions.
 func counting[T any](_ func([]T), n *int) func([]T) {
 	return func(done []T) { *n += len(done) }
 }
 
-// TestChainSaysOnce: the card says that a chain is done, not that each of its reads is.
+// TestChainSaysOnce: the card reports one completion for a chain, not one for each read.
 func TestChainSaysOnce(t *testing.T) {
 	const reads, size = 16, 4096
 	d := opened(t)
@@ -49,8 +49,8 @@ func TestChainSaysOnce(t *testing.T) {
 	}
 }
 
-// TestBatches: many reads of several windows, from many goroutines, over two pairs of a device,
-// more than a pair may have under way.
+// TestBatches: several goroutines do many reads of several windows, over two pairs of a device.
+// Together they are more than a pair may have in progress.
 func TestBatches(t *testing.T) {
 	kinds(t, func(t *testing.T, d *device) {
 		const size, readers, rounds, batch = 4 << 20, 6, 4, 100
@@ -109,7 +109,7 @@ func TestReadAllocates(t *testing.T) {
 			if err := r.Read(ctx, read); err != nil {
 				t.Fatal(err)
 			}
-		}); n != 0 && !underASan { // with which more of a function's variables are allocated
+		}); n != 0 && !underASan { // under AddressSanitizer more variables are on the heap
 			t.Errorf("a read allocates %v times", n)
 		}
 	})
@@ -210,8 +210,8 @@ func TestPreference(t *testing.T) {
 	}
 }
 
-// TestReaderRegistersAtOnce: a pair with a domain of its own that is going to read has all regions
-// registered in it when it is made; another has none.
+// TestReaderRegistersAtOnce: a pair with its own domain and the option Reads registers all regions
+// when it is made. Without the option it registers none.
 func TestReaderRegistersAtOnce(t *testing.T) {
 	d := opened(t)
 	d.limit.Windows = false

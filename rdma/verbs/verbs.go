@@ -1,10 +1,10 @@
-// Package verbs drives network cards through libibverbs, in builds with cgo and the tag rdma; in
-// others there are none (rdma.ErrNotBuilt).
+// Package verbs drives network cards through libibverbs, in builds with cgo and the tag rdma. Other
+// builds have no cards (rdma.ErrNotBuilt).
 //
-// Every verbs object has one owner, which destroys it, and a place in the order in which that is
-// done: a device has a context, a protection domain and the registered regions, a pair has a
-// completion channel, a completion queue, a queue pair and windows. What something still hangs on
-// is not destroyed (ErrInUse).
+// Every verbs object has one owner, which destroys it, and a place in the order of destruction. A
+// device owns a context, a protection domain and the registered regions. A pair owns a completion
+// channel, a completion queue, a queue pair and windows. An object is not destroyed while other
+// objects depend on it (ErrInUse).
 package verbs
 
 import (
@@ -12,19 +12,19 @@ import (
 	"net/netip"
 )
 
-// ErrInUse says that a verbs object was to be destroyed on which others hang.
+// ErrInUse means that a verbs object cannot be destroyed, because other objects depend on it.
 var ErrInUse = errors.New("verbs: object is in use")
 
-// ErrOrder says that a queue pair was asked for what its state does not allow.
+// ErrOrder means that the state of a queue pair does not allow an operation.
 var ErrOrder = errors.New("verbs: not in this state of the queue pair")
 
-// Options say how to open a device. The zero value stands for what is said of each.
+// Options say how to open a device. The zero value means the defaults.
 type Options struct {
-	Port int // of the card. 0: 1
-	// whose GID, of RoCE v2, the pairs have. Zero: an IPv4 address before a global one of IPv6
-	// before one of the link
+	Port int // port of the card. 0: 1
+	// Address selects the GID, for RoCE v2, of the pairs. Zero: an IPv4 address, or else a global
+	// IPv6 address, or else a link-local one.
 	Address netip.Addr
-	// LooseWindows has windows be used that do not hold reads to their bounds, but to those of all
-	// the region, as soft-RoCE's are: for tests.
+	// LooseWindows allows windows that hold reads only to the bounds of the whole region, as
+	// soft-RoCE's do. It is for tests.
 	LooseWindows bool
 }

@@ -14,8 +14,8 @@ import (
 	"github.com/cognitora/dataplane/rdma"
 )
 
-// deviceName is that of the card to test with. Where one is required, as in perf/vm, its absence is
-// a failure.
+// deviceName returns the card to test with. If the environment requires one, as in perf/vm, a
+// missing card is a failure.
 func deviceName(t testing.TB) string {
 	name := os.Getenv("RDMA_DEVICE")
 	if name == "" {
@@ -41,7 +41,7 @@ func opened(t testing.TB) *device {
 	return d
 }
 
-// mapped is memory that does not belong to Go.
+// mapped returns memory that does not belong to Go.
 func mapped(t testing.TB, size int) []byte {
 	t.Helper()
 	mem, err := unix.Mmap(-1, 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANON|unix.MAP_POPULATE)
@@ -80,7 +80,7 @@ func paired(t testing.TB, d *device, o rdma.PairOptions) *pair {
 	return p
 }
 
-// connected are the two sides of a connection.
+// connected returns the two sides of a connection.
 func connected(t testing.TB, reader, owner *device, o rdma.PairOptions) (r, w *pair) {
 	t.Helper()
 	r, w = paired(t, reader, o), paired(t, owner, o)
@@ -133,8 +133,8 @@ func TestRead(t *testing.T) {
 	})
 }
 
-// TestReadIsSplit: what is longer than a card's messages comes in as many as it takes, whole, from
-// where it is asked for, and nothing behind it.
+// TestReadIsSplit: a read that is longer than the card's messages is split. It reads all bytes of
+// its range and none behind it.
 func TestReadIsSplit(t *testing.T) {
 	kinds(t, func(t *testing.T, d *device) {
 		const most, skip = 1000, 24

@@ -17,17 +17,17 @@ import (
 	"github.com/cognitora/dataplane/rdma"
 )
 
-// windows are those of a pair. A memory window that was invalidated is bound again for another
+// windows holds the windows of a pair. An invalidated memory window is bound again for another
 // grant, with another key.
 type windows struct {
 	mu   sync.Mutex
-	used int        // granted, or about to be
-	all  []*opening // made
-	idle []*opening // of all, those that are not bound
+	used int        // granted ones, and those about to be
+	all  []*opening // all that were made
+	idle []*opening // those of all that are not bound
 	open map[*window]struct{}
 }
 
-// window is a grant: a bound memory window or, on a card without, a registration.
+// window is a grant: a bound memory window, or a registration on a card without windows.
 type window struct {
 	of  *pair
 	key rdma.Key
@@ -37,7 +37,7 @@ type window struct {
 
 func (w *window) Key() rdma.Key { return w.key }
 
-// reserve counts n more as used, if so many may be.
+// reserve counts n more windows as used. It fails if that is more than most.
 func (ws *windows) reserve(n, most int) error {
 	ws.mu.Lock()
 	defer ws.mu.Unlock()
@@ -54,7 +54,7 @@ func (ws *windows) release(n int) {
 	ws.used -= n
 }
 
-// take returns one that is not bound.
+// take returns a memory window that is not bound.
 func (ws *windows) take(d *domain) (*opening, error) {
 	ws.mu.Lock()
 	defer ws.mu.Unlock()
@@ -76,7 +76,7 @@ func (ws *windows) put(os ...*opening) {
 	ws.idle = append(ws.idle, os...)
 }
 
-// add has windows count as granted, and remove as granted no more; it refuses those that do not.
+// add marks windows as granted. remove ends that mark, and fails for windows without it.
 func (ws *windows) add(of []rdma.Window) {
 	ws.mu.Lock()
 	defer ws.mu.Unlock()
@@ -105,7 +105,7 @@ func (ws *windows) remove(p *pair, of []rdma.Window) ([]*window, error) {
 	return all, nil
 }
 
-// close destroys all.
+// close destroys all windows.
 func (ws *windows) close() error {
 	ws.mu.Lock()
 	defer ws.mu.Unlock()
@@ -131,7 +131,8 @@ func (p *pair) Grant(ctx context.Context, mems [][]byte) ([]rdma.Window, error) 
 	granted, err := p.grant(ctx, mems)
 	p.operations.Done()
 	if err != nil && p.isBroken() {
-		// some may have been made, and a queue pair that could not be broken would serve them
+		// some windows may have been bound, and a queue pair that could not be broken would serve
+		// them
 		return nil, errors.Join(err, p.Close())
 	}
 	return granted, err
@@ -174,7 +175,7 @@ func (p *pair) bind(ctx context.Context, mems [][]byte) ([]rdma.Window, error) {
 	}
 	if err := p.chained(ctx, binds, p.q.binds); err != nil {
 		if errors.Is(err, ErrOrder) {
-			p.windows.put(openings...) // nothing was posted; else the pair is broken, and keeps them until it is closed
+			p.windows.put(openings...) // nothing was posted; otherwise the broken pair keeps them until it is closed
 		}
 		return nil, err
 	}
@@ -186,7 +187,7 @@ func (p *pair) bind(ctx context.Context, mems [][]byte) ([]rdma.Window, error) {
 	return granted, nil
 }
 
-// register registers each as a region of the pair's own domain.
+// register registers each of mems as a region of the pair's own domain.
 func (p *pair) register(_ context.Context, mems [][]byte) ([]rdma.Window, error) {
 	var granted []rdma.Window
 	for _, mem := range mems {
@@ -203,8 +204,8 @@ func (p *pair) register(_ context.Context, mems [][]byte) ([]rdma.Window, error)
 	return granted, nil
 }
 
-// unregister ends a registration. One that cannot be ended counts as granted, so that it is tried
-// again when the pair is closed.
+// unregister ends a registration. If that fails, the registration counts as granted, so that
+// closing the pair tries again.
 func (p *pair) unregister(w *window) error {
 	err := w.r.close()
 	if err != nil {
@@ -213,7 +214,7 @@ func (p *pair) unregister(w *window) error {
 	return err
 }
 
-// deregister undoes register, or breaks the pair.
+// deregister undoes register. If that fails, it breaks the pair.
 func (p *pair) deregister(granted []rdma.Window) error {
 	var errs []error
 	for _, w := range granted {
@@ -226,7 +227,7 @@ func (p *pair) deregister(granted []rdma.Window) error {
 	return err
 }
 
-// chained posts work requests for windows in chains, and waits for all.
+// chained posts work requests for windows in chains, and waits for all chains.
 func (p *pair) chained(ctx context.Context, binds []C.struct_verbs_bind,
 	post func(int, []C.struct_verbs_bind) ([]C.struct_verbs_done, error)) error {
 	var chains []*chain
@@ -248,9 +249,9 @@ func (p *pair) chained(ctx context.Context, binds []C.struct_verbs_bind,
 	return err
 }
 
-// Revoke closes the pair where the card does not say that the windows are no more, or where it was
-// asked for what is no window of the pair: whatever the error, nobody reads through them when it
-// returns (drop).
+// Revoke closes the pair if the card does not confirm the revocation, or if of contains anything
+// but granted windows of this pair. So when it returns, even with an error, nobody can read through
+// the windows any more (drop).
 func (p *pair) Revoke(ctx context.Context, of []rdma.Window) error {
 	if err := p.enter(); err != nil {
 		return errors.Join(err, p.Close())

@@ -10,7 +10,7 @@ import (
 	"github.com/cognitora/dataplane/rdma"
 )
 
-// closedWith holds a pair to be closed: the card has nothing of it, so that nobody reads through
+// closedWith checks that a pair is closed: the card has no object of it, so nobody can read through
 // it.
 func closedWith(t *testing.T, p *pair, before resources) {
 	t.Helper()
@@ -22,8 +22,8 @@ func closedWith(t *testing.T, p *pair, before resources) {
 	}
 }
 
-// TestRevokesWhatItCannot: where one of several windows cannot be revoked, all are no more, and the
-// pair neither.
+// TestRevokesWhatItCannot: if one of several windows cannot be revoked, the pair is closed and all
+// its windows are gone.
 func TestRevokesWhatItCannot(t *testing.T) {
 	kinds(t, func(t *testing.T, d *device) {
 		mem := registeredIn(t, d, 1<<20)
@@ -47,7 +47,7 @@ func TestRevokesWhatItCannot(t *testing.T) {
 				w := lending(t, d, r)
 				windows := list(w, other)
 				if name == "another's" && !d.limit.Windows {
-					before.MR++ // other's, which w cannot revoke
+					before.MR++ // other has a window that w cannot revoke
 				}
 				if err := w.Revoke(within(t), windows); err == nil {
 					t.Error("it says that all is well")
@@ -58,7 +58,7 @@ func TestRevokesWhatItCannot(t *testing.T) {
 	})
 }
 
-// lending is a pair that another one can read through, which the test closes.
+// lending returns a pair that another one can read through. The test must close it.
 func lending(t *testing.T, d *device, to *pair) *pair {
 	t.Helper()
 	w, err := d.pair(rdma.PairOptions{})
@@ -71,8 +71,8 @@ func lending(t *testing.T, d *device, to *pair) *pair {
 	return w
 }
 
-// TestGrantFails: where a card has bound some windows of a Grant and refuses another, nothing of
-// the pair is left.
+// TestGrantFails: if a card binds some windows of a Grant and refuses another, the whole pair is
+// closed.
 func TestGrantFails(t *testing.T) {
 	d := opened(t)
 	d.limit.Windows = true
@@ -80,21 +80,21 @@ func TestGrantFails(t *testing.T) {
 	_, r := connected(t, d, d, rdma.PairOptions{})
 	before := used(t, d.name)
 	w := lending(t, d, r)
-	many := make([][]byte, 100) // more than a chain
+	many := make([][]byte, 100) // more than fit into a chain
 	for i := range many {
 		many[i] = mem
 	}
 	if err := w.Revoke(within(t), granted(t, w, many...)); err != nil {
 		t.Fatal(err)
 	}
-	w.windows.idle[0] = granted(t, w, mem)[0].(*window).o // which is bound: the last that is taken
+	w.windows.idle[0] = granted(t, w, mem)[0].(*window).o // it is bound already, and is the last to be taken
 	if _, err := w.Grant(within(t), many); !errors.Is(err, rdma.ErrBroken) {
 		t.Errorf("a window that is bound was bound once more: %v", err)
 	}
 	closedWith(t, w, before)
 }
 
-// TestGrantStays: registrations of half a Grant that cannot be undone end with the pair.
+// TestGrantStays: if the registrations of a failed Grant cannot be undone, they end with the pair.
 func TestGrantStays(t *testing.T) {
 	d := opened(t)
 	d.limit.Windows = false
@@ -107,7 +107,7 @@ func TestGrantStays(t *testing.T) {
 		t.Fatal(err)
 	}
 	stuck := &half[0].(*window).r.object
-	stuck.held++ // as if a driver failed
+	stuck.held++ // as a faulty driver would
 	if err := w.deregister(half); !errors.Is(err, ErrInUse) || !w.isBroken() {
 		t.Errorf("broken: %v, %v", w.isBroken(), err)
 	}
