@@ -2,7 +2,6 @@ package kvcached
 
 import (
 	"context"
-	"slices"
 	"time"
 
 	"github.com/cognitora/dataplane/kv/block"
@@ -127,11 +126,6 @@ func (b blocks) Scan(ctx context.Context, cursor uint64, visit func(store.Info) 
 	return b.here.Scan(ctx, cursor, visit)
 }
 
-// Purge is store.Store.Purge.
-func (b blocks) Purge(ctx context.Context, match func(namespace string) bool) (int, error) {
-	return b.here.Purge(ctx, match)
-}
-
 // Count is store.Store.Count.
 func (b blocks) Count(ctx context.Context) (map[string]int, error) { return b.here.Count(ctx) }
 
@@ -151,19 +145,6 @@ type keyed struct{ blocks }
 // for by itself.
 func (k keyed) Reachable(ctx context.Context, addrs []block.Addr, out []bool) bool {
 	return k.view != nil && k.view.Reachable(ctx, addrs, out) == nil
-}
-
-// PurgeSpaces removes all blocks of some namespaces, at most 62, from all hosts.
-func (k keyed) PurgeSpaces(ctx context.Context, namespaces []string) error {
-	if k.view == nil {
-		_, err := k.here.Purge(ctx, func(text string) bool { return slices.Contains(namespaces, text) })
-		return err
-	}
-	done, err := k.view.PurgeAll(ctx, fleet.What{Namespaces: namespaces})
-	if err != nil {
-		return err
-	}
-	return unpurged(done)
 }
 
 // local is blocks whose lookups are about this host alone.

@@ -2,10 +2,13 @@ package kvcached
 
 import (
 	"context"
+	"sync"
 	"time"
 
 	"github.com/cognitora/dataplane/kvcached/fleet"
+	"github.com/cognitora/dataplane/kvcached/purge"
 	"github.com/cognitora/dataplane/kvcached/transport"
+	"github.com/cognitora/dataplane/kvcached/wire"
 )
 
 // inFleet tells whether the cache reaches those of other hosts: it finds them in etcd, and they
@@ -23,15 +26,19 @@ func (d *Daemon) joinFleet() error {
 	if err != nil {
 		return err
 	}
-	d.pool, err = transport.NewPool(transport.PoolOptions{Identity: id, Tuning: d.config.QUIC.tuning(),
+	stamp := func() wire.Stamp { return wire.Stamp(d.ledger.Stamp()) }
+	d.pool, err = transport.NewPool(transport.PoolOptions{Identity: id, Stamp: stamp, Tuning: d.config.QUIC.tuning(),
 		Stripes: d.config.QUIC.Stripes, Bandwidth: d.caps(), Pulled: d.metrics.latency.pulled, Logger: d.log,
 		Rails: d.rails, MinBlock: int(d.config.RDMA.MinBlock)})
 	if err != nil {
 		return wrapped("fleet", err)
 	}
 	c := &d.config.Fleet
+	d.purges = &purges{config: c, dir: d.config.Daemon.Data, ledger: d.ledger, log: d.log,
+		done: make(chan struct{})}
 	view, err := fleet.New(fleet.Options{
-		Store: d.store, Pool: d.pool, Self: d.config.cacheID(), Epoch: uint64(time.Now().UnixNano()),
+		Store: d.store, Pool: d.pool, Ledger: d.ledger, Register: d.purges, Self: d.config.cacheID(),
+		Epoch:         uint64(time.Now().UnixNano()),
 		LocateTimeout: c.LocateTimeout.Std(), AnswerTimeout: c.AnswerTimeout.Std(),
 		PeerBytes:   max(1, int64(d.config.QUIC.InFlight)/transport.HostShare),
 		PullTimeout: c.PullTimeout.Std(), MaxPulls: c.MaxPulls, MaxLocations: c.MaxLocations,
@@ -41,17 +48,31 @@ func (d *Daemon) joinFleet() error {
 	if err != nil {
 		return wrapped("fleet", err)
 	}
+	d.purges.view = view
 	d.view.Store(view) // what the tiers told before is told when the first other host comes
 	return nil
 }
 
+// purge is how blocks of all hosts are removed.
+func (d *Daemon) purge() purge.Func {
+	if v := d.view.Load(); v != nil {
+		return v.PurgeAll
+	}
+	return d.ledger.Purge
+}
+
 // runFleet tells other caches what is here, and pulls and replicates, until ctx ends.
 func (d *Daemon) runFleet(ctx context.Context) error {
-	if v := d.view.Load(); v != nil {
-		return v.Run(ctx)
+	v := d.view.Load()
+	if v == nil {
+		<-ctx.Done()
+		return nil
 	}
-	<-ctx.Done()
-	return nil
+	var asking sync.WaitGroup
+	asking.Go(func() { d.purges.askPeers(ctx) })
+	err := v.Run(ctx)
+	asking.Wait()
+	return err
 }
 
 // leaveFleet closes what was opened to other caches.
@@ -68,6 +89,9 @@ func (d *Daemon) followed() *members {
 	if v == nil {
 		return nil
 	}
-	return &members{config: &d.config.Fleet, log: d.log, self: d.config.cacheID(), set: v.SetMembers, named: v.Named,
+	return &members{config: &d.config.Fleet, log: d.log, self: d.config.cacheID(), set: func(all []fleet.Member) {
+		v.SetMembers(all)
+		d.purges.remember(v.Others())
+	}, named: v.Named,
 		caches: map[string]fleet.Member{}}
 }

@@ -227,13 +227,13 @@ func TestAHostDoesNotAnswer(t *testing.T) {
 		}
 	}
 	view.SetMembers([]fleet.Member{gone})
-	if got := once(t, a, "FLUSHALL"); !strings.HasPrefix(got, "-ERR the cache on b was not purged") ||
+	if got := once(t, a, "FLUSHALL"); !strings.HasPrefix(got, "-ERR the cache on b has not confirmed the purge") ||
 		!strings.Contains(got, "this host and all others were purged") {
 		t.Error(got)
 	}
 	view.SetMembers([]fleet.Member{gone})
 	r, err := kv(t, a).Purge(t.Context(), &pb.PurgeRequest{Everything: true})
-	if err == nil || !strings.Contains(err.Error(), "the cache on b was not purged") {
+	if err == nil || !strings.Contains(err.Error(), "the cache on b has not confirmed the purge") {
 		t.Fatal(r, err)
 	}
 	details := rpcstatus.Convert(err).Details()

@@ -11,7 +11,8 @@ import (
 // prepareGRPC serves cognitora.v1.Kv on the Unix socket, and on TCP where that is asked for.
 func (d *Daemon) prepareGRPC() error {
 	srv, err := rpc.New(rpc.Options{
-		Store: local{d.blocks("grpc")}, Residency: d.index, Fleet: d.mover(), Lanes: lanes{d}, Parts: d.partStats,
+		Store: local{d.blocks("grpc")}, Purge: d.purge(), Residency: d.index, Fleet: d.mover(), Lanes: lanes{d},
+		Parts: d.partStats,
 		Drain: max(d.config.Daemon.DrainTimeout.Std(), 1), Logger: d.log,
 	})
 	if err != nil {

@@ -20,6 +20,7 @@ import (
 	"github.com/cognitora/dataplane/internal/pki"
 	"github.com/cognitora/dataplane/kv/residency"
 	"github.com/cognitora/dataplane/kvcached/fleet"
+	"github.com/cognitora/dataplane/kvcached/purge"
 	"github.com/cognitora/dataplane/kvcached/store"
 	"github.com/cognitora/dataplane/kvcached/transport"
 )
@@ -39,6 +40,8 @@ type Daemon struct {
 	log       *slog.Logger
 	lock      *Lock // of the data directory; nil without one
 	store     *store.Store
+	ledger    *purge.Ledger
+	purges    *purges                    // the fleet's; nil as view
 	index     *residency.Index           // which block is where on this host
 	view      atomic.Pointer[fleet.View] // all hosts' blocks; nil: this cache is alone
 	pool      *transport.Pool            // connections to other caches; nil as view
@@ -365,6 +368,9 @@ func (d *Daemon) unready() string {
 	}
 	if v := d.view.Load(); v != nil && !v.Known() {
 		return "etcd has not named the caches of the fleet yet, this one among them"
+	}
+	if d.purges != nil && d.purges.pending() {
+		return "the fleet's purges are not read yet, from etcd or from another cache, so reads are misses"
 	}
 	return ""
 }

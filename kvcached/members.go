@@ -69,7 +69,7 @@ func (m *members) handler() cluster.Handler {
 			m.see(&e)
 		},
 		Delete: func(key string) {
-			delete(m.caches, strings.TrimPrefix(key, cluster.CachesPrefix))
+			delete(m.caches, cluster.CacheOf(key))
 			m.tell()
 		},
 	}
@@ -77,18 +77,27 @@ func (m *members) handler() cluster.Handler {
 
 // put notes a cache, and tells whether that changes anything.
 func (m *members) put(e cluster.Entry) bool {
-	id := strings.TrimPrefix(e.Key, cluster.CachesPrefix)
-	h, err := cluster.ParseCacheHealth(id, e.Value)
+	now, err := m.config.member(e)
 	if err != nil {
 		m.log.Warn("an announcement of a cache in etcd cannot be read, the cache is left out or stays as it was",
 			"error", err)
 		return false
 	}
-	now := fleet.Member{ID: id, Instance: h.Instance}
-	now.Address, now.Lane, now.Cards = m.config.way(h)
-	was, there := m.caches[id]
-	m.caches[id] = now
+	was, there := m.caches[now.ID]
+	m.caches[now.ID] = now
 	return !there || was != now
+}
+
+// member is what a cache has announced.
+func (c *FleetConfig) member(e cluster.Entry) (fleet.Member, error) {
+	id := cluster.CacheOf(e.Key)
+	h, err := cluster.ParseCacheHealth(id, e.Value)
+	if err != nil {
+		return fleet.Member{}, err
+	}
+	m := fleet.Member{ID: id, Instance: h.Instance}
+	m.Address, m.Lane, m.Cards = c.way(h)
+	return m, nil
 }
 
 // alone makes m tell of this cache only, and refuse hear of another one with which blocks would be

@@ -19,6 +19,7 @@ type membership struct {
 	config       cluster.Config
 	registration cluster.Registration
 	cacheID      string
+	purges       *purges  // of the fleet; nil as others
 	others       *members // told who else is in the fleet; nil: nobody wants to know
 	ownCA        bool     // certificates are of a CA that the daemon itself has made: no other cache takes them
 	log          *slog.Logger
@@ -38,7 +39,7 @@ func (d *Daemon) prepareMember() error {
 		return fmt.Errorf("kvcached.data: %w", err)
 	}
 	d.member = &membership{config: etcd, ownCA: d.config.inFleet() && d.config.TLS.Cert == "", log: d.log,
-		others: d.followed(), cacheID: d.config.cacheID(), registration: cluster.Registration{
+		others: d.followed(), purges: d.purges, cacheID: d.config.cacheID(), registration: cluster.Registration{
 			Health: d.health, Heartbeat: d.config.Daemon.Heartbeat.Std(), Instance: token,
 			Reclaimed: d.metrics.reclaimed.Inc, Logger: d.log,
 		}}
@@ -127,11 +128,13 @@ func (m *membership) run(ctx context.Context) error {
 	}
 	if m.others != nil {
 		m.registration.Claimed = m.others.claim
+		follow.Go(func() { m.purges.follow(ctx, client) })
 	}
 	err = cluster.NewRegistrar(client, m.registration).Run(ctx)
 	if why := stranger(ctx); why != nil {
 		m.enter("left")
 		m.others.named() // it is alone
+		m.purges.current()
 		m.log.Error("the cache has left the fleet and serves this host alone", "why", why)
 		<-life.Done()
 		return nil

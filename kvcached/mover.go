@@ -96,32 +96,3 @@ func outcome(err error) (rpc.Outcome, error) {
 	}
 	return rpc.Failed, nil
 }
-
-// Purge removes blocks from all hosts.
-func (m mover) Purge(ctx context.Context, w *rpc.What) ([]rpc.Purged, error) {
-	what := fleet.What{Model: w.Model, Tenant: w.Tenant, Everything: w.Everything}
-	if w.Namespace != "" {
-		what.Namespaces = []string{w.Namespace}
-	}
-	done, err := m.view.PurgeAll(ctx, what)
-	out := make([]rpc.Purged, len(done))
-	for i, p := range done {
-		out[i] = rpc.Purged{Host: p.Host, Blocks: p.Blocks, Err: p.Err}
-	}
-	return out, err
-}
-
-// unpurged is the error of the hosts that were not purged, of which this one is the first; nil:
-// there are none.
-func unpurged(done []fleet.Purged) error {
-	failed := store.HostsError{Here: len(done) > 0 && done[0].Err == nil}
-	for _, p := range done {
-		if p.Err != nil {
-			failed.Hosts, failed.Err = append(failed.Hosts, p.Host), p.Err
-		}
-	}
-	if failed.Err == nil {
-		return nil
-	}
-	return &failed
-}

@@ -12,6 +12,7 @@ import (
 	"strings"
 
 	"github.com/cognitora/dataplane/kvcached/transport"
+	"github.com/cognitora/dataplane/kvcached/wire"
 )
 
 // prepareQUIC serves the caches of other hosts, over QUIC and over TLS on TCP.
@@ -27,6 +28,7 @@ func (d *Daemon) prepareQUIC() error {
 	o := transport.ServerOptions{
 		Handler: d.peerHandler(), Identity: id, MaxInFlight: int64(c.InFlight), Logger: d.log, Tuning: c.tuning(),
 		Bandwidth: d.caps(),
+		Stamp:     func() wire.Stamp { return wire.Stamp(d.ledger.Stamp()) },
 		Rails:     d.rails, Grant: d.config.RDMA.Lease.Std(),
 	}
 	if o.ResetKey, err = d.resetKey(); err != nil {

@@ -14,6 +14,7 @@ import (
 
 	"github.com/cognitora/dataplane/kv/block"
 	"github.com/cognitora/dataplane/kv/residency"
+	"github.com/cognitora/dataplane/kvcached/purge"
 	"github.com/cognitora/dataplane/kvcached/ram"
 	"github.com/cognitora/dataplane/kvcached/ssd"
 	"github.com/cognitora/dataplane/kvcached/store"
@@ -32,7 +33,11 @@ type ssdStatus struct {
 func (d *Daemon) openStore() (err error) {
 	d.index = residency.New(residency.Options{})
 	o := store.Options{RAM: int64(d.config.Daemon.RAM), Huge: true, Quota: d.config.ramQuota, Changed: d.changed,
-		Deleting: d.deleting, Written: d.written, Logger: d.log}
+		Deleting: d.deleting, Written: d.written, Logger: d.log, Hidden: d.config.inFleet()}
+	if d.ledger, err = purge.Open(d.config.Daemon.Data); err != nil {
+		return fmt.Errorf("kvcached.data: %w", err)
+	}
+	o.Dead = d.ledger.Dead
 	if o.SSD, err = d.config.disk(); err != nil {
 		return err
 	}
@@ -41,8 +46,13 @@ func (d *Daemon) openStore() (err error) {
 		d.log.Info("opening the SSD tier", "directory", o.SSD.Dir, "bytes", d.config.Daemon.SSD.String(), "sealed",
 			o.SSD.Key != nil)
 	}
-	d.store, err = store.Open(context.Background(), o)
-	return storeError(d.config, err)
+	if d.store, err = store.Open(context.Background(), o); err != nil {
+		return storeError(d.config, err)
+	}
+	if err := d.ledger.Attach(d.store); err != nil {
+		return fmt.Errorf("kvcached.data: %w", err)
+	}
+	return nil
 }
 
 // storeError says which tier cannot be opened, and the fix.

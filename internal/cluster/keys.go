@@ -31,6 +31,9 @@ func ModelKey(name string) string { return ModelsPrefix + name }
 // CacheKey is the key of a host's CacheHealth; it lives as long as the daemon's lease.
 func CacheKey(id string) string { return CachesPrefix + id }
 
+// CacheOf is the id in a CacheKey.
+func CacheOf(key string) string { return strings.TrimPrefix(key, CachesPrefix) }
+
 // maxNodeID bounds a node id, in bytes.
 const maxNodeID = 128
 

@@ -56,11 +56,7 @@ func (v *View) set(r *roster) (was *roster) {
 	v.roster.Store(r)
 	v.doubts.retain(r)
 	v.keeper.retain(r)
-	v.overrun.Store(true)
-	select {
-	case v.changes <- block.Addr{}:
-	default:
-	}
+	v.tellAll()
 	return was
 }
 

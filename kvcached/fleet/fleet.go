@@ -21,6 +21,7 @@ import (
 	"time"
 
 	"github.com/cognitora/dataplane/kv/block"
+	"github.com/cognitora/dataplane/kvcached/purge"
 	"github.com/cognitora/dataplane/kvcached/store"
 	"github.com/cognitora/dataplane/kvcached/transport"
 	"github.com/cognitora/dataplane/kvcached/wire"
@@ -42,8 +43,12 @@ var ErrUnknownHost = errors.New("fleet: no such host")
 type Options struct {
 	Store *store.Store    // of this host. Required
 	Pool  *transport.Pool // connections to the others. Required
-	Self  string          // this host's cache id. Required
-	Epoch uint64          // of this start of the daemon; larger than those before. Required
+	// Ledger is this host's purges. Required.
+	Ledger *purge.Ledger
+	// Register is the fleet's list of purges. Required.
+	Register Register
+	Self     string // this host's cache id. Required
+	Epoch    uint64 // of this start of the daemon; larger than those before. Required
 
 	// LocateTimeout bounds the question who has a block; then it is a miss. 0: 100 ms.
 	LocateTimeout time.Duration
@@ -88,14 +93,10 @@ type View struct {
 	name    sync.Once
 	named   chan struct{} // closed once etcd has named all members, this host among them
 
-	pushing sync.RWMutex // held for reading by a push, so that a purge can wait for it
-
 	mu      sync.Mutex
 	pulls   map[block.Addr]*pull
-	fences  map[fenceKey]*fence // at most maxFences
-	fenced  uint64              // fences so far
-	running context.Context     // nil before Run and after
-	wg      sync.WaitGroup      // pulls and probes
+	running context.Context // nil before Run and after
+	wg      sync.WaitGroup  // pulls and probes
 
 	names *names
 
@@ -170,8 +171,8 @@ func (v *View) Stats() Stats {
 
 // New makes a view of a fleet that has no other host yet.
 func New(o Options) (*View, error) {
-	if o.Store == nil || o.Pool == nil || o.Self == "" || o.Epoch == 0 {
-		return nil, errors.New("fleet: Store, Pool, Self and Epoch are required")
+	if o.Store == nil || o.Pool == nil || o.Ledger == nil || o.Register == nil || o.Self == "" || o.Epoch == 0 {
+		return nil, errors.New("fleet: Store, Pool, Ledger, Register, Self and Epoch are required")
 	}
 	if o.LocateTimeout <= 0 {
 		o.LocateTimeout = 100 * time.Millisecond
@@ -198,8 +199,7 @@ func New(o Options) (*View, error) {
 		Store: o.Store, o: o, keeper: newKeeper(o.MaxLocations), changes: make(chan block.Addr, maxQueue),
 		replicates: make(chan block.Addr, 1024), pulls: map[block.Addr]*pull{}, names: newNames(maxNamespaces),
 		doubts: doubts{share: o.PeerBytes, hosts: map[string]*health{}}, notices: newNotices(),
-		named:  make(chan struct{}),
-		fences: map[fenceKey]*fence{},
+		named: make(chan struct{}),
 	}
 	v.roster.Store(newRoster(o.Self, nil))
 	v.links.Store(&map[string]*link{})
@@ -209,8 +209,7 @@ func New(o Options) (*View, error) {
 // Named says that SetMembers has been told all that etcd names, this host among them.
 func (v *View) Named() { v.name.Do(func() { close(v.named) }) }
 
-// Known tells whether etcd has named all members, this host among them. Until then this host serves
-// what it has, and purges nothing.
+// Known tells whether etcd has named all members, this host among them.
 func (v *View) Known() bool {
 	select {
 	case <-v.named:
@@ -220,8 +219,33 @@ func (v *View) Known() bool {
 	}
 }
 
-// alone tells that there is nobody to ask.
-func (v *View) alone() bool { return len(v.roster.Load().members) < 2 }
+// Show ends store.Options.Hidden of this host's store, and tells keepers what it has.
+func (v *View) Show() {
+	v.Store.Show()
+	v.tellAll()
+}
+
+// tellAll has keepers told everything anew.
+func (v *View) tellAll() {
+	v.overrun.Store(true)
+	select {
+	case v.changes <- block.Addr{}:
+	default:
+	}
+}
+
+// alone tells that there is nobody to ask, or nothing to be said yet.
+func (v *View) alone() bool { return len(v.roster.Load().members) < 2 || v.hidden() }
+
+// hidden tells whether this host's reads are misses.
+func (v *View) hidden() bool {
+	select {
+	case <-v.Store.Shown():
+		return false
+	default:
+		return true
+	}
+}
 
 // Get holds a block, which is pulled from another host if it is not here. store.ErrMiss: nobody has
 // it.
@@ -257,7 +281,7 @@ func (v *View) Stat(ctx context.Context, a block.Addr) (store.Info, error) {
 		err := v.within(ctx, v.o.LocateTimeout, m, func(ctx context.Context, peer *transport.Peer) error {
 			return peer.Stat(ctx, []block.Addr{a}, there[:])
 		})
-		if err == nil && there[0].Tiers != 0 {
+		if err == nil && there[0].Tiers != 0 && !v.Bars(there[0].Stamp, v.nameOf(a.Model), nil) {
 			return store.Info{Item: store.Item{Addr: a, Expires: there[0].Expires}, Length: int(there[0].Length),
 				CRC: there[0].CRC, Tiers: store.Remote}, nil
 		}

@@ -14,6 +14,7 @@ import (
 
 	"github.com/cognitora/dataplane/internal/pki"
 	"github.com/cognitora/dataplane/kv/block"
+	"github.com/cognitora/dataplane/kvcached/purge"
 	"github.com/cognitora/dataplane/kvcached/store"
 	"github.com/cognitora/dataplane/kvcached/transport"
 	"github.com/cognitora/dataplane/kvcached/wire"
@@ -67,6 +68,26 @@ func startWith(t *testing.T, id string, o Options, server func(*transport.Server
 	return h
 }
 
+// prepare opens what the purges of a host need.
+func (h *host) prepare(o *Options) {
+	h.t.Helper()
+	if o.Ledger == nil {
+		var err error
+		if o.Ledger, err = purge.Open(""); err != nil {
+			h.t.Fatal(err)
+		}
+	}
+	if err := o.Ledger.Attach(o.Store); err != nil {
+		h.t.Fatal(err)
+	}
+	if o.Register == nil {
+		o.Register = &shelf{lists: &lists{}}
+	}
+	if s, ok := o.Register.(*shelf); ok {
+		s.ledger, s.host = o.Ledger, h
+	}
+}
+
 // startUnnamed starts a host that does not know yet that it has heard of all others.
 func startUnnamed(t *testing.T, id string, o Options, server func(*transport.ServerOptions)) *host {
 	t.Helper()
@@ -84,7 +105,10 @@ func startUnnamed(t *testing.T, id string, o Options, server func(*transport.Ser
 	if err != nil {
 		t.Fatal(err)
 	}
-	if h.pool, err = transport.NewPool(transport.PoolOptions{Identity: identity, Logger: log}); err != nil {
+	h.prepare(&o)
+	stamp := func() wire.Stamp { return view.Stamp() }
+	if h.pool, err = transport.NewPool(transport.PoolOptions{Identity: identity, Logger: log, Stamp: stamp}); err !=
+		nil {
 		t.Fatal(err)
 	}
 	epochs++
@@ -104,6 +128,7 @@ func startUnnamed(t *testing.T, id string, o Options, server func(*transport.Ser
 		t.Fatal(err)
 	}
 	so := transport.ServerOptions{Handler: transport.OnStore(o.Store, view), Identity: identity, TCP: l, Logger: log,
+		Stamp: stamp,
 		Allow: func(pki.Role, wire.Op) bool { return true }}
 	server(&so)
 	h.server, err = transport.NewServer(so)

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/cognitora/dataplane/kv/block"
+	"github.com/cognitora/dataplane/kvcached/purge"
 	"github.com/cognitora/dataplane/kvcached/store"
 	"github.com/cognitora/dataplane/kvcached/transport"
 	"github.com/cognitora/dataplane/kvcached/wire"
@@ -237,7 +238,9 @@ func TestAHostThatDoesNotAnswer(t *testing.T) {
 // TestAPurgeOfAHungHost: the host is left out, which ends what is asked of it, and this host is
 // purged.
 func TestAPurgeOfAHungHost(t *testing.T) {
-	a, b := start(t, "a", Options{AnswerTimeout: 200 * time.Millisecond}), start(t, "b", Options{})
+	all := &lists{}
+	a := start(t, "a", Options{AnswerTimeout: 200 * time.Millisecond, Register: &shelf{lists: all}})
+	b := start(t, "b", Options{Register: &shelf{lists: all}})
 	p := newPath(t, b.member.Address)
 	b.SetMembers([]Member{a.member, b.member})
 	b.member.Address = p.Addr().String()
@@ -245,7 +248,7 @@ func TestAPurgeOfAHungHost(t *testing.T) {
 	a.put(keys, key("k"), "x")
 	await(t, "b is reached", func() bool { return b.text(key("k")) == "x" })
 	p.block()
-	done, err := a.PurgeAll(t.Context(), What{Everything: true})
+	done, err := a.PurgeAll(t.Context(), purge.Selector{Everything: true})
 	if err != nil || len(done) != 2 || done[0].Err != nil || done[0].Blocks != 1 || done[1].Err == nil {
 		t.Error(done, err)
 	}

@@ -166,7 +166,7 @@ func (n *notices) waiting() int64 {
 // notify has the other hosts told of a key, and returns at once. Until etcd has named them, it
 // waits.
 func (v *View) notify(a block.Addr, what notice) {
-	if v.alone() && v.Known() {
+	if len(v.roster.Load().members) < 2 && v.Known() {
 		return
 	}
 	if !v.notices.add(a, what) {
@@ -176,10 +176,12 @@ func (v *View) notify(a block.Addr, what notice) {
 
 // tellHosts sends the notices of one lane until ctx ends.
 func (v *View) tellHosts(ctx context.Context, lane <-chan block.Addr) {
-	select {
-	case <-ctx.Done():
-		return
-	case <-v.named:
+	for _, first := range []<-chan struct{}{v.named, v.Store.Shown()} {
+		select {
+		case <-ctx.Done():
+			return
+		case <-first:
+		}
 	}
 	for {
 		select {
@@ -268,8 +270,7 @@ func (v *View) sendOnce(ctx context.Context, batch map[block.Addr]notice, first 
 					v.counts.differed.Add(1)
 				}
 			case first && expires != there[i].Expires && (what.expiry || what.what == set):
-				o := wire.Order{Moment: expires, Addrs: []block.Addr{a}}
-				if _, err := peer.Order(ctx, wire.Expire, &o); err != nil {
+				if err := peer.Expire(ctx, []block.Addr{a}, expires); err != nil {
 					return err
 				}
 			}
@@ -358,31 +359,4 @@ func (v *View) settle(ctx context.Context, from *source, a block.Addr, f *transp
 	if err != nil && !errors.Is(err, store.ErrMiss) {
 		v.warn("settle", "a key that was read from another cache may be old, and could not be dropped", "error", err)
 	}
-}
-
-// Order does what another host asks; it is transport.Handler's.
-func (v *View) Order(ctx context.Context, op wire.Op, o *wire.Order) (*wire.Reply, error) {
-	if o.Host != "" && (o.Host == v.o.Self || v.roster.Load().member(o.Host) == nil) {
-		return nil, wire.Forbidden // it will try again, and be known by then
-	}
-	switch {
-	case op == wire.Expire && len(o.Addrs) <= wire.MaxBatch:
-		r := &wire.Reply{}
-		for _, a := range o.Addrs {
-			there, err := v.Store.SetExpiry(ctx, a, o.Moment)
-			if err != nil {
-				return nil, err
-			}
-			mark := byte(0)
-			if there {
-				mark = 1
-			}
-			r.Marks = append(r.Marks, mark)
-		}
-		return r, nil
-	case op == wire.Purge && o.Host != "":
-		n, err := v.purge(ctx, o)
-		return &wire.Reply{Number: n}, err
-	}
-	return nil, wire.BadFrame
 }

@@ -105,10 +105,6 @@ func (v *View) fetch(ctx context.Context, p *pull, a block.Addr, from string) er
 		v.counts.unknownNamespaces.Add(1)
 		return fmt.Errorf("%w: nobody here has said lately which namespace it is of", store.ErrMiss)
 	}
-	purged := v.Admit(namespace)
-	if purged() {
-		return fmt.Errorf("%w: it is being purged", store.ErrMiss)
-	}
 	hosts := []location{{host: from}}
 	if from == "" {
 		located, _ := v.locate(ctx, []block.Addr{a}) // a keeper that does not answer knows of nobody
@@ -117,7 +113,7 @@ func (v *View) fetch(ctx context.Context, p *pull, a block.Addr, from string) er
 	hosts = hosts[:min(len(hosts), askedHosts)]
 	retried := false
 	for pause := busyFirst; ; pause = min(2*pause, busyLast) {
-		again, err := v.readAny(ctx, p, a, namespace, hosts, purged)
+		again, err := v.readAny(ctx, p, a, namespace, hosts)
 		switch {
 		case err == nil, errors.Is(err, store.ErrFull), errors.Is(err, store.ErrQuota),
 			errors.Is(err, store.ErrTooLarge):
@@ -155,8 +151,8 @@ func wait(ctx context.Context, pause time.Duration) bool {
 }
 
 // readAny brings a block from one of some hosts. Those that have too much to do may be asked again.
-func (v *View) readAny(ctx context.Context, p *pull, a block.Addr, namespace string, hosts []location,
-	purged func() bool) (again []location, err error) {
+func (v *View) readAny(ctx context.Context, p *pull, a block.Addr, namespace string,
+	hosts []location) (again []location, err error) {
 	failed := errNowhere
 	for _, h := range hosts {
 		m := v.roster.Load().member(h.host)
@@ -164,7 +160,7 @@ func (v *View) readAny(ctx context.Context, p *pull, a block.Addr, namespace str
 			failed = fmt.Errorf("%w: %s", ErrUnknownHost, h.host)
 			continue
 		}
-		n, err := v.read(ctx, p, m, a, namespace, int(h.length), purged)
+		n, err := v.read(ctx, p, m, a, namespace, int(h.length))
 		switch {
 		case err == nil:
 			v.counts.pulled.Add(1)
@@ -193,8 +189,8 @@ type source struct {
 }
 
 // read brings a block from one host.
-func (v *View) read(ctx context.Context, p *pull, m *Member, a block.Addr, namespace string, hint int,
-	purged func() bool) (int, error) {
+func (v *View) read(ctx context.Context, p *pull, m *Member, a block.Addr, namespace string,
+	hint int) (int, error) {
 	peer, err := v.peer(m)
 	if err != nil {
 		return 0, err
@@ -228,7 +224,9 @@ func (v *View) read(ctx context.Context, p *pull, m *Member, a block.Addr, names
 	}
 	_, err = draft.Commit(ctx, store.CommitOptions{
 		CRC: found.CRC, CheckCRC: true, IfAbsent: true, Copy: true,
-		Unless: func() bool { return v.isBarred(p) || v.notices.bars(a) || purged() },
+		Unless: func() bool {
+			return v.isBarred(p) || v.notices.bars(a) || v.Bars(found.Stamp, namespace, found.Item.Key)
+		},
 	})
 	switch {
 	case errors.Is(err, store.ErrExists):
@@ -282,10 +280,9 @@ func (v *View) Push(ctx context.Context, a block.Addr, to string) error {
 	if m == nil || m.ID == v.o.Self {
 		return fmt.Errorf("%w: %s", ErrUnknownHost, to)
 	}
-	v.pushing.RLock()
-	defer v.pushing.RUnlock()
 	ctx, cancel := context.WithTimeout(ctx, v.o.PullTimeout)
 	defer cancel()
+	stamp := v.Stamp()
 	b, err := v.Store.Get(ctx, a)
 	if err != nil {
 		return err
@@ -294,15 +291,13 @@ func (v *View) Push(ctx context.Context, a block.Addr, to string) error {
 	if block.OfKeys(b.Info().Item.Namespace) {
 		return ErrKey
 	}
-	if v.Admit(b.Info().Item.Namespace)() {
-		return fmt.Errorf("%w: it is being purged", store.ErrMiss)
-	}
 	peer, err := v.peer(m)
 	if err != nil {
 		return err
 	}
 	i := b.Info()
-	return peer.Put(ctx, transport.Put{Item: transport.Item(i.Item), Payload: b.Bytes(), CRC: i.CRC, IfAbsent: true})
+	return peer.Put(ctx, transport.Put{Item: transport.Item(i.Item), Payload: b.Bytes(), CRC: i.CRC, IfAbsent: true,
+		Stamp: stamp})
 }
 
 // hot has a block that has become hot handed to other hosts.

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/cognitora/dataplane/kv/block"
+	"github.com/cognitora/dataplane/kvcached/purge"
 	"github.com/cognitora/dataplane/kvcached/store"
 )
 
@@ -26,6 +27,18 @@ func openStore(t testing.TB, arena int64) *store.Store {
 		}
 	})
 	return st
+}
+
+// purgeOf removes blocks of a store that is in no fleet.
+func purgeOf(t testing.TB, st *store.Store) purge.Func {
+	ledger, err := purge.Open("")
+	if err == nil {
+		err = ledger.Attach(st)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return ledger.Purge
 }
 
 // faulty is a store whose calls fail while fails is set.
@@ -67,7 +80,9 @@ func (f *faulty) Scan(context.Context, uint64, func(store.Info) bool) (uint64, e
 	return 0, f.err()
 }
 
-func (f *faulty) Purge(context.Context, func(string) bool) (int, error) { return 0, f.err() }
+func (f *faulty) purge(context.Context, purge.Selector) ([]purge.Done, error) {
+	return []purge.Done{{Err: f.err()}}, nil
+}
 
 // twice is a store that visits every block twice.
 type twice struct{ *store.Store }

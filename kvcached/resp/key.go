@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/cognitora/dataplane/kv/block"
+	"github.com/cognitora/dataplane/kvcached/purge"
 	"github.com/cognitora/dataplane/kvcached/store"
 )
 
@@ -142,13 +143,13 @@ func (c *conn) storeError(err error) string {
 	case errors.Is(err, store.ErrClosed):
 		return "ERR the server is shutting down"
 	}
-	if hosts := (*store.HostsError)(nil); errors.As(err, &hosts) {
+	if hosts := (*purge.HostsError)(nil); errors.As(err, &hosts) {
 		c.server.counters.hostsFailures.Add(1)
 		return "ERR " + hosts.Public()
 	}
-	if errors.Is(err, store.ErrUnnamed) {
+	if errors.Is(err, purge.ErrNoEtcd) {
 		c.server.counters.hostsFailures.Add(1)
-		return "ERR " + store.ErrUnnamed.Error()
+		return "ERR " + purge.ErrNoEtcd.Error()
 	}
 	c.server.counters.storeFailures.Add(1)
 	c.server.options.Logger.Error("the store failed a RESP client", "error", err)

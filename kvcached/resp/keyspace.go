@@ -2,11 +2,11 @@ package resp
 
 import (
 	"math"
-	"slices"
 	"strconv"
 	"strings"
 
 	"github.com/cognitora/dataplane/kv/block"
+	"github.com/cognitora/dataplane/kvcached/purge"
 	"github.com/cognitora/dataplane/kvcached/store"
 )
 
@@ -103,13 +103,13 @@ func (c *conn) flush(namespaces ...string) {
 		c.fail(errSyntax)
 		return
 	}
-	err := error(nil)
-	if f := c.server.fleet; f != nil {
-		err = f.PurgeSpaces(c.server.ctx, namespaces)
-	} else {
-		_, err = c.server.options.Store.Purge(c.server.ctx, func(text string) bool {
-			return slices.Contains(namespaces, text)
-		})
+	if c.server.options.Purge == nil {
+		c.fail("ERR this server purges nothing")
+		return
+	}
+	done, err := c.server.options.Purge(c.server.ctx, purge.Selector{Namespaces: namespaces})
+	if err == nil {
+		err = purge.Failed(done)
 	}
 	if err != nil {
 		c.fail(c.storeError(err))

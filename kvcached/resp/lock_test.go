@@ -38,8 +38,6 @@ func (s *stopped) Stat(ctx context.Context, a block.Addr) (store.Info, error) {
 
 func (s *stopped) Reachable(context.Context, []block.Addr, []bool) bool { return false }
 
-func (s *stopped) PurgeSpaces(context.Context, []string) error { return nil }
-
 // newStopped returns a server's address, and two keys whose digests begin with the same byte.
 func newStopped(t *testing.T) (addr string, srv *Server, s *stopped, held, other string) {
 	t.Helper()

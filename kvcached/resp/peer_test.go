@@ -54,6 +54,9 @@ func start(t testing.TB, o Options) (addr string, s *Server, m *store.Store) {
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
+	if m != nil && o.Purge == nil {
+		o.Purge = purgeOf(t, m)
+	}
 	s, err := New(o)
 	if err != nil {
 		t.Fatal(err)

@@ -6,12 +6,9 @@
 // are read from the socket straight into the store's arena and written straight from it, one at a
 // time, so that a connection never holds more than one lease and the drafts of one command.
 //
-// Before a fleet's store, commands on named keys, FLUSHDB and FLUSHALL are of all hosts. TRYAGAIN:
-// this host has not joined its fleet yet, or another host that may have the key does not answer, or
-// it could not be decided whether the key is there. SET NX and SETNX let one of all clients of the
-// fleet through; MSETNX, SET XX, GETSET, GETDEL and conditions of EXPIRE look at all hosts, but
-// only one host's clients exclude each other. KEYS, SCAN, DBSIZE, INFO and TOUCH's effect are of
-// one host.
+// In a fleet GET, STRLEN, EXISTS and TTL find keys of all hosts. SET, DEL and EXPIRE act on this
+// host, which tells the others. SET NX excludes the other clients of this host only. FLUSHDB and
+// FLUSHALL are of all hosts. KEYS, SCAN, DBSIZE and INFO are of this host.
 package resp
 
 import (
@@ -23,6 +20,7 @@ import (
 	"time"
 
 	"github.com/cognitora/dataplane/kv/block"
+	"github.com/cognitora/dataplane/kvcached/purge"
 )
 
 // MaxValue is the longest value, in bytes. A longer one is a protocol error, as it is in a redis
@@ -43,6 +41,8 @@ type User struct {
 // Options say what a Server serves, to whom, and its bounds.
 type Options struct {
 	Store Store
+	// Purge carries out FLUSHDB and FLUSHALL. Nil: they are refused.
+	Purge purge.Func
 	// Users may authenticate. None: everybody who reaches the listener may do everything.
 	Users []User
 	// TLS, if not nil, is spoken on every listener.

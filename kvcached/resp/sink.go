@@ -20,8 +20,6 @@ type Store interface {
 	Delete(ctx context.Context, a block.Addr) (bool, error)
 	SetExpiry(ctx context.Context, a block.Addr, unixMS int64) (bool, error)
 	Scan(ctx context.Context, cursor uint64, visit func(store.Info) bool) (next uint64, err error)
-	// Purge is of this host's blocks only; a fleet's own PurgeSpaces is called instead.
-	Purge(ctx context.Context, match func(namespace string) bool) (blocks int, err error)
 	Count(ctx context.Context) (map[string]int, error)
 }
 
@@ -29,7 +27,4 @@ type Store interface {
 type fleet interface {
 	// Reachable tells with one question which blocks may be anywhere; false: it cannot tell.
 	Reachable(ctx context.Context, addrs []block.Addr, out []bool) bool
-	// PurgeSpaces removes all blocks of some namespaces from all hosts. *store.HostsError names
-	// those that were not reached; store.ErrUnnamed: the hosts are not known yet.
-	PurgeSpaces(ctx context.Context, namespaces []string) error
 }

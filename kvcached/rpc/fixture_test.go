@@ -19,6 +19,7 @@ import (
 	"github.com/cognitora/dataplane/internal/pki"
 	"github.com/cognitora/dataplane/kv/block"
 	"github.com/cognitora/dataplane/kv/residency"
+	"github.com/cognitora/dataplane/kvcached/purge"
 	"github.com/cognitora/dataplane/kvcached/store"
 	pb "github.com/cognitora/dataplane/proto/cognitora/v1"
 )
@@ -69,7 +70,14 @@ func startWith(t testing.TB, o Options, so store.Options) *fixture {
 	}
 	t.Cleanup(func() { s.Close() })
 	f.store = s
-	o.Store, o.Residency = s, f.residency
+	ledger, err := purge.Open("")
+	if err == nil {
+		err = ledger.Attach(s)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	o.Store, o.Purge, o.Residency = s, ledger.Purge, f.residency
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}

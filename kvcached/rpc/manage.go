@@ -3,13 +3,12 @@ package rpc
 import (
 	"context"
 	"errors"
-	"strings"
 	"time"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
-	"github.com/cognitora/dataplane/kv/block"
+	"github.com/cognitora/dataplane/kvcached/purge"
 	"github.com/cognitora/dataplane/kvcached/ram"
 	"github.com/cognitora/dataplane/kvcached/store"
 	pb "github.com/cognitora/dataplane/proto/cognitora/v1"
@@ -92,69 +91,50 @@ func (s *service) Delete(ctx context.Context, r *pb.DeleteRequest) (*pb.DeleteRe
 	return m, nil
 }
 
-// Purge removes the blocks of namespaces.
+// Purge removes blocks of all hosts. Hosts that have not confirmed it are named in the error, which
+// has the answer as a detail.
 func (s *service) Purge(ctx context.Context, r *pb.PurgeRequest) (*pb.PurgeResponse, error) {
-	given := r.Namespace != "" || r.Model != "" || r.Tenant != ""
-	if given == r.Everything {
-		return nil, invalid("give namespace, model or tenant, or everything alone")
-	}
+	what := purge.Selector{Model: r.Model, Tenant: r.Tenant, Everything: r.Everything}
 	if r.Namespace != "" {
 		if _, err := s.namespace(r.Namespace); err != nil {
 			return nil, err
 		}
+		what.Namespaces = []string{r.Namespace}
 	}
-	if s.o.Fleet != nil {
-		return s.purgeFleet(ctx, &What{r.Namespace, r.Model, r.Tenant, r.Everything})
+	if err := what.Check(); err != nil {
+		return nil, invalid("give namespace, model or tenant, or everything alone")
 	}
-	n, err := s.o.Store.Purge(ctx, func(text string) bool { return matches(r, text) })
-	s.log.Info("blocks purged", "namespace", r.Namespace, "model", r.Model, "tenant", r.Tenant, "everything",
-		r.Everything, "blocks", n,
-		"caller", caller(ctx))
-	if err != nil {
-		return nil, err
+	if s.o.Purge == nil {
+		return nil, status.Error(codes.Unimplemented, "this server purges nothing")
 	}
-	return &pb.PurgeResponse{Blocks: uint64(n)}, nil
-}
-
-// purgeFleet purges all hosts. Those that were not are named in the error, which has the answer as
-// a detail.
-func (s *service) purgeFleet(ctx context.Context, w *What) (*pb.PurgeResponse, error) {
-	done, err := s.o.Fleet.Purge(ctx, w)
+	done, err := s.o.Purge(ctx, what)
 	out := &pb.PurgeResponse{}
-	var failed []string
-	for _, p := range done {
-		h := &pb.PurgedHost{Host: p.Host, Blocks: uint64(p.Blocks)}
-		out.Blocks += h.Blocks
-		if p.Err != nil {
-			failed = append(failed, p.Host)
+	for _, d := range done {
+		out.Blocks += uint64(d.Blocks)
+		if d.Host == "" {
+			continue // the daemon is in no fleet
+		}
+		h := &pb.PurgedHost{Host: d.Host, Blocks: uint64(d.Blocks)}
+		if d.Err != nil {
 			h.Error = "not reached, or it failed; the log of the daemon that was called says why"
-			s.log.Warn("a host was not purged", "host", p.Host, "error", p.Err)
+			s.log.Warn("a host has not confirmed a purge", "host", d.Host, "error", d.Err)
 		}
 		out.Hosts = append(out.Hosts, h)
 	}
-	s.log.Info("blocks of all hosts purged", "namespace", w.Namespace, "model", w.Model, "tenant", w.Tenant,
-		"everything", w.Everything,
-		"blocks", out.Blocks, "hosts", len(out.Hosts), "failed", len(failed), "caller", caller(ctx))
-	if err != nil || failed == nil {
+	s.log.Info("blocks purged", "namespace", r.Namespace, "model", r.Model, "tenant", r.Tenant, "everything",
+		r.Everything, "blocks", out.Blocks, "hosts", len(out.Hosts), "caller", caller(ctx))
+	if err == nil {
+		err = purge.Failed(done)
+	}
+	var hosts *purge.HostsError
+	if !errors.As(err, &hosts) {
 		return out, err
 	}
-	told := status.Newf(codes.Unavailable, "the cache on %s was not purged, so its blocks may come back; purge again "+
-		"when it answers or has left the fleet",
-		strings.Join(failed, ", "))
+	told := status.New(codes.Unavailable, hosts.Public())
 	if detailed, err := told.WithDetails(out); err == nil {
 		told = detailed
 	}
 	return out, told.Err()
-}
-
-// matches tells whether a namespace has all that a request gives.
-func matches(r *pb.PurgeRequest, text string) bool {
-	if r.Everything {
-		return true
-	}
-	n, err := block.ParseNamespace(text)
-	return err == nil && (r.Namespace == "" || r.Namespace == text) && (r.Model == "" || r.Model == n.Model) &&
-		(r.Tenant == "" || r.Tenant == n.Tenant)
 }
 
 // listBuckets is how many buckets of the table a List looks at, so that one that finds nothing

@@ -10,6 +10,7 @@ import (
 
 	"github.com/cognitora/dataplane/kv/block"
 	"github.com/cognitora/dataplane/kv/residency"
+	"github.com/cognitora/dataplane/kvcached/purge"
 	"github.com/cognitora/dataplane/kvcached/ram"
 	"github.com/cognitora/dataplane/kvcached/store"
 	pb "github.com/cognitora/dataplane/proto/cognitora/v1"
@@ -143,7 +144,7 @@ func coded(err error) error {
 	if _, ok := status.FromError(err); ok {
 		return err
 	}
-	var hosts *store.HostsError
+	var hosts *purge.HostsError
 	if errors.As(err, &hosts) {
 		return status.Error(codes.Unavailable, hosts.Public())
 	}
@@ -168,7 +169,7 @@ func coded(err error) error {
 		{store.ErrNotDurable, codes.FailedPrecondition},
 		{store.ErrCorrupt, codes.DataLoss},
 		{store.ErrClosed, codes.Unavailable},
-		{store.ErrUnnamed, codes.Unavailable},
+		{purge.ErrNoEtcd, codes.Unavailable},
 		{residency.ErrGap, codes.FailedPrecondition},
 		{residency.ErrStale, codes.Aborted},
 		{residency.ErrReport, codes.InvalidArgument},

@@ -26,6 +26,7 @@ import (
 	"github.com/cognitora/dataplane/internal/pki"
 	"github.com/cognitora/dataplane/kv/block"
 	"github.com/cognitora/dataplane/kv/residency"
+	"github.com/cognitora/dataplane/kvcached/purge"
 	"github.com/cognitora/dataplane/kvcached/store"
 	pb "github.com/cognitora/dataplane/proto/cognitora/v1"
 )
@@ -53,7 +54,6 @@ type Store interface {
 	Pin(ctx context.Context, a block.Addr, owner string, until int64) error
 	Unpin(a block.Addr, owner string)
 	Scan(ctx context.Context, cursor uint64, visit func(store.Info) bool) (next uint64, err error)
-	Purge(ctx context.Context, match func(namespace string) bool) (blocks int, err error)
 	Stats() store.Stats
 	Namespaces() []store.NamespaceUsage
 }
@@ -72,33 +72,20 @@ const (
 	Failed
 )
 
-// Fleet moves blocks between hosts, and purges all of them. What became of addrs[i], of one
+// Fleet moves blocks between hosts. What became of addrs[i], of one
 // namespace, goes to out[i], which is 0 before; an error says that nothing could be tried.
 type Fleet interface {
 	Promote(ctx context.Context, namespace string, addrs []block.Addr, out []Outcome) error
 	Push(ctx context.Context, peer, namespace string, addrs []block.Addr, out []Outcome) error
 	Pull(ctx context.Context, peer, namespace string, addrs []block.Addr, out []Outcome) error
-	// Purge removes blocks from all hosts and tells what became of each.
-	Purge(ctx context.Context, w *What) ([]Purged, error)
-}
-
-// What says which namespaces are purged: those that have all that is given, or with Everything all.
-type What struct {
-	Namespace, Model, Tenant string
-	Everything               bool
-}
-
-// Purged is what a purge has done on one host.
-type Purged struct {
-	Host   string // cache id
-	Blocks int
-	Err    error // it was not reached or failed, and may still have blocks
 }
 
 // Options of a Server.
 type Options struct {
 	// Store is what is served. Required.
 	Store Store
+	// Purge removes blocks from all hosts. Nil: it is refused.
+	Purge purge.Func
 	// Residency answers Watch and takes Report. Required.
 	Residency *residency.Index
 	// Fleet is asked for Promote, Push and Pull. Nil: Promote brings up this host's own blocks, the

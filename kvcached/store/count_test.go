@@ -25,7 +25,7 @@ func TestCount(t *testing.T) {
 		if err != nil || blocks[space] != want {
 			t.Errorf("%v, %v; want %d", blocks, err, want)
 		}
-		if _, err := s.Purge(ctx, func(ns string) bool { return ns == space }); err != nil {
+		if _, err := s.Purge(ctx, func(ns string, _ []byte) bool { return ns == space }); err != nil {
 			t.Fatal(err)
 		}
 	}

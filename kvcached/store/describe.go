@@ -13,6 +13,9 @@ import (
 // Describe tells all that is known of a block, its key and attribute included, wherever it is. It
 // is no use of the block and brings it to no other tier. ErrMiss: there is none.
 func (s *Store) Describe(ctx context.Context, a block.Addr) (Info, error) {
+	if s.hidden() {
+		return Info{}, ErrMiss
+	}
 	h := s.tier.Hash(&a)
 	for range statAttempts {
 		moved := s.moved.Load()

@@ -19,11 +19,12 @@ type disk interface {
 	Read(ctx context.Context, a block.Addr, dst []byte) (ssd.Info, error)
 	Write(ctx context.Context, r ssd.Record, payload []byte, durable bool) error
 	Delete(ctx context.Context, addrs ...block.Addr) (int, error)
+	Drop(addrs ...block.Addr)
+	Seq() uint64
 	SetExpiry(a block.Addr, unixMS int64) (bool, error)
 	Sync(a block.Addr) (bool, error)
 	Touch(addrs ...block.Addr)
 	Scan(ctx context.Context, cursor uint64, visit func(ssd.Info) bool) (uint64, error)
-	Purge(ctx context.Context, match func(namespace string) bool) (int, error)
 	Namespaces() []ssd.NamespaceUsage
 	ForgetNames()
 	Ready() <-chan struct{}
@@ -44,7 +45,7 @@ func (s *Store) openDisk(ctx context.Context) error {
 		return nil
 	}
 	o := *s.o.SSD
-	o.Evicted = s.droppedByDisk
+	o.Evicted, o.Dead = s.droppedByDisk, s.o.Dead
 	if o.Logger == nil {
 		o.Logger = s.log
 	}
@@ -90,10 +91,12 @@ func (s *Store) announce() {
 	if s.o.Changed == nil {
 		return
 	}
-	select {
-	case <-s.disk.Ready():
-	case <-s.life.Done():
-		return
+	for _, first := range []<-chan struct{}{s.disk.Ready(), s.shown} {
+		select {
+		case <-first:
+		case <-s.life.Done():
+			return
+		}
 	}
 	for cursor := uint64(0); s.life.Err() == nil; {
 		var found []ssd.Info

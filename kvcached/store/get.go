@@ -72,7 +72,7 @@ func (s *Store) hit(h uint64, a *block.Addr, b *Block) (found bool, err error) {
 		return false, ErrClosed
 	}
 	id := s.find(h, a)
-	if id == 0 {
+	if id == 0 || s.hidden() {
 		return false, nil
 	}
 	s.counts.Hits++
@@ -90,7 +90,7 @@ func (s *Store) missed() error {
 
 // getFromDisk holds for b a block that RAM had not.
 func (s *Store) getFromDisk(ctx context.Context, h uint64, a *block.Addr, b *Block) error {
-	if s.disk == nil {
+	if s.disk == nil || s.hidden() {
 		return s.missed()
 	}
 	if _, there := s.disk.Find(*a); there {
@@ -144,6 +144,10 @@ const atOnce = 128
 // out[i] is about addrs[i] and has no Tiers where there is no such block. out must be as long as
 // addrs.
 func (s *Store) StatAll(ctx context.Context, addrs []block.Addr, out []Info) error {
+	if s.hidden() {
+		clear(out)
+		return ctx.Err()
+	}
 	for len(addrs) > 0 {
 		n := min(len(addrs), atOnce)
 		if err := ctx.Err(); err != nil {

@@ -202,7 +202,7 @@ func TestScanAndPurgeTiers(t *testing.T) {
 	}
 	put(t, s, keyed("more"), nil)
 	put(t, s, item(1, false), nil)
-	if n, err := s.Purge(ctx, func(ns string) bool { return ns == space }); n != 101 || err != nil {
+	if n, err := s.Purge(ctx, func(ns string, _ []byte) bool { return ns == space }); n != 101 || err != nil {
 		t.Error(n, err)
 	}
 	same()

@@ -123,7 +123,7 @@ func (m *model) stat(r *rapid.T) {
 }
 
 func (m *model) purge(r *rapid.T) {
-	if _, err := m.s.Purge(ctx, func(ns string) bool { return ns == llama }); err != nil {
+	if _, err := m.s.Purge(ctx, func(ns string, _ []byte) bool { return ns == llama }); err != nil {
 		r.Fatal(err)
 	}
 	clear(m.last)

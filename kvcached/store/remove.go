@@ -128,7 +128,7 @@ func (s *Store) Pin(ctx context.Context, a block.Addr, owner string, until int64
 		return ErrClosed
 	}
 	id := s.find(h, &a)
-	if id == 0 {
+	if id == 0 || s.hidden() {
 		return ErrMiss
 	}
 	return s.tier.Pin(id, owner, until)
@@ -144,12 +144,13 @@ func (s *Store) Unpin(a block.Addr, owner string) {
 	}
 }
 
-// purgeAtOnce is how many blocks are deleted from SSD with one sync.
+// purgeAtOnce is how many blocks are taken from SSD at a time.
 const purgeAtOnce = 256
 
-// Purge removes all blocks of the namespaces that match says from all tiers, and tells how many. It
-// is called with each namespace any number of times, and must not call the store.
-func (s *Store) Purge(ctx context.Context, match func(namespace string) bool) (blocks int, err error) {
+// Purge removes all blocks that match says from all tiers, and tells how many. match is called any
+// number of times, and must not call the store. What is removed from SSD may be found there again
+// by the next start, which Options.Dead keeps from being served.
+func (s *Store) Purge(ctx context.Context, match func(namespace string, key []byte) bool) (blocks int, err error) {
 	defer s.recount()
 	blocks, err = s.purgeRAM(ctx, match)
 	if err != nil || s.disk == nil {
@@ -158,7 +159,7 @@ func (s *Store) Purge(ctx context.Context, match func(namespace string) bool) (b
 	for cursor := uint64(0); ; {
 		var found []block.Addr
 		next, err := s.disk.Scan(ctx, cursor, func(i ssd.Info) bool {
-			if match(i.Namespace) {
+			if match(i.Namespace, i.Key) {
 				found = append(found, i.Addr)
 			}
 			return true
@@ -182,13 +183,22 @@ func (s *Store) Purge(ctx context.Context, match func(namespace string) bool) (b
 	return blocks + again, err
 }
 
+// SSDSeq is above the sequence numbers of all records on SSD, and not above those of later ones; 0:
+// there is no SSD tier.
+func (s *Store) SSDSeq() uint64 {
+	if s.disk == nil {
+		return 0
+	}
+	return s.disk.Seq()
+}
+
 // purgeRAM removes what is in RAM, except that it leaves to SSD's turn what is there, too. What is
-// being written to SSD is deleted after that.
-func (s *Store) purgeRAM(ctx context.Context, match func(namespace string) bool) (blocks int, err error) {
+// being written to SSD is dropped after that.
+func (s *Store) purgeRAM(ctx context.Context, match func(namespace string, key []byte) bool) (blocks int, err error) {
 	var busy []block.Addr
 	err = s.each(ctx, func(id ram.ID) {
 		e := s.tier.At(id)
-		if e.Mark&onDisk != 0 || !match(s.tier.Names().At(e.NS()).Text) {
+		if e.Mark&onDisk != 0 || !match(s.tier.Names().At(e.NS()).Text, s.tier.Key(id)) {
 			return
 		}
 		blocks++
@@ -206,7 +216,7 @@ func (s *Store) purgeRAM(ctx context.Context, match func(namespace string) bool)
 	return blocks, err
 }
 
-// purgeSome deletes blocks when it has the turn at all of them. Only a purge, of which there is one
+// purgeSome drops blocks when it has the turn at all of them. Only a purge, of which there is one
 // at a time, holds more than one op, so that it waits for nobody who waits for it.
 func (s *Store) purgeSome(ctx context.Context, addrs []block.Addr) error {
 	s.purging.Lock()
@@ -223,8 +233,21 @@ func (s *Store) purgeSome(ctx context.Context, addrs []block.Addr) error {
 		}
 		defer s.release(o)
 	}
-	_, err := s.deleteAll(ctx, addrs)
-	return err
+	for i := range addrs {
+		if _, err := s.deleteRAM(&addrs[i]); err != nil {
+			return err
+		}
+	}
+	if s.disk == nil {
+		return nil
+	}
+	s.disk.Drop(addrs...)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for i := range addrs {
+		s.diskChanged(s.tier.Hash(&addrs[i]), &addrs[i], block.Digest{}, false)
+	}
+	return nil
 }
 
 // each calls visit with every block, under the lock, which it lets go now and then.

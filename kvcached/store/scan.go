@@ -22,6 +22,9 @@ func (s *Store) Scan(ctx context.Context, cursor uint64, visit func(Info) bool) 
 	if err := ctx.Err(); err != nil {
 		return cursor, err
 	}
+	if s.hidden() {
+		return 0, nil
+	}
 	if cursor == 0 {
 		cursor = inRAM
 	}

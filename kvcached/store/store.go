@@ -12,7 +12,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -32,35 +31,7 @@ var (
 	ErrCorrupt    = errors.New("store: the payload has not the checksum that came with it")
 	ErrExists     = errors.New("store: there is such a block")
 	ErrNotDurable = errors.New("store: there is no SSD tier to make a block durable")
-	// ErrUnnamed is returned only by purges of a fleet.
-	ErrUnnamed = errors.New("etcd has not named the caches of the fleet yet, this one among them, so nothing was " +
-		"purged; see that etcd answers at etcd.endpoints, and purge again")
 )
-
-// HostsError names hosts of the fleet that could not be asked or told.
-type HostsError struct {
-	Hosts []string // cache ids
-	Err   error    // of one of them
-	Here  bool     // this host has been purged
-}
-
-func (e *HostsError) Error() string { return fmt.Sprintf("%s: %v", e.Public(), e.Err) }
-
-func (e *HostsError) Unwrap() error { return e.Err }
-
-// Public is what a client of a purge may be told.
-func (e *HostsError) Public() string {
-	hosts := strings.Join(e.Hosts[:min(len(e.Hosts), 8)], ", ")
-	if more := len(e.Hosts) - 8; more > 0 {
-		hosts += fmt.Sprintf(" and %d more", more)
-	}
-	all := "all others were purged"
-	if e.Here {
-		all = "this host and all others were purged"
-	}
-	return fmt.Sprintf("the cache on %s was not purged and may have all it had; %s; purge again when it answers",
-		hosts, all)
-}
 
 // Options say what a Store uses.
 type Options struct {
@@ -84,6 +55,11 @@ type Options struct {
 	// Written is called by Commit before it returns and without any lock, with what has been
 	// written, unless that is a Copy. It must be quick. Nil: nobody is told.
 	Written func(it *Item)
+	// Dead tells of a record that the SSD tier has from before whether it is older than a purge of
+	// its block. It may be called by any number of goroutines. Nil: there were no purges.
+	Dead func(seq uint64, namespace string, key []byte) bool
+	// Hidden makes all reads misses until Show.
+	Hidden bool
 	// Now is the time in Unix ms; nil: the clock's.
 	Now func() int64
 	// SSD is the tier behind RAM; nil: there is none. Evicted is the store's own.
@@ -121,6 +97,9 @@ type Store struct {
 	purging  sync.Mutex
 	counting counting
 
+	shown chan struct{} // closed by Show
+	show  sync.Once
+
 	life   context.Context // ends with Close
 	cancel context.CancelFunc
 	done   sync.WaitGroup
@@ -142,7 +121,10 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 	if err != nil {
 		return nil, fmt.Errorf("store: %w", err)
 	}
-	s := &Store{arena: arena, o: o, log: o.Logger, ops: map[block.Addr]*op{}}
+	s := &Store{arena: arena, o: o, log: o.Logger, ops: map[block.Addr]*op{}, shown: make(chan struct{})}
+	if !o.Hidden {
+		s.Show()
+	}
 	s.tier = ram.NewTier(arena, ram.TierOptions{Quota: o.Quota, Pins: o.Pins, Evicted: s.evicted})
 	s.ghost, s.behind, s.warm = newGhost(ghosts), newBehind(arena.Size()), make([]block.Addr, 0, warmAddrs)
 	s.churn = newChurn()
@@ -200,6 +182,22 @@ func (s *Store) CloseWithin(ctx context.Context) error {
 
 // Arena is where the payloads are.
 func (s *Store) Arena() *ram.Arena { return s.arena }
+
+// Show ends Options.Hidden.
+func (s *Store) Show() { s.show.Do(func() { close(s.shown) }) }
+
+// Shown is closed once reads find blocks.
+func (s *Store) Shown() <-chan struct{} { return s.shown }
+
+// hidden tells whether reads are misses.
+func (s *Store) hidden() bool {
+	select {
+	case <-s.shown:
+		return false
+	default:
+		return true
+	}
+}
 
 // find is the block with an address unless its time is over. The lock is held.
 func (s *Store) find(h uint64, a *block.Addr) ram.ID {

@@ -369,7 +369,7 @@ func TestScan(t *testing.T) {
 	if len(want) > 0 {
 		t.Error("not seen:", want)
 	}
-	if n, err := s.Purge(ctx, func(ns string) bool { return ns == space }); n != 500+steps || err != nil {
+	if n, err := s.Purge(ctx, func(ns string, _ []byte) bool { return ns == space }); n != 500+steps || err != nil {
 		t.Error(n, err)
 	}
 }

@@ -236,7 +236,7 @@ func TestPromotionUnderWay(t *testing.T) {
 			return fill(50, '2')
 		},
 		"purge": func(s *Store, it Item) []byte {
-			if n, err := s.Purge(ctx, func(ns string) bool { return ns == llama }); n == 0 || err != nil {
+			if n, err := s.Purge(ctx, func(ns string, _ []byte) bool { return ns == llama }); n == 0 || err != nil {
 				t.Error(n, err)
 			}
 			return nil

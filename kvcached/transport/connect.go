@@ -40,7 +40,7 @@ func (b *grantee) connect() (s *readSession, err error) {
 	ctx, cancel := context.WithTimeout(b.life, connectIn)
 	defer cancel()
 	var a *wire.Connected
-	if err = b.ask(ctx, wire.Connect, 0, c.Append(nil), func(body []byte) (err error) {
+	if err = b.ask(ctx, wire.Connect, 0, c.Append(nil), func(_ wire.Stamp, body []byte) (err error) {
 		a, err = wire.ParseConnected(body, len(c.Ends))
 		return err
 	}); err != nil {

@@ -265,7 +265,8 @@ func reasonOf(err error) string {
 	case errors.Is(err, wire.UnknownOp):
 		return "the other cache has no RDMA: its rdma.devices names none, or it was built without"
 	case errors.Is(err, wire.ByStream):
-		return "the other cache grants nothing to this host's cards: none of its own is open, or they or these are in " +
+		return "the other cache grants nothing to this host's cards: none of its own is open, or they or these " +
+			"are in " +
 			"none of its rdma.trusted_networks; cgn-ctl kv peers there says which"
 	case errors.Is(err, wire.Busy):
 		return "the other cache has as many sessions as it takes, or is making another one of this host's"
@@ -337,7 +338,7 @@ func (b *grantee) tell(s *readSession) {
 	defer cancel()
 	defer whenDone(b.life, func() { time.AfterFunc(endIn, cancel) })()
 	_ = b.ask(ctx, wire.Release, 0, (&wire.Returned{Session: s.id, End: true}).Append(nil),
-		func([]byte) error { return nil })
+		func(wire.Stamp, []byte) error { return nil })
 }
 
 func (s *readSession) shut() {
@@ -350,6 +351,6 @@ func (s *readSession) shut() {
 
 // ask sends a small question over a stream, with the next request's number where request is 0.
 func (b *grantee) ask(ctx context.Context, op wire.Op, request uint64, body []byte,
-	got func(body []byte) error) error {
+	got answered) error {
 	return b.p.over(false, func(l lane, _ int) error { return l.call(ctx, op, 0, request, body, got) })
 }

@@ -168,7 +168,7 @@ func TestSessionsBelongToPeers(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	nothing := func([]byte) error { return nil }
+	nothing := func(wire.Stamp, []byte) error { return nil }
 	ask := func(p *Peer, op wire.Op, body []byte) error { return p.call(t.Context(), op, 0, body, nothing) }
 	wanted := (&wire.Wanted{Session: id, Addrs: []block.Addr{addr("b")}}).Append(nil)
 	for what, err := range map[string]error{
@@ -210,7 +210,9 @@ func TestManySessions(t *testing.T) {
 			t.Fatal(err)
 		}
 		body := (&wire.Connection{Ends: []wire.End{wireEnd(pair.Local())}}).Append(nil)
-		if err := p.call(t.Context(), wire.Connect, 0, body, func([]byte) error { return nil }); err != nil {
+		if err := p.call(t.Context(), wire.Connect, 0, body, func(wire.Stamp, []byte) error {
+			return nil
+		}); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -30,6 +30,7 @@ type wish struct {
 // promise is what became of a wish.
 type promise struct {
 	block *wire.GrantedBlock // nil: nobody could be asked
+	stamp wire.Stamp         // up to which purge the block was checked
 	grant *heldGrant         // with status OK
 	why   fallback           // without block
 }
@@ -152,7 +153,9 @@ func (b *grantee) grant(s *readSession, batch []*wish, done []owed) {
 	defer cancel()
 	asked, request := time.Now(), b.p.pool.request.Add(1)
 	var granted *wire.Granted
-	err := b.ask(ctx, wire.Grant, request, w.Append(nil), func(body []byte) (err error) {
+	var stamp wire.Stamp
+	err := b.ask(ctx, wire.Grant, request, w.Append(nil), func(at wire.Stamp, body []byte) (err error) {
+		stamp = at
 		granted, err = wire.ParseGranted(clone(body), len(batch), len(s.pairs))
 		return err
 	})
@@ -181,7 +184,7 @@ func (b *grantee) grant(s *readSession, batch []*wish, done []owed) {
 	s.grants += int64(n)
 	b.mu.Unlock()
 	for i, w := range batch {
-		p := promise{block: &granted.Blocks[i]}
+		p := promise{block: &granted.Blocks[i], stamp: stamp}
 		if p.block.Status == wire.OK {
 			p.grant = l
 		}
@@ -275,7 +278,7 @@ func (b *grantee) flush() {
 	ctx, cancel := context.WithTimeout(b.life, releaseIn)
 	defer cancel()
 	err := b.ask(ctx, wire.Release, 0, (&wire.Returned{Session: s.id, Grants: idsOf(done)}).Append(nil),
-		func([]byte) error { return nil })
+		func(wire.Stamp, []byte) error { return nil })
 	if b.count.releases.Add(1); errors.Is(err, wire.Miss) {
 		b.fail(s, "the peer has ended the session", err)
 	}

@@ -232,7 +232,7 @@ func TestGrantsAtOnce(t *testing.T) {
 	var granted atomic.Int64
 	for range grants {
 		all.Go(func() {
-			err := p.call(t.Context(), wire.Grant, 0, body, func(body []byte) error {
+			err := p.call(t.Context(), wire.Grant, 0, body, func(_ wire.Stamp, body []byte) error {
 				a, err := wire.ParseGranted(body, 1, 1)
 				if err == nil && a.Blocks[0].Status == wire.OK {
 					granted.Add(1)

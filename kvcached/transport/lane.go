@@ -23,13 +23,17 @@ type lane interface {
 	// get also returns how many bytes came, whether or not that was all.
 	get(ctx context.Context, g *Get) (Found, int64, error)
 	put(ctx context.Context, p *Put) error
-	// call sends a small body and hands the answer's to got, which must not keep it. request is the
-	// frame's, one that request of the pool has given; 0: the next.
-	call(ctx context.Context, op wire.Op, flags wire.Flags, request uint64, body []byte,
-		got func(body []byte) error) error
+	// call sends a small body and hands the answer's to got, which must not keep it, with the
+	// stamp of the peer's blocks. request is the frame's, one that request of the pool has given;
+	// 0: the next.
+	call(ctx context.Context, op wire.Op, flags wire.Flags, request uint64, body []byte, got answered) error
 	connected() bool
 	close()
 }
+
+// answered takes the body of an answer. The stamp says up to which purge the peer's blocks were
+// checked.
+type answered func(stamp wire.Stamp, body []byte) error
 
 // exchange is a connection, or a stream of one, in use for one operation.
 type exchange interface {
@@ -56,6 +60,7 @@ type streams struct {
 	stall   time.Duration
 	timeout time.Duration // of operations whose context has no deadline
 	request *atomic.Uint64
+	stamp   func() wire.Stamp // of who asks
 	count   *laneCounters
 	stripes int          // connections that a large block comes over
 	parts   atomic.Int64 // that striped pulls under way may have
@@ -80,6 +85,9 @@ func (l *streams) ask(ctx context.Context, stripe int, f *wire.Frame, body []byt
 		f.Request = l.request.Add(1)
 	}
 	f.Version, f.Body = wire.Version, uint64(len(body))
+	if f.Op.Stamped() && f.Op != wire.Put {
+		f.SetStamp(l.stamp())
+	}
 	for attempt := 0; ; attempt++ {
 		if end, ok := ctx.Deadline(); ok {
 			f.DeadlineMS = uint32(max(1, min(time.Until(end).Milliseconds(), 1<<31)))
@@ -185,6 +193,7 @@ func (l *streams) put(ctx context.Context, p *Put) error {
 	f := wire.Frame{Op: wire.Put, Digest: it.Addr.Digest, Layer: it.Addr.Layer, Namespace: []byte(it.Namespace),
 		Len: uint64(len(p.Payload)), Total: uint64(len(p.Payload)), CRC: p.CRC, Parent: it.Parent, Expires: it.Expires,
 		Key: it.Key, Attr: it.Attr}
+	f.SetStamp(p.Stamp)
 	if p.Durable {
 		f.Flags |= wire.Durable
 	}
@@ -214,7 +223,7 @@ func checkItem(it *Item, length int) error {
 }
 
 func (l *streams) call(ctx context.Context, op wire.Op, flags wire.Flags, request uint64, body []byte,
-	got func([]byte) error) error {
+	got answered) error {
 	f := wire.Frame{Op: op, Flags: flags, Request: request, CRC: block.Sum(body)}
 	return l.ask(ctx, int(l.request.Load()), &f, body, func(w flow, a *wire.Frame, r *wire.Reader) error {
 		answer := make([]byte, a.Body)
@@ -224,7 +233,7 @@ func (l *streams) call(ctx context.Context, op wire.Op, flags wire.Flags, reques
 		if op != wire.Ping && block.Sum(answer) != a.CRC {
 			return wire.Corrupt
 		}
-		return got(answer)
+		return got(a.Answered(&f), answer)
 	})
 }
 

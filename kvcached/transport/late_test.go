@@ -56,7 +56,7 @@ func TestLateAnswer(t *testing.T) {
 // askGrant asks for one block, as the request of that number.
 func askGrant(ctx context.Context, l lane, session, request uint64, key string) (grant uint64, err error) {
 	body := (&wire.Wanted{Session: session, Addrs: []block.Addr{addr(key)}}).Append(nil)
-	err = l.call(ctx, wire.Grant, 0, request, body, func(body []byte) error {
+	err = l.call(ctx, wire.Grant, 0, request, body, func(_ wire.Stamp, body []byte) error {
 		a, err := wire.ParseGranted(body, 1, 1)
 		if err == nil {
 			grant = a.Grant
@@ -77,7 +77,7 @@ func TestGivenBackTooEarly(t *testing.T) {
 	back := func(grants ...uint64) {
 		t.Helper()
 		if err := p.call(t.Context(), wire.Release, 0, (&wire.Returned{Session: session, Grants: grants}).Append(nil),
-			func([]byte) error { return nil }); err != nil {
+			func(wire.Stamp, []byte) error { return nil }); err != nil {
 			t.Error(err)
 		}
 	}
@@ -156,7 +156,9 @@ func TestSessionGetsLost(t *testing.T) {
 	l.dropping(&last)
 	body := (&wire.Connection{Ends: []wire.End{{GID: netip.MustParseAddr("10.0.0.1").As16(), QPN: 1,
 		MTU: 1024}}}).Append(nil)
-	if err := l.peer(TLS).call(t.Context(), wire.Connect, 0, body, func([]byte) error { return nil }); err == nil {
+	if err := l.peer(TLS).call(t.Context(), wire.Connect, 0, body, func(wire.Stamp, []byte) error {
+		return nil
+	}); err == nil {
 		t.Error("it was answered")
 	}
 	eventually(t, "it was made, and has ended", func() bool {
@@ -181,7 +183,9 @@ func TestGivesUpAnywhere(t *testing.T) {
 			request := l.pool.request.Add(1)
 			_, _ = askGrant(ctx, asks, session, request, "b")
 			back := (&wire.Returned{Session: session, Grants: []uint64{wire.GrantOf(request)}}).Append(nil)
-			if err := p.call(t.Context(), wire.Release, 0, back, func([]byte) error { return nil }); err != nil {
+			if err := p.call(t.Context(), wire.Release, 0, back, func(wire.Stamp, []byte) error {
+				return nil
+			}); err != nil {
 				t.Error(err)
 			}
 		}

@@ -16,15 +16,14 @@ import (
 type Registry interface {
 	Locate(ctx context.Context, addrs []block.Addr) (*wire.Locations, error)
 	Announce(ctx context.Context, a *wire.Announcement, snapshot bool) (wire.Receipt, error)
-	Order(ctx context.Context, op wire.Op, o *wire.Order) (*wire.Reply, error)
+	Purge(ctx context.Context, list []byte) (known []byte, blocks int, err error)
 }
 
 // Fleet is a Registry that has a say in what is taken in.
 type Fleet interface {
 	Registry
-	// Admit is asked before a block of a namespace is taken in; the function tells whether it is
-	// barred since.
-	Admit(namespace string) (barred func() bool)
+	// Bars tells whether a block with a stamp is older than a purge.
+	Bars(s wire.Stamp, namespace string, key []byte) bool
 }
 
 // OnStore is the Handler of what this host has. Without a registry (nil), its operations are
@@ -51,10 +50,10 @@ func (noRegistry) Announce(context.Context, *wire.Announcement, bool) (wire.Rece
 	return wire.Receipt{}, wire.UnknownOp
 }
 
-func (noRegistry) Admit(string) func() bool { return nil }
+func (noRegistry) Bars(wire.Stamp, string, []byte) bool { return false }
 
-func (noRegistry) Order(context.Context, wire.Op, *wire.Order) (*wire.Reply, error) {
-	return nil, wire.UnknownOp
+func (noRegistry) Purge(context.Context, []byte) ([]byte, int, error) {
+	return nil, 0, wire.UnknownOp
 }
 
 func (h onStore) Get(ctx context.Context, a block.Addr) (Block, error) {
@@ -74,23 +73,28 @@ func (b stored) Found() Found {
 }
 
 func (h onStore) Create(ctx context.Context, it Item, length int) (Draft, error) {
-	barred := h.Admit(it.Namespace)
 	d, err := h.s.Create(ctx, store.Item(it), length)
 	if err != nil {
 		return nil, asStatus(err)
 	}
-	return drafted{d, barred}, nil
+	return drafted{d, h, it.Namespace, it.Key}, nil
 }
 
 // drafted is a draft of the store.
 type drafted struct {
 	*store.Draft
-	barred func() bool // nil: never
+	h         onStore
+	namespace string
+	key       []byte
 }
 
 func (d drafted) Commit(ctx context.Context, c Commit) error {
-	_, err := d.Draft.Commit(ctx, store.CommitOptions{Durable: c.Durable, CRC: c.CRC, CheckCRC: true,
-		IfAbsent: c.IfAbsent, Unless: d.barred, Copy: RemoteOf(ctx).Role == pki.KVCached})
+	o := store.CommitOptions{Durable: c.Durable, CRC: c.CRC, CheckCRC: true, IfAbsent: c.IfAbsent}
+	if RemoteOf(ctx).Role == pki.KVCached {
+		o.Copy = true
+		o.Unless = func() bool { return d.h.Bars(c.Stamp, d.namespace, d.key) }
+	}
+	_, err := d.Draft.Commit(ctx, o)
 	if c.IfAbsent && errors.Is(err, store.ErrExists) {
 		return nil // it stays, as was asked for, and is durable if that was
 	}
@@ -117,6 +121,15 @@ func (h onStore) Stat(ctx context.Context, addrs []block.Addr, out []wire.Info) 
 func (h onStore) Delete(ctx context.Context, addrs []block.Addr, out []bool) (err error) {
 	for i, a := range addrs {
 		if out[i], err = h.s.Delete(ctx, a); err != nil {
+			return asStatus(err)
+		}
+	}
+	return nil
+}
+
+func (h onStore) Expire(ctx context.Context, addrs []block.Addr, unixMS int64, out []bool) (err error) {
+	for i, a := range addrs {
+		if out[i], err = h.s.SetExpiry(ctx, a, unixMS); err != nil {
 			return asStatus(err)
 		}
 	}

@@ -158,7 +158,7 @@ func TestQuestionsCount(t *testing.T) {
 		h.bytes.Add(9_000)
 	}
 	l.server.mu.Unlock()
-	nothing := func([]byte) error { return nil }
+	nothing := func(wire.Stamp, []byte) error { return nil }
 	if err := p.call(t.Context(), wire.Grant, 0, (&wire.Wanted{Session: id, Addrs: addrs}).Append(nil),
 		nothing); err == nil {
 		t.Error("it does not count")

@@ -56,6 +56,9 @@ type PoolOptions struct {
 	// (its issue 4303).
 	EarlyReads bool
 
+	// Stamp is up to which purge this side knows; nil: no purges are numbered here.
+	Stamp func() wire.Stamp
+
 	// Pulled is told of each block, or part of one, that was read from a peer; nil: nobody is told.
 	// It must be quick.
 	Pulled func(over Lane, took time.Duration)
@@ -72,6 +75,9 @@ func (o PoolOptions) withDefaults() PoolOptions {
 	o.MaxPeers, o.Stripes, o.TLSConns = orInt(o.MaxPeers, 1024), orInt(o.Stripes, 4), orInt(o.TLSConns, 16)
 	o.Idle, o.Timeout, o.Stall = orDuration(o.Idle, time.Minute), orDuration(o.Timeout, time.Minute),
 		orDuration(o.Stall, 15*time.Second)
+	if o.Stamp == nil {
+		o.Stamp = func() wire.Stamp { return wire.Stamp{} }
+	}
 	o.GrantIn = orDuration(o.GrantIn, 300*time.Millisecond)
 	if o.ListenUDP == nil {
 		o.ListenUDP = func() (net.PacketConn, error) { return net.ListenUDP("udp", nil) }
@@ -177,7 +183,7 @@ func (p *Pool) newPeer(t Target) (*Peer, error) {
 	peer.choice.init(t.Lane, log, [2]*laneCounters{overQUIC: &p.quic, overTLS: &p.tcp})
 	on := func(o opener, c *laneCounters, stripes int) lane {
 		return &streams{opener: o, gates: peer.gates, stall: p.o.Stall, timeout: p.o.Timeout, request: &p.request,
-			count: c, stripes: stripes}
+			stamp: p.o.Stamp, count: c, stripes: stripes}
 	}
 	if t.Lane != TLS {
 		peer.lanes[overQUIC] = on(p.newQUIC(t.Address, secure), &p.quic, p.o.Stripes)
@@ -348,24 +354,27 @@ func (p *Peer) Put(ctx context.Context, put Put) error {
 	})
 }
 
-func (p *Peer) call(ctx context.Context, op wire.Op, flags wire.Flags, body []byte, got func(body []byte) error) error {
+func (p *Peer) call(ctx context.Context, op wire.Op, flags wire.Flags, body []byte, got answered) error {
 	return p.on(false, call(ctx, op, flags, body, got))
 }
 
-func call(ctx context.Context, op wire.Op, flags wire.Flags, body []byte,
-	got func(body []byte) error) func(lane, int) error {
+func call(ctx context.Context, op wire.Op, flags wire.Flags, body []byte, got answered) func(lane, int) error {
 	return func(l lane, _ int) error { return l.call(ctx, op, flags, 0, body, got) }
 }
 
 func stat(ctx context.Context, addrs []block.Addr, out []wire.Info) func(lane, int) error {
-	return call(ctx, wire.Stat, wire.Expiries, wire.AppendAddrs(nil, addrs), func(body []byte) error {
-		return wire.ParseInfos(body, out, true)
+	return call(ctx, wire.Stat, wire.Expiries, wire.AppendAddrs(nil, addrs), func(s wire.Stamp, body []byte) error {
+		err := wire.ParseInfos(body, out, true)
+		for i := range out {
+			out[i].Stamp = s
+		}
+		return err
 	})
 }
 
 // Ping asks for nothing.
 func (p *Peer) Ping(ctx context.Context) error {
-	return p.call(ctx, wire.Ping, 0, nil, func([]byte) error { return nil })
+	return p.call(ctx, wire.Ping, 0, nil, func(wire.Stamp, []byte) error { return nil })
 }
 
 // Stat fills out, which is as long as addrs. There may be wire.MaxBatch.
@@ -375,14 +384,14 @@ func (p *Peer) Stat(ctx context.Context, addrs []block.Addr, out []wire.Info) er
 
 // Delete fills out, which is as long as addrs, with what there was. There may be wire.MaxBatch.
 func (p *Peer) Delete(ctx context.Context, addrs []block.Addr, out []bool) error {
-	return p.call(ctx, wire.Delete, 0, wire.AppendAddrs(nil, addrs), func(body []byte) error {
+	return p.call(ctx, wire.Delete, 0, wire.AppendAddrs(nil, addrs), func(_ wire.Stamp, body []byte) error {
 		return wire.ParseBools(body, out)
 	})
 }
 
 // Locate asks a keeper of locations who has the blocks. There may be wire.MaxBatch addresses.
 func (p *Peer) Locate(ctx context.Context, addrs []block.Addr) (l *wire.Locations, err error) {
-	err = p.call(ctx, wire.Locate, 0, wire.AppendAddrs(nil, addrs), func(body []byte) (err error) {
+	err = p.call(ctx, wire.Locate, 0, wire.AppendAddrs(nil, addrs), func(_ wire.Stamp, body []byte) (err error) {
 		l, err = wire.ParseLocations(body, len(addrs))
 		return err
 	})
@@ -395,18 +404,39 @@ func (p *Peer) Announce(ctx context.Context, a *wire.Announcement, snapshot bool
 	if snapshot {
 		flags = wire.Snapshot
 	}
-	err = p.call(ctx, wire.Announce, flags, a.Append(nil), func(body []byte) (err error) {
+	err = p.call(ctx, wire.Announce, flags, a.Append(nil), func(_ wire.Stamp, body []byte) (err error) {
 		r, err = wire.ParseReceipt(body)
 		return err
 	})
 	return r, err
 }
 
-// Order has the peer carry out Expire or Purge.
-func (p *Peer) Order(ctx context.Context, op wire.Op, o *wire.Order) (r *wire.Reply, err error) {
-	err = p.call(ctx, op, 0, o.Append(nil), func(body []byte) (err error) {
-		r, err = wire.ParseReply(body)
+// Expire says when blocks of the peer are over, Unix ms. There may be wire.MaxBatch.
+func (p *Peer) Expire(ctx context.Context, addrs []block.Addr, unixMS int64) error {
+	o := wire.Order{Moment: unixMS, Addrs: addrs}
+	return p.call(ctx, wire.Expire, 0, o.Append(nil), func(_ wire.Stamp, body []byte) error {
+		_, err := wire.ParseReply(body)
 		return err
 	})
-	return r, err
+}
+
+// Purge has the peer carry out a list of purges, and returns how many blocks went there.
+func (p *Peer) Purge(ctx context.Context, list []byte) (blocks int, err error) {
+	err = p.call(ctx, wire.Purge, 0, list, func(_ wire.Stamp, body []byte) error {
+		r, err := wire.ParseReply(body)
+		if err == nil {
+			blocks = int(r.Number)
+		}
+		return err
+	})
+	return blocks, err
+}
+
+// Purges is the list of purges that the peer knows.
+func (p *Peer) Purges(ctx context.Context) (list []byte, err error) {
+	err = p.call(ctx, wire.Purge, 0, nil, func(_ wire.Stamp, body []byte) error {
+		list = body
+		return nil
+	})
+	return list, err
 }

@@ -19,7 +19,7 @@ func (l *grantSite) grant(ctx context.Context, p *Peer, keys ...string) (grant u
 	for _, key := range keys {
 		w.Addrs = append(w.Addrs, addr(key))
 	}
-	err = p.call(ctx, wire.Grant, 0, w.Append(nil), func(body []byte) error {
+	err = p.call(ctx, wire.Grant, 0, w.Append(nil), func(_ wire.Stamp, body []byte) error {
 		a, err := wire.ParseGranted(body, len(keys), 1)
 		if err != nil {
 			return err
@@ -130,7 +130,9 @@ func TestKeptGrant(t *testing.T) {
 		back := func(grants ...uint64) {
 			t.Helper()
 			body := (&wire.Returned{Session: p.grantee.session().id, Grants: grants}).Append(nil)
-			if err := p.call(t.Context(), wire.Release, 0, body, func([]byte) error { return nil }); err != nil {
+			if err := p.call(t.Context(), wire.Release, 0, body, func(wire.Stamp, []byte) error {
+				return nil
+			}); err != nil {
 				t.Error(err)
 			}
 		}

@@ -31,7 +31,9 @@ func (p *Peer) Probe(ctx context.Context) error {
 		if l := p.lanes[which]; l != nil {
 			waiting++
 			go func() { // the loop below waits for it
-				answers <- answer{which, l.call(ctx, wire.Ping, 0, 0, nil, func([]byte) error { return nil })}
+				answers <- answer{which, l.call(ctx, wire.Ping, 0, 0, nil, func(wire.Stamp, []byte) error {
+					return nil
+				})}
 			}()
 		}
 	}

@@ -46,10 +46,11 @@ type pull struct {
 
 // part is a range that one request asks for.
 type part struct {
-	stripe         int    // after that of the first part
-	offset, length uint64 // length 0: to the end
-	n              uint64 // bytes that came
-	crc            uint32 // of those
+	stripe         int        // after that of the first part
+	offset, length uint64     // length 0: to the end
+	n              uint64     // bytes that came
+	stamp          wire.Stamp // of the answer
+	crc            uint32     // of those
 }
 
 // get also returns how many bytes came, whether or not that was all.
@@ -165,7 +166,7 @@ func (p *pull) fetch(ctx context.Context, q *part) error {
 		if err != nil {
 			return err
 		}
-		q.n, q.crc = a.Len, 0
+		q.n, q.crc, q.stamp = a.Len, 0, a.Answered(&f)
 		if p.g.paid {
 			w.gates = nil // what comes has been waited for already
 		}
@@ -213,12 +214,18 @@ func (p *pull) place(a *wire.Frame) ([]byte, error) {
 	return p.buf[a.Offset-uint64(p.g.Offset):][:a.Len], nil
 }
 
-// check compares the checksums, parts put together.
+// check compares the checksums, parts put together. The block is checked as far as the part is that
+// was least.
 func (p *pull) check() error {
 	var crc uint32
 	var n uint64
+	p.found.Stamp = p.parts[0].stamp
 	for _, q := range p.parts {
 		crc, n = block.Combine(crc, q.crc, q.n), n+q.n
+		if q.stamp.History != p.found.Stamp.History {
+			return errChanged
+		}
+		p.found.Stamp.Revision = min(p.found.Stamp.Revision, q.stamp.Revision)
 	}
 	if n != uint64(len(p.buf)) || p.whole && crc != p.found.CRC {
 		return wire.Corrupt

@@ -146,7 +146,8 @@ func (b *grantee) fetch(ctx context.Context, g *Get, p *promise) (found Found, d
 	}
 	defer p.grant.done()
 	e, s := p.block, p.grant.s
-	found = Found{Length: int(e.Length), CRC: e.CRC, Item: Item{Addr: g.Addr, Namespace: g.Namespace, Parent: e.Parent,
+	found = Found{Length: int(e.Length), CRC: e.CRC, Stamp: p.stamp, Item: Item{Addr: g.Addr, Namespace: g.Namespace,
+		Parent:  e.Parent,
 		Expires: e.Expires, Key: clone(e.Key), Attr: clone(e.Attr)}}
 	buf, err := g.Alloc(found, found.Length)
 	if err == nil && len(buf) != found.Length {

@@ -24,6 +24,7 @@ type operation struct {
 	invalid error      // why what came is no frame
 	early   bool       // it may be a replay
 	left    uint64     // bytes of the request's body that were not read
+	stamp   wire.Stamp // up to which purge this host's blocks were checked when the request was admitted
 	head    []byte     // of the answer, with a small body behind it
 	addrs   []block.Addr
 
@@ -59,7 +60,7 @@ func (op *operation) free() {
 
 // next reads the next request.
 func (op *operation) next() error {
-	op.left, op.session, op.grant = 0, nil, 0
+	op.left, op.session, op.grant, op.stamp = 0, nil, 0, wire.Stamp{}
 	if err := op.r.Next(&op.f); err == io.ErrUnexpectedEOF {
 		return errCut
 	} else if err != nil {
@@ -149,6 +150,9 @@ func (op *operation) admitted(ctx context.Context) (answered bool, err error) {
 		return false, wire.Busy
 	}
 	defer h.ops.Add(-1)
+	if err := op.compare(); err != nil {
+		return false, err
+	}
 	switch op.f.Op {
 	case wire.Ping:
 		return true, op.answer(ctx, &wire.Frame{}, nil)
@@ -162,6 +166,21 @@ func (op *operation) admitted(ctx context.Context) (answered bool, err error) {
 		return false, err
 	}
 	return true, op.answer(ctx, &wire.Frame{CRC: block.Sum(body)}, body)
+}
+
+// compare notes this host's stamp. Who numbers purges otherwise can be told of no block here, for
+// neither side could say whether it is older than a purge.
+func (op *operation) compare() error {
+	op.stamp = op.link.s.o.Stamp()
+	asked := op.f.Stamp()
+	if op.f.Op.Stamped() && op.f.Op != wire.Put && asked.History != 0 && op.stamp.History != 0 &&
+		asked.History != op.stamp.History {
+		if op.f.Op == wire.Grant { // a miss would be one of the session
+			return wire.Busy
+		}
+		return fmt.Errorf("%w: the two hosts number purges differently", wire.Miss)
+	}
+	return nil
 }
 
 // addr is the block that the head names.
@@ -238,7 +257,7 @@ func (op *operation) put(ctx context.Context) error {
 	}
 	s.count.received.Add(uint64(n))
 	return d.Commit(ctx, Commit{CRC: op.f.CRC, Durable: op.f.Flags&wire.Durable != 0,
-		IfAbsent: op.f.Flags&wire.IfAbsent != 0})
+		IfAbsent: op.f.Flags&wire.IfAbsent != 0, Stamp: op.f.Stamp()})
 }
 
 func clone(b []byte) []byte { return append([]byte(nil), b...) }
@@ -269,16 +288,18 @@ func (op *operation) small(ctx context.Context) ([]byte, error) {
 	if op.f.Op.Grants() {
 		return op.grants(ctx, body)
 	}
-	if op.f.Op == wire.Expire || op.f.Op == wire.Purge {
-		o, err := wire.ParseOrder(body)
-		if err != nil {
-			return nil, err
-		}
-		reply, err := h.Order(ctx, op.f.Op, o)
+	switch op.f.Op {
+	case wire.Expire:
+		return op.expire(ctx, body)
+	case wire.Purge:
+		known, blocks, err := h.Purge(ctx, body)
 		if err != nil {
 			return nil, asStatus(err)
 		}
-		return reply.Append(nil), nil
+		if len(body) == 0 {
+			return known, nil
+		}
+		return (&wire.Reply{Number: uint64(blocks)}).Append(nil), nil
 	}
 	if op.addrs, err = wire.ParseAddrs(body, op.addrs[:0]); err != nil {
 		return nil, err
@@ -301,6 +322,16 @@ func (op *operation) small(ctx context.Context) ([]byte, error) {
 		return l.Append(nil), nil
 	}
 	return nil, wire.UnknownOp
+}
+
+func (op *operation) expire(ctx context.Context, body []byte) ([]byte, error) {
+	o, err := wire.ParseOrder(body)
+	if err != nil {
+		return nil, err
+	}
+	there := make([]bool, len(o.Addrs))
+	err = op.link.s.o.Handler.Expire(ctx, o.Addrs, o.Moment, there)
+	return (&wire.Reply{Marks: wire.AppendBools(nil, there)}).Append(nil), err
 }
 
 // receive reads the request's body.
@@ -330,6 +361,7 @@ func streamError(ctx context.Context, err error) error {
 func (op *operation) answer(ctx context.Context, f *wire.Frame, body []byte) error {
 	f.Version, f.Op, f.Request, f.Body = wire.Version, op.f.Op, op.f.Request, uint64(len(body))
 	f.Digest, f.Layer, f.Namespace = op.f.Digest, op.f.Layer, op.f.Namespace
+	f.Answer(op.stamp)
 	if op.invalid != nil { // what was parsed of it may be rubbish
 		f.Digest, f.Layer, f.Namespace = block.Digest{}, 0, nil
 	}

@@ -36,6 +36,8 @@ type ServerOptions struct {
 	// such operation
 	Rails *Rails
 	Grant time.Duration // how long a peer may read a block by itself; 0: 5 s
+	// Stamp is up to which purge this host's blocks are checked; nil: no purges are numbered here.
+	Stamp func() wire.Stamp
 
 	MaxPeers       int // hosts connected at a time; 0: 256. Connections of others are closed
 	MaxConnections int // connections of one host; 0: 64. More are closed
@@ -54,6 +56,9 @@ func (o ServerOptions) withDefaults() ServerOptions {
 	}
 	if o.Logger == nil {
 		o.Logger = slog.Default()
+	}
+	if o.Stamp == nil {
+		o.Stamp = func() wire.Stamp { return wire.Stamp{} }
 	}
 	o.Tuning = o.Tuning.withDefaults()
 	o.MaxPeers, o.MaxConnections, o.MaxOps = orInt(o.MaxPeers, 256), orInt(o.MaxConnections, 64), orInt(o.MaxOps, 256)

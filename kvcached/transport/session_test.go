@@ -154,7 +154,7 @@ func (l *grantSite) connection(ctx context.Context, p *Peer, pairs int) (ends []
 		}
 		c.Ends = append(c.Ends, wireEnd(pair.Local()))
 	}
-	err = p.call(ctx, wire.Connect, 0, c.Append(nil), func(body []byte) error {
+	err = p.call(ctx, wire.Connect, 0, c.Append(nil), func(_ wire.Stamp, body []byte) error {
 		a, err := wire.ParseConnected(body, pairs)
 		if err == nil {
 			ends = a.Ends

@@ -116,7 +116,7 @@ func randomBytes(key string, n int) []byte {
 func (s *mapStore) put(it Item, payload []byte) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.blocks[it.Addr] = &mapBlock{Found{it, len(payload), block.Sum(payload)}, payload, s}
+	s.blocks[it.Addr] = &mapBlock{Found{Item: it, Length: len(payload), CRC: block.Sum(payload)}, payload, s}
 }
 
 func (s *mapStore) bytesOf(key string) []byte {
@@ -231,8 +231,10 @@ func (s *mapStore) Announce(_ context.Context, a *wire.Announcement, _ bool) (wi
 	return wire.Receipt{Epoch: a.Epoch, Version: a.Version + uint64(len(a.Changes))}, nil
 }
 
-func (s *mapStore) Order(_ context.Context, op wire.Op, o *wire.Order) (*wire.Reply, error) {
-	return &wire.Reply{Number: uint64(op), Marks: []byte(o.Host), Addrs: o.Addrs}, nil
+func (s *mapStore) Expire(context.Context, []block.Addr, int64, []bool) error { return nil }
+
+func (s *mapStore) Purge(_ context.Context, list []byte) ([]byte, int, error) {
+	return make([]byte, wire.MaxPurges), len(list), nil
 }
 
 // heard is who announced something first.

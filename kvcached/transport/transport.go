@@ -48,8 +48,9 @@ type Item struct {
 // Found is a block that a peer has.
 type Found struct {
 	Item   Item
-	Length int    // of the whole block in bytes
-	CRC    uint32 // CRC32C of the whole block, or of the range where one was asked for
+	Length int        // of the whole block in bytes
+	CRC    uint32     // CRC32C of the whole block, or of the range where one was asked for
+	Stamp  wire.Stamp // up to which purge the peer's blocks were checked
 }
 
 // Get asks for a block or a part of it.
@@ -80,10 +81,11 @@ type Get struct {
 // and to keep parts of blocks whose others never come.
 type Put struct {
 	Item     Item
-	Payload  []byte // at most wire.MaxBody; not changed meanwhile
-	CRC      uint32 // CRC32C of Payload, taken by who made it
-	Durable  bool   // answer when it is on stable storage
-	IfAbsent bool   // an existing block stays
+	Payload  []byte     // at most wire.MaxBody; not changed meanwhile
+	CRC      uint32     // CRC32C of Payload, taken by who made it
+	Durable  bool       // answer when it is on stable storage
+	IfAbsent bool       // an existing block stays
+	Stamp    wire.Stamp // up to which purge the block was checked
 }
 
 // Handler answers operations. Its errors go to the peer as the wire.Status that they wrap; an error
@@ -99,8 +101,12 @@ type Handler interface {
 	Delete(ctx context.Context, addrs []block.Addr, out []bool) error
 	Locate(ctx context.Context, addrs []block.Addr) (*wire.Locations, error)
 	Announce(ctx context.Context, a *wire.Announcement, snapshot bool) (wire.Receipt, error)
-	// Order carries out Expire or Purge.
-	Order(ctx context.Context, op wire.Op, o *wire.Order) (*wire.Reply, error)
+	// Expire says when blocks are over, Unix ms, and fills out, which is as long as addrs, with
+	// what there was.
+	Expire(ctx context.Context, addrs []block.Addr, unixMS int64, out []bool) error
+	// Purge carries out a list of purges and returns how many blocks went. An empty list asks for
+	// the one that is known here.
+	Purge(ctx context.Context, list []byte) (known []byte, blocks int, err error)
 }
 
 // Block is a block being read. Bytes are valid, and do not change, until Release, which is called
@@ -126,6 +132,7 @@ type Commit struct {
 	CRC      uint32
 	Durable  bool
 	IfAbsent bool
+	Stamp    wire.Stamp // up to which purge the peer has checked the block
 }
 
 // Allow tells whether holders of certificates of a role may do an operation.

@@ -68,9 +68,14 @@ func batch(t *testing.T, s *site, p *Peer) {
 		s.store.heard() != "there:1" {
 		t.Error(r, err)
 	}
-	if r, err := p.Order(ctx, wire.Purge, &wire.Order{Host: "me", Addrs: addrs}); err != nil ||
-		r.Number != uint64(wire.Purge) || string(r.Marks) != "me" || len(r.Addrs) != 3 {
-		t.Error(r, err)
+	if err := p.Expire(ctx, addrs, 5); err != nil {
+		t.Error(err)
+	}
+	if n, err := p.Purge(ctx, make([]byte, wire.MaxPurges)); err != nil || n != wire.MaxPurges {
+		t.Error(n, err)
+	}
+	if list, err := p.Purges(ctx); err != nil || len(list) != wire.MaxPurges {
+		t.Error(len(list), err)
 	}
 	if err := p.Delete(ctx, addrs, gone); err != nil || gone[0] || !gone[1] || !gone[2] ||
 		s.store.bytesOf("block of 100") != nil {

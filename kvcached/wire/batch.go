@@ -23,6 +23,7 @@ type Info struct {
 	Tiers  uint32 // bit set of where it lies: 1 RAM, 2 SSD; 0: there is none
 	// Expires is when it is over, Unix ms, 0: never. Only with the flag Expiries.
 	Expires int64
+	Stamp   Stamp // of the answer; not part of the body
 }
 
 // AppendAddrs appends the body of Stat, Delete and Locate: a u64 count, then digest, model and

@@ -21,7 +21,7 @@ var (
 	errAttr      = fmt.Errorf("%w: attributes of more than %d bytes", BadFrame, block.MaxAttr)
 	errVersion   = fmt.Errorf("%w: this side speaks %d", UnsupportedVersion, Version)
 	errBody      = fmt.Errorf("%w: body of more than %d bytes", TooLarge, MaxBody)
-	errSmall     = fmt.Errorf("%w: body of more than %d bytes", TooLarge, MaxSmall)
+	errSmall     = fmt.Errorf("%w: body of more bytes than the operation has", TooLarge)
 	errRange     = fmt.Errorf("%w: the range does not lie in the block", BadFrame)
 	errBodyLen   = fmt.Errorf("%w: the body's length is not that of the operation", BadFrame)
 	errStatus    = fmt.Errorf("%w: a request has no status", BadFrame)
@@ -36,14 +36,14 @@ type Frame struct {
 	Digest     block.Digest // of the block meant; zero where the body names addresses
 	Layer      uint32
 	Namespace  []byte // canonical text; empty where the body names addresses
-	Offset     uint64 // Get: where the range begins, in bytes
+	Offset     uint64 // Get: where the range begins, in bytes; a Put has its Stamp here
 	Len        uint64 // Get: how long the range is, 0 in a request: to the end; Put: the block's length
 	CRC        uint32 // CRC32C of the whole block, or of the range with RangeSum; of the body in all other operations
-	DeadlineMS uint32 // how long the asking side waits, in ms; 0: it does not say
+	DeadlineMS uint32 // how long the asking side waits, in ms; 0: it does not say; see Stamp for answers
 
 	Flags   Flags
 	Request uint64 // chosen by who asks, repeated in the answer
-	Total   uint64 // length of the whole block in bytes
+	Total   uint64 // length of the whole block in bytes; requests of Get, Stat and Grant have their Stamp here
 	Body    uint64 // bytes that follow the head
 	Parent  block.Digest
 	Expires int64 // Unix time in ms; 0: never
@@ -119,12 +119,12 @@ func (f *Frame) Check() error {
 		}
 		return f.bodyIs(0)
 	case Put:
-		if f.Len != f.Total || f.Offset != 0 {
+		if f.Len != f.Total {
 			return errRange
 		}
 		return f.bodyIs(f.Len)
-	case Stat, Delete, Locate, Announce, Expire, Purge, Connect, Grant, Release:
-		if f.Body > MaxSmall {
+	case Stat, Delete, Locate, Announce, Expire, Connect, Grant, Release, Purge:
+		if f.Body > f.Op.most() {
 			return errSmall
 		}
 		return nil
@@ -132,12 +132,20 @@ func (f *Frame) Check() error {
 	return UnknownOp
 }
 
+// most is the longest body of an operation that carries no block.
+func (o Op) most() uint64 {
+	if o == Purge {
+		return MaxPurges
+	}
+	return MaxSmall
+}
+
 // CheckAnswer tells whether an answer without error fits the request it is to.
 func (f *Frame) CheckAnswer(to *Frame) error {
 	switch {
 	case f.Op != to.Op || f.Request != to.Request:
 		return fmt.Errorf("%w: an answer to another request", BadFrame)
-	case f.Op != Get && f.Body > MaxSmall:
+	case f.Op != Get && f.Body > f.Op.most():
 		return errSmall
 	case f.Op != Get || f.Status != OK:
 		return nil

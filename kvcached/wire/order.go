@@ -19,10 +19,8 @@ var (
 	errMarks = fmt.Errorf("%w: more than %d marks", TooLarge, MaxBatch)
 )
 
-// Order is the body of Expire and Purge. What is not named there is zero.
-//
-//	Expire  Addrs are over at Moment, Unix ms, 0: never. Marks: what became of each
-//	Purge   Host, Number: who purges, and its number; Moment 1: begin, 2: it is over everywhere; Texts: what. Number: of blocks
+// Order is the body of Expire: Addrs are over at Moment, Unix ms, 0: never. Marks of the Reply say
+// what became of each. The other fields are zero.
 type Order struct {
 	Host   string
 	Number uint64
@@ -71,7 +69,7 @@ func ParseOrder(body []byte) (*Order, error) {
 	return o, err
 }
 
-// Reply is the answer to an Order.
+// Reply is the answer to an Order, and to a Purge, where Number counts the blocks that went.
 type Reply struct {
 	Number uint64
 	Marks  []byte // at most MaxBatch

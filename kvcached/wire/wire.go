@@ -30,9 +30,11 @@ const (
 	MaxHolders = 4    // hosts of one address in it
 	MaxHost    = 256  // a host's name
 	MaxHead    = fixedHead + block.MaxNamespace + block.MaxKey + block.MaxAttr
-	// MaxSmall is the longest body of everything but Get and Put: an answer to Locate at all its
-	// bounds.
+	// MaxSmall is the longest body of everything but Get, Put and Purge: an answer to Locate at all
+	// its bounds.
 	MaxSmall = 16 + MaxHosts*(8+MaxHost) + MaxBatch*(8+MaxHolders*sizeHolder)
+	// MaxPurges is the longest list of purges.
+	MaxPurges = 1<<20 + 1<<17
 )
 
 // Op says what is asked for. Numbers are never reused.
@@ -47,22 +49,25 @@ const (
 	Delete   Op = 5 // Addrs: answered with one byte each, 1 where there was a block
 	Locate   Op = 6 // Addrs: answered with Locations, who is known to have them
 	Announce Op = 7 // Announcement: what a host has now and no longer has; answered with a Receipt
-	Expire   Op = 8 // Order; answered with a Reply, as are all that follow: blocks are over at another moment
-	Purge    Op = 9 // all blocks of some namespaces are deleted, in two steps
-	// 10 to 12 are retired: a frame with one is answered UnknownOp.
+	Expire   Op = 8 // Order; answered with a Reply: blocks are over at another moment
+	// 9 to 12 are retired: a frame with one is answered UnknownOp.
 
 	// Connection: answered with Connected; the asking side is going to read blocks itself, with
 	// cards of both sides that do so (RDMA)
 	Connect Op = 13
 	Grant   Op = 14 // Wanted: answered with Granted; it may read some blocks for a while
 	Release Op = 15 // Returned: it has read them
+
+	// Purge has a list of purges, as JSON, in its body: carry them out; answered with a Reply. With
+	// an empty body it asks for the list, which is the answer.
+	Purge Op = 16
 )
 
 // opNames are also the label values of metrics.
 var opNames = [...]string{Ping: "ping", Get: "get", Put: "put", Stat: "stat", Delete: "delete", Locate: "locate",
 	Announce: "announce",
-	Expire:   "expire", Purge: "purge", Connect: "connect",
-	Grant: "grant", Release: "release"}
+	Expire:   "expire", Connect: "connect",
+	Grant: "grant", Release: "release", Purge: "purge"}
 
 // Ops is one more than the highest operation known: the length of a table by operation.
 const Ops = len(opNames)
@@ -72,6 +77,10 @@ func (o Op) Known() bool { return int(o) < Ops && opNames[o] != "" }
 
 // Reads tells whether the operation changes nothing, so that a replay of it does no harm.
 func (o Op) Reads() bool { return o == Ping || o == Get || o == Stat || o == Locate }
+
+// Stamped tells whether a request says up to which purge its sender knows, and the answer up to
+// which purge the answerer's blocks are checked.
+func (o Op) Stamped() bool { return o == Get || o == Stat || o == Grant || o == Put }
 
 // Grants tells whether the operation is one by which a peer comes to read blocks itself: who may
 // Get may do it.

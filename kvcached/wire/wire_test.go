@@ -16,7 +16,7 @@ import (
 // TestNumbers holds names and numbers of operations and statuses to what other programs have been
 // told.
 func TestNumbers(t *testing.T) {
-	ops := "ping get put stat delete locate announce expire purge - - - connect grant release"
+	ops := "ping get put stat delete locate announce expire - - - - connect grant release purge"
 	for i, name := range strings.Fields(ops) {
 		if op := Op(i + 1); op.Known() == (name == "-") || op.Known() && op.String() != name {
 			t.Errorf("%d is %s", i+1, op)
@@ -29,7 +29,7 @@ func TestNumbers(t *testing.T) {
 			t.Errorf("%d is %s", i, s)
 		}
 	}
-	if Op(16).Known() || Op(0).Known() || Op(200).String() != "op 200" || Status(99).Error() != "kv: status 99" {
+	if Op(17).Known() || Op(0).Known() || Op(200).String() != "op 200" || Status(99).Error() != "kv: status 99" {
 		t.Error("what is unknown has no name")
 	}
 	if len((&Frame{}).Append(nil)) != fixedHead || MaxHead > len(Reader{}.buf) {
@@ -78,13 +78,16 @@ func TestCheck(t *testing.T) {
 		"put":                   {Frame{Op: Put, Len: 7, Total: 7, Body: 7}, nil},
 		"put of a part":         {Frame{Op: Put, Len: 7, Total: 8, Body: 7}, BadFrame},
 		"put with another body": {Frame{Op: Put, Len: 7, Total: 7, Body: 8}, BadFrame},
-		"put elsewhere":         {Frame{Op: Put, Len: 7, Total: 7, Body: 7, Offset: 1}, BadFrame},
+		"put with a stamp":      {Frame{Op: Put, Len: 7, Total: 7, Body: 7, Offset: 1}, nil},
+		"purge":                 {Frame{Op: Purge, Body: MaxPurges}, nil},
+		"purge of too much":     {Frame{Op: Purge, Body: MaxPurges + 1}, TooLarge},
+		"a retired operation":   {Frame{Op: 9}, UnknownOp},
 		"stat":                  {Frame{Op: Stat, Body: 8}, nil},
 		"grant":                 {Frame{Op: Grant, Body: 8}, nil},
 		"grant of everything":   {Frame{Op: Grant, Body: MaxSmall + 1}, TooLarge},
 		"stat of everything":    {Frame{Op: Stat, Body: MaxSmall + 1}, TooLarge},
 		"no operation":          {Frame{}, UnknownOp},
-		"a later operation":     {Frame{Op: 16}, UnknownOp},
+		"a later operation":     {Frame{Op: 17}, UnknownOp},
 		"an answer":             {Frame{Op: Ping, Status: Miss}, BadFrame},
 	} {
 		if err := c.f.Check(); !errors.Is(err, c.want) {

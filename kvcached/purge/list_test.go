@@ -1,0 +1,168 @@
+package purge
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+)
+
+func with(t testing.TB, l *List, models ...string) *List {
+	t.Helper()
+	for _, m := range models {
+		var err error
+		if l, err = l.With(Selector{Model: m}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return l
+}
+
+func merge(t testing.TB, mine, theirs *List) *List {
+	t.Helper()
+	l, err := Merge(mine, theirs)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return l
+}
+
+func space(model string) string { return "kv1;" + model + ";main;bf16;l;16;1.0;1.0;" }
+
+// TestStamps: a block is barred by later purges of it only, and one of another history by all.
+func TestStamps(t *testing.T) {
+	l := with(t, &List{History: 7}, "a", "b", "a")
+	if len(l.Purges) != 2 || l.Revision != 3 {
+		t.Fatalf("%+v", l)
+	}
+	for _, c := range []struct {
+		s     Stamp
+		model string
+		want  bool
+	}{
+		{Stamp{7, 3}, "a", false}, {Stamp{7, 2}, "a", true}, {Stamp{7, 2}, "b", false}, {Stamp{7, 1}, "b", true},
+		{Stamp{8, 3}, "b", true}, {Stamp{}, "a", true}, {Stamp{8, 3}, "c", false},
+	} {
+		if got := l.Bars(c.s, space(c.model), nil); got != c.want {
+			t.Errorf("%+v %s: %v", c.s, c.model, got)
+		}
+	}
+}
+
+// TestMerge: what etcd has lost is numbered above all that is known, once.
+func TestMerge(t *testing.T) {
+	mine := with(t, &List{}, "a", "b")
+	etcd := merge(t, mine, nil)
+	if etcd.History == 0 || etcd.Revision != 2 || len(etcd.Purges) != 2 {
+		t.Fatalf("%+v", etcd)
+	}
+	if again := merge(t, etcd, etcd); again != etcd {
+		t.Error("a list that is known is written again")
+	}
+	// Another host with the same purges, of before etcd was emptied.
+	if other := merge(t, mine, etcd); other != etcd {
+		t.Errorf("%+v", other)
+	}
+	// One that has seen another purge, and one less.
+	away := with(t, &List{History: 99}, "x", "c")
+	merged := merge(t, away, etcd)
+	if merged.History != etcd.History || merged.Revision != 4 || len(merged.Purges) != 4 ||
+		!merged.Follows(etcd) {
+		t.Errorf("%+v", merged)
+	}
+	// etcd is set back behind what a host has seen.
+	later := with(t, etcd, "d", "e")
+	set := merge(t, later, with(t, etcd, "f"))
+	if set.History == etcd.History || len(set.Purges) != 5 || set.Revision != 6 ||
+		!slices.ContainsFunc(set.Purges, func(p Purge) bool { return p.Model == "e" && p.Revision > 4 }) {
+		t.Errorf("%+v", set)
+	}
+	// The same, and others have numbered as far since.
+	further := with(t, etcd, "f", "g", "h")
+	if further.Follows(later) {
+		t.Error("a list with other purges follows")
+	}
+	if set := merge(t, later, further); set.History == etcd.History || len(set.Purges) != 7 || set.Revision != 7 {
+		t.Errorf("%+v", set)
+	}
+}
+
+// TestFold: past the bound the older half is one purge of everything, which hosts that have seen it
+// do not carry out again.
+func TestFold(t *testing.T) {
+	l := &List{History: 1}
+	for i := range MaxPurges {
+		l.Revision++
+		l.Purges = append(l.Purges, Purge{fmt.Sprintf("%026d", i), l.Revision, Selector{Model: fmt.Sprint("m", i)}})
+	}
+	before := *l
+	before.Purges = slices.Clone(l.Purges)
+	l = with(t, l, "one more")
+	if len(l.Purges) != MaxPurges/2+1 || !l.Purges[0].Everything || l.Purges[0].Revision != MaxPurges/2+1 {
+		t.Fatalf("%d purges, %+v first", len(l.Purges), l.Purges[0])
+	}
+	if more := l.since(&before); len(more) != 1 {
+		t.Errorf("%d purges to carry out", len(more))
+	}
+	if !l.Follows(&before) {
+		t.Error("a fold does not follow")
+	}
+	if !l.Bars(Stamp{1, MaxPurges / 2}, space("m"), nil) || l.Bars(Stamp{1, MaxPurges/2 + 1}, space("m"), nil) {
+		t.Error("stamps at the fold")
+	}
+	// A host that knows one purge of those in the fold, from another history.
+	other := &List{History: 2, Revision: 1, Purges: []Purge{{before.Purges[MaxPurges/2].ID, 1, Selector{Model: "m"}}}}
+	if more := l.since(other); !more[0].Everything {
+		t.Error("a fold is taken for the purge that it ends with")
+	}
+	long := Selector{Model: strings.Repeat("x", 500)}
+	for i := range 3000 {
+		long.Tenant = fmt.Sprint(i)
+		l.Revision++
+		l.Purges = append(l.Purges, Purge{fmt.Sprintf("%026d", i), l.Revision, long})
+	}
+	if l = with(t, l, "last"); len(l.Encode()) > MaxBytes {
+		t.Errorf("%d bytes", len(l.Encode()))
+	}
+}
+
+func FuzzParse(f *testing.F) {
+	f.Add([]byte(`{"history":1,"revision":2,"purges":[{"id":"ABCDEFGHIJKLMNOPQRSTUVWXYZ","revision":2,"model":"m"}]}`))
+	f.Add([]byte(`{"history":1,"revision":1,"purges":[{"id":"","revision":2,"everything":true}]}`))
+	f.Add([]byte(`null`))
+	f.Fuzz(func(t *testing.T, text []byte) {
+		l, err := Parse(text)
+		if err != nil {
+			return
+		}
+		again, err := Parse(l.Encode())
+		if err != nil || !bytes.Equal(again.Encode(), l.Encode()) {
+			t.Fatal(err)
+		}
+		if merged, err := Merge(l, nil); err == nil && merged.check() != nil {
+			t.Fatal(merged.check())
+		}
+		if more, err := l.With(Selector{Model: "m"}); err == nil && more.check() != nil {
+			t.Fatal(more.check())
+		}
+	})
+}
+
+// shelf is a Store that notes what it was asked for.
+type shelf struct {
+	seq    uint64
+	err    error
+	swept  func(match func(string, []byte) bool)
+	blocks int
+}
+
+func (s *shelf) Purge(_ context.Context, match func(string, []byte) bool) (int, error) {
+	if s.swept != nil {
+		s.swept(match)
+	}
+	return s.blocks, s.err
+}
+
+func (s *shelf) SSDSeq() uint64 { return s.seq }

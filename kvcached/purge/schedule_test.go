@@ -1,0 +1,273 @@
+package purge
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"testing"
+)
+
+// world is a fleet in memory: an etcd that loses its data or is set back, and hosts that are cut
+// off, pull blocks from each other and start anew. Time is the number of events.
+type world struct {
+	t     *testing.T
+	r     *rand.Rand
+	now   int
+	etcd  *List
+	was   []*List // earlier states of etcd
+	hosts []*node
+	trail []string
+}
+
+// node is a host with one block of each model on SSD, by the moment when it was made.
+type node struct {
+	*Ledger
+	id      int
+	dir     string
+	blocks  map[string]record
+	seq     uint64
+	cut     bool           // from etcd
+	known   bool           // it has read etcd's list since it started
+	purged  map[string]int // by model: blocks made at that moment or before must not be served
+	sweeps  func(n *node)  // in the middle of a purge
+	crashes bool
+}
+
+type record struct {
+	made int
+	seq  uint64
+}
+
+var models = []string{"a", "b", "c"}
+
+func (n *node) SSDSeq() uint64 { return n.seq + 1 }
+
+func (n *node) put(model string, made int) {
+	n.seq++
+	n.blocks[model] = record{made, n.seq}
+}
+
+// Purge removes blocks in turn; a crash leaves some.
+func (n *node) Purge(_ context.Context, match func(string, []byte) bool) (blocks int, err error) {
+	for _, m := range models {
+		if _, there := n.blocks[m]; there && match(space(m), nil) {
+			if n.crashes {
+				return blocks, fmt.Errorf("crash")
+			}
+			delete(n.blocks, m)
+			blocks++
+		}
+	}
+	return blocks, nil
+}
+
+func (w *world) say(format string, args ...any) {
+	w.trail = append(w.trail, fmt.Sprintf("%d: ", w.now)+fmt.Sprintf(format, args...))
+}
+
+func (w *world) must(err error) {
+	w.t.Helper()
+	if err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+// start opens the ledger anew, and the SSD tier with what it has.
+func (w *world) start(n *node) {
+	w.say("%d starts", n.id)
+	old := n.Ledger
+	n.Ledger = open(w.t, n.dir, nil)
+	if n.dir == "" && old != nil { // as if it had been kept
+		n.Ledger.publish(old.known.Load(), old.marks)
+		n.done.Store(old.known.Load())
+	}
+	for m, b := range n.blocks {
+		if n.Dead(b.seq, space(m), nil) {
+			delete(n.blocks, m)
+		}
+	}
+	w.must(n.Attach(n))
+	n.known = false
+	n.purged = map[string]int{}
+	for _, m := range models {
+		n.purged[m] = w.hosts[0].purged["fleet "+m]
+	}
+	if w.etcd == nil && !n.cut { // it asks the others first, which write what they know
+		w.others()
+	}
+	w.refresh(n)
+}
+
+// others puts into etcd, which has lost its data, what the hosts know.
+func (w *world) others() {
+	for _, n := range w.hosts[1:] {
+		if n.Ledger != nil {
+			w.etcd = merge(w.t, n.List(), w.etcd)
+		}
+	}
+}
+
+func (w *world) write(n *node, change func(*List) (*List, error)) (*List, bool) {
+	if n.cut {
+		return nil, false
+	}
+	mine := n.List()
+	list, err := Merge(mine, w.etcd)
+	if err == nil {
+		list, err = change(list)
+	}
+	w.must(err)
+	if list != w.etcd {
+		w.was, w.etcd = append(w.was, w.etcd), list
+	}
+	_, err = n.Replace(w.t.Context(), mine, list)
+	return list, err == nil
+}
+
+func (w *world) refresh(n *node) {
+	if _, done := w.write(n, func(l *List) (*List, error) { return l, nil }); done {
+		n.known = true
+	}
+}
+
+// purge is a fleet's purge: the hosts that etcd names are told.
+func (w *world) purge(n *node) {
+	m := models[w.r.IntN(len(models))]
+	s := Selector{Model: m}
+	if w.r.IntN(8) == 0 {
+		s = Selector{Everything: true}
+	}
+	began := w.now
+	list, here := w.write(n, func(l *List) (*List, error) { return l.With(s) })
+	if list == nil {
+		return
+	}
+	w.say("%d purges %+v: %d of %x", n.id, s, list.Revision, list.History)
+	confirm := func(purged map[string]int, prefix string) {
+		for _, m := range models {
+			if s.Everything || s.Model == m {
+				purged[prefix+m] = max(purged[prefix+m], began)
+			}
+		}
+	}
+	confirm(w.hosts[0].purged, "fleet ")
+	if here {
+		confirm(n.purged, "")
+	}
+	for _, other := range w.hosts[1:] {
+		if other == n || other.cut && w.r.IntN(2) == 0 {
+			continue // it is not listed, or not reached
+		}
+		_, err := other.Take(w.t.Context(), list)
+		if err == ErrHistory {
+			w.refresh(other)
+			_, err = other.Take(w.t.Context(), list)
+		}
+		if err == nil {
+			w.say("%d confirms", other.id)
+			confirm(other.purged, "")
+		} else {
+			w.say("%d does not confirm: %v", other.id, err)
+		}
+	}
+}
+
+// pull brings a block from one host to another, perhaps with something in between.
+func (w *world) pull(to, from *node, between func()) {
+	m := models[w.r.IntN(len(models))]
+	asked, has := to.Stamp(), from.Stamp()
+	if !to.known || !from.known || asked.History != 0 && has.History != 0 && asked.History != has.History {
+		return
+	}
+	b, there := from.blocks[m]
+	if !there {
+		return
+	}
+	between()
+	if _, there := to.blocks[m]; !there && !to.Bars(Stamp{asked.History, has.Revision}, space(m), nil) {
+		w.say("%d has %s of %d from %d, %+v", to.id, m, b.made, from.id, has)
+		to.put(m, b.made)
+	}
+}
+
+func (w *world) check() {
+	for _, n := range w.hosts[1:] {
+		for m, b := range n.blocks {
+			if n.known && b.made <= n.purged[m] && n.purged[m] > 0 {
+				for _, line := range w.trail {
+					w.t.Log(line)
+				}
+				w.t.Fatalf("host %d serves %s of %d, which was purged at %d", n.id, m, b.made, n.purged[m])
+			}
+		}
+	}
+}
+
+func (w *world) event() {
+	w.now++
+	n := w.hosts[1+w.r.IntN(len(w.hosts)-1)]
+	other := w.hosts[1+w.r.IntN(len(w.hosts)-1)]
+	switch w.r.IntN(16) {
+	case 0, 1, 2, 3:
+		m := models[w.r.IntN(len(models))]
+		n.put(m, w.now)
+		w.say("%d makes %s", n.id, m)
+	case 4, 5, 6:
+		w.pull(n, other, func() {})
+	case 7:
+		w.pull(n, other, func() { w.purge(w.hosts[1+w.r.IntN(len(w.hosts)-1)]) })
+	case 8, 9:
+		w.purge(n)
+	case 10:
+		n.crashes = w.r.IntN(2) == 0
+		w.purge(n)
+		n.crashes = false
+		w.start(n)
+	case 11:
+		w.start(n)
+	case 12:
+		w.say("%d is cut off", n.id)
+		n.cut = true
+	case 13:
+		n.cut = false
+		if w.etcd == nil {
+			w.others()
+		}
+		w.refresh(n)
+		w.say("%d reaches etcd", n.id)
+	case 14:
+		w.say("etcd is empty")
+		w.etcd = nil
+	case 15:
+		if len(w.was) > 0 && w.r.IntN(2) == 0 {
+			w.etcd = w.was[w.r.IntN(len(w.was))]
+			w.say("etcd is set back: %+v", w.etcd)
+			w.others()
+		} else {
+			w.refresh(n)
+		}
+	}
+	w.check()
+}
+
+// TestSchedules: in whatever order hosts are away, start, crash and pull, and whatever etcd loses,
+// no host serves a block that is older than a purge which it has confirmed, or after which it has
+// started.
+func TestSchedules(t *testing.T) {
+	const schedules = 5000
+	for seed := range uint64(schedules) {
+		w := &world{t: t, r: rand.New(rand.NewPCG(seed, 1))}
+		w.hosts = []*node{{purged: map[string]int{}}} // what the fleet has purged
+		for i := range 3 {
+			n := &node{id: i + 1, blocks: map[string]record{}}
+			if seed%100 == 0 {
+				n.dir = t.TempDir()
+			}
+			w.hosts = append(w.hosts, n)
+			w.start(n)
+		}
+		for range 60 {
+			w.event()
+		}
+	}
+}

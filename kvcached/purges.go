@@ -1,0 +1,278 @@
+package kvcached
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/cognitora/dataplane/internal/cluster"
+	"github.com/cognitora/dataplane/kvcached/fleet"
+	"github.com/cognitora/dataplane/kvcached/purge"
+)
+
+// Timing of what goes on with etcd's list of purges.
+const (
+	registerTries  = 16 // times that somebody else may be sooner
+	refreshFirst   = 100 * time.Millisecond
+	refreshLast    = time.Second
+	askPeersFirst  = time.Second // a start without etcd asks other caches
+	askPeersPause  = 2 * time.Second
+	rememberedFile = "peers.json"
+)
+
+// purges keeps this cache's list of purges in step with etcd's. It is fleet.Register.
+type purges struct {
+	config *FleetConfig
+	dir    string // of the data; empty: none
+	ledger *purge.Ledger
+	log    *slog.Logger
+	client atomic.Pointer[cluster.Client] // nil: etcd was not reached yet
+	mu     sync.Mutex                     // from reading etcd's list until it is carried out
+	view   *fleet.View
+	once   sync.Once
+	done   chan struct{} // closed then
+}
+
+// Append is fleet.Register.
+func (p *purges) Append(ctx context.Context, s purge.Selector) (*fleet.Appended, error) {
+	if err := s.Check(); err != nil {
+		return nil, err
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	mine := p.ledger.List()
+	list, caches, err := p.write(ctx, mine, func(merged *purge.List) (*purge.List, error) { return merged.With(s) })
+	if err != nil {
+		p.log.Warn("a purge was not begun", "error", err)
+		return nil, purge.ErrNoEtcd
+	}
+	out := &fleet.Appended{List: list}
+	out.Here.Blocks, out.Here.Err = p.ledger.Replace(ctx, mine, list)
+	for _, e := range caches {
+		m, err := p.config.member(e)
+		if err != nil { // it is named among those that have not confirmed
+			m = fleet.Member{ID: cluster.CacheOf(e.Key), Address: "unknown"}
+		}
+		out.Caches = append(out.Caches, m)
+	}
+	return out, nil
+}
+
+// Refresh is fleet.Register.
+func (p *purges) Refresh(ctx context.Context) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	mine := p.ledger.List()
+	list, _, err := p.write(ctx, mine, func(merged *purge.List) (*purge.List, error) { return merged, nil })
+	if err == nil {
+		_, err = p.ledger.Replace(ctx, mine, list)
+	}
+	if err == nil {
+		p.current()
+	}
+	return err
+}
+
+// current says that this cache has carried out what etcd's list had when it was read.
+func (p *purges) current() {
+	p.once.Do(func() {
+		close(p.done)
+		p.view.Show()
+	})
+}
+
+// pending tells whether the list was not read yet.
+func (p *purges) pending() bool {
+	select {
+	case <-p.done:
+		return false
+	default:
+		return true
+	}
+}
+
+// write puts what change makes of etcd's list, with what that has lost, into its place. It returns
+// the list, and the caches that etcd names then where it was written.
+func (p *purges) write(ctx context.Context, mine *purge.List, change func(*purge.List) (*purge.List, error)) (
+	*purge.List, []cluster.Entry, error) {
+	client := p.client.Load()
+	if client == nil {
+		return nil, nil, errors.New("etcd was not reached yet")
+	}
+	for range registerTries {
+		there, err := client.Purges(ctx)
+		if err != nil {
+			return nil, nil, err
+		}
+		var theirs *purge.List
+		if there.Value != nil {
+			if theirs, err = purge.Parse(there.Value); err != nil {
+				return nil, nil, fmt.Errorf("etcd's %s cannot be read: %w; delete the key, and the caches write what "+
+					"they know", cluster.PurgesKey, err)
+			}
+		}
+		list, err := purge.Merge(mine, theirs)
+		if err == nil {
+			list, err = change(list)
+		}
+		if err != nil || list == theirs {
+			return list, nil, err
+		}
+		caches, written, err := client.ReplacePurges(ctx, there, list.Encode())
+		if err != nil || written {
+			return list, caches, err
+		}
+	}
+	return nil, nil, errors.New("other caches write to etcd's list of purges all the time")
+}
+
+// follow carries out what comes into etcd's list until ctx ends.
+func (p *purges) follow(ctx context.Context, client *cluster.Client) {
+	p.client.Store(client)
+	wake := make(chan struct{}, 1)
+	changed := func() {
+		select {
+		case wake <- struct{}{}:
+		default:
+		}
+	}
+	var watching sync.WaitGroup
+	defer watching.Wait()
+	watching.Go(func() {
+		_ = client.Watch(ctx, cluster.PurgesKey, cluster.Handler{ // it has no error but the end of ctx
+			List:   func(cluster.Listing) { changed() },
+			Put:    func(cluster.Entry) { changed() },
+			Delete: func(string) { changed() },
+		})
+	})
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-wake:
+		}
+		if p.pending() {
+			p.restore(ctx, client)
+		}
+		for pause := refreshFirst; ; pause = min(2*pause, refreshLast) {
+			err := p.Refresh(ctx)
+			if err == nil || ctx.Err() != nil {
+				break
+			}
+			if pause == refreshFirst {
+				p.log.Warn("the fleet's purges could not be read or carried out, trying on", "error", err)
+			}
+			select {
+			case <-ctx.Done():
+				return
+			case <-time.After(pause):
+			}
+		}
+	}
+}
+
+// askPeers asks the caches of the last run for the purges, until this cache has some that etcd had
+// a moment ago.
+func (p *purges) askPeers(ctx context.Context) {
+	peers := p.remembered()
+	for pause := askPeersFirst; len(peers) > 0; pause = askPeersPause {
+		select {
+		case <-ctx.Done():
+			return
+		case <-p.done:
+			return
+		case <-time.After(pause):
+		}
+		for i := range peers {
+			list, fresh, err := p.view.PurgesOf(ctx, &peers[i])
+			if err == nil && fresh {
+				err = p.adopt(ctx, list)
+			}
+			if err == nil && fresh {
+				p.log.Info("the fleet's purges were read from another cache, etcd being away", "cache", peers[i].ID)
+				p.current()
+				return
+			}
+			p.log.Debug("another cache did not tell the fleet's purges", "cache", peers[i].ID, "error", err)
+		}
+	}
+}
+
+// adopt carries out a list that another cache has just read from etcd.
+func (p *purges) adopt(ctx context.Context, list *purge.List) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	known := p.ledger.List()
+	if known.History == 0 && known.Revision == 0 { // this cache was in no fleet before
+		_, err := p.ledger.Replace(ctx, known, list)
+		return err
+	}
+	_, err := p.ledger.Take(ctx, list)
+	return err
+}
+
+// restore has etcd, which has no list, get those of other caches before a start goes by it: it may
+// have lost its data a moment ago.
+func (p *purges) restore(ctx context.Context, client *cluster.Client) {
+	if there, err := client.Purges(ctx); err != nil || there.Value != nil {
+		return
+	}
+	peers := p.view.Others()
+	for _, m := range p.remembered() {
+		if !slices.ContainsFunc(peers, func(o fleet.Member) bool { return o.ID == m.ID }) {
+			peers = append(peers, m)
+		}
+	}
+	var asking sync.WaitGroup
+	for i := range peers {
+		asking.Go(func() {
+			list, _, err := p.view.PurgesOf(ctx, &peers[i])
+			if err == nil && (list.History != 0 || list.Revision != 0) {
+				_, _, err = p.write(ctx, list, func(merged *purge.List) (*purge.List, error) { return merged, nil })
+			}
+			if err != nil {
+				p.log.Warn("etcd has no list of purges, and another cache did not tell its own", "cache", peers[i].ID,
+					"error", err)
+			}
+		})
+	}
+	asking.Wait()
+}
+
+// remembered is the caches of the last run.
+func (p *purges) remembered() (peers []fleet.Member) {
+	if p.dir == "" {
+		return nil
+	}
+	text, err := os.ReadFile(filepath.Join(p.dir, rememberedFile))
+	if err == nil {
+		err = json.Unmarshal(text, &peers)
+	}
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		p.log.Warn("the caches of the last run are not known", "error", err)
+		return nil
+	}
+	return peers
+}
+
+// remember keeps the caches that etcd names, for a start without it.
+func (p *purges) remember(peers []fleet.Member) {
+	if p.dir == "" || len(peers) == 0 {
+		return
+	}
+	text, err := json.Marshal(peers)
+	if err == nil {
+		err = os.WriteFile(filepath.Join(p.dir, rememberedFile), text, 0o600)
+	}
+	if err != nil {
+		p.log.Warn("the caches of the fleet cannot be kept for the next start", "error", err)
+	}
+}
