@@ -15,13 +15,13 @@ import (
 
 // EventsConfig is the [kv_events] section.
 type EventsConfig struct {
-	Endpoint  string `toml:"endpoint" flag:"kv-events" help:"where the engine publishes its KV events, tcp://HOST:PORT or ipc:///PATH (of one data-parallel rank, which counts its rank onto the port); with @ before it where the agent listens for an engine that connects; empty: they are not followed"`
-	Replay    string `toml:"replay" flag:"kv-replay" help:"where the engine answers for events that were missed (vLLM: replay_endpoint), tcp://HOST:PORT or ipc:///PATH; empty: nowhere, so that what it has is forgotten with each event that is missing"`
-	Topic     string `toml:"topic" help:"what the events' first frame begins with; empty: all of them"`
-	Model     string `toml:"model" help:"name of the engine's base model, from which digests are made; empty: the only one that it lists"`
-	MaxBlocks int    `toml:"max_blocks" default:"1048576" help:"blocks of the engine that are remembered, about 150 bytes each; others are counted and left out"`
-	Report    string `toml:"report" flag:"kv-report" help:"gRPC socket of the cgn-kvcached on this host (its kvcached.sock), which tells routers what the engine has; empty: the agent tells them itself, at listen"`
-	Listen    string `toml:"listen" flag:"kv-listen" help:"where routers watch what the engine has, where there is no report: host:port, with the certificates of [tls], or unix:///PATH"`
+	Endpoint  string `toml:"endpoint" flag:"kv-events" help:"address where the engine publishes its KV events, tcp://HOST:PORT or ipc:///PATH; a data-parallel rank adds its number to the port; with @ in front the agent listens and the engine connects; empty: the agent follows no events"`
+	Replay    string `toml:"replay" flag:"kv-replay" help:"address where the engine repeats KV events that the agent missed (vLLM: replay_endpoint), tcp://HOST:PORT or ipc:///PATH; empty: a missed event makes the agent forget all blocks of the engine"`
+	Topic     string `toml:"topic" help:"beginning of the topic of the events to follow; empty: every topic"`
+	Model     string `toml:"model" help:"name of the engine's base model, which is part of its blocks' digests; empty: the only model that the engine lists"`
+	MaxBlocks int    `toml:"max_blocks" default:"1048576" help:"most blocks of the engine that the agent remembers, about 150 bytes each; it counts further ones and leaves them out"`
+	Report    string `toml:"report" flag:"kv-report" help:"gRPC socket of this host's cgn-kvcached (its kvcached.sock), which then tells routers about the engine's blocks; empty: the agent tells them itself, at listen"`
+	Listen    string `toml:"listen" flag:"kv-listen" help:"address where the agent tells routers about the engine's blocks if report is empty: host:port, with the certificates of [tls], or unix:///PATH"`
 	Advertise string `toml:"advertise" help:"host:port under which routers reach listen; empty: made of listen, with the host's name in place of a wildcard"`
 }
 
@@ -197,10 +197,10 @@ const (
 
 var eventDefs = func() []metric.Def {
 	defs := []metric.Def{
-		defEventsFollowing: {Name: "cgn_agent_kv_events_following", Labels: ofNode, Help: "1 while what the engine has cached is known by its KV events; these metrics are absent where none are followed."},
-		defEventsComplete:  {Name: "cgn_agent_kv_events_complete", Labels: ofNode, Help: "1 while that is so since the engine had nothing cached; 0: blocks from before do not count."},
-		defEventsBlocks:    {Name: "cgn_agent_kv_events_blocks", Labels: ofNode, Help: "Blocks of the engine that it is known to have."},
-		defEventsPending:   {Name: "cgn_agent_kv_events_pending", Labels: ofNode, Help: "Changes that have not been reported yet, in blocks of 16 tokens."},
+		defEventsFollowing: {Name: "cgn_agent_kv_events_following", Labels: ofNode, Help: "1 while the agent follows the engine's KV events, and so knows its cached blocks; absent, as all cgn_agent_kv_events metrics, if it follows none."},
+		defEventsComplete:  {Name: "cgn_agent_kv_events_complete", Labels: ofNode, Help: "1 if the engine's KV events were followed since it had nothing cached; 0: blocks from before that do not count."},
+		defEventsBlocks:    {Name: "cgn_agent_kv_events_blocks", Labels: ofNode, Help: "Blocks that the engine has cached, as its KV events say."},
+		defEventsPending:   {Name: "cgn_agent_kv_events_pending", Labels: ofNode, Help: "Changes of the engine's blocks that are not reported to routers yet, in blocks of 16 tokens."},
 	}
 	for _, c := range events.Counters {
 		defs = append(defs, metric.Def{Name: "cgn_agent_kv_events_" + c.Name + "_total", Kind: metric.Counter,

@@ -38,8 +38,8 @@ func newInstruments() *instruments {
 		clientLeft: s.Counter("cgn_agent_client_left_total", "Requests cancelled because their client had left.",
 			"node"),
 		panics: s.Counter("cgn_agent_panics_total", "Requests whose handling failed because of a bug.", "node"),
-		reclaimed: s.Counter("cgn_agent_registration_reclaimed_total", "Times that the node's key in etcd held what "+
-			"no daemon writes, and was replaced by the node's own record.", "node"),
+		reclaimed: s.Counter("cgn_agent_registration_reclaimed_total", "Times that the node's key in etcd held a "+
+			"value that no daemon writes, and the agent wrote the node's record again.", "node"),
 		seconds: s.Histogram("cgn_agent_request_seconds", "Time from request read to response written.",
 			requestBuckets, "node"),
 	}
@@ -107,7 +107,7 @@ var stateDefs = []metric.Def{
 	defCPU:                {Name: "cgn_agent_host_cpu_ratio", Help: "Busy share of the host's CPUs since the last heartbeat of any node."},
 	defCertificateEnd:     {Name: "cgn_agent_tls_certificate_end_seconds", Help: "When the front's certificate ends, Unix time; absent without TLS."},
 	defReloadFailures:     {Name: "cgn_agent_tls_reload_failures_total", Kind: metric.Counter, Help: "Changed certificate files that could not be used, since the start; absent without TLS."},
-	defInfo:               {Name: "cgn_agent_info", Labels: []string{"node", "engine", "version"}, Help: "Always 1."},
+	defInfo:               {Name: "cgn_agent_info", Labels: []string{"node", "engine", "version"}, Help: "Always 1; the labels name the engine program and its version."},
 }
 
 // watch makes the agent's state readable at each scrape.

@@ -42,20 +42,20 @@ const (
 )
 
 var meterDefs = []metric.Def{
-	defWatts:            {Name: "cgn_power_watts", Labels: []string{"component", "source"}, Help: "What the host draws (node), and what is measured of it: chassis, psu, system, gpu, cpu, dram; by who measures: redfish, dcmi, nvml, rapl. Absent while stale."},
+	defWatts:            {Name: "cgn_power_watts", Labels: []string{"component", "source"}, Help: "Power of the host (component node) and of its measured parts (chassis, psu, system, gpu, cpu, dram), by source (redfish, dcmi, nvml, rapl). Absent while stale."},
 	defAverageWatts:     {Name: "cgn_power_average_watts", Labels: []string{"component", "source"}, Help: "Mean of cgn_power_watts over the last 30 s, weighted with time."},
-	defNodeWatts:        {Name: "cgn_agent_node_power_watts", Labels: ofNode, Help: "The node's part of what the host draws: that of its GPUs, and an equal part of all else. The nodes of a host add up to cgn_power_watts{component=\"node\"}."},
-	defNodeAverageWatts: {Name: "cgn_agent_node_power_average_watts", Labels: ofNode, Help: "Mean of that over about 30 s."},
+	defNodeWatts:        {Name: "cgn_agent_node_power_watts", Labels: ofNode, Help: "The node's part of the host's power: the power of its GPUs, and an equal part of all else. The nodes of a host add up to cgn_power_watts{component=\"node\"}."},
+	defNodeAverageWatts: {Name: "cgn_agent_node_power_average_watts", Labels: ofNode, Help: "Mean of cgn_agent_node_power_watts over about 30 s."},
 	defNodeGPU:          {Name: "cgn_agent_node_gpu", Labels: []string{"node", "gpu"}, Help: "1 for each GPU, or GPU instance, of the node's engine that is read."},
 	defPowerAge:         {Name: "cgn_power_age_seconds", Labels: []string{"component", "source"}, Help: "How old the reading in cgn_power_watts is."},
 	defPowerReadings:    {Name: "cgn_agent_power_readings_total", Kind: metric.Counter, Labels: []string{"source", "result"}, Help: "Readings of redfish, dcmi and rapl, by result: read or failed."},
 	defGPUUp:            {Name: "cgn_agent_gpu_up", Help: "1 while NVML is read; absent where it is off or not built in."},
 	defGPUFailures:      {Name: "cgn_agent_gpu_failures_total", Kind: metric.Counter, Help: "Times that NVML could not be loaded, or was lost."},
-	defGPUBusy:          {Name: "cgn_agent_gpu_busy_ratio", Labels: []string{"gpu"}, Help: "NVML's utilization.gpu: share of time in which any kernel ran. One decoding stream makes it 1: it is no measure of load, and used by nothing."},
+	defGPUBusy:          {Name: "cgn_agent_gpu_busy_ratio", Labels: []string{"gpu"}, Help: "NVML's utilization.gpu, the share of time in which any kernel ran. One decoding stream makes it 1, so routing does not use it."},
 	defGPUMemory:        {Name: "cgn_agent_gpu_memory_bytes", Labels: []string{"gpu"}, Help: "Memory of the GPU or GPU instance."},
-	defGPUMemoryUsed:    {Name: "cgn_agent_gpu_memory_used_bytes", Labels: []string{"gpu"}, Help: "Of that, in use or reserved by the driver."},
+	defGPUMemoryUsed:    {Name: "cgn_agent_gpu_memory_used_bytes", Labels: []string{"gpu"}, Help: "Memory of the GPU or GPU instance that is in use or reserved by the driver."},
 	defGPUWatts:         {Name: "cgn_agent_gpu_watts", Labels: []string{"gpu"}, Help: "Power of the GPU with its memory; GPU instances have none of their own."},
-	defGPUThrottled:     {Name: "cgn_agent_gpu_throttled", Labels: []string{"gpu", "reason"}, Help: "1 while the GPU's clocks are held down for that reason."},
+	defGPUThrottled:     {Name: "cgn_agent_gpu_throttled", Labels: []string{"gpu", "reason"}, Help: "1 while the GPU's clocks are held down for the reason in the label."},
 	defGPUAge:           {Name: "cgn_agent_gpu_age_seconds", Labels: []string{"gpu"}, Help: "How old the GPU's readings are."},
 	defGPUInfo:          {Name: "cgn_agent_gpu_info", Labels: []string{"gpu", "uuid", "model"}, Help: "Always 1. gpu is the index, or index:GPU instance."},
 }

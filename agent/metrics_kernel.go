@@ -38,29 +38,29 @@ const (
 
 var kernelDefs = []metric.Def{
 	kernelSource:         {Name: "cgn_agent_telemetry_source", Labels: []string{"source"}, Help: "1 for where the kernel's figures come from: bpf, proc or none."},
-	kernelMissing:        {Name: "cgn_agent_telemetry_missing", Labels: []string{"what"}, Help: "1 for each thing that cannot be told now, and of several engines of which node; /readyz says why."},
+	kernelMissing:        {Name: "cgn_agent_telemetry_missing", Labels: []string{"what"}, Help: "1 for each figure that the agent cannot tell now, with its node if there are several engines; /readyz says why."},
 	kernelLooks:          {Name: "cgn_agent_telemetry_looks_total", Kind: metric.Counter, Help: "Looks at the kernel's figures."},
-	kernelLookCPU:        {Name: "cgn_agent_telemetry_cpu_seconds_total", Kind: metric.Counter, Help: "CPU time that these took."},
-	kernelAge:            {Name: "cgn_agent_telemetry_age_seconds", Help: "Time since the last look; absent before the first."},
+	kernelLookCPU:        {Name: "cgn_agent_telemetry_cpu_seconds_total", Kind: metric.Counter, Help: "CPU time of the looks at the kernel's figures."},
+	kernelAge:            {Name: "cgn_agent_telemetry_age_seconds", Help: "Time since the last look at the kernel's figures; absent before the first look."},
 	kernelEngineCPU:      {Name: "cgn_agent_engine_cpu_seconds_total", Kind: metric.Counter, Labels: ofNode, Help: "CPU time of the engine's processes since they are watched; absent while they are not known."},
 	kernelEngineCPURatio: {Name: "cgn_agent_engine_cpu_ratio", Labels: ofNode, Help: "CPUs that the engine's processes used in the last second."},
 	kernelEngineDelay:    {Name: "cgn_agent_engine_run_delay_seconds_total", Kind: metric.Counter, Labels: ofNode, Help: "Time that threads of the engine's processes waited for a CPU."},
 	kernelDelayP99:       {Name: "cgn_agent_run_delay_p99_seconds", Help: "Wait for a CPU that 99 % of the host's wakeups in the last second did not exceed; absent without BPF programs."},
 	kernelRTT:            {Name: "cgn_agent_rtt_p50_seconds", Labels: ofNode, Help: "Median of the smoothed round trips to the front's clients in the last 10 s; absent while there are none."},
-	kernelRetrans:        {Name: "cgn_agent_retransmitted_ratio", Labels: ofNode, Help: "Share of the segments sent to the front's clients in the last 10 s that were sent again; absent while none are."},
+	kernelRetrans:        {Name: "cgn_agent_retransmitted_ratio", Labels: ofNode, Help: "Share of the segments sent to the front's clients in the last 10 s that were sent again; absent while no segment is sent."},
 	kernelConnections:    {Name: "cgn_agent_connections", Labels: []string{"node", "side"}, Help: "Established connections to the front and to the engine."},
-	kernelOpened:         {Name: "cgn_agent_connections_opened_total", Kind: metric.Counter, Labels: []string{"node", "side"}, Help: "Connections to the front and to the engine, since their ports are watched; this and the following are absent without BPF programs, and go on when the agent is restarted."},
-	kernelResets:         {Name: "cgn_agent_connections_reset_total", Kind: metric.Counter, Labels: []string{"node", "side"}, Help: "Of these, ended by a reset of the other side."},
-	kernelRetransmits:    {Name: "cgn_agent_retransmits_total", Kind: metric.Counter, Labels: []string{"node", "side"}, Help: "TCP segments sent again."},
-	kernelSegments:       {Name: "cgn_agent_segments_sent_total", Kind: metric.Counter, Labels: []string{"node", "side"}, Help: "TCP segments with payload sent, those sent again included."},
-	kernelTimeouts:       {Name: "cgn_agent_retransmission_timeouts_total", Kind: metric.Counter, Labels: []string{"node", "side"}, Help: "Retransmission timeouts."},
-	kernelStalls:         {Name: "cgn_agent_stalls_total", Kind: metric.Counter, Labels: []string{"node", "side", "direction"}, Help: "Times that the other side took no more (send), or that the program did not read (receive): a window became zero."},
-	kernelUnmeasured:     {Name: "cgn_agent_kernel_unmeasured_total", Kind: metric.Counter, Labels: []string{"node", "why"}, Help: "What is not in cgn_agent_kernel_ttft_seconds and cgn_agent_kernel_itl_seconds: connections of tls, http2, and other; answers of one or two pieces or large ones (single), streams whose first token cannot be told from their head (unclear, they are in itl), and pieces of several tokens (coalesced)."},
-	kernelDrops:          {Name: "cgn_agent_kernel_drops_total", Kind: metric.Counter, Labels: []string{"what"}, Help: "What programs in the kernel could not count, by what was full."},
+	kernelOpened:         {Name: "cgn_agent_connections_opened_total", Kind: metric.Counter, Labels: []string{"node", "side"}, Help: "Connections to the front and to the engine since the BPF programs watch their ports; absent without BPF programs, and counted on when the agent restarts."},
+	kernelResets:         {Name: "cgn_agent_connections_reset_total", Kind: metric.Counter, Labels: []string{"node", "side"}, Help: "Connections to the front and to the engine that the other side reset; absent without BPF programs."},
+	kernelRetransmits:    {Name: "cgn_agent_retransmits_total", Kind: metric.Counter, Labels: []string{"node", "side"}, Help: "TCP segments that the host sent again on connections to the front and to the engine; absent without BPF programs."},
+	kernelSegments:       {Name: "cgn_agent_segments_sent_total", Kind: metric.Counter, Labels: []string{"node", "side"}, Help: "TCP segments with payload that the host sent on connections to the front and to the engine, repeated ones included; absent without BPF programs."},
+	kernelTimeouts:       {Name: "cgn_agent_retransmission_timeouts_total", Kind: metric.Counter, Labels: []string{"node", "side"}, Help: "Retransmission timeouts of connections to the front and to the engine; absent without BPF programs."},
+	kernelStalls:         {Name: "cgn_agent_stalls_total", Kind: metric.Counter, Labels: []string{"node", "side", "direction"}, Help: "Times that a TCP window became zero: the other side took no more (send), or the program did not read (receive); absent without BPF programs."},
+	kernelUnmeasured:     {Name: "cgn_agent_kernel_unmeasured_total", Kind: metric.Counter, Labels: []string{"node", "why"}, Help: "Traffic that cgn_agent_kernel_ttft_seconds and cgn_agent_kernel_itl_seconds leave out: connections of tls, http2 or other protocols; answers of one or two pieces, or large ones (single); streams whose first token looks like their head (unclear, they are in itl); pieces of several tokens (coalesced)."},
+	kernelDrops:          {Name: "cgn_agent_kernel_drops_total", Kind: metric.Counter, Labels: []string{"what"}, Help: "Events that the BPF programs could not count, by the table or ring that was full."},
 	pushFollowers:        {Name: "cgn_agent_push_routers", Help: "Routers that follow the load of the agent's nodes, on a stream each."},
-	pushSent:             {Name: "cgn_agent_push_sent_total", Kind: metric.Counter, Help: "Answers sent to them, each with a reading of every node."},
-	pushCoalesced:        {Name: "cgn_agent_push_coalesced_total", Kind: metric.Counter, Help: "Answers that would have told of a change and were replaced by later ones before they could be sent: more than 25 a second, or a router that is slow."},
-	pushRefused:          {Name: "cgn_agent_push_refused_total", Kind: metric.Counter, Help: "Routers turned away because 64 follow."},
+	pushSent:             {Name: "cgn_agent_push_sent_total", Kind: metric.Counter, Help: "Answers on load sent to routers, each with a reading of every node."},
+	pushCoalesced:        {Name: "cgn_agent_push_coalesced_total", Kind: metric.Counter, Help: "Answers on load that a later one replaced before they were sent: more than 25 a second, or a slow router."},
+	pushRefused:          {Name: "cgn_agent_push_refused_total", Kind: metric.Counter, Help: "Routers turned away because 64 routers follow the agent's load already."},
 }
 
 // Indexes of kernelHistograms.
@@ -71,9 +71,9 @@ const (
 )
 
 var kernelHistograms = []metric.Def{
-	histogramDelay: {Name: "cgn_agent_run_delay_seconds", Help: "How long threads of the host waited for a CPU; without BPF programs absent, as the following."},
-	histogramTTFT:  {Name: "cgn_agent_kernel_ttft_seconds", Labels: ofNode, Help: "Of streamed answers of the engine, the time from the request's first byte to the first token, on the engine's port. It goes on when the agent is restarted."},
-	histogramITL:   {Name: "cgn_agent_kernel_itl_seconds", Labels: ofNode, Help: "Of streamed answers of the engine, the gaps between tokens."},
+	histogramDelay: {Name: "cgn_agent_run_delay_seconds", Help: "How long threads of the host waited for a CPU; absent without BPF programs."},
+	histogramTTFT:  {Name: "cgn_agent_kernel_ttft_seconds", Labels: ofNode, Help: "Time from a request's first byte to the first token of its streamed answer, as the kernel sees them on the engine's port; absent without BPF programs, and counted on when the agent restarts."},
+	histogramITL:   {Name: "cgn_agent_kernel_itl_seconds", Labels: ofNode, Help: "Gaps between the tokens of the engine's streamed answers, as the kernel sees them on the engine's port; absent without BPF programs."},
 }
 
 type emit = func(def int, value float64, labels ...string)

@@ -102,12 +102,12 @@ const (
 )
 
 var peerDefs = []metric.Def{
-	peersRouters: {Name: "cgn_agent_peer_events_routers", Help: "Routers of this host that are told of events of the kernel; absent, as the following, without telemetry.events."},
-	peersWatched: {Name: "cgn_agent_peer_events_peers", Help: "Peers of these that the kernel tells of."},
-	peersLeftOut: {Name: "cgn_agent_peer_events_left_out", Help: "Peers of these that it does not, because the table of 1,024 is full."},
-	peersSent:    {Name: "cgn_agent_peer_events_sent_total", Kind: metric.Counter, Help: "Events that routers were told of."},
-	peersLost:    {Name: "cgn_agent_peer_events_lost_total", Kind: metric.Counter, Labels: []string{"why"}, Help: "Events that they were not: the kernel's ring was full (ring), a router does not read (slow), or nobody has read the ring for 1 s (stale)."},
-	peersRefused: {Name: "cgn_agent_peer_events_refused_total", Kind: metric.Counter, Help: "Connections that were refused, by their user or version, because 8 routers are told, or because there is nothing to tell."},
+	peersRouters: {Name: "cgn_agent_peer_events_routers", Help: "Routers of this host that the agent tells of kernel events; without telemetry.events all cgn_agent_peer_events metrics are absent."},
+	peersWatched: {Name: "cgn_agent_peer_events_peers", Help: "Nodes of this host's routers whose kernel events the agent passes on."},
+	peersLeftOut: {Name: "cgn_agent_peer_events_left_out", Help: "Nodes of this host's routers without kernel events because the table of 1,024 is full."},
+	peersSent:    {Name: "cgn_agent_peer_events_sent_total", Kind: metric.Counter, Help: "Kernel events that the agent has told routers of."},
+	peersLost:    {Name: "cgn_agent_peer_events_lost_total", Kind: metric.Counter, Labels: []string{"why"}, Help: "Kernel events that no router was told of: the kernel's ring was full (ring), a router does not read (slow), or nobody has read the ring for 1 s (stale)."},
+	peersRefused: {Name: "cgn_agent_peer_events_refused_total", Kind: metric.Counter, Help: "Connections to telemetry.events that the agent refused: a wrong user or version, 8 routers connected already, or no kernel events to tell."},
 }
 
 func (p *peers) emit(emit func(def int, value float64, labels ...string)) {

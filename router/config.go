@@ -22,17 +22,17 @@ import (
 // generated reference in deploy/reference/config.md lists them.
 type Config struct {
 	Router   RouterConfig    `toml:"router"`
-	Backends []BackendConfig `toml:"backend" help:"static engines, a table each; --backend is the same in short: URL,key=value,..."`
-	Models   []ModelConfig   `toml:"model" help:"exceptions for one served model, a table each"`
-	Etcd     cluster.Access  `toml:"etcd" help:"Where agents announce themselves. Without endpoints there are static backends only."`
+	Backends []BackendConfig `toml:"backend" help:"engines without an agent, one table each; --backend URL,key=value,... is the short form"`
+	Models   []ModelConfig   `toml:"model" help:"settings of one served model, one table each; they override the settings for all models"`
+	Etcd     cluster.Access  `toml:"etcd" help:"etcd, where agents announce themselves. Without endpoints the router has static backends only."`
 	Prefix   PrefixConfig    `toml:"prefix"`
 	Timeouts TimeoutConfig   `toml:"timeouts"`
 	Retry    RetryConfig     `toml:"retry"`
 	Limits   LimitConfig     `toml:"limits"`
 	TLS      TLSConfig       `toml:"tls"`
-	Upstream UpstreamTLS     `toml:"upstream_tls" help:"How the router talks to agents that serve https. The CA alone checks them without showing a certificate. A backend has its own ca."`
+	Upstream UpstreamTLS     `toml:"upstream_tls" help:"TLS towards agents that serve https. With ca alone the router shows no certificate. A backend has a ca of its own."`
 	Log      LogConfig       `toml:"log"`
-	Takeover TakeoverConfig  `toml:"takeover" help:"How a new router takes the place of a running one without a request lost: it gets the listening sockets, and the old one finishes what it has begun."`
+	Takeover TakeoverConfig  `toml:"takeover" help:"How a new router replaces a running one without losing a request. It gets the listening sockets, and the old router finishes the requests that it has begun."`
 
 	Logger *slog.Logger `toml:"-"` // nil: slog.Default
 }
@@ -41,40 +41,40 @@ type Config struct {
 type RouterConfig struct {
 	Listen         string          `toml:"listen" default:"127.0.0.1:8080" flag:"listen" help:"address of the OpenAI-compatible port (host:port, or unix:///path)"`
 	Admin          string          `toml:"admin" default:"127.0.0.1:9091" flag:"admin" help:"address of the admin port: /readyz, /metrics, /debug"`
-	Backends       []string        `toml:"backends" flag:"backend" split:"space" help:"an engine: URL[,id=,model=,role=,max_concurrent=,api_key_file=,ca=,kv=,kv-events=,kv-replay=]; what each means stands under [[backend]]"`
+	Backends       []string        `toml:"backends" flag:"backend" split:"space" help:"an engine as URL[,id=,model=,role=,max_concurrent=,api_key_file=,ca=,kv=,kv-events=,kv-replay=]; [[backend]] explains the keys"`
 	InsecureListen bool            `toml:"insecure_listen" default:"false" flag:"insecure-listen" help:"allow listen beyond loopback without client certificates"`
-	InsecureAdmin  bool            `toml:"insecure_admin" default:"false" flag:"insecure-admin" help:"allow admin beyond loopback; nobody is authenticated there, and /debug tells much"`
-	Mode           string          `toml:"mode" default:"" flag:"mode" help:"score, round_robin, power_of_two, least_loaded or random; empty: what the policy says (score)"`
-	PolicyFile     string          `toml:"policy_file" default:"" flag:"policy-file" help:"JSON policy document, reloaded when it changes; etcd's /cognitora/routing/policy when empty"`
-	ForwardAuth    bool            `toml:"forward_auth" default:"false" flag:"forward-auth" help:"pass the client's Authorization header on: to backends that have no key of their own, and to agents, which drop it unless their agent.forward_auth is set too"`
-	Warm           int             `toml:"warm_connections" default:"4" help:"connections opened to a node when it joins or is back, so that its first requests do not wait for a TLS handshake: to agents, vLLM and SGLang; 0: none"`
-	WatchNodes     bool            `toml:"watch_nodes" default:"true" help:"ask the kernel every 50 ms whether nodes acknowledge what is sent to them, and have it probe connections in use on which nothing comes for 1 s: a node that is cut off is left out at its first retransmission timeout"`
-	KernelEvents   string          `toml:"kernel_events" default:"" flag:"kernel-events" help:"Unix socket of an agent on this host (its telemetry.events), or of cgn-ctl bpf serve, that tells at once of retransmission timeouts, resets and failed connections to nodes and lets the router read their round trips and retransmissions; empty: nobody tells, and watch_nodes looks"`
-	Promote        string          `toml:"promote" default:"disk" flag:"promote" oneof:"off|disk|fleet" help:"what the cache daemon on the host of the picked node is asked to bring into RAM ahead of the request, of the prompt's first 1,024 blocks that are not there: disk: what it has on SSD; fleet: also what only other hosts have; off: nothing. Daemons are asked on the connection that says what they hold"`
-	DrainDelay     config.Duration `toml:"drain_delay" default:"5s" flag:"drain-delay" help:"time between readiness going false and the listener closing"`
-	DrainTimeout   config.Duration `toml:"drain_timeout" default:"60s" flag:"drain-timeout" help:"time that running requests have to finish; then streams end with an error event; 0: at once"`
+	InsecureAdmin  bool            `toml:"insecure_admin" default:"false" flag:"insecure-admin" help:"allow admin beyond loopback; it asks for no password or certificate, and /debug shows internals"`
+	Mode           string          `toml:"mode" default:"" flag:"mode" help:"how nodes are picked: score, round_robin, power_of_two, least_loaded or random; empty: the policy's mode, which is score by default"`
+	PolicyFile     string          `toml:"policy_file" default:"" flag:"policy-file" help:"file with the policy as JSON, reloaded when it changes; empty: the key /cognitora/routing/policy in etcd"`
+	ForwardAuth    bool            `toml:"forward_auth" default:"false" flag:"forward-auth" help:"pass the client's Authorization header to backends without an api_key_file, and to agents; an agent drops it unless its own agent.forward_auth is set"`
+	Warm           int             `toml:"warm_connections" default:"4" help:"connections that the router opens to a node when it joins or comes back, so that no first request waits for a TLS handshake; for agents, vLLM and SGLang; 0: none"`
+	WatchNodes     bool            `toml:"watch_nodes" default:"true" help:"ask the kernel every 50 ms whether nodes acknowledge packets, and let it probe connections in use that are silent for 1 s; a node that is cut off gets no requests from its first retransmission timeout on"`
+	KernelEvents   string          `toml:"kernel_events" default:"" flag:"kernel-events" help:"Unix socket of this host's agent (its telemetry.events) or of cgn-ctl bpf serve; it tells the router at once of retransmission timeouts, resets and failed connections to nodes, and of their round trips; empty: only watch_nodes looks"`
+	Promote        string          `toml:"promote" default:"disk" flag:"promote" oneof:"off|disk|fleet" help:"which of the prompt's first 1,024 blocks the cache daemon on the picked node's host loads into RAM before the request arrives; disk: those on its SSD; fleet: also those that only other hosts hold; off: none"`
+	DrainDelay     config.Duration `toml:"drain_delay" default:"5s" flag:"drain-delay" help:"time at a stop between /readyz failing and the listener closing"`
+	DrainTimeout   config.Duration `toml:"drain_timeout" default:"60s" flag:"drain-timeout" help:"time that running requests have to finish at a stop; then streams end with an error event; 0: at once"`
 	Admission      AdmissionConfig `toml:"admission" was:"admission" help:"Caps on requests in flight. Nothing is queued."`
 }
 
 // BackendConfig is one static engine, the table form of --backend.
 type BackendConfig struct {
 	URL           string `toml:"url" help:"http://host:port, https://host:port or unix:///path; a DNS name is one node per address"`
-	ID            string `toml:"id" help:"node id; host:port when empty"`
-	Model         string `toml:"model" help:"name under which the engine's model is served; what the engine says when empty"`
+	ID            string `toml:"id" help:"name of the node; empty: host:port of url"`
+	Model         string `toml:"model" help:"name under which the engine serves its model; empty: the name that the engine lists"`
 	Role          string `toml:"role" default:"both" help:"prefill, decode or both; a prefill node gets no requests"`
-	MaxConcurrent int    `toml:"max_concurrent" default:"0" help:"requests that the engine is given at once; 0: no limit. When all nodes have theirs, further ones are not queued but get 503 with Retry-After. A node's load is its requests in flight as a share of it, so a large number makes load count little: measured, 16 routed better than 64, and 256 worst. Give what the engine answers well, not its largest batch (vLLM: --max-num-seqs), or no limit: then nodes are compared with each other"`
-	APIKeyFile    string `toml:"api_key_file" help:"file with the key sent as Authorization: Bearer"`
-	CA            string `toml:"ca" help:"PEM file that https certificates are checked against; the system's when empty"`
-	KV            string `toml:"kv" help:"gRPC address of the cgn-kvcached on the engine's host, host:port (checked with upstream_tls) or unix:///path; what it holds then counts in routing"`
-	KVEvents      string `toml:"kv_events" help:"where the engine publishes KV events (vLLM: --kv-events-config), tcp://host:port or ipc:///path; the router then knows exactly what the engine has of prompts that are given as token ids, and of all others for a model with a tokenizer, for the engine's base model. Its [[model]] must have one, or tokenizer = \"none\". For engines without an agent: an agent follows them itself"`
-	KVReplay      string `toml:"kv_replay" help:"where the engine answers for KV events that were missed (vLLM: replay_endpoint); without, what is known is forgotten with each event that is missing"`
+	MaxConcurrent int    `toml:"max_concurrent" default:"0" help:"most requests that the engine gets at once; 0: no limit, and the router compares the nodes' requests in flight. A request gets 503 with Retry-After when every node is at its limit; nothing queues. Load is requests in flight as a share of this number, so a large number makes load count little (measured: 16 routed better than 64, and 256 worst). Set the number that the engine answers well, not its largest batch (vLLM: --max-num-seqs)"`
+	APIKeyFile    string `toml:"api_key_file" help:"file with the engine's API key, which the router sends as Authorization: Bearer"`
+	CA            string `toml:"ca" help:"PEM file of the CAs that may sign the engine's https certificate; empty: the system's CAs"`
+	KV            string `toml:"kv" help:"gRPC address of the cgn-kvcached on the engine's host, host:port (checked with upstream_tls) or unix:///path; the blocks of that daemon then count in routing"`
+	KVEvents      string `toml:"kv_events" help:"address where the engine publishes KV events (vLLM: --kv-events-config), tcp://host:port or ipc:///path; the router then knows the cached blocks of the engine's base model instead of predicting them. The [[model]] needs a tokenizer; with tokenizer = \"none\" only prompts given as token ids count. Only for engines without an agent, because an agent follows its engines itself"`
+	KVReplay      string `toml:"kv_replay" help:"address where the engine repeats KV events that the router missed (vLLM: replay_endpoint); empty: a missed event makes the router forget all blocks of the engine"`
 }
 
 // ModelConfig overrides timeouts and caps for one served model.
 type ModelConfig struct {
-	Name           string          `toml:"name" help:"model these values are for"`
-	Tokenizer      string          `toml:"tokenizer" help:"directory with the model's own tokenizer.json, tokenizer_config.json and, where there is one, chat_template.jinja, as the engine has them: prompts are then counted in the engine's tokens, as its KV events need it; empty: predicted from the text. Byte-level BPE only; what cannot be followed exactly is an error at start. none: its prompts are given as token ids, so that KV events count for those alone, and that is meant"`
-	ChatTemplate   string          `toml:"chat_template" help:"file with the chat template, where the engine was started with another than the model's (vLLM: --chat-template)"`
+	Name           string          `toml:"name" help:"name of the model that this table is about"`
+	Tokenizer      string          `toml:"tokenizer" help:"directory with the engine's tokenizer.json, tokenizer_config.json and, if it has one, chat_template.jinja; the router then counts prompts in the engine's tokens, as KV events need it. Byte-level BPE only; the router does not start with a tokenizer that it cannot follow exactly. none: KV events count only for prompts given as token ids. Empty: prompts are predicted from their text"`
+	ChatTemplate   string          `toml:"chat_template" help:"file with the engine's chat template, if it is not the model's own (vLLM: --chat-template)"`
 	FirstByte      config.Duration `toml:"first_byte" help:"overrides timeouts.first_byte"`
 	Idle           config.Duration `toml:"idle" help:"overrides timeouts.idle"`
 	Total          config.Duration `toml:"total" help:"overrides timeouts.total"`
@@ -84,28 +84,28 @@ type ModelConfig struct {
 
 // PrefixConfig bounds the index of which node holds which block.
 type PrefixConfig struct {
-	MaxBlocks int             `toml:"max_blocks" default:"1048576" help:"blocks of 16 tokens that the index remembers; pruned to 0.8 of it"`
-	MaxHeld   int             `toml:"max_held" default:"4194304" help:"blocks that cache daemons and engines say they hold which the router remembers, about 16 bytes each; further ones do not count"`
-	Memo      config.Size     `toml:"memo" default:"32MiB" help:"beginnings of prompts that are remembered so that they are not scanned and hashed again, 1 KB for every 4 KiB of them; prompts below 8 KiB are not; 0: none"`
-	Lifetime  config.Duration `toml:"lifetime" default:"120s" help:"how long a predicted block is believed, until feedback has taught better"`
-	MaxExact  config.Size     `toml:"max_exact" default:"512KiB" help:"largest request body whose prompt is tokenised, for models with a tokenizer; those of larger ones, and of prompts with a word of more than 4 KiB, are predicted. 1 KB takes 20 to 50 µs the first time"`
-	ExactMemo config.Size     `toml:"exact_memo" default:"64MiB" help:"tokens of prompts that are remembered, for models with a tokenizer: 2 KB for each KB of text, so that the next turn of a conversation is tokenised from where it is new; taken as it fills"`
-	Feedback  bool            `toml:"feedback" default:"true" help:"correct predictions by the engine's cached-token counts; adds stream_options.include_usage to streams"`
+	MaxBlocks int             `toml:"max_blocks" default:"1048576" help:"most blocks of 16 tokens in the prefix index; past it the index is pruned to 0.8 of it"`
+	MaxHeld   int             `toml:"max_held" default:"4194304" help:"most blocks that the router remembers from the reports of cache daemons and engines, about 16 bytes each; further ones do not count"`
+	Memo      config.Size     `toml:"memo" default:"32MiB" help:"memory for the beginnings of earlier prompts, which are then not scanned and hashed again, 1 KB for every 4 KiB of prompt; prompts below 8 KiB are not remembered; 0: none"`
+	Lifetime  config.Duration `toml:"lifetime" default:"120s" help:"how long the router believes that a predicted block is cached, until feedback tells more"`
+	MaxExact  config.Size     `toml:"max_exact" default:"512KiB" help:"largest request body whose prompt is tokenised, for models with a tokenizer; a prompt of a larger body, or with a word of more than 4 KiB, is predicted from its text. 1 KB takes 20 to 50 µs the first time"`
+	ExactMemo config.Size     `toml:"exact_memo" default:"64MiB" help:"memory for the tokens of earlier prompts, for models with a tokenizer, 2 KB for each KB of text; the next turn of a conversation is then tokenised only where it is new; allocated as it fills"`
+	Feedback  bool            `toml:"feedback" default:"true" help:"correct predictions by the cached-token counts that engines report; the router adds stream_options.include_usage to streams"`
 }
 
 // AdmissionConfig caps what is in flight; nothing is queued.
 type AdmissionConfig struct {
-	MaxQueue       int `toml:"max_queue" default:"4096" help:"caps the requests in flight of each model on the nodes of each role, both or decode; it is no queue: a request that no role has room for gets 503 with Retry-After"`
+	MaxQueue       int `toml:"max_queue" default:"4096" help:"most requests in flight of a model on its nodes of one role (both, decode); nothing queues: a request past it gets 503 with Retry-After"`
 	MaxQueueDecode int `toml:"max_queue_decode" default:"0" help:"overrides max_queue for the nodes of role decode; 0: max_queue"`
-	Global         int `toml:"global" default:"16384" help:"requests in flight in all; above it 429 with Retry-After"`
+	Global         int `toml:"global" default:"16384" help:"most requests in flight of all models together; above it 429 with Retry-After"`
 }
 
 // TimeoutConfig bounds every wait on a backend.
 type TimeoutConfig struct {
 	Dial          config.Duration `toml:"dial" default:"2s" help:"connecting to a backend, TLS included"`
 	FirstByte     config.Duration `toml:"first_byte" default:"300s" help:"hard bound on the wait for a stream's first event or a response's head"`
-	FirstByteCold config.Duration `toml:"first_byte_cold" default:"60s" help:"adaptive first-event bound while nothing is known of a model's speed"`
-	PatienceFloor config.Duration `toml:"patience_floor" default:"1s" help:"the adaptive first-event bound never goes below this"`
+	FirstByteCold config.Duration `toml:"first_byte_cold" default:"60s" help:"wait for a stream's first event before the router asks another node, while it does not know the model's speed"`
+	PatienceFloor config.Duration `toml:"patience_floor" default:"1s" help:"shortest wait for a stream's first event before the router asks another node, however fast the model is"`
 	StallFloor    config.Duration `toml:"stall_floor" default:"2s" help:"a node silent for less than this is never set aside"`
 	Idle          config.Duration `toml:"idle" default:"120s" help:"longest gap between two reads of a response"`
 	Total         config.Duration `toml:"total" default:"3600s" help:"longest whole response"`
@@ -113,23 +113,23 @@ type TimeoutConfig struct {
 
 // RetryConfig bounds asking another node.
 type RetryConfig struct {
-	MaxNodes int `toml:"max_nodes" default:"2" help:"further nodes tried while nothing has reached the client (1 after a 500, and after a reset that no other request on that node met)"`
-	Percent  int `toml:"percent" default:"20" help:"retries allowed, as a percentage of the last 10 s of requests"`
+	MaxNodes int `toml:"max_nodes" default:"2" help:"further nodes that a request is sent to while the client has no byte yet (1 after a 500, and after a reset that no other request on that node met)"`
+	Percent  int `toml:"percent" default:"20" help:"retries allowed, as a percentage of the requests of the last 10 s"`
 	Floor    int `toml:"floor" default:"64" help:"retries always allowed in 10 s"`
 }
 
 // LimitConfig bounds what clients can make the router hold.
 type LimitConfig struct {
 	MaxBody        config.Size     `toml:"max_body" default:"64MiB" help:"largest request body; above it 413"`
-	MaxBodyTotal   config.Size     `toml:"max_body_total" default:"1GiB" help:"request bodies above 64 KiB held at once, all together, each from its announcement on; above it those are cut (408) that come too slowly for body_timeout, and without any 503 with Retry-After. On Linux they take memory as they come, not as announced, and 32 MiB of it at most stay for later ones; the text of long prompts takes up to twice their size besides"`
+	MaxBodyTotal   config.Size     `toml:"max_body_total" default:"1GiB" help:"most bytes of request bodies above 64 KiB together, each counted in full from its request head on; above it a body too slow for body_timeout is cut (408), or the new request gets 503 with Retry-After. On Linux a body takes memory only as it arrives, and at most 32 MiB stay allocated for later bodies. The text of a long prompt takes up to twice its size besides"`
 	MaxHeader      config.Size     `toml:"max_header" default:"32KiB" help:"largest request head; above it 431"`
 	MaxConnections int             `toml:"max_connections" default:"16384" help:"open client connections; fewer where the limit of open files (ulimit -n) is too low for two descriptors each"`
 	MaxStreams     int             `toml:"max_streams" default:"8192" help:"streamed responses at once; above it 429"`
 	HeaderTimeout  config.Duration `toml:"header_timeout" default:"10s" help:"time a client has to send a request head"`
 	BodyTimeout    config.Duration `toml:"body_timeout" default:"60s" help:"time a client has to send a request body"`
 	KeepAlive      config.Duration `toml:"keep_alive" default:"120s" help:"how long an idle client connection is kept"`
-	SlowReader     config.Duration `toml:"slow_reader" default:"30s" help:"a client that makes no room for the next bytes for this long is cut. Its connection has room when a third of what the kernel buffers (net.ipv4.tcp_wmem, net.ipv4.tcp_rmem) is read, so one that reads slower than about a MiB in this time may be cut too"`
-	ResponseIDs    int             `toml:"response_ids" default:"65536" help:"stored response ids whose node is remembered; for others the nodes are asked"`
+	SlowReader     config.Duration `toml:"slow_reader" default:"30s" help:"time after which a client that reads nothing is cut. The kernel reports progress only once the client has read a third of the socket buffers (net.ipv4.tcp_wmem, net.ipv4.tcp_rmem), so a client that reads less than about 1 MiB in this time may be cut too"`
+	ResponseIDs    int             `toml:"response_ids" default:"65536" help:"stored responses whose node the router remembers; for any other response it asks the nodes"`
 }
 
 // TLSConfig is the serving port's own certificate, and who may connect.
@@ -141,7 +141,7 @@ type TLSConfig struct {
 
 // UpstreamTLS is how the router checks agents and shows itself to them.
 type UpstreamTLS struct {
-	CA   string `toml:"ca" help:"CA of the agents' certificates, which must have the role agent; the system's, without roles, when empty"`
+	CA   string `toml:"ca" help:"PEM file of the CA that signs the agents' certificates, which must have the role agent; empty: the system's CAs, and any role"`
 	Cert string `toml:"cert" help:"the router's client certificate"`
 	Key  string `toml:"key" help:"key of the client certificate"`
 }
@@ -156,9 +156,9 @@ type LogConfig struct {
 
 // TakeoverConfig says how a router takes the place of another one.
 type TakeoverConfig struct {
-	Start   bool            `toml:"start" default:"false" flag:"takeover" help:"at its start take the place of the router that runs with the same configuration, once this one is ready; start normally where none runs"`
-	Socket  string          `toml:"socket" default:"" help:"Unix socket at which the running router is found, for processes of the same user only; empty: cgn-router-ADDRESS.sock (ADDRESS is router.listen) in $RUNTIME_DIRECTORY, $XDG_RUNTIME_DIR/cgn-router, /run/cgn-router for root, else cgn-router-UID in the temporary directory, and none where router.listen has port 0; off: none"`
-	Timeout config.Duration `toml:"timeout" default:"60s" help:"time to become ready in; then the new router gives up and the running one goes on"`
+	Start   bool            `toml:"start" default:"false" flag:"takeover" help:"replace the running router with the same configuration once this one is ready; without a running one, start normally"`
+	Socket  string          `toml:"socket" default:"" help:"Unix socket where a new router finds the running one, for processes of the same user only; empty: cgn-router-ADDRESS.sock (ADDRESS is router.listen) in $RUNTIME_DIRECTORY, $XDG_RUNTIME_DIR/cgn-router, /run/cgn-router for root, else cgn-router-UID in the temporary directory, and no socket if router.listen has port 0; off: no socket"`
+	Timeout config.Duration `toml:"timeout" default:"60s" help:"time that the new router has to become ready; then it gives up and the running one goes on"`
 
 	byDefault bool // Socket is not configured
 }

@@ -96,38 +96,36 @@ var nodeGauges = append([]metric.Def{
 
 	nodeSignals: {
 		Name: "cgn_router_node_signals", Labels: []string{"node", "from"},
-		Help: "1 for where the node's load comes from: stream (its agent tells of changes), " +
-			"heartbeat (of its agent, in etcd), metrics (of a static node's engine), " +
-			"or nobody, so that only this router's own counts are used.",
+		Help: "1 for the source of the node's load: stream (from its agent), heartbeat (of its agent, in etcd), " +
+			"metrics (of the engine, without an agent), or nobody, so that only this router's own counts are used.",
 	},
 	nodeSignalAge: {
 		Name: "cgn_router_node_signal_age_seconds", Labels: []string{"node", "signal"},
-		Help: "Age of the sample in use, " +
-			"by what was sampled: engine, kernel, sm or watts; absent while there is none. " +
-			"Nothing older than three heartbeats of the agent is used, 15 s by default and at least.",
+		Help: "Age of the load sample in use, by its kind: engine, kernel, sm or watts; absent while there is none. " +
+			"Samples older than three heartbeats of the agent, 15 s by default and at least, are not used.",
 	},
 	nodePathRTT: {
 		Name: "cgn_router_node_path_rtt_seconds", Labels: []string{"node"},
-		Help: "Smoothed round trip of this host's connections to the node, the last that its kernel has measured; " +
-			"this and the following are absent without router.kernel_events.",
+		Help: "Smoothed round trip of this host's connections to the node, as its kernel last measured it; absent " +
+			"without router.kernel_events.",
 	},
 	nodePathSegments: {
 		Name: "cgn_router_node_path_segments_total", Kind: metric.Counter, Labels: []string{"node"},
-		Help: "TCP segments with payload that this host has sent to the node, those sent again included; " +
-			"all processes' connections count.",
+		Help: "TCP segments with payload that this host has sent to the node, repeated ones included; all processes' " +
+			"connections count. Absent without router.kernel_events.",
 	},
 	nodePathRetransmits: {
 		Name: "cgn_router_node_path_retransmits_total", Kind: metric.Counter, Labels: []string{"node"},
-		Help: "Of these, sent again.",
+		Help: "TCP segments that this host has sent to the node again; absent without router.kernel_events.",
 	},
 	nodePathTimeouts: {
 		Name: "cgn_router_node_path_timeouts_total", Kind: metric.Counter, Labels: []string{"node"},
-		Help: "Retransmission timeouts of connections to the node.",
+		Help: "Retransmission timeouts of connections to the node; absent without router.kernel_events.",
 	},
 
 	nodeWatts: {
 		Name: "cgn_router_node_power_watts", Labels: []string{"node"},
-		Help: "Power of the node, its part of what its host draws: mean of 30 s, or the latest.",
+		Help: "The node's part of its host's power: mean of 30 s, or the latest reading.",
 	},
 }, figureDefs()...)
 
@@ -144,7 +142,7 @@ var poolGauges = []metric.Def{
 	},
 	poolMaxQueue: {
 		Name: "cgn_router_model_max_queue", Labels: []string{"model", "role"},
-		Help: "The cap in force on that.",
+		Help: "Cap on cgn_router_model_in_flight, as max_queue or max_queue_decode sets it.",
 	},
 }
 
@@ -155,7 +153,7 @@ func (r *Router) observe() {
 		func() float64 { return float64(r.gateway.Connections()) })
 	s.GaugeFunc("cgn_router_streams", "Streamed responses being relayed.",
 		func() float64 { return float64(r.gateway.Streams()) })
-	s.GaugeFunc("cgn_router_in_flight", "Requests that hold a permit.",
+	s.GaugeFunc("cgn_router_in_flight", "Requests in flight that admission has let in.",
 		func() float64 { return float64(r.gate.InFlight()) })
 	s.GaugeFunc("cgn_router_index_blocks", "Blocks in the prefix index.",
 		func() float64 { return float64(r.index.Len()) })
@@ -166,15 +164,16 @@ func (r *Router) observe() {
 	s.GaugeFunc("cgn_router_reload_failed",
 		"1 if the last SIGHUP changed nothing because the configuration has a mistake, until one succeeds.",
 		func() float64 { return number(r.reloadFailed.Load()) })
-	s.CounterFunc("cgn_router_fleet_malformed_total", "Values in etcd that were refused since the start.",
+	s.CounterFunc("cgn_router_fleet_malformed_total", "Values in etcd that the router could not use, since its start.",
 		func() float64 { return float64(r.fleet.Malformed()) })
 	told := r.fleetSignals()
-	s.CounterFunc("cgn_router_signal_readings_total", "Readings of load that agents have told.",
+	s.CounterFunc("cgn_router_signal_readings_total", "Readings of load that agents have sent to the router.",
 		func() float64 { return float64(told.Readings.Load()) })
 	s.CounterFunc("cgn_router_signal_breaks_total",
-		"Streams of load that ended, or could not be begun, and were tried again.",
+		"Agents' streams of load that ended, or could not be begun, and were tried again.",
 		func() float64 { return float64(told.Broken.Load()) })
-	s.CounterFunc("cgn_router_signal_malformed_total", "Messages on them that were not used.",
+	s.CounterFunc("cgn_router_signal_malformed_total", "Messages on agents' streams of load that the router did "+
+		"not use.",
 		func() float64 { return float64(told.Malformed.Load()) })
 	s.CounterFunc("cgn_router_connection_looks_total",
 		"Connections in use about which the kernel was asked whether their packets are acknowledged.",
@@ -213,33 +212,33 @@ var holdingsGauges = []metric.Def{
 	holdingsCaches: {Name: "cgn_router_caches", Help: "Cache daemons whose residency stream is followed."},
 	holdingsLive: {
 		Name: "cgn_router_caches_live",
-		Help: "Those of them whose stream is up to date, so that what they hold counts in routing.",
+		Help: "Followed cache daemons whose stream is up to date, so that their blocks count in routing.",
 	},
 	holdingsEngines: {
 		Name: "cgn_router_caches_engines",
-		Help: "Engines that report through them what is in their own memory.",
+		Help: "Engines whose own cached blocks the router knows through a cache daemon.",
 	},
-	holdingsBlocks: {Name: "cgn_router_caches_blocks", Help: "Blocks that they hold, once for up to 64 holders."},
+	holdingsBlocks: {Name: "cgn_router_caches_blocks", Help: "Blocks that the followed cache daemons hold; a block with several holders, up to 64, counts once."},
 	holdingsLoose: {
 		Name: "cgn_router_caches_loose_blocks",
-		Help: "Blocks that came without parent, which are looked up one by one.",
+		Help: "Blocks that cache daemons reported without their parent, so that each takes a lookup of its own.",
 	},
-	holdingsBytes: {Name: "cgn_router_caches_bytes", Help: "Size of the tables that know who holds which block."},
+	holdingsBytes: {Name: "cgn_router_caches_bytes", Help: "Size of the tables of which cache daemon holds which block."},
 	holdingsOverflow: {
 		Name: "cgn_router_caches_overflow_total", Kind: metric.Counter,
-		Help: "Blocks that do not count because of prefix.max_held.",
+		Help: "Reported blocks past prefix.max_held, which do not count.",
 	},
 	holdingsRefused: {
 		Name: "cgn_router_caches_refused",
-		Help: "Cache daemons in etcd that are not followed now because there are 1,024 already.",
+		Help: "Cache daemons in etcd that the router does not follow because it follows 1,024 already.",
 	},
 	holdingsReconnects: {
 		Name: "cgn_router_caches_reconnects_total", Kind: metric.Counter,
-		Help: "Residency streams that broke and were begun again.",
+		Help: "Residency streams of cache daemons that broke and were begun again.",
 	},
 	holdingsResyncs: {
 		Name: "cgn_router_caches_resyncs_total", Kind: metric.Counter,
-		Help: "Snapshots taken of what a cache daemon holds.",
+		Help: "Snapshots of a cache daemon's blocks that the router has taken.",
 	},
 
 	holdingsPromotions: {
@@ -248,15 +247,15 @@ var holdingsGauges = []metric.Def{
 	},
 	holdingsPromotionsFailed: {
 		Name: "cgn_router_caches_promotions_failed_total", Kind: metric.Counter,
-		Help: "Those of them that ended with an error, or took longer than 10 s.",
+		Help: "Requests to a cache daemon to load a prompt's blocks into RAM that failed, or took longer than 10 s.",
 	},
 	holdingsPromotionsDropped: {
 		Name: "cgn_router_caches_promotions_dropped_total", Kind: metric.Counter,
-		Help: "Prompts whose blocks were not asked for because 64 others wait.",
+		Help: "Prompts for which no cache daemon was asked to load blocks into RAM, because 64 others wait.",
 	},
 	holdingsPromoted: {
 		Name: "cgn_router_caches_promoted_blocks_total", Kind: metric.Counter,
-		Help: "Blocks that came into RAM that way.",
+		Help: "Blocks that cache daemons loaded into RAM because the router asked ahead of a request.",
 	},
 }
 
@@ -291,20 +290,21 @@ var eventDefs = func() []metric.Def {
 	defs := []metric.Def{
 		eventsFollowing: {
 			Name: "cgn_router_kv_events_following", Labels: []string{"node"},
-			Help: "1 while what the engine has cached is known by the KV events that the router follows itself.",
+			Help: "1 while the router follows the engine's KV events itself, and so knows its cached blocks.",
 		},
 		eventsComplete: {
 			Name: "cgn_router_kv_events_complete", Labels: []string{"node"},
-			Help: "1 while that is so since the engine had nothing cached; 0: blocks from before do not count.",
+			Help: "1 if the engine's KV events were followed since it had nothing cached; 0: blocks from before that " +
+				"do not count.",
 		},
 		eventsBlocks: {
 			Name: "cgn_router_kv_events_blocks", Labels: []string{"node"},
-			Help: "Blocks of the engine that it is known to have.",
+			Help: "Blocks that the engine has cached, as its KV events say.",
 		},
 		eventsUntokenised: {
 			Name: "cgn_router_kv_events_untokenised", Labels: []string{"node"},
-			Help: "1 while an engine tells what it has cached, by whatever way, but " +
-				"its model has no tokenizer ([[model]]), so that text is predicted all the same.",
+			Help: "1 while an engine's KV events are known but its model has no tokenizer ([[model]]), so that " +
+				"prompts in text are still predicted.",
 		},
 	}
 	for _, c := range kvevents.Counters {
@@ -417,33 +417,32 @@ const (
 var peerDefs = []metric.Def{
 	peersConnected: {
 		Name: "cgn_router_kernel_events_connected",
-		Help: "1 while an agent of this host tells of events of the kernel; " +
-			"absent, as the following, without router.kernel_events.",
+		Help: "1 while this host's agent tells the router of kernel events; without router.kernel_events all " +
+			"cgn_router_kernel_events metrics are absent.",
 	},
-	peersWatched: {Name: "cgn_router_kernel_events_peers", Help: "Addresses of nodes of which it is asked to tell."},
+	peersWatched: {Name: "cgn_router_kernel_events_peers", Help: "Addresses of nodes for which the router asks the agent for kernel events."},
 	peersLeftOut: {
 		Name: "cgn_router_kernel_events_left_out",
-		Help: "Of these, not told of because the table of 1,024 of the host is full.",
+		Help: "Addresses of nodes without kernel events because the host's table of 1,024 is full.",
 	},
 	peersEvents: {
 		Name: "cgn_router_kernel_events_total", Kind: metric.Counter, Labels: []string{"kind"},
-		Help: "Events that it has told, by kind: timeout (of a retransmission), recovered, reset, timed_out, " +
-			"refused, unanswered or closed. They are of connections of all of the host's processes to nodes.",
+		Help: "Kernel events of connections to nodes, of all of the host's processes, by kind: timeout (of a " +
+			"retransmission), recovered, reset, timed_out, refused, unanswered or closed.",
 	},
 	peersLost: {
 		Name: "cgn_router_kernel_events_lost_total", Kind: metric.Counter, Labels: []string{"where"},
-		Help: "Events that were not: the kernel's ring was full (ring), this router did not read (agent), " +
-			"or had no time to look into them (router). The next look finds what they tell of. " +
-			"Of agent, since it was connected; " +
-			"of ring, since the programs were loaded and for all routers of the host.",
+		Help: "Kernel events that did not reach the router: the kernel's ring was full (ring), this router did not " +
+			"read (agent), or had no time to look into them (router). The next look finds their cause. ring counts " +
+			"for all routers of the host since the programs were loaded, agent since the connection began.",
 	},
 	peersBreaks: {
 		Name: "cgn_router_kernel_events_breaks_total", Kind: metric.Counter,
-		Help: "Connections to the agent that ended, or could not be made, and were tried again.",
+		Help: "Connections to the agent's event socket that ended, or could not be made, and were tried again.",
 	},
 	peersMalformed: {
 		Name: "cgn_router_kernel_events_malformed_total", Kind: metric.Counter,
-		Help: "Of these, because of what came over them.",
+		Help: "Connections to the agent's event socket that ended because of a message that the router could not read.",
 	},
 }
 

@@ -41,10 +41,10 @@ type Offload struct {
 	LMCacheConfig string `toml:"lmcache_config" help:"LMCache's own configuration file; empty: the agent writes one to agent.state_dir, with remote_url and cpu_bytes"`
 
 	S3Endpoint string `toml:"s3_endpoint" default:"127.0.0.1:9000" help:"where kvcached keeps blocks beyond host memory: the S3 listener of cgn-kvcached on this host, which asks for no key on loopback"`
-	S3Bucket   string `toml:"s3_bucket" default:"kv" help:"bucket of these blocks"`
+	S3Bucket   string `toml:"s3_bucket" default:"kv" help:"bucket for the blocks of kvcached"`
 
 	NIXLHost string `toml:"nixl_host" help:"address under which other nodes reach this engine's NIXL side channel; empty: the host of agent.advertise, else of agent.listen"`
-	NIXLPort int    `toml:"nixl_port" default:"5600" help:"first port of it, one for each rank; each engine of a host needs its own"`
+	NIXLPort int    `toml:"nixl_port" default:"5600" help:"first port of the NIXL side channel, which takes one port per rank; engines of one host need different ports"`
 
 	HiCacheRatio   float64 `toml:"hicache_ratio" default:"2" help:"host memory of SGLang's hierarchical cache, as a multiple of the GPU's KV memory"`
 	HiCacheStorage string  `toml:"hicache_storage" default:"nixl" help:"storage backend of SGLang's hierarchical cache; empty: host memory only"`

@@ -7,6 +7,8 @@ import (
 	"reflect"
 	"slices"
 	"strings"
+
+	"github.com/cognitora/dataplane/internal/markdown"
 )
 
 func writeHelp(w io.Writer, s *schema, o Options) error {
@@ -128,7 +130,7 @@ func Reference(w io.Writer, title string, cfg any) error {
 			return err
 		}
 	}
-	_, err = w.Write(b.Bytes())
+	_, err = io.WriteString(w, markdown.Wrap(b.String()))
 	return err
 }
 

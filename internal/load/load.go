@@ -153,32 +153,31 @@ var samples = []Sample{
 			{
 				Name: "cpu_pct", Most: mostPct, step: 5, share: 0.05, Label: "cpu", Unit: "%", Shown: 1,
 				Metric: "cpu_ratio", Base: 100,
-				Help: "CPUs that the engine's processes use; " +
-					"this and the following are absent while not known.",
+				Help:  "CPUs that the engine's processes use; absent while not known.",
 				gauge: func(l *Load) *Gauge { return &l.CPUPct },
 				field: func(m *pb.NodeLoad) **float64 { return &m.CpuPct },
 			}, {
 				Name: "engine_wait_pct", Most: mostPct, step: 5, share: 0.2, Label: "starved", Unit: "%", Shown: 1,
 				Metric: "engine_wait_ratio", Base: 100,
-				Help:  "Threads of the engine's processes that wait for a CPU, on average.",
+				Help:  "Threads of the engine's processes that wait for a CPU, on average; absent while not known.",
 				gauge: func(l *Load) *Gauge { return &l.EngineWaitPct },
 				field: func(m *pb.NodeLoad) **float64 { return &m.EngineWaitPct },
 			}, {
 				Name: "runq_us_p99", Most: mostUs, step: 100, share: 0.2, Label: "wait", Unit: "ms", Shown: 1e-3,
 				Metric: "run_delay_p99_seconds", Base: 1e6,
-				Help:  "Wait for a CPU that 99 % of the waits on the node's host do not exceed.",
+				Help:  "Wait for a CPU that 99 % of the waits on the node's host do not exceed; absent while not known.",
 				gauge: func(l *Load) *Gauge { return &l.RunqUsP99 },
 				field: func(m *pb.NodeLoad) **float64 { return &m.RunqUsP99 },
 			}, {
 				Name: "srtt_us_p50", Most: mostUs, step: 50, share: 0.1, Label: "rtt", Unit: "ms", Shown: 1e-3,
 				Metric: "rtt_p50_seconds", Base: 1e6,
-				Help:  "Median of the round trips between the agent's front and its clients.",
+				Help:  "Median of the round trips between the agent's front and its clients; absent while not known.",
 				gauge: func(l *Load) *Gauge { return &l.SRTTUsP50 },
 				field: func(m *pb.NodeLoad) **float64 { return &m.SrttUsP50 },
 			}, {
 				Name: "retrans_ppm", Most: 1e6, step: 100, share: 0.2, Label: "resent", Unit: "ppm", Shown: 1,
 				Metric: "retransmitted_ratio", Base: 1e6,
-				Help:  "Share of the segments sent to them that were sent again.",
+				Help:  "Share of the TCP segments from the agent's front to its clients that were sent again; absent while not known.",
 				gauge: func(l *Load) *Gauge { return &l.RetransPPM },
 				field: func(m *pb.NodeLoad) **float64 { return &m.RetransPpm },
 			},

@@ -8,9 +8,9 @@ import (
 	"slices"
 	"strings"
 	"time"
-	"unicode/utf8"
 
 	"github.com/cognitora/dataplane/internal/buildinfo"
+	"github.com/cognitora/dataplane/internal/markdown"
 	"github.com/cognitora/dataplane/perf/process"
 )
 
@@ -64,49 +64,7 @@ func (r *Report) Markdown(command string) string {
 	for i := range r.Results {
 		r.section(&b, &r.Results[i])
 	}
-	return Wrap(b.String())
-}
-
-// proseColumns is how wide a line of prose may be.
-const proseColumns = 100
-
-// Wrap breaks the paragraphs and list items of a Markdown text at 100 columns. Tables, headings,
-// code and images keep their lines.
-func Wrap(text string) string {
-	var b strings.Builder
-	for line := range strings.Lines(text) {
-		if utf8.RuneCountInString(strings.TrimSuffix(line, "\n")) <= proseColumns ||
-			strings.ContainsRune("|#!< ", rune(line[0])) {
-			b.WriteString(line)
-			continue
-		}
-		wrapLine(&b, line)
-	}
-	return b.String()
-}
-
-// wrapLine breaks one line between words. A list item goes on below its first word.
-func wrapLine(b *strings.Builder, line string) {
-	indent := ""
-	if strings.HasPrefix(line, "- ") {
-		indent = "  "
-	}
-	column := 0
-	for i, word := range strings.Fields(line) {
-		width := utf8.RuneCountInString(word)
-		switch {
-		case i == 0:
-		case column+1+width > proseColumns:
-			b.WriteString("\n" + indent)
-			column = len(indent)
-		default:
-			b.WriteByte(' ')
-			column++
-		}
-		b.WriteString(word)
-		column += width
-	}
-	b.WriteByte('\n')
+	return markdown.Wrap(b.String())
 }
 
 func (r *Report) section(b *strings.Builder, s *Result) {

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/cognitora/dataplane/internal/buildinfo"
+	"github.com/cognitora/dataplane/internal/markdown"
 	"github.com/cognitora/dataplane/perf/compare"
 	"github.com/cognitora/dataplane/perf/process"
 )
@@ -160,7 +161,7 @@ func (r *Report) Markdown(command string) string {
 		}
 		b.WriteString(" " + compare.Ratios(r.values(name, p99Column), r.values("off", p99Column)).String() + " |\n")
 	}
-	return compare.Wrap(b.String())
+	return markdown.Wrap(b.String())
 }
 
 // metric adds up the samples of a metric of the router whose labels hold the given text.

@@ -92,8 +92,9 @@ func New() *Router {
 			"Retries that the budget did not allow.").WithLabelValues(),
 		LastResort: s.Counter("cgn_router_last_resort_total", "Requests sent to a node that is out of service "+
 			"for server errors, or only returning, because no other node could take them.").WithLabelValues(),
-		UpstreamErrors: s.Counter("cgn_router_upstream_errors_total", "Attempts that failed, by node and kind: "+
-			"before anything reached the client, or (cut, idle) when an answer had begun.", "node", "kind"),
+		UpstreamErrors: s.Counter("cgn_router_upstream_errors_total", "Attempts that failed, by node and kind; cut "+
+			"and idle are failures after the answer had begun, all others are failures before the client had a byte.",
+			"node", "kind"),
 		PolicyReloads: s.Counter("cgn_router_policy_reloads_total", "Policy documents seen: applied or refused.",
 			"result"),
 		Lookups: s.Counter("cgn_router_response_lookups_total", "Searches on the nodes for a stored response "+
@@ -101,34 +102,34 @@ func New() *Router {
 			"many at once).", "result"),
 		AccessDropped: s.Counter("cgn_router_access_log_dropped_total", "Access log lines lost: dropped because "+
 			"the writer was behind, or by a write that failed.").WithLabelValues(),
-		Takeovers: s.Counter("cgn_router_takeovers_total", "Processes that were to take the place of another "+
-			"one: taken: this one has; refused and abandoned: another one has asked this one, and was refused or "+
-			"ended before it was ready.", "outcome"),
+		Takeovers: s.Counter("cgn_router_takeovers_total", "Attempts to replace a running router: this process took "+
+			"over (taken), or another process asked this one and was refused (refused), or ended before it was ready "+
+			"(abandoned).", "outcome"),
 		Panics: s.Counter("cgn_router_panics_total",
 			"Requests whose handling failed because of a bug.").WithLabelValues(),
 		Pick: s.Histogram("cgn_router_pick_seconds", "Time from a request read to its node chosen.",
 			pickBuckets).WithLabelValues(),
 		Passed: s.Counter("cgn_router_prompt_passed_bytes_total",
-			"Bytes of prompts that began as one before, and were neither scanned nor hashed again.").WithLabelValues(),
-		RelayLag: s.Histogram("cgn_router_relay_lag_seconds", "Time of one turn of a relay loop: the longest "+
-			"that a piece of a stream which came meanwhile has waited to be looked at.", lagBuckets).WithLabelValues(),
+			"Bytes of prompts that were neither scanned nor hashed because an earlier prompt began "+
+				"with them.").WithLabelValues(),
+		RelayLag: s.Histogram("cgn_router_relay_lag_seconds", "Time of one turn of a relay loop, which is the "+
+			"longest that a piece of a stream waits for the loop.", lagBuckets).WithLabelValues(),
 		Tokenised: s.Counter("cgn_router_tokenised_total",
-			"Prompts for models with a tokenizer: exact, or predicted because of their size, or a word of more than "+
-				"4 KiB (large), images and the like (media), content of a form that engines differ in (form), an "+
-				"option whose effect is not followed (option), or a chat template that refused them or cannot be "+
-				"followed (template).", "result"),
+			"Prompts for models with a tokenizer: exact, or predicted from their text because of their size or a "+
+				"word of more than 4 KiB (large), images and the like (media), content in a form that engines treat "+
+				"differently (form), an option with an unknown effect (option), or a chat template that refused them "+
+				"or cannot be followed (template).", "result"),
 		TokenBytes: s.Counter("cgn_router_tokenised_bytes_total",
 			"Bytes of prompts that were tokenised, for models with a tokenizer.").WithLabelValues(),
 		TokensKnown: s.Counter("cgn_router_tokenised_known_bytes_total",
-			"Bytes of such prompts whose tokens were remembered.").WithLabelValues(),
+			"Bytes of prompts whose tokens were remembered, for models with a tokenizer.").WithLabelValues(),
 		TokenSeconds: s.Histogram("cgn_router_tokenise_seconds", "Time to make the tokens of a prompt, its chat "+
 			"template included; part of cgn_router_pick_seconds.", pickBuckets).WithLabelValues(),
 		SignalLag: s.Histogram("cgn_router_signal_lag_seconds",
-			"Staleness of what agents tell: for each change of a node's load, the time from the agent's last look "+
-				"that did not show it to its arrival here, the whole way there and back included. The change cannot "+
-				"be older.", signalBuckets).WithLabelValues(),
-		EventLag: s.Histogram("cgn_router_kernel_event_lag_seconds", "Age of what the kernel told of, when "+
-			"this router looked into it: from the retransmission timeout, reset or failure to what follows from it.",
+			"Upper bound on the age of a change of a node's load when it arrives here: the time since the agent's "+
+				"last look without the change, with the whole way there and back.", signalBuckets).WithLabelValues(),
+		EventLag: s.Histogram("cgn_router_kernel_event_lag_seconds",
+			"Time from a retransmission timeout, reset or failed connection in the kernel to this router's reaction.",
 			eventBuckets).WithLabelValues(),
 	}
 	r.defineBound()
@@ -144,9 +145,8 @@ func (r *Router) defineBound() {
 		"Time from request read to the first body event of a stream.", latencyBuckets, "model")
 	r.itl = s.Histogram("cgn_router_itl_seconds",
 		"Mean time between the body events of a stream, one observation per stream.", gapBuckets, "model")
-	r.maxGap = s.Histogram("cgn_router_itl_max_seconds", "Longest time between two body events of a stream, "+
-		"one observation per stream: the stalls that its mean hides, and the waits for a client that does "+
-		"not read.", stallBuckets, "model")
+	r.maxGap = s.Histogram("cgn_router_itl_max_seconds", "Longest time between two body events of a stream, one "+
+		"observation per stream; it includes waits for a client that does not read.", stallBuckets, "model")
 	r.overlap = s.Histogram("cgn_router_overlap_ratio",
 		"Share of the prompt's blocks believed cached on the chosen node.", ratioBuckets, "model")
 	r.prompt = s.Counter("cgn_router_prompt_tokens_total", "Prompt tokens, as engines report them.", "model")
@@ -159,7 +159,7 @@ func (r *Router) defineBound() {
 	r.setAside = s.Counter("cgn_router_set_aside_total",
 		"Times a node was set aside, and got no new requests, because it made no progress.", "node")
 	r.unreported = s.Counter("cgn_router_cached_unreported_total",
-		"Answers with a usage but no cached-token count.", "node")
+		"Answers whose usage has no cached-token count.", "node")
 	r.rejected = s.Counter("cgn_router_stream_options_rejected_total",
 		"Requests resent without stream_options because the engine refuses them.", "node")
 }
