@@ -89,10 +89,8 @@ var ssdRows = []row[store.Stats]{
 	counter("ssd_lost_total", "Rows dropped at the start because their segment is gone.", func(s *store.Stats) uint64 {
 		return s.SSD.Lost
 	}),
-	counter("ssd_rebuilt_total", "Records found again in the segments at the start because the rows of the index "+
-		"were damaged.", func(s *store.Stats) uint64 { return s.SSD.Rebuilt }),
-	counter("ssd_unproven_total", "Records of clients' own keys dropped when damaged rows were rebuilt at the start, "+
-		"as they may have been deleted or replaced.", func(s *store.Stats) uint64 { return s.SSD.Unproven }),
+	counter("ssd_resets_total", "Starts that dropped all blocks because the rows of the index were damaged.",
+		func(s *store.Stats) uint64 { return s.SSD.Resets }),
 	counter("ssd_read_errors_total", "Reads that the disk failed.", func(s *store.Stats) uint64 {
 		return s.SSD.ReadErrors
 	}),
@@ -132,8 +130,6 @@ var ssdRows = []row[store.Stats]{
 	counter("ssd_over_quota_total", "Writes refused because a [[quota]] was used up.", func(s *store.Stats) uint64 {
 		return s.SSD.OverQuota
 	}),
-	counter("ssd_graves_total", "Deletions written to segments, those copied to make room included.",
-		func(s *store.Stats) uint64 { return s.SSD.Graves }),
 	counter("ssd_squeezes_total", "Times that the filesystem had less room than kvcached.ssd allows.",
 		func(s *store.Stats) uint64 { return s.SSD.Squeezes }),
 	gauge("ssd_segment_limit_bytes", "What segments may take since the filesystem had less room than kvcached.ssd "+

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"path/filepath"
 
@@ -36,14 +35,8 @@ func Verify(ctx context.Context, data string, c SSDConfig, bad func(ssd.Damage),
 	if err := ssd.Examine(dir, key); err != nil {
 		return v, verifyError(err)
 	}
-	_, rowsErr := os.Stat(filepath.Join(dir, ssd.RowsDir))
 	if v, err = ssd.Verify(ctx, ssd.VerifyOptions{Dir: dir, Key: key, Bad: bad, Progress: progress}); err != nil {
 		return v, err
-	}
-	if errors.Is(rowsErr, fs.ErrNotExist) && v.Segments > 0 {
-		v.Bad++
-		bad(ssd.Damage{File: filepath.Join(dir, ssd.RowsDir),
-			Err: errors.New("the index is missing; a start makes it again from the segments, as far as that goes")})
 	}
 	switch {
 	case v.Bad > 0 && v.Lost > 0:

@@ -2,7 +2,6 @@ package ssd
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 
@@ -13,9 +12,8 @@ import (
 const deleteBatch = 256
 
 // Delete takes blocks out and returns how many there were. When it returns without an error, none
-// comes back after a crash: the deletion was synced both in a segment and in the rows, so that
-// either may be damaged. Where the disk cap is reached Delete waits for reclaim. ErrIO,
-// ErrReadOnly, ErrClosed, or the error of ctx: any of the blocks may be there.
+// comes back after a crash. ErrIO, ErrReadOnly, ErrClosed, or the error of ctx: any of the blocks
+// may be there.
 func (t *Tier) Delete(ctx context.Context, addrs ...block.Addr) (n int, err error) {
 	if !t.users.enter() {
 		return 0, ErrClosed
@@ -25,12 +23,7 @@ func (t *Tier) Delete(ctx context.Context, addrs ...block.Addr) (n int, err erro
 		if err := ctx.Err(); err != nil {
 			return n, err
 		}
-		deleted, err := t.deleteSome(ctx, some)
-		for errors.Is(err, errNoSpace) { // without the locks, which reclaim needs
-			if err = t.awaitSpace(ctx, 1); err == nil {
-				deleted, err = t.deleteSome(ctx, some)
-			}
-		}
+		deleted, err := t.deleteSome(some)
 		if n += deleted; err != nil {
 			return n, err
 		}
@@ -71,68 +64,52 @@ func (t *Tier) unlockAll(list []hashed) {
 	}
 }
 
-func (t *Tier) deleteSome(ctx context.Context, addrs []block.Addr) (n int, err error) {
+func (t *Tier) deleteSome(addrs []block.Addr) (n int, err error) {
 	list := t.lockAll(addrs)
 	defer t.unlockAll(list)
+	doubt := t.doubt.any() // then each gets a tombstone
 	var there []hashed
 	for _, h := range list {
-		ok, err := t.holds(h.hash, h.addr)
+		found, err := t.stored(h.hash, h.addr)
 		if err != nil {
 			return 0, fmt.Errorf("%w: %w", ErrIO, err)
 		}
-		if ok {
+		if found {
+			n++
+		}
+		if found || doubt {
 			there = append(there, h)
-			if e, known := t.index.get(h.hash); !t.rebuilding.Load() || known && e.state == stateLive {
-				n++
-			}
 		}
 	}
 	if len(there) == 0 {
 		return 0, nil
 	}
-	if err := t.bury(ctx, there); err != nil {
+	if err := t.bury(there); err != nil {
 		return 0, err
 	}
 	t.stats.deletes.Add(uint64(n))
 	return n, nil
 }
 
-// bury makes durable, in the log and in the rows, that what the addresses have is dead, and forgets
-// it.
-func (t *Tier) bury(ctx context.Context, list []hashed) error {
+// bury makes durable that the addresses, which are locked, have nothing, and forgets their entries.
+func (t *Tier) bury(list []hashed) error {
 	if t.rows.broken.Load() {
 		return ErrReadOnly
 	}
-	b, c := burials{t: t}, t.rows.change()
-	defer b.land()
-	seqs := make([]uint64, 0, len(list))
-	for some := range slices.Chunk(list, graveRoom) {
-		graves := make([]grave, len(some))
-		for i := range some {
-			graves[i].addr = *some[i].addr
-		}
-		f, err := b.write(ctx, graves)
-		if err != nil {
-			c.discard()
-			return err
-		}
-		for _, h := range some {
-			c.bury(h.addr, f.seq, f.place)
-			seqs = append(seqs, f.seq)
-		}
-	}
-	if err := b.sync(); err != nil {
-		c.discard()
-		return err
+	t.log.mu.Lock()
+	seq, end := t.log.seq, t.log.end()
+	t.log.mu.Unlock()
+	c := t.rows.change()
+	for _, h := range list {
+		c.bury(h.addr, seq, end)
 	}
 	if err := c.commit(true); err != nil {
 		t.writeFailed("row", err)
 		return fmt.Errorf("%w: %w", ErrIO, err)
 	}
 	t.dug(len(list))
-	for i, h := range list {
-		t.forget(h.hash, seqs[i])
-		t.doubts.end(h.hash)
+	for _, h := range list {
+		t.forget(h.hash, seq)
 	}
 	return nil
 }
@@ -171,42 +148,26 @@ func (t *Tier) SetExpiry(a block.Addr, unixMS int64) (bool, error) {
 	return true, nil
 }
 
-// Purge deletes every block that is there of the namespaces whose text match accepts.
-func (t *Tier) Purge(ctx context.Context, match func(namespace string) bool) (n int, err error) {
-	ids := t.names.matching(match)
-	if len(ids) == 0 {
-		return 0, nil
+// Drop takes blocks out of what is found, from now on. Nothing is synced: the next Open may find
+// them again, and asks Options.Dead.
+func (t *Tier) Drop(addrs ...block.Addr) {
+	c := t.rows.change()
+	for i := range addrs {
+		c.drop(&addrs[i])
 	}
-	for cursor := uint64(0); ; {
-		var found []block.Addr
-		next, err := t.Scan(ctx, cursor, func(i Info) bool {
-			if _, ok := ids[i.Addr.Model]; ok {
-				found = append(found, i.Addr)
-			}
-			return true
-		})
-		if err != nil {
-			return n, err
-		}
-		deleted, err := t.Delete(ctx, found...)
-		if n += deleted; err != nil {
-			return n, err
-		}
-		if cursor = next; cursor == 0 {
-			t.ForgetNames()
-			return n, nil
-		}
+	list := t.lockAll(addrs)
+	defer t.unlockAll(list)
+	for _, h := range list {
+		t.forget(h.hash, t.Seq()-1)
+	}
+	if err := c.commit(false); err != nil {
+		t.writeFailed("row", err)
 	}
 }
 
-func (n *names) matching(match func(string) bool) map[block.ModelID]struct{} {
-	n.mu.RLock()
-	defer n.mu.RUnlock()
-	ids := map[block.ModelID]struct{}{}
-	for id, text := range n.text {
-		if match(text) {
-			ids[id] = struct{}{}
-		}
-	}
-	return ids
+// Seq is above the sequence numbers of all records, and not above those of later ones.
+func (t *Tier) Seq() uint64 {
+	t.log.mu.Lock()
+	defer t.log.mu.Unlock()
+	return t.log.seq + 1
 }

@@ -89,13 +89,6 @@ func (t *Tier) checkpoint() bool {
 	l.mu.Lock()
 	c := checkpoint{place: l.settled(), seq: l.seq, segment: l.segment}
 	open := slices.Clone(l.open)
-	for _, s := range open {
-		// A segment that has no footer though the checkpoint has passed it could not be sealed: see
-		// rebuild.
-		if end := (place{s.id, s.next}); s.full && !s.sealed.Load() && end.before(c.place) {
-			c.place = end
-		}
-	}
 	l.fresh, l.graves = 0, 0
 	l.mu.Unlock()
 	c.day, c.written = t.budget.state()
@@ -114,7 +107,7 @@ func (t *Tier) checkpoint() bool {
 		t.writeFailed("checkpoint", err)
 		return false
 	}
-	t.doubts.pass(c.place)
+	t.doubt.pass(c.place)
 	t.writeProof(&c)
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -10,17 +10,21 @@ import (
 )
 
 // rowFound returns the row of a, if its record may be there; for use while the index is being
-// loaded. While the rows are being made again only those of later segments are right.
+// loaded.
 func (t *Tier) rowFound(a *block.Addr) (row, bool, error) {
-	rebuilding := t.rebuilding.Load() // asked first: the row may be of before the end of that
 	r, ok, err := t.rows.get(a)
 	if errors.Is(err, errRow) {
 		return row{}, false, nil
 	}
-	if err != nil || !ok || rebuilding && r.segment < t.resume.below {
+	if err != nil || !ok {
 		return row{}, false, err
 	}
-	return r, t.stands(&r), nil
+	return r, t.stands(&r) && !t.purged(a, &r), nil
+}
+
+// purged tells whether a record that was found is to be left out.
+func (t *Tier) purged(a *block.Addr, r *row) bool {
+	return t.o.Dead != nil && t.o.Dead(r.seq, t.names.get(a.Model), r.key)
 }
 
 // stands tells whether the record of a row may be there.
@@ -84,6 +88,10 @@ func (t *Tier) loadRow(a *block.Addr, value []byte) {
 	t.load.part.Store(int64(binary.BigEndian.Uint16(a.Digest[:])))
 	if !t.stands(&r) {
 		t.dropRow(a, &r)
+		return
+	}
+	if t.purged(a, &r) {
+		t.Drop(*a)
 		return
 	}
 	e := r.entry(t.index.hash(a), t.quotaOf(a))

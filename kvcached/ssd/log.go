@@ -115,7 +115,6 @@ func (t *Tier) rotate(moved bool, n uint32) error {
 		}
 		return fmt.Errorf("%w: %w", ErrIO, err)
 	}
-	t.writeNewest(s.id)
 	t.segs.add(s)
 	s.spare = moved
 	l.active = s
@@ -126,20 +125,20 @@ func (t *Tier) rotate(moved bool, n uint32) error {
 	return nil
 }
 
-// land ends a flight: the record is written, its row and its entry are there, or it has failed (not
-// written): then the footer does not name it, so that rows that are made again do not know it
-// either.
+// land ends a flight: the record is written, and its row and its entry are there, or the write has
+// failed. Then the footer does not name the record, and a checkpoint that passes it follows at once.
 func (t *Tier) land(f *flight, written bool) {
 	l := &t.log
 	l.mu.Lock()
 	if !written {
 		f.seg.table = slices.DeleteFunc(f.seg.table, func(e tableEntry) bool { return e.page == f.page })
+		l.fresh = t.o.checkpointBytes
 	}
 	delete(l.flights, f)
 	f.seg.flying--
-	idle := f.seg.full && f.seg.flying == 0
+	due := f.seg.full && f.seg.flying == 0 || !written
 	l.mu.Unlock()
-	if idle {
+	if due {
 		t.wakeKeeper()
 	}
 	t.release(f.seg)

@@ -39,7 +39,7 @@ func TestNamesForgotten(t *testing.T) {
 		for i := from; i < to; i++ {
 			gone[named(i).Namespace] = true
 		}
-		if deleted, err := tier.Purge(ctx, func(text string) bool { return gone[text] }); err != nil ||
+		if deleted, err := removeAll(tier, func(text string) bool { return gone[text] }); err != nil ||
 			deleted != to-from {
 			t.Fatal(deleted, err)
 		}

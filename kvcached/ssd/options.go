@@ -60,6 +60,9 @@ type Options struct {
 	// Evicted is called for each block that reclaim drops or a read finds damaged, under the lock
 	// of its address: it must be quick and not call the tier. nil: nobody is told.
 	Evicted func(block.Addr)
+	// Dead tells of a record that Open finds whether it is to be left out. It may be called by any
+	// number of goroutines, and must not call the tier. nil: none is.
+	Dead func(seq uint64, namespace string, key []byte) bool
 	// Logger takes what an operator should know. nil: slog.Default().
 	Logger *slog.Logger
 
@@ -67,7 +70,6 @@ type Options struct {
 	rowFS vfs.FS           // nil: the operating system's
 	now   func() time.Time // nil: time.Now
 
-	scanning        func()           // nil: nobody; called before rows are made again from each segment
 	evicting        func(block.Addr) // nil: nobody; called before reclaim drops a block
 	checkpointBytes int64            // written between two checkpoints; 0: 64 MiB
 }

@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math"
 	"slices"
 	"time"
 
@@ -73,10 +72,6 @@ func (t *Tier) reclaimOne() bool {
 	if err != nil {
 		return false
 	}
-	if err := t.carryGraves(s, table); err != nil {
-		// There is no room: the oldest segment has no graves that must be copied.
-		return t.carried.Swap(math.MaxInt64) != math.MaxInt64 && errors.Is(err, errNoSpace)
-	}
 	moves := t.copyOut(s, table, all)
 	if !t.settle(s, moves) || t.stop.Err() != nil || !t.evict(s, table) {
 		return false
@@ -85,15 +80,10 @@ func (t *Tier) reclaimOne() bool {
 	if t.stop.Err() != nil || !t.checkpoint() {
 		return false
 	}
-	t.doubts.left()
 	t.stats.reclaimed.Add(1)
 	t.retire(s)
 	return true
 }
-
-// carryDivisor bounds the graves that reclaim copies: when one segment had more than this part of a
-// segment, the next that is freed is the oldest.
-const carryDivisor = 16
 
 // passMax is how many segments reclaim passes over in search of one that is little used.
 const passMax = 16
@@ -105,11 +95,6 @@ const passMax = 16
 // segments.
 func (t *Tier) victim(any bool) (best *segment, all bool) {
 	line := t.reclaimable()
-	if t.carried.Load() > t.o.SegmentSize/carryDivisor && len(line) > 0 {
-		// The oldest goes, however used it is: what it holds keeps graves.
-		return t.segs.acquire(slices.MinFunc(line, func(a, b *segment) int { return cmp.Compare(a.id, b.id) }).id),
-			false
-	}
 	for _, s := range line {
 		if s.live.Load() <= s.size.Load()/spareDivisor && (best == nil || s.live.Load() < best.live.Load()) {
 			best, all = s, true
@@ -362,7 +347,6 @@ func (t *Tier) evictSome(s *segment, table []tableEntry) bool {
 		if t.o.evicting != nil {
 			t.o.evicting(*h.addr)
 		}
-		t.doubts.leave(h.hash)
 		c.drop(h.addr)
 	}
 	if err := c.commit(true); err != nil {

@@ -31,7 +31,7 @@ const (
 const (
 	flagInline = 1 << iota // the payload lies in the header page
 	flagSealed             // the payload is sealed with AES-GCM
-	flagGraves             // the payload says what was deleted; the record has no address
+	flagGraves             // an older program's copy of tombstones; the record has no address
 )
 
 // errRecord says that a page is not the header of a record, or not of the one that was looked for.

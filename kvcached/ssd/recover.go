@@ -36,31 +36,17 @@ func (l *tail) vouches(r *row) bool {
 // recover reads checkpoint, tombstones and names, opens the segments and finds again what was
 // written behind the checkpoint.
 func (t *Tier) recover(ctx context.Context) error {
-	var c checkpoint
-	b, closer, err := t.rows.db.Get([]byte{rowCheckpoint})
-	if err != nil {
-		return fmt.Errorf("ssd: reading the checkpoint: %w", err)
-	}
-	err = c.decode(b)
-	_ = closer.Close()
+	c, err := t.rows.checkpoint()
 	if err != nil {
 		return err
 	}
 	t.log.seq, t.log.segment = c.seq, max(c.segment, 1)
 	t.budget.day, t.budget.used = c.day, c.written
-	if err := t.readRebuild(); err != nil {
-		return err
-	}
 	if err := t.readNames(); err != nil {
 		return err
 	}
 	if err := t.openSegments(c.place); err != nil {
 		return err
-	}
-	if newest := readNewest(&t.o); newest >= t.log.segment && newest < 1<<32-1 {
-		t.warnDamaged("ssd: the newest segment is gone, and the blocks written to it since the last checkpoint",
-			place{newest, 0}, errSegment)
-		t.log.segment = newest + 1
 	}
 	dead, err := t.readTombstones()
 	if err != nil {
@@ -76,7 +62,6 @@ func (t *Tier) recover(ctx context.Context) error {
 		}
 	}
 	t.log.seq += seqJump
-	t.dead = dead
 	return nil
 }
 
@@ -174,8 +159,9 @@ func (t *Tier) recoverSegment(ctx context.Context, s *segment, dead map[block.Ad
 		s.note(h)
 		t.tail.records[h.place] = h.seq
 		if h.flags&flagGraves != 0 {
-			t.recoverGraves(&batch, s, h, head, dead)
-		} else if err := t.recoverRecord(&batch, h, dead); err != nil && failed == nil {
+			return
+		}
+		if err := t.recoverRecord(&batch, h, dead); err != nil && failed == nil {
 			failed = err
 		}
 	})
@@ -231,31 +217,6 @@ func (t *Tier) recoverRecord(batch *change, h *header, dead map[block.Addr]uint6
 	r := rowOf(h)
 	batch.put(&h.Addr, &r)
 	return nil
-}
-
-// recoverGraves drops the rows of what a page of graves says is dead. What has been found of an
-// address that is newer stays: reclaim copies old graves.
-func (t *Tier) recoverGraves(batch *change, s *segment, h *header, head []byte, dead map[block.Addr]uint64) {
-	list, err := t.gravesOf(s, h, head)
-	if err != nil {
-		t.stats.corrupt.Add(1)
-		return
-	}
-	for i := range list {
-		g := &list[i]
-		if dead[g.addr] >= g.seq {
-			continue
-		}
-		old, ok, err := t.rows.get(&g.addr)
-		if err != nil && !errors.Is(err, errRow) {
-			t.stats.readErrors.Add(1)
-		}
-		if ok && old.seq > g.seq {
-			continue
-		}
-		dead[g.addr] = g.seq
-		batch.drop(&g.addr)
-	}
 }
 
 // errCut says that a record goes on where its file has ended.

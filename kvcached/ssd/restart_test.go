@@ -103,8 +103,7 @@ func restart(b *testing.B, dir string) {
 	_ = unix.Getrusage(unix.RUSAGE_SELF, &before)
 	begun := time.Now()
 	tier := open(b, restartOptions(dir))
-	if _, err := tier.Read(ctx, manyTokens(restartBlocks/2).Addr, make([]byte, page)); err != nil &&
-		!tier.rebuilding.Load() {
+	if _, err := tier.Read(ctx, manyTokens(restartBlocks/2).Addr, make([]byte, page)); err != nil {
 		b.Fatal(err)
 	}
 	serving := time.Since(begun)
@@ -122,8 +121,7 @@ func restart(b *testing.B, dir string) {
 }
 
 // BenchmarkRestart opens a directory of a million blocks, which have no bytes, for what takes time
-// is their number: killed while it was written to, closed in order, and without the rows of the
-// index.
+// is their number: killed while it was written to, and closed in order.
 func BenchmarkRestart(b *testing.B) {
 	at, err := os.MkdirTemp(".", "bench") // not /tmp, which may be in memory
 	if err != nil {
@@ -142,15 +140,6 @@ func BenchmarkRestart(b *testing.B) {
 	})
 	b.Run("closed", func(b *testing.B) {
 		for b.Loop() {
-			restart(b, dir)
-		}
-		b.ReportMetric(0, "ns/op")
-	})
-	b.Run("rows-lost", func(b *testing.B) {
-		for b.Loop() {
-			if err := os.RemoveAll(filepath.Join(dir, rowsDir)); err != nil {
-				b.Fatal(err)
-			}
 			restart(b, dir)
 		}
 		b.ReportMetric(0, "ns/op")

@@ -14,7 +14,7 @@ import (
 //	                                the end of the log when it was made: all copies lie before it.
 //	n <model>                       the text of a namespace
 //	c                               the checkpoint
-//	b                               the rows of older segments are being made again: see rebuildFrom
+//	b                               the rows are incomplete: an older program was making them again
 const (
 	rowRecord     = 'r'
 	rowTombstone  = 't'

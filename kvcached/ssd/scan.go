@@ -15,7 +15,7 @@ const (
 
 // Scan calls visit with the blocks of one part of all addresses, the one that cursor (0 to begin
 // with) says, and returns the next cursor, 0 at the end. What is there from the first call to the
-// last is seen at least once. While the rows are being made again, Scan waits. visit must not call
+// last is seen at least once. visit must not call
 // methods of the tier that wait for it; false ends this part, and next is the same cursor again.
 func (t *Tier) Scan(ctx context.Context, cursor uint64, visit func(Info) bool) (next uint64, err error) {
 	if cursor >= scanBuckets {
@@ -28,13 +28,6 @@ func (t *Tier) Scan(ctx context.Context, cursor uint64, visit func(Info) bool) (
 		return cursor, ErrClosed
 	}
 	defer t.users.leave()
-	select {
-	case <-t.rebuilt:
-	case <-t.closing:
-		return cursor, ErrClosed
-	case <-ctx.Done():
-		return cursor, ctx.Err()
-	}
 	lower := binary.BigEndian.AppendUint16([]byte{rowRecord}, uint16(cursor)<<(16-scanBits))
 	upper := []byte{rowRecord + 1}
 	if next = (cursor + 1) % scanBuckets; next != 0 {

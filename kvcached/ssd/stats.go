@@ -6,7 +6,7 @@ type counters struct {
 	reads, readBytes, misses, corrupt, torn, lost, readErrors       atomic.Uint64
 	writes, payload, written, moved, movedBytes, syncs, checkpoints atomic.Uint64
 	deletes, evicted, evictedBytes, expired, reclaimed, reused      atomic.Uint64
-	overBudget, overQuota, waits, rebuilt, unproven, graves         atomic.Uint64
+	overBudget, overQuota, waits, resets                            atomic.Uint64
 	writeErrors, noSpace, readOnly, failures, fullWrites            atomic.Uint64
 }
 
@@ -18,8 +18,7 @@ type Stats struct {
 	Corrupt       uint64 // records found damaged and dropped
 	Torn          uint64 // records that a crash left unfinished, dropped at start
 	Lost          uint64 // rows dropped at start as their segment is gone
-	Rebuilt       uint64 // records found again in the segments at start because the rows were damaged
-	Unproven      uint64 // records of clients' own keys dropped then, as they may have been deleted or replaced
+	Resets        uint64 // starts that dropped all blocks because the rows were damaged
 	ReadErrors    uint64 // reads that the disk failed
 	Writes        uint64 // blocks written
 	PayloadBytes  uint64 // of their payloads
@@ -30,7 +29,6 @@ type Stats struct {
 	Syncs         uint64 // fdatasync of segments
 	Checkpoints   uint64
 	Deletes       uint64 // blocks deleted
-	Graves        uint64 // deletions written to segments, those that reclaim copied included
 	Evicted       uint64 // blocks dropped by reclaim
 	EvictedBytes  uint64 // of them, headers included
 	Expired       uint64 // of Evicted, those that had expired
@@ -65,8 +63,8 @@ func (t *Tier) Stats() Stats {
 		Checkpoints: c.checkpoints.Load(), Deletes: c.deletes.Load(), Evicted: c.evicted.Load(),
 		EvictedBytes: c.evictedBytes.Load(),
 		Expired:      c.expired.Load(), Reclaimed: c.reclaimed.Load(), Reused: c.reused.Load(),
-		OverBudget: c.overBudget.Load(), OverQuota: c.overQuota.Load(), Waits: c.waits.Load(), Graves: c.graves.Load(),
-		Rebuilt: c.rebuilt.Load(), Unproven: c.unproven.Load(),
+		OverBudget: c.overBudget.Load(), OverQuota: c.overQuota.Load(), Waits: c.waits.Load(),
+		Resets:      c.resets.Load(),
 		WriteErrors: c.writeErrors.Load(), NoSpaceErrors: c.noSpace.Load(), ReadOnly: c.readOnly.Load(),
 		SegmentBytes: t.disk.Load(), Cap: t.o.Cap,
 		SegmentLimit: t.squeeze.limit.Load(), Squeezes: t.squeeze.times.Load()}

@@ -1,18 +1,18 @@
 // Package ssd is the tier of blocks on disk: segment files that are written once from front to end,
 // an index of them in memory, and rows in Pebble from which the index is loaded after a restart.
 //
-// What a read returns was compared with the full address, the sequence number and the checksums of
-// header and payload, every time. What says it is durable is in a synced record, or in a synced
-// row, before it is acknowledged.
+// A read compares the full address, the sequence number and the checksums of header and payload,
+// every time. A durable write is acknowledged when its record is synced, a deletion when its row
+// is.
 //
-// Who is right after a crash: the row of an address, or the record of it with the highest sequence
-// number in the part of the log behind the checkpoint, whichever is newer, unless a tombstone or a
-// grave is newer still. A deletion and a replacement sync the log and then their row, so that
-// neither a damaged end of the rows' log nor a damaged segment brings back what is gone; operations
-// on one address follow each other, so that all older copies lie before it in the log, and a
-// tombstone is needed only until the checkpoint has passed the place where the log ended then.
-// Reclaim copies a record under its old sequence number and points the row to the copy after the
-// copy is synced.
+// After a crash the newest of three wins: the row of an address, its records behind the checkpoint
+// in the log, and its tombstone. A replacement syncs its record and then its row; a deletion syncs
+// a tombstone. Operations on one address follow each other, so all older copies of a record lie
+// before its tombstone's place in the log. A checkpoint that passes the place ends the tombstone.
+// Reclaim copies a record under its old sequence number, syncs the copy, and then points the row to
+// it.
+//
+// Damaged or missing rows cost all blocks: the next start begins with an empty tier.
 package ssd
 
 import (
@@ -112,7 +112,7 @@ type Tier struct {
 	lock   io.Closer
 	rows   *rows
 	proof  file        // copy of the checkpoint
-	marked atomic.Bool // the rows are to be made again by the next Open
+	marked atomic.Bool // the next Open empties the directory
 	index  *index
 	segs   segments
 	log    log
@@ -122,11 +122,8 @@ type Tier struct {
 	stats  counters
 	disk   atomic.Int64 // bytes of the segment files
 
-	doubts doubts
-
+	doubt   doubt
 	squeeze squeeze
-
-	carried atomic.Int64 // bytes of graves that reclaim copied out of the last segment
 
 	pages        sync.Pool // *[page]byte, aligned
 	buffers      *buffers  // of writes; who holds one may wait for space
@@ -135,15 +132,11 @@ type Tier struct {
 	checkpointMu sync.Mutex
 	sealMu       sync.Mutex
 
-	rebuilding atomic.Bool           // the rows are being made again: what they say is not believed yet
-	rebuilt    chan struct{}         // closed when that is over, or was not needed
-	resume     rebuildFrom           // what from; see loadIndex
-	dead       map[block.Addr]uint64 // up to which sequence number recover has found addresses dead; for rebuild only
-	tail       *tail                 // nil once the rows are loaded
-	tailMu     sync.RWMutex
-	ready      chan struct{}
-	load       progress
-	budget     budget
+	tail   *tail // nil once the rows are loaded
+	tailMu sync.RWMutex
+	ready  chan struct{}
+	load   progress
+	budget budget
 
 	closing    chan struct{}   // closed when Close begins
 	stop       context.Context // ends what runs in the background
@@ -161,9 +154,8 @@ type Tier struct {
 }
 
 // Open opens or makes the directory. It returns once what was written last before a crash is found
-// again; the index is loaded after that, and until it is, Find and Read ask the rows. Where the
-// rows have to be made again from the segments, that goes before it, and until it is done what was
-// there before is a miss. ctx bounds Open, not the tier.
+// again; the index is loaded after that, and until it is, Find and Read ask the rows. If the rows
+// are damaged, Open drops all blocks. ctx bounds Open, not the tier.
 func Open(ctx context.Context, o Options) (_ *Tier, err error) {
 	if o, err = o.fill(); err != nil {
 		return nil, err
@@ -190,7 +182,7 @@ func Open(ctx context.Context, o Options) (_ *Tier, err error) {
 		return nil, err
 	}
 	if made {
-		err = t.openIndex(ctx)
+		err = t.openIndex()
 	} else if t.rows, err = openRows(&t.o); err == nil {
 		err = t.begin()
 	}
@@ -204,7 +196,7 @@ func Open(ctx context.Context, o Options) (_ *Tier, err error) {
 		return nil, err
 	}
 	t.stop, t.halt = context.WithCancel(context.Background())
-	t.running.Go(t.loadIndex)
+	t.running.Go(t.loadRows)
 	t.running.Go(t.keepLog)
 	t.running.Go(t.reclaimSegments)
 	return t, nil
@@ -215,7 +207,7 @@ func newTier(o Options) *Tier {
 	t := &Tier{o: o, index: newIndex(), ready: make(chan struct{}), keep: make(chan struct{}, 1),
 		reclaim: make(chan struct{}, 1),
 		buffers: newBuffers(o.Buffers), readBuffers: newBuffers(o.Buffers), closing: make(chan struct{}),
-		rebuilt: make(chan struct{}), reading: make(chan struct{}, o.Readers), pace: pace{rate: o.ReclaimRate}}
+		reading: make(chan struct{}, o.Readers), pace: pace{rate: o.ReclaimRate}}
 	t.pages.New = func() any { return (*[page]byte)(alignedBytes(page)) }
 	t.segs.byID = map[uint32]*segment{}
 	t.addrs.held = map[uint64]chan struct{}{}
@@ -227,12 +219,13 @@ func newTier(o Options) *Tier {
 }
 
 // begin marks a new directory: first the rows get a checkpoint, which they have from then on.
+// Sequence numbers begin with the clock, above those of an earlier tier in the same place.
 func (t *Tier) begin() error {
 	if err := t.o.fs.SyncDir(t.o.Dir); err != nil {
 		return err
 	}
 	c := t.rows.change()
-	c.check(&checkpoint{segment: 1})
+	c.check(&checkpoint{segment: 1, seq: uint64(t.o.now().UnixNano())})
 	if err := c.commit(true); err != nil {
 		return fmt.Errorf("ssd: writing the first checkpoint: %w", err)
 	}

@@ -51,7 +51,7 @@ func TestUsage(t *testing.T) {
 		t.Fatal(err)
 	}
 	want("deleted", map[string]int{a: 5, c: 1})
-	if n, err := tier.Purge(ctx, func(string) bool { return true }); n != 6 || err != nil {
+	if n, err := removeAll(tier, func(string) bool { return true }); n != 6 || err != nil {
 		t.Fatal(n, err)
 	}
 	want("purged", map[string]int{})

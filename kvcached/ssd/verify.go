@@ -36,7 +36,7 @@ type Verified struct {
 	Unclean  bool  // no Close has ended the log: the next Open reads what lies behind the last checkpoint again
 	Records  int   // sound ones, replaced and deleted ones included
 	Bytes    int64 // of all segments
-	Rows     int   // of live records, those included that Open would find behind the last checkpoint
+	Rows     int   // of live records; Open may find more behind the last checkpoint
 	Lost     int   // of Rows, those without a sound record: they will be misses
 	Bad      int   // calls of Bad
 }
@@ -65,28 +65,66 @@ func Verify(ctx context.Context, o VerifyOptions) (v Verified, err error) {
 	if made, err := checkFormat(&full, false); err != nil || !made {
 		return v, errors.Join(err, formatMissing(made, o.Dir))
 	}
-	w := verifier{t: t, o: &o, v: &v, sound: map[place]uint64{}, there: map[uint32]bool{},
-		dead: map[block.Addr]uint64{}, found: map[block.Addr]*row{}}
-	err = w.openRows(&full)
-	if err == nil {
+	w := verifier{t: t, o: &o, v: &v, sound: map[place]uint64{}, there: map[uint32]bool{}}
+	last, err := readProof(&full)
+	if errors.Is(err, errProof) {
+		w.bad(Damage{File: filepath.Join(o.Dir, proofFile), Err: fmt.Errorf("%w; the next start writes it again", err)})
+		err = nil
+	}
+	if err != nil {
+		return v, err
+	}
+	if t.rows, err = openRows(&full); err == nil {
+		w.last, err = t.rows.check(&last)
+	}
+	if err = w.rowsDamaged(err); err == nil {
 		err = w.segments(ctx, names)
 	}
 	if err == nil && t.rows != nil {
 		err = w.rowsDamaged(t.rows.each([]byte{rowRecord}, []byte{rowRecord + 1}, w.row))
-		w.foundLeft()
 	}
 	return v, err
 }
 
-// segments checks those in the directory, and which are missing.
+// rowsDamaged reports err if it is damage, and returns it if it is not.
+func (w *verifier) rowsDamaged(err error) error {
+	if !damaged(err) {
+		return err
+	}
+	w.bad(Damage{File: filepath.Join(w.o.Dir, rowsDir), Err: err})
+	return nil
+}
+
+// row checks that the record of a row is there.
+func (w *verifier) row(key, value []byte) bool {
+	w.v.Rows++
+	var r row
+	if err := r.decode(value); err != nil {
+		a, _ := parseAddr(key[1:])
+		w.bad(Damage{File: rowsDir, Addr: a, Err: err})
+		return true
+	}
+	if seq, ok := w.sound[r.place]; ok && seq == r.seq {
+		return true
+	}
+	w.v.Lost++
+	if !w.there[r.segment] {
+		w.there[r.segment] = true
+		w.bad(Damage{File: segmentName(w.o.Dir, r.segment),
+			Err: fmt.Errorf("%w: it is missing, and the index names blocks in it", errSegment)})
+	}
+	return true
+}
+
+// segments checks those in the directory.
 func (w *verifier) segments(ctx context.Context, names []string) error {
 	for _, name := range names {
 		if id, ok := segmentID(name); ok {
 			w.there[id] = true
+			w.v.Unclean = w.v.Unclean || id >= w.last.place.segment
 			w.open(filepath.Join(w.o.Dir, name), id)
 		}
 	}
-	w.missing()
 	for _, s := range w.t.segs.all() {
 		if err := w.segment(ctx, s); err != nil {
 			return err
@@ -109,10 +147,8 @@ type verifier struct {
 	sound map[place]uint64
 	total int64
 
-	from  place                 // the last checkpoint
-	there map[uint32]bool       // segments that are in the directory, or were reported missing
-	dead  map[block.Addr]uint64 // as in recover
-	found map[block.Addr]*row   // what recover would write; nil: a row that it would drop
+	last  checkpoint
+	there map[uint32]bool // segments that are in the directory, or were reported missing
 }
 
 func (w *verifier) bad(d Damage) {
@@ -147,7 +183,6 @@ func (w *verifier) segment(ctx context.Context, s *segment) error {
 			w.v.Records++
 		}
 		w.sound[h.place] = h.seq
-		w.behind(s, h, head)
 	})
 	if err != nil {
 		return err

@@ -83,15 +83,4 @@ func TestVersion1(t *testing.T) {
 	<-tier.Ready()
 	check(tier, 1)
 	mustClose(t, tier)
-	if err := os.RemoveAll(filepath.Join(o.Dir, rowsDir)); err != nil {
-		t.Fatal(err)
-	}
-	tier = open(t, o)
-	<-tier.Ready()
-	for i := range 8 {
-		if _, token := isNewest(t, tier, i, [...]uint64{0, 1, 1, 1, 2, 2, 2, 2}[i]); token != (i > 0) {
-			t.Errorf("block %d is there: %v", i, token)
-		}
-	}
-	mustClose(t, tier)
 }

@@ -123,7 +123,7 @@ func (t *Tier) writeAt(ctx context.Context, hash uint64, h *header, payload, bod
 	published := false
 	defer func() {
 		if !published {
-			t.doubts.add(hash, f.place)
+			t.doubt.add(f.place)
 		}
 		t.land(f, published)
 	}()
@@ -144,7 +144,6 @@ func (t *Tier) writeAt(ctx context.Context, hash uint64, h *header, payload, bod
 	}
 	t.publish(&h.Addr, r.entry(hash, t.quotaOf(&h.Addr)))
 	published = true
-	t.doubts.end(hash)
 	t.stats.writes.Add(1)
 	t.stats.payload.Add(uint64(h.size))
 	return nil
@@ -184,9 +183,14 @@ func (t *Tier) writeRecord(ctx context.Context, s *segment, h *header, payload, 
 
 // holds tells whether the address has a record or may have one in the log; its lock is held.
 func (t *Tier) holds(hash uint64, a *block.Addr) (bool, error) {
-	if t.doubts.has(hash) || t.rebuilding.Load() {
+	if t.doubt.any() {
 		return true, nil
 	}
+	return t.stored(hash, a)
+}
+
+// stored tells whether the address has a record; its lock is held.
+func (t *Tier) stored(hash uint64, a *block.Addr) (bool, error) {
 	loaded := t.loaded() // asked first: what is loaded in between is in the index
 	if e, ok := t.index.get(hash); ok {
 		return e.state == stateLive, nil

@@ -1,0 +1,132 @@
+package ssd
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"path/filepath"
+	"slices"
+	"syscall"
+
+	"github.com/cockroachdb/pebble/v2"
+)
+
+// resetFile marks a directory whose rows were found damaged while the tier was open.
+const resetFile = "REBUILD"
+
+var (
+	errMarked     = errors.New("ssd: the rows were found damaged")
+	errIncomplete = errors.New("ssd: the rows are incomplete")
+)
+
+// damaged tells whether err, from the rows, means damaged or missing files. Errors of the system,
+// such as a full disk, do not.
+func damaged(err error) bool {
+	if err == nil || errors.Is(err, ErrReadOnly) {
+		return false
+	}
+	var errno syscall.Errno
+	return !errors.As(err, &errno) && !errors.Is(err, fs.ErrPermission) || errors.Is(err, fs.ErrNotExist)
+}
+
+// markDamaged has the next Open empty the directory.
+func (t *Tier) markDamaged(why error) {
+	if t.marked.Swap(true) {
+		return
+	}
+	t.o.Logger.Error("ssd: the rows of the index are damaged; the next start drops all blocks", "dir", t.o.Dir,
+		"err", why)
+	f, _, err := t.o.fs.Create(filepath.Join(t.o.Dir, resetFile))
+	if err == nil {
+		err = errors.Join(f.Close(), t.o.fs.SyncDir(t.o.Dir))
+	}
+	if err != nil && !errors.Is(err, fs.ErrExist) {
+		t.writeFailed("mark", err)
+	}
+}
+
+// openIndex opens the rows of a directory that is not new. If they are damaged or missing, it
+// drops all blocks: a cache can fill again.
+func (t *Tier) openIndex() error {
+	names, err := t.o.fs.List(t.o.Dir)
+	if err != nil {
+		return err
+	}
+	last, err := readProof(&t.o)
+	if errors.Is(err, errProof) {
+		t.o.Logger.Warn("ssd: the copy of the checkpoint is damaged; it is written again", "dir", t.o.Dir)
+		err = nil
+	}
+	if err != nil {
+		return err
+	}
+	why := errMarked
+	if !slices.Contains(names, resetFile) {
+		if t.rows, why = openRows(&t.o); why == nil {
+			_, why = t.rows.check(&last)
+		}
+		if !damaged(why) {
+			return why
+		}
+	}
+	t.stats.resets.Add(1)
+	t.o.Logger.Error("ssd: the rows of the index are damaged; all blocks are dropped", "dir", t.o.Dir, "err", why)
+	if err := t.reset(names); err != nil {
+		return fmt.Errorf("ssd: emptying %s: %w", t.o.Dir, err)
+	}
+	return nil
+}
+
+// check reads the rows without which no start is possible, and returns the checkpoint, which must
+// not be before the last.
+func (r *rows) check(last *checkpoint) (checkpoint, error) {
+	c, err := r.checkpoint()
+	if err == nil && (c.place.before(last.place) || c.seq < last.seq) {
+		err = errOlder
+	}
+	if _, closer, found := r.db.Get([]byte{rowRebuild}); found == nil {
+		err = errors.Join(err, closer.Close(), errIncomplete)
+	}
+	each := func([]byte, []byte) bool { return true }
+	return c, errors.Join(err, r.each([]byte{rowNamespace}, []byte{rowNamespace + 1}, each),
+		r.each([]byte{rowTombstone}, []byte{rowTombstone + 1}, each))
+}
+
+// checkpoint reads the last checkpoint.
+func (r *rows) checkpoint() (c checkpoint, err error) {
+	b, closer, err := r.db.Get([]byte{rowCheckpoint})
+	if errors.Is(err, pebble.ErrNotFound) {
+		return c, fmt.Errorf("%w: the checkpoint is missing", errIncomplete)
+	}
+	if err != nil {
+		return c, fmt.Errorf("ssd: reading the checkpoint: %w", err)
+	}
+	return c, errors.Join(c.decode(b), closer.Close())
+}
+
+// reset removes rows and segments and begins anew. The mark goes last, and rows without a
+// checkpoint, or an older one, count as damaged: a reset that a crash cuts short is repeated.
+func (t *Tier) reset(names []string) (err error) {
+	if t.rows != nil {
+		_ = t.rows.close()
+		t.rows = nil
+	}
+	if err := t.o.rowFS.RemoveAll(filepath.Join(t.o.Dir, rowsDir)); err != nil {
+		return err
+	}
+	for _, name := range names {
+		if _, ok := segmentID(name); ok || name == proofFile {
+			err = errors.Join(err, t.o.fs.Remove(filepath.Join(t.o.Dir, name)))
+		}
+	}
+	if err != nil {
+		return err
+	}
+	if t.rows, err = openRows(&t.o); err != nil {
+		return err
+	}
+	if err := t.begin(); err != nil || !slices.Contains(names, resetFile) {
+		return err
+	}
+	return errors.Join(t.o.fs.Remove(filepath.Join(t.o.Dir, resetFile)), t.o.fs.SyncDir(t.o.Dir))
+}

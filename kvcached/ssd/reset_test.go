@@ -1,0 +1,278 @@
+package ssd
+
+import (
+	"bytes"
+	"errors"
+	"io/fs"
+	"log/slog"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/cognitora/dataplane/kv/block"
+)
+
+var tokenSpace = block.Namespace{Model: "m", Revision: "1", DType: "bf16", Layout: "l", Tokens: 16, TP: 1,
+	PP: 1}.String()
+
+// tokens is the record of a block of tokens.
+func tokens(i int) Record {
+	return Record{Addr: block.Addr{Digest: block.Digest{1, byte(i), byte(i >> 8)}, Model: block.IDOf(tokenSpace)},
+		Namespace: tokenSpace, Parent: block.Digest{byte(i)}}
+}
+
+// rowFiles are the files of Pebble whose names contain part, without the empty ones.
+func rowFiles(t *testing.T, dir, part string) (names []string) {
+	t.Helper()
+	err := filepath.WalkDir(filepath.Join(dir, rowsDir), func(path string, d fs.DirEntry, err error) error {
+		if err == nil && !d.IsDir() && strings.Contains(filepath.Base(path), part) {
+			if info, err := d.Info(); err == nil && info.Size() > 0 {
+				names = append(names, path)
+			}
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return names
+}
+
+func flipFile(t *testing.T, rng *rand.Rand, name string, n int) {
+	t.Helper()
+	b, err := os.ReadFile(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range n {
+		b[rng.IntN(len(b))] ^= 1 << rng.IntN(8)
+	}
+	if err := os.WriteFile(name, b, 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// copied is the directory of o as a process that is killed now leaves it.
+func copied(t *testing.T, o Options) Options {
+	t.Helper()
+	from := o.Dir
+	o.Dir = filepath.Join(t.TempDir(), "d")
+	if err := os.CopyFS(o.Dir, os.DirFS(from)); err != nil {
+		t.Fatal(err)
+	}
+	return o
+}
+
+func writeTokens(t *testing.T, tier *Tier, i int, v uint64, durable bool) {
+	t.Helper()
+	if err := tier.Write(ctx, tokens(i), content(i, v, 3000+i), durable); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// remove deletes a key and a block of tokens.
+func remove(t *testing.T, tier *Tier, i int) {
+	t.Helper()
+	if n, err := tier.Delete(ctx, keyAddr(i), tokens(i).Addr); err != nil || n != 2 {
+		t.Fatal(n, err)
+	}
+}
+
+// isNewest checks that block i, of each kind, is version v (0: deleted) or a miss, and tells which
+// are there.
+func isNewest(t *testing.T, tier *Tier, i int, v uint64) (key, token bool) {
+	t.Helper()
+	dst := make([]byte, 8192)
+	info, err := tier.Read(ctx, keyAddr(i), dst)
+	if key = err == nil; key && (v == 0 || !bytes.Equal(dst[:info.Length], content(i, v, 2000))) {
+		t.Fatalf("key %d is not version %d", i, v)
+	}
+	if _, found := tier.Find(keyAddr(i)); found && v == 0 {
+		t.Fatalf("key %d is found", i)
+	}
+	if !key && !errors.Is(err, ErrMiss) && !errors.Is(err, ErrCorrupt) {
+		t.Fatal(err)
+	}
+	if info, err = tier.Read(ctx, tokens(i).Addr, dst); err == nil &&
+		(v == 0 || !bytes.Equal(dst[:info.Length], content(i, v, 3000+i))) {
+		t.Fatalf("block %d is not version %d", i, v)
+	}
+	return key, err == nil
+}
+
+// filled writes n keys and n blocks of tokens: every third of each is replaced, every third deleted.
+func filled(t *testing.T, o Options, n int) *Tier {
+	t.Helper()
+	tier := open(t, o)
+	<-tier.Ready()
+	for i := range n {
+		write(t, tier, i, 1, 2000, true)
+		writeTokens(t, tier, i, 1, true)
+		switch i % 3 {
+		case 1:
+			write(t, tier, i, 2, 2000, false)
+			writeTokens(t, tier, i, 2, false)
+		case 2:
+			remove(t, tier, i)
+		}
+	}
+	return tier
+}
+
+// newest checks that the blocks of filled are what was last made of them, or misses if none is to
+// be there, and counts them.
+func newest(t *testing.T, tier *Tier, n int) (there int) {
+	t.Helper()
+	for i := range n {
+		key, token := isNewest(t, tier, i, [...]uint64{1, 2, 0}[i%3])
+		for _, b := range []bool{key, token} {
+			if b {
+				there++
+			}
+		}
+	}
+	return there
+}
+
+// TestRowsGone: without rows, or with rows that an older program was making again, a start is
+// empty, says so, gives the disk back, and works.
+func TestRowsGone(t *testing.T) {
+	for name, spoil := range map[string]func(dir string) error{
+		"rows":   func(dir string) error { return os.RemoveAll(filepath.Join(dir, rowsDir)) },
+		"marked": func(dir string) error { return os.WriteFile(filepath.Join(dir, resetFile), nil, 0o600) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			eachKind(t, func(t *testing.T, o Options) {
+				const n = 60
+				var said lines
+				o.Logger = slog.New(slog.NewTextHandler(&said, nil))
+				mustClose(t, filled(t, o, n))
+				if err := spoil(o.Dir); err != nil {
+					t.Fatal(err)
+				}
+				for round := range uint64(3) {
+					tier := open(t, o)
+					<-tier.Ready()
+					s := tier.Stats()
+					if there := newest(t, tier, n); there != 0 || s.Resets != [...]uint64{1, 0, 0}[round] ||
+						round == 0 && s.SegmentBytes != 0 {
+						t.Fatalf("%d blocks: %+v", there, s)
+					}
+					write(t, tier, n+int(round), 1, 500, true)
+					for i := range int(round) + 1 {
+						holds(t, tier, n+i, 1, 500)
+					}
+					mustClose(t, tier)
+				}
+				if log := said.all(); strings.Count(log, "all blocks are dropped") != 1 {
+					t.Error(log)
+				}
+			})
+		})
+	}
+}
+
+// TestIncompleteRows: rows that an older program had not finished making again are not believed.
+func TestIncompleteRows(t *testing.T) {
+	o := small(t.TempDir())
+	o.Logger = quiet
+	tier := filled(t, o, 6)
+	c := tier.rows.change()
+	_ = c.batch.Set([]byte{rowRebuild}, make([]byte, 8), nil)
+	if err := c.commit(true); err != nil {
+		t.Fatal(err)
+	}
+	mustClose(t, tier)
+	tier = open(t, o)
+	<-tier.Ready()
+	if there := newest(t, tier, 6); there != 0 || tier.Stats().Resets != 1 {
+		t.Errorf("%d blocks: %+v", there, tier.Stats())
+	}
+	mustClose(t, tier)
+}
+
+// TestRowFlips flips bits in the files of the rows, of each kind: after one or two starts all
+// blocks are there or none, and what was deleted or replaced never.
+func TestRowFlips(t *testing.T) {
+	seed := seedOf(t)
+	rng := rand.New(rand.NewPCG(seed, 3))
+	const n, all = 120, 160
+	base := small(t.TempDir())
+	base.Logger = quiet
+	mustClose(t, filled(t, base, n))
+	whole, emptied := 0, 0
+	for round := range rounds(12, 600) {
+		o := copied(t, base)
+		part := [...]string{".sst", ".log", "MANIFEST", "OPTIONS", "marker", ""}[round%6]
+		if files := rowFiles(t, o.Dir, part); len(files) > 0 {
+			flipFile(t, rng, files[rng.IntN(len(files))], 1+rng.IntN(3))
+		}
+		if _, err := Verify(ctx, VerifyOptions{Dir: o.Dir}); err != nil {
+			t.Fatal(part, err)
+		}
+		resets, there := uint64(0), 0
+		for range 2 {
+			tier := open(t, o)
+			newest(t, tier, n)
+			<-tier.Ready()
+			there = newest(t, tier, n)
+			resets += tier.Stats().Resets
+			write(t, tier, n, 1, 500, true)
+			holds(t, tier, n, 1, 500)
+			mustClose(t, tier)
+		}
+		switch {
+		case resets == 0 && there == all:
+			whole++
+		case resets > 0 && there == 0:
+			emptied++
+		default:
+			t.Fatalf("%s: %d of %d blocks after two starts, %d resets", part, there, all, resets)
+		}
+	}
+	if t.Logf("%d whole, %d emptied", whole, emptied); emptied == 0 {
+		t.Error("nothing was emptied")
+	}
+}
+
+// TestEndOfRowsDamaged flips bits in the rows' log of a process that was killed. What is synced
+// after the damage proves it: a start is empty or has all, but for the last changes.
+func TestEndOfRowsDamaged(t *testing.T) {
+	seed := seedOf(t)
+	rng := rand.New(rand.NewPCG(seed, 3))
+	eachKind(t, func(t *testing.T, o Options) {
+		o.Logger = quiet
+		const n, last = 90, 5
+		tier := filled(t, o, n)
+		tier.checkpoint()
+		for i := range last {
+			write(t, tier, n+i, 1, 2000, true)
+		}
+		emptied := 0
+		for range rounds(10, 300) {
+			c := copied(t, o)
+			logs := rowFiles(t, c.Dir, ".log")
+			b, err := os.ReadFile(logs[len(logs)-1])
+			if err != nil {
+				t.Fatal(err)
+			}
+			end := bytes.TrimRight(b, "\x00")
+			b[len(end)-1-rng.IntN(min(len(end), 32<<10))] ^= 1 << rng.IntN(8)
+			if err := os.WriteFile(logs[len(logs)-1], b, 0o600); err != nil {
+				t.Fatal(err)
+			}
+			again := open(t, c)
+			<-again.Ready()
+			there, resets := newest(t, again, n), again.Stats().Resets
+			if there != [...]int{n / 3 * 4, 0}[resets] {
+				t.Fatalf("%d blocks, %d resets", there, resets)
+			}
+			emptied += int(resets)
+			mustClose(t, again)
+		}
+		t.Logf("emptied %d times", emptied)
+		mustClose(t, tier)
+	})
+}
