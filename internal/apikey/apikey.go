@@ -1,4 +1,4 @@
-// Package apikey reads the keys of engines from the files that hold them.
+// Package apikey reads the API keys of engines from files.
 package apikey
 
 import (
@@ -9,8 +9,8 @@ import (
 
 const maxBytes = 4096
 
-// Read returns the key that file holds: one word of printable ASCII, because it
-// is sent in a header. Blanks and line ends around it do not count.
+// Read returns the key in file. It must be one word of printable ASCII, because it is sent in a
+// header. Blanks and line ends around it are ignored.
 func Read(file string) (string, error) {
 	raw, err := os.ReadFile(file)
 	if err != nil {

@@ -6,9 +6,8 @@ import (
 	"slices"
 )
 
-// Changed names the settings, like "limits.max_body", that differ between two
-// structs of one type, in the order they are declared. Both arguments are
-// pointers; neither is kept.
+// Changed returns the settings, such as "limits.max_body", that differ between two structs of one
+// type, in the order of their declaration. Both arguments are pointers. Changed keeps neither.
 func Changed(was, is any) ([]string, error) {
 	if reflect.TypeOf(was) != reflect.TypeOf(is) {
 		return nil, fmt.Errorf("config: %T and %T are not the same", was, is)
@@ -30,7 +29,7 @@ func Changed(was, is any) ([]string, error) {
 	return names, nil
 }
 
-// same holds an empty list and no list for one thing.
+// same compares two values. An empty list equals no list.
 func same(a, b reflect.Value) bool {
 	if slices.Contains([]reflect.Kind{reflect.Slice, reflect.Map}, a.Kind()) && a.Len()+b.Len() == 0 {
 		return true

@@ -17,10 +17,10 @@ func lookupEnv(env []string, name string) string {
 	return ""
 }
 
-// applyEnv sets fields from CGN_* variables. A variable under a section of this
-// struct that names no key of it is a problem, unless another program has just
-// that key, and so is any other that is nobody's setting and nearly one of this
-// struct's, or one without its section; ignored are the rest of those.
+// applyEnv sets fields from CGN_* variables. A variable that sets no field is a problem in two
+// cases, unless it is another program's setting. First, it is under a section of this struct.
+// Second, it is similar to a variable of this struct, or equals one without its section. ignored
+// lists the other variables, except those in sections of other programs.
 func applyEnv(s *schema, o *Options) (problems []error, ignored []string) {
 	byName, names := s.envNames()
 	given := map[*field]string{}
@@ -53,12 +53,13 @@ func applyEnv(s *schema, o *Options) (problems []error, ignored []string) {
 	return problems, ignored
 }
 
-// unknown judges a variable that sets no field.
+// unknown decides whether a variable that sets no field is a problem, ignored, or another
+// program's.
 func (s *schema) unknown(program, name string, names []string) (problem error, ignored bool) {
 	setting, section := foreign(program, name)
 	switch owns := s.ownsEnv(name); {
 	case setting:
-		return nil, owns // may have been meant for this program
+		return nil, owns // ignored if it may have been meant for this program
 	case owns:
 		return &Problem{Where: name, Reason: "unknown setting" + didYouMean(name, names)}, false
 	case section:
@@ -69,7 +70,7 @@ func (s *schema) unknown(program, name string, names []string) (problem error, i
 	return nil, true
 }
 
-// envNames are the variables that set fields, CGN_CONFIG among the names, and older ones not.
+// envNames returns the variables that set fields. names includes CGN_CONFIG, and no older names.
 func (s *schema) envNames() (byName map[string]*field, names []string) {
 	byName, names = map[string]*field{}, []string{envPrefix + "CONFIG"}
 	for _, f := range s.fields {
@@ -87,8 +88,8 @@ func (s *schema) envNames() (byName map[string]*field, names []string) {
 	return byName, names
 }
 
-// meant is what name may have been meant for: every setting that it names without its section, or
-// else the nearest.
+// meant returns what name may have been meant for: all settings whose variable without section it
+// is, or else the nearest variable.
 func (s *schema) meant(name string, names []string) string {
 	var all []string
 	for _, f := range s.fields {
@@ -105,7 +106,7 @@ func (s *schema) meant(name string, names []string) string {
 	return nearestEnv(name, names)
 }
 
-// nearestEnv is Nearest, with the prefix that all names share left out of the measure.
+// nearestEnv is Nearest without the prefix that all names share.
 func nearestEnv(name string, names []string) string {
 	short := make([]string, len(names))
 	for i, n := range names {
@@ -118,7 +119,7 @@ func nearestEnv(name string, names []string) string {
 	return envPrefix + near
 }
 
-// serviceLink matches what Kubernetes puts into every container for a service:
+// serviceLink matches the variables that Kubernetes sets in every container for a service:
 // CGN_ROUTER_SERVICE_HOST, CGN_ROUTER_PORT_8080_TCP and so on.
 var serviceLink = regexp.MustCompile(`_(SERVICE_HOST|SERVICE_PORT(_.*)?|PORT(_[0-9]+_(TCP|UDP|SCTP).*)?)$`)
 

@@ -5,25 +5,25 @@ import (
 	"strings"
 )
 
-// FieldError is what is wrong with one setting of a section, said by Validate, Examine or a start.
-// A section may be an element of a list of them, where it says "engine[1].url: ..." for
-// "engine.url: ...": see In. It unwraps to what a %w in its text stands for.
+// FieldError is an error of one setting of a section, from Validate, Examine or a start. If the
+// section is an element of a list, the error says "engine[1].url: ..." instead of "engine.url:
+// ..."; see In. It unwraps to the argument of %w in its text.
 type FieldError struct {
 	section string // "engine", "engine[1]"
 	key     string // "url", "offload.nixl_port"
 	format  string
-	args    []any // a Mention among them stands for the text that a user of this section reads
+	args    []any // a Mention among them is replaced by its text for a user of this section
 	text    error
 }
 
 // Mention is another setting of the same section, in the text of a FieldError.
 type Mention struct {
 	Key  string
-	Flag string // shown too, except in a list, where no flag reaches; may be ""
+	Flag string // printed too, except in a list, where flags do not apply; may be ""
 }
 
-// Wrong is an error about a key of a section, formatted as fmt.Errorf does, with each Mention among
-// args as a string (%s).
+// Wrong returns an error about a key of a section, formatted like fmt.Errorf. A Mention among args
+// formats as a string (%s).
 func Wrong(section, key, format string, args ...any) *FieldError {
 	return wrong(section, key, format, args)
 }
@@ -50,11 +50,11 @@ func (e *FieldError) Error() string {
 	return join(e.section, e.key) + ": " + e.text.Error()
 }
 
-// Unwrap gives the text, which wraps what it was made of.
+// Unwrap returns the text's error, which wraps those in args.
 func (e *FieldError) Unwrap() error { return e.text }
 
-// In is err as it reads for the section at path, such as "engine[1]". Errors other than a
-// FieldError, Missing or not, stay as they are.
+// In rewrites err for the section at path, such as "engine[1]". It changes a FieldError, also
+// inside a Missing, and no other error.
 func In(err error, path string) error {
 	switch e := err.(type) {
 	case *FieldError:

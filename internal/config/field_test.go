@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// TestFieldError: settings are named as the user of a section, or of a list of them, has them, and
-// what is in values stays as it is.
+// TestFieldError: settings have the names of the section or list that the user has. Text in values
+// is not changed.
 func TestFieldError(t *testing.T) {
 	err := error(Wrong("engine", "binary", "%q: %w (engine.x); set %s, or %s",
 		"/opt engine.url (--x)", fs.ErrNotExist, Mention{"url", "--engine"}, Mention{Key: "model"}))
@@ -34,7 +34,7 @@ func TestFieldError(t *testing.T) {
 	}
 }
 
-// TestLinesOfNestedLists: tables and lists in lists belong to the last element of each.
+// TestLinesOfNestedLists: tables and lists inside lists belong to the last element of each list.
 func TestLinesOfNestedLists(t *testing.T) {
 	const doc = `[a]
 x = 1

@@ -12,17 +12,17 @@ import (
 	"github.com/BurntSushi/toml"
 )
 
-// Problem is one mistake in what the user wrote.
+// Problem is one mistake in the user's configuration.
 type Problem struct {
-	Where  string // "router.toml:12", "CGN_LIMITS_MAX_BODY", "--listen"; "" where several sources may be meant
+	Where  string // "router.toml:12", "CGN_LIMITS_MAX_BODY", "--listen"; "" if several sources are possible
 	Field  string // "limits.max_body"; "" if no setting is concerned
-	Value  string // as written; "" if it adds nothing
-	Reason string // what is wrong and what to write instead
+	Value  string // as written; "" if it does not help
+	Reason string // the mistake, and what to write instead
 
-	cause error // what Validate or Examine said; nil for others
+	cause error // the error of Validate or Examine; nil for other problems
 }
 
-// Unwrap gives the error behind Reason, nil if there is none.
+// Unwrap returns the error behind Reason; nil if there is none.
 func (p *Problem) Unwrap() error { return p.cause }
 
 func (p *Problem) Error() string {
@@ -49,8 +49,7 @@ type fileReader struct {
 	problems []error
 }
 
-// read applies a TOML document to the struct root points to and returns
-// everything that is wrong with it.
+// read applies a TOML document to the struct that root points to, and returns all problems.
 func (r *fileReader) read(doc string, root reflect.Value) []error {
 	var tree map[string]any
 	if _, err := toml.Decode(doc, &tree); err != nil {
@@ -67,8 +66,8 @@ func (r *fileReader) read(doc string, root reflect.Value) []error {
 	return r.problems
 }
 
-// plainly is what the parser says, and of a key that is written as [key] and as [[key]] what that
-// means.
+// plainly returns the parser's message. If a key is written both as [key] and as [[key]], it
+// explains that instead.
 func plainly(e toml.ParseError, doc string) string {
 	_, key, _ := strings.Cut(e.Message, "Key '")
 	key, rest, _ := strings.Cut(key, "'")
@@ -110,7 +109,7 @@ func (r *fileReader) table(v reflect.Value, tree map[string]any, path string) {
 	}
 }
 
-// form is the field for a key that may be a table or a list of tables.
+// form returns the field for a key that may be a table or a list of tables.
 func form(fields []reflect.StructField, raw any) reflect.StructField {
 	_, tables := raw.([]map[string]any)
 	_, list := raw.([]any)
@@ -146,7 +145,7 @@ func (r *fileReader) set(sf reflect.StructField, v reflect.Value, raw any, at st
 	v.Set(fresh)
 }
 
-// written spells a TOML value about as its author did.
+// written formats a TOML value about as its author wrote it.
 func written(raw any) string {
 	if s, ok := raw.(string); ok {
 		return strconv.Quote(s)
@@ -154,7 +153,7 @@ func written(raw any) string {
 	return fmt.Sprint(raw)
 }
 
-// assign converts raw to the type of v. Tables inside it report their own problems.
+// assign converts raw to the type of v. Tables inside raw report their own problems.
 func (r *fileReader) assign(v reflect.Value, raw any, at string) error {
 	switch t := raw.(type) {
 	case string:
@@ -228,8 +227,8 @@ func (r *fileReader) nested(v reflect.Value, raw map[string]any, at string) erro
 	return fmt.Errorf("must be %s, not a table", describe(v.Type()))
 }
 
-// locate gives a problem that Validate or Examine has found with a setting the line that it stands
-// on, unless it comes from elsewhere.
+// locate adds the line in the file to a problem of Validate or Examine, unless the setting comes
+// from another source.
 func (r *fileReader) locate(err error) error {
 	p, ok := err.(*Problem)
 	if !ok || p.Where != "" {
@@ -263,7 +262,7 @@ func numeric(v reflect.Value) bool {
 	return !isText(v.Type()) && (v.CanInt() || v.CanUint() || v.CanFloat())
 }
 
-// describe names a type for a user: "a string", "a duration".
+// describe returns a type's name for a user: "a string", "a duration".
 func describe(t reflect.Type) string {
 	switch {
 	case t == reflect.TypeFor[Duration]():

@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// commandLine is what the arguments ask for.
+// commandLine holds the parsed arguments.
 type commandLine struct {
 	file                 string
 	help, version, check bool
@@ -20,11 +20,11 @@ type flagValue struct {
 	field *field
 }
 
-// plain folds the spellings of a flag name into one: '.', '_' and '-' are the same.
+// plain makes the spellings of a flag name equal: '.', '_' and '-' are the same.
 var plain = strings.NewReplacer(".", "-", "_", "-").Replace
 
-// parseArgs reads --name value, --name=value and, for booleans, --name; a
-// single dash does too, as in Go's own flags.
+// parseArgs parses --name value, --name=value and, for booleans, --name. A single dash works too,
+// as in Go's own flags.
 func parseArgs(s *schema, o Options) *commandLine {
 	cl := &commandLine{}
 	byName, names := map[string]*field{}, []string{"help", "version", "check-config", fileFlag}
@@ -37,7 +37,7 @@ func parseArgs(s *schema, o Options) *commandLine {
 			byName[plain(old)] = f
 		}
 	}
-	args, instead := o.Args, "" // of a boolean whose value stands apart
+	args, instead := o.Args, "" // value of a boolean flag as a separate argument
 	for len(args) > 0 {
 		arg := args[0]
 		args = args[1:]
@@ -54,7 +54,7 @@ func parseArgs(s *schema, o Options) *commandLine {
 		if f == nil && name != fileFlag {
 			cl.fail("--"+name, "unknown flag"+s.meantFlag(name, names))
 			if !hasText && len(args) > 0 && !strings.HasPrefix(args[0], "-") {
-				args = args[1:] // what was meant as its value
+				args = args[1:] // the argument that was meant as its value
 			}
 			continue
 		}
@@ -77,8 +77,7 @@ func parseArgs(s *schema, o Options) *commandLine {
 	return cl
 }
 
-// meantFlag says what to write instead of a flag that there is not: a setting may have been called
-// by its full name.
+// meantFlag suggests the flag for an unknown one. The unknown one may be a setting's full name.
 func (s *schema) meantFlag(name string, flags []string) string {
 	for _, f := range s.fields {
 		switch {
@@ -122,9 +121,9 @@ func (cl *commandLine) fail(where, reason string) {
 	cl.problems = append(cl.problems, &Problem{Where: where, Reason: reason})
 }
 
-// apply sets the fields. The first flag of a list replaces what the file or the
-// environment put there, the next ones add to it; each has one element, or as a
-// variable several with commas between where elements hold none.
+// apply sets the fields. The first flag of a list replaces the list from the file or the
+// environment, and further flags add to it. A flag has several elements with commas between them,
+// as in a variable. If elements may hold commas, each flag has one element.
 func (cl *commandLine) apply() []error {
 	var problems []error
 	begun := map[*field]bool{}
@@ -148,7 +147,7 @@ func (cl *commandLine) apply() []error {
 	return problems
 }
 
-// addTo sets the field to list plus what a flag has.
+// addTo sets the field to list plus the elements of a flag.
 func (f *field) addTo(list reflect.Value, text string) error {
 	words := []string{text}
 	if !f.spaced {

@@ -20,7 +20,7 @@ func TestABooleanTakesItsValueAfterAnEqualsSign(t *testing.T) {
 	}
 }
 
-// TestASettingsFullNameAsAFlag: the flag that it has is named, not one that is spelled alike.
+// TestASettingsFullNameAsAFlag: the message names the setting's flag, not a similar one.
 func TestASettingsFullNameAsAFlag(t *testing.T) {
 	type engine struct {
 		URL string `toml:"url" flag:"engine"`
@@ -53,7 +53,7 @@ func TestASettingsFullNameAsAFlag(t *testing.T) {
 	}
 }
 
-// TestATableWhereAListIsMeant.
+// TestATableWhereAListIsMeant: the message says that a list of tables was expected.
 func TestATableWhereAListIsMeant(t *testing.T) {
 	var s struct {
 		Backends []struct {

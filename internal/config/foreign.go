@@ -9,13 +9,13 @@ import (
 	"strings"
 )
 
-// variables.txt has a line for each variable of the daemons: its name and whose setting it is. One
-// that ends in _ is that of a section.
+// variables.txt has a line for each variable of the daemons: its name, and the programs that have
+// the setting. A name that ends in _ is a section's.
 //
 //go:embed variables.txt
 var variables string
 
-// Variables writes variables.txt from the configurations of the daemons, by name.
+// Variables writes variables.txt from the configurations of the daemons, sorted by name.
 func Variables(w io.Writer, daemons map[string]any) error {
 	owners := map[string][]string{"CGN_ADMIN": {"cgn-ctl"}}
 	for _, daemon := range slices.Sorted(maps.Keys(daemons)) {
@@ -41,8 +41,8 @@ func Variables(w io.Writer, daemons map[string]any) error {
 	return nil
 }
 
-// foreign tells whether name is a setting of another program than this one, or in a section that
-// only others have.
+// foreign tells whether name is a setting of another program, and whether it is in a section that
+// only other programs have.
 func foreign(program, name string) (setting, section bool) {
 	for line := range strings.Lines(variables) {
 		words := strings.Fields(line)

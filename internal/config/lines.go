@@ -10,7 +10,7 @@ import (
 // "backend[1].url".
 type lineIndex map[string]int
 
-// of returns the line of path or of the nearest table around it; 0 if unknown.
+// of returns the line of path, or of the nearest table around it; 0 if unknown.
 func (x lineIndex) of(path string) int {
 	for path != "" {
 		if n, ok := x[path]; ok {
@@ -46,11 +46,11 @@ func indexLines(doc string) lineIndex {
 	return x
 }
 
-// listLengths is how many elements each list of tables has so far, by its path: "engine",
+// listLengths holds the number of elements so far of each list of tables, by its path: "engine",
 // "engine[1].user".
 type listLengths map[string]int
 
-// last is the path of a table: a list on the way stands for its last element.
+// last returns the path of a table. A list in its name means the list's last element.
 func (l listLengths) last(name string) string {
 	path := ""
 	for _, part := range strings.Split(name, ".") {
@@ -62,7 +62,7 @@ func (l listLengths) last(name string) string {
 	return path
 }
 
-// more is the path of one more element of a list.
+// more returns the path of a new element of a list.
 func (l listLengths) more(name string) string {
 	list := name
 	if dot := strings.LastIndexByte(name, '.'); dot >= 0 {

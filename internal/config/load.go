@@ -13,35 +13,34 @@ import (
 	"github.com/BurntSushi/toml"
 )
 
-// ErrAnswered says that the command line asked a question (--help, --version,
-// --check-config) which has been answered on Options.Out: exit with status 0.
+// ErrAnswered means that the command line asked a question (--help, --version, --check-config), and
+// that Options.Out has the answer. Exit with status 0.
 var ErrAnswered = errors.New("config: the command line asked a question and was answered")
 
-// fileFlag names the TOML file; CGN_CONFIG names it too.
+// fileFlag is the flag for the TOML file. CGN_CONFIG names the file too.
 const fileFlag = "config"
 
-// Options says where the values come from. The zero value reads nothing and
-// leaves the defaults.
+// Options are the sources of the values. The zero value reads nothing and leaves the defaults.
 type Options struct {
-	// name in usage and messages, like "cgn-router"; what other programs of the project have in the
-	// environment is left to them
+	// name in usage and messages, like "cgn-router"; settings of other programs in the environment
+	// are not problems
 	Program string
 	About   string    // what the program does, for --help
 	Version string    // answer to --version
 	Args    []string  // command line without the program name
 	Env     []string  // "NAME=value", as os.Environ returns it
-	Out     io.Writer // receives help, version and the checked configuration; nil means os.Stdout
+	Out     io.Writer // receives help, version and the checked configuration; nil: os.Stdout
 
-	// hears of each CGN_* variable that is nobody's setting, or another program's in a section of
-	// this one; may be nil
+	// called for each CGN_* variable that is no program's setting, or another program's in a
+	// section that this one has too; may be nil
 	Ignored func(variable string)
-	// hears of each older name that was given ("router.toml:3: admission"), with the name of today;
-	// may be nil
+	// called for each older name in use ("router.toml:3: admission"), with the present name; may be
+	// nil
 	Renamed  func(given, name string)
-	ReadFile func(name string) ([]byte, error) // nil means os.ReadFile
+	ReadFile func(name string) ([]byte, error) // nil: os.ReadFile
 }
 
-// Error is everything that is wrong with a configuration, found in one pass.
+// Error holds all problems of a configuration, found in one pass.
 type Error struct{ Problems []error }
 
 func (e *Error) Error() string {
@@ -56,36 +55,34 @@ func (e *Error) Error() string {
 	return b.String()
 }
 
-// Unwrap gives errors.Is and errors.As each problem.
+// Unwrap returns each problem to errors.Is and errors.As.
 func (e *Error) Unwrap() []error { return e.Problems }
 
-// Missing is an error of Validate that says that something was not given at all.
-// It is left out while what was given could not be read: that may have been it.
+// Missing is an error of Validate about a setting that was not given. It is left out if some given
+// setting could not be read, because that may be the missing one.
 type Missing struct{ Err error }
 
 func (m Missing) Error() string { return m.Err.Error() }
 
-// Unwrap gives what is said of it.
+// Unwrap returns Err.
 func (m Missing) Unwrap() error { return m.Err }
 
-// Validator is a struct, at any depth, that can say what is wrong with itself.
-// Several problems are returned with errors.Join.
+// Validator is a struct, at any depth, that can check itself. It joins several problems with
+// errors.Join.
 type Validator interface{ Validate() error }
 
-// Examiner is a struct, at any depth, that names things outside: files,
-// directories, programs. Examine says what a start would trip over, without
-// binding, making or changing anything; --check-config asks it, Load does not.
-// Several problems are returned with errors.Join.
+// Examiner is a struct, at any depth, that names things outside: files, directories, programs.
+// Examine reports what would make a start fail, without binding, making or changing anything.
+// --check-config calls it, and Load does not. It joins several problems with errors.Join.
 type Examiner interface{ Examine() error }
 
-// Adviser is a struct, at any depth, that can say what may go wrong with what
-// is no mistake. --check-config prints that.
+// Adviser is a struct, at any depth, that can warn about valid settings. --check-config prints the
+// warnings.
 type Adviser interface{ Advise() []string }
 
-// Load fills the struct that dst points to: defaults, then the TOML file, then
-// the environment, then flags, then every Validate and, for --check-config,
-// every Examine. It returns nil, ErrAnswered, or an *Error with all problems.
-// dst belongs to the caller throughout; nothing of it is kept.
+// Load fills the struct that dst points to. It applies defaults, then the TOML file, then the
+// environment, then flags. Then it calls every Validate and, for --check-config, every Examine. It
+// returns nil, ErrAnswered, or an *Error with all problems. Load keeps nothing of dst.
 func Load(dst any, o Options) error {
 	s, err := inspect(dst)
 	if err != nil {
@@ -109,7 +106,7 @@ func Load(dst any, o Options) error {
 	var unparsed toml.ParseError
 	for _, p := range validate(dst) {
 		if errors.As(errors.Join(fromFile...), &unparsed) {
-			break // of the file nothing is known
+			break // the contents of the file are unknown
 		}
 		if missing := (Missing{}); !unread || !errors.As(p, &missing) {
 			problems = append(problems, file.locate(p))
@@ -146,7 +143,7 @@ func Load(dst any, o Options) error {
 	return nil
 }
 
-// Defaults sets every field of the struct that dst points to that has a default.
+// Defaults sets every field that has a default in the struct that dst points to.
 func Defaults(dst any) error {
 	s, err := inspect(dst)
 	if err != nil {
@@ -155,8 +152,7 @@ func Defaults(dst any) error {
 	return s.defaults()
 }
 
-// Check runs every Validate of a struct that was filled by hand and returns nil
-// or an *Error.
+// Check runs every Validate of a struct that was not filled by Load, and returns nil or an *Error.
 func Check(dst any) error {
 	if problems := validate(dst); len(problems) > 0 {
 		return &Error{problems}
@@ -212,8 +208,8 @@ func loadFile(dst any, s *schema, name string, o Options) (*fileReader, []error)
 	return r, r.read(string(doc), reflect.ValueOf(dst).Elem())
 }
 
-// invalidUTF8 is where doc stops being UTF-8, -1 if it does not. The byte order
-// mark of UTF-16 is none.
+// invalidUTF8 returns the offset of the first invalid UTF-8 in doc; -1 if there is none. A byte
+// order mark of UTF-16 is invalid UTF-8.
 func invalidUTF8(doc []byte) int {
 	for at := 0; at < len(doc); {
 		r, size := utf8.DecodeRune(doc[at:])
@@ -225,7 +221,7 @@ func invalidUTF8(doc []byte) int {
 	return -1
 }
 
-// problem says that text, as its author wrote it, cannot be the value of f.
+// problem returns the problem that text, as its author wrote it, is no valid value of f.
 func (f *field) problem(where, text string, err error) *Problem {
 	return &Problem{Where: where, Field: f.path(), Value: text, Reason: err.Error()}
 }
@@ -247,7 +243,7 @@ func examineOne(v any) error {
 	return nil
 }
 
-// walk asks dst and every struct inside it for its problems.
+// walk calls ask for dst and every struct inside it, and collects their problems.
 func walk(dst any, ask func(v any) error) []error {
 	w := walker{ask: ask}
 	w.value(reflect.ValueOf(dst).Elem(), "")
@@ -279,7 +275,7 @@ func (w *walker) table(v reflect.Value, path string) {
 		}
 		p := &Problem{Where: path, Reason: err.Error(), cause: err}
 		if path != "" && strings.HasPrefix(p.Reason, path+".") {
-			p.Where = "" // it names its field in full
+			p.Where = "" // the reason names the field in full
 		}
 		w.problems = append(w.problems, p)
 	}
@@ -294,7 +290,7 @@ func (w *walker) table(v reflect.Value, path string) {
 		case !sf.IsExported() || key == "" || key == "-":
 		case key == inline:
 			w.value(v.Field(i), path)
-		case isTable(sf.Type) && lists[key]: // [[key]] is used, not [key]
+		case isTable(sf.Type) && lists[key]: // the file has [[key]], not [key]
 		default:
 			w.value(v.Field(i), join(path, key))
 		}
@@ -314,7 +310,7 @@ func (w *walker) tables(m reflect.Value, path string) {
 	}
 }
 
-// flatten takes apart what errors.Join put together.
+// flatten splits an error of errors.Join.
 func flatten(err error) []error {
 	if err == nil {
 		return nil

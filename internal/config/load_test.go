@@ -385,7 +385,7 @@ type twinConfig struct {
 	Engines []twinElement `toml:"engine" help:"several"`
 }
 
-// TestTwin: a key that is one table or a list of them, whose elements have the section's keys and
+// TestTwin: a key that is one table or a list of tables. The elements have the section's keys and
 // others.
 func TestTwin(t *testing.T) {
 	load := func(doc string) (c twinConfig, shown string, err error) {

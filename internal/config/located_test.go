@@ -41,7 +41,7 @@ func (c *cards) Validate() error {
 	return errors.Join(all...)
 }
 
-// TestValidateTellsTheLine: of a setting that the file has, and of no other.
+// TestValidateTellsTheLine: the line is reported for a setting in the file, and for no other.
 func TestValidateTellsTheLine(t *testing.T) {
 	for _, c := range []struct {
 		doc  string
@@ -66,8 +66,8 @@ func TestValidateTellsTheLine(t *testing.T) {
 	}
 }
 
-// TestListsInFlags: as in variables, with commas between, and given several times; where elements
-// may hold commas each flag has one.
+// TestListsInFlags: lists in flags are separated by commas, as in variables, or given several
+// times. If elements may hold commas, each flag has one element.
 func TestListsInFlags(t *testing.T) {
 	var s struct {
 		Names []string `toml:"names" default:"x"`

@@ -2,8 +2,8 @@ package config
 
 import "strings"
 
-// Nearest returns the candidate with the fewest edits from word, or "" where
-// none is close enough to be what was meant (a third of its length, at least 1).
+// Nearest returns the candidate with the fewest edits from word, or "" if none is close enough.
+// Close enough is a third of word's length, and at least 1.
 func Nearest(word string, candidates []string) string {
 	best, limit := "", max(len(word)/3, 1)+1
 	for _, c := range candidates {
@@ -14,8 +14,8 @@ func Nearest(word string, candidates []string) string {
 	return best
 }
 
-// didYouMean proposes the nearest candidate, else one that word goes on from, as cache_id does from
-// cache.
+// didYouMean suggests the nearest candidate, or else a candidate that word begins with, as cache_id
+// begins with cache.
 func didYouMean(word string, candidates []string) string {
 	n := Nearest(word, candidates)
 	for i := 0; n == "" && i < len(candidates); i++ {
@@ -29,8 +29,8 @@ func didYouMean(word string, candidates []string) string {
 	return ""
 }
 
-// editDistance counts insertions, deletions, substitutions and swaps of
-// neighbours that turn a into b; past limit it may return limit.
+// editDistance counts the insertions, deletions, substitutions and swaps of neighbours that turn a
+// into b. If it is more than limit, the result may be limit.
 func editDistance(a, b string, limit int) int {
 	if d := len(a) - len(b); d >= limit || -d >= limit {
 		return limit

@@ -45,8 +45,8 @@ func writeHelp(w io.Writer, s *schema, o Options) error {
 	return err
 }
 
-// helpTables describes the keys of the tables inside lists and maps of tables:
-// they have no flags of their own.
+// helpTables prints the keys of tables inside lists and maps of tables, which have no flags of
+// their own.
 func helpTables(s *schema, row func(name, help string), title func(text string)) error {
 	for _, f := range s.fields {
 		e, heading, err := f.elements()
@@ -68,8 +68,8 @@ func helpTables(s *schema, row func(name, help string), title func(text string))
 	return nil
 }
 
-// elements is the schema of the tables inside a list or map of tables, and how
-// their heading is written; nil for another field.
+// elements returns the schema of the tables inside a list or map of tables, and the form of their
+// heading; nil for other fields.
 func (f *field) elements() (s *schema, heading string, err error) {
 	t := f.value.Type()
 	if t.Kind() != reflect.Slice && t.Kind() != reflect.Map || t.Elem().Kind() != reflect.Struct {
@@ -93,7 +93,7 @@ func flagArgument(f *field) string {
 	return " " + strings.ToUpper(typeName(f.value.Type()))
 }
 
-// sentence is the help text with the allowed values, default and environment name.
+// sentence returns the help text with the allowed values, the default and the environment name.
 func (f *field) sentence() string {
 	notes := []string{}
 	if len(f.oneof) > 0 {
@@ -111,13 +111,13 @@ func (f *field) sentence() string {
 	return fmt.Sprintf("%s (%s)", f.help, strings.Join(append(notes, "env "+strings.Join(f.envs(), " or ")), ", "))
 }
 
-// words are the values of oneof that have a spelling.
+// words returns the values of oneof that are not empty.
 func (f *field) words() []string {
 	return slices.DeleteFunc(slices.Clone(f.oneof), func(w string) bool { return w == "" })
 }
 
-// Reference writes the settings of the struct that cfg points to as Markdown,
-// one table per section. The values of cfg do not matter.
+// Reference writes the settings of the struct that cfg points to as Markdown, with one table per
+// section. It ignores the values of cfg.
 func Reference(w io.Writer, title string, cfg any) error {
 	s, err := inspect(reflect.New(reflect.TypeOf(cfg).Elem()).Interface())
 	if err != nil {
@@ -161,7 +161,7 @@ func referenceSection(b *bytes.Buffer, s *schema, sec section) error {
 	return nil
 }
 
-// referenceElements writes the keys of the tables inside a list or map of tables.
+// referenceElements writes the keys of tables inside a list or map of tables.
 func referenceElements(b *bytes.Buffer, f *field) error {
 	s, heading, err := f.elements()
 	if s == nil || err != nil {
@@ -202,7 +202,7 @@ func code(s string) string {
 	return "`" + s + "`"
 }
 
-// writeEffective prints the settings as TOML, after notes and the variables that set nothing.
+// writeEffective writes the settings as TOML, after the notes and the ignored variables.
 func writeEffective(w io.Writer, s *schema, program string, ignored, notes []string) error {
 	var b bytes.Buffer
 	fmt.Fprintf(&b, "# %s: the configuration is valid\n", program)
@@ -248,7 +248,7 @@ func literal(v reflect.Value) string {
 	return quote(format(v))
 }
 
-// quote writes s as a basic TOML string; bytes that are not UTF-8 are replaced.
+// quote writes s as a basic TOML string. It replaces bytes that are not UTF-8.
 func quote(s string) string {
 	var b strings.Builder
 	b.WriteByte('"')

@@ -8,8 +8,8 @@ import (
 	"strings"
 )
 
-// field is one setting of the struct: a value that a default, a TOML key, an
-// environment variable or a flag can set.
+// field is one setting of the struct: a value that a default, a TOML key, an environment variable
+// or a flag can set.
 type field struct {
 	section string // dotted path of the tables around it; "" at the top level
 	key     string
@@ -17,16 +17,16 @@ type field struct {
 	help    string
 	def     string
 	hasDef  bool
-	was     string // the older path, from the tag was of the field or of its section; "" for none
-	flag    string // without dashes; "" for none
-	short   string // a second environment name; "" for none
+	was     string // the older path, from the tag was of the field or its section; "": none
+	flag    string // without dashes; "": none
+	short   string // a second environment name; "": none
 	oneof   []string
-	given   bool // by a variable or a flag
-	spaced  bool // elements of the list are separated by spaces in one text, not by commas
+	given   bool // set by a variable or a flag
+	spaced  bool // elements of the list in one text are separated by spaces, not by commas
 }
 
-// elsewhere names the settings of other sections with a key, of which there may be three: more say
-// nothing.
+// elsewhere returns the settings of other sections with this key. It returns nothing if there are
+// more than three.
 func (s *schema) elsewhere(key string) string {
 	var all []string
 	for _, f := range s.fields {
@@ -43,12 +43,12 @@ func (s *schema) elsewhere(key string) string {
 // section is a nested struct: a TOML table with keys of its own.
 type section struct {
 	path  string
-	was   string // the older path; "" for none
+	was   string // the older path; "": none
 	help  string
 	value reflect.Value
 }
 
-// envs are what the variables of the section begin with, or began with.
+// envs returns the present and the older prefix of the section's variables.
 func (s *section) envs() []string {
 	switch {
 	case s.path == "":
@@ -59,23 +59,23 @@ func (s *section) envs() []string {
 	return []string{envName(s.path) + "_", envName(s.was) + "_"}
 }
 
-// envName is the variable of the setting at path.
+// envName returns the variable of the setting at path.
 func envName(path string) string {
 	return envPrefix + strings.ToUpper(strings.ReplaceAll(path, ".", "_"))
 }
 
-// schema lists a struct's settings and sections in the order they are declared.
+// schema lists a struct's settings and sections in the order of their declaration.
 type schema struct {
 	fields   []*field
 	sections []section
-	renames  []rename // older names that the user has written
+	renames  []rename // older names in the user's configuration
 }
 
 func (f *field) path() string { return join(f.section, f.key) }
 
 func (f *field) env() string { return envName(f.path()) }
 
-// envs are the names of the variables that set the field.
+// envs returns the names of the variables that set the field.
 func (f *field) envs() []string {
 	if f.short == "" {
 		return []string{f.env()}
@@ -90,8 +90,8 @@ func join(section, key string) string {
 	return section + "." + key
 }
 
-// inspect reads the struct that dst points to. An error is a mistake in the
-// program, not in what its user wrote.
+// inspect reads the tags of the struct that dst points to. Its error is a mistake in the program,
+// not in the user's configuration.
 func inspect(dst any) (*schema, error) {
 	v := reflect.ValueOf(dst)
 	if v.Kind() != reflect.Pointer || v.IsNil() || v.Elem().Kind() != reflect.Struct {
@@ -127,10 +127,11 @@ func (s *schema) walkInto(v reflect.Value, path string) error {
 	return nil
 }
 
-// inline is the tag of a struct whose keys stand in the table around it.
+// inline is the tag of a struct whose keys belong to the table around it.
 const inline = ",inline"
 
-// keyed lists the fields of a struct type that have keys, those of inlined structs in their place.
+// keyed lists the fields of a struct type that have keys. The fields of an inlined struct take its
+// place.
 func keyed(t reflect.Type) (fields []reflect.StructField) {
 	for i := range t.NumField() {
 		sf := t.Field(i)
@@ -148,8 +149,8 @@ func keyed(t reflect.Type) (fields []reflect.StructField) {
 	return fields
 }
 
-// twinned says whether the table at path is written as a list, [[path]], which another field of the
-// same key holds.
+// twinned tells whether the file has the table at path as a list, [[path]], which another field
+// with the same key holds.
 func (s *schema) twinned(path string) bool {
 	for _, f := range s.fields {
 		if f.isList() && f.value.Len() > 0 && (f.path() == path || strings.HasPrefix(path, f.path()+".")) {
@@ -159,7 +160,7 @@ func (s *schema) twinned(path string) bool {
 	return false
 }
 
-// emptyTwin says whether f is a list that nobody uses, of a key that is a section's too.
+// emptyTwin tells whether f is an empty list whose key is also a section's.
 func (s *schema) emptyTwin(f *field) bool {
 	return f.isList() && f.value.Len() == 0 && slices.ContainsFunc(s.sections, func(sec section) bool {
 		return sec.path == f.path()
@@ -210,7 +211,7 @@ func newField(sf reflect.StructField, v reflect.Value, path, key string) *field 
 	return f
 }
 
-// checkNames refuses two settings with one flag or one environment name.
+// checkNames refuses two settings with the same flag or environment name.
 func (s *schema) checkNames() error {
 	seen := map[string]string{}
 	for _, f := range s.fields {
@@ -238,11 +239,11 @@ var textUnmarshaler = reflect.TypeFor[encoding.TextUnmarshaler]()
 
 func isText(t reflect.Type) bool { return reflect.PointerTo(t).Implements(textUnmarshaler) }
 
-// isTable says whether t is a struct whose keys are settings of their own.
+// isTable tells whether t is a struct whose keys are separate settings.
 func isTable(t reflect.Type) bool { return t.Kind() == reflect.Struct && !isText(t) }
 
-// textual says whether a value of type t has a text form, so that a flag or an
-// environment variable can set it.
+// textual tells whether a value of type t has a text form, so that a flag or an environment
+// variable can set it.
 func textual(t reflect.Type) bool {
 	if isText(t) {
 		return true

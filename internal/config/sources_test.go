@@ -42,7 +42,7 @@ func TestFlagSpellings(t *testing.T) {
 	}
 }
 
-// needy cannot do without a name.
+// needy is invalid without a name.
 type needy struct {
 	Name string `toml:"name"`
 	Slow bool   `toml:"slow"`

@@ -46,8 +46,8 @@ func (d *Duration) UnmarshalText(text []byte) error {
 // Size is a number of bytes, written like "64MiB", "1.5GB" or "4096".
 type Size int64
 
-// sizeUnits are the units of a size, longest first, in lower case. A single letter is binary, as
-// others read it.
+// sizeUnits are the units of a size, longest first, in lower case. A single letter is a binary
+// unit, as in other programs.
 var sizeUnits = []struct {
 	suffix string
 	bytes  int64

@@ -12,7 +12,7 @@ import (
 	"github.com/BurntSushi/toml"
 )
 
-// setText sets v from one text, as written in a default, a flag or the environment.
+// setText sets v from a text of a default, a flag or the environment.
 func setText(v reflect.Value, text string) error {
 	if u, ok := v.Addr().Interface().(encoding.TextUnmarshaler); ok {
 		return u.UnmarshalText([]byte(text))
@@ -57,9 +57,8 @@ func notNumber(err error, what string) error {
 	return errors.New(what)
 }
 
-// split takes a list apart that is one text: a TOML array if it starts with
-// '[', else elements separated by commas, or by spaces where an element may hold
-// commas.
+// split splits the text of a list. A text that starts with '[' is a TOML array. Otherwise commas
+// separate the elements, or spaces if an element may hold commas.
 func (f *field) split(text string) ([]string, error) {
 	switch {
 	case strings.HasPrefix(strings.TrimSpace(text), "["):
@@ -76,7 +75,7 @@ func (f *field) split(text string) ([]string, error) {
 	return strings.Split(text, ","), nil
 }
 
-// setList sets a slice from one text of the environment or a default.
+// setList sets a slice from a text of the environment or a default.
 func (f *field) setList(v reflect.Value, text string) error {
 	words, err := f.split(text)
 	if err != nil {
@@ -105,7 +104,7 @@ func appendText(list *reflect.Value, text string) error {
 	return nil
 }
 
-// newElement makes an addressable value of type t that holds its defaults.
+// newElement makes an addressable value of type t with its defaults.
 func newElement(t reflect.Type) (reflect.Value, error) {
 	p := reflect.New(t)
 	if t.Kind() != reflect.Struct || !hasKeys(t) {
@@ -120,8 +119,8 @@ func hasKeys(t reflect.Type) bool {
 
 func (f *field) isList() bool { return f.value.Kind() == reflect.Slice && !isText(f.value.Type()) }
 
-// setFromText sets the whole field from one text and checks its oneof list.
-// On an error the field keeps the value it had.
+// setFromText sets the whole field from one text and checks its oneof list. On an error the field
+// keeps its old value.
 func (f *field) setFromText(text string) error {
 	fresh := reflect.New(f.value.Type()).Elem()
 	fresh.Set(f.value)
@@ -155,7 +154,7 @@ func (f *field) allowed(v reflect.Value) error {
 	return nil
 }
 
-// format writes a scalar the way setText reads it.
+// format formats a scalar so that setText can parse it.
 func format(v reflect.Value) string {
 	if m, ok := v.Interface().(encoding.TextMarshaler); ok {
 		text, err := m.MarshalText()

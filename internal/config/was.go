@@ -7,17 +7,17 @@ import (
 	"strings"
 )
 
-// rename is an older name that the user has written, and the name of today.
+// rename is an older name in the user's configuration, and the present name.
 type rename struct{ given, name string }
 
-// renamed notes an older name, once.
+// renamed records an older name once.
 func (s *schema) renamed(given, name string) {
 	if r := (rename{given, name}); !slices.Contains(s.renames, r) {
 		s.renames = append(s.renames, r)
 	}
 }
 
-// renameNotes says for --check-config what is given by an older name.
+// renameNotes returns notes for --check-config about settings that were given by an older name.
 func (s *schema) renameNotes() (notes []string) {
 	for _, r := range s.renames {
 		notes = append(notes, r.given+" is an older name; write "+r.name)
@@ -25,8 +25,8 @@ func (s *schema) renameNotes() (notes []string) {
 	return notes
 }
 
-// movedFrom gives the section at index sec, and what is in it from the field at index first on, its
-// older path: the tag was of the section.
+// movedFrom sets the older path of the section at index sec, and of its fields from index first on,
+// because the section has the tag was.
 func (s *schema) movedFrom(sec, first int, was string) {
 	path := s.sections[sec].path
 	for i := range s.sections[sec:] {
@@ -40,7 +40,7 @@ func (s *schema) movedFrom(sec, first int, was string) {
 	}
 }
 
-// oldEnv is the variable of the field's older name; "" if it has none.
+// oldEnv returns the variable of the field's older name; "" if it has none.
 func (f *field) oldEnv() string {
 	if f.was == "" {
 		return ""
@@ -48,7 +48,7 @@ func (f *field) oldEnv() string {
 	return envName(f.was)
 }
 
-// oldFlag is the flag of the field's older name; "" if its flag is not made of its name.
+// oldFlag returns the flag of the field's older name; "" if its flag does not follow from its name.
 func (f *field) oldFlag() string {
 	if f.flag != f.path() {
 		return ""
@@ -56,7 +56,7 @@ func (f *field) oldFlag() string {
 	return f.was
 }
 
-// olderFlags notes flags of older names. A setting that has both its flags is a problem.
+// olderFlags records flags of older names. A setting given by both of its flags is a problem.
 func (s *schema) olderFlags(values []flagValue) (problems []error) {
 	newer := map[*field]bool{}
 	for _, v := range values {
@@ -83,7 +83,7 @@ func givenTwice(name string) string {
 	return "is the older name of " + name + ", which is given too; give one of them"
 }
 
-// renameAll moves what a document has under older names to the names of today.
+// renameAll moves values from older names to present names in a document.
 func (r *fileReader) renameAll(tree map[string]any) {
 	for _, sec := range r.schema.sections {
 		r.rename(tree, sec.was, sec.path)
@@ -105,13 +105,13 @@ func (r *fileReader) rename(tree map[string]any, was, is string) {
 	r.schema.renamed(r.at(was)+": "+was, is)
 }
 
-// put sets the value of was at is. Tables under both names become one, unless a key is in both.
+// put moves value from was to is. Tables under both names are merged, unless a key is in both.
 func (r *fileReader) put(tree map[string]any, was, is string, value any) {
 	parts := strings.Split(is, ".")
 	last := parts[len(parts)-1]
 	table := tableAt(tree, parts[:len(parts)-1])
 	if table == nil {
-		return // what is no table is a problem of its own
+		return // a value that is no table is reported elsewhere
 	}
 	there, given := table[last]
 	old, oldTable := value.(map[string]any)
@@ -129,7 +129,7 @@ func (r *fileReader) put(tree map[string]any, was, is string, value any) {
 	}
 }
 
-// takeOut removes the value at path, and tables that are empty without it.
+// takeOut removes the value at path, and tables that become empty.
 func takeOut(tree map[string]any, path []string) (value any, ok bool) {
 	if len(path) == 1 {
 		value, ok = tree[path[0]]
@@ -143,7 +143,7 @@ func takeOut(tree map[string]any, path []string) (value any, ok bool) {
 	return value, ok
 }
 
-// tableAt returns the table at path, made if it is not there; nil where something else is.
+// tableAt returns the table at path, and makes it if it is missing; nil if there is another value.
 func tableAt(tree map[string]any, path []string) map[string]any {
 	for _, key := range path {
 		if _, ok := tree[key]; !ok {
@@ -158,7 +158,7 @@ func tableAt(tree map[string]any, path []string) map[string]any {
 	return tree
 }
 
-// alias gives what stands under was the same lines under is.
+// alias makes the lines of keys under was also those of keys under is.
 func (x lineIndex) alias(was, is string) {
 	for path, line := range maps.Clone(x) {
 		if rest, ok := strings.CutPrefix(path, was); ok && (rest == "" || strings.ContainsAny(rest[:1], ".[")) {
@@ -167,7 +167,7 @@ func (x lineIndex) alias(was, is string) {
 	}
 }
 
-// at is the place of the key at path: "router.toml:12".
+// at returns where the key at path stands: "router.toml:12".
 func (r *fileReader) at(path string) string {
 	if n := r.lines.of(path); n > 0 {
 		return fmt.Sprintf("%s:%d", r.name, n)

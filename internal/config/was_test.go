@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// moved has a section and a key that were called otherwise.
+// moved has a section and a key with older names.
 type moved struct {
 	Mode  string       `toml:"mode" default:"a"`
 	Inner movedSection `toml:"inner"`
@@ -101,7 +101,7 @@ func TestCheckConfigWarnsOfOlderNames(t *testing.T) {
 	}
 }
 
-// TestOldNamesCollide refuses an older name that is another setting's.
+// TestOldNamesCollide: an older name that equals another setting's name is refused.
 func TestOldNamesCollide(t *testing.T) {
 	err := Load(&struct {
 		A int `toml:"a"`

@@ -10,17 +10,18 @@ import (
 	"go.uber.org/zap/zapcore"
 )
 
-// etcd keeps etcdFiles descriptors of the process's limit to itself, and refuses to start with
-// fewer. It takes one more for each client: otherFiles is what the smallest fleet beside it needs.
+// etcd reserves etcdFiles descriptors of the process's limit for itself, and refuses to start with
+// fewer. It uses one more for each client. otherFiles is the need of the smallest fleet in the same
+// process.
 const (
 	etcdFiles  = 150
 	otherFiles = 106
 )
 
-// ErrFiles says that this process may open too few files.
+// ErrFiles means that this process may open too few files.
 var ErrFiles = errors.New("too few open files are allowed")
 
-// checkFiles finds out before etcd does, which would end the process.
+// checkFiles checks the limit before etcd does, because etcd would end the process.
 func checkFiles() error {
 	var l syscall.Rlimit
 	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &l); err != nil || l.Cur >= etcdFiles+otherFiles {
@@ -30,19 +31,19 @@ func checkFiles() error {
 		ErrFiles, l.Cur, etcdFiles+otherFiles, 4*(etcdFiles+otherFiles))
 }
 
-// ends has etcd's log say what would end the process; the goroutine that says it stops there in its
-// place.
+// ends takes the place of process exits in etcd: etcd logs a fatal error, and the goroutine that
+// logs it stops instead of ending the process.
 type ends struct {
-	fatal chan error // capacity 1: what comes after the first is a consequence of it
+	fatal chan error // capacity 1: later errors follow from the first
 	any   atomic.Bool
 }
 
 func newEnds() *ends { return &ends{fatal: make(chan error, 1)} }
 
-// met tells whether anything fatal has been met.
+// met tells whether etcd has logged a fatal error.
 func (e *ends) met() bool { return e.any.Load() }
 
-// OnWrite is called with the entry that is fatal, once it is in the log.
+// OnWrite is called with a fatal log entry after it is logged.
 func (e *ends) OnWrite(entry *zapcore.CheckedEntry, fields []zapcore.Field) {
 	said := zapcore.NewMapObjectEncoder()
 	for _, f := range fields {
@@ -57,7 +58,7 @@ func (e *ends) OnWrite(entry *zapcore.CheckedEntry, fields []zapcore.Field) {
 	case e.fatal <- err:
 	default:
 	}
-	select {} // what etcd has deferred counts on the process having ended
+	select {} // deferred calls of etcd would assume that the process has ended
 }
 
 // logger writes warnings and errors to the file.

@@ -13,11 +13,11 @@ import (
 	"time"
 )
 
-// childDir has a test process start etcd there and say how that went: an etcd that fails leaves
-// goroutines until its process ends.
+// childDir makes a test process start etcd in this directory and print the result. An etcd that
+// fails leaves goroutines until its process ends.
 const childDir = "ETCDSERVER_TEST_DIR"
 
-// TestChild is no test but the process that inChild starts.
+// TestChild is the process that inChild starts, not a test.
 func TestChild(t *testing.T) {
 	dir := os.Getenv(childDir)
 	if dir == "" {
@@ -33,8 +33,8 @@ func TestChild(t *testing.T) {
 	os.Exit(0)
 }
 
-// inChild starts etcd in a process of its own, after the shell command first, and returns what is
-// said of it.
+// inChild starts etcd in a process of its own, after the shell command first, and returns the
+// printed result.
 func inChild(t *testing.T, first, dir string, env ...string) string {
 	t.Helper()
 	c := exec.Command("/bin/sh", "-c", first+` && exec "$0" -test.run '^TestChild$'`, os.Args[0])
@@ -76,7 +76,8 @@ func TestWhatEndsEtcdIsAnError(t *testing.T) {
 	}
 }
 
-// TestAStartThatWaitsIsLeft: bbolt waits without end for the lock of its file.
+// TestAStartThatWaitsIsLeft: StartContext gives up while bbolt waits without a limit for the lock
+// of its file.
 func TestAStartThatWaitsIsLeft(t *testing.T) {
 	dir := t.TempDir()
 	start(t, dir, "127.0.0.1:0").Close()

@@ -18,32 +18,31 @@ import (
 // startTimeout bounds how long Start waits for the member to elect itself.
 const startTimeout = 30 * time.Second
 
-// leaveTimeout bounds how long StartContext waits, once its context has ended, for a start under
-// way to come to its end.
+// leaveTimeout bounds how long StartContext waits for an unfinished start after its context has
+// ended.
 const leaveTimeout = 5 * time.Second
 
 // Server is a running etcd member. Close it to free its ports and its data directory.
 type Server struct {
 	etcd *embed.Etcd
-	errs chan error // at most one, of the server or of its log: watch ends with it
+	errs chan error // at most one error, of the server or of its log; then watch ends
 	done chan struct{}
 	over sync.WaitGroup
 	ends *ends
 }
 
 // Start runs etcd with its data in dir, which is created if absent. listenClient is a loopback or
-// other TCP address; port 0 picks a free one (see Endpoint). The member talks to nobody: its peer
-// listener is on a free loopback port. etcd's own log goes to etcd.log in dir, warnings and errors
-// only. What would have etcd end the process is an error instead; the goroutines of an etcd that
-// failed in this way stay until the process ends.
+// other TCP address; port 0 picks a free one (see Endpoint). The member has no peers; its peer
+// listener is on a free loopback port. etcd's warnings and errors go to etcd.log in dir. If etcd
+// would end the process, Start returns an error instead; the goroutines of this etcd then stay
+// until the process ends.
 //
-// Writes are not fsynced: what is stored here is a fleet's live state, which its agents write
-// again.
+// Writes are not fsynced, because they are a fleet's live state, which its agents write again.
 func Start(dir, listenClient string) (*Server, error) {
 	return StartContext(context.Background(), dir, listenClient)
 }
 
-// StartContext is Start, which gives up when ctx ends before the server is ready.
+// StartContext is Start, but gives up if ctx ends before the server is ready.
 func StartContext(ctx context.Context, dir, listenClient string) (*Server, error) {
 	if err := checkFiles(); err != nil {
 		return nil, fmt.Errorf("embedded etcd: %w", err)
@@ -63,13 +62,13 @@ func StartContext(ctx context.Context, dir, listenClient string) (*Server, error
 	return s, nil
 }
 
-// start has etcd come up, on a goroutine of its own, since one that meets what etcd calls fatal
-// never returns.
+// start starts etcd on a goroutine of its own, because etcd never returns after an error that it
+// calls fatal.
 func (s *Server) start(ctx context.Context, cfg *embed.Config) error {
 	up := make(chan error, 1)
 	go func() {
 		defer func() {
-			if met := recover(); met != nil { // over damaged data
+			if met := recover(); met != nil { // etcd panics on damaged data
 				up <- fmt.Errorf("its data cannot be read: %v", met)
 			}
 		}()
@@ -98,7 +97,7 @@ func (s *Server) start(ctx context.Context, cfg *embed.Config) error {
 	return ctx.Err()
 }
 
-// awaitReady waits until the member serves; one that does not is closed.
+// awaitReady waits until the member serves, and closes it if it does not.
 func (s *Server) awaitReady(ctx context.Context) (err error) {
 	select {
 	case <-s.etcd.Server.ReadyNotify():
@@ -113,7 +112,7 @@ func (s *Server) awaitReady(ctx context.Context) (err error) {
 	return err
 }
 
-// watch passes on what the server and its log say of its end.
+// watch passes on an error of the server or its log.
 func (s *Server) watch() {
 	for {
 		select {
@@ -146,7 +145,7 @@ func config(dir, listenClient string, e *ends) (*embed.Config, error) {
 	cfg.ListenClientUrls, cfg.AdvertiseClientUrls = []url.URL{client}, []url.URL{client}
 	cfg.ListenPeerUrls, cfg.AdvertisePeerUrls = []url.URL{peer}, []url.URL{peer}
 	cfg.InitialCluster = cfg.InitialClusterFromName(cfg.Name)
-	// One member elects itself: short timeouts only shorten the start, and allow leases of one
+	// A single member elects itself. Short timeouts shorten the start, and allow leases of one
 	// second.
 	cfg.TickMs, cfg.ElectionMs = 50, 500
 	cfg.UnsafeNoFsync = true
@@ -155,15 +154,15 @@ func config(dir, listenClient string, e *ends) (*embed.Config, error) {
 	return cfg, nil
 }
 
-// Endpoint is the address of the client listener, host:port.
+// Endpoint returns the address of the client listener, host:port.
 func (s *Server) Endpoint() string { return s.etcd.Clients[0].Addr().String() }
 
-// Err yields an error if the server fails while it runs.
+// Err returns a channel that yields an error if the server fails while it runs.
 func (s *Server) Err() <-chan error { return s.errs }
 
-// Close stops the server and waits until it has let go of its ports and files. One that has met
-// what etcd calls fatal keeps them until the process ends: its goroutines wait for one that is
-// gone.
+// Close stops the server and waits until its ports and files are free. After an error that etcd
+// calls fatal, they stay in use until the process ends, because etcd's goroutines wait for one that
+// has stopped.
 func (s *Server) Close() {
 	close(s.done)
 	s.over.Wait()

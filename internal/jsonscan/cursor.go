@@ -1,12 +1,12 @@
 // Package jsonscan reads JSON (RFC 8259) in place: one Cursor walks the bytes
 // of a document, hands out slices of it and allocates nothing.
 //
-// Everything that is passed over is validated as well: literals, numbers,
-// escapes, control characters, UTF-8 and nesting. The accepted language is that
-// of encoding/json, less invalid UTF-8 and less nesting beyond the cursor's bound.
+// The cursor also validates everything that it passes over: literals, numbers, escapes, control
+// characters, UTF-8 and nesting. It accepts the same documents as encoding/json, except those with
+// invalid UTF-8 or with nesting beyond the cursor's bound.
 //
-// The first failure sticks: it moves the cursor to the end of the document, so
-// that every loop ends, and stays available from Err.
+// The first failure moves the cursor to the end of the document, so that every loop ends. Err
+// returns it from then on.
 //
 //	c := jsonscan.New(doc)
 //	for ok := c.Object(); ok; ok = c.NextMember() {
@@ -26,13 +26,13 @@ import "strconv"
 // DefaultMaxDepth is the nesting of arrays and objects that New allows.
 const DefaultMaxDepth = 128
 
-// TooDeep is the Reason of an Error about nesting beyond that.
+// TooDeep is the Reason of an Error about nesting beyond the bound.
 const TooDeep = "arrays and objects are nested too deeply"
 
-// Kind is the type of a JSON value, told from its first byte.
+// Kind is the type of a JSON value, determined by its first byte.
 type Kind uint8
 
-// The kinds of values; Invalid is the end of the document or a byte that starts no value.
+// The kinds of values. Invalid is the end of the document, or a byte that starts no value.
 const (
 	Invalid Kind = iota
 	Null
@@ -50,7 +50,7 @@ var kindNames = [...]string{
 // String names the kind with its article, for messages: "a string".
 func (k Kind) String() string { return kindNames[k] }
 
-// Error is where and why a document is not acceptable JSON.
+// Error says where and why a document is not acceptable JSON.
 type Error struct {
 	Offset int    // byte offset in the document
 	Reason string // without the offset
@@ -66,18 +66,18 @@ type Cursor struct {
 	depth    int
 	maxDepth int
 	bad      Error
-	careful  bool // the document holds bytes that are not UTF-8
+	careful  bool // the document contains bytes that are not UTF-8
 	key      [maxKey]byte
 }
 
-// maxKey bounds the keys that Key can decode when they are written with escapes.
+// maxKey is the longest key with escapes that Key can decode.
 const maxKey = 64
 
-// New returns a cursor at the start of doc, which it borrows.
+// New returns a cursor at the start of doc. The cursor borrows doc.
 func New(doc []byte) Cursor { return Cursor{buf: doc, maxDepth: DefaultMaxDepth} }
 
-// Reset moves the cursor to the start of another document, which it borrows
-// until the next Reset. maxDepth 0 means DefaultMaxDepth.
+// Reset moves the cursor to the start of another document, which it borrows until the next Reset. A
+// maxDepth of 0 means DefaultMaxDepth.
 func (c *Cursor) Reset(doc []byte, maxDepth int) {
 	if maxDepth == 0 {
 		maxDepth = DefaultMaxDepth
@@ -85,23 +85,23 @@ func (c *Cursor) Reset(doc []byte, maxDepth int) {
 	c.buf, c.pos, c.depth, c.maxDepth, c.bad, c.careful = doc, 0, 0, maxDepth, Error{}, false
 }
 
-// Resume moves the cursor into the middle of doc, which it borrows: to where another cursor was,
-// with Pos and Depth, in a document that is the same up to there.
+// Resume moves the cursor into the middle of doc, which it borrows. pos and depth are another
+// cursor's Pos and Depth in a document with the same bytes before pos.
 func (c *Cursor) Resume(doc []byte, pos, depth int) {
 	c.Reset(doc, 0)
 	c.pos, c.depth = pos, depth
 }
 
-// Depth is the number of arrays and objects that are open.
+// Depth returns the number of open arrays and objects.
 func (c *Cursor) Depth() int { return c.depth }
 
-// Pos is the offset of the next byte to be read.
+// Pos returns the offset of the next byte to read.
 func (c *Cursor) Pos() int { return c.pos }
 
-// Len is the length of the document.
+// Len returns the length of the document.
 func (c *Cursor) Len() int { return len(c.buf) }
 
-// Failed reports whether an earlier call met something that is not acceptable.
+// Failed reports whether an earlier call has failed.
 func (c *Cursor) Failed() bool { return c.bad.Reason != "" }
 
 // Err returns the first failure as an *Error, or nil.
@@ -121,7 +121,7 @@ func (c *Cursor) Fail(offset int, reason string) {
 	c.pos = len(c.buf)
 }
 
-// unexpected fails at the current byte, or says that the document ended.
+// unexpected fails with reason at the current byte, or reports the end of the document.
 func (c *Cursor) unexpected(reason string) {
 	if c.pos >= len(c.buf) {
 		reason = "unexpected end of the document"
@@ -129,7 +129,7 @@ func (c *Cursor) unexpected(reason string) {
 	c.Fail(c.pos, reason)
 }
 
-// space moves to the next byte that is not white space and returns it, 0 at the end.
+// space moves to the next byte that is not white space and returns it; 0 at the end.
 func (c *Cursor) space() byte {
 	for c.pos < len(c.buf) {
 		b := c.buf[c.pos]
@@ -141,7 +141,7 @@ func (c *Cursor) space() byte {
 	return 0
 }
 
-// Kind moves to the next value and tells its kind without reading it.
+// Kind moves to the next value and returns its kind without reading it.
 func (c *Cursor) Kind() Kind {
 	switch b := c.space(); b {
 	case '{':
@@ -170,12 +170,12 @@ func (c *Cursor) Object() bool { return c.open('{', '}', "expected an object") }
 // the value, then asks NextElement.
 func (c *Cursor) Array() bool { return c.open('[', ']', "expected an array") }
 
-// NextMember reports whether the object has another member; it leaves the object otherwise.
+// NextMember reports whether the object has another member. If not, it leaves the object.
 func (c *Cursor) NextMember() bool {
 	return c.next('}', "expected a comma or the end of the object")
 }
 
-// NextElement reports whether the array has another element; it leaves the array otherwise.
+// NextElement reports whether the array has another element. If not, it leaves the array.
 func (c *Cursor) NextElement() bool {
 	return c.next(']', "expected a comma or the end of the array")
 }
@@ -213,15 +213,15 @@ func (c *Cursor) next(last byte, reason string) bool {
 	return false
 }
 
-// ended fails because the document stopped inside an array or object.
+// ended fails because the document ends inside an array or object.
 func (c *Cursor) ended() bool {
 	c.unexpected("")
 	return false
 }
 
-// Key reads a member's name and the colon. The result is valid until the next
-// Key: it aliases the document, or the cursor where the name is written with
-// escapes. Such a name is cut after 64 bytes, so it never equals a longer one.
+// Key reads a member's name and the colon. The result is valid until the next Key. It aliases the
+// document, or the cursor if the name has escapes. A name with escapes is cut after 64 bytes, so it
+// never equals a longer name.
 func (c *Cursor) Key() []byte {
 	if c.space() != '"' {
 		c.unexpected("expected a member name in double quotes")
@@ -235,7 +235,7 @@ func (c *Cursor) Key() []byte {
 	return raw
 }
 
-// AppendKey is Key for names of any length: the decoded name is appended to dst.
+// AppendKey is Key for names of any length. It appends the decoded name to dst.
 func (c *Cursor) AppendKey(dst []byte) []byte {
 	if c.OpenKey() {
 		dst, _ = c.AppendText(dst, len(c.buf))
@@ -244,7 +244,7 @@ func (c *Cursor) AppendKey(dst []byte) []byte {
 	return dst
 }
 
-// OpenKey enters a member's name, whose text AppendText reads; Colon follows it.
+// OpenKey enters a member's name. Read its text with AppendText, then call Colon.
 func (c *Cursor) OpenKey() bool {
 	if c.space() != '"' {
 		c.unexpected("expected a member name in double quotes")
@@ -254,8 +254,8 @@ func (c *Cursor) OpenKey() bool {
 	return true
 }
 
-// RawKey reads a member's name and the colon. It returns the bytes between the quotes, as String
-// does; Spells compares them with a name.
+// RawKey reads a member's name and the colon. Like String, it returns the bytes between the quotes.
+// Spells compares them with a name.
 func (c *Cursor) RawKey() []byte {
 	if c.space() != '"' {
 		c.unexpected("expected a member name in double quotes")
@@ -266,7 +266,7 @@ func (c *Cursor) RawKey() []byte {
 	return raw
 }
 
-// Colon passes over the colon behind a member's name.
+// Colon passes over the colon after a member's name.
 func (c *Cursor) Colon() {
 	if c.space() != ':' {
 		c.unexpected("expected a colon after the member name")
@@ -275,14 +275,14 @@ func (c *Cursor) Colon() {
 	c.pos++
 }
 
-// End checks that only white space follows the value that was read.
+// End checks that only white space follows the last value.
 func (c *Cursor) End() {
 	if c.space(); c.pos < len(c.buf) {
 		c.Fail(c.pos, "unexpected bytes after the end of the document")
 	}
 }
 
-// Skip passes over the next value, whatever it is, and validates it.
+// Skip passes over the next value of any kind, and validates it.
 func (c *Cursor) Skip() {
 	switch c.Kind() {
 	case Object:

@@ -1,6 +1,6 @@
 package jsonscan
 
-// Valid reports whether doc is one acceptable document: an *Error or nil.
+// Valid returns an *Error if doc is not exactly one acceptable document, or else nil.
 func Valid(doc []byte) error {
 	c := New(doc)
 	c.Skip()

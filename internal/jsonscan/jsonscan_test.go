@@ -18,7 +18,7 @@ var documents = []string{
 	`{"a":1,"a":2}`, "\ufeff{}", `"` + strings.Repeat("x", 100) + `\n` + strings.Repeat("y", 7) + `"`,
 }
 
-// depthOf is the deepest nesting of a valid document.
+// depthOf returns the deepest nesting of a valid document.
 func depthOf(doc []byte) int {
 	depth, deepest, quoted := 0, 0, false
 	for i := 0; i < len(doc); i++ {

@@ -4,9 +4,8 @@ import "unicode/utf8"
 
 const hexDigits = "0123456789abcdef"
 
-// AppendQuoted appends s as a JSON string with its quotes. Any bytes are
-// accepted: invalid UTF-8 becomes U+FFFD. U+2028 and U+2029 are escaped, so the
-// result never breaks a line, whatever reads it.
+// AppendQuoted appends s as a JSON string with quotes. s may hold any bytes; invalid UTF-8 becomes
+// U+FFFD. U+2028 and U+2029 are escaped, so that no reader sees a line break in the result.
 func AppendQuoted[T ~string | ~[]byte](dst []byte, s T) []byte {
 	dst = append(dst, '"')
 	for i := 0; i < len(s); {
@@ -38,7 +37,7 @@ func AppendQuoted[T ~string | ~[]byte](dst []byte, s T) []byte {
 	return append(dst, '"')
 }
 
-// plainBytes are the characters that stand for themselves in a string.
+// plainBytes are the characters that need no escape in a string.
 var plainBytes = func() (plain [256]bool) {
 	for b := ' '; b < 0x7f; b++ {
 		plain[b] = b != '"' && b != '\\'

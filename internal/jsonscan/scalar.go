@@ -2,7 +2,7 @@ package jsonscan
 
 import "strconv"
 
-// Literal reads null, true or false; the result is true for true only.
+// Literal reads null, true or false. The result is true only for true.
 func (c *Cursor) Literal() bool {
 	word := "null"
 	switch c.space() {
@@ -49,11 +49,11 @@ func (c *Cursor) Number() []byte {
 	return c.buf[start:c.pos]
 }
 
-// Int reads a number. ok is false where it is no whole number or does not fit.
+// Int reads a number. ok is false if it is not a whole number or does not fit.
 func (c *Cursor) Int() (v int64, ok bool) { return Int(c.Number()) }
 
-// Int converts the bytes of a JSON number; 16, 16.0 and 1.6e1 are all 16. ok is
-// false where the number is not whole, or beyond 2^53 and not written as digits only.
+// Int converts the bytes of a JSON number. 16, 16.0 and 1.6e1 are all 16. ok is false if the number
+// is not whole. It is also false if the number is beyond 2^53 and has a fraction or an exponent.
 func Int(number []byte) (v int64, ok bool) {
 	digits := number
 	negative := len(digits) > 0 && digits[0] == '-'
@@ -75,7 +75,7 @@ func Int(number []byte) (v int64, ok bool) {
 	return v, true
 }
 
-// wholeFloat is the slow road of Int, for numbers with a fraction or exponent.
+// wholeFloat is the slow path of Int, for numbers with a fraction or an exponent.
 func wholeFloat(number []byte) (int64, bool) {
 	if len(number) > 32 {
 		return 0, false

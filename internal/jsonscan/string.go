@@ -7,8 +7,8 @@ import (
 	"unicode/utf8"
 )
 
-// String reads a string and returns the bytes between its quotes, which alias
-// the document. Where escaped is true they still have to be unescaped.
+// String reads a string and returns the bytes between its quotes, which alias the document. If
+// escaped is true, they contain escapes.
 func (c *Cursor) String() (raw []byte, escaped bool) {
 	if c.space() != '"' {
 		c.unexpected("expected a string")
@@ -40,7 +40,7 @@ func (c *Cursor) AppendString(dst []byte) []byte {
 	return dst
 }
 
-// OpenString enters a string, whose text AppendText reads.
+// OpenString enters a string. Read its text with AppendText.
 func (c *Cursor) OpenString() bool {
 	if c.space() != '"' {
 		c.unexpected("expected a string")
@@ -50,9 +50,9 @@ func (c *Cursor) OpenString() bool {
 	return true
 }
 
-// AppendText appends the decoded text of the string that the cursor is in, and reports whether
-// that was all of it. It stops between two characters near the offset limit of the document,
-// unless the document ends there.
+// AppendText appends the decoded text of the string that the cursor is in, and reports whether the
+// string has ended. It stops
+// between two characters near limit, an offset in the document, unless the document ends there.
 func (c *Cursor) AppendText(dst []byte, limit int) (_ []byte, ended bool) {
 	limit = min(limit, len(c.buf))
 	for i := c.pos; ; {
@@ -81,7 +81,7 @@ func (c *Cursor) AppendText(dst []byte, limit int) (_ []byte, ended bool) {
 	}
 }
 
-// margin is how many bytes of a string are looked at at once.
+// margin is how many bytes of a string are examined at once.
 const margin = 32
 
 // AppendUnescaped appends the decoded value of raw, which String returned.
@@ -99,7 +99,7 @@ func AppendUnescaped(dst, raw []byte) []byte {
 	return dst
 }
 
-// appendUnescapedBounded is AppendUnescaped that stops where dst is full.
+// appendUnescapedBounded is AppendUnescaped, but stops when dst is full.
 func appendUnescapedBounded(dst, raw []byte) []byte {
 	for i := 0; i < len(raw) && len(dst) <= cap(dst)-2*utf8.UTFMax; {
 		if raw[i] == '\\' {
@@ -112,9 +112,9 @@ func appendUnescapedBounded(dst, raw []byte) []byte {
 	return dst
 }
 
-// Spells reports whether raw, which String or RawKey returned, stands for name.
+// Spells reports whether raw, which String or RawKey returned, decodes to name.
 func Spells(raw []byte, name string) bool {
-	if len(raw) < len(name) { // an escape is longer than its character
+	if len(raw) < len(name) { // an escape is longer than its character, so raw is never shorter
 		return false
 	}
 	for i := 0; i < len(raw); {
@@ -143,9 +143,9 @@ const (
 	slashes = 0x5c5c5c5c5c5c5c5c
 )
 
-// plain returns the index of the first byte at or after i that is a quote, a
-// backslash, a control character or not ASCII; len(b) where there is none. Eight
-// bytes are tested at once: a borrow can only mark bytes above the one looked for.
+// plain returns the index of the first byte at or after i that is a quote, a backslash, a control
+// character or not ASCII; len(b) if there is none. It tests eight bytes at once. A borrow can only
+// mark bytes above the first match.
 func plain(b []byte, i int) int {
 	for i+8 <= len(b) {
 		x := binary.LittleEndian.Uint64(b[i:])
@@ -161,8 +161,8 @@ func plain(b []byte, i int) int {
 	return i
 }
 
-// run returns the index of the quote or backslash that ends the run of characters at i
-// which stand for themselves, or of the character at limit; -1 after a failure.
+// run returns the index of the quote or backslash that ends the run of unescaped characters at i,
+// or of the character at limit; -1 after a failure.
 func (c *Cursor) run(i, limit int) int {
 	for {
 		i = plain(c.buf[:limit], i)
@@ -192,7 +192,7 @@ func (c *Cursor) run(i, limit int) int {
 	}
 }
 
-// escape checks the escape sequence at i and returns the index after it, -1 after a failure.
+// escape checks the escape sequence at i and returns the index after it; -1 after a failure.
 func (c *Cursor) escape(i int) int {
 	if i+1 < len(c.buf) {
 		switch c.buf[i+1] {
@@ -227,8 +227,8 @@ func hex4(b []byte, i int) (r rune, ok bool) {
 	return r, true
 }
 
-// appendEscape decodes the valid escape sequence at i, with the second half of
-// a surrogate pair where there is one, and returns the index after it.
+// appendEscape decodes the valid escape sequence at i, with the second half of a surrogate pair if
+// there is one. It returns the index after it.
 func appendEscape(dst, b []byte, i int) ([]byte, int) {
 	switch e := b[i+1]; e {
 	case 'b':
@@ -253,8 +253,8 @@ func appendEscape(dst, b []byte, i int) ([]byte, int) {
 	}
 }
 
-// pair joins the surrogate high with the \u escape at i; U+FFFD where they do
-// not match, which leaves i alone.
+// pair joins the surrogate high with the \u escape at i. If they do not match, it returns U+FFFD
+// and does not advance i.
 func pair(high rune, b []byte, i int) (rune, int) {
 	if i+6 <= len(b) && b[i] == '\\' && b[i+1] == 'u' {
 		low, _ := hex4(b, i+2)

@@ -8,26 +8,26 @@ import (
 	"golang.org/x/sys/cpu"
 )
 
-// unescapeAVX2 copies the n bytes at src to dst, decoding the escapes that simple lists, until it
-// is at a quote, a control character or another escape, or has less than 32 bytes left. It
-// returns how many bytes it wrote and read, and whether all that it looked at is UTF-8, up to
-// 32 bytes behind what it read included. It may write 32 bytes more than it says.
+// unescapeAVX2 copies the n bytes at src to dst and decodes the escapes in simple. It stops at a
+// quote, a control character or another escape, or when less than 32 bytes are left. It returns how
+// many bytes it wrote and read, and whether all examined bytes are UTF-8, including up to 32 bytes
+// after those it read. It may write 32 bytes more than it reports.
 //
 //go:noescape
 func unescapeAVX2(dst, src unsafe.Pointer, n int, simple *[256]byte) (wrote, read int, valid bool)
 
-// simpleEscapes are what the characters behind a backslash stand for.
+// simpleEscapes maps the character after a backslash to the character that the escape means.
 var simpleEscapes = [256]byte{'"': '"', '\\': '\\', '/': '/', 'b': '\b', 'f': '\f', 'n': '\n', 'r': '\r', 't': '\t'}
 
-// Room is made for a little at first, because most strings are short, then for more.
+// The first window is small, because most strings are short. Further windows are larger.
 const (
 	firstWindow = 512
 	window      = 64 << 10
 )
 
-// unescape appends to dst the decoded text of a string in c.buf[i:limit], as far as that goes fast,
-// and returns where it stopped. It stops before what is not acceptable, and does nothing any more
-// once it has met bytes that are not UTF-8: the document is about to be refused for them.
+// unescape appends to dst the decoded text of a string in c.buf[i:limit], as far as AVX2 can decode
+// it, and returns where it stopped. It stops before bytes that are not acceptable. Once it has met
+// bytes that are not UTF-8, it does nothing more, because the document will be refused.
 func (c *Cursor) unescape(dst []byte, i, limit int) ([]byte, int) {
 	for size := firstWindow; cpu.X86.HasAVX2 && !c.careful && limit-i >= 2*margin; size = window {
 		src := c.buf[i:min(i+size, limit)]
@@ -38,7 +38,7 @@ func (c *Cursor) unescape(dst []byte, i, limit int) ([]byte, int) {
 			c.careful = true
 			return dst, i
 		}
-		over := read > len(src)-margin // the window, not the string, may have ended
+		over := read > len(src)-margin // perhaps the window has ended and not the string
 		if over {
 			part := partial(src[:read])
 			read, wrote = read-part, wrote-part
@@ -51,8 +51,8 @@ func (c *Cursor) unescape(dst []byte, i, limit int) ([]byte, int) {
 	return dst, i
 }
 
-// partial is the length of the character that b, which has no mistake before it, ends with, and
-// which may go on behind b; 0 for ASCII.
+// partial returns the length of the last character of b, which may continue after b; 0 for ASCII. b
+// must have no error before it.
 func partial(b []byte) int {
 	for n := 1; n <= min(len(b), utf8.UTFMax); n++ {
 		switch c := b[len(b)-n]; {

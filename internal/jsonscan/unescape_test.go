@@ -12,8 +12,8 @@ import (
 	"golang.org/x/sys/cpu"
 )
 
-// TestStringsOfEveryMake holds long strings to encoding/json. They are made of pieces that are hard
-// to read in strides.
+// TestStringsOfEveryMake compares long strings with encoding/json. They consist of pieces that are
+// difficult for a decoder of many bytes at once.
 func TestStringsOfEveryMake(t *testing.T) {
 	pieces := []string{
 		"plain text that is longer than a register of 32 bytes", "x", "é", "日本", "\U0001F600",
@@ -39,7 +39,7 @@ func TestStringsOfEveryMake(t *testing.T) {
 	}
 }
 
-// TestLongStringsCrossWindows moves two characters over every place near the end of a window.
+// TestLongStringsCrossWindows places two characters at every offset near the end of a window.
 func TestLongStringsCrossWindows(t *testing.T) {
 	for at := 65536 - 80; at < 65536+80; at++ {
 		for _, piece := range []string{"日", "\\n", "\\u00e9", "\U0001F600", "\xe2\x82", "\""} {
@@ -55,7 +55,7 @@ func agrees(t *testing.T, doc []byte) {
 	c.End()
 	var want string
 	err := json.Unmarshal(doc, &want)
-	if !utf8.Valid(doc) { // encoding/json replaces what is not UTF-8
+	if !utf8.Valid(doc) { // encoding/json replaces invalid UTF-8
 		err = c.Err()
 		if err == nil {
 			t.Fatalf("%q: accepted", doc)
@@ -78,7 +78,7 @@ func agrees(t *testing.T, doc []byte) {
 	}
 }
 
-// inPieces reads a string of which every call may take about 100 bytes.
+// inPieces reads a string by calls that each take about 100 bytes.
 func inPieces(doc []byte) (out []byte) {
 	const most = 100
 	c := New(doc)
@@ -91,14 +91,15 @@ func inPieces(doc []byte) (out []byte) {
 	return out
 }
 
-// Without AVX2 the same strings are read and refused.
+// TestStringsWithoutAVX2: without AVX2 the same strings are accepted and refused.
 func TestStringsWithoutAVX2(t *testing.T) {
 	defer func(has bool) { cpu.X86.HasAVX2 = has }(cpu.X86.HasAVX2)
 	cpu.X86.HasAVX2 = false
 	TestStringsOfEveryMake(t)
 }
 
-// A byte that is not UTF-8, behind many escapes, costs one look, not one for each escape.
+// BenchmarkInvalidAtTheEnd: a byte that is not UTF-8, after many escapes, costs one validation, not
+// one for each escape.
 func BenchmarkInvalidAtTheEnd(b *testing.B) {
 	doc := []byte(`"` + strings.Repeat(`\u0041`, 10_000) + "\xff\"" + strings.Repeat(" ", 64))
 	b.SetBytes(int64(len(doc)))

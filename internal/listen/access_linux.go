@@ -10,11 +10,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Access says who may use a Unix socket besides root and the user of this process, whatever the
-// file's mode lets through.
+// Access lists who may use a Unix socket besides root and the user of this process. It restricts
+// further than the file's mode.
 type Access struct{ uids, gids []uint32 }
 
-// AccessTo is that of the socket at path: for these users and groups, and the group of the file.
+// AccessTo returns the access to the socket at path: for these users and groups, and for the group
+// of the file.
 func AccessTo(path string, uids, gids []uint32) Access {
 	a := Access{slices.Clone(uids), slices.Clone(gids)}
 	var st unix.Stat_t
@@ -24,8 +25,8 @@ func AccessTo(path string, uids, gids []uint32) Access {
 	return a
 }
 
-// Check asks the kernel who is at the other end of a connection, and tells whether they may use it:
-// for their user, or for one of their groups, the first 1,024 supplementary ones included.
+// Check asks the kernel for the peer of a connection, and tells whether the peer may use it, by its
+// user or one of its groups. It checks at most 1,024 supplementary groups.
 func (a *Access) Check(connection syscall.RawConn) (p Peer, allowed bool, err error) {
 	if p, err = PeerOf(connection); err != nil {
 		return p, false, err
@@ -42,7 +43,7 @@ func (a *Access) Check(connection syscall.RawConn) (p Peer, allowed bool, err er
 	return p, allowed, errors.Join(controlErr, err)
 }
 
-// maxGroups is how many supplementary groups of a peer are looked at.
+// maxGroups is how many supplementary groups of a peer are checked.
 const maxGroups = 1024
 
 func peerGroups(fd uintptr) ([]uint32, error) {

@@ -10,8 +10,8 @@ import (
 	"github.com/cognitora/dataplane/internal/sockets"
 )
 
-// ByHolder is " by NAME (process N)", a process whose socket keeps others from listening on addr,
-// host:port or unix:///path, or "" where /proc does not tell.
+// ByHolder returns " by NAME (process N)" for the process whose socket prevents listening on addr,
+// which is host:port or unix:///path. It returns "" if /proc does not show the process.
 func ByHolder(addr string) string {
 	if who := ownerOf(holder(addr)); who != "" {
 		return " by " + who
@@ -19,7 +19,7 @@ func ByHolder(addr string) string {
 	return ""
 }
 
-// holder is the inode of that socket; "": it is not known.
+// holder returns the inode of this socket; "": unknown.
 func holder(addr string) (inode string) {
 	if path, ok := strings.CutPrefix(addr, "unix://"); ok {
 		return sockets.UnixListener(path)
@@ -31,7 +31,7 @@ func holder(addr string) (inode string) {
 	port, err := strconv.ParseUint(text, 10, 16)
 	ip := parseHost(host)
 	if host == "" || ip != nil && ip.IsUnspecified() {
-		ip = net.IPv6unspecified // net.Listen takes both families for each wildcard
+		ip = net.IPv6unspecified // net.Listen listens on both families for a wildcard
 	}
 	if err != nil || ip == nil {
 		return ""
@@ -42,13 +42,13 @@ func holder(addr string) (inode string) {
 			return l.Inode
 		}
 		if inode == "" && sameHost(l.IP.String(), ip.String()) {
-			inode = l.Inode // it takes the port with a wildcard, its own or addr's
+			inode = l.Inode // one of the two addresses is a wildcard
 		}
 	}
 	return inode
 }
 
-// ownerOf names a process that has the socket open.
+// ownerOf returns the name of a process that has the socket open.
 func ownerOf(inode string) string {
 	if inode == "" {
 		return ""

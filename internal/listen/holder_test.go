@@ -12,7 +12,7 @@ import (
 
 const holdEnv = "LISTEN_TEST_HOLD"
 
-// hold listens at addr in a process of its own and returns its id and where it listens.
+// hold listens at addr in a process of its own. It returns the process id and the actual address.
 func hold(t *testing.T, addr string) (pid int, at string) {
 	t.Helper()
 	cmd := exec.Command(os.Args[0], "-test.run=^TestHoldsForAnother$")
@@ -40,7 +40,7 @@ func hold(t *testing.T, addr string) (pid int, at string) {
 	return cmd.Process.Pid, at
 }
 
-// TestHoldsForAnother is what hold runs: it listens until its input ends.
+// TestHoldsForAnother is the process of hold. It listens until its input ends.
 func TestHoldsForAnother(t *testing.T) {
 	addr := os.Getenv(holdEnv)
 	if addr == "" {
@@ -56,8 +56,8 @@ func TestHoldsForAnother(t *testing.T) {
 	_ = l.Close()
 }
 
-// TestByHolder: of several processes on one port, the one that has the address is named, or that of
-// a wildcard, else none.
+// TestByHolder: among several processes on one port, the process with the address is named, or else
+// one with a wildcard, or else none.
 func TestByHolder(t *testing.T) {
 	if _, err := os.Stat("/proc/net/tcp"); err != nil {
 		t.Skip(err)
@@ -80,7 +80,7 @@ func TestByHolder(t *testing.T) {
 		{at, []int{first}}, {"127.0.0.2:" + port, []int{second}}, {"localhost:" + port, []int{first}},
 		{"127.0.0.3:" + port, nil}, {"[::1]:" + port, nil}, {"192.0.2.1:" + port, nil}, {"elsewhere:" + port, nil}, {"nonsense", nil},
 		{":" + port, []int{first, second}}, {"0.0.0.0:" + port, []int{first, second}}, {"[::]:" + port, []int{first, second}},
-		// Go listens on both families there
+		// Go listens on both families for a wildcard
 		{wide, []int{all}}, {"127.0.0.9:" + widePort, []int{all}}, {"[::1]:" + widePort, []int{all}},
 	} {
 		got, ok := ByHolder(c.addr), len(c.pids) == 0

@@ -1,5 +1,5 @@
-// Package listen reads the addresses that daemons listen on, host:port or
-// unix:///path, and opens them.
+// Package listen parses the addresses that daemons listen on, host:port or unix:///path, and opens
+// them.
 package listen
 
 import (
@@ -17,7 +17,7 @@ import (
 	"github.com/cognitora/dataplane/internal/rights"
 )
 
-// split takes an address apart.
+// split splits an address into network and place.
 func split(address string) (network, at string, err error) {
 	if path, ok := strings.CutPrefix(address, "unix://"); ok && strings.HasPrefix(path, "/") {
 		return "unix", path, nil
@@ -32,17 +32,17 @@ func split(address string) (network, at string, err error) {
 	return "tcp", address, nil
 }
 
-// Check says whether address is one, without opening it.
+// Check returns an error if address is invalid. It does not open it.
 func Check(address string) error {
 	_, _, err := split(address)
 	return err
 }
 
-// lookupLimit is how long the name of a host may take to be found out.
+// lookupLimit bounds the lookup of a host name.
 const lookupLimit = 5 * time.Second
 
-// Examine says what a socket's place has against it, or that a host is not this one, without making
-// anything. Whether a port is free is not looked at: the program that is running may hold it.
+// Examine returns an error if a socket cannot be made at its path, or if a host is not this host.
+// It makes nothing. It does not check that a port is free, because a running instance may use it.
 func Examine(address string) error {
 	network, at, err := split(address)
 	if err != nil {
@@ -60,8 +60,8 @@ func Examine(address string) error {
 	return nil
 }
 
-// own says why the host of an address is none of this one: the kernel gives a free UDP port of it,
-// which is given back.
+// own returns an error if the host of an address is not this host. To find out, it opens and closes
+// a free UDP port.
 func own(at string) error {
 	host, _, _ := net.SplitHostPort(at)
 	ctx, cancel := context.WithTimeout(context.Background(), lookupLimit)
@@ -76,8 +76,8 @@ func own(at string) error {
 	return c.Close()
 }
 
-// Overlap tells whether two addresses cannot be listened on at once. Port 0
-// overlaps with nothing.
+// Overlap tells whether two addresses cannot be listened on at the same time. Port 0 overlaps with
+// nothing.
 func Overlap(a, b string) bool {
 	networkA, atA, errA := split(a)
 	networkB, atB, errB := split(b)
@@ -102,7 +102,7 @@ func sameHost(a, b string) bool {
 	if ipA == nil || ipB == nil {
 		return strings.EqualFold(a, b)
 	}
-	covers := func(all, one net.IP) bool { // [::] takes IPv4 too
+	covers := func(all, one net.IP) bool { // [::] includes IPv4
 		return all.IsUnspecified() && (all.To4() == nil || one.To4() != nil)
 	}
 	return ipA.Equal(ipB) || covers(ipA, ipB) || covers(ipB, ipA)
@@ -126,8 +126,8 @@ func Loopback(address string) bool {
 	return host == "localhost" || ip != nil && ip.IsLoopback()
 }
 
-// OpenFor is Open for the setting of that name and flag; an error names them and says what to do. A
-// setting may have no flag.
+// OpenFor is Open for a setting. Its error names the setting and its flag, and has a hint. flag may
+// be empty.
 func OpenFor(setting, flag, address string) (net.Listener, error) {
 	l, err := Open(address)
 	name, with := setting+" ("+flag+")", flag
@@ -155,8 +155,8 @@ func OpenFor(setting, flag, address string) (net.Listener, error) {
 	return l, nil
 }
 
-// Open binds address. The socket file that a killed process left behind is
-// replaced; one that somebody answers on, or a file that is no socket, is not.
+// Open binds address. It replaces the socket file of a killed process. It does not replace a socket
+// that accepts connections, or another file.
 func Open(address string) (net.Listener, error) {
 	network, at, err := split(address)
 	if err != nil {
@@ -172,7 +172,7 @@ func Open(address string) (net.Listener, error) {
 	return net.Listen(network, at)
 }
 
-// stale tells whether path is a socket on which nobody listens.
+// stale tells whether path is a socket without a listener.
 func stale(path string) bool {
 	info, err := os.Lstat(path)
 	if err != nil || info.Mode().Type() != fs.ModeSocket {

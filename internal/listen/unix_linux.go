@@ -11,12 +11,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ErrGroup says that a socket cannot be given to a group.
+// ErrGroup means that a socket cannot be given to a group.
 var ErrGroup = errors.New("the socket cannot be given to the group")
 
-// OpenUnix binds a Unix socket at path that has mode and, unless gid is negative, the group gid
-// before anybody can connect. What a killed process left behind is replaced, as by Open. Errors are
-// ErrGroup, and those of net.Listen.
+// OpenUnix binds a Unix socket at path with this mode and, unless gid is negative, this group. Both
+// are set before anybody can connect. Like Open, it replaces the socket of a killed process. Errors
+// are ErrGroup, and those of net.Listen.
 func OpenUnix(path string, mode fs.FileMode, gid int) (*net.UnixListener, error) {
 	l, err := openUnix(path, mode, gid)
 	if !errors.Is(err, syscall.EADDRINUSE) || !stale(path) {
@@ -28,7 +28,7 @@ func OpenUnix(path string, mode fs.FileMode, gid int) (*net.UnixListener, error)
 	return openUnix(path, mode, gid)
 }
 
-// openUnix makes the file first and listens last: until then the kernel refuses whoever connects.
+// openUnix makes the file first and listens last. Until then the kernel refuses connections.
 func openUnix(path string, mode fs.FileMode, gid int) (*net.UnixListener, error) {
 	failed := func(call string, err error) (*net.UnixListener, error) {
 		return nil, &net.OpError{Op: "listen", Net: "unix", Addr: &net.UnixAddr{Name: path, Net: "unix"},
@@ -39,7 +39,7 @@ func openUnix(path string, mode fs.FileMode, gid int) (*net.UnixListener, error)
 		return failed("socket", err)
 	}
 	file := os.NewFile(uintptr(fd), path)
-	defer file.Close() // the listener has a descriptor of its own
+	defer file.Close() // the listener has a duplicate of its descriptor
 	if err := unix.Bind(fd, &unix.SockaddrUnix{Name: path}); err != nil {
 		return failed("bind", err)
 	}
@@ -71,13 +71,13 @@ func listenOn(file *os.File, path string, mode fs.FileMode, gid int) (*net.UnixL
 	return l.(*net.UnixListener), nil
 }
 
-// Peer is the process at the other end of a Unix socket, as the kernel knew it when it connected.
+// Peer is the process at the other end of a Unix socket, at the time when it connected.
 type Peer struct {
 	PID      int32
 	UID, GID uint32
 }
 
-// PeerOf asks the kernel who is at the other end of a Unix socket.
+// PeerOf asks the kernel for the process at the other end of a Unix socket.
 func PeerOf(socket syscall.RawConn) (Peer, error) {
 	var cred *unix.Ucred
 	var err error

@@ -14,7 +14,7 @@ import (
 
 func TestOpenUnix(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "s")
-	for _, mode := range []fs.FileMode{0o660, 0o600, 0o666} { // the last is more than the umask leaves
+	for _, mode := range []fs.FileMode{0o660, 0o600, 0o666} { // the last mode exceeds what the umask allows
 		l, err := OpenUnix(path, mode, os.Getgid())
 		if err != nil {
 			t.Fatal(err)
@@ -29,7 +29,7 @@ func TestOpenUnix(t *testing.T) {
 		if second, err := OpenUnix(path, mode, -1); !errors.Is(err, syscall.EADDRINUSE) {
 			t.Errorf("a second listener: %v, %v", second, err)
 		}
-		l.SetUnlinkOnClose(mode == 0o666) // else the next one finds what was left behind
+		l.SetUnlinkOnClose(mode == 0o666) // otherwise the next round finds the socket left behind
 		if err := l.Close(); err != nil {
 			t.Error(err)
 		}
@@ -85,8 +85,8 @@ func TestPeerOf(t *testing.T) {
 	}
 }
 
-// TestOpenForNamesWhatIsThere: a socket that somebody listens on, a plain file, a directory that is
-// missing.
+// TestOpenForNamesWhatIsThere: the error names a socket with a listener, a plain file, or a missing
+// directory.
 func TestOpenForNamesWhatIsThere(t *testing.T) {
 	dir := t.TempDir()
 	l, err := Open("unix://" + dir + "/taken")

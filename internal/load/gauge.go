@@ -7,14 +7,14 @@ import (
 	"math"
 )
 
-// Gauge is a measurement that may be unknown. The zero value is unknown, which is never the same as
-// a known zero. An unknown gauge is left out of JSON, and null or absence reads back as unknown.
+// Gauge is a measurement that may be unknown. The zero value is unknown, which differs from a known
+// zero. JSON leaves out an unknown gauge. A missing or null gauge in JSON is unknown.
 type Gauge struct {
 	value float64
 	known bool
 }
 
-// Known is a measured value. A value that is not finite is unknown.
+// Known returns a gauge with a measured value. It is unknown if the value is not finite.
 func Known(v float64) Gauge {
 	if math.IsNaN(v) || math.IsInf(v, 0) {
 		return Gauge{}
@@ -22,10 +22,10 @@ func Known(v float64) Gauge {
 	return Gauge{value: v, known: true}
 }
 
-// Get returns the value and whether there is one.
+// Get returns the value, and whether it is known.
 func (g Gauge) Get() (v float64, known bool) { return g.value, g.known }
 
-// Or returns the value, or unknown where there is none.
+// Or returns the value, or the argument if the value is unknown.
 func (g Gauge) Or(unknown float64) float64 {
 	if g.known {
 		return g.value
@@ -33,7 +33,7 @@ func (g Gauge) Or(unknown float64) float64 {
 	return unknown
 }
 
-// IsZero makes encoding/json's omitzero leave unknown values out.
+// IsZero makes encoding/json's omitzero leave out unknown values.
 func (g Gauge) IsZero() bool { return !g.known }
 
 // MarshalJSON writes the number, or null.

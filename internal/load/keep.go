@@ -7,8 +7,9 @@ import (
 	"time"
 )
 
-// Moved tells whether a router that was told the old load is to be told l at once: a figure has
-// left the neighbourhood of the old one, or has become known or unknown. It allocates nothing.
+// Moved tells whether a router that knows the old load should be told l immediately. That is so if
+// a figure differs enough from the old one, or has become known or unknown. Moved allocates
+// nothing.
 func (l *Load) Moved(old *Load) bool {
 	for i := range samples {
 		for k := range samples[i].Signals {
@@ -28,7 +29,7 @@ func (s *Signal) moved(now, old Gauge) bool {
 	return s.step > 0 && math.Abs(now.value-old.value) >= max(s.step, s.share*old.value)
 }
 
-// Forget makes each group unknown whose sample is older than trust at now.
+// Forget makes each group unknown whose sample at now is older than trust.
 func (l *Load) Forget(now time.Time, trust time.Duration) {
 	for i := range samples {
 		s := &samples[i]
@@ -41,8 +42,8 @@ func (l *Load) Forget(now time.Time, trust time.Duration) {
 	}
 }
 
-// Arrived completes a load that has come at now without the age of every sample: a group with a
-// known figure was taken at now unless it says when, and a group without has no time.
+// Arrived completes a load that has come at now without the ages of all samples. A group with a
+// known figure gets the time now, unless it has a time. A group without known figures gets no time.
 func (l *Load) Arrived(now time.Time) {
 	for i := range samples {
 		s := &samples[i]
@@ -64,7 +65,7 @@ func (s *Sample) known(l *Load) bool {
 	return false
 }
 
-// Check names every figure that is out of its bounds.
+// Check returns an error for every figure that is out of its bounds.
 func (l *Load) Check() error {
 	var errs []error
 	l.outOfBounds(func(s *Signal, g *Gauge) {
@@ -73,7 +74,7 @@ func (l *Load) Check() error {
 	return errors.Join(errs...)
 }
 
-// Fit makes every figure unknown that is out of its bounds.
+// Fit makes figures unknown that are out of their bounds.
 func (l *Load) Fit() {
 	l.outOfBounds(func(_ *Signal, g *Gauge) { *g = Gauge{} })
 }

@@ -1,18 +1,20 @@
-// Package load is how busy a node is: one type, from the agent that measures it to the router that
-// picks by it. A figure may be unknown, which is never zero, and has the time of its sample.
+// Package load describes how busy a node is, with one type from the agent that measures it to the
+// router that uses it to pick. A figure may be unknown, which differs from zero. It has the time of
+// its sample.
 //
-// A new figure is a field of one of the groups and a row of samples, both in this file, and for one
-// of GPUs an element of figures(); a field of NodeLoad in agent.proto; the place that measures it;
-// the place that uses it; its row in docs/telemetry.md. Both wire forms, the bounds, the router's
-// metrics and the lists of cgn-ctl follow from the row; cgn-ctl top has columns of its own choice.
+// To add a figure, add a field to one of the groups and a row to samples, both in this file; for a
+// GPU figure also an element of figures(). Then add a field to NodeLoad in agent.proto, the code
+// that measures the figure, the code that uses it, and its row in docs/telemetry.md. Both wire
+// forms, the bounds, the router's metrics and the lists of cgn-ctl follow from the row. cgn-ctl top
+// has its own choice of columns.
 package load
 
 import (
 	pb "github.com/cognitora/dataplane/proto/cognitora/v1"
 )
 
-// Load is the load of a node, as far as it is known. The zero value knows nothing. Figures stand in
-// groups, by their source. In JSON all groups are one flat object, and times of samples are ages.
+// Load is the known load of a node. In the zero value everything is unknown. Figures are in groups,
+// by their source. In JSON all groups form one flat object, and times of samples are ages.
 type Load struct {
 	Engine
 	Kernel
@@ -20,33 +22,34 @@ type Load struct {
 	Power
 }
 
-// Engine is the figures of the engine and the front before it.
+// Engine holds the figures of the engine and of the front before it.
 type Engine struct {
-	At          Taken `json:"-"`                     // it has no age in JSON: it is of the moment
+	At          Taken `json:"-"`                     // not in JSON, because these figures are always current
 	InFlight    Gauge `json:"in_flight,omitzero"`    // requests in the engine, running and waiting
-	QueueDepth  Gauge `json:"queue_depth,omitzero"`  // of those, waiting
-	FreeBlocks  Gauge `json:"free_blocks,omitzero"`  // KV blocks of the engine's own size
-	TotalBlocks Gauge `json:"total_blocks,omitzero"` // free and used
-	KVUsage     Gauge `json:"kv_usage,omitzero"`     // where blocks are not told: see CacheUsage
+	QueueDepth  Gauge `json:"queue_depth,omitzero"`  // those of InFlight that wait
+	FreeBlocks  Gauge `json:"free_blocks,omitzero"`  // free KV blocks, of the engine's own size
+	TotalBlocks Gauge `json:"total_blocks,omitzero"` // all KV blocks, free and used
+	KVUsage     Gauge `json:"kv_usage,omitzero"`     // used if blocks are unknown; see CacheUsage
 }
 
-// Kernel is the figures of the host's kernel on the engine's processes and the front's connections.
+// Kernel holds the figures of the host's kernel about the engine's processes and the front's
+// connections.
 type Kernel struct {
 	At            Taken `json:"kernel_age_ms,omitzero"`
-	CPUPct        Gauge `json:"cpu_pct,omitzero"`         // of the engine's processes; 100 is one CPU
-	EngineWaitPct Gauge `json:"engine_wait_pct,omitzero"` // they wait for a CPU; 100: one thread always
+	CPUPct        Gauge `json:"cpu_pct,omitzero"`         // CPU time of the engine's processes; 100 is one CPU
+	EngineWaitPct Gauge `json:"engine_wait_pct,omitzero"` // time that they wait for a CPU; 100: one thread always waits
 	RunqUsP99     Gauge `json:"runq_us_p99,omitzero"`     // wait of the host's threads for a CPU, µs
 	SRTTUsP50     Gauge `json:"srtt_us_p50,omitzero"`     // round trip to the front's clients, µs
-	RetransPPM    Gauge `json:"retrans_ppm,omitzero"`     // segments sent to them again, in a million
+	RetransPPM    Gauge `json:"retrans_ppm,omitzero"`     // segments retransmitted to these clients, in a million
 }
 
-// GPU is the figures of the engine's GPUs, by NVML.
+// GPU holds the figures of the engine's GPUs, by NVML.
 type GPU struct {
 	At    Taken `json:"sm_age_ms,omitzero"`
-	SMPct Gauge `json:"sm_pct,omitzero"` // share of time that SMs were at work, 0 to 100
+	SMPct Gauge `json:"sm_pct,omitzero"` // share of time with working SMs, 0 to 100
 }
 
-// Power is the node's part of the power that its host draws, all of it where the host has one node.
+// Power is the node's part of its host's power. It is all of it if the host has one node.
 type Power struct {
 	At         Taken `json:"power_age_ms,omitzero"`
 	Watts      Gauge `json:"power_watts,omitzero"`
@@ -59,10 +62,10 @@ type Reading struct {
 	Load Load
 }
 
-// MaxRequests is the most requests that one engine can be said to have.
+// MaxRequests is the largest allowed number of requests of one engine.
 const MaxRequests = 1 << 20
 
-// Bounds of other figures, far above anything that is measured.
+// Bounds of other figures, far above real values.
 const (
 	mostBlocks = 1e12
 	mostPct    = 1e6
@@ -70,38 +73,38 @@ const (
 	mostWatts  = 1e7
 )
 
-// Signal is one figure of a Load.
+// Signal describes one figure of a Load.
 type Signal struct {
-	Name string  // in JSON
-	Most float64 // the figure is unknown above it, and below 0
+	Name string  // name in JSON
+	Most float64 // upper bound: a figure above it, or below 0, is unknown
 
-	// Routers are told at once of a move by step, or by share of the old figure if that is more.
-	// Without a step a figure is told with others, and once a second.
+	// Routers are told immediately of a change by step, or by share of the old figure if that is
+	// more. A figure without a step is sent along with others, and once a second.
 	step, share float64
 
-	Label string // in the tables of cgn-ctl; empty: it is not in them
-	Unit  string // of the figure times Shown
+	Label string // name in the tables of cgn-ctl; empty: not shown
+	Unit  string // unit of the figure times Shown
 	Shown float64
 
-	Metric string  // of a router, after cgn_router_node_; empty: there is none
-	Help   string  // of the metric
-	Base   float64 // the metric is the figure divided by it
+	Metric string  // the router's metric is cgn_router_node_ plus this; empty: none
+	Help   string  // help text of the metric
+	Base   float64 // the metric is the figure divided by Base
 
 	gauge func(*Load) *Gauge
-	field func(*pb.NodeLoad) **float64 // nil: agents do not tell it
+	field func(*pb.NodeLoad) **float64 // nil: agents do not send it
 }
 
-// Sample is a group of figures that are taken together.
+// Sample is a group of figures that are measured together.
 type Sample struct {
-	Name    string // as the router's metrics call it
+	Name    string // its label in the router's metrics
 	Signals []Signal
 
 	at  func(*Load) *Taken
 	age func(*pb.NodeLoad) **uint64
 }
 
-// gpuSample is the figures of the engine's GPUs. The agent's metrics of nodes and of single GPUs
-// follow from it too.
+// gpuSample describes the figures of the engine's GPUs. The agent's metrics of nodes and of single
+// GPUs follow from it too.
 var gpuSample = Sample{
 	Name: "sm",
 	at:   func(l *Load) *Taken { return &l.GPU.At },
@@ -117,7 +120,7 @@ var gpuSample = Sample{
 	},
 }
 
-// samples is every figure of a Load.
+// samples describes every figure of a Load.
 var samples = []Sample{
 	{
 		Name: "engine",
@@ -200,19 +203,20 @@ var samples = []Sample{
 	},
 }
 
-// Samples lists every figure of a Load, by group. The caller must not change it.
+// Samples returns the descriptions of all figures of a Load, by group. The caller must not change
+// it.
 func Samples() []Sample { return samples }
 
-// GPUSignals lists the figures of a GPU. The caller must not change it.
+// GPUSignals returns the descriptions of a GPU's figures. The caller must not change it.
 func GPUSignals() []Signal { return gpuSample.Signals }
 
-// figures are the gauges of g, in the order of gpuSample.Signals. MeanGPU would allocate a Load if
-// it went by the signals. TestGPUFigures holds the two lists to be one.
+// figures returns the gauges of g, in the order of gpuSample.Signals. MeanGPU uses it, because it
+// would allocate a Load if it used the signals. TestGPUFigures checks that both lists are equal.
 func (g *GPU) figures() [1]*Gauge { return [...]*Gauge{&g.SMPct} }
 
-// MeanGPU is the load of n GPUs together, each given by of: the mean of each figure, at the time of
-// the oldest reading. A figure is unknown where one GPU's is: a mean of some would look like less
-// load. It allocates nothing.
+// MeanGPU returns the load of n GPUs together: the mean of each figure, at the time of the oldest
+// reading. of returns each GPU. A figure is unknown if one GPU's is, because a mean of the others
+// would look like less load. MeanGPU allocates nothing.
 func MeanGPU(n int, of func(i int) *GPU) (mean GPU) {
 	for i := range n {
 		g := of(i)
@@ -238,13 +242,13 @@ func MeanGPU(n int, of func(i int) *GPU) (mean GPU) {
 	return mean
 }
 
-// In is the figure of l.
+// In returns the figure in l.
 func (s *Signal) In(l *Load) Gauge { return *s.gauge(l) }
 
-// At is when the group's figures in l were taken; zero: never.
+// At returns when the group's figures in l were sampled; zero: never.
 func (s *Sample) At(l *Load) Taken { return *s.at(l) }
 
-// Running is how many requests the engine computes.
+// Running returns how many requests the engine computes.
 func (e *Engine) Running() Gauge {
 	all, allKnown := e.InFlight.Get()
 	waiting, waitingKnown := e.QueueDepth.Get()
@@ -254,7 +258,7 @@ func (e *Engine) Running() Gauge {
 	return Known(max(0, all-waiting))
 }
 
-// CacheUsage is the share of the KV cache in use, 0 to 1.
+// CacheUsage returns the used share of the KV cache, 0 to 1.
 func (e *Engine) CacheUsage() Gauge {
 	free, freeKnown := e.FreeBlocks.Get()
 	total, totalKnown := e.TotalBlocks.Get()
@@ -264,7 +268,7 @@ func (e *Engine) CacheUsage() Gauge {
 	return Known(max(0, 1-free/total))
 }
 
-// Drawn is the mean of the last 30 s, or the latest figure where there is no mean.
+// Drawn returns the mean of the last 30 s, or the latest figure if there is no mean.
 func (p *Power) Drawn() Gauge {
 	if p.WattsAvg30.known {
 		return p.WattsAvg30

@@ -13,7 +13,7 @@ import (
 	pb "github.com/cognitora/dataplane/proto/cognitora/v1"
 )
 
-// full is a load in which every figure is known, differs from the others and is in its bounds.
+// full returns a load in which every figure is known, different from the others, and in its bounds.
 func full(now time.Time) (l Load) {
 	for i, s := range Samples() {
 		*s.at(&l) = Taken{now.Add(-time.Duration(i+1) * time.Second)}
@@ -24,7 +24,7 @@ func full(now time.Time) (l Load) {
 	return l
 }
 
-// TestRows: every gauge of Load has one row, named as in JSON, and every time one sample.
+// TestRows: every gauge of Load has one row with its name in JSON, and every time has one sample.
 func TestRows(t *testing.T) {
 	names := map[string]bool{}
 	for group := range reflect.TypeFor[Load]().Fields() {
@@ -62,7 +62,7 @@ func TestRows(t *testing.T) {
 	}
 }
 
-// TestJSON: each figure keeps its value and its age, and an unknown one is left out.
+// TestJSON: each figure keeps its value and its age, and unknown figures are left out.
 func TestJSON(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := full(time.Now())
@@ -71,7 +71,7 @@ func TestJSON(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		time.Sleep(time.Hour) // on the way, which the age does not count
+		time.Sleep(time.Hour) // time on the way does not count in the age
 		var back Load
 		if err := json.Unmarshal(b, &back); err != nil {
 			t.Fatal(err)
@@ -94,7 +94,7 @@ func TestJSON(t *testing.T) {
 	})
 }
 
-// TestBadJSON: null is unknown, and what is no number, or no age, is not read.
+// TestBadJSON: null is unknown. A value that is no number, or no age, is refused.
 func TestBadJSON(t *testing.T) {
 	l := full(time.Now())
 	for _, s := range Samples() {
@@ -120,7 +120,7 @@ func TestBadJSON(t *testing.T) {
 	}
 }
 
-// TestMessage: a router knows the figures that an agent tells, with ages that go on on the way.
+// TestMessage: a router gets the figures of an agent. Their ages include the time on the way.
 func TestMessage(t *testing.T) {
 	now := time.Now()
 	l := full(now)
@@ -145,7 +145,7 @@ func TestMessage(t *testing.T) {
 	}
 }
 
-// TestAbsurd: impossible figures are unknown, and ages neither overflow nor lie in the future.
+// TestAbsurd: impossible figures are unknown. Ages neither overflow nor lie in the future.
 func TestAbsurd(t *testing.T) {
 	now := time.Now()
 	for _, s := range Samples() {
@@ -203,7 +203,8 @@ func TestForget(t *testing.T) {
 	}
 }
 
-// TestArrived: a sample without an age is of the moment that it comes, and no figure has no age.
+// TestArrived: a sample without an age gets the time of its arrival, and unknown figures get no
+// time.
 func TestArrived(t *testing.T) {
 	now := time.Now()
 	taken := Taken{now.Add(-time.Minute)}
@@ -214,7 +215,7 @@ func TestArrived(t *testing.T) {
 	}
 }
 
-// TestMoved: a figure has moved at its step, or at its share of a large one, and when it becomes
+// TestMoved: a figure has moved at its step, or at its share of a large value, and when it becomes
 // known or unknown.
 func TestMoved(t *testing.T) {
 	now := time.Now()
@@ -251,7 +252,7 @@ func TestMoved(t *testing.T) {
 	}
 }
 
-// TestDerived: figures that are made of others are unknown where one of those is.
+// TestDerived: a figure that is derived from others is unknown if one of them is.
 func TestDerived(t *testing.T) {
 	e := Engine{InFlight: Known(5), QueueDepth: Known(2), FreeBlocks: Known(25), TotalBlocks: Known(100),
 		KVUsage: Known(0.1)}
@@ -271,7 +272,7 @@ func TestDerived(t *testing.T) {
 	}
 }
 
-// TestGPUFigures: MeanGPU averages the figures that a GPU has, each once.
+// TestGPUFigures: MeanGPU averages each figure of a GPU once.
 func TestGPUFigures(t *testing.T) {
 	var l Load
 	figures, signals := l.GPU.figures(), GPUSignals()
@@ -285,7 +286,7 @@ func TestGPUFigures(t *testing.T) {
 	}
 }
 
-// TestMeanGPU: the mean of each figure, at the time of the oldest reading.
+// TestMeanGPU: the result has the mean of each figure, and the time of the oldest reading.
 func TestMeanGPU(t *testing.T) {
 	now := time.Now()
 	loads := make([]Load, 3)

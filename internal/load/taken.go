@@ -7,14 +7,14 @@ import (
 	"time"
 )
 
-// Taken is when a sample was taken, by this host's clock; zero: never. In JSON it is the sample's
-// age in milliseconds at the moment of writing or reading, so that no two clocks have to agree.
+// Taken is the time of a sample by this host's clock; zero: never. In JSON it is the sample's age
+// in milliseconds at the time of writing or reading, so clocks of two hosts need not agree.
 type Taken struct{ time.Time }
 
-// maxAgeMs is the largest age that is read.
+// maxAgeMs is the largest accepted age.
 const maxAgeMs = 1e12
 
-// Age is how old the sample is at now, and never less than 0.
+// Age returns how old the sample is at now, and never less than 0.
 func (t Taken) Age(now time.Time) time.Duration { return max(now.Sub(t.Time), 0) }
 
 // MarshalJSON writes the age, or null for zero.

@@ -6,10 +6,10 @@ import (
 	pb "github.com/cognitora/dataplane/proto/cognitora/v1"
 )
 
-// longest is the largest age that a message is taken to say; a larger one counts as it.
+// longest bounds the ages in a message. A larger age is reduced to it.
 const longest = 24 * time.Hour
 
-// Message is the load of the node as an agent tells it at now.
+// Message returns the node's load at now as an agent sends it.
 func (l *Load) Message(node string, now time.Time) *pb.NodeLoad {
 	m := &pb.NodeLoad{NodeId: node}
 	for i := range samples {
@@ -25,8 +25,8 @@ func (l *Load) Message(node string, now time.Time) *pb.NodeLoad {
 	return m
 }
 
-// FromMessage is the load that m tells, with ages that were true at sent. Figures out of their
-// bounds are unknown.
+// FromMessage returns the load in m, whose ages were valid at sent. Figures out of their bounds are
+// unknown.
 func FromMessage(m *pb.NodeLoad, sent time.Time) Reading {
 	r := Reading{Node: m.NodeId}
 	for i := range samples {
@@ -47,8 +47,8 @@ func FromMessage(m *pb.NodeLoad, sent time.Time) Reading {
 	return r
 }
 
-// Micros is the age at now of something that was at the given time, in microseconds and never less
-// than 0; nil: it never was.
+// Micros returns the age at now of a time, in microseconds and never less than 0; nil for a zero
+// time.
 func Micros(at, now time.Time) *uint64 {
 	if at.IsZero() {
 		return nil
@@ -57,7 +57,7 @@ func Micros(at, now time.Time) *uint64 {
 	return &us
 }
 
-// Duration is a time that a message says, a day at most.
+// Duration returns the time in a message field, at most a day.
 func Duration(us uint64) time.Duration {
 	return time.Duration(min(us, uint64(longest/time.Microsecond))) * time.Microsecond
 }

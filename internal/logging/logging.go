@@ -1,4 +1,4 @@
-// Package logging makes the log of a daemon.
+// Package logging makes a daemon's logger.
 package logging
 
 import (
@@ -6,15 +6,15 @@ import (
 	"log/slog"
 )
 
-// New writes to w what is at least level (debug, info, warn or error), as format says: json, else
-// text; spans of time are written like 1.5s in both. The configuration has checked both.
+// New returns a logger that writes records of at least level (debug, info, warn or error) to w.
+// format is json or text. Durations are written like 1.5s in both. level and format must be valid.
 func New(w io.Writer, level, format string) *slog.Logger {
 	var least slog.Level
 	_ = least.UnmarshalText([]byte(level))
 	o := &slog.HandlerOptions{Level: least}
 	if format == "json" {
 		o.ReplaceAttr = func(_ []string, a slog.Attr) slog.Attr {
-			if a.Value.Kind() == slog.KindDuration { // else it is a number of nanoseconds
+			if a.Value.Kind() == slog.KindDuration { // JSON would have a number of nanoseconds
 				a.Value = slog.StringValue(a.Value.Duration().String())
 			}
 			return a

@@ -1,10 +1,9 @@
 // Package memo is a bounded table from 64-bit keys to records of a fixed number of words.
 //
-// Neither Get nor Put ever waits: a record that is being replaced is a miss, and one that is being
-// read is not replaced. Put replaces the record of its set that has not been used for the
-// longest time. Keys are expected to be hashes under a secret, so that nobody can choose
-// which records meet in a set; a record of another request with the same key would be
-// taken for one's own.
+// Neither Get nor Put ever waits. A record that is being replaced is a miss, and a record that is
+// being read is not replaced. Put replaces the least recently used record of a set. Keys should be
+// hashes under a secret, so that nobody can choose which records share a set. Two requests with the
+// same key share a record.
 package memo
 
 import (
@@ -15,16 +14,16 @@ import (
 // ways is the number of records in a set.
 const ways = 4
 
-// set is what is known of four records, in one cache line; the records themselves lie in
+// set holds the metadata of four records in one cache line. The records themselves lie in
 // Table.records.
 type set struct {
 	lock tryLock
 	used [ways]atomic.Uint32
-	keys [ways]uint64 // 0 = empty
+	keys [ways]uint64 // 0: empty
 	_    [8]byte
 }
 
-// tryLock is a lock for readers or a writer that nobody waits for: the number of readers, or
+// tryLock is a lock for readers or one writer that never waits. held is the number of readers, or
 // writing.
 type tryLock struct{ held atomic.Int32 }
 
@@ -46,26 +45,27 @@ func (l *tryLock) doneReading() { l.held.Add(-1) }
 func (l *tryLock) write() bool  { return l.held.CompareAndSwap(0, writing) }
 func (l *tryLock) doneWriting() { l.held.Store(0) }
 
-// Table is such a table. It is safe for concurrent use.
+// Table maps keys to records. It is safe for concurrent use.
 type Table struct {
-	words   int // of a record
+	words   int // per record
 	sets    []set
 	records []uint64
-	puts    atomic.Uint32 // the clock of set.used; it may begin again, which makes some records look young
+	puts    atomic.Uint32 // the clock of set.used; after it wraps, some old records look young
 }
 
-// New makes a table for about as many records as fit in the given bytes, at least one set of
-// them. Its memory becomes resident only as records come.
+// New makes a table with about as many records as fit in this many bytes, and at least one set. Its
+// memory becomes resident only as records are added.
 func New(bytes, recordWords int) *Table {
 	n := max(bytes/(ways*8*(recordWords+2)), 1)
 	return &Table{words: recordWords, sets: make([]set, n), records: make([]uint64, n*ways*recordWords)}
 }
 
-// Near brings near the processor what Get looks at first. For several keys that takes little longer
-// than for one.
+// Near loads into the processor's cache the data that Get reads first. For several keys this takes
+// little longer than for one.
 func (t *Table) Near(key uint64) { t.sets[t.set(key)].lock.held.Load() }
 
-// Get copies the record of key into dst, which has its size, and reports whether there is one.
+// Get copies the record of key into dst, which has a record's size, and reports whether there is
+// one.
 func (t *Table) Get(key uint64, dst []uint64) bool {
 	at := t.set(key)
 	s := &t.sets[at]
@@ -85,7 +85,7 @@ func (t *Table) Get(key uint64, dst []uint64) bool {
 	return false
 }
 
-// Put makes src the record of key, which is not 0.
+// Put makes src the record of key, which must not be 0.
 func (t *Table) Put(key uint64, src []uint64) {
 	at := t.set(key)
 	s := &t.sets[at]
@@ -100,7 +100,7 @@ func (t *Table) Put(key uint64, src []uint64) {
 	copy(t.record(at, way), src)
 }
 
-// victim is the way of key, or else the one that is empty or was not used for the longest time.
+// victim returns the way of key, or else the way that is empty or least recently used.
 func (s *set) victim(key uint64, now uint32) int {
 	oldest, age := 0, uint32(0)
 	for way := range s.keys {

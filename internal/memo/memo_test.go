@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// fill makes a record that tells whether it is whole and whose it is.
+// fill makes a record that shows its key, and whether it is complete.
 func fill(key uint64, dst []uint64) []uint64 {
 	for i := range dst {
 		dst[i] = key + uint64(i)
@@ -24,7 +24,7 @@ func whole(key uint64, r []uint64) bool {
 }
 
 func TestRecentRecordsStay(t *testing.T) {
-	m := New(1, 5) // one set
+	m := New(1, 5) // a table of one set
 	got := make([]uint64, 5)
 	for key := uint64(1); key <= ways; key++ {
 		m.Put(key, fill(key, got))

@@ -1,5 +1,5 @@
-// Package metric makes a daemon's metrics and keeps the table that documents them: each
-// metric is defined once, with its help, and both /metrics and the reference are made of it.
+// Package metric makes a daemon's metrics and the table that documents them. Each metric is defined
+// once, with its help. Both /metrics and the reference follow from the definition.
 package metric
 
 import (
@@ -14,7 +14,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 )
 
-// Kinds of metric.
+// Kinds of metrics.
 const (
 	Counter   = "counter"
 	Gauge     = "gauge"
@@ -25,16 +25,16 @@ const (
 type Def struct {
 	Name, Kind string // Kind is Counter, Gauge or Histogram
 	Labels     []string
-	Help       string // says the unit where the name does not
+	Help       string // includes the unit if the name does not
 }
 
-// Set is one daemon's metrics in a registry of their own.
+// Set holds one daemon's metrics in a registry of their own.
 type Set struct {
 	registry *prometheus.Registry
 	defs     []Def
 }
 
-// NewSet returns a set that holds the Go runtime's and the process's own metrics.
+// NewSet returns a set with the metrics of the Go runtime and the process.
 func NewSet() *Set {
 	r := prometheus.NewRegistry()
 	r.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
@@ -46,7 +46,7 @@ func (s *Set) add(kind, name, help string, labels []string, c prometheus.Collect
 	s.registry.MustRegister(c)
 }
 
-// Counter defines a counter; its name ends in _total.
+// Counter defines a counter. Its name must end in _total.
 func (s *Set) Counter(name, help string, labels ...string) *prometheus.CounterVec {
 	c := prometheus.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, labels)
 	s.add(Counter, name, help, labels, c)
@@ -60,13 +60,13 @@ func (s *Set) Gauge(name, help string, labels ...string) *prometheus.GaugeVec {
 	return g
 }
 
-// GaugeFunc defines a gauge without labels that is read when it is scraped.
+// GaugeFunc defines a gauge without labels. read returns its value at each scrape.
 func (s *Set) GaugeFunc(name, help string, read func() float64) {
 	s.add(Gauge, name, help, nil, prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help}, read))
 }
 
-// CounterFunc defines a counter without labels that is read when it is scraped;
-// its name ends in _total.
+// CounterFunc defines a counter without labels. read returns its value at each scrape. Its name
+// must end in _total.
 func (s *Set) CounterFunc(name, help string, read func() float64) {
 	s.add(Counter, name, help, nil, prometheus.NewCounterFunc(prometheus.CounterOpts{Name: name, Help: help}, read))
 }
@@ -78,9 +78,8 @@ func (s *Set) Histogram(name, help string, buckets []float64, labels ...string) 
 	return h
 }
 
-// Read defines gauges, and counters where a definition says so, whose labelled values are read
-// together when they are scraped. emit takes the index of the definition, the value and its label
-// values.
+// Read defines gauges and counters with labels. read emits all their values at each scrape. emit
+// takes the index of the definition, the value and the label values.
 func (s *Set) Read(defs []Def, read func(emit func(def int, value float64, labels ...string))) {
 	c := &reader{read: read}
 	for _, d := range defs {
@@ -97,9 +96,9 @@ func (s *Set) Read(defs []Def, read func(emit func(def int, value float64, label
 	s.registry.MustRegister(c)
 }
 
-// ReadHistograms defines histograms that something else has counted, all read together when they
-// are scraped. emit takes the index of the definition, the number of values, their sum, and how
-// many there are up to each bound.
+// ReadHistograms defines histograms that other code counts. read emits all of them at each scrape.
+// emit takes the index of the definition, the number of values, their sum, and the number of values
+// up to each bound.
 func (s *Set) ReadHistograms(defs []Def,
 	read func(emit func(def int, count uint64, sum float64, buckets map[float64]uint64, labels ...string))) {
 	c := &histogramReader{read: read}
@@ -151,10 +150,10 @@ func (s *Set) Handler() http.Handler {
 	return promhttp.HandlerFor(s.registry, promhttp.HandlerOpts{})
 }
 
-// Registry is where the set is registered, for tests that gather it.
+// Registry returns the set's registry, for tests that gather it.
 func (s *Set) Registry() *prometheus.Registry { return s.registry }
 
-// Defs returns the metric table, sorted by name. The Go runtime's metrics are not in it.
+// Defs returns the metric table, sorted by name, without the Go runtime's metrics.
 func (s *Set) Defs() []Def {
 	defs := append([]Def(nil), s.defs...)
 	sort.Slice(defs, func(i, j int) bool { return defs[i].Name < defs[j].Name })

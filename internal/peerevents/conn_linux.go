@@ -10,18 +10,19 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Conn is a connection between the two. One goroutine may send while another one receives.
+// Conn is a connection between a router and the agent. One goroutine may send while another one
+// receives.
 type Conn struct {
 	*net.UnixConn
-	in  []byte // received, not read yet
-	got []byte // room for it
+	in  []byte // received, but not parsed yet
+	got []byte // buffer for received bytes
 	oob []byte
 	out []byte
-	fd  int // that has come for the Welcome; -1: none
+	fd  int // descriptor received for Welcome; -1: none
 	m   Message
 }
 
-// NewConn is over c, of which nothing has been read.
+// NewConn returns a Conn over c. Nothing may have been read from c.
 func NewConn(c *net.UnixConn) *Conn {
 	return &Conn{UnixConn: c, got: make([]byte, 0, 512), oob: make([]byte, unix.CmsgSpace(8*4)), fd: -1}
 }
@@ -35,7 +36,7 @@ func Dial(ctx context.Context, path string) (*Conn, error) {
 	return NewConn(c.(*net.UnixConn)), nil
 }
 
-// Send writes m, and with it a copy of the descriptor fd, unless that is negative.
+// Send writes m, and with it a copy of the descriptor fd unless fd is negative.
 func (c *Conn) Send(m *Message, fd int) (err error) {
 	if c.out, err = Append(c.out[:0], m); err != nil {
 		return err
@@ -52,7 +53,7 @@ func (c *Conn) Send(m *Message, fd int) (err error) {
 }
 
 // Receive reads a message, which is valid until the next call, and the descriptor that came with
-// it, which is the caller's to close; -1: none. Only Welcome brings one.
+// it; -1: none. The caller closes the descriptor. Only Welcome has one.
 func (c *Conn) Receive() (m *Message, fd int, err error) {
 	for {
 		n, err := Size(c.in)
@@ -76,8 +77,8 @@ func (c *Conn) Receive() (m *Message, fd int, err error) {
 	}
 }
 
-// Close closes the connection, and a descriptor that has come and was not received. Nobody may be
-// receiving.
+// Close closes the connection, and a descriptor that was not received. Nobody may be receiving
+// meanwhile.
 func (c *Conn) Close() error {
 	if c.fd >= 0 {
 		_ = unix.Close(c.fd)
@@ -86,7 +87,7 @@ func (c *Conn) Close() error {
 	return c.UnixConn.Close()
 }
 
-// fill reads more, with room for a frame of n bytes.
+// fill reads more bytes, with room for a frame of n bytes.
 func (c *Conn) fill(n int) error {
 	if cap(c.got) < n {
 		c.got = make([]byte, 0, maxFrame)

@@ -16,7 +16,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// pair is two ends of a connection.
+// pair returns the two ends of a connection.
 func pair(t testing.TB) (a, b *Conn) {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "s")
@@ -46,7 +46,7 @@ func descriptorsOpen(t testing.TB) int {
 	return len(all)
 }
 
-// TestConn: messages of all sizes come one by one, and the descriptor with its own.
+// TestConn: messages of all sizes arrive one by one, and the descriptor arrives with its message.
 func TestConn(t *testing.T) {
 	a, b := pair(t)
 	file, err := os.Open("/dev/null")
@@ -91,7 +91,7 @@ func TestConn(t *testing.T) {
 	}
 }
 
-// TestDescriptorsDoNotPile: descriptors that nobody has asked for are closed.
+// TestDescriptorsDoNotPile: unexpected descriptors are closed.
 func TestDescriptorsDoNotPile(t *testing.T) {
 	before := descriptorsOpen(t)
 	for _, n := range []int{2, 8, 20} {
@@ -111,7 +111,7 @@ func TestDescriptorsDoNotPile(t *testing.T) {
 	}
 }
 
-// FuzzReceive: no bytes make the receiver fail otherwise than with an error, nor take more than a
+// FuzzReceive: for any bytes, the receiver returns messages or an error, and buffers at most one
 // frame.
 func FuzzReceive(f *testing.F) {
 	var all []byte
@@ -125,7 +125,7 @@ func FuzzReceive(f *testing.F) {
 		sent := make(chan struct{})
 		go func() {
 			defer close(sent)
-			_, _ = a.Write(stream) // until the other end has enough
+			_, _ = a.Write(stream) // fails when the other end has closed
 			_ = a.Close()
 		}()
 		for {

@@ -1,12 +1,12 @@
-// Package peerevents is what the process that has loaded the programs of package bpf, and the
-// routers of its host, say to each other over a Unix socket. A router says which peers it connects
-// to; it gets a descriptor by which it can read, and only read, what the kernel counts of peers,
-// and is told rare facts about connections to its own.
+// Package peerevents is the protocol over a Unix socket between the agent, which has loaded the
+// programs of package bpf, and the routers of its host. A router names the peers that it connects
+// to. It gets a descriptor with which it can only read the kernel's counts of peers, and is told
+// about rare events on connections to its own peers.
 //
-// Both send frames: the length of what follows (2 bytes, big-endian as all numbers), what it is (1
-// byte), and its content. The router begins with Hello and is answered with Welcome, which brings
-// the descriptor (SCM_RIGHTS), or with Rejected. Then it sends Watch whenever its peers have
-// changed, and gets Told for each event, and Alive once a second.
+// Both sides send frames. A frame has the length of the rest (2 bytes, big-endian as all numbers),
+// its type (1 byte), and its content. The router begins with Hello. The answer is Welcome, which
+// has the descriptor (SCM_RIGHTS), or Rejected. Then the router sends Watch whenever its peers have
+// changed. It gets Told for each event, and Alive once a second.
 package peerevents
 
 import (
@@ -17,55 +17,55 @@ import (
 	"time"
 )
 
-// Version is what this version speaks. It changes when an older process could not follow.
+// Version is the version of the protocol. It changes when an older process could not understand it.
 const Version = 1
 
-// Bounds of the conversation.
+// Bounds of the protocol.
 const (
-	MaxPeers  = 1024            // of one router, and of all of a host
-	Every     = time.Second     // between two Beats
-	Silence   = 3 * time.Second // after which nobody is thought to be at the other end
-	maxReason = 1024            // bytes
+	MaxPeers  = 1024            // peers of one router, and peers of all routers of a host
+	Every     = time.Second     // time between two Beats
+	Silence   = 3 * time.Second // after this time without a message, the other end counts as gone
+	maxReason = 1024            // bytes of a reason
 	peerSize  = 18
-	maxFrame  = 3 + MaxPeers*peerSize // bytes, its length included
+	maxFrame  = 3 + MaxPeers*peerSize // bytes of a frame, including its length
 )
 
-// Kind is what happened to a connection to a peer.
+// Kind is the kind of an event on a connection to a peer.
 type Kind uint8
 
 // Kinds of events.
 const (
 	Timeout    Kind = 1 + iota // a retransmission timeout
-	Recovered                  // a packet came in after timeouts
+	Recovered                  // a packet came in after retransmission timeouts
 	Reset                      // the peer reset an established connection
-	TimedOut                   // the kernel gave an established connection up
+	TimedOut                   // the kernel gave up an established connection
 	Refused                    // the peer refused a connection
-	Unanswered                 // the kernel gave an attempt to connect up
+	Unanswered                 // the kernel gave up an attempt to connect
 	Closed                     // the peer closed an established connection before this host did
-	Kinds                      // how many there are, one more
+	Kinds                      // number of kinds, plus one
 )
 
 var kindNames = [Kinds]string{"", "timeout", "recovered", "reset", "timed_out", "refused", "unanswered", "closed"}
 
 func (k Kind) String() string { return kindNames[k] }
 
-// Event is a rare fact about a connection of this host.
+// Event is a rare event on a connection of this host.
 type Event struct {
 	Kind      Kind
 	Peer      netip.AddrPort
 	LocalPort uint16
-	Timeouts  uint16        // retransmission timeouts in a row, with this one
-	Age       time.Duration // of the fact when it was sent, in µs; 71 minutes at most
+	Timeouts  uint16        // retransmission timeouts in a row, including this one
+	Age       time.Duration // age of the event when it was sent, in µs; at most 71 minutes
 }
 
-// Beat says that the sender is there, and what it could not tell.
+// Beat is a sign of life, with the number of losses.
 type Beat struct {
-	Lost    uint64 // events for this router that it was too slow for
-	Ring    uint64 // events for whomever that the kernel's ring did not hold
-	LeftOut uint32 // peers of this router that are not watched because others fill the table
+	Lost    uint64 // events for this router that were dropped because it was too slow
+	Ring    uint64 // events for any reader that did not fit into the kernel's ring
+	LeftOut uint32 // peers of this router that are not watched because the table is full
 }
 
-// Type is what a frame is.
+// Type is the type of a frame.
 type Type uint8
 
 // Types of frames.
@@ -78,13 +78,13 @@ const (
 	Alive
 )
 
-// Message is the content of a frame: of the fields, those of its type.
+// Message is the content of a frame. Only the fields of its type are used.
 type Message struct {
 	Type    Type
 	Version uint16           // Hello, Welcome
 	Layout  uint64           // Welcome: bpf.PeersLayout of the descriptor
 	Reason  string           // Rejected
-	Peers   []netip.AddrPort // Watch: all that are to be watched from now on
+	Peers   []netip.AddrPort // Watch: all peers to watch from now on
 	Event   Event            // Told
 	Beat    Beat             // Alive
 }
@@ -95,7 +95,7 @@ var (
 	errFrame = errors.New("a frame that is not understood")
 )
 
-// Append appends the frame of m to dst. It fails where m holds more than a frame does.
+// Append appends the frame of m to dst. It fails if m does not fit into a frame.
 func Append(dst []byte, m *Message) ([]byte, error) {
 	at := len(dst)
 	dst = append(dst, 0, 0, byte(m.Type))
@@ -134,8 +134,8 @@ func appendPeer(dst []byte, p netip.AddrPort) []byte {
 	return binary.BigEndian.AppendUint16(append(dst, addr[:]...), p.Port())
 }
 
-// Size is the length of the frame that b begins with; 0: more of it is needed to tell. An error
-// says that no such frame is ever sent.
+// Size returns the length of the frame that b begins with; 0: more bytes are needed. An error means
+// that the frame is invalid.
 func Size(b []byte) (int, error) {
 	if len(b) < 2 {
 		return 0, nil
@@ -147,8 +147,8 @@ func Size(b []byte) (int, error) {
 	return n, nil
 }
 
-// Parse reads a frame, all of it, into m, whose Peers are used again. Of another version's Hello
-// and Welcome it reads the version alone.
+// Parse parses a complete frame into m, and reuses m.Peers. Of a Hello or Welcome of another
+// version it parses only the version.
 func Parse(frame []byte, m *Message) error {
 	n, err := Size(frame)
 	if err != nil {
@@ -208,7 +208,7 @@ func peerOf(b []byte) netip.AddrPort {
 	return netip.AddrPortFrom(netip.AddrFrom16([16]byte(b[:16])).Unmap(), binary.BigEndian.Uint16(b[16:]))
 }
 
-// Mismatch says that who is at the other end speaks another version.
+// Mismatch returns the error for a peer with another version.
 func Mismatch(theirs uint16) error {
 	return fmt.Errorf("it speaks version %d of this protocol, this program %d; run both of one release", theirs,
 		Version)

@@ -51,7 +51,7 @@ func TestFrames(t *testing.T) {
 	}
 }
 
-// TestOtherVersions: who speaks another one can be told so, whatever else its greeting holds.
+// TestOtherVersions: a peer of another version gets an answer, whatever else its greeting contains.
 func TestOtherVersions(t *testing.T) {
 	for _, kind := range []Type{Hello, Welcome} {
 		frame := append(frameOf(t, &Message{Type: kind, Version: Version + 1}), "and more"...)
@@ -78,7 +78,7 @@ func TestBounds(t *testing.T) {
 	}
 }
 
-// FuzzParse: what has been read is written and read again as the same.
+// FuzzParse: a parsed frame is written and parsed again as the same message.
 func FuzzParse(f *testing.F) {
 	for i := range messages {
 		f.Add(frameOf(f, &messages[i]))
@@ -94,7 +94,7 @@ func FuzzParse(f *testing.F) {
 			t.Fatal(err)
 		}
 		if (m.Type == Hello || m.Type == Welcome) && m.Version != Version {
-			return // of these the version alone is read
+			return // only the version of these is parsed
 		}
 		if err := Parse(first, &again); err != nil {
 			t.Fatalf("%x: %v", first, err)

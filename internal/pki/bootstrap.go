@@ -1,9 +1,8 @@
 // Package pki makes and uses the fleet's certificates: one private CA, one
 // certificate per role, and TLS configurations that follow the files on disk.
 //
-// A certificate says what its holder is with a URI SAN such as
-// spiffe://cognitora/role/router. Programs accept a peer by that role, so a
-// valid certificate of the wrong kind opens nothing.
+// A certificate states its holder's role in a URI SAN such as spiffe://cognitora/role/router.
+// Programs accept a peer by its role, so a valid certificate of another role is refused.
 package pki
 
 import (
@@ -25,7 +24,7 @@ import (
 	"time"
 )
 
-// Role is what the holder of a certificate is.
+// Role is the role of a certificate's holder.
 type Role string
 
 // Roles that Bootstrap knows.
@@ -40,25 +39,25 @@ const (
 // Roles returns every role that Bootstrap knows.
 func Roles() []Role { return []Role{Router, Agent, KVCached, Ctl, Etcd} }
 
-// Defaults of Options, and how far certificates are dated back so that hosts
-// whose clocks differ a little accept them at once.
+// Defaults of Options, and how far certificates are backdated. Backdating lets hosts whose clocks
+// differ a little accept them immediately.
 const (
 	DefaultCALifetime = 10 * 365 * 24 * time.Hour
 	DefaultLifetime   = 397 * 24 * time.Hour
 	backdate          = 5 * time.Minute
 )
 
-// ErrExists says that Bootstrap would have replaced a file.
+// ErrExists means that Bootstrap would have replaced a file.
 var ErrExists = errors.New("pki: file exists")
 
 // Files names the PEM files one program needs.
 type Files struct {
-	CA   string // certificates that peers must chain to; where empty, none does
-	Cert string // own certificate, followed by intermediates if any
+	CA   string // certificates that peers must chain to; empty: no peer is accepted
+	Cert string // own certificate, followed by any intermediates
 	Key  string // private key of Cert
 }
 
-// FilesIn returns the names that Bootstrap gives a role's files in dir.
+// FilesIn returns the paths of a role's files in dir, as Bootstrap names them.
 func FilesIn(dir string, role Role) Files {
 	return Files{
 		CA:   filepath.Join(dir, "ca.crt"),
@@ -73,7 +72,7 @@ type Options struct {
 	Roles      []Role        // default Roles()
 	CALifetime time.Duration // default DefaultCALifetime
 	Lifetime   time.Duration // default DefaultLifetime, never beyond the CA's end
-	Force      bool          // replace the roles' files; the CA is kept
+	Force      bool          // replace the roles' files, but never the CA's
 	Now        time.Time     // default time.Now()
 }
 
@@ -96,12 +95,12 @@ func (o Options) withDefaults() Options {
 	return o
 }
 
-// Bootstrap writes ca.crt, ca.key and <role>.crt, <role>.key for each role
-// into dir, which it creates with mode 0700; every file has mode 0600.
+// Bootstrap writes ca.crt, ca.key, and <role>.crt and <role>.key for each role into dir, which it
+// creates with mode 0700. Every file has mode 0600.
 //
-// A CA already in dir signs the new certificates and is never replaced, so a
-// second call with other Roles or Hosts extends a fleet. Where a role's file
-// exists it returns ErrExists before writing anything, unless Force is set.
+// If dir has a CA already, this CA signs the new certificates and is never replaced. So a second
+// call with other Roles or Hosts extends a fleet. If a role's file exists, Bootstrap returns
+// ErrExists before it writes anything, unless Force is set.
 func Bootstrap(dir string, o Options) error {
 	o = o.withDefaults()
 	if err := o.check(); err != nil {
@@ -125,7 +124,7 @@ func Bootstrap(dir string, o Options) error {
 	return nil
 }
 
-// check says which role or host cannot be.
+// check returns an error for an invalid role or host.
 func (o Options) check() error {
 	for _, r := range o.Roles {
 		if !slices.Contains(Roles(), r) {
@@ -141,8 +140,8 @@ func (o Options) check() error {
 	return nil
 }
 
-// isName tells whether host can be a DNS name: labels of letters, digits, - and _, the first one *
-// at most.
+// isName tells whether host can be a DNS name: labels of letters, digits, - and _. Only the first
+// label may be *.
 func isName(host string) bool {
 	if host == "" || len(host) > 253 {
 		return false
@@ -191,7 +190,7 @@ func loadOrCreateAuthority(dir string, o Options) (*authority, error) {
 	return a, err
 }
 
-// existingAuthority is the CA in dir, which must not have ended.
+// existingAuthority returns the CA in dir. It fails if the CA has expired.
 func existingAuthority(dir string, o Options) (*authority, error) {
 	a, err := loadAuthority(filepath.Join(dir, "ca.crt"), filepath.Join(dir, "ca.key"))
 	switch {
@@ -206,8 +205,8 @@ func existingAuthority(dir string, o Options) (*authority, error) {
 	return a, nil
 }
 
-// loadAuthority returns fs.ErrNotExist only where both files are missing: a
-// lone key or certificate is a mishap to look at, not a fresh start.
+// loadAuthority returns fs.ErrNotExist only if both files are missing. A key or certificate alone
+// is another error, because it is an accident and not a new fleet.
 func loadAuthority(certFile, keyFile string) (*authority, error) {
 	_, certErr := os.Stat(certFile)
 	_, keyErr := os.Stat(keyFile)
@@ -269,7 +268,7 @@ func (a *authority) issue(f Files, role Role, o Options) error {
 	return writePair(f.Cert, f.Key, der, key)
 }
 
-// sign makes the certificate of a role for whoever has the private key of public.
+// sign makes the certificate of a role for the holder of public's private key.
 func (a *authority) sign(public any, role Role, o Options) ([]byte, error) {
 	end := o.Now.Add(o.Lifetime)
 	if end.After(a.cert.NotAfter) {
@@ -281,7 +280,7 @@ func (a *authority) sign(public any, role Role, o Options) ([]byte, error) {
 	return x509.CreateCertificate(rand.Reader, template, a.cert, public, a.key)
 }
 
-// leaf is what a certificate says of its holder.
+// leaf returns the template of a role's certificate.
 func leaf(role Role, o Options) *x509.Certificate {
 	template := &x509.Certificate{
 		Subject: pkix.Name{Organization: []string{"Cognitora"}, OrganizationalUnit: []string{string(role)},
@@ -312,7 +311,7 @@ func roleURI(role Role) *url.URL {
 	return &url.URL{Scheme: "spiffe", Host: "cognitora", Path: "/role/" + string(role)}
 }
 
-// RoleOf returns the role that cert carries, or "".
+// RoleOf returns the role in cert, or "".
 func RoleOf(cert *x509.Certificate) Role {
 	for _, u := range cert.URIs {
 		if u.Scheme == "spiffe" && u.Host == "cognitora" && len(u.Path) > len("/role/") && u.Path[:6] == "/role/" {
@@ -324,7 +323,7 @@ func RoleOf(cert *x509.Certificate) Role {
 
 func newSerial() *big.Int {
 	var b [16]byte
-	_, _ = rand.Read(b[:]) // crypto/rand never fails: it ends the program instead
+	_, _ = rand.Read(b[:]) // crypto/rand never fails; it would end the program
 	b[0] &= 0x7f           // RFC 5280: positive
 	b[0] |= 0x40
 	return new(big.Int).SetBytes(b[:])

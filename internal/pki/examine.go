@@ -9,8 +9,8 @@ import (
 	"github.com/cognitora/dataplane/internal/rights"
 )
 
-// Examine says what is wrong with the files that f names, each problem with the
-// field that named it: ca, cert and key are what those are called.
+// Examine returns an error for each bad file in f, with the name of its field: ca, cert and key are
+// these names.
 func (f Files) Examine(ca, cert, key string) error {
 	var errs []error
 	readable := func(field, name, what string) bool {
@@ -38,9 +38,10 @@ func (f Files) Examine(ca, cert, key string) error {
 	return errors.Join(errs...)
 }
 
-// CheckOwn says why peers would not take the certificate in f for one of a program of that role: it
-// has to chain to f.CA and to carry the role. Whether its time has come or is over does not count:
-// it may be replaced while the program runs. Errors are ErrRole, of x509, and those of the files.
+// CheckOwn returns an error if peers would not accept the certificate in f as one of a program of
+// that role. It must chain to f.CA and have the role. Its validity period is not checked, because
+// it may be replaced while the program runs. Errors are ErrRole, those of x509, and those of the
+// files.
 func (f Files) CheckOwn(role Role) error {
 	m, err := read(f)
 	if err != nil {

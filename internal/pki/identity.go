@@ -13,28 +13,28 @@ import (
 	"time"
 )
 
-// CheckEvery is how often, at most, a handshake looks whether files changed.
+// CheckEvery is the least time between two checks by handshakes whether files changed.
 const CheckEvery = 2 * time.Second
 
-// ErrRole says that a peer's certificate is valid but of the wrong role.
+// ErrRole means that a peer's certificate is valid but of the wrong role.
 var ErrRole = errors.New("pki: peer has the wrong role")
 
-// Identity is a program's own certificate and the CA it trusts, kept in step with the files. A
-// client's may have the CA alone: it then shows no certificate. A handshake looks at the files at
-// most every CheckEvery; a new set that does not load leaves the old one in use, logs why once and
-// counts in Failures. An Identity has no goroutine and needs no closing.
+// Identity is a program's own certificate and the CA that it trusts, kept in step with the files. A
+// client may have only the CA, and then shows no certificate. A handshake checks the files at most
+// every CheckEvery. If new files do not load, the old set stays in use, the reason is logged once,
+// and Failures counts it. An Identity has no goroutine and needs no closing.
 type Identity struct {
 	files Files
 	now   func() time.Time
 	state atomic.Pointer[material]
 
 	failures atomic.Int64
-	mu       sync.Mutex // held by the one handshake that looks at the files
+	mu       sync.Mutex // held by the only handshake that checks the files
 	checked  time.Time  // guarded by mu
-	seen     [3]stamp   // files as of the last attempt; guarded by mu
+	seen     [3]stamp   // files at the last attempt; guarded by mu
 }
 
-// material is one consistent set read from the files.
+// material is a consistent set of the files' contents.
 type material struct {
 	pair  tls.Certificate
 	roots *x509.CertPool
@@ -47,7 +47,7 @@ func (m *material) notAfter() time.Time {
 	return m.pair.Leaf.NotAfter
 }
 
-// stamp tells two states of a file apart.
+// stamp distinguishes two states of a file.
 type stamp struct {
 	modified time.Time
 	size     int64
@@ -65,28 +65,26 @@ func Load(files Files) (*Identity, error) {
 	return id, nil
 }
 
-// Failures counts changed files that could not be used.
+// Failures returns how often changed files could not be used.
 func (id *Identity) Failures() int64 { return id.failures.Load() }
 
-// NotAfter is when the certificate in use ends; zero without one.
+// NotAfter returns when the certificate in use ends; zero without one.
 func (id *Identity) NotAfter() time.Time { return id.current().notAfter() }
 
-// Server returns the TLS configuration of a listener. With requireClient a
-// client must show a certificate of the CA; where roles are given, one of
-// those roles. ALPN offers http/1.1 only.
+// Server returns the TLS configuration of a listener. With requireClient a client must show a
+// certificate of the CA, and have one of roles if any are given. ALPN offers http/1.1 only.
 func (id *Identity) Server(requireClient bool, roles ...Role) *tls.Config {
 	return id.ServerFor(requireClient, []string{"http/1.1"}, roles...)
 }
 
-// ServerFor is Server with other protocols for ALPN than http/1.1.
+// ServerFor is Server with these ALPN protocols instead of http/1.1.
 func (id *Identity) ServerFor(requireClient bool, protocols []string, roles ...Role) *tls.Config {
 	return id.serve(func(m *material) *tls.Config { return m.server(requireClient, roles) }, protocols...)
 }
 
-// Mutual is Server for daemons among themselves: ALPN offers protocols, the client
-// must show a certificate, of any role, and records have full size from the first
-// on. So only who has shown one gets a session ticket, and a resumed session is
-// checked against the CA again.
+// Mutual is Server for connections between daemons. ALPN offers protocols, the client must show a
+// certificate of any role, and records have full size from the first. Because only a client with a
+// certificate gets a session ticket, a resumed session is checked against the CA again.
 func (id *Identity) Mutual(protocols ...string) *tls.Config {
 	return id.serve(func(m *material) *tls.Config {
 		c := m.server(true, nil)
@@ -95,8 +93,8 @@ func (id *Identity) Mutual(protocols ...string) *tls.Config {
 	}, protocols...)
 }
 
-// serve builds the configuration once for each certificate, so that session
-// tickets live as long as the one they were made under.
+// serve builds the configuration once for each certificate, so that session tickets are valid as
+// long as the certificate is in use.
 func (id *Identity) serve(build func(*material) *tls.Config, protocols ...string) *tls.Config {
 	var built atomic.Pointer[serverConfig]
 	return &tls.Config{
@@ -115,7 +113,7 @@ func (id *Identity) serve(build func(*material) *tls.Config, protocols ...string
 	}
 }
 
-// serverConfig remembers what a configuration was built from.
+// serverConfig is a configuration and the material that it was built from.
 type serverConfig struct {
 	from   *material
 	config *tls.Config
@@ -134,11 +132,10 @@ func (m *material) server(requireClient bool, roles []Role) *tls.Config {
 	return c
 }
 
-// Client returns the TLS configuration for dialling. The peer must chain to
-// the CA, be valid for serverName (a DNS name or an IP address) and, where
-// roles are given, have one of those. An empty serverName leaves the name
-// unchecked and therefore wants a role: the fleet's CA then vouches for the
-// peer, wherever it runs.
+// Client returns the TLS configuration for dialling. The peer must chain to the CA, be valid for
+// serverName (a DNS name or an IP address) and, if roles are given, have one of them. With an empty
+// serverName the name is not checked, so roles must be given: then the fleet's CA vouches for the
+// peer, on any host.
 func (id *Identity) Client(serverName string, roles ...Role) (*tls.Config, error) {
 	if serverName == "" && len(roles) == 0 {
 		return nil, errors.New("pki: a client needs a server name or a role to check")
@@ -147,8 +144,8 @@ func (id *Identity) Client(serverName string, roles ...Role) (*tls.Config, error
 		MinVersion: tls.VersionTLS13,
 		NextProtos: []string{"http/1.1"},
 		ServerName: serverName,
-		// The standard check is pinned to the pool given here; ours, in
-		// VerifyConnection, is the same check against the CA as it is now.
+		// The standard check would always use the pool given here. VerifyConnection does the same
+		// check against the present CA.
 		InsecureSkipVerify: true,
 		VerifyConnection: func(cs tls.ConnectionState) error {
 			if err := verifyServer(cs, serverName, id.current().roots); err != nil {
@@ -160,10 +157,9 @@ func (id *Identity) Client(serverName string, roles ...Role) (*tls.Config, error
 	}, nil
 }
 
-// Service returns the TLS configuration for dialling a server that is not of
-// the fleet, such as etcd: whoever dials sets the name to check, as usual, and
-// no role is asked for. An empty files.CA means the system's certificates; the
-// own certificate is optional and follows its file.
+// Service returns the TLS configuration for dialling a server outside the fleet, such as etcd. The
+// dialler sets the name to check, as usual, and no role is required. An empty files.CA means the
+// system's certificates. The own certificate is optional and follows its file.
 func Service(files Files) (*tls.Config, error) {
 	c := &tls.Config{MinVersion: tls.VersionTLS12}
 	if files.CA != "" {
@@ -227,8 +223,8 @@ func ClientConfig(files Files, serverName string, roles ...Role) (*tls.Config, e
 	return id.Client(serverName, roles...)
 }
 
-// current returns the material in use, after a look at the files if one is due.
-// A handshake that finds another one looking does not wait for it.
+// current returns the material in use, after it has checked the files if a check is due. It does
+// not wait if another handshake is checking them.
 func (id *Identity) current() *material {
 	if id.mu.TryLock() {
 		id.refresh()
@@ -276,7 +272,7 @@ func read(f Files) (*material, error) {
 			return nil, fmt.Errorf("pki: certificate %s with key %s: %w", f.Cert, f.Key, err)
 		}
 	}
-	if f.CA == "" { // checks no peer
+	if f.CA == "" { // the program checks no peer
 		return &material{pair, x509.NewCertPool()}, nil
 	}
 	roots, err := Roots(f.CA)
@@ -286,7 +282,7 @@ func read(f Files) (*material, error) {
 	return &material{pair, roots}, nil
 }
 
-// Roots reads the certificates of a CA, or several, from a PEM file.
+// Roots reads the certificates of one or several CAs from a PEM file.
 func Roots(name string) (*x509.CertPool, error) {
 	pem, err := os.ReadFile(name)
 	if err != nil {

@@ -20,8 +20,8 @@ func load(t *testing.T, dir string, role Role) *Identity {
 	return id
 }
 
-// dial connects both configurations over a real socket and sends one byte in
-// each direction, which in TLS 1.3 is what shows the server's refusal.
+// dial connects both configurations over a real socket, and sends one byte in each direction. In
+// TLS 1.3 the server's refusal shows only then.
 func dial(t *testing.T, server, client *tls.Config) (tls.ConnectionState, error) {
 	t.Helper()
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
@@ -175,7 +175,7 @@ func TestLoadNamesTheFile(t *testing.T) {
 	}
 }
 
-// clock is a time the test moves.
+// clock is a time that the test sets.
 type clock struct{ t time.Time }
 
 func (c *clock) now() time.Time          { return c.t }

@@ -19,19 +19,19 @@ import (
 
 const (
 	requestBlock = "CERTIFICATE REQUEST"
-	maxBundle    = 1 << 20 // bytes of a request or an answer that are looked at
+	maxBundle    = 1 << 20 // bytes of a request or an answer that are read
 )
 
-// Grant is one certificate that Sign has made.
+// Grant describes one certificate that Sign has made.
 type Grant struct {
 	Role  Role
 	Hosts []string
 }
 
-// Request begins to join a host to a fleet whose CA is elsewhere: it makes a private key for each
-// of o.Roles in dir and returns what to give to Sign there. No key leaves the host. A key that is
-// there without a certificate, from a request before, is used again; where a certificate is,
-// Request returns ErrExists unless o.Force is set.
+// Request is the first step to join a host to a fleet whose CA is elsewhere. It makes a private key
+// for each of o.Roles in dir, and returns the bundle for Sign. Keys never leave the host. Request
+// reuses a key without a certificate, from an earlier request. If there is a certificate, it
+// returns ErrExists unless o.Force is set.
 func Request(dir string, o Options) ([]byte, error) {
 	o = o.withDefaults()
 	if err := o.check(); err != nil {
@@ -72,10 +72,10 @@ func request(f Files, role Role, o Options) ([]byte, error) {
 	}, key)
 }
 
-// Sign makes, with the CA in dir, a certificate for each request of a bundle that Request returned,
-// and returns what to give to Accept. A request for a role that is not in o.Roles refuses the
-// bundle as a whole: o.Roles is what the operator means to let in. o.Hosts is not looked at; the
-// requests say which hosts they are for, and so do the grants.
+// Sign makes a certificate for each request in a bundle of Request, with the CA in dir, and returns
+// the answer for Accept. If a request's role is not in o.Roles, which the operator allows, Sign
+// refuses the whole bundle. It ignores o.Hosts: the hosts are in the requests, and the grants list
+// them.
 func Sign(dir string, bundle []byte, o Options) (answer []byte, grants []Grant, err error) {
 	o = o.withDefaults()
 	requests, err := blocks(bundle, requestBlock)
@@ -115,9 +115,9 @@ func Sign(dir string, bundle []byte, o Options) (answer []byte, grants []Grant, 
 	return out, grants, nil
 }
 
-// Accept ends what Request began: it checks that each certificate of the answer is of the CA in it
-// and for a key in dir, then writes ca.crt and the certificates there. Another CA's ca.crt in dir
-// is never replaced.
+// Accept is the last step after Request. It checks that each certificate of the answer is signed by
+// the CA in the answer, and belongs to a key in dir. Then it writes ca.crt and the certificates
+// there. It never replaces another CA's ca.crt in dir.
 func Accept(dir string, answer []byte) ([]Role, error) {
 	certs, err := blocks(answer, certificateBlock)
 	if err != nil {
@@ -149,7 +149,7 @@ func Accept(dir string, answer []byte) ([]Role, error) {
 	return roles, err
 }
 
-// acceptable returns the role of a signed certificate that fits a key in dir.
+// acceptable returns the role of a signed certificate that belongs to a key in dir.
 func acceptable(dir string, ca *x509.Certificate, der []byte) (Role, error) {
 	cert, err := x509.ParseCertificate(der)
 	if err == nil {
@@ -172,8 +172,8 @@ func acceptable(dir string, ca *x509.Certificate, der []byte) (Role, error) {
 	return role, nil
 }
 
-// blocks are the contents of the PEM blocks of one kind, of which there is at least one and nothing
-// else.
+// blocks returns the contents of the PEM blocks of one kind. There must be at least one, and
+// nothing else.
 func blocks(text []byte, kind string) (out [][]byte, err error) {
 	if len(text) > maxBundle {
 		return nil, fmt.Errorf("pki: %d bytes; at most %d are read", len(text), maxBundle)

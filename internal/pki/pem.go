@@ -14,8 +14,8 @@ const (
 	keyBlock         = "PRIVATE KEY"
 )
 
-// writePair writes key before certificate, each through a temporary file and
-// a rename, so that a reader sees whole files only.
+// writePair writes the key before the certificate, each through a temporary file and a rename, so
+// that a reader sees only whole files.
 func writePair(certFile, keyFile string, der []byte, key *ecdsa.PrivateKey) error {
 	if err := writeKey(keyFile, key); err != nil {
 		return err
@@ -40,14 +40,14 @@ func writePEM(name, kind string, der []byte) error {
 	return os.Rename(tmp, name)
 }
 
-// writeSynced writes a file for its owner alone that is whole on disk before it is given its name.
+// writeSynced writes a file for its owner only. The file is on disk before it gets its name.
 func writeSynced(name string, data []byte) error {
 	f, err := os.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
 	if err != nil {
 		return err
 	}
 	_, err = f.Write(data)
-	return errors.Join(err, f.Chmod(0o600), f.Sync(), f.Close()) // a left-over keeps its old mode
+	return errors.Join(err, f.Chmod(0o600), f.Sync(), f.Close()) // an existing temporary file keeps its old mode
 }
 
 func readCertificate(name string) (*x509.Certificate, error) {

@@ -2,8 +2,8 @@ package rights
 
 import "golang.org/x/sys/unix"
 
-// ofKernel tells whether dir is of a file system that shows what the kernel has and takes no files,
-// whatever rights say.
+// ofKernel tells whether dir is on a file system of the kernel, such as /proc or /sys, which takes
+// no files whatever its modes say.
 func ofKernel(dir string) bool {
 	var at unix.Statfs_t
 	if unix.Statfs(dir, &at) != nil {

@@ -2,5 +2,5 @@
 
 package rights
 
-// ofKernel is for Linux.
+// ofKernel returns false on this system.
 func ofKernel(string) bool { return false }

@@ -1,5 +1,5 @@
-// Package rights says whether this process may read, write or make a file that
-// a configuration names, without opening, making or changing anything.
+// Package rights checks whether this process may read, write or make a file that a configuration
+// names. It does not open, make or change anything.
 package rights
 
 import (
@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Readable says why path cannot be read as a file; nil if it can.
+// Readable returns an error if path cannot be read as a file.
 func Readable(path string) error {
 	info, err := os.Stat(path)
 	if err != nil {
@@ -24,7 +24,7 @@ func Readable(path string) error {
 	return may(path, unix.R_OK, "read")
 }
 
-// Listable says why path cannot be read as a directory; nil if it can.
+// Listable returns an error if path cannot be read as a directory.
 func Listable(path string) error {
 	info, err := os.Stat(path)
 	if err != nil {
@@ -36,8 +36,7 @@ func Listable(path string) error {
 	return may(path, unix.R_OK|unix.X_OK, "read")
 }
 
-// Appendable says why path cannot be opened for writing, or made where it is not
-// there; nil if it can.
+// Appendable returns an error if path cannot be opened for writing, or made if it is missing.
 func Appendable(path string) error {
 	info, err := os.Stat(path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -52,7 +51,7 @@ func Appendable(path string) error {
 	return may(path, unix.W_OK, "written")
 }
 
-// Writable says why no file can be made in the directory dir; nil if one can.
+// Writable returns an error if no file can be made in the directory dir.
 func Writable(dir string) error {
 	info, err := os.Stat(dir)
 	if err != nil {
@@ -70,8 +69,7 @@ func Writable(dir string) error {
 	return nil
 }
 
-// Makeable is Writable for a directory that is made, with those above it, where
-// it is not there.
+// Makeable is Writable for a directory that will be made, with its parents, if it is missing.
 func Makeable(dir string) error {
 	dir = filepath.Clean(dir)
 	for {
@@ -84,7 +82,7 @@ func Makeable(dir string) error {
 	}
 }
 
-// missing words the error of os.Stat.
+// missing words an error of os.Stat.
 func missing(path string, err error) error {
 	if errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("%s does not exist", path)
@@ -92,7 +90,7 @@ func missing(path string, err error) error {
 	return err
 }
 
-// may asks the kernel for the rights that this process has now.
+// may asks the kernel for the present rights of this process.
 func may(path string, mode uint32, verb string) error {
 	if err := unix.Faccessat(unix.AT_FDCWD, path, mode, unix.AT_EACCESS); err != nil {
 		return fmt.Errorf("%s cannot be %s by this user: %w", path, verb, err)

@@ -1,5 +1,5 @@
-// Package sockets says what listens in this network namespace and which processes have it open, as
-// Linux tells in /proc. On other systems nothing does.
+// Package sockets finds the listening sockets of this network namespace, and the processes that
+// have them open, in Linux's /proc. On other systems it finds nothing.
 package sockets
 
 import (
@@ -16,14 +16,14 @@ import (
 	"strings"
 )
 
-// Listener is a TCP socket that listens.
+// Listener is a listening TCP socket.
 type Listener struct {
 	IP    net.IP
 	Port  uint16
-	Inode string // by which processes have it open
+	Inode string // identifies the socket among the files of processes
 }
 
-// Listeners returns the TCP sockets that listen on port, those of IPv4 first.
+// Listeners returns the TCP sockets that listen on port, IPv4 first.
 func Listeners(port uint16) (found []Listener, err error) {
 	for _, table := range []string{"/proc/net/tcp", "/proc/net/tcp6"} {
 		err := lines(table, func(line string) {
@@ -31,14 +31,14 @@ func Listeners(port uint16) (found []Listener, err error) {
 				found = append(found, l)
 			}
 		})
-		if err != nil && !errors.Is(err, fs.ErrNotExist) { // no IPv6
+		if err != nil && !errors.Is(err, fs.ErrNotExist) { // the kernel has no IPv6
 			return nil, err
 		}
 	}
 	return found, nil
 }
 
-// parse reads a line of /proc/net/tcp: "sl local_address rem_address st tx_queue:rx_queue
+// parse parses a line of /proc/net/tcp: "sl local_address rem_address st tx_queue:rx_queue
 // tr:tm->when retrnsmt uid timeout inode", with address and port in hex.
 func parse(line string) (l Listener, ok bool) {
 	const listens = "0A"
@@ -55,8 +55,7 @@ func parse(line string) (l Listener, ok bool) {
 	return l, l.IP != nil
 }
 
-// kernelIP reads an address as /proc/net has it: words of 32 bits in the host's byte order. nil: it
-// is none.
+// kernelIP parses an address of /proc/net: words of 32 bits in the host's byte order. nil: invalid.
 func kernelIP(text string) net.IP {
 	b, err := hex.DecodeString(text)
 	if err != nil || len(b) != net.IPv4len && len(b) != net.IPv6len {
@@ -68,8 +67,8 @@ func kernelIP(text string) net.IP {
 	return b
 }
 
-// UnixListener returns the inode of the Unix socket that listens at path; "": there is none, or
-// that cannot be told.
+// UnixListener returns the inode of the Unix socket that listens at path; "": there is none, or it
+// is unknown.
 func UnixListener(path string) (inode string) {
 	_ = lines("/proc/net/unix", func(line string) {
 		if of, ok := parseUnix(line, path); ok && inode == "" {
@@ -79,10 +78,10 @@ func UnixListener(path string) (inode string) {
 	return inode
 }
 
-// parseUnix reads a line of /proc/net/unix: "Num RefCount Protocol Flags Type St Inode Path". ok:
-// it is of a socket that listens at path.
+// parseUnix parses a line of /proc/net/unix: "Num RefCount Protocol Flags Type St Inode Path". ok
+// means that the socket listens at path.
 func parseUnix(line, path string) (inode string, ok bool) {
-	const accepting = "00010000" // __SO_ACCEPTCON
+	const accepting = "00010000" // the kernel's flag __SO_ACCEPTCON
 	head, after, found := strings.Cut(line, " "+path)
 	cols := strings.Fields(head)
 	if !found || after != "" || len(cols) != 7 || cols[3] != accepting {
@@ -105,8 +104,8 @@ func lines(file string, fn func(line string)) error {
 	return s.Err()
 }
 
-// Holders returns the processes that have one of the sockets open. hidden is how many may not be
-// looked into: those of other users.
+// Holders returns the processes that have one of the sockets open. hidden is the number of
+// processes that may not be examined, because they belong to other users.
 func Holders(inodes ...string) (pids []int, hidden int) {
 	processes, _ := filepath.Glob("/proc/[0-9]*")
 	for _, dir := range processes {
@@ -130,7 +129,7 @@ func holds(process string, inodes []string) (bool, error) {
 	for _, e := range entries {
 		to, err := os.Readlink(filepath.Join(dir, e.Name()))
 		if err != nil {
-			continue // closed
+			continue // the process has closed it
 		}
 		if inode, ok := strings.CutPrefix(to, "socket:["); ok && slices.Contains(inodes, strings.TrimSuffix(inode,
 			"]")) {

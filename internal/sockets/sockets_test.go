@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// TestParse: lines of both tables, and what is none.
+// TestParse: lines of both tables are parsed, and invalid lines are refused.
 func TestParse(t *testing.T) {
 	if kernelIP("0100007F").String() != "127.0.0.1" {
 		t.Skip("the lines are of a little-endian host")
@@ -36,7 +36,8 @@ func TestParse(t *testing.T) {
 	}
 }
 
-// TestHolders: who listens is found, on TCP and at a path, and nobody where nobody does.
+// TestHolders: the process that listens is found, on TCP and at a path. Without a listener none is
+// found.
 func TestHolders(t *testing.T) {
 	if runtime.GOOS != "linux" {
 		t.Skip("Linux tells")

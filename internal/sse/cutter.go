@@ -3,25 +3,25 @@ package sse
 // keptBytes is the largest buffer kept between streams and after a long event.
 const keptBytes = 16 << 10
 
-// blockKind says what cutter.next returns.
+// blockKind is the kind of a block from cutter.next.
 type blockKind uint8
 
 const (
-	partial   blockKind = iota // nothing yet: the bytes are kept
-	complete                   // one whole event, its closing blank line included
-	oversized                  // the event has just passed MaxEventBytes: its bytes so far
+	partial   blockKind = iota // no block yet; the bytes are held
+	complete                   // one whole event with its closing blank line
+	oversized                  // the event has just exceeded MaxEventBytes; the block has its bytes so far
 	continued                  // more bytes of an oversized event
 	lastPiece                  // the last bytes of an oversized event
-	lineFeed                   // the LF of a CRLF whose CR closed the event before
+	lineFeed                   // the LF of a CRLF whose CR closed the previous event
 )
 
-// cutter cuts a stream into blocks that end with a blank line, push-style. It
-// copies only what one call leaves incomplete.
+// cutter cuts a stream into blocks that end with a blank line. It copies only bytes of a block that
+// is incomplete at the end of a call.
 type cutter struct {
-	held    []byte // bytes of the block under way from earlier calls
+	held    []byte // bytes of the unfinished block from earlier calls
 	inLine  bool   // the current line has bytes
 	afterCR bool   // the last byte was a CR that ended a line
-	closed  bool   // that CR ended a block
+	closed  bool   // this CR ended a block
 	over    bool   // inside an oversized block
 }
 
@@ -46,8 +46,7 @@ func (c *cutter) next(p []byte) (block []byte, kind blockKind, rest []byte) {
 	return c.emit(p[:n], p[n:], ended)
 }
 
-// find returns how many bytes of p belong to the current block, and whether
-// they end it.
+// find returns how many bytes of p belong to the current block, and whether the block ends there.
 func (c *cutter) find(p []byte) (n int, ended bool) {
 	for n < len(p) {
 		i := lineEnd(p[n:])
@@ -71,7 +70,7 @@ func (c *cutter) find(p []byte) (n int, ended bool) {
 	return n, false
 }
 
-// emit adds piece to what is held and says what it makes.
+// emit adds piece to the held bytes and returns the resulting block.
 func (c *cutter) emit(piece, rest []byte, ended bool) ([]byte, blockKind, []byte) {
 	switch {
 	case c.over && ended:
@@ -96,7 +95,7 @@ func (c *cutter) emit(piece, rest []byte, ended bool) ([]byte, blockKind, []byte
 	return nil, partial, rest
 }
 
-// last reads what is held as an event, unless it ends inside a line.
+// last parses the held bytes as an event, unless they end inside a line.
 func (c *cutter) last(p *parser) (e Event, ok bool) {
 	if c.over || c.inLine {
 		return Event{}, false
@@ -107,7 +106,7 @@ func (c *cutter) last(p *parser) (e Event, ok bool) {
 // taken forgets the block that next returned.
 func (c *cutter) taken() { c.held = keepSmall(c.held) }
 
-// keepSmall empties b and lets go of it if it has grown large.
+// keepSmall empties b, and releases it if it has grown large.
 func keepSmall(b []byte) []byte {
 	if cap(b) > keptBytes {
 		return nil

@@ -1,9 +1,9 @@
 package sse
 
-// Filter forwards a stream in whole events. For each event a callback decides
-// what goes out in its place. Blocks without data (comments, id, retry) are
-// forwarded unseen. An event longer than MaxEventBytes is forwarded unseen, as
-// it comes, once it has been announced. The zero value is ready.
+// Filter forwards a stream in whole events. A callback decides for each event what is forwarded
+// instead. Blocks without data (comments, id, retry) are forwarded without the callback. An event
+// longer than MaxEventBytes is announced to the callback, and then forwarded as it comes. The zero
+// value is ready.
 type Filter struct {
 	cut   cutter
 	parse parser
@@ -11,20 +11,19 @@ type Filter struct {
 	skips uint64
 }
 
-// fate says what becomes of bytes that belong to the block before.
+// fate is the treatment of bytes that belong to the previous block.
 type fate uint8
 
 const (
 	drop    fate = iota
-	forward      // more of an oversized event, or the belated LF of a CRLF that was forwarded
+	forward      // bytes of an oversized event, or the late LF of a CRLF that was forwarded
 )
 
-// Feed takes the next bytes of the stream, calls show for every event that they
-// complete, and appends to out what is to be forwarded now. show appends what
-// goes out for the event: e.Raw, nothing, or whole events in its place. An empty
-// Event announces one that is too long: what is appended goes out before it. Where
-// show reports enough, Feed returns at once, the rest of p is dropped, and f has
-// to be Reset. p is not kept.
+// Feed takes the next bytes of the stream, and calls show for every event that they complete. It
+// appends to out the bytes to forward now. show appends the replacement of the event: e.Raw,
+// nothing, or whole events. An empty Event announces an oversized one, and the replacement is
+// forwarded before it. If show reports enough, Feed returns immediately and drops the rest of p,
+// and the caller must Reset f. Feed does not keep p.
 func (f *Filter) Feed(p, out []byte, show Show) (rest []byte, enough bool) {
 	for len(p) > 0 && !enough {
 		var block []byte
@@ -51,10 +50,10 @@ func (f *Filter) Feed(p, out []byte, show Show) (rest []byte, enough bool) {
 	return out, enough
 }
 
-// Show decides what is forwarded for an event, and whether more is wanted.
+// Show decides what is forwarded for an event, and whether that is enough.
 type Show func(e Event, out []byte) (rest []byte, enough bool)
 
-// decide asks show about a block that is an event, and lets the others pass.
+// decide calls show for a block that is an event, and forwards other blocks.
 func (f *Filter) decide(block, out []byte, show Show) (rest []byte, enough bool) {
 	before := len(out)
 	if e, ok := f.parse.event(block); ok {
@@ -68,21 +67,20 @@ func (f *Filter) decide(block, out []byte, show Show) (rest []byte, enough bool)
 	return rest, enough
 }
 
-// Pending returns the bytes of the unfinished event at the end of the stream,
-// valid until the next call. A stream that ended properly has none; after a
-// failure they are best dropped, so that what follows is not read as their
-// continuation.
+// Pending returns the bytes of the unfinished event at the end of the stream, valid until the next
+// call. A stream that ended properly has none. Drop them after a failure, so that later bytes are
+// not read as their continuation.
 func (f *Filter) Pending() []byte { return f.cut.held }
 
-// Last reads the unfinished event at the end of the stream as if a blank line
-// followed. ok is false if it ends inside a line or has no data.
+// Last parses the unfinished event at the end of the stream as if a blank line followed. ok is
+// false if it ends inside a line or has no data.
 func (f *Filter) Last() (e Event, ok bool) { return f.cut.last(&f.parse) }
 
-// Torn reports whether part of an unfinished event has been forwarded: the
-// stream needs a blank line before anything else.
+// Torn reports whether a part of an unfinished event has been forwarded. Then a blank line must
+// come before anything else.
 func (f *Filter) Torn() bool { return f.cut.over }
 
-// Skipped counts the events forwarded unseen for being too long.
+// Skipped returns how many events were forwarded without the callback because they were too long.
 func (f *Filter) Skipped() uint64 { return f.skips }
 
 // Reset makes f ready for another stream.

@@ -1,40 +1,39 @@
-// Package sse reads server-sent event streams incrementally, whatever way the
-// bytes are cut up: Scanner reports events, Filter forwards whole events, and
-// for each of them what the caller puts in its place.
+// Package sse parses server-sent event streams incrementally, from pieces of any size. Scanner
+// reports events. Filter forwards whole events, or the caller's replacement for each.
 //
-// Lines end in LF, CRLF or CR. A stream may begin with a byte order mark.
-// Several data lines of one event are joined by LF. Comments, id and retry
-// fields are not part of an Event. Nothing here does I/O.
+// Lines end in LF, CRLF or CR. A stream may begin with a byte order mark. Several data lines of one
+// event are joined by LF. Comments, id and retry fields are not part of an Event. Nothing here does
+// I/O.
 package sse
 
 import "bytes"
 
-// MaxEventBytes is the longest event, as it is on the wire, that is looked
-// at. A longer one is not reported by Scanner; Filter announces it, and does not
-// hold it back. Both go on with the event after it.
+// MaxEventBytes is the longest event that is parsed, in bytes on the wire. Scanner does not report
+// a longer one. Filter announces it and forwards it without delay. Both continue with the next
+// event.
 const MaxEventBytes = 1 << 20
 
-// Event is one event that has data. The slices are valid during the callback
-// that receives it. Data that is one line lies inside Raw: what the callback
-// writes there, without line ends, stands in Raw too.
+// Event is one event that has data. The slices are valid during the callback that receives it. Data
+// of a single line lies inside Raw. So bytes that the callback writes there, which must not contain
+// line ends, appear in Raw too.
 type Event struct {
 	Name []byte // event field; empty means "message"
 	Data []byte
-	// Raw is the event as it came: its comments and other fields, a byte order
-	// mark before it, and its closing blank line. The event that Last returns has
-	// no blank line. An LF that comes in a later piece than its CR is not in Raw;
-	// Filter forwards it if the event's replacement ended with the CR.
+	// Raw is the event as received, with its comments and other fields, a byte order mark before
+	// it, and its closing blank line. The event that Last returns has no blank line. An LF that
+	// comes in a later piece than its CR is not in Raw. Filter forwards it if the event's
+	// replacement ended with the CR.
 	Raw []byte
 }
 
-// Oversized reports whether e only announces an event that is too long to be read.
+// Oversized reports whether e only announces an event that is too long to be parsed.
 func (e Event) Oversized() bool { return len(e.Raw) == 0 }
 
 // IsDone reports whether the event is OpenAI's end mark, "data: [DONE]".
 func (e Event) IsDone() bool { return string(e.Data) == "[DONE]" }
 
-// closingTypes name the events that end a stream: by themselves, or as the
-// type member at the front of the data where the event has no name.
+// closingTypes are the types of events that end a stream. The type is the event's name, or without
+// a name the type member at the front of the data.
 var closingTypes = [...]string{
 	"message_stop", "response.completed", "response.incomplete", "response.failed", "response.cancelled", "error",
 }
@@ -98,14 +97,14 @@ func (s *Scanner) Feed(p []byte, fn func(Event)) {
 	}
 }
 
-// Events counts the events reported since the start of the stream.
+// Events returns how many events were reported since the start of the stream.
 func (s *Scanner) Events() uint64 { return s.events }
 
-// Skipped counts the events passed over for being longer than MaxEventBytes.
+// Skipped returns how many events were passed over because they were longer than MaxEventBytes.
 func (s *Scanner) Skipped() uint64 { return s.skips }
 
-// Last reads the unfinished event at the end of the stream as if a blank line
-// followed. ok is false if it ends inside a line or has no data.
+// Last parses the unfinished event at the end of the stream as if a blank line followed. ok is
+// false if it ends inside a line or has no data.
 func (s *Scanner) Last() (e Event, ok bool) { return s.cut.last(&s.parse) }
 
 // Reset makes s ready for another stream; its buffers are kept unless they
@@ -116,10 +115,10 @@ func (s *Scanner) Reset() {
 	s.events, s.skips = 0, 0
 }
 
-// parser reads the fields of one block.
+// parser parses the fields of one block.
 type parser struct {
 	joined []byte // data of events with several data lines
-	begun  bool   // the byte order mark, if any, is behind us
+	begun  bool   // true once the first block, with a possible byte order mark, has been parsed
 }
 
 func (p *parser) reset() {
@@ -154,7 +153,7 @@ func (p *parser) event(block []byte) (e Event, ok bool) {
 	return e, lines > 0
 }
 
-// join appends a further data line; a single one is not copied.
+// join appends a further data line. It does not copy a single one.
 func (p *parser) join(data, value []byte, lines int) []byte {
 	switch lines {
 	case 0:
@@ -166,8 +165,7 @@ func (p *parser) join(data, value []byte, lines int) []byte {
 	return p.joined
 }
 
-// splitField splits "name: value"; one space after the colon is not part of
-// the value.
+// splitField splits "name: value". One space after the colon does not belong to the value.
 func splitField(line []byte) (name, value []byte) {
 	name, value, _ = bytes.Cut(line, colon)
 	if len(value) > 0 && value[0] == ' ' {
@@ -191,7 +189,7 @@ func cutLine(block []byte) (line, rest []byte) {
 	return block[:i], block[n:]
 }
 
-// lineEnd is the index of the first CR or LF, or -1.
+// lineEnd returns the index of the first CR or LF, or -1.
 func lineEnd(p []byte) int {
 	lf := bytes.IndexByte(p, '\n')
 	if lf >= 0 {

@@ -9,15 +9,14 @@ import (
 	"testing"
 )
 
-// reference reads a whole stream at once, line by line, as the specification
-// words it.
+// reference parses a whole stream at once, line by line, in the words of the specification.
 func reference(stream string) (events []string) {
 	stream = strings.TrimPrefix(stream, "\ufeff")
 	stream = strings.ReplaceAll(stream, "\r\n", "\n")
 	stream = strings.ReplaceAll(stream, "\r", "\n")
 	name, data, some := "", "", false
 	lines := strings.Split(stream, "\n")
-	for _, line := range lines[:len(lines)-1] { // the last has no line end
+	for _, line := range lines[:len(lines)-1] { // the last line has no line end
 		field, value, _ := strings.Cut(line, ":")
 		value = strings.TrimPrefix(value, " ")
 		switch {
@@ -65,7 +64,7 @@ func filter(parts []string, show Show) string {
 
 func all(e Event, out []byte) ([]byte, bool) { return append(out, e.Raw...), false }
 
-// but forwards all events but those with that data.
+// but forwards all events except those with this data.
 func but(data string) Show {
 	return func(e Event, out []byte) ([]byte, bool) {
 		if string(e.Data) == data {
@@ -75,7 +74,7 @@ func but(data string) Show {
 	}
 }
 
-// announced forwards all events, and a mark before one that is too long.
+// announced forwards all events, and a mark before an oversized one.
 func announced(e Event, out []byte) ([]byte, bool) {
 	if len(e.Raw) == 0 {
 		return append(out, '<'), false
@@ -200,7 +199,7 @@ func TestCloses(t *testing.T) {
 	}
 }
 
-// TestLast: an event whose blank line is missing is one only at a line end.
+// TestLast: bytes without a closing blank line are an event only if they end at a line end.
 func TestLast(t *testing.T) {
 	for stream, want := range map[string]string{
 		"data: a\n\n": "", "data: a\n\ndata: b\n": "b", "data: b\r": "b", "data: b": "", "event: b\n": "", "": "",
@@ -218,8 +217,8 @@ func TestLast(t *testing.T) {
 	}
 }
 
-// TestFilterRewrites: what goes out for an event may be longer or shorter, and
-// the LF that comes late belongs to what it was.
+// TestFilterRewrites: the replacement of an event may be longer or shorter. A late LF belongs to
+// the original event.
 func TestFilterRewrites(t *testing.T) {
 	show := func(e Event, out []byte) ([]byte, bool) {
 		switch string(e.Data) {
@@ -231,7 +230,7 @@ func TestFilterRewrites(t *testing.T) {
 		return append(append(out, "data: x\n\n"...), e.Raw...), false
 	}
 	const stream = "data: long\r\n\r\n: c\n\ndata: gone\r\n\r\ndata: b\r\n\r\n"
-	late := map[int]string{12: "\n"} // the CR is the end of a piece: its LF is known to come too late
+	late := map[int]string{12: "\n"} // a piece ends with the CR, so its LF comes late
 	for i := 0; i <= len(stream); i++ {
 		want := "data: something much longer\r\r" + late[i-1] + ": c\n\ndata: x\n\ndata: b\r\n\r\n"
 		if got := filter(pieces(stream, i), show); got != want {
@@ -240,7 +239,7 @@ func TestFilterRewrites(t *testing.T) {
 	}
 }
 
-// TestFilterBlanks: what is written to Data stands in Raw.
+// TestFilterBlanks: bytes written to Data appear in Raw.
 func TestFilterBlanks(t *testing.T) {
 	show := func(e Event, out []byte) ([]byte, bool) {
 		copy(e.Data, "----")
@@ -254,7 +253,7 @@ func TestFilterBlanks(t *testing.T) {
 	}
 }
 
-// TestFilterEnds: after enough nothing of the same piece is looked at.
+// TestFilterEnds: after enough, the rest of the piece is not parsed.
 func TestFilterEnds(t *testing.T) {
 	var f Filter
 	show := func(e Event, out []byte) ([]byte, bool) {

@@ -2,12 +2,12 @@ package usage
 
 import "github.com/cognitora/dataplane/internal/jsonscan"
 
-// Blank writes spaces over the usage members at the top level of doc, which is valid JSON, and over
-// the comma that goes with each, so that doc stays as long as it is and is valid JSON without them.
-// It does not allocate.
+// Blank overwrites the usage members at the top level of doc with spaces, and one comma with each.
+// doc must be valid JSON. It keeps its length, and stays valid JSON without usage. Blank does not
+// allocate.
 func Blank(doc []byte) {
 	c := jsonscan.New(doc)
-	before := false // a member that stays
+	before := false // a remaining member precedes
 	for ok := c.Object(); ok; {
 		start := c.Pos()
 		isUsage := string(c.Key()) == "usage"
@@ -17,11 +17,11 @@ func Blank(doc []byte) {
 		switch {
 		case !isUsage:
 			before = true
-		case before: // the comma before it
+		case before: // remove the comma before it
 			for start--; doc[start] != ','; start-- {
 			}
 			blank(doc[start:end])
-		case ok: // the comma after it
+		case ok: // remove the comma after it
 			blank(doc[start:c.Pos()])
 		default:
 			blank(doc[start:end])

@@ -12,8 +12,8 @@ var (
 	respPrefix  = []byte("resp_")
 )
 
-// ChoicesEmpty reports whether doc is a chunk without choices, `"choices":[]`:
-// the one that carries nothing but usage at the end of a stream.
+// ChoicesEmpty reports whether doc is a chunk without choices, `"choices":[]`. The last chunk of a
+// stream is such a chunk and carries only usage.
 func ChoicesEmpty(doc []byte) bool {
 	if !bytes.Contains(doc, choicesKey) {
 		return false
@@ -34,9 +34,9 @@ func ChoicesEmpty(doc []byte) bool {
 	return empty && !c.Failed()
 }
 
-// ResponseID returns the id of the Responses API object in doc: a top-level id
-// that begins with resp_, or response.id in the data of a stream event. It
-// aliases doc; nil where there is none. It does not allocate.
+// ResponseID returns the id of the Responses API object in doc: a top-level id that begins with
+// resp_, or response.id in the data of a stream event. It aliases doc; nil if there is none. It
+// does not allocate.
 func ResponseID(doc []byte) []byte {
 	if !bytes.Contains(doc, respPrefix) && !bytes.Contains(doc, responseKey) {
 		return nil
@@ -63,7 +63,7 @@ func ResponseID(doc []byte) []byte {
 	return id
 }
 
-// idOf reads the id of the object at the cursor.
+// idOf returns the id of the object at the cursor.
 func idOf(c *jsonscan.Cursor) (id []byte) {
 	if c.Kind() != jsonscan.Object {
 		c.Skip()
@@ -79,8 +79,8 @@ func idOf(c *jsonscan.Cursor) (id []byte) {
 	return id
 }
 
-// plainString reads a value and returns it where it is a non-empty string
-// without escapes, as every id is.
+// plainString reads a value and returns it if it is a non-empty string without escapes, as every id
+// is.
 func plainString(c *jsonscan.Cursor) []byte {
 	if c.Kind() != jsonscan.String {
 		c.Skip()

@@ -1,4 +1,4 @@
-// Package usage reads token counts out of what engines answer: one JSON document, a whole response
+// Package usage reads token counts out of engines' answers: a JSON document, which is a response
 // body or the data of one server-sent event.
 //
 // Four spellings are understood:
@@ -16,13 +16,12 @@ import (
 	"github.com/cognitora/dataplane/internal/jsonscan"
 )
 
-// Counts are the token counts of one request. A count that was absent or null
-// has its Has field false: an engine that reports no cached tokens says nothing
-// about its cache, which is not the same as saying 0.
+// Counts holds the token counts of one request. The Has field of a count is false if the count was
+// absent or null. An engine without a count of cached tokens has not reported 0.
 type Counts struct {
-	Prompt     int64 // all prompt tokens, cached ones included
+	Prompt     int64 // all prompt tokens, including cached ones
 	Completion int64
-	Cached     int64 // prompt tokens that came from the engine's prefix cache; no more than Prompt where that is known
+	Cached     int64 // prompt tokens from the engine's prefix cache; not more than Prompt if Prompt is known
 
 	HasPrompt, HasCompletion, HasCached bool
 }
@@ -32,10 +31,9 @@ var (
 	timingsKey = []byte(`"timings"`)
 )
 
-// Merge reads the usage found in doc into c; later values win. It reports
-// whether there was any. Bad JSON, or counts that are no whole numbers of at
-// least 0, leave c as it was. It does not allocate, and rejects a document
-// without usage at the speed of a substring search.
+// Merge adds the usage in doc to c; later values replace earlier ones. It reports whether doc has
+// usage. It does not change c if the JSON is invalid, or if a count is not a whole number of at
+// least 0. It does not allocate. It rejects a document without usage as fast as a substring search.
 func Merge(doc []byte, c *Counts) bool {
 	if !bytes.Contains(doc, usageKey) && !bytes.Contains(doc, timingsKey) {
 		return false
@@ -53,17 +51,17 @@ func Merge(doc []byte, c *Counts) bool {
 	return f.merge(c)
 }
 
-// count is one number of a usage object; ok is false where it was absent, null or unusable.
+// count is one number of a usage object. ok is false if it was absent, null or unusable.
 type count struct {
 	n  int64
 	ok bool
 }
 
-// found is what one document says, field by field.
+// found holds the fields of one document.
 type found struct {
-	prompt, input, completion      count // the usage object
+	prompt, input, completion      count // from the usage object
 	cached, cacheRead, cacheCreate count
-	cacheN, promptN, predictedN    count // the timings object
+	cacheN, promptN, predictedN    count // from the timings object
 }
 
 func (f *found) root(c *jsonscan.Cursor) {
@@ -81,7 +79,7 @@ func (f *found) root(c *jsonscan.Cursor) {
 	}
 }
 
-// wrapped reads the object inside which stream events carry usage.
+// wrapped reads the object around usage in stream events.
 func (f *found) wrapped(c *jsonscan.Cursor) {
 	if c.Kind() != jsonscan.Object {
 		c.Skip()
@@ -164,7 +162,7 @@ func (n *count) read(c *jsonscan.Cursor) {
 	}
 }
 
-// merge brings the spellings together. Timings fill in only what usage left out.
+// merge combines the four spellings. Timings count only if usage has no such number.
 func (f *found) merge(c *Counts) bool {
 	prompt, cached, completion := f.prompt, f.cached, f.completion
 	if !prompt.ok && f.input.ok {
@@ -191,9 +189,9 @@ func (f *found) merge(c *Counts) bool {
 	return prompt.ok || cached.ok || completion.ok
 }
 
-// inputPrompt is the whole prompt behind an input_tokens. Anthropic counts only
-// what was not cached there; a message_delta that repeats input_tokens without
-// its cache counts would then take away what message_start said, so it is left out.
+// inputPrompt returns the whole prompt for input_tokens, in which Anthropic counts only uncached
+// tokens. It ignores a message_delta that repeats input_tokens without cache counts, because that
+// would undo the counts of message_start.
 func (f *found) inputPrompt(c *Counts) count {
 	anthropic := f.cacheRead.ok || f.cacheCreate.ok
 	if !anthropic && !f.cached.ok && c.HasPrompt && c.HasCached {

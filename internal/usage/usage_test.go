@@ -11,8 +11,7 @@ import (
 	"testing"
 )
 
-// documents returns the JSON documents of a recorded answer: its body, or the
-// data of each of its events.
+// documents returns the JSON documents of a recorded answer: its body, or the data of each event.
 func documents(t *testing.T, name string) (docs [][]byte) {
 	t.Helper()
 	raw, err := os.ReadFile(filepath.Join("testdata", name))

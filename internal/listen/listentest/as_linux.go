@@ -1,4 +1,4 @@
-// Package listentest helps to test who may use a Unix socket.
+// Package listentest helps to test access to Unix sockets.
 package listentest
 
 import (
@@ -13,8 +13,8 @@ import (
 )
 
 // DialAs connects to the Unix socket at path as another user, with a group and supplementary
-// groups. It opens the directories of the test and the socket for everybody, so that only who they
-// are can keep them out. The test is skipped unless it runs as root.
+// groups. It first opens the directories of the test and the socket to everybody, so that only the
+// user and groups can lead to a refusal. It skips the test unless it runs as root.
 func DialAs(t testing.TB, path string, uid, gid int, groups ...uint32) *net.UnixConn {
 	t.Helper()
 	if os.Geteuid() != 0 {
@@ -34,7 +34,9 @@ func DialAs(t testing.TB, path string, uid, gid int, groups ...uint32) *net.Unix
 	}
 	done := make(chan result)
 	go func() {
-		runtime.LockOSThread() // for good: the thread, whose user this changes, ends with the goroutine
+		// never unlocked, because this changes the thread's user: the thread ends with the
+		// goroutine
+		runtime.LockOSThread()
 		var r result
 		if r.err = become(uid, gid, groups); r.err == nil {
 			r.c, r.err = net.DialUnix("unix", nil, &net.UnixAddr{Name: path, Net: "unix"})
@@ -49,7 +51,7 @@ func DialAs(t testing.TB, path string, uid, gid int, groups ...uint32) *net.Unix
 	return r.c
 }
 
-// become changes the user of this thread alone, which the functions of package syscall do not do.
+// become changes the user of this thread only, which functions of package syscall cannot do.
 func become(uid, gid int, groups []uint32) error {
 	if _, _, errno := unix.RawSyscall(unix.SYS_SETGROUPS, uintptr(len(groups)),
 		uintptr(unsafe.Pointer(unsafe.SliceData(groups))), 0); errno != 0 {
