@@ -1,6 +1,6 @@
-// Package admission caps what is in flight. Nothing is queued: a request that is over a cap is
-// refused at once, because the client's time is better spent asking elsewhere than waiting
-// here. The package also holds the budget that keeps retries from becoming a storm.
+// Package admission caps the requests in flight. It queues nothing: a request over a cap is refused
+// at once, so that its client can ask elsewhere. The package also holds the retry budget, which
+// bounds the retries during an outage.
 package admission
 
 import (
@@ -11,7 +11,7 @@ import (
 	"sync/atomic"
 )
 
-// RetryAfterSeconds is what a refused client is told to wait.
+// RetryAfterSeconds is the Retry-After value of a refusal.
 const RetryAfterSeconds = 1
 
 var (
@@ -27,7 +27,7 @@ const maxHandlesDefault = 4096
 type Options struct {
 	MaxQueue   int // requests in flight per (model, role); 0 = no cap
 	Global     int // requests in flight in all; 0 = no cap
-	MaxHandles int // (model, role) pairs counted apart; 0 = 4096. Further ones share one counter and cap
+	MaxHandles int // (model, role) pairs counted apart; 0 = 4096. All further pairs share one counter and one cap
 }
 
 // Gate counts the requests in flight, per (model, role) and in all.
@@ -43,7 +43,7 @@ type Gate struct {
 
 type pair struct{ model, role string }
 
-// New returns a gate with nothing in flight.
+// New returns a gate without requests in flight.
 func New(o Options) *Gate {
 	if o.MaxHandles <= 0 {
 		o.MaxHandles = maxHandlesDefault
@@ -55,17 +55,17 @@ func New(o Options) *Gate {
 	return g
 }
 
-// SetMaxQueue changes the cap of every (model, role) that has none of its own. Requests
-// already admitted stay.
+// SetMaxQueue changes the cap of every (model, role) without a cap of its own. Admitted requests
+// keep their permits.
 func (g *Gate) SetMaxQueue(n int) { g.maxQueue.Store(int64(n)) }
 
-// InFlight returns the number of permits that are out.
+// InFlight returns the number of permits in use.
 func (g *Gate) InFlight() int64 { return g.global.n.Load() }
 
 // Full says whether the cap on all requests is reached.
 func (g *Gate) Full() bool { return g.global.full(g.global.limit.Load()) }
 
-// Drop forgets the counters of a model, unless requests of it are in flight.
+// Drop forgets the counters of a model, unless the model has requests in flight.
 func (g *Gate) Drop(model string) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -79,7 +79,7 @@ func (g *Gate) Drop(model string) bool {
 	return true
 }
 
-// Each calls f for every (model, role) that is counted apart.
+// Each calls f for every (model, role) with a counter of its own.
 func (g *Gate) Each(f func(model, role string, inFlight, limit int64)) {
 	g.mu.Lock()
 	handles := slices.Collect(maps.Values(g.handles))
@@ -89,8 +89,8 @@ func (g *Gate) Each(f func(model, role string, inFlight, limit int64)) {
 	}
 }
 
-// Handle returns the counter of a (model, role), the same one until Drop. It
-// takes a lock: call it when a fleet snapshot is built and keep the result with the snapshot.
+// Handle returns the counter of a (model, role). It returns the same counter until Drop. It takes a
+// lock: call it when a fleet snapshot is built and keep the result with the snapshot.
 func (g *Gate) Handle(model, role string) *Handle {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -112,15 +112,15 @@ type Handle struct {
 	own         counter
 }
 
-// SetMax gives this (model, role) a cap of its own; 0 or less returns it to the gate's. The
-// counter that several share keeps the gate's.
+// SetMax gives this (model, role) a cap of its own; 0 or less returns it to the gate's cap. A
+// counter that several pairs share always keeps the gate's cap.
 func (h *Handle) SetMax(n int) {
 	if h != h.gate.overflow {
 		h.own.limit.Store(int64(max(n, 0)))
 	}
 }
 
-// InFlight returns the number of permits of this (model, role) that are out.
+// InFlight returns the number of permits of this (model, role) in use.
 func (h *Handle) InFlight() int64 { return h.own.n.Load() }
 
 // Full says whether the cap of this (model, role) is reached.
@@ -135,8 +135,8 @@ func (h *Handle) limit() int64 {
 
 // Admit returns a permit, or ErrModelFull or ErrGlobalFull. It neither blocks nor allocates.
 func (h *Handle) Admit() (Permit, error) {
-	// The model first: what is taken here and given back because the router is full can only
-	// have refused a request that the router would have refused too.
+	// The model's counter comes first. When the router is full, the count taken here is given back.
+	// Meanwhile it can only refuse requests that the full router would refuse as well.
 	if !h.own.take(h.limit()) {
 		return Permit{}, ErrModelFull
 	}
@@ -147,21 +147,21 @@ func (h *Handle) Admit() (Permit, error) {
 	return Permit{handle: h}, nil
 }
 
-// Permit is held for as long as its request lives. Keep it in one place: Release is safe to
-// call again, from any goroutine, but only on the same variable, not on a copy.
+// Permit lets one request in and is held until the request ends. Keep it in one variable: Release
+// may be called again, from any goroutine, but only on the same variable, not on a copy.
 type Permit struct {
 	handle   *Handle
 	released uint32
 }
 
-// Out says whether there is something to release.
+// Out says whether the permit is still held.
 func (p *Permit) Out() bool { return p.handle != nil && atomic.LoadUint32(&p.released) == 0 }
 
-// On says whether the permit is out and counts for h.
+// On says whether the permit is held and counts for h.
 func (p *Permit) On(h *Handle) bool { return p.handle == h && p.Out() }
 
-// Move makes a permit that is out count for another (model, role), or returns ErrModelFull and
-// leaves it as it is. It must not run at the same time as Release.
+// Move makes a held permit count for another (model, role). It returns ErrModelFull and changes
+// nothing when that (model, role) is full. Don't run it at the same time as Release.
 func (p *Permit) Move(to *Handle) error {
 	if p.handle == to {
 		return nil
@@ -174,7 +174,7 @@ func (p *Permit) Move(to *Handle) error {
 	return nil
 }
 
-// Release gives the permit back. Calls after the first, and on the zero Permit, do nothing.
+// Release gives the permit back. It does nothing on the zero Permit and after the first call.
 func (p *Permit) Release() {
 	if p.handle == nil || !atomic.CompareAndSwapUint32(&p.released, 0, 1) {
 		return
@@ -189,8 +189,8 @@ type counter struct {
 
 func (c *counter) full(limit int64) bool { return limit > 0 && c.n.Load() >= limit }
 
-// take adds one unless that would exceed limit (0 or less = none). A failed attempt never
-// shows in n, so that it cannot refuse a request that fits.
+// take adds one, unless the sum would exceed limit (0 or less = no limit). A failed take never
+// shows in n, so it cannot make another take fail.
 func (c *counter) take(limit int64) bool {
 	if limit <= 0 {
 		c.n.Add(1)

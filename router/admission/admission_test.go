@@ -81,7 +81,7 @@ func TestCapsChangeLive(t *testing.T) {
 	g.global.limit.Store(4)
 	admit(t, h, ErrGlobalFull)
 	last.Release()
-	g.SetMaxQueue(1) // those admitted stay
+	g.SetMaxQueue(1) // the admitted requests stay
 	if h.InFlight() != 3 {
 		t.Errorf("in flight %d", h.InFlight())
 	}
@@ -101,7 +101,7 @@ func TestHandlesAreBounded(t *testing.T) {
 	}
 }
 
-// Never above the caps, and never below them either: a refusal happens only when full.
+// The gate refuses only when a cap is reached and never admits more than the cap.
 func TestCapsHoldUnderConcurrency(t *testing.T) {
 	g := New(Options{MaxQueue: 5, Global: 8})
 	var inModel [2]atomic.Int64

@@ -10,8 +10,8 @@ const (
 	budgetBuckets       = 16 // a power of two above the window, so that a live bucket is never reused
 )
 
-// Budget bounds retries to a percentage of the requests of the last 10 s, with a floor that
-// keeps a quiet router able to retry at all. Safe for concurrent use, without locks.
+// Budget bounds retries to a percentage of the last 10 seconds' requests. A floor allows a few
+// retries even without traffic. It is safe for concurrent use, without locks.
 type Budget struct {
 	percent, floor int64
 	now            func() time.Time
@@ -20,8 +20,8 @@ type Budget struct {
 	retries        window
 }
 
-// NewBudget allows percent retries per 100 requests of the last 10 s, and floor retries in any
-// 10 s however few the requests. now is the clock; nil means time.Now.
+// NewBudget returns a budget of percent retries per 100 requests of the last 10 seconds. At least
+// floor retries are allowed in any 10 seconds. now is the clock; nil means time.Now.
 func NewBudget(percent, floor int, now func() time.Time) *Budget {
 	if now == nil {
 		now = time.Now
@@ -32,8 +32,9 @@ func NewBudget(percent, floor int, now func() time.Time) *Budget {
 // Request counts one request from a client. It is called once per request, not per attempt.
 func (b *Budget) Request() { b.requests.add(b.second(), 1) }
 
-// Allow takes one retry out of the budget, or reports that it is spent. Concurrent callers
-// never exceed the budget together; near its end one of them may be refused early.
+// Allow takes one retry out of the budget, or returns false when the budget is spent. Concurrent
+// callers never exceed the budget together. Near the end of the budget one of them may be refused
+// early.
 func (b *Budget) Allow() bool {
 	s := b.second()
 	b.retries.add(s, 1)
@@ -49,8 +50,8 @@ func (b *Budget) second() uint32 {
 	return uint32(max(b.now().Sub(b.epoch), 0)/time.Second) + budgetBuckets
 }
 
-// window counts events in one-second buckets. A bucket packs the second it counts (upper 32
-// bits) with its count (lower 32), so that one compare-and-swap both starts and counts it.
+// window counts events in one-second buckets. A bucket packs its second (upper 32 bits) with its
+// count (lower 32 bits), so one compare-and-swap both starts a bucket and counts in it.
 type window [budgetBuckets]atomic.Uint64
 
 func (w *window) add(second uint32, delta int32) {
@@ -60,7 +61,7 @@ func (w *window) add(second uint32, delta int32) {
 		count := int64(uint32(old))
 		switch at := uint32(old >> 32); {
 		case at > second:
-			return // the caller slept through 16 s; its event is no longer in any window
+			return // the caller slept through 16 s; its event has left every window
 		case at < second:
 			count = 0
 		}

@@ -78,7 +78,7 @@ func TestBudgetOfNothing(t *testing.T) {
 	}
 }
 
-// The budget must agree with a plain list of what happened in the last 10 seconds.
+// TestBudgetAgainstModel compares the budget with a plain list of the last 10 seconds' events.
 func TestBudgetAgainstModel(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var c clock

@@ -1,5 +1,5 @@
-// Package affinity remembers which node made which stored response, so that a request that
-// names a response id goes to the one engine that can know it.
+// Package affinity remembers which node made a stored response. A request that names the response's
+// id then goes to the engine that holds it.
 package affinity
 
 import (
@@ -7,15 +7,15 @@ import (
 	"sync"
 )
 
-// Table maps response ids to node ids. It is bounded: the oldest id makes room for the
-// newest. Ids are kept as 64-bit keyed hashes, 8 bytes whatever a client sends. Safe for
-// concurrent use.
+// Table maps response ids to node ids. When it is full, the newest id replaces the oldest. Table
+// keeps ids as 64-bit keyed hashes, so an id of any length costs 8 bytes. It is safe for concurrent
+// use.
 type Table struct {
 	seed maphash.Seed
 
 	mu    sync.Mutex
 	nodes map[uint64]string
-	ring  []uint64 // ids in order of arrival; next is the oldest once it is full
+	ring  []uint64 // ids in order of arrival; once the ring is full, next is the oldest
 	next  int
 }
 
@@ -52,7 +52,7 @@ func (t *Table) Node(id []byte) (node string, ok bool) {
 	return node, ok
 }
 
-// Len is the number of ids remembered.
+// Len returns the number of ids in the table.
 func (t *Table) Len() int {
 	t.mu.Lock()
 	defer t.mu.Unlock()

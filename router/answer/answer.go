@@ -1,6 +1,6 @@
-// Package answer says where the answer of a leg goes, and reads answers on their way: how much was
-// used, whether it failed, how its events were spaced. An answer for the client and one that the
-// router keeps are read by the same code.
+// Package answer passes an answer of a leg on to its place and reads it on the way. It reads the
+// usage, the failure and the spacing of the events. One code reads answers for the client and
+// answers that the router keeps.
 package answer
 
 import (
@@ -13,25 +13,26 @@ import (
 	"github.com/cognitora/dataplane/router/scan"
 )
 
-// Place is where the answer of a leg goes: the client, or memory of the router.
+// Place is the destination of a leg's answer: the client, or memory of the router.
 type Place interface {
-	// Take takes the answer in ex over: its head has been read, and the first event of a stream. It
-	// closes ex in the end. It tells s of all that comes, or has the request's plan do so. After an
-	// error nothing has been taken, ex is still the caller's, and another node may be asked.
+	// Take passes on the answer in ex, whose head and, for a stream, first event have been read. It
+	// closes ex at the end. It tells s of every event and piece, or has the request's plan do so.
+	// After an error nothing has been passed on: ex stays the caller's, who may ask another node.
 	Take(ex *relay.Exchange, s Source) error
 }
 
-// Source is where an answer comes from. It is told of what passes.
+// Source observes an answer on its way to a Place.
 type Source interface {
-	// Event looks at one event of a stream, read at time now, and tells whether it is passed on. It
-	// may blank parts of the event's data. An event without Raw announces one that is too long to
-	// be looked at.
+	// Event looks at one event of a stream, read at time now, and says whether to pass it on. It
+	// may blank parts of the event's data. An event without Raw announces an event that is too long
+	// to be looked at.
 	Event(e sse.Event, now time.Time) (keep bool)
-	// Piece looks at a piece of any other answer; whole: it is all of it.
+	// Piece looks at a piece of an answer that is not a stream. whole says that the piece is the
+	// whole answer.
 	Piece(piece []byte, whole bool)
 }
 
-// Reading is what has been read of one answer.
+// Reading holds the facts read from one answer.
 type Reading struct {
 	Usage  usage.Counts
 	Failed bool // the engine sent an error event of its own
@@ -41,8 +42,8 @@ type Reading struct {
 	Gap    time.Duration // the longest between two events
 }
 
-// Event reads one event of a stream and tells whether it is passed on. A usage that only the router
-// has asked for is taken out: asked says so.
+// Event reads one event of a stream and says whether to pass it on. asked says that only the router
+// asked for the usage; Event then takes the usage out.
 func (r *Reading) Event(api scan.API, e sse.Event, now time.Time, asked bool) (keep bool) {
 	if r.Events++; r.Events == 1 {
 		r.First = now
@@ -57,11 +58,11 @@ func (r *Reading) Event(api scan.API, e sse.Event, now time.Time, asked bool) (k
 	if usage.ChoicesEmpty(e.Data) {
 		return false
 	}
-	usage.Blank(e.Data) // some engines have it in the last choice, or in every one
+	usage.Blank(e.Data) // some engines put the usage into the last choice, or into every choice
 	return true
 }
 
-// failed tells whether e is how the engine tells of a failure.
+// failed says whether e is the engine's report of a failure.
 func failed(api scan.API, e sse.Event) bool {
 	switch api {
 	case scan.Responses:
@@ -75,7 +76,7 @@ func failed(api scan.API, e sse.Event) bool {
 // Document reads a whole answer that is not a stream.
 func (r *Reading) Document(doc []byte) { usage.Merge(doc, &r.Usage) }
 
-// MeanGap is the mean time between two events, 0 where there were fewer.
+// MeanGap returns the mean time between two events, or 0 for fewer than two events.
 func (r *Reading) MeanGap() time.Duration {
 	if r.Events < 2 {
 		return 0

@@ -16,7 +16,7 @@ import (
 	"github.com/cognitora/dataplane/router/scan"
 )
 
-// reader is a source that reads what passes as a leg does.
+// reader is a Source that reads an answer as a leg does.
 type reader struct {
 	Reading
 	asked bool
@@ -32,7 +32,7 @@ func (r *reader) Piece(piece []byte, whole bool) {
 	}
 }
 
-// exchange asks a server that answers by h, and has the head read.
+// exchange sends a request to a server with the handler h and reads the head of the answer.
 func exchange(t *testing.T, h http.HandlerFunc) *relay.Exchange {
 	t.Helper()
 	server := httptest.NewServer(h)
@@ -58,8 +58,8 @@ func stream(usage string) http.HandlerFunc {
 	}
 }
 
-// TestMemoryKeepsAStream: the same events reach it that would reach a client, and its source reads
-// them.
+// TestMemoryKeepsAStream checks that Memory keeps the events that a client would get, and that its
+// source reads them.
 func TestMemoryKeepsAStream(t *testing.T) {
 	const report = `data: {"choices":[],"usage":{"prompt_tokens":7,"completion_tokens":2}}` + "\n\n"
 	for _, asked := range []bool{false, true} {
@@ -68,7 +68,7 @@ func TestMemoryKeepsAStream(t *testing.T) {
 			t.Fatal(err)
 		}
 		want := ": hello\n\n" + chunk + chunk + report + "data: [DONE]\n\n"
-		if asked { // by the router: the report is its own
+		if asked { // the router asked, so the usage is for the router only
 			want = strings.Replace(want, report, "", 1)
 		}
 		if m.Status != 200 || string(m.Body) != want {
@@ -92,7 +92,8 @@ func TestMemoryKeepsADocument(t *testing.T) {
 	}
 }
 
-// TestMemoryIsBounded, and the exchange is still the caller's then.
+// TestMemoryIsBounded checks that Memory refuses a body over its limit and leaves the exchange to
+// the caller.
 func TestMemoryIsBounded(t *testing.T) {
 	for name, h := range map[string]http.HandlerFunc{
 		"document": func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, strings.Repeat("x", 4096)) },
@@ -110,7 +111,7 @@ func TestMemoryIsBounded(t *testing.T) {
 	}
 }
 
-// TestMemoryTellsACutAnswer from a whole one.
+// TestMemoryTellsACutAnswer checks that Memory tells a cut answer from a whole one.
 func TestMemoryTellsACutAnswer(t *testing.T) {
 	ex := exchange(t, func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Length", "100")
@@ -131,7 +132,7 @@ func TestMemoryTellsACutAnswer(t *testing.T) {
 	}
 }
 
-// TestFailureEvents are told by the API's own sign.
+// TestFailureEvents checks that each API's own failure event counts as a failure.
 func TestFailureEvents(t *testing.T) {
 	for _, c := range []struct {
 		api  scan.API

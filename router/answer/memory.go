@@ -8,17 +8,17 @@ import (
 )
 
 // Memory is a Place that keeps an answer for the router to read: its status and up to Limit bytes
-// of its body. Of a stream it keeps the events that its source passes on. The error for a longer
-// body is relay.ErrTooLong.
+// of its body. For a stream it keeps the events that its source passes on. It returns
+// relay.ErrTooLong for a longer body.
 type Memory struct {
 	Limit     int  // bytes of the body
-	MustClose bool // a stream without a closing event has been cut: see relay.ReplyOptions
+	MustClose bool // a stream without a closing event counts as cut: see relay.ReplyOptions
 
 	Status int
 	Body   []byte
 }
 
-// Take reads the answer to its end. The exchange's own deadlines bound that.
+// Take reads the answer to its end. The exchange's own deadlines bound its duration.
 func (m *Memory) Take(ex *relay.Exchange, s Source) (err error) {
 	m.Status = ex.Status()
 	m.Body, err = relay.Capture(m.Body[:0], ex, relay.CaptureOptions{

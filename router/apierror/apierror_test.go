@@ -64,7 +64,8 @@ func TestFromScan(t *testing.T) {
 	}
 }
 
-// FuzzBytes feeds any bytes as texts: each envelope stays one JSON document, each event one frame.
+// FuzzBytes feeds any bytes as texts. Each envelope must stay one JSON document and each event one
+// frame.
 func FuzzBytes(f *testing.F) {
 	f.Add("plain", "p", "c")
 	f.Add("\x00\n\r\"\\\xff\u2028", "a\nb", "\xc3\x28")

@@ -8,18 +8,18 @@ import (
 	"github.com/cognitora/dataplane/router/health"
 )
 
-// asker asks a static node, between its checks, what it serves and how busy it is, and opens
-// connections to any node that is well again. It is the health.Subject of its node.
+// asker talks to one node between its checks. It asks a static node for its models and load. It
+// opens connections to any node that is well again. It is the health.Subject of its node.
 type asker struct {
 	fleet *Fleet
 	node  *Node
 	found atomic.Pointer[discovery]
 
-	// Owned by the goroutine that checks the node.
+	// The goroutine that checks the node owns these fields.
 	modelsAt  time.Time
-	metricsAt time.Time // not before
+	metricsAt time.Time // earliest time of the next read
 	startTime float64   // of the engine's process, Unix seconds; 0 = unknown
-	warm      bool      // connections were opened ahead since the node was last found unwell
+	warm      bool      // connections were opened since the node was last unwell
 }
 
 func newAsker(f *Fleet, n *Node) *asker {
@@ -30,13 +30,13 @@ func newAsker(f *Fleet, n *Node) *asker {
 
 func (a *asker) discovered() discovery { return *a.found.Load() }
 
-// Moved logs what the breaker's new state means for requests.
+// Moved logs the breaker's new state.
 func (a *asker) Moved(from, to health.State, why string) { a.fleet.breakerMoved(a.node, from, to, why) }
 
-// InFlight is the number of this router's requests on the node.
+// InFlight returns the number of this router's requests on the node.
 func (a *asker) InFlight() int32 { return a.node.InFlight() }
 
-// Model is the engine's name of the first model of the node.
+// Model returns the engine's name of the node's first model.
 func (a *asker) Model() (name string, known bool) {
 	models := a.node.Info().Models
 	if len(models) == 0 {
@@ -45,10 +45,10 @@ func (a *asker) Model() (name string, known bool) {
 	return a.node.UpstreamModel(models[0]), true
 }
 
-// Renewed has the node asked for its models anew, and connections opened again.
+// Renewed makes the next check ask for the models and open connections again.
 func (a *asker) Renewed() { a.modelsAt, a.warm = time.Time{}, false }
 
-// Answers asks a static node for its models, before it is called well.
+// Answers asks a static node for its models. Only a node that answers counts as well.
 func (a *asker) Answers(ctx context.Context) error {
 	if a.node.Source != Static {
 		return nil
@@ -56,9 +56,9 @@ func (a *asker) Answers(ctx context.Context) error {
 	return a.discover(ctx)
 }
 
-// Checked notices an engine that has started anew, and opens connections ahead of the requests to a
-// node that was not well before, or is new. A failure is not told: it is the next request's or
-// check's to find.
+// Checked runs after each check. It notices an engine that has restarted. It opens connections to a
+// node that is new or was unwell. It ignores a failure, because the next request or check meets the
+// same failure.
 func (a *asker) Checked(ctx context.Context, well, restarted bool) {
 	if restarted {
 		a.restarted(ctx)
@@ -71,22 +71,21 @@ func (a *asker) Checked(ctx context.Context, well, restarted bool) {
 	}
 }
 
-// keepsIdle reports whether the node is known to bear connections on which nothing is asked:
-// agents, vLLM and SGLang do. A server with a thread for each connection, or with one thread, would
-// be blocked by them.
+// keepsIdle reports whether the node is known to tolerate idle connections. Agents, vLLM and SGLang
+// do. Idle connections would block a server with one thread, or with one thread a connection.
 func (a *asker) keepsIdle() bool {
 	engine := a.discovered().engine
 	return a.node.Source == Etcd || engine == "vllm" || engine == "sglang"
 }
 
-// Sample reads a static node's metrics where that is due.
+// Sample reads a static node's metrics when they are due.
 func (a *asker) Sample(ctx context.Context) {
 	if a.node.Source == Static {
 		a.scrape(ctx)
 	}
 }
 
-// Pause ends when a static node's metrics are due.
+// Pause returns the time until a static node's metrics are due.
 func (a *asker) Pause(limit time.Duration) time.Duration {
 	if a.node.Source != Static {
 		return limit

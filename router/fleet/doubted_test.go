@@ -9,9 +9,9 @@ import (
 	"github.com/cognitora/dataplane/router/health"
 )
 
-// TestDeadNodesAreNoticedByTheirTraffic: one request that broke on a node which is gone takes it
-// out of service, although its lease and the next health check have long to go; one that is well
-// stays.
+// TestDeadNodesAreNoticedByTheirTraffic checks that one broken request takes a dead node out of
+// service, long before its lease ends or its next check is due. A node that is well stays in
+// service.
 func TestDeadNodesAreNoticedByTheirTraffic(t *testing.T) {
 	t.Parallel()
 	for name, o := range map[string]health.Outcome{
@@ -42,13 +42,13 @@ func TestDeadNodesAreNoticedByTheirTraffic(t *testing.T) {
 	}
 }
 
-// TestSilentNodesDoNotHoldUpOthers: many nodes that take connections and never answer cost a good
-// one no check.
+// TestSilentNodesDoNotHoldUpOthers checks that a good node is checked in time among many nodes that
+// accept connections and never answer.
 func TestSilentNodesDoNotHoldUpOthers(t *testing.T) {
 	t.Parallel()
 	silent, good := listen(t, "tcp", "127.0.0.1:0"), newEngine(t, nil, "m")
 	defer silent.Close()
-	o := Options{Logger: slog.New(slog.DiscardHandler), ProbeTimeout: time.Minute} // none of them ends in this test
+	o := Options{Logger: slog.New(slog.DiscardHandler), ProbeTimeout: time.Minute} // no probe times out in this test
 	for i := range 400 {
 		o.Backends = append(o.Backends, Backend{URL: "http://" + silent.Addr().String(), ID: fmt.Sprint("silent-", i),
 			Model: "none"})

@@ -13,11 +13,11 @@ import (
 	"github.com/cognitora/dataplane/internal/relay"
 )
 
-// etcdState is what etcd has said last, and whether it still speaks.
+// etcdState holds the last data from etcd, and whether etcd still answers.
 type etcdState struct {
 	models     map[string]*cluster.Model
 	cordons    map[string]cluster.Cordon
-	heard      bool // it has listed the nodes once, or is not used
+	heard      bool // etcd has listed the nodes once, or is not used
 	stale      bool
 	staleSince time.Time
 }
@@ -30,7 +30,7 @@ func (e *etcdState) init(used bool) {
 	}
 }
 
-// followEtcd watches the three prefixes; every change becomes an event of the owner.
+// followEtcd watches the three prefixes. Every change becomes an event for the fleet's goroutine.
 func (f *Fleet) followEtcd(ctx context.Context) {
 	if f.opts.Cluster == nil {
 		return
@@ -74,9 +74,8 @@ func (f *Fleet) loseEtcd(err error) {
 	f.opts.Logger.Warn("etcd does not answer; serving with the nodes known last", "error", err)
 }
 
-// listNodes brings the etcd members in line with a whole listing. After an outage nodes that are
-// not listed stay for the grace period: their agents may only not have had the time to register
-// again.
+// listNodes brings the etcd members in line with a complete listing. After an outage an unlisted
+// node stays for the grace period, because its agent needs time to register again.
 func (f *Fleet) listNodes(l cluster.Listing) {
 	now := time.Now()
 	if f.etcd.stale && l.AfterOutage {
@@ -92,7 +91,7 @@ func (f *Fleet) listNodes(l cluster.Listing) {
 		if m.node.Source != Etcd {
 			continue
 		}
-		m.stampAt = now // nobody could write a heartbeat meanwhile
+		m.stampAt = now // no agent could write a heartbeat during the outage
 		switch {
 		case listed[id]:
 		case !l.AfterOutage && !l.DataLost:
@@ -106,8 +105,8 @@ func (f *Fleet) listNodes(l cluster.Listing) {
 	}
 }
 
-// putNode takes one heartbeat. A value that cannot be used changes nothing; of one that names
-// places that are none, the rest is used.
+// putNode takes one heartbeat. It ignores an unusable value. When only an address in the value is
+// unusable, it uses the rest.
 func (f *Fleet) putNode(e cluster.Entry) {
 	id := strings.TrimPrefix(e.Key, cluster.NodesPrefix)
 	health, err := cluster.ParseNodeHealth(id, e.Value)
@@ -151,7 +150,7 @@ func (f *Fleet) addEtcd(h *cluster.NodeHealth) *member {
 	return f.add(h.NodeID, h.Address, Etcd, etcdInfo(h), target)
 }
 
-// update takes a heartbeat of a node that is a member.
+// update takes a heartbeat of a member.
 func (f *Fleet) update(m *member, h *cluster.NodeHealth) {
 	now := time.Now()
 	if m.health == nil || m.health.Stamp != h.Stamp || h.Stamp == 0 {
@@ -180,8 +179,8 @@ func (f *Fleet) deleteNode(key string) {
 	}
 }
 
-// sweepEtcd removes what did not come back after an outage and notices heartbeats that have
-// stopped. While etcd does not answer nothing is held against anybody.
+// sweepEtcd removes the nodes that did not come back after an outage, and notices heartbeats that
+// have stopped. It does nothing while etcd does not answer.
 func (f *Fleet) sweepEtcd(now time.Time) {
 	if f.etcd.stale {
 		return
@@ -199,7 +198,7 @@ func (f *Fleet) sweepEtcd(now time.Time) {
 	}
 }
 
-// patience is limit, which is for agents with the default heartbeat, by the heartbeat of this one.
+// patience scales limit to this agent's heartbeat. limit itself fits the default heartbeat.
 func (m *member) patience(limit time.Duration) time.Duration {
 	if m.health == nil {
 		return limit
@@ -216,8 +215,8 @@ func etcdInfo(h *cluster.NodeHealth) *Info {
 	}
 }
 
-// listCordons lifts the cordons that are not listed, unless etcd lost its data: nobody lifted them
-// then.
+// listCordons lifts the unlisted cordons. It lifts none when etcd lost its data, because no
+// operator lifted them.
 func (f *Fleet) listCordons(l cluster.Listing) {
 	listed := map[string]bool{}
 	for _, e := range l.Entries {
@@ -239,10 +238,10 @@ func (f *Fleet) listCordons(l cluster.Listing) {
 	}
 }
 
-// mostCordonsNamed bounds the nodes that one line of the log names.
+// mostCordonsNamed bounds the nodes named in one log line.
 const mostCordonsNamed = 16
 
-// unlisted are the nodes, sorted, whose cordons etcd does not list.
+// unlisted returns the nodes, sorted, whose cordons etcd does not list.
 func (f *Fleet) unlisted(listed map[string]bool) []string {
 	return slices.DeleteFunc(slices.Sorted(maps.Keys(f.etcd.cordons)), func(id string) bool { return listed[id] })
 }
@@ -256,7 +255,8 @@ func (f *Fleet) deleteCordon(key string) {
 	f.setCordon(strings.TrimPrefix(key, cluster.CordonPrefix), cluster.Cordon{}, false)
 }
 
-// setCordon works on static nodes too. The cordon of a node that is not here waits for it.
+// setCordon cordons a node, or lifts the cordon. It works on static nodes too. The cordon of an
+// absent node waits for the node.
 func (f *Fleet) setCordon(id string, c cluster.Cordon, on bool) {
 	if on {
 		f.etcd.cordons[id] = c
@@ -279,8 +279,8 @@ func (f *Fleet) applyCordon(n *Node) {
 	n.setFlag(flagDraining, on && c.Drain)
 }
 
-// listModels forgets the models that are not listed, unless etcd lost its data. One whose value is
-// malformed stays as it was known last.
+// listModels forgets the unlisted models, unless etcd lost its data. A model with a malformed value
+// keeps its last good value.
 func (f *Fleet) listModels(l cluster.Listing) {
 	listed := map[string]bool{}
 	for _, e := range l.Entries {
@@ -323,7 +323,7 @@ func (f *Fleet) deleteModel(key string) {
 	f.dirty = true
 }
 
-// agentTLS is the configuration for one https agent. The relay sets the server's name.
+// agentTLS returns the configuration for one https agent. The relay sets the server's name.
 func (f *Fleet) agentTLS() *tls.Config {
 	if f.opts.AgentTLS != nil {
 		return f.opts.AgentTLS.Clone()

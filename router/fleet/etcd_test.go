@@ -72,7 +72,7 @@ func (e *etcdFleet) put(key, value string) {
 	}
 }
 
-// agent registers a node until the test ends or stop is called.
+// agent registers a node. It stays until the test ends or stop is called.
 func (e *etcdFleet) agent(h cluster.NodeHealth) (stop func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	r := cluster.NewRegistrar(e.client, cluster.Registration{
@@ -215,7 +215,7 @@ func TestAStaticNodeHidesItsNamesake(t *testing.T) {
 	})
 }
 
-// TestEtcdThatNeverAnswered: it is said once, and no nodes are claimed that nobody knows.
+// TestEtcdThatNeverAnswered checks that the log says it once, and that the fleet claims no nodes.
 func TestEtcdThatNeverAnswered(t *testing.T) {
 	t.Parallel()
 	client, err := cluster.Dial(cluster.Config{Endpoints: []string{"127.0.0.1:1"},
@@ -239,7 +239,7 @@ func TestEtcdThatNeverAnswered(t *testing.T) {
 	}
 }
 
-// lineWriter sends what is written, and drops it where nobody has room for it.
+// lineWriter sends each write to its channel, and drops it when the channel is full.
 type lineWriter chan string
 
 func (w lineWriter) Write(line []byte) (int, error) {
@@ -250,15 +250,14 @@ func (w lineWriter) Write(line []byte) (int, error) {
 	return len(line), nil
 }
 
-// TestEtcdComesBackEmpty: the nodes known last go on serving while etcd is away, and stay when it
-// comes back without them until their agents have had the time to register again. Nothing ever
-// interrupts a node that answers.
+// TestEtcdComesBackEmpty checks the known nodes during an outage of etcd. They go on serving. They
+// stay when etcd comes back without them, until their agents have had time to register again.
 func TestEtcdComesBackEmpty(t *testing.T) {
 	t.Parallel()
 	e := newEtcdFleet(t, func(o *Options) { o.Grace = 3 * time.Second })
 	eng, dead := newEngine(t, nil), newEngine(t, nil)
 	e.agent(node("n1", eng.URL))
-	value, _ := json.Marshal(node("n2", dead.URL)) // nobody will register it again
+	value, _ := json.Marshal(node("n2", dead.URL)) // no agent registers it again
 	e.put(cluster.NodeKey("n2"), string(value))
 	if err := e.client.PutCordon(context.Background(), "n2", cluster.Cordon{}); err != nil {
 		t.Fatal(err)

@@ -9,7 +9,7 @@ import (
 	"github.com/cognitora/dataplane/router/health"
 )
 
-// watched is a fleet of one healthy static node that is not checked by itself any more.
+// watched is a fleet of one healthy static node whose regular checks are far apart.
 func watched(t *testing.T) (f *Fleet, n *Node, eng *engine) {
 	t.Helper()
 	eng = newEngine(t, nil, "m")
@@ -29,7 +29,7 @@ func peerAt(t *testing.T, n *Node) netip.AddrPort {
 	return at
 }
 
-// TestEventsOfAnEnd: whatever the kernel tells of a connection's end, a node that is gone is out at
+// TestEventsOfAnEnd checks that each kernel event about a connection's end takes a dead node out at
 // once, though no check was due.
 func TestEventsOfAnEnd(t *testing.T) {
 	t.Parallel()
@@ -47,7 +47,8 @@ func TestEventsOfAnEnd(t *testing.T) {
 	}
 }
 
-// TestEventsOfALivingNode: they make it be checked, and no more; those of others nothing.
+// TestEventsOfALivingNode checks that an event about a living node causes only a check. An event
+// about another peer causes nothing.
 func TestEventsOfALivingNode(t *testing.T) {
 	t.Parallel()
 	f, n, eng := watched(t)
@@ -64,13 +65,13 @@ func TestEventsOfALivingNode(t *testing.T) {
 	}
 }
 
-// TestTimeoutsOfAnIdleNode: nothing is in flight, so the timeout of the check's own connection
-// counts. An answer clears it; a second timeout is the end.
+// TestTimeoutsOfAnIdleNode checks an idle node, for which the timeout of the check's own connection
+// counts. An answer clears the suspicion; a second timeout ejects the node.
 func TestTimeoutsOfAnIdleNode(t *testing.T) {
 	t.Parallel()
 	f, n, _ := watched(t)
 	timeout := peerevents.Event{Kind: peerevents.Timeout, Peer: peerAt(t, n), Timeouts: 1}
-	eventually(t, f, "suspect", func(*Snapshot) bool { // once the last answer is older than the packet that was lost
+	eventually(t, f, "suspect", func(*Snapshot) bool { // the last answer is now older than the lost packet
 		timeout.LocalPort = n.Health.CheckPort()
 		f.Tell(timeout)
 		times, _ := n.Health.Suspected()

@@ -8,8 +8,7 @@ import (
 	"github.com/cognitora/dataplane/internal/rights"
 )
 
-// Examine says what is wrong with the files that b names. field stands before an option's name in
-// each problem.
+// Examine checks the files that b names. Each problem begins with field and the option's name.
 func (b Backend) Examine(field string) error {
 	var errs []error
 	look := func(option, path, what string, read func() error) {

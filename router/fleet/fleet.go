@@ -18,7 +18,7 @@ import (
 	"github.com/cognitora/dataplane/router/signals"
 )
 
-// Index is what the fleet tells of nodes that come and go.
+// Index is told of nodes that join and leave.
 type Index interface {
 	Join(nodeID string) prefix.Ref
 	Leave(prefix.Ref)
@@ -34,34 +34,34 @@ type Options struct {
 	Backends []Backend       // static nodes
 	Cluster  *cluster.Client // nil: static nodes only; the caller closes it after Run has returned
 	AgentTLS *tls.Config     // for https agents; nil = the system's roots and no client certificate
-	Index    Index           // nil: no prefix index
+	Index    Index           // nil: the fleet tells no index
 	Resolver Resolver        // nil = net.DefaultResolver
 	Pool     relay.PoolOptions
-	// Warm is how many connections are opened to a node ahead of its requests, when it joins and
-	// when it is back; 0: none.
+	// Warm is the number of connections opened to a node when it joins or comes back; 0: none.
 	Warm   int
 	Logger *slog.Logger // nil = slog.Default
-	// Lag is told how long ago, at most, what an agent tells of has changed. Nil: nobody.
+	// Lag is called with the age of each change that an agent reports, at most. It may be nil.
 	Lag func(time.Duration)
-	// EventLag is told how old what the kernel tells of is when it is looked into. Nil: nobody.
+	// EventLag is called with the age of each kernel event when the fleet looks into it. It may be
+	// nil.
 	EventLag func(time.Duration)
 
 	ProbeInterval     time.Duration // health check of a healthy node; 5 s
-	ProbeIntervalDown time.Duration // of any other; 500 ms
+	ProbeIntervalDown time.Duration // health check of any other node; 500 ms
 	ProbeTimeout      time.Duration // bound of one check; 2 s
 	ScrapeInterval    time.Duration // engine metrics of static nodes; 2 s, at least 1 s
 	ModelsInterval    time.Duration // /v1/models of a healthy static node; 30 s
 	ResolveInterval   time.Duration // DNS names; 10 s
-	FirstWord         time.Duration // a new static backend is waited for to say what it serves; 60 s
-	// Grace is how long nodes are kept that etcd does not list after an outage, so that their
-	// agents have time to register again; 45 s, three leases. For an agent whose heartbeat is
-	// longer than the default it is as many of its own leases.
+	FirstWord         time.Duration // longest wait for a new static backend's first model list; 60 s
+	// Grace is how long a node that etcd does not list after an outage is kept, so that its agent
+	// can register again; 45 s, three leases. With a longer heartbeat than the default it is three
+	// of the agent's own leases.
 	Grace time.Duration
-	// StaleAfter is how old a heartbeat may grow while etcd answers; 30 s, six heartbeats. For an
-	// agent whose heartbeat is longer than the default it is as many of its own.
+	// StaleAfter is the age at which a heartbeat counts as stopped while etcd answers; 30 s, six
+	// heartbeats. With a longer heartbeat than the default it is six of the agent's own heartbeats.
 	StaleAfter time.Duration
-	// Proven takes static nodes for healthy before their first check: for simulations, in which
-	// nobody checks.
+	// Proven makes static nodes healthy before their first check. Simulations need it, because
+	// nothing checks their nodes.
 	Proven bool
 }
 
@@ -90,8 +90,8 @@ func (o Options) withDefaults() Options {
 	return o
 }
 
-// Fleet follows the nodes and publishes snapshots. One goroutine, that of Run, owns everything that
-// changes; the others send it functions to call.
+// Fleet follows the nodes and publishes snapshots. The goroutine of Run owns all mutable state.
+// Other goroutines send it functions to call.
 type Fleet struct {
 	opts      Options
 	snap      atomic.Pointer[Snapshot]
@@ -101,47 +101,47 @@ type Fleet struct {
 	wg        sync.WaitGroup
 	malformed atomic.Uint64
 	signals   signals.Stats
-	pathTurn  int // of TakePaths
+	pathTurn  int // the next turn of TakePaths
 
-	// Owned by Run.
+	// The goroutine of Run owns these fields.
 	ctx      context.Context
 	members  map[string]*member
-	streams  map[streamAt]*agentSignals // agents', as long as some member names them
+	streams  map[streamAt]*agentSignals // streams of agents; an agent's stream stays while a member names it
 	static   staticState
 	etcd     etcdState
 	dirty    bool
 	rev      uint64
 	kickDNS  chan []string        // the names to look up
-	problems map[subject]string   // to reason
-	departed map[string]time.Time // models that nodes of etcd served, and since when none does
+	problems map[subject]string   // maps to the reason
+	departed map[string]time.Time // models that nodes of etcd served, and when the last such node left
 }
 
-// member is a node and what its source says about it.
+// member is a node and the last word of its source.
 type member struct {
 	node     *Node
-	identity string // a different one is another incarnation
+	identity string // another value is another incarnation
 	secrets  string // static: digest of key and CA
-	heard    bool   // static: what it serves is known
-	told     string // why it takes no requests, as the log has it, its breaker apart; empty = it does
+	heard    bool   // static: the node's models are known
+	told     string // why the node takes no requests, as last logged; the breaker logs for itself. Empty = it takes requests
 	cancel   context.CancelFunc
 	backend  Backend             // static
 	health   *cluster.NodeHealth // etcd
 	stampAt  time.Time           // etcd: when the heartbeat last changed, by our clock
-	missing  time.Time           // etcd: not listed since; zero = listed
+	missing  time.Time           // etcd: since when etcd does not list it; zero = listed
 
-	signalsAt streamAt // etcd: where the agent's stream is followed; zero: nowhere
+	signalsAt streamAt // etcd: address of the agent's stream; zero: none
 }
 
-// Bounds of the fleet's own machinery.
+// These constants bound the fleet's own machinery.
 const (
-	eventQueue     = 256 // functions that wait for the owner; senders wait when it is full
+	eventQueue     = 256 // functions that wait for the fleet's goroutine; senders wait when it is full
 	sweepInterval  = time.Second
 	maxNodes       = 4096
 	maxAddressesOf = 64 // nodes of one DNS name
 )
 
 // New checks the backends and reads the files they name. The first snapshot holds the static nodes
-// that need no DNS, none of them proven yet; Run goes on from there.
+// that need no DNS, each of them unproven. Run takes over from there.
 func New(o Options) (*Fleet, error) {
 	f := &Fleet{
 		opts:     o.withDefaults(),
@@ -168,11 +168,10 @@ func New(o Options) (*Fleet, error) {
 	return f, nil
 }
 
-// Load returns the latest snapshot. It allocates nothing and is valid for as long as the caller
-// keeps it.
+// Load returns the latest snapshot. It allocates nothing. The caller may keep the snapshot.
 func (f *Fleet) Load() *Snapshot { return f.snap.Load() }
 
-// healths are the nodes of the latest snapshot.
+// healths yields the health of each node in the latest snapshot.
 func (f *Fleet) healths(yield func(*health.Node) bool) {
 	for _, n := range f.Load().Nodes {
 		if !yield(&n.Health) {
@@ -181,20 +180,20 @@ func (f *Fleet) healths(yield func(*health.Node) bool) {
 	}
 }
 
-// Tell takes an event of a connection of this host. It does not block: what there is no room for is
-// counted, and left to the next look.
+// Tell takes an event of a connection of this host. It does not block. When the queue is full, it
+// counts the event and drops it; the next look finds the cause.
 func (f *Fleet) Tell(e peerevents.Event) { f.watch.Tell(e) }
 
-// Untold counts the events that there was no room for.
+// Untold counts the events dropped because the queue was full.
 func (f *Fleet) Untold() uint64 { return f.watch.Untold() }
 
-// Looks counts the connections that the kernel was asked about.
+// Looks counts how often the kernel was asked about a connection.
 func (f *Fleet) Looks() uint64 { return f.watch.Looks() }
 
-// Malformed counts values in etcd that were refused; what was known before stayed in force.
+// Malformed counts refused values in etcd. The last good value of a key stays in force.
 func (f *Fleet) Malformed() uint64 { return f.malformed.Load() }
 
-// Run follows all sources until ctx ends, then closes the nodes' pools and returns nil. Call it
+// Run follows all sources until ctx ends. Then it closes the nodes' pools and returns nil. Call it
 // once.
 func (f *Fleet) Run(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
@@ -234,7 +233,7 @@ func (f *Fleet) own(ctx context.Context) {
 	}
 }
 
-// drainEvents coalesces what has piled up into one snapshot.
+// drainEvents runs all waiting events, so that they make one snapshot.
 func (f *Fleet) drainEvents() {
 	for range eventQueue {
 		select {
@@ -246,7 +245,7 @@ func (f *Fleet) drainEvents() {
 	}
 }
 
-// send hands an event to the owner; it is lost when ctx ends first.
+// send hands an event to the fleet's goroutine. The event is lost when ctx ends first.
 func (f *Fleet) send(ctx context.Context, event func(*Fleet)) {
 	select {
 	case f.events <- event:
@@ -270,7 +269,7 @@ func (f *Fleet) publish() {
 	f.dirty = false
 }
 
-// add makes a node a member. Beyond maxNodes it is refused.
+// add makes a node a member. It refuses a node beyond maxNodes.
 func (f *Fleet) add(id, identity string, source Source, info *Info, target relay.Target) *member {
 	if len(f.members) >= maxNodes {
 		f.problem(source.subject(), id, "the fleet is full")
@@ -297,7 +296,7 @@ func (f *Fleet) add(id, identity string, source Source, info *Info, target relay
 	return m
 }
 
-// start checks the member until it leaves, and closes its pool in the end.
+// start begins the member's checks. They end when the member leaves, which also closes its pool.
 func (f *Fleet) start(m *member) {
 	ctx, cancel := context.WithCancel(f.ctx)
 	m.cancel = cancel
@@ -333,8 +332,8 @@ func (f *Fleet) remove(id string) {
 	f.dirty = true
 }
 
-// joinIndex gives the node a new incarnation in the prefix index; what was believed of the old one
-// is gone.
+// joinIndex gives the node a new incarnation in the prefix index. The index then forgets its
+// beliefs about the old one.
 func (f *Fleet) joinIndex(n *Node) {
 	if f.opts.Index == nil {
 		return
@@ -345,7 +344,7 @@ func (f *Fleet) joinIndex(n *Node) {
 	n.ref.Store(uint32(f.opts.Index.Join(n.ID)))
 }
 
-// breakerMoved is called, without a lock, whenever the node's breaker has changed its state.
+// breakerMoved is called without a lock after every change of the breaker's state.
 func (f *Fleet) breakerMoved(n *Node, from, to health.State, why string) {
 	switch {
 	case to == health.Open || to == health.Aside:
@@ -356,15 +355,15 @@ func (f *Fleet) breakerMoved(n *Node, from, to health.State, why string) {
 		f.opts.Logger.Warn("node takes no requests", said...)
 	case to == health.Healthy && n.flags.Load() == 0:
 		level := slog.LevelInfo
-		if from != health.Unproven { // as loud as what it is the end of
+		if from != health.Unproven { // the same level as the line that this one ends
 			level = slog.LevelWarn
 		}
 		f.opts.Logger.Log(context.Background(), level, "node takes requests", "node", n.ID, "was", from.String())
 	}
 }
 
-// tell logs it when the node's agent, its heartbeat or a cordon takes it out of service or brings
-// it back.
+// tell logs when the node's agent, its heartbeat or a cordon takes it out of service or brings it
+// back.
 func (f *Fleet) tell(m *member) {
 	n, before := m.node, m.told
 	m.told = ""

@@ -20,14 +20,14 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// engine answers what checks ask, on a listener of its own.
+// engine answers health checks on a listener of its own.
 type engine struct {
 	*httptest.Server
 	mu       sync.Mutex
 	models   []string // nil: 404
 	health   int
 	metrics  string // empty: 404
-	key      string // wanted in Authorization
+	key      string // the key that Authorization must hold
 	complete func(w http.ResponseWriter, r *http.Request)
 	asked    map[string]int
 }
@@ -80,7 +80,7 @@ func (e *engine) serve(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// index counts who joined and left.
+// index counts the joins and the leaves.
 type index struct {
 	mu     sync.Mutex
 	next   prefix.Ref
@@ -102,7 +102,7 @@ func (x *index) Leave(r prefix.Ref) { x.mu.Lock(); defer x.mu.Unlock(); delete(x
 
 func (x *index) len() int { x.mu.Lock(); defer x.mu.Unlock(); return len(x.joined) }
 
-// fast is options whose intervals suit a test.
+// fast returns options with intervals short enough for a test.
 func fast(backends ...Backend) Options {
 	return Options{
 		Backends: backends, Index: &index{}, ProbeInterval: 100 * time.Millisecond,
@@ -145,7 +145,7 @@ func eventually(t *testing.T, f *Fleet, what string, ok func(s *Snapshot) bool) 
 	}
 }
 
-// serves is true once a node of the model may be picked.
+// serves is true once so many nodes of the model may be picked.
 func serves(model string, nodes int) func(s *Snapshot) bool {
 	return func(s *Snapshot) bool {
 		m, n := s.Model([]byte(model)), 0

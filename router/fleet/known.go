@@ -2,16 +2,15 @@ package fleet
 
 import "time"
 
-// modelMemory is how long a model stays known that the last node of etcd has left: its agent may
-// come back, and until then the answer is "not now", not "no such model".
+// modelMemory is how long a model stays known after the last node of etcd that served it has left.
+// Its agent may come back. Until then the answer to a request is "not now", not "no such model".
 const modelMemory = 10 * time.Minute
 
-// maxDeparted bounds the models remembered so; further ones are forgotten at once.
+// maxDeparted bounds the departed models kept in memory. A model beyond it is forgotten at once.
 const maxDeparted = 4096
 
-// rememberDeparted keeps the models of etcd's nodes in s for a while after the last of these has
-// left. A backend that the configuration no longer names, and an engine that no longer lists a
-// model, mean it.
+// rememberDeparted keeps a departed model of etcd's nodes in s for modelMemory. It does not keep a
+// model whose backend the configuration dropped, or whose engine stopped listing it.
 func (f *Fleet) rememberDeparted(s *Snapshot, now time.Time) {
 	if old := f.snap.Load(); old != nil {
 		for _, m := range old.models {
@@ -29,14 +28,14 @@ func (f *Fleet) rememberDeparted(s *Snapshot, now time.Time) {
 	}
 }
 
-// sweepDeparted makes a new snapshot when a model has been gone for long enough.
+// sweepDeparted makes a new snapshot when a departed model's time is over.
 func (f *Fleet) sweepDeparted(now time.Time) {
 	for _, since := range f.departed {
 		f.dirty = f.dirty || now.Sub(since) >= modelMemory
 	}
 }
 
-// announced tells whether a node that announces itself serves the model.
+// announced says whether a node of etcd serves the model.
 func (m *ModelView) announced() bool {
 	for _, nodes := range [][]*Node{m.Nodes, m.Prefill} {
 		for _, n := range nodes {
@@ -48,9 +47,8 @@ func (m *ModelView) announced() bool {
 	return false
 }
 
-// partial tells whether something has never yet said what it serves: a backend that was never
-// checked with success, a name that was never resolved, or etcd. Until is how long the last such
-// backend is waited for.
+// partial says whether a source has never yet named its models: an unchecked backend, an unresolved
+// DNS name, or etcd. until is when the wait for the last such backend ends.
 func (f *Fleet) partial() (partial bool, until time.Time) {
 	silent := func(url string) {
 		partial = true

@@ -8,43 +8,43 @@ import (
 	"github.com/cognitora/dataplane/internal/load"
 )
 
-// Origin is where a node's load comes from.
+// Origin names the source of a node's load.
 type Origin string
 
-// The origins. Without one, only this router's own counts are used.
+// These are the origins. A load without an origin holds only this router's own counts.
 const (
 	Nobody    Origin = "nobody"
-	Heartbeat Origin = "heartbeat" // of its agent, in etcd
-	Stream    Origin = "stream"    // of its agent, which tells of changes
-	Metrics   Origin = "metrics"   // of a static node's engine
+	Heartbeat Origin = "heartbeat" // the agent's heartbeat in etcd
+	Stream    Origin = "stream"    // the agent's stream of changes
+	Metrics   Origin = "metrics"   // the metrics of a static node's engine
 )
 
 // Load is a node's load as this router knows it. It is immutable once published.
 type Load struct {
-	load.Load        // as told last; figures that are too old are unknown
-	From      Origin // of these figures
-	Others    int32  // requests in the engine, running and waiting, that are not this router's
-	Waiting   int32  // of those, waiting
+	load.Load        // the last figures; too old figures are unknown
+	From      Origin // origin of these figures
+	Others    int32  // requests in the engine, running and waiting, of other routers and clients
+	Waiting   int32  // the waiting ones among Others
 }
 
-// trustedBeats is for how many heartbeats a sample counts. An older one is unknown. Scrapes count
-// as long as heartbeats at their default.
+// trustedBeats is the number of heartbeats after which a sample counts as unknown. A scrape counts
+// for as long as a heartbeat at the default interval.
 const trustedBeats = 3
 
 const defaultTrust = trustedBeats * cluster.DefaultHeartbeat
 
-// sources has the last news of each source of a node's load. Node.slotsMu guards it.
+// sources holds the latest load from each source. Node.slotsMu guards it.
 type sources struct {
-	beat     load.Load // of the last heartbeat or scrape
+	beat     load.Load // load of the last heartbeat or scrape
 	from     Origin    // of beat
-	beatOurs int32     // requests of this router that may be in beat
+	beatOurs int32     // this router's requests that may be counted in beat
 	trust    time.Duration
 
-	pushed     *load.Load // by the agent's stream; nil: there is none
+	pushed     *load.Load // load from the agent's stream; nil: there is no stream
 	pushedOurs int32
 }
 
-// at is the load by the newest source at now.
+// at returns the load of the newest source at now.
 func (s *sources) at(now time.Time) *Load {
 	l, ours := &Load{Load: s.beat, From: s.from}, s.beatOurs
 	if s.pushed != nil {
@@ -64,33 +64,33 @@ func (s *sources) at(now time.Time) *Load {
 	return l
 }
 
-// foreign is how many of the requests that the engine holds are not ours.
+// foreign returns how many requests in the engine are not this router's.
 func foreign(held float64, ours int32) int32 {
 	return int32(max(0, min(held-float64(ours), load.MaxRequests)))
 }
 
-// foreignWaiting is how many of the waiting requests are not ours: never more than the engine holds
-// beyond ours.
+// foreignWaiting returns how many waiting requests are not this router's. It never returns more
+// than foreign(held, ours).
 func foreignWaiting(held, waiting float64, ours int32) int32 {
 	return min(foreign(waiting, 0), foreign(held, ours))
 }
 
-// beat is a heartbeat or a scrape.
+// beat is the load in a heartbeat or in a scrape.
 type beat struct {
 	load.Load
 	from  Origin
-	trust time.Duration // how old a sample may be that counts
+	trust time.Duration // the age at which a sample stops to count
 }
 
-// beatOf is the load in a heartbeat that came at now.
+// beatOf returns the load in a heartbeat that came at now.
 func beatOf(h *cluster.NodeHealth, now time.Time) beat {
 	b := beat{Load: h.Load, from: Heartbeat, trust: trustedBeats * h.Heartbeat()}
 	b.Arrived(now)
 	return b
 }
 
-// setLoad takes a heartbeat or a scrape that came at now. It is called by one goroutine per node:
-// the one that checks a static node, the fleet's of another.
+// setLoad takes a heartbeat or a scrape that came at now. One goroutine per node calls it: the
+// checking goroutine of a static node, the fleet's goroutine of any other.
 func (n *Node) setLoad(b beat, now time.Time) {
 	n.slotsMu.Lock()
 	defer n.slotsMu.Unlock()
@@ -98,8 +98,8 @@ func (n *Node) setLoad(b beat, now time.Time) {
 	n.publishLoad(now)
 }
 
-// take takes a reading of the agent's stream. Nil: the stream has ended, and the heartbeat counts
-// again.
+// take takes a reading of the agent's stream. Nil means that the stream has ended; the heartbeat
+// then counts again.
 func (n *Node) take(l *load.Load) {
 	n.slotsMu.Lock()
 	defer n.slotsMu.Unlock()
@@ -117,13 +117,13 @@ func (n *Node) age(now time.Time) {
 	n.publishLoad(now)
 }
 
-// publishLoad is called with slotsMu held.
+// publishLoad stores the load as of now and adjusts the slots. The caller holds slotsMu.
 func (n *Node) publishLoad(now time.Time) {
 	n.load.Store(n.told.at(now))
 	n.setSlots()
 }
 
-// setSlots is called with slotsMu held.
+// setSlots computes the free slots from the limit and the load. The caller holds slotsMu.
 func (n *Node) setSlots() {
 	slots := int32(math.MaxInt32)
 	if limit := n.info.Load().MaxConcurrent; limit > 0 {
@@ -132,5 +132,5 @@ func (n *Node) setSlots() {
 	n.slots.Store(slots)
 }
 
-// Load is the node's load as it is known now. It is immutable.
+// Load returns the node's latest load. It is immutable.
 func (n *Node) Load() *Load { return n.load.Load() }

@@ -1,6 +1,6 @@
-// Package fleet knows the nodes: where they are, what they serve and say of themselves, and how
-// much is in flight on each. How well they are is for router/health to know. The fleet publishes
-// immutable snapshots that requests read without a lock.
+// Package fleet knows the nodes: their addresses, models, load and requests in flight. It publishes
+// immutable snapshots that requests read without a lock. Package health below router/ follows the
+// health of each node.
 package fleet
 
 import (
@@ -15,16 +15,16 @@ import (
 	"github.com/cognitora/dataplane/router/prefix"
 )
 
-// Source is where a node comes from.
+// Source says how the router knows a node.
 type Source string
 
-// Static nodes are configured, etcd nodes announce themselves.
+// Static nodes are configured. Etcd nodes announce themselves.
 const (
 	Static Source = "static"
 	Etcd   Source = "etcd"
 )
 
-// subject is the kind of problems with a node from there.
+// subject returns the kind of a problem with a node of this source.
 func (s Source) subject() subjectKind {
 	if s == Etcd {
 		return ofNodeKey
@@ -32,56 +32,56 @@ func (s Source) subject() subjectKind {
 	return ofBackend
 }
 
-// Node is one incarnation of an engine behind one address. The pointer stays the same from the
-// node's arrival until it leaves the fleet, in every snapshot; a request may use it after that for
-// as long as it has it in flight. All methods are safe for concurrent use.
+// Node is one incarnation of an engine behind one address. The pointer stays the same in every
+// snapshot until the node leaves the fleet. A request in flight may use the node after that. All
+// methods are safe for concurrent use.
 type Node struct {
 	ID     string
 	IDHash uint64 // for rendezvous hashing; the same in every router
 	Source Source
-	Pool   *relay.Pool // closed by the fleet once the node has left and nothing is in flight on it
-	// Health is how well the node is. Whether it may be picked is for Eligible and Acquire to say,
-	// which ask it too.
+	Pool   *relay.Pool // the fleet closes it after the node has left and its last request has ended
+	// Health is the health of the node. Eligible and Acquire consult it before they let a request
+	// in.
 	Health health.Node
 
 	info     atomic.Pointer[Info]
 	load     atomic.Pointer[Load]
 	ref      atomic.Uint32
 	inFlight atomic.Int32
-	slots    atomic.Int32 // max_concurrent minus what waits in the engine for others
-	slotsMu  sync.Mutex   // makes load and slots follow the newest of info and told
+	slots    atomic.Int32 // max_concurrent minus the requests of others that wait in the engine
+	slotsMu  sync.Mutex   // keeps load and slots in line with info and told
 	told     sources      // guarded by slotsMu
 	recent   recent
 
 	flags  atomic.Uint32
-	cordon atomic.Pointer[string] // what the cordon says, with its reason; nil: there is none
+	cordon atomic.Pointer[string] // the reason of the cordon; nil: not cordoned
 	asker  *asker
 	path   pathState
 	end    ending
 }
 
-// ending is the end of a node: it has left, and nothing is in flight on it.
+// ending marks the end of a node: it has left, and its last request has ended.
 type ending struct {
-	drained chan struct{} // closed then
-	closed  atomic.Bool   // drained is
+	drained chan struct{} // closed at the end
+	closed  atomic.Bool   // drained is closed
 }
 
-// Info is the facts of a node that change rarely. It is immutable: a change makes a new one.
+// Info holds the facts of a node that change rarely. It is immutable. A change makes a new Info.
 type Info struct {
 	Address       string // URL
 	Role          cluster.Role
 	Engine        string   // vllm, sglang, llama_cpp, openai_compat; empty = unknown
-	Models        []string // names under which the node is asked for
+	Models        []string // names of the node's models in requests
 	Upstream      []string // for each of Models, the name that the engine expects
 	Device, DType string
 	TP            int
 	VRAMBytes     int64
-	MaxConcurrent int32  // requests at once that an operator has stated; 0 = no limit
-	EngineSlots   int32  // requests at once, as the engine says; 0 = unknown
+	MaxConcurrent int32  // requests at once, set by an operator; 0 = no limit
+	EngineSlots   int32  // requests at once, told by the engine; 0 = unknown
 	BlockTokens   int    // tokens per KV block of the engine; 0 = unknown
-	KVAddress     string // of the host's cache daemon; empty: none
-	KVEvents      string // where the node's agent serves its engine's blocks; empty: nowhere
-	KVEpoch       uint64 // etcd nodes: changes when the engine's cache starts empty
+	KVAddress     string // address of the host's cache daemon; empty: none
+	KVEvents      string // address where the node's agent serves its engine's KV events; empty: none
+	KVEpoch       uint64 // etcd nodes: changes when the engine starts with an empty cache
 	Instance      string // etcd nodes: the agent that owns the key
 	Version       string
 }
@@ -94,11 +94,11 @@ func (i *Info) VRAM() float32 {
 	return float32(i.VRAMBytes)
 }
 
-// Throughput is tensor-parallel width times the dtype's rate relative to 16-bit floats, NaN if
-// either is unknown.
+// Throughput returns the tensor-parallel width times the dtype's speed relative to 16-bit floats.
+// It is NaN if either is unknown.
 func (i *Info) Throughput() float32 { return policy.Throughput(i.TP, i.DType) }
 
-// hashID is FNV-1a: stable over processes and versions.
+// hashID is FNV-1a. Its result is the same in every process and version.
 func hashID(id string) uint64 {
 	h := uint64(14695981039346656037)
 	for i := range len(id) {
@@ -115,14 +115,14 @@ func newNode(id string, source Source, info *Info, pool *relay.Pool) *Node {
 	return n
 }
 
-// retarget makes requests and checks go over new connections, with another key or CA. It is called
-// by the fleet's goroutine only.
+// retarget makes requests and checks use new connections with another key or CA. Only the fleet's
+// goroutine calls it.
 func (n *Node) retarget(t relay.Target) {
 	n.Pool.Retarget(t)
 	n.Health.Retarget()
 }
 
-// setInfo is called by the fleet's goroutine only.
+// setInfo stores the facts and adjusts the slots. Only the fleet's goroutine calls it.
 func (n *Node) setInfo(info *Info) {
 	n.slotsMu.Lock()
 	defer n.slotsMu.Unlock()
@@ -130,27 +130,27 @@ func (n *Node) setInfo(info *Info) {
 	n.setSlots()
 }
 
-// Info is the facts of the node that change rarely.
+// Info returns the facts of the node that change rarely.
 func (n *Node) Info() *Info { return n.info.Load() }
 
-// Ref is the node's incarnation in the prefix index. It changes when the engine has come back with
-// an empty cache.
+// Ref returns the node's incarnation in the prefix index. It changes when the engine comes back
+// with an empty cache.
 func (n *Node) Ref() prefix.Ref { return prefix.Ref(n.ref.Load()) }
 
-// InFlight is the number of requests that this router has in flight on the node.
+// InFlight returns the number of this router's requests on the node.
 func (n *Node) InFlight() int32 { return n.inFlight.Load() }
 
-// MaxConcurrent is how many requests the node may have at once; 0: as many as come.
+// MaxConcurrent returns the node's limit on requests at once; 0: no limit.
 func (n *Node) MaxConcurrent() int32 { return n.info.Load().MaxConcurrent }
 
-// Full tells whether as many of this router's requests are in flight as the node may have.
+// Full says whether this router's requests fill the node's slots.
 func (n *Node) Full() bool {
 	limit := n.MaxConcurrent()
 	return limit > 0 && n.InFlight() >= limit
 }
 
-// UpstreamModel is the name that the engine expects for the canonical model name; the same string
-// unless it differs.
+// UpstreamModel returns the engine's name for the canonical model name. It is the same string
+// unless the names differ.
 func (n *Node) UpstreamModel(canonical string) string {
 	info := n.info.Load()
 	for i, name := range info.Models {
@@ -161,9 +161,9 @@ func (n *Node) UpstreamModel(canonical string) string {
 	return canonical
 }
 
-// Acquire counts one request as in flight, unless the node is full (ours in flight and others'
-// that wait there), not in service, or out of trial requests after a failure. A node without a
-// limit is never full. The caller releases it exactly once.
+// Acquire counts one request as in flight. It refuses when the node is full, out of service, or out
+// of trial requests after a failure. Requests of others that wait in the engine take up slots too.
+// A node without a limit is never full. Call Release exactly once for each Acquire.
 func (n *Node) Acquire() bool {
 	if n.flags.Load() != 0 || !n.reserve() {
 		return false
@@ -175,7 +175,7 @@ func (n *Node) Acquire() bool {
 	return false
 }
 
-// reserve counts a request if there is a free slot.
+// reserve counts a request if a slot is free.
 func (n *Node) reserve() bool {
 	for {
 		now := n.inFlight.Load()
@@ -189,13 +189,12 @@ func (n *Node) reserve() bool {
 	}
 }
 
-// LastResort says whether a request that no other node may take can go to this one all the same:
-// its breaker is open for server errors alone, or its trial requests are out. The engine's own
-// error tells the client more than one of ours, and a request that is answered brings the node
-// back.
+// LastResort says whether the node may take a request that no other node may take. Its breaker is
+// open for server errors alone, or its trial requests are out. The engine's own error tells the
+// client more than the router's error, and an answered request brings the node back.
 func (n *Node) LastResort() bool { return n.flags.Load() == 0 && n.Health.Answers() }
 
-// AcquireLastResort is Acquire for a node of which LastResort is true.
+// AcquireLastResort is Acquire for a node with LastResort.
 func (n *Node) AcquireLastResort() bool {
 	if !n.LastResort() || !n.reserve() {
 		return false
@@ -204,8 +203,8 @@ func (n *Node) AcquireLastResort() bool {
 	return true
 }
 
-// AcquireAlways counts one request as in flight whatever the node's state, for a request that can
-// go nowhere else.
+// AcquireAlways counts one request as in flight regardless of the node's state. It serves requests
+// that can go to no other node.
 func (n *Node) AcquireAlways() { n.recent.rise(n.inFlight.Add(1)) }
 
 // Release takes back one Acquire.
@@ -215,7 +214,7 @@ func (n *Node) Release() {
 	}
 }
 
-// leave marks the node as gone; its pool is closed when the last request has ended.
+// leave marks the node as gone. Its pool is closed when the last request has ended.
 func (n *Node) leave() {
 	n.flags.Or(flagGone)
 	if n.inFlight.Load() == 0 {
@@ -229,7 +228,7 @@ func (n *Node) finish() {
 	}
 }
 
-// Reasons against a node that its own health does not know of.
+// These flags keep a node out of service for reasons other than its health.
 const (
 	flagGone uint32 = 1 << iota
 	flagCordoned
@@ -247,7 +246,7 @@ func (n *Node) setFlag(flag uint32, on bool) {
 	}
 }
 
-// Eligible says whether the node may be picked now, and if not, why. It does not allocate.
+// Eligible says whether the node may be picked now, or why not. It does not allocate.
 func (n *Node) Eligible(now time.Time) (ok bool, reason string) {
 	if flags := n.flags.Load(); flags != 0 {
 		return false, n.flagReason(flags)
@@ -255,7 +254,7 @@ func (n *Node) Eligible(now time.Time) (ok bool, reason string) {
 	return n.Health.Eligible(now)
 }
 
-// noModel is the reason against a node that answers, and names no model.
+// noModel is the reason against a node that answers but names no model.
 const noModel = "it names no model"
 
 func (n *Node) flagReason(flags uint32) string {

@@ -50,7 +50,7 @@ func TestAcquireNeverExceedsTheSlots(t *testing.T) {
 	}
 }
 
-// held is a heartbeat of an engine that has so many requests, some of them waiting.
+// held is a heartbeat with the given numbers of requests, all and waiting.
 func held(have, waiting float64) beat {
 	return beat{
 		Load: load.Load{Engine: load.Engine{InFlight: load.Known(have), QueueDepth: load.Known(waiting)}},
@@ -74,8 +74,8 @@ func TestWaitingOfOthersTakesSlots(t *testing.T) {
 	}
 }
 
-// TestOursAreNotOthers: a figure of the engine's that is a little older than our count does not
-// make others of our requests that have ended since.
+// TestOursAreNotOthers checks a figure of the engine that is a little older than the router's
+// count. The router's requests that have ended since must not count as requests of others.
 func TestOursAreNotOthers(t *testing.T) {
 	n := testNode("n", 64)
 	n.Source = Etcd
@@ -97,9 +97,9 @@ func TestOursAreNotOthers(t *testing.T) {
 		n.Release()
 	}
 	now = now.Add(recentWindow / 2)
-	tell(13, 1, 3) // true before ours ended
+	tell(13, 1, 3) // true before this router's requests ended
 	now = now.Add(recentWindow)
-	tell(13, 0, 3) // the window is over, and begins with this
+	tell(13, 0, 3) // the window is over; the next one begins with this figure
 	now = now.Add(2 * recentWindow)
 	tell(7, 0, 0)
 	now = now.Add(2 * recentWindow)
@@ -178,7 +178,7 @@ func TestDrainedOnceTheLastRequestEnds(t *testing.T) {
 	n.Release()
 	<-n.end.drained
 	n.AcquireAlways()
-	n.Release() // a late one does no harm
+	n.Release() // a late Release does no harm
 }
 
 func TestLastResort(t *testing.T) {

@@ -10,40 +10,40 @@ import (
 	"github.com/cognitora/dataplane/router/policy"
 )
 
-// Path is the counts of the router's kernel for its host's connections to a node, those of other
-// processes included. It is immutable.
+// Path holds the kernel's counts for this host's connections to a node, other processes'
+// connections included. It is immutable.
 type Path struct {
-	RTT, RTTMin time.Duration // smoothed, and smallest recent one, of the last connection; 0: unknown
-	RTTAt       time.Time     // when it was last seen to be measured anew; zero: not yet
-	Segments    uint64        // sent with payload, those sent again included, since the kernel counts
-	Retransmits uint64        // of these, sent again
+	RTT, RTTMin time.Duration // smoothed, and recent minimum, of the last connection; 0: unknown
+	RTTAt       time.Time     // when a new measurement was last seen; zero: not yet
+	Segments    uint64        // segments with payload sent since the kernel began to count, retransmissions included
+	Retransmits uint64        // retransmissions among Segments
 	Timeouts    uint64        // retransmission timeouts
-	Resets      uint64        // connections that the node has reset
-	Failed      uint64        // connections that the node has refused, or not answered
-	Share       float32       // of the segments sent in the last 10 to 20 s, those sent again; NaN: none was sent
-	At          time.Time     // when it was read
+	Resets      uint64        // connections reset by the node
+	Failed      uint64        // connections that the node has refused or left unanswered
+	Share       float32       // retransmitted share of the segments of the last 10 to 20 s; NaN: none was sent
+	At          time.Time     // when the counts were read
 }
 
-// Counts are those of one peer, under the names of Path.
+// Counts are the kernel's counts for one peer. The fields are named as in Path.
 type Counts struct {
 	RTT, RTTMin                                     time.Duration
-	Looks                                           uint64 // at the round trip; it has grown where RTT is new
+	Looks                                           uint64 // measurements of the round trip; a higher count means that RTT is new
 	Segments, Retransmits, Timeouts, Resets, Failed uint64
 }
 
-// pathPast is the earlier counts of a node.
+// pathPast holds the earlier counts of a node.
 type pathPast struct {
 	peer      netip.AddrPort
 	looks     uint64
-	older     pathCounts // 10 to 20 s old, once there is such
+	older     pathCounts // 10 to 20 s old, if there are any
 	old       pathCounts // less than 10 s old
 	lastRTTAt time.Time
 }
 
-// pathState is a node's path.
+// pathState is a node's path and its earlier counts.
 type pathState struct {
 	now  atomic.Pointer[Path]
-	past pathPast // owned by the goroutine of TakePaths
+	past pathPast // owned by the goroutine that calls TakePaths
 }
 
 type pathCounts struct {
@@ -52,12 +52,12 @@ type pathCounts struct {
 }
 
 const (
-	pathsAtOnce = 64 // nodes of one TakePaths, which take turns: at about 1 µs each
+	pathsAtOnce = 64 // nodes read by one TakePaths, in turns; each costs about 1 µs
 	pathWindow  = 10 * time.Second
 )
 
-// Resent is the share of segments between this host and the node that are sent again, in the
-// direction that loses more; NaN: unknown in both.
+// Resent returns the retransmitted share of the segments between this host and the node, in the
+// direction that loses more. It is NaN when both directions are unknown.
 func (n *Node) Resent() float32 {
 	from := float32(n.Load().RetransPPM.Or(math.NaN()) / 1e6)
 	if p := n.Path(); p != nil && !(p.Share <= from) && known(p.Share) != nil {
@@ -66,11 +66,11 @@ func (n *Node) Resent() float32 {
 	return from
 }
 
-// Path is the kernel's counts for connections to the node; nil: nobody tells.
+// Path returns the kernel's counts for connections to the node. It is nil without a source of
+// counts.
 func (n *Node) Path() *Path { return n.path.now.Load() }
 
-// Peers are the addresses at the other ends of connections to nodes, as far as they are known, each
-// once.
+// Peers returns the known remote addresses of connections to nodes, each once.
 func (f *Fleet) Peers() []netip.AddrPort {
 	nodes := f.Load().Nodes
 	all, seen := make([]netip.AddrPort, 0, len(nodes)), make(map[netip.AddrPort]bool, len(nodes))
@@ -83,8 +83,8 @@ func (f *Fleet) Peers() []netip.AddrPort {
 	return all
 }
 
-// TakePaths reads the counts of at most 64 nodes, which take turns. A node without counts has no
-// path. It is called by one goroutine.
+// TakePaths reads the counts of at most 64 nodes; the nodes take turns. A node without counts gets
+// a nil Path. One goroutine calls it.
 func (f *Fleet) TakePaths(read func(netip.AddrPort) (Counts, bool), now time.Time) {
 	nodes := f.Load().Nodes
 	for range min(len(nodes), pathsAtOnce) {
@@ -111,9 +111,8 @@ func (n *Node) forgetPath() {
 	n.path.past = pathPast{}
 }
 
-// Renew has nodes asked over new connections; requests under way finish on theirs. The kernel never
-// tells of connections that were made before it began to count, and which these are cannot be
-// asked: other processes may be connected to the same node.
+// Renew makes new requests and checks use new connections; running requests finish on theirs. The
+// kernel counts only the connections that were made after it began to count.
 func (f *Fleet) Renew(ctx context.Context) {
 	f.send(ctx, func(f *Fleet) {
 		for _, m := range f.members {
@@ -124,14 +123,15 @@ func (f *Fleet) Renew(ctx context.Context) {
 	})
 }
 
-// connected tells whether the node has been asked anything over TCP.
+// connected says whether the node was asked anything over TCP.
 func (n *Node) connected() bool {
 	_, open := n.Pool.Stats()
 	_, known := n.Pool.Peer()
 	return known && (open > 0 || n.Health.CheckPort() != 0)
 }
 
-// ForgetPaths is called by the same goroutine when counts cannot be read any more.
+// ForgetPaths drops all paths when the counts cannot be read any more. The goroutine of TakePaths
+// calls it.
 func (f *Fleet) ForgetPaths() {
 	for _, n := range f.Load().Nodes {
 		n.forgetPath()
@@ -140,7 +140,7 @@ func (f *Fleet) ForgetPaths() {
 
 func (n *Node) takePath(at netip.AddrPort, c *Counts, now time.Time) {
 	past := &n.path.past
-	// other counts than those read before
+	// These counts do not continue the earlier ones.
 	last := n.Path()
 	if at != past.peer || last != nil && (c.Segments < last.Segments || c.Retransmits < last.Retransmits) {
 		*past = pathPast{peer: at}

@@ -61,7 +61,7 @@ func TestPaths(t *testing.T) {
 	}
 }
 
-// TestRenew: nodes are asked over new connections.
+// TestRenew checks that nodes are asked over new connections.
 func TestRenew(t *testing.T) {
 	t.Parallel()
 	f, n, _ := watched(t)

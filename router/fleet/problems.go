@@ -5,10 +5,10 @@ import (
 	"strings"
 )
 
-// maxProblems are remembered at a time; further ones are only logged.
+// maxProblems bounds the problems kept at a time. A problem beyond it is only logged.
 const maxProblems = 2 * maxNodes
 
-// subject is what a problem is about, and so who takes it away: whoever removes that.
+// subject is the thing that a problem is about. The problem ends when the subject is removed.
 type subject struct {
 	kind subjectKind
 	name string
@@ -17,17 +17,18 @@ type subject struct {
 type subjectKind uint8
 
 const (
-	ofBackend  subjectKind = iota // a static node, by its id: as long as it is configured
-	ofName                        // a DNS name: as long as a backend has it
-	ofNodeKey                     // a node's key in etcd: as long as that is there
-	ofModelKey                    // a model's key in etcd: likewise
+	ofBackend  subjectKind = iota // a static node, by its id, while it is configured
+	ofName                        // a DNS name, while a backend has it
+	ofNodeKey                     // a node's key in etcd, while it exists
+	ofModelKey                    // a model's key in etcd, while it exists
 )
 
 func (s subject) String() string {
 	return [...]string{"", "name ", "nodes/", "models/"}[s.kind] + s.name
 }
 
-// problem remembers why something is not served as configured. Only its beginning is logged.
+// problem records why the subject is not served as configured. It logs only the beginning of a
+// problem.
 func (f *Fleet) problem(kind subjectKind, name, reason string) {
 	s := subject{kind, name}
 	old, had := f.problems[s]
@@ -51,7 +52,7 @@ func (f *Fleet) solved(kind subjectKind, name string) {
 	}
 }
 
-// solveOthers forgets what was wrong with subjects of a kind that are gone.
+// solveOthers forgets the problems of a kind whose subjects are gone.
 func (f *Fleet) solveOthers(kind subjectKind, there func(name string) bool) {
 	for s := range f.problems {
 		if s.kind == kind && !there(s.name) {

@@ -20,7 +20,7 @@ func (f *Fleet) subjects() (all []string) {
 	return all
 }
 
-// still returns a fleet whose events the test handles itself, its log discarded.
+// still returns a fleet that runs no goroutine. The test handles its events; its log is discarded.
 func still(t *testing.T, backends ...Backend) *Fleet {
 	t.Helper()
 	f, err := New(Options{Backends: backends, Logger: slog.New(slog.DiscardHandler)})
@@ -30,8 +30,8 @@ func still(t *testing.T, backends ...Backend) *Fleet {
 	return f
 }
 
-// TestProblemsGoWithTheirSubject: nothing is said of a node, a name or a key that is not there any
-// more.
+// TestProblemsGoWithTheirSubject checks that a node, a name or a key that is gone has no problem
+// left.
 func TestProblemsGoWithTheirSubject(t *testing.T) {
 	ctx := context.Background()
 	r := &names{err: fmt.Errorf("no answer")}
@@ -65,7 +65,7 @@ func TestProblemsGoWithTheirSubject(t *testing.T) {
 	}
 	f.setStatic(list)
 	is("a shorter list", "name a.test", "nodes/bad")
-	look("b.test") // it was under way
+	look("b.test") // the look-up was still running
 	is("a late look-up", "name a.test", "nodes/bad")
 	f.deleteNode(cluster.NodeKey("bad"))
 	f.setStatic(nil)
@@ -75,7 +75,8 @@ func TestProblemsGoWithTheirSubject(t *testing.T) {
 	}
 }
 
-// TestProblemsOfNodesThatLeaveEtcd go with them, whichever way that is noticed.
+// TestProblemsOfNodesThatLeaveEtcd checks that the problems of a node end whichever way its
+// departure is noticed.
 func TestProblemsOfNodesThatLeaveEtcd(t *testing.T) {
 	f := still(t)
 	h := node("n1", "http://127.0.0.1:1")
@@ -92,8 +93,8 @@ func TestProblemsOfNodesThatLeaveEtcd(t *testing.T) {
 	}
 }
 
-// TestAPlaceThatIsNone: a node whose agent names one serves without it, and that is said until it
-// names another.
+// TestAPlaceThatIsNone checks a heartbeat with an unusable address. The node serves without it, and
+// the problem stays until the agent names another address.
 func TestAPlaceThatIsNone(t *testing.T) {
 	f := still(t)
 	put := func(place string) {
@@ -116,7 +117,7 @@ func TestAPlaceThatIsNone(t *testing.T) {
 	}
 }
 
-// TestAFullFleet says so once for each node, and no longer when the node's key is gone.
+// TestAFullFleet checks that each refused node has one problem, until its key is gone.
 func TestAFullFleet(t *testing.T) {
 	var log strings.Builder
 	f := still(t)
@@ -139,7 +140,7 @@ func TestAFullFleet(t *testing.T) {
 	}
 }
 
-// TestReloadThatIsGivenUp never comes into force.
+// TestReloadThatIsGivenUp checks that an abandoned Reload never comes into force.
 func TestReloadThatIsGivenUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := still(t, Backend{URL: "http://127.0.0.1:1", ID: "old"})
@@ -158,8 +159,8 @@ func TestReloadThatIsGivenUp(t *testing.T) {
 	})
 }
 
-// TestFilesAreReadWhenTheListIs, not when a name's addresses change: they may be slow, and half
-// changed.
+// TestFilesAreReadWhenTheListIs checks that a change of a name's addresses reads no files. The
+// files may be slow to read, or half written.
 func TestFilesAreReadWhenTheListIs(t *testing.T) {
 	key := write(t, "key", "sk-1")
 	f := still(t, Backend{URL: "http://a.test:1", APIKeyFile: key})

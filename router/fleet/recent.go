@@ -5,21 +5,21 @@ import (
 	"time"
 )
 
-// recentWindow is how long a figure of the engine's requests may have taken to arrive: a scrape, or
-// an agent's look and its way here.
+// recentWindow is the longest delay of an engine's figure: the time of a scrape, or of an agent's
+// sample and its way to the router.
 const recentWindow = time.Second
 
-// recent is the most requests that the router has had in flight on a node in the last one to two
-// windows before a figure of its engine came, or since the figure before if that is longer. The
-// engine's figure is of some moment in that time. Requests beyond our most are certainly not ours,
-// so a request of ours that has ended meanwhile never counts as somebody else's.
+// recent is the router's peak of requests in flight on a node over the last one to two windows. A
+// figure of the engine dates from some moment in that time. Requests beyond the peak are certainly
+// not this router's, so a request of this router that has ended meanwhile never counts as
+// another's.
 type recent struct {
-	most       atomic.Int32 // since mostSince
-	mostBefore int32        // most of the window before; guarded by slotsMu
+	most       atomic.Int32 // peak since mostSince
+	mostBefore int32        // peak of the window before; guarded by slotsMu
 	mostSince  time.Time    // guarded by slotsMu
 }
 
-// rise notes that so many are in flight.
+// rise raises the peak to inFlight.
 func (r *recent) rise(inFlight int32) {
 	for {
 		most := r.most.Load()
@@ -29,7 +29,7 @@ func (r *recent) rise(inFlight int32) {
 	}
 }
 
-// lately is the most of the last windows. It is called with slotsMu held.
+// lately returns the peak of the last windows. The caller holds slotsMu.
 func (n *Node) lately(now time.Time) int32 {
 	r := &n.recent
 	ours := max(r.mostBefore, r.most.Load())

@@ -12,21 +12,21 @@ import (
 	"github.com/cognitora/dataplane/router/signals"
 )
 
-// streamAt is where an agent tells of its nodes.
+// streamAt is the address of an agent's stream of load.
 type streamAt struct {
 	address string
 	tls     bool
 }
 
-// agentSignals receives what one agent tells of all its nodes.
+// agentSignals receives the load of all nodes of one agent.
 type agentSignals struct {
 	cancel context.CancelFunc
 
 	mu    sync.Mutex
-	nodes map[string]*Node // that have named it, by id
+	nodes map[string]*Node // by id: the nodes whose heartbeats name the agent's stream
 }
 
-// got hands each node its reading. A node without one falls back to its heartbeats.
+// got hands each node its reading. A node without a reading falls back to its heartbeats.
 func (s *agentSignals) got(told []load.Reading) (any bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -50,8 +50,8 @@ func (s *agentSignals) lost() {
 	}
 }
 
-// followSignals has the agent's stream followed where the node says that there is one: one for all
-// nodes of the agent. It is called by the fleet's goroutine only.
+// followSignals starts to follow the agent's stream if the heartbeat names one. All nodes of an
+// agent share its stream. Only the fleet's goroutine calls it.
 func (f *Fleet) followSignals(m *member, h *cluster.NodeHealth) {
 	at := streamAt{h.PushAddress, strings.HasPrefix(h.Address, "https://")}
 	if m.signalsAt == at || f.ctx == nil {
@@ -86,7 +86,7 @@ func (f *Fleet) openStream(at streamAt) *agentSignals {
 	return s
 }
 
-// leaveSignals takes the node off its agent's stream, which ends with the last one.
+// leaveSignals takes the node off its agent's stream. The stream ends with its last node.
 func (f *Fleet) leaveSignals(m *member) {
 	s := f.streams[m.signalsAt]
 	if s == nil {
@@ -104,10 +104,10 @@ func (f *Fleet) leaveSignals(m *member) {
 	m.signalsAt = streamAt{}
 }
 
-// Signals counts the work of the agents' streams.
+// Signals returns the counts of the agents' streams.
 func (f *Fleet) Signals() *signals.Stats { return &f.signals }
 
-// sweepLoads forgets telemetry that has become too old, whether etcd answers or not.
+// sweepLoads forgets telemetry that is too old. It does so during an outage of etcd as well.
 func (f *Fleet) sweepLoads(now time.Time) {
 	for _, m := range f.members {
 		m.node.age(now)

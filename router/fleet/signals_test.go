@@ -16,8 +16,8 @@ import (
 	"github.com/cognitora/dataplane/router/policy"
 )
 
-// TestSignals: while the agent's stream runs it counts, then the last heartbeat does, and once that
-// is too old nothing is known. Unknown is not zero.
+// TestSignals checks the order of the sources: the agent's running stream, then the last heartbeat.
+// Once the heartbeat is too old the load is unknown, not zero.
 func TestSignals(t *testing.T) {
 	e := newEtcdFleet(t, nil)
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -41,7 +41,7 @@ func TestSignals(t *testing.T) {
 	var n *Node
 	eventually(t, e.Fleet, "the stream",
 		func(snap *Snapshot) bool { n = snap.Node("n"); return n != nil && n.Load().From == Stream })
-	// Figures that the stream does not tell are unknown, whatever the heartbeat has said.
+	// A figure missing in the stream is unknown, even if the heartbeat has it.
 	l1 := n.Load()
 	if l1.SMPct != load.Known(80) || l1.RunqUsP99 != load.Known(1500) || l1.EngineWaitPct != load.Known(25) ||
 		l1.Running() != load.Known(1) {
@@ -68,7 +68,7 @@ func TestSignals(t *testing.T) {
 	}
 }
 
-// TestOldIsUnknown: a sample that is too old is not known any more, each by its own age.
+// TestOldIsUnknown checks that each sample becomes unknown at its own age.
 func TestOldIsUnknown(t *testing.T) {
 	now := time.Now()
 	n := testNode("n", 8)
@@ -87,8 +87,9 @@ func TestOldIsUnknown(t *testing.T) {
 	}
 }
 
-// TestHeartbeatsSetThePace: a sample counts for three heartbeats of its agent, and a node is taken
-// out after six without one; an agent that says less than the default, or nothing, has the default.
+// TestHeartbeatsSetThePace checks the limits in heartbeats: a sample counts for three, and a node
+// is taken out after six without one. An agent whose heartbeat is missing or shorter than the
+// default counts with the default.
 func TestHeartbeatsSetThePace(t *testing.T) {
 	for says, pace := range map[float64]time.Duration{0: 5 * time.Second, 0.1: 5 * time.Second, 60: time.Minute} {
 		synctest.Test(t, func(t *testing.T) {
@@ -125,7 +126,7 @@ func TestHeartbeatsSetThePace(t *testing.T) {
 			if ok, reason := n.Eligible(time.Now()); !ok {
 				t.Errorf("it is back: %s", reason)
 			}
-			// After an outage it has three leases to come back.
+			// After an outage the node has three leases to come back.
 			began = time.Now()
 			f.listNodes(cluster.Listing{AfterOutage: true})
 			until("it may come back", 9*pace, func() bool { return f.members["n"] != nil })
@@ -133,8 +134,9 @@ func TestHeartbeatsSetThePace(t *testing.T) {
 	}
 }
 
-// TestOneStreamForAllNodes: nodes of one agent share a stream, and each has its own reading. One
-// that leaves, or that the agent does not tell of, has none. The last one ends the stream.
+// TestOneStreamForAllNodes checks that nodes of one agent share a stream and get their own
+// readings. A node that leaves, or is missing in the stream, has no reading. The stream ends with
+// the last node.
 func TestOneStreamForAllNodes(t *testing.T) {
 	e := newEtcdFleet(t, nil)
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -198,7 +200,7 @@ func TestOneStreamForAllNodes(t *testing.T) {
 		func(*Snapshot) bool { return s.Stats().Followers == 0 })
 }
 
-// TestResent: the direction that loses more counts, of those that are known.
+// TestResent checks that the worse of the known directions counts.
 func TestResent(t *testing.T) {
 	u := policy.Unknown()
 	for _, c := range []struct{ from, to, want float32 }{

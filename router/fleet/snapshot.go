@@ -8,27 +8,27 @@ import (
 	"github.com/cognitora/dataplane/internal/cluster"
 )
 
-// Snapshot is the fleet at one moment: which nodes there are and what they serve. It is immutable;
-// what changes by the request (in flight, health, telemetry) is read through its nodes.
+// Snapshot is the fleet at one moment: its nodes and their models. It is immutable. Read the
+// changing values (requests in flight, health, load) through its nodes.
 type Snapshot struct {
 	Rev        uint64    // counts publications
-	Nodes      []*Node   // in the order of their ids
-	Stale      bool      // etcd does not answer: this is what it said last
-	StaleSince time.Time // when that began
-	Problems   []Problem // what keeps something configured from being a node
-	Partial    bool      // a backend, or etcd, has never said what there is: another model may still come
+	Nodes      []*Node   // sorted by id
+	Stale      bool      // etcd does not answer; this is its last state
+	StaleSince time.Time // when the outage began
+	Problems   []Problem // why a configured thing is not a usable node
+	Partial    bool      // a backend, or etcd, has never named its models; further models may come
 
 	unheard bool      // etcd is used and has never answered
-	awaited time.Time // until then a static backend may say for the first time what it serves
+	awaited time.Time // until then a new static backend may name its models
 
 	byID   map[string]*Node
-	names  map[string]*ModelView // canonical names and aliases
-	models []*ModelView          // in the order of their names
+	names  map[string]*ModelView // by canonical name and by alias
+	models []*ModelView          // sorted by name
 }
 
-// Problem is something configured or announced that is not served as it should be.
+// Problem is a configured or announced thing that is not served as it should be.
 type Problem struct {
-	Subject string `json:"subject"` // a node id, "name " and a DNS name, a key in etcd, or a model
+	Subject string `json:"subject"` // a node id, "name " and a DNS name, an etcd key, or a model
 	Reason  string `json:"reason"`
 }
 
@@ -36,26 +36,25 @@ type Problem struct {
 type ModelView struct {
 	Name    string // canonical
 	Aliases []string
-	Nodes   []*Node // nodes that answer requests (roles both and decode), in the order of their ids
+	Nodes   []*Node // nodes that answer requests (roles both and decode), sorted by id
 	Prefill []*Node // nodes of role prefill only
 }
 
-// Model finds a model by its name or an alias, nil if nobody serves it. It allocates nothing.
+// Model finds a model by its name or an alias. It returns nil if no node serves the model. It
+// allocates nothing.
 func (s *Snapshot) Model(name []byte) *ModelView { return s.names[string(name)] }
 
-// MayCome tells whether a model that is not here may be one of which the router has only not heard
-// yet: shortly after a backend was configured, and for as long as etcd, or every backend there is,
-// has never told anything.
+// MayCome says whether an unknown model may yet be announced. That is so shortly after a backend
+// was configured. It is also so while etcd, or every backend, has never named its models.
 func (s *Snapshot) MayCome(now time.Time) bool {
 	return s.Partial && (s.unheard || len(s.models) == 0 || now.Before(s.awaited))
 }
 
-// Unheard tells that the fleet is in etcd, which has never answered, and that no node is known
-// otherwise.
+// Unheard says that etcd has never answered and that no model is known.
 func (s *Snapshot) Unheard() bool { return s.unheard && len(s.models) == 0 }
 
-// Sole is the model that a request without a model's name means, nil if that is not clear: the only
-// one that has nodes, or else the only one known.
+// Sole returns the model of a request that names none. It is the only model with nodes, or else the
+// only known model. It returns nil if there are several.
 func (s *Snapshot) Sole() *ModelView {
 	var sole *ModelView
 	served := 0
@@ -73,14 +72,14 @@ func (s *Snapshot) Sole() *ModelView {
 	return nil
 }
 
-// Models lists all models in the order of their names.
+// Models returns all models sorted by name.
 func (s *Snapshot) Models() []*ModelView { return s.models }
 
-// Node finds a node by id, nil if there is none.
+// Node finds a node by its id. It returns nil if there is none.
 func (s *Snapshot) Node(id string) *Node { return s.byID[id] }
 
 // Ready says whether a request would be answered now: some model has a node that may be picked, or
-// at least one that answers errors. Otherwise detail says why not, for the operator.
+// a node that answers with errors. Otherwise detail tells the operator why not.
 func (s *Snapshot) Ready(now time.Time) (ready bool, detail string) {
 	failing := false
 	for _, m := range s.models {
@@ -127,7 +126,8 @@ func (s *Snapshot) staleDetail() string {
 		"known then"
 }
 
-// prefillUnused: prefill and decode are not split over nodes yet.
+// prefillUnused is the reason against a prefill node, because the router does not split prefill and
+// decode over nodes.
 const prefillUnused = "its role is prefill, and requests go to roles both and decode only"
 
 // whyNot explains a node that serves nothing.
@@ -195,8 +195,8 @@ func (s *Snapshot) serve(name string, n *Node, role cluster.Role) {
 	}
 }
 
-// addAliases lets models be found by their aliases. A model's own name wins over an alias, and of
-// two models that claim an alias the first by name has it.
+// addAliases makes models findable by their aliases. A model's own name wins over an alias. Of two
+// models with the same alias, the first by name gets it.
 func (s *Snapshot) addAliases(configured map[string]*cluster.Model) {
 	for _, m := range s.models {
 		c := configured[m.Name]

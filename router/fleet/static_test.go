@@ -36,7 +36,7 @@ func TestANodeJoinsWhenItAnswers(t *testing.T) {
 		return strings.Contains(why, "connection refused")
 	})
 	e := newEngine(t, listen(t, "tcp", addr), "m")
-	e.set(func(e *engine) { e.health = 503 }) // it loads its model
+	e.set(func(e *engine) { e.health = 503 }) // the engine loads its model
 	eventually(t, f, "loading", func(s *Snapshot) bool {
 		_, why := s.Ready(time.Now())
 		return strings.Contains(why, "/health answers 503")
@@ -200,8 +200,8 @@ func TestTelemetry(t *testing.T) {
 	}
 }
 
-// TestEngineSlots: an engine's own number of slots is known, whichever way it tells it, and is no
-// limit that an operator has stated.
+// TestEngineSlots checks that an engine's number of slots is known however the engine tells it. It
+// is not an operator's limit.
 func TestEngineSlots(t *testing.T) {
 	t.Parallel()
 	var slots atomic.Int32

@@ -11,7 +11,7 @@ import (
 	"github.com/cognitora/dataplane/internal/cluster"
 )
 
-// said is a log that tests can search.
+// said is a searchable log.
 type said struct {
 	mu sync.Mutex
 	b  bytes.Buffer
@@ -23,8 +23,8 @@ func (s *said) has(line string) func(*Snapshot) bool {
 	return func(*Snapshot) bool { s.mu.Lock(); defer s.mu.Unlock(); return strings.Contains(s.b.String(), line) }
 }
 
-// TestNodesOfEtcdAreTold: the log says when a node that announces itself takes requests and when it
-// does not.
+// TestNodesOfEtcdAreTold checks that the log says when an etcd node takes requests and when it does
+// not.
 func TestNodesOfEtcdAreTold(t *testing.T) {
 	t.Parallel()
 	var log said

@@ -16,7 +16,7 @@ type View struct {
 	StaleSince *time.Time  `json:"stale_since,omitempty"`
 	Nodes      []NodeView  `json:"nodes"`
 	Models     []ModelInfo `json:"models"`
-	Partial    bool        `json:"partial"` // a backend, or etcd, has never yet named its models
+	Partial    bool        `json:"partial"` // a backend, or etcd, has never named its models
 	Problems   []Problem   `json:"problems,omitempty"`
 }
 
@@ -36,44 +36,44 @@ type NodeView struct {
 	Role     string   `json:"role"`
 	Engine   string   `json:"engine,omitempty"`
 	Models   []string `json:"models"`
-	Upstream []string `json:"upstream_models,omitempty"` // where they are called otherwise by the engine
+	Upstream []string `json:"upstream_models,omitempty"` // set where the engine uses another name
 	Version  string   `json:"version,omitempty"`
 	Standing
 
 	InFlight      int32 `json:"in_flight"`
-	MaxConcurrent int32 `json:"max_concurrent,omitempty"` // no limit where it is left out
+	MaxConcurrent int32 `json:"max_concurrent,omitempty"` // no limit when absent
 	EngineSlots   int32 `json:"engine_slots,omitempty"`
-	Others        int32 `json:"in_flight_of_others"` // that other routers and clients have on it, with
+	Others        int32 `json:"in_flight_of_others"` // requests in the engine of other routers and clients
 	Waiting       int32 `json:"waiting_of_others"`
 
 	Signals Signals `json:"signals"`
-	Path    *PathOf `json:"path,omitempty"` // of the router's connections to it, by its host's kernel
+	Path    *PathOf `json:"path,omitempty"` // of the router's connections to the node, from the router's kernel
 }
 
-// The states of a Standing that its readers tell apart.
+// These states of a Standing have a meaning for its readers.
 const (
 	Healthy = health.Healthy
 	Open    = health.Open
 	Aside   = health.Aside
 )
 
-// Standing is whether a node takes requests, and why not.
+// Standing says whether a node takes requests, and why not.
 type Standing struct {
-	State      string `json:"state"` // of its breaker, or "no model"
+	State      string `json:"state"` // the breaker's state, or "no model"
 	Eligible   bool   `json:"eligible"`
-	Suspect    bool   `json:"suspect"`               // packets to it are not acknowledged
+	Suspect    bool   `json:"suspect"`               // packets to the node are not acknowledged
 	SuspectWhy string `json:"suspect_why,omitempty"` // the evidence
-	SuspectMs  *int64 `json:"suspect_ms,omitempty"`  // how long it has been so
-	Reason     string `json:"reason,omitempty"`      // why it takes no requests, or few
+	SuspectMs  *int64 `json:"suspect_ms,omitempty"`  // milliseconds since it became suspect
+	Reason     string `json:"reason,omitempty"`      // why the node takes no requests, or few
 	LastError  string `json:"last_error,omitempty"`
 	Opens      uint64 `json:"breaker_opens"`
 }
 
-// Signals is a node's load as it is known. In JSON it has the figures under the names of the
-// heartbeat in etcd, with the ages of their samples; unknown ones are left out.
+// Signals is a node's latest load. Its JSON names the figures as the heartbeat in etcd does and
+// adds the ages of their samples. It leaves out unknown figures.
 type Signals struct {
 	From      Origin     `json:"from"`
-	EngineAge load.Taken `json:"engine_age_ms,omitzero"` // in_flight, queue_depth and blocks
+	EngineAge load.Taken `json:"engine_age_ms,omitzero"` // age of in_flight, queue_depth and blocks
 	load.Load
 }
 
@@ -81,8 +81,8 @@ type Signals struct {
 type PathOf struct {
 	RTTMs         *float64 `json:"rtt_ms,omitempty"`
 	RTTMinMs      *float64 `json:"rtt_min_ms,omitempty"`
-	RTTAgeMs      *int64   `json:"rtt_age_ms,omitempty"`    // since it was last measured anew
-	Retransmitted *float64 `json:"retransmitted,omitempty"` // share of the segments of the last 10 to 20 s
+	RTTAgeMs      *int64   `json:"rtt_age_ms,omitempty"`    // age of the latest measurement
+	Retransmitted *float64 `json:"retransmitted,omitempty"` // retransmitted share of the segments of the last 10 to 20 s
 	Segments      uint64   `json:"segments"`
 	Retransmits   uint64   `json:"retransmits"`
 	Timeouts      uint64   `json:"retransmission_timeouts"`
@@ -91,7 +91,7 @@ type PathOf struct {
 	AgeMs         int64    `json:"age_ms"`
 }
 
-// View describes the path at now; nil for nil.
+// View describes the path at now. It returns nil for a nil path.
 func (p *Path) View(now time.Time) *PathOf {
 	if p == nil {
 		return nil
@@ -117,7 +117,7 @@ func (l *Load) Signals() Signals {
 	return Signals{From: l.From, EngineAge: l.Engine.At, Load: l.Load}
 }
 
-// ageMs is nil for a zero time.
+// ageMs returns nil for a zero time.
 func ageMs(now, at time.Time) *int64 {
 	if at.IsZero() {
 		return nil
@@ -126,7 +126,7 @@ func ageMs(now, at time.Time) *int64 {
 	return &age
 }
 
-// View describes the snapshot and its nodes as they are now.
+// View describes the snapshot and its nodes at now.
 func (s *Snapshot) View(now time.Time) View {
 	v := View{Rev: s.Rev, Stale: s.Stale, Partial: s.Partial, Problems: s.Problems,
 		Nodes: make([]NodeView, 0, len(s.Nodes)), Models: make([]ModelInfo, 0, len(s.models))}
@@ -143,7 +143,7 @@ func (s *Snapshot) View(now time.Time) View {
 	return v
 }
 
-// View describes the node as it is now.
+// View describes the node at now.
 func (n *Node) View(now time.Time) NodeView {
 	info, l := n.Info(), n.Load()
 	v := NodeView{
@@ -183,7 +183,7 @@ func ids(nodes []*Node) []string {
 	return out
 }
 
-// known is nil for NaN, which JSON cannot say.
+// known returns nil for NaN, because JSON has no NaN.
 func known(v float32) *float64 {
 	if math.IsNaN(float64(v)) {
 		return nil

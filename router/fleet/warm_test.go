@@ -18,7 +18,8 @@ func warmed(f *Fleet, n int) func(*Snapshot) bool {
 	}
 }
 
-// TestWarm: a node has connections before its first request, and again when it is back.
+// TestWarm checks that a node gets connections before its first request, and again when it comes
+// back.
 func TestWarm(t *testing.T) {
 	e := newEngine(t, nil, "m")
 	addr := e.Listener.Addr().String()
@@ -42,7 +43,8 @@ func TestWarm(t *testing.T) {
 	})
 }
 
-// TestUnknownEnginesAreNotWarmed: an idle connection may block them.
+// TestUnknownEnginesAreNotWarmed checks that an unknown engine gets no idle connections, which
+// might block it.
 func TestUnknownEnginesAreNotWarmed(t *testing.T) {
 	e := newEngine(t, nil)
 	o := fast(Backend{URL: e.URL, Model: "m"})

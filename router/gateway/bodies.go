@@ -9,7 +9,8 @@ import (
 	"github.com/cognitora/dataplane/router/apierror"
 )
 
-// headRead gives a request body more time than its head, and room if there is any.
+// headRead allows more time for a request body than for the head, and room for the body if any is
+// free.
 func (g *Gateway) headRead(h *fasthttp.RequestHeader) fasthttp.RequestConfig {
 	c := fasthttp.RequestConfig{ReadTimeout: g.limits.BodyTimeout, WriteTimeout: g.limits.SlowReader}
 	ctx := intake.ContextOf(h)
@@ -23,9 +24,9 @@ func (g *Gateway) headRead(h *fasthttp.RequestHeader) fasthttp.RequestConfig {
 	return c
 }
 
-// faultOf says what makes a request one that must not be answered. A body that is framed in two
-// ways ends elsewhere for a proxy in front than here, and what follows it would be taken for a
-// request of somebody else's.
+// faultOf returns the error of a head that must not be answered, or nil. A body with two framings
+// ends elsewhere for a proxy in front than for the router. The bytes behind it would then count as
+// another client's request.
 func faultOf(h *fasthttp.RequestHeader) *apierror.Error {
 	if v := h.Protocol(); string(v) != "HTTP/1.1" && string(v) != "HTTP/1.0" {
 		return errVersion
@@ -36,7 +37,7 @@ func faultOf(h *fasthttp.RequestHeader) *apierror.Error {
 	return nil
 }
 
-// track gives back what a request held that the server has lost before it was read.
+// track frees the memory of a request that the server lost before it was read.
 func (g *Gateway) track(c net.Conn, state fasthttp.ConnState) {
 	if state == fasthttp.StateClosed {
 		g.bodies.Closed(&c.(client).arriving().Body, c)

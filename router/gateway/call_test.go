@@ -13,13 +13,14 @@ import (
 	"github.com/cognitora/dataplane/router/scan"
 )
 
-// TestBugsInFollowingAnAnswer are reported, and cost neither the answer nor what the call holds.
+// TestBugsInFollowingAnAnswer checks that a bug is reported. It costs neither the answer nor the
+// resources of the call.
 func TestBugsInFollowingAnAnswer(t *testing.T) {
 	g := bare(t)
 	c := g.begin(contextAt(t, g), scan.Chat, nil)
 	c.streaming = g.streams.take(1)
 	g.live.add(c)
-	for range 2 { // there is no node that an event could come from
+	for range 2 { // no node exists that could send an event
 		e := sse.Event{Data: []byte("{}"), Raw: []byte("data: {}\n\n")}
 		if b, enough := c.Event(e, nil, time.Now()); string(b) != string(e.Raw) || enough {
 			t.Errorf("the client gets %q for the event, and that is enough: %v", b, enough)
@@ -52,7 +53,7 @@ func panics(t *testing.T, g *Gateway, want float64) {
 	}
 }
 
-// TestBugInTheEndOfARefusal ends neither the process nor the next call.
+// TestBugInTheEndOfARefusal checks that a bug ends neither the process nor the next call.
 func TestBugInTheEndOfARefusal(t *testing.T) {
 	g := bare(t)
 	ctx := contextAt(t, g)
@@ -64,8 +65,8 @@ func TestBugInTheEndOfARefusal(t *testing.T) {
 	}
 }
 
-// TestNothingOutlivesACall: a field that recycling forgets would carry one client's data to
-// another.
+// TestNothingOutlivesACall checks that recycle clears every field. A field left over would carry
+// one client's data to another client.
 func TestNothingOutlivesACall(t *testing.T) {
 	c := calls.Get().(*call)
 	residue.Mark(c, []string{"number", "bound", "task", "request", "g", "ctx"})
@@ -75,8 +76,8 @@ func TestNothingOutlivesACall(t *testing.T) {
 	}
 }
 
-// TestStructsFitInAHead holds what a request goes through to 20 fields a struct, but for what there
-// is one of in a router, or one for each node or cache daemon.
+// TestStructsFitInAHead bounds each struct on a request's way to 20 fields. It excepts structs that
+// exist once in a router, or once for each node or cache daemon.
 func TestStructsFitInAHead(t *testing.T) {
 	single := []string{"metrics.Router", "fleet.Fleet", "fleet.prober", "holdings.cache"}
 	for _, over := range slices.Concat(residue.Fields(&call{}, 20), residue.Fields(&relay.Exchange{}, 20)) {

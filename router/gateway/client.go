@@ -18,19 +18,19 @@ import (
 	"github.com/cognitora/dataplane/router/scan"
 )
 
-// arrival is what has come of the request that is being read from a connection: what is known
-// of one that never becomes whole. Apart from its Body, only the goroutine that serves the
-// connection uses it.
+// arrival holds the bytes known so far of the request being read from a connection. It describes a
+// request that never becomes complete. Except for its Body, only the connection's goroutine uses
+// it.
 type arrival struct {
 	intake.Body
 
-	line  [64]byte // the first bytes of the request line: enough for a method and the path of an API
-	n     int      // of them
+	line  [64]byte // the first bytes of the request line, enough for a method and the path of an API
+	n     int      // number of bytes in line
 	began time.Time
-	late  bool            // the time to send the request has passed
-	fault *apierror.Error // why it is refused, whatever else can be read of it
+	late  bool            // the client has exceeded the time for the request
+	fault *apierror.Error // why the request is refused, whatever its contents
 
-	between bool // requests: nothing has come since the last one
+	between bool // between requests: no byte has come since the last request
 }
 
 // client is a connection as the server reads it.
@@ -41,7 +41,7 @@ type client interface {
 
 func (a *arrival) arriving() *arrival { return a }
 
-// arrived notes what a read has brought.
+// arrived records the bytes and the error of one read.
 func (a *arrival) arrived(p []byte, err error) {
 	a.between = a.between && len(p) == 0
 	if len(p) > 0 && a.Came(len(p)) == int64(len(p)) {
@@ -58,8 +58,8 @@ func isTimeout(err error) bool {
 	return errors.As(err, &t) && t.Timeout()
 }
 
-// named notes the request line of a head that could be read: with it may have come what was
-// before it on the connection.
+// named sets line to the method and path of a parsed head. Before it, line may begin with bytes
+// that preceded the head on the connection.
 func (a *arrival) named(h *fasthttp.RequestHeader) {
 	a.n = copy(a.line[:], h.Method())
 	if a.n < len(a.line) {
@@ -69,13 +69,13 @@ func (a *arrival) named(h *fasthttp.RequestHeader) {
 	a.n += copy(a.line[a.n:], h.RequestURI())
 }
 
-// next forgets a request that has come: what comes from now on is another one.
+// next forgets the complete request. The next byte belongs to another request.
 func (a *arrival) next() {
 	a.n, a.began, a.fault, a.between = 0, time.Time{}, nil, true
 	a.Body.Next()
 }
 
-// asked is the method and API of the request line, as far as it has come.
+// asked returns the method and API of the request line, if they have come.
 func (a *arrival) asked() (method string, api scan.API) {
 	line, _, _ := bytes.Cut(a.line[:a.n], []byte("\r\n"))
 	verb, target, found := bytes.Cut(line, []byte(" "))
@@ -93,21 +93,21 @@ type plain struct {
 	arrival
 	bodies  *intake.Bodies
 	parker  *parker
-	leaving atomic.Bool // it is one of parker.leaving
+	leaving atomic.Bool // the connection counts in parker.leaving
 }
 
-// parker says when an idle connection is brought to the relay's loops.
+// parker decides when an idle connection moves to the relay's loops.
 type parker struct {
 	*relay.Parking
 	litter *litter
 	after  time.Duration
 
-	mu      sync.RWMutex // held for writing: no connection is being parked
+	mu      sync.RWMutex // no connection is being parked while it is held for writing
 	ended   bool
-	leaving sync.WaitGroup // parked connections that the server has not let go of yet
+	leaving sync.WaitGroup // parked connections whose goroutine has not returned yet
 }
 
-// park is Parking.Park until end.
+// park is Parking.Park until end is called; then it refuses.
 func (r *parker) park(c *plain, since time.Time) bool {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
@@ -125,8 +125,9 @@ func (r *parker) park(c *plain, since time.Time) bool {
 	return false
 }
 
-// end has no further connection parked, and waits until the server has let go of those that are. A
-// server that shuts down closes what is idle; what is parked is not its own.
+// end stops further parking. It waits until the server's goroutines of the parked connections have
+// returned. A server that shuts down closes its idle connections, and a parked connection is not
+// among them.
 func (r *parker) end() {
 	r.mu.Lock()
 	r.ended = true
@@ -134,16 +135,16 @@ func (r *parker) end() {
 	r.leaving.Wait()
 }
 
-// parkAfter leaves those who ask again soon with their goroutine: to bring a connection there and
-// back costs about as much as a request.
+// parkAfter is the idle time after which a connection is parked. A move to the loops and back costs
+// about as much as a request, so a busy client's connection stays with its goroutine.
 const parkAfter = 5 * time.Second
 
 func (r *parker) possible() bool { return r.Loops != nil && r.after < r.KeepAlive }
 
-// errParked is what await returns when the connection is no longer this goroutine's.
+// errParked is returned by await when the connection no longer belongs to this goroutine.
 var errParked = errors.New("connection has been parked")
 
-// await is the read between two requests.
+// await reads the first bytes of the next request. It parks the connection when they are late.
 func (c *plain) await(p []byte) (int, error) {
 	since := time.Now()
 	c.Conn.SetReadDeadline(since.Add(c.parker.after))
@@ -169,13 +170,13 @@ func (c *plain) Read(p []byte) (n int, err error) {
 		n, err = c.Conn.Read(p)
 	}
 	if err == errParked {
-		return 0, io.EOF // and the server lets go
+		return 0, io.EOF // the server releases the connection
 	}
 	c.arrived(p[:n], err)
 	return n, err
 }
 
-// NetConn is the connection below, for those who look for it.
+// NetConn returns the connection below, for code that needs the socket.
 func (c *plain) NetConn() net.Conn { return c.Conn }
 
 func (c *plain) Close() error {
@@ -188,20 +189,20 @@ func (c *plain) Close() error {
 	return c.Conn.Close()
 }
 
-// returned is a plain connection that the relay's loops have given back: another one to the
-// server, which may not be through with the first.
+// returned is a plain connection that came back from the relay's loops. The server must see another
+// connection than the first, because it may still be busy with the first.
 type returned struct{ *plain }
 
-// serveAgain goes on serving a connection whose next request has come.
+// serveAgain serves a parked connection whose next request has come.
 func (g *Gateway) serveAgain(c net.Conn) {
 	if r, ok := c.(*returned); ok {
 		c = r.plain
 	}
 	if p, ok := c.(*plain); ok {
-		p.between = false // what has come is the next request, which has its own time
+		p.between = false // the next request has come and gets its own time
 		c = &returned{p}
 	}
-	g.server.ServeConn(c) // which has nobody to tell of an error
+	g.server.ServeConn(c) // nothing takes its error
 }
 
 // secure is a connection with TLS.
@@ -225,7 +226,7 @@ func (c *secure) Close() error {
 	return c.Conn.Close()
 }
 
-// front makes connections clients.
+// front wraps each accepted connection in a client.
 type front struct {
 	net.Listener
 	tls    *tls.Config // nil: plain HTTP
@@ -248,5 +249,5 @@ func (f *front) Accept() (net.Conn, error) {
 	return s, nil
 }
 
-// arrivingAt is what is known of the request that is being read for ctx.
+// arrivingAt returns the arrival of the request that is being read for ctx.
 func arrivingAt(ctx *fasthttp.RequestCtx) *arrival { return ctx.Conn().(client).arriving() }

@@ -1,6 +1,6 @@
-// Package gateway is the router's OpenAI-compatible port: it reads requests, answers what it
-// can by itself, hands the rest to router/plan and relays what comes back. Every error
-// that it makes has the envelope of the API that was asked.
+// Package gateway is the router's OpenAI-compatible port. It reads requests and relays the answers.
+// It answers health, model lists and errors itself and hands inference to router/plan. Each of its
+// errors has the envelope of the client's API.
 package gateway
 
 import (
@@ -28,20 +28,20 @@ import (
 	"github.com/cognitora/dataplane/router/scan"
 )
 
-// Limits bound what clients can make the gateway hold. All are positive.
+// Limits bound the memory and time that clients can take up. All are positive.
 type Limits struct {
 	MaxBody        int // bytes
-	MaxBodyTotal   int // bytes of all request bodies held at once; no less than MaxBody
+	MaxBodyTotal   int // bytes of all request bodies in memory; no less than MaxBody
 	MaxHeader      int // bytes
 	MaxConnections int
 	MaxStreams     int
 	HeaderTimeout  time.Duration // to send a request head
 	BodyTimeout    time.Duration // to send a request body
-	KeepAlive      time.Duration // an idle connection is kept
-	SlowReader     time.Duration // a client that reads nothing is kept
+	KeepAlive      time.Duration // an idle connection is closed after this time
+	SlowReader     time.Duration // a client that reads nothing is dropped after this time
 }
 
-// Parts are what a Gateway works with. It owns none of them.
+// Parts are the things that a Gateway works with. The gateway owns none of them.
 type Parts struct {
 	Plans   *plan.Planner
 	Scans   *scan.Memo // nil: every body is scanned from its beginning
@@ -53,7 +53,7 @@ type Parts struct {
 	Logger  *slog.Logger
 }
 
-// Gateway serves clients.
+// Gateway serves the clients of the port.
 type Gateway struct {
 	plans       *plan.Planner
 	scans       *scan.Memo
@@ -77,20 +77,20 @@ type Gateway struct {
 	bodies  intake.Bodies
 }
 
-// door is how far the port is open.
+// door is the state of the port.
 type door struct {
 	mu       sync.Mutex
 	listener net.Listener // nil: not serving yet
 	closed   bool         // Shutdown has begun
 
-	draining atomic.Bool   // answers close their connections
-	retired  atomic.Bool   // what is asked of this address is answered by another process
-	over     atomic.Bool   // the time to finish requests has passed
-	empty    chan struct{} // signalled when the last connection is closed after that
+	draining atomic.Bool   // each answer closes its connection
+	retired  atomic.Bool   // another process serves this address now
+	over     atomic.Bool   // the time to finish requests is over
+	empty    chan struct{} // signalled when the last connection closes after over
 }
 
-// New makes a gateway. forwardAuth passes the client's Authorization to backends that have
-// no key of their own.
+// New makes a gateway. With forwardAuth it passes the client's Authorization to backends without a
+// key of their own.
 func New(p Parts, l Limits, forwardAuth bool) *Gateway {
 	g := &Gateway{
 		plans: p.Plans, scans: p.Scans, fleet: p.Fleet, metrics: p.Metrics,
@@ -103,13 +103,13 @@ func New(p Parts, l Limits, forwardAuth bool) *Gateway {
 		l.MaxHeader, l.BodyTimeout
 	intake.BoundBuffers()
 	g.server = &fasthttp.Server{
-		SecureErrorLogMessage:         true, // never the bytes of a request
+		SecureErrorLogMessage:         true, // logs never hold the bytes of a request
 		Handler:                       g.handle,
 		ErrorHandler:                  g.unreadable,
 		HeaderReceived:                g.headRead,
 		ConnState:                     g.track,
 		Name:                          "cognitora",
-		Concurrency:                   2*l.MaxConnections + 64, // the listener's bound comes first
+		Concurrency:                   2*l.MaxConnections + 64, // the listener's limit takes effect first
 		ReadBufferSize:                l.MaxHeader,
 		ReadTimeout:                   l.HeaderTimeout,
 		WriteTimeout:                  l.SlowReader,
@@ -125,7 +125,7 @@ func New(p Parts, l Limits, forwardAuth bool) *Gateway {
 	return g
 }
 
-// serverLog takes what fasthttp has to say about connections: noise of the internet.
+// serverLog logs fasthttp's messages about client connections at debug level.
 type serverLog struct{ log *slog.Logger }
 
 // Printf implements fasthttp.Logger.
@@ -133,8 +133,8 @@ func (s serverLog) Printf(format string, args ...any) {
 	s.log.Debug("client connection", "event", fmt.Sprintf(format, args...))
 }
 
-// Serve accepts connections from l until Shutdown, or until l is closed. With t they speak TLS.
-// After Shutdown it closes l and returns nil.
+// Serve accepts connections from l until Shutdown, or until l is closed. With t the connections
+// speak TLS. After Shutdown it closes l and returns nil.
 func (g *Gateway) Serve(l net.Listener, t *tls.Config) error {
 	g.door.mu.Lock()
 	closed := g.door.closed
@@ -156,22 +156,23 @@ func (g *Gateway) Serve(l net.Listener, t *tls.Config) error {
 	return g.server.Serve(&front{bounded, t, &g.bodies, &g.parker})
 }
 
-// sendBufferBytes is what the kernel holds for one client that does not read.
+// sendBufferBytes bounds the kernel's buffer for one client that does not read.
 const sendBufferBytes = 256 << 10
 
-// StartDrain makes every answer from now on close its connection, so that clients move on.
+// StartDrain makes every further answer close its connection, so that clients move to other
+// routers.
 func (g *Gateway) StartDrain() { g.door.draining.Store(true) }
 
-// Retire is StartDrain for a gateway whose address another process serves: it stops accepting at
-// once, and does not say of the address that it is unwell.
+// Retire is StartDrain for a gateway whose address another process serves. It stops accepting at
+// once. It does not make /health fail.
 func (g *Gateway) Retire() error {
 	g.door.retired.Store(true)
 	g.StartDrain()
 	return g.stopAccepting()
 }
 
-// Shutdown stops accepting, also where Serve has not begun yet, and waits for running requests
-// until ctx ends; then it ends them: a stream gets an error event.
+// Shutdown stops accepting and waits for running requests until ctx ends. Then it ends them; a
+// stream gets an error event. It may be called before Serve.
 func (g *Gateway) Shutdown(ctx context.Context) error {
 	defer g.bodies.Close()
 	if err := g.stopAccepting(); err != nil {
@@ -203,7 +204,7 @@ func (g *Gateway) Shutdown(ctx context.Context) error {
 	return err
 }
 
-// stopAccepting closes the listener itself: the server does so only once it has begun to serve.
+// stopAccepting closes the listener, because the server closes it only once it serves.
 func (g *Gateway) stopAccepting() error {
 	g.door.mu.Lock()
 	defer g.door.mu.Unlock()
@@ -221,13 +222,13 @@ func ignoreClosed(err error) error {
 	return err
 }
 
-// lastWords is the time that ended requests have to tell their clients.
+// lastWords is the time that ended requests have to send their error.
 const lastWords = time.Second
 
-// Connections is the number of open client connections.
+// Connections returns the number of open client connections.
 func (g *Gateway) Connections() int { return int(g.open.n.Load()) }
 
-// Streams is the number of requests for a stream that are being worked on.
+// Streams returns the number of running requests for a stream.
 func (g *Gateway) Streams() int { return int(g.streams.n.Load()) }
 
 func (g *Gateway) handle(ctx *fasthttp.RequestCtx) {
@@ -270,8 +271,8 @@ func (g *Gateway) handle(ctx *fasthttp.RequestCtx) {
 	g.note(ctx, stringOf(ctx.Method()), name, began)
 }
 
-// identify gives the request the id under which everybody logs it: the client's own if it
-// is one, or a new one.
+// identify gives the request the id of all its log lines. It takes the client's id if that is
+// valid, or makes one.
 func (g *Gateway) identify(ctx *fasthttp.RequestCtx) {
 	id := ctx.Request.Header.Peek("x-request-id")
 	if len(id) == 0 || len(id) > 128 || bytes.ContainsFunc(id, func(r rune) bool { return r <= ' ' || r > '~' }) {
@@ -286,7 +287,7 @@ func (g *Gateway) identify(ctx *fasthttp.RequestCtx) {
 	ctx.Response.Header.SetBytesV("X-Request-Id", id)
 }
 
-// health answers load balancers: 200 while requests would be answered.
+// health answers load balancers. It says 200 while requests would be answered.
 func (g *Gateway) health(ctx *fasthttp.RequestCtx) {
 	ok, detail := g.Ready(time.Now())
 	ctx.SetContentType("application/json")
@@ -300,7 +301,7 @@ func (g *Gateway) health(ctx *fasthttp.RequestCtx) {
 	ctx.SetBody(append(b, '}'))
 }
 
-// Ready tells whether a request would be answered now, and if not why.
+// Ready says whether a request would be answered now, and if not, why.
 func (g *Gateway) Ready(now time.Time) (ok bool, detail string) {
 	if g.door.draining.Load() && !g.door.retired.Load() {
 		return false, "draining"

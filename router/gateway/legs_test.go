@@ -34,19 +34,18 @@ import (
 	"github.com/cognitora/dataplane/sim/engine"
 )
 
-// twice is a plan of two generating legs, whose events follow each other in one stream: what
-// follows a stream that has broken, or a small model's answer, does the same.
+// twice is a plan of two generating legs. The client gets the events of both legs in one stream.
 type twice struct {
-	first  string // node that the first leg has asked last
+	first  string // last node of the first leg
 	second bool   // the second leg is under way
-	broken bool   // the second leg was asked for because the first one broke
-	enough int    // events of the first leg after which the second one is asked; 0: at its end
-	spoil  bool   // the second leg asks for what no engine takes
-	hold   bool   // the first leg's events are withheld, and dropped in favour of the second one's
+	broken bool   // the second leg runs because the first one broke
+	enough int    // events of the first leg before the second one is asked; 0: all
+	spoil  bool   // the second leg sends a request that no engine accepts
+	hold   bool   // the first leg's events are withheld, and dropped when the second leg begins
 	seen   int
 	tries  [2]int // attempts until the end of each leg
 	gate   *admission.Gate
-	most   int // requests that had a permit of gate while the second leg's events came
+	most   int // peak of permits during the second leg's events
 }
 
 func (p *twice) Answer(t *plan.Task) *apierror.Error { return t.Run(leg.Question{}, t.Client) }
@@ -86,7 +85,7 @@ func (p *twice) Next(t *plan.Task) *apierror.Error {
 	return t.Run(q, t.Client)
 }
 
-// lane is a gateway that real clients reach: its streams are on the relay's loops, or with TLS on
+// lane is a gateway for real clients. It serves streams on the relay's loops, or with TLS on
 // goroutines.
 type lane struct {
 	*Gateway
@@ -95,14 +94,14 @@ type lane struct {
 	gate    *admission.Gate
 	engines []*engine.Engine
 	plans   chan *twice // in the order of their requests
-	enough  int         // for the plans to come
-	hold    bool        // likewise
-	spoil   bool        // likewise
+	enough  int         // enough of later plans
+	hold    bool        // hold of later plans
+	spoil   bool        // spoil of later plans
 	url     string
 	client  *http.Client
 }
 
-// newLane starts one before n engines.
+// newLane starts a lane with n engines.
 func newLane(t *testing.T, n int, secure bool) *lane {
 	t.Helper()
 	ln := &lane{t: t, plans: make(chan *twice, 64), gate: admission.New(admission.Options{})}
@@ -161,7 +160,7 @@ func newLane(t *testing.T, n int, secure bool) *lane {
 	return ln
 }
 
-// open serves clients until the test ends, and then closes everything.
+// open serves clients until the test ends. Then it closes everything.
 func (ln *lane) open(secure bool, closeAll func()) {
 	l := listen(ln.t)
 	transport := &http.Transport{}
@@ -228,10 +227,10 @@ func (ln *lane) askWith(ctx context.Context, tokens int, prompt string) *http.Re
 	return resp
 }
 
-// heard is a whole stream as a client reads it.
+// heard is a complete stream as a client reads it.
 type heard struct {
 	contents, dones, errors, comments int
-	err                               error // of its end
+	err                               error // error at the end of the stream
 }
 
 func read(body io.ReadCloser) (h heard) {
@@ -253,7 +252,7 @@ func read(body io.ReadCloser) (h heard) {
 	return h
 }
 
-// idle waits until everything that was taken for requests has been given back.
+// idle waits until the resources of all requests are freed.
 func (ln *lane) idle() {
 	ln.t.Helper()
 	waitFor(ln.t, func() bool {
@@ -266,19 +265,19 @@ func (ln *lane) idle() {
 	})
 }
 
-// both runs test with streams on the loops and on goroutines.
+// both runs test twice: with streams on the loops and with streams on goroutines.
 func both(t *testing.T, engines int, test func(t *testing.T, ln *lane)) {
 	for name, secure := range map[string]bool{"loops": false, "goroutines": true} {
 		t.Run(name, func(t *testing.T) { test(t, newLane(t, engines, secure)) })
 	}
 }
 
-// TestTwoLegsInOneStream: the second leg goes to another node, and its events follow the first
-// one's.
+// TestTwoLegsInOneStream checks that the second leg goes to another node and that its events follow
+// the first leg's events.
 func TestTwoLegsInOneStream(t *testing.T) {
 	both(t, 3, func(t *testing.T, ln *lane) {
 		const tokens = 20
-		for range 3 { // the last ones on connections that have had such a stream before
+		for range 3 { // the later rounds reuse connections of such a stream
 			resp := ln.ask(t.Context(), tokens)
 			if got := (heard{2 * tokens, 1, 0, 1, nil}); resp.StatusCode != 200 || read(resp.Body) != got {
 				t.Fatalf("status %d; not %+v", resp.StatusCode, got)
@@ -298,8 +297,8 @@ func TestTwoLegsInOneStream(t *testing.T) {
 	})
 }
 
-// TestBodyIsKeptForLegsToCome, and counted, also once the first leg's stream is on the loops; the
-// memory that the server has read it into is in use by other requests meanwhile.
+// TestBodyIsKeptForLegsToCome checks that the request's body stays in memory and counted while the
+// first leg's stream is on the loops. Other requests use the server's read buffer meanwhile.
 func TestBodyIsKeptForLegsToCome(t *testing.T) {
 	both(t, 2, func(t *testing.T, ln *lane) {
 		for _, size := range []int{1 << 10, 300 << 10} { // in the server's own buffer, and in a region
@@ -308,7 +307,7 @@ func TestBodyIsKeptForLegsToCome(t *testing.T) {
 			if held := ln.bodies.Held(); held < int64(size) && (size > 64<<10 || strings.HasPrefix(ln.url, "http:")) {
 				t.Errorf("%d bytes are counted of a body of %d that a leg may need", held, size)
 			}
-			for range 4 { // what could overwrite it
+			for range 4 { // requests that could overwrite the body
 				other := ln.askWith(t.Context(), 1, strings.Repeat("x", size))
 				if got := read(other.Body); got.contents != 2 {
 					t.Errorf("beside it: %+v", got)
@@ -333,11 +332,11 @@ func TestBodyIsKeptForLegsToCome(t *testing.T) {
 	})
 }
 
-// TestEachLegIsRetried: a leg whose node does not answer asks another one.
+// TestEachLegIsRetried checks that a leg whose node does not answer asks another node.
 func TestEachLegIsRetried(t *testing.T) {
 	both(t, 4, func(t *testing.T, ln *lane) {
 		const tokens = 10
-		for _, e := range ln.engines[2:] { // those that ties go to, for this prompt
+		for _, e := range ln.engines[2:] { // the nodes that this prompt's ties go to
 			e.SetFault(&engine.Fault{Status: 503})
 		}
 		retried := [2]int{}
@@ -356,7 +355,7 @@ func TestEachLegIsRetried(t *testing.T) {
 	})
 }
 
-// TestLegGoesOnWhereAnotherBroke: the stream of a node that dies is gone on with elsewhere.
+// TestLegGoesOnWhereAnotherBroke checks that another node continues the stream of a node that dies.
 func TestLegGoesOnWhereAnotherBroke(t *testing.T) {
 	both(t, 2, func(t *testing.T, ln *lane) {
 		const tokens, died = 20, 5
@@ -364,7 +363,7 @@ func TestLegGoesOnWhereAnotherBroke(t *testing.T) {
 		for _, e := range ln.engines {
 			e.SetFault(&engine.Fault{DieAfter: &after, Close: "rst", Count: 1})
 		}
-		got := read(ln.ask(t.Context(), tokens).Body) // of both nodes: the second one dies too
+		got := read(ln.ask(t.Context(), tokens).Body) // events of both nodes: the second one dies too
 		ln.idle()
 		if p := <-ln.plans; !p.broken || got.contents > 2*died || got.dones != 0 || got.errors != 1 || got.err != nil {
 			t.Errorf("two broken legs: %+v, %+v", got, p)
@@ -375,7 +374,7 @@ func TestLegGoesOnWhereAnotherBroke(t *testing.T) {
 			got := read(ln.ask(t.Context(), tokens).Body)
 			ln.idle()
 			p := <-ln.plans
-			if !p.broken { // it went to the sound node first; the other one ends it
+			if !p.broken { // the first leg met the sound node, and the dying node ends the stream
 				continue
 			}
 			if got.contents < tokens || got.dones != 1 || got.errors != 0 {
@@ -386,7 +385,7 @@ func TestLegGoesOnWhereAnotherBroke(t *testing.T) {
 	})
 }
 
-// TestEnoughOfALeg: a leg is ended between two events, and its node is told.
+// TestEnoughOfALeg checks that a leg can end between two events, and that its node is told.
 func TestEnoughOfALeg(t *testing.T) {
 	both(t, 2, func(t *testing.T, ln *lane) {
 		const tokens = 100
@@ -406,8 +405,8 @@ func TestEnoughOfALeg(t *testing.T) {
 	})
 }
 
-// TestEventsAreWithheld: the client sees nothing of a leg whose events are withheld until another
-// leg takes its place.
+// TestEventsAreWithheld checks that the client sees no event of a withheld leg before another leg
+// takes its place.
 func TestEventsAreWithheld(t *testing.T) {
 	both(t, 2, func(t *testing.T, ln *lane) {
 		const tokens = 10
@@ -419,7 +418,8 @@ func TestEventsAreWithheld(t *testing.T) {
 	})
 }
 
-// TestClientLeavesBetweenLegs, and in either of them: nothing is left of it.
+// TestClientLeavesBetweenLegs checks that a client that leaves between the legs, or in one of them,
+// leaves nothing behind.
 func TestClientLeavesBetweenLegs(t *testing.T) {
 	both(t, 2, func(t *testing.T, ln *lane) {
 		for _, when := range []string{"first", "second", "between"} {
@@ -450,7 +450,7 @@ func TestClientLeavesBetweenLegs(t *testing.T) {
 	})
 }
 
-// TestNoNodeForTheSecondLeg ends the stream with an error that says so.
+// TestNoNodeForTheSecondLeg checks that the stream then ends with an error that says so.
 func TestNoNodeForTheSecondLeg(t *testing.T) {
 	both(t, 1, func(t *testing.T, ln *lane) {
 		got := read(ln.ask(t.Context(), 10).Body)
@@ -461,8 +461,8 @@ func TestNoNodeForTheSecondLeg(t *testing.T) {
 	})
 }
 
-// TestSecondLegIsNoStream: what does not go on with the client's stream ends it, and its node,
-// which has answered well, is charged with nothing.
+// TestSecondLegIsNoStream checks that an answer that can't continue the stream ends it. The node of
+// that answer is charged with no failure.
 func TestSecondLegIsNoStream(t *testing.T) {
 	both(t, 2, func(t *testing.T, ln *lane) {
 		ln.spoil = true
@@ -484,8 +484,8 @@ func TestSecondLegIsNoStream(t *testing.T) {
 	})
 }
 
-// TestOldClientGetsNoFurtherLegs: a client of HTTP/1.0, whose stream goes through the server's own
-// hands, is told that it cannot have an answer of several legs.
+// TestOldClientGetsNoFurtherLegs checks that a client of HTTP/1.0 is refused an answer of several
+// legs. The server itself would send that client's stream.
 func TestOldClientGetsNoFurtherLegs(t *testing.T) {
 	ln := newLane(t, 1, false)
 	conn, err := net.Dial("tcp", strings.TrimPrefix(ln.url, "http://"))

@@ -8,19 +8,19 @@ import (
 	"time"
 )
 
-// listener bounds the open connections.
+// listener bounds the number of open connections.
 type listener struct {
 	net.Listener
 	open  *counter
 	limit int
-	tls   bool          // of what comes here: it cannot be told anything before its handshake
-	full  func()        // counts a connection that was turned away
+	tls   bool          // its connections speak TLS, so no error can be sent before the handshake
+	full  func()        // counts a connection refused at the limit
 	over  *atomic.Bool  // no more requests are read
-	empty chan struct{} // takes a token when the last connection is closed after that
+	empty chan struct{} // takes a token when the last connection closes after over
 }
 
-// refusal is what a connection beyond the limit gets; there is no request yet whose API
-// could be answered in its own envelope.
+// refusal is the response to a connection beyond the limit. No request is known yet, so it has no
+// API's envelope.
 var refusal = "HTTP/1.1 503 Service Unavailable\r\nServer: cognitora\r\nContent-Type: application/json\r\n" +
 	"Retry-After: 1\r\nConnection: close\r\nContent-Length: " + strconv.Itoa(len(refusalBody)) + "\r\n\r\n" +
 	refusalBody
@@ -38,7 +38,7 @@ func (l *listener) Accept() (net.Conn, error) {
 		}
 		l.full()
 		if !l.tls {
-			c.SetWriteDeadline(time.Now().Add(time.Millisecond)) // it fits the socket's buffer
+			c.SetWriteDeadline(time.Now().Add(time.Millisecond)) // refusal fits the socket's buffer
 			io.WriteString(c, refusal)
 		}
 		c.Close()
@@ -52,8 +52,8 @@ type counted struct {
 	closed   atomic.Bool
 }
 
-// Read finds the end where no more requests are read, so that a connection does not outlive its
-// last answer.
+// Read returns the end of file once no more requests are read. A connection then ends with its last
+// answer.
 func (c *counted) Read(p []byte) (int, error) {
 	if c.listener.over.Load() {
 		return 0, io.EOF
@@ -61,11 +61,11 @@ func (c *counted) Read(p []byte) (int, error) {
 	return c.Conn.Read(p)
 }
 
-// NetConn is the connection below, for those who look for it.
+// NetConn returns the connection below, for code that needs the socket.
 func (c *counted) NetConn() net.Conn { return c.Conn }
 
-// Close counts the connection until it is closed indeed: a client that was refused in the middle of
-// its request is read on for a while.
+// Close counts the connection until it is really closed. After a refusal in the middle of a request
+// the server reads on for a while.
 func (c *counted) Close() error {
 	err := c.Conn.Close()
 	if !c.closed.Swap(true) {

@@ -11,7 +11,8 @@ import (
 	"testing"
 )
 
-// TestConnectionsBeyondTheLimit are told so, unless they wait for a handshake.
+// TestConnectionsBeyondTheLimit checks that a connection beyond the limit gets the refusal, unless
+// it waits for a handshake.
 func TestConnectionsBeyondTheLimit(t *testing.T) {
 	for name, config := range map[string]*tls.Config{"plain": nil, "TLS": {}} {
 		t.Run(name, func(t *testing.T) {
@@ -44,7 +45,7 @@ func TestConnectionsBeyondTheLimit(t *testing.T) {
 	}
 }
 
-// closing calls a function as it is closed.
+// closing calls a function in Close.
 type closing struct {
 	net.Conn
 	call func()
@@ -55,8 +56,8 @@ func (c closing) Close() error {
 	return nil
 }
 
-// TestCountedUntilClosed: a connection whose closing takes its time counts until that is done, and
-// once.
+// TestCountedUntilClosed checks that a connection with a slow Close counts until Close returns, and
+// is subtracted once.
 func TestCountedUntilClosed(t *testing.T) {
 	l := &listener{open: &counter{}, over: new(atomic.Bool), empty: make(chan struct{}, 1)}
 	l.over.Store(true)

@@ -5,14 +5,14 @@ import (
 	"sync/atomic"
 )
 
-// liveCalls is the set of calls that have been sent somewhere, so that a shutdown can end
-// them. It is split to keep the request path from waiting on one lock.
+// liveCalls is the set of calls whose request is out at a node. A shutdown ends these calls. The
+// set has 16 parts, so the request path does not wait for one lock.
 type liveCalls [16]liveShard
 
 type liveShard struct {
 	mu    sync.Mutex
 	calls map[*call]struct{}
-	_     [48]byte // a cache line each
+	_     [48]byte // one cache line each
 }
 
 func (l *liveCalls) shard(c *call) *liveShard { return &l[c.number%uint64(len(l))] }
@@ -57,5 +57,5 @@ func (c *counter) take(limit int) bool {
 	return true
 }
 
-// give takes back one take and returns how many are left.
+// give takes back one take and returns the remaining count.
 func (c *counter) give() int64 { return c.n.Add(-1) }

@@ -16,7 +16,7 @@ import (
 	"github.com/cognitora/dataplane/internal/relay"
 )
 
-// parking serves a gateway that parks idle connections after that time.
+// parking serves a gateway that parks an idle connection after the given time.
 func parking(t *testing.T, after, keepAlive time.Duration) (*Gateway, string) {
 	t.Helper()
 	loops, err := relay.NewLoops(relay.LoopsOptions{Threads: 1})
@@ -43,7 +43,7 @@ func parking(t *testing.T, after, keepAlive time.Duration) (*Gateway, string) {
 	return g, l.Addr().String()
 }
 
-// askOn asks for a path that there is not, which needs no node.
+// askOn asks for an unknown path, whose answer needs no node.
 func askOn(c net.Conn, r *bufio.Reader) error {
 	if _, err := io.WriteString(c, "GET /nowhere HTTP/1.1\r\nHost: x\r\n\r\n"); err != nil {
 		return err
@@ -82,8 +82,8 @@ func TestIdleConnectionsRestAndComeBack(t *testing.T) {
 	waitFor(t, func() bool { return g.Connections() == 0 })
 }
 
-// TestRequestAfterParkingHasItsOwnTime: the time after which an idle connection is parked is not
-// that of a request.
+// TestRequestAfterParkingHasItsOwnTime checks that the time limit of parking does not apply to the
+// next request.
 func TestRequestAfterParkingHasItsOwnTime(t *testing.T) {
 	const after = 5 * time.Millisecond
 	g, addr := parking(t, after, time.Minute)
@@ -129,7 +129,7 @@ func TestShutdownClosesResting(t *testing.T) {
 	}
 }
 
-// TestRestingAtTheMomentOfARequest: a request may come while its connection is being brought to the
+// TestRestingAtTheMomentOfARequest checks a request that comes while its connection moves to the
 // loop.
 func TestRestingAtTheMomentOfARequest(t *testing.T) {
 	const after = 2 * time.Millisecond
@@ -156,14 +156,14 @@ func TestRestingAtTheMomentOfARequest(t *testing.T) {
 	all.Wait()
 }
 
-// TestShutdownAmongThoseWhoAreParked: the server closes idle connections at the very time at which
-// they are handed to a loop.
+// TestShutdownAmongThoseWhoAreParked checks that the server may close idle connections while they
+// move to a loop.
 func TestShutdownAmongThoseWhoAreParked(t *testing.T) {
 	for range 20 {
 		t.Run("", func(t *testing.T) {
 			_, addr := parking(t, 2*time.Millisecond, time.Minute)
 			var clients sync.WaitGroup
-			for range 8 { // as many as bare takes
+			for range 8 { // as many connections as bare accepts
 				c, r := dialTo(t, addr)
 				clients.Go(func() {
 					if err := askOn(c, r); err != nil {

@@ -27,22 +27,22 @@ func (g *Gateway) storedResponse(ctx *fasthttp.RequestCtx, rest []byte) {
 	g.begin(ctx, scan.Responses, plan.Stored{ID: id}).answer((*call).readHead)
 }
 
-// survive keeps a bug in the handling of one request from ending all others.
+// survive keeps a panic in one request from ending the process.
 func (g *Gateway) survive(c *call) {
 	p := recover()
 	if p == nil {
 		return
 	}
 	g.bug(p)
-	if c.stage == asking { // else the answer goes its way
+	if c.stage == asking { // otherwise the answer goes on
 		c.refuse(errBug)
 	}
 }
 
-// bug reports a mistake of the router: what a panic brought, or an error that cannot be.
+// bug reports a mistake of the router: a panic, or an impossible error.
 func (g *Gateway) bug(p any) { g.metrics.Bug(g.log, "request handling", p) }
 
-// read fills the request from what the client has sent.
+// read fills the request from the client's head and body.
 func (c *call) read() *apierror.Error {
 	h := &c.ctx.Request.Header
 	if err := c.readHead(); err != nil {
@@ -70,7 +70,8 @@ func (c *call) read() *apierror.Error {
 	return nil
 }
 
-// readHead takes over what goes to the engine as it is, and the client's wishes in its headers.
+// readHead takes over the parts of the head that go to the engine, and the client's wishes in its
+// headers.
 func (c *call) readHead() *apierror.Error {
 	r, from := c.request, &c.ctx.Request
 	r.Own(from.Body(), c.bound.giveBody)
@@ -101,14 +102,14 @@ func (c *call) readDeadline() *apierror.Error {
 	return nil
 }
 
-// stringOf is b as a string without a copy, valid for as long as b is.
+// stringOf returns b as a string without a copy. The string is valid for as long as b is.
 func stringOf(b []byte) string { return unsafe.String(unsafe.SliceData(b), len(b)) }
 
 // describe adds the router's own headers to an answer.
 func (c *call) describe(h *fasthttp.ResponseHeader) {
 	h.SetBytesV("X-Request-Id", c.id)
 	if api := c.request.API; api == scan.Messages || api == scan.CountTokens {
-		h.SetBytesV("Request-Id", c.id) // where Anthropic's SDKs look for it
+		h.SetBytesV("Request-Id", c.id) // Anthropic's SDKs read this name
 	}
 	if c.g.door.draining.Load() {
 		h.SetConnectionClose()

@@ -11,10 +11,10 @@ import (
 	"github.com/cognitora/dataplane/router/request"
 )
 
-// How requests ended that the router ended itself.
+// These are the ends of requests that the router ended itself.
 const (
 	endRefused  = "refused"  // it answered with an error of its own
-	endShutdown = "shutdown" // it broke an answer off because it stops
+	endShutdown = "shutdown" // it broke the answer off because it was stopping
 )
 
 // record counts a call and writes its line of the access log.
@@ -42,7 +42,7 @@ func (g *Gateway) record(c *call, o relay.Outcome) {
 	})
 }
 
-// outcome is how the call ended, for the access log.
+// outcome says how the call ended, for the access log.
 func (c *call) outcome(o relay.Outcome) string {
 	switch {
 	case c.stage == refused && o != relay.ClientGone:
@@ -53,8 +53,8 @@ func (c *call) outcome(o relay.Outcome) string {
 	return o.String()
 }
 
-// note counts a request that was answered without a call and writes its line of the access
-// log. Method and API are as far as they are known, began is zero where that is not.
+// note counts a request that was answered without a call, and writes its line of the access log. An
+// unknown method or API is empty; an unknown beginning is zero.
 func (g *Gateway) note(ctx *fasthttp.RequestCtx, method, api string, began time.Time) {
 	r := &ctx.Response
 	e := accesslog.Entry{

@@ -16,7 +16,7 @@ import (
 	"github.com/cognitora/dataplane/router/scan"
 )
 
-// bare is a gateway without nodes, for what happens before any is asked.
+// bare is a gateway without nodes.
 func bare(t *testing.T) *Gateway {
 	t.Helper()
 	w, err := relay.NewWatcher()
@@ -75,8 +75,7 @@ func listen(t *testing.T) net.Listener {
 	return l
 }
 
-// TestShutdownBeforeServe: the drain may overtake the start of the server, which must not serve
-// then.
+// TestShutdownBeforeServe checks that a server whose drain came before its start does not serve.
 func TestShutdownBeforeServe(t *testing.T) {
 	g, l := bare(t), listen(t)
 	if err := g.Shutdown(t.Context()); err != nil {
@@ -99,8 +98,8 @@ func TestShutdownBeforeServe(t *testing.T) {
 	}
 }
 
-// TestShutdownWhileServing ends Serve, and waits for connections that are in a request no longer
-// than ctx and their last words.
+// TestShutdownWhileServing checks that Shutdown ends Serve. It waits for connections in a request
+// no longer than ctx and lastWords.
 func TestShutdownWhileServing(t *testing.T) {
 	g, l := bare(t), listen(t)
 	served := make(chan error, 1)
@@ -124,8 +123,8 @@ func TestShutdownWhileServing(t *testing.T) {
 	}
 }
 
-// TestPickAfterShutdown: a request that was being read when the running ones were ended is ended
-// when it begins to run.
+// TestPickAfterShutdown checks a request that was still being read when the running requests were
+// ended. It ends when it begins to run.
 func TestPickAfterShutdown(t *testing.T) {
 	g := bare(t)
 	ctx := contextAt(t, g)

@@ -7,31 +7,30 @@ import (
 	"time"
 )
 
-// A crowd of clients that has gone quiet leaves memory behind, goroutines and buffers of
-// parked connections, and so do long prompts, whose text is read into memory of its own. A
-// router that allocates nothing else has the runtime collect every two minutes only, and keep what
-// it finds.
+// Two things leave memory behind: many clients that go quiet, with the goroutines and buffers of
+// parked connections, and long prompts, whose text has memory of its own. Without further
+// allocations the Go runtime collects only every two minutes, and keeps the freed memory.
 const (
 	tidyEvery = time.Minute
-	tidyFrom  = 1024     // connections that have been parked since
-	tidyBytes = 64 << 20 // of long bodies since
-	longBody  = 4 << 20  // bytes from which on the text of a prompt is not kept for the next one
+	tidyFrom  = 1024     // connections parked since the last tidy
+	tidyBytes = 64 << 20 // bytes of long bodies since the last tidy
+	longBody  = 4 << 20  // a longer prompt's memory is not kept for the next one
 )
 
-// litter is what has been left behind since tidy has last looked.
+// litter counts the memory left behind since the last tidy.
 type litter struct {
 	parked atomic.Int64 // connections that have been parked
 	bytes  atomic.Int64 // of long bodies
 }
 
-// body counts one of n bytes.
+// body counts one body of n bytes.
 func (l *litter) body(n int) {
 	if n > longBody {
 		l.bytes.Add(int64(n))
 	}
 }
 
-// tidy gives that memory back to the system until stop is closed.
+// tidy returns the memory to the system until stop is closed.
 func (l *litter) tidy(stop <-chan struct{}) {
 	tick := time.NewTicker(tidyEvery)
 	defer tick.Stop()
@@ -44,7 +43,7 @@ func (l *litter) tidy(stop <-chan struct{}) {
 		if l.parked.Load() >= tidyFrom || l.bytes.Load() >= tidyBytes {
 			l.parked.Store(0)
 			l.bytes.Store(0)
-			runtime.GC() // pools let go at the second one
+			runtime.GC() // pools free their memory at the second collection
 			debug.FreeOSMemory()
 		}
 	}

@@ -23,11 +23,11 @@ import (
 	"github.com/cognitora/dataplane/sim/engine"
 )
 
-// TestUnknownModelsWhileABackendIsSilent: first it may be the silent one's model, then it is
-// nobody's, whether a request asks or a look at the model.
+// TestUnknownModelsWhileABackendIsSilent checks the error for an unknown model. At first the silent
+// backend may serve it; later no node does. Inference requests and /v1/models give the same answer.
 func TestUnknownModelsWhileABackendIsSilent(t *testing.T) {
 	silent := listen(t)
-	defer silent.Close() // accepts nothing
+	defer silent.Close() // it accepts no connections
 	e, err := engine.New(engine.Config{})
 	if err != nil {
 		t.Fatal(err)
@@ -35,7 +35,7 @@ func TestUnknownModelsWhileABackendIsSilent(t *testing.T) {
 	defer e.Close()
 	log := slog.New(slog.DiscardHandler)
 	const wait = 500 * time.Millisecond
-	began := time.Now() // the fleet counts from then on, or from a little later
+	began := time.Now() // the fleet counts from here, or a little later
 	backends := []fleet.Backend{{URL: e.URL()}, {URL: "http://" + silent.Addr().String()}}
 	f, err := fleet.New(fleet.Options{Backends: backends, Logger: log, FirstWord: wait})
 	if err != nil {
@@ -66,7 +66,7 @@ func TestUnknownModelsWhileABackendIsSilent(t *testing.T) {
 	}
 }
 
-// TestNothingIsKnown: while no backend has said anything, no model is missing.
+// TestNothingIsKnown checks that no model counts as missing while no backend has named its models.
 func TestNothingIsKnown(t *testing.T) {
 	silent := listen(t)
 	silent.Close()
@@ -84,8 +84,8 @@ func TestNothingIsKnown(t *testing.T) {
 	}
 }
 
-// serve runs f and a gateway in front of it until the test ends. ask sends a request for model
-// other and returns the status.
+// serve runs f and a gateway in front of it until the test ends. ask sends a request for a model
+// and returns the status.
 func serve(t *testing.T, f *fleet.Fleet, log *slog.Logger) (ask func(method, path string) int) {
 	t.Helper()
 	w, err := relay.NewWatcher()
