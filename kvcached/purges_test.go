@@ -1,0 +1,262 @@
+package kvcached
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+	rpcstatus "google.golang.org/grpc/status"
+
+	"github.com/cognitora/dataplane/internal/cluster"
+	"github.com/cognitora/dataplane/internal/config"
+	"github.com/cognitora/dataplane/kv/block"
+	pb "github.com/cognitora/dataplane/proto/cognitora/v1"
+)
+
+// purged is a fleet under load whose blocks are purged. Moments are numbers of a clock that ticks
+// with each event.
+type purged struct {
+	t     *testing.T
+	site  site
+	etcd  *clientv3.Client
+	r     *rand.Rand
+	hosts [3]*purgedHost
+	clock atomic.Int64
+	made  sync.Map // by value: the moment after its SET was answered
+
+	mu     sync.Mutex
+	models [len(purgedModels)]int64 // by model: when the last purge that has ended began
+
+	gets, hits, purges, unconfirmed, old atomic.Int64
+}
+
+// purgedHost is one host, that starts anew now and then.
+type purgedHost struct {
+	*Daemon
+	settings Config
+	stop     func() error
+	use      sync.RWMutex // held for writing while the host is away or changes
+
+	mu     sync.Mutex
+	models [len(purgedModels)]int64 // by model: blocks made before must not be served
+}
+
+// purgedModels are of blocks by address, and the last one of keys that carry it as LMCache's do.
+var purgedModels = [...]string{"meta/one", "two", "meta/keys"}
+
+func (p *purged) key(model, i int) string {
+	if model == len(purgedModels)-1 {
+		return fmt.Sprintf("%s@1@0@%x@bfloat16", purgedModels[model], i)
+	}
+	space := testSpace
+	space.Model = purgedModels[model]
+	return block.Text(space.String(), block.Addr{Digest: block.Seed("m", "", fmt.Sprint(i)), Model: space.ID()})
+}
+
+// begin starts a host. What the fleet has purged by then, it must not serve.
+func (p *purged) begin(h *purgedHost) {
+	p.mu.Lock()
+	models := p.models
+	p.mu.Unlock()
+	d, stop := begin(p.t, h.settings)
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.Daemon, h.stop, h.models = d, stop, models
+}
+
+// load sets and gets at random until end is closed.
+func (p *purged) load(seed uint64, end <-chan struct{}) {
+	r := rand.New(rand.NewPCG(seed, 7))
+	for {
+		select {
+		case <-end:
+			return
+		case <-time.After(200 * time.Microsecond):
+		}
+		h, model := p.hosts[r.IntN(3)], r.IntN(len(purgedModels))
+		if !h.use.TryRLock() {
+			continue
+		}
+		key := p.key(model, r.IntN(8))
+		if r.IntN(3) == 0 {
+			p.set(h, key)
+		} else {
+			p.get(h, model, key)
+		}
+		h.use.RUnlock()
+	}
+}
+
+func (p *purged) set(h *purgedHost, key string) {
+	value := fmt.Sprint(p.clock.Add(1))
+	got, err := redisAsked(h.At("resp"), "SET "+key+" "+value)
+	if err != nil || got[0] != "+OK" {
+		p.t.Error("SET:", got, err)
+	}
+	p.made.Store(value, p.clock.Add(1))
+}
+
+func (p *purged) get(h *purgedHost, model int, key string) {
+	h.mu.Lock()
+	floor := h.models[model]
+	h.mu.Unlock()
+	p.gets.Add(1)
+	// The second GET is of RAM where the first was of SSD or of another host.
+	got, err := redisAsked(h.At("resp"), "GET "+key, "GET "+key)
+	if err != nil {
+		p.t.Error("GET:", err)
+		return
+	}
+	for _, value := range got {
+		if made, there := p.made.Load(value); value != "$-1" && there {
+			p.hits.Add(1)
+			if made.(int64) < floor {
+				p.old.Add(1)
+				p.t.Errorf("%s serves %s of %d, which was purged at %d", h.config.cacheID(), key, made, floor)
+			}
+		}
+	}
+}
+
+// purge removes a model's blocks, or everything, and notes which hosts have confirmed it.
+func (p *purged) purge(h *purgedHost) {
+	model := p.r.IntN(len(purgedModels) + 1)
+	request := &pb.PurgeRequest{Everything: model == len(purgedModels)}
+	if !request.Everything {
+		request.Model = purgedModels[model]
+	}
+	began := p.clock.Add(1)
+	conn, err := grpc.NewClient("unix://"+h.At("grpc-sock"), grpc.WithTransportCredentials(insecure.NewCredentials()))
+	p.must(err)
+	defer conn.Close()
+	answer, err := pb.NewKvClient(conn).Purge(p.t.Context(), request)
+	if err != nil {
+		p.unconfirmed.Add(1)
+		for _, detail := range rpcstatus.Convert(err).Details() {
+			answer = detail.(*pb.PurgeResponse)
+		}
+	}
+	if answer == nil {
+		return // etcd was away
+	}
+	p.purges.Add(1)
+	raise := func(models *[len(purgedModels)]int64) {
+		for i := range models {
+			if request.Everything || i == model {
+				models[i] = max(models[i], began)
+			}
+		}
+	}
+	p.mu.Lock()
+	raise(&p.models)
+	p.mu.Unlock()
+	for _, host := range answer.Hosts {
+		for _, h := range p.hosts {
+			h.mu.Lock()
+			if host.Error == "" && h.settings.Daemon.CacheID == host.Host {
+				raise(&h.models)
+			}
+			h.mu.Unlock()
+		}
+	}
+}
+
+// schedule is some events, one after the other, and some at the same time.
+func (p *purged) schedule() {
+	for range 2 + p.r.IntN(3) {
+		i := p.r.IntN(3)
+		h, other := p.hosts[i], p.hosts[(i+1+p.r.IntN(2))%3]
+		switch p.r.IntN(6) {
+		case 0, 1:
+			p.purge(h)
+		case 2: // a host is away
+			h.use.Lock()
+			p.must(h.stop())
+			for range p.r.IntN(3) {
+				p.purge(other)
+			}
+			p.begin(h)
+			h.use.Unlock()
+		case 3: // a host starts meanwhile
+			h.use.Lock()
+			p.must(h.stop())
+			started := make(chan struct{})
+			go func() {
+				p.begin(h)
+				close(started)
+			}()
+			p.purge(other)
+			<-started
+			h.use.Unlock()
+		case 4: // etcd is empty
+			_, err := p.etcd.Delete(p.t.Context(), cluster.Root, clientv3.WithPrefix())
+			p.must(err)
+		case 5: // the same, while a host is away
+			h.use.Lock()
+			p.must(h.stop())
+			p.purge(other)
+			_, err := p.etcd.Delete(p.t.Context(), cluster.Root, clientv3.WithPrefix())
+			p.must(err)
+			p.begin(h)
+			h.use.Unlock()
+		}
+	}
+}
+
+func (p *purged) must(err error) {
+	p.t.Helper()
+	if err != nil {
+		p.t.Fatal(err)
+	}
+}
+
+// TestPurgeSchedules: whatever hosts are away, start or lose etcd's data under load, none serves a
+// block that is older than a purge which it has confirmed, or after which it has started.
+// CGN_PURGE_SCHEDULES is how many random schedules there are.
+func TestPurgeSchedules(t *testing.T) {
+	t.Parallel()
+	schedules := 8
+	if n, err := strconv.Atoi(os.Getenv("CGN_PURGE_SCHEDULES")); err == nil {
+		schedules = n
+	}
+	p := &purged{t: t, site: newSite(t), r: rand.New(rand.NewPCG(uint64(schedules), 3))}
+	var err error
+	p.etcd, err = clientv3.New(clientv3.Config{Endpoints: []string{p.site.etcd}})
+	p.must(err)
+	defer p.etcd.Close()
+	for i, id := range []string{"a", "b", "c"} {
+		h := &purgedHost{}
+		h.settings, _ = settings(t, t.TempDir(), p.site.join(id, func(c *Config) {
+			c.Daemon.Heartbeat = config.Duration(200 * time.Millisecond)
+		}))
+		p.hosts[i] = h
+		p.begin(h)
+	}
+	end := make(chan struct{})
+	var loads sync.WaitGroup
+	for i := range uint64(4) {
+		loads.Go(func() { p.load(i, end) })
+	}
+	for i := range schedules {
+		p.schedule()
+		if (i+1)%100 == 0 {
+			t.Logf("%d schedules: %d purges, %d not confirmed by all, %d of %d GETs found something, %d of it old", i+1,
+				p.purges.Load(), p.unconfirmed.Load(), p.hits.Load(), 2*p.gets.Load(), p.old.Load())
+		}
+	}
+	close(end)
+	loads.Wait()
+	t.Logf("%d purges, %d not confirmed by all, %d of %d GETs found something", p.purges.Load(), p.unconfirmed.Load(),
+		p.hits.Load(), 2*p.gets.Load())
+	if p.hits.Load() == 0 {
+		t.Error("nothing was ever found")
+	}
+}
