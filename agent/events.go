@@ -198,7 +198,7 @@ const (
 var eventDefs = func() []metric.Def {
 	defs := []metric.Def{
 		defEventsFollowing: {Name: "cgn_agent_kv_events_following", Labels: ofNode, Help: "1 while the agent follows the engine's KV events, and so knows its cached blocks; absent, as all cgn_agent_kv_events metrics, if it follows none."},
-		defEventsComplete:  {Name: "cgn_agent_kv_events_complete", Labels: ofNode, Help: "1 if the engine's KV events were followed since it had nothing cached; 0: blocks from before that do not count."},
+		defEventsComplete:  {Name: "cgn_agent_kv_events_complete", Labels: ofNode, Help: "1 if the engine's KV events were followed from an empty cache on; 0: blocks that it cached earlier do not count."},
 		defEventsBlocks:    {Name: "cgn_agent_kv_events_blocks", Labels: ofNode, Help: "Blocks that the engine has cached, as its KV events say."},
 		defEventsPending:   {Name: "cgn_agent_kv_events_pending", Labels: ofNode, Help: "Changes of the engine's blocks that are not reported to routers yet, in blocks of 16 tokens."},
 	}

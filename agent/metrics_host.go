@@ -49,7 +49,7 @@ var meterDefs = []metric.Def{
 	defNodeGPU:          {Name: "cgn_agent_node_gpu", Labels: []string{"node", "gpu"}, Help: "1 for each GPU, or GPU instance, of the node's engine that is read."},
 	defPowerAge:         {Name: "cgn_power_age_seconds", Labels: []string{"component", "source"}, Help: "How old the reading in cgn_power_watts is."},
 	defPowerReadings:    {Name: "cgn_agent_power_readings_total", Kind: metric.Counter, Labels: []string{"source", "result"}, Help: "Readings of redfish, dcmi and rapl, by result: read or failed."},
-	defGPUUp:            {Name: "cgn_agent_gpu_up", Help: "1 while NVML is read; absent where it is off or not built in."},
+	defGPUUp:            {Name: "cgn_agent_gpu_up", Help: "1 while the agent reads NVML; absent if NVML is off or not built in."},
 	defGPUFailures:      {Name: "cgn_agent_gpu_failures_total", Kind: metric.Counter, Help: "Times that NVML could not be loaded, or was lost."},
 	defGPUBusy:          {Name: "cgn_agent_gpu_busy_ratio", Labels: []string{"gpu"}, Help: "NVML's utilization.gpu, the share of time in which any kernel ran. One decoding stream makes it 1, so routing does not use it."},
 	defGPUMemory:        {Name: "cgn_agent_gpu_memory_bytes", Labels: []string{"gpu"}, Help: "Memory of the GPU or GPU instance."},
@@ -67,11 +67,11 @@ func meters() []metric.Def { return slices.Concat(meterDefs, loadDefs()) }
 func loadDefs() (defs []metric.Def) {
 	for _, s := range load.GPUSignals() {
 		defs = append(defs, metric.Def{Name: "cgn_agent_node_" + s.Metric, Labels: ofNode,
-			Help: s.Help + " It is the mean over the node's GPUs, and absent while one of them is not known."})
+			Help: s.Help + " It is the mean over the node's GPUs; absent while one of them is not known."})
 	}
 	for _, s := range load.GPUSignals() {
 		defs = append(defs, metric.Def{Name: "cgn_agent_gpu_" + s.Metric, Labels: []string{"gpu"},
-			Help: s.Help + " It is of one GPU or GPU instance since the reading before, and absent while not known."})
+			Help: s.Help + " It covers one GPU or GPU instance since the last reading; absent while not known."})
 	}
 	return defs
 }

@@ -223,7 +223,7 @@ var holdingsGauges = []metric.Def{
 		Name: "cgn_router_caches_loose_blocks",
 		Help: "Blocks that cache daemons reported without their parent, so that each takes a lookup of its own.",
 	},
-	holdingsBytes: {Name: "cgn_router_caches_bytes", Help: "Size of the tables of which cache daemon holds which block."},
+	holdingsBytes: {Name: "cgn_router_caches_bytes", Help: "Memory of the tables that say which cache daemon holds which block."},
 	holdingsOverflow: {
 		Name: "cgn_router_caches_overflow_total", Kind: metric.Counter,
 		Help: "Reported blocks past prefix.max_held, which do not count.",
@@ -294,8 +294,8 @@ var eventDefs = func() []metric.Def {
 		},
 		eventsComplete: {
 			Name: "cgn_router_kv_events_complete", Labels: []string{"node"},
-			Help: "1 if the engine's KV events were followed since it had nothing cached; 0: blocks from before that " +
-				"do not count.",
+			Help: "1 if the engine's KV events were followed from an empty cache on; 0: blocks that it cached " +
+				"earlier do not count.",
 		},
 		eventsBlocks: {
 			Name: "cgn_router_kv_events_blocks", Labels: []string{"node"},

@@ -113,7 +113,7 @@ var gpuSample = Sample{
 		{
 			Name: "sm_pct", Most: 100, step: 1, Label: "sm", Unit: "%", Shown: 1,
 			Metric: "sm_ratio", Base: 100,
-			Help:  "Share of time that the GPU's multiprocessors were at work, over all of them (GPM).",
+			Help:  "Share of time in which the GPU's multiprocessors were at work, averaged over them (NVML's GPM).",
 			gauge: func(l *Load) *Gauge { return &l.SMPct },
 			field: func(m *pb.NodeLoad) **float64 { return &m.SmPct },
 		},
@@ -168,7 +168,8 @@ var samples = []Sample{
 			}, {
 				Name: "runq_us_p99", Most: mostUs, step: 100, share: 0.2, Label: "wait", Unit: "ms", Shown: 1e-3,
 				Metric: "run_delay_p99_seconds", Base: 1e6,
-				Help:  "Wait for a CPU that 99 % of the waits on the node's host do not exceed; absent while not known.",
+				Help: "Wait for a CPU that 99 % of the waits on the node's host do not exceed; absent while " +
+					"not known.",
 				gauge: func(l *Load) *Gauge { return &l.RunqUsP99 },
 				field: func(m *pb.NodeLoad) **float64 { return &m.RunqUsP99 },
 			}, {
@@ -180,7 +181,8 @@ var samples = []Sample{
 			}, {
 				Name: "retrans_ppm", Most: 1e6, step: 100, share: 0.2, Label: "resent", Unit: "ppm", Shown: 1,
 				Metric: "retransmitted_ratio", Base: 1e6,
-				Help:  "Share of the TCP segments from the agent's front to its clients that were sent again; absent while not known.",
+				Help: "Share of the TCP segments from the agent's front to its clients that were sent again; absent " +
+					"while not known.",
 				gauge: func(l *Load) *Gauge { return &l.RetransPPM },
 				field: func(m *pb.NodeLoad) **float64 { return &m.RetransPpm },
 			},

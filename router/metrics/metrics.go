@@ -155,7 +155,8 @@ func (r *Router) defineBound() {
 	r.cached = s.Counter("cgn_router_cached_tokens_total",
 		"Prompt tokens found in an engine's cache, as engines report them.", "model")
 	r.prediction = s.Histogram("cgn_router_prediction_error_ratio",
-		"Believed minus reported cached share of a prompt, per answer that reports one.", errorBuckets, "node")
+		"Cached share of a prompt as the router believed it, minus the share that the engine reports.", errorBuckets,
+		"node")
 	r.setAside = s.Counter("cgn_router_set_aside_total",
 		"Times a node was set aside, and got no new requests, because it made no progress.", "node")
 	r.unreported = s.Counter("cgn_router_cached_unreported_total",
