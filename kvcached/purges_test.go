@@ -1,6 +1,7 @@
 package kvcached
 
 import (
+	"context"
 	"fmt"
 	"math/rand/v2"
 	"os"
@@ -66,10 +67,24 @@ func (p *purged) begin(h *purgedHost) {
 	p.mu.Lock()
 	models := p.models
 	p.mu.Unlock()
-	d, stop := begin(p.t, h.settings)
+	d, err := New(h.settings)
+	for range 20 { // a free port of UDP need not be one of TCP
+		if err == nil {
+			break
+		}
+		d, err = New(h.settings)
+	}
+	p.must(err)
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- d.Run(ctx, context.Background()) }()
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.Daemon, h.stop, h.models = d, stop, models
+	h.Daemon, h.models = d, models
+	h.stop = sync.OnceValue(func() error {
+		cancel()
+		return <-ended
+	})
 }
 
 // load sets and gets at random until end is closed.
@@ -254,6 +269,9 @@ func TestPurgeSchedules(t *testing.T) {
 	}
 	close(end)
 	loads.Wait()
+	for _, h := range p.hosts {
+		p.must(h.stop())
+	}
 	t.Logf("%d purges, %d not confirmed by all, %d of %d GETs found something", p.purges.Load(), p.unconfirmed.Load(),
 		p.hits.Load(), 2*p.gets.Load())
 	if p.hits.Load() == 0 {
