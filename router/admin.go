@@ -71,14 +71,16 @@ func (r *Router) debugFleet(w http.ResponseWriter, _ *http.Request) {
 func (r *Router) debugRoute(w http.ResponseWriter, req *http.Request) {
 	api, ok := explainable[req.URL.Query().Get("api")]
 	if !ok {
-		writeError(w, &apierror.Error{Status: 400, Param: "api",
+		writeError(w, &apierror.Error{Status: 400, Code: scan.CodeValue, Param: "api",
 			Message: "api must be chat, completions, responses, messages or embeddings"})
 		return
 	}
 	body, err := io.ReadAll(http.MaxBytesReader(w, req.Body, int64(r.config.Limits.MaxBody)))
 	var large *http.MaxBytesError
 	if errors.As(err, &large) {
-		writeError(w, &apierror.Error{Status: 413, Message: "the body is larger than limits.max_body"})
+		writeError(w, &apierror.Error{
+			Status: 413, Code: "body_too_large", Message: "the body is larger than limits.max_body",
+		})
 		return
 	}
 	if err != nil {

@@ -42,11 +42,16 @@ func (c *Config) Examine() error {
 	}
 	if path := c.Log.Access; path != "" && path != "-" {
 		if err := rights.Appendable(path); err != nil {
-			errs = append(errs, fmt.Errorf("log.access: %w; name a file in a directory that the router can write to, "+
-				"or - for standard output", err))
+			errs = append(errs, accessLogProblem(err))
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// accessLogProblem adds to err, of an access log that cannot be opened, where to write one.
+func accessLogProblem(err error) error {
+	return fmt.Errorf("log.access: %w; name a file in a directory that the router can write to (--access-log FILE), "+
+		"or - for standard output", err)
 }
 
 // field says which setting err is about; nil stays nil.

@@ -70,27 +70,27 @@ func TestBadRequestsGetClearErrors(t *testing.T) {
 	for _, c := range []struct {
 		name, path, head, body string
 		status                 int
-		says                   string
+		says, code, param      string
 	}{
-		{"no body", "/v1/chat/completions", "", "", 400, "empty"},
-		{"cut JSON", "/v1/chat/completions", "", `{"model":`, 400, "byte 9"},
-		{"cut JSON", "/v1/messages", "", `{"model":`, 400, "byte 9"},
-		{"cut JSON", "/v1/responses", "", `{"model":`, 400, "byte 9"},
-		{"array", "/v1/completions", "", `[1]`, 400, "object"},
-		{"model is a number", "/v1/embeddings", "", `{"model":1,"input":"x"}`, 400, "model"},
-		{"messages is an object", "/v1/chat/completions", "", `{"model":"sim","messages":{}}`, 400, "messages"},
-		{"stream is a string", "/v1/chat/completions", "", `{"model":"sim","stream":"yes","messages":[]}`, 400, "stream"},
-		{"invalid UTF-8", "/v1/chat/completions", "", "{\"model\":\"sim\",\"messages\":[{\"role\":\"user\",\"content\":\"\xff\"}]}", 400, "UTF-8"},
-		{"deep nesting", "/v1/chat/completions", "", `{"model":"sim","x":` + deep + `,"messages":[]}`, 400, "nested"},
-		{"model twice", "/v1/chat/completions", "", `{"model":"sim","model":"sim","messages":[]}`, 400, "twice"},
-		{"trailing bytes", "/v1/chat/completions", "", small + "x", 400, "after the end"},
-		{"no model", "/v1/chat/completions", "", `{"messages":[]}`, 400, "model"},
-		{"unknown model", "/v1/chat/completions", "", `{"model":"nope","messages":[]}`, 404, "nope"},
-		{"unknown model", "/v1/messages", "", `{"model":"nope","messages":[],"max_tokens":1}`, 404, "nope"},
-		{"unknown path", "/v2/nothing", "", small, 404, "endpoint"},
-		{"compressed", "/v1/chat/completions", "Content-Encoding: gzip\r\n", small, 400, "Content-Encoding"},
-		{"deadline", "/v1/chat/completions", "x-cgn-deadline-ms: soon\r\n", small, 400, "x-cgn-deadline-ms"},
-		{"response nobody stored", "/v1/responses", "", `{"model":"sim","input":"x","previous_response_id":"resp_none"}`, 404, ""},
+		{"no body", "/v1/chat/completions", "", "", 400, "empty", "invalid_json", ""},
+		{"cut JSON", "/v1/chat/completions", "", `{"model":`, 400, "byte 9", "invalid_json", ""},
+		{"cut JSON", "/v1/messages", "", `{"model":`, 400, "byte 9", "invalid_json", ""},
+		{"cut JSON", "/v1/responses", "", `{"model":`, 400, "byte 9", "invalid_json", ""},
+		{"array", "/v1/completions", "", `[1]`, 400, "object", "invalid_type", ""},
+		{"model is a number", "/v1/embeddings", "", `{"model":1,"input":"x"}`, 400, "model", "invalid_type", "model"},
+		{"messages is an object", "/v1/chat/completions", "", `{"model":"sim","messages":{}}`, 400, "messages", "invalid_type", "messages"},
+		{"stream is a string", "/v1/chat/completions", "", `{"model":"sim","stream":"yes","messages":[]}`, 400, "stream", "invalid_type", "stream"},
+		{"invalid UTF-8", "/v1/chat/completions", "", "{\"model\":\"sim\",\"messages\":[{\"role\":\"user\",\"content\":\"\xff\"}]}", 400, "UTF-8", "invalid_json", ""},
+		{"deep nesting", "/v1/chat/completions", "", `{"model":"sim","x":` + deep + `,"messages":[]}`, 400, "nested", "request_too_complex", ""},
+		{"model twice", "/v1/chat/completions", "", `{"model":"sim","model":"sim","messages":[]}`, 400, "twice", "invalid_value", "model"},
+		{"trailing bytes", "/v1/chat/completions", "", small + "x", 400, "after the end", "invalid_json", ""},
+		{"no model", "/v1/chat/completions", "", `{"messages":[]}`, 400, "model", "missing_required_parameter", "model"},
+		{"unknown model", "/v1/chat/completions", "", `{"model":"nope","messages":[]}`, 404, "nope", "model_not_found", "model"},
+		{"unknown model", "/v1/messages", "", `{"model":"nope","messages":[],"max_tokens":1}`, 404, "nope", "model_not_found", "model"},
+		{"unknown path", "/v2/nothing", "", small, 404, "endpoint", "unknown_path", ""},
+		{"compressed", "/v1/chat/completions", "Content-Encoding: gzip\r\n", small, 400, "Content-Encoding", "unsupported_encoding", "Content-Encoding"},
+		{"deadline", "/v1/chat/completions", "x-cgn-deadline-ms: soon\r\n", small, 400, "x-cgn-deadline-ms", "invalid_value", "x-cgn-deadline-ms"},
+		{"response nobody stored", "/v1/responses", "", `{"model":"sim","input":"x","previous_response_id":"resp_none"}`, 404, "", "", ""},
 	} {
 		t.Run(c.name+c.path, func(t *testing.T) {
 			conn := s.dial()
@@ -101,6 +101,19 @@ func TestBadRequestsGetClearErrors(t *testing.T) {
 			}
 			if m := enveloped(t, c.path, body); !strings.Contains(m, c.says) {
 				t.Errorf("message %q does not say %q", m, c.says)
+			}
+			if c.path == "/v1/messages" || c.code == "" {
+				return // Anthropic's envelope has no code, and an engine has its own
+			}
+			var e struct{ Error struct{ Code, Param *string } }
+			if err := json.Unmarshal(body, &e); err != nil {
+				t.Fatal(err)
+			}
+			if code := e.Error.Code; code == nil || *code != c.code {
+				t.Errorf("the code is not %s: %s", c.code, body)
+			}
+			if param := e.Error.Param; (param == nil) != (c.param == "") || param != nil && *param != c.param {
+				t.Errorf("the param is not %s: %s", c.param, body)
 			}
 		})
 	}

@@ -72,12 +72,16 @@ func TestWrongPathsAndMethods(t *testing.T) {
 		{"POST", "/v1/messages/", small, 404, "it is /v1/messages", ""},
 		{"POST", "/chat/completions", small, 404, "it is /v1/chat/completions", ""},
 		{"POST", "/v1/v1/completions", small, 404, "it is /v1/completions", ""},
+		{"POST", "/v1/chat/completion", small, 404, "it is /v1/chat/completions", ""},
+		{"POST", "/V1/chat/completions", small, 404, "it is /v1/chat/completions", ""},
+		{"POST", "/v1/mesages", small, 404, "it is /v1/messages", ""},
+		{"GET", "/model", "", 404, "it is /v1/models", ""},
 		{"GET", "/v1/files", "", 404, "names a `model`", ""},
 		{"POST", "/v1/files", "", 404, "names a `model`", ""},
 		{"POST", "/v1/batches", `{"endpoint":"/v1/responses"}`, 404, "names a `model`", ""},
 		{"DELETE", "/v1/files/file-1", "", 404, "names a `model`", ""},
 		{"POST", "/v1/load_lora_adapter", small, 404, "no such endpoint", ""},
-		{"GET", "/nothing", "", 404, "no such endpoint", ""},
+		{"GET", "/nothing", "", 404, "no such endpoint here; there are /detokenize, ", ""},
 	} {
 		r := s.ask(c.method, c.path, c.body)
 		path := strings.TrimSuffix(c.path, "/")

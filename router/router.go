@@ -151,7 +151,7 @@ func (r *Router) openAccessLog() (err error) {
 		},
 	})
 	if err != nil {
-		return fmt.Errorf("log.access: %w", err)
+		return accessLogProblem(err)
 	}
 	return nil
 }

@@ -143,7 +143,7 @@ func TestDrainWritesOneDocument(t *testing.T) {
 func TestEtcdThatDoesNotAnswer(t *testing.T) {
 	_, err := ctl(t, nil, "cluster", "nodes", "--etcd", "127.0.0.1:1")
 	if err == nil || !strings.Contains(err.Error(), "etcd does not answer at 127.0.0.1:1") ||
-		!strings.Contains(ctltest.Hint(err), "--etcd") {
+		!strings.Contains(ctltest.Hint(err), "--etcd") || !strings.Contains(ctltest.Hint(err), "cgn-ctl top") {
 		t.Errorf("got %v, hint %q", err, ctltest.Hint(err))
 	}
 }

@@ -70,7 +70,9 @@ func (s *Store) With(ctx context.Context, fn func(ctx context.Context, c *cluste
 	}
 	if errors.Is(err, context.DeadlineExceeded) {
 		return cli.WithHint(fmt.Errorf("etcd does not answer at %s", strings.Join(s.access.Endpoints, ", ")),
-			"is it running? Give its address with --etcd HOST:PORT or CGN_ETCD (cgn-ctl up prints the one it uses).")
+			"is it running? Give its address with --etcd HOST:PORT or CGN_ETCD (cgn-ctl up prints the one it uses).\n"+
+				"  A router with --backend alone has no etcd: cgn-ctl top shows its nodes, "+
+				"cgn-ctl route explain how it picks.")
 	}
 	return err
 }

@@ -1,6 +1,5 @@
-// Package apierror writes the errors that the router makes itself, in the
-// envelope of the API that the client speaks, as a response body or as an event
-// in a stream that has begun already.
+// Package apierror writes the router's own errors in the envelope of the client's API. An error
+// becomes a response body, or an event in a stream that has already begun.
 //
 //	OpenAI     {"error":{"message","type","param","code"}}
 //	           in a stream: data: {"error":{…}}, and no [DONE] after it
@@ -17,13 +16,13 @@ import (
 	"github.com/cognitora/dataplane/router/scan"
 )
 
-// Error is one error as OpenAI describes them; other envelopes are derived from
-// Status. Empty members are null in the OpenAI envelope.
+// Error is one error in OpenAI's terms. The type of another envelope is derived from Status. Empty
+// members are null in the OpenAI envelope.
 type Error struct {
 	Status  int    // HTTP status
-	Type    string // empty: what TypeOf says of Status
-	Code    string // machine-readable cause, such as model_not_found
-	Param   string // the member of the request at fault
+	Type    string // empty: TypeOf(Status)
+	Code    string // machine-readable cause, such as model_not_found; in metrics and access log too
+	Param   string // the faulty member of the request
 	Message string // for a person, names the fix; may hold any bytes
 
 	RetryAfterSeconds int    // for the header of 429 and 503; not part of the envelope
@@ -31,7 +30,7 @@ type Error struct {
 	Sequence          int64  // sequence_number of a Responses stream event
 }
 
-// Error makes *Error usable as an error.
+// Error returns the message with its status and code.
 func (e *Error) Error() string {
 	return strconv.Itoa(e.Status) + " " + e.openAIType() + ": " + e.Message
 }
@@ -39,9 +38,9 @@ func (e *Error) Error() string {
 // FromScan is the error for a body that could not be read. A nil or foreign
 // error becomes a plain 400.
 func FromScan(err error) *Error {
-	e := &Error{Status: 400, Message: "the request body could not be read"}
+	e := &Error{Status: 400, Code: "invalid_request", Message: "the request body could not be read"}
 	if s, ok := err.(*scan.Error); ok {
-		e.Param, e.Message = s.Param, s.Message
+		e.Code, e.Param, e.Message = s.Code, s.Param, s.Message
 	}
 	return e
 }
@@ -123,8 +122,8 @@ func Body(dst []byte, api scan.API, e *Error) []byte {
 	return append(dst, '}')
 }
 
-// StreamEvent appends the server-sent event, with its blank line, that ends a
-// stream of the given API. Nothing may follow it: no [DONE], no message_stop.
+// StreamEvent appends the last server-sent event of a stream of the given API, with its blank line.
+// Nothing may follow it: no [DONE], no message_stop.
 func StreamEvent(dst []byte, api scan.API, e *Error) []byte {
 	switch {
 	case isAnthropic(api):
@@ -151,8 +150,8 @@ func appendOpenAI(dst []byte, e *Error) []byte {
 	return append(dst, '}')
 }
 
-// appendResponses appends an error event as the Responses API defines it, plus
-// the error object: SDKs decode the first and raise on the second.
+// appendResponses appends an error event as the Responses API defines it, plus the error object.
+// SDKs decode the event and raise on the object.
 func appendResponses(dst []byte, e *Error) []byte {
 	dst = append(dst, `{"type":"error"`...)
 	code := e.Code

@@ -24,28 +24,31 @@ import (
 type Backend struct {
 	URL           string // http://host:port, https://host:port or unix:///path, without /v1
 	ID            string // node id; empty = host:port
-	Model         string // the one model to serve, under this name; empty = what the engine says
+	Model         string // the one model to serve, under this name; empty = the engine's own list
 	Role          string // prefill, decode or both; empty = both
 	MaxConcurrent int    // requests at once; 0 = no limit
 	APIKeyFile    string // file whose content is sent as Authorization: Bearer
 	CA            string // PEM file that an https certificate is checked against; empty = the system's
-	KV            string // where its host's cache daemon serves gRPC: host:port, or unix:///path; empty: none
-	KVEvents      string // where the engine publishes KV events: tcp://host:port, ipc:///path; empty: nowhere
-	KVReplay      string // where it answers for those that were missed; empty: nowhere
+	KV            string // gRPC address of the host's cache daemon: host:port, or unix:///path; empty: none
+	KVEvents      string // address of the engine's KV events: tcp://host:port, ipc:///path; empty: none
+	KVReplay      string // address where the engine repeats missed KV events; empty: none
 }
 
-// backendOptions is what may follow the URL in a --backend flag.
+// backendOptions lists the options that may follow the URL in a --backend flag.
 const backendOptions = "id=, model=, role=, max_concurrent=, api_key_file=, ca=, kv=, kv-events=, kv-replay="
 
 // ParseBackend reads
-// URL[,id=,model=,role=,max_concurrent=,api_key_file=,ca=,kv=,kv-events=,kv-replay=] and checks it
-// as Check does.
+// URL[,id=,model=,role=,max_concurrent=,api_key_file=,ca=,kv=,kv-events=,kv-replay=] and checks the
+// result with Check.
 func ParseBackend(flag string) (Backend, error) {
 	parts := strings.Split(flag, ",")
 	b := Backend{URL: strings.TrimSpace(parts[0])}
 	seen := map[string]bool{}
 	for _, option := range parts[1:] {
 		name, value, found := strings.Cut(strings.TrimSpace(option), "=")
+		if _, _, err := net.SplitHostPort(name); err == nil || strings.Contains(name, "://") {
+			return b, several(flag)
+		}
 		if !found || value == "" {
 			return b, fmt.Errorf("backend %q: option %q has no value; write %s=VALUE", address.Redact(flag), option,
 				name)
@@ -58,7 +61,16 @@ func ParseBackend(flag string) (Backend, error) {
 			return b, fmt.Errorf("backend %q: %w", address.Redact(flag), err)
 		}
 	}
+	if strings.ContainsAny(b.URL, " ;") {
+		return b, several(flag)
+	}
 	return b, b.Check()
+}
+
+// several returns the error for a flag that holds the URLs of several engines.
+func several(flag string) error {
+	return fmt.Errorf("backend %q: this is more than one URL; give each engine a --backend or a [[backend]] table "+
+		"of its own, or CGN_ROUTER_BACKENDS with spaces between them", address.Redact(flag))
 }
 
 func (b *Backend) set(name, value string) error {
@@ -91,7 +103,7 @@ func (b *Backend) set(name, value string) error {
 	return nil
 }
 
-// Check validates b as far as it can be without looking at files or the network.
+// Check validates b without looking at files or the network.
 func (b Backend) Check() error {
 	fail := func(err error) error { return fmt.Errorf("backend %q: %w", address.Redact(b.URL), err) }
 	if b.URL == "" {
@@ -127,7 +139,7 @@ func (b Backend) Check() error {
 	return nil
 }
 
-// checkEvents validates where the engine's KV events come from.
+// checkEvents validates the addresses of the engine's KV events.
 func (b Backend) checkEvents() error {
 	if b.KVEvents == "" {
 		if b.KVReplay != "" {
@@ -142,7 +154,7 @@ func (b Backend) checkEvents() error {
 	return kvevents.Check(b.KVEvents, b.KVReplay)
 }
 
-// CheckBackends validates each backend and that no two of them are the same node.
+// CheckBackends validates each backend. It also checks that no two backends are the same node.
 func CheckBackends(backends []Backend) error {
 	ids := map[string]string{}
 	for _, b := range backends {
@@ -158,7 +170,8 @@ func CheckBackends(backends []Backend) error {
 	return nil
 }
 
-// NodeID is the id of the backend's node, or the stem of its ids where a DNS name has several.
+// NodeID returns the id of the backend's node. For a DNS name with several addresses it is the
+// beginning of each node's id.
 func (b Backend) NodeID() string {
 	if b.ID != "" {
 		return b.ID
@@ -170,8 +183,8 @@ func (b Backend) NodeID() string {
 	return at.Addr
 }
 
-// dnsName is the name that has to be looked up, empty where the URL holds an address. localhost is
-// dialled as it is: its two addresses are one server.
+// dnsName returns the name to look up, or "" when the URL holds an address. localhost counts as an
+// address, because its two addresses are one server.
 func (b Backend) dnsName() string {
 	at, err := address.Parse(b.URL)
 	if err != nil || at.Network != "tcp" {
@@ -187,16 +200,16 @@ func (b Backend) dnsName() string {
 	return host
 }
 
-// endpoint is one node that a backend stands for.
+// endpoint is one node of a backend.
 type endpoint struct {
 	id       string
 	target   relay.Target
-	identity string // where the node is: its URL and address
-	secrets  string // digest of key and CA, which may change while the node goes on
+	identity string // the node's URL and address
+	secrets  string // digest of key and CA; a change does not replace the node
 	backend  Backend
 }
 
-// prepared is a backend with what its files hold.
+// prepared is a backend together with the contents of its files.
 type prepared struct {
 	Backend
 	target  relay.Target
@@ -210,8 +223,8 @@ func (b Backend) prepare() (p prepared, err error) {
 	return p, err
 }
 
-// endpoints are the backend's nodes: one for each resolved address of a DNS name, otherwise exactly
-// one.
+// endpoints returns the backend's nodes: one for each resolved address of a DNS name, otherwise
+// exactly one.
 func (p *prepared) endpoints(resolved []netip.Addr) []endpoint {
 	e := endpoint{id: p.NodeID(), target: p.target, identity: p.URL, secrets: p.secrets, backend: p.Backend}
 	if p.dnsName() == "" {
@@ -229,7 +242,7 @@ func (p *prepared) endpoints(resolved []netip.Addr) []endpoint {
 	return out
 }
 
-// target reads the files that b names. secrets is a digest of what they hold.
+// target reads the files that b names. secrets is a digest of their contents.
 func (b Backend) target() (t relay.Target, secrets string, err error) {
 	fail := func(option string, err error) (relay.Target, string, error) {
 		return relay.Target{}, "", fmt.Errorf("backend %q: option %s: %w", b.URL, option, err)
@@ -258,7 +271,7 @@ func (b Backend) target() (t relay.Target, secrets string, err error) {
 	return t, string(digest[:]), nil
 }
 
-// readCA returns nil, the system's roots, where no file is named.
+// readCA returns nil for an empty path; nil means the system's roots.
 func readCA(path string) (*x509.CertPool, []byte, error) {
 	if path == "" {
 		return nil, nil, nil

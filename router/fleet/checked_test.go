@@ -14,8 +14,8 @@ import (
 	"github.com/cognitora/dataplane/router/health"
 )
 
-// TestWhyABackendNeverAnswered: the log says it once, in words that tell what to mend, and so does
-// the view.
+// TestWhyABackendNeverAnswered checks that the log and the view give the reason, and the log only
+// once.
 func TestWhyABackendNeverAnswered(t *testing.T) {
 	t.Parallel()
 	plain := httptest.NewServer(http.NotFoundHandler())
@@ -25,13 +25,16 @@ func TestWhyABackendNeverAnswered(t *testing.T) {
 	garbage := speaker(t, "garbage\r\n\r\n")
 	alert := speaker(t, "\x15\x03\x01\x00\x02\x02\x16")
 	mute := speaker(t, "")
+	closing := closes(t)
 	t.Cleanup(func() { plain.Close(); secure.Close() })
 	for name, c := range map[string]struct{ url, want string }{
-		"https to a plain port":     {"https" + strings.TrimPrefix(plain.URL, "http"), "server gave HTTP response to HTTPS client"},
+		"https to a plain port":     {"https" + strings.TrimPrefix(plain.URL, "http"), "write http:// in its URL"},
 		"a certificate not trusted": {secure.URL, "certificate signed by unknown authority"},
 		"no socket":                 {"unix://" + filepath.Join(t.TempDir(), "none.sock"), "no such file"},
+		"a TLS port that closes":    {"http://" + closing, "if it speaks TLS, write https:// in its URL"},
+		"a plain port that closes":  {"https://" + closing, "if it speaks plain HTTP, write http:// in its URL"},
 		"garbage":                   {garbage, "malformed HTTP"},
-		"TLS to http":               {alert, "is its URL https://?"},
+		"TLS to http":               {alert, "write https:// in its URL"},
 		"mute":                      {mute, "no answer in time"},
 		"nobody":                    {"http://127.0.0.1:1", "connection refused"},
 	} {
@@ -60,7 +63,8 @@ func TestWhyABackendNeverAnswered(t *testing.T) {
 	}
 }
 
-// speaker answers every request with the same bytes, or with none and holds its connection.
+// speaker answers every request with the same bytes. With no bytes it keeps the connection open in
+// silence.
 func speaker(t *testing.T, bytes string) (url string) {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -86,7 +90,8 @@ func speaker(t *testing.T, bytes string) (url string) {
 			if bytes == "" {
 				continue
 			}
-			_, _ = c.Read(make([]byte, 1)) // the request first, or net/http does not take the bytes for its answer
+			// read the request first, or net/http does not accept the bytes as its answer
+			_, _ = c.Read(make([]byte, 1))
 			_, _ = c.Write([]byte(bytes))
 			_ = c.(*net.TCPConn).CloseWrite()
 		}
@@ -94,11 +99,35 @@ func speaker(t *testing.T, bytes string) (url string) {
 	return "http://" + l.Addr().String()
 }
 
-// TestANodeWithoutAModelTakesNoRequests: an HTTP server that is no engine is not called well.
+// closes closes each connection at its first bytes.
+func closes(t *testing.T) (address string) {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan struct{})
+	t.Cleanup(func() { l.Close(); <-done })
+	go func() {
+		defer close(done)
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			_, _ = c.Read(make([]byte, 64<<10))
+			c.Close()
+		}
+	}()
+	return l.Addr().String()
+}
+
+// TestANodeWithoutAModelTakesNoRequests checks that an HTTP server without models does not count as
+// well.
 func TestANodeWithoutAModelTakesNoRequests(t *testing.T) {
 	t.Parallel()
 	var log said
-	eng := newEngine(t, nil) // 404 for its models
+	eng := newEngine(t, nil) // its model list answers 404
 	o := fast(Backend{URL: eng.URL, ID: "n"})
 	o.Logger = slog.New(slog.NewTextHandler(&log, nil))
 	f := run(t, o)
@@ -128,6 +157,7 @@ func TestRefusalOfAnHTTPSPort(t *testing.T) {
 	t.Cleanup(secure.Close)
 	f := run(t, fast(Backend{URL: "http" + strings.TrimPrefix(secure.URL, "https"), ID: "n"}))
 	eventually(t, f, "the problem", func(s *Snapshot) bool {
-		return len(s.Problems) == 1 && strings.Contains(s.Problems[0].Reason, "answers 400 (is its URL https://?)")
+		return len(s.Problems) == 1 && strings.Contains(s.Problems[0].Reason,
+			"answers 400 (it speaks TLS: write https:// in its URL)")
 	})
 }

@@ -16,21 +16,21 @@ import (
 )
 
 const (
-	maxProbeModels = 1024        // of one engine; further ones are not served
+	maxProbeModels = 1024        // models of one engine; any further model is not served
 	metricsRetry   = time.Minute // for an engine without /metrics
 )
 
-// discovery is an engine's own description. It is immutable.
+// discovery is an engine's description of itself. It is immutable.
 type discovery struct {
-	asked       bool   // it was asked for its models
-	refusal     string // its answer instead of a list of them
+	asked       bool   // the engine was asked for its models
+	refusal     string // the engine's answer, when that is no model list
 	models      []string
 	engine      string
 	blockTokens int
-	engineSlots int32 // requests at once; 0: it does not say
+	engineSlots int32 // requests at once; 0: the engine does not say
 }
 
-// discover reads /v1/models. A server that does not have it serves what is configured for it.
+// discover reads /v1/models. A server without this path serves its configured model.
 func (a *asker) discover(ctx context.Context) error {
 	now := time.Now()
 	if a.node.Health.State() == health.Healthy && now.Sub(a.modelsAt) < a.fleet.opts.ModelsInterval {
@@ -70,17 +70,17 @@ func (a *asker) discover(ctx context.Context) error {
 	return nil
 }
 
-// refusal describes an answer that is no list of models. Servers say when they are spoken to over
-// HTTP on their HTTPS port.
+// refusal describes an answer that is not a model list. An answer may say that the server expects
+// HTTPS.
 func refusal(status int, body []byte) string {
 	text := fmt.Sprintf("its /v1/models answers %d", status)
 	if status == http.StatusBadRequest && bytes.Contains(body[:min(len(body), 1<<10)], []byte("HTTPS")) {
-		text += " (is its URL https://?)"
+		text += " (it speaks TLS: write https:// in its URL)"
 	}
 	return text
 }
 
-// noModels says why no model of the node is known, and what to do.
+// noModels says why the router knows no model of the node, and how to mend that.
 func (d *discovery) noModels() string {
 	if d.refusal != "" {
 		return d.refusal + ", so no model is known; give one with model="
@@ -93,20 +93,21 @@ func (n *Node) noModels() string {
 	return d.noModels()
 }
 
-// clientKeys tells whether the engine may ask for the keys of clients: its model is configured and
-// a key of its own is not. The model list cannot be read then and need not be.
+// clientKeys says whether the engine may ask for the keys of clients. That is so when its model is
+// configured and its own key is not. The router then cannot read the model list and does not need
+// it.
 func (a *asker) clientKeys() bool {
 	return a.node.Pool.Target().Authorization == "" && len(a.node.Info().Models) > 0
 }
 
-// publish lets the fleet's goroutine know of d.
+// publish hands d to the fleet's goroutine.
 func (a *asker) publish(ctx context.Context, d discovery) {
 	if reflect.DeepEqual(d, a.discovered()) {
 		return
 	}
 	a.found.Store(&d)
 	if d.asked && len(d.models) == 0 && len(a.node.Info().Models) == 0 {
-		a.node.setFlag(flagNoModel, true) // before its check is well
+		a.node.setFlag(flagNoModel, true) // before the check counts the node as well
 	}
 	a.fleet.send(ctx, func(f *Fleet) {
 		if m := f.members[a.node.ID]; m != nil && m.node == a.node {
@@ -115,10 +116,10 @@ func (a *asker) publish(ctx context.Context, d discovery) {
 	})
 }
 
-// restarted tells that the engine has started anew, with an empty cache.
+// restarted reports that the engine has restarted with an empty cache.
 func (a *asker) restarted(ctx context.Context) {
 	if a.node.Source != Static {
-		return // its heartbeat's kv_epoch says so
+		return // kv_epoch in the heartbeat reports the restart
 	}
 	a.fleet.send(ctx, func(f *Fleet) {
 		if m := f.members[a.node.ID]; m != nil && m.node == a.node {
@@ -127,7 +128,7 @@ func (a *asker) restarted(ctx context.Context) {
 	})
 }
 
-// readModels reads an OpenAI model list, and the engine's kind out of owned_by.
+// readModels reads an OpenAI model list. It takes the engine's kind from owned_by.
 func readModels(body []byte) (models []string, engine string, err error) {
 	var list struct {
 		Data []struct {
@@ -152,11 +153,11 @@ func readModels(body []byte) (models []string, engine string, err error) {
 
 const llamaCPP = "llama_cpp"
 
-// engineKinds are the kinds of engine by owned_by of their models.
+// engineKinds maps owned_by of a model to the engine's kind.
 var engineKinds = map[string]string{"vllm": "vllm", "sglang": "sglang", "llamacpp": llamaCPP}
 
-// scrape reads the engine's own metrics where that is due. An engine without them is unknown, not
-// idle.
+// scrape reads the engine's own metrics when they are due. The load of an engine without metrics is
+// unknown, not zero.
 func (a *asker) scrape(ctx context.Context) {
 	now := time.Now()
 	if now.Before(a.metricsAt) {
@@ -176,8 +177,8 @@ func (a *asker) scrape(ctx context.Context) {
 	a.learn(ctx, &stats)
 }
 
-// scraped is the load in a scrape that was asked for at now. Figures that the engine does not
-// export are unknown.
+// scraped returns the load in a scrape that was started at now. A figure that the engine does not
+// export is unknown.
 func scraped(stats *enginemetrics.Stats, now time.Time) beat {
 	var e load.Engine
 	if stats.Known(enginemetrics.Running) {
@@ -195,7 +196,8 @@ func scraped(stats *enginemetrics.Stats, now time.Time) beat {
 	return b
 }
 
-// learn takes the start of the engine from its metrics, and its figures that only change with it.
+// learn takes from the metrics the engine's start time and the figures that change only with a
+// restart.
 func (a *asker) learn(ctx context.Context, stats *enginemetrics.Stats) {
 	if stats.Known(enginemetrics.StartTime) {
 		if a.startTime != 0 && stats.StartTime != a.startTime {
@@ -213,7 +215,7 @@ func (a *asker) learn(ctx context.Context, stats *enginemetrics.Stats) {
 	a.publish(ctx, d)
 }
 
-// slotsOf is how many requests at once an engine says that it computes; 0: unknown, or impossible.
+// slotsOf converts the engine's figure of requests at once. 0 means unknown, or impossible.
 func slotsOf(said float64) int32 {
 	if said < 1 || said > load.MaxRequests {
 		return 0
@@ -221,8 +223,8 @@ func slotsOf(said float64) int32 {
 	return int32(said)
 }
 
-// slots asks a llama.cpp server how many requests it computes at once. Where it does not say, the
-// last answer stays.
+// slots asks a llama.cpp server how many requests it computes at once. It returns last when the
+// server does not say.
 func (a *asker) slots(ctx context.Context, last int32) int32 {
 	status, body, err := a.node.Health.Get(ctx, "/props")
 	if err != nil || status != http.StatusOK {

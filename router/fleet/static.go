@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"reflect"
 	"slices"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -15,17 +16,17 @@ import (
 	"github.com/cognitora/dataplane/router/health"
 )
 
-// hidden is the problem of a node in etcd that has a backend's id.
+// hidden is the problem of an etcd node that has the id of a backend.
 const hidden = "configured as a backend, so the node of this id in etcd is not used"
 
-// staticState is the configured backends, and the addresses that their names had last.
+// staticState holds the configured backends and the last addresses of their DNS names.
 type staticState struct {
 	backends []prepared
-	since    map[string]time.Time    // by URL: when it was configured
+	since    map[string]time.Time    // by URL: when the backend was configured
 	resolved map[string][]netip.Addr // by DNS name
 }
 
-// names are the DNS names of the backends.
+// names returns the DNS names of the backends.
 func (s *staticState) names() (names []string) {
 	for _, b := range s.backends {
 		if name := b.dnsName(); name != "" && !slices.Contains(names, name) {
@@ -35,8 +36,18 @@ func (s *staticState) names() (names []string) {
 	return names
 }
 
-// prepare validates a list of backends and reads its files, so that a bad list is refused as a
-// whole.
+// urls lists the backends with a DNS name. An error begins with this list.
+func (s *staticState) urls(name string) string {
+	var all []string
+	for _, b := range s.backends {
+		if b.dnsName() == name {
+			all = append(all, b.URL)
+		}
+	}
+	return "backend " + strings.Join(all, ", ") + ": "
+}
+
+// prepare validates a list of backends and reads its files. It refuses a list with one bad backend.
 func prepare(backends []Backend) ([]prepared, error) {
 	if err := CheckBackends(backends); err != nil {
 		return nil, err
@@ -52,11 +63,12 @@ func prepare(backends []Backend) ([]prepared, error) {
 	return all, nil
 }
 
-// Reload replaces the static backends and reads the files they name. Nodes whose id and URL are the
-// same stay, with their models, health and requests in flight; where the key or CA has changed, the
-// next requests and checks go over new connections with the new ones. Nodes that are gone finish
-// what they have. A bad list is refused and changes nothing. It returns when the list is in force,
-// or with the error of ctx, and then the list never comes into force. Run must be running.
+// Reload replaces the static backends and reads the files they name. A node with the same id and
+// URL stays, with its models, health and requests in flight. When its key or CA has changed, its
+// next requests and checks use new connections. A removed node finishes its requests.
+//
+// A bad list is refused and changes nothing. Reload returns nil once the list is in force. With the
+// error of ctx the list never comes into force. Run must be running.
 func (f *Fleet) Reload(ctx context.Context, backends []Backend) error {
 	desired, err := prepare(backends)
 	if err != nil {
@@ -96,14 +108,15 @@ func (f *Fleet) setStatic(backends []prepared) {
 	f.solveOthers(ofName, func(name string) bool { return slices.Contains(names, name) })
 	maps.DeleteFunc(f.static.resolved, func(name string, _ []netip.Addr) bool { return !slices.Contains(names, name) })
 	f.syncStatic()
-	select { // the newest list is what counts
+	select { // only the newest list counts
 	case <-f.kickDNS:
 	default:
 	}
 	f.kickDNS <- names
 }
 
-// syncStatic makes the static members those of the configured backends at the addresses known now.
+// syncStatic replaces the static members by the nodes of the configured backends at their current
+// addresses.
 func (f *Fleet) syncStatic() {
 	wanted := map[string]endpoint{}
 	for _, b := range f.static.backends {
@@ -122,7 +135,7 @@ func (f *Fleet) syncStatic() {
 	}
 }
 
-// want adds a static node or updates the one that is there.
+// want adds a static node or updates the existing one.
 func (f *Fleet) want(e endpoint) {
 	m := f.members[e.id]
 	if m != nil && m.node.Source == Etcd {
@@ -144,7 +157,7 @@ func (f *Fleet) want(e endpoint) {
 	f.refresh(m)
 }
 
-// refresh brings a static node's Info up to its configuration and what the node has said.
+// refresh brings a static node's Info in line with its configuration and its discovery.
 func (f *Fleet) refresh(m *member) {
 	d := m.node.asker.discovered()
 	m.heard = d.asked || m.backend.Model != ""
@@ -166,7 +179,7 @@ func (f *Fleet) refresh(m *member) {
 	}
 }
 
-// staticInfo joins what is configured and what the engine says of itself.
+// staticInfo merges the configuration with the engine's description of itself.
 func staticInfo(b Backend, d discovery) *Info {
 	role, _ := cluster.ParseRole(b.Role) // checked by prepare
 	info := &Info{
@@ -184,10 +197,10 @@ func staticInfo(b Backend, d discovery) *Info {
 	return info
 }
 
-// sameInfo compares all of an Info.
+// sameInfo compares all fields of two Infos.
 func sameInfo(a, b *Info) bool { return reflect.DeepEqual(a, b) }
 
-// resolveLoop looks the backends' DNS names up, at once when the list changes and again every
+// resolveLoop looks up the backends' DNS names. It does so when the list changes and every
 // ResolveInterval.
 func (f *Fleet) resolveLoop(ctx context.Context) {
 	var names []string
@@ -206,7 +219,8 @@ func (f *Fleet) resolveLoop(ctx context.Context) {
 	}
 }
 
-// resolve tells the owner a name's addresses. A failed look-up leaves the nodes that there are.
+// resolve looks up a name and tells the fleet's goroutine its addresses. A failed look-up keeps the
+// present nodes.
 func (f *Fleet) resolve(ctx context.Context, name string) {
 	lookup, cancel := context.WithTimeout(ctx, f.opts.ProbeTimeout)
 	defer cancel()
@@ -217,10 +231,10 @@ func (f *Fleet) resolve(ctx context.Context, name string) {
 		case !slices.Contains(f.static.names(), name):
 			return // a new list has come meanwhile
 		case err != nil:
-			f.problem(ofName, name, lookupProblem(err))
+			f.problem(ofName, name, f.static.urls(name)+lookupProblem(err))
 			return
 		case len(addresses) == 0:
-			f.problem(ofName, name, "it has no address")
+			f.problem(ofName, name, f.static.urls(name)+"the name has no address")
 			return
 		}
 		f.solved(ofName, name)
@@ -234,21 +248,21 @@ func (f *Fleet) resolve(ctx context.Context, name string) {
 	})
 }
 
-// lookupProblem says in the same words what is the same problem: resolvers put port numbers into
-// theirs.
+// lookupProblem gives equal problems equal words. Resolvers put changing port numbers into their
+// errors.
 func lookupProblem(err error) string {
 	var dns *net.DNSError
 	switch {
 	case errors.As(err, &dns) && dns.IsNotFound:
-		return "look-up failed: no such host"
+		return "the name does not resolve: no such host; mend the URL, or add the name to DNS or /etc/hosts"
 	case errors.As(err, &dns) && dns.IsTimeout, errors.Is(err, context.DeadlineExceeded):
-		return "look-up failed: the name server does not answer in time"
+		return "the name does not resolve: the name server does not answer in time"
 	}
-	return "look-up failed: " + err.Error()
+	return "the name does not resolve: " + err.Error()
 }
 
-// usable sorts a name's addresses. Where there are both kinds only IPv4 is used: the two are one
-// server.
+// usable sorts a name's addresses. It keeps only IPv4 when the name has both kinds, because both
+// lead to one server.
 func usable(found []netip.Addr) []netip.Addr {
 	var v4, v6 []netip.Addr
 	for _, ip := range found {

@@ -17,21 +17,21 @@ import (
 	"github.com/cognitora/dataplane/router/scan"
 )
 
-// call is one request of a client while it is answered: the client's place, to which its plan hands
-// the answer, and the observer of that answer. Its memory is reused.
+// call is one request of a client from its head to its end. It is the client's place, to which the
+// request's plan hands the answer. It also observes that answer. Its memory is reused.
 type call struct {
 	g       *Gateway
 	number  uint64 // of this memory, not of the request
 	request *request.Request
 	task    *plan.Task
 	ctx     *fasthttp.RequestCtx // nil: the relay's loops have the answer
-	body    *arrival             // that the request's body came with
+	body    *arrival             // holds the request's body
 	id      []byte               // x-request-id
-	stop    func()               // ends the watch over the client
+	stop    func()               // ends the watch for the client's departure
 
 	stage     stage
-	next      *relay.Exchange // that goes on with the client's stream
-	streaming bool            // the client asked for a stream, and counts as one
+	next      *relay.Exchange // exchange that continues the client's stream
+	streaming bool            // the client asked for a stream, and is counted for it
 	why       string          // code of the router's own error
 	status    int
 	bytes     int64 // of the answer's body, sent to the client
@@ -39,16 +39,16 @@ type call struct {
 	bound callMethods
 }
 
-// stage is how far a call has come.
+// stage is the progress of a call.
 type stage uint8
 
 const (
-	asking    stage = iota // nodes, for an answer
+	asking    stage = iota // nodes are asked for an answer
 	answering              // the client's place is open
-	refused                // by the router itself: nothing was relayed
+	refused                // the router answered with an error of its own; nothing was relayed
 )
 
-// callMethods are a call's methods, bound once, so that handing them over costs nothing.
+// callMethods are a call's methods, bound once. Passing them allocates nothing.
 type callMethods struct{ sending, left, parked, giveBody func() }
 
 var callNumbers atomic.Uint64
@@ -60,7 +60,8 @@ var calls = sync.Pool{New: func() any {
 	return c
 }}
 
-// begin takes a call for the request of ctx, which is answered by p; nil: by the plan of its kind.
+// begin takes a call for the request of ctx. p answers the call; nil means the plan of the
+// request's kind.
 func (g *Gateway) begin(ctx *fasthttp.RequestCtx, api scan.API, p plan.Plan) *call {
 	c := calls.Get().(*call)
 	c.g, c.ctx, c.body = g, ctx, arrivingAt(ctx)
@@ -71,7 +72,7 @@ func (g *Gateway) begin(ctx *fasthttp.RequestCtx, api scan.API, p plan.Plan) *ca
 	return c
 }
 
-// answer has the call's plan answer it, once read has read the request.
+// answer calls read to read the request. Then the call's plan answers it.
 func (c *call) answer(read func(*call) *apierror.Error) {
 	g := c.g
 	defer g.survive(c)
@@ -83,25 +84,26 @@ func (c *call) answer(read func(*call) *apierror.Error) {
 	case err == nil:
 	case c.stage == asking:
 		c.refuse(err)
-	default: // the plan has failed after its answer was taken, which goes its way
+	default: // the plan failed after its answer was taken; the answer goes on
 		g.bug(err)
 	}
 }
 
-// onSend begins the watch over the client: from now on there is something to cancel.
+// onSend begins to watch for the client's departure, because a request is now out that can be
+// cancelled.
 func (c *call) onSend() {
 	c.g.live.add(c)
-	if c.g.door.over.Load() { // the shutdown may have looked at the live calls before
+	if c.g.door.over.Load() { // the shutdown may have looked at the live calls before this one
 		c.request.Life.Shutdown()
 	}
 	c.stop = c.g.watcher.Watch(c.ctx.Conn(), c.bound.left)
 }
 
-// onLeft is called when the client's connection has gone.
+// onLeft cancels the request when the client's connection is gone.
 func (c *call) onLeft() { c.request.Life.Cancel() }
 
-// Take makes the call an answer.Place. The first answer opens the client's place; a later one, an
-// event stream, goes on with its stream.
+// Take makes the call an answer.Place. The first answer starts the client's response. Any later
+// answer is an event stream and continues the client's stream.
 func (c *call) Take(ex *relay.Exchange, _ answer.Source) (err error) {
 	if c.stage != asking {
 		c.drop()
@@ -109,19 +111,19 @@ func (c *call) Take(ex *relay.Exchange, _ answer.Source) (err error) {
 		return nil
 	}
 	if c.task.Follows() && ex.IsSSE() && !c.ctx.Request.Header.IsHTTP11() {
-		return relay.ErrClientTooOld // its whole answer would be read here, within the first leg
+		return relay.ErrClientTooOld // the server would read the whole answer here, within the first leg
 	}
 	c.status = ex.Status()
 	h := &c.ctx.Response.Header
 	h.Reset()
-	h.SetNoDefaultContentType(true) // the engine's answer has one or has none
+	h.SetNoDefaultContentType(true) // a response has a content type only if the engine's answer has one
 	c.ctx.SetStatusCode(c.status)
 	relay.CopyHeaders(h, ex)
 	c.describe(h)
 	c.stage = answering
 	err = errBug
 	defer func() {
-		if err != nil && c.ctx != nil { // a bug in Reply included
+		if err != nil && c.ctx != nil { // covers a bug in Reply
 			c.stage = asking
 		}
 	}()
@@ -133,7 +135,7 @@ func (c *call) Take(ex *relay.Exchange, _ answer.Source) (err error) {
 	return err
 }
 
-// drop closes an exchange that Next has not handed over.
+// drop closes the exchange in next, if Next has not handed it over.
 func (c *call) drop() {
 	if c.next != nil {
 		c.next.Close()
@@ -141,8 +143,8 @@ func (c *call) drop() {
 	}
 }
 
-// onLent is called when the stream goes on and ctx is let go: the body is released, or kept for a
-// leg to come.
+// onLent is called when the stream continues on the relay's loops and ctx is released. It frees the
+// request's body, or keeps it for a later leg.
 func (c *call) onLent() {
 	if c.task.Follows() {
 		c.g.bodies.Keep(&c.body.Body, c.ctx)
@@ -152,10 +154,10 @@ func (c *call) onLent() {
 	c.ctx = nil
 }
 
-// onGiveBody gives back the memory and the room of the request's body.
+// onGiveBody frees the memory of the request's body.
 func (c *call) onGiveBody() { c.g.bodies.Give(&c.body.Body) }
 
-// closes tells whether a stream of api has an event that says that all is said.
+// closes says whether a stream of api ends with a closing event.
 func closes(api scan.API) bool {
 	switch api {
 	case scan.Chat, scan.Completions, scan.Responses, scan.Messages:
@@ -169,10 +171,10 @@ func (c *call) Event(e sse.Event, out []byte, at time.Time) (rest []byte, enough
 	return c.task.Event(e, out, at)
 }
 
-// Body looks at a piece of the answer.
+// Body passes a piece of the answer to the plan's task.
 func (c *call) Body(piece []byte, whole bool) { c.task.Piece(piece, whole) }
 
-// End has the plan say whether the stream goes on. One that could not be finished ends with an
+// End asks the plan whether the stream continues. A stream that the plan cannot finish ends with an
 // error event.
 func (c *call) End(out []byte, o relay.Outcome, err error) (rest []byte, more bool) {
 	if rest, more = c.task.End(out, o); more || o == relay.Complete || o == relay.Enough {
@@ -183,7 +185,7 @@ func (c *call) End(out []byte, o relay.Outcome, err error) (rest []byte, more bo
 	return apierror.StreamEvent(rest, c.request.API, e), false
 }
 
-// Next has the plan bring what goes on with the client's stream.
+// Next gets the exchange that continues the client's stream from the plan.
 func (c *call) Next() (*relay.Exchange, error) {
 	if e := c.task.Next(); e != nil {
 		c.drop()
@@ -194,10 +196,10 @@ func (c *call) Next() (*relay.Exchange, error) {
 	return ex, nil
 }
 
-// Left ends what Next waits for.
+// Left cancels the wait in Next.
 func (c *call) Left() { c.request.Life.Cancel() }
 
-// Done ends the call when the answer has been sent or given up.
+// Done ends the call when the answer has been sent or abandoned.
 func (c *call) Done(o relay.Outcome, sent int64, _ error) {
 	g := c.g
 	c.bytes = sent
@@ -211,7 +213,7 @@ func (c *call) Done(o relay.Outcome, sent int64, _ error) {
 	c.conclude(o)
 }
 
-// refuse ends a call that nobody answered.
+// refuse ends a call with the router's own error.
 func (c *call) refuse(err *apierror.Error) {
 	c.status, c.stage = err.Status, refused
 	c.writeError(err)
@@ -222,7 +224,7 @@ func (c *call) refuse(err *apierror.Error) {
 	}
 }
 
-// writeError answers with err. A bug in that costs the client its connection.
+// writeError answers with err. If a bug makes that panic, the client loses its connection.
 func (c *call) writeError(err *apierror.Error) {
 	defer func() {
 		if p := recover(); p != nil {
@@ -246,11 +248,11 @@ func (c *call) writeError(err *apierror.Error) {
 		api = apiOf(c.ctx.Path())
 	}
 	c.g.fail(c.ctx, api, err)
-	c.bytes, c.why = int64(len(c.ctx.Response.Body())), rejection(err)
+	c.bytes, c.why = int64(len(c.ctx.Response.Body())), err.Code
 }
 
-// conclude ends the call: nobody may touch it afterwards. A bug in that costs its memory, which no
-// other request gets.
+// conclude ends the call. Nothing may use the call afterwards. If a bug makes the end panic, the
+// call's memory is not reused.
 func (c *call) conclude(o relay.Outcome) {
 	g := c.g
 	defer func() {
@@ -263,8 +265,8 @@ func (c *call) conclude(o relay.Outcome) {
 	c.end(o)
 }
 
-// end writes the access log and gives everything back, each thing even if a bug keeps another from
-// it.
+// end writes the access log and frees every resource of the call. Each resource is freed even if
+// freeing another one panics.
 func (c *call) end(o relay.Outcome) {
 	g := c.g
 	defer c.task.Finish(o)
@@ -276,7 +278,7 @@ func (c *call) end(o relay.Outcome) {
 	g.record(c, o)
 }
 
-// recycle lets another request have the call.
+// recycle makes the call's memory free for another request.
 func (c *call) recycle() {
 	number, id, bound, task := c.number, c.id[:0], c.bound, c.task
 	*c = call{}

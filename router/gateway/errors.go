@@ -4,6 +4,7 @@ import (
 	"errors"
 	"io"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/valyala/fasthttp"
@@ -15,7 +16,9 @@ import (
 )
 
 var (
-	errNoPath    = &apierror.Error{Status: 404, Code: "unknown_path", Message: "there is no such endpoint here"}
+	errNoPath = &apierror.Error{
+		Status: 404, Code: "unknown_path", Message: "there is no such endpoint here",
+	}
 	errNotPassed = &apierror.Error{
 		Status: 404, Code: "unknown_path",
 		Message: "there is no such endpoint here; below /v1/ the router passes what it does not know to a node, " +
@@ -60,11 +63,11 @@ var (
 		Message: "too many streams are open in this router; limits.max_streams bounds them",
 	}
 	errDeadline = &apierror.Error{
-		Status: 400, Param: "x-cgn-deadline-ms",
+		Status: 400, Code: scan.CodeValue, Param: "x-cgn-deadline-ms",
 		Message: "x-cgn-deadline-ms must be a positive number of milliseconds",
 	}
 	errEncoding = &apierror.Error{
-		Status: 400, Code: "unsupported_encoding",
+		Status: 400, Code: "unsupported_encoding", Param: "Content-Encoding",
 		Message: "compressed request bodies are not read; send the body without Content-Encoding",
 	}
 	errNoTLS = &apierror.Error{
@@ -77,13 +80,13 @@ var (
 	}
 )
 
-// fail answers with an error of the router's own, in the envelope of api.
+// fail answers with one of the router's own errors, in the envelope of api.
 func (g *Gateway) fail(ctx *fasthttp.RequestCtx, api scan.API, err *apierror.Error) {
 	e := *err
 	id := ctx.Response.Header.Peek("x-request-id")
 	e.RequestID = string(id)
 	if api == scan.Messages || api == scan.CountTokens {
-		ctx.Response.Header.SetBytesV("Request-Id", id) // where Anthropic's SDKs look for it
+		ctx.Response.Header.SetBytesV("Request-Id", id) // Anthropic's SDKs read this name
 	}
 	ctx.Response.ResetBody()
 	ctx.SetStatusCode(e.Status)
@@ -92,24 +95,15 @@ func (g *Gateway) fail(ctx *fasthttp.RequestCtx, api scan.API, err *apierror.Err
 		ctx.Response.Header.Set("Retry-After", strconv.Itoa(e.RetryAfterSeconds))
 	}
 	ctx.Response.AppendBody(apierror.Body(nil, api, &e))
-	reason := rejection(&e)
-	ctx.SetUserValue(causeKey, reason)
-	g.metrics.Rejected.WithLabelValues(reason).Inc()
+	ctx.SetUserValue(causeKey, e.Code)
+	g.metrics.Rejected.WithLabelValues(e.Code).Inc()
 }
 
-// causeKey is where fail leaves what note tells the access log.
+// causeKey is the key under which fail stores the error code for note.
 const causeKey = "cgn-cause"
 
-// rejection is the word for an error of the router's own in metrics and access log.
-func rejection(e *apierror.Error) string {
-	if e.Code == "" {
-		return "invalid_request"
-	}
-	return e.Code
-}
-
-// unreadable answers a request that could not be read to its end, in the envelope of the API
-// that its first line names, if that has come. fasthttp closes the connection afterwards.
+// unreadable answers a request whose reading failed, in the envelope of the API in its first line,
+// if that line came. fasthttp closes the connection afterwards.
 func (g *Gateway) unreadable(ctx *fasthttp.RequestCtx, err error) {
 	a := arrivingAt(ctx)
 	if s, ok := ctx.Conn().(*secure); ok && !s.ConnectionState().HandshakeComplete {
@@ -117,7 +111,7 @@ func (g *Gateway) unreadable(ctx *fasthttp.RequestCtx, err error) {
 		return
 	}
 	if a.late && a.n == 0 && a.fault == nil {
-		_ = ctx.Conn().Close() // nothing was asked, so there is nobody to tell
+		_ = ctx.Conn().Close() // nothing was asked, so there is no answer
 		return
 	}
 	method, api := a.asked()
@@ -147,15 +141,15 @@ func (g *Gateway) unreadable(ctx *fasthttp.RequestCtx, err error) {
 	}
 }
 
-// limited is e with the bound that the request is over.
+// limited returns a copy of e with the exceeded limit.
 func limited(e *apierror.Error, bytes int) *apierror.Error {
 	sized := *e
 	sized.Message += ": " + strconv.Itoa(bytes) + " bytes"
 	return &sized
 }
 
-// unencrypted answers a client that speaks plain HTTP to a port that speaks TLS. Other
-// connections that end before TLS is spoken have asked for nothing.
+// unencrypted answers a client that speaks plain HTTP to the TLS port. It ignores any other
+// connection that ends before the handshake.
 func (g *Gateway) unencrypted(s *secure, err error) {
 	body := apierror.Body(nil, scan.Other, errNoTLS)
 	if !relay.RefusePlain(s, err, errNoTLS.Status, body) {
@@ -163,7 +157,7 @@ func (g *Gateway) unencrypted(s *secure, err error) {
 	}
 	g.metrics.Rejected.WithLabelValues(errNoTLS.Code).Inc()
 	g.noted(accesslog.Entry{
-		Time: time.Now(), API: scan.Other.String(), End: endRefused, Cause: rejection(errNoTLS),
+		Time: time.Now(), API: scan.Other.String(), End: endRefused, Cause: errNoTLS.Code,
 		Status: errNoTLS.Status, Bytes: int64(len(body)),
 		TTFT: -1, PromptTokens: -1, CompletionTokens: -1, CachedTokens: -1,
 	})
@@ -171,18 +165,20 @@ func (g *Gateway) unencrypted(s *secure, err error) {
 
 const longestEcho = 256 // bytes of a path or name in an error
 
-// noPath answers a request for a path that does not exist, with the one that may be meant.
+// noPath answers a request for an unknown path. It suggests the endpoint that the client may mean.
 func (g *Gateway) noPath(ctx *fasthttp.RequestCtx, api scan.API) {
 	e := *errNoPath
 	if meant := meantBy(ctx.Path()); meant != "" {
 		e.Message += "; it is " + meant
 	} else if r, _, _ := find(ctx.Method(), ctx.Path()); r == routePass {
 		e = *errNotPassed
+	} else {
+		e.Message += "; there are " + strings.Join(endpoints, ", ")
 	}
 	g.fail(ctx, api, &e)
 }
 
-// wrongMethod answers a request whose path exists for other methods.
+// wrongMethod answers a request for a known path with a wrong method.
 func (g *Gateway) wrongMethod(ctx *fasthttp.RequestCtx, r route, api scan.API) {
 	ctx.Response.Header.Set("Allow", r.methods())
 	path := ctx.Path()
@@ -193,8 +189,7 @@ func (g *Gateway) wrongMethod(ctx *fasthttp.RequestCtx, r route, api scan.API) {
 	})
 }
 
-// malformed answers a request that could be read and must not be trusted, and closes its
-// connection.
+// malformed answers a readable request that must not be trusted, and closes its connection.
 func (g *Gateway) malformed(ctx *fasthttp.RequestCtx, api scan.API, e *apierror.Error) {
 	ctx.SetConnectionClose()
 	g.fail(ctx, api, e)

@@ -2,13 +2,15 @@ package gateway
 
 import (
 	"bytes"
+	"maps"
+	"slices"
 	"strings"
 
 	"github.com/cognitora/dataplane/internal/intake"
 	"github.com/cognitora/dataplane/router/scan"
 )
 
-// route is what a path asks for.
+// route is the kind of resource that a path names.
 type route uint8
 
 const (
@@ -17,11 +19,11 @@ const (
 	routeModels               // /v1/models
 	routeModel                // /v1/models/{id}
 	routeInfer                // a request with a body that names a model
-	routePass                 // below /v1/ and unknown here: a node may know it
+	routePass                 // below /v1/ and unknown to the router; a node may know it
 	routeStored               // a stored response: /v1/responses/{id}…
 )
 
-// methods lists what the route takes, as an Allow header does.
+// methods lists the route's methods as an Allow header does.
 func (r route) methods() string {
 	switch r {
 	case routeHealth, routeModels, routeModel:
@@ -66,8 +68,8 @@ var (
 	prefixV1        = []byte("/v1/")
 )
 
-// find returns the route of a request and, for one with a body, its API. rest is the part of the
-// path behind a collection's name: a model's or a stored response's id.
+// find returns the route of a request and, for one with a body, its API. rest is the id behind a
+// collection's name: a model's or a stored response's.
 func find(method, path []byte) (r route, api scan.API, rest []byte) {
 	if api, ok := inferPaths[string(path)]; ok {
 		return routeInfer, api, nil
@@ -89,8 +91,9 @@ func find(method, path []byte) (r route, api scan.API, rest []byte) {
 	return routeUnknown, apiOf(path), nil
 }
 
-// isStored tells whether a request is about a stored response. The only POST that is, cancels one:
-// others below /v1/responses/, such as input_tokens and compact, are endpoints of their own.
+// isStored says whether a request is about a stored response. POST .../cancel is the only such
+// POST. Other POSTs below /v1/responses/, such as input_tokens and compact, are endpoints of their
+// own.
 func isStored(method, path []byte) bool {
 	rest, below := bytes.CutPrefix(path, prefixResponses)
 	if !below || string(method) != "POST" {
@@ -100,20 +103,42 @@ func isStored(method, path []byte) bool {
 	return len(id) > 0 && string(verb) == "cancel"
 }
 
-// meantBy is the path of an endpoint that an unknown one is meant for: with a slash at the end, or
-// with a base URL that lacks /v1 or has it twice. It is empty where there is none.
+// endpoints are the paths that errors suggest.
+var endpoints = append(slices.Sorted(maps.Keys(inferPaths)), "/v1/models", "/health")
+
+// meantBy returns the endpoint that an unknown path is probably meant for, or "". It recognizes a
+// trailing slash, a missing or doubled /v1, capitals, and one wrong letter.
 func meantBy(path []byte) string {
-	bare := bytes.TrimRight(path, "/")
-	for _, guess := range []string{string(bare), "/v1" + string(bare), strings.TrimPrefix(string(bare), "/v1")} {
-		_, infer := inferPaths[guess]
-		if infer || guess == "/v1/models" || guess == "/health" {
-			return guess
+	bare := strings.TrimRight(string(path), "/")
+	for _, guess := range []string{bare, "/v1" + bare, strings.TrimPrefix(bare, "/v1")} {
+		for _, known := range endpoints {
+			if strings.EqualFold(guess, known) || oneEdit(guess, known) {
+				return known
+			}
 		}
 	}
 	return ""
 }
 
-// apiOf tells whose error envelope a path's clients read, also for paths that do not exist.
+// oneEdit says whether a becomes b by adding, removing or changing one letter.
+func oneEdit(a, b string) bool {
+	if len(a) > len(b) {
+		a, b = b, a
+	}
+	if len(b)-len(a) > 1 {
+		return false
+	}
+	same := 0
+	for same < len(a) && a[same] == b[same] {
+		same++
+	}
+	if len(a) < len(b) {
+		return a[same:] == b[same+1:]
+	}
+	return same < len(a) && a[same+1:] == b[same+1:]
+}
+
+// apiOf returns the API whose error envelope the clients of a path read. The path need not exist.
 func apiOf(path []byte) scan.API {
 	if api, ok := inferPaths[string(path)]; ok {
 		return api

@@ -20,7 +20,7 @@ func TestRoutes(t *testing.T) {
 		"/v1/models/org/small":            {routeModel, scan.Other, "org/small"},
 		"/v1/models/":                     {routeUnknown, scan.Other, ""},
 		"/v1/responses/id/x":              {routeStored, scan.Responses, "id/x"},
-		"/v1/responses/compact":           {routeStored, scan.Responses, "compact"}, // as any word may be an id
+		"/v1/responses/compact":           {routeStored, scan.Responses, "compact"}, // any word may be an id
 		"DELETE /v1/responses/id":         {routeStored, scan.Responses, "id"},
 		"POST /v1/responses/id/cancel":    {routeStored, scan.Responses, "id/cancel"},
 		"POST /v1/responses/id/cancel/x":  {routePass, scan.Other, ""},
@@ -30,6 +30,10 @@ func TestRoutes(t *testing.T) {
 		"/v1/audio/speech":                {routeInfer, scan.Audio, ""},
 		"/v1/unheard-of":                  {routePass, scan.Other, ""},
 		"/v1/unheard-of/":                 {routePass, scan.Other, ""},
+		"POST /v1/chat/completions/batch": {routePass, scan.Other, ""},
+		"POST /v1/chat/completion":        {routeUnknown, scan.Other, ""},
+		"POST /v1/Chat/Completions":       {routeUnknown, scan.Other, ""},
+		"POST /v1/embedings":              {routeUnknown, scan.Other, ""},
 		"/v1/chat/completions/":           {routeUnknown, scan.Other, ""},
 		"/v1/messages/":                   {routeUnknown, scan.Messages, ""},
 		"/v1/load_lora_adapter":           {routeUnknown, scan.Other, ""},

@@ -12,12 +12,13 @@ import (
 	"net/http"
 	"net/url"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/cognitora/dataplane/internal/relay"
 )
 
-// line is how a node is reached. It is immutable.
+// line is the way to a node: its URL, key and connections. It is immutable.
 type line struct {
 	http *http.Client
 	base string
@@ -45,7 +46,7 @@ func (c *checker) lineTo(t relay.Target) *line {
 				}
 				return conn, err
 			},
-			// The relay speaks HTTP/1.1, so that is what is checked.
+			// The relay speaks HTTP/1.1, so the check uses HTTP/1.1 too.
 			TLSClientConfig: t.TLS.Clone(), TLSNextProto: map[string]func(string, *tls.Conn) http.RoundTripper{},
 			MaxIdleConnsPerHost: 1, IdleConnTimeout: 30 * time.Second, DisableCompression: true,
 			ResponseHeaderTimeout: completionTimeout, MaxResponseHeaderBytes: 64 << 10,
@@ -63,7 +64,7 @@ func (c *checker) complete(ctx context.Context, model string) (status int, err e
 	return c.status(ctx, http.MethodPost, "/v1/completions", body)
 }
 
-// status sends a request of which only the answer's status counts.
+// status sends a request and returns the status of the answer.
 func (c *checker) status(ctx context.Context, method, path string, body []byte) (int, error) {
 	resp, err := c.send(ctx, method, path, body)
 	if err != nil {
@@ -116,14 +117,14 @@ func (c *checker) send(ctx context.Context, method, path string, body []byte) (*
 	}
 	resp, err := l.http.Do(req)
 	if err != nil {
-		return nil, fmt.Errorf("%s: %w", path, plainError(err))
+		return nil, fmt.Errorf("%s: %w", path, c.unlikeScheme(plainError(err)))
 	}
 	c.node.suspicion.answered(time.Now())
 	return resp, nil
 }
 
-// reason is what an error says without the ports of this connection, so that the same is told apart
-// from something new.
+// reason returns an error's text without this connection's ports. Equal errors then have equal
+// texts.
 func reason(err error) string {
 	var op *net.OpError
 	if errors.As(err, &op) {
@@ -132,27 +133,43 @@ func reason(err error) string {
 	return err.Error()
 }
 
-// plainError takes the method and URL off net/http's error, which the operator knows from the node,
-// and says what some of its errors mean.
+// plainError removes the method and URL from net/http's error, because the log names the node. It
+// also explains some errors.
 func plainError(err error) error {
 	var wrapped *url.Error
 	var network *net.OpError
 	if errors.As(err, &wrapped) {
 		err = wrapped.Err
 	}
+	var record tls.RecordHeaderError
 	switch {
+	case errors.As(err, &record), errors.Is(err, http.ErrSchemeMismatch):
+		return fmt.Errorf("it speaks no TLS: write http:// in its URL if it speaks plain HTTP (%w)", err)
 	case errors.Is(err, context.DeadlineExceeded):
 		return fmt.Errorf("no answer in time: %w", err)
 	case strings.Contains(err.Error(), "readLoopPeekFailLocked") && !errors.As(err, &network):
-		// Bytes where nothing was asked yet.
+		// These bytes came before anything was asked.
 		return errors.New("it speaks before it is asked, so it is no HTTP server")
 	case strings.Contains(err.Error(), `malformed HTTP response "\x15\x03`): // a TLS alert
-		return fmt.Errorf("it speaks TLS (is its URL https://?): %w", err)
+		return fmt.Errorf("it speaks TLS: write https:// in its URL (%w)", err)
 	}
 	return missingCertificate(err)
 }
 
-// missingCertificate names the setting behind an error of TLS.
+// unlikeScheme adds to the error of a node that has closed a connection, and has never answered,
+// that the scheme of its URL may be wrong.
+func (c *checker) unlikeScheme(err error) error {
+	closed := errors.Is(err, io.EOF) || errors.Is(err, syscall.ECONNRESET)
+	switch secure := strings.HasPrefix(c.line.Load().base, "https:"); {
+	case !closed, c.node.State() != Unproven:
+		return err
+	case secure:
+		return fmt.Errorf("%w; if it speaks plain HTTP, write http:// in its URL", err)
+	}
+	return fmt.Errorf("%w; if it speaks TLS, write https:// in its URL", err)
+}
+
+// missingCertificate names the setting behind a TLS error.
 func missingCertificate(err error) error {
 	var refused tls.AlertError
 	var untrusted *tls.CertificateVerificationError

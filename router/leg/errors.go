@@ -9,6 +9,7 @@ import (
 	"github.com/cognitora/dataplane/router/apierror"
 	"github.com/cognitora/dataplane/router/fleet"
 	"github.com/cognitora/dataplane/router/request"
+	"github.com/cognitora/dataplane/router/scan"
 )
 
 // unavailable is an error that another try may not meet.
@@ -51,9 +52,10 @@ var (
 		Message: "the request's body cannot be changed as its plan needs; send JSON without a form",
 	}
 	errNotKnownYet = unavailable("model_not_known_yet",
-		"no node is known to serve this model, and some backend has not yet said what it serves")
+		"no node is known to serve this model, and some backend has not yet said what it serves; "+
+			"GET /readyz at the router's admin port says which and why")
 	errModelMissing = &apierror.Error{
-		Status: 400, Param: "model",
+		Status: 400, Code: scan.CodeMissing, Param: "model",
 		Message: "`model` is missing; this router serves several models, name one of them",
 	}
 	ErrNoResponse = &apierror.Error{

@@ -43,7 +43,7 @@ func (r *Request) cut(end int) {
 
 // tooLong refuses a request whose objects make Text longer than textMost.
 func (r *Request) tooLong() {
-	r.fail(r.c.Pos(), "`"+r.at.name()+"` is too large: its objects hold more than "+
+	r.fail(r.c.Pos(), CodeTooLarge, "`"+r.at.name()+"` is too large: its objects hold more than "+
 		strconv.Itoa(textMost>>20)+" MiB of text; send less")
 }
 
@@ -101,7 +101,7 @@ func (r *Request) token() {
 	id, ok := r.c.Int()
 	switch {
 	case !ok || id < 0 || id > 1<<32-1:
-		r.fail(start, "`"+r.at.name()+"` holds a token id that is no whole number from 0 to 4294967295")
+		r.fail(start, CodeValue, "`"+r.at.name()+"` holds a token id that is no whole number from 0 to 4294967295")
 	case len(r.Tokens) < TokensKept:
 		r.Tokens = append(r.Tokens, uint32(id))
 	default:

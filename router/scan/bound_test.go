@@ -126,18 +126,19 @@ func TestBounds(t *testing.T) {
 	members := `{"m":0` + strings.Repeat(`,"m":0`, membersMost) + `}`
 	object := `{"a":"` + long + `","b":"` + long + `","c":"` + long + `"}`
 	for _, c := range []struct {
-		api                  API
-		body, param, message string
+		api                        API
+		body, param, message, code string
 	}{
-		{Chat, `{"model":"` + strings.Repeat("m", shortMost+1) + `","messages":[]}`, "model", "longer than 64 KiB"},
-		{Chat, `{"model":"m","messages":[],"cache_salt":"` + long + `"}`, "cache_salt", "longer than 64 KiB"},
-		{Chat, `{"model":"m","messages":[],"tools":[` + members + `]}`, "tools", "objects of more than 65536 members"},
+		{Chat, `{"model":"` + strings.Repeat("m", shortMost+1) + `","messages":[]}`, "model", "longer than 64 KiB", CodeTooLong},
+		{Chat, `{"model":"m","messages":[],"cache_salt":"` + long + `"}`, "cache_salt", "longer than 64 KiB", CodeTooLong},
+		{Chat, `{"model":"m","messages":[],"tools":[` + members + `]}`, "tools", "objects of more than 65536 members",
+			CodeTooLarge},
 		{Chat, `{"model":"m","messages":[],"tools":[{"d":` + object + `,"e":` + object + `}]}`, "tools",
-			"more than 24 MiB of text"},
+			"more than 24 MiB of text", CodeTooLarge},
 	} {
 		var r Request
 		err, ok := Scan(c.api, []byte(c.body), &r).(*Error)
-		if !ok || err.Param != c.param || !strings.Contains(err.Message, c.message) {
+		if !ok || err.Param != c.param || err.Code != c.code || !strings.Contains(err.Message, c.message) {
 			t.Errorf("%.60s: %v", c.body, err)
 		}
 	}

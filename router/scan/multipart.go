@@ -26,7 +26,10 @@ func ScanMultipart(contentType, body []byte, r *Request) error {
 	r.form = true
 	boundary := parameter(contentType, boundaryName)
 	if len(boundary) == 0 || len(boundary) > maxBoundary {
-		return &Error{Message: "the Content-Type has no usable boundary; send multipart/form-data; boundary=…"}
+		return &Error{
+			Code: CodeMultipart, Param: "Content-Type",
+			Message: "the Content-Type has no usable boundary; send multipart/form-data; boundary=…",
+		}
 	}
 	start := len(r.scratch.decoded)
 	r.scratch.decoded = append(append(r.scratch.decoded, "\r\n--"...), boundary...)
@@ -35,7 +38,7 @@ func ScanMultipart(contentType, body []byte, r *Request) error {
 	}
 	if len(r.Model) == 0 {
 		return &Error{
-			Param:   "model",
+			Code: CodeMissing, Param: "model",
 			Message: "the form field `model` is missing; name one of the models that GET /v1/models lists",
 		}
 	}
@@ -74,7 +77,9 @@ func (r *Request) parts(body, delimiter []byte) error {
 }
 
 func malformed(offset int, why string) error {
-	return &Error{Message: "the request body is not valid multipart/form-data: " + why, Offset: offset}
+	return &Error{
+		Code: CodeMultipart, Message: "the request body is not valid multipart/form-data: " + why, Offset: offset,
+	}
 }
 
 // formPart reads one part, from the line end behind its boundary.
@@ -99,9 +104,10 @@ func (r *Request) formPart(body []byte, part Span) error {
 }
 
 func (r *Request) formModel(body []byte, at Span) error {
-	message := ""
+	code, message := CodeValue, ""
 	switch {
 	case at.End-at.Start > maxField:
+		code = CodeTooLong
 		message = "the form field `model` is too long; name one of the models that GET /v1/models lists"
 	case r.root.model != Span{}:
 		message = "the form field `model` appears twice; send it once"
@@ -109,7 +115,7 @@ func (r *Request) formModel(body []byte, at Span) error {
 		r.Model, r.root.model = body[at.Start:at.End], at
 		return nil
 	}
-	return &Error{Param: "model", Message: message, Offset: at.Start}
+	return &Error{Code: code, Param: "model", Message: message, Offset: at.Start}
 }
 
 func (r *Request) formStream(value []byte, at Span) error {
@@ -119,7 +125,10 @@ func (r *Request) formStream(value []byte, at Span) error {
 	case bytes.EqualFold(value, []byte("false")), string(value) == "0", len(value) == 0:
 		r.Stream = false
 	default:
-		return &Error{Param: "stream", Message: "the form field `stream` must be true or false", Offset: at.Start}
+		return &Error{
+			Code: CodeValue, Param: "stream", Message: "the form field `stream` must be true or false",
+			Offset: at.Start,
+		}
 	}
 	return nil
 }

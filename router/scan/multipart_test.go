@@ -82,28 +82,29 @@ func TestMultipartErrors(t *testing.T) {
 	field := func(name, value string) string {
 		return "--b\r\nContent-Disposition: form-data; name=\"" + name + "\"\r\n\r\n" + value + "\r\n"
 	}
-	for _, c := range []struct{ contentType, body, param, message string }{
-		{"multipart/form-data", "", "", "no usable boundary"},
-		{"multipart/form-data; boundary=", "", "", "no usable boundary"},
-		{"multipart/form-data; boundary=" + strings.Repeat("b", 71), "", "", "no usable boundary"},
-		{contentType, "", "", "does not occur"},
-		{contentType, `{"model":"m"}`, "", "does not occur"},
-		{contentType, "--b--", "model", "`model` is missing"},
-		{contentType, field("model", "m"), "", "closing boundary is missing"},
-		{contentType, "--b", "", "not followed by a line end"},
-		{contentType, "--bX\r\n", "", "not followed by a line end"},
-		{contentType, "--b\r\nno headers\r\n--b--", "", "headers of a part have no end"},
-		{contentType, "--b\r\nX: " + strings.Repeat("x", 10000) + "\r\n\r\nv\r\n--b--", "", "too long"},
-		{contentType, field("model", "m") + field("model", "m") + "--b--", "model", "appears twice"},
-		{contentType, field("model", "") + "--b--", "model", "is missing"},
-		{contentType, field("model", strings.Repeat("m", 5000)) + "--b--", "model", "too long"},
-		{contentType, field("stream", "maybe") + "--b--", "stream", "must be true or false"},
-		{contentType, strings.Repeat(field("x", "y"), 300) + "--b--", "", "too many parts"},
+	for _, c := range []struct{ contentType, body, param, message, code string }{
+		{"multipart/form-data", "", "Content-Type", "no usable boundary", CodeMultipart},
+		{"multipart/form-data; boundary=", "", "Content-Type", "no usable boundary", CodeMultipart},
+		{"multipart/form-data; boundary=" + strings.Repeat("b", 71), "", "Content-Type", "no usable boundary", CodeMultipart},
+		{contentType, "", "", "does not occur", CodeMultipart},
+		{contentType, `{"model":"m"}`, "", "does not occur", CodeMultipart},
+		{contentType, "--b--", "model", "`model` is missing", CodeMissing},
+		{contentType, field("model", "m"), "", "closing boundary is missing", CodeMultipart},
+		{contentType, "--b", "", "not followed by a line end", CodeMultipart},
+		{contentType, "--bX\r\n", "", "not followed by a line end", CodeMultipart},
+		{contentType, "--b\r\nno headers\r\n--b--", "", "headers of a part have no end", CodeMultipart},
+		{contentType, "--b\r\nX: " + strings.Repeat("x", 10000) + "\r\n\r\nv\r\n--b--", "", "too long", CodeMultipart},
+		{contentType, field("model", "m") + field("model", "m") + "--b--", "model", "appears twice", CodeValue},
+		{contentType, field("model", "") + "--b--", "model", "is missing", CodeMissing},
+		{contentType, field("model", strings.Repeat("m", 5000)) + "--b--", "model", "too long", CodeTooLong},
+		{contentType, field("stream", "maybe") + "--b--", "stream", "must be true or false", CodeValue},
+		{contentType, strings.Repeat(field("x", "y"), 300) + "--b--", "", "too many parts", CodeMultipart},
 	} {
 		var r Request
 		err := ScanMultipart([]byte(c.contentType), []byte(c.body), &r)
 		e, ok := err.(*Error)
-		if !ok || e.Param != c.param || !strings.Contains(e.Message, c.message) || e.Offset > len(c.body) {
+		if !ok || e.Param != c.param || e.Code != c.code || !strings.Contains(e.Message, c.message) ||
+			e.Offset > len(c.body) {
 			t.Errorf("%.60q: got %v, want %s: %s", c.body, err, c.param, c.message)
 		}
 	}

@@ -52,7 +52,7 @@ func (r *Request) push(rank uint8, start int) {
 // pushMember records that a member of a value contributed Text[start:].
 func (r *Request) pushMember(start, nameEnd int) {
 	if len(r.order.members) == membersMost {
-		r.fail(r.c.Pos(), "`"+r.at.name()+"` has objects of more than "+strconv.Itoa(membersMost)+
+		r.fail(r.c.Pos(), CodeTooLarge, "`"+r.at.name()+"` has objects of more than "+strconv.Itoa(membersMost)+
 			" members; send fewer")
 		return
 	}

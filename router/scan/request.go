@@ -39,10 +39,22 @@ type Span struct{ Start, End int }
 
 // Error says what is wrong with a body, in words for the client.
 type Error struct {
+	Code    string // one of the Code constants
 	Param   string // the member at fault, such as messages[3].content; empty for the body itself
 	Message string // names the member and the fix
 	Offset  int    // byte offset in the body
 }
+
+// Codes of Error, in OpenAI's words where it has one.
+const (
+	CodeJSON      = "invalid_json"               // the body is no JSON
+	CodeMultipart = "invalid_multipart"          // the body is no multipart/form-data
+	CodeMissing   = "missing_required_parameter" // a member that every request needs is absent
+	CodeType      = "invalid_type"               // a member is of another JSON type
+	CodeValue     = "invalid_value"              // a member has a value that cannot be, or is sent twice
+	CodeTooLong   = "string_above_max_length"    // a string is longer than what is read
+	CodeTooLarge  = "request_too_complex"        // a member has more levels, members or text than are read
+)
 
 func (e *Error) Error() string { return e.Message + " (at byte " + strconv.Itoa(e.Offset) + ")" }
 
@@ -194,9 +206,9 @@ func (p place) name() string {
 
 // fail ends the scan because of the member at r.at. A syntax error that the cursor has met
 // already is the better explanation and stays.
-func (r *Request) fail(offset int, message string) {
+func (r *Request) fail(offset int, code, message string) {
 	if r.err == nil && !r.c.Failed() {
-		r.err = &Error{Param: r.at.name(), Message: message, Offset: offset}
+		r.err = &Error{Code: code, Param: r.at.name(), Message: message, Offset: offset}
 	}
 	r.c.Fail(offset, "not acceptable")
 }
@@ -207,10 +219,10 @@ func (r *Request) wrong(want string) {
 	kind := r.c.Kind()
 	offset := r.c.Pos()
 	if r.c.Skip(); !r.c.Failed() {
-		r.fail(offset, "`"+r.at.name()+"` must be "+want+", not "+kind.String())
+		r.fail(offset, CodeType, "`"+r.at.name()+"` must be "+want+", not "+kind.String())
 	}
 }
 
 func (r *Request) twice(offset int) {
-	r.fail(offset, "`"+r.at.name()+"` appears twice; send it once")
+	r.fail(offset, CodeValue, "`"+r.at.name()+"` appears twice; send it once")
 }

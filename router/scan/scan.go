@@ -129,11 +129,11 @@ func Scan(api API, body []byte, r *Request) error {
 	case kind == jsonscan.Object:
 		r.rootObject()
 	case kind == jsonscan.Invalid && r.c.Pos() == len(body):
-		r.fail(r.c.Pos(), "the request body is empty; send a JSON object")
+		r.fail(r.c.Pos(), CodeJSON, "the request body is empty; send a JSON object")
 	case kind == jsonscan.Invalid:
 		r.c.Skip()
 	default:
-		r.fail(r.c.Pos(), "the request body must be a JSON object, not "+kind.String())
+		r.fail(r.c.Pos(), CodeType, "the request body must be a JSON object, not "+kind.String())
 	}
 	r.c.End()
 	return r.finish()
@@ -172,9 +172,9 @@ func syntaxError(err error) *Error {
 	e := err.(*jsonscan.Error)
 	if e.Reason == jsonscan.TooDeep {
 		message := fmt.Sprintf("the request body: %v; %d levels are read", e, jsonscan.DefaultMaxDepth)
-		return &Error{Message: message, Offset: e.Offset}
+		return &Error{Code: CodeTooLarge, Message: message, Offset: e.Offset}
 	}
-	return &Error{Message: "the request body is not valid JSON: " + e.Error(), Offset: e.Offset}
+	return &Error{Code: CodeJSON, Message: "the request body is not valid JSON: " + e.Error(), Offset: e.Offset}
 }
 
 func (r *Request) rootObject() {
@@ -234,7 +234,8 @@ func (r *Request) stringMember() ([]byte, Span) {
 		raw, escaped := r.c.String()
 		at.End = r.c.Pos()
 		if len(raw) > shortMost {
-			r.fail(at.Start, "`"+r.at.name()+"` is longer than "+strconv.Itoa(shortMost>>10)+" KiB; send a shorter one")
+			r.fail(at.Start, CodeTooLong,
+				"`"+r.at.name()+"` is longer than "+strconv.Itoa(shortMost>>10)+" KiB; send a shorter one")
 			return nil, Span{}
 		}
 		if !escaped {
@@ -333,14 +334,14 @@ func (r *Request) checkRequired() {
 	if len(r.Model) == 0 && r.api != Tokenize && r.api != Detokenize {
 		r.at = place{field: "model", index: -1}
 		if r.Model == nil {
-			r.fail(0, "`model` is missing; "+named)
+			r.fail(0, CodeMissing, "`model` is missing; "+named)
 		} else {
-			r.fail(r.root.model.Start, "`model` is empty; "+named)
+			r.fail(r.root.model.Start, CodeValue, "`model` is empty; "+named)
 		}
 	}
 	needsMessages := r.api == Chat || r.api == Messages || r.api == CountTokens
 	if needsMessages && r.root.seen&(1<<rootMessages) == 0 {
 		r.at = place{field: "messages", index: -1}
-		r.fail(0, "`messages` is missing; send the conversation as a list of messages")
+		r.fail(0, CodeMissing, "`messages` is missing; send the conversation as a list of messages")
 	}
 }

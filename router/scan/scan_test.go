@@ -82,64 +82,64 @@ func TestModelMayBeMissing(t *testing.T) {
 var tooDeep = strings.Repeat("[", 200) + strings.Repeat("]", 200)
 
 var refusals = []struct {
-	api                  API
-	body, param, message string
+	api                        API
+	body, param, message, code string
 }{
-	{Chat, ``, "", "is empty"},
-	{Chat, " \n", "", "is empty"},
-	{Chat, `[]`, "", "must be a JSON object, not an array"},
-	{Chat, `"x"`, "", "not a string"},
-	{Chat, `{"model":"m","messages":[]} x`, "", "unexpected bytes after the end of the document at byte 28"},
-	{Chat, `{"model":"m","messages":[]`, "", "unexpected end of the document at byte 26"},
-	{Chat, `{"model":"m","messages":[`, "", "unexpected end"},
+	{Chat, ``, "", "is empty", CodeJSON},
+	{Chat, " \n", "", "is empty", CodeJSON},
+	{Chat, `[]`, "", "must be a JSON object, not an array", CodeType},
+	{Chat, `"x"`, "", "not a string", CodeType},
+	{Chat, `{"model":"m","messages":[]} x`, "", "unexpected bytes after the end of the document at byte 28", CodeJSON},
+	{Chat, `{"model":"m","messages":[]`, "", "unexpected end of the document at byte 26", CodeJSON},
+	{Chat, `{"model":"m","messages":[`, "", "unexpected end", CodeJSON},
 	{Chat, `{"model":"m","messages":[{"role":"user","content":tru}]}`, "", "is not valid JSON: expected null, true " +
-		"or false at byte 50"},
-	{Chat, `{"model":"m","messages":[{"role":"user","content":}]}`, "", "is not valid JSON: expected a value"},
-	{Chat, `{"model":"m","messages":[{"role":"user","content":"` + "\xff" + `"}]}`, "", "invalid UTF-8 at byte 51"},
-	{Chat, `{"model":"m","messages":[],"x":` + tooDeep + `}`, "", "nested too deeply"},
-	{Chat, `{"model":"m","messages":[],"tools":[{"a":` + tooDeep + `}]}`, "", "nested too deeply"},
-	{Chat, `{}`, "model", "`model` is missing; name one"},
-	{Chat, `{"model":null,"messages":[]}`, "model", "`model` is missing"},
-	{Chat, `{"model":"","messages":[]}`, "model", "`model` is empty"},
-	{Chat, `{"model":7,"messages":[]}`, "model", "`model` must be a string, not a number"},
-	{Chat, `{"model":"m","model":"m","messages":[]}`, "model", "`model` appears twice"},
-	{Chat, `{"model":"m","mod\u0065l":"m","messages":[]}`, "model", "`model` appears twice"},
-	{Chat, `{"model":"m"}`, "messages", "`messages` is missing"},
-	{Messages, `{"model":"m"}`, "messages", "`messages` is missing"},
-	{Chat, `{"model":"m","messages":null}`, "messages", "must be an array of messages, not null"},
-	{Chat, `{"model":"m","messages":{}}`, "messages", "must be an array of messages, not an object"},
-	{Chat, `{"model":"m","messages":["x"]}`, "messages[0]", "must be an object with role and content, not a string"},
+		"or false at byte 50", CodeJSON},
+	{Chat, `{"model":"m","messages":[{"role":"user","content":}]}`, "", "is not valid JSON: expected a value", CodeJSON},
+	{Chat, `{"model":"m","messages":[{"role":"user","content":"` + "\xff" + `"}]}`, "", "invalid UTF-8 at byte 51", CodeJSON},
+	{Chat, `{"model":"m","messages":[],"x":` + tooDeep + `}`, "", "nested too deeply", CodeTooLarge},
+	{Chat, `{"model":"m","messages":[],"tools":[{"a":` + tooDeep + `}]}`, "", "nested too deeply", CodeTooLarge},
+	{Chat, `{}`, "model", "`model` is missing; name one", CodeMissing},
+	{Chat, `{"model":null,"messages":[]}`, "model", "`model` is missing", CodeMissing},
+	{Chat, `{"model":"","messages":[]}`, "model", "`model` is empty", CodeValue},
+	{Chat, `{"model":7,"messages":[]}`, "model", "`model` must be a string, not a number", CodeType},
+	{Chat, `{"model":"m","model":"m","messages":[]}`, "model", "`model` appears twice", CodeValue},
+	{Chat, `{"model":"m","mod\u0065l":"m","messages":[]}`, "model", "`model` appears twice", CodeValue},
+	{Chat, `{"model":"m"}`, "messages", "`messages` is missing", CodeMissing},
+	{Messages, `{"model":"m"}`, "messages", "`messages` is missing", CodeMissing},
+	{Chat, `{"model":"m","messages":null}`, "messages", "must be an array of messages, not null", CodeType},
+	{Chat, `{"model":"m","messages":{}}`, "messages", "must be an array of messages, not an object", CodeType},
+	{Chat, `{"model":"m","messages":["x"]}`, "messages[0]", "must be an object with role and content, not a string", CodeType},
 	{Chat, `{"model":"m","messages":[{},{"role":1}]}`, "messages[1].role", `must be a string such as "user", not a ` +
-		`number`},
-	{Chat, `{"model":"m","messages":[{"role":"user","role":"user"}]}`, "messages[0].role", "appears twice"},
-	{Chat, `{"model":"m","messages":[{"content":"a","content":"b"}]}`, "messages[0].content", "appears twice"},
+		`number`, CodeType},
+	{Chat, `{"model":"m","messages":[{"role":"user","role":"user"}]}`, "messages[0].role", "appears twice", CodeValue},
+	{Chat, `{"model":"m","messages":[{"content":"a","content":"b"}]}`, "messages[0].content", "appears twice", CodeValue},
 	{Chat, `{"model":"m","messages":[{"role":"user","content":5}]}`, "messages[0].content", "must be a string or a " +
-		"list of content parts, not a number"},
-	{Chat, `{"model":"m","messages":[{"role":"user","content":[5]}]}`, "messages[0].content", "made of content parts"},
+		"list of content parts, not a number", CodeType},
+	{Chat, `{"model":"m","messages":[{"role":"user","content":[5]}]}`, "messages[0].content", "made of content parts", CodeType},
 	{Chat, `{"model":"m","messages":[{"role":"user","content":[{"type":"text",` +
-		`"text":5}]}]}`, "messages[0].content", "text is a string"},
+		`"text":5}]}]}`, "messages[0].content", "text is a string", CodeType},
 	{Chat, `{"model":"m","messages":[{"role":"assistant","tool_calls":{}}]}`, "messages[0].tool_calls", "must be " +
-		"an array of tool calls"},
-	{Chat, `{"model":"m","messages":[],"tools":{}}`, "tools", "must be an array of definitions, not an object"},
-	{Chat, `{"model":"m","messages":[],"tools":[1]}`, "tools", "must be an array of objects"},
-	{Chat, `{"model":"m","messages":[],"stream":"yes"}`, "stream", "`stream` must be true or false, not a string"},
-	{Chat, `{"model":"m","messages":[],"stream":true,"stream":false}`, "stream", "appears twice"},
-	{Chat, `{"model":"m","messages":[],"stream_options":true}`, "stream_options", "must be an object such as"},
+		"an array of tool calls", CodeType},
+	{Chat, `{"model":"m","messages":[],"tools":{}}`, "tools", "must be an array of definitions, not an object", CodeType},
+	{Chat, `{"model":"m","messages":[],"tools":[1]}`, "tools", "must be an array of objects", CodeType},
+	{Chat, `{"model":"m","messages":[],"stream":"yes"}`, "stream", "`stream` must be true or false, not a string", CodeType},
+	{Chat, `{"model":"m","messages":[],"stream":true,"stream":false}`, "stream", "appears twice", CodeValue},
+	{Chat, `{"model":"m","messages":[],"stream_options":true}`, "stream_options", "must be an object such as", CodeType},
 	{Chat, `{"model":"m","messages":[],"stream_options":{"include_usage":1}}`, "stream_options.include_usage",
-		"must be true or false"},
+		"must be true or false", CodeType},
 	{Chat, `{"model":"m","messages":[],"stream_options":{"include_usage":true,` +
-		`"include_usage":true}}`, "stream_options.include_usage", "appears twice"},
-	{Chat, `{"model":"m","messages":[],"cache_salt":1}`, "cache_salt", "must be a string"},
-	{Responses, `{"model":"m","input":7}`, "input", "must be a string or an array of items, not a number"},
-	{Responses, `{"model":"m","previous_response_id":{}}`, "previous_response_id", "must be a string"},
-	{Completions, `{"model":"m","prompt":{}}`, "prompt", "must be a string, a list of strings"},
-	{Completions, `{"model":"m","prompt":[1,"x"]}`, "prompt", "must be a string, a list of strings"},
-	{Completions, `{"model":"m","prompt":["x",1]}`, "prompt", "must be a string, a list of strings"},
-	{Completions, `{"model":"m","prompt":[[1],["x"]]}`, "prompt", "must be a string, a list of strings"},
-	{Completions, `{"model":"m","prompt":[1,-1]}`, "prompt", "holds a token id"},
-	{Completions, `{"model":"m","prompt":[4294967296]}`, "prompt", "holds a token id"},
-	{Rerank, `{"model":"m","query":1}`, "query", "must be a string, an object or a list of them"},
-	{Other, `{"stream":true}`, "model", "is missing"},
+		`"include_usage":true}}`, "stream_options.include_usage", "appears twice", CodeValue},
+	{Chat, `{"model":"m","messages":[],"cache_salt":1}`, "cache_salt", "must be a string", CodeType},
+	{Responses, `{"model":"m","input":7}`, "input", "must be a string or an array of items, not a number", CodeType},
+	{Responses, `{"model":"m","previous_response_id":{}}`, "previous_response_id", "must be a string", CodeType},
+	{Completions, `{"model":"m","prompt":{}}`, "prompt", "must be a string, a list of strings", CodeType},
+	{Completions, `{"model":"m","prompt":[1,"x"]}`, "prompt", "must be a string, a list of strings", CodeType},
+	{Completions, `{"model":"m","prompt":["x",1]}`, "prompt", "must be a string, a list of strings", CodeType},
+	{Completions, `{"model":"m","prompt":[[1],["x"]]}`, "prompt", "must be a string, a list of strings", CodeType},
+	{Completions, `{"model":"m","prompt":[1,-1]}`, "prompt", "holds a token id", CodeValue},
+	{Completions, `{"model":"m","prompt":[4294967296]}`, "prompt", "holds a token id", CodeValue},
+	{Rerank, `{"model":"m","query":1}`, "query", "must be a string, an object or a list of them", CodeType},
+	{Other, `{"stream":true}`, "model", "is missing", CodeMissing},
 }
 
 func TestErrors(t *testing.T) {
@@ -147,9 +147,9 @@ func TestErrors(t *testing.T) {
 		var r Request
 		err := Scan(c.api, []byte(c.body), &r)
 		var e *Error
-		if !errors.As(err, &e) || e.Param != c.param || !strings.Contains(e.Message, c.message) ||
+		if !errors.As(err, &e) || e.Param != c.param || e.Code != c.code || !strings.Contains(e.Message, c.message) ||
 			e.Offset < 0 || e.Offset > len(c.body) {
-			t.Errorf("%v %.80s:\n got %+v\nwant %s: %s", c.api, c.body, err, c.param, c.message)
+			t.Errorf("%v %.80s:\n got %+v\nwant %s of %s: %s", c.api, c.body, e, c.code, c.param, c.message)
 		}
 	}
 }
