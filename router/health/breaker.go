@@ -7,19 +7,19 @@ import (
 	"time"
 )
 
-// Outcome is how a request fared, as far as its node is to blame.
+// Outcome is the result of a request, as evidence about its node.
 type Outcome uint8
 
-// The outcomes.
+// These are the outcomes.
 const (
 	OK           Outcome = iota // an answer began, whatever its status below 500
 	ConnectError                // refused, unreachable or timed out while connecting
 	Reset                       // the connection broke before the first byte
-	ServerError                 // 5xx before the first byte, to a request that another node answered well
+	ServerError                 // 5xx before the first byte, and another node answered the same request well
 	Timeout                     // the first byte did not come in time
-	Busy                        // 429: it says nothing of the node's health
+	Busy                        // 429; no evidence about the node's health
 	probeFailure                // the health check failed
-	silent                      // it acknowledges no packets
+	silent                      // the node acknowledges no packets
 )
 
 func (o Outcome) String() string {
@@ -27,92 +27,92 @@ func (o Outcome) String() string {
 		"health check failed", "no packet is acknowledged"}[o]
 }
 
-// State of a breaker.
+// State is the state of a breaker.
 type State int32
 
-// The states. Only a healthy node takes its full share.
+// These are the states. Only a healthy node takes its full share.
 const (
-	Unproven State = iota // never answered since it was configured
+	Unproven State = iota // the node has never answered since it was configured
 	Healthy
-	HalfOpen // returning: a few trial requests at a time
-	Open     // failing: no requests
-	Aside    // accepting requests and answering none
+	HalfOpen // the node is returning; it gets a few trial requests at a time
+	Open     // the node is failing; it gets no requests
+	Aside    // the node accepts requests and answers none
 )
 
 func (s State) String() string {
 	return [...]string{"unproven", "healthy", "half-open", "open", "aside"}[s]
 }
 
-// Rules of the breaker.
+// These are the rules of the breaker.
 const (
 	connectErrorsToOpen = 2
 	failuresToOpen      = 3  // in a row
-	windowMin           = 10 // outcomes before the ratio of the last 32 counts; half of them failed opens
+	windowMin           = 10 // outcomes before the failure ratio of the last 32 counts; a ratio of one half opens
 	winsToClose         = 3
-	// checksToClose in a row, over checkedFor at least, close a half-open breaker: health checks
-	// where they see the fault that opened it, else completion checks.
+	// checksToClose checks in a row, over checkedFor at least, close a half-open breaker. Health
+	// checks count if they detect the fault that opened it; otherwise only completion checks count.
 	checksToClose = 3
 	checkedFor    = 2 * time.Second
 	backoffFirst  = 250 * time.Millisecond
-	// backoffLast is short because a node that returns is to have its share back within 2 s; at
-	// most one request a second tries a node that goes on failing, and is retried elsewhere.
+	// backoffLast is short so that a recovered node has its share back within 2 s. At most one
+	// request a second tries a node that goes on failing; it is then retried at another node.
 	backoffLast = time.Second
-	// trialEvery grants another trial request where the earlier ones have said nothing yet.
+	// trialEvery is the wait for the outcome of earlier trial requests before another one may go.
 	trialEvery = 500 * time.Millisecond
-	// flapWithin: failing again so soon after a recovery doubles the backoff.
+	// flapWithin is the time after a recovery in which another failure doubles the backoff.
 	flapWithin = 10 * time.Second
-	// asideProofFirst is how long a node stays aside at least when its completion check cannot
-	// prove that it computes.
+	// asideProofFirst is the shortest time aside when the completion check cannot prove that the
+	// node computes.
 	asideProofFirst = time.Second
 	asideProofLast  = 16 * time.Second
 )
 
-// breaker is one node's health. eligible, admit on a healthy node and report(OK) on a node without
-// recent failures take no lock; transitions do.
+// breaker holds one node's health. Three calls take no lock: eligible, admit on a healthy node, and
+// report(OK) on a node without recent failures. A change of state takes one.
 type breaker struct {
 	state   atomic.Int32
-	blame   atomic.Uint32 // the Outcome that opened it
-	permits atomic.Int32  // half-open: trial requests that may go now
-	retryAt atomic.Int64  // open: not before; half-open: another trial from then on (Unix ns)
-	tried   atomic.Int64  // half-open: when a request was last let in (Unix ns); 0: none was
-	proven  atomic.Bool   // a request has gone well since it was set aside
-	clean   atomic.Bool   // nothing but successes is remembered
+	blame   atomic.Uint32 // the Outcome that opened the breaker
+	permits atomic.Int32  // half-open: trial requests allowed now
+	retryAt atomic.Int64  // open: earliest retry; half-open: next extra trial (Unix ns)
+	tried   atomic.Int64  // half-open: time of the last admitted request (Unix ns); 0: none
+	proven  atomic.Bool   // a request has succeeded since the node was set aside
+	clean   atomic.Bool   // the breaker remembers only successes
 	opens   atomic.Uint64
 	moved   atomic.Int64                     // last sign of life from a request (Unix ns)
 	changed func(from, to State, why string) // called without mu
 
 	mu       sync.Mutex // guards the fields below
-	said     transition // to be told once mu is free
+	said     transition // reported once mu is free
 	failures failures
 	doubts   doubts
 	trial    trial
-	unwell   bool // a health check has failed while it was out of service
+	unwell   bool // a health check has failed while the node was out of service
 	backoff  time.Duration
-	flapping bool // it has failed again within flapWithin of a recovery
+	flapping bool // the node has failed again within flapWithin of a recovery
 	closedAt time.Time
 	aside    aside
 }
 
-// failures are counted against a healthy node.
+// failures counts the evidence against a healthy node.
 type failures struct {
 	consecutive int    // outcomes in a row
 	refused     int    // connect errors in a row
 	probesLost  int    // health checks in a row
-	window      uint32 // the last 32 outcomes, the newest lowest; 1: a failure
-	seen        int    // outcomes in window
+	window      uint32 // the last 32 outcomes, newest in the lowest bit; 1: a failure
+	seen        int    // number of outcomes in window
 }
 
-// trial is the progress of a half-open node.
+// trial is the progress of a half-open node's return.
 type trial struct {
-	wins        int       // trial requests that were answered
-	checks      int       // checks passed in a row
-	checkedFrom time.Time // the first of them
+	wins        int       // answered trial requests
+	checks      int       // passed checks in a row
+	checkedFrom time.Time // time of the first of these checks
 }
 
-// aside is when the node was set aside last.
+// aside holds the facts of the last time that the node was set aside.
 type aside struct {
 	at    time.Time
-	times int // without having been healthy for flapWithin
+	times int // times set aside without flapWithin of health in between
 }
 
 // check is the result of a health check.
@@ -121,20 +121,19 @@ type check uint8
 const (
 	checkWell    check = iota
 	checkFailed        // no answer in time, or a bad one
-	checkRefused       // nobody listens
-	// checkConfirmed is checkRefused after a request's connection had failed: both together are
-	// enough.
+	checkRefused       // no process listens
+	// checkConfirmed is checkRefused after a request's connection has failed. Both together open
+	// the breaker.
 	checkConfirmed
 )
 
-// transition is a change of state; why is empty where there was none.
+// transition is a change of state. An empty why means that there was none.
 type transition struct {
 	from, to State
 	why      string
 }
 
-// unlock unlocks b.mu, and then tells of the change of state that was made under it. There is one
-// at most.
+// unlock unlocks b.mu. Then it reports the change of state that was made under the lock, if any.
 func (b *breaker) unlock() {
 	t := b.said
 	b.said = transition{}
@@ -185,11 +184,11 @@ func openReason(blame Outcome) string {
 	}
 }
 
-// triesLive: a node that answers its health check and fails requests can only be tried with
-// requests.
+// triesLive says whether only requests can try the node. That is so for a node that passes its
+// health check and fails requests.
 func (b *breaker) triesLive() bool { return Outcome(b.blame.Load()) == ServerError }
 
-// admit takes a trial permit where one is needed.
+// admit lets a request in. It takes a trial permit if the node needs one.
 func (b *breaker) admit() bool {
 	switch State(b.state.Load()) {
 	case Healthy:
@@ -212,7 +211,7 @@ func (b *breaker) tryOpen(now time.Time) bool {
 	return State(b.state.Load()) == HalfOpen
 }
 
-// report counts one outcome. It tells whether that has set the node aside.
+// report counts one outcome. It returns true if the outcome has set the node aside.
 func (b *breaker) report(o Outcome) (aside bool) {
 	now := time.Now()
 	if o == OK {
@@ -270,8 +269,8 @@ func (b *breaker) countHealthy(o Outcome, now time.Time) {
 	}
 }
 
-// fail opens the breaker, or sets the node aside where requests hang: only an answered completion
-// proves anything then.
+// fail opens the breaker. When requests hang, it sets the node aside instead, because only an
+// answered completion proves anything then.
 func (b *breaker) fail(o Outcome, now time.Time) {
 	if o == Timeout {
 		b.putAside(now, "first bytes do not come")
@@ -337,7 +336,7 @@ func (b *breaker) progressed() {
 	}
 }
 
-// checked takes the result of a health check. last is when the check before it was made.
+// checked takes the result of a health check. last is the time of the check before.
 func (b *breaker) checked(c check, last time.Time) {
 	now := time.Now()
 	b.mu.Lock()
@@ -352,7 +351,7 @@ func (b *breaker) checked(c check, last time.Time) {
 		return
 	}
 	if c == checkFailed && b.moved.Load() >= last.UnixNano() {
-		return // busy: it has answered requests since the last check
+		return // the node is busy: it has answered requests since the last check
 	}
 	b.failures.probesLost++
 	b.trial.checks = 0

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// newBreaker is a healthy breaker that has been so for long.
+// newBreaker returns a breaker that has been healthy for long.
 func newBreaker(s State) *breaker {
 	b := &breaker{}
 	b.init(s, nil)
@@ -89,7 +89,7 @@ func TestAFlappingNodeWaits(t *testing.T) {
 		b := newBreaker(Healthy)
 		trials := 0
 		for until := time.Now().Add(20 * time.Second); time.Now().Before(until); time.Sleep(100 * time.Millisecond) {
-			b.checked(checkWell, time.Now()) // its health check is always well
+			b.checked(checkWell, time.Now()) // its health check always passes
 			for b.admit() {
 				trials++
 				b.report(Reset)
@@ -111,7 +111,7 @@ func TestAReturningNodeIsBackWithinTwoSeconds(t *testing.T) {
 			b.mu.Lock()
 			b.fail(o, time.Now())
 			b.mu.Unlock()
-			for range 40 { // 20 s of failing
+			for range 40 { // 20 s of failures
 				time.Sleep(500 * time.Millisecond)
 				b.checked(checks[o], time.Now())
 				if b.admit() {
@@ -121,7 +121,7 @@ func TestAReturningNodeIsBackWithinTwoSeconds(t *testing.T) {
 			b.is(t, Open)
 			back := time.Now()
 			for i := 1; State(b.state.Load()) != Healthy; i++ {
-				time.Sleep(100 * time.Millisecond) // a request every 100 ms, answered at once
+				time.Sleep(100 * time.Millisecond) // one request every 100 ms, answered at once
 				if i%5 == 0 {
 					b.checked(checkWell, time.Now())
 				}
@@ -141,7 +141,7 @@ func TestSetAsideUntilThereIsProgress(t *testing.T) {
 		b := newBreaker(Healthy)
 		b.setAside("its peers move on")
 		b.is(t, Aside)
-		b.checked(checkWell, time.Now()) // a server that accepts is what we know already
+		b.checked(checkWell, time.Now()) // a server that accepts connections is no news
 		time.Sleep(time.Minute)
 		if ok, reason := b.eligible(time.Now()); ok || b.admit() || reason != "set aside: it makes no progress" {
 			t.Fatal(ok, reason)
@@ -182,7 +182,7 @@ func TestHealthChecks(t *testing.T) {
 		time.Sleep(time.Second)
 		b.report(OK)
 		for range 5 {
-			b.checked(checkFailed, last) // slow to say, but it has just answered a request
+			b.checked(checkFailed, last) // the check is late, but the node has just answered a request
 		}
 		b.is(t, Healthy)
 		last = time.Now().Add(1)
@@ -196,7 +196,8 @@ func TestHealthChecks(t *testing.T) {
 	})
 }
 
-// TestBusyAnswers neither help nor harm a node, and a trial that meets one is given back.
+// TestBusyAnswers checks that a 429 neither helps nor harms a node. A trial request that gets a 429
+// returns its permit.
 func TestBusyAnswers(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		b := newBreaker(Healthy)
@@ -224,7 +225,8 @@ func TestBusyAnswers(t *testing.T) {
 	})
 }
 
-// TestChangesAreToldWithoutTheLock: who is told may take its time.
+// TestChangesAreToldWithoutTheLock checks that the callback of a change runs without the lock. It
+// may take its time.
 func TestChangesAreToldWithoutTheLock(t *testing.T) {
 	var b breaker
 	var told []State

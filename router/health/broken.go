@@ -5,20 +5,19 @@ import (
 	"time"
 )
 
-// togetherWithin is how far apart broken connections of a node may be for them to have broken by
-// the same event.
+// togetherWithin is the longest time between two broken connections of a node with a common cause.
 const togetherWithin = time.Second
 
-// broken remembers the last burst of requests whose connection to the node has broken, each within
-// togetherWithin of the one before, and when a connection to it failed last.
+// broken remembers the node's last burst of broken connections and its last failed connection. The
+// connections of a burst broke within togetherWithin of the one before.
 type broken struct {
 	mu          sync.Mutex
 	first, last time.Time
 	requests    int
 	failed      time.Time
 
-	// closedAt is when the node was checked because it had closed a connection. It is owned by the
-	// goroutine that looks.
+	// closedAt is the last check made because the node had closed a connection. The watching
+	// goroutine owns it.
 	closedAt time.Time
 }
 
@@ -37,11 +36,11 @@ func (b *broken) note(o Outcome, now time.Time) {
 	b.requests++
 }
 
-// BrokeForOthers tells whether the connection of another request broke within a second of the one
-// that broke at at and was reported: both have only the node in common.
+// BrokeForOthers says whether another request's connection broke within a second of the reported
+// break at at. The two requests have only the node in common.
 func (n *Node) BrokeForOthers(at time.Time) bool { return n.broken.forOthers(at) }
 
-// FailedLately tells whether a connection to the node was refused or broke within the last second.
+// FailedLately says whether a connection to the node was refused or broke within the last second.
 func (n *Node) FailedLately(now time.Time) bool { return n.broken.lately(now) }
 
 func (b *broken) forOthers(at time.Time) bool {

@@ -5,12 +5,12 @@ import (
 	"time"
 )
 
-// TestBrokenTogether: one broken connection tells of the request as much as of the node, two within
-// a second of the node.
+// TestBrokenTogether checks that one broken connection leaves the blame open, between request and
+// node. Two within a second put it on the node.
 func TestBrokenTogether(t *testing.T) {
 	start := time.Unix(1000, 0)
 	for name, c := range map[string]struct {
-		resets []time.Duration // the last one is asked about
+		resets []time.Duration // the question is about the last one
 		want   bool
 	}{
 		"alone":             {[]time.Duration{0}, false},

@@ -15,32 +15,32 @@ import (
 	"github.com/cognitora/dataplane/internal/relay"
 )
 
-// Bounds of what checks read.
+// These constants bound what checks read.
 const (
-	maxProbeBody      = 4 << 20  // model lists and metrics; a bounded number is read at a time
-	readsAtOnce       = 32       // answers that are read; nodes that do not answer hold nothing but a connection each
-	maxSmallBody      = 16 << 10 // of other answers: only their status counts, and a longer one costs its connection
+	maxProbeBody      = 4 << 20  // model lists and metrics; readsAtOnce bounds their number
+	readsAtOnce       = 32       // answers being read; a node that does not answer holds only a connection
+	maxSmallBody      = 16 << 10 // any other answer; only its status counts, and a longer one costs its connection
 	completionTimeout = 8 * time.Second
 	completionsAtOnce = 4
 	completionEvery   = time.Second
 )
 
-// Options is how the nodes of a fleet are checked. Intervals and timeout are not zero.
+// Options says how the nodes of a fleet are checked. Intervals and timeout must not be zero.
 type Options struct {
 	Interval     time.Duration // between two checks of a healthy node
-	IntervalDown time.Duration // of any other
+	IntervalDown time.Duration // between two checks of any other node
 	Timeout      time.Duration // bound of one check
 	Dial         func(ctx context.Context, network, address string) (net.Conn, error)
 	Logger       *slog.Logger
 }
 
-// Checks is what the checks of all nodes share.
+// Checks is the state that the checks of all nodes share.
 type Checks struct {
 	Options
-	reads chan struct{} // one token per answer to a check that is read at a time
+	reads chan struct{} // one token for each answer being read
 }
 
-// NewChecks returns the checks of one fleet. A nil Dial is a net.Dialer's.
+// NewChecks returns the checks of one fleet. A nil Dial means net.Dialer.
 func NewChecks(o Options) *Checks {
 	if o.Dial == nil {
 		o.Dial = (&net.Dialer{}).DialContext
@@ -48,25 +48,26 @@ func NewChecks(o Options) *Checks {
 	return &Checks{Options: o, reads: make(chan struct{}, readsAtOnce)}
 }
 
-// checker asks one node how it is. It has connections of its own, so that a check tells whether the
-// node accepts new ones.
+// checker checks one node. It has connections of its own, so a check shows whether the node accepts
+// new connections.
 type checker struct {
 	checks  *Checks
 	node    *Node
 	who     Who
 	line    atomic.Pointer[line]
 	wake    chan struct{}
-	failed  atomic.Pointer[string] // what the last check failed with
-	failing atomic.Int64           // since when checks have failed without a pause (Unix ns); 0: the last one has not
-	// changed: the line is another, so a healthy node is checked before its time.
+	failed  atomic.Pointer[string] // error of the last check
+	failing atomic.Int64           // begin of the present run of failed checks (Unix ns); 0: the last check passed
+	// changed says that the line is new. A healthy node is then checked before its time.
 	changed atomic.Bool
-	// doubted: a request's connection has failed, and so is this.
+	// doubted says that a request's connection has failed. The node is then checked before its
+	// time.
 	doubted atomic.Bool
-	port    atomic.Uint32 // local, of the connection that was made last
+	port    atomic.Uint32 // local port of the latest connection
 
-	// Owned by run.
+	// The goroutine of run owns these fields.
 	checkedAt  time.Time
-	hurried    int // checks that were to be at once, since there was none for long
+	hurried    int // hurried checks since the last quiet time
 	wasRefused bool
 	trials     sync.WaitGroup
 	trialsOut  atomic.Int32
@@ -80,20 +81,21 @@ func newChecker(all *Checks, n *Node, who Who) *checker {
 	return c
 }
 
-// retarget makes further checks go over another line, the next one soon.
+// retarget makes further checks use another line. The next check comes soon.
 func (c *checker) retarget(t relay.Target) {
 	c.line.Swap(c.lineTo(t)).http.CloseIdleConnections()
 	c.changed.Store(true)
 	c.kick()
 }
 
-// doubt makes the node be checked at once, eight times in an interval for unhealthy nodes at most.
+// doubt asks for a check at once. It causes at most eight checks in an interval for unhealthy
+// nodes.
 func (c *checker) doubt() {
 	c.doubted.Store(true)
 	c.kick()
 }
 
-// kick makes the checker look at once, no more often than haste allows.
+// kick wakes the checker. haste limits how often.
 func (c *checker) kick() {
 	select {
 	case c.wake <- struct{}{}:
@@ -120,8 +122,8 @@ func (c *checker) run(ctx context.Context) {
 	}
 }
 
-// rest waits until something is due. The wait varies by a tenth, so that nodes do not fall into
-// step.
+// rest waits until a check or sample is due. The wait varies by a tenth, so that nodes do not fall
+// into step.
 func (c *checker) rest(ctx context.Context) bool {
 	wait := c.checks.IntervalDown
 	if c.node.State() == Healthy && c.lastError() == "" && !c.node.Suspect() {
@@ -139,9 +141,9 @@ func (c *checker) rest(ctx context.Context) bool {
 	return pause(ctx, c.haste(time.Since(c.checkedAt)))
 }
 
-// haste is how long to wait with a check that is to be at once, since after the one before. The
-// first few follow each other quickly: the one before may have met a server in the middle of its
-// end, which has reset it, where the next one is refused.
+// haste returns the wait before a hurried check, by the time since the last check. The first few
+// hurried checks follow each other quickly. A check that met a server in the middle of its shutdown
+// sees a reset; the next check is refused.
 func (c *checker) haste(since time.Duration) time.Duration {
 	if since > c.checks.IntervalDown {
 		c.hurried = 0
@@ -162,7 +164,7 @@ func pause(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// round does what is due.
+// round makes the checks and samples that are due.
 func (c *checker) round(ctx context.Context) {
 	c.checkHealth(ctx)
 	if c.node.State() != Unproven && c.lastError() == "" {
@@ -173,7 +175,8 @@ func (c *checker) round(ctx context.Context) {
 	}
 }
 
-// checkHealth asks /health where that is due, and its subject before the node is called well.
+// checkHealth asks /health when that is due. Before it counts the node as well, it asks the
+// subject.
 func (c *checker) checkHealth(ctx context.Context) {
 	now, last := time.Now(), c.checkedAt
 	doubted := c.doubted.Swap(false)
@@ -189,7 +192,7 @@ func (c *checker) checkHealth(ctx context.Context) {
 		err = c.who.Subject.Answers(ctx)
 	}
 	if ctx.Err() != nil || relay.IsLocal(err) {
-		return // says nothing of the node
+		return // no evidence about the node
 	}
 	result := resultOf(err, doubted)
 	c.note(err)
@@ -214,8 +217,8 @@ func (c *checker) note(err error) {
 	c.failed.Store(&text)
 }
 
-// health: a server that does not know /health is alive, one that says 5xx is not (llama.cpp says
-// 503 while it loads).
+// health asks /health. A server without /health counts as alive. A server that answers 5xx does not
+// (llama.cpp says 503 while it loads).
 func (c *checker) health(ctx context.Context) error {
 	wait := c.checks.Timeout
 	if c.node.Suspect() {
@@ -233,9 +236,9 @@ func (c *checker) health(ctx context.Context) error {
 	return nil
 }
 
-// tryCompletion asks a node of which only that can show that it is well for one token, next to
-// earlier attempts that are still out: a request that hangs now may hang for ever, although a later
-// one is answered.
+// tryCompletion asks the node for one token, if only a completion can show that it is well. It does
+// so even while earlier attempts are out, because a hanging request may hang for ever although a
+// later one is answered.
 func (c *checker) tryCompletion(ctx context.Context) {
 	model, known := c.who.Subject.Model()
 	now := time.Now()
@@ -265,19 +268,20 @@ func completionOf(status int, err error) completion {
 	return computed
 }
 
-// complainEvery is how often at most the reason why one node has not answered yet makes a line,
-// where it changes.
+// complainEvery is the shortest time between two log lines about one node that has never answered,
+// when the reason changes.
 const complainEvery = time.Minute
 
-// complaint is what has been said of a node that has never answered. Of others the breaker tells.
+// complaint is the state of the log lines about a node that has never answered. The breaker logs
+// for all other nodes.
 type complaint struct {
 	failed int    // checks in a row
-	why    string // said last
+	why    string // the last logged reason
 	at     time.Time
 }
 
-// complain says why a node has not answered yet: at the second failed check, and again when the
-// reason is another.
+// complain logs why a node has not answered yet. It logs at the second failed check and when the
+// reason changes.
 func (c *checker) complain(err error, now time.Time) {
 	said := &c.complained
 	if err == nil || c.node.State() != Unproven {

@@ -6,22 +6,21 @@ import (
 	"time"
 )
 
-// doubtMemory is how long doubts last that nothing is added to.
+// doubtMemory is the time without a new doubt after which all doubts are forgotten.
 const doubtMemory = 30 * time.Second
 
-// doubts are server errors that either the node or the request may be to blame for;
-// router/leg/judge.go says when that is so. They are weighed against what else the node has
-// answered since.
+// doubts are server errors whose cause may be the node or the request. router/leg/judge.go decides
+// which errors are doubts. The node's other answers since then are the measure for them.
 type doubts struct {
-	window   uint32     // the last 32 answers, the newest lowest; 1: a doubt
-	seen     int        // answers in window
-	requests [32]uint64 // hashes of the requests doubted last
-	next     int        // where the next one goes
-	last     time.Time  // when a doubt was added
+	window   uint32     // the last 32 answers, newest in the lowest bit; 1: a doubt
+	seen     int        // number of answers in window
+	requests [32]uint64 // hashes of the last doubted requests
+	next     int        // index for the next hash
+	last     time.Time  // time of the last doubt
 }
 
-// add counts a doubt. The same request once more says nothing new of a node that has answered
-// others well.
+// add counts a doubt. It returns false for a repeated request to a node that has answered other
+// requests well, because the repetition is no new evidence.
 func (d *doubts) add(request uint64, now time.Time) bool {
 	if now.Sub(d.last) > doubtMemory {
 		*d = doubts{}
@@ -44,7 +43,7 @@ func (d *doubts) shift(bit uint32) {
 	d.seen = min(d.seen+1, 32)
 }
 
-// ratio is the doubtful share of the last 32 answers.
+// ratio returns the share of doubts in the last 32 answers.
 func (d *doubts) ratio(now time.Time) float64 {
 	if d.seen == 0 || now.Sub(d.last) > doubtMemory {
 		return 0
@@ -52,10 +51,10 @@ func (d *doubts) ratio(now time.Time) float64 {
 	return float64(bits.OnesCount32(d.window)) / float64(d.seen)
 }
 
-// doubt counts a server error, to a request of the given hash, that is a doubt. It opens the
-// breaker once half of the last 32 answers, of 10 at least, were such, and twice the share of the
-// node's peers: what fails everywhere alike is the requests' fault. A trial request after server
-// errors fails by it.
+// doubt counts a server error as a doubt, for the request with the given hash. It opens the breaker
+// when doubts are half of the last 32 answers (of at least 10) and twice the share of the node's
+// peers. An error that is as frequent at the peers is the requests' fault. A doubt also fails a
+// trial request after server errors.
 func (b *breaker) doubt(request uint64, peers float64) {
 	now := time.Now()
 	b.mu.Lock()
@@ -80,9 +79,9 @@ func (b *breaker) doubt(request uint64, peers float64) {
 	}
 }
 
-// answers tells of a node out of service that answers all the same: with server errors, or it is
-// returning. One that was set aside may leave requests hanging, so it is to answer a trial request
-// or a completion check first.
+// answers says whether a node out of service still answers: with server errors, or because it is
+// returning. A node that was set aside must first answer a trial request or a completion check,
+// because it may leave requests hanging.
 func (b *breaker) answers() bool {
 	switch State(b.state.Load()) {
 	case Open:
@@ -93,13 +92,12 @@ func (b *breaker) answers() bool {
 	return false
 }
 
-// ReportDoubt tells that the node answered a 5xx to a request, known by its hash, of which no other
-// node has told whether it is to blame. peers is the mean Doubt of the other nodes that could have
-// been.
+// ReportDoubt counts a 5xx whose cause no other node has shown. request is the hash of the request.
+// peers is the mean Doubt of the other candidates for the request.
 func (n *Node) ReportDoubt(request uint64, peers float64) { n.breaker.doubt(request, peers) }
 
-// Doubt is the share of the node's last answers that ReportDoubt was told of. ok is false for a
-// node that answers nothing, which cannot be compared with.
+// Doubt returns the share of ReportDoubt's errors in the node's last answers. ok is false for a
+// node without answers; its ratio must not be compared.
 func (n *Node) Doubt() (ratio float64, ok bool) {
 	b := &n.breaker
 	if State(b.state.Load()) != Healthy && !b.answers() {
@@ -110,8 +108,8 @@ func (n *Node) Doubt() (ratio float64, ok bool) {
 	return b.doubts.ratio(time.Now()), true
 }
 
-// Answers tells of a node out of service that answers all the same, if only errors.
+// Answers says whether a node out of service still answers, if only with errors.
 func (n *Node) Answers() bool { return n.breaker.answers() }
 
-// NoteTrial tells that a request goes to such a node without a permit.
+// NoteTrial notes a request to a node with Answers that has no permit.
 func (n *Node) NoteTrial() { n.breaker.tried.Store(time.Now().UnixNano()) }

@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// doubted reports n server errors to requests first, first+1, ….
+// doubted reports n server errors, to the requests first, first+1 and so on.
 func (b *breaker) doubted(first, n int, peers float64) {
 	for i := range n {
 		b.doubt(uint64(first+i), peers)
@@ -44,7 +44,7 @@ func TestDoubtsOfALoneNode(t *testing.T) {
 func TestDoubtsAreWeighedAgainstAnswers(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		b := newBreaker(Healthy)
-		for i := range 60 { // a third fails
+		for i := range 60 { // a third of the requests fails
 			b.doubted(i, 1, 0)
 			b.reports(OK, 2)
 		}
@@ -53,13 +53,13 @@ func TestDoubtsAreWeighedAgainstAnswers(t *testing.T) {
 		b = newBreaker(Healthy)
 		b.doubted(7, 5, 0)
 		b.report(OK)
-		for range 60 { // one and the same request
+		for range 60 { // the same request each time
 			b.doubt(7, 0)
 		}
 		b.is(t, Healthy)
 
 		b = newBreaker(Healthy)
-		for range windowMin { // one and the same, but nothing else is answered either
+		for range windowMin { // the same request each time, without any other answer
 			b.doubt(7, 0)
 		}
 		b.is(t, Open)

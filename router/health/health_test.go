@@ -15,7 +15,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// subject is a node without requests that takes note of its breaker's states.
+// subject is a node without requests. It records its breaker's states.
 type subject struct{ moved []string }
 
 func (s *subject) Moved(_, to State, why string)           { s.moved = append(s.moved, to.String()+": "+why) }
@@ -27,7 +27,7 @@ func (s *subject) Checked(context.Context, bool, bool)     {}
 func (s *subject) Sample(context.Context)                  {}
 func (s *subject) Pause(limit time.Duration) time.Duration { return limit }
 
-// testNode is the health of a node that nobody checks.
+// testNode is the health of a node without checks.
 func testNode(s State) *Node {
 	n := &Node{}
 	checks := NewChecks(Options{Logger: slog.New(slog.DiscardHandler)})
@@ -52,7 +52,7 @@ func TestUnanswered(t *testing.T) {
 	}
 }
 
-// TestToldTooMuch: what there is no room for is counted, and nobody waits.
+// TestToldTooMuch checks that events beyond the queue are counted and that Tell does not wait.
 func TestToldTooMuch(t *testing.T) {
 	w := NewWatch(nil, nil)
 	for range toldQueue + 5 {

@@ -9,24 +9,24 @@ import (
 	"github.com/cognitora/dataplane/internal/relay"
 )
 
-// Events of the kernel are no evidence of their own: they may be of other processes' connections,
-// which may go other ways. They are the occasion to look at once at what there is to see: at the
-// node's connections after a retransmission timeout, at its health after a connection that failed
-// or was closed. What follows is as after any look.
+// Kernel events are hints, not evidence. They may belong to other processes' connections, which may
+// take other routes. Each event triggers a look or a check at once. After a retransmission timeout
+// that is a look at the node's connections. After a failed or closed connection it is a health
+// check. The result counts as after any other look.
 
 const (
-	toldQueue = 256 // events that wait to be looked into
-	// closedQuiet is how long after an answer to a check closed connections mean nothing: there are
-	// servers that close after each answer.
+	toldQueue = 256 // events that wait for a look
+	// closedQuiet is the time after an answered check in which closed connections mean nothing.
+	// Some servers close after each answer.
 	closedQuiet = 100 * time.Millisecond
-	// closedEvery is the time between two checks because of closed connections.
+	// closedEvery is the shortest time between two checks for closed connections.
 	closedEvery = time.Second
-	// leastRTO is how long, at least, Linux waits for an acknowledgement.
+	// leastRTO is Linux's shortest wait for an acknowledgement.
 	leastRTO = 200 * time.Millisecond
 )
 
-// Tell takes an event of a connection of this host. It does not block: what there
-// is no room for is counted, and left to the next look.
+// Tell takes an event of a connection of this host. It does not block. When the queue is full, it
+// counts the event and drops it; the next look finds the cause.
 func (w *Watch) Tell(e peerevents.Event) {
 	select {
 	case w.told <- told{e, time.Now()}:
@@ -35,27 +35,27 @@ func (w *Watch) Tell(e peerevents.Event) {
 	}
 }
 
-// told is an event, and when it came.
+// told is an event with its time of arrival.
 type told struct {
 	peerevents.Event
 	at time.Time
 }
 
-// now is the event as it is at that time.
+// now returns the event with its ages as of now.
 func (t *told) now(now time.Time) peerevents.Event {
 	e := t.Event
 	e.Age += now.Sub(t.at)
 	return e
 }
 
-// Untold counts the events that there was no room for.
+// Untold counts the events dropped because the queue was full.
 func (w *Watch) Untold() uint64 { return w.untold.Load() }
 
-// news is the events of one peer.
+// news holds the events of one peer.
 type news struct {
 	timeouts  []peerevents.Event // at most looksMax
-	recovered []peerevents.Event // a packet came in after timeouts; likewise
-	failed    bool               // a connection was refused, reset or given up
+	recovered []peerevents.Event // events of a packet that came in after timeouts; at most looksMax
+	failed    bool               // a connection was refused, reset or abandoned
 	closed    bool               // a connection was closed
 }
 
@@ -76,7 +76,7 @@ func (n *news) add(e peerevents.Event) {
 	}
 }
 
-// heed looks into an event and those that wait behind it.
+// heed handles an event and those that wait behind it.
 func (w *Watch) heed(looker *relay.Looker, first told) {
 	all := map[netip.AddrPort]*news{}
 	add := func(t *told) {
@@ -121,7 +121,7 @@ func (w *Watch) heedNode(looker *relay.Looker, n *Node, what *news) {
 		n.consider(append(links, own...), byEvent, time.Now())
 	}
 	if s := n.State(); s != Healthy && s != HalfOpen {
-		return // it is checked often enough
+		return // checks come often enough
 	}
 	switch {
 	case what.failed:
@@ -133,17 +133,17 @@ func (w *Watch) heedNode(looker *relay.Looker, n *Node, what *news) {
 	}
 }
 
-// doubtAnew is doubt, over a new connection: the one that there is may be the one that was closed.
+// doubtAnew is doubt over a new connection, because the existing one may be the closed one.
 func (c *checker) doubtAnew() {
 	c.line.Load().http.CloseIdleConnections()
 	c.doubt()
 }
 
-// uses tells whether the connection for checks that was made last has that local port.
+// uses says whether the latest connection for checks has this local port.
 func (c *checker) uses(port uint16) bool { return port != 0 && c.port.Load() == uint32(port) }
 
-// ofCheck is what a timeout of a check's connection means, or its end. Each one doubles the time
-// that the kernel waits for the next.
+// ofCheck turns an event of a check's connection, a timeout or an end, into a Link. The kernel
+// doubles its wait after each timeout.
 func ofCheck(e peerevents.Event) relay.Link {
 	if e.Kind == peerevents.Recovered {
 		return relay.Link{Heard: e.Age}

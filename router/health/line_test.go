@@ -12,8 +12,7 @@ import (
 	"testing"
 )
 
-// TestPlainErrors: what net/http says in words of its own of a connection of which something is
-// heard before anything is asked.
+// TestPlainErrors checks the errors of net/http about bytes that come before anything is asked.
 func TestPlainErrors(t *testing.T) {
 	t.Parallel()
 	speaks := func(c *net.TCPConn) error { _, err := c.Write([]byte("SSH-2.0-x\r\n")); return err }
@@ -36,7 +35,7 @@ func TestPlainErrors(t *testing.T) {
 	}
 }
 
-// ended is a connection that tells when net/http has closed it.
+// ended is a connection that reports when net/http has closed it.
 type ended struct {
 	net.Conn
 	closed func()
@@ -44,8 +43,8 @@ type ended struct {
 
 func (c *ended) Close() error { defer c.closed(); return c.Conn.Close() }
 
-// firstHeard is the error of a request over a connection of which net/http has heard what speak
-// does before it asks.
+// firstHeard returns the error of a request over a connection on which speak writes before it is
+// asked.
 func firstHeard(t *testing.T, speak func(*net.TCPConn) error) error {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -58,7 +57,7 @@ func firstHeard(t *testing.T, speak func(*net.TCPConn) error) error {
 		c, err := l.Accept()
 		if err == nil {
 			t.Cleanup(func() { _ = c.Close() })
-			<-dialed // a reset is an error of the dial otherwise
+			<-dialed // otherwise a reset becomes an error of the dial
 			err = speak(c.(*net.TCPConn))
 		}
 		spoken <- err

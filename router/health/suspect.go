@@ -8,43 +8,43 @@ import (
 	"github.com/cognitora/dataplane/internal/relay"
 )
 
-// suspectProbe is how long a suspect node may take to answer its health check.
+// suspectProbe is the time limit of a suspect node's health check.
 const suspectProbe = time.Second
 
-// suspicion is by packets without acknowledgement. A first retransmission timeout of one of its
-// connections makes it suspect; a second one, or a health check without an answer, opens its
-// breaker; anything that comes from it meanwhile clears it.
+// suspicion follows unacknowledged packets. The first retransmission timeout of a connection makes
+// the node suspect. A second one, or an unanswered health check, opens its breaker. Anything
+// received from the node in between clears it.
 type suspicion struct {
-	since   atomic.Int64  // Unix ns; 0: it is not suspect
-	times   atomic.Uint64 // how often it has become so
-	cut     atomic.Uint64 // requests that were ended with it
+	since   atomic.Int64  // Unix ns; 0: not suspect
+	times   atomic.Uint64 // how often the node became suspect
+	cut     atomic.Uint64 // requests that were ended with the node
 	heard   atomic.Int64  // when it last answered a check (Unix ns)
-	by      atomic.Uint32 // the evidence of the last time: a noticed
+	by      atomic.Uint32 // the last evidence: a noticed
 	changed func(why string)
 
-	mu sync.Mutex // makes a change of since and the news of it one step
+	mu sync.Mutex // makes a change of since and its report one step
 }
 
-// Suspect says whether packets to the node go unacknowledged, so that it is to be picked only where
-// most of a model's nodes are suspect.
+// Suspect says whether packets to the node go unacknowledged. A suspect node is picked only if most
+// of a model's nodes are suspect.
 func (n *Node) Suspect() bool { return n.suspicion.since.Load() != 0 }
 
-// Suspected counts how often the node has become suspect, and the requests that were cut because it
-// acknowledged nothing.
+// Suspected returns how often the node became suspect, and how many of its requests were cut for
+// it.
 func (n *Node) Suspected() (times, cut uint64) {
 	return n.suspicion.times.Load(), n.suspicion.cut.Load()
 }
 
-// SuspectReason is why a suspect node gets no requests.
+// SuspectReason is the reason why a suspect node gets no requests.
 const SuspectReason = "suspect: packets to it are not acknowledged; it gets requests only while most nodes of the " +
 	"model are suspect"
 
-// noticed is the occasion of a look at a node's connections.
+// noticed is the reason for a look at a node's connections.
 type noticed uint32
 
 const (
-	byLook  noticed = iota // it was time for one
-	byEvent                // the kernel told of a retransmission timeout
+	byLook  noticed = iota // a look was due
+	byEvent                // the kernel reported a retransmission timeout
 )
 
 func (n noticed) String() string {
@@ -52,7 +52,8 @@ func (n noticed) String() string {
 		"the kernel has told that a packet to it was not acknowledged in time"}[n]
 }
 
-// Suspicion is why the node is suspect, and since when; an empty why: it is not.
+// Suspicion returns why the node is suspect, and since when. why is empty for a node that is not
+// suspect.
 func (n *Node) Suspicion() (why string, since time.Time) {
 	at := n.suspicion.since.Load()
 	if at == 0 {
@@ -75,7 +76,7 @@ func (s *suspicion) suspect(now time.Time, by noticed) {
 	}
 }
 
-// clear ends the suspicion if it began before at, when the node was heard of.
+// clear ends the suspicion if it began before at. At that time a sign of life came from the node.
 func (s *suspicion) clear(at time.Time) {
 	s.mu.Lock()
 	since := s.since.Load()
@@ -89,34 +90,34 @@ func (s *suspicion) clear(at time.Time) {
 	}
 }
 
-// drop ends the suspicion without a word: the breaker has told more.
+// drop ends the suspicion without a report, because the breaker has reported more.
 func (s *suspicion) drop() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.since.Store(0)
 }
 
-// answered notes an answer to a check, whatever it says.
+// answered notes an answer to a check, of any content.
 func (s *suspicion) answered(now time.Time) {
 	s.heard.Store(now.UnixNano())
 	s.clear(now)
 }
 
-// silence is how long ago a check was answered.
+// silence returns the time since a check was answered.
 func (s *suspicion) silence(now time.Time) time.Duration {
 	return now.Sub(time.Unix(0, s.heard.Load()))
 }
 
-// unanswered is told that a check which began at began has failed. If the node was suspect all the
-// while, it is out.
+// unanswered takes a failed check that began at began. It ejects the node if it was suspect during
+// the whole check.
 func (n *Node) unanswered(began time.Time) {
 	if since := n.suspicion.since.Load(); since != 0 && since <= began.UnixNano() {
 		n.eject()
 	}
 }
 
-// eject takes the node out of service, and closes the connections that wait for requests: nothing
-// on their way is known to arrive.
+// eject takes the node out of service and closes its connections for requests, because packets on
+// them do not arrive.
 func (n *Node) eject() {
 	if n.breaker.silent() {
 		n.pool.DropIdle()
@@ -124,7 +125,7 @@ func (n *Node) eject() {
 	n.suspicion.drop()
 }
 
-// silent opens the breaker of a node that could get requests. It tells whether it did.
+// silent opens the breaker of a node in service. It returns true if it did.
 func (b *breaker) silent() bool {
 	b.mu.Lock()
 	defer b.unlock()
@@ -136,9 +137,9 @@ func (b *breaker) silent() bool {
 	return false
 }
 
-// weigh says how many packets in a row the node has left unanswered: on one connection, and since
-// then on none of the others anything came. heard is how long ago the node was last heard of
-// otherwise; last takes the connections into account too.
+// weigh returns how many packets in a row the node has left unanswered. It takes them from one
+// connection, provided that no other connection has received anything since. heard is the time
+// since the last answered check; last is the time since the last sign of life on any way.
 func weigh(links []relay.Link, heard time.Duration) (lost int, last time.Duration) {
 	for i := range links {
 		heard = min(heard, links[i].Heard)
@@ -151,7 +152,7 @@ func weigh(links []relay.Link, heard time.Duration) (lost int, last time.Duratio
 	return lost, heard
 }
 
-// consider draws the consequences of a look at the node's connections.
+// consider acts on a look at the node's connections.
 func (n *Node) consider(links []relay.Link, by noticed, now time.Time) {
 	lost, heard := weigh(links, n.suspicion.silence(now))
 	takes := n.State() == Healthy || n.State() == HalfOpen
@@ -170,7 +171,8 @@ func (n *Node) consider(links []relay.Link, by noticed, now time.Time) {
 	}
 }
 
-// suspicionMoved is called when the node has become suspect, or, without why, is so no more.
+// suspicionMoved is called when the node has become suspect. An empty why means that it is no
+// longer suspect.
 func (c *checker) suspicionMoved(why string) {
 	if why == "" {
 		c.checks.Logger.Info("node is not suspect any more", "node", c.who.ID)

@@ -8,7 +8,7 @@ import (
 	"github.com/cognitora/dataplane/internal/relay"
 )
 
-// suspected is a healthy node, and what is told of its suspicion.
+// suspected returns a healthy node and the reports of its suspicion.
 func suspected(t *testing.T) (n *Node, told *[]string) {
 	t.Helper()
 	told = &[]string{}
@@ -19,8 +19,8 @@ func suspected(t *testing.T) (n *Node, told *[]string) {
 	return n, told
 }
 
-// lost is a connection with so many timeouts, the last packets of which went ago and to which
-// nothing has come since before.
+// lost is a connection with so many timeouts. Its last packets were sent ago, and it has received
+// nothing since before.
 func lost(timeouts int, ago time.Duration) relay.Link {
 	return relay.Link{Lost: timeouts, Since: ago, Heard: ago + time.Second}
 }
@@ -30,7 +30,7 @@ func well(heard time.Duration) relay.Link { return relay.Link{Heard: heard} }
 func TestSuspicion(t *testing.T) {
 	const became = "a packet to it was not acknowledged in time"
 	inBubble(t, func(t *testing.T) {
-		time.Sleep(time.Hour) // the node has not been heard of by checks for long
+		time.Sleep(time.Hour) // checks have not heard of the node for long
 		for name, c := range map[string]struct {
 			rounds  [][]relay.Link // 50 ms apart
 			suspect bool
@@ -73,8 +73,9 @@ func TestSuspicion(t *testing.T) {
 	})
 }
 
-// TestSuspicionAndChecks: a check that is answered clears a suspicion and outweighs older timeouts;
-// one that is not ejects a node that was suspect all the while.
+// TestSuspicionAndChecks checks the weight of a health check. An answered one clears a suspicion
+// and outweighs older timeouts. An unanswered one ejects a node that was suspect during the whole
+// check.
 func TestSuspicionAndChecks(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		time.Sleep(time.Hour)
@@ -105,7 +106,7 @@ func TestSuspicionAndChecks(t *testing.T) {
 		if ok, why := n.Eligible(time.Now()); ok || why != "breaker open: it acknowledges no packets" {
 			t.Errorf("%v, %q", ok, why)
 		}
-		n.consider(dead, byLook, time.Now()) // what is left in flight
+		n.consider(dead, byLook, time.Now()) // packets still in flight
 		if times, _ := n.Suspected(); n.Suspect() || times != 2 {
 			t.Errorf("suspect while it is out, %d times in all", times)
 		}
@@ -120,7 +121,7 @@ func TestSuspicionAndChecks(t *testing.T) {
 	})
 }
 
-// TestRefusedAfterADoubt: a broken connection and then nobody who listens are enough.
+// TestRefusedAfterADoubt checks that a broken connection and then a refused one open the breaker.
 func TestRefusedAfterADoubt(t *testing.T) {
 	b := newBreaker(Healthy)
 	b.report(Reset)

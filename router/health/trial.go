@@ -6,11 +6,11 @@ import (
 	"time"
 )
 
-// OnTrial is said of a node that was out of service and has yet to show that it is well.
+// OnTrial is the reason given for a node that returns to service and must prove that it is well.
 const OnTrial = "on trial after a failure: a few requests at a time"
 
-// seenByChecks tells whether a health check would meet the fault that opened the breaker, or has
-// met it since.
+// seenByChecks says whether a health check detects the fault that opened the breaker, or has failed
+// since.
 func (b *breaker) seenByChecks() bool {
 	switch Outcome(b.blame.Load()) {
 	case ConnectError, Reset, probeFailure, silent:
@@ -19,8 +19,8 @@ func (b *breaker) seenByChecks() bool {
 	return b.unwell
 }
 
-// wantsCompletion tells whether only an answered completion can show that the node is well again.
-// It is aside, returning, or failing with server errors and due for another try.
+// wantsCompletion says whether only an answered completion can show that the node is well. The node
+// is aside, or returning, or it fails with server errors and is due for another try.
 func (b *breaker) wantsCompletion(now time.Time) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -55,7 +55,7 @@ func (b *breaker) takePermit(now time.Time) bool {
 }
 
 func (b *breaker) countTrial(o Outcome, now time.Time) {
-	if o == Busy { // the trial has shown nothing, so there is another one
+	if o == Busy { // a 429 proves nothing, so another trial may go
 		if b.permits.Load() < 1<<b.trial.wins {
 			b.permits.Add(1)
 		}
@@ -82,9 +82,8 @@ func (b *breaker) halfOpen(now time.Time) {
 	b.move(HalfOpen, "answers again")
 }
 
-// trialChecked counts a passed check of a node on trial, so that one whose failure such checks
-// would see is not kept there for want of requests. Enough of them over the given time end the
-// trial.
+// trialChecked counts a passed check of a node on trial. Enough checks over the given time end the
+// trial, if such checks detect the fault. A node without requests then need not stay on trial.
 func (b *breaker) trialChecked(now time.Time, over time.Duration, why string) {
 	if b.trial.checks++; b.trial.checks == 1 {
 		b.trial.checkedFrom = now
@@ -94,7 +93,8 @@ func (b *breaker) trialChecked(now time.Time, over time.Duration, why string) {
 	}
 }
 
-// resultOf judges a check by its error. doubted: a request's connection had failed before it.
+// resultOf turns the error of a check into its result. doubted says that a request's connection
+// failed before it.
 func resultOf(err error, doubted bool) check {
 	refused := errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, syscall.ENOENT)
 	switch {
@@ -113,13 +113,13 @@ type completion uint8
 
 const (
 	computed   completion = iota // a token came
-	declined                     // a 4xx: no proof that it does, so it counts only after a while
-	incomplete                   // a 5xx, or none came
+	declined                     // a 4xx; no proof of a computed token, so it counts only after a while
+	incomplete                   // a 5xx, or no answer
 )
 
-// completed takes the result of a completion check that was sent at the given time. busy: requests
-// are in flight on the node. While a trial request waits for its answer that one is to tell,
-// because a node may compute one token and hang on a longer answer.
+// completed takes the result of a completion check sent at the given time. busy says that requests
+// are in flight on the node. The outcome of a waiting trial request counts more, because a node may
+// compute one token and hang on a longer answer.
 func (b *breaker) completed(c completion, sent time.Time, busy bool) {
 	now := time.Now()
 	b.mu.Lock()
@@ -152,7 +152,7 @@ func (b *breaker) completedTrial(c completion, sent time.Time, busy bool) {
 		b.trialChecked(time.Now(), checkedFor, "completion checks are well")
 	case c == declined:
 		b.trialChecked(time.Now(), asideProofLast, "completion checks are answered")
-	case sent.After(b.trial.checkedFrom): // others may hang since before
+	case sent.After(b.trial.checkedFrom): // older attempts may still hang
 		b.trial.checks = 0
 	}
 }

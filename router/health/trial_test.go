@@ -30,7 +30,8 @@ func TestTrickleGrowsWithSuccess(t *testing.T) {
 	})
 }
 
-// TestChecksEndATrialWithoutRequests, where they would see what opened the breaker.
+// TestChecksEndATrialWithoutRequests checks that health checks end a trial if they detect the fault
+// that opened the breaker.
 func TestChecksEndATrialWithoutRequests(t *testing.T) {
 	for o, want := range map[Outcome]State{ConnectError: Healthy, Reset: Healthy, probeFailure: Healthy,
 		ServerError: HalfOpen, Timeout: HalfOpen} {
@@ -58,12 +59,12 @@ func TestChecksEndATrialWithoutRequests(t *testing.T) {
 			for range 4 {
 				ends(checkWell)
 			}
-			b.is(t, HalfOpen) // 1.5 s since the first of four
+			b.is(t, HalfOpen) // 1.5 s since the first of four checks
 			ends(checkFailed)
 			for range 4 {
 				ends(checkWell)
 			}
-			b.is(t, HalfOpen) // in a row
+			b.is(t, HalfOpen) // checks in a row
 			ends(checkWell)
 			if got := State(b.state.Load()); got != want {
 				t.Errorf("after %v: %v, want %v", o, got, want)
@@ -72,8 +73,8 @@ func TestChecksEndATrialWithoutRequests(t *testing.T) {
 	}
 }
 
-// TestCompletionsEndATrialWithoutRequests, where health checks see nothing of what opened the
-// breaker.
+// TestCompletionsEndATrialWithoutRequests checks that completions end a trial if health checks do
+// not detect the fault.
 func TestCompletionsEndATrialWithoutRequests(t *testing.T) {
 	for _, o := range []Outcome{ServerError, Timeout} {
 		inBubble(t, func(t *testing.T) {
@@ -101,7 +102,7 @@ func TestCompletionsEndATrialWithoutRequests(t *testing.T) {
 			check(computed, false)
 			check(incomplete, false)
 			check(computed, false)
-			if !b.admit() { // a trial request, which waits for its answer
+			if !b.admit() { // a trial request that waits for its answer
 				t.Fatal("no trial request")
 			}
 			for range 5 {
@@ -120,7 +121,8 @@ func TestCompletionsEndATrialWithoutRequests(t *testing.T) {
 	}
 }
 
-// TestRefusedCompletionsEndATrialLate: an engine that makes no completions may be well.
+// TestRefusedCompletionsEndATrialLate checks that an engine without completions returns to service
+// after a while.
 func TestRefusedCompletionsEndATrialLate(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		b := newBreaker(Healthy)
@@ -136,7 +138,8 @@ func TestRefusedCompletionsEndATrialLate(t *testing.T) {
 	})
 }
 
-// TestHealthChecksThatFailedTooEndATrial: they see what opened the breaker, whatever that was.
+// TestHealthChecksThatFailedTooEndATrial checks that a health check that has failed as well can end
+// the trial. It detects the fault, whatever the fault is.
 func TestHealthChecksThatFailedTooEndATrial(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		b := newBreaker(Healthy)
@@ -148,7 +151,7 @@ func TestHealthChecksThatFailedTooEndATrial(t *testing.T) {
 			time.Sleep(500 * time.Millisecond)
 		}
 		b.is(t, Healthy)
-		b.reports(ServerError, 3) // and this time only requests fail
+		b.reports(ServerError, 3) // this time only requests fail
 		time.Sleep(backoffLast)
 		for range 6 {
 			b.checked(checkWell, time.Now())
@@ -158,12 +161,12 @@ func TestHealthChecksThatFailedTooEndATrial(t *testing.T) {
 	})
 }
 
-// TestFewSlowChecksDoNotEndATrial: the time alone is no evidence.
+// TestFewSlowChecksDoNotEndATrial checks that time without enough checks does not end a trial.
 func TestFewSlowChecksDoNotEndATrial(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		b := newBreaker(Healthy)
 		b.reports(Reset, 3)
-		for range checksToClose { // the first makes it half-open
+		for range checksToClose { // the first check makes it half-open
 			b.checked(checkWell, time.Now())
 			b.is(t, HalfOpen)
 			time.Sleep(5 * time.Second)
@@ -182,7 +185,7 @@ func TestALostTrialDoesNotBlockTheReturn(t *testing.T) {
 		if !b.admit() || b.admit() {
 			t.Fatal("want exactly one trial")
 		}
-		time.Sleep(trialEvery) // its client left, nobody reports
+		time.Sleep(trialEvery) // the client left, so no outcome is reported
 		if !b.admit() || b.admit() {
 			t.Fatal("want exactly one more trial")
 		}

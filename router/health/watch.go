@@ -9,29 +9,28 @@ import (
 	"github.com/cognitora/dataplane/internal/relay"
 )
 
-// How dead nodes are found that send no reset: the kernel is asked about the connections to them
+// The watch finds dead nodes that send no reset. It asks the kernel about the connections to them
 // that are in use.
 const (
 	lookEvery = 50 * time.Millisecond
-	// looksAtOnce bounds the connections of one round, which take turns: at about 1 µs each that is
-	// 2 % of a core at most.
+	// looksAtOnce bounds the connections of one round; they take turns. At about 1 µs each the
+	// looks cost at most 2 % of a core.
 	looksAtOnce = 1024
 	looksMin    = 4  // of a node
 	looksMax    = 64 // of a node
 )
 
-// Watch looks at the connections to all nodes, every now and then and where the kernel tells of
-// something.
+// Watch looks at the connections to all nodes, at intervals and after kernel events.
 type Watch struct {
 	nodes  iter.Seq[*Node]
 	lag    func(time.Duration)
-	looks  atomic.Uint64 // connections that the kernel was asked about
+	looks  atomic.Uint64 // connections the kernel was asked about
 	told   chan told
-	untold atomic.Uint64 // events that found no room in told
+	untold atomic.Uint64 // events dropped because told was full
 }
 
-// NewWatch returns a watch over the nodes that there are at the time of a look. lag is told how old
-// what the kernel tells of is when it is looked into; nil: nobody is.
+// NewWatch returns a watch over nodes. lag is called with the age of each kernel event at its look;
+// it may be nil.
 func NewWatch(nodes iter.Seq[*Node], lag func(time.Duration)) *Watch {
 	return &Watch{nodes: nodes, lag: lag, told: make(chan told, toldQueue)}
 }
@@ -53,7 +52,7 @@ func (w *Watch) Run(ctx context.Context) {
 	}
 }
 
-// round looks at the nodes that have requests in flight, and returns their number. busy is that of
+// round looks at the nodes with requests in flight, and returns their number. busy is the result of
 // the last round.
 func (w *Watch) round(looker *relay.Looker, busy int) int {
 	share := min(max(looksAtOnce/max(busy, 1), looksMin), looksMax)
@@ -70,5 +69,5 @@ func (w *Watch) round(looker *relay.Looker, busy int) int {
 	return busy
 }
 
-// Looks counts the connections that the kernel was asked about.
+// Looks counts how often the kernel was asked about a connection.
 func (w *Watch) Looks() uint64 { return w.looks.Load() }

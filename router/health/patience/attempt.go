@@ -2,16 +2,16 @@ package patience
 
 import "time"
 
-// NoTokens is the MaxTokens of requests that generate nothing: embeddings, rerank, tokenize.
+// NoTokens is the MaxTokens of a request that generates nothing: embeddings, rerank, tokenize.
 const NoTokens = -1
 
-// Work is what an attempt asks of a node.
+// Work describes the cost of one attempt.
 type Work struct {
 	Stream         bool
-	UncachedTokens int64 // prompt tokens that the node is believed to have to compute
-	CachedTokens   int64 // prompt tokens that it is believed to hold
+	UncachedTokens int64 // prompt tokens that the node probably has to compute
+	CachedTokens   int64 // prompt tokens that the node probably holds in its cache
 	MaxTokens      int64 // bound on completion tokens; 0 = unknown, NoTokens = none are generated
-	Owner          Owner // asked to give up, told of the prefill; nil: the attempt is only evidence
+	Owner          Owner // may give the attempt up and is told of the prefill; nil: the attempt is only evidence
 }
 
 func (w *Work) kind() int {
@@ -21,20 +21,20 @@ func (w *Work) kind() int {
 	return 0
 }
 
-// Attempt is one request at one node, from dispatch to its end. The caller owns the memory: the
-// zero value is ready for Begin, and may be used again after Done. Only Begin must not run
+// Attempt is one request at one node, from dispatch to its end. The caller owns the memory. The
+// zero value is ready for Begin, and Begin may be called again after Done. Do not run Begin
 // concurrently with the other methods.
 type Attempt struct {
 	node   *Node
 	work   Work
 	start  time.Duration
-	tokens int64 // u+q: uncached tokens ahead of its first byte, its own included
+	tokens int64 // u+q: uncached tokens to compute before the first byte, its own included
 
-	// Guarded by the model's mutex.
-	queued     int64 // its part of node.queued
+	// The model's mutex guards these fields.
+	queued     int64 // its share of node.queued
 	firstAt    time.Duration
 	askAgainAt time.Duration // after a refusal
-	prefilled  bool          // not a stream: its prompt should be computed by now
+	prefilled  bool          // not a stream: its prompt should have been computed by now
 	state      state
 	in         *attempts
 	prev, next *Attempt
@@ -46,10 +46,10 @@ const (
 	idle state = iota
 	waiting
 	begun
-	abandoned // given up; its owner has yet to call Done
+	abandoned // given up; its owner has not called Done yet
 )
 
-// Begin notes that w is being sent to n now. The attempt must be idle: new, or after Done.
+// Begin notes at now that w is sent to n. The attempt must be new or done.
 func (n *Node) Begin(a *Attempt, now time.Time, w Work) {
 	w.UncachedTokens, w.CachedTokens = max(w.UncachedTokens, 0), max(w.CachedTokens, 0)
 	m := n.model
@@ -67,8 +67,8 @@ func (n *Node) Begin(a *Attempt, now time.Time, w Work) {
 	m.count(n, 1)
 }
 
-// Progress notes that bytes came from the node: for every chunk of a body, and for an answer
-// that is no success. It is one atomic store.
+// Progress notes bytes from the node. Call it for every chunk of a body and for an unsuccessful
+// answer. It is one atomic store.
 func (a *Attempt) Progress(now time.Time) {
 	if a.node != nil {
 		a.node.pulse.beat(now)
@@ -95,8 +95,8 @@ func (a *Attempt) FirstByte(now time.Time) {
 	}
 }
 
-// Done ends the attempt. ok says that a complete, successful answer came; completionTokens is
-// its length where known, else 0. Calls on an idle attempt do nothing.
+// Done ends the attempt. ok says that a complete, successful answer came. completionTokens is its
+// length, or 0 if unknown. Done does nothing on an idle attempt.
 func (a *Attempt) Done(now time.Time, completionTokens int64, ok bool) {
 	if a.node == nil {
 		return

@@ -1,78 +1,81 @@
-// Package patience decides how long to wait for a node before another one is asked, and
-// notices nodes that have stopped making progress.
+// Package patience decides how long to wait for a node before another one is asked. It also notices
+// nodes that have stopped making progress.
 //
-// It learns what a served model needs from what its nodes do. It keeps no clock (every call is
-// told the time) and starts no goroutine: router/leg calls Model.Check every PatienceFloor/10,
-// and Check asks the owner of each late attempt to give it up. One mutex per model guards
-// everything but what is atomic: a node's pulse, which each chunk of an answer sets, and what
-// waits at a node (Node.Queued).
+// The package learns the expected times of a served model from its nodes' answers. It keeps no
+// clock; every call passes the time. It starts no goroutine. router/leg calls Model.Check every
+// PatienceFloor/10. Check asks the owner of each late attempt to give it up. One mutex per model
+// guards all state except two atomics. A node's pulse is set by each chunk of an answer.
+// Node.Queued counts the tokens that wait at a node.
 //
 // # First byte of a stream
 //
-// An attempt brings u uncached tokens to a node where q uncached tokens of earlier attempts
-// still wait. What it should need is
+// An attempt brings u uncached tokens to a node where q uncached tokens of earlier attempts still
+// wait. Its expected time to first byte is
 //
 //	E(u+q) = a + b·(u+q)
 //
-// with a, b >= 0 from a least-squares line over the model's last ~64 first bytes, each clipped at
-// 4·E so that one outlier teaches little. Beyond the largest u+q seen (a decaying maximum) E grows
-// in proportion, as if all the time were per token. E is never taken below PatienceFloor/4, so that
-// noise on a fast fleet is not mistaken for slowness. Until 3 first bytes have been seen E is
-// FirstByteCold/4; until there are 8 it is 4 times the slowest of them, FirstByteCold/4 at most,
-// for prompts up to the largest of them (cached tokens count as uncached), and grows in proportion
-// beyond.
+// with a, b >= 0 from a least-squares line over the model's last ~64 first bytes. Each of them is
+// clipped at 4·E, so that an outlier changes the line little. Beyond the largest u+q seen (a
+// decaying maximum) E grows in proportion, as if all the time were per token. E is at least
+// PatienceFloor/4, so that noise on a fast fleet does not count as slowness.
+//
+// E is FirstByteCold/4 until 3 first bytes have been seen. From 3 to 8 first bytes E is 4 times the
+// slowest of them, FirstByteCold/4 at most. That holds for prompts up to the largest of them;
+// beyond it E grows in proportion. Cached tokens count as uncached during that time.
 //
 // An attempt with c tokens believed cached is overdue when its wait reaches
 //
 //	limit = L·E(u+q)·max(1, node, peers)·4^doubts + 2·(E(u+q+c) - E(u+q))
 //	L     = 4 + 4·excess, at most 16; excess = moving mean of max(0, wait/E - 1), each at most 3
 //
-// clamped to [PatienceFloor, FirstByte]. What was given up counts in excess too, so that a fleet
-// with a long tail is not asked twice forever. The last term pays for a wrong belief: the whole
-// prompt computed anew, twice over.
+// clamped to [PatienceFloor, FirstByte]. Abandoned attempts count in excess too. A fleet with a
+// long tail then gets fewer second attempts over time. The last term pays for a wrong belief in
+// cached tokens: it is twice the time to compute them.
 //
-//   - node is the moving mean of wait/E on this node: slow hardware gets the time it needs.
-//   - peers is the lower median, over the model's other nodes, of how slow each one is now: the
-//     larger of its moving mean (if younger than 10 s) and of wait/E of the attempts that wait
-//     there at this moment. Waits that have not ended count, so it rises while a whole fleet is
-//     slowing down and nobody has answered yet. An attempt can only be overdue by being 4 times
-//     worse off than half of its peers: when every node is busy and slow nothing is given up,
-//     and up to half of a fleet may hang and still be told from the rest.
-//   - doubts counts the nodes (up to 3) where something was given up since the model's last
-//     first byte within 4·E. What was given up is a probe: the others follow when it, or anything
-//     else, is answered in time elsewhere, and giving up gets rarer while nothing is.
+//   - node is the moving mean of wait/E on this node. It gives slow hardware the time it needs.
+//   - peers is the lower median of the other nodes' present slowness. A node's slowness is its
+//     moving mean (if younger than 10 s) or the wait/E of an attempt that waits there now, whichever
+//     is larger. It rises before any answer comes, while the whole fleet is slowing down. An attempt
+//     is overdue only if it is 4 times worse off than half of its peers. So nothing is given up when
+//     every node is busy and slow. Up to half of a fleet may hang and still be told from the rest.
+//   - doubts counts the nodes (up to 3) where an attempt was given up since the model's last first
+//     byte within 4·E. An abandoned attempt is a probe of another node. Further attempts follow once
+//     any first byte comes in time. Until then each further doubt makes giving up rarer.
 //
-// A model with a single node waits for FirstByte: there is nobody else to ask.
+// A model with a single node waits for FirstByte, because it has no other node to ask.
 //
 // # Nodes without progress
 //
-// An answer that is not streamed shows nothing until it is complete, so nothing can be said of
-// one alone; the node is looked at as a whole. Its silence began at the later of its last byte
-// (of any response, for any model) and the dispatch of its oldest attempt that got nothing. It
-// is judged once a peer has answered something that was sent after that. Every waiting attempt
-// is then a witness with p, the chance that a healthy node would have kept it waiting this long:
+// An unstreamed answer shows nothing until it is complete. One such attempt alone proves nothing,
+// so the node is judged as a whole. Its silence began at its last byte (of any response, for any
+// model), or at the dispatch of its oldest unanswered attempt if that is later. It is judged once a
+// peer has answered a request sent after that. Every waiting attempt is then a witness. Its p is
+// the chance that a healthy node would have kept it waiting this long:
 //
-//	p = S(w/(2·slow)) / S(w0/(2·slow)), at least 1/50
+//		p = S(w/(2·slow)) / S(w0/(2·slow)), at least 1/50
 //
-// where S is the survival function of the model's response times (add-one smoothing; apart for
-// requests that generate nothing), w the wait, w0 the part of it before the silence, and slow
-// the median of how much slower than expected, or longer than usual, the peers' answers since
-// then were (at least 1), times prompt/(largest prompt seen) for a larger one. Peers answer
-// their shortest requests first, so p is also at least the share of those sent no later that
-// wait at the peers, among them and the answers. What waits on one node waits for one reason
-// and cannot be multiplied freely: a node may be twice as slow as its peers, and a witness with
-// p above 1/4 says nothing. Further,
+//	 - S is the survival function of the model's response times, with add-one smoothing. Requests
+//	   that generate nothing have an S of their own.
+//	 - w is the wait, and w0 is the part of the wait before the silence.
+//	 - slow is the median slowness of the peers' answers since then, at least 1. An answer's slowness
+//	   is its time over the expected or the usual time. For a prompt larger than any seen, slow is
+//	   multiplied by prompt/(largest prompt seen).
 //
-//   - p = 1/1000 when w-w0 > 4·slow·(E + d·max_tokens), d being the largest recent seconds per
-//     completion token; with max_tokens unknown, when w-w0 > 4·slow·(longest response time).
-//     Both need 8 observations. A long generation that its max_tokens allow is therefore never
-//     enough by itself.
-//   - p = 1/100 for each stream that became overdue in this silence.
+// Peers answer their shortest requests first. So p is at least alike/(alike+answers): alike counts
+// the peers' waiting attempts that were sent no later, and answers counts the peers' answers. The
+// attempts at one node may all wait for one cause, so their p must not be multiplied freely.
+// Therefore S allows a node to be twice as slow as its peers, and a witness with p above 1/4 does
+// not count.
 //
-// Overdue streams count at once (once 4·slow·E has passed, too), everything else after StallFloor
-// of silence. A product of at most 1/100 sets the node aside, at most 1/1000 also moves its
-// waiting attempts (Rescue). Until the node's next byte that evidence goes on counting as 1/100
-// against it: when it is tried again and still hangs, one wait that three answers in four do not
-// need is enough. Streams that have begun are no witnesses (a client that stops reading silences
-// them too); their bound is the idle timeout.
+//   - p is 1/1000 when w-w0 > 4·slow·(E + d·max_tokens). d is the largest recent time per completion
+//     token in seconds. With max_tokens unknown the bound is 4·slow·(longest response time). Both
+//     need 8 observations. So a long generation within its max_tokens never suffices by itself.
+//   - p is 1/100 for each stream that became overdue in this silence.
+//
+// Overdue streams count at once; an abandoned one counts after 4·slow·E. All other witnesses count
+// after StallFloor of silence. A product of at most 1/100 sets the node aside. A product of at most
+// 1/1000 also moves its waiting attempts (Rescue). Until the node's next byte the evidence goes on
+// counting as 1/100. When the node is tried again and still hangs, one wait that three answers in
+// four do not need is then enough. A stream that has begun is no witness, because a client that
+// stops reading silences it too. The idle timeout bounds it.
 package patience

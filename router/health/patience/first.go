@@ -7,14 +7,14 @@ import (
 )
 
 const (
-	ratioLifetime = 10 * time.Second // how long a node's own slowness counts as how slow it is now
+	ratioLifetime = 10 * time.Second // age up to which a node's moving mean counts as its present slowness
 	doubtsMax     = 3
 )
 
-// factor is L.
+// factor returns L of the package documentation.
 func (m *Model) factor() float64 { return min(inTime+4*m.first.excess, 16) }
 
-// survey sets how slow every node is now, and sorts the values into scratch.
+// survey computes every node's present slowness and sorts the values into scratch.
 func (m *Model) survey(now time.Duration) {
 	for i, n := range m.nodes {
 		n.slow = 1
@@ -30,8 +30,8 @@ func (m *Model) survey(now time.Duration) {
 	slices.Sort(m.scratch)
 }
 
-// prefilled takes unstreamed attempts out of the queue, and tells their owners, once their
-// prompt should be computed, which nothing else shows.
+// prefilled takes an unstreamed attempt out of the queue once its prompt should have been computed.
+// It tells the owner. No byte of the answer shows that moment.
 func (l *attempts) prefilled(m *Model, now time.Duration) {
 	for a := l.head; a != nil; a = a.next {
 		if a.prefilled || (now-a.start).Seconds() <= m.expectFirst(a.tokens) {
@@ -45,7 +45,7 @@ func (l *attempts) prefilled(m *Model, now time.Duration) {
 	}
 }
 
-// peers is the lower median of how slow the other nodes are: survey must have run.
+// peers returns the lower median of the other nodes' slowness. Call survey first.
 func (m *Model) peers(n *Node) float64 {
 	k := (len(m.nodes) - 2) / 2
 	if n.slow <= m.scratch[k] {
@@ -54,7 +54,7 @@ func (m *Model) peers(n *Node) float64 {
 	return m.scratch[k]
 }
 
-// doubts counts the nodes where a stream was given up and nobody has answered in time since.
+// doubts counts the nodes where a stream was given up since the last first byte that came in time.
 func (m *Model) doubts() int {
 	count := 0
 	for _, n := range m.nodes {
@@ -65,7 +65,7 @@ func (m *Model) doubts() int {
 	return min(count, doubtsMax)
 }
 
-// limits are what all attempts at one node share.
+// limits hold the factor common to all attempts at one node.
 type limits struct{ times float64 }
 
 func (m *Model) limitsOf(n *Node) limits {
@@ -76,7 +76,7 @@ func (m *Model) limitsOf(n *Node) limits {
 	return limits{m.factor() * slow * math.Pow(4, float64(m.doubts()))}
 }
 
-// limit is the wait at which a is overdue.
+// limit returns the wait at which a is overdue.
 func (m *Model) limit(a *Attempt, l limits) time.Duration {
 	tokens, all := a.tokens, a.tokens+a.work.CachedTokens
 	if m.first.n < known {
@@ -99,7 +99,7 @@ func (m *Model) giveUpOverdue(n *Node, now time.Duration) {
 		next := a.next
 		if now-a.start >= m.limit(a, l) && m.ask(a, Overdue, now) {
 			m.noteOverdue(n, a, now)
-			l = m.limitsOf(n) // one more doubt: the next one waits until somebody answers
+			l = m.limitsOf(n) // one more doubt: the next attempt waits until a node answers in time
 		}
 		a = next
 	}
@@ -116,7 +116,7 @@ func (m *Model) noteOverdue(n *Node, a *Attempt, now time.Duration) {
 	n.overdueAt = now
 }
 
-// ask asks the owner to give the attempt up, unless it refused a short while ago.
+// ask asks the owner to give the attempt up. It does not ask again soon after a refusal.
 func (m *Model) ask(a *Attempt, v Verdict, now time.Duration) bool {
 	if a.work.Owner == nil || now < a.askAgainAt {
 		return false

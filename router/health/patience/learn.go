@@ -8,18 +8,18 @@ import (
 
 const (
 	known     = 8     // observations that an estimate needs
-	few       = 3     // first bytes from which the slowest of them stands in for one
-	wide      = 4.0   // times that, while they are few
+	few       = 3     // first bytes from which the slowest one stands in for an estimate
+	wide      = 4.0   // multiple of the slowest first byte until then
 	memory    = 64.0  // observations that a moving estimate remembers
-	clip      = 4.0   // an observation teaches at most this multiple of what was expected
+	clip      = 4.0   // an observation counts as at most this multiple of the expectation
 	inTime    = 4.0   // a first byte within this multiple of E is in time
 	ratioMax  = 16.0  // bound on a node's own slowness
-	hiDecay   = 0.995 // per observation, of decaying maxima
-	hiTokens  = 64.0  // least u+q beyond which E is extrapolated
+	hiDecay   = 0.995 // decay of the maxima per observation
+	hiTokens  = 64.0  // smallest u+q beyond which E is extrapolated
 	spreadMax = 1024  // observations after which a histogram forgets half
 )
 
-// line is a least-squares fit y = a + b·x over the recent past, x in tokens, y in seconds.
+// line is a least-squares fit y = a + b·x over recent observations, x in tokens, y in seconds.
 type line struct {
 	n                   int
 	s, sx, sy, sxx, sxy float64
@@ -51,7 +51,7 @@ func (l *line) observeExcess(ratio float64) {
 	l.excess += (min(max(0, ratio-1), clip-1) - l.excess) / (memory / 2)
 }
 
-// fit solves for a and b. Where x hardly varies its slope is noise, and 0 is used.
+// fit solves for a and b. When x hardly varies its slope is noise, and fit uses 0.
 func (l *line) fit() {
 	x, y := l.sx/l.s, l.sy/l.s
 	variance := l.sxx/l.s - x*x
@@ -65,7 +65,7 @@ func (l *line) fit() {
 	}
 }
 
-// expect returns the seconds that x tokens should need, 0 while nothing is known.
+// expect returns the expected seconds for x tokens, or 0 while nothing is known.
 func (l *line) expect(x float64) float64 {
 	if l.n < known {
 		return 0
@@ -77,8 +77,8 @@ func (l *line) expect(x float64) float64 {
 	return (l.a + l.b*hi) * x / hi
 }
 
-// guess is expect where few are known: the slowest so far, in proportion beyond the largest x. It
-// has no margin.
+// guess is expect while few observations exist. It returns the slowest so far, in proportion beyond
+// the largest x. It has no margin.
 func (l *line) guess(x float64) float64 {
 	return l.slowest * max(1, x/max(l.hi, hiTokens))
 }
@@ -102,7 +102,7 @@ func (p *pace) observe(v float64) {
 type spread struct {
 	count [88]uint32
 	n     uint32
-	hi    float64 // decaying maximum of their prompt tokens
+	hi    float64 // decaying maximum of the prompt tokens
 }
 
 func bucket(seconds float64) int {
@@ -112,7 +112,7 @@ func bucket(seconds float64) int {
 	return min(int(4*math.Log2(seconds*1e3)), len(spread{}.count)-1)
 }
 
-// edge is the upper end of a bucket in seconds.
+// edge returns the upper end of a bucket in seconds.
 func edge(i int) float64 { return math.Exp2(float64(i+1)/4) / 1e3 }
 
 func (s *spread) observe(seconds float64, promptTokens int64) {
@@ -128,8 +128,8 @@ func (s *spread) observe(seconds float64, promptTokens int64) {
 	}
 }
 
-// survival is the chance that an answer takes longer than that; whatever shares its bucket
-// counts as longer, and add-one smoothing keeps it from 0.
+// survival returns the chance that an answer takes longer than seconds. Observations in the same
+// bucket count as longer. Add-one smoothing keeps the chance above 0.
 func (s *spread) survival(seconds float64) float64 {
 	longer := uint32(1)
 	for _, c := range s.count[bucket(seconds):] {
@@ -138,12 +138,12 @@ func (s *spread) survival(seconds float64) float64 {
 	return float64(longer) / float64(s.n+1)
 }
 
-// scale is how much longer a prompt may take for being larger than any that was seen.
+// scale returns how much more time a prompt gets for being larger than any seen.
 func (s *spread) scale(promptTokens int64) float64 {
 	return max(1, float64(promptTokens)/max(s.hi, hiTokens))
 }
 
-// longest returns the upper bound of the largest observation, 0 while too little is known.
+// longest returns the upper bound of the largest observation, or 0 while too little is known.
 func (s *spread) longest() float64 {
 	if s.n < known {
 		return 0
@@ -156,7 +156,7 @@ func (s *spread) longest() float64 {
 	return edge(0)
 }
 
-// median returns an upper bound of the median, 0 while too little is known.
+// median returns an upper bound of the median, or 0 while too little is known.
 func (s *spread) median() float64 {
 	if s.n < known {
 		return 0
@@ -170,8 +170,7 @@ func (s *spread) median() float64 {
 	return 0
 }
 
-// answer is a sign that a node was at work: sent at start, answered, and how much slower than
-// expected.
+// answer is one answer of a node: the times of the request and the answer, and its slowness.
 type answer struct {
 	node  *Node
 	start time.Duration
@@ -197,8 +196,8 @@ func (r *ring) forget(n *Node) {
 	}
 }
 
-// peersSince returns how many answers other nodes gave to what was sent since then, and the
-// median of their slowness, at least 1.
+// peersSince looks at the other nodes' answers to requests sent since then. It returns their number
+// and their median slowness, at least 1.
 func (r *ring) peersSince(n *Node, since time.Duration) (count int, slow float64) {
 	var ratios [len(ring{}.at)]float64
 	for i := range r.at {
@@ -259,8 +258,9 @@ func (m *Model) learnAnswer(a *Attempt, now time.Duration, completionTokens int6
 	}
 }
 
-// callRatio is how much slower than expected an unstreamed answer was; 1 while that is unknown.
-// That answers have become longer counts too: those still to come will be.
+// callRatio returns how much slower than expected an unstreamed answer was, or 1 while that is
+// unknown. A general rise in the length of answers counts as slowness too, because waiting answers
+// may be longer as well.
 func (m *Model) callRatio(a *Attempt, took float64, completionTokens int64) float64 {
 	expected := m.calls[a.work.kind()].median()
 	if expected == 0 {

@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// However many nodes, however dense the traffic and however much slower a whole fleet gets:
-// where there is nobody to compare with, one stream or two in a hundred are tried elsewhere.
+// TestSlowFleets slows a whole fleet down, at various sizes and traffic densities. At most one or
+// two streams in a hundred may be tried elsewhere, and only where no peer allows a comparison.
 func TestSlowFleets(t *testing.T) {
 	for _, slow := range []float64{3, 10, 40} {
 		for _, gap := range []time.Duration{50, 200, 1000} {
@@ -27,7 +27,8 @@ func TestSlowFleets(t *testing.T) {
 	}
 }
 
-// The first answers of a cold fleet may be faster than anything after them.
+// TestFleetsThatSlowDownAfterAFewAnswers checks a cold fleet whose first answers are faster than
+// all later ones.
 func TestFleetsThatSlowDownAfterAFewAnswers(t *testing.T) {
 	for _, slow := range []float64{10, 40} {
 		for _, gap := range []time.Duration{0, 50, 200, 1000} {
@@ -48,7 +49,8 @@ func TestFleetsThatSlowDownAfterAFewAnswers(t *testing.T) {
 	}
 }
 
-// One node hangs: everything sent to it is moved, nothing else is, warm or cold.
+// TestHangingNodes lets one node hang, warm or cold. All its attempts are moved, and no other
+// attempt is.
 func TestHangingNodes(t *testing.T) {
 	for _, stream := range []bool{true, false} {
 		for _, nodes := range []int{2, 3, 4, 8} {
@@ -89,10 +91,10 @@ func (s *sim) hangAndSend16(name string, stream bool, gap time.Duration) {
 	}
 }
 
-// Bursts of unstreamed calls at a fleet that has become slower or whose answers have become
-// longer, one node up to twice as slow as the rest: what waits on one node waits for one
-// reason, so that many who wait say no more than one does. That a node is set aside for a
-// moment, which costs no request, is in the nature of a chance of 1/100.
+// TestBurstsOfCallsAreWaitedFor sends bursts of unstreamed calls to a fleet that has become slower,
+// or whose answers have become longer. One node is up to twice as slow as the rest. Many attempts
+// that wait at one node must count no more than one. A node may be set aside for a moment: at a
+// chance of 1/100 that happens, and it costs no request.
 func TestBurstsOfCallsAreWaitedFor(t *testing.T) {
 	for _, slow := range []float64{1, 10} {
 		for _, slower := range []float64{1, 1.5, 2} {
@@ -128,7 +130,7 @@ func (s *sim) burstsOfCalls(name string, each int, longest int64) {
 	}
 }
 
-// ofHundredGivenUp sends streams, one every gap, and tells how many of them were to be tried
+// ofHundredGivenUp sends a hundred streams, one every gap. It returns how many were to be tried
 // elsewhere.
 func (s *sim) ofHundredGivenUp(gap time.Duration) int {
 	var reqs []*simRequest

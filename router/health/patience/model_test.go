@@ -120,8 +120,8 @@ func TestAttemptsInParallel(t *testing.T) {
 	}
 }
 
-// TestQueuedIsWhatWaits follows random attempts in two models that share a node, against a plain
-// sum: what an attempt adds it takes back exactly once, however it ends.
+// TestQueuedIsWhatWaits compares Queued with a plain sum, for random attempts in two models that
+// share a node. An attempt must take back its share exactly once, however it ends.
 func TestQueuedIsWhatWaits(t *testing.T) {
 	seed := uint64(time.Now().UnixNano())
 	t.Log("seed", seed)
@@ -163,7 +163,8 @@ func TestQueuedIsWhatWaits(t *testing.T) {
 	}
 }
 
-// TestACallCountsUntilItsPromptShouldBeComputed: its owner is told once, and not after its end.
+// TestACallCountsUntilItsPromptShouldBeComputed checks that the owner is told once, and not after
+// the end of the call.
 func TestACallCountsUntilItsPromptShouldBeComputed(t *testing.T) {
 	s := newSim(t, 2)
 	s.warm(20, true)
@@ -229,8 +230,8 @@ func BenchmarkCheck1000Waiting(b *testing.B) {
 	}
 }
 
-// Limit returns how long the attempt may wait for its first byte as things are now: 0 when it
-// does not wait or is not a stream. It changes with what peers do.
+// Limit returns how long the attempt may wait for its first byte. It returns 0 for an attempt that
+// is not a waiting stream. The peers' present slowness changes the limit.
 func (a *Attempt) Limit(now time.Time) time.Duration {
 	if a.node == nil {
 		return 0

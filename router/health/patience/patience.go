@@ -7,10 +7,10 @@ import (
 	"time"
 )
 
-// Options of one model. Zero values mean the defaults named.
+// Options are the settings of one model. A zero value means the default given here.
 type Options struct {
 	PatienceFloor time.Duration // no stream is given up earlier; 1 s
-	StallFloor    time.Duration // no node is set aside for a shorter silence, overdue streams apart; 2 s
+	StallFloor    time.Duration // no node is set aside for a shorter silence, except for overdue streams; 2 s
 	FirstByteCold time.Duration // first-byte limit while nothing is known; 60 s
 	FirstByte     time.Duration // upper bound of every first-byte limit; 300 s
 }
@@ -29,20 +29,19 @@ func (o Options) withDefaults() Options {
 	return o
 }
 
-// epoch turns times into durations, which follow the monotonic clock and fit an atomic.
+// epoch turns times into durations. They follow the monotonic clock and fit an atomic.
 var epoch = time.Now()
 
 const never = time.Duration(-1 << 63)
 
-// Pulse is the time of the last byte that a node sent, and the prompt tokens that wait there,
-// whichever model they are for. One Pulse belongs to one incarnation of a node and is shared by
-// its trackers in all models.
+// Pulse holds the time of a node's last byte and the number of its waiting prompt tokens, over all
+// models. One incarnation of a node has one Pulse, which its Node values in all models share.
 type Pulse struct {
 	last   atomic.Int64
 	queued atomic.Int64 // the sum of Node.queued; written under each model's mutex
 }
 
-// NewPulse returns a pulse that counts now as the last sign of life.
+// NewPulse returns a pulse whose last sign of life is now.
 func NewPulse(now time.Time) *Pulse {
 	p := &Pulse{}
 	p.beat(now)
@@ -51,60 +50,60 @@ func NewPulse(now time.Time) *Pulse {
 
 func (p *Pulse) beat(now time.Time) { p.last.Store(int64(now.Sub(epoch))) }
 
-// At is when the last sign of life came, as time since the process began to count.
+// At returns the time of the last sign of life, counted from epoch.
 func (p *Pulse) At() time.Duration { return time.Duration(p.last.Load()) }
 
-// Model is what has been learned of one served model, and who waits for it. Its memory is
-// fixed apart from its nodes; attempts belong to their callers. Safe for concurrent use.
+// Model holds the experience with one served model and its waiting attempts. It uses fixed memory,
+// apart from its nodes. Callers own the attempts. It is safe for concurrent use.
 type Model struct {
 	o Options
 
 	mu       sync.Mutex
 	nodes    []*Node
 	first    line      // time to first byte over tokens
-	calls    [2]spread // whole response times: of generations, of everything else
+	calls    [2]spread // complete response times: of generations, and of all other requests
 	perToken pace
 	answers  ring
-	promptAt time.Duration // last first byte that came in time
-	open     int           // attempts that wait, over all nodes
-	scratch  []float64     // of survey, as long as nodes
+	promptAt time.Duration // time of the last first byte that came in time
+	open     int           // waiting attempts at all nodes
+	scratch  []float64     // buffer of survey, as long as nodes
 }
 
-// NewModel returns a model that knows nothing yet.
+// NewModel returns a model without experience.
 func NewModel(o Options) *Model {
 	return &Model{o: o.withDefaults(), promptAt: never}
 }
 
-// Node is one node's part in one model: made by Join when the node enters the fleet snapshot,
-// kept with it, given to Leave when it goes.
+// Node is one node's part in one model. Call Join when the node enters the fleet snapshot, keep the
+// Node with the snapshot, and pass it to Leave when the node goes.
 type Node struct {
 	model *Model
 	pulse *Pulse
 
-	// Guarded by model.mu.
+	// model.mu guards these fields.
 	gone    bool
 	streams attempts // waiting for their first byte
 	calls   attempts // waiting for their answer
-	queued  int64    // uncached tokens of those that wait; changed by enqueue only
+	queued  int64    // uncached tokens of the waiting attempts; only enqueue changes it
 
 	ratio   float64 // moving mean of wait/E; 0 = nothing seen
 	ratioAt time.Duration
-	slow    float64 // how slow it is now; set by survey
+	slow    float64 // present slowness, set by survey
 
 	cursor *Attempt // of waitAsLong, in calls
 	passed int      // attempts before the cursor
 
 	overdueAt time.Duration // last time a stream here was given up as overdue
-	lost      lost          // such streams since the last sign of life
-	level     level         // the highest reported since the last sign of life
-	levelAt   time.Duration // first report of it
-	levelFor  time.Duration // when the silence that it is about began
+	lost      lost          // streams given up since the last sign of life
+	level     level         // highest level reported since the last sign of life
+	levelAt   time.Duration // time of the first report of the silence
+	levelFor  time.Duration // beginning of the reported silence
 	toldAt    time.Duration // last report
 }
 
-// Queued is how many uncached prompt tokens wait at the node, in all models that share its
-// pulse: those of requests that the node has not begun to answer. A call that is not streamed
-// counts until its prompt should be computed. It takes no lock.
+// Queued returns how many uncached prompt tokens wait at the node, in all models that share its
+// pulse. A stream's prompt counts until its first byte. An unstreamed call's prompt counts until it
+// should have been computed. Queued takes no lock.
 func (n *Node) Queued() int64 { return n.pulse.queued.Load() }
 
 func (n *Node) enqueue(tokens int64) {
@@ -112,7 +111,7 @@ func (n *Node) enqueue(tokens int64) {
 	n.pulse.queued.Add(tokens)
 }
 
-// Join adds a node. pulse is shared by all models of that node; nil gives it one of its own.
+// Join adds a node. All models of a node share its pulse; a nil pulse gets the node its own.
 func (m *Model) Join(pulse *Pulse, now time.Time) *Node {
 	if pulse == nil {
 		pulse = NewPulse(now)
@@ -125,7 +124,7 @@ func (m *Model) Join(pulse *Pulse, now time.Time) *Node {
 	return n
 }
 
-// Leave removes a node. Its running attempts go on and are no longer judged.
+// Leave removes a node. Its running attempts continue without being judged.
 func (m *Model) Leave(n *Node) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -140,37 +139,37 @@ func (m *Model) Leave(n *Node) {
 	n.gone = true
 }
 
-// Verdict is why an attempt should be given up.
+// Verdict is the reason to give an attempt up.
 type Verdict uint8
 
 const (
-	Overdue Verdict = iota + 1 // a stream's first byte is late by the standard of its peers
-	Stalled                    // the node makes no progress on anything while its peers do
+	Overdue Verdict = iota + 1 // a stream's first byte is late compared with the peers
+	Stalled                    // the node makes no progress while its peers do
 )
 
 // Owner can give an attempt up and ask another node.
 type Owner interface {
-	// GiveUp is called by Check with the model locked: it must return quickly and call nothing
-	// of this package. It returns whether the attempt ends now. A refusal (nobody else to ask,
-	// no retry budget, bytes already passed on) leaves the attempt waiting; it is asked again
-	// after half of the time waited so far.
+	// GiveUp is called by Check with the model locked. It must return quickly and call nothing of
+	// this package. It returns true if the attempt ends now. A refusal (no other node, no retry
+	// budget, bytes already passed on) leaves the attempt waiting. GiveUp is called again after
+	// another half of the wait so far.
 	GiveUp(Verdict) bool
-	// Prefilled is called by Check, as GiveUp is, when the prompt of an attempt that is not
-	// streamed should be computed, once at most. It is not called after FirstByte or Done has
+	// Prefilled is called by Check with the model locked, at most once, when the prompt of an
+	// unstreamed attempt should have been computed. It is not called after FirstByte or Done has
 	// returned.
 	Prefilled()
 }
 
-// Stall is a node that makes no progress while its peers do. It is reported once per silence,
-// and again when the evidence grows or new attempts fall victim to it.
+// Stall reports a node that makes no progress while its peers do. It comes once per silence, and
+// again when the evidence grows or new attempts fall victim to the silence.
 type Stall struct {
 	Node   *Node
-	Rescue bool // sure enough that they were asked to go elsewhere
+	Rescue bool // the evidence was strong enough to move the waiting attempts
 }
 
-// Check looks at every waiting attempt, asks the owners of late ones to give up, and appends
-// the nodes to set aside to out. Call it about every PatienceFloor/10; a model for which nobody
-// waits costs one lock.
+// Check looks at every waiting attempt, asks the owners of late ones to give up, and appends the
+// nodes to set aside to out. Call it about every PatienceFloor/10. Without waiting attempts it
+// costs one lock.
 func (m *Model) Check(now time.Time, out []Stall) []Stall {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -36,7 +36,7 @@ func TestHungNodeIsNoticedByStreams(t *testing.T) {
 			noticed = s.now.Sub(began)
 		}
 	}
-	// 4 prompts of 500 tokens: 70 to 220 ms each.
+	// The node needs 70 to 220 ms for each of the 4 prompts of 500 tokens.
 	if noticed == 0 || noticed > 2*time.Second {
 		t.Fatalf("given up after %v, want within 2 s", noticed)
 	}
@@ -64,8 +64,8 @@ func TestColdFleetNoticesHungNodeByStreams(t *testing.T) {
 	}
 }
 
-// A handful of answers is enough: the streams on the hung one of two nodes do not wait for
-// FirstByteCold.
+// TestAFewAnswersEndTheColdStart hangs one of two nodes. After a handful of answers its streams no
+// longer wait for FirstByteCold.
 func TestAFewAnswersEndTheColdStart(t *testing.T) {
 	for _, answered := range []int{2, 3, 5} {
 		s := newSim(t, 2)
@@ -88,8 +88,8 @@ func TestAFewAnswersEndTheColdStart(t *testing.T) {
 	}
 }
 
-// Few answers of small prompts say little of a large one, and nothing of one with less of it cached
-// than believed.
+// TestFewAnswersLeaveRoomForLargePrompts checks a large prompt after a few answers to small ones.
+// It also checks a prompt with fewer cached tokens than believed.
 func TestFewAnswersLeaveRoomForLargePrompts(t *testing.T) {
 	for _, cached := range []int64{0, 39_000} {
 		s := newSim(t, 2)
@@ -108,8 +108,7 @@ func TestFewAnswersLeaveRoomForLargePrompts(t *testing.T) {
 	}
 }
 
-// A cold fleet that gets more than it can take gives nothing up either, whatever the first answers
-// were.
+// TestColdOverloadGivesNothingUp overloads a cold fleet after various first answers.
 func TestColdOverloadGivesNothingUp(t *testing.T) {
 	for _, nodes := range []int{2, 4} {
 		for _, gap := range []time.Duration{0, 5 * time.Millisecond, 20 * time.Millisecond} {
@@ -161,7 +160,8 @@ func TestHungNodeIsNoticedByCalls(t *testing.T) {
 	}
 }
 
-// A node that is tried again while it still hangs costs one wait, not the whole evidence.
+// TestSuspectNodeIsFoundAgainByOneRequest checks that a node that still hangs at its next try costs
+// one wait, not the complete evidence.
 func TestSuspectNodeIsFoundAgainByOneRequest(t *testing.T) {
 	s := newSim(t, 4)
 	s.warm(10, false)
@@ -210,7 +210,8 @@ func (s *sim) spreadTo(from, to int) {
 	}
 }
 
-// Two long generations on one node are told from a hang by the response times seen before.
+// TestTwoLongCallsAmongLongOnesAreNotFlagged checks that earlier response times tell two long
+// generations from a hang.
 func TestTwoLongCallsAmongLongOnesAreNotFlagged(t *testing.T) {
 	s := newSim(t, 4)
 	for i := range 200 {
@@ -232,7 +233,8 @@ func TestTwoLongCallsAmongLongOnesAreNotFlagged(t *testing.T) {
 	}
 }
 
-// A hung node whose one call could not possibly take that long by its max_tokens is found.
+// TestOneCallBeyondItsBoundIsFlagged checks that one call finds a hung node once its max_tokens
+// cannot explain the wait.
 func TestOneCallBeyondItsBoundIsFlagged(t *testing.T) {
 	s := newSim(t, 4)
 	s.warm(20, true)
@@ -248,8 +250,8 @@ func TestOneCallBeyondItsBoundIsFlagged(t *testing.T) {
 	}
 }
 
-// The first stream that is late finds its peers idle, which is no evidence; it is the probe that
-// tells. Nothing follows it.
+// TestWholeFleetTenTimesSlower checks that only the first late stream is given up. Its peers are
+// idle and give no evidence, and the abandoned stream then acts as the probe.
 func TestWholeFleetTenTimesSlower(t *testing.T) {
 	for _, stream := range []bool{true, false} {
 		s := newSim(t, 4)
@@ -269,7 +271,8 @@ func TestWholeFleetTenTimesSlower(t *testing.T) {
 	}
 }
 
-// Twice as many requests as the fleet can take: waits grow without end, nobody is at fault.
+// TestOverloadGivesNothingUp sends twice the fleet's capacity. The waits grow without end, and no
+// node is at fault.
 func TestOverloadGivesNothingUp(t *testing.T) {
 	s := newSim(t, 4)
 	s.warm(30, true)
@@ -287,7 +290,7 @@ func TestOverloadGivesNothingUp(t *testing.T) {
 	}
 }
 
-// A whole fleet that hangs, or is started cold and slow, is waited for.
+// TestWholeFleetHangingIsWaitedFor hangs a whole fleet, or starts a slow one cold.
 func TestWholeFleetHangingIsWaitedFor(t *testing.T) {
 	for _, warm := range []bool{true, false} {
 		s := newSim(t, 4)
@@ -305,8 +308,8 @@ func TestWholeFleetHangingIsWaitedFor(t *testing.T) {
 	}
 }
 
-// On a quiet fleet that has become slow there are no peers to compare with: giving up gets
-// rarer with every node tried.
+// TestDoubtWidensOnAQuietSlowFleet slows a quiet fleet, which gives no peers to compare with. Each
+// further node tried makes giving up rarer.
 func TestDoubtWidensOnAQuietSlowFleet(t *testing.T) {
 	s := newSim(t, 4)
 	s.warm(30, true)
@@ -332,7 +335,8 @@ func TestDoubtWidensOnAQuietSlowFleet(t *testing.T) {
 	}
 }
 
-// A prompt believed cached that is not must not be taken for a hang.
+// TestWrongBeliefInCachedTokensIsWaitedFor computes a prompt that was believed cached. That must
+// not count as a hang.
 func TestWrongBeliefInCachedTokensIsWaitedFor(t *testing.T) {
 	s := newSim(t, 4)
 	s.warm(40, true)

@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// sim is a fleet in virtual time: nodes compute prompts one after the other and decode all
-// begun requests at the same pace.
+// sim is a fleet in virtual time. A node computes prompts one after the other and decodes all begun
+// requests at the same pace.
 type sim struct {
 	t      *testing.T
 	m      *Model
@@ -24,7 +24,7 @@ type simNode struct {
 	slow   float64
 	hung   bool
 	aside  bool
-	free   time.Time // when the prompts sent so far are computed
+	free   time.Time // time at which the prompts sent so far are computed
 	sent   int
 	served int
 }
@@ -42,8 +42,8 @@ type simRequest struct {
 	begun    bool
 	verdict  Verdict
 	refuse   bool
-	computed int         // times that its prompt was said to be computed
-	again    *simRequest // the same request at another node, after it was given up
+	computed int         // number of Prefilled calls
+	again    *simRequest // the same request at another node, after the first attempt was given up
 }
 
 const (
@@ -73,7 +73,7 @@ func (r *simRequest) GiveUp(v Verdict) bool {
 
 func (r *simRequest) Prefilled() { r.computed++ }
 
-// send dispatches one request; generate is what the model will produce.
+// send dispatches one request. The model will produce generate tokens.
 func (s *sim) send(node int, stream bool, prompt, maxTokens, generate int64) *simRequest {
 	n := s.nodes[node]
 	r := &simRequest{s: s, node: n, generate: generate, sentAt: s.now, open: true}
@@ -91,7 +91,7 @@ func (s *sim) send(node int, stream bool, prompt, maxTokens, generate int64) *si
 	return r
 }
 
-// leastQueued is the node that a load-aware router would take.
+// leastQueued returns the node that a load-aware router would pick.
 func (s *sim) leastQueued() int { return s.leastQueuedBut(nil) }
 
 func (s *sim) leastQueuedBut(asked *simNode) int {
@@ -119,7 +119,7 @@ func (s *sim) run(d time.Duration) {
 	}
 }
 
-// step returns whether the request is still open.
+// step advances the request to now. It returns true while the request is open.
 func (r *simRequest) step(now time.Time) bool {
 	switch {
 	case !r.open:

@@ -6,15 +6,15 @@ import (
 )
 
 const (
-	asideAt  = 1.0 / 100  // chance of being healthy at which a node is set aside
-	rescueAt = 1.0 / 1000 // and at which its waiting attempts are moved
+	asideAt  = 1.0 / 100  // chance of health at which a node is set aside
+	rescueAt = 1.0 / 1000 // chance of health at which its waiting attempts are moved
 
-	certain    = 1.0 / 1000 // witness beyond what it can possibly need
-	streamLate = 1.0 / 100  // witness past its first-byte limit
-	callLeast  = 1.0 / 50   // no single unstreamed attempt says more by statistics alone
-	tellingAt  = 1.0 / 4    // a wait that more answers need says nothing, however many have it in common
-	patientFor = 4.0        // times what was expected
-	slower     = 2.0        // than its peers a healthy node may be at all it does
+	certain    = 1.0 / 1000 // p of a witness beyond its longest possible time
+	streamLate = 1.0 / 100  // p of a witness past its first-byte limit
+	callLeast  = 1.0 / 50   // lower bound of an unstreamed attempt's p from statistics
+	tellingAt  = 1.0 / 4    // a witness with a higher p does not count
+	patientFor = 4.0        // multiple of the expected time
+	slower     = 2.0        // slowness that a healthy node may have compared with its peers
 )
 
 type level uint8
@@ -25,12 +25,12 @@ const (
 	rescue
 )
 
-// lost are the streams given up as overdue in one silence.
+// lost counts the streams given up as overdue in one silence.
 type lost struct {
 	old, new int           // before and after the first report of the silence
 	oldest   time.Duration // dispatch
 	newest   time.Duration
-	expected float64 // seconds that the oldest should have needed
+	expected float64 // expected seconds of the oldest
 }
 
 func (l *lost) add(start time.Duration, expected float64) {
@@ -44,13 +44,13 @@ func (l *lost) add(start time.Duration, expected float64) {
 	l.new++
 }
 
-// evidence is the chance that the node is healthy, as far as the witnesses of one silence
-// tell: those that its first report was made of, and those that came after it.
+// evidence is the chance that the node is healthy, by the witnesses of one silence. old covers the
+// witnesses of the first report, and new covers the later ones.
 type evidence struct {
-	reportAt time.Duration // of that report; never = there was none
+	reportAt time.Duration // time of the first report; never = there was none
 	old, new float64
-	sharp    bool          // some new witness waits longer than three answers in four
-	newest   time.Duration // dispatch of the newest of those
+	sharp    bool          // some new witness has a p of at most tellingAt
+	newest   time.Duration // dispatch of the newest of these witnesses
 }
 
 func (e *evidence) add(start time.Duration, p float64) {
@@ -79,8 +79,8 @@ func (e *evidence) level() level {
 	return fine
 }
 
-// judge weighs the silence of one node, moves its attempts when sure enough, and reports it
-// when there is something new to say.
+// judge weighs the silence of one node. On strong evidence it moves the node's attempts. It reports
+// the node when the evidence is new.
 func (m *Model) judge(n *Node, now time.Duration) (Stall, bool) {
 	pulse := n.pulse.At()
 	if pulse > n.levelAt {
@@ -91,7 +91,7 @@ func (m *Model) judge(n *Node, now time.Duration) (Stall, bool) {
 	}
 	since, open := n.silentSince(pulse)
 	if n.level != fine {
-		since = min(since, n.levelFor) // still the same silence
+		since = min(since, n.levelFor) // the same silence goes on
 	}
 	if !open || now-since < min(m.o.PatienceFloor, m.o.StallFloor) || len(m.nodes) < 2 {
 		return Stall{}, false
@@ -118,9 +118,9 @@ func (m *Model) judge(n *Node, now time.Duration) (Stall, bool) {
 	return s, true
 }
 
-// silentSince is the later of the last sign of life and the dispatch of the oldest attempt
-// that got nothing; open is false when there is none. Streams that have begun do not count:
-// a client that stops reading silences them too.
+// silentSince returns the begin of the node's silence: the last sign of life, or the dispatch of
+// the oldest unanswered attempt if that is later. open is false without such an attempt. A stream
+// that has begun does not count, because a client that stops reading silences it too.
 func (n *Node) silentSince(pulse time.Duration) (since time.Duration, open bool) {
 	oldest := time.Duration(math.MaxInt64)
 	for _, l := range []*attempts{&n.streams, &n.calls} {
@@ -171,8 +171,8 @@ func (m *Model) rewind(n *Node) {
 	n.cursor = nil
 }
 
-// waitAsLong counts the unstreamed attempts at the peers that wait at least as long as one
-// that was sent at start. Calls must come in the order of start.
+// waitAsLong counts the waiting unstreamed attempts at the peers that were sent no later than
+// start. Calls must come in the order of start.
 func (m *Model) waitAsLong(start time.Duration) (count int) {
 	for _, peer := range m.nodes {
 		for peer.cursor != nil && peer.cursor.start <= start {
@@ -183,11 +183,11 @@ func (m *Model) waitAsLong(start time.Duration) (count int) {
 	return count
 }
 
-// silentFor is whether the node has said nothing for at least half of the wait.
+// silentFor says whether the node has been silent for at least half of the wait.
 func silentFor(a *Attempt, since, now time.Duration) bool { return 2*(now-since) >= now-a.start }
 
-// callChance is the chance that a healthy node answers this unstreamed attempt later than now,
-// given that it had not when the silence began.
+// callChance returns the chance that a healthy node would not yet have answered this unstreamed
+// attempt. It is conditional on no answer at the beginning of the silence.
 func (m *Model) callChance(a *Attempt, since, now time.Duration, slow float64) float64 {
 	seen := &m.calls[a.work.kind()]
 	slow *= seen.scale(a.work.UncachedTokens + a.work.CachedTokens)
@@ -199,7 +199,7 @@ func (m *Model) callChance(a *Attempt, since, now time.Duration, slow float64) f
 	return max(callLeast, seen.survival(wait/slow)/seen.survival(before/slow))
 }
 
-// longestCall is the longest time that a healthy node may need, 0 while that is unknown.
+// longestCall returns the longest time that a healthy node may need, or 0 while that is unknown.
 func (m *Model) longestCall(a *Attempt, seen *spread) float64 {
 	if a.work.MaxTokens <= 0 {
 		return seen.longest()
@@ -208,7 +208,7 @@ func (m *Model) longestCall(a *Attempt, seen *spread) float64 {
 		return 0
 	}
 	bound := m.perToken.hi * float64(a.work.MaxTokens)
-	if m.first.n < known { // what prompts cost is then only known from whole answers
+	if m.first.n < known { // then only complete answers show the cost of a prompt
 		return max(bound, seen.longest())
 	}
 	return bound + m.first.expect(float64(a.tokens+a.work.CachedTokens))
