@@ -51,8 +51,8 @@ func (c *Cursor) OpenString() bool {
 }
 
 // AppendText appends the decoded text of the string that the cursor is in, and reports whether the
-// string has ended. It stops
-// between two characters near limit, an offset in the document, unless the document ends there.
+// string has ended. It stops between two characters near limit, an offset in the document, unless
+// the document ends there.
 func (c *Cursor) AppendText(dst []byte, limit int) (_ []byte, ended bool) {
 	limit = min(limit, len(c.buf))
 	for i := c.pos; ; {

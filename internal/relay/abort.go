@@ -5,24 +5,22 @@ import (
 	"sync"
 )
 
-// Abort ends whatever an attempt is doing upstream: dialing, writing, waiting
-// or reading. It is named in Request.Abort; Reset makes it ready for another
-// attempt. The zero value is ready. Unlike Exchange.Cancel, a call that comes
-// after the exchange was closed is harmless.
+// Abort ends an attempt's operation upstream: dialing, writing, waiting or reading. Set it in
+// Request.Abort. Reset makes it ready for another attempt. The zero value is ready. Unlike
+// Exchange.Cancel, it may be called after the exchange was closed.
 type Abort struct {
 	mu       sync.Mutex
-	canceled error // why; nil: it is not
+	canceled error // the reason; nil: not canceled
 	exchange *Exchange
 	dialing  context.CancelFunc
 }
 
-// Cancel ends the attempt under way with ErrCanceled, and every later one at
-// once. It may be called from any goroutine, any number of times.
+// Cancel ends the attempt in progress with ErrCanceled, and each later one when it begins. It may
+// be called from any goroutine, any number of times.
 func (a *Abort) Cancel() { a.cancel(ErrCanceled) }
 
-// Stop is Cancel on this side's own account: the client is still there, so a
-// stream that has begun is told of the failure. An exchange under way ends with
-// ErrStopped.
+// Stop is like Cancel, but the client is still there: it is told of the failure if its stream has
+// begun. An exchange in progress ends with ErrStopped.
 func (a *Abort) Stop() { a.cancel(ErrStopped) }
 
 func (a *Abort) cancel(why error) {
@@ -46,7 +44,7 @@ func (a *Abort) Canceled() bool {
 	return a.canceled != nil
 }
 
-// why returns the error with which Cancel or Stop ended the request, nil if neither did.
+// why returns the error with which Cancel or Stop ended the request; nil if neither was called.
 func (a *Abort) why() error {
 	if a == nil {
 		return nil
@@ -56,15 +54,15 @@ func (a *Abort) why() error {
 	return a.canceled
 }
 
-// Reset makes a ready for another request. The exchanges of the last one must
-// be closed, and nobody may still call Cancel for it.
+// Reset makes a ready for another request. All exchanges of the last request must be closed, and
+// nobody may call Cancel for it any more.
 func (a *Abort) Reset() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.canceled, a.exchange, a.dialing = nil, nil, nil
 }
 
-// attach makes e what Cancel ends; it reports false when that is too late.
+// attach makes e the exchange that Cancel ends. It returns false after Cancel or Stop.
 func (a *Abort) attach(e *Exchange) bool {
 	if a == nil {
 		return true
@@ -75,7 +73,7 @@ func (a *Abort) attach(e *Exchange) bool {
 	return a.canceled == nil
 }
 
-// detach ends attach, unless another exchange has come since.
+// detach undoes attach, unless another exchange has been attached since.
 func (a *Abort) detach(e *Exchange) {
 	if a == nil {
 		return
@@ -87,7 +85,7 @@ func (a *Abort) detach(e *Exchange) {
 	}
 }
 
-// context returns one that Cancel ends, and its release.
+// context returns a context that Cancel ends, and its release.
 func (a *Abort) context() (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancel(context.Background())
 	if a == nil {

@@ -9,19 +9,19 @@ import (
 	"time"
 )
 
-// Pauses after an Accept that failed for the moment, and how often that is logged.
+// Pauses after a temporary failure of Accept, and how often failures are logged.
 const (
 	acceptPauseFirst = 5 * time.Millisecond
 	acceptPauseLast  = 200 * time.Millisecond
 	acceptLogEvery   = 10 * time.Second
 )
 
-// acceptor accepts through errors that pass: servers end with any error of
-// Accept, and a process that is short of descriptors for a while must not.
+// acceptor retries temporary errors of Accept. Servers end with any error of Accept, and a
+// temporary shortage of descriptors must not end them.
 type acceptor struct {
 	net.Listener
-	log   *slog.Logger // nil means slog.Default
-	spoke atomic.Int64 // when a failure was last logged, Unix ns
+	log   *slog.Logger // nil: slog.Default
+	spoke atomic.Int64 // when a failure was last logged, in Unix ns
 }
 
 func (a *acceptor) Accept() (net.Conn, error) {
@@ -47,8 +47,8 @@ func (a *acceptor) complain(err error) {
 	log.Warn("connections cannot be accepted for now; trying on", "error", err)
 }
 
-// IsLocal tells whether err says that this host is out of descriptors or
-// memory. The other side has no part in it.
+// IsLocal tells whether err means that this host is out of descriptors or memory, so that the other
+// side is not at fault.
 func IsLocal(err error) bool {
 	return errors.Is(err, syscall.EMFILE) || errors.Is(err, syscall.ENFILE) || errors.Is(err, syscall.ENOBUFS) ||
 		errors.Is(err, syscall.ENOMEM)

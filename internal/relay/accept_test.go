@@ -14,7 +14,7 @@ import (
 	"testing/synctest"
 )
 
-// scriptedListener answers Accept with the next of its errors, nil being a connection.
+// scriptedListener returns its errors from Accept in turn. A nil error means a connection.
 type scriptedListener struct {
 	net.Listener
 	script []error

@@ -15,13 +15,14 @@ import (
 
 const firstEvent = "data: a\n\n"
 
-// allocSite is one client of a server whose streams come from a backend that sends what it is told.
+// allocSite is one client of a server that relays streams of a backend. The test decides what the
+// backend sends.
 type allocSite struct {
 	*testing.T
 	parking *Parking
 	server  *fasthttp.Server
 	client  net.Conn
-	parts   chan []byte // what the backend sends; lastChunk ends an answer
+	parts   chan []byte // parts for the backend to send; lastChunk ends an answer
 	buf     []byte
 	served  chan struct{}
 }
@@ -107,7 +108,7 @@ func (s *allocSite) pass(part []byte) {
 	}
 }
 
-// end ends the stream and waits until everything has been given back.
+// end ends the stream and waits until all its resources are released.
 func (s *allocSite) end(last []byte) {
 	s.pass(last)
 	for s.parking.Loops.busy.Load() > 0 {
@@ -122,8 +123,8 @@ func (s *allocSite) stop() {
 	<-s.served
 }
 
-// TestLoopDoesNotAllocate counts what one event costs on its way through a
-// loop, and what one stream does: the connections' way there and back.
+// TestLoopDoesNotAllocate counts the allocations of one event on its way through a loop, and of one
+// stream, for which the connections move to a loop and back.
 func TestLoopDoesNotAllocate(t *testing.T) {
 	ask := []byte("POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\n{}")
 	head, event, last := []byte(sseHead+chunk(firstEvent)), []byte(chunk("data: b\n\n")), []byte(lastChunk)
@@ -134,7 +135,7 @@ func TestLoopDoesNotAllocate(t *testing.T) {
 		t.Errorf("%v allocations per event", n)
 	}
 	s.end(last)
-	const limit = 40 // two connections that are made anew from their descriptors
+	const limit = 40 // two connections are made again from their descriptors
 	if n := testing.AllocsPerRun(300, func() { s.begin(ask, head); s.end(last) }); n > limit {
 		t.Errorf("%v allocations per stream", n)
 	} else {

@@ -1,7 +1,6 @@
 //go:build !race
 
-// Allocation counts mean nothing under the race detector: its sync.Pool drops
-// items at random.
+// Allocation counts have no meaning under the race detector, whose sync.Pool drops items at random.
 
 package relay
 
@@ -18,7 +17,7 @@ import (
 	"github.com/valyala/fasthttp"
 )
 
-// instant answers each read with response, without allocating.
+// instant answers each read with response and does not allocate.
 func instant(response string) func(net.Conn, *bufio.Reader) {
 	return func(c net.Conn, _ *bufio.Reader) {
 		answer, buf := []byte(response), make([]byte, 4096)
@@ -68,7 +67,7 @@ func TestExchangeDoesNotAllocate(t *testing.T) {
 	}
 }
 
-// TestCaptureDoesNotAllocate counts an exchange that is captured.
+// TestCaptureDoesNotAllocate counts the allocations of a captured exchange.
 func TestCaptureDoesNotAllocate(t *testing.T) {
 	for name, response := range steadyResponses {
 		p, req, kept := newPool(t, rawServer(t, "tcp", instant(response))), post("{}"), make([]byte, 0, 1024)
@@ -92,7 +91,7 @@ func TestCaptureDoesNotAllocate(t *testing.T) {
 	}
 }
 
-// quiet is a Follower that changes and keeps nothing.
+// quiet is a Follower that changes and stores nothing.
 type quiet struct{ OneSource }
 
 func (quiet) Event(e sse.Event, out []byte, _ time.Time) ([]byte, bool) {
@@ -102,8 +101,8 @@ func (quiet) Body([]byte, bool)                                 {}
 func (quiet) End(out []byte, _ Outcome, _ error) ([]byte, bool) { return out, false }
 func (quiet) Done(Outcome, int64, error)                        {}
 
-// TestProxyDoesNotAllocate counts the whole way of a request: fasthttp, header
-// fields, Send, Reply and Watch.
+// TestProxyDoesNotAllocate counts the allocations of a whole request: fasthttp, header fields,
+// Send, Reply and Watch.
 func TestProxyDoesNotAllocate(t *testing.T) {
 	for name, response := range steadyResponses {
 		pool := newPool(t, rawServer(t, "tcp", instant(response)))
@@ -192,7 +191,7 @@ func BenchmarkExchange(b *testing.B) {
 	}
 }
 
-// lengthOfAnswer reads one answer to its end.
+// lengthOfAnswer reads one answer to its end and returns its length.
 func lengthOfAnswer(t *testing.T, c net.Conn) int {
 	t.Helper()
 	var read bytes.Buffer

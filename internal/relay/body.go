@@ -9,20 +9,20 @@ import (
 )
 
 const (
-	largeBufferBytes  = 32 << 10 // read buffer of a body that fills its first one
-	smallestBodySpace = 1 << 10  // less room than this after the head asks for a large buffer
+	largeBufferBytes  = 32 << 10 // size of the larger read buffer, for bodies that fill the first one
+	smallestBodySpace = 1 << 10  // least room after the head; with less, a large buffer is used
 )
 
 // body is the part of an Exchange that reads the response body.
 type body struct {
-	length   int64 // as ContentLength
-	left     int64 // of a body with known length
+	length   int64 // as returned by ContentLength
+	left     int64 // remaining bytes of a body with a known length
 	chunks   chunked
-	rest     []byte // wire bytes that came with the head, not yet decoded
-	space    []byte // where Next reads to
-	held     int    // decoded bytes at the front of space, not yet returned
+	rest     []byte // undecoded wire bytes that came with the head
+	space    []byte // buffer that Next reads into
+	held     int    // decoded bytes at the front of space that were not returned yet
 	large    *[largeBufferBytes]byte
-	ended    error // sticky: io.EOF or the failure
+	ended    error // io.EOF or the failure; never changes once set
 	surplus  bool  // bytes came after the end of the body
 	deadline time.Time
 	idle     time.Duration
@@ -30,7 +30,7 @@ type body struct {
 
 var largeBuffers = sync.Pool{New: func() any { return new([largeBufferBytes]byte) }}
 
-// begin sets the body up from the parsed head.
+// begin sets up the body from the parsed head.
 func (e *Exchange) begin() {
 	buf := e.c.buf
 	e.body.space = buf[e.head.line:]
@@ -38,7 +38,7 @@ func (e *Exchange) begin() {
 	e.body.length = e.head.length
 	if e.isHead || e.head.status == 204 || e.head.status == 304 {
 		e.body.length = 0
-		if e.head.length == lengthUntilClose { // no body: the connection is not needed to end it
+		if e.head.length == lengthUntilClose { // there is no body, so its end does not need the connection
 			e.head.length = 0
 		}
 	}
@@ -51,12 +51,12 @@ func (e *Exchange) begin() {
 
 func (e *Exchange) finish(surplus bool) { e.ended, e.surplus = io.EOF, surplus }
 
-// atEnd reports whether the connection is exactly behind the body.
+// atEnd reports whether exactly the body has been read from the connection.
 func (e *Exchange) atEnd() bool {
 	return e.ended == io.EOF && !e.surplus && len(e.rest) == 0 && e.head.reusable()
 }
 
-// drained reports whether all of the body has been returned.
+// drained reports whether the whole body has been returned.
 func (b *body) drained() bool { return b.ended == io.EOF && b.held == 0 }
 
 func (b *body) release() {
@@ -66,18 +66,17 @@ func (b *body) release() {
 	*b = body{}
 }
 
-// SetReadDeadline bounds the reading of the whole body; zero: no bound. It is
-// called by the goroutine that reads.
+// SetReadDeadline bounds the time for reading the whole body; zero: no bound. Only the reading
+// goroutine may call it.
 func (e *Exchange) SetReadDeadline(t time.Time) { e.deadline = t }
 
 // SetIdleTimeout bounds the time that one read of the body waits for the
 // upstream; zero: no bound.
 func (e *Exchange) SetIdleTimeout(d time.Duration) { e.idle = d }
 
-// Next returns what is available of the body, at least one byte, waiting if
-// there is nothing. The slice is valid until the next call on e. At the true
-// end of the body it returns io.EOF; every other error is an *Error, a
-// truncated body one that wraps io.ErrUnexpectedEOF.
+// Next returns at least one byte of the body, and waits if none is available. The slice is valid
+// until the next call on e. At the true end of the body Next returns io.EOF. Every other error is
+// an *Error; for a truncated body it wraps io.ErrUnexpectedEOF.
 func (e *Exchange) Next() ([]byte, error) {
 	if n := e.held; n > 0 {
 		e.held = 0
@@ -91,7 +90,7 @@ func (e *Exchange) Next() ([]byte, error) {
 	return space[:n], err
 }
 
-// Read is Next into the caller's buffer, without a copy in between.
+// Read is Next that reads directly into the caller's buffer.
 func (e *Exchange) Read(p []byte) (int, error) {
 	if len(p) == 0 {
 		return 0, nil
@@ -105,7 +104,7 @@ func (e *Exchange) Read(p []byte) (int, error) {
 	return e.pull(p)
 }
 
-// room is the buffer that Next reads to.
+// room returns the buffer that Next reads into.
 func (e *Exchange) room() []byte {
 	if e.large == nil && len(e.space) < smallestBodySpace {
 		e.wantLarge()
@@ -113,19 +112,19 @@ func (e *Exchange) room() []byte {
 	return e.space
 }
 
-// wantLarge moves on to a pooled buffer, taking along what is held. Bytes that
-// Next has returned stay where they are.
+// wantLarge switches to a large pooled buffer and copies the held bytes there. Bytes that Next has
+// returned do not move.
 func (e *Exchange) wantLarge() {
 	e.large = largeBuffers.Get().(*[largeBufferBytes]byte)
 	copy(e.large[:], e.space[:e.held])
 	e.space = e.large[:]
 }
 
-// AwaitBody waits until deadline (zero: for ever) for the first bytes of the
-// body, of an event stream for its first whole event, and keeps them for Next
-// and Read: until then nothing need be promised to the client. An event stream
-// that ends without an event is an error; so is a body cut before it began.
-// After a timeout it may be called again with a later deadline.
+// AwaitBody waits until deadline (zero: for ever) for the first bytes of the body, or for the first
+// whole event of an event stream, and holds them for Next and Read. Until then, nothing has been
+// promised to the client. An event stream that ends without an event is an error, and so is a body
+// that is cut before its first byte. After a timeout AwaitBody may be called again with a later
+// deadline.
 func (e *Exchange) AwaitBody(deadline time.Time) error {
 	kept, idle := e.deadline, e.idle
 	e.deadline, e.idle = deadline, 0
@@ -137,7 +136,7 @@ func (e *Exchange) AwaitBody(deadline time.Time) error {
 		space := e.room()
 		if e.held == len(space) {
 			if e.large != nil {
-				return nil // an event longer than the buffer has surely begun
+				return nil // the buffer is full, so a long event has begun
 			}
 			e.wantLarge()
 			space = e.space
@@ -168,16 +167,16 @@ func (e *Exchange) awaitBytes() error {
 	return err
 }
 
-// Held returns what AwaitBody has kept. It is valid until the next call on e.
+// Held returns the bytes that AwaitBody holds. They are valid until the next call on e.
 func (e *Exchange) Held() []byte { return e.space[:e.held] }
 
-// pull puts the next decoded bytes, at least one, at the front of p.
+// pull puts the next decoded bytes at the front of p, at least one.
 func (e *Exchange) pull(p []byte) (int, error) {
 	for e.ended == nil {
 		n, err := e.wire(p)
 		if n == 0 {
 			if err = e.endOf(err); isTimeout(err) {
-				return 0, err // the body goes on
+				return 0, err // the body may continue after a timeout
 			}
 			e.ended = err
 			break
@@ -189,7 +188,7 @@ func (e *Exchange) pull(p []byte) (int, error) {
 	return 0, e.ended
 }
 
-// endOf says what the end of the connection means for the body.
+// endOf returns what the end of the connection means for the body.
 func (e *Exchange) endOf(err error) error {
 	if err == io.EOF && !e.isCanceled() {
 		if e.length == lengthUntilClose {
@@ -200,7 +199,7 @@ func (e *Exchange) endOf(err error) error {
 	return e.wrap(PhaseBody, err)
 }
 
-// decode undoes the framing in place and returns the number of body bytes.
+// decode removes the framing in place and returns the number of body bytes.
 func (e *Exchange) decode(p []byte) int {
 	switch {
 	case e.length == lengthUntilClose:
@@ -221,9 +220,8 @@ func (e *Exchange) decode(p []byte) int {
 	return n
 }
 
-// push takes wire bytes that somebody else has read, or the error in their
-// place, and leaves the body bytes among them, m of them, at the front of p.
-// e.ended is set at the end of the body.
+// push takes wire bytes that other code has read, or the error of that read. It leaves their m body
+// bytes at the front of p. It sets e.ended at the end of the body.
 func (e *Exchange) push(p []byte, err error) (m int) {
 	if len(p) == 0 {
 		e.ended = e.endOf(err)
@@ -232,7 +230,7 @@ func (e *Exchange) push(p []byte, err error) (m int) {
 	return e.decode(p)
 }
 
-// wire puts bytes as they came from the connection at the front of p.
+// wire puts raw bytes of the connection at the front of p.
 func (e *Exchange) wire(p []byte) (int, error) {
 	if len(e.rest) > 0 {
 		n := copy(p, e.rest)

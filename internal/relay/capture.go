@@ -9,28 +9,25 @@ import (
 	"github.com/cognitora/dataplane/internal/sse"
 )
 
-// ErrTooLong is returned by Capture for a body that is longer than its limit.
-// The upstream is not to blame.
+// ErrTooLong means that a body is longer than the limit of Capture. The upstream is not at fault.
 var ErrTooLong = errors.New("response is longer than what is kept of it")
 
-// CaptureOptions say what Capture keeps.
+// CaptureOptions say what Capture stores.
 type CaptureOptions struct {
-	// Limit is how many bytes are kept.
+	// Limit is the largest number of bytes to store.
 	Limit int
 	// MustClose is ReplyOptions.MustClose.
 	MustClose bool
-	// Event is called for each event of an event stream, and decides like
-	// Follower.Event what is kept of it; nil keeps all. Other bodies are kept as
-	// they come.
+	// Event is called for each event of an event stream, and decides like Follower.Event what is
+	// stored of it. With nil all is stored. Other bodies are stored as they come.
 	Event func(e sse.Event, out []byte, at time.Time) (rest []byte, enough bool)
 }
 
-// Capture appends the body of e, whose head has been read, to dst: the other
-// place for an answer, in memory, with the parsing of Reply. It reads to the end
-// of the body, or until Event has enough. An error is an *Error about the
-// upstream or ErrTooLong; dst is then returned as it was. Besides the bytes that
-// are kept, and those of one read, it holds one unfinished event of at most
-// sse.MaxEventBytes. It does not close e, whose deadlines bound the time.
+// Capture appends the body of e to dst. The head of e must have been read. Parsing is the same as
+// in Reply. Capture reads to the end of the body, or until Event has enough. Its error is an *Error
+// about the upstream, or ErrTooLong; dst is then returned unchanged. Besides the stored bytes, and
+// those of one read, it holds one unfinished event of at most sse.MaxEventBytes. It does not close
+// e, whose deadlines bound the time.
 func Capture(dst []byte, e *Exchange, o CaptureOptions) ([]byte, error) {
 	c := newCapture()
 	defer c.recycle()
@@ -43,7 +40,7 @@ func Capture(dst []byte, e *Exchange, o CaptureOptions) ([]byte, error) {
 	return out, nil
 }
 
-// capture is a source that is read into memory.
+// capture is a source whose body is read into memory.
 type capture struct {
 	source source
 	event  func(e sse.Event, out []byte, at time.Time) (rest []byte, enough bool)
@@ -62,7 +59,7 @@ func newCapture() *capture {
 	return c
 }
 
-// recycle forgets everything but the buffers.
+// recycle resets everything except the buffers.
 func (c *capture) recycle() {
 	c.source.filter.Reset()
 	*c = capture{source: source{filter: c.source.filter}, show: c.show}
@@ -77,7 +74,7 @@ func (c *capture) decide(e sse.Event, out []byte) (rest []byte, enough bool) {
 	return c.event(e, out, c.now)
 }
 
-// read appends to out up to limit bytes in all.
+// read appends to out up to limit bytes in total.
 func (c *capture) read(out []byte, limit int) ([]byte, error) {
 	e, enough := c.source.e, false
 	events := e.IsSSE()

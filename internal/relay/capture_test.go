@@ -10,7 +10,7 @@ import (
 	"github.com/cognitora/dataplane/internal/sse"
 )
 
-// captured is what Capture makes of a response.
+// captured returns the result of Capture for a response.
 func captured(t *testing.T, response string, await bool, o CaptureOptions) (string, error) {
 	t.Helper()
 	p := newPool(t, rawServer(t, "tcp", once(response)))
@@ -48,7 +48,7 @@ func TestCapture(t *testing.T) {
 	for name, c := range map[string]struct {
 		response, want string
 		o              CaptureOptions
-		kind           Kind // of the failure
+		kind           Kind // kind of the failure
 	}{
 		"length": {withLength(long), long, all, 0},
 		"chunks": {withChunks(long), long, all, 0},
@@ -74,8 +74,7 @@ func TestCapture(t *testing.T) {
 	}
 }
 
-// TestCaptureIsBounded: past the limit nothing is kept, and the upstream is not
-// to blame.
+// TestCaptureIsBounded: a body beyond the limit is not stored, and the upstream is not at fault.
 func TestCaptureIsBounded(t *testing.T) {
 	body := strings.Repeat("x", 100<<10)
 	event := chunk("data: " + body + "\n\n")
@@ -88,8 +87,8 @@ func TestCaptureIsBounded(t *testing.T) {
 	}
 }
 
-// TestCaptureKeepsConnection: the exchange is the caller's, and its connection
-// serves the next one after a body that was read to its end.
+// TestCaptureKeepsConnection: the caller still owns the exchange. After a body that was read to its
+// end, its connection serves the next exchange.
 func TestCaptureKeepsConnection(t *testing.T) {
 	p := newPool(t, rawServer(t, "tcp", answering(sseHead+chunk("data: a\n\n")+lastChunk)))
 	var kept []byte

@@ -4,11 +4,11 @@ import (
 	"strconv"
 )
 
-// Bounds of chunked framing. Past them the response is a protocol error.
+// Bounds of chunked framing. A response beyond them is a protocol error.
 const (
 	maxChunkLine    = 4 << 10  // bytes of one chunk-size line, extensions included
 	maxTrailerBytes = 16 << 10 // bytes of all trailer lines together
-	maxChunkBytes   = 1 << 62  // size of one chunk
+	maxChunkBytes   = 1 << 62  // bytes of one chunk
 )
 
 const (
@@ -27,18 +27,17 @@ const (
 	chunkData                        // inside the payload
 	chunkDataEnd                     // the line end after the payload
 	chunkDataLF                      // CR seen after the payload
-	chunkTrailer                     // trailer lines up to an empty one
-	chunkDone                        // nothing more belongs to this body
+	chunkTrailer                     // trailer lines up to and including an empty one
+	chunkDone                        // the body has ended
 )
 
-// chunked undoes chunked transfer coding, push-style: it accepts the input in
-// any split and keeps no bytes. Extensions and trailers are dropped. A lone LF
-// ends a line as well as CRLF does, since some servers write it. The zero
-// value is at the start of a body.
+// chunked decodes chunked transfer coding, push-style. It accepts any split of the input and stores
+// no bytes. It drops extensions and trailers. It accepts a lone LF as a line end, since some
+// servers send it. The zero value is at the start of a body.
 type chunked struct {
 	state     chunkState
 	digits    uint8
-	lineEmpty bool // nothing but CR on the current trailer line
+	lineEmpty bool // the current trailer line has at most a CR
 	remaining uint64
 	lineBytes int
 	trailer   int
@@ -46,9 +45,8 @@ type chunked struct {
 
 func (d *chunked) done() bool { return d.state == chunkDone }
 
-// decode moves the payload found in p to the front of p. n is the length of
-// that payload; used is how much of p was consumed: all of it, unless the body
-// ended or err is set.
+// decode moves the payload in p to the front of p. n is the length of the payload. used is how much
+// of p was consumed: all of it, unless the body ended or err is set.
 func (d *chunked) decode(p []byte) (n, used int, err error) {
 	for used < len(p) && d.state != chunkDone {
 		if d.state == chunkData {
@@ -166,19 +164,19 @@ func (d *chunked) trailerLine(c byte) error {
 	return nil
 }
 
-// chunkRoom is the space that openChunk sets aside for the size line of a chunk.
+// chunkRoom is the space that openChunk reserves for the size line of a chunk.
 const chunkRoom = len("ffffffff\r\n")
 
 const lastChunk = "0\r\n\r\n"
 
-// openChunk begins a chunk at the end of dst, whose data is then appended.
+// openChunk begins a chunk at the end of dst. The caller then appends its data.
 func openChunk(dst []byte) (out []byte, mark int) {
 	var room [chunkRoom]byte
 	return append(dst, room[:]...), len(dst)
 }
 
-// closeChunk ends the chunk begun at mark. One without data is taken back,
-// since it would end the body.
+// closeChunk ends the chunk that began at mark. It removes a chunk without data, because that would
+// end the body.
 func closeChunk(out []byte, mark int) []byte {
 	data := out[mark+chunkRoom:]
 	if len(data) == 0 {

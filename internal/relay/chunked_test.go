@@ -99,7 +99,7 @@ func FuzzChunked(f *testing.F) {
 	})
 }
 
-// FuzzChunkedRoundTrip decodes what the standard library encodes.
+// FuzzChunkedRoundTrip decodes bytes that the standard library has encoded.
 func FuzzChunkedRoundTrip(f *testing.F) {
 	f.Add([]byte("hello, world"), uint8(3), uint16(9))
 	f.Fuzz(func(t *testing.T, body []byte, size uint8, at uint16) {

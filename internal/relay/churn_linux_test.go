@@ -17,7 +17,7 @@ import (
 	"github.com/cognitora/dataplane/internal/sse"
 )
 
-// openFiles counts the descriptors of this process.
+// openFiles returns the number of open descriptors of this process.
 func openFiles(t testing.TB) int {
 	t.Helper()
 	files, err := os.ReadDir("/proc/self/fd")
@@ -27,8 +27,8 @@ func openFiles(t testing.TB) int {
 	return len(files)
 }
 
-// churnEngine does what the body of a request says: the number of events, and
-// how they end. Events go out one by one.
+// churnEngine is an upstream that obeys the body of a request: the number of events, and the way to
+// end. It sends events one by one.
 func churnEngine(c net.Conn, r *bufio.Reader) {
 	for {
 		_, body, err := readRequest(r)
@@ -43,38 +43,38 @@ func churnEngine(c net.Conn, r *bufio.Reader) {
 			}
 		}
 		switch how {
-		case 'd': // dies inside an event
+		case 'd': // ends inside an event
 			io.WriteString(c, chunk("data: unfini"))
 			return
-		case 'r': // and with a reset
+		case 'r': // ends with a reset
 			c.(*net.TCPConn).SetLinger(0)
 			return
-		case 's': // stalls
+		case 's': // sends no more
 			io.Copy(io.Discard, r)
 			return
-		case 'g': // talks nonsense
+		case 'g': // sends an invalid body
 			io.WriteString(c, "nonsense\r\n")
 			return
-		case 'f': // says that it will close, and does not
+		case 'f': // announces a close, and does not close
 			io.WriteString(c, chunk("data: b\n\n"))
 		}
 		io.WriteString(c, lastChunk)
 	}
 }
 
-// churnEnds are the ways, as often as they are written here.
+// churnEnds lists the ways to end. A letter's count is its weight.
 const churnEnds = "ccccccccccccccccddddrrrrggggffffffs"
 
-// churnClient has one connection and sends requests on it until it leaves.
+// churnClient sends requests on one connection until it leaves.
 type churnClient struct {
 	t      *testing.T
 	o      *observed
 	addr   string
 	random *rand.Rand
-	stalls bool // has had an answer that stalls: that takes as long as the idle time
+	stalls bool // has had an answer that stalled, which takes the idle time
 }
 
-// run makes up to streams requests and returns how many it has made.
+// run sends up to streams requests and returns their number.
 func (k *churnClient) run(streams int) (made int) {
 	c, err := net.Dial("tcp", k.addr)
 	if err != nil {
@@ -93,13 +93,13 @@ func (k *churnClient) run(streams int) (made int) {
 		fmt.Fprintf(c, "POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\n%c%c", events, how)
 		made++
 		switch k.random.IntN(8) {
-		case 0: // leaves in the middle
+		case 0: // leaves in the middle of an answer
 			io.CopyN(io.Discard, r, int64(k.random.IntN(100)))
 			if k.random.IntN(2) == 0 {
 				c.(*net.TCPConn).SetLinger(0)
 			}
 			return made
-		case 1: // shuts down its side
+		case 1: // shuts down its sending side
 			r.Peek(1)
 			c.(*net.TCPConn).CloseWrite()
 			io.Copy(io.Discard, r)
@@ -126,7 +126,7 @@ func (k *churnClient) read(r *bufio.Reader, events int, how byte) bool {
 		want += "data: b\n\n"
 	case 'd', 's', 'g':
 		want += k.o.tail
-	case 'r': // what had not been read before it is lost
+	case 'r': // a reset loses bytes that were not read yet
 		n := len(got) - len(k.o.tail)
 		if err != nil || n < 0 || !strings.HasPrefix(want, string(got[:n])) || string(got[n:]) != k.o.tail {
 			k.t.Errorf("%d events, %c: %q, %v", events, how, got, err)
@@ -139,7 +139,7 @@ func (k *churnClient) read(r *bufio.Reader, events int, how byte) bool {
 	return err == nil
 }
 
-// churnSeed is CHURN_SEED, as a test that failed has logged it, or a new seed.
+// churnSeed returns CHURN_SEED, which a failed test has logged, or a new seed.
 func churnSeed(t *testing.T) uint64 {
 	t.Helper()
 	seed := uint64(time.Now().UnixNano())
@@ -153,9 +153,8 @@ func churnSeed(t *testing.T) uint64 {
 	return seed
 }
 
-// TestChurn opens streams and ends them in all the ways that there are, at
-// random, on connections that are used again. Each is accounted for, and
-// nothing is left open.
+// TestChurn opens streams and ends them at random in all possible ways, on reused connections. Each
+// stream is accounted for, and no descriptor leaks.
 func TestChurn(t *testing.T) {
 	streams, clients := 600, 24
 	if thorough {
@@ -166,7 +165,7 @@ func TestChurn(t *testing.T) {
 	o := newObserved()
 	o.done = make(chan Outcome, 2*streams)
 	f := newFront(t, rawServer(t, "tcp", churnEngine), func(f *front) {
-		f.follower, f.idle = passing{o}, 6*time.Second // longer than a busy machine stalls
+		f.follower, f.idle = passing{o}, 6*time.Second // longer than a busy machine pauses
 	})
 	var left sync.WaitGroup
 	for i := range clients {
@@ -195,8 +194,8 @@ func TestChurn(t *testing.T) {
 	}
 }
 
-// TestStopAtAnyTime: streams are given up from outside, some before they begin
-// and some after their end. The client gets whole events in any case.
+// TestStopAtAnyTime: streams are stopped from outside, some before they begin and some after their
+// end. In any case the client gets only whole events.
 func TestStopAtAnyTime(t *testing.T) {
 	const streams, clients, event = 800, 16, "data: a\n\n"
 	seed := churnSeed(t)
@@ -242,7 +241,7 @@ func TestStopAtAnyTime(t *testing.T) {
 	stoppers.Wait()
 }
 
-// passing is observed without keeping events.
+// passing is an observed that stores no events.
 type passing struct{ *observed }
 
 func (passing) Event(e sse.Event, out []byte, _ time.Time) ([]byte, bool) {

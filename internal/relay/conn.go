@@ -11,12 +11,12 @@ import (
 )
 
 const (
-	readBufferBytes  = 4 << 10  // first read buffer; a head may grow it to maxHeadBytes
-	keepBufferBytes  = 16 << 10 // larger ones are not kept between exchanges
-	flatWriteBytes   = 16 << 10 // segments are gathered up to this size where there is no writev
-	earlyAnswerBytes = 64 << 10 // larger requests look for an early answer when the write stalls
+	readBufferBytes  = 4 << 10  // size of the first read buffer; it grows to maxHeadBytes for a long head
+	keepBufferBytes  = 16 << 10 // larger buffers are not kept between exchanges
+	flatWriteBytes   = 16 << 10 // without writev, segments are joined up to this size
+	earlyAnswerBytes = 64 << 10 // while the write of a larger request stalls, an early answer is looked for
 	earlyAnswerEvery = 250 * time.Millisecond
-	// salvageWait is how long reading an answer may take after the write has failed.
+	// salvageWait is how long an answer may be read after the write has failed.
 	salvageWait = 50 * time.Millisecond
 	// peekAfterIdle: connections that were idle for less are used without a look
 	// at them; replacement covers the rest.
@@ -33,22 +33,22 @@ type conn struct {
 	nc     net.Conn // what is read and written: the socket, or TLS over it
 	socket net.Conn
 	raw    syscall.RawConn // nil for in-memory connections
-	vector bool            // nc takes a writev
+	vector bool            // true if nc has writev
 
 	buf       []byte // read buffer
-	flat      []byte // scratch for gathered writes
-	served    int    // times that it has been put into the pool
+	flat      []byte // buffer for joined writes
+	served    int    // times that it was put into the pool
 	idleSince time.Time
 	reading   deadline
 	writing   deadline
 
 	peek    func(fd uintptr)
-	waiting peeked // what the last peek found
+	waiting peeked // result of the last peek
 
-	watch  bool                     // its pool has Watch
-	port   uint16                   // of this end; 0: it has none
-	place  int                      // in Pool.busy, counted from 1; 0: not in it
-	owner  atomic.Pointer[Exchange] // the last that used it; it may have let go of it
+	watch  bool                     // true if its pool has Watch
+	port   uint16                   // local port; 0: it has none
+	place  int                      // index in Pool.busy plus 1; 0: not in it
+	owner  atomic.Pointer[Exchange] // its last user, which may have released it
 	hand   sync.Mutex               // held to replace, close or inspect the descriptor
 	parked parked
 	wire   *wire // between TLS and the socket; nil without TLS
@@ -59,8 +59,8 @@ type peeked uint8
 
 const (
 	peekNothing peeked = iota // open, nothing to read
-	peekBytes                 // something to read
-	peekClosed                // FIN or error
+	peekBytes                 // bytes to read
+	peekClosed                // a FIN or an error
 )
 
 func newConn(to *destination, nc, socket net.Conn) *conn {
@@ -74,7 +74,7 @@ func newConn(to *destination, nc, socket net.Conn) *conn {
 	return c
 }
 
-// use makes socket what c is a connection over.
+// use makes c a connection over socket.
 func (c *conn) use(socket net.Conn) {
 	c.socket, c.raw = socket, nil
 	if at, ok := socket.LocalAddr().(*net.TCPAddr); ok {
@@ -87,7 +87,7 @@ func (c *conn) use(socket net.Conn) {
 	}
 }
 
-// look says what waits in the socket without consuming it.
+// look returns the state of the socket's receive queue without consuming it.
 func (c *conn) look() peeked {
 	if c.raw == nil {
 		return peekNothing
@@ -98,9 +98,9 @@ func (c *conn) look() peeked {
 	return c.waiting
 }
 
-// usable reports whether an idle connection may carry another request. A
-// server has nothing to say on an idle connection: bytes there are a
-// close alert or a protocol error, so they disqualify as well as a FIN does.
+// usable reports whether an idle connection may carry another request. A server must send nothing
+// on an idle connection. Bytes there are a close alert or a protocol error, so they disqualify it
+// like a FIN.
 func (c *conn) usable(now time.Time) bool {
 	return now.Sub(c.idleSince) < peekAfterIdle || c.look() == peekNothing
 }
@@ -113,8 +113,8 @@ func (c *conn) close() {
 	}
 }
 
-// setWriteDeadline bounds write. TLS is told at once: it cannot go on after a
-// write that was in time after all.
+// setWriteDeadline bounds write. For TLS the deadline is set immediately, because TLS cannot retry
+// a write after a timeout.
 func (c *conn) setWriteDeadline(t time.Time) {
 	if c.wire != nil {
 		c.writing.forget()
@@ -122,7 +122,7 @@ func (c *conn) setWriteDeadline(t time.Time) {
 	c.writing.set(c.nc, t)
 }
 
-// read is one read within reading.
+// read does one read within the deadline reading.
 func (c *conn) read(p []byte) (int, error) {
 	for {
 		n, err := c.nc.Read(p)
@@ -132,7 +132,7 @@ func (c *conn) read(p []byte) (int, error) {
 	}
 }
 
-// write sends what is left in *v, as one writev where the connection can.
+// write sends the rest of *v, as one writev if the connection has it.
 func (c *conn) write(v *net.Buffers) error {
 	for c.vector {
 		if _, err := v.WriteTo(c.nc); err == nil || !isTimeout(err) || !c.writing.early(c.nc) {
@@ -147,8 +147,8 @@ func (c *conn) write(v *net.Buffers) error {
 	return nil
 }
 
-// writeFlat sends the first segments as one write of at most flatWriteBytes;
-// a segment that is larger by itself is sent from where it lies.
+// writeFlat sends the first segments as one write of at most flatWriteBytes. It sends a larger
+// segment alone and without a copy.
 func (c *conn) writeFlat(v *net.Buffers) error {
 	c.flat = c.flat[:0]
 	for len(*v) > 0 && len(c.flat)+len((*v)[0]) <= flatWriteBytes {
@@ -166,10 +166,9 @@ func (c *conn) writeFlat(v *net.Buffers) error {
 	return err
 }
 
-// send writes size bytes in *v before deadline. early is true when the server
-// answered before it had read everything: the rest is then not sent. Over TLS
-// such an answer is seen only when the server also closes, since a TLS write
-// that was interrupted cannot be taken up again.
+// send writes the size bytes of *v before deadline. early is true if the server answered before it
+// had read all of them; the rest is not sent then. Over TLS, such an answer is noticed only if the
+// server also closes, since a TLS write cannot be resumed after an interruption.
 func (c *conn) send(v *net.Buffers, size int, deadline time.Time) (early bool, err error) {
 	probe := c.raw != nil && c.wire == nil && size >= earlyAnswerBytes
 	for {
@@ -190,8 +189,8 @@ func (c *conn) send(v *net.Buffers, size int, deadline time.Time) (early bool, e
 	}
 }
 
-// salvage tries to read an answer that was sent before the connection broke
-// under our write. It returns the bytes placed at the front of c.buf.
+// salvage tries to read an answer that was sent before our write broke the connection. It returns
+// how many bytes are at the front of c.buf.
 func (c *conn) salvage() int {
 	c.reading.set(c.nc, time.Now().Add(salvageWait))
 	n, _ := c.read(c.buf)
@@ -208,7 +207,7 @@ func (c *conn) idled(now time.Time) {
 	c.buf = c.buf[:cap(c.buf)]
 }
 
-// earlier returns the earlier of two deadlines, the zero time being never.
+// earlier returns the earlier of two deadlines. The zero time means never.
 func earlier(a, b time.Time) time.Time {
 	if a.IsZero() || !b.IsZero() && b.Before(a) {
 		return b

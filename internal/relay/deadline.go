@@ -6,19 +6,19 @@ import (
 	"time"
 )
 
-// deadline bounds a connection's reads, or its writes. Setting the runtime's own
-// costs more than a short read or write does, and every request sets several. So
-// one that is in force and early is left standing, and looked at again only when
-// it has passed. It is safe for concurrent use.
+// deadline bounds a connection's reads or its writes. Setting the runtime's deadline costs more
+// than a short read or write, and every request sets several. So if the runtime's deadline is
+// earlier, it is left in place and corrected only when it has passed. A deadline is safe for
+// concurrent use.
 type deadline struct {
 	writes bool
 
 	mu    sync.Mutex
-	due   time.Time // what was asked for; zero: none
-	force time.Time // what the connection knows, never after due; zero: none
+	due   time.Time // the wanted deadline; zero: none
+	force time.Time // the runtime's deadline, never after due; zero: none
 }
 
-// set makes t, zero for none, the deadline on c.
+// set sets the deadline of c to t; zero: none.
 func (d *deadline) set(c net.Conn, t time.Time) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -29,7 +29,7 @@ func (d *deadline) set(c net.Conn, t time.Time) error {
 	return d.enforce(c)
 }
 
-// early reports whether a timeout on c came before it was due: what was tried is to be tried again.
+// early reports whether a timeout on c came before it was due. If so, the caller must retry.
 func (d *deadline) early(c net.Conn) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -39,7 +39,7 @@ func (d *deadline) early(c net.Conn) bool {
 	return d.enforce(c) == nil
 }
 
-// enforce tells the connection. The caller holds mu.
+// enforce sets the runtime's deadline. The caller holds mu.
 func (d *deadline) enforce(c net.Conn) error {
 	tell := c.SetReadDeadline
 	if d.writes {
@@ -52,7 +52,7 @@ func (d *deadline) enforce(c net.Conn) error {
 	return err
 }
 
-// forget is for another connection in the place of the first.
+// forget resets the state when the connection is replaced by another.
 func (d *deadline) forget() {
 	d.mu.Lock()
 	d.due, d.force = time.Time{}, time.Time{}

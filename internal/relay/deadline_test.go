@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// counted counts how often a deadline is set.
+// counted counts how often a connection's deadline is set.
 type counted struct {
 	net.Conn
 	sets int

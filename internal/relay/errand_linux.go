@@ -5,19 +5,19 @@ import (
 	"sync"
 )
 
-// errand is work of a loop that may take locks or time: a goroutine does it.
+// errand is work of a loop that may take locks or time. A goroutine does it.
 type errand struct {
 	kind   errandKind
 	loops  *Loops
-	stream *relayedReply // of endStream and bringSource
-	flow   *flow         // of bringSource, which waits in its loop
+	stream *relayedReply // for endStream and bringSource
+	flow   *flow         // for bringSource; the flow waits in its loop
 	old    *Exchange
 
-	top     net.Conn // to go back, or to be closed with its stream; nil: it stays where it is
+	top     net.Conn // connection to return to the server, or to close with its stream; nil: it stays in the loop
 	client  *clientConn
 	parting parting
 	parking *Parking
-	l       *loop // to be told that the stream of that ticket's connection has ended; may be nil
+	l       *loop // its loop is told when the stream of this ticket's connection has ended; may be nil
 	ticket  ticket
 
 	do func() // run, bound once
@@ -28,7 +28,7 @@ type errandKind uint8
 const (
 	endStream   errandKind = iota // close the exchange and tell the follower
 	bringSource                   // close the exchange and ask the follower for the next one
-	giveBack                      // have the client's connection served
+	giveBack                      // return the client's connection to the server
 )
 
 var errands sync.Pool
@@ -63,7 +63,7 @@ func (n *errand) run() {
 	}
 }
 
-// endStream tells the follower.
+// endStream closes the exchange and tells the follower that the response has ended.
 func (n *errand) endStream() {
 	defer n.hangUp()
 	s := n.stream
@@ -74,7 +74,7 @@ func (n *errand) endStream() {
 	s.done()
 }
 
-// hangUp closes the connection, a panic of the follower or not.
+// hangUp closes the connection, even if the follower has panicked.
 func (n *errand) hangUp() {
 	if p := recover(); p != nil {
 		n.loops.options.Panicked(p)
@@ -87,8 +87,7 @@ func (n *errand) hangUp() {
 	}
 }
 
-// bringSource closes the exchange of the source that has ended and has the flow
-// get the next one.
+// bringSource closes the exchange of the ended source, and gives the flow the next one.
 func (n *errand) bringSource() {
 	if n.old != nil {
 		n.old.takeBack()
@@ -104,7 +103,7 @@ func (n *errand) bringSource() {
 	n.flow.l.post(message{kind: msgNext, flow: n.flow, next: e, err: err})
 }
 
-// next survives a bug in the follower.
+// next calls the follower's Next and turns a panic into an error.
 func (n *errand) next() (e *Exchange, err error) {
 	defer func() {
 		if p := recover(); p != nil {
@@ -115,7 +114,7 @@ func (n *errand) next() (e *Exchange, err error) {
 	return nextSource(n.stream.follower)
 }
 
-// giveBack makes the connection an ordinary one and has it served.
+// giveBack makes the parked connection an ordinary one and returns it to the server.
 func (n *errand) giveBack() {
 	c := n.client
 	socket, err := c.parked.back()

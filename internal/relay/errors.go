@@ -16,9 +16,9 @@ type Phase uint8
 
 // Phases in the order in which an exchange goes through them.
 const (
-	PhaseDial  Phase = iota // connecting, TLS handshake included
+	PhaseDial  Phase = iota // connecting, including the TLS handshake
 	PhaseWrite              // sending the request
-	PhaseHead               // waiting for status line and header
+	PhaseHead               // waiting for the status line and the header
 	PhaseBody               // reading the body
 )
 
@@ -26,17 +26,17 @@ var phaseNames = [...]string{"dial", "write", "head", "body"}
 
 func (p Phase) String() string { return phaseNames[p] }
 
-// Kind is the sort of failure.
+// Kind is the kind of a failure.
 type Kind uint8
 
-// Kinds of failure.
+// Kinds of failures.
 const (
 	KindOther    Kind = iota
-	KindRefused       // nobody listens there, or the address cannot be reached or resolved
-	KindReset         // the connection ended before it should have: FIN, RST, broken pipe
+	KindRefused       // nobody listens, or the address cannot be reached or resolved
+	KindReset         // the connection ended too early: FIN, RST, broken pipe
 	KindTimeout       // one of our deadlines passed
 	KindCanceled      // Cancel was called
-	KindProtocol      // what came is not the HTTP/1.1 we accept
+	KindProtocol      // the response is not acceptable HTTP/1.1
 	KindTLS           // handshake or certificate failure
 	KindLocal         // this host lacks descriptors or memory, or the pool is full
 )
@@ -45,7 +45,7 @@ var kindNames = [...]string{"other", "refused", "reset", "timeout", "canceled", 
 
 func (k Kind) String() string { return kindNames[k] }
 
-// Error says in which phase and how an exchange failed. Err is never nil.
+// Error says in which phase and in which way an exchange failed. Err is never nil.
 type Error struct {
 	Phase Phase
 	Kind  Kind
@@ -59,21 +59,22 @@ func (e *Error) Error() string {
 // Unwrap returns the cause.
 func (e *Error) Unwrap() error { return e.Err }
 
-// Causes that callers tell apart with errors.Is.
+// Causes that callers distinguish with errors.Is.
 var (
-	// ErrCanceled: the exchange was canceled through Exchange.Cancel or its Abort.
+	// ErrCanceled means that the exchange was canceled by Exchange.Cancel or its Abort.
 	ErrCanceled = errors.New("exchange canceled")
-	// ErrStopped: the exchange was ended by this side through Abort.Stop.
+	// ErrStopped means that this side ended the exchange by Abort.Stop.
 	ErrStopped = errors.New("exchange stopped")
-	// ErrIdle: nothing came from the upstream for the idle timeout.
+	// ErrIdle means that the upstream has sent nothing for the idle timeout.
 	ErrIdle = errors.New("idle timeout")
-	// ErrSilent: the upstream acknowledges nothing any more, so Link.Cut was called.
+	// ErrSilent means that Link.Cut was called, because the upstream no longer acknowledges
+	// packets.
 	ErrSilent = errors.New("the node acknowledges no packets")
-	// ErrDeadline: the deadline of the phase or of the whole response passed.
+	// ErrDeadline means that the deadline of the phase or of the whole response has passed.
 	ErrDeadline = errors.New("deadline exceeded")
-	// ErrPoolFull: PoolOptions.MaxConnections connections are in use.
+	// ErrPoolFull means that PoolOptions.MaxConnections connections are in use.
 	ErrPoolFull = errors.New("connection limit reached")
-	// ErrPoolClosed: the pool has been closed.
+	// ErrPoolClosed means that the pool has been closed.
 	ErrPoolClosed = errors.New("pool closed")
 )
 
@@ -126,7 +127,7 @@ func isTLS(err error) bool {
 	var host x509.HostnameError
 	var authority x509.UnknownAuthorityError
 	if errors.As(err, &op) && (op.Op == "remote error" || op.Op == "local error") {
-		return true // a TLS alert: its type is private
+		return true // a TLS alert, whose type is private
 	}
 	return errors.As(err, &record) || errors.As(err, &verify) || errors.As(err, &host) || errors.As(err, &authority)
 }

@@ -12,8 +12,8 @@ import (
 	"github.com/valyala/fasthttp"
 )
 
-// Example is a plain reverse proxy: streams pass through event by event, and a
-// client that leaves cancels upstream.
+// Example is a plain reverse proxy. Streams pass through event by event. The upstream request is
+// canceled when the client leaves.
 func Example() {
 	upstream := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		fmt.Fprintf(w, "%s %s %s", r.Method, r.URL, r.Header.Get("X-User-Id"))

@@ -16,70 +16,70 @@ const (
 	errRequestLine = protocolError("request method, path or authorization has forbidden bytes")
 )
 
-// Request is written by Send. Send and ReadHead read it in place: nothing in
-// it may change until ReadHead has returned.
+// Request is a request for Send. Send and ReadHead do not copy it, so it must not change until
+// ReadHead has returned.
 type Request struct {
 	Method string
-	Path   string // with query; Target.BasePath is put before it
-	// Header holds complete "Name: value\r\n" lines, as AppendForwardHeaders
-	// makes them; no Host, Content-Length, Connection or Authorization.
+	Path   string // with the query; Target.BasePath is put before it
+	// Header holds complete "Name: value\r\n" lines, as AppendForwardHeaders makes them. It must
+	// not contain Host, Content-Length, Connection or Authorization.
 	Header []byte
-	Body   [][]byte // sent one after the other, not copied
-	// ForwardAuthorization, when set, is sent in place of the Target's own.
+	Body   [][]byte // segments that are sent in order without a copy
+	// ForwardAuthorization, if set, is sent instead of the Target's own Authorization.
 	ForwardAuthorization []byte
-	// Abort, when set, is what cancels this exchange, dialing included.
+	// Abort, if set, can cancel this exchange, including its dialing.
 	Abort *Abort
-	// Once asks for a new connection that ends with this exchange: for servers
-	// whose idle connections are in the way of others.
+	// Once asks for a new connection that is closed after this exchange. It is for servers whose
+	// idle connections block others.
 	Once bool
 }
 
-// Exchange is one request and its response on one connection. It is used by
-// one goroutine, apart from Cancel and a Link's Cut. The caller that got it from Send closes it
-// exactly once and does not touch it afterwards: it is recycled.
+// Exchange is one request and its response on one connection. One goroutine uses it; Cancel and a
+// Link's Cut may be called from others. The caller of Send closes it exactly once and does not use
+// it afterwards, because it is recycled.
 type Exchange struct {
 	mu sync.Mutex // guards grip
 	grip
 	work
 }
 
-// grip is the part that Cancel takes hold of. Only the exchange's own goroutine changes
-// c, which reads it without the lock.
+// grip is the part that Cancel uses. Only the exchange's own goroutine changes c. This goroutine
+// reads c without the lock.
 type grip struct {
 	c        *conn
-	canceled error  // why; nil: it is not
-	keeper   keeper // who uses c meanwhile; nil: this exchange
-	serial   uint64 // by which the keeper knows this exchange
+	canceled error  // the reason; nil: not canceled
+	keeper   keeper // who else uses c now; nil: only this exchange
+	serial   uint64 // the keeper's number of this exchange
 }
 
-// work is the part that only the goroutine of an exchange uses.
+// work is the part that only the exchange's goroutine uses.
 type work struct {
 	pool     *Pool
 	request  *Request
 	abort    *Abort
 	outgoing outgoing
-	replaced bool // the stale connection has been replaced once
+	replaced bool // a stale connection has been replaced, which happens only once
 	spent    bool // the connection cannot serve another exchange
 	isHead   bool
 
 	head     head
-	buffered int // bytes of c.buf in use while the head is being read
+	buffered int // used bytes of c.buf while the head is read
 
 	body
-	scan sse.Scanner // finds the first event for AwaitBody
+	scan sse.Scanner // finds the first event in AwaitBody
 }
 
-// outgoing is a request as it is written.
+// outgoing is a request while it is written.
 type outgoing struct {
 	line     []byte      // rendered head
 	segments [][]byte    // line and body, kept for a replacement connection
 	scratch  [][]byte    // backing array of vector
-	vector   net.Buffers // what is left to write
-	size     int         // of the body
+	vector   net.Buffers // the rest to write
+	size     int         // bytes of the body
 	at       time.Time
 }
 
-// emptied is the memory of o.
+// emptied returns o with its memory but without its contents.
 func (o *outgoing) emptied() outgoing {
 	clear(o.segments[:cap(o.segments)])
 	clear(o.scratch[:cap(o.scratch)])
@@ -91,15 +91,13 @@ var exchanges = sync.Pool{New: func() any { return new(Exchange) }}
 // Send writes req on a pooled or new connection. deadline (zero: none) bounds
 // dialing, within PoolOptions.DialTimeout, and writing. All errors are *Error.
 //
-// A pooled connection may have been closed by the server while it was idle
-// (vLLM and llama.cpp do so after 5 s). When a reused connection fails with
-// EOF or RST within a second of the write and not one response byte has come,
-// the request is sent again, once, on a new connection: in Send or ReadHead.
-// For POST too: a server that closes an idle connection has not read what we
-// wrote to it, and an engine that really died in that second leaves behind
-// only work that nobody will ever read. Where that connection cannot be had,
-// the error is the first one, of KindReset: the request may have been read, and
-// be what ended the server.
+// The server may have closed a pooled connection while it was idle (vLLM and llama.cpp do so after
+// 5 s). Send or ReadHead sends the request again on a new connection if a reused one fails with EOF
+// or RST within a second of the write, before any response byte. This happens once per request, and
+// for POST too. A server that closes an idle connection has not read the request. An engine that
+// really died in that second leaves only work whose result nobody reads. If no new connection can
+// be made, the error is the first one, of KindReset, because the server may have read the request
+// and died of it.
 func (p *Pool) Send(req *Request, deadline time.Time) (*Exchange, error) {
 	e := exchanges.Get().(*Exchange)
 	e.pool, e.request, e.abort = p, req, req.Abort
@@ -117,8 +115,8 @@ func (p *Pool) Send(req *Request, deadline time.Time) (*Exchange, error) {
 	return e, nil
 }
 
-// render checks the request and lays out its body as segments; the first one is
-// left for the head.
+// render checks the request and lays out its body as segments. It leaves the first segment for the
+// head.
 func (e *Exchange) render(req *Request) error {
 	if !isToken([]byte(req.Method)) || !isFieldValue(req.ForwardAuthorization) || !isTarget(req.Path) {
 		return &Error{PhaseWrite, KindProtocol, errRequestLine}
@@ -135,7 +133,7 @@ func (e *Exchange) render(req *Request) error {
 	return nil
 }
 
-// appendHead renders the head for the server that to names.
+// appendHead appends the head for the server to.
 func (e *Exchange) appendHead(b []byte, to *destination) []byte {
 	req := e.request
 	b = append(append(b, req.Method...), ' ')
@@ -159,7 +157,7 @@ func (e *Exchange) appendHead(b []byte, to *destination) []byte {
 	return append(b, "\r\n"...)
 }
 
-// isTarget reports whether path can stand in a request line.
+// isTarget reports whether path is valid in a request line.
 func isTarget(path string) bool {
 	for i := range len(path) {
 		if path[i] <= ' ' || path[i] == 0x7f {
@@ -169,7 +167,7 @@ func isTarget(path string) bool {
 	return true
 }
 
-// connect gives e a connection: a pooled one unless fresh is set.
+// connect gives e a connection: a pooled one, or a new one if fresh is set.
 func (e *Exchange) connect(deadline time.Time, fresh bool) error {
 	c, err := e.pool.take(fresh)
 	if err == nil && c == nil {
@@ -202,7 +200,7 @@ func (e *Exchange) connect(deadline time.Time, fresh bool) error {
 	return nil
 }
 
-// write sends the request; a stale connection is replaced once.
+// write sends the request. It replaces a stale connection once.
 func (e *Exchange) write(deadline time.Time) error {
 	o := &e.outgoing
 	o.line = e.appendHead(o.line[:0], e.c.to)
@@ -229,15 +227,15 @@ func (e *Exchange) write(deadline time.Time) error {
 	return e.wrap(PhaseWrite, err)
 }
 
-// stale reports whether err, before any response byte, means that the server
-// had closed the pooled connection while it was idle.
+// stale reports whether err, before any response byte, means that the server had closed the pooled
+// connection while it was idle.
 func (e *Exchange) stale(err error) bool {
 	return e.c.served > 0 && !e.replaced && e.buffered == 0 && !e.isCanceled() &&
 		isReset(err) && time.Since(e.outgoing.at) < staleWindow
 }
 
-// replace writes the request again on a new connection. Where the server gives
-// it none, what is left is cause: how the connection before ended.
+// replace writes the request again on a new connection. If there is none, the error is cause, with
+// which the previous connection ended.
 func (e *Exchange) replace(deadline time.Time, cause error) error {
 	e.replaced = true
 	c, _ := e.dropConn()
@@ -248,12 +246,12 @@ func (e *Exchange) replace(deadline time.Time, cause error) error {
 	case err == nil:
 		return e.write(deadline)
 	case errors.As(err, &failed) && (failed.Kind == KindCanceled || failed.Kind == KindLocal):
-		return err // says nothing of the server
+		return err // not the server's fault
 	}
 	return cause
 }
 
-// dropConn takes the connection out of the reach of Cancel.
+// dropConn takes the connection away from Cancel.
 func (e *Exchange) dropConn() (c *conn, canceled bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -261,9 +259,8 @@ func (e *Exchange) dropConn() (c *conn, canceled bool) {
 	return c, e.canceled != nil
 }
 
-// ReadHead waits until deadline (zero: for ever) for the status line and the
-// header of the final response. After a timeout it may be called again with a
-// later deadline. All errors are *Error.
+// ReadHead waits until deadline (zero: for ever) for the status line and the header of the final
+// response. After a timeout it may be called again with a later deadline. All errors are *Error.
 func (e *Exchange) ReadHead(deadline time.Time) error {
 	for {
 		err := e.readHead(deadline)
@@ -302,8 +299,7 @@ func (e *Exchange) readHead(deadline time.Time) error {
 	}
 }
 
-// headError tells a connection that ended inside a head from one that ended
-// before it.
+// headError distinguishes a connection that ended inside a head from one that ended before it.
 func (e *Exchange) headError(err error) error {
 	if isTimeout(err) {
 		return ErrDeadline
@@ -314,7 +310,7 @@ func (e *Exchange) headError(err error) error {
 	return err
 }
 
-// wrap makes err, from the connection, an *Error of that phase.
+// wrap returns err, which came from the connection, as an *Error of this phase.
 func (e *Exchange) wrap(phase Phase, err error) error {
 	if why := e.whyCanceled(); why != nil {
 		err = why
@@ -329,8 +325,8 @@ func (e *Exchange) wrap(phase Phase, err error) error {
 // Status returns the status code; 0 before ReadHead has succeeded.
 func (e *Exchange) Status() int { return e.head.status }
 
-// Header returns the value of the first response field with that name, given
-// in lower case, or nil. It is valid until Close.
+// Header returns the value of the first response field with this lower-case name, or nil. It is
+// valid until Close.
 func (e *Exchange) Header(name string) []byte { return e.head.get(e.c.buf, name) }
 
 // VisitHeaders calls f for every response field in the order received. The
@@ -342,8 +338,8 @@ func (e *Exchange) VisitHeaders(f func(name, value []byte)) {
 	}
 }
 
-// ContentLength returns the length of the body in bytes, -1 for a chunked
-// body, -2 for one that ends with the connection.
+// ContentLength returns the length of the body in bytes. It is -1 for a chunked body, and -2 for
+// one that ends with the connection.
 func (e *Exchange) ContentLength() int64 { return e.length }
 
 var eventStream = []byte("text/event-stream")
@@ -354,9 +350,9 @@ func (e *Exchange) IsSSE() bool {
 	return len(v) >= len(eventStream) && bytes.EqualFold(v[:len(eventStream)], eventStream)
 }
 
-// Cancel ends the exchange from any goroutine: the connection is closed and
-// what waits on it returns ErrCanceled. It is idempotent. It must not be
-// called after Close; where that order cannot be kept, use an Abort.
+// Cancel ends the exchange, and may be called from any goroutine. It closes the connection. An
+// operation on the connection returns ErrCanceled. Further calls do nothing. It must not be called
+// after Close; use an Abort if that order is not certain.
 func (e *Exchange) Cancel() { e.cancel(ErrCanceled) }
 
 func (e *Exchange) cancel(why error) {
@@ -368,7 +364,7 @@ func (e *Exchange) cancel(why error) {
 	e.stop()
 }
 
-// stop ends what waits on the connection. The caller holds mu.
+// stop ends the operations on the connection. The caller holds mu.
 func (e *Exchange) stop() {
 	switch {
 	case e.keeper != nil:
@@ -386,8 +382,8 @@ func (e *Exchange) whyCanceled() error {
 
 func (e *Exchange) isCanceled() bool { return e.whyCanceled() != nil }
 
-// Close ends the exchange. The connection returns to the pool if the request
-// was written, the body read to its end and Once not set; otherwise it is closed.
+// Close ends the exchange. The connection returns to the pool if the request was written, the body
+// was read to its end, and Once is not set. Otherwise it is closed.
 func (e *Exchange) Close() {
 	e.abort.detach(e)
 	clean := e.clean()
@@ -400,7 +396,7 @@ func (e *Exchange) Close() {
 	e.recycle()
 }
 
-// recycle forgets everything but the buffers.
+// recycle resets everything except the buffers.
 func (e *Exchange) recycle() {
 	e.mu.Lock()
 	e.grip = grip{}

@@ -62,8 +62,8 @@ func TestRequestBytes(t *testing.T) {
 	wantError(t, err, PhaseWrite, KindProtocol)
 }
 
-// TestStaleConnections closes each connection after one answer: every further
-// request finds a dead one in the pool, seen before use or in the act.
+// TestStaleConnections closes each connection after one answer. So every further request finds a
+// closed connection in the pool, and notices it before or during use.
 func TestStaleConnections(t *testing.T) {
 	closed := make(chan struct{}, 8)
 	p := newPool(t, rawServer(t, "tcp", func(c net.Conn, r *bufio.Reader) {
@@ -94,8 +94,8 @@ func TestStaleOnUse(t *testing.T) {
 	}
 }
 
-// TestKilledOnUse: a server that ends for good while it has the request was
-// reset by it, not unreachable.
+// TestKilledOnUse: if a server ends for good while it has the request, the error is a reset, and
+// not that it is unreachable.
 func TestKilledOnUse(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -129,8 +129,7 @@ func TestKilledOnUse(t *testing.T) {
 	wantError(t, err, PhaseDial, KindRefused)
 }
 
-// TestNewConnectionIsNotReplaced: an engine that dies on a fresh connection is
-// the caller's business.
+// TestNewConnectionIsNotReplaced: if an engine dies on a new connection, the caller gets the error.
 func TestNewConnectionIsNotReplaced(t *testing.T) {
 	seen := make(chan struct{}, 8)
 	p := newPool(t, rawServer(t, "tcp", func(c net.Conn, r *bufio.Reader) {
@@ -189,7 +188,7 @@ func TestBodyUntilClose(t *testing.T) {
 	}
 }
 
-// TestConnectionKept says for which answers the connection is used again.
+// TestConnectionKept lists the answers after which the connection is reused.
 func TestConnectionKept(t *testing.T) {
 	for _, c := range []struct {
 		method, response string
@@ -216,7 +215,8 @@ func TestConnectionKept(t *testing.T) {
 	}
 }
 
-// TestOnce: the server is told that the connection ends, and it does, whatever the server thinks.
+// TestOnce: the server is told that the connection will be closed, and it is closed even if the
+// server keeps it.
 func TestOnce(t *testing.T) {
 	got := make(chan string, 3)
 	p := newPool(t, rawServer(t, "tcp", func(c net.Conn, r *bufio.Reader) {
@@ -244,8 +244,7 @@ func TestOnce(t *testing.T) {
 	}
 }
 
-// TestEarlyAnswers: the server refuses a large body without reading it, and
-// closes or lingers.
+// TestEarlyAnswers: the server refuses a large body without reading it, and closes or lingers.
 func TestEarlyAnswers(t *testing.T) {
 	const refusal = "HTTP/1.1 413 Too Large\r\nContent-Length: 3\r\n\r\nbig"
 	for _, linger := range []bool{false, true} {
@@ -297,8 +296,8 @@ func TestCancel(t *testing.T) {
 	}
 }
 
-// TestAbort: it ends an exchange under way, refuses the next one, and does
-// nothing to one that is over.
+// TestAbort: an Abort ends an exchange in progress, refuses the next one, and does nothing to an
+// ended one.
 func TestAbort(t *testing.T) {
 	p := newPool(t, rawServer(t, "tcp", answering(okResponse)))
 	req := post("{}")
@@ -324,7 +323,7 @@ func TestAbortWhileDialing(t *testing.T) {
 	req.Abort = new(Abort)
 	time.AfterFunc(20*time.Millisecond, req.Abort.Cancel)
 	_, _, err := roundTrip(p, req)
-	var e *Error // of another kind where the machine has no route to that address
+	var e *Error // the kind differs if the machine has no route to that address
 	if !errors.As(err, &e) || e.Phase != PhaseDial || e.Kind == KindTimeout {
 		t.Fatal(err)
 	}

@@ -11,15 +11,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// flow is a client's connection in a loop: with the stream that it is sent, or
-// waiting for its next request. Unless said otherwise the loop's thread uses
-// it, from start on.
+// flow is a client's connection in a loop. It has a stream that is being sent, or waits for its
+// next request. From start on only the loop's thread uses it, unless a field says otherwise.
 type flow struct {
 	l        *loop
 	parking  *Parking
 	step     flowStep
-	serial   atomic.Uint64 // of the exchange that is read, or was read last; 0: none was
-	ticket   ticket        // its place in the loop
+	serial   atomic.Uint64 // number of the present or last exchange; 0: there was none
+	ticket   ticket        // its slot in the loop
 	timer    timer
 	turn     turn
 	s        *relayedReply // nil: between requests
@@ -29,84 +28,84 @@ type flow struct {
 	opening  opening
 	parting  parting
 
-	idleSince time.Time        // between requests
+	idleSince time.Time        // since when it waits for a request
 	handOver  func(c net.Conn) // onHandOver, bound once
 }
 
-// flowStep says where a flow is.
+// flowStep is the state of a flow.
 type flowStep uint8
 
 const (
-	arriving  flowStep = iota // it is not the loop's yet
-	relaying                  // its stream is read, or what is left of it is sent
-	changing                  // its stream's next source is on its way
-	leaving                   // so it is, but the stream is over
-	settling                  // the stream is over, and its end under way
+	arriving  flowStep = iota // the loop does not have it yet
+	relaying                  // its stream's source is read, or the rest of the stream is sent
+	changing                  // its stream waits for the next source
+	leaving                   // its stream has ended while it waited for the next source
+	settling                  // the stream has ended, and its resources are being released
 	idle                      // it waits for the next request
-	dismissed                 // it is not the loop's any more
+	dismissed                 // the loop no longer has it
 )
 
-// turn says whether a flow has a place in loop.again.
+// turn tells whether a flow is in loop.again.
 type turn uint8
 
 const (
-	waits turn = iota // for an event
+	waits turn = iota // it waits for an event
 	queued
 )
 
 // receiver is a flow's client.
 type receiver struct {
-	top   parkable    // the connection as the server knows it
-	conn  *clientConn // the one with the socket
+	top   parkable    // the connection as the server sees it
+	conn  *clientConn // the connection with the socket
 	fd    int
 	state clientState
 }
 
-// clientState says what has been noticed of a client.
+// clientState is what the client has done since the last look.
 type clientState uint8
 
 const (
 	clientQuiet clientState = iota
-	clientAsks              // it has sent something: the next request
+	clientAsks              // it has sent bytes of the next request
 	clientLeft              // it has shut down or reset the connection
 )
 
 // sender is a flow's upstream.
 type sender struct {
-	fd     int // -1: none is watched; 0 before start
+	fd     int // -1: none is watched; 0: before start
 	supply supply
-	last   time.Time // when something was read, or reading could go on
+	last   time.Time // when bytes were last read, or reading became possible again
 }
 
-// supply says what an upstream's socket may have.
+// supply is what the upstream's socket may have.
 type supply uint8
 
 const (
 	dry     supply = iota // nothing until the next event
-	flowing               // perhaps something
-	final                 // perhaps something, and then its end: the upstream has sent all
+	flowing               // perhaps bytes
+	final                 // perhaps bytes, and then the end, because the upstream has shut down
 )
 
 // unsent holds the bytes that the client's socket has not taken.
 type unsent struct {
 	bytes []byte
-	sent  int // of bytes
+	sent  int // how many of bytes were sent
 	since time.Time
 }
 
-// opening is needed until the connection has been handed over.
+// opening is used only until fasthttp has handed over the connection.
 type opening struct {
 	ctx    *fasthttp.RequestCtx
 	detach func() // ReplyOptions.Parked
 }
 
-// parting says what becomes of the client's connection after the stream.
+// parting is what happens to the client's connection after the stream.
 type parting uint8
 
 const (
-	stays  parting = iota // for the next request
-	closes                // properly
-	resets                // the kernel forgets what the client has not read
+	stays  parting = iota // it waits for the next request
+	closes                // it is closed properly
+	resets                // it is reset, and the kernel drops bytes that the client has not read
 )
 
 var flows sync.Pool
@@ -120,7 +119,8 @@ func newFlow() *flow {
 	return f
 }
 
-// recycle is called when a turn ends: what has ended in it may still be looked at.
+// recycle resets f for reuse. It is called at the end of a turn, because code of the turn may still
+// use f.
 func (f *flow) recycle() {
 	kept := f.unsent.bytes[:0]
 	if cap(kept) > keptEventBytes {
@@ -135,15 +135,16 @@ func (f *flow) blocked() bool { return f.unsent.sent < len(f.unsent.bytes) }
 // isHere reports whether the loop has f.
 func (f *flow) isHere() bool { return f.step != arriving && f.step != dismissed }
 
-// isRead reports whether bytes of a source are wanted.
+// isRead reports whether f reads a source.
 func (f *flow) isRead() bool { return f.step == relaying && f.s.phase == reading }
 
-// interrupt is called by whoever cancels the exchange.
+// interrupt tells the loop that the exchange has been canceled. It is called by the goroutine that
+// cancels.
 func (f *flow) interrupt(serial uint64) {
 	f.l.post(message{kind: msgInterrupt, flow: f, serial: serial})
 }
 
-// start takes over what onHandOver or Park has prepared.
+// start takes over a flow that onHandOver or Park has prepared.
 func (f *flow) start() {
 	l := f.l
 	l.admit(f)
@@ -157,7 +158,7 @@ func (f *flow) start() {
 		return
 	}
 	if err := l.watch(f.client.fd, f.ticket.slot<<1|1, f.ticket.generation, bothEnds|unix.EPOLLOUT); err != nil {
-		f.giveUp(UpstreamFailed, newError(PhaseBody, err)) // nothing more would be heard
+		f.giveUp(UpstreamFailed, newError(PhaseBody, err)) // no further event would be noticed
 		return
 	}
 	f.read()
@@ -177,7 +178,7 @@ func (f *flow) startIdle() {
 	f.arm()
 }
 
-// read begins to read the source that the stream has, if it has one.
+// read begins to read the stream's source, if there is one.
 func (f *flow) read() {
 	if e := f.s.source.e; f.isRead() {
 		f.upstream.supply, f.upstream.last = flowing, f.l.now
@@ -227,7 +228,7 @@ func (f *flow) clientEvent(events uint32) {
 	}
 }
 
-// pump passes on what the upstream has sent, as far as it is this stream's turn.
+// pump relays what the upstream has sent, as much as this turn allows.
 func (f *flow) pump() {
 	for turns := 0; f.isRead() && f.upstream.supply != dry && !f.blocked(); turns++ {
 		if turns > 0 {
@@ -241,7 +242,7 @@ func (f *flow) pump() {
 	}
 }
 
-// relay is one read from upstream and one write of what it makes.
+// relay does one read from the upstream, and one write of the result.
 func (f *flow) relay() {
 	l, s := f.l, f.s
 	body, ok := f.next()
@@ -257,11 +258,11 @@ func (f *flow) relay() {
 	}
 }
 
-// next returns what can be had of the body now. It may be empty where the
-// framing is all that has come; ok is false where nothing has.
+// next returns the available bytes of the body. They may be empty if only framing has come. ok is
+// false if nothing has come.
 func (f *flow) next() (body []byte, ok bool) {
 	e, space := f.s.source.e, f.l.buffers.in
-	if n := e.held; n > 0 { // what has been read before the loop had the exchange
+	if n := e.held; n > 0 { // bytes read before the loop had the exchange
 		e.held = 0
 		return e.space[:n], true
 	}
@@ -275,8 +276,8 @@ func (f *flow) next() (body []byte, ok bool) {
 	return space[:e.push(space[:n], err)], true
 }
 
-// receive puts wire bytes of the body at the front of p; none and no error where
-// there are none now.
+// receive puts wire bytes of the body at the front of p. It returns 0 and no error if none are
+// available.
 func (f *flow) receive(p []byte) (n int, err error) {
 	e, u := f.s.source.e, &f.upstream
 	if len(e.rest) > 0 {
@@ -292,18 +293,18 @@ func (f *flow) receive(p []byte) (n int, err error) {
 			n += m
 		}
 	} else if n, err = receive(u.fd, p); err == nil && n < len(p) && u.supply != final {
-		u.supply = dry // what comes from now on is another event
+		u.supply = dry // later bytes cause another event
 	}
 	if err == errNotNow {
 		u.supply, err = dry, nil
 	}
 	if n > 0 {
-		err = nil // comes again
+		err = nil // the next read returns it again
 	}
 	return n, err
 }
 
-// frame closes the chunk begun at mark and, with the last source, the response.
+// frame closes the chunk that began at mark. After the last source it also ends the response.
 func (f *flow) frame(out []byte, mark int) []byte {
 	f.s.sent += int64(len(out) - mark - chunkRoom)
 	if out = closeChunk(out, mark); f.s.phase == ended {
@@ -312,8 +313,8 @@ func (f *flow) frame(out []byte, mark int) []byte {
 	return out
 }
 
-// failSource ends the source for a reason other than what was read, or tells
-// that there is none.
+// failSource ends the source for a reason other than the bytes read, or reports that there is no
+// next source.
 func (f *flow) failSource(err error) {
 	s := f.s
 	out, mark := openChunk(nil)
@@ -322,25 +323,25 @@ func (f *flow) failSource(err error) {
 	} else {
 		out = s.finish(out, err)
 	}
-	if s.outcome == ClientGone { // nobody is there to take it
+	if s.outcome == ClientGone { // the client is no longer there to take it
 		f.unsent.bytes, f.unsent.sent = f.unsent.bytes[:0], 0
 	}
 	f.send(f.frame(out, mark))
 }
 
-// interrupted is told that the exchange has been canceled.
+// interrupted handles the cancellation of the exchange.
 func (f *flow) interrupted() {
 	if f.isRead() {
 		f.failSource(f.s.source.e.wrap(PhaseBody, ErrCanceled))
 	}
 }
 
-// send writes p, and keeps what the client's socket does not take. Bytes that
-// were kept before go first.
+// send writes p, and keeps the bytes that the client's socket does not take. Bytes kept earlier go
+// first.
 func (f *flow) send(p []byte) {
 	if f.blocked() {
 		f.unsent.bytes = append(f.unsent.bytes, p...)
-		f.arm() // what was due has been, perhaps
+		f.arm() // the former deadline may no longer apply
 		f.settle()
 		return
 	}
@@ -358,12 +359,12 @@ func (f *flow) send(p []byte) {
 	f.settle()
 }
 
-// keep holds on to what has not been sent.
+// keep stores unsent bytes.
 func (f *flow) keep(p []byte, now time.Time) {
 	f.unsent = unsent{bytes: append(f.unsent.bytes[:0], p...), since: now}
 }
 
-// flush writes what is unsent.
+// flush writes the unsent bytes.
 func (f *flow) flush() {
 	u := &f.unsent
 	n, err := transmit(f.client.fd, u.bytes[u.sent:])
@@ -382,15 +383,15 @@ func (f *flow) flush() {
 	f.settle()
 }
 
-// settle goes on from a source that has ended: to the next one, or to the end of
-// the stream once everything has been sent.
+// settle continues after the end of a source. It asks for the next source, or ends the stream once
+// all bytes are sent.
 func (f *flow) settle() {
 	switch {
 	case f.step != relaying || f.s.phase == reading:
 	case f.s.phase == awaiting:
 		f.change()
 	case f.blocked():
-		if f.s.source.e != nil { // the client may take its time
+		if f.s.source.e != nil { // the source is released while the client takes its time
 			f.unlink()
 			f.s.closeParked()
 		}
@@ -399,8 +400,8 @@ func (f *flow) settle() {
 	}
 }
 
-// giveUp ends the stream at once, for a reason on this side or the client's.
-// The exchange that Next brings meanwhile is waited for.
+// giveUp ends the stream immediately, because of this side or the client. If Next is running,
+// giveUp waits for its exchange.
 func (f *flow) giveUp(o Outcome, err error) {
 	f.s.fail(o, err)
 	f.s.phase = cut
@@ -433,7 +434,7 @@ func fire(t *timer) {
 	}
 }
 
-// due is the next deadline, and how the stream ends then. The zero time is none.
+// due returns the next deadline, and the outcome if it passes. The zero time means no deadline.
 func (f *flow) due() (at time.Time, o Outcome) {
 	if f.s == nil {
 		return f.idleSince.Add(f.parking.KeepAlive), Complete
@@ -454,8 +455,8 @@ func (f *flow) due() (at time.Time, o Outcome) {
 	return at, o
 }
 
-// arm sets the timer to what is due next, unless it is early enough. Deadlines
-// that move away need not be told.
+// arm sets the timer to the next deadline, unless the timer is early enough. It need not be called
+// when a deadline moves later.
 func (f *flow) arm() {
 	at, _ := f.due()
 	if at.IsZero() {

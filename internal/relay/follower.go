@@ -7,18 +7,18 @@ import (
 	"github.com/cognitora/dataplane/internal/sse"
 )
 
-// Outcome is how a source, or the response to a client, ended.
+// Outcome is the way in which a source, or the response to a client, ended.
 type Outcome uint8
 
 // Outcomes.
 const (
-	Complete       Outcome = iota // the source ended properly, the client was sent all of it
+	Complete       Outcome = iota // the source ended properly, and the client was sent all of it
 	ClientGone                    // the client left, or its connection broke
-	SlowReader                    // the client did not read for ReplyOptions.SlowReader
-	UpstreamFailed                // the upstream broke off or sent something malformed
-	IdleTimeout                   // the upstream was silent for Exchange.SetIdleTimeout
-	TotalTimeout                  // the time of Exchange.SetReadDeadline passed
-	Enough                        // Follower.Event wanted no more of the source; never of a response
+	SlowReader                    // the client has read nothing for ReplyOptions.SlowReader
+	UpstreamFailed                // the upstream broke off, or sent a malformed response
+	IdleTimeout                   // the upstream was silent for the time of SetIdleTimeout
+	TotalTimeout                  // the time of SetReadDeadline has passed
+	Enough                        // Follower.Event wanted no more of the source; not used for a response
 )
 
 var outcomeNames = [...]string{
@@ -27,51 +27,45 @@ var outcomeNames = [...]string{
 
 func (o Outcome) String() string { return outcomeNames[o] }
 
-// Follower follows one response and decides what the client gets of its
-// sources. Its methods are called one at a time, but for Left. Byte slices are
-// valid during the call. The methods should be quick, but for Next: other
-// streams wait meanwhile.
+// Follower follows one response and decides what the client gets of its sources. Its methods are
+// called one at a time, except Left. Byte slices are valid during the call. The methods, except
+// Next, should be quick, because other streams wait meanwhile.
 //
-// The client's bytes are those that the methods append to out, and the blocks
-// of the sources that are not events (comments, retry) or too long to be one
-// (sse.MaxEventBytes): those go through unseen. A follower copies the events that
-// it withholds, within a bound of its own.
+// The client gets the bytes that the methods append to out. It also gets those blocks of the
+// sources that are not events (comments, retry) and those that are too long to be one
+// (sse.MaxEventBytes), which pass unseen. A follower must copy the events that it withholds, and
+// bound their size itself.
 type Follower interface {
-	// Event is called for each event of an event stream. It appends to out what
-	// the client is to get now: e.Raw for the event as it came, nothing to drop
-	// or withhold it, whole events in its place. An event without Raw announces one
-	// that is too long and goes through next. The event was read at that time,
-	// together with others perhaps. With enough, nothing more is wanted of this
-	// source: what it still sends is dropped, and its exchange is closed.
+	// Event is called for each event of an event stream. It appends to out what the client gets
+	// now: e.Raw for the unchanged event, nothing to drop or withhold it, or other whole events. An
+	// event without Raw announces one that is too long and that is forwarded next. The event was
+	// read at that time, perhaps together with others. If enough is true, the rest of this source
+	// is dropped and its exchange closed.
 	Event(e sse.Event, out []byte, at time.Time) (rest []byte, enough bool)
-	// Body is called for each piece of any other body before it is sent. A
-	// body of up to 256 KiB is one piece, and whole.
+	// Body is called for each piece of a body that is not an event stream, before it is sent. A
+	// body of up to 256 KiB is one piece, with whole set.
 	Body(piece []byte, whole bool)
-	// End is called once for each event stream that has ended, and for each
-	// failure of Next. o and err say how: Complete, Enough, or a failure and its
-	// cause. It is not called where the client is gone (ErrCanceled says so too)
-	// or does not read, the Loops are closed, or the Follower has panicked. It
-	// appends to out what the client still is to get: events that were withheld,
-	// or those that tell of the failure. With more, another source follows.
-	// Without, the response ends as HTTP demands; but after a failure for which
-	// nothing was appended the connection is cut, so that the client cannot take
-	// the response for whole.
+	// End is called once for each event stream that has ended, and for each failure of Next. o and
+	// err describe the end: Complete, Enough, or a failure and its cause. End is not called if the
+	// client has left (ErrCanceled also means that) or does not read, if the Loops are closed, or
+	// if the Follower has panicked. It appends to out what the client still gets: withheld events,
+	// or events that report the failure. If more is true, another source follows. Otherwise the
+	// response ends as HTTP demands. After a failure without any appended bytes the connection is
+	// cut, so that the client cannot take the response for complete.
 	End(out []byte, o Outcome, err error) (rest []byte, more bool)
-	// Next brings the next source after End has asked for more: an event stream
-	// with a status below 300, whose head has been read and whose first event
-	// has been awaited. The connection of the source before is back in its pool,
-	// or closed. Next may block; it runs on a goroutine that may do so. An error
-	// means that there is none: it comes back in End, with UpstreamFailed. The
-	// exchange belongs to the relay, which closes it. Where ReplyOptions.Parked has
-	// been called, the client's request is not there any more.
+	// Next returns the next source after End has asked for more. It must be an event stream with a
+	// status below 300, whose head was read and whose first event was awaited. The connection of
+	// the previous source is back in its pool, or closed. Next runs on a goroutine and may block.
+	// An error means that there is no next source; End gets it, with UpstreamFailed. The relay owns
+	// the exchange and closes it. After ReplyOptions.Parked, the client's request is no longer
+	// available.
 	Next() (*Exchange, error)
-	// Left is called at most once, while Next is under way or has just returned:
-	// the client has left or does not read, or the Loops are closed, so Next
-	// should return. Nothing but Done follows.
+	// Left is called at most once, while Next runs or has just returned, if the client has left or
+	// does not read, or if the Loops are closed. Next should then return. Only Done follows.
 	Left()
-	// Done is called exactly once, last, when all exchanges have been closed.
-	// err is the cause of an outcome other than Complete, sent the bytes of the
-	// body, without chunks' size lines, that were handed to the client's connection.
+	// Done is called exactly once, after all exchanges have been closed. err is the cause of an
+	// outcome other than Complete. sent counts the bytes of the body that were written to the
+	// client's connection, without chunks' size lines.
 	Done(o Outcome, sent int64, err error)
 }
 
@@ -86,13 +80,13 @@ func (OneSource) Left() {}
 
 var (
 	errOneSource = errors.New("response has one source")
-	// errNoEvents stands for a source that Next must not return.
+	// errNoEvents is the error for a source that Next must not return.
 	errNoEvents = errors.New("next source is no event stream")
 	// errFollower ends a stream whose Follower has panicked.
 	errFollower = errors.New("following the stream failed")
 )
 
-// nextSource is Next, held to its promise.
+// nextSource calls Next and checks the source that it returns.
 func nextSource(f Follower) (*Exchange, error) {
 	e, err := f.Next()
 	switch {

@@ -11,7 +11,7 @@ import (
 	"github.com/valyala/fasthttp"
 )
 
-// parseRequest reads a request head as the server does.
+// parseRequest parses a request head as the server does.
 func parseRequest(t testing.TB, lines ...string) *fasthttp.RequestHeader {
 	t.Helper()
 	h := new(fasthttp.RequestHeader)

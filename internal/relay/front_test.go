@@ -14,14 +14,14 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	// fasthttp's cleaner of idle workers sleeps for up to 10 s after Shutdown;
-	// its clock runs for ever.
+	// Goroutines of fasthttp: its cleaner of idle workers sleeps for up to 10 s after Shutdown, and
+	// its clock never ends.
 	goleak.VerifyTestMain(m,
 		goleak.IgnoreAnyFunction("github.com/valyala/fasthttp.(*workerPool).Start.func2"),
 		goleak.IgnoreAnyFunction("github.com/valyala/fasthttp.updateServerDate.func1"))
 }
 
-// observed is a Follower that records.
+// observed is a Follower that records its calls.
 type observed struct {
 	OneSource
 	mu     sync.Mutex
@@ -81,19 +81,19 @@ func (o *observed) wait(t *testing.T, want Outcome) {
 	}
 }
 
-// front is a proxy before one upstream.
+// front is a proxy for one upstream.
 type front struct {
 	addr     string
 	pool     *Pool
 	follower Follower
-	follow   func(*Abort) Follower // if set, makes each request's
-	secure   *tls.Config           // if set, clients speak TLS
+	follow   func(*Abort) Follower // makes the follower of each request, if set
+	secure   *tls.Config           // clients must use TLS, if set
 	slow     time.Duration
 	idle     time.Duration
 	total    time.Duration
 	await    bool
-	aborts   chan *Abort // if set, gets each request's
-	errs     chan error  // if set, gets what relay returned
+	aborts   chan *Abort // gets the Abort of each request, if set
+	errs     chan error  // gets the error of each relayed request, if set
 	canceled atomic.Int32
 	parking  *Parking // nil: no loops
 	close    func()
@@ -102,7 +102,7 @@ type front struct {
 // parkStreams makes fronts park their connections in loops.
 var parkStreams = true
 
-// TestWithoutLoops runs the tests again whose streams can take either way.
+// TestWithoutLoops runs the tests of streams again, without loops.
 func TestWithoutLoops(t *testing.T) {
 	parkStreams = false
 	defer func() { parkStreams = true }()
@@ -164,7 +164,7 @@ func newFront(t testing.TB, target Target, setup func(*front)) *front {
 	return f
 }
 
-// parkingIn makes loops whose connections go back to serve.
+// parkingIn makes loops that return connections to serve.
 func parkingIn(t testing.TB, serve func(net.Conn)) *Parking {
 	t.Helper()
 	loops, err := NewLoops(LoopsOptions{Panicked: func(p any) { t.Error("panic:", p) }})

@@ -4,13 +4,13 @@ import (
 	"bytes"
 )
 
-// Bounds of a response head. Past them the response is a protocol error.
+// Bounds of a response head. A head beyond them is a protocol error.
 const (
-	maxHeadBytes    = 64 << 10 // status line and header fields, interim responses included
+	maxHeadBytes    = 64 << 10 // status line and header fields, including interim responses
 	maxHeaderFields = 256
 )
 
-// Content lengths that are not a number of bytes.
+// Content lengths that do not mean a number of bytes.
 const (
 	lengthChunked    = -1
 	lengthUntilClose = -2
@@ -29,32 +29,31 @@ const (
 	errSwitching   = protocolError("unexpected 101 Switching Protocols")
 )
 
-// field is one header field as offsets into the buffer that was parsed.
+// field holds the position of one header field in the parsed buffer.
 type field struct{ name, nameEnd, value, valueEnd uint32 }
 
-// head parses one response head, push-style: parse is called with the same
-// buffer, grown, until it reports done. Interim (1xx) responses are skipped.
-// Lines may end in CRLF or LF. Offsets in it refer to that buffer; the buffer
-// may move between calls, its contents may not change.
+// head parses one response head, push-style. Call parse with the same buffer, each time with more
+// bytes, until it reports done. It skips interim (1xx) responses. Lines may end in CRLF or LF. Its
+// offsets refer to the buffer. The buffer may move between calls, but its contents must not change.
 type head struct {
 	fields    []field
-	line      int // start of the line being collected
-	scanned   int // no line end in [line, scanned)
+	line      int // start of the current line
+	scanned   int // [line, scanned) has no line end
 	status    int
-	length    int64 // declared; -1 chunked, -2 not declared
-	inFields  bool  // the status line is behind us
+	length    int64 // declared length; -1: chunked; -2: not declared
+	inFields  bool  // the status line has been parsed
 	hasLength bool
 	http10    bool
-	keepAlive bool // Connection: keep-alive
-	close     bool // Connection: close
+	keepAlive bool // has Connection: keep-alive
+	close     bool // has Connection: close
 }
 
 func (h *head) reset() {
 	*h = head{fields: h.fields[:0], length: lengthUntilClose}
 }
 
-// parse looks at buf from where the last call stopped. When done, h.line is
-// the offset of the first body byte.
+// parse continues where the last call stopped. When done, h.line is the offset of the first body
+// byte.
 func (h *head) parse(buf []byte) (done bool, err error) {
 	for {
 		i := bytes.IndexByte(buf[h.scanned:], '\n')
@@ -95,7 +94,7 @@ func (h *head) parseLine(buf []byte, start, end int) (done bool, err error) {
 	return true, nil
 }
 
-// parseStatus reads "HTTP/1.x NNN[ reason]".
+// parseStatus parses "HTTP/1.x NNN[ reason]".
 func (h *head) parseStatus(line []byte) error {
 	if len(line) < len("HTTP/1.1 200") || string(line[:7]) != "HTTP/1." || line[8] != ' ' || line[7]|1 != '1' {
 		return errStatusLine
@@ -135,7 +134,7 @@ func (h *head) parseField(buf []byte, start, end int) error {
 	return h.note(buf[start:start+colon], buf[value:valueEnd])
 }
 
-// note keeps what the framing of the body depends on.
+// note stores the fields that determine the framing of the body.
 func (h *head) note(name, value []byte) error {
 	switch len(name) {
 	case len("Connection"):
@@ -187,8 +186,8 @@ func (h *head) noteCoding(value []byte) error {
 	return nil
 }
 
-// reusable reports whether the connection may carry another exchange once the
-// body has been read to its end.
+// reusable reports whether the connection may carry another exchange after the body has been read
+// to its end.
 func (h *head) reusable() bool {
 	if h.close || h.length == lengthUntilClose {
 		return false
@@ -196,7 +195,7 @@ func (h *head) reusable() bool {
 	return !h.http10 || h.keepAlive
 }
 
-// get returns the value of the first field with that name, or nil.
+// get returns the value of the first field with this name, or nil.
 func (h *head) get(buf []byte, name string) []byte {
 	for _, f := range h.fields {
 		if int(f.nameEnd-f.name) == len(name) && equalFold(buf[f.name:f.nameEnd], name) {
@@ -208,7 +207,7 @@ func (h *head) get(buf []byte, name string) []byte {
 
 func isBlank(c byte) bool { return c == ' ' || c == '\t' }
 
-// isToken reports whether b is a field name of RFC 9110.
+// isToken reports whether b is a valid field name by RFC 9110.
 func isToken(b []byte) bool {
 	for _, c := range b {
 		if !tokenBytes[c] {

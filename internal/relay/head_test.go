@@ -18,7 +18,7 @@ func parseHead(s string, cuts ...int) (h head, done bool, err error) {
 	return h, false, nil
 }
 
-// describe renders what a parse gave, for comparison.
+// describe formats the result of a parse for comparison.
 func describe(s string, h head, done bool, err error) string {
 	if err != nil || !done {
 		return fmt.Sprintf("%v %v", done, err)

@@ -14,8 +14,8 @@ import (
 	"time"
 )
 
-// TestClientLeaves: whatever the exchange is waiting for, the upstream sees its connection closed
-// because the client has left, and not because a bound was reached.
+// TestClientLeaves: when a client leaves, the upstream's connection is closed, in each state of the
+// exchange. No time limit closes it earlier.
 func TestClientLeaves(t *testing.T) {
 	for name, response := range map[string]string{
 		"before head":   "",
@@ -31,7 +31,7 @@ func TestClientLeaves(t *testing.T) {
 	}
 }
 
-// leave has a client leave and waits until the upstream's connection is closed.
+// leave makes a client leave and waits until the upstream's connection is closed.
 func leave(t *testing.T, response string, streamed bool, how string) {
 	t.Helper()
 	started, gone := make(chan struct{}), make(chan struct{})
@@ -66,8 +66,8 @@ func leave(t *testing.T, response string, streamed bool, how string) {
 	}
 }
 
-// TestSlowReader: a client that does not read is cut at its bound, while another one goes on
-// getting everything.
+// TestSlowReader: a client that does not read is cut at its time limit, while another one still
+// gets everything.
 func TestSlowReader(t *testing.T) {
 	const patience = 500 * time.Millisecond
 	piece := chunk("data: " + strings.Repeat("x", 4000) + "\n\n")
@@ -91,7 +91,7 @@ func TestSlowReader(t *testing.T) {
 		for {
 			_, err := io.CopyN(io.Discard, good.r, 1<<20)
 			select {
-			case <-cut: // some of what was read has come since
+			case <-cut: // part of the bytes has arrived since
 				read <- err
 				return
 			default:
@@ -114,8 +114,8 @@ func TestSlowReader(t *testing.T) {
 	o.wait(t, ClientGone)
 }
 
-// TestStreamsTornDown opens many streams at once and ends each in one of the
-// ways that there are, at random: every one is accounted for.
+// TestStreamsTornDown opens many streams at once and ends each at random in one of the possible
+// ways. Every stream is accounted for.
 func TestStreamsTornDown(t *testing.T) {
 	const streams = 200
 	seed := uint64(time.Now().UnixNano())
@@ -131,7 +131,7 @@ func TestStreamsTornDown(t *testing.T) {
 			}
 			events := int(body[0])
 			io.WriteString(c, sseHead+strings.Repeat(chunk("data: a\n\n"), events))
-			if body[1] == 'x' { // die
+			if body[1] == 'x' { // end inside the answer
 				return
 			}
 			io.WriteString(c, "0\r\n\r\n")
@@ -172,7 +172,7 @@ func TestStreamsTornDown(t *testing.T) {
 	}
 }
 
-// TestStop: this side gives a stream up while its client is there, who is told.
+// TestStop: this side stops a stream while its client is connected, and the client is told.
 func TestStop(t *testing.T) {
 	o := newObserved()
 	f := newFront(t, rawServer(t, "tcp", func(c net.Conn, r *bufio.Reader) {
@@ -185,7 +185,7 @@ func TestStop(t *testing.T) {
 	c.r.Peek(1)
 	a := <-f.aborts
 	a.Stop()
-	a.Cancel() // too late to change why
+	a.Cancel() // too late to change the reason
 	if body := c.readChunked(t); body != "data: a\n\n"+o.tail {
 		t.Fatalf("%q", body)
 	}

@@ -6,28 +6,28 @@ import (
 	"time"
 )
 
-// A client that was refused in the middle of its request may still send this
-// much, so that it gets to read why instead of a reset.
+// Bounds for a refused client that is still sending its request. Its bytes are read, so that it can
+// read the answer instead of getting a reset.
 const (
 	lingerBytes = 256 << 20
 	lingerTime  = 5 * time.Second
-	lingerIdle  = 250 * time.Millisecond // and it must go on sending
+	lingerIdle  = 250 * time.Millisecond // longest pause in its sending
 )
 
-// Linger makes the closing of c wait while the client still sends: for a
-// request that is answered without having been read to its end. Connections
-// that are not from Watcher.Listen are left alone.
+// Linger makes the close of c wait while the client still sends. It is for a request that is
+// answered before it was read to its end. It does nothing to connections that are not from
+// Watcher.Listen.
 func Linger(c net.Conn) {
 	if cc := clientConnOf(c); cc != nil {
 		cc.linger.Store(true)
 	}
 }
 
-// scraps take the bytes that nobody wants: one for each connection that lingers,
-// which the server's bound of connections counts.
+// scraps are buffers for discarded bytes: one for each lingering connection, of which the server's
+// limit of connections bounds the number.
 var scraps = sync.Pool{New: func() any { return new([32 << 10]byte) }}
 
-// discard reads until the client stops sending.
+// discard reads and drops bytes until the client stops sending.
 func (c *clientConn) discard() {
 	scrap := scraps.Get().(*[32 << 10]byte)
 	defer scraps.Put(scrap)
@@ -46,14 +46,14 @@ func (c *clientConn) discard() {
 	}
 }
 
-// resetOnClose makes the kernel forget, with the connection, what a client has
-// not read.
+// resetOnClose makes the close send a reset, so that the kernel drops bytes that the client has not
+// read.
 func (c *clientConn) resetOnClose() {
 	if c.parked.out {
 		c.parked.reset()
 		return
 	}
 	if tcp, ok := c.Conn.(*net.TCPConn); ok {
-		tcp.SetLinger(0) // fails where nothing is left to reset
+		tcp.SetLinger(0) // fails if the connection has ended already
 	}
 }

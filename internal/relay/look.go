@@ -7,39 +7,37 @@ import (
 	"time"
 )
 
-// The kernel watches over the connections of a pool with Watch. It probes one on
-// which nothing has come for keepIdle, every keepEvery. It gives a connection up
-// that has had no acknowledgement, of data or of probes, for userTimeout. A peer
-// that takes no data for as long is given up too, although it answers.
+// Timeouts of the kernel for connections of a pool with Watch. It probes a connection after
+// keepIdle without received packets, every keepEvery. It gives up a connection after userTimeout
+// without an acknowledgement of data or probes. It also gives up a peer that takes no data for this
+// long, even if the peer answers.
 const (
 	keepIdle    = time.Second
 	keepEvery   = time.Second
 	userTimeout = 15 * time.Second
-	// probeAnswer is how long the answer to a probe may take: the kernel waits at
-	// least as long for one to data.
+	// probeAnswer is the longest time for an answer to a probe. The kernel waits at least as long
+	// for an acknowledgement of data.
 	probeAnswer = 200 * time.Millisecond
-	// connectAnswer is when Linux sends a connection's first packet again.
+	// connectAnswer is the time after which Linux repeats a connection's first packet.
 	connectAnswer = time.Second
 )
 
-// Link is the kernel's view of one connection in use, or of one that is being made.
+// Link is the kernel's view of one connection that is in use or being made.
 type Link struct {
-	// Lost counts retransmission timeouts in a row, or probes without an answer;
-	// 0: all is well.
+	// Lost counts retransmission timeouts in a row, or unanswered probes; 0: the link is healthy.
 	Lost int
-	// Since is how long ago the packet was sent whose loss has raised Lost, or
-	// longer. It is set where Lost is not 0.
+	// Since is at least the time since the lost packet that raised Lost was sent. It is set if Lost
+	// is not 0.
 	Since time.Duration
-	Heard time.Duration // how long ago a packet of the peer came last
+	Heard time.Duration // time since the last packet from the peer
 
 	conn *conn
 }
 
-// Never is the Heard of a connection that is being made.
+// Never is the value of Heard for a connection that is being made.
 const Never = time.Duration(1<<63 - 1)
 
-// Cut ends, with ErrSilent, the exchange that uses the connection, and reports
-// whether there was one.
+// Cut ends the exchange on the connection with ErrSilent, and reports whether there was one.
 func (l *Link) Cut() bool {
 	if l.conn == nil {
 		return false
@@ -48,8 +46,7 @@ func (l *Link) Cut() bool {
 	return e != nil && e.cut(l.conn)
 }
 
-// cut is cancel for a caller that knows only the connection: e may long have
-// another one.
+// cut cancels e if it still uses c. e may use another connection by now.
 func (e *Exchange) cut(c *conn) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -61,14 +58,14 @@ func (e *Exchange) cut(c *conn) bool {
 	return true
 }
 
-// use enlists a new connection.
+// use adds a new connection to those in use.
 func (p *Pool) use(c *conn) {
 	p.mu.Lock()
 	p.enlist(c)
 	p.mu.Unlock()
 }
 
-// enlist is called with mu held.
+// enlist adds c to busy. The caller holds mu.
 func (p *Pool) enlist(c *conn) {
 	if p.options.Watch {
 		p.busy = append(p.busy, c)
@@ -76,7 +73,7 @@ func (p *Pool) enlist(c *conn) {
 	}
 }
 
-// strike takes c out of the list of those in use, if it is there. It is called with mu held.
+// strike removes c from busy, if it is there. The caller holds mu.
 func (p *Pool) strike(c *conn) {
 	if c.place == 0 {
 		return
@@ -88,9 +85,8 @@ func (p *Pool) strike(c *conn) {
 	c.place = 0
 }
 
-// next appends to links those that are to be looked at: the oldest connection
-// that is being made, those in use with one of the local ports, and at most n of
-// all in use, which take turns.
+// next appends the connections to look at: the oldest one that is being made, those in use with one
+// of the local ports, and at most n of all in use, which take turns.
 func (p *Pool) next(links []Link, n int, ports []uint16) []Link {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -114,7 +110,7 @@ func (p *Pool) next(links []Link, n int, ports []uint16) []Link {
 	return links
 }
 
-// reach connects, TLS not included.
+// reach makes a connection without TLS.
 func (p *Pool) reach(ctx context.Context, to *destination) (net.Conn, error) {
 	if !p.options.Watch {
 		return p.options.Dial(ctx, to.Network, to.Addr)

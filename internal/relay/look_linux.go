@@ -8,8 +8,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// attend has the kernel watch over a connection. Where it cannot, the connection
-// is as good as any other.
+// attend sets the kernel's timeouts of a connection. If that fails, the connection is used without
+// them.
 func attend(socket net.Conn) {
 	c, ok := socket.(*net.TCPConn)
 	if !ok {
@@ -25,8 +25,8 @@ func attend(socket net.Conn) {
 	}
 }
 
-// attendAgain is for a socket that has been attended to and was made a net.Conn
-// since, which has set Go's intervals.
+// attendAgain sets the timeouts again after the socket became a net.Conn, which sets Go's
+// intervals.
 func attendAgain(socket net.Conn) {
 	c, ok := socket.(*net.TCPConn)
 	if !ok {
@@ -40,7 +40,7 @@ func attendAgain(socket net.Conn) {
 	}
 }
 
-// Looker asks the kernel about connections. It is used by one goroutine.
+// Looker reads the kernel's view of connections. One goroutine uses it.
 type Looker struct {
 	links []Link
 	info  unix.TCPInfo
@@ -49,17 +49,16 @@ type Looker struct {
 	ask   func(fd uintptr) // bound once
 }
 
-// NewLooker returns one that has looked at nothing.
+// NewLooker returns a Looker without links.
 func NewLooker() *Looker {
 	l := &Looker{}
 	l.ask = l.read
 	return l
 }
 
-// Look asks about at most n connections in use of a pool with Watch, which take
-// turns, about those with one of the local ports, and about the one that has been
-// tried longest. The links are valid until the next call. A look costs a system
-// call and holds up nothing that uses the connection for longer.
+// Look reads at most n connections in use of a pool with Watch, in turn. It also reads those with
+// one of the local ports, and the oldest one that is being made. The links are valid until the next
+// call. Each costs one system call, and blocks the user of the connection no longer than that.
 func (l *Looker) Look(p *Pool, n int, ports ...uint16) []Link {
 	l.links = p.next(l.links[:0], n, ports)
 	for i := range l.links {
@@ -75,7 +74,7 @@ func (l *Looker) Look(p *Pool, n int, ports ...uint16) []Link {
 	return l.links
 }
 
-// inspect fills info, where c is a TCP connection that still stands.
+// inspect fills info if c is an open TCP connection.
 func (l *Looker) inspect(c *conn) bool {
 	c.hand.Lock()
 	defer c.hand.Unlock()
@@ -84,7 +83,7 @@ func (l *Looker) inspect(c *conn) bool {
 	case c.parked.out:
 		l.read(uintptr(c.parked.fd))
 	case c.raw != nil:
-		_ = c.raw.Control(l.ask) // a closed one leaves known as it is
+		_ = c.raw.Control(l.ask) // does not change known if the connection is closed
 	}
 	const established, closeWait = 1, 8
 	return l.known && (l.info.State == established || l.info.State == closeWait)
@@ -97,8 +96,8 @@ func (l *Looker) read(fd uintptr) {
 	l.known = errno == 0 && l.size >= uint32(unsafe.Offsetof(l.info.Rcv_rtt))
 }
 
-// judge reads the kernel's figures. Each timeout doubles the RTO, so the last
-// interval between two was half of the present one.
+// judge interprets the kernel's figures. Each timeout doubles the RTO, so the last interval between
+// two timeouts was half of the present RTO.
 func (l *Link) judge(i *unix.TCPInfo) {
 	l.Heard = time.Duration(min(i.Last_ack_recv, i.Last_data_recv)) * time.Millisecond
 	switch {

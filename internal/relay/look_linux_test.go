@@ -8,7 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// lookedAt is a pool with n connections in use, to a server that answers nothing.
+// lookedAt returns a pool with n connections in use, to a server that never answers.
 func lookedAt(t testing.TB, n int) (*Pool, []*Exchange) {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -34,7 +34,7 @@ func lookedAt(t testing.TB, n int) (*Pool, []*Exchange) {
 	return p, all
 }
 
-// TestLook: connections in use take turns, and those given back are not looked at.
+// TestLook: connections in use take turns, and returned ones are not looked at.
 func TestLook(t *testing.T) {
 	p, all := lookedAt(t, 5)
 	l := NewLooker()
@@ -80,8 +80,8 @@ func TestLook(t *testing.T) {
 	}
 }
 
-// TestAttend: connections are probed each second and given up in bounded time,
-// also after a loop has had them.
+// TestAttend: connections are probed each second and given up in bounded time, also after they were
+// in a loop.
 func TestAttend(t *testing.T) {
 	p, all := lookedAt(t, 1)
 	c := all[0].c
@@ -141,7 +141,7 @@ func TestJudge(t *testing.T) {
 	}
 }
 
-// BenchmarkLook is a round over the 64 connections of a node.
+// BenchmarkLook looks at the 64 connections of a node.
 func BenchmarkLook(b *testing.B) {
 	p, all := lookedAt(b, looksInBenchmark)
 	defer func() {

@@ -7,10 +7,10 @@ import "net"
 func attend(net.Conn)      {}
 func attendAgain(net.Conn) {}
 
-// Looker knows of nothing: only Linux is asked.
+// Looker finds no links on this system.
 type Looker struct{}
 
-// NewLooker returns one.
+// NewLooker returns a Looker.
 func NewLooker() *Looker { return &Looker{} }
 
 // Look returns nothing.

@@ -12,7 +12,7 @@ import (
 )
 
 const (
-	turnBytes    = 32 << 10 // read from one stream in one turn, at most
+	turnBytes    = 32 << 10 // most bytes read from one stream in one turn
 	keptOutBytes = 256 << 10
 	tickLength   = 10 * time.Millisecond
 	noSlot       = math.MaxUint32
@@ -24,52 +24,51 @@ type loop struct {
 	ep      int
 	wake    int // an eventfd
 	streams atomic.Int32
-	asleep  atomic.Bool // a message has to wake the thread
+	asleep  atomic.Bool // a message must wake the thread
 	mailbox mailbox
 
-	// The rest is used by the thread only.
+	// Only the thread uses the fields below.
 	batch   batch
 	slots   []slot
-	free    []uint32 // of slots
+	free    []uint32 // unused indexes of slots
 	timers  wheel
-	again   []ticket // flows that have not read all there was
+	again   []ticket // flows that can read more
 	turn    []ticket
-	gone    []*flow // in this turn
-	current *flow   // whose event is being looked at
+	gone    []*flow // flows dismissed in this turn
+	current *flow   // the flow whose event is being handled
 	began   time.Time
-	now     time.Time // of this turn
+	now     time.Time // start of this turn
 	buffers buffers
 	closed  bool
 }
 
-// mailbox holds messages from other goroutines. No message is obeyed with mu held:
-// who cancels an exchange posts with the exchange's lock.
+// mailbox holds messages from other goroutines. No message is handled with mu held, because a
+// goroutine that cancels an exchange posts while it holds the exchange's lock.
 type mailbox struct {
 	mu    sync.Mutex
 	inbox []message
 	dead  bool // the thread has ended
 
-	after sync.Mutex // held by a goroutine that does the thread's work after its end
-	late  []func()   // errands that began then, for that goroutine
+	after sync.Mutex // held by a goroutine that does the thread's work after the thread's end
+	late  []func()   // errands that began then, for that goroutine to run
 
-	letters []message // taken from inbox, by the thread
-	read    int       // of letters
+	letters []message // messages that the thread has taken from inbox
+	read    int       // number of handled letters
 }
 
-// batch holds the events of one epoll_wait; ready[at:n] has not been looked at.
+// batch holds the events of one epoll_wait. ready[at:n] are not handled yet.
 type batch struct {
 	ready [256]unix.EpollEvent
 	at, n int
 }
 
-// buffers are a loop's, for one stream at a time.
+// buffers are a loop's buffers, for one stream at a time.
 type buffers struct {
 	in  []byte // for reading
-	out []byte // for what is made of it
+	out []byte // for the bytes to send
 }
 
-// slot is where an event finds its flow. Events of an earlier user of the slot
-// have another generation.
+// slot maps an event to its flow. Events for an earlier user of the slot have another generation.
 type slot struct {
 	flow       *flow
 	generation uint32
@@ -90,7 +89,7 @@ func (l *loop) run() {
 	}
 }
 
-// wait returns when something is ready.
+// wait returns when an event, a message or a deadline is due.
 func (l *loop) wait() {
 	timeout := l.timeout()
 	if timeout != 0 {
@@ -106,7 +105,7 @@ func (l *loop) wait() {
 	l.batch.at, l.batch.n, l.now = 0, n, time.Now()
 }
 
-// timeout is how long to wait in milliseconds, -1 for ever.
+// timeout returns how long to wait, in milliseconds; -1: for ever.
 func (l *loop) timeout() int {
 	if len(l.again) > 0 {
 		return 0
@@ -119,8 +118,8 @@ func (l *loop) timeout() int {
 	return max(0, int((left+time.Millisecond-1)/time.Millisecond))
 }
 
-// step looks at all that is ready. It reports false if it has to be called
-// again, after a panic.
+// step handles everything that is ready. It returns false after a panic, and must then be called
+// again.
 func (l *loop) step() (done bool) {
 	defer l.rescue()
 	for b := &l.batch; b.at < b.n; {
@@ -162,8 +161,7 @@ func (l *loop) rescue() {
 	}
 }
 
-// dispatch takes an event of slot id>>1: of the client's side where the last
-// bit is set.
+// dispatch handles an event of slot id>>1. The last bit of id is set for the client's side.
 func (l *loop) dispatch(id, generation, events uint32) {
 	f := l.find(id>>1, generation)
 	if f == nil {
@@ -183,7 +181,7 @@ func (l *loop) find(at, generation uint32) *flow {
 	return l.slots[at].flow
 }
 
-// watch asks, edge triggered, for events of fd.
+// watch asks for edge-triggered events of fd.
 func (l *loop) watch(fd int, id, generation, events uint32) error {
 	err := unix.EpollCtl(l.ep, unix.EPOLL_CTL_ADD, fd, &unix.EpollEvent{
 		Events: events | unix.EPOLLET&math.MaxUint32, Fd: int32(id), Pad: int32(generation),
@@ -191,8 +189,7 @@ func (l *loop) watch(fd int, id, generation, events uint32) error {
 	return os.NewSyscallError("epoll_ctl", err)
 }
 
-// unwatch ends watch. A loop that is closed will look at no more events, and its
-// epoll instance may be gone.
+// unwatch ends watch. It does nothing in a closed loop, whose epoll instance may be gone.
 func (l *loop) unwatch(fd int) {
 	if !l.closed {
 		unix.EpollCtl(l.ep, unix.EPOLL_CTL_DEL, fd, nil)
@@ -211,7 +208,7 @@ func (l *loop) admit(f *flow) {
 	f.ticket = ticket{at, l.slots[at].generation}
 }
 
-// dismiss takes f out of the loop.
+// dismiss removes f from the loop.
 func (l *loop) dismiss(f *flow) {
 	s := &l.slots[f.ticket.slot]
 	s.flow = nil
@@ -231,7 +228,7 @@ func (l *loop) eachFlow(do func(*flow)) {
 	}
 }
 
-// tick is the first one at or after t.
+// tick returns the first tick at or after t.
 func (l *loop) tick(t time.Time) int64 {
 	return int64((t.Sub(l.began) + tickLength - 1) / tickLength)
 }

@@ -12,26 +12,26 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// errLoopsClosed ends the streams that are there when Loops close.
+// errLoopsClosed ends the remaining streams when Loops close.
 var errLoopsClosed = errors.New("relay loops closed")
 
-// waitEvery is how often Wait looks.
+// waitEvery is how often Wait checks.
 const waitEvery = 5 * time.Millisecond
 
-// Loops relays event streams: see the package's text. It is safe for
-// concurrent use.
+// Loops relays event streams, as the package's documentation describes. It is safe for concurrent
+// use.
 type Loops struct {
 	options  LoopsOptions
 	all      []*loop
-	busy     atomic.Int64   // streams, and connections that are served again
-	draining atomic.Bool    // connections are closed with their stream
-	serial   atomic.Uint64  // of the last exchange that was parked
+	busy     atomic.Int64   // streams, and connections that the server serves again
+	draining atomic.Bool    // true if connections are closed with their stream
+	serial   atomic.Uint64  // number of the last parked exchange
 	running  sync.WaitGroup // threads, and goroutines that end streams
 }
 
 // NewLoops starts the threads. Close ends them.
 func NewLoops(o LoopsOptions) (*Loops, error) {
-	if o.Threads <= 0 { // see LoopsOptions
+	if o.Threads <= 0 { // the reason is at LoopsOptions.Threads
 		o.Threads = max(1, runtime.GOMAXPROCS(0)-1)
 	}
 	if o.Lag == nil {
@@ -53,7 +53,7 @@ func NewLoops(o LoopsOptions) (*Loops, error) {
 	return ls, nil
 }
 
-// pick is the loop with the fewest streams.
+// pick returns the loop with the fewest streams.
 func (ls *Loops) pick() *loop {
 	best := ls.all[0]
 	for _, l := range ls.all[1:] {
@@ -64,8 +64,8 @@ func (ls *Loops) pick() *loop {
 	return best
 }
 
-// Drain closes the connections that wait for a request, and from now on each
-// other one when its stream has ended.
+// Drain closes the connections that wait for a request, and from now on every other one when its
+// stream has ended.
 func (ls *Loops) Drain() {
 	if !ls.draining.Swap(true) {
 		for _, l := range ls.all {
@@ -74,9 +74,9 @@ func (ls *Loops) Drain() {
 	}
 }
 
-// Wait returns when there are no streams any more, and no requests for which
-// connections went back to the server. It is for after Drain: connections that
-// went back before count until they are closed.
+// Wait returns when there are no more streams, and no more requests on connections that returned to
+// the server. Call it after Drain. A connection that returned before Drain counts until it is
+// closed.
 func (ls *Loops) Wait(ctx context.Context) error {
 	tick := time.NewTicker(waitEvery)
 	defer tick.Stop()
@@ -90,8 +90,8 @@ func (ls *Loops) Wait(ctx context.Context) error {
 	return nil
 }
 
-// Close cuts what is left and returns when everybody who follows a stream has
-// been told. Streams that are parked afterwards are cut at once.
+// Close cuts the remaining streams and returns when all their followers have been told. Streams
+// that are parked afterwards are cut immediately.
 func (ls *Loops) Close() {
 	ls.draining.Store(true)
 	for _, l := range ls.all {
@@ -104,23 +104,23 @@ func (ls *Loops) Close() {
 	}
 }
 
-// message comes to a loop from another goroutine.
+// message is a message to a loop from another goroutine.
 type message struct {
 	kind   messageKind
 	flow   *flow
-	serial uint64    // of msgInterrupt
-	ticket ticket    // of msgSettled
-	next   *Exchange // of msgNext
-	err    error     // of msgNext: why there is none
+	serial uint64    // for msgInterrupt
+	ticket ticket    // for msgSettled
+	next   *Exchange // for msgNext
+	err    error     // for msgNext: why there is no next source
 }
 
 type messageKind uint8
 
 const (
-	msgStart     messageKind = iota // flow is the loop's from now on
-	msgInterrupt                    // the exchange of that serial has been canceled
-	msgNext                         // flow's next source is there, or there is none
-	msgSettled                      // the end of the last stream of ticket's connection is through
+	msgStart     messageKind = iota // the loop takes over flow
+	msgInterrupt                    // the exchange with this serial has been canceled
+	msgNext                         // the flow's next source is there, or there is none
+	msgSettled                      // the resources of the last stream of this ticket's connection are released
 	msgDrain
 	msgClose
 )
@@ -142,9 +142,10 @@ func (l *loop) post(m message) {
 	}
 }
 
-// end obeys a message that came after the thread's end: what begins, ends.
+// end handles a message that comes after the thread's end. It ends the flow that the message
+// brings.
 func (l *loop) end(m message) {
-	if m.kind == msgInterrupt { // of a stream that is over
+	if m.kind == msgInterrupt { // its stream has ended
 		return
 	}
 	box := &l.mailbox
@@ -174,7 +175,8 @@ func (b *mailbox) take() []message {
 	return taken
 }
 
-// close reports false where there are messages. No more are taken afterwards.
+// close marks the mailbox as dead and returns true, unless it has messages. A dead mailbox takes no
+// more messages.
 func (b *mailbox) close() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -182,8 +184,7 @@ func (b *mailbox) close() bool {
 	return b.dead
 }
 
-// readMail does what the messages say, in the order in which they came. After a
-// panic it goes on with the next.
+// readMail handles the messages in order. After a panic it continues with the next.
 func (l *loop) readMail() {
 	box := &l.mailbox
 	if box.read == len(box.letters) {
@@ -223,16 +224,16 @@ func (l *loop) obey(m message) {
 	}
 }
 
-// errand has n done on a goroutine.
+// errand runs n on a goroutine.
 func (l *loop) errand(n *errand) {
-	if l.mailbox.dead { // with after held
+	if l.mailbox.dead { // the caller holds after
 		l.mailbox.late = append(l.mailbox.late, n.do)
 	} else {
 		l.loops.running.Go(n.do)
 	}
 }
 
-// guard calls a method of a follower that may panic.
+// guard calls a method of a follower and handles a panic.
 func (ls *Loops) guard(do func()) {
 	defer func() {
 		if p := recover(); p != nil {
@@ -255,7 +256,7 @@ func newLoop(ls *Loops) (*loop, error) {
 	l := &loop{loops: ls, ep: ep, wake: wake, began: time.Now()}
 	l.buffers.in = make([]byte, turnBytes)
 	l.now = l.began
-	// Edge triggered: every write wakes, and nobody has to read.
+	// Edge triggered: every write wakes the thread, and nobody has to read.
 	if err := l.watch(wake, noSlot, 0, unix.EPOLLIN); err != nil {
 		unix.Close(ep)
 		unix.Close(wake)

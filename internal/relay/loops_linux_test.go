@@ -16,8 +16,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// taken waits until the other end of c, a socket of this process, has read all
-// that was written to c, or is closed.
+// taken waits until the other end of c has read all bytes written to c, or is closed. It must be a
+// socket of this process.
 func taken(t testing.TB, c net.Conn) {
 	t.Helper()
 	from, to := c.RemoteAddr().(*net.TCPAddr).Port, c.LocalAddr().(*net.TCPAddr).Port
@@ -29,7 +29,7 @@ func taken(t testing.TB, c net.Conn) {
 	}
 }
 
-// unread is how many bytes wait in this process's socket between those ports.
+// unread returns how many bytes wait in this process's socket between these ports.
 func unread(local, remote int) int {
 	for fd := range 512 {
 		here, err := unix.Getsockname(fd)
@@ -45,8 +45,8 @@ func unread(local, remote int) int {
 	return 0
 }
 
-// inParts writes response, cut before byte at, at+step, …. Nothing is written
-// before the part before it has been read.
+// inParts writes response in parts, cut before the bytes at, at+step, and so on. It writes a part
+// only after the previous part has been read.
 func inParts(t testing.TB, c net.Conn, response string, at, step int) error {
 	for n := at; len(response) > 0; n = step {
 		n = min(n, len(response))
@@ -59,7 +59,7 @@ func inParts(t testing.TB, c net.Conn, response string, at, step int) error {
 	return nil
 }
 
-// awaitLent waits until that many streams are in loops.
+// awaitLent waits until this many streams are in loops.
 func (f *front) awaitLent(t testing.TB, streams int64) {
 	t.Helper()
 	for end := soonest(); f.parking.Loops.busy.Load() != streams; {
@@ -82,8 +82,7 @@ var cutResponses = map[string]struct{ response, want string }{
 	"broken": {sseHead + chunk("data: a\n\n") + "zz\r\n", "data: a\n\n" + newObserved().tail},
 }
 
-// TestCutAnywhere: a response that comes in two parts, cut at every byte, is
-// relayed all the same.
+// TestCutAnywhere: a response in two parts, cut at every byte, is relayed completely.
 func TestCutAnywhere(t *testing.T) {
 	for name, c := range cutResponses {
 		t.Run(name, func(t *testing.T) {
@@ -112,8 +111,8 @@ func TestCutAnywhere(t *testing.T) {
 	}
 }
 
-// TestByteByByte: two streams on one connection, each byte by itself, with and
-// without TLS towards the upstream.
+// TestByteByByte: two streams on one connection, sent byte by byte, with and without TLS towards
+// the upstream.
 func TestByteByByte(t *testing.T) {
 	config, roots := certificate(t)
 	for name, c := range cutResponses {
@@ -171,7 +170,7 @@ func (d *drip) Write(p []byte) (n int, err error) {
 	return n, err
 }
 
-// dripping answers over TLS whose records come in small pieces.
+// dripping answers over TLS. The TLS records arrive in small pieces.
 func dripping(t testing.TB, config *tls.Config, response string) func(net.Conn, *bufio.Reader) {
 	return func(c net.Conn, _ *bufio.Reader) {
 		d := &drip{Conn: c, t: t}
@@ -194,8 +193,8 @@ func dripping(t testing.TB, config *tls.Config, response string) func(net.Conn, 
 	}
 }
 
-// stepping answers each request with a stream whose parts it writes when it is
-// told to; an empty one closes the connection.
+// stepping answers each request with a stream, and writes a part for each value of parts. An empty
+// part closes the connection.
 func stepping(parts <-chan string) func(net.Conn, *bufio.Reader) {
 	return func(c net.Conn, r *bufio.Reader) {
 		for {
@@ -215,8 +214,8 @@ func stepping(parts <-chan string) func(net.Conn, *bufio.Reader) {
 	}
 }
 
-// TestConnectionsComeBack: streams and other requests take turns on one
-// connection of the client and one of the upstream.
+// TestConnectionsComeBack: streams and other requests alternate on one connection of the client and
+// one of the upstream.
 func TestConnectionsComeBack(t *testing.T) {
 	parts := make(chan string)
 	f := newFront(t, rawServer(t, "tcp", stepping(parts)), nil)
@@ -244,7 +243,8 @@ func TestConnectionsComeBack(t *testing.T) {
 	}
 }
 
-// TestLastOfItsConnection: the client has asked for the end of the connection.
+// TestLastOfItsConnection: the connection is closed after the stream if the client has asked for
+// that.
 func TestLastOfItsConnection(t *testing.T) {
 	parts := make(chan string)
 	f := newFront(t, rawServer(t, "tcp", stepping(parts)), nil)
@@ -262,8 +262,8 @@ func TestLastOfItsConnection(t *testing.T) {
 	}
 }
 
-// TestKeepAliveEnds: a connection does not wait in a loop for ever, and its
-// client may leave.
+// TestKeepAliveEnds: a connection waits in a loop only for a limited time, and its client may
+// leave.
 func TestKeepAliveEnds(t *testing.T) {
 	parts := make(chan string)
 	f := newFront(t, rawServer(t, "tcp", stepping(parts)), nil)
@@ -283,7 +283,7 @@ func TestKeepAliveEnds(t *testing.T) {
 		}
 		c.Close()
 	}
-	// Both ends of the upstream's connection stay.
+	// Both ends of the upstream's connection stay open.
 	for end := soonest(); openFiles(t) > before+2; time.Sleep(time.Millisecond) {
 		if time.Now().After(end) {
 			t.Fatalf("%d descriptors, %d before", openFiles(t), before)
@@ -291,8 +291,8 @@ func TestKeepAliveEnds(t *testing.T) {
 	}
 }
 
-// TestPipelinedBehindStream: what the server has read of the next requests
-// before it parked the connection is not lost.
+// TestPipelinedBehindStream: bytes of the next requests that the server read before it parked the
+// connection are not lost.
 func TestPipelinedBehindStream(t *testing.T) {
 	parts := make(chan string)
 	f := newFront(t, rawServer(t, "tcp", stepping(parts)), nil)
@@ -314,8 +314,8 @@ func TestPipelinedBehindStream(t *testing.T) {
 	}
 }
 
-// TestLoopsDrain: a connection that waits for a request is closed at once, one
-// with a stream after it.
+// TestLoopsDrain: a connection that waits for a request is closed immediately. One with a stream is
+// closed after the stream.
 func TestLoopsDrain(t *testing.T) {
 	parts, idleParts := make(chan string), make(chan string, 2)
 	f := newFront(t, rawServer(t, "tcp", func(c net.Conn, r *bufio.Reader) {
@@ -362,7 +362,7 @@ func TestLoopsDrain(t *testing.T) {
 	}
 }
 
-// TestLoopsClose cuts what is left.
+// TestLoopsClose: Close cuts the remaining streams.
 func TestLoopsClose(t *testing.T) {
 	o := newObserved()
 	f := newFront(t, rawServer(t, "tcp", func(c net.Conn, r *bufio.Reader) {
@@ -383,7 +383,7 @@ func TestLoopsClose(t *testing.T) {
 	}
 }
 
-// fragile is a Follower that panics at an event "boom".
+// fragile is a Follower that panics at the event "boom".
 type fragile struct{ *observed }
 
 func (f fragile) Event(e sse.Event, out []byte, at time.Time) ([]byte, bool) {
@@ -393,7 +393,7 @@ func (f fragile) Event(e sse.Event, out []byte, at time.Time) ([]byte, bool) {
 	return f.observed.Event(e, out, at)
 }
 
-// TestFollowerPanics: only its own stream ends.
+// TestFollowerPanics: only the follower's own stream ends.
 func TestFollowerPanics(t *testing.T) {
 	o := newObserved()
 	parts := make(chan string)
@@ -426,8 +426,8 @@ func TestFollowerPanics(t *testing.T) {
 	}
 }
 
-// TestTotalPassesWhileTheClientDoesNotRead: once the total time of the answer is
-// over, the client still has ReplyOptions.SlowReader to take the rest.
+// TestTotalPassesWhileTheClientDoesNotRead: after the answer's total time, the client still has
+// ReplyOptions.SlowReader to take the rest.
 func TestTotalPassesWhileTheClientDoesNotRead(t *testing.T) {
 	o := newObserved()
 	f := newFront(t, rawServer(t, "tcp", func(c net.Conn, r *bufio.Reader) {
@@ -452,7 +452,7 @@ type panicking struct{ *observed }
 
 func (panicking) Event(sse.Event, []byte, time.Time) ([]byte, bool) { panic("follower") }
 
-// TestFollowerPanicsAtTheHandOver: the first events may have come with the head.
+// TestFollowerPanicsAtTheHandOver: the follower panics at an event that came with the head.
 func TestFollowerPanicsAtTheHandOver(t *testing.T) {
 	o := newObserved()
 	f := newFront(t, rawServer(t, "tcp", func(c net.Conn, r *bufio.Reader) {
@@ -460,7 +460,7 @@ func TestFollowerPanicsAtTheHandOver(t *testing.T) {
 			return
 		}
 		io.WriteString(c, sseHead+chunk("data: a\n\n"))
-		r.ReadByte() // until the router hangs up
+		r.ReadByte() // returns when the router closes the connection
 	}), func(f *front) { f.follower, f.await = panicking{o}, true })
 	told := make(chan any, 1)
 	f.parking.Loops.options.Panicked = func(p any) { told <- p }
@@ -476,7 +476,8 @@ func TestFollowerPanicsAtTheHandOver(t *testing.T) {
 	}
 }
 
-// TestLoanWithoutDescriptors: what cannot be made a connection again is closed, once.
+// TestLoanWithoutDescriptors: a parked socket that cannot become a connection again is closed,
+// once.
 func TestLoanWithoutDescriptors(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

@@ -9,7 +9,7 @@ import (
 	"github.com/valyala/fasthttp"
 )
 
-// Loops relays nothing on this system: streams stay with their goroutines.
+// Loops relays nothing on this system. Streams stay with their goroutines.
 type Loops struct{}
 
 // NewLoops returns Loops that do nothing.

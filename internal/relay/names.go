@@ -1,19 +1,18 @@
 package relay
 
-// Header names that do not travel, in lower case. One that ends in * is the
-// beginning of names. docs/headers.md lists them for people.
+// Header names that are not forwarded, in lower case. A name that ends in * is a prefix.
+// docs/headers.md lists them for people.
 var (
-	// HopByHopHeaders belong to one connection. So do the fields that a Connection header lists.
+	// HopByHopHeaders belong to one connection. The fields that a Connection header lists do too.
 	HopByHopHeaders = []string{
 		"connection", "http2-settings", "keep-alive", "proxy-authenticate", "proxy-authorization",
 		"proxy-connection", "te", "trailer",
 		"transfer-encoding", "upgrade",
 	}
-	// IdentityHeaders are those by which common proxies tell a backend who the user
-	// is and where he comes from, and our own x-cgn-*. From a client they are a
-	// claim that nobody has checked.
+	// IdentityHeaders are headers with which common proxies tell a backend who and where the user
+	// is, and our own x-cgn-*. From a client they are unchecked claims.
 	IdentityHeaders = []string{
-		// any proxy
+		// headers of any proxy
 		"client-cert*", "client-ip", "forwarded", "from", "impersonate-*", "remote-*",
 		"ssl-client-*", "true-client-ip", "x-account-id", "x-auth*", "x-cgn-*",
 		"x-client-cert*", "x-client-dn", "x-client-id", "x-client-ip", "x-client-user",
@@ -25,7 +24,7 @@ var (
 		"x-user", "x-user-email", "x-user-groups", "x-user-id", "x-user-info", "x-user-name",
 		"x-user-role", "x-user-roles", "x-useremail",
 		"x-userid", "x-userinfo", "x-username", "x-webauth-*",
-		// of one kind
+		// headers of particular proxies
 		"cf-access-*", "cf-client-*", "cf-connecting-*", "cf-ip*", "cf-pseudo-ipv4",
 		"do-connecting-ip", "fastly-client-ip", "fly-client-ip", "oidc-*",
 		"tailscale-*", "x-amzn-mtls-*", "x-amzn-oidc-*", "x-anonymous-consumer", "x-apigateway-*",
@@ -35,28 +34,27 @@ var (
 		"x-goog-authenticated-*", "x-goog-iap-*", "x-ms-client-principal*", "x-ms-token-*",
 		"x-openwebui-user-*", "x-pomerium-*", "x-vouch-*",
 	}
-	// CredentialHeaders carry the client's own keys; the upstream gets the
-	// Target's, or Request.ForwardAuthorization.
+	// CredentialHeaders carry the client's own keys. The upstream gets the Target's key, or
+	// Request.ForwardAuthorization.
 	CredentialHeaders = []string{
 		"api-key", "authorization", "cookie", "x-access-token", "x-api-key", "x-goog-api-key",
 		"x-id-token", "x-refresh-token", "x-serverless-authorization",
 	}
 
-	// replacedHeaders are made anew for every hop. Accept-Encoding is one of them
-	// because a compressed body could not be read on the way.
+	// replacedHeaders are made anew by every hop. Accept-Encoding is among them because the relay
+	// could not parse a compressed body.
 	replacedHeaders = []string{"accept-encoding", "content-length", "expect", "host"}
 
-	// ownResponseHeaders of the upstream give way to this server's; x-cgn-* are
-	// from one hop to the next.
+	// ownResponseHeaders of the upstream are replaced by this server's. x-cgn-* are for one hop
+	// only.
 	ownResponseHeaders = []string{"content-length", "date", "server", "x-cgn-*"}
 
 	droppedOfRequests  = newNameSet(HopByHopHeaders, IdentityHeaders, CredentialHeaders, replacedHeaders)
 	droppedOfResponses = newNameSet(HopByHopHeaders, ownResponseHeaders)
 )
 
-// nameSet finds names without regard to case, and to whether they have - or _:
-// some servers take both for the same. Its parts are by slotOf, so that a name is
-// compared with few others.
+// nameSet finds names, ignoring case. It treats - and _ as equal, because some servers do. slotOf
+// selects a name's slot, so that a name is compared with few others.
 type nameSet [64][]name
 
 type name struct {
@@ -79,7 +77,7 @@ func newNameSet(lists ...[]string) *nameSet {
 	return s
 }
 
-// slotOf is the same for a name as for its first three bytes.
+// slotOf depends only on the first three bytes of a name.
 func slotOf(b []byte) int {
 	if len(b) > 2 && b[0]|0x20 == 'x' && folded(b[1]) == '-' {
 		return 32 + int(b[2]&31)

@@ -30,8 +30,8 @@ func TestNamesAreFound(t *testing.T) {
 	}
 }
 
-// TestIdentities: the names by which gateways and proxies call their users do not
-// travel; those that trace and describe a request do.
+// TestIdentities: header names with which gateways and proxies identify users are not forwarded.
+// Those that trace and describe a request are.
 func TestIdentities(t *testing.T) {
 	dropped := `X-Forwarded-User x-auth-request-email X-CGN-Tenant X-User-ID x-forwarded-client-cert
 		X-Consumer-Username X-Consumer-Custom-ID X-Credential-Identifier
@@ -91,7 +91,7 @@ func TestNamesAreFoundWithoutAllocation(t *testing.T) {
 	}
 }
 
-// TestHeadersAreDocumented: docs/headers.md names each header that does not travel, and no other.
+// TestHeadersAreDocumented: docs/headers.md names exactly the headers that are not forwarded.
 func TestHeadersAreDocumented(t *testing.T) {
 	text, err := os.ReadFile("../../docs/headers.md")
 	if err != nil {

@@ -2,5 +2,5 @@
 
 package relay
 
-// thorough: see race_test.go.
+// thorough is explained in race_test.go.
 const thorough = false

@@ -7,8 +7,8 @@ import (
 	"github.com/valyala/fasthttp"
 )
 
-// park hands the stream to a loop once fasthttp lets go of the connection. It
-// reports false where the stream has to stay with its goroutine.
+// park gives the stream to a loop once fasthttp releases the connection. It returns false if the
+// stream must stay with its goroutine.
 func (s *relayedReply) park(ctx *fasthttp.RequestCtx, o *ReplyOptions) bool {
 	e := s.source.e
 	if o.Parking == nil || o.Parking.Loops == nil || !s.events || e.ended != nil ||
@@ -43,8 +43,7 @@ func (s *relayedReply) park(ctx *fasthttp.RequestCtx, o *ReplyOptions) bool {
 	return true
 }
 
-// keepFor makes f what Cancel interrupts in place of e, whose connection has been
-// reserved.
+// keepFor makes f the target of e's Cancel. The connection of e must have been reserved.
 func (f *flow) keepFor(e *Exchange) {
 	serial := f.l.loops.serial.Add(1)
 	f.serial.Store(serial)
@@ -52,8 +51,8 @@ func (f *flow) keepFor(e *Exchange) {
 	e.park(f, serial)
 }
 
-// take makes the connection of the next source f's. It is called while f waits.
-// A source that has come to its end already needs none.
+// take gives f the connection of the next source. It is called while f waits. A source that has
+// been read to its end already needs no connection.
 func (f *flow) take(e *Exchange) error {
 	if f.upstream.fd = -1; e.ended != nil {
 		return nil
@@ -66,12 +65,11 @@ func (f *flow) take(e *Exchange) error {
 	return nil
 }
 
-// farPast is a deadline with which a read returns what is there already.
+// farPast is a deadline with which a read returns only bytes that are there already.
 var farPast = time.Unix(1, 0)
 
-// onHandOver is called by fasthttp, on a goroutine of its own, when it has let
-// go of the connection. The head has become what it is to be. It goes out
-// together with the events that are there.
+// onHandOver is called by fasthttp, on a goroutine of its own, after it has released the
+// connection. The head is final by then. It is sent together with the available events.
 func (f *flow) onHandOver(c net.Conn) {
 	s, ctx, client := f.s, f.opening.ctx, f.client.conn
 	client.ahead = readAhead(c)
@@ -93,7 +91,7 @@ func (f *flow) onHandOver(c net.Conn) {
 	f.l.post(message{kind: msgStart, flow: f})
 }
 
-// tryGreet leaves a stream whose follower panics to its loop, to be cut.
+// tryGreet calls greet. If the follower panics, the loop will cut the stream.
 func (f *flow) tryGreet() {
 	defer func() {
 		if p := recover(); p != nil {
@@ -106,7 +104,7 @@ func (f *flow) tryGreet() {
 	f.greet()
 }
 
-// greet writes the head and the events that have come with the upstream's.
+// greet writes the head, and the events that came with the upstream's head.
 func (f *flow) greet() {
 	s, e := f.s, f.s.source.e
 	out, mark := openChunk(s.out)
@@ -133,7 +131,7 @@ func (f *flow) greet() {
 	s.out = out[:0]
 }
 
-// readAhead returns what the server has read from c beyond the request.
+// readAhead returns the bytes that the server has read from c after the request.
 func readAhead(c net.Conn) (ahead []byte) {
 	c.SetReadDeadline(farPast)
 	var b [1]byte
@@ -146,7 +144,7 @@ func readAhead(c net.Conn) (ahead []byte) {
 	}
 }
 
-// closeParked ends the exchange of a stream that was parked.
+// closeParked ends the exchange of a parked stream.
 func (s *relayedReply) closeParked() {
 	if s.source.e != nil {
 		s.source.e.takeBack()
@@ -154,19 +152,17 @@ func (s *relayedReply) closeParked() {
 	}
 }
 
-// unlink takes the upstream's connection out of the loop, and out of Cancel's
-// way to it.
+// unlink removes the upstream's connection from the loop, and from Cancel.
 func (f *flow) unlink() {
 	e := f.s.source.e
 	if e.clean() && f.upstream.fd >= 0 {
-		f.l.unwatch(f.upstream.fd) // where it is not, its end is that of the descriptor
+		f.l.unwatch(f.upstream.fd) // a connection that is not clean is closed, which ends its watch
 	}
 	f.upstream = sender{fd: -1}
 	e.park(nil, 0)
 }
 
-// change sends for the next source. Meanwhile unsent bytes are sent, and the
-// client is watched.
+// change asks for the next source. Meanwhile unsent bytes are sent, and the client is watched.
 func (f *flow) change() {
 	n := newErrand(bringSource, f.l.loops)
 	n.stream, n.flow, n.old = f.s, f, f.s.source.e
@@ -178,7 +174,7 @@ func (f *flow) change() {
 	f.l.errand(n)
 }
 
-// changed takes over the next source, or that there is none.
+// changed takes over the next source, or the error instead of one.
 func (f *flow) changed(e *Exchange, err error) {
 	s := f.s
 	s.source.e = e
@@ -198,7 +194,7 @@ func (f *flow) changed(e *Exchange, err error) {
 	}
 }
 
-// over ends the stream. The connection waits for its next request, or is closed.
+// over ends the stream. The connection then waits for its next request, or is closed.
 func (f *flow) over() {
 	s, l := f.s, f.l
 	if s.source.e != nil {
@@ -221,7 +217,7 @@ func (f *flow) over() {
 	l.errand(n)
 }
 
-// part decides what becomes of the client's connection.
+// part decides what happens to the client's connection.
 func (f *flow) part() parting {
 	switch {
 	case f.s.outcome == SlowReader:
@@ -232,8 +228,8 @@ func (f *flow) part() parting {
 	return f.parting
 }
 
-// settled is called when what the last stream had is given back: the next
-// request on the connection finds it so.
+// settled is called when the last stream's resources are released. Only then may the next request
+// on the connection begin.
 func (f *flow) settled() {
 	if f.step = idle; len(f.client.conn.ahead) > 0 {
 		f.serveAgain()
@@ -242,7 +238,7 @@ func (f *flow) settled() {
 	}
 }
 
-// wake is called when something happens on a connection that waits for a request.
+// wake handles an event on a connection that waits for a request.
 func (f *flow) wake() {
 	switch {
 	case f.step == settling:
@@ -253,7 +249,7 @@ func (f *flow) wake() {
 	}
 }
 
-// closeIdle closes the connection unless it is being sent something.
+// closeIdle closes the connection, unless it has a stream.
 func (f *flow) closeIdle() {
 	if f.s == nil {
 		f.l.dismiss(f)
@@ -270,21 +266,20 @@ func (f *flow) abandon(why error) {
 	f.giveUp(UpstreamFailed, newError(PhaseBody, why))
 }
 
-// serveAgain gives the connection back to its server.
+// serveAgain returns the connection to its server.
 func (f *flow) serveAgain() {
 	f.l.unwatch(f.client.fd)
 	n := newErrand(giveBack, f.l.loops)
 	n.top, n.client, n.parking = f.client.top, f.client.conn, f.parking
 	n.loops.busy.Add(1)
 	f.l.dismiss(f)
-	go n.do() // the server's from now on, which Wait waits for
+	go n.do() // the server owns it from now on, and Wait waits for it
 }
 
-// Park hands c, a connection that waits for its next request, to a loop, where
-// waiting costs neither a goroutine nor buffers. It is for the Read of c in
-// place of waiting any longer: where Park reports true, Read ends with io.EOF
-// and touches c no more, so that the server lets go of it. With the next
-// request's first byte c goes back to the server (Parking.Serve); it is closed
+// Park gives c, a connection that waits for its next request, to a loop, where waiting costs
+// neither a goroutine nor buffers. The Read of c calls it instead of waiting longer. If Park
+// returns true, Read must return io.EOF and not use c any more, so that the server releases it.
+// With the first byte of the next request, c returns to the server (Parking.Serve). It is closed
 // when KeepAlive has passed since idleSince.
 func (ln *Parking) Park(c parkable, idleSince time.Time) bool {
 	client := clientConnOf(c)

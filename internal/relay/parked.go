@@ -5,23 +5,23 @@ import (
 	"net"
 )
 
-// parked is a connection's socket while a loop has it: a descriptor of its own,
-// unknown to the runtime's poller.
+// parked is a connection's socket while a loop has it: a descriptor that the runtime's poller does
+// not know.
 type parked struct {
 	fd  int
-	out bool // fd is the only one
+	out bool // true if fd is the only descriptor
 }
 
-// park makes b, if not nil, what Cancel interrupts from now on. Cancel may have
-// come before.
+// park makes b the target of Cancel from now on, or no target if b is nil. Cancel may have been
+// called before.
 func (e *Exchange) park(b keeper, serial uint64) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.keeper, e.serial = b, serial
 }
 
-// takeBack ends that. A connection that goes back to the pool is made an
-// ordinary one again.
+// takeBack ends the parking. A connection that will return to the pool becomes an ordinary one
+// again.
 func (e *Exchange) takeBack() {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -34,8 +34,8 @@ func (e *Exchange) takeBack() {
 // clean reports whether the connection can serve another exchange.
 func (e *Exchange) clean() bool { return e.atEnd() && !e.spent }
 
-// regain makes c an ordinary connection again, in the hands of its pool. It is
-// one already if it has not been parked.
+// regain makes c an ordinary connection again, owned by its pool. It does nothing if c is not
+// parked.
 func (c *conn) regain() error {
 	c.hand.Lock()
 	defer c.hand.Unlock()
@@ -60,7 +60,7 @@ func (c *conn) regain() error {
 	return nil
 }
 
-// parkSocket gives the socket to c.parked, for which it has been reserved.
+// parkSocket moves the socket to c.parked, which must have been reserved.
 func (c *conn) parkSocket() {
 	c.hand.Lock()
 	defer c.hand.Unlock()
@@ -70,18 +70,18 @@ func (c *conn) parkSocket() {
 	}
 }
 
-// wire is the socket under a TLS connection. While it is parked it never waits:
-// errNotNow says that there is nothing to read, which crypto/tls takes for
-// temporary and goes on from later.
+// wire is the socket under a TLS connection. While it is parked, it never blocks. It returns
+// errNotNow if no bytes are available. crypto/tls treats that as a temporary error and continues
+// later.
 type wire struct {
 	net.Conn
 	fd     int
 	parked bool
-	dry    bool // the last read found less than it had room for
-	ending bool // the peer has shut down: a short read says nothing
+	dry    bool // the last read did not fill its buffer
+	ending bool // the peer has shut down, so a short read does not mean that nothing is left
 }
 
-// errNotNow is returned by a parked wire in place of waiting.
+// errNotNow is the error of a parked wire that would block.
 var errNotNow net.Error = notNow{}
 
 type notNow struct{}

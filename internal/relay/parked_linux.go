@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// reserve makes the descriptor; c goes on being used until take.
+// reserve makes the duplicate descriptor. c may be used until take.
 func (l *parked) reserve(c net.Conn) error {
 	sc, ok := c.(syscall.Conn)
 	if !ok {
@@ -37,16 +37,16 @@ func (l *parked) take(c net.Conn) {
 	l.out = true
 }
 
-// back makes a connection of l.fd again. On an error, which comes where descriptors
-// are short, it is closed.
+// back makes an ordinary connection from l.fd. It fails if descriptors are short; then l.fd is
+// closed.
 func (l *parked) back() (net.Conn, error) {
 	f := os.NewFile(uintptr(l.fd), "parked")
 	defer f.Close()
 	l.out = false
-	return net.FileConn(f) // duplicates it
+	return net.FileConn(f) // net.FileConn duplicates the descriptor
 }
 
-// end closes the connection if it is out, and reports whether it was.
+// end closes the connection if it is parked, and reports whether it was.
 func (l *parked) end() bool {
 	if !l.out {
 		return false
@@ -56,7 +56,7 @@ func (l *parked) end() bool {
 	return true
 }
 
-// reset makes the kernel forget, with the connection, what has not been read.
+// reset makes the close send a reset, so that the kernel drops bytes that were not read.
 func (l *parked) reset() {
 	unix.SetsockoptLinger(l.fd, unix.SOL_SOCKET, unix.SO_LINGER, &unix.Linger{Onoff: 1})
 }
@@ -74,8 +74,8 @@ func (w *wire) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// Write is called by crypto/tls to answer an alert or a change of keys: a few
-// bytes into a socket that has room for them.
+// Write is called by crypto/tls to answer an alert or a change of keys. These are a few bytes, for
+// which the socket has room.
 func (w *wire) Write(p []byte) (int, error) {
 	if !w.parked {
 		return w.Conn.Write(p)
@@ -87,9 +87,8 @@ func (w *wire) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// receive reads what there is, without waiting: errNotNow where that is
-// nothing, io.EOF at the end. The system call takes too little time to tell the
-// scheduler of it.
+// receive reads the available bytes without blocking. It returns errNotNow if there are none, and
+// io.EOF at the end. The system call is so short that the scheduler need not know of it.
 func receive(fd int, p []byte) (int, error) {
 	n, _, errno := unix.RawSyscall6(unix.SYS_RECVFROM, uintptr(fd), uintptr(unsafe.Pointer(unsafe.SliceData(p))),
 		uintptr(len(p)), unix.MSG_DONTWAIT, 0, 0)
@@ -104,7 +103,7 @@ func receive(fd int, p []byte) (int, error) {
 	return int(n), nil
 }
 
-// transmit writes what the socket takes, without waiting: 0 where that is nothing.
+// transmit writes the bytes that the socket takes without blocking, and returns their number.
 func transmit(fd int, p []byte) (int, error) {
 	n, _, errno := unix.RawSyscall6(unix.SYS_SENDTO, uintptr(fd), uintptr(unsafe.Pointer(unsafe.SliceData(p))),
 		uintptr(len(p)), unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL, 0, 0)

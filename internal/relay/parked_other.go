@@ -4,7 +4,7 @@ package relay
 
 import "net"
 
-// Nothing is parked on this system.
+// On this system no connection is parked.
 
 func (l *parked) take(net.Conn) {}
 

@@ -6,7 +6,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// peekSocket asks the kernel, without blocking or consuming, what waits in the receive queue of fd.
+// peekSocket asks the kernel for the state of fd's receive queue, without blocking or consuming.
 // unix.Recvfrom would allocate an address.
 func peekSocket(fd uintptr) peeked {
 	var b [1]byte

@@ -2,6 +2,6 @@
 
 package relay
 
-// peekSocket cannot look into a socket here: stale connections are found by
-// the failed exchange, which is then replaced.
+// peekSocket cannot look into a socket on this system. Stale connections are found by a failed
+// exchange, and then replaced.
 func peekSocket(uintptr) peeked { return peekNothing }

@@ -4,8 +4,7 @@ package relay
 
 import "golang.org/x/sys/unix"
 
-// peekSocket asks the kernel, without blocking or consuming, what waits in the
-// receive queue of fd.
+// peekSocket asks the kernel for the state of fd's receive queue, without blocking or consuming.
 func peekSocket(fd uintptr) peeked {
 	var b [1]byte
 	for {

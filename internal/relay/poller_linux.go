@@ -7,8 +7,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// poller waits for hang-ups on many sockets. The epoll descriptor is itself
-// nested in the runtime's poller, so that waiting takes no thread.
+// poller waits for hang-ups on many sockets. Its epoll descriptor is in the runtime's poller, so
+// that waiting takes no thread.
 type poller struct {
 	file   *os.File
 	raw    syscall.RawConn
@@ -33,11 +33,11 @@ func newPoller() (*poller, error) {
 	return p, nil
 }
 
-// add asks for one event when the peer of fd shuts down or resets. It is edge
-// triggered: bytes that arrive meanwhile wake nobody.
+// add asks for one event when the peer of fd shuts down or resets. It is edge triggered, so bytes
+// that arrive meanwhile wake nobody.
 func (p *poller) add(fd int, id uint64) error {
 	return unix.EpollCtl(p.fd, unix.EPOLL_CTL_ADD, fd, &unix.EpollEvent{
-		Events: unix.EPOLLRDHUP | unix.EPOLLET&0xffffffff, // hang-up and error are always reported
+		Events: unix.EPOLLRDHUP | unix.EPOLLET&0xffffffff, // hang-ups and errors are always reported
 		Fd:     int32(uint32(id)),
 		Pad:    int32(uint32(id >> 32)),
 	})
@@ -47,7 +47,8 @@ func (p *poller) remove(fd int) {
 	unix.EpollCtl(p.fd, unix.EPOLL_CTL_DEL, fd, nil)
 }
 
-// run calls event with the id of each socket whose peer has left, until close or an error.
+// run calls event with the id of each socket whose peer has left. It returns after close or an
+// error.
 func (p *poller) run(event func(id uint64)) (failed error) {
 	err := p.raw.Read(func(fd uintptr) bool {
 		for {

@@ -4,7 +4,7 @@ package relay
 
 import "sync"
 
-// poller notices nothing on this system; see Watcher.
+// poller does nothing on this system; see Watcher.
 type poller struct {
 	once   sync.Once
 	closed chan struct{}

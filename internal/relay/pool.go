@@ -21,38 +21,36 @@ const (
 
 // PoolOptions bounds a Pool. Zero values mean the defaults.
 type PoolOptions struct {
-	MaxIdle        int           // idle connections kept; the oldest is closed for a newer one
-	MaxConnections int           // connections in all; past it Send fails with ErrPoolFull
-	Idle           time.Duration // an idle connection is closed after this
-	DialTimeout    time.Duration // connect and TLS handshake together; default 2 s
-	// Watch keeps a list of the connections in use, for Looker, and has the kernel
-	// probe those on which nothing comes for keepIdle. Without it they are probed
-	// as often as the system's defaults say.
+	MaxIdle        int           // idle connections kept; a newer one replaces the oldest
+	MaxConnections int           // all connections; beyond it Send fails with ErrPoolFull
+	Idle           time.Duration // how long an idle connection is kept
+	DialTimeout    time.Duration // for connect and TLS handshake together; default 2 s
+	// Watch keeps a list of the connections in use for Looker, and makes the kernel probe those
+	// without received packets for keepIdle. Without it the system's defaults apply.
 	Watch bool
 	// Dial replaces the network, for in-memory connections.
 	Dial func(ctx context.Context, network, addr string) (net.Conn, error)
 }
 
-// Pool keeps keep-alive connections to one Target and hands them out last in,
-// first out, so that a burst leaves the surplus to age and be closed. It is
-// safe for concurrent use.
+// Pool keeps keep-alive connections to one Target. It hands out the most recently used first, so
+// that the surplus of a burst ages and is closed. It is safe for concurrent use.
 type Pool struct {
 	options PoolOptions
 	to      atomic.Pointer[destination]
-	peer    atomic.Pointer[netip.AddrPort] // see Peer
+	peer    atomic.Pointer[netip.AddrPort] // returned by Peer
 
 	mu     sync.Mutex
 	idle   []*conn // oldest first
-	open   int     // idle, in use and being dialed
+	open   int     // connections that are idle, in use or being made
 	closed bool
-	sweep  *time.Timer // set while idle is not empty
+	sweep  *time.Timer // runs while idle is not empty
 
-	busy  []*conn     // in use, in no order, with Watch
-	turn  int         // place in busy of the connection that was looked at last
-	dials []time.Time // when the connections were begun that are being made, oldest first, with Watch
+	busy  []*conn     // those in use, unordered, with Watch
+	turn  int         // index in busy of the next connection to look at
+	dials []time.Time // start times of the connections being made, oldest first, with Watch
 }
 
-// NewPool makes a pool; it connects on first use, or in Warm.
+// NewPool makes a pool. It connects on first use, or in Warm.
 func NewPool(t Target, o PoolOptions) *Pool {
 	p := &Pool{options: o.withDefaults()}
 	p.target(newDestination(t))
@@ -75,14 +73,14 @@ func (o PoolOptions) withDefaults() PoolOptions {
 	if o.Dial == nil {
 		o.Dial = new(net.Dialer).DialContext
 		if o.Watch {
-			o.Dial = (&net.Dialer{KeepAlive: -1}).DialContext // attend sets it
+			o.Dial = (&net.Dialer{KeepAlive: -1}).DialContext // attend sets the keep-alive
 		}
 	}
 	return o
 }
 
-// Close closes the idle connections and refuses new exchanges. Exchanges under
-// way finish; their connections are closed when they do.
+// Close closes the idle connections and refuses new exchanges. Exchanges in progress finish, and
+// then their connections are closed.
 func (p *Pool) Close() {
 	p.mu.Lock()
 	idle := p.takeIdle()
@@ -93,19 +91,18 @@ func (p *Pool) Close() {
 	}
 }
 
-// Stats counts connections: idle ones, and all of them.
+// Stats returns the number of idle connections, and of all.
 func (p *Pool) Stats() (idle, open int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return len(p.idle), p.open
 }
 
-// Warm opens at most n connections, one after the other, until n wait to be used,
-// or as many as the pool may keep, so that the next requests need not wait for
-// connect and TLS handshake. Connections that waited before count if they still
-// stand. Warm ends with the first connection that cannot be made, or with ctx, and
-// returns how many it has made. A server that closes one of them before it is used
-// costs a request no more than any other idle connection does: see Send.
+// Warm opens at most n connections, one after the other, until n are idle or the pool may keep no
+// more, so that the next requests need not wait for connect and TLS handshake. Existing idle
+// connections count if they are still open. Warm ends at the first failure, or with ctx, and
+// returns how many connections it has made. If a server closes one of them before its use, a
+// request pays no more than for any other idle connection; see Send.
 func (p *Pool) Warm(ctx context.Context, n int) (made int, err error) {
 	p.Prune()
 	for ; made < n && p.wants(min(n, p.options.MaxIdle)); made++ {
@@ -119,7 +116,7 @@ func (p *Pool) Warm(ctx context.Context, n int) (made int, err error) {
 	return made, nil
 }
 
-// wants makes room for one more connection where fewer than n are idle.
+// wants reserves room for one more connection if fewer than n are idle.
 func (p *Pool) wants(n int) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -130,8 +127,8 @@ func (p *Pool) wants(n int) bool {
 	return true
 }
 
-// Prune closes the idle connections that the server has closed, and returns how
-// many connections are left: idle, in use and being made.
+// Prune closes idle connections that the server has closed. It returns how many connections remain:
+// idle, in use and being made.
 func (p *Pool) Prune() (open int) {
 	var dead []*conn
 	p.mu.Lock()
@@ -151,8 +148,8 @@ func (p *Pool) Prune() (open int) {
 	return open
 }
 
-// take returns an idle connection that still stands, or nil after having made
-// room for a new one.
+// take returns an open idle connection. If there is none, it makes room for a new one and returns
+// nil.
 func (p *Pool) take(fresh bool) (*conn, error) {
 	var now time.Time
 	for {
@@ -189,7 +186,7 @@ func (p *Pool) pop(fresh bool) (*conn, error) {
 	if len(p.idle) == 0 {
 		return nil, ErrPoolFull
 	}
-	p.idle[0].close() // whose room the new one takes
+	p.idle[0].close() // the new connection takes its room
 	p.idle = append(p.idle[:0], p.idle[1:]...)
 	return nil, nil
 }
@@ -220,8 +217,8 @@ func (p *Pool) put(c *conn) {
 	}
 }
 
-// expire closes the connections that have been idle for too long and comes
-// back when the next one may be due.
+// expire closes connections that have been idle for too long, and runs again when the next one may
+// be due.
 func (p *Pool) expire() {
 	p.mu.Lock()
 	if p.closed {
@@ -257,7 +254,7 @@ func (p *Pool) discard(c *conn) {
 	p.mu.Unlock()
 }
 
-// DropIdle closes the connections that wait to be used.
+// DropIdle closes the idle connections.
 func (p *Pool) DropIdle() {
 	p.mu.Lock()
 	old := p.takeIdle()
@@ -278,7 +275,7 @@ func (p *Pool) takeIdle() []*conn {
 	return old
 }
 
-// release gives back the room of one connection.
+// release releases the room of one connection.
 func (p *Pool) release() {
 	p.mu.Lock()
 	p.open--
@@ -310,24 +307,24 @@ func (p *Pool) dial(ctx context.Context, deadline time.Time) (*conn, error) {
 	return c, nil
 }
 
-// Target is the server that a Pool talks to.
+// Target is the server that a Pool connects to.
 type Target struct {
 	Network string // "tcp" (default) or "unix"
-	Addr    string // host:port, or the path of a unix socket
-	// TLS, when set, is spoken over the socket; ServerName defaults to the
-	// host of Addr. It is not modified.
+	Addr    string // host:port, or the path of a Unix socket
+	// TLS, if set, is used over the socket. ServerName defaults to the host of Addr. It is not
+	// modified.
 	TLS *tls.Config
-	// Host is the Host header; default: Addr, or "localhost" for unix sockets.
+	// Host is the Host header. Default: Addr, or "localhost" for Unix sockets.
 	Host          string
-	BasePath      string // put before every Request.Path; no trailing slash
-	Authorization string // value of the Authorization header; "" sends none
+	BasePath      string // prefix of every Request.Path, without a trailing slash
+	Authorization string // value of the Authorization header; "": none
 }
 
-// destination is a Target and what follows from it. It is immutable.
+// destination is a Target with data derived from it. It is immutable.
 type destination struct {
 	Target
 	fixed []byte // Host line
-	auth  []byte // Authorization line or nothing
+	auth  []byte // Authorization line, or nothing
 }
 
 func newDestination(t Target) *destination {
@@ -360,8 +357,8 @@ func withServerName(t Target) Target {
 	return t
 }
 
-// appendField appends one header line; line ends inside the value are dropped,
-// so that a value can never start another field.
+// appendField appends one header line. It drops line ends inside the value, so that a value can
+// never start another field.
 func appendField(dst []byte, name, value string) []byte {
 	value = strings.Map(func(r rune) rune {
 		if r == '\r' || r == '\n' || r == 0 {
@@ -372,7 +369,7 @@ func appendField(dst []byte, name, value string) []byte {
 	return append(append(append(append(dst, name...), ": "...), value...), "\r\n"...)
 }
 
-// Target returns what the pool talks to.
+// Target returns the present target.
 func (p *Pool) Target() Target { return p.to.Load().Target }
 
 func (p *Pool) target(to *destination) {
@@ -384,8 +381,8 @@ func (p *Pool) target(to *destination) {
 	}
 }
 
-// Retarget makes the pool talk to t from now on. Exchanges under way finish as
-// they began; no connection made before is used again.
+// Retarget makes t the target from now on. Exchanges in progress finish unchanged. Earlier
+// connections are not used again.
 func (p *Pool) Retarget(t Target) {
 	to := newDestination(t)
 	p.mu.Lock()
@@ -397,9 +394,8 @@ func (p *Pool) Retarget(t Target) {
 	}
 }
 
-// Peer returns the address at the other end of the pool's connections; for a
-// target with a name, that of the last connection. ok is false where it is not
-// known.
+// Peer returns the address at the other end of the pool's connections. For a target with a host
+// name, it is that of the last connection. ok is false if it is unknown.
 func (p *Pool) Peer() (at netip.AddrPort, ok bool) {
 	if known := p.peer.Load(); known != nil {
 		return *known, true

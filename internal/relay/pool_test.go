@@ -12,8 +12,7 @@ import (
 	"time"
 )
 
-// pipeServer is an in-memory upstream: every dial gets a new pipe, served by
-// serve.
+// pipeServer is an in-memory upstream. serve serves the pipe of every dial.
 func pipeServer(serve func(c net.Conn, r *bufio.Reader)) func(context.Context, string, string) (net.Conn, error) {
 	return func(context.Context, string, string) (net.Conn, error) {
 		ours, theirs := net.Pipe()
@@ -79,7 +78,7 @@ func TestIdleConnectionsAge(t *testing.T) {
 			e.Close()
 		}
 		time.Sleep(600 * time.Millisecond)
-		hold(t, p, 1)[0].Close() // last in, first out: the other two go on ageing
+		hold(t, p, 1)[0].Close() // last in, first out: the other two are not used and age
 		time.Sleep(500 * time.Millisecond)
 		want(1)
 		time.Sleep(600 * time.Millisecond)
@@ -107,8 +106,7 @@ func TestPoolClose(t *testing.T) {
 	})
 }
 
-// TestTimeouts says when each deadline strikes, to the nanosecond, and that a
-// wait may be taken up again.
+// TestTimeouts checks when each deadline passes, to the nanosecond, and that a wait may be resumed.
 func TestTimeouts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := NewPool(Target{}, PoolOptions{Dial: pipeServer(func(c net.Conn, r *bufio.Reader) {
@@ -182,7 +180,7 @@ func TestDialTimeout(t *testing.T) {
 	})
 }
 
-// TestWriteTimeout: a server that accepts and never reads.
+// TestWriteTimeout: the server accepts and never reads.
 func TestWriteTimeout(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		release := make(chan struct{})
@@ -198,7 +196,7 @@ func TestWriteTimeout(t *testing.T) {
 	})
 }
 
-// TestResponsesAtEverySplit sends head and body in two writes, cut everywhere.
+// TestResponsesAtEverySplit sends a response in two writes, cut at every byte.
 func TestResponsesAtEverySplit(t *testing.T) {
 	for response, want := range map[string]string{
 		okResponse: "hello",

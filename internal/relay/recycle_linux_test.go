@@ -14,8 +14,8 @@ import (
 	"github.com/cognitora/dataplane/internal/sse"
 )
 
-// TestRecycling marks every field of the structs that are used again, however
-// deep, and finds no mark after recycle but in the memory that they keep.
+// TestRecycling marks every field of the reused structs, at any depth. After recycle, only reused
+// memory may contain marks.
 func TestRecycling(t *testing.T) {
 	s := streams.New().(*relayedReply)
 	x := new(Exchange)
@@ -54,11 +54,11 @@ func TestRecycling(t *testing.T) {
 	}
 }
 
-// marks are for fields of these interfaces.
+// marks are values for fields of these interface types.
 var marks = []any{&net.TCPConn{}, errors.New("mark"), newObserved(), new(flow), new(clientConn), sse.Show(nil)}
 
-// marked gives every field of v a value, except functions and back pointers that
-// are bound once, and counts them.
+// marked sets every field of v, except functions and back pointers that are bound once. It returns
+// the number of fields.
 func marked(v reflect.Value, path string, kept []string) (n int) {
 	switch v.Type() {
 	case reflect.TypeFor[sync.Mutex]():
@@ -114,8 +114,8 @@ func marked(v reflect.Value, path string, kept []string) (n int) {
 	return n + 1
 }
 
-// remains appends the paths of what is not zero in v. Memory with pointers
-// counts as its owner's only where it is empty.
+// remains appends the paths of fields that are not zero in v. Reused memory with pointers must be
+// zero too.
 func remains(v reflect.Value, path string, left []string) []string {
 	switch {
 	case v.Type() == reflect.TypeFor[sync.Mutex]():
@@ -137,7 +137,7 @@ func remains(v reflect.Value, path string, left []string) []string {
 	return left
 }
 
-// reach is field i of v, exported or not.
+// reach returns field i of v, exported or not.
 func reach(v reflect.Value, i int) reflect.Value {
 	f := v.Field(i)
 	return reflect.NewAt(f.Type(), unsafe.Pointer(f.UnsafeAddr())).Elem()

@@ -11,18 +11,17 @@ import (
 	"github.com/valyala/fasthttp"
 )
 
-// HangUp ends the connection of ctx after the handler without another byte: for
-// a client that has left, of which nobody can say whether it still reads.
+// HangUp closes the connection of ctx after the handler without sending anything. It is for a
+// client that has left, and may not read any more.
 func HangUp(ctx *fasthttp.RequestCtx) {
 	ctx.Response.Reset()
 	ctx.HijackSetNoResponse(true)
 	ctx.Hijack(func(net.Conn) {})
 }
 
-// RefusePlain answers a client that speaks plain HTTP to a port that speaks TLS
-// with status and a JSON body. err is what reading from c, a TLS connection, has
-// failed with. It reports false, and writes nothing, where that is something
-// else.
+// RefusePlain answers a client that uses plain HTTP on a TLS port, with status and a JSON body. err
+// is the error of reading from c, a TLS connection. It returns false and writes nothing for other
+// errors.
 func RefusePlain(c net.Conn, err error, status int, body []byte) bool {
 	var record tls.RecordHeaderError
 	if !errors.As(err, &record) || record.Conn == nil || !startsHTTP(record.RecordHeader[:]) {
@@ -36,7 +35,7 @@ func RefusePlain(c net.Conn, err error, status int, body []byte) bool {
 	return true
 }
 
-// startsHTTP tells whether the first bytes of a connection are those of a request line.
+// startsHTTP tells whether the first bytes of a connection look like a request line.
 func startsHTTP(b []byte) bool {
 	for _, method := range []string{"GET /", "HEAD ", "POST ", "PUT /", "DELET", "OPTIO", "PATCH"} {
 		if string(b) == method {

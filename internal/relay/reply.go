@@ -10,59 +10,54 @@ import (
 )
 
 const (
-	wholeBodyBytes   = 256 << 10 // bodies up to this size are read before the client is answered
-	http10BodyBytes  = 8 << 20   // the same for HTTP/1.0 clients when the length is not known
+	wholeBodyBytes   = 256 << 10 // bodies up to this size are read before the client gets an answer
+	http10BodyBytes  = 8 << 20   // the same for HTTP/1.0 clients, for bodies of unknown length
 	keptEventBytes   = 16 << 10  // larger buffers are not kept between streams
 	defaultSlowWrite = 30 * time.Second
 )
 
-// ErrClientTooOld is returned by Reply for a body of unknown length that is
-// longer than is kept for an HTTP/1.0 client. The upstream is not to blame.
+// ErrClientTooOld means that a body of unknown length is too long to be held for an HTTP/1.0
+// client. The upstream is not at fault.
 var ErrClientTooOld = errors.New("response of unknown length is too long for an HTTP/1.0 client")
 
 // ReplyOptions say how Reply treats the client.
 type ReplyOptions struct {
-	// SlowReader is how long one write, of up to 32 KiB, may take; default 30 s.
+	// SlowReader is the time limit of one write of up to 32 KiB; default 30 s.
 	SlowReader time.Duration
 	Follower   Follower // may be nil
-	// MustClose says that streams of this API have a closing event
-	// (sse.Event.Closes): a source that ends without has been cut, however it is
-	// framed. It is always so for streams that end with the connection.
+	// MustClose means that streams of this API have a closing event (sse.Event.Closes). A source
+	// without a closing event then counts as cut, whatever its framing. For streams that end with
+	// the connection this is always so.
 	MustClose bool
-	// Stop, if set, is called before the last exchange is closed: what
-	// Watcher.Watch returned.
+	// Stop, if set, is called before the last exchange is closed. Watcher.Watch returns it.
 	Stop func()
 	// Parking, if set, lets Loops relay an event stream.
 	Parking *Parking
-	// Parked, if set, is called if they do, before anything else of the Follower:
-	// what belongs to ctx and its request is not valid afterwards.
+	// Parked, if set, is called when Loops take over the stream, before any method of the Follower.
+	// After it, ctx and its request are no longer valid.
 	Parked func()
 }
 
-// Reply answers ctx with the body of e, whose head has been read; the caller
-// has set status and header fields (CopyHeaders) before. A body of up to
-// 256 KiB is read before anything is sent; another one is handed to fasthttp
-// as a stream that it reads after the handler has returned. Every piece is sent
-// as it comes; event streams go out in whole events, and o.Follower may have
-// other sources follow e. An HTTP/1.0 client, who knows no chunks, gets a body
-// of unknown length whole, up to 8 MiB.
+// Reply answers ctx with the body of e. The head of e must have been read, and the caller sets
+// status and header fields before (CopyHeaders). A body of up to 256 KiB is read before anything is
+// sent. A longer one is a stream that fasthttp reads after the handler has returned. Every piece is
+// sent as it comes. Event streams are sent in whole events, and o.Follower may let other sources
+// follow e. An HTTP/1.0 client does not know chunks, so it gets a body of unknown length in one
+// piece, up to 8 MiB.
 //
-// An event stream that is ended by nothing but the end of the connection must
-// have had an event that closes it (sse.Event.Closes): the crash of a server
-// looks the same as the end of such a stream, so without one it has failed.
+// An event stream that ends with its connection must have had a closing event (sse.Event.Closes).
+// Without one it has failed, because a server's crash looks the same as the stream's end.
 //
-// With o.Parking an event stream is relayed by Loops instead: see the package's
-// text.
+// With o.Parking an event stream is relayed by Loops instead; see the package's documentation.
 //
-// On success e belongs to Reply, which closes it. An error means that the body
-// could not be read and nothing has been sent: e is still the caller's, who
-// may try elsewhere, and neither Stop nor a method of the Follower is called.
-// It is an *Error about the upstream, or ErrClientTooOld, for which no other
-// upstream has a remedy.
+// On success Reply owns e and closes it. An error means that the body could not be read and that
+// nothing was sent. Then the caller still owns e and may try another upstream. Neither Stop nor a
+// method of the Follower is called. The error is an *Error about the upstream, or ErrClientTooOld,
+// which another upstream would not help.
 //
-// A client that cannot be told of a failure (any body but an event stream) has
-// its connection cut, never a clean-looking end. The server should have a
-// WriteTimeout: it bounds the writing of everything but streams.
+// A failure can be reported to the client only in an event stream. With any other body its
+// connection is cut, so that the end never looks clean. The server should have a WriteTimeout,
+// which bounds all writing except that of streams.
 func Reply(ctx *fasthttp.RequestCtx, e *Exchange, o ReplyOptions) error {
 	s := streams.Get().(*relayedReply)
 	s.follower, s.stop, s.must, s.events = o.Follower, o.Stop, o.MustClose, e.IsSSE()
@@ -87,9 +82,8 @@ func Reply(ctx *fasthttp.RequestCtx, e *Exchange, o ReplyOptions) error {
 	return nil
 }
 
-// prepare reads ahead what is to be read ahead and returns the length for
-// fasthttp, -1 for a body of unknown length. The follower sees nothing of a
-// body that fails here.
+// prepare reads a part of the body ahead and returns the length for fasthttp; -1: unknown. The
+// follower gets nothing of a body that fails here.
 func (s *relayedReply) prepare(http10 bool) (length int, err error) {
 	n := s.source.e.ContentLength()
 	switch {
@@ -111,10 +105,9 @@ func (s *relayedReply) prepare(http10 bool) (length int, err error) {
 	return len(s.ahead), nil
 }
 
-// prepareWhole reads everything for a client that cannot take a body without a
-// length: the first source, and what follows it once that is there to its end.
-// The length of a response that has failed later is longer than what there is,
-// so that the client notices.
+// prepareWhole reads the whole body for a client that needs its length. It reads the first source
+// to its end, and then the following ones. For a response that fails later it returns more than the
+// actual length, so that the client notices.
 func (s *relayedReply) prepareWhole() (length int, err error) {
 	complete, err := s.readAhead(http10BodyBytes)
 	switch {
@@ -134,7 +127,7 @@ func (s *relayedReply) prepareWhole() (length int, err error) {
 	return len(s.ahead), nil
 }
 
-// readAhead reads the body into s.whole, as it came, up to its end or limit bytes.
+// readAhead reads the unparsed body into s.whole, up to its end or limit bytes.
 func (s *relayedReply) readAhead(limit int) (complete bool, err error) {
 	e := s.source.e
 	s.whole = wholeBodies.Get().(*[]byte)
@@ -153,8 +146,8 @@ func (s *relayedReply) readAhead(limit int) (complete bool, err error) {
 	return false, err
 }
 
-// showAhead takes what has been read ahead, of a body that is no event stream,
-// for the beginning of the response.
+// showAhead makes the bytes read ahead the beginning of the response. The body is not an event
+// stream.
 func (s *relayedReply) showAhead(complete bool) {
 	if s.ahead = *s.whole; complete {
 		s.phase = ended
@@ -164,8 +157,8 @@ func (s *relayedReply) showAhead(complete bool) {
 	}
 }
 
-// gather brings the whole response, whose first source is first, within what is
-// kept for an HTTP/1.0 client.
+// gather returns the whole response, within the limit for an HTTP/1.0 client. first is the body of
+// its first source.
 func (s *relayedReply) gather(first []byte) []byte {
 	s.now = time.Now()
 	out := s.pass(first, nil)

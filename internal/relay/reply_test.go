@@ -22,7 +22,7 @@ const (
 
 func chunk(s string) string { return fmt.Sprintf("%x\r\n%s\r\n", len(s), s) }
 
-// get does one request with net/http and returns what came and how it ended.
+// get does one request with net/http and returns the answer and the error at its end.
 func get(t *testing.T, addr string) (status int, body string, err error) {
 	t.Helper()
 	transport := new(http.Transport)
@@ -94,7 +94,7 @@ func once(response string) func(net.Conn, *bufio.Reader) {
 	}
 }
 
-// TestTruncatedReplies: a client never sees a clean end that is none.
+// TestTruncatedReplies: a client never takes a truncated body for complete.
 func TestTruncatedReplies(t *testing.T) {
 	long := strings.Repeat("x", 1<<20)
 	for name, c := range map[string]struct {
@@ -120,8 +120,8 @@ func TestTruncatedReplies(t *testing.T) {
 	}
 }
 
-// TestEngineDiesMidStream: whole events, then the error event, then a proper
-// end, on a connection that goes on being used.
+// TestEngineDiesMidStream: the client gets whole events, the error event, and a proper end. Its
+// connection stays in use.
 func TestEngineDiesMidStream(t *testing.T) {
 	o := newObserved()
 	f := newFront(t, rawServer(t, "tcp", once(sseHead+chunk("data: a\n\nda")+chunk("ta: b\n\ndata: hal"))),
@@ -153,7 +153,7 @@ func TestEventsAreFiltered(t *testing.T) {
 	}
 }
 
-// TestHugeEvents: longer than every buffer, and longer than what is inspected.
+// TestHugeEvents: events longer than every buffer, and longer than MaxEventBytes, are relayed.
 func TestHugeEvents(t *testing.T) {
 	for _, size := range []int{100 << 10, sse.MaxEventBytes + 100} {
 		event := "data: " + strings.Repeat("x", size) + "\n\n"
@@ -168,8 +168,8 @@ func TestHugeEvents(t *testing.T) {
 	}
 }
 
-// TestFirstEventIsAwaited: comments do not count, a stream without an event is
-// a failure that can still be answered otherwise.
+// TestFirstEventIsAwaited: comments are not events. A stream without an event fails before the
+// client gets an answer.
 func TestFirstEventIsAwaited(t *testing.T) {
 	f := newFront(t, rawServer(t, "tcp", once(sseHead+chunk(": ping\n\n")+"0\r\n\r\n")),
 		func(f *front) { f.await = true })
@@ -195,7 +195,7 @@ func dial(t testing.TB, addr string) *client {
 	return &client{c, bufio.NewReader(c)}
 }
 
-// readChunked reads one chunked response to its proper end.
+// readChunked reads one chunked response, which must end properly.
 func (c *client) readChunked(t *testing.T) string {
 	t.Helper()
 	r, err := http.ReadResponse(c.r, nil)
@@ -209,7 +209,7 @@ func (c *client) readChunked(t *testing.T) string {
 	return string(body)
 }
 
-// TestHTTP10Client gets the whole body with its length, not chunks.
+// TestHTTP10Client: the client gets the whole body with its length, not chunks.
 func TestHTTP10Client(t *testing.T) {
 	stream := sseHead + chunk("data: a\n\nda") + chunk("ta: [DONE]\n\n") + "0\r\n\r\n"
 	f := newFront(t, rawServer(t, "tcp", answering(stream)), nil)
@@ -222,9 +222,8 @@ func TestHTTP10Client(t *testing.T) {
 	}
 }
 
-// TestTooLongForHTTP10: neither an endless body nor one that breaks off is seen
-// by the observer, who may have to follow another one; only the second is the
-// upstream's fault.
+// TestTooLongForHTTP10: the observer gets nothing of an endless body, or of a body that breaks off,
+// because it may have to follow another one. Only the second is the upstream's fault.
 func TestTooLongForHTTP10(t *testing.T) {
 	event := "data: " + strings.Repeat("x", 64<<10) + "\n\n"
 	for name, c := range map[string]struct {
@@ -261,15 +260,15 @@ func TestTooLongForHTTP10(t *testing.T) {
 	}
 }
 
-// TestEventsUntilClose: the end of the connection ends a stream only after an
-// event that says so.
+// TestEventsUntilClose: the end of the connection ends a stream properly only after a closing
+// event.
 func TestEventsUntilClose(t *testing.T) {
 	const head = "HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Type: text/event-stream\r\n\r\n"
 	const named = "event: message_stop\ndata: {}\n\n"
 	o := newObserved()
 	for stream, want := range map[string]string{
 		"data: a\n\ndata: [DONE]\n\n":        "data: a\n\ndata: [DONE]\n\n",
-		"data: a\n\ndata: [DONE]\n":          "data: a\n\ndata: [DONE]\n", // as many do
+		"data: a\n\ndata: [DONE]\n":          "data: a\n\ndata: [DONE]\n", // many servers send this
 		"data: a\n\n" + named:                "data: a\n\n" + named,
 		"data: {\"error\":{}}\n\n":           "data: {\"error\":{}}\n\n",
 		"data: a\n\n":                        "data: a\n\n" + o.tail,
@@ -288,7 +287,7 @@ func TestEventsUntilClose(t *testing.T) {
 	}
 }
 
-// TestHeadRequest has a length and no body.
+// TestHeadRequest: the answer has a length and no body.
 func TestHeadRequest(t *testing.T) {
 	o := newObserved()
 	f := newFront(t, rawServer(t, "tcp", answering("HTTP/1.1 200 OK\r\nX: y\r\n\r\n")),
@@ -304,7 +303,7 @@ func TestHeadRequest(t *testing.T) {
 	}
 }
 
-// TestPipelinedRequests are answered one after the other.
+// TestPipelinedRequests: pipelined requests are answered in order.
 func TestPipelinedRequests(t *testing.T) {
 	f := newFront(t, rawServer(t, "tcp", answering(sseHead+chunk("data: a\n\n")+"0\r\n\r\n")), nil)
 	c := dial(t, f.addr)
@@ -319,7 +318,7 @@ func TestPipelinedRequests(t *testing.T) {
 	}
 }
 
-// TestStreamTimeouts: the client is told, whichever timeout it was.
+// TestStreamTimeouts: the client is told of each kind of timeout.
 func TestStreamTimeouts(t *testing.T) {
 	for want, setup := range map[Outcome]func(*front){
 		IdleTimeout:  func(f *front) { f.idle = 50 * time.Millisecond },

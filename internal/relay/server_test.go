@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// rawServer answers every connection with serve, on a real socket.
+// rawServer serves every connection with serve, on a real socket.
 func rawServer(t testing.TB, network string, serve func(c net.Conn, r *bufio.Reader)) Target {
 	t.Helper()
 	addr := "127.0.0.1:0"
@@ -65,7 +65,7 @@ func readRequest(r *bufio.Reader) (head, body string, err error) {
 	return head, string(b), err
 }
 
-// answering serves the same bytes to every request.
+// answering sends the same bytes for every request.
 func answering(response string) func(net.Conn, *bufio.Reader) {
 	return func(c net.Conn, r *bufio.Reader) {
 		for {
@@ -85,7 +85,7 @@ func newPool(t testing.TB, target Target) *Pool {
 	return p
 }
 
-// soon is how long a test waits for an event before it says that the event does not come.
+// soon is how long a test waits for an event before it fails.
 const soon = time.Minute
 
 func soonest() time.Time { return time.Now().Add(soon) }

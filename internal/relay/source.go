@@ -7,26 +7,25 @@ import (
 	"github.com/cognitora/dataplane/internal/sse"
 )
 
-// source is the exchange that a response is read from, with the state of its
-// event stream.
+// source is the exchange that a response is read from, and the state of its event stream.
 type source struct {
-	e       *Exchange // nil: closed, or on its way
+	e       *Exchange // nil: closed, or about to be replaced
 	filter  sse.Filter
 	closing closing
 }
 
-// closing says how an event stream may end.
+// closing is the state of a stream's closing event.
 type closing uint8
 
 const (
-	mayEnd   closing = iota // at any event
-	mustTell                // not before an event that closes it
-	hasTold                 // that event has come
+	mayEnd   closing = iota // no closing event is needed
+	mustTell                // it has not come yet
+	hasTold                 // it has come
 )
 
-// begin makes e what is read. must says that streams of this API have a closing
-// event; without one, a stream that ends with its connection looks like one
-// whose server has crashed.
+// begin makes e the present exchange. must means that streams of this API have a closing event. If
+// the stream ends with its connection, a closing event is needed too, because a crash looks the
+// same.
 func (s *source) begin(e *Exchange, must bool) {
 	s.e, s.closing = e, mayEnd
 	s.filter.Reset()
@@ -35,23 +34,23 @@ func (s *source) begin(e *Exchange, must bool) {
 	}
 }
 
-// finished is in the last choice of a chat, after which some servers send no end mark.
+// finished is in the last choice of a chat. Some servers send no end mark after it.
 var finished = []byte(`"finish_reason":"`)
 
 func mayBeLast(e sse.Event) bool { return e.Closes() || bytes.Contains(e.Data, finished) }
 
-// note looks at an event for what it says about the end.
+// note checks whether an event closes the stream.
 func (s *source) note(e sse.Event) {
 	if s.closing == mustTell && mayBeLast(e) {
 		s.closing = hasTold
 	}
 }
 
-// isOver reports whether all of the body, or its failure, has been returned.
+// isOver reports whether the whole body, or its failure, has been returned.
 func (s *source) isOver() bool { return s.e.ended != nil && s.e.held == 0 }
 
-// end interprets the end of the body: io.EOF, or an error where no event has said
-// that it was over. An event too long to be looked at may have said so.
+// end interprets the end of the body. It returns io.EOF, or an error if a needed closing event has
+// not come. An event that was too long to be parsed may have been the closing one.
 func (s *source) end() error {
 	if s.closing != mustTell || s.filter.Skipped() > 0 {
 		return io.EOF
@@ -62,9 +61,8 @@ func (s *source) end() error {
 	return newError(PhaseBody, io.ErrUnexpectedEOF)
 }
 
-// last feeds show what a stream that ended properly has left unfinished. torn
-// reports that out now ends inside an event: a blank line is due before
-// anything else.
+// last passes the unfinished event of a properly ended stream to show. torn means that out now ends
+// inside an event, so a blank line must come first.
 func (s *source) last(out []byte, show sse.Show) (rest []byte, enough, torn bool) {
 	pending := s.filter.Pending()
 	if len(pending) == 0 {
@@ -79,7 +77,7 @@ func (s *source) last(out []byte, show sse.Show) (rest []byte, enough, torn bool
 	return out, enough, len(out) > from && !sse.EndsBlank(out[from:])
 }
 
-// closesAnywhere reports whether a stream that is there as a whole was closed.
+// closesAnywhere reports whether a complete stream contains a closing event.
 func closesAnywhere(events []byte) bool {
 	var s sse.Scanner
 	closed := false

@@ -10,37 +10,36 @@ import (
 	"github.com/cognitora/dataplane/internal/sse"
 )
 
-// relayedReply is a response on its way to its client, fed by sources in turn. Either
-// fasthttp drives it, which calls WriteTo at most once and CloseWithError
-// exactly once, or a loop.
+// relayedReply is a response on its way to its client, from one source after the other. A loop
+// drives it, or fasthttp, which calls WriteTo at most once and CloseWithError exactly once.
 type relayedReply struct {
 	phase    phase
 	source   source
 	follower Follower
-	stop     func() // ends the watch over the client
+	stop     func() // stops watching the client
 	client   clientSide
 	events   bool // the response is an event stream
-	must     bool // ReplyOptions.MustClose
+	must     bool // copy of ReplyOptions.MustClose
 
 	show    sse.Show  // s.event, bound once
-	now     time.Time // when what is being looked at was read
-	out     []byte    // events to be sent
-	whole   *[]byte   // the body read ahead, or its beginning
-	ahead   []byte    // what was made of it and has not been sent
-	unread  []byte    // of Read
-	sent    int64     // bytes of the body handed on to the client's connection
+	now     time.Time // when the present bytes were read
+	out     []byte    // events to send
+	whole   *[]byte   // the body, or its beginning, that was read ahead
+	ahead   []byte    // bytes made from whole that were not sent yet
+	unread  []byte    // bytes that Read has not returned yet
+	sent    int64     // bytes of the body written to the client's connection
 	outcome Outcome
 	cause   error
 }
 
-// phase is where a stream stands with its sources.
+// phase is a stream's state between and within its sources.
 type phase uint8
 
 const (
-	reading  phase = iota // a source may have more
-	awaiting              // a source has ended, and another one is to follow
-	ended                 // nothing more comes, and the response ends properly
-	cut                   // nothing more comes, and the connection is to be cut
+	reading  phase = iota // a source is being read
+	awaiting              // a source has ended, and another one will follow
+	ended                 // no source follows, and the response ends properly
+	cut                   // no source follows, and the connection will be cut
 )
 
 var streams = sync.Pool{New: func() any {
@@ -54,8 +53,8 @@ var wholeBodies = sync.Pool{New: func() any {
 	return &b
 }}
 
-// errClientLeft ends the connection of a client that is gone. fasthttp does
-// not log errors with these words.
+// errClientLeft ends the connection of a client that has left. fasthttp does not log errors with
+// these words.
 var errClientLeft = errors.New("client left: broken pipe")
 
 // event decides what the client gets for e.
@@ -67,8 +66,8 @@ func (s *relayedReply) event(e sse.Event, out []byte) (rest []byte, enough bool)
 	return s.follower.Event(e, out, s.now)
 }
 
-// pass appends what the client gets for body, read from the source, and for the
-// source's end where that has come.
+// pass appends what the client gets for body, which was read from the source. At the end of the
+// source it also finishes the source.
 func (s *relayedReply) pass(body, out []byte) []byte {
 	out, enough := s.source.filter.Feed(body, out, s.show)
 	switch {
@@ -80,8 +79,8 @@ func (s *relayedReply) pass(body, out []byte) []byte {
 	return out
 }
 
-// finish ends the source, with io.EOF or its failure. An unfinished event of a
-// failed source, as far as it has been held back, is dropped.
+// finish ends the source with io.EOF or a failure. It drops the held-back part of a failed source's
+// unfinished event.
 func (s *relayedReply) finish(out []byte, err error) []byte {
 	if err == io.EOF {
 		err = s.source.end()
@@ -96,8 +95,8 @@ func (s *relayedReply) finish(out []byte, err error) []byte {
 	return s.conclude(out, Complete, nil, torn)
 }
 
-// conclude asks the follower what comes after a source that has ended with o.
-// torn says that out ends inside an event.
+// conclude asks the follower what follows a source that has ended with o. torn means that out ends
+// inside an event.
 func (s *relayedReply) conclude(out []byte, o Outcome, err error, torn bool) []byte {
 	whole, more := len(out), false
 	if torn {
@@ -126,8 +125,8 @@ func (s *relayedReply) conclude(out []byte, o Outcome, err error, torn bool) []b
 	return out
 }
 
-// noSource ends a stream whose next source could not be had, unless the
-// follower wants another one still.
+// noSource ends a stream whose next source could not be had, unless the follower asks for yet
+// another one.
 func (s *relayedReply) noSource(out []byte, err error) []byte {
 	if errors.Is(err, ErrCanceled) {
 		return s.conclude(out, ClientGone, err, false)
@@ -135,7 +134,7 @@ func (s *relayedReply) noSource(out []byte, err error) []byte {
 	return s.conclude(out, UpstreamFailed, err, false)
 }
 
-// fill appends what comes next to out, waiting for it.
+// fill waits for the next bytes and appends them to out.
 func (s *relayedReply) fill(out []byte) []byte {
 	if s.phase == awaiting {
 		return s.succeed(out)
@@ -147,9 +146,9 @@ func (s *relayedReply) fill(out []byte) []byte {
 	return s.pass(body, out)
 }
 
-// succeed waits for the next source, while the client is watched.
+// succeed waits for the next source while the client is watched.
 func (s *relayedReply) succeed(out []byte) []byte {
-	watch := new(watched) // of a connection that nobody watches
+	watch := new(watched) // used if nobody watches the connection
 	if cc := clientConnOf(s.client.conn); cc != nil {
 		watch = &cc.watched
 	}
@@ -174,9 +173,9 @@ func (s *relayedReply) succeed(out []byte) []byte {
 	return out
 }
 
-// step returns what is to be sent next, at least one byte, and counts it. io.EOF is the end
-// of a response that may be ended properly, a failure that the follower has told
-// included; after another error the connection has to be cut.
+// step returns the next piece to send, at least one byte, and counts it. io.EOF means that the
+// response may end properly, also after a failure that the follower has reported. After another
+// error the connection must be cut.
 func (s *relayedReply) step() (piece []byte, err error) {
 	if piece = s.ahead; len(piece) == 0 {
 		piece, err = s.next()
@@ -207,7 +206,7 @@ func (s *relayedReply) next() (piece []byte, err error) {
 	return piece, nil
 }
 
-// nextPiece is fill for a body that is no event stream: it lies where it was read.
+// nextPiece returns the next piece of a body that is not an event stream, without a copy.
 func (s *relayedReply) nextPiece() []byte {
 	piece, err := s.source.e.Next()
 	switch {
@@ -220,14 +219,13 @@ func (s *relayedReply) nextPiece() []byte {
 		s.follower.Body(piece, false)
 	}
 	if s.source.e.drained() {
-		s.unwatch() // the client may leave once it has this piece
+		s.unwatch() // the client may leave after it has this piece
 	}
 	return piece
 }
 
-// release lets go of an event stream's source once it has ended, and of the
-// client's watch with the last one: the client may leave once it has what is
-// still to be sent.
+// release releases an event stream's source once it has ended. After the last source it also stops
+// watching the client, which may leave when it has the rest.
 func (s *relayedReply) release() {
 	switch {
 	case s.phase == reading:
@@ -239,7 +237,7 @@ func (s *relayedReply) release() {
 	}
 }
 
-// fail keeps the first failure.
+// fail stores the first failure.
 func (s *relayedReply) fail(o Outcome, err error) {
 	if s.outcome == Complete {
 		s.outcome, s.cause = o, err
@@ -265,14 +263,14 @@ func clientOutcome(err error) Outcome {
 	return ClientGone
 }
 
-// SupportsBodyWriteTo tells fasthttp to call WriteTo.
+// SupportsBodyWriteTo makes fasthttp call WriteTo.
 func (s *relayedReply) SupportsBodyWriteTo() bool { return true }
 
-// WriteTo sends the body to w, fasthttp's writer, piece by piece: each is a
-// chunk, or, if the length is known, flushed here.
+// WriteTo sends the body to w, fasthttp's writer, piece by piece. A piece is a chunk, or is flushed
+// here if the length is known.
 func (s *relayedReply) WriteTo(w io.Writer) (n int64, err error) {
 	flusher, _ := w.(interface{ Flush() error })
-	s.client.until = time.Time{} // the server has set its own deadline since
+	s.client.until = time.Time{} // the server has set its own deadline since the last response
 	for {
 		piece, err := s.step()
 		s.client.bound()
@@ -293,7 +291,7 @@ func (s *relayedReply) WriteTo(w io.Writer) (n int64, err error) {
 	}
 }
 
-// Read does the same for a caller that does not know WriteTo.
+// Read is for a caller that does not use WriteTo.
 func (s *relayedReply) Read(p []byte) (int, error) {
 	if len(s.unread) == 0 {
 		piece, err := s.step()
@@ -308,15 +306,15 @@ func (s *relayedReply) Read(p []byte) (int, error) {
 	return n, nil
 }
 
-// clientSide is the connection of a client, and how long it may take.
+// clientSide is the connection of a client, with its write deadline.
 type clientSide struct {
 	conn  net.Conn
-	slow  time.Duration // for one write
-	until time.Time     // write deadline in force
+	slow  time.Duration // time limit of one write
+	until time.Time     // present write deadline
 }
 
-// bound gives the next write c.slow from now, or a little less: setting a
-// deadline for each token would cost more than it is worth.
+// bound sets the deadline of the next write to c.slow from now, or somewhat less. Setting a
+// deadline for each token would cost too much.
 func (c *clientSide) bound() {
 	if c.conn == nil {
 		return
@@ -327,8 +325,8 @@ func (c *clientSide) bound() {
 	}
 }
 
-// unbound ends the write deadline: when the next request is read where that
-// can be noticed, since fasthttp has a last line end to write, else now.
+// unbound removes the write deadline. On a clientConn that happens when the next request is read,
+// because fasthttp still has to write a last line end. On other connections it happens now.
 func (c *clientSide) unbound() {
 	if cc := clientConnOf(c.conn); cc != nil {
 		cc.bounded = true
@@ -337,7 +335,7 @@ func (c *clientSide) unbound() {
 	}
 }
 
-// unwatch lets the client leave without ending the exchange.
+// unwatch stops watching the client, so that its leaving does not end the exchange.
 func (s *relayedReply) unwatch() {
 	if s.stop != nil {
 		s.stop()
@@ -345,7 +343,7 @@ func (s *relayedReply) unwatch() {
 	}
 }
 
-// closeUpstream lets go of the client's watch, then of the exchange.
+// closeUpstream stops watching the client, and then closes the exchange.
 func (s *relayedReply) closeUpstream() {
 	s.unwatch()
 	if s.source.e != nil {
@@ -369,7 +367,7 @@ func (s *relayedReply) CloseWithError(err error) error {
 	return nil
 }
 
-// done recycles s and tells the follower.
+// done tells the follower, and recycles s.
 func (s *relayedReply) done() {
 	follower, outcome, sent, cause := s.follower, s.outcome, s.sent, s.cause
 	s.recycle()
@@ -378,7 +376,7 @@ func (s *relayedReply) done() {
 	}
 }
 
-// recycle forgets everything but the buffers.
+// recycle resets everything except the buffers.
 func (s *relayedReply) recycle() {
 	if s.whole != nil && cap(*s.whole) <= wholeBodyBytes {
 		wholeBodies.Put(s.whole)

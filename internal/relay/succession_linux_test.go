@@ -11,8 +11,8 @@ import (
 	"time"
 )
 
-// TestSlowReaderBetweenSources: a client that does not read is cut while Next
-// is under way; one that reads in time gets everything.
+// TestSlowReaderBetweenSources: a client that does not read is cut while Next runs. One that reads
+// in time gets everything.
 func TestSlowReaderBetweenSources(t *testing.T) {
 	const patience = 200 * time.Millisecond
 	for _, reads := range []bool{false, true} {
@@ -53,8 +53,8 @@ func TestSlowReaderBetweenSources(t *testing.T) {
 	}
 }
 
-// TestLoopsEndBetweenSources: Close cuts a stream whose Next is under way, once
-// that has returned; Drain lets it end.
+// TestLoopsEndBetweenSources: Close cuts a stream while Next runs, once Next has returned. Drain
+// lets the stream end.
 func TestLoopsEndBetweenSources(t *testing.T) {
 	s := newSuccession(t, "loops", nil)
 	conn := s.dial(t)
@@ -102,13 +102,13 @@ func TestLoopsEndBetweenSources(t *testing.T) {
 	}
 }
 
-// TestSourceThatCannotBeLent: it is relayed if it is there as a whole, and
-// counts as a failure otherwise.
+// TestSourceThatCannotBeLent: a source whose connection cannot be parked is relayed if it is
+// complete already, and is a failure otherwise.
 func TestSourceThatCannotBeLent(t *testing.T) {
 	s := newSuccession(t, "loops", nil)
 	dial := func(ctx context.Context, network, addr string) (net.Conn, error) {
 		c, err := new(net.Dialer).DialContext(ctx, network, addr)
-		return struct{ net.Conn }{c}, err // without its descriptor
+		return struct{ net.Conn }{c}, err // hides its descriptor
 	}
 	hidden := NewPool(s.pool.Target(), PoolOptions{Dial: dial})
 	defer hidden.Close()
@@ -158,7 +158,7 @@ func (f fainting) End(out []byte, o Outcome, err error) ([]byte, bool) {
 	return f.chain.End(out, o, err)
 }
 
-// TestFollowerPanicsBetweenSources: only its own stream ends.
+// TestFollowerPanicsBetweenSources: only the follower's own stream ends.
 func TestFollowerPanicsBetweenSources(t *testing.T) {
 	for _, in := range []string{"next", "left", "end"} {
 		s := newSuccession(t, "loops", nil)
@@ -186,8 +186,8 @@ func TestFollowerPanicsBetweenSources(t *testing.T) {
 	}
 }
 
-// TestStopBetweenSources: requests are stopped and canceled at any time. A
-// client that is told gets whole events; one that is not is cut.
+// TestStopBetweenSources: requests are stopped and canceled at any time. A client that is told of
+// it gets whole events. Any other client is cut.
 func TestStopBetweenSources(t *testing.T) {
 	clients, requests := 8, 30
 	if thorough {
@@ -196,7 +196,7 @@ func TestStopBetweenSources(t *testing.T) {
 	seed := churnSeed(t)
 	var all, stops sync.WaitGroup
 	for k := range clients {
-		s := newSuccession(t, ways[k%2*3], func(f *front) { f.aborts = make(chan *Abort, 1) }) // on loops
+		s := newSuccession(t, ways[k%2*3], func(f *front) { f.aborts = make(chan *Abort, 1) }) // uses loops
 		random := rand.New(rand.NewPCG(seed, uint64(k)))
 		all.Go(func() {
 			conn := s.dial(t)
@@ -225,11 +225,11 @@ func TestStopBetweenSources(t *testing.T) {
 	stops.Wait()
 }
 
-// wasTold reads a response that may have been stopped or canceled, and reports
-// whether it has come to an end.
+// wasTold reads a response that may have been stopped or canceled, and reports whether it ended
+// properly.
 func (s *succession) wasTold(t *testing.T, conn *client, ch *chain, canceled bool) bool {
 	status, body, err := conn.any()
-	if status == 502 { // before it began
+	if status == 502 { // stopped before it began
 		<-s.chains
 		return true
 	}
@@ -250,8 +250,8 @@ func (s *succession) wasTold(t *testing.T, conn *client, ch *chain, canceled boo
 	return false
 }
 
-// TestChurnOfSources: clients leave at any time while sources follow one
-// another. Each response is accounted for, and no connection is left in use.
+// TestChurnOfSources: clients leave at any time while sources follow one another. Each response is
+// accounted for, and no connection stays in use.
 func TestChurnOfSources(t *testing.T) {
 	clients, requests := 8, 40
 	if thorough {
@@ -270,13 +270,13 @@ func TestChurnOfSources(t *testing.T) {
 				ch := newChain(s.pool, randomScript(random), randomScript(random), randomScript(random))
 				s.ask(conn, ch, randomScript(random))
 				if random.IntN(2) == 0 {
-					conn.SetReadDeadline(time.Now().Add(20 * time.Millisecond)) // the response may be shorter
+					conn.SetReadDeadline(time.Now().Add(20 * time.Millisecond)) // the response may be shorter than this
 					io.CopyN(io.Discard, conn.r, int64(random.IntN(400)))
 				} else {
 					time.Sleep(time.Duration(random.IntN(8000)) * time.Microsecond)
 				}
 				conn.Close()
-				if <-s.errs != nil { // it had left before there was an answer
+				if <-s.errs != nil { // it had left before the answer began
 					if len(s.chains) > 0 {
 						<-s.chains
 					}

@@ -19,8 +19,8 @@ import (
 	"github.com/cognitora/dataplane/internal/sse"
 )
 
-// scripted is an upstream that does what the body of a request says, letter by
-// letter. See chain.Event for the letters of events.
+// scripted is an upstream that obeys the body of a request, letter by letter. The letters of events
+// are at chain.Event.
 func scripted(c net.Conn, r *bufio.Reader) {
 	for {
 		_, script, err := readRequest(r)
@@ -35,19 +35,19 @@ func scripted(c net.Conn, r *bufio.Reader) {
 		out.WriteString(sseHead)
 		for i, letter := range script {
 			switch letter {
-			case '.': // the end
+			case '.': // ends properly
 				out.WriteString(lastChunk)
 			case ':':
 				out.WriteString(chunk(": ping\n\n"))
-			case '!': // dies inside an event
+			case '!': // ends inside an event
 				out.WriteString(chunk("data: unfini"))
 				c.Write(out.Bytes())
 				return
-			case '~': // stalls
+			case '~': // sends no more
 				c.Write(out.Bytes())
 				io.Copy(io.Discard, r)
 				return
-			case '|': // what comes now is another packet
+			case '|': // begins another packet
 				c.Write(out.Bytes())
 				out.Reset()
 				time.Sleep(time.Millisecond)
@@ -65,18 +65,18 @@ func scripted(c net.Conn, r *bufio.Reader) {
 type chain struct {
 	pool   *Pool
 	abort  *Abort
-	next   []string // scripts of the sources to come; "none" is an error of Next
-	tail   string   // told of a failure after which nothing follows
+	next   []string // scripts of the further sources; "none" makes Next fail
+	tail   string   // appended to report a last failure
 	gate   chan struct{}
-	ignore bool // Next does not return for Left
+	ignore bool // Left does not make Next return
 	idle   time.Duration
-	total  time.Duration // of each further source
+	total  time.Duration // time limit of each further source
 
 	calls []string
-	given []byte // what the client is to get
+	given []byte // what the client should get
 	held  []byte
 	left  chan struct{}
-	asked chan struct{} // Next has been called
+	asked chan struct{} // signalled when Next is called
 	done  chan struct{}
 }
 
@@ -91,7 +91,7 @@ var errNone = errors.New("no further source")
 
 const bigBytes = 512 << 10
 
-// Event forwards the event, unless its first letter says something else.
+// Event forwards the event, unless its first letter asks for another treatment.
 func (c *chain) Event(e sse.Event, out []byte, _ time.Time) (rest []byte, enough bool) {
 	if e.Oversized() {
 		out, c.held = append(out, c.held...), nil
@@ -100,20 +100,20 @@ func (c *chain) Event(e sse.Event, out []byte, _ time.Time) (rest []byte, enough
 	c.calls = append(c.calls, "event "+string(e.Data))
 	from := len(out)
 	switch e.Data[0] {
-	case 'h': // hold back until the end
+	case 'h': // withhold it until the end
 		c.held = append(c.held, e.Raw...)
 	case 'd': // drop
-	case 'l': // longer
+	case 'l': // make it longer
 		out = append(append(out, "id: "+strings.Repeat("l", 9000)+"\n"...), e.Raw...)
-	case 's': // shorter
+	case 's': // make it shorter
 		out = append(out, "data\n\n"...)
-	case 'u': // blanked
+	case 'u': // blank it
 		copy(e.Data, "--")
 		out = append(out, e.Raw...)
-	case 'B': // more than sockets hold
+	case 'B': // replace it by more than sockets hold
 		out = append(append(out, "data: "...), bytes.Repeat([]byte("b"), bigBytes)...)
 		out = append(out, "\n\n"...)
-	case 'e': // enough
+	case 'e': // want no more
 		enough = true
 		fallthrough
 	default:
@@ -181,7 +181,7 @@ func (c *chain) Done(o Outcome, sent int64, err error) {
 	close(c.done)
 }
 
-// wait waits for the end of the response and checks what it was.
+// wait waits for the end of the response and checks its outcome.
 func (c *chain) wait(t testing.TB, want Outcome) {
 	t.Helper()
 	select {
@@ -194,14 +194,14 @@ func (c *chain) wait(t testing.TB, want Outcome) {
 	}
 }
 
-// ways are the ways in which a front relays.
+// ways lists the ways in which a front relays.
 var ways = []string{"loops", "goroutines", "TLS client", "TLS upstream"}
 
-// succession is a front before scripted, whose followers are chains.
+// succession is a front for scripted. Its followers are chains.
 type succession struct {
 	*front
 	clients *tls.Config
-	chains  chan *chain // of the requests to come
+	chains  chan *chain // chains of the next requests
 }
 
 func newSuccession(t testing.TB, way string, setup func(*front)) *succession {
@@ -250,13 +250,13 @@ func (s *succession) dial(t testing.TB) *client {
 	return c
 }
 
-// ask sends the request for the first script, to be followed by ch.
+// ask sends a request with the first script. ch follows its response.
 func (s *succession) ask(c *client, ch *chain, script string) {
 	s.chains <- ch
 	fmt.Fprintf(c.Conn, "POST / HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%s", len(script), script)
 }
 
-// body reads a response. err is not nil where it was cut.
+// body reads a response. err is not nil if it was cut.
 func (c *client) body(t testing.TB) (body string, err error) {
 	t.Helper()
 	r, err := http.ReadResponse(c.r, nil)
@@ -267,7 +267,7 @@ func (c *client) body(t testing.TB) (body string, err error) {
 	return string(b), err
 }
 
-// any is body for a response that may not come.
+// any is like body, for a response that may not come.
 func (c *client) any() (status int, body string, err error) {
 	r, err := http.ReadResponse(c.r, nil)
 	if err != nil {
@@ -281,18 +281,18 @@ func event(script string, at int) string {
 	return fmt.Sprintf("data: %c%d of %s\n\n", script[at], at, script)
 }
 
-const failed = "data: failed\n\n" // what a chain tells of a failure
+const failed = "data: failed\n\n" // a chain's report of a failure
 
-// turns are successions: their scripts, and what comes of them.
+// turns holds the scripts of a succession and the expected results.
 type turns struct {
-	scripts string // the first word is the client's request
-	want    string // empty: it is only compared with what the chain gave
-	calls   string // empty: they are not compared
+	scripts string // the first word is the request of the client
+	want    string // empty: only compared with what the chain has given
+	calls   string // empty: not compared
 	outcome Outcome
-	cut     bool // the chain tells of no failure
+	cut     bool // the chain reports no failure
 }
 
-var long = "id: " + strings.Repeat("l", 9000) + "\n" // what 'l' puts before an event
+var long = "id: " + strings.Repeat("l", 9000) + "\n" // prefix that 'l' puts before an event
 
 var inTurn = map[string]turns{
 	"one": {scripts: "aa.", want: event("aa.", 0) + event("aa.", 1), calls: "event event end done"},
@@ -323,9 +323,8 @@ var inTurn = map[string]turns{
 	"big":              {scripts: "aB. aBe~ a."},
 }
 
-// TestSourcesInTurn: the client's body is exactly what the follower gave, in the
-// order in which it gave it, whatever ends a source; and the client's connection
-// serves the next request.
+// TestSourcesInTurn: the client's body is exactly what the follower has given, in order, whatever
+// ends a source. The client's connection then serves the next request.
 func TestSourcesInTurn(t *testing.T) {
 	for name, c := range inTurn {
 		for _, way := range ways {
@@ -344,7 +343,7 @@ func TestSourcesInTurn(t *testing.T) {
 	}
 }
 
-// check makes one request and compares what comes of it.
+// check makes one request and compares the results.
 func (s *succession) check(t *testing.T, conn *client, c turns) {
 	t.Helper()
 	scripts := strings.Fields(c.scripts)
@@ -389,8 +388,8 @@ func (s *succession) allIdle(t testing.TB) {
 	}
 }
 
-// TestClientLeavesBetweenSources: Left is called while Next is under way, and
-// what Next brings all the same is closed.
+// TestClientLeavesBetweenSources: Left is called while Next runs. A source that Next still returns
+// is closed.
 func TestClientLeavesBetweenSources(t *testing.T) {
 	for _, way := range ways {
 		for _, ignore := range []bool{false, true} {
@@ -404,7 +403,7 @@ func TestClientLeavesBetweenSources(t *testing.T) {
 				conn.Close()
 				if ignore {
 					<-ch.left
-					ch.abort = nil // which has been canceled too, where a Watcher saw it
+					ch.abort = nil // a Watcher also cancels it
 					close(ch.gate)
 				}
 				ch.wait(t, ClientGone)
@@ -420,7 +419,7 @@ func TestClientLeavesBetweenSources(t *testing.T) {
 	}
 }
 
-// TestHTTP10Succession: everything is there before the client is answered.
+// TestHTTP10Succession: all sources are read before the client gets an answer.
 func TestHTTP10Succession(t *testing.T) {
 	for _, c := range []struct {
 		scripts []string
@@ -450,15 +449,14 @@ func TestHTTP10Succession(t *testing.T) {
 	}
 }
 
-// TestTornSource: what comes after a source that ends inside an event is not
-// read as its continuation.
+// TestTornSource: a source that ends inside an event is not continued by the next one.
 func TestTornSource(t *testing.T) {
 	huge := "data: " + strings.Repeat("x", sse.MaxEventBytes+100)
 	for first, want := range map[string]string{
 		"data: a\n\ndata: b\n": "data: a\n\ndata: b\n\n\n",
 		"data: a\n\n: open":    "data: a\n\n: open\n\n",
 		huge:                   huge + "\n\n",
-		"data: h\n\n" + huge:   "data: h\n\n" + huge + "\n\n", // withheld, but not for longer than that
+		"data: h\n\n" + huge:   "data: h\n\n" + huge + "\n\n", // withheld until it becomes too long
 	} {
 		for _, way := range ways[:2] {
 			s := newSuccession(t, way, nil)
@@ -477,7 +475,7 @@ func TestTornSource(t *testing.T) {
 	}
 }
 
-// TestTimeoutsOfFurtherSources are those of their own exchanges.
+// TestTimeoutsOfFurtherSources: a further source has the timeouts of its own exchange.
 func TestTimeoutsOfFurtherSources(t *testing.T) {
 	for _, way := range ways {
 		for _, last := range []string{"", "a."} {
@@ -507,7 +505,7 @@ func TestTimeoutsOfFurtherSources(t *testing.T) {
 	}
 }
 
-// TestClosingOfEachSource: what closed the first source does not close the next.
+// TestClosingOfEachSource: the closing event of the first source does not close the next one.
 func TestClosingOfEachSource(t *testing.T) {
 	const head = "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\n"
 	for _, way := range ways[:2] {
@@ -526,8 +524,8 @@ func TestClosingOfEachSource(t *testing.T) {
 	}
 }
 
-// TestSuccessionsAlike: loops and goroutines call followers alike, and send the
-// client the same bytes.
+// TestSuccessionsAlike: loops and goroutines make the same calls of followers, and send the client
+// the same bytes.
 func TestSuccessionsAlike(t *testing.T) {
 	seed := uint64(time.Now().UnixNano())
 	t.Log("seed", seed)

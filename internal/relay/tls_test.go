@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// certificate is a throw-away one for 127.0.0.1, and the pool that trusts it.
+// certificate returns a temporary certificate for 127.0.0.1, and the pool that trusts it.
 func certificate(t testing.TB) (*tls.Config, *x509.CertPool) {
 	t.Helper()
 	s := httptest.NewTLSServer(nil)
@@ -49,7 +49,7 @@ func TestTLSUpstream(t *testing.T) {
 	}
 }
 
-// TestStaleTLS: the server says goodbye after each answer.
+// TestStaleTLS: the server closes TLS after each answer.
 func TestStaleTLS(t *testing.T) {
 	config, roots := certificate(t)
 	target := rawServer(t, "tcp", secured(config, once(okResponse)))

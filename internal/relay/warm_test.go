@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// tallied counts the connections that serve is called for.
+// tallied counts the connections that serve gets.
 func tallied(n *atomic.Int32, serve func(net.Conn, *bufio.Reader)) func(net.Conn, *bufio.Reader) {
 	return func(c net.Conn, r *bufio.Reader) {
 		n.Add(1)
@@ -25,7 +25,7 @@ func wantStats(t *testing.T, p *Pool, idle, open int) {
 	}
 }
 
-// TestWarm: what was opened ahead carries the next requests, with and without TLS.
+// TestWarm: connections that Warm has opened carry the next requests, with and without TLS.
 func TestWarm(t *testing.T) {
 	config, roots := certificate(t)
 	for name, over := range map[string]*tls.Config{"plain": nil, "TLS": {RootCAs: roots}} {
@@ -61,7 +61,7 @@ func TestWarm(t *testing.T) {
 	}
 }
 
-// TestWarmIsBounded by what the pool may hold, and by its end.
+// TestWarmIsBounded: Warm is bounded by the pool's limits, and ends with the pool.
 func TestWarmIsBounded(t *testing.T) {
 	target := rawServer(t, "tcp", answering(okResponse))
 	for _, o := range []PoolOptions{{MaxIdle: 2}, {MaxConnections: 2}} {
@@ -78,8 +78,8 @@ func TestWarmIsBounded(t *testing.T) {
 	}
 }
 
-// TestWarmReplaces connections that the server has closed, and a request survives
-// one that it closes later.
+// TestWarmReplaces: Warm replaces connections that the server has closed. A request survives a
+// connection that the server closes later.
 func TestWarmReplaces(t *testing.T) {
 	closing := make(chan net.Conn, 16)
 	target := rawServer(t, "tcp", func(c net.Conn, r *bufio.Reader) {
@@ -108,7 +108,7 @@ func TestWarmReplaces(t *testing.T) {
 	}
 }
 
-// TestWarmFails: nothing is left of what could not be connected.
+// TestWarmFails: a failed connection leaves nothing behind.
 func TestWarmFails(t *testing.T) {
 	config, _ := certificate(t)
 	distrusted := rawServer(t, "tcp", secured(config, answering(okResponse)))

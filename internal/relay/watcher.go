@@ -9,15 +9,12 @@ import (
 	"time"
 )
 
-// Watcher notices that a client has left while nothing is read from or written
-// to its connection: during prefill, in a silent stream, during a non-stream
-// call. All connections share one epoll instance and one goroutine; elsewhere
-// than on Linux it notices nothing, and a client that has left is found by the
-// next write to it.
+// Watcher notices that a client has left while its connection is neither read nor written: during
+// prefill, in a silent stream, during a non-stream call. All connections share one epoll instance
+// and one goroutine. On other systems than Linux it notices nothing, and the next write finds out.
 //
-// A client has left when its FIN or RST has arrived. A client that only shuts
-// down its sending side and goes on reading cannot be told from one that is
-// gone, and is treated as gone, as most HTTP servers do.
+// A client has left when its FIN or RST has arrived. A client that only shuts down its sending side
+// looks the same, and counts as having left, as with most HTTP servers.
 type Watcher struct {
 	poller *poller
 	done   chan struct{}
@@ -25,7 +22,7 @@ type Watcher struct {
 	mu     sync.Mutex
 	closed bool
 	last   uint64
-	conns  map[uint64]*watched // registered, by a number that is never used twice
+	conns  map[uint64]*watched // registered connections, by a number that is never reused
 }
 
 // NewWatcher starts a watcher. Close ends it.
@@ -50,7 +47,7 @@ func (w *Watcher) isClosed() bool {
 	return w.closed
 }
 
-// Close stops watching and waits for a callback under way.
+// Close stops watching and waits for a running callback.
 func (w *Watcher) Close() {
 	w.mu.Lock()
 	first := !w.closed
@@ -62,15 +59,14 @@ func (w *Watcher) Close() {
 	<-w.done
 }
 
-// Watch calls onGone once when the client of c leaves before stop is called; at
-// once, from this goroutine, if it is known to have left. After stop has
-// returned, onGone is not running and will not be called. onGone must be quick
-// and must not call stop; stop may be called more than once, but not after c
-// was closed or watched again.
+// Watch calls onGone once if the client of c leaves before stop is called. If the client is known
+// to have left, Watch calls it before it returns. After stop has returned, onGone is not running
+// and will not be called. onGone must be quick and must not call stop. stop may be called more than
+// once, but not after c was closed or watched again.
 //
-// Connections from Listen, and TLS over them, cost no allocation and, after
-// their first request, no system call here. Others are registered anew each
-// time; in-memory ones are not watched.
+// For connections from Listen, and TLS over them, Watch does not allocate, and makes no system call
+// after the first request. Other connections are registered anew each time. In-memory ones are not
+// watched.
 func (w *Watcher) Watch(c net.Conn, onGone func()) (stop func()) {
 	if cc := clientConnOf(c); cc != nil {
 		cc.watched.start(onGone)
@@ -93,12 +89,12 @@ func (w *Watcher) event(id uint64) {
 	w.mu.Lock()
 	c := w.conns[id]
 	w.mu.Unlock()
-	if c != nil { // nil: the event was late, the connection is closed
+	if c != nil { // nil: the event was late, and the connection is closed
 		c.left()
 	}
 }
 
-// add registers c and reports whether that has succeeded.
+// add registers c and reports whether it succeeded.
 func (w *Watcher) add(c *watched) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -120,9 +116,8 @@ func (w *Watcher) remove(c *watched) {
 	delete(w.conns, c.id)
 }
 
-// watched is one connection known to a watcher. Its lock also keeps the file
-// descriptor from being closed, and used by another connection, while it is
-// being registered.
+// watched is one connection of a watcher. Its lock also prevents that the descriptor is closed, and
+// reused by another connection, while it is being registered.
 type watched struct {
 	w  *Watcher
 	fd int
@@ -132,7 +127,7 @@ type watched struct {
 	onGone     func()
 	alsoGone   func()
 	registered bool
-	gone       bool // FIN, RST or closed
+	gone       bool // a FIN or RST has come, or it is closed
 }
 
 func (c *watched) start(onGone func()) {
@@ -168,8 +163,8 @@ func (c *watched) left() {
 	}
 }
 
-// also has onLeft called, after what start was given, where the client leaves
-// before alone is called. It reports false if the client has left already.
+// also makes a leaving client call onLeft too, after the callback of start, until alone is called.
+// It returns false if the client has left already.
 func (c *watched) also(onLeft func()) (here bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -187,7 +182,7 @@ func (c *watched) alone() (here bool) {
 	return !c.gone
 }
 
-// pause is stop, and forgets the connection until it is watched again, with fd.
+// pause stops watching. The connection is registered anew, with fd, when it is watched again.
 func (c *watched) pause() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -197,7 +192,7 @@ func (c *watched) pause() {
 	}
 }
 
-// end forgets the connection; its descriptor may be closed afterwards.
+// end removes the connection from the watcher. Its descriptor may be closed afterwards.
 func (c *watched) end() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -209,15 +204,14 @@ func (c *watched) end() {
 
 // ListenOptions tune the connections that Watcher.Listen accepts.
 type ListenOptions struct {
-	// SendBufferBytes bounds what the kernel holds for a client that does not
-	// read, and with it how long such a client goes unnoticed; 0 leaves the
-	// kernel's own choice, which grows to megabytes.
+	// SendBufferBytes bounds the bytes that the kernel holds for a client that does not read, and
+	// so how long that goes unnoticed. 0 leaves the kernel's own limit, which grows to megabytes.
 	SendBufferBytes int
-	Logger          *slog.Logger // nil means slog.Default
+	Logger          *slog.Logger // nil: slog.Default
 }
 
-// Listen wraps l so that its connections are cheap to Watch. Its Accept waits
-// and tries again while the process is short of descriptors or memory.
+// Listen wraps l so that its connections are cheap to Watch. Its Accept waits and retries while the
+// process is short of descriptors or memory.
 func (w *Watcher) Listen(l net.Listener, o ListenOptions) net.Listener {
 	return &listener{&acceptor{Listener: l, log: o.Logger}, w, o}
 }
@@ -250,19 +244,19 @@ type clientConn struct {
 	net.Conn
 	watched watched
 	stop    func() // watched.stop, bound once
-	bounded bool   // a write deadline of Reply is in force; only the serving goroutine uses it
+	bounded bool   // Reply has set a write deadline; only the serving goroutine uses it
 	linger  atomic.Bool
 
 	reading, writing deadline
 
 	Parkable
 	parked  parked
-	handing bool   // it is being handed over, or has been
-	broken  error  // of a write meanwhile
-	ahead   []byte // read from the connection before it was parked
+	handing bool   // the connection is being or has been handed over
+	broken  error  // error of a write meanwhile
+	ahead   []byte // bytes read from the connection before it was parked
 }
 
-// Read ends the write deadline that the last streamed response has left.
+// Read removes the write deadline that the last streamed response has left.
 func (c *clientConn) Read(p []byte) (int, error) {
 	if len(c.ahead) > 0 {
 		n := copy(p, c.ahead)
@@ -281,7 +275,7 @@ func (c *clientConn) Read(p []byte) (int, error) {
 	}
 }
 
-// Write succeeds where the connection is being handed over, like SetDeadline.
+// Write succeeds while the connection is being handed over, as SetDeadline does.
 func (c *clientConn) Write(p []byte) (n int, err error) {
 	for {
 		var m int
@@ -297,8 +291,8 @@ func (c *clientConn) Write(p []byte) (n int, err error) {
 	return n, err
 }
 
-// SetDeadline succeeds where the connection is being handed over: fasthttp then
-// does what Hijack has asked for, whatever has become of the connection.
+// SetDeadline succeeds while the connection is being handed over, so that fasthttp always calls the
+// function given to Hijack.
 func (c *clientConn) SetDeadline(t time.Time) error {
 	err := c.SetReadDeadline(t)
 	if err2 := c.SetWriteDeadline(t); err2 != nil {
@@ -333,7 +327,7 @@ func (c *clientConn) Close() error {
 	return c.Conn.Close()
 }
 
-// clientConnOf finds the clientConn under c, or returns nil.
+// clientConnOf returns the clientConn under c, or nil.
 func clientConnOf(c net.Conn) *clientConn {
 	for {
 		if cc, ok := c.(*clientConn); ok {
@@ -347,7 +341,7 @@ func clientConnOf(c net.Conn) *clientConn {
 	}
 }
 
-// socketOf returns the descriptor under c. It stays valid until c is closed.
+// socketOf returns the descriptor under c, which is valid until c is closed.
 func socketOf(c net.Conn) (fd int, ok bool) {
 	for over, wraps := c.(interface{ NetConn() net.Conn }); wraps; over, wraps = c.(interface{ NetConn() net.Conn }) {
 		c = over.NetConn()

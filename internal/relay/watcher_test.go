@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// pair is a client and its accepted connection, wrapped by w if wrap is set.
+// pair returns a client and its accepted connection, wrapped by w if wrap is set.
 func pair(t *testing.T, w *Watcher, network string, wrap bool) (client, accepted net.Conn) {
 	t.Helper()
 	addr := "127.0.0.1:0"
@@ -48,7 +48,7 @@ func newWatcher(t *testing.T) *Watcher {
 	return w
 }
 
-// signal returns a callback and the channel it signals.
+// signal returns a callback, and the channel that it signals.
 func signal() (func(), chan struct{}) {
 	c := make(chan struct{}, 4)
 	return func() { c <- struct{}{} }, c
@@ -73,14 +73,14 @@ func TestWatchEveryKindOfConnection(t *testing.T) {
 					c = tls.Server(c, &tls.Config{})
 				}
 				gone, signaled := signal()
-				w.Watch(c, gone)() // a watch that is over
+				w.Watch(c, gone)() // a watch that has ended
 				stop := w.Watch(c, gone)
-				client.Write([]byte("more")) // bytes are no departure
+				client.Write([]byte("more")) // bytes do not mean that the client has left
 				client.Close()
 				wantSignal(t, signaled)
 				stop()
 				stop()
-				stop = w.Watch(c, gone) // gone already
+				stop = w.Watch(c, gone) // the client has left already
 				wantSignal(t, signaled)
 				stop()
 				c.Close()
@@ -106,8 +106,8 @@ func TestInMemoryConnectionsAreNotWatched(t *testing.T) {
 	stop()
 }
 
-// TestLateEvents: an event of a connection that is closed does not reach the
-// one that has its descriptor now.
+// TestLateEvents: an event of a closed connection does not reach the connection that has its
+// descriptor now.
 func TestLateEvents(t *testing.T) {
 	w := newWatcher(t)
 	_, old := pair(t, w, "tcp", true)
@@ -127,7 +127,7 @@ func TestLateEvents(t *testing.T) {
 	}
 }
 
-// TestStopWaits: after stop the callback is not running.
+// TestStopWaits: the callback is not running after stop.
 func TestStopWaits(t *testing.T) {
 	w := newWatcher(t)
 	client, c := pair(t, w, "tcp", true)

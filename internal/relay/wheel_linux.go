@@ -2,24 +2,23 @@ package relay
 
 import "math/bits"
 
-// A wheel's time is counted in ticks.
+// A wheel counts time in ticks.
 const (
 	wheelSlots = 1024
 	wheelWords = wheelSlots / 64
 )
 
-// wheel holds timers by the tick at which they are due. Setting, dropping and
-// firing cost the same however many there are. A timer that lies further ahead
-// than the wheel is long fires early and has to be set again by its owner: so
-// whoever uses it looks at the clock anyway, and need not touch the wheel when
-// a deadline moves away. The zero value is at tick 0.
+// wheel holds timers by the tick at which they are due. Setting, dropping and firing cost the same
+// for any number of timers. A timer beyond the wheel's length fires early, and its owner must set
+// it again. Since the owner must check the clock anyway, it need not set the timer again when a
+// deadline moves later. The zero value is at tick 0.
 type wheel struct {
-	slots [wheelSlots]timer // heads of circular lists; next is nil where never used
+	slots [wheelSlots]timer // heads of circular lists; next is nil in an unused slot
 	used  [wheelWords]uint64
-	at    int64 // ticks up to this one have fired
+	at    int64 // all ticks up to this one have fired
 }
 
-// timer is one entry of a wheel, a part of what it belongs to.
+// timer is one entry of a wheel. It is embedded in its owner.
 type timer struct {
 	prev, next *timer
 	tick       int64
@@ -28,7 +27,7 @@ type timer struct {
 
 func (t *timer) set() bool { return t.next != nil }
 
-// set makes t fire at tick, the next one at the soonest; it may have been set before.
+// set makes t fire at tick, or at the next tick if that is later. t may be set already.
 func (w *wheel) set(t *timer, tick int64) {
 	w.drop(t)
 	t.tick = min(max(tick, w.at+1), w.at+wheelSlots-1)
@@ -42,7 +41,7 @@ func (w *wheel) set(t *timer, tick int64) {
 	w.used[i/64] |= 1 << (i % 64)
 }
 
-// drop keeps t from firing.
+// drop prevents t from firing.
 func (w *wheel) drop(t *timer) {
 	if !t.set() {
 		return
@@ -55,7 +54,7 @@ func (w *wheel) drop(t *timer) {
 	}
 }
 
-// next is the tick at which the next timer is due; ok is false where none is set.
+// next returns the tick at which the next timer is due; ok is false if none is set.
 func (w *wheel) next() (tick int64, ok bool) {
 	first := w.at + 1
 	for n := int64(0); n < wheelSlots; {
@@ -68,8 +67,8 @@ func (w *wheel) next() (tick int64, ok bool) {
 	return 0, false
 }
 
-// advance fires what is due up to tick. A timer is dropped before it fires, and
-// may be set again by fire.
+// advance fires the timers that are due up to tick. A timer is dropped before it fires, and fire
+// may set it again.
 func (w *wheel) advance(tick int64, fire func(*timer)) {
 	for w.at < tick {
 		next, ok := w.next()
