@@ -25,6 +25,8 @@ type fileSystem interface {
 	List(dir string) ([]string, error)
 	// SyncDir makes what was created, renamed and removed in dir durable.
 	SyncDir(dir string) error
+	// Free is how many bytes may be written in dir's filesystem.
+	Free(dir string) (int64, error)
 	// Lock keeps other processes out of dir until the closer is closed.
 	Lock(name string) (io.Closer, error)
 }
@@ -78,6 +80,14 @@ func (osFS) SyncDir(dir string) error {
 		return err
 	}
 	return errors.Join(d.Sync(), d.Close())
+}
+
+func (osFS) Free(dir string) (int64, error) {
+	var s unix.Statfs_t
+	if err := unix.Statfs(dir, &s); err != nil {
+		return 0, err
+	}
+	return int64(s.Bavail) * s.Bsize, nil
 }
 
 // Lock takes a flock, which ends with the process however it ends.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"slices"
 	"sync"
 	"syscall"
@@ -80,7 +81,7 @@ func (t *Tier) allocate(n uint32, e tableEntry, moved bool) (*flight, error) {
 // withheld tells whether the active segment is kept for reclaim; log.mu is held.
 func (t *Tier) withheld() bool {
 	s := t.log.active
-	return s != nil && s.spare && !t.roomFor(true)
+	return s != nil && s.spare && !t.roomFor(t.segmentSize(), true)
 }
 
 // gravesMax is how many tombstones bring about a checkpoint, which clears them.
@@ -95,22 +96,23 @@ func (t *Tier) rotate(moved bool, n uint32) error {
 		l.active = nil
 		t.wakeKeeper()
 	}
-	if !t.roomFor(moved) {
+	size := t.sizeFor(n)
+	if !t.roomFor(size, moved) {
 		t.wakeReclaim()
 		return errNoSpace
 	}
 	if l.segment == 1<<32-1 {
 		return errNoSpace
 	}
-	size := max(t.segmentSize(), int64(n+1+footerPages(1))*page)
 	s, err := t.createSegment(l.segment, size)
-	if err == nil || t.spares.keeps(segmentName(t.o.Dir, l.segment)) {
+	if err == nil || errors.Is(err, fs.ErrExist) { // a file that could not be removed
 		l.segment++
 	}
 	if err != nil {
 		t.writeFailed("create", err)
 		if errors.Is(err, syscall.ENOSPC) {
-			t.full(t.affordable(size))
+			t.full()
+			t.wakeReclaim()
 			return errNoSpace
 		}
 		return fmt.Errorf("%w: %w", ErrIO, err)
@@ -119,7 +121,7 @@ func (t *Tier) rotate(moved bool, n uint32) error {
 	s.spare = moved
 	l.active = s
 	l.open = append(l.open, s)
-	if !t.roomFor(false) {
+	if !t.roomFor(t.segmentSize(), false) {
 		t.wakeReclaim()
 	}
 	return nil
@@ -178,33 +180,6 @@ func (t *Tier) dug(n int) {
 	}
 }
 
-// room is how many bytes segments may take beyond what they take: rows have their share, or more if
-// they are larger.
-func (t *Tier) room() int64 {
-	all := t.o.Cap - smallFiles - max(t.o.RowShare, t.rows.usage()+rowSlack+ballastSize)
-	if limit := t.squeeze.limit.Load(); limit > 0 {
-		all = min(all, limit)
-	}
-	return all - t.disk.Load()
-}
-
-// smallFiles is what LOCK, FORMAT, CHECKPOINT and REBUILD may take; rowSlack what the rows may grow
-// by between two looks at their size.
-const (
-	smallFiles = 5 * page
-	rowSlack   = 3 * rowMemory
-)
-
-// roomFor tells whether there is room for one more segment, spare files included; one is kept free
-// for what reclaim copies.
-func (t *Tier) roomFor(moved bool) bool {
-	need := 2 * t.segmentSize()
-	if moved {
-		need /= 2
-	}
-	return t.room()+t.spares.held() >= need
-}
-
 // announceSpace wakes who waits for space.
 func (t *Tier) announceSpace() {
 	t.log.mu.Lock()
@@ -222,12 +197,14 @@ func (t *Tier) awaitSpace(ctx context.Context, n uint32) error {
 		withheld := t.withheld()
 		fits := t.log.active != nil && t.log.active.fits(n)
 		t.log.mu.Unlock()
-		if !withheld && (fits || t.roomFor(false)) {
+		size := t.sizeFor(n)
+		if !withheld && (fits || t.roomFor(size, false)) {
 			return nil
 		}
 		if t.squeeze.hopeless.Load() && !t.rows.broken.Load() {
 			return fmt.Errorf("%w: %w: %s has no room, and no segment can be given up", ErrIO, syscall.ENOSPC, t.o.Dir)
 		}
+		t.squeeze.want(size)
 		t.wakeReclaim()
 		t.stats.waits.Add(1)
 		select {

@@ -27,15 +27,12 @@ func (t *Tier) reclaimSegments() {
 	for {
 		t.look()
 		var again <-chan time.Time
-		for t.stop.Err() == nil && !t.roomFor(false) {
+		for t.stop.Err() == nil && !t.roomFor(max(t.segmentSize(), t.squeeze.wanted.Load()), false) {
 			t.reclaiming.Store(true)
 			t.dropSpares(t.segmentSize() / 2) // the rows have grown
 			freed := t.reclaimOne()
 			t.reclaiming.Store(false)
-			if t.squeeze.tried(freed) {
-				t.announceSpace()
-			}
-			t.cutActive()
+			t.tried(freed)
 			if !freed {
 				again = time.After(reclaimRetry)
 				break

@@ -110,6 +110,8 @@ func (s *simFS) SyncDir(string) error {
 	return nil
 }
 
+func (s *simFS) Free(string) (int64, error) { return 1 << 40, nil }
+
 type simLock struct {
 	s    *simFS
 	name string

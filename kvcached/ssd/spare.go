@@ -4,24 +4,20 @@ import (
 	"errors"
 	"io/fs"
 	"path/filepath"
-	"slices"
 	"strings"
 	"sync"
-	"syscall"
 )
 
 // spares are files of segments that were reclaimed, kept to be written anew: a file system writes
-// over what it has already in half the time that it takes to fill space which it has only set
+// over blocks that it has in half the time that it takes to fill space which it has only set
 // aside. Their bytes count as the disk's.
 type spares struct {
 	mu    sync.Mutex
 	files []spare
-	bytes int64
-	stuck []spare // could not be removed: tried again, and counted as the disk's until then
 	shut  bool
 }
 
-// spare is a file that no segment has. Nothing in it is believed: what a segment holds is told by
+// spare is a file that no segment has. Its bytes are not believed: a segment knows its records by
 // its salt.
 type spare struct {
 	name string
@@ -34,8 +30,7 @@ const sparesMax = 2
 
 const sparePrefix = "spare-"
 
-// spareName is what the file of a segment is called from when it is reclaimed until it is used
-// again.
+// spareName is the name of a segment's file from when it is reclaimed until it is used again.
 func spareName(segment string) string {
 	return filepath.Join(filepath.Dir(segment), sparePrefix+strings.TrimPrefix(filepath.Base(segment), segmentPrefix))
 }
@@ -49,15 +44,14 @@ func (p *spares) take() (s spare, ok bool) {
 		return s, false
 	}
 	s, p.files = p.files[n-1], p.files[:n-1]
-	p.bytes -= s.size
 	return s, true
 }
 
-// wants tells whether one more of the given size may be kept.
-func (p *spares) wants(size int64) bool {
+// full tells whether no more are kept.
+func (p *spares) full() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return !p.shut && len(p.files) < sparesMax && size > 0
+	return p.shut || len(p.files) >= sparesMax
 }
 
 func (p *spares) put(s spare) bool {
@@ -67,36 +61,24 @@ func (p *spares) put(s spare) bool {
 		return false
 	}
 	p.files = append(p.files, s)
-	p.bytes += s.size
 	return true
 }
 
-func (p *spares) held() int64 {
+// held is how many bytes the files have.
+func (p *spares) held() (bytes int64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.bytes
-}
-
-// keeps tells whether the file with the name is one that could not be removed.
-func (p *spares) keeps(name string) bool {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return slices.ContainsFunc(p.stuck, func(s spare) bool { return s.name == name })
-}
-
-// close keeps files from being kept.
-func (p *spares) close() {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.shut = true
+	for i := range p.files {
+		bytes += p.files[i].size
+	}
+	return bytes
 }
 
 // keepSpare keeps the file of s, which nobody uses any more, if a segment's worth of the disk is
 // free besides, so that rows have room to grow. The new name is durable before the file is written
 // to: a segment that a crash brings back under its old name is as it was.
 func (t *Tier) keepSpare(s *segment) bool {
-	size := s.size.Load()
-	if s.failed.Load() || !t.spares.wants(size) || t.room() < t.segmentSize() || t.squeeze.limit.Load() > 0 {
+	if s.failed.Load() || t.spares.full() || t.room() < t.segmentSize() {
 		return false
 	}
 	name := spareName(s.name)
@@ -104,19 +86,11 @@ func (t *Tier) keepSpare(s *segment) bool {
 		return false
 	}
 	s.name = name // should it have to be removed
-	return t.o.fs.SyncDir(t.o.Dir) == nil && t.spares.put(spare{name, s.f, size})
+	return t.o.fs.SyncDir(t.o.Dir) == nil && t.spares.put(spare{name, s.f, s.size.Load()})
 }
 
-// dropSpares removes spare files while the segments and they leave less than room bytes, and tries
-// again to remove what could not be.
+// dropSpares removes spare files while the segments and they leave less than room bytes.
 func (t *Tier) dropSpares(room int64) {
-	t.spares.mu.Lock()
-	stuck := t.spares.stuck
-	t.spares.stuck = nil
-	t.spares.mu.Unlock()
-	for _, s := range stuck {
-		t.removeFile(s)
-	}
 	for t.room() < room {
 		s, ok := t.spares.take()
 		if !ok {
@@ -126,26 +100,30 @@ func (t *Tier) dropSpares(room int64) {
 	}
 }
 
-// dropSpare removes a file that is not, or is no longer, among the spare ones.
-func (t *Tier) dropSpare(s spare) {
-	_ = s.f.Close()
-	t.removeFile(s)
+// closeSpares removes all spare files and keeps no more.
+func (t *Tier) closeSpares() {
+	t.spares.mu.Lock()
+	t.spares.shut = true
+	t.spares.mu.Unlock()
+	for s, ok := t.spares.take(); ok; s, ok = t.spares.take() {
+		t.dropSpare(s)
+	}
 }
 
-func (t *Tier) removeFile(s spare) {
+// dropSpare removes a file that is not, or is no longer, among the spare ones. A file that cannot be
+// removed counts as the disk's until the next start, which removes it.
+func (t *Tier) dropSpare(s spare) {
+	_ = s.f.Close()
 	if err := t.o.fs.Remove(s.name); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		t.writeFailed("remove", err)
-		t.spares.mu.Lock()
-		t.spares.stuck = append(t.spares.stuck, s)
-		t.spares.mu.Unlock()
 		return
 	}
 	t.disk.Add(-s.size)
 }
 
 // dropFailed removes the file of a segment that could not be made. The disk does not count it any
-// more, even if it cannot be removed yet: a disk that fails must not have blocks evicted for what
-// it does not hold.
+// more, even if it cannot be removed yet: a disk that fails must not have blocks evicted for a
+// segment that it does not hold.
 func (t *Tier) dropFailed(s spare) {
 	t.disk.Add(-s.size)
 	s.size = 0
@@ -155,35 +133,30 @@ func (t *Tier) dropFailed(s spare) {
 // newFile makes the file of a segment, of the given size: a spare one, or else a new one. The
 // disk's bytes are taken.
 func (t *Tier) newFile(name string, size int64) (f file, err error) {
-	s, ok := t.spares.take()
-	if !ok {
-		if !t.fits(size) {
-			return nil, syscall.ENOSPC
+	s, spared := t.spares.take()
+	// The bytes are taken before the file is made, so that no moment sees more than the cap.
+	t.disk.Add(size - s.size)
+	if spared {
+		if err = t.o.fs.Rename(s.name, name); err != nil {
+			name = s.name
 		}
-		// The bytes are taken before the file is made, so that no moment sees more than the cap.
-		t.disk.Add(size)
+	} else {
 		var direct bool
-		if f, direct, err = t.o.fs.Create(name); err != nil {
+		if s.f, direct, err = t.o.fs.Create(name); err != nil {
 			t.disk.Add(-size)
 			return nil, err
 		}
 		t.noteDirect(direct)
-		if err = f.Preallocate(size); err == nil {
-			return f, nil
-		}
-		t.dropFailed(spare{name, f, size})
-		return nil, err
 	}
-	t.disk.Add(size - s.size)
-	if err = t.o.fs.Rename(s.name, name); err == nil {
-		s.name = name
+	if err == nil {
 		err = s.f.Preallocate(size)
 	}
 	if err != nil {
-		s.size = size
-		t.dropFailed(s)
+		t.dropFailed(spare{name, s.f, size})
 		return nil, err
 	}
-	t.stats.reused.Add(1)
+	if spared {
+		t.stats.reused.Add(1)
+	}
 	return s.f, nil
 }

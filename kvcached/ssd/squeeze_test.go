@@ -38,7 +38,7 @@ func (n narrow) Free(string) (int64, error) {
 // grows.
 func TestSqueeze(t *testing.T) {
 	size := &atomic.Int64{}
-	size.Store(rowRoom + ballastSize + 1<<20)
+	size.Store(rowRoom) // Open needs that
 	start := time.Unix(1e9, 0)
 	var passed atomic.Int64
 	o := simOptions(newSimFS(), vfs.NewMem())
@@ -46,6 +46,7 @@ func TestSqueeze(t *testing.T) {
 	o.now = func() time.Time { return start.Add(time.Duration(passed.Load())) }
 	tier := open(t, o)
 	<-tier.Ready()
+	size.Store(ballastSize + 1<<20)
 	for i := range 500 {
 		write(t, tier, i, 1, 20000, true)
 		holds(t, tier, i, 1, 20000)
@@ -66,7 +67,7 @@ func TestSqueeze(t *testing.T) {
 	}
 	size.Store(1 << 30)
 	for i := 0; tier.Stats().SegmentLimit > 0; i++ {
-		passed.Add(int64(squeezeWaitMax))
+		passed.Add(int64(quotaFor))
 		tier.look()
 		if i > 1000 {
 			t.Fatalf("it does not grow: %+v", tier.Stats())
@@ -92,6 +93,7 @@ func TestNoRoomAtAll(t *testing.T) {
 	size.Store(rowRoom + 64<<10) // Open needs that
 	tier := open(t, o)
 	<-tier.Ready()
+	size.Store(ballastSize + 64<<10)
 	if err := tier.Write(ctx, record(1), content(1, 1, 5000), true); !errors.Is(err, syscall.ENOSPC) ||
 		!errors.Is(err, ErrIO) {
 		t.Fatal(err)

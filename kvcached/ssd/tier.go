@@ -234,7 +234,6 @@ func (t *Tier) begin() error {
 
 // abandon gives back what a failed Open has taken.
 func (t *Tier) abandon() {
-	defer t.dropBallast()
 	if t.rows != nil {
 		_ = t.rows.close()
 	}
@@ -272,8 +271,7 @@ func (t *Tier) CloseWithin(ctx context.Context) error {
 	}
 	t.halt()
 	t.running.Wait()
-	t.spares.close()
-	t.dropSpares(1<<63 - 1)
+	t.closeSpares()
 	err := ctx.Err()
 	if err == nil {
 		err = t.shut()
@@ -282,7 +280,6 @@ func (t *Tier) CloseWithin(ctx context.Context) error {
 			err)
 	}
 	err = errors.Join(err, t.rows.close(), t.proof.Close())
-	t.dropBallast()
 	for _, s := range t.segs.all() {
 		err = errors.Join(err, s.f.Close())
 	}

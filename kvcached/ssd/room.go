@@ -1,0 +1,210 @@
+package ssd
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"math"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"time"
+)
+
+// squeeze is about a filesystem with less room than the cap allows. Segments get what is free there
+// beyond the rows' room, and give way when that shrinks.
+type squeeze struct {
+	limit    atomic.Int64 // bytes of segments and spare files, as of the last look; 0: the cap's
+	times    atomic.Uint64
+	quota    atomic.Int64 // bytes at which the filesystem was full although it had room; 0: never
+	quotaEnd atomic.Int64 // when quota is over, Unix ns
+	wanted   atomic.Int64 // size of the largest segment that somebody waits for
+	hopeless atomic.Bool  // reclaim frees nothing: who waits for space is told
+	failed   int          // times in a row that reclaim freed nothing; reclaim's own
+	ballast  atomic.Bool  // the file is there
+}
+
+const (
+	// rowRoom is what stays free for the rows, in bytes: their log is written to tables, and
+	// without room that is tried again without end.
+	rowRoom = 4 * rowMemory
+	// smallFiles is what LOCK, FORMAT, CHECKPOINT and REBUILD may take; rowSlack what the rows may
+	// grow by between two looks at their size.
+	smallFiles = 5 * page
+	rowSlack   = 3 * rowMemory
+
+	ballastFile = "BALLAST"
+	// ballastSize is given back to a full filesystem so that the rows can still be written until
+	// reclaim has made room; it is of the rows' share.
+	ballastSize = 4 << 20
+
+	squeezeLook  = time.Second // between looks at what is free
+	quotaFor     = time.Minute // until a filesystem that was full is tried again
+	squeezeTries = 20          // of reclaim in vain, reclaimRetry apart, before who waits is told
+	squeezeParts = 8           // segments made of the room of a squeezed tier
+	squeezeMin   = 4 << 20     // bytes of segments for which the rows' room gives way
+)
+
+// free is how many bytes the filesystem has left, without end where that cannot be told.
+func (o *Options) free() int64 {
+	n, err := o.fs.Free(o.Dir)
+	if err != nil {
+		return math.MaxInt64
+	}
+	return n
+}
+
+// share is how many bytes segments and spare files may have together, and whether the filesystem
+// leaves them less than the cap does. Rows have their share, or more if they are larger.
+func (t *Tier) share() (bytes int64, squeezed bool) {
+	bytes = t.o.Cap - smallFiles - max(t.o.RowShare, t.rows.usage()+rowSlack+ballastSize)
+	if disk, free := t.disk.Load(), t.o.free(); free-rowRoom < bytes-disk {
+		left := max(disk+free-rowRoom, min(disk+free-ballastSize, squeezeMin))
+		bytes, squeezed = min(bytes, left), left < bytes
+	}
+	if quota := t.squeeze.quota.Load(); quota > 0 && quota < bytes && t.o.now().UnixNano() < t.squeeze.quotaEnd.Load() {
+		bytes, squeezed = quota, true
+	}
+	return bytes, squeezed
+}
+
+// room is how many bytes segments may take beyond what they take.
+func (t *Tier) room() int64 {
+	share, _ := t.share()
+	return share - t.disk.Load()
+}
+
+// roomFor tells whether there is room for a segment of so many bytes, spare files included. One
+// more is kept free for what reclaim copies (moved).
+func (t *Tier) roomFor(size int64, moved bool) bool {
+	if !moved {
+		size += t.segmentSize()
+	}
+	return t.room()+t.spares.held() >= size
+}
+
+// segmentSize is how large new segments are. Those of a squeezed tier are smaller, so that reclaim
+// has some to choose from.
+func (t *Tier) segmentSize() int64 {
+	share, squeezed := t.share()
+	if !squeezed {
+		return t.o.SegmentSize
+	}
+	return min(t.o.SegmentSize, max(segmentMin, share/squeezeParts&^(page-1)))
+}
+
+// sizeFor is how large a new segment is that begins with a record of n pages.
+func (t *Tier) sizeFor(n uint32) int64 {
+	return max(t.segmentSize(), int64(n+1+footerPages(1))*page)
+}
+
+// full notes that the filesystem has no room for a segment although it says so: a quota, perhaps.
+func (t *Tier) full() {
+	t.squeeze.quotaEnd.Store(t.o.now().Add(quotaFor).UnixNano())
+	t.squeeze.quota.Store(max(t.disk.Load(), 1))
+}
+
+// want has reclaim make room for a segment of so many bytes.
+func (q *squeeze) want(size int64) {
+	for old := q.wanted.Load(); old < size && !q.wanted.CompareAndSwap(old, size); old = q.wanted.Load() {
+	}
+}
+
+// look takes note of what is free: it says when the tier begins and ceases to be squeezed, sets the
+// ballast aside, and wakes who waits for room.
+func (t *Tier) look() {
+	q := &t.squeeze
+	share, squeezed := t.share()
+	limit := int64(0)
+	if squeezed {
+		limit = max(share, 1)
+	}
+	switch old := q.limit.Swap(limit); {
+	case old == 0 && squeezed:
+		q.times.Add(1)
+		t.o.Logger.Warn("ssd: the filesystem has less room than the tier may use; it works within that, and grows "+
+			"when there is more", "dir", t.o.Dir, "cap", t.o.Cap, "segment_bytes", share)
+	case old > 0 && !squeezed:
+		t.o.Logger.Info("ssd: the filesystem has room for all that the tier may use again", "dir", t.o.Dir)
+	}
+	if !q.ballast.Load() && t.o.free() >= rowRoom+ballastSize {
+		t.takeBallast()
+	}
+	if q.wanted.Load() > 0 && t.roomFor(q.wanted.Load(), false) {
+		q.wanted.Store(0)
+		q.hopeless.Store(false)
+		t.announceSpace()
+	}
+}
+
+// tried is told whether reclaim freed a segment, and wakes who waits when there is no hope left.
+func (t *Tier) tried(freed bool) {
+	q := &t.squeeze
+	if _, squeezed := t.share(); freed || !squeezed {
+		q.failed = 0
+	} else {
+		q.failed++
+	}
+	if hopeless := q.failed >= squeezeTries; q.hopeless.Swap(hopeless) != hopeless {
+		t.announceSpace()
+	}
+}
+
+// takeBallast sets the ballast aside. Only reclaim does.
+func (t *Tier) takeBallast() {
+	name := filepath.Join(t.o.Dir, ballastFile)
+	_ = t.o.fs.Remove(name)
+	f, _, err := t.o.fs.Create(name)
+	if err != nil {
+		return
+	}
+	t.squeeze.ballast.Store(true)
+	if errors.Join(f.Preallocate(ballastSize), f.Close()) != nil {
+		t.dropBallast()
+	}
+}
+
+func (t *Tier) dropBallast() {
+	t.squeeze.ballast.Store(false)
+	_ = t.o.fs.Remove(filepath.Join(t.o.Dir, ballastFile))
+}
+
+// rowsFull is called when the rows meet a full filesystem, before they try once more.
+func (t *Tier) rowsFull() {
+	t.stats.noSpace.Add(1)
+	t.dropBallast()
+	t.wakeReclaim()
+}
+
+// makeRowRoom deletes files on a full filesystem, the ballast and spare files and then the oldest
+// segments, until the rows can be opened. The blocks of these segments are misses then.
+func makeRowRoom(o *Options) error {
+	if o.free() >= rowRoom {
+		return nil
+	}
+	names, err := o.fs.List(o.Dir)
+	if err != nil {
+		return err
+	}
+	slices.SortFunc(names, func(a, b string) int {
+		x, _ := segmentID(a)
+		y, _ := segmentID(b)
+		return int(x) - int(y)
+	})
+	for _, name := range names {
+		if _, ok := segmentID(name); !ok && !strings.HasPrefix(name, sparePrefix) && name != ballastFile {
+			continue
+		}
+		o.Logger.Error("ssd: the filesystem is full; a file is deleted so that the index can be opened", "file", name)
+		err := o.fs.Remove(filepath.Join(o.Dir, name))
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+		if o.free() >= rowRoom {
+			return nil
+		}
+	}
+	return fmt.Errorf("%w: %s needs %d MiB free to be opened; make room there", syscall.ENOSPC, o.Dir, rowRoom>>20)
+}
