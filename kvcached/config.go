@@ -14,15 +14,15 @@ import (
 
 // Config is everything a cache daemon can be told. Every field has a default.
 type Config struct {
-	Daemon DaemonConfig   `toml:"kvcached" help:"The daemon, its tiers and its sockets for programs of this host."`
-	SSD    SSDConfig      `toml:"ssd" help:"The SSD tier, whose size is kvcached.ssd."`
-	RESP   RESPConfig     `toml:"resp" help:"Redis protocol (RESP2 and RESP3), for engines that speak to redis."`
-	S3     S3Config       `toml:"s3" help:"A subset of S3, for engines that speak to an object store."`
-	QUIC   QUICConfig     `toml:"quic" help:"Blocks to and from the caches of other hosts, with certificates on both sides. The daemon itself sends nothing before the handshake is done (0-RTT), for quic-go has a data race there (its issue 4303); from others it takes short reads then, and refuses writes and blocks of more than 64 KiB."`
+	Daemon DaemonConfig   `toml:"kvcached" gone:"persistent trace_bytes" help:"The daemon, its tiers and its sockets for programs of this host."`
+	SSD    SSDConfig      `toml:"ssd" gone:"reclaim_rate" help:"The SSD tier, whose size is kvcached.ssd."`
+	RESP   RESPConfig     `toml:"resp" gone:"max_clients idle" help:"Redis protocol (RESP2 and RESP3), for engines that speak to redis."`
+	S3     S3Config       `toml:"s3" gone:"region max_clients multipart_memory multipart_timeout" help:"A subset of S3, for engines that speak to an object store."`
+	QUIC   QUICConfig     `toml:"quic" gone:"initial_packet_size bandwidth_per_host" help:"Blocks to and from the caches of other hosts, with certificates on both sides. The daemon itself sends nothing before the handshake is done (0-RTT), for quic-go has a data race there (its issue 4303); from others it takes short reads then, and refuses writes and blocks of more than 64 KiB."`
 	RDMA   RDMAConfig     `toml:"rdma" help:"Cards that read blocks from the memory of other hosts, and let theirs read this host's (RoCE v2). Only in a program built with -tags rdma. What goes over them is neither encrypted nor authenticated: who may read what is agreed over QUIC or TLS."`
 	GRPC   GRPCConfig     `toml:"grpc" help:"cognitora.v1.Kv for other hosts; on this one it is on kvcached.sock."`
-	Fleet  FleetConfig    `toml:"fleet" help:"How this cache reaches the blocks of others, which it finds in etcd. It does where [etcd] has endpoints and [quic] a listener; otherwise the cache is alone."`
-	Lease  LeaseConfig    `toml:"lease" help:"Bounds on what programs of this host may hold in the shared memory."`
+	Fleet  FleetConfig    `toml:"fleet" gone:"hot_uses max_pulls" help:"How this cache reaches the blocks of others, which it finds in etcd. It does where [etcd] has endpoints and [quic] a listener; otherwise the cache is alone."`
+	Lease  LeaseConfig    `toml:"lease" gone:"max_clients max_staging" help:"Bounds on what programs of this host may hold in the shared memory."`
 	Quotas []QuotaConfig  `toml:"quota" help:"How much of the tiers a tenant or a namespace may fill; the first entry that matches counts."`
 	TLS    TLSConfig      `toml:"tls" help:"This host's certificate. For one host alone, with all listeners on loopback, certificates are made in the data directory."`
 	Etcd   cluster.Access `toml:"etcd" help:"Where the cache is announced to the fleet. Without endpoints it serves alone."`
@@ -36,7 +36,6 @@ type DaemonConfig struct {
 	Data          string          `toml:"data" default:"/var/lib/cognitora/kvcached" flag:"data" help:"directory of the SSD tier and of what the daemon remembers; made if it is not there, locked while the daemon runs"`
 	RAM           config.Size     `toml:"ram" default:"1GiB" flag:"ram" help:"size of the shared memory, never exceeded by blocks in RAM"`
 	SSD           config.Size     `toml:"ssd" default:"4GiB" flag:"ssd" help:"disk that the SSD tier may take, to the byte; 0: no SSD tier"`
-	Persistent    bool            `toml:"persistent" default:"true" help:"false: RAM only, whatever ssd says"`
 	Sock          string          `toml:"sock" flag:"sock" help:"path of the gRPC socket; kv-lease.sock, for blocks without a copy, is beside it; empty: kv.sock in /run/cognitora where that can be written to, else in data"`
 	Group         int             `toml:"socket_group" default:"-1" help:"id of the group whose members may use the Unix sockets, those of RESP and S3 too; -1: that of the daemon"`
 	Admin         string          `toml:"admin" default:"127.0.0.1:9093" flag:"admin" help:"address of the admin port: /healthz, /readyz, /metrics, /debug/pprof"`
@@ -46,25 +45,21 @@ type DaemonConfig struct {
 	Advertise     string          `toml:"advertise" flag:"advertise" help:"host name or address under which other hosts reach the listeners; empty: that of each listener, with the host's name in place of a wildcard"`
 	Heartbeat     config.Duration `toml:"heartbeat" default:"5s" help:"time between two writes of the cache's state; its lease lasts three of them"`
 	DrainTimeout  config.Duration `toml:"drain_timeout" default:"10s" flag:"drain-timeout" help:"time that running operations have to finish when the daemon is stopped; then they are cut; 0: at once"`
-	Trace         string          `toml:"trace" flag:"trace" help:"file that accesses are recorded in, for cgn-ctl kv trace; names of blocks are hashes there; one that is there is gone on with; empty: none"`
-	TraceBytes    config.Size     `toml:"trace_bytes" default:"256MiB" help:"the recording ends when the file has so many bytes"`
+	Trace         string          `toml:"trace" flag:"trace" help:"file that accesses are recorded in, for cgn-ctl kv trace; names of blocks are hashes there; one that is there is continued, up to 256 MiB; empty: none"`
 }
 
 // SSDConfig is the [ssd] section.
 type SSDConfig struct {
 	DailyWrites config.Size `toml:"daily_writes" default:"0" help:"bytes written in a day (UTC) after which only durable blocks are written; 0: no bound"`
-	ReclaimRate config.Size `toml:"reclaim_rate" default:"512MiB" help:"bytes per second that making room may copy, each read and written once; at most a fifth of a segment is copied, so the default keeps up with 2 GiB/s of new blocks; writes wait where it does not; 0: no bound"`
 	KeyFile     string      `toml:"key_file" help:"file with 32 bytes, or 64 hexadecimal digits: payloads are sealed with AES-256-GCM under that key, but not namespaces (models, tenants), clients' keys, attributes, lengths and checksums, which lie open in any case; empty: payloads do, too"`
 }
 
 // RESPConfig is the [resp] section.
 type RESPConfig struct {
-	Listen     string          `toml:"listen" flag:"resp" help:"address of the Redis protocol (host:port, or unix:///path), such as 127.0.0.1:6380; empty: off"`
-	TLS        bool            `toml:"tls" default:"false" help:"speak TLS, with the certificate of [tls]"`
-	Users      []UserConfig    `toml:"users" help:"Who may come in with AUTH. None: everybody, on loopback or a unix socket only."`
-	MaxClients int             `toml:"max_clients" default:"16384" help:"open connections; one more is told so and closed"`
-	Idle       config.Duration `toml:"idle" default:"0s" help:"a connection without a command for so long is closed; 0: never"`
-	Stall      config.Duration `toml:"stall" default:"60s" help:"time a command that has begun has to arrive, and a reply to be taken"`
+	Listen string          `toml:"listen" flag:"resp" help:"address of the Redis protocol (host:port, or unix:///path), such as 127.0.0.1:6380; empty: off"`
+	TLS    bool            `toml:"tls" default:"false" help:"speak TLS, with the certificate of [tls]"`
+	Users  []UserConfig    `toml:"users" help:"Who may come in with AUTH. None: everybody, on loopback or a unix socket only."`
+	Stall  config.Duration `toml:"stall" default:"60s" help:"time a command that has begun has to arrive, and a reply to be taken"`
 }
 
 // UserConfig is a [[resp.users]] table.
@@ -77,17 +72,12 @@ type UserConfig struct {
 
 // S3Config is the [s3] section.
 type S3Config struct {
-	Listen     string          `toml:"listen" flag:"s3" help:"address of the S3 subset (host:port, or unix:///path), such as 127.0.0.1:9000; empty: off"`
-	TLS        bool            `toml:"tls" default:"false" help:"speak TLS, with the certificate of [tls]"`
-	Keys       []KeyConfig     `toml:"keys" help:"Who may come in. None: everybody, on loopback or a unix socket only."`
-	Domains    []string        `toml:"domains" help:"names of the server before which clients put the bucket (bucket.name/key) besides localhost; with any other Host the path begins with the bucket"`
-	Region     string          `toml:"region" default:"us-east-1" help:"what GetBucketLocation answers"`
-	Durable    bool            `toml:"durable" default:"false" help:"answer every PUT only when it is on disk"`
-	MaxClients int             `toml:"max_clients" default:"16384" help:"open connections; more wait"`
-	Timeout    config.Duration `toml:"timeout" default:"30s" help:"time for each MiB of a body to come or to go"`
-
-	MultipartMemory  config.Size     `toml:"multipart_memory" default:"0" help:"RAM for the parts of multipart uploads that are not complete, of which one alone may take more, for an object of up to 64 MiB and 3/8 of the RAM; 0: a quarter of the RAM"`
-	MultipartTimeout config.Duration `toml:"multipart_timeout" default:"15m" help:"after so long without a new part a multipart upload is aborted; after 5 s already when another needs its room"`
+	Listen  string          `toml:"listen" flag:"s3" help:"address of the S3 subset (host:port, or unix:///path), such as 127.0.0.1:9000; empty: off"`
+	TLS     bool            `toml:"tls" default:"false" help:"speak TLS, with the certificate of [tls]"`
+	Keys    []KeyConfig     `toml:"keys" help:"Who may come in. None: everybody, on loopback or a unix socket only."`
+	Domains []string        `toml:"domains" help:"names of the server before which clients put the bucket (bucket.name/key) besides localhost; with any other Host the path begins with the bucket"`
+	Durable bool            `toml:"durable" default:"false" help:"answer every PUT only when it is on disk"`
+	Timeout config.Duration `toml:"timeout" default:"30s" help:"time for each MiB of a body to come or to go"`
 }
 
 // KeyConfig is a [[s3.keys]] table.
@@ -105,9 +95,7 @@ type QUICConfig struct {
 	Stripes   int             `toml:"stripes" default:"4" help:"connections to another host, each with a UDP socket of its own, that a block of 1 MiB or more is pulled over; 1 to 16. With 1 % loss and 20 ms each way 16 were 2.0 to 2.5 times as fast as 4, without loss no faster (make check-net); each has the windows that rate and rtt set"`
 	Rate      config.Size     `toml:"rate" default:"1250MB" help:"bytes per second that one connection can hope for; with rtt it sets the windows"`
 	RTT       config.Duration `toml:"rtt" default:"2ms" help:"round trip between hosts"`
-	Packet    int             `toml:"initial_packet_size" default:"1280" help:"bytes of the first UDP payloads of a connection, before it has found out how many the path takes; 1452 where all of it takes Ethernet frames of 1500, as on a LAN; 1200 to 1452"`
 	Total     config.Size     `toml:"bandwidth" default:"0" help:"bytes per second that all other hosts together are sent and take in, each way; 0: no bound"`
-	PerHost   config.Size     `toml:"bandwidth_per_host" default:"0" help:"the same for each of them; 0: no bound"`
 	InFlight  config.Size     `toml:"max_in_flight" default:"1GiB" help:"payload of all operations under way; above it peers are told to come back"`
 }
 
@@ -128,11 +116,9 @@ type GRPCConfig struct {
 // FleetConfig is the [fleet] section.
 type FleetConfig struct {
 	Replicas      int             `toml:"replicas" default:"0" help:"to how many other hosts a block goes that has become hot here; 0: none"`
-	HotUses       int             `toml:"hot_uses" default:"8" help:"uses on this host that make a block hot"`
 	LocateTimeout config.Duration `toml:"locate_timeout" default:"100ms" help:"time to find out who has a block; then it is a miss"`
 	AnswerTimeout config.Duration `toml:"answer_timeout" default:"200ms" help:"another cache from which something is awaited and that says nothing at all for so long is left out, and not waited for, until it has answered a probe; more where a round trip takes longer than a quarter of it"`
 	PullTimeout   config.Duration `toml:"pull_timeout" default:"10s" help:"time for a block to come from another host; then it is a miss; so long, too, one that has too much to do is asked again"`
-	MaxPulls      int             `toml:"max_pulls" default:"64" help:"blocks on their way here at a time; one more is a miss"`
 	MaxLocations  int             `toml:"max_locations" default:"1048576" help:"blocks whose holders this cache remembers for the fleet, about 100 bytes each; other hosts do not find further ones"`
 	Lane          string          `toml:"lane" default:"auto" oneof:"auto|rdma|quic|tls" help:"how other caches are spoken to; auto: over QUIC, or over TLS where that is faster or QUIC does not get through, and blocks by RDMA where both hosts have a device for it in rdma.trusted_networks and a read over it succeeds; rdma: blocks by RDMA on any network, and to others likewise, with errors in the log as long as they have to come as with auto"`
 	Peers         []PeerConfig    `toml:"peers" help:"Caches that are spoken to in another way."`
@@ -147,9 +133,7 @@ type PeerConfig struct {
 // LeaseConfig is the [lease] section.
 type LeaseConfig struct {
 	Duration        config.Duration `toml:"duration" default:"5s" help:"how long a lease lasts unless it is renewed"`
-	MaxClients      int             `toml:"max_clients" default:"16384" help:"connections; one more is told so and closed"`
 	MaxLeased       config.Size     `toml:"max_leased" default:"0" help:"bytes under leases of all connections of one user; 0: half of kvcached.ram"`
-	MaxStaging      config.Size     `toml:"max_staging" default:"128MiB" help:"memory in which one connection fills blocks"`
 	MaxStagingTotal config.Size     `toml:"max_staging_total" default:"1GiB" help:"the same of all connections; it is memory beside kvcached.ram"`
 }
 
@@ -206,4 +190,4 @@ func (c *QUICConfig) tlsLane() string {
 }
 
 // onDisk tells whether there is an SSD tier.
-func (c *Config) onDisk() bool { return c.Daemon.Persistent && c.Daemon.SSD > 0 }
+func (c *Config) onDisk() bool { return c.Daemon.SSD > 0 }

@@ -93,14 +93,13 @@ func TestValidate(t *testing.T) {
 		{"ca alone", func(c *Config) { c.TLS.CA = "c" }, "tls.ca: needs"},
 		{"peers without ca", func(c *Config) { c.TLS.Cert, c.TLS.Key, c.QUIC.Listen = "c", "k", "127.0.0.1:1" }, "tls.ca: empty"},
 		{"no data", func(c *Config) { c.Daemon.Data = "" }, "kvcached.data: empty"},
-		{"no data, no disk", func(c *Config) { c.Daemon.Data, c.Daemon.Persistent = "", false }, ""},
+		{"no data, no disk", func(c *Config) { c.Daemon.Data, c.Daemon.SSD = "", 0 }, ""},
 		{"little ram", func(c *Config) { c.Daemon.RAM = 4096 }, "kvcached.ram"},
 		{"little ssd", func(c *Config) { c.Daemon.SSD = 4096 }, "kvcached.ssd"},
 		{"no ssd", func(c *Config) { c.Daemon.SSD = 0 }, ""},
 		{"long socket", func(c *Config) { c.Daemon.Sock = "/" + strings.Repeat("x", 110) }, "too long for a socket"},
 		{"cache id", func(c *Config) { c.Daemon.CacheID = "a/b" }, "kvcached.cache_id: cache id"},
 		{"heartbeat", func(c *Config) { c.Daemon.Heartbeat = config.Duration(time.Millisecond) }, "kvcached.heartbeat"},
-		{"small recording", func(c *Config) { c.Daemon.Trace, c.Daemon.TraceBytes = "f", 1 }, "kvcached.trace_bytes"},
 		{"user without a password", func(c *Config) { c.RESP.Users = []UserConfig{{Name: "x"}} }, "resp.users[0]"},
 		{"key without a secret", func(c *Config) { c.S3.Keys = []KeyConfig{{Access: "x"}} }, "s3.keys[0]"},
 		{"quota of nobody", func(c *Config) { c.Quotas = []QuotaConfig{{RAM: 1}} }, "quota[0]"},
@@ -118,7 +117,7 @@ func TestValidate(t *testing.T) {
 		{"advertise a port", func(c *Config) { c.Daemon.Advertise = "x:1" }, "without a port"},
 		{"advertise a host", func(c *Config) { c.Daemon.Advertise = "gpu_1.example" }, ""},
 		{"advertise an address", func(c *Config) { c.Daemon.Advertise = "fe80::1" }, ""},
-		{"bound", func(c *Config) { c.RESP.MaxClients = 0 }, "resp.max_clients"},
+		{"bound", func(c *Config) { c.RESP.Stall = 0 }, "resp.stall"},
 	})
 }
 

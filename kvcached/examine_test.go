@@ -54,7 +54,7 @@ func TestExamine(t *testing.T) {
 	if _, err := os.Stat(c.Daemon.Data); !errors.Is(err, os.ErrNotExist) {
 		t.Error("the directory was made")
 	}
-	c = valid(func(c *Config) { c.Daemon.Data, c.Daemon.Persistent = "/proc/x", false })
+	c = valid(func(c *Config) { c.Daemon.Data, c.Daemon.SSD = "/proc/x", 0 })
 	want := "kvcached.data: /proc is of a file system"
 	if os.Geteuid() != 0 {
 		want = "kvcached.data: /proc cannot be written to"

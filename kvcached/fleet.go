@@ -41,9 +41,8 @@ func (d *Daemon) joinFleet() error {
 		Epoch:         uint64(time.Now().UnixNano()),
 		LocateTimeout: c.LocateTimeout.Std(), AnswerTimeout: c.AnswerTimeout.Std(),
 		PeerBytes:   max(1, int64(d.config.QUIC.InFlight)/transport.HostShare),
-		PullTimeout: c.PullTimeout.Std(), MaxPulls: c.MaxPulls, MaxLocations: c.MaxLocations,
-		Replicas: c.Replicas, HotUses: c.HotUses,
-		Logger: d.log,
+		PullTimeout: c.PullTimeout.Std(), MaxLocations: c.MaxLocations,
+		Replicas: c.Replicas, Logger: d.log,
 	})
 	if err != nil {
 		return wrapped("fleet", err)

@@ -18,7 +18,7 @@ func TestPullsOutlastALeaving(t *testing.T) {
 				t.Parallel()
 				const n, size = 3, 2 << 20
 				s := newSite(t)
-				slow := func(c *Config) { c.QUIC.PerHost, c.Fleet.Lane = 4<<20, string(lane) }
+				slow := func(c *Config) { c.QUIC.Total, c.Fleet.Lane = 4<<20, string(lane) }
 				a, stopA := s.host(t, "a", slow)
 				b, stopB := s.host(t, "b", slow)
 				meet(t, 2, a, b)

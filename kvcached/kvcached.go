@@ -228,11 +228,8 @@ func (d *Daemon) announce() {
 }
 
 func (d *Daemon) ssdState() string {
-	switch {
-	case d.config.onDisk():
+	if d.config.onDisk() {
 		return d.config.Daemon.SSD.String()
-	case !d.config.Daemon.Persistent:
-		return "none (kvcached.persistent = false)"
 	}
 	return "none"
 }

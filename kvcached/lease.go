@@ -13,8 +13,8 @@ func (d *Daemon) prepareLease() error {
 	_, path := d.config.Sockets()
 	c := &d.config.Lease
 	srv, err := lease.New(local{d.blocks("lease")}, lease.Options{
-		Lease: c.Duration.Std(), MaxClients: c.MaxClients, MaxLeased: int64(c.MaxLeased),
-		MaxStaging: int64(c.MaxStaging), MaxStagingTotal: int64(c.MaxStagingTotal), Logger: d.log,
+		Lease: c.Duration.Std(), MaxLeased: int64(c.MaxLeased), MaxStagingTotal: int64(c.MaxStagingTotal),
+		Logger: d.log,
 	})
 	if err != nil {
 		return wrapped("lease", err)

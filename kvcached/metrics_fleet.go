@@ -20,24 +20,16 @@ var fleetRows = []row[fleet.Stats]{
 	}),
 	counter("fleet_pulled_bytes_total", "Payload of the blocks brought here from other hosts.",
 		func(s *fleet.Stats) uint64 { return s.PulledBytes }),
-	counter("fleet_pull_retries_total", "Times that a cache which had too much to do was asked for a block again.",
-		func(s *fleet.Stats) uint64 { return s.PullRetries }),
 	gauge("fleet_left_out", "Caches that are not asked now because they do not answer.", func(s *fleet.Stats) int64 {
 		return s.LeftOut
 	}),
 	counter("fleet_left_out_total", "Times that a cache began not to be asked because it did not answer.",
 		func(s *fleet.Stats) uint64 { return s.TimesLeftOut }),
-	counter("fleet_probes_total", "Times that a cache which did not answer was asked for a sign of life.",
-		func(s *fleet.Stats) uint64 { return s.Probes }),
 	counter("fleet_pull_errors_total", "Pulls from a host that failed; another one is asked then.",
 		func(s *fleet.Stats) uint64 { return s.PullErrors }),
 	counter("fleet_pulls_refused_total", "Pulls that were too many at a time.", func(s *fleet.Stats) uint64 {
 		return s.PullsRefused
 	}),
-	gauge("fleet_namespaces", "Namespaces that are known because clients of this host have named them.",
-		func(s *fleet.Stats) int64 { return s.Namespaces }),
-	counter("fleet_namespaces_dropped_total", "Namespaces forgotten because clients of this host have named "+
-		"more since.", func(s *fleet.Stats) uint64 { return s.NamespacesDropped }),
 	counter("fleet_unknown_namespaces_total", "Pulls given up because no client of this host has named the namespace "+
 		"lately.", func(s *fleet.Stats) uint64 { return s.UnknownNamespaces }),
 	counter("fleet_located_total", "Questions to other caches who has blocks.", func(s *fleet.Stats) uint64 {
@@ -45,21 +37,14 @@ var fleetRows = []row[fleet.Stats]{
 	}),
 	counter("fleet_locate_errors_total", "Questions to other caches who has blocks that got no answer.",
 		func(s *fleet.Stats) uint64 { return s.LocateErrors }),
-	counter("fleet_announced_total", "Changes told to other caches.", func(s *fleet.Stats) uint64 {
-		return s.Announced
-	}),
 	counter("fleet_resyncs_total", "Times that another cache was told everything anew.", func(s *fleet.Stats) uint64 {
 		return s.Resyncs
 	}),
-	counter("fleet_overruns_total", "Times that all other caches were told everything anew, because of new members "+
-		"or of changes that came too fast.", func(s *fleet.Stats) uint64 { return s.Overruns }),
 	counter("fleet_replicated_total", "Hot blocks handed to another host.", func(s *fleet.Stats) uint64 {
 		return s.Replicated
 	}),
 	counter("fleet_replicas_dropped_total", "Hot blocks that were not handed to another host, because of an error or "+
 		"too many.", func(s *fleet.Stats) uint64 { return s.ReplicasDropped }),
-	counter("fleet_dropped_total", "Values that other hosts dropped because their key was set or deleted here.",
-		func(s *fleet.Stats) uint64 { return s.Dropped }),
 	counter("fleet_differed_total", "Keys set here of which another host had a value with another checksum, and "+
 		"dropped it. Keys name content: engines that share keys should share weights, serialisation and chunk size.",
 		func(s *fleet.Stats) uint64 { return s.Differed }),
@@ -91,15 +76,10 @@ func (in *instruments) defineFleet() {
 var poolDefs = []metric.Def{
 	{Name: "cgn_kvcached_pool_dials_total", Kind: metric.Counter, Labels: []string{"lane"}, Help: "Connections made to other caches."},
 	{Name: "cgn_kvcached_pool_dial_errors_total", Kind: metric.Counter, Labels: []string{"lane"}, Help: "Connections that could not be made."},
-	{Name: "cgn_kvcached_pool_retried_total", Kind: metric.Counter, Labels: []string{"lane"}, Help: "Operations tried again because a kept connection was dead."},
 	{Name: "cgn_kvcached_pool_sent_bytes_total", Kind: metric.Counter, Labels: []string{"lane"}, Help: "Payload handed to other caches."},
 	{Name: "cgn_kvcached_pool_received_bytes_total", Kind: metric.Counter, Labels: []string{"lane"}, Help: "Payload pulled from other caches."},
-	{Name: "cgn_kvcached_pool_striped_total", Kind: metric.Counter, Labels: []string{"lane"}, Help: "Pulls over several connections."},
-	{Name: "cgn_kvcached_pool_ran_out_total", Kind: metric.Counter, Labels: []string{"lane"}, Help: "Pulls that had no more time."},
 	{Name: "cgn_kvcached_pool_lane_changes_total", Kind: metric.Counter, Labels: []string{"lane"}, Help: "Times that another cache was spoken to over this lane from then on, because the other one was slower or ran out of time."},
 	{Name: "cgn_kvcached_pool_peers", Help: "Other caches that there are connections to."},
-	{Name: "cgn_kvcached_pool_evicted_total", Kind: metric.Counter, Help: "Caches whose connections were closed to make room."},
-	{Name: "cgn_kvcached_pool_window_bytes", Help: "What other caches may make this side buffer."},
 }
 
 func (in *instruments) definePool() {
@@ -109,13 +89,10 @@ func (in *instruments) definePool() {
 		}
 		s := in.pool.Stats()
 		for lane, l := range map[transport.Lane]transport.LaneStats{transport.QUIC: s.QUIC, transport.TLS: s.TLS} {
-			for def, n := range []uint64{l.Dials, l.DialErrors, l.Retried, l.Sent, l.Received, l.Striped, l.RanOut,
-				l.Chosen} {
+			for def, n := range []uint64{l.Dials, l.DialErrors, l.Sent, l.Received, l.Chosen} {
 				emit(def, float64(n), string(lane))
 			}
 		}
-		emit(8, float64(s.Peers))
-		emit(9, float64(s.Evicted))
-		emit(10, float64(s.Windows))
+		emit(5, float64(s.Peers))
 	})
 }

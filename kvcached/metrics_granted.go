@@ -10,22 +10,12 @@ var readRows = []row[transport.ReadStats]{
 	gauge("rdma_sessions", "Other caches whose blocks are read by RDMA now.", func(s *transport.ReadStats) int64 {
 		return s.Open
 	}),
-	counter("rdma_sessions_total", "Times that queue pairs to another cache were made, and a read over each succeeded.",
-		func(s *transport.ReadStats) uint64 { return s.Sessions }),
 	counter("rdma_sessions_failed_total", "Times that queue pairs to another cache could not be made, or broke.",
 		func(s *transport.ReadStats) uint64 { return s.Unmade }),
-	counter("rdma_sessions_broken_total", "Times that queue pairs to another cache broke; they are made anew after "+
-		"a pause.", func(s *transport.ReadStats) uint64 { return s.Broken }),
 	counter("rdma_reads_total", "Blocks read by RDMA.", func(s *transport.ReadStats) uint64 { return s.Reads }),
 	counter("rdma_read_bytes_total", "Payload of the blocks read by RDMA.", func(s *transport.ReadStats) uint64 {
 		return s.Bytes
 	}),
-	counter("rdma_grants_total", "Messages that asked other caches for blocks to be read by RDMA.",
-		func(s *transport.ReadStats) uint64 { return s.Asked }),
-	counter("rdma_grant_blocks_total", "Blocks that other caches were asked to grant for RDMA; divided by "+
-		"rdma_grants_total it is how many go together.", func(s *transport.ReadStats) uint64 { return s.Wanted }),
-	counter("rdma_releases_total", "Messages that only said that blocks have been read.",
-		func(s *transport.ReadStats) uint64 { return s.Releases }),
 	counter("rdma_corrupt_total", "Blocks read by RDMA that had not the checksum they should have; they are asked "+
 		"for over QUIC or TLS.", func(s *transport.ReadStats) uint64 { return s.Corrupt }),
 }
@@ -34,8 +24,6 @@ var readRows = []row[transport.ReadStats]{
 var grantRows = []row[transport.GrantStats]{
 	gauge("rdma_lent_sessions", "Other caches that may read this host's memory by RDMA now.",
 		func(s *transport.GrantStats) int64 { return s.Open }),
-	counter("rdma_lent_sessions_total", "Times that another cache was let in to read this host's memory by RDMA.",
-		func(s *transport.GrantStats) uint64 { return s.Sessions }),
 	counter("rdma_lent_sessions_refused_total", "Times that another cache was not let in to read this host's memory "+
 		"by RDMA: no device for it, none in a trusted network, or too many.", func(s *transport.GrantStats) uint64 {
 		return s.Refused
@@ -46,12 +34,8 @@ var grantRows = []row[transport.GrantStats]{
 		func(s *transport.GrantStats) uint64 { return s.Blocks }),
 	counter("rdma_lent_bytes_total", "Payload of the blocks granted to other caches to be read by RDMA.",
 		func(s *transport.GrantStats) uint64 { return s.Bytes }),
-	counter("rdma_lent_by_stream_total", "Blocks that other caches asked to read by RDMA and that were not granted: "+
-		"they have to ask for them over QUIC or TLS.", func(s *transport.GrantStats) uint64 { return s.ByStream }),
 	counter("rdma_lent_expired_total", "Grants that ended before the other cache had said that it has "+
 		"read them.", func(s *transport.GrantStats) uint64 { return s.Expired }),
-	gauge("rdma_leases", "Grants of blocks of this host to other caches now.",
-		func(s *transport.GrantStats) int64 { return s.Grants }),
 	gauge("rdma_leased_bytes", "Payload of the blocks of this host that are granted to other caches now.",
 		func(s *transport.GrantStats) int64 { return s.Granted }),
 }

@@ -31,33 +31,14 @@ var storeRows = []row[store.Stats]{
 	counter("ram_evictions_total", "Blocks that left RAM to make room.", func(s *store.Stats) uint64 {
 		return s.RAM.Evictions
 	}),
-	counter("ram_evicted_bytes_total", "Bytes of RAM that evicted blocks had.", func(s *store.Stats) uint64 {
-		return s.RAM.EvictedBytes
-	}),
 	counter("ram_quota_evictions_total", "Blocks that left RAM because their account was at its quota.",
 		func(s *store.Stats) uint64 { return s.RAM.QuotaEvicted }),
-	counter("ram_windows_total", "Times that neighbours were evicted together because free memory was in pieces.",
-		func(s *store.Stats) uint64 { return s.RAM.Windows }),
 	gauge("ram_bytes", "Size of the arena.", func(s *store.Stats) int64 { return s.RAM.Size }),
 	gauge("ram_free_bytes", "Bytes of the arena without a block.", func(s *store.Stats) int64 { return s.RAM.Free }),
-	gauge("ram_largest_free_bytes", "The largest free piece, to within a sixteenth.", func(s *store.Stats) int64 {
-		return s.RAM.Largest
-	}),
 	gauge("ram_held_bytes", "Bytes that somebody reads or fills now, which are not evicted.",
 		func(s *store.Stats) int64 { return s.RAM.Held }),
 	gauge("ram_pinned_bytes", "Bytes of pinned blocks.", func(s *store.Stats) int64 { return s.RAM.Pinned }),
 	gauge("ram_blocks", "Blocks in RAM.", func(s *store.Stats) int64 { return int64(s.RAM.Blocks) }),
-	gauge("ram_frequent_bytes", "Bytes of RAM of blocks that more than one prompt has used.",
-		func(s *store.Stats) int64 { return s.RAM.Frequent }),
-	gauge("ram_recent_target_bytes", "What blocks that one prompt has used may take before they are evicted first.",
-		func(s *store.Stats) int64 { return s.RAM.Target }),
-	gauge("ram_evicted_names", "Names of evicted blocks that are remembered.", func(s *store.Stats) int64 {
-		return int64(s.RAM.Names)
-	}),
-	gauge("ram_pins", "Pins of blocks.", func(s *store.Stats) int64 { return int64(s.RAM.Pins) }),
-	gauge("ram_table_bytes", "Ordinary memory of the RAM tier's tables.", func(s *store.Stats) int64 {
-		return s.RAM.Tables
-	}),
 	gauge("namespaces", "Namespaces with blocks in RAM.", func(s *store.Stats) int64 {
 		return int64(s.RAM.Namespaces)
 	}),
@@ -72,8 +53,6 @@ var ssdRows = []row[store.Stats]{
 	}),
 	counter("ssd_admission_dropped_total", "Blocks that were to be written, but the queue was full.",
 		func(s *store.Stats) uint64 { return s.BehindDropped }),
-	counter("ssd_admission_changing_total", "Times that a block was to be written, but had been replaced on SSD not "+
-		"long ago.", func(s *store.Stats) uint64 { return s.BehindChanging }),
 	counter("ssd_admission_failed_total", "Blocks that were to be written, but could not.",
 		func(s *store.Stats) uint64 { return s.BehindFailed }),
 	counter("ssd_durable_total", "Writes that waited for SSD.", func(s *store.Stats) uint64 { return s.Durable }),
@@ -100,31 +79,14 @@ var ssdRows = []row[store.Stats]{
 	}),
 	counter("ssd_written_bytes_total", "Bytes written to segments, copies and footers included.",
 		func(s *store.Stats) uint64 { return s.SSD.WrittenBytes }),
-	counter("ssd_row_bytes_total", "Bytes written for the rows of the index.", func(s *store.Stats) uint64 {
-		return s.SSD.RowBytes
-	}),
-	counter("ssd_moved_total", "Records copied on SSD to make room.", func(s *store.Stats) uint64 {
-		return s.SSD.Moved
-	}),
 	counter("ssd_moved_bytes_total", "Bytes of the records copied on SSD to make room.", func(s *store.Stats) uint64 {
 		return s.SSD.MovedBytes
 	}),
-	counter("ssd_syncs_total", "Calls of fdatasync.", func(s *store.Stats) uint64 { return s.SSD.Syncs }),
-	counter("ssd_checkpoints_total", "Checkpoints of the index.", func(s *store.Stats) uint64 {
-		return s.SSD.Checkpoints
-	}),
-	counter("ssd_deletes_total", "Blocks deleted from SSD.", func(s *store.Stats) uint64 { return s.SSD.Deletes }),
 	counter("ssd_evictions_total", "Blocks dropped from SSD to make room.", func(s *store.Stats) uint64 {
 		return s.SSD.Evicted
 	}),
-	counter("ssd_evicted_bytes_total", "Bytes of the blocks dropped from SSD to make room.",
-		func(s *store.Stats) uint64 { return s.SSD.EvictedBytes }),
 	counter("ssd_expired_total", "Blocks dropped from SSD to make room whose time was over.",
 		func(s *store.Stats) uint64 { return s.SSD.Expired }),
-	counter("ssd_reclaimed_total", "Segments deleted.", func(s *store.Stats) uint64 { return s.SSD.Reclaimed }),
-	counter("ssd_reused_total", "Segments made in the file of a deleted one.", func(s *store.Stats) uint64 {
-		return s.SSD.Reused
-	}),
 	counter("ssd_over_budget_total", "Writes refused because the day's budget was used up.",
 		func(s *store.Stats) uint64 { return s.SSD.OverBudget }),
 	counter("ssd_over_quota_total", "Writes refused because a [[quota]] was used up.", func(s *store.Stats) uint64 {
@@ -150,19 +112,12 @@ var ssdRows = []row[store.Stats]{
 	gauge("ssd_index_bytes", "Memory of the index of the SSD tier.", func(s *store.Stats) int64 {
 		return s.SSD.IndexBytes
 	}),
-	gauge("ssd_segments", "Segment files.", func(s *store.Stats) int64 { return s.SSD.Segments }),
 	gauge("ssd_segment_bytes", "Size of the segment files.", func(s *store.Stats) int64 { return s.SSD.SegmentBytes }),
 	gauge("ssd_live_bytes", "Bytes in segment files that the index points to.", func(s *store.Stats) int64 {
 		return s.SSD.LiveBytes
 	}),
-	gauge("ssd_row_file_bytes", "Size of the files with the index's rows.", func(s *store.Stats) int64 {
-		return s.SSD.RowFileBytes
-	}),
 	gauge("ssd_written_today_bytes", "Bytes written since midnight UTC.", func(s *store.Stats) int64 {
 		return s.SSD.WrittenToday
-	}),
-	gauge("ssd_waiting_blocks", "Blocks that wait to be written to SSD.", func(s *store.Stats) int64 {
-		return int64(s.BehindBlocks)
 	}),
 	gauge("ssd_waiting_bytes", "Bytes of RAM of the blocks that wait to be written to SSD.",
 		func(s *store.Stats) int64 { return s.BehindBytes }),
@@ -171,9 +126,6 @@ var ssdRows = []row[store.Stats]{
 
 var rpcRows = []row[rpc.Stats]{
 	gauge("grpc_connections", "gRPC connections.", func(s *rpc.Stats) int64 { return s.Connections }),
-	gauge("grpc_transfers", "Get and Put streams, and transfers between hosts that clients have asked for.",
-		func(s *rpc.Stats) int64 { return s.Transfers }),
-	gauge("grpc_watchers", "Watch streams.", func(s *rpc.Stats) int64 { return s.Watchers }),
 	counter("grpc_denied_total", "Connections to the Unix socket refused for their user and groups.",
 		func(s *rpc.Stats) uint64 { return s.Denied }),
 	counter("grpc_turned_away_total", "Connections that were one too many.", func(s *rpc.Stats) uint64 {
@@ -208,8 +160,6 @@ func (in *instruments) defineCalls() {
 var leaseRows = []row[lease.Stats]{
 	gauge("lease_clients", "Connections to the lease socket that are open or hold leases.",
 		func(s *lease.Stats) int64 { return s.Clients }),
-	gauge("lease_users", "Users, by id, whose connections to the lease socket are open or hold leases.",
-		func(s *lease.Stats) int64 { return s.Users }),
 	gauge("lease_leases", "Leases held.", func(s *lease.Stats) int64 { return s.Leases }),
 	gauge("lease_leased_bytes", "Bytes under leases; a block under two counts twice.", func(s *lease.Stats) int64 {
 		return s.LeasedBytes
@@ -217,7 +167,6 @@ var leaseRows = []row[lease.Stats]{
 	gauge("lease_staging_bytes", "Memory in which clients fill blocks.", func(s *lease.Stats) int64 {
 		return s.StagingBytes
 	}),
-	counter("lease_connections_total", "Connections accepted.", func(s *lease.Stats) uint64 { return s.Connections }),
 	counter("lease_denied_total", "Connections refused for their user and groups.", func(s *lease.Stats) uint64 {
 		return s.Denied
 	}),
@@ -229,7 +178,6 @@ var leaseRows = []row[lease.Stats]{
 	}),
 	counter("lease_stalled_total", "Connections ended because a frame was not completed, or an answer not taken, "+
 		"in time.", func(s *lease.Stats) uint64 { return s.Stalled }),
-	counter("lease_requests_total", "Frames answered or acted on.", func(s *lease.Stats) uint64 { return s.Requests }),
 	counter("lease_hits_total", "Blocks leased.", func(s *lease.Stats) uint64 { return s.Hits }),
 	counter("lease_misses_total", "Blocks asked for that are not there.", func(s *lease.Stats) uint64 {
 		return s.Misses
@@ -243,37 +191,22 @@ var leaseRows = []row[lease.Stats]{
 	counter("lease_failed_puts_total", "Commits that stored nothing.", func(s *lease.Stats) uint64 {
 		return s.FailedPuts
 	}),
-	counter("lease_released_total", "Leases given back.", func(s *lease.Stats) uint64 { return s.Released }),
 	counter("lease_expired_total", "Leases that ended by themselves.", func(s *lease.Stats) uint64 {
 		return s.Expired
 	}),
-	counter("lease_taken_back_total", "Leases of connections that closed.", func(s *lease.Stats) uint64 {
-		return s.TakenBack
-	}),
-	counter("lease_unknown_total", "Leases released or renewed that had ended before.", func(s *lease.Stats) uint64 {
-		return s.UnknownLeases
-	}),
-	counter("lease_staging_total", "Staging segments made.", func(s *lease.Stats) uint64 { return s.StagingCreated }),
 }
 
 var respRows = []row[resp.Stats]{
 	gauge("resp_connections", "Connections open.", func(s *resp.Stats) int64 { return s.Connections }),
-	gauge("resp_buffered_bytes", "Arguments held, large values aside.", func(s *resp.Stats) int64 {
-		return s.Buffered
-	}),
-	counter("resp_accepted_total", "Connections accepted.", func(s *resp.Stats) uint64 { return s.Accepted }),
 	counter("resp_refused_total", "Connections refused: too many, or no file descriptor.",
 		func(s *resp.Stats) uint64 { return s.Refused }),
 	counter("resp_commands_total", "Commands executed or refused.", func(s *resp.Stats) uint64 { return s.Commands }),
 	counter("resp_errors_total", "Error replies.", func(s *resp.Stats) uint64 { return s.Errors }),
 	counter("resp_protocol_errors_total", "Connections closed because what they sent is not RESP.",
 		func(s *resp.Stats) uint64 { return s.ProtocolErrors }),
-	counter("resp_cross_protocol_total", "Connections closed because they spoke HTTP, as a web page makes a "+
-		"browser do.", func(s *resp.Stats) uint64 { return s.CrossProtocol }),
 	counter("resp_auth_failures_total", "Wrong passwords.", func(s *resp.Stats) uint64 { return s.AuthFailures }),
 	counter("resp_stalled_total", "Connections closed because a command or a reply took too long.",
 		func(s *resp.Stats) uint64 { return s.Stalled }),
-	counter("resp_idle_total", "Connections closed by the idle timeout.", func(s *resp.Stats) uint64 { return s.Idle }),
 	counter("resp_hits_total", "Values found by commands that read them.", func(s *resp.Stats) uint64 {
 		return s.Hits
 	}),
@@ -290,15 +223,11 @@ var respRows = []row[resp.Stats]{
 	}),
 	counter("resp_writes_total", "Values stored.", func(s *resp.Stats) uint64 { return s.Writes }),
 	counter("resp_aborted_total", "Values that broke off on the way.", func(s *resp.Stats) uint64 { return s.Aborted }),
-	gauge("resp_keys_held", "Keys that are being written.", func(s *resp.Stats) int64 { return s.KeysHeld }),
-	counter("resp_key_waits_total", "Commands that waited until another one had written the same key.",
-		func(s *resp.Stats) uint64 { return s.KeyWaits }),
 	counter("resp_in_bytes_total", "Payload stored.", func(s *resp.Stats) uint64 { return s.BytesIn }),
 	counter("resp_out_bytes_total", "Payload sent.", func(s *resp.Stats) uint64 { return s.BytesOut }),
 }
 
 var s3Rows = []row[s3.Stats]{
-	gauge("s3_bodies", "Bodies of objects on their way.", func(s *s3.Stats) int64 { return s.Bodies }),
 	gauge("s3_uploads", "Multipart uploads that are not complete.", func(s *s3.Stats) int64 { return s.Uploads }),
 	gauge("s3_upload_bytes", "Memory of the parts of multipart uploads that are not complete.",
 		func(s *s3.Stats) int64 { return s.UploadBytes }),
@@ -308,8 +237,6 @@ var s3Rows = []row[s3.Stats]{
 		return s.Misses
 	}),
 	counter("s3_puts_total", "Objects written.", func(s *s3.Stats) uint64 { return s.Puts }),
-	counter("s3_deletes_total", "Objects deleted that were there.", func(s *s3.Stats) uint64 { return s.Deletes }),
-	counter("s3_lists_total", "Pages of listings.", func(s *s3.Stats) uint64 { return s.Lists }),
 	counter("s3_in_bytes_total", "Payload stored.", func(s *s3.Stats) uint64 { return s.BytesIn }),
 	counter("s3_out_bytes_total", "Payload sent.", func(s *s3.Stats) uint64 { return s.BytesOut }),
 	counter("s3_denied_total", "Requests without or with wrong credentials, or not allowed.",
@@ -327,9 +254,6 @@ var s3Rows = []row[s3.Stats]{
 	}),
 	counter("s3_uploads_evicted_total", "Multipart uploads aborted because they were idle and another needed the room.",
 		func(s *s3.Stats) uint64 { return s.UploadsEvicted }),
-	counter("s3_uploads_expired_total", "Multipart uploads aborted for their age.", func(s *s3.Stats) uint64 {
-		return s.UploadsExpired
-	}),
 }
 
 var peerRows = []row[transport.ServerStats]{
@@ -338,9 +262,6 @@ var peerRows = []row[transport.ServerStats]{
 	}),
 	gauge("peer_in_flight_bytes", "Payload of operations under way.", func(s *transport.ServerStats) int64 {
 		return s.InFlight
-	}),
-	gauge("peer_window_bytes", "What peers may make this side buffer.", func(s *transport.ServerStats) int64 {
-		return s.Windows
 	}),
 	counter("peer_sent_bytes_total", "Payload sent to other hosts.", func(s *transport.ServerStats) uint64 {
 		return s.Sent
@@ -357,8 +278,6 @@ var peerRows = []row[transport.ServerStats]{
 	}),
 	counter("peer_failed_handshakes_total", "TLS handshakes on TCP that failed.",
 		func(s *transport.ServerStats) uint64 { return s.Handshakes }),
-	counter("peer_accept_errors_total", "Connections that could not be accepted.",
-		func(s *transport.ServerStats) uint64 { return s.AcceptErrors }),
 }
 
 // peerDefs are those with a label.
@@ -396,35 +315,18 @@ var residencyRows = []row[residency.Stats]{
 	}),
 	gauge("residency_watchers", "Routers and others that are told which blocks are on this host.",
 		func(s *residency.Stats) int64 { return s.Watchers }),
-	gauge("residency_namespaces", "Namespaces of the blocks known to be somewhere on this host.",
-		func(s *residency.Stats) int64 { return s.Namespaces }),
-	gauge("residency_waiting", "Parents of blocks that are not known and that those blocks wait for.",
-		func(s *residency.Stats) int64 { return s.Waiting }),
-	gauge("residency_memory_bytes", "Memory of the tables of which block is where on this host.",
-		func(s *residency.Stats) int64 { return s.Bytes }),
 	counter("residency_changes_total", "Changes of which block is where on this host that were told.",
 		func(s *residency.Stats) uint64 { return s.Changes }),
 	counter("residency_resyncs_total", "Watchers that were too slow and got a new snapshot.",
 		func(s *residency.Stats) uint64 { return s.Resyncs }),
 	counter("residency_overflow_total", "Blocks not told of because there are too many blocks or namespaces.",
 		func(s *residency.Stats) uint64 { return s.Overflow }),
-	gauge("residency_pinned", "Blocks that engines say they will not evict.", func(s *residency.Stats) int64 {
-		return s.Pinned
-	}),
-	counter("residency_displaced_total", "Blocks of engines not told of any more because pinned ones took their "+
-		"place at the bound.", func(s *residency.Stats) uint64 { return s.Displaced }),
-	counter("residency_lost_total", "Blocks whose place in their prompt stays unknown because too many wait for "+
-		"their parents.", func(s *residency.Stats) uint64 { return s.Lost }),
-	counter("residency_restarts_total", "Engines that have started anew.", func(s *residency.Stats) uint64 {
-		return s.Restarts
-	}),
 	counter("residency_expired_total", "Engines that have stopped to report.", func(s *residency.Stats) uint64 {
 		return s.Expired
 	}),
 }
 
 var traceRows = []row[accesses.RecorderStats]{
-	counter("trace_lines_total", "Accesses recorded.", func(s *accesses.RecorderStats) uint64 { return s.Lines }),
 	counter("trace_left_out_total", "Accesses not recorded because the file is full or cannot be written.",
 		func(s *accesses.RecorderStats) uint64 { return s.Dropped }),
 }

@@ -46,17 +46,18 @@ func (d *Daemon) prepareQUIC() error {
 	return d.addPeers(o, lane)
 }
 
+// packetSize is of the first UDP payloads of a connection, which every path takes, in bytes.
+const packetSize = 1280
+
 func (c *QUICConfig) tuning() transport.Tuning {
-	return transport.Tuning{Rate: int64(c.Rate), RTT: c.RTT.Std(), PacketSize: uint16(c.Packet)}
+	return transport.Tuning{Rate: int64(c.Rate), RTT: c.RTT.Std(), PacketSize: packetSize}
 }
 
 // caps are the bandwidth that server and pool share.
 func (d *Daemon) caps() *transport.Bandwidth {
 	if d.bandwidth == nil {
 		c := &d.config.QUIC
-		d.bandwidth = transport.NewBandwidth(transport.Caps{
-			TotalIn: int64(c.Total), TotalOut: int64(c.Total), PeerIn: int64(c.PerHost), PeerOut: int64(c.PerHost),
-		})
+		d.bandwidth = transport.NewBandwidth(transport.Caps{TotalIn: int64(c.Total), TotalOut: int64(c.Total)})
 	}
 	return d.bandwidth
 }

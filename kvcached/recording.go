@@ -18,6 +18,9 @@ import (
 // flushEvery is how much of a recording a crash loses at most.
 const flushEvery = time.Second
 
+// maxRecording is how many bytes the file may have.
+const maxRecording = 256 << 20
+
 // recording is an access trace on its way to a file.
 type recording struct {
 	*accesses.Recorder
@@ -39,7 +42,7 @@ func (d *Daemon) openRecording() error {
 	if err != nil {
 		return errors.Join(fmt.Errorf("kvcached.trace (--trace): %w", err), f.Close())
 	}
-	left := int64(d.config.Daemon.TraceBytes) - size
+	left := maxRecording - size
 	if size > 0 {
 		d.log.Info("the recording of accesses goes on", "file", name, "bytes", size, "bytes_left", max(left, 0))
 	}

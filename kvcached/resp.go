@@ -19,8 +19,8 @@ func (d *Daemon) prepareRESP() error {
 		return err
 	}
 	o := resp.Options{
-		Store: keyed{d.blocks("resp")}, Purge: d.purge(), Users: users, Memory: d.memory, MaxClients: c.MaxClients,
-		Idle: c.Idle.Std(), Stall: c.Stall.Std(), Logger: d.log,
+		Store: keyed{d.blocks("resp")}, Purge: d.purge(), Users: users, Memory: d.memory, Stall: c.Stall.Std(),
+		Logger: d.log,
 	}
 	if o.TLS, err = d.config.serverTLS(c.TLS); err != nil {
 		return err

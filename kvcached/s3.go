@@ -10,6 +10,9 @@ import (
 	"github.com/cognitora/dataplane/kvcached/s3"
 )
 
+// maxS3Clients is how many connections may be open; more wait.
+const maxS3Clients = 16_384
+
 // prepareS3 serves engines that speak to an object store.
 func (d *Daemon) prepareS3() error {
 	c := &d.config.S3
@@ -21,9 +24,8 @@ func (d *Daemon) prepareS3() error {
 		return err
 	}
 	srv, err := s3.New(s3.Options{
-		Sink: keyed{d.blocks("s3")}, Keys: keys, Domains: c.Domains, Region: c.Region, Durable: c.Durable,
+		Sink: keyed{d.blocks("s3")}, Keys: keys, Domains: c.Domains, Durable: c.Durable,
 		Timeout: c.Timeout.Std(), Logger: d.log,
-		MaxUploadBytes: int64(c.MultipartMemory), UploadLife: c.MultipartTimeout.Std(),
 	})
 	if err != nil {
 		return err
@@ -40,7 +42,7 @@ func (d *Daemon) prepareS3() error {
 	}
 	front := &http.Server{Handler: srv, TLSConfig: conf, ReadHeaderTimeout: 10 * time.Second,
 		IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 32 << 10}
-	limited := limit(l, c.MaxClients)
+	limited := limit(l, maxS3Clients)
 	d.metrics.s3 = srv
 	d.add(&part{
 		name: "s3", where: where, what: "a subset of S3",

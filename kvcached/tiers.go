@@ -83,6 +83,10 @@ func storeError(c *Config, err error) error {
 	return fmt.Errorf("kvcached.ssd: %w", err)
 }
 
+// reclaimRate is how many bytes a second making room may copy. At most a fifth of a segment is
+// copied, so that this keeps up with 2 GiB/s of new blocks.
+const reclaimRate = 512 << 20
+
 // ssdDir is the SSD tier's part of the data directory.
 const ssdDir = "ssd"
 
@@ -93,7 +97,7 @@ func (c *Config) disk() (*ssd.Options, error) {
 	}
 	key, err := c.sealingKey()
 	return &ssd.Options{
-		Dir: filepath.Join(c.Daemon.Data, ssdDir), Cap: int64(c.Daemon.SSD), ReclaimRate: int64(c.SSD.ReclaimRate),
+		Dir: filepath.Join(c.Daemon.Data, ssdDir), Cap: int64(c.Daemon.SSD), ReclaimRate: reclaimRate,
 		DailyWrites: int64(c.SSD.DailyWrites), Key: key, Quota: c.ssdQuota,
 	}, err
 }

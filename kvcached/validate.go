@@ -25,12 +25,6 @@ const maxStripes = 16
 // maxReplicas is to how many other hosts a hot block may go.
 const maxReplicas = 16
 
-// Bounds of quic.initial_packet_size: what every path takes, and what quic-go sends at most.
-const (
-	minPacket = 1200
-	maxPacket = 1452
-)
-
 // problems collects what is wrong with a configuration.
 type problems []error
 
@@ -77,9 +71,6 @@ func (c *Config) validateDaemon(p *problems) {
 		if len(path) > 100 {
 			p.add("kvcached.sock", "%q is too long for a socket; give a path of 100 bytes or less with --sock", path)
 		}
-	}
-	if d.Trace != "" && d.TraceBytes < 4096 {
-		p.add("kvcached.trace_bytes", "%s is too little; give 4KiB or more", d.TraceBytes)
 	}
 }
 
@@ -170,10 +161,8 @@ func (c *Config) validateBounds(p *problems) {
 		field string
 		value int64
 	}{
-		{"resp.max_clients", int64(c.RESP.MaxClients)}, {"resp.stall", int64(c.RESP.Stall)}, {"s3.max_clients", int64(c.S3.MaxClients)},
-		{"s3.timeout", int64(c.S3.Timeout)}, {"s3.multipart_timeout", int64(c.S3.MultipartTimeout)}, {"lease.duration", int64(c.Lease.Duration)}, {"lease.max_clients", int64(c.Lease.MaxClients)},
-		{"lease.max_staging", int64(c.Lease.MaxStaging)}, {"quic.rate", int64(c.QUIC.Rate)}, {"quic.rtt", int64(c.QUIC.RTT)},
-		{"quic.max_in_flight", int64(c.QUIC.InFlight)}, {"fleet.hot_uses", int64(c.Fleet.HotUses)}, {"fleet.max_pulls", int64(c.Fleet.MaxPulls)},
+		{"resp.stall", int64(c.RESP.Stall)}, {"s3.timeout", int64(c.S3.Timeout)}, {"lease.duration", int64(c.Lease.Duration)}, {"quic.rate", int64(c.QUIC.Rate)}, {"quic.rtt", int64(c.QUIC.RTT)},
+		{"quic.max_in_flight", int64(c.QUIC.InFlight)},
 		{"fleet.locate_timeout", int64(c.Fleet.LocateTimeout)}, {"fleet.pull_timeout", int64(c.Fleet.PullTimeout)}, {"fleet.answer_timeout", int64(c.Fleet.AnswerTimeout)},
 		{"fleet.max_locations", int64(c.Fleet.MaxLocations)},
 	} {
@@ -181,14 +170,8 @@ func (c *Config) validateBounds(p *problems) {
 			p.add(f.field, "must be above 0")
 		}
 	}
-	if m, ram := int64(c.S3.MultipartMemory), int64(c.Daemon.RAM); m < 0 || m > ram/2 {
-		p.add("s3.multipart_memory", "%d: must be 0 to %d, half of kvcached.ram", m, ram/2)
-	}
 	if c.QUIC.Stripes < 1 || c.QUIC.Stripes > maxStripes {
 		p.add("quic.stripes", "%d: must be 1 to %d", c.QUIC.Stripes, maxStripes)
-	}
-	if c.QUIC.Packet < minPacket || c.QUIC.Packet > maxPacket {
-		p.add("quic.initial_packet_size", "%d: must be %d to %d", c.QUIC.Packet, minPacket, maxPacket)
 	}
 	if c.Fleet.Replicas < 0 || c.Fleet.Replicas > maxReplicas {
 		p.add("fleet.replicas", "%d: must be 0 to %d", c.Fleet.Replicas, maxReplicas)

@@ -11,6 +11,7 @@
 //	env:"CGN_ETCD"     a second, shorter name in the environment
 //	was:"limits.body"  its older path, or a section's: accepted with a warning, as
 //	                   are its variable and flag; not inside a list of tables
+//	gone:"idle stall"  of a section: keys that it had once, which are refused as such
 //	oneof:"a|b"        the only strings it may hold
 //	split:"space"      elements of a list in the environment are separated by
 //	                   spaces, because they may hold commas

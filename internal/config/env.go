@@ -60,6 +60,8 @@ func (s *schema) unknown(program, name string, names []string) (problem error, i
 	switch owns := s.ownsEnv(name); {
 	case setting:
 		return nil, owns // ignored if it may have been meant for this program
+	case s.isGone(name, envName):
+		return &Problem{Where: name, Reason: goneReason}, false
 	case owns:
 		return &Problem{Where: name, Reason: "unknown setting" + didYouMean(name, names)}, false
 	case section:

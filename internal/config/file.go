@@ -97,6 +97,10 @@ func (r *fileReader) table(v reflect.Value, tree map[string]any, path string) {
 	for _, key := range slices.Sorted(maps.Keys(tree)) {
 		at := join(path, key)
 		if len(members[key]) == 0 {
+			if slices.Contains(r.schema.gone, at) {
+				r.fail(&Problem{Field: at, Reason: goneReason}, at)
+				continue
+			}
 			hint := didYouMean(key, slices.Sorted(maps.Keys(members)))
 			if hint == "" {
 				hint = r.schema.elsewhere(key)

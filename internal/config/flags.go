@@ -52,7 +52,11 @@ func parseArgs(s *schema, o Options) *commandLine {
 			continue
 		}
 		if f == nil && name != fileFlag {
-			cl.fail("--"+name, "unknown flag"+s.meantFlag(name, names))
+			if s.isGone(plain(name), plain) {
+				cl.fail("--"+name, goneReason)
+			} else {
+				cl.fail("--"+name, "unknown flag"+s.meantFlag(name, names))
+			}
 			if !hasText && len(args) > 0 && !strings.HasPrefix(args[0], "-") {
 				args = args[1:] // the argument that was meant as its value
 			}

@@ -69,6 +69,7 @@ type schema struct {
 	fields   []*field
 	sections []section
 	renames  []rename // older names in the user's configuration
+	gone     []string // paths of settings that there were once
 }
 
 func (f *field) path() string { return join(f.section, f.key) }
@@ -180,6 +181,9 @@ func (s *schema) member(sf reflect.StructField, v reflect.Value, path string) er
 			return err
 		}
 		s.sections[at].help = sf.Tag.Get("help")
+		for _, old := range strings.Fields(sf.Tag.Get("gone")) {
+			s.gone = append(s.gone, join(join(path, key), old))
+		}
 		if was := sf.Tag.Get("was"); was != "" {
 			s.movedFrom(at, first, was)
 		}

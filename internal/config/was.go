@@ -56,6 +56,14 @@ func (f *field) oldFlag() string {
 	return f.was
 }
 
+// isGone says whether a setting of the name was once: a path, or what named makes of one.
+func (s *schema) isGone(name string, named func(path string) string) bool {
+	return slices.ContainsFunc(s.gone, func(path string) bool { return named(path) == name })
+}
+
+// goneReason is the problem of a setting that there was once.
+const goneReason = "is no setting any more: the program has one value for it; remove it"
+
 // olderFlags records flags of older names. A setting given by both of its flags is a problem.
 func (s *schema) olderFlags(values []flagValue) (problems []error) {
 	newer := map[*field]bool{}

@@ -11,7 +11,7 @@ import (
 // moved has a section and a key with older names.
 type moved struct {
 	Mode  string       `toml:"mode" default:"a"`
-	Inner movedSection `toml:"inner"`
+	Inner movedSection `toml:"inner" gone:"limit"`
 }
 
 type movedSection struct {
@@ -82,6 +82,9 @@ func TestOlderNamesAndProblems(t *testing.T) {
 		{"a bad value", "mode = \"b\"\n[caps]\nqueue = 0\n", nil, nil, "c.toml:3: inner.caps.queue: 0 is too small"},
 		{"no table", "caps = 3\n", nil, nil, "c.toml:1: inner.caps = 3: must be a table"},
 		{"no table around it", "inner = 3\n[caps]\nqueue = 7\n", nil, nil, "c.toml:1: inner = 3: must be a table"},
+		{"a key that is gone", "[inner]\nlimit = 7\n", nil, nil, "c.toml:2: inner.limit: " + goneReason},
+		{"its variable", "", []string{"CGN_INNER_LIMIT=1"}, nil, "CGN_INNER_LIMIT: " + goneReason},
+		{"its flag", "", nil, []string{"--inner-limit=1"}, "--inner-limit: " + goneReason},
 		{"an unknown variable", "", []string{"CGN_CAPS_QUEU=1"}, nil, "CGN_CAPS_QUEU: unknown setting"},
 	} {
 		if _, _, err := loadMoved(tc.doc, tc.env, tc.args...); err == nil || !strings.Contains(err.Error(), tc.want) {

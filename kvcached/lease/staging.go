@@ -57,7 +57,6 @@ func (c *conn) stage(h frame.Header, size uint64) error {
 	w.lastID++
 	w.segments = append(w.segments, segment{w.lastID, data})
 	w.bytes += rounded
-	s.count.segments.Add(1)
 	b := frame.Append(nil, frame.Header{Op: h.Op, Seq: h.Seq})
 	return c.attach(frame.End(frame.AppendStaged(b, w.lastID, uint64(rounded)), 0), fd)
 }

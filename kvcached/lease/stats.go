@@ -12,31 +12,28 @@ type Stats struct {
 	LeasedBytes  int64 // under leases now; a block under two counts twice
 	StagingBytes int64 // of staging segments now
 
-	Connections    uint64 // accepted
-	Denied         uint64 // connections refused for their user and groups
-	Busy           uint64 // connections refused because there were too many
-	BadFrames      uint64 // connections ended with a typed error frame
-	Stalled        uint64 // connections ended because a frame was not completed, or an answer not taken, in time
-	Requests       uint64 // frames answered or acted on
-	Hits           uint64 // addresses of Get that were granted a lease
-	Misses         uint64 // addresses of Get without a block
-	Refused        uint64 // addresses of Get, and Stage frames, over a quota
-	Puts           uint64 // commits that made a block
-	PutBytes       uint64 // their payload
-	FailedPuts     uint64 // commits that made none
-	Released       uint64 // leases that the client gave back
-	Expired        uint64 // leases that ended by themselves
-	TakenBack      uint64 // leases of connections that closed
-	UnknownLeases  uint64 // ids in Release and Renew that named no lease: expired before
-	StagingCreated uint64 // segments made
-	Failed         uint64 // operations that the store failed at for reasons that clients are not told
+	Denied        uint64 // connections refused for their user and groups
+	Busy          uint64 // connections refused because there were too many
+	BadFrames     uint64 // connections ended with a typed error frame
+	Stalled       uint64 // connections ended because a frame was not completed, or an answer not taken, in time
+	Hits          uint64 // addresses of Get that were granted a lease
+	Misses        uint64 // addresses of Get without a block
+	Refused       uint64 // addresses of Get, and Stage frames, over a quota
+	Puts          uint64 // commits that made a block
+	PutBytes      uint64 // their payload
+	FailedPuts    uint64 // commits that made none
+	Released      uint64 // leases that the client gave back
+	Expired       uint64 // leases that ended by themselves
+	TakenBack     uint64 // leases of connections that closed
+	UnknownLeases uint64 // ids in Release and Renew that named no lease: expired before
+	Failed        uint64 // operations that the store failed at for reasons that clients are not told
 }
 
 type counters struct {
 	leases, leasedBytes, stagingBytes atomic.Int64
 
-	connections, denied, busy, badFrames, stalled, requests, hits, misses, refused, puts, putBytes, failedPuts,
-	released, expired, takenBack, unknown, segments, failed atomic.Uint64
+	denied, busy, badFrames, stalled, hits, misses, refused, puts, putBytes, failedPuts,
+	released, expired, takenBack, unknown, failed atomic.Uint64
 }
 
 // Stats is a snapshot; its fields are read one after another.
@@ -48,12 +45,12 @@ func (s *Server) Stats() Stats {
 	return Stats{
 		Clients: int64(clients), Users: int64(users), Leases: c.leases.Load(), LeasedBytes: c.leasedBytes.Load(),
 		StagingBytes: c.stagingBytes.Load(),
-		Connections:  c.connections.Load(), Denied: c.denied.Load(), Busy: c.busy.Load(), BadFrames: c.badFrames.Load(),
-		Stalled: c.stalled.Load(), Requests: c.requests.Load(), Hits: c.hits.Load(), Misses: c.misses.Load(),
+		Denied:       c.denied.Load(), Busy: c.busy.Load(), BadFrames: c.badFrames.Load(),
+		Stalled: c.stalled.Load(), Hits: c.hits.Load(), Misses: c.misses.Load(),
 		Refused: c.refused.Load(),
 		Puts:    c.puts.Load(), PutBytes: c.putBytes.Load(), FailedPuts: c.failedPuts.Load(),
 		Released: c.released.Load(),
 		Expired:  c.expired.Load(), TakenBack: c.takenBack.Load(), UnknownLeases: c.unknown.Load(),
-		StagingCreated: c.segments.Load(), Failed: c.failed.Load(),
+		Failed: c.failed.Load(),
 	}
 }

@@ -41,7 +41,6 @@ type Tier struct {
 type Counts struct {
 	Evictions    uint64 // blocks that went to make room
 	EvictedBytes uint64 // of the arena
-	Windows      uint64 // requests for which neighbours were evicted together, free memory being in pieces
 	Cycles       uint64 // links to a parent that were dropped because they would have closed a cycle
 	QuotaEvicted uint64 // blocks that went because their account was at its limit
 }
@@ -51,8 +50,6 @@ type Usage struct {
 	Counts
 	Size, Free, Largest int64 // Largest is the largest free piece, to within a sixteenth
 	Held, Pinned        int64 // of Size
-	Frequent            int64 // of Size, of blocks that more than one prompt has used
-	Target              int64 // of Size, that the other blocks may have
 	Names               int   // of evicted blocks, remembered
 	Blocks, Namespaces  int   // resident; with blocks
 	NamespacesRefused   uint64
@@ -328,7 +325,7 @@ func (t *Tier) Usage() Usage {
 		Counts: t.counts, Size: t.arena.Size(), Free: int64(t.extents.free) * Granule,
 		Largest: int64(t.extents.largest()) * Granule,
 		Held:    int64(t.held) * Granule, Pinned: int64(t.pinned) * Granule, Blocks: t.blocks,
-		Frequent: int64(t.parts[frequent].size) * Granule, Target: t.target * Granule, Names: int(t.ghosts.count),
+		Names:      int(t.ghosts.count),
 		Namespaces: len(t.names.byID), NamespacesRefused: t.names.refused, Pins: len(t.pins.ends), Tables: tables,
 	}
 }

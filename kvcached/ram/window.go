@@ -41,7 +41,6 @@ func (t *Tier) findWindow(need uint32, room *Room) bool {
 	if best.right == 0 {
 		return false
 	}
-	t.counts.Windows++
 	pieces := &t.extents.pieces
 	for id := best.left; ; id = pieces.at(id).next {
 		if p := pieces.at(id); p.used() {

@@ -189,7 +189,7 @@ func (c *conn) settings() [][2]string {
 		{"maxmemory-policy", "allkeys-lru"},
 		{"proto-max-bulk-len", fmt.Sprint(value)},
 		{"save", ""},
-		{"timeout", fmt.Sprint(int(o.Idle.Seconds()))},
+		{"timeout", "0"},
 	}
 }
 

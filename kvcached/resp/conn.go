@@ -130,10 +130,6 @@ func (c *conn) failed(err error) {
 		c.fail("ERR " + protocol.Error())
 	case errors.Is(err, errStalled):
 		c.server.counters.stalled.Add(1)
-	case errors.Is(err, errIdle):
-		if !c.server.draining.Load() {
-			c.server.counters.idle.Add(1)
-		}
 	}
 }
 

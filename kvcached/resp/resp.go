@@ -64,8 +64,6 @@ type Options struct {
 	// MaxKeys is how many keys one reply to KEYS may have, up to 16 MiB; past it the reply is an
 	// error. 0: 100,000.
 	MaxKeys int
-	// Idle closes a connection that has sent no command for so long. 0: never.
-	Idle time.Duration
 	// Stall is how long a command may take to arrive once it has begun, and a reply to be
 	// taken. Past it the connection is closed; drafts and leases go back. 0: 60 s.
 	Stall time.Duration

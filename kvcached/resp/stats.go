@@ -14,7 +14,6 @@ type Stats struct {
 	CrossProtocol  uint64 // connections closed because they spoke HTTP
 	AuthFailures   uint64 // wrong passwords
 	Stalled        uint64 // connections closed because a command or a reply took too long
-	Idle           uint64 // connections closed by the idle timeout
 	Hits           uint64 // values found by commands that read them
 	Misses         uint64 // values not found
 	ReadFailures   uint64 // values that the store has but could not give, answered as misses
@@ -30,7 +29,7 @@ type Stats struct {
 }
 
 type counters struct {
-	accepted, refused, commands, errors, protocolErrors, crossProtocol, authFailures, stalled, idle, hits, misses,
+	accepted, refused, commands, errors, protocolErrors, crossProtocol, authFailures, stalled, hits, misses,
 	readFailures, storeFailures, hostsFailures, full, writes, aborted, bytesIn, bytesOut atomic.Uint64
 }
 
@@ -45,7 +44,7 @@ func (s *Server) Stats() Stats {
 		Connections: int64(open), Accepted: c.accepted.Load(), Refused: c.refused.Load(), Buffered: s.buffered.Load(),
 		Commands: c.commands.Load(), Errors: c.errors.Load(), ProtocolErrors: c.protocolErrors.Load(),
 		CrossProtocol: c.crossProtocol.Load(),
-		AuthFailures:  c.authFailures.Load(), Stalled: c.stalled.Load(), Idle: c.idle.Load(),
+		AuthFailures:  c.authFailures.Load(), Stalled: c.stalled.Load(),
 		Hits: c.hits.Load(), Misses: c.misses.Load(), ReadFailures: c.readFailures.Load(),
 		StoreFailures: c.storeFailures.Load(), HostsFailures: c.hostsFailures.Load(), Full: c.full.Load(),
 		Writes: c.writes.Load(), Aborted: c.aborted.Load(),

@@ -24,7 +24,7 @@ var (
 // errStalled says that a command or a reply has taken longer than Stall.
 var errStalled = errors.New("resp: the client has stalled")
 
-// errIdle says that no command came within Idle, or that the server drains.
+// errIdle says that the server drains while no command has begun.
 var errIdle = errors.New("resp: idle")
 
 // bufferedConn holds a connection's bytes: what has been read and not yet consumed, and replies not
@@ -40,7 +40,7 @@ type bufferedConn struct {
 	out   *[]byte // nil: nothing to write
 	fails error   // of writing: nothing is written after it
 
-	midCommand bool      // a command has begun: Stall holds, not Idle
+	midCommand bool      // a command has begun: Stall holds
 	armed      bool      // until is the deadline of this command or this wait
 	until      time.Time // the read deadline as set last; zero: none
 	looked     bool      // see lastLook
@@ -77,16 +77,12 @@ func (s *bufferedConn) arm() {
 		return
 	}
 	s.armed = true
-	limit := s.server.options.Idle
-	if s.midCommand {
-		limit = s.server.options.Stall
-	}
-	if limit == 0 && s.until.IsZero() {
+	if !s.midCommand && s.until.IsZero() {
 		return
 	}
 	s.until = time.Time{}
-	if limit > 0 {
-		s.until = time.Now().Add(limit)
+	if s.midCommand {
+		s.until = time.Now().Add(s.server.options.Stall)
 	}
 	_ = s.conn.SetReadDeadline(s.until)
 	if s.server.draining.Load() {

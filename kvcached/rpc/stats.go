@@ -25,8 +25,6 @@ type counters struct {
 // Stats of a Server.
 type Stats struct {
 	Connections int64             // open
-	Transfers   int64             // Get and Put streams, Promote, Push and Pull calls now
-	Watchers    int64             // Watch streams now
 	Denied      uint64            // connections to a Unix socket refused for their user and groups
 	TurnedAway  uint64            // connections that were one too many
 	Refused     uint64            // calls for which the certificate's role has no right
@@ -39,8 +37,8 @@ type Stats struct {
 // Stats counts what has been answered.
 func (s *Server) Stats() Stats {
 	st := Stats{
-		Connections: s.stats.connections.Load(), Transfers: int64(len(s.transfers)), Watchers: int64(len(s.watchers)),
-		Denied: s.stats.denied.Load(), TurnedAway: s.stats.turnedAway.Load(), Refused: s.stats.refused.Load(),
+		Connections: s.stats.connections.Load(),
+		Denied:      s.stats.denied.Load(), TurnedAway: s.stats.turnedAway.Load(), Refused: s.stats.refused.Load(),
 		BytesIn: s.stats.bytesIn.Load(), BytesOut: s.stats.bytesOut.Load(),
 		Calls: map[string]uint64{}, Failed: map[string]uint64{},
 	}

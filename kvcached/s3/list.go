@@ -119,7 +119,6 @@ type listResult struct {
 
 // list answers one page, of ListObjectsV2 with list-type=2, else of ListObjects.
 func (c *call) list() error {
-	c.s.count.lists.Add(1)
 	l, err := c.newListing()
 	if err != nil {
 		return err

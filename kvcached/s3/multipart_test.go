@@ -97,7 +97,7 @@ func TestMultipartAborted(t *testing.T) {
 	b.want(b.do("POST", "/k?uploads", ""), 503, "SlowDown")
 	b.part("/k", id, 1, strings.Repeat("x", 5000))
 	b.part("/k", other, 1, "")
-	b.want(b.do("PUT", "/k?partNumber=2&uploadId="+id, "x"), 503, "SlowDown", "s3.multipart_memory is 12288")
+	b.want(b.do("PUT", "/k?partNumber=2&uploadId="+id, "x"), 503, "SlowDown", "of 12288 bytes")
 	b.want(b.do("PUT", "/k?partNumber=0&uploadId="+other, "x"), 400, "partNumber")
 	b.want(b.do("PUT", "/k?partNumber=1&uploadId="+other, "x"), 503)
 	b.want(b.do("DELETE", "/k?uploadId="+id, ""), 204)

@@ -66,7 +66,7 @@ func (t *uploads) makeRoom(u *upload, size int64) ([]*part, error) {
 			return t.evict(idle[:i+1]), nil
 		}
 	}
-	return nil, refusal("SlowDown", "The parts of multipart uploads take %d bytes, and s3.multipart_memory is %d. "+
+	return nil, refusal("SlowDown", "The parts of multipart uploads take %d of %d bytes. "+
 		"Try again later.", t.held, t.mostHeld)
 }
 

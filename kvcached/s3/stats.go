@@ -9,7 +9,6 @@ type Stats struct {
 	Misses         uint64 // GET and HEAD of one that is not
 	Puts           uint64 // objects written, uploads completed among them
 	Deletes        uint64 // objects deleted that were there
-	Lists          uint64 // pages of listings
 	BytesIn        uint64 // of payloads
 	BytesOut       uint64 // of payloads
 	Denied         uint64 // no or wrong credentials, expired, or not allowed
@@ -26,7 +25,7 @@ type Stats struct {
 }
 
 type counters struct {
-	requests, hits, misses, puts, deletes, lists, bytesIn, bytesOut                      atomic.Uint64
+	requests, hits, misses, puts, deletes, bytesIn, bytesOut                             atomic.Uint64
 	denied, refused, slowed, failed, aborted, badDigests, uploadsExpired, uploadsEvicted atomic.Uint64
 }
 
@@ -36,7 +35,7 @@ func (s *Server) Stats() Stats {
 	return Stats{
 		Requests: s.count.requests.Load(), Hits: s.count.hits.Load(), Misses: s.count.misses.Load(),
 		Puts:    s.count.puts.Load(),
-		Deletes: s.count.deletes.Load(), Lists: s.count.lists.Load(), BytesIn: s.count.bytesIn.Load(),
+		Deletes: s.count.deletes.Load(), BytesIn: s.count.bytesIn.Load(),
 		BytesOut: s.count.bytesOut.Load(),
 		Denied:   s.count.denied.Load(), Refused: s.count.refused.Load(), SlowedDown: s.count.slowed.Load(),
 		Failed:  s.count.failed.Load(),

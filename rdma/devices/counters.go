@@ -34,25 +34,16 @@ var Counters = []Counter{
 		Help: "Ticks in which the port had something to send and could not, as when the switch pauses it (PFC)."},
 	{Name: "link_downs_total", from: []string{"counters/link_downed", "hw_counters/link_downed"},
 		Help: "Times that the link went down."},
-	{Name: "read_requests_total", from: []string{"hw_counters/rx_read_requests"},
-		Help: "Reads that other hosts have asked of this card. Not counted by soft-RoCE."},
 	{Name: "out_of_sequence_total", from: []string{"hw_counters/out_of_sequence", "hw_counters/out_of_seq_request"},
 		Help: "Packets received that were not the next: others are lost on the way here, or have overtaken " +
 			"each other."},
 	{Name: "sequence_errors_total", from: []string{"hw_counters/packet_seq_err", "hw_counters/rcvd_seq_err"},
 		Help: "Times that the other side said it missed a packet: it was lost on the way there, and is sent again."},
-	{Name: "implied_losses_total", from: []string{"hw_counters/implied_nak_seq_err"},
-		Help: "Times that an answer showed that one before it was lost, which is asked for again. Not counted by " +
-			"soft-RoCE."},
-	{Name: "duplicate_requests_total", from: []string{"hw_counters/duplicate_request"},
-		Help: "Requests received again: answers or acknowledgements of this card were lost or late."},
 	{Name: "ack_timeouts_total", from: []string{"hw_counters/local_ack_timeout_err"},
 		Help: "Times that the other side had not answered in time, so that all since then was sent again. Not " +
 			"counted by soft-RoCE."},
 	{Name: "retries_total", from: []string{"hw_counters/completer_retry_err"},
 		Help: "Times that soft-RoCE sent again what was not answered or was missed. Counted by soft-RoCE only."},
-	{Name: "adaptive_retransmissions_total", from: []string{"hw_counters/roce_adp_retrans"},
-		Help: "Adaptive retransmissions. Not counted by soft-RoCE."},
 	{Name: "retries_exceeded_total",
 		from: []string{"hw_counters/req_transport_retries_exceeded", "hw_counters/retry_exceeded_err"},
 		Help: "Times that the other side did not answer however often it was asked, which ends the queue pair."},
@@ -67,12 +58,8 @@ var Counters = []Counter{
 		Help: "RoCE packets received whose checksum (ICRC) was wrong. Not counted by soft-RoCE."},
 	{Name: "congestion_marks_total", from: []string{"hw_counters/np_ecn_marked_roce_packets"},
 		Help: "RoCE packets received that a switch had marked as congested (ECN). Not counted by soft-RoCE."},
-	{Name: "congestion_sent_total", from: []string{"hw_counters/np_cnp_sent"},
-		Help: "Congestion notifications sent for them. Not counted by soft-RoCE."},
 	{Name: "congestion_handled_total", from: []string{"hw_counters/rp_cnp_handled"},
 		Help: "Congestion notifications received, for which this card sent slower. Not counted by soft-RoCE."},
-	{Name: "send_errors_total", from: []string{"hw_counters/send_err"},
-		Help: "Packets that soft-RoCE could not hand to the network interface. Counted by soft-RoCE only."},
 }
 
 // Reading holds the counters of a port: Values[i] is the value of Counters[i], if Known[i].

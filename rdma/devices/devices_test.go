@@ -137,7 +137,7 @@ func TestRead(t *testing.T) {
 		t.Fatalf("%+v", all)
 	}
 	for name, want := range map[string]uint64{"received_bytes_total": 4 * 1010, "sent_bytes_total": 4 * 1009,
-		"out_of_sequence_total": 105, "sequence_errors_total": 108, "congestion_sent_total": 130} {
+		"out_of_sequence_total": 105, "sequence_errors_total": 108, "congestion_marks_total": 129} {
 		if got, ok := value(all[0], name); !ok || got != want {
 			t.Errorf("%s: %d, %v, want %d", name, got, ok, want)
 		}
