@@ -9,14 +9,14 @@ import (
 	"github.com/cognitora/dataplane/router/residency"
 )
 
-// Bits of a tier set on the wire.
+// These bits make up a tier set on the wire.
 const (
 	tierDevice = uint8(cognitorav1.Tier_TIER_DEVICE)
 	tierHost   = uint8(cognitorav1.Tier_TIER_HOST)
 	tierDisk   = uint8(cognitorav1.Tier_TIER_DISK)
 )
 
-// apply takes in one message of the stream.
+// apply takes one message of the stream.
 func (c *cache) apply(w *cognitorav1.WatchResponse) error {
 	switch w.Part {
 	case cognitorav1.WatchResponse_PART_RESET:
@@ -28,7 +28,7 @@ func (c *cache) apply(w *cognitorav1.WatchResponse) error {
 		}
 		c.last = w.Last
 	default:
-		return nil // of a later version; what it says is said in other parts too
+		return nil // a part of a later version; the known parts hold its content too
 	}
 	if err := c.holders(w); err != nil {
 		return err
@@ -43,14 +43,14 @@ func (c *cache) apply(w *cognitorav1.WatchResponse) error {
 	return nil
 }
 
-// reset forgets everything.
+// reset forgets all blocks and engines of the daemon.
 func (c *cache) reset(w *cognitorav1.WatchResponse) {
 	c.until.Store(0)
 	c.epoch, c.last, c.synced, c.trusted = w.Epoch, w.Last, false, false
 	c.loose.clear()
 	for _, ref := range []residency.Ref{c.host, c.any} {
 		c.numbers[ref]++
-		_ = c.m.index.Restart(ref, c.numbers[ref]) // an error says that the daemon has left
+		_ = c.m.index.Restart(ref, c.numbers[ref]) // an error means that the daemon has left
 	}
 	c.m.mu.Lock()
 	defer c.m.mu.Unlock()
@@ -60,7 +60,7 @@ func (c *cache) reset(w *cognitorav1.WatchResponse) {
 	c.m.publish()
 }
 
-// forget drops an engine. c.m.mu is held.
+// forget drops an engine. The caller holds c.m.mu.
 func (c *cache) forget(number uint32, e *engine) {
 	delete(c.engines, number)
 	for _, ref := range e.refs() {
@@ -73,7 +73,7 @@ func (c *cache) forget(number uint32, e *engine) {
 // maxEngines bounds the engines of one host.
 const maxEngines = 256
 
-// holders takes in who is new and who is gone.
+// holders takes the new and the departed holders of a message.
 func (c *cache) holders(w *cognitorav1.WatchResponse) error {
 	if len(w.Holders) == 0 && len(w.Gone) == 0 {
 		return nil
@@ -105,7 +105,7 @@ func (c *cache) holders(w *cognitorav1.WatchResponse) error {
 	return nil
 }
 
-// names remembers what namespaces the daemon's blocks are of, and what model those of its engines.
+// names records the namespaces of the daemon's blocks and the models of its engines' blocks.
 func (c *cache) names(w *cognitorav1.WatchResponse) {
 	b := w.Blocks
 	if len(b.Namespace) != len(b.Holder) || len(b.Layer) != len(b.Holder) {
@@ -126,10 +126,10 @@ func (c *cache) names(w *cognitorav1.WatchResponse) {
 	}
 }
 
-// nameBytes is how much the stream tells of a digest, which is what the index knows blocks by.
+// nameBytes is the length of a digest in the stream. The index knows a block by this prefix.
 const nameBytes = 8
 
-// blocks takes in how some blocks are now.
+// blocks takes the tier sets of some blocks.
 func (c *cache) blocks(w *cognitorav1.WatchResponse) error {
 	b := w.Blocks
 	n := len(b.GetTiers())
@@ -159,10 +159,10 @@ func (c *cache) blocks(w *cognitorav1.WatchResponse) error {
 	return nil
 }
 
-// located is a block and its place in its chain.
+// located is a block with its place in its chain.
 type located struct {
-	own, leader, parent uint64 // first 8 bytes of digests; zero leader: not known, zero parent: none
-	position            uint32 // 1 + its number in the chain; 0: not known
+	own, leader, parent uint64 // first 8 bytes of digests; zero leader: unknown, zero parent: none
+	position            uint32 // 1 + its number in the chain; 0: unknown
 }
 
 func blockAt(b *cognitorav1.Blocks, i int) located {
@@ -174,7 +174,7 @@ func blockAt(b *cognitorav1.Blocks, i int) located {
 
 func (b *located) key() residency.Key { return residency.KeyOf(b.leader, b.own, int(b.position-1)) }
 
-// before is the key of the block before, where that is in the same group.
+// before returns the key of the preceding block, if that block is in the same group.
 func (b *located) before() residency.Key {
 	if (b.position-1)%residency.GroupBlocks == 0 {
 		return 0
@@ -182,7 +182,7 @@ func (b *located) before() residency.Key {
 	return residency.KeyOf(b.leader, b.parent, int(b.position-2))
 }
 
-// block notes where one block is for its holder.
+// block records the tiers of one block for its holder.
 func (c *cache) block(b located, holder uint32, tiers uint8) error {
 	if holder != c.own {
 		return c.engineBlock(&b, c.engines[holder], tiers)
@@ -197,7 +197,7 @@ func (c *cache) block(b located, holder uint32, tiers uint8) error {
 	return nil
 }
 
-// engineBlock notes where one block of an engine is.
+// engineBlock records the tiers of one block of an engine.
 func (c *cache) engineBlock(b *located, e *engine, tiers uint8) error {
 	switch {
 	case e == nil:
@@ -225,7 +225,7 @@ func (c *cache) batch(ref residency.Ref) *batch {
 	return b
 }
 
-// batch gathers what happened to one holder's blocks, those together that follow each other.
+// batch gathers the changes of one holder's blocks. Consecutive blocks of a chain go together.
 type batch struct {
 	runs []run
 	keys []residency.Key
@@ -236,7 +236,7 @@ type batch struct {
 type run struct {
 	kind   residency.Kind
 	parent residency.Key
-	n      int // keys
+	n      int // number of keys
 }
 
 func (b *batch) add(block *located, held bool) {

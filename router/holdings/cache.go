@@ -17,48 +17,50 @@ import (
 	"github.com/cognitora/dataplane/router/residency"
 )
 
-// cache is a daemon that is followed. All but what says otherwise belongs to run's goroutine.
+// cache is the copy of one daemon's residency. Its run goroutine owns all fields, except where a
+// field says otherwise.
 type cache struct {
 	m         *Map
 	id        string
-	addresses []string // under which nodes name it
-	target    string   // of gRPC
+	addresses []string // addresses by which nodes name the daemon
+	target    string   // gRPC target
 	stop      context.CancelFunc
 	host, any residency.Ref
 
-	until               atomic.Int64 // what it holds is believed until then, Unix ns; 0: it is not known
+	until               atomic.Int64 // its data is trusted until then, Unix ns; 0: not yet complete
 	reconnects, resyncs atomic.Uint64
 	loose               loose
-	client              atomic.Pointer[cognitorav1.KvClient] // while it is followed
-	open                Watch                                // nil: the daemon at target is called
+	client              atomic.Pointer[cognitorav1.KvClient] // set while the daemon is followed
+	open                Watch                                // nil: gRPC to target
 
 	engines map[uint32]*engine // by holder number; guarded by m.mu
-	media   bool               // an engine of the host has said that it has blocks elsewhere than in its own memory
+	media   bool               // an engine of the host has reported blocks outside its own memory
 	left    bool               // guarded by m.mu
 
 	epoch, last uint64
-	synced      bool   // everything up to last is known
+	synced      bool   // all data up to last is known
 	trusted     bool   // synced, and the stream runs
 	own         uint32 // holder number of the daemon's tiers
 	numbers     map[residency.Ref]uint64
 	batches     map[residency.Ref]*batch
 }
 
-// engine is one start of an engine that reports what it has. All but its model is immutable.
+// engine is one incarnation of an engine that reports its blocks. All fields but model are
+// immutable.
 type engine struct {
 	cache *cache
 	node  string
 	epoch uint64
-	ref   residency.Ref // of what is in its own memory
-	// Of that and what it has in the host's memory, and of those and what it has on disk. Engines
-	// that report nothing but their own memory have neither: the index takes longer the more places
-	// there are in it.
+	ref   residency.Ref // holder for its own memory
+	// near is the holder for own memory or host memory. far is the holder for those or disk. An
+	// engine that reports only its own memory has neither, because each holder makes index lookups
+	// slower.
 	media     bool
 	near, far residency.Ref
-	model     atomic.Pointer[string] // that its blocks are of; nil: it has not had any
+	model     atomic.Pointer[string] // model of its blocks; nil: it has reported no block yet
 }
 
-// refs are the engine's places in the index.
+// refs returns the engine's holders in the index.
 func (e *engine) refs() []residency.Ref {
 	if !e.media {
 		return []residency.Ref{e.ref}
@@ -66,7 +68,7 @@ func (e *engine) refs() []residency.Ref {
 	return []residency.Ref{e.ref, e.near, e.far}
 }
 
-// join gives a start of an engine its places in the index.
+// join registers an incarnation of an engine in the index.
 func (c *cache) join(node string, epoch uint64) *engine {
 	e := &engine{cache: c, node: node, epoch: epoch, ref: c.m.index.Join(), media: c.media}
 	if e.media {
@@ -116,7 +118,7 @@ func (c *cache) run(ctx context.Context) {
 			c.until.Store(time.Now().Add(trustFor).UnixNano())
 		}
 		if errors.Is(err, errStream) || errors.Is(err, errMedia) {
-			c.synced = false // a snapshot, not what is missing
+			c.synced = false // the next stream starts with a snapshot, not with the missing changes
 			c.until.Store(0)
 		}
 		c.reconnects.Add(1)
@@ -134,7 +136,7 @@ func (c *cache) pause(ctx context.Context, wait time.Duration) {
 	}
 }
 
-// ErrNoTLS says that a daemon is on another host and nothing says how to check it.
+// ErrNoTLS says that a daemon is on another host and that no CA is set to check its certificate.
 var ErrNoTLS = errors.New("holdings: the cache is not on a unix socket and upstream_tls.ca is not set")
 
 func (c *cache) dial() (*grpc.ClientConn, error) {
@@ -151,12 +153,12 @@ func (c *cache) dial() (*grpc.ClientConn, error) {
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxMessage)))
 }
 
-// called is the Watch of a daemon.
+// called returns the Watch of a daemon that is reached by gRPC.
 func called(client cognitorav1.KvClient) Watch {
 	return func(ctx context.Context, r *cognitorav1.WatchRequest) (Stream, error) {
 		stream, err := client.Watch(ctx, r)
 		if err == nil {
-			_, err = stream.Header() // sent when the daemon has taken the request
+			_, err = stream.Header() // comes when the daemon has accepted the request
 		}
 		return stream, err
 	}
@@ -187,13 +189,13 @@ func (c *cache) watch(ctx context.Context) error {
 	}
 }
 
-// live tells whether what it holds is known and up to date.
+// live says whether the daemon's data is complete and up to date.
 func (c *cache) live() bool {
 	until := c.until.Load()
 	return until == math.MaxInt64 || until != 0 && time.Now().UnixNano() < until
 }
 
-// trust lets what is known be believed, once it is complete.
+// trust lets requests use the data, once it is complete.
 func (c *cache) trust() {
 	if c.synced && !c.trusted {
 		c.trusted = true

@@ -7,8 +7,8 @@ import (
 	"github.com/cognitora/dataplane/router/residency"
 )
 
-// TestGroupsAreTheCaches holds the groups of the router's table to those by which caches name
-// leaders.
+// TestGroupsAreTheCaches checks that the router's index and the cache daemons group blocks the same
+// way.
 func TestGroupsAreTheCaches(t *testing.T) {
 	if residency.GroupBlocks != caches.GroupBlocks {
 		t.Errorf("%d blocks in a group, and the caches have %d", residency.GroupBlocks, caches.GroupBlocks)

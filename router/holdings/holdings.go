@@ -1,17 +1,16 @@
-// Package holdings knows what the hosts' cache daemons say that they and their engines have: it
-// follows the residency stream of each (cognitora.v1.Kv Watch) and answers, for a prompt and a
-// node, how many leading blocks are in the engine's own memory, and how far they reach with what
-// the host has in RAM and on SSD.
+// Package holdings knows the blocks of the hosts' cache daemons and of the engines on those hosts.
+// It follows the residency stream of each daemon (cognitora.v1.Kv Watch). For a prompt and a node
+// it tells how many leading blocks are in the engine's own memory. It also tells how far they reach
+// together with the host's RAM and SSD.
 //
-// Blocks go into one router/residency index. Each daemon registers two holders in it: RAM, and
-// RAM or SSD. An engine that reports has one, or three once an
-// engine of its host reports blocks that it has in the host's memory or on disk itself. What an
-// engine shares with other hosts does not count for it. A block of which the daemon knows no parent
-// cannot have a place in that index; a prompt that gets to it is looked up block by block from
-// there on (loose.go).
+// All blocks are in one router/residency index. Each daemon registers two holders in it: RAM, and
+// RAM or SSD. An engine that reports its blocks has one holder. It has three once an engine of its
+// host reports blocks in host memory or on disk. Memory shared with other hosts does not count for
+// an engine. A block without a known parent has no place in that index. A prompt that reaches such
+// a block is looked up block by block from there (loose.go).
 //
-// What each tier has is exact. How far two of them reach together is taken for the further of both,
-// which is too little only where one has blocks that the other lacks in between.
+// The result for each tier is exact. For two tiers together it is the longer one's result. That is
+// too short only if one tier fills a gap of the other.
 package holdings
 
 import (
@@ -30,31 +29,32 @@ import (
 	"github.com/cognitora/dataplane/router/residency"
 )
 
-// maxCaches bounds the daemons that are followed; others are left out, and counted in Stats.
+// maxCaches bounds the followed daemons. Any further daemon is left out and counted in Stats.
 const maxCaches = 1024
 
-// maxRefused bounds the daemons that are counted as left out.
+// maxRefused bounds the count of daemons left out.
 const maxRefused = 1 << 16
 
-// Options of a Map. Zero values mean what the fields say.
+// Options are the settings of a Map. Each field says what its zero value means.
 type Options struct {
-	// Cluster is where daemons announce themselves; nil: nobody is followed but what Static names.
+	// Cluster is where daemons announce themselves; nil: only Static names daemons.
 	Cluster *cluster.Client
-	// Static maps the address under which nodes name a daemon to where it serves gRPC: host:port,
-	// or unix:///path.
+	// Static maps a daemon's address, as nodes name it, to its gRPC address: host:port, or
+	// unix:///path.
 	Static map[string]string
-	// Local is watched as a daemon would be, in this process; nil: there is nothing to watch.
+	// Local is a residency stream of this process, followed like a daemon's; nil: none.
 	Local Watch
-	// TLS is how daemons on other hosts are checked; nil: only those on unix sockets are followed.
+	// TLS checks the certificates of daemons on other hosts; nil: only daemons on unix sockets are
+	// followed.
 	TLS *tls.Config
 	// MaxBlocks bounds the index; 0: its default.
 	MaxBlocks int
-	// Promote says what daemons are asked to bring into RAM ahead of requests.
+	// Promote says which blocks daemons are asked to bring into RAM ahead of requests.
 	Promote Promote
 	Logger  *slog.Logger // nil: slog.Default
 }
 
-// Map is what the daemons hold. Match may be called by any number of goroutines.
+// Map holds the blocks of all followed daemons. Any number of goroutines may call Match.
 type Map struct {
 	options Options
 	index   *residency.Index
@@ -64,7 +64,7 @@ type Map struct {
 	spaces   spaces
 
 	mu      sync.Mutex
-	life    context.Context // of Run; nil before
+	life    context.Context // context of Run; nil before
 	wg      sync.WaitGroup
 	static  map[string]string
 	caches  map[string]*cache // by cache id, or static address
@@ -72,29 +72,29 @@ type Map struct {
 	refused map[string]bool   // ids of announced daemons beyond maxCaches; at most maxRefused
 }
 
-// view is what requests look into. It is immutable.
+// view is the part that requests read. It is immutable.
 type view struct {
 	rev       uint64
 	byAddress map[string]*cache
 	engines   map[string]*engine // by node id
 }
 
-// Stats counts what is known.
+// Stats are the counts of a Map.
 type Stats struct {
-	Caches, Live int    // daemons followed, and of those the ones whose stream is up to date
-	Engines      int    // that report their own memory
+	Caches, Live int    // daemons followed; daemons whose stream is up to date
+	Engines      int    // engines that report their own memory
 	Loose        int64  // blocks without a place in their chain
-	Overflow     uint64 // blocks that there was no room for
-	Refused      int    // daemons that are too many, 65,536 at most
+	Overflow     uint64 // blocks dropped for want of room
+	Refused      int    // daemons beyond maxCaches, 65,536 at most
 	Reconnects   uint64
 	Resyncs      uint64 // snapshots taken
-	// Promotions that were done, that failed, that were dropped because too many wait, and the
-	// blocks that came to RAM by them.
+	// These count the promotions that succeeded, failed, or were dropped at a full queue, and the
+	// blocks that they brought into RAM.
 	Promotions, PromotionsFailed, PromotionsDropped, Promoted uint64
 	Index                                                     residency.Stats
 }
 
-// New makes a Map that follows nobody before Run.
+// New makes a Map. It follows no daemon before Run.
 func New(o Options) *Map {
 	if o.Logger == nil {
 		o.Logger = slog.Default()
@@ -105,16 +105,16 @@ func New(o Options) *Map {
 	return m
 }
 
-// Empty tells that no daemon is known, so that there is nothing to ask.
+// Empty says that no daemon is known.
 func (m *Map) Empty() bool {
 	v := m.view.Load()
 	return len(v.byAddress)+len(v.engines) == 0
 }
 
-// Reports tells whether the node's engine tells what it has in its own memory.
+// Reports says whether the node's engine reports the blocks in its own memory.
 func (m *Map) Reports(node string) bool { return m.view.Load().engines[node] != nil }
 
-// Rev changes with what Reports tells.
+// Rev changes whenever a result of Reports changes.
 func (m *Map) Rev() uint64 { return m.view.Load().rev }
 
 // Run follows the daemons until ctx ends.
@@ -143,11 +143,11 @@ func (m *Map) Run(ctx context.Context) error {
 		},
 		Put:    m.announced,
 		Delete: func(key string) { m.leave(key[len(cluster.CachesPrefix):]) },
-		Lost:   func(error) {}, // streams go on without etcd; the fleet says that it is gone
+		Lost:   func(error) {}, // the streams go on without etcd; the fleet logs the loss
 	})
 }
 
-// begin follows what is configured.
+// begin follows the configured daemons.
 func (m *Map) begin(ctx context.Context) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -164,10 +164,10 @@ func (m *Map) begin(ctx context.Context) {
 	}
 }
 
-// Watch is the call of cognitora.v1.Kv. The stream ends with ctx.
+// Watch opens a cognitora.v1.Kv Watch stream. The stream ends with ctx.
 type Watch func(ctx context.Context, r *cognitorav1.WatchRequest) (Stream, error)
 
-// Stream is what is read of it. A message is valid until the next call.
+// Stream is an open Watch. A message is valid until the next Recv.
 type Stream interface {
 	Recv() (*cognitorav1.WatchResponse, error)
 }
@@ -192,7 +192,7 @@ func (m *Map) SetStatic(static map[string]string) {
 	m.publish()
 }
 
-// retain lets go of the announced daemons that are not among the entries.
+// retain drops the announced daemons that are not among the entries.
 func (m *Map) retain(entries []cluster.Entry) {
 	there := map[string]bool{}
 	for _, e := range entries {
@@ -209,7 +209,7 @@ func (m *Map) retain(entries []cluster.Entry) {
 	m.publish()
 }
 
-// announced takes in what a daemon says in etcd. A value that cannot be read changes nothing.
+// announced takes a daemon's announcement in etcd. An unreadable value changes nothing.
 func (m *Map) announced(e cluster.Entry) {
 	id := e.Key[len(cluster.CachesPrefix):]
 	h, err := cluster.ParseCacheHealth(id, e.Value)
@@ -228,7 +228,7 @@ func (m *Map) announced(e cluster.Entry) {
 	m.follow(id, addresses, h.GRPC)
 }
 
-// follow starts to follow a daemon, or follows it elsewhere if it has moved. m.mu is held.
+// follow starts to follow a daemon, or follows it at a new address. The caller holds m.mu.
 func (m *Map) follow(id string, addresses []string, target string) {
 	was := m.caches[id]
 	switch {
@@ -265,7 +265,7 @@ func (m *Map) leave(id string) {
 	}
 }
 
-// drop ends the following of a daemon and forgets what it holds. m.mu is held.
+// drop stops following a daemon and forgets its blocks. The caller holds m.mu.
 func (m *Map) drop(c *cache) {
 	delete(m.caches, c.id)
 	c.stop()
@@ -279,7 +279,7 @@ func (m *Map) drop(c *cache) {
 	}
 }
 
-// add takes in the engines that report through a cache.
+// add adds the engines that report through a cache.
 func (v *view) add(c *cache) {
 	for _, e := range c.engines {
 		if was := v.engines[e.node]; was == nil || was.epoch < e.epoch {
@@ -288,7 +288,7 @@ func (v *view) add(c *cache) {
 	}
 }
 
-// publish makes the view follow m.caches. m.mu is held.
+// publish makes a new view from m.caches. The caller holds m.mu.
 func (m *Map) publish() {
 	v := &view{rev: m.view.Load().rev + 1, byAddress: map[string]*cache{}, engines: map[string]*engine{}}
 	for _, c := range m.caches {
@@ -303,7 +303,7 @@ func (m *Map) publish() {
 	m.view.Store(v)
 }
 
-// Stats counts what is known now.
+// Stats returns the counts as of now.
 func (m *Map) Stats() Stats {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -328,19 +328,19 @@ func (m *Map) Stats() Stats {
 	return s
 }
 
-// errStream ends a stream whose messages do not fit together; it is begun anew.
+// errStream ends a stream whose messages contradict each other. The stream then begins anew.
 var errStream = errors.New("holdings: the residency stream skips or contradicts itself")
 
-// errMedia begins a stream anew because an engine has blocks elsewhere than in its own memory: all
-// that it has takes places of its own then.
+// errMedia begins a stream anew because an engine has blocks outside its own memory. All its blocks
+// then get the holders for that.
 var errMedia = errors.New("holdings: an engine of the host uses more than its own memory")
 
-// Bounds of the connection to a daemon.
+// These constants bound the connection to a daemon.
 const (
 	retryFirst = 100 * time.Millisecond
 	retryLast  = 5 * time.Second
-	// trustFor is how long what a daemon said is believed after its stream has broken.
+	// trustFor is how long a daemon's data is trusted after its stream has broken.
 	trustFor = 2 * time.Second
-	// maxMessage is the longest message that is taken, in bytes.
+	// maxMessage is the longest accepted message in bytes.
 	maxMessage = 16 << 20
 )

@@ -21,7 +21,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 var namespace = block.Namespace{Model: "m", Revision: "1", DType: "bf16", Layout: "test", Tokens: 16, TP: 1, PP: 1}
 
-// daemon is a store whose residency is served.
+// daemon is a store that serves its residency.
 type daemon struct {
 	t         *testing.T
 	store     *store.Store
@@ -66,7 +66,7 @@ func startDaemon(t *testing.T, path string) *daemon {
 	return d
 }
 
-// put stores blocks of a chain; with parents they get a place in it, without they have none.
+// put stores blocks of a chain. With parents the blocks get a place in it.
 func (d *daemon) put(digests []block.Digest, from, to int, parents bool) {
 	d.t.Helper()
 	for i := from; i < to; i++ {
@@ -87,7 +87,7 @@ func (d *daemon) remove(digest block.Digest) {
 	}
 }
 
-// report says what an engine of the host has.
+// report reports blocks of an engine of the host.
 func (d *daemon) report(r residency.Report) {
 	d.t.Helper()
 	if err := d.residency.Report(&r); err != nil {
@@ -125,7 +125,7 @@ func await(t *testing.T, m *Map, c *prefix.Chain, address string, want Reach) {
 				return
 			}
 		}
-		<-time.After(time.Millisecond) // nothing tells of it
+		<-time.After(time.Millisecond) // no event tells of it
 	}
 	t.Fatalf("the node reaches %+v, want %+v", got, want)
 }
@@ -150,8 +150,8 @@ func static(path string) Options {
 	return Options{Static: map[string]string{"host:7072": "unix://" + path}}
 }
 
-// TestFollows: what a daemon holds is known, as it comes and goes, and after the daemon has
-// restarted.
+// TestFollows checks that the map follows a daemon's blocks as they come and go, and after a
+// restart of the daemon.
 func TestFollows(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "kv.sock")
 	d := startDaemon(t, path)
@@ -175,13 +175,12 @@ func TestFollows(t *testing.T) {
 	d.stop()
 }
 
-// TestLooseBlocks: blocks that came without parents count too. TestTooManyDaemons: those that are
-// left out are counted once each, for as long as they are announced.
+// TestTooManyDaemons checks that each daemon left out is counted once, while it is announced.
 func TestTooManyDaemons(t *testing.T) {
 	m := New(Options{Logger: slog.Default()})
 	ended, end := context.WithCancel(t.Context())
 	end()
-	m.life = ended // nobody is connected to
+	m.life = ended // the map connects to no daemon
 	defer m.wg.Wait()
 	announce := func(id string) {
 		m.mu.Lock()
@@ -230,8 +229,8 @@ func TestLooseBlocks(t *testing.T) {
 	d.stop()
 }
 
-// TestEngines: what an engine reports replaces the prediction, and a new start of it begins with
-// nothing.
+// TestEngines checks that an engine's report replaces the prediction. A restarted engine begins
+// empty.
 func TestEngines(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "kv.sock")
 	d := startDaemon(t, path)
@@ -253,8 +252,8 @@ func TestEngines(t *testing.T) {
 	d.stop()
 }
 
-// TestEngineMedia: what an engine has in the host's memory and on disk itself counts as in those
-// tiers, and not as in its own memory.
+// TestEngineMedia checks that an engine's blocks in host memory and on disk count for those tiers,
+// not for its own memory.
 func TestEngineMedia(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "kv.sock")
 	d := startDaemon(t, path)
@@ -319,7 +318,7 @@ func TestMatchDoesNotAllocate(t *testing.T) {
 func TestLooseTable(t *testing.T) {
 	var l loose
 	for i := range uint64(3 * looseProbe) {
-		l.set(7<<20|i<<4, tierHost) // all want one place
+		l.set(7<<20|i<<4, tierHost) // all keys want one slot
 	}
 	if n, over := l.count.Load(), l.overflow.Load(); n != looseProbe || over != 2*looseProbe {
 		t.Errorf("%d blocks and %d too many", n, over)

@@ -2,12 +2,12 @@ package holdings
 
 import "sync/atomic"
 
-// loose is a table of blocks without a place in their chain, and the tiers that they are in. One
-// goroutine writes, any number read. A word is the upper 60 bits of a block's key and 4 bits of
-// tiers; 0 is free, and one without tiers once stood for a block. A block that finds no room near
-// its place is left out and counted.
+// loose is a table of the blocks without a place in their chain, with their tiers. One goroutine
+// writes; any number read. A word holds the upper 60 bits of a block's key and 4 bits of tiers. The
+// word 0 is free. A word without tiers is a tombstone. A block that finds no room near its slot is
+// left out and counted.
 type loose struct {
-	words    atomic.Pointer[[looseSlots]atomic.Uint64] // made with the first block
+	words    atomic.Pointer[[looseSlots]atomic.Uint64] // made for the first block
 	count    atomic.Int64
 	overflow atomic.Uint64
 }
@@ -20,7 +20,7 @@ const (
 
 func slotOf(key uint64) uint64 { return key >> 20 }
 
-// tiers are those that a block is in; 0 if it is not here.
+// tiers returns the tiers of a block, or 0 if the table does not hold it.
 func (l *loose) tiers(key uint64) uint8 {
 	words := l.words.Load()
 	if words == nil {
@@ -38,7 +38,7 @@ func (l *loose) tiers(key uint64) uint8 {
 	return 0
 }
 
-// set says in which tiers a block is now, none to take it out.
+// set stores the tiers of a block. Zero tiers remove it.
 func (l *loose) set(key uint64, tiers uint8) {
 	words := l.words.Load()
 	if words == nil {
@@ -82,8 +82,8 @@ func (l *loose) replace(at *atomic.Uint64, key uint64, tiers uint8) {
 	}
 }
 
-// tombstone keeps the word of a block that is gone from being 0, which would end the search for
-// others.
+// tombstone makes the word of a removed block, which must not be 0. A zero word would end the
+// search for other blocks.
 func tombstone(key uint64) uint64 {
 	if key&^tierMask == 0 {
 		return 1 << 63

@@ -6,40 +6,40 @@ import (
 	"github.com/cognitora/dataplane/router/residency"
 )
 
-// Chain is the blocks of a prompt; *prefix.Chain is one.
+// Chain is the sequence of a prompt's blocks; *prefix.Chain implements it.
 type Chain interface {
-	// Blocks is how many there are.
+	// Blocks returns the number of blocks.
 	Blocks() int
-	// Key is the first 8 bytes of the digest of block i.
+	// Key returns the first 8 bytes of the digest of block i.
 	Key(i int) uint64
 }
 
-// Reach is how many leading blocks of a prompt a node has.
+// Reach counts the leading blocks of a prompt that a node has, by tier.
 type Reach struct {
-	Device int32 // in the engine's own memory; Unknown if it does not report them
-	Host   int32 // with what its host, or the engine itself there, has in RAM; at least Device where that is known
-	Disk   int32 // with what they have on SSD too; at least Host
+	Device int32 // in the engine's own memory; Unknown if it does not report its blocks
+	Host   int32 // with the RAM of the host, or of the engine there; at least Device if that is known
+	Disk   int32 // with the SSD as well; at least Host
 }
 
-// Unknown is the Device of an engine that does not report.
+// Unknown is the Device of an engine that does not report its blocks.
 const Unknown = -1
 
-// Query is what Match works in. It belongs to one goroutine at a time; used again, it does not
-// allocate.
+// Query holds the question and the answer of Match. One goroutine at a time uses it. A reused Query
+// does not allocate.
 type Query struct {
-	Reach []Reach // after Match, one for each node asked about
+	Reach []Reach // set by Match, one for each node asked about
 
 	v       *view
 	model   string
-	caches  []*cache // of each node; nil if it has none that is up to date
+	caches  []*cache // one for each node; nil if its daemon is unknown or out of date
 	engines []*engine
-	asked   []*cache // each once
+	asked   []*cache // each cache once
 	refs    []residency.Ref
 	matched []int32
 	keys    keys
 }
 
-// Reset forgets the last question, but for memory.
+// Reset forgets the last question and keeps the memory.
 func (q *Query) Reset() {
 	wipe(q.caches)
 	wipe(q.engines)
@@ -50,18 +50,17 @@ func (q *Query) Reset() {
 	}
 }
 
-// wipe clears all of a slice's memory, that behind its end included.
+// wipe clears a slice's memory up to its capacity.
 func wipe[T any](s []T) { clear(s[:cap(s)]) }
 
-// Begin starts a question on a prompt for a model. It is false if no daemon is known: then there is
-// nothing to ask.
+// Begin starts a question about a prompt for a model. It returns false if no daemon is known.
 func (q *Query) Begin(m *Map, model string) bool {
 	q.v, q.model = m.view.Load(), model
 	q.Reach, q.caches, q.engines, q.asked, q.refs = q.Reach[:0], q.caches[:0], q.engines[:0], q.asked[:0], q.refs[:0]
 	return len(q.v.byAddress)+len(q.v.engines) > 0
 }
 
-// Node asks about the node of that id, whose host's daemon has one of the given addresses.
+// Node adds a node to the question. kvAddress is the address of its host's daemon.
 func (q *Query) Node(id, kvAddress string) {
 	c := q.v.byAddress[kvAddress]
 	e := q.v.engines[id]
@@ -77,16 +76,16 @@ func (q *Query) Node(id, kvAddress string) {
 	}
 }
 
-// knows tells whether what the engine reports is of a model. One that has adapters reports their
-// blocks under its base model, with digests of their own: what it has of those models is not known
+// knows says whether the engine's reported blocks are of the model. An engine with adapters reports
+// their blocks under its base model with other digests, so the blocks of an adapter are unknown
 // here.
 func (e *engine) knows(model string) bool {
 	m := e.model.Load()
 	return m == nil || *m == model
 }
 
-// Match answers the question for a prompt. It takes no lock and hashes the chain as far as somebody
-// holds it.
+// Match answers the question for a prompt. It takes no lock. It hashes the chain only as far as
+// some holder has it.
 func (m *Map) Match(c Chain, q *Query) {
 	for _, a := range q.asked {
 		q.refs = append(q.refs, a.host, a.any)
@@ -130,7 +129,7 @@ func (m *Map) Match(c Chain, q *Query) {
 	q.keys.chain = nil
 }
 
-// extend goes on from what is held of a chain with blocks that have no place.
+// extend continues a match with blocks that have no place in their chain.
 func (l *loose) extend(c Chain, matched int32, tiers uint8) int32 {
 	if l.count.Load() == 0 {
 		return matched
@@ -140,7 +139,7 @@ func (l *loose) extend(c Chain, matched int32, tiers uint8) int32 {
 	return matched
 }
 
-// keys are a chain's blocks as the index knows them.
+// keys presents a chain's blocks as keys of the index.
 type keys struct{ chain Chain }
 
 func (k *keys) Blocks() int { return k.chain.Blocks() }

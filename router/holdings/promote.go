@@ -8,41 +8,42 @@ import (
 	cognitorav1 "github.com/cognitora/dataplane/proto/cognitora/v1"
 )
 
-// Promote says what a daemon is asked to bring into RAM ahead of a request that goes to its host.
+// Promote says which blocks a daemon is asked to bring into RAM ahead of a request to its host.
 type Promote uint8
 
-// What is brought.
+// These are the values of Promote.
 const (
 	PromoteOff   Promote = iota
-	PromoteDisk          // what the host has on SSD only
-	PromoteFleet         // that, and what only other hosts have
+	PromoteDisk          // blocks that the host has on SSD only
+	PromoteFleet         // also blocks that only other hosts have
 )
 
-// Bounds of promotions. One that finds the queue full is dropped, and counted.
+// These constants bound promotions. A promotion that finds the queue full is dropped and counted.
 const (
-	promotions     = 64   // waiting and under way
-	promoteWorkers = 2    // under way
-	promoteBlocks  = 1024 // of one prompt; the first ones
+	promotions     = 64   // waiting and running
+	promoteWorkers = 2    // running
+	promoteBlocks  = 1024 // leading blocks of one prompt
 	promoteWithin  = 10 * time.Second
-	promoteSpaces  = 8 // namespaces that a prompt's blocks are looked for in
+	promoteSpaces  = 8 // namespaces searched for a prompt's blocks
 )
 
-// Promotion is what a daemon is asked to bring into RAM. Promotion makes one, Ask sends it.
+// Promotion is a request to a daemon to bring blocks into RAM. Map.Promotion makes one and Map.Ask
+// sends it.
 type Promotion struct {
-	// Digests of consecutive blocks, 32 bytes each, the last one first.
+	// Digests holds consecutive blocks, 32 bytes each, the last block first.
 	Digests []byte
-	// Before is how many blocks before those are wanted too, whose digests are not known: their
-	// successors' parents.
+	// Before is the number of wanted blocks before those in Digests. Their digests are unknown; the
+	// daemon finds them as parents.
 	Before int
 
 	cache *cache
 	model string
 }
 
-// Add adds the block before those that are there.
+// Add adds the block before the ones already added.
 func (p *Promotion) Add(digest *[32]byte) { p.Digests = append(p.Digests, digest[:]...) }
 
-// promoter is the promotions of a Map.
+// promoter holds the promotions of a Map.
 type promoter struct {
 	mode  Promote
 	free  chan *Promotion
@@ -59,8 +60,8 @@ func newPromoter(mode Promote) *promoter {
 	return p
 }
 
-// Wanted is which blocks of a prompt, from up to to, a request that goes to node i of the question
-// wants to be brought into RAM of that node's host.
+// Wanted returns the range of blocks, from (included) up to to (excluded), that should come into
+// RAM for a request to node i of the question.
 func (m *Map) Wanted(q *Query, i int, r Reach) (from, to int) {
 	if m.promoter.mode == PromoteOff || i >= len(q.caches) || q.caches[i] == nil {
 		return 0, 0
@@ -75,8 +76,9 @@ func (m *Map) Wanted(q *Query, i int, r Reach) (from, to int) {
 	return from, min(int(reach), from+promoteBlocks)
 }
 
-// Promotion is one for node i of a question; nil if too many wait. It does not wait, and allocates
-// only while Promotions are new. Whoever has one calls Ask.
+// Promotion returns a promotion for node i of a question, or nil if too many wait. It does not
+// wait. It allocates only until the pool of promotions is full. The caller must pass the promotion
+// to Ask.
 func (m *Map) Promotion(q *Query, i int, model string) *Promotion {
 	select {
 	case p := <-m.promoter.free:
@@ -88,10 +90,10 @@ func (m *Map) Promotion(q *Query, i int, model string) *Promotion {
 	}
 }
 
-// Ask has a promotion done in the background.
-func (m *Map) Ask(p *Promotion) { m.promoter.queue <- p } // there is room for all that there are
+// Ask queues a promotion to run in the background.
+func (m *Map) Ask(p *Promotion) { m.promoter.queue <- p } // the queue has room for all promotions
 
-// promote does promotions until ctx ends.
+// promote runs promotions until ctx ends.
 func (m *Map) promote(ctx context.Context) {
 	for {
 		select {
@@ -110,8 +112,8 @@ func (m *Map) promote(ctx context.Context) {
 	}
 }
 
-// bring asks the daemon for the blocks in each namespace that may have them, and returns how many
-// are in RAM for that.
+// bring asks the daemon for the blocks in each namespace that may have them. It returns how many
+// came into RAM.
 func (m *Map) bring(ctx context.Context, p *Promotion) (n int, err error) {
 	client := p.cache.client.Load()
 	if client == nil || len(p.Digests) == 0 {
@@ -129,19 +131,19 @@ func (m *Map) bring(ctx context.Context, p *Promotion) (n int, err error) {
 	return n, nil
 }
 
-// wish is a promotion at work.
+// wish is a running promotion.
 type wish struct {
 	client cognitorav1.KvClient
 	fleet  bool
 }
 
-// wants tells whether a block in some tiers is to be promoted.
+// wants says whether a block in the given tiers is to be promoted.
 func (w *wish) wants(tiers uint32) bool {
 	const ram = uint32(cognitorav1.Tier_TIER_HOST)
 	return tiers&ram == 0 && (w.fleet || tiers&uint32(cognitorav1.Tier_TIER_DISK) != 0)
 }
 
-// bring promotes the blocks of a namespace, of all of its ranks and layers.
+// bring promotes the blocks of a namespace in all its ranks and layers.
 func (w *wish) bring(ctx context.Context, s space, p *Promotion) (n int, err error) {
 	digests := p.Digests
 	if p.Before > 0 {
@@ -163,10 +165,10 @@ func (w *wish) bring(ctx context.Context, s space, p *Promotion) (n int, err err
 	return n, nil
 }
 
-// maxLayers is how many layers of blocks that have one each are looked for.
+// maxLayers bounds the layers searched, where each layer has blocks of its own.
 const maxLayers = 512
 
-// ancestors adds to the digests of a promotion those of the blocks before, as far as the daemon
+// ancestors adds the digests of preceding blocks to those of a promotion, as far as the daemon
 // knows them.
 func (w *wish) ancestors(ctx context.Context, s space, p *Promotion) ([]byte, error) {
 	digests, last := p.Digests, p.Digests[len(p.Digests)-32:]
@@ -183,7 +185,7 @@ func (w *wish) ancestors(ctx context.Context, s space, p *Promotion) ([]byte, er
 	return digests, nil
 }
 
-// some promotes what is to be of a layer of a rank, and tells whether there was anything.
+// some promotes the blocks of one layer of a rank. It returns true if there were any.
 func (w *wish) some(ctx context.Context, namespace string, layer uint32,
 	digests []byte) (there bool, n int, err error) {
 	r, err := w.client.BatchLookup(ctx, &cognitorav1.BatchLookupRequest{Namespace: namespace, Layer: layer,
@@ -192,7 +194,7 @@ func (w *wish) some(ctx context.Context, namespace string, layer uint32,
 		return false, 0, err
 	}
 	var wanted []byte
-	for i := len(r.Tiers) - 1; i >= 0; i-- { // the first of the prompt before the others
+	for i := len(r.Tiers) - 1; i >= 0; i-- { // the prompt's first blocks go first
 		if there = there || r.Tiers[i] != 0; w.wants(uint32(r.Tiers[i])) {
 			wanted = append(wanted, digests[32*i:32*i+32]...)
 		}

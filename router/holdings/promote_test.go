@@ -8,8 +8,8 @@ import (
 	"github.com/cognitora/dataplane/kv/block"
 )
 
-// TestPromotionBounds: what is one too many is dropped and counted, what fails is counted and gives
-// its place back, and none of it allocates.
+// TestPromotionBounds checks that a promotion beyond the bound is dropped and counted. A failed one
+// is counted and frees its place. None of this allocates.
 func TestPromotionBounds(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "kv.sock")
 	d := startDaemon(t, path)
@@ -69,7 +69,7 @@ func until(t *testing.T, what string, is func() bool) {
 		if time.Now().After(deadline) {
 			t.Fatal("not in time: " + what)
 		}
-		<-time.After(time.Millisecond) // nothing tells of it
+		<-time.After(time.Millisecond) // no event tells of it
 	}
 }
 

@@ -6,25 +6,24 @@ import (
 	"github.com/cognitora/dataplane/kv/block"
 )
 
-// maxSpaces bounds the namespaces that are remembered; the one heard of first is forgotten for
-// another.
+// maxSpaces bounds the remembered namespaces. A new one replaces the oldest.
 const maxSpaces = 256
 
-// spaces are the namespaces, and layers, that daemons have said they have blocks of: what is to be
-// promoted has to be asked for by name.
+// spaces holds the namespaces and layers that daemons have reported. A promotion must name its
+// namespace.
 type spaces struct {
 	mu   sync.Mutex
 	list []space
 }
 
-// space is the blocks of a model's namespace that are of one layer, or of all.
+// space is the blocks of one layer of a model's namespace, or of all its layers.
 type space struct {
 	text  string
 	layer uint32
 	block.Namespace
 }
 
-// heard notes a namespace of rank 0.
+// heard records a namespace of rank 0.
 func (s *spaces) heard(text string, layer uint32) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -43,8 +42,8 @@ func (s *spaces) heard(text string, layer uint32) {
 	s.list = append(s.list, space{text, layer, n})
 }
 
-// of are those of a model, the latest first. Where none has its name all are, for engines may know
-// it by another: digests tell models apart.
+// of returns the spaces of a model, the latest first. If none has the model's name it returns all
+// spaces, because engines may use another name. Digests still tell the models apart.
 func (s *spaces) of(model string) (found []space) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -61,10 +60,10 @@ func (s *spaces) of(model string) (found []space) {
 	return found
 }
 
-// maxRanks is how many ranks of a model a block is looked for of.
+// maxRanks bounds the ranks of a model that are searched for a block.
 const maxRanks = 64
 
-// ranks are the namespaces of all ranks of the model.
+// ranks returns the namespaces of all ranks of the model.
 func (s *space) ranks() (texts []string) {
 	n := s.Namespace
 	for n.PPRank = 0; n.PPRank < n.PP; n.PPRank++ {

@@ -1,6 +1,6 @@
-// Package kvevents lets the router follow the KV events of static backends itself, as an agent does
-// for its engine. What it learns goes into a residency index of this process, and from there the
-// way that the streams of cache daemons go: router/holdings watches it.
+// Package kvevents lets the router follow the KV events of static backends, as an agent does for
+// its engine. The blocks go into a residency index of this process. router/holdings watches that
+// index as it watches a cache daemon.
 package kvevents
 
 import (
@@ -17,23 +17,23 @@ import (
 	"github.com/cognitora/dataplane/router/holdings"
 )
 
-// Stats and Counters are those of a follower.
+// Stats are the counts of one follower.
 type Stats = events.Stats
 
-// Counters are the numbers in Stats that only grow, for metrics.
+// Counters are the ever-growing numbers in Stats, for metrics.
 var Counters = events.Counters
 
-// maxSources bounds the engines that one router follows; router/holdings takes no more of one
-// stream.
+// maxSources bounds the engines that one router follows. router/holdings accepts no more engines of
+// one stream.
 const maxSources = 256
 
-// Source is an engine whose events are followed.
+// Source is an engine with its KV events' addresses.
 type Source struct {
 	Node             string // id
 	Endpoint, Replay string
 }
 
-// Check validates where an engine's events come from; replay may be empty.
+// Check validates the addresses of an engine's events; replay may be empty.
 func Check(endpoint, replay string) error {
 	if _, err := events.ParseEndpoint(endpoint); err != nil {
 		return fmt.Errorf("option kv-events: %w", err)
@@ -51,21 +51,21 @@ func Check(endpoint, replay string) error {
 	return nil
 }
 
-// Options of Followers.
+// Options are the settings of Followers.
 type Options struct {
-	// Model returns the only model that a node serves; empty: not known yet, or there are several.
-	// Required.
+	// Model returns the only model of a node. It returns "" while the model is unknown, or if there
+	// are several. Required.
 	Model  func(node string) string
 	Logger *slog.Logger // nil: slog.Default
 }
 
-// Followers follow any number of engines.
+// Followers follow the KV events of any number of engines.
 type Followers struct {
 	o     Options
 	index *residency.Index
 
 	mu      sync.Mutex
-	life    context.Context // of Run; nil before
+	life    context.Context // context of Run; nil before
 	wg      sync.WaitGroup
 	wanted  []Source
 	running map[Source]*running
@@ -77,7 +77,7 @@ type running struct {
 	done chan struct{}
 }
 
-// New makes Followers that follow nobody before Run.
+// New makes Followers. They follow no engine before Run.
 func New(o Options) *Followers {
 	if o.Logger == nil {
 		o.Logger = slog.Default()
@@ -100,7 +100,7 @@ func (f *Followers) Run(ctx context.Context) error {
 	return nil
 }
 
-// Set says which engines are to be followed. Those that are followed already go on.
+// Set replaces the followed engines. An engine in both lists is followed without a break.
 func (f *Followers) Set(sources []Source) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -112,7 +112,7 @@ func (f *Followers) Set(sources []Source) {
 	f.sync()
 }
 
-// sync starts and stops what is to be. f.mu is held.
+// sync starts and stops followers to match the sources. The caller holds f.mu.
 func (f *Followers) sync() {
 	if f.life == nil {
 		return
@@ -136,7 +136,7 @@ func (f *Followers) sync() {
 	}
 }
 
-// start follows an engine, once the one before of its node has ended. f.mu is held.
+// start follows an engine once the node's earlier follower has ended. The caller holds f.mu.
 func (f *Followers) start(s Source, before <-chan struct{}) {
 	endpoint, err := events.ParseEndpoint(s.Endpoint)
 	var replay events.Endpoint
@@ -144,7 +144,7 @@ func (f *Followers) start(s Source, before <-chan struct{}) {
 		replay, err = events.ParseEndpoint(s.Replay)
 	}
 	if err != nil {
-		f.o.Logger.Error("KV events are not followed", "node", s.Node, "error", err) // Check has refused it
+		f.o.Logger.Error("KV events are not followed", "node", s.Node, "error", err) // Check should have refused it
 		return
 	}
 	ctx, stop := context.WithCancel(f.life)
@@ -162,7 +162,7 @@ func (f *Followers) start(s Source, before <-chan struct{}) {
 	})
 }
 
-// Each calls with every engine that is followed.
+// Each calls call for every followed engine.
 func (f *Followers) Each(call func(node string, s *Stats)) {
 	if f == nil {
 		return
@@ -175,7 +175,7 @@ func (f *Followers) Each(call func(node string, s *Stats)) {
 	}
 }
 
-// Watch is a holdings.Watch.
+// Watch implements holdings.Watch.
 func (f *Followers) Watch(ctx context.Context, r *cognitorav1.WatchRequest) (holdings.Stream, error) {
 	w := feed.NewReader(f.index, r)
 	context.AfterFunc(ctx, w.Close)

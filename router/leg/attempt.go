@@ -19,60 +19,60 @@ import (
 	"github.com/cognitora/dataplane/router/scan"
 )
 
-// attempt is one exchange with one node. It holds the node's slot until it is dropped.
+// attempt is one exchange with one node. It holds a slot of the node until it is dropped.
 type attempt struct {
 	node     *member
 	ref      prefix.Ref      // of the node's cache when the attempt began
-	ex       *relay.Exchange // nil: nothing was sent, or the place has it
-	matched  int             // leading blocks that the node or its host was believed to have
-	believed int             // leading blocks predicted in the engine's own memory when it takes the prompt
-	status   int             // of the answer that was delivered
-	streams  bool            // it is an event stream
-	taken    bool            // the place has taken it
+	ex       *relay.Exchange // nil: nothing was sent, or the place has taken it
+	matched  int             // leading blocks believed to be at the node or its host
+	believed int             // leading blocks that the engine is predicted to have in its own memory when it takes the prompt
+	status   int             // status of the delivered answer
+	streams  bool            // the answer is an event stream
+	taken    bool            // the place has taken the answer
 	sent     time.Time
 	recorded bool // the prediction is in the index; Prefilled reads it under the lookout's lock
 	abort    relay.Abort
 }
 
-// lookout is what another goroutine needs to give an attempt up, as long as another node could be
-// asked.
+// lookout is the state that another goroutine needs to give an attempt up while another node could
+// be asked.
 type lookout struct {
 	mu    sync.Mutex
 	phase phase
-	abort *relay.Abort // of the attempt under way
+	abort *relay.Abort // of the running attempt
 }
 
-// phase is how far a leg's attempt has come, as its lookout sees it.
+// phase is the progress of a leg's attempt as seen by its lookout.
 type phase uint8
 
 const (
-	resting phase = iota // none is under way, or what it brought is the answer
-	waiting              // for the first sign of an answer
-	slow                 // given up: its peers would have answered
+	resting phase = iota // no attempt is running, or its answer is being passed on
+	waiting              // the attempt waits for the first sign of an answer
+	slow                 // given up: its peers would have answered by now
 	stuck                // given up: its node makes no progress
 )
 
-// verdict is what an attempt came to.
+// verdict is the outcome of an attempt.
 type verdict uint8
 
 const (
-	answered   verdict = iota // the place has taken an answer that has begun
-	unreached                 // could not connect
-	starved                   // this host has no descriptor or memory; counted by node, not held against its health
+	answered   verdict = iota // an answer has begun and the place has taken it
+	unreached                 // the connection failed
+	starved                   // this host has no file descriptor or memory left; counted for the node, but not against its health
 	broken                    // the connection ended before an answer
 	silent                    // the node acknowledges no packets
-	garbled                   // what came is no answer in HTTP/1.1
+	garbled                   // the reply is not HTTP/1.1
 	failed500                 // 500
-	overloaded                // 429, 502 or 503: the node says so itself
-	overdue                   // given up: its peers would have answered
+	overloaded                // 429, 502 or 503: the node reports an overload
+	overdue                   // given up: its peers would have answered by now
 	stalled                   // given up: the node makes no progress
-	noOptions                 // 400 or 422 because of stream_options that the router has spliced in
-	late                      // a hard bound passed
-	// Those from here on are no node's fault, see blames.
+	noOptions                 // 400 or 422 because of the stream_options that the router added
+	late                      // a hard time limit passed
+	// The remaining verdicts are no node's fault; see blames.
 	tooOld    // the client's HTTP/1.0 cannot take the answer
-	tooLong   // the answer does not fit the memory that it is kept in
-	unfit     // the body cannot be changed as the leg wants
-	abandoned // the client is gone or the router shuts down
+	tooLong   // the answer exceeds its memory limit
+	unfit     // the leg's edit of the body failed
+	abandoned // the client is gone or the router is shutting down
 )
 
 var verdictNames = [...]string{
@@ -82,13 +82,12 @@ var verdictNames = [...]string{
 
 func (v verdict) String() string { return verdictNames[v] }
 
-// blames tells whether the attempt has failed for something that its node, or the way to it, may
-// have caused.
+// blames says whether the node, or the way to it, may have caused the failure.
 func (v verdict) blames() bool {
 	return v < tooOld && v != answered
 }
 
-// try asks the node at place at of the pool, whose slot the spare attempt has.
+// try asks the node at place at of the pool. The spare attempt holds its slot.
 func (l *Leg) try(at int) verdict {
 	now := time.Now()
 	a := l.spare()
@@ -119,7 +118,7 @@ func (l *Leg) try(at int) verdict {
 	return v
 }
 
-// spare is the one of the two attempts that is not kept.
+// spare returns the one of the two attempts that is not kept.
 func (l *Leg) spare() *attempt {
 	a := &l.slots[0]
 	if a == l.kept {
@@ -128,7 +127,7 @@ func (l *Leg) spare() *attempt {
 	return a
 }
 
-// put puts a failed attempt away: an engine's own answer is kept, the rest closed.
+// put puts a failed attempt aside. It keeps an engine's own answer and closes any other.
 func (l *Leg) put(a *attempt, v verdict, err error) {
 	if a.recorded {
 		l.prompt.Failed(a.ref, a.sent)
@@ -138,14 +137,14 @@ func (l *Leg) put(a *attempt, v verdict, err error) {
 		l.drop(l.kept)
 		l.Request.Life.Leave(&a.abort)
 		l.leave(a)
-		l.kept = a // which is nobody's answer unless fallBack makes it the leg's
+		l.kept = a // it becomes the leg's answer only through fallBack
 		return
 	}
 	l.drop(a)
 }
 
-// GiveUp ends the attempt under way if another node can be asked. It is called by the patience
-// tracker, with its lock held.
+// GiveUp ends the running attempt if another node can be asked. The patience tracker calls it with
+// its lock held.
 func (l *Leg) GiveUp(v patience.Verdict) (given bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -169,8 +168,8 @@ func (l *Leg) GiveUp(v patience.Verdict) (given bool) {
 	return true
 }
 
-// Prefilled is called by the patience tracker, with its lock held, when the prompt of a request
-// that is not streamed should be computed: the node holds it from now on.
+// Prefilled notes that the node now holds the prompt of an unstreamed request. The patience tracker
+// calls it with its lock held when the prompt should have been computed.
 func (l *Leg) Prefilled() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -179,8 +178,8 @@ func (l *Leg) Prefilled() {
 	}
 }
 
-// arm makes a the attempt that the request's end and GiveUp cancel; false when the request has
-// ended.
+// arm makes a the attempt that GiveUp and the end of the request cancel. It returns false if the
+// request has ended.
 func (l *Leg) arm(a *attempt) bool {
 	alive := l.Request.Life.Enter(&a.abort)
 	l.mu.Lock()
@@ -192,8 +191,8 @@ func (l *Leg) arm(a *attempt) bool {
 	return alive
 }
 
-// claim ends the time in which the attempt may be given up, unless it has been already: from then
-// on it is judged by what it brings.
+// claim ends the time in which the attempt may be given up. It returns false if the attempt was
+// given up before. From then on the attempt's answer decides.
 func (l *Leg) claim() bool {
 	ended := l.Request.Life.Ended() != request.None
 	l.mu.Lock()
@@ -205,7 +204,7 @@ func (l *Leg) claim() bool {
 	return true
 }
 
-// disarm ends that time in either case, and says how the lookout saw it end.
+// disarm ends the time in which the attempt may be given up. It returns the phase at the end.
 func (l *Leg) disarm() phase {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -216,14 +215,14 @@ func (l *Leg) disarm() phase {
 }
 
 // record notes that the prediction is in the index. From then on Prefilled may use the prompt,
-// until the attempt waits no more.
+// until the attempt stops waiting.
 func (l *Leg) record(a *attempt) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	a.recorded = true
 }
 
-// leave says that a is not under way any more.
+// leave notes that a is no longer running.
 func (l *Leg) leave(a *attempt) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -232,7 +231,7 @@ func (l *Leg) leave(a *attempt) {
 	}
 }
 
-// drop closes an attempt and gives its slot back.
+// drop closes an attempt and frees its slot.
 func (l *Leg) drop(a *attempt) {
 	if a == nil || a.node == nil {
 		return
@@ -249,13 +248,13 @@ func (l *Leg) drop(a *attempt) {
 	}
 }
 
-// believe keeps what was believed of the node at a place of the leg's pool.
+// believe stores the beliefs about the node at a place of the leg's pool.
 func (a *attempt) believe(l *Leg, at int) {
 	r := l.prompt.Reach(at)
 	a.matched, a.believed = int(max(r.Device, r.Host, r.Disk)), l.prompt.Predicted(at)
 }
 
-// work describes the leg to the patience tracker, in tokens of ours.
+// work describes the leg to the patience tracker, in the router's token counts.
 func (l *Leg) work(matched int) patience.Work {
 	w := patience.Work{
 		Stream: l.Request.Scan.Stream, Owner: l, MaxTokens: l.Request.Scan.MaxTokens,
@@ -268,8 +267,8 @@ func (l *Leg) work(matched int) patience.Work {
 	return w
 }
 
-// exchange brings the attempt to the first sign of an answer. A node that does not know
-// stream_options is remembered and asked again without.
+// exchange runs the attempt up to the first sign of an answer. If the node does not know
+// stream_options, exchange remembers that and asks again without.
 func (l *Leg) exchange(a *attempt) (verdict, error) {
 	v, err := l.ask(a)
 	if v != noOptions {
@@ -325,13 +324,12 @@ func (l *Leg) ask(a *attempt) (verdict, error) {
 	return answered, nil
 }
 
-// mayRefuse tells whether the answer may say that the node does not know the stream_options that
-// were spliced in.
+// mayRefuse says whether the answer may mean that the node does not know the added stream_options.
 func (l *Leg) mayRefuse(ex *relay.Exchange) bool {
 	return l.out.asksUsage && (ex.Status() == 400 || ex.Status() == 422)
 }
 
-// statusVerdict is what a status means for the choice of another node.
+// statusVerdict returns the verdict for a status.
 func statusVerdict(status int) verdict {
 	switch status {
 	case 500:
@@ -342,8 +340,8 @@ func statusVerdict(status int) verdict {
 	return answered
 }
 
-// deliver hands the answer to the place, which reads a small body to its end first: until it
-// returns nil nothing has reached the client.
+// deliver hands the answer to the place, which first reads a small body to its end. Until deliver
+// returns nil, the client has received nothing.
 func (l *Leg) deliver(a *attempt) error {
 	a.status, a.streams = a.ex.Status(), a.ex.IsSSE()
 	if !l.claim() {
@@ -351,7 +349,7 @@ func (l *Leg) deliver(a *attempt) error {
 	}
 	first := time.Since(l.Request.Received)
 	if a.streams {
-		l.begun(a) // the place may read all of the stream, as for an HTTP/1.0 client
+		l.begun(a) // the place may read the whole stream, as for an HTTP/1.0 client
 	}
 	if err := l.place.Take(a.ex, l); err != nil {
 		return err
@@ -363,7 +361,7 @@ func (l *Leg) deliver(a *attempt) error {
 	return nil
 }
 
-// begun notes that the engine has begun to answer: the prompt is no longer pending there.
+// begun notes that the engine has begun to answer. The prompt is then no longer pending there.
 func (l *Leg) begun(a *attempt) {
 	if a.status >= 300 {
 		return
@@ -374,10 +372,10 @@ func (l *Leg) begun(a *attempt) {
 	}
 }
 
-// fallBack makes the kept answer of an engine the leg's own.
+// fallBack makes the kept answer of an engine the leg's answer.
 func (l *Leg) fallBack() *apierror.Error {
 	a := l.kept
-	// The last wait and reading were of another node, of which this answer says nothing.
+	// The last wait and reading belong to another node.
 	l.kept, l.wait, l.Reading = nil, patience.Attempt{}, answer.Reading{}
 	if !l.arm(a) {
 		l.drop(a)
@@ -393,7 +391,8 @@ func (l *Leg) fallBack() *apierror.Error {
 	return l.errorAfter(v)
 }
 
-// blame says what a failed exchange means. It ends the time in which it may be given up.
+// blame returns the verdict for a failed exchange. It ends the time in which the attempt may be
+// given up.
 func (l *Leg) blame(err error) verdict {
 	if l.Request.Life.Ended() != request.None {
 		return abandoned
@@ -413,7 +412,7 @@ func (l *Leg) blame(err error) verdict {
 	return l.blameOf(err)
 }
 
-// blameOf says what an exchange has failed of that nobody has given up.
+// blameOf returns the verdict for a failed exchange that was not given up.
 func (l *Leg) blameOf(err error) verdict {
 	var e *relay.Error
 	if !errors.As(err, &e) {
@@ -434,15 +433,15 @@ func (l *Leg) blameOf(err error) verdict {
 	return broken
 }
 
-// outgoing is what is sent to a node.
+// outgoing is the request to a node.
 type outgoing struct {
 	request   relay.Request
 	edits     scan.Edits
-	asksUsage bool // stream_options.include_usage was spliced in
+	asksUsage bool // the router added stream_options.include_usage
 }
 
-// prepare makes the request for the attempt's node: its model name, and a usage report at the end
-// of a stream.
+// prepare makes the request for the attempt's node. It sets the node's model name and asks for a
+// usage report at the end of a stream.
 func (l *Leg) prepare(a *attempt) (*relay.Request, error) {
 	asked, o := l.Request, &l.out
 	o.edits.Reset(asked.Scan, asked.Body())
@@ -466,11 +465,11 @@ func (l *Leg) prepare(a *attempt) (*relay.Request, error) {
 	return r, nil
 }
 
-// errUnfit is what preparing a request fails with whose body cannot be changed as its leg wants.
+// errUnfit is returned by prepare when the leg's edit of the body fails.
 var errUnfit = errors.New("the body cannot be changed")
 
-// address makes r go to n: with the client's key, auth, where n has none of the router's, and on a
-// connection of its own where idle ones are in the way of others.
+// address directs r to n. It uses the client's key, auth, if the router has none for n. It uses a
+// new connection if idle connections would hold up the node's other clients.
 func address(r *relay.Request, n *fleet.Node, auth []byte, abort *relay.Abort) {
 	r.ForwardAuthorization = nil
 	if n.Pool.Target().Authorization == "" {
@@ -479,9 +478,9 @@ func address(r *relay.Request, n *fleet.Node, auth []byte, abort *relay.Abort) {
 	r.Abort, r.Once = abort, holdsThreads(n)
 }
 
-// Ask asks n, and nobody else, for path by a GET with the request's head, and has place take the
-// answer, whatever its status. abort, or the end of the request, cancels it. It is a leg without
-// reservation: it counts neither as load on n nor for or against its health. It is safe for
+// Ask sends a GET for path to n and to no other node, with the request's head. place takes the
+// answer, whatever its status. abort or the end of the request cancels it. Ask is a leg without a
+// reservation: it does not count as load on n or as evidence about its health. It is safe for
 // concurrent use.
 func (d *Dispatcher) Ask(
 	r *request.Request, n *fleet.Node, path string, until time.Time, abort *relay.Abort, place answer.Place,
@@ -506,7 +505,7 @@ func (d *Dispatcher) Ask(
 	return err
 }
 
-// unread is the source of an answer that nobody follows.
+// unread is a Source that ignores the answer.
 type unread struct{}
 
 func (unread) Event(sse.Event, time.Time) bool { return true }

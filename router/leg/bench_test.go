@@ -13,9 +13,9 @@ import (
 	"github.com/cognitora/dataplane/router/scan"
 )
 
-// BenchmarkPick is the way from a body in memory to the node chosen, at eight nodes, held against a
-// loop that only scans and hashes the same bytes and takes turns with it: pick/floor is the ratio
-// of their medians.
+// BenchmarkPick measures the way from a body in memory to the chosen node, with eight nodes. In
+// turns with it runs a loop that only scans and hashes the same bytes. pick/floor is the ratio of
+// the two medians.
 func BenchmarkPick(b *testing.B) {
 	d := start(b, 8)
 	for _, size := range []int{2 << 10, 220 << 10} {
@@ -29,7 +29,7 @@ func BenchmarkPick(b *testing.B) {
 	}
 }
 
-// remember lets the memo see a chat, and the index record it for the first of the nodes.
+// remember makes the memo and the index know a chat, the index at the first node.
 func remember(b *testing.B, d *Dispatcher, body []byte, nodes int) {
 	for i := range nodes {
 		l := d.Leg(asked(b, d, body), Question{}, nil)
@@ -44,7 +44,7 @@ func remember(b *testing.B, d *Dispatcher, body []byte, nodes int) {
 	}
 }
 
-// benchPick picks for bodies that begin like body, that part of them, and go on like no other.
+// benchPick picks for bodies that share the given part with body and differ after it.
 func benchPick(b *testing.B, d *Dispatcher, body []byte, same float64) {
 	body = slices.Clone(body)
 	asking, l := request.New(), newLeg()

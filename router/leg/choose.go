@@ -17,18 +17,18 @@ import (
 // picks is the scratch memory of a pick.
 type picks struct {
 	cands  []policy.Candidate
-	able   []int32 // the candidates' places in the pool
+	able   []int32 // places of the candidates in the pool
 	capped bool    // the last look found a node whose pool is full
 }
 
-// choose reserves a slot on the node that the policy picks among those that may take the request
-// and have not been asked yet, or else among the last resort. The spare attempt has the slot. It
-// returns the node's place in l.pool.members.
+// choose reserves a slot for the spare attempt on the node that the policy picks. The candidates
+// are the nodes that may take the request and have not been asked. Without any, the last resort is
+// the candidate. It returns the node's place in l.pool.members.
 func (l *Leg) choose(now time.Time) (int, *apierror.Error) {
 	d := l.d
 	p := d.policy.Load()
-	// Another request may take the last slot, or the last room in the pool, between the look
-	// and the reservation: the next look sees that.
+	// Another request may take the last slot, or the last room in the pool, between the look and
+	// the reservation. The next look then sees that.
 	for range len(l.pool.members) + 1 {
 		l.candidates(now)
 		l.calm(now)
@@ -64,8 +64,8 @@ func (l *Leg) choose(now time.Time) (int, *apierror.Error) {
 	return 0, l.noNode(now)
 }
 
-// noNode says why nobody may take the request: a pinned node that is not there is the
-// client's mistake.
+// noNode returns the error of a request that no node may take. A pinned node that does not exist is
+// the client's mistake.
 func (l *Leg) noNode(now time.Time) *apierror.Error {
 	switch {
 	case l.picks.capped && len(l.picks.cands) == 0:
@@ -82,7 +82,7 @@ func (l *Leg) noNode(now time.Time) *apierror.Error {
 	return ErrNoNode
 }
 
-// known tells whether the node serves the model, or has not yet said what it serves.
+// known says whether the node serves the model, or has not yet named its models.
 func (l *Leg) known(id string) bool {
 	for _, n := range l.pool.members {
 		if n.ID == id {
@@ -93,7 +93,7 @@ func (l *Leg) known(id string) bool {
 	return n != nil && n.Health.State() == health.Unproven
 }
 
-// random is what the policy's mode wants to be fed with.
+// random returns the random bits, or the turn, that the policy's mode needs.
 func (d *Dispatcher) random(p *policy.Policy) uint64 {
 	if p.Mode.Counts() {
 		return d.turn.Add(1)
@@ -101,8 +101,8 @@ func (d *Dispatcher) random(p *policy.Policy) uint64 {
 	return d.options.Random()
 }
 
-// candidates fills l.picks.cands with the nodes that may take the request, full ones included, and
-// l.picks.able with their places in l.pool.members.
+// candidates fills l.picks.cands with the nodes that may take the request, full ones included. It
+// fills l.picks.able with their places in l.pool.members.
 func (l *Leg) candidates(now time.Time) {
 	l.picks.cands, l.picks.able, l.picks.capped = l.picks.cands[:0], l.picks.able[:0], false
 	suspects := 0
@@ -125,9 +125,10 @@ func (l *Leg) candidates(now time.Time) {
 	l.leaveOut(suspects, func(at int32) bool { return l.pool.members[at].Health.Suspect() })
 }
 
-// lastResort makes candidates, where there is none or all are full, of the nodes that are kept out
-// of service by their own server errors or have as many trial requests as they may. It changes
-// nothing and returns false where there is no such node, or an engine's answer to fall back on.
+// lastResort replaces the candidates if there are none, or all are full. The new candidates are the
+// nodes whose own server errors keep them out of service, or whose trial requests are all in use.
+// It returns false and changes nothing if there is no such node, or if an engine's answer is kept
+// to fall back on.
 func (l *Leg) lastResort() bool {
 	if l.picks.capped || l.kept != nil {
 		return false
@@ -145,18 +146,19 @@ func (l *Leg) lastResort() bool {
 	return found
 }
 
-// leaveOut takes the suspects out of the candidates, of which they are so many, unless they are
-// more than half: then rather the network is at fault, or there is nobody else.
+// leaveOut removes the suspects from the candidates. suspects is their number. It keeps them if
+// they are more than half, because then the network is more likely at fault, or no other node is
+// left.
 func (l *Leg) leaveOut(suspects int, suspect func(at int32) bool) {
 	if suspects == 0 || 2*suspects > len(l.picks.cands) {
 		return
 	}
-	l.keep(func(at int32) bool { return !suspect(at) }) // one may have become suspect since it was counted
+	l.keep(func(at int32) bool { return !suspect(at) }) // a node may have become suspect since the count
 }
 
-// admitOthers counts others' requests only while queued. Which of them run may be known from
-// seconds ago, and that refuses nobody: where all nodes seem to be full of them, one is asked that
-// nobody waits for.
+// admitOthers counts others' requests only while queued. The count of their running requests may be
+// seconds old, so it refuses no request. If all nodes seem full with others' requests, a node
+// without a queue is asked.
 func (l *Leg) admitOthers() (changed bool) {
 	for i, at := range l.picks.able {
 		waiting := l.pool.members[at].Load().Waiting
@@ -183,18 +185,18 @@ func (n *member) candidate(reach holdings.Reach, coming int32) policy.Candidate 
 	}
 }
 
-// blocksOf is how many blocks so many tokens are.
+// blocksOf converts tokens to blocks.
 func blocksOf(tokens int64) int32 {
 	return int32(min(max(tokens, 0)/prefix.BlockTokens, math.MaxInt32))
 }
 
-// excludes tells whether the request must not go to n: it was tried, or another is pinned.
+// excludes says whether the request must not go to n: n was tried, or another node is pinned.
 func (l *Leg) excludes(n *member) bool {
 	return l.Bond != Free && n.ID != l.Node || slices.Contains(l.tries.asked, n) || l.Filter != nil && !l.Filter(n.Node)
 }
 
-// calm takes out of a retry's candidates the nodes that a connection has just failed to, as long as
-// another has room: where several nodes end at once a request need not try each of them.
+// calm removes from a retry's candidates the nodes whose connection has just failed, if another
+// node has room. When several nodes end at once, a request then need not try each of them.
 func (l *Leg) calm(now time.Time) {
 	if l.Attempts == 0 {
 		return
@@ -210,7 +212,7 @@ func (l *Leg) calm(now time.Time) {
 	}
 }
 
-// keep leaves the candidates of which ok is true, unless there are none.
+// keep reduces the candidates to those for which ok is true, unless that leaves none.
 func (l *Leg) keep(ok func(at int32) bool) {
 	kept := 0
 	for i, at := range l.picks.able {
@@ -224,7 +226,8 @@ func (l *Leg) keep(ok func(at int32) bool) {
 	}
 }
 
-// enter takes the leg's permit for the pool of n, or moves it there from another node's.
+// enter takes the leg's permit for the pool of n. If the leg holds another pool's permit, enter
+// moves it.
 func (l *Leg) enter(n *member) *apierror.Error {
 	var err error
 	if l.permit.Out() {
@@ -241,10 +244,10 @@ func (l *Leg) enter(n *member) *apierror.Error {
 	return errModelFull
 }
 
-// fits tells whether the pool of n has room for the leg, or counts it already.
+// fits says whether the pool of n has room for the leg, or counts it already.
 func (l *Leg) fits(n *member) bool { return !n.gate.Full() || l.permit.On(n.gate) }
 
-// others tells whether a node that has not been asked could take the leg now.
+// others says whether a node that was not asked yet could take the leg now.
 func (l *Leg) others(now time.Time) bool {
 	for _, n := range l.pool.members {
 		if l.excludes(n) || n.Health.Suspect() || n.Full() {

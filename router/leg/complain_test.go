@@ -13,8 +13,8 @@ import (
 	"github.com/cognitora/dataplane/router/request"
 )
 
-// TestFailuresWithoutALineAreTold: the first has a line at once, the rest one together when it is
-// time, or at the end.
+// TestFailuresWithoutALineAreTold checks that the first failure is logged at once. The later ones
+// share a line, after a while or at the end.
 func TestFailuresWithoutALineAreTold(t *testing.T) {
 	d := start(t, 1)
 	var log bytes.Buffer
@@ -58,8 +58,8 @@ func TestFailuresWithoutALineAreTold(t *testing.T) {
 	lines(5)
 }
 
-// TestCauseOfABrokenAnswer is what broke it, not what an earlier attempt failed with; a client that
-// has left says nothing.
+// TestCauseOfABrokenAnswer checks that the cause is the one that broke the answer, not the failure
+// of an earlier attempt. A client that has left is not a cause.
 func TestCauseOfABrokenAnswer(t *testing.T) {
 	l := &Leg{Request: &request.Request{}, tries: tries{cause: "connect"}}
 	if got := l.Cause(relay.UpstreamFailed); got != "connect" {

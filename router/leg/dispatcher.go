@@ -1,7 +1,7 @@
-// Package leg asks the fleet one question for a request: it picks a node, sends, waits for the
-// first sign of an answer, and asks another node while nothing has reached the place where the
-// answer goes. An attempt is one exchange with one node and ends in a verdict. What the engine
-// reports afterwards goes back to where the next question looks.
+// Package leg asks the fleet one question for a request. It picks a node, sends the request and
+// waits for the first sign of an answer. It asks another node while nothing has reached the
+// answer's place. An attempt is one exchange with one node and ends in a verdict. The engine's
+// report of cached tokens corrects the index for the next pick.
 package leg
 
 import (
@@ -23,29 +23,29 @@ import (
 
 // Limits bound the legs of one model. The durations are positive.
 type Limits struct {
-	FirstByte time.Duration // hard bound until the first body event (streams) or the head
+	FirstByte time.Duration // hard limit until the first body event (streams) or the head
 	Idle      time.Duration // longest gap between two reads of the body
-	Total     time.Duration // longest whole response
-	// MaxQueue caps the requests in flight on the nodes of each role; 0 = the gate's own.
-	// MaxQueueDecode is for those of role decode alone; 0 = MaxQueue.
+	Total     time.Duration // longest complete response
+	// MaxQueue caps the requests in flight on the nodes of each role; 0 = the gate's own cap.
+	// MaxQueueDecode is the cap for role decode alone; 0 = MaxQueue.
 	MaxQueue, MaxQueueDecode int
 }
 
-// Options of a Dispatcher.
+// Options are the settings of a Dispatcher.
 type Options struct {
 	Limits        Limits
-	ModelLimits   map[string]Limits // complete values for the models named
+	ModelLimits   map[string]Limits // complete values by model name
 	FirstByteCold time.Duration
 	PatienceFloor time.Duration
 	StallFloor    time.Duration
-	MaxNodes      int  // further nodes tried after the first
+	MaxNodes      int  // nodes tried after the first
 	Feedback      bool // learn from cached-token counts; asks engines for usage
-	// Random draws 64 bits for a pick. Default rand.Uint64; a simulation has its own, to be
+	// Random draws 64 bits for a pick. The default is rand.Uint64. A simulation sets its own, to be
 	// repeatable.
 	Random func() uint64
 }
 
-// Parts are what a Dispatcher works with. It owns none of them.
+// Parts are the things that a Dispatcher works with. It owns none of them.
 type Parts struct {
 	Fleet   *fleet.Fleet
 	Where   *where.Finder
@@ -53,7 +53,7 @@ type Parts struct {
 	Gate    *admission.Gate
 	Budget  *admission.Budget
 	Metrics *metrics.Router
-	Stored  *affinity.Table // learns which node made which stored response
+	Stored  *affinity.Table // records which node made a stored response
 	Logger  *slog.Logger
 }
 
@@ -73,10 +73,10 @@ type Dispatcher struct {
 	rebuilding sync.Mutex
 	gone       gone             // guarded by rebuilding
 	turn       atomic.Uint64    // round robin's counter
-	stalls     []patience.Stall // Run's scratch
+	stalls     []patience.Stall // scratch memory of Run
 }
 
-// New returns a dispatcher. Run must be running for slow and stalled nodes to be noticed.
+// New returns a dispatcher. Slow and stalled nodes are noticed only while Run runs.
 func New(p Parts, o Options) *Dispatcher {
 	if o.Random == nil {
 		o.Random = rand.Uint64
@@ -90,12 +90,12 @@ func New(p Parts, o Options) *Dispatcher {
 	return d
 }
 
-// Arrived counts one request of a client, of which the budget for retries is a share.
+// Arrived counts one request of a client. The retry budget is a share of these.
 func (d *Dispatcher) Arrived() { d.budget.Request() }
 
-// Run watches over legs that wait, until ctx ends: it gives up attempts that are overdue by the
-// standard of their peers and sets nodes aside that make no progress. It also forgets what has left
-// the fleet, and logs how many failures had no line of their own.
+// Run watches waiting legs until ctx ends. It gives up attempts that are overdue compared with
+// their peers, and sets aside nodes that make no progress. It forgets departed nodes and models. It
+// logs the number of failures without a log line of their own.
 func (d *Dispatcher) Run(ctx context.Context) error {
 	period := max(d.options.PatienceFloor/10, 10*time.Millisecond)
 	tick := time.NewTicker(period)

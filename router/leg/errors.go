@@ -12,12 +12,12 @@ import (
 	"github.com/cognitora/dataplane/router/scan"
 )
 
-// unavailable is an error that another try may not meet.
+// unavailable is an error that may disappear at another try.
 func unavailable(code, message string) *apierror.Error {
 	return &apierror.Error{Status: 503, Code: code, Message: message, RetryAfterSeconds: 1}
 }
 
-// The errors that the router makes itself once a body has been read.
+// These are the router's own errors after a body has been read.
 var (
 	ErrNoNode  = unavailable("no_eligible_node", "no node that serves this model can take requests now")
 	errAllBusy = unavailable("all_nodes_busy",
@@ -64,14 +64,13 @@ var (
 	}
 )
 
-// ErrFleetUnknown is the error for whatever needs a node while none is known, because etcd has
-// never answered.
+// ErrFleetUnknown is the error of a request that needs a node while etcd has never answered.
 var ErrFleetUnknown = unavailable("fleet_not_known_yet", "the fleet is not known yet: etcd has not been reached")
 
-// ErrClientLeft is returned when there is nobody left to answer.
+// ErrClientLeft is returned when the client has closed its connection.
 var ErrClientLeft = &apierror.Error{Status: 499, Code: "client_left", Message: "the client closed its connection"}
 
-// Ended is the error of a request that was ended from outside.
+// Ended returns the error of a request that was ended from outside.
 func Ended(r *request.Request) *apierror.Error {
 	if r.Life.Ended() == request.Shutdown {
 		return errShutdown
@@ -79,8 +78,8 @@ func Ended(r *request.Request) *apierror.Error {
 	return ErrClientLeft
 }
 
-// Resolve finds the model of that name or alias in s; without a name, the only one there is. The
-// error is that of a request for a model that is not known.
+// Resolve finds the model with the given name or alias in s. Without a name it returns the only
+// model of s. Its error fits a request for an unknown model.
 func Resolve(s *fleet.Snapshot, name []byte) (view *fleet.ModelView, err *apierror.Error) {
 	if len(name) == 0 {
 		view = s.Sole()
@@ -93,8 +92,8 @@ func Resolve(s *fleet.Snapshot, name []byte) (view *fleet.ModelView, err *apierr
 	return view, nil
 }
 
-// Served finds the model of that name or alias in s. The error is that of a request for a model
-// that is not known, or that no node serves now.
+// Served finds the model with the given name or alias in s. Its error fits a request for a model
+// that is unknown, or that no node serves now.
 func Served(s *fleet.Snapshot, name []byte) (*fleet.ModelView, *apierror.Error) {
 	view := s.Model(name)
 	switch {
@@ -106,7 +105,8 @@ func Served(s *fleet.Snapshot, name []byte) (*fleet.ModelView, *apierror.Error) 
 	return view, nil
 }
 
-// unknownModel is not the client's mistake while a backend may still say that it serves the model.
+// unknownModel returns the error for an unknown model. It is not the client's mistake while a
+// backend may still name the model.
 func unknownModel(s *fleet.Snapshot, name []byte) *apierror.Error {
 	switch {
 	case s.Unheard():
@@ -116,17 +116,16 @@ func unknownModel(s *fleet.Snapshot, name []byte) *apierror.Error {
 	case len(name) == 0:
 		return errModelMissing
 	}
-	const longest = 256 // of a name that is echoed
+	const longest = 256 // bytes of a name in an error
 	return apierror.ModelNotFound(name[:min(len(name), longest)])
 }
 
-// errHolder says of the node that alone can answer, because it stored a response, what keeps it
-// from that.
+// errHolder returns the error for a stored response whose node cannot answer. why is the reason.
 func errHolder(node, why string) *apierror.Error {
 	return unavailable("response_node_unavailable", "the node that stored this response ("+node+") "+why)
 }
 
-// holderOut is errHolder for the node that the leg is bound to, which the pick has not taken.
+// holderOut returns errHolder for the bound node that the pick refused.
 func (l *Leg) holderOut(now time.Time) *apierror.Error {
 	for _, n := range l.pool.members {
 		if n.ID != l.Node {
@@ -137,18 +136,18 @@ func (l *Leg) holderOut(now time.Time) *apierror.Error {
 		}
 		return errHolder(n.ID, "is at its limit")
 	}
-	return ErrNoResponse // that node serves other models
+	return ErrNoResponse // the node now serves other models
 }
 
-// Failure is the error that ends a stream which had begun, with events delivered, and could not be
-// finished because of err.
+// Failure returns the error that ends a begun stream that err has broken. events is the number of
+// delivered events.
 func (d *Dispatcher) Failure(r *request.Request, err error, events int64) *apierror.Error {
 	e := &apierror.Error{
 		Status: 502, Code: "backend_failed", Sequence: events,
 		Message: "the backend failed before the stream was complete",
 	}
 	var cause *relay.Error
-	var own *apierror.Error // of a further leg
+	var own *apierror.Error // error of a later leg
 	switch timeout := errors.As(err, &cause) && cause.Kind == relay.KindTimeout; {
 	case r.Life.Ended() == request.Shutdown:
 		e.Status, e.Code, e.Message = 503, "shutting_down", "the router is shutting down and ended the stream"

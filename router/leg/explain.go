@@ -10,7 +10,7 @@ import (
 	"github.com/cognitora/dataplane/router/request"
 )
 
-// Explanation is why a request would go where it would go.
+// Explanation says where a request would go, and why.
 type Explanation struct {
 	Model      string          `json:"model"`
 	API        string          `json:"api"`
@@ -21,23 +21,23 @@ type Explanation struct {
 	Candidates []ExplainedNode `json:"candidates"`
 }
 
-// ExplainedNode is one node's part in an Explanation. Terms are in [0,1] before weighting, but for
+// ExplainedNode is one node's part in an Explanation. Unweighted terms are in [0,1], except
 // Waiting.
 type ExplainedNode struct {
 	Node     string  `json:"node"`
 	Eligible bool    `json:"eligible"`
 	Reason   string  `json:"reason,omitempty"`
 	Matched  int     `json:"matched"`      // leading blocks in the engine's own memory
-	Coming   int     `json:"coming"`       // with those that it computes for other requests now
-	Host     int     `json:"matched_host"` // with what its host has in RAM
-	Disk     int     `json:"matched_disk"` // and on SSD
+	Coming   int     `json:"coming"`       // with the blocks that it computes for other requests now
+	Host     int     `json:"matched_host"` // with the blocks in its host's RAM
+	Disk     int     `json:"matched_disk"` // with the blocks on its host's SSD too
 	Total    int     `json:"total"`
 	InFlight int     `json:"in_flight"`
-	Others   int     `json:"in_flight_of_others"`      // of other routers and clients, as last heard
-	Slots    int     `json:"max_concurrent,omitempty"` // no limit where it is left out
-	Pending  int     `json:"pending_blocks"`           // of prompts that it has not begun to answer
+	Others   int     `json:"in_flight_of_others"`      // requests of other routers and clients, as last reported
+	Slots    int     `json:"max_concurrent,omitempty"` // no limit when absent
+	Pending  int     `json:"pending_blocks"`           // blocks of prompts that it has not begun to answer
 	Overlap  float64 `json:"overlap"`
-	Waiting  float64 `json:"waiting"` // the pending blocks in prompts of this one's size, at most 4
+	Waiting  float64 `json:"waiting"` // the pending blocks over this prompt's blocks, at most 4
 	Load     float64 `json:"load"`
 	Power    float64 `json:"power"`
 	Capacity float64 `json:"capacity"`
@@ -46,7 +46,7 @@ type ExplainedNode struct {
 	Signals fleet.Signals `json:"signals"`
 }
 
-// Explain tells where a leg of r that asks q would go now, without sending it anywhere.
+// Explain says where a leg of r with question q would go now. It sends nothing.
 func (d *Dispatcher) Explain(r *request.Request, q Question) (*Explanation, *apierror.Error) {
 	l := d.Leg(r, q, nil)
 	defer l.recycle()
@@ -89,7 +89,7 @@ func (d *Dispatcher) Explain(r *request.Request, q Question) (*Explanation, *api
 	return e, nil
 }
 
-// describe is the row of the node at place i, without its score.
+// describe returns the row of the node at place i, without its score.
 func (l *Leg) describe(i int, now time.Time) ExplainedNode {
 	n, r := l.pool.members[i], l.prompt.Reach(i)
 	view := n.View(now)
@@ -101,7 +101,7 @@ func (l *Leg) describe(i int, now time.Time) ExplainedNode {
 	}
 }
 
-// score adds what the policy makes of a candidate.
+// score adds the policy's terms for a candidate.
 func (e *ExplainedNode) score(t *policy.Terms, n *member, now time.Time) {
 	e.Eligible, e.Reason = t.Eligible, t.Reason
 	if ok, why := n.Eligible(now); !ok {
@@ -114,7 +114,7 @@ func (e *ExplainedNode) score(t *policy.Terms, n *member, now time.Time) {
 	}
 }
 
-// whyNot says why n is no candidate. full: those that are well have no room.
+// whyNot says why n is no candidate. full says that the healthy nodes have no room.
 func (l *Leg) whyNot(n *member, now time.Time, full bool) string {
 	_, reason := n.Eligible(now)
 	switch {
@@ -132,7 +132,7 @@ func (l *Leg) whyNot(n *member, now time.Time, full bool) string {
 	return "as many requests as may be are in flight on the nodes of its role (max_queue)"
 }
 
-// foresee is what random would say next, without counting a turn.
+// foresee returns the next result of random without counting a turn.
 func (d *Dispatcher) foresee(p *policy.Policy) uint64 {
 	if p.Mode.Counts() {
 		return d.turn.Load() + 1

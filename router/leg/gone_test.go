@@ -11,15 +11,15 @@ import (
 	"github.com/cognitora/dataplane/router/fleet"
 )
 
-// exports tells whether /metrics says anything with the label.
+// exports says whether /metrics has a series with the label.
 func exports(d *Dispatcher, label string) bool {
 	page := httptest.NewRecorder()
 	d.metrics.Set.Handler().ServeHTTP(page, httptest.NewRequest("GET", "/metrics", nil))
 	return bytes.Contains(page.Body.Bytes(), []byte(label))
 }
 
-// TestWhatIsGoneLosesItsMetrics: a node's and a model's series go when the last request has ended,
-// what that one counts included.
+// TestWhatIsGoneLosesItsMetrics checks that a departed node's and model's series go after its last
+// request has ended and been counted.
 func TestWhatIsGoneLosesItsMetrics(t *testing.T) {
 	d := start(t, 1)
 	l := d.Leg(asked(t, d, chat(200)), Question{}, nil)

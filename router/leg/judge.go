@@ -12,33 +12,32 @@ import (
 	"github.com/cognitora/dataplane/router/health"
 )
 
-// How a node's health is judged by the requests it gets:
+// These rules judge a node's health by its requests:
 //
-//   - A connection that is refused or breaks, or brings no HTTP/1.1, and a first byte that does not
-//     come in time, count against the node. After the first two it is checked at once.
-//   - An answer below 500, and 501 (the engine does not have that endpoint), counts for it; but 429
-//     counts for nothing: a busy node is well, and has not shown that it answers.
-//   - Any other 5xx may be the request's fault. It counts in full when another node answers the
-//     same request below 500, and for neither node when another answers the same 5xx. Where no
-//     other node has told (there is none, the retry budget is spent, the node is pinned, others
-//     could not be reached or failed otherwise) it is a doubt, which counts weakly:
-//     fleet.Node.ReportDoubt says how.
-//   - Nodes out of service for server errors alone, and those only returning, are asked when no
-//     other node is left or has room, so that a breaker never makes things worse than what
-//     opened it.
+//  - A connection that is refused, breaks or does not speak HTTP/1.1 counts against the node. So
+//    does a late first byte. A refused or broken connection causes a check at once.
+//  - An answer below 500 counts for the node, and so does 501 (the engine lacks the endpoint). But
+//    429 counts for nothing: a busy node is well, but it has not shown that it answers.
+//  - Any other 5xx may be the request's fault. It counts in full when another node answers the same
+//    request below 500. It counts for neither node when another node answers the same 5xx. Without
+//    another node's answer it is a doubt, which counts weakly; see health.Node.ReportDoubt. That is
+//    so when there is no other node, the retry budget is spent, the node is pinned, or the others
+//    failed otherwise.
+//  - A node out of service for server errors alone, or only returning, is asked when no other node
+//    is left or has room. A breaker thus never makes things worse than the errors that opened it.
 
-// nodeSetAside is the Cause of a request that was given up from outside while it waited on a node
-// set aside.
+// nodeSetAside is the Cause of a request that was ended from outside while it waited on a node set
+// aside.
 const nodeSetAside = "node_set_aside"
 
-// failure is a node's answer of 5xx.
+// failure is a 5xx answer of a node.
 type failure struct {
 	node   *member
 	status int
 }
 
-// judge tells the node's health how the attempt ended, and the operator if it failed. err is the
-// failure, nil if the node has answered.
+// judge reports the end of an attempt to the node's health, and logs a failure. err is the failure;
+// nil means that the node has answered.
 func (l *Leg) judge(a *attempt, v verdict, err error) {
 	if v.blames() {
 		l.d.metrics.UpstreamErrors.WithLabelValues(a.node.ID, v.String()).Inc()
@@ -67,14 +66,14 @@ func (l *Leg) judge(a *attempt, v verdict, err error) {
 	}
 }
 
-// report tells the node's health, and counts if that sets the node aside.
+// report passes the outcome to the node's health. It counts if the outcome sets the node aside.
 func (n *member) report(o health.Outcome) {
 	if n.Health.Report(o) {
 		n.metrics.SetAside.Inc()
 	}
 }
 
-// tell logs a failed attempt, unless the node only says that it is busy.
+// tell logs a failed attempt, unless the node only reported that it is busy.
 func (l *Leg) tell(a *attempt, v verdict, err error) {
 	switch {
 	case err != nil:
@@ -85,7 +84,7 @@ func (l *Leg) tell(a *attempt, v verdict, err error) {
 	}
 }
 
-// judgeStatus takes the status of a node's answer.
+// judgeStatus judges the node by the status of its answer.
 func (l *Leg) judgeStatus(n *member, status int) {
 	switch {
 	case status == http.StatusTooManyRequests:
@@ -103,7 +102,7 @@ func (l *Leg) judgeStatus(n *member, status int) {
 	}
 }
 
-// settleFailed ends the judgement of nodes that answered 5xx when nobody else will be asked.
+// settleFailed judges the nodes that answered 5xx once no other node will be asked.
 func (l *Leg) settleFailed() {
 	alike := 0
 	for i, f := range l.tries.failed {
@@ -120,10 +119,11 @@ func (l *Leg) settleFailed() {
 	l.tries.failed = l.tries.failed[:0]
 }
 
-// hashedBody is how many bytes are hashed at either end of a body.
+// hashedBody is the number of bytes hashed at either end of a body.
 const hashedBody = 16 << 10
 
-// hash tells requests apart: by path, the body's length, and its two ends, where prompts differ.
+// hash identifies a request by path, body length and the two ends of the body, where prompts
+// differ.
 func hash(path string, body []byte) uint64 {
 	var h xxhash.Digest
 	var lengths [16]byte
@@ -137,7 +137,7 @@ func hash(path string, body []byte) uint64 {
 	return h.Sum64()
 }
 
-// doubt is the mean doubt about the nodes of the pool besides n that answer requests.
+// doubt returns the mean doubt about the answering nodes of the pool other than n.
 func (p *pool) doubt(n *member) float64 {
 	sum, nodes := 0.0, 0
 	for _, other := range p.members {
@@ -148,21 +148,20 @@ func (p *pool) doubt(n *member) float64 {
 	return sum / float64(max(nodes, 1))
 }
 
-// How many nodes are asked for one request: the first, and retry.max_nodes further ones. A request
-// may itself be what ends engines, so after a connection that broke one more node gets it at most,
-// unless other requests of that node broke at about the same time: then the node has ended for
-// something else. Nodes that could not be connected to never had the request, and are bounded by
-// retry.max_nodes alone.
+// A request goes to its first node and to retry.max_nodes further nodes at most. A request may
+// itself be the cause that ends engines. So after a broken connection at most one more node gets
+// it, unless other requests of that node broke at about the same time, which shows another cause. A
+// node whose connection failed never had the request; only retry.max_nodes bounds these.
 
-// reset is a connection that broke before an answer.
+// reset is a connection that broke before the answer.
 type reset struct {
 	node *member
 	at   time.Time
-	had  int // nodes that had the request then, this one included
+	had  int // nodes that had received the request by then, this one included
 }
 
-// further is how many more nodes may be asked after v, of those spared for the request so far:
-// after a 500 the request itself is a suspect, so one more must do.
+// further returns how many more nodes may be asked after v, at most spare. After a 500 the request
+// itself is a suspect, so one more node must do.
 func (v verdict) further(spare int) int {
 	switch v {
 	case unreached, starved, silent, overloaded, overdue, broken:
@@ -173,7 +172,7 @@ func (v verdict) further(spare int) int {
 	return 0
 }
 
-// failedWith counts an attempt that came to v: at is when.
+// failedWith counts an attempt with verdict v that ended at at.
 func (l *Leg) failedWith(v verdict, n *member, at time.Time) {
 	if v != unreached && v != starved {
 		l.tries.had++
@@ -183,8 +182,8 @@ func (l *Leg) failedWith(v verdict, n *member, at time.Time) {
 	}
 }
 
-// suspect is how many nodes had the request when it first ended one that it alone was on; 0 if it
-// never has.
+// suspect returns how many nodes had received the request when it first ended a node on which it
+// was alone. It returns 0 if that never happened.
 func (l *Leg) suspect() int {
 	for _, r := range l.tries.resets {
 		if !r.node.Health.BrokeForOthers(r.at) {
@@ -194,11 +193,11 @@ func (l *Leg) suspect() int {
 	return 0
 }
 
-// breath is how long a request waits, with nothing in flight, where nodes have ended: what has
-// ended them may have ended more, and for other requests too, and a moment later that is known.
+// breath is how long a request with nothing in flight waits after nodes have ended. If one event
+// has ended several nodes, or other requests too, that is known a moment later.
 const breath = 50 * time.Millisecond
 
-// mayGoOn tells whether another node may be asked after v.
+// mayGoOn says whether another node may be asked after v.
 func (l *Leg) mayGoOn(v verdict) bool {
 	l.tries.spare = v.further(l.tries.spare)
 	if l.tries.spare == 0 || l.Request.Expired() {
@@ -211,30 +210,31 @@ func (l *Leg) mayGoOn(v verdict) bool {
 	return !l.suspected()
 }
 
-// suspected tells whether as many nodes have had the request as may, where it seems to be what ends
-// them.
+// suspected says whether the request seems to end nodes and has been at as many nodes as allowed.
 func (l *Leg) suspected() bool {
 	had := l.suspect()
 	return had > 0 && l.tries.had > had
 }
 
-// complainEvery is how often one node's failures, or one model's, make a log line.
+// complainEvery is the time between two log lines about one node's failures, or one model's.
 const complainEvery = 10 * time.Second
 
-// complaints bounds the log lines on one subject: the first at once, then one in complainEvery that
-// says for how many it stands. Run writes it where nothing more follows.
+// complaints bounds the log lines on one subject. The first failure is logged at once, then one
+// line in complainEvery gives the number of failures. Run writes the last line if no more failures
+// follow.
 type complaints struct {
-	next atomic.Int64 // not before, Unix ns
-	held atomic.Int64 // not logged yet
+	next atomic.Int64 // earliest time of the next line, Unix ns
+	held atomic.Int64 // failures not logged yet
 }
 
-// due counts one and tells whether a line is to be written now, and for how many.
+// due counts one failure. ok says whether to log a line now, and count is the number of failures in
+// it.
 func (c *complaints) due(now time.Time) (count int64, ok bool) {
 	c.held.Add(1)
 	return c.rest(now)
 }
 
-// rest tells whether a line is due for what was not logged, and for how many.
+// rest says whether a line for the remaining failures is due, and how many they are.
 func (c *complaints) rest(now time.Time) (count int64, ok bool) {
 	if c.held.Load() == 0 {
 		return 0, false
@@ -247,8 +247,8 @@ func (c *complaints) rest(now time.Time) (count int64, ok bool) {
 	return count, count > 0
 }
 
-// complain logs that an attempt has failed: a breaker tells of what repeats, this of a request that
-// was lost.
+// complain logs a failed attempt. The breaker logs repeated failures; this line reports the lost
+// request.
 func (l *Leg) complain(n *member, reason string, detail any) {
 	count, ok := n.complaints.due(time.Now())
 	if !ok {
@@ -258,7 +258,7 @@ func (l *Leg) complain(n *member, reason string, detail any) {
 		"state", n.Health.State().String(), "failures_since_last_line", count)
 }
 
-// complainOfAll logs that nodes answer alike with a server error, for which no breaker opens.
+// complainOfAll logs that nodes answer alike with a server error. No breaker opens for that.
 func (d *Dispatcher) complainOfAll(m *servedModel, status int) {
 	if count, ok := m.complaints.due(time.Now()); ok {
 		d.log.Warn("nodes answer the same request with the same server error, which is held against none of them",
@@ -266,7 +266,7 @@ func (d *Dispatcher) complainOfAll(m *servedModel, status int) {
 	}
 }
 
-// complainOfRest logs what no later line will tell of.
+// complainOfRest logs the failures that no later line will report.
 func (d *Dispatcher) complainOfRest(now time.Time) {
 	t := d.current()
 	for _, n := range t.nodes {
@@ -284,7 +284,7 @@ func (d *Dispatcher) complainOfRest(now time.Time) {
 	}
 }
 
-// cut takes note of an answer that had begun and was not finished by its node.
+// cut takes an answer that had begun and that its node did not finish.
 func (l *Leg) cut(a *attempt, o health.Outcome, kind string) {
 	a.node.report(o)
 	l.d.metrics.UpstreamErrors.WithLabelValues(a.node.ID, kind).Inc()

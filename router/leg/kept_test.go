@@ -6,8 +6,8 @@ import (
 	"github.com/cognitora/dataplane/internal/relay"
 )
 
-// TestKeptAnswerIsNoSignOfAnotherNode: what arrives of an answer that was kept while another node
-// was asked comes from the node that gave it.
+// TestKeptAnswerIsNoSignOfAnotherNode checks that bytes of a kept answer count for the node that
+// sent them, while another node is being asked.
 func TestKeptAnswerIsNoSignOfAnotherNode(t *testing.T) {
 	d := start(t, 2)
 	var l *Leg
@@ -51,8 +51,8 @@ func TestKeptAnswerIsNoSignOfAnotherNode(t *testing.T) {
 	}
 }
 
-// TestCrowdedNodeIsNotCharged: the answer of a node that is overloaded is given back unused when
-// the client leaves before another node answers, and nothing that happens then is held against it.
+// TestCrowdedNodeIsNotCharged keeps the answer of an overloaded node. When the client leaves before
+// another node answers, the answer is released unused and counts against no node.
 func TestCrowdedNodeIsNotCharged(t *testing.T) {
 	d := start(t, 1)
 	r := asked(t, d, chat(100))

@@ -19,36 +19,37 @@ import (
 	"github.com/cognitora/dataplane/router/where"
 )
 
-// Question is what a leg asks of the fleet. Its zero value asks any node that serves the request's
+// Question is what a leg asks of the fleet. The zero value asks any node that serves the request's
 // model for an answer.
 type Question struct {
 	Model []byte // a model's name or alias; nil: the request's own
-	Work  Work   // what the node is to do
+	Work  Work   // the kind of work for the node
 	Bond  Bond   // whether only Node may be asked, and why
-	Node  string // the id of that node; of no meaning to a leg that is Free
-	// Filter says whether a node may be asked; nil: any. It is called for each node at each pick,
-	// and from the goroutine of Dispatcher.Run with locks held: it only looks, and at once.
+	Node  string // id of that node; meaningless for a Free leg
+	// Filter says whether a node may be asked; nil: any node. It is called for each node at each
+	// pick. The goroutine of Dispatcher.Run calls it with locks held, so it must return at once and
+	// change nothing.
 	Filter func(n *fleet.Node) bool
-	// Edit changes the body, besides the model's name; nil: as it came. It is called for each
-	// attempt, with the body as the client has sent it.
+	// Edit changes the body, in addition to the model's name; nil: no change. It is called for each
+	// attempt with the client's original body.
 	Edit func(e *scan.Edits)
-	// Continues says that the answer goes on with one that the client has begun to get: its first
-	// event is not the client's. plan.Task.Run sets it.
+	// Continues says that the answer continues one that the client has begun to receive. Its first
+	// event is then not the client's first event. plan.Task.Run sets it.
 	Continues bool
 }
 
-// Bond is why a leg may ask one node only.
+// Bond is the reason why a leg may ask one node only.
 type Bond uint8
 
-// The bonds.
+// These are the bonds.
 const (
 	Free      Bond = iota
 	Named          // the client has named the node
-	Continued      // the node stored the response that the request goes on from
-	Stored         // the node stored the response that is asked for: it is asked whatever its state
+	Continued      // the node stored the response that the request continues
+	Stored         // the node stored the requested response; it is asked in any state
 )
 
-// Pinned is the question of a client that has named its node; empty: any.
+// Pinned returns the question of a client that has named its node; empty: any node.
 func Pinned(node string) Question {
 	if node == "" {
 		return Question{}
@@ -56,17 +57,17 @@ func Pinned(node string) Question {
 	return Question{Node: node, Bond: Named}
 }
 
-// Leg is one question to the fleet and what came of it, with all the scratch memory that it needs.
-// Take one with Dispatcher.Leg, call Do, let the place take what it brought, and end it with
-// Finish. One goroutine at a time works on a leg; GiveUp and Prefilled come from another.
+// Leg is one question to the fleet with its outcome and its scratch memory. Take one with
+// Dispatcher.Leg, call Do, let the place take the answer, and call Finish. One goroutine at a time
+// works on a leg. Another goroutine calls GiveUp and Prefilled.
 type Leg struct {
 	Question
 	Request *request.Request
 	Reading answer.Reading // of the answer
 
-	// What came of it.
+	// These fields hold the outcome.
 	Attempts int
-	TTFT     time.Duration // since the request came, until the first sign of the answer; 0: there was none
+	TTFT     time.Duration // from the request's arrival to the first sign of the answer; 0: there was none
 
 	d      *Dispatcher
 	place  answer.Place
@@ -78,45 +79,45 @@ type Leg struct {
 	picks  picks
 	tries  tries
 	slots  [2]attempt
-	kept   *attempt // an answer that is passed on if nobody gives a better one
-	now    *attempt // under way, or gave the answer; set under the lookout's lock
+	kept   *attempt // an answer to pass on if no node gives a better one
+	now    *attempt // running, or gave the answer; set under the lookout's lock
 	wait   patience.Attempt
 	lookout
 	out outgoing
 }
 
-// tries is what a leg's attempts have come to so far.
+// tries counts the attempts of a leg so far.
 type tries struct {
 	asked  []*member
-	failed []failure // nobody has answered better yet
-	resets []reset   // of nodes that broke off
-	cause  string    // how the last attempt that failed did, in a word
+	failed []failure // 5xx answers while no node has answered better
+	resets []reset   // broken connections
+	cause  string    // the metric's word for the last failed attempt
 	spare  int       // further nodes that may be asked
-	had    int       // nodes that may have had the request and failed
-	paid   bool      // the retry budget has been asked for the next attempt
-	broke  bool      // it had nothing left
-	stored bool      // the id of the response has been noted
+	had    int       // failed nodes that may have received the request
+	paid   bool      // the retry budget has paid for the next attempt
+	broke  bool      // the retry budget was spent
+	stored bool      // the node of the response's id has been recorded
 }
 
 var legs = sync.Pool{New: func() any { return newLeg() }}
 
 func newLeg() *Leg { return &Leg{prompt: new(where.Prompt)} }
 
-// Leg returns a leg of r that asks q and has its answer go to place.
+// Leg returns a leg of r with question q, whose answer goes to place.
 func (d *Dispatcher) Leg(r *request.Request, q Question, place answer.Place) *Leg {
 	l := legs.Get().(*Leg)
 	l.d, l.Request, l.Question, l.place = d, r, q, place
 	return l
 }
 
-// recycle lets another request have the leg.
+// recycle frees the leg's memory for another request.
 func (l *Leg) recycle() {
 	l.reset()
 	legs.Put(l)
 }
 
-// reset forgets all but scratch memory. A literal that reads the old value would be built beside it
-// and copied.
+// reset clears everything but scratch memory. It assigns field by field, because a literal that
+// reads the old value would be built beside it and copied.
 func (l *Leg) reset() {
 	l.prompt.Reset()
 	l.out.edits.Reset(nil, nil)
@@ -129,16 +130,16 @@ func (l *Leg) reset() {
 	l.tries.asked, l.tries.failed, l.tries.resets = asked, failed, resets
 }
 
-// emptied is s without its elements. All of its memory is cleared: behind its end may be what an
-// earlier attempt has left.
+// emptied returns s without its elements. It clears all of the memory, because an earlier attempt
+// may have left data behind the end.
 func emptied[T any](s []T) []T {
 	clear(s[:cap(s)])
 	return s[:0]
 }
 
-// Do finds the node that answers and waits for the first sign of its answer: the head and, for a
-// stream, the first body event. It returns nil when the place has taken an answer, an engine's own
-// error among them, or the error that the router gives itself. Finish must follow in either case.
+// Do finds a node that answers and waits for the first sign of its answer: the head and, for a
+// stream, the first body event. It returns nil once the place has taken an answer, which may be an
+// engine's own error. Otherwise it returns the router's own error. Call Finish in either case.
 func (l *Leg) Do() *apierror.Error {
 	d := l.d
 	if l.began = l.Request.Received; l.Request.Life.Started() {
@@ -179,8 +180,8 @@ func (l *Leg) first() (at int, err *apierror.Error) {
 	return l.choose(l.began)
 }
 
-// holder takes the node that alone can know what the request asks for, in the first model by name
-// that it serves.
+// holder takes the one node that stores the requested response. It uses the first model by name
+// that the node serves.
 func (l *Leg) holder() (at int, err *apierror.Error) {
 	t := l.d.current()
 	n := t.snap.Node(l.Node)
@@ -201,7 +202,8 @@ func (l *Leg) holder() (at int, err *apierror.Error) {
 	return 0, errHolder(l.Node, "serves no model now")
 }
 
-// admit resolves the model and refuses at once what no pool of its nodes has room for.
+// admit resolves the model. It refuses the request at once if no pool of the model's nodes has
+// room.
 func (l *Leg) admit() *apierror.Error {
 	if err := l.resolve(); err != nil {
 		return err
@@ -255,9 +257,9 @@ func (l *Leg) another(v verdict) (at int, ok bool) {
 	return at, true
 }
 
-// giveIn passes on the last answer that an engine gave, or else says what happened. The error of a
-// node that is not well is not passed on where the others are full: ours tells the client that it
-// is worth another try, and when.
+// giveIn passes on the last kept answer of an engine, or returns the router's own error. It does
+// not pass on the error of an unwell node while the healthy nodes are full. The router's error then
+// tells the client to try again, and when.
 func (l *Leg) giveIn(v verdict) *apierror.Error {
 	l.settleFailed()
 	if (v == failed500 || v == overloaded) && l.crowded(time.Now()) {
@@ -269,7 +271,8 @@ func (l *Leg) giveIn(v verdict) *apierror.Error {
 	return l.errorAfter(v)
 }
 
-// errorAfter is the router's own error where the last attempt came to v and nobody has answered.
+// errorAfter returns the router's own error if the last attempt ended in v and no node has
+// answered.
 func (l *Leg) errorAfter(v verdict) *apierror.Error {
 	switch {
 	case v == abandoned:
@@ -288,8 +291,8 @@ func (l *Leg) errorAfter(v verdict) *apierror.Error {
 	return l.unanswered()
 }
 
-// crowded tells whether the last answer is the error of a node that is not well, and the others
-// that are were not asked because they are full.
+// crowded says whether the last answer is an unwell node's error and the healthy nodes were not
+// asked because they are full.
 func (l *Leg) crowded(now time.Time) bool {
 	if l.kept == nil || l.kept.node.Health.State() == health.Healthy || l.others(now) {
 		return false
@@ -302,7 +305,7 @@ func (l *Leg) crowded(now time.Time) bool {
 	return false
 }
 
-// unanswered is the error for a leg that no node has answered.
+// unanswered returns the error of a leg that no node has answered.
 func (l *Leg) unanswered() *apierror.Error {
 	e := *errBackend
 	nodes := "1 node was"
@@ -318,8 +321,8 @@ func (l *Leg) unanswered() *apierror.Error {
 	return &e
 }
 
-// Event looks at one event of the answer, read at time now, and tells whether it is passed on. It
-// is a part of answer.Source.
+// Event looks at one event of the answer, read at time now, and says whether to pass it on. It is
+// part of answer.Source.
 func (l *Leg) Event(e sse.Event, now time.Time) (keep bool) {
 	if e.IsDone() || e.Oversized() {
 		return true
@@ -333,7 +336,8 @@ func (l *Leg) Event(e sse.Event, now time.Time) (keep bool) {
 	return keep
 }
 
-// Piece looks at a piece of an answer that is not a stream; whole: it is all of it.
+// Piece looks at a piece of an answer that is not a stream. whole says that the piece is the whole
+// answer.
 func (l *Leg) Piece(piece []byte, whole bool) {
 	if !whole {
 		l.wait.Progress(time.Now())
@@ -343,7 +347,7 @@ func (l *Leg) Piece(piece []byte, whole bool) {
 	l.store(piece)
 }
 
-// store notes which node made the response of a document or event.
+// store records which node made the response in a document or event.
 func (l *Leg) store(doc []byte) {
 	if l.Request.API != scan.Responses || l.tries.stored {
 		return
@@ -354,7 +358,7 @@ func (l *Leg) store(doc []byte) {
 	}
 }
 
-// NodeID is the node that answers, empty if none does.
+// NodeID returns the answering node, or "" if there is none.
 func (l *Leg) NodeID() string {
 	if l.now == nil || l.now.node == nil {
 		return ""
@@ -362,8 +366,7 @@ func (l *Leg) NodeID() string {
 	return l.now.node.ID
 }
 
-// Asked is the node that answers or, where none does, the one that was asked last; empty if none
-// was.
+// Asked returns the answering node. Without one it returns the last node asked, or "".
 func (l *Leg) Asked() string {
 	asked := l.tries.asked
 	if id := l.NodeID(); id != "" || len(asked) == 0 {
@@ -372,7 +375,7 @@ func (l *Leg) Asked() string {
 	return asked[len(asked)-1].ID
 }
 
-// Served is the canonical name of the model, empty if it is not known.
+// Served returns the canonical name of the model, or "" if it is unknown.
 func (l *Leg) Served() string {
 	if l.model == nil {
 		return ""
@@ -380,10 +383,10 @@ func (l *Leg) Served() string {
 	return l.model.name
 }
 
-// Blocks is the number of full blocks of the prompt.
+// Blocks returns the number of full blocks of the prompt.
 func (l *Leg) Blocks() int { return l.prompt.Blocks }
 
-// Matched is the number of leading blocks that the answering node was believed to hold.
+// Matched returns the number of leading blocks believed to be at the answering node.
 func (l *Leg) Matched() int {
 	if l.now == nil {
 		return 0
@@ -391,11 +394,11 @@ func (l *Leg) Matched() int {
 	return l.now.matched
 }
 
-// Delivered tells whether the place has taken an answer.
+// Delivered says whether the place has taken an answer.
 func (l *Leg) Delivered() bool { return l.now != nil && l.now.taken }
 
-// Cause is how the last attempt that failed did, in a word as the metrics have it; empty if none
-// has. o is how the answer ended, if there was one.
+// Cause returns the metrics' word for the last failed attempt, or "" if none has failed. o is the
+// end of the answer, if there was one.
 func (l *Leg) Cause(o relay.Outcome) string {
 	if kind := l.broke(o); kind != "" {
 		return kind
@@ -403,14 +406,14 @@ func (l *Leg) Cause(o relay.Outcome) string {
 	return l.tries.cause
 }
 
-// broke is how the node broke off an answer that had begun and ended with o, in a word as the
-// metrics have it; empty if it did not.
+// broke returns the metrics' word for how the node broke off a begun answer that ended with o. It
+// returns "" if the node did not.
 func (l *Leg) broke(o relay.Outcome) string {
 	if !l.Delivered() || l.Request.Life.Ended() != request.None || l.Request.Expired() {
 		return ""
 	}
 	if l.Continues && (!l.now.streams || l.now.status >= 300) {
-		return "" // it is whole, but does not go on with the client's stream
+		return "" // the answer is complete but does not continue the client's stream
 	}
 	switch o {
 	case relay.UpstreamFailed:

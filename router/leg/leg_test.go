@@ -96,7 +96,7 @@ func chat(bytes int) []byte {
 		`{"role":"user","content":"%s"}]}`, text)
 }
 
-// asked is a chat that a client asks for.
+// asked returns a client's request for a chat.
 func asked(t testing.TB, d *Dispatcher, body []byte) *request.Request {
 	t.Helper()
 	r := request.New()
@@ -114,12 +114,12 @@ func ask(d *Dispatcher, r *request.Request, body []byte) error {
 	return r.Read(nil, d.where.Memo.Scans())
 }
 
-// place takes answers as f says.
+// place is a Place that calls f.
 type place func(ex *relay.Exchange) error
 
 func (f place) Take(ex *relay.Exchange, _ answer.Source) error { return f(ex) }
 
-// pick does what a request goes through before it is sent, with the memory of r and l.
+// pick runs the steps of a request before it is sent, with the memory of r and l.
 func pick(d *Dispatcher, r *request.Request, l *Leg, body []byte) error {
 	defer r.Scan.Reset()
 	defer l.reset()
@@ -138,7 +138,7 @@ func pick(d *Dispatcher, r *request.Request, l *Leg, body []byte) error {
 
 func TestPickDoesNotAllocate(t *testing.T) {
 	d := start(t, 4)
-	r, l := request.New(), newLeg() // not from the pool each time: it forgets at random under the race detector
+	r, l := request.New(), newLeg() // not taken from the pool each time: under the race detector the pool forgets at random
 	for _, size := range []int{200, 2 << 10, 220 << 10} {
 		body := chat(size)
 		if err := pick(d, r, l, body); err != nil {
@@ -150,8 +150,8 @@ func TestPickDoesNotAllocate(t *testing.T) {
 	}
 }
 
-// allocations is how many a pick makes. The engines and their probes allocate in the same process,
-// now and then: what the pick itself allocates shows every time.
+// allocations returns the number of allocations of a pick. The engines and their probes in the same
+// process allocate now and then. The pick's own allocations show in every run.
 func allocations(t *testing.T, d *Dispatcher, r *request.Request, l *Leg, body []byte) float64 {
 	t.Helper()
 	least := math.Inf(1)
@@ -176,7 +176,7 @@ func TestFurther(t *testing.T) {
 	}
 }
 
-// TestCacheSaltDoesNotAllocate, however long it is.
+// TestCacheSaltDoesNotAllocate uses salts of various lengths.
 func TestCacheSaltDoesNotAllocate(t *testing.T) {
 	d := start(t, 1)
 	r, l := request.New(), newLeg()
@@ -200,8 +200,8 @@ func TestCacheSaltDoesNotAllocate(t *testing.T) {
 	}
 }
 
-// TestPlaceOfANodeWithManyModels is the same each time: what has no model of its own counts for the
-// first.
+// TestPlaceOfANodeWithManyModels checks that a leg without a model counts for the node's first
+// model each time.
 func TestPlaceOfANodeWithManyModels(t *testing.T) {
 	d := start(t, 1, func(c *engine.Config) { c.Models = []string{"e", "c", "a", "d", "b"} })
 	node := d.current().snap.Nodes[0]
@@ -219,8 +219,8 @@ func TestPlaceOfANodeWithManyModels(t *testing.T) {
 	}
 }
 
-// TestHash: what differs in path, length or either end is another request, and a long body costs no
-// more than its ends.
+// TestHash checks that requests with another path, length or end hash differently. Only the ends of
+// a long body may be hashed.
 func TestHash(t *testing.T) {
 	long := strings.Repeat("x", 8*hashedBody)
 	seen := map[uint64]string{}
@@ -241,7 +241,7 @@ func TestHash(t *testing.T) {
 	}
 }
 
-// TestFirstSignThatCameToNothing leaves no time to the first byte.
+// TestFirstSignThatCameToNothing checks that a failed answer leaves no time to first byte.
 func TestFirstSignThatCameToNothing(t *testing.T) {
 	d := start(t, 1)
 	l := d.Leg(asked(t, d, chat(100)), Question{}, place(func(*relay.Exchange) error { return relay.ErrClientTooOld }))
@@ -251,8 +251,8 @@ func TestFirstSignThatCameToNothing(t *testing.T) {
 	l.Finish(relay.UpstreamFailed)
 }
 
-// TestAStallInALongStream shows in the longest gap, whatever the mean is, and events are looked at
-// without an allocation.
+// TestAStallInALongStream checks that a stall shows in the longest gap, whatever the mean is.
+// Looking at events must not allocate.
 func TestAStallInALongStream(t *testing.T) {
 	const events, gap, stall = 2000, 10 * time.Millisecond, 3 * time.Second
 	d := start(t, 1)
@@ -300,7 +300,8 @@ func TestAStallInALongStream(t *testing.T) {
 	}
 }
 
-// TestPatienceIsToldWhatIsCached: the wait for a node is measured by what it has to compute.
+// TestPatienceIsToldWhatIsCached checks that the patience for a node depends on the tokens that it
+// must compute.
 func TestPatienceIsToldWhatIsCached(t *testing.T) {
 	d := start(t, 1)
 	for round, cached := range []bool{false, true} {
@@ -328,8 +329,8 @@ func TestPatienceIsToldWhatIsCached(t *testing.T) {
 	}
 }
 
-// TestMemoDoesNotAllocate: a long body that begins like one before is picked for without an
-// allocation.
+// TestMemoDoesNotAllocate picks for a long body that begins like an earlier one, and counts
+// allocations.
 func TestMemoDoesNotAllocate(t *testing.T) {
 	d := start(t, 2)
 	r, l := request.New(), newLeg()
@@ -352,8 +353,8 @@ func TestMemoDoesNotAllocate(t *testing.T) {
 	}
 }
 
-// TestPrefillFeedsNothingOfDecode: a prefill leg goes to nodes of that role only, and neither
-// decode's patience nor its statistics hear of it.
+// TestPrefillFeedsNothingOfDecode checks that a prefill leg goes only to prefill nodes. It must not
+// change decode's patience or statistics.
 func TestPrefillFeedsNothingOfDecode(t *testing.T) {
 	d := start(t, 2)
 	backends := make([]fleet.Backend, 0, 2)
@@ -403,7 +404,7 @@ func TestPrefillFeedsNothingOfDecode(t *testing.T) {
 	}
 }
 
-// TestBodyThatCannotBeEdited is the client's to know of, and no node's fault.
+// TestBodyThatCannotBeEdited checks that the client gets the error and no node is blamed.
 func TestBodyThatCannotBeEdited(t *testing.T) {
 	d := start(t, 1)
 	r := request.New()

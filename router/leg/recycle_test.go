@@ -7,18 +7,19 @@ import (
 	"github.com/cognitora/dataplane/internal/residue"
 )
 
-// TestNothingOutlivesALeg: a field that recycling forgets would carry one client's data to another.
+// TestNothingOutlivesALeg checks that recycle clears every field. A field left over would carry one
+// client's data to another client.
 func TestNothingOutlivesALeg(t *testing.T) {
 	l := newLeg()
 	var taker place = func(*relay.Exchange) error { return nil }
-	residue.Mark(l, []string{"prompt"}, taker) // which package where recycles
+	residue.Mark(l, []string{"prompt"}, taker) // package where recycles it
 	l.reset()
 	if left := residue.Left(l, "prompt"); left != nil {
 		t.Errorf("left of a leg: %v", left)
 	}
 }
 
-// TestNothingOutlivesAnAttempt that was dropped, apart from what try sets anew.
+// TestNothingOutlivesAnAttempt checks that drop clears every field that try does not set.
 func TestNothingOutlivesAnAttempt(t *testing.T) {
 	d := start(t, 1)
 	l := d.Leg(asked(t, d, chat(100)), Question{}, nil)

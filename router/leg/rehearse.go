@@ -9,16 +9,15 @@ import (
 	"github.com/cognitora/dataplane/router/request"
 )
 
-// Rehearsal is a streamed leg that is sent nowhere. The node is chosen, counted and learned from as
-// Do and Finish do it. The caller says what time it is, when the answer begins and what the engine
-// found. It is for simulations: nobody gives up, retries or checks health.
+// Rehearsal is a streamed leg that is not sent. Choosing, counting and learning run as in Do and
+// Finish. The caller gives the time, the beginning of the answer and the cached tokens. It serves
+// simulations: it never gives up, retries or checks health.
 type Rehearsal struct {
 	l *Leg
 }
 
-// Rehearse chooses the node for a prompt of which only the keys of its blocks are known, all of it
-// one user turn. known, if not nil, tells for each node of the model what it holds, instead of the
-// index.
+// Rehearse chooses the node for a prompt given by the keys of its blocks, as one user turn. known,
+// if not nil, replaces the index: it says what each node of the model holds.
 func (d *Dispatcher) Rehearse(
 	keys []uint64, known func(n *fleet.Node) int32, now time.Time,
 ) (Rehearsal, *apierror.Error) {
@@ -58,16 +57,16 @@ func (l *Leg) rehearse(keys []uint64, known func(n *fleet.Node) int32) *apierror
 	return nil
 }
 
-// close gives back the leg.
+// close frees the leg.
 func (l *Leg) close() {
 	l.permit.Release()
 	l.recycle()
 }
 
-// Node is the one that was chosen.
+// Node returns the chosen node.
 func (r Rehearsal) Node() *fleet.Node { return r.l.now.node.Node }
 
-// Matched is how many leading blocks the node was believed to hold.
+// Matched returns how many leading blocks were believed to be at the node.
 func (r Rehearsal) Matched() int { return r.l.now.matched }
 
 // Begun notes that the first token came.
@@ -76,7 +75,7 @@ func (r Rehearsal) Begun(now time.Time) {
 	r.l.prompt.Begun(r.l.now.ref)
 }
 
-// Finish ends the leg. The engine found cachedTokens of its promptTokens cached. r must not be used
+// Finish ends the leg. The engine found cachedTokens of its promptTokens cached. Do not use r
 // afterwards.
 func (r Rehearsal) Finish(promptTokens, cachedTokens int, now time.Time) {
 	l := r.l

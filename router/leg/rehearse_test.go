@@ -17,8 +17,8 @@ import (
 	"github.com/cognitora/dataplane/router/where"
 )
 
-// TestRehearsal: nothing listens at the nodes' addresses, and all the same requests are placed,
-// counted and learned from.
+// TestRehearsal places, counts and learns from requests although no server runs at the nodes'
+// addresses.
 func TestRehearsal(t *testing.T) {
 	now := time.Unix(1_700_000_000, 0)
 	index := prefix.NewIndex(prefix.Options{Inline: true, Now: func() time.Time { return now }})
@@ -69,7 +69,7 @@ func TestRehearsal(t *testing.T) {
 	if again.Node() != other {
 		t.Error("what is known was not believed")
 	}
-	again.Finish(640, 0, now) // and was wrong: from now on the node's beliefs are older than its last loss
+	again.Finish(640, 0, now) // the prediction was wrong: the node's beliefs now date from before its last loss
 	now = now.Add(2 * time.Second)
 	again = place(nil, 40)
 	if d.gate.InFlight() != 1 {
@@ -81,8 +81,9 @@ func TestRehearsal(t *testing.T) {
 	}
 }
 
-// TestRehearsedBurst: a prompt that a node computes counts as waiting there for each request that
-// brings it, and as held from the first token on. Without limits no node gets above twice the mean.
+// TestRehearsedBurst checks a prompt that a node is computing. It counts as waiting for each
+// request that brings it, and as held from the first token on. Without limits no node gets more
+// than twice the mean.
 func TestRehearsedBurst(t *testing.T) {
 	now := time.Unix(1_700_000_000, 0)
 	index := prefix.NewIndex(prefix.Options{Inline: true, Now: func() time.Time { return now }})

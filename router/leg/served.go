@@ -12,37 +12,37 @@ import (
 	"github.com/cognitora/dataplane/router/prefix"
 )
 
-// Work is what a leg wants of a node.
+// Work is the kind of work that a leg wants from a node.
 type Work uint8
 
-// The kinds of work. Each has nodes, a patience and statistics of its own.
+// These are the kinds of work. Each has its own nodes, patience and statistics.
 const (
-	Answer  Work = iota // an answer, from nodes of the roles both and decode
+	Answer  Work = iota // an answer, from nodes of roles both and decode
 	Prefill             // the prompt's KV blocks, from nodes of role prefill
 	works
 )
 
-// servedFleet is a fleet snapshot with what the dispatcher keeps beside it. It is immutable; a new
-// snapshot gets a new one that carries over what goes on.
+// servedFleet is a fleet snapshot with the dispatcher's data about it. It is immutable. A new
+// snapshot gets a new servedFleet, which takes over the data that stays valid.
 type servedFleet struct {
 	snap   *fleet.Snapshot
 	models map[string]*servedModel // by canonical name
 	nodes  map[*fleet.Node]*nodeState
 }
 
-// servedModel is one model and who serves it in this snapshot.
+// servedModel is one model with the nodes that serve it in this snapshot.
 type servedModel struct {
 	*model
 	pools [works]pool
 }
 
-// pool is the nodes that do one kind of work for a model, in the order of their ids.
+// pool holds the nodes for one kind of work on a model, sorted by id.
 type pool struct {
 	nodes   []*fleet.Node
-	members []*member // of the same places
+	members []*member // in the same order
 }
 
-// model is what outlives snapshots.
+// model is the part of a model that outlives snapshots.
 type model struct {
 	name     string
 	seed     prefix.Digest
@@ -50,17 +50,17 @@ type model struct {
 	metrics  metrics.Model
 	limits   Limits
 
-	complaints complaints // of its nodes together
+	complaints complaints // about all its nodes together
 }
 
 // member is one node's part in one model.
 type member struct {
 	*nodeState
-	gate  *admission.Handle // of the model and the node's role
+	gate  *admission.Handle // handle of the model and the node's role
 	waits *patience.Node
 }
 
-// nodeState is what is kept of a node, whichever model it serves.
+// nodeState is the data about a node for all its models.
 type nodeState struct {
 	*fleet.Node
 	metrics              metrics.Node
@@ -70,13 +70,13 @@ type nodeState struct {
 	cachedCounts         cachedCounts
 }
 
-// holdsThreads tells of a server that keeps a thread waiting at each idle connection, and lets new
-// connections wait for a thread: llama.cpp's. An agent before it sees to that itself.
+// holdsThreads recognizes a server that keeps a thread at each idle connection and lets new
+// connections wait for a thread: llama.cpp. An agent in front of it handles that itself.
 func holdsThreads(n *fleet.Node) bool {
 	return n.Source == fleet.Static && n.Info().Engine == "llama_cpp"
 }
 
-// current returns what is served in the fleet's latest snapshot.
+// current returns the servedFleet of the fleet's latest snapshot.
 func (d *Dispatcher) current() *servedFleet {
 	snap := d.fleet.Load()
 	if t := d.table.Load(); t.snap == snap {
@@ -85,8 +85,8 @@ func (d *Dispatcher) current() *servedFleet {
 	return d.rebuild(snap)
 }
 
-// rebuild makes a servedFleet of a snapshot. Requests wait for each other here only when the fleet
-// has changed.
+// rebuild makes a servedFleet of a snapshot. It takes a lock; requests wait here only after a
+// change of the fleet.
 func (d *Dispatcher) rebuild(snap *fleet.Snapshot) *servedFleet {
 	d.rebuilding.Lock()
 	defer d.rebuilding.Unlock()
@@ -110,7 +110,7 @@ func (d *Dispatcher) rebuild(snap *fleet.Snapshot) *servedFleet {
 	return t
 }
 
-// served is the model of view in table t, going on from what it was before, if it was.
+// served returns the model of view in table t. It takes over the data of before, if there is one.
 func (d *Dispatcher) served(view *fleet.ModelView, before *servedModel, t *servedFleet, now time.Time) *servedModel {
 	s := &servedModel{}
 	if before != nil {
@@ -134,7 +134,7 @@ func (d *Dispatcher) served(view *fleet.ModelView, before *servedModel, t *serve
 	return s
 }
 
-// member is the part of n in the work for the model; nil where it has none.
+// member returns n's part in the given work for the model, or nil if it has none.
 func (s *servedModel) member(work Work, n *fleet.Node) *member {
 	if s == nil {
 		return nil
@@ -145,7 +145,7 @@ func (s *servedModel) member(work Work, n *fleet.Node) *member {
 	return nil
 }
 
-// place is the place of n in the pool, -1 if it has none.
+// place returns the index of n in the pool, or -1 if it has none.
 func (p *pool) place(n *fleet.Node) int {
 	for i, other := range p.nodes {
 		if other == n {
@@ -155,7 +155,7 @@ func (p *pool) place(n *fleet.Node) int {
 	return -1
 }
 
-// retire tells the patience trackers of the nodes that no longer serve their model.
+// retire tells the patience trackers which nodes no longer serve their model.
 func retire(old, t *servedFleet) {
 	for name, s := range old.models {
 		now := t.models[name]
@@ -186,14 +186,14 @@ func (d *Dispatcher) newModel(name string) *model {
 	return m
 }
 
-// gateOf is where the requests to the nodes of one role are counted and capped.
+// gateOf returns the handle that counts and caps the requests to the nodes of one role.
 func (d *Dispatcher) gateOf(m *model, role cluster.Role) *admission.Handle {
 	h := d.gate.Handle(m.name, string(role))
 	h.SetMax(m.limits.maxQueue(role))
 	return h
 }
 
-// maxQueue is the cap for the nodes of one role; 0 = the gate's own.
+// maxQueue returns the cap for the nodes of one role; 0 = the gate's own cap.
 func (l *Limits) maxQueue(role cluster.Role) int {
 	if role == cluster.RoleDecode && l.MaxQueueDecode > 0 {
 		return l.MaxQueueDecode
@@ -201,18 +201,19 @@ func (l *Limits) maxQueue(role cluster.Role) int {
 	return l.MaxQueue
 }
 
-// goneFor is how long the metrics of a node or model are kept that has left: long enough to be
-// scraped once more, and for requests that were picked at that moment to be counted.
+// goneFor is how long the metrics of a departed node or model are kept. It leaves time for one more
+// scrape and for requests that were just being picked.
 const goneFor = time.Minute
 
-// gone is what has left the fleet and still has metrics. Its bound is what leaves within goneFor,
-// and what has requests in flight.
+// gone holds the departed nodes and models that still have metrics. It is bounded by the departures
+// within goneFor and the requests in flight.
 type gone struct {
 	nodes  map[*fleet.Node]time.Time
 	models map[string]time.Time
 }
 
-// noteGone is called with d.rebuilding held.
+// noteGone records the nodes and models that are in old and not in t. The caller holds
+// d.rebuilding.
 func (d *Dispatcher) noteGone(old, t *servedFleet, now time.Time) {
 	for n := range old.nodes {
 		if t.nodes[n] == nil {
@@ -229,7 +230,8 @@ func (d *Dispatcher) noteGone(old, t *servedFleet, now time.Time) {
 	}
 }
 
-// forgetGone drops the metrics and caps of what left long ago and has nothing in flight any more.
+// forgetGone drops the metrics and caps of nodes and models that left long ago and have nothing in
+// flight.
 func (d *Dispatcher) forgetGone(now time.Time) {
 	d.rebuilding.Lock()
 	defer d.rebuilding.Unlock()
@@ -250,7 +252,7 @@ func (d *Dispatcher) forgetGone(now time.Time) {
 	}
 }
 
-// lives tells whether a node of this id is in the fleet, or another one has left and is not
+// lives says whether a node of this id is in the fleet, or is a departed one that is not yet
 // forgotten.
 func (d *Dispatcher) lives(id string) bool {
 	if t := d.table.Load(); t.snap != nil && t.snap.Node(id) != nil {

@@ -9,14 +9,14 @@ import (
 	"github.com/cognitora/dataplane/router/prefix"
 )
 
-// Finish ends the leg, whatever became of it: what the engine reported goes to where the next leg
-// looks and into the metrics, and slot, permit and connection are given back. o is how the answer
-// ended, if there was one. Neither the leg nor anything got from it may be used afterwards.
+// Finish ends the leg after any outcome. It records the engine's report in the index and in the
+// metrics. It frees slot, permit and connection. o is the end of the answer, if there was one. Do
+// not use the leg or its parts afterwards.
 func (l *Leg) Finish(o relay.Outcome) {
-	defer l.giveBack() // whatever bug settle may have
+	defer l.giveBack() // runs even if settle panics
 	switch a := l.now; {
 	case a == nil || a.node == nil:
-	case !a.taken: // a bug ended the leg; the node is not to blame
+	case !a.taken: // a bug ended the leg; the node is not at fault
 		l.wait.Done(time.Now(), 0, false)
 		if a.recorded {
 			l.prompt.Failed(a.ref, a.sent)
@@ -26,7 +26,7 @@ func (l *Leg) Finish(o relay.Outcome) {
 	}
 }
 
-// giveBack gives slots, connections, permit and the leg itself back.
+// giveBack frees slots, connections, permit and the leg itself.
 func (l *Leg) giveBack() {
 	for i := range l.slots {
 		l.drop(&l.slots[i])
@@ -35,7 +35,7 @@ func (l *Leg) giveBack() {
 	l.recycle()
 }
 
-// settle draws from a delivered answer what it says about its node.
+// settle judges the node by its delivered answer and learns from it.
 func (l *Leg) settle(a *attempt, o relay.Outcome) {
 	ok := o == relay.Complete && a.status < 300 && !l.Reading.Failed
 	now := time.Now()
@@ -56,7 +56,7 @@ func (l *Leg) settle(a *attempt, o relay.Outcome) {
 	}
 }
 
-// learn holds the prediction against what the engine found.
+// learn compares the prediction with the cached tokens that the engine found.
 func (l *Leg) learn(a *attempt, ok, broken bool, now time.Time) {
 	used := &l.Reading.Usage
 	switch {
@@ -81,7 +81,7 @@ func (l *Leg) learn(a *attempt, ok, broken bool, now time.Time) {
 	}
 }
 
-// count tells the model's metrics of an answer.
+// count adds an answer to the model's metrics.
 func (l *Leg) count(a *attempt, now time.Time) {
 	m, r := &l.model.metrics, &l.Reading
 	m.Seconds.Observe(now.Sub(l.Request.Received).Seconds())
@@ -102,23 +102,23 @@ func (l *Leg) count(a *attempt, now time.Time) {
 	m.Cached.Add(float64(r.Usage.Cached))
 }
 
-// unreportedMin is how many answers without a count of cached tokens show that an engine reports
-// none.
+// unreportedMin is the number of answers without a count of cached tokens after which an engine
+// counts as one that reports none.
 const unreportedMin = 5
 
-// cachedCounts is what a node's answers have shown of its counts of cached tokens. Engines that
-// report them leave them out where nothing was cached, so it takes answers of whose prompt the node
-// was believed to have some, and to requests that were sent after the node had answered: what is
-// still in prefill is believed too.
+// cachedCounts records whether a node's answers report cached tokens. Engines omit the report when
+// nothing was cached. So only answers count whose prompt was believed to be partly cached. Their
+// requests must also have been sent after the node had answered one, because a prompt in prefill is
+// believed cached too.
 type cachedCounts struct {
-	seen   atomic.Bool  // there was one
-	first  atomic.Int64 // when the first answer without one ended, Unix nanoseconds; 0: there was none
+	seen   atomic.Bool  // a count has been seen
+	first  atomic.Int64 // end of the first answer without a count, Unix ns; 0: there was none
 	missed atomic.Int32
 	said   atomic.Bool
 }
 
-// missing takes an answer without a count, and tells once when that means that the engine reports
-// none.
+// missing takes an answer without a count. It returns true once, when that means that the engine
+// reports none.
 func (c *cachedCounts) missing(matched bool, sent, now time.Time) bool {
 	if c.seen.Load() || c.said.Load() {
 		return false

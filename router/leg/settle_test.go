@@ -12,14 +12,14 @@ import (
 	"github.com/cognitora/dataplane/router/scan"
 )
 
-// TestMissingCounts: an engine is said to report none after a few answers without, which should
-// have had one.
+// TestMissingCounts checks after how many answers without an expected count the engine counts as
+// one that reports none.
 func TestMissingCounts(t *testing.T) {
 	for name, c := range map[string]struct {
-		// r: with a count, u: without, m: without although some of the prompt was believed to be
-		// there, c: likewise, sent with the first
+		// r: with a count, u: without, m: without although part of the prompt was believed cached,
+		// c: like m, sent with the first
 		answers string
-		want    int // the answer with which it is said, from 1; 0: it is not
+		want    int // number of the answer that triggers the report, from 1; 0: none does
 	}{
 		"never, and believed": {"ummmmm", 6},
 		"believed at once":    {"mmmmmm", 6},
@@ -53,8 +53,8 @@ func TestMissingCounts(t *testing.T) {
 	}
 }
 
-// TestBugBeforeAnAnswer: where a bug ends a leg before its place has an answer, its node is charged
-// with nothing, and has its slot back.
+// TestBugBeforeAnAnswer checks a leg that a bug ends before its place has an answer. Its node is
+// not charged and gets its slot back.
 func TestBugBeforeAnAnswer(t *testing.T) {
 	d := start(t, 1)
 	n := d.current().snap.Nodes[0]
@@ -89,8 +89,8 @@ func TestBugBeforeAnAnswer(t *testing.T) {
 	}
 }
 
-// TestWhyNobodyIsAsked: a client hears of the bound that it has met, and of a node that is there
-// never that it is not.
+// TestWhyNobodyIsAsked checks that the error names the limit that the client has met. It must never
+// deny a node that exists.
 func TestWhyNobodyIsAsked(t *testing.T) {
 	d := start(t, 1)
 	n := d.current().snap.Nodes[0]
@@ -115,7 +115,8 @@ func TestWhyNobodyIsAsked(t *testing.T) {
 	}
 }
 
-// TestBugInAFilter while an attempt waits: nobody else is asked, and the router lives on.
+// TestBugInAFilter panics in a filter while an attempt waits. No other node is asked, and the
+// router lives on.
 func TestBugInAFilter(t *testing.T) {
 	d := start(t, 2)
 	l := d.Leg(asked(t, d, chat(100)), Question{}, nil)

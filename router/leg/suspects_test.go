@@ -7,7 +7,8 @@ import (
 	"github.com/cognitora/dataplane/router/policy"
 )
 
-// TestSuspectsAreLeftOut, unless that would take more than half of the candidates.
+// TestSuspectsAreLeftOut checks that suspects are left out, unless that would take more than half
+// of the candidates.
 func TestSuspectsAreLeftOut(t *testing.T) {
 	for name, c := range map[string]struct {
 		nodes    int
@@ -42,7 +43,7 @@ func TestSuspectsAreLeftOut(t *testing.T) {
 		}
 	}
 	l := &Leg{picks: picks{able: []int32{0, 1}, cands: make([]policy.Candidate, 2)}}
-	l.leaveOut(1, func(int32) bool { return true }) // the other one has become suspect since
+	l.leaveOut(1, func(int32) bool { return true }) // the other one has become suspect since the count
 	if len(l.picks.able) != 2 {
 		t.Error("nobody is left")
 	}
