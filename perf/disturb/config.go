@@ -20,10 +20,10 @@ type Mode struct {
 
 // modes in the order in which they are run.
 var modes = []Mode{
-	{Name: "undisturbed", What: "neither hogs nor loss, no signals: what the fleet can do", policy: "{}"},
-	{Name: "off", What: "no signals: agents with `--telemetry off`, the router with `watch_nodes = false` and no `kernel_events`", disturbed: true, policy: "{}"},
-	{Name: "suspicion", What: "signals, with the default policy: `watch_nodes` and `kernel_events` make nodes suspect, and what is measured does not count in the score", disturbed: true, signals: true, policy: "{}"},
-	{Name: "on", What: "signals, which count in the score by the policy `%s`", disturbed: true, signals: true},
+	{Name: "undisturbed", What: "the fleet without hogs, loss and signals", policy: "{}"},
+	{Name: "off", What: "hogs and loss without signals: agents have `--telemetry off`, the router `watch_nodes = false` and no `kernel_events`", disturbed: true, policy: "{}"},
+	{Name: "suspicion", What: "signals with the default policy: `watch_nodes` and `kernel_events` make nodes suspect, and the score leaves the agents' figures out", disturbed: true, signals: true, policy: "{}"},
+	{Name: "on", What: "signals that count in the score, by the policy `%s`", disturbed: true, signals: true},
 }
 
 // Modes lists the names of the modes.
