@@ -143,8 +143,8 @@ func TestOpen(t *testing.T) {
 	}
 }
 
-// TestOddEvents: an event that is too short is refused. Unknown values are returned as they are, and
-// additional bytes are ignored.
+// TestOddEvents: an event that is too short is refused. Unknown values are returned as they are,
+// and additional bytes are ignored.
 func TestOddEvents(t *testing.T) {
 	whole := make([]byte, 48)
 	for n := range whole {
