@@ -1,8 +1,8 @@
-// Package accesslog writes one JSON line per request without ever making a request wait.
+// Package accesslog writes one JSON line per request, and never makes a request wait.
 //
-// Log copies an entry into a preallocated record and hands it to one writer goroutine. When
-// every record is waiting to be written, the newest entry is dropped and counted. Lines reach
-// the file at most a second after they were logged.
+// Log copies an entry into a preallocated record and hands it to one writer goroutine. If all
+// records are waiting to be written, the new entry is dropped and counted. Lines reach the file at
+// most a second after Log.
 package accesslog
 
 import (
@@ -21,20 +21,20 @@ const (
 	flushInterval = time.Second
 )
 
-// ErrClosed is returned by Reopen after Close.
+// ErrClosed is the error of Reopen after Close.
 var ErrClosed = errors.New("accesslog: closed")
 
 // Options say where lines go and how many may wait.
 type Options struct {
 	Path  string // file to append to; "-" for standard output
-	Queue int    // entries waiting to be written; 0 = 8192. Each takes about 0.6 KiB
-	// Dropped, when set, is called for every entry that Log drops. It must not block.
+	Queue int    // entries that may wait to be written; 0: 8192; each takes about 0.6 KiB
+	// Dropped, if set, is called for every entry that Log drops. It must not block.
 	Dropped func()
-	// Failed, when set, is called by the writer with each error of the file, and the number of
-	// lines that were lost by it (an upper bound: some may have been written in part).
+	// Failed, if set, is called by the writer with each error of the file, and the number of lines
+	// lost. The number is an upper bound, because lines may be written in part.
 	Failed func(err error, lines int)
 
-	writer io.Writer // instead of Path, for tests
+	writer io.Writer // replaces Path in tests
 }
 
 // Logger is an open access log. Its methods are safe for concurrent use.
@@ -42,7 +42,7 @@ type Logger struct {
 	dropped func()
 	failed  func(error, int)
 
-	free  chan *record // records that nobody uses
+	free  chan *record // unused records
 	queue chan *record // as large as free, so that sending never blocks
 
 	reopen    chan chan error
@@ -53,7 +53,7 @@ type Logger struct {
 
 	sink    sink
 	buf     *bufio.Writer
-	pending int // lines in buf
+	pending int // lines in buf that are not flushed
 	line    []byte
 }
 
@@ -80,8 +80,8 @@ func New(o Options) (*Logger, error) {
 	return l, nil
 }
 
-// Log takes e, copying what it points to. It never blocks and does not allocate. After Close
-// entries are dropped.
+// Log copies e, with the texts that it points to, and queues the copy. It never blocks and does not
+// allocate. After Close entries are dropped.
 func (l *Logger) Log(e *Entry) {
 	select {
 	case <-l.closing:
@@ -104,8 +104,8 @@ func (l *Logger) drop() {
 	}
 }
 
-// Reopen writes what was logged before the call to the old file and opens Path anew, so that
-// a rotated log is let go. On an error the old file stays in use.
+// Reopen writes all entries logged before the call to the old file, and opens Path again, so that a
+// rotated file is closed. On an error the old file stays in use.
 func (l *Logger) Reopen() error {
 	answer := make(chan error, 1)
 	select {
@@ -116,8 +116,8 @@ func (l *Logger) Reopen() error {
 	}
 }
 
-// Close writes everything that was logged before the call, closes the file and returns the
-// error of doing so. Further calls wait for the same end.
+// Close writes all entries logged before the call, closes the file, and returns the error of that.
+// Further calls wait for the first.
 func (l *Logger) Close() error {
 	l.closeOnce.Do(func() { close(l.closing) })
 	<-l.done
@@ -165,7 +165,7 @@ func (l *Logger) write(r *record) {
 		l.flush()
 	}
 	l.pending++
-	l.buf.Write(l.line) // cannot fail: it fits the buffer, whose error flush has cleared
+	l.buf.Write(l.line) // cannot fail: the line fits the buffer, and flush has cleared its error
 }
 
 func (l *Logger) flush() error {
@@ -192,11 +192,11 @@ func (l *Logger) swap() error {
 	return old.close()
 }
 
-// sink is where lines go: a file that this log owns, or a stream that it borrows.
+// sink is the destination of lines: a file that this log owns, or a stream that it borrows.
 type sink struct {
 	path string
 	w    io.Writer
-	file *os.File // nil when borrowed
+	file *os.File // nil for a borrowed stream
 }
 
 func (s *sink) open() error {

@@ -17,7 +17,7 @@ import (
 	"unicode/utf8"
 )
 
-// buffer is a file in memory whose writes can be made to fail or to wait.
+// buffer is a file in memory. A test can make its writes fail or wait.
 type buffer struct {
 	mu   sync.Mutex
 	b    bytes.Buffer
@@ -64,7 +64,7 @@ func TestLine(t *testing.T) {
 		PromptTokens:     100,
 		CompletionTokens: 20, CachedTokens: 64, OverlapMatched: 4, OverlapTotal: 6, Attempts: 2,
 		Bytes: 512, Stream: true})
-	copy(id, "XXXXX") // the caller's bytes are its own again
+	copy(id, "XXXXX") // Log has copied id, so the caller may change it
 	l.Log(&Entry{TTFT: -1, PromptTokens: -1, CompletionTokens: -1, CachedTokens: -1, Status: 404})
 	if err := l.Close(); err != nil {
 		t.Fatal(err)
@@ -130,7 +130,7 @@ func TestFullQueueDropsTheNewest(t *testing.T) {
 		l := open(t, Options{writer: &out, Queue: 4, Dropped: func() { dropped.Add(1) }})
 		l.Log(&Entry{Status: 1})
 		time.Sleep(time.Second)
-		synctest.Wait() // the writer hangs in Write
+		synctest.Wait() // the writer now hangs in Write
 		for i := range 10 {
 			l.Log(&Entry{Status: 2 + i})
 		}

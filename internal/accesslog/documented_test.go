@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// TestFieldsAreDocumented: docs/access-log.md has a row for each.
+// TestFieldsAreDocumented: docs/access-log.md has a row for each field.
 func TestFieldsAreDocumented(t *testing.T) {
 	doc, err := os.ReadFile("../../docs/access-log.md")
 	if err != nil {

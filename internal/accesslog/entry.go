@@ -7,34 +7,35 @@ import (
 	"github.com/cognitora/dataplane/internal/jsonscan"
 )
 
-// Entry is what is known of a finished request. Texts are copied by Log and cut at the bounds
-// given; an empty text is left out of the line. It carries no prompt text and no secrets.
+// Entry describes a finished request. Log copies its texts and cuts them at the bounds given below.
+// An empty text is left out of the line. It contains no prompt text and no secrets.
 type Entry struct {
 	Time      time.Time // when the request was accepted
 	RequestID []byte    // 128 bytes
-	Model     string    // 128 bytes; canonical, "" where no node serves it
-	Asked     []byte    // 128 bytes; the client's name for it, in the line where Model is ""
-	Node      string    // 64 bytes; the node that answered or was asked last, "" when none was
+	Model     string    // 128 bytes; canonical name; "" if no node serves the model
+	Asked     []byte    // 128 bytes; the client's name for the model, written if Model is ""
+	Node      string    // 64 bytes; the node that answered or was asked last; "" if none was asked
 	Method    string    // 8 bytes
 	API       string    // 48 bytes; the endpoint, e.g. chat; other for unknown paths
-	End       string    // 24 bytes; how it ended: complete, client_gone, refused, shutdown, …
-	// 24 bytes; how the last attempt that failed did, "" when none has: reset, protocol, …;
-	// node_set_aside where the client left first; else the code of the router's own error
+	End       string    // 24 bytes; how the request ended: complete, client_gone, refused, shutdown, …
+	// 24 bytes; how the last failed attempt failed, such as reset or protocol; "" if none failed;
+	// node_set_aside if the client left first; otherwise the code of the router's own error
 	Cause string
 
 	Status   int
-	TTFT     time.Duration // to the first body byte from the node; below 0 = there was none
+	TTFT     time.Duration // until the first body byte from the node; negative: there was none
 	Duration time.Duration // from Time to the end
 
-	PromptTokens, CompletionTokens, CachedTokens int64 // below 0 = not reported
-	OverlapMatched, OverlapTotal                 int   // blocks believed cached on the node, of the prompt's
-	Attempts                                     int   // nodes asked
+	PromptTokens, CompletionTokens, CachedTokens int64 // negative: not reported
+	// prompt blocks believed to be cached on the node, of all blocks of the prompt
+	OverlapMatched, OverlapTotal int
+	Attempts                     int // number of nodes asked
 
-	Bytes  int64 // of the body, handed to the client's connection: without head, chunks' size lines and TLS
+	Bytes  int64 // body bytes written to the client's connection, without head, chunks' size lines and TLS
 	Stream bool
 }
 
-// text is a short string kept in place.
+// text is a short string in an array of its own.
 type text[A interface {
 	[8]byte | [24]byte | [48]byte | [64]byte | [128]byte
 }] struct {
@@ -42,9 +43,9 @@ type text[A interface {
 	n uint8
 }
 
-// record is an Entry that owns its texts.
+// record is an Entry with its own copies of the texts.
 type record struct {
-	entry     Entry // its texts are unset
+	entry     Entry // its texts are not set
 	requestID text[[128]byte]
 	model     text[[128]byte]
 	node      text[[64]byte]
@@ -106,7 +107,7 @@ func appendInt(b []byte, key string, v int64) []byte {
 	return strconv.AppendInt(appendKey(b, key), v, 10)
 }
 
-// appendSeconds writes a duration to the microsecond, never in exponent form.
+// appendSeconds appends a duration in seconds with six decimals, never in exponent form.
 func appendSeconds(b []byte, key string, d time.Duration) []byte {
 	if d < 0 {
 		return b

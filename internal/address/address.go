@@ -1,4 +1,4 @@
-// Package address reads the URLs of engines and of nodes' fronts.
+// Package address parses the URLs of engines and of nodes' fronts.
 package address
 
 import (
@@ -8,7 +8,7 @@ import (
 	"strings"
 )
 
-// Address is where an engine, or the front of a node, is reached.
+// Address is the address of an engine, or of a node's front.
 type Address struct {
 	Network  string // tcp or unix
 	Addr     string // host:port, or the socket's path
@@ -17,8 +17,8 @@ type Address struct {
 	TLS      bool
 }
 
-// Parse reads http://host[:port][/base], https://… or unix:///path/of/socket. Its errors show no
-// user and password.
+// Parse parses http://host[:port][/base], https://… or unix:///path/of/socket. Its errors contain
+// no user and password.
 func Parse(text string) (Address, error) {
 	u, err := url.Parse(text)
 	shown := Redact(text)
@@ -37,7 +37,7 @@ func Parse(text string) (Address, error) {
 	return Address{}, fmt.Errorf("address %q: want http://host:port, https://host:port or unix:///path", shown)
 }
 
-// Redact hides what stands before the last @ of a URL, for errors and logs: a password may hold any
+// Redact hides the text before the last @ of a URL, for errors and logs. A password may contain any
 // other character.
 func Redact(address string) string {
 	at := strings.LastIndexByte(address, '@')
@@ -72,9 +72,8 @@ func parseHTTP(u *url.URL, shown string) (Address, error) {
 	}, nil
 }
 
-// IsHost tells whether text is an IP address, without brackets, or can be the name of a host:
-// labels of letters, digits,
-// - and _.
+// IsHost tells whether text is an IP address without brackets, or a possible host name: labels of
+// letters, digits, hyphens and _.
 func IsHost(text string) bool {
 	if net.ParseIP(text) != nil {
 		return true

@@ -1,5 +1,5 @@
-// Package architecture holds the import graph to the table in ARCHITECTURE.md, and the sizes of
-// files and functions to CONTRIBUTING.md.
+// Package architecture checks the import graph against the table in ARCHITECTURE.md, and the sizes
+// of files and functions against CONTRIBUTING.md.
 package architecture
 
 import (
@@ -20,7 +20,7 @@ const (
 	module = "github.com/cognitora/dataplane/"
 )
 
-// rules reads the table: package -> packages that it may import.
+// rules parses the table: for each package, the packages that it may import.
 func rules(t *testing.T) map[string][]string {
 	text, err := os.ReadFile(filepath.Join(root, "ARCHITECTURE.md"))
 	if err != nil {
@@ -41,7 +41,7 @@ func rules(t *testing.T) map[string][]string {
 	return rules
 }
 
-// names are what a cell of the table lists.
+// names returns the packages in a cell of the table.
 func names(cell string) []string { return strings.Fields(strings.ReplaceAll(cell, "`", "")) }
 
 func within(pkg, folder string) bool { return pkg == folder || strings.HasPrefix(pkg, folder+"/") }

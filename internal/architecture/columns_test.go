@@ -12,15 +12,15 @@ import (
 	"unicode/utf8"
 )
 
-// What CONTRIBUTING.md says of lines, a tab counted as four columns.
+// Limits of lines in CONTRIBUTING.md. A tab counts as four columns.
 const (
 	commentColumns = 100
 	codeColumns    = 120
-	longToken      = 60 // a line of code may be as much wider as one token of it is longer than that
+	longToken      = 60 // a code line may exceed its limit by as much as its longest token exceeds this
 	tab            = 4
 )
 
-// TestLinesFit holds every line of Go that people write.
+// TestLinesFit checks every hand-written line of Go.
 func TestLinesFit(t *testing.T) {
 	seen := 0
 	goFiles(t, func(at, rel string) error {
@@ -44,19 +44,19 @@ func columns(line string) int {
 	return utf8.RuneCountInString(line) + (tab-1)*strings.Count(line, "\t")
 }
 
-// lineKind is what a line consists of, besides its text.
+// lineKind describes the contents of a line.
 type lineKind struct {
 	code        bool
-	free        bool // it may have any width
+	free        bool // its width is not limited
 	comment     string
-	longest     int       // columns that its longest token takes of it
+	longest     int       // columns of its longest token on this line
 	padding     int       // spaces that align the values of a literal
-	first, last token.Pos // where the first and the last token of code begin
+	first, last token.Pos // the begin of its first and of its last token of code
 }
 
-// tooWide says which lines of a file are too wide. A line of code may be wider that is a row of a
-// table, lies in a raw string or has a struct tag; a line of comment, that is a row of a table or a
-// directive.
+// tooWide returns the lines of a file that are too wide. A line of code may be wider if it is a row
+// of a table, lies in a raw string or has a struct tag. A comment line may be wider if it is a row
+// of a table or a directive.
 func tooWide(name, text string) (wide []string, err error) {
 	files := token.NewFileSet()
 	parsed, err := parser.ParseFile(files, name, text, parser.ParseComments|parser.SkipObjectResolution)
@@ -82,7 +82,7 @@ func tooWide(name, text string) (wide []string, err error) {
 	return wide, nil
 }
 
-// kindsOf takes the lines of a file apart into tokens, whose positions are those in file.
+// kindsOf splits the lines of a file into tokens. Positions are those in file.
 func kindsOf(file *token.File, text string, lines int) []lineKind {
 	kinds := make([]lineKind, lines)
 	again := token.NewFileSet().AddFile("", file.Base(), len(text)) // the same positions
@@ -98,7 +98,7 @@ func kindsOf(file *token.File, text string, lines int) []lineKind {
 		switch {
 		case tok == token.SEMICOLON && literal == "\n":
 		case tok == token.COMMENT:
-			k.comment = literal // what a comment goes on with has no exceptions
+			k.comment = literal // the exceptions do not apply to a comment's further lines
 		default:
 			if k.code = true; !k.first.IsValid() {
 				k.first = at
@@ -113,11 +113,11 @@ func kindsOf(file *token.File, text string, lines int) []lineKind {
 	}
 }
 
-// freeRows frees lines of struct tags, and those that consist of elements {...}, or key: {...}, of
-// a composite literal. A function in a row has one statement, which is as good as a value.
+// freeRows exempts lines with struct tags, and lines that consist of elements {...}, or key: {...},
+// of a composite literal. A function in a row may have one statement, because that is like a value.
 func freeRows(files *token.FileSet, parsed *ast.File, kinds []lineKind) {
 	line := func(at token.Pos) int { return files.PositionFor(at, false).Line - 1 }
-	programs, begun, ended := map[int]bool{}, map[int]bool{}, map[int]bool{} // lines
+	programs, begun, ended := map[int]bool{}, map[int]bool{}, map[int]bool{} // by line
 	ast.Inspect(parsed, func(n ast.Node) bool {
 		switch n := n.(type) {
 		case *ast.FuncLit:
@@ -142,7 +142,7 @@ func freeRows(files *token.FileSet, parsed *ast.File, kinds []lineKind) {
 					continue
 				}
 				begun[at] = begun[at] || kinds[at].first == element.Pos()
-				ended[at] = ended[at] || kinds[at].last == element.End() // that is the comma
+				ended[at] = ended[at] || kinds[at].last == element.End() // the last token is the comma
 			}
 		}
 		return true
@@ -154,8 +154,8 @@ func freeRows(files *token.FileSet, parsed *ast.File, kinds []lineKind) {
 	}
 }
 
-// TestTooWide: what hides a line from a search for quotes hides none of the others, and each
-// exception is one.
+// TestTooWide: a line with quotes is not hidden from the check and hides no other line. Each
+// exception applies.
 func TestTooWide(t *testing.T) {
 	wide, wider := strings.Repeat("x", 101), strings.Repeat("x", 121)
 	call := "_ = f(" + strings.Repeat("x, ", 40) + "x)"

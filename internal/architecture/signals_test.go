@@ -10,9 +10,9 @@ import (
 	"testing"
 )
 
-// TestSignalTouchesFiveFiles: a figure that the policy picks by is named in at most five files, one
-// of the kernel and one of the GPUs alike. Generated code and the columns of cgn-ctl top do not
-// count.
+// TestSignalTouchesFiveFiles: a figure that the policy uses is named in at most five files. This is
+// checked for one figure of the kernel and one of the GPUs. Generated code and the columns of
+// cgn-ctl top do not count.
 func TestSignalTouchesFiveFiles(t *testing.T) {
 	for _, names := range [][2]string{{"EngineWaitPct", "engine_wait_pct"}, {"SMPct", "sm_pct"}} {
 		touched, err := naming(names)
@@ -22,7 +22,7 @@ func TestSignalTouchesFiveFiles(t *testing.T) {
 	}
 }
 
-// naming lists the hand-written files in which one of the names stands.
+// naming lists the hand-written files that contain one of the names.
 func naming(names [2]string) (files []string, err error) {
 	err = filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
 		switch {

@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// What CONTRIBUTING.md says of code that people write, tests too: lines of a file, and of a
+// Limits in CONTRIBUTING.md for hand-written code, tests included: lines of a file, and lines of a
 // function from its name to its last brace.
 const (
 	fileLines     = 600

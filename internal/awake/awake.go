@@ -1,5 +1,5 @@
-// Package awake measures for tests how long something took, on a machine that stands still now and
-// then: an emulated one on a busy host.
+// Package awake measures durations in tests without the time in which the machine did not run. An
+// emulated machine on a busy host pauses now and then.
 package awake
 
 import (
@@ -7,12 +7,12 @@ import (
 	"time"
 )
 
-// tick is how often a machine that runs is noticed.
+// tick is the interval at which a running machine is noticed.
 const tick = 10 * time.Millisecond
 
-// Clock returns what tells how long it was since, less what the machine stood still meanwhile, as
-// far as ticks came later than twice their time. It has to be called once at least; the first call
-// is the one that counts.
+// Clock returns a stopwatch that excludes pauses of the machine. A pause is the part of an interval
+// between ticks beyond two ticks. since must be called at least once, and its first call stops the
+// stopwatch.
 func Clock() (since func() time.Duration) {
 	began, stop, took := time.Now(), make(chan time.Time), make(chan time.Duration)
 	go func() {
@@ -36,13 +36,13 @@ func Clock() (since func() time.Duration) {
 	})
 }
 
-// running is for how long a machine ran.
+// running is the time for which a machine has run.
 type running struct {
 	last time.Time
 	time time.Duration
 }
 
-// until counts the time since it was last told, of which more than two ticks are a standstill.
+// until adds the time since the last call, but at most two ticks, because more is a pause.
 func (r *running) until(now time.Time) {
 	if since := now.Sub(r.last); since > 0 {
 		r.time += min(since, 2*tick)

@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// TestStandstill: time in which it does not run does not count.
+// TestStandstill: time in which the machine does not run does not count.
 func TestStandstill(t *testing.T) {
 	now := time.Now()
 	r := running{last: now}

@@ -1,4 +1,4 @@
-// Package buildinfo says which version of the project a binary was built from.
+// Package buildinfo returns the version of the project that a binary was built from.
 package buildinfo
 
 import (
@@ -16,7 +16,7 @@ var (
 	commit  string
 )
 
-// Version is the stamped version, else the module version, else "devel".
+// Version returns the stamped version, or else the module version, or else "devel".
 func Version() string {
 	if version != "" {
 		return version
@@ -27,7 +27,7 @@ func Version() string {
 	return "devel"
 }
 
-// Commit is the stamped commit, else the one the Go tool recorded, else "unknown".
+// Commit returns the stamped commit, or else the one that the Go tool recorded, or else "unknown".
 func Commit() string {
 	if commit != "" {
 		return commit
@@ -42,7 +42,7 @@ func Commit() string {
 	return "unknown"
 }
 
-// String is what --version prints: "v1.2.3 (commit 0123abcd, go1.26.0, linux/amd64)".
+// String returns the output of --version: "v1.2.3 (commit 0123abcd, go1.26.0, linux/amd64)".
 func String() string {
 	return fmt.Sprintf("%s (commit %s, %s, %s/%s)", Version(), Commit(), runtime.Version(), runtime.GOOS,
 		runtime.GOARCH)

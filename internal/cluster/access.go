@@ -12,8 +12,9 @@ import (
 	"github.com/cognitora/dataplane/internal/rights"
 )
 
-// Access is the [etcd] section of a configuration: where etcd is, and the files that open it.
-// Without endpoints etcd is not used. A CA alone checks etcd's certificate and shows none.
+// Access is the [etcd] section of a configuration: the endpoints, and the files of credentials.
+// Without endpoints etcd is not used. With only a CA, etcd's certificate is checked, and the client
+// shows none.
 type Access struct {
 	Endpoints    []string `toml:"endpoints" flag:"etcd" env:"CGN_ETCD" help:"etcd client URLs; empty: etcd is not used"`
 	CA           string   `toml:"ca" help:"PEM file that etcd's certificate is checked against; the system's when empty"`
@@ -23,7 +24,7 @@ type Access struct {
 	PasswordFile string   `toml:"password_file" help:"file with the etcd user's password"`
 }
 
-// Validate names the half of a pair that is missing.
+// Validate returns an error if half of a pair is missing.
 func (a *Access) Validate() error {
 	var errs []error
 	pair := func(first, second, name, other string) {
@@ -41,8 +42,8 @@ func (a *Access) Validate() error {
 	return errors.Join(errs...)
 }
 
-// checkEndpoint takes what etcd's client takes: host:port, http://host:port, https://host:port or a
-// socket.
+// checkEndpoint accepts the forms of etcd's client: host:port, http://host:port, https://host:port
+// or a socket.
 func checkEndpoint(endpoint string) error {
 	rest, isURL := endpoint, false
 	for _, scheme := range []string{"http://", "https://"} {
@@ -61,7 +62,7 @@ func checkEndpoint(endpoint string) error {
 	return nil
 }
 
-// Examine says what is wrong with the files that a names, each with its field.
+// Examine returns an error for each bad file in a, with its field.
 func (a *Access) Examine() error {
 	errs := []error{pki.Files{CA: a.CA, Cert: a.Cert, Key: a.Key}.Examine("etcd.ca", "etcd.cert", "etcd.key")}
 	if a.PasswordFile != "" {
@@ -73,7 +74,7 @@ func (a *Access) Examine() error {
 	return errors.Join(errs...)
 }
 
-// Config reads the files that a names.
+// Config reads the files of a and returns the client's configuration.
 func (a *Access) Config() (Config, error) {
 	c := Config{Endpoints: a.Endpoints, Username: a.Username}
 	if err := a.Validate(); err != nil {

@@ -7,22 +7,24 @@ import (
 	"fmt"
 )
 
-// CacheHealth is what a host's cgn-kvcached writes about itself, at every heartbeat. Addresses are
-// host:port as others reach them; one that is empty is not served.
+// CacheHealth is the value that a host's cgn-kvcached writes about itself at every heartbeat.
+// Addresses are host:port as other hosts reach them. An empty address is not served.
 type CacheHealth struct {
-	CacheID  string `json:"cache_id"`           // as a node id; one per host
-	Instance string `json:"instance,omitempty"` // random token of the daemon that owns the key; another one after each start
-	QUIC     string `json:"quic,omitempty"`     // cgn-kv/1
-	TLS      string `json:"tls,omitempty"`      // the same frames over TLS and TCP
-	GRPC     string `json:"grpc,omitempty"`     // cognitora.v1.Kv with mutual TLS, or a unix socket's unix:///path on one host
+	CacheID  string `json:"cache_id"`           // in the form of a node id; one per host
+	Instance string `json:"instance,omitempty"` // random token of the daemon that owns the key; new at each start
+	QUIC     string `json:"quic,omitempty"`     // protocol cgn-kv/1 over QUIC
+	TLS      string `json:"tls,omitempty"`      // the same protocol over TLS and TCP
+	// cognitora.v1.Kv with mutual TLS, or unix:///path of a Unix socket on one host
+	GRPC     string `json:"grpc,omitempty"`
 	RAMBytes int64  `json:"ram_bytes,omitempty"`
 	SSDBytes int64  `json:"ssd_bytes,omitempty"`
 	Ready    bool   `json:"ready"`
 	Version  string `json:"version,omitempty"`
-	Stamp    int64  `json:"stamp"` // Unix milliseconds at the daemon; changes with every heartbeat
+	Stamp    int64  `json:"stamp"` // the daemon's time in Unix milliseconds; changes with every heartbeat
 }
 
-// ParseCacheHealth reads and checks the value of a cache's key, as ParseNodeHealth does for a node.
+// ParseCacheHealth parses and checks the value of a cache's key, as ParseNodeHealth does for a
+// node.
 func ParseCacheHealth(id string, value []byte) (*CacheHealth, error) {
 	if len(value) > maxValueBytes {
 		return nil, fmt.Errorf("cache %s: value has %d bytes; at most %d are read", id, len(value), maxValueBytes)
@@ -40,7 +42,7 @@ func ParseCacheHealth(id string, value []byte) (*CacheHealth, error) {
 	return h, nil
 }
 
-// Check validates h as a whole. All problems are reported together.
+// Check validates h as a whole and returns all problems together.
 func (h *CacheHealth) Check() error {
 	errs := []error{CheckCacheID(h.CacheID), checkHostPort("quic", h.QUIC), checkHostPort("tls", h.TLS),
 		CheckPlace("grpc", h.GRPC)}

@@ -14,36 +14,37 @@ import (
 	"google.golang.org/grpc/backoff"
 )
 
-// Config says how to reach etcd.
+// Config holds the settings of the connection to etcd.
 type Config struct {
 	Endpoints      []string      // host:port or URLs; at least one
 	TLS            *tls.Config   // nil: plain text
 	Username       string        // empty: no authentication
 	Password       string        //
-	RequestTimeout time.Duration // bound of one request; 0 = 3 s
+	RequestTimeout time.Duration // time limit of one request; 0: 3 s
 }
 
-// Client is a connection to the fleet's etcd. It is safe for concurrent use and reconnects by
-// itself.
+// Client is a connection to the fleet's etcd. It reconnects by itself. It is safe for concurrent
+// use.
 type Client struct {
 	etcd    *clientv3.Client
 	timeout time.Duration
-	tls     *tls.Config // nil: none
+	tls     *tls.Config // nil: plain text
 }
 
-// reconnect keeps a client that had lost etcd for long from waiting minutes more, which is gRPC's
-// default: nodes are kept for a grace period only.
+// reconnect bounds the wait before reconnecting after a long outage of etcd. gRPC's default is
+// minutes, but nodes are kept only for a grace period.
 var reconnect = grpc.ConnectParams{
 	Backoff: backoff.Config{BaseDelay: 100 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2,
 		MaxDelay: 2 * time.Second},
 	MinConnectTimeout: 3 * time.Second,
 }
 
-// window is how many bytes etcd may be ahead of who reads.
+// window is how many bytes etcd may send before the client has read them.
 const window = 1 << 20
 
-// Dial prepares a client. It does not wait for etcd: a fleet may start before its etcd does. With a
-// user name it has to authenticate at once, and fails where etcd is not there.
+// Dial prepares a client. It does not wait for etcd, because a fleet may start before its etcd
+// does. With a user name, however, it must authenticate immediately, and fails if etcd is not
+// there.
 func Dial(cfg Config) (*Client, error) {
 	if len(cfg.Endpoints) == 0 {
 		return nil, errors.New("etcd: no endpoint given, for example 127.0.0.1:2379")
@@ -57,11 +58,12 @@ func Dial(cfg Config) (*Client, error) {
 		Username:    cfg.Username,
 		Password:    cfg.Password,
 		DialTimeout: cfg.RequestTimeout,
-		// A host that vanished without a word is noticed within 2 x 3 s.
+		// A host that vanished silently is noticed within 2 x 3 s.
 		DialKeepAliveTime:    3 * time.Second,
 		DialKeepAliveTimeout: 3 * time.Second,
 		BackoffWaitBetween:   50 * time.Millisecond,
-		// Windows are fixed, or each answer would bring a ping that measures the way.
+		// Windows are fixed, because with dynamic ones each answer would cause a ping that measures
+		// the round trip.
 		DialOptions: []grpc.DialOption{grpc.WithConnectParams(reconnect), grpc.WithInitialWindowSize(window),
 			grpc.WithInitialConnWindowSize(window)},
 		Logger: zap.NewNop(),
@@ -75,9 +77,9 @@ func Dial(cfg Config) (*Client, error) {
 // redialEvery is the wait between two attempts of Connect.
 const redialEvery = time.Second
 
-// Connect is Dial, tried every second for as long as an etcd that has to be logged in to is not
-// there; the first failure is logged. An error is of the configuration, or of ctx where that has
-// ended.
+// Connect is Dial with retries every second while an etcd that requires authentication is not
+// there. It logs the first failure. Its error is one of the configuration, or that of ctx if ctx
+// has ended.
 func Connect(ctx context.Context, cfg Config, log *slog.Logger) (*Client, error) {
 	for logged := false; ; logged = true {
 		client, err := Dial(cfg)
@@ -98,10 +100,10 @@ func Connect(ctx context.Context, cfg Config, log *slog.Logger) (*Client, error)
 	}
 }
 
-// Endpoints are the addresses the client was given.
+// Endpoints returns the configured addresses.
 func (c *Client) Endpoints() []string { return c.etcd.Endpoints() }
 
-// Close ends the connection and everything that runs on it.
+// Close closes the connection and ends everything that uses it.
 func (c *Client) Close() error {
 	if err := c.etcd.Close(); err != nil && !errors.Is(err, context.Canceled) {
 		return err
@@ -109,7 +111,7 @@ func (c *Client) Close() error {
 	return nil
 }
 
-// bounded is the context of one request.
+// bounded returns the context of one request.
 func (c *Client) bounded(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(ctx, c.timeout)
 }

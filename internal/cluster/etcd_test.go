@@ -15,7 +15,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// etcd is a server that a test can take away and bring back at the same address.
+// etcd is a server that a test can stop and start again at the same address.
 type etcd struct {
 	t      *testing.T
 	at     string
@@ -73,7 +73,7 @@ func eventually(t *testing.T, what string, ok func() bool) {
 	}
 }
 
-// seen records what a watch says.
+// seen records the calls of a watch.
 type seen struct {
 	mu      sync.Mutex
 	values  map[string]string
@@ -105,7 +105,7 @@ func (s *seen) check(f func(s *seen) bool) func() bool {
 	return func() bool { s.mu.Lock(); defer s.mu.Unlock(); return f(s) }
 }
 
-// background runs f until the test ends and waits for it.
+// background runs f until the test ends, and then waits for it.
 func background(t *testing.T, f func(ctx context.Context) error) (stop func() error) {
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
@@ -137,7 +137,7 @@ func TestWatchSurvivesOutageAndLossOfData(t *testing.T) {
 
 	e.stop()
 	eventually(t, "the loss", s.check(func(s *seen) bool { return s.lost == 1 }))
-	e.start(t.TempDir()) // empty
+	e.start(t.TempDir()) // with no data
 	eventually(t, "the new listing", s.check(func(s *seen) bool { return len(s.lists) > 1 }))
 	s.mu.Lock()
 	if l := s.lists[len(s.lists)-1]; !l.AfterOutage || !l.DataLost || len(l.Entries) != 0 {
@@ -162,7 +162,7 @@ func TestWatchListsAgainAfterCompaction(t *testing.T) {
 	must(t, err)
 	_, err = c.etcd.Compact(ctx, resp.Header.Revision)
 	must(t, err)
-	w.rev-- // the listing is older than what was compacted
+	w.rev-- // as if the listing were older than the compaction
 	changes := c.etcd.Watch(ctx, w.prefix, watchFrom(w.rev)...)
 	got, open := <-changes
 	if err := watchError(got, open); !errors.Is(err, errRelist) {

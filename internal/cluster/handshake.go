@@ -11,10 +11,10 @@ import (
 	"time"
 )
 
-// HandshakeError says that TLS with etcd fails. A request only says that it had no answer in time.
+// HandshakeError means that the TLS handshake with etcd fails. A request itself only times out.
 type HandshakeError struct {
 	Endpoint string
-	Err      error // what TLS says
+	Err      error // the error of TLS
 }
 
 func (e *HandshakeError) Error() string {
@@ -24,15 +24,15 @@ func (e *HandshakeError) Error() string {
 
 func (e *HandshakeError) Unwrap() error { return e.Err }
 
-// How long the search for a failing handshake takes at most, and how long etcd may take to say that
-// it does not like the client's certificate.
+// The time limit for finding a failing handshake, and the time for etcd to reject the client's
+// certificate.
 const (
 	handshakeIn = 3 * time.Second
 	refusalIn   = time.Second
 )
 
-// Why is err of a request that had no answer in time; where TLS with an endpoint fails, it wraps
-// the *HandshakeError, too. It takes 3 s at most.
+// Why explains err, the error of a request that timed out. If the TLS handshake with an endpoint
+// fails, the result also wraps the *HandshakeError. Why takes 3 s at most.
 func (c *Client) Why(ctx context.Context, err error) error {
 	return why(ctx, c.etcd.Endpoints(), c.tls, err)
 }
@@ -51,8 +51,8 @@ func why(ctx context.Context, endpoints []string, conf *tls.Config, err error) e
 	return err
 }
 
-// shake does what a client does first, and returns what TLS says against it; nil: nothing, or the
-// endpoint is not reached, or not by TLS over TCP.
+// shake does a client's first steps, and returns the error of TLS; nil: TLS works, or the endpoint
+// is unreachable, or it does not use TLS over TCP.
 func shake(ctx context.Context, endpoint string, conf *tls.Config) error {
 	address, secure := strings.CutPrefix(endpoint, "https://")
 	if strings.Contains(address, "://") || strings.HasPrefix(address, "unix") || conf == nil && !secure {
@@ -79,7 +79,7 @@ func shake(ctx context.Context, endpoint string, conf *tls.Config) error {
 		return errors.New("it closes the connection in the handshake, as one without TLS does")
 	case err == nil:
 		_ = conn.SetReadDeadline(time.Now().Add(refusalIn))
-		// with TLS 1.3 what the server thinks of the certificate comes after the handshake
+		// with TLS 1.3 the server rejects the certificate only after the handshake
 		_, err = conn.Read(make([]byte, 1))
 	}
 	if ofTLS(err) {
@@ -88,7 +88,7 @@ func shake(ctx context.Context, endpoint string, conf *tls.Config) error {
 	return nil
 }
 
-// ofTLS tells errors of TLS from those of the network.
+// ofTLS distinguishes errors of TLS from those of the network.
 func ofTLS(err error) bool {
 	var bad *tls.CertificateVerificationError
 	var plain tls.RecordHeaderError

@@ -13,7 +13,7 @@ import (
 	"github.com/cognitora/dataplane/internal/pki"
 )
 
-// startSecure starts an etcd that is spoken to by TLS only, and takes clients of its CA only.
+// startSecure starts an etcd that requires TLS, and client certificates of its CA.
 func startSecure(t *testing.T, files pki.Files) (endpoint string) {
 	t.Helper()
 	c := embed.NewConfig()
@@ -34,7 +34,7 @@ func startSecure(t *testing.T, files pki.Files) (endpoint string) {
 }
 
 // TestHandshakeFails: an etcd whose certificate is not trusted, or that does not trust ours, is not
-// taken for one that is down.
+// reported as down.
 func TestHandshakeFails(t *testing.T) {
 	t.Parallel()
 	ours, others := t.TempDir(), t.TempDir()
@@ -65,7 +65,7 @@ func TestHandshakeFails(t *testing.T) {
 			defer cancel()
 			must(t, client.Watch(ctx, "key", Handler{Lost: func(lost error) { err = lost; cancel() },
 				List: func(Listing) {
-					err = client.Why(ctx, context.DeadlineExceeded) // slow, but not because of TLS
+					err = client.Why(ctx, context.DeadlineExceeded) // slow for another reason than TLS
 					cancel()
 				}}))
 			var failed *HandshakeError

@@ -10,17 +10,17 @@ import (
 	"github.com/cognitora/dataplane/internal/load"
 )
 
-// Role is what a node does with a request.
+// Role is the part of a request that a node computes.
 type Role string
 
-// The roles of design: a node that prefills, one that decodes, one that does both.
+// A node prefills, decodes, or does both.
 const (
 	RolePrefill Role = "prefill"
 	RoleDecode  Role = "decode"
 	RoleBoth    Role = "both"
 )
 
-// ParseRole reads a role; empty means both.
+// ParseRole parses a role; empty means both.
 func ParseRole(s string) (Role, error) {
 	switch r := Role(s); r {
 	case "":
@@ -31,17 +31,17 @@ func ParseRole(s string) (Role, error) {
 	return "", fmt.Errorf("role %q is none of prefill, decode, both", s)
 }
 
-// NodeHealth is what an agent writes about its node, at every heartbeat. Figures that the agent
-// does not know are left out, and never zero.
+// NodeHealth is the value that an agent writes about its node at every heartbeat. Unknown figures
+// are left out. They are never zero.
 type NodeHealth struct {
 	NodeID string `json:"node_id"`
 	// Address is the URL of the agent's front: http://host:port, https://host:port or unix:///path.
 	Address string `json:"address"`
-	// PushAddress is where the agent tells of load as it changes: host:port or unix:///path. It is
-	// gRPC, with TLS if Address has it.
+	// PushAddress is where the agent pushes load as it changes: host:port or unix:///path. It is
+	// gRPC, with TLS if Address uses TLS.
 	PushAddress string `json:"push_address,omitempty"`
-	// KVAddress is that of the host's cgn-kvcached, as CacheHealth has it: QUIC, else TLS, else
-	// gRPC.
+	// KVAddress is the address of the host's cgn-kvcached, from CacheHealth: QUIC, or else TLS, or
+	// else gRPC.
 	KVAddress string `json:"kv_address,omitempty"`
 	// KVEvents is where the agent itself serves Kv.Watch: host:port with mutual TLS, or
 	// unix:///path.
@@ -52,27 +52,28 @@ type NodeHealth struct {
 	Models   []string `json:"models"`
 	Hardware
 
-	MaxConcurrent int `json:"max_concurrent,omitempty"` // requests at once, as the operator states; 0: not stated
-	EngineSlots   int `json:"engine_slots,omitempty"`   // requests at once, as the engine says; 0: unknown
+	MaxConcurrent int `json:"max_concurrent,omitempty"` // concurrent requests, set by the operator; 0: not set
+	EngineSlots   int `json:"engine_slots,omitempty"`   // concurrent requests, reported by the engine; 0: unknown
 	BlockTokens   int `json:"block_tokens,omitempty"`   // tokens per KV block of the engine; 0: unknown
 
 	load.Load
-	// PowerSource says who measures the power: redfish, dcmi, nvml, rapl or nvml+rapl; empty:
+	// PowerSource is the source of the power: redfish, dcmi, nvml, rapl or nvml+rapl; empty:
 	// unknown.
 	PowerSource string `json:"power_source,omitempty"`
 
 	KVEpoch uint64 `json:"kv_epoch,omitempty"` // changes when the engine's cache starts empty
 	Ready   bool   `json:"ready"`
 	Version string `json:"version,omitempty"`
-	// HeartbeatS is the time between two heartbeats in seconds; 0: not said. See Heartbeat.
+	// HeartbeatS is the time between two heartbeats in seconds; 0: not given. See Heartbeat.
 	HeartbeatS float64 `json:"heartbeat_s,omitempty"`
-	Stamp      int64   `json:"stamp"` // Unix milliseconds at the agent; changes with every heartbeat
+	Stamp      int64   `json:"stamp"` // the agent's time in Unix milliseconds; changes with every heartbeat
 
-	// LeftOut is set by ParseNodeHealth: why optional places that the value names are empty here.
+	// LeftOut is set by ParseNodeHealth. It gives the reason if an optional address in the value is
+	// empty here.
 	LeftOut error `json:"-"`
 }
 
-// Hardware is what the engine runs on.
+// Hardware describes the hardware of the engine.
 type Hardware struct {
 	Device    string `json:"device,omitempty"` // gpu or cpu
 	GPUIndex  int    `json:"gpu_index"`
@@ -81,33 +82,32 @@ type Hardware struct {
 	VRAMBytes int64  `json:"vram_bytes,omitempty"` // 0: unknown
 }
 
-// Bounds of the time between two heartbeats. An agent that asks for more is refused: for three
-// heartbeats routers would trust its load, and for six keep a node that has died.
+// Bounds of the time between two heartbeats. An agent with a longer time is refused, because
+// routers would trust its load for three heartbeats, and keep a dead node for six.
 const (
 	DefaultHeartbeat = 5 * time.Second
 	MaxHeartbeat     = 5 * time.Minute
 )
 
-// Heartbeat is the time between two heartbeats of the agent, DefaultHeartbeat where it says less or
-// nothing.
+// Heartbeat returns the time between two heartbeats of the agent. It is at least DefaultHeartbeat,
+// also if it is not given.
 func (h *NodeHealth) Heartbeat() time.Duration {
 	return max(time.Duration(h.HeartbeatS*float64(time.Second)), DefaultHeartbeat)
 }
 
-// limits on what one node may claim.
+// Limits of one node's value.
 const (
 	maxValueBytes = 64 << 10
 	maxModels     = 1024
 	maxModelBytes = 512
 	maxSlots      = load.MaxRequests
-	// maxModelsJSON leaves the rest of a value its share of maxValueBytes.
+	// maxModelsJSON leaves room for the rest of a value within maxValueBytes.
 	maxModelsJSON = maxValueBytes - 8<<10
 )
 
-// ParseNodeHealth reads and checks the value of a node's key. Unknown members are ignored. An error
-// means that the value must not be used at all: the node stays as it was known before. Optional
-// places that cannot be used are left out instead, and LeftOut says so: the node serves without
-// them.
+// ParseNodeHealth parses and checks the value of a node's key. It ignores unknown members. An error
+// means that the value must not be used at all, and the node keeps its earlier state. Invalid
+// optional addresses are left out, and LeftOut gives the reason. The node serves without them.
 func ParseNodeHealth(id string, value []byte) (*NodeHealth, error) {
 	if len(value) > maxValueBytes {
 		return nil, fmt.Errorf("node %s: value has %d bytes; at most %d are read", id, len(value), maxValueBytes)
@@ -137,7 +137,7 @@ func (h *NodeHealth) fitPlaces() {
 	h.LeftOut = errors.Join(errs...)
 }
 
-// place is one of a node's optional places.
+// place is one of a node's optional addresses.
 type place struct {
 	field string
 	at    *string
@@ -147,7 +147,7 @@ func (h *NodeHealth) places() [3]place {
 	return [...]place{{"push_address", &h.PushAddress}, {"kv_address", &h.KVAddress}, {"kv_events", &h.KVEvents}}
 }
 
-// Check validates h as a whole and fills in the default role. All problems are reported together.
+// Check validates h as a whole, fills in the default role, and returns all problems together.
 func (h *NodeHealth) Check() error {
 	role, roleErr := ParseRole(string(h.Role))
 	errs := []error{CheckNodeID(h.NodeID), checkAddress(h.Address), roleErr, checkModels(h.Models)}
@@ -180,9 +180,9 @@ func (h *NodeHealth) claim() claim {
 
 func (h *NodeHealth) mark(instance string, stamp int64) { h.Instance, h.Stamp = instance, stamp }
 
-// Fit makes the engine's part of h fit to be announced. Figures out of their bounds become unknown,
-// and so do slots that cannot be true. Models that no router would take are left out. What the
-// operator states is left to Check.
+// Fit makes the engine's part of h valid for the announcement. Figures out of their bounds, and
+// impossible slots, become unknown. Models that no router would accept are left out. Fit does not
+// change the operator's settings; Check checks them.
 func (h *NodeHealth) Fit() {
 	h.Load.Fit()
 	if h.EngineSlots < 0 || h.EngineSlots > maxSlots {
@@ -191,8 +191,8 @@ func (h *NodeHealth) Fit() {
 	h.Models, _ = FitModels(h.Models)
 }
 
-// FitModels returns the names that a node can announce, in their order, and how many are left out:
-// empty and overlong ones, and those beyond the size of one value in etcd.
+// FitModels returns the names that a node can announce, in order, and how many are left out. It
+// leaves out empty names, names that are too long, and names beyond the size of one value in etcd.
 func FitModels(names []string) (fit []string, leftOut int) {
 	fit = make([]string, 0, min(len(names), maxModels))
 	room := maxModelsJSON

@@ -80,7 +80,7 @@ func TestFitMakesWhatAnEngineSaysAnnounceable(t *testing.T) {
 		},
 	}
 	for i := range 2000 {
-		h.Models = append(h.Models, strings.Repeat("<", 100)+strconv.Itoa(i)) // six bytes each in JSON
+		h.Models = append(h.Models, strings.Repeat("<", 100)+strconv.Itoa(i)) // in JSON each takes six bytes
 	}
 	if h.Check() == nil {
 		t.Fatal("nothing to mend")
@@ -101,7 +101,7 @@ func TestFitMakesWhatAnEngineSaysAnnounceable(t *testing.T) {
 	}
 }
 
-// TestHeartbeat: an agent is taken at its word, but never for faster than those that say nothing.
+// TestHeartbeat: an agent's heartbeat is used, but never a shorter one than the default.
 func TestHeartbeat(t *testing.T) {
 	for says, want := range map[float64]time.Duration{
 		0: 5 * time.Second, 0.1: 5 * time.Second, 7.5: 7500 * time.Millisecond, 300: MaxHeartbeat,

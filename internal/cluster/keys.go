@@ -1,5 +1,5 @@
-// Package cluster is the fleet's shared state in etcd: which keys there are, what their values look
-// like, how to follow them over outages, and how an agent keeps its node registered.
+// Package cluster is the fleet's shared state in etcd. It defines the keys and the form of their
+// values. It follows keys over outages, and keeps an agent's node registered.
 package cluster
 
 import (
@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// Prefixes of the keys, all under /cognitora. The rest of a key is a node id or a model name.
+// Prefixes of the keys, all under /cognitora. A node id or a model name follows.
 const (
 	Root         = "/cognitora/"
 	NodesPrefix  = Root + "nodes/"
@@ -17,33 +17,34 @@ const (
 	PolicyKey    = Root + "routing/policy"
 )
 
-// NodeKey is the key of a node's NodeHealth; it lives as long as the agent's lease.
+// NodeKey returns the key of a node's NodeHealth. The key lives as long as the agent's lease.
 func NodeKey(id string) string { return NodesPrefix + id }
 
-// CordonKey is the key whose presence keeps new requests away from a node, unless its value says
-// that it is open.
+// CordonKey returns the key whose presence keeps new requests away from a node, unless its value is
+// open.
 func CordonKey(id string) string { return CordonPrefix + id }
 
-// ModelKey is the key of a model's aliases, tokenizer and role pools. A model name may hold
+// ModelKey returns the key of a model's aliases, tokenizer and role pools. A model name may contain
 // slashes.
 func ModelKey(name string) string { return ModelsPrefix + name }
 
-// CacheKey is the key of a host's CacheHealth; it lives as long as the daemon's lease.
+// CacheKey returns the key of a host's CacheHealth. The key lives as long as the daemon's lease.
 func CacheKey(id string) string { return CachesPrefix + id }
 
-// CacheOf is the id in a CacheKey.
+// CacheOf returns the id in a CacheKey.
 func CacheOf(key string) string { return strings.TrimPrefix(key, CachesPrefix) }
 
-// maxNodeID bounds a node id, in bytes.
+// maxNodeID is the longest node id, in bytes.
 const maxNodeID = 128
 
-// CheckNodeID says whether id can name a node: letters, digits and . _ : - up to 128 bytes.
+// CheckNodeID returns an error unless id is a valid node id: letters, digits and . _ : - up to 128
+// bytes.
 func CheckNodeID(id string) error { return checkID("node id", id) }
 
-// CheckCacheID says whether id can name a cache; the rules are those of nodes.
+// CheckCacheID returns an error unless id is a valid cache id. The rules are those of node ids.
 func CheckCacheID(id string) error { return checkID("cache id", id) }
 
-// checkID is about an id that people know as what.
+// checkID checks an id. Errors call it what.
 func checkID(what, id string) error {
 	if id == "" {
 		return fmt.Errorf("%s is empty; give one, for example the host's name", what)

@@ -7,11 +7,11 @@ import (
 	"strings"
 )
 
-// maxPlaceBytes bounds the place of a service.
+// maxPlaceBytes is the longest address of a service.
 const maxPlaceBytes = 512
 
-// CheckPlace accepts where a service is reached: host:port or unix:///path, or nothing. Errors name
-// the field.
+// CheckPlace accepts the address of a service, host:port or unix:///path, or an empty one. Errors
+// name the field.
 func CheckPlace(field, at string) error {
 	if path, ok := strings.CutPrefix(at, "unix://"); ok && len(at) <= maxPlaceBytes {
 		if len(path) < 2 || path[0] != '/' {
@@ -22,7 +22,7 @@ func CheckPlace(field, at string) error {
 	return checkHostPort(field, at)
 }
 
-// checkHostPort accepts host:port, or nothing.
+// checkHostPort accepts host:port, or an empty text.
 func checkHostPort(field, at string) error {
 	if at == "" {
 		return nil

@@ -7,13 +7,13 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
-// PurgesKey is the key of the list of all purges of the fleet's caches.
+// PurgesKey is the key with the list of all purges of the fleet's caches.
 const PurgesKey = Root + "kv/purges"
 
-// Purges is the fleet's list of purges as etcd has it.
+// Purges is the fleet's list of purges in etcd.
 type Purges struct {
-	Value []byte // nil: there is none
-	Rev   int64  // for ReplacePurges
+	Value []byte // nil: there is no list
+	Rev   int64  // revision, for ReplacePurges
 }
 
 // Purges reads the list.
@@ -28,8 +28,8 @@ func (c *Client) Purges(ctx context.Context) (Purges, error) {
 	return Purges{resp.Kvs[0].Value, resp.Kvs[0].ModRevision}, nil
 }
 
-// ReplacePurges puts a list in the place of the one that was read, and returns the caches that
-// etcd names at that moment. False: somebody else was sooner.
+// ReplacePurges replaces the list that was read, and returns the caches that are registered in etcd
+// at that moment. done is false if somebody else has changed the list since.
 func (c *Client) ReplacePurges(ctx context.Context, was Purges, value []byte) (caches []Entry, done bool, err error) {
 	ctx, cancel := c.bounded(ctx)
 	defer cancel()

@@ -11,8 +11,8 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
-// TestWhatNobodyClaimsIsTakenBack: a value that is no daemon's neither ends the one whose key it
-// is, nor keeps one from starting.
+// TestWhatNobodyClaimsIsTakenBack: a value without a daemon neither ends the daemon whose key it
+// is, nor prevents one from starting.
 func TestWhatNobodyClaimsIsTakenBack(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
@@ -24,12 +24,12 @@ func TestWhatNobodyClaimsIsTakenBack(t *testing.T) {
 	var reclaimed atomic.Int64
 	r := newAgent("n1", "http://10.0.0.1:1").registrar(c, "")
 	r.reg.Logger, r.reg.Reclaimed = slog.New(slog.NewTextHandler(&log, nil)), func() { reclaimed.Add(1) }
-	for i, put := range []func() error{ // the first one before the start
+	for i, put := range []func() error{ // the first one comes before the start
 		func() error { return c.put(ctx, key, []byte("garbage")) },
 		func() error { return c.put(ctx, key, []byte("garbage")) },
 		func() error { return c.put(ctx, key, nil) },
 		func() error { return c.put(ctx, key, []byte("{}")) },
-		func() error { // as of a backup
+		func() error { // as if restored from a backup
 			return c.put(ctx, key, []byte(
 				`{"node_id":"n1","instance":"old","address":"http://10.0.0.2:2","models":[]}`))
 		},
@@ -56,8 +56,8 @@ func TestWhatNobodyClaimsIsTakenBack(t *testing.T) {
 	r.leave(ctx)
 }
 
-// TestWhoHoldsAKey: a live daemon's value is its own even if another version's members cannot be
-// read.
+// TestWhoHoldsAKey: a live daemon owns its value even if members of another version cannot be
+// parsed.
 func TestWhoHoldsAKey(t *testing.T) {
 	t.Parallel()
 	for value, want := range map[string]holder{

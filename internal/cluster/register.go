@@ -15,43 +15,44 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
-// Record is what a daemon writes about itself under a lease: a *NodeHealth or a *CacheHealth.
+// Record is the value that a daemon writes about itself under a lease: a *NodeHealth or a
+// *CacheHealth.
 type Record interface {
 	Check() error
 	claim() claim
 	mark(instance string, stamp int64)
 }
 
-// claim is who says that a key is its own.
+// claim identifies the daemon that claims a key.
 type claim struct{ key, id, address string }
 
 // Registration keeps one record registered.
 type Registration struct {
-	// Health describes the daemon now; it is asked at every heartbeat. Its id and address must stay
-	// the same; Stamp and Instance are filled in.
+	// Health returns the daemon's present state. It is called at every heartbeat. Its id and
+	// address must not change. Stamp and Instance are filled in.
 	Health func() Record
-	// Heartbeat is the time between two writes; 0 = 5 s. The lease lasts three of them, in whole
+	// Heartbeat is the time between two writes; 0: 5 s. The lease lasts three heartbeats, in whole
 	// seconds.
 	Heartbeat time.Duration
-	// Instance tells this daemon from another one with the same id. One that stores it and gives it
-	// again after a restart takes its key back at once; empty = a random one, and a restart waits
-	// for the old lease to end.
+	// Instance distinguishes this daemon from another one with the same id. A daemon that stores it
+	// and uses it again after a restart takes its key back immediately. Empty: a random one; then a
+	// restarted daemon waits for the old lease to end.
 	Instance string
-	// Claimed is told the revision at which the key has become this daemon's, each time; nil:
-	// nobody is.
+	// Claimed is called with the revision each time that the key has become this daemon's. It may
+	// be nil.
 	Claimed func(rev int64)
-	// Reclaimed is told each time that a value under the key that is nobody's, as a person or
-	// another program has left it, was replaced by this daemon's; nil: nobody is. It is logged as
-	// well.
+	// Reclaimed is called each time that this daemon has replaced a value without a daemon under
+	// its key, which a person or another program has written. It may be nil. The replacement is
+	// also logged.
 	Reclaimed func()
-	Logger    *slog.Logger // says which node it is, where that matters; nil = slog.Default
+	Logger    *slog.Logger // names the node if there are several; nil: slog.Default
 }
 
-// DuplicateError says that another daemon holds the id.
+// DuplicateError means that another daemon has the id.
 type DuplicateError struct {
-	ID            string // of the node or cache
-	Address       string // this daemon's
-	HolderAddress string // the other one's
+	ID            string // id of the node or cache
+	Address       string // this daemon's address
+	HolderAddress string // the other daemon's address
 }
 
 func (e *DuplicateError) Error() string {
@@ -65,11 +66,11 @@ type Registrar struct {
 	reg    Registration
 	wake   chan struct{}
 	lease  clientv3.LeaseID
-	rev    int64 // revision of our last write; 0 = not registered
-	failed bool  // the last attempt failed, and that has been logged
+	rev    int64 // revision of our last write; 0: not registered
+	failed bool  // the last attempt failed, and the failure is logged
 }
 
-// NewRegistrar prepares a registration; Run does the work.
+// NewRegistrar prepares a registration. Run registers.
 func NewRegistrar(c *Client, reg Registration) *Registrar {
 	if reg.Heartbeat <= 0 {
 		reg.Heartbeat = DefaultHeartbeat
@@ -83,8 +84,7 @@ func NewRegistrar(c *Client, reg Registration) *Registrar {
 	return &Registrar{client: c, reg: reg, wake: make(chan struct{}, 1)}
 }
 
-// Notify writes a heartbeat soon, for a change that should not wait for the next one. It never
-// blocks.
+// Notify makes the registrar write a heartbeat soon, for an urgent change. It never blocks.
 func (r *Registrar) Notify() {
 	select {
 	case r.wake <- struct{}{}:
@@ -92,16 +92,16 @@ func (r *Registrar) Notify() {
 	}
 }
 
-// LeaseTTL is how long a node outlives its last heartbeat.
+// LeaseTTL returns how long a node stays registered after its last heartbeat.
 func LeaseTTL(heartbeat time.Duration) time.Duration {
 	return time.Duration(math.Ceil((3 * heartbeat).Seconds())) * time.Second
 }
 
-// Run registers the node and keeps it registered until ctx ends; then it removes the node and
-// returns nil. While etcd does not answer, or what Health says cannot be announced, it goes on
-// trying, and it registers again where the lease was lost or etcd came back empty. It returns a
-// *DuplicateError when another live agent holds the node id. Whoever wants a wrong configuration to
-// be an error calls NodeHealth.Check before.
+// Run registers the node and keeps it registered until ctx ends. Then it removes the node and
+// returns nil. It retries while etcd does not answer, and while the value of Health cannot be
+// announced. It registers again if the lease was lost, or if etcd has lost its data. It returns a
+// *DuplicateError if another live agent has the node id. To get an error for a wrong configuration,
+// call NodeHealth.Check before.
 func (r *Registrar) Run(ctx context.Context) error {
 	defer r.leave(context.WithoutCancel(ctx))
 	for {
@@ -119,7 +119,7 @@ func (r *Registrar) Run(ctx context.Context) error {
 	}
 }
 
-// note logs the first of a row of failures, and the end of it.
+// note logs the first failure in a row, and the end of the row.
 func (r *Registrar) note(ctx context.Context, err error) {
 	if err != nil && !r.failed {
 		r.reg.Logger.Warn("heartbeat not written; trying on", "error", r.client.Why(ctx, err))
@@ -130,8 +130,8 @@ func (r *Registrar) note(ctx context.Context, err error) {
 	r.failed = err != nil
 }
 
-// sleep waits for the next heartbeat, or a fifth of it, a second at most, before a failed attempt
-// is repeated. It reports false when ctx ends.
+// sleep waits for the next heartbeat. After a failed attempt it waits only a fifth of that, at most
+// a second. It returns false when ctx ends.
 func (r *Registrar) sleep(ctx context.Context, failed bool) bool {
 	wait := r.reg.Heartbeat
 	if failed {
@@ -148,7 +148,7 @@ func (r *Registrar) sleep(ctx context.Context, failed bool) bool {
 	return true
 }
 
-// beat renews the lease and writes the node, claiming the key first where it is not ours yet.
+// beat renews the lease and writes the node. If the key is not ours yet, it claims the key first.
 func (r *Registrar) beat(ctx context.Context) error {
 	if r.rev == 0 {
 		return r.announce(ctx)
@@ -164,10 +164,10 @@ func (r *Registrar) beat(ctx context.Context) error {
 	if err != nil || written {
 		return err
 	}
-	return r.announce(ctx) // deleted, or written by somebody else
+	return r.announce(ctx) // the key was deleted, or written by somebody else
 }
 
-// announce claims the key and says so: from then on routers know the node.
+// announce claims the key and logs it. From then on routers know the node.
 func (r *Registrar) announce(ctx context.Context) error {
 	err := r.claim(ctx)
 	if err == nil {
@@ -179,7 +179,8 @@ func (r *Registrar) announce(ctx context.Context) error {
 	return err
 }
 
-// renew keeps the lease alive. A lost lease takes the key with it, so the node is claimed anew.
+// renew keeps the lease alive. If the lease is lost, the key is lost too, so the node must be
+// claimed again.
 func (r *Registrar) renew(ctx context.Context) error {
 	ctx, cancel := r.client.bounded(ctx)
 	defer cancel()
@@ -189,14 +190,14 @@ func (r *Registrar) renew(ctx context.Context) error {
 	}
 	if errors.Is(err, rpctypes.ErrLeaseNotFound) {
 		r.lease = clientv3.NoLease
-		return nil // the next write is refused and claims the key
+		return nil // the next write fails and claims the key
 	}
 	return fmt.Errorf("etcd lease: %w", err)
 }
 
-// claim makes the key ours: it is created if absent, taken over if it is ours from before or
-// nobody's, and otherwise waited for. A holder that writes a heartbeat while we wait is alive, and
-// ours is the duplicate.
+// claim makes the key ours. It creates a missing key. It takes over a key that was ours before, or
+// that no daemon owns. Otherwise it waits for the key. If the holder writes a heartbeat meanwhile,
+// the holder is alive and we are the duplicate.
 func (r *Registrar) claim(ctx context.Context) error {
 	r.rev = 0
 	seen := int64(0) // revision of the holder's last write
@@ -216,7 +217,7 @@ func (r *Registrar) claim(ctx context.Context) error {
 		switch {
 		case err != nil:
 			return err
-		case rev == 0: // gone between the two requests
+		case rev == 0: // the key was removed between the two requests
 			if !r.sleep(ctx, true) {
 				return ctx.Err()
 			}
@@ -228,7 +229,7 @@ func (r *Registrar) claim(ctx context.Context) error {
 		case seen != 0 && rev != seen, time.Now().After(deadline):
 			return &DuplicateError{ID: own.id, Address: own.address, HolderAddress: holder.address}
 		case seen == 0:
-			level := slog.LevelInfo // this daemon's own lease, from before a restart
+			level := slog.LevelInfo // this daemon's own lease from before a restart
 			if holder.address != own.address {
 				level = slog.LevelWarn
 			}
@@ -241,8 +242,8 @@ func (r *Registrar) claim(ctx context.Context) error {
 	}
 }
 
-// reclaim replaces a value that no daemon has written. Routers have gone on with what they knew of
-// this one.
+// reclaim replaces a value that no daemon has written. Meanwhile routers have kept their earlier
+// state of this daemon.
 func (r *Registrar) reclaim(ctx context.Context, key string, value []byte, rev int64, why string) error {
 	if err := r.takeOver(ctx, key, value, rev); err != nil {
 		return err
@@ -255,8 +256,8 @@ func (r *Registrar) reclaim(ctx context.Context, key string, value []byte, rev i
 	return nil
 }
 
-// takeOver replaces a value of our own from before a restart or a lost lease, or one that is
-// nobody's.
+// takeOver replaces our own value from before a restart or a lost lease, or a value without a
+// daemon.
 func (r *Registrar) takeOver(ctx context.Context, key string, value []byte, rev int64) error {
 	written, err := r.writeIf(ctx, clientv3.Compare(clientv3.ModRevision(key), "=", rev), key, value)
 	if err == nil && !written {
@@ -265,7 +266,7 @@ func (r *Registrar) takeOver(ctx context.Context, key string, value []byte, rev 
 	return err
 }
 
-// grant makes sure that there is a lease.
+// grant gets a lease if there is none.
 func (r *Registrar) grant(ctx context.Context) error {
 	if r.lease != clientv3.NoLease {
 		if err := r.renew(ctx); err != nil || r.lease != clientv3.NoLease {
@@ -303,13 +304,13 @@ func (r *Registrar) writeIf(ctx context.Context, cond clientv3.Cmp, key string, 
 	return resp.Succeeded, nil
 }
 
-// holder is whoever wrote a key.
+// holder describes the writer of a key.
 type holder struct {
 	instance, address string
-	nobody            string // why no daemon has written it; empty: one has
+	nobody            string // why the writer is no daemon; empty: it is one
 }
 
-// holder reads who has the key now; rev is 0 if nobody has.
+// holder returns the present writer of the key. rev is 0 if the key does not exist.
 func (r *Registrar) holder(ctx context.Context, key string) (holder, int64, error) {
 	resp, err := r.client.get(ctx, key)
 	if err != nil || len(resp.Kvs) == 0 {
@@ -319,8 +320,8 @@ func (r *Registrar) holder(ctx context.Context, key string) (holder, int64, erro
 	return holderOf(key, kv.Value, clientv3.LeaseID(kv.Lease)), kv.ModRevision, nil
 }
 
-// holderOf reads who has written the value. It is nobody's where it has no lease, which a daemon's
-// always has, and where it cannot be read.
+// holderOf returns the writer of a value. The writer is no daemon if the value has no lease, which
+// a daemon's value always has, or if the value cannot be parsed.
 func holderOf(key string, value []byte, lease clientv3.LeaseID) (h holder) {
 	var err error
 	if strings.HasPrefix(key, CachesPrefix) {
@@ -341,7 +342,7 @@ func holderOf(key string, value []byte, lease clientv3.LeaseID) (h holder) {
 	return h
 }
 
-// awaitChange returns when the key has changed after rev, after a heartbeat at the latest.
+// awaitChange returns when the key has changed after rev, at the latest after a heartbeat.
 func (r *Registrar) awaitChange(ctx context.Context, key string, rev int64) error {
 	wait, cancel := context.WithTimeout(ctx, r.reg.Heartbeat)
 	defer cancel()
@@ -352,7 +353,7 @@ func (r *Registrar) awaitChange(ctx context.Context, key string, rev int64) erro
 	return resp.Err()
 }
 
-// leave gives the node up, so that routers see it go at once and not when the lease ends.
+// leave removes the node, so that routers notice immediately and not when the lease ends.
 func (r *Registrar) leave(ctx context.Context) {
 	if r.lease == clientv3.NoLease {
 		return
@@ -365,8 +366,8 @@ func (r *Registrar) leave(ctx context.Context) {
 	r.lease, r.rev = clientv3.NoLease, 0
 }
 
-// encode asks for the daemon's state and makes the value of its key. An error means that nobody
-// would accept it.
+// encode gets the daemon's state and returns the value of its key. An error means that no reader
+// would accept the value.
 func (r *Registrar) encode() (claim, []byte, error) {
 	record := r.reg.Health()
 	record.mark(r.reg.Instance, time.Now().UnixMilli())

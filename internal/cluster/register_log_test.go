@@ -8,17 +8,17 @@ import (
 	"testing"
 )
 
-// TestARegistrationIsLogged: that the id is held and that the node is announced, each naming the
-// node once.
+// TestARegistrationIsLogged: the log says that the id is held, and that the node is announced. Each
+// line names the node once.
 func TestARegistrationIsLogged(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
 	c := startEtcd(t).client()
-	must(t, newAgent("n1", "http://10.0.0.1:1").registrar(c, "crashed").beat(ctx)) // and no goodbye
+	must(t, newAgent("n1", "http://10.0.0.1:1").registrar(c, "crashed").beat(ctx)) // and does not leave
 	var log bytes.Buffer
 	r := newAgent("n1", "http://10.0.0.1:9").registrar(c, "")
 	r.reg.Logger = slog.New(slog.NewTextHandler(&log, nil)).With("node", "n1")
-	must(t, r.beat(ctx)) // waits for the lease
+	must(t, r.beat(ctx)) // waits for the end of the lease
 	must(t, r.beat(ctx))
 	r.leave(ctx)
 	lines := strings.Split(strings.TrimSpace(log.String()), "\n")

@@ -35,7 +35,7 @@ func (a *agent) registrar(c *Client, instance string) *Registrar {
 	return a.every(time.Second, c, instance)
 }
 
-// every is a registrar that writes every so often. Its lease lasts three times as long.
+// every returns a registrar with this heartbeat. Its lease lasts three heartbeats.
 func (a *agent) every(beat time.Duration, c *Client, instance string) *Registrar {
 	return NewRegistrar(c, Registration{Health: a.get, Heartbeat: beat, Instance: instance,
 		Logger: slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelError}))})
@@ -111,8 +111,8 @@ func TestALiveDuplicateIsRefused(t *testing.T) {
 	}
 }
 
-// TestARestartedAgentTakesItsNodeBack: with its token at once, although the lease of the one before
-// lasts for hours; without it when that lease has ended.
+// TestARestartedAgentTakesItsNodeBack: with its token the agent gets its node back immediately,
+// even if the old lease lasts for hours. Without the token it waits for the end of the old lease.
 func TestARestartedAgentTakesItsNodeBack(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
@@ -121,7 +121,7 @@ func TestARestartedAgentTakesItsNodeBack(t *testing.T) {
 	crash := func(beat time.Duration, instance string) {
 		t.Helper()
 		r := newAgent("n1", "http://10.0.0.1:1").every(beat, c, instance)
-		must(t, r.beat(ctx)) // one heartbeat, and no goodbye
+		must(t, r.beat(ctx)) // writes one heartbeat and does not leave
 	}
 	crash(time.Hour, "token")
 	second := newAgent("n1", "http://10.0.0.1:1").every(time.Hour, c, "token")

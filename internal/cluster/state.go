@@ -11,18 +11,18 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
-// Cordon is the value of a cordon key. Its presence keeps new requests away from the node; Drain
-// also asks the agent to report itself drained once the last request has ended.
+// Cordon is the value of a cordon key. The key's presence keeps new requests away from the node.
+// Drain also asks the agent to report itself drained after its last request has ended.
 type Cordon struct {
 	Reason string `json:"reason,omitempty"`
 	Drain  bool   `json:"drain,omitempty"`
 	Stamp  int64  `json:"stamp,omitempty"` // Unix milliseconds
-	// Open says that the node is not cordoned after all; the key is about to go.
+	// Open means that the node is not cordoned, and that the key will be removed.
 	Open bool `json:"open,omitempty"`
 }
 
-// ParseCordon reads the value of a cordon key. Presence alone cordons, so a value that cannot be
-// read is a plain cordon.
+// ParseCordon parses the value of a cordon key. An invalid value is a plain cordon, because the
+// key's presence alone cordons.
 func ParseCordon(value []byte) Cordon {
 	var c Cordon
 	if err := json.Unmarshal(value, &c); err != nil {
@@ -31,10 +31,10 @@ func ParseCordon(value []byte) Cordon {
 	return c
 }
 
-// reasonShown is how many bytes of a reason String shows.
+// reasonShown is how many bytes of a reason String returns.
 const reasonShown = 200
 
-// String is the state of a node under the cordon, and why: "cordoned: new driver".
+// String returns the state of a node under the cordon with the reason: "cordoned: new driver".
 func (c Cordon) String() string {
 	state := "cordoned"
 	if c.Drain {
@@ -67,9 +67,9 @@ func (c *Client) PutCordon(ctx context.Context, id string, cordon Cordon) error 
 	return c.put(ctx, CordonKey(id), value)
 }
 
-// Uncordon lets a node take requests again and says whether etcd had it cordoned. The key is
-// written before it is removed: routers that remember a cordon which etcd has lost are told in this
-// way, since to remove what is not there tells nobody.
+// Uncordon lets a node take requests again, and returns whether it was cordoned in etcd. It writes
+// an open value before it removes the key. So routers also hear it if etcd has lost the cordon that
+// they remember, since the removal of a missing key causes no event.
 func (c *Client) Uncordon(ctx context.Context, id string) (was bool, err error) {
 	if err := CheckNodeID(id); err != nil {
 		return false, err
@@ -112,11 +112,11 @@ func (c *Client) Policy(ctx context.Context) ([]byte, error) {
 	return resp.Kvs[0].Value, nil
 }
 
-// PutPolicy stores a policy document as it is; the caller has validated it.
+// PutPolicy stores a policy document unchanged. The caller must have validated it.
 func (c *Client) PutPolicy(ctx context.Context, doc []byte) error { return c.put(ctx, PolicyKey, doc) }
 
-// Node is one registered node. Health is nil where Err says why its value cannot be used; beside a
-// Health it says what of the value is left out.
+// Node is one registered node. Health is nil if its value cannot be used, and Err is the reason.
+// With a Health, Err lists the parts of the value that are left out.
 type Node struct {
 	ID     string
 	Health *NodeHealth
@@ -125,7 +125,7 @@ type Node struct {
 	lease clientv3.LeaseID
 }
 
-// Nodes lists the registered nodes in the order of their ids.
+// Nodes lists the registered nodes in order of their ids.
 func (c *Client) Nodes(ctx context.Context) ([]Node, error) {
 	resp, err := c.get(ctx, NodesPrefix, clientv3.WithPrefix(), clientv3.WithSort(clientv3.SortByKey,
 		clientv3.SortAscend))
@@ -144,9 +144,9 @@ func (c *Client) Nodes(ctx context.Context) ([]Node, error) {
 	return nodes, nil
 }
 
-// LeaseLeft is for how long, in whole seconds of etcd's clock, the node stays registered unless its
-// agent is heard of again; zero once that is over. ok is false for a node that was registered
-// without a lease and stays for ever.
+// LeaseLeft returns how long the node stays registered without a further heartbeat, in whole
+// seconds of etcd's clock; zero if that is over. ok is false for a node without a lease, which
+// stays for ever.
 func (c *Client) LeaseLeft(ctx context.Context, n Node) (left time.Duration, ok bool, err error) {
 	if n.lease == clientv3.NoLease {
 		return 0, false, nil
@@ -160,20 +160,21 @@ func (c *Client) LeaseLeft(ctx context.Context, n Node) (left time.Duration, ok 
 	return time.Duration(max(resp.TTL, 0)) * time.Second, true, nil
 }
 
-// Model is the value of a model's key. Members that are not listed here are ignored.
+// Model is the value of a model's key. Other members of the value are ignored.
 type Model struct {
 	Aliases   []string            `json:"aliases,omitempty"`
 	Tokenizer string              `json:"tokenizer,omitempty"`
-	Pools     map[string][]string `json:"pools,omitempty"` // role to node ids
+	Pools     map[string][]string `json:"pools,omitempty"` // by role: node ids
 }
 
-// Unused tells whether m holds what the router takes and does not use yet: a tokenizer or pools.
+// Unused tells whether m has settings that the router accepts but does not use yet: a tokenizer or
+// pools.
 func (m *Model) Unused() bool { return m.Tokenizer != "" || len(m.Pools) > 0 }
 
-// maxAliases bounds the aliases of one model.
+// maxAliases bounds the number of aliases of one model.
 const maxAliases = 256
 
-// ParseModel reads and checks the value of a model's key.
+// ParseModel parses and checks the value of a model's key.
 func ParseModel(name string, value []byte) (*Model, error) {
 	if name == "" || len(value) > maxValueBytes {
 		return nil, fmt.Errorf("model %q: name empty or value above %d bytes", name, maxValueBytes)

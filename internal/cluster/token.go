@@ -9,13 +9,13 @@ import (
 	"strings"
 )
 
-// TokenFile is what Token keeps in its directory.
+// TokenFile is the file of Token in its directory.
 const TokenFile = "instance"
 
-// Token is a program's Registration.Instance: it tells it from another one that has the same id.
-// Kept in dir, which is made if it is not there, it survives a restart, which then takes the id
-// back without waiting for the old lease to end. Without dir each start has another one. Errors are
-// of the files.
+// Token returns a program's Registration.Instance, which distinguishes it from another program with
+// the same id. It is stored in dir, which is made if it is missing, so that a restarted program
+// takes its id back without waiting for the old lease to end. Without dir each start gets a new
+// token. Errors are those of the files.
 func Token(dir string) (string, error) {
 	if dir == "" {
 		return rand.Text(), nil

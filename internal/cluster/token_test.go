@@ -33,7 +33,7 @@ func TestTokenSurvivesARestart(t *testing.T) {
 	}
 }
 
-// TestConnectTriesOn: an etcd that is not there is waited for only where it has to be logged in to.
+// TestConnectTriesOn: Connect waits for an etcd that is not there only if it must authenticate.
 func TestConnectTriesOn(t *testing.T) {
 	nowhere := Config{Endpoints: []string{"127.0.0.1:1"}}
 	c, err := Connect(t.Context(), nowhere, slog.New(slog.DiscardHandler))
@@ -57,7 +57,7 @@ func TestConnectTriesOn(t *testing.T) {
 	}
 }
 
-// write is a log's output.
+// write is the output of a log.
 type write func(line string)
 
 func (w write) Write(line []byte) (int, error) {

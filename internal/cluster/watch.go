@@ -23,39 +23,38 @@ type Entry struct {
 type Listing struct {
 	Entries []Entry
 	Rev     int64
-	// AfterOutage: the connection was lost before this listing, so keys may be missing whose
-	// writers have not come back yet.
+	// AfterOutage means that the connection was lost before this listing. Keys may be missing
+	// because their writers have not come back yet.
 	AfterOutage bool
-	// DataLost: etcd's revision went backwards. It came back empty or from a backup, and what it
-	// does not list was never deleted by anybody.
+	// DataLost means that etcd's revision went backwards. etcd came back empty or from a backup, so
+	// nobody has deleted the missing keys.
 	DataLost bool
 }
 
-// Handler receives what Watch sees. Its functions are called one at a time, from the goroutine that
-// runs Watch.
+// Handler receives the events of Watch. The goroutine of Watch calls its functions one at a time.
 type Handler struct {
-	List   func(Listing)    // first, and after every interruption
+	List   func(Listing)    // called first, and after every interruption
 	Put    func(Entry)      //
-	Delete func(key string) // deleted, or its lease has ended
-	// etcd does not answer: what was said last is all there is; List follows when it is back. May
-	// be nil
+	Delete func(key string) // the key was deleted, or its lease has ended
+	// called when etcd does not answer; the last state stays valid, and List follows when etcd is
+	// back; may be nil
 	Lost func(err error)
-	// PingEvery is how often Watch asks whether etcd is still the one it was. 0: every second.
+	// PingEvery is how often Watch checks that etcd is still the same instance. 0: every second.
 	PingEvery time.Duration
 }
 
 // Bounds of one watch.
 const (
-	// how often, where Handler does not say, a watch asks whether etcd is still the one it was
+	// default of Handler.PingEvery
 	pingEvery  = time.Second
-	retryFirst = 100 * time.Millisecond // wait before the first re-list, doubling to retryLast
+	retryFirst = 100 * time.Millisecond // wait before the first new listing; doubles up to retryLast
 	retryLast  = time.Second
 )
 
-// Watch follows all keys that start with prefix until ctx ends, and returns nil then. It lists,
-// follows from the listing's revision on, and lists again when the connection was lost, the
-// revision was compacted, or etcd came back with other data; a plain etcd watch would hang for ever
-// in the last case.
+// Watch follows all keys that start with prefix until ctx ends, and then returns nil. It lists, and
+// follows from the listing's revision on. It lists again if the connection was lost, if the
+// revision was compacted, or if etcd came back with other data. In the last case a plain watch of
+// etcd would hang for ever.
 func (c *Client) Watch(ctx context.Context, prefix string, h Handler) error {
 	w := &watch{client: c, prefix: prefix, handler: h, wait: retryFirst}
 	for ctx.Err() == nil {
@@ -71,7 +70,7 @@ func (c *Client) Watch(ctx context.Context, prefix string, h Handler) error {
 	return nil
 }
 
-// errRelist ends a session whose listing is out of date although etcd answers.
+// errRelist ends a session whose listing is outdated although etcd answers.
 var errRelist = errors.New("listing is out of date")
 
 type watch struct {
@@ -79,7 +78,7 @@ type watch struct {
 	prefix  string
 	handler Handler
 	rev     int64  // newest revision seen
-	term    uint64 // raft term of the listing: a changed one means that etcd restarted or failed over
+	term    uint64 // raft term of the listing; a new term means that etcd has restarted or failed over
 	lost    bool
 	wait    time.Duration
 }
@@ -101,7 +100,7 @@ func (w *watch) pause(ctx context.Context) {
 	w.wait = min(2*w.wait, retryLast)
 }
 
-// session lists once and follows until something is wrong.
+// session lists once and follows until an error.
 func (w *watch) session(ctx context.Context) error {
 	if err := w.list(ctx); err != nil {
 		return err
@@ -129,7 +128,7 @@ func (w *watch) session(ctx context.Context) error {
 	}
 }
 
-// watchFrom asks for everything after rev.
+// watchFrom returns the options to watch all changes after rev.
 func watchFrom(rev int64) []clientv3.OpOption {
 	return []clientv3.OpOption{clientv3.WithPrefix(), clientv3.WithRev(rev + 1)}
 }
@@ -171,7 +170,7 @@ func (w *watch) apply(resp clientv3.WatchResponse) {
 	}
 }
 
-// ping asks for nothing but the header of an answer.
+// ping makes a request that returns only a header.
 func (w *watch) ping(ctx context.Context) error {
 	resp, err := w.client.get(ctx, w.prefix, clientv3.WithPrefix(), clientv3.WithCountOnly())
 	if err != nil {
@@ -184,9 +183,9 @@ func (w *watch) ping(ctx context.Context) error {
 	return nil
 }
 
-// WatchPolicy calls changed with the stored policy document at first and after every change; nil
-// means that there is none. A policy that vanished only because etcd lost its data is not reported:
-// the last one stays in force.
+// WatchPolicy calls changed with the stored policy document first, and after every change; nil
+// means that there is none. If the policy is missing only because etcd has lost its data, changed
+// is not called, and the last policy stays in force.
 func (c *Client) WatchPolicy(ctx context.Context, changed func(doc []byte)) error {
 	return c.Watch(ctx, PolicyKey, Handler{
 		List: func(l Listing) {
@@ -210,7 +209,7 @@ func (c *Client) WatchPolicy(ctx context.Context, changed func(doc []byte)) erro
 	})
 }
 
-// present makes an empty value something else than none.
+// present distinguishes an empty value from no value.
 func present(value []byte) []byte {
 	if value == nil {
 		return []byte{}

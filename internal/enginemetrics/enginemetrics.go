@@ -1,7 +1,7 @@
-// Package enginemetrics reads the few numbers that routing needs out of an inference engine's
-// Prometheus text.
+// Package enginemetrics parses an inference engine's Prometheus text for the few numbers that
+// routing needs.
 //
-// vLLM, SGLang and llama.cpp export different names for the same things; some versions write the
+// vLLM, SGLang and llama.cpp have different names for the same numbers. Some versions write the
 // engine prefix with a colon and some with an underscore. Everything else on the page is skipped
 // without being decoded.
 package enginemetrics
@@ -12,7 +12,7 @@ import (
 	"strconv"
 )
 
-// Field is a set of the Stats fields that a page has spoken about.
+// Field is a set of Stats fields.
 type Field uint32
 
 // One bit for each field of Stats.
@@ -28,27 +28,28 @@ const (
 	StartTime
 )
 
-// Stats is one scrape. A field whose bit is not in Has is unknown, which is not the same as zero.
+// Stats holds the numbers of one scrape. A field is unknown if its bit is not in Has, which differs
+// from zero.
 //
-// Series of several data-parallel ranks or models are added up; KVUsage is the mean over the ranks.
+// Series of several data-parallel ranks or models are added up. KVUsage is the mean over the ranks.
 type Stats struct {
 	Has Field
 
-	Running          float64 // requests being computed
+	Running          float64 // requests that are being computed
 	Waiting          float64 // requests queued in the engine
-	KVUsage          float64 // fraction of the KV cache in use, 0..1
-	PromptTokens     float64 // prompt tokens since start, cached ones included
+	KVUsage          float64 // used fraction of the KV cache, 0 to 1
+	PromptTokens     float64 // prompt tokens since start, including cached ones
 	GenerationTokens float64 // tokens generated since start
-	MaxSlots         float64 // requests the engine computes at the same time, at most
+	MaxSlots         float64 // requests that the engine computes at once, at most
 	TotalBlocks      float64 // KV blocks of the engine's own size
-	BlockTokens      float64 // tokens per engine KV block
+	BlockTokens      float64 // tokens per KV block of the engine
 	StartTime        float64 // start of the engine's process, Unix seconds
 }
 
-// Known reports whether the page carried every field of f.
+// Known reports whether the page had every field of f.
 func (s *Stats) Known(f Field) bool { return s.Has&f == f }
 
-// FreeBlocks is the number of KV blocks not in use, if the page tells.
+// FreeBlocks returns the number of unused KV blocks, if the page has it.
 func (s *Stats) FreeBlocks() (float64, bool) {
 	if !s.Known(TotalBlocks | KVUsage) {
 		return 0, false
@@ -56,9 +57,9 @@ func (s *Stats) FreeBlocks() (float64, bool) {
 	return math.Floor(s.TotalBlocks * (1 - min(1, s.KVUsage))), true
 }
 
-// Parse reads one metrics page. It never fails: a line it cannot read is a line it does not know,
-// and a value that is not a finite number that is at least zero is unknown. It allocates nothing
-// and keeps no reference to page.
+// Parse parses one metrics page. It never fails: it skips a line that it cannot parse, and a value
+// is unknown unless it is finite and at least zero. It allocates nothing and keeps no reference to
+// page.
 func Parse(page []byte) Stats {
 	var p parser
 	for len(page) > 0 {
@@ -76,7 +77,7 @@ func Parse(page []byte) Stats {
 // parser adds up the series of one page.
 type parser struct {
 	Stats
-	kvSeries float64 // series behind the mean
+	kvSeries float64 // number of series in the mean
 }
 
 func (p *parser) finish() Stats {
@@ -123,7 +124,7 @@ func (p *parser) vllm(name, rest []byte) {
 	}
 }
 
-// vllmCacheConfig reads the labels of vLLM's info metric, where the cache's shape is.
+// vllmCacheConfig parses the labels of vLLM's info metric, which describe the cache.
 func (p *parser) vllmCacheConfig(rest []byte) {
 	if v, ok := number(label(rest, "num_gpu_blocks")); ok {
 		p.TotalBlocks += v
@@ -152,7 +153,8 @@ func (p *parser) sglang(name, rest []byte) {
 	}
 }
 
-// llamacpp counts computed and cached prompt tokens apart: both are added to what was asked for.
+// llamacpp parses llama.cpp's metrics. It counts computed and cached prompt tokens separately, so
+// both are added.
 func (p *parser) llamacpp(name, rest []byte) {
 	switch string(name) {
 	case "requests_processing":
@@ -168,7 +170,7 @@ func (p *parser) llamacpp(name, rest []byte) {
 	}
 }
 
-// add adds the sample's value to *to and returns 1, or returns 0 where there is no usable value.
+// add adds the sample's value to *to and returns 1, or returns 0 if there is no usable value.
 func (p *parser) add(f Field, to *float64, rest []byte) float64 {
 	v, ok := number(value(rest))
 	if !ok {
@@ -186,8 +188,8 @@ func (p *parser) set(f Field, to *float64, rest []byte) {
 	}
 }
 
-// metricName splits a sample line into the metric's name and what follows it (labels or a space and
-// the value).
+// metricName splits a sample line into the metric's name and the rest: labels, or a space and the
+// value.
 func metricName(line []byte) (name, rest []byte) {
 	line = bytes.TrimLeft(line, " \t")
 	if len(line) == 0 || line[0] == '#' {
@@ -277,7 +279,7 @@ func stringEnd(b []byte, start int) int {
 	return -1
 }
 
-// number reads a number between 0 and 1e18; beyond that no counter is believable.
+// number parses a number between 0 and 1e18. No counter is plausible beyond that.
 func number(b []byte) (float64, bool) {
 	if len(b) == 0 || len(b) > 64 {
 		return 0, false

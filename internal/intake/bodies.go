@@ -11,85 +11,83 @@ import (
 )
 
 const (
-	// SmallBody is the size, in bytes, up to which bodies are not counted: connections bound them
-	// well enough.
+	// SmallBody is the largest body, in bytes, that is not counted. The limit of connections bounds
+	// these bodies well enough.
 	SmallBody = 64 << 10
-	// Unread is a MaxRequestBodySize that no counted body fits.
+	// Unread is a MaxRequestBodySize that is smaller than any counted body.
 	Unread = 1
 
-	growStep  = 256 << 10             // bytes that a body of unknown length takes at a time
-	bodyGrace = 20                    // the part of the time for a body in which it is not asked how fast it comes
-	cutEvery  = 10 * time.Millisecond // between two searches for slow bodies of which the first has found too few
-	chunked   = -1                    // a ContentLength
+	growStep  = 256 << 10             // step in which room for a body of unknown length is reserved, in bytes
+	bodyGrace = 20                    // in this fraction of the time limit a body's speed is not checked
+	cutEvery  = 10 * time.Millisecond // least time before the next search for slow bodies after one that found too few
+	chunked   = -1                    // the ContentLength of a chunked body
 )
 
-// ErrNoRoom is what reading a body of unknown length fails with where Bodies has no room for more
-// of it.
+// ErrNoRoom is the error of reading a body of unknown length if Bodies has no room for more of it.
 var ErrNoRoom = errors.New("intake: no room for the request body")
 
-// Bodies bounds the bytes of request bodies that are held at once. Room for a body is set aside
-// when its length is announced: of a chunked one, chunk by chunk. It is given back by Give, at the
-// latest with the end of the connection.
+// Bodies bounds the bytes of request bodies that are held at once. It reserves room for a body when
+// the length is announced, and for a chunked body chunk by chunk. Give releases the room, at the
+// latest at the end of the connection.
 //
-// On Linux the server reads such a body, and every chunked one, into a region that takes memory as
-// bytes come: no more than the room that is set aside, rounded up to pages, and what keptRegions
-// keep for the next ones. Elsewhere, and where the system commits no more memory than it has
-// (vm.overcommit_memory=2), the server allocates what is announced, and rounds it up to a power of
-// two.
+// On Linux the server reads a counted body, and every chunked one, into a region that takes memory
+// as bytes come. The memory is at most the reserved room, rounded up to pages, and the memory of
+// the kept regions. On other systems, and with vm.overcommit_memory=2, the server allocates the
+// announced length, rounded up to a power of two.
 //
-// A client that announces much and sends little keeps its room from others only for as long as
-// nobody needs it: then the bodies that come too slowly to be whole in time are cut first.
+// A client that announces much and sends little keeps its room only until others need it. Then
+// bodies that are too slow to be complete in time are cut first.
 //
-// The fields that are exported are set before its use.
+// The exported fields must be set before use.
 type Bodies struct {
-	Limit   int64         // bytes of all bodies above SmallBody, and of those that are kept, together
-	Longest int64         // bytes of one body; above it the server refuses it
+	Limit   int64         // bytes of all bodies above SmallBody and of all kept bodies together
+	Longest int64         // bytes of one body; the server refuses a longer one
 	Buffer  int           // bytes that the server reads ahead on a connection
-	Time    time.Duration // for a body to come
+	Time    time.Duration // time limit of a body
 
 	mu      sync.Mutex
 	total   int64
-	held    map[*Body]heldBody // at most Limit/SmallBody, and one for each lent stream
-	cutAt   time.Time          // no search for slow bodies before
+	held    map[*Body]heldBody // at most Limit/SmallBody, plus one for each lent stream
+	cutAt   time.Time          // time of the next allowed search for slow bodies
 	regions regions
 }
 
 type heldBody struct {
 	size  int64
-	since time.Time // zero: it has been read
+	since time.Time // zero: completely read
 }
 
-// Body is what is known of the request body that is being read from a connection. Apart from what
-// has come and whether it holds anything, only the goroutine uses it that serves the connection,
-// and once the body is kept the one that ends its request.
+// Body is the state of the request body that is being read from a connection. Only got and holds
+// may be used by other goroutines. The other fields belong to the goroutine that serves the
+// connection and, once the body is kept, to the one that ends its request.
 type Body struct {
-	Conn net.Conn // whose reading ends, as by a deadline, if the body comes too slowly while others need room
+	Conn net.Conn // its reading is ended by a deadline if the body is too slow while others need room
 
-	grows time.Time    // it is of unknown length, and has come since; zero: it is not
-	room  int64        // bytes that it has taken then
-	got   atomic.Int64 // bytes that have come of the request
-	holds atomic.Bool  // room is taken for it, or memory
+	grows time.Time    // start of a body of unknown length; zero: the length is known
+	room  int64        // bytes of room that such a body has reserved
+	got   atomic.Int64 // bytes of the request that have come
+	holds atomic.Bool  // it has room or memory
 
-	// Where the server reads it into. server and memory are written with Bodies.mu held, for Closed
-	// and for others' searches.
-	server net.Conn // the connection as the server that reads it was given it
+	// Target of the server's reads. server and memory are written with Bodies.mu held, because
+	// Closed and searches of other bodies read them.
+	server net.Conn // the connection as the reading server knows it
 	memory region
-	ctx    *fasthttp.RequestCtx // whose body buffer is memory; nil: none's
-	buffer []byte               // that it had before
-	wrote  int                  // bytes of memory that have been written to; 0: not known
+	ctx    *fasthttp.RequestCtx // the context whose body buffer is memory; nil: none
+	buffer []byte               // the former buffer of ctx
+	wrote  int                  // written bytes of memory; 0: unknown
 }
 
-// Came notes that n bytes have come, and returns how many those of the request are by now.
+// Came counts n received bytes, and returns the received bytes of the request so far.
 func (a *Body) Came(n int) int64 { return a.got.Add(int64(n)) }
 
-// Next forgets a request that has come, not what it holds: what comes from then on is another one.
+// Next begins the next request. It does not release what a holds.
 func (a *Body) Next() {
 	a.grows, a.room = time.Time{}, 0
 	a.got.Store(0)
 }
 
-// Announce takes room for the body that the head of ctx has announced, where its length is known
-// and counts, and gives the server memory to read it into. false: there is no room.
+// Announce reserves room for the body that the head of ctx announces, if its length is known and
+// counts. It gives the server memory to read the body into. It returns false if there is no room.
 func (b *Bodies) Announce(a *Body, ctx *fasthttp.RequestCtx) bool {
 	n := ctx.Request.Header.ContentLength()
 	switch {
@@ -105,12 +103,12 @@ func (b *Bodies) Announce(a *Body, ctx *fasthttp.RequestCtx) bool {
 	return true
 }
 
-// provide has the server of ctx read the body into a region of which no more than want bytes take
-// memory yet.
+// provide makes the server of ctx read the body into a region. At most want bytes of the region
+// take memory already.
 func (b *Bodies) provide(a *Body, ctx *fasthttp.RequestCtx, want int) {
 	var m region
-	if b.Longest > SmallBody { // the server forgets buffers above that with the request, whatever has become of it
-		m = b.regions.take(int(b.Longest)+len("\r\n"), want) // the end of a chunk is read with it
+	if b.Longest > SmallBody { // the server drops larger buffers with the request, in any case
+		m = b.regions.take(int(b.Longest)+len("\r\n"), want) // the server reads the line end of a chunk with it
 	}
 	if m.bytes != nil {
 		a.ctx, a.buffer, a.wrote = ctx, ctx.Request.SwapBody(m.bytes[:0]), 0
@@ -121,12 +119,12 @@ func (b *Bodies) provide(a *Body, ctx *fasthttp.RequestCtx, want int) {
 	a.holds.Store(true)
 }
 
-// Counts tells whether an announced body of n bytes is one for which room is taken.
+// Counts tells whether a body of n announced bytes needs room.
 func (b *Bodies) Counts(n int) bool { return n > SmallBody && int64(n) <= b.Longest }
 
-// Grow takes room for what a read of up to n bytes may add to a body of unknown length, or returns
-// ErrNoRoom. A longer read than the server's buffer goes into the body itself, which has been
-// allocated for all of it.
+// Grow reserves room for a read of up to n bytes of a body of unknown length, or returns ErrNoRoom.
+// A read longer than the server's buffer goes directly into the body, whose memory the server has
+// allocated completely.
 func (b *Bodies) Grow(a *Body, n int) error {
 	if a.grows.IsZero() {
 		return nil
@@ -146,17 +144,17 @@ func (b *Bodies) Grow(a *Body, n int) error {
 	return nil
 }
 
-// Whole notes that a body of n bytes has been read, and reports whether there is room for it.
+// Whole records that a body of n bytes has been read, and reports whether there is room for it.
 func (b *Bodies) Whole(a *Body, n int) bool {
 	a.wrote = n + len("\r\n")
 	return n <= SmallBody || b.take(a, int64(n), time.Time{})
 }
 
-// Keep takes the body, which has been read, out of ctx, which is going to be used for other
-// requests: it lies where it is until Give. A small one is counted from now on, even where that is
-// above Limit: then those to come are refused.
+// Keep takes the completely read body out of ctx, which other requests will use. The body does not
+// move until Give. A small body is counted from now on, even above Limit; later bodies are then
+// refused.
 func (b *Bodies) Keep(a *Body, ctx *fasthttp.RequestCtx) {
-	ctx.Request.SwapBody(a.buffer) // a body that is not in a region is the garbage collector's from now on
+	ctx.Request.SwapBody(a.buffer) // the garbage collector frees a body outside a region
 	a.ctx, a.buffer = nil, nil
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -165,7 +163,7 @@ func (b *Bodies) Keep(a *Body, ctx *fasthttp.RequestCtx) {
 	}
 }
 
-// Give ends what was set aside for a, if anything was: the request's body is empty then.
+// Give releases the room and memory of a. The request's body is empty afterwards.
 func (b *Bodies) Give(a *Body) {
 	if !a.holds.Load() {
 		return
@@ -177,9 +175,9 @@ func (b *Bodies) Give(a *Body) {
 	b.giveBack(a)
 }
 
-// Closed is Give for a server that is through with the connection it knows as c: it may have lost
-// it between head and body, where nobody is told. Another server that goes on with the connection
-// by then keeps what it has taken.
+// Closed is Give for a server that has finished with the connection c. The server may have lost the
+// connection between head and body, and nobody reports that. If another server has taken over the
+// connection by then, its body stays.
 func (b *Bodies) Closed(a *Body, c net.Conn) {
 	if !a.holds.Load() {
 		return
@@ -188,7 +186,7 @@ func (b *Bodies) Closed(a *Body, c net.Conn) {
 	mine := a.server == c
 	b.mu.Unlock()
 	if mine {
-		a.ctx, a.buffer = nil, nil // which the server has let go of
+		a.ctx, a.buffer = nil, nil // the server has released them
 		b.giveBack(a)
 	}
 }
@@ -206,18 +204,17 @@ func (b *Bodies) giveBack(a *Body) {
 	b.drop(a)
 }
 
-// Close gives back the memory that is kept for bodies to come. Those that are held keep theirs
-// until Give.
+// Close releases the memory that is kept for later bodies. Held bodies keep theirs until Give.
 func (b *Bodies) Close() { b.regions.close() }
 
-// Held is how many bytes are set aside.
+// Held returns how many bytes are reserved.
 func (b *Bodies) Held() int64 {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.total
 }
 
-// hold counts h for a. b.mu is held.
+// hold counts h for a. The caller holds b.mu.
 func (b *Bodies) hold(a *Body, h heldBody) {
 	if b.held == nil {
 		b.held = map[*Body]heldBody{}
@@ -227,8 +224,8 @@ func (b *Bodies) hold(a *Body, h heldBody) {
 	a.holds.Store(true)
 }
 
-// take sets size bytes aside for a, in place of what it had, and reports whether there is room.
-// since is when its bytes began to come, zero if all have.
+// take reserves size bytes for a instead of its former room, and reports whether there is room.
+// since is when its first bytes came; zero if all have come.
 func (b *Bodies) take(a *Body, size int64, since time.Time) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -249,7 +246,7 @@ func (b *Bodies) drop(a *Body) {
 	a.holds.Store(a.memory.bytes != nil)
 }
 
-// cut ends the reading of bodies that come too slowly, until bytes are free.
+// cut ends the reading of slow bodies until this many bytes are free.
 func (b *Bodies) cut(bytes int64) {
 	now := time.Now()
 	if now.Before(b.cutAt) {
@@ -270,8 +267,8 @@ func (b *Bodies) cut(bytes int64) {
 	}
 }
 
-// slow tells whether a body of size bytes, of which got came in that time, will not be whole in
-// time.
+// slow tells whether a body of size bytes will not be complete in time, if got bytes have come in
+// the time took.
 func (b *Bodies) slow(size, got int64, took time.Duration) bool {
 	return took > b.Time/bodyGrace && float64(got)/float64(size) < float64(took)/float64(b.Time)
 }

@@ -41,7 +41,7 @@ func TestBodies(t *testing.T) {
 	total(0)
 }
 
-// TestSlowBodiesMakeRoom for others, and no others are cut.
+// TestSlowBodiesMakeRoom: slow bodies are cut when others need room, and no other bodies are.
 func TestSlowBodiesMakeRoom(t *testing.T) {
 	b := Bodies{Limit: 300, Time: time.Minute}
 	now := time.Now()
@@ -54,7 +54,7 @@ func TestSlowBodiesMakeRoom(t *testing.T) {
 		}
 		return a, conn
 	}
-	slow, slowConn := arriving(24, 100, now.Add(-15*time.Second)) // at that pace it takes 62 s
+	slow, slowConn := arriving(24, 100, now.Add(-15*time.Second)) // at this speed it takes 62 s
 	fast, _ := arriving(26, 100, now.Add(-15*time.Second))
 	fresh, _ := arriving(0, 100, now.Add(-2*time.Second))
 	var next, last Body
@@ -69,7 +69,8 @@ func TestSlowBodiesMakeRoom(t *testing.T) {
 	}
 }
 
-// TestGrowingBody takes room for what the server has allocated, not only for what has come.
+// TestGrowingBody: a chunked body needs room for the memory that the server has allocated, not only
+// for received bytes.
 func TestGrowingBody(t *testing.T) {
 	b := Bodies{Limit: 1 << 20, Longest: 600 << 10, Buffer: 16 << 10, Time: time.Minute}
 	a, other := &Body{grows: time.Now()}, &Body{grows: time.Now()}
@@ -99,7 +100,7 @@ func TestGrowingBody(t *testing.T) {
 	}
 }
 
-// TestSearchForSlowBodies is not made for each of many refused bodies.
+// TestSearchForSlowBodies: of many refused bodies, not every one causes a search.
 func TestSearchForSlowBodies(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := Bodies{Limit: 100, Time: time.Second}

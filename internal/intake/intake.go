@@ -1,5 +1,5 @@
-// Package intake is what the router's port and the agent's do alike with what
-// clients send, before either knows what it is about.
+// Package intake handles clients' requests before their purpose is known, in the same way for the
+// ports of router and agent.
 package intake
 
 import (
@@ -10,14 +10,13 @@ import (
 	"github.com/valyala/fasthttp"
 )
 
-// changing is in the names of the endpoints by which an engine is changed for
-// everybody: /v1/load_lora_adapter and /v1/unload_lora_adapter.
+// changing is a part of the names of endpoints that change an engine for all clients:
+// /v1/load_lora_adapter and /v1/unload_lora_adapter.
 var changing = []byte("load_lora_adapter")
 
-// ChangesEngine tells whether path, below /v1/, is an endpoint that changes an
-// engine for everybody: not for clients. Engines and what stands in front of
-// them differ in what they take for the same path (slashes, case, escapes), so
-// every path with such a name in it is one.
+// ChangesEngine tells whether path, below /v1/, changes an engine for all clients. Clients may not
+// use such an endpoint. Engines and proxies treat slashes, case and escapes in a path differently,
+// so every path that contains such a name counts.
 func ChangesEngine(path []byte) bool {
 	for ; len(path) >= len(changing); path = path[1:] {
 		if bytes.EqualFold(path[:len(changing)], changing) {
@@ -27,10 +26,9 @@ func ChangesEngine(path []byte) bool {
 	return false
 }
 
-// TwiceFramed tells whether a request's head says in two ways where its body
-// ends: with Content-Length and with Transfer-Encoding. Such a request must be
-// refused and its connection closed, because a proxy in front may see another
-// end, and what follows it would be taken for a request of somebody else's.
+// TwiceFramed tells whether a request's head has both Content-Length and Transfer-Encoding. Such a
+// request must be refused and its connection closed. A proxy in front may see another end of its
+// body, and the bytes after that end would become another client's request.
 func TwiceFramed(h *fasthttp.RequestHeader) bool {
 	length, transfer := false, false
 	for line := range bytes.Lines(h.RawHeaders()) {
@@ -42,18 +40,17 @@ func TwiceFramed(h *fasthttp.RequestHeader) bool {
 	return length && transfer
 }
 
-// ContextOf is the context that h is a part of. fasthttp hands its
-// HeaderReceived hook the header in the context of its request; only the latter
-// knows the connection. fasthttp does not promise that (it is so in v1.74):
-// TestContextOf sees to it.
+// ContextOf returns the context that contains h. fasthttp gives its HeaderReceived hook only the
+// header, but the connection is in the context. fasthttp does not document that the header is
+// inside the context (it is in v1.74); TestContextOf checks it.
 func ContextOf(h *fasthttp.RequestHeader) *fasthttp.RequestCtx {
 	const offset = unsafe.Offsetof(fasthttp.RequestCtx{}.Request) + unsafe.Offsetof(fasthttp.Request{}.Header)
 	return (*fasthttp.RequestCtx)(unsafe.Add(unsafe.Pointer(h), -int(offset)))
 }
 
-// keptAnswer is the size, in bytes, above which buffers of answers are not kept for later ones.
+// keptAnswer is the largest response buffer, in bytes, that is kept for reuse.
 const keptAnswer = 1 << 20
 
-// BoundBuffers bounds the body buffers that fasthttp keeps, those of requests to what Bodies does
-// not count. They are the process's, not a server's, so everybody who makes one calls this.
+// BoundBuffers bounds the body buffers that fasthttp keeps; those of requests to the size that
+// Bodies does not count. The buffers belong to the process, so every maker of a server calls it.
 var BoundBuffers = sync.OnceFunc(func() { fasthttp.SetBodySizePoolLimit(SmallBody, keptAnswer) })

@@ -46,7 +46,7 @@ func TestChangesEngine(t *testing.T) {
 	}
 }
 
-// TestContextOf: the hook is given a header from which its connection is found, with every request.
+// TestContextOf: the connection is found from the hook's header, for every request.
 func TestContextOf(t *testing.T) {
 	found := make(chan net.Conn, 2)
 	answered := make(chan net.Conn, 2)

@@ -6,28 +6,28 @@ import (
 )
 
 const (
-	keptRegions = 64        // that wait for the next bodies
-	keptBytes   = 512 << 10 // of each of them that keep their memory
+	keptRegions = 64        // regions that wait for the next bodies
+	keptBytes   = 512 << 10 // bytes of each of them that keep their memory
 )
 
-// region is memory for one body, outside Go's heap: addresses for as much as it may become, which
-// take memory page by page as bytes are written there. So a client that announces much and sends
-// little costs little, a body that comes in many pieces is never copied, and what it took is given
-// back at its end, not with some collection.
+// region is memory for one body, outside Go's heap. It has addresses for the longest body, and
+// takes memory page by page as bytes are written. So a client that announces much and sends little
+// costs little. A body in many pieces is never copied. Its memory is released at its end, and not
+// by a garbage collection.
 type region struct {
-	bytes    []byte // nil: there is none
-	resident int    // leading bytes that may have memory behind them
+	bytes    []byte // nil: no region
+	resident int    // leading bytes that may have memory
 }
 
-// regions are those that no body is in. The one that was used last is taken first.
+// regions holds the unused regions. The most recently used one is taken first.
 type regions struct {
 	mu     sync.Mutex
-	free   []region // at most keptRegions; all have one size
+	free   []region // at most keptRegions, all of the same size
 	closed bool
 }
 
-// take returns a region of size bytes of which no more than want take memory yet, or one without
-// bytes where the system gives none.
+// take returns a region of size bytes, of which at most want take memory already. It returns an
+// empty region if the system gives none.
 func (r *regions) take(size, want int) region {
 	m := r.pop(want)
 	if m.bytes != nil && m.shrink(want) {
@@ -37,8 +37,8 @@ func (r *regions) take(size, want int) region {
 	return newRegion(size)
 }
 
-// pop returns the region that was used last of those that take no more memory than want, or else of
-// all.
+// pop returns the most recently used region among those with at most want bytes of memory, or else
+// among all.
 func (r *regions) pop(want int) region {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -57,8 +57,7 @@ func (r *regions) pop(want int) region {
 	return m
 }
 
-// give takes back a region that nobody uses any more. The one that was not used for longest goes if
-// they are too many.
+// give takes back an unused region. If there are too many, it unmaps the least recently used one.
 func (r *regions) give(m region) {
 	if m.bytes == nil {
 		return
@@ -79,7 +78,7 @@ func (r *regions) give(m region) {
 	m.unmap()
 }
 
-// close gives back the regions that are free, and from then on each one with its body.
+// close unmaps the unused regions, and from then on each one at the end of its body.
 func (r *regions) close() {
 	r.mu.Lock()
 	free := r.free

@@ -12,14 +12,15 @@ var page = os.Getpagesize()
 
 func wholePages(n int) int { return (n + page - 1) / page * page }
 
-// strict: the system counts addresses as if they were memory, so they must not be set aside for
-// what may never come.
+// strict means that the system counts addresses like memory. Then addresses must not be reserved
+// for bytes that may never come.
 var strict = sync.OnceValue(func() bool {
 	mode, _ := os.ReadFile("/proc/sys/vm/overcommit_memory")
 	return string(bytes.TrimSpace(mode)) == "2"
 })
 
-// newRegion sets aside size bytes. Huge pages would have the first byte take the memory of many.
+// newRegion maps size bytes, without huge pages, because with them the first byte would take the
+// memory of many.
 func newRegion(size int) region {
 	if strict() {
 		return region{}
@@ -29,11 +30,11 @@ func newRegion(size int) region {
 	if err != nil {
 		return region{}
 	}
-	_ = unix.Madvise(b, unix.MADV_NOHUGEPAGE) // fails where the kernel has none
+	_ = unix.Madvise(b, unix.MADV_NOHUGEPAGE) // fails if the kernel has no huge pages
 	return region{bytes: b}
 }
 
-// shrink gives back the memory behind all but n bytes, and reports whether it could.
+// shrink releases the memory beyond the first n bytes, and reports whether it could.
 func (m *region) shrink(n int) bool {
 	n, end := wholePages(n), min(wholePages(m.resident), len(m.bytes))
 	if n >= end {
@@ -46,7 +47,7 @@ func (m *region) shrink(n int) bool {
 	return true
 }
 
-// unmap gives the region back to the system. It must not be read any more.
+// unmap unmaps the region. It must not be read any more.
 func (m *region) unmap() {
 	if m.bytes != nil {
 		_ = unix.Munmap(m.bytes)

@@ -9,7 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// memoryOf is how many bytes of a region have memory behind them.
+// memoryOf returns how many bytes of a region have memory.
 func memoryOf(t *testing.T, m region) (bytes int) {
 	t.Helper()
 	pages := make([]byte, len(m.bytes)/page)
@@ -31,7 +31,7 @@ func write(m *region, n int) {
 	m.resident = n
 }
 
-// TestRegions take memory for what is written to them, and keep little of it.
+// TestRegions: regions take memory for written bytes, and keep little of it.
 func TestRegions(t *testing.T) {
 	if strict() {
 		t.Skip("the system counts addresses as memory")
@@ -63,7 +63,7 @@ func TestRegions(t *testing.T) {
 	}
 }
 
-// TestKeptRegions are few, and none once they are closed.
+// TestKeptRegions: few regions are kept, and none after close.
 func TestKeptRegions(t *testing.T) {
 	if strict() {
 		t.Skip("the system counts addresses as memory")
@@ -84,7 +84,8 @@ func TestKeptRegions(t *testing.T) {
 	}
 }
 
-// TestMemoryOfABody is given to the server that reads it, and back by that one only.
+// TestMemoryOfABody: the memory is given to the server that reads the body, and only that server
+// releases it.
 func TestMemoryOfABody(t *testing.T) {
 	if strict() {
 		t.Skip("the system counts addresses as memory")

@@ -2,7 +2,7 @@
 
 package intake
 
-// newRegion has none: the server allocates bodies on the heap by itself.
+// newRegion returns an empty region on this system. The server allocates bodies on the heap.
 func newRegion(int) region { return region{} }
 
 func (m *region) shrink(int) bool { return true }

@@ -1,6 +1,6 @@
 package jinja
 
-// A statement writes something or changes variables; an expression has a value.
+// A statement writes text or changes variables. An expression has a value.
 type (
 	statement interface {
 		run(r *render, s *scope) flow
@@ -10,7 +10,7 @@ type (
 	}
 )
 
-// flow says how a loop goes on behind a statement.
+// flow says how a loop continues after a statement.
 type flow uint8
 
 const (
@@ -30,15 +30,15 @@ type (
 	forNode struct {
 		targets []string
 		over    expression
-		only    expression // nil: all
+		only    expression // condition for items; nil: all items
 		body    []statement
 		other   []statement
 	}
 	setNode struct {
-		target, member string // member of a namespace, or empty
+		target, member string // member of a namespace; empty: none
 		targets        []string
 		value          expression
-		body           []statement // a block instead of the value
+		body           []statement // a block that replaces the value
 	}
 	macroNode struct {
 		name     string
@@ -128,8 +128,8 @@ func walk(body []statement, see func(any)) {
 	}
 }
 
-// about tells whether e is the variable, or that member of it where key is not empty, or a filtered
-// or sliced form.
+// about tells whether e is the variable, or its member key if key is not empty, or a filtered or
+// sliced form of that.
 func about(e expression, variable, key string) bool {
 	switch n := e.(type) {
 	case *filterNode:
@@ -154,8 +154,8 @@ func plainName(e expression) bool {
 	return ok
 }
 
-// TakesParts tells whether the template goes through the parts of a message's content. Where it
-// does not, engines give it the content as one text. It is the rule of vLLM's
+// TakesParts tells whether the template iterates over the parts of a message's content. If not,
+// engines give it the content as one text. It follows the rule of vLLM's
 // --chat-template-content-format auto.
 func (t *Template) TakesParts() bool {
 	var sets []*setNode

@@ -9,7 +9,7 @@ import (
 	"github.com/cognitora/dataplane/internal/jsonscan"
 )
 
-// TestBounds: no template, whatever it is given, takes more than it may.
+// TestBounds: no template exceeds its limits, for any variables.
 func TestBounds(t *testing.T) {
 	long := &Dict{}
 	long.Set("x", strings.Repeat("a", 1000))

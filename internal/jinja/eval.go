@@ -1,6 +1,6 @@
 package jinja
 
-// each lists what a loop over v goes through.
+// each returns the items of a loop over v.
 func each(v Value) []Value {
 	switch v := v.(type) {
 	case Undefined:
@@ -118,7 +118,7 @@ func (n *itemNode) eval(r *render, s *scope) Value {
 	return item(n.of.eval(r, s), n.key.eval(r, s))
 }
 
-// item is of[key].
+// item returns of[key].
 func item(of, key Value) Value {
 	switch v := of.(type) {
 	case Undefined:
@@ -188,7 +188,7 @@ func (n *sliceNode) eval(r *render, s *scope) Value {
 	return nil
 }
 
-// span lists the places of a slice, as Python counts them.
+// span returns the indexes of a slice by Python's rules.
 func span(bounds [3]Value, n int) (places []int) {
 	step := int64(1)
 	if bounds[2] != nil {

@@ -11,7 +11,7 @@ import (
 
 type filter func(r *render, v Value, args []Value, named map[string]Value) Value
 
-// filters are those of Jinja that chat templates use. It is filled by init because map and select
+// filters are the filters of Jinja that chat templates use. init fills it, because map and select
 // refer to it.
 var filters map[string]filter
 
@@ -32,7 +32,7 @@ func init() {
 	}
 }
 
-// arg is the i-th argument or the one of that name.
+// arg returns the i-th argument, or the argument with this name, or else other.
 func arg(args []Value, named map[string]Value, i int, name string, other Value) Value {
 	if i < len(args) {
 		return args[i]
@@ -43,7 +43,7 @@ func arg(args []Value, named map[string]Value, i int, name string, other Value) 
 	return other
 }
 
-// only refuses arguments that are not known.
+// only refuses unknown arguments.
 func only(args []Value, named map[string]Value, most int, names ...string) {
 	if len(args) > most {
 		throw("a filter or method with %d arguments", len(args))
@@ -64,7 +64,7 @@ func stringFilter(change func(string) string) filter {
 	}
 }
 
-// title and capitalize are exact for ASCII, what else there is has rules of its own.
+// title and capitalize are exact for ASCII only; other characters have rules of their own.
 func title(s string) string {
 	ascii(s)
 	out, start := []byte(strings.ToLower(s)), true
@@ -96,7 +96,7 @@ func trimFilter(_ *render, v Value, args []Value, named map[string]Value) Value 
 	return strip(text(v), arg(args, named, 0, "chars", nil), strings.TrimFunc)
 }
 
-// strip trims the characters, whitespace where they are none.
+// strip trims the characters in chars, or whitespace if chars is none.
 func strip(s string, chars Value, trim func(string, func(rune) bool) string) Value {
 	switch chars := chars.(type) {
 	case nil:
@@ -108,7 +108,7 @@ func strip(s string, chars Value, trim func(string, func(rune) bool) string) Val
 	return nil
 }
 
-// pythonSpace is str.isspace: White_Space and the separators U+001C to U+001F.
+// pythonSpace is Python's str.isspace: White_Space and the separators U+001C to U+001F.
 func pythonSpace(r rune) bool { return unicode.IsSpace(r) || r >= 0x1c && r <= 0x1f }
 
 func lengthFilter(_ *render, v Value, args []Value, named map[string]Value) Value {
@@ -318,7 +318,7 @@ func mapFilter(r *render, v Value, args []Value, named map[string]Value) Value {
 	return out
 }
 
-// selecting makes select, reject, selectattr and rejectattr.
+// selecting returns the filter select, reject, selectattr or rejectattr.
 func selecting(attribute, keep bool) filter {
 	return func(r *render, v Value, args []Value, named map[string]Value) Value {
 		only(nil, named, 0)

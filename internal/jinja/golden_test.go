@@ -40,11 +40,11 @@ func read(t testing.TB, doc []byte) *Dict {
 
 var enough = Limits{Bytes: 1 << 20, Steps: 1 << 20}
 
-// refused are constructs that Jinja has and we do not.
+// refused lists constructs of Jinja that this package does not support.
 var refused = []string{"** 3", "{% call", "{% filter", "recursive", "(*a)"}
 
-// TestGolden: what Jinja renders we render alike; what it refuses we refuse, at the latest when it
-// is rendered.
+// TestGolden: templates render as in Jinja. Templates that Jinja refuses are refused too, at the
+// latest during rendering.
 func TestGolden(t *testing.T) {
 	same, failed := 0, 0
 	for _, c := range readCases(t) {

@@ -7,21 +7,21 @@ import (
 	"unicode/utf8"
 )
 
-// dumper writes JSON as Python's json.dumps does.
+// dumper writes JSON in the format of Python's json.dumps.
 type dumper struct {
 	b           strings.Builder
 	r           *render
-	indent      string // of one level; "" with pretty false: one line
+	indent      string // indent of one level; "" with pretty false: one line
 	pretty      bool
 	item, colon string
 	ascii, sort bool
 }
 
-// toJSON is transformers' tojson: json.dumps with ensure_ascii off.
+// toJSON is transformers' filter tojson: json.dumps with ensure_ascii off.
 func toJSON(r *render, v Value, args []Value, named map[string]Value) Value {
 	only(args, named, 1, "indent", "ensure_ascii", "separators", "sort_keys")
-	// transformers' order: ensure_ascii, indent, separators, sort_keys; only names are used in
-	// practice.
+	// transformers' order of arguments is ensure_ascii, indent, separators, sort_keys. In practice
+	// only names are used.
 	if len(args) > 0 {
 		throw("tojson with an argument that has no name")
 	}
@@ -47,7 +47,7 @@ func toJSON(r *render, v Value, args []Value, named map[string]Value) Value {
 	return d.b.String()
 }
 
-const maxDumped = 256 // levels
+const maxDumped = 256 // levels of nesting
 
 func (d *dumper) value(v Value, level int) {
 	if level > maxDumped {

@@ -30,7 +30,7 @@ type token struct {
 	line int
 }
 
-// syntaxError is thrown where the template is wrong or not supported.
+// syntaxError is thrown if the template is invalid or not supported.
 type syntaxError struct {
 	line int
 	why  string
@@ -42,12 +42,12 @@ func fail(line int, format string, args ...any) {
 	panic(syntaxError{line, fmt.Sprintf(format, args...)})
 }
 
-// lexer cuts a template into text and what stands in its braces.
+// lexer splits a template into text and the contents of its braces.
 type lexer struct {
 	src string
 	at  int
 	out []token
-	bol bool // what was read last ended a line
+	bol bool // the last token read ended a line
 
 	lines, counted int // line ends in src[:counted]
 }
@@ -74,7 +74,7 @@ func lex(src string) []token {
 	return l.out
 }
 
-// step reads text up to the next opening brace, and what it opens.
+// step reads text up to the next opening brace, and what the brace opens.
 func (l *lexer) step() {
 	rest := l.src[l.at:]
 	open := -1
@@ -134,7 +134,7 @@ func (l *lexer) comment() {
 	l.closed(sign, true)
 }
 
-// closed goes past the whitespace that belongs to the closing brace.
+// closed skips the whitespace that belongs to the closing brace.
 func (l *lexer) closed(sign byte, block bool) {
 	from := l.at
 	switch {
@@ -175,7 +175,7 @@ func (l *lexer) inside(open, end tokenKind, brace string) {
 	}
 }
 
-// one reads one token and tells by how much it changes the depth of brackets.
+// one reads one token and returns its change of the depth of brackets.
 func (l *lexer) one(rest string) int {
 	switch c := rest[0]; {
 	case c == '"' || c == '\'':
@@ -227,7 +227,7 @@ func (l *lexer) number(rest string) {
 	l.at += n
 }
 
-// text reads a string, with Python's escapes.
+// text reads a string with Python's escapes.
 func (l *lexer) text(rest string) {
 	var b strings.Builder
 	for i := 1; i < len(rest); i++ {
@@ -250,8 +250,8 @@ func (l *lexer) text(rest string) {
 var escapes = map[byte]string{'n': "\n", 't': "\t", 'r': "\r", '\\': "\\", '\'': "'", '"': "\"", '\n': "", 'a': "\a",
 	'b': "\b", 'f': "\f", 'v': "\v"}
 
-// escape writes what the escape stands for whose text behind the backslash is given, and returns
-// its length.
+// escape writes the character of an escape, and returns the length of the escape. text begins after
+// the backslash.
 func (l *lexer) escape(b *strings.Builder, text string) int {
 	if s, ok := escapes[text[0]]; ok {
 		b.WriteString(s)

@@ -8,7 +8,8 @@ import (
 	"unicode/utf8"
 )
 
-// methods are those that templates may call; dictMethods hide members of the same name.
+// methods are the methods that templates may call. dictMethods take precedence over members of the
+// same name.
 var (
 	methods = map[string]bool{
 		"items": true, "keys": true, "values": true, "get": true, "strip": true, "lstrip": true, "rstrip": true,
@@ -23,7 +24,7 @@ var (
 	}
 )
 
-// method is v's method of that name.
+// method returns v's method of this name.
 func method(v Value, name string) function {
 	return func(r *render, args []Value, named map[string]Value) Value {
 		only(nil, named, 0)
@@ -88,7 +89,7 @@ func listMethod(l *List, name string, args []Value) Value {
 	return first
 }
 
-// texts are the arguments, which are strings.
+// texts returns the arguments, which must be strings.
 func texts(name string, args []Value, n int) []string {
 	if len(args) != n {
 		throw("the method %s with %d arguments", name, len(args))
@@ -259,7 +260,7 @@ func newDict(args []Value, named map[string]Value, open bool) *Dict {
 		}
 	}
 	if !open && len(named) > 1 {
-		throw("dict() with several names") // whose order is not kept
+		throw("dict() with several names") // their order is not kept
 	}
 	for k, v := range named {
 		d.Set(k, v)
@@ -295,7 +296,7 @@ func rangeOf(r *render, args []Value, named map[string]Value) Value {
 	return out
 }
 
-// strftime writes a date as C's strftime does in the C locale.
+// strftime formats a date as C's strftime does in the C locale.
 func strftime(t time.Time, format string) string {
 	layouts := map[byte]string{
 		'd': "02", 'm': "01", 'Y': "2006", 'y': "06", 'b': "Jan", 'B': "January", 'a': "Mon", 'A': "Monday", 'H': "15",

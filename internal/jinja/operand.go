@@ -29,7 +29,7 @@ func (p *parser) compare() expression {
 	}
 }
 
-// leftToRight reads operators of one precedence.
+// leftToRight parses operators of one precedence.
 func (p *parser) leftToRight(ops []string, inner func() expression) expression {
 	e := inner()
 	for t := p.peek(); t.kind == tokOp && slices.Contains(ops, t.text); t = p.peek() {
@@ -52,7 +52,7 @@ func (p *parser) unary() expression {
 	return p.filters(p.signed())
 }
 
-// signed reads an operand with its sign, but without the filters and tests behind it.
+// signed parses an operand with its sign, but without the filters and tests after it.
 func (p *parser) signed() expression {
 	for _, op := range []string{"-", "+"} {
 		if p.op(op) {

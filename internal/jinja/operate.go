@@ -124,7 +124,7 @@ func (n *binaryNode) eval(r *render, s *scope) Value {
 	return arithmetic(n.op, a, b)
 }
 
-// add joins strings or lists.
+// add concatenates strings or lists.
 func (r *render) add(a, b Value) (Value, bool) {
 	switch a := a.(type) {
 	case string:
@@ -149,7 +149,7 @@ func arithmetic(op string, a, b Value) Value {
 	if !ok || y == 0 && (op == "/" || op == "//" || op == "%") {
 		throw("%s %s %s", typeName(a), op, typeName(b))
 	}
-	const large = 1 << 31 // beyond it whole numbers might not be exact
+	const large = 1 << 31 // beyond it whole numbers may not be exact
 	if integer && (i > large || i < -large || j > large || j < -large) {
 		throw("a number that is too large for %s", op)
 	}

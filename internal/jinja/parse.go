@@ -8,7 +8,7 @@ import (
 // Template is a parsed template. It is immutable and safe for concurrent use.
 type Template struct{ body []statement }
 
-// Bounds of a template's text and of how deep it may nest.
+// Bounds of a template's text, and of its nesting.
 const (
 	maxSource = 1 << 20
 	maxNested = 64
@@ -20,7 +20,7 @@ type parser struct {
 	depth  int
 }
 
-// Parse reads a template. Its error names the line and what is not supported.
+// Parse parses a template. Its error names the line and the unsupported feature.
 func Parse(source string) (t *Template, err error) {
 	if len(source) > maxSource {
 		return nil, fmt.Errorf("the template has more than %d bytes", maxSource)
@@ -84,7 +84,7 @@ func (p *parser) unexpected(want string) {
 	fail(t.line, "%q is not expected there, but %q", t.text, want)
 }
 
-// nest bounds how deep the template nests.
+// nest counts a level of nesting and enforces the bound.
 func (p *parser) nest() func() {
 	if p.depth++; p.depth > maxNested {
 		fail(p.peek().line, "it nests deeper than %d", maxNested)
@@ -92,8 +92,8 @@ func (p *parser) nest() func() {
 	return func() { p.depth-- }
 }
 
-// statements reads up to one of the tags ends, behind whose name it stops, or the template's end
-// where there are none.
+// statements parses up to one of the tags in ends, and stops after the tag's name. Without ends it
+// parses to the end of the template.
 func (p *parser) statements(ends ...string) (body []statement, end string) {
 	defer p.nest()()
 	for {
@@ -125,7 +125,7 @@ func (p *parser) statements(ends ...string) (body []statement, end string) {
 
 func (p *parser) close() { p.expect(tokBlockEnd, "") }
 
-// block reads the body of a tag up to its end tag.
+// block parses the body of a tag up to its end tag.
 func (p *parser) block(end string) []statement {
 	p.close()
 	body, _ := p.statements(end)
@@ -195,7 +195,7 @@ func (p *parser) forTag() statement {
 	return n
 }
 
-// targets reads names with commas between, in parentheses or not.
+// targets parses names separated by commas, with or without parentheses.
 func (p *parser) targets() (names []string) {
 	paren := p.op("(")
 	for {
@@ -247,7 +247,7 @@ func (p *parser) macroTag() statement {
 	return n
 }
 
-// tuple reads an expression, or several with commas between.
+// tuple parses one expression, or several separated by commas.
 func (p *parser) tuple() expression {
 	first := p.expression()
 	if !p.is(tokOp, ",") {

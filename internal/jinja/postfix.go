@@ -1,6 +1,6 @@
 package jinja
 
-// postfix reads members, items, slices and calls behind e.
+// postfix parses members, items, slices and calls after e.
 func (p *parser) postfix(e expression) expression {
 	for {
 		switch {
@@ -39,7 +39,7 @@ func (p *parser) subscript(of expression) expression {
 	return &itemNode{of, bounds[0]}
 }
 
-// call reads the arguments of a call; a method that nothing has is refused.
+// call parses the arguments of a call. It refuses a method that no value has.
 func (p *parser) call(of expression) expression {
 	n := &callNode{of: of, line: p.peek().line}
 	switch f := of.(type) {
@@ -76,7 +76,7 @@ func (p *parser) arguments() (args []expression, named []namedArg) {
 	return args, named
 }
 
-// filters reads filters and tests behind e.
+// filters parses filters and tests after e.
 func (p *parser) filters(e expression) expression {
 	for {
 		switch {
@@ -94,7 +94,7 @@ func (p *parser) filters(e expression) expression {
 			e = n
 		case p.word("is"):
 			e = p.test(e)
-		case p.is(tokOp, "("): // a call of what a filter returned
+		case p.is(tokOp, "("): // a call of a filter's result
 			e = p.call(e)
 		default:
 			return e
@@ -102,8 +102,8 @@ func (p *parser) filters(e expression) expression {
 	}
 }
 
-// checkNames refuses filters and tests that map, select and their like are to apply by an unknown
-// name.
+// checkNames refuses unknown names of filters and tests in the arguments of map, select and similar
+// filters.
 func checkNames(n *filterNode) {
 	at, known := -1, func(string) bool { return true }
 	switch n.name {

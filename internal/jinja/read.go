@@ -7,11 +7,11 @@ import (
 	"github.com/cognitora/dataplane/internal/jsonscan"
 )
 
-// ErrNumber is the error of a number that Python would keep and we cannot.
+// ErrNumber is the error for a number that Python represents exactly and this package cannot.
 var ErrNumber = errors.New("a whole number of more than 64 bits")
 
-// Read reads the next value of a JSON document. It returns ErrNumber where the value cannot be kept
-// exactly; what is no JSON is left to the cursor's Err.
+// Read reads the next value of a JSON document. It returns ErrNumber if the value cannot be
+// represented exactly. Invalid JSON is reported by the cursor's Err.
 func Read(c *jsonscan.Cursor) (Value, error) {
 	switch c.Kind() {
 	case jsonscan.Null:

@@ -9,26 +9,26 @@ import (
 
 // Limits bound one rendering.
 type Limits struct {
-	Bytes int // of the text
-	Steps int // statements and expressions that are evaluated
+	Bytes int // bytes of the text
+	Steps int // evaluated statements and expressions
 }
 
-// maxCalls bounds macros within macros.
+// maxCalls bounds the nesting of macro calls.
 const maxCalls = 64
 
-// renderError is thrown by what cannot be rendered.
+// renderError is thrown for a template that cannot be rendered.
 type renderError struct{ err error }
 
 func throw(format string, args ...any) { panic(renderError{fmt.Errorf(format, args...)}) }
 
-// ErrLimit is the error of a rendering that went beyond its Limits.
+// ErrLimit is the error of a rendering that exceeds its Limits.
 var ErrLimit = errors.New("the rendering is too long")
 
 // render is one rendering.
 type render struct {
 	out   *strings.Builder
 	limit Limits
-	used  int // bytes of all texts that were written, and those of macros
+	used  int // bytes of all written texts, including those of macros
 	steps int
 	calls int
 	now   func() time.Time
@@ -45,14 +45,14 @@ func (r *render) write(s string) {
 	r.out.WriteString(s)
 }
 
-// grow counts bytes that were made.
+// grow counts n new bytes.
 func (r *render) grow(n int) {
 	if r.used += n; r.used > 8*r.limit.Bytes || r.out.Len() > r.limit.Bytes {
 		panic(renderError{ErrLimit})
 	}
 }
 
-// scope is where names are looked up: in itself, then in those around it.
+// scope resolves names: first in itself, then in the scopes around it.
 type scope struct {
 	names  []string
 	values []Value
@@ -80,8 +80,8 @@ func (s *scope) set(name string, v Value) {
 	s.names, s.values = append(s.names, name), append(s.values, v)
 }
 
-// Render writes the template with the variables. An error says that it cannot be rendered exactly,
-// or that the template itself refused with raise_exception.
+// Render renders the template with the variables. An error means that it cannot be rendered
+// exactly, or that the template has called raise_exception.
 func (t *Template) Render(variables *Dict, limit Limits) (out string, err error) {
 	r := &render{out: &strings.Builder{}, limit: limit, now: time.Now}
 	defer func() {
@@ -133,7 +133,7 @@ func (n *ifNode) run(r *render, s *scope) flow {
 	return runAll(n.other, r, s)
 }
 
-// capture renders body to a text of its own.
+// capture renders body to a separate text.
 func capture(body []statement, r *render, s *scope) string {
 	before := r.out
 	r.out = &strings.Builder{}
@@ -249,7 +249,7 @@ func (n *forNode) run(r *render, s *scope) flow {
 	return goOn
 }
 
-// loop is the variable of that name.
+// loop is the variable loop inside a loop.
 type loop struct {
 	items []Value
 	at    int

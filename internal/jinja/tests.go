@@ -23,7 +23,7 @@ func is[T any](v Value) bool {
 	return ok
 }
 
-// with is the only argument of a test.
+// with returns the only argument of a test.
 func with(args []Value) Value {
 	if len(args) != 1 {
 		throw("a test with %d arguments", len(args))

@@ -7,11 +7,11 @@ import (
 	"unicode"
 )
 
-// Value is what a template works with: nil (none), Undefined, bool, int64, float64, string, *List,
-// *Dict or a function.
+// Value is a value in a template: nil (none), Undefined, bool, int64, float64, string, *List, *Dict
+// or a function.
 type Value any
 
-// Undefined is the value of what has none.
+// Undefined is the value of an undefined name.
 type Undefined struct{}
 
 // List is a list or a tuple.
@@ -21,11 +21,11 @@ type List struct{ Items []Value }
 type Dict struct {
 	keys   []string
 	values []Value
-	index  map[string]int // of dicts with more than a few members
-	open   bool           // a namespace: templates may set members
+	index  map[string]int // used in dicts with more than a few members
+	open   bool           // it is a namespace, so templates may set members
 }
 
-const indexed = 8 // members from which on there is an index
+const indexed = 8 // from this number of members on, there is an index
 
 func (d *Dict) at(key string) int {
 	if d.index != nil {
@@ -42,7 +42,7 @@ func (d *Dict) at(key string) int {
 	return -1
 }
 
-// Get returns a member, and whether there is one.
+// Get returns a member, and whether it exists.
 func (d *Dict) Get(key string) (Value, bool) {
 	if i := d.at(key); i >= 0 {
 		return d.values[i], true
@@ -50,7 +50,7 @@ func (d *Dict) Get(key string) (Value, bool) {
 	return nil, false
 }
 
-// Set sets a member; a new one comes last.
+// Set sets a member. A new member becomes the last.
 func (d *Dict) Set(key string, v Value) {
 	if i := d.at(key); i >= 0 {
 		d.values[i] = v
@@ -67,11 +67,11 @@ func (d *Dict) Set(key string, v Value) {
 	}
 }
 
-// Len is the number of members, Member the i-th.
+// Len returns the number of members, Member the i-th member.
 func (d *Dict) Len() int                     { return len(d.keys) }
 func (d *Dict) Member(i int) (string, Value) { return d.keys[i], d.values[i] }
 
-// function is what a template can call.
+// function is a value that a template can call.
 type function func(r *render, args []Value, named map[string]Value) Value
 
 func truth(v Value) bool {
@@ -133,7 +133,7 @@ func equal(a, b Value) bool {
 	return false
 }
 
-// number is v as a number; true and false are 1 and 0, as in Python.
+// number returns v as a number. True and false are 1 and 0, as in Python.
 func number(v Value) (float64, bool) {
 	switch v := v.(type) {
 	case int64:
@@ -155,7 +155,7 @@ func numbers(a, b Value) (x, y float64, ok bool) {
 	return x, y, okA && okB
 }
 
-// whole is v as a whole number.
+// whole returns v as a whole number.
 func whole(v Value) (int64, bool) {
 	switch v := v.(type) {
 	case int64:
@@ -167,7 +167,7 @@ func whole(v Value) (int64, bool) {
 	return 0, false
 }
 
-// text is str(v).
+// text returns Python's str(v).
 func text(v Value) string {
 	switch v := v.(type) {
 	case Undefined:
@@ -180,10 +180,10 @@ func text(v Value) string {
 	return b.String()
 }
 
-// maxRepr bounds the bytes of a value that is written out.
+// maxRepr bounds the text of a value, in bytes.
 const maxRepr = 1 << 20
 
-// repr writes repr(v).
+// repr writes Python's repr(v).
 func repr(b *strings.Builder, v Value) {
 	if b.Len() > maxRepr {
 		panic(renderError{ErrLimit})
@@ -265,7 +265,7 @@ func hex(r rune, digits int) string {
 	return strings.Repeat("0", digits-len(s)) + s
 }
 
-// floatText is repr of a float.
+// floatText returns Python's repr of a float.
 func floatText(f float64) string {
 	switch {
 	case math.IsNaN(f):

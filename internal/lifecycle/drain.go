@@ -8,18 +8,17 @@ import (
 	"time"
 )
 
-// Step is one part of taking a process down.
+// Step is one step of a process's shutdown.
 type Step struct {
 	Name  string
-	Limit time.Duration                   // longest it may take; 0 means until ctx of Drain ends
+	Limit time.Duration                   // time limit; 0: until ctx of Drain ends
 	Run   func(ctx context.Context) error // must return soon after ctx is done
 }
 
-// Drain runs the steps in order, each to its end or its limit, and logs how
-// long each took. A step that fails or runs out of time does not keep the next
-// from running: when ctx ends (a second signal) the rest still run, with a
-// context that is already done; what that cuts short was asked for and is no
-// warning. The errors are joined.
+// Drain runs the steps in order, each to its end or its limit, and logs each duration. A step that
+// fails or times out does not prevent the next ones. When ctx ends, because of a second signal, the
+// remaining steps run with an ended context. Their failures are expected then and not logged as
+// warnings. The errors are joined.
 func Drain(ctx context.Context, log *slog.Logger, steps ...Step) error {
 	var errs []error
 	for _, s := range steps {

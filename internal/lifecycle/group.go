@@ -1,5 +1,5 @@
-// Package lifecycle starts a process's goroutines, hears its signals and takes
-// it down in order, so that nothing outlives the function that started it.
+// Package lifecycle starts a process's goroutines, handles its signals and shuts it down in order,
+// so that nothing outlives the function that started it.
 package lifecycle
 
 import (
@@ -10,8 +10,8 @@ import (
 	"sync"
 )
 
-// Group owns goroutines. The first one to fail cancels the others; Wait
-// returns once every one has ended. Make one with NewGroup.
+// Group owns goroutines. The first failure cancels the others. Wait returns once all have ended.
+// Make one with NewGroup.
 type Group struct {
 	ctx    context.Context
 	cancel context.CancelCauseFunc
@@ -21,21 +21,21 @@ type Group struct {
 	errs []error
 }
 
-// NewGroup returns a group whose goroutines run under a context derived from
-// ctx. Wait must be called, or the context is never released.
+// NewGroup returns a group whose goroutines run under a context derived from ctx. Call Wait,
+// because otherwise the context is never released.
 func NewGroup(ctx context.Context) *Group {
 	g := &Group{}
 	g.ctx, g.cancel = context.WithCancelCause(ctx)
 	return g
 }
 
-// Context is cancelled at the first failure, by Stop, or with the parent.
-// context.Cause tells which.
+// Context is cancelled at the first failure, by Stop, or with the parent. context.Cause returns the
+// reason.
 func (g *Group) Context() context.Context { return g.ctx }
 
-// Go runs fn in a goroutine of the group. An error, or a panic, cancels the
-// group and is reported by Wait as "name: error"; context.Canceled after the
-// group was cancelled is a normal end. Go must not be called after Wait returned.
+// Go runs fn in a goroutine of the group. An error or a panic cancels the group, and Wait returns
+// it as "name: error". context.Canceled after the group was cancelled is a normal end. Go must not
+// be called after Wait has returned.
 func (g *Group) Go(name string, fn func(ctx context.Context) error) {
 	g.wg.Go(func() {
 		err := g.call(fn)
@@ -59,11 +59,11 @@ func (g *Group) call(fn func(ctx context.Context) error) (err error) {
 	return fn(g.ctx)
 }
 
-// Stop cancels the group's context and returns at once.
+// Stop cancels the group's context and does not wait.
 func (g *Group) Stop() { g.cancel(context.Canceled) }
 
-// Wait blocks until every goroutine has ended and returns their errors joined,
-// in the order they happened. It may be called more than once.
+// Wait waits until every goroutine has ended and returns their errors joined, in order of time. It
+// may be called more than once.
 func (g *Group) Wait() error {
 	g.wg.Wait()
 	g.cancel(context.Canceled)

@@ -89,7 +89,7 @@ func TestListenHearsTheProcess(t *testing.T) {
 func TestForegroundEndsWithItsTerminal(t *testing.T) {
 	s := ListenForeground(t.Context())
 	defer s.Close()
-	for range 2 { // as shells do
+	for range 2 { // shells send it twice
 		if err := syscall.Kill(os.Getpid(), syscall.SIGHUP); err != nil {
 			t.Fatal(err)
 		}

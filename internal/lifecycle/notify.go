@@ -6,9 +6,9 @@ import (
 )
 
 // Notify tells the service manager the state of the service, as sd_notify(3) does: READY=1 or
-// MAINPID=NUMBER. Without a manager that listens ($NOTIFY_SOCKET) it does nothing.
+// MAINPID=NUMBER. It does nothing without a manager ($NOTIFY_SOCKET).
 func Notify(state string) error {
-	at := os.Getenv("NOTIFY_SOCKET") // a name that begins with @ is an abstract one, for net too
+	at := os.Getenv("NOTIFY_SOCKET") // a name that begins with @ is abstract, also for package net
 	if at == "" {
 		return nil
 	}

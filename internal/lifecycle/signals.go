@@ -14,10 +14,10 @@ type Signals struct {
 	close        func()
 }
 
-// Listen starts to hear the process's signals: the first SIGINT or SIGTERM
-// cancels Drain, the second cancels Force; each SIGHUP calls reload (nil:
-// SIGHUP is ignored) on the one goroutine that Close waits for, so a slow
-// reload delays the next signal. Both contexts derive from ctx.
+// Listen starts handling the process's signals. The first SIGINT or SIGTERM cancels Drain, the
+// second cancels Force. Each SIGHUP calls reload; with a nil reload it is ignored. reload runs on
+// the only goroutine, for which Close waits, so a slow reload delays the next signal. Both contexts
+// derive from ctx.
 func Listen(ctx context.Context, reload func()) *Signals {
 	ch := make(chan os.Signal, 4)
 	signal.Notify(ch, syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
@@ -27,18 +27,17 @@ func Listen(ctx context.Context, reload func()) *Signals {
 	return listen(ctx, ch, reload, func() { signal.Stop(ch) })
 }
 
-// ListenForeground is Listen for a program that lives as long as the terminal it
-// was started from: SIGHUP, the terminal's end, cancels Drain, and never Force,
-// since a shell may send it twice. Where it was ignored before, as nohup does,
-// it stays ignored. Until Close a write to a closed pipe is an error and does
-// not kill the program, which can still clean up behind it.
+// ListenForeground is Listen for a program that ends with its terminal. SIGHUP, at the terminal's
+// end, cancels Drain, and never Force, since a shell may send it twice. If SIGHUP was ignored
+// before, as under nohup, it stays ignored. Until Close, a write to a closed pipe is an error and
+// does not kill the program, so that the program can still clean up.
 func ListenForeground(ctx context.Context) *Signals {
 	ch := make(chan os.Signal, 4)
 	signal.Notify(ch, syscall.SIGINT, syscall.SIGTERM)
 	if !signal.Ignored(syscall.SIGHUP) {
 		signal.Notify(ch, syscall.SIGHUP)
 	}
-	pipe := make(chan os.Signal, 1) // heard, and read by nobody
+	pipe := make(chan os.Signal, 1) // the signal is caught, and nobody reads it
 	signal.Notify(pipe, syscall.SIGPIPE)
 	return listen(ctx, ch, nil, func() {
 		signal.Stop(ch)
@@ -46,7 +45,7 @@ func ListenForeground(ctx context.Context) *Signals {
 	})
 }
 
-// listen handles what comes from ch. Without reload SIGHUP cancels Drain.
+// listen handles the signals of ch. Without reload SIGHUP cancels Drain.
 func listen(ctx context.Context, ch <-chan os.Signal, reload func(), stop func()) *Signals {
 	force, cancelForce := context.WithCancel(ctx)
 	drain, cancelDrain := context.WithCancel(force)
@@ -82,13 +81,13 @@ func handle(s os.Signal, reload func(), drain context.Context, cancelDrain, canc
 	}
 }
 
-// Drain is cancelled by the first SIGINT or SIGTERM: stop accepting, finish
-// what has begun.
+// Drain returns the context that the first SIGINT or SIGTERM cancels: stop accepting, and finish
+// running requests.
 func (s *Signals) Drain() context.Context { return s.drain }
 
-// Force is cancelled by the second: end now.
+// Force returns the context that the second signal cancels: end now.
 func (s *Signals) Force() context.Context { return s.force }
 
-// Close stops listening, waits for a reload in progress and releases both
-// contexts. Signals have their default effect again.
+// Close stops handling signals, waits for a running reload and releases both contexts. Signals have
+// their default effect again.
 func (s *Signals) Close() { s.close() }

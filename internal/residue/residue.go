@@ -1,6 +1,6 @@
-// Package residue shows what recycling has left in a struct. It is for tests: Mark fills every
-// field, the test recycles, and Left names the fields that still hold something. A field that
-// recycling forgets would carry one client's data to another.
+// Package residue finds values that recycling has left in a struct. It is for tests: Mark fills
+// every field, the test recycles, and Left returns the fields that still have a value. A forgotten
+// field would carry one client's data to another.
 package residue
 
 import (
@@ -12,26 +12,26 @@ import (
 	"unsafe"
 )
 
-// Mark gives every field of the struct that v points to, exported or not, and of the structs and
-// arrays in it, a value that is not zero. A slice gets memory behind its end as well. Interfaces
-// get the first of samples that fits; one that none fits stays as it is, unless it is an error.
-// Fields whose paths (such as life.mu) are in skip, or in one of them, stay as they are. Locks
-// always do.
+// Mark sets every field of the struct that v points to, exported or not, and of the structs and
+// arrays in it, to a value that is not zero. It also fills a slice's memory beyond its length. An
+// interface gets the first of samples that fits. An interface that none fits stays unchanged,
+// unless it is an error. Fields whose paths (such as life.mu) are in skip, or below one in skip,
+// stay unchanged, and so do locks.
 func Mark(v any, skip []string, samples ...any) {
 	m := marker{skip: skip, samples: samples}
 	m.mark(reflect.ValueOf(v).Elem(), "")
 }
 
-// Left returns the paths of the fields that are not zero. A slice without length is zero if no
-// pointer is left in the memory behind its end. Fields in skip are not looked at.
+// Left returns the paths of the fields that are not zero. A slice without length is zero if the
+// memory beyond its length has no pointer. It ignores fields in skip.
 func Left(v any, skip ...string) (paths []string) {
 	m := marker{skip: skip}
 	m.left(reflect.ValueOf(v).Elem(), "", &paths)
 	return paths
 }
 
-// Fields is the number of fields of the struct type of v and, by path, of the struct types in it
-// that have more than most.
+// Fields counts the fields of the struct type of v, and of the struct types in it. It returns those
+// with more than most, by path.
 func Fields(v any, most int) (over []string) {
 	seen := map[reflect.Type]bool{}
 	countFields(reflect.TypeOf(v), most, seen, &over)
@@ -64,12 +64,12 @@ type marker struct {
 	samples []any
 }
 
-// open is f as a value that may be set, exported or not.
+// open returns f as a value that can be set, exported or not.
 func open(f reflect.Value) reflect.Value {
 	return reflect.NewAt(f.Type(), unsafe.Pointer(f.UnsafeAddr())).Elem()
 }
 
-// passed tells whether nothing is to be done at path.
+// passed tells whether the value at path is skipped.
 func (m *marker) passed(path string, t reflect.Type) bool {
 	if t.PkgPath() == "sync" || t.PkgPath() == "sync/atomic" && t.Kind() == reflect.Struct {
 		return true
@@ -120,7 +120,7 @@ func (m *marker) markInterface(v reflect.Value) {
 	}
 }
 
-// markSimple marks a value that has no parts.
+// markSimple marks a value without parts.
 func markSimple(v reflect.Value) {
 	t := v.Type()
 	switch v.Kind() {

@@ -27,7 +27,7 @@ type outer struct {
 
 func TestMarksAreFound(t *testing.T) {
 	o := outer{name: "", next: nil, from: nil, err: nil, parts: [2]inner{{n: 0}}}
-	o.mu.Lock() // which is left as it is
+	o.mu.Lock() // the lock stays unchanged
 	Mark(&o, []string{"kept"}, strings.NewReader("x"))
 	want := []string{
 		"name", "done", "next", "parts[0].n", "parts[0].refs", "parts[1].n", "parts[1].refs", "text", "from", "err",

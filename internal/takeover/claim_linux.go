@@ -10,22 +10,22 @@ import (
 	"syscall"
 )
 
-// Claim is the sockets of a running process, in the hands of the one that is to replace it. Close
-// it in the end.
+// Claim holds the sockets of a running process in the process that will replace it. Close it in the
+// end.
 type Claim struct {
-	PID     int    // of the running process
-	Version string // of its program
+	PID     int    // id of the running process
+	Version string // version of the running program
 
 	conn    *net.UnixConn
-	sockets []Socket // Listener nil: taken
+	sockets []Socket // a nil Listener was taken
 	taken   []Socket
 	gone    chan struct{}
 	reading sync.WaitGroup
 	closing sync.Once
 }
 
-// Ask has the process that offers its sockets at path send them. The error is ErrNobody where
-// nobody listens there, and else says why it did not.
+// Ask gets the sockets that the process at path offers. It returns ErrNobody if nobody listens at
+// path, and another error if that process does not send them.
 func Ask(ctx context.Context, path string) (*Claim, error) {
 	ctx, cancel := context.WithTimeout(ctx, answerLimit)
 	defer cancel()
@@ -53,7 +53,9 @@ func (c *Claim) ask(ctx context.Context) error {
 	if end, ok := ctx.Deadline(); ok {
 		c.conn.SetDeadline(end)
 	}
-	sendErr := send(c.conn, message{Kind: kindHello}, nil) // who has refused at once has closed, and said why
+	// a process that refuses immediately has sent its reason and closed, so a failed send is not
+	// final
+	sendErr := send(c.conn, message{Kind: kindHello}, nil)
 	m, fds, err := receive(c.conn)
 	if err != nil {
 		return fmt.Errorf("it does not answer: %w", errors.Join(sendErr, err))
@@ -80,13 +82,13 @@ func (c *Claim) ask(ctx context.Context) error {
 	return c.conn.SetDeadline(noDeadline)
 }
 
-// mismatch is the error of two programs that cannot understand each other.
+// mismatch returns the error for a program with another protocol.
 func mismatch(m message) error {
 	return fmt.Errorf("version %.64q hands over by protocol %d, this one by %d; restart it instead", m.Version,
 		m.Protocol, Protocol)
 }
 
-// watch notices the end of the running process.
+// watch closes gone when the running process has ended.
 func (c *Claim) watch() {
 	defer close(c.gone)
 	for {
@@ -98,8 +100,9 @@ func (c *Claim) watch() {
 	}
 }
 
-// Take is the listener of that setting, whose Close leaves the file of a Unix socket; nil where it
-// is not offered, or at another address. It is the caller's then.
+// Take returns the listener for this setting and address, which the caller then owns. Its Close
+// does not remove the file of a Unix socket. It returns nil if the setting is not offered, or has
+// another address.
 func (c *Claim) Take(setting, address string) net.Listener {
 	for i := range c.sockets {
 		s := &c.sockets[i]
@@ -112,24 +115,24 @@ func (c *Claim) Take(setting, address string) net.Listener {
 	return nil
 }
 
-// Gone is closed when the running process has ended, or Close was called.
+// Gone returns a channel that is closed when the running process has ended, or after Close.
 func (c *Claim) Gone() <-chan struct{} { return c.gone }
 
-// Serving tells the running process, if it is still there, that this one accepts connections. What
-// was taken is this process's alone from now on, files of Unix sockets included. Nobody may be
-// closing those listeners meanwhile.
+// Serving tells the running process, if it still exists, that this process accepts connections.
+// From now on this process alone owns the taken sockets, including the files of Unix sockets.
+// Nobody may be closing these listeners meanwhile.
 func (c *Claim) Serving() {
 	m := message{Kind: kindServing}
 	for _, s := range c.taken {
 		unlink(s.Listener, true)
 		m.Sockets = append(m.Sockets, resource{s.Setting, s.Address})
 	}
-	_ = send(c.conn, m, nil) // it has ended otherwise
+	_ = send(c.conn, m, nil) // on failure the process has ended
 	c.Close()
 }
 
-// Close gives up what was not taken, and before Serving the claim itself: the running process goes
-// on.
+// Close closes the sockets that were not taken. Before Serving it also gives up the claim, and the
+// running process goes on.
 func (c *Claim) Close() {
 	c.closing.Do(func() {
 		c.conn.Close()

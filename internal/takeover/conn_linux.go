@@ -15,7 +15,7 @@ import (
 	"github.com/cognitora/dataplane/internal/listen"
 )
 
-// send writes m, and with it copies of the listeners' descriptors.
+// send writes m, with duplicates of the listeners' descriptors.
 func send(c *net.UnixConn, m message, sockets []Socket) error {
 	m.Protocol, m.Version = Protocol, buildinfo.Version()
 	line, err := appendMessage(nil, m)
@@ -39,7 +39,7 @@ func send(c *net.UnixConn, m message, sockets []Socket) error {
 	return err
 }
 
-// duplicate is a descriptor of l's socket. File would do the same but for its promise to change the
+// duplicate returns a duplicate of l's descriptor. File would also do that, but it would change the
 // socket's mode.
 func duplicate(l net.Listener) (fd int, err error) {
 	socket, ok := l.(syscall.Conn)
@@ -54,7 +54,7 @@ func duplicate(l net.Listener) (fd int, err error) {
 	return fd, errors.Join(controlErr, err)
 }
 
-// receive reads one message and the descriptors that came with it, which are the caller's to close.
+// receive reads one message and the descriptors that came with it. The caller closes them.
 func receive(c *net.UnixConn) (m message, fds []int, err error) {
 	defer func() {
 		if err != nil {
@@ -87,7 +87,7 @@ func receive(c *net.UnixConn) (m message, fds []int, err error) {
 	}
 }
 
-// descriptors are those in control data.
+// descriptors returns the descriptors in control data.
 func descriptors(control []byte) (fds []int, err error) {
 	if len(control) == 0 {
 		return nil, nil
@@ -109,8 +109,8 @@ func closeAll(fds []int) {
 	}
 }
 
-// listenerOf makes the descriptor, which it closes, a listener. One on a Unix socket leaves its
-// file behind.
+// listenerOf makes a listener of a descriptor, and closes the descriptor. The listener does not
+// remove the file of a Unix socket.
 func listenerOf(fd int, name string) (net.Listener, error) {
 	f := os.NewFile(uintptr(fd), name)
 	defer f.Close()
@@ -121,7 +121,7 @@ func listenerOf(fd int, name string) (net.Listener, error) {
 	return net.FileListener(f)
 }
 
-// sameUser is the process at the other end; an error says that it has another user than this one.
+// sameUser returns the process at the other end. It fails if that process has another user.
 func sameUser(c *net.UnixConn) (listen.Peer, error) {
 	raw, err := c.SyscallConn()
 	if err != nil {
@@ -134,7 +134,7 @@ func sameUser(c *net.UnixConn) (listen.Peer, error) {
 	return p, err
 }
 
-// unlink says whether closing l removes its file, if it is a Unix socket.
+// unlink sets whether closing l removes the file of a Unix socket.
 func unlink(l net.Listener, remove bool) {
 	if u, ok := l.(*net.UnixListener); ok {
 		u.SetUnlinkOnClose(remove)

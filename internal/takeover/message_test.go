@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// FuzzParse: what has been read is written and read again as the same.
+// FuzzParse: a parsed message is written and parsed again as the same message.
 func FuzzParse(f *testing.F) {
 	for _, m := range []message{
 		{Kind: kindHello, Protocol: 1, Version: "v1"},
@@ -30,7 +30,7 @@ func FuzzParse(f *testing.F) {
 		}
 		first, err := appendMessage(nil, m)
 		if err != nil {
-			return // quoting has made it too long
+			return // quotes have made it too long
 		}
 		again, err := parse(first[:len(first)-1])
 		if err != nil {

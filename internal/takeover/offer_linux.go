@@ -16,7 +16,7 @@ import (
 
 var noDeadline time.Time
 
-// Outcomes of being asked that Options.Count is told.
+// Outcomes of requests for the sockets, for Options.Count.
 const (
 	Refused   = "refused"   // another user, another protocol, or another process was first
 	Abandoned = "abandoned" // the new process ended before it was ready
@@ -29,22 +29,22 @@ type Options struct {
 	Count   func(outcome string)
 }
 
-// Offer is a process's willingness to be replaced.
+// Offer offers the sockets of a process to the process that will replace it.
 type Offer struct {
 	Options
 	at *net.UnixListener
 
 	mu     sync.Mutex
-	ended  bool // nobody is listened to any more
+	ended  bool // it no longer listens
 	conns  map[*net.UnixConn]struct{}
-	held   bool     // a process has the sockets
-	taker  int      // that process; 0 where it has no number here, in another container
-	served *message // what it said once it served
+	held   bool     // a process has got the sockets
+	taker  int      // id of that process; 0 if it is in another container and has none here
+	served *message // its message that it serves
 	done   context.CancelFunc
 }
 
-// Open listens at path for the process that is to replace this one. Its directory is made where it
-// is missing.
+// Open listens at path for the process that will replace this one. It makes the directory of path
+// if it is missing.
 func Open(path string) (*net.UnixListener, error) {
 	if err := prepare(path); err != nil {
 		return nil, err
@@ -52,15 +52,15 @@ func Open(path string) (*net.UnixListener, error) {
 	return listen.OpenUnix(path, 0o600, -1)
 }
 
-// New offers o.Sockets to who connects to at, which is one of them if it is to be handed over too.
+// New offers o.Sockets to clients of at. To hand over at itself, include it in o.Sockets.
 func New(at *net.UnixListener, o Options) *Offer {
 	return &Offer{Options: o, at: at, conns: map[*net.UnixConn]struct{}{}}
 }
 
-// Serve offers until ctx ends, or until another process serves: that is taken, and taker its id, 0
-// where it has none in this container. While it runs nobody may close the sockets; afterwards
-// closing them removes the files of those Unix sockets only that are nobody else's. The listener of
-// the offer itself is closed.
+// Serve offers the sockets until ctx ends, or until another process serves. taken is true in the
+// second case. taker is that process's id, or 0 if it has none in this container. Nobody may close
+// the sockets while Serve runs. Afterwards, closing them removes the files only of Unix sockets
+// that no other process has taken. Serve closes the listener of the offer.
 func (o *Offer) Serve(ctx context.Context) (taker int, taken bool) {
 	ctx, o.done = context.WithCancel(ctx)
 	defer o.done()
@@ -103,8 +103,8 @@ func (o *Offer) Serve(ctx context.Context) (taker int, taken bool) {
 	return o.taker, true
 }
 
-// end stops listening. A process that has the sockets already takes the closed connection for the
-// end of this one, and serves.
+// end stops listening. A process that already has the sockets sees its connection close, takes this
+// process for ended, and serves.
 func (o *Offer) end() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -133,13 +133,13 @@ func (o *Offer) remove(c *net.UnixConn) {
 	c.Close()
 }
 
-// answer talks with one process.
+// answer handles one connection.
 func (o *Offer) answer(c *net.UnixConn) {
 	peer, err := o.greet(c)
 	if err != nil {
 		o.Count(Refused)
 		o.Logger.Warn("a takeover is refused", "process", peer.PID, "error", err)
-		_ = send(c, message{Kind: kindRefused, Reason: err.Error()}, nil) // it has gone otherwise
+		_ = send(c, message{Kind: kindRefused, Reason: err.Error()}, nil) // on failure the other process has gone
 		return
 	}
 	o.Logger.Info("another process has the listening sockets, this one serves until that is ready", "process", peer.PID)
@@ -150,7 +150,7 @@ func (o *Offer) answer(c *net.UnixConn) {
 	case err == nil:
 		o.served = &m
 		o.done()
-	case o.ended: // that process takes this one for dead: the files are its own
+	case o.ended: // the other process takes this one for ended and owns the files
 	default:
 		o.held = false
 		o.keep(true)
@@ -160,7 +160,7 @@ func (o *Offer) answer(c *net.UnixConn) {
 	}
 }
 
-// greet finds out who asks. Without an error the sockets are theirs to have.
+// greet checks the process that asks. Without an error it may have the sockets.
 func (o *Offer) greet(c *net.UnixConn) (listen.Peer, error) {
 	peer, err := sameUser(c)
 	if err != nil {
@@ -194,8 +194,8 @@ func (o *Offer) greet(c *net.UnixConn) (listen.Peer, error) {
 
 var errStopping = errors.New("this process is stopping")
 
-// hand sends the sockets and waits, without a bound of its own, until the other process serves: it
-// gives up by itself, and one that is stopped holds nothing but the place.
+// hand sends the sockets and waits without a time limit until the other process serves. A time
+// limit is not needed: that process gives up by itself, and a stopped one only occupies the place.
 func (o *Offer) hand(c *net.UnixConn) (message, error) {
 	offer := message{Kind: kindOffer, PID: os.Getpid()}
 	for _, s := range o.Sockets {
@@ -215,7 +215,7 @@ func (o *Offer) hand(c *net.UnixConn) (message, error) {
 	return m, err
 }
 
-// limit gives a conversation so much time, 0 for no bound. It reports false where all have ended.
+// limit sets the time limit d for a connection; 0: none. It returns false after end.
 func (o *Offer) limit(c *net.UnixConn, d time.Duration) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -230,7 +230,7 @@ func (o *Offer) limit(c *net.UnixConn, d time.Duration) bool {
 	return true
 }
 
-// keep says whether the files of Unix sockets go with their listeners.
+// keep sets whether closing the listeners removes the files of Unix sockets.
 func (o *Offer) keep(remove bool) {
 	for _, s := range o.Sockets {
 		unlink(s.Listener, remove)

@@ -11,13 +11,13 @@ import (
 
 var errSystem = errors.New("sockets are handed over on Linux only; set takeover.socket to off")
 
-// Outcomes of being asked.
+// Outcomes of requests for the sockets.
 const (
 	Refused   = "refused"
 	Abandoned = "abandoned"
 )
 
-// Claim does not exist on this system.
+// Claim is empty on this system.
 type Claim struct {
 	PID     int
 	Version string
@@ -45,7 +45,7 @@ type Options struct {
 	Count   func(outcome string)
 }
 
-// Offer does not exist on this system.
+// Offer does nothing on this system.
 type Offer struct{}
 
 // Open always fails.

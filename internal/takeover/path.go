@@ -13,14 +13,14 @@ import (
 	"github.com/cognitora/dataplane/internal/rights"
 )
 
-// maxPath is the longest path that a Unix socket can have.
+// maxPath is the longest path of a Unix socket.
 const maxPath = 107
 
-// DefaultSocket is where a program that serves on listen offers its sockets unless it is told
-// otherwise: PROGRAM-ADDRESS.sock in systemd's $RUNTIME_DIRECTORY, else in the folder PROGRAM of
-// $XDG_RUNTIME_DIR, else in /run/PROGRAM for root and in PROGRAM-UID of the temporary directory for
-// others. It is empty where nobody could find it again: for port 0, and for paths that are too
-// long.
+// DefaultSocket returns the path at which a program that serves on listen offers its sockets by
+// default: PROGRAM-ADDRESS.sock in a directory. The directory is systemd's $RUNTIME_DIRECTORY, or
+// else PROGRAM in $XDG_RUNTIME_DIR, or else /run/PROGRAM for root and PROGRAM-UID in the temporary
+// directory for others. The path is empty if nobody could find it again: for port 0, and if it
+// would be too long.
 func DefaultSocket(program, listen string, env func(string) string) string {
 	if _, port, err := net.SplitHostPort(listen); err == nil && port == "0" {
 		return ""
@@ -46,8 +46,8 @@ func directory(program string, env func(string) string) string {
 	return filepath.Join(os.TempDir(), program+"-"+strconv.Itoa(os.Geteuid()))
 }
 
-// prepare makes the directory of path if it is not there, for this user only, and refuses one that
-// others can write to.
+// prepare makes the directory of path if it is missing, for this user only. It refuses a directory
+// that others can write to.
 func prepare(path string) error {
 	dir := filepath.Dir(path)
 	if err := os.MkdirAll(dir, 0o700); err != nil {
@@ -58,7 +58,7 @@ func prepare(path string) error {
 
 const elsewhere = "name a socket in a directory that this user can write to"
 
-// Examine says why a program could not be found at path; nothing is made.
+// Examine returns an error if a program could not offer its sockets at path. It makes nothing.
 func Examine(path string) error {
 	dir := filepath.Dir(path)
 	if err := rights.Makeable(dir); err != nil {
@@ -70,7 +70,7 @@ func Examine(path string) error {
 	return nil
 }
 
-// closed says who else may put a socket into dir.
+// closed returns an error if other users may put a socket into dir.
 func closed(dir string) error {
 	info, err := os.Lstat(dir)
 	if err != nil {

@@ -1,11 +1,11 @@
-// Package takeover hands a running process's listening sockets to the process that is to replace
-// it, over a Unix socket (SCM_RIGHTS). Both share one accept queue then, so no connection is
-// refused or lost, whichever of them accepts.
+// Package takeover hands a running process's listening sockets to the process that will replace it,
+// over a Unix socket (SCM_RIGHTS). Both processes then share one accept queue, so no connection is
+// refused or lost, whichever process accepts.
 //
 // The new process asks (hello) and gets the sockets (offer). It accepts nothing until it is ready;
-// then it says so (serving), and the old one stops accepting. Until then the death of either
-// changes nothing for clients: the old one goes on where the new one ends, and the new one serves
-// where the old one ends. Both check that the other has their own user, so that neither gains
+// then it says so (serving), and the old one stops accepting. Until then the end of one process
+// changes nothing for clients: if the new one ends, the old one goes on, and if the old one ends,
+// the new one serves. Each process checks that the other has the same user, so that neither gains
 // rights. Messages are lines of JSON, one at a time in each direction.
 package takeover
 
@@ -17,24 +17,25 @@ import (
 	"time"
 )
 
-// Protocol is what this version speaks. It changes when an older process could not follow.
+// Protocol is the version of the protocol. It changes when an older process could not understand
+// it.
 const Protocol = 1
 
-// ErrNobody says that no process offers its sockets.
+// ErrNobody means that no process offers its sockets.
 var ErrNobody = errors.New("no running process offers its sockets")
 
 // Socket is a listening socket that can be handed over.
 type Socket struct {
-	Setting  string // by which its address is configured, such as router.listen
-	Address  string // as configured: a process with another address there opens its own
+	Setting  string // the setting of its address, such as router.listen
+	Address  string // as configured; a process with another address opens its own socket
 	Listener net.Listener
 }
 
-// Bounds of the conversation.
+// Bounds of the protocol.
 const (
-	maxMessage  = 4096 // bytes
+	maxMessage  = 4096 // bytes of a message
 	maxSockets  = 8
-	maxAsking   = 16 // connections at once; further ones are closed
+	maxAsking   = 16 // connections at a time; further ones are closed
 	answerLimit = 5 * time.Second
 )
 
@@ -46,23 +47,24 @@ const (
 	kindServing = "serving"
 )
 
-// message is one line. Every protocol has the first four fields.
+// message is one line. All protocols have the first four fields.
 type message struct {
-	Kind     string     `json:"kind"`
-	Protocol int        `json:"protocol"`
-	Version  string     `json:"version"` // of the program, for people
-	Reason   string     `json:"reason,omitempty"`
-	PID      int        `json:"pid,omitempty"`     // of who offers
-	Sockets  []resource `json:"sockets,omitempty"` // offer: what the descriptors are, in order; serving: which were taken
+	Kind     string `json:"kind"`
+	Protocol int    `json:"protocol"`
+	Version  string `json:"version"` // version of the program, for people
+	Reason   string `json:"reason,omitempty"`
+	PID      int    `json:"pid,omitempty"` // id of the process that offers
+	// offer: the sockets of the descriptors, in order; serving: the sockets that were taken
+	Sockets []resource `json:"sockets,omitempty"`
 }
 
-// resource names a socket.
+// resource identifies a socket.
 type resource struct {
 	Setting string `json:"setting"`
 	Address string `json:"address"`
 }
 
-// parse reads a message without its line's end.
+// parse parses a message without its line end.
 func parse(line []byte) (m message, err error) {
 	if len(line) > maxMessage {
 		return m, fmt.Errorf("a message of %d bytes; at most %d are read", len(line), maxMessage)

@@ -20,7 +20,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-const patience = time.Minute // after which an event does not come any more
+const patience = time.Minute // a test fails when an event takes longer
 
 // old is a process that offers a TCP and a Unix socket.
 type old struct {
@@ -97,7 +97,7 @@ func (o *old) ask() *Claim {
 	return c
 }
 
-// all takes everything.
+// all takes all sockets.
 func (o *old) all(c *Claim) (tcp, ux, self net.Listener) {
 	o.t.Helper()
 	tcp, ux, self = c.Take("tcp", "a"), c.Take("unix", "b"), c.Take("self", "c")
@@ -121,7 +121,7 @@ func eventually(t *testing.T, what string, ok func() bool) {
 	}
 }
 
-// accepts checks that l accepts what is connected to at.
+// accepts checks that l accepts a connection to at's address.
 func accepts(t *testing.T, l, at net.Listener) {
 	t.Helper()
 	c, err := net.Dial(at.Addr().Network(), at.Addr().String())
@@ -184,7 +184,7 @@ func TestTakeOver(t *testing.T) {
 	}
 }
 
-// TestWhatIsNotTaken goes with the old process.
+// TestWhatIsNotTaken: sockets that were not taken end with the old process.
 func TestWhatIsNotTaken(t *testing.T) {
 	o := offering(t)
 	c := o.ask()
@@ -198,7 +198,7 @@ func TestWhatIsNotTaken(t *testing.T) {
 	}
 }
 
-// TestTheNewOneEnds: the old one goes on, and can be taken over from again.
+// TestTheNewOneEnds: if the new process ends, the old one goes on, and can be taken over again.
 func TestTheNewOneEnds(t *testing.T) {
 	o := offering(t)
 	for i := range 3 {
@@ -231,7 +231,8 @@ func TestTheNewOneEnds(t *testing.T) {
 	}
 }
 
-// TestTheOldOneEnds while another has its sockets: the other is told, and keeps all of them.
+// TestTheOldOneEnds: if the old process ends while another has its sockets, the other is told, and
+// keeps all sockets.
 func TestTheOldOneEnds(t *testing.T) {
 	o := offering(t)
 	c := o.ask()
@@ -256,7 +257,7 @@ func TestTheOldOneEnds(t *testing.T) {
 	}
 }
 
-// TestAnotherUser gets nothing, whatever the file's mode.
+// TestAnotherUser: another user gets no sockets, whatever the file's mode.
 func TestAnotherUser(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root, to be another user")
@@ -272,7 +273,7 @@ func TestAnotherUser(t *testing.T) {
 	}
 	answer := make(chan error, 1)
 	go func() {
-		runtime.LockOSThread() // and never unlocked: the thread ends with its rights
+		runtime.LockOSThread() // never unlocked, so the thread ends with its rights
 		if _, _, errno := unix.RawSyscall(unix.SYS_SETRESUID, 65534, 65534, 65534); errno != 0 {
 			answer <- errno
 			return
@@ -283,7 +284,7 @@ func TestAnotherUser(t *testing.T) {
 			err = unix.Connect(fd, &unix.SockaddrUnix{Name: o.path})
 		}
 		if err == nil {
-			_, _ = unix.Write(fd, []byte(`{"kind":"hello","protocol":1}`+"\n")) // it may have been refused before
+			_, _ = unix.Write(fd, []byte(`{"kind":"hello","protocol":1}`+"\n")) // it may have been refused already
 		}
 		buf, control := make([]byte, 4096), make([]byte, 256)
 		n, rights, _, _, readErr := unix.Recvmsg(fd, buf, control, 0)
@@ -299,7 +300,7 @@ func TestAnotherUser(t *testing.T) {
 	o.ask()
 }
 
-// TestWhatIsNoConversation is refused, says why, and leaves the place to others.
+// TestWhatIsNoConversation: invalid messages are refused with a reason, and others can then ask.
 func TestWhatIsNoConversation(t *testing.T) {
 	o := offering(t)
 	for said, want := range map[string]string{
@@ -326,7 +327,7 @@ func TestWhatIsNoConversation(t *testing.T) {
 	o.ask()
 }
 
-// TestAnOfferOfAnotherProtocol is a clear error.
+// TestAnOfferOfAnotherProtocol: an offer of another protocol leads to a clear error.
 func TestAnOfferOfAnotherProtocol(t *testing.T) {
 	for said, want := range map[string]string{
 		`{"kind":"offer","protocol":2,"version":"v9"}`:                              `version "v9" hands over by protocol 2`,
