@@ -12,14 +12,9 @@ import (
 	"slices"
 )
 
-// formatVersion is that of the directory: of segments and rows together. Version 1 had no graves in
-// its segments.
+// formatVersion is that of the directory: of segments and rows together. Version 1 differs only for
+// programs that make rows again, and is taken, too.
 const formatVersion = 2
-
-// upgrades bring a directory from the version that they are filed under to the next.
-var upgrades = map[int]func(*Options) error{
-	1: func(*Options) error { return nil }, // what version 2 has besides is written from then on
-}
 
 const (
 	formatFile = "FORMAT"
@@ -29,7 +24,8 @@ const (
 // unsealed is what FORMAT has in place of a key's check where payloads lie open.
 const unsealed = "none"
 
-// checkFormat holds the directory to this version and to the key, and upgrades it if asked to. made
+// checkFormat holds the directory to this version and to the key, and marks an older one as this
+// version's if asked to. made
 // is false if it is new: when the rows are there it must be marked with writeFormat. ErrFormat,
 // ErrMark, KeyError, or what reading gives.
 func checkFormat(o *Options, upgrade bool) (made bool, err error) {
@@ -50,28 +46,16 @@ func checkFormat(o *Options, upgrade bool) (made bool, err error) {
 	if err != nil {
 		return false, err
 	}
-	if version > formatVersion {
-		return false, fmt.Errorf("%w: %s has version %d, this program writes %d; use the newer program or empty the "+
-			"directory",
+	if version < 1 || version > formatVersion {
+		return false, fmt.Errorf("%w: %s has version %d, this program writes %d; use the program that made it or empty "+
+			"the directory",
 			ErrFormat, o.Dir, version, formatVersion)
 	}
 	if check != keyCheck(o.Key) {
 		return false, &KeyError{Dir: o.Dir, Sealed: check != unsealed, Given: o.Key != nil}
 	}
-	for ; version < formatVersion; version++ {
-		up := upgrades[version]
-		if up == nil {
-			return false, fmt.Errorf("%w: nothing upgrades %s from version %d", ErrFormat, o.Dir, version)
-		}
-		if !upgrade {
-			continue
-		}
-		if err := up(o); err != nil {
-			return false, fmt.Errorf("ssd: upgrading %s from version %d: %w", o.Dir, version, err)
-		}
-		if version+1 == formatVersion {
-			return true, writeFormat(o)
-		}
+	if version < formatVersion && upgrade {
+		return true, writeFormat(o)
 	}
 	return true, nil
 }

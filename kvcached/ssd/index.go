@@ -20,8 +20,7 @@ type entry struct {
 	size  uint32
 	crc   uint32
 	flags uint16
-	quota uint16 // number of the account that it counts on
-	space uint16 // and of its namespace in usage
+	space uint16 // number of its namespace in usage
 	state uint8  // 0: the slot is empty
 	used  bool   // read since the record was written or last spared by reclaim
 }
@@ -125,8 +124,8 @@ func (x *index) put(e entry, keep func(old *entry) bool) (old entry, done bool) 
 	return old, true
 }
 
-// remove takes out the entry of h if match agrees (nil: always) and returns it.
-func (x *index) remove(h uint64, match func(*entry) bool) (entry, bool) {
+// remove takes out the entry of h and returns it.
+func (x *index) remove(h uint64) (entry, bool) {
 	s := x.shard(h)
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -135,7 +134,7 @@ func (x *index) remove(h uint64, match func(*entry) bool) (entry, bool) {
 	}
 	i := s.find(h)
 	e := s.slots[i]
-	if e.state == 0 || match != nil && !match(&e) {
+	if e.state == 0 {
 		return entry{}, false
 	}
 	s.cut(i)

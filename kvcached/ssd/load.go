@@ -19,12 +19,7 @@ func (t *Tier) rowFound(a *block.Addr) (row, bool, error) {
 	if err != nil || !ok {
 		return row{}, false, err
 	}
-	return r, t.stands(&r) && !t.purged(a, &r), nil
-}
-
-// purged tells whether a record that was found is to be left out.
-func (t *Tier) purged(a *block.Addr, r *row) bool {
-	return t.o.Dead != nil && t.o.Dead(r.seq, t.names.get(a.Model), r.key)
+	return r, t.stands(&r), nil
 }
 
 // stands tells whether the record of a row may be there.
@@ -38,11 +33,8 @@ func (t *Tier) stands(r *row) bool {
 // already, or dead in it.
 func (t *Tier) loadRows() {
 	begun := t.o.now()
-	t.names.search()
-	met := map[block.ModelID]struct{}{}
 	err := t.rows.each([]byte{rowRecord}, []byte{rowRecord + 1}, func(key, value []byte) bool {
 		if a, ok := parseAddr(key[1:]); ok {
-			met[a.Model] = struct{}{}
 			t.loadRow(&a, value)
 		}
 		return t.stop.Err() == nil
@@ -51,7 +43,6 @@ func (t *Tier) loadRows() {
 		return
 	}
 	if err != nil {
-		met = nil
 		// Rows that cannot be read are misses.
 		t.stats.readErrors.Add(1)
 		t.o.Logger.Error("ssd: the index is not complete: rows could not be read", "err", err)
@@ -59,8 +50,8 @@ func (t *Tier) loadRows() {
 			t.markDamaged(err)
 		}
 	}
-	if err := t.names.forget(t.rows, met); err != nil {
-		t.writeFailed("row", err)
+	if err == nil {
+		t.sweepNames()
 	}
 	t.load.part.Store(1 << 16)
 	close(t.ready)
@@ -90,12 +81,8 @@ func (t *Tier) loadRow(a *block.Addr, value []byte) {
 		t.dropRow(a, &r)
 		return
 	}
-	if t.purged(a, &r) {
-		t.Drop(*a)
-		return
-	}
-	e := r.entry(t.index.hash(a), t.quotaOf(a))
-	e.space = t.usage.add(a.Model, e.bytes())
+	e := r.entry(t.index.hash(a))
+	e.space = t.usage.add(a.Model, t.names.get(a.Model), e.bytes())
 	if _, done := t.index.put(e, func(old *entry) bool { return old.state != 0 }); !done {
 		t.usage.sub(e.space, e.bytes())
 		return

@@ -8,16 +8,15 @@ import (
 	"github.com/cognitora/dataplane/kv/block"
 )
 
-// names are the texts of namespaces. One that has no records any more is forgotten when the rows
-// are loaded, after a purge, and when there are nearly too many.
+// names are the texts of namespaces. One without blocks is forgotten when the rows are loaded, after
+// a purge, and when there are nearly too many.
 type names struct {
 	mu      sync.RWMutex
 	text    map[block.ModelID]string
-	writing map[block.ModelID]int      // writes under way
-	touched map[block.ModelID]struct{} // written to since the search for unused ones began; nil: nobody searches
-	swept   time.Time                  // when the keeper searched last
-	tenants map[string]int             // how many of text are each one's
-	tight   bool                       // a tenant had its share since then
+	writing map[block.ModelID]int // writes under way
+	swept   time.Time             // when the keeper searched last
+	tenants map[string]int        // how many of text are each one's
+	tight   bool                  // a tenant had its share since then
 }
 
 // maxNames is how many namespaces a directory may hold; records of more are refused.
@@ -51,9 +50,6 @@ func (n *names) begin(r *rows, id block.ModelID, text string) error {
 		n.writing = map[block.ModelID]int{}
 	}
 	n.writing[id]++
-	if n.touched != nil {
-		n.touched[id] = struct{}{}
-	}
 	return nil
 }
 
@@ -132,53 +128,7 @@ func (n *names) due(now time.Time) bool {
 	return true
 }
 
-// search begins to look for unused namespaces; false: somebody does already. It must be followed by
-// forget.
-func (n *names) search() bool {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	if n.touched != nil {
-		return false
-	}
-	n.touched = map[block.ModelID]struct{}{}
-	for id := range n.writing {
-		n.touched[id] = struct{}{}
-	}
-	return true
-}
-
-// forget ends the search, which has met rows of the namespaces in met, and drops all others. Nil:
-// it was given up.
-func (n *names) forget(r *rows, met map[block.ModelID]struct{}) error {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	touched := n.touched
-	if n.touched = nil; met == nil {
-		return nil
-	}
-	c := r.change()
-	var unused []block.ModelID
-	for id := range n.text {
-		_, written := touched[id]
-		if _, there := met[id]; !there && !written {
-			unused = append(unused, id)
-			c.unname(id)
-		}
-	}
-	if len(unused) == 0 {
-		c.discard()
-		return nil
-	}
-	if err := c.commit(false); err != nil {
-		return err
-	}
-	for _, id := range unused {
-		n.drop(id)
-	}
-	return nil
-}
-
-// ForgetNames drops the namespaces that have no blocks any more. It reads all rows.
+// ForgetNames drops the namespaces that have no blocks any more.
 func (t *Tier) ForgetNames() {
 	if !t.users.enter() {
 		return
@@ -188,20 +138,29 @@ func (t *Tier) ForgetNames() {
 }
 
 func (t *Tier) forgetNames() {
-	if !t.loaded() || !t.names.search() {
-		return // the end of the load, or whoever searches, will do it
+	if t.loaded() { // else the end of the load will do it
+		t.sweepNames()
 	}
-	met := map[block.ModelID]struct{}{}
-	err := t.rows.each([]byte{rowRecord}, []byte{rowRecord + 1}, func(key, _ []byte) bool {
-		if a, ok := parseAddr(key[1:]); ok {
-			met[a.Model] = struct{}{}
+}
+
+// sweepNames drops the unused names; all rows have been loaded.
+func (t *Tier) sweepNames() {
+	n := &t.names
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	c := t.rows.change()
+	var unused []block.ModelID
+	for id := range n.text {
+		if n.writing[id] == 0 && !t.usage.has(id) {
+			unused = append(unused, id)
+			c.unname(id)
 		}
-		return t.stop.Err() == nil
-	})
-	if err != nil || t.stop.Err() != nil {
-		met = nil
 	}
-	if err := t.names.forget(t.rows, met); err != nil {
+	if err := c.commit(false); err != nil {
 		t.writeFailed("row", err)
+		return
+	}
+	for _, id := range unused {
+		n.drop(id)
 	}
 }

@@ -26,9 +26,9 @@ func ofTenant(name string, i int) Record {
 
 // usedBy is what an account has, and what of it is being written.
 func usedBy(t *Tier, name string) (used, pending int64) {
-	t.quotas.mu.Lock()
-	defer t.quotas.mu.Unlock()
-	a := t.quotas.accounts[t.quotas.numbers[name]]
+	t.usage.mu.Lock()
+	defer t.usage.mu.Unlock()
+	a := t.usage.accounts[name]
 	return a.used, a.pending
 }
 

@@ -58,7 +58,7 @@ func (t *Tier) find(a *block.Addr, use bool) (entry, bool) {
 		if err != nil {
 			t.stats.readErrors.Add(1)
 		}
-		if e, ok = r.entry(hash, t.quotaOf(a)), found; !ok {
+		if e, ok = r.entry(hash), found; !ok {
 			// It may have been loaded meanwhile.
 			e, ok = look(hash)
 		}
@@ -246,6 +246,6 @@ func (t *Tier) forget(hash, seq uint64) {
 		t.account(&old, -1)
 		return
 	}
-	old, _ := t.index.remove(hash, nil)
+	old, _ := t.index.remove(hash)
 	t.account(&old, -1)
 }

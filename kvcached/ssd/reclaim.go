@@ -305,7 +305,7 @@ func (t *Tier) settleOne(m *move, durable bool) bool {
 		t.writeFailed("row", err)
 		return false
 	}
-	t.publish(&m.h.Addr, r.entry(hash, m.old.quota))
+	t.publish(&m.h.Addr, r.entry(hash))
 	return true
 }
 
@@ -359,7 +359,7 @@ func (t *Tier) evictSome(s *segment, table []tableEntry) bool {
 }
 
 func (t *Tier) evicted(h hashed) {
-	e, ok := t.index.remove(h.hash, nil)
+	e, ok := t.index.remove(h.hash)
 	if !ok {
 		return
 	}

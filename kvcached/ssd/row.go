@@ -69,9 +69,9 @@ type row struct {
 	attr    []byte
 }
 
-func (r *row) entry(hash uint64, quota uint16) entry {
+func (r *row) entry(hash uint64) entry {
 	return entry{hash: hash, seq: r.seq, expires: r.expires, place: r.place, size: r.size, crc: r.crc, flags: r.flags,
-		quota: quota, state: stateLive}
+		state: stateLive}
 }
 
 // rowOf is the row of a record.

@@ -145,7 +145,6 @@ type Tier struct {
 	keep       chan struct{}
 	reclaim    chan struct{}
 	pace       pace
-	quotas     quotas
 	usage      usage
 	reclaiming atomic.Bool
 	users      gate
@@ -212,7 +211,7 @@ func newTier(o Options) *Tier {
 	t.segs.byID = map[uint32]*segment{}
 	t.addrs.held = map[uint64]chan struct{}{}
 	t.names.text = map[block.ModelID]string{}
-	t.quotas.limits = o.Quota
+	t.usage.limits = o.Quota
 	t.log.flights = map[*flight]struct{}{}
 	t.log.space = make(chan struct{})
 	return t

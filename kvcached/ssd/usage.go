@@ -1,25 +1,43 @@
 package ssd
 
 import (
+	"errors"
+	"fmt"
 	"math"
 	"sync"
 
 	"github.com/cognitora/dataplane/kv/block"
 )
 
-// usage counts what the index has of each namespace. Namespaces beyond 65,535 share number 0, which
-// nobody is told of.
+// ErrQuota says that an account has all of the disk that it may have. It has room again when blocks
+// of it are deleted, or dropped by reclaim.
+var ErrQuota = errors.New("ssd: over the quota")
+
+// usage counts the blocks in the index by namespace, and their bytes by account, too. Namespaces
+// beyond 65,535 share number 0, which has no account and is listed nowhere.
 type usage struct {
-	mu      sync.Mutex
-	numbers map[block.ModelID]uint16
-	spaces  []taken
-	unused  []uint16 // numbers whose last block went
+	limits func(namespace string) (account string, bytes int64) // nil: nobody has one
+
+	mu       sync.Mutex
+	numbers  map[block.ModelID]uint16
+	spaces   []taken
+	unused   []uint16            // numbers whose last block went
+	accounts map[string]*account // those with bytes
 }
 
-// taken is what one namespace has.
+// taken is the usage of one namespace.
 type taken struct {
 	id            block.ModelID
+	account       *account // nil: no limit
 	blocks, bytes int64
+}
+
+// account is what one or more namespaces share, in bytes of segments.
+type account struct {
+	name    string
+	limit   int64
+	used    int64 // of records that the index has
+	pending int64 // of those being written
 }
 
 // NamespaceUsage is what the blocks of a namespace take on disk.
@@ -30,15 +48,21 @@ type NamespaceUsage struct {
 }
 
 // add counts a block that the index is about to have, and returns the number of its namespace.
-func (u *usage) add(id block.ModelID, bytes int64) uint16 {
+func (u *usage) add(id block.ModelID, text string, bytes int64) uint16 {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	n, known := u.numbers[id]
 	if !known {
 		n = u.number(id)
+		u.spaces[n].account = u.accountOf(n, id, text)
 	}
-	u.spaces[n].blocks++
-	u.spaces[n].bytes += bytes
+	s := &u.spaces[n]
+	s.blocks++
+	s.bytes += bytes
+	if s.account != nil {
+		s.account.used += bytes
+		u.accounts[s.account.name] = s.account
+	}
 	return n
 }
 
@@ -46,6 +70,7 @@ func (u *usage) add(id block.ModelID, bytes int64) uint16 {
 func (u *usage) number(id block.ModelID) (n uint16) {
 	if u.spaces == nil {
 		u.spaces, u.numbers = make([]taken, 1), map[block.ModelID]uint16{}
+		u.accounts = map[string]*account{}
 	}
 	switch last := len(u.unused) - 1; {
 	case last >= 0:
@@ -67,10 +92,98 @@ func (u *usage) sub(n uint16, bytes int64) {
 	s := &u.spaces[n]
 	s.blocks--
 	s.bytes -= bytes
+	if s.account != nil {
+		s.account.used -= bytes
+		u.drop(s.account)
+	}
 	if s.blocks == 0 && n != 0 {
 		delete(u.numbers, s.id)
 		u.unused = append(u.unused, n)
 	}
+}
+
+// drop forgets an account without bytes. The lock is held.
+func (u *usage) drop(a *account) {
+	if a.used == 0 && a.pending == 0 {
+		delete(u.accounts, a.name)
+	}
+}
+
+// has tells whether a namespace has blocks.
+func (u *usage) has(id block.ModelID) bool {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	_, known := u.numbers[id]
+	return known || len(u.spaces) > 0 && u.spaces[0].blocks > 0
+}
+
+// accountOf is the account of a namespace with that text; nil: it has none. The lock is held.
+func (u *usage) accountOf(n uint16, id block.ModelID, text string) *account {
+	if n == 0 || u.limits == nil || block.IDOf(text) != id { // such a record is refused, or damaged
+		return nil
+	}
+	name, limit := u.limits(text)
+	if name == "" {
+		name = text
+	}
+	switch a := u.accounts[name]; {
+	case limit <= 0:
+		return nil
+	case a != nil:
+		return a
+	}
+	return &account{name: name, limit: limit}
+}
+
+// take sets bytes aside on the account of a namespace for a record that replaces one of some bytes;
+// release ends that.
+func (u *usage) take(id block.ModelID, text string, bytes, replaced int64) (*account, error) {
+	if u.limits == nil {
+		return nil, nil
+	}
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	var a *account
+	if n, known := u.numbers[id]; known {
+		a = u.spaces[n].account
+	} else {
+		a = u.accountOf(math.MaxUint16, id, text)
+	}
+	if a == nil {
+		return nil, nil
+	}
+	if a.used+a.pending+bytes-replaced > a.limit {
+		return nil, fmt.Errorf("%w: %q has %d of %d bytes", ErrQuota, a.name, a.used+a.pending, a.limit)
+	}
+	a.pending += bytes
+	if u.accounts == nil {
+		u.accounts = map[string]*account{}
+	}
+	u.accounts[a.name] = a
+	return a, nil
+}
+
+func (u *usage) release(a *account, bytes int64) {
+	if a == nil {
+		return
+	}
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	a.pending -= bytes
+	u.drop(a)
+}
+
+// takeQuota is usage.take for a record.
+func (t *Tier) takeQuota(h *header) (*account, error) {
+	replaced := int64(0)
+	if old, ok := t.index.get(t.index.hash(&h.Addr)); ok && old.state == stateLive {
+		replaced = old.bytes()
+	}
+	a, err := t.usage.take(h.Addr.Model, h.Namespace, int64(h.pages())*page, replaced)
+	if err != nil {
+		t.stats.overQuota.Add(1)
+	}
+	return a, err
 }
 
 // Namespaces lists the namespaces that have blocks, in no order, as far as the index is loaded.

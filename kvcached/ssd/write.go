@@ -18,11 +18,11 @@ import (
 // ErrBudget, ErrQuota, ErrReadOnly, ErrIO, ErrClosed, or the error of ctx.
 func (t *Tier) Write(ctx context.Context, r Record, payload []byte, durable bool) error {
 	h := header{Record: r, size: len(payload)}
-	number, err := t.admit(&h, durable)
+	account, err := t.admit(&h, durable)
 	if err != nil {
 		return err
 	}
-	defer t.quotas.release(number, int64(h.pages())*page)
+	defer t.usage.release(account, int64(h.pages())*page)
 	if !t.users.enter() {
 		return ErrClosed
 	}
@@ -62,12 +62,12 @@ func (t *Tier) Write(ctx context.Context, r Record, payload []byte, durable bool
 
 // admit refuses what cannot be stored, decides how it will lie and sets room aside on an account,
 // which it returns.
-func (t *Tier) admit(h *header, durable bool) (account uint16, err error) {
+func (t *Tier) admit(h *header, durable bool) (a *account, err error) {
 	switch {
 	case len(h.Namespace) > block.MaxNamespace, len(h.Key) > block.MaxKey, len(h.Attr) > block.MaxAttr:
-		return 0, fmt.Errorf("%w: a name is too long", ErrInvalid)
+		return nil, fmt.Errorf("%w: a name is too long", ErrInvalid)
 	case h.size > block.MaxPayload:
-		return 0, ErrTooLarge
+		return nil, ErrTooLarge
 	}
 	if t.o.Key != nil {
 		h.flags |= flagSealed
@@ -77,17 +77,17 @@ func (t *Tier) admit(h *header, durable bool) (account uint16, err error) {
 	}
 	if int64(h.pages()+1+footerPages(1))*page > t.o.SegmentSize {
 		most := t.o.SegmentSize - int64(2+footerPages(1))*page
-		return 0, &SizeError{Most: min(block.MaxPayload, most-int64(storedSize(0, h.flags))), Cap: t.o.Cap}
+		return nil, &SizeError{Most: min(block.MaxPayload, most-int64(storedSize(0, h.flags))), Cap: t.o.Cap}
 	}
-	if account, err = t.takeQuota(h); err != nil {
-		return 0, err
+	if a, err = t.takeQuota(h); err != nil {
+		return nil, err
 	}
 	if !t.budget.take(t.o.now(), t.o.DailyWrites, int64(h.pages())*page, durable) {
-		t.quotas.release(account, int64(h.pages())*page)
+		t.usage.release(a, int64(h.pages())*page)
 		t.stats.overBudget.Add(1)
-		return 0, ErrBudget
+		return nil, ErrBudget
 	}
-	return account, nil
+	return a, nil
 }
 
 // body returns the pages of the payload that follow the header: the payload's own memory if it will
@@ -142,7 +142,7 @@ func (t *Tier) writeAt(ctx context.Context, hash uint64, h *header, payload, bod
 		t.writeFailed("row", err)
 		return fmt.Errorf("%w: %w", ErrIO, err)
 	}
-	t.publish(&h.Addr, r.entry(hash, t.quotaOf(&h.Addr)))
+	t.publish(&h.Addr, r.entry(hash))
 	published = true
 	t.stats.writes.Add(1)
 	t.stats.payload.Add(uint64(h.size))
@@ -204,7 +204,7 @@ func (t *Tier) stored(hash uint64, a *block.Addr) (bool, error) {
 
 // publish makes e what readers find. The address's lock is held.
 func (t *Tier) publish(a *block.Addr, e entry) {
-	e.space = t.usage.add(a.Model, e.bytes())
+	e.space = t.usage.add(a.Model, t.names.get(a.Model), e.bytes())
 	old, _ := t.index.put(e, nil)
 	t.account(&old, -1)
 	t.account(&e, 1)
@@ -216,7 +216,6 @@ func (t *Tier) account(e *entry, sign int64) {
 	if e.state != stateLive {
 		return
 	}
-	t.quotas.account(e.quota, sign*e.bytes())
 	if sign < 0 {
 		t.usage.sub(e.space, e.bytes())
 	}
