@@ -7,8 +7,14 @@ import (
 )
 
 var fleetRows = []row[fleet.Stats]{
-	gauge("fleet_named", "1 once etcd has named all caches, this one among them; 0 before: purges are refused.",
+	gauge("fleet_named", "1 once etcd has named all caches, this one among them.",
 		func(s *fleet.Stats) int64 { return s.Named }),
+	gauge("fleet_hidden", "1 while reads are misses because the fleet's purges are not read yet.",
+		func(s *fleet.Stats) int64 { return s.Hidden }),
+	gauge("fleet_purge_revision", "Number of the last purge that this cache has carried out. It is the same on all "+
+		"caches of a fleet.", func(s *fleet.Stats) int64 { return s.PurgeRevision }),
+	gauge("fleet_purges", "Purges that this cache remembers; past 10,000 the older half becomes one of everything.",
+		func(s *fleet.Stats) int64 { return s.Purges }),
 	gauge("fleet_members", "Caches in the fleet, this one included.", func(s *fleet.Stats) int64 { return s.Members }),
 	gauge("fleet_locations", "Blocks whose holders this cache remembers for the fleet.", func(s *fleet.Stats) int64 {
 		return s.Locations

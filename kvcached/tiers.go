@@ -34,10 +34,6 @@ func (d *Daemon) openStore() (err error) {
 	d.index = residency.New(residency.Options{})
 	o := store.Options{RAM: int64(d.config.Daemon.RAM), Huge: true, Quota: d.config.ramQuota, Changed: d.changed,
 		Deleting: d.deleting, Written: d.written, Logger: d.log, Hidden: d.config.inFleet()}
-	if d.ledger, err = purge.Open(d.config.Daemon.Data); err != nil {
-		return fmt.Errorf("kvcached.data: %w", err)
-	}
-	o.Dead = d.ledger.Dead
 	if o.SSD, err = d.config.disk(); err != nil {
 		return err
 	}
@@ -49,7 +45,9 @@ func (d *Daemon) openStore() (err error) {
 	if d.store, err = store.Open(context.Background(), o); err != nil {
 		return storeError(d.config, err)
 	}
-	if err := d.ledger.Attach(d.store); err != nil {
+	d.ledger, err = purge.Open(context.Background(), purge.Options{Dir: d.config.Daemon.Data, Store: d.store,
+		Partial: !d.config.onDisk()})
+	if err != nil {
 		return fmt.Errorf("kvcached.data: %w", err)
 	}
 	return nil

@@ -196,8 +196,8 @@ func newRemove(k *commands) *cobra.Command {
 		Long: "Removes the blocks that are named, as kv get takes them, in --namespace, or else every block of a " +
 			"--namespace, --model, or --tenant\n" +
 			"(of several: what is all of them), or of --all. In a fleet they are removed from all hosts;\n" +
-			"a host that was not reached is named, and makes this fail. What is on SSD is removed durably before " +
-			"this ends.",
+			"a host that has not confirmed it is named, and makes this fail. What is on SSD is removed durably " +
+			"before this ends.",
 		Example: "  cgn-ctl kv rm greeting\n  cgn-ctl kv rm --model meta-llama/Llama-3.1-8B\n  cgn-ctl kv rm " +
 			"--tenant acme",
 		RunE: func(c *cobra.Command, args []string) error {
@@ -227,7 +227,7 @@ func newRemove(k *commands) *cobra.Command {
 	fl.StringVar(&what.Namespace, "namespace", "",
 		"this namespace, in its canonical text; with blocks that are keys of clients, where they are ("+respNamespace+
 			" unless given)")
-	fl.StringVar(&what.Model, "model", "", "every namespace of this model")
+	fl.StringVar(&what.Model, "model", "", "every namespace of this model, and keys that carry its name")
 	fl.StringVar(&what.Tenant, "tenant", "", "every namespace of this tenant")
 	fl.BoolVar(&what.Everything, "all", false, "everything in the cache")
 	return c

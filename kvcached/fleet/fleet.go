@@ -138,6 +138,9 @@ type Stats struct {
 	Notices           int64  // keys that holders are still to be told of
 	NoticesLost       uint64 // those that some holder was not told of
 	Named             int64  // 1: etcd has named all caches, this one among them
+	Hidden            int64  // 1: reads are misses, for the purges are not read yet
+	Purges            int64  // that are remembered
+	PurgeRevision     int64  // of the last one that was carried out
 	LeftOut           int64  // hosts that are not asked now because they do not answer
 	TimesLeftOut      uint64 // times that one began not to be
 	Probes            uint64 // times that one was asked for a sign of life
@@ -166,6 +169,10 @@ func (v *View) Stats() Stats {
 	if v.Known() {
 		s.Named = 1
 	}
+	if v.hidden() {
+		s.Hidden = 1
+	}
+	s.Purges, s.PurgeRevision = int64(len(v.o.Ledger.List().Purges)), int64(v.Stamp().Revision)
 	return s
 }
 

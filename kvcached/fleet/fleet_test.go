@@ -73,12 +73,9 @@ func (h *host) prepare(o *Options) {
 	h.t.Helper()
 	if o.Ledger == nil {
 		var err error
-		if o.Ledger, err = purge.Open(""); err != nil {
+		if o.Ledger, err = purge.Open(h.t.Context(), purge.Options{Store: o.Store}); err != nil {
 			h.t.Fatal(err)
 		}
-	}
-	if err := o.Ledger.Attach(o.Store); err != nil {
-		h.t.Fatal(err)
 	}
 	if o.Register == nil {
 		o.Register = &shelf{lists: &lists{}}

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"maps"
 	"os"
 	"path/filepath"
 	"sync"
@@ -19,106 +18,72 @@ const File = "purges.json"
 
 // Store is what a ledger has blocks removed from.
 type Store interface {
-	// Purge removes the blocks that match says, from all tiers. match may be called by any number
-	// of goroutines.
+	// Purge removes the blocks that match says, from all tiers and for good. match may be called by
+	// any number of goroutines.
 	Purge(ctx context.Context, match func(namespace string, key []byte) bool) (blocks int, err error)
-	// SSDSeq is above the sequence number of every record on SSD, and not above that of any later
-	// one; 0: there is no SSD tier.
-	SSDSeq() uint64
+}
+
+// Options of Open.
+type Options struct {
+	Dir   string // of the data; empty: the purges are kept in memory only
+	Store Store  // Required
+	// Partial says that the data directory may have an SSD tier that Store does not use. The next
+	// start that does not say so carries out all purges again.
+	Partial bool
 }
 
 // Ledger is the purges that one host knows, and how far it has carried them out. Its methods may be
 // called by any number of goroutines.
 type Ledger struct {
-	path string // empty: the purges are kept in memory only
+	path string // empty: none
+	o    Options
 
-	mu     sync.Mutex           // of changes
-	known  atomic.Pointer[List] // pulls are held to it
-	done   atomic.Pointer[List] // carried out
-	marks  markings
-	went   int                    // blocks, when done was carried out
-	floors atomic.Pointer[floors] // of known and marks
-	store  Store
+	mu    sync.Mutex           // of changes
+	known atomic.Pointer[List] // pulls are held to it
+	done  atomic.Pointer[List] // carried out
+	went  int                  // blocks, when done was carried out
 }
-
-// markings is where the records on SSD end that are older than a purge, by the purge's ID. A fold
-// has the mark of the last purge in it. Markings are not changed once they are made.
-type markings map[string]uint64
 
 // saved is the file.
 type saved struct {
 	*List
-	// Seq is SSDSeq when a purge had been carried out. A purge without one removes all records
-	// that a start finds.
-	Seq markings `json:"ssd_seq,omitempty"`
+	Unfinished bool `json:"unfinished,omitempty"` // not all of the list was carried out
 }
 
-// Open reads the ledger of a data directory; without one (empty) nothing is kept. A file that
-// cannot be read is an error: a start without it would serve blocks that were purged.
-func Open(dir string) (*Ledger, error) {
-	l := &Ledger{}
-	list, marks := &List{}, markings{}
-	if dir != "" {
-		l.path = filepath.Join(dir, File)
+// Open reads the ledger of a data directory. If the last run did not carry out all purges, all are
+// carried out now. A file that cannot be read is an error: a start without it would serve blocks
+// that were purged.
+func Open(ctx context.Context, o Options) (*Ledger, error) {
+	l := &Ledger{o: o}
+	f := saved{List: &List{}}
+	if o.Dir != "" {
+		l.path = filepath.Join(o.Dir, File)
 		text, err := os.ReadFile(l.path)
 		if err == nil {
-			list, marks, err = parseFile(text)
+			err = f.parse(text)
 		}
 		if err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return nil, fmt.Errorf("purge: %s: %w; restore the file, or remove it together with the SSD tier's "+
 				"directory", l.path, err)
 		}
 	}
-	l.publish(list, marks)
-	l.done.Store(list)
+	l.known.Store(f.List)
+	l.done.Store(f.List)
+	if f.Unfinished {
+		l.done.Store(&List{History: f.History})
+		_, err := l.take(ctx, f.List)
+		return l, err
+	}
 	return l, nil
 }
 
-func parseFile(text []byte) (*List, markings, error) {
+func (f *saved) parse(text []byte) error {
 	d := json.NewDecoder(bytes.NewReader(text))
 	d.DisallowUnknownFields()
-	f := saved{List: &List{}}
-	if err := d.Decode(&f); err != nil {
-		return nil, nil, err
-	}
-	if f.Seq == nil {
-		f.Seq = markings{}
-	}
-	return f.List, f.Seq, f.List.check()
-}
-
-// Attach says where blocks are removed from. It is called once, before Take, when the store is
-// open: nothing on SSD is older than a purge any more of which the file did not say how far it got.
-func (l *Ledger) Attach(s Store) error {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.store = s
-	seq, marks := s.SSDSeq(), markings{}
-	for _, p := range l.known.Load().Purges {
-		mark, marked := l.marks[p.ID]
-		if !marked || mark > seq { // or the tier was emptied
-			mark = seq
-		}
-		if seq > 0 {
-			marks[p.ID] = mark
-		}
-	}
-	return l.keep(l.known.Load(), marks)
-}
-
-// keep saves purges and marks, and works with them from then on.
-func (l *Ledger) keep(list *List, marks markings) error {
-	if err := l.save(list, marks); err != nil {
+	if err := d.Decode(f); err != nil {
 		return err
 	}
-	l.publish(list, marks)
-	return nil
-}
-
-func (l *Ledger) publish(list *List, marks markings) {
-	l.known.Store(list)
-	l.marks = marks
-	l.floors.Store(newFloors(list, marks))
+	return f.check()
 }
 
 // List is the purges that are known. It must not be changed.
@@ -132,11 +97,6 @@ func (l *Ledger) Stamp() Stamp { return l.done.Load().Stamp() }
 // block has none.
 func (l *Ledger) Bars(s Stamp, namespace string, key []byte) bool {
 	return l.known.Load().Bars(s, namespace, key)
-}
-
-// Dead tells whether a record that a start finds on SSD is older than a purge.
-func (l *Ledger) Dead(seq uint64, namespace string, key []byte) bool {
-	return l.floors.Load().dead(seq, namespace, key)
 }
 
 // Purge removes blocks of this host, which is in no fleet. It is a Func.
@@ -190,29 +150,15 @@ func (l *Ledger) take(ctx context.Context, list *List) (blocks int, err error) {
 		return l.went, nil
 	}
 	more := list.since(done)
-	marks := markings{}
-	for _, p := range list.Purges {
-		if mark, marked := l.marks[p.ID]; marked {
-			marks[p.ID] = mark
-		}
-	}
-	for _, p := range more {
-		delete(marks, p.ID)
-	}
-	if err := l.keep(list, marks); err != nil {
+	if err := l.save(list, len(more) > 0); err != nil {
 		return 0, err
 	}
+	l.known.Store(list)
 	if len(more) > 0 {
-		if blocks, err = l.store.Purge(ctx, matchAny(more)); err != nil {
-			return blocks, err
+		if blocks, err = l.o.Store.Purge(ctx, matchAny(more)); err == nil {
+			err = l.save(list, false)
 		}
-	}
-	if seq := l.store.SSDSeq(); seq > 0 && len(more) > 0 {
-		marks = maps.Clone(marks)
-		for _, p := range more {
-			marks[p.ID] = seq
-		}
-		if err := l.keep(list, marks); err != nil {
+		if err != nil {
 			return blocks, err
 		}
 	}
@@ -222,11 +168,11 @@ func (l *Ledger) take(ctx context.Context, list *List) (blocks int, err error) {
 }
 
 // save writes the file, durably.
-func (l *Ledger) save(list *List, marks markings) error {
+func (l *Ledger) save(list *List, unfinished bool) error {
 	if l.path == "" {
 		return nil
 	}
-	text, err := json.Marshal(saved{list, marks})
+	text, err := json.Marshal(saved{list, (unfinished || l.o.Partial) && len(list.Purges) > 0})
 	if err == nil {
 		err = replace(l.path, text)
 	}

@@ -152,7 +152,6 @@ func FuzzParse(f *testing.F) {
 
 // shelf is a Store that notes what it was asked for.
 type shelf struct {
-	seq    uint64
 	err    error
 	swept  func(match func(string, []byte) bool)
 	blocks int
@@ -164,5 +163,3 @@ func (s *shelf) Purge(_ context.Context, match func(string, []byte) bool) (int, 
 	}
 	return s.blocks, s.err
 }
-
-func (s *shelf) SSDSeq() uint64 { return s.seq }

@@ -24,28 +24,16 @@ type node struct {
 	*Ledger
 	id      int
 	dir     string
-	blocks  map[string]record
-	seq     uint64
+	blocks  map[string]int // by model: when the block was made
 	cut     bool           // from etcd
 	known   bool           // it has read etcd's list since it started
 	purged  map[string]int // by model: blocks made at that moment or before must not be served
-	sweeps  func(n *node)  // in the middle of a purge
 	crashes bool
-}
-
-type record struct {
-	made int
-	seq  uint64
 }
 
 var models = []string{"a", "b", "c"}
 
-func (n *node) SSDSeq() uint64 { return n.seq + 1 }
-
-func (n *node) put(model string, made int) {
-	n.seq++
-	n.blocks[model] = record{made, n.seq}
-}
+func (n *node) put(model string, made int) { n.blocks[model] = made }
 
 // Purge removes blocks in turn; a crash leaves some.
 func (n *node) Purge(_ context.Context, match func(string, []byte) bool) (blocks int, err error) {
@@ -76,17 +64,17 @@ func (w *world) must(err error) {
 func (w *world) start(n *node) {
 	w.say("%d starts", n.id)
 	old := n.Ledger
-	n.Ledger = open(w.t, n.dir, nil)
+	n.Ledger = open(w.t, Options{Dir: n.dir, Store: n})
 	if n.dir == "" && old != nil { // as if it had been kept
-		n.Ledger.publish(old.known.Load(), old.marks)
-		n.done.Store(old.known.Load())
-	}
-	for m, b := range n.blocks {
-		if n.Dead(b.seq, space(m), nil) {
-			delete(n.blocks, m)
+		known := old.List()
+		n.Ledger.known.Store(known)
+		n.done.Store(known)
+		if old.done.Load() != known {
+			n.done.Store(&List{History: known.History})
+			_, err := n.Take(w.t.Context(), known)
+			w.must(err)
 		}
 	}
-	w.must(n.Attach(n))
 	n.known = false
 	n.purged = map[string]int{}
 	for _, m := range models {
@@ -185,19 +173,19 @@ func (w *world) pull(to, from *node, between func()) {
 	}
 	between()
 	if _, there := to.blocks[m]; !there && !to.Bars(Stamp{asked.History, has.Revision}, space(m), nil) {
-		w.say("%d has %s of %d from %d, %+v", to.id, m, b.made, from.id, has)
-		to.put(m, b.made)
+		w.say("%d has %s of %d from %d, %+v", to.id, m, b, from.id, has)
+		to.put(m, b)
 	}
 }
 
 func (w *world) check() {
 	for _, n := range w.hosts[1:] {
 		for m, b := range n.blocks {
-			if n.known && b.made <= n.purged[m] && n.purged[m] > 0 {
+			if n.known && b <= n.purged[m] && n.purged[m] > 0 {
 				for _, line := range w.trail {
 					w.t.Log(line)
 				}
-				w.t.Fatalf("host %d serves %s of %d, which was purged at %d", n.id, m, b.made, n.purged[m])
+				w.t.Fatalf("host %d serves %s of %d, which was purged at %d", n.id, m, b, n.purged[m])
 			}
 		}
 	}
@@ -259,7 +247,7 @@ func TestSchedules(t *testing.T) {
 		w := &world{t: t, r: rand.New(rand.NewPCG(seed, 1))}
 		w.hosts = []*node{{purged: map[string]int{}}} // what the fleet has purged
 		for i := range 3 {
-			n := &node{id: i + 1, blocks: map[string]record{}}
+			n := &node{id: i + 1, blocks: map[string]int{}}
 			if seed%100 == 0 {
 				n.dir = t.TempDir()
 			}

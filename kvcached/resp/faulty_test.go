@@ -31,10 +31,7 @@ func openStore(t testing.TB, arena int64) *store.Store {
 
 // purgeOf removes blocks of a store that is in no fleet.
 func purgeOf(t testing.TB, st *store.Store) purge.Func {
-	ledger, err := purge.Open("")
-	if err == nil {
-		err = ledger.Attach(st)
-	}
+	ledger, err := purge.Open(t.Context(), purge.Options{Store: st})
 	if err != nil {
 		t.Fatal(err)
 	}

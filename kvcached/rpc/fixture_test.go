@@ -70,10 +70,7 @@ func startWith(t testing.TB, o Options, so store.Options) *fixture {
 	}
 	t.Cleanup(func() { s.Close() })
 	f.store = s
-	ledger, err := purge.Open("")
-	if err == nil {
-		err = ledger.Attach(s)
-	}
+	ledger, err := purge.Open(t.Context(), purge.Options{Store: s})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -168,7 +168,13 @@ func (m *model) step(tier *Tier, rng *rand.Rand, i int) error {
 		}
 	case what < 7:
 		m.begin(i, absent)
-		if _, err := tier.Delete(ctx, keyAddr(i)); err != nil {
+		var err error
+		if rng.IntN(2) == 0 {
+			_, err = tier.Delete(ctx, keyAddr(i))
+		} else if err = tier.Drop(keyAddr(i)); err == nil {
+			err = tier.Settle()
+		}
+		if err != nil {
 			return err
 		}
 		m.done(i, was, absent, absent)

@@ -84,15 +84,15 @@ func (t *Tier) deleteSome(addrs []block.Addr) (n int, err error) {
 	if len(there) == 0 {
 		return 0, nil
 	}
-	if err := t.bury(there); err != nil {
+	if err := t.bury(there, true); err != nil {
 		return 0, err
 	}
 	t.stats.deletes.Add(uint64(n))
 	return n, nil
 }
 
-// bury makes durable that the addresses, which are locked, have nothing, and forgets their entries.
-func (t *Tier) bury(list []hashed) error {
+// bury notes that the addresses, which are locked, have nothing, and forgets their entries.
+func (t *Tier) bury(list []hashed, durable bool) error {
 	if t.rows.broken.Load() {
 		return ErrReadOnly
 	}
@@ -103,7 +103,7 @@ func (t *Tier) bury(list []hashed) error {
 	for _, h := range list {
 		c.bury(h.addr, seq, end)
 	}
-	if err := c.commit(true); err != nil {
+	if err := c.commit(durable); err != nil {
 		t.writeFailed("row", err)
 		return fmt.Errorf("%w: %w", ErrIO, err)
 	}
@@ -148,26 +148,36 @@ func (t *Tier) SetExpiry(a block.Addr, unixMS int64) (bool, error) {
 	return true, nil
 }
 
-// Drop takes blocks out of what is found, from now on. Nothing is synced: the next Open may find
-// them again, and asks Options.Dead.
-func (t *Tier) Drop(addrs ...block.Addr) {
-	c := t.rows.change()
-	for i := range addrs {
-		c.drop(&addrs[i])
+// Drop is Delete of many blocks that is not synced: the next Open may find them again unless Settle
+// has ended without an error. ErrIO, ErrReadOnly, ErrClosed.
+func (t *Tier) Drop(addrs ...block.Addr) error {
+	if !t.users.enter() {
+		return ErrClosed
 	}
-	list := t.lockAll(addrs)
-	defer t.unlockAll(list)
-	for _, h := range list {
-		t.forget(h.hash, t.Seq()-1)
+	defer t.users.leave()
+	for some := range slices.Chunk(addrs, deleteBatch) {
+		list := t.lockAll(some)
+		err := t.bury(list, false)
+		t.unlockAll(list)
+		if err != nil {
+			return err
+		}
 	}
-	if err := c.commit(false); err != nil {
-		t.writeFailed("row", err)
-	}
+	return nil
 }
 
-// Seq is above the sequence numbers of all records, and not above those of later ones.
-func (t *Tier) Seq() uint64 {
-	t.log.mu.Lock()
-	defer t.log.mu.Unlock()
-	return t.log.seq + 1
+// Settle makes durable what has been dropped. ErrIO, ErrReadOnly, ErrClosed.
+func (t *Tier) Settle() error {
+	if !t.users.enter() {
+		return ErrClosed
+	}
+	defer t.users.leave()
+	if t.loaded() && t.checkpoint() {
+		return nil
+	}
+	if err := t.rows.change().commit(true); err != nil {
+		t.writeFailed("row", err)
+		return fmt.Errorf("%w: %w", ErrIO, err)
+	}
+	return nil
 }

@@ -60,9 +60,6 @@ type Options struct {
 	// Evicted is called for each block that reclaim drops or a read finds damaged, under the lock
 	// of its address: it must be quick and not call the tier. nil: nobody is told.
 	Evicted func(block.Addr)
-	// Dead tells of a record that Open finds whether it is to be left out. It may be called by any
-	// number of goroutines, and must not call the tier. nil: none is.
-	Dead func(seq uint64, namespace string, key []byte) bool
 	// Logger takes what an operator should know. nil: slog.Default().
 	Logger *slog.Logger
 

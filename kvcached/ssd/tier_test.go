@@ -336,8 +336,10 @@ func removeAll(tier *Tier, match func(namespace string) bool) (n int, err error)
 			}
 			return true
 		})
-		tier.Drop(found...)
-		if n += len(found); err != nil || next == 0 {
+		if n += len(found); err == nil {
+			err = tier.Drop(found...)
+		}
+		if err != nil || next == 0 {
 			tier.ForgetNames()
 			return n, err
 		}

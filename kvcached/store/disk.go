@@ -19,8 +19,8 @@ type disk interface {
 	Read(ctx context.Context, a block.Addr, dst []byte) (ssd.Info, error)
 	Write(ctx context.Context, r ssd.Record, payload []byte, durable bool) error
 	Delete(ctx context.Context, addrs ...block.Addr) (int, error)
-	Drop(addrs ...block.Addr)
-	Seq() uint64
+	Drop(addrs ...block.Addr) error
+	Settle() error
 	SetExpiry(a block.Addr, unixMS int64) (bool, error)
 	Sync(a block.Addr) (bool, error)
 	Touch(addrs ...block.Addr)
@@ -45,7 +45,7 @@ func (s *Store) openDisk(ctx context.Context) error {
 		return nil
 	}
 	o := *s.o.SSD
-	o.Evicted, o.Dead = s.droppedByDisk, s.o.Dead
+	o.Evicted = s.droppedByDisk
 	if o.Logger == nil {
 		o.Logger = s.log
 	}

@@ -148,8 +148,8 @@ func (s *Store) Unpin(a block.Addr, owner string) {
 const purgeAtOnce = 256
 
 // Purge removes all blocks that match says from all tiers, and tells how many. match is called any
-// number of times, and must not call the store. What is removed from SSD may be found there again
-// by the next start, which Options.Dead keeps from being served.
+// number of times, and must not call the store. When Purge returns without an error no block that
+// was there before comes back, not after a crash either.
 func (s *Store) Purge(ctx context.Context, match func(namespace string, key []byte) bool) (blocks int, err error) {
 	defer s.recount()
 	blocks, err = s.purgeRAM(ctx, match)
@@ -179,17 +179,13 @@ func (s *Store) Purge(ctx context.Context, match func(namespace string, key []by
 	}
 	// What was promoted before its turn came, and dropped by SSD then, is in RAM again.
 	again, err := s.purgeRAM(ctx, match)
+	if err == nil {
+		if err = s.disk.Settle(); err != nil {
+			err = diskError("purged", 0, err)
+		}
+	}
 	s.disk.ForgetNames()
 	return blocks + again, err
-}
-
-// SSDSeq is above the sequence numbers of all records on SSD, and not above those of later ones; 0:
-// there is no SSD tier.
-func (s *Store) SSDSeq() uint64 {
-	if s.disk == nil {
-		return 0
-	}
-	return s.disk.Seq()
 }
 
 // purgeRAM removes what is in RAM, except that it leaves to SSD's turn what is there, too. What is
@@ -241,7 +237,9 @@ func (s *Store) purgeSome(ctx context.Context, addrs []block.Addr) error {
 	if s.disk == nil {
 		return nil
 	}
-	s.disk.Drop(addrs...)
+	if err := s.disk.Drop(addrs...); err != nil {
+		return diskError("purged", 0, err)
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for i := range addrs {

@@ -55,9 +55,6 @@ type Options struct {
 	// Written is called by Commit before it returns and without any lock, with what has been
 	// written, unless that is a Copy. It must be quick. Nil: nobody is told.
 	Written func(it *Item)
-	// Dead tells of a record that the SSD tier has from before whether it is older than a purge of
-	// its block. It may be called by any number of goroutines. Nil: there were no purges.
-	Dead func(seq uint64, namespace string, key []byte) bool
 	// Hidden makes all reads misses until Show.
 	Hidden bool
 	// Now is the time in Unix ms; nil: the clock's.

@@ -361,7 +361,9 @@ func streamError(ctx context.Context, err error) error {
 func (op *operation) answer(ctx context.Context, f *wire.Frame, body []byte) error {
 	f.Version, f.Op, f.Request, f.Body = wire.Version, op.f.Op, op.f.Request, uint64(len(body))
 	f.Digest, f.Layer, f.Namespace = op.f.Digest, op.f.Layer, op.f.Namespace
-	f.Answer(op.stamp)
+	if op.stamp.History == op.f.Stamp().History {
+		f.Answer(op.stamp)
+	}
 	if op.invalid != nil { // what was parsed of it may be rubbish
 		f.Digest, f.Layer, f.Namespace = block.Digest{}, 0, nil
 	}

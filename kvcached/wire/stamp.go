@@ -26,8 +26,8 @@ func (f *Frame) Stamp() Stamp {
 	return Stamp{uint32(at >> 32), uint32(at)}
 }
 
-// Answer puts the stamp of who answers into an answer: the number only, for the two have the same
-// history.
+// Answer puts the stamp of who answers into an answer: the number only, where the two have the same
+// history. Without it blocks are older than every purge.
 func (f *Frame) Answer(s Stamp) { f.DeadlineMS = s.Revision }
 
 // Answered is the stamp of the answer to a request.
