@@ -10,8 +10,7 @@ import (
 	"testing"
 )
 
-// TestMissingToolsAreNamed: a test that make test cannot run for want of a tool is not skipped in
-// silence.
+// TestMissingToolsAreNamed: make test names each test that it cannot run because a tool is missing.
 func TestMissingToolsAreNamed(t *testing.T) {
 	tools := func(path string, args ...string) (string, error) {
 		c := exec.Command("/bin/sh", append([]string{"tools.sh"}, args...)...)
@@ -33,7 +32,7 @@ func TestMissingToolsAreNamed(t *testing.T) {
 		}
 	}
 	out, err = tools(with)
-	out = regexp.MustCompile(`.* SKIPPED, for it needs root.*\n`).ReplaceAllString(out, "") // as it may
+	out = regexp.MustCompile(`.* SKIPPED, for it needs root.*\n`).ReplaceAllString(out, "") // that test may be skipped
 	if err != nil || strings.Contains(out, "SKIPPED") || !strings.Contains(out, "python3 with venv") {
 		t.Errorf("with python3, without venv: %v\n%s", err, out)
 	}
@@ -42,7 +41,7 @@ func TestMissingToolsAreNamed(t *testing.T) {
 	}
 }
 
-// TestTrace: measurements take the trace that is named, else the public one beside the checkout,
+// TestTrace: measurements use the trace that is named, or else the public one beside the checkout,
 // and say which.
 func TestTrace(t *testing.T) {
 	script, err := os.ReadFile("trace.sh")
@@ -93,8 +92,8 @@ func TestTrace(t *testing.T) {
 	}
 }
 
-// TestEveryPrerequisiteIsNamed holds the lists of tools.sh to the tests that skip and to what make
-// check runs.
+// TestEveryPrerequisiteIsNamed compares the lists of tools.sh with the tests that skip, and with
+// the targets that make check runs.
 func TestEveryPrerequisiteIsNamed(t *testing.T) {
 	script, err := os.ReadFile("tools.sh")
 	if err != nil {
@@ -120,7 +119,7 @@ func TestEveryPrerequisiteIsNamed(t *testing.T) {
 		if kernel.Match(text) && !regexp.MustCompile("left-out(.|\n)*'"+folder+"[, ]").Match(script) {
 			t.Errorf("%s puts programs into the kernel, and tools.sh does not say that check-bpf leaves that out", path)
 		}
-		if folder == "perf/kvabuse" { // skipped as a whole; make check-abuse runs it
+		if folder == "perf/kvabuse" { // skipped completely; make check-abuse runs it
 			return err
 		}
 		if skips.Match(text) && !regexp.MustCompile("skipped '"+folder+"[, ]").Match(script) {

@@ -14,23 +14,23 @@ import (
 
 // Config of Run.
 type Config struct {
-	Root     string        // of the repository, whose bin is measured
-	Pairs    int           // with and without
-	Window   time.Duration // of each measurement
-	Progress io.Writer     // a line for each pair
+	Root     string        // root of the repository, whose bin is measured
+	Pairs    int           // measurements with and without the programs
+	Window   time.Duration // duration of each measurement
+	Progress io.Writer     // gets a line for each pair
 }
 
-// Figures are CPU µs per unit, one for each pair.
+// Figures holds the CPU time per unit in µs, for each pair.
 type Figures struct {
 	Without []float64        `json:"without_us"`
 	With    []float64        `json:"with_us"`
-	Ratio   compare.Interval `json:"ratio"` // of each pair
+	Ratio   compare.Interval `json:"ratio"` // by pair
 }
 
-// MedianWithout is the median of Without, in µs.
+// MedianWithout returns the median of Without, in µs.
 func (f *Figures) MedianWithout() float64 { return compare.IntervalOf(f.Without).Median }
 
-// MedianWith is the median of With, in µs.
+// MedianWith returns the median of With, in µs.
 func (f *Figures) MedianWith() float64 { return compare.IntervalOf(f.With).Median }
 
 // Load is a workload of `bench compare`.
@@ -38,39 +38,39 @@ type Load struct {
 	Scenario string  `json:"scenario"`
 	Unit     string  `json:"unit"`
 	Router   Figures `json:"router"`
-	// All are router, engines and clients. The kernel charges its work for a packet to the sender,
-	// and a context switch to the process that gets the CPU. Switches to an idle CPU are charged to
-	// nobody, but are in Programs.
+	// All is the sum over router, engines and clients. The kernel charges the work for a packet to
+	// the sender, and a context switch to the process that gets the CPU. Switches to an idle CPU
+	// are charged to no process, but are in Programs.
 	All Figures `json:"all"`
-	// ProgramsUs is the programs' own run time on the whole host, per unit. It is measured apart,
-	// and includes the cost of measuring.
+	// ProgramsUs is the programs' own run time on the whole host, per unit. It is measured
+	// separately, and includes the cost of measuring.
 	ProgramsUs float64 `json:"programs_us"`
 }
 
-// Report is the outcome of Run.
+// Report is the result of Run.
 type Report struct {
 	Machine  string    `json:"machine"`
 	Window   float64   `json:"window_seconds"`
 	Loads    []Load    `json:"loads"`
-	Programs []Program `json:"programs"` // in all loads together
+	Programs []Program `json:"programs"` // over all loads together
 	// BusyHost is the share of a core that the programs take at 20,000 context switches and 10,000
-	// packets of counted sockets a second, from their mean run times.
+	// packets of counted sockets a second, by their mean run times.
 	BusyHost float64 `json:"busy_host"`
 }
 
-// Program has the kernel's figures of one BPF program, which include the cost of measuring.
+// Program holds the kernel's figures of one BPF program, which include the cost of measuring.
 type Program struct {
 	Name string  `json:"name"`
 	Runs uint64  `json:"runs"`
-	Ns   float64 `json:"ns"` // of a run
+	Ns   float64 `json:"ns"` // ns of a run
 }
 
 const ours = "ours"
 
-// loads are the scenarios, by the unit that their CPU time is for.
+// loads lists the scenarios, with the unit of their CPU time.
 var loads = []struct{ scenario, unit string }{{"chat-2k", "request"}, {"tokens", "token"}}
 
-// runner measures.
+// runner runs the measurements.
 type runner struct {
 	Config
 	ctx    context.Context
@@ -78,7 +78,7 @@ type runner struct {
 	router *compare.Contestant
 }
 
-// Run measures all loads. It needs what loading programs needs.
+// Run measures all loads. It needs the rights to load programs.
 func Run(ctx context.Context, cfg Config) (*Report, error) {
 	r := &runner{Config: cfg, ctx: ctx}
 	var err error
@@ -115,7 +115,7 @@ func (r *runner) load(s *compare.Scenario, unit string) (*Load, costs, error) {
 	l := &Load{Scenario: s.Name, Unit: unit}
 	for pair := range r.Pairs {
 		for half := range 2 {
-			with := (pair+half)%2 == 0 // neither is always first
+			with := (pair+half)%2 == 0 // alternates, so that neither is always first
 			f, _, err := r.half(s, with, false)
 			if err != nil {
 				return nil, nil, err
@@ -137,8 +137,8 @@ func (r *runner) load(s *compare.Scenario, unit string) (*Load, costs, error) {
 	return l, own, nil
 }
 
-// half starts a router, so that all its connections are made after the programs are there, and
-// measures it.
+// half starts a router and measures it. It is started after the programs are attached, so that they
+// see all of its connections.
 func (r *runner) half(s *compare.Scenario, with, timed bool) (f compare.Figures, own costs, err error) {
 	if err := r.ctx.Err(); err != nil {
 		return nil, nil, err

@@ -17,15 +17,15 @@ import (
 	"github.com/cognitora/dataplane/bpf"
 )
 
-// programs are all of package bpf, attached to the whole host under a root of their own.
+// programs are all programs of package bpf, attached to the whole host under a root of their own.
 type programs struct {
 	root   string
 	set    *bpf.Set
 	events *bpf.Events
 }
 
-// attach loads and attaches all programs, as an agent does. Where one cannot be, nothing is
-// measured.
+// attach loads and attaches all programs, as an agent does. It fails if one of them cannot be
+// attached.
 func attach() (p *programs, err error) {
 	p = &programs{root: "/sys/fs/bpf/cgn-attached-" + strconv.Itoa(os.Getpid())}
 	defer func() {
@@ -43,8 +43,8 @@ func attach() (p *programs, err error) {
 	return p, err
 }
 
-// watchPorts has connections to these local addresses counted at both ends, and their rare facts
-// told.
+// watchPorts starts counting connections to these local addresses at both ends, and reporting their
+// events.
 func (p *programs) watchPorts(addrs ...string) error {
 	for _, a := range addrs {
 		addr, err := netip.ParseAddrPort(a)
@@ -58,13 +58,13 @@ func (p *programs) watchPorts(addrs ...string) error {
 	return nil
 }
 
-// watchProcess has CPU time and waits of a process counted, and those of this one, which are
-// engines and clients.
+// watchProcess starts counting the CPU time and waits of a process, and those of this process,
+// which contains the engines and clients.
 func (p *programs) watchProcess(pid int) error {
 	return errors.Join(p.set.WatchProcesses(pid), p.set.WatchProcesses(os.Getpid()))
 }
 
-// remove takes the programs out of the kernel.
+// remove removes the programs from the kernel.
 func (p *programs) remove() error {
 	var errs []error
 	if p.events != nil {
@@ -77,7 +77,7 @@ func (p *programs) remove() error {
 	return errors.Join(append(errs, err)...)
 }
 
-// time has the kernel measure run times until stop is called.
+// time makes the kernel measure run times until stop is called.
 func (p *programs) time() (stop func(), err error) {
 	var on io.Closer
 	if on, err = ebpf.EnableStats(unix.BPF_STATS_RUN_TIME); err != nil {
@@ -86,7 +86,7 @@ func (p *programs) time() (stop func(), err error) {
 	return func() { _ = on.Close() }, nil
 }
 
-// cost is the runs of a program and how long they took.
+// cost is the number of runs of a program, and their time.
 type cost struct {
 	runs uint64
 	took time.Duration
@@ -94,10 +94,10 @@ type cost struct {
 
 func (c cost) mean() float64 { return float64(c.took) / float64(max(c.runs, 1)) }
 
-// costs are by program.
+// costs maps programs to their costs.
 type costs map[string]cost
 
-// costs reads what has been measured since the programs were attached.
+// costs returns the costs since the programs were attached.
 func (p *programs) costs() (costs, error) {
 	all, err := bpf.Programs(p.root)
 	if err != nil {
@@ -142,13 +142,13 @@ func (c costs) programs() (all []Program) {
 	return all
 }
 
-// Of a busy host, per second.
+// Load of a busy host, per second.
 const (
 	busySwitches = 20_000
 	busyPackets  = 10_000
 )
 
-// busyHost is the share of a core that the programs would take there.
+// busyHost returns the share of a core that the programs would take on a busy host.
 func (c costs) busyHost() float64 {
 	packets := cost{c["cgn_skb_in"].runs + c["cgn_skb_out"].runs, c["cgn_skb_in"].took + c["cgn_skb_out"].took}
 	return (busySwitches*c["cgn_switch"].mean() + busyPackets*packets.mean()) / 1e9

@@ -11,15 +11,15 @@ import (
 	"time"
 )
 
-// quotaPeriod is what a group's share of CPU is dealt out by.
+// quotaPeriod is the period of a group's CPU quota.
 const quotaPeriod = 20 * time.Millisecond
 
-// controlGroups are where groups are made: of version 2 for sockets, and where the CPU controller
-// is, which may be the same.
+// controlGroups are the places of control groups: version 2 for sockets, and the CPU controller,
+// which may be in the same place.
 type controlGroups struct {
 	unified string // mount point of version 2
-	cpu     string // of the CPU controller
-	one     bool   // cpu is of version 1
+	cpu     string // mount point of the CPU controller
+	one     bool   // the CPU controller is of version 1
 }
 
 func findControlGroups() (g controlGroups, err error) {
@@ -62,7 +62,7 @@ func has(options, name string) bool {
 // group is a control group with a share of CPU.
 type group struct{ folders []string }
 
-// make makes a group directly below the root, so that no parent needs to hand on controllers.
+// make makes a group directly below the root, where no parent must enable controllers.
 func (g controlGroups) make(name string, cpu float64) (*group, error) {
 	made := &group{}
 	for _, at := range []string{g.unified, g.cpu} {
@@ -85,7 +85,7 @@ func (g controlGroups) make(name string, cpu float64) (*group, error) {
 	return made, nil
 }
 
-// within is a command that runs argv in the group from its first instruction on.
+// within returns a command that runs argv in the group from its first instruction on.
 func (g *group) within(argv ...string) []string {
 	enter := ""
 	for _, f := range g.folders {
@@ -94,12 +94,12 @@ func (g *group) within(argv ...string) []string {
 	return append([]string{"/bin/sh", "-c", enter + `exec "$@"`, "sh"}, argv...)
 }
 
-// remove removes the group, whose processes have ended.
+// remove removes the group. Its processes must have ended.
 func (g *group) remove() error {
 	var errs []error
 	for _, f := range g.folders {
 		var err error
-		for range 100 { // the kernel takes its time with the last process
+		for range 100 { // the kernel needs time after the last process has ended
 			if err = os.Remove(f); err == nil || errors.Is(err, fs.ErrNotExist) {
 				err = nil
 				break

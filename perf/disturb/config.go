@@ -9,16 +9,16 @@ import (
 	"time"
 )
 
-// Mode is what a run goes with.
+// Mode is the kind of a run.
 type Mode struct {
 	Name, What string
 
-	disturbed bool   // hogs run, and packets are lost
-	signals   bool   // agents measure, and the router looks at its connections
-	policy    string // of the router
+	disturbed bool   // with hogs and packet loss
+	signals   bool   // agents measure, and the router watches its connections
+	policy    string // policy of the router
 }
 
-// modes in the order in which they are run.
+// modes in the order of the runs
 var modes = []Mode{
 	{Name: "undisturbed", What: "the fleet without hogs, loss and signals", policy: "{}"},
 	{Name: "off", What: "hogs and loss without signals: agents have `--telemetry off`, the router `watch_nodes = false` and no `kernel_events`", disturbed: true, policy: "{}"},
@@ -35,37 +35,37 @@ func Modes() []string {
 	return all
 }
 
-// Config of Run. The zero value of a field stands for that of Default.
+// Config of Run. A zero field means its value in Default.
 type Config struct {
-	Bin    string   // folder with cgn-router, cgn-agent and cgn-ctl
+	Bin    string   // folder of cgn-router, cgn-agent and cgn-ctl
 	Modes  []string // empty: all
-	Rounds int      // of each mode, in turn
-	Policy string   // of the mode on
+	Rounds int      // runs of each mode, in turn
+	Policy string   // policy of the mode on
 
-	Nodes         int           // the first has the hogs, the second the loss
+	Nodes         int           // number of nodes; the first gets the hogs, the second the loss
 	Hogs          int           // processes that never sleep
-	Loss          float64       // share of packets, each way
-	CPU           float64       // of one CPU, for each node with its hogs
-	StepCPU       time.Duration // of the engines
-	DecodeStep    time.Duration // of the engines
+	Loss          float64       // share of lost packets, each way
+	CPU           float64       // share of one CPU for each node, including its hogs
+	StepCPU       time.Duration // CPU time of an engine's step
+	DecodeStep    time.Duration // duration of an engine's decode step
 	PrefillRate   float64       // tokens per second of an engine
-	MaxConcurrent int           // requests of an engine
+	MaxConcurrent int           // concurrent requests of an engine
 
-	Trace      string  // file; empty: the generator's
-	Requests   int     // of each run
-	Speed      float64 // of the trace
-	MostInput  int     // tokens of a prompt: longer ones are left out
-	MostOutput int     // tokens of an answer
+	Trace      string  // file of the trace; empty: the generator's trace
+	Requests   int     // requests of each run
+	Speed      float64 // factor of the trace's speed
+	MostInput  int     // largest prompt in tokens; requests with longer ones are left out
+	MostOutput int     // largest answer in tokens
 
-	Progress io.Writer // nil: nobody is told
-	Keep     string    // folder for the logs of all runs; empty: none are kept
+	Progress io.Writer // gets progress messages; nil: none
+	Keep     string    // folder for the logs of all runs; empty: the logs are not kept
 }
 
-// Default is what Run does unless told otherwise.
+// Default returns the default configuration.
 func Default() Config { return Config{}.withDefaults() }
 
-// DefaultPolicy counts a node as fully used whose engine waits for a CPU all the time, and one that
-// has to send 3 % of its segments again.
+// DefaultPolicy counts a node as fully loaded if its engine always waits for a CPU, or if 3 % of
+// its segments are retransmitted.
 const DefaultPolicy = `{"run_delay_ms":1000,"retransmit_pct":3}`
 
 func def[T comparable](v *T, d T) {
@@ -97,7 +97,7 @@ func (c Config) withDefaults() Config {
 	return c
 }
 
-// Check says which field no run could be made with.
+// Check returns an error that names an invalid field.
 func (c Config) Check() error {
 	c = c.withDefaults()
 	for _, name := range c.Modes {
@@ -129,7 +129,7 @@ func (c *Config) mode(name string) Mode {
 	return m
 }
 
-// The disturbed nodes.
+// Indexes of the disturbed nodes.
 const (
 	hogged = 0
 	lossy  = 1

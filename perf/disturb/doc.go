@@ -1,10 +1,10 @@
-// Package disturb measures what the kernel's signals are worth: it replays a trace through a router
-// over several nodes, of which one shares its host's CPUs with hogs and one is reached over a path
-// that loses packets, with and without the signals in turn.
+// Package disturb measures the benefit of the kernel's signals. It replays a trace through a router
+// over several nodes, with and without the signals in turn. One node shares its CPUs with hogs, and
+// the path to another loses packets.
 //
 // Each node is a network namespace with a simulated engine and its agent, in a control group of its
-// own with the same share of CPU; the router, etcd and the load are in another namespace. All of it
-// are the real programs. The engines need CPU time for each step (cgn-ctl sim --step-cpu), as real
-// ones do, and the hogs run in the group of their node, so that this node's steps take longer and
-// no other's. Linux only, and for root.
+// own. All nodes have the same share of CPU. The router, etcd and the load are in another
+// namespace. All programs are the real ones. The engines need CPU time for each step (cgn-ctl sim
+// --step-cpu), as real ones do. The hogs run in the group of their node, so that only this node's
+// steps take longer. It runs on Linux only, as root.
 package disturb

@@ -20,8 +20,8 @@ import (
 	"github.com/cognitora/dataplane/perf/process"
 )
 
-// Addresses of what runs in the hub, and ports of the nodes: each has its own, as the kernel counts
-// by port.
+// Addresses of the programs in the hub, and ports of the nodes. Each node has its own port, because
+// the kernel counts by port.
 const (
 	etcdAt      = "127.0.0.1:2379"
 	routerAt    = "127.0.0.1:8080"
@@ -31,22 +31,23 @@ const (
 	readyWithin = time.Minute
 )
 
-// fleet is what runs in one run.
+// fleet holds the programs of one run.
 type fleet struct {
 	c      *Config
 	mode   Mode
 	dir    string
 	star   *netpath.Star
 	etcd   *etcdserver.Server
-	door   *netpath.Door // to etcd
+	door   *netpath.Door // connection to etcd
 	groups []*group
-	nodes  [][]*process.Process // of each node: engine and agent, then hogs
-	events *process.Process     // tells the router of what the kernel sees; nil without signals
+	nodes  [][]*process.Process // processes of each node: engine and agent, then hogs
+	events *process.Process     // reports the kernel's events to the router; nil without signals
 	router *process.Process
 	admin  *http.Client
 }
 
-// startFleet starts everything, undisturbed, and waits until the router sends to all nodes.
+// startFleet starts all programs without disturbances, and waits until the router sends to all
+// nodes.
 func startFleet(ctx context.Context, c *Config, m Mode, dir string, groups controlGroups) (*fleet, error) {
 	f := &fleet{c: c, mode: m, dir: dir}
 	dial := func(ctx context.Context, _, _ string) (net.Conn, error) {
@@ -66,13 +67,13 @@ func startFleet(ctx context.Context, c *Config, m Mode, dir string, groups contr
 
 func (f *fleet) path(name string) string { return filepath.Join(f.dir, name) }
 
-// bin is the path of one of our programs.
+// bin returns the path of one of the project's programs.
 func (f *fleet) bin(name string) string { return filepath.Join(f.c.Bin, name) }
 
-// pins is where the agents of this process pin their programs.
+// pins returns the folder where the agents of this run pin their programs.
 func pins() string { return fmt.Sprintf("%s/%s%d", pinRoot, namePrefix, os.Getpid()) }
 
-// What is left outside of this process has the prefix and its id in its name.
+// Names of objects outside this process have the prefix and the process id.
 const (
 	pinRoot    = "/sys/fs/bpf"
 	namePrefix = "cgn-disturb-"
@@ -170,7 +171,7 @@ func (f *fleet) disturb() error {
 	return f.star.Hosts[lossy].Lose(f.c.Loss)
 }
 
-// page is what the router's admin port says.
+// page returns a page of the router's admin port.
 func (f *fleet) page(path string) ([]byte, error) {
 	r, err := f.admin.Get("http://admin" + path)
 	if err != nil {
@@ -180,13 +181,13 @@ func (f *fleet) page(path string) ([]byte, error) {
 	return io.ReadAll(io.LimitReader(r.Body, 16<<20))
 }
 
-// fleetView is what matters of /debug/fleet.
+// fleetView holds the needed parts of /debug/fleet.
 type fleetView struct {
 	Nodes []struct {
 		ID       string
 		Eligible bool
 		Signals  struct {
-			CPU *float64 `json:"cpu_pct"` // known once the agent has found its engine's processes
+			CPU *float64 `json:"cpu_pct"` // known after the agent has found its engine's processes
 		}
 	}
 }
@@ -216,7 +217,7 @@ func (f *fleet) awaitReady(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// stop ends everything and removes what it left.
+// stop ends all programs and removes what they left.
 func (f *fleet) stop() error {
 	var wg sync.WaitGroup
 	for _, p := range []*process.Process{f.router, f.events} {

@@ -7,7 +7,7 @@ import (
 	"errors"
 )
 
-// Run needs Linux.
+// Run fails on this system.
 func Run(context.Context, Config) (*Report, error) {
 	return nil, errors.New("disturb: network namespaces and control groups are Linux's")
 }

@@ -14,25 +14,25 @@ import (
 	"github.com/cognitora/dataplane/perf/process"
 )
 
-// Report is all runs.
+// Report holds the results of all runs.
 type Report struct {
 	Config  Config              `json:"-"`
-	Results map[string][]Result `json:"results"` // by mode, in the order of the rounds
+	Results map[string][]Result `json:"results"` // by mode, in the order of rounds
 	Took    time.Duration       `json:"took_ns"`
 }
 
-// Result is one run.
+// Result is the result of one run.
 type Result struct {
 	Mode   string `json:"mode"`
 	Replay Replay `json:"replay"`
-	// Of the router: requests sent to a further node, nodes that became suspect, breakers that
-	// opened.
+	// The router's counts: requests retried on another node, nodes that became suspect, breakers
+	// that opened.
 	Retries   float64 `json:"retries"`
 	Suspected float64 `json:"suspected"`
 	Opens     float64 `json:"breaker_opens"`
 }
 
-// Replay is what bench replay prints, in seconds.
+// Replay is the output of bench replay, in seconds.
 type Replay struct {
 	Requests int            `json:"requests"`
 	Failures map[string]int `json:"failures"`
@@ -43,14 +43,14 @@ type Replay struct {
 	Nodes    []Node         `json:"nodes"`
 }
 
-// Node is what came of the requests that one node has answered.
+// Node holds the figures of the requests that one node has answered.
 type Node struct {
 	ID    string  `json:"id"`
-	Share float64 `json:"share"` // of all answers
+	Share float64 `json:"share"` // share of all answers
 	TTFT  Times   `json:"ttft_seconds"`
 }
 
-// Times are percentiles over the requests that were answered whole.
+// Times are percentiles over the completely answered requests.
 type Times struct {
 	P50 float64 `json:"p50"`
 	P90 float64 `json:"p90"`
@@ -58,7 +58,7 @@ type Times struct {
 	Max float64 `json:"max"`
 }
 
-// node is one node's part, which may be nothing.
+// node returns one node's figures, which may be zero.
 func (r *Result) node(i int) Node {
 	for _, n := range r.Replay.Nodes {
 		if n.ID == nodeID(i) {
@@ -128,7 +128,7 @@ func (r *Report) values(mode string, column int) []float64 {
 	return v
 }
 
-// Markdown is the report as text; command is how it was made.
+// Markdown formats the report. command is the command that made it.
 func (r *Report) Markdown(command string) string {
 	var b strings.Builder
 	c := &r.Config
@@ -164,7 +164,7 @@ func (r *Report) Markdown(command string) string {
 	return markdown.Wrap(b.String())
 }
 
-// metric adds up the samples of a metric of the router whose labels hold the given text.
+// metric returns the sum of a router metric's samples whose labels contain the given text.
 func metric(text []byte, name, label string) (total float64) {
 	for line := range strings.Lines(string(text)) {
 		if rest, ok := strings.CutPrefix(line, name); ok && (rest[0] == '{' || rest[0] == ' ') && strings.Contains(rest,

@@ -16,11 +16,10 @@ import (
 	"time"
 )
 
-// settle is the time between the beginning of the disturbances and the first request, in every
-// mode.
+// settle is the time from the start of the disturbances to the first request, in every mode.
 const settle = 3 * time.Second
 
-// Run makes all runs. When ctx ends the Report has those that are complete, and the error is ctx's.
+// Run makes all runs. When ctx ends, it returns the complete runs and ctx's error.
 func Run(ctx context.Context, c Config) (report *Report, err error) {
 	if err := c.Check(); err != nil {
 		return nil, err
@@ -46,7 +45,7 @@ func Run(ctx context.Context, c Config) (report *Report, err error) {
 	defer func() { err = errors.Join(err, clean(&c, pins())) }()
 	for round := range c.Rounds {
 		for i := range c.Modes {
-			m := c.mode(c.Modes[(i+round)%len(c.Modes)]) // no mode is always first
+			m := c.mode(c.Modes[(i+round)%len(c.Modes)]) // rotated, so that no mode is always first
 			r, err := one(ctx, &c, m, round, groups)
 			if err != nil {
 				return report, err
@@ -71,7 +70,7 @@ func clean(c *Config, pins string) error {
 	return nil
 }
 
-// sweep removes what processes have left that were killed.
+// sweep removes what killed processes have left.
 func sweep(c *Config, groups controlGroups) error {
 	var errs []error
 	for _, at := range []string{pinRoot, groups.unified, groups.cpu} {
@@ -122,7 +121,7 @@ func one(ctx context.Context, c *Config, m Mode, round int, groups controlGroups
 	return f.measure(ctx)
 }
 
-// measure replays the trace and reads what came of it.
+// measure replays the trace and collects the figures.
 func (f *fleet) measure(ctx context.Context) (*Result, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -151,7 +150,7 @@ func (f *fleet) measure(ctx context.Context) (*Result, error) {
 	return r, os.WriteFile(f.path("metrics"), metrics, 0o600)
 }
 
-// replay is what bench replay prints as JSON.
+// replay returns the JSON output of bench replay.
 func (f *fleet) replay(ctx context.Context) ([]byte, error) {
 	requests, err := source(f.c.Trace, f.c.Requests, f.c.MostInput)
 	if err == nil {
@@ -180,7 +179,8 @@ func (f *fleet) replay(ctx context.Context) ([]byte, error) {
 	return out.Bytes(), os.WriteFile(f.path("replay.json"), out.Bytes(), 0o600)
 }
 
-// watch keeps what the router thinks of the nodes each second, for who asks why, until ctx ends.
+// watch writes the router's view of the nodes to a file each second, for later questions, until ctx
+// ends.
 func (f *fleet) watch(ctx context.Context) {
 	file, err := os.Create(f.path("fleet.jsonl"))
 	if err != nil {
@@ -198,7 +198,7 @@ func (f *fleet) watch(ctx context.Context) {
 		text, err := f.page("/debug/fleet")
 		var line bytes.Buffer
 		if err == nil && json.Compact(&line, text) == nil {
-			_, _ = file.Write(append(line.Bytes(), '\n')) // a full disk costs the explanation, not the run
+			_, _ = file.Write(append(line.Bytes(), '\n')) // on a full disk only this file is lost, not the run
 		}
 	}
 }

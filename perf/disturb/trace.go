@@ -8,13 +8,13 @@ import (
 	"github.com/cognitora/dataplane/perf/trace"
 )
 
-// traceStep is what the timestamps of the public traces are multiples of, in milliseconds, but for
-// one more or less.
+// traceStep divides the timestamps of the public traces, with deviations of at most one. It is in
+// milliseconds.
 const traceStep = 3000
 
-// source is the trace in a file, its requests spread evenly over its steps, or the generator's if
-// there is no file. It is read into memory as far as n requests of at most the given number of
-// prompt tokens, as an engine whose context is no longer gets them.
+// source returns the trace in a file with its requests spread evenly over its steps, or the
+// generator's trace if there is no file. It reads n requests into memory, without those whose
+// prompts have more than mostInput tokens, which an engine with a shorter context would not get.
 func source(file string, n, mostInput int) (list, error) {
 	var all trace.Source = (&trace.Generator{Requests: 4 * n, Seed: 1}).Source()
 	if file != "" {
@@ -54,7 +54,7 @@ func writeTrace(to string, all list) error {
 	return errors.Join(err, out.Close())
 }
 
-// spread gives the requests of one step different times within it, in their order.
+// spread gives the requests of one step different times within the step, and keeps their order.
 func spread(all []trace.Request) {
 	step := func(i int) int64 { return (all[i].Timestamp + traceStep/2) / traceStep }
 	for first := 0; first < len(all); {
@@ -73,7 +73,7 @@ func spread(all []trace.Request) {
 // list is a trace in memory.
 type list []trace.Request
 
-// Next takes the first request out of the list.
+// Next removes the first request from the list and returns it.
 func (l *list) Next() (trace.Request, error) {
 	if len(*l) == 0 {
 		return trace.Request{}, io.EOF

@@ -1,11 +1,11 @@
 package evict
 
-// arc is ARC (Megiddo and Modha, FAST 2003): recent keys seen once and frequent
-// keys seen more often, and the names of as many that have left either; a name
-// that comes back moves the boundary towards the side that it was on.
+// arc is ARC (Megiddo and Modha, FAST 2003). It has two lists of keys: recent ones, which were seen
+// once, and frequent ones. It remembers as many names of evicted keys. If one of these is requested
+// again, the boundary moves in favour of its former list.
 type arc struct {
 	*lists
-	capacity, target int // target size of recent
+	capacity, target int // target is the target size of recent
 }
 
 const (
@@ -37,7 +37,7 @@ func (p *arc) access(key uint32) bool {
 	return false
 }
 
-// makeRoom is for a key that is not remembered.
+// makeRoom makes room for a key that is not remembered.
 func (p *arc) makeRoom() {
 	recent := p.size[arcRecent] + p.size[arcRecentLeft]
 	all := recent + p.size[arcFrequent] + p.size[arcFrequentLeft]
@@ -55,7 +55,7 @@ func (p *arc) makeRoom() {
 	}
 }
 
-// replace evicts a key and remembers it, if the cache is full.
+// replace evicts a key and remembers its name, if the cache is full.
 func (p *arc) replace(frequentLeft bool) {
 	if p.len() < p.capacity {
 		return

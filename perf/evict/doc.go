@@ -1,26 +1,26 @@
-// Package evict has eviction policies as pure data structures, and replays
-// traces of block accesses against them, so that an operator can size tiers and
-// so that the policy of the RAM tier is compared with those that are published.
+// Package evict has eviction policies as pure data structures, and replays traces of block accesses
+// against them. So an operator can size tiers, and the policy of the RAM tier can be compared with
+// published ones.
 //
-// Blocks count the same whatever their length, and a missing block is always
-// fetched or computed and then inserted: that is what engines do.
+// All blocks count the same, whatever their length. A missing block is always fetched or computed,
+// and then inserted, as engines do.
 package evict
 
-// Policy is a cache of so many blocks, of which only the keys exist. Keys are
-// the dense numbers of an accesses.Trace. A policy is not safe for concurrent use.
+// Policy is a cache with room for a number of blocks. It has only their keys. Keys are the dense
+// numbers of an accesses.Trace. A policy is not safe for concurrent use.
 type Policy interface {
-	// Request uses the blocks of one prompt in order and inserts what is
-	// missing. It returns how many leading ones were there, which is what an
-	// engine can load, and how many in all.
+	// Request uses the blocks of one prompt in order and inserts the missing ones. It returns how
+	// many leading blocks were there, which is what an engine can load, and how many blocks in
+	// total.
 	Request(keys []uint32) (leading, hits int)
-	// Store inserts blocks that an engine has computed; those that are there
-	// are not used by it. It counts as no access.
+	// Store inserts blocks that an engine has computed. It does not use blocks that are there
+	// already. It does not count as an access.
 	Store(keys []uint32)
-	// Len is the number of blocks held, never above the capacity.
+	// Len returns the number of held blocks, which is never above the capacity.
 	Len() int
 }
 
-// Maker makes a policy for a trace with so many distinct keys.
+// Maker makes a policy for a trace with a number of distinct keys.
 type Maker struct {
 	Name string
 	New  func(capacity, keys int) Policy
@@ -29,8 +29,8 @@ type Maker struct {
 // Ours is the name of the RAM tier's policy among Makers.
 const Ours = "leaf-arc"
 
-// Makers returns every policy, that of the RAM tier first. Each takes the
-// blocks of a request in order, as its authors have it, except the two that know leaves.
+// Makers returns every policy, first that of the RAM tier. Each takes the blocks of a request in
+// order, as its authors intended, except the two that know leaves.
 func Makers() []Maker {
 	return []Maker{
 		{Ours, func(c, n int) Policy { return newLeafARC(c, n) }},
@@ -43,14 +43,14 @@ func Makers() []Maker {
 	}
 }
 
-// single is a policy that knows single keys only.
+// single is a policy for single keys, without prompts.
 type single interface {
-	access(key uint32) (hit bool) // inserts a missing one
+	access(key uint32) (hit bool) // inserts a missing key
 	has(key uint32) bool
 	len() int
 }
 
-// inOrder makes a Policy of one that knows single keys only.
+// inOrder makes a Policy from a policy for single keys.
 type inOrder struct{ s single }
 
 func (p *inOrder) Request(keys []uint32) (leading, hits int) {

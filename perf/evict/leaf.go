@@ -1,10 +1,10 @@
 package evict
 
-// family knows which blocks follow one another, and so which are leaves: blocks
-// after which nothing is held.
+// family knows which blocks follow one another, and therefore which blocks are leaves: no held
+// block follows them.
 type family struct {
-	parent   []uint32 // by key; itself: none
-	children []uint32 // by key: how many of its children are held
+	parent   []uint32 // by key; a key without parent has itself
+	children []uint32 // by key: number of its held children
 }
 
 func newFamily(keys int) family {
@@ -27,12 +27,12 @@ func (f *family) gone(key uint32) {
 	}
 }
 
-// leafSearch bounds how many keys from the back of a list are looked at for a
-// leaf. Requests are used tail first, so that the last key nearly always is one.
+// leafSearch is how many keys from the back of a list are searched for a leaf. Requests use their
+// blocks from the tail on, so the last key is nearly always a leaf.
 const leafSearch = 8
 
-// leaf is the least recently used leaf at the back of a list that is not the
-// parent of key; false where there is none.
+// leaf returns the least recently used leaf at the back of a list that is not the parent of key;
+// false if there is none.
 func (f *family) leaf(l *lists, list uint8, key uint32) (uint32, bool) {
 	if l.size[list] == 0 {
 		return 0, false
@@ -47,9 +47,9 @@ func (f *family) leaf(l *lists, list uint8, key uint32) (uint32, bool) {
 	return 0, false
 }
 
-// leafLRU is LRU, but of a request the last block is used first and the first
-// block last, and only leaves are evicted. So a conversation is shortened from
-// its end, and what is left of it can be loaded.
+// leafLRU is LRU with two differences. A request's last block is used first, and its first block
+// last. Only leaves are evicted. So a conversation is shortened from its end, and the rest of it
+// can still be loaded.
 type leafLRU struct {
 	*lists
 	family
@@ -68,7 +68,7 @@ func (p *leafLRU) Request(keys []uint32) (leading, hits int) {
 	return leading, hits
 }
 
-// Store adds what is missing in order, until nothing is left to evict but what comes before it.
+// Store adds the missing blocks in order, until only their predecessors could be evicted.
 func (p *leafLRU) Store(keys []uint32) {
 	for i, k := range keys {
 		if p.has(k) {
@@ -101,7 +101,7 @@ func (p *leafLRU) touch(keys []uint32) {
 func (p *leafLRU) has(key uint32) bool { return p.in[key] == 0 }
 func (p *leafLRU) Len() int            { return p.size[0] }
 
-// count returns how many leading blocks are held, and how many in all.
+// count returns how many leading blocks are held, and how many in total.
 func count(p interface{ has(uint32) bool }, keys []uint32) (leading, hits int) {
 	for i, k := range keys {
 		if p.has(k) {

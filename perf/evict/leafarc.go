@@ -1,21 +1,20 @@
 package evict
 
-// leafARC is leafLRU in two parts, as ARC has them: recent blocks were used by
-// one request, frequent ones by several. Where the boundary between the two
-// lies follows from the names of what was evicted, as many as the cache holds
-// blocks: one that comes back moves the boundary towards the side that it was on.
+// leafARC is leafLRU with ARC's two parts: recent blocks were used by one request, frequent ones by
+// several. It remembers as many names of evicted blocks as it holds blocks. If one of these is
+// requested again, the boundary moves in favour of its former part.
 //
-// Unlike ARC it begins with most of the room for recent blocks, and gives
-// frequent blocks twice the weight: a prompt's blocks come back together, so
-// that each return moves the boundary by a prompt's length.
+// Unlike ARC it begins with most of the room for recent blocks, and gives frequent blocks twice the
+// weight. A prompt's blocks return together, so each return moves the boundary by a prompt's
+// length.
 type leafARC struct {
 	*lists
 	family
-	capacity, target int // target size of recent
+	capacity, target int // target is the target size of recent
 }
 
-// leafARCStart is the part of the room that recent blocks have at first, and
-// leafARCWeight what a frequent block's return counts.
+// leafARCStart is the initial share of recent blocks. leafARCWeight is how much a frequent block's
+// return moves the boundary.
 const (
 	leafARCStart  = 0.8
 	leafARCWeight = 2
@@ -59,7 +58,7 @@ func (p *leafARC) Store(keys []uint32) {
 	}
 }
 
-// recall moves the boundary if key was evicted not long ago, and returns the part that it goes to.
+// recall moves the boundary if key was evicted recently, and returns the part that the key goes to.
 func (p *leafARC) recall(key uint32) uint8 {
 	was := p.in[key]
 	switch was {
@@ -74,7 +73,7 @@ func (p *leafARC) recall(key uint32) uint8 {
 	return arcFrequent
 }
 
-// evict removes a leaf from the part that is too large, else from the other.
+// evict removes a leaf from the part that is too large, or else from the other part.
 func (p *leafARC) evict(key uint32) bool {
 	list := uint8(arcRecent)
 	if p.size[arcRecent] <= p.target {
@@ -97,7 +96,7 @@ func (p *leafARC) evict(key uint32) bool {
 	return true
 }
 
-// forget drops the oldest name of the longer list.
+// forget drops the oldest name of the longer list of names.
 func (p *leafARC) forget() {
 	if p.size[arcRecentLeft] > p.size[arcFrequentLeft] {
 		p.pop(arcRecentLeft)

@@ -1,9 +1,9 @@
 package evict
 
-// lists are linked lists of keys, of which each key is in one at most.
+// lists are linked lists of keys. Each key is in at most one list.
 type lists struct {
-	links []link  // by key, then the lists' heads
-	in    []uint8 // by key: the list it is in, none without
+	links []link  // by key; the lists' heads follow
+	in    []uint8 // by key: its list, or none
 	size  []int   // by list
 	keys  int
 }
@@ -24,7 +24,7 @@ func newLists(count, keys int) *lists {
 	return l
 }
 
-// push puts a key that is in no list at the front of one.
+// push puts a key that is in no list at the front of list.
 func (l *lists) push(list uint8, key uint32) {
 	head := uint32(l.keys) + uint32(list)
 	first := l.links[head].next
@@ -34,7 +34,7 @@ func (l *lists) push(list uint8, key uint32) {
 	l.size[list]++
 }
 
-// remove takes a key out of the list that it is in.
+// remove removes a key from its list.
 func (l *lists) remove(key uint32) {
 	k := l.links[key]
 	l.links[k.prev].next, l.links[k.next].prev = k.next, k.prev
@@ -42,22 +42,22 @@ func (l *lists) remove(key uint32) {
 	l.in[key] = none
 }
 
-// move puts a key that is in a list at the front of one.
+// move moves a key from its list to the front of list.
 func (l *lists) move(list uint8, key uint32) {
 	l.remove(key)
 	l.push(list, key)
 }
 
-// last is the key at the back of a list that is not empty.
+// last returns the key at the back of a list, which must not be empty.
 func (l *lists) last(list uint8) uint32 { return l.links[l.keys+int(list)].prev }
 
-// before is the key nearer to the front; false at the front.
+// before returns the next key towards the front; false at the front.
 func (l *lists) before(key uint32) (uint32, bool) {
 	p := l.links[key].prev
 	return p, int(p) < l.keys
 }
 
-// pop removes and returns the key at the back of a list that is not empty.
+// pop removes and returns the key at the back of a list, which must not be empty.
 func (l *lists) pop(list uint8) uint32 {
 	key := l.last(list)
 	l.remove(key)

@@ -1,6 +1,6 @@
 package evict
 
-// lru evicts the key whose use is longest ago.
+// lru evicts the least recently used key.
 type lru struct {
 	*lists
 	capacity int

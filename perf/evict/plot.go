@@ -12,8 +12,8 @@ const (
 	plotColumns = 56
 )
 
-// Plot draws hit ratio over size for a terminal, a letter for each policy and
-// '*' where several meet. Sizes are on a logarithmic axis.
+// Plot draws the hit ratio over the size for a terminal, with a letter for each policy, and '*'
+// where several meet. The axis of sizes is logarithmic.
 func Plot(results []Result) string {
 	if len(results) == 0 {
 		return ""
@@ -52,7 +52,7 @@ func column(share, from, to float64) int {
 	return int(math.Round(math.Log(share/from) / math.Log(to/from) * (plotColumns - 4)))
 }
 
-// drawn puts axes around a grid.
+// drawn adds axes to a grid.
 func drawn(grid [][]byte, low, high float64, results []Result, from, to float64) string {
 	var b strings.Builder
 	for i, row := range grid {

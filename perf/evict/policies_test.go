@@ -9,7 +9,7 @@ import (
 	"github.com/cognitora/dataplane/kvcached/accesses"
 )
 
-// play uses single keys named by letters and returns what hit, in capitals.
+// play uses keys named by letters, and returns the letters with hits in capitals.
 func play(p single, keys string) string {
 	out := []byte(keys)
 	for i := range out {
@@ -20,7 +20,7 @@ func play(p single, keys string) string {
 	return string(out)
 }
 
-// order names the keys of a list from the front.
+// order returns the keys of a list from the front.
 func order(l *lists, list uint8) string {
 	out := ""
 	head := uint32(l.keys) + uint32(list)
@@ -40,11 +40,11 @@ func TestLRUEvictsTheLeastRecent(t *testing.T) {
 	}
 }
 
-// TestSieveAsPublished is the example of the paper's figure: the hand spares
-// visited keys in place, and stays where it evicted.
+// TestSieveAsPublished is the example in the paper's figure: the hand spares visited keys in place,
+// and stays where it has evicted.
 func TestSieveAsPublished(t *testing.T) {
 	p := newSieve(7, 26)
-	play(p, "abcdefgabg") // queue from the newest: gfedcba; visited a, b, g
+	play(p, "abcdefgabg") // queue from the newest key: gfedcba; visited: a, b, g
 	if got := play(p, "h"); got != "h" || order(p.lists, 0) != "hgfedba" {
 		t.Fatalf("h evicts c: %s", order(p.lists, 0))
 	}
@@ -68,11 +68,11 @@ func TestS3FIFOQuicklyDemotes(t *testing.T) {
 	if play(p, "aaj"); order(p.lists, s3Small) != "jihgfedcba" {
 		t.Fatalf("hits move nothing: %s", order(p.lists, s3Small))
 	}
-	play(p, "k") // a was used twice and goes on; b was not and leaves
+	play(p, "k") // a was used twice and moves on; b was not and leaves
 	if order(p.lists, s3Main) != "a" || order(p.lists, s3Ghost) != "b" {
 		t.Errorf("main %s, ghost %s", order(p.lists, s3Main), order(p.lists, s3Ghost))
 	}
-	play(p, "b") // its name is remembered: straight to the main queue
+	play(p, "b") // its name is remembered, so it goes directly to the main queue
 	if order(p.lists, s3Main) != "ba" || order(p.lists, s3Ghost) != "c" || p.len() != 10 {
 		t.Errorf("main %s, ghost %s, %d", order(p.lists, s3Main), order(p.lists, s3Ghost), p.len())
 	}
@@ -81,7 +81,8 @@ func TestS3FIFOQuicklyDemotes(t *testing.T) {
 	}
 }
 
-// TestS3FIFOReinserts: a used key of the main queue goes round once for each use, 3 at most.
+// TestS3FIFOReinserts: a used key of the main queue is reinserted once for each use, at most 3
+// times.
 func TestS3FIFOReinserts(t *testing.T) {
 	p := newS3FIFO(10, 26)
 	p.push(s3Main, 0)
@@ -108,17 +109,17 @@ func TestARCAsPublished(t *testing.T) {
 	}
 	for _, step := range []struct{ keys, want string }{
 		{"abcd", "dcba    0"},
-		{"ab", "dc ba   0"},     // case I: the second use makes frequent
+		{"ab", "dc ba   0"},     // case I: the second use makes a key frequent
 		{"e", "ed ba c  0"},     // case IV: recent is above its target
-		{"c", "e cba d  1"},     // case II: a name of recent raises the target
-		{"f", "fe cb d a 1"},    // recent is at its target: frequent loses its last, a
-		{"a", "f acb ed  0"},    // case III: a name of frequent lowers it; recent at its target gives way
+		{"c", "e cba d  1"},     // case II: a remembered name of recent raises the target
+		{"f", "fe cb d a 1"},    // recent is at its target, so frequent loses its last key, a
+		{"a", "f acb ed  0"},    // case III: a remembered name of frequent lowers the target; recent gives way
 		{"x", "x acb fed  0"},   // |recent and its names| < 4
-		{"y", "y acb xfe  0"},   // = 4: a name is dropped
+		{"y", "y acb xfe  0"},   // = 4: a name is forgotten
 		{"x", "y xac fe b 1"},   // at the target: b leaves
-		{"acx", "y xca fe b 1"}, // hits order by use
+		{"acx", "y xca fe b 1"}, // hits are ordered by use
 		{"z", "zy xc fe ab 1"},  // a leaves
-		{"w", "wz xc yf ab 1"},  // above the target again, and e is dropped
+		{"w", "wz xc yf ab 1"},  // above the target again; e is forgotten
 		{"b", "w bxc zyf a 0"},  // case III
 	} {
 		if play(p, step.keys); state() != step.want {
@@ -128,13 +129,13 @@ func TestARCAsPublished(t *testing.T) {
 }
 
 func TestTinyLFUAdmitsOnlyTheMoreFrequent(t *testing.T) {
-	p := newTinyLFU(4, 26) // window 1, main 3 of which 2 protected
+	p := newTinyLFU(4, 26) // window of 1, main part of 3 with 2 protected
 	play(p, "aabbcc")
-	play(p, "d") // the window pushes c out, into room
+	play(p, "d") // the window pushes c into free room
 	if got := order(p.lists, lfuWindow); got != "d" {
 		t.Fatalf("window %s", got)
 	}
-	play(p, "e") // d was used once, the last of probation twice: d is dropped
+	play(p, "e") // d was used once, the last key of probation twice, so d is dropped
 	if p.has('d'-'a') || !p.has('c'-'a') {
 		t.Errorf("d %v, c %v", p.has('d'-'a'), p.has('c'-'a'))
 	}
@@ -160,7 +161,7 @@ func TestSketchCountsAndForgets(t *testing.T) {
 	}
 }
 
-// request uses keys named by letters.
+// request uses the keys named by letters.
 func request(p Policy, keys string) string {
 	ids := make([]uint32, len(keys))
 	for i := range ids {
@@ -176,7 +177,7 @@ func TestLeafLRUShortensFromTheEnd(t *testing.T) {
 	if got := order(p.lists, 0); got != "abcd" {
 		t.Fatalf("the first block is used last: %s", got)
 	}
-	request(p, "xyz") // takes the place of d, not of a
+	request(p, "xyz") // they take the place of d, not of a
 	if got := order(p.lists, 0); got != "xyzabc" {
 		t.Errorf("order %s", got)
 	}
@@ -216,8 +217,8 @@ func TestLeafARCProtectsASecondUse(t *testing.T) {
 	}
 }
 
-// TestBounds: no policy is ever above its capacity, hits only what it holds, and the same seed
-// gives the same.
+// TestBounds: no policy exceeds its capacity or hits a key that it does not hold. The same seed
+// gives the same result.
 func TestBounds(t *testing.T) {
 	const seed = 7
 	for _, m := range Makers() {

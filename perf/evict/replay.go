@@ -6,19 +6,19 @@ import (
 	"github.com/cognitora/dataplane/kvcached/accesses"
 )
 
-// Result is what one policy did at one size.
+// Result is the result of one policy at one size.
 type Result struct {
 	Policy   string  `json:"policy"`
-	Share    float64 `json:"share"` // of the working set
+	Share    float64 `json:"share"` // share of the working set
 	Blocks   int     `json:"blocks"`
 	Accesses int     `json:"accesses"`
-	// Prefix is the ratio of blocks that were there with everything before them
-	// in the request; Raw that of all that were there.
+	// Prefix is the ratio of blocks that were held together with all blocks before them in the
+	// request. Raw is the ratio of all held blocks.
 	Prefix float64 `json:"prefix_hit_ratio"`
 	Raw    float64 `json:"hit_ratio"`
 }
 
-// Capacity is the number of blocks in a share of the working set, 1 at least.
+// Capacity returns the number of blocks in a share of the working set, at least 1.
 func Capacity(t *accesses.Trace, share float64) int {
 	return max(int(math.Round(share*float64(t.Distinct()))), 1)
 }

@@ -1,13 +1,13 @@
 package evict
 
-// s3fifo is S3-FIFO (Yang et al., SOSP 2023): new keys pass through a small
-// FIFO queue of a tenth of the capacity. Those used more than once in it go on
-// to the main queue, the others leave and only their names are remembered, as
-// many as the main queue holds keys; one that comes back goes to the main queue.
+// s3fifo is S3-FIFO (Yang et al., SOSP 2023). New keys pass through a small FIFO queue of a tenth
+// of the capacity. Keys used more than once in it move to the main queue. The others leave, and
+// their names are remembered, as many as the main queue holds keys. A key whose name is remembered
+// goes to the main queue.
 type s3fifo struct {
 	*lists
 	capacity, small int
-	uses            []uint8 // by key, 3 at most
+	uses            []uint8 // by key, at most 3
 }
 
 const (
@@ -49,8 +49,8 @@ func (p *s3fifo) evict() {
 	}
 }
 
-// evictSmall moves used keys on until one has left. Past the main queue's size it evicts from
-// there.
+// evictSmall moves used keys on until one has left. If the main queue is above its size, it evicts
+// from there.
 func (p *s3fifo) evictSmall() {
 	for p.size[s3Small] > 0 {
 		key := p.pop(s3Small)

@@ -1,14 +1,14 @@
 package evict
 
-// sieve is SIEVE (Zhang et al., NSDI 2024): a FIFO queue whose hand moves from
-// the oldest to the newest key, spares those used since it last passed, and
-// leaves them where they are.
+// sieve is SIEVE (Zhang et al., NSDI 2024). It is a FIFO queue with a hand that moves from the
+// oldest to the newest key. The hand spares keys that were used since it last passed, and does not
+// move them.
 type sieve struct {
 	*lists
 	capacity int
 	visited  []bool // by key
 	hand     uint32
-	placed   bool // the hand is at a key
+	placed   bool // the hand points to a key
 }
 
 func newSieve(capacity, keys int) *sieve {

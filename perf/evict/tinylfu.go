@@ -1,9 +1,9 @@
 package evict
 
-// tinyLFU is W-TinyLFU (Einziger, Friedman and Manes, ACM TOS 2017) with its
-// fixed window: new keys are in an LRU window of 1 %; what falls out of it is
-// admitted to the main part only if it was used more often than what it would
-// replace there. The main part is a segmented LRU, 80 % of it protected.
+// tinyLFU is W-TinyLFU (Einziger, Friedman and Manes, ACM TOS 2017) with a fixed window. New keys
+// enter an LRU window of 1 %. A key that leaves the window enters the main part only if it was used
+// more often than the key that it would replace. The main part is a segmented LRU, with 80 %
+// protected.
 type tinyLFU struct {
 	*lists
 	capacity, window, protected int
@@ -44,7 +44,7 @@ func (p *tinyLFU) access(key uint32) bool {
 	return false
 }
 
-// admit lets in what has left the window, or drops it.
+// admit admits a key that has left the window to the main part, or drops it.
 func (p *tinyLFU) admit(key uint32) {
 	if p.size[lfuProbation]+p.size[lfuProtected] < p.capacity-p.window {
 		p.push(lfuProbation, key)
@@ -64,8 +64,8 @@ func (p *tinyLFU) admit(key uint32) {
 func (p *tinyLFU) has(key uint32) bool { return p.in[key] != none }
 func (p *tinyLFU) len() int            { return p.size[0] + p.size[1] + p.size[2] }
 
-// sketch counts uses approximately: 4 rows of counters up to 15, of which the
-// least counts; they are halved after ten times the capacity.
+// sketch counts uses approximately. It has 4 rows of counters up to 15, and the least of a key's
+// counters is its count. All counters are halved after ten times the capacity of uses.
 type sketch struct {
 	rows         [4][]uint8
 	mask         uint32
@@ -84,7 +84,7 @@ func newSketch(capacity int) *sketch {
 	return s
 }
 
-// slot spreads keys by a different odd multiplier in each row.
+// slot distributes keys by a different odd multiplier in each row.
 func (s *sketch) slot(row int, key uint32) uint32 {
 	h := (uint64(key) + 1) * [4]uint64{0x9e3779b97f4a7c15, 0xc2b2ae3d27d4eb4f, 0x165667b19e3779f9,
 		0xd6e8feb86659fd93}[row]

@@ -10,21 +10,21 @@ import (
 	"github.com/cognitora/dataplane/sim/engine"
 )
 
-// bursts are 200 requests with 6,000 tokens in common that meet 8 cold engines: all at once, and
-// spread over a few seconds.
+// bursts are 200 requests to 8 cold engines, with 6,000 tokens in common: all at once, and spread
+// over a few seconds.
 var bursts = []cluster.Burst{{}, {Over: 4 * time.Second}}
 
-// burstCache holds all blocks of a burst on every engine.
+// burstCache is an engine's cache, in blocks, with room for all blocks of a burst.
 const burstCache = 4000
 
-// burst simulates b with the given limit on each node; the engines' batches are as large.
+// burst simulates b with this limit on each node, and engines with batches of the same size.
 func burst(b cluster.Burst, limit int, mode string) (*cluster.Result, error) {
 	return cluster.Run(b.Workload(), cluster.Config{
 		Mode: mode, Limit: limit, Engine: engine.Config{CacheBlocks: burstCache, MaxSeqs: max(limit, 0)},
 	})
 }
 
-// coldBurst is the largest of what measure makes of the bursts.
+// coldBurst returns a gauge of measure's largest value over the bursts.
 func coldBurst(limit int, measure func(score, roundRobin *cluster.Result) float64) gauge {
 	return func(context.Context, *site) (float64, string, error) {
 		var worst float64
@@ -48,8 +48,8 @@ func coldBurst(limit int, measure func(score, roundRobin *cluster.Result) float6
 	}
 }
 
-// busiest is the busiest node's requests as a multiple of the mean. A refused request counts as
-// the worst that can be.
+// busiest returns the busiest node's requests as a multiple of the mean. A refused request gives
+// the worst possible value.
 func busiest(score, _ *cluster.Result) float64 {
 	if score.Refused > 0 {
 		return float64(score.Requests)

@@ -17,24 +17,24 @@ import (
 
 const ours = "ours"
 
-// Work that is counted. One request after the other, and one token after the other, so
-// that how many fall together does not depend on the machine.
+// Amounts of counted work. Requests and tokens come one after the other, so that the machine does
+// not decide how many coincide.
 const (
 	countedRequests = 20000
 	countedTokens   = 20000
 	warmRequests    = 2000
-	longRequests    = 6000 // what the collector empties from pools is divided by as many
+	longRequests    = 6000 // many, because the allocations after the collector empties pools are divided by them
 	warmLong        = 600
-	rest            = 2 * time.Second // how long the router is watched doing nothing
+	rest            = 2 * time.Second // how long the idle router is watched
 )
 
-// Prompts of the requests that are counted, in bytes.
+// Sizes of the prompts of counted requests, in bytes.
 const (
 	chatBytes = 2 << 10
 	longBytes = 220 << 10
 )
 
-// requests makes n of them, one after the other.
+// requests sends n requests, one after the other.
 func (s *site) requests(r *compare.Running, promptBytes int, n uint64) error {
 	bodies := load.NewChat(load.ChatConfig{Model: instant.Model, PromptBytes: promptBytes, Shared: 0.5, Tokens: 16,
 		Salt: uint64(time.Now().UnixNano())})
@@ -46,14 +46,16 @@ func (s *site) requests(r *compare.Running, promptBytes int, n uint64) error {
 	return nil
 }
 
-// window is long enough for what is counted, and ends when the gates are interrupted.
+// window returns a window that is long enough for the counted work, and that ends when the gates
+// are interrupted.
 func (s *site) window() load.Window { return load.Window{Measure: time.Minute, Stop: s.interrupted} }
 
-// tokens relays one stream of n tokens, each sent when the one before it has arrived.
+// tokens relays one stream of n tokens. The engine sends each token when the previous one has
+// arrived.
 func (s *site) tokens(r *compare.Running, n int) error {
 	bodies := load.NewChat(load.ChatConfig{Model: instant.Model, PromptBytes: chatBytes, Shared: 0.5, Stream: true,
 		Tokens: n, Wish: "step=1", Salt: uint64(time.Now().UnixNano())})
-	s.Step() // the first token
+	s.Step() // releases the first token
 	result := load.Streams{Target: load.Target{Address: r.Addr()}, Bodies: bodies, N: 1, Window: s.window(),
 		OnToken: s.Step}.Run()
 	if result.Requests != 1 || result.Failed() > 0 {
@@ -62,10 +64,10 @@ func (s *site) tokens(r *compare.Running, n int) error {
 	return nil
 }
 
-// perUnit is what counter grows by for each unit of work, less what it grows by in the same time at
-// rest and by being read.
+// perUnit returns the growth of counter per unit of work. It subtracts the growth at rest in the
+// same time, and the growth by reading the counter.
 func (s *site) perUnit(counter func() (float64, error), work func() error, units int) (float64, error) {
-	var read [4]float64 // twice in turn, after a rest, after the work
+	var read [4]float64 // two readings in a row, one after a rest, one after the work
 	var took [2]time.Duration
 	nothing := func() error { return nil }
 	idle := func() error {
@@ -93,7 +95,7 @@ func (s *site) perUnit(counter func() (float64, error), work func() error, units
 	return (read[3] - read[2] - reading - resting*took[1].Seconds()) / float64(units), nil
 }
 
-// allocations reads how many objects a program has allocated since its start.
+// allocations returns how many objects a program has allocated since its start.
 func allocations(r *compare.Running) (float64, error) {
 	resp, err := http.Get("http://" + r.AdminAddr() + "/metrics")
 	if err != nil {
@@ -113,7 +115,7 @@ func allocations(r *compare.Running) (float64, error) {
 	return f.GetMetric()[0].GetCounter().GetValue(), nil
 }
 
-// allocationsPerRequest counts in n requests, after those that warm the router up.
+// allocationsPerRequest returns a gauge of the allocations in n requests, after warm requests.
 func allocationsPerRequest(promptBytes int, warm, n uint64) gauge {
 	return func(ctx context.Context, s *site) (float64, string, error) {
 		r, err := s.start(ctx, ours)
@@ -180,8 +182,8 @@ func emptyPerToken(ctx context.Context, s *site) (float64, string, error) {
 	return float64(c[process.Again]) / countedTokens, c.PerUnit(countedTokens), err
 }
 
-// waitsPerToken counts how often the router asks the kernel what is ready: in step, once for each
-// token.
+// waitsPerToken counts how often the router asks the kernel for ready connections. If it waits for
+// each token, that is once for each token.
 func waitsPerToken(ctx context.Context, s *site) (float64, string, error) {
 	c, err := s.tokenCalls(ctx)
 	return float64(c["epoll_pwait"]+c["epoll_pwait2"]+c["epoll_wait"]) / countedTokens, c.PerUnit(countedTokens), err

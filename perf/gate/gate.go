@@ -22,14 +22,14 @@ import (
 //go:embed thresholds.toml
 var thresholdsTOML string
 
-// Gate is one limit.
+// Gate is one limit, and how it is measured.
 type Gate struct {
 	Name   string  `toml:"name" json:"name"`
 	Limit  float64 `toml:"limit" json:"limit"`
 	Reason string  `toml:"reason" json:"reason"`
 }
 
-// thresholds is thresholds.toml.
+// thresholds is the content of thresholds.toml.
 type thresholds struct {
 	SchedulerCalls []string `toml:"scheduler_calls"`
 	Gates          []Gate   `toml:"gate"`
@@ -51,42 +51,42 @@ func readThresholds(text string) (t thresholds, err error) {
 	return t, nil
 }
 
-// Config says what is checked.
+// Config says which gates are checked.
 type Config struct {
-	Root     string    // of the repository
-	Only     []string  // gates by name; empty: all
-	Strict   bool      // a gate that cannot be measured here fails
-	Progress io.Writer // a line for each measurement
+	Root     string    // root of the repository
+	Only     []string  // names of gates; empty: all
+	Strict   bool      // a gate that cannot be measured on this machine fails
+	Progress io.Writer // gets a line for each measurement
 }
 
-// Outcome is what a gate found.
+// Outcome is the result of a gate.
 type Outcome struct {
 	Gate
-	Values []float64 `json:"values"` // of each measurement
+	Values []float64 `json:"values"` // one for each measurement
 	Detail string    `json:"detail,omitempty"`
-	// Unmeasured says why there are no values.
+	// Unmeasured is the reason if there are no values.
 	Unmeasured string `json:"unmeasured,omitempty"`
 }
 
-// Passed reports whether one measurement was within the limit.
+// Passed reports whether any measurement was within the limit.
 func (o *Outcome) Passed() bool { return len(o.Values) > 0 && slices.Min(o.Values) <= o.Limit }
 
-// Report is what all gates found.
+// Report holds the results of all gates.
 type Report struct {
 	Outcomes []Outcome `json:"outcomes"`
 	Strict   bool      `json:"strict"`
 }
 
-// errUnmeasured is a gate for which this machine lacks something.
+// errUnmeasured means that this machine cannot measure a gate.
 var errUnmeasured = errors.New("not measured")
 
-// Attempts before a gate fails. Ratios of CPU times are noisy on a busy machine.
+// Attempts before a gate fails. CPU time ratios are noisy on a busy machine.
 const (
 	attempts      = 3
 	ratioAttempts = 6
 )
 
-// gauge measures one thing. detail helps whoever must find out why it grew.
+// gauge measures one figure. detail helps to find out why it grew.
 type gauge func(ctx context.Context, s *site) (value float64, detail string, err error)
 
 var gauges = map[string]gauge{
@@ -121,19 +121,19 @@ var gauges = map[string]gauge{
 	"cold_burst_ttft_to_round_robin": coldBurst(unlimited, meanTTFT),
 }
 
-// site is what the gates share: a running router and what it is compared with.
+// site holds what the gates share: a running router and the programs that it is compared with.
 type site struct {
 	*compare.Site
 	thresholds
-	interrupted <-chan struct{} // closes when the gates are to end
+	interrupted <-chan struct{} // closed when the gates should end
 	contestants []compare.Contestant
 	scenarios   []compare.Scenario
 	running     map[string]*compare.Running
-	inStep      map[string]float64         // least CPU µs per token so far
-	reports     map[string]*cluster.Report // of simulated fleets
+	inStep      map[string]float64         // least CPU time per token so far, in µs
+	reports     map[string]*cluster.Report // reports of simulated fleets
 }
 
-// Run measures every gate.
+// Run measures all gates.
 func Run(ctx context.Context, cfg Config) (*Report, error) {
 	t, err := readThresholds(thresholdsTOML)
 	if err != nil {
@@ -185,10 +185,10 @@ func isFile(path string) bool {
 	return err == nil && info.Mode().IsRegular()
 }
 
-// errInterrupted: what a measurement says that was cut short counts for nothing.
+// errInterrupted means that a measurement was interrupted, so that its value is not used.
 var errInterrupted = errors.New("interrupted")
 
-// check measures one gate until it passes, or as often as it may be tried.
+// check measures one gate until it passes, or until its attempts are used up.
 func (s *site) check(ctx context.Context, g Gate, progress io.Writer) (Outcome, error) {
 	o := Outcome{Gate: g}
 	tries := attempts
@@ -246,7 +246,7 @@ func (s *site) stop() {
 	}
 }
 
-// String is the report as a table.
+// String formats the report as a table.
 func (r *Report) String() string {
 	var b strings.Builder
 	for i := range r.Outcomes {
@@ -278,7 +278,7 @@ func (o *Outcome) measured() string {
 	return strings.Join(v, ", then ")
 }
 
-// Err names the gates that failed.
+// Err returns an error that names the failed gates.
 func (r *Report) Err() error {
 	var failed []string
 	for i := range r.Outcomes {

@@ -26,7 +26,8 @@ func TestThresholds(t *testing.T) {
 	}
 }
 
-// TestAttempts: what is over its limit is measured again, and fails only if it stays there.
+// TestAttempts: a figure over its limit is measured again, and the gate fails only if it stays
+// there.
 func TestAttempts(t *testing.T) {
 	var values []float64
 	var failure error
@@ -72,7 +73,7 @@ func TestAttempts(t *testing.T) {
 	}
 }
 
-// TestInterrupted: a measurement that was cut short counts for nothing, whatever it says.
+// TestInterrupted: the value of an interrupted measurement is not used.
 func TestInterrupted(t *testing.T) {
 	ctx, cancel := context.WithCancel(context.Background())
 	gauges["test"] = func(context.Context, *site) (float64, string, error) {

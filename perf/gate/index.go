@@ -15,11 +15,12 @@ import (
 	"github.com/cognitora/dataplane/router/residency"
 )
 
-// indexBytesPerBlock is what a nearly full index adds to this process, heap or not, per block.
+// indexBytesPerBlock measures how much memory of this process, on and off the heap, a nearly full
+// index takes per block.
 func indexBytesPerBlock(context.Context, *site) (float64, string, error) {
 	const (
 		promptBlocks = 4096
-		prompts      = 192 // 0.75 of the default bound: an index is pruned to 0.8 of it
+		prompts      = 192 // 0.75 of the default bound, because an index is pruned to 0.8 of it
 	)
 	text := make([]byte, promptBlocks*prefix.BlockBytes)
 	for i := range text {
@@ -35,7 +36,7 @@ func indexBytesPerBlock(context.Context, *site) (float64, string, error) {
 		}
 	}
 	warm := prefix.NewIndex(prefix.Options{})
-	fill(warm, 1) // the chain's own memory
+	fill(warm, 1) // allocates the chain's own memory
 	warm.Close()
 	before, err := resident()
 	if err != nil {
@@ -56,8 +57,8 @@ func indexBytesPerBlock(context.Context, *site) (float64, string, error) {
 	return (after - before) / float64(blocks), fmt.Sprintf("%d blocks, %.1f MiB", blocks, (after-before)/(1<<20)), nil
 }
 
-// eventIndexBytesPerBlock is the same for the index of announced blocks: long prompts on 16 nodes,
-// each on one of them.
+// eventIndexBytesPerBlock measures the same for the index of announced blocks, with long prompts on
+// 16 nodes, each on one node.
 func eventIndexBytesPerBlock(context.Context, *site) (float64, string, error) {
 	const (
 		promptBlocks = 4096
@@ -98,9 +99,8 @@ func eventIndexBytesPerBlock(context.Context, *site) (float64, string, error) {
 	return (after - before) / float64(held), fmt.Sprintf("%d blocks, %.1f MiB", held, (after-before)/(1<<20)), nil
 }
 
-// resident is this process's memory once the garbage has been given back. What pools hold and what
-// has a finalizer takes more than one collection, so there are as many as find something, at most
-// 10.
+// resident returns this process's memory after garbage collection. Pools and finalizers need more
+// than one collection, so it collects while that frees memory, at most 10 times.
 func resident() (float64, error) {
 	least := math.Inf(1)
 	for range 10 {

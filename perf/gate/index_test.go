@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// The race detector keeps books on every byte, which these would count.
+// The race detector uses memory for every byte, which would count too.
 func TestIndexBytesPerBlock(t *testing.T) {
 	limits, err := readThresholds(thresholdsTOML)
 	if err != nil {
@@ -20,8 +20,8 @@ func TestIndexBytesPerBlock(t *testing.T) {
 		}
 		var v float64
 		var detail string
-		// What other tests of this process have left or give back is in it, too: an index that is
-		// too large is so each time.
+		// Memory of this process's other tests counts too. If the index is too large, it is so in
+		// each attempt.
 		for range 5 {
 			if v, detail, err = gauges[g.Name](context.Background(), nil); err != nil {
 				t.Fatal(err)

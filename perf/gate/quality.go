@@ -8,8 +8,8 @@ import (
 	"github.com/cognitora/dataplane/perf/trace"
 )
 
-// mixed is chats, documents and agents; hot is the same with one system prompt of each kind, which
-// all sessions begin with.
+// mixed consists of chats, documents and agents. hot is the same with a single system prompt of
+// each kind, with which all sessions begin.
 var (
 	mixed = trace.Generator{Requests: 4000, Seed: 1}
 	hot   = trace.Generator{
@@ -18,11 +18,11 @@ var (
 	}
 )
 
-// unlimited is a router that was given no max_concurrent.
+// unlimited is the limit of a router without max_concurrent.
 const unlimited = -1
 
-// fleets are the simulations that routing quality is taken from. They have 8 engines and come to
-// the same figures each time, on any machine.
+// fleets are the simulations for routing quality. They have 8 engines, and give the same figures
+// each time on any machine.
 var fleets = map[string]struct {
 	generator trace.Generator
 	cluster.Comparison
@@ -38,14 +38,14 @@ var fleets = map[string]struct {
 		hot,
 		cluster.Comparison{CacheShare: 1, Target: 0.75, Config: cluster.Config{Limit: unlimited}},
 	},
-	// Sessions that pause for minutes, longer than the lifetime that the index begins with.
+	// Sessions pause for minutes, longer than the lifetime with which the index begins.
 	"slow": {
 		trace.Generator{Requests: 2000, Seed: 1},
 		cluster.Comparison{CacheShare: 1, Config: cluster.Config{Speed: 0.1}},
 	},
 }
 
-// simulated is what came of a fleet, in modes score and round robin.
+// simulated returns the report of a fleet in the modes score and round robin.
 func (s *site) simulated(name string) (*cluster.Report, error) {
 	if r := s.reports[name]; r != nil {
 		return r, nil
@@ -67,8 +67,8 @@ func (s *site) simulated(name string) (*cluster.Report, error) {
 	return r, nil
 }
 
-// missedReuse is the share of the prompt tokens that could have been found cached and were not,
-// those of refused requests included.
+// missedReuse returns a gauge of the prompt tokens that could have been found cached and were not,
+// as a share of all. It includes those of refused requests.
 func missedReuse(fleet string) gauge {
 	return func(_ context.Context, s *site) (float64, string, error) {
 		r, err := s.simulated(fleet)
@@ -83,7 +83,8 @@ func missedReuse(fleet string) gauge {
 	}
 }
 
-// ttftToRoundRobin is score's TTFT p90 as a part of round robin's at the same arrivals.
+// ttftToRoundRobin returns a gauge of score's TTFT p90, divided by round robin's with the same
+// arrivals.
 func ttftToRoundRobin(fleet string) gauge {
 	return func(_ context.Context, s *site) (float64, string, error) {
 		r, err := s.simulated(fleet)

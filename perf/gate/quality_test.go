@@ -9,8 +9,8 @@ import (
 	"testing"
 )
 
-// TestRoutingQuality holds the simulated gates, which say the same on every machine. They have one
-// goroutine, so that the race detector would only make them slow.
+// TestRoutingQuality checks the simulated gates, whose values are the same on every machine. They
+// use one goroutine, so the race detector would only make them slow.
 func TestRoutingQuality(t *testing.T) {
 	th, err := readThresholds(thresholdsTOML)
 	if err != nil {

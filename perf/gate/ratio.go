@@ -14,7 +14,8 @@ const (
 	ratioWindow = 1500 * time.Millisecond
 )
 
-// cpuRatio measures the router's CPU per unit of a scenario in pairs with a reference's.
+// cpuRatio returns a gauge of the router's CPU time per unit of a scenario. It is divided by that
+// of a reference and measured in pairs.
 func cpuRatio(scenario, reference string) gauge {
 	return func(ctx context.Context, s *site) (float64, string, error) {
 		i := slices.IndexFunc(s.scenarios, func(x compare.Scenario) bool { return x.Name == scenario })
@@ -47,10 +48,10 @@ func cpuRatio(scenario, reference string) gauge {
 	}
 }
 
-// cpuInStep is the same for tokens of one stream, each sent when the one before it has arrived, and
-// haproxy: how many tokens a program is woken for together does not depend on the machine then.
-// What others do can only add to the cost, so the least of all that was measured counts, on either
-// side.
+// cpuInStep measures the same ratio for the tokens of one stream, with haproxy as the reference.
+// The engine sends each token when the previous one has arrived, so that the machine does not
+// decide how many tokens come together. Other processes can only add to the cost, so the least
+// value of all measurements counts on either side.
 func cpuInStep(ctx context.Context, s *site) (float64, string, error) {
 	perToken := func(name string) (float64, error) {
 		r, err := s.start(ctx, name)

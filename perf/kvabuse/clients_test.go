@@ -29,19 +29,19 @@ var (
 	errFull = errors.New("the daemon's memory is in use")
 )
 
-// way is a client of one protocol. One goroutine at a time may use it.
+// way is a client of one protocol. Only one goroutine at a time may use it.
 type way interface {
-	get(ctx context.Context, s *subject) ([]byte, error) // errMiss
+	get(ctx context.Context, s *subject) ([]byte, error) // fails with errMiss if there is no such subject
 	put(ctx context.Context, s *subject, payload []byte, o putOptions) error
 	del(ctx context.Context, s *subject) error
 }
 
 type putOptions struct {
-	durable bool  // RESP has nothing that asks for it
-	expires int64 // Unix ms; S3 has none
+	durable bool  // not in RESP, which has no option for it
+	expires int64 // Unix ms; not in S3
 }
 
-// ways are a worker's clients.
+// ways holds a worker's clients.
 type ways struct {
 	by     map[string]way
 	closes []func()
@@ -77,7 +77,7 @@ func (d *daemon) connect(t *testing.T) *ways {
 	return w
 }
 
-// respWay speaks RESP2.
+// respWay is a client of RESP2.
 type respWay struct {
 	conn net.Conn
 	in   *bufio.Reader
@@ -91,8 +91,8 @@ func dialRESP(address string) (*respWay, error) {
 	return &respWay{c, bufio.NewReaderSize(c, 32<<10)}, nil
 }
 
-// do sends a command and reads a reply that is no array: what a bulk string holds, or the line
-// without its first byte.
+// do sends a command and returns its reply, which must not be an array. The result is the content
+// of a bulk string, or a line without its first byte.
 func (r *respWay) do(args ...[]byte) ([]byte, error) {
 	_ = r.conn.SetDeadline(time.Now().Add(soon))
 	head := fmt.Appendf(nil, "*%d\r\n", len(args))
@@ -153,7 +153,7 @@ func (r *respWay) del(_ context.Context, s *subject) error {
 	return err
 }
 
-// leaseWay is the client of the lease socket.
+// leaseWay is a client of the lease socket.
 type leaseWay struct{ *client.Client }
 
 func (l leaseWay) get(ctx context.Context, s *subject) (b []byte, err error) {
@@ -184,7 +184,7 @@ func (l leaseWay) del(ctx context.Context, s *subject) error {
 	return err
 }
 
-// grpcWay is cognitora.v1.Kv.
+// grpcWay is a client of cognitora.v1.Kv.
 type grpcWay struct{ pb.KvClient }
 
 func (g grpcWay) get(ctx context.Context, s *subject) ([]byte, error) {
@@ -220,7 +220,7 @@ func (g grpcWay) put(ctx context.Context, s *subject, payload []byte, o putOptio
 		n := min(len(payload), 1<<20)
 		m.Data, payload = payload[:n], payload[n:]
 		if err := stream.Send(m); err != nil || len(payload) == 0 {
-			break // CloseAndRecv says why
+			break // CloseAndRecv returns the reason
 		}
 		m = &pb.PutRequest{}
 	}
@@ -240,7 +240,7 @@ func (g grpcWay) del(ctx context.Context, s *subject) error {
 	return err
 }
 
-// s3Way puts objects into one bucket without a signature.
+// s3Way stores objects in one bucket, without signatures.
 type s3Way struct {
 	base string
 	http *http.Client

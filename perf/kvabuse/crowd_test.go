@@ -22,18 +22,19 @@ import (
 	pb "github.com/cognitora/dataplane/proto/cognitora/v1"
 )
 
-// Clients of the crowd, and what each may cost of the daemon's own memory, in bytes.
+// Numbers of clients in the crowd, and the largest allowed cost of each in the daemon's own memory,
+// in bytes.
 const (
 	crowdRESP, costRESP   = 10_000, 12 << 10
 	crowdS3, costS3       = 1000, 48 << 10
 	crowdGRPC, costGRPC   = 1000, 64 << 10
 	crowdLease, costLease = 1000, 16 << 10
 
-	perChild = 250 // clients of the lease socket in one process, which may have 256
+	perChild = 250 // clients of the lease socket in one process, which may have at most 256
 )
 
-// childLease makes this program hold clients of the lease socket at the given path, until its
-// standard input ends.
+// childLease makes this program hold clients of the lease socket at this path, until its standard
+// input ends.
 const childLease = "KVABUSE_LEASE"
 
 func TestMain(m *testing.M) {
@@ -44,7 +45,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// holdLeaseClients connects perChild clients and says so.
+// holdLeaseClients connects perChild clients, and reports that.
 func holdLeaseClients(path string) {
 	ctx := context.Background()
 	for range perChild {
@@ -61,7 +62,7 @@ func holdLeaseClients(path string) {
 	_, _ = bufio.NewReader(os.Stdin).ReadByte()
 }
 
-// TestIdleClients connects thousands of clients, each of which asks once and then is silent.
+// TestIdleClients connects thousands of clients. Each sends one request and is then silent.
 func TestIdleClients(t *testing.T) {
 	files, err := process.RaiseFiles()
 	if err != nil || files < crowdRESP+4000 {
@@ -89,17 +90,17 @@ func TestIdleClients(t *testing.T) {
 	t.Logf("after they have gone: %s of its own memory, %d files", mib(d.memory(t).anonymous), d.memory(t).files)
 }
 
-// crowd is many clients.
+// crowd connects many clients to a daemon.
 type crowd struct {
 	t      *testing.T
 	d      *daemon
-	was    memory // before the last ones came
+	was    memory // memory before the last clients connected
 	mu     sync.Mutex
 	conns  []net.Conn
 	leaves []func()
 }
 
-// grow lets n clients come, and says what each costs.
+// grow connects n clients, and logs the cost of each.
 func (c *crowd) grow(who string, n int, most int64, come func(i int)) {
 	c.t.Helper()
 	var all sync.WaitGroup
@@ -126,7 +127,7 @@ func (c *crowd) grow(who string, n int, most int64, come func(i int)) {
 	c.d.alive(c.t)
 }
 
-// dial sends text once and takes the beginning of the answer.
+// dial sends text over a new connection and reads the beginning of the answer.
 func (c *crowd) dial(address, text, answer string) {
 	conn, err := net.DialTimeout("tcp", address, soon)
 	if err != nil {
@@ -141,7 +142,7 @@ func (c *crowd) dial(address, text, answer string) {
 	}
 }
 
-// ask sends text and reads an answer, whose beginning is known.
+// ask sends text and reads an answer that must begin with answer.
 func ask(conn net.Conn, text, answer string) error {
 	_ = conn.SetDeadline(time.Now().Add(soon))
 	if _, err := conn.Write([]byte(text)); err != nil {
@@ -181,7 +182,7 @@ func (c *crowd) grpc(int) {
 	}
 }
 
-// lease starts a process for every perChild clients.
+// lease starts one process for perChild clients.
 func (c *crowd) lease(i int) {
 	if i%perChild != 0 {
 		return
@@ -219,10 +220,10 @@ func (c *crowd) leave() {
 	c.conns, c.leaves = nil, nil
 }
 
-// good is a client that behaves, whose time is taken.
+// good is a well-behaved client whose requests are timed.
 type good struct {
 	*respWay
-	quiet      *respWay // of a daemon that nobody else uses
+	quiet      *respWay // connected to a daemon without other clients
 	key, other []byte
 	value      []byte
 }
@@ -249,7 +250,7 @@ func newGood(t *testing.T, d *daemon) *good {
 	return g
 }
 
-// latency of a GET with a SET.
+// latency is the time of a GET and a SET together.
 type latency struct{ p50, p99, most time.Duration }
 
 func (l latency) String() string {
@@ -257,7 +258,7 @@ func (l latency) String() string {
 		l.most.Round(time.Microsecond))
 }
 
-// run gets and sets n times at both daemons, in turn. A miss or a refusal fails the test.
+// run gets and sets n times at both daemons in turn. A miss or a refusal fails the test.
 func (g *good) run(t *testing.T, n int) (among, quiet latency) {
 	t.Helper()
 	var all [2][]time.Duration

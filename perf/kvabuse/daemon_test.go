@@ -19,13 +19,13 @@ import (
 	"github.com/cognitora/dataplane/perf/process"
 )
 
-// soon bounds what takes no time on an idle machine.
+// soon is the time limit for operations that take no time on an idle machine.
 const soon = time.Minute
 
-// daemon is a cgn-kvcached that a test starts, kills and starts again.
+// daemon is a cgn-kvcached that a test starts, kills and restarts.
 type daemon struct {
 	program string
-	dir     string // of logs, configuration and, unless a test puts it elsewhere, data
+	dir     string // directory of logs, configuration and, by default, data
 	data    string
 	grpc    string // path of the gRPC socket
 	lease   string
@@ -33,19 +33,19 @@ type daemon struct {
 	s3      string
 	quic    string
 	admin   string
-	flags   []string // besides those that follow from the above
+	flags   []string // in addition to those that follow from the fields above
 	starts  int
-	process *process.Process // nil: it does not run
+	process *process.Process // nil: not running
 }
 
-// newDaemon prepares a daemon with these flags. It is killed at the end of the test at the latest.
+// newDaemon prepares a daemon with these flags. It is killed at the latest at the end of the test.
 func newDaemon(t *testing.T, flags ...string) *daemon {
 	t.Helper()
 	program := os.Getenv("KVABUSE")
 	if program == "" {
 		t.Skip("needs the built program; make check-kill and make check-abuse run this")
 	}
-	dir, err := os.MkdirTemp("", "kvabuse") // t.TempDir would be too long for a socket's path
+	dir, err := os.MkdirTemp("", "kvabuse") // t.TempDir would be too long for the path of a socket
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -63,8 +63,8 @@ func newDaemon(t *testing.T, flags ...string) *daemon {
 	return d
 }
 
-// freePort is an address outside of the range that connections take theirs from, so that it stays
-// free between two starts.
+// freePort returns an address outside the range of ephemeral ports, so that it stays free between
+// two starts.
 func freePort(t *testing.T) string {
 	t.Helper()
 	for range 100 {
@@ -111,7 +111,7 @@ func (d *daemon) await(t *testing.T) {
 		}
 		if _, ended := d.process.Usage(); ended != nil || time.Now().After(end) {
 			err = d.process.Explain(fmt.Errorf("it does not answer: %w", err))
-			d.signal(syscall.SIGQUIT) // its log then says where it hangs
+			d.signal(syscall.SIGQUIT) // its log then shows where it hangs
 			eventually(t, "it ends on SIGQUIT", func() bool { _, ended := d.process.Usage(); return ended != nil })
 			t.Fatal(err)
 		}
@@ -119,7 +119,7 @@ func (d *daemon) await(t *testing.T) {
 	}
 }
 
-// ping asks over RESP whether the daemon answers.
+// ping checks over RESP that the daemon answers.
 func (d *daemon) ping() error {
 	c, err := net.DialTimeout("tcp", d.resp, time.Second)
 	if err != nil {
@@ -137,10 +137,10 @@ func (d *daemon) ping() error {
 	return err
 }
 
-// pause is the time between two looks at something that cannot be waited for.
+// pause is the time between two checks of a condition that causes no event.
 func pause(d time.Duration) { <-time.After(d) }
 
-// eventually looks until ok says that it is so.
+// eventually polls until ok returns true.
 func eventually(t *testing.T, what string, ok func() bool) {
 	t.Helper()
 	for end := time.Now().Add(soon); !ok(); pause(5 * time.Millisecond) {
@@ -162,7 +162,7 @@ func (d *daemon) kill() {
 	}
 }
 
-// alive fails the test unless the daemon answers.
+// alive fails the test if the daemon does not answer.
 func (d *daemon) alive(t *testing.T) {
 	t.Helper()
 	if err := d.ping(); err != nil {
@@ -170,7 +170,7 @@ func (d *daemon) alive(t *testing.T) {
 	}
 }
 
-// metrics reads the daemon's metrics without labels, by the name after cgn_kvcached_.
+// metrics returns the daemon's metrics without labels, by name without cgn_kvcached_.
 func (d *daemon) metrics(t *testing.T) map[string]float64 {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), soon)
@@ -199,8 +199,8 @@ func (d *daemon) metrics(t *testing.T) map[string]float64 {
 	return all
 }
 
-// memory is what a process takes beside files and the arena, in bytes: its own, and the system's
-// for its sockets and others'.
+// memory is the use of memory, without files and the arena, in bytes: the process's own, and the
+// system's for all sockets.
 type memory struct {
 	anonymous int64 // RssAnon of the daemon
 	sockets   int64 // pages of all TCP sockets of this machine
@@ -229,5 +229,5 @@ func (d *daemon) memory(t *testing.T) (m memory) {
 	return m
 }
 
-// mib is a number of bytes for people.
+// mib formats a number of bytes.
 func mib(n int64) string { return fmt.Sprintf("%.1f MiB", float64(n)/(1<<20)) }

@@ -21,7 +21,7 @@ type disk struct {
 	image, dir string
 }
 
-// newDisk makes and mounts a filesystem of so many MiB.
+// newDisk makes and mounts a filesystem of size MiB.
 func newDisk(t *testing.T, size int) *disk {
 	t.Helper()
 	if os.Geteuid() != 0 {
@@ -61,7 +61,7 @@ func (f *disk) run(argv ...string) {
 	}
 }
 
-// fill takes all that is left of the filesystem.
+// fill fills the filesystem completely.
 func (f *disk) fill() {
 	f.t.Helper()
 	file, err := os.Create(filepath.Join(f.dir, "filler"))
@@ -81,7 +81,7 @@ func (f *disk) fill() {
 	}
 }
 
-// makeReadOnly has the filesystem find an error, which makes it read-only whatever is open there.
+// makeReadOnly makes the filesystem report an error, which makes it read-only even with open files.
 func (f *disk) makeReadOnly() {
 	f.t.Helper()
 	var at unix.Stat_t
@@ -97,7 +97,7 @@ func (f *disk) makeReadOnly() {
 	}
 }
 
-// breakDown has every access to the filesystem fail with EIO until it is mounted anew.
+// breakDown makes every access to the filesystem fail with EIO until it is mounted again.
 func (f *disk) breakDown() {
 	f.t.Helper()
 	d, err := os.Open(f.dir)
@@ -111,15 +111,15 @@ func (f *disk) breakDown() {
 	}
 }
 
-// mend checks the filesystem and mounts it anew; nobody may use it.
+// mend checks the filesystem and mounts it again. It must not be in use.
 func (f *disk) mend() {
 	f.t.Helper()
 	f.run("umount", f.dir)
-	_ = exec.Command("e2fsck", "-fy", f.image).Run() // says 1 when it has mended something
+	_ = exec.Command("e2fsck", "-fy", f.image).Run() // exits with 1 after a repair
 	f.run("mount", "-o", "loop,errors=remount-ro", f.image, f.dir)
 }
 
-// durablePuts tries some and counts what succeeds.
+// durablePuts tries several durable Puts and counts the successful ones.
 func (k *killing) durablePuts() (done int, last error) {
 	w := k.d.connect(k.t)
 	defer w.close()
@@ -140,7 +140,7 @@ func (k *killing) durablePuts() (done int, last error) {
 	return done, last
 }
 
-// workFor puts the daemon under load for some time.
+// workFor loads the daemon for this time.
 func (k *killing) workFor(d time.Duration) {
 	k.dying.Store(false)
 	wait := k.work()
@@ -151,19 +151,19 @@ func (k *killing) workFor(d time.Duration) {
 	k.d.alive(k.t)
 }
 
-// onDisk is a daemon whose data are on a disk of the test's, that has been under load.
+// onDisk returns a daemon whose data are on a disk of the test's own, after it was under load.
 func onDisk(t *testing.T, mib int) (*killing, *disk) {
 	t.Helper()
 	f := newDisk(t, mib)
 	k := newKilling(t, true, "--ram", "24MiB", "--ssd", "192MiB")
 	k.d.data = filepath.Join(f.dir, "data")
-	t.Cleanup(k.d.kill) // before the disk goes
+	t.Cleanup(k.d.kill) // before the disk is removed
 	k.d.start(t)
 	k.workFor(time.Second)
 	return k, f
 }
 
-// again kills the daemon, and starts it.
+// again kills the daemon and restarts it.
 func (k *killing) again(between func()) {
 	k.d.kill()
 	for _, e := range k.entries {
@@ -174,7 +174,7 @@ func (k *killing) again(between func()) {
 	k.check()
 }
 
-// TestDiskFull takes away the room that the SSD tier believes to have.
+// TestDiskFull takes away disk space that the SSD tier counts on.
 func TestDiskFull(t *testing.T) {
 	k, f := onDisk(t, 300)
 	f.fill()
@@ -192,7 +192,7 @@ func TestDiskFull(t *testing.T) {
 	if m["ssd_squeezes_total"] == 0 || m["ssd_segment_limit_bytes"] == 0 {
 		t.Error("the SSD tier has not shrunk")
 	}
-	k.again(func() {}) // it starts on a full disk
+	k.again(func() {}) // it must start on a full disk
 	k.workFor(time.Second)
 	if err := os.Remove(filepath.Join(f.dir, "filler")); err != nil {
 		t.Fatal(err)
@@ -238,7 +238,7 @@ func TestDiskReadOnly(t *testing.T) {
 	t.Log(&k.n)
 }
 
-// TestDiskBroken has every access to the disk fail with EIO.
+// TestDiskBroken makes every access to the disk fail with EIO.
 func TestDiskBroken(t *testing.T) {
 	k, f := onDisk(t, 400)
 	f.breakDown()

@@ -14,23 +14,25 @@ import (
 	"time"
 )
 
-// How the program is killed.
+// Parameters of the kills.
 const (
 	killSubjects = 400
 	killWorkers  = 6
-	killRounds   = 200 // unless ROUNDS says otherwise
+	killRounds   = 200 // unless ROUNDS is set
 	firstStarts  = 60
 	tellRounds   = 20
 )
 
-// totals of a killing.
+// totals counts the events of a killing.
 type totals struct {
-	rounds, starting, stopping atomic.Int64 // rounds; of them killed while starting, and while stopping
+	rounds, starting, stopping atomic.Int64 // rounds, and those in which it was killed while starting or while stopping
 	reads, acked, durable      atomic.Int64
-	checked, warm, durableWarm atomic.Int64 // reads after restarts, what was found, and of that what had to be
-	// acknowledged in RAM only and gone, allowed misses of what else would be an error
-	lost, evicted     atomic.Int64
-	unknown, full     atomic.Int64 // operations under way at a kill, and refused for want of room
+	checked, warm, durableWarm atomic.Int64 // reads after restarts; those that found data; those of them that had to
+	// lost: acknowledged in RAM only and gone; evicted: misses that are allowed because not
+	// everything fits
+	lost, evicted atomic.Int64
+	// unknown: operations in progress at a kill; full: operations refused for lack of room
+	unknown, full     atomic.Int64
 	wrong, missing    atomic.Int64
 	admitted, corrupt int64
 }
@@ -47,8 +49,8 @@ func (n *totals) String() string {
 		n.wrong.Load(), n.missing.Load(), n.corrupt)
 }
 
-// TestKillTheFirstStart kills the daemon when it makes its data directory, which the next start
-// must be able to use.
+// TestKillTheFirstStart kills the daemon while it makes its data directory. The next start must be
+// able to use the directory.
 func TestKillTheFirstStart(t *testing.T) {
 	d := newDaemon(t, "--ram", "64MiB", "--ssd", "128MiB")
 	for i := range firstStarts {
@@ -56,7 +58,7 @@ func TestKillTheFirstStart(t *testing.T) {
 		pause(time.Duration(rand.IntN(40_000)) * time.Microsecond)
 		d.kill()
 		if rand.IntN(2) == 0 {
-			continue // and kill the second one, too
+			continue // kills the second start too
 		}
 		d.start(t)
 		d.kill()
@@ -66,20 +68,20 @@ func TestKillTheFirstStart(t *testing.T) {
 	}
 }
 
-// killing is a daemon that is killed, and what is known of its blocks.
+// killing is a daemon that is killed, with the model of its blocks.
 type killing struct {
 	t        *testing.T
 	d        *daemon
-	evicts   bool // RAM and SSD are too small for everything
+	evicts   bool // RAM and SSD are too small for all subjects
 	subjects []*subject
 	entries  []*entry
 	n        totals
 	dying    atomic.Bool
-	broken   atomic.Bool        // the disk fails: writes may be refused
+	broken   atomic.Bool        // the disk fails, so writes may be refused
 	last     map[string]float64 // metrics of the last start
 }
 
-// TestKill kills the daemon under load with room for everything, and with too little.
+// TestKill kills the daemon under load, once with room for all subjects and once with too little.
 func TestKill(t *testing.T) {
 	rounds := killRounds
 	if text := os.Getenv("ROUNDS"); text != "" {
@@ -151,7 +153,7 @@ func (k *killing) round(i int) {
 	}
 }
 
-// work puts the daemon under load until it is dying; wait returns when that has ended.
+// work loads the daemon until it dies. wait returns when all workers have ended.
 func (k *killing) work() (wait func()) {
 	var done sync.WaitGroup
 	for w := range killWorkers {
@@ -164,7 +166,7 @@ func (k *killing) work() (wait func()) {
 	return done.Wait
 }
 
-// check reads everything after a start and takes what it finds for what there is.
+// check reads all subjects after a start and stores the results as their states.
 func (k *killing) check() {
 	ways := k.d.connect(k.t)
 	defer ways.close()
@@ -204,7 +206,7 @@ func (k *killing) check() {
 	}
 }
 
-// read reads a subject by some protocol and holds it to what it may be.
+// read reads a subject by a random protocol and checks the result against its possible states.
 func (k *killing) read(ways *ways, s *subject, e *entry) (is state, ok bool) {
 	b := e.before()
 	by := s.ways[rand.IntN(len(s.ways))]
@@ -239,8 +241,8 @@ func (k *killing) read(ways *ways, s *subject, e *entry) (is state, ok bool) {
 	return j.is, true
 }
 
-// failed counts an operation that was not answered as it should; that is an error while the daemon
-// lives, unless there was no room for it.
+// failed counts an operation that has failed. It reports an error if the daemon is alive, unless
+// there was no room for the operation.
 func (k *killing) failed(what string, err error) {
 	switch {
 	case k.dying.Load():
@@ -252,7 +254,7 @@ func (k *killing) failed(what string, err error) {
 	}
 }
 
-// load reads anything and changes its own subjects until the daemon dies.
+// load reads any subjects and changes its own ones until the daemon dies.
 func (k *killing) load(ways *ways, worker int) {
 	for !k.dying.Load() && !k.t.Failed() {
 		if i := rand.IntN(len(k.subjects)); rand.IntN(5) < 2 {
@@ -298,8 +300,8 @@ func (k *killing) change(ways *ways, s *subject, e *entry) {
 	}
 }
 
-// killSize is the length of a payload: mostly small, sometimes beyond what goes around RESP's
-// buffers, or large.
+// killSize returns a payload's length: mostly small, sometimes larger than RESP's buffers or very
+// large.
 func killSize() int {
 	switch n := rand.IntN(100); {
 	case n < 30:

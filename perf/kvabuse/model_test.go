@@ -7,41 +7,40 @@ import (
 	"time"
 )
 
-// What is demanded of an answer, always: it is a version of what was asked for, whole, and one of
-// those that the subject may have now; a version that was replaced or deleted, with that
-// acknowledged, never comes again, however it was stored.
+// The rules for an answer: it must be complete, a version of the requested subject, and one of the
+// subject's possible states. A version whose replacement or deletion was acknowledged must never
+// return, however it was stored.
 //
-// Of a miss: it must not be where the subject was acknowledged and the daemon lives, nor, after it
-// was killed, where the acknowledged version was stored durably or has been seen to have survived a
-// kill before. A version acknowledged in RAM only may be gone after a kill: either it is back (it
-// was on SSD by then), or nothing is. Where SSD and RAM are too small for everything, a miss is
+// The rules for a miss: it is not allowed if the subject was acknowledged and the daemon lives.
+// After a kill it is not allowed if the acknowledged version was stored durably, or has survived an
+// earlier kill. A version that was acknowledged in RAM only may be missing after a kill, or it may
+// be back, if it was on SSD by then. If RAM and SSD are too small for all subjects, a miss is
 // allowed and counted.
 //
-// An operation that was not acknowledged may have happened or not. Only a durable Put over a
-// durable version must leave one of the two.
+// An operation without acknowledgement may have happened or not. Only a durable Put over a durable
+// version must leave one of the two versions.
 
-// state is what a subject may be; version 0: not there.
+// state is a possible state of a subject; version 0: it does not exist.
 type state struct {
 	version uint64
 	expires int64 // Unix ms; 0: never
 }
 
-// slack is how far two readings of the clock may be apart in the wrong order, in ms.
+// slack is how much two readings of the clock may differ in the wrong order, in ms.
 const slack = 2
 
-// entry is what the clients know of a subject, which one of them alone changes.
+// entry is the clients' knowledge of a subject. Only one client changes the subject.
 type entry struct {
 	mu     sync.Mutex
-	maybe  []state // what it may be, at least one
-	firm   bool    // a kill takes nothing of it
-	begun  uint64  // the last version that was begun
-	change uint64  // operations that were begun or acknowledged
+	maybe  []state // possible states, at least one
+	firm   bool    // a kill does not change it
+	begun  uint64  // the last version of which storing has begun
+	change uint64  // number of begun and of acknowledged operations
 }
 
 func newEntry() *entry { return &entry{maybe: []state{{}}, firm: true} }
 
-// begin tells that the subject is going to be next, and returns the number of its version; version
-// 0 deletes.
+// begin records that an operation begins, and returns the subject's next state; version 0 deletes.
 func (e *entry) begin(deletes, durable bool, expires int64) (next state) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -52,7 +51,7 @@ func (e *entry) begin(deletes, durable bool, expires int64) (next state) {
 	e.change++
 	e.add(next)
 	if !durable {
-		e.add(state{}) // the old one goes from SSD before the new one is acknowledged in RAM
+		e.add(state{}) // the old version is removed from SSD before the new one is acknowledged in RAM
 	}
 	return next
 }
@@ -63,7 +62,8 @@ func (e *entry) add(s state) {
 	}
 }
 
-// acknowledged tells that the subject is now is. firm: and stays that when the daemon is killed.
+// acknowledged records that the subject now has this state. firm means that a kill does not change
+// it.
 func (e *entry) acknowledged(is state, firm bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -71,7 +71,7 @@ func (e *entry) acknowledged(is state, firm bool) {
 	e.maybe, e.firm = append(e.maybe[:0:0], is), firm || is.version == 0
 }
 
-// killed tells that the daemon is gone, and says whether something may be lost.
+// killed records a kill, which may have lost the subject.
 func (e *entry) killed() {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -81,7 +81,7 @@ func (e *entry) killed() {
 	e.change++
 }
 
-// snapshot of an entry before a read.
+// before is a snapshot of an entry before a read.
 type before struct {
 	maybe  []state
 	begun  uint64
@@ -95,14 +95,14 @@ func (e *entry) before() before {
 	return before{slices.Clone(e.maybe), e.begun, e.change, time.Now().UnixMilli()}
 }
 
-// judgement of a read.
+// judgement is the result of checking a read.
 type judgement struct {
-	wrong   string // what is wrong with it; "": nothing
-	missing bool   // it should have been there
+	wrong   string // the error; "": none
+	missing bool   // the subject should have been found
 	is      state
 }
 
-// judge holds what was read since b to what may be: a version, or 0 for a miss.
+// judge checks the version read since b against the possible states; version 0 is a miss.
 func (e *entry) judge(b before, version uint64) judgement {
 	now := time.Now().UnixMilli()
 	e.mu.Lock()
@@ -131,8 +131,8 @@ func mayMiss(b before, now int64) bool {
 	})
 }
 
-// settle takes what was found after a kill for what there is: RAM was empty, so it is on SSD and
-// stays.
+// settle stores the state found after a kill as the only one. RAM was empty, so the state is on SSD
+// and stays.
 func (e *entry) settle(is state) {
 	e.mu.Lock()
 	defer e.mu.Unlock()

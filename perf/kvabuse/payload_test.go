@@ -10,8 +10,8 @@ import (
 	"github.com/cognitora/dataplane/kv/block"
 )
 
-// A payload says what it is: whose, which version, how long, what it must contain, and a checksum
-// over all of that.
+// A payload contains its subject, version and length, bytes that follow from these, and a checksum
+// of everything.
 const (
 	magic    = 0x6b76616275736531
 	headLen  = 8 + 32 + 8 + 8
@@ -20,7 +20,8 @@ const (
 
 var errWrong = errors.New("wrong bytes")
 
-// makePayload is the version of what name stands for that has length bytes, at least leastLen.
+// makePayload returns the payload of a version of name, with length bytes. length is at least
+// leastLen.
 func makePayload(name block.Digest, version uint64, length int) []byte {
 	b := make([]byte, length)
 	binary.LittleEndian.PutUint64(b, magic)
@@ -39,8 +40,8 @@ func makePayload(name block.Digest, version uint64, length int) []byte {
 	return b
 }
 
-// checkPayload is the version that b says it is, or errWrong unless every byte is as that version's
-// of name must be.
+// checkPayload returns the version in b. It returns errWrong unless every byte is that of this
+// version's payload.
 func checkPayload(name block.Digest, b []byte) (version uint64, err error) {
 	switch {
 	case len(b) < leastLen || binary.LittleEndian.Uint64(b) != magic:
@@ -55,19 +56,19 @@ func checkPayload(name block.Digest, b []byte) (version uint64, err error) {
 	return binary.LittleEndian.Uint64(b[40:]), nil
 }
 
-// subject is one thing that can be stored.
+// subject is an object that can be stored.
 type subject struct {
-	name      block.Digest // in the payload, and in the address if it is a block's
+	name      block.Digest // in the payload, and in the address of a block
 	key       string       // as RESP or S3 clients write it
-	namespace string       // of a block's address, else empty
+	namespace string       // of a block's address, otherwise empty
 	addr      block.Addr
 	ways      []string // protocols that reach it
 }
 
 var space = block.Namespace{Model: "abuse", Revision: "1", DType: "bf16", Layout: "none", Tokens: 16, TP: 1, PP: 1}
 
-// makeSubjects makes n subjects: half are blocks, which all protocols reach, the others keys of
-// RESP or of S3.
+// makeSubjects returns n subjects. Half are blocks, which all protocols can use. The others are
+// keys of RESP or S3.
 func makeSubjects(n int) []*subject {
 	all := make([]*subject, n)
 	text := space.String()

@@ -20,8 +20,8 @@ import (
 	"github.com/cognitora/dataplane/kvcached/wire"
 )
 
-// peers is a pool of connections as another cache has them, with the certificate of cgn-ctl. They
-// come from 127.0.0.host: each address has a share of its own of what may be in flight.
+// peers returns a pool of connections like another cache's, with the certificate of cgn-ctl. They
+// come from 127.0.0.host, because each address has its own limit of transfers in progress.
 func peers(t *testing.T, d *daemon, host byte) *transport.Pool {
 	t.Helper()
 	id, err := pki.Load(pki.FilesIn(filepath.Join(d.data, "pki"), pki.Ctl))
@@ -43,8 +43,8 @@ func peers(t *testing.T, d *daemon, host byte) *transport.Pool {
 	return pool
 }
 
-// pull gets a block over a lane; before runs when the daemon has said what it has and before
-// anything is read.
+// pull gets a block over a lane. before runs when the daemon has offered the block and nothing has
+// been read.
 func pull(t *testing.T, pool *transport.Pool, d *daemon, lane transport.Lane, s *subject, before func()) error {
 	peer, err := pool.Peer(transport.Target{Address: d.quic, Lane: lane})
 	if err != nil {
@@ -63,7 +63,7 @@ func pull(t *testing.T, pool *transport.Pool, d *daemon, lane transport.Lane, s 
 	return err
 }
 
-// TestPeersThatStopReading pulls 16 MiB, many times over both lanes, and reads nothing of it.
+// TestPeersThatStopReading requests 16 MiB many times over both lanes, and reads none of it.
 func TestPeersThatStopReading(t *testing.T) {
 	d := newDaemon(t, "--ram", "256MiB", "--ssd", "0")
 	d.start(t)
@@ -76,10 +76,11 @@ func TestPeersThatStopReading(t *testing.T) {
 	defer sync.OnceFunc(func() { close(let) })()
 	for i, lane := range []transport.Lane{transport.QUIC, transport.TLS} {
 		stuck := peers(t, d, byte(2+i))
-		const at = 16 // connections that a pool has over TLS
+		const at = 16 // connections of a pool over TLS
 		begun := make(chan struct{}, 2*at)
 		for range at {
-			all.Go(func() { _ = pull(t, stuck, d, lane, s, func() { begun <- struct{}{}; <-let }) }) // it is broken off
+			// it is interrupted
+			all.Go(func() { _ = pull(t, stuck, d, lane, s, func() { begun <- struct{}{}; <-let }) })
 		}
 		for range at {
 			select {
@@ -101,8 +102,8 @@ func TestPeersThatStopReading(t *testing.T) {
 		mib(d.memory(t).anonymous-was.anonymous))
 }
 
-// fill puts blocks of 1 MiB until there is no room, and leases each, or pins it where no more may
-// be leased.
+// fill puts blocks of 1 MiB until there is no room. It leases each, or pins it if no more can be
+// leased.
 func fill(t *testing.T, lease leaseWay, subjects []*subject) (views []*client.View, pinned int) {
 	t.Helper()
 	for _, s := range subjects {
@@ -125,8 +126,8 @@ func fill(t *testing.T, lease leaseWay, subjects []*subject) (views []*client.Vi
 	return views, pinned
 }
 
-// TestArenaFullOfLeases leases and pins all there is: puts are refused plainly by every protocol,
-// and work again after that.
+// TestArenaFullOfLeases leases and pins the whole arena. Every protocol refuses puts plainly, and
+// works again afterwards.
 func TestArenaFullOfLeases(t *testing.T) {
 	d := newDaemon(t, "--ram", "32MiB", "--ssd", "0", "--lease.duration", "60s", "--lease.max_leased", "32MiB")
 	d.start(t)
@@ -182,8 +183,7 @@ func TestArenaFullOfLeases(t *testing.T) {
 	}
 }
 
-// TestGarbage sends random bytes to every port, alone and behind the beginning of something
-// sensible.
+// TestGarbage sends random bytes to every port, alone and after the beginning of a valid message.
 func TestGarbage(t *testing.T) {
 	d := newDaemon(t, "--ram", "64MiB", "--ssd", "128MiB")
 	d.start(t)
@@ -233,7 +233,7 @@ func TestGarbage(t *testing.T) {
 		m["peer_failed_handshakes_total"], m["lease_bad_frames_total"], m["resp_protocol_errors_total"])
 }
 
-// garbageInTLS sends garbage behind a good handshake.
+// garbageInTLS sends garbage after a valid handshake.
 func garbageInTLS(t *testing.T, d *daemon) (sent int) {
 	t.Helper()
 	id, err := pki.Load(pki.FilesIn(filepath.Join(d.data, "pki"), pki.Ctl))

@@ -17,14 +17,14 @@ import (
 	pb "github.com/cognitora/dataplane/proto/cognitora/v1"
 )
 
-// slowClients is how many clients of a kind are slow at a time, and slowGrowth by how many bytes
-// they may make the daemon's own memory grow.
+// slowClients is how many clients of a kind are slow at a time. slowGrowth bounds the growth of the
+// daemon's own memory by them, in bytes.
 const (
 	slowClients = 64
 	slowGrowth  = 64 << 20
 )
 
-// largeSubject is a block that all protocols reach.
+// largeSubject returns a block that all protocols can use.
 func largeSubject(i int) *subject {
 	s := makeSubjects(2)[i]
 	return s
@@ -53,14 +53,15 @@ func open(t *testing.T, address string, n int, text []byte) (conns []net.Conn) {
 		t.Cleanup(func() { _ = c.Close() })
 		_ = c.(*net.TCPConn).SetReadBuffer(64 << 10)
 		_ = c.SetWriteDeadline(time.Now().Add(time.Second))
-		_, _ = c.Write(text) // the daemon need not take all of it
+		_, _ = c.Write(text) // the daemon need not read all of it
 		conns = append(conns, c)
 	}
 	return conns
 }
 
-// behave runs a client that behaves among slow ones. Each of its requests is answered, and the
-// daemon's memory keeps its bound. How long it takes is logged only: that is the machine's, too.
+// behave runs a well-behaved client among slow ones. Each of its requests must be answered, and the
+// daemon's memory must stay within its bound. The time is only logged, because it depends on the
+// machine too.
 func behave(t *testing.T, d *daemon, g *good, who string, was memory) {
 	t.Helper()
 	l, quiet := g.run(t, 500)
@@ -72,7 +73,7 @@ func behave(t *testing.T, d *daemon, g *good, who string, was memory) {
 	}
 }
 
-// TestSlowReaders asks for 4 MiB, many times and on every protocol, and reads nothing.
+// TestSlowReaders requests 4 MiB many times by every protocol, and reads none of it.
 func TestSlowReaders(t *testing.T) {
 	d := newDaemon(t, "--ram", "256MiB", "--ssd", "0", "--resp.stall", "4s", "--s3.timeout", "4s")
 	d.start(t)
@@ -109,7 +110,7 @@ func TestSlowReaders(t *testing.T) {
 		d.metrics(t)["resp_stalled_total"])
 }
 
-// TestUnreadPipelines sends a million PINGs on each of some connections and reads no answer.
+// TestUnreadPipelines sends a million PINGs on each of several connections and reads no answer.
 func TestUnreadPipelines(t *testing.T) {
 	d := newDaemon(t, "--ram", "64MiB", "--ssd", "0", "--resp.stall", "3s")
 	d.start(t)
@@ -186,8 +187,8 @@ func keep(t *testing.T, d *daemon, n int) []*subject {
 	return all
 }
 
-// stopInPut begins slowClients calls of Put and stops in the middle of each. The end of the test
-// ends them.
+// stopInPut begins slowClients calls of Put and stops in the middle of each. They end with the
+// test.
 func stopInPut(t *testing.T, d *daemon, size uint32, part []byte) {
 	t.Helper()
 	conn, err := grpc.NewClient("unix://"+d.grpc, grpc.WithTransportCredentials(insecure.NewCredentials()))
@@ -209,9 +210,8 @@ func stopInPut(t *testing.T, d *daemon, size uint32, part []byte) {
 	}
 }
 
-// TestStopUnderLoad stops the daemon while clients are in the middle of everything. Nothing but
-// drain_timeout ends those who have stopped, so that one who is kept from an answer by them never
-// gets it.
+// TestStopUnderLoad stops the daemon while clients are in the middle of all kinds of requests. Only
+// drain_timeout ends stopped clients. So a client that waits behind them never gets an answer.
 func TestStopUnderLoad(t *testing.T) {
 	d := newDaemon(t, "--ram", "256MiB", "--ssd", "256MiB",
 		"--drain-timeout", "3s", "--resp.stall", "1h", "--s3.timeout", "1h")

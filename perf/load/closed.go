@@ -11,15 +11,15 @@ type Closed struct {
 	Bodies  *Chat
 	Clients int
 	First   uint64 // number of the first request, for Bodies
-	// Requests, if not 0, ends the run after that many. Then the window's Measure is the most it
-	// may take.
+	// Requests, if not 0, ends the run after this many requests. Then the window's Measure is the
+	// time limit.
 	Requests uint64
 	Window   Window
-	Timeout  time.Duration // of one request; default 30 s
+	Timeout  time.Duration // time limit of one request; default 30 s
 }
 
-// Run blocks until the window has passed and the last answers are there. It returns the
-// number of the request that would have come next.
+// Run runs until the window has passed and the last answers are there. It returns the number of the
+// next request.
 func (c Closed) Run() (*Result, uint64) {
 	r := &run{target: c.Target, bodies: c.Bodies, timeout: orDefault(c.Timeout)}
 	r.next.Store(c.First)
@@ -39,7 +39,7 @@ func (c Closed) Run() (*Result, uint64) {
 	}
 	result := r.measure(c.Window, start, done, r.answered.Load)
 	close(stop)
-	<-done // each client's last answer
+	<-done // waits for each client's last answer
 	r.finish(result)
 	return result, r.next.Load()
 }
@@ -58,7 +58,7 @@ func (c Closed) client(r *run, stop <-chan struct{}) {
 			return
 		}
 		if !r.one(conn, r.sink, n, time.Now()) {
-			pause(10*time.Millisecond, stop) // a target that refuses is not hammered
+			pause(10*time.Millisecond, stop) // avoids a busy loop against a target that refuses
 		}
 	}
 }

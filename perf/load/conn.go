@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// Target is where requests go.
+// Target is the server that requests are sent to.
 type Target struct {
 	Address string // host:port
 	Path    string // default /v1/chat/completions
@@ -44,20 +44,20 @@ var (
 // statusError is an answer other than 200.
 type statusError struct {
 	status int
-	body   []byte // its first sampleBytes
+	body   []byte // the first sampleBytes
 }
 
 func (e statusError) Error() string { return fmt.Sprintf("status %d: %s", e.status, e.body) }
 
-// sampleBytes is how much of a failed answer is kept to be shown.
+// sampleBytes is how many bytes of a failed answer are kept for display.
 const sampleBytes = 200
 
-// conn is one keep-alive connection. Its methods but cut are for one goroutine.
+// conn is one keep-alive connection. One goroutine uses it; only cut may be called by others.
 type conn struct {
 	target  *Target
-	dialed  net.Conn // nil: none
+	dialed  net.Conn // nil: not connected
 	open    atomic.Pointer[net.TCPConn]
-	stopped atomic.Bool // by cut
+	stopped atomic.Bool // set by cut
 	r       *bufio.Reader
 	out     []byte
 	prefix  []byte
@@ -78,7 +78,7 @@ func (c *conn) close() {
 	}
 }
 
-// cut makes the exchange that runs on another goroutine fail.
+// cut makes an exchange on another goroutine fail.
 func (c *conn) cut() {
 	c.stopped.Store(true)
 	if d := c.open.Load(); d != nil {
@@ -86,8 +86,8 @@ func (c *conn) cut() {
 	}
 }
 
-// send writes request n, over a new connection if there is none. A connection that the
-// server closed between two requests is replaced once.
+// send writes request n, over a new connection if there is none. It replaces a connection once if
+// the server closed it between two requests.
 func (c *conn) send(bodies *Chat, n uint64, deadline time.Time) error {
 	c.frame(bodies, n)
 	if c.dialed == nil {
@@ -109,8 +109,8 @@ func (c *conn) send(bodies *Chat, n uint64, deadline time.Time) error {
 	return err
 }
 
-// frame puts head and body together. The body's length comes before it, so room is left
-// for the digits and the head moves up to them.
+// frame puts head and body together. The body's length stands in the head, so there is room for the
+// digits, and the head is moved up to them.
 func (c *conn) frame(bodies *Chat, n uint64) {
 	const room = 12
 	at := len(c.prefix) + room
@@ -129,7 +129,7 @@ func (c *conn) frame(bodies *Chat, n uint64) {
 // answer is the head of a response.
 type answer struct {
 	status  int
-	length  int // -1: not said
+	length  int // -1: not given
 	chunked bool
 	close   bool
 }
@@ -170,7 +170,7 @@ func (c *conn) readHead() (a answer, err error) {
 	}
 }
 
-// readBody hands the payload to fn, in pieces of any size, without its framing.
+// readBody passes the payload without its framing to fn, in pieces of any size.
 func (c *conn) readBody(a answer, fn func([]byte) error) error {
 	switch {
 	case a.chunked:
@@ -202,7 +202,7 @@ func (c *conn) peek(most int) ([]byte, error) {
 	return c.r.Peek(min(most, c.r.Buffered()))
 }
 
-// take hands n bytes to fn.
+// take passes n bytes to fn.
 func (c *conn) take(n int, fn func([]byte) error) error {
 	for n > 0 {
 		b, err := c.peek(n)
@@ -256,8 +256,8 @@ func (c *conn) skipTrailers() error {
 
 func drop([]byte) error { return nil }
 
-// exchange sends request n and reads the whole answer. sink takes the tokens of a stream; nil: not
-// a stream.
+// exchange sends request n and reads the whole answer. sink gets the tokens of a stream; nil: not a
+// stream.
 func (c *conn) exchange(bodies *Chat, n uint64, deadline time.Time, sink *sink) error {
 	err := c.try(bodies, n, deadline, sink)
 	if errors.Is(err, errStale) {
@@ -269,7 +269,7 @@ func (c *conn) exchange(bodies *Chat, n uint64, deadline time.Time, sink *sink) 
 	return err
 }
 
-// errStale is a kept connection that ended before any byte of an answer.
+// errStale means that a kept connection ended before any byte of an answer.
 var errStale = errors.New("kept connection was closed")
 
 func (c *conn) try(bodies *Chat, n uint64, deadline time.Time, sink *sink) error {

@@ -8,33 +8,33 @@ import (
 	"github.com/cognitora/dataplane/perf/instant"
 )
 
-// sink is what is counted of streams; it is shared by connections.
+// sink counts the events of streams. Connections share it.
 type sink struct {
-	Want     int          // tokens that each stream must have
-	Tokens   atomic.Int64 // that arrived
-	Delay    *Histogram   // from the engine's stamp to arrival, while Counting; nil: not wanted
+	Want     int          // required tokens of each stream
+	Tokens   atomic.Int64 // tokens that have arrived
+	Delay    *Histogram   // time from the engine's stamp to arrival, while Counting; nil: not measured
 	Counting *atomic.Bool
-	OnFirst  func() // at a stream's first token
-	OnToken  func() // after each token
+	OnFirst  func() // called at a stream's first token
+	OnToken  func() // called after each token
 }
 
-// events takes a stream's payload apart and checks it.
+// events parses and checks a stream's payload.
 type events struct {
 	sink   *sink
 	rest   []byte // an unfinished line
 	tokens int
-	next   uint32 // sequence number that must come
+	next   uint32 // required sequence number of the next token
 	stream uint32
 	done   bool
-	now    time.Time // of the bytes being looked at
+	now    time.Time // arrival of the present bytes
 }
 
-// maxLine bounds an unfinished line.
+// maxLine is the longest unfinished line.
 const maxLine = 1 << 20
 
 func (e *events) reset(s *sink) { *e = events{sink: s, rest: e.rest[:0]} }
 
-// feed takes the next bytes of the payload.
+// feed parses the next bytes of the payload.
 func (e *events) feed(b []byte) error {
 	e.now = time.Now()
 	for {
@@ -81,7 +81,7 @@ func (e *events) line(line []byte) error {
 	}
 	text := data[i+len(content):]
 	if len(text) == 0 || text[0] == '"' {
-		return nil // the role, or the last chunk
+		return nil // the chunk with the role, or the last chunk
 	}
 	if e.done {
 		return errOrder
@@ -116,7 +116,7 @@ func (e *events) token(text []byte) error {
 	return nil
 }
 
-// end checks a stream that has ended.
+// end checks that the stream has ended properly.
 func (e *events) end() error {
 	if !e.done || len(e.rest) > 0 {
 		return errClosed

@@ -6,10 +6,10 @@ import (
 	"time"
 )
 
-// subBits sets the precision: a value is known to 1/2^subBits of itself.
+// subBits is the precision: a value is exact to 1/2^subBits of itself.
 const subBits = 6
 
-// Histogram counts durations. Add may be called by any number of goroutines.
+// Histogram counts durations. Any number of goroutines may call Add.
 type Histogram struct {
 	counts [(64-subBits)<<subBits + 1<<subBits]atomic.Uint32
 	max    atomic.Int64
@@ -20,13 +20,13 @@ func bucket(ns uint64) int {
 	return shift<<subBits + int(ns>>shift)
 }
 
-// upper is the largest value of a bucket.
+// upper returns the largest value of a bucket.
 func upper(bucket int) uint64 {
 	shift := max(bucket>>subBits-1, 0)
 	return (uint64(bucket-shift<<subBits)+1)<<shift - 1
 }
 
-// Add counts d; a negative one counts as 0.
+// Add counts d. A negative d counts as 0.
 func (h *Histogram) Add(d time.Duration) {
 	d = max(d, 0)
 	h.counts[bucket(uint64(d))].Add(1)
@@ -37,7 +37,7 @@ func (h *Histogram) Add(d time.Duration) {
 	}
 }
 
-// Quantiles are the usual points of a distribution, in seconds.
+// Quantiles are common quantiles of a distribution, in seconds.
 type Quantiles struct {
 	Count uint64  `json:"count"`
 	P50   float64 `json:"p50_seconds"`
@@ -46,7 +46,8 @@ type Quantiles struct {
 	Max   float64 `json:"max_seconds"`
 }
 
-// Quantiles reads the histogram; each is at most 1/64 too large. Without values all are 0.
+// Quantiles returns the histogram's quantiles. Each is at most 1/64 too large. All are 0 in an
+// empty histogram.
 func (h *Histogram) Quantiles() Quantiles {
 	var q Quantiles
 	for i := range h.counts {

@@ -7,10 +7,10 @@ import (
 	"time"
 )
 
-// Held are connections that stay open and idle. Close them.
+// Held are open, idle connections. Close them.
 type Held struct{ conns []*conn }
 
-// Hold opens n connections and makes one request over each.
+// Hold opens n connections and sends one request over each.
 func Hold(target Target, bodies *Chat, n int, timeout time.Duration) (*Held, error) {
 	const atOnce = 64
 	h := &Held{conns: make([]*conn, n)}
@@ -38,14 +38,14 @@ func Hold(target Target, bodies *Chat, n int, timeout time.Duration) (*Held, err
 	return h, nil
 }
 
-// Close closes them all.
+// Close closes all connections.
 func (h *Held) Close() {
 	for _, c := range h.conns {
 		c.close()
 	}
 }
 
-// Waiting is a request whose answer nobody reads.
+// Waiting is a request whose answer is not read.
 type Waiting struct{ c *conn }
 
 // Ask sends request n over a connection of its own. With begun it returns when the answer has

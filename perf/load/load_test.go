@@ -155,8 +155,8 @@ func TestClosed(t *testing.T) {
 	}
 }
 
-// TestOpenCountsFromDue: with one connection and a target that is slow, the requests behind
-// it have waited, and their times say so.
+// TestOpenCountsFromDue: with one connection and a slow target, later requests wait. Their times
+// include the wait.
 func TestOpenCountsFromDue(t *testing.T) {
 	e := started(t, instant.Config{})
 	bodies := NewChat(ChatConfig{Model: instant.Model, PromptBytes: 100, Tokens: 2, Stream: true, Wish: "pace=10000"})
@@ -198,7 +198,7 @@ func TestStreams(t *testing.T) {
 	gone := make(chan struct{}, 50)
 	e = started(t, instant.Config{Left: func(time.Time) { left.Add(1); gone <- struct{}{} }})
 	endless := NewChat(ChatConfig{Model: instant.Model, PromptBytes: 100, Tokens: 1e6, Stream: true, Wish: "pace=5000"})
-	all := func() { // what the engine has not seen cannot leave it
+	all := func() { // cancelling a request counts only after the engine has seen it
 		tick := time.NewTicker(time.Millisecond)
 		defer tick.Stop()
 		for e.Requests() < 50 {
@@ -215,7 +215,7 @@ func TestStreams(t *testing.T) {
 	}
 }
 
-// TestWrongServers: what a target gets wrong is counted under its name.
+// TestWrongServers: each kind of wrong answer is counted under its own name.
 func TestWrongServers(t *testing.T) {
 	chunked := func(parts ...string) string {
 		s := "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n"
@@ -263,7 +263,7 @@ func TestWrongServers(t *testing.T) {
 	}
 }
 
-// TestSimulatedEngine: the load works against a server that is not the instant engine.
+// TestSimulatedEngine: the load also works against a server other than the instant engine.
 func TestSimulatedEngine(t *testing.T) {
 	e, err := engine.New(engine.Config{DecodeStep: 5 * time.Millisecond, PrefillTokensPerSecond: 1e6})
 	if err != nil {
@@ -294,7 +294,7 @@ func TestSimulatedEngine(t *testing.T) {
 	})
 }
 
-// often tries for a minute what a busy machine may keep from being so.
+// often retries for a minute, because a busy machine may delay the condition.
 func often(t *testing.T, what string, so func() bool) {
 	t.Helper()
 	for end := time.Now().Add(time.Minute); time.Now().Before(end); {
@@ -305,7 +305,7 @@ func often(t *testing.T, what string, so func() bool) {
 	t.Error("never: " + what)
 }
 
-// TestStop: a window that is stopped ends at once, whatever runs in it.
+// TestStop: a stopped window ends immediately, whatever runs in it.
 func TestStop(t *testing.T) {
 	e := started(t, instant.Config{})
 	endless := NewChat(ChatConfig{Model: instant.Model, PromptBytes: 100, Tokens: 1e6, Stream: true, Wish: "pace=5000"})
@@ -333,7 +333,7 @@ func TestStop(t *testing.T) {
 		Window: Window{Measure: time.Hour, Stop: stop}}.Run()
 }
 
-// TestReadSlowly: it goes on reading, and the rest of the answer is not taken off the server.
+// TestReadSlowly: the client goes on reading, and the rest of the answer stays with the server.
 func TestReadSlowly(t *testing.T) {
 	e := started(t, instant.Config{})
 	endless := NewChat(ChatConfig{Model: instant.Model, PromptBytes: 100, Tokens: 1e9, Stream: true, Wish: "pace=0"})

@@ -7,19 +7,19 @@ import (
 	"time"
 )
 
-// Open sends requests when they are due, whatever became of those before: their times count
-// from when they were due, so a target that stalls cannot hide it.
+// Open sends requests when they are due, whether earlier ones have ended or not. Times count from
+// the due time, so a target cannot hide that it stalls.
 type Open struct {
 	Target Target
 	Bodies *Chat
-	// Arrivals gives the time of each request from the start; false ends the run.
+	// Arrivals returns the time of each request since the start. False ends the run.
 	Arrivals func() (time.Duration, bool)
-	// MaxClients bounds the connections; where none is free a request waits, and its time runs.
+	// MaxClients bounds the connections. If none is free, a request waits, and its time counts.
 	// Default 1024.
 	MaxClients int
 	First      uint64 // number of the first request, for Bodies
 	Window     Window
-	Timeout    time.Duration // of one request; default 30 s
+	Timeout    time.Duration // time limit of one request; default 30 s
 }
 
 // Poisson returns arrivals at perSecond with independent gaps.
@@ -37,7 +37,7 @@ type job struct {
 	due time.Time
 }
 
-// Run blocks until the window has passed or the arrivals have ended, and all answers are there.
+// Run runs until the window has passed or the arrivals have ended, and all answers are there.
 func (o Open) Run() *Result {
 	if o.MaxClients == 0 {
 		o.MaxClients = 1024
@@ -57,7 +57,7 @@ func (o Open) Run() *Result {
 	return result
 }
 
-// dispatch hands out the requests and waits for their answers.
+// dispatch distributes the requests over connections and waits for their answers.
 func (o Open) dispatch(r *run, stop <-chan struct{}) {
 	jobs := make(chan job)
 	var workers sync.WaitGroup
@@ -91,7 +91,7 @@ func (o Open) dispatch(r *run, stop <-chan struct{}) {
 	}
 }
 
-// work is one connection, which has its first request already.
+// work runs one connection, beginning with request j.
 func (o Open) work(r *run, jobs <-chan job, j job) {
 	c := newConn(&r.target, readBuffer)
 	defer c.close()

@@ -8,11 +8,11 @@ import (
 	"github.com/cognitora/dataplane/perf/trace"
 )
 
-// Chat makes chat requests whose prompts share as much as is asked for. Use New.
+// Chat makes chat requests whose prompts share a given part. Use New.
 type Chat struct {
 	cfg  ChatConfig
 	text []byte // of ASCII words
-	head []byte // the body up to the prompt
+	head []byte // the body before the prompt
 	wish []byte // the prompt's last words
 	tail []byte // the body after the prompt
 }
@@ -22,7 +22,7 @@ type ChatConfig struct {
 	Model string
 	// PromptBytes is the length of the prompt in bytes of plain words.
 	PromptBytes int
-	// Shared is the part of the prompt, in [0,1], that is the same in all requests of a document.
+	// Shared is the part of the prompt, in [0,1], that all requests of a document have in common.
 	Shared float64
 	// Documents is the number of different shared beginnings. Default 1.
 	Documents int
@@ -30,13 +30,14 @@ type ChatConfig struct {
 	Stream bool
 	// Tokens is max_tokens.
 	Tokens int
-	// Wish is what the prompt's last words say to the instant engine besides the token counts.
+	// Wish is an instruction for the instant engine in the prompt's last words, in addition to the
+	// token counts.
 	Wish string
 	// Salt makes the prompts differ from those of another Chat with the same fields.
 	Salt uint64
 }
 
-// stampEvery is the distance of the marks that make a text differ along its whole length.
+// stampEvery is the distance between the marks that make a text differ along its whole length.
 const stampEvery = 256
 
 // NewChat prepares the text.
@@ -61,7 +62,7 @@ func NewChat(cfg ChatConfig) *Chat {
 	return c
 }
 
-// Append appends the body of request n. Requests with the same n are the same.
+// Append appends the body of request n. Requests with the same n are equal.
 func (c *Chat) Append(b []byte, n uint64) []byte {
 	b = append(b, c.head...)
 	from := len(b)
@@ -73,16 +74,16 @@ func (c *Chat) Append(b []byte, n uint64) []byte {
 	b = append(b, c.wish...)
 	b = strconv.AppendInt(append(b, "prompt="...), int64(len(prompt)/trace.TokenBytes), 10)
 	cached := 0
-	if n >= uint64(c.cfg.Documents) { // the first requests bring the documents
+	if n >= uint64(c.cfg.Documents) { // the first requests send the documents
 		cached = shared / trace.TokenBytes / 16 * 16
 	}
 	b = strconv.AppendInt(append(b, " cached="...), int64(cached), 10)
 	return append(b, c.tail...)
 }
 
-// mark writes words made of id into text.
+// mark writes words that follow from id into text.
 func (c *Chat) mark(text []byte, kind, id uint64) {
-	h := (id + 1) * 0x9e3779b97f4a7c15 // odd: no two ids below 2^64 meet
+	h := (id + 1) * 0x9e3779b97f4a7c15 // the factor is odd, so different ids below 2^64 give different values
 	h ^= c.cfg.Salt*0xbf58476d1ce4e5b9 + kind*0x94d049bb133111eb
 	for at := 0; at+17 <= len(text); at += stampEvery {
 		v := h

@@ -7,7 +7,8 @@ import (
 	"time"
 )
 
-// A slow client takes slowPiece bytes every slowPause, and lets the kernel hold little for it.
+// A slow client reads slowPiece bytes every slowPause. Its socket buffer is small, so that the
+// kernel holds little for it.
 const (
 	slowPiece  = 1 << 10
 	slowPause  = 100 * time.Millisecond
@@ -58,7 +59,7 @@ func ReadSlowly(target Target, bodies *Chat, n uint64) (*Slow, error) {
 	return s, nil
 }
 
-// Read is how many bytes it has taken so far.
+// Read returns how many bytes were read so far.
 func (s *Slow) Read() int64 { return s.read.Load() }
 
 // Leave closes the connection.

@@ -6,24 +6,24 @@ import (
 	"time"
 )
 
-// Streams holds N streams at once. Each is one request of Bodies, whose Tokens must last for
-// the window and the time that opening all of them takes.
+// Streams holds N streams at once. Each is one request of Bodies, whose Tokens must last for the
+// window and for the time to open all streams.
 type Streams struct {
 	Target Target
 	Bodies *Chat
 	N      int
-	Ramp   time.Duration // over which the streams are opened, evenly
+	Ramp   time.Duration // time over which the streams are opened, evenly
 	First  uint64
-	Window Window // Warmup counts from when the last stream was opened
-	// Abandon cuts the streams at the window's end instead of reading them to theirs. The window's
-	// Stop does so too.
+	Window Window // Warmup begins when the last stream has been opened
+	// Abandon cuts the streams at the end of the window instead of reading them to their ends. The
+	// window's Stop also cuts them.
 	Abandon bool
-	Timeout time.Duration // of one stream; default 30 s
-	Buffer  int           // bytes read at once; default 16 KiB
-	OnToken func()        // if set, after each token
+	Timeout time.Duration // time limit of one stream; default 30 s
+	Buffer  int           // bytes of one read; default 16 KiB
+	OnToken func()        // called after each token, if set
 }
 
-// Run blocks until all streams have ended.
+// Run runs until all streams have ended.
 func (s Streams) Run() *Result {
 	if s.Buffer == 0 {
 		s.Buffer = readBuffer

@@ -11,21 +11,21 @@ import (
 	"time"
 )
 
-// Window is the part of a run that is measured: requests and tokens outside it are made
-// and checked, but not counted.
+// Window is the measured part of a run. Requests and tokens outside it are sent and checked, but
+// not counted.
 type Window struct {
 	Warmup  time.Duration
 	Measure time.Duration
-	// Begin and End, if set, are called at the window's edges, before and after the counts are
-	// read.
+	// Begin and End, if set, are called at the beginning and the end of the window: Begin before
+	// the counts are read, End after.
 	Begin, End func()
-	// Stop, if set, ends the run early when it closes: what runs then is given up, or ends within
-	// its timeout.
+	// Stop, if set, ends the run early when it is closed. Running requests are then abandoned, or
+	// end within their time limits.
 	Stop <-chan struct{}
 }
 
-// wait passes the window; count is read at both edges. It returns earlier when done closes.
-// start is called before the warm-up; without one, inside the window.
+// wait waits for the window and returns the growth of count in it. It returns earlier if done is
+// closed. start is called before the warm-up or, without one, inside the window.
 func (w Window) wait(start func(), done <-chan struct{}, count func() int64) (n int64, seconds float64) {
 	if w.Warmup > 0 {
 		start()
@@ -46,7 +46,7 @@ func (w Window) wait(start func(), done <-chan struct{}, count func() int64) (n 
 	return n, seconds
 }
 
-// pause waits until d has passed, done or Stop has closed.
+// pause waits until d has passed, or done or Stop is closed.
 func (w *Window) pause(d time.Duration, done <-chan struct{}) {
 	t := time.NewTimer(d)
 	defer t.Stop()
@@ -57,7 +57,7 @@ func (w *Window) pause(d time.Duration, done <-chan struct{}) {
 	}
 }
 
-// stopped reports whether Stop has closed.
+// stopped reports whether Stop is closed.
 func (w *Window) stopped() bool {
 	select {
 	case <-w.Stop:
@@ -72,7 +72,7 @@ func pause(d time.Duration, done <-chan struct{}) {
 	w.pause(d, done)
 }
 
-// Failures counts failed requests by reason, and keeps what the first one said.
+// Failures counts failed requests by reason, and keeps the text of the first.
 type Failures struct {
 	mu    sync.Mutex
 	by    map[string]int
@@ -88,7 +88,7 @@ func (f *Failures) add(err error) {
 	f.by[reason(err)]++
 }
 
-// all returns the counts, and what the first failure said.
+// all returns the counts, and the text of the first failure.
 func (f *Failures) all() (counts map[string]int, first string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -99,7 +99,7 @@ func (f *Failures) all() (counts map[string]int, first string) {
 	return by, f.first
 }
 
-// reason has few values, whatever the error says.
+// reason maps errors to a few texts.
 func reason(err error) string {
 	var status statusError
 	var network net.Error
@@ -126,30 +126,30 @@ func reason(err error) string {
 	return "another error"
 }
 
-// Result is what came of a run.
+// Result is the result of a run.
 type Result struct {
-	// Requests is the number of requests answered whole in the window; for Streams, of all.
+	// Requests is the number of requests that were completely answered in the window; for Streams,
+	// in the whole run.
 	Requests int64 `json:"requests"`
-	// Tokens that arrived in the window.
+	// Tokens is the number of tokens that arrived in the window.
 	Tokens   int64          `json:"tokens,omitempty"`
 	Failures map[string]int `json:"failures,omitempty"` // in the whole run
-	// Sample is what the first failure said: status and the first 200 bytes of the body, or the
-	// error.
+	// Sample is the first failure: status and the first 200 bytes of the body, or the error.
 	Sample  string  `json:"failure_sample,omitempty"`
 	Seconds float64 `json:"window_seconds"`
-	// Latency is the time to the end of an answer: in an open loop from when the request was due.
+	// Latency is the time to the end of an answer. In an open loop it counts from the due time.
 	Latency Quantiles `json:"latency"`
 	// TTFT is the time to the first token, counted like Latency.
 	TTFT Quantiles `json:"ttft"`
 	// Token is the time from the engine's sending of a token to its arrival.
 	Token Quantiles `json:"token"`
-	// Late is how long after its due time a request was handed to a connection.
+	// Late is the time from a request's due time until a connection gets it.
 	Late Quantiles `json:"late"`
 	// OwnCPUSeconds is the CPU time that this process used in the window.
 	OwnCPUSeconds float64 `json:"own_cpu_seconds"`
 }
 
-// Failed is the number of requests without a whole and correct answer.
+// Failed returns the number of requests without a complete and correct answer.
 func (r *Result) Failed() (n int) {
 	for _, count := range r.Failures {
 		n += count
@@ -157,7 +157,7 @@ func (r *Result) Failed() (n int) {
 	return n
 }
 
-// ownCPU is the CPU time of this process so far.
+// ownCPU returns the CPU time of this process so far, in seconds.
 func ownCPU() float64 {
 	var u syscall.Rusage
 	if syscall.Getrusage(syscall.RUSAGE_SELF, &u) != nil {
@@ -166,22 +166,22 @@ func ownCPU() float64 {
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano()).Seconds()
 }
 
-// run is what the connections of one run share.
+// run is the state that the connections of one run share.
 type run struct {
 	target   Target
 	bodies   *Chat
 	sink     *sink // nil: no streams
 	timeout  time.Duration
-	next     atomic.Uint64 // request to be sent
+	next     atomic.Uint64 // number of the next request
 	answered atomic.Int64
 	failures Failures
 
-	counting       atomic.Bool // inside the window
+	counting       atomic.Bool // true inside the window
 	latency, first Histogram
 	late           Histogram
 }
 
-// measure passes the window and fills in the result.
+// measure waits for the window and fills in the result.
 func (r *run) measure(w Window, start func(), done <-chan struct{}, count func() int64) *Result {
 	result := &Result{}
 	var cpu float64
@@ -212,7 +212,7 @@ func (r *run) finish(result *Result) {
 	}
 }
 
-// one makes one request on c; its times count from due.
+// one sends one request on c. Its times count from due.
 func (r *run) one(c *conn, s *sink, n uint64, due time.Time) bool {
 	err := c.exchange(r.bodies, n, time.Now().Add(r.timeout), s)
 	if err != nil {

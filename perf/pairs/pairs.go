@@ -1,11 +1,11 @@
-// Package pairs compares two builds of the router: CPU time per request and per token, measured in
-// turn before the same instant engines.
+// Package pairs compares two builds of the router by CPU time per request and per token, measured
+// in turn with the same instant engines.
 //
-// Every pair starts both builds anew, so that no single memory layout decides and the pairs are
-// independent, as the interval of the median demands. One start serves all scenarios of a pair.
-// Both builds get the same command line, the row "ours" of contestants.toml, and the same requests.
-// They route in the same mode. Where they score nodes differently their figures say little about
-// their code: tokens that come from one node cost the kernel less than those that come from four.
+// Every pair starts both builds anew. So no single memory layout decides, and the pairs are
+// independent, as the interval of the median requires. One start serves all scenarios of a pair.
+// Both builds get the same command line, from the row "ours" of contestants.toml, the same
+// requests, and the same routing mode. If they score nodes differently, their figures say little
+// about their code, because tokens from one node cost the kernel less than those from four.
 package pairs
 
 import (
@@ -24,33 +24,33 @@ import (
 
 // Config of Run.
 type Config struct {
-	Before, After string   // programs, each a cgn-router
-	Mode          string   // how both builds route; round_robin spreads alike in every build
-	Scenarios     []string // of those that Scenarios names
+	Before, After string   // paths of two cgn-router programs
+	Mode          string   // routing mode of both builds; round_robin distributes alike in every build
+	Scenarios     []string // names from Scenarios
 	Pairs         int
-	Window        time.Duration // of each measurement
+	Window        time.Duration // duration of each measurement
 	Progress      io.Writer     // gets a line for each pair of measurements
 }
 
-// Build is a program that is measured.
+// Build is a measured program.
 type Build struct {
 	Path    string `json:"path"`
 	Version string `json:"version"`
 }
 
-// Figures are one scenario's CPU time in µs per unit, by pair.
+// Figures holds one scenario's CPU time in µs per unit, for each pair.
 type Figures struct {
 	Scenario string           `json:"scenario"`
 	Unit     string           `json:"unit"` // request or token
 	Before   []float64        `json:"before_us"`
 	After    []float64        `json:"after_us"`
-	Ratio    compare.Interval `json:"ratio"` // of after to before
-	// Behind counts measurements whose streams fell behind: their tokens come in fewer, larger
+	Ratio    compare.Interval `json:"ratio"` // after divided by before
+	// Behind counts measurements whose streams were late. Their tokens come in fewer, larger
 	// pieces.
 	Behind int `json:"behind"`
 }
 
-// Report is the outcome of Run.
+// Report is the result of Run.
 type Report struct {
 	Machine   string    `json:"machine"`
 	Before    Build     `json:"before"`
@@ -60,10 +60,10 @@ type Report struct {
 	Scenarios []Figures `json:"scenarios"`
 }
 
-// units are CPU time's divisors, by kind of scenario.
+// units are the units of CPU time, by kind of scenario.
 var units = map[string]string{"closed": "request", "open": "request", "streams": "token"}
 
-// Scenarios names the scenarios that can be measured in pairs.
+// Scenarios returns the names of scenarios that can be measured in pairs.
 func Scenarios() (names []string, err error) {
 	all, err := compare.Scenarios()
 	for _, s := range all {
@@ -74,17 +74,17 @@ func Scenarios() (names []string, err error) {
 	return names, err
 }
 
-// runner measures.
+// runner runs the measurements.
 type runner struct {
 	Config
 	ctx       context.Context
 	site      *compare.Site
 	builds    [2]*compare.Contestant // before, after
 	scenarios []*compare.Scenario
-	figures   []Figures // of each scenario
+	figures   []Figures // one for each scenario
 }
 
-// Run measures all pairs, and fails with the first measurement that fails.
+// Run measures all pairs. It fails with the first measurement that fails.
 func Run(ctx context.Context, cfg Config) (*Report, error) {
 	r := &runner{Config: cfg, ctx: ctx}
 	for _, name := range cfg.Scenarios {
@@ -115,7 +115,7 @@ func Run(ctx context.Context, cfg Config) (*Report, error) {
 		Mode: cfg.Mode, Window: cfg.Window.Seconds(), Scenarios: r.figures}, nil
 }
 
-// build is the router of contestants.toml with another program.
+// build returns the router of contestants.toml with another program.
 func (r *runner) build(name, file string) (*compare.Contestant, Build, error) {
 	path, err1 := filepath.Abs(file)
 	c, err2 := compare.ContestantNamed("ours")
@@ -131,11 +131,10 @@ func (r *runner) build(name, file string) (*compare.Contestant, Build, error) {
 	return c, Build{Path: path, Version: version}, err
 }
 
-// limit is stated for each engine, since a router that is told none may have a small one of its
-// own.
+// limit is set for each engine, since a router without it may have a small limit of its own.
 const limit = ",max_concurrent=8192"
 
-// adapt puts path wherever c names the router of bin, sets the mode, and states the limit.
+// adapt replaces the router of bin in c by path, sets the mode, and sets the limit.
 func adapt(c *compare.Contestant, path, mode string) {
 	of := func(text string) string { return strings.ReplaceAll(text, "{{.Bin}}/cgn-router", path) }
 	c.Program = of(c.Program)
@@ -158,8 +157,7 @@ func adapt(c *compare.Contestant, path, mode string) {
 	}
 }
 
-// pair starts both builds and measures all scenarios. The first to start and to be measured
-// alternates.
+// pair starts both builds and measures all scenarios. The builds alternate in being first.
 func (r *runner) pair(pair int) error {
 	order := [2]int{pair % 2, 1 - pair%2}
 	var on [2]*compare.Running

@@ -32,7 +32,7 @@ func TestRun(t *testing.T) {
 	}
 }
 
-// TestAdapt: nothing of a build's command names the router of bin.
+// TestAdapt: the adapted command does not name the router of bin.
 func TestAdapt(t *testing.T) {
 	c, err := compare.ContestantNamed("ours")
 	if err != nil {

@@ -12,18 +12,18 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// maxCall is above every system call number. The last slot of the table counts the
-// calls that returned EAGAIN.
+// maxCall is above every system call number. The last slot of the table counts calls that returned
+// EAGAIN.
 const (
 	maxCall   = 512
 	againSlot = maxCall - 1
 )
 
-// bpfCounter counts with BPF programs on the raw tracepoints sys_enter and sys_exit. They add a few
-// ten nanoseconds to each call, and nothing that changes how the process behaves.
+// bpfCounter counts system calls with BPF programs on the raw tracepoints sys_enter and sys_exit.
+// They add a few ten nanoseconds to each call, and do not change the process's behaviour.
 type bpfCounter struct {
 	table int
-	open  []int // programs and links
+	open  []int // descriptors of programs and links
 }
 
 // insn is one BPF instruction.
@@ -41,7 +41,7 @@ const (
 	nsCurrentPidTgid = 120
 )
 
-// Places on the program's stack.
+// Offsets on the program's stack.
 const (
 	pidAt, tgidAt = -8, -4
 	keyAt         = -16
@@ -50,21 +50,23 @@ const (
 
 const sysEnter, sysExit = "sys_enter", "sys_exit"
 
-// toExit as a jump's offset stands for that of the program's end.
+// toExit as a jump's offset means the offset of the program's end.
 const toExit = math.MaxInt16
 
-// callNumberAt is where struct pt_regs has the number of the system call.
+// callNumberAt is the offset of the system call's number in struct pt_regs.
 var callNumberAt = map[string]int32{"amd64": 15 * 8, "arm64": 35 * 8}[runtime.GOARCH]
 
-// program is, for one process as this process's pid namespace numbers it, at sys_enter
+// program returns the program for one process, identified in this process's pid namespace. At
+// sys_enter it does
 //
 //	if tgid == pid and id < againSlot { atomically table[id]++ }
 //
-// and at sys_exit
+// and at sys_exit it does
 //
 //	if tgid == pid and result == -EAGAIN and id != futex { atomically table[againSlot]++ }
 //
-// since EAGAIN of a futex says that another thread was faster, not that there was nothing to do.
+// EAGAIN of a futex does not count, because it means that another thread was faster, not that there
+// was nothing to do.
 func program(at string, pid, table int, dev, ino uint64) []insn {
 	wide := func(dst uint8, src uint8, v uint64) []insn { // a 64-bit constant takes two slots
 		return []insn{{0x18, dst, src, 0, int32(uint32(v))}, {0, 0, 0, 0, int32(uint32(v >> 32))}}
@@ -73,7 +75,7 @@ func program(at string, pid, table int, dev, ino uint64) []insn {
 	if at == sysExit {
 		p = append(p,
 			insn{0x79, 1, 6, 8, 0},                        // r1 = result
-			insn{0x55, 1, 0, toExit, -int32(unix.EAGAIN)}, // another: exit
+			insn{0x55, 1, 0, toExit, -int32(unix.EAGAIN)}, // another result: exit
 		)
 	}
 	p = append(p, wide(1, 0, dev)...)
@@ -144,9 +146,9 @@ func traceCalls(pid int) (counter, error) {
 	if err := syscall.Stat("/proc/self/ns/pid", &ns); err != nil {
 		return nil, err
 	}
-	dev := uint64(unix.Major(ns.Dev))<<20 | uint64(unix.Minor(ns.Dev)) // as the kernel itself writes it
+	dev := uint64(unix.Major(ns.Dev))<<20 | uint64(unix.Minor(ns.Dev)) // in the kernel's own encoding
 	c := &bpfCounter{}
-	// asked for before Linux 5.11
+	// needed before Linux 5.11
 	_ = unix.Setrlimit(unix.RLIMIT_MEMLOCK, &unix.Rlimit{Cur: unix.RLIM_INFINITY, Max: unix.RLIM_INFINITY})
 	var err error
 	array := struct{ kind, key, value, entries uint32 }{unix.BPF_MAP_TYPE_ARRAY, 4, 8, maxCall}
@@ -163,8 +165,8 @@ func traceCalls(pid int) (counter, error) {
 	return c, nil
 }
 
-// attach loads a program and puts it on a raw tracepoint. The kernel lends probe_read_kernel only
-// to programs that may be used under the GPL too, so these two may.
+// attach loads a program and attaches it to a raw tracepoint. The kernel allows probe_read_kernel
+// only in programs under the GPL, so these programs declare it as one of their licences.
 func (c *bpfCounter) attach(at string, p []insn) error {
 	code, license, log, name := assemble(p), []byte("Dual BSD/GPL\x00"), make([]byte, 16<<10), []byte(at+"\x00")
 	load := struct {
@@ -201,14 +203,14 @@ func (c *bpfCounter) close() {
 }
 
 func (c *bpfCounter) stop() (Calls, error) {
-	c.close() // first, lest the numbers change while they are read
+	c.close() // first, so that the numbers do not change during the read
 	defer unix.Close(c.table)
 	calls := Calls{}
 	for id := range uint32(maxCall) {
 		var n uint64
 		look := struct {
 			table, _   uint32
-			key, value unsafe.Pointer // which keep both where they are
+			key, value unsafe.Pointer // pointers keep the two variables in place
 			flags      uint64
 		}{table: uint32(c.table), key: unsafe.Pointer(&id), value: unsafe.Pointer(&n)}
 		_, err := bpf(unix.BPF_MAP_LOOKUP_ELEM, &look)

@@ -13,15 +13,15 @@ import (
 	"syscall"
 )
 
-// Calls are system calls by name, as the kernel counted them, and under Again those of them, futex
-// aside, that returned EAGAIN.
+// Calls holds the kernel's counts of system calls by name. Again counts those of them, except
+// futex, that returned EAGAIN.
 type Calls map[string]int64
 
-// Again is where Calls has the number of calls that found nothing to do, of any name.
+// Again is the name in Calls for all calls that found nothing to do.
 const Again = "EAGAIN"
 
-// Useful is the number of all calls but those named, less those that found nothing to do: whether a
-// read is tried before there is something to read depends on the moment.
+// Useful returns the number of all calls except those named, without the calls that found nothing
+// to do. Whether a read comes too early depends on the moment.
 func (c Calls) Useful(but ...string) (n int64) {
 	for name, count := range c {
 		if name != Again && !slices.Contains(but, name) {
@@ -31,7 +31,7 @@ func (c Calls) Useful(but ...string) (n int64) {
 	return n - c[Again]
 }
 
-// PerUnit lists the calls, the most frequent first, divided by n.
+// PerUnit lists the calls divided by n, the most frequent first.
 func (c Calls) PerUnit(n int64) string {
 	names := make([]string, 0, len(c))
 	for name := range c {
@@ -47,22 +47,22 @@ func (c Calls) PerUnit(n int64) string {
 	return strings.TrimSpace(b.String())
 }
 
-// counter counts one process's calls from when it was made.
+// counter counts one process's calls from its creation on.
 type counter interface {
-	// stop ends the counting.
+	// stop ends the counting and returns the counts.
 	stop() (Calls, error)
 }
 
 // Counting counts the system calls of a running process.
 type Counting struct {
 	counter
-	// By says what counts: "BPF", which costs the process nearly nothing, or "strace", which makes
-	// it slow and so changes what is batched.
+	// By is the method: "BPF", which costs the process nearly nothing, or "strace", which slows it
+	// down and so changes its batches.
 	By string
 }
 
-// CountCalls starts counting the system calls of all threads of a process: by a BPF program at the
-// kernel's system call entry, which needs root, else by strace, if that is installed.
+// CountCalls starts counting the system calls of all threads of a process. It uses a BPF program at
+// the kernel's system call entry, which needs root, or else strace, if that is installed.
 func CountCalls(pid int) (*Counting, error) {
 	c, err := traceCalls(pid)
 	if err == nil {
@@ -76,7 +76,7 @@ func CountCalls(pid int) (*Counting, error) {
 		"(apt-get install strace): %w", err, err2)
 }
 
-// Stop ends the counting and returns what was counted.
+// Stop ends the counting and returns the counts.
 func (c *Counting) Stop() (Calls, error) { return c.stop() }
 
 // strace is a running `strace -c -f -p PID`.
@@ -114,22 +114,22 @@ func (s *strace) stop() (Calls, error) {
 		return nil, err
 	}
 	<-s.read
-	_ = s.cmd.Wait() // ends by the signal
+	_ = s.cmd.Wait() // it ends by the signal
 	return parseStrace(s.out.String())
 }
 
-// canBeEmpty are the calls that return EAGAIN when there is nothing to do; others fail because a
-// signal came.
+// canBeEmpty are the calls that return EAGAIN if there is nothing to do. Other calls fail because
+// of a signal.
 var canBeEmpty = []string{"read", "readv", "recvfrom", "recvmsg", "write", "writev", "sendto", "sendmsg", "splice",
 	"accept4"}
 
-// parseStrace reads the table that `strace -c -U calls,errors,name` ends with.
+// parseStrace parses the table at the end of `strace -c -U calls,errors,name`.
 func parseStrace(text string) (Calls, error) {
 	_, table, ok := strings.Cut(text, "----\n")
 	if !ok && !strings.Contains(text, "detached") {
 		return nil, errors.New("process: strace ended without having let the process go")
 	}
-	calls := Calls{} // there is no table where there were no calls
+	calls := Calls{} // there is no table without calls
 	for line := range strings.Lines(table) {
 		f := strings.Fields(line)
 		if len(f) < 2 || strings.HasPrefix(f[0], "-") {
@@ -140,7 +140,8 @@ func parseStrace(text string) (Calls, error) {
 			return nil, fmt.Errorf("process: strace's table: %w", err)
 		}
 		calls[f[len(f)-1]] += n
-		if len(f) == 3 && slices.Contains(canBeEmpty, f[2]) { // which error it does not say; EAGAIN is the usual one
+		// the table does not name the error; EAGAIN is the usual one
+		if len(f) == 3 && slices.Contains(canBeEmpty, f[2]) {
 			failed, _ := strconv.ParseInt(f[1], 10, 64)
 			calls[Again] += failed
 		}

@@ -1,3 +1,3 @@
-// Package process starts programs to be measured and reads from the kernel what they use: CPU
-// time, memory, system calls. Linux only; elsewhere the readings are errors.
+// Package process starts programs to be measured, and reads their CPU time, memory and system calls
+// from the kernel. On other systems than Linux the readings are errors.
 package process

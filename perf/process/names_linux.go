@@ -7,7 +7,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// callNames are the calls that servers make; others go by their number.
+// callNames are the names of the calls that servers make. Other calls are named by their number.
 var callNames = map[int]string{
 	unix.SYS_READ: "read", unix.SYS_WRITE: "write", unix.SYS_READV: "readv", unix.SYS_WRITEV: "writev",
 	unix.SYS_RECVFROM: "recvfrom", unix.SYS_SENDTO: "sendto", unix.SYS_RECVMSG: "recvmsg", unix.SYS_SENDMSG: "sendmsg",
@@ -30,7 +30,7 @@ func callName(id int) string {
 	if name, ok := callNames[id]; ok {
 		return name
 	}
-	if runtime.GOARCH == "amd64" { // calls that newer architectures lack
+	if runtime.GOARCH == "amd64" { // calls that newer architectures do not have
 		switch id {
 		case 7:
 			return "poll"

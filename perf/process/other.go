@@ -14,5 +14,5 @@ func traceCalls(int) (counter, error) {
 	return nil, errors.New("process: system calls can be counted on Linux only")
 }
 
-// runTime has no clock to read.
+// runTime returns false, because this system has no such clock.
 func runTime(int) (time.Duration, bool) { return 0, false }

@@ -13,7 +13,7 @@ import (
 	"go.uber.org/goleak"
 )
 
-// childOf makes the test binary a program that writes to a connection as often as it is asked to.
+// childOf makes the test binary a program that writes to a connection on request.
 const childOf = "TEST_PROCESS_CHILD"
 
 func TestMain(m *testing.M) {
@@ -24,7 +24,7 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m)
 }
 
-// child connects to addr, and answers each byte n with n system calls and a byte.
+// child connects to addr. It answers each byte n with n system calls and a byte.
 func child(addr string) {
 	c, err := net.Dial("tcp", addr)
 	if err != nil {
@@ -79,7 +79,7 @@ func TestUsage(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer p.Stop()
-	if _, err := os.ReadFile(ready); err != nil { // ends when the work is done
+	if _, err := os.ReadFile(ready); err != nil { // there is more work until it is done
 		t.Fatal(err)
 	}
 	u, err := p.Usage()
@@ -104,7 +104,7 @@ func TestHealth(t *testing.T) {
 	}
 }
 
-// TestKilled: what is read of a program that is gone says how it ended.
+// TestKilled: reading a program that has ended fails with the way it ended.
 func TestKilled(t *testing.T) {
 	p, err := Start(t.TempDir(), "sleep", []string{"/bin/sleep", "60"}, nil)
 	if err != nil {
@@ -144,7 +144,7 @@ func TestCountCalls(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	ask(1) // it runs
+	ask(1) // the program runs
 	for _, count := range []func() (counter, error){
 		func() (counter, error) { return traceCalls(p.PID()) },
 		func() (counter, error) { return startStrace(p.PID()) },
@@ -158,7 +158,7 @@ func TestCountCalls(t *testing.T) {
 			ask(50)
 		}
 		calls, err := k.stop()
-		// Calls that are under way when the counting begins or ends are counted in part.
+		// A call in progress at the beginning or end may be counted or not.
 		near := func(n int64) bool { return n >= 18 && n <= 22 }
 		if err != nil || !near(calls["write"]) || !near(calls["read"]-calls[Again]) ||
 			calls["getppid"]+calls["call 110"] != 1000 {

@@ -18,10 +18,10 @@ type Process struct {
 	Name string
 	cmd  *exec.Cmd
 	log  string
-	done chan struct{} // closed when it has ended
+	done chan struct{} // closed when the program has ended
 }
 
-// Start runs argv in a process group of its own; its output goes to NAME.log in dir. env is added
+// Start runs argv in a process group of its own. Its output goes to NAME.log in dir. env is added
 // to this process's environment. The program is killed if this process dies.
 func Start(dir, name string, argv, env []string) (*Process, error) {
 	out, err := os.Create(filepath.Join(dir, name+".log"))
@@ -37,20 +37,20 @@ func Start(dir, name string, argv, env []string) (*Process, error) {
 		return nil, fmt.Errorf("%s: %w", name, err)
 	}
 	go func() {
-		_ = p.cmd.Wait() // how it ended is told by Explain
+		_ = p.cmd.Wait() // Explain reports how it ended
 		close(p.done)
 	}()
 	return p, nil
 }
 
-// PID of the program itself.
+// PID returns the id of the program itself.
 func (p *Process) PID() int { return p.cmd.Process.Pid }
 
-// Usage of the program and what it started.
+// Usage returns the usage of the program and its descendants.
 func (p *Process) Usage() (Usage, error) {
 	u, err := Read(p.PID())
 	if errors.Is(err, errEnded) {
-		<-p.done // it has been waited for
+		<-p.done // Wait has returned
 	}
 	if err != nil {
 		return u, p.Explain(err)
@@ -58,13 +58,13 @@ func (p *Process) Usage() (Usage, error) {
 	return u, nil
 }
 
-// Explain is err with how the program ended, if it has, and the end of its log.
+// Explain adds to err how the program ended, if it has, and the end of its log.
 func (p *Process) Explain(err error) error {
 	const most = 2 << 10
 	text, _ := os.ReadFile(p.log)
 	select {
 	case <-p.done:
-		err = fmt.Errorf("%w (%s)", err, p.cmd.ProcessState) // "signal: killed", "exit status 1"
+		err = fmt.Errorf("%w (%s)", err, p.cmd.ProcessState) // such as "signal: killed" or "exit status 1"
 	default:
 	}
 	if len(text) == 0 {
@@ -73,7 +73,8 @@ func (p *Process) Explain(err error) error {
 	return fmt.Errorf("%s: %w; the end of its log:\n%s", p.Name, err, text[max(0, len(text)-most):])
 }
 
-// WaitHealthy waits until url answers 200; with an empty path, until its address takes connections.
+// WaitHealthy waits until the path answers 200. With an empty path it waits until addr accepts
+// connections.
 func (p *Process) WaitHealthy(ctx context.Context, addr, path string) error {
 	client := http.Client{Timeout: time.Second, Transport: &http.Transport{DisableKeepAlives: true}}
 	for {
@@ -106,10 +107,10 @@ func healthy(client *http.Client, addr, path string) bool {
 	return resp.StatusCode == http.StatusOK
 }
 
-// stopGrace is what a program has after SIGTERM.
+// stopGrace is the time that a program has after SIGTERM.
 const stopGrace = 5 * time.Second
 
-// Stop ends the program and everything in its group, and waits.
+// Stop ends the program and its process group, and waits.
 func (p *Process) Stop() {
 	_ = syscall.Kill(-p.PID(), syscall.SIGTERM)
 	select {
@@ -120,12 +121,12 @@ func (p *Process) Stop() {
 	<-p.done
 }
 
-// wantFiles is enough for 10,000 streams, each with a connection on both sides of client, router
-// and engine.
+// wantFiles is enough for 10,000 streams, each with connections on both sides of client, router and
+// engine.
 const wantFiles = 1 << 17
 
-// RaiseFiles lifts the limit of open files for this process and those it starts, beyond the hard
-// limit where that is allowed, and returns it.
+// RaiseFiles raises the limit of open files for this process and its children, beyond the hard
+// limit if that is allowed. It returns the limit.
 func RaiseFiles() (uint64, error) {
 	var l syscall.Rlimit
 	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &l); err != nil {

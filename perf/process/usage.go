@@ -13,32 +13,32 @@ import (
 	"time"
 )
 
-// tick is the unit of the times in /proc/PID/stat, the same on all architectures that Go knows.
+// tick is the unit of times in /proc/PID/stat. It is the same on all architectures of Go.
 const tick = 10 * time.Millisecond
 
-// Usage is what a process and its living descendants use.
+// Usage is the usage of a process and its living descendants.
 type Usage struct {
-	// CPU is the time of all threads, by the process's clock, and of ended children, in steps of
-	// 10 ms.
+	// CPU is the time of all threads, by the process's clock, and that of ended children, in steps
+	// of 10 ms.
 	CPU time.Duration
-	// RSS is resident bytes. Memory that processes share counts once for each.
+	// RSS is resident memory in bytes. Shared memory counts once for each process.
 	RSS int64
 }
 
-// Sub is the growth since an earlier reading.
+// Sub returns the growth since an earlier reading.
 func (u Usage) Sub(earlier Usage) Usage { return Usage{u.CPU - earlier.CPU, u.RSS - earlier.RSS} }
 
-// Add is the sum of both.
+// Add returns the sum.
 func (u Usage) Add(v Usage) Usage { return Usage{u.CPU + v.CPU, u.RSS + v.RSS} }
 
-// stat is read from /proc/PID/stat.
+// stat holds values of /proc/PID/stat.
 type stat struct {
 	pid, parent int
-	own, ended  int64 // ticks of the process itself, and of children that have ended
-	rss         int64 // pages
+	own, ended  int64 // ticks of the process itself, and of its ended children
+	rss         int64 // in pages
 }
 
-// cpu is the time in ticks where the process's clock cannot be read.
+// cpu returns the time from ticks, for when the process's clock cannot be read.
 func (s stat) cpu() time.Duration {
 	own, ok := runTime(s.pid)
 	if !ok {
@@ -47,7 +47,7 @@ func (s stat) cpu() time.Duration {
 	return own + time.Duration(s.ended)*tick
 }
 
-// parseStat reads the line of /proc/PID/stat. The name in parentheses may hold anything.
+// parseStat parses the line of /proc/PID/stat. The name in parentheses may contain any character.
 func parseStat(line []byte) (s stat, err error) {
 	open, end := bytes.IndexByte(line, '('), bytes.LastIndexByte(line, ')')
 	if open < 1 || end < open {
@@ -74,10 +74,10 @@ func parseStat(line []byte) (s stat, err error) {
 	return s, err
 }
 
-// errEnded: the process is gone.
+// errEnded means that the process has ended.
 var errEnded = errors.New("has ended")
 
-// Read adds up a process and its living descendants.
+// Read returns the sum over a process and its living descendants.
 func Read(pid int) (u Usage, err error) {
 	all, err := processes()
 	if err != nil {
@@ -96,7 +96,7 @@ func Read(pid int) (u Usage, err error) {
 	return u, nil
 }
 
-// descends reports whether pid is ancestor or below it.
+// descends reports whether pid is ancestor or one of its descendants.
 func descends(all map[int]stat, pid, ancestor int) bool {
 	for range len(all) {
 		if pid == ancestor {
@@ -120,7 +120,7 @@ func processes() (map[int]stat, error) {
 	for _, p := range paths {
 		line, err := os.ReadFile(p)
 		if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ESRCH) {
-			continue // ended meanwhile
+			continue // it has ended meanwhile
 		}
 		if err != nil {
 			return nil, err
@@ -134,7 +134,7 @@ func processes() (map[int]stat, error) {
 	return all, nil
 }
 
-// Machine describes what everything ran on, in one line.
+// Machine describes this machine in one line.
 func Machine(cores int) string {
 	model := "unknown CPU"
 	if info, err := os.ReadFile("/proc/cpuinfo"); err == nil {

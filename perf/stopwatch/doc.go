@@ -1,3 +1,3 @@
-// Package stopwatch takes the times of an engine's streams as a client sees them, and as little
-// else as can be, by a thread that runs as soon as something comes.
+// Package stopwatch measures the times of an engine's streams at the client, with little other
+// delay. Its reading thread runs as soon as bytes arrive.
 package stopwatch

@@ -11,18 +11,19 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// packets are those that come to a port of this host or from it over the loopback interface, each
-// with the time at which it came.
+// packets are the packets to or from a port of this host over the loopback interface, each with its
+// time.
 type packets struct {
 	fd  int
 	buf [1 << 16]byte
 }
 
-// queued is how much the kernel keeps of packets until they are read, after each stream. More are
-// lost, which is an error.
+// queued is the kernel's buffer for packets that were not read, in bytes. It is read after each
+// stream. A loss of packets is an error.
 const queued = 8 << 20
 
-// watch begins to see the packets of a port. It needs CAP_NET_RAW, and CAP_NET_ADMIN for room.
+// watch begins to receive the packets of a port. It needs CAP_NET_RAW, and CAP_NET_ADMIN for the
+// size of the buffer.
 func watch(port uint16) (*packets, error) {
 	protocol := binary.NativeEndian.Uint16([]byte{unix.ETH_P_IP >> 8, unix.ETH_P_IP & 0xff})
 	fd, err := unix.Socket(unix.AF_PACKET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, int(protocol))
@@ -45,8 +46,8 @@ func watch(port uint16) (*packets, error) {
 	return p, nil
 }
 
-// stamped waits until packets have times, which the kernel begins to take a moment after it was
-// asked to.
+// stamped waits until packets have times. The kernel begins to take them a moment after the
+// request.
 func (p *packets) stamped() error {
 	own, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -73,21 +74,21 @@ func (p *packets) stamped() error {
 				break
 			}
 		}
-		_, _ = unix.Poll(nil, 1) // the kernel does it on this CPU, which this thread leaves to it
+		_, _ = unix.Poll(nil, 1) // leaves this CPU to the kernel, which starts it there
 	}
 	return errors.New("the kernel does not say when packets come")
 }
 
-// only has all other packets left out from here on.
+// only filters out all other packets from now on.
 func (p *packets) only(port uint16) error {
 	const drop, pass = 8, 7
 	filter := []unix.SockFilter{
-		{Code: unix.BPF_LD | unix.BPF_B | unix.BPF_ABS, K: 9}, // the protocol
+		{Code: unix.BPF_LD | unix.BPF_B | unix.BPF_ABS, K: 9}, // load the protocol
 		{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, K: unix.IPPROTO_TCP, Jf: drop - 2},
-		{Code: unix.BPF_LDX | unix.BPF_B | unix.BPF_MSH, K: 0}, // where TCP begins
-		{Code: unix.BPF_LD | unix.BPF_H | unix.BPF_IND, K: 0},  // from
+		{Code: unix.BPF_LDX | unix.BPF_B | unix.BPF_MSH, K: 0}, // load the start of the TCP header
+		{Code: unix.BPF_LD | unix.BPF_H | unix.BPF_IND, K: 0},  // load the source port
 		{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, K: uint32(port), Jt: pass - 5},
-		{Code: unix.BPF_LD | unix.BPF_H | unix.BPF_IND, K: 2}, // to
+		{Code: unix.BPF_LD | unix.BPF_H | unix.BPF_IND, K: 2}, // load the destination port
 		{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, K: uint32(port), Jf: drop - 7},
 		{Code: unix.BPF_RET | unix.BPF_K, K: 1 << 16},
 		{Code: unix.BPF_RET | unix.BPF_K, K: 0},
@@ -96,8 +97,8 @@ func (p *packets) only(port uint16) error {
 		&unix.SockFprog{Len: uint16(len(filter)), Filter: &filter[0]})
 }
 
-// next returns the next packet, from the head of IP on and valid until the next call, and when it
-// came: never, if the kernel has not taken the time.
+// next returns the next packet, from its IP header on, and its time. The packet is valid until the
+// next call. The time is zero if the kernel has not taken it.
 func (p *packets) next() (ip []byte, at time.Time, err error) {
 	var oob [256]byte
 	n, controls, _, _, err := unix.Recvmsg(p.fd, p.buf[:], oob[:], 0)
@@ -117,10 +118,10 @@ func (p *packets) next() (ip []byte, at time.Time, err error) {
 	return p.buf[:n], at, nil
 }
 
-// stream adds the times of a stream that has ended, between the engine's port and the client's. The
-// clock has not been set since it began.
+// stream adds the times of an ended stream between the engine's port and the client's port. The
+// clock must not have been set since it began.
 func (p *packets) stream(s *pieces, engine, client uint16) error {
-	next := map[uint16]uint32{} // the sequence number that each port goes on with
+	next := map[uint16]uint32{} // next sequence number of each port
 	for {
 		ip, at, err := p.next()
 		if err == unix.EAGAIN {
@@ -137,7 +138,7 @@ func (p *packets) stream(s *pieces, engine, client uint16) error {
 		goesOn, begun := next[from]
 		if len(payload) == 0 || from != engine && to != engine || from != client && to != client ||
 			begun && int32(end-goesOn) <= 0 {
-			continue // no news of this stream
+			continue // a packet without new bytes of this stream
 		}
 		if at.IsZero() {
 			return errors.New("the kernel does not say when a packet came")
@@ -157,7 +158,7 @@ func (p *packets) stream(s *pieces, engine, client uint16) error {
 	return err
 }
 
-// segment is what a packet of IPv4 and TCP holds; no payload if it is none.
+// segment parses a packet of IPv4 and TCP. payload is empty for other packets.
 func segment(ip []byte) (from, to uint16, seq uint32, payload []byte) {
 	if len(ip) < 20 || ip[9] != unix.IPPROTO_TCP {
 		return

@@ -11,25 +11,25 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Times are those of some streams: to each first token from when its request was sent, and the gaps
-// before the others. Tokens that come within Joined of the one before are one piece with it, and
-// gaps are those between pieces. There is none before several tokens that come at once: an engine
-// that waits for a CPU sends what it has made meanwhile.
+// Times holds the times of several streams: from each request to its first token, and the gaps
+// before later tokens. Tokens within Joined of the previous token are one piece with it, and gaps
+// are between pieces. A gap before several tokens together does not count, because an engine that
+// waits for a CPU then sends all tokens made meanwhile.
 type Times struct{ TTFT, ITL []time.Duration }
 
-// Streams are the times of streams as a client has read them, and as their packets came to the
-// host, request and tokens, whenever the client had a CPU to read them.
+// Streams holds the times at which a client has read the streams, and the times at which the
+// packets with request and tokens arrived. Packet times do not depend on when the client had a CPU.
 type Streams struct {
 	Read Times
-	Came Times // none without the right to see packets (CAP_NET_RAW and CAP_NET_ADMIN)
+	Came Times // empty without the right to see packets (CAP_NET_RAW and CAP_NET_ADMIN)
 }
 
-// Completions asks the engine n times, one after the other (HTTP/1.1, no TLS) over one connection
-// if the engine keeps it, with a body for /v1/completions that wants a stream. between, if set, is
-// called before each. The reading thread has real-time priority where that is permitted.
+// Completions sends n streaming requests to the engine's /v1/completions, one after the other
+// (HTTP/1.1, no TLS). It uses one connection if the engine keeps it. between, if set, is called
+// before each. The reading thread has real-time priority, if that is permitted.
 func Completions(to netip.AddrPort, body string, n int, between func() error) (Streams, error) {
-	// With few of Go's processors, the thread would wait for one that another thread holds while it
-	// waits for a CPU.
+	// With few of Go's processors, the thread would wait for a processor whose thread waits for a
+	// CPU.
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(16))
 	type result struct {
 		Streams
@@ -47,9 +47,9 @@ func Completions(to netip.AddrPort, body string, n int, between func() error) (S
 	return r.Streams, r.err
 }
 
-// urgent gives the calling goroutine a thread with real-time priority, where that is permitted,
-// until the function that it returns is called. The thread lives on: were it to end, the kernel
-// would kill the processes that it has started to be killed with their parent (Pdeathsig).
+// urgent gives the calling goroutine a thread with real-time priority, if that is permitted, until
+// end is called. The thread must not end, because the kernel would then kill the processes that it
+// has started with Pdeathsig.
 func urgent() (end func()) {
 	runtime.LockOSThread()
 	was, err := unix.SchedGetAttr(0, 0)
@@ -58,7 +58,7 @@ func urgent() (end func()) {
 	}
 	return func() {
 		if err == nil && unix.SchedSetAttr(0, was, 0) != nil {
-			return // a thread that cannot be given back
+			return // the thread cannot return to normal priority
 		}
 		runtime.UnlockOSThread()
 	}
@@ -67,23 +67,23 @@ func urgent() (end func()) {
 type client struct {
 	fd      int
 	port    uint16
-	closes  bool     // the engine has closed the connection after its answer
-	packets *packets // none without the right to see them
+	closes  bool     // the engine closes the connection after each answer
+	packets *packets // nil without the right to see them
 	read    pieces
 	came    pieces
 }
 
-// pieces tells them apart by when tokens came.
+// pieces groups tokens into pieces by their times.
 type pieces struct {
 	asked       time.Time
-	piece, last time.Time // when the last piece began, and its last token came
+	piece, last time.Time // when the last piece began, and when its last token came
 	Times
 }
 
-// ask begins a stream.
+// ask records a request for a stream.
 func (p *pieces) ask(at time.Time) { p.asked, p.piece, p.last = at, time.Time{}, time.Time{} }
 
-// tokens takes some that came at once.
+// tokens records n tokens that came together.
 func (p *pieces) tokens(at time.Time, n int) {
 	switch {
 	case n == 0:
@@ -102,19 +102,20 @@ func (p *pieces) tokens(at time.Time, n int) {
 
 var token = []byte(`"text":"`) // every token of a completion has it once
 
-// Joined is the time within which tokens are one piece, as the programs of package bpf have it.
+// Joined is the time within which tokens form one piece. It is the same as in the programs of
+// package bpf.
 const Joined = 1 << 17 * time.Nanosecond
 
-const patience = 30 * time.Second // with an engine that says nothing
+const patience = 30 * time.Second // time without a byte from the engine
 
 func (c *client) streams(to netip.AddrPort, body string, n int, between func() error) error {
 	c.fd = -1
-	defer func() { _ = unix.Close(c.fd) }() // whose payload has been read
+	defer func() { _ = unix.Close(c.fd) }() // its payload has been read
 	var err error
 	if c.packets, err = watch(to.Port()); err == nil {
 		defer func() { _ = unix.Close(c.packets.fd) }()
 	} else if !errors.Is(err, unix.EPERM) && !errors.Is(err, unix.EAFNOSUPPORT) {
-		return err // neither a missing right nor a kernel without packet sockets
+		return err // neither a missing right nor a missing feature of the kernel
 	}
 	for range n {
 		if between != nil {
@@ -139,7 +140,7 @@ func (c *client) streams(to netip.AddrPort, body string, n int, between func() e
 	return nil
 }
 
-// connect replaces the connection.
+// connect opens a new connection in place of the last.
 func (c *client) connect(to netip.AddrPort) (err error) {
 	if c.fd >= 0 {
 		_ = unix.Close(c.fd)
@@ -161,7 +162,7 @@ func (c *client) connect(to netip.AddrPort) (err error) {
 	return err
 }
 
-// stream asks for a stream and takes the time of each token.
+// stream requests a stream and records the time of each token.
 func (c *client) stream(body string) error {
 	request := fmt.Sprintf("POST /v1/completions HTTP/1.1\r\nHost: engine\r\nContent-Type: "+
 		"application/json\r\nContent-Length: %d\r\n\r\n%s", len(body), body)
@@ -190,8 +191,8 @@ func (c *client) stream(body string) error {
 	return fmt.Errorf("the stream does not end: %.1000q", got)
 }
 
-// closed tells whether the engine closes the connection, with or without having said so: it does
-// that at once or not at all.
+// closed tells whether the engine closes the connection, announced or not. It closes immediately or
+// not at all.
 func (c *client) closed() (bool, error) {
 	at := []unix.PollFd{{Fd: int32(c.fd), Events: unix.POLLIN | unix.POLLRDHUP}}
 	for {

@@ -7,17 +7,16 @@ import (
 	"math/rand/v2"
 )
 
-// Mix says which part of the sessions is of which kind; the parts are relative
-// to their sum.
+// Mix is the proportion of the kinds of sessions. The parts are relative to their sum.
 type Mix struct {
 	Chat      float64 // multi-turn chat under one of a few shared system prompts
 	Documents float64 // several questions about one long document
 	Agents    float64 // many quick steps under a long shared tool prompt
 }
 
-// Generator makes traces for when there is none: sessions begin at random, each
-// with turns that extend the one before. The zero value of a field means its
-// default; equal values make equal traces.
+// Generator makes traces in place of a recorded one. Sessions begin at random times, and each turn
+// extends the one before. The zero value of a field means its default. Equal values make equal
+// traces.
 type Generator struct {
 	Seed uint64
 	// Requests is the number of requests. Default 2000.
@@ -27,17 +26,17 @@ type Generator struct {
 	PerSecond float64
 	// Mix defaults to 0.6 chat, 0.2 documents, 0.2 agents.
 	Mix Mix
-	// SystemPrompts is the number of shared system prompts of each kind, of
-	// which the first are the most popular. Default 8.
+	// SystemPrompts is the number of shared system prompts of each kind. The first ones are the
+	// most popular. Default 8.
 	SystemPrompts int
 }
 
-// kind is what the sessions of one kind are like.
+// kind describes the sessions of one kind.
 type kind struct {
 	systemBlocks   int     // length of a system prompt
-	turns          float64 // mean
-	first, further float64 // mean new input tokens of a turn
-	output         float64 // mean tokens
+	turns          float64 // mean number of turns
+	first, further float64 // mean new input tokens of the first and of a further turn
+	output         float64 // mean output tokens of a turn
 	pause          float64 // mean ms between two turns
 }
 
@@ -47,17 +46,17 @@ var kinds = [...]kind{
 	{systemBlocks: 8, turns: 12, first: 400, further: 700, output: 120, pause: 3_000},
 }
 
-// maxInput bounds a prompt, in tokens.
+// maxInput is the longest prompt, in tokens.
 const maxInput = 120_000
 
 // session is one sequence of turns.
 type session struct {
 	kind     *kind
-	at       int64 // ms, of the next turn
-	order    int64 // breaks ties
-	turns    int   // left
-	tokens   int   // of the conversation so far, answers included
-	complete int   // blocks of the last prompt that were full
+	at       int64 // time of the next turn, in ms
+	order    int64 // order of sessions with equal times
+	turns    int   // remaining turns
+	tokens   int   // tokens of the conversation so far, including answers
+	complete int   // number of full blocks in the last prompt
 	ids      []int64
 	system   int
 }
@@ -82,12 +81,12 @@ type generated struct {
 	left    int
 	open    sessions
 	nextID  int64
-	began   int64   // sessions so far
-	arrival float64 // ms, of the next session
+	began   int64   // number of sessions so far
+	arrival float64 // time of the next session, in ms
 	gap     float64 // mean ms between sessions
 }
 
-// Source starts the trace.
+// Source returns the trace from its beginning.
 func (g Generator) Source() Source {
 	if g.Requests <= 0 {
 		g.Requests = 2000
@@ -107,7 +106,7 @@ func (g Generator) Source() Source {
 	return s
 }
 
-// maxSystemBlocks is the room in the id space for one system prompt.
+// maxSystemBlocks is how many ids are reserved for one system prompt.
 const maxSystemBlocks = 16
 
 func (m Mix) parts() [3]float64 { return [3]float64{m.Chat, m.Documents, m.Agents} }
@@ -121,7 +120,7 @@ func (m Mix) meanTurns() float64 {
 	return turns / sum
 }
 
-// Next returns the turn that comes next among the open sessions.
+// Next returns the earliest turn among the open sessions.
 func (s *generated) Next() (Request, error) {
 	if s.left == 0 {
 		return Request{}, io.EOF
@@ -169,20 +168,21 @@ func (s *generated) pickKind() int {
 	return 0
 }
 
-// pickSystem prefers the first system prompts: the density falls with 1/rank.
+// pickSystem prefers the first system prompts. Their probability falls with 1/rank.
 func (s *generated) pickSystem() int {
 	n := float64(s.g.SystemPrompts)
 	return min(int(math.Pow(n+1, s.r.Float64()))-1, s.g.SystemPrompts-1)
 }
 
-// around is a length with the given mean, skewed like those of real prompts.
+// around returns a random length with the given mean. The distribution is skewed as for real
+// prompts.
 func (s *generated) around(mean float64) int {
 	const sigma = 0.8
 	return 1 + int(mean*math.Exp(sigma*s.r.NormFloat64()-sigma*sigma/2))
 }
 
-// ask makes the next turn's request: the full blocks of the last prompt stay and
-// everything after them is new.
+// ask returns the request of the next turn. The full blocks of the last prompt stay, and all blocks
+// after them are new.
 func (s *generated) ask(n *session) Request {
 	input := min(n.tokens, maxInput)
 	ids := append([]int64(nil), n.ids[:n.complete]...)

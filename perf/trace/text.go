@@ -2,24 +2,22 @@ package trace
 
 import "math/rand/v2"
 
-// TokenBytes is the text length of one token, as the data plane's default
-// tokenizer and the simulated engines count.
+// TokenBytes is the text length of one token, as the default tokenizer and the simulated engines
+// count.
 const TokenBytes = 4
 
-// Text expands requests to prompts. The text of a hash id is the same in every
-// request and every process: words of lower-case letters, which need no escape
-// in JSON.
+// Text expands requests to prompts. The text of a hash id is the same in every request and every
+// process. It consists of words of lower-case letters, which need no escape in JSON.
 type Text struct {
-	// Spread gives the first block of each request a text that depends on the
-	// second id as well. In the public conversation trace every request begins
-	// with the same id; spread, requests that have only that in common share
-	// nothing.
+	// Spread makes the text of each request's first block depend on the second id too. In the
+	// public conversation trace every request begins with the same id. With Spread, requests that
+	// have only this id in common share no text.
 	Spread bool
 }
 
-// Prompt appends the request's prompt to dst, InputLength x TokenBytes bytes in
-// all, and returns it with the length of the system prompt in it: SystemBlocks,
-// or where the trace does not say the first of several blocks.
+// Prompt appends the request's prompt to dst, with InputLength x TokenBytes bytes. It returns the
+// prompt, and the length of its system prompt: SystemBlocks or, if the trace does not give it, the
+// first of several blocks.
 func (t Text) Prompt(dst []byte, q *Request) (prompt []byte, systemBytes int) {
 	start := len(dst)
 	left := q.InputLength * TokenBytes
@@ -35,7 +33,7 @@ func (t Text) Prompt(dst []byte, q *Request) (prompt []byte, systemBytes int) {
 	return dst, min(system*BlockTokens*TokenBytes, len(dst)-start)
 }
 
-// branch is what the text of block i depends on beside its id.
+// branch returns what the text of block i depends on in addition to its id.
 func (t Text) branch(q *Request, i int) uint64 {
 	if !t.Spread || i > 0 || len(q.HashIDs) < 2 {
 		return 0
@@ -43,7 +41,7 @@ func (t Text) branch(q *Request, i int) uint64 {
 	return uint64(q.HashIDs[1]) + 1
 }
 
-// appendWords appends n bytes of words that follow from the two seeds.
+// appendWords appends n bytes of words, which follow from the two seeds.
 func appendWords(dst []byte, n int, id, branch uint64) []byte {
 	r := rand.NewPCG(id, branch)
 	end := len(dst) + n

@@ -1,6 +1,5 @@
-// Package trace reads request traces in the format of Mooncake's public ones,
-// generates traces of its own in that format, and expands their requests to
-// prompt text.
+// Package trace reads request traces in the format of Mooncake's public traces, generates traces in
+// that format, and expands requests to prompt text.
 package trace
 
 import (
@@ -21,27 +20,27 @@ type Request struct {
 	// InputLength and OutputLength are in tokens.
 	InputLength  int `json:"input_length"`
 	OutputLength int `json:"output_length"`
-	// HashIDs names the blocks of the prompt: equal ids are equal text after an
-	// equal beginning. The last one may be a part of a block.
+	// HashIDs names the blocks of the prompt. Equal ids mean equal text after an equal beginning.
+	// The last block may be incomplete.
 	HashIDs []int64 `json:"hash_ids"`
-	// SystemBlocks is how many leading blocks are the system prompt. It is this
-	// project's addition to the format; 0 means that the trace does not say.
+	// SystemBlocks is how many leading blocks are the system prompt. It is this project's addition
+	// to the format. 0 means that the trace does not give it.
 	SystemBlocks int `json:"system_blocks,omitempty"`
 }
 
-// Source yields requests by ascending timestamp, and io.EOF after the last.
+// Source yields requests in order of their timestamps, and io.EOF after the last.
 type Source interface {
 	Next() (Request, error)
 }
 
-// Error says what is wrong with a trace, and where.
+// Error is a mistake in a trace, with its place.
 type Error struct {
 	Line   int
-	Field  string // empty when the line is no JSON object
+	Field  string // empty if the line is not a JSON object
 	Reason string
 }
 
-// Error names line and field.
+// Error returns a text with the line and the field.
 func (e *Error) Error() string {
 	if e.Field == "" {
 		return fmt.Sprintf("trace line %d: %s", e.Line, e.Reason)
@@ -49,26 +48,25 @@ func (e *Error) Error() string {
 	return fmt.Sprintf("trace line %d: %s: %s", e.Line, e.Field, e.Reason)
 }
 
-// maxLine bounds a line; a prompt of a million tokens takes about 20 KB.
+// maxLine is the longest line. A prompt of a million tokens takes about 20 KB.
 const maxLine = 4 << 20
 
-// Reader reads a trace of one JSON object per line, of any length, in constant
-// memory. Blank lines are passed over.
+// Reader reads a trace of any length, with one JSON object per line, in constant memory. It skips
+// blank lines.
 type Reader struct {
 	lines *bufio.Scanner
 	line  int
-	last  int64 // timestamp
+	last  int64 // the last timestamp
 }
 
-// NewReader reads a trace from r.
+// NewReader returns a Reader of r.
 func NewReader(r io.Reader) *Reader {
 	s := bufio.NewScanner(r)
 	s.Buffer(make([]byte, 64<<10), maxLine)
 	return &Reader{lines: s}
 }
 
-// Next returns the next request, io.EOF at the end, an *Error for a bad line, or
-// the error of the underlying reader.
+// Next returns the next request, io.EOF at the end, an *Error for a bad line, or the error of r.
 func (r *Reader) Next() (Request, error) {
 	for r.lines.Scan() {
 		r.line++
@@ -106,7 +104,7 @@ func (r *Reader) jsonError(err error) error {
 	return &Error{Line: r.line, Reason: err.Error()}
 }
 
-// check returns the field that is wrong, and why.
+// check returns an invalid field, and the reason.
 func (q *Request) check(previous int64) (field, reason string) {
 	blocks := (q.InputLength + BlockTokens - 1) / BlockTokens
 	switch {
@@ -131,7 +129,7 @@ func (q *Request) check(previous int64) (field, reason string) {
 	return "", ""
 }
 
-// Limit yields at most n requests of s.
+// Limit returns the first n requests of s.
 func Limit(s Source, n int) Source { return &limit{s, n} }
 
 type limit struct {
@@ -147,7 +145,7 @@ func (l *limit) Next() (Request, error) {
 	return l.Source.Next()
 }
 
-// Write writes the rest of s as JSON lines and returns how many it wrote.
+// Write writes the remaining requests of s as JSON lines and returns their number.
 func Write(w io.Writer, s Source) (int, error) {
 	enc := json.NewEncoder(w)
 	for n := 0; ; n++ {

@@ -143,7 +143,7 @@ func common(a, b []byte) int {
 	return n
 }
 
-// The text of an id is part of what makes runs comparable.
+// Runs are comparable only if the text of an id never changes.
 func TestTextIsFrozen(t *testing.T) {
 	p, _ := Text{}.Prompt(nil, &Request{InputLength: 10, HashIDs: []int64{42}})
 	if got, want := string(p), frozen; got != want {

@@ -1,5 +1,5 @@
-// Package redis runs go-redis against a server of RESP at REDIS_HOST and REDIS_PORT, which is
-// emptied.
+// Package redis tests go-redis against a RESP server at REDIS_HOST and REDIS_PORT. It empties the
+// server.
 package redis
 
 import (

@@ -13,8 +13,8 @@ import (
 	"github.com/minio/minio-go/v7/pkg/credentials"
 )
 
-// TestMinio stores with minio-go, which over http signs every chunk of a body, with and without
-// trailers.
+// TestMinio stores objects with minio-go, which over http signs every chunk of a body, with and
+// without trailers.
 func TestMinio(t *testing.T) {
 	_, name := bucket(t)
 	at, err := url.Parse(os.Getenv("S3_ENDPOINT"))

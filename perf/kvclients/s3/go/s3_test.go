@@ -1,4 +1,4 @@
-// Package s3 holds aws-sdk-go-v2 against an S3 endpoint: S3_ENDPOINT, S3_ACCESS_KEY, S3_SECRET_KEY;
+// Package s3 tests aws-sdk-go-v2 against an S3 endpoint: S3_ENDPOINT, S3_ACCESS_KEY, S3_SECRET_KEY;
 // with https, S3_CA_FILE.
 package s3
 
@@ -45,7 +45,7 @@ func client(t *testing.T, secret string) *s3.Client {
 	})
 }
 
-// browser trusts S3_CA_FILE, if set.
+// browser returns an HTTP client that trusts S3_CA_FILE, if set.
 func browser(t *testing.T) *http.Client {
 	t.Helper()
 	path := os.Getenv("S3_CA_FILE")
@@ -61,10 +61,10 @@ func browser(t *testing.T) *http.Client {
 	return &http.Client{Transport: onlyRead{&http.Transport{TLSClientConfig: &tls.Config{RootCAs: pool}}}}
 }
 
-// onlyRead hides WriteTo of a request's body. That of smithy-go 1.28.8 says io.EOF, which is an
-// error there, when it is called after Close: net/http may call it once more after the last byte is
-// sent, and then closes the connection under an answer that is being read. Retries would hide that,
-// and mistakes of the server.
+// onlyRead hides the method WriteTo of a request's body. WriteTo of smithy-go 1.28.8 returns io.EOF
+// after Close, which is an error there. net/http may call it once more after the last byte was
+// sent, and then closes the connection while the answer is being read. Retries would hide that, and
+// also hide mistakes of the server.
 type onlyRead struct{ http.RoundTripper }
 
 func (o onlyRead) RoundTrip(r *http.Request) (*http.Response, error) {
@@ -75,7 +75,7 @@ func (o onlyRead) RoundTrip(r *http.Request) (*http.Response, error) {
 	return o.RoundTripper.RoundTrip(r)
 }
 
-// bucket is a fresh one, emptied at the end.
+// bucket makes a bucket that is emptied at the end.
 func bucket(t *testing.T) (*s3.Client, *string) {
 	t.Helper()
 	c := client(t, env("S3_SECRET_KEY", "test"))
@@ -192,7 +192,7 @@ func TestManager(t *testing.T) {
 	c, name := bucket(t)
 	body := data(50 << 20)
 	up := manager.NewUploader(c, func(u *manager.Uploader) { u.PartSize = 8 << 20 })
-	// A reader without Seek makes parts of unknown number.
+	// A reader without Seek leads to an unknown number of parts.
 	if _, err := up.Upload(t.Context(), &s3.PutObjectInput{Bucket: name, Key: aws.String("big"),
 		Body: struct{ io.Reader }{bytes.NewReader(body)}}); err != nil {
 		t.Fatal(err)
@@ -205,7 +205,7 @@ func TestManager(t *testing.T) {
 	}
 }
 
-// TestTransferManager does the same with the newer one, by parts and by ranges.
+// TestTransferManager does the same with the newer transfer manager, by parts and by ranges.
 func TestTransferManager(t *testing.T) {
 	c, name := bucket(t)
 	body := data(40 << 20)
