@@ -60,6 +60,8 @@ func TestWhatCannotWorkIsRefusedByItsField(t *testing.T) {
 		"--backend http://e:1 --listen 127.0.0.1:0 --admin 127.0.0.1:0": "",
 		"--backend http://127.0.0.1:8080": "router.backends[0]: " +
 			"127.0.0.1:8080 is where the router itself listens",
+		"--policy p.json": "--policy: unknown flag; did you mean --policy-file?",
+		"--max_queue 1":   "did you mean --router.admission.max_queue?",
 		"--nope": "configuration: --nope: unknown " +
 			"flag (see --help)",
 		"--etcd ftp://etcd1:2379": "etcd.endpoints[0]: " +

@@ -63,6 +63,8 @@ func TestWhatIsMissingIsNamed(t *testing.T) {
 		"bpf serve":                         {"--socket is missing", "for example: cgn-ctl bpf serve --socket"},
 		"route explain --prompt a --file f": {"--prompt and --file are both given", "for example: cgn-ctl route explain"},
 		"help bogus":                        {"unknown command", ""},
+		"cluster nodez":                     {`cgn-ctl cluster has no command "nodez"`, "Did you mean nodes?"},
+		"cluster bogus":                     {`cgn-ctl cluster has no command "bogus"`, "cgn-ctl cluster --help"},
 		"help cluster bogus":                {`cgn-ctl cluster has no command "bogus"`, "cgn-ctl cluster --help"},
 		"bench load closed --url http://127.0.0.1:1":                {"nothing was measured", "--url"},
 		"bench load open --trace /nowhere --url http://127.0.0.1:1": {"/nowhere", ""},

@@ -26,8 +26,8 @@ func flagError(c *cobra.Command, err error) error {
 	}
 	var names []string
 	c.Flags().VisitAll(func(f *pflag.Flag) { names = append(names, f.Name) })
-	if near := config.Nearest(missing.GetSpecifiedName(), names); near != "" {
-		return WithHint(err, "Did you mean --"+near+"?")
+	if meant := config.MeantFlags(missing.GetSpecifiedName(), names); len(meant) > 0 {
+		return WithHint(err, "Did you mean --"+strings.Join(meant, " or --")+"?")
 	}
 	return WithHint(err, "see "+c.CommandPath()+" --help")
 }

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -61,11 +62,23 @@ func Run(root *cobra.Command, errOut io.Writer) int {
 // Group is a command that only holds others. An unknown one is an error, and
 // cobra names what was probably meant.
 func Group(use, short string, commands ...*cobra.Command) *cobra.Command {
-	c := &cobra.Command{Use: use, Short: short, Args: cobra.NoArgs, RunE: func(c *cobra.Command, _ []string) error {
+	c := &cobra.Command{Use: use, Short: short, Args: noCommand, RunE: func(c *cobra.Command, _ []string) error {
 		return c.Help()
-	}}
+	}, SuggestionsMinimumDistance: 2}
 	c.AddCommand(commands...)
 	return c
+}
+
+// noCommand names the commands that an unknown one may stand for.
+func noCommand(c *cobra.Command, args []string) error {
+	if len(args) == 0 {
+		return nil
+	}
+	err := fmt.Errorf("%s has no command %q", c.CommandPath(), args[0])
+	if near := c.SuggestionsFor(args[0]); len(near) > 0 {
+		return WithHint(err, "Did you mean "+strings.Join(near, " or ")+"?")
+	}
+	return WithHint(err, "see "+c.CommandPath()+" --help")
 }
 
 func newVersion(a *App) *cobra.Command {

@@ -93,8 +93,8 @@ func (s *schema) meantFlag(name string, flags []string) string {
 			return "; the flag of " + f.path() + " is --" + f.flag
 		}
 	}
-	if near := Nearest(name, flags); near != "" {
-		return "; did you mean --" + near + "?"
+	if meant := MeantFlags(name, flags); len(meant) > 0 {
+		return "; did you mean --" + strings.Join(meant, " or --") + "?"
 	}
 	return " (see --help)"
 }

@@ -44,6 +44,8 @@ func TestASettingsFullNameAsAFlag(t *testing.T) {
 		"--kernel=on":    "--kernel: unknown flag; the flag of kernel is --telemetry",
 		"--deep.models=x": "--deep.models: unknown flag; deep.models has none: set it in the file (--config), as " +
 			"models in [deep]",
+		"--ca=x":      "--ca: unknown flag; did you mean --engine.ca?",
+		"--check=x":   "--check: unknown flag; did you mean --check-config?",
 		"--nothing=x": "--nothing: unknown flag (see --help)",
 	} {
 		if err := Load(&s, Options{Args: []string{arg}, Out: io.Discard}); err == nil ||

@@ -13,8 +13,10 @@ type lineIndex map[string]int
 // of returns the line of path, or of the nearest table around it; 0 if unknown.
 func (x lineIndex) of(path string) int {
 	for path != "" {
-		if n, ok := x[path]; ok {
-			return n
+		for _, at := range []string{path, path + "[0]"} { // a list of tables stands at its first one
+			if n, ok := x[at]; ok {
+				return n
+			}
 		}
 		path = path[:max(strings.LastIndexAny(path, ".["), 0)]
 	}

@@ -1,6 +1,9 @@
 package config
 
-import "strings"
+import (
+	"slices"
+	"strings"
+)
 
 // Nearest returns the candidate with the fewest edits from word, or "" if none is close enough.
 // Close enough is a third of word's length, and at least 1.
@@ -12,6 +15,27 @@ func Nearest(word string, candidates []string) string {
 		}
 	}
 	return best
+}
+
+// MeantFlags returns the flags that name may stand for: the nearest, else those with name as first or
+// last part, if they are no more than three.
+func MeantFlags(name string, flags []string) []string {
+	name = plain(name)
+	folded := make([]string, len(flags))
+	var parts []string
+	for i, f := range flags {
+		folded[i] = plain(f)
+		if strings.HasPrefix(folded[i], name+"-") || strings.HasSuffix(folded[i], "-"+name) {
+			parts = append(parts, f)
+		}
+	}
+	if near := Nearest(name, folded); near != "" {
+		return flags[slices.Index(folded, near):][:1]
+	}
+	if len(parts) > 3 {
+		return nil
+	}
+	return parts
 }
 
 // didYouMean suggests the nearest candidate, or else a candidate that word begins with, as cache_id
