@@ -29,7 +29,7 @@ func (d *Daemon) prepareQUIC() error {
 		Handler: d.peerHandler(), Identity: id, MaxInFlight: int64(c.InFlight), Logger: d.log, Tuning: c.tuning(),
 		Bandwidth: d.caps(),
 		Stamp:     func() wire.Stamp { return wire.Stamp(d.ledger.Stamp()) },
-		Rails:     d.rails, Grant: d.config.RDMA.Lease.Std(),
+		Rails:     d.rails, Grant: d.config.RDMA.Grant.Std(),
 	}
 	if o.ResetKey, err = d.resetKey(); err != nil {
 		return err
@@ -57,7 +57,7 @@ func (c *QUICConfig) tuning() transport.Tuning {
 func (d *Daemon) caps() *transport.Bandwidth {
 	if d.bandwidth == nil {
 		c := &d.config.QUIC
-		d.bandwidth = transport.NewBandwidth(transport.Caps{TotalIn: int64(c.Total), TotalOut: int64(c.Total)})
+		d.bandwidth = transport.NewBandwidth(int64(c.Total), int64(c.Total))
 	}
 	return d.bandwidth
 }

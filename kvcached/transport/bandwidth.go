@@ -14,135 +14,41 @@ const (
 	outward
 )
 
-// Caps of bandwidth in bytes per second, of payloads, both lanes and both roles together. Zero:
-// none.
-type Caps struct {
-	TotalIn, TotalOut int64
-	PeerIn, PeerOut   int64 // of one host
+// Bandwidth caps the payloads of a daemon, over all lanes: one is given to its Server and its Pool.
+// A nil Bandwidth caps nothing.
+type Bandwidth struct{ buckets [2]*bucket } // by direction; nil: no cap
+
+// NewBandwidth returns caps in bytes per second; 0: none.
+func NewBandwidth(in, out int64) *Bandwidth {
+	return &Bandwidth{[2]*bucket{inward: newBucket(in), outward: newBucket(out)}}
 }
 
-// maxGates bounds how many hosts have a bucket of their own; hosts beyond share one.
-const maxGates = 1024
-
-// Bandwidth holds the caps of a daemon: one is given to its Server and its Pool. The buckets of a
-// host that is not connected to any more go when they owe nothing, so that nobody has more by
-// coming anew; it has no goroutine.
-type Bandwidth struct {
-	caps  Caps
-	total [2]*bucket
-
-	mu    sync.Mutex
-	hosts map[string]*gates
-}
-
-// NewBandwidth returns the caps.
-func NewBandwidth(c Caps) *Bandwidth {
-	return &Bandwidth{caps: c, total: [2]*bucket{newBucket(c.TotalIn), newBucket(c.TotalOut)},
-		hosts: map[string]*gates{}}
-}
-
-// of returns what payloads of a host pass through, until release; nil where nothing is capped.
-func (b *Bandwidth) of(host string) *gates {
-	if b == nil || b.caps == (Caps{}) {
+// of is the bucket of a direction; nil: there is no cap.
+func (b *Bandwidth) of(d direction) *bucket {
+	if b == nil {
 		return nil
 	}
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	g := b.hosts[host]
-	if g == nil && len(b.hosts) >= maxGates {
-		b.sweep()
-		if len(b.hosts) >= maxGates {
-			host = ""
-			g = b.hosts[host]
-		}
-	}
-	if g == nil {
-		g = &gates{buckets: [2][2]*bucket{
-			inward:  {b.total[inward], newBucket(b.caps.PeerIn)},
-			outward: {b.total[outward], newBucket(b.caps.PeerOut)},
-		}}
-		b.hosts[host] = g
-	}
-	g.uses++
-	return g
+	return b.buckets[d]
 }
 
-// release ends a use of what of has returned.
-func (b *Bandwidth) release(g *gates) {
-	if g == nil {
-		return
-	}
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	g.uses--
-	b.sweep()
-}
-
-// sweep removes the buckets that nobody uses and that are as good as new. The caller holds mu.
-func (b *Bandwidth) sweep() {
-	for host, g := range b.hosts {
-		if g.uses == 0 && g.buckets[inward][1].idle() && g.buckets[outward][1].idle() {
-			delete(b.hosts, host)
-		}
-	}
-}
-
-// gates are the buckets of one host, by direction: the daemon's and its own.
-type gates struct {
-	uses    int // guarded by Bandwidth.mu
-	buckets [2][2]*bucket
-}
-
-// step is how much to move at once, where that much is right without caps.
-func (g *gates) step(uncapped int) int {
-	if g == nil {
+// step is how much to move at once: uncapped, unless there are caps.
+func (b *Bandwidth) step(uncapped int) int {
+	if b.of(inward) == nil && b.of(outward) == nil {
 		return uncapped
 	}
 	return cappedStep
 }
 
-// wait returns when n more bytes may pass.
-func (g *gates) wait(ctx context.Context, d direction, n int) error {
-	if g == nil {
-		return nil
-	}
-	for i, b := range g.buckets[d] {
-		if err := b.wait(ctx, n); err != nil {
-			for _, passed := range g.buckets[d][:i] {
-				passed.giveBack(n)
-			}
-			return err
-		}
-	}
-	return nil
+// wait returns when n more bytes may pass. Bytes that nobody waits for any more are not paid for.
+func (b *Bandwidth) wait(ctx context.Context, d direction, n int) error {
+	return b.of(d).wait(ctx, n)
 }
 
-// take lets n more bytes pass where all before have been paid for; false: it does not, and who asks
-// has to wait.
-func (g *gates) take(d direction, n int) bool {
-	if g == nil {
-		return true
-	}
-	for i, b := range g.buckets[d] {
-		if !b.take(n) {
-			for _, passed := range g.buckets[d][:i] {
-				passed.giveBack(n)
-			}
-			return false
-		}
-	}
-	return true
-}
+// take lets n more bytes pass if all before have been paid for; else whoever asks has to wait.
+func (b *Bandwidth) take(d direction, n int) bool { return b.of(d).take(n) }
 
 // giveBack says that n bytes that were let pass do not.
-func (g *gates) giveBack(d direction, n int) {
-	if g == nil {
-		return
-	}
-	for _, b := range g.buckets[d] {
-		b.giveBack(n)
-	}
-}
+func (b *Bandwidth) giveBack(d direction, n int) { b.of(d).giveBack(n) }
 
 // bucket lets rate bytes per second pass, and after a pause as many as in a twentieth of a second.
 type bucket struct {
@@ -160,16 +66,6 @@ func newBucket(rate int64) *bucket {
 		return nil
 	}
 	return &bucket{rate: float64(rate)}
-}
-
-// idle tells whether a bucket counts as far back as one can.
-func (b *bucket) idle() bool {
-	if b == nil {
-		return true
-	}
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return !b.free.After(time.Now().Add(-burst))
 }
 
 // cost is how long it takes to pay for n bytes.
@@ -209,7 +105,6 @@ func (b *bucket) giveBack(n int) {
 	b.free = b.free.Add(-b.cost(n))
 }
 
-// wait lets n bytes pass. Those that nobody waits for any more are not paid for.
 func (b *bucket) wait(ctx context.Context, n int) error {
 	if b == nil {
 		return nil

@@ -175,7 +175,7 @@ func (t *grant) undo() {
 
 // forget is undo of a grant that the peer was not told of.
 func (t *grant) forget() {
-	t.s.host.gates.giveBack(outward, t.bytes)
+	t.s.l.s.o.Bandwidth.giveBack(outward, t.bytes)
 	t.undo()
 }
 

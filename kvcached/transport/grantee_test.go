@@ -239,7 +239,7 @@ func TestMemoryOfAnotherKind(t *testing.T) {
 	}
 	same(t, "out of other memory", got, want)
 	s := l.pool.Stats().RDMA
-	if s.Fallbacks["not_registered"] != 1 || s.Fallbacks["not_lent"] != 1 || s.Broken != 0 ||
+	if s.Fallbacks["not_registered"] != 1 || s.Fallbacks["not_granted"] != 1 || s.Broken != 0 ||
 		l.server.GrantStats().ByStream != 1 {
 		t.Errorf("%+v", s)
 	}

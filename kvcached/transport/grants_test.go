@@ -74,7 +74,7 @@ func TestSlowBlock(t *testing.T) {
 			})
 		}
 		all.Wait()
-		if s := l.pool.Stats().RDMA; s.Reads != blocks || s.Fallbacks["not_lent"] != 1 || s.Broken != 0 {
+		if s := l.pool.Stats().RDMA; s.Reads != blocks || s.Fallbacks["not_granted"] != 1 || s.Broken != 0 {
 			t.Errorf("%+v", s)
 		}
 	})
@@ -150,7 +150,7 @@ func TestStuckCard(t *testing.T) {
 // TestGrantedUnderCap: blocks are granted as long as the owner's cap has been paid for, others come
 // by streams, which wait for it; a caller who wants an answer soon has one.
 func TestGrantedUnderCap(t *testing.T) {
-	inVirtualTime(t, grantSiteOptions{server: ServerOptions{Bandwidth: NewBandwidth(Caps{PeerOut: 1 << 20})}},
+	inVirtualTime(t, grantSiteOptions{server: ServerOptions{Bandwidth: NewBandwidth(0, 1<<20)}},
 		func(t *testing.T, l *grantSite, p *Peer) {
 			l.offer("b", 3<<20)
 			start := time.Now()
@@ -160,7 +160,7 @@ func TestGrantedUnderCap(t *testing.T) {
 				}
 			}
 			s := l.pool.Stats().RDMA
-			if took := time.Since(start); s.Reads == 0 || s.Fallbacks["not_lent"] == 0 || took < 8*time.Second ||
+			if took := time.Since(start); s.Reads == 0 || s.Fallbacks["not_granted"] == 0 || took < 8*time.Second ||
 				took > 13*time.Second {
 				t.Errorf("12 MiB at 1 MiB/s in %s: %+v", took, s)
 			}
@@ -170,7 +170,7 @@ func TestGrantedUnderCap(t *testing.T) {
 // TestFallbackUnderCap: a block whose read failed when it had waited for the reader's cap does not
 // wait for it again.
 func TestFallbackUnderCap(t *testing.T) {
-	inVirtualTime(t, grantSiteOptions{pool: PoolOptions{Bandwidth: NewBandwidth(Caps{PeerIn: 1 << 20})}},
+	inVirtualTime(t, grantSiteOptions{pool: PoolOptions{Bandwidth: NewBandwidth(1<<20, 0)}},
 		func(t *testing.T, l *grantSite, p *Peer) {
 			want := l.offer("b", 3<<20)
 			l.f.set(func() { l.f.down = true })
@@ -191,7 +191,7 @@ func TestFallbackUnderCap(t *testing.T) {
 // TestGivenBack: bytes that nobody waits for any more are not paid for.
 func TestGivenBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		g := NewBandwidth(Caps{TotalIn: 2000, PeerIn: 1000}).of("host")
+		g := NewBandwidth(1000, 0)
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
 		if err := g.wait(ctx, inward, 5000); !errors.Is(err, context.DeadlineExceeded) {

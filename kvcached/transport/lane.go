@@ -56,7 +56,7 @@ type opener interface {
 // streams is a lane on an opener.
 type streams struct {
 	opener
-	gates   *gates
+	caps    *Bandwidth
 	stall   time.Duration
 	timeout time.Duration // of operations whose context has no deadline
 	request *atomic.Uint64
@@ -150,7 +150,7 @@ var errCaller = errors.New("transport: no room")
 
 func (l *streams) exchange(ctx context.Context, x exchange, f *wire.Frame, body []byte,
 	got func(flow, *wire.Frame, *wire.Reader) error) error {
-	w := flow{x, l.gates, l.stall}
+	w := flow{x, l.caps, l.stall}
 	sent := l.write(ctx, w, f, body)
 	if sent == nil {
 		sent = x.finish()

@@ -126,15 +126,14 @@ func TestLossAndDelay(t *testing.T) {
 // TestCaps: the caps of both sides are kept, in virtual time to the millisecond.
 func TestCaps(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := NewBandwidth(Caps{TotalIn: 1000_000, PeerIn: 600_000})
+		b := NewBandwidth(1000_000, 0)
 		start := time.Now()
 		var both sync.WaitGroup
 		var took [2]time.Duration
-		for i, host := range []string{"a", "b"} {
-			g := b.of(host)
+		for i := range took {
 			both.Go(func() {
 				for range 30 {
-					if err := g.wait(t.Context(), inward, 20_000); err != nil {
+					if err := b.wait(t.Context(), inward, 20_000); err != nil {
 						t.Error(err)
 					}
 				}
@@ -147,22 +146,17 @@ func TestCaps(t *testing.T) {
 			t.Error("both took", took)
 		}
 		start = time.Now()
-		if err := b.of("a").wait(t.Context(), outward, 1<<30); err != nil || time.Since(start) != 0 {
+		if err := b.wait(t.Context(), outward, 1<<30); err != nil || time.Since(start) != 0 {
 			t.Error("outward is not capped")
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
-		if err := b.of("a").wait(ctx, inward, 1<<30); !errors.Is(err, context.DeadlineExceeded) ||
+		if err := b.wait(ctx, inward, 1<<30); !errors.Is(err, context.DeadlineExceeded) ||
 			time.Since(start) != time.Second {
 			t.Error("waits for longer than it may:", err)
 		}
-		for i := range 2 * maxGates {
-			b.of(string(rune('0' + i)))
-		}
-		if len(b.hosts) > maxGates+1 {
-			t.Errorf("%d hosts have buckets", len(b.hosts))
-		}
-		if NewBandwidth(Caps{}).of("a") != nil || (*Bandwidth)(nil).of("a") != nil {
+		var none *Bandwidth
+		if !none.take(inward, 1<<40) || none.step(5) != 5 || NewBandwidth(0, 0).wait(ctx, outward, 1<<40) != nil {
 			t.Error("no caps cost something")
 		}
 	})
@@ -170,13 +164,13 @@ func TestCaps(t *testing.T) {
 
 // TestCappedPull: a cap holds end to end, whichever side has it.
 func TestCappedPull(t *testing.T) {
-	for name, c := range map[string]struct{ server, pool Caps }{
-		"server": {server: Caps{TotalOut: 1 << 20}}, "pool": {pool: Caps{PeerIn: 1 << 20}},
+	for name, c := range map[string]struct{ server, pool *Bandwidth }{
+		"server": {server: NewBandwidth(0, 1<<20)}, "pool": {pool: NewBandwidth(1<<20, 0)},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				s, _ := simulated(t, ServerOptions{Bandwidth: NewBandwidth(c.server)},
-					PoolOptions{Bandwidth: NewBandwidth(c.pool)})
+				s, _ := simulated(t, ServerOptions{Bandwidth: c.server},
+					PoolOptions{Bandwidth: c.pool})
 				want := s.store.fill("b", 3<<20)
 				start := time.Now()
 				got, _, err := get(t.Context(), s.peer(QUIC), "b")

@@ -179,10 +179,10 @@ func (p *Pool) newPeer(t Target) (*Peer, error) {
 		return nil, err
 	}
 	log := p.o.Logger.With("cache", t.Cache, "address", t.Address)
-	peer := &Peer{pool: p, target: t, gates: p.o.Bandwidth.of(host), lengths: map[string]lengths{}}
+	peer := &Peer{pool: p, target: t, lengths: map[string]lengths{}}
 	peer.choice.init(t.Lane, log, [2]*laneCounters{overQUIC: &p.quic, overTLS: &p.tcp})
 	on := func(o opener, c *laneCounters, stripes int) lane {
-		return &streams{opener: o, gates: peer.gates, stall: p.o.Stall, timeout: p.o.Timeout, request: &p.request,
+		return &streams{opener: o, caps: p.o.Bandwidth, stall: p.o.Stall, timeout: p.o.Timeout, request: &p.request,
 			stamp: p.o.Stamp, count: c, stripes: stripes}
 	}
 	if t.Lane != TLS {
@@ -217,7 +217,6 @@ type Peer struct {
 	target  Target
 	lanes   [2]lane // by index of chooser; nil: not wanted
 	choice  chooser
-	gates   *gates
 	grantee *grantee     // nil: blocks come by streams only
 	used    atomic.Int64 // when, in Unix ns
 	once    sync.Once    // of close

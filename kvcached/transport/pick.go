@@ -131,7 +131,7 @@ func (s *session) admit(t *grant, b *picked, e *wire.GrantedBlock, room int) wir
 	*e = wire.GrantedBlock{CRC: f.CRC, Length: uint64(len(payload)), Parent: f.Item.Parent, Expires: f.Item.Expires,
 		Key: f.Item.Key, Attr: f.Item.Attr}
 	s.split(e)
-	if e.Size() > room || !s.host.gates.take(outward, len(payload)) { // others of the same Grant would wait for it
+	if e.Size() > room || !s.l.s.o.Bandwidth.take(outward, len(payload)) { // others of the same Grant would wait for it
 		return wire.ByStream
 	}
 	t.blocks, t.held = append(t.blocks, b.Block), append(t.held, b.uncount)

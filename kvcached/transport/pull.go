@@ -168,7 +168,7 @@ func (p *pull) fetch(ctx context.Context, q *part) error {
 		}
 		q.n, q.crc, q.stamp = a.Len, 0, a.Answered(&f)
 		if p.g.paid {
-			w.gates = nil // what comes has been waited for already
+			w.caps = nil // what comes has been waited for already
 		}
 		err = w.receive(ctx, r, into, func(b []byte) {
 			p.got.Add(int64(len(b)))

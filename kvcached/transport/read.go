@@ -21,8 +21,8 @@ const (
 	noSession fallback = iota
 	tooManyWishes
 	noGrant
-	notLent
-	leaseOver
+	notGranted
+	grantOver
 	notHere
 	accessRefused
 	noAnswer
@@ -36,7 +36,7 @@ const (
 
 // fallbackNames are the label values of metrics.
 var fallbackNames = [fallbacks]string{noSession: "no_session", tooManyWishes: "queue", noGrant: "no_grant",
-	notLent: "not_lent", leaseOver: "lease_over", notHere: "not_registered",
+	notGranted: "not_granted", grantOver: "grant_over", notHere: "not_registered",
 	accessRefused: "access", noAnswer: "unreachable", cardGone: "card_gone", pairBroke: "broken", tooSlow: "timeout",
 	wrongSum: "checksum", notLocked: "memlock"}
 
@@ -125,7 +125,7 @@ func (b *grantee) get(ctx context.Context, g *Get) (found Found, done bool, err 
 			return found, done, err
 		}
 	}
-	return Found{}, false, b.fallen(leaseOver)
+	return Found{}, false, b.fallen(grantOver)
 }
 
 // fallen counts.
@@ -142,7 +142,7 @@ func (b *grantee) fetch(ctx context.Context, g *Get, p *promise) (found Found, d
 	case p.block.Status == wire.Miss:
 		return found, true, wire.Miss
 	case p.block.Status != wire.OK:
-		return found, false, b.fallen(notLent)
+		return found, false, b.fallen(notGranted)
 	}
 	defer p.grant.done()
 	e, s := p.block, p.grant.s
@@ -194,7 +194,7 @@ func (s *readSession) turn(ctx context.Context, n int, until time.Time) (leave f
 	defer cancel()
 	part := min(int64(n), mostFlight)
 	if err = s.flight.Acquire(wait, part); err == nil {
-		if err = s.b.p.gates.wait(wait, inward, n); err == nil {
+		if err = s.b.p.pool.o.Bandwidth.wait(wait, inward, n); err == nil {
 			return func() { s.flight.Release(part) }, nil
 		}
 		s.flight.Release(part)

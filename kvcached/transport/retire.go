@@ -56,7 +56,6 @@ func (p *Peer) close() {
 				l.close()
 			}
 		}
-		p.pool.o.Bandwidth.release(p.gates)
 		p.pool.mu.Lock()
 		delete(p.pool.going, p)
 		p.pool.mu.Unlock()

@@ -4,11 +4,8 @@ import (
 	"context"
 	"errors"
 	"net"
-	"strconv"
 	"sync"
 	"testing"
-	"testing/synctest"
-	"time"
 
 	"github.com/cognitora/dataplane/kv/block"
 )
@@ -16,8 +13,7 @@ import (
 // TestForget: what goes on with a peer that is gone for good ends well, and nothing more begins.
 func TestForget(t *testing.T) {
 	onBothLanes(t, func(t *testing.T, l Lane) {
-		b := NewBandwidth(Caps{PeerIn: 1 << 40, PeerOut: 1 << 40})
-		s := newSite(t, ServerOptions{Bandwidth: b}, PoolOptions{Bandwidth: b})
+		s := newSite(t, ServerOptions{}, PoolOptions{})
 		want := s.store.fill("b", 100_000)
 		asked, answer := make(chan struct{}), make(chan struct{})
 		s.store.hook(func(h *hooks) {
@@ -59,15 +55,6 @@ func TestForget(t *testing.T) {
 		if n := s.pool.Stats().Peers; n != 0 {
 			t.Errorf("%d peers are left", n)
 		}
-		eventually(t, "nobody uses the buckets", func() bool {
-			b.mu.Lock()
-			defer b.mu.Unlock()
-			uses := 0
-			for _, g := range b.hosts {
-				uses += g.uses
-			}
-			return uses == 0
-		})
 	})
 }
 
@@ -138,50 +125,4 @@ func TestCloseCutsDialling(t *testing.T) {
 	}
 	p.close()
 	dials.Wait()
-}
-
-// TestBucketsGo: a host has its bucket for as long as it is connected, however many others come,
-// and until it owes nothing.
-func TestBucketsGo(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		b := NewBandwidth(Caps{PeerIn: 1000})
-		mine := b.of("mine")
-		if err := mine.wait(t.Context(), inward, 1000); err != nil {
-			t.Fatal(err)
-		}
-		var others []*gates
-		for i := range 2 * maxGates {
-			others = append(others, b.of(strconv.Itoa(i)))
-		}
-		if b.of("mine") != mine {
-			t.Error("a host that has a bucket gets another one")
-		}
-		if shared := others[2*maxGates-1]; shared != b.of("one more") || len(b.hosts) != maxGates+1 {
-			t.Errorf("hosts beyond the bound do not share one: %d buckets", len(b.hosts))
-		} else {
-			b.release(shared)
-		}
-		for _, g := range others {
-			b.release(g)
-		}
-		b.release(mine)
-		if len(b.hosts) != 1 || b.hosts["mine"] != mine {
-			t.Errorf("%d buckets when all others have gone", len(b.hosts))
-		}
-		if !mine.take(inward, 5000) {
-			t.Error("a bucket that owes nothing does not let any pass")
-		}
-		b.release(mine)
-		if b.of("mine") != mine {
-			t.Error("a host has more by coming anew")
-		}
-		b.release(mine)
-		time.Sleep(time.Minute) // of virtual time
-		b.release(b.of("other"))
-		if len(b.hosts) != 0 {
-			t.Errorf("%d buckets are left", len(b.hosts))
-		}
-		b.release(nil)
-		(*Bandwidth)(nil).release(nil)
-	})
 }

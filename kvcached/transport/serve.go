@@ -43,7 +43,7 @@ const smallBody = 8 << 10
 const maxKept = 256
 
 func (op *operation) reset(p *link, st duplex) {
-	op.link, op.flow = p, flow{st, p.host.gates, p.s.o.Stall}
+	op.link, op.flow = p, flow{st, p.s.o.Bandwidth, p.s.o.Stall}
 	op.r.Reset(st)
 	op.invalid, op.early, op.left = nil, false, 0
 }

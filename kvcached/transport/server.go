@@ -115,7 +115,6 @@ type host struct {
 	users int // connections, and sessions in which something may be granted
 	ops   atomic.Int64
 	bytes atomic.Int64 // in flight
-	gates *gates
 
 	joining bool // a session is being made. Guarded by granter.mu
 }
@@ -231,7 +230,7 @@ func (s *Server) enter(addr net.Addr) (*host, string) {
 		s.count.refusedConns.Add(1)
 		return nil, name
 	case h == nil:
-		h = &host{gates: s.o.Bandwidth.of(name)}
+		h = &host{}
 		s.hosts[name] = h
 	}
 	h.conns++
@@ -257,7 +256,6 @@ func (s *Server) drop(name string) {
 	if h.users--; h.users == 0 {
 		delete(s.hosts, name)
 		s.unsure.gone(h)
-		s.o.Bandwidth.release(h.gates)
 	}
 }
 

@@ -198,7 +198,7 @@ const (
 // flow moves payloads over one stream.
 type flow struct {
 	duplex
-	gates *gates        // caps; nil: none
+	caps  *Bandwidth
 	stall time.Duration // how long a step may take
 }
 
@@ -268,8 +268,8 @@ func (w flow) receive(ctx context.Context, r io.Reader, p []byte, filled func(pa
 
 func (w flow) read(ctx context.Context, r io.Reader, p []byte, filled func(part []byte)) error {
 	for len(p) > 0 {
-		n := min(len(p), w.gates.step(receiveStep))
-		if err := w.gates.wait(ctx, inward, n); err != nil {
+		n := min(len(p), w.caps.step(receiveStep))
+		if err := w.caps.wait(ctx, inward, n); err != nil {
 			return err
 		}
 		if err := ctx.Err(); err != nil {
@@ -293,8 +293,8 @@ func (w flow) read(ctx context.Context, r io.Reader, p []byte, filled func(part 
 // send writes p.
 func (w flow) send(ctx context.Context, p []byte) error {
 	for len(p) > 0 {
-		n := min(len(p), w.gates.step(sendStep))
-		if err := w.gates.wait(ctx, outward, n); err != nil {
+		n := min(len(p), w.caps.step(sendStep))
+		if err := w.caps.wait(ctx, outward, n); err != nil {
 			return err
 		}
 		_ = w.SetWriteDeadline(time.Now().Add(w.stall))
