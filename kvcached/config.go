@@ -104,7 +104,7 @@ type RDMAConfig struct {
 	Devices  []string        `toml:"devices" help:"names of RDMA devices, such as mlx5_0, or auto for all there are, at most 8; each locks the whole of kvcached.ram in memory; cgn-ctl rdma check says what a device lacks; none: no RDMA"`
 	Trusted  []string        `toml:"trusted_networks" help:"networks, such as 10.1.0.0/16, whose hosts all may see and change what goes between devices; with fleet.lane = auto RDMA is used only where the devices of both hosts have an address in one of them; none: it is not used then"`
 	MinBlock config.Size     `toml:"min_block" default:"64KiB" help:"blocks of fewer bytes, as far as their length is known before, come over QUIC or TLS; with soft-RoCE in a virtual machine RDMA was faster from 64KiB on, also for one block at a time (make perf-rdma)"`
-	Lease    config.Duration `toml:"lease" default:"5s" help:"time that another host has to read a block from here, which stays in RAM meanwhile; then it cannot any more. What is lent counts within quic.max_in_flight"`
+	Grant    config.Duration `toml:"grant" was:"rdma.lease" default:"5s" help:"time that another host has to read a block from here; the block stays in RAM meanwhile. What is granted counts within quic.max_in_flight"`
 }
 
 // GRPCConfig is the [grpc] section.

@@ -33,8 +33,8 @@ func BuiltWithRDMA() bool {
 	return !errors.Is(err, rdma.ErrNotBuilt)
 }
 
-// leastLease is the shortest lease: to be told of it and to read take a while.
-const leastLease = 100 * time.Millisecond
+// leastGrant is the shortest grant: to be told of it and to read take a while.
+const leastGrant = 100 * time.Millisecond
 
 func (c *Config) validateRDMA(p *problems) {
 	r := &c.RDMA
@@ -44,8 +44,8 @@ func (c *Config) validateRDMA(p *problems) {
 	if r.MinBlock < 0 || r.MinBlock > block.MaxPayload {
 		p.add("rdma.min_block", "%s: must be 0 to %s, the largest block", r.MinBlock, config.Size(block.MaxPayload))
 	}
-	if r.Lease.Std() < leastLease || r.Lease.Std() > time.Minute {
-		p.add("rdma.lease", "%s: must be %s to 1m", r.Lease, leastLease)
+	if r.Grant.Std() < leastGrant || r.Grant.Std() > time.Minute {
+		p.add("rdma.grant", "%s: must be %s to 1m", r.Grant, leastGrant)
 	}
 	if err := r.checkDevices(); err != nil {
 		p.add("rdma.devices", "%v", err)

@@ -91,7 +91,7 @@ func TestRDMASettings(t *testing.T) {
 		"all, and one":      {cards("mlx5_0", "auto"), "auto stands for all there are"},
 		"nine":              {cards("a", "b", "c", "d", "e", "f", "g", "h", "i"), "9 names: at most 8"},
 		"names":             {cards("mlx5_0", "rocep1s0f0", "roce-a.b:c"), ""},
-		"a short lease":     {func(c *Config) { c.RDMA.Lease = 1 }, "rdma.lease: 1ns: must be 100ms to 1m"},
+		"a short grant":     {func(c *Config) { c.RDMA.Grant = 1 }, "rdma.grant: 1ns: must be 100ms to 1m"},
 		"large blocks":      {func(c *Config) { c.RDMA.MinBlock = 64<<20 + 1 }, "must be 0 to 64MiB"},
 		"mapped":            {func(c *Config) { c.RDMA.Trusted = []string{"::ffff:10.0.0.0/104"} }, "write it as 10.0.0.0/8"},
 		"demanded, alone":   {func(c *Config) { c.RDMA.Devices, c.Fleet.Lane = []string{"auto"}, "rdma" }, "fleet.lane: rdma, and this cache knows no other: give etcd.endpoints"},

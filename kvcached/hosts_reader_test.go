@@ -165,8 +165,8 @@ func (h *reader) charge(d *Daemon, n, size int) bill {
 		return now[name] - metrics[name]
 	}
 	b.cpu, b.host, b.runs = after.CPU-before.CPU, after.Host-before.Host, after.Runs-before.Runs
-	b.grants, b.lent, b.lentBytes, b.sent = grew("rdma_lent_grants_total"), grew("rdma_lent_total"),
-		grew("rdma_lent_bytes_total"), grew("peer_sent_bytes_total")
+	b.grants, b.lent, b.lentBytes, b.sent = grew("rdma_granted_messages_total"), grew("rdma_granted_total"),
+		grew("rdma_granted_bytes_total"), grew("peer_sent_bytes_total")
 	return b
 }
 

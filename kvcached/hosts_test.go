@@ -32,7 +32,7 @@ const (
 func onHost(c *Config) {
 	withCards(c)
 	if self := os.Getenv("VM_SELF"); self != "" {
-		c.QUIC.Listen, c.RDMA.Lease = self+":0", config.Duration(30*time.Second)
+		c.QUIC.Listen, c.RDMA.Grant = self+":0", config.Duration(30*time.Second)
 	}
 }
 

@@ -22,27 +22,27 @@ var readRows = []row[transport.ReadStats]{
 
 // grantRows are of blocks that others read from this host's memory.
 var grantRows = []row[transport.GrantStats]{
-	gauge("rdma_lent_sessions", "Other caches that may read this host's memory by RDMA now.",
+	gauge("rdma_granted_sessions", "Other caches that may read this host's memory by RDMA now.",
 		func(s *transport.GrantStats) int64 { return s.Open }),
-	counter("rdma_lent_sessions_refused_total", "Times that another cache was not let in to read this host's memory "+
+	counter("rdma_granted_sessions_refused_total", "Times that another cache was not let in to read this host's memory "+
 		"by RDMA: no device for it, none in a trusted network, or too many.", func(s *transport.GrantStats) uint64 {
 		return s.Refused
 	}),
-	counter("rdma_lent_grants_total", "Messages of other caches that asked for blocks of this host to be read by RDMA.",
+	counter("rdma_granted_messages_total", "Messages of other caches that asked for blocks of this host to be read by RDMA.",
 		func(s *transport.GrantStats) uint64 { return s.Asked }),
-	counter("rdma_lent_total", "Blocks of this host granted to other caches to be read by RDMA.",
+	counter("rdma_granted_total", "Blocks of this host granted to other caches to be read by RDMA.",
 		func(s *transport.GrantStats) uint64 { return s.Blocks }),
-	counter("rdma_lent_bytes_total", "Payload of the blocks granted to other caches to be read by RDMA.",
+	counter("rdma_granted_bytes_total", "Payload of the blocks granted to other caches to be read by RDMA.",
 		func(s *transport.GrantStats) uint64 { return s.Bytes }),
-	counter("rdma_lent_expired_total", "Grants that ended before the other cache had said that it has "+
+	counter("rdma_granted_expired_total", "Grants that ended before the other cache had said that it has "+
 		"read them.", func(s *transport.GrantStats) uint64 { return s.Expired }),
-	gauge("rdma_leased_bytes", "Payload of the blocks of this host that are granted to other caches now.",
+	gauge("rdma_granted_held_bytes", "Payload of the blocks of this host that are granted to other caches now.",
 		func(s *transport.GrantStats) int64 { return s.Granted }),
 }
 
 // fallbackDefs are of blocks that were to be read by RDMA.
 var fallbackDefs = []metric.Def{
-	{Name: "cgn_kvcached_rdma_fallbacks_total", Kind: metric.Counter, Labels: []string{"reason"}, Help: "Blocks that came over QUIC or TLS instead of by RDMA: no_session, there are no queue pairs (yet); queue, too many blocks wait; no_grant, the other cache did not answer in time or refused all; not_lent, it does not grant the block; lease_over, the grant was over before the block's turn came; not_registered, memory that the device does not know; access, the other device refused; unreachable, it did not answer; card_gone, a device was taken away; broken, a queue pair broke; timeout, the read took longer than it may; checksum, the bytes were not the block's; memlock, the device may not lock the memory to read into."},
+	{Name: "cgn_kvcached_rdma_fallbacks_total", Kind: metric.Counter, Labels: []string{"reason"}, Help: "Blocks that came over QUIC or TLS instead of by RDMA: no_session, there are no queue pairs (yet); queue, too many blocks wait; no_grant, the other cache did not answer in time or refused all; not_granted, it does not grant the block; grant_over, the grant was over before the block's turn came; not_registered, memory that the device does not know; access, the other device refused; unreachable, it did not answer; card_gone, a device was taken away; broken, a queue pair broke; timeout, the read took longer than it may; checksum, the bytes were not the block's; memlock, the device may not lock the memory to read into."},
 }
 
 func (in *instruments) defineGranted() {

@@ -33,8 +33,8 @@ type peerPath struct {
 	WhyNotRDMA    string             `json:"why_not_rdma,omitempty"`
 	Lanes         map[string]laneUse `json:"lanes"`
 	Pairs         uint32             `json:"pairs"`
-	LeasesHeld    uint32             `json:"leases_held"`
-	LeasesGranted uint32             `json:"leases_granted"`
+	GrantsHeld    uint32             `json:"grants_held"`
+	GrantsGiven   uint32             `json:"grants_given"`
 	LastError     string             `json:"last_error,omitempty"`
 	LastErrorMS   int64              `json:"last_error_unix_ms,omitempty"`
 	SilentSinceMS int64              `json:"silent_since_unix_ms,omitempty"`
@@ -88,7 +88,7 @@ func peerOf(p *pb.PeerPath) peerPath {
 	v := peerPath{
 		Peer: p.Peer, Address: p.Address, Wanted: p.Wanted, Lane: p.Lane, WhyNotRDMA: p.WhyNotRdma,
 		Lanes: map[string]laneUse{},
-		Pairs: p.Pairs, LeasesHeld: p.LeasesHeld, LeasesGranted: p.LeasesGranted, LastError: p.LastError,
+		Pairs: p.Pairs, GrantsHeld: p.GrantsHeld, GrantsGiven: p.GrantsGiven, LastError: p.LastError,
 		LastErrorMS: p.LastErrorUnixMs, SilentSinceMS: p.SilentSinceUnixMs,
 	}
 	for _, l := range p.Lanes {
@@ -112,7 +112,7 @@ func (v *peerPaths) write(t *cli.Table, now time.Time) {
 			errs, fell = errs+l.Errors, fell+l.Fallbacks
 		}
 		t.Row(p.Peer, p.Address, p.state(now), cell.Dash(p.Wanted), cell.Dash(p.Lane), p.over("rdma"), p.over("quic"),
-			p.over("tls"), errs, fell, p.Pairs, p.LeasesHeld, p.LeasesGranted)
+			p.over("tls"), errs, fell, p.Pairs, p.GrantsHeld, p.GrantsGiven)
 	}
 	v.whyNotRDMA(t)
 	for i := range v.Peers {

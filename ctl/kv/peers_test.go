@@ -16,8 +16,8 @@ func TestKVPeers(t *testing.T) {
 	srv := &ctltest.LaneServer{Told: &pb.PeersResponse{
 		Peers: []*pb.PeerPath{
 			{
-				Peer: "gpu2", Address: "10.0.0.2:7443", Wanted: "auto", Lane: "rdma", Pairs: 2, LeasesHeld: 5,
-				LeasesGranted: 7,
+				Peer: "gpu2", Address: "10.0.0.2:7443", Wanted: "auto", Lane: "rdma", Pairs: 2, GrantsHeld: 5,
+				GrantsGiven: 7,
 				Lanes: []*pb.LaneUse{{Lane: "rdma", Operations: 9, Bytes: 9 << 20, Fallbacks: 61}, {
 					Lane: "quic", Operations: 3, Bytes: 4096, Errors: 52, LastError: "no answer in time",
 					LastErrorUnixMs: time.Now().Add(-80 * time.Second).UnixMilli(),

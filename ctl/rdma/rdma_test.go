@@ -234,8 +234,8 @@ func TestADaemonThatHangs(t *testing.T) {
 	}
 }
 
-// TestReleaseOverTCP: by the role that may.
-func TestReleaseOverTCP(t *testing.T) {
+// TestRegrantOverTCP: by the role that may.
+func TestRegrantOverTCP(t *testing.T) {
 	dir := t.TempDir()
 	if err := pki.Bootstrap(dir, pki.Options{}); err != nil {
 		t.Fatal(err)

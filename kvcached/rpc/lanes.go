@@ -72,7 +72,7 @@ func (s *service) Peers(ctx context.Context, _ *pb.PeersRequest) (*pb.PeersRespo
 		m := &pb.PeerPath{
 			Peer: p.Peer, Address: p.Address, Wanted: p.Wanted, Lane: p.Lane, WhyNotRdma: p.WhyNotRDMA,
 			Pairs:      uint32(p.Pairs),
-			LeasesHeld: uint32(p.Held), LeasesGranted: uint32(p.Granted), LastError: p.Error,
+			GrantsHeld: uint32(p.Held), GrantsGiven: uint32(p.Granted), LastError: p.Error,
 			LastErrorUnixMs:   unixMS(p.ErrorAt),
 			SilentSinceUnixMs: unixMS(p.Silent),
 		}

@@ -2899,8 +2899,8 @@ type PeerPath struct {
 	WhyNotRdma        string                 `protobuf:"bytes,5,opt,name=why_not_rdma,json=whyNotRdma,proto3" json:"why_not_rdma,omitempty"`                          // one sentence; empty: lane is rdma
 	Lanes             []*LaneUse             `protobuf:"bytes,6,rep,name=lanes,proto3" json:"lanes,omitempty"`                                                        // those used, or tried in vain
 	Pairs             uint32                 `protobuf:"varint,7,opt,name=pairs,proto3" json:"pairs,omitempty"`                                                       // queue pairs open to it
-	LeasesHeld        uint32                 `protobuf:"varint,8,opt,name=leases_held,json=leasesHeld,proto3" json:"leases_held,omitempty"`                           // blocks of the other host that this one may read now
-	LeasesGranted     uint32                 `protobuf:"varint,9,opt,name=leases_granted,json=leasesGranted,proto3" json:"leases_granted,omitempty"`                  // blocks of this host that the other one may read now
+	GrantsHeld        uint32                 `protobuf:"varint,8,opt,name=grants_held,json=grantsHeld,proto3" json:"grants_held,omitempty"`                           // blocks of the other host that this one may read now
+	GrantsGiven       uint32                 `protobuf:"varint,9,opt,name=grants_given,json=grantsGiven,proto3" json:"grants_given,omitempty"`                        // blocks of this host that the other one may read now
 	LastError         string                 `protobuf:"bytes,10,opt,name=last_error,json=lastError,proto3" json:"last_error,omitempty"`                              // of RDMA; empty: none yet
 	LastErrorUnixMs   int64                  `protobuf:"varint,11,opt,name=last_error_unix_ms,json=lastErrorUnixMs,proto3" json:"last_error_unix_ms,omitempty"`       // 0: none yet
 	SilentSinceUnixMs int64                  `protobuf:"varint,12,opt,name=silent_since_unix_ms,json=silentSinceUnixMs,proto3" json:"silent_since_unix_ms,omitempty"` // it does not answer since then, and is not asked until it does; 0: it answers, as far as it was asked
@@ -2987,16 +2987,16 @@ func (x *PeerPath) GetPairs() uint32 {
 	return 0
 }
 
-func (x *PeerPath) GetLeasesHeld() uint32 {
+func (x *PeerPath) GetGrantsHeld() uint32 {
 	if x != nil {
-		return x.LeasesHeld
+		return x.GrantsHeld
 	}
 	return 0
 }
 
-func (x *PeerPath) GetLeasesGranted() uint32 {
+func (x *PeerPath) GetGrantsGiven() uint32 {
 	if x != nil {
-		return x.LeasesGranted
+		return x.GrantsGiven
 	}
 	return 0
 }
@@ -3488,7 +3488,7 @@ const file_cognitora_v1_kv_proto_rawDesc = "" +
 	"\rPeersResponse\x12,\n" +
 	"\x05peers\x18\x01 \x03(\v2\x16.cognitora.v1.PeerPathR\x05peers\x122\n" +
 	"\adevices\x18\x02 \x03(\v2\x18.cognitora.v1.RdmaDeviceR\adevices\x12\x18\n" +
-	"\aunknown\x18\x03 \x01(\tR\aunknown\"\x8e\x03\n" +
+	"\aunknown\x18\x03 \x01(\tR\aunknown\"\x8a\x03\n" +
 	"\bPeerPath\x12\x12\n" +
 	"\x04peer\x18\x01 \x01(\tR\x04peer\x12\x18\n" +
 	"\aaddress\x18\x02 \x01(\tR\aaddress\x12\x16\n" +
@@ -3498,9 +3498,9 @@ const file_cognitora_v1_kv_proto_rawDesc = "" +
 	"whyNotRdma\x12+\n" +
 	"\x05lanes\x18\x06 \x03(\v2\x15.cognitora.v1.LaneUseR\x05lanes\x12\x14\n" +
 	"\x05pairs\x18\a \x01(\rR\x05pairs\x12\x1f\n" +
-	"\vleases_held\x18\b \x01(\rR\n" +
-	"leasesHeld\x12%\n" +
-	"\x0eleases_granted\x18\t \x01(\rR\rleasesGranted\x12\x1d\n" +
+	"\vgrants_held\x18\b \x01(\rR\n" +
+	"grantsHeld\x12!\n" +
+	"\fgrants_given\x18\t \x01(\rR\vgrantsGiven\x12\x1d\n" +
 	"\n" +
 	"last_error\x18\n" +
 	" \x01(\tR\tlastError\x12+\n" +
