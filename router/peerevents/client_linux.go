@@ -18,7 +18,7 @@ import (
 	"github.com/cognitora/dataplane/router/fleet"
 )
 
-// Run follows the agent, again and again, until ctx ends. It returns nil.
+// Run follows the agent until ctx ends, connecting again after each loss. It returns nil.
 func (c *Client) Run(ctx context.Context) error {
 	for wait, said := retryFirst, ""; ; wait = min(2*wait, retryLast) {
 		told, err := c.follow(ctx)
@@ -50,16 +50,17 @@ func (c *Client) Run(ctx context.Context) error {
 	}
 }
 
-// errRejected wraps what the agent says against this router.
+// errRejected wraps the agent's reason for refusing this router.
 var errRejected = errors.New("the agent refuses")
 
-// isNetwork tells whether err is the end of a connection, or of a wait, and not what came over it.
+// isNetwork says whether err is a lost connection or a timeout, not a bad message.
 func isNetwork(err error) bool {
 	var n *net.OpError
 	return errors.As(err, &n)
 }
 
-// follow is told, unless that is refused, until something breaks.
+// follow connects to the agent and receives its messages until a failure. told says that the agent
+// accepted the router.
 func (c *Client) follow(ctx context.Context) (told bool, err error) {
 	dialing, cancel := context.WithTimeout(ctx, helloLimit)
 	defer cancel()
@@ -83,15 +84,15 @@ func (c *Client) follow(ctx context.Context) (told bool, err error) {
 	var other sync.WaitGroup
 	defer other.Wait()
 	other.Go(func() { give(c.work(ctx, conn, counts)) })
-	defer give(nil) // before the wait
+	defer give(nil) // frees the counts before the wait
 	return true, c.hear(ctx, conn)
 }
 
-// hear is told until something breaks or ctx ends, whose cause it returns then.
+// hear receives messages until a failure, or until ctx ends; then it returns the cause of ctx.
 func (c *Client) hear(ctx context.Context, conn *wire.Conn) error {
 	for {
 		_ = conn.SetReadDeadline(time.Now().Add(wire.Silence))
-		if ctx.Err() != nil { // the deadline that its end has set may have been taken back
+		if ctx.Err() != nil { // a deadline set after the end of ctx may have replaced the one set at the end
 			return context.Cause(ctx)
 		}
 		m, fd, err := conn.Receive()
@@ -115,8 +116,8 @@ func (c *Client) hear(ctx context.Context, conn *wire.Conn) error {
 	}
 }
 
-// renew has the fleet connect anew where the programs that tell may have been loaded after it has
-// connected: once for each table of counts.
+// renew makes the fleet use new connections, once for each table of counts. The agent's programs
+// may have been loaded after the old connections were made.
 func (c *Client) renew(ctx context.Context, counts *bpf.PeerCounts) {
 	table := uint32(0)
 	if counts != nil {
@@ -129,13 +130,13 @@ func (c *Client) renew(ctx context.Context, counts *bpf.PeerCounts) {
 	c.o.Fleet.Renew(ctx)
 }
 
-// greet makes both known to each other. counts is nil where they cannot be read, which is logged.
+// greet exchanges the greetings. counts is nil if they cannot be read, which greet logs.
 func (c *Client) greet(ctx context.Context, conn *wire.Conn) (counts *bpf.PeerCounts, err error) {
 	_ = conn.SetDeadline(time.Now().Add(helloLimit))
-	if ctx.Err() != nil { // the deadline that its end has set may have been taken back
+	if ctx.Err() != nil { // a deadline set after the end of ctx may have replaced the one set at the end
 		return nil, context.Cause(ctx)
 	}
-	// who has refused at once has closed, and said why
+	// An agent that refuses at once has closed the connection, after its reason.
 	sent := conn.Send(&wire.Message{Type: wire.Hello, Version: wire.Version}, -1)
 	m, fd, err := conn.Receive()
 	switch {
@@ -166,7 +167,8 @@ func closeFD(fd int) {
 	}
 }
 
-// work says which peers there are, and reads counts, until ctx ends or that cannot be said.
+// work reports the fleet's peers to the agent and reads the counts, until ctx ends or a report
+// fails.
 func (c *Client) work(ctx context.Context, conn *wire.Conn, counts *bpf.PeerCounts) error {
 	if counts != nil {
 		c.stats.Counts.Store(true)
@@ -202,17 +204,17 @@ func (c *Client) work(ctx context.Context, conn *wire.Conn, counts *bpf.PeerCoun
 	}
 }
 
-// watch asks to be told of peers.
+// watch asks the agent for the events of peers.
 func (c *Client) watch(ctx context.Context, conn *wire.Conn, peers []netip.AddrPort) error {
 	c.stats.Peers.Store(int64(len(peers)))
 	_ = conn.SetWriteDeadline(time.Now().Add(helloLimit))
-	if ctx.Err() != nil { // the deadline that its end has set may have been taken back
+	if ctx.Err() != nil { // a deadline set after the end of ctx may have replaced the one set at the end
 		return context.Cause(ctx)
 	}
 	return conn.Send(&wire.Message{Type: wire.Watch, Peers: peers}, -1)
 }
 
-// peers are those of the fleet, as many as can be watched.
+// peers returns the fleet's peers, at most as many as can be watched.
 func (c *Client) peers() []netip.AddrPort {
 	all := c.o.Fleet.Peers()
 	slices.SortFunc(all, netip.AddrPort.Compare)

@@ -24,7 +24,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// told is a fleet that notes what it is told, and a log.
+// told is a fleet that records its events, with a log.
 type told struct {
 	mu     sync.Mutex
 	peers  []netip.AddrPort
@@ -76,7 +76,7 @@ func follow(t *testing.T) (c *Client, f *told, l *net.UnixListener) {
 	return c, f, l
 }
 
-// accept greets the client.
+// accept accepts the client's connection and exchanges the greetings.
 func accept(t *testing.T, l *net.UnixListener, answer *wire.Message) *wire.Conn {
 	t.Helper()
 	raw, err := l.AcceptUnix()
@@ -115,8 +115,8 @@ func within(t *testing.T, what string, ok func() bool) {
 	}
 }
 
-// TestClient: the fleet's peers are named, again when they change, and events are passed on; when
-// the agent ends that is said once, and the next one is followed.
+// TestClient checks that the fleet's peers are sent, again after a change, and that events arrive.
+// The end of the agent is logged once, and the next agent is followed.
 func TestClient(t *testing.T) {
 	c, f, l := follow(t)
 	conn := accept(t, l, welcome)
@@ -148,7 +148,7 @@ func TestClient(t *testing.T) {
 	}
 }
 
-// TestClientIsRefused: the reason is said once, however often it is given; another one is too.
+// TestClientIsRefused checks that a repeated reason is logged once, and a new reason again.
 func TestClientIsRefused(t *testing.T) {
 	c, f, l := follow(t)
 	for range 2 {
@@ -162,8 +162,8 @@ func TestClientIsRefused(t *testing.T) {
 	}
 }
 
-// TestWhatFollowsTheEnd: no step waits for the agent once ctx has ended, though it sets a deadline
-// after the end has set one.
+// TestWhatFollowsTheEnd checks that no step waits for the agent once ctx has ended. A step may set
+// its deadline after the end has set one.
 func TestWhatFollowsTheEnd(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "s")
 	l, err := net.Listen("unix", path)
@@ -190,7 +190,8 @@ func TestWhatFollowsTheEnd(t *testing.T) {
 	}
 }
 
-// TestPeersThatCannotBeSaid end the conversation, though the agent goes on telling.
+// TestPeersThatCannotBeSaid checks that a failed report of peers ends the connection, though the
+// agent still sends events.
 func TestPeersThatCannotBeSaid(t *testing.T) {
 	c, f, l := follow(t)
 	conn := accept(t, l, welcome)
@@ -211,7 +212,7 @@ func TestPeersThatCannotBeSaid(t *testing.T) {
 	}
 }
 
-// TestASecondWelcome is an error, and the descriptor that comes with it is closed.
+// TestASecondWelcome checks that a second welcome is an error and that its descriptor is closed.
 func TestASecondWelcome(t *testing.T) {
 	c, _, l := follow(t)
 	file, err := os.Open("/dev/null")

@@ -1,7 +1,7 @@
-// Package peerevents has the fleet told what the kernel of the router's host knows of connections
-// to nodes: rare facts as they happen, and counts. The router has no right to ask the kernel
-// itself: an agent of its host passes that on (package agent/peerevents). While there is none, the
-// fleet looks for itself.
+// Package peerevents tells the fleet the kernel's facts about this host's connections to nodes:
+// rare events as they happen, and counts. The router has no right to ask the kernel itself. An
+// agent of its host passes the facts on (package agent/peerevents). Without an agent the fleet
+// looks at its own connections.
 package peerevents
 
 import (
@@ -15,16 +15,16 @@ import (
 	"github.com/cognitora/dataplane/router/fleet"
 )
 
-// Bounds of the conversation.
+// These constants bound the connection to the agent.
 const (
-	readEvery  = 50 * time.Millisecond  // counts of at most 64 nodes
-	tellEvery  = 250 * time.Millisecond // which peers there are, where they have changed
+	readEvery  = 50 * time.Millisecond  // reads the counts of at most 64 nodes
+	tellEvery  = 250 * time.Millisecond // reports the fleet's peers, if they have changed
 	retryFirst = 250 * time.Millisecond
 	retryLast  = 15 * time.Second
 	helloLimit = 5 * time.Second
 )
 
-// Fleet is who is told: *fleet.Fleet.
+// Fleet receives the events and counts; *fleet.Fleet implements it.
 type Fleet interface {
 	Peers() []netip.AddrPort
 	Tell(wire.Event)
@@ -33,9 +33,9 @@ type Fleet interface {
 	Renew(context.Context)
 }
 
-// Options of a Client.
+// Options are the settings of a Client.
 type Options struct {
-	Path   string // of the agent's socket
+	Path   string // path of the agent's socket
 	Fleet  Fleet
 	Logger *slog.Logger
 }
@@ -44,25 +44,25 @@ type Options struct {
 type Client struct {
 	o       Options
 	stats   Stats
-	renewed bool   // the fleet has connected anew
-	table   uint32 // for this table of counts: bpf.PeerCounts.ID, 0 where it could not be told
+	renewed bool   // the fleet has made new connections
+	table   uint32 // ID of the table of counts at that time: bpf.PeerCounts.ID, or 0 if unknown
 }
 
-// Stats counts what a Client has got.
+// Stats are the counts of a Client.
 type Stats struct {
 	Connected atomic.Bool
-	Counts    atomic.Bool // counts can be read
+	Counts    atomic.Bool // the counts can be read
 	Peers     atomic.Int64
-	Breaks    atomic.Uint64 // connections that ended, or could not be made, and were tried again
-	Malformed atomic.Uint64 // of these, because of what came
+	Breaks    atomic.Uint64 // connections that ended or failed and were tried again
+	Malformed atomic.Uint64 // breaks because of a bad message
 	Events    [wire.Kinds]atomic.Uint64
-	Slow      atomic.Uint64 // events that this router was too slow for
-	RingFull  atomic.Uint64 // events for whomever that the kernel's ring did not hold
-	LeftOut   atomic.Int64  // peers that are not watched because others fill the table
+	Slow      atomic.Uint64 // events dropped because this router was too slow
+	RingFull  atomic.Uint64 // events of any router dropped because the kernel's ring was full
+	LeftOut   atomic.Int64  // peers not watched because the table is full
 }
 
-// New makes a client that does nothing before Run.
+// New makes a client. It does nothing before Run.
 func New(o Options) *Client { return &Client{o: o} }
 
-// Stats are the counts.
+// Stats returns the client's counts.
 func (c *Client) Stats() *Stats { return &c.stats }

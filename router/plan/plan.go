@@ -1,8 +1,8 @@
-// Package plan says which legs answer a request, and how their results make one answer.
+// Package plan decides which legs answer a request, and makes one answer of their results.
 //
-// A request for an answer is one leg (Direct). One that is about a stored response asks first which
-// node has it, by legs whose answers are captured, and then that node. Whatever else takes several
-// legs is a Plan of its own: prefill then decode, a small model then a large one.
+// A request for inference is one leg (Direct). A request about a stored response first asks the
+// nodes which one has it, with captured answers, and then goes to that node. Any other combination
+// of legs is a Plan of its own: prefill then decode, a small model then a large one.
 package plan
 
 import (
@@ -22,21 +22,22 @@ import (
 	"github.com/cognitora/dataplane/router/request"
 )
 
-// Parts are what a Planner works with. It owns none of them.
+// Parts are the things that a Planner works with. It owns none of them.
 type Parts struct {
 	Legs    *leg.Dispatcher
 	Fleet   *fleet.Fleet
 	Stored  *affinity.Table
 	Metrics *metrics.Router
 	Logger  *slog.Logger
-	// Choose makes the plan of a request for an answer, once it has been read. Default: Direct.
+	// Choose returns the plan for a request for inference once the request has been read. The
+	// default is Direct.
 	Choose func(*request.Request) Plan
 }
 
 // Planner answers requests by plans. It is safe for concurrent use.
 type Planner struct {
 	parts     Parts
-	searches  atomic.Int32  // for stored responses, under way
+	searches  atomic.Int32  // running searches for stored responses
 	lostAfter time.Duration // see responsesLost
 }
 
@@ -48,30 +49,31 @@ func New(p Parts) *Planner {
 	return &Planner{parts: p, lostAfter: responsesLost}
 }
 
-// Plan says which legs answer a request. Its methods are called one at a time. A plan of one leg
-// embeds OneLeg.
+// Plan decides which legs answer a request. Its methods are called one at a time. A plan with one
+// leg embeds OneLeg.
 type Plan interface {
 	// Answer runs legs until one of them has an answer for the client (Task.Run with Task.Client).
-	// It returns the error that the router gives itself where none has.
+	// If none has, it returns the router's own error.
 	Answer(t *Task) *apierror.Error
-	// Follows tells whether further legs may follow the one whose answer goes to the client. The
-	// request keeps its body for them.
+	// Follows says whether further legs may follow the leg whose answer goes to the client. The
+	// request then keeps its body.
 	Follows() bool
-	// Event is called for each event of that answer, read at that time. It appends to out what the
-	// client gets now, and may withhold the event by Task.Withhold; Task.Read must be called for
-	// each. enough ends the leg. Events longer than sse.MaxEventBytes pass unseen, behind what was
-	// withheld.
+	// Event is called for each event of that answer, with the time at which it was read. It appends
+	// to out the bytes for the client. It may withhold the event with Task.Withhold. It must call
+	// Task.Read for each event. enough ends the leg. An event longer than sse.MaxEventBytes goes to
+	// the client without a call, after the withheld ones.
 	Event(t *Task, e sse.Event, out []byte, at time.Time) (rest []byte, enough bool)
-	// End is called when the answer of the leg has ended, by o. It appends to out what the client
-	// still gets, and says whether another leg follows, which Next runs; none does unless Follows
-	// says that it may. Withheld events are dropped if another leg follows, and sent otherwise.
+	// End is called when the answer of the leg has ended; o says how. It appends to out the last
+	// bytes for the client. more says that another leg follows, which Next runs; it must be false
+	// unless Follows returned true. Withheld events are dropped if another leg follows, and sent
+	// otherwise.
 	End(t *Task, out []byte, o relay.Outcome) (rest []byte, more bool)
-	// Next runs legs until one of them has an event stream that goes on with the client's. It may
-	// wait.
+	// Next runs legs until one of them has an event stream that continues the client's stream. It
+	// may wait.
 	Next(t *Task) *apierror.Error
 }
 
-// OneLeg is what plans have in common whose answer comes from one leg.
+// OneLeg implements the methods of Plan that a plan with one leg does not need.
 type OneLeg struct{}
 
 // Follows implements Plan.
@@ -91,32 +93,33 @@ func (OneLeg) End(_ *Task, out []byte, _ relay.Outcome) (rest []byte, more bool)
 // Next implements Plan. It is never called.
 func (OneLeg) Next(*Task) *apierror.Error { return nil }
 
-// Task is a request that is being answered by a plan. Make one with NewTask, begin it with
-// Planner.Begin, call Answer, and end it with Finish: its memory may then begin another. One
-// goroutine at a time works on it. A bug in a plan that follows an answer costs the client no
-// event: from then on the source under way goes on unseen, nothing more of it is read, and no other
-// leg follows.
+// Task is a request together with the plan that answers it. Make one with NewTask, begin it with
+// Planner.Begin, call Answer, and end it with Finish. Its memory may then begin another request.
+// One goroutine at a time uses a Task.
+//
+// A bug in a plan that follows an answer costs the client no event. From then on the running answer
+// passes through unread, and no other leg follows.
 type Task struct {
-	Request *request.Request // always the same memory
-	Client  answer.Place     // the client's; opened by the first answer, which others may follow
+	Request *request.Request // the same memory for all requests
+	Client  answer.Place     // the client's place; the first answer opens it, and later ones continue it
 
 	planner *Planner
 	plan    Plan
-	leg     *leg.Leg      // under way, or the last; nil: none was sent
+	leg     *leg.Leg      // the running or last leg; nil: none was sent
 	shown   bool          // the answer of leg goes to the client
-	follows bool          // what Plan.Follows said when that leg was sent
-	ended   relay.Outcome // how the answer of leg has ended
+	follows bool          // result of Plan.Follows when the leg was sent
+	ended   relay.Outcome // the end of the leg's answer
 	before  before
 
 	withheld []byte // events
-	open     bool   // they were too many: nothing more is withheld of the leg
-	blind    bool   // a bug has ended the plan's say
+	open     bool   // the bound was passed; nothing more of the leg is withheld
+	blind    bool   // a bug in the plan has occurred, so the plan is not called any more
 }
 
-// before is what the legs before the one under way have come to.
+// before sums up the earlier legs.
 type before struct {
 	attempts int
-	shown    bool // some of their answers went to the client; the next three are of those
+	shown    bool // some of their answers went to the client; the next three fields cover those
 	events   int64
 	ttft     time.Duration
 	usage    usage.Counts
@@ -125,15 +128,15 @@ type before struct {
 // NewTask returns memory for a task and its request.
 func NewTask() *Task { return &Task{Request: request.New()} }
 
-// Begin makes t a task that answers its request, for a client, by plan; nil: by the one that is
-// chosen once the request has been read.
+// Begin makes t a task that answers its request for a client by plan. A nil plan is chosen once the
+// request has been read.
 func (p *Planner) Begin(t *Task, client answer.Place, plan Plan) {
 	t.Client, t.planner, t.plan = client, p, plan
 }
 
-// Answer has the plan answer the request. It returns nil when the client's place has taken an
-// answer, an engine's own error among them, or the error that the router gives itself. Finish must
-// follow in either case.
+// Answer lets the plan answer the request. It returns nil once the client's place has taken an
+// answer, which may be an engine's own error. Otherwise it returns the router's own error. Call
+// Finish in either case.
 func (t *Task) Answer() *apierror.Error {
 	t.planner.parts.Legs.Arrived()
 	if t.plan == nil {
@@ -142,8 +145,8 @@ func (t *Task) Answer() *apierror.Error {
 	return t.plan.Answer(t)
 }
 
-// Run ends the leg before, if there was one, and sends one that asks q and has its answer go to
-// place.
+// Run ends the leg before, if there was one. Then it sends a leg with question q whose answer goes
+// to place.
 func (t *Task) Run(q leg.Question, place answer.Place) *apierror.Error {
 	t.endLeg()
 	if t.shown = place == t.Client; t.shown {
@@ -154,7 +157,7 @@ func (t *Task) Run(q leg.Question, place answer.Place) *apierror.Error {
 	return t.leg.Do()
 }
 
-// total is what all legs so far have come to, the one under way included.
+// total sums up all legs so far, the running one included.
 func (t *Task) total() before {
 	b, l := t.before, t.leg
 	if l == nil {
@@ -171,7 +174,7 @@ func (t *Task) total() before {
 	return b
 }
 
-// endLeg ends the leg under way, which has delivered all that it will.
+// endLeg ends the running leg, which has delivered its whole answer.
 func (t *Task) endLeg() {
 	l, ended := t.leg, t.ended
 	if l == nil {
@@ -182,8 +185,8 @@ func (t *Task) endLeg() {
 	l.Finish(ended)
 }
 
-// joined is the usage of an answer that one leg has begun and the next one gone on with: the prompt
-// is the first one's, the completion is both's.
+// joined returns the usage of an answer that one leg began and the next one continued. The prompt
+// tokens are the first leg's, and the completion tokens are the sum.
 func joined(first, next usage.Counts) usage.Counts {
 	sum := first
 	if !sum.HasPrompt {
@@ -193,10 +196,10 @@ func joined(first, next usage.Counts) usage.Counts {
 	return sum
 }
 
-// Follows tells whether further legs may follow the one whose answer goes to the client.
+// Follows says whether further legs may follow the leg whose answer goes to the client.
 func (t *Task) Follows() bool { return t.follows }
 
-// Event decides what the client gets of an event of the answer: see relay.Follower.
+// Event decides which bytes the client gets for an event of the answer: see relay.Follower.
 func (t *Task) Event(e sse.Event, out []byte, at time.Time) (rest []byte, enough bool) {
 	if t.blind || e.Oversized() {
 		return append(t.Release(out), e.Raw...), false
@@ -214,31 +217,32 @@ func (t *Task) Event(e sse.Event, out []byte, at time.Time) (rest []byte, enough
 // maxWithheld bounds the bytes of events that a task withholds.
 const maxWithheld = 64 << 10
 
-// Withhold keeps an event from the client until Release. Past 64 KiB everything that is withheld
-// and e go out at once, and so does the rest of the leg's answer.
+// Withhold keeps an event from the client until Release. Beyond 64 KiB all withheld events and e go
+// out at once, and so does the rest of the leg's answer.
 func (t *Task) Withhold(e sse.Event, out []byte) (rest []byte) {
 	if t.open || len(t.withheld)+len(e.Raw) > maxWithheld {
 		t.open = true
 		return append(t.Release(out), e.Raw...)
 	}
 	t.withheld = append(t.withheld, e.Raw...)
-	if !sse.EndsBlank(e.Raw) { // the last event of a stream: another one may follow it now
+	if !sse.EndsBlank(e.Raw) { // the last event of a stream may lack its blank line, and another event may follow now
 		t.withheld = append(t.withheld, "\n\n"...)
 	}
 	return out
 }
 
-// Release appends to out what is withheld.
+// Release appends the withheld events to out.
 func (t *Task) Release(out []byte) []byte {
 	out = append(out, t.withheld...)
 	t.withheld = nil
 	return out
 }
 
-// Read reads an event of the leg under way, and tells whether the client is to get it.
+// Read reads an event of the running leg. keep says whether the event is for the client.
 func (t *Task) Read(e sse.Event, at time.Time) (keep bool) { return t.leg.Event(e, at) }
 
-// Piece looks at a piece of an answer that is not a stream; whole: it is all of it.
+// Piece looks at a piece of an answer that is not a stream. whole says that the piece is the whole
+// answer.
 func (t *Task) Piece(piece []byte, whole bool) {
 	if t.blind {
 		return
@@ -251,8 +255,7 @@ func (t *Task) Piece(piece []byte, whole bool) {
 	t.leg.Piece(piece, whole)
 }
 
-// End decides what follows the answer of the leg under way, which has ended by o: see
-// relay.Follower.
+// End decides what follows the running leg's answer, which has ended with o: see relay.Follower.
 func (t *Task) End(out []byte, o relay.Outcome) (rest []byte, more bool) {
 	if t.shown {
 		t.ended = o
@@ -274,7 +277,7 @@ func (t *Task) End(out []byte, o relay.Outcome) (rest []byte, more bool) {
 	return rest, true
 }
 
-// Next runs legs until one of them goes on with the client's stream.
+// Next runs legs until one of them continues the client's stream.
 func (t *Task) Next() (err *apierror.Error) {
 	defer func() {
 		if p := recover(); p != nil {
@@ -292,20 +295,19 @@ var errPlan = &apierror.Error{
 	Message: "the router failed to go on with this stream; its log says more",
 }
 
-// bug reports p. The plan is not asked again, and what was withheld before the bug is still to be
-// sent.
+// bug reports p. The plan is not called again. The events withheld before the bug are still sent.
 func (t *Task) bug(p any, withheld []byte) {
 	t.blind, t.withheld = true, withheld
 	t.planner.parts.Metrics.Bug(t.planner.parts.Logger, "following an answer", p)
 }
 
-// Failure is the error that ends a stream which had begun and could not be finished because of err.
+// Failure returns the error that ends a begun stream that err has broken.
 func (t *Task) Failure(err error) *apierror.Error {
 	return t.planner.parts.Legs.Failure(t.Request, err, t.total().events)
 }
 
-// Finish ends the task and forgets its request, whatever became of them. o is how the answer ended,
-// if there was one. Nobody may still end the request's Life.
+// Finish ends the task after any outcome and forgets its request. o is the end of the answer, if
+// there was one. No goroutine may still end the request's Life.
 func (t *Task) Finish(o relay.Outcome) {
 	defer t.reset()
 	if l := t.leg; l != nil {
@@ -314,7 +316,7 @@ func (t *Task) Finish(o relay.Outcome) {
 	}
 }
 
-// outcome is how the last leg's answer ended, if the client's ended by o.
+// outcome returns the end of the last leg's answer, if the client's answer ended with o.
 func (t *Task) outcome(o relay.Outcome) relay.Outcome {
 	if !t.shown || t.ended == relay.Enough {
 		return t.ended
@@ -322,7 +324,7 @@ func (t *Task) outcome(o relay.Outcome) relay.Outcome {
 	return o
 }
 
-// reset forgets all but memory.
+// reset clears everything but memory.
 func (t *Task) reset() {
 	r := t.Request
 	r.Reset()
@@ -330,11 +332,11 @@ func (t *Task) reset() {
 	t.Request = r
 }
 
-// Attempts is how many exchanges the task has had with nodes so far, in all legs.
+// Attempts returns the number of exchanges with nodes so far, in all legs.
 func (t *Task) Attempts() int { return t.total().attempts }
 
-// Node is the node that answers, empty if none does, and how many of the prompt's leading blocks it
-// was believed to hold.
+// Node returns the answering node, or "", and how many of the prompt's leading blocks were believed
+// to be there.
 func (t *Task) Node() (id string, matched, blocks int) {
 	if t.leg == nil {
 		return "", 0, 0
@@ -342,20 +344,20 @@ func (t *Task) Node() (id string, matched, blocks int) {
 	return t.leg.NodeID(), t.leg.Matched(), t.leg.Blocks()
 }
 
-// Account is what has become of a task, for the access log.
+// Account sums up a task for the access log.
 type Account struct {
-	Model    string // canonical, empty if it is not known
-	Node     string // that answers, empty if none does
-	Asked    string // that answers or was asked last, empty if none was
+	Model    string // canonical; empty if unknown
+	Node     string // the answering node; empty if none
+	Asked    string // the answering or last asked node; empty if none
 	Attempts int    // of all legs
-	Matched  int    // leading blocks that the answering node was believed to hold
-	Blocks   int    // of the prompt
+	Matched  int    // leading blocks believed to be at the answering node
+	Blocks   int    // full blocks of the prompt
 	TTFT     time.Duration
 	Usage    usage.Counts // of the legs whose answers went to the client
-	Cause    string       // how the last attempt that failed did, in a word as the metrics have it
+	Cause    string       // the metrics' word for the last failed attempt
 }
 
-// Account says what has become of the task so far. o is how the client's answer ended, if it has.
+// Account sums up the task so far. o is the end of the client's answer, if it has ended.
 func (t *Task) Account(o relay.Outcome) Account {
 	l, all := t.leg, t.total()
 	a := Account{Attempts: all.attempts, TTFT: all.ttft, Usage: all.usage}
@@ -366,8 +368,8 @@ func (t *Task) Account(o relay.Outcome) Account {
 	return a
 }
 
-// Direct answers by one leg. A request that goes on from a stored response goes to the node that
-// has it.
+// Direct answers with one leg. A request that continues a stored response goes to the node that
+// stores it.
 type Direct struct{ OneLeg }
 
 // Answer implements Plan.
@@ -383,7 +385,7 @@ func (Direct) Answer(t *Task) *apierror.Error {
 	return t.Run(q, t.Client)
 }
 
-// Stored asks the node that has stored a response for it.
+// Stored answers a request about a stored response. It asks the node that stores the response.
 type Stored struct {
 	OneLeg
 	ID []byte // valid until Answer has returned

@@ -68,7 +68,7 @@ func start(t testing.TB, n int) *Planner {
 	return New(Parts{Legs: legs, Fleet: f, Stored: stored, Metrics: counts, Logger: o.Logger})
 }
 
-// inService tells whether n nodes of f may be picked.
+// inService says whether n nodes of f may be picked.
 func inService(f *fleet.Fleet, n int) bool {
 	able := 0
 	for _, node := range serving(f.Load()) {
@@ -79,7 +79,7 @@ func inService(f *fleet.Fleet, n int) bool {
 	return able == n
 }
 
-// TestLostResponses: what a node stored is not waited for without end.
+// TestLostResponses checks that the wait for a dead node's stored responses ends.
 func TestLostResponses(t *testing.T) {
 	p := start(t, 2)
 	node := p.parts.Fleet.Load().Nodes[1].ID
@@ -100,7 +100,7 @@ func TestLostResponses(t *testing.T) {
 	}
 }
 
-// TestBugInASearch is a node that says nothing, not the end of the router.
+// TestBugInASearch checks that a node whose question panics counts as silent. The router goes on.
 func TestBugInASearch(t *testing.T) {
 	p := start(t, 1)
 	r := request.New()
@@ -111,7 +111,8 @@ func TestBugInASearch(t *testing.T) {
 	}
 }
 
-// TestEndOfASearch: a client that leaves ends the questions that are under way, and those to come.
+// TestEndOfASearch checks that a client that leaves ends the running questions and prevents further
+// ones.
 func TestEndOfASearch(t *testing.T) {
 	p := start(t, 2)
 	r := request.New()
@@ -137,7 +138,7 @@ func TestWhatNodesSayOfAStoredResponse(t *testing.T) {
 	}
 }
 
-// hold is a plan that withholds every event, and asks for another leg if more is true.
+// hold is a plan that withholds every event. It asks for another leg if more is true.
 type hold struct {
 	Direct
 	more bool
@@ -149,14 +150,15 @@ func (h *hold) Event(t *Task, e sse.Event, out []byte, _ time.Time) ([]byte, boo
 
 func (h *hold) End(_ *Task, out []byte, _ relay.Outcome) ([]byte, bool) { return out, h.more }
 
-// give has the task decide about an event.
+// give passes an event to the task and returns the bytes for the client.
 func give(task *Task, raw string) string {
 	out, _ := task.Event(sse.Event{Raw: []byte(raw)}, nil, time.Time{})
 	return string(out)
 }
 
-// TestWithheldEvents keep their order: before an event that is too long to be read, at the bound,
-// and at the end of their leg, unless another leg takes its place.
+// TestWithheldEvents checks that withheld events keep their order: before an event too long to be
+// read, at the bound, and at the end of their leg. They are dropped only if another leg takes its
+// place.
 func TestWithheldEvents(t *testing.T) {
 	p := &hold{}
 	task := &Task{plan: p, follows: true}
@@ -185,8 +187,8 @@ func TestWithheldEvents(t *testing.T) {
 	}
 }
 
-// TestNothingOutlivesATask: a field that recycling forgets would carry one client's data to
-// another.
+// TestNothingOutlivesATask checks that reset clears every field. A field left over would carry one
+// client's data to another client.
 func TestNothingOutlivesATask(t *testing.T) {
 	task := NewTask()
 	residue.Mark(task, []string{"Request", "leg"}, answer.Place(new(answer.Memory)), Plan(Direct{}))
@@ -196,8 +198,7 @@ func TestNothingOutlivesATask(t *testing.T) {
 	}
 }
 
-// bungler is a plan with a bug: it withholds an event, or lets those go that are withheld, and
-// fails.
+// bungler is a plan that withholds an event, or releases the withheld ones, and then panics.
 type bungler struct {
 	hold
 	release bool
@@ -227,8 +228,8 @@ func (b *bungler) fail(t *Task, e sse.Event, out []byte) {
 	panic("a bug in a plan")
 }
 
-// TestBugInAPlan costs the client no event: those that were withheld come, each once, and so does
-// what follows.
+// TestBugInAPlan checks that a panic costs the client no event. Each withheld event arrives once,
+// and so does each later event.
 func TestBugInAPlan(t *testing.T) {
 	p := &Planner{parts: Parts{Metrics: metrics.New(), Logger: slog.New(slog.DiscardHandler)}}
 	for _, release := range []bool{false, true} {

@@ -18,17 +18,17 @@ import (
 	"github.com/cognitora/dataplane/router/request"
 )
 
-// Bounds of a search for the node that holds a stored response.
+// These constants bound a search for the node that stores a response.
 const (
-	maxSearches    = 64              // searches at once; one more is refused with 503 and Retry-After
+	maxSearches    = 64              // searches at once; a further one is refused with 503 and Retry-After
 	searchNodes    = 8               // nodes that one search asks at once; the others wait for their turn
-	searchNodeTime = 2 * time.Second // for one node to answer
-	searchTime     = 4 * time.Second // for the whole search; nodes whose turn has not come by then count as silent
-	searchSkim     = 16 << 10        // bytes of an answer read to keep its connection; that of a longer one is closed
-	maxResponseID  = 256             // bytes; a longer id is nobody's
+	searchNodeTime = 2 * time.Second // limit on one node's answer
+	searchTime     = 4 * time.Second // limit on the whole search; a node not yet asked by then counts as silent
+	searchSkim     = 16 << 10        // bytes of an answer read to keep its connection; a longer answer's connection is closed
+	maxResponseID  = 256             // bytes; no response has a longer id
 
-	// responsesLost is how long a node's health checks have failed when what it stored counts as
-	// lost. Engines have that in memory, and a backend that is configured, unlike a node of etcd,
+	// responsesLost is how long a node's health checks must have failed before its stored responses
+	// count as lost. Engines keep responses in memory. A configured backend, unlike a node of etcd,
 	// never leaves by itself.
 	responsesLost = time.Minute
 )
@@ -49,9 +49,9 @@ var (
 	}
 )
 
-// holder is the node that stored response id. If this router does not remember it, the nodes are
-// asked that serve the model of the request, where it names one, or else all of them; those whose
-// responses are lost are not. A node that is the only one there can be is it without a question.
+// holder returns the node that stores response id. If this router does not remember it, holder asks
+// the nodes of the request's model, or all nodes if the request names none. It skips nodes whose
+// responses are lost. If only one node is possible, holder returns it without a question.
 func (p *Planner) holder(r *request.Request, id []byte) (node string, err *apierror.Error) {
 	snap, now := p.parts.Fleet.Load(), time.Now()
 	if node, known := p.parts.Stored.Node(id); known {
@@ -90,12 +90,12 @@ func (p *Planner) holder(r *request.Request, id []byte) (node string, err *apier
 	return p.search(r, id, nodes, more)
 }
 
-// lost tells whether what n has stored counts as lost.
+// lost says whether the responses stored by n count as lost.
 func (p *Planner) lost(n *fleet.Node, now time.Time) bool {
 	return n.Health.Unanswered(now) >= p.lostAfter
 }
 
-// serving are the nodes that answer requests for some model.
+// serving returns the nodes that answer requests for some model.
 func serving(s *fleet.Snapshot) (all []*fleet.Node) {
 	for _, n := range s.Nodes {
 		if slices.ContainsFunc(s.Models(), func(m *fleet.ModelView) bool { return slices.Contains(m.Nodes, n) }) {
@@ -105,7 +105,7 @@ func serving(s *fleet.Snapshot) (all []*fleet.Node) {
 	return all
 }
 
-// isResponseID tells whether id may stand in a path as a part that means nothing but itself.
+// isResponseID says whether id is safe as one segment of a path.
 func isResponseID(id []byte) bool {
 	for i, c := range id {
 		letter := c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9'
@@ -116,24 +116,24 @@ func isResponseID(id []byte) bool {
 	return len(id) > 0 && len(id) <= maxResponseID
 }
 
-// search is a search under way. Its legs ask one node each; their answers are captured.
+// search is a running search. Each of its legs asks one node and captures the answer.
 type search struct {
 	p       *Planner
 	request *request.Request
 	path    string
 	until   time.Time
-	partial bool          // there may be nodes that are not known yet
-	asking  []relay.Abort // one for each node that is asked at once
+	partial bool          // further nodes may exist that are unknown yet
+	asking  []relay.Abort // one for each node being asked
 
 	mu     sync.Mutex
-	over   bool // nobody is asked any more
+	over   bool // no further node is asked
 	holder string
 	silent []string // ids of nodes that did not answer
-	denied int      // the status with which a node refuses the client
+	denied int      // status with which a node refused the client
 }
 
-// search asks nodes for response id; partial says that there may be others. It counts neither as
-// load on them nor for or against their health.
+// search asks nodes for response id. partial says that further nodes may exist. A search does not
+// count as load on the nodes, or as evidence about their health.
 func (p *Planner) search(r *request.Request, id []byte, nodes []*fleet.Node, partial bool) (string, *apierror.Error) {
 	s := &search{
 		p: p, request: r, path: "/v1/responses/" + string(id), until: r.Before(time.Now().Add(searchTime)),
@@ -157,7 +157,7 @@ func (p *Planner) search(r *request.Request, id []byte, nodes []*fleet.Node, par
 	return s.found(id)
 }
 
-// found is what the search has come to.
+// found returns the result of the search.
 func (s *search) found(id []byte) (string, *apierror.Error) {
 	results := s.p.parts.Metrics.Lookups
 	switch {
@@ -185,7 +185,7 @@ func (s *search) found(id []byte) (string, *apierror.Error) {
 	}
 }
 
-// unasked says who may yet have the response.
+// unasked says which nodes may still have the response.
 func (s *search) unasked() string {
 	if len(s.silent) == 0 {
 		return "some backend has not yet said what it serves"
@@ -199,19 +199,19 @@ func (s *search) unasked() string {
 	return who + " did not answer"
 }
 
-// said is what a node says when it is asked for a stored response.
+// said is a node's answer to the question for a stored response.
 type said uint8
 
 const (
 	nothing said = iota
 	no
 	yes
-	denied401 // it does not know the client
-	denied403 // the client may not know
+	denied401 // the node does not know the client
+	denied403 // the client lacks the permission
 )
 
-// inquire asks one node and ends the search if the node has it. Once the search is over, abort is
-// canceled and nothing is sent. A bug in that is a node that says nothing.
+// inquire asks one node, and ends the search if the node has the response. Once the search is over
+// it cancels abort and sends nothing. A panic counts as a silent node.
 func (s *search) inquire(n *fleet.Node, abort *relay.Abort) {
 	told := nothing
 	defer func() {
@@ -223,7 +223,7 @@ func (s *search) inquire(n *fleet.Node, abort *relay.Abort) {
 	told = s.question(n, abort)
 }
 
-// take notes what a node has said.
+// take records a node's answer.
 func (s *search) take(n *fleet.Node, told said) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -244,7 +244,7 @@ func (s *search) take(n *fleet.Node, told said) {
 }
 
 // question is one leg of the search: one exchange with one node, whose answer is captured. It takes
-// no slot or permit and is not retried, since it costs the node no work.
+// no slot or permit and is not retried, because it costs the node no work.
 func (s *search) question(n *fleet.Node, abort *relay.Abort) said {
 	until := time.Now().Add(searchNodeTime)
 	if s.until.Before(until) {
@@ -253,13 +253,13 @@ func (s *search) question(n *fleet.Node, abort *relay.Abort) said {
 	captured := answer.Memory{Limit: searchSkim}
 	err := s.p.parts.Legs.Ask(s.request, n, s.path, until, abort, &captured)
 	if captured.Status == 0 || err != nil && errors.Is(err, relay.ErrCanceled) {
-		return nothing // the head has said all there is to say
+		return nothing // the status is the complete answer
 	}
 	return saidBy(captured.Status, n.Pool.Target().Authorization == "")
 }
 
-// saidBy is what a status says. That a key is missing or wrong is for the client to know, unless
-// the node has one of the router's.
+// saidBy returns the meaning of a status. A missing or wrong key is the client's concern, unless
+// the router uses its own key for the node.
 func saidBy(status int, clientsKey bool) said {
 	switch {
 	case status < 300:

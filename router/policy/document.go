@@ -11,7 +11,7 @@ import (
 	"strings"
 )
 
-// Bounds of a policy document.
+// These constants bound a policy document.
 const (
 	MaxQueueMax   = 1 << 20
 	TTFTSLOmsMax  = 3_600_000
@@ -21,7 +21,7 @@ const (
 	documentMax   = 64 << 10 // bytes
 )
 
-// FieldError says what is wrong with one field of a policy.
+// FieldError reports a problem with one field of a policy.
 type FieldError struct {
 	Field, Value, Allowed string
 }
@@ -33,9 +33,9 @@ func (e *FieldError) Error() string {
 // Parse reads a policy document,
 // {"mode":…,"weights":{"kv":…,"load":…,"power":…,"capacity":…,"pending":…},
 // "tiers":{"device":…,"host":…,"disk":…},"epsilon":…,"max_share":…,"max_queue":…,
-// "ttft_slo_ms":…,"run_delay_ms":…,"retransmit_pct":…}, or the flat form with the weights at
-// the top. A key that a document leaves out has its default. It is taken or refused as a
-// whole: the error joins one FieldError per problem.
+// "ttft_slo_ms":…,"run_delay_ms":…,"retransmit_pct":…}, or the flat form with the weights at the
+// top. An absent key gets its default. Parse accepts or refuses the whole document. Its error joins
+// one FieldError per problem.
 func Parse(doc []byte) (*Policy, error) {
 	if len(doc) > documentMax {
 		return nil, fmt.Errorf("policy: %d bytes, at most %d are read", len(doc), documentMax)
@@ -44,14 +44,14 @@ func Parse(doc []byte) (*Policy, error) {
 	if err := d.read(doc); err != nil {
 		return nil, fmt.Errorf("policy: %w", err)
 	}
-	// A member that could not be read has its default, so that this finds the rest.
+	// An unreadable member has its default here, so that faults reports only the other ones.
 	if errs := append(d.errs, d.p.faults(d.section)...); len(errs) > 0 {
 		return nil, fmt.Errorf("policy: %w", errors.Join(errs...))
 	}
 	return &d.p, nil
 }
 
-// Validate reports every field that is out of its range, NaN included.
+// Validate reports every field out of its range, NaN included.
 func (p *Policy) Validate() error {
 	if errs := p.faults(section); len(errs) > 0 {
 		return fmt.Errorf("policy: %w", errors.Join(errs...))
@@ -59,10 +59,10 @@ func (p *Policy) Validate() error {
 	return nil
 }
 
-// section is where a document has its weights, unless it is flat.
+// section is the place of the weights in a nested document.
 const section = "weights."
 
-// faults has one error for every field that is out of its range.
+// faults returns one error for every field out of its range.
 func (p *Policy) faults(section string) (errs []error) {
 	number := func(field string, v, lo, hi float64) {
 		if !(v >= lo && v <= hi) {
@@ -94,7 +94,7 @@ func (p *Policy) faults(section string) (errs []error) {
 	return errs
 }
 
-// MarshalJSON writes the nested form, which Parse reads back to an equal policy.
+// MarshalJSON writes the nested form. Parse reads it back to an equal policy.
 func (p *Policy) MarshalJSON() ([]byte, error) {
 	type weights struct {
 		KV       float64 `json:"kv"`
@@ -124,7 +124,7 @@ func (p *Policy) MarshalJSON() ([]byte, error) {
 	})
 }
 
-// ParseMode returns the mode of that name.
+// ParseMode returns the mode with the given name.
 func ParseMode(name string) (Mode, error) {
 	if i := slices.Index(modeNames[:], name); i >= 0 {
 		return Mode(i), nil
@@ -132,10 +132,10 @@ func ParseMode(name string) (Mode, error) {
 	return 0, &FieldError{"mode", fmt.Sprintf("%q", name), strings.Join(modeNames[:], ", ")}
 }
 
-// document gathers a policy and the problems met while reading it.
+// document is a policy being read, with the problems so far.
 type document struct {
 	p       Policy
-	section string // before the names of its weights
+	section string // prefix of its weights' names
 	errs    []error
 }
 
@@ -148,8 +148,8 @@ var (
 	}, weightKeys...)
 )
 
-// read gathers the members of doc, and the mistakes in single ones in d.errs. The error is about
-// the document as a whole.
+// read reads the members of doc, and gathers problems with single members in d.errs. It returns an
+// error about the document as a whole.
 func (d *document) read(doc []byte) error {
 	nested := false
 	flat := ""
@@ -192,7 +192,7 @@ func (d *document) within(section string, keys []string, value json.RawMessage) 
 	}
 }
 
-// share is where the number with the given key goes.
+// share returns the address of the number with the given key.
 func (d *document) share(key string) *float64 {
 	return map[string]*float64{
 		"kv": &d.p.KV, "load": &d.p.Load, "power": &d.p.Power, "capacity": &d.p.Capacity, "pending": &d.p.Pending,
@@ -239,7 +239,7 @@ func (d *document) number(field string, value json.RawMessage, into *float64, al
 	}
 }
 
-// maxShareAllowed says what max_share may be.
+// maxShareAllowed describes the allowed values of max_share.
 var maxShareAllowed = fmt.Sprintf("0, or 1 to %d", MaxShareMax)
 
 func upTo(limit int) string { return fmt.Sprintf("a number from 0 to %d", limit) }
@@ -258,7 +258,8 @@ func (d *document) unknown(field string, keys []string) {
 	d.errs = append(d.errs, fmt.Errorf("%s: unknown key; there are %s", field, strings.Join(keys, ", ")))
 }
 
-// members calls fn for each member of one JSON object, refusing duplicates and anything after it.
+// members calls fn for each member of one JSON object. It refuses duplicates and anything after the
+// object.
 func members(doc []byte, fn func(key string, value json.RawMessage)) error {
 	dec := json.NewDecoder(bytes.NewReader(doc))
 	if t, err := dec.Token(); err != nil || t != json.Delim('{') {

@@ -2,18 +2,18 @@ package policy
 
 import "fmt"
 
-// Terms is one candidate's part in a pick, before weighting: four terms in [0,1], and Waiting,
-// the prefill that waits at the node in prompts of this one's size, from 0 to 4. Total is the
-// score. In modes other than score only Load (1 - busy/slots) is filled, and Total equals it.
+// Terms is one candidate's part in a pick before weighting: four terms in [0,1], and Waiting.
+// Waiting is the prefill that waits at the node in prompts of this one's size, from 0 to 4. Total
+// is the score. A mode other than score fills only Load (1 - busy/slots), and Total equals it.
 type Terms struct {
 	Overlap, Waiting, Load, Power, Capacity, Total float64
 
 	Eligible bool
-	Reason   string // why it is no candidate; "" when it is
+	Reason   string // why the node is no candidate; "" when it is one
 }
 
 // Explain picks as Pick does with the same arguments, and says why. It fills out[i] for every
-// candidate that out has room for. It allocates; it is for people, not for the hot path.
+// candidate, as far as out is long. It allocates, so do not call it on the hot path.
 func (p *Policy) Explain(cands []Candidate, promptBlocks int, key Key, r uint64, out []Terms) (pick int, why string) {
 	f := p.survey(cands)
 	for i := range min(len(cands), len(out)) {

@@ -6,9 +6,9 @@ import (
 	"testing"
 )
 
-// A fleet of 8 nodes with 16 slots each, virtual time in milliseconds. Every prompt begins
-// with the same system prompt; what a node has computed is recorded when it is sent there, as
-// the router's index does. A request takes 200 ms plus 1 ms per block that is not cached.
+// These constants describe a fleet of 8 nodes with 16 slots each, in virtual milliseconds. Every
+// prompt begins with the same system prompt. A prompt's blocks are recorded when the request is
+// sent, as in the router's index. A request takes 200 ms plus 1 ms per uncached block.
 const (
 	herdNodes, herdSlots = 8, 16
 	promptBlocks         = 100
@@ -16,8 +16,8 @@ const (
 
 type herd struct {
 	cands   []Candidate
-	ends    [][]int // per node, when its requests end
-	hasSys  []bool  // the system prompt has been recorded
+	ends    [][]int // end times of the running requests, by node
+	hasSys  []bool  // the system prompt is recorded at the node
 	sent    []int
 	refused int
 }
@@ -90,9 +90,9 @@ func TestNoHerding(t *testing.T) {
 	}
 }
 
-// check holds the fleet to what spreading means: the prefix gets everywhere that load asks for
-// it, and no node does much more than its share once the fleet is busy. That nobody is refused
-// while a slot is free is checked at every arrival.
+// check tests that the load spreads. The system prompt gets to every node that the load needs. Once
+// the fleet is busy, no node does much more than its share. Every arrival checks that no request is
+// refused while a slot is free.
 func (h *herd) check(t *testing.T, utilisation float64) {
 	total, holders, most := 0, 0, 0
 	for i, n := range h.sent {

@@ -1,20 +1,20 @@
 package policy
 
 const (
-	// slotsLeast is how many slots a node has at least where nobody's are known.
+	// slotsLeast is the least number of slots assumed for a node when no node's slots are known.
 	slotsLeast = 16
-	// shareLeast is how many requests a node may be busy with whatever its share, if its own
-	// slots are not fewer.
+	// shareLeast is the number of busy requests that max_share always allows a node, if its own
+	// slots allow them.
 	shareLeast = 32
 )
 
-// occupancy is what the nodes' requests are held against.
+// occupancy holds the measures for the nodes' load.
 type occupancy struct {
-	unknown float64 // slots of a node that has no number of its own
-	use     float64 // busy/slots of all candidates together
+	unknown float64 // slots assumed for a node without a number of its own
+	use     float64 // busy/slots over all candidates
 }
 
-// occupancyOf looks at all candidates, full ones included.
+// occupancyOf computes the measures from all candidates, full ones included.
 func occupancyOf(cands []Candidate) occupancy {
 	var busy, slots float64
 	known := 0
@@ -36,7 +36,7 @@ func occupancyOf(cands []Candidate) occupancy {
 	return l
 }
 
-// slots is the lower of the node's limit and its engine's slots; 0: neither is known.
+// slots returns the lower of the node's limit and its engine's slots, or 0 if both are unknown.
 func (c *Candidate) slots() int64 {
 	limit, engine := max(int64(c.MaxConcurrent), 0), max(int64(c.EngineSlots), 0)
 	if limit == 0 || engine == 0 {
@@ -52,12 +52,12 @@ func (l *occupancy) slots(c *Candidate) float64 {
 	return l.unknown
 }
 
-// of is busy/slots. It is above 1 for a node that is given more than its slots.
+// of returns busy/slots. It is above 1 for a node with more requests than slots.
 func (l *occupancy) of(c *Candidate) float64 { return float64(c.busy()) / l.slots(c) }
 
 func (l *occupancy) free(c *Candidate) float64 { return max(l.slots(c)-float64(c.busy()), 0) }
 
-// crowded tells whether the node has times the fleet's load, or more.
+// crowded says whether the node has at least times the fleet's load.
 func (l *occupancy) crowded(c *Candidate, times float64) bool {
 	least := int64(shareLeast)
 	if n := c.slots(); n > 0 {

@@ -17,8 +17,8 @@ func util(cands []Candidate) []float64 {
 	return out
 }
 
-// TestLoadByHand: the lower of limit and engine's slots, else the mean of those that have any, else
-// twice the mean in flight, and 16 at least.
+// TestLoadByHand checks the number of slots: the lower of limit and engine's slots; else the mean
+// of the known ones; else twice the mean in flight, and at least 16.
 func TestLoadByHand(t *testing.T) {
 	type node struct{ busy, limit, engine int32 }
 	for name, c := range map[string]struct {
@@ -47,8 +47,8 @@ func TestLoadByHand(t *testing.T) {
 	}
 }
 
-// TestLoadGrowsWithBusy: whatever the fleet knows, one more request never makes a node look less
-// used, and util and capacity stay within [0,1].
+// TestLoadGrowsWithBusy checks that one more request never makes a node look less used. util and
+// capacity must stay within [0,1].
 func TestLoadGrowsWithBusy(t *testing.T) {
 	seed := uint64(time.Now().UnixNano())
 	t.Log("seed", seed)
@@ -77,7 +77,7 @@ func TestLoadGrowsWithBusy(t *testing.T) {
 	}
 }
 
-// TestOnlyAStatedLimitRefuses: in no mode does a node without one ever get too much.
+// TestOnlyAStatedLimitRefuses checks that no mode refuses a node without a limit.
 func TestOnlyAStatedLimitRefuses(t *testing.T) {
 	c := blanks(2)
 	for i := range c {
@@ -105,7 +105,7 @@ func TestLoadAwareModesWithoutLimits(t *testing.T) {
 			t.Fatalf("least_loaded picked %d", got)
 		}
 	}
-	c[2].EngineSlots = 20 // full with its 20, so the others, taken to have 20 too, are fuller still
+	c[2].EngineSlots = 20 // full with its 20 slots; the other nodes count with 20 slots too and are fuller still
 	if got := least.Pick(c, 0, nil, 1); got != 2 {
 		t.Errorf("least_loaded picked %d", got)
 	}
@@ -115,7 +115,7 @@ func TestLoadAwareModesWithoutLimits(t *testing.T) {
 	}
 }
 
-// TestPendingByHand is overlap - pending·min(waiting/max(prompt, 64), 4), below 0 too.
+// TestPendingByHand checks overlap - pending·min(waiting/max(prompt, 64), 4), also below 0.
 func TestPendingByHand(t *testing.T) {
 	for _, c := range []struct {
 		waiting      int32
@@ -142,14 +142,14 @@ func TestPendingByHand(t *testing.T) {
 	if pick != 1 {
 		t.Errorf("picked %d, not the one that nobody waits for", pick)
 	}
-	p.Pending = 0 // the seed's formula
+	p.Pending = 0 // without the pending term
 	if pick, _ = p.Explain(cands, 100, nil, 0, out); pick != 0 || out[0].Total != 1 {
 		t.Errorf("picked %d at %v without the weight", pick, out[0].Total)
 	}
 }
 
-// TestComingBlocksCountAsMatched: a prompt that a node computes for another request will be there
-// when it is needed.
+// TestComingBlocksCountAsMatched checks that a prompt being computed for another request counts as
+// matched.
 func TestComingBlocksCountAsMatched(t *testing.T) {
 	c := blanks(2)
 	c[0].Coming, c[1].Matched = 80, 70
@@ -163,8 +163,8 @@ func TestComingBlocksCountAsMatched(t *testing.T) {
 	near(t, "overlap of what is held", out[1].Overlap, 0.7)
 }
 
-// TestShareLeavesOutTheCrowded: the holder of a hot prefix is left out at max_share times the
-// fleet's load, unless nobody would be left, or for few requests.
+// TestShareLeavesOutTheCrowded checks that the holder of a hot prefix is left out at max_share
+// times the fleet's load. It stays if no other node is left, or with few requests.
 func TestShareLeavesOutTheCrowded(t *testing.T) {
 	fleet := func(limit int32, busy ...int32) []Candidate {
 		c := blanks(len(busy))

@@ -21,12 +21,12 @@ type countingKey struct {
 
 func (k *countingKey) RendezvousKey() uint64 { k.asked++; return k.value }
 
-// blank is a node of which nothing is known but its slots.
+// blank is a node whose slots alone are known.
 func blank(id uint64) Candidate {
 	return Candidate{IDHash: mix(id), MaxConcurrent: 10, VRAM: Unknown(), Throughput: Unknown()}
 }
 
-// told is a load of which the busy share of the GPU is known, 0 to 1, and the watts.
+// told is a load with a known GPU utilization, 0 to 1, and known watts.
 func told(sm, watts float64) *load.Load {
 	l := &load.Load{}
 	l.SMPct, l.Watts = load.Known(100*sm), load.Known(watts)
@@ -60,7 +60,7 @@ func TestTermsByHand(t *testing.T) {
 	near(t, "a.capacity", out[0].Capacity, (1+0.25+1)/3)
 	near(t, "a.total", out[0].Total, 0.55*0.25+0.25*0.8+0.10*0.5+0.10*0.75)
 	near(t, "b.overlap", out[1].Overlap, 1)
-	near(t, "b.load", out[1].Load, 0.1) // sm above in-flight
+	near(t, "b.load", out[1].Load, 0.1) // sm is above the in-flight share
 	near(t, "b.power", out[1].Power, 0)
 	near(t, "b.capacity", out[1].Capacity, (0.5+1+0.25)/3)
 	if pick != 1 || why != "highest score 0.6333 of 2 candidates" {
@@ -73,7 +73,7 @@ func TestUnknownTelemetryIsTheMean(t *testing.T) {
 	c[0].Load, c[1].Load = told(0.2, 100), told(0.6, 400)
 	c[0].VRAM, c[1].VRAM = 20, 80
 	c[0].Throughput, c[1].Throughput = 1, 2
-	c[2].Load, c[2].VRAM = told(math.Inf(1), -1), -1 // as unknown as none
+	c[2].Load, c[2].VRAM = told(math.Inf(1), -1), -1 // a negative value counts as unknown
 	out := make([]Terms, 3)
 	Default().Explain(c, 0, nil, 0, out)
 	near(t, "load", out[2].Load, 1-0.4)
@@ -151,7 +151,8 @@ func TestRendezvous(t *testing.T) {
 			t.Fatalf("key %d went to %d and %d", k, first, again)
 		}
 		counts[first]++
-		// Without the winner the others keep their order; without a loser nothing moves.
+		// Without the winner the others must keep their order. Without a loser the winner must
+		// stay.
 		loser := (first + 1) % 8
 		without := append(append([]Candidate{}, c[:loser]...), c[loser+1:]...)
 		if c[first].IDHash != without[p.Pick(without, 10, key(mix(k)|1), k)].IDHash {
@@ -169,7 +170,7 @@ func TestTieWithoutAKeyIsRandom(t *testing.T) {
 	var counts [4]int
 	c := blanks(4)
 	for i := range c {
-		c[i].IDHash = 5 // even then
+		c[i].IDHash = 5 // equal hashes too
 	}
 	for r := range uint64(4000) {
 		counts[Default().Pick(c, 10, key(0), mix(r))]++
@@ -258,7 +259,7 @@ func TestLoadAwareModes(t *testing.T) {
 	}
 }
 
-// Explain must say what Pick does, whatever the fleet looks like.
+// TestExplainAgreesWithPick compares Explain with Pick on random fleets.
 func TestExplainAgreesWithPick(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 1))
 	out := make([]Terms, 16)
@@ -306,7 +307,7 @@ func randomCandidate(rng *rand.Rand) Candidate {
 	case 0:
 		c.EngineSlots = 1 + rng.Int32N(9)
 	case 1:
-		c.InFlight *= 20 // without a limit
+		c.InFlight *= 20 // a node without a limit
 	default:
 		c.MaxConcurrent = 1 + rng.Int32N(9)
 	}
@@ -364,8 +365,8 @@ func BenchmarkPickScore1000(b *testing.B)    { benchmarkPick(b, 1000, Score) }
 func BenchmarkPickPowerOfTwo8(b *testing.B)  { benchmarkPick(b, 8, PowerOfTwo) }
 func BenchmarkPickLeastLoaded8(b *testing.B) { benchmarkPick(b, 8, LeastLoaded) }
 
-// TestApartFromTheOthers: waits for a CPU and retransmissions count where they are asked for, and
-// only the excess over the peers'.
+// TestApartFromTheOthers checks that CPU waits and retransmissions count only if set, and only for
+// the excess over the peers'.
 func TestApartFromTheOthers(t *testing.T) {
 	u, none := Unknown(), math.NaN()
 	for name, c := range map[string]struct {

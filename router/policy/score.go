@@ -2,17 +2,17 @@ package policy
 
 import "math"
 
-// fleet is what a score is relative to, taken over all candidates, full ones included.
+// fleet holds the measures for a score, over all candidates, full ones included.
 type fleet struct {
 	occupancy
-	sm, watts, vram, throughput                     float64 // means of the known values, 0 when none is
+	sm, watts, vram, throughput                     float64 // means of the known values, 0 when there are none
 	wait, resent                                    float64 // sums of the known values
 	wattsMax, vramMax, throughputMax                float64
 	freeMax                                         float64
-	waitScale, resentScale                          float64 // full use per EngineWaitPct, Retransmits; 0: not counted
+	waitScale, resentScale                          float64 // full use per EngineWaitPct and per Retransmits; 0: not counted
 	smN, wattsN, vramN, throughputN, waitN, resentN int
 	takers                                          int     // candidates that may be picked
-	share                                           float64 // Policy.MaxShare; 0: it leaves out nobody
+	share                                           float64 // Policy.MaxShare; 0: no node is left out
 }
 
 func (p *Policy) survey(cands []Candidate) fleet {
@@ -41,7 +41,7 @@ func (p *Policy) survey(cands []Candidate) fleet {
 			f.takers++
 		}
 	}
-	if f.takers == 0 { // those that have room have more than their share
+	if f.takers == 0 { // all nodes with room have more than their share
 		f.share, f.takers = 0, withRoom(cands)
 	}
 	f.sm /= float64(max(f.smN, 1))
@@ -51,7 +51,7 @@ func (p *Policy) survey(cands []Candidate) fleet {
 	return f
 }
 
-// takes tells whether the node may be picked.
+// takes says whether the node may be picked.
 func (f *fleet) takes(c *Candidate) bool { return c.room() && !f.crowded(c, f.share) }
 
 func note(v float64, sum, best *float64, n *int) {
@@ -65,10 +65,10 @@ func note(v float64, sum, best *float64, n *int) {
 	}
 }
 
-// unknown stands for a figure that is not known.
+// unknown stands for an unknown figure.
 const unknown = -1
 
-// known is false for NaN, infinities and negative values.
+// known returns false for NaN, infinities and negative values.
 func known(v float64) bool { return v >= 0 && v <= math.MaxFloat64 }
 
 func orMean(v, mean float64) float64 {
@@ -89,13 +89,13 @@ func (p *Policy) overlap(c *Candidate, promptBlocks int) float64 {
 	return min(worth/float64(promptBlocks), 1)
 }
 
-// Bounds of the prefill that waits, in blocks and in prompts.
+// These constants bound the waiting prefill, in blocks and in prompts.
 const (
 	promptLeast = 64
 	waitingMost = 4
 )
 
-// waiting is the prefill that waits at the node, in prompts of this one's size.
+// waiting returns the prefill that waits at the node, in prompts of this one's size.
 func waiting(c *Candidate, promptBlocks int) float64 {
 	return min(float64(max(c.Pending, 0))/float64(max(promptBlocks, promptLeast)), waitingMost)
 }
@@ -112,9 +112,9 @@ func (f *fleet) util(c *Candidate) float64 {
 	return min(used, 1)
 }
 
-// apart is the excess of v over twice the mean of the other known values: a figure that all
-// nodes have alike says nothing of one. There are n known values, v included, and sum is theirs.
-// It is 0 where v is unknown or the only one.
+// apart returns the excess of v over twice the mean of the other known values. A figure that is the
+// same at all nodes then counts for none. n is the number of known values, v included, and sum is
+// their sum. apart returns 0 if v is unknown or the only value.
 func apart(v, sum float64, n int) float64 {
 	if !known(v) || n < 2 {
 		return 0
@@ -122,7 +122,7 @@ func apart(v, sum float64, n int) float64 {
 	return max(v-2*(sum-v)/float64(n-1), 0)
 }
 
-// coolness is 1 - norm_watts, and 0 for everybody when no node reports its power.
+// coolness returns 1 - norm_watts. It returns 0 for every node when none reports its power.
 func (f *fleet) coolness(c *Candidate) float64 {
 	if f.wattsMax == 0 {
 		return 0
@@ -162,11 +162,11 @@ func (p *Policy) pickScore(cands []Candidate, promptBlocks int, key Key, r uint6
 	return pick
 }
 
-// totals are those of the first candidates, so that a tie need not make them again; -Inf for one
-// that takes nothing.
+// totals keeps the totals of the first candidates, so a tie need not compute them again. It holds
+// -Inf for a node that may not be picked.
 type totals [32]float64
 
-// of is the total of candidate i.
+// of returns the total of candidate i.
 func (kept *totals) of(p *Policy, cands []Candidate, i int, f *fleet, promptBlocks int) float64 {
 	if i < len(kept) {
 		return kept[i]
@@ -199,9 +199,9 @@ func (p *Policy) best(
 	return best, top, second
 }
 
-// breakTie returns the winner among the candidates within Epsilon of top, and how many they
-// are. Rendezvous hashing sends equal keys to the same node for as long as that node is among
-// them, in every replica; with no key the draw is uniform.
+// breakTie returns the winner among the candidates within Epsilon of top, and their number.
+// Rendezvous hashing sends equal keys to the same node, in every router, while that node is among
+// the candidates. Without a key the draw is uniform.
 func (p *Policy) breakTie(
 	cands []Candidate, f *fleet, promptBlocks, best int, top float64, kept *totals, key Key, r uint64,
 ) (pick, tied int) {
@@ -230,7 +230,7 @@ func (p *Policy) breakTie(
 
 // draw is one rendezvous among tied candidates.
 type draw struct {
-	key    uint64 // mixed where keyed
+	key    uint64 // the mixed key, if keyed
 	keyed  bool
 	winner int
 	high   uint64

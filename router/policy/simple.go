@@ -12,7 +12,7 @@ func withRoom(cands []Candidate) int {
 	return n
 }
 
-// nth returns the index of the k-th candidate that has room, counted from 0.
+// nth returns the index of the k-th candidate with room, counted from 0.
 func nth(cands []Candidate, k int) int {
 	for i := range cands {
 		if !cands[i].room() {

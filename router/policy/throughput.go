@@ -2,10 +2,10 @@ package policy
 
 import "strings"
 
-// Relative arithmetic rate of one device by the type it computes in; bf16 is 1. It stands for the
-// speed of prefill, which is bound by arithmetic. Weight-only formats (awq, gptq, int4, llama.cpp's
-// q4_k_m and its like) save memory, not arithmetic: the weights are widened and multiplied in 16
-// bits, so they count as such.
+// These constants are a device's arithmetic rate by data type, relative to bf16. The rate stands
+// for the speed of prefill, which is bound by arithmetic. Weight-only formats (awq, gptq, int4,
+// llama.cpp's q4_k_m and similar) save memory, not arithmetic. They multiply widened weights in 16
+// bits and count as 16-bit types.
 const (
 	RateFP32 float32 = 0.5
 	RateBF16 float32 = 1
@@ -13,8 +13,8 @@ const (
 	RateFP4  float32 = 4
 )
 
-// Throughput is a node's relative speed from its tensor-parallel degree and dtype, for
-// Candidate.Throughput; unknown (NaN) when tp is below 1 or the dtype is not recognised.
+// Throughput returns a node's relative speed for Candidate.Throughput, from its tensor-parallel
+// degree and dtype. It returns unknown (NaN) when tp is below 1 or the dtype is not recognised.
 func Throughput(tp int, dtype string) float32 {
 	if tp < 1 {
 		return Unknown()
@@ -38,7 +38,7 @@ func rate(dtype string) float32 {
 	return Unknown()
 }
 
-// isGGUF tells whether d is a weight format of llama.cpp: q8_0, q4_k_m, iq3_xs.
+// isGGUF says whether d is a weight format of llama.cpp: q8_0, q4_k_m, iq3_xs.
 func isGGUF(d string) bool {
 	d = strings.TrimPrefix(d, "i")
 	return len(d) > 2 && d[0] == 'q' && d[1] >= '1' && d[1] <= '8' && d[2] == '_'

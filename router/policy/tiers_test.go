@@ -5,15 +5,15 @@ import (
 	"testing"
 )
 
-// TestOverlapWeighsTiers: a block counts by the best tier that it is in.
+// TestOverlapWeighsTiers checks that a block counts by the best tier that has it.
 func TestOverlapWeighsTiers(t *testing.T) {
 	for _, c := range []struct {
 		device, host, disk int32
 		want               float64
 	}{
 		{0, 0, 0, 0}, {10, 0, 0, 1}, {0, 10, 10, 0.75}, {0, 0, 10, 0.25}, {4, 8, 10, 0.4 + 0.3 + 0.05},
-		{8, 4, 2, 0.8}, // what is on the GPU need not be anywhere else
-		{20, 0, 0, 1},  // more than the prompt has
+		{8, 4, 2, 0.8}, // blocks on the GPU need not be in another tier
+		{20, 0, 0, 1},  // more blocks than the prompt has
 		{-1, 5, 0, 0.375},
 	} {
 		got := Default().overlap(&Candidate{Matched: c.device, Host: c.host, Disk: c.disk}, 10)

@@ -2,9 +2,9 @@ package prefix
 
 import "time"
 
-// A stamp is a time in milliseconds since the index began, modulo 2^29 (6.2
-// days). Two stamps compare correctly while they lie within stampRange of each
-// other, which sweeping guarantees (see MaxLifetime).
+// stamp is a time in milliseconds since the index began, modulo 2^29 (6.2 days). Two stamps compare
+// correctly while they lie within stampRange of each other. Sweeping guarantees that (see
+// MaxLifetime).
 type stamp = uint32
 
 const (
@@ -13,7 +13,7 @@ const (
 	stampRange = 1<<(stampBits-1) - 1 // ms, 3.1 days
 )
 
-// since is a - b in milliseconds, negative if a is the earlier one.
+// since returns a - b in milliseconds. It is negative if a is earlier.
 func since(a, b stamp) int32 { return int32((a-b)<<(32-stampBits)) >> (32 - stampBits) }
 
 func later(a, b stamp) stamp {
@@ -23,17 +23,16 @@ func later(a, b stamp) stamp {
 	return b
 }
 
-// belief says that one node holds one group of blocks, in one word that readers load
-// atomically. From the top:
+// belief says that one node holds one group of blocks. It is one word that readers load atomically.
+// From the top:
 //
-//	born    29 bits  when the node (re)computed it
-//	touched 29 bits  when a request that uses it was last known on the node
-//	settled  1 bit   a request that used it since born has completed
-//	inUse    1 bit   touched is the dispatch of a request whose end is not known
-//	pending  1 bit   the node computes it: no answer to a request that uses it has begun
+//	born    29 bits  when the node (re)computed the group
+//	touched 29 bits  when a request that uses the group was last known on the node
+//	settled  1 bit   a request that used the group since born has completed
+//	inUse    1 bit   touched is the dispatch of a request whose end is unknown
+//	pending  1 bit   the node computes the group: no request that uses it has been answered
 //
-// The lowest three bits are 0.
-// One of inUse and settled is always set, so no belief is 0.
+// The lowest three bits are 0. One of inUse and settled is always set, so no belief is 0.
 type belief uint64
 
 const (
@@ -55,8 +54,7 @@ func (b belief) pending() bool  { return b&pending != 0 }
 func (b belief) born() stamp    { return stamp(b>>bornAt) & stampMask }
 func (b belief) touched() stamp { return stamp(b>>touchedAt) & stampMask }
 
-// touch keeps the belief, used by a request at now. A birth too long ago to be
-// compared with moves along.
+// touch returns the belief, used by a request at now. It moves a birth that is too old to compare.
 func (b belief) touch(now stamp, flags uint64) belief {
 	touched := later(b.touched(), now)
 	born := b.born()
@@ -66,7 +64,7 @@ func (b belief) touch(now stamp, flags uint64) belief {
 	return newBelief(born, touched, flags)
 }
 
-// maxAge bounds, in milliseconds, how far back beliefs are kept and compared.
+// maxAge bounds the age of beliefs, in milliseconds.
 const maxAge = int32(48 * time.Hour / time.Millisecond)
 
 // clock turns times into stamps.

@@ -11,7 +11,7 @@ const (
 	longPrompt  = 220 << 10
 )
 
-// served is an index in which each of eight nodes was sent each text.
+// served returns an index in which each text was sent to each of eight nodes.
 func served(tb testing.TB, texts ...[]byte) (*Index, []Ref) {
 	x := NewIndex(Options{})
 	tb.Cleanup(x.Close)
@@ -69,7 +69,7 @@ func BenchmarkMatch(b *testing.B) {
 	}
 }
 
-// benchMatch looks a prompt up that send has sent to each node.
+// benchMatch looks up a prompt that send has sent to each node.
 func benchMatch(b *testing.B, size int, send func(*Index, *Chain, Ref)) {
 	text := prompt("p", size/BlockBytes)
 	x, refs := served(b)
@@ -85,9 +85,8 @@ func benchMatch(b *testing.B, size int, send func(*Index, *Chain, Ref)) {
 	}
 }
 
-// BenchmarkHash is the floor of Match on a prompt that was seen: only hashing.
-// BenchmarkRecord is what a request costs after its dispatch: the rest of the
-// hashing is not in it.
+// BenchmarkRecord measures the cost of a request after its dispatch, without the rest of the
+// hashing.
 func BenchmarkRecord(b *testing.B) {
 	text := prompt("p", longPrompt/BlockBytes)
 	x, refs := served(b, text)
@@ -100,7 +99,7 @@ func BenchmarkRecord(b *testing.B) {
 	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N*c.Blocks()), "ns/block")
 }
 
-// BenchmarkBegun is what a first byte costs.
+// BenchmarkBegun measures the cost of a first byte.
 func BenchmarkBegun(b *testing.B) {
 	x, refs := served(b)
 	c := chain(prompt("p", longPrompt/BlockBytes))

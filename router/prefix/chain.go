@@ -2,32 +2,31 @@ package prefix
 
 import "slices"
 
-// MaxChain is the most blocks of one prompt that are looked at, a million tokens: one request
-// can neither fill the index nor keep more memory than their keys take.
+// MaxChain bounds the blocks of one prompt that count, a million tokens. One request can neither
+// fill the index nor keep more memory than the keys of so many blocks.
 const MaxChain = 1 << 16
 
-// Chain is the sequence of blocks of one prompt, hashed as far as it has been
-// asked for. It also carries the scratch space of the Index's calls for this
-// request. The zero value is an empty prompt; Reset makes it reusable without
-// allocation. A Chain belongs to one goroutine at a time.
+// Chain is the sequence of a prompt's blocks, hashed as far as needed. It also holds the scratch
+// space of the Index's calls for this request. The zero value is an empty prompt. Reset makes it
+// reusable without allocation. One goroutine at a time uses a Chain.
 type Chain struct {
 	text   []byte   // from block base on
-	tokens []uint32 // or this
+	tokens []uint32 // set instead of text
 	base   int
 	blocks int
-	length float64 // of the prompt in blocks, the unfinished last one included
+	length float64 // length of the prompt in blocks, the unfinished last one included
 
-	keys    []uint64  // of the blocks that are known: hashed, or skipped
-	tagged  []tags    // of the leading complete groups
-	digests []words   // of those from base on
-	parent  words     // the digest of the block before base, or the seed
-	walk    []walker  // Match: the candidates still holding everything
-	sent    sentState // Record: what was believed of the node at dispatch
+	keys    []uint64  // keys of the known blocks: hashed, or skipped
+	tagged  []tags    // tags of the leading complete groups
+	digests []words   // digests of the known blocks from base on
+	parent  words     // digest of the block before base, or the seed
+	walk    []walker  // scratch of Match: the candidates that still hold every group
+	sent    sentState // set by Record: the beliefs about the node at the dispatch
 }
 
-// Reset makes c the chain of a prompt given as text or, when text is empty, as
-// token ids. Both are aliased and must not change until the next Reset, or
-// until Record has returned, which finishes the chain.
+// Reset makes c the chain of a prompt given as text or, if text is empty, as token ids. Both are
+// aliased. They must not change until Record has returned, which finishes the chain, or until the
+// next Reset.
 func (c *Chain) Reset(seed Digest, text []byte, tokens []uint32) {
 	c.keys, c.tagged, c.digests, c.parent = c.keys[:0], c.tagged[:0], c.digests[:0], fromDigest(&seed)
 	c.walk = c.walk[:0]
@@ -42,8 +41,8 @@ func (c *Chain) Reset(seed Digest, text []byte, tokens []uint32) {
 	c.length = float64(len(tokens)) / BlockTokens
 }
 
-// Skip goes past blocks of which the keys and the last one's digest are known
-// already, after all that c has so far. Their text is never looked at.
+// Skip appends blocks with known keys. last is the digest of the last one. Their text is never
+// read.
 func (c *Chain) Skip(keys []uint64, last Digest) {
 	c.HashTo(c.blocks)
 	c.keys = append(c.keys, keys[:min(len(keys), MaxChain-len(c.keys))]...)
@@ -51,8 +50,8 @@ func (c *Chain) Skip(keys []uint64, last Digest) {
 	c.blocks, c.length = len(c.keys), float64(len(c.keys))
 }
 
-// Continue adds the text that follows the blocks that c has so far, all of which are
-// full. It is aliased like the text given to Reset.
+// Continue appends the text behind the present blocks, all of which must be full. It is aliased
+// like the text given to Reset.
 func (c *Chain) Continue(text []byte) {
 	c.HashTo(c.blocks)
 	if n := len(c.digests); n > 0 {
@@ -63,15 +62,16 @@ func (c *Chain) Continue(text []byte) {
 	c.length = float64(c.base) + float64(len(text))/BlockBytes
 }
 
-// Lengthen adds bytes to the length of a prompt of MaxChain blocks, whose further text is not
+// Lengthen adds bytes to the length of a prompt of MaxChain blocks. The text of these bytes is not
 // given.
 func (c *Chain) Lengthen(bytes int) { c.length += float64(bytes) / BlockBytes }
 
-// Blocks is the number of full blocks of the prompt, at most MaxChain; only those have keys.
+// Blocks returns the number of full blocks of the prompt, at most MaxChain. Only full blocks have
+// keys.
 func (c *Chain) Blocks() int { return c.blocks }
 
-// Key is the first 8 bytes of the digest of block i, little-endian, 0 <= i < Blocks(); it
-// hashes the chain as far as that. The index knows blocks by it.
+// Key returns the key of block i, 0 <= i < Blocks(): the first 8 bytes of its digest,
+// little-endian. It hashes the chain as far as block i. The index identifies blocks by their keys.
 func (c *Chain) Key(i int) uint64 {
 	if i >= len(c.keys) {
 		c.HashTo(i + 1)
@@ -79,12 +79,11 @@ func (c *Chain) Key(i int) uint64 {
 	return c.keys[i]
 }
 
-// Keys are the keys of the blocks that are known. The slice is valid until the next call that
-// hashes.
+// Keys returns the keys of the known blocks. The slice is valid until the next call that hashes.
 func (c *Chain) Keys() []uint64 { return c.keys }
 
-// Digest is the digest of block i, or the seed for -1, where it has been hashed since the last
-// Skip or Continue; false where it has not.
+// Digest returns the digest of block i, or the seed for -1. ok is false if the block was not hashed
+// since the last Skip or Continue.
 func (c *Chain) Digest(i int) (d Digest, ok bool) {
 	switch at := i - c.base; {
 	case at == -1:
@@ -96,8 +95,8 @@ func (c *Chain) Digest(i int) (d Digest, ok bool) {
 	}
 }
 
-// HashTo makes the first n blocks known, n <= Blocks(), and lets go of the prompt when these
-// are all.
+// HashTo makes the first n blocks known, n <= Blocks(). Once all blocks are known it drops the
+// references to the prompt.
 func (c *Chain) HashTo(n int) {
 	if from := len(c.keys); n > from {
 		at := from - c.base

@@ -1,9 +1,8 @@
-// Package prefix knows which node holds which part of a prompt.
+// Package prefix predicts which node holds which part of a prompt.
 //
-// A prompt is cut into blocks of 16 tokens and each block gets a digest that
-// covers everything before it (Chain). The Index remembers which node was sent
-// which block, predicts from that how much of a new prompt each node has in its
-// KV cache (Match), and is corrected by what the engines report (Observe).
+// A prompt is cut into blocks of 16 tokens. Each block has a digest that covers everything before
+// it (Chain). The Index records which block was sent to which node. From that it predicts how much
+// of a new prompt each node has in its KV cache (Match). The engines' reports correct it (Observe).
 package prefix
 
 import (
@@ -23,13 +22,12 @@ const (
 	BlockBytes = 64
 )
 
-// seedDomain starts the seed of every chain; a change of the digest scheme
-// changes it, so that old and new digests never meet.
+// seedDomain begins the seed of every chain. Change it with the digest scheme, so that old and new
+// digests never match.
 const seedDomain = "cognitora.seq.v1\x00"
 
-// Seed is the digest before the first block. Prompts for another model, adapter
-// or tenant salt share no digest. It does not allocate while the inputs together
-// are below 1000 bytes.
+// Seed returns the digest before the first block. Prompts for different models, adapters or tenant
+// salts share no digest. It does not allocate while the inputs together are below 1000 bytes.
 func Seed[Salt string | []byte](model, adapter string, salt Salt) Digest {
 	if len(seedDomain)+len(model)+len(adapter)+len(salt)+2 > guts.ChunkSize {
 		return blake3.Sum256([]byte(seedDomain + model + "\x00" + adapter + "\x00" + string(salt)))

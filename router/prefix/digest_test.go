@@ -94,7 +94,7 @@ func TestDigestsInAnotherLanguage(t *testing.T) {
 	}
 }
 
-// keyedLibrary is the contract, spelled with the library's keyed mode.
+// keyedLibrary computes the specified digest with the library's keyed mode.
 func keyedLibrary(parent Digest, block []byte) (d Digest) {
 	h := blake3.New(32, parent[:])
 	h.Write(block)

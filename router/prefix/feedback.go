@@ -8,27 +8,27 @@ import (
 // defaultEngineBlock is vLLM's block size in tokens.
 const defaultEngineBlock = 16
 
-// Observation is what an engine said about one finished request.
+// Observation is an engine's report about one finished request.
 type Observation struct {
 	Ref Ref
-	// Believed is what Match said of this node when the request was dispatched.
+	// Believed is Match's result for this node at the dispatch.
 	Believed int
-	// PromptTokens and CachedTokens are the engine's counts. An engine that
-	// sends no cached count has made no observation.
+	// PromptTokens and CachedTokens are the engine's counts. Without a cached count there is no
+	// observation.
 	PromptTokens, CachedTokens int64
-	// EngineBlockTokens is the size of the engine's own cache blocks, to which
-	// its count is rounded. 0 means 16.
+	// EngineBlockTokens is the size of the engine's own cache blocks. The engine rounds its count
+	// to it. 0 means 16.
 	EngineBlockTokens int
-	// Uneven says that the engine's tokens are not spread over the prompt as ours are: an image is
-	// hundreds of them, and one hash here. A cached count then tells only whether it is 0.
+	// Uneven says that the engine counts tokens that the prompt's blocks do not have. An image is
+	// hundreds of the engine's tokens and one hash here. A cached count then says only whether it
+	// is 0.
 	Uneven bool
-	// DispatchedAt is the time that Record was called with.
+	// DispatchedAt is the time passed to Record.
 	DispatchedAt time.Time
 }
 
-// verdict compares an observation with what was believed, in blocks of ours.
-// The engine counts other tokens than we do, so both sides are fractions of the
-// prompt.
+// verdict compares an observation with the belief, in blocks of the chain. The engine's tokens
+// differ from the chain's, so both sides are fractions of the prompt.
 type verdict struct {
 	believed, actual float64
 	slack            float64 // one engine block
@@ -52,21 +52,19 @@ func weigh(c *Chain, o Observation) verdict {
 	return v
 }
 
-// ceil is the number of blocks that x, which rounding may have made a little too large, reaches
-// into.
+// ceil rounds x up to whole blocks. It tolerates a small rounding error in x.
 func ceil(x float64) int { return int(math.Ceil(x - 1e-6)) }
 
 func (v *verdict) short() bool { return v.fraction > 0 }
 
-// Observe corrects the index by what the engine found cached when it took the
-// request. It returns the prediction error: the believed minus the actual part
-// of the prompt, in [-1,1], and 0 where they agree within one engine block.
+// Observe corrects the index by the cached tokens that the engine found. It returns the prediction
+// error: the believed minus the actual part of the prompt, in [-1,1]. The error is 0 if they agree
+// within one engine block.
 //
-// A count shorter than believed says that the blocks from the cut on were gone:
-// they count as recomputed by this request at its dispatch, so that what other
-// requests left below them is no longer believed, and if blocks younger than the
-// node's lifetime were gone, the lifetime shrinks. It says nothing about blocks
-// that a request still running at the dispatch may have been computing.
+// A count below the belief says that the blocks from the cut on were gone. They then count as
+// recomputed by this request at its dispatch, so older beliefs below them no longer count. The
+// lifetime shrinks if blocks younger than it were gone. The count is no evidence about blocks that
+// another running request may have been computing at the dispatch.
 func (x *Index) Observe(c *Chain, o Observation) float64 {
 	if o.PromptTokens <= 0 || c.blocks == 0 {
 		return 0
@@ -85,8 +83,8 @@ func (x *Index) Observe(c *Chain, o Observation) float64 {
 	return v.fraction
 }
 
-// settle confirms that the node holds the blocks of a request that has just
-// ended. Those from cut on were born at its dispatch.
+// settle confirms that the node holds the blocks of a request that has just ended. Blocks from cut
+// on count as born at its dispatch.
 func (x *Index) settle(c *Chain, o Observation, cut int) {
 	now, _ := x.clock.nowStamp()
 	dispatched := x.clock.stamp(o.DispatchedAt)
@@ -103,9 +101,9 @@ func (x *Index) settle(c *Chain, o Observation, cut int) {
 	})
 }
 
-// learn draws from the observation what it says about the node, and reports
-// whether it is evidence: it is not when the first missing block was in use by
-// a request whose end was not known at the dispatch.
+// learn updates the node's lifetime by the observation. It returns whether the observation is
+// evidence. It is none if the first missing block was used by a request whose end was unknown at
+// the dispatch.
 func (x *Index) learn(c *Chain, o Observation, v verdict) bool {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -130,7 +128,7 @@ func (x *Index) learn(c *Chain, o Observation, v verdict) bool {
 	return true
 }
 
-// caches notes that a node has found something cached.
+// caches notes that a node has reported cached tokens.
 func (x *Index) caches(ref Ref) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -144,12 +142,12 @@ func (n *node) cached() {
 	n.silent.Store(false)
 }
 
-// silentAfter repeats in a row without a cached token, an engine is taken to
-// have prefix caching switched off.
+// silentAfter is the number of repeats in a row without a cached token after which an engine counts
+// as one without prefix caching.
 const silentAfter = 3
 
-// countZero counts repeats that found nothing cached although a request with the
-// same first block had ended before. Requests that ran side by side count once.
+// countZero counts a repeat that found nothing cached, although a request with the same first block
+// had ended before. Concurrent requests count once.
 func (x *Index) countZero(n *node, c *Chain, o Observation) {
 	if o.CachedTokens > 0 || len(c.sent.seen) == 0 || !c.sent.seen[0].settled() {
 		return
@@ -162,10 +160,9 @@ func (x *Index) countZero(n *node, c *Chain, o Observation) {
 	n.silent.Store(n.zeros >= silentAfter)
 }
 
-// learnShorter lowers the lifetime to seven eighths of the age of a block that was
-// gone: prompts that come back in turn do so at nearly the same
-// age, and just that age would be wrong for every other one of them. A shortfall
-// of less than a sixteenth of what was believed is left alone: text does not map
+// learnShorter lowers the lifetime to seven eighths of the age of a missing block. Prompts that
+// come back in turn have nearly the same age each time, and exactly that age would be wrong for
+// half of them. It ignores a shortfall below a sixteenth of the belief, because text does not map
 // evenly to the engine's tokens.
 func (x *Index) learnShorter(n *node, age int32, v verdict) {
 	if v.believed-v.actual < v.slack+v.believed/16 {
@@ -177,11 +174,10 @@ func (x *Index) learnShorter(n *node, age int32, v verdict) {
 	}
 }
 
-// learnLonger raises the lifetime by an eighth of the way to twice the age of
-// the oldest block that proved to be there. Of a node that says what it finds, and has
-// not been found to lose anything yet, all is believed until it has: that
-// mistake teaches the lifetime, and caution would teach nothing, because what is not
-// believed is sent elsewhere.
+// learnLonger raises the lifetime by an eighth of the way to twice the age of the oldest block that
+// was still cached. For a node that reports cached tokens and has not lost any block yet, it raises
+// the lifetime to the maximum. A mistake then teaches the lifetime. Too low a lifetime would teach
+// nothing, because requests then go elsewhere.
 func (x *Index) learnLonger(n *node, s *sentState, v verdict) {
 	if len(s.seen) == 0 || v.actual < 1 {
 		return

@@ -26,7 +26,7 @@ func TestFractionsNotCounts(t *testing.T) {
 	base := prompt("base", 20)
 	f.serve(0, base, 0)
 	fl := f.send(0, base)
-	// The engine's tokens are coarser than ours: 180 for 320.
+	// The engine's tokens are coarser: 180 instead of 320.
 	o := Observation{Ref: fl.ref, Believed: fl.believed, DispatchedAt: fl.at, PromptTokens: 180, CachedTokens: 176}
 	if e := f.x.Observe(fl.c, o); e != 0 {
 		t.Errorf("error %v, want 0", e)
@@ -57,7 +57,8 @@ func TestShorterThanBelieved(t *testing.T) {
 	f.expect("and are dated now", base, 20, 15)
 }
 
-// A cut is found however long the prompts are, and however few of their groups it has moved.
+// TestACutIsSeenInLongPrompts checks that a cut is found in a prompt of any length, even if it has
+// moved few groups.
 func TestACutIsSeenInLongPrompts(t *testing.T) {
 	for _, c := range []struct{ shared, cached, other int }{
 		{32, 30, 48}, {48, 45, 64}, {160, 152, 300}, {400, 380, 800}, {1600, 1510, 3000}, {1600, 20, 3000},
@@ -72,7 +73,7 @@ func TestACutIsSeenInLongPrompts(t *testing.T) {
 		n := f.x.node(f.refs[0])
 		lifetime := n.lifetime.Load()
 		f.serve(0, base, c.cached)
-		n.lifetime.Store(lifetime) // what it has taught is not what this is about
+		n.lifetime.Store(lifetime) // this test is not about the learned lifetime
 		f.expect(fmt.Sprintf("%d of %d blocks were there", c.cached, c.shared), tail, int32(c.shared), 0)
 		f.expect("the request's own", base, int32(c.shared), 0)
 	}
@@ -94,11 +95,11 @@ func TestTheLifetimeShrinksToTheAgeOfTheYoungestGone(t *testing.T) {
 	f.expect("older than that is not believed", base, 0, 0)
 }
 
-// taught is the lifetime that a block teaches which was gone at that age.
+// taught returns the lifetime learned from a block that was gone at the given age.
 func taught(age time.Duration) time.Duration { return age - age/8 }
 
-// Prompts that come back in turn are gone at about the same age each time: the
-// first of them teaches it for all. Another one is used all the time.
+// TestOneIsEnoughToLearnAPeriod repeats prompts in turn, which are gone at about the same age each
+// time. The first one must teach it for all. Another prompt is used all the time.
 func TestOneIsEnoughToLearnAPeriod(t *testing.T) {
 	f := newFleet(t, 1)
 	used := prompt("used", 20)
@@ -135,7 +136,7 @@ func TestTheLifetimeGrowsWhenOldBeliefsProveRight(t *testing.T) {
 	base := prompt("base", 40)
 	f.serve(0, base, 0)
 	last := f.x.Lifetime(f.refs[0])
-	for range 12 { // idle for longer than the lifetime, and still cached
+	for range 12 { // idle for longer than the lifetime, but still cached
 		f.advance(5 * time.Minute)
 		f.serve(0, base, 39)
 		got := f.x.Lifetime(f.refs[0])
@@ -162,15 +163,15 @@ func TestAYoungProofDoesNotMoveTheLifetime(t *testing.T) {
 	}
 }
 
-// lose lets a node lose a prompt of that age, which is less than its lifetime.
+// lose makes a node lose a prompt of the given age, which is below its lifetime.
 func (f *fleet) lose(node int, age time.Duration) {
 	f.serve(node, prompt("lost", 40), 0)
 	f.advance(age)
 	f.serve(node, prompt("lost", 40), 0)
 }
 
-// An engine that has shown that it caches is believed to hold all that it was sent, until it shows
-// that it does not.
+// TestAllIsBelievedUntilSomethingIsLost checks an engine that has reported cached tokens. All its
+// blocks are believed until it reports a loss.
 func TestAllIsBelievedUntilSomethingIsLost(t *testing.T) {
 	f := newFleet(t, 2)
 	old, base := prompt("old", 40), prompt("base", 40)
@@ -191,8 +192,8 @@ func TestAllIsBelievedUntilSomethingIsLost(t *testing.T) {
 	}
 }
 
-// Requests that share a prefix and run side by side each find it missing: only
-// the first one's count says something.
+// TestConcurrentRequestsAreNoEvidence runs requests with a common prefix at once. Each finds it
+// missing, and only the first one's count is evidence.
 func TestConcurrentRequestsAreNoEvidence(t *testing.T) {
 	f := newFleet(t, 1)
 	base := prompt("system", 20)
@@ -213,7 +214,8 @@ func TestConcurrentRequestsAreNoEvidence(t *testing.T) {
 	}
 }
 
-// The same when the prefix was cached once, and is being recomputed.
+// TestConcurrentRequestsAfterAnEviction does the same with a prefix that was cached once and is
+// being recomputed.
 func TestConcurrentRequestsAfterAnEviction(t *testing.T) {
 	f := newFleet(t, 1)
 	base := prompt("system", 20)
@@ -235,13 +237,14 @@ func TestConcurrentRequestsAfterAnEviction(t *testing.T) {
 	f.expect("b", branch(base, 20, "b", 40), 40)
 }
 
-// A count speaks of its dispatch: what was born later is untouched by it.
+// TestLateFeedbackSparesYoungerBlocks checks that a count does not change beliefs born after its
+// dispatch.
 func TestLateFeedbackSparesYoungerBlocks(t *testing.T) {
 	f := newFleet(t, 1)
 	base := prompt("base", 20)
 	f.serve(0, base, 0)
 	f.advance(10 * time.Second)
-	slow := f.send(0, base) // finds it evicted
+	slow := f.send(0, base) // finds the prompt evicted
 	f.advance(10 * time.Second)
 	young := branch(base, 10, "young", 30)
 	f.serve(0, young, 10)
@@ -308,8 +311,8 @@ func TestZerosInParallelCountOnce(t *testing.T) {
 	}
 }
 
-// A prompt with images is mostly images for the engine: its count says no more than that there was
-// something.
+// TestImagesTeachOnlyWhetherAnythingWasThere checks a prompt that consists mostly of images for the
+// engine. Its count says only whether anything was cached.
 func TestImagesTeachOnlyWhetherAnythingWasThere(t *testing.T) {
 	f := newFleet(t, 1)
 	base := prompt("base", 20)

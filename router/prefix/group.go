@@ -2,26 +2,25 @@ package prefix
 
 import "math/bits"
 
-// groupBlocks is how many consecutive blocks of a prompt share one entry of the
-// index. The entry is known by the digest of the group's first block, its leader,
-// and says which of the others are there by four bits of each one's key, its tag: as a
-// digest covers everything before it, a node that holds the leader of the next
-// group holds all of this one. Of the prompts that part within a group one in fourteen
-// is taken to go on with the other for a block.
+// groupBlocks is the number of consecutive blocks of a prompt that share one index entry. The
+// digest of the group's first block, its leader, identifies the entry. For each other block the
+// entry has a tag: four bits of the block's key. A digest covers everything before it, so a node
+// that holds the leader of the next group holds all of this one. When two prompts part within a
+// group, tags mistake one block for the other in one case of fourteen.
 const (
 	groupBlocks = 16
 	tagBits     = 4
 )
 
-// tags are those of the blocks of a group behind its leader, in the order of the prompt
-// from the lowest bits on; 0 = no block, and so are the topmost bits.
+// tags are the tags of a group's blocks behind the leader, from the lowest bits on in the order of
+// the prompt. 0 means no block, so the unused top bits are 0.
 type tags uint64
 
-// tag is that of the block with this key.
+// tag returns the tag of the block with this key.
 func tag(key uint64) tags { return tags(max(key>>(64-tagBits), 1)) }
 
-// shared is how many leading blocks two groups with the same leader have in common,
-// at least 1, if one of them has count blocks.
+// shared returns how many leading blocks two groups with the same leader have in common, at least
+// 1. One of them has count blocks.
 func (t tags) shared(other tags, count int) int {
 	return min(1+bits.TrailingZeros64(uint64(t^other))/tagBits, count)
 }
@@ -29,19 +28,20 @@ func (t tags) shared(other tags, count int) int {
 // first keeps the tags of the first count blocks, the leader among them.
 func (t tags) first(count int) tags { return t & (1<<(tagBits*(count-1)) - 1) }
 
-// blocks is the number of blocks in a group, its leader included.
+// blocks returns the number of blocks in a group, its leader included.
 func (t tags) blocks() int { return 1 + (bits.Len64(uint64(t))+tagBits-1)/tagBits }
 
-// groups is the number of groups of the prompt; the last one may be unfinished.
+// groups returns the number of groups of the prompt, an unfinished last one included.
 func (c *Chain) groups() int { return (c.blocks + groupBlocks - 1) / groupBlocks }
 
-// leader is the key of the first block of group g; it hashes the chain as far as that.
+// leader returns the key of the first block of group g. It hashes the chain as far as that block.
 func (c *Chain) leader(g int) uint64 { return c.Key(g * groupBlocks) }
 
-// count is the number of blocks in group g.
+// count returns the number of blocks in group g.
 func (c *Chain) count(g int) int { return min(groupBlocks, c.blocks-g*groupBlocks) }
 
-// tags hashes the chain to the end of group g. Those of groups that are complete are kept.
+// tags hashes the chain to the end of group g and returns the group's tags. It keeps the tags of
+// complete groups.
 func (c *Chain) tags(g int) tags {
 	for g >= len(c.tagged) && (len(c.tagged)+1)*groupBlocks <= c.blocks {
 		c.tagged = append(c.tagged, c.makeTags(len(c.tagged)))

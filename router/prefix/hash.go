@@ -6,10 +6,10 @@ import (
 	"lukechampine.com/blake3/guts"
 )
 
-// words is a digest as the compression function reads and writes it.
+// words is a digest in the words of the compression function.
 type words = [8]uint32
 
-// blockFlags mark a message of one chunk of one block, hashed in keyed mode.
+// blockFlags mark a message of one chunk with one block in keyed mode.
 const blockFlags = guts.FlagChunkStart | guts.FlagChunkEnd | guts.FlagRoot | guts.FlagKeyedHash
 
 // lowState is the lower half of BLAKE3's state before a block: four words of the

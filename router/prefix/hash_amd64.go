@@ -7,8 +7,8 @@ import (
 	"golang.org/x/sys/cpu"
 )
 
-// schedule is what hashAVX2 and hashAVX512 read: the initial words of the state's lower half, and
-// per round the order in which it adds the 16 message words.
+// schedule is the input of hashAVX2 and hashAVX512: the initial words of the state's lower half,
+// and for each round the order of the 16 message words.
 type schedule struct {
 	low   [8]uint32
 	order [7][16]uint32
@@ -21,16 +21,17 @@ type schedule struct {
 //go:noescape
 func hashAVX2(digests, parent *words, text unsafe.Pointer, blocks int, s *schedule)
 
-// hashAVX512 is hashAVX2 for processors that also rotate words and permute those of two registers
-// in one instruction, in registers of no more than 256 bits. The time goes into one block's rounds
-// waiting for each other, which a rotation in one step makes a seventh shorter.
+// hashAVX512 is hashAVX2 for processors that also rotate words, and permute the words of two
+// registers, in one instruction. It uses registers of at most 256 bits. The rounds of one block
+// wait for each other, and a rotation in one step makes them a seventh faster.
 //
 //go:noescape
 func hashAVX512(digests, parent *words, text unsafe.Pointer, blocks int, s *schedule)
 
 var wordOrder = newSchedule()
 
-// hashWords hashes as one of the two does; false if this processor has neither's instructions.
+// hashWords hashes with one of these two. It returns false if the processor has the instructions of
+// neither.
 func hashWords(digests []words, parent *words, text unsafe.Pointer) bool {
 	switch {
 	case cpu.X86.HasAVX512F && cpu.X86.HasAVX512VL && cpu.X86.HasAVX2:
@@ -43,9 +44,9 @@ func hashWords(digests []words, parent *words, text unsafe.Pointer) bool {
 	return true
 }
 
-// newSchedule derives the order of every round from BLAKE3's permutation of the message words
-// between two rounds. A round adds the first and then the second word of each column, then
-// those of the diagonals; hashAVX2 has the last diagonal in its first lane.
+// newSchedule derives the order of each round from BLAKE3's permutation of the message words. A
+// round adds the first and then the second word of each column, then those of the diagonals.
+// hashAVX2 has the last diagonal in its first lane.
 func newSchedule() *schedule {
 	permutation := [16]uint32{2, 6, 3, 10, 7, 0, 4, 13, 1, 11, 12, 5, 9, 14, 15, 8}
 	lanes := [16]int{0, 2, 4, 6, 1, 3, 5, 7, 14, 8, 10, 12, 15, 9, 11, 13}
@@ -66,7 +67,8 @@ func newSchedule() *schedule {
 	return s
 }
 
-// hashText sets digests to those of as many blocks at the start of text, the first after parent.
+// hashText computes as many digests as digests has room for, from the blocks at the start of text.
+// The first one follows parent.
 func hashText(digests []words, parent *words, text []byte) {
 	text = text[:len(digests)*BlockBytes]
 	if !hashWords(digests, parent, unsafe.Pointer(&text[0])) {

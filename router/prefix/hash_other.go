@@ -2,7 +2,8 @@
 
 package prefix
 
-// hashText sets digests to those of as many blocks at the start of text, the first after parent.
+// hashText computes as many digests as digests has room for, from the blocks at the start of text.
+// The first one follows parent.
 func hashText(digests []words, parent *words, text []byte) {
 	hashTextGeneric(digests, parent, text)
 }

@@ -10,8 +10,7 @@ import (
 	"lukechampine.com/blake3"
 )
 
-// TestHashesAsBLAKE3 holds the chain, however it is cut into calls, to the keyed mode of the
-// library.
+// TestHashesAsBLAKE3 compares the chain with the library's keyed mode, for various cuts into calls.
 func TestHashesAsBLAKE3(t *testing.T) {
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d", seed)
@@ -45,7 +44,7 @@ func TestHashesAsBLAKE3(t *testing.T) {
 	}
 }
 
-// On older processors the same digests come out.
+// TestOlderProcessors checks that the digests are the same without the newer instructions.
 func TestOlderProcessors(t *testing.T) {
 	defer func(was bool) { cpu.X86.HasAVX2 = was }(cpu.X86.HasAVX2)
 	defer func(was bool) { cpu.X86.HasAVX512VL = was }(cpu.X86.HasAVX512VL)

@@ -5,23 +5,22 @@ import (
 	"time"
 )
 
-// Options of an Index. The zero value of each field means its default.
+// Options are the settings of an Index. A zero value means the default.
 type Options struct {
-	// MaxBlocks bounds the index: when it holds more it is pruned to 0.8 of
-	// that, oldest first, and until then new blocks replace old ones. A block
-	// counts once for every node that is believed to hold it. Default 2^20, which
-	// takes 5 MiB.
+	// MaxBlocks bounds the index. Beyond it the index is pruned to 0.8 of that, oldest first; until
+	// then new blocks replace old ones. A block counts once for every node believed to hold it.
+	// Default 2^20, which takes 5 MiB.
 	MaxBlocks int
-	// Lifetime is how long an untouched block is believed to stay cached before
-	// anything has been learned about its node. Default 120 s.
+	// Lifetime is how long an untouched block counts as cached before its node has taught another
+	// value. Default 120 s.
 	Lifetime time.Duration
-	// MinLifetime and MaxLifetime bound what is learned. Defaults 1 s and 24 h;
-	// the latter is at most 48 h.
+	// MinLifetime and MaxLifetime bound the learned lifetimes. Defaults 1 s and 24 h; MaxLifetime
+	// is at most 48 h.
 	MinLifetime, MaxLifetime time.Duration
 	// Now is the clock. Default time.Now.
 	Now func() time.Time
-	// Inline prunes within the call that has filled the index, and starts no goroutine: for
-	// simulations, where a run is to be repeatable. They last less than 48 h.
+	// Inline prunes within the call that has filled the index and starts no goroutine. Simulations
+	// need it to be repeatable. They last less than 48 h.
 	Inline bool
 }
 
@@ -44,9 +43,9 @@ func (o Options) withDefaults() Options {
 	return o
 }
 
-// Index holds the beliefs about which node has which block cached. Match may be
-// called by any number of goroutines and never waits; the other calls serialise
-// in short steps. The caller closes it.
+// Index holds the beliefs about which node has which block cached. Any number of goroutines may
+// call Match, which never waits. The other calls take a lock in short steps. The caller closes the
+// index.
 type Index struct {
 	opts  Options
 	clock clock
@@ -54,11 +53,11 @@ type Index struct {
 	nodes []node // by place
 
 	mu      sync.Mutex
-	free    [maxNodes / 64]uint64 // places nobody has
+	free    [maxNodes / 64]uint64 // free places
 	left    []uint32              // places that wait for a sweep
 	ids     map[uint32]string     // node ids by place
-	learned map[string]int32      // lifetimes by node id, ms
-	writing group                 // the one that write is at
+	learned map[string]int32      // learned lifetimes in ms, by node id
+	writing group                 // the group that write is at
 
 	sweeper sweeper
 }
@@ -88,7 +87,7 @@ func newIndex(o Options) *Index {
 	return x
 }
 
-// Len is the number of blocks in the index, counted once for every node.
+// Len returns the number of blocks in the index, counted once for every node.
 func (x *Index) Len() int { return int(x.table.blocks.Load()) }
 
 // walker is one candidate on its way down the chain.
@@ -96,27 +95,27 @@ type walker struct {
 	candidate int32
 	place     uint32
 	lifetime  int32 // ms
-	oldest    stamp // of beliefs about the node
-	reborn    stamp // of the node
-	floor     stamp // the latest birth among the groups seen to be there
-	touched   stamp // of the deepest of them
-	there     int32 // groups up to the deepest one seen to be held or pending
-	held      int32 // groups up to the deepest one seen to be held
-	missing   int32 // the group that was seen not to be there
-	tags      tags  // of the deepest group that is there
-	heldTags  tags  // of the deepest group that is held
+	oldest    stamp // oldest valid stamp of the node's beliefs
+	reborn    stamp // latest rebirth at the node
+	floor     stamp // latest birth among the groups found
+	touched   stamp // touched stamp of the deepest group found
+	there     int32 // groups up to the deepest one found held or pending
+	held      int32 // groups up to the deepest one found held
+	missing   int32 // the group found missing
+	tags      tags  // of the deepest group found held or pending
+	heldTags  tags  // of the deepest group found held
 }
 
-// Match writes into held, which is as long as refs, how many leading blocks of the prompt each
-// node is believed to hold now, and into coming, unless it is nil, how many it will hold once
-// it has begun to answer the requests that it was sent; blocks that come to a group of which it
-// holds some are left out. It returns the number of blocks hashed,
-// which is little more than the most that some candidate has coming.
-// Nodes hold prefixes, so Match skips groups of a long prompt: it looks at each of the
-// first few, at each of the first few to be hashed, at ever fewer beyond, and where a
-// node's beliefs end. It looks at all groups of a node that has recomputed some group
-// since it was last known to hold the deepest. It takes no lock, and does not allocate
-// once c has seen as many candidates and blocks before.
+// Match predicts for each of refs how many leading blocks of the prompt the node holds now, and
+// writes that into held. Into coming, unless nil, it writes how many the node will hold once it has
+// begun to answer its requests. It leaves out blocks that extend a partly held group. held and
+// coming are as long as refs.
+//
+// It returns the number of blocks hashed, which is little more than the largest coming. Nodes hold
+// prefixes, so Match skips groups of a long prompt. It looks at each of the first few groups, at
+// each of the first few to be hashed, at ever fewer beyond, and where a node's beliefs end. It
+// looks at all groups of a node that has recomputed a group since the deepest one was last used. It
+// takes no lock. It does not allocate once c has seen as many candidates and blocks before.
 func (x *Index) Match(c *Chain, refs []Ref, held, coming []int32) int {
 	now, nowMillis := x.clock.nowStamp()
 	walk := c.walk[:0]
@@ -136,7 +135,7 @@ func (x *Index) Match(c *Chain, refs []Ref, held, coming []int32) int {
 		})
 	}
 	c.walk = walk
-	on := len(walk) // the first of them have all groups that were looked at
+	on := len(walk) // the first on walkers have all groups looked at so far
 	known := min(len(c.keys)/groupBlocks, c.groups()-1)
 	for g, n := 0, c.groups(); g < n && on > 0; g = stride(g, n, known) {
 		on = x.step(walk[:on], c, g, now)
@@ -162,11 +161,11 @@ func (x *Index) Match(c *Chain, refs []Ref, held, coming []int32) int {
 	return len(c.keys)
 }
 
-// skipsFrom is the number of groups that stride goes to one by one.
+// skipsFrom is the number of groups that stride visits one by one.
 const skipsFrom = 5
 
-// common is how many blocks the prompt has in common with a node of which it shares the leading
-// groups, given the tags of the last of them.
+// common returns how many blocks the prompt shares with a node. The node has the leading groups,
+// and t are the tags of the last one.
 func (c *Chain) common(groups int32, t tags) int32 {
 	if groups == 0 {
 		return 0
@@ -175,9 +174,9 @@ func (c *Chain) common(groups int32, t tags) int32 {
 	return int32(last*groupBlocks + t.shared(c.tags(last), c.count(last)))
 }
 
-// stride is the group to look at after g: a quarter deeper, and the last one before the end.
-// Behind the groups that are known without hashing it is a quarter of the way from there,
-// because hashing takes longer than looking.
+// stride returns the next group to look at after g: a quarter deeper, and the last one before the
+// end. Behind the known groups it counts the quarter from their end, because hashing takes longer
+// than looking.
 func stride(g, groups, known int) int {
 	switch {
 	case g == groups-1:
@@ -188,8 +187,8 @@ func stride(g, groups, known int) int {
 	return min(g+1+(g-known)/4, groups-1)
 }
 
-// step looks at group g of the walkers, moves those whose node does not have it behind the
-// others, and returns how many have.
+// step looks at group g of the walkers. It moves the walkers without the group to the end and
+// returns the number of those with it.
 func (x *Index) step(walk []walker, c *Chain, g int, now stamp) int {
 	leader := c.leader(g)
 	kept := 0
@@ -206,7 +205,7 @@ func (x *Index) step(walk []walker, c *Chain, g int, now stamp) int {
 	return kept
 }
 
-// has looks at group g of one walker.
+// has looks at group g for one walker.
 func (x *Index) has(w *walker, leader uint64, g int, now stamp) bool {
 	b, blocks := x.table.load(leader, w.place)
 	if b == 0 || since(now, b.touched()) > w.lifetime || since(b.touched(), w.floor) < 0 {
@@ -221,8 +220,8 @@ func (x *Index) has(w *walker, leader uint64, g int, now stamp) bool {
 	return true
 }
 
-// walkAll looks at every group that the walker seems to have: one that was skipped may have been
-// born after those below it were last used.
+// walkAll looks at every group that the walker seems to have. A skipped group may have been born
+// after the groups below it were last used.
 func (x *Index) walkAll(w *walker, c *Chain, now stamp) {
 	n := int(w.there)
 	w.there, w.held, w.floor = 0, 0, w.oldest
@@ -233,7 +232,7 @@ func (x *Index) walkAll(w *walker, c *Chain, now stamp) {
 	}
 }
 
-// narrow finds the first missing group between the last that was there and the one that was not.
+// narrow finds the first missing group between the last group found and the missing one.
 func (x *Index) narrow(w *walker, c *Chain, now stamp) {
 	for w.there < w.missing {
 		g := int(w.there+w.missing) / 2
@@ -241,7 +240,7 @@ func (x *Index) narrow(w *walker, c *Chain, now stamp) {
 	}
 }
 
-// divide finds the first pending group: those behind it are pending too.
+// divide finds the first pending group. All groups behind it are pending too.
 func (x *Index) divide(w *walker, c *Chain) {
 	for pending := w.there - 1; w.held < pending; {
 		g := (w.held + pending) / 2

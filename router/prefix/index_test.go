@@ -12,7 +12,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// fakeClock is a clock that only the test moves.
+// fakeClock is a clock that the test moves.
 type fakeClock struct{ t time.Time }
 
 func newFakeClock() *fakeClock               { return &fakeClock{time.Unix(1_700_000_000, 0)} }
@@ -23,8 +23,8 @@ func (c *fakeClock) index(o Options) *Index  { o.Now = c.now; return NewIndex(o)
 // unswept is an index that the test sweeps itself.
 func (c *fakeClock) unswept(o Options) *Index { o.Now = c.now; return newIndex(o) }
 
-// prompt is n blocks of text; prompts with the same name share all of them, and
-// those made by branching share the first keep blocks.
+// prompt returns n blocks of text. Prompts of one name share all blocks, and branching makes
+// prompts that share the first keep blocks.
 func prompt(name string, n int) []byte {
 	var b []byte
 	for i := range n {
@@ -84,7 +84,7 @@ type flight struct {
 	blocks   int
 }
 
-// dispatch sends a request that the node has not begun to answer.
+// dispatch sends a request without an answer yet.
 func (f *fleet) dispatch(node int, text []byte) *flight {
 	c, m := chain(text), make([]int32, len(f.refs))
 	f.x.Match(c, f.refs, m, nil)
@@ -93,7 +93,7 @@ func (f *fleet) dispatch(node int, text []byte) *flight {
 	return fl
 }
 
-// send sends a request that the node begins to answer at once.
+// send sends a request that the node answers at once.
 func (f *fleet) send(node int, text []byte) *flight {
 	fl := f.dispatch(node, text)
 	fl.begun()
@@ -102,7 +102,7 @@ func (f *fleet) send(node int, text []byte) *flight {
 
 func (fl *flight) begun() { fl.f.x.Begun(fl.c, fl.ref) }
 
-// forget takes the request back.
+// forget takes the request's prediction back.
 func (fl *flight) forget() { fl.f.x.Forget(fl.c, fl.ref, fl.at) }
 
 // hold makes the node hold a prompt.
@@ -111,7 +111,7 @@ func (x *Index) hold(c *Chain, ref Ref, at time.Time) {
 	x.Begun(c, ref)
 }
 
-// answer reports that the engine found cached blocks.
+// answer reports the number of blocks that the engine found cached.
 func (fl *flight) answer(cached int) float64 {
 	return fl.f.x.Observe(fl.c, Observation{
 		Ref: fl.ref, Believed: fl.believed, DispatchedAt: fl.at,
@@ -119,7 +119,7 @@ func (fl *flight) answer(cached int) float64 {
 	})
 }
 
-// serve sends a request, lets it take a second and reports cached blocks.
+// serve sends a request, lets it run for a second and reports cached blocks.
 func (f *fleet) serve(node int, text []byte, cached int) float64 {
 	fl := f.send(node, text)
 	f.advance(time.Second)
@@ -153,7 +153,8 @@ func TestMatchHashesOnlyWhatIsHeld(t *testing.T) {
 	}
 }
 
-// Behind blocks that were skipped, few are hashed to see that nobody holds them.
+// TestMatchHashesLittleBehindASkip checks that few blocks behind skipped ones are hashed to find
+// that no node holds them.
 func TestMatchHashesLittleBehindASkip(t *testing.T) {
 	f := newFleet(t, 2)
 	base := prompt("base", 400)
@@ -199,7 +200,7 @@ func TestUseRenewsBeliefs(t *testing.T) {
 func TestALongUseStaysComparable(t *testing.T) {
 	f := newFleet(t, 1)
 	base := prompt("base", 8)
-	for range 11 * 24 * 60 { // 11 days, beyond what a stamp can tell apart
+	for range 11 * 24 * 60 { // 11 days, beyond the range of a stamp
 		f.send(0, base)
 		f.advance(time.Minute)
 	}
@@ -254,7 +255,7 @@ func TestManyNodes(t *testing.T) {
 		for i := range nodes {
 			f.send(i, branch(base, 1+i%6, fmt.Sprint("tail", i), 7))
 		}
-		more := 0 // blocks that are taken to be held: the next one in one case of fifteen
+		more := 0 // blocks mistaken for held: one block in one case of fifteen
 		for i, got := range f.match(base) {
 			if want := int32(1 + i%6); got > want {
 				more += int(got - want)
@@ -334,7 +335,7 @@ func TestTheBoundHoldsWithoutASweep(t *testing.T) {
 	}
 }
 
-// bytesPerBlock is the memory of the whole table over the blocks in it.
+// bytesPerBlock returns the memory of the table divided by its blocks.
 func (x *Index) bytesPerBlock() float64 {
 	return float64(len(x.table.buckets)) * float64(unsafe.Sizeof(bucket{})) / float64(x.Len())
 }

@@ -9,13 +9,13 @@ import (
 	"time"
 )
 
-// held is what the model believes of a group of blocks: the rules of the index
-// over a plain map, with plain times and the blocks' digests.
+// held is the model's belief about a group of blocks. It implements the rules of the index on a
+// plain map, with plain times and the blocks' digests.
 type held struct {
 	born, touched           time.Time
 	inUse, settled, pending bool
 	blocks                  []uint64
-	kept                    int // seen at a dispatch: blocks that the prompt has in common
+	kept                    int // seen at a dispatch: blocks shared with the prompt
 }
 
 type model struct {
@@ -35,8 +35,8 @@ func (m *model) each(c *Chain, ref Ref, fn func(g int, k string, blocks []uint64
 	}
 }
 
-// common is how many leading blocks two groups have in common. Behind the leader a block is
-// told by its tag.
+// common returns how many leading blocks two groups have in common. It compares blocks behind the
+// leader by their tags.
 func common(a, b []uint64) (n int) {
 	for n < min(len(a), len(b)) && (a[n] == b[n] || n > 0 && tag(a[n]) == tag(b[n])) {
 		n++
@@ -44,8 +44,8 @@ func common(a, b []uint64) (n int) {
 	return n
 }
 
-// looked is what there is of a prompt on a node: the leading groups whose beliefs are in order,
-// how many blocks are believed to be held, and to be held or pending, and in how many groups.
+// looked is the state of a prompt on a node: the number of valid leading groups, the blocks held,
+// and the blocks held or pending with their groups.
 type looked struct {
 	seen           []held
 	matched, there int // blocks
@@ -75,7 +75,8 @@ func (m *model) chain(c *Chain, ref Ref, now time.Time, lifetime time.Duration) 
 	return l
 }
 
-// grow is what an entry holds after a request: what it had, if that goes on and is more.
+// grow returns an entry's blocks after a request. It keeps the old blocks if goesOn and they are
+// more.
 func (h *held) grow(blocks []uint64, goesOn bool) {
 	if !goesOn || common(h.blocks, blocks) < len(blocks) {
 		h.blocks = blocks
@@ -211,7 +212,7 @@ func (u *run) op() {
 	}
 }
 
-// prompt takes one of few branches at each of few forks.
+// prompt takes one of a few branches at each of a few forks.
 func (u *run) prompt() *Chain {
 	var text []byte
 	for fork := range 1 + u.r.IntN(6) {
@@ -256,7 +257,7 @@ func (u *run) dispatch() {
 	}
 }
 
-// begin lets a node begin to answer one of its requests, again perhaps.
+// begin makes a node begin to answer one of its requests, possibly again.
 func (u *run) begin() {
 	if len(u.flights) > 0 {
 		u.begun(&u.flights[u.r.IntN(len(u.flights))])
@@ -291,8 +292,8 @@ func (u *run) finish() {
 	u.m.observe(f.c, f.ref, f.at, u.t, f.believed, actual, f.seen)
 }
 
-// Sixteen nodes' requests at once, with readers, departures and sweeps: for the
-// race detector, and no reader ever sees more than was recorded.
+// TestConcurrentUse runs the requests of sixteen nodes at once, with readers, departures and
+// sweeps, for the race detector. No reader may see more than was recorded.
 func TestConcurrentUse(t *testing.T) {
 	x := NewIndex(Options{MaxBlocks: 2000})
 	defer x.Close()

@@ -6,49 +6,47 @@ import (
 	"time"
 )
 
-// Ref names one incarnation of a node in the index; 0 is none. Refs of nodes
-// that have left stay invalid: it is a place in the node table and the
-// generation of that place.
+// Ref identifies one incarnation of a node in the index; 0 is none. It is a place in the node table
+// with the generation of that place, so the Ref of a departed node stays invalid.
 type Ref uint32
 
-// maxNodes is the number of nodes that can be in the index at once, counting
-// those that have left and are not swept yet.
+// maxNodes is the number of nodes that fit in the index at once. A departed node counts until it is
+// swept.
 const maxNodes = 1 << 16
 
 func (r Ref) place() uint32 { return uint32(r) & (maxNodes - 1) }
 func (r Ref) gen() uint32   { return uint32(r) >> 16 }
 
-// node is what has been learned about one incarnation. Fields that Match reads
-// are atomic; all are written under Index.mu.
+// node is the state of one incarnation. Fields that Match reads are atomic. All are written under
+// Index.mu.
 type node struct {
-	gen      atomic.Uint32 // of the incarnation that lives here, 0 = none
-	lifetime atomic.Int32  // ms that a block is believed to stay untouched
-	silent   atomic.Bool   // reports no cached token on repeats: not believed
-	floor    atomic.Int64  // ms since the index began; older beliefs are gone
-	reborn   atomic.Int64  // ms since the index began: the latest birth of a group that was there before
+	gen      atomic.Uint32 // generation of the incarnation; 0 = none
+	lifetime atomic.Int32  // ms for which an untouched block counts as cached
+	silent   atomic.Bool   // reports no cached token on repeats; its beliefs do not count
+	floor    atomic.Int64  // ms since the index began; older beliefs do not count
+	reborn   atomic.Int64  // ms since the index began: the latest rebirth of a group
 
 	lastGen  uint16
-	lost     bool  // a block was found gone: the lifetime is learned
-	zeros    uint8 // repeats in a row that reported nothing cached
-	lastZero int64 // ms, when the last of them was learned
+	lost     bool  // a block was found gone, so the lifetime is learned
+	zeros    uint8 // repeats in a row with nothing cached
+	lastZero int64 // ms, when the last of these repeats was learned
 }
 
-// oldest is the stamp that beliefs about the node must not be older than.
+// oldest returns the oldest stamp that a valid belief about the node may have.
 func (n *node) oldest(now stamp, nowMillis int64) stamp {
 	return past(n.floor.Load(), now, nowMillis)
 }
 
-// past is the stamp of a time in ms since the index began, which is now at the latest and maxAge
-// ago at the earliest.
+// past returns the stamp of a time in ms since the index began, clamped to the range from maxAge
+// ago to now.
 func past(millis int64, now stamp, nowMillis int64) stamp {
 	age := min(max(nowMillis-millis, 0), int64(maxAge))
 	return (now - stamp(age)) & stampMask
 }
 
-// Join gives a node that has just appeared its place in the index; nothing is
-// believed about it. A node that restarts leaves and joins again: the lifetime
-// learned under its id is kept. Join returns 0 when 65,536 nodes are present:
-// such a node is served, and never believed to hold anything.
+// Join gives a new node a place in the index, without beliefs. A restarted node leaves and joins
+// again, and keeps the lifetime learned under its id. Join returns 0 when 65,536 nodes are present.
+// Such a node is served but never believed to hold anything.
 func (x *Index) Join(nodeID string) Ref {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -87,9 +85,8 @@ func (x *Index) freePlace() int {
 	return -1
 }
 
-// Leave forgets a node: from now on nothing is believed about it and every call
-// with its Ref is a no-op. It takes constant time; the memory of its beliefs and
-// its place come back with the next sweep.
+// Leave forgets a node. From then on it has no beliefs, and every call with its Ref does nothing.
+// Leave takes constant time; the next sweep frees the memory of its beliefs and its place.
 func (x *Index) Leave(ref Ref) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -107,8 +104,7 @@ func (x *Index) Leave(ref Ref) {
 	x.wake()
 }
 
-// maxLearned bounds the lifetimes remembered for nodes that are away; above it any one
-// of them is forgotten.
+// maxLearned bounds the lifetimes kept for absent nodes. Beyond it a random one is forgotten.
 const maxLearned = 4096
 
 func (x *Index) remember(id string, lifetime int32) {
@@ -121,7 +117,7 @@ func (x *Index) remember(id string, lifetime int32) {
 	x.learned[id] = lifetime
 }
 
-// node is the state of a node that is present, or nil.
+// node returns the state of a present node, or nil.
 func (x *Index) node(ref Ref) *node {
 	if ref == 0 {
 		return nil
@@ -133,8 +129,7 @@ func (x *Index) node(ref Ref) *node {
 	return n
 }
 
-// Lifetime is how long a block that nobody uses is believed to stay in the cache
-// of a node; 0 for a node that has left.
+// Lifetime returns how long an unused block counts as cached at a node, or 0 for a departed node.
 func (x *Index) Lifetime(ref Ref) time.Duration {
 	n := x.node(ref)
 	if n == nil {

@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// expectComing is expect of the blocks that the nodes hold or compute.
+// expectComing is expect for the blocks that the nodes hold or compute.
 func (f *fleet) expectComing(what string, text []byte, want ...int32) {
 	f.Helper()
 	held, coming := make([]int32, len(f.refs)), make([]int32, len(f.refs))
@@ -16,7 +16,8 @@ func (f *fleet) expectComing(what string, text []byte, want ...int32) {
 	}
 }
 
-// A prompt is held by a node once the node has begun to answer a request that computes it.
+// TestPendingIsNotHeld checks that a node holds a prompt only once it has begun to answer a request
+// that computes it.
 func TestPendingIsNotHeld(t *testing.T) {
 	f := newFleet(t, 2)
 	base := prompt("base", 200)
@@ -34,7 +35,7 @@ func TestPendingIsNotHeld(t *testing.T) {
 	f.expect("both", branch(base, 150, "tail", 170), 170, 0)
 }
 
-// The node that answers first need not have been asked first.
+// TestAnyRequestThatComputesItBegins checks that a later request may be answered first.
 func TestAnyRequestThatComputesItBegins(t *testing.T) {
 	f := newFleet(t, 1)
 	base := prompt("base", 100)
@@ -61,7 +62,7 @@ func TestAWarmNodeKeepsItsBelief(t *testing.T) {
 	f.expect("begun", base, 100)
 }
 
-// Failed requests leave nothing behind that is believed, whatever the order.
+// TestFailuresLeaveNothingBelieved checks that failed requests leave no beliefs, in any order.
 func TestFailuresLeaveNothingBelieved(t *testing.T) {
 	for _, order := range [][]int{{0, 1}, {1, 0}} {
 		f := newFleet(t, 1)
@@ -78,7 +79,8 @@ func TestFailuresLeaveNothingBelieved(t *testing.T) {
 	}
 }
 
-// An expired belief is computed anew: pending until the answer begins.
+// TestAnExpiredBeliefIsPendingAgain checks that an expired belief becomes pending until the answer
+// begins.
 func TestAnExpiredBeliefIsPendingAgain(t *testing.T) {
 	f := newFleet(t, 1)
 	base := prompt("base", 100)
@@ -90,7 +92,8 @@ func TestAnExpiredBeliefIsPendingAgain(t *testing.T) {
 	f.expect("begun", base, 100)
 }
 
-// The end of a request confirms what it held, also where nobody has said that it began.
+// TestTheEndIsABeginning checks that the end of a request confirms its blocks, even without a
+// Begun.
 func TestTheEndIsABeginning(t *testing.T) {
 	f := newFleet(t, 1)
 	base := prompt("base", 100)
@@ -110,7 +113,8 @@ func TestBegunOfAnotherIncarnation(t *testing.T) {
 	f.expect("it has restarted", base, 0)
 }
 
-// Where a long prompt's pending part begins is found without a look at every group.
+// TestHeldAndComingInLongPrompts checks that the beginning of a long prompt's pending part is found
+// without a look at every group.
 func TestHeldAndComingInLongPrompts(t *testing.T) {
 	for held := 0; held <= 960; held += 37 {
 		f := newFleet(t, 1)

@@ -2,20 +2,22 @@ package prefix
 
 import "time"
 
-// sentState is what Record found believed of the node it recorded for: with it,
-// feedback can be held against the beliefs that were there at dispatch.
+// sentState holds the beliefs about the node at the dispatch. Observe compares the engine's report
+// with them.
 type sentState struct {
 	ref  Ref
 	at   stamp
-	seen []sighting // leading groups, those whose lifetime was over included
+	seen []sighting // leading groups, expired ones included
 }
 
 func (s *sentState) reset() { *s = sentState{seen: s.seen[:0]} }
 
-// sighting is a belief's touched and use flags, and how many blocks of the group were there.
+// sighting is a belief's touched and use flags, with the number of the group's blocks that were
+// there.
 type sighting uint64
 
-// sightCount are the bits that a belief does not use: the number of blocks behind the leader.
+// sightCount masks the bits that a belief does not use. They hold the number of blocks behind the
+// leader.
 const sightCount = groupBlocks - 1
 
 func sight(b belief, count int) sighting {
@@ -27,7 +29,7 @@ func (s sighting) inUse() bool    { return s&inUse != 0 }
 func (s sighting) settled() bool  { return s&settled != 0 }
 func (s sighting) count() int     { return int(s&sightCount) + 1 }
 
-// saw is the sighting of the group that block i is in.
+// saw returns the sighting of the group of block i.
 func (s *sentState) saw(i int) (sighting, bool) {
 	g := i / groupBlocks
 	if g >= len(s.seen) {
@@ -36,26 +38,26 @@ func (s *sentState) saw(i int) (sighting, bool) {
 	return s.seen[g], true
 }
 
-// writeBatch is how many groups are written per hold of the lock.
+// writeBatch is the number of groups written per hold of the lock.
 const writeBatch = 32
 
-// group is one group of a prompt that is being written for a node.
+// group is one group of a prompt while it is written for a node.
 type group struct {
 	x      *Index
 	ref    Ref
-	first  int // block
-	count  int // blocks
+	first  int // index of its first block
+	count  int // number of blocks
 	leader uint64
 	tags   tags
 
 	bucket *bucket
-	place  int  // of the entry in its bucket
-	known  bool // there is an entry
+	place  int  // index of the entry in its bucket
+	known  bool // the entry exists
 	was    belief
 	had    tags
 }
 
-// keep is how many of the group's blocks were in its entry.
+// keep returns how many of the group's blocks were in its entry.
 func (g *group) keep() int { return g.had.shared(g.tags, g.count) }
 
 // find looks the group up in its bucket.
@@ -66,8 +68,8 @@ func (g *group) find(b *bucket) {
 	}
 }
 
-// set writes the belief about the group, which holds the blocks that it has in this prompt.
-// An entry that has more keeps them if the belief goes on; if it does not, the group is reborn.
+// set writes the belief about the group with the blocks of this prompt. If the old belief goes on,
+// an entry with more blocks keeps them. If not, the group is reborn.
 func (g *group) set(b belief, goesOn bool) {
 	if !g.known {
 		g.x.table.insert(g.bucket, entryKey(g.leader, g.ref.place()), b, g.tags)
@@ -84,7 +86,7 @@ func (g *group) set(b belief, goesOn bool) {
 	g.believe(b)
 }
 
-// believe writes the belief about a group that has an entry, and leaves its blocks.
+// believe writes the belief of an existing entry and keeps its blocks.
 func (g *group) believe(b belief) { g.bucket.beliefs[g.place].Store(uint64(b)) }
 
 // write calls fn under the lock for each group of the chain. It stops when the node has left.
@@ -121,19 +123,19 @@ func (x *Index) writeSome(c *Chain, ref Ref, from, to int, fn func(i int, g *gro
 	return true
 }
 
-// What a dispatch makes of a group's entry, in the order of the chain:
+// A dispatch changes the entries of the groups as follows, in the order of the chain:
 //
 //	no entry                                  born and touched now, pending
-//	alive, as are all before it               touched now, otherwise as it was
-//	expired, or older than a birth before it  born again now, pending; what it settled is gone
+//	alive, as are all before it               touched now, otherwise unchanged
+//	expired, or older than a birth before it  born again now, pending; no longer settled
 //
-// All are in use from then on. Groups whose beliefs are in order, alive or not, are what
-// feedback is held against (sentState). A pending group, and the blocks that a prompt adds to
-// a held one, count as held from the first byte on (Begun).
+// All of them are then in use. Feedback is compared with the leading groups whose beliefs were in
+// order, alive or not (sentState). A pending group counts as held from the first byte on (Begun),
+// and so do the blocks that a prompt adds to a held group.
 
-// Record predicts, for a request dispatched at the given time, that the node
-// will hold all blocks of the prompt once it has begun to answer. It finishes the chain,
-// after which the prompt is no longer referred to. It belongs behind the dispatch, not before.
+// Record predicts that the node will hold all blocks of the prompt once it begins to answer a
+// request dispatched at at. It finishes the chain and drops the references to the prompt. Call it
+// after the dispatch, not before.
 func (x *Index) Record(c *Chain, ref Ref, at time.Time) {
 	n := x.node(ref)
 	if n == nil {
@@ -163,9 +165,8 @@ func (x *Index) Record(c *Chain, ref Ref, at time.Time) {
 	})
 }
 
-// Begun says that the node has begun to answer the request that Record was last called for
-// with c: it holds the whole prompt. It does nothing when that request was recorded for
-// another node.
+// Begun notes that the node has begun to answer the request last recorded with c. The node then
+// holds the whole prompt. Begun does nothing if that request was recorded for another node.
 func (x *Index) Begun(c *Chain, ref Ref) {
 	if c.sent.ref != ref {
 		return
@@ -180,8 +181,8 @@ func (x *Index) Begun(c *Chain, ref Ref) {
 	})
 }
 
-// Forget takes back what Record predicted for a request that failed: at is the
-// time it was recorded with. Blocks that another request has used since stay.
+// Forget takes back the prediction for a failed request. at is the time passed to Record. Blocks
+// that another request has used since stay.
 func (x *Index) Forget(c *Chain, ref Ref, at time.Time) {
 	then := x.clock.stamp(at)
 	x.write(c, ref, func(i int, g *group) {

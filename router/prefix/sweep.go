@@ -6,18 +6,18 @@ import (
 )
 
 const (
-	// sweepEvery bounds the age of beliefs that no lookup would use any more.
+	// sweepEvery bounds the age of beliefs that no lookup uses any more.
 	sweepEvery = time.Hour
-	// sweepBatch is how many buckets are swept per hold of the lock.
+	// sweepBatch is the number of buckets swept per hold of the lock.
 	sweepBatch = 64
-	// pruneTo is the part of MaxBlocks that a pruning leaves.
+	// pruneTo is the share of MaxBlocks that remains after pruning.
 	pruneTo = 0.8
 )
 
-// sweeper owns the goroutine that takes away what is too much, too old, or about
-// nodes that have left.
+// sweeper owns the goroutine that removes surplus entries, old entries and the entries of departed
+// nodes.
 type sweeper struct {
-	wake chan struct{} // capacity 1: a sweep is due
+	wake chan struct{} // capacity 1; a token means that a sweep is due
 	stop chan struct{}
 	done chan struct{}
 }
@@ -31,7 +31,7 @@ func (x *Index) startSweeper() {
 	go x.sweepLoop()
 }
 
-// Close ends the pruning and waits for it. The index may still be read.
+// Close stops the pruning and waits for its end. The index may still be read.
 func (x *Index) Close() {
 	if x.opts.Inline {
 		return
@@ -40,7 +40,7 @@ func (x *Index) Close() {
 	<-x.sweeper.done
 }
 
-// wake has the index swept, soon or, where there is no goroutine for it, now.
+// wake has the index swept: soon, or at once if there is no goroutine for it.
 func (x *Index) wake() {
 	if x.opts.Inline {
 		x.sweep()
@@ -67,7 +67,7 @@ func (x *Index) sweepLoop() {
 	}
 }
 
-// sweep goes through the table once, in steps that hold the lock briefly.
+// sweep walks through the table once, in steps that hold the lock briefly.
 func (x *Index) sweep() {
 	s := sweep{x: x, least: maxAge + 1}
 	s.now, _ = x.clock.nowStamp()
@@ -93,16 +93,16 @@ func (x *Index) closing() bool {
 	}
 }
 
-// sweep is one pass over the table.
+// sweep is one walk over the table.
 type sweep struct {
 	x      *Index
 	now    stamp
-	left   []uint32              // places whose beliefs go
-	isLeft [maxNodes / 64]uint64 // the same as bits
+	left   []uint32              // places whose beliefs are removed
+	isLeft [maxNodes / 64]uint64 // left as a bit set
 	least  int32                 // ms: a younger entry stays, unless its node has left
 	prune  bool
-	bin    int // entries of an older age bin go
-	quota  int // and of that bin until as many blocks are gone
+	bin    int // entries of an older age bin are removed
+	quota  int // entries of that bin are removed until so many blocks are gone
 }
 
 func (s *sweep) takeLeft() {
@@ -114,7 +114,7 @@ func (s *sweep) takeLeft() {
 	}
 }
 
-// freeLeft lets the places be taken again, now that nothing refers to them.
+// freeLeft frees the departed nodes' places, which no entry refers to any more.
 func (s *sweep) freeLeft() {
 	s.x.mu.Lock()
 	defer s.x.mu.Unlock()
@@ -127,7 +127,7 @@ func (s *sweep) step(from, to int) {
 	s.x.mu.Lock()
 	defer s.x.mu.Unlock()
 	for i := from; i < to; i++ {
-		s.x.table.buckets[i].beliefs[0].Load() // to wait for all of them at once
+		s.x.table.buckets[i].beliefs[0].Load() // loads several buckets, so that their cache misses overlap
 	}
 	for i := from; i < to; i++ {
 		b := &s.x.table.buckets[i]
@@ -160,7 +160,7 @@ func (s *sweep) goes(place uint32, touched stamp, blocks int) bool {
 	return bin > s.bin
 }
 
-// ageBins is the size of a histogram of ages with eight bins per power of two.
+// ageBins is the size of an age histogram with eight bins per power of two.
 const ageBins = 32 * 8
 
 func ageBin(age int32) int {
@@ -171,7 +171,8 @@ func ageBin(age int32) int {
 	return octave*8 + int(age>>octave)
 }
 
-// leastAge is the lowest age in a bin. What was touched since the sweep began is in the first.
+// leastAge returns the lowest age in a bin. Entries touched since the sweep began are in the first
+// bin.
 func leastAge(bin int) int32 {
 	switch {
 	case bin == 0:
@@ -182,11 +183,11 @@ func leastAge(bin int) int32 {
 	return int32(bin%8+8) << (bin/8 - 1)
 }
 
-// planEvery is how many buckets there are for each that planPrune looks at. The bins' sizes are
-// estimates then; what is a little too much or too little is left to the next pruning.
+// planEvery is the sampling interval of planPrune: it looks at one bucket in planEvery. The bins'
+// sizes are therefore estimates. The next pruning corrects the error.
 const planEvery = 8
 
-// planPrune finds the age above which entries go, without the lock.
+// planPrune finds, without the lock, the age above which entries are removed.
 func (s *sweep) planPrune() {
 	var histogram [ageBins]int
 	every := planEvery

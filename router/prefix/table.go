@@ -5,20 +5,19 @@ import (
 	"sync/atomic"
 )
 
-// The table is set-associative: an entry is what one node is believed to hold of
-// one group of blocks, and lies in one of the eight places of its bucket, which has
-// a cache line of keys, one of beliefs and one of tags. A bucket that overflows
-// replaces its least recently touched entry.
+// The table is set-associative. An entry is the belief about one node and one group of blocks. It
+// lies in one of the eight places of its bucket. A bucket has a cache line of keys, one of beliefs
+// and one of tags. A bucket that overflows replaces its least recently touched entry.
 //
-// Readers take no lock: they load an entry's key, what it says and its key again.
-// Writers hold Index.mu.
+// Readers take no lock. They load an entry's key, its contents and its key again. Writers hold
+// Index.mu.
 const (
 	entriesPerBucket = 8
-	// expectedBlocks is how many blocks an entry has on average at least, of the
-	// groupBlocks that it may have: what ends within a group, and short prompts, have fewer.
+	// expectedBlocks is the least average number of blocks in an entry, which has room for
+	// groupBlocks. Short prompts and unfinished groups have fewer.
 	expectedBlocks = 8
-	// load is the part of the entries in use, in percent, when the table is full of such: at
-	// 60 few buckets overflow.
+	// load is the percentage of entries in use when the table is full of average entries. At 60 few
+	// buckets overflow.
 	load = 60
 )
 
@@ -30,8 +29,8 @@ type bucket struct {
 
 type beliefTable struct {
 	buckets []bucket
-	max     int          // blocks from which on inserts replace an entry of their bucket
-	blocks  atomic.Int64 // blocks of all entries
+	max     int          // number of blocks from which on inserts replace an entry of their bucket
+	blocks  atomic.Int64 // blocks in all entries
 }
 
 // newBeliefTable makes room for max blocks. Its memory becomes resident only as
@@ -41,11 +40,11 @@ func newBeliefTable(max int) *beliefTable {
 	return &beliefTable{buckets: make([]bucket, n), max: max}
 }
 
-// placeBits is the part of an entry's key that names the node.
+// placeBits is the number of bits in an entry's key for the node.
 const placeBits = 16
 
-// entryKey is the key of an entry: 48 bits of the leader's digest and the node's
-// place. It is never 0. The bucket depends on the other 16 bits as well.
+// entryKey returns the key of an entry: 48 bits of the leader's digest and the node's place. It is
+// never 0. The bucket depends on the other 16 bits as well.
 func entryKey(leader uint64, place uint32) uint64 {
 	key := leader<<placeBits | uint64(place)
 	if key == 0 {
@@ -62,8 +61,8 @@ func (t *beliefTable) bucket(leader uint64, place uint32) *bucket {
 	return &t.buckets[hi]
 }
 
-// fetch brings a bucket near the processor. Fetching several before they are looked at takes
-// little longer than waiting for one.
+// fetch loads a bucket into the cache. Fetching several before looking at them takes little longer
+// than waiting for one.
 func (t *beliefTable) fetch(leader uint64, place uint32) *bucket {
 	b := t.bucket(leader, place)
 	b.keys[0].Load()
@@ -72,8 +71,8 @@ func (t *beliefTable) fetch(leader uint64, place uint32) *bucket {
 	return b
 }
 
-// at is the place of key in the bucket, or -1. It compares without branches,
-// because which place it is cannot be predicted.
+// at returns the place of key in the bucket, or -1. It compares without branches, because the place
+// is unpredictable.
 func (b *bucket) at(key uint64) int {
 	found := b.same(0, key) | b.same(1, key)<<1 | b.same(2, key)<<2 | b.same(3, key)<<3 |
 		b.same(4, key)<<4 | b.same(5, key)<<5 | b.same(6, key)<<6 | b.same(7, key)<<7
@@ -83,7 +82,7 @@ func (b *bucket) at(key uint64) int {
 	return bits.TrailingZeros8(found)
 }
 
-// same is 1 if place i has this key, else 0.
+// same returns 1 if place i has this key, else 0.
 func (b *bucket) same(i int, key uint64) (same uint8) {
 	if b.keys[i].Load() == key {
 		same = 1
@@ -91,12 +90,12 @@ func (b *bucket) same(i int, key uint64) (same uint8) {
 	return same
 }
 
-// touched is when the entry in place i was last touched.
+// touched returns when the entry in place i was last touched.
 func (b *bucket) touched(i int) stamp { return belief(b.beliefs[i].Load()).touched() }
 
-// old are the places, as bits, of the entries that were touched least ms before now or earlier. It
-// reads the beliefs only, and without branches: a sweep looks at every place of the table, of which
-// most are empty or young.
+// old returns, as bits, the places whose entries were touched at least least ms before now. It
+// reads only the beliefs and has no branches. A sweep calls it for the whole table, whose places
+// are mostly empty or young.
 func (b *bucket) old(now stamp, least int32) (old uint8) {
 	for i := range b.beliefs {
 		v := belief(b.beliefs[i].Load())
@@ -106,10 +105,10 @@ func (b *bucket) old(now stamp, least int32) (old uint8) {
 	return old
 }
 
-// blocks is the number of blocks of the entry in place i.
+// blocks returns the number of blocks of the entry in place i.
 func (b *bucket) blocks(i int) int { return tags(b.tags[i].Load()).blocks() }
 
-// load is what is believed of a node and a group; the belief is 0 if nothing is. For readers.
+// load returns the belief about a node and a group for a reader. The belief is 0 if there is none.
 func (t *beliefTable) load(leader uint64, place uint32) (belief, tags) {
 	b, key := t.bucket(leader, place), entryKey(leader, place)
 	i := b.at(key)
@@ -123,8 +122,8 @@ func (t *beliefTable) load(leader uint64, place uint32) (belief, tags) {
 	return v, blocks
 }
 
-// insert adds an entry that is not there: into an empty place of its bucket, or
-// into that of the least recently touched entry.
+// insert adds a new entry to its bucket: into an empty place, or into the place of the least
+// recently touched entry.
 func (t *beliefTable) insert(b *bucket, key uint64, v belief, blocks tags) {
 	i := b.at(0)
 	if i < 0 || t.full() {
@@ -136,14 +135,14 @@ func (t *beliefTable) insert(b *bucket, key uint64, v belief, blocks tags) {
 	t.blocks.Add(int64(blocks.blocks()))
 }
 
-// resize notes which blocks the entry in place i has from now on.
+// resize changes the blocks of the entry in place i.
 func (t *beliefTable) resize(b *bucket, i int, from, to tags) {
 	b.tags[i].Store(uint64(to))
 	t.blocks.Add(int64(to.blocks() - from.blocks()))
 }
 
-// evict empties the least recently touched place and returns it; in a bucket
-// without any entry it returns empty.
+// evict empties the least recently touched place and returns it. In a bucket without any entry it
+// returns empty.
 func (t *beliefTable) evict(b *bucket, now stamp, empty int) int {
 	victim, oldest := empty, int32(-stampRange)
 	for i := range b.keys {
@@ -158,8 +157,8 @@ func (t *beliefTable) evict(b *bucket, now stamp, empty int) int {
 	return victim
 }
 
-// clear empties a place. The key goes first: a reader that loaded a belief in
-// between sees that it may not be this key's.
+// clear empties a place. It clears the key first, so that a reader that loaded a belief in between
+// notices that the key has changed.
 func (t *beliefTable) clear(b *bucket, i int) {
 	if b.keys[i].Load() == 0 {
 		return

@@ -7,31 +7,31 @@ import (
 	"github.com/cognitora/dataplane/internal/relay"
 )
 
-// End is why a request is given up from outside.
+// End is the reason why a request was ended from outside.
 type End uint32
 
-// Ends of a request.
+// These are the ends of a request.
 const (
 	None     End = iota
 	Left         // the client is gone
 	Shutdown     // the router stops
 )
 
-// Life ends everything that is done for a request when its client leaves or the router stops. Its
-// methods may be called from any goroutine, unless they say otherwise.
+// Life ends all work for a request when its client leaves or the router stops. Any goroutine may
+// call its methods, unless a method says otherwise.
 type Life struct {
-	// Begin is called once, before anything is sent for the request: from then on Cancel has
-	// something to end. It is set by the port, and may be nil.
+	// Begin is called once, before the first exchange with a node. After that Cancel has something
+	// to end. The port sets Begin; it may be nil.
 	Begin func()
 
 	started bool // Start has been called
 
 	end    atomic.Uint32 // an End; set under mu
 	mu     sync.Mutex
-	aborts []*relay.Abort // of what is under way: one for each node that is asked at this moment
+	aborts []*relay.Abort // one for each node being asked now
 }
 
-// Start calls Begin, the first time. Only the goroutine that owns the request calls Start and
+// Start calls Begin, the first time only. Only the goroutine that owns the request calls Start and
 // Started.
 func (l *Life) Start() {
 	if l.started {
@@ -42,10 +42,11 @@ func (l *Life) Start() {
 	}
 }
 
-// Started tells whether something may have been sent for the request.
+// Started says whether something may have been sent for the request.
 func (l *Life) Started() bool { return l.started }
 
-// Enter has the request's end cancel a, until Leave. It reports false where the request has ended.
+// Enter makes the end of the request cancel a, until Leave. It returns false if the request has
+// ended.
 func (l *Life) Enter(a *relay.Abort) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -56,7 +57,7 @@ func (l *Life) Enter(a *relay.Abort) bool {
 	return true
 }
 
-// Leave undoes Enter: the end of the request does nothing to a from now on.
+// Leave undoes Enter. The end of the request then no longer affects a.
 func (l *Life) Leave(a *relay.Abort) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -70,13 +71,13 @@ func (l *Life) Leave(a *relay.Abort) {
 	}
 }
 
-// Cancel gives the request up because the client has left.
+// Cancel ends the request because the client has left.
 func (l *Life) Cancel() { l.stop(Left) }
 
-// Shutdown gives the request up because the router stops.
+// Shutdown ends the request because the router stops.
 func (l *Life) Shutdown() { l.stop(Shutdown) }
 
-// stop keeps the first reason.
+// stop ends the request. A second call does not change the reason.
 func (l *Life) stop(end End) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -93,5 +94,5 @@ func (l *Life) stop(end End) {
 	}
 }
 
-// Ended is why the request was given up, None if it was not.
+// Ended returns why the request was ended, or None.
 func (l *Life) Ended() End { return End(l.end.Load()) }

@@ -9,11 +9,11 @@ import (
 	"github.com/cognitora/dataplane/router/scan"
 )
 
-// TestNothingOutlivesARequest: a field that recycling forgets would carry one client's data to
-// another.
+// TestNothingOutlivesARequest checks that Reset clears every field. A field left over would carry
+// one client's data to another client.
 func TestNothingOutlivesARequest(t *testing.T) {
 	r := New()
-	residue.Mark(r, []string{"Scan"}) // which package scan recycles
+	residue.Mark(r, []string{"Scan"}) // package scan recycles it
 	r.Reset()
 	if left := residue.Left(r, "Scan"); left != nil {
 		t.Errorf("left of a request: %v", left)
@@ -34,7 +34,8 @@ func TestHeadIsCopied(t *testing.T) {
 	}
 }
 
-// TestBodyIsReleasedOnce, and the model's name outlives it.
+// TestBodyIsReleasedOnce checks that the body is released once and that the model's name stays
+// valid.
 func TestBodyIsReleasedOnce(t *testing.T) {
 	r := New()
 	released := 0
@@ -80,7 +81,7 @@ func TestDeadline(t *testing.T) {
 	}
 }
 
-// TestLife ends what is under way, and what is to begin; the first reason stands.
+// TestLife checks that an end cancels running and later attempts, and that its first reason stays.
 func TestLife(t *testing.T) {
 	var l Life
 	begun := 0

@@ -9,7 +9,7 @@ import (
 const paragraph = `The \"router\" keeps the cache and the cache keeps the router because the worker is often ` +
 	`away.\nThe engine would never ask the model for it again; größer, 日本.\n`
 
-// chatBody is a conversation of about size bytes as openai-python writes it: messages, model, then
+// chatBody is a conversation of about size bytes in openai-python's form: messages, model, then
 // tools.
 func chatBody(size int) []byte {
 	turn := `{"role": "user", "content": "` + strings.Repeat(paragraph, 4) + `"}, {"role": "assistant", ` +
@@ -83,7 +83,7 @@ func TestNoAllocationMultipart(t *testing.T) {
 	}
 }
 
-// prefillEdits are those of the prefill leg of a request.
+// prefillEdits makes the edits of a request's prefill leg.
 func prefillEdits(e *Edits) {
 	e.Model("alias")
 	e.Set("stream", falseValue)
@@ -100,7 +100,7 @@ var (
 	transfer = []byte(`{"do_remote_decode":true,"do_remote_prefill":false,"remote_engine_id":null}`)
 )
 
-// BenchmarkEdits makes the segments of a body with the edits of a stream, and of a prefill leg.
+// BenchmarkEdits makes the segments of a body with a stream's edits, and with a prefill leg's.
 func BenchmarkEdits(b *testing.B) {
 	for name, body := range map[string][]byte{"2KB": chatBody(2 << 10), "220KB": chatBody(220 << 10)} {
 		var r Request
@@ -138,7 +138,7 @@ func benchmarkScan(b *testing.B, body []byte) {
 func BenchmarkScanChat2KB(b *testing.B)   { benchmarkScan(b, chatBody(2<<10)) }
 func BenchmarkScanChat220KB(b *testing.B) { benchmarkScan(b, chatBody(220<<10)) }
 
-// BenchmarkMemo scans a conversation of which all but the last tenth has been seen.
+// BenchmarkMemo scans a conversation whose first nine tenths were seen before.
 func BenchmarkMemo(b *testing.B) {
 	body := chatBody(220 << 10)
 	turns := bytes.Index(body, []byte(`], "model"`))

@@ -7,32 +7,32 @@ import (
 	"github.com/cognitora/dataplane/internal/jsonscan"
 )
 
-// A prompt is hashed as far as 65,536 blocks, the first TextKept bytes of its
-// canonical text. So Text keeps no more than that of a string or of a list: its
-// later bytes cannot be among the prompt's first ones, whatever is put in front of
-// it. Objects are put into order as a whole. They are bounded by refusal.
+// A prompt is hashed up to 65,536 blocks, the first TextKept bytes of its canonical text. Text
+// therefore keeps at most TextKept bytes of a string or a list. Its later bytes can't be among the
+// prompt's first ones, whatever precedes it. An object has to be complete to be sorted; too large
+// objects are refused.
 const (
-	// TextKept is the number of leading bytes of the canonical text that Text always has.
+	// TextKept is the number of leading bytes of the canonical text that Text always keeps.
 	TextKept = 4 << 20
-	// TokensKept is the number of leading token ids that Tokens always has.
+	// TokensKept is the number of leading token ids that Tokens always keeps.
 	TokensKept = TextKept / 4
 
-	textMost    = 24 << 20 // bytes of Text; beyond them the request is refused
-	membersMost = 1 << 16  // of the objects that are open in one value; likewise
-	piecesMost  = 1 << 16  // that wait for settleOrder; beyond them it is called at once
+	textMost    = 24 << 20 // bytes of Text; a request beyond it is refused
+	membersMost = 1 << 16  // members of the open objects in one value; a request beyond it is refused
+	piecesMost  = 1 << 16  // pieces that wait for settleOrder; one more calls it at once
 	shortMost   = 64 << 10 // bytes of a model's name, a salt or an id, as the body spells them
-	pieceBytes  = 64 << 10 // of a string that are read at once
+	pieceBytes  = 64 << 10 // bytes of a string read at a time
 )
 
-// clip drops from Text the end of the string or list that begins at start and
-// goes on to the end of Text, beyond the bytes that are kept.
+// clip drops the end of a string or list beyond the kept bytes. The string or list begins at start
+// and is the last one in Text.
 func (r *Request) clip(start int) {
 	if len(r.Text)-start > r.keep {
 		r.cut(max(start+r.keep, 0))
 	}
 }
 
-// cut drops Text[end:]. Marks end with it, for they are about text that is hashed.
+// cut drops Text[end:]. Recording of marks ends there, because marks are about text that is hashed.
 func (r *Request) cut(end int) {
 	r.settleOrder()
 	r.Omitted += len(r.Text) - end
@@ -47,14 +47,14 @@ func (r *Request) tooLong() {
 		strconv.Itoa(textMost>>20)+" MiB of text; send less")
 }
 
-// text appends the string at the cursor, up to the bytes that are kept.
+// text appends the string at the cursor, up to TextKept bytes.
 func (r *Request) text() {
 	if r.c.OpenString() {
 		r.textFrom(len(r.Text))
 	}
 }
 
-// textFrom appends the rest of the string that the cursor is in. Its text begins at start.
+// textFrom appends the rest of the string that the cursor is in. The string's text begins at start.
 func (r *Request) textFrom(start int) {
 	var ended bool
 	r.Text, ended = r.c.AppendText(r.Text, r.c.Pos()+pieceBytes)
@@ -64,7 +64,7 @@ func (r *Request) textFrom(start int) {
 	}
 }
 
-// room makes room in Text, at once, for a string that turns out to be long. It begins at start.
+// room grows Text once for a string that turns out to be long. The string begins at start.
 func (r *Request) room(start int) {
 	rest := min(r.c.Len()-r.c.Pos(), start+r.keep-len(r.Text))
 	if cap(r.Text)-len(r.Text) < rest {
@@ -72,7 +72,7 @@ func (r *Request) room(start int) {
 	}
 }
 
-// number appends a number in its one spelling.
+// number appends a number in canonical form.
 func (r *Request) number() {
 	number := r.c.Number()
 	if over := len(number) - r.keep; over > 0 {
@@ -82,7 +82,7 @@ func (r *Request) number() {
 	r.Text = appendNumber(append(r.Text, markScalar), number)
 }
 
-// memberName appends the name of a member, up to the bytes that are kept.
+// memberName appends the name of a member, up to TextKept bytes.
 func (r *Request) memberName() {
 	r.Text = append(r.Text, markMember)
 	if r.c.OpenKey() {

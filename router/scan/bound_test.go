@@ -9,10 +9,10 @@ import (
 	"time"
 )
 
-// everything is more than any Text here has.
+// everything is larger than any Text in these tests.
 const everything = 1 << 40
 
-// sameBeginning holds a scan that has kept less to one of all of the text.
+// sameBeginning compares a scan that kept less with a scan of the whole text.
 func sameBeginning(text []byte, less, all *Request) error {
 	n := min(less.keep, len(all.Text))
 	if len(text) < n || !bytes.Equal(text[:n], all.Text[:n]) {
@@ -28,8 +28,8 @@ func sameBeginning(text []byte, less, all *Request) error {
 	return nil
 }
 
-// TestTextKeepsTheBeginning: whatever is omitted lies behind the bytes that are kept, in whatever
-// order the members come.
+// TestTextKeepsTheBeginning checks that omitted text lies behind the kept bytes, for members in any
+// order.
 func TestTextKeepsTheBeginning(t *testing.T) {
 	seed := uint64(time.Now().UnixNano())
 	rng := rand.New(rand.NewPCG(seed, 0))
@@ -69,7 +69,7 @@ func TestTextKeepsTheBeginning(t *testing.T) {
 	}
 }
 
-// TestTextKeepsTheBeginningBehindAMark: the same for scans that begin in the middle.
+// TestTextKeepsTheBeginningBehindAMark does the same for scans that begin in the middle.
 func TestTextKeepsTheBeginningBehindAMark(t *testing.T) {
 	seed := uint64(time.Now().UnixNano())
 	passed := 0
@@ -90,7 +90,7 @@ func TestTextKeepsTheBeginningBehindAMark(t *testing.T) {
 				text = append(append([]byte{}, skipped...), less.Text[less.Head:]...)
 				passed++
 			}
-			if less.keep == TextKept { // scanned again, by Reset
+			if less.keep == TextKept { // Reset made it scan again
 				continue
 			}
 			if err := sameBeginning(text, &less, &all); known && err != nil {
@@ -107,7 +107,7 @@ func TestTextKeepsTheBeginningBehindAMark(t *testing.T) {
 	}
 }
 
-// keepMarks scans a body for its marks, and notes the text that they stand for.
+// keepMarks scans a body for its marks and records the canonical text before each.
 func keepMarks(m *Memo, before map[string][]byte, api API, body []byte, all *Request) error {
 	r := Request{keep: everything}
 	if err := m.Scan(api, body, &r); err != nil {
@@ -120,7 +120,8 @@ func keepMarks(m *Memo, before map[string][]byte, api API, body []byte, all *Req
 	return nil
 }
 
-// TestBounds: a request that would need too much memory is refused, with the member at fault.
+// TestBounds checks that a request that would need too much memory is refused, and that the error
+// names the member.
 func TestBounds(t *testing.T) {
 	long := strings.Repeat("x", TextKept+1)
 	members := `{"m":0` + strings.Repeat(`,"m":0`, membersMost) + `}`

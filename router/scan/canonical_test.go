@@ -10,13 +10,13 @@ import (
 	"lukechampine.com/blake3"
 )
 
-// hash is the 0xFD piece of a medium, computed by the library's own entry point.
+// hash returns the 0xFD piece of a medium, computed by the library's own function.
 func hash(s string) string {
 	sum := blake3.Sum256([]byte(s))
 	return "\xFD" + hex.EncodeToString(sum[:16])
 }
 
-// canonicalCases freeze the format: digests depend on each byte of it.
+// canonicalCases fix the format, because digests depend on each byte of it.
 var canonicalCases = []struct {
 	name      string
 	api       API
@@ -106,7 +106,7 @@ func TestTokenPrompts(t *testing.T) {
 	}
 }
 
-// respell writes a document again: members shuffled, escapes and white space at random.
+// respell rewrites a document with shuffled members and with random escapes and white space.
 func respell(rng *rand.Rand, v any) string {
 	space := strings.Repeat(" ", rng.IntN(3))
 	switch v := v.(type) {
@@ -131,7 +131,7 @@ func respell(rng *rand.Rand, v any) string {
 }
 
 func respellString(rng *rand.Rand, s string) string {
-	if len(s) > 1000 { // long ones plainly
+	if len(s) > 1000 { // long strings without escapes
 		out, _ := json.Marshal(s)
 		return string(out)
 	}
@@ -167,7 +167,7 @@ func TestSpellingDoesNotCount(t *testing.T) {
 	}
 }
 
-// A longer conversation begins with the text of the shorter one.
+// TestTextGrowsAtItsEnd checks that a longer conversation begins with the text of the shorter one.
 func TestTextGrowsAtItsEnd(t *testing.T) {
 	turns := []string{`{"role":"system","content":"s"}`, `{"role":"user","content":[{"type":"text","text":"u"}]}`,
 		`{"role":"assistant","content":null,"tool_calls":[{"id":"1","function":{"name":"f",` +
@@ -226,7 +226,8 @@ func TestMediaHashIsBLAKE3(t *testing.T) {
 	}
 }
 
-// Repeated members must not make the arrangement of a part or call expensive.
+// TestRepeatedMembersInParts checks that repeated members do not make it expensive to arrange a
+// part or call.
 func TestRepeatedMembersInParts(t *testing.T) {
 	const n = 100_000
 	r := mustScan(t, Chat, `{"model":"m","messages":[{"role":"user","content":[{`+strings.Repeat(`"url":"u",`+
@@ -237,7 +238,7 @@ func TestRepeatedMembersInParts(t *testing.T) {
 	}
 }
 
-// The pieces of members in reverse order are each moved once per level.
+// TestDeepReversedContent checks that pieces of members in reverse order are moved once per level.
 func TestDeepReversedContent(t *testing.T) {
 	const levels = 50
 	body := strings.Repeat(`[{"content":`, levels) + `"` + strings.Repeat("x", 1<<16) + `"` + strings.Repeat(`,`+

@@ -6,29 +6,29 @@ import (
 	"github.com/cognitora/dataplane/internal/jsonscan"
 )
 
-// Edits are changes to the members at the root of one request's body. They apply in the order in
-// which they are asked for, so the last edit of a member counts. Nothing of the body is decoded or
-// copied, and the bytes of all other members stay as they are.
+// Edits are changes to the members at the root of one request's body. They apply in the order of
+// the calls, so the last edit of a member counts. They decode and copy nothing of the body. The
+// bytes of all other members stay unchanged.
 //
-// A body may have several members of one name, of which engines read the last, and names that are
-// written with escapes. After an edit the body has one member of the name, or none.
+// A body may have several members of one name; engines read the last one. Names may contain
+// escapes. After an edit the body has at most one member of the name.
 //
-// Reset begins the edits of a body. Model, IncludeUsage and the edits by name follow, then
-// Segments. An Edits that is reused does not allocate. It is not safe for concurrent use, but
-// several may edit one body, see Request.Index.
+// Call Reset first, then Model, IncludeUsage and the edits by name, then Segments. A reused Edits
+// does not allocate. It is not safe for concurrent use, but several Edits may edit one body: see
+// Request.Index.
 type Edits struct {
 	r       *Request
 	body    []byte
 	changes []change // at most maxChanges, of different names
-	named   bool     // the scan may not know all places of their members
+	named   bool     // some edit is by name, so the scan may not know all places of its member
 	err     error
-	cuts    []cut  // of the changes, by their place in the body
-	scratch []byte // the bytes that are added to the body, except for long values
+	cuts    []cut  // of the changes, sorted by place
+	scratch []byte // bytes added to the body, except long values
 }
 
 const (
-	maxChanges = 32  // of one Edits; those beyond it fail
-	smallValue = 256 // bytes up to which a value is copied, so that it makes no segment of its own
+	maxChanges = 32  // changes of one Edits; a further one fails
+	smallValue = 256 // bytes; a value up to this size is copied instead of becoming a segment
 )
 
 // change is the last edit of one member.
@@ -42,12 +42,12 @@ type change struct {
 type changeKind uint8
 
 const (
-	setTo  changeKind = iota // makes value the member's value
-	remove                   // takes all members of the name out
-	report                   // makes include_usage true in the object that is the member's value
+	setTo  changeKind = iota // sets the member to value
+	remove                   // removes all members of the name
+	report                   // sets include_usage to true in the member's object
 )
 
-// cut replaces body[at.Start:at.End] by with.
+// cut replaces body[at.Start:at.End] with with.
 type cut struct {
 	at   Span
 	with []byte
@@ -55,8 +55,8 @@ type cut struct {
 
 var errChanges = errors.New("one body takes no more than 32 edits")
 
-// Reset forgets all edits and begins those of body, which r is the scan of. Both are borrowed until
-// the next Reset. Reset(nil, nil) lets go of them.
+// Reset forgets all edits and begins edits of body. r is the scan of body. Both are borrowed until
+// the next Reset. Reset(nil, nil) releases them.
 func (e *Edits) Reset(r *Request, body []byte) {
 	clear(e.changes[:cap(e.changes)])
 	clear(e.cuts[:cap(e.cuts)])
@@ -64,11 +64,11 @@ func (e *Edits) Reset(r *Request, body []byte) {
 	e.changes, e.cuts, e.scratch = e.changes[:0], e.cuts[:0], kept(e.scratch, 1)
 }
 
-// Err is the first failure of an edit: by name in a form, of more than 32 members, or in a body
-// that is not the scanned one. Model and IncludeUsage do not fail if they come first.
+// Err returns the first failure of an edit. An edit fails by name in a form, beyond 32 members, or
+// in a body that is not the scanned one. Model and IncludeUsage do not fail if they come first.
 func (e *Edits) Err() error { return e.err }
 
-// Model makes name the model, in a form too.
+// Model sets the model to name. It works in a form too.
 func (e *Edits) Model(name string) {
 	start := len(e.scratch)
 	if e.r.form {
@@ -79,9 +79,9 @@ func (e *Edits) Model(name string) {
 	e.change(rootNames[rootModel], setTo, e.added(start))
 }
 
-// IncludeUsage makes stream_options.include_usage true, and continuous_usage_stats false if it is
-// there. It changes nothing in a form, and nothing if include_usage is true already. It reads the
-// body's own stream_options, so it comes before edits of them by name.
+// IncludeUsage sets stream_options.include_usage to true, and continuous_usage_stats to false if
+// present. It changes nothing in a form, or if include_usage is already true. It reads the body's
+// own stream_options, so call it before edits of them by name.
 func (e *Edits) IncludeUsage() {
 	name := rootNames[rootStreamOptions]
 	switch o := &e.r.root.options; {
@@ -93,7 +93,7 @@ func (e *Edits) IncludeUsage() {
 	}
 }
 
-// Set makes value, which is JSON, the value of the member of that name. It is borrowed until the
+// Set sets the member of that name to value, which must be JSON. The value is borrowed until the
 // next Reset.
 func (e *Edits) Set(name string, value []byte) {
 	if e.index() {
@@ -101,28 +101,28 @@ func (e *Edits) Set(name string, value []byte) {
 	}
 }
 
-// Default is Set for a body that has no member of that name, or null there.
+// Default calls Set if the body has no member of that name, or null.
 func (e *Edits) Default(name string, value []byte) {
 	if now := e.value(name); now == nil || string(now) == "null" {
 		e.Set(name, value)
 	}
 }
 
-// Replace is Set for a body that has a member of that name, be it null.
+// Replace calls Set if the body has a member of that name, even null.
 func (e *Edits) Replace(name string, value []byte) {
 	if e.value(name) != nil {
 		e.Set(name, value)
 	}
 }
 
-// Remove takes the member of that name out of the body.
+// Remove removes the member of that name.
 func (e *Edits) Remove(name string) {
 	if e.value(name) != nil {
 		e.change(name, remove, nil)
 	}
 }
 
-// index makes the places of all members known, and reports whether no edit has failed.
+// index finds the places of all members. It returns true if no edit has failed.
 func (e *Edits) index() bool {
 	if err := e.r.Index(e.body); err != nil && e.err == nil {
 		e.err = err
@@ -131,7 +131,7 @@ func (e *Edits) index() bool {
 	return e.err == nil
 }
 
-// value is the value of a member after the edits so far, nil if there is none.
+// value returns the value of a member after the edits so far, or nil.
 func (e *Edits) value(name string) []byte {
 	if !e.index() {
 		return nil
@@ -159,13 +159,13 @@ func (e *Edits) change(name string, kind changeKind, value []byte) {
 	}
 }
 
-// added returns what was appended to scratch since start. Growth moves the buffer but leaves what
-// was handed out where it is.
+// added returns the bytes appended to scratch since start. When scratch grows, bytes returned
+// before stay in the old buffer.
 func (e *Edits) added(start int) []byte { return e.scratch[start:len(e.scratch):len(e.scratch)] }
 
-// Segments appends to dst the segments that make up the edited body: written one after the other
-// they are the new one. They alias the body, the values and memory of e, and are valid until the
-// next Reset. If an edit has failed it appends nothing.
+// Segments appends the segments of the edited body to dst. Their concatenation is the edited body.
+// They alias the body, the values and the memory of e, and are valid until the next Reset. If an
+// edit has failed, Segments appends nothing.
 func (e *Edits) Segments(dst [][]byte) [][]byte {
 	if e.err != nil {
 		return dst
@@ -191,7 +191,7 @@ func appendSegment(dst [][]byte, s []byte) [][]byte {
 	return append(dst, s)
 }
 
-// cut makes the cuts, and reports whether members of the body stay.
+// cut makes the cuts. stay says that some members of the body stay.
 func (e *Edits) cut() (stay bool) {
 	if len(e.cuts) > 0 {
 		clear(e.cuts)
@@ -203,7 +203,7 @@ func (e *Edits) cut() (stay bool) {
 	if e.named {
 		return e.cutNamed()
 	}
-	for i := range e.changes { // only Model and IncludeUsage, which the scan knows the places of
+	for i := range e.changes { // only Model and IncludeUsage; the scan knows the places of their members
 		c, at := &e.changes[i], e.r.root.model
 		if c.name != rootNames[rootModel] {
 			at = e.r.root.options.at
@@ -215,11 +215,11 @@ func (e *Edits) cut() (stay bool) {
 	return !e.r.root.empty
 }
 
-// cutNamed is cut for edits by name. A member that goes takes the comma before it along, or the
-// one behind it if no member stays before it.
+// cutNamed is cut for edits by name. A removed member takes the comma before it along, or the comma
+// after it if no member before it stays.
 func (e *Edits) cutNamed() (stay bool) {
-	leading := -1 // where the members begin that go before the first one that stays
-	before := 0   // the end of the value before
+	leading := -1 // beginning of the removed members before the first one that stays
+	before := 0   // end of the preceding value
 	e.r.members(e.body, func(m entry) bool {
 		c := e.changeOf(&m)
 		switch goes := c != nil && (c.kind == remove || c.met); {
@@ -245,7 +245,7 @@ func (e *Edits) cutNamed() (stay bool) {
 	return stay
 }
 
-// changeOf is the change of a member, nil if there is none.
+// changeOf returns the change of a member, or nil.
 func (e *Edits) changeOf(m *entry) *change {
 	for i := range e.changes {
 		if c := &e.changes[i]; m.spells(e.body, c.name) {
@@ -255,14 +255,14 @@ func (e *Edits) changeOf(m *entry) *change {
 	return nil
 }
 
-// meet changes the member whose value lies there.
+// meet applies the change to a member with its value at value.
 func (e *Edits) meet(c *change, value Span) {
 	if c.met = true; c.kind == setTo {
 		e.replace(value, c.value)
 		return
 	}
 	o := &e.r.root.options
-	if o.continuous != (Span{}) { // counts only if usage is reported, which the body does not ask for
+	if o.continuous != (Span{}) { // counts only with include_usage, which the body does not set
 		e.replace(o.continuous, falseValue)
 	}
 	switch {
@@ -283,7 +283,7 @@ var (
 	falseValue      = []byte(`false`)
 )
 
-// replace adds a cut. Cuts are sorted by their place.
+// replace adds a cut. The cuts are sorted by place.
 func (e *Edits) replace(at Span, with []byte) {
 	e.cuts = append(e.cuts, cut{at, with})
 	i := len(e.cuts) - 1
@@ -293,7 +293,7 @@ func (e *Edits) replace(at Span, with []byte) {
 	e.cuts[i] = cut{at, with}
 }
 
-// adds reports whether the body lacks members that are set.
+// adds says whether some member to set is missing in the body.
 func (e *Edits) adds() bool {
 	for i := range e.changes {
 		if e.changes[i].adds() {
@@ -305,8 +305,8 @@ func (e *Edits) adds() bool {
 
 func (c *change) adds() bool { return c.kind == setTo && !c.met }
 
-// additions appends the members that the body lacks, to be first in its root. stay says that
-// members follow.
+// additions appends the missing members, which come first in the root. stay says that members
+// follow.
 func (e *Edits) additions(dst [][]byte, stay bool) [][]byte {
 	start, comma := len(e.scratch), false
 	for i := range e.changes {

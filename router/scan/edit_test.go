@@ -11,7 +11,7 @@ import (
 
 func join(segments [][]byte) []byte { return bytes.Join(segments, nil) }
 
-// edited is a body after edits that have to be possible.
+// edited returns a body after edits that must succeed.
 func edited(t *testing.T, api API, body string, edit func(*Edits)) string {
 	t.Helper()
 	var e Edits
@@ -134,7 +134,7 @@ func TestEditsByName(t *testing.T) {
 	}
 }
 
-// TestEditsBeyondTheIndex: members that the index has no room for are edited like others.
+// TestEditsBeyondTheIndex checks edits of members that did not fit into the index.
 func TestEditsBeyondTheIndex(t *testing.T) {
 	var members, kept []string
 	for i := range maxEntries + 20 {
@@ -198,7 +198,7 @@ func TestEditsFail(t *testing.T) {
 	}
 }
 
-// TestSegmentsAlias: nothing of a body is copied, and long values are not either.
+// TestSegmentsAlias checks that neither the body nor a long value is copied.
 func TestSegmentsAlias(t *testing.T) {
 	body, value := chatBody(20<<10), []byte(`"`+strings.Repeat("v", 2*smallValue)+`"`)
 	var r Request
@@ -265,7 +265,7 @@ func TestFind(t *testing.T) {
 	}
 }
 
-// TestFirstEditsStay as they are when the scratch memory grows.
+// TestFirstEditsStay checks that early edits survive a growth of the scratch memory.
 func TestFirstEditsStay(t *testing.T) {
 	body := []byte(`{"messages":[]}`)
 	var r Request

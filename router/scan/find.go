@@ -6,10 +6,10 @@ import (
 	"github.com/cognitora/dataplane/internal/jsonscan"
 )
 
-// Find returns the value at a path of member names in a JSON document, as the document spells it:
-// Find(doc, "nvext", "agent_hints", "osl"). The value is nil if there is none, or if the path leads
-// through anything but objects. The last of several members of one name counts, as in the engines'
-// decoders. The value aliases doc. The error is a *jsonscan.Error about the document.
+// Find returns the value at a path of member names in a JSON document, in the document's spelling:
+// Find(doc, "nvext", "agent_hints", "osl"). It returns nil if there is none, or if the path leads
+// through anything but objects. Of several members with one name the last one counts, as in the
+// engines' decoders. The value aliases doc. The error is a *jsonscan.Error about the document.
 func Find(doc []byte, path ...string) ([]byte, error) {
 	c := jsonscan.New(doc)
 	for ; len(path) > 0 && c.Kind() == jsonscan.Object; path = path[1:] {
@@ -37,11 +37,11 @@ func Find(doc []byte, path ...string) ([]byte, error) {
 	return nil, c.Err()
 }
 
-// index knows where the members of a root object lie.
+// index holds the places of a root object's members.
 type index struct {
-	entries []entry // of the first members, at most maxEntries
+	entries []entry // the first members, at most maxEntries
 	state   indexState
-	rest    int // where the members behind the last entry begin; 0: there are none
+	rest    int // beginning of the members behind the last entry; 0: there are none
 }
 
 type indexState uint8
@@ -51,10 +51,10 @@ const (
 	indexed
 )
 
-// entry is where a member lies: its name with the quotes, and its value.
+// entry is the place of a member: its name with the quotes, and its value.
 type entry struct{ name, value Span }
 
-// maxEntries bounds an index. Each use walks over the members behind.
+// maxEntries bounds an index. Each lookup walks over the members beyond it.
 const maxEntries = 256
 
 var (
@@ -62,9 +62,9 @@ var (
 	errRoot = errors.New("the request body is not the JSON object that was scanned")
 )
 
-// Index finds the members at the root of body, which r is the scan of. It passes over the longest
-// part of the prompt, and does nothing the second time. Find and the edits by name call it. After
-// it has returned nil, several goroutines may use Find, and an Edits each, at once.
+// Index finds the members at the root of body. r is the scan of body. Index skips the longest part
+// of the prompt. A second call does nothing. Find and the edits by name call it. After it has
+// returned nil, several goroutines may use Find, and an Edits each, at once.
 func (r *Request) Index(body []byte) error {
 	switch {
 	case r.form:
@@ -88,7 +88,7 @@ func (r *Request) Index(body []byte) error {
 	return err
 }
 
-// walk yields the members of body's root: all, or those from the name at offset from on.
+// walk yields the members of body's root, beginning with the name at offset from.
 func (r *Request) walk(body []byte, from int, yield func(entry) bool) error {
 	c := jsonscan.New(body)
 	var ok bool
@@ -124,7 +124,7 @@ func (r *Request) walk(body []byte, from int, yield func(entry) bool) error {
 	return nil
 }
 
-// members yields the members of an indexed body in their order.
+// members yields the members of an indexed body in order.
 func (r *Request) members(body []byte, yield func(entry) bool) {
 	for _, e := range r.index.entries {
 		if !yield(e) {
@@ -136,12 +136,12 @@ func (r *Request) members(body []byte, yield func(entry) bool) {
 	}
 }
 
-// spells reports whether the member has that name, however it is written.
+// spells says whether the member has that name, with or without escapes.
 func (e *entry) spells(body []byte, name string) bool {
 	return jsonscan.Spells(body[e.name.Start+1:e.name.End-1], name)
 }
 
-// Find is the function Find on body, which r is the scan of, without another walk over the prompt.
+// Find is the function Find on body, without another walk over the prompt. r is the scan of body.
 // It returns nil for a form.
 func (r *Request) Find(body []byte, path ...string) []byte {
 	if len(path) == 0 || r.Index(body) != nil {

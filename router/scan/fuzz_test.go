@@ -13,9 +13,9 @@ import (
 	"pgregory.net/rapid"
 )
 
-// FuzzScan compares with encoding/json: whatever Scan accepts is valid, and has
-// the model and stream that the library reads; whatever it refuses has an
-// explanation. Edits keep the body valid.
+// FuzzScan compares Scan with encoding/json. An accepted body must be valid, with the model and
+// stream that the library reads. A refusal must have an explanation. Edits must keep the body
+// valid.
 func FuzzScan(f *testing.F) {
 	for _, c := range canonicalCases {
 		f.Add(uint8(c.api), []byte(`{"model":"m",`+c.members+`}`))
@@ -40,7 +40,7 @@ func FuzzScan(f *testing.F) {
 	})
 }
 
-// depth is at least the nesting of a document.
+// depth returns an upper bound of a document's nesting.
 func depth(body []byte) int { return bytes.Count(body, []byte("{")) + bytes.Count(body, []byte("[")) }
 
 func checkAccepted(t *testing.T, body []byte, r *Request) {
@@ -63,7 +63,7 @@ func checkAccepted(t *testing.T, body []byte, r *Request) {
 	e.Model("new\nname")
 	e.IncludeUsage()
 	spliced := join(e.Segments(nil))
-	edited := map[string]json.RawMessage{} // unlike a struct, it tells names apart by case
+	edited := map[string]json.RawMessage{} // unlike a struct, a map distinguishes names by case
 	if err := json.Unmarshal(spliced, &edited); err != nil {
 		t.Fatalf("%q: edited to %q: %v", body, spliced, err)
 	}
@@ -72,8 +72,8 @@ func checkAccepted(t *testing.T, body []byte, r *Request) {
 	}
 }
 
-// FuzzEdits compares edits and Find with decoding, editing and encoding by encoding/json: on the
-// body, and on one with a long prompt before or behind its members that a Memo passes over.
+// FuzzEdits compares edits and Find with encoding/json's decoding, editing and encoding. It uses
+// the body, and a body with a long prompt before or behind its members that a Memo skips.
 func FuzzEdits(f *testing.F) {
 	for _, body := range []string{
 		`{}`, `{ }`, `{"model":"m"}`, `{"a":1,"b":[{}],"a":"x","\u0061":null}`, ` { "stream" : true , ` +
@@ -97,7 +97,7 @@ func FuzzEdits(f *testing.F) {
 	})
 }
 
-// inner is the text between the braces of an object.
+// inner returns the text between the braces of an object.
 func inner(body []byte) (string, bool) {
 	root := bytes.TrimSpace(body)
 	if len(root) < 2 || root[0] != '{' || root[len(root)-1] != '}' {
@@ -106,8 +106,8 @@ func inner(body []byte) (string, bool) {
 	return string(root[1 : len(root)-1]), true
 }
 
-// checkPassedOver adds a long prompt before or behind the members of a body, and scans it twice, so
-// that the second scan begins in its middle.
+// checkPassedOver adds a long prompt before or behind the members of a body. It scans the body
+// twice, so that the second scan begins in the middle.
 func checkPassedOver(t *testing.T, members string, ops []byte) {
 	comma := ","
 	if strings.TrimSpace(members) == "" {
@@ -134,7 +134,7 @@ func checkPassedOver(t *testing.T, members string, ops []byte) {
 
 var longPrompt = `"prompt":"` + strings.Repeat("long ", 3*stride/5) + `"`
 
-// rootMembersOf are the members of an object in their order, as encoding/json reads them.
+// rootMembersOf returns the members of an object in order, as encoding/json reads them.
 func rootMembersOf(doc []byte) (names []string, values []json.RawMessage, err error) {
 	d := json.NewDecoder(bytes.NewReader(doc))
 	if _, err = d.Token(); err != nil {
@@ -167,8 +167,8 @@ var (
 	}
 )
 
-// applyEdits asks e for the edits that ops spell, and makes them in now, where nil stands for a
-// member that is gone. It returns the names of the members that it has edited.
+// applyEdits makes the edits encoded in ops with e and in now. A nil in now is a removed member. It
+// returns the names of the edited members.
 func applyEdits(e *Edits, ops []byte, now map[string]json.RawMessage) map[string]bool {
 	touched := map[string]bool{}
 	for ; len(ops) >= 3; ops = ops[3:] {
@@ -198,7 +198,8 @@ func applyEdits(e *Edits, ops []byte, now map[string]json.RawMessage) map[string
 	return touched
 }
 
-// checkEdits compares the edits that ops spell, made with r, with decoding, editing and encoding.
+// checkEdits makes the edits encoded in ops with r. It compares the result with decoding, editing
+// and encoding.
 func checkEdits(t *testing.T, body []byte, r *Request, ops []byte) {
 	names, values, err := rootMembersOf(body)
 	if err != nil {
@@ -220,7 +221,7 @@ func checkEdits(t *testing.T, body []byte, r *Request, ops []byte) {
 	if usage {
 		e.IncludeUsage()
 		if usage = !r.IncludeUsage; usage {
-			now[options] = json.RawMessage("true") // something
+			now[options] = json.RawMessage("true") // any other value
 		}
 	}
 	touched := applyEdits(&e, ops, now)
@@ -237,7 +238,7 @@ func checkEdits(t *testing.T, body []byte, r *Request, ops []byte) {
 	checkRest(t, body, out, touched)
 }
 
-// checkEdited holds the members that were edited to their values.
+// checkEdited checks the values of the edited members.
 func checkEdited(t *testing.T, what string, out []byte, touched map[string]bool, now map[string]json.RawMessage) {
 	names, values, _ := rootMembersOf(out)
 	for name := range touched {
@@ -260,7 +261,7 @@ func checkEdited(t *testing.T, what string, out []byte, touched map[string]bool,
 	}
 }
 
-// checkRest holds all other members to their bytes and their order.
+// checkRest checks the bytes and the order of all other members.
 func checkRest(t *testing.T, body, out []byte, touched map[string]bool) {
 	rest := func(doc []byte) (all []string) {
 		names, values, _ := rootMembersOf(doc)
@@ -276,8 +277,7 @@ func checkRest(t *testing.T, body, out []byte, touched map[string]bool) {
 	}
 }
 
-// TestEditsProperty makes edits of random bodies, which have members of the same name, names with
-// escapes and white space.
+// TestEditsProperty edits random bodies with repeated names, names with escapes, and white space.
 func TestEditsProperty(t *testing.T) {
 	space := rapid.SampledFrom([]string{"", "", " ", "\n\t"})
 	name := rapid.SampledFrom([]string{
@@ -314,7 +314,7 @@ func TestEditsProperty(t *testing.T) {
 	}
 }
 
-// withUsage is a value of stream_options that asks for usage at the end alone.
+// withUsage returns a value of stream_options that asks for usage only at the end.
 func withUsage(options json.RawMessage) json.RawMessage {
 	var all map[string]any
 	json.Unmarshal(options, &all)
@@ -329,7 +329,7 @@ func withUsage(options json.RawMessage) json.RawMessage {
 	return out
 }
 
-// decodePath is Find with encoding/json.
+// decodePath is Find by encoding/json.
 func decodePath(members map[string]json.RawMessage, path []string) json.RawMessage {
 	value := members[path[0]]
 	if len(path) == 1 || len(value) == 0 || value[0] != '{' {

@@ -6,14 +6,14 @@ import (
 	"unsafe"
 )
 
-// Long bodies are read in strides, so that another scan can begin in the middle of a body that
-// begins with the same bytes: at the end of each stride, or before it, the scan leaves a mark.
+// Long bodies are read in strides. At the end of each stride, or before it, the scan records a
+// mark. A later scan of a body with the same beginning can start at a mark.
 const (
 	stride   = 8192 // bytes of the body from one mark to the next
 	maxMarks = 512  // in one body
 )
 
-// where says at which kinds of place a scan can be taken up.
+// where is the kind of place at which a scan can start.
 type where uint8
 
 const (
@@ -23,8 +23,8 @@ const (
 	inPrompt                  // in the string that is the prompt
 )
 
-// mark is the knowledge of a scan at one place of a body. It has no pointers, so that it can be a
-// record of a memo.Table. Text offsets are those of the whole canonical text as it stood then.
+// mark is the state of a scan at one place of a body. It has no pointers, so it can be a record of
+// a memo.Table. Its text offsets refer to the whole canonical text at that time.
 type mark struct {
 	pos, depth, text     int
 	where                where
@@ -36,11 +36,11 @@ type mark struct {
 	turnHash             uint64
 
 	frame frame
-	index int // of the element of the frame's member
+	index int // index of the element in the frame's member
 	turn  turnPlace
 	part  partPlace
 
-	// segments: of the root, then of the message, then of the part.
+	// These are the numbers of segments: of the root, then of the message, then of the part.
 	ofRoot, ofTurn, ofPart int
 	segments               [maxSegments]segment
 }
@@ -53,41 +53,41 @@ const (
 
 func (m *mark) words() []uint64 { return (*[markWords]uint64)(unsafe.Pointer(m))[:] }
 
-// atStride is a mark that holds for a number of strides from the body's beginning.
+// atStride is a mark with the number of strides that it covers.
 type atStride struct {
 	strides int
 	mark    mark
 }
 
-// frame is the root member that is being read.
+// frame is the root member being read.
 type frame struct {
 	member rootMember
-	text   int // where it begins in Text
-	at     int // where its value begins in the body
+	text   int // beginning of the member in Text
+	at     int // beginning of its value in the body
 }
 
-// recording is what a Request needs to leave marks and to be taken up at one.
+// recording is the state of a Request that records marks or starts at one.
 type recording struct {
 	state  recordingState
 	frame  frame
-	next   int  // the end of the stride that the next mark is for
-	last   mark // the latest place between turns
-	has    bool // there is one in this stride
+	next   int  // end of the next mark's stride
+	last   mark // the last place between turns
+	has    bool // this stride has such a place
 	marks  []atStride
-	noted  rootMember // the one with the marks
-	hashes []uint64   // of the body up to the end of each stride
-	taken  int        // strides passed over
+	noted  rootMember // the member with the marks
+	hashes []uint64   // hashes of the body up to the end of each stride
+	taken  int        // strides skipped
 }
 
 type recordingState uint8
 
 const (
-	noMarks     recordingState = iota // are left
-	leavesMarks                       // at the end of strides
-	lostText                          // text that was passed over would have to be moved
+	noMarks     recordingState = iota // no marks are recorded
+	leavesMarks                       // marks are recorded at the end of strides
+	lostText                          // skipped text would have to be moved
 )
 
-// begin begins a scan that has passed strides over.
+// begin begins a scan that has skipped the given number of strides.
 func (r *Request) begin(api API, strides int) {
 	r.api, r.rec.taken, r.rec.next = api, strides, (strides+1)*stride
 	if r.keep == 0 {
@@ -95,7 +95,7 @@ func (r *Request) begin(api API, strides int) {
 	}
 }
 
-// stop drops the marks, and leaves no more.
+// stop drops the marks and records no more.
 func (c *recording) stop() {
 	if c.state == leavesMarks {
 		c.state = noMarks
@@ -103,7 +103,7 @@ func (c *recording) stop() {
 	c.marks, c.has = c.marks[:0], false
 }
 
-// betweenTurns notes the place before a message.
+// betweenTurns records the place before a message.
 func (r *Request) betweenTurns() {
 	if r.rec.state != leavesMarks {
 		return
@@ -115,7 +115,7 @@ func (r *Request) betweenTurns() {
 	}
 }
 
-// pass leaves the mark of a stride that the scan has come to the end of.
+// pass records the mark of the stride that the scan has finished.
 func (r *Request) pass(pos int) {
 	if r.rec.state != leavesMarks || pos <= r.rec.next {
 		return
@@ -136,7 +136,7 @@ func (r *Request) leave(m *mark) {
 	c.marks = append(c.marks, atStride{c.next / stride, *m})
 }
 
-// note fills m with what is known now, and reports whether a scan could be taken up with it.
+// note fills m with the present state. It returns true if a scan can start with it.
 func (r *Request) note(m *mark, at where) bool {
 	o, escaped := &r.order, len(r.scratch.decoded) > 0
 	if escaped || len(o.segments) > maxSegments || len(o.shuffles) > 0 || len(r.Tokens) > 0 {
@@ -156,16 +156,16 @@ func (r *Request) note(m *mark, at where) bool {
 	return true
 }
 
-// inText is a string that can be long, and what is open around it.
+// inText is a string that may be long, with the open elements around it.
 type inText struct {
 	at   where
 	turn *turn     // inContent and inPart
-	base int       // inPart: of the part's pieces in order.segments
+	base int       // inPart: base of the part's pieces in order.segments
 	part partPlace // inPart
 }
 
-// longText reads the string that the cursor is in, whose text begins at start, and leaves a mark
-// at the end of every stride.
+// longText reads the string that the cursor is in and records a mark at the end of every stride.
+// The string's text begins at start.
 func (r *Request) longText(start int, in inText) {
 	c := &r.rec
 	for c.state == leavesMarks {
@@ -189,8 +189,9 @@ func (r *Request) longText(start int, in inText) {
 	r.textFrom(start)
 }
 
-// noteText adds to a mark what is open around a string. Without its role the beginning of the
-// message is not there yet, and a first turn that may be short is wanted whole.
+// noteText adds the open elements around a string to a mark. It refuses a message whose role is
+// unknown, because the beginning of its text is missing. It refuses a first turn that may be short,
+// because its whole text is needed.
 func (r *Request) noteText(m *mark, in *inText) bool {
 	t := in.turn
 	if t == nil {
@@ -213,9 +214,8 @@ func (r *Request) noteText(m *mark, in *inText) bool {
 	return true
 }
 
-// movable is asked before the text from start on is put into another order. Marks in it would be
-// wrong. Text that was passed over cannot be moved: that ends the scan, which has to be made again
-// from the beginning.
+// movable is called before the text from start on is moved. Marks in that text would be wrong, so
+// it drops them. Skipped text cannot be moved; then the scan must begin anew from the beginning.
 func (r *Request) movable(start int) bool {
 	c := &r.rec
 	if start < 0 {
@@ -230,8 +230,8 @@ func (r *Request) movable(start int) bool {
 	return true
 }
 
-// resume takes up the scan of body at a mark that was left in a body which begins with the same
-// bytes. The canonical text before the mark has negative offsets in Text.
+// resume starts the scan of body at a mark from a body with the same beginning. Text before the
+// mark has negative offsets.
 func (r *Request) resume(m *mark, body []byte) {
 	r.c.Resume(body, m.pos, m.depth)
 	r.Skipped = m.text
@@ -262,7 +262,7 @@ func (r *Request) resume(m *mark, body []byte) {
 	r.rootMembers(r.c.NextMember())
 }
 
-// plainString is the string without escapes, or null, that lies at a span of the body.
+// plainString returns the string at a span of the body, which has no escapes, or null.
 func plainString(body []byte, at Span) []byte {
 	if at == (Span{}) || body[at.Start] != '"' {
 		return nil
@@ -270,7 +270,7 @@ func plainString(body []byte, at Span) []byte {
 	return body[at.Start+1 : at.End-1]
 }
 
-// resumeTurn takes up a message in the middle of its content.
+// resumeTurn starts in the middle of a message's content.
 func (r *Request) resumeTurn(m *mark, body []byte) {
 	t := turn{turnPlace: m.turn, base: m.ofRoot, kind: plainString(body, m.turn.kindAt)}
 	t.begin -= m.text
@@ -292,8 +292,8 @@ func (r *Request) resumeTurn(m *mark, body []byte) {
 	r.turnDone(&t)
 }
 
-// arrangeRoot orders the root members like arrange. If some of the text was passed over, or may be
-// next time, the text that has to come before it becomes the head.
+// arrangeRoot sorts the root members like arrange. If some of the text was skipped, or may be
+// skipped next time, the text that belongs before it becomes the head.
 func (r *Request) arrangeRoot() {
 	if r.Skipped == 0 && len(r.rec.marks) == 0 {
 		r.arrange(0)
@@ -314,11 +314,11 @@ func (r *Request) arrangeRoot() {
 	r.Head, r.order.segments = head, r.order.segments[:0]
 }
 
-// headBytes is how much text comes before that of the members that the scan began with, up to the
-// one with the marks; false if some has to come between them.
+// headBytes returns the length of the text that belongs before the scan's first members, up to the
+// one with the marks. ok is false if some text belongs between them.
 func (r *Request) headBytes() (n int, ok bool) {
 	segments := r.order.segments
-	last := 0 // the member with the marks
+	last := 0 // index of the member with the marks
 	for i, s := range segments {
 		if rootMember(s.rank) == r.rec.noted {
 			last = i

@@ -7,14 +7,14 @@ import (
 	"lukechampine.com/blake3/guts"
 )
 
-// hashBytes is how much of the BLAKE3 of a medium goes into the text.
+// hashBytes is the number of bytes of a medium's BLAKE3 hash in the text.
 const hashBytes = 16
 
-// bufferBytes is what the hash library takes at once.
+// bufferBytes is the buffer size of the hash library.
 const bufferBytes = guts.MaxSIMD * guts.ChunkSize
 
-// appendMediaHash appends the hash of the string at the cursor in hex. A string with
-// escapes is decoded piece by piece.
+// appendMediaHash appends the hash of the string at the cursor in hex. It decodes a string with
+// escapes piece by piece.
 func (r *Request) appendMediaHash(dst []byte) []byte {
 	r.Media++
 	var h mediaHash
@@ -32,8 +32,8 @@ func (r *Request) appendMediaHash(dst []byte) []byte {
 	return hex.AppendEncode(dst, sum[:hashBytes])
 }
 
-// hashPieces adds the string at the cursor to h, and returns the end of it that is not
-// longer than a buffer.
+// hashPieces adds the string at the cursor to h, except for its end. It returns that end, at most
+// one buffer.
 func (r *Request) hashPieces(h *mediaHash) []byte {
 	piece := r.scratch.spare[:0]
 	for ended := !r.c.OpenString(); !ended; {
@@ -47,15 +47,15 @@ func (r *Request) hashPieces(h *mediaHash) []byte {
 	return piece
 }
 
-// mediaHash is BLAKE3 on the calling goroutine without allocating, unlike the
-// library's own entry points for more than 1 KiB.
+// mediaHash computes BLAKE3 on the calling goroutine without allocating. The library's own
+// functions allocate above 1 KiB.
 type mediaHash struct {
-	subtrees [48][8]uint32 // the left siblings that wait for their right one, the largest first
-	waiting  int           // of them
-	buffers  uint64        // added so far
+	subtrees [48][8]uint32 // left siblings that wait for their right sibling, the largest first
+	waiting  int           // number of waiting siblings
+	buffers  uint64        // buffers added so far
 }
 
-// add takes a buffer that is not the last one.
+// add adds a buffer that is not the last one.
 func (h *mediaHash) add(buffer *[bufferBytes]byte) {
 	n := guts.CompressBuffer(buffer, bufferBytes, &guts.IV, h.buffers*guts.MaxSIMD, 0)
 	h.buffers++
@@ -68,8 +68,8 @@ func (h *mediaHash) add(buffer *[bufferBytes]byte) {
 	h.waiting++
 }
 
-// lastSum is the hash of all buffers and of data, the last one, which is not empty unless
-// there is no other.
+// lastSum returns the hash of all buffers and of data, the last one. data is empty only if there is
+// no buffer.
 func (r *Request) lastSum(h *mediaHash, data []byte) [64]byte {
 	if h.buffers == 0 && len(data) <= guts.ChunkSize {
 		return blake3.Sum512(data)

@@ -6,22 +6,22 @@ import (
 	"github.com/cognitora/dataplane/internal/memo"
 )
 
-// Memo remembers where scans were in long bodies, so that a body that begins with bytes seen before
-// (a conversation's history, a document) is scanned from where it differs. Bodies are known by a
-// 64-bit hash, under a secret of this process, of each 8 KiB of them and all before. A Memo is
-// bounded, and safe for concurrent use.
+// Memo remembers the states of scans in long bodies. A body that begins with known bytes (a
+// conversation's history, a document) is then scanned from the first difference. Memo identifies
+// the beginning of a body, in steps of 8 KiB, by a 64-bit hash with a secret of this process. A
+// Memo is bounded and safe for concurrent use.
 type Memo struct {
 	seed  maphash.Seed
 	key   *strideKey
 	marks *memo.Table
 }
 
-// NewMemo makes a Memo of about that many bytes; one mark takes about 0.6 KiB.
+// NewMemo makes a Memo of about the given size in bytes. One mark takes about 0.6 KiB.
 func NewMemo(bytes int) *Memo {
 	return &Memo{seed: maphash.MakeSeed(), key: newStrideKey(), marks: memo.New(bytes, markWords)}
 }
 
-// Scan is the function Scan, less the canonical text that Request.Skipped bytes stand for.
+// Scan is the function Scan without the canonical text of the skipped bytes (Request.Skipped).
 func (m *Memo) Scan(api API, body []byte, r *Request) error {
 	if len(body) < stride {
 		return Scan(api, body, r)
@@ -56,14 +56,14 @@ func (m *Memo) hash(dst []uint64, api API, body []byte) []uint64 {
 	return dst
 }
 
-// mix spreads every bit of x over all of it (the finalizer of MurmurHash3).
+// mix spreads every bit of x over the whole word (the finalizer of MurmurHash3).
 func mix(x uint64) uint64 {
 	x = (x ^ x>>33) * 0xff51afd7ed558ccd
 	x = (x ^ x>>33) * 0xc4ceb9fe1a85ec53
 	return max(x^x>>33, 1)
 }
 
-// scanFrom takes the scan up at rec.last.
+// scanFrom starts the scan at rec.last.
 func (r *Request) scanFrom(api API, body []byte, strides int) error {
 	m := r.rec.last
 	r.begin(api, strides)
@@ -72,7 +72,7 @@ func (r *Request) scanFrom(api API, body []byte, strides int) error {
 	return r.finish()
 }
 
-// Keep remembers the marks of a scan that Scan has made.
+// Keep stores the marks of a scan made by Scan.
 func (m *Memo) Keep(r *Request) {
 	for i := range r.rec.marks {
 		a := &r.rec.marks[i]
@@ -80,12 +80,11 @@ func (m *Memo) Keep(r *Request) {
 	}
 }
 
-// Passed are the hashes of the strides up to the place where the scan began, none if it began with
-// the body.
+// Passed returns the hashes of the skipped strides. It is empty if the scan began with the body.
 func (r *Request) Passed() []uint64 { return r.rec.hashes[:r.rec.taken] }
 
-// Marks yields, in their order, the places of the canonical text at which a later scan may begin:
-// the hash that the text before is known by, together with its Head, and its length in bytes.
+// Marks yields the places of the canonical text at which a later scan may begin, in order. hash,
+// together with the Head, identifies the text before the place. length is its length in bytes.
 func (r *Request) Marks(yield func(hash uint64, length int) bool) {
 	for i := range r.rec.marks {
 		a := &r.rec.marks[i]
@@ -95,15 +94,15 @@ func (r *Request) Marks(yield func(hash uint64, length int) bool) {
 	}
 }
 
-// Again scans a body that Memo.Scan has filled r of once more, into another Request, and passes
-// nothing over.
+// Again scans a body once more into another Request and skips nothing. r is the Memo.Scan of the
+// body.
 func Again(api API, body []byte, r, into *Request) error {
 	into.Reset()
 	into.rec.state, into.rec.hashes = leavesMarks, append(into.rec.hashes, r.rec.hashes...)
 	return Scan(api, body, into)
 }
 
-// again is the same within one Request.
+// again is Again within one Request.
 func again(api API, body []byte, r *Request) error {
 	hashes := r.rec.hashes
 	r.Reset()

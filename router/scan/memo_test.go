@@ -11,10 +11,10 @@ import (
 	"time"
 )
 
-// talk makes bodies that share their beginnings, spelled in many ways.
+// talk makes bodies with common beginnings in many spellings.
 type talk struct {
 	*rand.Rand
-	turns []string // a pool: conversations are made of its beginnings
+	turns []string // conversations are prefixes of this list
 	root  []string // members other than the messages, JSON
 }
 
@@ -39,7 +39,7 @@ func (t *talk) size() int {
 	return t.IntN(600)
 }
 
-// object spells members in their order or in another one.
+// object writes the members in the given order or in another one.
 func (t *talk) object(members ...string) string {
 	if t.IntN(6) == 0 {
 		t.Shuffle(len(members), func(i, k int) { members[i], members[k] = members[k], members[i] })
@@ -78,7 +78,7 @@ func (t *talk) body(api API) []byte {
 		}
 	case 1:
 		turns = append(turns, t.turn(n))
-	case 2: // a member that belongs before what may have been passed over
+	case 2: // a member that belongs before text that may have been skipped
 		if !strings.Contains(last, `"name"`) {
 			turns[n-1] = last[:len(last)-1] + `,"name":"late"}`
 		}
@@ -107,7 +107,7 @@ func newTalk(seed uint64) *talk {
 	return t
 }
 
-// TestMemoFindsWhatAScanFinds holds scans that begin in the middle to scans of the whole body.
+// TestMemoFindsWhatAScanFinds compares scans that begin in the middle with scans of the whole body.
 func TestMemoFindsWhatAScanFinds(t *testing.T) {
 	seed := uint64(time.Now().UnixNano())
 	passed, bodies := 0, 0
@@ -135,7 +135,8 @@ func TestMemoFindsWhatAScanFinds(t *testing.T) {
 	}
 }
 
-// TestMemoKnowsShortTurns: a short first turn is known whole wherever a stride ends in or near it.
+// TestMemoKnowsShortTurns checks that the whole text of a short first turn is known, wherever a
+// stride ends in or near it.
 func TestMemoKnowsShortTurns(t *testing.T) {
 	for system := stride - 300; system < stride+20; system++ {
 		m, before, more := NewMemo(4<<20), map[string][]byte{}, ""
@@ -166,7 +167,7 @@ func compare(m *Memo, before map[string][]byte, api API, body []byte) (passed bo
 	if r.Skipped > 0 {
 		hashes := r.Passed()
 		known, ok := before[key(hashes[len(hashes)-1])]
-		if !ok { // another head: the whole body has to be scanned
+		if !ok { // the head differs, so the whole body has to be scanned
 			return true, nil
 		}
 		if len(known) != r.Head+r.Skipped {

@@ -2,8 +2,8 @@ package scan
 
 import "bytes"
 
-// Bounds of a multipart body: parts, bytes of one part's headers, bytes of the
-// model's name. The boundary is bounded by RFC 2046.
+// These constants bound a multipart body: parts, bytes of one part's headers, bytes of the model's
+// name. RFC 2046 bounds the boundary.
 const (
 	maxParts       = 256
 	maxPartHeader  = 8 << 10
@@ -18,10 +18,9 @@ var (
 	lineEnd   = []byte("\r\n")
 )
 
-// ScanMultipart reads the fields model and stream of a multipart/form-data body
-// into r, which must be fresh or Reset. File parts are passed over, not copied.
-// contentType is the request's header value, which names the boundary. The body
-// is borrowed, see Request. The error is an *Error.
+// ScanMultipart reads the fields model and stream of a multipart/form-data body into r, which must
+// be fresh or Reset. It skips file parts without copying. contentType is the request's header value
+// with the boundary. The body is borrowed: see Request. The error is an *Error.
 func ScanMultipart(contentType, body []byte, r *Request) error {
 	r.form = true
 	boundary := parameter(contentType, boundaryName)
@@ -45,8 +44,8 @@ func ScanMultipart(contentType, body []byte, r *Request) error {
 	return nil
 }
 
-// parts walks the parts. delimiter is the line end, two dashes and the boundary
-// that stand before each part; only before the first the line end may be missing.
+// parts walks over the parts. delimiter is the line end, two dashes and the boundary before each
+// part. Only the first delimiter may lack the line end.
 func (r *Request) parts(body, delimiter []byte) error {
 	at := len(delimiter) - len(lineEnd)
 	if !bytes.HasPrefix(body, delimiter[len(lineEnd):]) {
@@ -82,7 +81,7 @@ func malformed(offset int, why string) error {
 	}
 }
 
-// formPart reads one part, from the line end behind its boundary.
+// formPart reads one part, beginning at the line end behind its boundary.
 func (r *Request) formPart(body []byte, part Span) error {
 	head := body[part.Start:min(part.End, part.Start+maxPartHeader)]
 	n := bytes.Index(head, headerEnd)
@@ -146,8 +145,8 @@ func partHeader(head []byte, name string) []byte {
 	return nil
 }
 
-// parameter returns a parameter of a header value such as form-data; name="model",
-// without its quotes; escapes inside of them are left. nil where it is absent.
+// parameter returns a parameter of a header value such as form-data; name="model". It removes the
+// quotes and keeps escapes. It returns nil if the parameter is absent.
 func parameter(value []byte, name string) []byte {
 	for {
 		i := bytes.IndexByte(value, ';')
@@ -168,7 +167,7 @@ func parameter(value []byte, name string) []byte {
 	}
 }
 
-// parameterValue splits a value, quoted or not, from what follows.
+// parameterValue splits a value, quoted or not, from the rest.
 func parameterValue(s []byte) (value, rest []byte) {
 	if len(s) == 0 || s[0] != '"' {
 		if i := bytes.IndexByte(s, ';'); i >= 0 {

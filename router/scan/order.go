@@ -7,41 +7,40 @@ import (
 	"strconv"
 )
 
-// Members of an object come in any order and are read in that order; their
-// pieces of Text are then brought into the canonical one. Small objects are
-// arranged at once. The pieces of large ones are noted, and moved for a whole
-// turn or prompt member in one pass, so that text is not copied once for each
-// level that it is nested in.
+// Members of an object are read in the order of the body. Their pieces of Text are then brought
+// into canonical order. Small objects are sorted at once. The pieces of large objects are recorded
+// and moved in one pass for a whole turn or prompt member. Nested text is then not copied once for
+// each level.
 
-// atOnce is the size in bytes of Text up to which an object is arranged at once.
+// atOnce is the size in bytes of Text up to which an object is sorted at once.
 const atOnce = 4 << 10
 
-// order is what is known of the pieces of Text that are not in order yet.
+// order holds the pieces of Text that are not in order yet.
 type order struct {
-	segments []segment // of the objects of known members that are open
-	members  []member  // of the values that are open, at most membersMost
-	pieces   []piece   // of shuffles, about piecesMost
+	segments []segment // of the open objects with known members
+	members  []member  // of the open values, at most membersMost
+	pieces   []piece   // of the shuffles, about piecesMost
 	shuffles []shuffle
 }
 
-// segment is a piece of Text that one member of an object contributed.
+// segment is the piece of Text of one member of an object.
 type segment struct {
 	rank       uint8
 	start, end int
 }
 
-// member is a piece of Text that one member of a value contributed: its mark
-// and name, Text[start+1:nameEnd], and its value up to end.
+// member is the piece of Text of one member of a value: its mark and name, Text[start+1:nameEnd],
+// and its value up to end.
 type member struct{ start, nameEnd, end int }
 
 // piece is Text[start:end], not empty.
 type piece struct{ start, end int }
 
-// shuffle says that Text[from:to] is to be made of pieces[first:last], which lie
-// in it in another order and fill it.
+// shuffle says that Text[from:to] must consist of pieces[first:last] in this order. The pieces fill
+// it in another order.
 type shuffle struct{ from, to, first, last int }
 
-// push records that the member of the given rank contributed Text[start:].
+// push records Text[start:] as the piece of the member with the given rank.
 func (r *Request) push(rank uint8, start int) {
 	r.order.segments = append(r.order.segments, segment{rank, start, len(r.Text)})
 	if len(r.Text) > textMost {
@@ -49,7 +48,7 @@ func (r *Request) push(rank uint8, start int) {
 	}
 }
 
-// pushMember records that a member of a value contributed Text[start:].
+// pushMember records Text[start:] as the piece of a member of a value.
 func (r *Request) pushMember(start, nameEnd int) {
 	if len(r.order.members) == membersMost {
 		r.fail(r.c.Pos(), CodeTooLarge, "`"+r.at.name()+"` has objects of more than "+strconv.Itoa(membersMost)+
@@ -62,8 +61,8 @@ func (r *Request) pushMember(start, nameEnd int) {
 	}
 }
 
-// arrange orders the segments from base on by rank, with their text, and
-// forgets them. They are few and mostly in order already.
+// arrange sorts the segments from base on by rank, with their text, and drops them. They are few
+// and mostly in order already.
 func (r *Request) arrange(base int) {
 	s := r.order.segments[base:]
 	byRank := func(a, b segment) int { return cmp.Compare(a.rank, b.rank) }
@@ -78,8 +77,8 @@ func (r *Request) arrange(base int) {
 	r.order.segments = r.order.segments[:base]
 }
 
-// sortMembers orders the members from base on by name, with their text, and
-// forgets them. Members of the same name keep their order.
+// sortMembers sorts the members from base on by name, with their text, and drops them. Members of
+// the same name keep their order.
 func (r *Request) sortMembers(base int) {
 	m := r.order.members[base:]
 	byName := func(a, b member) int {
@@ -97,15 +96,15 @@ func (r *Request) sortMembers(base int) {
 	r.order.members = r.order.members[:base]
 }
 
-// place puts Text[start:end] behind the pieces before.
+// place appends Text[start:end] to the pieces.
 func (r *Request) place(start, end int) {
 	if start < end {
 		r.order.pieces = append(r.order.pieces, piece{start, end})
 	}
 }
 
-// shuffle brings Text into the order of the pieces from first on: now, or later
-// if they are large.
+// shuffle brings Text into the order of the pieces from first on: at once, or later if they are
+// large.
 func (r *Request) shuffle(first int) {
 	o := &r.order
 	pieces := o.pieces[first:]
@@ -133,15 +132,15 @@ func (r *Request) shuffle(first int) {
 	r.scratch.spare, o.pieces = spare, o.pieces[:first]
 }
 
-// settleOrder makes the moves that shuffle has noted. Until then Text has the right
-// bytes and length, but not the order. What is open keeps its places in Text.
+// settleOrder makes the moves that shuffle has recorded. Before it, Text has the right bytes and
+// length, but not the right order. Open elements keep their places in Text.
 func (r *Request) settleOrder() {
 	o := &r.order
 	if len(o.shuffles) == 0 {
 		return
 	}
-	// One that contains another comes before it: it begins earlier or, since
-	// it has more than one piece, ends later.
+	// A shuffle that contains another one comes before it: it begins earlier, or it ends later
+	// because it has more than one piece.
 	slices.SortFunc(o.shuffles, func(a, b shuffle) int {
 		return cmp.Or(cmp.Compare(a.from, b.from), cmp.Compare(b.to, a.to))
 	})
@@ -152,8 +151,7 @@ func (r *Request) settleOrder() {
 	o.shuffles, o.pieces = o.shuffles[:0], o.pieces[:0]
 }
 
-// emit appends the text of p in its final order to spare. Shuffles before next
-// do not lie within p.
+// emit appends the text of p in its final order to spare. No shuffle before next lies within p.
 func (r *Request) emit(p piece, next int) {
 	o, spare := &r.order, &r.scratch.spare
 	for {
@@ -172,14 +170,13 @@ func (r *Request) emit(p piece, next int) {
 	}
 }
 
-// searchFrom is the index of the first shuffle that begins at start or later.
+// searchFrom returns the index of the first shuffle that begins at start or later.
 func searchFrom(s []shuffle, start int) int {
 	i, _ := slices.BinarySearchFunc(s, start, func(s shuffle, start int) int { return cmp.Compare(s.from, start) })
 	return i
 }
 
-// followFirstTurn finds where the first turn ends once the order of the root members
-// is settled.
+// followFirstTurn finds the end of the first turn after the order of the root members is settled.
 func (r *Request) followFirstTurn() {
 	if r.turns.state != userTurnRead {
 		return

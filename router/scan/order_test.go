@@ -10,7 +10,7 @@ import (
 	"testing"
 )
 
-// canonical spells a value as the package documentation says.
+// canonical returns the canonical text of a value by the package documentation.
 func canonical(v any) string {
 	switch v := v.(type) {
 	case map[string]any:
@@ -31,8 +31,8 @@ func canonical(v any) string {
 	return "\xF9" + fmt.Sprint(v)
 }
 
-// anyValue is a value of that many levels. Some strings in it are long, so that it has objects on
-// both sides of atOnce.
+// anyValue is a value with the given number of levels. Some of its strings are long, so it has
+// objects on both sides of atOnce.
 func anyValue(rng *rand.Rand, levels int) any {
 	switch kind := rng.IntN(8); {
 	case levels == 0 && kind == 0:
@@ -55,8 +55,8 @@ func anyValue(rng *rand.Rand, levels int) any {
 	return object
 }
 
-// TestOrderOfLargeObjects: tools, arguments and the turns around them come out the same in whatever
-// order they come in.
+// TestOrderOfLargeObjects checks that tools, arguments and the turns around them have the same text
+// for every order of members.
 func TestOrderOfLargeObjects(t *testing.T) {
 	rng := rand.New(rand.NewPCG(3, 4))
 	long := strings.Repeat("y", 3*atOnce)
@@ -96,7 +96,7 @@ func TestOrderOfLargeObjects(t *testing.T) {
 	}
 }
 
-// deep is a chat with one tool: a leaf of that many bytes under levels of members in the wrong
+// deep is a chat with one tool: a leaf of the given bytes under levels of members in the wrong
 // order.
 func deep(levels, leaf int) []byte {
 	return []byte(`{"model":"m","messages":[],"tools":[` + strings.Repeat(`{"b":`, levels) +
@@ -117,7 +117,7 @@ func TestDeepReversedValue(t *testing.T) {
 	}
 }
 
-// BenchmarkScanDeep has one large leaf, and many objects small enough to be arranged at once.
+// BenchmarkScanDeep scans one large leaf and many objects small enough to be sorted at once.
 func BenchmarkScanDeep(b *testing.B) {
 	one := string(deep(110, 2<<10))
 	tool := one[strings.Index(one, `{"b"`) : len(one)-len(`]}`)]

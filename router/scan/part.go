@@ -2,7 +2,7 @@ package scan
 
 import "github.com/cognitora/dataplane/internal/jsonscan"
 
-// Members of a content part, in canonical order.
+// These are the members of a content part in canonical order.
 const (
 	partThinking uint8 = iota
 	partText
@@ -14,11 +14,11 @@ const (
 	partID
 	partToolUseID
 	partContent
-	partMedia // and those of media, by their rank from here on
+	partMedia // rank of the first media member; the others follow it
 )
 
-// mediaMembers are the members that hold, or lead to, the bytes or the address
-// of an image, audio, video or file. They count in this order.
+// mediaMembers are the members that contain, or lead to, the data or the address of an image,
+// audio, video or file. The first one in this order counts.
 var mediaMembers = [...]string{
 	"url", "data", "image_url", "image", "input_audio", "audio", "audio_url", "video_url", "video",
 	"input_video", "source", "file", "file_data", "file_id", "file_url", "image_embeds",
@@ -60,8 +60,8 @@ func partMember(key []byte) uint8 {
 	return partUnknown
 }
 
-// content reads a string, a list of parts, one part, or null. It is the content of
-// the message t, or other content if t is nil.
+// content reads a string, a list of parts, one part, or null. It is the content of message t, or
+// other content if t is nil.
 func (r *Request) content(t *turn) {
 	switch r.c.Kind() {
 	case jsonscan.String:
@@ -80,7 +80,7 @@ func (r *Request) content(t *turn) {
 	}
 }
 
-// contentParts reads the parts of a list from the next one on, if there is one. The text of the
+// contentParts reads the remaining parts of a list; ok says that there are any. The text of the
 // list begins at start.
 func (r *Request) contentParts(t *turn, start int, ok bool) {
 	for ; ok; ok = r.c.NextElement() {
@@ -89,8 +89,8 @@ func (r *Request) contentParts(t *turn, start int, ok bool) {
 	}
 }
 
-// part reads one part of a content list, or an object inside of it. The first one of a
-// member that appears twice counts. t is the message that it is directly in, if any.
+// part reads one part of a content list, or an object in it. Of a repeated member the first one
+// counts. t is the message directly around it, or nil.
 func (r *Request) part(t *turn) {
 	switch r.c.Kind() {
 	case jsonscan.Object:
@@ -104,14 +104,14 @@ func (r *Request) part(t *turn) {
 	r.partMembers(t, partPlace{}, len(r.order.segments), r.c.Object())
 }
 
-// partPlace is what a mark has of a part. It has no pointers.
+// partPlace is the state of a part in a mark. It has no pointers.
 type partPlace struct {
-	seen uint32 // its members
-	text int    // where the text's piece begins in Text
+	seen uint32 // its members so far
+	text int    // beginning of the text's piece in Text
 }
 
-// partMembers reads the members of a part from the next one on, if there is one. Its pieces are
-// the segments from base on.
+// partMembers reads the remaining members of a part; ok says that there are any. The part's pieces
+// are the segments from base on.
 func (r *Request) partMembers(t *turn, p partPlace, base int, ok bool) {
 	for ; ok; ok = r.c.NextMember() {
 		m := partMember(r.c.Key())
@@ -156,7 +156,7 @@ var partMarks = [...]byte{
 	partContext: markText, partName: markName, partID: markID, partToolUseID: markID,
 }
 
-// media reads an image, audio, video or file: a string, or an object or a list with one.
+// media reads an image, audio, video or file: a string, or an object or list that contains one.
 func (r *Request) media() {
 	switch r.c.Kind() {
 	case jsonscan.String:

@@ -5,7 +5,7 @@ import "github.com/cognitora/dataplane/internal/jsonscan"
 // markNext separates the prompts of a list.
 const markNext = 0xFF
 
-// promptMember reads a root member that holds a part of the prompt.
+// promptMember reads a root member that holds part of the prompt.
 func (r *Request) promptMember(m rootMember) {
 	if r.c.Kind() == jsonscan.Null && m != rootMessages {
 		r.c.Literal()
@@ -58,7 +58,7 @@ func (r *Request) definitions() {
 	}
 }
 
-// input reads the input of a Responses request, a conversation, or that of an embedding.
+// input reads the input of a Responses request (a conversation) or of an embedding.
 func (r *Request) input() {
 	if r.api != Responses {
 		r.prompts()
@@ -96,8 +96,8 @@ func (r *Request) prompts() {
 	}
 }
 
-// prompt reads one element of a list of prompts, which is of the same kind as
-// the one before; Invalid stands before the first. It returns the kind.
+// prompt reads one element of a list of prompts. All elements must have the kind of the one before;
+// Invalid stands before the first. It returns the kind.
 func (r *Request) prompt(before jsonscan.Kind) jsonscan.Kind {
 	kind := r.c.Kind()
 	switch {
@@ -126,7 +126,7 @@ func (r *Request) wrongPrompt() {
 	r.wrong("a string, a list of strings, a list of token ids or a list of such lists")
 }
 
-// texts reads the texts that rerank and score compare: one, or a list of them.
+// texts reads the texts that rerank and score compare: one text, or a list.
 func (r *Request) texts() {
 	switch r.c.Kind() {
 	case jsonscan.Array:
@@ -139,7 +139,7 @@ func (r *Request) texts() {
 	}
 }
 
-// compared reads one of them, a string or an object.
+// compared reads one of these texts: a string or an object.
 func (r *Request) compared() {
 	switch r.c.Kind() {
 	case jsonscan.String:

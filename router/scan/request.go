@@ -6,11 +6,11 @@ import (
 	"github.com/cognitora/dataplane/internal/jsonscan"
 )
 
-// API is the kind of request: which members hold the prompt, and in which
-// envelope errors are answered.
+// API is the kind of a request. It decides which members hold the prompt and which envelope errors
+// have.
 type API uint8
 
-// The APIs. Other stands for any endpoint of which only the model is known.
+// These are the APIs. Other is any endpoint for which only the model is known.
 const (
 	Chat API = iota
 	Completions
@@ -34,34 +34,34 @@ var apiNames = [...]string{
 // String is the API's name in metrics and logs.
 func (a API) String() string { return apiNames[a] }
 
-// Span is a half-open byte range of the body; the zero Span means absent.
+// Span is a half-open byte range of the body. The zero Span means absent.
 type Span struct{ Start, End int }
 
-// Error says what is wrong with a body, in words for the client.
+// Error describes a problem with a body, in words for the client.
 type Error struct {
 	Code    string // one of the Code constants
-	Param   string // the member at fault, such as messages[3].content; empty for the body itself
+	Param   string // the faulty member, such as messages[3].content; empty for the body itself
 	Message string // names the member and the fix
 	Offset  int    // byte offset in the body
 }
 
-// Codes of Error, in OpenAI's words where it has one.
+// These are the codes of Error, in OpenAI's words if it has one.
 const (
 	CodeJSON      = "invalid_json"               // the body is no JSON
 	CodeMultipart = "invalid_multipart"          // the body is no multipart/form-data
 	CodeMissing   = "missing_required_parameter" // a member that every request needs is absent
 	CodeType      = "invalid_type"               // a member is of another JSON type
-	CodeValue     = "invalid_value"              // a member has a value that cannot be, or is sent twice
-	CodeTooLong   = "string_above_max_length"    // a string is longer than what is read
-	CodeTooLarge  = "request_too_complex"        // a member has more levels, members or text than are read
+	CodeValue     = "invalid_value"              // a member has an impossible value, or is sent twice
+	CodeTooLong   = "string_above_max_length"    // a string exceeds its limit
+	CodeTooLarge  = "request_too_complex"        // a member exceeds the limit on levels, members or text
 )
 
 func (e *Error) Error() string { return e.Message + " (at byte " + strconv.Itoa(e.Offset) + ")" }
 
-// Request is the result of a scan. It is filled by Scan or ScanMultipart, reused
-// after Reset, and not safe for concurrent use. Model, CacheSalt and
-// PreviousResponseID alias the body or scratch memory: they are valid until the
-// next Reset and while the body stays. A Request may be copied, not used twice.
+// Request is the result of a scan. Scan or ScanMultipart fills it; Reset makes it reusable. It is
+// not safe for concurrent use. Model, CacheSalt and PreviousResponseID alias the body or scratch
+// memory. They are valid until the next Reset and while the body exists. A Request may be copied,
+// but the copy and the original must not both be used again.
 type Request struct {
 	Model, CacheSalt, PreviousResponseID []byte // decoded
 
@@ -74,7 +74,7 @@ type Request struct {
 	c       jsonscan.Cursor
 	err     *Error
 	api     API
-	form    bool // the body is multipart, values are not JSON
+	form    bool // the body is multipart; its values are not JSON
 	at      place
 	root    root
 	turns   turnsRead
@@ -82,49 +82,49 @@ type Request struct {
 	scratch scratch
 	index   index
 	rec     recording
-	keep    int // bytes that Text keeps of a string or list
+	keep    int // bytes of a string or list kept in Text
 }
 
 // Prompt is the prompt of a request, as text or as token ids.
 type Prompt struct {
-	// Text is the canonical prompt text, owned by the Request. It lacks Skipped bytes
-	// after the first Head, see Memo, and Omitted bytes somewhere behind the first
-	// TextKept of the prompt.
+	// Text is the canonical prompt text, owned by the Request. It lacks Skipped bytes after the
+	// first Head (see Memo). It lacks Omitted bytes somewhere behind the first TextKept bytes of
+	// the prompt.
 	Text                   []byte
 	Head, Skipped, Omitted int
 
-	Tokens []uint32 // the prompt given as token ids, at most TokensKept; Text is empty then
-	Media  int      // images, audio, videos and files in it: an engine counts many tokens for each
+	Tokens []uint32 // a prompt given as token ids, at most TokensKept; Text is empty then
+	Media  int      // images, audio, videos and files; an engine counts many tokens for each
 
-	// FirstTurn is the length of the prompt up to the end of the first user turn, in bytes of
-	// Text, or 4 for each of Tokens; 0 = there is no user turn.
+	// FirstTurn is the length of the prompt up to the end of the first user turn, in bytes of Text,
+	// or 4 for each of Tokens. 0 means that there is no user turn.
 	FirstTurn int
-	// ShortTurn is the length of a first user turn that may have no whole block of the chain,
-	// because it is shorter than two of them; 0 = it is longer, or there is none.
+	// ShortTurn is the length of a first user turn shorter than two blocks, which may have no whole
+	// block of the chain. 0 means that it is longer or absent.
 	ShortTurn int
-	TurnHash  uint64 // of a short turn's canonical text
+	TurnHash  uint64 // hash of a short turn's canonical text
 }
 
-// root is what the scan knows of the root and its members. It has no pointers,
-// so that it can be part of a mark.
+// root is the scan's state of the root and its members. It has no pointers, so it can be part of a
+// mark.
 type root struct {
-	seen      uint32 // members met, by rootMember
-	empty     bool   // it has no members
+	seen      uint32 // members so far, by rootMember
+	empty     bool   // the root has no members
 	membersAt int    // offset just after its opening brace
 	model     Span   // the JSON string with its quotes, or null; in a form the plain value
 	salt      Span
 	previous  Span
 	options   options
-	longest   Span // the value of the longest member that holds a part of the prompt
+	longest   Span // value of the longest member that holds part of the prompt
 }
 
-// options is stream_options, and where it can be edited.
+// options describes stream_options and the places to edit.
 type options struct {
 	kind       optionsKind
 	at         Span
 	membersAt  int
-	usage      Span // the value of include_usage
-	continuous Span // the value of continuous_usage_stats
+	usage      Span // value of include_usage
+	continuous Span // value of continuous_usage_stats
 }
 
 type optionsKind uint8
@@ -136,21 +136,21 @@ const (
 	optionsFilled // an object with members
 )
 
-// turnsRead is how far the search for the first user turn is.
+// turnsRead is the progress of the search for the first user turn.
 type turnsRead struct {
 	state turnsState
-	end   int // of the first user turn in Text
+	end   int // end of the first user turn in Text
 }
 
 type turnsState uint8
 
 const (
-	noUserTurn turnsState = iota // so far
+	noUserTurn turnsState = iota // none so far
 	userTurnRead
-	noConversation // the prompt is plain: all of it counts as the first turn
+	noConversation // the prompt is plain text and counts as one turn
 )
 
-// place is where the scan is, for messages to the client.
+// place is the scan's position, for error messages.
 type place struct {
 	field string // root member
 	index int    // element of its array, -1 outside
@@ -160,15 +160,15 @@ type place struct {
 // scratch is memory that a Request keeps for the next scan.
 type scratch struct {
 	decoded []byte // unescaped model, salt and response id
-	spare   []byte // for moving pieces of Text, and a piece of a media string
+	spare   []byte // for moving pieces of Text, and for a piece of a media string
 	pad     []byte // last buffer of a media hash
 }
 
-// keepBytes bounds the scratch memory that survives a Reset, for each buffer.
+// keepBytes bounds each buffer that survives a Reset.
 const keepBytes = 4 << 20
 
-// Reset forgets the last request and its body, and keeps the scratch memory, of
-// which buffers above 4 MiB are dropped.
+// Reset forgets the last request and its body. It keeps the scratch memory, except buffers above 4
+// MiB.
 func (r *Request) Reset() {
 	*r = Request{
 		Prompt: Prompt{Text: kept(r.Text, 1), Tokens: kept(r.Tokens, 4)},
@@ -192,7 +192,7 @@ func kept[T any](b []T, size int) []T {
 	return b[:0]
 }
 
-// name spells the place as errors do: messages[3].content.
+// name returns the place as errors name it: messages[3].content.
 func (p place) name() string {
 	s := p.field
 	if p.index >= 0 {
@@ -204,8 +204,8 @@ func (p place) name() string {
 	return s
 }
 
-// fail ends the scan because of the member at r.at. A syntax error that the cursor has met
-// already is the better explanation and stays.
+// fail ends the scan because of the member at r.at. A syntax error found earlier stays, because it
+// explains more.
 func (r *Request) fail(offset int, code, message string) {
 	if r.err == nil && !r.c.Failed() {
 		r.err = &Error{Code: code, Param: r.at.name(), Message: message, Offset: offset}
@@ -213,8 +213,7 @@ func (r *Request) fail(offset int, code, message string) {
 	r.c.Fail(offset, "not acceptable")
 }
 
-// wrong ends the scan because the value at the cursor is of the wrong kind,
-// unless it is not even JSON.
+// wrong ends the scan because the value at the cursor has the wrong kind, or is not JSON.
 func (r *Request) wrong(want string) {
 	kind := r.c.Kind()
 	offset := r.c.Pos()

@@ -7,8 +7,8 @@ import (
 	"github.com/cognitora/dataplane/internal/jsonscan"
 )
 
-// rootMember is a member of the root object that the scan knows. Those that
-// hold parts of the prompt are in the order of the canonical text.
+// rootMember is a known member of the root object. Members that hold parts of the prompt are in the
+// order of the canonical text.
 type rootMember uint8
 
 const (
@@ -48,7 +48,7 @@ func (m rootMember) String() string { return rootNames[m] }
 const common = 1<<rootModel | 1<<rootStream | 1<<rootStreamOptions | 1<<rootMaxTokens | 1<<rootMaxCompletionTokens |
 	1<<rootMaxOutputTokens | 1<<rootCacheSalt | 1<<rootPreviousResponse
 
-// promptMembers says which members hold the prompt of each API.
+// promptMembers are the members that hold the prompt, for each API.
 var promptMembers = [...]uint32{
 	Chat:        1<<rootTools | 1<<rootFunctions | 1<<rootMessages,
 	Completions: 1 << rootPrompt,
@@ -62,8 +62,8 @@ var promptMembers = [...]uint32{
 	Other:       0,
 }
 
-// rootOf finds a root member by its name. The compiler makes this a binary
-// search over lengths and bytes.
+// rootOf returns the root member of a name. The compiler makes this a binary search over lengths
+// and bytes.
 func rootOf(key []byte) rootMember {
 	switch string(key) {
 	case "model":
@@ -118,9 +118,9 @@ func promptMemberOf(key []byte) rootMember {
 	return rootUnknown
 }
 
-// Scan reads body as a request of the given API into r, which must be fresh or
-// Reset. The body is borrowed, see Request. The error is an *Error; r is then of
-// no use but for Reset. A Request in steady use is filled without allocating.
+// Scan reads body as a request of the given API into r, which must be fresh or Reset. The body is
+// borrowed: see Request. The error is an *Error; after it r is only good for Reset. A reused
+// Request is filled without allocating.
 func Scan(api API, body []byte, r *Request) error {
 	r.begin(api, 0)
 	r.c.Reset(body, 0)
@@ -139,7 +139,7 @@ func Scan(api API, body []byte, r *Request) error {
 	return r.finish()
 }
 
-// finish arranges what was read and checks that nothing needed is missing.
+// finish sorts the text and checks that no required member is missing.
 func (r *Request) finish() error {
 	if r.err == nil && !r.c.Failed() {
 		r.followFirstTurn()
@@ -157,7 +157,7 @@ func (r *Request) finish() error {
 	return nil
 }
 
-// settle gives prompts without messages their first turn: all of the prompt.
+// settle makes the whole prompt the first turn of a prompt without messages.
 func (r *Request) settle() {
 	switch {
 	case r.turns.state != noConversation:
@@ -182,7 +182,7 @@ func (r *Request) rootObject() {
 	r.rootMembers(r.c.Object())
 }
 
-// rootMembers reads the members of the root from the next one on, if there is one.
+// rootMembers reads the remaining members of the root; ok says that there are any.
 func (r *Request) rootMembers(ok bool) {
 	for ; ok; ok = r.c.NextMember() {
 		r.root.empty = false
@@ -220,8 +220,8 @@ func (r *Request) rootValue(key rootMember) {
 	}
 }
 
-// stringMember reads a short string or null. The value aliases the body or, if it is
-// written with escapes, scratch memory.
+// stringMember reads a short string or null. The value aliases the body. A value with escapes
+// aliases scratch memory.
 func (r *Request) stringMember() ([]byte, Span) {
 	kind := r.c.Kind()
 	at := Span{Start: r.c.Pos()}
@@ -249,8 +249,8 @@ func (r *Request) stringMember() ([]byte, Span) {
 	return nil, Span{}
 }
 
-// decodedFrom returns what was added to scratch.decoded since start. Growth moves the
-// buffer but leaves what was handed out where it is.
+// decodedFrom returns the bytes added to scratch.decoded since start. When scratch.decoded grows,
+// bytes returned before stay in the old buffer.
 func (r *Request) decodedFrom(start int) []byte {
 	d := r.scratch.decoded
 	return d[start:len(d):len(d)]
@@ -265,8 +265,8 @@ func (r *Request) boolean() bool {
 	return r.c.Literal()
 }
 
-// maxTokens keeps the most specific bound. The engine judges anything but a positive
-// whole number.
+// maxTokens keeps the most specific bound. Only the engine judges a value that is no positive whole
+// number.
 func (r *Request) maxTokens(key rootMember) {
 	if r.c.Kind() != jsonscan.Number {
 		r.c.Skip()

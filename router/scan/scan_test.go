@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// mustScan scans a body that has to be acceptable.
+// mustScan scans a body that must be accepted.
 func mustScan(t *testing.T, api API, body string) *Request {
 	t.Helper()
 	r := new(Request)
@@ -154,7 +154,7 @@ func TestErrors(t *testing.T) {
 	}
 }
 
-// Members that one API reads are of no interest to another.
+// TestForeignMembersTravelThrough checks that an API ignores members of other APIs.
 func TestForeignMembersTravelThrough(t *testing.T) {
 	for api, body := range map[API]string{
 		Chat:        `{"model":"m","messages":[],"input":7,"prompt":{},"system":1,"documents":[{}],"model_":1,"MODEL":2}`,

@@ -2,7 +2,7 @@ package scan
 
 import "crypto/rand"
 
-// strideKey is the secret under which strides are summed.
+// strideKey is the secret key of the sums of strides.
 type strideKey [stride + 16]byte
 
 func newStrideKey() *strideKey {

@@ -2,5 +2,5 @@
 
 package scan
 
-// sumStride sums on amd64 only.
+// sumStride is implemented on amd64 only.
 func sumStride(*strideKey, []byte) (first, second uint64, ok bool) { return 0, 0, false }

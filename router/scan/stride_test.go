@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// sumByWord is NH by its definition (RFC 4418), its words paired as neighbours.
+// sumByWord computes NH by its definition (RFC 4418), with neighbouring words paired.
 func sumByWord(key, text []byte) (sum uint64) {
 	word := func(at int) uint64 {
 		return uint64(binary.LittleEndian.Uint32(text[at:]) + binary.LittleEndian.Uint32(key[at:]))

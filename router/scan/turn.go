@@ -8,8 +8,7 @@ import (
 	"github.com/cognitora/dataplane/internal/jsonscan"
 )
 
-// Members of a message (or of an item of a Responses input), in the order in
-// which the canonical text has them.
+// These are the members of a message, or of an item of a Responses input, in canonical order.
 const (
 	turnRole uint8 = iota
 	turnName
@@ -68,7 +67,7 @@ func (r *Request) messages() {
 	r.turnsFrom(r.c.Array())
 }
 
-// turnsFrom reads the messages from the next one on, if there is one.
+// turnsFrom reads the remaining messages; ok says that there are any.
 func (r *Request) turnsFrom(ok bool) {
 	for ; ok; ok = r.c.NextElement() {
 		r.betweenTurns()
@@ -91,18 +90,18 @@ func (r *Request) turn() {
 	r.turnDone(&t)
 }
 
-// turn is a message that is being read.
+// turn is the message being read.
 type turn struct {
 	turnPlace
-	base int    // of its pieces in order.segments
+	base int    // base of its pieces in order.segments
 	kind []byte // its type
 }
 
-// turnPlace is what a mark has of a message. It has no pointers.
+// turnPlace is the state of a message in a mark. It has no pointers.
 type turnPlace struct {
-	begin   int    // of its text
-	content int    // of its content's text
-	seen    uint16 // its members
+	begin   int    // beginning of its text
+	content int    // beginning of its content's text
+	seen    uint16 // its members so far
 	user    bool   // its role is known to be user
 	kindAt  Span   // of the type in the body, if it has no escapes
 }
@@ -121,12 +120,12 @@ func (r *Request) turnDone(t *turn) {
 	}
 }
 
-// shortTurn is two blocks of the chain, in bytes: a turn of so many bytes has a whole block,
+// shortTurn is two blocks of the chain in bytes. A turn of this length contains a whole block,
 // wherever the turn begins.
 const shortTurn = 128
 
-// firstTurnRead notes the first user turn, which begins there in Text and ends where Text does.
-// Marks are left in it from shortTurn bytes on, so that all text of a short one is here.
+// firstTurnRead records the first user turn, Text[begin:]. Marks are recorded in it only from
+// shortTurn bytes on, so the whole text of a short turn is here.
 func (r *Request) firstTurnRead(begin int) {
 	r.turns = turnsRead{userTurnRead, len(r.Text)}
 	if n := len(r.Text) - begin; n < shortTurn {
@@ -134,7 +133,7 @@ func (r *Request) firstTurnRead(begin int) {
 	}
 }
 
-// turnMembers reads the members of a message from the next one on, if there is one.
+// turnMembers reads the remaining members of a message; ok says that there are any.
 func (r *Request) turnMembers(t *turn, ok bool) {
 	for ; ok; ok = r.c.NextMember() {
 		m := turnMember(r.c.Key())
@@ -163,7 +162,7 @@ func (r *Request) turnMembers(t *turn, ok bool) {
 	}
 }
 
-// isUser reports whether a message begins with the role user.
+// isUser says whether a message begins with the role user.
 func isUser(message []byte) bool {
 	rest, ok := bytes.CutPrefix(message, userTurn)
 	return ok && (len(rest) == 0 || isMark(rest[0]))
@@ -171,10 +170,10 @@ func isUser(message []byte) bool {
 
 var userTurn = []byte("\xFFuser")
 
-// isMark reports whether b is a byte that UTF-8 text never has.
+// isMark says whether b is a byte that UTF-8 text never contains.
 func isMark(b byte) bool { return b == 0xC0 || b == 0xC1 || b >= 0xF5 }
 
-// turnType reads the type of an item, which stands for the role if there is none.
+// turnType reads the type of an item. The type replaces a missing role.
 func (r *Request) turnType() ([]byte, Span) {
 	if r.c.Kind() != jsonscan.String {
 		r.c.Skip()
@@ -208,7 +207,7 @@ func (r *Request) turnValue(m uint8) {
 	}
 }
 
-// toolCalls reads the calls that an assistant's message asks for.
+// toolCalls reads the calls in an assistant's message.
 func (r *Request) toolCalls() {
 	switch r.c.Kind() {
 	case jsonscan.Null:
@@ -224,7 +223,7 @@ func (r *Request) toolCalls() {
 	}
 }
 
-// Members of a tool call, in canonical order; the function's own come first.
+// These are the members of a tool call in canonical order; the function's own come first.
 const (
 	callFunction uint8 = iota
 	callName
@@ -259,8 +258,7 @@ func (r *Request) toolCall() {
 	}
 }
 
-// callMembers reads a call, or the function inside of it. Of a member that
-// appears twice the first counts.
+// callMembers reads a call, or the function in it. Of a repeated member the first one counts.
 func (r *Request) callMembers() {
 	base := len(r.order.segments)
 	var seen uint8

@@ -6,7 +6,7 @@ import (
 	"github.com/cognitora/dataplane/internal/jsonscan"
 )
 
-// Marks of the canonical text, see the package documentation.
+// These are the marks of the canonical text; see the package documentation.
 const (
 	markMessage  = 0xFF
 	markText     = 0xFE
@@ -23,7 +23,7 @@ const (
 	markString   = 0xC0
 )
 
-// value appends any JSON value in its canonical spelling.
+// value appends any JSON value in canonical form.
 func (r *Request) value() {
 	switch r.c.Kind() {
 	case jsonscan.Object:
@@ -72,7 +72,7 @@ func (r *Request) literalValue() {
 	}
 }
 
-// appendNumber appends a number in its one spelling.
+// appendNumber appends a number in canonical form.
 func appendNumber(dst, number []byte) []byte {
 	if v, ok := jsonscan.Int(number); ok && v > -(1<<53) && v < 1<<53 {
 		return strconv.AppendInt(dst, v, 10)
@@ -98,7 +98,7 @@ func (r *Request) marked(mark byte) {
 	r.text()
 }
 
-// optional appends a mark and the string at the cursor, or nothing for null.
+// optional appends a mark and the string at the cursor. For null it appends nothing.
 func (r *Request) optional(mark byte) {
 	switch r.c.Kind() {
 	case jsonscan.String:

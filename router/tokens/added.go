@@ -12,17 +12,17 @@ import (
 // maxAdded bounds the added tokens.
 const maxAdded = 1 << 16
 
-// addedTokens are looked for in the text before it is cut into words; the longest counts.
+// addedTokens are found in the text before it is cut into words. The longest one counts.
 type addedTokens struct {
 	all   []addedToken
-	raw   finder // in the text as it is
-	later finder // in the normalized text
+	raw   finder // tokens to find in the original text
+	later finder // tokens to find in the normalized text
 }
 
 // finder finds the first of several tokens in a text.
 type finder struct {
 	byFirst [256][]*addedToken // longest first
-	firsts  string             // the bytes that tokens begin with
+	firsts  string             // the first bytes of tokens
 }
 
 func (t *Tokenizer) readAdded(f *file) error {
@@ -61,7 +61,7 @@ func (f *finder) put(a *addedToken) {
 	slices.SortStableFunc(f.byFirst[b], func(x, y *addedToken) int { return len(y.Content) - len(x.Content) })
 }
 
-// find finds the first token of text from at on.
+// find returns the first token of text from at on.
 func (f *finder) find(text string, at int) (token *addedToken, start int) {
 	for at < len(text) {
 		if len(f.firsts) == 1 {
@@ -81,7 +81,8 @@ func (f *finder) find(text string, at int) (token *addedToken, start int) {
 	return nil, 0
 }
 
-// each calls do for the text before each token, and with the token, then for the rest with nil.
+// each calls do for the text before each token, together with the token. It calls do for the
+// remaining text with nil.
 func (f *finder) each(text string, do func(text string, token *addedToken)) {
 	from, at := 0, 0
 	for f.firsts != "" {

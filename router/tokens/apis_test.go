@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// predicted are the cases that are not followed, and why; all others are exact.
+// predicted lists the cases without exact ids, and why. All other cases are exact.
 var predicted = map[string]error{
 	"chat/null option": ErrOption, "chat/auto option": ErrOption, "chat/billed": ErrForm, "chat/odd numbers": ErrForm,
 	"messages/thinking disabled": ErrOption, "messages/system later": ErrForm, "messages/image": ErrMedia,
@@ -20,7 +20,7 @@ var predicted = map[string]error{
 	"responses/image": ErrMedia, "responses/null option": ErrOption,
 }
 
-// TestAPIs: the prompts of all APIs' bodies are those that vLLM's own renderer makes.
+// TestAPIs compares the prompts of all APIs' bodies with those of vLLM's own renderer.
 func TestAPIs(t *testing.T) {
 	doc, err := os.ReadFile("testdata/requests.json")
 	if err != nil {
@@ -71,7 +71,7 @@ func TestAPIs(t *testing.T) {
 	}
 }
 
-// TestMalformed: what no API takes has no prompt, and is no reason to fail.
+// TestMalformed checks that a body that no API accepts has no prompt and causes no panic.
 func TestMalformed(t *testing.T) {
 	m := load(t, readGolden(t), chatML)
 	for api, bodies := range map[API][]string{
@@ -112,7 +112,8 @@ func TestMalformed(t *testing.T) {
 	}
 }
 
-// TestOtherRenderers: models whose chats engines do not render by their template are refused.
+// TestOtherRenderers checks that a model is refused if engines render its chats without its
+// template.
 func TestOtherRenderers(t *testing.T) {
 	g := readGolden(t)
 	for _, c := range []struct{ file, content, want string }{

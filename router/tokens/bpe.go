@@ -2,25 +2,25 @@ package tokens
 
 import "math"
 
-// bpe is byte-level BPE: words to ids.
+// bpe is byte-level BPE. It turns words into ids.
 type bpe struct {
 	bytes  [256]uint32 // id of each byte
 	words  words
 	merges pairs
-	starts []pair // merges of two bytes, by both: where every word begins
+	starts []pair // merges of two bytes, indexed by both; every word begins with them
 }
 
-// symbol is a token on its way through the merges.
+// symbol is a token while it is being merged.
 type symbol struct {
 	id         uint32
-	prev, next int32 // places in the word; -1: none
+	prev, next int32 // indices in the word; -1: none
 }
 
-// few is the number of bytes up to which the best merge is looked for among all, and beyond which
-// in a heap.
+// few is the length in bytes up to which the best merge is found by scanning all. Longer words use
+// a heap.
 const few = 48
 
-// scratch is what one encoding needs; it belongs to one goroutine at a time.
+// scratch is the memory of one encoding. One goroutine at a time uses it.
 type scratch struct {
 	ids     []uint32
 	ranks   []uint32
@@ -28,8 +28,8 @@ type scratch struct {
 	heap    []candidate
 	chunk   chunk
 
-	longest int  // bytes of a word above which it is not encoded
-	over    bool // there was such a word
+	longest int  // bytes; a longer word is not encoded
+	over    bool // a longer word was found
 }
 
 const noRank = math.MaxUint32
@@ -49,7 +49,7 @@ func (b *bpe) append(dst []uint32, word string, s *scratch) []uint32 {
 	return b.short(dst, word, s)
 }
 
-// short merges the pair of the lowest rank, the first of several, as long as there is one.
+// short merges the pair of the lowest rank, the first of several, until no pair is left.
 func (b *bpe) short(dst []uint32, word string, s *scratch) []uint32 {
 	ids, ranks := s.ids[:0], s.ranks[:0]
 	for i := range len(word) {
@@ -82,10 +82,10 @@ func (b *bpe) short(dst []uint32, word string, s *scratch) []uint32 {
 	return append(dst, ids...)
 }
 
-// start is the merge of two bytes.
+// start returns the merge of two bytes.
 func (b *bpe) start(left, right byte) *pair { return &b.starts[int(left)<<8|int(right)] }
 
-// findStarts notes the merges of two bytes.
+// findStarts fills the merges of two bytes.
 func (b *bpe) findStarts() {
 	b.starts = make([]pair, 1<<16)
 	for i := range b.starts {
@@ -94,7 +94,7 @@ func (b *bpe) findStarts() {
 	}
 }
 
-// candidate is a pair that may be merged; it counts while its two symbols are still what they were.
+// candidate is a pair that may be merged. It counts while its two symbols are unchanged.
 type candidate struct {
 	rank        uint32
 	at          int32
@@ -105,7 +105,7 @@ func (c candidate) before(o candidate) bool {
 	return c.rank < o.rank || c.rank == o.rank && c.at < o.at
 }
 
-// long does the same in n log n, for words such as a line of dashes.
+// long is short in n log n, for words such as a line of dashes.
 func (b *bpe) long(dst []uint32, word string, s *scratch) []uint32 {
 	sym := s.symbols[:0]
 	for i := range len(word) {
@@ -184,13 +184,13 @@ func (s *scratch) pop() candidate {
 	return top
 }
 
-// pairs is a hash table from two ids to the rank of their merge and the id that it makes.
+// pairs is a hash table from two ids to the rank of their merge and the resulting id.
 type pairs struct {
 	slots []pair
 }
 
 type pair struct {
-	key    uint64 // 0: empty; else the ids, plus one
+	key    uint64 // 0: empty; else the ids plus one
 	rank   uint32
 	merged uint32
 }
@@ -206,7 +206,7 @@ func (p *pairs) slot(a, b uint32) (*pair, uint64) {
 	}
 }
 
-// put keeps the first rank of a pair.
+// put adds a pair. It keeps the first rank of a pair.
 func (p *pairs) put(a, b, rank, merged uint32) bool {
 	s, key := p.slot(a, b)
 	if s.key != 0 {

@@ -9,17 +9,16 @@ import (
 	"github.com/cognitora/dataplane/internal/memo"
 )
 
-// A text is cut into chunks at breaks, from its beginning on: what two texts begin with alike has
-// the same chunks, whose ids are remembered.
+// A text is cut into chunks at breaks, from its beginning on. Texts with the same beginning
+// therefore have the same first chunks. The ids of chunks are remembered.
 const (
-	chunkFrom = 1 << 10 // the least bytes of a chunk
-	chunkTo   = 4 << 10 // a text without a break in as many is encoded without the cache
-	// chunkIDs is how many ids of a chunk are remembered. A chunk that has more is encoded every
-	// time.
+	chunkFrom = 1 << 10 // least length of a chunk in bytes
+	chunkTo   = 4 << 10 // a text without a break in so many bytes is encoded without the cache
+	// chunkIDs bounds the ids remembered for a chunk. A chunk with more ids is encoded every time.
 	chunkIDs = 512
 )
 
-// Cache remembers the ids of chunks of text. It is bounded, safe for concurrent use, and nobody
+// Cache remembers the ids of chunks of text. It is bounded and safe for concurrent use. No call
 // waits for it.
 type Cache struct {
 	table *memo.Table
@@ -36,17 +35,17 @@ const chunkWords = int(unsafe.Sizeof(chunk{}) / 8)
 
 func (c *chunk) words() []uint64 { return (*[chunkWords]uint64)(unsafe.Pointer(c))[:] }
 
-// NewCache makes a cache of about that many bytes. It takes 2 KB for each KB of text.
+// NewCache makes a cache of about the given size in bytes. It uses 2 KB for each KB of text.
 func NewCache(bytes int) *Cache {
 	return &Cache{table: memo.New(bytes, chunkWords), seed: maphash.MakeSeed()}
 }
 
-// maxWord bounds the bytes of a word, whose cost grows with its length; no text of people has such,
-// and no code.
+// maxWord bounds the bytes of a word, because a word's cost grows with its length. Human text and
+// code have no longer words.
 const maxWord = 4 << 10
 
-// Encode is Tokenizer.Encode with what is remembered; encoded is how many bytes of text were not.
-// It is false, and the ids are not all, where a word has more than 4 KiB.
+// Encode is Tokenizer.Encode with the cache. encoded is the number of bytes of text that were not
+// in it. ok is false, and ids are incomplete, if a word has more than 4 KiB.
 func (c *Cache) Encode(t *Tokenizer, dst []uint32, text string, special bool) (ids []uint32, encoded int, ok bool) {
 	ids, ok = t.encode(dst, text, special, maxWord, func(dst []uint32, text string, s *scratch) []uint32 {
 		for text != "" {
@@ -87,7 +86,7 @@ const (
 	stop  = "。"
 )
 
-// breakOf is where the first chunk of text ends, -1 if it is the last.
+// breakOf returns the end of the first chunk of text, or -1 if text is the last one.
 func (t *Tokenizer) breakOf(text string) int {
 	for i := chunkFrom; i < len(text) && i < chunkTo; i++ {
 		b, before := text[i], text[i-1]

@@ -24,7 +24,8 @@ func longText(g *golden, r *rand.Rand, size int) string {
 	return b.String()
 }
 
-// TestChunks: cut into chunks or not, remembered or not, the ids are the same.
+// TestChunks checks that the ids are the same with and without chunks, and with and without the
+// cache.
 func TestChunks(t *testing.T) {
 	g, r := readGolden(t), rand.New(rand.NewPCG(1, 2))
 	c := NewCache(8 << 20)
@@ -49,7 +50,7 @@ func TestChunks(t *testing.T) {
 	}
 }
 
-// TestChunksOfOthers: two tokenizers that share a cache do not get each other's ids.
+// TestChunksOfOthers checks that two tokenizers with one cache do not get each other's ids.
 func TestChunksOfOthers(t *testing.T) {
 	g := readGolden(t)
 	c, text := NewCache(1<<20), ""
@@ -106,7 +107,8 @@ func BenchmarkKnown(b *testing.B) {
 	}
 }
 
-// TestLongWords: a prompt with a word of more than 4 KiB is left alone, and the next one is not.
+// TestLongWords checks that a prompt with a word of more than 4 KiB is not encoded, and that the
+// next prompt is.
 func TestLongWords(t *testing.T) {
 	s := NewSet(map[string]*Model{"m": load(t, readGolden(t), chatML)}, 1<<20, 1<<20)
 	for word, want := range map[int]Outcome{maxWord: Exact, maxWord + 1: Large, 20 * maxWord: Large} {

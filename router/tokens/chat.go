@@ -6,17 +6,16 @@ import (
 	"github.com/cognitora/dataplane/internal/jinja"
 )
 
-// talk is a chat as a body tells it: with messages as those of /v1/chat/completions, whatever the
-// API.
+// talk is a chat read from a body of any API, with messages in the form of /v1/chat/completions.
 type talk struct {
 	messages  jinja.List
-	tools     *jinja.List // as the template gets them, nil for none
+	tools     *jinja.List // as passed to the template, nil for none
 	documents jinja.Value
 	options   jinja.Value // chat_template_kwargs
-	effort    string      // of reasoning, empty for none
+	effort    string      // reasoning effort, empty for none
 
 	generate, goOn, special bool
-	asWritten               bool // members of tool calls have the order in which they are written
+	asWritten               bool // members of tool calls keep the order of the body
 }
 
 func (t *talk) say(message *jinja.Dict) { t.messages.Items = append(t.messages.Items, message) }
@@ -132,15 +131,14 @@ func setOptions(v *jinja.Dict, given jinja.Value) error {
 			return ErrOption
 		}
 		if value == nil || value == jinja.Value("auto") {
-			return ErrOption // which of the APIs leave such out depends on the version
+			return ErrOption // whether an API drops such an option depends on the version
 		}
 		v.Set(key, value)
 	}
 	return nil
 }
 
-// conversation is the messages as the template gets them: with the members that matter, in a fixed
-// order.
+// conversation returns the messages for the template: the relevant members in a fixed order.
 func (t *talk) conversation(parts bool) (*jinja.List, error) {
 	if len(t.messages.Items) == 0 {
 		return nil, ErrBody
@@ -182,7 +180,7 @@ func (t *talk) message(from *jinja.Dict, parts bool) (*jinja.Dict, error) {
 			to.Set("reasoning", thought)
 			to.Set("reasoning_content", thought)
 		} else if member(from, "reasoning_content") != nil {
-			return nil, ErrForm // which of the names an engine takes depends on its version
+			return nil, ErrForm // which names an engine accepts depends on its version
 		}
 	case "tool":
 		if id, ok := from.Get("tool_call_id"); ok {
@@ -198,8 +196,8 @@ func (t *talk) message(from *jinja.Dict, parts bool) (*jinja.Dict, error) {
 	return to, nil
 }
 
-// billed tells of Claude Code's header in a system prompt, of which versions of vLLM leave out the
-// line, the part or nothing.
+// billed detects Claude Code's header in a system prompt. Versions of vLLM drop its line, its part
+// or nothing.
 func billed(content jinja.Value) bool {
 	switch content := content.(type) {
 	case string:
@@ -214,7 +212,7 @@ func billed(content jinja.Value) bool {
 	return false
 }
 
-// contentOf is a message's content as parts, or as one text with a line for each.
+// contentOf returns a message's content as parts, or as one text with a line for each part.
 func contentOf(v jinja.Value, parts bool) (jinja.Value, error) {
 	var texts []string
 	switch v := v.(type) {
@@ -247,7 +245,7 @@ func contentOf(v jinja.Value, parts bool) (jinja.Value, error) {
 	return out, nil
 }
 
-// partText is the text of a part of a content; false where it has none.
+// partText returns the text of a part of a content. ok is false if it has none.
 func partText(v jinja.Value) (text string, ok bool, err error) {
 	switch v := v.(type) {
 	case string:
@@ -271,8 +269,8 @@ func partText(v jinja.Value) (text string, ok bool, err error) {
 	return "", false, ErrBody
 }
 
-// openEnd marks the end of the last message, which the model is to go on with, as transformers
-// does.
+// openEnd marks the end of the last message if the model must continue that message, as in
+// transformers.
 const openEnd = "CONTINUE_FINAL_MESSAGE_TAG "
 
 // leaveOpen puts the mark behind the last message's text.
@@ -290,7 +288,7 @@ func leaveOpen(messages *jinja.List) error {
 	return nil
 }
 
-// cutOpen ends the prompt where the mark is.
+// cutOpen cuts the prompt at the mark.
 func cutOpen(prompt string) (string, error) {
 	at := strings.LastIndex(prompt, strings.TrimSpace(openEnd))
 	if at < 0 {
@@ -299,7 +297,7 @@ func cutOpen(prompt string) (string, error) {
 	return prompt[:at], nil
 }
 
-// turn is what tells conversations apart: their texts up to the end of the first user turn.
+// turn returns the texts up to the end of the first user turn. They identify the conversation.
 func turn(messages *jinja.List) string {
 	var b strings.Builder
 	for _, item := range messages.Items {

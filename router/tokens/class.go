@@ -7,7 +7,7 @@ import (
 
 // class is a set of characters.
 type class struct {
-	basic [1 << 16 / 64]uint64 // of the Basic Multilingual Plane
+	basic [1 << 16 / 64]uint64 // for the Basic Multilingual Plane
 	rest  func(r rune) bool
 }
 
@@ -28,7 +28,7 @@ func (c *class) has(r rune) bool {
 	return c.rest(r)
 }
 
-// decode is utf8.DecodeRuneInString with the way for ASCII inlined.
+// decode is utf8.DecodeRuneInString with the ASCII case inlined.
 func decode(s string, at int) (rune, int) {
 	if b := s[at]; b < utf8.RuneSelf {
 		return rune(b), 1
@@ -36,7 +36,7 @@ func decode(s string, at int) (rune, int) {
 	return utf8.DecodeRuneInString(s[at:])
 }
 
-// folded tells whether has holds for r in another case.
+// folded returns a function that says whether has holds for r in any case.
 func folded(has func(rune) bool) func(rune) bool {
 	return func(r rune) bool {
 		if has(r) {
@@ -51,7 +51,8 @@ func folded(has func(rune) bool) func(rune) bool {
 	}
 }
 
-// letters and digits are the ranges of \p{L} and \p{N} with the names that tokenizers use.
+// property returns the ranges of a Unicode property by a name that tokenizers use, such as L for
+// \p{L}.
 func property(name string) (*unicode.RangeTable, bool) {
 	if t, ok := unicode.Categories[name]; ok {
 		return t, true

@@ -8,7 +8,7 @@ import (
 	"unicode/utf8"
 )
 
-// maxPattern bounds a pattern's text, maxClasses the classes in it, of 8 KiB each.
+// maxPattern bounds a pattern's text. maxClasses bounds its classes, of 8 KiB each.
 const (
 	maxPattern = 4 << 10
 	maxClasses = 512
@@ -22,10 +22,10 @@ type compiler struct {
 	classes map[string]*class
 }
 
-// badPattern is thrown where the text has something that is not known.
+// badPattern is the panic value for an unsupported construct.
 type badPattern struct{ why string }
 
-// compile reads a pattern. Its error says which construct is not supported.
+// compile reads a pattern. Its error names the unsupported construct.
 func compile(text string) (p *pattern, err error) {
 	if len(text) > maxPattern {
 		return nil, fmt.Errorf("the pattern has more than %d bytes", maxPattern)
@@ -90,7 +90,7 @@ func (c *compiler) items() (items []item) {
 	return items
 }
 
-// group reads words of one class for each character, up to the closing parenthesis.
+// group reads alternative sequences of single classes, up to the closing parenthesis.
 func (c *compiler) group() item {
 	it := item{kind: ofGroup, min: 1, max: 1, group: [][]*class{nil}}
 	for !c.take(")") {
@@ -204,7 +204,7 @@ func (c *compiler) rune() rune {
 
 var plainEscapes = map[rune]rune{'r': '\r', 'n': '\n', 't': '\t', 'f': '\f', 'v': '\v'}
 
-// escape reads what follows a backslash.
+// escape reads the part of an escape behind the backslash.
 func (c *compiler) escape() func(rune) bool {
 	switch r := c.rune(); r {
 	case 's':
@@ -279,7 +279,7 @@ func (c *compiler) set() func(rune) bool {
 	}
 }
 
-// literal is the character that an escape stands for, -1 if it stands for several.
+// literal returns the character of an escape, or -1 if the escape stands for several.
 func (c *compiler) literal(escape string) rune {
 	r, size := utf8.DecodeRuneInString(escape)
 	if size != len(escape) || strings.ContainsRune("sSdpP", r) {

@@ -1,8 +1,8 @@
-// Package tokens makes of a prompt the token ids that the engine will make of it, by the model's
-// own tokenizer.json and chat template: digests of their blocks are those of the engine's KV
-// events.
+// Package tokens computes the token ids of a prompt as the engine computes them, with the model's
+// own tokenizer.json and chat template. The digests of their blocks then equal those of the
+// engine's KV events.
 //
-// It reads byte-level BPE, the tokenizers of Llama 3, Qwen, GPT, DeepSeek, Mistral's newer models
-// and their like. Whatever it cannot do exactly is refused when the file is loaded: a wrong id
-// would make every block behind it another one.
+// It supports byte-level BPE: the tokenizers of Llama 3, Qwen, GPT, DeepSeek, Mistral's newer
+// models and similar ones. It refuses, when a file is loaded, any feature that it cannot reproduce
+// exactly. A single wrong id would change the digest of every later block.
 package tokens

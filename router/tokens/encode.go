@@ -7,31 +7,31 @@ import (
 	"golang.org/x/text/unicode/norm"
 )
 
-// Tokenizer makes token ids of text. It is safe for concurrent use.
+// Tokenizer turns text into token ids. It is safe for concurrent use.
 type Tokenizer struct {
 	bpe    bpe
 	added  addedTokens
 	nfc    bool
 	stages []stage
-	before []uint32 // what is put before a prompt
-	after  []uint32 // and behind it
-	breaks [4]bool  // which of breaks hold
-	mark   uint64   // tells its chunks from other tokenizers'
+	before []uint32 // ids put before a prompt
+	after  []uint32 // ids put behind a prompt
+	breaks [4]bool  // which of breaks are valid
+	mark   uint64   // distinguishes its chunks from other tokenizers' chunks
 }
 
-// keptSymbols bounds what a scratch keeps.
+// keptSymbols bounds the memory that a scratch keeps.
 const keptSymbols = 4 * maxWord
 
 var scratches = sync.Pool{New: func() any { return new(scratch) }}
 
-// Encode appends to dst the ids of text, with the tokens that the model puts before and behind a
-// prompt (BOS) if special.
+// Encode appends the ids of text to dst. With special it adds the model's tokens before and behind
+// a prompt (BOS).
 func (t *Tokenizer) Encode(dst []uint32, text string, special bool) []uint32 {
 	dst, _ = t.encode(dst, text, special, math.MaxInt, t.pieces)
 	return dst
 }
 
-// encode tells whether no word has more than the longest's bytes; else the ids are not all.
+// encode returns false if a word is longer than longest. The ids are then incomplete.
 func (t *Tokenizer) encode(dst []uint32, text string, special bool, longest int,
 	pieces func([]uint32, string, *scratch) []uint32) ([]uint32, bool) {
 	s := scratches.Get().(*scratch)
@@ -50,7 +50,7 @@ func (t *Tokenizer) encode(dst []uint32, text string, special bool, longest int,
 	return dst, !s.over
 }
 
-// pieces appends the ids of text, added tokens first.
+// pieces appends the ids of text. It finds added tokens first.
 func (t *Tokenizer) pieces(dst []uint32, text string, s *scratch) []uint32 {
 	t.added.raw.each(text, func(text string, token *addedToken) {
 		if t.nfc && !norm.NFC.IsNormalString(text) {

@@ -10,7 +10,7 @@ import (
 	"strings"
 )
 
-// file is a tokenizer.json, as far as it matters for encoding.
+// file holds the members of a tokenizer.json that matter for encoding.
 type file struct {
 	Added         []addedToken    `json:"added_tokens"`
 	Normalizer    json.RawMessage `json:"normalizer"`
@@ -60,7 +60,7 @@ func (m *merge) UnmarshalJSON(doc []byte) error {
 	return nil
 }
 
-// maxID bounds ids: far more than any vocabulary has.
+// maxID bounds ids. It is far above any vocabulary.
 const maxID = 1 << 24
 
 // part is an element of a normalizer, pre_tokenizer or post_processor.
@@ -141,8 +141,8 @@ func Parse(doc []byte) (*Tokenizer, error) {
 	return t, nil
 }
 
-// byteOf is the byte that each character of a byte-level vocabulary stands for: printable ones for
-// themselves, the others for characters from U+0100 on, in order.
+// byteOf maps each character of a byte-level vocabulary to its byte. Printable bytes map to
+// themselves; the others map to characters from U+0100 on, in order.
 var byteOf = func() map[rune]byte {
 	all := map[rune]byte{}
 	next := rune(256)
@@ -157,7 +157,8 @@ var byteOf = func() map[rune]byte {
 	return all
 }()
 
-// bytesOf is what a token of the vocabulary stands for; false if it is not written in bytes.
+// bytesOf returns the bytes of a token of the vocabulary. ok is false if the token is not written
+// in bytes.
 func bytesOf(token string) (string, bool) {
 	raw := make([]byte, 0, len(token))
 	for _, r := range token {
@@ -211,7 +212,7 @@ func (t *Tokenizer) readModel(f *file) error {
 	return nil
 }
 
-// findWords notes the words that are one token: those whose merges end in it, or all.
+// findWords records the words that are one token: the words whose merges end in it, or all.
 func (t *Tokenizer) findWords(vocab map[string]uint32, all bool) {
 	t.bpe.words = newWords(nil)
 	words := make(map[string]uint32, len(vocab))

@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// golden is what real.py writes.
+// golden is the output of real.py.
 type golden struct {
 	Model    map[string]json.RawMessage `json:"model"`
 	Added    json.RawMessage            `json:"added_tokens"`
@@ -33,7 +33,7 @@ func readGolden(t testing.TB) *golden {
 	return g
 }
 
-// file is the tokenizer.json of a variant.
+// file returns the tokenizer.json of a variant.
 func (g *golden) file(t testing.TB, name string) []byte {
 	t.Helper()
 	model := maps.Clone(g.Model)
@@ -61,7 +61,7 @@ func (g *golden) tokenizer(t testing.TB, name string) *Tokenizer {
 	return tok
 }
 
-// TestGolden: the ids are those of Hugging Face's tokenizers.
+// TestGolden compares the ids with Hugging Face's tokenizers.
 func TestGolden(t *testing.T) {
 	g := readGolden(t)
 	for _, name := range slices.Sorted(maps.Keys(g.Variants)) {

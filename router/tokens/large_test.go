@@ -13,8 +13,8 @@ import (
 	"time"
 )
 
-// largeFile is a tokenizer.json with a vocabulary of the size that models have; make check-tokens
-// makes it.
+// largeFile returns a tokenizer.json with a vocabulary of realistic size; make check-tokens makes
+// it.
 func largeFile(t testing.TB) string {
 	t.Helper()
 	path := os.Getenv("TOKENS_LARGE")
@@ -37,8 +37,8 @@ func large(t testing.TB) *Tokenizer {
 	return tok
 }
 
-// corpora are texts of several kinds: this repository's code and documents, words of many scripts,
-// and what costs most.
+// corpora returns texts of several kinds: this repository's code and documents, words of many
+// scripts, and the most expensive text.
 func corpora(t testing.TB) map[string]string {
 	t.Helper()
 	all := map[string]string{}
@@ -81,8 +81,8 @@ func corpora(t testing.TB) map[string]string {
 	return all
 }
 
-// TestLargeVocabulary: with a vocabulary of 128,000 tokens, too, the ids are Hugging Face's, and a
-// tokenizer takes bounded time and memory.
+// TestLargeVocabulary compares the ids with Hugging Face's for a vocabulary of 128,000 tokens. It
+// also bounds the time and memory of a tokenizer.
 func TestLargeVocabulary(t *testing.T) {
 	path := largeFile(t)
 	var before, after runtime.MemStats
@@ -113,7 +113,7 @@ func TestLargeVocabulary(t *testing.T) {
 	t.Logf("%d bytes: all ids alike", h.bytes)
 }
 
-// BenchmarkLarge: the cost of text of several kinds with a vocabulary of 128,000 tokens.
+// BenchmarkLarge measures text of several kinds with a vocabulary of 128,000 tokens.
 func BenchmarkLarge(b *testing.B) {
 	tok := large(b)
 	for kind, text := range corpora(b) {
@@ -130,7 +130,7 @@ func BenchmarkLarge(b *testing.B) {
 	}
 }
 
-// processor is the CPU time of this process so far.
+// processor returns the CPU time of this process so far.
 func processor(b *testing.B) time.Duration {
 	var u syscall.Rusage
 	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {

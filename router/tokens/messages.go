@@ -6,11 +6,11 @@ import (
 	"github.com/cognitora/dataplane/internal/jinja"
 )
 
-// billing begins a block of Claude Code's system prompt that changes with each request; vLLM leaves
-// it out.
+// billing begins a block of Claude Code's system prompt that changes with each request. vLLM leaves
+// the block out.
 const billing = "x-anthropic-billing-header"
 
-// readMessages reads a body of /v1/messages, which vLLM converts into a chat.
+// readMessages reads a body of /v1/messages as vLLM converts it into a chat.
 func readMessages(body []byte) (*talk, error) {
 	r, err := read(body, []string{"messages", "system", "tools", "thinking", "output_config", "chat_template_kwargs"},
 		[]string{"mm_processor_kwargs"})
@@ -52,7 +52,7 @@ func readMessages(body []byte) (*talk, error) {
 	return t, nil
 }
 
-// effortOf is the effort that the template is told.
+// effortOf returns the effort for the template.
 func effortOf(r *jinja.Dict) (effort string, err error) {
 	if thinking := member(r, "thinking"); thinking != nil {
 		d, ok := thinking.(*jinja.Dict)
@@ -60,7 +60,7 @@ func effortOf(r *jinja.Dict) (effort string, err error) {
 			return "", ErrBody
 		}
 		if kind, _ := member(d, "type").(string); kind != "enabled" && kind != "adaptive" {
-			return "", ErrOption // what the engine tells the template then, it finds out by tries
+			return "", ErrOption // the engine then finds the template's value by trial
 		}
 	}
 	if config := member(r, "output_config"); config != nil {
@@ -106,11 +106,11 @@ func (t *talk) readSystem(v jinja.Value) error {
 	return nil
 }
 
-// readTurn appends one message, and those that its tool results become before it.
+// readTurn appends one message. Its tool results become messages before it.
 func (t *talk) readTurn(turn *jinja.Dict) error {
 	role, _ := member(turn, "role").(string)
 	if role != "user" && role != "assistant" {
-		return ErrForm // where a later system prompt comes to stand depends on the template
+		return ErrForm // the place of a later system prompt depends on the template
 	}
 	to := dict("role", role)
 	switch content := member(turn, "content").(type) {
@@ -184,7 +184,7 @@ func (t *talk) readBlocks(content *jinja.List, to *jinja.Dict) error {
 	return nil
 }
 
-// toolUse is a call of a tool as a chat has it, with arguments that are values already.
+// toolUse returns a tool call in chat form, whose arguments are values already.
 func toolUse(block *jinja.Dict) (*jinja.Dict, error) {
 	id, _ := member(block, "id").(string)
 	name, _ := member(block, "name").(string)
@@ -193,12 +193,12 @@ func toolUse(block *jinja.Dict) (*jinja.Dict, error) {
 		input, ok = &jinja.Dict{}, true
 	}
 	if id == "" || name == "" || !ok {
-		return nil, ErrForm // the engine makes an id of the time
+		return nil, ErrForm // the engine makes an id from the time
 	}
 	return dict("id", id, "type", "function", "function", dict("name", name, "arguments", input)), nil
 }
 
-// readToolResult appends what a tool said as a message of its own.
+// readToolResult appends a tool's result as a message of its own.
 func (t *talk) readToolResult(block *jinja.Dict) error {
 	id, err := text(block, "tool_use_id")
 	if err != nil {
@@ -235,7 +235,7 @@ func (t *talk) readToolResult(block *jinja.Dict) error {
 	return nil
 }
 
-// anthropicTool is a tool as the template gets it.
+// anthropicTool returns a tool for the template.
 func anthropicTool(v jinja.Value) (*jinja.Dict, error) {
 	tool, ok := v.(*jinja.Dict)
 	if !ok {
@@ -244,7 +244,7 @@ func anthropicTool(v jinja.Value) (*jinja.Dict, error) {
 	schema, ok := member(tool, "input_schema").(*jinja.Dict)
 	if kind := member(tool, "type"); !ok || kind != nil && kind != jinja.Value("custom") ||
 		member(tool, "defer_loading") != nil {
-		return nil, ErrForm // tools that the API's provider runs itself, and those that are named later
+		return nil, ErrForm // tools run by the API's provider, and tools that are named later
 	}
 	if _, ok := schema.Get("type"); !ok {
 		schema.Set("type", "object")

@@ -12,29 +12,29 @@ import (
 	"github.com/cognitora/dataplane/internal/jinja"
 )
 
-// Model is what makes a model's prompts: its tokenizer and chat template. It is immutable and safe
-// for concurrent use.
+// Model makes the prompts of one model. It holds the model's tokenizer and chat template. It is
+// immutable and safe for concurrent use.
 type Model struct {
 	tokenizer *Tokenizer
-	chat      *chatTemplate // nil: it has none, and chats are not exact
-	tools     *chatTemplate // for requests with tools, where it is another one
-	specials  *jinja.Dict   // bos_token and the like, for the template
+	chat      *chatTemplate // nil: the model has none, and its chats are not exact
+	tools     *chatTemplate // for requests with tools, if the template differs
+	specials  *jinja.Dict   // bos_token and similar, for the template
 }
 
 type chatTemplate struct {
 	*jinja.Template
-	parts bool // it goes through the parts of a message's content
+	parts bool // the template iterates over the parts of a message's content
 }
 
-// Bounds of the files, in bytes.
+// These constants bound the files, in bytes.
 const (
 	maxTokenizer = 128 << 20
 	maxSmall     = 8 << 20
 )
 
 // Load reads tokenizer.json, tokenizer_config.json, chat_template.jinja and config.json of a
-// directory; template, if not empty, is a file with the chat template that the engine was started
-// with (vLLM: --chat-template). The error names the file and the fix.
+// directory. template, if not empty, is the file of the engine's chat template (vLLM:
+// --chat-template). The error names the file and the fix.
 func Load(directory, template string) (*Model, error) {
 	if err := checkEngine(directory); err != nil {
 		return nil, fmt.Errorf("%w; its prompts cannot be made exactly: leave tokenizer out for this model", err)
@@ -78,7 +78,7 @@ func readFile(path string, most int64) ([]byte, error) {
 	return doc, err
 }
 
-// renderers are what vLLM renders the chats of some models with instead of their template.
+// renderers are vLLM's renderers for models whose chats it renders without their template.
 var renderers = map[string]string{
 	"GptOssForCausalLM": "harmony", "DeepseekV32ForCausalLM": "deepseek_v32", "DeepseekV4ForCausalLM": "deepseek_v4",
 	"DeepseekV4ForConditionalGeneration": "deepseek_v4",
@@ -86,8 +86,7 @@ var renderers = map[string]string{
 	"InklingForCausalLM": "inkling", "InklingForConditionalGeneration": "inkling",
 }
 
-// checkEngine refuses models of which the engine uses other things than tokenizer.json and the
-// template.
+// checkEngine refuses a model for which the engine uses more than tokenizer.json and the template.
 func checkEngine(directory string) error {
 	path := filepath.Join(directory, "tekken.json")
 	if _, err := os.Stat(path); err == nil {
@@ -114,7 +113,7 @@ func checkEngine(directory string) error {
 	return nil
 }
 
-// config is a tokenizer_config.json, as far as it matters.
+// config holds the relevant members of a tokenizer_config.json.
 type config struct {
 	Class        string          `json:"tokenizer_class"`
 	AddBOS       *bool           `json:"add_bos_token"`
@@ -130,7 +129,7 @@ type config struct {
 	} `json:"added_tokens_decoder"`
 }
 
-// specialToken is written as its text, or as an object that has it.
+// specialToken is written as its text, or as an object with the text.
 type specialToken string
 
 func (s *specialToken) UnmarshalJSON(doc []byte) error {
@@ -143,7 +142,7 @@ func (s *specialToken) UnmarshalJSON(doc []byte) error {
 	return json.Unmarshal(doc, (*string)(s))
 }
 
-// configure takes over what transformers takes from tokenizer_config.json besides the chat
+// configure applies the members of tokenizer_config.json that transformers uses, except the chat
 // template.
 func (m *Model) configure(c *config) error {
 	for _, s := range []struct {
@@ -174,7 +173,7 @@ func (m *Model) configure(c *config) error {
 	if c.Class != "LlamaTokenizer" && c.Class != "LlamaTokenizerFast" {
 		return fmt.Errorf("add_bos_token is set, but tokenizer.json adds none, and what %s does is not known", c.Class)
 	}
-	for _, a := range m.tokenizer.added.all { // this class puts it there itself
+	for _, a := range m.tokenizer.added.all { // this tokenizer class adds the token itself
 		if a.Content == string(c.BOS) {
 			m.tokenizer.before = []uint32{a.ID}
 			return nil
@@ -183,8 +182,8 @@ func (m *Model) configure(c *config) error {
 	return fmt.Errorf("bos_token is %q, which tokenizer.json does not have among its added_tokens", c.BOS)
 }
 
-// readTemplates finds the chat templates: a file of its own, chat_template.jinja, or
-// tokenizer_config.json's.
+// readTemplates finds the chat templates: a file of its own, chat_template.jinja, or those of
+// tokenizer_config.json.
 func (m *Model) readTemplates(directory, own, configPath string, c *config) error {
 	path := own
 	if path == "" {

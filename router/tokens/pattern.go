@@ -2,8 +2,8 @@ package tokens
 
 import "unicode/utf8"
 
-// pattern is a regular expression of the kind that tokenizers cut words with: alternatives of
-// character classes with quantifiers, (?i:'s|'t) and (?!\S). The first alternative that matches
+// pattern is a regular expression of the kind that tokenizers use to cut words. It has alternatives
+// of character classes with quantifiers, (?i:'s|'t) and (?!\S). The first matching alternative
 // counts, as in backtracking engines.
 type pattern struct {
 	alternatives []alternative
@@ -11,7 +11,7 @@ type pattern struct {
 
 type alternative struct {
 	items  []item
-	starts [256]bool // the bytes that it can begin with
+	starts [256]bool // the possible first bytes
 }
 
 type kind uint8
@@ -19,7 +19,7 @@ type kind uint8
 const (
 	ofClass kind = iota
 	ofGroup      // one of several short sequences
-	notNext      // what follows is not of the class
+	notNext      // the next character is not of the class
 )
 
 type item struct {
@@ -30,7 +30,8 @@ type item struct {
 	possessive bool
 }
 
-// match is where the match that begins at s[at] ends, at or less if there is none.
+// match returns the end of the match that begins at s[at]. The result is at or less if there is
+// none.
 func (p *pattern) match(s string, at int) int {
 	first := s[at]
 	for i := range p.alternatives {
@@ -45,7 +46,7 @@ func (p *pattern) match(s string, at int) int {
 	return -1
 }
 
-// sequence is where items, one after the other, end that begin at s[at]; -1 if they do not match.
+// sequence returns the end of items in a row that begin at s[at], or -1 if they do not match.
 func sequence(items []item, s string, at int) int {
 	if len(items) == 0 {
 		return at
@@ -75,8 +76,8 @@ func sequence(items []item, s string, at int) int {
 	}
 }
 
-// repeat takes as many characters of the class as there are, and fewer while what follows does not
-// match.
+// repeat takes as many characters of the class as possible. It takes fewer while the next items do
+// not match.
 func (it *item) repeat(next []item, s string, at int) int {
 	n, end := 0, at
 	for end < len(s) && n != it.max {
@@ -120,10 +121,10 @@ func spell(word []*class, s string, at int) int {
 	return at
 }
 
-// joins tells whether some match can go on from a to b right behind it.
+// joins says whether some match can extend from a to b right behind it.
 func (p *pattern) joins(a, b rune) bool {
 	for i := range p.alternatives {
-		seen := false // an item before can be a
+		seen := false // an earlier item can be a
 		for _, it := range p.alternatives[i].items {
 			if it.kind == notNext {
 				continue
@@ -138,8 +139,8 @@ func (p *pattern) joins(a, b rune) bool {
 	return false
 }
 
-// endsAt tells whether matches that end with a do so at the end of a text as well as before b,
-// which (?!\S) can tell apart.
+// endsAt says whether a match that ends with a ends there both at the end of a text and before b.
+// (?!\S) can distinguish the two.
 func (p *pattern) endsAt(a, b rune) bool {
 	for _, before := range []string{"", " ", "  ", "\t", "\n", "\r\n", ".", " .", "x"} {
 		text := before + string(a)
@@ -150,7 +151,7 @@ func (p *pattern) endsAt(a, b rune) bool {
 	return true
 }
 
-// holds tells whether the item can take r.
+// holds says whether the item can match r.
 func (it *item) holds(r rune) bool {
 	if it.kind == ofClass {
 		return it.class.has(r)
@@ -165,7 +166,8 @@ func (it *item) holds(r rune) bool {
 	return false
 }
 
-// arrange notes what the alternative can begin with; false if it can be empty.
+// arrange records the possible first bytes of the alternative. It returns false if the alternative
+// can be empty.
 func (a *alternative) arrange() bool {
 	for b := utf8.RuneSelf; b < 256; b++ {
 		a.starts[b] = true

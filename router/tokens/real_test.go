@@ -14,15 +14,15 @@ import (
 	"unicode"
 )
 
-// huggingFace is a Python that has Hugging Face's tokenizers.
+// huggingFace is a Python process with Hugging Face's tokenizers.
 type huggingFace struct {
 	in      io.WriteCloser
 	answers *bufio.Scanner
 	bytes   int
 }
 
-// startHuggingFace starts the Python that TOKENS_PYTHON names, with the large tokenizer too where
-// there is one.
+// startHuggingFace starts the Python named by TOKENS_PYTHON, with the large tokenizer if there is
+// one.
 func startHuggingFace(t *testing.T, large ...string) *huggingFace {
 	t.Helper()
 	python := os.Getenv("TOKENS_PYTHON")
@@ -51,7 +51,7 @@ func startHuggingFace(t *testing.T, large ...string) *huggingFace {
 	return h
 }
 
-// same holds the ids of texts to Hugging Face's.
+// same compares the ids of texts with Hugging Face's.
 func (h *huggingFace) same(t *testing.T, variant string, tok *Tokenizer, texts []string) {
 	t.Helper()
 	line, _ := json.Marshal(map[string]any{"variant": variant, "texts": texts})
@@ -70,7 +70,8 @@ func (h *huggingFace) same(t *testing.T, variant string, tok *Tokenizer, texts [
 	}
 }
 
-// TestAgainstTokenizers compares with Hugging Face's tokenizers on random texts of all of Unicode.
+// TestAgainstTokenizers compares with Hugging Face's tokenizers on random texts from all of
+// Unicode.
 func TestAgainstTokenizers(t *testing.T) {
 	h := startHuggingFace(t)
 	g, r := readGolden(t), rand.New(rand.NewPCG(rand.Uint64(), 0))
@@ -91,9 +92,9 @@ func noises(g *golden, r *rand.Rand) []string {
 	return texts
 }
 
-// known is r, or another character where tables differ: the package knows letters newer than Go's
-// Unicode 15, but not the combining classes of marks that came with Unicode 11, of which U+07FD is
-// the first.
+// known returns r, or another character if the Unicode tables differ. The package knows letters
+// newer than Go's Unicode 15. It does not know the combining classes of marks that came with
+// Unicode 11, from U+07FD on.
 func known(r rune) rune {
 	if (r < 0x7fd || !unicode.Is(unicode.M, r)) && unicode.In(r, unicode.L, unicode.M, unicode.N, unicode.P, unicode.S,
 		unicode.Z, unicode.Cc, unicode.Cf, unicode.Co) {
@@ -102,8 +103,8 @@ func known(r rune) rune {
 	return '.'
 }
 
-// noise is a text of pieces of the golden ones, of whitespace and of any characters that have a
-// meaning in Unicode 15.
+// noise returns a text of pieces of the golden texts, whitespace and any characters defined in
+// Unicode 15.
 func noise(g *golden, r *rand.Rand) string {
 	var b strings.Builder
 	for range 1 + r.IntN(60) {

@@ -8,7 +8,7 @@ import (
 	"github.com/cognitora/dataplane/internal/jsonscan"
 )
 
-// What stands in the way of a prompt's exact ids.
+// These errors say why a prompt has no exact ids.
 var (
 	ErrMedia    = errors.New("it has more than text")
 	ErrForm     = errors.New("it has a form of content that engines differ in")
@@ -17,22 +17,22 @@ var (
 	ErrBody     = errors.New("it is not what the API takes")
 )
 
-// API says in which form a body gives its prompt.
+// API is the form in which a body gives its prompt.
 type API uint8
 
-// The forms.
+// These are the forms.
 const (
 	Completions API = iota
 	Chat
 	Responses
-	Messages // Anthropic's
+	Messages // Anthropic's API
 )
 
-// Prompt is a prompt as the engine's tokenizer gets it.
+// Prompt is the input of the engine's tokenizer.
 type Prompt struct {
 	Text    string
-	Special bool // with the tokens that the model puts before and behind it
-	// what the conversation begins with: all up to the end of the first user turn; empty for a
+	Special bool // with the model's tokens before and behind it
+	// the beginning of the conversation up to the end of the first user turn; empty for a
 	// completion
 	Turn string
 }
@@ -57,8 +57,8 @@ func (m *Model) Prompt(api API, body []byte, most int) (Prompt, error) {
 	return m.chatPrompt(t, most)
 }
 
-// read takes the wanted members of a body that are not null. It fails at a member that changes the
-// prompt in ways that are not followed.
+// read returns the wanted members of a body that are not null. It fails at a member that changes
+// the prompt in an unsupported way.
 func read(body []byte, wanted, strange []string) (*jinja.Dict, error) {
 	c := jsonscan.New(body)
 	if c.Kind() != jsonscan.Object {
@@ -85,13 +85,13 @@ func read(body []byte, wanted, strange []string) (*jinja.Dict, error) {
 	return out, c.Err()
 }
 
-// member is nil where there is none.
+// member returns a member, or nil.
 func member(d *jinja.Dict, name string) jinja.Value {
 	v, _ := d.Get(name)
 	return v
 }
 
-// flag is a member that is true or false, or absent.
+// flag returns a member that is true or false, or the value for an absent one.
 func flag(d *jinja.Dict, name string, absent bool) (bool, error) {
 	switch v := member(d, name).(type) {
 	case nil:
@@ -102,7 +102,7 @@ func flag(d *jinja.Dict, name string, absent bool) (bool, error) {
 	return false, ErrBody
 }
 
-// text is a member that is a string, or absent.
+// text returns a member that is a string, or "" if it is absent.
 func text(d *jinja.Dict, name string) (string, error) {
 	switch v := member(d, name).(type) {
 	case nil:
@@ -113,7 +113,7 @@ func text(d *jinja.Dict, name string) (string, error) {
 	return "", ErrBody
 }
 
-// list is a member that is a list, nil where it is absent.
+// list returns a member that is a list, or nil if it is absent.
 func list(d *jinja.Dict, name string) (*jinja.List, error) {
 	switch v := member(d, name).(type) {
 	case nil:
@@ -124,7 +124,7 @@ func list(d *jinja.Dict, name string) (*jinja.List, error) {
 	return nil, ErrBody
 }
 
-// dict makes an object of names and values in turn.
+// dict makes an object from alternating names and values.
 func dict(members ...any) *jinja.Dict {
 	d := &jinja.Dict{}
 	for i := 0; i < len(members); i += 2 {

@@ -16,7 +16,7 @@ const chatML = "{% for m in messages %}{{ '<|im_start|>' + m['role'] + '\\n' }}{
 	"'<|im_end|>\\n' }}{% endfor %}" +
 	"{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"
 
-// allOf writes out what it is given.
+// allOf is a template that writes out all its variables.
 const allOf = "{{ bos_token }}{{ messages|tojson }}{{ tools|tojson }}{{ add_generation_prompt }}{{ enable_thinking }}"
 
 func write(t testing.TB, directory, name, text string) {
@@ -30,7 +30,7 @@ func quoted(s string) string {
 	return strings.NewReplacer("\\", "\\\\", "\"", "\\\"", "\n", "\\n").Replace(s)
 }
 
-// directory has a model with that chat template.
+// directory makes a directory with a model that has the given chat template.
 func directory(t testing.TB, g *golden, variant, template string) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -80,7 +80,7 @@ func TestChat(t *testing.T) {
 	}
 }
 
-// TestNotExact: what cannot be followed is not guessed.
+// TestNotExact checks that an unsupported prompt is refused, not guessed.
 func TestNotExact(t *testing.T) {
 	m := load(t, readGolden(t), "{{ messages[0].content }}{% if stop %}{{ raise_exception('no') }}{% endif %}")
 	for body, want := range map[string]error{
@@ -137,7 +137,7 @@ func TestCompletion(t *testing.T) {
 	}
 }
 
-// TestTurns: the turns of a conversation are known by its first one.
+// TestTurns checks that all turns of a conversation have the same key.
 func TestTurns(t *testing.T) {
 	s := NewSet(map[string]*Model{"m": load(t, readGolden(t), chatML)}, 1<<20, 1<<12)
 	key := func(messages string) uint64 {
@@ -150,7 +150,8 @@ func TestTurns(t *testing.T) {
 	}
 }
 
-// TestRefused: what is not supported is refused when it is loaded, with its place and the fix.
+// TestRefused checks that an unsupported feature is refused at loading. The error names its place
+// and the fix.
 func TestRefused(t *testing.T) {
 	g := readGolden(t)
 	good := string(g.file(t, "qwen"))
@@ -221,7 +222,7 @@ func FuzzTokenizer(f *testing.F) {
 	})
 }
 
-// FuzzEncode: cut into chunks or not, the ids are the same, and no text is lost.
+// FuzzEncode checks that the ids are the same with and without chunks, and that no text is lost.
 func FuzzEncode(f *testing.F) {
 	g := readGolden(f)
 	var all []*Tokenizer

@@ -2,7 +2,7 @@ package tokens
 
 import "github.com/cognitora/dataplane/internal/jinja"
 
-// readResponses reads a body of /v1/responses, which vLLM converts into a chat.
+// readResponses reads a body of /v1/responses as vLLM converts it into a chat.
 func readResponses(body []byte) (*talk, error) {
 	r, err := read(body, []string{"input", "instructions", "tools", "reasoning", "truncation", "chat_template_kwargs"},
 		[]string{"previous_response_id", "previous_input_messages", "conversation", "prompt", "mm_processor_kwargs",
@@ -44,7 +44,7 @@ func readResponses(body []byte) (*talk, error) {
 			return nil, ErrBody
 		}
 		if member(tool, "type") != jinja.Value("function") || member(tool, "defer_loading") != nil {
-			return nil, ErrForm // tools that the server runs, and those that have another shape
+			return nil, ErrForm // tools run by the server, and tools of another shape
 		}
 		f, err := asTool(member(tool, "name"), member(tool, "description"), member(tool, "parameters"),
 			member(tool, "strict"))
@@ -69,7 +69,7 @@ func (t *talk) readInput(v jinja.Value) error {
 			}
 			if status := member(d, "status"); i == len(v.Items)-1 && status != nil &&
 				status != jinja.Value("completed") {
-				return ErrOption // the engine goes on with an unfinished message
+				return ErrOption // the engine continues an unfinished message
 			}
 			if err := t.readItem(d); err != nil {
 				return err
@@ -80,10 +80,9 @@ func (t *talk) readInput(v jinja.Value) error {
 	return ErrBody
 }
 
-// readItem appends the message that an item is, or adds the item to the assistant's message before
-// it.
+// readItem appends an item as a message, or adds it to the assistant's message before it.
 func (t *talk) readItem(item *jinja.Dict) error {
-	before := &jinja.Dict{} // the assistant's message before, which an item may complete
+	before := &jinja.Dict{} // the preceding assistant's message, which an item may complete
 	if n := len(t.messages.Items); n > 0 {
 		if last := t.messages.Items[n-1].(*jinja.Dict); member(last, "role") == jinja.Value("assistant") {
 			before = last
@@ -151,7 +150,7 @@ func functionCall(item *jinja.Dict) (*jinja.Dict, error) {
 	return dict("id", id, "function", dict("name", name, "arguments", arguments), "type", "function"), nil
 }
 
-// reasoningOf is the text of a reasoning item: of its content, else of its summary.
+// reasoningOf returns the text of a reasoning item: of its content, else of its summary.
 func reasoningOf(item *jinja.Dict) (string, error) {
 	content, err := list(item, "content")
 	if err != nil {
@@ -171,7 +170,7 @@ func reasoningOf(item *jinja.Dict) (string, error) {
 	return "", nil
 }
 
-// saidOf is the text of an assistant's message.
+// saidOf returns the text of an assistant's message.
 func saidOf(item *jinja.Dict) (string, error) {
 	switch content := member(item, "content").(type) {
 	case string:
@@ -182,7 +181,7 @@ func saidOf(item *jinja.Dict) (string, error) {
 	return "", ErrForm
 }
 
-// onlyText is the text of a list of one part; of several, vLLM takes the first alone.
+// onlyText returns the text of a list with one part. Of several parts vLLM takes only the first.
 func onlyText(parts *jinja.List, kind string) (string, error) {
 	if len(parts.Items) != 1 {
 		return "", ErrForm

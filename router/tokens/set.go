@@ -6,49 +6,49 @@ import (
 	"github.com/cespare/xxhash/v2"
 )
 
-// Set are the models whose prompts are tokenised. It is safe for concurrent use.
+// Set holds the models whose prompts are tokenised. It is safe for concurrent use.
 type Set struct {
-	models map[string]*Model // by the name that clients use
+	models map[string]*Model // by the clients' name
 	cache  *Cache
 	most   int
 }
 
-// NewSet makes a set that remembers ids in about that many bytes, and takes bodies and prompts of
-// at most as many.
+// NewSet makes a set. It caches ids in about cache bytes. It accepts bodies and prompts of at most
+// most bytes.
 func NewSet(models map[string]*Model, cache, most int) *Set {
 	return &Set{models: models, cache: NewCache(cache), most: most}
 }
 
-// Outcome says what came of a prompt, in a word as the metrics have it.
+// Outcome is the result for a prompt, in the metrics' words.
 type Outcome string
 
-// The outcomes.
+// These are the outcomes.
 const (
 	Exact  Outcome = "exact"
-	Large  Outcome = "large"  // more bytes than are tokenised, or a word of more than 4 KiB
-	Media  Outcome = "media"  // images and the like
-	Form   Outcome = "form"   // content of a form that engines differ in
-	Option Outcome = "option" // an option whose effect is not followed
-	// the template refused it, it cannot be rendered exactly, or the engine does not use it
+	Large  Outcome = "large"  // too many bytes, or a word of more than 4 KiB
+	Media  Outcome = "media"  // the prompt has images or other media
+	Form   Outcome = "form"   // the content has a form in which engines differ
+	Option Outcome = "option" // the body sets an option with an unsupported effect
+	// the template refused the chat, cannot be rendered exactly, or is not used by the engine
 	Template Outcome = "template"
 )
 
-// Outcomes are all of them.
+// Outcomes lists all outcomes.
 var Outcomes = []Outcome{Exact, Large, Media, Form, Option, Template}
 
-// Result is a prompt's ids.
+// Result holds the ids of a prompt.
 type Result struct {
 	Outcome Outcome
-	IDs     []uint32 // appended to what was given
-	Turn    uint64   // a hash of what the conversation begins with, the same in every router; 0 for a completion
-	Bytes   int      // of the prompt
-	Encoded int      // of them, those that were not remembered
+	IDs     []uint32 // appended to the given ids
+	Turn    uint64   // hash of the beginning of the conversation, the same in every router; 0 for a completion
+	Bytes   int      // length of the prompt
+	Encoded int      // bytes that were not in the cache
 }
 
-// Has tells whether the prompts of that model are tokenised.
+// Has says whether the prompts of the model are tokenised.
 func (s *Set) Has(model string) bool { return s != nil && s.models[model] != nil }
 
-// Make makes the ids of a body for a model that the set has, and appends them to ids.
+// Make appends the ids of a body to ids, for a model in the set.
 func (s *Set) Make(model string, api API, body []byte, ids []uint32) Result {
 	r := Result{IDs: ids, Outcome: Exact}
 	if len(body) > s.most {

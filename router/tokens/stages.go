@@ -9,13 +9,13 @@ import (
 	"golang.org/x/text/unicode/norm"
 )
 
-// gpt2 is the pattern that ByteLevel has of its own.
+// gpt2 is ByteLevel's built-in pattern.
 const gpt2 = `'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+`
 
-// stage cuts pieces of text: each match is a piece, and what lies between matches.
+// stage cuts pieces of text. Each match is a piece, and so is the text between matches.
 type stage struct {
 	pattern *pattern
-	drop    bool // what lies between is left out
+	drop    bool // the text between matches is dropped
 	prefix  bool // a piece that does not begin with a space gets one
 }
 
@@ -85,7 +85,7 @@ func (t *Tokenizer) readPreTokenizer(f *file) error {
 	return nil
 }
 
-// splits is the pattern of a Split whose matches are pieces.
+// splits returns the pattern of a Split whose matches are pieces.
 func (p *part) splits() (string, error) {
 	switch {
 	case p.Pattern.Regex == nil:
@@ -106,7 +106,7 @@ func (t *Tokenizer) readPostProcessor(f *file) error {
 	}
 	for _, p := range all {
 		if p.Type == "ByteLevel" {
-			continue // offsets only
+			continue // affects offsets only
 		}
 		if p.Type != "TemplateProcessing" {
 			return fmt.Errorf("type %q is not supported, only ByteLevel and TemplateProcessing are", p.Type)
@@ -132,7 +132,7 @@ func (t *Tokenizer) readPostProcessor(f *file) error {
 	return nil
 }
 
-// cut appends to dst the ids of piece, cut by the stages.
+// cut cuts piece by the stages and appends the ids to dst.
 func (t *Tokenizer) cut(dst []uint32, piece string, stages []stage, s *scratch) []uint32 {
 	if piece == "" {
 		return dst
@@ -147,7 +147,7 @@ func (t *Tokenizer) cut(dst []uint32, piece string, stages []stage, s *scratch) 
 		}
 		return t.cut(dst, piece, rest, s)
 	}
-	between := 0 // where what no match has taken begins
+	between := 0 // beginning of the text since the last match
 	for at := 0; at < len(piece); {
 		end := st.pattern.match(piece, at)
 		if end < 0 {
@@ -171,14 +171,14 @@ func (t *Tokenizer) cut(dst []uint32, piece string, stages []stage, s *scratch) 
 	return dst
 }
 
-// breaks are two characters between which a text may be cut without a change of its tokens,
-// wherever it stands.
+// breaks are pairs of characters between which a text may be cut anywhere without changing its
+// tokens.
 var breaks = [][2]rune{{'a', ' '}, {'\n', 'a'}, {'中', '，'}, {'中', '。'}}
 
-// like are the characters that stand for others.
+// like maps a sample character to the characters that it stands for.
 var like = map[rune][]rune{'a': {'a', 'z', 'A', 'Z', '0', '9', 's'}, '中': {'中', 0x4e00, 0x9fff}}
 
-// findBreaks finds out which breaks hold for this tokenizer.
+// findBreaks finds the breaks that are valid for this tokenizer.
 func (t *Tokenizer) findBreaks() {
 	for i, b := range breaks {
 		t.breaks[i] = true
@@ -197,7 +197,7 @@ func alike(r rune) []rune {
 	return []rune{r}
 }
 
-// parted tells whether no piece and no added token ever has left and right behind it.
+// parted says whether no piece and no added token can contain left followed by right.
 func (t *Tokenizer) parted(left, right rune) bool {
 	certain := false
 	for _, s := range t.stages {
@@ -228,7 +228,7 @@ func (t *Tokenizer) parted(left, right rune) bool {
 	return certain
 }
 
-// related tells whether r is of those that sample stands for.
+// related says whether sample stands for r.
 func related(r, sample rune) bool {
 	switch {
 	case sample < 0x80 && (unicode.IsLetter(sample) || unicode.IsDigit(sample)):

@@ -7,7 +7,7 @@ import (
 	"github.com/cognitora/dataplane/internal/jsonscan"
 )
 
-// setCalls gives an assistant's message its tool calls, whose arguments become values.
+// setCalls adds the tool calls to an assistant's message. Their arguments become values.
 func (t *talk) setCalls(to *jinja.Dict, v jinja.Value) error {
 	calls, ok := v.(*jinja.List)
 	if !ok && v != nil {
@@ -41,8 +41,7 @@ func (t *talk) setCalls(to *jinja.Dict, v jinja.Value) error {
 	return nil
 }
 
-// argumentsOf reads the arguments of a call, which are an object in JSON; what is none is an empty
-// one.
+// argumentsOf parses the arguments of a call, a JSON object. Anything else becomes an empty object.
 func argumentsOf(v jinja.Value) (*jinja.Dict, error) {
 	if object, ok := v.(*jinja.Dict); ok {
 		return object, nil
@@ -54,11 +53,11 @@ func argumentsOf(v jinja.Value) (*jinja.Dict, error) {
 	c := jsonscan.New([]byte(text))
 	value, err := jinja.Read(&c)
 	if err != nil && c.Err() == nil {
-		return nil, err // a number that is not kept
+		return nil, err // a number that does not keep its value
 	}
 	if c.End(); c.Err() != nil {
 		if strings.Contains(text, "NaN") || strings.Contains(text, "Infinity") {
-			return nil, ErrForm // Python reads them
+			return nil, ErrForm // Python accepts them
 		}
 		return &jinja.Dict{}, nil
 	}
@@ -68,7 +67,7 @@ func argumentsOf(v jinja.Value) (*jinja.Dict, error) {
 	return &jinja.Dict{}, nil
 }
 
-// toolsOf is the list of tools as the template gets it, nil for none.
+// toolsOf returns the tools for the template, or nil for none.
 func toolsOf(v jinja.Value) (*jinja.List, error) {
 	list, ok := v.(*jinja.List)
 	if v == nil || ok && len(list.Items) == 0 {
@@ -91,7 +90,7 @@ func toolsOf(v jinja.Value) (*jinja.List, error) {
 			switch name, _ := function.Member(i); name {
 			case "name", "description", "parameters", "strict":
 			default:
-				return nil, ErrForm // engines differ in what else they keep
+				return nil, ErrForm // engines differ in the other members that they keep
 			}
 		}
 		t, err := asTool(member(function, "name"), member(function, "description"), member(function, "parameters"),
@@ -104,7 +103,7 @@ func toolsOf(v jinja.Value) (*jinja.List, error) {
 	return out, nil
 }
 
-// asTool is a tool as the template gets it.
+// asTool returns a tool for the template.
 func asTool(name, description, parameters, strict jinja.Value) (*jinja.Dict, error) {
 	if name, _ := name.(string); name == "" {
 		return nil, ErrBody

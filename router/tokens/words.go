@@ -2,7 +2,7 @@ package tokens
 
 import "encoding/binary"
 
-// words are the words that are one token. Those of up to 15 bytes, nearly all, are found with one
+// words holds the words that are one token. Nearly all have up to 15 bytes and are found with one
 // look into a table.
 type words struct {
 	short  []shortWord  // up to 7 bytes
@@ -11,12 +11,12 @@ type words struct {
 }
 
 type shortWord struct {
-	key uint64 // the bytes, and their number in the highest byte; 0: empty
+	key uint64 // the bytes, with their number in the highest byte; 0: empty
 	id  uint32
 }
 
 type middleWord struct {
-	low, high uint64 // likewise; high is never 0
+	low, high uint64 // the bytes, with their number in the highest byte; high is never 0
 	id        uint32
 }
 
@@ -53,7 +53,7 @@ func newWords(all map[string]uint32) words {
 	return w
 }
 
-// tableSize is a power of two of which n entries take less than two thirds.
+// tableSize returns a power of two of which n entries fill less than two thirds.
 func tableSize(n int) int {
 	size := 16
 	for 2*size < 3*n {
@@ -62,7 +62,7 @@ func tableSize(n int) int {
 	return size
 }
 
-// packed has up to 7 bytes and their number.
+// packed returns up to 7 bytes together with their number.
 func packed(s string) (key uint64) {
 	for i := len(s) - 1; i >= 0; i-- {
 		key = key<<8 | uint64(s[i])
@@ -88,7 +88,7 @@ func (w *words) findMiddle(low, high uint64) *middleWord {
 	}
 }
 
-// find is the id of a word; false if it is not one token.
+// find returns the id of a word. ok is false if the word is not one token.
 func (w *words) find(word string) (id uint32, ok bool) {
 	switch {
 	case len(word) <= maxShort:

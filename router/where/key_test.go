@@ -9,7 +9,7 @@ import (
 	"github.com/cognitora/dataplane/router/scan"
 )
 
-// turns is a conversation: the system prompt, then user and assistant by turns.
+// turns is a conversation: the system prompt, then user and assistant in turn.
 func turns(system string, texts ...string) []byte {
 	all := []string{fmt.Sprintf(`{"role":"system","content":%q}`, system)}
 	for i, text := range texts {
@@ -18,8 +18,8 @@ func turns(system string, texts ...string) []byte {
 	return []byte(`{"model":"sim","messages":[` + strings.Join(all, ",") + `]}`)
 }
 
-// TestConversationsAreToldApartByTheirFirstTurn: later turns keep a conversation at its node, and a
-// system prompt that all share ties nobody to anybody.
+// TestConversationsAreToldApartByTheirFirstTurn checks that later turns keep a conversation's key.
+// Conversations that share only a system prompt must have different keys.
 func TestConversationsAreToldApartByTheirFirstTurn(t *testing.T) {
 	f := &Finder{Metrics: metrics.New()}
 	key := func(body []byte, session string) uint64 {
@@ -44,8 +44,8 @@ func TestConversationsAreToldApartByTheirFirstTurn(t *testing.T) {
 	}
 }
 
-// TestShortFirstTurns: questions of a few words behind one system prompt are told apart too, in
-// every turn of theirs, and so are those without one.
+// TestShortFirstTurns checks that conversations with a first turn of a few words have different
+// keys in every turn, with or without a shared system prompt.
 func TestShortFirstTurns(t *testing.T) {
 	f := &Finder{Metrics: metrics.New()}
 	key := func(api scan.API, body []byte) uint64 {

@@ -9,29 +9,29 @@ import (
 	"github.com/cognitora/dataplane/router/scan"
 )
 
-// Memo remembers the beginnings of long prompts: where the scan of a body can begin, and which
-// blocks the canonical text before that place has. With it a conversation's history or a document
-// that was sent before is neither scanned nor hashed again. It is bounded, and nobody waits for a
-// lock of it.
+// Memo remembers the beginnings of long prompts: where the scan of a body can begin, and the blocks
+// of the canonical text before that place. A repeated history or document is then neither scanned
+// nor hashed again. Memo is bounded, and no call waits for its lock.
 type Memo struct {
 	secret maphash.Seed
 	scans  *scan.Memo
-	chains *memo.Table // by scan's hash, mixed with the chain's seed and the text before
+	chains *memo.Table // by scan's hash, mixed with the chain's seed and the preceding text
 }
 
-// NewMemo makes a Memo of about that many bytes. It takes about 1 KB for every 4 KiB of prompts.
+// NewMemo makes a Memo of about the given size in bytes. It uses about 1 KB for every 4 KiB of
+// prompts.
 func NewMemo(bytes int) *Memo {
 	return &Memo{secret: maphash.MakeSeed(), scans: scan.NewMemo(bytes / 2), chains: memo.New(bytes/2, stepWords)}
 }
 
-// stepKeys bounds the blocks between two marks that are remembered: 8 KiB of a body and some
-// reordering make about 128.
+// stepKeys bounds the blocks remembered between two marks. 8 KiB of a body make about 128 blocks,
+// with some reordering.
 const stepKeys = 136
 
-// step is the way from one mark to the next: the blocks in between, and the text behind the last
-// of them. It has words only, so that it can be a record of a memo.Table.
+// step is the way from one mark to the next: the blocks in between, and the text after the last of
+// them. It consists of words only, so it can be a record of a memo.Table.
 type step struct {
-	from, to uint64 // blocks before the mark before, and before this one
+	from, to uint64 // blocks before the preceding mark, and before this one
 	digest   [4]uint64
 	restLen  uint64
 	rest     [prefix.BlockBytes / 8]uint64
@@ -48,7 +48,7 @@ func (s *step) text() *[prefix.BlockBytes]byte {
 	return (*[prefix.BlockBytes]byte)(unsafe.Pointer(&s.rest))
 }
 
-// way tells chains with another seed, or another text before the same body, apart.
+// way returns a hash of the chain's seed and of the text before the body.
 func (m *Memo) way(seed prefix.Digest, head []byte) uint64 {
 	if m == nil {
 		return 0
@@ -60,7 +60,7 @@ func (m *Memo) way(seed prefix.Digest, head []byte) uint64 {
 	return h.Sum64()
 }
 
-// Scans is the part of m that scans are taken up with; nil of nil.
+// Scans returns the part of m that package scan uses, or nil for a nil m.
 func (m *Memo) Scans() *scan.Memo {
 	if m == nil {
 		return nil
@@ -68,18 +68,19 @@ func (m *Memo) Scans() *scan.Memo {
 	return m.scans
 }
 
-// begin makes the chain that of the canonical text, or of the client's tokens.
+// begin makes the chain from the canonical text, or from the client's tokens.
 func (f *Finder) begin(p *Prompt, seed prefix.Digest) {
 	s := p.scan
 	p.way = f.Memo.way(seed, s.Text[:s.Head])
 	p.from = 0
 	if s.Skipped > 0 && !f.skip(p, seed) {
-		// The marks are known, but not the blocks: the model, the salt or the tools are others.
+		// The memo knows the marks, but not the blocks, because the model, the salt or the tools
+		// differ.
 		if p.again == nil {
 			p.again = new(scan.Request)
 		}
 		if scan.Again(p.asked.API, p.asked.Body(), s, p.again) != nil {
-			p.again.Text = p.again.Text[:0] // two bodies with one hash: the engine will say what is wrong
+			p.again.Text = p.again.Text[:0] // two bodies have one hash; the engine will report the error
 		}
 		s, p.scan = p.again, p.again
 	}
@@ -90,13 +91,13 @@ func (f *Finder) begin(p *Prompt, seed prefix.Digest) {
 	p.chain.Lengthen(s.Omitted)
 }
 
-// The scan keeps the text and the tokens of all blocks that a chain can have.
+// The scan keeps the text and the tokens of as many blocks as a chain can have.
 const (
 	_ = uint(scan.TextKept - prefix.MaxChain*prefix.BlockBytes)
 	_ = uint(scan.TokensKept - prefix.MaxChain*prefix.BlockTokens)
 )
 
-// skip goes past the blocks of the text that the scan has passed over.
+// skip adds the blocks of the text that the scan skipped.
 func (f *Finder) skip(p *Prompt, seed prefix.Digest) bool {
 	scanned, s := p.scan, p.step
 	head := scanned.Text[:scanned.Head]
@@ -130,7 +131,7 @@ func (f *Finder) skip(p *Prompt, seed prefix.Digest) bool {
 	return true
 }
 
-// remember keeps the marks that the scan has left, and the blocks between them.
+// remember stores the scan's marks and the blocks between them.
 func (f *Finder) remember(p *Prompt) {
 	if f.Memo == nil || p.source != fromText || p.Blocks == prefix.MaxChain {
 		return

@@ -13,7 +13,7 @@ import (
 	"github.com/cognitora/dataplane/router/scan"
 )
 
-// see lets the finder's memo remember a chat.
+// see makes the finder's memo remember a chat.
 func see(tb testing.TB, f *Finder, p *Prompt, body []byte) (skipped int) {
 	tb.Helper()
 	r := read(tb, f, scan.Chat, body)
@@ -48,13 +48,13 @@ func read(tb testing.TB, f *Finder, api scan.API, body []byte) *request.Request 
 	return r
 }
 
-// begin makes the chain of r for the model sim, which nobody is asked about.
+// begin makes the chain of r for the model sim, without nodes.
 func begin(f *Finder, p *Prompt, r *request.Request) {
 	p.finder, p.asked, p.scan, p.step = f, r, r.Scan, new(step)
 	f.begin(p, prefix.Seed("sim", "", string(r.Scan.CacheSalt)))
 }
 
-// fresh is the chain of a chat that nobody has seen.
+// fresh returns the chain of a chat without a memo.
 func fresh(tb testing.TB, body []byte) *prefix.Chain {
 	tb.Helper()
 	var r scan.Request
@@ -67,7 +67,7 @@ func fresh(tb testing.TB, body []byte) *prefix.Chain {
 	return c
 }
 
-// conversation is n turns, of which all but the last are always the same for one name.
+// conversation is n turns. All but the last turn depend only on name.
 func conversation(name string, n int, last string, around ...string) []byte {
 	var turns []string
 	for i := range n {
@@ -105,7 +105,7 @@ func TestMemoMakesTheSameChain(t *testing.T) {
 	}
 }
 
-// TestMemoTakesUpADocument asks two questions about one long document, in one string.
+// TestMemoTakesUpADocument asks two questions about one long document in one string.
 func TestMemoTakesUpADocument(t *testing.T) {
 	f, p := &Finder{Memo: NewMemo(4 << 20), Metrics: metrics.New()}, &Prompt{}
 	document := strings.Repeat(`a line of the document, with \"quotes\" in it\n`, 3000)

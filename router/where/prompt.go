@@ -1,5 +1,6 @@
-// Package where tells which nodes hold how much of a prompt: what the prefix index predicts, and
-// what engines and the caches of their hosts report. It also learns from what the engines found.
+// Package where estimates how many leading blocks of a prompt each node holds. It combines the
+// prefix index's predictions with the reports of engines and of their hosts' caches. It also learns
+// from the cached tokens that the engines report.
 package where
 
 import (
@@ -17,17 +18,17 @@ import (
 	"github.com/cognitora/dataplane/router/tokens"
 )
 
-// Finder looks prompts up. Its fields are set before its use; it is safe for concurrent use.
+// Finder looks prompts up. Set its fields before use. It is safe for concurrent use.
 type Finder struct {
 	Index    *prefix.Index
-	Memo     *Memo         // nil: nothing is remembered of long prompts
-	Holdings *holdings.Map // what cache daemons say; nil: nothing
-	Tokens   *tokens.Set   // makes token ids of the prompts of some models; nil: of none
+	Memo     *Memo         // nil: long prompts are not remembered
+	Holdings *holdings.Map // reports of cache daemons; nil: none
+	Tokens   *tokens.Set   // tokenizers of some models; nil: none
 	Metrics  *metrics.Router
 }
 
-// Prompt is the chain of a request's blocks for one model, and what each node holds of it. It
-// belongs to one goroutine at a time and is used again after Reset.
+// Prompt is the chain of a request's blocks for one model, with each node's holdings of it. One
+// goroutine at a time uses it. Reset makes it reusable.
 type Prompt struct {
 	Blocks int // full blocks
 
@@ -35,42 +36,42 @@ type Prompt struct {
 	memory
 }
 
-// subject is the question.
+// subject is the input of a Prompt.
 type subject struct {
 	finder *Finder
 	asked  *request.Request
 	scan   *scan.Request // of asked, or again
 	source source
-	text   []byte // of the chain, from block from on
+	text   []byte // the chain's text, from block from on
 	from   int
 	way    uint64 // mixed with the Memo's hashes
 	turn   uint64 // see tokens.Result
 }
 
-// memory is buffers, kept for the next question.
+// memory holds buffers for the next question.
 type memory struct {
 	chain   prefix.Chain
-	again   *scan.Request // of a body whose beginning was passed over, but is not known here
-	joined  []byte        // text, where it had to be put together
+	again   *scan.Request // of a body whose beginning was skipped although its blocks are unknown here
+	joined  []byte        // the text, if it had to be joined
 	step    *step         // scratch of begin and remember
 	ids     []uint32
 	refs    []prefix.Ref
 	matched []int32 // predicted leading blocks in the engine's own memory, by node
-	coming  []int32 // with those that the engine computes for other requests now
+	coming  []int32 // matched plus the blocks being computed for other requests
 	reach   []holdings.Reach
 	query   holdings.Query
 }
 
-// source is where the chain of a prompt comes from.
+// source says how the chain of a prompt was made.
 type source uint8
 
 const (
-	fromText   source = iota // the canonical text; the Memo has not been told of it
-	fromMarks                // the same, and the Memo knows it
-	fromTokens               // the model's own tokens: those that the client gave, or the tokenizer made
+	fromText   source = iota // from the canonical text; the Memo has not stored it
+	fromMarks                // from the canonical text; the Memo has stored it
+	fromTokens               // from the model's own tokens: the client's, or the tokenizer's
 )
 
-// Reset forgets the last prompt and keeps buffers of moderate size.
+// Reset forgets the last prompt. It keeps buffers of moderate size.
 func (p *Prompt) Reset() {
 	if p.scan != nil && p.scan == p.again {
 		p.again.Reset()
@@ -95,8 +96,8 @@ func (m *memory) empty() {
 	m.refs, m.matched, m.coming, m.reach = m.refs[:0], m.matched[:0], m.coming[:0], m.reach[:0]
 }
 
-// Find makes p the prompt of r for a model, whose chains begin with seed, and asks what each of the
-// nodes holds of it. That is done once for a leg: its further attempts use the same answer.
+// Find makes p the prompt of r for a model whose chains begin with seed. It finds out how much of
+// it each node holds. It runs once for a leg; later attempts use the same answer.
 func (f *Finder) Find(p *Prompt, r *request.Request, model string, seed prefix.Digest, nodes []*fleet.Node) {
 	p.finder, p.asked, p.scan = f, r, r.Scan
 	if p.step == nil {
@@ -111,7 +112,7 @@ func (f *Finder) Find(p *Prompt, r *request.Request, model string, seed prefix.D
 	f.believe(p, model, nodes)
 }
 
-// FindKeys is Find for a prompt of which only the keys of its blocks are known, all of it one turn.
+// FindKeys is Find for a prompt given by the keys of its blocks, as one user turn.
 func (f *Finder) FindKeys(
 	p *Prompt, r *request.Request, keys []uint64, model string, seed prefix.Digest, nodes []*fleet.Node,
 ) {
@@ -122,8 +123,8 @@ func (f *Finder) FindKeys(
 	f.believe(p, model, nodes)
 }
 
-// believe asks what each node holds. An engine's own report replaces the prediction, for prompts
-// whose blocks are of the model's tokens: engines know no others.
+// believe computes how much each node holds. An engine's own report replaces the prediction if the
+// prompt's blocks are of the model's tokens. Engines report no other blocks.
 func (f *Finder) believe(p *Prompt, model string, nodes []*fleet.Node) {
 	p.refs = p.refs[:0]
 	for _, n := range nodes {
@@ -149,13 +150,13 @@ func (f *Finder) believe(p *Prompt, model string, nodes []*fleet.Node) {
 		case r.Device == holdings.Unknown || p.source != fromTokens:
 			r.Device = p.matched[i]
 		case r.Device < p.matched[i]:
-			p.coming[i] = r.Device // the engine has lost what comes next
+			p.coming[i] = r.Device // the engine has lost the blocks behind
 		}
 		p.reach[i] = r
 	}
 }
 
-// Unknown makes p a prompt of which the nodes, so many, are not known to hold anything.
+// Unknown makes p a prompt of which none of the nodes is known to hold anything.
 func (p *Prompt) Unknown(nodes int) {
 	p.matched = slices.Grow(p.matched[:0], nodes)[:nodes]
 	p.coming = slices.Grow(p.coming[:0], nodes)[:nodes]
@@ -165,17 +166,18 @@ func (p *Prompt) Unknown(nodes int) {
 	clear(p.reach)
 }
 
-// Reach is how far the prompt reaches on the node at place i of those that Find was given.
+// Reach returns how far the prompt reaches on the node at index i of Find's nodes.
 func (p *Prompt) Reach(i int) holdings.Reach { return p.reach[i] }
 
-// Predicted is how many leading blocks the index predicts in the memory of the engine at place i
-// when it takes the prompt.
+// Predicted returns how many leading blocks the engine at index i should have in memory when it
+// takes the prompt, by the index.
 func (p *Prompt) Predicted(i int) int { return int(max(p.matched[i], p.coming[i])) }
 
-// Coming is how many leading blocks the engine at place i holds or computes for other requests now.
+// Coming returns how many leading blocks the engine at index i holds, or computes for other
+// requests now.
 func (p *Prompt) Coming(i int) int32 { return p.coming[i] }
 
-// Suppose replaces what is known of the node at place i.
+// Suppose replaces the knowledge about the node at index i.
 func (p *Prompt) Suppose(i int, device int32) {
 	if device < p.matched[i] {
 		p.coming[i] = device
@@ -183,33 +185,33 @@ func (p *Prompt) Suppose(i int, device int32) {
 	p.matched[i], p.reach[i].Device = device, device
 }
 
-// Sent predicts that the node will hold the prompt, which is being sent to it at that time. It
-// belongs behind the dispatch, since it hashes the prompt to its end.
+// Sent predicts that the node will hold the prompt, which was sent to it at the given time. Call it
+// after the dispatch, because it hashes the whole prompt.
 func (p *Prompt) Sent(ref prefix.Ref, at time.Time) {
 	p.finder.remember(p)
 	p.finder.Index.Record(&p.chain, ref, at)
 	p.text = nil
 }
 
-// Begun says that the engine has begun to answer, or that the prompt should be computed: the node
-// holds it from now on. It may be called from any goroutine, but not at the same time as another
+// Begun notes that the engine has begun to answer, or that the prompt should have been computed.
+// The node holds it from then on. Any goroutine may call it, but not at the same time as another
 // method.
 func (p *Prompt) Begun(ref prefix.Ref) { p.finder.Index.Begun(&p.chain, ref) }
 
-// Failed takes back what Sent has predicted.
+// Failed takes back the prediction of Sent.
 func (p *Prompt) Failed(ref prefix.Ref, at time.Time) { p.finder.Index.Forget(&p.chain, ref, at) }
 
-// Learn holds the prediction against what the engine found, and returns by how much it was off.
+// Learn compares the prediction with the engine's observation. It returns the error.
 func (p *Prompt) Learn(o prefix.Observation) float64 {
 	o.Uneven = p.Uneven()
 	return p.finder.Index.Observe(&p.chain, o)
 }
 
-// Uneven tells whether engines count tokens of the prompt that it does not have, those of media.
+// Uneven says whether engines count tokens for media that the prompt does not have.
 func (p *Prompt) Uneven() bool { return p.scan.Media > 0 }
 
-// Promote has the cache of the host of node i bring into RAM, in the background, what it has of the
-// prompt elsewhere, so that it is there when the engine asks for it.
+// Promote asks the cache of node i's host to bring the prompt's blocks into RAM, in the background.
+// They are then there when the engine asks for them.
 func (p *Prompt) Promote(i int, model string) {
 	if p.finder == nil { // Unknown
 		return
@@ -224,7 +226,7 @@ func (p *Prompt) Promote(i int, model string) {
 	}
 	last, ok := p.chain.Digest(to - 1)
 	if !ok {
-		return // the Memo knows the keys of these blocks, not their digests
+		return // the Memo knows the keys of these blocks, but not their digests
 	}
 	wish := told.Promotion(&p.query, i, model)
 	if wish == nil {
@@ -238,10 +240,10 @@ func (p *Prompt) Promote(i int, model string) {
 	told.Ask(wish)
 }
 
-// RendezvousKey identifies the conversation that the prompt belongs to: its session id, or else the
-// digest of the last full block of the first user turn, so that one shared system prompt does not
-// tie every conversation to one node. A turn without a full block of its own is told apart by a
-// hash of its text. It is the same in every router.
+// RendezvousKey identifies the prompt's conversation. It is the session id, or else the digest of
+// the last full block of the first user turn. A shared system prompt therefore does not tie every
+// conversation to one node. A turn without a full block of its own is identified by a hash of its
+// text. The key is the same in every router.
 func (p *Prompt) RendezvousKey() uint64 {
 	if len(p.asked.Session) > 0 {
 		return xxhash.Sum64(p.asked.Session)
@@ -267,8 +269,8 @@ func (p *Prompt) RendezvousKey() uint64 {
 	return p.chain.Key(last)
 }
 
-// firstTurn is where the first user turn ends, in bytes of the chain's text. Of a prompt that was
-// made tokens the key is turn, or its last block.
+// firstTurn returns the end of the first user turn, in bytes of the chain's text. The key of a
+// tokenised prompt is turn, or its last block.
 func (p *Prompt) firstTurn() int {
 	if n := len(p.ids); n > 0 {
 		return n / prefix.BlockTokens * prefix.BlockBytes
@@ -276,14 +278,14 @@ func (p *Prompt) firstTurn() int {
 	return p.scan.FirstTurn
 }
 
-// tokenised are the APIs whose prompts a model's tokenizer can make.
+// tokenised lists the APIs whose prompts a model's tokenizer can encode.
 var tokenised = map[scan.API]tokens.API{
 	scan.Completions: tokens.Completions, scan.Chat: tokens.Chat,
 	scan.Responses: tokens.Responses, scan.Messages: tokens.Messages,
 }
 
-// tokenise makes the chain one of the model's own tokens, if the model has a tokenizer that can
-// read the prompt. It reports whether it did; begin follows otherwise.
+// tokenise makes the chain from the model's own tokens, if the model has a tokenizer that can read
+// the prompt. It returns true if it did; otherwise call begin.
 func (f *Finder) tokenise(p *Prompt, model string, seed prefix.Digest) bool {
 	r := p.asked
 	if len(r.Scan.Tokens) > 0 {
