@@ -1,5 +1,5 @@
-// Package blocks turns a trace into what an index of KV blocks sees of it: a lookup per
-// request, and the blocks that the node which takes the request then stores and removes.
+// Package blocks turns a trace into the operations on an index of KV blocks. For each request these
+// are a lookup, and the blocks that the request's node then stores and removes.
 package blocks
 
 import (
@@ -9,44 +9,43 @@ import (
 	"github.com/cognitora/dataplane/perf/trace"
 )
 
-// Tokens is the number of tokens of a block.
+// Tokens is the number of tokens in a block.
 const Tokens = 16
 
 const perID = trace.BlockTokens / Tokens
 
-// Op is one request: the index is asked for Prompt, and the node then removes what had
-// to make room and stores what it did not have.
+// Op is one request. The index looks up Prompt. Then the node removes blocks to make room, and
+// stores the blocks that it did not have.
 type Op struct {
 	Node    int
 	Prompt  []uint64 // keys of the blocks
-	Held    int      // leading blocks that Node holds, as many as any node
+	Held    int      // leading blocks that Node holds; no node holds more
 	Removed []uint64
 }
 
-// Replay is the requests of a trace on a number of nodes.
+// Replay holds the operations of a trace on a number of nodes.
 type Replay struct {
 	Nodes int
 	Ops   []Op
-	// LookedUp, Hits, Stored and Removed count blocks. Hits are those of LookedUp that the
-	// node of the request held.
+	// LookedUp, Hits, Stored and Removed are numbers of blocks. Hits are the looked-up blocks that
+	// the request's node held.
 	LookedUp, Hits, Stored, Removed int
 }
 
-// Options say how a trace is replayed.
+// Options are the options of a replay.
 type Options struct {
 	Nodes int
-	// Capacity of each node's cache in blocks; 0 = all of the trace's. It gives up the least
-	// recently used, of a prompt the last first.
+	// Capacity is the size of each node's cache in blocks; 0: all blocks of the trace. A node
+	// evicts the least recently used block, and within a prompt the last block first.
 	Capacity int
-	// Lead is how many blocks come before those of the trace in each prompt. Prompts of a trace
-	// part after a multiple of 32 blocks; with a lead that is no multiple of 16 they part within a
-	// group.
+	// Lead is how many blocks precede those of the trace in each prompt. Prompts of a trace diverge
+	// after a multiple of 32 blocks. If the lead is no multiple of 16, they diverge within a group.
 	Lead int
 }
 
-// New replays a trace: a request goes to the node that holds most of it, among those that hold the
-// same to the one that stored least. Requests whose only common block is the trace's first share
-// nothing.
+// New replays a trace. A request goes to the node that holds most of its prompt. Among equals it
+// goes to the node that has stored least. Requests whose only common block is the trace's first
+// share nothing.
 func New(s trace.Source, o Options) (*Replay, error) {
 	r := &Replay{Nodes: o.Nodes}
 	caches := make([]*lru, o.Nodes)
@@ -81,7 +80,7 @@ func (r *Replay) add(caches []*lru, prompt []uint64) {
 	r.Removed += len(op.Removed)
 }
 
-// Keys is the keys of a request's full blocks, behind a number of blocks that prompts of the same
+// Keys returns the keys of a request's full blocks, after lead blocks that prompts of the same
 // beginning share.
 func Keys(q *trace.Request, lead int) []uint64 {
 	digests := make([]uint64, 0, lead+q.InputLength/Tokens)
@@ -105,10 +104,10 @@ func Keys(q *trace.Request, lead int) []uint64 {
 	return keysOf(digests)
 }
 
-// Generated is the trace that is replayed when there is none.
+// Generated returns the trace that is used without a recorded one.
 func Generated() trace.Source { return trace.Generator{Seed: 1, Requests: 4000}.Source() }
 
-// Chain is n blocks that no trace has, different ones for each seed below 2^28.
+// Chain returns n blocks that no trace has. They differ for each seed below 2^28.
 func Chain(seed, n int) []uint64 {
 	digests := make([]uint64, n)
 	for i := range digests {
@@ -120,8 +119,9 @@ func Chain(seed, n int) []uint64 {
 // groupBlocks is the group size of router/residency.
 const groupBlocks = 16
 
-// keysOf makes the keys of router/residency from the digests of a prompt: half of that of the first
-// block of the group, the block's own, and its place in the group.
+// keysOf makes the keys of router/residency from the digests of a prompt. A key consists of half of
+// the digest of the group's first block, half of the block's own digest, and the block's place in
+// the group.
 func keysOf(digests []uint64) []uint64 {
 	keys := make([]uint64, len(digests))
 	for i, own := range digests {
@@ -130,7 +130,7 @@ func keysOf(digests []uint64) []uint64 {
 	return keys
 }
 
-// mix spreads the bits of v; different values stay different (splitmix64).
+// mix distributes the bits of v. Different values stay different (splitmix64).
 func mix(v uint64) uint64 {
 	v += 0x9e3779b97f4a7c15
 	v = (v ^ v>>30) * 0xbf58476d1ce4e5b9

@@ -6,7 +6,7 @@ import (
 	"github.com/cognitora/dataplane/perf/trace"
 )
 
-// TestReplayOfBoundedCaches checks each request of a replay against plain sets.
+// TestReplayOfBoundedCaches checks each request of a replay against simple sets.
 func TestReplayOfBoundedCaches(t *testing.T) {
 	const capacity = 10_000
 	r, err := New(trace.Generator{Seed: 1, Requests: 2000}.Source(), Options{Nodes: 4, Capacity: capacity, Lead: 3})
@@ -43,7 +43,7 @@ func TestReplayOfBoundedCaches(t *testing.T) {
 	}
 }
 
-// TestKeysFollowTheTrace: prompts that share ids share the keys of these, except for the first id.
+// TestKeysFollowTheTrace: prompts that share ids share their keys, except for the first id.
 func TestKeysFollowTheTrace(t *testing.T) {
 	a := Keys(&trace.Request{InputLength: 3*trace.BlockTokens - 17, HashIDs: []int64{0, 1, 2}}, 0)
 	b := Keys(&trace.Request{InputLength: 2 * trace.BlockTokens, HashIDs: []int64{0, 1}}, 0)

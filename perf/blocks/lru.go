@@ -1,8 +1,8 @@
 package blocks
 
-// lru is a node's cache: a list of blocks from the most recently used on.
+// lru is a node's cache: a list of blocks, the most recently used first.
 type lru struct {
-	capacity int // 0 = no bound
+	capacity int // 0: no bound
 	stored   int
 	at       map[uint64]int32
 	entries  []entry // 0 is the list's head
@@ -18,7 +18,8 @@ func newLRU(capacity int) *lru {
 	return &lru{capacity: capacity, at: map[uint64]int32{}, entries: make([]entry, 1)}
 }
 
-// leading is how many leading blocks of a prompt are there. None is without those before it.
+// leading returns how many leading blocks of a prompt are held. No block is held without those
+// before it.
 func (l *lru) leading(prompt []uint64) int {
 	low, high := 0, len(prompt)
 	for low < high {
@@ -32,7 +33,7 @@ func (l *lru) leading(prompt []uint64) int {
 	return low
 }
 
-// take uses a prompt of which the first held blocks are there, and returns what was removed.
+// take uses a prompt whose first held blocks are there, and returns the removed blocks.
 func (l *lru) take(prompt []uint64, held int) (removed []uint64) {
 	for i := held - 1; i >= 0; i-- {
 		at := l.at[prompt[i]]
@@ -45,7 +46,7 @@ func (l *lru) take(prompt []uint64, held int) (removed []uint64) {
 	for i := len(prompt) - 1; i >= held; i-- {
 		l.insert(prompt[i])
 	}
-	// The beginning was used last: it goes after everything behind it.
+	// The beginning counts as used last, so it will be evicted after all later blocks.
 	for i := held - 1; i >= 0; i-- {
 		at := l.at[prompt[i]]
 		l.unlink(at)
@@ -64,7 +65,8 @@ func (l *lru) evict() uint64 {
 	return key
 }
 
-// insert adds a block; one that is there, behind a missing one, becomes the most recently used.
+// insert adds a block. If the block is there already, after a missing one, it becomes the most
+// recently used.
 func (l *lru) insert(key uint64) {
 	if at, ok := l.at[key]; ok {
 		l.unlink(at)

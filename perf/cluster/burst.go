@@ -6,17 +6,17 @@ import (
 	"github.com/cognitora/dataplane/perf/trace"
 )
 
-// Burst describes requests that begin with the same prompt and find every cache cold. The zero
+// Burst describes requests that begin with the same prompt while all caches are cold. The zero
 // value of a field means its default.
 type Burst struct {
 	Requests int           // default 200
-	Shared   int           // tokens that all prompts begin with; default 6000
-	Tail     int           // tokens of each prompt's own; default 100
-	Answer   int           // tokens; default 100
-	Over     time.Duration // from the first arrival to the last, evenly; 0: all at once
+	Shared   int           // common tokens at the beginning of all prompts; default 6000
+	Tail     int           // further tokens of each prompt; default 100
+	Answer   int           // tokens of an answer; default 100
+	Over     time.Duration // time from the first to the last arrival, evenly spaced; 0: all at once
 }
 
-// Workload makes the requests of the burst. Engines share whole blocks of 512 tokens only.
+// Workload returns the requests of the burst. Engines share only whole blocks of 512 tokens.
 func (b Burst) Workload() *Workload {
 	def(&b.Requests, 200)
 	def(&b.Shared, 6000)

@@ -1,25 +1,26 @@
-// Package cluster simulates a fleet in virtual time: the router's own choice of nodes over engines
-// that are models.
+// Package cluster simulates a fleet in virtual time. It uses the router's own code to pick nodes,
+// with models of engines.
 //
-// Real are the policy, the prefix index with its feedback and lifetimes, the fleet's snapshot with
-// its counts of requests in flight, the prefill that waits, admission, and the dispatcher's pick
-// (leg.Rehearsal); of the engine the batch, the block-level LRU cache and the cost of a step
-// (engine.Model). The router is told of every first token. Bytes, sockets, retries, faults and the
-// network's delay are left out, and nobody gives up. Every request is streamed, comes once, at its
-// time, and is answered or refused once.
+// These parts of the router are real: the policy, the prefix index with its feedback and lifetimes,
+// the fleet's snapshot with its counts of requests in flight, pending prefill, admission, and the
+// dispatcher's pick (leg.Rehearsal). The engine's model has the batch, the block-level LRU cache
+// and the cost of a step (engine.Model). The router is told of every first token. There are no
+// bytes, sockets, retries, faults or network delays, and no client gives up. Every request is
+// streamed, comes once, at its time, and is answered or refused once.
 //
-// One goroutine goes from event to event, so that an hour of a fleet's traffic takes seconds, and
-// equal configurations give equal results on every machine, to the last digit.
+// One goroutine processes all events in order, so an hour of a fleet's traffic takes seconds. Equal
+// configurations give exactly equal results on every machine.
 //
 // # Blocks
 //
-// A trace tells prompts apart by blocks of 512 tokens, so that is the engines' block here; the
-// unfinished one at a prompt's end is never found again, nor are answers. The index sees every such
-// block as 32 of its own, as it would the text. The keys of both cover all blocks before.
+// A trace distinguishes prompts by blocks of 512 tokens, so engines have blocks of this size here.
+// The incomplete block at a prompt's end is never found again, and neither are answers. The index
+// sees every such block as 32 of its own, as it would see the text. The keys of both cover all
+// earlier blocks.
 //
 // # Load
 //
 // The spacing of arrivals is the trace's, divided by Speed. Search finds the speed at which a given
-// mode keeps the engines' prefill busy for a given share of the time, so that modes are compared
-// under the same, known load. A Burst has its own times.
+// mode keeps the engines' prefill busy for a given share of the time. So modes are compared under
+// the same known load. A Burst has its own times.
 package cluster

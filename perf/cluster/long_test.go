@@ -11,10 +11,10 @@ import (
 	"github.com/cognitora/dataplane/sim/engine"
 )
 
-// A simulation has one goroutine: the race detector has nothing to find in long ones, and takes
+// A long simulation has only one goroutine. The race detector would find nothing in it, and take
 // minutes.
 
-// TestThousandNodes: an hour of traffic for a thousand engines.
+// TestThousandNodes simulates an hour of traffic for a thousand engines.
 func TestThousandNodes(t *testing.T) {
 	w := load(t, trace.Generator{Requests: 3000, PerSecond: 1}.Source())
 	r := run(t, w, Config{Nodes: 1000, Mode: "score", Engine: engine.Config{CacheBlocks: 400}})
@@ -26,7 +26,7 @@ func TestThousandNodes(t *testing.T) {
 	}
 }
 
-// TestAWorsePolicyIsSeen: what the gate relies on.
+// TestAWorsePolicyIsSeen: a worse policy gives worse figures, on which the gate relies.
 func TestAWorsePolicyIsSeen(t *testing.T) {
 	w := generated(t, 2000)
 	cfg := Config{Mode: "score", Speed: 2, Engine: engine.Config{CacheBlocks: 800}}

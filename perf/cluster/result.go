@@ -10,31 +10,31 @@ import (
 	"github.com/cognitora/dataplane/router/prefix"
 )
 
-// Result is what came of one simulation. Times are in simulated milliseconds.
+// Result is the result of one simulation. Times are in simulated milliseconds.
 type Result struct {
 	Mode         string  `json:"mode"`
 	Speed        float64 `json:"speed"`
 	Requests     int     `json:"requests"`
 	Answered     int     `json:"answered"`
 	Refused      int     `json:"refused"`
-	PromptTokens int64   `json:"prompt_tokens"` // of answered requests
+	PromptTokens int64   `json:"prompt_tokens"` // tokens of answered requests
 	CachedTokens int64   `json:"cached_tokens"`
-	Believed     int64   `json:"believed_tokens"` // that the router expected to be cached
+	Believed     int64   `json:"believed_tokens"` // tokens that the router expected to be cached
 	TTFT         Times   `json:"ttft_ms"`
 	E2E          Times   `json:"e2e_ms"`
-	HitRatio     float64 `json:"hit_ratio"` // cached of prompt tokens
-	// Utilisation is the share of the nodes' time, from the first arrival to the last, that went
-	// into prefill.
+	HitRatio     float64 `json:"hit_ratio"` // share of cached tokens in prompt tokens
+	// Utilisation is the share of the nodes' time that was used for prefill, from the first arrival
+	// to the last.
 	Utilisation float64 `json:"prefill_utilisation"`
-	// BusiestShare is the part of the requests that the busiest node had.
+	// BusiestShare is the busiest node's share of the requests.
 	BusiestShare float64 `json:"busiest_share"`
-	// BusiestToMean is the busiest node's requests as a multiple of the nodes' mean.
+	// BusiestToMean is the busiest node's number of requests as a multiple of the nodes' mean.
 	BusiestToMean float64 `json:"busiest_to_mean"`
 	MostInFlight  int     `json:"most_in_flight"` // on one node
 
 	prefill   time.Duration
 	ttft, e2e []float64
-	perNode   []int // requests
+	perNode   []int // requests by node
 }
 
 // Times are the mean, and percentiles by nearest rank.
@@ -87,14 +87,14 @@ func times(all []float64) Times {
 	return Times{sum / float64(len(all)), rank(.5), rank(.9), rank(.99)}
 }
 
-// MarkdownHeader heads the rows of MarkdownRow.
+// MarkdownHeader returns the head of a table of MarkdownRow.
 func MarkdownHeader() string {
 	columns := []string{"mode", "hit ratio", "TTFT p50 ms", "p90", "p99", "E2E p50 ms", "p90", "p99", "prefill busy",
 		"busiest node", "refused"}
 	return "| " + strings.Join(columns, " | ") + " |\n|" + strings.Repeat("---|", len(columns)) + "\n"
 }
 
-// MarkdownRow is the result as a row of a table.
+// MarkdownRow formats the result as a row of a table.
 func (r *Result) MarkdownRow() string {
 	return fmt.Sprintf("| %s | %.3f | %.0f | %.0f | %.0f | %.0f | %.0f | %.0f | %.1f %% | %.1f %% | %d |\n", r.Mode,
 		r.HitRatio,

@@ -19,10 +19,11 @@ import (
 
 const model = "sim"
 
-// exactSuffix marks a mode that is told what the caches hold instead of believing the index.
+// exactSuffix marks a mode in which the router knows the contents of caches instead of using the
+// index.
 const exactSuffix = "_exact"
 
-// parseMode reads a mode of the policy, or score_exact.
+// parseMode parses a mode of the policy, or score_exact.
 func parseMode(name string) (m policy.Mode, exact bool, err error) {
 	if name == policy.Score.String()+exactSuffix {
 		return policy.Score, true, nil
@@ -31,20 +32,20 @@ func parseMode(name string) (m policy.Mode, exact bool, err error) {
 	return m, false, err
 }
 
-// Modes are all that can be simulated.
+// Modes returns all modes that can be simulated.
 func Modes() []string {
 	all := policy.ModeNames()
 	return append(all, policy.Score.String()+exactSuffix)
 }
 
-// router is the routing half: everything of a router but its sockets.
+// router has all parts of a router that pick a node. It has no sockets.
 type router struct {
 	*leg.Dispatcher
 	index *prefix.Index
 	nodes map[*fleet.Node]int
 }
 
-// newRouter makes a router before nodes engines, all of them well.
+// newRouter makes a router for nodes engines, all of them healthy.
 func newRouter(c *Config, p *policy.Policy, now func() time.Time) (*router, error) {
 	index := prefix.NewIndex(prefix.Options{MaxBlocks: c.IndexBlocks, Lifetime: c.Lifetime, Now: now, Inline: true})
 	o := fleet.Options{Index: index, Logger: slog.New(slog.DiscardHandler), Proven: true}
@@ -78,5 +79,5 @@ func newRouter(c *Config, p *policy.Policy, now func() time.Time) (*router, erro
 	return r, nil
 }
 
-// nodeName sorts by number, so that a node's place in the snapshot is its number.
+// nodeName returns names that sort by number, so that a node's index in the snapshot is its number.
 func nodeName(i int) string { return fmt.Sprintf("node-%04d", i) }

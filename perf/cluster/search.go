@@ -6,27 +6,27 @@ import (
 	"github.com/cognitora/dataplane/router/policy"
 )
 
-// Comparison is several modes under the same load.
+// Comparison compares several modes under the same load.
 type Comparison struct {
-	Config Config   // Mode and CacheBlocks are set by Compare, Speed is unless it is given
+	Config Config   // Compare sets Mode and CacheBlocks, and Speed unless it is given
 	Modes  []string // default: all
-	// CacheShare is how much of the trace's distinct blocks all nodes' caches hold together.
-	// Default 0.2.
+	// CacheShare is the size of all nodes' caches together, as a share of the trace's distinct
+	// blocks. Default 0.2.
 	CacheShare float64
-	// Target is the prefill utilisation of round robin at the speed that is searched. Default 0.9.
+	// Target is the prefill utilisation of round robin at which the speed is searched. Default 0.9.
 	Target float64
 }
 
-// Report is what came of a comparison.
+// Report is the result of a comparison.
 type Report struct {
 	Nodes        int      `json:"nodes"`
 	Requests     int      `json:"requests"`
 	Distinct     int      `json:"distinct_blocks"`
 	PromptTokens int      `json:"prompt_tokens"`
 	CacheBlocks  int      `json:"cache_blocks"` // of each node
-	Seconds      float64  `json:"seconds"`      // from the first arrival to the last, in simulated time
+	Seconds      float64  `json:"seconds"`      // simulated time from the first arrival to the last
 	Speed        float64  `json:"speed"`
-	Reusable     float64  `json:"reusable"` // the hit ratio of one cache without a bound
+	Reusable     float64  `json:"reusable"` // hit ratio of one cache without a bound
 	Seed         uint64   `json:"seed"`
 	Results      []Result `json:"results"`
 }
@@ -62,9 +62,9 @@ func Compare(w *Workload, c Comparison) (*Report, error) {
 	return r, nil
 }
 
-// Search finds the Speed at which mode keeps the nodes' prefill busy for the share target of the
-// time, by bisection. ErrBusy: there is none, for the rest of the engines' time goes into decoding,
-// or caches and slots have too little room.
+// Search finds by bisection the Speed at which mode keeps the nodes' prefill busy for the share
+// target of the time. It returns ErrBusy if there is no such speed, because decoding takes the
+// engines' remaining time, or because caches and slots are too small.
 func Search(w *Workload, cfg Config, mode string, target float64) (float64, error) {
 	const (
 		closeEnough = 0.002
@@ -72,7 +72,7 @@ func Search(w *Workload, cfg Config, mode string, target float64) (float64, erro
 	)
 	cfg = cfg.withDefaults()
 	cfg.Mode = mode
-	var low, high float64 // speeds busy below and above the target; 0 = not known
+	var low, high float64 // speeds with a share below and above the target; 0: unknown
 	speed := cfg.guess(w, target)
 	for range tries {
 		cfg.Speed = speed
@@ -102,7 +102,7 @@ func Search(w *Workload, cfg Config, mode string, target float64) (float64, erro
 		target, ErrBusy, mode, speed)
 }
 
-// guess is the speed at which the target is met if nothing is found cached.
+// guess returns the speed that meets the target if no block is found cached.
 func (c *Config) guess(w *Workload, target float64) float64 {
 	seconds := float64(w.tokens) / c.Engine.PrefillTokensPerSecond / float64(c.Nodes)
 	return max(w.Span().Seconds(), 1e-3) * target / seconds

@@ -13,28 +13,29 @@ import (
 	"github.com/cognitora/dataplane/sim/engine"
 )
 
-// Config is one simulation. The zero value of a field means its default.
+// Config is the configuration of one simulation. The zero value of a field means its default.
 type Config struct {
 	Nodes int // default 8
 	// Engine describes every node: batch, slots (MaxSeqs) and cost. BlockTokens is always the
-	// trace's, CacheBlocks counts blocks of that size and has no default. Defaults: 64 slots, 2048
-	// tokens in a step, 5000 prompt tokens/s, 15 ms for a decode step and 0.2 ms more for each
-	// sequence in it.
+	// trace's. CacheBlocks counts blocks of this size and has no default. The other defaults are 64
+	// slots, 2048 tokens in a step, 5000 prompt tokens/s, and 15 ms for a decode step plus 0.2 ms
+	// for each sequence in it.
 	Engine engine.Config
-	// Limit is how many requests the router gives a node at once. Default Engine.MaxSeqs;
+	// Limit is the largest number of requests on a node at a time. Default Engine.MaxSeqs;
 	// negative: no limit.
 	Limit int
-	// Policy decides, in mode Mode. Default policy.Default().
+	// Policy picks nodes in mode Mode. Default policy.Default().
 	Policy *policy.Policy
-	// Mode is a mode of the policy, or score_exact: score that is told what is in the caches
-	// instead of believing the index.
+	// Mode is a mode of the policy, or score_exact. In score_exact the router knows the contents of
+	// caches instead of using the index.
 	Mode string
 	// Speed divides the time between arrivals. Default 1.
 	Speed float64
-	// IndexBlocks and Lifetime are the index's MaxBlocks and Lifetime, with its defaults.
+	// IndexBlocks and Lifetime are the index's MaxBlocks and Lifetime. They have the index's
+	// defaults.
 	IndexBlocks int
 	Lifetime    time.Duration
-	// Seed of what is drawn at random.
+	// Seed is the seed of random choices.
 	Seed uint64
 }
 
@@ -60,17 +61,17 @@ func def[T comparable](v *T, d T) {
 	}
 }
 
-// maxSpan is how long the index's times can be told apart without the hourly sweep.
+// maxSpan is the longest time in which the index's times stay distinct without the hourly sweep.
 const maxSpan = 40 * time.Hour
 
-// What a simulation cannot do with its configuration.
+// Errors of configurations that cannot be simulated.
 var (
 	ErrCache = errors.New("a node's cache cannot hold the longest request")
 	ErrSpan  = errors.New("more than can be simulated")
 	ErrBusy  = errors.New("is out of reach")
 )
 
-// simulation is a run under way.
+// simulation is a running simulation.
 type simulation struct {
 	cfg      Config
 	workload *Workload
@@ -78,17 +79,17 @@ type simulation struct {
 	nodes    []node
 	events   events
 	now      time.Duration
-	last     time.Duration // of the arrivals
+	last     time.Duration // time of the last arrival
 	exact    bool
-	keys     []uint64 // scratch
+	keys     []uint64 // reused buffer
 	result   *Result
 }
 
 // node is one engine.
 type node struct {
 	model   *engine.Model
-	unbegun []*flight     // no token of the answer has come
-	stepped time.Duration // prefill in the step under way
+	unbegun []*flight     // requests whose first token has not come
+	stepped time.Duration // prefill time in the present step
 	busy    bool
 }
 
@@ -99,7 +100,7 @@ type flight struct {
 	rehearsal leg.Rehearsal
 }
 
-// epoch is when virtual time begins.
+// epoch is the start of virtual time.
 var epoch = time.Unix(1_700_000_000, 0)
 
 // Run simulates w until its last request is answered.
@@ -192,7 +193,7 @@ func (s *simulation) rehearse(known func(*fleet.Node) int32) (leg.Rehearsal, err
 	return r, nil
 }
 
-// begin starts a node's next step, if it has anything to do.
+// begin starts a node's next step, if it has any work.
 func (s *simulation) begin(at int) {
 	n := &s.nodes[at]
 	var d time.Duration
@@ -201,7 +202,7 @@ func (s *simulation) begin(at int) {
 	}
 }
 
-// step ends the step of a node that ends next.
+// step completes the earliest step of all nodes.
 func (s *simulation) step() {
 	e := s.events.pop()
 	s.now = e.at
@@ -210,7 +211,7 @@ func (s *simulation) step() {
 		s.result.prefill += n.stepped
 	}
 	n.model.End(func(w *engine.Work) {
-		s.begun(n) // of the answers that end, some have one token
+		s.begun(n) // an ending answer may have only one token
 		f := w.For.(*flight)
 		f.rehearsal.Finish(w.PromptTokens, w.CachedTokens(), epoch.Add(s.now))
 		s.result.answered(f, s.now)
@@ -219,8 +220,7 @@ func (s *simulation) step() {
 	s.begin(e.node)
 }
 
-// begun tells the router of the answers that the step under way at n begins, before any of them
-// ends.
+// begun reports to the router the answers that begin in n's present step, before any answer ends.
 func (s *simulation) begun(n *node) {
 	n.unbegun = slices.DeleteFunc(n.unbegun, func(f *flight) bool {
 		if f.FirstToken() == 0 {
@@ -239,7 +239,7 @@ type event struct {
 
 func (e event) before(o event) bool { return e.at < o.at || e.at == o.at && e.node < o.node }
 
-// events is a binary heap, the next event first.
+// events is a binary heap with the next event first.
 type events []event
 
 func (h *events) push(e event) {

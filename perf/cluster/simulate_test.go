@@ -35,18 +35,18 @@ func run(t *testing.T, w *Workload, cfg Config) *Result {
 	return r
 }
 
-// TestByHand: two nodes, 512 prompt tokens/s, decode steps of 10 ms, no cost per sequence worth
-// mentioning.
+// TestByHand has two nodes with 512 prompt tokens/s, decode steps of 10 ms, and a negligible cost
+// per sequence.
 func TestByHand(t *testing.T) {
 	w := &Workload{}
 	add := func(ms int64, prompt, answer int, ids ...int64) {
 		w.add(&trace.Request{Timestamp: ms, InputLength: prompt, OutputLength: answer, HashIDs: ids}, false,
 			map[uint64]bool{})
 	}
-	add(0, 1000, 1, 1, 2)        // node 0: 1000 tokens
-	add(0, 1000, 2, 1, 3)        // node 1: 1000 tokens, one decode step
-	add(3_000, 1000, 1, 1, 4)    // node 0: finds block 1, computes 488
-	add(4_000, 1536, 1, 1, 4, 5) // node 1: finds block 1, computes 1024
+	add(0, 1000, 1, 1, 2)        // to node 0: computes 1000 tokens
+	add(0, 1000, 2, 1, 3)        // to node 1: computes 1000 tokens, with one decode step
+	add(3_000, 1000, 1, 1, 4)    // to node 0: finds block 1, computes 488
+	add(4_000, 1536, 1, 1, 4, 5) // to node 1: finds block 1, computes 1024
 	cfg := Config{
 		Nodes: 2, Mode: "round_robin",
 		Engine: engine.Config{CacheBlocks: 8, PrefillTokensPerSecond: 512, DecodeStep: 10 * time.Millisecond,
@@ -67,7 +67,7 @@ func TestByHand(t *testing.T) {
 	if r.CachedTokens != 1024 || r.PromptTokens != 4536 || r.Refused != 0 || r.BusiestShare != 0.5 {
 		t.Errorf("cached %d of %d, refused %d, busiest %g", r.CachedTokens, r.PromptTokens, r.Refused, r.BusiestShare)
 	}
-	// Both first prompts, and the third, are computed by the last arrival at 4 s.
+	// The first two prompts and the third are computed before the last arrival at 4 s.
 	if got, want := r.Utilisation, (1000.+1000+488)/512/8; got < want-1e-6 || got > want+1e-6 {
 		t.Errorf("prefill busy for %g, want %g", got, want)
 	}
@@ -77,7 +77,8 @@ func TestByHand(t *testing.T) {
 	}
 }
 
-// TestEveryRequestEndsOnce: in every mode, with slots that run out and caches that overflow.
+// TestEveryRequestEndsOnce: every request ends once in every mode, even if slots run out and caches
+// overflow.
 func TestEveryRequestEndsOnce(t *testing.T) {
 	seed := uint64(time.Now().UnixNano())
 	t.Log("seed", seed)
@@ -187,8 +188,7 @@ func common[T comparable](a, b []T) int {
 	return n
 }
 
-// TestBurst: a burst's requests have the shared blocks in common, and every answer begins before it
-// ends.
+// TestBurst: a burst's requests share the common blocks, and every answer begins before it ends.
 func TestBurst(t *testing.T) {
 	w := Burst{Requests: 40, Over: 2 * time.Second}.Workload()
 	if w.Len() != 40 || w.Tokens() != 40*6100 || w.Span() != 2*time.Second || w.Distinct() != 6000/trace.BlockTokens {
@@ -213,8 +213,8 @@ func TestBurst(t *testing.T) {
 	}
 }
 
-// TestAColdBurstIsSpread: the busiest node gets no more than twice the mean, and the figures are
-// worse by far without pending and max_share.
+// TestAColdBurstIsSpread: the busiest node gets at most twice the mean. The figures are much worse
+// without pending and max_share.
 func TestAColdBurstIsSpread(t *testing.T) {
 	for _, limit := range []int{-1, 256} {
 		for _, over := range []time.Duration{0, 4 * time.Second} {

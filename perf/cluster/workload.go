@@ -13,27 +13,26 @@ import (
 	"github.com/cognitora/dataplane/sim/engine"
 )
 
-// Workload is a trace in memory, with every block told apart from all blocks that do not follow the
-// same beginning.
+// Workload is a trace in memory. A block is identified together with all blocks before it.
 type Workload struct {
 	requests []request
-	distinct int // blocks of 512 tokens, the unfinished ones left out
+	distinct int // full blocks of 512 tokens
 	tokens   int // of all prompts
 }
 
 // request is one line of the trace.
 type request struct {
-	at             time.Duration // since the first
-	prompt, answer int           // tokens, at least 1 each
-	chain          []uint64      // one key for each full block of 512 tokens, covering those before
-	serial         uint64        // of the request: makes keys of what nobody shares
+	at             time.Duration // time since the first request
+	prompt, answer int           // in tokens, at least 1 each
+	chain          []uint64      // one key for each full block of 512 tokens; a key covers all earlier blocks
+	serial         uint64        // number of the request, for keys of blocks that no other request shares
 }
 
-// maxRequests bounds a workload: about 1 KB each.
+// maxRequests is the largest workload. A request takes about 1 KB.
 const maxRequests = 10_000_000
 
-// Load reads a whole trace. Where spread is set, requests that have only the first block in common
-// share nothing (see trace.Text).
+// Load reads a whole trace. With spread, requests that have only the first block in common share
+// nothing (see trace.Text).
 func Load(source trace.Source, spread bool) (*Workload, error) {
 	w := &Workload{}
 	seen := map[uint64]bool{}
@@ -81,19 +80,20 @@ func (w *Workload) add(q *trace.Request, spread bool, seen map[uint64]bool) {
 	w.requests = append(w.requests, r)
 }
 
-// Len is the number of requests.
+// Len returns the number of requests.
 func (w *Workload) Len() int { return len(w.requests) }
 
-// Distinct is the number of distinct full blocks of 512 tokens.
+// Distinct returns the number of distinct full blocks of 512 tokens.
 func (w *Workload) Distinct() int { return w.distinct }
 
-// Tokens is the number of prompt tokens.
+// Tokens returns the number of prompt tokens.
 func (w *Workload) Tokens() int { return w.tokens }
 
-// Span is the time from the first request to the last.
+// Span returns the time from the first request to the last.
 func (w *Workload) Span() time.Duration { return w.requests[len(w.requests)-1].at }
 
-// Longest is how many blocks of 512 tokens the longest request takes, the unfinished one included.
+// Longest returns how many blocks of 512 tokens the longest request takes, including an incomplete
+// one.
 func (w *Workload) Longest() int {
 	n := 0
 	for i := range w.requests {
@@ -102,8 +102,8 @@ func (w *Workload) Longest() int {
 	return n
 }
 
-// Reusable is the share of prompt tokens that one cache without a bound would have found: what no
-// policy can exceed.
+// Reusable returns the share of prompt tokens that one cache without a bound would have found. No
+// policy can exceed it.
 func (w *Workload) Reusable() float64 {
 	seen := map[uint64]bool{}
 	found := 0
@@ -121,10 +121,10 @@ func (w *Workload) Reusable() float64 {
 	return float64(found) / float64(w.tokens)
 }
 
-// indexBlocks is how many of the index's blocks one of the trace's is.
+// indexBlocks is how many of the index's blocks make one block of the trace.
 const indexBlocks = trace.BlockTokens / prefix.BlockTokens
 
-// keys appends the prompt as the index sees it.
+// keys appends the keys of the prompt in the index.
 func (r *request) keys(dst []uint64) []uint64 {
 	n := r.prompt / prefix.BlockTokens
 	dst = slices.Grow(dst, n)
@@ -138,20 +138,20 @@ func (r *request) keys(dst []uint64) []uint64 {
 	return dst
 }
 
-// blocks are prompt and answer as the engine's cache sees them.
+// blocks returns the blocks of prompt and answer in the engine's cache.
 func (r *request) blocks() []engine.BlockID {
 	all := make([]engine.BlockID, (r.prompt+r.answer)/trace.BlockTokens)
 	for i := range all {
 		key := r.serial + uint64(i)
 		if i < len(r.chain) {
-			key, all[i][8] = r.chain[i], 1 // never equal to a block of a request's own
+			key, all[i][8] = r.chain[i], 1 // never equal to a block that only one request has
 		}
 		binary.LittleEndian.PutUint64(all[i][:], key)
 	}
 	return all
 }
 
-// mix spreads every bit over the word (the splitmix64 finaliser).
+// mix distributes every bit over the word (the splitmix64 finaliser).
 func mix(x uint64) uint64 {
 	x += 0x9e3779b97f4a7c15
 	x = (x ^ x>>30) * 0xbf58476d1ce4e5b9

@@ -20,7 +20,7 @@ import (
 	"github.com/cognitora/dataplane/perf/instant"
 )
 
-// engineAt makes the test binary a contestant: an engine at that address.
+// engineAt makes the test binary a contestant: an engine at this address.
 const engineAt = "TEST_COMPARE_ENGINE"
 
 func TestMain(m *testing.M) {
@@ -39,7 +39,7 @@ func self(name, more string) Contestant {
 			Env: []string{engineAt + "=127.0.0.1:{{port `front`}}" + more}}}}
 }
 
-// runScenarios are what TestRun gives to a quick run, which leaves out the last one.
+// runScenarios are the scenarios of TestRun. A quick run leaves out the last one.
 var runScenarios = []Scenario{
 	{Name: "closed", Title: "Closed", Kind: "closed", Clients: 2, PromptBytes: 500, Tokens: 1,
 		Quick: 0.1, Show: []string{"cpu_us", "p50_ms"}},
@@ -116,8 +116,8 @@ func TestRun(t *testing.T) {
 	}
 }
 
-// TestHeld finds a number of streams that a contestant keeps up with. One stall of the machine is
-// enough to find none.
+// TestHeld finds a number of streams that a contestant relays in time. A single pause of the
+// machine can make it find none.
 func TestHeld(t *testing.T) {
 	if runtime.GOOS != "linux" {
 		t.Skip("reads /proc")
@@ -139,7 +139,7 @@ func TestHeld(t *testing.T) {
 	t.Error(last)
 }
 
-// TestPlots: a line for each contestant, which leaves out where that fell behind.
+// TestPlots: a plot has a line for each contestant, without the points at which it was late.
 func TestPlots(t *testing.T) {
 	row := func(name string, ms, behind float64) Row {
 		return Row{Contestant: name, Figures: []Figures{{"p99_ms": ms, "behind": behind}}}
@@ -187,7 +187,7 @@ func wellFormed(t *testing.T, file string, want int) {
 	}
 }
 
-// TestTables: every template of the tables renders, and nothing in them is unknown.
+// TestTables: every template of the tables renders, and uses only known names.
 func TestTables(t *testing.T) {
 	contestants, err := Contestants()
 	if err != nil {
@@ -277,7 +277,7 @@ func TestWriteSection(t *testing.T) {
 	}
 }
 
-// TestInterrupted: what was measured before is kept, and nothing is left running.
+// TestInterrupted: earlier measurements are kept, and no process is left.
 func TestInterrupted(t *testing.T) {
 	if runtime.GOOS != "linux" {
 		t.Skip("reads /proc")

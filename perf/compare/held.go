@@ -8,13 +8,13 @@ import (
 )
 
 const (
-	probeWindow = 3 * time.Second // of one try of the search
-	heldShare   = 0.99            // of the tokens that are due in the window, the least that counts as held
-	heldTries   = 4               // of the whole window, each with a tenth less
+	probeWindow = 3 * time.Second // window of one try of the search
+	heldShare   = 0.99            // least share of the tokens due in the window that counts as held
+	heldTries   = 4               // tries of the whole window; each has a tenth fewer streams
 )
 
-// held finds how many streams of Rate tokens/s the contestant relays without falling behind, and
-// holds them for the whole window. Every token of every stream is checked, those of the search too.
+// held finds how many streams of Rate tokens/s the contestant relays in time, and holds them for
+// the whole window. It checks every token of every stream, also during the search.
 func (m *measurement) held() (Figures, error) {
 	if err := m.warm(); err != nil {
 		return nil, err
@@ -75,8 +75,8 @@ func (m *measurement) holdIn(w *metered, n int) (*load.Result, error) {
 	return r, w.err
 }
 
-// holds reports whether every token has arrived, and on time; at the window's edges a stream may
-// lack one.
+// holds reports whether every token has arrived in time. A stream may lack one token at each end of
+// the window.
 func (m *measurement) holds(r *load.Result, n int) bool {
 	return r.Failed() == 0 && float64(r.Tokens) >= float64(n)*(heldShare*m.Rate*r.Seconds-1)
 }

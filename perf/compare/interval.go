@@ -5,17 +5,17 @@ import (
 	"slices"
 )
 
-// Interval is a median and bounds that hold the true one in 95 of 100 runs. The bounds are two of
-// the values, whatever their distribution; the values must be independent of each other.
+// Interval is a median with its confidence interval: the bounds contain the true median in 95 of
+// 100 runs. The bounds are two of the values, for any distribution. The values must be independent.
 type Interval struct {
 	Median float64 `json:"median"`
 	Low    float64 `json:"low"`
 	High   float64 `json:"high"`
-	// Sure is the interval's confidence. It is below 0.95 for fewer than 6 values.
+	// Sure is the interval's confidence. It is below 0.95 with fewer than 6 values.
 	Sure float64 `json:"sure"`
 }
 
-// IntervalOf values; NaN for none.
+// IntervalOf returns the interval of values; NaN if there are none.
 func IntervalOf(values []float64) Interval {
 	v := slices.Clone(values)
 	slices.Sort(v)
@@ -23,8 +23,8 @@ func IntervalOf(values []float64) Interval {
 	if n == 0 {
 		return Interval{Median: math.NaN(), Low: math.NaN(), High: math.NaN()}
 	}
-	// The k smallest and the k largest are left out. The median lies below the interval if at most
-	// k values do: a binomial tail.
+	// The k smallest and the k largest values are left out. The median is below the interval if at
+	// most k values are below the median. That probability is a binomial tail.
 	tail, term := 0.0, math.Pow(0.5, float64(n)) // P(X = 0)
 	left, outside := 0, term
 	for k := range (n - 1) / 2 {
@@ -38,7 +38,8 @@ func IntervalOf(values []float64) Interval {
 	return Interval{Median: (v[(n-1)/2] + v[n/2]) / 2, Low: v[left], High: v[n-1-left], Sure: 1 - 2*outside}
 }
 
-// RatioInterval is the interval of the quotients of pairs. Both sides have as many values.
+// RatioInterval returns the interval of the quotients of pairs. Both sides must have the same
+// number of values.
 func RatioInterval(of, to []float64) Interval {
 	ratios := make([]float64, len(of))
 	for i := range ratios {

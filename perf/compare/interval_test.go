@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// TestInterval: 20 values give the sixth smallest and the sixth largest, as tables of the sign test
-// do.
+// TestInterval: 20 values give the sixth smallest and the sixth largest as bounds, as in tables of
+// the sign test.
 func TestInterval(t *testing.T) {
 	var v []float64
 	for i := range 20 {

@@ -11,14 +11,16 @@ import (
 	"github.com/cognitora/dataplane/perf/process"
 )
 
-// kind is a way to measure.
+// kind is a kind of measurement.
 type kind struct {
 	measure func(m *measurement) (Figures, error)
-	// fresh: the contestant is started for this measurement alone.
+	// fresh means that the contestant is started for this measurement only.
 	fresh bool
-	// idle: a client has a connection to the contestant, which has none for it to an engine.
+	// idle means that clients' connections to the contestant are idle, so that it needs no
+	// connection to an engine for them.
 	idle bool
-	// program and admin: direct takes no part, or nobody without an admin port.
+	// program excludes direct, which is no program. admin excludes contestants without an admin
+	// port.
 	program, admin bool
 }
 
@@ -35,13 +37,13 @@ var kinds = map[string]*kind{
 	"profile":      {measure: (*measurement).profile, fresh: true, program: true, admin: true},
 }
 
-// measurement is one contestant in one scenario, once.
+// measurement is one measurement of one contestant in one scenario.
 type measurement struct {
 	Scenario
 	on      *Running
 	seconds time.Duration
-	stop    <-chan struct{} // ends it early
-	edge    func()          // if set, called at both ends of the window
+	stop    <-chan struct{} // ends it early when closed
+	edge    func()          // called at both ends of the window, if set
 	notes   []string
 	top     []Function
 }
@@ -50,13 +52,13 @@ func (m *measurement) note(format string, args ...any) {
 	m.notes = append(m.notes, fmt.Sprintf(format, args...))
 }
 
-// Measure makes one measurement of s that takes window, on a contestant that runs; it ends early
-// when stop closes.
+// Measure makes one measurement of s with this window on a running contestant. It ends early when
+// stop is closed.
 func Measure(s *Scenario, on *Running, window time.Duration, stop <-chan struct{}) (Figures, error) {
 	return MeasureBetween(s, on, window, stop, func() {})
 }
 
-// MeasureBetween is Measure that calls edge where the window begins and where it ends.
+// MeasureBetween is Measure, and calls edge at the beginning and the end of the window.
 func MeasureBetween(s *Scenario, on *Running, window time.Duration, stop <-chan struct{},
 	edge func()) (Figures, error) {
 	m := &measurement{Scenario: *s, on: on, seconds: window, stop: stop, edge: edge}
@@ -69,19 +71,19 @@ func MeasureBetween(s *Scenario, on *Running, window time.Duration, stop <-chan 
 
 func (m *measurement) target() load.Target { return load.Target{Address: m.on.Addr()} }
 
-// chat makes the scenario's requests; wish and tokens are for streams.
+// chat makes the scenario's requests. tokens and wish are for streams.
 func (m *measurement) chat(stream bool, tokens int, wish string) *load.Chat {
 	return load.NewChat(load.ChatConfig{Model: instant.Model, PromptBytes: m.PromptBytes, Shared: m.Shared,
 		Documents: m.Documents,
 		Stream:    stream, Tokens: tokens, Wish: wish, Salt: uint64(len(m.Name))})
 }
 
-// warmup is long enough for caches, pools and code to have been used.
+// warmup returns a time in which caches, pools and code are used.
 func (m *measurement) warmup() time.Duration {
 	return min(m.seconds/4, time.Second)
 }
 
-// metered is a window that reads what the contestant uses in it.
+// metered is a window that records the contestant's usage.
 type metered struct {
 	load.Window
 	from, to process.Usage
@@ -101,7 +103,7 @@ func (m *measurement) window(warmup time.Duration) *metered {
 	return w
 }
 
-// figures divides what was used by the units of work.
+// figures divides the usage by the units of work.
 func (m *measurement) figures(w *metered, r *load.Result, units int64) (Figures, error) {
 	if w.err != nil {
 		return nil, w.err
@@ -155,12 +157,12 @@ func (m *measurement) open() (Figures, error) {
 	return f, err
 }
 
-// ramp is the time in which streams are opened.
+// ramp returns the time in which streams are opened.
 func (m *measurement) ramp() time.Duration {
 	return time.Duration(m.Streams) * time.Millisecond
 }
 
-// paced makes requests for streams that outlast the window.
+// paced returns requests for streams that outlast the window.
 func (m *measurement) paced(warmup time.Duration) *load.Chat {
 	lasts := m.ramp() + warmup + m.seconds + 200*time.Millisecond
 	return m.chat(true, int(lasts.Seconds()*m.Rate)+1, fmt.Sprintf("pace=%d", int(1e6/m.Rate)))

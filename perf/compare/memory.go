@@ -9,7 +9,7 @@ import (
 	"github.com/cognitora/dataplane/perf/load"
 )
 
-// warm uses a fresh contestant's code and pools, so that what it takes for itself is not counted.
+// warm uses the code and pools of a fresh contestant, so that their memory is not counted.
 func (m *measurement) warm() error {
 	n := int64(min(2000, 50*max(m.Clients, m.Streams)))
 	r, _ := load.Closed{Target: m.target(), Bodies: m.chat(false, 1, ""), Clients: 16, First: 1 << 40,
@@ -29,11 +29,11 @@ func (m *measurement) rss() (float64, error) {
 	return float64(u.RSS), err
 }
 
-// settle is how long memory is left alone before it is read.
+// settle returns how long to wait before memory is read.
 func (m *measurement) settle() time.Duration { return min(m.seconds, time.Second) }
 
-// idle measures what clients that keep quiet take: soon after their answer, and when the window has
-// passed.
+// idle measures the memory for idle clients: soon after their answers, and at the end of the
+// window.
 func (m *measurement) idle() (Figures, error) {
 	if err := m.warm(); err != nil {
 		return nil, err
@@ -89,13 +89,13 @@ func (m *measurement) openStreams() (Figures, error) {
 	return f, nil
 }
 
-// maxGrowth is where the measurement of a slow reader ends: what grows beyond it has no bound, and
-// would take the machine's memory.
+// maxGrowth is the growth of memory at which the measurement of a slow reader ends. More growth has
+// no bound, and would use up the machine's memory.
 const maxGrowth = 2 << 30
 
-// slowReader measures what a contestant keeps for a client that reads 10 KB/s of an endless stream,
-// and what others notice of it: the same streams are relayed without it for as long before, and a
-// sixth of that before both, for the pools to fill.
+// slowReader measures the memory that a contestant holds for a client that reads 10 KB/s of an
+// endless stream, and the effect on other streams. Before, the same streams are relayed without the
+// slow client for as long. Before both, they are relayed for a sixth of that, so that pools fill.
 func (m *measurement) slowReader() (Figures, error) {
 	if err := m.warm(); err != nil {
 		return nil, err
@@ -131,11 +131,11 @@ func (m *measurement) slowReader() (Figures, error) {
 		"slow_kib":     float64(slow.Read()) / 1024, "failed": float64(beside.Failed())}, nil
 }
 
-// occupied is resident memory in bytes: at a window's end, and the most up to then.
+// occupied is resident memory in bytes: at the end of a window, and the maximum until then.
 type occupied struct{ end, most float64 }
 
-// others relays the scenario's streams for the window, or until memory is above limit bytes, and
-// returns what they and memory were like.
+// others relays the scenario's streams for the window, or until memory exceeds limit bytes. It
+// returns the streams' result and the memory.
 func (m *measurement) others(limit float64) (*load.Result, occupied, error) {
 	watch := m.watch(limit)
 	w := m.window(m.warmup())
@@ -148,17 +148,18 @@ func (m *measurement) others(limit float64) (*load.Result, occupied, error) {
 	return r, occupied{end, max(end, highest)}, errors.Join(err, watchErr)
 }
 
-// watcher reads a contestant's resident memory again and again.
+// watcher reads a contestant's resident memory periodically.
 type watcher struct {
 	end, ended chan struct{}
-	full       chan struct{} // closed when the measurement is to end: memory is above the limit, or it was stopped
-	highest    float64
-	err        error
+	// closed when the measurement should end, because memory exceeds the limit or it was stopped
+	full    chan struct{}
+	highest float64
+	err     error
 }
 
 const watchEvery = 200 * time.Millisecond
 
-// watch reads until stop; limit in bytes.
+// watch reads until stop. limit is in bytes.
 func (m *measurement) watch(limit float64) *watcher {
 	w := &watcher{end: make(chan struct{}), ended: make(chan struct{}), full: make(chan struct{}), highest: math.NaN()}
 	go func() {
@@ -192,14 +193,14 @@ func (m *measurement) watch(limit float64) *watcher {
 	return w
 }
 
-// stop returns the most that was read.
+// stop ends the reading and returns the maximum.
 func (w *watcher) stop() (highest float64, err error) {
 	close(w.end)
 	<-w.ended
 	return w.highest, w.err
 }
 
-// steady makes many requests: what memory grows by after the first tenth of them is a leak.
+// steady sends many requests. Growth of memory after the first tenth of them is a leak.
 func (m *measurement) steady() (Figures, error) {
 	bodies, next := m.chat(false, m.Tokens, ""), uint64(0)
 	work := func(requests uint64) (*load.Result, float64, error) {
@@ -235,7 +236,7 @@ const (
 	leaveTimeout = 3 * time.Second
 )
 
-// leave measures how soon an engine is rid of a client that has left.
+// leave measures how soon an engine is freed from a client that has left.
 func (m *measurement) leave() (Figures, error) {
 	f := Figures{}
 	for name, wish := range map[string]struct {
@@ -263,7 +264,8 @@ func (m *measurement) leave() (Figures, error) {
 	return f, nil
 }
 
-// leaveOnce is the time in milliseconds, infinite if nothing happened within leaveTimeout.
+// leaveOnce returns this time in milliseconds. It is infinite if the engine is not freed within
+// leaveTimeout.
 func (m *measurement) leaveOnce(bodies *load.Chat, begun bool) (float64, error) {
 	site := m.on.site
 	for len(site.left) > 0 {
@@ -281,7 +283,7 @@ func (m *measurement) leaveOnce(bodies *load.Chat, begun bool) (float64, error) 
 			return 0, fmt.Errorf("the request did not reach an engine")
 		}
 	}
-	time.Sleep(5 * time.Millisecond) // the engine waits for the end by now
+	time.Sleep(5 * time.Millisecond) // by now the engine waits for the client to leave
 	gone := time.Now()
 	w.Leave()
 	select {
@@ -292,7 +294,7 @@ func (m *measurement) leaveOnce(bodies *load.Chat, begun bool) (float64, error) 
 	}
 }
 
-// requests is how many the engines have got.
+// requests returns the number of requests that the engines have received.
 func (s *Site) requests() (n int64) {
 	for _, e := range s.engines {
 		n += e.Requests()

@@ -10,14 +10,14 @@ import (
 	"strings"
 )
 
-// line is one contestant's points in a plot.
+// line holds one contestant's points in a plot.
 type line struct {
 	name string
 	x, y []float64
 }
 
-// colours are Okabe and Ito's, which the colour-blind can tell apart too; each line has a mark of
-// its own besides.
+// colours are those of Okabe and Ito, which colour-blind people can distinguish too. In addition,
+// each line has its own mark.
 var colours = []string{"#000000", "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9"}
 
 // marks are drawn around 0,0.
@@ -27,7 +27,7 @@ var marks = []string{
 	`<path d="M0 5L5 -4H-5z"/>`, `<path d="M-4 -4L4 4M-4 4L4 -4"/>`, `<path d="M-5 0H5M0 -5V5"/>`,
 }
 
-// Plots writes an SVG for each sweep into dir and returns the files' names.
+// Plots writes an SVG for each sweep into dir and returns the names of the files.
 func (r *Report) Plots(dir string) ([]string, error) {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return nil, err
@@ -49,7 +49,8 @@ func (r *Report) Plots(dir string) ([]string, error) {
 
 func (s *Result) plotName() string { return s.Name + ".svg" }
 
-// lines leaves out where a contestant fell behind: what a token costs then says nothing.
+// lines leaves out the points at which a contestant was late, because the cost of a token has no
+// meaning there.
 func (s *Result) lines() []line {
 	var lines []line
 	index := map[string]int{}
@@ -79,8 +80,8 @@ const (
 	legendWidth                         = 150
 )
 
-// svg draws lines with both axes logarithmic: sweeps double, and contestants differ by factors. The
-// ground is white, so that dark pages do not swallow the text.
+// svg draws lines with two logarithmic axes, because sweeps double, and contestants differ by
+// factors. The background is white, so that the text can be read on dark pages.
 func svg(title, xName, yName string, lines []line) string {
 	var b strings.Builder
 	width, height := marginLeft+plotWidth+legendWidth, marginTop+plotHeight+marginBottom
@@ -121,7 +122,7 @@ func svg(title, xName, yName string, lines []line) string {
 	return b.String()
 }
 
-// values are those of the sweep, in order.
+// values returns the values of the sweep, in order.
 func values(lines []line) (all []float64) {
 	for _, l := range lines {
 		all = append(all, l.x...)
@@ -130,7 +131,7 @@ func values(lines []line) (all []float64) {
 	return slices.Compact(all)
 }
 
-// tick is v as an axis has it.
+// tick formats v for an axis.
 func tick(v float64) string { return strconv.FormatFloat(v, 'g', 6, 64) }
 
 var escaper = strings.NewReplacer("&", "&amp;", "<", "&lt;", ">", "&gt;", `"`, "&quot;")
@@ -159,7 +160,7 @@ func newScale(lines []line, x bool) scale {
 	return scale{s.from / 1.1, s.to * 1.1}
 }
 
-// widened reaches from one tick to another.
+// widened extends the range to ticks at both ends.
 func (s scale) widened() scale {
 	from := math.Floor(math.Log10(s.from))
 	to := max(math.Ceil(math.Log10(s.to)), from+1)
@@ -177,7 +178,7 @@ func (s scale) at(v float64) float64 {
 	return (math.Log(max(v, s.from)) - math.Log(s.from)) / (math.Log(s.to) - math.Log(s.from))
 }
 
-// ticks are 1, 2 and 5 times the powers of ten within the range.
+// ticks returns 1, 2 and 5 times the powers of ten within the range.
 func (s scale) ticks() (t []float64) {
 	for e := math.Floor(math.Log10(s.from)); e <= math.Log10(s.to); e++ {
 		for _, m := range []float64{1, 2, 5} {

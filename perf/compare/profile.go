@@ -23,24 +23,24 @@ import (
 // Function is a line of a CPU profile.
 type Function struct {
 	Name      string
-	Own, With float64 // percent of the samples: in itself, and with what it calls
+	Own, With float64 // percent of the samples: in the function itself, and with the functions that it calls
 }
 
-// Functions that a sample counts for, wherever they stand in its stack.
+// Functions that count for a sample anywhere in its stack.
 const (
 	allocating = `^runtime\.(mallocgc.*|gcBgMarkWorker.*|gcAssistAlloc.*|bgsweep|bgscavenge|gcStart.*|gcMark.*|wbBufFlush.*|deductSweepCredit)$`
 	locking    = `^(sync\.\(\*(RW)?Mutex\)\..*|internal/sync\.\(\*Mutex\)\..*|sync\.runtime_Sem.*|runtime\.(lock2|unlock2|semacquire.*|semrelease.*))$`
 	topCount   = 10
 )
 
-// counts are a Go program's own since its start.
+// counts are a Go program's own counts since its start.
 type counts struct{ objects, bytes, collections float64 }
 
 func (c counts) sub(d counts) counts {
 	return counts{c.objects - d.objects, c.bytes - d.bytes, c.collections - d.collections}
 }
 
-// profile says what the contestant's CPU time goes into and what it allocates under the scenario's
+// profile shows the use of the contestant's CPU time, and its allocations, under the scenario's
 // load.
 func (m *measurement) profile() (Figures, error) {
 	if err := m.warm(); err != nil {
@@ -53,7 +53,7 @@ func (m *measurement) profile() (Figures, error) {
 	var countErr, profileErr error
 	profiled := make(chan struct{})
 	w.Begin = func() {
-		go func() { // ends with the window, or a little later
+		go func() { // ends with the window or soon after it
 			defer close(profiled)
 			profileErr = m.fetchProfile(file)
 		}()
@@ -86,7 +86,7 @@ func (m *measurement) profile() (Figures, error) {
 	return f, err
 }
 
-// underLoad is the scenario's load: streams if it has some, else clients.
+// underLoad runs the scenario's load: streams if it has some, or else clients.
 func (m *measurement) underLoad(w *metered) (*load.Result, int64) {
 	if m.Streams > 0 {
 		r := load.Streams{Target: m.target(), Bodies: m.paced(m.warmup()), N: m.Streams, Ramp: m.ramp(),
@@ -98,7 +98,7 @@ func (m *measurement) underLoad(w *metered) (*load.Result, int64) {
 	return r, r.Requests
 }
 
-// get hands the answer of the admin port to read.
+// get passes the admin port's answer to read.
 func (m *measurement) get(path string, read func(io.Reader) error) error {
 	client := http.Client{Timeout: m.seconds + 30*time.Second, Transport: &http.Transport{DisableKeepAlives: true}}
 	resp, err := client.Get("http://" + m.on.AdminAddr() + path)
@@ -144,7 +144,7 @@ func (m *measurement) counts() (c counts, err error) {
 	return c, err
 }
 
-// pprof is what `go tool pprof -top` prints.
+// pprof returns the output of `go tool pprof -top`.
 func pprof(args ...string) ([]byte, error) {
 	var stderr bytes.Buffer
 	c := exec.Command("go", append([]string{"tool", "pprof", "-top"}, args...)...)
@@ -156,7 +156,7 @@ func pprof(args ...string) ([]byte, error) {
 	return out, nil
 }
 
-// focused is the percentage of samples that have a function in their stack.
+// focused returns the percentage of samples with one of the functions in their stack.
 func focused(file, functions string) (float64, error) {
 	text, err := pprof("-nodecount=100000", "-nodefraction=0", "-edgefraction=0", "-focus="+functions, file)
 	if err != nil {
@@ -165,7 +165,7 @@ func focused(file, functions string) (float64, error) {
 	return parseShare(text)
 }
 
-// parseShare reads "Showing nodes accounting for 0.44s, 5.5% of 8s total".
+// parseShare parses "Showing nodes accounting for 0.44s, 5.5% of 8s total".
 func parseShare(text []byte) (float64, error) {
 	_, rest, ok := bytes.Cut(text, []byte("Showing nodes accounting for "))
 	_, rest, ok2 := bytes.Cut(rest, []byte(", "))
@@ -176,7 +176,7 @@ func parseShare(text []byte) (float64, error) {
 	return strconv.ParseFloat(string(bytes.TrimSpace(percent)), 64)
 }
 
-// parseTop reads the lines behind the heading: flat, flat%, sum%, cum, cum%, name.
+// parseTop parses the lines after the heading: flat, flat%, sum%, cum, cum%, name.
 func parseTop(text []byte) (top []Function) {
 	lines := bufio.NewScanner(bytes.NewReader(text))
 	heading := false

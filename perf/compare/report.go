@@ -14,7 +14,7 @@ import (
 	"github.com/cognitora/dataplane/perf/process"
 )
 
-// headings of the figures in tables.
+// headings are the headings of figures in tables.
 var headings = map[string]string{
 	"cpu_us": "CPU µs", "per_second": "per second", "p50_ms": "p50 ms", "p99_ms": "p99 ms", "max_ms": "max ms",
 	"ttft_p50_ms": "TTFT p50 ms", "ttft_p99_ms": "TTFT p99 ms", "harness_us": "load + engines µs",
@@ -36,7 +36,7 @@ func heading(figure string) string {
 	return figure
 }
 
-// Markdown is the report as text; command is how it was made.
+// Markdown formats the report. command is the command that made it.
 func (r *Report) Markdown(command string) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "Measured %s, commit %s, %s, %s, in %.0f s.\n\n    %s\n\n", time.Now().UTC().Format("2006-01-02"),
@@ -69,7 +69,7 @@ func (r *Report) Markdown(command string) string {
 
 func (r *Report) section(b *strings.Builder, s *Result) {
 	reference := ""
-	if s.Show[0] == "cpu_us" || s.Show[0] == "kib_each" { // what is used, not what happened
+	if s.Show[0] == "cpu_us" || s.Show[0] == "kib_each" { // figures of usage, not of events
 		reference = r.reference(s)
 	}
 	fmt.Fprintf(b, "\n### %s (`%s`)\n\n", s.Title, s.Name)
@@ -113,7 +113,7 @@ func (r *Report) section(b *strings.Builder, s *Result) {
 	s.writeTop(b)
 }
 
-// writeTop tells where the CPU time of those that were profiled went.
+// writeTop writes where the CPU time of profiled contestants was spent.
 func (s *Result) writeTop(b *strings.Builder) {
 	for i := range s.Points {
 		for _, row := range s.Points[i].Rows {
@@ -128,7 +128,7 @@ func (s *Result) writeTop(b *strings.Builder) {
 	}
 }
 
-// notes are what went wrong, each with those that it is about.
+// notes are errors, each with the contestants that it concerns.
 type notes struct {
 	texts []string
 	about map[string][]string
@@ -156,7 +156,7 @@ func (n *notes) write(b *strings.Builder) {
 	}
 }
 
-// shown are the columns: what is added to direct is left out where direct took no part.
+// shown returns the columns. If direct was not measured, it leaves out differences to direct.
 func (s *Result) shown() []string {
 	direct := slices.ContainsFunc(s.Points, func(p Point) bool {
 		return slices.ContainsFunc(p.Rows, func(r Row) bool { return r.Contestant == "direct" })
@@ -185,7 +185,7 @@ func (s *Result) cells(p *Point, row *Row, shown []string, reference string) []s
 	return cells
 }
 
-// ratio of a figure to the reference's, pair by pair.
+// ratio returns the ratio of a figure to the reference's, by pairs.
 func (p *Point) ratio(row *Row, reference, figure string) Spread {
 	for i := range p.Rows {
 		if p.Rows[i].Contestant == reference {
@@ -195,7 +195,7 @@ func (p *Point) ratio(row *Row, reference, figure string) Spread {
 	return Spread{Median: math.NaN()}
 }
 
-// reference is the one of those in s that the others are compared with.
+// reference returns the contestant in s that the others are compared with.
 func (r *Report) reference(s *Result) string {
 	for _, e := range r.Entrants {
 		if e.Group == s.Group && e.Reference && e.Missing == "" &&
@@ -206,8 +206,8 @@ func (r *Report) reference(s *Result) string {
 	return ""
 }
 
-// WriteSection puts text between the marks of a name in a Markdown file:
-// <!-- NAME: begin --> and <!-- NAME: end -->.
+// WriteSection replaces the text between the marks of a name in a Markdown file: <!-- NAME: begin
+// --> and <!-- NAME: end -->.
 func WriteSection(path, name, text string) error {
 	old, err := os.ReadFile(path)
 	if err != nil {

@@ -11,56 +11,56 @@ import (
 	"time"
 )
 
-// Config says what is compared.
+// Config says what to compare.
 type Config struct {
-	Root string // of the repository: bin and .cache are there
-	Full bool   // the full form; else the quick one
-	// Contestants and Scenarios by name; empty: all.
+	Root string // root of the repository, with bin and .cache
+	Full bool   // the full form; otherwise the quick form
+	// Contestants and Scenarios are names; empty: all.
 	Contestants, Scenarios []string
 	Repetitions            int           // default 3
-	Longest                time.Duration // no measurement's window is longer; 0: no limit
-	Progress               io.Writer     // a line for each measurement
+	Longest                time.Duration // longest window of a measurement; 0: no limit
+	Progress               io.Writer     // gets a line for each measurement
 }
 
-// Report is what came of a comparison.
+// Report is the result of a comparison.
 type Report struct {
 	Full        bool
 	Repetitions int
 	Took        time.Duration
-	Interrupted bool // what is there came before it was
+	Interrupted bool // only measurements before the interruption are there
 	Entrants    []Entrant
 	Results     []Result
 }
 
-// Entrant is a contestant and why it took no part, if it did not.
+// Entrant is a contestant, and the reason if it was not measured.
 type Entrant struct {
 	Contestant
 	Version string
 	Missing string
 }
 
-// Result is a scenario's figures.
+// Result holds a scenario's figures.
 type Result struct {
 	Scenario
 	Points []Point
 }
 
-// Point is one value of a sweep, or all there is.
+// Point holds the figures of one value of a sweep, or all figures without a sweep.
 type Point struct {
-	Value float64 // of the sweep
-	Rows  []Row   // in the order of the contestants
+	Value float64 // value of the sweep
+	Rows  []Row   // in order of the contestants
 }
 
-// Row is a contestant's figures of each repetition.
+// Row holds a contestant's figures of each repetition.
 type Row struct {
 	Contestant string
 	Figures    []Figures
-	Failed     int        // repetitions that gave no figures
-	Notes      []string   // what went wrong, each once
-	Top        []Function `json:",omitempty"` // of the last repetition, where it is profiled
+	Failed     int        // repetitions without figures
+	Notes      []string   // errors, each once
+	Top        []Function `json:",omitempty"` // profile of the last repetition, in scenarios that profile
 }
 
-// values of one figure, by repetition; NaN where it is missing.
+// values returns the values of one figure, by repetition; NaN if it is missing.
 func (r *Row) values(figure string) []float64 {
 	var v []float64
 	for _, f := range r.Figures {
@@ -73,7 +73,7 @@ func (r *Row) values(figure string) []float64 {
 	return v
 }
 
-// comparison is a run.
+// comparison is a running comparison.
 type comparison struct {
 	Config
 	site    *Site
@@ -85,8 +85,8 @@ type comparison struct {
 	begun   time.Time
 }
 
-// Run compares until it is through or ctx ends, and then returns what there is. A contestant that
-// fails is reported with the reason; the others go on.
+// Run compares until it has finished or ctx ends, and returns the results so far. A failed
+// contestant is reported with the reason, and the others go on.
 func Run(ctx context.Context, cfg Config) (*Report, error) {
 	all, err := Contestants()
 	if err != nil {
@@ -143,7 +143,7 @@ func run(ctx context.Context, cfg Config, all []Contestant, scenarios []Scenario
 	return report, nil
 }
 
-// Err names the contestants of which a measurement failed; those that are not installed have not
+// Err names the contestants with a failed measurement. A contestant that is not installed has not
 // failed.
 func (r *Report) Err() error {
 	var failed []string
@@ -163,7 +163,7 @@ func (r *Report) Err() error {
 	return fmt.Errorf("measurements failed: %s", strings.Join(failed, ", "))
 }
 
-// known checks names that the user gave.
+// known checks names from the user.
 func known[T any](names []string, rows []T, name func(T) string) error {
 	var have []string
 	for _, r := range rows {
@@ -177,7 +177,7 @@ func known[T any](names []string, rows []T, name func(T) string) error {
 	return nil
 }
 
-// entrants finds who is there, of those that a scenario is for.
+// entrants returns the contestants of the scenarios, with the reason if one is missing.
 func (c *comparison) entrants(scenarios []Scenario) []Entrant {
 	var entrants []Entrant
 	for i := range c.all {
@@ -187,7 +187,7 @@ func (c *comparison) entrants(scenarios []Scenario) []Entrant {
 		}
 		e := Entrant{Contestant: *contestant, Missing: c.site.Missing(contestant)}
 		if e.Missing == "" {
-			e.Version, _ = c.site.Version(contestant) // Missing has tried it
+			e.Version, _ = c.site.Version(contestant) // Missing has tried the command already
 		} else {
 			c.missing[contestant.Name] = e.Missing
 			fmt.Fprintf(c.Progress, "MISSING: %s (%s)\n", contestant.Name, e.Missing)
@@ -204,7 +204,7 @@ func (c *comparison) takesPart(contestant *Contestant, s *Scenario) bool {
 	return contestant.Group == s.Group && able && chosen(s.Only) && chosen(c.Contestants)
 }
 
-// field are the contestants of a scenario that are there.
+// field returns the installed contestants of a scenario.
 func (c *comparison) field(s *Scenario) (field []*Contestant) {
 	for i := range c.all {
 		if c.takesPart(&c.all[i], s) && c.missing[c.all[i].Name] == "" {
@@ -225,8 +225,8 @@ func (c *comparison) measurements(s *Scenario) int {
 	return len(c.field(s)) * len(s.points()) * c.repetitions(s)
 }
 
-// scenario measures all points of s, or those before ctx ends; within each the contestants take
-// turns.
+// scenario measures all points of s, or those before ctx ends. The contestants take turns within
+// each point.
 func (c *comparison) scenario(ctx context.Context, s *Scenario) *Result {
 	result := &Result{Scenario: *s}
 	for i, at := range s.points() {
@@ -238,7 +238,7 @@ func (c *comparison) scenario(ctx context.Context, s *Scenario) *Result {
 		point.Rows = make([]Row, len(field))
 		for rep := range c.repetitions(s) {
 			for turn := range field {
-				k := (turn + rep) % len(field) // nobody is always first
+				k := (turn + rep) % len(field) // rotated, so that no contestant is always first
 				row := &point.Rows[k]
 				row.Contestant = field[k].Name
 				if ctx.Err() == nil {
@@ -255,7 +255,7 @@ func (c *comparison) scenario(ctx context.Context, s *Scenario) *Result {
 	return result
 }
 
-// measure fills in one repetition of a row. Where ctx ends meanwhile it counts for nothing.
+// measure fills in one repetition of a row. If ctx ends meanwhile, the repetition is dropped.
 func (c *comparison) measure(ctx context.Context, s *Scenario, contestant *Contestant, row *Row, rep int) {
 	begun := time.Now()
 	m := &measurement{Scenario: *s, seconds: s.seconds(c.Full), stop: ctx.Done()}
@@ -304,7 +304,7 @@ func (s *Scenario) label() string {
 	return s.Name
 }
 
-// maxNotes bounds what a row says about failures.
+// maxNotes is the largest number of notes of a row.
 const maxNotes = 3
 
 func (r *Row) note(text string) {
@@ -313,11 +313,11 @@ func (r *Row) note(text string) {
 	}
 }
 
-// once starts the contestant if it must, and measures.
+// once starts the contestant if needed, and measures it.
 func (c *comparison) once(ctx context.Context, m *measurement, contestant *Contestant) (Figures, error) {
 	k := kinds[m.Kind]
 	if k.fresh {
-		c.stopAll() // their connections and CPU are not this one's
+		c.stopAll() // the other contestants' connections and CPU time must not count
 		on, err := c.site.Start(ctx, contestant)
 		if err != nil {
 			return nil, err
@@ -336,7 +336,8 @@ func (c *comparison) once(ctx context.Context, m *measurement, contestant *Conte
 	}
 	m.on = on
 	figures, err := k.measure(m)
-	if _, gone := on.Usage(); gone != nil { // why the measurement failed, if it did; started again next time
+	// explains a failed measurement if the contestant has ended; it is started again next time
+	if _, gone := on.Usage(); gone != nil {
 		err = gone
 		on.Stop()
 		delete(c.running, contestant.Name)
@@ -345,7 +346,7 @@ func (c *comparison) once(ctx context.Context, m *measurement, contestant *Conte
 }
 
 func (c *comparison) stopAll() {
-	var all sync.WaitGroup // each may take a while
+	var all sync.WaitGroup // stopping one may take a while
 	for _, r := range c.running {
 		all.Go(r.Stop)
 	}

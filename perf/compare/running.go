@@ -20,7 +20,7 @@ import (
 	"github.com/cognitora/dataplane/perf/process"
 )
 
-// view is what templates see.
+// view is the data of templates.
 type view struct {
 	Engines                           []string
 	Engine, I                         string
@@ -28,7 +28,7 @@ type view struct {
 	Cores, Clients, Connections       int
 }
 
-// Running is a contestant that has been started.
+// Running is a running contestant.
 type Running struct {
 	*Contestant
 	site      *Site
@@ -39,7 +39,7 @@ type Running struct {
 	next      map[string]uint64 // number of the next request, by scenario
 }
 
-// Missing reports why a contestant cannot be started, "" if it can.
+// Missing returns why a contestant cannot be started; "" if it can.
 func (s *Site) Missing(c *Contestant) string {
 	if c.Program == "" {
 		return ""
@@ -54,7 +54,7 @@ func (s *Site) Missing(c *Contestant) string {
 	return ""
 }
 
-// maxPorts bounds the port names of one contestant.
+// maxPorts is the largest number of ports of one contestant.
 const maxPorts = 16
 
 // Start starts a contestant and waits until it answers a request.
@@ -75,7 +75,7 @@ func (s *Site) Start(ctx context.Context, c *Contestant) (r *Running, err error)
 	if r.view.Dir, err = os.MkdirTemp(s.Dir, "contestant-"); err != nil {
 		return nil, err
 	}
-	if err := os.Chmod(r.view.Dir, 0o755); err != nil { // nginx's workers are another user
+	if err := os.Chmod(r.view.Dir, 0o755); err != nil { // nginx's workers run as another user
 		return nil, err
 	}
 	if err := r.start(ctx); err != nil {
@@ -179,7 +179,7 @@ func (r *Running) port(name string) (int, error) {
 	return r.ports[name], nil
 }
 
-// Addr is host:port where the load goes: an engine's, if nothing was started.
+// Addr returns the host:port that gets the load: an engine's, if nothing was started.
 func (r *Running) Addr() string {
 	if len(r.processes) == 0 {
 		return r.site.engines[0].Addr()
@@ -187,16 +187,16 @@ func (r *Running) Addr() string {
 	return r.at("front")
 }
 
-// AdminAddr is host:port of the port with /metrics.
+// AdminAddr returns the host:port with /metrics.
 func (r *Running) AdminAddr() string { return r.at(r.Admin) }
 
-// PID of the last process started, which is the one that clients talk to.
+// PID returns the id of the last process started, to which clients connect.
 func (r *Running) PID() int { return r.processes[len(r.processes)-1].PID() }
 
 func (r *Running) at(port string) string { return "127.0.0.1:" + strconv.Itoa(r.ports[port]) }
 
-// awaitAnswer sends requests until one is answered: some say that they are healthy before they know
-// of an engine.
+// awaitAnswer sends requests until one is answered, because some routers report that they are
+// healthy before they know an engine.
 func (r *Running) awaitAnswer(ctx context.Context, last *process.Process) error {
 	bodies := load.NewChat(load.ChatConfig{Model: instant.Model, PromptBytes: 64, Tokens: 1})
 	for {
@@ -213,7 +213,7 @@ func (r *Running) awaitAnswer(ctx context.Context, last *process.Process) error 
 	}
 }
 
-// Usage is what all its processes use together; 0 for direct.
+// Usage returns the sum over all its processes; 0 for direct.
 func (r *Running) Usage() (process.Usage, error) {
 	var sum process.Usage
 	for _, p := range r.processes {
@@ -226,7 +226,7 @@ func (r *Running) Usage() (process.Usage, error) {
 	return sum, nil
 }
 
-// Stop ends its processes, the last started first.
+// Stop ends its processes in reverse order of their start.
 func (r *Running) Stop() {
 	for i := len(r.processes) - 1; i >= 0; i-- {
 		r.processes[i].Stop()
@@ -234,7 +234,7 @@ func (r *Running) Stop() {
 	r.processes = nil
 }
 
-// Version is the first line that a contestant's version command prints.
+// Version returns the first line of a contestant's version command.
 func (s *Site) Version(c *Contestant) (string, error) {
 	if len(c.Version) == 0 {
 		return "", nil

@@ -16,30 +16,30 @@ import (
 	"github.com/cognitora/dataplane/perf/process"
 )
 
-// Site is what all contestants stand before: instant engines in this process, and what some of
-// them need besides.
+// Site is the environment of all contestants: instant engines in this process, and other services
+// that some of them need.
 type Site struct {
-	Dir   string // where contestants keep their files
-	Bin   string // our programs
-	Cache string // venvs of peers
+	Dir   string // files of contestants
+	Bin   string // the project's programs
+	Cache string // Python environments of peers
 
 	files   uint64 // limit of open files of each process
 	engines []*instant.Engine
 	etcd    *etcdserver.Server
 	pki     string
-	left    chan time.Time // when an engine saw a client leave
+	left    chan time.Time // times at which an engine saw a client leave
 }
 
 // engineCount is the number of engines behind each contestant.
 const engineCount = 4
 
-// NewSite starts the engines. root is the repository's directory.
+// NewSite starts the engines. root is the root of the repository.
 func NewSite(root string) (*Site, error) {
 	root, err := filepath.Abs(root)
 	if err != nil {
 		return nil, err
 	}
-	if err := os.Setenv("PATH", os.Getenv("PATH")+":/usr/sbin"); err != nil { // where Debian puts servers
+	if err := os.Setenv("PATH", os.Getenv("PATH")+":/usr/sbin"); err != nil { // Debian's folder for servers
 		return nil, err
 	}
 	files, err := process.RaiseFiles()
@@ -50,7 +50,7 @@ func NewSite(root string) (*Site, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := os.Chmod(dir, 0o755); err != nil { // nginx's workers are another user
+	if err := os.Chmod(dir, 0o755); err != nil { // nginx's workers run as another user
 		return nil, err
 	}
 	s := &Site{files: files, Dir: dir, Bin: filepath.Join(root, "bin"), Cache: filepath.Join(root, ".cache", "peers"),
@@ -66,9 +66,9 @@ func NewSite(root string) (*Site, error) {
 	return s, nil
 }
 
-// room is how many clients the limit of open files has room for: each has a connection to the
-// router, and, unless it is idle, the router has one for it to an engine; engines and clients are
-// one process. While streams are opened quickly a router may have more.
+// room returns how many clients the limit of open files allows. Each client has a connection to the
+// router. Unless it is idle, the router has a connection to an engine for it. Engines and clients
+// share one process. While streams are opened quickly, a router may have more connections.
 func (s *Site) room(idle bool) int {
 	const others, most = 1000, 20000
 	n := int(s.files) - others
@@ -78,7 +78,7 @@ func (s *Site) room(idle bool) int {
 	return min(n, most)
 }
 
-// onLeft drops what nobody waits for once the channel is full.
+// onLeft records that a client has left, unless the channel is full.
 func (s *Site) onLeft(at time.Time) {
 	select {
 	case s.left <- at:
@@ -86,7 +86,7 @@ func (s *Site) onLeft(at time.Time) {
 	}
 }
 
-// Close stops everything and removes the files.
+// Close stops all processes and removes the files.
 func (s *Site) Close() {
 	if s.etcd != nil {
 		s.etcd.Close()
@@ -97,7 +97,7 @@ func (s *Site) Close() {
 	_ = os.RemoveAll(s.Dir)
 }
 
-// Engines are their host:port.
+// Engines returns the host:port of each engine.
 func (s *Site) Engines() (a []string) {
 	for _, e := range s.engines {
 		a = append(a, e.Addr())
@@ -105,14 +105,14 @@ func (s *Site) Engines() (a []string) {
 	return a
 }
 
-// Step lets the stream that asked for steps go on, on whichever engine it is.
+// Step releases the next token of the stream that asked for steps, on any engine.
 func (s *Site) Step() {
 	for _, e := range s.engines {
 		e.Step()
 	}
 }
 
-// needs starts what a contestant asks for, once.
+// needs starts the services that a contestant needs, once.
 func (s *Site) needs(c *Contestant) error {
 	if c.NeedsEtcd && s.etcd == nil {
 		var err error
@@ -125,7 +125,7 @@ func (s *Site) needs(c *Contestant) error {
 		if err := pki.Bootstrap(dir, pki.Options{}); err != nil {
 			return err
 		}
-		for _, role := range []pki.Role{pki.Router, pki.Agent} { // haproxy wants both in one file
+		for _, role := range []pki.Role{pki.Router, pki.Agent} { // haproxy needs both in one file
 			f := pki.FilesIn(dir, role)
 			cert, err1 := os.ReadFile(f.Cert)
 			key, err2 := os.ReadFile(f.Key)
@@ -139,7 +139,7 @@ func (s *Site) needs(c *Contestant) error {
 	return nil
 }
 
-// freePorts returns ports that are free now, all different.
+// freePorts returns different ports that are free now.
 func freePorts(n int) ([]int, error) {
 	var ports []int
 	for range n {
@@ -147,7 +147,7 @@ func freePorts(n int) ([]int, error) {
 		if err != nil {
 			return nil, fmt.Errorf("no free port: %w", err)
 		}
-		defer ln.Close() // held until all are found
+		defer ln.Close() // held until all ports are found
 		ports = append(ports, ln.Addr().(*net.TCPAddr).Port)
 	}
 	return ports, nil

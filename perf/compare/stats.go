@@ -7,10 +7,10 @@ import (
 	"slices"
 )
 
-// Figures are what one measurement gave, by name; the unit is in the name.
+// Figures are the results of one measurement, by name. A name contains its unit.
 type Figures map[string]float64
 
-// MarshalJSON writes what was not measured as null, and what never happened as "never".
+// MarshalJSON writes a missing measurement as null, and an event that never happened as "never".
 func (f Figures) MarshalJSON() ([]byte, error) {
 	doc := make(map[string]any, len(f))
 	for name, v := range f {
@@ -26,13 +26,13 @@ func (f Figures) MarshalJSON() ([]byte, error) {
 	return json.Marshal(doc)
 }
 
-// Spread is the median of repetitions and the interval that holds all of them.
+// Spread is the median of repetitions, with the smallest and the largest value.
 type Spread struct {
 	Median, Min, Max float64
 	N                int
 }
 
-// SpreadOf values; those that are not numbers are left out.
+// SpreadOf returns the spread of values. It ignores values that are not numbers.
 func SpreadOf(values []float64) Spread {
 	var v []float64
 	for _, x := range values {
@@ -51,7 +51,7 @@ func SpreadOf(values []float64) Spread {
 	return s
 }
 
-// Ratios are the quotients of each pair of one repetition.
+// Ratios returns the spread of the quotients of two figures of the same repetition.
 func Ratios(of, to []float64) Spread {
 	var r []float64
 	for i := range min(len(of), len(to)) {
@@ -62,8 +62,8 @@ func Ratios(of, to []float64) Spread {
 	return SpreadOf(r)
 }
 
-// addDelays adds to each row what its times are above those without a router in the same turn:
-// added_p50_ms and so on.
+// addDelays adds to each row the differences of its times to those without a router in the same
+// turn: added_p50_ms and so on.
 func (p *Point) addDelays() {
 	var direct *Row
 	for i := range p.Rows {
@@ -88,7 +88,7 @@ func (p *Point) addDelays() {
 	}
 }
 
-// short is v with three significant digits.
+// short formats v with three significant digits.
 func short(v float64) string {
 	switch {
 	case math.IsNaN(v):
@@ -105,7 +105,7 @@ func short(v float64) string {
 	return fmt.Sprintf("%.2g", v)
 }
 
-// String is the median, and the interval if there is one.
+// String formats the median, and the interval if there is one.
 func (s Spread) String() string {
 	if s.N < 2 {
 		return short(s.Median)

@@ -19,19 +19,19 @@ var scenariosTOML string
 type Contestant struct {
 	Name      string   `toml:"name"`
 	Note      string   `toml:"note"`
-	Group     string   `toml:"group"`     // empty: the routers with one hop
-	Reference bool     `toml:"reference"` // of its group
-	Peer      bool     `toml:"peer"`      // a KV-aware router of others
-	Program   string   `toml:"program"`   // must be there; empty: nothing is started
-	Install   string   `toml:"install"`   // how it gets there
-	Version   []string `toml:"version"`   // command that prints it
-	Health    string   `toml:"health"`    // path that answers 200; empty: a connection is enough
+	Group     string   `toml:"group"`     // empty: the group of routers with one hop
+	Reference bool     `toml:"reference"` // the others of its group are compared with it
+	Peer      bool     `toml:"peer"`      // another project's KV-aware router
+	Program   string   `toml:"program"`   // program that must be installed; empty: nothing is started
+	Install   string   `toml:"install"`   // how to install it
+	Version   []string `toml:"version"`   // command that prints the version
+	Health    string   `toml:"health"`    // path that answers 200; empty: accepting a connection is enough
 	Admin     string   `toml:"admin"`     // name of the port with /metrics, if any
 	NeedsEtcd bool     `toml:"needs_etcd"`
 	NeedsPKI  bool     `toml:"needs_pki"`
 
-	// Like names a contestant above. This one has its program, processes, version, health and admin
-	// too, and Env besides.
+	// Like names an earlier contestant. This one then has its program, processes, version, health
+	// and admin, and also its Env.
 	Like string   `toml:"like"`
 	Env  []string `toml:"env"`
 
@@ -43,8 +43,8 @@ type ProcessRow struct {
 	Command []string          `toml:"command"`
 	Each    []string          `toml:"each"`
 	Env     []string          `toml:"env"`
-	Files   map[string]string `toml:"files"` // by name in the contestant's directory
-	// ForEachEngine starts it once for each engine.
+	Files   map[string]string `toml:"files"` // files in the contestant's directory, by name
+	// ForEachEngine starts the program once for each engine.
 	ForEachEngine bool `toml:"for_each_engine"`
 }
 
@@ -64,25 +64,25 @@ type Scenario struct {
 	Tokens      int     `toml:"tokens"`
 	Requests    uint64  `toml:"requests"`
 
-	Sweep  string    `toml:"sweep"` // streams or rate: measured for each of Values
+	Sweep  string    `toml:"sweep"` // streams or rate, measured for each of Values
 	Values []float64 `toml:"values"`
 	Plot   Plot      `toml:"plot"`
 
-	Only        []string `toml:"only"` // contestants; empty: all of the group
+	Only        []string `toml:"only"` // names of contestants; empty: all of the group
 	Show        []string `toml:"show"`
-	Repetitions int      `toml:"repetitions"` // 0: as many as the run has
-	Quick       float64  `toml:"quick"`       // seconds of one measurement
+	Repetitions int      `toml:"repetitions"` // 0: the number of the run
+	Quick       float64  `toml:"quick"`       // seconds of one measurement in the quick form
 	Full        float64  `toml:"full"`
 }
 
-// Plot says which figure of a sweep is drawn, and how the axes are called.
+// Plot says which figure of a sweep is drawn, and the names of the axes.
 type Plot struct {
 	Figure string `toml:"figure"`
 	X      string `toml:"x"`
 	Y      string `toml:"y"`
 }
 
-// seconds is how long one measurement of s takes; 0: s is not part of the form.
+// seconds returns the duration of one measurement of s; 0: s is not part of the form.
 func (s *Scenario) seconds(full bool) time.Duration {
 	if full {
 		return time.Duration(s.Full * float64(time.Second))
@@ -90,7 +90,7 @@ func (s *Scenario) seconds(full bool) time.Duration {
 	return time.Duration(s.Quick * float64(time.Second))
 }
 
-// points are the scenarios that a sweep stands for; s alone without one.
+// points returns the scenarios of a sweep; only s if there is no sweep.
 func (s *Scenario) points() []Scenario {
 	if s.Sweep == "" {
 		return []Scenario{*s}
@@ -108,7 +108,7 @@ func (s *Scenario) points() []Scenario {
 	return points
 }
 
-// Contestants reads the table.
+// Contestants returns the rows of contestants.toml.
 func Contestants() ([]Contestant, error) {
 	var doc struct {
 		Contestant []Contestant `toml:"contestant"`
@@ -132,7 +132,7 @@ func Contestants() ([]Contestant, error) {
 	return doc.Contestant, nil
 }
 
-// ContestantNamed is a row of contestants.toml.
+// ContestantNamed returns a row of contestants.toml.
 func ContestantNamed(name string) (*Contestant, error) {
 	all, err := Contestants()
 	if err != nil {
@@ -146,7 +146,7 @@ func ContestantNamed(name string) (*Contestant, error) {
 	return nil, fmt.Errorf("contestants.toml has no %q", name)
 }
 
-// ScenarioNamed is a row of scenarios.toml.
+// ScenarioNamed returns a row of scenarios.toml.
 func ScenarioNamed(name string) (*Scenario, error) {
 	all, err := Scenarios()
 	if err != nil {
@@ -160,7 +160,7 @@ func ScenarioNamed(name string) (*Scenario, error) {
 	return nil, fmt.Errorf("scenarios.toml has no %q", name)
 }
 
-// Scenarios reads the table.
+// Scenarios returns the rows of scenarios.toml.
 func Scenarios() ([]Scenario, error) {
 	var doc struct {
 		Scenario []Scenario `toml:"scenario"`
@@ -177,7 +177,7 @@ func Scenarios() ([]Scenario, error) {
 	return doc.Scenario, nil
 }
 
-// decode refuses keys that nothing reads.
+// decode refuses unknown keys.
 func decode(name, text string, into any) error {
 	meta, err := toml.Decode(text, into)
 	if err != nil {

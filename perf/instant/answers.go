@@ -8,7 +8,7 @@ import (
 
 const chatPath = "/v1/chat/completions"
 
-// Model is the one model that the engine serves.
+// Model is the only model that the engine serves.
 const Model = "instant"
 
 const created = "1795244673"
@@ -40,7 +40,7 @@ var pages = func() map[string][]byte {
 
 var notFound = whole("404 Not Found", "application/json", `{"detail":"Not Found"}`)
 
-// whole is a response of known length.
+// whole returns a response with its length.
 func whole(status, contentType, body string) []byte {
 	return fmt.Appendf(nil, "HTTP/1.1 %s\r\nserver: uvicorn\r\ncontent-type: %s\r\ncontent-length: %d\r\n\r\n%s",
 		status, contentType, len(body), body)
@@ -49,7 +49,7 @@ func whole(status, contentType, body string) []byte {
 const streamHead = "HTTP/1.1 200 OK\r\nserver: uvicorn\r\ncontent-type: text/event-stream; " +
 	"charset=utf-8\r\ntransfer-encoding: chunked\r\n\r\n"
 
-// appendAnswer appends a whole chat completion of about 500 bytes.
+// appendAnswer appends a complete chat completion of about 500 bytes.
 func appendAnswer(b []byte, serial uint32, q *request) []byte {
 	var body [640]byte
 	d := append(body[:0], `{"id":"chatcmpl-`...)
@@ -88,14 +88,14 @@ func appendChunkOpen(b []byte, serial uint32) []byte {
 	return append(b, `","object":"chat.completion.chunk","created":`+created+`,"model":"`+Model+`","choices":[`...)
 }
 
-// appendFramed appends one chunk that holds payload.
+// appendFramed appends one chunk with payload.
 func appendFramed(b, payload []byte) []byte {
 	b = strconv.AppendUint(b, uint64(len(payload)), 16)
 	b = append(b, "\r\n"...)
 	return append(append(b, payload...), "\r\n"...)
 }
 
-// opening is the head and the event with the role.
+// opening returns the head and the event with the role.
 func opening(serial uint32) []byte {
 	e := appendChunkOpen(nil, serial)
 	e = append(e, `{"index":0,"delta":{"role":"assistant","content":""},"logprobs":null,"finish_reason":null}]}`+
@@ -103,7 +103,7 @@ func opening(serial uint32) []byte {
 	return appendFramed([]byte(streamHead), e)
 }
 
-// token is the framed event of a token and the place of its stamp.
+// token returns the framed event of a token, and the offset of its stamp.
 func token(serial uint32) (event []byte, stampAt int) {
 	e := append(appendChunkOpen(nil, serial), `{"index":0,"delta":{"content":"`...)
 	at := len(e)
@@ -113,7 +113,7 @@ func token(serial uint32) (event []byte, stampAt int) {
 	return event, at + len(event) - len(e) - len("\r\n")
 }
 
-// closing is the last chunk of the choice, the usage if asked for, and [DONE].
+// closing returns the last chunk of the choice, the usage if requested, and [DONE].
 func closing(serial uint32, q *request) []byte {
 	e := append(appendChunkOpen(nil, serial),
 		`{"index":0,"delta":{"content":""},"logprobs":null,"finish_reason":"length","stop_reason":null}]}`+"\n\n"...)

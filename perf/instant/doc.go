@@ -1,8 +1,8 @@
-// Package instant is an engine that costs next to nothing: canned answers in vLLM's wire
-// format over raw HTTP/1.1, so that what stands before it is what is measured.
+// Package instant is an engine with very little cost, for measurements of routers. It sends
+// prepared answers in vLLM's wire format over raw HTTP/1.1.
 //
-// The prompt, which every router passes on, says in its last words what is wanted, after "instant:"
-// and in the form name=value:
+// The last words of the prompt, which every router forwards, may have instructions after
+// "instant:", in the form name=value:
 //
 //	pace=20000    microseconds between the tokens of a stream; 0: as fast as they are taken
 //	step=1        a token of the stream for each call of Step
@@ -10,9 +10,9 @@
 //	cached=256    cached prompt tokens of the usage
 //	hang=1        no answer, not even a head, until the client leaves
 //
-// These, max_tokens, stream and include_usage are looked for in the first and the last kilobyte of
-// the body only; the rest is read and dropped.
+// The engine looks for these instructions, max_tokens, stream and include_usage only in the first
+// and the last kilobyte of the body. It reads and drops the rest.
 //
-// The content of every token is a Stamp: its number in the stream, the stream's number
-// and the time it was sent.
+// The content of every token is a Stamp: its number in the stream, the stream's number and its
+// sending time.
 package instant

@@ -51,20 +51,20 @@ func Start(cfg Config) (*Engine, error) {
 	return e, nil
 }
 
-// Addr is host:port.
+// Addr returns host:port.
 func (e *Engine) Addr() string { return e.ln.Addr().String() }
 
-// URL is where the engine is reached.
+// URL returns the engine's URL.
 func (e *Engine) URL() string { return "http://" + e.Addr() }
 
-// Requests counts the chat requests that were read so far.
+// Requests returns the number of chat requests read so far.
 func (e *Engine) Requests() int64 { return e.requests.Load() }
 
-// Tokens counts the tokens that were sent so far.
+// Tokens returns the number of tokens sent so far.
 func (e *Engine) Tokens() int64 { return e.tokens.Load() }
 
-// Step lets a stream that asked for steps send its next token. A step that nobody has taken yet is
-// not taken twice.
+// Step lets a stream that asked for steps send its next token. Several steps before the stream
+// takes one count as one.
 func (e *Engine) Step() {
 	select {
 	case e.steps <- struct{}{}:
@@ -107,7 +107,7 @@ func (e *Engine) accept() {
 	}
 }
 
-// readBuffer is what a connection holds while it waits; a longer body passes through it in pieces.
+// readBuffer is the buffer of a waiting connection. A longer body passes through it in pieces.
 const readBuffer = 4 << 10
 
 func (e *Engine) serve(c net.Conn) {
@@ -163,7 +163,7 @@ func (e *Engine) left() {
 	}
 }
 
-// stream answers with a stream and reports whether the connection goes on.
+// stream answers with a stream and reports whether the connection stays open.
 func (e *Engine) stream(c net.Conn, r *bufio.Reader, q *request, serial uint32) bool {
 	s, err := newStreamedAnswer(e, c, q, serial)
 	if err != nil {
@@ -180,7 +180,7 @@ func (e *Engine) stream(c net.Conn, r *bufio.Reader, q *request, serial uint32) 
 		return true
 	}
 	e.pacer.add(s, time.Now().Add(q.pace))
-	_, err = r.Peek(1) // the client leaves, or asks again after the stream's end
+	_, err = r.Peek(1) // the client leaves, or sends a request after the stream's end
 	if s.end() {
 		e.left()
 		return false

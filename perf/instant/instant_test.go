@@ -43,7 +43,7 @@ func TestStamp(t *testing.T) {
 	}
 }
 
-// TestProbes: what routers ask before they send anything.
+// TestProbes: the requests that routers send before any other are answered.
 func TestProbes(t *testing.T) {
 	e, c := started(t)
 	for path, want := range map[string]string{
@@ -68,7 +68,7 @@ func TestProbes(t *testing.T) {
 	}
 }
 
-// shape is a document with its keys only.
+// shape returns a document with only its keys.
 func shape(v any) string {
 	doc, ok := v.(map[string]any)
 	if !ok {
@@ -97,7 +97,7 @@ func TestAnswerLooksLikeVLLM(t *testing.T) {
 			`{"messages":[{"role":"user","content":%q}],"max_completion_tokens":7}`,
 			long+"instant: prompt=62500 cached=60000")))
 		if chunked {
-			body = struct{ io.Reader }{body} // of unknown length
+			body = struct{ io.Reader }{body} // a body of unknown length
 		}
 		resp, err := c.Post(e.URL()+chatPath, "application/json", body)
 		if err != nil {

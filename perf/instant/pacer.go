@@ -7,7 +7,7 @@ import (
 
 const (
 	slotWidth = time.Millisecond
-	slotCount = 1 << 12 // 4 s; what is due later goes round more than once
+	slotCount = 1 << 12 // 4 s; a token that is due later goes round more than once
 )
 
 // pacer sends the tokens of all paced streams from one goroutine, a slot at a time.
@@ -20,7 +20,7 @@ type pacer struct {
 	slots [slotCount][]*streamedAnswer
 	now   int64 // slot that is being sent
 	spare []*streamedAnswer
-	woken chan struct{} // a stream was added to an empty wheel
+	woken chan struct{} // signalled when a stream was added to an empty wheel
 	held  int
 }
 
@@ -34,7 +34,7 @@ func (p *pacer) stop() {
 	p.done.Wait()
 }
 
-// add makes s send at due, or in the next slot if that has passed.
+// add makes s send at due, or in the next slot if due has passed.
 func (p *pacer) add(s *streamedAnswer, due time.Time) {
 	s.due = due
 	p.mu.Lock()
@@ -70,7 +70,7 @@ func (p *pacer) run() {
 		}
 		target := int64(time.Since(p.base) / slotWidth)
 		p.mu.Lock()
-		from := max(p.now, target-slotCount) // after a pause each slot once
+		from := max(p.now, target-slotCount) // after a pause, each slot once
 		p.mu.Unlock()
 		for slot := from + 1; slot <= target; slot++ {
 			p.send(slot)
@@ -78,7 +78,7 @@ func (p *pacer) run() {
 	}
 }
 
-// send sends what is due in one slot.
+// send sends the tokens that are due in one slot.
 func (p *pacer) send(slot int64) {
 	p.mu.Lock()
 	p.now = slot

@@ -10,13 +10,13 @@ import (
 	"time"
 )
 
-// edge is how much of a body's beginning and end is looked at.
+// edge is how much of a body's beginning and end is parsed.
 const edge = 1 << 10
 
 // defaultTokens is the length of an answer without max_tokens.
 const defaultTokens = 16
 
-// request is what the engine wants to know of one.
+// request holds the parts of a request that the engine uses.
 type request struct {
 	method, path string
 	stream       bool
@@ -29,12 +29,12 @@ type request struct {
 	cached       int
 	close        bool
 
-	head, tail [edge]byte // of the body
+	head, tail [edge]byte // the body's beginning and end
 }
 
 var errRequest = errors.New("instant: not a request")
 
-// read takes the next request off r.
+// read reads the next request from r.
 func (q *request) read(r *bufio.Reader) error {
 	line, err := r.ReadSlice('\n')
 	if err != nil {
@@ -74,7 +74,7 @@ func (q *request) read(r *bufio.Reader) error {
 	return q.readBody(r, length, chunked)
 }
 
-// known makes no garbage for the paths that requests have.
+// known returns b as a string, without an allocation for the usual paths.
 func known(b []byte) string {
 	switch string(b) {
 	case "POST":
@@ -109,7 +109,7 @@ func (q *request) readBody(r *bufio.Reader, length int, chunked bool) error {
 		if err := w.take(r, int(n)); err != nil {
 			return err
 		}
-		if _, err := r.Discard(2); err != nil { // no trailers
+		if _, err := r.Discard(2); err != nil { // there are no trailers
 			return err
 		}
 		if n == 0 {
@@ -119,7 +119,7 @@ func (q *request) readBody(r *bufio.Reader, length int, chunked bool) error {
 	}
 }
 
-// window keeps the first and the last edge bytes of a body; tail is a ring.
+// window keeps the first and the last edge bytes of a body. tail is a ring.
 type window struct {
 	q     *request
 	total int
@@ -145,13 +145,13 @@ func (w *window) take(r *bufio.Reader, n int) error {
 	return nil
 }
 
-// understand reads the fields of a body of n bytes.
+// understand parses the fields of a body of n bytes.
 func (q *request) understand(n int) {
 	q.fields(q.head[:min(n, edge)])
 	if n <= edge {
 		return
 	}
-	var tail [edge]byte // in order
+	var tail [edge]byte // the ring in order
 	at := n % edge
 	copy(tail[copy(tail[:], q.tail[at:]):], q.tail[:at])
 	q.fields(tail[:])
@@ -187,7 +187,7 @@ func (q *request) fields(b []byte) {
 	}
 }
 
-// number is the decimal number behind name in b.
+// number returns the decimal number after name in b.
 func number(b []byte, name string) (n int, ok bool) {
 	i := bytes.Index(b, []byte(name))
 	if i < 0 {

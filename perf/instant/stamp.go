@@ -5,8 +5,7 @@ import "time"
 // StampLen is the length of a Stamp in a token's content.
 const StampLen = 8 + 1 + 8 + 1 + 16
 
-// Stamp is what the content of a token says about it, in lower-case hexadecimal:
-// SSSSSSSS.IIIIIIII.NNNNNNNNNNNNNNNN.
+// Stamp is the content of a token, in lower-case hexadecimal: SSSSSSSS.IIIIIIII.NNNNNNNNNNNNNNNN.
 type Stamp struct {
 	Seq    uint32    // number of the token in its stream, from 0
 	Stream uint32    // number of the stream in its engine
@@ -45,7 +44,7 @@ func (s Stamp) Put(b []byte) {
 	putHex(b[18:StampLen], uint64(s.Sent.UnixNano()))
 }
 
-// ParseStamp reads the stamp that b begins with; false if it does not.
+// ParseStamp parses the stamp at the beginning of b; false if there is none.
 func ParseStamp(b []byte) (s Stamp, ok bool) {
 	if len(b) < StampLen || b[8] != '.' || b[17] != '.' {
 		return s, false

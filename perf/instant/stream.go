@@ -24,7 +24,7 @@ type streamedAnswer struct {
 	try    func(fd uintptr) bool // one non-blocking write of event
 	wrote  int
 	tryErr error
-	over   atomic.Bool // ended by itself, or the client left
+	over   atomic.Bool // it has ended, or the client has left
 }
 
 // newStreamedAnswer sends the head and the role.
@@ -63,10 +63,10 @@ func (s *streamedAnswer) climb() error {
 	return err
 }
 
-// floodTokens are written at once where no pace is asked for.
+// floodTokens are written at once if no pace is set.
 const floodTokens = 16
 
-// flood sends everything as fast as the client takes it.
+// flood sends all tokens as fast as the client takes them.
 func (s *streamedAnswer) flood() error {
 	buf := make([]byte, 0, floodTokens*len(s.event))
 	for s.sent < s.tokens {
@@ -98,7 +98,7 @@ func (s *streamedAnswer) end() bool {
 	return running
 }
 
-// send sends the token that is due and puts the stream back for its next one.
+// send sends the due token and schedules the next one.
 func (s *streamedAnswer) send(p *pacer) {
 	if s.over.Load() {
 		return
@@ -120,10 +120,10 @@ func (s *streamedAnswer) send(p *pacer) {
 		return
 	}
 	if s.tryErr != nil && s.tryErr != syscall.EAGAIN {
-		return // the reading side notices
+		return // the reading side notices a broken connection
 	}
 	rest := s.event[max(s.wrote, 0):]
-	s.engine.served.Go(func() { // a full socket is waited for elsewhere
+	s.engine.served.Go(func() { // waits for a full socket on another goroutine
 		if _, err := s.conn.Write(rest); err == nil {
 			p.add(s, time.Now().Add(s.pace))
 		}

@@ -1,8 +1,9 @@
-// Package netpath joins two network namespaces by a path of known delay, loss and rate, without
-// traces in the host's own network: through netem, or in user space for kernels without it; a Star
-// joins several to one, and loses packets by a program of its own. Linux only, and for root.
+// Package netpath connects two network namespaces by a path with a given delay, loss and rate,
+// without changes in the host's own network. It uses netem, or user space on kernels without it. A
+// Star connects several namespaces to one, and drops packets by a BPF program of its own. It runs
+// on Linux only, as root.
 //
-// Everything of a Path lives as long as its process at most: namespaces have no names, devices go
+// All objects of a Path end with its process at the latest. Namespaces have no names, devices end
 // with their file descriptors or namespaces, and programs started in a namespace are killed when
 // the process ends.
 package netpath

@@ -9,17 +9,18 @@ import (
 	"time"
 )
 
-// reachWithin is how long a door tries to reach its server for a connection; then it closes that.
+// reachWithin is how long a door tries to connect to its server. Then it closes the client's
+// connection.
 const reachWithin = 5 * time.Second
 
-// Door is an address in a namespace behind which a server outside of it answers, of this process or
-// its own namespace.
+// Door is an address in a namespace that forwards connections to a server outside it, which is in
+// this process or its own namespace.
 type Door struct {
 	Addr netip.AddrPort // in the namespace
 
 	listener net.Listener
 	to       string
-	cancel   context.CancelFunc // ends what is being reached
+	cancel   context.CancelFunc // ends attempts to connect to the server
 	wait     sync.WaitGroup
 
 	mu     sync.Mutex
@@ -27,8 +28,8 @@ type Door struct {
 	closed bool
 }
 
-// Door opens one at an address of the namespace (port 0: a free one) to the TCP address to outside.
-// Close it.
+// Door opens a door at an address of the namespace (port 0: a free one), which forwards to the TCP
+// address to outside. Close it.
 func (s *Side) Door(at netip.AddrPort, to string) (*Door, error) {
 	d := &Door{to: to, open: map[net.Conn]bool{}}
 	var err error
@@ -52,7 +53,7 @@ func (d *Door) accept(ctx context.Context) {
 	for {
 		in, err := d.listener.Accept()
 		if err != nil {
-			return // it is closed
+			return // the door is closed
 		}
 		out, err := dialer.DialContext(ctx, "tcp", d.to)
 		if err != nil {
@@ -66,7 +67,7 @@ func (d *Door) accept(ctx context.Context) {
 	}
 }
 
-// keep notes the connections that Close has to close, or closes them if that has been.
+// keep records connections for Close. If the door is closed already, it closes them.
 func (d *Door) keep(conns ...net.Conn) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -80,9 +81,9 @@ func (d *Door) keep(conns ...net.Conn) bool {
 	return !d.closed
 }
 
-// carry copies one way; what ends one way ends both.
+// carry copies in one direction. The end of one direction ends both.
 func (d *Door) carry(to, from net.Conn) {
-	_, _ = io.Copy(to, from) // it ends as either end does
+	_, _ = io.Copy(to, from) // ends when either side ends
 	for _, c := range []net.Conn{to, from} {
 		_ = c.Close()
 		d.mu.Lock()

@@ -12,8 +12,8 @@ import (
 	"testing"
 )
 
-// TestDoorClosesWhileItReaches a server that takes no connection: Close does not wait for the
-// kernel to give up.
+// TestDoorClosesWhileItReaches: with a server that accepts no connection, Close does not wait until
+// the kernel gives up.
 func TestDoorClosesWhileItReaches(t *testing.T) {
 	side, err := newSide(netip.AddrFrom4([4]byte{127, 0, 0, 1}))
 	if errors.Is(err, fs.ErrPermission) {
@@ -37,7 +37,7 @@ func TestDoorClosesWhileItReaches(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer in.Close()
-	line := fmt.Sprintf("0100007F:%04X 02 ", at.Port()) // SYN_SENT
+	line := fmt.Sprintf("0100007F:%04X 02 ", at.Port()) // the state SYN_SENT
 	within(t, soon, "the door reaches for its server", func() bool {
 		table, err := os.ReadFile("/proc/net/tcp")
 		if err != nil {
@@ -45,10 +45,10 @@ func TestDoorClosesWhileItReaches(t *testing.T) {
 		}
 		return strings.Contains(string(table), line)
 	})
-	d.Close() // which hangs if it waits for the server
+	d.Close() // would hang if it waited for the server
 }
 
-// full is where a server listens whose queue has no room for another connection.
+// full returns the address of a server whose queue has no room for another connection.
 func full(t *testing.T) netip.AddrPort {
 	t.Helper()
 	fd, err := syscall.Socket(syscall.AF_INET, syscall.SOCK_STREAM|syscall.SOCK_CLOEXEC, 0)
@@ -65,7 +65,7 @@ func full(t *testing.T) netip.AddrPort {
 		t.Fatal(err)
 	}
 	at := netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 0, 0, 1}), uint16(bound.(*syscall.SockaddrInet4).Port))
-	c, err := net.Dial("tcp", at.String()) // a queue of 0 has room for one
+	c, err := net.Dial("tcp", at.String()) // a queue of 0 has room for one connection
 	if err != nil {
 		t.Fatal(err)
 	}

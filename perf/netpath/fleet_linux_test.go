@@ -12,7 +12,7 @@ import (
 	pb "github.com/cognitora/dataplane/proto/cognitora/v1"
 )
 
-// TestCaches: two daemons on a path that delays and loses.
+// TestCaches tests two daemons on a path with delay and loss.
 func TestCaches(t *testing.T) {
 	h := start(t)
 	t.Run("Lanes", h.lanes)
@@ -24,8 +24,8 @@ func TestCaches(t *testing.T) {
 	t.Run("FleetCancel", h.fleetCancels)
 }
 
-// brings asks B for a block that A has, from the cache with that name or, without one, from who has
-// it.
+// brings asks B for a block that A has, from the cache named from or, if from is empty, from any
+// holder.
 func (h *hosts) brings(ctx context.Context, a block.Addr, from string) (pb.Outcome, error) {
 	r, err := h.b.Pull(ctx, &pb.PullRequest{Namespace: space, Layer: a.Layer, Digests: a.Digest[:], Peer: from})
 	if err != nil {
@@ -34,10 +34,10 @@ func (h *hosts) brings(ctx context.Context, a block.Addr, from string) (pb.Outco
 	return pb.Outcome(r.Outcomes[0]), nil
 }
 
-// fleet: B finds blocks that were put into A, and brings them over a path that loses.
+// fleet: B finds blocks that were put into A, and fetches them over a path with loss.
 func (h *hosts) fleet(t *testing.T) {
 	h.Set(Conditions{Delay: delay, Loss: loss})
-	for i, size := range append(sizes, 5<<20) { // whose length B cannot guess from those before
+	for i, size := range append(sizes, 5<<20) { // B cannot guess its length from the others
 		a, want := h.a.put(t, size)
 		from := ""
 		if i == len(sizes) {
@@ -63,7 +63,7 @@ func (h *hosts) fleet(t *testing.T) {
 	}
 }
 
-// fleetCancels: who asked B for a block gives up, so both daemons do.
+// fleetCancels: if a client gives up its request for a block, both daemons give up the transfer.
 func (h *hosts) fleetCancels(t *testing.T) {
 	h.Set(slow)
 	a, want := h.a.put(t, 8<<20)

@@ -30,15 +30,16 @@ import (
 )
 
 const (
-	soon     = 2 * time.Minute       // also in an emulated machine
-	patience = 10 * time.Minute      // with one pull
-	delay    = 20 * time.Millisecond // each way
-	loss     = 0.01                  // each way
+	soon     = 2 * time.Minute       // long enough for an emulated machine
+	patience = 10 * time.Minute      // time limit of one pull
+	delay    = 20 * time.Millisecond // in each direction
+	loss     = 0.01                  // in each direction
 )
 
 var space = block.Namespace{Model: "m", Revision: "1", DType: "bf16", Layout: "test", Tokens: 16, TP: 1, PP: 1}.String()
 
-// hosts are two cache daemons of one fleet, each in a namespace of its own, and an etcd in A's.
+// hosts are two cache daemons of one fleet, each in a namespace of its own. Their etcd is in A's
+// namespace.
 type hosts struct {
 	*Path
 	t   *testing.T
@@ -56,8 +57,8 @@ type host struct {
 	admin         *http.Client
 }
 
-// start makes certificates as an operator does, and starts both daemons on a path that neither
-// delays nor loses.
+// start makes certificates like an operator, and starts both daemons on a path without delay and
+// loss.
 func start(t *testing.T) *hosts {
 	t.Helper()
 	bin := os.Getenv("NETPATH_BIN")
@@ -66,7 +67,7 @@ func start(t *testing.T) *hosts {
 	}
 	link := bestLink()
 	if link == Netem {
-		t.Setenv("QUIC_GO_DISABLE_GSO", "true") // netem loses and delays what the kernel is to segment as one packet
+		t.Setenv("QUIC_GO_DISABLE_GSO", "true") // netem would delay and lose packets that the kernel segments as one
 	}
 	h := &hosts{Path: path(t, Options{Link: link, Seed: 1}), t: t, dir: t.TempDir()}
 	t.Logf("the path is made by %s", link)
@@ -84,7 +85,7 @@ func start(t *testing.T) *hosts {
 
 func (h *hosts) pki() string { return filepath.Join(h.dir, "pki") }
 
-// etcd is reached in A, so that B does so over the path.
+// etcd starts etcd in A's namespace, so that B reaches it over the path.
 func (h *hosts) etcd() string {
 	h.t.Helper()
 	s, err := etcdserver.Start(filepath.Join(h.dir, "etcd"), "127.0.0.1:0")
@@ -111,7 +112,7 @@ func (h *hosts) daemon(bin, id string, at *Side, etcd string) *host {
 		id, "--etcd", etcd,
 		"--tls.ca", files.CA, "--tls.cert", files.Cert, "--tls.key", files.Key, "--quic.rate", "125MB", "--quic.rtt",
 		(2 * delay).String())
-	if testing.Short() { // an emulated machine
+	if testing.Short() { // on an emulated machine
 		d.cmd.Args = append(d.cmd.Args, "--fleet.pull_timeout", patience.String(), "--fleet.locate_timeout", "5s",
 			"--fleet.answer_timeout", "5s")
 	}
@@ -125,7 +126,7 @@ func (h *hosts) daemon(bin, id string, at *Side, etcd string) *host {
 	}
 	go func() {
 		defer close(d.ended)
-		_ = d.cmd.Wait() // how it ended is in ProcessState
+		_ = d.cmd.Wait() // ProcessState has the result
 	}()
 	d.admin = &http.Client{Timeout: soon,
 		Transport: &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
@@ -160,7 +161,7 @@ func (h *hosts) daemon(bin, id string, at *Side, etcd string) *host {
 func (d *host) at(name string) string { return filepath.Join(d.dir, name) }
 
 func (d *host) stop(t *testing.T) {
-	_ = d.cmd.Process.Signal(syscall.SIGTERM) // it may have ended
+	_ = d.cmd.Process.Signal(syscall.SIGTERM) // the process may have ended
 	select {
 	case <-d.ended:
 	case <-time.After(soon):
@@ -183,7 +184,7 @@ func (d *host) page(path string) (string, error) {
 	return string(text), err
 }
 
-// metric adds the samples of cgn_kvcached_NAME, which may end in labels.
+// metric returns the sum of the samples of cgn_kvcached_NAME. NAME may end in labels.
 func (d *host) metric(t *testing.T, name string) float64 {
 	t.Helper()
 	text, err := d.page("/metrics")
@@ -240,9 +241,9 @@ func (d *host) put(t *testing.T, n int) (block.Addr, []byte) {
 	return a, payload
 }
 
-var blocks uint64 // that the tests have made
+var blocks uint64 // number of blocks made by the tests
 
-// get reads a block through gRPC, or says why not.
+// get reads a block through gRPC, or returns the error.
 func (d *host) get(ctx context.Context, a block.Addr) ([]byte, error) {
 	stream, err := d.Get(ctx, &pb.GetRequest{Namespace: space, Layer: a.Layer, Digest: a.Digest[:]})
 	if err != nil {
@@ -261,7 +262,7 @@ func (d *host) get(ctx context.Context, a block.Addr) ([]byte, error) {
 	}
 }
 
-// within polls until ok, and returns how long that took.
+// within polls until ok returns true, and returns the time that took.
 func within(t *testing.T, bound time.Duration, what string, ok func() bool) time.Duration {
 	t.Helper()
 	began := time.Now()

@@ -18,13 +18,13 @@ import (
 
 var sizes = []int{64 << 10, 1 << 20, 8 << 20}
 
-// A pull is measured until it has been done atMost times, or for that long.
+// A pull is measured until it was done atMost times, or for this time.
 const (
 	atMost = 7
 	enough = 2 * time.Second
 )
 
-// roads are the conditions that are compared.
+// roads are the compared network conditions.
 var roads = []struct {
 	name string
 	Conditions
@@ -34,15 +34,15 @@ var roads = []struct {
 	{"20 ms, 1 % loss", Conditions{Delay: delay, Loss: loss}},
 }
 
-// way is what is compared on each.
+// way is a transport that is compared on each road.
 type way struct {
 	name    string
 	lane    transport.Lane
 	stripes int
 }
 
-// ways are QUIC over as many connections as by default and, unless the machine is an emulated one,
-// over 16, and TLS.
+// ways returns QUIC over the default number of connections, QUIC over 16 unless the machine is
+// emulated, and TLS.
 func (h *hosts) ways() []way {
 	all := []way{{"quic", transport.QUIC, 0}, {"quic, 16 stripes", transport.QUIC, 16}, {"tls, " + h.congestion(),
 		transport.TLS, 0}}
@@ -52,7 +52,7 @@ func (h *hosts) ways() []way {
 	return all
 }
 
-// congestion is the name of TCP's congestion control in A, which sends.
+// congestion returns the name of TCP's congestion control in A, which sends.
 func (h *hosts) congestion() (name string) {
 	h.A.Do(func() {
 		text, err := os.ReadFile("/proc/sys/net/ipv4/tcp_congestion_control")
@@ -63,11 +63,11 @@ func (h *hosts) congestion() (name string) {
 	return name
 }
 
-// slow is a road on which 8 MiB take two seconds at least, so that there is time to cancel.
+// slow is a road on which 8 MiB take at least two seconds, so that there is time to cancel.
 var slow = Conditions{Delay: delay, Loss: loss, Rate: 4 << 20}
 
-// pool is a peer's connections, out of B. A block is pulled over so many of them; 0: as many as by
-// default.
+// pool returns a pool of connections from B. A block is pulled over this number of connections; 0:
+// the default.
 func (h *hosts) pool(stripes int) *transport.Pool {
 	h.t.Helper()
 	id, err := pki.Load(pki.FilesIn(h.pki(), pki.KVCached))
@@ -85,8 +85,8 @@ func (h *hosts) pool(stripes int) *transport.Pool {
 	return pool
 }
 
-// pull reads a block of A, whose length is known as it is in a fleet, into memory; begun is called
-// when it begins to come.
+// pull reads a block of A into memory. Its length must be known, as in a fleet. begun is called
+// when the first bytes come.
 func pull(ctx context.Context, p *transport.Peer, a block.Addr, length int, begun func()) (into []byte, err error) {
 	_, err = p.Get(ctx, transport.Get{Addr: a, Namespace: space, Hint: length,
 		Alloc: func(_ transport.Found, n int) ([]byte, error) {
@@ -97,7 +97,7 @@ func pull(ctx context.Context, p *transport.Peer, a block.Addr, length int, begu
 	return into, err
 }
 
-// lanes pulls blocks of all sizes over both lanes on every road, and shows how fast that is.
+// lanes pulls blocks of all sizes over both lanes on every road, and prints the speeds.
 func (h *hosts) lanes(t *testing.T) {
 	for _, road := range roads {
 		h.Set(road.Conditions)
@@ -128,8 +128,8 @@ func (h *hosts) lanes(t *testing.T) {
 	}
 }
 
-// median pulls a block of that many bytes again and again, and says how long half of the pulls took
-// at most, of how many.
+// median pulls a block of size bytes repeatedly. It returns the median of the times and their
+// number.
 func (h *hosts) median(t *testing.T, peer *transport.Peer, size int) (time.Duration, int) {
 	t.Helper()
 	a, want := h.a.put(t, size)
@@ -146,8 +146,8 @@ func (h *hosts) median(t *testing.T, peer *transport.Peer, size int) (time.Durat
 	return took[len(took)/2], len(took)
 }
 
-// cancels breaks pulls off in the middle: both sides give them up, neither holds anything
-// afterwards, and the next pull is right.
+// cancels interrupts pulls. Both sides end them and hold nothing afterwards, and the next pull
+// succeeds.
 func (h *hosts) cancels(t *testing.T) {
 	a, want := h.a.put(t, 8<<20)
 	for _, lane := range []transport.Lane{transport.QUIC, transport.TLS} {

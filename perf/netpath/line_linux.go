@@ -12,10 +12,10 @@ type line struct {
 	from, to   *os.File
 	conditions *atomic.Pointer[Conditions]
 	chance     *rand.Rand
-	onTheWay   chan packet // bounded; one more is dropped
+	onTheWay   chan packet // bounded; further packets are dropped
 	empty      chan []byte // buffers of packets that have arrived
-	last       time.Time   // when the packet before this one is fully sent, at the path's rate
-	due        time.Time   // when the packet before this one arrives
+	last       time.Time   // when the previous packet is completely sent, at the path's rate
+	due        time.Time   // when the previous packet arrives
 
 	forwarded, lost, dropped atomic.Uint64
 }
@@ -32,7 +32,7 @@ func newLine(from, to *os.File, c *atomic.Pointer[Conditions], queue int, seed u
 	}
 }
 
-// read takes packets in until the device is closed.
+// read reads packets until the device is closed.
 func (l *line) read() {
 	defer close(l.onTheWay)
 	for {
@@ -41,7 +41,7 @@ func (l *line) read() {
 		if err != nil {
 			return
 		}
-		if n == 0 || buf[0]>>4 != 4 { // what the kernel itself says over IPv6, whenever it likes: the path has IPv4
+		if n == 0 || buf[0]>>4 != 4 { // the path has only IPv4; the kernel sends own packets over IPv6 at any time
 			l.recycle(buf)
 			continue
 		}
@@ -60,7 +60,7 @@ func (l *line) read() {
 	}
 }
 
-// arrival is when a packet of n bytes that comes in now is there. Packets keep their order.
+// arrival returns when a packet of n bytes that is sent now will arrive. Packets keep their order.
 func (l *line) arrival(c *Conditions, n int) time.Time {
 	sent := time.Now()
 	if c.Rate > 0 {
@@ -76,7 +76,7 @@ func (l *line) arrival(c *Conditions, n int) time.Time {
 	return l.due
 }
 
-// write lets packets out when their time has come.
+// write delivers packets when they are due.
 func (l *line) write() {
 	for p := range l.onTheWay {
 		time.Sleep(time.Until(p.due))

@@ -12,10 +12,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// device is what the end of the path is called in either namespace.
+// device is the name of the path's end in either namespace.
 const device = "path0"
 
-// What golang.org/x/sys/unix lacks of linux/pkt_sched.h and linux/veth.h.
+// Constants of linux/pkt_sched.h and linux/veth.h that golang.org/x/sys/unix does not have.
 const (
 	vethPeer       = 1
 	netemRate      = 6
@@ -24,7 +24,7 @@ const (
 	qdiscHandle    = 1 << 16
 )
 
-// netem is a pair of veth devices, each with the qdisc of that name at its root.
+// netem is a pair of veth devices, each with a qdisc netem at its root.
 type netem struct {
 	a, b  *Side
 	queue int
@@ -60,9 +60,9 @@ func newNetem(a, b *Side, o Options) (*netem, error) {
 	return n, nil
 }
 
-// veth makes a pair of devices, in the namespace of the calling thread under the name here, and in
-// there. Both have the same hardware address: from a device without ARP the kernel sends packets to
-// the device's own. Neither takes TCP segments that are larger than the MTU.
+// veth makes a pair of devices: one in the namespace of the calling thread, with the name here, and
+// one in there. Both have the same hardware address, because a device without ARP sends packets to
+// its own hardware address. Neither accepts TCP segments that are larger than the MTU.
 func veth(here string, there *os.File) error {
 	end := func(name string, more ...[]byte) []byte {
 		b := make([]byte, unix.SizeofIfInfomsg)
@@ -82,8 +82,8 @@ func veth(here string, there *os.File) error {
 	return err
 }
 
-// tcmsg is struct tcmsg for the root qdisc of the path's device, in the namespace of the calling
-// thread.
+// tcmsg returns struct tcmsg for the root qdisc of the path's device, in the namespace of the
+// calling thread.
 func tcmsg() ([]byte, error) {
 	d, err := net.InterfaceByName(device)
 	if err != nil {
@@ -96,9 +96,9 @@ func tcmsg() ([]byte, error) {
 	return b, nil
 }
 
-// change sets the qdiscs of both sides, and makes them first if need be.
+// change sets the qdiscs of both sides, and makes them first if needed.
 func (n *netem) change(c Conditions) (err error) {
-	var options []byte // struct tc_netem_qopt, then attributes
+	var options []byte // struct tc_netem_qopt, followed by attributes
 	for _, v := range []uint32{0, uint32(n.queue), uint32(c.Loss * math.MaxUint32), 0, 0, 0} {
 		options = append(options, word(v)...)
 	}
@@ -123,7 +123,7 @@ func (n *netem) change(c Conditions) (err error) {
 
 func (n *netem) set(c Conditions) {
 	if err := n.change(c); err != nil {
-		panic(err) // it took other conditions before: a bug
+		panic(err) // a bug, because it accepted other conditions before
 	}
 }
 
@@ -132,13 +132,13 @@ func (n *netem) counts() (ab, ba Counts) {
 		var err error
 		side.Do(func() { *to, err = qdiscCounts() })
 		if err != nil {
-			panic(err) // of a device of this process: a bug
+			panic(err) // a bug, because the device belongs to this process
 		}
 	}
 	return ab, ba
 }
 
-// qdiscCounts reads those of the calling thread's namespace, of struct tc_stats.
+// qdiscCounts returns struct tc_stats of the qdisc in the calling thread's namespace.
 func qdiscCounts() (Counts, error) {
 	m, err := tcmsg()
 	if err != nil {
@@ -169,4 +169,4 @@ func qdiscCounts() (Counts, error) {
 	return Counts{}, errors.New("the kernel tells no counts of netem")
 }
 
-func (n *netem) shut() {} // the devices go with either namespace
+func (n *netem) shut() {} // the devices end with either namespace

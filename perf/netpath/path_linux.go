@@ -7,22 +7,22 @@ import (
 	"time"
 )
 
-// Conditions of both directions of a path.
+// Conditions apply to both directions of a path.
 type Conditions struct {
-	Delay time.Duration // of each packet each way, beyond what forwarding takes
-	Loss  float64       // share of packets that vanish, each way, independently of each other; 0 to 1
-	Rate  int64         // bytes per second each way; 0: as fast as packets can be forwarded
+	Delay time.Duration // of each packet in each direction, in addition to the time of forwarding
+	Loss  float64       // share of lost packets in each direction, independently; 0 to 1
+	Rate  int64         // bytes per second in each direction; 0: no limit
 }
 
-// Link is what joins the two sides.
+// Link is the connection of the two sides.
 type Link string
 
 const (
-	// Relay is the default: this process carries each packet from one TUN device to the other.
+	// Relay is the default. This process carries each packet from one TUN device to the other.
 	Relay Link = "relay"
-	// Netem is a pair of veth devices with sch_netem on both, where the kernel has these. The
-	// devices segment nothing, so that TCP's packets are lost and delayed one by one; those of a
-	// program that has the kernel segment UDP (UDP_SEGMENT, quic-go's GSO) in batches.
+	// Netem is a pair of veth devices with sch_netem on both, if the kernel has these. The devices
+	// do not segment, so TCP's packets are delayed and lost one by one. A program that lets the
+	// kernel segment UDP (UDP_SEGMENT, quic-go's GSO) loses whole batches.
 	Netem Link = "netem"
 )
 
@@ -30,21 +30,21 @@ const (
 type Options struct {
 	Conditions
 	Link  Link   // "": Relay
-	Queue int    // packets on their way in a direction, the next one is dropped; 0: 8192
-	Seed  uint64 // of the losses: the same packets of the same traffic vanish. Netem has none.
+	Queue int    // packets in transit per direction; further ones are dropped; 0: 8192
+	Seed  uint64 // seed of the losses: the same packets of the same traffic are lost; Netem has none
 }
 
-// defaultQueue is 12 MiB of full packets each way: 20 ms of 600 MB/s.
+// defaultQueue is 12 MiB of full packets in each direction: 20 ms of 600 MB/s.
 const defaultQueue = 8192
 
-// mtu is that of Ethernet.
+// mtu is Ethernet's MTU.
 const mtu = 1500
 
-// Counts of one direction of a path.
+// Counts are the counts of one direction of a path.
 type Counts struct {
 	Forwarded uint64 // packets
-	Lost      uint64 // packets that Conditions.Loss took; of Netem with those that found the queue full
-	Dropped   uint64 // packets that found the queue full; of Netem 0
+	Lost      uint64 // packets lost by Conditions.Loss; with Netem also those for which the queue was full
+	Dropped   uint64 // packets for which the queue was full; 0 with Netem
 }
 
 // Path is two network namespaces with a path between them.
@@ -59,11 +59,11 @@ type Path struct {
 type link interface {
 	set(Conditions)
 	counts() (ab, ba Counts)
-	shut() // before the sides' threads end
+	shut() // called before the sides' threads end
 }
 
-// New makes a path. What it returns wraps fs.ErrPermission or fs.ErrNotExist where the process may
-// not make namespaces or TUN devices, and errors.ErrUnsupported where the kernel has no netem.
+// New makes a path. Its error wraps fs.ErrPermission or fs.ErrNotExist if the process may not make
+// namespaces or TUN devices, and errors.ErrUnsupported if the kernel has no netem.
 func New(o Options) (*Path, error) {
 	if o.Queue <= 0 {
 		o.Queue = defaultQueue
@@ -93,13 +93,14 @@ func New(o Options) (*Path, error) {
 	return p, nil
 }
 
-// Set changes the conditions for packets from now on. Those on their way arrive as they would have.
+// Set changes the conditions of packets from now on. Packets in transit arrive under the former
+// conditions.
 func (p *Path) Set(c Conditions) { p.link.set(c) }
 
-// Counts are those of the directions from A to B and from B to A.
+// Counts returns the counts of the directions from A to B and from B to A.
 func (p *Path) Counts() (ab, ba Counts) { return p.link.counts() }
 
-// Close removes the devices and the namespaces, as soon as no program is in them any more.
+// Close removes the devices and the namespaces as soon as no program is in them.
 func (p *Path) Close() {
 	p.close.Do(func() {
 		p.link.shut()

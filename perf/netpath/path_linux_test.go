@@ -17,10 +17,10 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// linkEnv names the link that tests need, where the better one is not enough.
+// linkEnv names the links that must be tested, if the best available one is not enough.
 const linkEnv = "NETPATH_LINK"
 
-// path is closed with the test.
+// path makes a path that is closed with the test.
 func path(t *testing.T, o Options) *Path {
 	t.Helper()
 	p, err := New(o)
@@ -36,7 +36,7 @@ func path(t *testing.T, o Options) *Path {
 	return p
 }
 
-// bestLink is the one that is asked for, or netem where the kernel has it.
+// bestLink returns the requested link, or netem if the kernel has it.
 func bestLink() Link {
 	if l := os.Getenv(linkEnv); l != "" {
 		return Link(l)
@@ -49,15 +49,15 @@ func bestLink() Link {
 	return Netem
 }
 
-// links runs a test on each.
+// links runs a test on each link.
 func links(t *testing.T, test func(t *testing.T, l Link)) {
 	for _, l := range []Link{Relay, Netem} {
 		t.Run(string(l), func(t *testing.T) { test(t, l) })
 	}
 }
 
-// TestLosesAndDelays sends numbered packets one way, each with the time at which it was sent. As
-// many are on their way at a time as a socket takes in however late it is read.
+// TestLosesAndDelays sends numbered packets in one direction, each with its sending time. No more
+// of them are in transit than a socket can hold, however late it is read.
 func TestLosesAndDelays(t *testing.T) { links(t, losesAndDelays) }
 
 func losesAndDelays(t *testing.T, l Link) {
@@ -101,7 +101,7 @@ func losesAndDelays(t *testing.T, l Link) {
 	}
 }
 
-// lost is how many packets from A to B were.
+// lost returns the number of lost packets from A to B.
 func (p *Path) lost() int {
 	ab, _ := p.Counts()
 	return int(ab.Lost)
@@ -117,7 +117,7 @@ func listen(t *testing.T, s *Side) net.PacketConn {
 	return c
 }
 
-// TestRate: a stream takes as long as the rate makes it, and nothing of it is dropped or changed.
+// TestRate: a stream takes the time that the rate implies, and none of it is dropped or changed.
 func TestRate(t *testing.T) { links(t, keepsRate) }
 
 func keepsRate(t *testing.T, link Link) {
@@ -159,8 +159,8 @@ func keepsRate(t *testing.T, link Link) {
 	}
 }
 
-// meanPacket is the mean length of what the side has sent into the path, with Ethernet's header
-// where it has one.
+// meanPacket returns the mean length of the packets that the side has sent into the path, including
+// Ethernet's header if there is one.
 func (s *Side) meanPacket(t *testing.T) float64 {
 	t.Helper()
 	var text []byte

@@ -9,7 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// relay is a TUN device on each side, and two goroutines per direction between them.
+// relay has a TUN device on each side, and two goroutines per direction between them.
 type relay struct {
 	conditions atomic.Pointer[Conditions]
 	tuns       []*os.File
@@ -46,13 +46,13 @@ func (r *relay) counts() (ab, ba Counts) { return r.ab.counts(), r.ba.counts() }
 func (r *relay) shut() {
 	for _, tun := range r.tuns {
 		if err := tun.Close(); err != nil && !errors.Is(err, os.ErrClosed) {
-			panic(err) // of a device: a bug
+			panic(err) // a bug in the use of a device
 		}
 	}
 	r.wait.Wait()
 }
 
-// tun makes the TUN device of the namespace that the calling thread is in.
+// tun makes the TUN device in the namespace of the calling thread.
 func (s *Side) tun(queue int) (*os.File, error) {
 	fd, err := unix.Open("/dev/net/tun", unix.O_RDWR|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
 	if err != nil {

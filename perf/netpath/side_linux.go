@@ -13,12 +13,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Side is one of the two namespaces. It has loopback and a device to the other side, and nothing
-// else; the hub of a Star one to each host.
+// Side is one of the two namespaces. It has loopback and a device to the other side. The hub of a
+// Star has one device to each host.
 type Side struct {
-	Addr netip.Addr // of its end of the path, in a network of 4 addresses; of a hub loopback's
+	Addr netip.Addr // address of its end of the path, in a network of 4; of a hub, loopback's address
 
-	jobs chan func() // run on the thread that is in the namespace
+	jobs chan func() // functions to run on the thread in the namespace
 	end  chan struct{}
 }
 
@@ -33,11 +33,11 @@ func newSide(addr netip.Addr) (*Side, error) {
 	return s, nil
 }
 
-// thread keeps a thread of its own in a new namespace. It is not unlocked: the thread ends with the
-// goroutine, so that nothing else runs in the namespace.
+// thread runs a thread of its own in a new namespace. The thread is not unlocked, so it ends with
+// the goroutine, and nothing else runs in the namespace.
 func (s *Side) thread(made chan<- error) {
 	runtime.LockOSThread()
-	if unix.Gettid() == unix.Getpid() { // what /proc/net shows to the whole process is the first thread's
+	if unix.Gettid() == unix.Getpid() { // /proc/net shows the first thread's namespace to the whole process
 		another := make(chan struct{})
 		go func() {
 			defer close(another)
@@ -58,12 +58,12 @@ func (s *Side) thread(made chan<- error) {
 	}
 }
 
-// configure gives the device its address and starts it, and loopback. The calling thread is the
-// side's.
+// configure gives the device its address, and starts the device and loopback. The side's thread
+// must call it.
 func (s *Side) configure(queue int) error { return configure(device, s.Addr, queue) }
 
-// configure starts loopback, and a device after it has given that its address in a network of 4.
-// The calling thread is in the device's namespace.
+// configure starts loopback, gives a device its address in a network of 4, and starts it. The
+// calling thread must be in the device's namespace.
 func configure(device string, addr netip.Addr, queue int) error {
 	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -100,9 +100,9 @@ func configure(device string, addr netip.Addr, queue int) error {
 	return nil
 }
 
-// Do runs f on the side's thread and waits for it. Sockets that f makes itself, not on another
-// goroutine, are in the namespace and stay there. f must neither call Do nor end its goroutine, as
-// T.Fatal does.
+// Do runs f on the side's thread and waits for it. Sockets that f makes on this thread, and not on
+// another goroutine, belong to the namespace and stay there. f must neither call Do nor end its
+// goroutine, as T.Fatal does.
 func (s *Side) Do(f func()) {
 	done := make(chan struct{})
 	s.jobs <- func() {
@@ -112,8 +112,8 @@ func (s *Side) Do(f func()) {
 	<-done
 }
 
-// Start starts a program in the namespace. It is killed when this process ends, or the path is
-// closed.
+// Start starts a program in the namespace. The program is killed when this process ends or the path
+// is closed.
 func (s *Side) Start(cmd *exec.Cmd) (err error) {
 	if cmd.SysProcAttr == nil {
 		cmd.SysProcAttr = &syscall.SysProcAttr{}

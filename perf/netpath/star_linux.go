@@ -14,11 +14,12 @@ import (
 	tcx "github.com/cilium/ebpf/link"
 )
 
-// mostHosts of a Star: each has a network of its own in 10.77.0.0/16.
+// mostHosts is the largest number of hosts of a Star. Each has a network of its own in
+// 10.77.0.0/16.
 const mostHosts = 64
 
-// Star is a namespace, the hub, and others, the hosts, each joined to the hub by a pair of veth
-// devices, and not to each other.
+// Star has one namespace, the hub, and several others, the hosts. A pair of veth devices connects
+// each host to the hub. Hosts are not connected to each other.
 type Star struct {
 	Hub   *Side
 	Hosts []*Host
@@ -27,18 +28,18 @@ type Star struct {
 	closed error
 }
 
-// Host is one of the outer namespaces of a Star.
+// Host is one of the hosts of a Star.
 type Host struct {
 	*Side
-	Hub netip.Addr // of the hub, as this host reaches it
+	Hub netip.Addr // address of the hub for this host
 
 	hub    *Side
-	device string // of the hub, to this host
+	device string // the hub's device to this host
 	losses []tcx.Link
 }
 
-// NewStar makes a hub and n hosts. What it returns wraps fs.ErrPermission where the process may not
-// make namespaces, and errors.ErrUnsupported where the kernel has no veth.
+// NewStar makes a hub and n hosts. Its error wraps fs.ErrPermission if the process may not make
+// namespaces, and errors.ErrUnsupported if the kernel has no veth.
 func NewStar(n int) (*Star, error) {
 	if n < 1 || n > mostHosts {
 		return nil, fmt.Errorf("netpath: a star of %d hosts: there are 1 to %d", n, mostHosts)
@@ -92,8 +93,8 @@ func (h *Host) join() error {
 	return err
 }
 
-// Lose has the given share of the packets between the host and the hub vanish, each way,
-// independently of each other; 0: none. It takes tcx, of Linux 6.6.
+// Lose drops the given share of the packets between the host and the hub, in each direction
+// independently; 0: none. It needs tcx of Linux 6.6.
 func (h *Host) Lose(share float64) error {
 	if err := h.heal(); err != nil || share <= 0 {
 		return err
@@ -102,7 +103,7 @@ func (h *Host) Lose(share float64) error {
 	if err != nil {
 		return err
 	}
-	defer program.Close() // the links keep it
+	defer program.Close() // the links keep the program
 	h.hub.Do(func() {
 		var d *net.Interface
 		if d, err = net.InterfaceByName(h.device); err != nil {
@@ -131,13 +132,13 @@ func (h *Host) heal() error {
 	return errors.Join(errs...)
 }
 
-// What tcx does with a packet (enum tcx_action_base).
+// Actions of tcx (enum tcx_action_base).
 const (
 	tcxNext = -1
 	tcxDrop = 2
 )
 
-// dropper is a program that drops the given share of packets.
+// dropper returns a program that drops the given share of packets.
 func dropper(share float64) (*ebpf.Program, error) {
 	below := min(share*(1<<32), math.MaxUint32)
 	p, err := ebpf.NewProgram(&ebpf.ProgramSpec{Name: "cgn_lose", Type: ebpf.SchedCLS, License: "Dual BSD/GPL",
@@ -156,9 +157,9 @@ func dropper(share float64) (*ebpf.Program, error) {
 	return p, nil
 }
 
-// Close removes the devices and the namespaces, as soon as no program is in them any more. Its
-// error is of the programs that lose packets, which go with their devices all the same; a second
-// call returns what the first did.
+// Close removes the devices and the namespaces as soon as no program is in them. Its error concerns
+// the programs that drop packets, which end with their devices anyway. A second call returns the
+// result of the first.
 func (s *Star) Close() error {
 	s.close.Do(func() {
 		var errs []error

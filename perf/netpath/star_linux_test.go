@@ -11,7 +11,7 @@ import (
 	"github.com/cilium/ebpf"
 )
 
-// TestStar: every host reaches the hub, and of what one sends the share that is asked for is lost.
+// TestStar: every host reaches the hub, and the given share of one host's packets is lost.
 func TestStar(t *testing.T) {
 	s, err := NewStar(2)
 	if errors.Is(err, fs.ErrPermission) || errors.Is(err, errors.ErrUnsupported) {
@@ -40,7 +40,7 @@ func TestStar(t *testing.T) {
 		defer to.Close()
 		defer from.Close()
 		n, buf := 0, make([]byte, 8)
-		for range sent { // in turn: no queue grows
+		for range sent { // one after the other, so that no queue grows
 			if _, err := from.Write(buf); err != nil {
 				t.Fatal(err)
 			}
@@ -49,7 +49,7 @@ func TestStar(t *testing.T) {
 				n++
 			}
 		}
-		for silent := 0; silent < 3; { // what a slow machine has not read yet
+		for silent := 0; silent < 3; { // reads the packets that a slow machine has not read yet
 			_ = to.SetReadDeadline(time.Now().Add(100 * time.Millisecond))
 			if _, err := to.Read(buf); err == nil {
 				n, silent = n+1, 0

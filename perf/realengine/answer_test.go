@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// answer is a whole response. err is how its body ended, if not well.
+// answer is a response. err is set if its body ended badly.
 type answer struct {
 	status int
 	header http.Header
@@ -24,12 +24,12 @@ func (a *answer) String() string {
 	return fmt.Sprintf("%d from %q after %s attempts (%v): %.600s", a.status, a.node(), a.attempts(), a.err, a.body)
 }
 
-// good: a 200, read to its end, without an error in it.
+// good tells whether the answer is a 200 that was read to its end, without an error in it.
 func (a *answer) good() bool {
 	return a.status == http.StatusOK && a.err == nil && !strings.Contains(string(a.body), `"error":{`)
 }
 
-// believed is the share of the prompt's blocks that the router expected on the node.
+// believed returns the share of the prompt's blocks that the router expected on the node.
 func (a *answer) believed() float64 {
 	var matched, blocks float64
 	if n, _ := fmt.Sscanf(a.header.Get("x-cgn-overlap"), "%f/%f", &matched, &blocks); n < 2 || blocks == 0 {
@@ -60,7 +60,7 @@ func (a *answer) events() (all []event) {
 	return all
 }
 
-// documents are the JSON documents of the answer: its body, or its events' data.
+// documents returns the JSON documents of the answer: its body, or the data of its events.
 func (a *answer) documents() (all []string) {
 	if !strings.HasPrefix(a.header.Get("Content-Type"), "text/event-stream") {
 		return []string{string(a.body)}
@@ -73,12 +73,12 @@ func (a *answer) documents() (all []string) {
 	return all
 }
 
-// done: the stream ended as its API says that a complete one does.
+// done tells whether the stream ended as its API defines for a complete one.
 func (a *answer) done() bool {
 	return strings.HasSuffix(strings.TrimRight(string(a.body), "\r\n"), "data: [DONE]")
 }
 
-// text is what the model wrote, in a chat or a completion.
+// text returns the model's text of a chat or a completion.
 func (a *answer) text() string {
 	var b strings.Builder
 	for _, doc := range a.documents() {
@@ -96,7 +96,7 @@ func (a *answer) text() string {
 	return b.String()
 }
 
-// counts are an engine's own numbers; cached is -1 where it did not say.
+// counts holds an engine's own numbers; cached is -1 if the engine did not report it.
 type counts struct{ prompt, cached int }
 
 func (c counts) share() float64 { return float64(max(c.cached, 0)) / float64(max(c.prompt, 1)) }
@@ -119,8 +119,8 @@ type details struct {
 	CachedTokens *int `json:"cached_tokens"`
 }
 
-// counts reads the last usage in the answer that speaks of the prompt; ok is
-// false if there is none.
+// counts returns the last usage in the answer that contains prompt tokens; ok is false if there is
+// none.
 func (a *answer) counts() (c counts, ok bool) {
 	for _, doc := range a.documents() {
 		var d usageDocument
@@ -136,8 +136,8 @@ func (a *answer) counts() (c counts, ok bool) {
 	return c, ok
 }
 
-// counts: Anthropic's input_tokens leave out what was read from or written to
-// the cache, the others' include it.
+// counts makes APIs comparable. Anthropic's input_tokens do not include tokens that were read from
+// or written to the cache; those of other APIs do.
 func (u *usage) counts() counts {
 	c := counts{u.PromptTokens + u.InputTokens, -1}
 	for _, d := range []*details{u.PromptDetails, u.InputDetails} {

@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// models: the list is the fleet's, each model has its page, and an unknown one
-// is refused by the router, whatever the engines would do.
+// models: the list is the fleet's, and each model has its page. The router refuses an unknown model
+// itself, whatever the engines would do.
 func (w *site) models(t *testing.T) {
 	var list struct {
 		Data []struct{ ID string }
@@ -34,7 +34,7 @@ func (w *site) models(t *testing.T) {
 	}
 }
 
-// chats: one whole answer, and streams whose usage chunk is the client's only if it asked.
+// chats: a complete answer, and streams. The client gets the usage chunk only if it asked for it.
 func (w *site) chats(t *testing.T) {
 	whole := w.must(t, "/v1/chat/completions", chatBody(user("Say something."), nil))
 	if c, ok := whole.counts(); !ok || c.prompt == 0 || whole.text() == "" {
@@ -57,7 +57,7 @@ func (w *site) chats(t *testing.T) {
 	w.observed(t, before, 1)
 }
 
-// completions as a whole and streamed.
+// completions: a complete answer, and a stream.
 func (w *site) completions(t *testing.T) {
 	body := object{"model": model, "prompt": "the router is", "max_tokens": 4}
 	whole := w.must(t, "/v1/completions", body)
@@ -80,7 +80,7 @@ func (w *site) embeddings(t *testing.T) {
 	}
 }
 
-// responses: an engine's Responses API as a whole and streamed, with its count read.
+// responses: an engine's Responses API as a complete answer and as a stream, with its counts.
 func (w *site) responses(t *testing.T) {
 	body := object{"model": model, "input": prose("responses", 600), "max_output_tokens": 4}
 	first := w.must(t, "/v1/responses", body)
@@ -95,7 +95,7 @@ func (w *site) responses(t *testing.T) {
 	}
 }
 
-// messages: an engine's Anthropic API as a whole and streamed, with its count read.
+// messages: an engine's Anthropic API as a complete answer and as a stream, with its counts.
 func (w *site) messages(t *testing.T) {
 	body := object{"model": model, "max_tokens": 4, "messages": user(prose("messages", 600))}
 	first := w.must(t, "/v1/messages", body)
@@ -112,7 +112,8 @@ func (w *site) messages(t *testing.T) {
 	}
 }
 
-// mustReuse: a repeat went where the first one went, and the engine found it there.
+// mustReuse checks that a repeated prompt went to the same node, and was found in the engine's
+// cache.
 func (w *site) mustReuse(t *testing.T, first, again *answer) {
 	t.Helper()
 	c, ok := again.counts()
@@ -121,7 +122,7 @@ func (w *site) mustReuse(t *testing.T, first, again *answer) {
 	}
 }
 
-// refusals: an engine's own 4xx passes through, opens no breaker, and the next request is served.
+// refusals: an engine's own 4xx is forwarded and opens no breaker. The next request is served.
 func (w *site) refusals(t *testing.T) {
 	for range 20 {
 		a := w.chat(user("x"), object{"temperature": "warm"})

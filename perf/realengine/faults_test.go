@@ -11,10 +11,10 @@ import (
 	"time"
 )
 
-// endless asks for more tokens than a test waits for.
+// endless requests more tokens than a test waits for.
 var endless = object{"stream": true, "max_tokens": 1900, "ignore_eos": true}
 
-// tokens reads a stream until n tokens have come, and returns what was read.
+// tokens reads a stream until n tokens have come, and returns the bytes.
 func tokens(t *testing.T, body io.Reader, n int) []byte {
 	t.Helper()
 	var page []byte
@@ -29,9 +29,9 @@ func tokens(t *testing.T, body io.Reader, n int) []byte {
 	return page
 }
 
-// killed: an engine is killed while it streams. What it wrote has arrived, the
-// stream ends with an error and not as if it were complete, the other engine
-// takes over at once, and the killed one has its share back soon after it returns.
+// killed: an engine is killed while it streams. Its tokens have arrived, and the stream ends with
+// an error. The other engine takes over immediately. The killed one gets its share again soon after
+// its return.
 func (w *site) killed(t *testing.T) {
 	resp, err := w.open(t.Context(), http.MethodPost, "/v1/chat/completions", chatBody(user("Never stop."), endless))
 	if err != nil {
@@ -73,7 +73,7 @@ func (w *site) served(t *testing.T, when string, n int) []*answer {
 	return all
 }
 
-// returns starts the engine again and waits until it has its share.
+// returns starts the engine again and waits until it gets its share.
 func (w *site) returns(t *testing.T, e *engine) {
 	t.Helper()
 	e.start(t)
@@ -91,17 +91,17 @@ func (w *site) returns(t *testing.T, e *engine) {
 	t.Logf("%s has its share back %.2f s after it is up", e.id, time.Since(up).Seconds())
 }
 
-// keepAlive of both servers: they close a connection that has been idle so long.
+// keepAlive is the idle time after which both servers close a connection.
 const keepAlive = 5 * time.Second
 
-// idles: requests after a pause, and at the very moment at which the engines
-// close idle connections, fail no more than others.
+// idles: requests after a pause, and at the moment when the engines close idle connections, do not
+// fail more often than others.
 func (w *site) idles(t *testing.T) {
 	w.served(t, "before the pause", 48)
 	time.Sleep(keepAlive + time.Second)
 	after := w.served(t, "after the pause", 48)
 	time.Sleep(keepAlive - 300*time.Millisecond)
-	for i := range 60 { // oldest connections are used last, so some are near their end
+	for i := range 60 { // the oldest connections are used last, so some are about to be closed
 		after = append(after, w.served(t, fmt.Sprint("at the edge ", i, " "), 4)...)
 	}
 	retried := 0
@@ -114,8 +114,8 @@ func (w *site) idles(t *testing.T) {
 		retried)
 }
 
-// bursts: many requests at once are all answered, again and again. llama.cpp's server has a thread
-// for each connection, and a new connection that finds none waits until an idle one is closed.
+// bursts: many requests at once are all answered, repeatedly. llama.cpp's server has a thread for
+// each connection. A new connection that finds no thread waits until an idle connection is closed.
 func (w *site) bursts(t *testing.T) {
 	const rounds, size = 6, 32
 	var slowest time.Duration
@@ -132,7 +132,7 @@ func (w *site) bursts(t *testing.T) {
 	t.Logf("%d bursts of %d requests: the slowest took %.2f s", rounds, size, slowest.Seconds())
 }
 
-// leaves: a client that goes away ends its work on the engine.
+// leaves: when a client leaves, the engine stops its work.
 func (w *site) leaves(t *testing.T, running string) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
@@ -152,7 +152,7 @@ func (w *site) leaves(t *testing.T, running string) {
 	t.Logf("%s stopped %d ms after the client had gone", e.id, took.Milliseconds())
 }
 
-// page gets a URL; nil if that fails.
+// page returns the page at a URL; nil if that fails.
 func (w *site) page(url string) []byte {
 	resp, err := w.client.Get(url)
 	if err != nil {

@@ -24,9 +24,10 @@ func TestVLLMKernel(t *testing.T) {
 	kernelTimes(t, s.engine(t, "vllm-kernel", vllmFlags(s.model)...))
 }
 
-// kernelTimes holds times to first token and between tokens as the kernel takes them, of an engine
-// that knows nothing of it, to those of the packets as they come to the client's socket, whoever
-// has to wait for a CPU, and on a host whose threads get one at once to the client's own.
+// kernelTimes compares the kernel's times to first token and between tokens with those of packets
+// at the client's socket. The engine knows nothing of the measurement. Packet times do not depend
+// on who waits for a CPU. On a host whose threads never wait for a CPU, it also compares them with
+// the client's own times.
 func kernelTimes(t *testing.T, e *engine) {
 	if os.Geteuid() != 0 {
 		t.Skip("programs can be put into the kernel by root only")
@@ -36,7 +37,7 @@ func kernelTimes(t *testing.T, e *engine) {
 	body := func(n int) string {
 		return fmt.Sprintf(`{"model":"tiny","prompt":%q,"stream":true,"max_tokens":%d,"temperature":0,"ignore_eos":true}`, prose("kernel", 600), n)
 	}
-	if _, err := stopwatch.Completions(to, body(8), 2, nil); err != nil { // what is slow once
+	if _, err := stopwatch.Completions(to, body(8), 2, nil); err != nil { // the first ones are slow
 		t.Fatal(err)
 	}
 	k := programs(t)
@@ -69,8 +70,8 @@ func kernelTimes(t *testing.T, e *engine) {
 	}
 }
 
-// hostWaits returns a function that says which wait for a CPU 99 % of the host's wakeups have not
-// exceeded since.
+// hostWaits returns a function that returns the 99th percentile of the waits of the host's threads
+// for a CPU since then.
 func hostWaits(t *testing.T, k *bpf.Set) func() time.Duration {
 	t.Helper()
 	look := func() (h bpf.Histogram) {
@@ -83,7 +84,7 @@ func hostWaits(t *testing.T, k *bpf.Set) func() time.Duration {
 	return func() time.Duration { return look().Since(from).Quantile(0.99) }
 }
 
-// programs are those of package bpf, in a place of the test's own.
+// programs loads the programs of package bpf in a place of the test's own.
 func programs(t *testing.T) *bpf.Set {
 	t.Helper()
 	dir := t.TempDir()
@@ -107,7 +108,7 @@ func programs(t *testing.T) *bpf.Set {
 	return s
 }
 
-// bucketOf is the number of the bucket that d is in.
+// bucketOf returns the index of d's bucket.
 func bucketOf(d time.Duration) (i int) {
 	for upper := time.Duration(0); upper <= d; i++ {
 		_, upper = bpf.Bounds(i)
@@ -115,10 +116,11 @@ func bucketOf(d time.Duration) (i int) {
 	return i - 1
 }
 
-// agree holds the kernel's times to another's: means to a tenth and 50 us, and 1 ms at most,
-// quantiles that have five samples beyond them to the same bucket or the next one. Of twenty times,
-// one may be missing: the kernel guesses by sizes what a packet has. On a busy host, where an
-// engine sends several tokens at once after long gaps, those move a quantile.
+// agree compares the kernel's times with other ones. Means must agree within a tenth plus 50 us,
+// but within 1 ms. A quantile with five samples beyond it must lie in the same bucket or the next
+// one. One in twenty times may be missing, because the kernel guesses the content of a packet by
+// its size. On a busy host an engine may send several tokens at once after a long gap. Such gaps
+// move a quantile.
 func agree(t *testing.T, what, whose string, kernel bpf.Histogram, times []time.Duration, busy bool) {
 	t.Helper()
 	other := bpf.Histogram{Buckets: make([]uint64, 384)}
@@ -136,7 +138,7 @@ func agree(t *testing.T, what, whose string, kernel bpf.Histogram, times []time.
 	}
 	for _, q := range []float64{0.5, 0.9, 0.99} {
 		if (1-q)*float64(len(times)) < 5 {
-			continue // a few that were told apart otherwise would decide
+			continue // a few differently classified times would decide it
 		}
 		rank := 0.0
 		if busy {

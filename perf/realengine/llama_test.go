@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// llamaFlags: four slots of 8192 tokens, and no memory for prompts but the slots.
+// llamaFlags returns flags for four slots of 8192 tokens, and no other memory for prompts.
 func llamaFlags(model string) []string {
 	return []string{"--model", model, "--alias", "tiny", "--parallel", "4", "--ctx-size", "32768", "--cache-ram", "0",
 		"--metrics", "--embeddings"}

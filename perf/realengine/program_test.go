@@ -15,13 +15,13 @@ import (
 )
 
 const (
-	engineReady = 5 * time.Minute // vLLM on a busy machine; llama.cpp takes a second
+	engineReady = 5 * time.Minute // for vLLM on a busy machine; llama.cpp takes a second
 	soon        = 30 * time.Second
 )
 
-// setup is what a run.sh has prepared.
+// setup holds the programs and folders that a run.sh has prepared.
 type setup struct {
-	run   string // folder for logs and process ids, both read by the script
+	run   string // folder for logs and process ids, which the script reads
 	bin   string // folder with the built binaries
 	serve string // program that serves a model: llama-server or vllm-serve
 	model string
@@ -40,13 +40,12 @@ func prepared(t *testing.T, engine string) setup {
 type program struct {
 	name string
 	cmd  *exec.Cmd
-	done chan struct{} // closed when it has ended
+	done chan struct{} // closed when the program has ended
 }
 
-// launch starts a program, which ends with the test at the latest. It leads a
-// process group: vLLM has helpers that outlive it when it is killed. Its process
-// id stays in run/pids until it has ended, so that the script can end what a
-// killed test leaves behind.
+// launch starts a program that ends with the test at the latest. It leads a process group, because
+// vLLM's helpers outlive it when it is killed. Its process id stays in run/pids until it has ended,
+// so that the script can end processes of a killed test.
 func (s setup) launch(t *testing.T, name string, env []string, argv ...string) *program {
 	t.Helper()
 	log, err := os.OpenFile(filepath.Join(s.run, name+".log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
@@ -67,8 +66,8 @@ func (s setup) launch(t *testing.T, name string, env []string, argv ...string) *
 	p := &program{name, cmd, make(chan struct{})}
 	go func() {
 		defer close(p.done)
-		_ = cmd.Wait()                                      // how it ended is in ProcessState
-		_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) // usually nobody is left
+		_ = cmd.Wait()                                      // ProcessState has the result
+		_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) // usually the group is empty
 		_ = os.Remove(pid)
 	}()
 	t.Cleanup(func() { p.stop(t) })
@@ -77,7 +76,7 @@ func (s setup) launch(t *testing.T, name string, env []string, argv ...string) *
 
 // stop asks the program to end, and kills it if it does not.
 func (p *program) stop(t *testing.T) {
-	_ = p.cmd.Process.Signal(syscall.SIGTERM) // it may have ended
+	_ = p.cmd.Process.Signal(syscall.SIGTERM) // the process may have ended
 	select {
 	case <-p.done:
 	case <-time.After(soon):
@@ -107,13 +106,12 @@ type engine struct {
 	id, address string
 	flags       []string
 	env         []string
-	options     string // of the router's --backend, behind the id
-	tokenizer   string // directory, of the router's [[model]]
-	template    string // its chat template
+	options     string // options after the id in the router's --backend
+	tokenizer   string // directory for the router's [[model]]
+	template    string // chat template of the model
 }
 
-// engine starts a server; name distinguishes its log. It returns before the
-// server is ready.
+// engine starts a server. name distinguishes its log. It returns before the server is ready.
 func (s setup) engine(t *testing.T, id string, flags ...string) *engine {
 	t.Helper()
 	e := &engine{setup: s, id: id, address: free(t), flags: flags}
@@ -149,8 +147,7 @@ func healthy(url string) bool {
 	return resp.StatusCode == http.StatusOK
 }
 
-// free finds a loopback address that nobody listens on, with a port that no outgoing connection is
-// given meanwhile.
+// free returns a loopback address without a listener. Its port is not used by outgoing connections.
 func free(t *testing.T) string {
 	t.Helper()
 	for range 100 {
@@ -165,7 +162,7 @@ func free(t *testing.T) string {
 	return ""
 }
 
-// within polls until ok, and returns how long that took.
+// within polls until ok returns true, and returns the time that took.
 func within(t *testing.T, bound time.Duration, what string, ok func() bool) time.Duration {
 	t.Helper()
 	began := time.Now()

@@ -12,7 +12,8 @@ import (
 // predictions is the state of cgn_router_prediction_error_ratio over all nodes.
 type predictions struct{ sum, count float64 }
 
-// predictions waits until no request is in flight: what was answered has then been counted.
+// predictions waits until no request is in flight, because answered requests have then been
+// counted.
 func (w *site) predictions(t *testing.T) (p predictions) {
 	t.Helper()
 	const name = "cgn_router_prediction_error_ratio"
@@ -24,8 +25,8 @@ func (w *site) predictions(t *testing.T) (p predictions) {
 	return p
 }
 
-// observed checks that n answers have been compared with their predictions since
-// before, and returns the mean error: believed minus found.
+// observed checks that n answers have been compared with their predictions since before, and
+// returns the mean error: believed minus found.
 func (w *site) observed(t *testing.T, before predictions, n int) float64 {
 	t.Helper()
 	now := w.predictions(t)
@@ -35,15 +36,15 @@ func (w *site) observed(t *testing.T, before predictions, n int) float64 {
 	return (now.sum - before.sum) / max(now.count-before.count, 1)
 }
 
-// tally is one row of a table of what was seen.
+// tally is one row of a table of results.
 type tally struct {
 	name                   string
-	requests, home, wrong  int // home: on the node of the conversation's first turn
+	requests, home, wrong  int // home: requests on the node of the conversation's first turn
 	prompt, cached         int
 	believed, error, worst float64
 }
 
-const wrongBy = 0.15 // of a prompt; an engine's own blocks of 32 tokens are up to 0.1 of these prompts
+const wrongBy = 0.15 // share of a prompt; an engine's blocks of 32 tokens are up to 0.1 of these prompts
 
 func (r *tally) add(t *testing.T, a *answer, home string) {
 	t.Helper()
@@ -80,7 +81,7 @@ func show(t *testing.T, what string, rows []*tally) {
 	t.Logf("%s\n%s", what, b.String())
 }
 
-// conversation is a chat that grows by a turn at a time.
+// conversation is a chat that grows by one turn at a time.
 type conversation struct {
 	name     string
 	home     string // node of its first turn
@@ -88,7 +89,7 @@ type conversation struct {
 	prompted int // tokens of its last prompt, by the engine's count
 }
 
-// turn adds what the user says and the model's answer, streamed every other time.
+// turn adds the user's message and the model's answer. Every other answer is streamed.
 func (c *conversation) turn(t *testing.T, w *site, k, bytes int) *answer {
 	t.Helper()
 	c.said = append(c.said, object{"role": "user", "content": prose(fmt.Sprint(c.name, " turn ", k), bytes)})
@@ -101,8 +102,8 @@ func (c *conversation) turn(t *testing.T, w *site, k, bytes int) *answer {
 	return a
 }
 
-// conversations of several turns each stay where their cache is: every turn
-// finds in the engine's cache what the turn before has left there.
+// conversations: each conversation of several turns stays on the node with its cache. Every turn
+// finds the blocks of the previous turn in the engine's cache.
 func (w *site) conversations(t *testing.T) {
 	const count, turns = 4, 5
 	all := make([]conversation, count)
@@ -137,7 +138,7 @@ func (w *site) conversations(t *testing.T) {
 	show(t, "4 conversations that fit into the engines' caches", rows)
 }
 
-// spreads: prompts that share nothing use both nodes, one after another and side by side.
+// spreads: prompts without common text use both nodes, one after another and concurrently.
 func (w *site) spreads(t *testing.T) {
 	const count = 24
 	var single []*answer
@@ -159,9 +160,9 @@ func (w *site) spreads(t *testing.T) {
 	}
 }
 
-// learns: prompts come back in turn, more of them than the caches hold, so that
-// each is gone when it comes back. The router believes the opposite at first and
-// is put right by the engines' counts; then a set that fits is believed again.
+// learns: prompts are repeated in turn, more of them than the caches hold, so that each is evicted
+// before it returns. At first the router expects the opposite, and the engines' counts correct it.
+// Then a set that fits is expected to be cached again.
 func (w *site) learns(t *testing.T, prompts int) {
 	const rounds, gap = 6, 75 * time.Millisecond
 	home := map[int]string{}
@@ -169,8 +170,8 @@ func (w *site) learns(t *testing.T, prompts int) {
 	for k := range rounds {
 		rows = append(rows, w.round(t, fmt.Sprint("round ", k+1), prompts, gap, home))
 	}
-	// each node learns from its first mistakes, in one round or, where rounds take longer each
-	// time, in several
+	// each node learns from its first mistakes, in one round, or in several if rounds take longer
+	// each time
 	var taught tally
 	for _, r := range rows[1 : rounds-2] {
 		taught.wrong += r.wrong
@@ -214,8 +215,8 @@ func (w *site) round(t *testing.T, name string, prompts int, gap time.Duration, 
 	return row
 }
 
-// relearns: a router that has just started knows nothing of warm engines, and is
-// right from the second round on.
+// relearns: a router that has just started knows nothing of warm engines, and predicts correctly
+// from the second round on.
 func (w *site) relearns(t *testing.T) {
 	const prompts = 4
 	home := map[int]string{}

@@ -18,10 +18,10 @@ import (
 	"time"
 )
 
-// site is a router before engines, and a client of it.
+// site is a router with engines, and a client of it.
 type site struct {
 	*program
-	owner      *testing.T // whose end is the end of the processes
+	owner      *testing.T // the processes end with this test
 	setup      setup
 	engines    []*engine
 	url, admin string
@@ -30,7 +30,7 @@ type site struct {
 
 const model = "tiny" // the name that every engine serves
 
-// site starts the router before engines that are ready, and waits until it would use each of them.
+// site starts the router for engines that are ready, and waits until it would use each of them.
 func (s setup) site(t *testing.T, engines ...*engine) *site {
 	t.Helper()
 	w := &site{
@@ -70,7 +70,7 @@ func (w *site) startRouter(t *testing.T) {
 	}
 }
 
-// engine is the one of that id.
+// engine returns the engine with this id.
 func (w *site) engine(t *testing.T, id string) *engine {
 	t.Helper()
 	for _, e := range w.engines {
@@ -85,7 +85,7 @@ func (w *site) engine(t *testing.T, id string) *engine {
 // object is a JSON object.
 type object map[string]any
 
-// open sends a request without waiting for its answer's body.
+// open sends a request and does not wait for the body of the answer.
 func (w *site) open(ctx context.Context, method, path string, body object) (*http.Response, error) {
 	var page []byte
 	if body != nil {
@@ -99,7 +99,7 @@ func (w *site) open(ctx context.Context, method, path string, body object) (*htt
 	return w.client.Do(req)
 }
 
-// ask sends a request and reads its answer to the end. It may be called from any goroutine.
+// ask sends a request and reads its answer to the end. Any goroutine may call it.
 func (w *site) ask(method, path string, body object) *answer {
 	began := time.Now()
 	resp, err := w.open(w.owner.Context(), method, path, body)
@@ -117,7 +117,7 @@ func (w *site) chat(messages []object, more object) *answer {
 	return w.post("/v1/chat/completions", chatBody(messages, more))
 }
 
-// must sends a request whose answer has to be good.
+// must sends a request whose answer must be good.
 func (w *site) must(t *testing.T, path string, body object) *answer {
 	t.Helper()
 	a := w.post(path, body)
@@ -137,7 +137,7 @@ func chatBody(messages []object, more object) object {
 
 func user(text string) []object { return []object{{"role": "user", "content": text}} }
 
-// together sends n requests at once and returns the answers in order.
+// together sends n requests concurrently and returns the answers in order.
 func together(n int, send func(i int) *answer) []*answer {
 	all := make([]*answer, n)
 	var wg sync.WaitGroup
@@ -148,7 +148,7 @@ func together(n int, send func(i int) *answer) []*answer {
 	return all
 }
 
-// node is what /debug/fleet says of one.
+// node is a node in /debug/fleet.
 type node struct {
 	ID       string  `json:"id"`
 	State    string  `json:"state"`
@@ -179,7 +179,7 @@ func (w *site) eligible() (count int) {
 	return count
 }
 
-// read gets a page of the admin port; nil if there is none.
+// read returns a page of the admin port; nil if there is none.
 func (w *site) read(path string) []byte {
 	resp, err := w.client.Get(w.admin + path)
 	if err != nil {
@@ -192,7 +192,7 @@ func (w *site) read(path string) []byte {
 
 var sample = regexp.MustCompile(`(?m)^([a-z_:]+)(\{[^}]*\})? (\S+)$`)
 
-// metric adds the router's samples of that name over all nodes and models.
+// metric returns the sum of the router's samples of this name over all nodes and models.
 func (w *site) metric(t *testing.T, name string) (total float64) {
 	return sum(t, w.read("/metrics"), name)
 }
@@ -211,7 +211,7 @@ func sum(t *testing.T, page []byte, name string) (total float64) {
 	return total
 }
 
-// spread counts answers by node.
+// spread returns the number of answers by node.
 func spread(all []*answer) map[string]int {
 	count := map[string]int{}
 	for _, a := range all {
@@ -220,8 +220,8 @@ func spread(all []*answer) map[string]int {
 	return count
 }
 
-// prose is text of about n bytes that is different for every name, made of what
-// the tiny models' vocabularies were trained on.
+// prose returns a text of about n bytes that differs for every name. Its words come from the
+// training text of the tiny models' vocabularies.
 func prose(name string, n int) string {
 	const syllables = "cacheroutermodeltokenprefixtheanisingstonrelius"
 	h := uint64(14695981039346656037)

@@ -11,8 +11,8 @@ import (
 	"time"
 )
 
-// TestLlamaUp: `cgn-ctl up --model` with the llama-server in PATH starts two
-// servers with their agents, routes by their caches, and leaves nothing behind.
+// TestLlamaUp: `cgn-ctl up --model` with llama-server in PATH starts two servers with their agents,
+// routes by their caches, and leaves nothing behind.
 func TestLlamaUp(t *testing.T) {
 	s := prepared(t, "llama")
 	listen, admin := free(t), free(t)
@@ -56,7 +56,7 @@ func TestLlamaUp(t *testing.T) {
 	}
 }
 
-// repeats: what /v1/models names is served, and a repeated prompt finds its cache.
+// repeats: the model in /v1/models is served, and a repeated prompt finds its cache.
 func (w *site) repeats(t *testing.T) {
 	var list struct{ Data []struct{ ID string } }
 	if a := w.get("/v1/models"); !a.good() || json.Unmarshal(a.body, &list) != nil || len(list.Data) != 1 {
@@ -76,7 +76,7 @@ func (w *site) repeats(t *testing.T) {
 	}
 }
 
-// others are the recorded processes except p.
+// others returns the recorded processes except p.
 func (s setup) others(t *testing.T, p *program) (pids []int) {
 	t.Helper()
 	entries, err := os.ReadDir(filepath.Join(s.run, "pids"))

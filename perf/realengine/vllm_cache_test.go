@@ -21,8 +21,8 @@ type cache struct {
 	id, resp, admin string
 }
 
-// caches starts daemons that know each other from an etcd in this process, with certificates made
-// as an operator makes them.
+// caches starts daemons that know each other by an etcd in this process. Their certificates are
+// made as an operator makes them.
 func (s setup) caches(t *testing.T, ids ...string) (all []*cache) {
 	t.Helper()
 	certificates := filepath.Join(s.run, "pki")
@@ -58,13 +58,14 @@ func (s setup) caches(t *testing.T, ids ...string) (all []*cache) {
 	return all
 }
 
-// metric adds the daemon's samples of cgn_kvcached_NAME.
+// metric returns the sum of the daemon's samples of cgn_kvcached_NAME.
 func (c *cache) metric(t *testing.T, name string) float64 {
 	t.Helper()
 	return scrape(t, c.admin, "cgn_kvcached_"+name, "")
 }
 
-// scrape adds the samples of that name in a program's /metrics whose labels have label among them.
+// scrape returns the sum of the samples of this name in a program's /metrics whose labels contain
+// label.
 func scrape(t *testing.T, url, name, label string) (total float64) {
 	t.Helper()
 	resp, err := http.Get(url + "/metrics")
@@ -93,7 +94,7 @@ func scrape(t *testing.T, url, name, label string) (total float64) {
 	return total
 }
 
-// onCache are the flags of a server that keeps its blocks in a cache.
+// onCache returns the flags of a server that keeps its blocks in a cache.
 func onCache(c *cache) []string {
 	connector, _ := json.Marshal(object{
 		"kv_connector": "KvcachedConnector", "kv_connector_module_path": "kvcached_connector", "kv_role": "kv_both",
@@ -102,7 +103,7 @@ func onCache(c *cache) []string {
 	return []string{"--enable-prompt-tokens-details", "--kv-transfer-config", string(connector)}
 }
 
-// asks sends a chat to one engine, without a router.
+// asks sends a chat directly to one engine, without a router.
 func (e *engine) asks(t *testing.T, text string) (said string, c counts) {
 	t.Helper()
 	w := &site{owner: t, url: e.url(), client: http.DefaultClient}
@@ -115,12 +116,12 @@ func (e *engine) asks(t *testing.T, text string) (said string, c counts) {
 }
 
 const (
-	blockTokens = 32 // as vllmFlags say
-	layers      = 2  // of the model
+	blockTokens = 32 // as in vllmFlags
+	layers      = 2  // layers of the model
 )
 
-// TestVLLMCache: what one server has computed, another one on another host's cache does not compute
-// again.
+// TestVLLMCache: a server does not compute the blocks again that a server on another host has
+// computed and put in that host's cache.
 func TestVLLMCache(t *testing.T) {
 	s := prepared(t, "vllm")
 	caches := s.caches(t, "a", "b")
@@ -140,13 +141,14 @@ type fleet struct {
 	first, second *engine
 }
 
-// source is how many prompt tokens the engine says to have from there.
+// source returns how many prompt tokens the engine reports to have from this source.
 func (e *engine) source(t *testing.T, from string) int {
 	t.Helper()
 	return int(scrape(t, e.url(), "vllm:prompt_tokens_by_source_total", `source="`+from+`"`))
 }
 
-// loads: prompts that the first server has computed. Its texts are what the second one has to say.
+// loads: the second server loads prompts that the first server has computed, and must give the same
+// texts.
 func (f *fleet) loads(t *testing.T) {
 	prompts, loaded := 4, 0
 	for i := range prompts {
@@ -183,8 +185,8 @@ func (f *fleet) loads(t *testing.T) {
 	}
 }
 
-// grows: the two servers answer a conversation in turns, each going on from what the other one has
-// computed.
+// grows: the two servers alternate in a conversation. Each continues with the blocks that the other
+// has computed.
 func (f *fleet) grows(t *testing.T) {
 	text, before := prose("conversation", 600), 0
 	for turn := range 4 {
@@ -198,7 +200,8 @@ func (f *fleet) grows(t *testing.T) {
 	}
 }
 
-// stops: a server whose cache has ended computes, and answers the same.
+// stops: a server whose cache daemon has ended computes all blocks itself, and gives the same
+// answers.
 func (f *fleet) stops(t *testing.T) {
 	text := prose("kept 0", 1200)
 	want, _ := f.first.asks(t, text)

@@ -12,11 +12,11 @@ import (
 	"time"
 )
 
-// vllmBlock is the size of the engine's blocks, in tokens, and ours.
+// vllmBlock is the size of the engine's blocks in tokens, and ourBlock that of ours.
 const vllmBlock, ourBlock = 32, 16
 
-// TestVLLMEvents: what the router knows of an engine by its KV events is what the engine then finds
-// in its cache: of each prompt min(matched, floor((prompt-1)/block)) of its blocks, through
+// TestVLLMEvents: the router's knowledge of an engine by KV events equals the engine's cache. The
+// engine finds min(matched, floor((prompt-1)/block)) blocks of each prompt. This holds through
 // evictions, cache salts, a cache reset and a restart.
 func TestVLLMEvents(t *testing.T) {
 	s := prepared(t, "vllm")
@@ -34,7 +34,7 @@ func TestVLLMEvents(t *testing.T) {
 	e.start(t)
 	e.awaitReady(t)
 	before := randomTokens(1, 500)
-	asked(t, e, before, "") // before the router follows
+	asked(t, e, before, "") // before the router follows the events
 	w := s.site(t, e)
 	x := &exact{site: w, engine: e, r: rand.New(rand.NewPCG(7, 7))}
 	within(t, soon, "the events are followed", x.following)
@@ -81,7 +81,7 @@ func tokenBody(tokens []int, salt string) object {
 	return body
 }
 
-// asked sends a prompt to the engine past the router.
+// asked sends a prompt directly to the engine.
 func asked(t *testing.T, e *engine, tokens []int, salt string) {
 	t.Helper()
 	page, _ := json.Marshal(tokenBody(tokens, salt))
@@ -95,7 +95,7 @@ func asked(t *testing.T, e *engine, tokens []int, salt string) {
 	}
 }
 
-// exact compares what is known with what is found.
+// exact compares the router's knowledge with the engine's cache.
 type exact struct {
 	*site
 	engine                 *engine
@@ -109,8 +109,8 @@ func (x *exact) following() bool {
 		sum(x.owner, page, "cgn_router_caches_engines") == 1
 }
 
-// matched is how many leading blocks of ours the router says the engine has, once no event has come
-// for a while.
+// matched returns how many leading blocks, in our size, the engine has by the router's knowledge,
+// after no event has come for a while.
 func (x *exact) matched(t *testing.T, tokens []int, salt string) (blocks int) {
 	t.Helper()
 	return x.knows(t, "completions", tokenBody(tokens, salt))
@@ -143,8 +143,8 @@ func (x *exact) knows(t *testing.T, api string, body object) (blocks int) {
 	return blocks
 }
 
-// holds asks for a prompt whose cached tokens are to be those that are known, and returns how many
-// there were.
+// holds sends a prompt, checks that its cached tokens equal the router's knowledge, and returns
+// their number.
 func (x *exact) holds(t *testing.T, what string, tokens []int, salt string) (cached int) {
 	t.Helper()
 	known := x.matched(t, tokens, salt)
@@ -159,7 +159,7 @@ func (x *exact) holds(t *testing.T, what string, tokens []int, salt string) (cac
 	return cached
 }
 
-// evictions: prompts that share beginnings come back while the cache, of 128 blocks, is far too
+// evictions: prompts with common beginnings are repeated while the cache of 128 blocks is much too
 // small for all.
 func (x *exact) evictions(t *testing.T, prompts int) {
 	hits, misses := 0, 0
@@ -178,7 +178,7 @@ func (x *exact) evictions(t *testing.T, prompts int) {
 	}
 }
 
-// reset: the engine tells that all is cleared with its next request only.
+// reset: the engine reports only with its next request that its cache was cleared.
 func (x *exact) reset(t *testing.T) {
 	a := randomTokens(5, 600)
 	x.holds(t, "new", a, "")

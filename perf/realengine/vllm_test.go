@@ -9,8 +9,8 @@ import (
 	"testing"
 )
 
-// vllmFlags: a cache of 128 blocks of 32 tokens, the smallest block that vLLM's
-// CPU attention takes.
+// vllmFlags returns flags for a cache of 128 blocks of 32 tokens. This is the smallest block that
+// vLLM's CPU attention supports.
 func vllmFlags(model string, more ...string) []string {
 	return append([]string{
 		model, "--served-model-name", "tiny", "--dtype", "float32", "--enforce-eager", "--distributed-executor-backend",
@@ -48,7 +48,7 @@ func TestVLLM(t *testing.T) {
 	t.Run("Idles", w.idles)
 }
 
-// noEmbeddings: what the engine does not offer is the engine's to refuse.
+// noEmbeddings: the engine itself refuses a request that it does not support.
 func (w *site) noEmbeddings(t *testing.T) {
 	a := w.post("/v1/embeddings", object{"model": model, "input": "one"})
 	if a.status != http.StatusNotFound || a.node() == "" {
@@ -56,9 +56,8 @@ func (w *site) noEmbeddings(t *testing.T) {
 	}
 }
 
-// TestVLLMUnreported: without --enable-prompt-tokens-details vLLM's count is
-// null. That is no zero: what was predicted stays believed, and one log line
-// names the flag.
+// TestVLLMUnreported: without --enable-prompt-tokens-details vLLM's count is null, which is not
+// zero. The router keeps its predictions, and logs one line that names the flag.
 func TestVLLMUnreported(t *testing.T) {
 	s := prepared(t, "vllm")
 	e := s.engine(t, "vllm-unreported", vllmFlags(s.model)...)

@@ -14,11 +14,11 @@ import (
 	tokenizer "github.com/cognitora/dataplane/router/tokens"
 )
 
-// wholeChat is a chat template that shows all that the engine gives it.
+// wholeChat is a chat template that shows everything that the engine passes to it.
 const wholeChat = `{# content #}{{ messages|tojson }}{{ (tools or none)|tojson }}{% if documents %}{{ documents|tojson }}{% endif %}{{ enable_thinking }}{{ bos_token }}|{{ eos_token }}|{% if add_generation_prompt %}go{% endif %}`
 
-// TestVLLMText: of text and chats, too, the router knows what the engine then finds in its cache,
-// because their ids are the engine's.
+// TestVLLMText: for texts and chats too, the router's knowledge equals the engine's cache, because
+// the router computes the engine's token ids.
 func TestVLLMText(t *testing.T) {
 	s := prepared(t, "vllm")
 	template := filepath.Join(s.run, "whole.jinja")
@@ -65,7 +65,7 @@ var weather = object{"type": "function", "function": object{"name": "get_weather
 
 func asUser(content any) object { return object{"role": "user", "content": content} }
 
-// chats are bodies of chats with all that changes their prompt.
+// chats returns bodies of chats that use every field that changes the prompt.
 func chats() map[string]object {
 	call := object{"id": "call_1", "type": "function",
 		"function": object{"name": "get_weather", "arguments": `{"city": "Köln", "x": [1, 2.50, null]}`}}
@@ -85,7 +85,7 @@ func chats() map[string]object {
 	}
 }
 
-// ids: the ids are those that the engine's own /tokenize tells.
+// ids: the router's token ids equal those of the engine's own /tokenize.
 func (x *exactText) ids(t *testing.T) {
 	for name, body := range chats() {
 		x.same(t, name, tokenizer.Chat, body)
@@ -118,7 +118,7 @@ func (x *exactText) same(t *testing.T, name string, api tokenizer.API, body obje
 	}
 }
 
-// said is the text of ids, as the engine writes it.
+// said returns the text of token ids, as the engine writes it.
 func (x *exactText) said(t *testing.T, ids []uint32) string {
 	page, _ := json.Marshal(object{"model": model, "tokens": ids})
 	resp, err := http.Post(x.e.url()+"/detokenize", "application/json", bytes.NewReader(page))
@@ -131,7 +131,7 @@ func (x *exactText) said(t *testing.T, ids []uint32) string {
 	return got.Prompt
 }
 
-// overlap: what is known of a prompt is what the engine then has cached of it.
+// overlap: the router's knowledge of a prompt equals the engine's cached part of it.
 func (x *exactText) overlap(t *testing.T) {
 	cached := 0
 	for i, words := range []int{4, 4, 6, 6, 3} {

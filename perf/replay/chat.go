@@ -16,8 +16,8 @@ import (
 	"github.com/cognitora/dataplane/perf/trace"
 )
 
-// chatBody is the request as a streaming chat: a system message, if the trace
-// has a system prompt, and one user message with the rest.
+// chatBody returns the body of the request as a streaming chat. It has a system message, if the
+// trace has a system prompt, and one user message with the rest.
 func (c *Config) chatBody(q *trace.Request) []byte {
 	model, _ := json.Marshal(c.Model)
 	b := make([]byte, 0, q.InputLength*trace.TokenBytes+512)
@@ -42,7 +42,7 @@ func (c *Config) outputTokens(q *trace.Request) int {
 	return n
 }
 
-// ask makes one request and reads its answer to the end.
+// ask sends one request and reads its answer to the end.
 func (r *run) ask(ctx context.Context, q *trace.Request, due time.Duration) sample {
 	ctx, cancel := context.WithTimeout(ctx, r.cfg.Timeout)
 	defer cancel()
@@ -66,7 +66,7 @@ func (r *run) ask(ctx context.Context, q *trace.Request, due time.Duration) samp
 	defer resp.Body.Close()
 	s.node = resp.Header.Get("x-cgn-node")
 	if resp.StatusCode != http.StatusOK {
-		_, _ = io.Copy(io.Discard, io.LimitReader(resp.Body, 64<<10)) // so that the connection can be used again
+		_, _ = io.Copy(io.Discard, io.LimitReader(resp.Body, 64<<10)) // so that the connection can be reused
 		s.failure, s.end = "status "+strconv.Itoa(resp.StatusCode), r.since()
 		return s
 	}
@@ -75,7 +75,7 @@ func (r *run) ask(ctx context.Context, q *trace.Request, due time.Duration) samp
 	return s
 }
 
-// failureOf tells a cancelled or timed-out request from one that broke.
+// failureOf returns the reason of a failed request: cancelled, timed out, or otherwise.
 func failureOf(ctx context.Context, otherwise string) string {
 	switch {
 	case errors.Is(ctx.Err(), context.DeadlineExceeded):
@@ -86,7 +86,7 @@ func failureOf(ctx context.Context, otherwise string) string {
 	return otherwise
 }
 
-// reading is the scratch space of one stream.
+// reading is the buffers of one stream.
 type reading struct {
 	events sse.Scanner
 	buf    [16 << 10]byte
@@ -133,9 +133,8 @@ func (r *run) readEvent(data []byte, s *sample, counts *usage.Counts) {
 	usage.Merge(data, counts)
 }
 
-// hasToken reports whether a chunk carries output: content (reasoning included)
-// that is not empty, or a tool call. The first chunk of many engines carries
-// only the role.
+// hasToken reports whether a chunk contains output: content or reasoning that is not empty, or a
+// tool call. The first chunk of many engines contains only the role.
 func hasToken(data []byte) bool {
 	for rest := data; ; {
 		i := bytes.Index(rest, contentKey)

@@ -1,10 +1,9 @@
-// Package replay plays a trace against an OpenAI endpoint: an open loop of
-// streaming chat requests at the trace's own spacing, sped up by a factor, and
-// what came of them.
+// Package replay replays a trace against an OpenAI endpoint. It is an open loop of streaming chat
+// requests at the trace's own spacing, divided by a factor.
 //
-// Times count from the moment at which a request was due, not from when it was
-// sent, so a system that stalls cannot hide that from the measurement
-// (coordinated omission). Nothing is sent again.
+// Times count from the moment at which a request was due, not from when it was sent. So a system
+// that stalls cannot hide that from the measurement (coordinated omission). Requests are not
+// retried.
 package replay
 
 import (
@@ -19,14 +18,14 @@ import (
 	"github.com/cognitora/dataplane/perf/trace"
 )
 
-// Config says what to play, and against what.
+// Config says what to replay, and where.
 type Config struct {
-	// URL of the endpoint, without /v1.
+	// URL is the URL of the endpoint without /v1.
 	URL string
-	// Model and, where the endpoint asks for one, APIKey.
+	// Model is the model's name. APIKey is set if the endpoint requires one.
 	Model  string
 	APIKey string
-	// Source is the trace; Text how it is expanded to prompts.
+	// Source is the trace. Text expands it to prompts.
 	Source trace.Source
 	Text   trace.Text
 	// Turns bounds the number of requests. 0 means the whole trace.
@@ -35,10 +34,10 @@ type Config struct {
 	Speed float64
 	// MaxOutputTokens caps the answers. 0 means as long as in the trace.
 	MaxOutputTokens int
-	// Timeout of one request. Default 10 min.
+	// Timeout is the time limit of one request. Default 10 min.
 	Timeout time.Duration
-	// MaxInFlight bounds the requests under way: one that is due beyond it is
-	// not sent and counts as failed. Default 4096.
+	// MaxInFlight bounds the requests in flight. A request that is due above the bound is not sent
+	// and counts as failed. Default 4096.
 	MaxInFlight int
 }
 
@@ -58,32 +57,31 @@ func (c Config) withDefaults() Config {
 	return c
 }
 
-// run is a replay under way.
+// run is a running replay.
 type run struct {
 	cfg     Config
 	client  *http.Client
-	slots   chan struct{} // one element per request under way
+	slots   chan struct{} // one element per request in flight
 	started time.Time
 	flights sync.WaitGroup
 
 	mu      sync.Mutex
 	samples []sample
-	late    time.Duration // the most that a request was sent after it was due
+	late    time.Duration // largest delay of a request after its due time
 }
 
-// sample is what came of one request; times are since the start of the run.
+// sample is the result of one request. Times are since the start of the run.
 type sample struct {
 	due, sent, first, end time.Duration
-	failure               string // empty for an answer that came whole
-	node                  string // x-cgn-node of the answer
-	prompt, cached, out   int64  // tokens by the engine's usage
-	counted               bool   // the usage had a cached count
+	failure               string // empty for a complete answer
+	node                  string // x-cgn-node in the answer
+	prompt, cached, out   int64  // tokens, from the engine's usage
+	counted               bool   // the usage had a count of cached tokens
 }
 
-// Run plays the trace and waits for every request that it sent. When ctx ends no
-// further request is sent and those under way are cancelled; the Result then
-// covers what there was, and the error is ctx's. A trace that breaks off with an
-// error ends the run the same way, without cancelling.
+// Run replays the trace and waits for every sent request. When ctx ends, no further request is sent
+// and those in flight are cancelled. The Result then covers the requests so far, and the error is
+// ctx's. If the trace ends with an error, the run ends in the same way, but without cancelling.
 func Run(ctx context.Context, cfg Config) (*Result, error) {
 	cfg = cfg.withDefaults()
 	transport := &http.Transport{
@@ -127,7 +125,7 @@ func (r *run) dispatch(ctx context.Context) error {
 	}
 }
 
-// send starts one request, or counts it as failed when too many are under way.
+// send starts one request, or counts it as failed if too many are in flight.
 func (r *run) send(ctx context.Context, q *trace.Request, due time.Duration) {
 	select {
 	case r.slots <- struct{}{}:
@@ -148,5 +146,5 @@ func (r *run) keep(s sample) {
 	r.late = max(r.late, s.sent-s.due)
 }
 
-// since is the time since the start of the run.
+// since returns the time since the start of the run.
 func (r *run) since() time.Duration { return time.Since(r.started) }

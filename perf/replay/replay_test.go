@@ -149,13 +149,13 @@ func TestFailures(t *testing.T) {
 	}
 }
 
-// ending closes over when its last request has been taken and dealt with.
+// ending closes over after its last request has been taken and handled.
 type ending struct {
 	trace.Source
 	over chan struct{}
 }
 
-// Next is the next request, or io.EOF.
+// Next returns the next request, or io.EOF.
 func (e *ending) Next() (trace.Request, error) {
 	q, err := e.Source.Next()
 	if err != nil {
@@ -211,7 +211,7 @@ func TestTimesCountFromWhenDue(t *testing.T) {
 	ms := time.Millisecond
 	r := summarise([]sample{
 		{due: 0, sent: 5 * ms, first: 10 * ms, end: 20 * ms, node: "a"},
-		{due: 10 * ms, sent: 300 * ms, first: 310 * ms, end: 320 * ms, node: "a"}, // the replay was held up
+		{due: 10 * ms, sent: 300 * ms, first: 310 * ms, end: 320 * ms, node: "a"}, // the replay was delayed
 		{due: 15 * ms, sent: 16 * ms, end: 18 * ms, failure: "status 503"},
 	}, 290*ms, time.Second)
 	if r.TTFT.Max != 300*ms || r.TTFT.P50 != 300*ms || r.E2E.Max != 310*ms || r.Late != 290*ms {
@@ -238,8 +238,8 @@ func TestFirstToken(t *testing.T) {
 	}
 }
 
-// A generated trace against a simulated engine: its cache answers the blocks
-// that the trace repeats.
+// TestAgainstAnEngine replays a generated trace against a simulated engine. The engine's cache has
+// the blocks that the trace repeats.
 func TestAgainstAnEngine(t *testing.T) {
 	e, err := engine.New(engine.Config{CacheBlocks: 1 << 17, Speed: 1000})
 	if err != nil {

@@ -8,41 +8,41 @@ import (
 	"time"
 )
 
-// Times are percentiles over the requests that were answered whole.
+// Times are percentiles over the completely answered requests.
 type Times struct {
 	P50, P90, P99, Max time.Duration
 }
 
-// Node is what one node did, as far as a client can see it.
+// Node holds one node's figures, as a client sees them.
 type Node struct {
-	ID       string // x-cgn-node; empty where the endpoint does not say
+	ID       string // x-cgn-node; empty if the endpoint does not send it
 	Requests int
-	Share    float64 // of the requests answered whole
-	TTFT     Times   // of these
-	// MaxInFlight is the most requests that it had at one time, each counted
-	// from when it was sent to the endpoint until its answer's end.
+	Share    float64 // share of the completely answered requests
+	TTFT     Times   // of these requests
+	// MaxInFlight is the largest number of its requests at one time. A request counts from its
+	// sending until the end of its answer.
 	MaxInFlight int
 }
 
-// Result is what came of a replay.
+// Result is the result of a replay.
 type Result struct {
 	Requests int
 	Failures map[string]int // by reason
 	Wall     time.Duration
-	// Late is the most that the replay itself was behind in sending a request:
-	// a large value says that this machine was too slow for the speed asked for.
+	// Late is the replay's own largest delay in sending a request. A large value means that this
+	// machine was too slow for the speed.
 	Late time.Duration
-	// TTFT is the time to the first token and E2E to the end of the answer,
-	// both from when the request was due.
+	// TTFT is the time to the first token, and E2E the time to the end of the answer. Both count
+	// from the due time.
 	TTFT, E2E Times
-	// Token counts are the engines' own. Uncounted is the number of answers
-	// without a cached count; they are not in PromptTokens and CachedTokens.
+	// Token counts are the engines' own. Uncounted is the number of answers without a count of
+	// cached tokens. These are not in PromptTokens and CachedTokens.
 	PromptTokens, CachedTokens, OutputTokens int64
 	Uncounted                                int
 	Nodes                                    []Node // by ID
 }
 
-// Failed is the number of requests without a whole answer.
+// Failed returns the number of requests without a complete answer.
 func (r *Result) Failed() int {
 	n := 0
 	for _, count := range r.Failures {
@@ -51,7 +51,7 @@ func (r *Result) Failed() int {
 	return n
 }
 
-// HitRatio is the part of the prompt tokens that came from a prefix cache.
+// HitRatio returns the share of the prompt tokens that came from a prefix cache.
 func (r *Result) HitRatio() float64 {
 	if r.PromptTokens == 0 {
 		return 0
@@ -108,7 +108,7 @@ func (r *Result) addNodes(byNode map[string][]sample, answered int) {
 	slices.SortFunc(r.Nodes, func(a, b Node) int { return cmp.Compare(a.ID, b.ID) })
 }
 
-// maxInFlight is the most of the samples that overlap at one moment.
+// maxInFlight returns the largest number of samples that overlap at one moment.
 func maxInFlight(samples []sample) int {
 	type change struct {
 		at    time.Duration
@@ -138,14 +138,14 @@ func percentiles(d []time.Duration) Times {
 	return Times{P50: at(0.50), P90: at(0.90), P99: at(0.99), Max: d[len(d)-1]}
 }
 
-// MarkdownHeader is the head of a table of MarkdownRow.
+// MarkdownHeader returns the head of a table of MarkdownRow.
 func MarkdownHeader() string {
 	return "| | turns | failed | hit ratio | TTFT p50 ms | p90 | p99 | E2E p50 ms | busiest node | most in flight on " +
 		"a node |\n" +
 		"|---|---|---|---|---|---|---|---|---|---|\n"
 }
 
-// MarkdownRow is the result as one row of a table.
+// MarkdownRow formats the result as one row of a table.
 func (r *Result) MarkdownRow(name string) string {
 	share, most := 0.0, 0
 	for _, n := range r.Nodes {
@@ -158,8 +158,7 @@ func (r *Result) MarkdownRow(name string) string {
 
 func millis(d time.Duration) string { return fmt.Sprintf("%.1f", float64(d)/float64(time.Millisecond)) }
 
-// Details are the failures, the nodes and what puts the figures in doubt, one
-// line each.
+// Details lists the failures, the nodes, and reasons to doubt the figures, one line each.
 func (r *Result) Details() string {
 	var b strings.Builder
 	reasons := make([]string, 0, len(r.Failures))

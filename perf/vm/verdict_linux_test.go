@@ -1,5 +1,4 @@
-// Package vm_test holds vm.sh to its word: it succeeds only if the tests in the machine have
-// passed.
+// Package vm_test checks that vm.sh succeeds only if the tests in the machine have passed.
 package vm_test
 
 import (
@@ -10,7 +9,7 @@ import (
 	"testing"
 )
 
-// TestVerdict boots a machine for each way to end without having passed, and one that passes.
+// TestVerdict boots a machine for each way to end without passing, and one machine that passes.
 func TestVerdict(t *testing.T) {
 	if os.Getenv("VM_VERDICT") == "" {
 		t.Skip("boots virtual machines: make check-vm runs this")
@@ -31,7 +30,7 @@ func TestVerdict(t *testing.T) {
 		{"run", "TestGuestExits", "did not end by itself"},
 		{"run", "TestGuestPowersOff", "went down without a verdict"},
 		{"run", "TestGuestKernelPanics", "went down without a verdict"},
-		{"run", "TestGuestHangs", "vm.sh: "}, // the guest ends it, or qemu is ended where that was late
+		{"run", "TestGuestHangs", "vm.sh: "}, // the guest ends it, or vm.sh ends qemu if the guest is late
 		{"run", "TestNobody", "has no tests"},
 	} {
 		t.Run(c.form+c.guest, func(t *testing.T) {
@@ -91,7 +90,7 @@ func TestGuestIsKilled(t *testing.T) {
 	select {}
 }
 
-// TestGuestExits ends the process with status 0 where package testing does not see it.
+// TestGuestExits ends the process with status 0 without package testing noticing.
 func TestGuestExits(t *testing.T) {
 	inGuest(t)
 	syscall.RawSyscall(syscall.SYS_EXIT_GROUP, 0, 0, 0)
@@ -109,7 +108,7 @@ func TestGuestKernelPanics(t *testing.T) {
 
 func TestGuestHangs(t *testing.T) {
 	inGuest(t)
-	for { // where Go does not see that nothing goes on
+	for { // here Go does not notice a deadlock
 		syscall.Pause()
 	}
 }

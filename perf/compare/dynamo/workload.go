@@ -1,12 +1,12 @@
-// Command dynamo writes the replay of a trace for the Rust program beside it, which feeds it to the
-// indexes of the crate dynamo-kv-router.
+// Command dynamo writes the replay of a trace for the Rust program in this folder, which applies it
+// to the indexes of the crate dynamo-kv-router.
 //
 //	dynamo TRACE|"" CAPACITY LEAD OUT
 //
-// Without a trace the project's generator makes one; CAPACITY and LEAD are those of blocks.Options.
-// OUT is a sequence of little-endian 64-bit words: the number of nodes and of requests, then for
-// each request its node, the leading blocks that the node holds, the number of blocks of its prompt
-// and of those removed, and the keys of both.
+// Without a trace the project's generator makes one. CAPACITY and LEAD are those of blocks.Options.
+// OUT is a sequence of little-endian 64-bit words. It begins with the number of nodes and of
+// requests. For each request there follow its node, the number of leading blocks that the node
+// holds, the number of blocks of its prompt and of removed blocks, and the keys of both.
 package main
 
 import (
@@ -20,7 +20,7 @@ import (
 	"github.com/cognitora/dataplane/perf/trace"
 )
 
-// nodes is the number of nodes, as in the benchmark of router/residency.
+// nodes is the number of nodes. The benchmark of router/residency has the same number.
 const nodes = 8
 
 func main() {
@@ -70,7 +70,7 @@ func replay(path string, o blocks.Options) (*blocks.Replay, error) {
 	return blocks.New(trace.NewReader(f), o)
 }
 
-// write relies on Flush for errors.
+// write does not check for errors, because Flush returns them.
 func write(w *bufio.Writer, r *blocks.Replay) {
 	var word [8]byte
 	put := func(values ...uint64) {

@@ -34,14 +34,14 @@ type testCase struct {
 	RetryAfter string            `json:"retry_after"`
 }
 
-// api is one API: a whole answer, and a stream where it has them.
+// api is one API: a complete answer and, if the API has them, a stream.
 type api struct {
 	name   string
 	call   func(context.Context, openai.Client, string, ...option.RequestOption) error
 	stream func(context.Context, openai.Client, string, ...option.RequestOption) (tokens int, err error)
 }
 
-// drain reads a stream to its end and counts the events that bring a token.
+// drain reads a stream to its end and returns the number of events with a token.
 func drain[T any](s *ssestream.Stream[T], token func(*T) bool) (tokens int, err error) {
 	for s.Next() {
 		if event := s.Current(); token(&event) {
@@ -96,7 +96,7 @@ func cases(t *testing.T) (all []testCase) {
 	return all
 }
 
-// options are those of the case, and one that notes the answer's status.
+// options returns the case's options, and one that stores the answer's status.
 func (c *testCase) options(status *int) (o []option.RequestOption) {
 	o = append(o, option.WithMiddleware(func(r *http.Request, next option.MiddlewareNext) (*http.Response, error) {
 		resp, err := next(r)
@@ -117,8 +117,8 @@ func (c *testCase) options(status *int) (o []option.RequestOption) {
 	return o
 }
 
-// TestErrorBodies: every case of cases.json, for every API, is an *openai.Error
-// with the fields of its envelope.
+// TestErrorBodies: every case of cases.json, for every API, gives an *openai.Error with the fields
+// of its envelope.
 func TestErrorBodies(t *testing.T) {
 	for _, tc := range cases(t) {
 		router, model := fleetURL, tc.Model
@@ -150,9 +150,9 @@ func TestErrorBodies(t *testing.T) {
 	}
 }
 
-// check holds err to the case. A case without a type has an engine's answer in no
-// OpenAI envelope (vLLM's 401 is {"error":"Unauthorized"}), which openai-go
-// reports as JSON that it cannot decode.
+// check compares err with the case. A case without a type has an engine's answer without an OpenAI
+// envelope (vLLM's 401 is {"error":"Unauthorized"}). openai-go reports that as JSON that it cannot
+// decode.
 func (c *testCase) check(t *testing.T, err error, status *int) {
 	t.Helper()
 	if err == nil || *status != c.Status {
@@ -177,7 +177,7 @@ func (c *testCase) check(t *testing.T, err error, status *int) {
 	}
 }
 
-// TestStreamErrors: a stream that fails after its beginning is an error; it never just ends.
+// TestStreamErrors: a stream that fails after its beginning ends with an error, and never silently.
 func TestStreamErrors(t *testing.T) {
 	for _, tc := range []struct{ name, header, value, code string }{
 		{"engine resets", "x-sim-fault", "die_after=10", "backend_failed"},

@@ -1,5 +1,5 @@
-// Package sdk runs openai-go against the fleet that run.sh brought up. It is a
-// module of its own, so that the SDK is no dependency of the product.
+// Package sdk tests openai-go with the fleet that run.sh has started. It is a separate module, so
+// that the product does not depend on the SDK.
 package sdk
 
 import (
@@ -21,13 +21,13 @@ import (
 
 var (
 	fleetURL = os.Getenv("CGN_SDK_FLEET") // three simulated engines behind agents, model "sim"
-	// models "keyed", "narrow" and "open" on one engine, small limits
+	// a router with the models "keyed", "narrow" and "open" on one engine, and small limits
 	strictURL = os.Getenv("CGN_SDK_STRICT")
-	engines   = strings.Split(os.Getenv("CGN_SDK_ENGINES"), ",") // of the fleet
-	locked    = os.Getenv("CGN_SDK_LOCKED")                      // the strict router's engine
+	engines   = strings.Split(os.Getenv("CGN_SDK_ENGINES"), ",") // engines of the fleet
+	locked    = os.Getenv("CGN_SDK_LOCKED")                      // engine of the strict router
 )
 
-const key = "sesame" // that the locked engine demands
+const key = "sesame" // key that the locked engine requires
 
 func client(router string, more ...option.RequestOption) openai.Client {
 	all := []option.RequestOption{
@@ -70,13 +70,13 @@ func control(t *testing.T, method, url string, body any) []byte {
 	return answer
 }
 
-// setFault makes fault strike the engine's next requests.
+// setFault makes the engine's next requests fail with fault.
 func setFault(t *testing.T, engine string, fault map[string]any) {
 	t.Helper()
 	control(t, http.MethodPost, engine+"/sim/fault", fault)
 }
 
-// engineSum adds a field of all engines' /sim/stats.
+// engineSum returns the sum of a field of all engines' /sim/stats.
 func engineSum(t *testing.T, field string) (sum float64) {
 	t.Helper()
 	for _, engine := range engines {
@@ -102,8 +102,8 @@ func poll(t *testing.T, limit time.Duration, what string, condition func() bool)
 	}
 }
 
-// healthy clears the engines' faults and waits until every node takes requests
-// again and its failures of before are outweighed.
+// healthy clears the engines' faults and waits until every node takes requests again and its
+// earlier failures no longer matter.
 func healthy(t *testing.T) {
 	t.Helper()
 	for _, engine := range append([]string{locked}, engines...) {
@@ -133,8 +133,8 @@ func settle(t *testing.T, c openai.Client, model string) {
 	})
 }
 
-// holdStreams keeps one stream of the strict router open for each of models
-// until the function it returns is called.
+// holdStreams keeps one stream of the strict router open for each of models until release is
+// called.
 func holdStreams(t *testing.T, models []string) (release func()) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -148,8 +148,7 @@ func holdStreams(t *testing.T, models []string) (release func()) {
 	return cancel
 }
 
-// engineNotices calls leave, upon which some engine must see its client go and
-// stop computing.
+// engineNotices calls leave. Then some engine must see its client leave and stop computing.
 func engineNotices(t *testing.T, leave func()) {
 	t.Helper()
 	before := engineSum(t, "aborted")

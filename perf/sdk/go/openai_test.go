@@ -262,7 +262,7 @@ func TestCancel(t *testing.T) {
 		}
 	}
 	engineNotices(t, cancel)
-	for s.Next() { // what had arrived before
+	for s.Next() { // the events that had arrived before
 	}
 	if !errors.Is(s.Err(), context.Canceled) {
 		t.Errorf("the stream ends with %v", s.Err())
