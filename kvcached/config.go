@@ -18,7 +18,7 @@ type Config struct {
 	SSD    SSDConfig      `toml:"ssd" gone:"reclaim_rate" help:"The SSD tier, whose size is kvcached.ssd."`
 	RESP   RESPConfig     `toml:"resp" gone:"max_clients idle" help:"Redis protocol (RESP2 and RESP3), for engines that speak to redis."`
 	S3     S3Config       `toml:"s3" gone:"region max_clients multipart_memory multipart_timeout" help:"A subset of S3, for engines that speak to an object store."`
-	QUIC   QUICConfig     `toml:"quic" gone:"initial_packet_size bandwidth_per_host" help:"Blocks to and from the caches of other hosts, with certificates on both sides. The daemon itself sends nothing before the handshake is done (0-RTT), for quic-go has a data race there (its issue 4303); from others it takes short reads then, and refuses writes and blocks of more than 64 KiB."`
+	QUIC   QUICConfig     `toml:"quic" gone:"initial_packet_size bandwidth_per_host" help:"Blocks to and from the caches of other hosts, with certificates on both sides."`
 	RDMA   RDMAConfig     `toml:"rdma" help:"Cards that read blocks from the memory of other hosts, and let theirs read this host's (RoCE v2). Only in a program built with -tags rdma. What goes over them is neither encrypted nor authenticated: who may read what is agreed over QUIC or TLS."`
 	GRPC   GRPCConfig     `toml:"grpc" help:"cognitora.v1.Kv for other hosts; on this one it is on kvcached.sock."`
 	Fleet  FleetConfig    `toml:"fleet" gone:"hot_uses max_pulls" help:"How this cache reaches the blocks of others, which it finds in etcd. It does where [etcd] has endpoints and [quic] a listener; otherwise the cache is alone."`

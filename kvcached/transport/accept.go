@@ -24,7 +24,7 @@ const (
 	codeBroken quic.StreamErrorCode = 1 // it did not work out; the answer, if there is one, says why
 )
 
-func (s *Server) acceptQUIC(l *quic.EarlyListener) {
+func (s *Server) acceptQUIC(l *quic.Listener) {
 	for {
 		c, err := l.Accept(s.stop)
 		if err != nil {
@@ -48,7 +48,7 @@ func (s *Server) serveQUIC(c *quic.Conn) {
 		return
 	}
 	defer s.budget.drop(c)
-	p := &link{s: s, host: h, remote: Remote{Host: name}, quic: c}
+	p := &link{s: s, host: h, remote: Remote{Host: name, Role: roleOf(c.ConnectionState().TLS)}, quic: c}
 	var streams sync.WaitGroup
 	for {
 		st, err := c.AcceptStream(s.stop)
@@ -96,32 +96,7 @@ type link struct {
 	remote Remote
 	quic   *quic.Conn // nil on the TLS lane
 
-	identify sync.Once
 	answered atomic.Int64 // when, in Unix ns, the last stream was
-}
-
-// early tells whether the handshake is not done yet, so that what was received may be a replay.
-func (p *link) early() bool {
-	if p.quic == nil {
-		return false
-	}
-	select {
-	case <-p.quic.HandshakeComplete():
-		return false
-	default:
-		return true
-	}
-}
-
-// who returns who asks. A peer that sends before the handshake is done resumes a session, in which
-// its certificate is known.
-func (p *link) who() Remote {
-	p.identify.Do(func() {
-		if p.quic != nil {
-			p.remote.Role = roleOf(p.quic.ConnectionState().TLS)
-		}
-	})
-	return p.remote
 }
 
 func roleOf(cs tls.ConnectionState) pki.Role {
@@ -141,13 +116,11 @@ func (p *link) serveStream(st *quic.Stream) {
 	op := operations.Get().(*operation)
 	defer op.free()
 	op.reset(p, st)
-	early := p.early()
 	_ = st.SetReadDeadline(time.Now().Add(p.s.o.Stall))
 	if err := op.next(); err != nil && !op.refusable(err) {
 		reset(st, codeBroken)
 		return
 	}
-	op.early = early
 	if op.serve(st.Context()) != nil {
 		reset(st, codeBroken)
 		return

@@ -123,7 +123,7 @@ func cpuTime() time.Duration {
 // bareSide is the TLS configurations of a bare pair.
 func bareSide(t *testing.T) (server, client *tls.Config) {
 	id := identity(t, pkiDir, pki.KVCached)
-	client, err := clientTLS(id, "", "localhost")
+	client, err := clientTLS(id, "")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -15,13 +15,13 @@ import (
 func TestProtocolIsDemanded(t *testing.T) {
 	s := newSite(t, ServerOptions{}, PoolOptions{})
 	s.store.fill("b", 10)
-	config, err := clientTLS(identity(t, pkiDir, pki.KVCached), "", "127.0.0.1")
+	config, err := clientTLS(identity(t, pkiDir, pki.KVCached), "")
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, protocols := range [][]string{nil, {"h2"}} {
 		config := config.Clone()
-		config.NextProtos, config.ClientSessionCache = protocols, nil
+		config.NextProtos = protocols
 		if c, err := tls.Dial("tcp", s.address, config); err == nil {
 			if n, err := io.Copy(io.Discard, c); n != 0 {
 				t.Error(protocols, n, err)

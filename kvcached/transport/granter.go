@@ -120,7 +120,7 @@ func (op *operation) grants(ctx context.Context, body []byte) (answer []byte, er
 		if err != nil {
 			return nil, err
 		}
-		s, err := l.find(w.Session, op.link.who())
+		s, err := l.find(w.Session, op.link.remote)
 		if err != nil {
 			return nil, err
 		}
@@ -132,7 +132,7 @@ func (op *operation) grants(ctx context.Context, body []byte) (answer []byte, er
 	if err != nil {
 		return nil, err
 	}
-	s, err := l.find(r.Session, op.link.who())
+	s, err := l.find(r.Session, op.link.remote)
 	if err != nil {
 		return nil, err
 	}

@@ -12,7 +12,7 @@ import (
 // connect makes the other ends of a peer's pairs. wire.ByStream: it cannot be, on any of its rails.
 // wire.Busy: there is no room for them, or another session of that host is being made.
 func (l *granter) connect(ctx context.Context, p *link, c *wire.Connection) (answer []byte, s *session, err error) {
-	s = &session{l: l, remote: p.who(), host: p.host, ends: make([]*grantEnd, len(c.Ends)), grants: map[uint64]*grant{},
+	s = &session{l: l, remote: p.remote, host: p.host, ends: make([]*grantEnd, len(c.Ends)), grants: map[uint64]*grant{},
 		over: make(chan struct{})}
 	cards := l.rails.usable(l.rails.o.GrantAny)
 	most := min(l.suitable(c.Ends), len(cards))

@@ -45,10 +45,9 @@ type exchange interface {
 	release(error) // ends the use; without error all of the answer was read
 }
 
-// opener makes exchanges. stripe picks the connection where there are several, and read says that
-// the operation may be sent before the handshake is done.
+// opener makes exchanges. stripe picks the connection where there are several.
 type opener interface {
-	open(ctx context.Context, stripe int, read bool) (exchange, error)
+	open(ctx context.Context, stripe int) (exchange, error)
 	connected() bool // there is a connection that the next exchange can be on
 	close()
 }
@@ -69,8 +68,7 @@ type streams struct {
 // heads keeps buffers for the heads of requests, with a small body behind.
 var heads = sync.Pool{New: func() any { b := make([]byte, 0, wire.MaxHead+smallBody); return &b }}
 
-// mostAgain is how often an operation is tried again: a kept connection may be dead, and the fresh
-// one may begin with 0-RTT data that is not taken.
+// mostAgain is how often an operation is tried again: kept connections may be dead.
 const mostAgain = 2
 
 // errAgain marks failures after which a fresh connection may do better.
@@ -103,7 +101,7 @@ func (l *streams) ask(ctx context.Context, stripe int, f *wire.Frame, body []byt
 
 func (l *streams) once(ctx context.Context, stripe int, f *wire.Frame, body []byte,
 	got func(flow, *wire.Frame, *wire.Reader) error) error {
-	x, err := l.open(ctx, stripe, f.Op.Reads())
+	x, err := l.open(ctx, stripe)
 	if err != nil {
 		return err
 	}
@@ -122,14 +120,11 @@ func (l *streams) explain(ctx context.Context, x exchange, err error) error {
 		return nil
 	case ctx.Err() != nil:
 		return context.Cause(ctx)
-	// too long a block for before the handshake, which the next attempt waits for
-	case errors.Is(err, wire.ReplayRefused):
-		return fmt.Errorf("transport: %w: %w", errAgain, err)
 	case errors.As(err, &status), errors.Is(err, errCaller):
 		return err
 	case refusedHandshake(err):
 		return broken(err)
-	case x.reused(), errors.Is(err, quic.Err0RTTRejected):
+	case x.reused():
 		return fmt.Errorf("transport: %w: %w", errAgain, err)
 	}
 	return fmt.Errorf("transport: %w", err)

@@ -50,12 +50,6 @@ type PoolOptions struct {
 	// ms. Less than callers wait for a peer to begin.
 	GrantIn time.Duration
 
-	// EarlyReads sends a read that has to wait for a QUIC connection to a peer seen before along
-	// with the handshake (0-RTT). Off by default: it saves one round trip per new connection, and
-	// quic-go has a data race between the opening of such a stream and the end of the handshake
-	// (its issue 4303).
-	EarlyReads bool
-
 	// Stamp is up to which purge this side knows; nil: no purges are numbered here.
 	Stamp func() wire.Stamp
 
@@ -170,11 +164,10 @@ func (p *Pool) peer(t Target) (peer, evicted *Peer, err error) {
 }
 
 func (p *Pool) newPeer(t Target) (*Peer, error) {
-	host, _, err := net.SplitHostPort(t.Address)
-	if err != nil {
+	if _, _, err := net.SplitHostPort(t.Address); err != nil {
 		return nil, err
 	}
-	secure, err := clientTLS(p.o.Identity, t.Name, host)
+	secure, err := clientTLS(p.o.Identity, t.Name)
 	if err != nil {
 		return nil, err
 	}
@@ -189,9 +182,7 @@ func (p *Pool) newPeer(t Target) (*Peer, error) {
 		peer.lanes[overQUIC] = on(p.newQUIC(t.Address, secure), &p.quic, p.o.Stripes)
 	}
 	if t.Lane != QUIC {
-		over := secure.Clone()
-		over.ClientSessionCache = &tickets{}
-		peer.lanes[overTLS] = on(newTLSLane(&tlsLane{address: t.Address, tls: over, dialer: p.o.DialTCP, idle: p.o.Idle,
+		peer.lanes[overTLS] = on(newTLSLane(&tlsLane{address: t.Address, tls: secure, dialer: p.o.DialTCP, idle: p.o.Idle,
 			timeout: min(5*time.Second, p.o.Timeout), count: &p.tcp}, p.o.TLSConns), &p.tcp, 1)
 	}
 	if t.Cards != NoCards && p.o.Rails != nil {
@@ -203,7 +194,7 @@ func (p *Pool) newPeer(t Target) (*Peer, error) {
 
 func (p *Pool) newQUIC(address string, secure *tls.Config) *quicLane {
 	return newQUICLane(&quicLane{address: address, tls: secure, config: p.o.Tuning.config(p.budget, -1),
-		window: p.o.Tuning.window(), early: p.o.EarlyReads,
+		window: p.o.Tuning.window(),
 		budget: p.budget, socket: p.o.ListenUDP, count: &p.quic}, p.o.Stripes)
 }
 

@@ -61,7 +61,6 @@ type quicLane struct {
 	tls     *tls.Config
 	config  *quic.Config
 	window  uint64
-	early   bool // reads may go with the handshake
 	budget  *receiveBudget
 	socket  func() (net.PacketConn, error)
 	count   *laneCounters
@@ -90,10 +89,10 @@ func newQUICLane(l *quicLane, stripes int) *quicLane {
 	return l
 }
 
-func (l *quicLane) open(ctx context.Context, stripe int, read bool) (exchange, error) {
+func (l *quicLane) open(ctx context.Context, stripe int) (exchange, error) {
 	s := l.slots[uint(stripe)%uint(len(l.slots))]
 	for {
-		c, reused, err := l.connection(ctx, s, read)
+		c, reused, err := l.connection(ctx, s)
 		if err != nil {
 			return nil, err
 		}
@@ -106,10 +105,6 @@ func (l *quicLane) open(ctx context.Context, stripe int, read bool) (exchange, e
 			return x, nil
 		case ctx.Err() != nil:
 			return nil, context.Cause(ctx)
-		case errors.Is(err, quic.Err0RTTRejected):
-			if err := l.rejected(ctx, c); err != nil {
-				return nil, err
-			}
 		case reused: // it ended just now
 			l.lost(c)
 		default:
@@ -130,9 +125,8 @@ func broken(err error) error {
 	return fmt.Errorf("transport: %w", err)
 }
 
-// connection returns the slot's connection, dialling if there is none. Its handshake is done,
-// unless a read made it be dialled.
-func (l *quicLane) connection(ctx context.Context, s *slot, read bool) (c *quic.Conn, reused bool, err error) {
+// connection returns the slot's connection, dialling if there is none.
+func (l *quicLane) connection(ctx context.Context, s *slot) (c *quic.Conn, reused bool, err error) {
 	select {
 	case <-s.free:
 	case <-ctx.Done():
@@ -140,31 +134,21 @@ func (l *quicLane) connection(ctx context.Context, s *slot, read bool) (c *quic.
 	}
 	reused = s.conn != nil && s.conn.Context().Err() == nil
 	if !reused {
-		err = l.dial(ctx, s, read)
+		err = l.dial(ctx, s)
 	}
 	c = s.conn
 	s.free <- struct{}{}
-	if err != nil || read && !reused {
-		return c, reused, err
-	}
-	select {
-	case <-c.HandshakeComplete():
-	case <-c.Context().Done():
-		return nil, false, fmt.Errorf("%w: %w", ErrUnreachable, broken(context.Cause(c.Context())))
-	case <-ctx.Done():
-		return nil, false, context.Cause(ctx)
-	}
-	return c, reused, nil
+	return c, reused, err
 }
 
-func (l *quicLane) dial(ctx context.Context, s *slot, read bool) error {
+func (l *quicLane) dial(ctx context.Context, s *slot) error {
 	if l.life.Err() != nil {
 		return ErrClosed
 	}
 	if err := s.back.check(); err != nil {
 		return err
 	}
-	c, err := l.tryDial(ctx, s, read)
+	c, err := l.tryDial(ctx, s)
 	if l.life.Err() != nil {
 		if err == nil {
 			l.lost(c)
@@ -190,7 +174,7 @@ func (l *quicLane) dial(ctx context.Context, s *slot, read bool) error {
 	return nil
 }
 
-func (l *quicLane) tryDial(ctx context.Context, s *slot, read bool) (*quic.Conn, error) {
+func (l *quicLane) tryDial(ctx context.Context, s *slot) (*quic.Conn, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	defer context.AfterFunc(l.life, cancel)()
@@ -204,9 +188,6 @@ func (l *quicLane) tryDial(ctx context.Context, s *slot, read bool) (*quic.Conn,
 			return nil, err
 		}
 		s.t = &quic.Transport{Conn: c}
-	}
-	if l.early && read {
-		return s.t.DialEarly(ctx, addr, l.tls, l.config)
 	}
 	return s.t.Dial(ctx, addr, l.tls, l.config)
 }
@@ -229,16 +210,6 @@ func resolve(ctx context.Context, address string) (*net.UDPAddr, error) {
 		return nil, fmt.Errorf("%s has no address", host)
 	}
 	return &net.UDPAddr{IP: ips[0].Unmap().AsSlice(), Zone: ips[0].Zone(), Port: number}, nil
-}
-
-// rejected goes on without 0-RTT on a connection where the server did not take it.
-func (l *quicLane) rejected(ctx context.Context, c *quic.Conn) error {
-	l.count.earlyRejected.Add(1)
-	if _, err := c.NextConnection(ctx); err != nil {
-		l.lost(c)
-		return fmt.Errorf("%w: %w", errAgain, broken(err))
-	}
-	return nil
 }
 
 // lost closes a connection that is of no use, so that the slot gets another.
@@ -280,13 +251,6 @@ func (x *quicExchange) abort()               { reset(x.Stream, codeGaveUp) }
 func (x *quicExchange) release(err error) {
 	defer readers.Put(x.r)
 	defer x.r.Reset(nil)
-	// the stream is none; to reset it would be to reset the next one of its number
-	if errors.Is(err, quic.Err0RTTRejected) {
-		ctx, cancel := context.WithTimeout(context.Background(), x.lane.config.HandshakeIdleTimeout)
-		_ = x.lane.rejected(ctx, x.conn)
-		cancel()
-		return
-	}
 	if err == nil { // the peer has read the request: to reset the stream would only cost a packet
 		_ = x.SetReadDeadline(time.Now().Add(time.Second))
 		end(x.Stream)

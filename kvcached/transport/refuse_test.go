@@ -18,7 +18,7 @@ func raw(t *testing.T, p *Peer) exchange {
 	t.Helper()
 	for _, l := range p.lanes {
 		if l != nil {
-			x, err := l.(*streams).open(t.Context(), 0, false)
+			x, err := l.(*streams).open(t.Context(), 0)
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -22,7 +22,6 @@ type operation struct {
 	r       wire.Reader
 	f       wire.Frame // as asked; its byte strings are parts of r
 	invalid error      // why what came is no frame
-	early   bool       // it may be a replay
 	left    uint64     // bytes of the request's body that were not read
 	stamp   wire.Stamp // up to which purge this host's blocks were checked when the request was admitted
 	head    []byte     // of the answer, with a small body behind it
@@ -45,7 +44,7 @@ const maxKept = 256
 func (op *operation) reset(p *link, st duplex) {
 	op.link, op.flow = p, flow{st, p.s.o.Bandwidth, p.s.o.Stall}
 	op.r.Reset(st)
-	op.invalid, op.early, op.left = nil, false, 0
+	op.invalid, op.left = nil, 0
 }
 
 func (op *operation) free() {
@@ -79,7 +78,7 @@ func (op *operation) serve(parent context.Context) error {
 	answered := false
 	err := op.admit()
 	if err == nil {
-		answered, err = op.admitted(context.WithValue(ctx, remoteKey{}, op.link.who()))
+		answered, err = op.admitted(context.WithValue(ctx, remoteKey{}, op.link.remote))
 	}
 	if err != nil || parent.Err() != nil {
 		op.untold()
@@ -127,17 +126,11 @@ func (op *operation) admit() error {
 	if err := op.f.Check(); err != nil {
 		return err
 	}
-	if !op.link.s.o.Allow(op.link.who().Role, op.f.Op) {
+	if !op.link.s.o.Allow(op.link.remote.Role, op.f.Op) {
 		return wire.Forbidden
 	}
 	if op.link.s.closing.Load() && begins(&op.f) {
 		return wire.Busy
-	}
-	if op.early {
-		op.link.s.count.early.Add(1)
-	}
-	if op.early && !op.f.Op.Reads() {
-		return wire.ReplayRefused
 	}
 	return nil
 }
@@ -196,9 +189,6 @@ func (op *operation) get(ctx context.Context) (answered bool, err error) {
 	if err != nil {
 		return false, err
 	}
-	if err := op.short(ctx, a); err != nil {
-		return false, err
-	}
 	b, err := op.link.s.o.Handler.Get(ctx, a)
 	if err != nil {
 		return false, err
@@ -206,9 +196,6 @@ func (op *operation) get(ctx context.Context) (answered bool, err error) {
 	defer b.Release()
 	found, payload := b.Found(), b.Bytes()
 	body := op.f.Range(payload)
-	if op.early && len(body) > MaxEarly { // another block than short has seen
-		return false, wire.ReplayRefused
-	}
 	release, err := op.hold(len(body))
 	if err != nil {
 		return false, err
@@ -403,7 +390,7 @@ type counters struct {
 	unknown                            atomic.Uint64
 	sent, received                     atomic.Uint64
 	refusedConns, acceptErrors, gaveUp atomic.Uint64
-	stalled, early                     atomic.Uint64
+	stalled                            atomic.Uint64
 	handshakes                         atomic.Uint64
 	conns                              atomic.Int64
 }

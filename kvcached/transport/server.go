@@ -91,7 +91,7 @@ type Server struct {
 	tls     *tls.Config
 	budget  *receiveBudget
 	quic    []*quic.Transport
-	early   []*quic.EarlyListener
+	listens []*quic.Listener
 	bytes   atomic.Int64 // in flight
 	count   counters
 	granter *granter        // nil: nothing is granted
@@ -137,14 +137,12 @@ func NewServer(o ServerOptions) (*Server, error) {
 			t.StatelessResetKey = (*quic.StatelessResetKey)(o.ResetKey)
 		}
 		s.quic = append(s.quic, t)
-		config := o.Tuning.config(s.budget, int64(o.MaxOps))
-		config.Allow0RTT = true
-		l, err := t.ListenEarly(s.tls, config)
+		l, err := t.Listen(s.tls, o.Tuning.config(s.budget, int64(o.MaxOps)))
 		if err != nil {
 			_ = s.Close(context.Background())
 			return nil, err
 		}
-		s.early = append(s.early, l)
+		s.listens = append(s.listens, l)
 		s.workers.Go(func() { s.acceptQUIC(l) })
 	}
 	if o.TCP != nil {
@@ -170,7 +168,7 @@ func (s *Server) Close(ctx context.Context) error {
 	s.mu.Lock()
 	s.shut = true
 	s.mu.Unlock()
-	for _, l := range s.early {
+	for _, l := range s.listens {
 		_ = l.Close()
 	}
 	if s.o.TCP != nil {

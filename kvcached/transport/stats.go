@@ -13,7 +13,6 @@ type ServerStats struct {
 	GaveUp   uint64                // operations that the peer broke off
 	// operations broken off because the peer neither read nor wrote for ServerOptions.Stall
 	Stalled      uint64
-	Early        uint64 // operations that came before the handshake was done
 	Sent         uint64 // payload bytes of blocks
 	Received     uint64 // payload bytes of blocks
 	RefusedConns uint64 // connections beyond MaxPeers, MaxConnections or Tuning.Receive
@@ -28,7 +27,7 @@ type ServerStats struct {
 func (s *Server) Stats() ServerStats {
 	c := &s.count
 	out := ServerStats{
-		GaveUp: c.gaveUp.Load(), Stalled: c.stalled.Load(), Early: c.early.Load(), Sent: c.sent.Load(),
+		GaveUp: c.gaveUp.Load(), Stalled: c.stalled.Load(), Sent: c.sent.Load(),
 		Received: c.received.Load(), RefusedConns: c.refusedConns.Load(),
 		Handshakes: c.handshakes.Load(), AcceptErrors: c.acceptErrors.Load(), Conns: c.conns.Load(),
 		InFlight: s.bytes.Load(), Windows: s.budget.used.Load(),
@@ -45,22 +44,21 @@ func (s *Server) Stats() ServerStats {
 
 // laneCounters are those of all peers on one lane.
 type laneCounters struct {
-	dials, dialErrors, retried, earlyRejected atomic.Uint64
-	sent, received, striped                   atomic.Uint64
-	ranOut, chosen                            atomic.Uint64
+	dials, dialErrors, retried atomic.Uint64
+	sent, received, striped    atomic.Uint64
+	ranOut, chosen             atomic.Uint64
 }
 
 // LaneStats is a snapshot of what a Pool did on one lane.
 type LaneStats struct {
-	Dials         uint64 // connections made
-	DialErrors    uint64 // connections that could not be made
-	Retried       uint64 // operations tried again because a kept connection was dead
-	EarlyRejected uint64 // times that a peer did not take 0-RTT data
-	Sent          uint64 // payload bytes of blocks
-	Received      uint64 // payload bytes of blocks
-	Striped       uint64 // pulls over several connections
-	RanOut        uint64 // pulls that had no more time
-	Chosen        uint64 // times that Auto went over to this lane, of a peer
+	Dials      uint64 // connections made
+	DialErrors uint64 // connections that could not be made
+	Retried    uint64 // operations tried again because a kept connection was dead
+	Sent       uint64 // payload bytes of blocks
+	Received   uint64 // payload bytes of blocks
+	Striped    uint64 // pulls over several connections
+	RanOut     uint64 // pulls that had no more time
+	Chosen     uint64 // times that Auto went over to this lane, of a peer
 }
 
 // PoolStats is a snapshot of what a Pool did.
@@ -82,7 +80,6 @@ func (p *Pool) Stats() PoolStats {
 
 func (c *laneCounters) stats() LaneStats {
 	return LaneStats{Dials: c.dials.Load(), DialErrors: c.dialErrors.Load(), Retried: c.retried.Load(),
-		EarlyRejected: c.earlyRejected.Load(),
-		Sent:          c.sent.Load(), Received: c.received.Load(), Striped: c.striped.Load(), RanOut: c.ranOut.Load(),
+		Sent: c.sent.Load(), Received: c.received.Load(), Striped: c.striped.Load(), RanOut: c.ranOut.Load(),
 		Chosen: c.chosen.Load()}
 }

@@ -33,7 +33,7 @@ func newTLSLane(l *tlsLane, most int) *tlsLane {
 	return l
 }
 
-func (l *tlsLane) open(ctx context.Context, _ int, _ bool) (exchange, error) {
+func (l *tlsLane) open(ctx context.Context, _ int) (exchange, error) {
 	select {
 	case l.tokens <- struct{}{}:
 	case <-ctx.Done():

@@ -6,10 +6,8 @@
 // Both sides show a certificate of the fleet's CA, always; its role says what it may ask for.
 //
 // An operation that fails because a kept connection turns out to be dead is tried again on a fresh
-// one, so a Put or Delete may be carried out twice. Over QUIC a read may be sent before the
-// handshake is done (0-RTT), where an attacker who records it can make the server do it again: that
-// costs the server work and tells the attacker nothing. Everything else that arrives before the
-// handshake is done, and a Get of more than MaxEarly, is refused with wire.ReplayRefused.
+// one, so a Put or Delete may be carried out twice. Nothing is sent or accepted before the handshake
+// is done, so nobody can replay a request.
 package transport
 
 import (

@@ -274,7 +274,7 @@ func TestRefusedAfterHandshake(t *testing.T) {
 		t.Fatal(err)
 	}
 	l := p.lanes[overQUIC].(*streams).opener.(*quicLane)
-	c, _, err := l.connection(t.Context(), l.slots[0], true)
+	c, _, err := l.connection(t.Context(), l.slots[0])
 	if err == nil {
 		<-c.Context().Done()
 		_, err = c.OpenStreamSync(t.Context())

@@ -118,52 +118,15 @@ func (b *receiveBudget) drop(c *quic.Conn) {
 	}
 }
 
-// clientTLS is the identity's configuration for dialling cache daemons, with room for a few session
-// tickets. An empty name leaves it to the role in the peer's certificate to say that it is one.
-func clientTLS(id *pki.Identity, name, host string) (*tls.Config, error) {
+// clientTLS is the identity's configuration for dialling cache daemons. An empty name leaves it to
+// the role in the peer's certificate to say that it is one. No session is resumed: connections are
+// few and last long.
+func clientTLS(id *pki.Identity, name string) (*tls.Config, error) {
 	c, err := id.Client(name, pki.KVCached)
 	if err != nil {
 		return nil, err
 	}
 	c.NextProtos = []string{wire.ALPN}
-	c.ServerName = host // without it nothing is cached; what the certificate must say is checked by VerifyConnection
-	c.ClientSessionCache = &tickets{}
 	c.DynamicRecordSizingDisabled = true
 	return c, nil
-}
-
-// maxTickets is how many sessions are kept for a peer.
-const maxTickets = 8
-
-// tickets are the sessions of one peer. Each is used once, so that two handshakes never share one
-// (quic-go writes to it) and an onlooker cannot tell that they are of one client.
-type tickets struct {
-	mu   sync.Mutex
-	kept []*tls.ClientSessionState
-}
-
-// Get is of tls.ClientSessionCache.
-func (t *tickets) Get(string) (*tls.ClientSessionState, bool) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	n := len(t.kept)
-	if n == 0 {
-		return nil, false
-	}
-	newest := t.kept[n-1]
-	t.kept = t.kept[:n-1]
-	return newest, true
-}
-
-// Put is of tls.ClientSessionCache. The oldest session makes room.
-func (t *tickets) Put(_ string, s *tls.ClientSessionState) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if s == nil {
-		return
-	}
-	if len(t.kept) == maxTickets {
-		t.kept = append(t.kept[:0], t.kept[1:]...)
-	}
-	t.kept = append(t.kept, s)
 }

@@ -158,7 +158,7 @@ func TestGrantedSize(t *testing.T) {
 	if Connect.Reads() || Grant.Reads() || Release.Reads() || !Connect.Grants() || !Grant.Grants() ||
 		!Release.Grants() ||
 		Get.Grants() {
-		t.Error("what is granted may be a replay")
+		t.Error("an operation of grants counts as a read")
 	}
 }
 

@@ -40,7 +40,7 @@ const (
 // Op says what is asked for. Numbers are never reused.
 type Op uint8
 
-// Operations. Of those that are not Reads, none is carried out when it may be a replay.
+// Operations.
 const (
 	Ping     Op = 1 // nothing: answered with an empty OK
 	Get      Op = 2 // a block or a range of it: answered with its bytes
@@ -75,7 +75,7 @@ const Ops = len(opNames)
 // Known tells whether this package knows the operation.
 func (o Op) Known() bool { return int(o) < Ops && opNames[o] != "" }
 
-// Reads tells whether the operation changes nothing, so that a replay of it does no harm.
+// Reads tells whether the operation changes nothing.
 func (o Op) Reads() bool { return o == Ping || o == Get || o == Stat || o == Locate }
 
 // Stamped tells whether a request says up to which purge its sender knows, and the answer up to
@@ -110,7 +110,7 @@ const (
 	UnknownOp          Status = 8  // of a later version, or rubbish
 	Corrupt            Status = 9  // bytes and checksum differ
 	Deadline           Status = 10 // not done within deadline_ms
-	ReplayRefused      Status = 11 // sent as 0-RTT data, which may be a replay, and not a read, or one of many bytes
+	ReplayRefused      Status = 11 // not sent by this version, whose servers take no 0-RTT data
 	Internal           Status = 12 // the other side could not, and logs why
 	ByStream           Status = 13 // not by reading it from the other side's memory: ask for it with Get
 )
