@@ -6,20 +6,20 @@ import (
 	"github.com/cognitora/dataplane/router/fleet"
 )
 
-// Fleet is the fleet as a router has it: what /debug/fleet answers.
+// Fleet is the fleet in a router's view: the answer of /debug/fleet.
 type Fleet struct {
 	fleet.View
 	Nodes       []Node `json:"nodes"`
 	IndexBlocks int    `json:"index_blocks"`
 }
 
-// Node is a node as the router has it.
+// Node is a node in the router's view.
 type Node struct {
 	fleet.NodeView
 	Lifetime float64 `json:"learned_lifetime_s"`
 }
 
-// FirstModel is empty where no node serves one.
+// FirstModel returns the first model; empty if no node serves one.
 func (v *Fleet) FirstModel() string {
 	if len(v.Models) == 0 {
 		return ""
@@ -27,7 +27,7 @@ func (v *Fleet) FirstModel() string {
 	return v.Models[0].Name
 }
 
-// Fleet asks for the fleet as the router has it.
+// Fleet returns the fleet in the router's view.
 func (p *Port) Fleet(ctx context.Context) (*Fleet, error) {
 	v := &Fleet{}
 	return v, p.Decode(ctx, "/debug/fleet", "", v)

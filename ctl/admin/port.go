@@ -1,4 +1,4 @@
-// Package admin asks a router at its admin port.
+// Package admin sends requests to a router's admin port.
 package admin
 
 import (
@@ -15,10 +15,10 @@ import (
 	"github.com/cognitora/dataplane/ctl/cli"
 )
 
-// Variable is the variable of the environment that stands for the flag.
+// Variable is the environment variable for the flag.
 const Variable = "CGN_ADMIN"
 
-// Default is where a router's admin port is unless told otherwise.
+// Default is the default address of a router's admin port.
 const Default = "http://127.0.0.1:9091"
 
 const (
@@ -29,13 +29,13 @@ const (
 // Port is the admin port of a router.
 type Port struct{ At string } // base URL, or HOST:PORT
 
-// Flag says where it is.
+// Flag defines the flag for the address.
 func (p *Port) Flag(flags *pflag.FlagSet, getenv func(string) string) {
 	flags.StringVar(&p.At, "admin", cli.FirstSet(getenv, Default, Variable),
 		"a router's admin address (env CGN_ADMIN)")
 }
 
-// url makes "127.0.0.1:9091" and "http://127.0.0.1:9091/" the same.
+// url returns the same URL for "127.0.0.1:9091" and "http://127.0.0.1:9091/".
 func (p *Port) url(path string) string {
 	base := strings.TrimRight(p.At, "/")
 	if !strings.Contains(base, "://") {
@@ -72,7 +72,7 @@ func (p *Port) Ask(ctx context.Context, method, path, body string) ([]byte, erro
 	return answer, nil
 }
 
-// refused turns an error answer into an error with the router's own words.
+// refused turns an error answer into an error with the router's own text.
 func refused(req *http.Request, status int, answer []byte) error {
 	var envelope struct {
 		Error struct {
@@ -97,7 +97,7 @@ func firstLine(text []byte) string {
 	return line[:min(len(line), 200)]
 }
 
-// Decode decodes the answer of a GET, or of a POST if there is a body.
+// Decode decodes the answer of a GET, or of a POST if body is not empty.
 func (p *Port) Decode(ctx context.Context, path, body string, into any) error {
 	method := http.MethodGet
 	if body != "" {

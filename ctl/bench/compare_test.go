@@ -25,7 +25,7 @@ func TestBenchCompareRefuses(t *testing.T) {
 	}
 }
 
-// TestBenchCompareOfNothing: contestants that no scenario of the form is for.
+// TestBenchCompareOfNothing: no scenario of the form includes these contestants.
 func TestBenchCompareOfNothing(t *testing.T) {
 	_, err := ctl(t, nil, "bench", "compare", "--root", "../..", "--contestants", "GOGC 50")
 	if err == nil || !strings.Contains(err.Error(), "nothing was measured") {

@@ -22,7 +22,7 @@ import (
 	"github.com/cognitora/dataplane/perf/load"
 )
 
-// loadFlags are those of bench load.
+// loadFlags are the flags of bench load.
 type loadFlags struct {
 	mode, url        string
 	clients, streams int
@@ -84,7 +84,7 @@ func newLoad(a *cli.App) *cobra.Command {
 
 var loadModes = []string{"closed", "open", "streams"}
 
-// loadMode takes the one argument.
+// loadMode accepts exactly one argument, the mode.
 func loadMode(_ *cobra.Command, args []string) error {
 	const must = "must be closed, open or streams"
 	switch {
@@ -98,7 +98,7 @@ func loadMode(_ *cobra.Command, args []string) error {
 	return nil
 }
 
-// idle says which flag was given that its mode does not look at.
+// idle returns an error for a given flag that the mode does not use.
 func (f *loadFlags) idle(given func(flag string) bool) error {
 	for _, flag := range []struct{ name, modes string }{
 		{"clients", "closed open"}, {"stream", "closed open"}, {"rate", "open"}, {"trace", "open"}, {"speed", "open"}, {"streams", "streams"}, {"ramp", "streams"},
@@ -119,9 +119,9 @@ func (f *loadFlags) idle(given func(flag string) bool) error {
 	return nil
 }
 
-// check says which flag has a value that means nothing.
+// check refuses flags with meaningless values.
 func (f *loadFlags) check() error {
-	const most = 1 << 20 // connections, which no machine has ports for
+	const most = 1 << 20 // connections; no machine has more ports
 	for _, n := range []struct {
 		flag            string
 		value, from, to int
@@ -201,7 +201,7 @@ func runLoad(ctx context.Context, a *cli.App, f *loadFlags) error {
 	return showLoad(ctx, a, f, result)
 }
 
-// showLoad shows the result, unless there is none.
+// showLoad shows the result, if there is one.
 func showLoad(ctx context.Context, a *cli.App, f *loadFlags, r *load.Result) error {
 	nothing := r.Requests+r.Tokens == 0 || f.mode == "streams" && r.Tokens == 0
 	if !nothing || r.Failed() > 0 {
@@ -230,11 +230,11 @@ func showLoad(ctx context.Context, a *cli.App, f *loadFlags, r *load.Result) err
 
 func oneLine(text string) string { return strings.Join(strings.Fields(text), " ") }
 
-// tryLimit bounds the request that finds out early whether the model is served.
+// tryLimit is the time limit of the request that checks early whether the model is served.
 const tryLimit = 5 * time.Second
 
-// tryModel asks the endpoint once, for one token. What it says to that, or that it is slow, is the
-// load's to find, unless nobody listens there or there is no such model.
+// tryModel sends one request for one token. It returns an error only if nobody listens at the
+// endpoint, or if there is no such model. The load itself reports other errors, or a slow answer.
 func (f *loadFlags) tryModel(ctx context.Context) error {
 	body, err := json.Marshal(map[string]any{
 		"model": f.chat.Model, "max_tokens": 1, "messages": []map[string]string{{"role": "user", "content": "Hello"}},
@@ -270,7 +270,8 @@ func (f *loadFlags) tryModel(ctx context.Context) error {
 	return cli.WithHint(fmt.Errorf("nothing was measured: status 404: %s", oneLine(string(page))), f.unknownModel())
 }
 
-// unknownModel says which models there are, where the endpoint has answered 404 and can be asked.
+// unknownModel returns a text with the served models, if the endpoint has answered 404 and can list
+// them.
 func (f *loadFlags) unknownModel() string {
 	hint := fmt.Sprintf("%q was asked for; give the served model with --model", f.chat.Model)
 	client := http.Client{Timeout: 2 * time.Second}
@@ -302,13 +303,15 @@ func (f *loadFlags) unknownModel() string {
 	return hint + ": /v1/models lists " + strings.Join(names, ", ")
 }
 
-// arrivals say when the next request is due; failed, why a trace could not be read to its end.
+// arrivals returns when the next request is due. failed is the error if a trace could not be read
+// to its end.
 type arrivals struct {
 	next   func() (time.Duration, bool)
 	failed func() error
 }
 
-// open returns the arrivals of a trace, or a Poisson process, and what closes the trace.
+// open returns the arrivals of a trace or of a Poisson process, and a function that closes the
+// trace.
 func (f *loadFlags) open() (*arrivals, func() error, error) {
 	if f.arrivals.file == "" {
 		return &arrivals{load.Poisson(f.rate, f.chat.Salt), func() error { return nil }}, func() error { return nil },
@@ -334,7 +337,7 @@ func (f *loadFlags) open() (*arrivals, func() error, error) {
 
 func (f *loadFlags) text(r *load.Result) string {
 	rate := fmt.Sprintf(" (%.0f/s)", float64(r.Requests)/r.Seconds)
-	if f.mode == "streams" { // all of them count, whenever they end
+	if f.mode == "streams" { // all streams count, whenever they end
 		rate = ""
 	}
 	text := fmt.Sprintf("%d answers in %.1f s%s, %d failed; this program used %.2f s of CPU", r.Requests, r.Seconds,

@@ -42,7 +42,7 @@ func TestBenchLoadRefuses(t *testing.T) {
 	}
 }
 
-// TestBenchLoadSaysWhatFailed: one answer is shown, and which models there are.
+// TestBenchLoadSaysWhatFailed: the output has one failed answer, and the models that exist.
 func TestBenchLoadSaysWhatFailed(t *testing.T) {
 	e, err := engine.New(engine.Config{Models: []string{"served"}})
 	if err != nil {

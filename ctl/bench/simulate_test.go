@@ -52,7 +52,7 @@ func TestBenchCluster(t *testing.T) {
 	}
 }
 
-// TestBenchClusterDefaults: the search comes to its end with what it takes where nothing is given.
+// TestBenchClusterDefaults: the search finishes with the default values.
 func TestBenchClusterDefaults(t *testing.T) {
 	for _, requests := range []string{"200", "500", "2000"} {
 		text, err := ctl(t, nil, "bench", "cluster", "--requests", requests, "--modes", "round_robin")

@@ -11,9 +11,9 @@ import (
 	"github.com/cognitora/dataplane/ctl/screen"
 )
 
-// since is what was counted after before: counters are differences, the path's figures and open
-// connections are as they are. What counts less than before was made anew meanwhile, and all of it
-// is later.
+// since returns the counts since before. Counters are differences; the path's figures and open
+// connections are the present ones. A count that has decreased belongs to an object that was made
+// anew, so all of it is later.
 func (k *kernel) since(before *kernel) *kernel {
 	d := &kernel{RunDelay: k.RunDelay.Since(before.RunDelay), at: k.at}
 	for _, c := range k.CPUs {
@@ -51,7 +51,7 @@ func (k *kernel) since(before *kernel) *kernel {
 func socketsSince(s, b bpf.Sockets) bpf.Sockets {
 	if s.Opened < b.Opened || s.Closed < b.Closed || s.Refused < b.Refused || s.Unanswered < b.Unanswered ||
 		s.Abandoned < b.Abandoned ||
-		// evicted, and made anew
+		// evicted and made anew
 		s.BytesSent < b.BytesSent || s.BytesReceived < b.BytesReceived || s.SegmentsSent < b.SegmentsSent ||
 		s.RTTLooks < b.RTTLooks {
 		return s
@@ -83,12 +83,12 @@ func tokensSince(t, b bpf.Tokens) bpf.Tokens {
 	return t
 }
 
-// maxPeers are shown of all that was ever counted, those with the most bytes first; -o json has
-// all, and so has a terminal that is tall enough.
+// maxPeers is how many peers are shown of all that were ever counted, those with the most bytes
+// first. -o json and a tall terminal show all.
 const maxPeers = 20
 
-// picture shows all that has been counted, or what was since before, where there was one; then the
-// CPUs that have most to do come first.
+// picture shows all counts, or those since before if there is an earlier look. In the second case
+// the busiest CPUs come first.
 func (k *kernel) picture(before *kernel) *screen.Picture {
 	d, p := k, &screen.Picture{Head: []string{"since the programs were loaded:"}, All: "bpf show"}
 	if before != nil {
@@ -126,7 +126,7 @@ func (k *kernel) picture(before *kernel) *screen.Picture {
 	return p
 }
 
-// busyShare is 0 where nothing is known.
+// busyShare returns the busy share of a CPU; 0 if it is unknown.
 func busyShare(c bpf.CPU) float64 {
 	return float64(c.Busy) / float64(max(c.Busy+c.Idle, 1))
 }

@@ -15,8 +15,8 @@ import (
 	"github.com/cognitora/dataplane/ctl/cli"
 )
 
-// largeHost is a host of 128 CPUs, with ports and peers of which every count is another number,
-// from which on is said; it returns all of them.
+// largeHost returns a host of 128 CPUs with ports and peers. Every count is a different number,
+// beginning with from. It also returns all counts.
 func largeHost(from int) (k *kernel, counts []int64) {
 	k = &kernel{RunDelay: bpf.Histogram{Count: 5}}
 	for i := range 128 {
@@ -44,10 +44,10 @@ func largeHost(from int) (k *kernel, counts []int64) {
 	return k, counts
 }
 
-// ofAttempts are fields of who connects: ports have none.
+// ofAttempts are fields about connection attempts, which ports do not have.
 var ofAttempts = map[string]bool{"Refused": true, "Unanswered": true, "Abandoned": true}
 
-// derived are fields whose parts are shown, or that are shown in parts.
+// derived are fields that are shown only by their parts, or only as part of others.
 var derived = map[string]bool{"TTFT": true, "ITL": true, "SinglesTime": true, "RTTLooks": true, "RTTSum": true}
 
 // TestBPFShowsAll: each figure of ports, their tokens and peers is shown.
@@ -71,11 +71,11 @@ func TestBPFShowsAll(t *testing.T) {
 	}
 }
 
-// figuresOfNow are not counts: they are as they are.
+// figuresOfNow are fields that are present values, not counts.
 var figuresOfNow = map[string]bool{"Established": true, "RTT": true, "RTTMin": true, "DeliveryRate": true,
 	"RTTMean": true}
 
-// TestBPFSince: of each count, what two looks have between them is left.
+// TestBPFSince: since returns the difference of each count between two looks.
 func TestBPFSince(t *testing.T) {
 	before, _ := largeHost(1000)
 	now, _ := largeHost(3000)
@@ -104,8 +104,8 @@ var (
 	aCPU     = regexp.MustCompile(`^\d+ +[\d.]+ % +\d+$`)
 )
 
-// TestPicturesFit: in terminals of all sizes, each line does, the first is the headline's, and what
-// is shown and what is said to be left out are all.
+// TestPicturesFit: in terminals of all sizes, each line fits, and the first is the headline. The
+// parts shown and the parts reported as left out are together all parts.
 func TestPicturesFit(t *testing.T) {
 	k, _ := largeHost(1)
 	before, _ := largeHost(1)
@@ -137,7 +137,7 @@ func TestPicturesFit(t *testing.T) {
 				t.Fatalf("%d x %d: the headline is %q", columns, rows, lines[0])
 			}
 			if columns < 80 || rows < 4 {
-				continue // what is left out is cut, too
+				continue // the text about left-out parts is cut too
 			}
 			said := 0
 			if m := moreRows.FindStringSubmatch(lines[len(lines)-1]); m != nil {

@@ -1,4 +1,4 @@
-// Package cache calls a host's KV cache daemon, and says why it does not answer.
+// Package cache calls a host's KV cache daemon, and explains why it does not answer.
 package cache
 
 import (
@@ -25,21 +25,22 @@ import (
 	pb "github.com/cognitora/dataplane/proto/cognitora/v1"
 )
 
-// Variable is where the cache's socket is, as cgn-kvcached has it in its configuration.
+// Variable is the environment variable of the cache's socket, as in the configuration of
+// cgn-kvcached.
 const Variable = "CGN_KVCACHED_SOCK"
 
-// deadline is what a call that answers at once may take.
+// deadline is the time limit of a short call.
 const deadline = 10 * time.Second
 
-// Daemon is one host's KV cache daemon, and how it is reached.
+// Daemon is one host's KV cache daemon, with the ways to reach it.
 type Daemon struct {
 	Sock, Address string
 	files         pki.Files
-	sockFlag      *pflag.Flag   // of Sock
-	Limit         time.Duration // of Soon; 0: 10 s
+	sockFlag      *pflag.Flag   // flag of Sock
+	Limit         time.Duration // time limit of Soon; 0: 10 s
 }
 
-// Flags say where the cache is.
+// Flags defines the flags for the cache's address.
 func (d *Daemon) Flags(f *pflag.FlagSet, getenv func(string) string) {
 	f.StringVar(&d.Sock, "sock", cli.FirstSet(getenv, "", Variable),
 		"the cache's gRPC socket, a path or unix:///path (env "+Variable+"); default: kv.sock in /run/cognitora, else "+
@@ -52,10 +53,10 @@ func (d *Daemon) Flags(f *pflag.FlagSet, getenv func(string) string) {
 	f.StringVar(&d.files.Key, "tls-key", "", "key of the certificate")
 }
 
-// usualSock is where the socket is of a daemon that systemd runs.
+// usualSock is the socket of a daemon under systemd.
 const usualSock = "/run/cognitora/kv.sock"
 
-// Name says which cache is called.
+// Name returns the called cache's name for messages.
 func (d *Daemon) Name() string {
 	if d.Address != "" {
 		return "the cache daemon at " + d.Address
@@ -63,8 +64,8 @@ func (d *Daemon) Name() string {
 	return "the cache daemon at " + d.Path()
 }
 
-// Ambiguous refuses two flags that each say which cache is meant. The environment says it only
-// where no flag does.
+// Ambiguous refuses two flags that each name a cache. The environment counts only if no flag is
+// given.
 func (d *Daemon) Ambiguous() error {
 	if d.Address != "" && d.sockFlag != nil && d.sockFlag.Changed {
 		return errors.New("--sock and --address both say which cache is meant: give one of them")
@@ -72,7 +73,7 @@ func (d *Daemon) Ambiguous() error {
 	return nil
 }
 
-// Path is the socket to call.
+// Path returns the socket to call.
 func (d *Daemon) Path() string {
 	if d.Sock != "" {
 		return strings.TrimPrefix(d.Sock, "unix://")
@@ -88,7 +89,7 @@ func (d *Daemon) Path() string {
 	return sock
 }
 
-// dial returns a connection, and where it goes to.
+// dial returns a connection and its target.
 func (d *Daemon) dial() (conn *grpc.ClientConn, where string, err error) {
 	if d.Address == "" {
 		if d.files != (pki.Files{}) {
@@ -119,7 +120,7 @@ func (d *Daemon) dial() (conn *grpc.ClientConn, where string, err error) {
 	return conn, d.Address, err
 }
 
-// Call runs fn with a client, and explains a daemon that does not answer.
+// Call runs fn with a client, and explains the error if the daemon does not answer.
 func (d *Daemon) Call(ctx context.Context, fn func(ctx context.Context, c pb.KvClient) error) error {
 	conn, where, err := d.dial()
 	if err != nil {
@@ -143,7 +144,7 @@ func (d *Daemon) Call(ctx context.Context, fn func(ctx context.Context, c pb.KvC
 	}
 }
 
-// unavailable says what to look at where nobody answers.
+// unavailable returns an error with a hint for a daemon that does not answer.
 func (d *Daemon) unavailable(where, why string) error {
 	why = cli.Cause(why)
 	if d.Address == "" && strings.HasSuffix(why, syscall.EACCES.Error()) {
@@ -164,7 +165,7 @@ func (d *Daemon) unavailable(where, why string) error {
 		"--data DIR has it as DIR/kv.sock (cgn-ctl up prints its own).")
 }
 
-// Soon is call with a deadline.
+// Soon is Call with a time limit.
 func (d *Daemon) Soon(ctx context.Context, fn func(ctx context.Context, c pb.KvClient) error) error {
 	limit := d.Limit
 	if limit == 0 {

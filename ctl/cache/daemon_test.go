@@ -6,7 +6,8 @@ import (
 	"testing"
 )
 
-// TestSocketThatMayNotBeUsed: a socket that may not be used is not one where nobody answers.
+// TestSocketThatMayNotBeUsed: a socket without permission is not reported as one without a
+// listener.
 func TestSocketThatMayNotBeUsed(t *testing.T) {
 	d := &Daemon{Sock: "/x/kv.sock"}
 	denied := d.unavailable("/x/kv.sock",

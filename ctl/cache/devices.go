@@ -6,18 +6,18 @@ import (
 	pb "github.com/cognitora/dataplane/proto/cognitora/v1"
 )
 
-// Device is an RDMA device as the daemon sees it.
+// Device is an RDMA device in the daemon's view.
 type Device struct {
 	Name  string `json:"device"`
 	State string `json:"state"`
 	Why   string `json:"why,omitempty"`
 }
 
-// deviceStates are the words for the states of a device.
+// deviceStates are the texts for the states of a device.
 var deviceStates = map[pb.RdmaDevice_State]string{pb.RdmaDevice_STATE_OPEN: "open",
 	pb.RdmaDevice_STATE_RELEASED: "released", pb.RdmaDevice_STATE_UNUSABLE: "unusable"}
 
-// DevicesOf are the devices that a daemon has told of.
+// DevicesOf returns the devices in a daemon's answer.
 func DevicesOf(r *pb.PeersResponse) *[]Device {
 	all := []Device{}
 	for _, d := range r.Devices {
@@ -26,7 +26,7 @@ func DevicesOf(r *pb.PeersResponse) *[]Device {
 	return &all
 }
 
-// WriteDevices writes them as a table.
+// WriteDevices writes the devices as a table.
 func WriteDevices(t *cli.Table, all []Device) {
 	t.Row("DEVICE", "STATE", "WHY")
 	for _, d := range all {

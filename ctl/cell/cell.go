@@ -1,4 +1,4 @@
-// Package cell writes values for the cells of tables, - for what is not known.
+// Package cell formats values for cells of tables; "-" is an unknown value.
 package cell
 
 import (
@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// Dash stands for a value that is not known.
+// Dash returns s, or "-" if it is empty.
 func Dash(s string) string {
 	if s == "" {
 		return "-"
@@ -15,7 +15,7 @@ func Dash(s string) string {
 	return s
 }
 
-// Number writes v with the given decimals, "-" if it is not known.
+// Number formats v with this many decimals; "-" if it is unknown.
 func Number(v *float64, decimals int) string {
 	if v == nil {
 		return "-"
@@ -23,7 +23,7 @@ func Number(v *float64, decimals int) string {
 	return fmt.Sprintf("%.*f", decimals, *v)
 }
 
-// Brief writes a duration with three digits.
+// Brief formats a duration with three digits.
 func Brief(d time.Duration) string {
 	switch {
 	case d == 0:
@@ -36,7 +36,7 @@ func Brief(d time.Duration) string {
 	return fmt.Sprintf("%.4gs", d.Seconds())
 }
 
-// Bytes writes a size with the largest unit that fits.
+// Bytes formats a size with the largest suitable unit.
 func Bytes(n uint64) string {
 	switch {
 	case n < 1<<10:
@@ -49,7 +49,7 @@ func Bytes(n uint64) string {
 	return fmt.Sprintf("%.1f GiB", float64(n)/(1<<30))
 }
 
-// Limit is how many requests a node may have at once; - where nobody has limited them.
+// Limit formats the limit of a node's concurrent requests; "-" if there is none.
 func Limit(n int) string {
 	if n <= 0 {
 		return "-"

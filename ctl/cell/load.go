@@ -10,7 +10,7 @@ import (
 	"github.com/cognitora/dataplane/router/fleet"
 )
 
-// Sample shows the known figures of a sample, and how old it is.
+// Sample formats the known figures of a sample, and its age.
 func Sample(l *load.Load, name string) string {
 	for _, s := range load.Samples() {
 		if s.Name == name {
@@ -38,7 +38,7 @@ func figures(l *load.Load, s *load.Sample) string {
 	return text
 }
 
-// Digits writes v with decimals where it is small.
+// Digits formats v. Small values have decimals.
 func Digits(v float64) string {
 	if v != 0 && math.Abs(v) < 10 {
 		return fmt.Sprintf("%.2f", v)
@@ -46,7 +46,7 @@ func Digits(v float64) string {
 	return fmt.Sprintf("%.0f", v)
 }
 
-// Signals shows a router's knowledge of a node's load, where it is from, and how old it is.
+// Signals formats a router's knowledge of a node's load, its source, and its age.
 func Signals(g *fleet.Signals) string {
 	var parts []string
 	for _, s := range load.Samples() {
@@ -60,7 +60,7 @@ func Signals(g *fleet.Signals) string {
 	return string(g.From) + ": " + strings.Join(parts, "; ")
 }
 
-// Scaled is the figure times by; nil: it is unknown.
+// Scaled returns the figure times by; nil: it is unknown.
 func Scaled(g load.Gauge, by float64) *float64 {
 	v, known := g.Get()
 	if !known {

@@ -1,5 +1,5 @@
-// Package cli is what the commands of cgn-ctl share: the root, how arguments are checked, and how
-// results and errors are written.
+// Package cli has the shared parts of the commands of cgn-ctl: the root, checks of arguments, and
+// output of results and errors.
 package cli
 
 import (
@@ -8,7 +8,7 @@ import (
 	"io"
 )
 
-// App is what a command is given: where it writes, how, and its environment.
+// App is passed to each command: its output, the format, and the environment.
 type App struct {
 	Out, Err io.Writer
 	Output   string // table or json
@@ -22,7 +22,7 @@ func (a *App) check() error {
 	return nil
 }
 
-// Show writes v as JSON, or for people what fill puts into a table.
+// Show writes v as JSON, or for people the table that fill fills.
 func (a *App) Show(v any, fill func(t *Table)) error {
 	if a.Output == "json" {
 		enc := json.NewEncoder(a.Out)

@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// hinted is an error with a second line that says what to do.
+// hinted is an error with a second line, the hint.
 type hinted struct {
 	error
 	hint string
@@ -14,10 +14,10 @@ type hinted struct {
 func (h hinted) Hint() string  { return h.hint }
 func (h hinted) Unwrap() error { return h.error }
 
-// WithHint adds to err a line that says what to do.
+// WithHint adds a line with a hint to err.
 func WithHint(err error, hint string) error { return hinted{err, hint} }
 
-// Cause is what a message of gRPC says about a connection, without how gRPC came to know of it.
+// Cause returns the part of a gRPC message about the connection, without gRPC's own words.
 func Cause(message string) string {
 	before, quoted, found := strings.Cut(message, "connection error: desc = ")
 	if !found {

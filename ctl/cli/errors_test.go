@@ -2,7 +2,7 @@ package cli
 
 import "testing"
 
-// TestCause: what gRPC says is told without its layers.
+// TestCause: gRPC's messages are shown without its layers.
 func TestCause(t *testing.T) {
 	for message, want := range map[string]string{
 		`connection error: desc = "transport: Error while dialing: dial unix /x/kv.sock: refused"`:                         "dial unix /x/kv.sock: refused",

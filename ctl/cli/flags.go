@@ -11,7 +11,7 @@ import (
 	"github.com/cognitora/dataplane/internal/config"
 )
 
-// flagError says what a flag takes, and which one was probably meant.
+// flagError says what values a flag takes, and which flag was probably meant.
 func flagError(c *cobra.Command, err error) error {
 	var value *pflag.InvalidValueError
 	if errors.As(err, &value) {
@@ -32,13 +32,14 @@ func flagError(c *cobra.Command, err error) error {
 	return WithHint(err, "see "+c.CommandPath()+" --help")
 }
 
-// wanted says what a flag of each type takes, where its own error would speak of the parser.
+// wanted describes the values of a flag by type, for types whose own error would mention the
+// parser.
 var wanted = map[string]string{
 	"int": "a whole number", "uint64": "a whole number, not negative", "float64": "a number", "bool": "true or false",
 	"size": "bytes with a unit, like 64GiB", "duration": "a number with a unit, like 500ms or 10s",
 }
 
-// wantedBy is what the flag takes: a flag of a type of its own says that itself.
+// wantedBy returns the description of a flag's values. A type of our own has its own description.
 func wantedBy(v pflag.Value) string {
 	if own, ok := v.(interface{ Wanted() string }); ok {
 		return own.Wanted()
@@ -46,7 +47,7 @@ func wantedBy(v pflag.Value) string {
 	return wanted[v.Type()]
 }
 
-// plainFlag folds the spellings of a flag as router and agent do: --etcd.ca is --etcd-ca.
+// plainFlag makes spellings of a flag equal, as router and agent do: --etcd.ca is --etcd-ca.
 func plainFlag(_ *pflag.FlagSet, name string) pflag.NormalizedName {
 	name = strings.NewReplacer(".", "-", "_", "-").Replace(name)
 	if name == "etcd-user" {

@@ -7,10 +7,10 @@ import (
 	"syscall"
 )
 
-// Interruptible is a context that ends at the first signal that asks the program to, so that what
-// it started is stopped; a second one ends the program at once. A reader of the output who leaves
-// counts as such a signal, and so does a terminal that closes, unless that is ignored, as under
-// nohup. release must be called.
+// Interruptible returns a context that ends at the first signal to end the program, so that started
+// programs are stopped. A second signal ends the program immediately. A reader of the output that
+// closes counts as a signal. So does a terminal that closes, unless that is ignored, as under
+// nohup. The caller must call release.
 func Interruptible(parent context.Context) (ctx context.Context, release func()) {
 	signals := []os.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGPIPE}
 	if !signal.Ignored(syscall.SIGHUP) {
@@ -18,7 +18,7 @@ func Interruptible(parent context.Context) (ctx context.Context, release func())
 	}
 	ctx, stop := signal.NotifyContext(parent, signals...)
 	pipes := make(chan os.Signal, 1)
-	// as long as output may be written: else the second write would end the program
+	// until no more output is written, because otherwise the second write would end the program
 	signal.Notify(pipes, syscall.SIGPIPE)
 	context.AfterFunc(ctx, stop)
 	return ctx, func() {

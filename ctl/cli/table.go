@@ -7,7 +7,7 @@ import (
 	"text/tabwriter"
 )
 
-// Table lines up rows of cells for people.
+// Table aligns rows of cells for people.
 type Table struct{ w *tabwriter.Writer }
 
 func newTable(w io.Writer) *Table { return &Table{tabwriter.NewWriter(w, 0, 8, 2, ' ', 0)} }
@@ -21,5 +21,5 @@ func (t *Table) Row(cells ...any) {
 	fmt.Fprintln(t.w, strings.Join(words, "\t"))
 }
 
-// Line writes text that takes no part in the columns.
+// Line writes text outside of the columns.
 func (t *Table) Line(text string) { fmt.Fprintln(t.w, text) }

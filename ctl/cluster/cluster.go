@@ -1,4 +1,4 @@
-// Package cluster has the commands on a fleet's state in etcd: nodes, cordons and the policy.
+// Package cluster has the commands for a fleet's state in etcd: nodes, cordons and the policy.
 package cluster
 
 import (
@@ -9,11 +9,11 @@ import (
 	"github.com/cognitora/dataplane/ctl/etcd"
 )
 
-// state is the commands on a fleet's state in etcd.
+// state has the commands for a fleet's state in etcd.
 type state struct {
 	*cli.App
 	store  etcd.Store
-	router admin.Port // tells what it makes of the nodes
+	router admin.Port // gives its view of the nodes
 }
 
 // Command is cgn-ctl cluster.

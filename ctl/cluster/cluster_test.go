@@ -89,7 +89,8 @@ func TestCluster(t *testing.T) {
 	ctltest.Want(t, must("policy"), "0.6")
 }
 
-// TestLeaseThatIsNotTold: the row says so, and the others are listed.
+// TestLeaseThatIsNotTold: if etcd does not return a lease, its row says so, and the other nodes are
+// listed.
 func TestLeaseThatIsNotTold(t *testing.T) {
 	client, err := cluster.Dial(cluster.Config{Endpoints: []string{fleetState(t)["CGN_ETCD"]}})
 	if err != nil {
@@ -148,7 +149,7 @@ func TestEtcdThatDoesNotAnswer(t *testing.T) {
 	}
 }
 
-// TestEtcdWithoutTLS: an etcd that is spoken to as it is not is not said to be down.
+// TestEtcdWithoutTLS: a wrong use of TLS with etcd is not reported as an etcd that is down.
 func TestEtcdWithoutTLS(t *testing.T) {
 	dir := t.TempDir()
 	if err := pki.Bootstrap(dir, pki.Options{}); err != nil {

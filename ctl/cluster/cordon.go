@@ -15,7 +15,7 @@ import (
 	"github.com/cognitora/dataplane/internal/config"
 )
 
-// change is what a command did to a node.
+// change is the result of a command on a node.
 type change struct {
 	Node   string `json:"node"`
 	State  string `json:"state"`
@@ -57,16 +57,16 @@ func newCordon(s *state) *cobra.Command {
 	return c
 }
 
-// roll is what etcd says of one node name, and the names it has.
+// roll holds etcd's data about one node name, and all names in etcd.
 type roll struct {
 	id       string
-	node     *cluster.Node // nil: no agent has registered it
+	node     *cluster.Node // nil: not registered by any agent
 	cordoned bool
-	names    []string // of registered nodes, sorted
-	cordons  []string // of cordoned ones, sorted
+	names    []string // names of registered nodes, sorted
+	cordons  []string // names of cordoned nodes, sorted
 }
 
-// callRoll looks id up. A name that can be no node's is an error.
+// callRoll looks up id. It returns an error for an invalid node name.
 func callRoll(ctx context.Context, client *cluster.Client, id string) (*roll, error) {
 	if err := cluster.CheckNodeID(id); err != nil {
 		return nil, err
@@ -90,10 +90,10 @@ func callRoll(ctx context.Context, client *cluster.Client, id string) (*roll, er
 	return r, nil
 }
 
-const mostNames = 10 // of the nodes that an error lists
+const mostNames = 10 // names in an error
 
-// unknown says that no agent has registered the node: which have, which of them
-// was probably meant, and what else can be done.
+// unknown returns an error for a node that is not registered. It lists the registered nodes,
+// suggests the probable one, and says what else can be done.
 func (r *roll) unknown(otherwise string) error {
 	known := "; none is"
 	if len(r.names) > 0 {
@@ -189,8 +189,7 @@ func newDrain(s *state) *cobra.Command {
 	return c
 }
 
-// drain marks a registered node as draining and waits for it. What it writes to
-// its output is the outcome alone.
+// drain marks a registered node as draining and waits for it. Its output has only the result.
 func (s *state) drain(ctx context.Context, client *cluster.Client, id, reason string, wait time.Duration) error {
 	r, err := callRoll(ctx, client, id)
 	if err != nil {
@@ -212,9 +211,9 @@ func (s *state) drain(ctx context.Context, client *cluster.Client, id, reason st
 
 const drainPoll = 500 * time.Millisecond
 
-// awaitDrained polls until the node reports nothing in flight in a heartbeat
-// written after the call, or is gone. Heartbeats are told apart by the node's
-// own stamp: its clock need not agree with this one.
+// awaitDrained polls until the node reports no request in flight in a heartbeat written after the
+// call, or is gone. It distinguishes heartbeats by the node's own stamp, because the two clocks
+// need not agree.
 func (s *state) awaitDrained(ctx context.Context, client *cluster.Client, id string, wait time.Duration) error {
 	before, err := findNode(ctx, client, id)
 	if err != nil {
@@ -248,8 +247,8 @@ func (s *state) awaitDrained(ctx context.Context, client *cluster.Client, id str
 	}
 }
 
-// drainLeft is the number of requests a node still works on; -1 if it has said
-// nothing since before, or cannot.
+// drainLeft returns the number of requests that a node still works on; -1 if it has not reported
+// since before, or cannot report it.
 func drainLeft(n, before *cluster.Node) int {
 	if n == nil {
 		return 0

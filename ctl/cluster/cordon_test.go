@@ -9,7 +9,7 @@ import (
 	"github.com/cognitora/dataplane/internal/load"
 )
 
-// The agent's clock may be hours away from the operator's.
+// The agent's clock may differ from the operator's by hours.
 func TestDrainedIsWhatALaterHeartbeatSays(t *testing.T) {
 	node := func(stamp int64, inFlight load.Gauge) *cluster.Node {
 		return &cluster.Node{ID: "n1", Health: &cluster.NodeHealth{

@@ -12,8 +12,8 @@ import (
 	"github.com/cognitora/dataplane/router/policy"
 )
 
-// documentOf is the default policy as a document, its sections taken apart: weights.kv is kv, tiers
-// is one.
+// documentOf returns the keys of the default policy's document, with the sections removed:
+// weights.kv becomes kv, and tiers stays one.
 func documentOf(t *testing.T) map[string]any {
 	t.Helper()
 	doc, err := json.Marshal(policy.Default())
@@ -31,7 +31,7 @@ func documentOf(t *testing.T) map[string]any {
 	return keys
 }
 
-// TestPolicyTable has a row for each key of the document.
+// TestPolicyTable: the table has a row for each key of the document.
 func TestPolicyTable(t *testing.T) {
 	var out bytes.Buffer
 	s := &state{App: &cli.App{Out: &out, Output: "table"}}

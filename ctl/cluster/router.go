@@ -10,10 +10,10 @@ import (
 	"github.com/cognitora/dataplane/router/fleet"
 )
 
-// routerLimit is how long `cluster nodes` waits for a router: it can do without.
+// routerLimit is how long `cluster nodes` waits for a router, which it does not need.
 const routerLimit = 2 * time.Second
 
-// askRouter adds what a router knows of the nodes, if one answers.
+// askRouter adds a router's view of the nodes, if a router answers.
 func (s *state) askRouter(ctx context.Context, rows []nodeRow) {
 	ctx, cancel := context.WithTimeout(ctx, routerLimit)
 	defer cancel()
@@ -30,7 +30,7 @@ func (s *state) askRouter(ctx context.Context, rows []nodeRow) {
 	}
 }
 
-// routerCell is the state of the node in the router, and why it gets no requests or few.
+// routerCell formats the node's state in the router, and why it gets no requests or few.
 func (r *nodeRow) routerCell() string {
 	n := r.Router
 	switch {
@@ -44,7 +44,7 @@ func (r *nodeRow) routerCell() string {
 	return n.State
 }
 
-// pathCell is what the kernel of the router's host counts of connections to the node.
+// pathCell formats the counts of connections to the node in the kernel of the router's host.
 func (r *nodeRow) pathCell() string {
 	if r.Router == nil || r.Router.Path == nil {
 		return "-"

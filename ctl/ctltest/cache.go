@@ -11,7 +11,7 @@ import (
 	"github.com/cognitora/dataplane/kvcached"
 )
 
-// StartCache runs a cache daemon and returns it with its socket.
+// StartCache runs a cache daemon and returns it, with its socket.
 func StartCache(t *testing.T, change ...func(*kvcached.Config)) (d *kvcached.Daemon, sock string) {
 	t.Helper()
 	var c kvcached.Config

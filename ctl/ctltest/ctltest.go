@@ -1,4 +1,4 @@
-// Package ctltest runs commands of cgn-ctl in tests, and what these talk to.
+// Package ctltest runs commands of cgn-ctl in tests, and the servers that they call.
 package ctltest
 
 import (
@@ -16,7 +16,7 @@ import (
 	"github.com/cognitora/dataplane/ctl/cli"
 )
 
-// Run runs one command line of a group and returns what it wrote.
+// Run runs one command line of a group and returns its output.
 func Run(t *testing.T, group func(*cli.App) *cobra.Command, env map[string]string, args ...string) (string, error) {
 	t.Helper()
 	var out bytes.Buffer
@@ -27,20 +27,20 @@ func Run(t *testing.T, group func(*cli.App) *cobra.Command, env map[string]strin
 	return out.String(), err
 }
 
-// Root is cgn-ctl with one group of commands.
+// Root returns cgn-ctl with one group of commands.
 func Root(group func(*cli.App) *cobra.Command, out, errOut io.Writer, getenv func(string) string) *cobra.Command {
 	a := &cli.App{Out: out, Err: errOut, Getenv: getenv}
 	return cli.Root(a, group(a))
 }
 
-// Main runs a package's tests and fails if one has left a goroutine behind.
+// Main runs a package's tests, and fails if one has left a goroutine.
 func Main(m *testing.M) {
 	goleak.VerifyTestMain(m,
-		goleak.IgnoreAnyFunction("github.com/valyala/fasthttp.updateServerDate.func1"), // once per process
+		goleak.IgnoreAnyFunction("github.com/valyala/fasthttp.updateServerDate.func1"), // one per process
 		goleak.IgnoreAnyFunction("github.com/valyala/fasthttp.(*workerPool).Start.func2"))
 }
 
-// Want fails unless text holds every part.
+// Want fails the test unless text contains every part.
 func Want(t *testing.T, text string, parts ...string) {
 	t.Helper()
 	for _, p := range parts {
@@ -50,7 +50,7 @@ func Want(t *testing.T, text string, parts ...string) {
 	}
 }
 
-// Hint is what the error says that there is to do, or nothing.
+// Hint returns the hint of an error, or nothing.
 func Hint(err error) string {
 	var h interface{ Hint() string }
 	if errors.As(err, &h) {
@@ -59,7 +59,7 @@ func Hint(err error) string {
 	return ""
 }
 
-// AdminPort serves canned answers by path and keeps the last request.
+// AdminPort serves fixed answers by path, and stores the last request.
 func AdminPort(t *testing.T, pages map[string]string) (url string, last *http.Request, body *string) {
 	last, body = new(http.Request), new(string)
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

@@ -13,10 +13,10 @@ import (
 	pb "github.com/cognitora/dataplane/proto/cognitora/v1"
 )
 
-// LaneServer answers as a daemon with RDMA.
+// LaneServer answers like a daemon with RDMA.
 type LaneServer struct {
 	pb.UnimplementedKvServer
-	Told *pb.PeersResponse // of its peers and devices
+	Told *pb.PeersResponse // its peers and devices
 }
 
 func (s *LaneServer) Peers(context.Context, *pb.PeersRequest) (*pb.PeersResponse, error) {

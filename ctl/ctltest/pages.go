@@ -1,12 +1,12 @@
 package ctltest
 
-// FleetPage is a router's page of two nodes, of which one fails.
+// FleetPage is a router's page with two nodes, one of which fails.
 const FleetPage = `{"rev":3,"stale":true,"nodes":[{"id":"n1","address":"http://h:1","models":["m"],"state":"healthy","eligible":true,
 "in_flight":2,"max_concurrent":64,"signals":{"from":"metrics","queue_depth":1,"cpu_pct":50,"power_watts":300}},` +
 	`{"id":"n2","address":"http://h:2","models":["m"],"state":"open","eligible":false,"reason":"refused",` +
 	`"in_flight":3}],"models":[],"index_blocks":9}`
 
-// MetricsPage has the counters of that router.
+// MetricsPage has the counters of the same router.
 const MetricsPage = `# TYPE cgn_router_requests_total counter
 cgn_router_requests_total{api="chat",model="m",code="200"} 5
 cgn_router_requests_total{api="chat",model="m",code="404"} 2

@@ -1,4 +1,4 @@
-// Package etcd reaches the etcd that holds a fleet's state, and says why it does not answer.
+// Package etcd connects to the etcd with a fleet's state, and explains why it does not answer.
 package etcd
 
 import (
@@ -13,13 +13,13 @@ import (
 	"github.com/cognitora/dataplane/internal/cluster"
 )
 
-// Default is where etcd listens unless told otherwise.
+// Default is the default address of etcd.
 const Default = "127.0.0.1:2379"
 
-// Variables of the environment that stand for flags.
+// Environment variables for flags.
 const (
 	envEndpoints = "CGN_ETCD"
-	envAsConfig  = "CGN_ETCD_ENDPOINTS" // the same, as router and agent have it in their configuration
+	envAsConfig  = "CGN_ETCD_ENDPOINTS" // the same setting, under the name in the configurations of router and agent
 	envCA        = "CGN_ETCD_CA"
 	envCert      = "CGN_ETCD_CERT"
 	envKey       = "CGN_ETCD_KEY"
@@ -27,15 +27,15 @@ const (
 	envPassword  = "CGN_ETCD_PASSWORD_FILE"
 )
 
-// Variables are the names of all of them.
+// Variables returns the names of all these variables.
 func Variables() []string {
 	return []string{envEndpoints, envAsConfig, envCA, envCert, envKey, envUser, envPassword}
 }
 
-// Store is the etcd that holds a fleet's state.
+// Store is the etcd with a fleet's state.
 type Store struct{ access cluster.Access }
 
-// Flags say where it is, and who asks.
+// Flags defines the flags for its address and the user's credentials.
 func (s *Store) Flags(flags *pflag.FlagSet, getenv func(string) string) {
 	def := strings.Split(cli.FirstSet(getenv, Default, envEndpoints, envAsConfig), ",")
 	flags.StringSliceVar(&s.access.Endpoints, "etcd", def,
@@ -51,7 +51,7 @@ func (s *Store) Flags(flags *pflag.FlagSet, getenv func(string) string) {
 	file(&s.access.PasswordFile, "etcd-password-file", envPassword, "file with the etcd user's password")
 }
 
-// With runs fn with a client and explains an etcd that does not answer.
+// With runs fn with a client, and explains the error if etcd does not answer.
 func (s *Store) With(ctx context.Context, fn func(ctx context.Context, c *cluster.Client) error) error {
 	cfg, err := s.access.Config()
 	if err != nil {

@@ -17,10 +17,10 @@ import (
 	pb "github.com/cognitora/dataplane/proto/cognitora/v1"
 )
 
-// putPiece is the payload of one message.
+// putPiece is the size of one message's payload.
 const putPiece = 512 << 10
 
-// maxPayload is the longest block.
+// maxPayload is the size of the longest block.
 const maxPayload = 64 << 20
 
 func newGet(k *commands) *cobra.Command {
@@ -59,7 +59,7 @@ func newGet(k *commands) *cobra.Command {
 	return c
 }
 
-// getBlock reads a block and compares its checksum.
+// getBlock reads a block and checks its checksum.
 func getBlock(ctx context.Context, client pb.KvClient, namespace string, a block.Addr) ([]byte, error) {
 	stream, err := client.Get(ctx, &pb.GetRequest{Namespace: namespace, Layer: a.Layer, Digest: a.Digest[:]})
 	if err != nil {
@@ -161,13 +161,13 @@ func putBlock(ctx context.Context, client pb.KvClient, h *pb.PutHeader, payload 
 		err = stream.Send(&pb.PutRequest{Data: payload[:n]})
 		payload = payload[n:]
 	}
-	if err != nil && !errors.Is(err, io.EOF) { // of EOF the answer tells why
+	if err != nil && !errors.Is(err, io.EOF) { // after EOF the answer has the reason
 		return nil, err
 	}
 	return stream.CloseAndRecv()
 }
 
-// removed is what kv rm has done.
+// removed is the result of kv rm.
 type removed struct {
 	Removed uint64        `json:"removed"`
 	Hosts   []removedHost `json:"hosts,omitempty"` // of a purge in a fleet

@@ -1,4 +1,4 @@
-// Package kv has the commands on a host's KV cache.
+// Package kv has the commands for a host's KV cache.
 package kv
 
 import (
@@ -15,7 +15,7 @@ import (
 	pb "github.com/cognitora/dataplane/proto/cognitora/v1"
 )
 
-// commands is the commands on one cache.
+// commands has the commands for one cache.
 type commands struct {
 	*cli.App
 	cache.Daemon
@@ -30,10 +30,10 @@ func Command(a *cli.App) *cobra.Command {
 	return c
 }
 
-// respNamespace is where the keys of RESP clients are unless they select another database.
+// respNamespace is the namespace of RESP clients' keys in their default database.
 var respNamespace = block.Namespace{Space: "resp.0"}.String()
 
-// blockFlags say which block is meant where it is named by a client's key.
+// blockFlags identify a block that is named by a client's key.
 type blockFlags struct{ namespace string }
 
 func (f *blockFlags) add(c *cobra.Command) {
@@ -41,7 +41,7 @@ func (f *blockFlags) add(c *cobra.Command) {
 		"namespace of a client's own key: key1;resp.DATABASE;TENANT or key1;s3.BUCKET;TENANT")
 }
 
-// find reads an address, cgn:NAMESPACE:LAYER:DIGEST, or takes text for a client's own key.
+// find parses an address, cgn:NAMESPACE:LAYER:DIGEST. Another text is a client's own key.
 func (f *blockFlags) find(text string) (namespace string, a block.Addr, err error) {
 	if block.IsAddress([]byte(text)) {
 		return block.ParseText([]byte(text))
@@ -53,7 +53,7 @@ func (f *blockFlags) find(text string) (namespace string, a block.Addr, err erro
 	return n.String(), block.OfKey(n.ID(), []byte(text)), nil
 }
 
-// namespaceError suggests how a namespace of keys is written where text was meant as one.
+// namespaceError suggests the form of a namespace of keys for a text that was meant as one.
 func namespaceError(text string, err error) error {
 	space, tenant, _ := strings.Cut(strings.TrimPrefix(text, "key1;"), ";")
 	meant := block.Namespace{Space: cmp.Or(space, "s3.BUCKET"), Tenant: tenant}.String()
@@ -66,7 +66,7 @@ func namespaceError(text string, err error) error {
 		"write --namespace '"+meant+"'")
 }
 
-// tierNames are the tiers in a set of them.
+// tierNames returns the names of a set of tiers.
 func tierNames(tiers uint32) string {
 	out := ""
 	for _, t := range []struct {

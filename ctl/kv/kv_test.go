@@ -95,7 +95,7 @@ func TestKVCommands(t *testing.T) {
 	kvMistakes(t, env, address, file)
 }
 
-// kvMistakes: the commands refuse what does not fit together, or is not there.
+// kvMistakes: the commands refuse flags that do not fit together, and blocks that do not exist.
 func kvMistakes(t *testing.T, env map[string]string, address, file string) {
 	t.Helper()
 	for args, text := range map[string]string{
@@ -111,8 +111,8 @@ func kvMistakes(t *testing.T, env map[string]string, address, file string) {
 	}
 }
 
-// TestKVNames: a block shows by the beginning of its digest, or by its key, in one line and without
-// an end that goes on for ever.
+// TestKVNames: a block is shown on one line, by the beginning of its digest or by its key, and a
+// long name is cut.
 func TestKVNames(t *testing.T) {
 	digest := strings.Repeat("0123456789abcdef", 4)
 	for _, c := range []struct {
@@ -130,7 +130,8 @@ func TestKVNames(t *testing.T) {
 	}
 }
 
-// TestKVStatsTellsOfASmallFilesystem: beside the size that is configured, what segments may take.
+// TestKVStatsTellsOfASmallFilesystem: the output has the configured size, and the size that
+// segments may take.
 func TestKVStatsTellsOfASmallFilesystem(t *testing.T) {
 	for limit, shown := range map[int64]string{0: "-", 3 << 20: "3145728"} {
 		var out strings.Builder
@@ -146,7 +147,7 @@ func TestKVStatsTellsOfASmallFilesystem(t *testing.T) {
 	}
 }
 
-// valueNames are the counters that kv stats asks for, from its source.
+// valueNames returns the counters that kv stats requests, from its source.
 func valueNames(t *testing.T) (names []string) {
 	source, err := os.ReadFile("stats.go")
 	if err != nil {
@@ -175,7 +176,7 @@ func TestKVWithoutADaemon(t *testing.T) {
 	}
 }
 
-// TestKVOverTCP: with certificates on both sides, of the role that may.
+// TestKVOverTCP: the command works with certificates on both sides, of the permitted role.
 func TestKVOverTCP(t *testing.T) {
 	dir := t.TempDir()
 	if err := pki.Bootstrap(dir, pki.Options{}); err != nil {

@@ -59,8 +59,8 @@ func TestKVPeers(t *testing.T) {
 	}
 }
 
-// TestWhyNotRDMAOnce: a reason that many hosts share is said once, and not where nothing gets
-// through at all.
+// TestWhyNotRDMAOnce: a reason that many hosts share is printed once. It is not printed for a host
+// that cannot be reached at all.
 func TestWhyNotRDMAOnce(t *testing.T) {
 	const why = "no card is open here: mlx5_0: it is not there"
 	told := &pb.PeersResponse{}
@@ -82,7 +82,8 @@ func TestWhyNotRDMAOnce(t *testing.T) {
 		"lost: last error over TLS, 0s ago: certificate signed by unknown authority")
 }
 
-// TestPeersNotTold: a daemon that uses no device, one of another version, and flags that name two.
+// TestPeersNotTold: a daemon without devices, a daemon of another version, and flags that name two
+// daemons.
 func TestPeersNotTold(t *testing.T) {
 	_, sock := ctltest.StartCache(t)
 	env := map[string]string{cache.Variable: sock}

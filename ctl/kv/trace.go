@@ -15,11 +15,11 @@ import (
 	"github.com/cognitora/dataplane/perf/trace"
 )
 
-// traceFlags are those of kv trace.
+// traceFlags are the flags of kv trace.
 type traceFlags struct {
 	gen      trace.Generator
 	requests int
-	sizes    []float64 // percent of the working set
+	sizes    []float64 // percentages of the working set
 	noPlot   bool
 	notes    io.Writer
 }
@@ -109,12 +109,12 @@ func generatedAccesses(source trace.Source) (*accesses.Trace, error) {
 	}
 }
 
-// traceReport is what kv trace found.
+// traceReport is the result of kv trace.
 type traceReport struct {
 	Requests   int            `json:"requests"`
 	Distinct   int            `json:"distinct_blocks"`
 	BlockBytes int64          `json:"block_bytes_mean,omitempty"`
-	Unbounded  float64        `json:"unbounded_hit_ratio"` // what no cache can exceed
+	Unbounded  float64        `json:"unbounded_hit_ratio"` // no cache can exceed it
 	Results    []evict.Result `json:"results"`
 }
 
@@ -141,7 +141,7 @@ func replayAccesses(a *cli.App, t *accesses.Trace, f *traceFlags) error {
 	})
 }
 
-// sizeOf writes bytes for people, with two decimals.
+// sizeOf formats bytes with two decimals.
 func sizeOf(n int64) string {
 	units := []string{"KiB", "MiB", "GiB", "TiB"}
 	v, unit := float64(n)/1024, 0
@@ -151,7 +151,7 @@ func sizeOf(n int64) string {
 	return fmt.Sprintf("%.2f %s", v, units[unit])
 }
 
-// rows writes a column for each size.
+// rows writes a table with a column for each size.
 func (r *traceReport) rows(tab *cli.Table, sizes []float64) {
 	head, blocks, bytes := []any{"POLICY"}, []any{"blocks"}, []any{"size"}
 	for i, s := range sizes {

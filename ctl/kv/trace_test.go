@@ -43,7 +43,7 @@ func TestKVTraceOfAFile(t *testing.T) {
 	}
 }
 
-// TestKVTraceOfTheGenerator holds the RAM tier's policy to the others where a cache has 5 % and
+// TestKVTraceOfTheGenerator compares the RAM tier's policy with the others for caches of 5 % and
 // more.
 func TestKVTraceOfTheGenerator(t *testing.T) {
 	out, err := ctl(t, nil, "kv", "trace", "--requests", "3000", "--sizes", "5,10,20,40", "-o", "json")
@@ -65,7 +65,7 @@ func TestKVTraceOfTheGenerator(t *testing.T) {
 		switch x.Policy {
 		case "arc":
 			slack = 0.01
-		case "lru", "leaf-lru": // which this trace, unlike the public ones, favours at 10 %
+		case "lru", "leaf-lru": // this trace favours them at 10 %, unlike the public traces
 			slack = 0.005
 		}
 		if ours[x.Share] < x.Prefix-slack {

@@ -14,20 +14,20 @@ import (
 	"github.com/cognitora/dataplane/kvcached/ssd"
 )
 
-// verified is what kv verify prints as JSON.
+// verified is the JSON output of kv verify.
 type verified struct {
 	Segments int      `json:"segments"`
-	Unsealed int      `json:"unsealed_segments"` // as a crash leaves them
-	Records  int      `json:"records"`           // sound ones, replaced and deleted ones included
+	Unsealed int      `json:"unsealed_segments"` // left by a crash
+	Records  int      `json:"records"`           // valid records, including replaced and deleted ones
 	Bytes    int64    `json:"bytes"`
 	Live     int      `json:"live_blocks"`
-	Lost     int      `json:"lost_blocks"` // of those, without a sound record: misses
+	Lost     int      `json:"lost_blocks"` // blocks without a valid record, which are misses
 	Bad      int      `json:"bad"`
 	Unclean  bool     `json:"unclean"` // the daemon was not stopped cleanly
-	Damage   []string `json:"damage"`  // the first 1000
+	Damage   []string `json:"damage"`  // the first 1000 places
 }
 
-// mostDamage is how many places are named.
+// mostDamage is how many damaged places are listed.
 const mostDamage = 1000
 
 func newVerify(a *cli.App) *cobra.Command {

@@ -65,7 +65,8 @@ func TestKVVerify(t *testing.T) {
 	}
 }
 
-// TestKVVerifyFindsWhatIsGone: a segment that is cut short, one that is not there, and the index.
+// TestKVVerifyFindsWhatIsGone: a truncated segment, a missing segment, and a damaged index are
+// found.
 func TestKVVerifyFindsWhatIsGone(t *testing.T) {
 	for what, spoil := range map[string]func(t *testing.T, dir string) error{
 		"5 of 5 live blocks have no sound record": func(t *testing.T, dir string) error {
@@ -102,7 +103,7 @@ func TestKVVerifyFindsWhatIsGone(t *testing.T) {
 	}
 }
 
-// TestKVVerifyOfASealedDirectory: which flag is missing, or has the wrong key.
+// TestKVVerifyOfASealedDirectory: the error says which flag is missing, or has the wrong key.
 func TestKVVerifyOfASealedDirectory(t *testing.T) {
 	data := t.TempDir()
 	key, other := filepath.Join(t.TempDir(), "key"), filepath.Join(t.TempDir(), "other")
@@ -129,7 +130,7 @@ func TestKVVerifyOfASealedDirectory(t *testing.T) {
 	}
 }
 
-// TestKVVerifyOfADamagedCheckpointCopy: it is named, and stays as it is.
+// TestKVVerifyOfADamagedCheckpointCopy: the copy is named, and not changed.
 func TestKVVerifyOfADamagedCheckpointCopy(t *testing.T) {
 	data := t.TempDir()
 	dir := filepath.Join(data, "ssd")
@@ -164,7 +165,7 @@ func TestKVVerifyOfADamagedCheckpointCopy(t *testing.T) {
 	}
 }
 
-// segmentIn is the one segment that holds records.
+// segmentIn returns the only segment that contains records.
 func segmentIn(t *testing.T, dir string) (found string) {
 	t.Helper()
 	names, err := os.ReadDir(dir)
@@ -182,7 +183,7 @@ func segmentIn(t *testing.T, dir string) (found string) {
 	return found
 }
 
-// flip changes a bit of what follows text in a file below dir.
+// flip changes a bit after the first occurrence of text in a file below dir.
 func flip(t *testing.T, dir string, text []byte) (done bool) {
 	t.Helper()
 	err := filepath.WalkDir(dir, func(name string, e os.DirEntry, err error) error {

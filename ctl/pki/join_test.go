@@ -9,7 +9,7 @@ import (
 	"github.com/cognitora/dataplane/ctl/ctltest"
 )
 
-// TestJoinByCommands: the three commands of the help bring a host into a fleet.
+// TestJoinByCommands: the three commands in the help join a host to a fleet.
 func TestJoinByCommands(t *testing.T) {
 	dir := t.TempDir()
 	at := func(name string) string { return filepath.Join(dir, name) }

@@ -21,16 +21,17 @@ import (
 	"github.com/cognitora/dataplane/rdma/devices"
 )
 
-// daemonWait is how long a check waits for the daemon, which it can do without.
+// daemonWait is how long a check waits for the daemon, which it does not need.
 const daemonWait = 2 * time.Second
 
-// checked is what rdma check found.
+// checked is the result of rdma check.
 type checked struct {
 	devices.Report
-	PID    int             `json:"memlock_pid"` // whose limit it is; 0: that of cgn-ctl itself
-	Daemon *[]cache.Device `json:"daemon"`      // as the daemon sees its devices; null: none answers, or it knows no RDMA
-	daemon error           // why
-	asked  string          // the daemon
+	PID int `json:"memlock_pid"` // process whose limit was checked; 0: cgn-ctl itself
+	// the daemon's view of its devices; null: no daemon answers, or it has no RDMA
+	Daemon *[]cache.Device `json:"daemon"`
+	daemon error           // why Daemon is null
+	asked  string          // name of the daemon
 	limit  string          // why the limit is not the daemon's; empty: it is, or no daemon answers
 }
 
@@ -68,7 +69,7 @@ func (r *host) check(ctx context.Context, arena uint64, pid int) error {
 	return nil
 }
 
-// whoseLimit says why the limit is not that of the daemon that answers.
+// whoseLimit returns why the limit is not that of the answering daemon.
 func (r *host) whoseLimit() string {
 	why := "whose process cannot be seen from here"
 	switch {
@@ -81,8 +82,7 @@ func (r *host) whoseLimit() string {
 		filepath.Join(r.root, "proc/self"), r.Name(), why)
 }
 
-// listener is the process that listens on a Unix socket; 0: nobody does, or it cannot be seen from
-// here.
+// listener returns the process that listens on a Unix socket; 0: nobody does, or it cannot be seen.
 func listener(path string) int {
 	conn, err := net.Dial("unix", path)
 	if err != nil {
@@ -143,7 +143,7 @@ func (v *checked) write(t *cli.Table) {
 	}
 }
 
-// portName is "-" for a device without ports.
+// portName returns "-" for a device without ports.
 func portName(number int) string {
 	if number == 0 {
 		return "-"
@@ -151,7 +151,7 @@ func portName(number int) string {
 	return strconv.Itoa(number)
 }
 
-// lacks names what keeps a port from use.
+// lacks names the problems that prevent the use of a port.
 func lacks(problems []devices.Problem) string {
 	var codes []string
 	for _, p := range problems {

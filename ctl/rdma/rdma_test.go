@@ -19,7 +19,8 @@ import (
 	pb "github.com/cognitora/dataplane/proto/cognitora/v1"
 )
 
-// rdmaTree is a host with soft-RoCE on eth0, in a folder. Package rdma/devices has recorded ones.
+// rdmaTree returns a folder like a host with soft-RoCE on eth0. Package rdma/devices has recorded
+// ones.
 func rdmaTree(t *testing.T) string {
 	t.Helper()
 	root := t.TempDir()
@@ -54,7 +55,7 @@ func rdmaTree(t *testing.T) string {
 	return root
 }
 
-// bareTree is a host without RDMA.
+// bareTree returns a folder like a host without RDMA.
 func bareTree(t *testing.T) string {
 	t.Helper()
 	root := t.TempDir()
@@ -94,7 +95,7 @@ func TestRDMADevices(t *testing.T) {
 			t.Errorf("%s: %v", what, err)
 		}
 	}
-	// Without ports, in words and as JSON.
+	// A host without ports, in text and as JSON.
 	root := rdmaTree(t)
 	if err := os.RemoveAll(filepath.Join(root, "sys/devices/virtual/infiniband/rxe0/ports")); err != nil {
 		t.Fatal(err)
@@ -162,7 +163,7 @@ func TestRDMACheck(t *testing.T) {
 	}
 }
 
-// TestListener: the limit that counts is that of the process which listens.
+// TestListener: the checked limit is that of the listening process.
 func TestListener(t *testing.T) {
 	if got := listener(ctltest.Serve(t, &ctltest.LaneServer{})); got != os.Getpid() {
 		t.Errorf("%d, want %d", got, os.Getpid())
@@ -198,7 +199,7 @@ func TestRDMARelease(t *testing.T) {
 	}
 }
 
-// TestRDMADaemon asks a daemon that uses no device.
+// TestRDMADaemon calls a daemon that uses no device.
 func TestRDMADaemon(t *testing.T) {
 	_, sock := ctltest.StartCache(t)
 	env := map[string]string{cache.Variable: sock}
@@ -213,7 +214,7 @@ func TestRDMADaemon(t *testing.T) {
 	ctltest.Want(t, out, "the cache daemon at "+sock+" is to use no device")
 }
 
-// TestADaemonThatHangs: it takes connections and says nothing.
+// TestADaemonThatHangs: the daemon accepts connections and never answers.
 func TestADaemonThatHangs(t *testing.T) {
 	sock := filepath.Join(t.TempDir(), "kv.sock")
 	l, err := net.Listen("unix", sock)
@@ -234,7 +235,7 @@ func TestADaemonThatHangs(t *testing.T) {
 	}
 }
 
-// TestRegrantOverTCP: by the role that may.
+// TestRegrantOverTCP: the command works over TCP with a certificate of the permitted role.
 func TestRegrantOverTCP(t *testing.T) {
 	dir := t.TempDir()
 	if err := pki.Bootstrap(dir, pki.Options{}); err != nil {

@@ -28,8 +28,8 @@ func TestReferencesAreUpToDate(t *testing.T) {
 	}
 }
 
-// TestVariablesOfOthers: every program takes an environment that has all that only the others know,
-// and is warned of what is in a section of its own.
+// TestVariablesOfOthers: every program accepts an environment with all variables that only other
+// programs have. It warns of those in one of its own sections.
 func TestVariablesOfOthers(t *testing.T) {
 	var all strings.Builder
 	if err := writeVariables(&all); err != nil {

@@ -6,19 +6,19 @@ import (
 	"sync"
 )
 
-// Block keeps a block of lines at the end of a terminal and repaints it in
-// place; what is written to it meanwhile, a log for instance, goes above.
+// Block keeps a block of lines at the end of a terminal and repaints it in place. Text that is
+// written to it, such as a log, appears above.
 type Block struct {
 	w     io.Writer
 	mu    sync.Mutex
 	lines string
 }
 
-// NewBlock returns an empty one on the terminal that w writes to.
+// NewBlock returns an empty block on the terminal of w.
 func NewBlock(w io.Writer) *Block { return &Block{w: w} }
 
-// Write puts text above the block. It never fails for want of a terminal: an
-// error of the writer underneath is returned as it is.
+// Write writes text above the block. It works without a terminal. It returns errors of the
+// underlying writer unchanged.
 func (b *Block) Write(p []byte) (int, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -28,7 +28,7 @@ func (b *Block) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// Paint replaces the block. Every line of it ends with a newline.
+// Paint replaces the block. Each line of lines must end with a newline.
 func (b *Block) Paint(lines string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -37,7 +37,7 @@ func (b *Block) Paint(lines string) {
 	_, _ = io.WriteString(b.w, erase+lines)
 }
 
-// erase moves up to the start of the block and clears from there.
+// erase moves the cursor to the start of the block and clears from there.
 func (b *Block) erase() string {
 	if b.lines == "" {
 		return ""

@@ -13,17 +13,17 @@ import (
 	"golang.org/x/term"
 )
 
-// Live shows pictures on a terminal, one over the other, until its context ends or there is none.
+// Live shows pictures on a terminal, one over the other, until its context or the terminal ends.
 type Live struct {
 	Terminal *os.File
 	Every    time.Duration
 	Next     func(context.Context) (*Picture, error)
 
-	on    bool          // the terminal shows pictures
-	modes *unix.Termios // of the terminal, before
+	on    bool          // the terminal shows pictures now
+	modes *unix.Termios // the terminal's modes before
 }
 
-// Ending are the signals after which a terminal is given back as it was.
+// Ending returns a context that ends with the signals after which the terminal must be restored.
 func Ending(parent context.Context) (ctx context.Context, release func()) {
 	signals := []os.Signal{unix.SIGINT, unix.SIGTERM, unix.SIGQUIT}
 	if !signal.Ignored(unix.SIGHUP) {
@@ -32,10 +32,10 @@ func Ending(parent context.Context) (ctx context.Context, release func()) {
 	return signal.NotifyContext(parent, signals...)
 }
 
-// Run shows first, and then what comes next. The size of the terminal is asked for each picture,
-// and a change of it shows the last one anew.
+// Run shows first, and then further pictures. It reads the terminal's size for each picture. A
+// change of the size shows the last picture again.
 func (l *Live) Run(ctx context.Context, first *Picture) (err error) {
-	signals := make(chan os.Signal, 16) // of more, some are missed: the next picture comes all the same
+	signals := make(chan os.Signal, 16) // if there are more, some are lost; the next picture comes anyway
 	signal.Notify(signals, unix.SIGWINCH, unix.SIGCONT)
 	if !signal.Ignored(unix.SIGTSTP) {
 		signal.Notify(signals, unix.SIGTSTP)
@@ -46,7 +46,7 @@ func (l *Live) Run(ctx context.Context, first *Picture) (err error) {
 	defer func() {
 		l.leave()
 		cancel()
-		for range pictures { // until who looks has ended
+		for range pictures { // waits until look has ended
 		}
 	}()
 	shown, stopped := first, false
@@ -67,9 +67,9 @@ func (l *Live) Run(ctx context.Context, first *Picture) (err error) {
 		case s := <-signals:
 			switch s {
 			case unix.SIGTSTP:
-				stopped = true // until it is continued: pictures may come before it has stopped
+				stopped = true // until the program is continued; pictures may come before it has stopped
 				l.leave()
-				_ = unix.Kill(unix.Getpid(), unix.SIGSTOP) // it cannot fail
+				_ = unix.Kill(unix.Getpid(), unix.SIGSTOP) // cannot fail
 			case unix.SIGCONT:
 				stopped = false
 			}
@@ -77,8 +77,8 @@ func (l *Live) Run(ctx context.Context, first *Picture) (err error) {
 	}
 }
 
-// look makes pictures until ctx ends, or one cannot be made: then failed says why. It closes
-// pictures at its end.
+// look makes pictures until ctx ends or a picture fails; then failed has the reason. At its end it
+// closes pictures.
 func (l *Live) look(ctx context.Context) (pictures chan *Picture, failed chan error) {
 	pictures, failed = make(chan *Picture), make(chan error, 1)
 	go func() {
@@ -106,8 +106,8 @@ func (l *Live) look(ctx context.Context) (pictures chan *Picture, failed chan er
 	return pictures, failed
 }
 
-// What terminals obey. Those that do not know of two screens, or of frames that are shown at once,
-// ignore these.
+// Control sequences of terminals. A terminal without a second screen, or without synchronised
+// output, ignores those.
 const (
 	otherScreen = "\x1b[?1049h"
 	ownScreen   = "\x1b[?1049l"
@@ -123,29 +123,29 @@ const (
 	lastRow     = "\x1b[999;1H"
 )
 
-// paint writes over what the terminal shows, in one write and without clearing it first. In the
-// background it writes nothing.
+// paint overwrites the terminal in one write, without clearing it first. It writes nothing in the
+// background.
 func (l *Live) paint(p *Picture) error {
 	if !l.foreground() {
 		return nil
 	}
 	columns, rows, err := term.GetSize(int(l.Terminal.Fd()))
 	if err != nil || columns < 1 || rows < 1 {
-		columns, rows = 80, 24 // a terminal that does not know
+		columns, rows = 80, 24 // a terminal that does not report its size
 	}
 	text := l.enter() + frame(p.Fit(columns, rows), columns, rows)
 	_, err = l.Terminal.WriteString(text)
 	return err
 }
 
-// frame puts every line where it belongs instead of going on to the next: a terminal that has
-// become smaller meanwhile does not scroll.
+// frame positions every line instead of using line feeds, so that a terminal that has become
+// smaller does not scroll.
 func frame(lines []string, columns, rows int) string {
 	var b strings.Builder
 	b.WriteString(beginFrame)
 	for i, line := range lines {
 		fmt.Fprintf(&b, "\x1b[%d;1H%s", i+1, line)
-		if width(line) < columns { // on a full line it would take the last letter
+		if width(line) < columns { // on a full line it would erase the last character
 			b.WriteString(clearLine)
 		}
 	}
@@ -156,15 +156,15 @@ func frame(lines []string, columns, rows int) string {
 	return b.String()
 }
 
-// foreground tells whether the terminal is ours to write to. One that does not control us has no
-// background.
+// foreground tells whether this process may write to the terminal. It always may if the terminal
+// does not control it.
 func (l *Live) foreground() bool {
 	group, err := unix.IoctlGetInt(int(l.Terminal.Fd()), unix.TIOCGPGRP)
 	return err != nil || group == unix.Getpgrp()
 }
 
-// enter takes the terminal, unless it is taken, and returns what to write for that. Keys are not
-// shown, as they would be in the middle of the picture.
+// enter sets up the terminal, unless it is set up, and returns the sequences to write. Typed keys
+// are not shown, because they would appear inside the picture.
 func (l *Live) enter() string {
 	if l.on {
 		return ""
@@ -173,19 +173,20 @@ func (l *Live) enter() string {
 	if modes, err := unix.IoctlGetTermios(int(l.Terminal.Fd()), unix.TCGETS); err == nil {
 		l.modes = new(*modes)
 		modes.Lflag &^= unix.ECHO
-		_ = unix.IoctlSetTermios(int(l.Terminal.Fd()), unix.TCSETS, modes) // keys are shown then
+		_ = unix.IoctlSetTermios(int(l.Terminal.Fd()), unix.TCSETS, modes) // if this fails, keys are shown
 	}
 	return otherScreen + hideCursor + noWrap + clearScreen
 }
 
-// leave gives the terminal back as it was.
+// leave restores the terminal.
 func (l *Live) leave() {
 	if !l.on {
 		return
 	}
 	l.on = false
-	_, _ = l.Terminal.WriteString(lastRow + wrap + showCursor + ownScreen) // it may be gone
-	if l.modes != nil && l.foreground() {                                  // a shell that has taken it has its own
+	_, _ = l.Terminal.WriteString(lastRow + wrap + showCursor + ownScreen) // the terminal may be gone
+	// a shell in the foreground has set its own modes
+	if l.modes != nil && l.foreground() {
 		_ = unix.IoctlSetTermios(int(l.Terminal.Fd()), unix.TCSETSF, l.modes)
 	}
 }

@@ -1,5 +1,4 @@
-// Package screen shows tables on a terminal that is looked at: cut to its size, and painted again
-// and again.
+// Package screen shows tables on a terminal, cut to its size and repainted.
 package screen
 
 import (
@@ -12,31 +11,31 @@ import (
 	"github.com/cognitora/dataplane/ctl/cli"
 )
 
-// Picture is what a command shows again and again: a headline, and pieces below it. It is written
-// in full (Write), or cut to a terminal's size (Fit).
+// Picture is the repeated output of a command: a headline, and pieces below it. Write prints it
+// completely, and Fit cuts it to a terminal's size.
 type Picture struct {
-	Head   []string // the headline, in words that stay together where it is folded
+	Head   []string // parts of the headline, which is folded only between parts
 	Pieces []Piece
-	All    string // what shows everything, said where something is left out
+	All    string // command that shows everything, printed if something is left out
 }
 
 // Piece is a table, or lines of text if it has no columns.
 type Piece struct {
-	Of      string // what its rows are, said where some are left out
-	Apart   bool   // an empty line is above it
+	Of      string // name of its rows, printed if some are left out
+	Apart   bool   // an empty line precedes it
 	Columns []Column
-	Rows    [][]string // the important ones first
+	Rows    [][]string // the most important first
 }
 
 // Column is a column of a piece.
 type Column struct {
 	Name   string
-	Rank   int  // columns of a higher one are left out first where the terminal is narrow; 0: never
-	Least  int  // width down to which cells are cut before a column is left out; 0: they are not
-	Middle bool // cells are cut in the middle: their ends tell them apart
+	Rank   int  // on a narrow terminal, columns of a higher rank are left out first; 0: never
+	Least  int  // cells are cut to this width before a column is left out; 0: never cut
+	Middle bool // cells are cut in the middle, because their ends distinguish them
 }
 
-// TextOf is a piece of lines.
+// TextOf returns a piece of lines.
 func TextOf(of string, text ...string) Piece {
 	p := Piece{Of: of}
 	for _, l := range text {
@@ -45,7 +44,7 @@ func TextOf(of string, text ...string) Piece {
 	return p
 }
 
-// TableOf is a piece with columns, each more important than those after it.
+// TableOf returns a piece with columns in order of importance.
 func TableOf(of string, names ...string) Piece {
 	p := Piece{Of: of, Apart: true}
 	for i, name := range names {
@@ -63,7 +62,7 @@ func (p *Piece) Row(cells ...any) {
 	p.Rows = append(p.Rows, words)
 }
 
-// Write shows all of it.
+// Write prints the whole picture.
 func (p *Picture) Write(t *cli.Table) {
 	t.Line(strings.Join(p.Head, "; "))
 	for _, piece := range p.Pieces {
@@ -88,11 +87,11 @@ func (p *Picture) Write(t *cli.Table) {
 }
 
 const (
-	roomy    = 20 // rows from which on there are empty lines
-	headMost = 4  // of the rows, the headline takes one of as many at most
+	roomy    = 20 // from this number of rows on, there are empty lines
+	headMost = 4  // the headline takes at most this fraction of the rows
 )
 
-// Fit is the picture in as many rows of as many columns at most. The last row says what was left
+// Fit formats the picture in at most this many columns and rows. The last row says what was left
 // out.
 func (p *Picture) Fit(columns, rows int) []string {
 	columns, rows = max(columns, 1), max(rows, 1)
@@ -108,7 +107,7 @@ func (p *Picture) Fit(columns, rows int) []string {
 	}
 	room := rows - len(head)
 	if whole > rows || hiddenColumns > 0 {
-		room-- // for the row that says so
+		room-- // for the row that says what was left out
 	}
 	shown := shares(pieces, gap, room)
 	out := head
@@ -121,7 +120,7 @@ func (p *Picture) Fit(columns, rows int) []string {
 	return out
 }
 
-// overhead is how many rows a piece takes beside its own.
+// overhead returns how many rows a piece takes in addition to its own rows.
 func (p *Piece) overhead(gap int) int {
 	rows := 0
 	if p.Apart {
@@ -133,8 +132,8 @@ func (p *Piece) overhead(gap int) int {
 	return rows
 }
 
-// shares says how many rows of each piece are shown where there is room for so many in all; -1: not
-// even its heading, nor of those after it. Each gets one row in turn.
+// shares returns how many rows of each piece are shown in room rows; -1: neither its heading nor
+// the pieces after it. Pieces get rows in turn.
 func shares(pieces []Piece, gap, room int) []int {
 	shown := make([]int, len(pieces))
 	fits := true
@@ -161,7 +160,7 @@ func shares(pieces []Piece, gap, room int) []int {
 	return shown
 }
 
-// leftOut says what is not shown; empty: nothing.
+// leftOut returns a text about the parts that are not shown; empty: none.
 func (p *Picture) leftOut(pieces []Piece, shown []int, hiddenColumns int) string {
 	var missing []string
 	count := func(n int, of string) {
@@ -179,7 +178,7 @@ func (p *Picture) leftOut(pieces []Piece, shown []int, hiddenColumns int) string
 	return "… " + strings.Join(missing, ", ") + ": enlarge the terminal or use " + p.All
 }
 
-// draw makes lines of a piece, which has been narrowed, with so many of its rows.
+// draw formats shown rows of a piece, which has been narrowed.
 func (p *Piece) draw(gap, shown, columns int) []string {
 	if shown < 0 {
 		return nil
@@ -201,7 +200,7 @@ func (p *Piece) draw(gap, shown, columns int) []string {
 	return out
 }
 
-// aligned joins cells, each padded or cut to its column's width; text has no columns.
+// aligned joins cells, each padded or cut to the width of its column. Text has no columns.
 func (p *Piece) aligned(cells []string) string {
 	if p.Columns == nil {
 		return cells[0]
@@ -220,8 +219,8 @@ func (p *Piece) aligned(cells []string) string {
 	return strings.TrimRight(b.String(), " ")
 }
 
-// narrow returns the pieces with the columns that fit, whose least is the width they get, and how
-// many columns do not.
+// narrow returns the pieces with the columns that fit, and the number of hidden columns. The
+// columns' field least is their width.
 func (p *Picture) narrow(columns int) (pieces []Piece, hidden int) {
 	for _, full := range p.Pieces {
 		n := Piece{Of: full.Of, Apart: full.Apart}
@@ -240,7 +239,7 @@ func (p *Picture) narrow(columns int) (pieces []Piece, hidden int) {
 	return pieces, hidden
 }
 
-// choose takes the columns that fit, of those given, and returns how many do not.
+// choose selects the columns of from that fit, and returns the number of hidden columns.
 func (p *Piece) choose(from []Column, room int) (hidden int) {
 	natural, byRank := make([]int, len(from)), make([]int, len(from))
 	for i, c := range from {
@@ -250,20 +249,20 @@ func (p *Piece) choose(from []Column, room int) (hidden int) {
 		}
 	}
 	slices.SortStableFunc(byRank, func(a, b int) int { return cmp.Compare(from[a].Rank, from[b].Rank) })
-	widths, room := make([]int, len(from)), room+2 // the last has no gap behind it
+	widths, room := make([]int, len(from)), room+2 // there is no gap after the last column
 	for _, i := range byRank {
 		least := natural[i]
 		if from[i].Least > 0 {
 			least = max(min(least, from[i].Least), width(from[i].Name))
 		}
 		if from[i].Rank > 0 && (hidden > 0 || least+2 > room) {
-			hidden++ // and with it all that are less important, so that narrower ones do not come and go
+			hidden++ // hides all less important columns too, so that narrow ones do not appear and disappear
 			continue
 		}
 		widths[i] = least
 		room -= least + 2
 	}
-	for _, i := range byRank { // what is left goes to those that were cut
+	for _, i := range byRank { // the remaining room goes to columns that were cut
 		if more := min(natural[i]-widths[i], room); widths[i] > 0 && more > 0 {
 			widths[i] += more
 			room -= more
@@ -273,7 +272,7 @@ func (p *Piece) choose(from []Column, room int) (hidden int) {
 	return hidden
 }
 
-// take keeps the columns that have a width.
+// take keeps the columns with a width.
 func (p *Piece) take(from []Column, widths []int) {
 	for i, c := range from {
 		if widths[i] > 0 {
@@ -292,8 +291,7 @@ func (p *Piece) take(from []Column, widths []int) {
 	}
 }
 
-// fold breaks a line between its words, and cuts what is longer than the last line that it may
-// have.
+// fold breaks a line between words into at most this many lines, and cuts the last.
 func fold(words []string, columns, most int) []string {
 	var out []string
 	for i, word := range words {
@@ -313,10 +311,10 @@ func fold(words []string, columns, most int) []string {
 	return out
 }
 
-// width is how many places of a terminal text takes.
+// width returns the width of text on a terminal.
 func width(text string) int { return len([]rune(text)) }
 
-// cut shortens text to a width, and shows that it did.
+// cut shortens text to a width, and marks the cut.
 func cut(text string, columns int) string {
 	r := []rune(text)
 	if len(r) <= columns {
@@ -328,7 +326,7 @@ func cut(text string, columns int) string {
 	return string(r[:columns-1]) + "…"
 }
 
-// cutMiddle shortens text to a width and keeps both ends.
+// cutMiddle shortens text to a width, and keeps both ends.
 func cutMiddle(text string, columns int) string {
 	r := []rune(text)
 	if len(r) <= columns {
@@ -341,8 +339,7 @@ func cutMiddle(text string, columns int) string {
 	return string(r[:columns-1-end]) + "…" + string(r[len(r)-end:])
 }
 
-// printable replaces what a terminal would obey instead of showing it: errors and names come from
-// other hosts.
+// printable replaces control characters, because errors and names come from other hosts.
 func printable(text string) string {
 	return strings.Map(func(r rune) rune {
 		if !unicode.IsPrint(r) {

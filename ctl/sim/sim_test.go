@@ -19,7 +19,7 @@ import (
 	"github.com/cognitora/dataplane/ctl/ctltest"
 )
 
-// startSimCommand runs `sim` until the test ends and returns where it is.
+// startSimCommand runs `sim` until the test ends and returns its addresses.
 func startSimCommand(t *testing.T, args ...string) (at simAt) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
@@ -44,8 +44,8 @@ func startSimCommand(t *testing.T, args ...string) (at simAt) {
 	return at
 }
 
-// pastBatches asks for all past batches: their sequence numbers, and the first event of the last
-// one.
+// pastBatches requests all past batches. It returns their sequence numbers, and the first event of
+// the last batch.
 func pastBatches(t *testing.T, endpoint string) (seqs []uint64, event any) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
@@ -64,7 +64,7 @@ func pastBatches(t *testing.T, endpoint string) (seqs []uint64, event any) {
 			t.Fatalf("%v, frames %q", err, msg.Frames)
 		}
 		seq := binary.BigEndian.Uint64(msg.Frames[2])
-		if int64(seq) == -1 { // the end
+		if int64(seq) == -1 { // the mark of the end
 			return seqs, event
 		}
 		if topic := string(msg.Frames[1]); topic != "kv" {
@@ -96,8 +96,8 @@ func TestSimPublishesKVEventsInBothForms(t *testing.T) {
 				t.Fatal(err)
 			}
 			_ = resp.Body.Close()
-			// Two blocks of prompt in one batch, then two of answer in one each; two batches are
-			// kept.
+			// Two blocks of the prompt come in one batch, then two blocks of the answer in one
+			// batch each. Two batches are kept.
 			seqs, event := pastBatches(t, at.KVReplay)
 			if len(seqs) != 2 || seqs[0] != 1 || seqs[1] != 2 || kind(event) != "BlockStored" {
 				t.Errorf("batches %v, event %v", seqs, event)

@@ -8,7 +8,7 @@ import (
 	"github.com/prometheus/common/model"
 )
 
-// counters are the figures of a router's /metrics that `top` shows.
+// counters are the figures in a router's /metrics that `top` shows.
 type counters struct {
 	Requests   float64 `json:"requests"`
 	Retries    float64 `json:"retries"`
@@ -16,7 +16,7 @@ type counters struct {
 	Cached     float64 `json:"cached_tokens"`
 	Completion float64 `json:"completion_tokens"`
 
-	// Prediction is the mean of believed minus reported cached share, by node.
+	// Prediction is the mean of the believed minus the reported cached share, by node.
 	Prediction map[string]float64 `json:"prediction_error"`
 }
 
@@ -48,7 +48,7 @@ func readCounters(page []byte) (counters, error) {
 	return c, nil
 }
 
-// minus is what was counted since before; a router that restarted counts from 0.
+// minus returns the counts since before. A router that has restarted counts from 0.
 func (c counters) minus(before counters) counters {
 	since := func(now, then float64) float64 {
 		if now < then {

@@ -12,7 +12,7 @@ import (
 	"github.com/cognitora/dataplane/router/fleet"
 )
 
-// nodeColumns are what `top` shows of a node.
+// nodeColumns are the columns that `top` shows of a node.
 var nodeColumns = []screen.Column{
 	{Name: "NODE", Least: 28, Middle: true}, {Name: "STATE", Rank: 1}, {Name: "IN FLIGHT", Rank: 2},
 	{Name: "QUEUED", Rank: 4}, {Name: "CPU WAIT %", Rank: 5}, {Name: "RTT", Rank: 6}, {Name: "RESENT %", Rank: 7},
@@ -21,7 +21,7 @@ var nodeColumns = []screen.Column{
 	{Name: "MODELS", Rank: 15, Least: 12}, {Name: "ADDRESS", Rank: 16}, {Name: "NOTE", Rank: 3, Least: 20},
 }
 
-// cells are a node's row, in the order of nodeColumns.
+// cells returns a node's row, in the order of nodeColumns.
 func cells(n *admin.Node, predictions map[string]float64) []string {
 	prediction := "-"
 	if e, ok := predictions[n.ID]; ok {
@@ -42,8 +42,8 @@ func cells(n *admin.Node, predictions map[string]float64) []string {
 	}
 }
 
-// health ranks nodes: 0, it fails; 1, it gets no requests; 2, it gets few, or its last check
-// failed; 3, all is well.
+// health ranks nodes. 0: it fails. 1: it gets no requests. 2: it gets few, or its last check
+// failed. 3: it is healthy.
 func health(n *admin.Node) int {
 	switch {
 	case n.Suspect || n.State == fleet.Open.String() || n.State == fleet.Aside.String():
@@ -57,7 +57,7 @@ func health(n *admin.Node) int {
 	return 3
 }
 
-// note says why a node gets no requests, or few, with what its last check failed with.
+// note returns why a node gets no requests, or few, with the error of its last check.
 func note(n *admin.Node) string {
 	reason := n.Reason
 	if n.Suspect {
@@ -69,7 +69,8 @@ func note(n *admin.Node) string {
 	return strings.TrimSpace(reason + " (" + n.LastError + ")")
 }
 
-// roundTrip is in milliseconds, by the node's kernel, or that of the router's host.
+// roundTrip returns the round trip in milliseconds, by the node's kernel or that of the router's
+// host.
 func roundTrip(n *admin.Node) *float64 {
 	rtt := cell.Scaled(n.Signals.SRTTUsP50, 1e-3)
 	if rtt == nil && n.Path != nil {
@@ -78,7 +79,7 @@ func roundTrip(n *admin.Node) *float64 {
 	return rtt
 }
 
-// resent is the larger share of the two directions, as the policy has it.
+// resent returns the larger of the two directions' shares, as the policy does.
 func resent(n *admin.Node) *float64 {
 	share := cell.Scaled(n.Signals.RetransPPM, 1e-6)
 	if n.Path == nil || n.Path.Retransmitted == nil || share != nil && *share >= *n.Path.Retransmitted {
@@ -94,7 +95,7 @@ func percent(share *float64) string {
 	return fmt.Sprintf("%.0f", *share*100)
 }
 
-// percentOf has decimals where there is little.
+// percentOf formats a share. Small shares have decimals.
 func percentOf(share *float64) string {
 	if share == nil {
 		return "-"

@@ -10,8 +10,8 @@ import (
 	"github.com/cognitora/dataplane/ctl/cli"
 )
 
-// TestAbandon: a start that is cut short is waited for, so that what it has started stops and its
-// directory goes; but not for long.
+// TestAbandon: an interrupted start is waited for, but not for long, so that its programs stop and
+// its directory is removed.
 func TestAbandon(t *testing.T) {
 	for name, takes := range map[string]time.Duration{"ends": time.Second, "hangs": time.Minute} {
 		t.Run(name, func(t *testing.T) {

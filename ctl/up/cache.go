@@ -9,7 +9,7 @@ import (
 	"github.com/cognitora/dataplane/kvcached"
 )
 
-// Ports that the cache of `up` takes where they are free.
+// Ports that the cache of `up` uses if they are free.
 const (
 	usualRESP    = "127.0.0.1:6380"
 	usualS3      = "127.0.0.1:9000"
@@ -17,24 +17,24 @@ const (
 )
 
 const (
-	cacheRAM = 256 << 20 // of shared memory, taken as it is used
+	cacheRAM = 256 << 20 // of shared memory, allocated as it is used
 	cacheSSD = 512 << 20
 )
 
-// cacheAt is where the host's cache is reached.
+// cacheAt holds the addresses of the host's cache.
 type cacheAt struct {
 	RESP string `json:"resp"`
 	S3   string `json:"s3"`
 	QUIC string `json:"quic,omitempty"`
-	Sock string `json:"sock"` // gRPC
-	// Admin has /readyz and /metrics.
+	Sock string `json:"sock"` // socket for gRPC
+	// Admin is the address of /readyz and /metrics.
 	Admin string `json:"admin"`
 }
 
-// announced is the address under which nodes name the cache.
+// announced returns the address of the cache that nodes announce.
 func (c *cacheAt) announced() string { return "unix://" + c.Sock }
 
-// startCache starts the KV cache of this host: one for all engines here.
+// startCache starts the KV cache of this host, for all engines on it.
 func (l *local) startCache() error {
 	var c kvcached.Config
 	if err := config.Defaults(&c); err != nil {
@@ -67,7 +67,7 @@ func (l *local) startCache() error {
 	return nil
 }
 
-// redisLine is a command that works as pasted.
+// redisLine returns a command that can be pasted.
 func (c *cacheAt) redisLine() string {
 	host, port, _ := net.SplitHostPort(c.RESP)
 	return fmt.Sprintf("redis-cli -h %s -p %s SET greeting hello && redis-cli -h %s -p %s GET greeting", host, port,

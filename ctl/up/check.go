@@ -16,7 +16,7 @@ import (
 	"github.com/cognitora/dataplane/router/policy"
 )
 
-// check names the flag that cannot work, before anything runs.
+// check refuses invalid flags before any program runs.
 func (f *flags) check() error {
 	if f.model != "" && !f.enginesGiven {
 		f.engines = modelEngines
@@ -59,7 +59,7 @@ func (f *flags) checkAddress(flag, address string) error {
 	return nil
 }
 
-// checkEngines looks at what says where answers come from: --backend or --model.
+// checkEngines checks the flags of the engines: --backend or --model.
 func (f *flags) checkEngines() error {
 	switch {
 	case len(f.backends) > 0 && f.modelGiven:
@@ -87,7 +87,7 @@ func (f *flags) checkEngines() error {
 	return nil
 }
 
-// checkModel finds out early what a llama-server would complain about late.
+// checkModel checks early for mistakes that llama-server would report late.
 func (f *flags) checkModel() error {
 	const others = "give a GGUF file; for other engines, start them yourself and give their URLs with --backend"
 	if f.model == "" {
@@ -109,7 +109,7 @@ func (f *flags) checkModel() error {
 	return err
 }
 
-// isGGUF tells whether a file begins as every GGUF file does.
+// isGGUF tells whether a file begins like a GGUF file.
 func isGGUF(name string) bool {
 	file, err := os.Open(name)
 	if err != nil {

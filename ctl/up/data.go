@@ -13,12 +13,12 @@ import (
 )
 
 const (
-	temporary = "cgn-up-" // how names of temporary directories for state begin
-	lockFile  = "lock"    // in a directory for state: locked while its owner lives
+	temporary = "cgn-up-" // prefix of temporary directories for state
+	lockFile  = "lock"    // in a directory for state; locked while its owner lives
 )
 
-// directory makes the place for state and says how to leave it. Temporary ones
-// whose owner was killed are removed first.
+// directory makes the directory for state, and returns a function that gives it up. First it
+// removes temporary directories of killed owners.
 func (f *flags) directory() (dir string, leave func() error, err error) {
 	removeAbandoned(os.TempDir())
 	if f.data == "" {
@@ -42,8 +42,8 @@ func (f *flags) directory() (dir string, leave func() error, err error) {
 	return dir, lock.Close, nil
 }
 
-// lockData locks a directory that is kept, so that nobody else uses it meanwhile; the file names
-// the process, for people.
+// lockData locks a directory that is kept, so that no other process uses it. The lock file contains
+// the process id, for people.
 func lockData(dir string) (*os.File, error) {
 	lock, err := os.OpenFile(filepath.Join(dir, lockFile), os.O_RDWR|os.O_CREATE|syscall.O_NOFOLLOW, 0o600)
 	if err != nil {
@@ -63,7 +63,7 @@ func lockData(dir string) (*os.File, error) {
 	if !errors.Is(err, syscall.EWOULDBLOCK) {
 		return nil, fmt.Errorf("--data %s: its lock: %w", dir, err)
 	}
-	holder := make([]byte, 20) // digits of a process id
+	holder := make([]byte, 20) // enough digits for a process id
 	n, _ := lock.ReadAt(holder, 0)
 	return nil, cli.WithHint(fmt.Errorf("--data %s: the data directory is in use by process %s", dir, holder[:n]),
 		"stop that one, or give another directory with --data")
@@ -80,8 +80,8 @@ func temporaryDirectory() (dir string, leave func() error, err error) {
 	return dir, func() error { return errors.Join(os.RemoveAll(dir), lock.Close()) }, nil
 }
 
-// holdLock locks a file and gives it its name then, so that nobody ever sees it
-// unlocked while this process lives. Processes that are started do not inherit it.
+// holdLock locks a new file and then gives it its name, so that nobody sees it unlocked while this
+// process lives. Child processes do not inherit it.
 func holdLock(dir string) (*os.File, error) {
 	lock, err := os.CreateTemp(dir, "new-"+lockFile)
 	if err != nil {
@@ -97,8 +97,8 @@ func holdLock(dir string) (*os.File, error) {
 	return lock, nil
 }
 
-// removeAbandoned removes this user's temporary directories below parent that
-// nobody holds the lock of. What cannot be removed, or has no lock, is left alone.
+// removeAbandoned removes this user's temporary directories below parent whose lock nobody holds.
+// It leaves directories without a lock, and those that cannot be removed.
 func removeAbandoned(parent string) {
 	locks, _ := filepath.Glob(filepath.Join(parent, temporary+"*", lockFile))
 	for _, name := range locks {

@@ -50,7 +50,7 @@ func TestOnlyAbandonedDirectoriesAreRemoved(t *testing.T) {
 	if !there(abandoned) {
 		t.Error("removed while its owner lives")
 	}
-	if err := lock.Close(); err != nil { // as the end of its owner does
+	if err := lock.Close(); err != nil { // like the end of its owner
 		t.Fatal(err)
 	}
 	next, leaveNext, err := (&flags{}).directory()

@@ -26,10 +26,10 @@ const (
 	heartbeat = time.Second
 )
 
-// drainRequests is what running requests get after Ctrl-C. Tests set it.
+// drainRequests is the time for running requests after Ctrl-C. Tests set it.
 var drainRequests = 5 * time.Second
 
-// local is the fleet that `up` runs in this process.
+// local is the fleet of `up` in this process.
 type local struct {
 	flags   *flags
 	parts   *parts
@@ -39,7 +39,7 @@ type local struct {
 	routers []routerAt
 	nodes   []nodeAt
 	cache   *cacheAt // nil with --backend
-	notes   []string // what differs from what the user might expect
+	notes   []string // differences from what the user might expect
 }
 
 type routerAt struct {
@@ -49,11 +49,11 @@ type routerAt struct {
 
 type nodeAt struct {
 	ID      string `json:"id"`
-	Address string `json:"address"` // of its agent
-	Engine  string `json:"engine"`  // what runs behind it
+	Address string `json:"address"` // address of its agent
+	Engine  string `json:"engine"`  // its engine
 }
 
-// start brings everything up, each part when what it needs is there, until ctx ends.
+// start starts all parts, each after the parts that it needs. They run until ctx ends.
 func (l *local) start(ctx context.Context) error {
 	var err error
 	if l.dir, l.leave, err = l.flags.directory(); err != nil {
@@ -89,7 +89,7 @@ func (l *local) start(ctx context.Context) error {
 	return nil
 }
 
-// checkRouters finds what is wrong with the flags before anything runs.
+// checkRouters refuses invalid flags before any program runs.
 func (l *local) checkRouters() error {
 	c, err := l.routerConfig(l.routers[0], etcd.Default)
 	if err != nil {
@@ -98,8 +98,8 @@ func (l *local) checkRouters() error {
 	return config.Check(&c)
 }
 
-// reserveRouters settles where the routers listen: the first as the flags say,
-// the others on free ports of the same hosts.
+// reserveRouters sets the routers' addresses. The first has the address in the flags, and the
+// others have free ports of the same hosts.
 func (l *local) reserveRouters() (reserved []net.Listener, err error) {
 	f := l.flags
 	for i := range f.routers {
@@ -127,7 +127,7 @@ func (l *local) reserveRouters() (reserved []net.Listener, err error) {
 	return reserved, nil
 }
 
-// settled is the address of ln with its host as the user wrote it.
+// settled returns the address of ln, with its host as the user has written it.
 func settled(wanted string, ln net.Listener) string {
 	host, _, _ := net.SplitHostPort(wanted)
 	_, port, _ := net.SplitHostPort(ln.Addr().String())
@@ -152,8 +152,8 @@ func (l *local) startNodes(ctx context.Context) error {
 	return nil
 }
 
-// startEtcd takes etcd's usual port if it is free, so that cgn-ctl needs no --etcd, or the one that
-// the user asks for.
+// startEtcd uses etcd's usual port if it is free, so that cgn-ctl needs no --etcd, or the port in
+// the flag.
 func (l *local) startEtcd(ctx context.Context) error {
 	dir, at, fixed := filepath.Join(l.dir, "etcd"), l.flags.etcd, l.flags.etcdGiven
 	s, err := etcdserver.StartContext(ctx, dir, at)
@@ -193,8 +193,8 @@ func (l *local) startEtcd(ctx context.Context) error {
 	return nil
 }
 
-// startNode starts one agent, and its simulated engine unless the agent starts
-// a real one itself.
+// startNode starts one agent. It also starts its simulated engine, unless the agent starts a real
+// engine.
 func (l *local) startNode(i int) error {
 	var c agent.Config
 	if err := config.Defaults(&c); err != nil {
@@ -204,7 +204,7 @@ func (l *local) startNode(i int) error {
 	c.Agent.Heartbeat = config.Duration(heartbeat)
 	c.Agent.DrainDelay, c.Agent.DrainTimeout = 0, config.Duration(drainRequests)
 	c.Etcd.Endpoints = []string{l.etcd}
-	c.Telemetry.Kernel = "proc" // programs would stay in the kernel when this fleet ends
+	c.Telemetry.Kernel = "proc" // BPF programs would stay in the kernel after this fleet ends
 	what := ""
 	if l.flags.model != "" {
 		c.Agent.NodeID = fmt.Sprintf("llama-%d", i)
@@ -253,7 +253,7 @@ func (l *local) routerConfig(at routerAt, etcd string) (c router.Config, err err
 	c.Router.Listen, c.Router.Admin, c.Router.Mode = at.Listen, at.Admin, l.flags.mode
 	c.Router.InsecureListen, c.Router.InsecureAdmin = l.flags.insecure, l.flags.insecure
 	c.Router.Backends = l.flags.backends
-	c.Limits.MaxConnections = 4096 // fits the usual limits of open files
+	c.Limits.MaxConnections = 4096 // fits into the usual limits of open files
 	c.Router.DrainDelay, c.Router.DrainTimeout = 0, config.Duration(drainRequests)
 	if len(l.flags.backends) == 0 {
 		c.Etcd.Endpoints = []string{etcd}
@@ -275,7 +275,7 @@ func (l *local) startRouter(i int, at routerAt) error {
 	return nil
 }
 
-// stop ends all parts in order and removes what is not to be kept.
+// stop ends all parts in order, and removes temporary state.
 func (l *local) stop(a *cli.App) error {
 	err := l.parts.stop(a.Err)
 	if l.leave == nil {

@@ -8,20 +8,20 @@ import (
 	"time"
 )
 
-// part is one thing that `up` runs.
+// part is one program of `up`.
 type part struct {
 	Name  string `json:"name"`
 	Where string `json:"where"`
 	What  string `json:"what"`
 
-	stop func() error // ends it and waits until it has ended
+	stop func() error // ends the part and waits for its end
 }
 
-// parts are what runs, in the order it was started. They stop in reverse.
+// parts are the running parts, in the order of their start. They stop in reverse order.
 type parts struct {
 	list   []*part
-	force  context.Context // ends when stopping must not wait for requests
-	failed chan error      // a part that ended by itself
+	force  context.Context // ends when stop must not wait for requests any more
+	failed chan error      // a part that has ended by itself
 }
 
 const mostParts = 1024
@@ -30,14 +30,14 @@ func newParts(force context.Context) *parts {
 	return &parts{force: force, failed: make(chan error, mostParts)}
 }
 
-// add takes charge of something that is running already.
+// add adds a part that is running already.
 func (ps *parts) add(p part, stop func() error) {
 	p.stop = stop
 	ps.list = append(ps.list, &p)
 }
 
-// run starts fn, whose first context ends when the part is to drain and whose
-// second one ends when it must stop at once.
+// run starts fn as a part. The end of its first context means drain, and that of the second stop
+// immediately.
 func (ps *parts) run(p part, fn func(drain, force context.Context) error) {
 	drain, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
@@ -61,7 +61,7 @@ func orEnded(err error) error {
 	return err
 }
 
-// stop ends all parts, the last started first, with a line for each.
+// stop ends all parts in reverse order, with a line for each.
 func (ps *parts) stop(w io.Writer) error {
 	var errs []error
 	for len(ps.list) > 0 {

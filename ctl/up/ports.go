@@ -10,9 +10,9 @@ import (
 	"github.com/cognitora/dataplane/internal/listen"
 )
 
-// reserve binds addr; where it is busy and the user did not ask for it (fixed
-// is false), a free port of the same host. The caller closes the listener when
-// the program that is to have the address starts.
+// reserve binds addr. If addr is in use and fixed is false, because the user did not ask for it, it
+// binds a free port of the same host. The caller closes the listener when the program for the
+// address starts.
 func reserve(flag, addr string, fixed bool) (net.Listener, error) {
 	ln, err := net.Listen("tcp", addr)
 	if errors.Is(err, syscall.EADDRINUSE) && !fixed {
@@ -30,8 +30,8 @@ func reserve(flag, addr string, fixed bool) (net.Listener, error) {
 	return ln, nil
 }
 
-// reachable is addr as a client on this host writes it: a listener on all
-// addresses is reached through loopback.
+// reachable returns addr for clients on this host. A listener on all addresses is reached through
+// loopback.
 func reachable(addr string) string {
 	host, port, err := net.SplitHostPort(addr)
 	if err != nil {

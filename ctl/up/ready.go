@@ -19,12 +19,12 @@ import (
 
 const (
 	readyPoll = 100 * time.Millisecond
-	readyTell = 5 * time.Second // how often a long wait is explained
+	readyTell = 5 * time.Second // interval of explanations during a long wait
 	simReady  = 60 * time.Second
 )
 
-// awaitReady returns when every router would answer a request: on all nodes
-// that were started here, on at least one of those that were not.
+// awaitReady returns when every router would answer a request. It waits for all nodes started here,
+// or for at least one of others.
 func (l *local) awaitReady(drain context.Context, a *cli.App) error {
 	begin, tick := time.Now(), time.NewTicker(readyPoll)
 	defer tick.Stop()
@@ -50,7 +50,7 @@ func (l *local) awaitReady(drain context.Context, a *cli.App) error {
 	}
 }
 
-// missing says what keeps the routers from answering, "" if nothing does.
+// missing returns why the routers cannot answer yet; "" if they can.
 func (l *local) missing(ctx context.Context) string {
 	for _, r := range l.routers {
 		view, err := (&admin.Port{At: reachable(r.Admin)}).Fleet(ctx)
@@ -87,7 +87,7 @@ func (l *local) askReady(ctx context.Context) ([]byte, error) {
 	return (&admin.Port{At: reachable(l.routers[0].Admin)}).Ask(ctx, "GET", "/readyz", "")
 }
 
-// summary is what `up` prints as JSON.
+// summary is the JSON output of `up`.
 type summary struct {
 	Listen  string     `json:"listen"`
 	Admin   string     `json:"admin"`
@@ -101,8 +101,8 @@ type summary struct {
 	Curl    string     `json:"curl"`
 }
 
-// present prints what runs where, a request that works as pasted, and where to
-// look next.
+// present prints the running programs with their addresses, a request that can be pasted, and
+// further commands.
 func present(a *cli.App, l *local) error {
 	first := routerAt{reachable(l.routers[0].Listen), reachable(l.routers[0].Admin)}
 	view, err := (&admin.Port{At: first.Admin}).Fleet(context.Background())
@@ -161,8 +161,8 @@ func (l *local) etcdHint() string {
 	return " --etcd " + l.etcd
 }
 
-// paintLook shows the fleet in the block at the end of the terminal. It returns
-// what to compare the next look with.
+// paintLook shows the fleet in the block at the end of the terminal. It returns the look to compare
+// the next one with.
 func paintLook(ctx context.Context, router *admin.Port, scr *screen.Block, before *top.Look) *top.Look {
 	now, err := top.LookAt(ctx, router)
 	if err != nil {
@@ -174,6 +174,7 @@ func paintLook(ctx context.Context, router *admin.Port, scr *screen.Block, befor
 	}
 	p := now.Picture(before)
 	p.All = "cgn-ctl top"
-	scr.Paint("\n" + strings.Join(p.Fit(columns, rows-2), "\n") + "\n") // with a row above it, and the cursor below
+	// leaves room for a row above it, and for the cursor below
+	scr.Paint("\n" + strings.Join(p.Fit(columns, rows-2), "\n") + "\n")
 	return now
 }

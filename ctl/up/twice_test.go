@@ -16,11 +16,11 @@ import (
 	"github.com/cognitora/dataplane/sim/engine"
 )
 
-// heard is what has been written, for a test that waits for it.
+// heard is written text that a test can wait for.
 type heard struct {
 	mu   sync.Mutex
 	text strings.Builder
-	news chan struct{} // capacity 1: something was written
+	news chan struct{} // capacity 1: signalled when something was written
 }
 
 func (h *heard) Write(b []byte) (int, error) {
@@ -50,7 +50,8 @@ func (h *heard) await(t *testing.T, what string) {
 	}
 }
 
-// TestUpStopsAtOnce when Ctrl-C comes again, although a running request has hours after the first.
+// TestUpStopsAtOnce: a second Ctrl-C ends `up` immediately, although a running request may take
+// hours after the first.
 func TestUpStopsAtOnce(t *testing.T) {
 	defer func(was time.Duration) { drainRequests = was }(drainRequests)
 	drainRequests = 24 * time.Hour

@@ -75,7 +75,7 @@ func TestUpNamesTheFlagThatCannotWork(t *testing.T) {
 	}
 }
 
-// awaitLine asks until a page has a line.
+// awaitLine polls until a page contains a line.
 func awaitLine(t *testing.T, url, line string) {
 	t.Helper()
 	for deadline := time.Now().Add(time.Minute); ; {
@@ -98,7 +98,7 @@ func awaitLine(t *testing.T, url, line string) {
 	}
 }
 
-// TestUp runs the whole fleet, pastes the curl line and stops it with Ctrl-C.
+// TestUp runs the whole fleet, runs the printed curl line, and stops the fleet with Ctrl-C.
 func TestUp(t *testing.T) {
 	out, in := io.Pipe()
 	data := filepath.Join(t.TempDir(), "data")
@@ -136,7 +136,7 @@ func TestUp(t *testing.T) {
 			t.Errorf("router %s: %s, headers %v", r.Listen, resp.Status, resp.Header)
 		}
 	}
-	for _, r := range s.Routers { // nodes name the cache as it announces itself, so that what it holds counts
+	for _, r := range s.Routers { // nodes announce the cache's own address, so that the blocks it holds count
 		awaitLine(t, "http://"+r.Admin+"/metrics", "cgn_router_caches_live 1")
 	}
 	if _, err := exec.LookPath("curl"); err != nil {
