@@ -24,7 +24,7 @@ type accessLine struct {
 	Total                        int     `json:"overlap_total"`
 }
 
-// TestAccessLogOnAFullDisk: lost lines are counted.
+// TestAccessLogOnAFullDisk checks that lost lines are counted.
 func TestAccessLogOnAFullDisk(t *testing.T) {
 	if _, err := os.Stat("/dev/full"); err != nil {
 		t.Skip("needs /dev/full")
@@ -39,7 +39,7 @@ func TestAccessLogOnAFullDisk(t *testing.T) {
 	}
 }
 
-// accessLines reads an access log that is complete, by request id.
+// accessLines reads a complete access log, by request id.
 func accessLines(t *testing.T, file string) map[string]accessLine {
 	t.Helper()
 	page, err := os.ReadFile(file)

@@ -15,7 +15,7 @@ import (
 	"github.com/cognitora/dataplane/router/scan"
 )
 
-// adminRoutes is what the admin port answers.
+// adminRoutes returns the handler of the admin port.
 func (r *Router) adminRoutes() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { io.WriteString(w, "ok\n") })
@@ -31,7 +31,8 @@ func (r *Router) adminRoutes() http.Handler {
 	return mux
 }
 
-// readyz is 200 once a request would be answered; the body says why not, or what is stale.
+// readyz answers 200 once a request would be answered. Its body says why not, or which data is
+// stale.
 func (r *Router) readyz(w http.ResponseWriter, _ *http.Request) {
 	ok, detail := r.gateway.Ready(time.Now())
 	if !ok {
@@ -43,10 +44,10 @@ func (r *Router) readyz(w http.ResponseWriter, _ *http.Request) {
 	io.WriteString(w, detail+"\n")
 }
 
-// nodeView is a node as the fleet and the prefix index know it.
+// nodeView is a node with the data of the fleet and the prefix index.
 type nodeView struct {
 	fleet.NodeView
-	Lifetime float64 `json:"learned_lifetime_s"` // how long its blocks are believed to stay cached
+	Lifetime float64 `json:"learned_lifetime_s"` // how long its untouched blocks count as cached
 }
 
 func (r *Router) debugFleet(w http.ResponseWriter, _ *http.Request) {
@@ -66,8 +67,8 @@ func (r *Router) debugFleet(w http.ResponseWriter, _ *http.Request) {
 	writeJSON(w, http.StatusOK, view)
 }
 
-// debugRoute tells where the OpenAI request in the body would be sent, and why. The query's
-// api is chat (default), completions, responses, messages or embeddings.
+// debugRoute says where the OpenAI request in the body would go, and why. The query's api is chat
+// (default), completions, responses, messages or embeddings.
 func (r *Router) debugRoute(w http.ResponseWriter, req *http.Request) {
 	api, ok := explainable[req.URL.Query().Get("api")]
 	if !ok {
@@ -84,7 +85,7 @@ func (r *Router) debugRoute(w http.ResponseWriter, req *http.Request) {
 		return
 	}
 	if err != nil {
-		return // the client has gone
+		return // the client is gone
 	}
 	asked := request.New()
 	asked.API = api

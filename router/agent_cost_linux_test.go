@@ -16,13 +16,13 @@ import (
 	"github.com/cognitora/dataplane/agent"
 )
 
-// TestAgentCost measures what an agent costs its host: CPU time of its threads, in user space and
-// in the kernel, how often they wake, and resident memory, with programs in the kernel, an engine
-// that it is attached to, and real routers that follow it. AGENT_BIN is the program; AGENT_SECONDS
-// is how long each line is measured, 15 where it is not set. How much a wake costs is the
-// machine's, so CPU is held against that of a program that does nothing but wake as often as an
-// agent looks, in the same run, and the limits are of wakes, memory and this ratio. What the
-// programs cost others is not in it.
+// TestAgentCost measures the cost of an agent on its host: the CPU time of its threads, their
+// wakeups, and resident memory. The agent has kernel programs, an attached engine, and real routers
+// that follow it. AGENT_BIN is the program. AGENT_SECONDS is the time for each line, 15 by default.
+//
+// The cost of a wakeup depends on the machine. So the CPU time is compared with that of a program
+// that only wakes as often as an agent looks, in the same run. The limits apply to wakeups, memory
+// and this ratio. The kernel programs' cost for other processes is not included.
 func TestAgentCost(t *testing.T) {
 	bin := os.Getenv("AGENT_BIN")
 	if bin == "" || os.Getenv("BPF_REQUIRED") != "1" {
@@ -59,7 +59,7 @@ func TestAgentCost(t *testing.T) {
 					<-pace.C
 				}
 			}
-			ask(5 * time.Second) // it starts
+			ask(5 * time.Second) // the agent starts
 			before, idle := costOf(t, pid), costOf(t, ticker.Process.Pid)
 			ask(time.Duration(seconds) * time.Second)
 			used, ticks := costOf(t, pid).since(&before), costOf(t, ticker.Process.Pid).since(&idle)
@@ -76,15 +76,15 @@ func TestAgentCost(t *testing.T) {
 	}
 }
 
-// Limits of an agent to which nobody sends requests.
+// These are the limits of an agent without requests.
 const (
-	mostWakes    = 120 // a second
+	mostWakes    = 120 // per second
 	mostResident = 30_000_000
-	mostTicks    = 5 // times the CPU of a program that does nothing but wake
+	mostTicks    = 5 // times the CPU of a program that only wakes
 )
 
-// TestAgentMemory: an agent that has relayed streams is within twice the target, whatever else the
-// machine does.
+// TestAgentMemory checks that an agent that has relayed streams is within twice the target,
+// whatever else the machine does.
 func TestAgentMemory(t *testing.T) {
 	bin := os.Getenv("AGENT_BIN")
 	if bin == "" || os.Getenv("BPF_REQUIRED") != "1" {
@@ -105,7 +105,7 @@ func TestAgentMemory(t *testing.T) {
 	}
 }
 
-// costing runs the agent at bin, attached to a simulated engine, each as a process of its own.
+// costing runs the agent at bin, attached to a simulated engine. Each is a process of its own.
 func costing(t *testing.T, bin, etcd string) (pid int) {
 	t.Helper()
 	var kernel agent.TelemetryConfig
@@ -128,7 +128,7 @@ func costing(t *testing.T, bin, etcd string) (pid int) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		_ = cmd.Process.Signal(syscall.SIGTERM) // fails where it has ended
+		_ = cmd.Process.Signal(syscall.SIGTERM) // fails if the process has ended
 		if err := cmd.Wait(); err != nil {
 			t.Error(err)
 		}
@@ -136,15 +136,15 @@ func costing(t *testing.T, bin, etcd string) (pid int) {
 	return cmd.Process.Pid
 }
 
-// cost is what a process has used up to a moment.
+// cost is the total use of a process up to one moment.
 type cost struct {
 	at       time.Time
 	cpu      time.Duration // of all threads
-	wakes    int           // how often threads have gone to sleep, and so have been woken
+	wakes    int           // how often threads have gone to sleep
 	resident int           // bytes
 }
 
-// spent is what a process has used between two moments.
+// spent is the use of a process between two moments.
 type spent struct {
 	over, cpu time.Duration
 	wakes     int

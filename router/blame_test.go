@@ -12,7 +12,8 @@ import (
 	"github.com/cognitora/dataplane/sim/engine"
 )
 
-// A deadline that the client set is no sign that the node is unwell.
+// TestDeadlinesOfClientsOpenNoBreaker checks that a client's deadline does not count against the
+// node.
 func TestDeadlinesOfClientsOpenNoBreaker(t *testing.T) {
 	s := serve(t, simulate(t, 2))
 	for i := range 12 {
@@ -36,7 +37,8 @@ func TestDeadlinesOfClientsOpenNoBreaker(t *testing.T) {
 	}))
 }
 
-// An engine that refuses stream_options is asked again without, and from then on at once.
+// TestStreamOptionsRefused checks an engine that refuses stream_options. It is asked again without,
+// and later requests omit it at once.
 func TestStreamOptionsRefused(t *testing.T) {
 	s := serve(t, simulate(t, 1, func(c *engine.Config) { c.RejectStreamOptions = true }))
 	for i := range 3 {
@@ -51,7 +53,8 @@ func TestStreamOptionsRefused(t *testing.T) {
 	}
 }
 
-// Paths that change an engine for everybody do not pass, and what passes is what was routed.
+// TestPathsThatDoNotPass checks that paths that change an engine for all clients are refused. A
+// forwarded path must be the routed one.
 func TestPathsThatDoNotPass(t *testing.T) {
 	s := serve(t, simulate(t, 1))
 	if r := s.post("/v1/load_lora_adapter", `{"model":"sim","lora_name":"x"}`); r.status != 404 {
@@ -67,8 +70,8 @@ func TestPathsThatDoNotPass(t *testing.T) {
 	}
 }
 
-// A stream that ends properly as HTTP goes, but without its API's closing event, has been cut all
-// the same.
+// TestStreamWithoutItsClosingEvent checks that a stream without its API's closing event counts as
+// cut, although it ends properly in HTTP.
 func TestStreamWithoutItsClosingEvent(t *testing.T) {
 	half := "data: {\"choices\":[{\"index\":0,\"delta\":{\"content\":\"a\"},\"finish_reason\":null}]}\n\n"
 	whole := half + "data: {\"choices\":[{\"index\":0,\"delta\":{},\"finish_reason\":\"stop\"}]}\n\n"

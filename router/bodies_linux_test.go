@@ -14,12 +14,13 @@ import (
 	"testing"
 )
 
-// TestAnnouncedBodiesTakeNoMemory, only what comes of them does.
+// TestAnnouncedBodiesTakeNoMemory checks that a body takes memory only for the bytes that have
+// come.
 func TestAnnouncedBodiesTakeNoMemory(t *testing.T) {
 	s := serve(t, simulate(t, 1))
 	const connections, size, most = 31, 32<<20 + 1, 64 << 20
 	resident := func() int { return statusOf(t, "/proc/self", "VmRSS:") << 10 }
-	debug.FreeOSMemory() // what others have left
+	debug.FreeOSMemory() // frees the memory of earlier tests
 	before := resident()
 	for round := range 4 {
 		var conns []net.Conn
@@ -47,8 +48,8 @@ func TestAnnouncedBodiesTakeNoMemory(t *testing.T) {
 	}
 }
 
-// TestMemoryOfLongBodies: a router takes no more than two copies of a body of 50 MiB, whatever it
-// is made of and in whatever order its members come.
+// TestMemoryOfLongBodies checks that a router takes no more than two copies of a body of 50 MiB,
+// for any content and any order of members.
 func TestMemoryOfLongBodies(t *testing.T) {
 	if underRace {
 		t.Skip("the race detector takes memory of its own")

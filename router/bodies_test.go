@@ -13,8 +13,8 @@ import (
 	"github.com/cognitora/dataplane/router"
 )
 
-// TestBodiesInAll: bodies share one bound. What does not fit is refused before it is sent, small
-// requests go through, and whatever a request came to, its room is there for the next one.
+// TestBodiesInAll checks the bound that all bodies share. A body beyond it is refused before it is
+// sent, and small requests pass. Each ended request frees its room.
 func TestBodiesInAll(t *testing.T) {
 	const size = 120 << 10
 	s := serve(t, simulate(t, 1), func(c *router.Config) { c.Limits.MaxBody, c.Limits.MaxBodyTotal = 150<<10, 200<<10 })
@@ -30,7 +30,7 @@ func TestBodiesInAll(t *testing.T) {
 	}
 	for how, body := range map[string]string{"answered": large, "malformed": strings.Repeat("x", len(large)),
 		"left": large[:size/2]} {
-		s.idle() // so that the room of the one before has been given back
+		s.idle() // so that the room of the request before is free
 		conn := s.dial()
 		fmt.Fprintf(conn, "POST /v1/messages HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\nExpect: 100-continue\r\n\r\n",
 			len(large))
@@ -62,12 +62,13 @@ func TestBodiesInAll(t *testing.T) {
 	}
 }
 
-// TestAnnouncedBodiesThatDoNotCome keep their room only until somebody else needs it.
+// TestAnnouncedBodiesThatDoNotCome checks that such a body keeps its room only until another
+// request needs it.
 func TestAnnouncedBodiesThatDoNotCome(t *testing.T) {
 	const size = 120 << 10
 	s := serve(t, simulate(t, 1), func(c *router.Config) {
 		c.Limits.MaxBody, c.Limits.MaxBodyTotal = 150<<10, 300<<10
-		c.Limits.BodyTimeout = config.Duration(soon / 2) // after which both would be cut
+		c.Limits.BodyTimeout = config.Duration(soon / 2) // after this time both would be cut
 	})
 	large := chatBody(strings.Repeat("x", size), plain)
 	var idle []net.Conn
@@ -96,8 +97,8 @@ func TestAnnouncedBodiesThatDoNotCome(t *testing.T) {
 	}
 }
 
-// TestUnfinishedChunkedBodies take room while they come, for each chunk that is announced and for
-// what many small ones add up to.
+// TestUnfinishedChunkedBodies checks that an unfinished body takes room for each announced chunk,
+// and for the sum of many small ones.
 func TestUnfinishedChunkedBodies(t *testing.T) {
 	const size = 120 << 10
 	s := serve(t, simulate(t, 1), func(c *router.Config) { c.Limits.MaxBody, c.Limits.MaxBodyTotal = 150<<10, 200<<10 })

@@ -14,7 +14,7 @@ import (
 	"github.com/cognitora/dataplane/sim/engine"
 )
 
-// TestFurtherNodes: how many nodes are asked for a request that all of them fail.
+// TestFurtherNodes checks how many nodes are asked for a request that fails on all of them.
 func TestFurtherNodes(t *testing.T) {
 	for fault, want := range map[string][3]int{ // with max_nodes 0, 1 and 2
 		"status=503": {1, 2, 3}, "status=429": {1, 2, 3}, "status=500": {1, 2, 2}, "reset": {1, 2, 2},
@@ -23,7 +23,7 @@ func TestFurtherNodes(t *testing.T) {
 			t.Run(fmt.Sprint(fault, "/", further), func(t *testing.T) {
 				s := serve(t, simulate(t, 5), func(c *router.Config) {
 					c.Retry.MaxNodes = further
-					c.Router.Warm = 0 // a node that resets a connection opened ahead is asked once more over a new one
+					c.Router.Warm = 0 // a node that resets a connection opened ahead is asked again over a new one
 				})
 				r := s.chat(chatBody("hello", plain), "x-sim-fault", fault)
 				struck := int64(0)
@@ -38,8 +38,8 @@ func TestFurtherNodes(t *testing.T) {
 	}
 }
 
-// TestRetriesAreAShareOfTheRequests where the floor does not allow more. The share and the floor
-// are of any ten seconds: a slow machine has several of them.
+// TestRetriesAreAShareOfTheRequests checks the share when the floor does not allow more. The share
+// and the floor apply to any ten seconds; a slow machine needs several of them.
 func TestRetriesAreAShareOfTheRequests(t *testing.T) {
 	for _, percent := range []int{0, 10, 60} {
 		s := serve(t, simulate(t, 3), func(c *router.Config) { c.Retry.Floor, c.Retry.Percent = 1, percent })
@@ -56,17 +56,17 @@ func TestRetriesAreAShareOfTheRequests(t *testing.T) {
 	}
 }
 
-// modelTimeout is a bound of a model, and how a request ends that reaches it.
+// modelTimeout is a limit of a model, with the result of a request that reaches it.
 type modelTimeout struct {
 	set         func(m *router.ModelConfig, bound config.Duration)
 	more, fault string
-	code        string // of the error event that ends the stream; without one the answer is a 504
-	kind        string // of the failure that is held against the node, if it is to blame
+	code        string // code of the stream's final error event; empty: the answer is a 504
+	kind        string // kind of the failure counted against the node, if any
 }
 
-// TestTimeoutsOfAModel: its own bounds hold, and none of the general ones, which are longer than a
-// client waits here. A node that is silent for too long is to blame, one that only goes on for long
-// is not.
+// TestTimeoutsOfAModel checks that a model's own limits apply instead of the general ones, which
+// are longer than a client waits here. A node that is silent for too long is at fault; a node that
+// only takes long is not.
 func TestTimeoutsOfAModel(t *testing.T) {
 	firstByte := func(m *router.ModelConfig, bound config.Duration) { m.FirstByte = bound }
 	idle := func(m *router.ModelConfig, bound config.Duration) { m.Idle = bound }
@@ -86,7 +86,7 @@ func TestTimeoutsOfAModel(t *testing.T) {
 	}
 }
 
-// reached has a request reach the bound. It is false where the bound is too short for a slow
+// reached lets a request reach the limit. It returns false if the limit is too short for a slow
 // machine, whose stream has not begun by then.
 func (c *modelTimeout) reached(t *testing.T, bound time.Duration) bool {
 	t.Helper()
@@ -125,8 +125,8 @@ func (c *modelTimeout) reached(t *testing.T, bound time.Duration) bool {
 	return true
 }
 
-// TestTimeoutsOpenTheBreaker: a node that keeps requests waiting beyond their bounds gets no more
-// of them for a while.
+// TestTimeoutsOpenTheBreaker checks that a node that keeps requests waiting beyond their limits
+// gets no more for a while.
 func TestTimeoutsOpenTheBreaker(t *testing.T) {
 	t.Parallel()
 	for fault, model := range map[string]router.ModelConfig{
@@ -140,8 +140,8 @@ func TestTimeoutsOpenTheBreaker(t *testing.T) {
 	}
 }
 
-// TestBrokenStreamsLeaveNoBelief: neither those cut half-way nor those that the engine itself ends
-// with an error.
+// TestBrokenStreamsLeaveNoBelief checks streams that are cut half-way, and streams that the engine
+// ends with an error.
 func TestBrokenStreamsLeaveNoBelief(t *testing.T) {
 	text := document(1, 6000)
 	failing := map[string]string{
@@ -179,10 +179,10 @@ func TestBrokenStreamsLeaveNoBelief(t *testing.T) {
 	}
 }
 
-// index is the number of blocks in the prefix index.
+// index returns the number of blocks in the prefix index.
 func (s *site) index() float64 { return s.metrics().sum("cgn_router_index_blocks") }
 
-// TestAccessLogTells what became of a request, as the answer itself does.
+// TestAccessLogTells checks that the access log agrees with the answers.
 func TestAccessLogTells(t *testing.T) {
 	file, began := filepath.Join(t.TempDir(), "access"), time.Now()
 	s := serve(t, simulate(t, 2), func(c *router.Config) { c.Log.Access, c.Router.DrainTimeout = file, 0 })
@@ -236,7 +236,7 @@ func TestAccessLogTells(t *testing.T) {
 	}
 }
 
-// agrees holds the line of a stream that was answered whole, since the test began, to that answer.
+// agrees compares the line of a complete stream since the test began with its answer.
 func (l accessLine) agrees(t *testing.T, id string, r *reply, began time.Time) {
 	t.Helper()
 	var matched, total int

@@ -57,7 +57,7 @@ func cacheOf(t *testing.T, id, etcd, certificates string) *kvcached.Daemon {
 	return d
 }
 
-// setBlocks stores blocks of a namespace through RESP, under their addresses.
+// setBlocks stores blocks of a namespace through RESP under their addresses.
 func setBlocks(t *testing.T, at string, space block.Namespace, digests []block.Digest, payload func(i int) []byte) {
 	t.Helper()
 	conn, err := net.Dial("tcp", at)
@@ -78,7 +78,7 @@ func setBlocks(t *testing.T, at string, space block.Namespace, digests []block.D
 	}
 }
 
-// getBlock reads a block through gRPC with a certificate of the fleet; nil: a miss.
+// getBlock reads a block through gRPC with a certificate of the fleet. nil means a miss.
 func getBlock(t *testing.T, at, certificates string, space block.Namespace, digest block.Digest) []byte {
 	t.Helper()
 	secure, err := pki.ClientConfig(pki.FilesIn(certificates, pki.Ctl), "", pki.KVCached)
@@ -110,7 +110,7 @@ func getBlock(t *testing.T, at, certificates string, space block.Namespace, dige
 	}
 }
 
-// digestsOf is the chain of a user's message, as any program computes it that knows the canonical
+// digestsOf returns the chain of a user's message. Any program can compute it from the canonical
 // text and the seed.
 func digestsOf(model, message string) (chain []block.Digest) {
 	text := "\xffuser\xfe" + message
@@ -126,9 +126,9 @@ func digestsOf(model, message string) (chain []block.Digest) {
 	return chain
 }
 
-// TestABlockFromOneHostToAnother: blocks that an engine stores on host a through RESP are read
-// through gRPC on host b, and draw their prompt to the engine of host a: RESP, the store, the
-// residency stream, etcd, the router's choice, and back over QUIC.
+// TestABlockFromOneHostToAnother checks the whole way of a block. An engine stores it on host a
+// through RESP, and host b reads it through gRPC and QUIC. The router learns of it by the residency
+// stream and etcd, and sends the prompt to the engine of host a.
 func TestABlockFromOneHostToAnother(t *testing.T) {
 	t.Parallel()
 	etcd, certificates := startEtcd(t), t.TempDir()

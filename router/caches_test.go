@@ -46,8 +46,8 @@ func cacheDaemon(t *testing.T) (socket string, c *client.Client) {
 	return socket, c
 }
 
-// TestCachesCount: what a host's cache says that it holds draws a prompt to the engine of that
-// host.
+// TestCachesCount checks that the blocks of a host's cache attract their prompt to the engine of
+// that host.
 func TestCachesCount(t *testing.T) {
 	t.Parallel()
 	socket, cache := cacheDaemon(t)

@@ -13,8 +13,8 @@ import (
 	"github.com/cognitora/dataplane/router"
 )
 
-// TestClientThatLeavesCancelsUpstream: the engine hears of it because the client leaves, whatever
-// the request is waiting for: nothing that the router waits for would be over in an hour.
+// TestClientThatLeavesCancelsUpstream checks that the engine notices a client's departure in every
+// phase of a request. Every timeout of the router is longer than an hour.
 func TestClientThatLeavesCancelsUpstream(t *testing.T) {
 	const tries = 3
 	s, leavers := serve(t, simulate(t, 2), func(c *router.Config) {
@@ -52,8 +52,9 @@ func TestClientThatLeavesCancelsUpstream(t *testing.T) {
 	}
 }
 
-// leave sends a request, waits until an engine has it and some of the answer has come if any will,
-// leaves, and waits until the engine notices.
+// leave sends a request and leaves while it is running. It waits until an engine has the request
+// and until part of the answer has come, if any will. Then it waits until the engine notices the
+// departure.
 func leave(t *testing.T, s *site, fault, more string) {
 	t.Helper()
 	aborted := func() int64 { return s.engines[0].Stats().Aborted + s.engines[1].Stats().Aborted }

@@ -23,12 +23,12 @@ import (
 	"github.com/cognitora/dataplane/sim/engine"
 )
 
-// heartbeat of the tests' agents. Leases last three of them, which a busy machine does not take
-// from an agent that runs.
+// heartbeat is the interval of the tests' agents. A lease lasts three of them, so a running agent
+// keeps it on a busy machine.
 const heartbeat = 3 * time.Second
 
-// etcdAt is an etcd that can be stopped and started again, empty, on the same address. It stops
-// with the test, after everything that was made later.
+// etcdAt is an etcd that can be stopped and started again, empty, on the same address. It stops at
+// the end of the test, after everything that was made later.
 type etcdAt struct {
 	t        *testing.T
 	dir      string
@@ -76,7 +76,7 @@ func agentConfig(id, engineURL, etcd string) (c agent.Config, err error) {
 	c.Agent.NodeID, c.Agent.Listen, c.Agent.Admin = id, "127.0.0.1:0", "127.0.0.1:0"
 	c.Agent.Heartbeat, c.Agent.DrainDelay = config.Duration(heartbeat), 0
 	c.Engine.URL, c.Etcd.Endpoints = engineURL, []string{etcd}
-	c.Telemetry.Kernel = "proc" // tests leave nothing in the kernel
+	c.Telemetry.Kernel = "proc" // tests load nothing into the kernel
 	c.Logger = slog.New(slog.DiscardHandler)
 	return c, err
 }
@@ -91,7 +91,7 @@ func attach(t *testing.T, id string, e *engine.Engine, etcd string) {
 	startAgent(t, c)
 }
 
-// agentProcess is what the test binary does as an agent.
+// agentProcess runs the test binary as an agent.
 func agentProcess(id, engineURL, etcd string) {
 	c, err := agentConfig(id, engineURL, etcd)
 	if err == nil {
@@ -111,13 +111,13 @@ func spawn(t *testing.T, id string, e *engine.Engine, etcd string) *exec.Cmd {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		cmd.Process.Kill() // fails where the test has done so
+		cmd.Process.Kill() // fails if the test has done so
 		cmd.Wait()
 	})
 	return cmd
 }
 
-// follow runs a router that learns of its nodes from etcd alone.
+// follow runs a router whose only source of nodes is etcd.
 func follow(t *testing.T, etcd string, nodes int) *site {
 	t.Helper()
 	s := serve(t, nil, func(c *router.Config) { c.Etcd.Endpoints = []string{etcd} })
@@ -125,9 +125,9 @@ func follow(t *testing.T, etcd string, nodes int) *site {
 	return s
 }
 
-// TestEtcdStoppedAndBackEmpty: no request notices, what is stale is said to be, and the fleet goes
-// on changing afterwards. The outage lasts four leases, as one of 60 s does with the agents'
-// defaults: here all of that is a fifth.
+// TestEtcdStoppedAndBackEmpty checks that an outage of etcd disturbs no request. Stale data is
+// reported as such, and the fleet changes again afterwards. The outage lasts four leases, like one
+// of 60 s with the agents' defaults. Here all times are a fifth.
 func TestEtcdStoppedAndBackEmpty(t *testing.T) {
 	t.Parallel()
 	etcdGoes(t, time.Second, 12*time.Second)
@@ -141,8 +141,8 @@ func TestEtcdStoppedForAMinute(t *testing.T) {
 	etcdGoes(t, 5*time.Second, time.Minute)
 }
 
-// etcdGoes stops etcd for as long as outage, and then starts it empty, under a fleet whose agents
-// have that heartbeat.
+// etcdGoes stops etcd for the time of outage and starts it empty. beat is the heartbeat of the
+// fleet's agents.
 func etcdGoes(t *testing.T, beat, outage time.Duration) {
 	server := startEtcd(t)
 	etcd := server.endpoint
@@ -189,7 +189,8 @@ func etcdGoes(t *testing.T, beat, outage time.Duration) {
 	load.stop()
 }
 
-// TestAgentKilled: requests go elsewhere at once, and the node leaves when its lease ends.
+// TestAgentKilled checks that requests go elsewhere at once and that the node leaves when its lease
+// ends.
 func TestAgentKilled(t *testing.T) {
 	t.Parallel()
 	etcd := startEtcd(t).endpoint
@@ -210,7 +211,7 @@ func TestAgentKilled(t *testing.T) {
 	load.stop()
 }
 
-// TestClusterState is about what operators write to etcd.
+// TestClusterState checks the state that operators write to etcd.
 func TestClusterState(t *testing.T) {
 	t.Parallel()
 	etcd := startEtcd(t).endpoint
@@ -295,8 +296,8 @@ func aliasIsSpliced(t *testing.T, s *site, c *cluster.Client, engines []*engine.
 	}
 }
 
-// overwrittenNodeServesOn: what a person puts where a node's record is takes the node away from no
-// router, and ends no agent.
+// overwrittenNodeServesOn checks a node whose record in etcd an operator has overwritten. No router
+// loses it, and its agent does not end.
 func overwrittenNodeServesOn(t *testing.T, s *site, c *cluster.Client) {
 	raw, err := clientv3.New(clientv3.Config{Endpoints: c.Endpoints()})
 	if err != nil {

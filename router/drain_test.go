@@ -15,7 +15,7 @@ import (
 	"github.com/cognitora/dataplane/router"
 )
 
-// begin starts a stream and returns once its first bytes are there.
+// begin starts a stream and returns once its first bytes have come.
 func (s *site) begin(path, body string, header ...string) *http.Response {
 	s.t.Helper()
 	resp, err := s.send(context.Background(), http.MethodPost, path, body, header...)
@@ -29,9 +29,9 @@ func (s *site) begin(path, body string, header ...string) *http.Response {
 	return resp
 }
 
-// TestDrain: readiness goes at once, accepting goes on for drain_delay with Connection: close, and
-// streams finish. Where the machine is too slow for what is asked meanwhile, a longer delay is
-// tried.
+// TestDrain checks a drain: readiness goes at once, accepting continues for drain_delay with
+// Connection: close, and streams finish. If the machine is too slow for the requests meanwhile, it
+// tries a longer delay.
 func TestDrain(t *testing.T) {
 	t.Parallel()
 	for delay := 2 * time.Second; !drains(t, delay); delay *= 2 {
@@ -41,7 +41,7 @@ func TestDrain(t *testing.T) {
 	}
 }
 
-// drains is false where drain_delay was over before anything that this asks meanwhile was answered.
+// drains returns false if drain_delay was over before any of its requests was answered.
 func drains(t *testing.T, delay time.Duration) bool {
 	t.Helper()
 	s := serve(t, simulate(t, 2), func(c *router.Config) {
@@ -88,7 +88,8 @@ func drains(t *testing.T, delay time.Duration) bool {
 	return !over
 }
 
-// sendLast reads an answer to its end, and tells whether it says that its connection closes.
+// sendLast reads an answer to its end. closes says that the answer announces the end of its
+// connection.
 func (s *site) sendLast(body string) (closes bool, err error) {
 	resp, err := s.send(s.t.Context(), http.MethodPost, "/v1/chat/completions", body)
 	if err != nil {
@@ -102,8 +103,8 @@ func (s *site) sendLast(body string) (closes bool, err error) {
 	return resp.Close, err
 }
 
-// TestDrainHasABound: what does not finish is told so, in the words of its API, after drain_timeout
-// or at once when the second signal comes.
+// TestDrainHasABound checks an unfinished stream. It ends with an error of its API after
+// drain_timeout, or at once at the second signal.
 func TestDrainHasABound(t *testing.T) {
 	for name, c := range map[string]struct {
 		timeout time.Duration

@@ -16,14 +16,14 @@ import (
 	"github.com/cognitora/dataplane/sim/engine"
 )
 
-// hostConfig is one agent for all engines of a host, whose nodes are h-a, h-b and so on.
+// hostConfig configures one agent for all engines of a host. Its nodes are h-a, h-b and so on.
 func hostConfig(t *testing.T, etcd, stateDir string, engines []*engine.Engine) agent.Config {
 	t.Helper()
 	c, err := agentConfig("h", "", etcd)
 	if err != nil {
 		t.Fatal(err)
 	}
-	c.Agent.Listen, c.Agent.StateDir = "127.0.0.1:9081", stateDir // the default: it is of the short form
+	c.Agent.Listen, c.Agent.StateDir = "127.0.0.1:9081", stateDir // the default value in short form
 	c.GPU.NVML, c.Power.RAPL, c.Power.IPMIDevice = "off", "off", "off"
 	for i, e := range engines {
 		var one agent.EngineConfig
@@ -36,7 +36,7 @@ func hostConfig(t *testing.T, etcd, stateDir string, engines []*engine.Engine) a
 	return c
 }
 
-// host runs an agent until the test, or the returned function, ends it.
+// host runs an agent until the test ends or stop is called.
 func host(t *testing.T, c agent.Config) (a *agent.Agent, stop func()) {
 	t.Helper()
 	a, err := agent.New(c)
@@ -59,7 +59,7 @@ func host(t *testing.T, c agent.Config) (a *agent.Agent, stop func()) {
 	return a, stop
 }
 
-// asker asks n questions together, none of them twice, and names the nodes that have answered.
+// asker asks n different questions at once and names the nodes that have answered.
 func asker(s *site) func(n int) (by string) {
 	asked := 0
 	return func(n int) string {
@@ -78,8 +78,8 @@ func asker(s *site) func(n int) (by string) {
 	}
 }
 
-// TestSeveralEnginesBehindOneAgent: each engine of a host is a node of its own; what befalls one is
-// no affair of the others.
+// TestSeveralEnginesBehindOneAgent checks that each engine of a host is a node of its own. A
+// failure of one engine does not affect the others.
 func TestSeveralEnginesBehindOneAgent(t *testing.T) {
 	t.Parallel()
 	etcd := startEtcd(t).endpoint
@@ -101,7 +101,7 @@ func TestSeveralEnginesBehindOneAgent(t *testing.T) {
 	})
 
 	engines[1].Close()
-	served(48) // and every request is answered
+	served(48) // every request is answered
 	eventually(t, "the node of the engine that died is out", func() bool { return s.eligible() == 2 })
 	if by := served(16); by != "h-a h-c" {
 		t.Errorf("%s answered after h-b's engine had died", by)
@@ -142,7 +142,7 @@ func TestSeveralEnginesBehindOneAgent(t *testing.T) {
 	})
 }
 
-// agentMetric is a metric's value as an agent exports it; "" while it does not.
+// agentMetric returns the value of an agent's metric, or "" while the agent does not export it.
 func agentMetric(t *testing.T, a *agent.Agent, name string) string {
 	t.Helper()
 	resp, err := http.Get("http://" + a.AdminAddr().String() + "/metrics")

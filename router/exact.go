@@ -9,16 +9,16 @@ import (
 	"github.com/cognitora/dataplane/router/tokens"
 )
 
-// noTokenizer in [[model]] tokenizer says that prompts are given as token ids.
+// noTokenizer, as the tokenizer in [[model]], says that prompts are given as token ids.
 const noTokenizer = "none"
 
-// tokenises tells whether text of the model is made tokens of, or is not meant to be.
+// tokenises says whether the model's text is tokenised, or need not be.
 func (c *Config) tokenises(model string) bool {
 	return slices.ContainsFunc(c.Models, func(m ModelConfig) bool { return m.Tokenizer != "" && m.Name == model })
 }
 
-// validateEvents refuses KV events that would count for nothing but token ids without anybody
-// having said so.
+// validateEvents refuses KV events that would count only for token ids, unless the configuration
+// says so.
 func (c *Config) validateEvents(backends []fleet.Backend, bad problem) {
 	const fix = `; add [[model]] with its name and tokenizer = DIRECTORY of the model's tokenizer.json, or tokenizer = "none" if its prompts are given as token ids`
 	some := slices.ContainsFunc(c.Models, func(m ModelConfig) bool { return m.Tokenizer != "" })
@@ -35,8 +35,8 @@ func (c *Config) validateEvents(backends []fleet.Backend, bad problem) {
 	}
 }
 
-// loadTokens reads the tokenizers that models name; every one that cannot be used is named with its
-// field. It returns nil where no model has one.
+// loadTokens reads the models' tokenizers. It names each unusable one with its field. It returns
+// nil if no model has one.
 func (c *Config) loadTokens() (*tokens.Set, error) {
 	models, errs := map[string]*tokens.Model{}, []error{}
 	for i, m := range c.Models {

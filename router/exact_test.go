@@ -21,7 +21,7 @@ const chatML = "{% for m in messages %}{{ '<|im_start|>' + m['role'] + '\n' + m[
 	"{% endfor %}" +
 	"{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
 
-// modelFiles is a directory with a real tokenizer and a chat template.
+// modelFiles makes a directory with a real tokenizer and a chat template.
 func modelFiles(t *testing.T, template string) string {
 	t.Helper()
 	doc, err := os.ReadFile("tokens/testdata/tokenizers.json")
@@ -52,7 +52,7 @@ func modelFiles(t *testing.T, template string) string {
 	return dir
 }
 
-// completeTokens asks an engine itself with the tokens of a prompt; an empty salt is left out.
+// completeTokens asks an engine directly with the tokens of a prompt. An empty salt is left out.
 func completeTokens(t *testing.T, e *engine.Engine, ids []uint32, salt string) {
 	t.Helper()
 	body := map[string]any{"model": "sim", "prompt": ids, "max_tokens": 1}
@@ -69,8 +69,8 @@ func completeTokens(t *testing.T, e *engine.Engine, ids []uint32, salt string) {
 	}
 }
 
-// TestExactDigests: of text and chats the router knows by an engine's KV events what it has cached,
-// in the engine's own tokens.
+// TestExactDigests checks that the router knows an engine's cached blocks of texts and chats from
+// its KV events, in the engine's own tokens.
 func TestExactDigests(t *testing.T) {
 	t.Parallel()
 	dir := modelFiles(t, chatML)
@@ -161,8 +161,8 @@ func TestTokenizersAreChecked(t *testing.T) {
 	}
 }
 
-// TestEventsNeedATokenizer: KV events that would count for token ids alone are refused, unless that
-// is what is meant.
+// TestEventsNeedATokenizer checks that KV events that count only for token ids are refused, unless
+// the configuration says so.
 func TestEventsNeedATokenizer(t *testing.T) {
 	const events = "http://127.0.0.1:8001,kv-events=tcp://127.0.0.1:5557"
 	none, some := []router.ModelConfig{{Name: "m", Tokenizer: "none"}},

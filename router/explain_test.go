@@ -17,7 +17,7 @@ import (
 	"github.com/cognitora/dataplane/router/fleet"
 )
 
-// explanation is what /debug/route says.
+// explanation is the answer of /debug/route.
 type explanation struct {
 	Mode, Winner, Why string
 	Blocks            int `json:"prompt_blocks"`
@@ -43,7 +43,7 @@ func (s *site) explain(body string, header ...string) (e explanation) {
 	return s.explainAs("", body, header...)
 }
 
-// explainAs is explain for an API; empty is chat.
+// explainAs is explain for an API. An empty api is chat.
 func (s *site) explainAs(api, body string, header ...string) (e explanation) {
 	s.t.Helper()
 	req, err := http.NewRequest(http.MethodPost, s.admin+"/debug/route?api="+api, strings.NewReader(body))
@@ -65,7 +65,7 @@ func (s *site) explainAs(api, body string, header ...string) (e explanation) {
 	return e
 }
 
-// TestWhatNodesAnnounceIsWeighed: GPU load, power, memory and speed, each on its own, reach the
+// TestWhatNodesAnnounceIsWeighed checks that GPU load, power, memory and speed each affect the
 // score.
 func TestWhatNodesAnnounceIsWeighed(t *testing.T) {
 	t.Parallel()
@@ -113,8 +113,8 @@ func TestWhatNodesAnnounceIsWeighed(t *testing.T) {
 	}
 }
 
-// TestDebugRouteSaysWhereARequestGoes: the same node as the request itself, with the headers that
-// have a say in it.
+// TestDebugRouteSaysWhereARequestGoes checks that it names the node that the request then gets,
+// with the headers that matter for it.
 func TestDebugRouteSaysWhereARequestGoes(t *testing.T) {
 	s := serve(t, simulate(t, 4))
 	winners := map[string]bool{}
@@ -156,11 +156,11 @@ func TestDebugRouteSaysWhereARequestGoes(t *testing.T) {
 	}
 }
 
-// TestDebugIsForOperators: the admin port answers, that of the clients does not.
+// TestDebugIsForOperators checks that only the admin port answers.
 func TestDebugIsForOperators(t *testing.T) {
 	s := serve(t, simulate(t, 2))
 	mustAll(t, "one", []*reply{s.chat(chatBody(document(1, 2000), plain))})
-	s.idle() // it is counted when its last byte has gone
+	s.idle() // a request is counted after its last byte
 	for path, want := range map[string]string{
 		"/debug/fleet": `"learned_lifetime_s": 120`, "/debug/pprof/": "goroutine", "/debug/pprof/cmdline": "test",
 		"/metrics": "cgn_router_requests_total", "/readyz": "ready", "/healthz": "ok",
@@ -181,7 +181,7 @@ func TestDebugIsForOperators(t *testing.T) {
 	}
 }
 
-// TestReadyzOfADeadFleet names what is wrong with each node.
+// TestReadyzOfADeadFleet checks that the answer names the problem of each node.
 func TestReadyzOfADeadFleet(t *testing.T) {
 	s := serve(t, simulate(t, 2))
 	if status, page := s.get(s.admin + "/readyz"); status != 200 {
@@ -190,7 +190,7 @@ func TestReadyzOfADeadFleet(t *testing.T) {
 	for _, e := range s.engines {
 		e.Refuse()
 	}
-	for i := range 8 { // traffic tells at once
+	for i := range 8 { // traffic shows the problem at once
 		s.chat(chatBody(fmt.Sprint("question ", i), plain))
 	}
 	eventually(t, "it says that nobody can take a request", func() bool {
@@ -206,8 +206,8 @@ func TestReadyzOfADeadFleet(t *testing.T) {
 	eventually(t, "it is back", func() bool { status, _ := s.get(s.admin + "/readyz"); return status == 200 })
 }
 
-// TestCacheSaltKeepsTenantsApart: what one tenant's prompt left in a cache says nothing of
-// another's.
+// TestCacheSaltKeepsTenantsApart checks that one tenant's cached prompt does not count for another
+// tenant.
 func TestCacheSaltKeepsTenantsApart(t *testing.T) {
 	s := serve(t, simulate(t, 1))
 	overlap := func(salt string) (matched int) {
@@ -227,7 +227,7 @@ func TestCacheSaltKeepsTenantsApart(t *testing.T) {
 	}
 }
 
-// llama is a backend that says it is llama.cpp, which keeps a thread at each idle connection.
+// llama is a backend that claims to be llama.cpp, which keeps a thread at each idle connection.
 func llama(t *testing.T, connections chan<- string) string {
 	b := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch {
@@ -242,7 +242,8 @@ func llama(t *testing.T, connections chan<- string) string {
 	return b.URL
 }
 
-// TestNoIdleConnectionsToLlamaCpp: each request to a static one has a connection of its own.
+// TestNoIdleConnectionsToLlamaCpp checks that each request to a static llama.cpp has a connection
+// of its own.
 func TestNoIdleConnectionsToLlamaCpp(t *testing.T) {
 	connections := make(chan string, 16)
 	url := llama(t, connections)

@@ -13,8 +13,8 @@ import (
 	"github.com/cognitora/dataplane/sim/engine"
 )
 
-// apis are the streaming endpoints: a request for 64 tokens, how to count the tokens that arrived,
-// and the error event that tells of a failure.
+// apis are the streaming endpoints: a request for 64 tokens, the mark of a token event, and the
+// error event of a failure.
 var apis = []struct {
 	name, path, body, token string
 	failed                  func(e event) bool
@@ -51,7 +51,7 @@ func anthropicError(e event) bool {
 		doc.Error.Type != "" && doc.Error.Message != ""
 }
 
-// tokens counts the events that hold a piece of the answer.
+// tokens counts the events with a piece of the answer.
 func tokens(events []event, mark string) (n int) {
 	for _, e := range events {
 		if strings.Contains(e.data, mark) && !strings.Contains(e.data, mark+`"`) {
@@ -61,7 +61,7 @@ func tokens(events []event, mark string) (n int) {
 	return n
 }
 
-// readTokens reads a stream until n pieces of the answer are there.
+// readTokens reads a stream until n pieces of the answer have come.
 func readTokens(t *testing.T, resp *http.Response, mark string, n int) (page []byte) {
 	t.Helper()
 	for tokens(eventsOf(page), mark) < n {
@@ -119,15 +119,15 @@ func TestEngineKilledMidStream(t *testing.T) {
 	}
 }
 
-// TestDeadBeforeHeaders: what fails before an answer is asked of another node, and the client does
-// not notice.
+// TestDeadBeforeHeaders checks that a failure before the answer makes the router ask another node,
+// unnoticed by the client.
 func TestDeadBeforeHeaders(t *testing.T) {
 	for name, fault := range map[string]engine.Fault{
 		"reset": {Reset: true}, "closed": {Reset: true, Close: "fin"}, "garbage": {Garbage: true}, "truncated": {Truncate: true},
 	} {
 		for kind, more := range kinds {
 			if fault.Truncate && kind == "stream" || kind == "unbounded" {
-				continue // the one is a stream that dies half-way, the other nothing new
+				continue // one is a stream that dies half-way; the other adds nothing
 			}
 			t.Run(name+"/"+kind, func(t *testing.T) {
 				s := serve(t, simulate(t, 2))
@@ -195,8 +195,8 @@ func TestOneOfFourFails(t *testing.T) {
 	}
 }
 
-// TestClientErrorsPassThrough: an engine's 4xx reaches the client byte for byte and says nothing
-// against the engine.
+// TestClientErrorsPassThrough checks that an engine's 4xx reaches the client byte for byte. It does
+// not count against the engine.
 func TestClientErrorsPassThrough(t *testing.T) {
 	s := serve(t, simulate(t, 2))
 	for _, status := range []int{400, 401, 403, 404, 409, 413, 422} {
@@ -233,7 +233,8 @@ func TestClientErrorsPassThrough(t *testing.T) {
 	mustAll(t, "afterwards", together(16, func(i int) *reply { return s.chat(chatBody(fmt.Sprint(i), streaming)) }))
 }
 
-// TestSame500FromTwoNodes: a request that makes every engine fail is the request's fault.
+// TestSame500FromTwoNodes checks that a request that fails on every engine counts as the request's
+// fault.
 func TestSame500FromTwoNodes(t *testing.T) {
 	s := serve(t, simulate(t, 4))
 	for i := range 30 {
@@ -250,8 +251,8 @@ func TestSame500FromTwoNodes(t *testing.T) {
 	mustAll(t, "afterwards", together(16, func(i int) *reply { return s.chat(chatBody(fmt.Sprint(i), streaming)) }))
 }
 
-// TestOverloadedEngineIsLeft: an engine that says 429, 502 or 503 is not asked to the end; where
-// all say so the client hears it, Retry-After included.
+// TestOverloadedEngineIsLeft checks that an engine that answers 429, 502 or 503 is left for another
+// one. If all engines answer so, the client gets that answer with its Retry-After.
 func TestOverloadedEngineIsLeft(t *testing.T) {
 	for _, status := range []int{429, 502, 503} {
 		t.Run(fmt.Sprint(status), func(t *testing.T) {

@@ -16,7 +16,7 @@ import (
 	"github.com/cognitora/dataplane/sim/engine"
 )
 
-// document is a prompt of about n bytes that shares no block with another seed's.
+// document returns a prompt of about n bytes that shares no block with another seed's prompt.
 func document(seed, n int) string {
 	var b strings.Builder
 	for i := 0; b.Len() < n; i++ {
@@ -25,7 +25,7 @@ func document(seed, n int) string {
 	return b.String()
 }
 
-// cached is what the engine says of a plain chat answer: prompt tokens, and those it had cached.
+// cached returns the engine's counts in a plain chat answer: prompt tokens, and cached ones.
 func cached(t *testing.T, r *reply) (prompt, held float64) {
 	t.Helper()
 	var doc struct {
@@ -42,13 +42,14 @@ func cached(t *testing.T, r *reply) (prompt, held float64) {
 	return doc.Usage.Prompt, doc.Usage.Details.Cached
 }
 
-// errors is the number of prediction errors observed, and their sum.
+// errors returns the number of prediction errors and their sum.
 func (s *site) errors() (count, sum float64) {
 	p := s.metrics()
 	return p.sum("cgn_router_prediction_error_ratio_count"), p.sum("cgn_router_prediction_error_ratio_sum")
 }
 
-// TestRepeatedPromptsGoToTheirNode: the engine's own count says that the prompt was there.
+// TestRepeatedPromptsGoToTheirNode checks by the engine's own count that the prompt was cached
+// there.
 func TestRepeatedPromptsGoToTheirNode(t *testing.T) {
 	s := serve(t, simulate(t, 4))
 	const prompts = 8
@@ -80,7 +81,7 @@ func TestRepeatedPromptsGoToTheirNode(t *testing.T) {
 	}
 }
 
-// TestEmptiedCacheIsNoticedOnce: the first wrong prediction corrects those that follow.
+// TestEmptiedCacheIsNoticedOnce checks that the first wrong prediction corrects the later ones.
 func TestEmptiedCacheIsNoticedOnce(t *testing.T) {
 	s := serve(t, simulate(t, 1))
 	ask := func() (matched int, wrong float64) {
@@ -106,8 +107,8 @@ func TestEmptiedCacheIsNoticedOnce(t *testing.T) {
 	if _, wrong := ask(); wrong < .95 {
 		t.Errorf("after the cache was emptied: wrong by %v", wrong)
 	}
-	// What is found gone teaches a short lifetime, and each repeat that comes too late for it a
-	// longer one: a slow machine needs some of them.
+	// A missing block teaches a short lifetime. Each repeat that comes too late for the lifetime
+	// teaches a longer one. A slow machine needs several repeats.
 	for tries := 1; ; tries++ {
 		lifetime, began := time.Duration(s.nodes()["sim-0"].Lifetime*float64(time.Second)), time.Now()
 		matched, wrong := ask()
@@ -124,9 +125,9 @@ func TestEmptiedCacheIsNoticedOnce(t *testing.T) {
 	}
 }
 
-// TestLifetimeIsLearnedFromASmallCache: four prompts take turns in a cache that holds one and a
-// half of them. A turn takes longer than the shortest lifetime that can be learned, so that the
-// error goes away.
+// TestLifetimeIsLearnedFromASmallCache sends four prompts in turn to a cache with room for one and
+// a half. A turn takes longer than the shortest learnable lifetime, so the prediction error
+// disappears.
 func TestLifetimeIsLearnedFromASmallCache(t *testing.T) {
 	t.Parallel()
 	s := serve(t, simulate(t, 1, func(c *engine.Config) {
@@ -144,7 +145,7 @@ func TestLifetimeIsLearnedFromASmallCache(t *testing.T) {
 	}
 	rounds := []float64{wrong(), wrong()}
 	first, second := rounds[0], rounds[1]
-	for len(rounds) < 10 && rounds[len(rounds)-1] > second/2 { // one is enough unless the machine is busy
+	for len(rounds) < 10 && rounds[len(rounds)-1] > second/2 { // one round is enough unless the machine is busy
 		rounds = append(rounds, wrong())
 	}
 	if first != 0 || second < .2 || rounds[len(rounds)-1] > second/2 {
@@ -155,8 +156,8 @@ func TestLifetimeIsLearnedFromASmallCache(t *testing.T) {
 	}
 }
 
-// TestUnreportedCacheTeachesNothing: an engine without the flag is named once, and what is believed
-// of it stays.
+// TestUnreportedCacheTeachesNothing checks an engine that does not report cached tokens. It is
+// logged once, and its beliefs stay.
 func TestUnreportedCacheTeachesNothing(t *testing.T) {
 	s := serve(t, simulate(t, 2, func(c *engine.Config) { c.OmitCachedTokens = true }))
 	body := chatBody(document(1, 6000), streaming)
@@ -185,7 +186,7 @@ func TestUnreportedCacheTeachesNothing(t *testing.T) {
 
 const withUsage = streaming + `,"stream_options":{"include_usage":true}`
 
-// usageChunks counts the events that report a usage.
+// usageChunks counts the events with a usage report.
 func usageChunks(events []event) (n int) {
 	for _, e := range events {
 		if strings.Contains(e.data, `"usage":{`) {
@@ -195,7 +196,8 @@ func usageChunks(events []event) (n int) {
 	return n
 }
 
-// TestUsageOfAStream is shown to those who asked and read by the router in either case.
+// TestUsageOfAStream checks that the usage is shown only to clients that asked for it. The router
+// reads it in either case.
 func TestUsageOfAStream(t *testing.T) {
 	s := serve(t, simulate(t, 1))
 	for i, c := range []struct {
@@ -220,8 +222,8 @@ func TestUsageOfAStream(t *testing.T) {
 	}
 }
 
-// TestUsageThatComesWithChoices, as some engines have it in the last one or, asked so, in each, is
-// hidden from those who did not ask, and nothing else is.
+// TestUsageThatComesWithChoices checks engines that put the usage into the last choice or into
+// every choice. It is hidden from clients that did not ask, and nothing else is hidden.
 func TestUsageThatComesWithChoices(t *testing.T) {
 	const begin, end = `data: {"choices":[{"index":0,"delta":{"content":"a"},"finish_reason":null}],"id":"x"}` + "\n\n",
 		`data: {"choices":[{"index":0,"delta":{},"finish_reason":"stop"}],"id":"x"}` + "\n\ndata: [DONE]\n\n"
@@ -257,7 +259,7 @@ func TestUsageThatComesWithChoices(t *testing.T) {
 	}
 }
 
-// TestWithoutFeedbackNothingIsSpliced: the engine gets the body byte for byte.
+// TestWithoutFeedbackNothingIsSpliced checks that the engine gets the body byte for byte.
 func TestWithoutFeedbackNothingIsSpliced(t *testing.T) {
 	s := serve(t, simulate(t, 1), func(c *router.Config) { c.Prefix.Feedback = false })
 	body := "{ \"unknown\" : {\"x\":[1, 2.50,\"\\u00e9\"]},\"model\":\"sim\",\n\"stream\":true, " +
@@ -268,8 +270,8 @@ func TestWithoutFeedbackNothingIsSpliced(t *testing.T) {
 	}
 }
 
-// TestRejectedStreamOptionsAreRemembered: the request is sent again as the client made it, and
-// later ones at once.
+// TestRejectedStreamOptionsAreRemembered checks that the request is sent again unchanged. Later
+// requests are sent unchanged at once.
 func TestRejectedStreamOptionsAreRemembered(t *testing.T) {
 	s := serve(t, simulate(t, 1, func(c *engine.Config) { c.RejectStreamOptions = true }))
 	chats := func() (with, without int) {
@@ -299,8 +301,7 @@ func TestRejectedStreamOptionsAreRemembered(t *testing.T) {
 	}
 }
 
-// TestDeadRequestsLeaveNoBelief: what a request would have left in the cache is taken back when it
-// fails.
+// TestDeadRequestsLeaveNoBelief checks that a failed request's predictions are taken back.
 func TestDeadRequestsLeaveNoBelief(t *testing.T) {
 	s := serve(t, simulate(t, 1))
 	body := chatBody(document(1, 6000), plain)

@@ -5,15 +5,16 @@ import (
 	"syscall"
 )
 
-// Descriptors that client connections leave to the admin port, checks, logs, etcd and the parts of
+// These constants bound the file descriptors reserved for the admin port, checks, logs, etcd and
 // the process itself: a quarter of the limit, within these bounds.
 const (
 	filesKeptMin = 24
 	filesKeptMax = 256
 )
 
-// connectionsWithin is how many client connections there may be where the process may open limit
-// files: each may need a second one, to a node. It is wanted at most, and at least 1.
+// connectionsWithin returns the number of client connections for a process that may open limit
+// files. Each connection may need a second file for a node. The result is at most wanted and at
+// least 1.
 func connectionsWithin(limit uint64, wanted int) int {
 	kept := min(max(limit/4, filesKeptMin), filesKeptMax)
 	if limit <= kept {
@@ -22,8 +23,8 @@ func connectionsWithin(limit uint64, wanted int) int {
 	return max(min(wanted, int(min((limit-kept)/2, 1<<30))), 1)
 }
 
-// maxConnections is limits.max_connections, or less where this process may not open the files for
-// as many. The Go runtime has raised the limit to the hard one.
+// maxConnections returns limits.max_connections, or less if the process may not open enough files.
+// The Go runtime has raised the soft limit to the hard limit.
 func maxConnections(wanted int, log *slog.Logger) int {
 	var l syscall.Rlimit
 	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &l); err != nil {

@@ -2,8 +2,8 @@ package router
 
 import "testing"
 
-// TestConnectionsLeaveFilesToTheRest: where clients take all that they may, each with a node's
-// connection, the admin port still answers.
+// TestConnectionsLeaveFilesToTheRest checks that the admin port answers while clients use all their
+// connections, each with a node's connection.
 func TestConnectionsLeaveFilesToTheRest(t *testing.T) {
 	for _, c := range []struct {
 		limit  uint64

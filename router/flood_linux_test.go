@@ -13,17 +13,17 @@ import (
 	"time"
 )
 
-// The bounds of what the router reads of one publisher. A message counts for some bytes besides its
-// own.
+// These constants bound the router's reading from one publisher. A message counts for some bytes
+// more than its own.
 const (
-	eventRate  = 8 << 20 // bytes a second
+	eventRate  = 8 << 20 // bytes per second
 	eventBurst = 16 << 20
 	eventExtra = 512
-	eventDebt  = 1 // seconds; the router pauses when it owes some hundredths and a message
+	eventDebt  = 1 // seconds; the router pauses when its debt is a few hundredths and one message
 )
 
-// TestFloodOfEvents: of a publisher that says all that it can no more is read than the rate allows,
-// and no request fails for it. It logs what that takes of a CPU.
+// TestFloodOfEvents checks a publisher that sends as much as it can. The router reads no more than
+// the rate allows, and no request fails. The test logs the CPU cost.
 func TestFloodOfEvents(t *testing.T) {
 	s, pid, in, out := flooded(t)
 	count := func(what string) float64 { return s.metrics().sum("cgn_router_kv_events_" + what) }
@@ -35,7 +35,7 @@ func TestFloodOfEvents(t *testing.T) {
 	}
 	least := leastMessage()
 	const rounds, requests = 3, 300
-	perRequest := time.Duration(0) // CPU of the router, in the best round
+	perRequest := time.Duration(0) // CPU time of the router in the best round
 	var calm, flooded []time.Duration
 	shares := 0.0
 	for range rounds {
@@ -46,7 +46,7 @@ func TestFloodOfEvents(t *testing.T) {
 		pauses, batches := count("paused_total"), count("batches_total")
 		before, began := batches, time.Now()
 		turn()
-		// A publisher that gets little CPU may never say as much as is read at once.
+		// A publisher with little CPU time may never send as much as the router reads at once.
 		eventually(t, "it is flooded", func() bool {
 			return count("paused_total") > pauses || count("batches_total") > batches+1000
 		})
@@ -79,8 +79,8 @@ func TestFloodOfEvents(t *testing.T) {
 	}
 }
 
-// flooded is a router that follows a publisher. A byte to in begins a flood, the next one ends it,
-// and out then says how many batches there have been.
+// flooded is a router that follows a publisher. A byte to in begins a flood, and the next byte ends
+// it. out then gives the number of batches.
 func flooded(t *testing.T) (s *site, pid int, in io.Writer, out *bufio.Reader) {
 	t.Helper()
 	said := func(out *bufio.Reader) string {
@@ -108,7 +108,7 @@ func flooded(t *testing.T) (s *site, pid int, in io.Writer, out *bufio.Reader) {
 	return s, cmd.Process.Pid, in, out
 }
 
-// leastMessage is how many bytes the shortest message of the flood counts for.
+// leastMessage returns how many bytes the shortest message of the flood counts for.
 func leastMessage() int {
 	least := math.MaxInt
 	for _, payload := range floods() {
@@ -117,8 +117,8 @@ func leastMessage() int {
 	return least
 }
 
-// asked is what process pid uses while four clients ask so many requests, whose times are appended
-// to took.
+// asked returns the use of process pid while four clients send the given number of requests. It
+// appends the requests' times to took.
 func asked(t *testing.T, s *site, pid, requests int, took *[]time.Duration) spent {
 	t.Helper()
 	before := costOf(t, pid)

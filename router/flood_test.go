@@ -11,8 +11,8 @@ import (
 	"github.com/vmihailenco/msgpack/v5"
 )
 
-// flood is a publisher of KV events that says as much as is taken from it, from one byte on its
-// standard input to the next; then it prints how many batches that were, from the beginning on.
+// flood is a publisher of KV events. It sends as many as its reader takes, between two bytes on its
+// standard input. Then it prints the number of batches since the beginning.
 func flood() error {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -57,7 +57,7 @@ func flood() error {
 	}
 }
 
-// greet is the handshake of ZMTP 3.0 as a PUB socket, which then hears nobody.
+// greet makes the handshake of ZMTP 3.0 as a PUB socket that reads no subscriptions.
 func greet(conn net.Conn) error {
 	greeting := [64]byte{0: 0xff, 9: 0x7f, 10: 3, 12: 'N', 13: 'U', 14: 'L', 15: 'L'}
 	if _, err := conn.Write(greeting[:]); err != nil {
@@ -72,7 +72,7 @@ func greet(conn net.Conn) error {
 	return err
 }
 
-// floods are batches that each store a prompt of 64 blocks and remove the one that was stored 128
+// floods returns batches that each store a prompt of 64 blocks and remove the prompt stored 128
 // batches before.
 func floods() (batches [][]byte) {
 	const prompts, blocks = 256, 64

@@ -12,8 +12,8 @@ import (
 	"github.com/cognitora/dataplane/router"
 )
 
-// TestClientsKeyThroughAnAgent: the engine sees the client's Authorization where router and
-// agent both forward it, and never the agent's own key in its place.
+// TestClientsKeyThroughAnAgent checks that the engine gets the client's Authorization if router and
+// agent both forward it. The agent's own key must never replace it.
 func TestClientsKeyThroughAnAgent(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

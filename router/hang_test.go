@@ -23,11 +23,11 @@ func hasty(c *router.Config) {
 	c.Timeouts.StallFloor = config.Duration(300 * time.Millisecond)
 }
 
-// kinds are the members that make a request one or the other.
+// kinds are the members that make a request streamed or plain.
 var kinds = map[string]string{"stream": streaming, "plain": plain, "unbounded": ""}
 
-// TestOneOfFourHangs: a node that accepts and answers nothing costs no request, and the next 16 do
-// not notice it.
+// TestOneOfFourHangs checks a node that accepts requests and answers none. It costs no request, and
+// the next 16 requests do not notice it.
 func TestOneOfFourHangs(t *testing.T) {
 	for _, start := range []string{"warm", "cold"} {
 		for kind, more := range kinds {
@@ -80,7 +80,7 @@ func oneOfFourHangs(t *testing.T, warm bool, more string) {
 	}
 }
 
-// TestACallOnANodeSetAsideSaysSo when its client leaves.
+// TestACallOnANodeSetAsideSaysSo checks the log of such a call when its client leaves.
 func TestACallOnANodeSetAsideSaysSo(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "access")
 	s := serve(t, simulate(t, 2), hasty, inTurn, func(c *router.Config) { c.Log.Access = file })
@@ -107,7 +107,7 @@ func TestACallOnANodeSetAsideSaysSo(t *testing.T) {
 	})
 }
 
-// traffic sends short requests, four at a time and no two alike, until stopped.
+// traffic sends short, different requests, four at a time, until stopped.
 type traffic struct {
 	s       *site
 	more    string
@@ -136,7 +136,7 @@ func (l *traffic) worker(i int) {
 	}
 }
 
-// until reads answers, each of which must be good, until seen says enough. It fails the test after
+// until reads answers until seen returns true. Each answer must be good. It fails the test after
 // bound.
 func (l *traffic) until(bound time.Duration, what string, seen func(*reply) bool) {
 	l.s.t.Helper()
@@ -164,7 +164,7 @@ func (l *traffic) stop() {
 	<-l.done
 }
 
-// share is whether a node gave at least part of the last n answers.
+// share says whether a node gave at least part of the last n answers.
 func share(node string, part float64, n int) func(*reply) bool {
 	var last []bool
 	return func(r *reply) bool {
@@ -180,14 +180,15 @@ func share(node string, part float64, n int) func(*reply) bool {
 	}
 }
 
-// TestReturnedNodeHasItsShare covers the ways of being away. That it takes two seconds at most is
-// held in virtual time: TestAReturningNodeIsBackWithinTwoSeconds of package fleet.
+// TestReturnedNodeHasItsShare checks the ways of being out of service.
+// TestAReturningNodeIsBackWithinTwoSeconds of package health checks the time limit of two seconds
+// in virtual time.
 func TestReturnedNodeHasItsShare(t *testing.T) {
 	for name, c := range map[string]struct {
 		away, back func(e *engine.Engine)
 		more       string
 	}{
-		"refused":    {(*engine.Engine).Refuse, accept, plain}, // a stream that has begun would end with the engine
+		"refused":    {(*engine.Engine).Refuse, accept, plain}, // a begun stream would end with the engine
 		"killed":     {(*engine.Engine).Kill, accept, plain},
 		"hung":       {fault(engine.Fault{Hang: true}), noFault, streaming},
 		"hung plain": {fault(engine.Fault{Hang: true}), noFault, plain},
@@ -213,10 +214,10 @@ func TestReturnedNodeHasItsShare(t *testing.T) {
 
 func fault(f engine.Fault) func(*engine.Engine) { return func(e *engine.Engine) { e.SetFault(&f) } }
 func noFault(e *engine.Engine)                  { e.SetFault(nil) }
-func accept(e *engine.Engine)                   { _ = e.Accept() } // a node that is not back fails the test
+func accept(e *engine.Engine)                   { _ = e.Accept() } // a node that does not return fails the test
 
-// TestFlappingNodeStarvesNobody: a node that keeps going and coming costs no request, and gets
-// little of the traffic and of the retries.
+// TestFlappingNodeStarvesNobody checks a node that fails and returns again and again. It costs no
+// request and gets few of the requests and retries.
 func TestFlappingNodeStarvesNobody(t *testing.T) {
 	for name, c := range map[string]struct{ away, back func(e *engine.Engine) }{
 		"refuses":       {(*engine.Engine).Refuse, accept},
@@ -260,7 +261,7 @@ func TestFlappingNodeStarvesNobody(t *testing.T) {
 	}
 }
 
-// TestSlowFleetIsNoRetryStorm: all nodes become ten times slower at once.
+// TestSlowFleetIsNoRetryStorm makes all nodes ten times slower at once.
 func TestSlowFleetIsNoRetryStorm(t *testing.T) {
 	for kind, more := range kinds {
 		t.Run(kind, func(t *testing.T) {
@@ -286,7 +287,7 @@ func TestSlowFleetIsNoRetryStorm(t *testing.T) {
 	}
 }
 
-// TestQueueingFleetIsNoRetryStorm: more comes than the engines can batch, so everything waits.
+// TestQueueingFleetIsNoRetryStorm sends more than the engines can batch, so every request waits.
 func TestQueueingFleetIsNoRetryStorm(t *testing.T) {
 	for start, rounds := range map[string]int{"warm": 3, "cold": 0} {
 		t.Run(start, func(t *testing.T) {
@@ -304,9 +305,8 @@ func TestQueueingFleetIsNoRetryStorm(t *testing.T) {
 	}
 }
 
-// TestColdRouterLeavesAHungNode: five answers of the one node are enough to move what waits on the
-// other. The bound that holds while nothing is known of a model's speed is longer than a client
-// waits.
+// TestColdRouterLeavesAHungNode checks that five answers of one node suffice to move the requests
+// that wait at the other. The limit for a model of unknown speed is longer than a client waits.
 func TestColdRouterLeavesAHungNode(t *testing.T) {
 	s := serve(t, simulate(t, 2), hasty, inTurn, func(c *router.Config) {
 		c.Timeouts.FirstByteCold = config.Duration(time.Hour)
@@ -320,8 +320,8 @@ func TestColdRouterLeavesAHungNode(t *testing.T) {
 	}
 }
 
-// TestRetryBudget: when every node fails, retries stay within their share of the requests of any
-// ten seconds. A slow machine has several of them, each with its floor.
+// TestRetryBudget checks that retries stay within their share of the requests of any ten seconds
+// when every node fails. A slow machine has several ten seconds, each with its floor.
 func TestRetryBudget(t *testing.T) {
 	s := serve(t, simulate(t, 4), func(c *router.Config) { c.Retry.Floor = 5 })
 	began := time.Now()

@@ -20,8 +20,8 @@ import (
 	"github.com/cognitora/dataplane/sim/engine"
 )
 
-// TestMain makes the test binary an agent where TEST_AGENT names its node, and a router or an
-// engine where TEST_PROGRAM says so.
+// TestMain runs the test binary as an agent if TEST_AGENT names its node. It runs it as a router or
+// an engine if TEST_PROGRAM says so.
 func TestMain(m *testing.M) {
 	if what := os.Getenv("TEST_PROGRAM"); what != "" {
 		programProcess(what, os.Args[1:])
@@ -30,12 +30,11 @@ func TestMain(m *testing.M) {
 		agentProcess(id, os.Args[1], os.Args[2])
 	}
 	goleak.VerifyTestMain(m,
-		goleak.IgnoreAnyFunction("github.com/valyala/fasthttp.updateServerDate.func1"), // once per process
+		goleak.IgnoreAnyFunction("github.com/valyala/fasthttp.updateServerDate.func1"), // one per process
 		goleak.IgnoreAnyFunction("github.com/valyala/fasthttp.(*workerPool).Start.func2"))
 }
 
-// soon is how long a test waits for an event before it says that the event does not come. No test
-// compares how long something took with it.
+// soon is how long a test waits for an event before it fails. No test compares a duration with it.
 const soon = time.Minute
 
 func eventually(t *testing.T, what string, ok func() bool) {
@@ -43,7 +42,7 @@ func eventually(t *testing.T, what string, ok func() bool) {
 	within(t, soon, what, ok)
 }
 
-// within polls until ok.
+// within polls until ok returns true.
 func within(t *testing.T, bound time.Duration, what string, ok func() bool) {
 	t.Helper()
 	began := time.Now()
@@ -56,7 +55,7 @@ func within(t *testing.T, bound time.Duration, what string, ok func() bool) {
 	}
 }
 
-// simulate starts n engines that decode a token in 2 ms. They are named sim-0, sim-1, ….
+// simulate starts n engines that decode a token in 2 ms. Their names are sim-0, sim-1, ….
 func simulate(t *testing.T, n int, tweak ...func(*engine.Config)) []*engine.Engine {
 	t.Helper()
 	var all []*engine.Engine
@@ -75,8 +74,8 @@ func simulate(t *testing.T, n int, tweak ...func(*engine.Config)) []*engine.Engi
 	return all
 }
 
-// settings are the defaults, but for a short drain and for nodes that are waited for: a busy
-// machine is not taken for a slow node.
+// settings returns the defaults with a short drain and long patience, so that a busy machine does
+// not look like a slow node.
 func settings(t *testing.T, log *logged) router.Config {
 	t.Helper()
 	var c router.Config
@@ -90,7 +89,7 @@ func settings(t *testing.T, log *logged) router.Config {
 	return c
 }
 
-// site is a router that runs in this process, and a client of it.
+// site is a router in this process with a client.
 type site struct {
 	*router.Router
 	t            *testing.T
@@ -102,8 +101,8 @@ type site struct {
 	result       chan error
 }
 
-// serve runs a router in front of engines, if any, and waits until it would use every one of them.
-// At the end of the test nothing may be left in flight.
+// serve runs a router in front of engines, if any, and waits until it would use each of them. At
+// the end of the test nothing may be in flight.
 func serve(t *testing.T, engines []*engine.Engine, tweak ...func(*router.Config)) *site {
 	t.Helper()
 	log := &logged{t: t}
@@ -142,7 +141,7 @@ func run(t *testing.T, c router.Config, log *logged) *site {
 	return s
 }
 
-// end checks that all has been given back, then stops the router.
+// end checks that every resource is freed, then stops the router.
 func (s *site) end() {
 	defer s.client.CloseIdleConnections()
 	defer s.force()
@@ -158,7 +157,7 @@ func (s *site) end() {
 	}
 }
 
-// stop drains the router and returns what Run returned.
+// stop drains the router and returns Run's result.
 func (s *site) stop() error {
 	s.drain()
 	select {
@@ -198,7 +197,7 @@ func (s *site) idle() {
 	}
 }
 
-// reply is a whole answer. err is how its body ended, if not well.
+// reply is a complete answer. err is the error at the end of its body.
 type reply struct {
 	status int
 	header http.Header
@@ -216,7 +215,7 @@ func (r *reply) String() string {
 		r.status, r.node(), r.attempts(), r.took, r.err, r.body)
 }
 
-// send sends a request without waiting for its answer's body; header is name, value, ….
+// send sends a request and does not wait for the body of the answer. header is name, value, ….
 func (s *site) send(ctx context.Context, method, path, body string, header ...string) (*http.Response, error) {
 	req, err := http.NewRequestWithContext(ctx, method, s.url+path, strings.NewReader(body))
 	if err != nil {
@@ -229,7 +228,7 @@ func (s *site) send(ctx context.Context, method, path, body string, header ...st
 	return s.client.Do(req)
 }
 
-// ask sends a request and reads its answer to the end. It may be called from any goroutine.
+// ask sends a request and reads its answer to the end. Any goroutine may call it.
 func (s *site) ask(method, path, body string, header ...string) *reply {
 	began := time.Now()
 	resp, err := s.send(s.t.Context(), method, path, body, header...)
@@ -249,7 +248,7 @@ func (s *site) chat(body string, header ...string) *reply {
 	return s.post("/v1/chat/completions", body, header...)
 }
 
-// lastTo is the last request for path that the engine got; probes of it come in between.
+// lastTo returns the engine's last request for path. It skips the health checks in between.
 func lastTo(t *testing.T, e *engine.Engine, path string) engine.Request {
 	t.Helper()
 	all := e.Requests()
@@ -273,7 +272,7 @@ func together(n int, f func(i int) *reply) []*reply {
 	return all
 }
 
-// mustAll fails the test for each answer that is not a whole 200.
+// mustAll fails the test for each answer that is not a complete 200.
 func mustAll(t *testing.T, what string, all []*reply) {
 	t.Helper()
 	for i, r := range all {
@@ -283,7 +282,8 @@ func mustAll(t *testing.T, what string, all []*reply) {
 	}
 }
 
-// chatBody is a chat request of one user message; more is further members with their leading comma.
+// chatBody is a chat request with one user message. more is further members with their leading
+// comma.
 func chatBody(prompt, more string) string {
 	return fmt.Sprintf(`{"model":"sim","messages":[{"role":"user","content":%q}]%s}`, prompt, more)
 }
@@ -324,7 +324,7 @@ func (s *site) get(url string) (int, []byte) {
 	return resp.StatusCode, page
 }
 
-// logged is a log that tests can search.
+// logged is a searchable log.
 type logged struct {
 	t  *testing.T
 	mu sync.Mutex

@@ -9,13 +9,13 @@ import (
 	"github.com/cognitora/dataplane/sim/engine"
 )
 
-// noRetries is a router that asks one node only, as where the budget is spent.
+// noRetries makes a router ask one node only, as with a spent budget.
 func noRetries(c *router.Config) { c.Retry.MaxNodes = 0 }
 
 func inTurn(c *router.Config) { c.Router.Mode = "round_robin" }
 
-// TestLoneNodeAnswers500: it shows as failing, the client gets the engine's own error all the same,
-// and the first good answers bring it back.
+// TestLoneNodeAnswers500 checks a fleet of one failing node. It shows as failing, the client gets
+// the engine's own error, and the first good answers bring it back.
 func TestLoneNodeAnswers500(t *testing.T) {
 	s := serve(t, simulate(t, 1))
 	s.engines[0].SetFault(&engine.Fault{Status: 500})
@@ -44,7 +44,8 @@ func TestLoneNodeAnswers500(t *testing.T) {
 	})
 }
 
-// TestOneOfThreeAnswers500WithoutRetries: its share of errors gives it away.
+// TestOneOfThreeAnswers500WithoutRetries checks that its share of errors takes the node out of
+// service.
 func TestOneOfThreeAnswers500WithoutRetries(t *testing.T) {
 	s := serve(t, simulate(t, 3), noRetries, inTurn)
 	s.engines[1].SetFault(&engine.Fault{Status: 500})
@@ -63,8 +64,8 @@ func TestOneOfThreeAnswers500WithoutRetries(t *testing.T) {
 	}
 }
 
-// TestPoisonWithoutRetries: requests that fail on every node open no breaker, whether they are all
-// the same or not.
+// TestPoisonWithoutRetries checks that requests that fail on every node open no breaker, whether
+// equal or different.
 func TestPoisonWithoutRetries(t *testing.T) {
 	for name, prompt := range map[string]func(i int) string{
 		"the same":  func(int) string { return "poison" },
@@ -89,15 +90,15 @@ func TestPoisonWithoutRetries(t *testing.T) {
 	}
 }
 
-// eightSlots is for a node that takes eight requests at once.
+// eightSlots lets a node take eight requests at once.
 func eightSlots(c *router.Config) {
 	for i := range c.Router.Backends {
 		c.Router.Backends[i] += ",max_concurrent=8"
 	}
 }
 
-// TestABurstAtANodeThatIsBack: it was away and nobody has asked it since, so its checks are what
-// brings it back.
+// TestABurstAtANodeThatIsBack checks a burst at a recovered node that no request has tried. Only
+// its checks have brought it back.
 func TestABurstAtANodeThatIsBack(t *testing.T) {
 	for name, c := range map[string]struct{ away, back func(e *engine.Engine) }{
 		"refused":            {(*engine.Engine).Refuse, accept},
@@ -128,10 +129,10 @@ func TestABurstAtANodeThatIsBack(t *testing.T) {
 	}
 }
 
-// TestABurstBeforeANodeIsBack: the node on trial takes what the others have no slot for, and where
-// it fails still, clients hear that all are busy.
+// TestABurstBeforeANodeIsBack checks that the node on trial takes the requests for which the others
+// have no slot. While it still fails, clients are told that all nodes are busy.
 func TestABurstBeforeANodeIsBack(t *testing.T) {
-	s := serve(t, simulate(t, 2), eightSlots) // requests that wait are not moved
+	s := serve(t, simulate(t, 2), eightSlots) // waiting requests are not moved
 	s.engines[1].SetFault(&engine.Fault{Status: 500})
 	eventually(t, "out of service", func() bool {
 		mustAll(t, "one is away", together(2, func(i int) *reply {
@@ -165,7 +166,7 @@ func TestABurstBeforeANodeIsBack(t *testing.T) {
 	<-held
 }
 
-// Test501IsAnAnswer: an engine that does not have an endpoint is well.
+// Test501IsAnAnswer checks that an engine without an endpoint counts as well.
 func Test501IsAnAnswer(t *testing.T) {
 	s := serve(t, simulate(t, 1))
 	for i := range 40 {

@@ -14,10 +14,9 @@ import (
 	"github.com/cognitora/dataplane/sim/engine"
 )
 
-const slots = 8 // of each of eight nodes
+const slots = 8 // slots of each of eight nodes
 
-// herd is eight engines that would batch whatever they are sent, with eight slots each for the
-// router.
+// herd is eight engines with unlimited batches and, for the router, eight slots each.
 func herd(t *testing.T, step time.Duration, tweak ...func(*router.Config)) *site {
 	engines := simulate(t, 8, func(c *engine.Config) { c.DecodeStep = step })
 	return serve(t, engines, append(tweak, func(c *router.Config) {
@@ -27,8 +26,8 @@ func herd(t *testing.T, step time.Duration, tweak ...func(*router.Config)) *site
 	})...)
 }
 
-// shared is a request whose prompt of about 4000 bytes begins with a system prompt that all have,
-// of that percentage.
+// shared is a request with a prompt of about 4000 bytes. The given percentage of it is a common
+// system prompt.
 func shared(percent, i int, more string) string {
 	const size = 4000
 	system := document(0, size*percent/100)
@@ -36,13 +35,13 @@ func shared(percent, i int, more string) string {
 		system, document(i+1, size-len(system)), more)
 }
 
-// outstanding is how many requests a client has out, each time that changes.
+// outstanding records a client's number of running requests at each change.
 type outstanding struct {
 	mu      sync.Mutex
 	history []int
 }
 
-// change adds by and returns where in the history that is.
+// change adds by and returns the index in the history.
 func (o *outstanding) change(by int) (at int) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -54,16 +53,16 @@ func (o *outstanding) change(by int) (at int) {
 	return len(o.history) - 1
 }
 
-// most is the highest count from one place in the history to another, both included.
+// most returns the highest count between two indices of the history, both included.
 func (o *outstanding) most(from, to int) int {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	return slices.Max(o.history[from : to+1])
 }
 
-// openLoad sends requests at the times of a seeded Poisson process of rate requests per second,
-// whatever becomes of those before. A request may be refused only if all slots are taken, by what
-// the client has out.
+// openLoad sends requests at the times of a seeded Poisson process, at rate requests per second,
+// without waiting for answers. A request may be refused only if the client's own requests fill all
+// slots.
 func openLoad(t *testing.T, seed uint64, requests int, rate float64, all int,
 	send func(i int) *reply) (replies []*reply, most int) {
 	random := rand.New(rand.NewPCG(seed, 0))
@@ -92,8 +91,8 @@ func openLoad(t *testing.T, seed uint64, requests int, rate float64, all int,
 	return replies, out.most(0, len(out.history)-1)
 }
 
-// TestNoHerding: a prompt that everybody shares does not draw everything to one node. Requests of
-// 1.6 s come 22 times a second, which fills 35 of 64 slots on average.
+// TestNoHerding checks that a prompt common to all requests does not send all of them to one node.
+// Requests of 1.6 s come 22 times a second, which fills 35 of 64 slots on average.
 func TestNoHerding(t *testing.T) {
 	const requests, rate = 200, 22
 	for _, percent := range []int{50, 70, 90} {
@@ -134,10 +133,11 @@ func TestNoHerding(t *testing.T) {
 	}
 }
 
-// TestEverySlotIsUsedBeforeAnyIsRefused although one node holds nearly all of the prompt.
+// TestEverySlotIsUsedBeforeAnyIsRefused checks that, although one node holds nearly the whole
+// prompt.
 func TestEverySlotIsUsedBeforeAnyIsRefused(t *testing.T) {
 	t.Parallel()
-	s := herd(t, 10*time.Millisecond) // requests that wait are not moved
+	s := herd(t, 10*time.Millisecond) // waiting requests are not moved
 	mustAll(t, "warming up", []*reply{s.chat(shared(90, 0, plain))})
 	s.idle()
 	for _, e := range s.engines {

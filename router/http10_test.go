@@ -32,8 +32,8 @@ func endless(t *testing.T) *httptest.Server {
 	return server
 }
 
-// TestOldClientIsNotTheNodesFault: an answer that an HTTP/1.0 client cannot be given is asked for
-// once, and the node goes on getting requests.
+// TestOldClientIsNotTheNodesFault checks an answer that an HTTP/1.0 client cannot receive. The
+// router asks for it once, and the node goes on getting requests.
 func TestOldClientIsNotTheNodesFault(t *testing.T) {
 	s := serve(t, nil, func(c *router.Config) {
 		for i := range 2 {
@@ -43,7 +43,7 @@ func TestOldClientIsNotTheNodesFault(t *testing.T) {
 	eventually(t, "both nodes are eligible", func() bool { return s.eligible() == 2 })
 	request := strings.Replace(post("/v1/chat/completions", "", chatBody("hi", `,"stream":true`)), "HTTP/1.1",
 		"HTTP/1.0", 1)
-	for range 6 { // more than open a breaker
+	for range 6 { // more requests than open a breaker
 		c := s.dial()
 		io.WriteString(c, request)
 		resp, err := http.ReadResponse(bufio.NewReader(c), nil)

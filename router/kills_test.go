@@ -11,11 +11,11 @@ import (
 	"github.com/cognitora/dataplane/sim/engine"
 )
 
-// cold opens no connections ahead: a node that resets one of those is asked once more over a new
-// one.
+// cold opens no connections ahead. A node that resets such a connection would be asked again over a
+// new one.
 func cold(c *router.Config) { c.Router.Warm = 0 }
 
-// TestThreeOfFiveEndAtOnce: two are left, and no client notices.
+// TestThreeOfFiveEndAtOnce checks that no client notices when two nodes are left.
 func TestThreeOfFiveEndAtOnce(t *testing.T) {
 	t.Parallel()
 	for round := range 3 {
@@ -37,8 +37,8 @@ func TestThreeOfFiveEndAtOnce(t *testing.T) {
 	}
 }
 
-// TestPoison: a request that ends each engine that gets it ends two, and what others ask is
-// answered by the rest.
+// TestPoison checks a request that ends each engine that gets it. It ends two engines, and the
+// others answer all other requests.
 func TestPoison(t *testing.T) {
 	t.Parallel()
 	s := serve(t, simulate(t, 5), cold)
@@ -53,8 +53,8 @@ func TestPoison(t *testing.T) {
 	}
 }
 
-// TestRefusedAfterAReset: nodes that cannot be connected to never had the request, so they do not
-// use up what it has left.
+// TestRefusedAfterAReset checks nodes that refuse the connection. They never had the request, so
+// they do not count against its limit.
 func TestRefusedAfterAReset(t *testing.T) {
 	t.Parallel()
 	s := serve(t, simulate(t, 3), cold)

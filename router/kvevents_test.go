@@ -14,13 +14,13 @@ import (
 	"github.com/cognitora/dataplane/sim/engine"
 )
 
-// publishing has an engine publish KV events.
+// publishing makes an engine publish KV events.
 func publishing(c *engine.Config) {
 	c.BlockTokens, c.CacheBlocks = 32, 256
 	c.KVEvents = &engine.KVEvents{Endpoint: "tcp://127.0.0.1:0", Bind: true, ReplayEndpoint: "tcp://127.0.0.1:0"}
 }
 
-// ids is a completion request for a prompt of n token ids from some on.
+// ids is a completion request for a prompt of n consecutive token ids, beginning with from.
 func ids(from, n int, more map[string]any) string {
 	tokens := make([]int, n)
 	for i := range tokens {
@@ -37,7 +37,7 @@ func ids(from, n int, more map[string]any) string {
 	return string(b)
 }
 
-// knows waits until the router says of a prompt that a node has exactly so many of its blocks.
+// knows waits until the router reports exactly matched blocks of a prompt at a node.
 func (s *site) knows(what, body, node string, matched int) {
 	s.t.Helper()
 	var e explanation
@@ -57,8 +57,8 @@ func (s *site) knows(what, body, node string, matched int) {
 	})
 }
 
-// exact: what the router says of an engine's cache is what the engine then finds there, and follows
-// what it drops.
+// exact checks that the router's report of an engine's cache equals the engine's count, also after
+// the engine drops blocks.
 func (s *site) exact(e *engine.Engine, node string) {
 	t := s.t
 	t.Helper()
@@ -81,7 +81,7 @@ func (s *site) exact(e *engine.Engine, node string) {
 		t.Fatal(r)
 	}
 	s.knows("those of the tenant", ids(1000, 200, map[string]any{"cache_salt": "tenant"}), node, 4)
-	for i := range 3 { // all of the cache
+	for i := range 3 { // fills the whole cache
 		if r := s.post("/v1/completions", ids(100_000*(i+1), 32*250, nil), pin...); r.status != 200 {
 			t.Fatal(r)
 		}
@@ -94,7 +94,7 @@ func (s *site) exact(e *engine.Engine, node string) {
 	s.knows("back", longer, node, 12)
 }
 
-// TestStaticBackendsEvents: the router follows the events of its backends itself.
+// TestStaticBackendsEvents checks that the router follows its backends' events itself.
 func TestStaticBackendsEvents(t *testing.T) {
 	t.Parallel()
 	engines := simulate(t, 2, publishing)
@@ -125,8 +125,8 @@ func TestStaticBackendsEvents(t *testing.T) {
 	eventually(t, "they are followed no more", func() bool { return s.metrics().sum("cgn_router_caches_engines") == 0 })
 }
 
-// TestAgentsEvents: an agent reports to its host's cache daemon or, where there is none, to routers
-// itself.
+// TestAgentsEvents checks that an agent reports to its host's cache daemon or, without one, to the
+// routers.
 func TestAgentsEvents(t *testing.T) {
 	for _, way := range []string{"daemon", "certificates", "socket"} {
 		t.Run(way, func(t *testing.T) {
@@ -156,7 +156,7 @@ func TestAgentsEvents(t *testing.T) {
 			s := serve(t, nil, func(c *router.Config) {
 				files := pki.FilesIn(certificates, pki.Router)
 				c.Etcd.Endpoints = []string{etcd.endpoint}
-				if way == "socket" { // that is meant
+				if way == "socket" { // the setting under test
 					c.Models = []router.ModelConfig{{Name: "sim", Tokenizer: "none"}}
 				}
 				c.Upstream = router.UpstreamTLS{CA: files.CA, Cert: files.Cert, Key: files.Key}

@@ -11,8 +11,8 @@ import (
 	"github.com/cognitora/dataplane/sim/engine"
 )
 
-// TestLostRequestsLeaveATrace: the first in the log, with its node and reason, and each in the
-// metrics and the access log.
+// TestLostRequestsLeaveATrace checks the traces of lost requests: the first in the log with its
+// node and reason, and each in the metrics and the access log.
 func TestLostRequestsLeaveATrace(t *testing.T) {
 	for kind, fault := range map[string]engine.Fault{
 		"protocol": {Garbage: true}, "reset": {Reset: true}, "status_500": {Status: 500}, "overloaded": {Status: 503},
@@ -40,7 +40,7 @@ func TestLostRequestsLeaveATrace(t *testing.T) {
 	}
 }
 
-// TestBusyIsNoFailure: 429 passes through and makes no noise.
+// TestBusyIsNoFailure checks that a 429 passes through and is not logged.
 func TestBusyIsNoFailure(t *testing.T) {
 	s := serve(t, simulate(t, 1))
 	s.engines[0].SetFault(&engine.Fault{Status: 429})
@@ -52,7 +52,8 @@ func TestBusyIsNoFailure(t *testing.T) {
 	}
 }
 
-// TestAllFailAlikeIsLogged, because no breaker opens for it.
+// TestAllFailAlikeIsLogged checks the log line for equal failures of all nodes, for which no
+// breaker opens.
 func TestAllFailAlikeIsLogged(t *testing.T) {
 	s := serve(t, simulate(t, 3))
 	for _, e := range s.engines {
@@ -69,7 +70,8 @@ func TestAllFailAlikeIsLogged(t *testing.T) {
 	}
 }
 
-// TestCutAnswersAreToldOfTheirNode, also when the client has had a part.
+// TestCutAnswersAreToldOfTheirNode checks that cut answers are reported with their node, even after
+// a part has reached the client.
 func TestCutAnswersAreToldOfTheirNode(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "access")
 	s := serve(t, simulate(t, 1), func(c *router.Config) { c.Log.Access = file })

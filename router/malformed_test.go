@@ -30,7 +30,7 @@ func (s *site) dial() net.Conn {
 	return c
 }
 
-// answer reads one response, or reports that the connection was closed without any.
+// answer reads one response. Status 0 means that the connection was closed without one.
 func answer(t *testing.T, r *bufio.Reader) (status int, body []byte) {
 	t.Helper()
 	resp, err := http.ReadResponse(r, nil)
@@ -48,7 +48,7 @@ func post(path, head, body string) string {
 	return fmt.Sprintf("POST %s HTTP/1.1\r\nHost: x\r\n%sContent-Length: %d\r\n\r\n%s", path, head, len(body), body)
 }
 
-// enveloped checks that body is an error in the envelope of path's API.
+// enveloped checks that body is an error in the envelope of path's API. It returns the message.
 func enveloped(t *testing.T, path string, body []byte) (message string) {
 	t.Helper()
 	var e struct {
@@ -103,7 +103,7 @@ func TestBadRequestsGetClearErrors(t *testing.T) {
 				t.Errorf("message %q does not say %q", m, c.says)
 			}
 			if c.path == "/v1/messages" || c.code == "" {
-				return // Anthropic's envelope has no code, and an engine has its own
+				return // Anthropic's envelope has no code, and engines have their own
 			}
 			var e struct{ Error struct{ Code, Param *string } }
 			if err := json.Unmarshal(body, &e); err != nil {
@@ -135,7 +135,7 @@ func TestHugeRequestsAreRefused(t *testing.T) {
 	s := serve(t, simulate(t, 1))
 	t.Run("100 MB body", func(t *testing.T) {
 		conn := s.dial()
-		go func() { // the refusal comes while the body is still being sent
+		go func() { // the refusal comes while the body is being sent
 			fmt.Fprintf(conn, "POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n", 100<<20)
 			piece := bytes.Repeat([]byte("a"), 1<<20)
 			for range 100 {
@@ -180,7 +180,7 @@ func TestOddConnections(t *testing.T) {
 	t.Run("half-closed behind the request", func(t *testing.T) {
 		conn := s.dial()
 		io.WriteString(conn, post("/v1/chat/completions", "", small))
-		conn.(*net.TCPConn).CloseWrite() // treated as having left, unless the answer was quicker
+		conn.(*net.TCPConn).CloseWrite() // counts as a departure, unless the answer was quicker
 		if status, body := answer(t, bufio.NewReader(conn)); status != 0 && status != 200 {
 			t.Fatalf("status %d: %s", status, body)
 		}
@@ -218,7 +218,7 @@ func TestSlowAndTooManyClientsAreCut(t *testing.T) {
 	t.Run("slow head", func(t *testing.T) {
 		conn := s.dial()
 		io.WriteString(conn, "POST /v1/chat/completions HTTP/1.1\r\nHost:")
-		io.Copy(io.Discard, conn) // returns when the router has closed it
+		io.Copy(io.Discard, conn) // returns when the router has closed the connection
 	})
 	t.Run("slow body", func(t *testing.T) {
 		conn := s.dial()
@@ -230,7 +230,7 @@ func TestSlowAndTooManyClientsAreCut(t *testing.T) {
 	}
 	t.Run("too many connections", func(t *testing.T) {
 		eventually(t, "a connection is turned away", func() bool {
-			for range 8 { // those of the round before are cut by now, or soon
+			for range 8 { // the connections of the round before are cut by now, or soon
 				s.dial()
 			}
 			conn := s.dial()

@@ -21,11 +21,11 @@ import (
 	"github.com/cognitora/dataplane/sim/engine"
 )
 
-// elsewhere are the metrics that TestEveryMetricMoves leaves to other tests: those of etcd, of
-// cache daemons (TestCacheMetrics) and KV events (TestStaticBackendsEvents), of tokenizers
-// (TestExactDigests), of agents (TestKernelSignals, TestKernelEvents, and those of packages signals
-// and peerevents), of takeovers (in cmd/cgn-router), of bugs, and what takes a fleet that has
-// nothing but server errors.
+// elsewhere lists the metrics that other tests check. These are the metrics of etcd, of cache
+// daemons (TestCacheMetrics), of KV events (TestStaticBackendsEvents), of tokenizers
+// (TestExactDigests), of agents (TestKernelSignals, TestKernelEvents, and packages signals and
+// peerevents), of takeovers (in cmd/cgn-router) and of bugs. The metrics of a fleet with nothing
+// but server errors are also among them.
 var elsewhere = func() map[string]bool {
 	all := map[string]bool{
 		"cgn_router_fleet_malformed_total": true, "cgn_router_fleet_stale": true, "cgn_router_panics_total": true,
@@ -53,7 +53,7 @@ var elsewhere = func() map[string]bool {
 	return all
 }()
 
-// TestEveryMetricMoves: whatever the reference names is counted when it happens.
+// TestEveryMetricMoves checks that each metric of the reference changes when its event happens.
 func TestEveryMetricMoves(t *testing.T) {
 	t.Parallel()
 	policy := filepath.Join(t.TempDir(), "policy.json")
@@ -71,7 +71,7 @@ func TestEveryMetricMoves(t *testing.T) {
 	s.succeed()
 	during := s.stall()
 	s.fail()
-	for range 8 { // a node that hangs is set aside; where no request went to it, again
+	for range 8 { // a hanging node is set aside; again if no request went to it
 		s.engines[1].SetFault(&engine.Fault{Hang: true})
 		mustAll(t, "one hangs", sixteen(s, "while one hangs", streaming))
 		if s.metrics().sum("cgn_router_set_aside_total", `node="sim-1"`) > 0 {
@@ -83,7 +83,7 @@ func TestEveryMetricMoves(t *testing.T) {
 		t.Error("a node that is set aside is said to be eligible, or another state than that")
 	}
 	noFault(s.engines[1])
-	for range 8 { // more retries than are allowed in 10 s
+	for range 8 { // more retries than 10 s allow
 		together(64, func(i int) *reply { return s.chat(chatBody("nobody can", plain), "x-sim-fault", "status=429") })
 		if s.metrics().sum("cgn_router_retries_refused_total") > 0 {
 			break
@@ -106,8 +106,8 @@ func TestEveryMetricMoves(t *testing.T) {
 	}
 }
 
-// allMoved holds every metric that the reference names, but for those elsewhere, to have moved from
-// before to after, or a gauge to have had a value.
+// allMoved checks that each metric of the reference, except those elsewhere, has changed from
+// before to after. A gauge must have had a value during the test.
 func allMoved(t *testing.T, before, during, after page) {
 	t.Helper()
 	reference, err := os.ReadFile("../deploy/reference/metrics.md")
@@ -143,7 +143,7 @@ func write(t *testing.T, file, text string) {
 	}
 }
 
-// clogged is a file for an access log that takes nothing until unclog.
+// clogged is a file for an access log that blocks writers until unclog.
 func clogged(t *testing.T) (name string, unclog func()) {
 	t.Helper()
 	name = filepath.Join(t.TempDir(), "access")
@@ -174,8 +174,7 @@ func clogged(t *testing.T) (name string, unclog func()) {
 	return name, func() { go io.Copy(io.Discard, f) }
 }
 
-// succeed asks for what moves the counts of good answers, and checks those that can be told
-// exactly.
+// succeed makes requests that change the counts of good answers. It checks the exactly known ones.
 func (s *site) succeed() {
 	s.t.Helper()
 	const requests, output = 5, 8
@@ -214,7 +213,7 @@ func (s *site) succeed() {
 	}
 }
 
-// stall is what the metrics say while a stream runs.
+// stall returns the metrics while a stream runs.
 func (s *site) stall() page {
 	s.t.Helper()
 	ctx, leave := context.WithCancel(s.t.Context())
@@ -239,7 +238,7 @@ func (s *site) stall() page {
 	return p
 }
 
-// fail asks for what moves the counts of failures.
+// fail makes requests that change the counts of failures.
 func (s *site) fail() {
 	s.t.Helper()
 	s.chat(chatBody("cut", streaming), "x-sim-fault", "die_after=3")
@@ -254,7 +253,7 @@ func (s *site) fail() {
 		}
 		resp.Body.Close()
 	}
-	s.chat(chatBody(document(1, 20000), plain)) // believed to be where it is no more
+	s.chat(chatBody(document(1, 20000), plain)) // believed to be at a node that has lost it
 	s.idle()
 	p := s.metrics()
 	for _, series := range [][]string{

@@ -13,7 +13,7 @@ import (
 	"github.com/cognitora/dataplane/router/signals"
 )
 
-// indexes of nodeGauges.
+// These are the indices of nodeGauges.
 const (
 	nodeInFlight = iota
 	nodeEligible
@@ -31,11 +31,10 @@ const (
 	nodePathSegments
 	nodePathRetransmits
 	nodePathTimeouts
-	nodeFigures // the first of figures
+	nodeFigures // index of the first of figures
 )
 
-// figures are the figures of a node's load that have a metric of their own, in the order of
-// nodeGauges.
+// figures are the figures of a node's load with a metric of their own, in the order of nodeGauges.
 var figures = func() (all []load.Signal) {
 	for _, s := range load.Samples() {
 		for _, signal := range s.Signals {
@@ -129,7 +128,7 @@ var nodeGauges = append([]metric.Def{
 	},
 }, figureDefs()...)
 
-// indexes of poolGauges.
+// These are the indices of poolGauges.
 const (
 	poolInFlight = iota
 	poolMaxQueue
@@ -146,7 +145,7 @@ var poolGauges = []metric.Def{
 	},
 }
 
-// observe defines the metrics that are read from the parts when they are scraped.
+// observe defines the metrics that are read from the parts at each scrape.
 func (r *Router) observe() {
 	s := r.metrics.Set
 	s.GaugeFunc("cgn_router_connections", "Open client connections.",
@@ -190,7 +189,7 @@ func (r *Router) observe() {
 	})
 }
 
-// indexes of holdingsGauges.
+// These are the indices of holdingsGauges.
 const (
 	holdingsCaches = iota
 	holdingsLive
@@ -277,13 +276,13 @@ func (r *Router) readHoldings(emit func(def int, value float64, labels ...string
 	emit(holdingsPromoted, float64(h.Promoted))
 }
 
-// indexes of eventDefs.
+// These are the indices of eventDefs.
 const (
 	eventsFollowing = iota
 	eventsComplete
 	eventsBlocks
 	eventsUntokenised
-	eventsCounted // the first of the counters
+	eventsCounted // index of the first counter
 )
 
 var eventDefs = func() []metric.Def {
@@ -362,7 +361,7 @@ func (r *Router) readNodes(emit func(def int, value float64, labels ...string)) 
 	}
 }
 
-// readSignals emits the load that is known of the node, and how old it is.
+// readSignals emits the known load of the node, and its age.
 func readSignals(emit func(def int, value float64, labels ...string), n *fleet.Node, now time.Time) {
 	l := n.Load()
 	emit(nodeSignals, 1, n.ID, string(l.From))
@@ -381,7 +380,7 @@ func readSignals(emit func(def int, value float64, labels ...string), n *fleet.N
 	}
 }
 
-// fleetSignals is nil-safe: the metrics' table is made without a fleet.
+// fleetSignals works without a fleet, because the table of metrics is made without one.
 func (r *Router) fleetSignals() *signals.Stats {
 	if r.fleet == nil {
 		return &signals.Stats{}
@@ -396,14 +395,14 @@ func number(b bool) float64 {
 	return 0
 }
 
-// Metrics is the table of every metric that a router exports.
+// Metrics returns the table of all metrics that a router exports.
 func Metrics() []metric.Def {
 	r := &Router{metrics: metrics.New()}
 	r.observe()
 	return r.metrics.Set.Defs()
 }
 
-// indexes of peerDefs.
+// These are the indices of peerDefs.
 const (
 	peersConnected = iota
 	peersWatched

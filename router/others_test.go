@@ -10,7 +10,7 @@ import (
 	"github.com/cognitora/dataplane/sim/engine"
 )
 
-// of is what /debug/route says of a node.
+// of returns /debug/route's entry for a node.
 func (e *explanation) of(node string) candidate {
 	for _, c := range e.Candidates {
 		if c.Node == node {
@@ -20,9 +20,8 @@ func (e *explanation) of(node string) candidate {
 	return candidate{}
 }
 
-// TestRequestsOfOtherRouters: what another router has sent to a node is part of its load here,
-// whether the agent tells it with its heartbeats or as it changes; what this router has sent there
-// is not counted a second time.
+// TestRequestsOfOtherRouters checks that another router's requests to a node count as its load
+// here, by heartbeats and by the agent's stream. This router's own requests are not counted twice.
 func TestRequestsOfOtherRouters(t *testing.T) {
 	t.Parallel()
 	for name, beat := range map[string]time.Duration{"heartbeats": heartbeat, "stream": cluster.MaxHeartbeat} {
@@ -63,8 +62,8 @@ func TestRequestsOfOtherRouters(t *testing.T) {
 	}
 }
 
-// TestRequestsOfDirectClients: what goes to a node past all routers is part of its load too, until
-// it is over.
+// TestRequestsOfDirectClients checks that requests past all routers count as the node's load until
+// they end.
 func TestRequestsOfDirectClients(t *testing.T) {
 	t.Parallel()
 	engines := simulate(t, 2, func(c *engine.Config) { c.DecodeStep = 20 * time.Millisecond })
@@ -86,7 +85,7 @@ func TestRequestsOfDirectClients(t *testing.T) {
 			t.Fatalf("%v, although sim-0 is full", r)
 		}
 	}
-	// Where there is no other node, one whose slots were taken a while ago is asked all the same.
+	// Without another node, a node whose slots seemed taken a while ago is asked all the same.
 	if r := s.chat(chatBody("question", plain), "x-cgn-node", "sim-0"); r.status != 200 {
 		t.Errorf("pinned: %v", r)
 	}

@@ -19,21 +19,21 @@ import (
 	"github.com/cognitora/dataplane/sim/engine"
 )
 
-// nobody has no rights.
+// nobody is a user without rights.
 const nobody = 65534
 
-// informed is an island whose router runs as nobody and is told of events of the kernel by an
-// agent, which is root; far is a process of its own.
+// informed is an island whose router runs as nobody. An agent with root rights sends it kernel
+// events. far is a process of its own.
 type informed struct {
 	*site
 	path   *netpath.Path
 	near   []*engine.Engine
 	far    *exec.Cmd
 	router *exec.Cmd
-	agent  context.CancelFunc // ends it
+	agent  context.CancelFunc // ends the agent
 }
 
-// inform starts all that; without events, the router looks for itself.
+// inform starts an informed. Without events the router looks at its connections itself.
 func inform(t *testing.T, events bool) *informed {
 	t.Helper()
 	if os.Getenv("BPF_REQUIRED") != "1" {
@@ -45,7 +45,7 @@ func inform(t *testing.T, events bool) *informed {
 	}
 	t.Cleanup(path.Close)
 	i := &informed{path: path, agent: func() {}}
-	dir, err := os.MkdirTemp("/tmp", "cgn-events-") // every folder above it lets nobody through
+	dir, err := os.MkdirTemp("/tmp", "cgn-events-") // every folder above it is closed to nobody
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -98,7 +98,7 @@ func inform(t *testing.T, events bool) *informed {
 	return i
 }
 
-// tell runs an agent that is nothing but who tells, at the socket.
+// tell runs an agent that only sends kernel events, at the socket.
 func tell(t *testing.T, at string) (end context.CancelFunc) {
 	t.Helper()
 	c, err := agentConfig("teller", simulate(t, 1)[0].URL(), "")
@@ -144,10 +144,9 @@ func (i *informed) farNode() fleet.NodeView {
 	return fleet.NodeView{}
 }
 
-// TestKernelEvents: a router without rights reads round trips and retransmissions, hears of a
-// timeout, of the acknowledgement that ends it, and of a node that is killed while nothing is asked
-// of it. When the agent ends it looks for itself, says so once, and is told again by the next
-// agent.
+// TestKernelEvents checks a router without rights. It reads round trips and retransmissions. It
+// learns of a timeout, of the acknowledgement that ends it, and of the death of an idle node. When
+// the agent ends, the router looks itself, logs that once, and uses the next agent.
 func TestKernelEvents(t *testing.T) {
 	i := inform(t, true)
 	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", i.router.Process.Pid))
@@ -185,7 +184,7 @@ func TestKernelEvents(t *testing.T) {
 	i.agentRestarts()
 }
 
-// outage cuts the path until the kernel has told of a timeout, and joins it again.
+// outage cuts the path until the kernel has reported a timeout, and joins it again.
 func (i *informed) outage() {
 	i.t.Helper()
 	told := func(kind string) float64 { return i.metrics().sum("cgn_router_kernel_events_total", `kind="`+kind+`"`) }
@@ -225,8 +224,8 @@ func (i *informed) agentRestarts() {
 	eventually(i.t, "the router is told again", func() bool { return connected() == 1 && i.farNode().Path != nil })
 }
 
-// TestMeasureKernelEvents prints how soon the router knows of a dead node with and without events,
-// as often as MEASURE_KERNEL_EVENTS says: for perf/RESULTS.md.
+// TestMeasureKernelEvents prints how soon the router knows of a dead node, with and without events,
+// for perf/RESULTS.md. MEASURE_KERNEL_EVENTS is the number of runs.
 func TestMeasureKernelEvents(t *testing.T) {
 	times, _ := strconv.Atoi(os.Getenv("MEASURE_KERNEL_EVENTS"))
 	if times == 0 {
@@ -251,8 +250,8 @@ func TestMeasureKernelEvents(t *testing.T) {
 	}
 }
 
-// die has the far node die and returns how long after it the router's log says that it is suspect
-// (0: never) and out.
+// die kills the far node. It returns the times until the router's log reports the node as suspect
+// (0: never) and as out.
 func die(t *testing.T, kill, traffic, events bool) (suspect, out time.Duration, lag string) {
 	i := inform(t, events)
 	mustAll(t, "before", sixteen(i.site, "before", streaming))

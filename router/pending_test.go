@@ -13,7 +13,7 @@ import (
 	"github.com/cognitora/dataplane/sim/engine"
 )
 
-// TestNoInventedSlots: four engines of which nobody says anything take 512 open streams, and the
+// TestNoInventedSlots checks that four engines without known limits take 512 open streams, and the
 // 513th too.
 func TestNoInventedSlots(t *testing.T) {
 	const streams = 512
@@ -43,7 +43,7 @@ func TestNoInventedSlots(t *testing.T) {
 	s.idle()
 }
 
-// onIts is what the explanation says of the node that computes or holds the prompt.
+// onIts returns the explanation's entry of the node that computes or holds the prompt.
 func (s *site) onIts(body string) (c candidate) {
 	for _, c := range s.explain(body).Candidates {
 		if c.Matched+c.Coming+c.Pending > 0 {
@@ -53,8 +53,8 @@ func (s *site) onIts(body string) (c candidate) {
 	return c
 }
 
-// hang sends a chat that its engine does not begin to answer. leave has its client go, and waits
-// for that.
+// hang sends a chat that its engine does not begin to answer. leave makes its client leave, and
+// waits for that.
 func (s *site) hang(body string) (leave func()) {
 	ctx, cancel := context.WithCancel(s.t.Context())
 	left := make(chan struct{})
@@ -67,8 +67,8 @@ func (s *site) hang(body string) (leave func()) {
 	return func() { cancel(); <-left }
 }
 
-// TestAPromptIsHeldFromTheFirstByteOn: until then it waits there, and counts as pending; a client
-// that leaves takes it back.
+// TestAPromptIsHeldFromTheFirstByteOn checks that the prompt counts as pending until the first
+// byte. A client that leaves takes it back.
 func TestAPromptIsHeldFromTheFirstByteOn(t *testing.T) {
 	s := serve(t, simulate(t, 3))
 	body := chatBody(document(1, 6000), streaming)
@@ -88,7 +88,8 @@ func TestAPromptIsHeldFromTheFirstByteOn(t *testing.T) {
 	s.idle()
 }
 
-// TestACallIsHeldOnceItsPromptShouldBeComputed: nothing shows it before the answer ends.
+// TestACallIsHeldOnceItsPromptShouldBeComputed checks an unstreamed call, whose prefill shows no
+// sign before the answer ends.
 func TestACallIsHeldOnceItsPromptShouldBeComputed(t *testing.T) {
 	s := serve(t, simulate(t, 3), func(c *router.Config) {
 		c.Timeouts.FirstByteCold = config.Duration(4 * time.Second) // so that the prompt should take a second

@@ -22,12 +22,12 @@ import (
 )
 
 // programProcess is one of four programs:
-//   - an engine, on an address if one is given, that says where it is
+//   - an engine, on the given address if any, that prints its address
 //   - a program that only wakes now and then
 //   - a publisher of too many KV events
-//   - a router with sockets in a folder, with or without router.watch_nodes, and backends.
-//     TEST_EVENTS is its router.kernel_events and TEST_MODE its router.mode (round_robin). It has
-//     no rights if TEST_USER is the id of a user and a group.
+//   - a router with sockets in a folder and the given backends, with or without router.watch_nodes.
+//     TEST_EVENTS is its router.kernel_events and TEST_MODE its router.mode (round_robin). It drops
+//     its rights if TEST_USER is the id of a user and a group.
 func programProcess(what string, args []string) {
 	err := errors.New(what)
 	switch what {
@@ -44,7 +44,7 @@ func programProcess(what string, args []string) {
 	case "flood":
 		err = flood()
 	case "ticker":
-		for range time.Tick(70 * time.Millisecond) { // as often as an agent looks while nothing moves
+		for range time.Tick(70 * time.Millisecond) { // as often as an idle agent looks
 		}
 	case "router":
 		var c router.Config
@@ -65,7 +65,7 @@ func programProcess(what string, args []string) {
 	os.Exit(1)
 }
 
-// become gives up all rights; an empty id keeps them.
+// become gives up all rights. An empty id keeps them.
 func become(id string) error {
 	if id == "" {
 		return nil
@@ -74,7 +74,7 @@ func become(id string) error {
 	return errors.Join(err, syscall.Setgroups(nil), syscall.Setgid(n), syscall.Setuid(n))
 }
 
-// program runs this binary as another; it is killed with the test.
+// program runs this binary as another program. It is killed at the end of the test.
 func program(
 	t *testing.T, what string, start func(*exec.Cmd) error, log *logged, args ...string,
 ) (*exec.Cmd, *bufio.Reader) {
@@ -90,7 +90,7 @@ func program(
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		cmd.Process.Kill() // fails where the test has done so
+		cmd.Process.Kill() // fails if the test has done so
 		cmd.Wait()
 	})
 	return cmd, bufio.NewReader(out)

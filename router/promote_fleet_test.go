@@ -14,8 +14,8 @@ import (
 	"github.com/cognitora/dataplane/router"
 )
 
-// TestPromotesFromAnotherHost: with router.promote = fleet, a request that goes to host b has the
-// blocks that only host a has come to b, asked for with the router's certificate.
+// TestPromotesFromAnotherHost checks router.promote = fleet. A request to host b brings the blocks
+// that only host a has to b. The router asks for them with its certificate.
 func TestPromotesFromAnotherHost(t *testing.T) {
 	t.Parallel()
 	etcd, certificates := startEtcd(t), t.TempDir()
@@ -34,7 +34,7 @@ func TestPromotesFromAnotherHost(t *testing.T) {
 	s := serve(t, nil, func(c *router.Config) {
 		files := pki.FilesIn(certificates, pki.Router)
 		c.Router.Promote, c.Etcd.Endpoints = "fleet", []string{etcd.endpoint}
-		// so that b's engine is not believed to have it all after one request
+		// otherwise b's engine counts as holding all of it after one request
 		c.Prefix.Lifetime, c.Prefix.Feedback = config.Duration(time.Millisecond), false
 		c.Upstream = router.UpstreamTLS{CA: files.CA, Cert: files.Cert, Key: files.Key}
 	})
@@ -55,14 +55,14 @@ func TestPromotesFromAnotherHost(t *testing.T) {
 		e := s.explain(string(body))
 		return len(e.Candidates) == 2 && e.Candidates[0].Host == held
 	})
-	// The keeper of locations may hear of a's blocks later than the router: what has not come then
-	// comes with a later request.
+	// The keeper of locations may hear of a's blocks later than the router. A later request then
+	// brings the missing ones.
 	eventually(t, "all of them are on b", func() bool {
 		r := s.chat(string(body), "x-cgn-node", "b")
 		if r.status == 200 && r.node() != "b" {
 			t.Fatalf("it went to %s", r.node())
 		}
-		e := s.explain(string(body)) // a busy machine may let the lease of a node end
+		e := s.explain(string(body)) // on a busy machine a node's lease may end
 		return r.status == 200 && len(e.Candidates) == 2 && e.Candidates[1].Host == held
 	})
 	eventually(t, "they are counted", func() bool {

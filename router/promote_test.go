@@ -17,8 +17,8 @@ import (
 	"github.com/cognitora/dataplane/router"
 )
 
-// diskDaemon runs a cgn-kvcached with an SSD tier on a folder, and returns a client of it; stop
-// ends it before the test does.
+// diskDaemon runs a cgn-kvcached with an SSD tier on a folder, and returns a client. stop ends it
+// before the test ends.
 func diskDaemon(t *testing.T, dir string) (kv cognitorav1.KvClient, stop func()) {
 	t.Helper()
 	var s kvcached.Config
@@ -55,7 +55,7 @@ func diskDaemon(t *testing.T, dir string) (kv cognitorav1.KvClient, stop func())
 	return cognitorav1.NewKvClient(conn), stop
 }
 
-// putDurably stores a chain of blocks so that they are on SSD.
+// putDurably stores a chain of blocks and waits until they are on SSD.
 func putDurably(t *testing.T, kv cognitorav1.KvClient, space string, chain []block.Digest) {
 	t.Helper()
 	for i, d := range chain {
@@ -77,7 +77,7 @@ func putDurably(t *testing.T, kv cognitorav1.KvClient, space string, chain []blo
 	}
 }
 
-// promptOf makes a prompt of full blocks with the digests that they have in every cache.
+// promptOf makes a prompt of full blocks with their digests in every cache.
 func promptOf(blocks int) (tokens []uint32, chain []block.Digest) {
 	tokens = make([]uint32, blocks*block.Tokens)
 	digest := block.Seed("sim", "", "")
@@ -91,7 +91,7 @@ func promptOf(blocks int) (tokens []uint32, chain []block.Digest) {
 	return tokens, chain
 }
 
-// inRAM is how many of the blocks a cache has in RAM.
+// inRAM returns how many of the blocks a cache has in RAM.
 func inRAM(t *testing.T, kv cognitorav1.KvClient, space string, chain []block.Digest) (n int) {
 	t.Helper()
 	var all []byte
@@ -110,8 +110,8 @@ func inRAM(t *testing.T, kv cognitorav1.KvClient, space string, chain []block.Di
 	return n
 }
 
-// TestPromotesAhead: of a prompt whose blocks are on the SSD of its node's host, the cache has them
-// in RAM after the request has been routed, without that anybody has read them.
+// TestPromotesAhead sends a prompt whose blocks are on the SSD of its node's host. The cache must
+// have them in RAM after the routing, although no client has read them.
 func TestPromotesAhead(t *testing.T) {
 	t.Parallel()
 	const blocks, held = 20, 15

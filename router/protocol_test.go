@@ -14,8 +14,8 @@ import (
 	"github.com/cognitora/dataplane/sim/engine"
 )
 
-// TestDoubtfulRequestsAreRefused: where a proxy and this router may differ on what a request is or
-// where it ends, it gets an error and nothing behind it is read.
+// TestDoubtfulRequestsAreRefused checks requests that a proxy and this router may read differently,
+// or end differently. They get an error, and nothing behind them is read.
 func TestDoubtfulRequestsAreRefused(t *testing.T) {
 	s := serve(t, simulate(t, 1))
 	piece := fmt.Sprintf("%x\r\n%s\r\n0\r\n\r\n", len(small), small)
@@ -54,7 +54,7 @@ func TestDoubtfulRequestsAreRefused(t *testing.T) {
 	}
 }
 
-// TestWrongPathsAndMethods are told which one is right.
+// TestWrongPathsAndMethods checks that the error names the right path or method.
 func TestWrongPathsAndMethods(t *testing.T) {
 	s := serve(t, simulate(t, 1))
 	for _, c := range []struct {
@@ -95,7 +95,7 @@ func TestWrongPathsAndMethods(t *testing.T) {
 	}
 }
 
-// TestModelWithoutNodes: one that is known and that no node serves is not called unknown.
+// TestModelWithoutNodes checks that a known model without nodes is not called unknown.
 func TestModelWithoutNodes(t *testing.T) {
 	etcd := startEtcd(t).endpoint
 	if err := dialEtcd(t, etcd).PutModel(t.Context(), "large", cluster.Model{Aliases: []string{"big"}}); err != nil {
@@ -114,8 +114,8 @@ func TestModelWithoutNodes(t *testing.T) {
 	})
 }
 
-// TestHalfClosedClients have left: their connection is closed without an answer, and the engine is
-// told.
+// TestHalfClosedClients checks that a half-closed connection counts as a departure. It is closed
+// without an answer, and the engine is told.
 func TestHalfClosedClients(t *testing.T) {
 	s := serve(t, simulate(t, 1))
 	s.engines[0].SetFault(&engine.Fault{Hang: true})
@@ -130,7 +130,7 @@ func TestHalfClosedClients(t *testing.T) {
 	if n := s.metrics().sum("cgn_router_client_cut_total", `reason="left"`); n != 1 {
 		t.Errorf("%v clients left", n)
 	}
-	// What needs no node is answered all the same.
+	// A request that needs no node is answered all the same.
 	conn = s.dial()
 	io.WriteString(conn, "GET /v1/models HTTP/1.1\r\nHost: x\r\n\r\n")
 	conn.(*net.TCPConn).CloseWrite()

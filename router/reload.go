@@ -8,7 +8,7 @@ import (
 	"github.com/cognitora/dataplane/router/fleet"
 )
 
-// Reload puts backends in the place of the static ones.
+// Reload replaces the static backends.
 func (r *Router) Reload(ctx context.Context, backends []fleet.Backend) error {
 	if err := r.fleet.Reload(ctx, backends); err != nil {
 		return err
@@ -20,8 +20,7 @@ func (r *Router) Reload(ctx context.Context, backends []fleet.Backend) error {
 	return nil
 }
 
-// ReopenAccessLog opens the access log anew, so that a rotated one is let go. On an error the old
-// file stays in use.
+// ReopenAccessLog opens the access log anew after a rotation. On an error it keeps the old file.
 func (r *Router) ReopenAccessLog() error {
 	if r.access == nil {
 		return nil
@@ -29,15 +28,15 @@ func (r *Router) ReopenAccessLog() error {
 	return r.access.Reopen()
 }
 
-// NoteReload says how the last attempt to reload has ended, for the metrics.
+// NoteReload records the result of the last reload for the metrics.
 func (r *Router) NoteReload(err error) { r.reloadFailed.Store(err != nil) }
 
-// reloadable are the settings that ReloadConfig takes over.
+// reloadable lists the settings that ReloadConfig applies.
 var reloadable = []string{"router.backends", "backend"}
 
-// ReloadConfig is Reload with the backends of next. It returns how many there are now, and which
-// settings of next differ from those the router was started with and stay as they are, because they
-// need a restart.
+// ReloadConfig is Reload with the backends of next. It returns their number. kept lists the other
+// settings of next that differ from the running ones. They stay unchanged, because they need a
+// restart.
 func (r *Router) ReloadConfig(ctx context.Context, next *Config) (backends int, kept []string, err error) {
 	if err := config.Check(next); err != nil {
 		return 0, nil, err

@@ -14,7 +14,7 @@ import (
 	"github.com/cognitora/dataplane/router/fleet"
 )
 
-// scripted is a backend of model sim that answers requests with what f writes.
+// scripted is a backend of model sim whose answers f writes.
 func scripted(t *testing.T, f http.HandlerFunc) string {
 	t.Helper()
 	b := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -28,7 +28,8 @@ func scripted(t *testing.T, f http.HandlerFunc) string {
 	return b.URL
 }
 
-// TestReloadWithAnotherKey: no request notices, and those that follow carry the new key.
+// TestReloadWithAnotherKey checks that no request notices, and that later requests carry the new
+// key.
 func TestReloadWithAnotherKey(t *testing.T) {
 	var last atomic.Value
 	url := scripted(t, func(w http.ResponseWriter, r *http.Request) {
@@ -69,7 +70,8 @@ func TestReloadWithAnotherKey(t *testing.T) {
 	}
 }
 
-// TestUnknownModelsBeforeAllBackendsHaveSpoken: the answer is 404 only once it is certain.
+// TestUnknownModelsBeforeAllBackendsHaveSpoken checks that the answer is 404 only once every
+// backend has named its models.
 func TestUnknownModelsBeforeAllBackendsHaveSpoken(t *testing.T) {
 	engines := simulate(t, 1)
 	late := simulate(t, 1)[0]

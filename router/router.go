@@ -1,5 +1,5 @@
-// Package router is the cgn-router daemon as a library: an OpenAI-compatible port in front of
-// a fleet of inference engines.
+// Package router is the cgn-router daemon as a library. The daemon is an OpenAI-compatible port in
+// front of a fleet of inference engines.
 package router
 
 import (
@@ -41,7 +41,7 @@ type Router struct {
 	log     *slog.Logger
 	serving net.Listener
 	adminAt net.Listener
-	tls     *tls.Config // of the serving port; nil: plain
+	tls     *tls.Config // of the serving port; nil: plain HTTP
 
 	cluster      *cluster.Client // nil: static backends only
 	fleet        *fleet.Fleet
@@ -50,10 +50,10 @@ type Router struct {
 	tokens       *tokens.Set // nil: no model has a tokenizer
 	events       *kvevents.Followers
 	untokenised  untokenised
-	peers        *peerevents.Client // nil: without router.kernel_events
+	peers        *peerevents.Client // nil without router.kernel_events
 	policy       atomic.Pointer[policy.Policy]
-	staticCaches atomic.Pointer[map[string]string] // that backends name
-	policyDoc    []byte                            // of the policy file, as it was when the router was made
+	staticCaches atomic.Pointer[map[string]string] // cache daemons named by backends
+	policyDoc    []byte                            // contents of the policy file when the router was made
 	gate         *admission.Gate
 	metrics      *metrics.Router
 	watcher      *relay.Watcher
@@ -63,10 +63,10 @@ type Router struct {
 	gateway      *gateway.Gateway
 	admin        *http.Server
 	handover     handover
-	reloadFailed atomic.Bool // by the last attempt
+	reloadFailed atomic.Bool // the last reload failed
 }
 
-// Run is New followed by Router.Run. The end of ctx starts the drain.
+// Run calls New and Router.Run. The end of ctx starts the drain.
 func Run(ctx context.Context, c Config) error {
 	r, err := New(c)
 	if err != nil {
@@ -75,7 +75,7 @@ func Run(ctx context.Context, c Config) error {
 	return r.Run(ctx, context.WithoutCancel(ctx))
 }
 
-// New checks c, binds both listeners and prepares everything; nothing is served before Run.
+// New checks c, binds both listeners and prepares all parts. It serves nothing before Run.
 func New(c Config) (r *Router, err error) {
 	if err := config.Check(&c); err != nil {
 		return nil, err
@@ -119,7 +119,7 @@ func New(c Config) (r *Router, err error) {
 	return r, nil
 }
 
-// open binds what others connect to, or takes it over.
+// open binds the listeners, or takes them over.
 func (r *Router) open() (err error) {
 	if err = r.claim(); err != nil {
 		return err
@@ -133,7 +133,7 @@ func (r *Router) open() (err error) {
 	return r.openTakeover()
 }
 
-// panicked is told of a stream that ended because of a bug.
+// panicked is called when a bug has ended a stream.
 func (r *Router) panicked(p any) {
 	r.log.Error("a stream failed, this is a bug", "panic", p)
 	r.metrics.Panics.Inc()
@@ -202,7 +202,7 @@ func (r *Router) joinFleet() error {
 	return nil
 }
 
-// assemble puts the request path together.
+// assemble connects the parts of the request path.
 func (r *Router) assemble() {
 	c := r.config
 	r.gate = admission.New(admission.Options{MaxQueue: c.Router.Admission.MaxQueue, Global: c.Router.Admission.Global})
@@ -229,16 +229,18 @@ func (r *Router) assemble() {
 		ReadHeaderTimeout: 5 * time.Second, IdleTimeout: time.Minute, MaxHeaderBytes: 16 << 10}
 }
 
-// Addr is where clients are served.
+// Addr returns the address of the serving port.
 func (r *Router) Addr() net.Addr { return r.serving.Addr() }
 
-// AdminAddr is where the admin port is.
+// AdminAddr returns the address of the admin port.
 func (r *Router) AdminAddr() net.Addr { return r.adminAt.Addr() }
 
-// Run serves until drain ends, then drains: readiness goes false while accepting goes on for
-// drain_delay, then running requests have drain_timeout to finish. The end of force cuts that
-// short. With takeover.start it serves once it is ready; and when another router takes over it ends
-// as after drain, but accepts nothing more. It returns when nothing is left running.
+// Run serves until drain ends, then drains. In the drain, readiness becomes false while accepting
+// continues for drain_delay. Then running requests have drain_timeout to finish. The end of force
+// cuts that short.
+//
+// With takeover.start it serves once it is ready. When another router takes over, it ends as after
+// drain, but accepts nothing more. It returns when nothing is left running.
 func (r *Router) Run(drain, force context.Context) error {
 	defer r.Close()
 	work, stop := context.WithCancel(force)
@@ -310,7 +312,7 @@ func (r *Router) drain(force context.Context) {
 	)
 }
 
-// Close releases what New has made. Run does so itself.
+// Close frees everything that New has made. Run does so itself.
 func (r *Router) Close() {
 	for _, l := range []net.Listener{r.serving, r.adminAt} {
 		if l != nil {

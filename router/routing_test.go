@@ -13,7 +13,7 @@ import (
 	"github.com/cognitora/dataplane/sim/engine"
 )
 
-// code is the error code of an OpenAI error body.
+// code returns the error code of an OpenAI error body.
 func (r *reply) code() string {
 	var doc struct {
 		Error struct{ Code, Message string }
@@ -79,8 +79,8 @@ func TestDeadline(t *testing.T) {
 	}
 }
 
-// TestSessionsStick: requests of one session that share no prefix meet on one node, and sessions
-// spread.
+// TestSessionsStick checks that requests of one session without a common prefix go to one node.
+// Different sessions spread.
 func TestSessionsStick(t *testing.T) {
 	s := serve(t, simulate(t, 4))
 	used := map[string]int{}
@@ -103,8 +103,8 @@ func TestSessionsStick(t *testing.T) {
 	}
 }
 
-// TestModelNameOfABackend: model= is what clients say; the engine gets its own name, and nothing
-// else is changed.
+// TestModelNameOfABackend checks that clients use the name in model= and that the engine gets its
+// own name. Nothing else may change.
 func TestModelNameOfABackend(t *testing.T) {
 	engines := simulate(t, 2)
 	s := serve(t, nil, func(c *router.Config) {
@@ -130,7 +130,7 @@ func TestModelNameOfABackend(t *testing.T) {
 	}
 }
 
-// TestStoredResponses go to the node that made them.
+// TestStoredResponses checks that requests for a stored response go to the node that made it.
 func TestStoredResponses(t *testing.T) {
 	s := serve(t, simulate(t, 4))
 	id := func(r *reply) string {
@@ -148,7 +148,7 @@ func TestStoredResponses(t *testing.T) {
 		mustAll(t, "create", []*reply{r})
 		all = append(all, made{id(r), r.node()})
 	}
-	// One that was streamed is known from its first event on.
+	// A streamed response is known from its first event on.
 	r := s.post("/v1/responses", `{"model":"sim","input":"streamed","max_output_tokens":4,"stream":true}`)
 	mustAll(t, "stream", []*reply{r})
 	var first struct{ Response struct{ ID string } }

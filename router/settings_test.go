@@ -15,7 +15,7 @@ import (
 	"github.com/cognitora/dataplane/sim/engine"
 )
 
-// TestClientsMustShowACertificate where tls.client_ca says so, and one of that CA.
+// TestClientsMustShowACertificate checks tls.client_ca: clients need a certificate of that CA.
 func TestClientsMustShowACertificate(t *testing.T) {
 	dir, other := t.TempDir(), t.TempDir()
 	for _, d := range []string{dir, other} {
@@ -59,8 +59,8 @@ func TestClientsMustShowACertificate(t *testing.T) {
 	mustAll(t, "with one of the CA", []*reply{with(&friend)})
 }
 
-// TestModeAndMaxQueue: the mode of the command line wins over that of any policy document, the
-// document's max_queue over the configuration's.
+// TestModeAndMaxQueue checks that the mode of the command line wins over any policy document's. The
+// document's max_queue wins over the configuration's.
 func TestModeAndMaxQueue(t *testing.T) {
 	t.Parallel()
 	for given, want := range map[string][2]string{"": {"least_loaded", "random"},
@@ -108,8 +108,8 @@ func TestModeAndMaxQueue(t *testing.T) {
 	}
 }
 
-// TestLargeEngineBlocks: what an engine caches in blocks larger than the router's is no wrong
-// prediction.
+// TestLargeEngineBlocks checks that an engine with larger cache blocks than the router's causes no
+// prediction error.
 func TestLargeEngineBlocks(t *testing.T) {
 	s := serve(t, simulate(t, 1, func(c *engine.Config) { c.BlockTokens, c.CacheBlocks = 256, 512 }))
 	seed := 0
@@ -131,7 +131,7 @@ func TestLargeEngineBlocks(t *testing.T) {
 	})
 }
 
-// TestRequestIDs: the client's own is taken if it can stand in a log line, whatever else it is.
+// TestRequestIDs checks that the client's own id is taken if it can stand in a log line.
 func TestRequestIDs(t *testing.T) {
 	s := serve(t, simulate(t, 1))
 	for id, taken := range map[string]bool{
@@ -150,7 +150,8 @@ func TestRequestIDs(t *testing.T) {
 	}
 }
 
-// TestEnginesAreNotChangedByClients, however the path is spelt.
+// TestEnginesAreNotChangedByClients checks that paths that change an engine are refused in every
+// spelling.
 func TestEnginesAreNotChangedByClients(t *testing.T) {
 	s := serve(t, simulate(t, 1))
 	for _, path := range []string{

@@ -19,8 +19,7 @@ import (
 	"github.com/cognitora/dataplane/router/fleet"
 )
 
-// kernelOf gives the agent the kernel's own counts where BPF_REQUIRED says that it may have them,
-// else those of /proc.
+// kernelOf lets the agent use the kernel's own counts if BPF_REQUIRED is set, else those of /proc.
 func kernelOf(t *testing.T, c *agent.TelemetryConfig) {
 	t.Helper()
 	c.Kernel = "proc"
@@ -42,9 +41,9 @@ func kernelOf(t *testing.T, c *agent.TelemetryConfig) {
 	})
 }
 
-// TestKernelSignals: a real router knows from a real agent how busy the node is, without a
-// heartbeat that says so, says how old that is, and goes back to the heartbeat and its own counts
-// when the agent's stream ends.
+// TestKernelSignals checks that a router learns a node's load from an agent's stream, without a
+// heartbeat, and reports its age. When the stream ends, the router returns to the heartbeat and its
+// own counts.
 func TestKernelSignals(t *testing.T) {
 	t.Parallel()
 	began, etcd := time.Now(), startEtcd(t).endpoint
@@ -92,8 +91,8 @@ func TestKernelSignals(t *testing.T) {
 	load.stop()
 }
 
-// burner is a process that begins to burn two CPUs, with children of its own, at the first call of
-// turn, and ends it at the second, and so on.
+// burner is a process that burns two CPUs with its children. Each call of turn starts or stops the
+// burning.
 func burner(t *testing.T) (pid int, turn func()) {
 	t.Helper()
 	cmd := exec.Command("sh", "-c",
@@ -117,15 +116,14 @@ func burner(t *testing.T) (pid int, turn func()) {
 	}
 }
 
-// TestKernelChange: that a process of the engine's begins to burn CPU shows in the router's state
-// of the node, each time. It logs how long that takes, how long until that state is 90 % of what it
-// comes to, how old the sample behind it is at any time, and how long threads of the host wait for
-// a CPU.
+// TestKernelChange checks that a burning process of the engine shows in the router's state of the
+// node, each time. It logs four times: until the change shows, until 90 % of the final value shows,
+// the age of the sample at any time, and the CPU waits of the host's threads.
 func TestKernelChange(t *testing.T) {
 	if os.Getenv("BPF_REQUIRED") != "1" {
 		t.Skip("it puts programs into the running kernel and load on its CPUs: make check-bpf")
 	}
-	const changes, settles = 30, 1500 * time.Millisecond // figures are means of a second
+	const changes, settles = 30, 1500 * time.Millisecond // figures are means over a second
 	etcd := startEtcd(t).endpoint
 	engines := simulate(t, 1)
 	c, err := agentConfig("a", engines[0].URL(), etcd)
@@ -186,8 +184,8 @@ func TestKernelChange(t *testing.T) {
 		m.sum("cgn_router_signal_lag_seconds_bucket", `le="0.1"`), m.sum("cgn_router_signal_lag_seconds_count"), waited)
 }
 
-// hostWaits returns a function that says which wait for a CPU 99 % of the host's wakeups have not
-// exceeded since.
+// hostWaits returns a function that returns the 99th percentile of the host's waits for a CPU since
+// the call.
 func hostWaits(t *testing.T, pins string) func() time.Duration {
 	t.Helper()
 	set, err := bpf.Open(pins)

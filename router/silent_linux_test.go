@@ -23,8 +23,8 @@ import (
 	"github.com/cognitora/dataplane/sim/engine"
 )
 
-// island is a router in a namespace of its own with engines beside it, near-0 and so on, and one
-// engine, far, at the end of a path.
+// island is a router in a namespace of its own. Engines near-0 and so on are beside it, and one
+// engine, far, is at the end of a network path.
 type island struct {
 	*site
 	path *netpath.Path
@@ -32,7 +32,7 @@ type island struct {
 	near []*engine.Engine
 }
 
-// maroon starts all that. watch is router.watch_nodes.
+// maroon starts an island. watch is router.watch_nodes.
 func maroon(t *testing.T, near int, watch bool) *island {
 	t.Helper()
 	path, err := netpath.New(netpath.Options{Seed: 1})
@@ -89,13 +89,13 @@ func unixSite(t *testing.T, dir string, log *logged) *site {
 	return s
 }
 
-// outcome is one answer to the load.
+// outcome is one answer in a load.
 type outcome struct {
 	*reply
 	began time.Time
 }
 
-// load is clients that ask one request after the other.
+// load is a group of clients that each send one request after the other.
 type load struct {
 	mu   sync.Mutex
 	all  []outcome
@@ -137,7 +137,8 @@ func (l *load) count(ok func(a outcome) bool) (n int) {
 	return n
 }
 
-// lastPick is how long after at the last request began that one attempt did not answer.
+// lastPick returns when the last request began that was first sent to a node without an answer,
+// counted from at.
 func lastPick(all []outcome, at time.Time) time.Duration {
 	last := time.Duration(0)
 	for _, a := range all {
@@ -153,7 +154,7 @@ func (i *island) is(what string, ok func(n node) bool) {
 	eventually(i.t, what, func() bool { return ok(i.nodes()["far"]) })
 }
 
-// order says whether the log has all of words, one after the other.
+// order says whether the log contains all of words in this order.
 func order(log string, words ...string) bool {
 	for _, w := range words {
 		at := strings.Index(log, w)
@@ -165,9 +166,9 @@ func order(log string, words ...string) bool {
 	return true
 }
 
-// TestBlackhole: a node to which packets vanish becomes suspect at the first retransmission timeout
-// and is out at the second. Requests of which nothing has come are answered elsewhere, a stream
-// under way ends with an error event. Once the path is back, so is the node.
+// TestBlackhole checks a node whose packets vanish. It becomes suspect at the first retransmission
+// timeout and is out at the second. Requests without an answer so far are answered elsewhere, and a
+// running stream ends with an error event. The node comes back with the path.
 func TestBlackhole(t *testing.T) {
 	t.Parallel()
 	i := maroon(t, 2, true)
@@ -227,7 +228,7 @@ func TestBlackhole(t *testing.T) {
 	t.Logf("%d answers, %d of them after another node was asked", len(all), retried)
 }
 
-// cut has all packets vanish until the far node is out for it.
+// cut drops all packets until the far node is out for it.
 func (i *island) cut() {
 	i.t.Helper()
 	i.path.Set(netpath.Conditions{Loss: 1})
@@ -236,15 +237,15 @@ func (i *island) cut() {
 	})
 }
 
-// join ends a cut, and waits until the far node is well.
+// join ends a cut and waits until the far node is well.
 func (i *island) join() {
 	i.t.Helper()
 	i.path.Set(netpath.Conditions{})
 	i.is("it is well again", func(n node) bool { return n.State == "healthy" && !n.Suspect })
 }
 
-// suspectFirst tells whether the far node has been suspect before it was out. A router that gets no
-// CPU between the two timeouts, which are 0.2 s and more apart, learns of both at once.
+// suspectFirst says whether the far node was suspect before it was out. A router without CPU time
+// between the two timeouts, 0.2 s and more, learns of both at once.
 func (i *island) suspectFirst() bool {
 	i.t.Helper()
 	page, log := i.metrics(), i.log.text()
@@ -258,8 +259,8 @@ func (i *island) suspectFirst() bool {
 	return times > 0 && order(log, `"node is suspect" node=far`, `"node takes no requests" node=far`)
 }
 
-// TestIdleWaitOnABlackhole: a request that waits for a long prefill, all of whose packets have been
-// acknowledged, ends because a probe is not acknowledged, and not because of any bound on its wait.
+// TestIdleWaitOnABlackhole checks a request that waits for a long prefill. All its packets were
+// acknowledged. It must end because a probe is not acknowledged, not at a limit on its wait.
 func TestIdleWaitOnABlackhole(t *testing.T) {
 	t.Parallel()
 	i := maroon(t, 2, true)
@@ -269,7 +270,7 @@ func TestIdleWaitOnABlackhole(t *testing.T) {
 	eventually(t, "the far node has the request", func() bool { return i.far.Stats().Faults > 0 })
 	i.path.Set(netpath.Conditions{Loss: 1})
 	select {
-	case r := <-result: // its node is pinned, so no other one can be asked
+	case r := <-result: // its node is pinned, so no other node can be asked
 		if r.status != 503 || i.metrics().sum("cgn_router_upstream_errors_total", `node="far"`, `kind="silent"`) != 1 {
 			t.Errorf("%v\n%s", r, i.log.text())
 		}
@@ -278,8 +279,8 @@ func TestIdleWaitOnABlackhole(t *testing.T) {
 	}
 }
 
-// TestShortOutage: an outage that ends before the second timeout clears the suspicion and costs
-// nothing. The only node of a fleet is asked all the same.
+// TestShortOutage checks that an outage shorter than the second timeout clears the suspicion and
+// costs nothing. The only node of a fleet is asked even when suspect.
 func TestShortOutage(t *testing.T) {
 	t.Parallel()
 	i := maroon(t, 0, true)
@@ -304,9 +305,8 @@ func TestShortOutage(t *testing.T) {
 	}
 }
 
-// TestKilledNode: the kernel tells of a node whose process is killed. The breaker opens at the
-// third failure in a row at the latest, the node gets no request from then on, and no request
-// fails.
+// TestKilledNode kills a node's process, which the kernel reports. The breaker opens at the third
+// failure in a row at the latest. The node then gets no request, and no request fails.
 func TestKilledNode(t *testing.T) {
 	t.Parallel()
 	cmd, out := program(t, "engine", (*exec.Cmd).Start, &logged{t: t})
@@ -334,8 +334,8 @@ func TestKilledNode(t *testing.T) {
 	if n := slices.IndexFunc(all, func(a outcome) bool { return a.status != 200 || a.err != nil }); n >= 0 {
 		t.Errorf("%v", all[n].reply)
 	}
-	// Each client has one request out when the breaker opens, and one answer at most that came
-	// before the end and is counted between two failures.
+	// When the breaker opens, each client has one request out. Each may also have one answer that
+	// came before the end and counts between two failures.
 	failed := s.metrics().sum("cgn_router_upstream_errors_total", `node="killed"`)
 	t.Logf("%v requests tried it in vain", failed)
 	if most := 3.0 * clients; failed > most {

@@ -17,8 +17,8 @@ import (
 	"github.com/cognitora/dataplane/router"
 )
 
-// rate asks n times a second for as long as d, for 100 tokens in 0.2 s each, and returns how that
-// went once all have ended.
+// rate sends n requests a second for the time d, for 100 tokens in 0.2 s each. It returns the
+// outcomes once all have ended.
 func (s *site) rate(n int, d time.Duration, more string) []outcome {
 	var mu sync.Mutex
 	var all []outcome
@@ -39,8 +39,8 @@ func (s *site) rate(n int, d time.Duration, more string) []outcome {
 	return all
 }
 
-// TestMeasureDeadNode prints how long a node that died is picked, as often as MEASURE_DEAD_NODE
-// says: for perf/RESULTS.md.
+// TestMeasureDeadNode prints how long a dead node is picked, for perf/RESULTS.md. MEASURE_DEAD_NODE
+// is the number of runs.
 func TestMeasureDeadNode(t *testing.T) {
 	times, _ := strconv.Atoi(os.Getenv("MEASURE_DEAD_NODE"))
 	if times == 0 {
@@ -74,7 +74,7 @@ func measureKilled(t *testing.T, times int, more string) {
 	})
 }
 
-// measure has the node die in the middle of 10 s of 100 requests a second.
+// measure kills the node in the middle of 10 s of 100 requests a second.
 func measure(t *testing.T, times int, more string, prepare func(t *testing.T) (s *site, die func())) {
 	var picked, slowest []time.Duration
 	failed, cut, asked := 0, 0, 0

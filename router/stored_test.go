@@ -15,7 +15,7 @@ import (
 	"github.com/cognitora/dataplane/sim/engine"
 )
 
-// stored is a response that some engine holds.
+// stored is a response stored at an engine.
 type stored struct{ id, node string }
 
 // store makes n responses.
@@ -40,8 +40,8 @@ func goOn(id string) string {
 	return fmt.Sprintf(`{"model":"sim","input":"and then?","previous_response_id":%q,"max_output_tokens":4}`, id)
 }
 
-// TestStoredResponsesOfAnotherRouter: what was stored through one router is found through another,
-// once per id.
+// TestStoredResponsesOfAnotherRouter checks that another router finds a stored response, with one
+// search per id.
 func TestStoredResponsesOfAnotherRouter(t *testing.T) {
 	engines := simulate(t, 4)
 	all := serve(t, engines).store(12)
@@ -78,11 +78,11 @@ func TestStoredResponsesOfAnotherRouter(t *testing.T) {
 	}
 }
 
-// lookupNodeTime is how long the router waits for a node that is asked whether it has a response.
+// lookupNodeTime is the router's limit for a node's answer in a search.
 const lookupNodeTime = 2 * time.Second
 
-// TestStoredResponsesWithNodesDown: a node that does not answer hides no other node's responses,
-// and what it may hold is not called missing.
+// TestStoredResponsesWithNodesDown checks that a silent node hides no other node's responses.
+// Responses that may be at the silent node are not called missing.
 func TestStoredResponsesWithNodesDown(t *testing.T) {
 	engines := simulate(t, 4)
 	all := serve(t, engines).store(12)
@@ -128,7 +128,8 @@ func TestStoredResponsesWithNodesDown(t *testing.T) {
 	}
 }
 
-// TestStoredResponsesOfNodesThatAreNotThere: what has left is missing, what has yet to come is not.
+// TestStoredResponsesOfNodesThatAreNotThere checks that responses of a departed node are missing.
+// Responses that may be at a node yet to come are not.
 func TestStoredResponsesOfNodesThatAreNotThere(t *testing.T) {
 	engines := simulate(t, 3)
 	all := serve(t, engines).store(9)
@@ -159,8 +160,8 @@ func TestStoredResponsesOfNodesThatAreNotThere(t *testing.T) {
 	}
 }
 
-// TestStoredResponseSearchesAreBounded: searches that wait leave room for so many, and end when
-// their clients leave.
+// TestStoredResponseSearchesAreBounded checks that only a limited number of searches runs at once.
+// A search ends when its client leaves.
 func TestStoredResponseSearchesAreBounded(t *testing.T) {
 	engines := simulate(t, 2)
 	s := serve(t, engines)
@@ -191,7 +192,7 @@ func TestStoredResponseSearchesAreBounded(t *testing.T) {
 	}
 }
 
-// TestStoredResponseIDs that no engine makes go nowhere.
+// TestStoredResponseIDs checks that an id that no engine makes is not looked for.
 func TestStoredResponseIDs(t *testing.T) {
 	engines := simulate(t, 2)
 	s := serve(t, engines)
@@ -216,7 +217,8 @@ func TestStoredResponseIDs(t *testing.T) {
 	}
 }
 
-// TestStoredResponsesAskWithTheNodesKey, and of a request for a model only the nodes that serve it.
+// TestStoredResponsesAskWithTheNodesKey checks the key of the search. A request that names a model
+// is searched only at that model's nodes.
 func TestStoredResponsesAskWithTheNodesKey(t *testing.T) {
 	engines := simulate(t, 3, func(c *engine.Config) {
 		if c.APIKey = "key-of-" + c.ID; c.ID == "sim-2" {
@@ -253,8 +255,8 @@ func TestStoredResponsesAskWithTheNodesKey(t *testing.T) {
 	}
 }
 
-// TestStoredResponsesAndTheClientsKey: a node that refuses the client's key has not said that it
-// lacks the response.
+// TestStoredResponsesAndTheClientsKey checks that a node that refuses the client's key does not
+// count as lacking the response.
 func TestStoredResponsesAndTheClientsKey(t *testing.T) {
 	s := serve(t, simulate(t, 2, func(c *engine.Config) { c.APIKey = "right" }), func(c *router.Config) {
 		c.Router.ForwardAuth = true
@@ -269,7 +271,7 @@ func TestStoredResponsesAndTheClientsKey(t *testing.T) {
 	}
 }
 
-// TestStoredResponsesOfNodesThatDoNotAnswer: the answer names the node, and what is wrong with it,
+// TestStoredResponsesOfNodesThatDoNotAnswer checks that the error names the node and its problem
 // while the response may still be there.
 func TestStoredResponsesOfNodesThatDoNotAnswer(t *testing.T) {
 	engines := simulate(t, 2)
@@ -300,7 +302,7 @@ func TestStoredResponsesOfNodesThatDoNotAnswer(t *testing.T) {
 	}
 	eventually(t, "the node is known to be down", func() bool { return !s.nodes()[m.node].Eligible })
 	for range 3 {
-		// while it is tried again
+		// either of the two while the node is tried again
 		if r := s.post("/v1/responses", goOn(m.id)); !unavailable(r, "takes no requests now: breaker open") &&
 			!unavailable(r, "does not answer") {
 			t.Errorf("go on: %v", r)
@@ -312,13 +314,13 @@ func TestStoredResponsesOfNodesThatDoNotAnswer(t *testing.T) {
 	eventually(t, "it answers again", func() bool { return s.post("/v1/responses", goOn(m.id)).status == 200 })
 }
 
-// TestEndpointsBelowResponses are no stored responses: they pass through, and one that goes on from
-// a stored response does so to where that is.
+// TestEndpointsBelowResponses checks that endpoints below /v1/responses pass through. One that
+// continues a stored response goes to the response's node.
 func TestEndpointsBelowResponses(t *testing.T) {
 	s := serve(t, simulate(t, 3))
 	for _, m := range s.store(6) {
 		for _, path := range []string{"/v1/responses/input_tokens", "/v1/responses/compact"} {
-			// as this engine says
+			// the engine's own error
 			if r := s.post(path, goOn(m.id)); r.node() != m.node ||
 				!strings.Contains(string(r.body), `{"detail":"Not Found"}`) {
 				t.Errorf("%s of %v: %v", path, m, r)

@@ -16,8 +16,8 @@ import (
 	"github.com/cognitora/dataplane/sim/engine"
 )
 
-// TestEveryEndpoint: what an engine answers reaches the client as it is, and what nobody serves is
-// refused in the words of the API that was asked.
+// TestEveryEndpoint checks that an engine's answer reaches the client unchanged. An endpoint that
+// no node serves is refused in the envelope of its API.
 func TestEveryEndpoint(t *testing.T) {
 	s := serve(t, simulate(t, 2))
 	for _, c := range []struct{ path, body, answer string }{
@@ -74,7 +74,7 @@ func TestMultipart(t *testing.T) {
 	}
 }
 
-// TestModels: the union of what the nodes serve.
+// TestModels checks that the list is the union of the nodes' models.
 func TestModels(t *testing.T) {
 	one := simulate(t, 1, func(c *engine.Config) { c.Models = []string{"large", "large-lora"} })
 	two := simulate(t, 1, func(c *engine.Config) { c.Models = []string{"large", "org/small"} })
@@ -107,7 +107,7 @@ func TestModels(t *testing.T) {
 	}
 }
 
-// TestHeaders: what travels to the engine and what does not.
+// TestHeaders checks which headers go to the engine and which do not.
 func TestHeaders(t *testing.T) {
 	key := filepath.Join(t.TempDir(), "key")
 	if err := os.WriteFile(key, []byte("backend-key\n"), 0o600); err != nil {
@@ -159,7 +159,7 @@ func TestHeaders(t *testing.T) {
 	}
 }
 
-// TestCaps: past each bound the next request is refused at once, and not before.
+// TestCaps checks that each limit refuses the next request at once, and none before.
 func TestCaps(t *testing.T) {
 	for name, c := range map[string]struct {
 		tweak  func(*router.Config)
@@ -184,7 +184,7 @@ func TestCaps(t *testing.T) {
 				t.Errorf("%v", r)
 			}
 			for _, resp := range running {
-				resp.Body.Close() // leaves
+				resp.Body.Close() // the client leaves
 			}
 			s.idle()
 			mustAll(t, "there is room again", []*reply{s.chat(chatBody("hello", streaming))})
@@ -192,7 +192,8 @@ func TestCaps(t *testing.T) {
 	}
 }
 
-// TestPolicyFile is taken and refused as a whole while the router runs.
+// TestPolicyFile checks that a changed file is accepted or refused as a whole while the router
+// runs.
 func TestPolicyFile(t *testing.T) {
 	t.Parallel()
 	file := filepath.Join(t.TempDir(), "policy.json")

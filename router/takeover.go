@@ -18,8 +18,7 @@ import (
 	"github.com/cognitora/dataplane/router/health"
 )
 
-// settleLimit is how long a router that takes over waits, once it could answer, for nodes that say
-// nothing.
+// settleLimit is how long a router that takes over waits for silent nodes, once it could answer.
 const settleLimit = 5 * time.Second
 
 const (
@@ -27,24 +26,24 @@ const (
 	pollQuiet = 50 * time.Millisecond
 )
 
-// handover is this router's part in takeovers.
+// handover is the state of this router's takeovers.
 type handover struct {
-	claim *takeover.Claim // nil: it has not taken over from anybody
+	claim *takeover.Claim // nil: it took over from no router
 	at    *net.UnixListener
 	ready chan struct{} // closed when another process serves
 
-	taken bool // by the process taker
+	taken bool // the process taker has taken over
 	taker int
 
-	retired atomic.Bool  // another process has the admin port
-	admins  atomic.Int64 // connections to this one's
+	retired atomic.Bool  // another process serves the admin port
+	admins  atomic.Int64 // connections to this process's admin port
 
-	stop  context.CancelFunc // of the offer
-	ended chan struct{}      // closed when nobody is offered anything any more; nil: never was
+	stop  context.CancelFunc // ends the offer
+	ended chan struct{}      // closed at the end of the offer; nil: there was none
 }
 
-// SocketByDefault sets takeover.socket where nothing is configured. That a default socket cannot be
-// made is a warning.
+// SocketByDefault sets takeover.socket if it is not configured. A default socket that cannot be
+// made is only a warning.
 func (c *Config) SocketByDefault() {
 	if c.Takeover.Socket == "" {
 		c.Takeover.Socket = cmp.Or(takeover.DefaultSocket("cgn-router", c.Router.Listen, os.Getenv), "off")
@@ -54,7 +53,7 @@ func (c *Config) SocketByDefault() {
 
 func (t *TakeoverConfig) off() bool { return t.Socket == "" || t.Socket == "off" }
 
-// claim asks the running router, if there is one, for its sockets.
+// claim asks the running router for its sockets, if there is one.
 func (r *Router) claim() (err error) {
 	t := &r.config.Takeover
 	if !t.Start {
@@ -77,7 +76,7 @@ func (r *Router) claim() (err error) {
 	return nil
 }
 
-// listen takes over the listener of a setting, or opens it.
+// listen takes over the listener of a setting, or opens a new one.
 func (r *Router) listen(setting, flag, address string) (net.Listener, error) {
 	if c := r.handover.claim; c != nil {
 		if l := c.Take(setting, address); l != nil {
@@ -87,7 +86,7 @@ func (r *Router) listen(setting, flag, address string) (net.Listener, error) {
 	return listen.OpenFor(setting, flag, address)
 }
 
-// openTakeover prepares that another router can take over from this one.
+// openTakeover opens the socket through which another router can take over.
 func (r *Router) openTakeover() (err error) {
 	t, h := &r.config.Takeover, &r.handover
 	if t.off() {
@@ -136,7 +135,7 @@ func (r *Router) offer(g *lifecycle.Group) {
 	})
 }
 
-// settle ends the offer, so that nobody else touches the listeners. It reports whether another
+// settle ends the offer, so that no other process touches the listeners. taken says that another
 // process has them.
 func (h *handover) settle() (taken bool) {
 	if h.ended == nil {
@@ -147,9 +146,9 @@ func (h *handover) settle() (taken bool) {
 	return h.taken
 }
 
-// await returns once this router would answer as well as the one it takes over from: a request, by
-// any node that there is. It returns at once where that one has ended. An error says why not; that
-// one goes on then.
+// await returns once this router would answer as well as the one it takes over from. Each request
+// must then be answerable by any present node. It returns at once if the other router has ended.
+// Its error says why this router cannot answer; the other one then continues.
 func (r *Router) await(ctx, drain context.Context) error {
 	limit, began := r.config.Takeover.Timeout.Std(), time.Now()
 	tick := time.NewTicker(pollReady)
@@ -185,7 +184,7 @@ func (r *Router) await(ctx, drain context.Context) error {
 	}
 }
 
-// settled tells that every node was asked how it is, or has said so itself.
+// settled says whether every node was checked, or has announced itself.
 func settled(s *fleet.Snapshot) bool {
 	for _, n := range s.Nodes {
 		if n.Health.State() == health.Unproven {
@@ -195,7 +194,7 @@ func settled(s *fleet.Snapshot) bool {
 	return !s.Partial
 }
 
-// serves tells who is to know that this router accepts connections.
+// serves announces that this router accepts connections.
 func (r *Router) serves() {
 	if c := r.handover.claim; c != nil {
 		c.Serving()
@@ -211,7 +210,7 @@ func (r *Router) notify(state string) {
 	}
 }
 
-// count is the admin server's ConnState.
+// count is the ConnState of the admin server.
 func (h *handover) count(_ net.Conn, s http.ConnState) {
 	switch s {
 	case http.StateNew:
@@ -221,7 +220,7 @@ func (h *handover) count(_ net.Conn, s http.ConnState) {
 	}
 }
 
-// closing has answers of the admin port close their connection once another process has it.
+// closing makes answers of the admin port close their connection once another process serves it.
 func (h *handover) closing(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 		if h.retired.Load() {
@@ -231,8 +230,9 @@ func (h *handover) closing(next http.Handler) http.Handler {
 	})
 }
 
-// retire ends a router whose addresses another one serves: it accepts nothing more, answers what
-// its connections still ask and closes each then. Nothing is cut that ends within drain_timeout.
+// retire ends a router whose addresses another process serves. It accepts nothing more, answers
+// further requests on its connections and closes each connection after the answer. It cuts nothing
+// that ends within drain_timeout.
 func (r *Router) retire(force context.Context) {
 	delay, timeout := r.config.Router.DrainDelay.Std(), r.config.Router.DrainTimeout.Std()
 	if pid := r.handover.taker; pid != 0 {
@@ -260,10 +260,10 @@ func (r *Router) retire(force context.Context) {
 	)
 }
 
-// quiet waits until no request has run for d, or there is no connection: who was told to close
-// theirs with the answer has done so then, and whose answer had begun before had the time for
-// another request. It looks a moment later for the first time, for a connection that was being
-// accepted.
+// quiet waits until no request has run for d, or no connection is left. In that time clients close
+// the connections whose answers asked for it. Clients whose answer began earlier have time for one
+// more request. The first look comes a moment later, because a connection may be in the middle of
+// being accepted.
 func (r *Router) quiet(ctx context.Context, d time.Duration) error {
 	tick := time.NewTicker(pollQuiet)
 	defer tick.Stop()

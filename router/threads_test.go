@@ -11,9 +11,9 @@ import (
 	"github.com/cognitora/dataplane/router"
 )
 
-// TestLlamaCPPKeepsNoIdleConnections: llama.cpp's server has a thread wait at each idle connection,
-// and a new connection that finds no thread waits until one is closed. Each request to a llama.cpp
-// server that no agent stands before asks it to close its connection.
+// TestLlamaCPPKeepsNoIdleConnections checks that each request to a llama.cpp server without an
+// agent asks it to close the connection. The server keeps a thread at each idle connection, and a
+// new connection without a free thread waits until one is closed.
 func TestLlamaCPPKeepsNoIdleConnections(t *testing.T) {
 	var closed, kept atomic.Int32
 	llama := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

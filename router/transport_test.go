@@ -31,8 +31,8 @@ func TestUnixSockets(t *testing.T) {
 	}))
 }
 
-// TestCutBodyNeverLooksWhole: an answer whose engine dies in the middle. Nothing of it may have
-// come by then: then the client gets an error's status.
+// TestCutBodyNeverLooksWhole checks an answer whose engine dies in the middle. If nothing has come
+// by then, the client gets an error status.
 func TestCutBodyNeverLooksWhole(t *testing.T) {
 	s := serve(t, simulate(t, 1))
 	inputs := strings.Repeat(`"text",`, 400) + `"text"`
@@ -47,8 +47,8 @@ func TestCutBodyNeverLooksWhole(t *testing.T) {
 	}
 }
 
-// TestReloadLetsRunningRequestsFinish: a backend that is taken off the list gets no new requests
-// and ends the old ones.
+// TestReloadLetsRunningRequestsFinish checks that a removed backend gets no new requests and
+// finishes the running ones.
 func TestReloadLetsRunningRequestsFinish(t *testing.T) {
 	s := serve(t, simulate(t, 2))
 	resp := s.begin("/v1/chat/completions", chatBody("hello", `,"stream":true,"max_tokens":200`))
@@ -72,8 +72,8 @@ func TestReloadLetsRunningRequestsFinish(t *testing.T) {
 	}
 }
 
-// TestSlowReaderIsCut: a client that takes nothing of an endless stream is cut, and its engine
-// freed.
+// TestSlowReaderIsCut checks that a client that reads nothing of an endless stream is cut and its
+// engine freed.
 func TestSlowReaderIsCut(t *testing.T) {
 	engines := simulate(t, 1, func(c *engine.Config) { c.DecodeStep = 20 * time.Microsecond })
 	s := serve(t, engines, func(c *router.Config) { c.Limits.SlowReader = config.Duration(300 * time.Millisecond) })
@@ -103,7 +103,7 @@ func TestSlowReaderIsCut(t *testing.T) {
 	if n := s.nodes()["sim-0"]; n.State != "healthy" || n.Opens != 0 {
 		t.Errorf("%+v", n)
 	}
-	// What the kernel holds for a client that does not read goes with the connection.
+	// The kernel's buffer for a client that does not read is dropped with the connection.
 	conn.SetReadDeadline(time.Now().Add(soon))
 	if n, err := io.Copy(io.Discard, conn); !errors.Is(err, syscall.ECONNRESET) {
 		t.Errorf("%d bytes, %v", n, err)

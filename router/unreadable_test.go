@@ -20,7 +20,7 @@ import (
 	"github.com/cognitora/dataplane/router"
 )
 
-// unreadable are requests that the router cannot read to their end; %s is the path.
+// unreadable lists requests that the router cannot read to their end; %s is the path.
 var unreadable = []struct {
 	name, request string
 	status        int
@@ -44,7 +44,7 @@ func impatient(c *router.Config) {
 	c.Limits.MaxBody, c.Limits.MaxBodyTotal = 1<<20, 2<<20
 }
 
-// final reads one response that is no 100 Continue.
+// final reads one response other than 100 Continue.
 func final(t *testing.T, r *bufio.Reader) (status int, body []byte) {
 	t.Helper()
 	if status, body = answer(t, r); status == 100 {
@@ -53,8 +53,8 @@ func final(t *testing.T, r *bufio.Reader) (status int, body []byte) {
 	return status, body
 }
 
-// TestUnreadableRequestsGetTheirEnvelope: also as the second of their connection, behind one of
-// another API.
+// TestUnreadableRequestsGetTheirEnvelope checks the envelope, also for the second request of a
+// connection after one of another API.
 func TestUnreadableRequestsGetTheirEnvelope(t *testing.T) {
 	s := serve(t, simulate(t, 1), impatient)
 	others := map[string]string{"/v1/messages": "/v1/chat/completions", "/v1/messages/count_tokens": "/v1/models",
@@ -82,14 +82,14 @@ func TestUnreadableRequestsGetTheirEnvelope(t *testing.T) {
 	}
 }
 
-// line is what the tests want to know of one of the access log.
+// line is the tested part of an access log line.
 type line struct {
 	ID, Method, API, End, Time string
 	Status                     int
 	Duration                   *float64 `json:"duration_seconds"`
 }
 
-// lines are those of the access log so far.
+// lines returns the access log so far.
 func lines(t *testing.T, file string) (all []line) {
 	t.Helper()
 	page, err := os.ReadFile(file)
@@ -106,7 +106,7 @@ func lines(t *testing.T, file string) (all []line) {
 	return all
 }
 
-// TestEveryAnswerIsLoggedAndCounted, whoever made it.
+// TestEveryAnswerIsLoggedAndCounted checks answers of the router and of engines.
 func TestEveryAnswerIsLoggedAndCounted(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "access")
 	s := serve(t, simulate(t, 1), impatient, func(c *router.Config) { c.Log.Access = file })
@@ -171,8 +171,8 @@ func TestEveryAnswerIsLoggedAndCounted(t *testing.T) {
 	}
 }
 
-// TestErrorsForAnthropicNameTheRequest: in body and head, which is where the SDKs look for it, also
-// where nobody was asked.
+// TestErrorsForAnthropicNameTheRequest checks the request id in body and head, where the SDKs look
+// for it. It is there even if no node was asked.
 func TestErrorsForAnthropicNameTheRequest(t *testing.T) {
 	s := serve(t, simulate(t, 1), impatient)
 	for request, status := range map[string]int{
@@ -199,7 +199,8 @@ func TestErrorsForAnthropicNameTheRequest(t *testing.T) {
 	}
 }
 
-// TestPlainHTTPToATLSPort is told what is wrong; what is neither gets nothing.
+// TestPlainHTTPToATLSPort checks that the error names the problem. Bytes that are neither HTTP nor
+// TLS get no answer.
 func TestPlainHTTPToATLSPort(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "pki")
 	if err := pki.Bootstrap(dir, pki.Options{}); err != nil {

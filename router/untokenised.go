@@ -7,20 +7,20 @@ import (
 	"github.com/cognitora/dataplane/router/fleet"
 )
 
-// untokenised are the nodes whose engines tell what they have in tokens that the router cannot make
-// of text. One goroutine keeps it, scrapes read it.
+// untokenised holds the nodes whose engines report blocks of tokens that the router cannot compute
+// from text. One goroutine updates it, and scrapes read it.
 type untokenised struct {
-	models atomic.Pointer[map[string]string] // of each of them, by its id; nil: nobody has looked yet
-	seen   *fleet.Snapshot                   // as of which, and of what has told
+	models atomic.Pointer[map[string]string] // model of each such node, by the node's id; nil: not computed yet
+	seen   *fleet.Snapshot                   // snapshot of the fleet at the last update
 	rev    uint64
-	said   map[string]string // models that were complained of, by the node's id
+	said   map[string]string // logged models, by node id
 }
 
-// maxSaid bounds the nodes that are remembered to have been complained of. Past it those are
-// forgotten that are none of them at the time.
+// maxSaid bounds the remembered log lines. Beyond it the nodes that are no longer untokenised are
+// forgotten.
 const maxSaid = 8192
 
-// all is by each node's id one of its models.
+// all returns one model for each node id.
 func (u *untokenised) all() map[string]string {
 	if models := u.models.Load(); models != nil {
 		return *models
@@ -28,8 +28,8 @@ func (u *untokenised) all() map[string]string {
 	return nil
 }
 
-// fresh are the ids of those, in their order, that have not been complained of, which it takes for
-// done. A node that leaves and comes back is not one of them.
+// fresh returns the sorted ids of the nodes that were not logged yet, and marks them as logged. A
+// node that leaves and comes back is not logged again.
 func (u *untokenised) fresh() (ids []string) {
 	now := u.all()
 	for id, model := range now {
@@ -54,8 +54,8 @@ func (u *untokenised) fresh() (ids []string) {
 	return ids
 }
 
-// lookForUntokenised finds them, where the fleet or who tells is not the same as before, and
-// complains of each once.
+// lookForUntokenised updates the nodes after a change of the fleet or of the reporting engines. It
+// logs each node once.
 func (r *Router) lookForUntokenised(now *fleet.Snapshot) {
 	u, rev := &r.untokenised, r.holdings.Rev()
 	if now == u.seen && rev == u.rev {

@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// TestComplaintsAreMadeOnce: of each node and model, though the node leaves and comes back; what is
-// remembered is bounded.
+// TestComplaintsAreMadeOnce checks that each node and model is logged once, though the node leaves
+// and comes back. The memory for that is bounded.
 func TestComplaintsAreMadeOnce(t *testing.T) {
 	var u untokenised
 	if got := u.fresh(); len(got) != 0 {

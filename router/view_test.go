@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// page is what /metrics said.
+// page is a page of /metrics.
 type page string
 
 func (s *site) metrics() page {
@@ -20,7 +20,8 @@ func (s *site) metrics() page {
 
 var sample = regexp.MustCompile(`(?m)^([a-z0-9_:]+)(\{[^}]*\})? (\S+)$`)
 
-// sum adds the samples of that name whose labels hold every one of those given, like node="sim-0".
+// sum adds the samples of the name whose labels include all of the given ones, such as
+// node="sim-0".
 func (p page) sum(name string, labels ...string) (total float64) {
 	for _, m := range sample.FindAllStringSubmatch(string(p), -1) {
 		if m[1] != name || !containsAll(m[2], labels) {
@@ -44,7 +45,7 @@ func containsAll(text string, parts []string) bool {
 	return true
 }
 
-// node is what the tests want to know of one entry of /debug/fleet.
+// node is the tested part of an entry of /debug/fleet.
 type node struct {
 	ID       string  `json:"id"`
 	State    string  `json:"state"`
@@ -83,7 +84,7 @@ func (s *site) nodes() map[string]node {
 	return nodes
 }
 
-// eligible counts the nodes that a request may be sent to.
+// eligible counts the nodes that may get a request.
 func (s *site) eligible() (count int) {
 	nodes, serving := s.fleet()
 	for id, n := range nodes {

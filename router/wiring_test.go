@@ -20,7 +20,8 @@ func part(v any, names ...string) reflect.Value {
 	return at
 }
 
-// TestSettingsReachTheirParts: each has a value of its own here, and arrives where it acts.
+// TestSettingsReachTheirParts sets each setting to a value of its own and checks that the value
+// arrives at its part.
 func TestSettingsReachTheirParts(t *testing.T) {
 	var c Config
 	if err := config.Defaults(&c); err != nil {

@@ -1,5 +1,5 @@
-// Package metrics holds what the router counts. Handles that the request path needs are
-// bound to their labels once per model or node, so that counting is an atomic add.
+// Package metrics holds the router's counters. The request path's counters are bound to their
+// labels once per model or node, so counting is an atomic add.
 package metrics
 
 import (
@@ -11,7 +11,7 @@ import (
 	"github.com/cognitora/dataplane/internal/metric"
 )
 
-// Router is every metric of one router process.
+// Router holds every metric of one router process.
 type Router struct {
 	Set *metric.Set
 
@@ -45,14 +45,14 @@ type Router struct {
 	setAside, unreported, rejected *prometheus.CounterVec   // node
 }
 
-// Model holds the handles of one served model.
+// Model holds the bound counters of one served model.
 type Model struct {
 	Seconds, TTFT, ITL, Overlap prometheus.Observer
 	MaxGap                      prometheus.Observer
 	Prompt, Completion, Cached  prometheus.Counter
 }
 
-// Node holds the handles of one node.
+// Node holds the bound counters of one node.
 type Node struct {
 	Prediction           prometheus.Observer
 	SetAside             prometheus.Counter
@@ -72,7 +72,7 @@ var (
 	errorBuckets   = []float64{-1, -.5, -.25, -.1, -.05, -.02, 0, .02, .05, .1, .25, .5, 1}
 )
 
-// New defines the router's metrics.
+// New creates the router's metrics.
 func New() *Router {
 	s := metric.NewSet()
 	r := &Router{
@@ -136,7 +136,7 @@ func New() *Router {
 	return r
 }
 
-// defineBound defines the metrics that Model and Node bind to their labels.
+// defineBound creates the metrics that Model and Node bind to their labels.
 func (r *Router) defineBound() {
 	s := r.Set
 	r.seconds = s.Histogram("cgn_router_request_seconds", "Time from request read to response written.",
@@ -165,7 +165,7 @@ func (r *Router) defineBound() {
 		"Requests resent without stream_options because the engine refuses them.", "node")
 }
 
-// Model binds the handles of a served model.
+// Model binds the counters of a served model.
 func (r *Router) Model(name string) Model {
 	return Model{
 		Seconds: r.seconds.WithLabelValues(name), TTFT: r.ttft.WithLabelValues(name),
@@ -176,7 +176,7 @@ func (r *Router) Model(name string) Model {
 	}
 }
 
-// Node binds the handles of a node.
+// Node binds the counters of a node.
 func (r *Router) Node(id string) Node {
 	return Node{
 		Prediction: r.prediction.WithLabelValues(id), SetAside: r.setAside.WithLabelValues(id),
@@ -184,7 +184,7 @@ func (r *Router) Node(id string) Node {
 	}
 }
 
-// ForgetModel removes the series of a model that left.
+// ForgetModel removes the series of a departed model.
 func (r *Router) ForgetModel(name string) {
 	r.Requests.forget(name)
 	match := prometheus.Labels{"model": name}
@@ -196,7 +196,7 @@ func (r *Router) ForgetModel(name string) {
 	}
 }
 
-// ForgetNode removes the series of a node that left.
+// ForgetNode removes the series of a departed node.
 func (r *Router) ForgetNode(id string) {
 	match := prometheus.Labels{"node": id}
 	r.prediction.DeletePartialMatch(match)
@@ -206,7 +206,7 @@ func (r *Router) ForgetNode(id string) {
 	}
 }
 
-// Bug counts and logs p, which a deferred function has recovered from while what was done.
+// Bug counts and logs p, the value of a recovered panic. what names the operation.
 func (r *Router) Bug(log *slog.Logger, what string, p any) {
 	log.Error(what+" failed, this is a bug", "panic", p, "stack", string(debug.Stack()))
 	r.Panics.Inc()

@@ -9,11 +9,11 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// Requests counts answers. Handles are looked up by what they count: there are as many as series.
+// Requests counts answers. It has a map of counters with one entry per series.
 type Requests struct {
 	vec *prometheus.CounterVec // api, model, code
 
-	mu      sync.Mutex // held to change handles
+	mu      sync.Mutex // held while counters are added or removed
 	handles atomic.Pointer[map[answer]prometheus.Counter]
 }
 
@@ -28,7 +28,7 @@ func newRequests(vec *prometheus.CounterVec) *Requests {
 	return r
 }
 
-// Inc counts an answer of that HTTP status.
+// Inc counts an answer with the given HTTP status.
 func (r *Requests) Inc(api, model string, status int) {
 	a := answer{api, model, status}
 	c, ok := (*r.handles.Load())[a]

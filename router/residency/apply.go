@@ -1,30 +1,31 @@
 package residency
 
-// Kind is what an event says.
+// Kind is the kind of an event.
 type Kind uint8
 
-// The events of an engine's cache.
+// These are the events of an engine's cache.
 const (
-	Stored  Kind = iota + 1 // the node holds Keys, which follow each other and Parent
-	Removed                 // the node holds Keys no more
-	Cleared                 // the node holds nothing any more
+	Stored  Kind = iota + 1 // the node now holds Keys, a run of blocks that follows Parent
+	Removed                 // the node no longer holds Keys
+	Cleared                 // the node no longer holds any block
 )
 
-// Event is a change of what a node holds.
+// Event is a change of the blocks that a node holds.
 type Event struct {
 	Kind Kind
-	// Parent, for Stored, is the key of the block before Keys[0]; 0 if that is the first of a
-	// prompt.
+	// Parent, for Stored, is the key of the block before Keys[0]; 0 if Keys[0] is the first block
+	// of a prompt.
 	Parent Key
-	// Keys are blocks; of a Removed event in any order. Apply does not keep them.
+	// Keys are blocks. Those of a Removed event have any order. Apply does not keep the slice.
 	Keys []Key
 }
 
-// Apply takes in one batch of a node's events, in order. The first batch after Join may have any
-// number, each further one has the next: else nothing is done and the error is ErrGap or ErrSeen.
-// ErrLeft says that the node has left, possibly in the middle of the batch. The batches of one node
-// come from one goroutine at a time. Apply allocates only to make a table larger; other writers
-// then wait, about 2 ms for a million blocks in groups, 30 if all are single.
+// Apply applies one batch of a node's events, in order. The first batch after Join may have any
+// number; each further batch must have the next number. Otherwise Apply changes nothing and returns
+// ErrGap or ErrSeen. ErrLeft says that the node has left, possibly in the middle of the batch.
+//
+// One goroutine at a time applies the batches of a node. Apply allocates only to enlarge a table.
+// Other writers then wait, about 2 ms for a million blocks in groups, and 30 ms if all are single.
 func (x *Index) Apply(ref Ref, number uint64, events []Event) error {
 	if err := x.accept(ref, number); err != nil {
 		return err
@@ -56,11 +57,11 @@ func (x *Index) accept(ref Ref, number uint64) error {
 	return nil
 }
 
-// touchAhead is how many blocks are touched before the first of them is used.
+// touchAhead is the number of blocks whose slots are loaded before the first of them is used.
 const touchAhead = 128
 
-// someOf is how many events are applied per hold of the lock: one, or small ones of
-// together touchAhead blocks.
+// someOf returns the number of events to apply per hold of the lock: one, or several small ones
+// with at most touchAhead blocks together.
 func someOf(events []Event) int {
 	blocks := 0
 	for i := range events {
@@ -103,7 +104,7 @@ func (x *Index) applySome(ref Ref, events []Event) error {
 	return nil
 }
 
-// store adds a node to the holders of blocks that follow each other.
+// store adds a node to the holders of a run of blocks.
 func (x *Index) store(t *holderTable, bit uint64, e *Event) {
 	room := x.max - x.blocks()
 	if room < len(e.Keys) && x.unswept != 0 {
@@ -129,7 +130,7 @@ func (x *Index) store(t *holderTable, bit uint64, e *Event) {
 	}
 }
 
-// remove takes a node from the holders of blocks.
+// remove removes a node from the holders of blocks.
 func remove(t *holderTable, bit uint64, keys []Key) {
 	near := -1
 	for len(keys) > 0 {

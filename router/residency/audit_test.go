@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// audit holds the tables of an index against each other: every row has its slot, what is noted of a
-// row's blocks is so, every single block is counted, and nobody holds anything whose place is free.
+// audit compares the tables of an index with each other. Every row has its slot, a row's notes fit
+// its blocks, every single block is counted, and no free place holds a block.
 func audit(t testing.TB, x *Index) {
 	t.Helper()
 	for s := range x.opened {

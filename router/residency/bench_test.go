@@ -25,15 +25,15 @@ func cpu(b *testing.B) time.Duration {
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
 
-// bounded is the blocks per node of the replay with removals: on the public trace
-// 8 nodes hold a fifth of the distinct blocks then.
+// bounded is the number of blocks per node in the replay with removals. On the public trace 8 nodes
+// then hold a fifth of the distinct blocks.
 const bounded = 146_000
 
 // replayBlocks is the bound of the index, a little more than the distinct blocks of the public
 // trace with a lead.
 const replayBlocks = 6_000_000
 
-// op is a request of the replay as the index sees it.
+// op is a request of the replay in the index's terms.
 type op struct {
 	node   int
 	held   int32
@@ -41,7 +41,7 @@ type op struct {
 	events []Event
 }
 
-// replayed is the trace that CGN_TRACE names, or a generated one, on 8 nodes.
+// replayed returns the trace named by CGN_TRACE, or a generated one, on 8 nodes.
 func replayed(b *testing.B, capacity, lead int) (*blocks.Replay, []op) {
 	s := blocks.Generated()
 	if path := os.Getenv("CGN_TRACE"); path != "" {
@@ -80,9 +80,9 @@ func eventsOf(prompt keys, o *blocks.Op) (events []Event) {
 	return events
 }
 
-// BenchmarkReplay looks up and applies a whole trace on an empty index, each lookup after all
-// that was stored and removed before it. With a lead, prompts part within a group. With names, what
-// feeds the index is measured too: per node a map from the engine's names of blocks to keys.
+// BenchmarkReplay looks up and applies a whole trace on an empty index. Each lookup comes after all
+// earlier changes. With a lead, prompts part within a group. With names it also measures the
+// feeder's work: a map for each node from the engine's names of blocks to keys.
 func BenchmarkReplay(b *testing.B) {
 	for _, c := range []struct {
 		capacity, lead int
@@ -111,7 +111,7 @@ func BenchmarkReplay(b *testing.B) {
 	}
 }
 
-// resident is the memory of this process in bytes.
+// resident returns the memory of this process in bytes.
 func resident(b *testing.B) float64 {
 	text, err := os.ReadFile("/proc/self/statm")
 	if err != nil {
@@ -145,7 +145,7 @@ func replayOnce(b *testing.B, ops []op, nodes int, names bool) (hits int, st Sta
 	return hits, x.Stats()
 }
 
-// translate does what a feeder does to know the blocks of events by the engine's names.
+// translate does a feeder's work: it maps the engine's names of blocks to keys.
 func translate(names map[uint64]Key, events []Event) {
 	name := func(k Key) uint64 { return uint64(k) * 0x9e3779b97f4a7c15 }
 	for i := range events {
@@ -161,8 +161,7 @@ func translate(names map[uint64]Key, events []Event) {
 	}
 }
 
-// BenchmarkApplyConcurrently applies what each node of the trace stores and removes, from a
-// goroutine per node.
+// BenchmarkApplyConcurrently applies the trace's changes of each node, with one goroutine per node.
 func BenchmarkApplyConcurrently(b *testing.B) {
 	r, ops := replayed(b, bounded, 0)
 	var spent time.Duration
@@ -186,7 +185,8 @@ func BenchmarkApplyConcurrently(b *testing.B) {
 	b.ReportMetric(float64(r.Stored+r.Removed)*float64(b.N)/spent.Seconds()/1e6, "Mblocks/cpu-s")
 }
 
-// chainsOf is a million blocks in chains of n, which no trace has; two lengths share nothing.
+// chainsOf returns a million blocks in chains of n; no trace has these. Chains of different lengths
+// share nothing.
 func chainsOf(n int) [][]uint64 {
 	chains := make([][]uint64, 1<<20/n)
 	for i := range chains {
@@ -195,9 +195,9 @@ func chainsOf(n int) [][]uint64 {
 	return chains
 }
 
-// BenchmarkLookup asks, in an index that also holds the trace, for prompts that one node holds,
-// another half and a third a quarter; each call is timed, with a prompt that was made just before
-// it.
+// BenchmarkLookup looks up prompts in an index that also holds the trace. One node holds the whole
+// prompt, another half of it and a third a quarter. Each call is timed, with a prompt that was made
+// just before it.
 func BenchmarkLookup(b *testing.B) {
 	for _, capacity := range []int{0, bounded} {
 		r, ops := replayed(b, capacity, 0)
@@ -240,7 +240,7 @@ func timeLookups(b *testing.B, x *Index, feeds []*feed, chains [][]uint64) {
 	b.ReportMetric(float64(took[len(took)*99/100].Nanoseconds()), "p99-ns")
 }
 
-// BenchmarkLookupNodes asks for a prompt of 1,024 blocks that all of many nodes hold.
+// BenchmarkLookupNodes looks up a prompt of 1,024 blocks that each of many nodes holds.
 func BenchmarkLookupNodes(b *testing.B) {
 	for _, nodes := range []int{8, 64, 1000} {
 		b.Run(fmt.Sprintf("nodes=%d", nodes), func(b *testing.B) {

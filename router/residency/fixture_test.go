@@ -8,13 +8,13 @@ import (
 	"github.com/cognitora/dataplane/perf/blocks"
 )
 
-// keys is a chain that is hashed already.
+// keys is a hashed chain.
 type keys []Key
 
 func (k *keys) Blocks() int   { return len(*k) }
 func (k *keys) Key(i int) Key { return (*k)[i] }
 
-// made is n blocks that belong together, different ones for each seed.
+// made returns a chain of n blocks. Different seeds share none.
 func made(seed, n int) keys { return keysOf(blocks.Chain(seed, n)) }
 
 func keysOf(words []uint64) keys {
@@ -25,14 +25,14 @@ func keysOf(words []uint64) keys {
 	return k
 }
 
-// seeded is a random source whose seed is in the log of a test that fails.
+// seeded returns a random source. A failed test logs its seed.
 func seeded(t testing.TB) *rand.Rand {
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d", seed)
 	return rand.New(rand.NewPCG(seed, 0))
 }
 
-// feed numbers the batches of one node.
+// feed numbers one node's batches.
 type feed struct {
 	x    *Index
 	ref  Ref

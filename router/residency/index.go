@@ -1,32 +1,32 @@
-// Package residency is the index of what nodes have announced to hold: it is fed with changes (a
-// block was stored, a block was removed, all blocks were cleared) and answers how many leading
-// blocks of a prompt each node has.
+// Package residency is the index of the blocks that nodes report. Its input is changes: a block was
+// stored, a block was removed, all blocks were cleared. It answers how many leading blocks of a
+// prompt each node has.
 //
 // # Who feeds it
 //
-// router/holdings, with what the hosts' cache daemons stream: one goroutine per daemon, with the
-// batches of each of its nodes in their order. A node is there some tiers of a daemon, or the
-// memory of an engine that reports to one. Of the memory of other engines router/prefix has a
-// prediction.
+// router/holdings feeds it with the streams of the hosts' cache daemons. One goroutine per daemon
+// applies the batches of each of its nodes in order. A node is in this case some tiers of a daemon,
+// or the memory of an engine that reports to a daemon. For the memory of other engines
+// router/prefix has a prediction.
 //
-// Engines name blocks by hashes of their own. Whoever reads an engine's events computes digests
-// from the tokens, and needs for it, per node, the key and the digest of each block by the engine's
-// name: for the parents of what is stored, and for what is removed. Those tables, 34 bytes per
-// block in a Go map for the keys alone, belong beside the engine; filling them takes more time than
-// the index does (perf/RESULTS.md). The index has none: a key says by itself in which group the
-// block is, and where.
+// Engines name blocks by hashes of their own. A reader of an engine's events computes digests from
+// the tokens. It needs a table per node from the engine's name of a block to its key and digest, to
+// find the parents of stored blocks and to find removed blocks. In a Go map the keys alone take 34
+// bytes per block. Filling the table takes more time than the index does (perf/RESULTS.md), so it
+// belongs beside the engine. The index has no such table, because a key contains the block's group
+// and its place in the group.
 //
 // # What is held
 //
-// Sixteen consecutive blocks make a group, and what up to 64 nodes hold of it is one row of 208
-// bytes with a bit for each node and block. Rows of a prompt lie one after the other, so that
-// storing and looking up cost about one cache miss per group, or none. With the map that leads to
-// the rows a block takes 15 to 16 bytes where prompts are long. Where prompts part within a group,
-// the blocks of all but one of them up to the group's end are single: they take 23 to 35 bytes
-// each. Further nodes share further tables.
+// Sixteen consecutive blocks make a group. One row of 208 bytes has a bit for each block of the
+// group and each of up to 64 nodes. Rows of a prompt are adjacent, so storing and looking up cost
+// at most about one cache miss per group. With the map to the rows a block takes 15 to 16 bytes in
+// long prompts. When prompts part within a group, one of them keeps the row. The blocks of the
+// others, up to the group's end, are single and take 23 to 35 bytes each. Further nodes share
+// further tables.
 //
-// What Lookup says is exact, in whatever order blocks were stored and removed: a missing block ends
-// what counts, and what is behind it counts again once the block is back.
+// The result of Lookup is exact for any order of changes. A missing block ends the count. The
+// blocks behind it count again once it is back.
 package residency
 
 import (
@@ -36,42 +36,42 @@ import (
 	"sync/atomic"
 )
 
-// Errors of Apply and Restart. After ErrGap the missing batches are to be applied first, or
-// the node is to be told of anew from Restart on.
+// These are the errors of Apply and Restart. After ErrGap apply the missing batches first, or begin
+// the node anew with Restart.
 var (
 	ErrLeft = errors.New("residency: the node has left the index")
 	ErrGap  = errors.New("residency: batches before this one are missing: replay them or restart the node")
 	ErrSeen = errors.New("residency: a batch of this or a later number has been applied")
 )
 
-// Options of an Index. The zero value of each field means its default.
+// Options are the settings of an Index. A zero value means the default.
 type Options struct {
-	// MaxBlocks bounds the blocks in all tables. A block beyond that is refused, and with it
-	// what would follow it, until other blocks have been removed; Stats counts them.
-	// Default 2^22, for which the tables take about 65 MB once they are that full.
+	// MaxBlocks bounds the blocks in all tables. Beyond it a block is refused, together with the
+	// blocks that would follow it, until other blocks have been removed. Stats counts the refused
+	// blocks. Default 2^22, for which full tables take about 65 MB.
 	MaxBlocks int
 }
 
-// Index says which node holds which blocks. Lookup may be called by any number of
-// goroutines and never waits; the other calls serialise in short steps.
+// Index says which node holds which blocks. Any number of goroutines may call Lookup, which never
+// waits. The other calls take a lock in short steps.
 type Index struct {
-	max    int                     // blocks
-	at     [maxNodes]atomic.Uint64 // where a node is: epoch, generation, place; 0 = nobody
+	max    int                     // in blocks
+	at     [maxNodes]atomic.Uint64 // place of each node: epoch, generation, place; 0 = none
 	shards [maxShards]shard
 
-	mu       sync.Mutex // of what follows, and of writing to tables
+	mu       sync.Mutex // guards the fields below and writing to tables
 	streams  [maxNodes]nodeBatches
 	epoch    uint64
-	opened   int    // shards that have been used
+	opened   int    // shards in use so far
 	unswept  uint64 // shards with places that wait for a sweep
 	overflow uint64
 }
 
 const (
-	shardNodes = 64 // holders of a slot
+	shardNodes = 64 // nodes per shard, the holders in a slot
 	maxShards  = 64
 	maxNodes   = shardNodes * maxShards
-	nodeBits   = 12 // of maxNodes
+	nodeBits   = 12 // bits of a node number below maxNodes
 	genBits    = 20
 )
 
@@ -80,27 +80,27 @@ type shard struct {
 	table  atomic.Pointer[holderTable]
 	number int
 
-	taken uint64 // places of nodes
+	taken uint64 // places of present nodes
 	left  uint64 // places that wait for a sweep
 	sweep sweep
 }
 
-// nodeBatches is what is known of a node's batches.
+// nodeBatches is the state of a node's batches.
 type nodeBatches struct {
 	gen     uint32
 	started bool
-	next    uint64 // number of the batch that is due
+	next    uint64 // number of the expected batch
 }
 
-// Ref names one stay of a node in the index; 0 is none. It becomes invalid for good when
-// the node leaves.
+// Ref identifies one stay of a node in the index; 0 is none. It becomes invalid for good when the
+// node leaves.
 type Ref uint32
 
 func (r Ref) node() int   { return int(r & (maxNodes - 1)) }
 func (r Ref) gen() uint64 { return uint64(r >> nodeBits) }
 
-// whereabouts is where a node's blocks are: the epoch, which no other has, the
-// generation of its Ref, and its place.
+// whereabouts is the place of a node's blocks: a unique epoch, the generation of the node's Ref,
+// and its place.
 type whereabouts uint64
 
 func (w whereabouts) gen() uint64 { return uint64(w) >> nodeBits & (1<<genBits - 1) }
@@ -115,14 +115,14 @@ func New(o Options) *Index {
 	return &Index{max: o.MaxBlocks}
 }
 
-// where is the whereabouts of a node that has not left.
+// where returns the whereabouts of a present node.
 func (x *Index) where(ref Ref) (w whereabouts, ok bool) {
 	w = whereabouts(x.at[ref.node()].Load())
 	return w, ref != 0 && w.gen() == ref.gen()
 }
 
-// Join gives a node a place in the index, with no block. It returns 0, which is believed to
-// hold nothing, when 4,096 nodes are present.
+// Join gives a node a place in the index, without blocks. It returns 0 when 4,096 nodes are
+// present. A node with Ref 0 counts as holding nothing.
 func (x *Index) Join() Ref {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -138,7 +138,7 @@ func (x *Index) Join() Ref {
 	return 0
 }
 
-// Leave forgets a node in constant time. Every later call with its Ref does nothing.
+// Leave forgets a node in constant time. Later calls with its Ref do nothing.
 func (x *Index) Leave(ref Ref) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -148,8 +148,8 @@ func (x *Index) Leave(ref Ref) {
 	}
 }
 
-// Restart forgets the blocks of a node in constant time; the next batch that it takes has the
-// number next. It begins what is told anew: a snapshot is the batch with its number.
+// Restart forgets the blocks of a node in constant time. Its next batch must have the number next.
+// Restart begins a new report: apply a snapshot as the batch with that number.
 func (x *Index) Restart(ref Ref, next uint64) error {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -163,9 +163,9 @@ func (x *Index) Restart(ref Ref, next uint64) error {
 	return nil
 }
 
-// clear moves a node to a place where nothing is held, and returns its shard and holder bit.
+// clear moves a node to an empty place. It returns the node's shard and holder bit.
 func (x *Index) clear(ref Ref, w whereabouts) (*shard, uint64) {
-	x.at[ref.node()].Store(0) // if the place left is the one found, no reader may mix the two
+	x.at[ref.node()].Store(0) // settle may find the same place again; a reader must not mix the two
 	x.abandon(w)
 	w = x.settle(ref.node(), uint32(ref.gen()))
 	return &x.shards[w.shard()], 1 << w.bit()
@@ -182,8 +182,8 @@ func (x *Index) settle(node int, gen uint32) whereabouts {
 	return w
 }
 
-// roomyShard is a shard with a free place: an open one, a new one, or one that is swept now.
-// There is one, as nodes are not more than places.
+// roomyShard returns a shard with a free place: an open one, a new one, or one that it sweeps now.
+// There always is one, because there are at least as many places as nodes.
 func (x *Index) roomyShard() int {
 	for i := range x.opened {
 		if s := &x.shards[i]; s.taken|s.left != ^uint64(0) {
@@ -200,8 +200,8 @@ func (x *Index) roomyShard() int {
 	return x.roomyShard()
 }
 
-// abandon gives up a place: what is held there is swept later. With its last node
-// a shard drops its table.
+// abandon gives a place up. A later sweep removes its blocks. A shard drops its table with its last
+// node.
 func (x *Index) abandon(w whereabouts) {
 	s := &x.shards[w.shard()]
 	s.taken &^= 1 << w.bit()
@@ -214,7 +214,7 @@ func (x *Index) abandon(w whereabouts) {
 	}
 }
 
-// blocks is the number of blocks in all tables.
+// blocks returns the number of blocks in all tables.
 func (x *Index) blocks() (n int) {
 	for i := range x.opened {
 		n += x.shards[i].table.Load().blocks
@@ -222,20 +222,20 @@ func (x *Index) blocks() (n int) {
 	return n
 }
 
-// Stats of an index.
+// Stats are the counts of an index.
 type Stats struct {
-	// Nodes and Blocks are those in the index. A block counts once for each table that
-	// it is in, which is one for up to 64 nodes.
+	// Nodes and Blocks are the numbers in the index. A block counts once for each table that has
+	// it; up to 64 nodes share a table.
 	Nodes, Blocks int
-	// Single is the part of Blocks that are not stored with their group.
+	// Single counts the Blocks that are not stored with their group.
 	Single int
 	// Bytes is the size of the tables.
 	Bytes int
-	// Overflow is the blocks refused since the start because of Options.MaxBlocks.
+	// Overflow counts the blocks refused for Options.MaxBlocks since the start.
 	Overflow uint64
 }
 
-// Stats counts what is there.
+// Stats returns the counts as of now.
 func (x *Index) Stats() Stats {
 	x.mu.Lock()
 	defer x.mu.Unlock()

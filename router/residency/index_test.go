@@ -29,7 +29,7 @@ func TestMoreNodesThanATableHas(t *testing.T) {
 	}
 }
 
-// TestPlaceIsSweptBeforeItIsReused lets nodes come and go until places return.
+// TestPlaceIsSweptBeforeItIsReused makes nodes join and leave until places are reused.
 func TestPlaceIsSweptBeforeItIsReused(t *testing.T) {
 	x := New(Options{MaxBlocks: 1 << 16})
 	resident := join(t, x, 1)[0]
@@ -81,7 +81,8 @@ func TestNumbersOfBatches(t *testing.T) {
 	}
 }
 
-// TestHoles: what is behind a missing block does not count, and counts again when that is back.
+// TestHoles checks that blocks behind a missing block do not count, and count again when it is
+// back.
 func TestHoles(t *testing.T) {
 	x := New(Options{})
 	n := join(t, x, 2)
@@ -158,7 +159,7 @@ func TestPromptsThatPartWithinAGroup(t *testing.T) {
 	audit(t, x)
 }
 
-// TestRowIsOfOneChain: what follows a single block is no part of the row.
+// TestRowIsOfOneChain checks that blocks behind a single block are not part of the row.
 func TestRowIsOfOneChain(t *testing.T) {
 	x := New(Options{})
 	n := join(t, x, 1)
@@ -176,7 +177,7 @@ func TestRowIsOfOneChain(t *testing.T) {
 	audit(t, x)
 }
 
-// TestSweepOfAMapThatIsCopied lets the map be copied when the sweep is in the middle of it.
+// TestSweepOfAMapThatIsCopied copies the map in the middle of a sweep.
 func TestSweepOfAMapThatIsCopied(t *testing.T) {
 	x := New(Options{})
 	n := join(t, x, 2)
@@ -196,7 +197,7 @@ func TestSweepOfAMapThatIsCopied(t *testing.T) {
 	audit(t, x)
 }
 
-// TestRowsThatAreNotThere stores more groups of one block than there are rows for.
+// TestRowsThatAreNotThere stores more groups of one block than rows exist.
 func TestRowsThatAreNotThere(t *testing.T) {
 	const bound = 1 << 14
 	x := New(Options{MaxBlocks: bound})

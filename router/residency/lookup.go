@@ -2,20 +2,20 @@ package residency
 
 import "math/bits"
 
-// Chain is the keys of a prompt's blocks. A chain that is hashed as it is read is hashed
-// to the end of the group in which the last node drops out.
+// Chain gives the keys of a prompt's blocks. A lazily hashed chain is hashed to the end of the
+// group in which the last node drops out.
 type Chain interface {
-	// Blocks is the number of blocks.
+	// Blocks returns the number of blocks.
 	Blocks() int
-	// Key is the key of block i, which is below Blocks.
+	// Key returns the key of block i, which is below Blocks.
 	Key(i int) Key
 }
 
-// Lookup writes into matched, which is as long as refs, how many leading blocks of the
-// prompt each node holds, 0 for one that has left. Each node may be named once. Lookup takes no
-// lock, never waits for a writer and allocates nothing.
+// Lookup writes into matched how many leading blocks of the prompt each node of refs holds, 0 for a
+// departed node. matched is as long as refs. Name each node only once. Lookup takes no lock, never
+// waits for a writer and allocates nothing.
 func (x *Index) Lookup(c Chain, refs []Ref, matched []int32) {
-	var heads [maxShards]int32 // 1 + a ref of the shard; matched links it to the next one
+	var heads [maxShards]int32 // 1 + index of a ref in the shard; matched links to the next one
 	var used uint64
 	for i, ref := range refs {
 		matched[i] = 0
@@ -38,35 +38,35 @@ func (x *Index) lookupShard(c Chain, refs []Ref, matched []int32, shard int, fir
 		i := first - 1
 		first, matched[i] = matched[i], 0
 		at, ok := x.where(refs[i])
-		if ok && at.shard() == shard { // not if it was cleared just now
+		if ok && at.shard() == shard { // the node may have been cleared just now
 			w.index[at.bit()], w.at[at.bit()] = i, at
 			all |= 1 << at.bit()
 		}
 	}
-	w.table = x.shards[shard].table.Load() // after the places, so that it has what they stand for
+	w.table = x.shards[shard].table.Load() // loaded after the places, so the table covers them
 	w.down(all)
 	for b := all; b != 0; b &= b - 1 {
 		bit := bits.TrailingZeros64(b)
 		i := w.index[bit]
 		if at, ok := x.where(refs[i]); !ok || at != w.at[bit] {
-			matched[i] = 0 // the place may be another node's by now
+			matched[i] = 0 // the place may belong to another node by now
 		}
 	}
 }
 
-// walk is the way of some nodes of a shard down a chain.
+// walk follows a chain for some nodes of a shard.
 type walk struct {
 	table   *holderTable
 	chain   Chain
 	matched []int32
-	index   [shardNodes]int32 // into matched, by holder bit
+	index   [shardNodes]int32 // indices into matched, by holder bit
 	at      [shardNodes]whereabouts
 }
 
 // down finds how far each of the nodes holds the chain.
 func (w *walk) down(on uint64) {
 	n := w.chain.Blocks()
-	var r row // of the group before
+	var r row // row of the group before
 	for from := 0; from < n && on != 0; from += GroupBlocks {
 		to := min(from+GroupBlocks, n)
 		last := w.chain.Key(to - 1)
@@ -84,7 +84,7 @@ func (w *walk) down(on uint64) {
 	w.settle(on, n)
 }
 
-// group looks at each block of a group, and returns the nodes that hold all of them.
+// group looks at each block of a group and returns the nodes that hold all of them.
 func (w *walk) group(r row, from, to int, isCrowded bool, on uint64) uint64 {
 	last := w.chain.Key(to - 1)
 	for i := from; i < to && on != 0; i++ {
@@ -104,7 +104,7 @@ func (w *walk) group(r row, from, to int, isCrowded bool, on uint64) uint64 {
 	return on
 }
 
-// settle notes how many blocks some nodes hold.
+// settle records how many blocks the given nodes hold.
 func (w *walk) settle(nodes uint64, blocks int) {
 	for ; nodes != 0; nodes &= nodes - 1 {
 		w.matched[w.index[bits.TrailingZeros64(nodes)]] = int32(blocks)

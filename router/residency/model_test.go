@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// branch is the beginning and more, that only this seed has, up to a length.
+// branch extends the beginning to a length with blocks of this seed only.
 func branch(beginning keys, seed, length int) keys {
 	whole := append(keys{}, beginning...)
 	own := made(seed, length)
@@ -21,7 +21,7 @@ func branch(beginning keys, seed, length int) keys {
 	return whole
 }
 
-// tree is prompts that share beginnings: each is a path from the root.
+// tree returns prompts with common beginnings: each is a path from the root.
 func tree(r *rand.Rand, prompts, longest int) []keys {
 	all := make([]keys, prompts)
 	for i := range all {
@@ -36,7 +36,7 @@ func tree(r *rand.Rand, prompts, longest int) []keys {
 	return all
 }
 
-// modelNode is what a node should be believed to hold.
+// modelNode holds the blocks that a node should have.
 type modelNode struct {
 	feed
 	held map[Key]bool
@@ -51,19 +51,19 @@ func (n *modelNode) leading(chain keys) int {
 	return len(chain)
 }
 
-// step is a random thing that happens to a node.
+// step makes a random change to a node.
 func (n *modelNode) step(t testing.TB, r *rand.Rand, prompts []keys) {
 	chain := prompts[r.IntN(len(prompts))]
 	lead := n.leading(chain)
 	switch p := r.IntN(100); {
-	case p < 50: // computes a prompt, or some of what is missing
+	case p < 50: // computes a prompt, or part of its missing blocks
 		n.compute(t, chain, lead, lead+r.IntN(len(chain)-lead+1))
-	case p < 55: // announces something that need not follow what it holds
+	case p < 55: // stores blocks that need not follow its other blocks
 		from := r.IntN(len(chain))
 		n.compute(t, chain, from, from+r.IntN(len(chain)-from+1))
-	case p < 80: // gives up the end of a prompt, the last first
+	case p < 80: // removes the end of a prompt, the last block first
 		n.giveUp(t, chain[r.IntN(lead+1):], func(i, n int) int { return n - 1 - i })
-	case p < 92: // gives up some of a prompt in any order
+	case p < 92: // removes some blocks of a prompt in any order
 		some := chain[r.IntN(len(chain)):]
 		order := r.Perm(len(some))
 		n.giveUp(t, some[:r.IntN(len(some)+1)], func(i, n int) int { return order[i] % n })
@@ -94,7 +94,7 @@ func (n *modelNode) compute(t testing.TB, chain keys, from, to int) {
 	}
 }
 
-// giveUp removes blocks one by one or together; order is which goes as the i-th of n.
+// giveUp removes blocks one by one or together. order gives the block to remove as the i-th of n.
 func (n *modelNode) giveUp(t testing.TB, chain keys, order func(i, n int) int) {
 	var gone keys
 	for i := range chain {
@@ -137,7 +137,7 @@ func modelNodes(t testing.TB, x *Index, n int) []*modelNode {
 	return nodes
 }
 
-// TestAgainstPlainMaps does random things to nodes of an index and of a model by turns.
+// TestAgainstPlainMaps makes random changes to nodes of an index and of a model, in turn.
 func TestAgainstPlainMaps(t *testing.T) {
 	r := seeded(t)
 	for range 8 {
@@ -153,8 +153,8 @@ func TestAgainstPlainMaps(t *testing.T) {
 	}
 }
 
-// TestConcurrentStreams does them from a goroutine per node of a full table, while
-// readers look up a prompt that one more node holds all the time, and that no other ever holds.
+// TestConcurrentStreams makes random changes from one goroutine per node of a full table. Readers
+// look up a prompt that another node holds all the time, and that no other node ever holds.
 func TestConcurrentStreams(t *testing.T) {
 	r := seeded(t)
 	prompts := tree(r, 30, 150)

@@ -2,41 +2,40 @@ package residency
 
 import "sync/atomic"
 
-// A row is what a shard's nodes hold of one group. It has the blocks of a single chain, the first
-// of which is the group's leader; blocks of other chains with the same leader are single
-// (table.go). Rows of consecutive groups lie one after the other where there was room when they
-// were stored.
+// A row says which of a shard's nodes hold which blocks of one group. Its blocks are those of a
+// single chain, beginning with the group's leader. Blocks of other chains with the same leader are
+// single (table.go). Rows of consecutive groups are adjacent if there was room.
 //
-// Readers take no lock: they load the head's id, what they want to know, and the id again. Writers
-// change the id before what it stands for is taken away, and after it was put there.
+// Readers take no lock. They load the head's id, the data, and the id again. Writers change the id
+// before they remove its data, and after they add its data.
 
-// segment is an array of rows. It is read and written by atomic operations.
+// segment is an array of rows. All accesses are atomic operations.
 type segment struct {
 	heads   [segmentRows]head
-	tags    [segmentRows][GroupBlocks / 2]uint64 // two blocks a word; of the leading blocks, 0 = none
-	holders [segmentRows][GroupBlocks]uint64     // of the blocks that have tags, a bit for each node
+	tags    [segmentRows][GroupBlocks / 2]uint64 // tags of the leading blocks, two blocks a word; 0 = none
+	holders [segmentRows][GroupBlocks]uint64     // a bit for each node, for the blocks with tags
 }
 
 type head struct {
-	// id is 0 if the row is free, else the leader's half of the keys. If the row has all blocks,
-	// the other half is that of the last block's key without its place. The lowest bit says that
-	// the group is crowded.
+	// id is 0 for a free row, else the leader's half of the keys. In a complete row the other half
+	// is that of the last block's key without its place. The lowest bit says that the group is
+	// crowded.
 	id   uint64
-	full uint64 // nodes that hold all of its blocks, if those are all of the group; of a free row the next free one
+	full uint64 // nodes that hold the complete group; in a free row the next free row
 }
 
 const (
 	segmentRows  = 512
 	headBytes    = 16
 	segmentBytes = segmentRows * (headBytes + 4*GroupBlocks + 8*GroupBlocks)
-	// crowded groups have single blocks.
+	// A crowded group has single blocks.
 	crowded = 1
 )
 
-// wholeID is the id of a row whose last block is key, but for the lowest bit.
+// wholeID returns the id of a row with the last block key, without the lowest bit.
 func wholeID(key Key) uint64 { return uint64(key) &^ (GroupBlocks - 1) }
 
-// row is a place in a segment; none if that is nil.
+// row is a row of a segment; a nil segment means none.
 type row struct {
 	*segment
 	i int
@@ -46,30 +45,30 @@ func (r row) head() *head { return &r.heads[r.i] }
 
 func (r row) id() uint64 { return atomic.LoadUint64(&r.heads[r.i].id) }
 
-// of says whether this is the row of the group of a block.
+// of says whether this is the row of the block's group.
 func (r row) of(key Key) bool { return Key(r.id()).leader() == key.leader() }
 
 func (r row) crowded() bool { return r.id()&crowded != 0 }
 
-// tag is that of the block in a place; 0 if there is none.
+// tag returns the tag of the block in a place, or 0 if there is none.
 func (r row) tag(place int) uint32 {
 	return uint32(atomic.LoadUint64(&r.tags[r.i][place/2]) >> (place % 2 * tagBits))
 }
 
-// held says whether some nodes hold all blocks of the group whose last is key.
+// held says whether the given nodes hold the complete group whose last block is key.
 func (r row) held(key Key, nodes uint64) bool {
 	h, id := r.head(), wholeID(key)
 	return atomic.LoadUint64(&h.id)&^crowded == id && atomic.LoadUint64(&h.full)&nodes == nodes &&
 		atomic.LoadUint64(&h.id)&^crowded == id
 }
 
-// nextHeld is held of the row behind this one, if there are both.
+// nextHeld is held for the following row, if it exists.
 func (r row) nextHeld(key Key, nodes uint64) bool {
 	return r.segment != nil && r.i+1 < segmentRows && row{r.segment, r.i + 1}.held(key, nodes)
 }
 
-// block is who holds a block according to the row. If last is the last block of its group, its tag
-// need not be looked at.
+// block returns the holders of a block by the row. It skips the block's tag if last is the last
+// block of its group.
 func (r row) block(key, last Key) uint64 {
 	holders := &r.holders[r.i][key.place()]
 	if r.id()&^crowded == wholeID(last) {
@@ -88,13 +87,13 @@ func (r row) block(key, last Key) uint64 {
 	return nodes
 }
 
-// What follows is for writers.
+// The methods below are for writers.
 
 func (r row) setID(id uint64) { atomic.StoreUint64(&r.heads[r.i].id, id) }
 
 func (r row) setCrowded(flag uint64) { r.setID(r.heads[r.i].id&^crowded | flag) }
 
-// known is the number of blocks that have tags.
+// known returns the number of blocks with tags.
 func (r row) known() int {
 	n := 0
 	for n < GroupBlocks && r.tag(n) != 0 {
@@ -103,8 +102,8 @@ func (r row) known() int {
 	return n
 }
 
-// start makes a free row one of a run of blocks that begins with a leader. Of a row that was never
-// used readers look at nothing but the id, so that the rest need not be written atomically.
+// start makes a free row the row of a run that begins with a leader. Readers of a never used row
+// look only at the id, so the rest need not be written atomically.
 func (r row) start(run []Key, bit, flag uint64, fresh bool) {
 	var tags [GroupBlocks / 2]uint64
 	for i, key := range run {
@@ -131,7 +130,7 @@ func (r row) start(run []Key, bit, flag uint64, fresh bool) {
 	r.setID(id | flag)
 }
 
-// extend adds blocks behind those that are known.
+// extend adds blocks behind the known ones.
 func (r row) extend(known int, run []Key, bit uint64) {
 	for i, key := range run {
 		atomic.StoreUint64(&r.holders[r.i][known+i], bit)
@@ -149,7 +148,7 @@ func (r row) setTag(place int, tag uint32) {
 	atomic.StoreUint64(word, *word&^(tagMask<<shift)|uint64(tag)<<shift)
 }
 
-// setFull notes whether a node holds all blocks.
+// setFull records whether a node holds all blocks.
 func (r row) setFull(bit uint64) {
 	all := bit
 	for _, holders := range &r.holders[r.i] {
@@ -160,7 +159,7 @@ func (r row) setFull(bit uint64) {
 	}
 }
 
-// hold adds a node to the holders of a known block; true if it had none.
+// hold adds a node to the holders of a known block. first says that the block had none.
 func (r row) hold(place int, bit uint64) (first bool) {
 	holders := r.holders[r.i][place]
 	if holders&bit == 0 {
@@ -169,7 +168,7 @@ func (r row) hold(place int, bit uint64) (first bool) {
 	return holders == 0
 }
 
-// drop takes nodes from the holders of a known block; true if it has none any more.
+// drop removes nodes from the holders of a known block. last says that the block has none left.
 func (r row) drop(place int, nodes uint64) (last bool) {
 	holders := r.holders[r.i][place]
 	if holders&nodes == 0 {
@@ -182,8 +181,8 @@ func (r row) drop(place int, nodes uint64) (last bool) {
 	return holders&^nodes == 0
 }
 
-// shorten lets go of the last blocks while nobody holds them; true if none is left: the row is to
-// be freed.
+// shorten removes the last blocks without holders. free says that no block is left and that the row
+// must be freed.
 func (r row) shorten() (free bool) {
 	known := r.known()
 	n := known

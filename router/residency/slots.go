@@ -5,36 +5,35 @@ import (
 	"sync/atomic"
 )
 
-// slots is a hash map from words to words: buckets of four in a cache line, of which the one that
-// follows from the key comes first, then its neighbours. A search ends at a bucket that has an
-// empty slot. A slot that becomes free in a bucket without one is therefore dead, and not empty,
-// until it is used again.
+// slots is a hash map from words to words. A bucket is a cache line of four slots. A search begins
+// at the key's own bucket and continues with the next ones. It ends at a bucket with an empty slot.
+// A removed slot in a full bucket therefore becomes dead, not empty, until it is used again.
 //
-// Readers take no lock: they load the key of a slot, its value and the key again. Writers set the
-// value before the key. Slots never move; a map that is full is replaced by a copy.
+// Readers take no lock. They load the key of a slot, its value and the key again. Writers set the
+// value before the key. Slots never move. A full map is replaced by a copy.
 type slots struct {
 	buckets []bucket
 	used    int // slots that are not empty
-	live    int // those of them that are not dead
+	live    int // used slots that are not dead
 }
 
 const (
 	bucketSlots = 8
-	// fullPercent is the part of the slots that may be used.
+	// fullPercent is the share of the slots that may be used.
 	fullPercent = 70
-	// maxSearch is how many buckets a search looks at. Of a map of millions in which 70 % are used
-	// it takes less than 20.
+	// maxSearch bounds the buckets of a search. A map of millions with 70 % in use needs less than
+	// 20.
 	maxSearch  = 64
 	minBuckets = 32
 )
 
-// Keys of slots that have none. Those of the index are greater.
+// These are the keys of unused slots. Keys of the index are greater.
 const (
 	empty = 0
 	dead  = 1
 )
 
-// bucket is read and written by atomic operations.
+// bucket is accessed only by atomic operations.
 type bucket struct {
 	keys   [bucketSlots]uint64
 	values [bucketSlots]uint64
@@ -46,8 +45,8 @@ func newSlots(buckets int) *slots { return &slots{buckets: make([]bucket, max(bu
 
 func (m *slots) full() bool { return m.used >= len(m.buckets)*bucketSlots*fullPercent/100 }
 
-// copied is a map with the same live slots and room for more: half as much again, or as much if
-// many are dead.
+// copied returns a map with the same live slots and more room: half as much again, or the same if
+// many slots are dead.
 func (m *slots) copied() *slots {
 	n := len(m.buckets)
 	if m.live > m.used*2/3 {
@@ -64,7 +63,8 @@ func (m *slots) copied() *slots {
 	return c
 }
 
-// home is the bucket where a search for key begins. Keys of a larger map are in the same order.
+// home returns the bucket where a search for key begins. A larger map has its keys in the same
+// order.
 func (m *slots) home(key uint64) int {
 	hi, _ := bits.Mul64((key^key>>29)*0x9e3779b97f4a7c15, uint64(len(m.buckets)))
 	return int(hi)
@@ -77,14 +77,14 @@ func (m *slots) after(n int) int {
 	return 0
 }
 
-// at is a bit for each slot of the bucket that has the key. It compares without branches,
-// because which slot it is cannot be predicted.
+// at returns a bit for each slot of the bucket with the key. It compares without branches, because
+// the slot is unpredictable.
 func (b *bucket) at(key uint64) uint8 {
 	return b.same(0, key) | b.same(1, key)<<1 | b.same(2, key)<<2 | b.same(3, key)<<3 |
 		b.same(4, key)<<4 | b.same(5, key)<<5 | b.same(6, key)<<6 | b.same(7, key)<<7
 }
 
-// same is 1 if slot i has this key, else 0.
+// same returns 1 if slot i has this key, else 0.
 func (b *bucket) same(i int, key uint64) (same uint8) {
 	if atomic.LoadUint64(&b.keys[i]) == key {
 		same = 1
@@ -94,7 +94,7 @@ func (b *bucket) same(i int, key uint64) (same uint8) {
 
 func slotOf(found uint8) int { return bits.TrailingZeros8(found) & (bucketSlots - 1) }
 
-// touch loads what the searches for the groups of some blocks read first, of all at the same time.
+// touch loads the first buckets of several searches at once, so that their cache misses overlap.
 func (m *slots) touch(keys []Key) {
 	leader := uint64(empty)
 	for _, key := range keys {
@@ -108,7 +108,7 @@ func (m *slots) touch(keys []Key) {
 	}
 }
 
-// get is the value of key; 0 if there is none. For readers.
+// get returns the value of key for a reader, or 0 if there is none.
 func (m *slots) get(key uint64) uint64 {
 	n := m.home(key)
 	for range maxSearch {
@@ -129,7 +129,7 @@ func (m *slots) get(key uint64) uint64 {
 	return 0
 }
 
-// find is the slot of key; nil if there is none. For writers.
+// find returns the slot of key for a writer, or nil if there is none.
 func (m *slots) find(key uint64) (b *bucket, i int) {
 	n := m.home(key)
 	for range maxSearch {
@@ -145,7 +145,7 @@ func (m *slots) find(key uint64) (b *bucket, i int) {
 	return nil, 0
 }
 
-// put adds a key that is not there; false if there is no slot for it.
+// put adds a new key. It returns false if there is no slot for it.
 func (m *slots) put(key, value uint64) bool {
 	n := m.home(key)
 	for range maxSearch {

@@ -2,8 +2,7 @@ package residency
 
 import "testing"
 
-// TestSlotsAgainstAMap adds and removes keys until dead slots, full buckets and copies have come
-// up.
+// TestSlotsAgainstAMap adds and removes keys until dead slots, full buckets and copies occur.
 func TestSlotsAgainstAMap(t *testing.T) {
 	r := seeded(t)
 	m, model := newSlots(0), map[uint64]uint64{}
@@ -11,7 +10,7 @@ func TestSlotsAgainstAMap(t *testing.T) {
 	for step := range 200_000 {
 		key := 2 + r.Uint64N(4000)<<(r.Uint64N(2)*tagBits)
 		if step > 100_000 {
-			key += uint64(step/10_000) * 5000 // others, so that slots die
+			key += uint64(step/10_000) * 5000 // new keys, so that slots become dead
 		}
 		b, i := m.find(key)
 		value, known := model[key]
@@ -42,7 +41,7 @@ func TestSlotsAgainstAMap(t *testing.T) {
 	}
 }
 
-// TestSlotsAreFound: with 70 % of a large map in use, no search is near its bound.
+// TestSlotsAreFound checks that no search in a large map with 70 % in use comes near its bound.
 func TestSlotsAreFound(t *testing.T) {
 	r := seeded(t)
 	m := newSlots(1 << 16)

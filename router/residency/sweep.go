@@ -2,22 +2,22 @@ package residency
 
 import "math/bits"
 
-// A sweep takes the places of nodes that have left, or were cleared, from all holders of their
-// table. Whoever applies events does some of it each time.
+// A sweep removes the places of departed or cleared nodes from all holders of their table. Each
+// Apply does a part of it.
 const (
 	sweepStep     = 8 // rows and buckets per hold of the lock
-	sweepPerBlock = 1 // and, in addition, per block of the events
+	sweepPerBlock = 1 // and additionally for each block of the events
 )
 
 // sweep is the state of a shard's sweep.
 type sweep struct {
-	nodes  uint64 // places that are being swept; 0 = none
-	rows   int    // that are still to come, from the last one on: rows are used again in the opposite order
-	bucket int    // the next one, after the rows
-	slots  *slots // to which the bucket belongs
+	nodes  uint64 // places being swept; 0 = none
+	rows   int    // rows still to sweep, from the last one on; rows are reused in the opposite order
+	bucket int    // the next bucket, after the rows
+	slots  *slots // the map that the bucket belongs to
 }
 
-// sweepSome goes on with a sweep that is due by up to n rows and buckets.
+// sweepSome continues a due sweep by up to n rows and buckets.
 func (x *Index) sweepSome(n int) {
 	if x.unswept == 0 {
 		return
@@ -36,7 +36,7 @@ func (x *Index) sweepSome(n int) {
 	}
 }
 
-// step is true when the sweep is done.
+// step sweeps up to n rows and buckets. It returns true when the sweep is done.
 func (s *sweep) step(t *holderTable, n int) bool {
 	for ; s.rows > 0; s.rows-- {
 		if n--; n < 0 {

@@ -2,34 +2,34 @@ package residency
 
 import "sync/atomic"
 
-// holderTable says what up to 64 nodes hold: a row for each group (row.go), and a map. The map has
-// rows by the leaders' half of keys, and the holders of single blocks by their whole keys. Single
-// blocks part from the row's chain within the group, or found no row left. A
-// holder of a block may stand in both places after the row was another chain's.
+// holderTable says which of up to 64 nodes hold which blocks. It has a row for each group (row.go),
+// and a map. The map has rows by the leaders' half of keys, and the holders of single blocks by
+// their whole keys. A single block departs from the row's chain within the group, or found no free
+// row. A block may have holders in both places, if the row belonged to another chain before.
 //
-// It grows by segments, which are never moved, and by copies of the map, for which readers do not
-// wait and a writer does about 20 ns a group.
+// The table grows by segments, which never move, and by copies of the map. Readers do not wait for
+// a copy; a writer waits about 20 ns for each group.
 type holderTable struct {
 	slots    atomic.Pointer[slots]
 	segments []atomic.Pointer[segment]
 	blocks   int
-	singles  int // of blocks
-	top      int // rows that have been used
-	free     int // 1 + the first free one of them, which has the next
+	singles  int // number of single blocks
+	top      int // rows used so far
+	free     int // 1 + the first free row, which has the next one
 }
 
-// What the map has for a leader: above the number of its group's single blocks, below 1 + its row,
-// 0 = none.
+// The map's value for a leader has the number of its group's single blocks in the upper half, and 1
+// + its row in the lower half, 0 = none.
 const (
 	oneSingle = 1 << 32
 	rowMask   = oneSingle - 1
 )
 
-// expectedBlocks is how many blocks a row has on average at least, of the GroupBlocks that it may
-// have: the end of a prompt has fewer. If they have not, more blocks are single.
+// expectedBlocks is the least average number of blocks in a row, which has room for GroupBlocks.
+// The end of a prompt has fewer. If rows have fewer on average, more blocks become single.
 const expectedBlocks = GroupBlocks * 3 / 4
 
-// newTable is an empty table that has rows for some blocks.
+// newHolderTable returns an empty table with rows for the given number of blocks.
 func newHolderTable(blocks int) *holderTable {
 	n := (blocks/expectedBlocks + segmentRows) / segmentRows
 	t := &holderTable{segments: make([]atomic.Pointer[segment], n)}
@@ -41,13 +41,13 @@ func (t *holderTable) bytes() int {
 	return (t.top+segmentRows-1)/segmentRows*segmentBytes + len(t.slots.Load().buckets)*bucketBytes
 }
 
-// row is row n. Rows that the map names exist.
+// row returns row n. Every row in the map exists.
 func (t *holderTable) row(n int) row {
 	return row{t.segments[n/segmentRows].Load(), n % segmentRows}
 }
 
-// seek is the row of the group of a block, if there is one, and whether the group is crowded. It
-// looks at the row behind before first, if that is one. For readers.
+// seek returns the row of a block's group for a reader, if there is one, and whether the group is
+// crowded. It tries the row behind before first, if before is a row.
 func (t *holderTable) seek(key Key, before row) (r row, isCrowded bool) {
 	if before.segment != nil && before.i+1 < segmentRows {
 		before.i++
@@ -62,13 +62,13 @@ func (t *holderTable) seek(key Key, before row) (r row, isCrowded bool) {
 	return row{}, at >= oneSingle
 }
 
-// single is who holds a single block. For readers.
+// single returns the holders of a single block for a reader.
 func (t *holderTable) single(key Key) uint64 { return t.slots.Load().get(uint64(key)) }
 
-// What follows is for writers.
+// The methods below are for writers.
 
-// find is the number of the row of a group, -1 if there is none, and whether the group is crowded.
-// It looks at row near first, if that is not negative.
+// find returns the number of a group's row, or -1, and whether the group is crowded. It tries row
+// near first, unless near is negative.
 func (t *holderTable) find(leader uint64, near int) (n int, isCrowded bool) {
 	if near >= 0 && near < t.top {
 		if r := t.row(near); Key(r.id()).leader() == leader {
@@ -81,8 +81,8 @@ func (t *holderTable) find(leader uint64, near int) (n int, isCrowded bool) {
 	return -1, false
 }
 
-// newRow is a free row; -1 if there is none. Rows that were freed last come first, so that
-// those of consecutive groups, freed from the end on, are used in their order.
+// newRow returns a free row, or -1 if there is none. The last freed row comes first. Rows of
+// consecutive groups are freed from the end on, so they are reused in their order.
 func (t *holderTable) newRow() int {
 	if n := t.free - 1; n >= 0 {
 		t.free = int(t.row(n).head().full)
@@ -98,7 +98,7 @@ func (t *holderTable) newRow() int {
 	return t.top - 1
 }
 
-// freeRow takes a row that has no block from its group.
+// freeRow removes a row without blocks from its group.
 func (t *holderTable) freeRow(n int) {
 	r := t.row(n)
 	leader := Key(r.id()).leader()
@@ -108,7 +108,7 @@ func (t *holderTable) freeRow(n int) {
 	t.note(leader, ^uint64(n+1)+1)
 }
 
-// put adds to the map; false if there is no room.
+// put adds to the map. It returns false if there is no room.
 func (t *holderTable) put(key, value uint64) bool {
 	m := t.slots.Load()
 	if m.full() {
@@ -118,7 +118,7 @@ func (t *holderTable) put(key, value uint64) bool {
 	return m.put(key, value)
 }
 
-// note adds to what the map has for a leader; false if there is no room.
+// note adds delta to the map's value for a leader. It returns false if there is no room.
 func (t *holderTable) note(leader, delta uint64) bool {
 	m := t.slots.Load()
 	b, i := m.find(leader)
@@ -134,9 +134,9 @@ func (t *holderTable) note(leader, delta uint64) bool {
 	return true
 }
 
-// store adds a node to the holders of a run of blocks behind parent, of which no more than room may
-// be new to the table. It returns for how many it did that, and the number of the run's row or -1.
-// That may be near.
+// store adds a node to the holders of a run of blocks behind parent. At most room of them may be
+// new to the table. It returns how many blocks it added, and the number of the run's row or -1.
+// near may be that row.
 func (t *holderTable) store(run []Key, parent Key, bit uint64, near, room int) (done, n int) {
 	n, isCrowded := t.find(run[0].leader(), near)
 	if n >= 0 {
@@ -177,7 +177,7 @@ func (t *holderTable) startRow(n int, run []Key, bit uint64, isCrowded, fresh bo
 	return len(run)
 }
 
-// storeKnown is store for the blocks that are of the row's chain.
+// storeKnown is store for the blocks of the row's chain.
 func (t *holderTable) storeKnown(r row, run []Key, parent Key, bit uint64, room int) (done, left int) {
 	from, known := run[0].place(), r.known()
 	for ; done < len(run) && from+done < known && r.tag(from+done) == run[done].tag(); done++ {
@@ -201,7 +201,7 @@ func (t *holderTable) storeKnown(r row, run []Key, parent Key, bit uint64, room 
 	return done, room
 }
 
-// storeSingle returns the number of blocks that are new, and false if there is no room.
+// storeSingle returns the number of new blocks. ok is false if there is no room.
 func (t *holderTable) storeSingle(key Key, bit uint64, room int) (added int, ok bool) {
 	if b, i := t.slots.Load().find(uint64(key)); b != nil {
 		if held := b.values[i]; held&bit == 0 {
@@ -224,8 +224,8 @@ func (t *holderTable) storeSingle(key Key, bit uint64, room int) (added int, ok 
 	return 1, true
 }
 
-// remove takes nodes from the holders of blocks of one group. It returns the number of the row of
-// the group or -1; near is one that may be that.
+// remove removes nodes from the holders of blocks of one group. It returns the number of the
+// group's row or -1. near may be that row.
 func (t *holderTable) remove(keys []Key, nodes uint64, near int) int {
 	n, isCrowded := t.find(keys[0].leader(), near)
 	if n >= 0 {
@@ -247,7 +247,7 @@ func (t *holderTable) remove(keys []Key, nodes uint64, near int) int {
 	return n
 }
 
-// dropped is called when some blocks of a row have no holders any more.
+// dropped is called when blocks of a row have lost their last holders.
 func (t *holderTable) dropped(n, gone int) {
 	t.blocks -= gone
 	if gone > 0 && t.row(n).shorten() {
@@ -273,7 +273,7 @@ func (t *holderTable) dropSingle(b *bucket, i int, nodes uint64) {
 	t.blocks--
 }
 
-// sweepRow takes nodes from the holders of row n.
+// sweepRow removes nodes from the holders of row n.
 func (t *holderTable) sweepRow(n int, nodes uint64) {
 	r, gone := t.row(n), 0
 	if r.id() == 0 {
@@ -287,7 +287,7 @@ func (t *holderTable) sweepRow(n int, nodes uint64) {
 	t.dropped(n, gone)
 }
 
-// sweepBucket takes nodes from the holders of the single blocks of a bucket.
+// sweepBucket removes nodes from the holders of the single blocks in a bucket.
 func (t *holderTable) sweepBucket(b *bucket, nodes uint64) {
 	for i, key := range &b.keys {
 		if key&tagMask > dead {

@@ -11,9 +11,9 @@ import (
 	"github.com/cognitora/dataplane/internal/load"
 )
 
-// TestClockSteps: a router's times are of its own clock, whatever the agent's says between two
-// answers, because ages travel. An agent that claims to have held a request for longer than the
-// router has waited makes no time of the future.
+// TestClockSteps checks a change of the agent's clock. The agent sends ages, so times follow the
+// router's clock. An agent may claim that it held a request for longer than the router has waited;
+// even then no time may lie in the future.
 func TestClockSteps(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		us := func(d time.Duration) *uint64 { v := uint64(d.Microseconds()); return &v }

@@ -1,5 +1,5 @@
-// Package signals follows the load that one agent tells of its nodes (cognitora.v1.Load). A reading
-// comes within a tenth of a second of the change, with the age of each sample behind it.
+// Package signals receives the load that an agent reports for its nodes (cognitora.v1.Load). A
+// reading comes within a tenth of a second of the change, with the age of each sample.
 package signals
 
 import (
@@ -24,41 +24,41 @@ import (
 	pb "github.com/cognitora/dataplane/proto/cognitora/v1"
 )
 
-// Bounds of a stream.
+// These constants bound a stream.
 const (
-	// Silence is how long an agent may say nothing: it speaks each second at least. After that its
-	// readings do not count any more.
+	// Silence is the longest silence of an agent, which sends at least once a second. After it its
+	// readings no longer count.
 	Silence    = 3 * time.Second
 	retryFirst = 250 * time.Millisecond
 	retryLast  = 15 * time.Second
 	maxMessage = 64 << 10
-	maxNodes   = 256 // of one message
+	maxNodes   = 256 // nodes of one message
 )
 
-// Stats counts the work of all streams of a router.
+// Stats are the counts of all streams of a router.
 type Stats struct {
-	Readings  atomic.Uint64 // taken in
+	Readings  atomic.Uint64 // accepted readings
 	Broken    atomic.Uint64 // streams that ended and were begun again
-	Malformed atomic.Uint64 // messages that were not used
-	// Lag is called for each reading in which something had moved, with how long ago that was at
-	// most. Nil: nobody is told.
+	Malformed atomic.Uint64 // refused messages
+	// Lag is called for each reading with a change. Its argument is the largest possible age of the
+	// change. It may be nil.
 	Lag func(time.Duration)
 }
 
-// Options of Follow.
+// Options are the settings of Follow.
 type Options struct {
 	Address string      // host:port or unix:///path
-	TLS     *tls.Config // nil: plain
-	// Got is called with the readings of each answer, which it may keep, and says whether they are
-	// of any node that is asked for. Lost is called when there will be none for a while. Both run
-	// on the goroutine of Follow.
+	TLS     *tls.Config // nil: plain text
+	// Got is called with the readings of each answer, and may keep them. It returns true if one of
+	// them is for a node of interest. Lost is called when readings stop for a while. Both run on
+	// the goroutine of Follow.
 	Got    func([]load.Reading) bool
 	Lost   func()
 	Stats  *Stats
 	Logger *slog.Logger
 }
 
-// Follow reads the agent's stream, again and again, until ctx ends.
+// Follow reads the agent's stream until ctx ends. It connects again after each loss.
 func Follow(ctx context.Context, o Options) {
 	conn, err := dial(&o)
 	if err != nil {
@@ -105,12 +105,12 @@ func dial(o *Options) (*grpc.ClientConn, error) {
 	return grpc.NewClient(target, grpc.WithTransportCredentials(creds),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxMessage)),
 		grpc.WithReadBufferSize(4<<10), grpc.WithWriteBufferSize(4<<10),
-		// Fixed windows: without them each message has a ping that measures the way.
+		// Fixed windows: otherwise gRPC pings with each message to measure the bandwidth.
 		grpc.WithInitialWindowSize(maxMessage), grpc.WithInitialConnWindowSize(maxMessage),
 		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: 10 * time.Second, Timeout: 5 * time.Second}))
 }
 
-// stream asks and is answered until something breaks. got tells whether a reading came.
+// stream sends requests and receives answers until a failure. got says that a reading came.
 func (o *Options) stream(ctx context.Context, client pb.LoadClient) (got bool, err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -123,7 +123,7 @@ func (o *Options) stream(ctx context.Context, client pb.LoadClient) (got bool, e
 	for {
 		asked := time.Now()
 		if err := s.Send(&pb.FollowRequest{}); err != nil {
-			_, err = s.Recv() // says why
+			_, err = s.Recv() // returns the reason
 			return got, err
 		}
 		answer, err := s.Recv()
@@ -141,7 +141,7 @@ func (o *Options) stream(ctx context.Context, client pb.LoadClient) (got bool, e
 
 var errNode = errors.New("it tells of none of the nodes that name its address")
 
-// take passes on the readings of an answer. A sample's age counts the whole way there and back.
+// take passes on the readings of an answer. A sample's age includes the whole round trip.
 func (o *Options) take(answer *pb.FollowResponse, asked, now time.Time) error {
 	if len(answer.Nodes) > maxNodes {
 		return fmt.Errorf("%d nodes, at most %d are read", len(answer.Nodes), maxNodes)

@@ -45,7 +45,7 @@ func serve(t *testing.T, o push.Options, at string) (s *push.Server, address str
 	return s, l.Addr().String(), end
 }
 
-// offer offers the node's use of its GPU, and further groups.
+// offer publishes the node's GPU use, and more load.
 func offer(s *push.Server, pct float64, more load.Load) {
 	more.GPU.SMPct = load.Known(pct)
 	s.Offer(time.Now(), []load.Reading{{Node: "n", Load: more}})
@@ -53,7 +53,7 @@ func offer(s *push.Server, pct float64, more load.Load) {
 
 func ago(d time.Duration) load.Taken { return load.Taken{Time: time.Now().Add(-d)} }
 
-// following is a router's side; both channels have the latest only.
+// following is a router's side. Both channels hold only the latest value.
 type following struct {
 	stats Stats
 	got   chan load.Reading
@@ -102,8 +102,8 @@ func isSM(pct float64) func(load.Reading) bool {
 	return func(r load.Reading) bool { return r.Load.SMPct == load.Known(pct) }
 }
 
-// TestFollow: what an agent tells arrives with its age, the end of a stream is told, and the next
-// agent is found.
+// TestFollow checks that readings arrive with their ages, that the end of a stream is reported, and
+// that the next agent is found.
 func TestFollow(t *testing.T) {
 	s, at, end := serve(t, push.Options{}, "127.0.0.1:0")
 	offer(s, 10, load.Load{GPU: load.GPU{At: ago(time.Hour)}, Kernel: load.Kernel{At: ago(time.Minute)}})
@@ -133,7 +133,7 @@ func TestFollow(t *testing.T) {
 	}
 }
 
-// TestOnlyRoutersFollow: where the front asks for certificates, so does the stream.
+// TestOnlyRoutersFollow checks that the stream requires a certificate if the front does.
 func TestOnlyRoutersFollow(t *testing.T) {
 	dir := t.TempDir()
 	if err := pki.Bootstrap(dir, pki.Options{}); err != nil {
@@ -168,8 +168,8 @@ func TestOnlyRoutersFollow(t *testing.T) {
 	}
 }
 
-// TestTake: an answer of none of the nodes, or of too many, is not used, and no claim makes the way
-// there and back longer than the router has waited.
+// TestTake checks that an answer for no node, or for too many, is refused. No claim of an agent may
+// make the round trip longer than the router's wait.
 func TestTake(t *testing.T) {
 	u := func(v uint64) *uint64 { return &v }
 	now := time.Now()
