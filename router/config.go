@@ -18,8 +18,8 @@ import (
 	"github.com/cognitora/dataplane/router/policy"
 )
 
-// Config is everything the router can be told. Every field has a safe default; the
-// generated reference in deploy/reference/config.md lists them.
+// Config holds all settings of the router. Every field has a safe default. The generated reference
+// in deploy/reference/config.md lists them.
 type Config struct {
 	Router   RouterConfig    `toml:"router"`
 	Backends []BackendConfig `toml:"backend" help:"engines without an agent, one table each; --backend URL,key=value,... is the short form"`
@@ -37,7 +37,7 @@ type Config struct {
 	Logger *slog.Logger `toml:"-"` // nil: slog.Default
 }
 
-// RouterConfig is what the process is: where it listens and how it picks.
+// RouterConfig sets the process's addresses and its routing.
 type RouterConfig struct {
 	Listen         string          `toml:"listen" default:"127.0.0.1:8080" flag:"listen" help:"address of the OpenAI-compatible port (host:port, or unix:///path)"`
 	Admin          string          `toml:"admin" default:"127.0.0.1:9091" flag:"admin" help:"address of the admin port: /readyz, /metrics, /debug"`
@@ -82,7 +82,7 @@ type ModelConfig struct {
 	MaxQueueDecode int             `toml:"max_queue_decode" help:"overrides max_queue for the nodes of role decode"`
 }
 
-// PrefixConfig bounds the index of which node holds which block.
+// PrefixConfig bounds the prefix index.
 type PrefixConfig struct {
 	MaxBlocks int             `toml:"max_blocks" default:"1048576" help:"most blocks of 16 tokens in the prefix index; past it the index is pruned to 0.8 of it"`
 	MaxHeld   int             `toml:"max_held" default:"4194304" help:"most blocks that the router remembers from the reports of cache daemons and engines, about 16 bytes each; further ones do not count"`
@@ -93,7 +93,7 @@ type PrefixConfig struct {
 	Feedback  bool            `toml:"feedback" default:"true" help:"correct predictions by the cached-token counts that engines report; the router adds stream_options.include_usage to streams"`
 }
 
-// AdmissionConfig caps what is in flight; nothing is queued.
+// AdmissionConfig caps the requests in flight. Nothing is queued.
 type AdmissionConfig struct {
 	MaxQueue       int `toml:"max_queue" default:"4096" help:"most requests in flight of a model on its nodes of one role (both, decode); nothing queues: a request past it gets 503 with Retry-After"`
 	MaxQueueDecode int `toml:"max_queue_decode" default:"0" help:"overrides max_queue for the nodes of role decode; 0: max_queue"`
@@ -111,14 +111,14 @@ type TimeoutConfig struct {
 	Total         config.Duration `toml:"total" default:"3600s" help:"longest whole response"`
 }
 
-// RetryConfig bounds asking another node.
+// RetryConfig bounds the requests to further nodes.
 type RetryConfig struct {
 	MaxNodes int `toml:"max_nodes" default:"2" help:"further nodes that a request is sent to while the client has no byte yet (1 after a 500, and after a reset that no other request on that node met)"`
 	Percent  int `toml:"percent" default:"20" help:"retries allowed, as a percentage of the requests of the last 10 s"`
 	Floor    int `toml:"floor" default:"64" help:"retries always allowed in 10 s"`
 }
 
-// LimitConfig bounds what clients can make the router hold.
+// LimitConfig bounds the memory and connections that clients can take up.
 type LimitConfig struct {
 	MaxBody        config.Size     `toml:"max_body" default:"64MiB" help:"largest request body; above it 413"`
 	MaxBodyTotal   config.Size     `toml:"max_body_total" default:"1GiB" help:"most bytes of request bodies above 64 KiB together, each counted in full from its request head on; above it a body too slow for body_timeout is cut (408), or the new request gets 503 with Retry-After. On Linux a body takes memory only as it arrives, and at most 32 MiB stay allocated for later bodies. The text of a long prompt takes up to twice its size besides"`
@@ -132,21 +132,21 @@ type LimitConfig struct {
 	ResponseIDs    int             `toml:"response_ids" default:"65536" help:"stored responses whose node the router remembers; for any other response it asks the nodes"`
 }
 
-// TLSConfig is the serving port's own certificate, and who may connect.
+// TLSConfig sets the serving port's certificate, and the CA of allowed clients.
 type TLSConfig struct {
 	Cert     string `toml:"cert" help:"certificate of the serving port; plain HTTP when empty"`
 	Key      string `toml:"key" help:"key of the certificate"`
 	ClientCA string `toml:"client_ca" help:"clients must show a certificate signed by this CA"`
 }
 
-// UpstreamTLS is how the router checks agents and shows itself to them.
+// UpstreamTLS sets how the router checks agents, and its own certificate for them.
 type UpstreamTLS struct {
 	CA   string `toml:"ca" help:"PEM file of the CA that signs the agents' certificates, which must have the role agent; empty: the system's CAs, and any role"`
 	Cert string `toml:"cert" help:"the router's client certificate"`
 	Key  string `toml:"key" help:"key of the client certificate"`
 }
 
-// LogConfig says what is written where.
+// LogConfig sets the logs and their files.
 type LogConfig struct {
 	Level       string `toml:"level" default:"info" flag:"log-level" oneof:"debug|info|warn|error" help:"least severity that is logged"`
 	Format      string `toml:"format" default:"text" flag:"log-format" oneof:"text|json" help:"how log lines are written"`
@@ -154,7 +154,7 @@ type LogConfig struct {
 	AccessQueue int    `toml:"access_queue" default:"8192" help:"access log lines waiting to be written; further ones are dropped and counted"`
 }
 
-// TakeoverConfig says how a router takes the place of another one.
+// TakeoverConfig sets how a router replaces a running one.
 type TakeoverConfig struct {
 	Start   bool            `toml:"start" default:"false" flag:"takeover" help:"replace the running router with the same configuration once this one is ready; without a running one, start normally"`
 	Socket  string          `toml:"socket" default:"" help:"Unix socket where a new router finds the running one, for processes of the same user only; empty: cgn-router-ADDRESS.sock (ADDRESS is router.listen) in $RUNTIME_DIRECTORY, $XDG_RUNTIME_DIR/cgn-router, /run/cgn-router for root, else cgn-router-UID in the temporary directory, and no socket if router.listen has port 0; off: no socket"`
@@ -163,7 +163,7 @@ type TakeoverConfig struct {
 	byDefault bool // Socket is not configured
 }
 
-// Validate checks what the types cannot; every problem is named with its field and the fix.
+// Validate checks the values beyond their types. It names each problem with its field and the fix.
 func (c *Config) Validate() error {
 	var errs []error
 	bad := func(field, format string, args ...any) {
@@ -188,7 +188,7 @@ func (c *Config) Validate() error {
 	return errors.Join(errs...)
 }
 
-// problem reports a field that cannot work, and the fix.
+// problem reports an unusable field and the fix.
 type problem func(field, format string, args ...any)
 
 func (c *Config) validateBackends(bad problem) {
@@ -251,7 +251,7 @@ func (c *Config) validateListeners(bad problem) {
 	}
 }
 
-// validateOverlap refuses two of the router's own addresses at one place, and itself as a backend.
+// validateOverlap refuses two equal addresses of the router, and the router itself as a backend.
 func (c *Config) validateOverlap(bad problem) {
 	if listen.Overlap(c.Router.Listen, c.Router.Admin) {
 		bad("router.admin", "%q cannot be listened on next to router.listen, %q; give it another port",
@@ -268,7 +268,7 @@ func (c *Config) validateOverlap(bad problem) {
 	for _, field := range slices.Sorted(maps.Keys(urls)) {
 		a, err := address.Parse(urls[field])
 		if err != nil {
-			continue // validateBackends says so
+			continue // validateBackends reports it
 		}
 		at := a.Addr
 		if a.Network == "unix" {
@@ -310,11 +310,16 @@ func (c *Config) validateNumbers(bad problem) {
 			bad(field, "%d is too small; use %d or more", v, low)
 		}
 	}
+	bytes := func(field string, v, low config.Size) {
+		if v < low {
+			bad(field, "%s is too small; use %s or more, and write the unit, as in 64MiB", v, low)
+		}
+	}
 	atLeast("router.warm_connections", c.Router.Warm, 0)
 	atLeast("prefix.max_blocks", c.Prefix.MaxBlocks, 1024)
 	atLeast("prefix.max_held", c.Prefix.MaxHeld, 1024)
 	atLeast("prefix.memo", int(c.Prefix.Memo), 0)
-	atLeast("prefix.max_exact", int(c.Prefix.MaxExact), 1024)
+	bytes("prefix.max_exact", c.Prefix.MaxExact, 1024)
 	atLeast("prefix.exact_memo", int(c.Prefix.ExactMemo), 0)
 	atLeast("router.admission.max_queue", c.Router.Admission.MaxQueue, 1)
 	atLeast("router.admission.max_queue_decode", c.Router.Admission.MaxQueueDecode, 0)
@@ -322,19 +327,19 @@ func (c *Config) validateNumbers(bad problem) {
 	atLeast("retry.max_nodes", c.Retry.MaxNodes, 0)
 	atLeast("retry.percent", c.Retry.Percent, 0)
 	atLeast("retry.floor", c.Retry.Floor, 0)
-	atLeast("limits.max_body", int(c.Limits.MaxBody), 1024)
+	bytes("limits.max_body", c.Limits.MaxBody, 1024)
 	if c.Limits.MaxBody > c.Limits.MaxBodyTotal {
 		bad("limits.max_body", "%s is more than limits.max_body_total, %s; use less, or raise that",
 			c.Limits.MaxBody, c.Limits.MaxBodyTotal)
 	}
-	atLeast("limits.max_header", int(c.Limits.MaxHeader), 4096)
+	bytes("limits.max_header", c.Limits.MaxHeader, 4096)
 	atLeast("limits.max_connections", c.Limits.MaxConnections, 1)
 	atLeast("limits.max_streams", c.Limits.MaxStreams, 1)
 	atLeast("limits.response_ids", c.Limits.ResponseIDs, 1)
 	atLeast("log.access_queue", c.Log.AccessQueue, 1)
 }
 
-// validateDurations refuses waits that end before they begin.
+// validateDurations refuses timeouts that end before they begin.
 func (c *Config) validateDurations(bad problem) {
 	t, l := &c.Timeouts, &c.Limits
 	for _, d := range []struct {

@@ -17,7 +17,7 @@ import (
 	"github.com/cognitora/dataplane/router"
 )
 
-// check loads a configuration from flags, as --check-config does.
+// check loads a configuration from flags like --check-config.
 func check(args ...string) error {
 	var c router.Config
 	return config.Load(&c, config.Options{Program: "cgn-router", Args: args})
@@ -61,7 +61,9 @@ func TestWhatCannotWorkIsRefusedByItsField(t *testing.T) {
 		"--backend http://127.0.0.1:8080": "router.backends[0]: " +
 			"127.0.0.1:8080 is where the router itself listens",
 		"--policy p.json": "--policy: unknown flag; did you mean --policy-file?",
-		"--max_queue 1":   "did you mean --router.admission.max_queue?",
+		"--backend http://e:1 --limits.max_body 64": "limits.max_body: 64 is too small; use 1KiB or more, " +
+			"and write the unit, as in 64MiB",
+		"--max_queue 1": "did you mean --router.admission.max_queue?",
 		"--nope": "configuration: --nope: unknown " +
 			"flag (see --help)",
 		"--etcd ftp://etcd1:2379": "etcd.endpoints[0]: " +
@@ -91,8 +93,16 @@ func TestWhatCannotWorkIsRefusedByItsField(t *testing.T) {
 	}
 }
 
-// TestCheckConfigExamines: what a start would trip over is an error with its field, a start alone
-// does not look twice, and nothing is made.
+// TestAVariableNamedAsItsFlag is no setting, and the error names the variable that is meant.
+func TestAVariableNamedAsItsFlag(t *testing.T) {
+	err := config.Load(&router.Config{}, config.Options{Program: "cgn-router", Env: []string{"CGN_BACKEND=http://e:1"}})
+	if err == nil || !strings.Contains(err.Error(), "CGN_BACKEND: unknown setting; did you mean CGN_ROUTER_BACKENDS?") {
+		t.Errorf("%v", err)
+	}
+}
+
+// TestCheckConfigExamines checks that every problem of a start is an error with its field. A start
+// itself does not check twice, and a check creates nothing.
 func TestCheckConfigExamines(t *testing.T) {
 	dir := t.TempDir()
 	write := func(name, content string) string {
@@ -160,7 +170,7 @@ func TestCheckConfigExamines(t *testing.T) {
 	}
 }
 
-// tree lists what is in a directory.
+// tree lists the contents of a directory.
 func tree(t *testing.T, dir string) (list string) {
 	t.Helper()
 	err := filepath.WalkDir(dir, func(path string, _ fs.DirEntry, err error) error {
@@ -208,7 +218,8 @@ func TestAdmissionHasAnOlderName(t *testing.T) {
 	}
 }
 
-// Router and agent are often started from one environment.
+// TestSettingsOfOneDaemonDoNotDisturbTheOther checks that router and agent can start from one
+// environment.
 func TestSettingsOfOneDaemonDoNotDisturbTheOther(t *testing.T) {
 	env := []string{"CGN_UPSTREAM_TLS_CA=ca", "CGN_ROUTER_BACKENDS=http://e:1", "CGN_AGENT_NODE_ID=n",
 		"CGN_ENGINE_URL=http://e:1"}

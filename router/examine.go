@@ -13,17 +13,17 @@ import (
 	"github.com/cognitora/dataplane/router/policy"
 )
 
-// Examine says what a start would trip over in the files that c names, each with its field and the
-// fix. It reads them and binds and writes nothing.
+// Examine checks the files that c names, as a start would. It reports each problem with its field
+// and the fix. It only reads; it binds and writes nothing.
 func (c *Config) Examine() error {
 	errs := []error{
-		field("router.policy_file", c.examinePolicy()),
+		c.examinePolicy(),
 		pki.Files{CA: c.TLS.ClientCA, Cert: c.TLS.Cert, Key: c.TLS.Key}.Examine("tls.client_ca", "tls.cert", "tls.key"),
 		pki.Files{CA: c.Upstream.CA, Cert: c.Upstream.Cert, Key: c.Upstream.Key}.Examine("upstream_tls.ca",
 			"upstream_tls.cert", "upstream_tls.key"),
 	}
 	for _, l := range [][2]string{{"router.listen", c.Router.Listen}, {"router.admin", c.Router.Admin}} {
-		if listen.Check(l[1]) == nil { // else Validate says so
+		if listen.Check(l[1]) == nil { // otherwise Validate reports it
 			errs = append(errs, field(l[0], listen.Examine(l[1])))
 		}
 	}
@@ -31,7 +31,7 @@ func (c *Config) Examine() error {
 		errs = append(errs, field("takeover.socket", takeover.Examine(t.Socket)))
 	}
 	for i, text := range c.Router.Backends {
-		if b, err := fleet.ParseBackend(text); err == nil { // Validate names what is wrong with the text
+		if b, err := fleet.ParseBackend(text); err == nil { // Validate reports problems with the text
 			errs = append(errs, b.Examine(fmt.Sprintf("router.backends[%d]: option ", i)))
 		}
 	}
@@ -48,13 +48,19 @@ func (c *Config) Examine() error {
 	return errors.Join(errs...)
 }
 
-// accessLogProblem adds to err, of an access log that cannot be opened, where to write one.
+// accessLogProblem adds a hint to the error of an access log that cannot be opened: where to write
+// one.
 func accessLogProblem(err error) error {
 	return fmt.Errorf("log.access: %w; name a file in a directory that the router can write to (--access-log FILE), "+
 		"or - for standard output", err)
 }
 
-// field says which setting err is about; nil stays nil.
+// policyFileProblem adds a hint to the error of a policy file that cannot be read.
+func policyFileProblem(err error) error {
+	return fmt.Errorf("router.policy_file: %w; name a JSON policy document (--policy-file FILE), or leave it out", err)
+}
+
+// field adds the name of a setting to err. It returns nil for nil.
 func field(name string, err error) error {
 	if err == nil {
 		return nil
@@ -68,14 +74,14 @@ func (c *Config) examinePolicy() error {
 		return nil
 	}
 	if err := rights.Readable(name); err != nil {
-		return fmt.Errorf("%w; name a JSON policy document, or leave it out", err)
+		return policyFileProblem(err)
 	}
 	doc, err := os.ReadFile(name)
 	if err != nil {
-		return err
+		return policyFileProblem(err)
 	}
 	if _, err := policy.Parse(doc); err != nil {
-		return fmt.Errorf("%s: %w", name, err)
+		return fmt.Errorf("router.policy_file: %s: %w", name, err)
 	}
 	return nil
 }

@@ -16,9 +16,9 @@ import (
 	"github.com/cognitora/dataplane/router/leg"
 )
 
-// backends are the static backends of both spellings.
+// backends returns the static backends in both spellings.
 func (c *Config) backends() ([]fleet.Backend, error) {
-	all := []fleet.Backend{} // not nil: a reload to none is one
+	all := []fleet.Backend{} // not nil, because a reload to an empty list is a reload
 	for _, text := range c.Router.Backends {
 		b, err := fleet.ParseBackend(text)
 		if err != nil {
@@ -39,7 +39,7 @@ func (b *BackendConfig) backend() fleet.Backend {
 	}
 }
 
-// staticCaches are the cache daemons that backends name.
+// staticCaches returns the cache daemons that backends name.
 func staticCaches(backends []fleet.Backend) map[string]string {
 	caches := map[string]string{}
 	for _, b := range backends {
@@ -50,7 +50,7 @@ func staticCaches(backends []fleet.Backend) map[string]string {
 	return caches
 }
 
-// eventSources are the backends whose KV events the router follows itself.
+// eventSources returns the backends whose KV events the router follows itself.
 func eventSources(backends []fleet.Backend) (sources []kvevents.Source) {
 	for _, b := range backends {
 		if b.KVEvents != "" {
@@ -60,23 +60,24 @@ func eventSources(backends []fleet.Backend) (sources []kvevents.Source) {
 	return sources
 }
 
-// caches are the cache daemons that backends name, and the agents that say themselves what their
-// engines have.
+// caches returns the cache daemons that backends name, and the agents that report their engines'
+// blocks themselves.
 func (r *Router) caches() map[string]string {
 	all := map[string]string{}
 	for _, n := range r.fleet.Load().Nodes {
 		if at := n.Info().KVEvents; at != "" {
-			all["agent "+n.ID] = at // no node names it, but its engine is known by the node's id
+			all["agent "+n.ID] = at // no node names this address; the engine is known by the node's id
 		}
 	}
 	maps.Copy(all, *r.staticCaches.Load())
 	return all
 }
 
-// agentsEvery is the time between two looks at which agents say themselves what their engines have.
+// agentsEvery is the time between two looks for agents that report their engines' blocks
+// themselves.
 const agentsEvery = 500 * time.Millisecond
 
-// followAgents has the agents followed that say themselves what their engines have.
+// followAgents follows the agents that report their engines' blocks themselves.
 func (r *Router) followAgents(ctx context.Context) error {
 	tick := time.NewTicker(agentsEvery)
 	defer tick.Stop()
@@ -97,7 +98,7 @@ func (r *Router) followAgents(ctx context.Context) error {
 	}
 }
 
-// onlyModel is the only model that a node serves, empty if that is not clear.
+// onlyModel returns the only model of a node, or "" if there is not exactly one.
 func (r *Router) onlyModel(node string) string {
 	if n := r.fleet.Load().Node(node); n != nil {
 		if models := n.Info().Models; len(models) == 1 {
@@ -119,19 +120,20 @@ func dialEtcd(access *cluster.Access) (*cluster.Client, error) {
 	return cluster.Dial(c)
 }
 
-// server is the TLS configuration of the serving port, nil for plain HTTP.
+// server returns the TLS configuration of the serving port, or nil for plain HTTP.
 func (t *TLSConfig) server() (*tls.Config, error) {
 	if t.Cert == "" {
 		return nil, nil
 	}
 	id, err := pki.Load(pki.Files{CA: t.ClientCA, Cert: t.Cert, Key: t.Key})
 	if err != nil {
-		return nil, fmt.Errorf("tls.cert, tls.key, tls.client_ca: %w", err)
+		return nil, fmt.Errorf("tls.cert, tls.key, tls.client_ca: %w; name PEM files that belong together", err)
 	}
 	return id.Server(t.ClientCA != ""), nil
 }
 
-// client is how the router talks to agents or cache daemons, nil where nothing is configured.
+// client returns the TLS configuration for agents or cache daemons, or nil if nothing is
+// configured.
 func (t *UpstreamTLS) client(of ...pki.Role) (*tls.Config, error) {
 	if t.CA == "" && t.Cert == "" {
 		return nil, nil

@@ -12,14 +12,14 @@ import (
 
 const policyFileInterval = time.Second // between looks at the policy file
 
-// startPolicy puts the first policy in force: the file's, which must be good, or the
-// default until etcd says otherwise.
+// startPolicy puts the first policy in force. That is the file's policy, which must be valid, or
+// the default until etcd has one.
 func (r *Router) startPolicy() error {
 	p := policy.Default()
 	if name := r.config.Router.PolicyFile; name != "" {
 		doc, err := os.ReadFile(name)
 		if err != nil {
-			return fmt.Errorf("router.policy_file: %w", err)
+			return policyFileProblem(err)
 		}
 		r.policyDoc = doc
 		if p, err = policy.Parse(doc); err != nil {
@@ -31,7 +31,7 @@ func (r *Router) startPolicy() error {
 	return err
 }
 
-// withMode lets the mode of the command line win over the document's.
+// withMode replaces the document's mode by the mode of the command line, if set.
 func (r *Router) withMode(p *policy.Policy) (*policy.Policy, error) {
 	if r.config.Router.Mode == "" {
 		return p, nil
@@ -90,8 +90,8 @@ func (r *Router) followPolicyFile(ctx context.Context) error {
 	}
 }
 
-// takePolicy puts a document in force, or refuses it as a whole and keeps the policy that
-// is. Nil stands for the default.
+// takePolicy puts a document in force. It refuses a bad document as a whole and keeps the present
+// policy. Nil stands for the default.
 func (r *Router) takePolicy(doc []byte) {
 	p := policy.Default()
 	if doc != nil {
@@ -110,7 +110,7 @@ func (r *Router) takePolicy(doc []byte) {
 		p.Capacity)
 }
 
-// applyPolicy passes on what of a policy is not about picking.
+// applyPolicy applies the parts of a policy that are not about picking.
 func (r *Router) applyPolicy(p *policy.Policy) {
 	limit := r.config.Router.Admission.MaxQueue
 	if p.MaxQueue > 0 {

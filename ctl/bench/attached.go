@@ -23,7 +23,7 @@ func newAttached(a *cli.App) *cobra.Command {
 			"pair takes some 15 seconds. Nothing else should run on the host;\n" +
 			"programs of an agent that runs here are in both figures. Run it as root in the repository, after make " +
 			"build; make perf-attached does.",
-		Args: cobra.NoArgs,
+		Args: cli.NoArguments,
 		RunE: func(c *cobra.Command, _ []string) error {
 			if err := errors.Join(cli.InRange("pairs", float64(cfg.Pairs), 1, 1000),
 				cli.InRange("window", cfg.Window.Seconds(), 0.1, 600)); err != nil {

@@ -19,7 +19,7 @@ import (
 	"github.com/cognitora/dataplane/perf/trace"
 )
 
-// traceFlags choose a trace: a file, or the generator's.
+// traceFlags select a trace: a file, or the generator's.
 type traceFlags struct {
 	file string
 	gen  trace.Generator
@@ -35,10 +35,10 @@ func (f *traceFlags) addGenerator(c *cobra.Command) {
 	c.Flags().Float64Var(&f.gen.PerSecond, "rate", 3.4, "requests per second of the generator")
 }
 
-// check says which flag has a value that no trace can be made with.
+// check refuses flags with which no trace can be made.
 func (f *traceFlags) check() error { return cli.InRange("rate", f.gen.PerSecond, 0.001, 1e6) }
 
-// open returns the trace and what closes it.
+// open returns the trace, and a function that closes it.
 func (f *traceFlags) open(requests int) (trace.Source, func() error, error) {
 	if f.file == "" {
 		f.gen.Requests = requests
@@ -51,7 +51,7 @@ func (f *traceFlags) open(requests int) (trace.Source, func() error, error) {
 	return trace.NewReader(file), file.Close, nil
 }
 
-// limited is the source's first requests, all of them for 0.
+// limited returns the first requests of the source; 0: all.
 func limited(source trace.Source, requests int) trace.Source {
 	if requests <= 0 {
 		return source
@@ -76,7 +76,7 @@ func newReplay(a *cli.App) *cobra.Command {
 			"was due, so a system that stalls cannot hide it.",
 		Example: "  cgn-ctl bench replay --turns 500 --speed 20\n  cgn-ctl bench replay --trace " +
 			"conversation_trace.jsonl --spread --speed 10",
-		Args: cobra.NoArgs,
+		Args: cli.NoArguments,
 		RunE: func(c *cobra.Command, _ []string) error {
 			switch {
 			case !(cfg.Speed > 0) || math.IsInf(cfg.Speed, 0):
@@ -126,7 +126,7 @@ func runReplay(ctx context.Context, a *cli.App, cfg replay.Config) error {
 	return err
 }
 
-// replayReport is a replay's result in base units.
+// replayReport is the result of a replay in base units.
 type replayReport struct {
 	Requests     int            `json:"requests"`
 	Failures     map[string]int `json:"failures"`
@@ -146,7 +146,7 @@ type replayReport struct {
 type nodeReport struct {
 	ID          string      `json:"id"`
 	Requests    int         `json:"requests"`
-	Share       float64     `json:"share"` // of all answers
+	Share       float64     `json:"share"` // share of all answers
 	MaxInFlight int         `json:"max_in_flight"`
 	TTFT        percentiles `json:"ttft_seconds"`
 }
@@ -178,7 +178,7 @@ func newTrace(a *cli.App) *cobra.Command {
 	var f traceFlags
 	var requests int
 	c := &cobra.Command{
-		Use: "trace", Short: "Write a generated trace as JSON lines", Args: cobra.NoArgs,
+		Use: "trace", Short: "Write a generated trace as JSON lines", Args: cli.NoArguments,
 		RunE: func(*cobra.Command, []string) error {
 			if err := errors.Join(f.check(), cli.InRange("requests", float64(requests), 1, math.MaxInt32)); err != nil {
 				return err

@@ -28,7 +28,7 @@ func newCompare(a *cli.App) *cobra.Command {
 			"The quick form takes about two minutes with haproxy and nginx, the full form up to an hour. Run it " +
 			"in the\n" +
 			"repository, after make build; make perf does.",
-		Args: cobra.NoArgs,
+		Args: cli.NoArguments,
 		RunE: func(c *cobra.Command, _ []string) error {
 			ctx, release := cli.Interruptible(c.Context())
 			defer release()
@@ -47,7 +47,7 @@ func newCompare(a *cli.App) *cobra.Command {
 	return c
 }
 
-// checkCompare says which flag has a value that nothing can be compared with.
+// checkCompare refuses flags with which nothing can be compared.
 func checkCompare(cfg *compare.Config, write bool) error {
 	if _, err := os.Stat(filepath.Join(cfg.Root, "perf", "REPORTS.md")); err != nil {
 		return cli.WithHint(fmt.Errorf("--root %s: is not the repository: %w", cfg.Root, err),
@@ -82,7 +82,7 @@ func checkCompare(cfg *compare.Config, write bool) error {
 	return checkWrite(cfg)
 }
 
-// among says which of the flag's values is unknown.
+// among returns an error if one of the flag's values is unknown.
 func among(flag string, values, known []string) error {
 	for _, v := range values {
 		if !slices.Contains(known, v) {
@@ -113,7 +113,7 @@ func checkWrite(cfg *compare.Config) error {
 	return nil
 }
 
-// measured tells whether there is any figure.
+// measured tells whether the report has any figure.
 func measured(r *compare.Report) bool {
 	for _, s := range r.Results {
 		for _, p := range s.Points {

@@ -13,7 +13,7 @@ import (
 	"github.com/cognitora/dataplane/perf/disturb"
 )
 
-// disturbSection is where the report goes in perf/REPORTS.md.
+// disturbSection is the report's section in perf/REPORTS.md.
 const disturbSection = "disturb"
 
 func newDisturb(a *cli.App) *cobra.Command {
@@ -28,7 +28,7 @@ func newDisturb(a *cli.App) *cobra.Command {
 			"a trace, in each mode in turn. Needs root, and takes about a minute for each mode and round. Run it in " +
 			"the repository, after make build;\n" +
 			"make perf-signals does.",
-		Args: cobra.NoArgs,
+		Args: cli.NoArguments,
 		RunE: func(c *cobra.Command, _ []string) error {
 			if err := cfg.Check(); err != nil {
 				return err
@@ -73,7 +73,7 @@ func newDisturb(a *cli.App) *cobra.Command {
 	return c
 }
 
-// disturbCommand is how to make the same report.
+// disturbCommand returns the command that makes the same report.
 func disturbCommand(cfg *disturb.Config) string {
 	command := fmt.Sprintf("cgn-ctl bench disturb --rounds %d --nodes %d --hogs %d --loss %g --requests %d --speed %g",
 		cfg.Rounds, cfg.Nodes, cfg.Hogs, cfg.Loss, cfg.Requests, cfg.Speed)

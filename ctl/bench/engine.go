@@ -25,7 +25,7 @@ func newEngine(a *cli.App) *cobra.Command {
 			"was sent at.",
 		Example: "  cgn-ctl bench engine --listen 127.0.0.1:8001\n  cgn-router --backend http://127.0.0.1:8001\n  " +
 			"cgn-ctl bench load closed",
-		Args: cobra.NoArgs,
+		Args: cli.NoArguments,
 		RunE: func(c *cobra.Command, _ []string) error {
 			ctx, stop := signal.NotifyContext(c.Context(), os.Interrupt, syscall.SIGTERM)
 			defer stop()

@@ -18,7 +18,7 @@ func newGate(a *cli.App) *cobra.Command {
 			"CPU time with that\n" +
 			"of haproxy and of a bare Go server in the same run. Routing quality is taken from simulated fleets. " +
 			"What is over its limit is measured again before it fails.",
-		Args: cobra.NoArgs,
+		Args: cli.NoArguments,
 		RunE: func(c *cobra.Command, _ []string) error {
 			ctx, release := cli.Interruptible(c.Context())
 			defer release()

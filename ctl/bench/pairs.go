@@ -24,7 +24,7 @@ func newPairs(a *cli.App) *cobra.Command {
 			"started anew for each pair, and prints CPU time per request or token, the median ratio of the\n" +
 			"pairs and its interval. 60 pairs take some 20 minutes. Nothing else should run on the host.\n" +
 			"make perf-pairs builds a commit to compare with.",
-		Args: cobra.NoArgs,
+		Args: cli.NoArguments,
 		RunE: func(c *cobra.Command, _ []string) error {
 			if err := checkPairs(&cfg); err != nil {
 				return err
@@ -50,7 +50,7 @@ func newPairs(a *cli.App) *cobra.Command {
 	return c
 }
 
-// checkPairs says which flag has a value that nothing can be measured with.
+// checkPairs refuses flags with which nothing can be measured.
 func checkPairs(cfg *pairs.Config) error {
 	if cfg.Before == "" {
 		return cli.WithHint(errors.New("--before is missing"),

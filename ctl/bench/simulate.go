@@ -15,14 +15,14 @@ import (
 	"github.com/cognitora/dataplane/router/policy"
 )
 
-// clusterFlags are those of bench cluster.
+// clusterFlags are the flags of bench cluster.
 type clusterFlags struct {
 	trace    traceFlags
 	c        cluster.Comparison
 	requests int
 	spread   bool
 	document string
-	share    bool // --cache-share is given
+	share    bool // --cache-share was given
 }
 
 func newCluster(a *cli.App) *cobra.Command {
@@ -46,7 +46,7 @@ func newCluster(a *cli.App) *cobra.Command {
 		Example: "  cgn-ctl bench cluster --requests 6000\n" +
 			"  cgn-ctl bench trace --requests 3000 >trace.jsonl && cgn-ctl bench cluster --trace trace.jsonl " +
 			"--requests 0 --modes score,round_robin",
-		Args: cobra.NoArgs,
+		Args: cli.NoArguments,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			f.share = cmd.Flags().Changed("cache-share")
 			return simulateCluster(a, &f)
@@ -77,7 +77,7 @@ func newCluster(a *cli.App) *cobra.Command {
 	return cmd
 }
 
-// check says which flag has a value that means nothing.
+// check refuses flags with meaningless values.
 func (f *clusterFlags) check() error {
 	for _, n := range []struct {
 		flag        string
@@ -122,7 +122,7 @@ func (f *clusterFlags) check() error {
 	return f.trace.check()
 }
 
-// load reads the trace, and makes caches that --cache-share says nothing of hold its longest
+// load reads the trace. Without --cache-share it makes caches large enough for the longest
 // requests.
 func (f *clusterFlags) load() (*cluster.Workload, error) {
 	source, closeTrace, err := f.trace.open(f.requests)
@@ -143,7 +143,7 @@ func (f *clusterFlags) load() (*cluster.Workload, error) {
 	return w, nil
 }
 
-// wayOut says which flags lead out of what the simulation cannot do.
+// wayOut adds flags that help to an error of the simulation.
 func wayOut(err error) error {
 	for _, e := range []struct {
 		is   error

@@ -1,4 +1,4 @@
-// Package bpf has the commands on what a host's kernel counts.
+// Package bpf has the commands for the counts of a host's kernel.
 package bpf
 
 import (
@@ -27,7 +27,7 @@ func Command(a *cli.App) *cobra.Command {
 
 func newShow(a *cli.App, root *string) *cobra.Command {
 	return &cobra.Command{
-		Use: "show", Short: "Show what the kernel has counted since the programs were loaded", Args: cobra.NoArgs,
+		Use: "show", Short: "Show what the kernel has counted since the programs were loaded", Args: cli.NoArguments,
 		Long: "Shows CPUs, waits for a CPU, watched processes, watched ports with the times of their tokens, and " +
 			"peers, all since the programs were\n" +
 			"loaded. `bpftool map dump pinned " + bpf.DefaultRoot + "/maps/NAME` has the same numbers, without " +
@@ -58,7 +58,7 @@ func newShow(a *cli.App, root *string) *cobra.Command {
 func newTop(a *cli.App, root *string) *cobra.Command {
 	var every time.Duration
 	c := &cobra.Command{
-		Use: "top", Short: "Show what the kernel counts from look to look, and keep showing it", Args: cobra.NoArgs,
+		Use: "top", Short: "Show what the kernel counts from look to look, and keep showing it", Args: cli.NoArguments,
 		Long: "Shows what `bpf show` shows, of the time since the look before, as much as fits the terminal: its " +
 			"last line says what is left out. The CPUs\n" +
 			"that have most to do and the peers with the most bytes come first.",
@@ -75,7 +75,8 @@ func newTop(a *cli.App, root *string) *cobra.Command {
 	return c
 }
 
-// watch shows the difference of two looks; one such and no more where nobody watches.
+// watch shows the difference of two looks. It shows only one difference if the output is not
+// watched.
 func watch(ctx context.Context, a *cli.App, root string, every time.Duration) error {
 	before, err := readKernel(root)
 	if err != nil {
@@ -108,7 +109,7 @@ func watch(ctx context.Context, a *cli.App, root string, every time.Duration) er
 
 func newCheck(a *cli.App, root *string) *cobra.Command {
 	return &cobra.Command{
-		Use: "check", Short: "Check that all programs are there and lose nothing", Args: cobra.NoArgs,
+		Use: "check", Short: "Check that all programs are there and lose nothing", Args: cli.NoArguments,
 		Long: "Lists the programs, what they cost, what is missing and what was lost, and fails if a program is not " +
 			"attached.\n" +
 			"Costs are measured while `sysctl kernel.bpf_stats_enabled=1`; that itself costs some 50 ns a run, which " +
@@ -177,13 +178,13 @@ func yesNo(b bool) string {
 	return "NO"
 }
 
-// cleanedUnder says what becomes of who uses the programs.
+// cleanedUnder explains what happens to programs' users after a clean.
 const cleanedUnder = "Agents and `cgn-ctl bpf serve` that run load them anew within seconds; an agent that may not " +
 	"goes on with /proc until it is restarted."
 
 func newClean(a *cli.App, root *string) *cobra.Command {
 	return &cobra.Command{
-		Use: "clean", Short: "Remove all programs and maps, and what they have counted", Args: cobra.NoArgs,
+		Use: "clean", Short: "Remove all programs and maps, and what they have counted", Args: cli.NoArguments,
 		Long: "Removes all programs and maps, and what they have counted. " + cleanedUnder + "\nTo be rid of them, " +
 			"stop these first, or set telemetry.kernel = \"proc\" in agents.",
 		RunE: func(*cobra.Command, []string) error {
@@ -204,7 +205,7 @@ func newClean(a *cli.App, root *string) *cobra.Command {
 	}
 }
 
-// kernel is everything that the programs have counted.
+// kernel holds all counts of the programs.
 type kernel struct {
 	CPUs     []bpf.CPU     `json:"cpus"`
 	RunDelay bpf.Histogram `json:"run_delay"`

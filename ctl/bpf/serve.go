@@ -24,7 +24,7 @@ func newServe(a *cli.App, root *string) *cobra.Command {
 	var group int
 	c := &cobra.Command{
 		Use: "serve", Short: "Load the programs and tell the routers of this host of events, as an agent with " +
-			"telemetry.events does", Args: cobra.NoArgs,
+			"telemetry.events does", Args: cli.NoArguments,
 		Long: "For hosts that have routers and no agent: loads the programs, tells routers (router.kernel_events) at " +
 			"once of retransmission timeouts, resets and\n" +
 			"failed connections to their nodes, and lets them read round trips and retransmissions. Runs until it is " +
@@ -67,17 +67,17 @@ func serve(ctx context.Context, a *cli.App, root, at string, group int) error {
 	return nil
 }
 
-// served are the programs whose events routers are told of.
+// served serves the programs' events to routers.
 type served struct {
 	root, socket string
 	log          *slog.Logger
 
 	mu     sync.Mutex
 	loaded *bpf.Set
-	events *bpf.Events // nil: nobody reads them, or they are not of what is loaded
+	events *bpf.Events // nil: events are not read, or belong to removed programs
 }
 
-// open opens the events, of programs that are loaded anew where they were removed.
+// open opens the events. If the programs were removed, it loads them again.
 func (p *served) open() (peerevents.Source, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -98,7 +98,7 @@ func (p *served) open() (peerevents.Source, error) {
 	return events, nil
 }
 
-// follow has events opened anew where the programs were removed, until ctx ends.
+// follow makes the events be opened again whenever the programs were removed, until ctx ends.
 func (p *served) follow(ctx context.Context) {
 	ticks := time.NewTicker(time.Second)
 	defer ticks.Stop()

@@ -10,7 +10,16 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// OneArgument is for a command that takes exactly the argument of that name.
+// NoArguments is for commands with flags only.
+func NoArguments(c *cobra.Command, args []string) error {
+	if len(args) == 0 {
+		return nil
+	}
+	return WithHint(fmt.Errorf("%s takes no argument, %q is given", c.CommandPath(), args[0]),
+		"see "+c.CommandPath()+" --help")
+}
+
+// OneArgument is for commands with exactly one argument of this name.
 func OneArgument(name string) cobra.PositionalArgs {
 	return func(c *cobra.Command, args []string) error {
 		if len(args) == 1 {
@@ -25,7 +34,7 @@ func OneArgument(name string) cobra.PositionalArgs {
 	}
 }
 
-// Arguments is for a command that takes exactly the arguments of those names.
+// Arguments is for commands with exactly the arguments of these names.
 func Arguments(names ...string) cobra.PositionalArgs {
 	return func(c *cobra.Command, args []string) error {
 		if len(args) == len(names) {
@@ -40,7 +49,7 @@ func Arguments(names ...string) cobra.PositionalArgs {
 	}
 }
 
-// InRange says what the flag must be, unless it is.
+// InRange returns an error unless the flag's value is in the range.
 func InRange(flag string, value, from, to float64) error {
 	if value >= from && value <= to {
 		return nil
@@ -63,7 +72,7 @@ func ReadInput(c *cobra.Command, name string) (string, error) {
 	return string(b), err
 }
 
-// FirstSet is the value of the first variable that has one, or the default.
+// FirstSet returns the value of the first variable that is set, or the default.
 func FirstSet(getenv func(string) string, def string, names ...string) string {
 	for _, name := range names {
 		if v := getenv(name); v != "" {

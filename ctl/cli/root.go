@@ -11,7 +11,7 @@ import (
 	"github.com/cognitora/dataplane/internal/buildinfo"
 )
 
-// Root is cgn-ctl itself, with the given commands.
+// Root returns cgn-ctl itself, with the given commands.
 func Root(a *App, commands ...*cobra.Command) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "cgn-ctl",
@@ -23,6 +23,7 @@ func Root(a *App, commands ...*cobra.Command) *cobra.Command {
 		SilenceUsage:      true,
 		CompletionOptions: cobra.CompletionOptions{HiddenDefaultCmd: true},
 		PersistentPreRunE: func(*cobra.Command, []string) error { return a.check() },
+		Args:              noCommand, RunE: showHelp, SuggestionsMinimumDistance: 2,
 	}
 	c.SetOut(a.Out)
 	c.SetErr(a.Err)
@@ -36,7 +37,7 @@ func Root(a *App, commands ...*cobra.Command) *cobra.Command {
 	return c
 }
 
-// Run returns the exit status: 0, 1 after a failure, 2 where flags or arguments are not understood.
+// Run returns the exit status: 0 for success, 1 for a failure, 2 for invalid flags or arguments.
 func Run(root *cobra.Command, errOut io.Writer) int {
 	check, understood := root.PersistentPreRunE, false
 	root.PersistentPreRunE = func(c *cobra.Command, args []string) error {
@@ -59,31 +60,51 @@ func Run(root *cobra.Command, errOut io.Writer) int {
 	return 1
 }
 
-// Group is a command that only holds others. An unknown one is an error, and
-// cobra names what was probably meant.
+// Group returns a command that only contains others. An unknown command is an error, and cobra
+// suggests the probable one.
 func Group(use, short string, commands ...*cobra.Command) *cobra.Command {
-	c := &cobra.Command{Use: use, Short: short, Args: noCommand, RunE: func(c *cobra.Command, _ []string) error {
-		return c.Help()
-	}, SuggestionsMinimumDistance: 2}
+	c := &cobra.Command{
+		Use: use, Short: short, Args: noCommand, RunE: showHelp, SuggestionsMinimumDistance: 2,
+	}
 	c.AddCommand(commands...)
 	return c
 }
 
-// noCommand names the commands that an unknown one may stand for.
+// noCommand returns an error that suggests commands for an unknown one.
 func noCommand(c *cobra.Command, args []string) error {
 	if len(args) == 0 {
 		return nil
 	}
 	err := fmt.Errorf("%s has no command %q", c.CommandPath(), args[0])
-	if near := c.SuggestionsFor(args[0]); len(near) > 0 {
-		return WithHint(err, "Did you mean "+strings.Join(near, " or ")+"?")
+	var meant []string
+	for _, near := range c.SuggestionsFor(args[0]) {
+		meant = append(meant, c.CommandPath()+" "+near)
+	}
+	if meant == nil {
+		meant = called(c.Root(), args[0])
+	}
+	if len(meant) > 0 {
+		return WithHint(err, "Did you mean "+strings.Join(meant, " or ")+"?")
 	}
 	return WithHint(err, "see "+c.CommandPath()+" --help")
 }
 
+// called lists the paths of the commands with this name below c.
+func called(c *cobra.Command, name string) (paths []string) {
+	for _, sub := range c.Commands() {
+		if sub.Name() == name && !sub.Hidden {
+			paths = append(paths, sub.CommandPath())
+		}
+		paths = append(paths, called(sub, name)...)
+	}
+	return paths
+}
+
+func showHelp(c *cobra.Command, _ []string) error { return c.Help() }
+
 func newVersion(a *App) *cobra.Command {
 	return &cobra.Command{
-		Use: "version", Short: "Print the version", Args: cobra.NoArgs,
+		Use: "version", Short: "Print the version", Args: NoArguments,
 		RunE: func(*cobra.Command, []string) error {
 			v := struct {
 				Version string `json:"version"`
@@ -94,7 +115,7 @@ func newVersion(a *App) *cobra.Command {
 	}
 }
 
-// newHelp is cobra's help command, but for a command that there is not, which is an error.
+// newHelp returns cobra's help command. For an unknown command it returns an error.
 func newHelp(root *cobra.Command) *cobra.Command {
 	return &cobra.Command{
 		Use: "help [COMMAND]", Short: "Help about any command",

@@ -19,23 +19,23 @@ import (
 	"github.com/cognitora/dataplane/router/fleet"
 )
 
-// nodeRow is one node as `cluster nodes` shows it.
+// nodeRow is one node in the output of `cluster nodes`.
 type nodeRow struct {
 	ID     string              `json:"id"`
 	Health *cluster.NodeHealth `json:"health,omitempty"`
 	Error  string              `json:"error,omitempty"`
 	Cordon *cluster.Cordon     `json:"cordon,omitempty"`
-	// LeaseSecs is when etcd, by its own clock, drops the node unless its agent is heard of again;
-	// absent: never.
+	// LeaseSecs is the time, by etcd's clock, until etcd removes the node without a further
+	// heartbeat; absent: never.
 	LeaseSecs *float64 `json:"lease_seconds_left,omitempty"`
-	// Router is the node as the router at --admin has it; nil: none answers there, or it does not
-	// know the node.
+	// Router is the node in the view of the router at --admin; nil: no router answers there, or it
+	// does not know the node.
 	Router *fleet.NodeView `json:"router,omitempty"`
 }
 
 func newNodes(s *state) *cobra.Command {
 	c := &cobra.Command{
-		Use: "nodes", Short: "List the registered nodes", Args: cobra.NoArgs,
+		Use: "nodes", Short: "List the registered nodes", Args: cli.NoArguments,
 		Long: "Lists the nodes as their agents' last heartbeats have them. " +
 			"KERNEL is what the agent's host tells: CPUs that the engine's processes use (100 % is one)\n" +
 			"and how long they wait for one, the wait for a CPU that 99 % of the host's waits do not exceed, " +
@@ -65,7 +65,7 @@ func newNodes(s *state) *cobra.Command {
 	return c
 }
 
-// listNodes joins nodes with cordons, cordoned nodes that are gone included.
+// listNodes combines nodes with cordons, and includes cordoned nodes that are gone.
 func listNodes(ctx context.Context, client *cluster.Client) ([]nodeRow, error) {
 	nodes, err := client.Nodes(ctx)
 	if err != nil {
@@ -90,11 +90,12 @@ func listNodes(ctx context.Context, client *cluster.Client) ([]nodeRow, error) {
 }
 
 const (
-	leasesAtOnce = 16              // are asked for
-	leasesLimit  = 5 * time.Second // for all of them together
+	leasesAtOnce = 16              // concurrent requests
+	leasesLimit  = 5 * time.Second // time limit for all of them together
 )
 
-// rowsOf makes a row of each node. One whose lease etcd does not tell of carries the error.
+// rowsOf returns a row for each node. If etcd does not return a node's lease, its row has the
+// error.
 func rowsOf(ctx context.Context, client *cluster.Client, nodes []cluster.Node) []nodeRow {
 	ctx, cancel := context.WithTimeout(ctx, leasesLimit)
 	defer cancel()
@@ -140,7 +141,8 @@ func writeNodes(t *cli.Table, rows []nodeRow) {
 	}
 }
 
-// slotsCell is the stated limit of requests at once, and in parentheses the engine's own number.
+// slotsCell formats the operator's limit of concurrent requests, with the engine's own number in
+// parentheses.
 func slotsCell(h *cluster.NodeHealth) string {
 	cell := "-"
 	if h.MaxConcurrent > 0 {

@@ -15,7 +15,7 @@ import (
 
 func newPolicy(s *state) *cobra.Command {
 	return &cobra.Command{
-		Use: "policy", Short: "Print the routing policy in force", Args: cobra.NoArgs,
+		Use: "policy", Short: "Print the routing policy in force", Args: cli.NoArguments,
 		RunE: func(c *cobra.Command, _ []string) error {
 			return s.store.With(c.Context(), func(ctx context.Context, client *cluster.Client) error {
 				doc, err := client.Policy(ctx)
@@ -56,7 +56,7 @@ func (s *state) showPolicy(p *policy.Policy, source string) error {
 	})
 }
 
-// unused explains a setting that is 0.
+// unused explains a setting of 0.
 func unused(v float64, why string) string {
 	if v != 0 {
 		return ""
@@ -104,7 +104,7 @@ func newSetPolicy(s *state) *cobra.Command {
 	}
 }
 
-// compact takes the spaces out of a JSON document that has been parsed before.
+// compact removes the spaces from a valid JSON document.
 func compact(doc string) []byte {
 	b, err := json.Marshal(json.RawMessage(doc))
 	if err != nil {

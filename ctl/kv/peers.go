@@ -17,14 +17,14 @@ import (
 	pb "github.com/cognitora/dataplane/proto/cognitora/v1"
 )
 
-// peerPaths is what kv peers prints.
+// peerPaths is the output of kv peers.
 type peerPaths struct {
 	Peers   []peerPath     `json:"peers"`
 	Devices []cache.Device `json:"devices"`
 	Unknown string         `json:"fleet_unknown,omitempty"` // why the fleet is not known yet
 }
 
-// peerPath is how blocks come from another host.
+// peerPath describes how blocks come from another host.
 type peerPath struct {
 	Peer          string             `json:"peer"`
 	Address       string             `json:"address"`
@@ -40,7 +40,7 @@ type peerPath struct {
 	SilentSinceMS int64              `json:"silent_since_unix_ms,omitempty"`
 }
 
-// laneUse is what went over one lane since the other host came, or came back, into the fleet.
+// laneUse is the traffic over one lane since the other host has joined or rejoined the fleet.
 type laneUse struct {
 	Operations  uint64 `json:"operations"`
 	Bytes       uint64 `json:"bytes"`
@@ -53,7 +53,7 @@ type laneUse struct {
 func newPeers(k *commands) *cobra.Command {
 	return &cobra.Command{
 		Use: "peers", Short: "Say over which lane blocks come from each other host, and where that is not RDMA, why",
-		Args: cobra.NoArgs,
+		Args: cli.NoArguments,
 		Long: "STATE says whether the other host answers, or for how long it has not: it is not asked then until it " +
 			"does. WANTED is what the configuration asks for, LANE what\n" +
 			"large blocks take now, - where nothing gets through; small ones may go over QUIC all the same. RDMA, " +
@@ -127,7 +127,7 @@ func (v *peerPaths) write(t *cli.Table, now time.Time) {
 	}
 }
 
-// state says whether the host answers.
+// state returns whether the host answers.
 func (p *peerPath) state(now time.Time) string {
 	if p.SilentSinceMS == 0 {
 		return "answers"
@@ -135,11 +135,11 @@ func (p *peerPath) state(now time.Time) string {
 	return "silent for " + age(now, p.SilentSinceMS)
 }
 
-// mostNamed is how many hosts a line names that is about several.
+// mostNamed is how many hosts a line about several hosts names.
 const mostNamed = 4
 
-// whyNotRDMA has a line for each reason, whatever number of hosts it is about. Where nothing gets
-// through it does not matter.
+// whyNotRDMA writes a line for each reason, with all hosts that have it. It leaves out hosts that
+// cannot be reached at all.
 func (v *peerPaths) whyNotRDMA(t *cli.Table) {
 	var reasons []string
 	hosts := map[string][]string{}
@@ -162,7 +162,7 @@ func (v *peerPaths) whyNotRDMA(t *cli.Table) {
 	}
 }
 
-// explain has a line for what went wrong on each lane.
+// explain writes a line for the failure of each lane.
 func (p *peerPath) explain(t *cli.Table, now time.Time) {
 	if p.LastError != "" && p.LastError != p.WhyNotRDMA {
 		t.Line(fmt.Sprintf("\n%s: last error of RDMA, %s ago: %s", p.Peer, age(now, p.LastErrorMS), p.LastError))
@@ -179,7 +179,7 @@ func age(now time.Time, unixMS int64) string {
 	return now.Sub(time.UnixMilli(unixMS)).Round(time.Second).String()
 }
 
-// over is what went over a lane.
+// over formats the traffic over a lane.
 func (p *peerPath) over(lane string) string {
 	l, ok := p.Lanes[lane]
 	if !ok {

@@ -18,7 +18,7 @@ import (
 	pb "github.com/cognitora/dataplane/proto/cognitora/v1"
 )
 
-// statsReport is what kv stats prints as JSON.
+// statsReport is the JSON output of kv stats.
 type statsReport struct {
 	Epoch      uint64           `json:"epoch"`
 	Namespaces []namespaceUse   `json:"namespaces"`
@@ -34,7 +34,8 @@ type namespaceUse struct {
 	SSDBytes  uint64 `json:"ssd_bytes"`
 }
 
-// engineBlocks is what an engine reports to have of a namespace and an adapter, in blocks.
+// engineBlocks is the number of blocks of a namespace and an adapter that an engine reports to
+// have.
 type engineBlocks struct {
 	Engine    string `json:"engine"`
 	Namespace string `json:"namespace"`
@@ -50,7 +51,7 @@ type engineBlocks struct {
 func newStats(k *commands) *cobra.Command {
 	var all bool
 	c := &cobra.Command{
-		Use: "stats", Short: "Print what the cache holds and has done", Args: cobra.NoArgs,
+		Use: "stats", Short: "Print what the cache holds and has done", Args: cli.NoArguments,
 		Long: "BYTES is what a tier may have as it is configured. LIMIT is what segments on SSD may take now where " +
 			"their filesystem has less\n" +
 			"room than that, as cgn_kvcached_ssd_segment_limit_bytes; - where it has enough.",
@@ -79,7 +80,7 @@ func newStats(k *commands) *cobra.Command {
 	return c
 }
 
-// write prints the state of the tiers, the namespaces, and with all every counter.
+// write prints the state of the tiers and the namespaces. With all it also prints every counter.
 func (s *statsReport) write(t *cli.Table, all bool) {
 	v := s.Values
 	t.Row("TIER", "BYTES", "LIMIT", "USED", "BLOCKS", "PINNED")
@@ -121,7 +122,7 @@ func (s *statsReport) write(t *cli.Table, all bool) {
 
 // listedBlock is a line of kv ls.
 type listedBlock struct {
-	Block     string `json:"block,omitempty"` // what kv get takes; for keys with --namespace
+	Block     string `json:"block,omitempty"` // argument for kv get; a key needs --namespace
 	Key       string `json:"key,omitempty"`
 	Namespace string `json:"namespace"`
 	Layer     uint32 `json:"layer"`
@@ -137,7 +138,7 @@ func newList(k *commands) *cobra.Command {
 	var namespace string
 	var limit int
 	c := &cobra.Command{
-		Use: "ls", Short: "List blocks", Args: cobra.NoArgs,
+		Use: "ls", Short: "List blocks", Args: cli.NoArguments,
 		Long: "Lists blocks in no order, each once. On a terminal a block that is no client's key is shown by the " +
 			"beginning of its digest;\n" +
 			"in a pipe, and as block with -o json, it has the name that kv get takes. A client's key goes there with " +
@@ -177,14 +178,14 @@ func newList(k *commands) *cobra.Command {
 	return c
 }
 
-// mostListed is how many blocks kv ls takes in.
+// mostListed is the largest number of blocks that kv ls reads.
 const mostListed = 10_000_000
 
-// listBlocks pages through the cache. more is about how many blocks there are beyond those listed.
+// listBlocks pages through the cache. more is about the number of blocks beyond the listed ones.
 func listBlocks(ctx context.Context, client pb.KvClient, namespace string,
 	limit int) (list []listedBlock, more uint64, err error) {
 	list = []listedBlock{}
-	seen := map[string]bool{} // a block in two tiers comes twice
+	seen := map[string]bool{} // a block in two tiers is listed twice
 	for cursor := uint64(0); ; {
 		r, err := client.List(ctx, &pb.ListRequest{Namespace: namespace, Cursor: cursor,
 			Limit: uint32(min(limit-len(list), 1000))})
@@ -217,8 +218,8 @@ func listBlocks(ctx context.Context, client pb.KvClient, namespace string,
 	}
 }
 
-// countBlocks is how many blocks the cache has at least, of one namespace where that is given: many
-// are in both tiers.
+// countBlocks returns the least number of blocks in the cache, or in one namespace if it is given.
+// The exact number is unknown, because many blocks are in both tiers.
 func countBlocks(ctx context.Context, client pb.KvClient, namespace string) (n uint64, err error) {
 	r, err := client.Stats(ctx, &pb.StatsRequest{})
 	for _, s := range r.GetNamespaces() {
@@ -229,7 +230,7 @@ func countBlocks(ctx context.Context, client pb.KvClient, namespace string) (n u
 	return n, err
 }
 
-// blockName is the client's key, or the block's address as text.
+// blockName returns the client's key, or the block's address as text.
 func blockName(b *pb.ListedBlock) string {
 	if len(b.Key) > 0 || len(b.Digest) != len(block.Digest{}) {
 		return string(b.Key)
@@ -237,10 +238,10 @@ func blockName(b *pb.ListedBlock) string {
 	return block.Text(b.Namespace, block.Addr{Digest: block.Digest(b.Digest), Layer: b.Layer})
 }
 
-// shownKey is how many bytes of a client's key are shown in the table.
+// shownKey is how many bytes of a client's key the table shows.
 const shownKey = 60
 
-// shortKey is a client's key, printable, and cut where it is long.
+// shortKey returns a client's key, printable and cut to shownKey.
 func shortKey(key string) string {
 	if len(key) <= shownKey {
 		return unquoted(key)
@@ -248,13 +249,13 @@ func shortKey(key string) string {
 	return unquoted(key[:shownKey]) + "…"
 }
 
-// unquoted is text with what cannot be printed escaped.
+// unquoted escapes the characters of text that cannot be printed.
 func unquoted(text string) string {
 	q := strconv.Quote(text)
 	return q[1 : len(q)-1]
 }
 
-// name is the block's, printable; a short one is for looking at.
+// name returns the block's printable name. The short form is only for display.
 func (b *listedBlock) name(short bool) string {
 	switch {
 	case b.Key != "":

@@ -30,7 +30,7 @@ func Command(a *cli.App) *cobra.Command {
 			"Each program gets ca.crt and the pair of its role, and nothing else; ca.key stays with whoever makes " +
 			"certificates.",
 		Example: "  cgn-ctl pki bootstrap --dir pki --host gpu1.example,10.0.0.1",
-		Args:    cobra.NoArgs,
+		Args:    cli.NoArguments,
 		RunE: func(*cobra.Command, []string) error {
 			for _, r := range roles {
 				o.Roles = append(o.Roles, pki.Role(r))
@@ -68,7 +68,7 @@ func bootstrap(a *cli.App, dir string, o pki.Options) error {
 	return a.Show(rows, func(t *cli.Table) { writeMade(t, dir, rows, (*days)(&o.Lifetime).String()) })
 }
 
-// madeFiles are the files of one role.
+// madeFiles lists the files of one role.
 type madeFiles struct {
 	Role string `json:"role"`
 	Cert string `json:"cert"`
@@ -76,7 +76,7 @@ type madeFiles struct {
 	CA   string `json:"ca"`
 }
 
-// settingsOf says which settings of a role's program the files are for.
+// settingsOf maps a role to the settings of its program for the files.
 var settingsOf = map[string]string{
 	string(pki.Router): "every cgn-router host: upstream_tls.ca, .cert and .key, with which it shows itself to " +
 		"agents; etcd.* and tls.* likewise",
@@ -100,7 +100,7 @@ func writeMade(t *cli.Table, dir string, rows []madeFiles, lifetime string) {
 	}
 }
 
-// days is a duration that is written in days where it is some.
+// days is a duration that is printed in days if it is a whole number of them.
 type days time.Duration
 
 const day = 24 * time.Hour
@@ -114,7 +114,7 @@ func (d *days) String() string {
 
 func (d *days) Type() string { return "time" }
 
-// Wanted says what the flag takes.
+// Wanted describes the flag's values.
 func (d *days) Wanted() string {
 	return fmt.Sprintf("days like 397d, or hours like 12h; 1m to %dd", mostDays)
 }
@@ -122,7 +122,7 @@ func (d *days) Wanted() string {
 // mostDays is the longest lifetime, a hundred years.
 const mostDays = 36500
 
-// Set reads "397d" or what a duration is.
+// Set parses "397d" or a duration.
 func (d *days) Set(text string) error {
 	v, err := time.ParseDuration(text)
 	if number, isDays := strings.CutSuffix(text, "d"); isDays {

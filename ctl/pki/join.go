@@ -12,7 +12,7 @@ import (
 	"github.com/cognitora/dataplane/internal/pki"
 )
 
-// maxBundle bounds what is read of a request or an answer, in bytes.
+// maxBundle is the longest request or answer that is read, in bytes.
 const maxBundle = 1 << 20
 
 func newPKIJoin(a *cli.App) *cobra.Command {
@@ -28,7 +28,7 @@ func newPKIJoin(a *cli.App) *cobra.Command {
 		Example: "  cgn-ctl pki join --dir pki --role agent --host gpu2.example > gpu2.request\n" +
 			"  cgn-ctl pki sign --dir pki --role agent gpu2.request > gpu2.signed\n" +
 			"  cgn-ctl pki join --dir pki --signed gpu2.signed",
-		Args: cobra.NoArgs,
+		Args: cli.NoArguments,
 		RunE: func(*cobra.Command, []string) error {
 			if signed != "" {
 				return acceptSigned(a, dir, signed)

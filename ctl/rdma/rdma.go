@@ -22,7 +22,7 @@ import (
 	"github.com/cognitora/dataplane/rdma/devices"
 )
 
-// host is the commands on the RDMA devices of this host.
+// host has the commands for the RDMA devices of this host.
 type host struct {
 	*cli.App
 	cache.Daemon
@@ -46,7 +46,7 @@ func Command(a *cli.App) *cobra.Command {
 const rootHint = "give the folder with the host's sys, proc and dev, such as /host in a container; without --root " +
 	"it is /"
 
-// rooted says why there is nothing to look at below --root.
+// rooted returns an error if there is nothing to read below --root.
 func (r *host) rooted() error {
 	if info, err := os.Stat(r.root); err != nil || !info.IsDir() {
 		return cli.WithHint(fmt.Errorf("--root %s: there is no such folder", r.root), rootHint)
@@ -66,7 +66,7 @@ func (r *host) rooted() error {
 
 func newDevices(r *host) *cobra.Command {
 	return &cobra.Command{
-		Use: "devices", Short: "List RDMA devices with their ports, addresses and drivers", Args: cobra.NoArgs,
+		Use: "devices", Short: "List RDMA devices with their ports, addresses and drivers", Args: cli.NoArguments,
 		Long: "Lists the RDMA devices that the kernel has, a line for each port. NETDEV is the network interface " +
 			"that it shares its link with, MTU that\n" +
 			"interface's, ADDRESS the one that other hosts would reach the port by: of its GIDs of type RoCE v2 an " +
@@ -118,7 +118,7 @@ func writeDevices(t *cli.Table, all []devices.Device) {
 	}
 }
 
-// textFlag is a flag whose value reads itself.
+// textFlag is a flag whose value parses itself.
 type textFlag struct {
 	encoding.TextUnmarshaler
 	kind string
@@ -133,7 +133,7 @@ func newCheck(r *host) *cobra.Command {
 	var pid int
 	c := &cobra.Command{
 		Use: "check", Short: "Say which RDMA ports can be used and, where one cannot, exactly why and what to do",
-		Args: cobra.NoArgs,
+		Args: cli.NoArguments,
 		Long: "Looks at each port of each RDMA device, and fails if none can be used. A cache reads other hosts' " +
 			"memory over ports that are active, have an\n" +
 			"address of RoCE v2 and a device file that may be opened, and if it may lock all of its arena in memory " +
@@ -196,7 +196,7 @@ func (r *host) release(ctx context.Context, device string) error {
 		case code == codes.NotFound:
 			return cli.WithHint(errors.New(status.Convert(err).Message()),
 				"cgn-ctl kv peers lists the devices that the daemon uses, cgn-ctl rdma devices those of the host")
-		case code == codes.DeadlineExceeded && ctx.Err() == nil: // the daemon says so
+		case code == codes.DeadlineExceeded && ctx.Err() == nil: // this deadline is reported by the daemon
 			return cli.WithHint(errors.New(status.Convert(err).Message()),
 				"nothing new goes over it; ask again, and cgn-ctl kv peers says when it is closed")
 		case code == codes.Unimplemented:

@@ -1,4 +1,4 @@
-// Package route has the command that explains where a request would go.
+// Package route has the command that explains the node choice for a request.
 package route
 
 import (
@@ -22,7 +22,7 @@ type routeFlags struct {
 	router                           admin.Port
 }
 
-// explainHelp is what `cgn-ctl route explain --help` says.
+// explainHelp is the help text of `cgn-ctl route explain`.
 const explainHelp = "" +
 	"Asks a router where a request would go at this moment: every candidate, each term of its score, the winner\n" +
 	"and the reason. Nothing is sent to an engine and nothing is counted.\n\n" +
@@ -47,7 +47,7 @@ func Command(a *cli.App) *cobra.Command {
 		Long:  explainHelp,
 		Example: "  cgn-ctl route explain --prompt 'Why is the sky blue?'\n" +
 			"  cgn-ctl route explain --file body.json --api responses",
-		Args: cobra.NoArgs,
+		Args: cli.NoArguments,
 		RunE: func(c *cobra.Command, _ []string) error {
 			if !c.Flags().Changed("prompt") && !c.Flags().Changed("file") {
 				return cli.WithHint(errors.New("--prompt or --file is missing"),
@@ -97,8 +97,7 @@ func explain(a *cli.App, c *cobra.Command, f routeFlags) error {
 		"the notes above say why; cgn-ctl top shows the nodes as they change")
 }
 
-// body is the request to explain: the file as it is, or a chat or completion
-// around the prompt.
+// body returns the request to explain: the unchanged file, or a chat or completion with the prompt.
 func (f routeFlags) body(c *cobra.Command) (string, error) {
 	if f.file != "" {
 		return cli.ReadInput(c, f.file)
@@ -127,7 +126,7 @@ func (f routeFlags) body(c *cobra.Command) (string, error) {
 	return string(b), err
 }
 
-// blocksCell is how much of the prompt the node holds, and how much more it computes.
+// blocksCell returns how much of the prompt the node holds, and how much more it would compute.
 func blocksCell(c *leg.ExplainedNode) string {
 	held := strconv.Itoa(c.Matched)
 	if more := c.Coming - c.Matched; more > 0 {

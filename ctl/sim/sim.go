@@ -18,7 +18,7 @@ import (
 	"github.com/cognitora/dataplane/sim/engine"
 )
 
-// simAt is where a simulated engine can be reached.
+// simAt holds the addresses of a simulated engine.
 type simAt struct {
 	URL      string `json:"url"`
 	KVEvents string `json:"kv_events,omitempty"`
@@ -34,7 +34,7 @@ func Command(a *cli.App) *cobra.Command {
 		Short: "Run one simulated engine that speaks what vLLM speaks",
 		Example: "  cgn-ctl sim --listen 127.0.0.1:8001 --model qwen\n" +
 			"  cgn-ctl sim --kv-events tcp://127.0.0.1:5557 --kv-events-form array --kv-replay tcp://127.0.0.1:5558",
-		Args: cobra.NoArgs,
+		Args: cli.NoArguments,
 		RunE: func(c *cobra.Command, _ []string) error {
 			if err := checkSim(c.Flags(), &events); err != nil {
 				return err
@@ -118,7 +118,7 @@ func kvEventFlags(f *pflag.FlagSet, k *engine.KVEvents) {
 	f.IntVar(&k.BufferSteps, "kv-replay-batches", 10000, "past batches kept for --kv-replay; the oldest leave")
 }
 
-// checkSim names the flag that no engine could run with.
+// checkSim refuses flags with which no engine can run.
 func checkSim(f *pflag.FlagSet, k *engine.KVEvents) error {
 	for _, name := range []string{"block-tokens", "cache-blocks", "max-seqs", "output-tokens", "kv-replay-batches"} {
 		if n, err := f.GetInt(name); err != nil || n < 1 {

@@ -1,4 +1,4 @@
-// Package top has the command that shows the fleet as a router sees it.
+// Package top has the command that shows the fleet from a router's view.
 package top
 
 import (
@@ -51,7 +51,7 @@ func Command(a *cli.App) *cobra.Command {
 			"shows as much as fits, without the columns that matter\n" +
 			"less, and says in its last line what it leaves out.",
 		Example: "  cgn-ctl top\n  cgn-ctl top --once --admin 10.0.0.5:9091\n  cgn-ctl top -o json | jq .fleet.nodes",
-		Args:    cobra.NoArgs,
+		Args:    cli.NoArguments,
 		RunE: func(c *cobra.Command, _ []string) error {
 			if every < 100*time.Millisecond {
 				return fmt.Errorf("--interval %s: must be 100ms or more", every)
@@ -68,14 +68,14 @@ func Command(a *cli.App) *cobra.Command {
 	return c
 }
 
-// Look is everything `top` shows: the fleet, and the router's counters at one moment.
+// Look is the data of `top`: the fleet, and the router's counters at one moment.
 type Look struct {
 	Fleet  admin.Fleet `json:"fleet"`
 	Router counters    `json:"router"`
 	at     time.Time
 }
 
-// LookAt asks the router for all of it.
+// LookAt gets all of it from the router.
 func LookAt(ctx context.Context, router *admin.Port) (*Look, error) {
 	view, err := router.Fleet(ctx)
 	if err != nil {
@@ -90,7 +90,7 @@ func LookAt(ctx context.Context, router *admin.Port) (*Look, error) {
 	return l, err
 }
 
-// watch shows the fleet once, or until ctx ends.
+// watch shows the fleet once, or repeatedly until ctx ends.
 func watch(ctx context.Context, a *cli.App, router *admin.Port, every time.Duration, once bool) error {
 	before, err := LookAt(ctx, router)
 	if err != nil {
@@ -113,15 +113,15 @@ func watch(ctx context.Context, a *cli.App, router *admin.Port, every time.Durat
 	return l.Run(ctx, first)
 }
 
-// outdated is what was known, under a headline that says so.
+// outdated returns the last picture with a headline that says that it is old.
 func outdated(p *screen.Picture, err error, age time.Duration) *screen.Picture {
 	old := *p
 	old.Head = []string{err.Error(), fmt.Sprintf("this is of %v ago", age.Round(time.Second))}
 	return &old
 }
 
-// Picture shows the fleet, with rates since before where there was one, and first the nodes that
-// need somebody.
+// Picture shows the fleet, with rates since before if there is an earlier look. Nodes with problems
+// come first.
 func (l *Look) Picture(before *Look) *screen.Picture {
 	p := &screen.Picture{Head: l.headline(before), All: "--once"}
 	var problems []string
@@ -145,7 +145,7 @@ func (l *Look) headline(before *Look) []string {
 		switch {
 		case !n.Eligible:
 			out++
-		case n.Suspect: // it gets some where most are
+		case n.Suspect: // it gets requests if most nodes are suspect
 			suspect++
 		}
 	}

@@ -21,8 +21,8 @@ import (
 )
 
 const (
-	simEngines   = 3 // what `up` starts if nothing is said
-	modelEngines = 2 // with --model: real engines want memory, and two show the routing
+	simEngines   = 3 // number of engines by default
+	modelEngines = 2 // number with --model: real engines need memory, and two are enough to show the routing
 	mostEngines  = 64
 	mostRouters  = 16
 )
@@ -49,7 +49,7 @@ func Command(a *cli.App) *cobra.Command {
 			"real llama.cpp servers instead; with --backend it puts only a router before engines that are running.",
 		Example: "  cgn-ctl up\n  cgn-ctl up --engines 8 --routers 2\n  cgn-ctl up --model qwen.gguf\n" +
 			"  cgn-ctl up --backend http://127.0.0.1:8001 --backend http://127.0.0.1:8002",
-		Args: cobra.NoArgs,
+		Args: cli.NoArguments,
 		RunE: func(c *cobra.Command, _ []string) error {
 			f.listenGiven, f.adminGiven = c.Flags().Changed("listen"), c.Flags().Changed("admin")
 			f.etcdGiven = c.Flags().Changed("etcd-listen")
@@ -80,7 +80,7 @@ func Command(a *cli.App) *cobra.Command {
 	return c
 }
 
-// run runs the fleet until a signal, and takes it down again in order.
+// run runs the fleet until a signal, and then ends it in order.
 func run(ctx context.Context, a *cli.App, f *flags) error {
 	if err := f.check(); err != nil {
 		return err
@@ -121,12 +121,13 @@ func run(ctx context.Context, a *cli.App, f *flags) error {
 	return errors.Join(err, l.stop(a))
 }
 
-// abandonWithin is what a start that is cut short has to come to its end, and what it has started
-// to stop. Past it the process ends with what is left; a temporary directory is then removed by the
-// next `up`.
+// abandonWithin is the time limit for an interrupted start to end and for its programs to stop.
+// After it, the process ends with whatever is left. The next `up` then removes a temporary
+// directory.
 const abandonWithin = 3 * time.Second
 
-// abandon ends a start under way, whose error comes from started, and what it has started.
+// abandon ends an unfinished start, and stops what it has started. The start's error comes from
+// started.
 func (l *local) abandon(a *cli.App, started <-chan error) error {
 	over := make(chan error, 1)
 	go func() {
@@ -145,8 +146,8 @@ func (l *local) abandon(a *cli.App, started <-chan error) error {
 	}
 }
 
-// attend waits for a signal or for a part that fails, and shows the fleet
-// meanwhile if there is a terminal to show it on.
+// attend waits for a signal or the failure of a part. Meanwhile it shows the fleet, if there is a
+// terminal.
 func attend(drain context.Context, a *cli.App, l *local, scr *screen.Block) error {
 	var ticks <-chan time.Time
 	if a.Output == "table" && screen.IsTerminal(a.Out) && screen.IsTerminal(a.Err) {
@@ -170,7 +171,7 @@ func attend(drain context.Context, a *cli.App, l *local, scr *screen.Block) erro
 	}
 }
 
-// modelName is the name under which --model is served: the file's, without .gguf.
+// modelName returns the served name of --model: the file's name without .gguf.
 func (f *flags) modelName() string {
 	return strings.TrimSuffix(filepath.Base(f.model), ".gguf")
 }

@@ -95,6 +95,10 @@ func (s *schema) envNames() (byName map[string]*field, names []string) {
 func (s *schema) meant(name string, names []string) string {
 	var all []string
 	for _, f := range s.fields {
+		if textual(f.value.Type()) && f.flag != "" &&
+			name == envPrefix+strings.ToUpper(strings.ReplaceAll(plain(f.flag), "-", "_")) {
+			return f.env()
+		}
 		path := strings.ToUpper(join(f.section, f.key))
 		for _, rest, ok := strings.Cut(path, "."); ok; _, rest, ok = strings.Cut(rest, ".") {
 			if textual(f.value.Type()) && envPrefix+strings.ReplaceAll(rest, ".", "_") == name {

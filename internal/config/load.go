@@ -200,7 +200,8 @@ func loadFile(dst any, s *schema, name string, o Options) (*fileReader, []error)
 	}
 	doc, err := read(name)
 	if err != nil {
-		return r, []error{&Problem{Where: "--" + fileFlag, Reason: err.Error()}}
+		return r, []error{&Problem{Where: "--" + fileFlag, Reason: err.Error() +
+			"; name a TOML file with --" + fileFlag + " or " + envPrefix + "CONFIG"}}
 	}
 	if at := invalidUTF8(doc); at >= 0 {
 		return r, []error{&Problem{Where: name, Reason: fmt.Sprintf("not UTF-8 at byte %d; save it as UTF-8 text", at)}}

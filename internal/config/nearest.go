@@ -17,8 +17,8 @@ func Nearest(word string, candidates []string) string {
 	return best
 }
 
-// MeantFlags returns the flags that name may stand for: the nearest, else those with name as first or
-// last part, if they are no more than three.
+// MeantFlags returns the flags that name may stand for: the nearest, else those with name as first
+// or last part, if they are no more than three.
 func MeantFlags(name string, flags []string) []string {
 	name = plain(name)
 	folded := make([]string, len(flags))

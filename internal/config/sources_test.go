@@ -59,7 +59,7 @@ func TestMissingIsNotSaidWhereReadingFailed(t *testing.T) {
 	for args, want := range map[string]string{
 		"":                        "configuration: name: none",
 		"--nme x":                 "configuration: --nme: unknown flag; did you mean --name?",
-		"--config /no/such.toml":  "configuration: --config: open /no/such.toml: no such file or directory",
+		"--config /no/such.toml":  "configuration: --config: open /no/such.toml: no such file or directory; name a TOML file with --config or CGN_CONFIG",
 		"--slow=perhaps --name x": `configuration: --slow: slow = "perhaps": not a boolean; write true or false`,
 	} {
 		if err := Load(&needy{}, Options{Args: strings.Fields(args)}); err == nil || err.Error() != want {

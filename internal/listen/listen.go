@@ -149,6 +149,9 @@ func OpenFor(setting, flag, address string) (net.Listener, error) {
 	case errors.Is(err, syscall.EADDRINUSE):
 		return nil, fmt.Errorf("%s %s: the port is in use%s; stop that program, or give another address with %s", name,
 			address, ByHolder(address), with)
+	case errors.Is(err, syscall.EACCES):
+		return nil, fmt.Errorf("%s: %w; give a port from 1024 on with %s, or the program CAP_NET_BIND_SERVICE", name, err,
+			with)
 	case err != nil:
 		return nil, fmt.Errorf("%s: %w; give an address of this host with %s", name, err, with)
 	}

@@ -50,19 +50,17 @@ func ParseBackend(flag string) (Backend, error) {
 			return b, several(flag)
 		}
 		if !found || value == "" {
-			return b, fmt.Errorf("backend %q: option %q has no value; write %s=VALUE", address.Redact(flag), option,
+			return b, fmt.Errorf("backend %q: option %q has no value; write %s=VALUE", address.Redact(b.URL), option,
 				name)
 		}
+		name = strings.ReplaceAll(name, "-", "_")
 		if seen[name] {
-			return b, fmt.Errorf("backend %q: option %s is given twice", address.Redact(flag), name)
+			return b, fmt.Errorf("backend %q: option %s is given twice; leave one out", address.Redact(b.URL), name)
 		}
 		seen[name] = true
 		if err := b.set(name, value); err != nil {
-			return b, fmt.Errorf("backend %q: %w", address.Redact(flag), err)
+			return b, fmt.Errorf("backend %q: %w", address.Redact(b.URL), err)
 		}
-	}
-	if strings.ContainsAny(b.URL, " ;") {
-		return b, several(flag)
 	}
 	return b, b.Check()
 }
@@ -87,9 +85,9 @@ func (b *Backend) set(name, value string) error {
 		b.CA = value
 	case "kv":
 		b.KV = value
-	case "kv-events":
+	case "kv_events":
 		b.KVEvents = value
-	case "kv-replay":
+	case "kv_replay":
 		b.KVReplay = value
 	case "max_concurrent":
 		n, err := strconv.Atoi(value)
@@ -97,6 +95,9 @@ func (b *Backend) set(name, value string) error {
 			return fmt.Errorf("option max_concurrent=%s: want a whole number, 0 for no limit", value)
 		}
 		b.MaxConcurrent = n
+	case "api_key", "key":
+		return fmt.Errorf("option %s is not known: command lines are seen by others; put the key into a file and name "+
+			"that with api_key_file=", name)
 	default:
 		return fmt.Errorf("option %s is not known; there are %s", name, backendOptions)
 	}
@@ -109,11 +110,15 @@ func (b Backend) Check() error {
 	if b.URL == "" {
 		return errors.New("url is missing; want http://host:port, https://host:port or unix:///path")
 	}
+	if strings.Count(b.URL, "://") > 1 {
+		return several(b.URL)
+	}
 	at, err := address.Parse(b.URL)
 	if err != nil {
 		return fail(err)
 	}
-	if strings.HasSuffix(at.BasePath, "/v1") {
+	if base := at.BasePath + "/"; strings.HasSuffix(base, "/v1/") || strings.HasSuffix(base, "/completions/") ||
+		strings.HasSuffix(base, "/v1/models/") {
 		return fail(errors.New("give the server's root: /v1 is added by the router"))
 	}
 	if b.ID != "" {
@@ -162,7 +167,11 @@ func CheckBackends(backends []Backend) error {
 			return err
 		}
 		id := b.NodeID()
-		if other, taken := ids[id]; taken {
+		other, taken := ids[id]
+		if taken && other == b.URL {
+			return fmt.Errorf("backend %q is given twice; leave one out, or give one of them another id=", other)
+		}
+		if taken {
 			return fmt.Errorf("backends %q and %q are both node %q; give one of them another id=", other, b.URL, id)
 		}
 		ids[id] = b.URL
@@ -245,11 +254,11 @@ func (p *prepared) endpoints(resolved []netip.Addr) []endpoint {
 // target reads the files that b names. secrets is a digest of their contents.
 func (b Backend) target() (t relay.Target, secrets string, err error) {
 	fail := func(option string, err error) (relay.Target, string, error) {
-		return relay.Target{}, "", fmt.Errorf("backend %q: option %s: %w", b.URL, option, err)
+		return relay.Target{}, "", fmt.Errorf("backend %q: option %s: %w; name %s", b.URL, option, err, wanted[option])
 	}
 	at, err := address.Parse(b.URL)
 	if err != nil {
-		return fail("url", err)
+		return t, "", err
 	}
 	t = relay.Target{Network: at.Network, Addr: at.Addr, Host: at.Host, BasePath: at.BasePath}
 	var pem []byte

@@ -52,14 +52,32 @@ func TestBadBackendsSayWhatToDo(t *testing.T) {
 		"http://a,max_concurrent=many": "whole number",
 		"http://a,max_concurrent=-1":   "whole number",
 		"http://a,ca=/x":               "https",
+		"http://a,api_key=sk-1":        "api_key_file=",
+		"http://a/v1/chat/completions": "give the server's root",
+		"http://a/v1/models":           "give the server's root",
 	} {
-		if _, err := ParseBackend(flag); err == nil || !strings.Contains(err.Error(), says) {
+		if _, err := ParseBackend(flag); err == nil || !strings.Contains(err.Error(), says) ||
+			strings.Contains(err.Error(), "sk-1") {
 			t.Errorf("%q: %v, want one about %q", flag, err, says)
 		}
 	}
 	if err := CheckBackends([]Backend{{URL: "http://a:1"}, {URL: "http://a:1"}}); err == nil ||
-		!strings.Contains(err.Error(), `"a:1"`) {
+		!strings.Contains(err.Error(), `"http://a:1" is given twice; leave one out`) {
 		t.Errorf("duplicate: %v", err)
+	}
+	if err := CheckBackends([]Backend{{URL: "http://a:1"}, {URL: "http://a:1/b"}}); err == nil ||
+		!strings.Contains(err.Error(), `are both node "a:1"; give one of them another id=`) {
+		t.Errorf("one id: %v", err)
+	}
+	for _, spelling := range []string{"kv-events", "kv_events"} {
+		if b, err := ParseBackend("http://127.0.0.1:1," + spelling + "=tcp://127.0.0.1:2"); err != nil ||
+			b.KVEvents == "" {
+			t.Errorf("%s: %+v, %v", spelling, b, err)
+		}
+	}
+	if err := (Backend{URL: "http://a:1,http://b:1"}).Check(); err == nil || !strings.Contains(err.Error(),
+		"more than one URL") {
+		t.Errorf("a table with two URLs: %v", err)
 	}
 }
 

@@ -8,10 +8,16 @@ import (
 	"github.com/cognitora/dataplane/internal/rights"
 )
 
+// wanted says what the file that an option names must hold.
+var wanted = map[string]string{
+	"api_key_file": "a file that holds the engine's key alone",
+	"ca":           "a PEM file with the CA's certificate",
+}
+
 // Examine checks the files that b names. Each problem begins with field and the option's name.
 func (b Backend) Examine(field string) error {
 	var errs []error
-	look := func(option, path, what string, read func() error) {
+	look := func(option, path string, read func() error) {
 		if path == "" {
 			return
 		}
@@ -20,13 +26,13 @@ func (b Backend) Examine(field string) error {
 			err = read()
 		}
 		if err != nil {
-			errs = append(errs, fmt.Errorf("%s%s: %w; name %s", field, option, err, what))
+			errs = append(errs, fmt.Errorf("%s%s: %w; name %s", field, option, err, wanted[option]))
 		}
 	}
-	look("api_key_file", b.APIKeyFile, "a file that holds the engine's key alone", func() error {
+	look("api_key_file", b.APIKeyFile, func() error {
 		_, err := apikey.Read(b.APIKeyFile)
 		return err
 	})
-	look("ca", b.CA, "a PEM file with the CA's certificate", func() error { _, _, err := readCA(b.CA); return err })
+	look("ca", b.CA, func() error { _, _, err := readCA(b.CA); return err })
 	return errors.Join(errs...)
 }
