@@ -56,7 +56,7 @@ func TestWhatFailedOverALane(t *testing.T) {
 func TestClosingAnswersOnceMore(t *testing.T) {
 	onBothLanes(t, func(t *testing.T, l Lane) {
 		s := newSite(t, ServerOptions{}, PoolOptions{})
-		s.server.unsure.within = time.Minute
+		s.server.confirm = time.Second
 		s.store.fill("b", 1000)
 		p := s.peer(l)
 		held, err := p.Hold()

@@ -45,8 +45,7 @@ func (s *session) take(ctx context.Context, t *grant, addrs []block.Addr, out *w
 			b.drop()
 			continue
 		}
-		it := b.Found().Item
-		s.l.s.unsure.read(s.host, &it)
+		s.l.s.keyRead(b.Found().Item.Namespace)
 		size += e.Size()
 	}
 	if !s.open(ctx, t, got, out) {

@@ -213,7 +213,7 @@ func (op *operation) get(ctx context.Context) (answered bool, err error) {
 		return true, err
 	}
 	op.link.s.count.sent.Add(uint64(len(body)))
-	op.link.s.unsure.read(op.link.host, &found.Item)
+	op.link.s.keyRead(found.Item.Namespace)
 	return true, nil
 }
 
@@ -295,7 +295,6 @@ func (op *operation) small(ctx context.Context) ([]byte, error) {
 	case wire.Stat:
 		out := make([]wire.Info, len(op.addrs))
 		err := h.Stat(ctx, op.addrs, out)
-		op.link.s.unsure.asked(op.link.host, op.addrs)
 		return wire.AppendInfos(nil, out, op.f.Flags&wire.Expiries != 0), err
 	case wire.Delete:
 		out := make([]bool, len(op.addrs))

@@ -99,7 +99,8 @@ type Server struct {
 	cancel  context.CancelCauseFunc
 	ops     sync.WaitGroup // operations
 	running atomic.Int64   // the same as a number
-	unsure  unsure
+	lastKey atomic.Int64   // when a client's own key was read last, in Unix ns
+	confirm time.Duration  // confirmFor
 	workers sync.WaitGroup // accepting and serving goroutines
 
 	closing atomic.Bool // no block is begun, and no other host comes; set with mu held
@@ -126,7 +127,7 @@ func NewServer(o ServerOptions) (*Server, error) {
 	}
 	o = o.withDefaults()
 	s := &Server{o: o, tls: o.Identity.Mutual(wire.ALPN), hosts: map[string]*host{}, conns: map[net.Conn]struct{}{}}
-	s.budget, s.unsure.within = &receiveBudget{limit: o.Tuning.Receive}, confirmFor
+	s.budget, s.confirm = &receiveBudget{limit: o.Tuning.Receive}, confirmFor
 	if o.Rails != nil {
 		s.granter = newGranter(s, &o)
 	}
@@ -253,7 +254,6 @@ func (s *Server) drop(name string) {
 	h := s.hosts[name]
 	if h.users--; h.users == 0 {
 		delete(s.hosts, name)
-		s.unsure.gone(h)
 	}
 }
 
