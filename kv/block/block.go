@@ -1,7 +1,7 @@
-// Package block says what a KV block is called: its address, the namespace that keeps blocks of
-// different models, layouts and ranks apart, and the chain of digests that ties it to its prompt.
+// Package block defines the names of KV blocks. A block has an address. Its namespace separates
+// models, layouts and ranks. Its digest is a link in the chain of its prompt.
 //
-// Everything here is pure: no I/O, no state, nothing of this module is imported.
+// The package is pure: it does no I/O, keeps no state and imports nothing of this module.
 package block
 
 import (
@@ -16,40 +16,40 @@ import (
 	"lukechampine.com/blake3/guts"
 )
 
-// Tokens is the number of tokens that one digest of a Chain covers.
+// Tokens is the number of tokens in a block of a digest chain.
 const Tokens = 16
 
-// MaxKey is the longest name, in bytes, that a client may give a block of its own (RESP, S3).
+// MaxKey is the longest key, in bytes, that a client may choose for a block (RESP, S3).
 const MaxKey = 1024
 
 // MaxPayload is the longest payload of a block, in bytes.
 const MaxPayload = 64 << 20
 
-// MaxAttr is how much a client may keep with a block, in bytes.
+// MaxAttr bounds a client's data about a block, in bytes.
 const MaxAttr = 2048
 
 // LayerAll is the layer of a block that holds every layer of its tokens.
 const LayerAll = 1<<32 - 1
 
-// ErrAddress says that a text which begins like an address is none.
+// ErrAddress says that a text begins like an address but is none.
 var ErrAddress = errors.New("block: not an address")
 
-// Digest names the tokens of a block and all that come before it.
+// Digest identifies a block's tokens together with all tokens before them.
 type Digest [32]byte
 
-// ModelID stands for a namespace wherever the text would be too long: BLAKE3 of the canonical text.
+// ModelID is the short form of a namespace: BLAKE3 of the canonical text.
 type ModelID [32]byte
 
-// Addr is the full name of a block. Two blocks with one address hold the same bytes;
-// any difference in it is a miss.
+// Addr is the full name of a block. Blocks with equal addresses hold equal bytes. Any difference of
+// addresses is a miss.
 type Addr struct {
 	Digest Digest
 	Model  ModelID
 	Layer  uint32
 }
 
-// Seed starts a chain: d[-1] = BLAKE3("cognitora.seq.v1\0" ‖ model ‖ 0 ‖ adapter ‖ 0 ‖ salt). The
-// salt keeps tenants apart.
+// Seed returns the beginning of a chain: d[-1] = BLAKE3("cognitora.seq.v1\0" ‖ model ‖ 0 ‖ adapter
+// ‖ 0 ‖ salt). The salt separates tenants.
 func Seed(model, adapter, salt string) Digest {
 	text := make([]byte, 0, 64+len(model)+len(adapter)+len(salt))
 	text = append(text, "cognitora.seq.v1\x00"...)
@@ -58,10 +58,10 @@ func Seed(model, adapter, salt string) Digest {
 	return blake3.Sum256(append(text, salt...))
 }
 
-// Next is the digest of the block of tokens that follows parent: BLAKE3 keyed by the parent, over
-// the tokens as little-endian uint32. Only full blocks have digests.
+// Next returns the digest of the block that follows parent: BLAKE3 keyed by the parent, over the
+// tokens as little-endian uint32. Only full blocks have digests.
 func Next(parent Digest, tokens *[Tokens]uint32) (d Digest) {
-	n := guts.Node{BlockLen: guts.BlockSize, Flags: nextFlags} // a message of one chunk of one block
+	n := guts.Node{BlockLen: guts.BlockSize, Flags: nextFlags} // a message of one chunk with one block
 	for i := range n.CV {
 		n.CV[i] = binary.LittleEndian.Uint32(parent[4*i:])
 	}
@@ -74,14 +74,14 @@ func Next(parent Digest, tokens *[Tokens]uint32) (d Digest) {
 
 const nextFlags = guts.FlagChunkStart | guts.FlagChunkEnd | guts.FlagRoot | guts.FlagKeyedHash
 
-// keyed are the derivations that are not of tokens.
+// keyed are the derivations for other inputs than tokens.
 const (
 	keyContext  = "cognitora.key.v1\x00"
 	nameContext = "cognitora.namespace.v1\x00"
 )
 
-// OfKey is the address of the block that a client calls key, any bytes of its own choice, in the
-// namespace with the given id. It never equals an address of tokens.
+// OfKey returns the address for a key that a client chose, in the namespace with the given id. The
+// key may hold any bytes. The address never equals an address of tokens.
 func OfKey(model ModelID, key []byte) Addr {
 	text := append(append(make([]byte, 0, len(keyContext)+len(key)), keyContext...), key...)
 	return Addr{Digest: blake3.Sum256(text), Model: model}
@@ -90,11 +90,11 @@ func OfKey(model ModelID, key []byte) Addr {
 // addressPrefix begins the text form of an address.
 const addressPrefix = "cgn:"
 
-// IsAddress tells whether key is meant as the text form of an address.
+// IsAddress says whether key begins like the text form of an address.
 func IsAddress(key []byte) bool { return bytes.HasPrefix(key, []byte(addressPrefix)) }
 
-// Text is the address of a block in the namespace with the given canonical text, as RESP and S3
-// clients write it: cgn:<namespace>:<layer>:<hex digest>.
+// Text returns a block's address as RESP and S3 clients write it: cgn:<namespace>:<layer>:<hex
+// digest>. namespace is the canonical text.
 func Text(namespace string, a Addr) string {
 	b := make([]byte, 0, len(addressPrefix)+len(namespace)+12+2*len(a.Digest))
 	b = append(append(b, addressPrefix...), namespace...)
@@ -102,7 +102,7 @@ func Text(namespace string, a Addr) string {
 	return string(hex.AppendEncode(b, a.Digest[:]))
 }
 
-// ParseText reads the text form of an address. The namespace that it returns is canonical.
+// ParseText reads the text form of an address. The returned namespace is canonical.
 func ParseText(key []byte) (namespace string, a Addr, err error) {
 	bad := func(why string) (string, Addr, error) {
 		return "", Addr{}, fmt.Errorf("%w: %s; write cgn:<namespace>:<layer>:<64 hex digits>", ErrAddress, why)

@@ -13,7 +13,7 @@ import (
 var llama = Namespace{Model: "meta-llama/Llama-3.1-8B", Revision: "0e9e39f", DType: "bf16", Layout: "vllm.NHD",
 	Tokens: 16, TP: 2, TPRank: 1, PP: 1}
 
-// golden is testdata/addresses.json: other programs depend on it, so it never changes.
+// golden is testdata/addresses.json. It never changes, because other programs depend on it.
 type golden struct {
 	Namespaces []struct {
 		Fields   Namespace
@@ -66,7 +66,7 @@ func TestGoldenInAnotherLanguage(t *testing.T) {
 	}
 }
 
-// TestRouterDigests holds the chain to the golden digests of the router's index.
+// TestRouterDigests compares the chain with the golden digests of the router's index.
 func TestRouterDigests(t *testing.T) {
 	text, err := os.ReadFile("../../router/prefix/testdata/digests.json")
 	if err != nil {

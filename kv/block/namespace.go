@@ -15,26 +15,26 @@ const MaxNamespace = 512
 // ErrNamespace says that a namespace is not well-formed.
 var ErrNamespace = errors.New("block: not a namespace")
 
-// Namespace is everything besides the tokens that makes the bytes of two blocks differ. There are
-// two kinds: one of a model's blocks, in which Space is empty and all other fields but Tenant must
-// be given, and one of keys that clients chose themselves, in which only Space and Tenant are.
+// Namespace holds everything except the tokens that makes the bytes of two blocks differ. A
+// namespace of a model's blocks leaves Space empty and sets all other fields; Tenant is optional. A
+// namespace of client keys sets only Space and, optionally, Tenant.
 type Namespace struct {
 	Model    string // name as served, such as meta-llama/Llama-3.1-8B
 	Revision string // of the weights
 	DType    string // of the cached keys and values, such as bf16 or fp8_e4m3
-	Layout   string // of the payload, named by who writes it, such as vllm.NHD
+	Layout   string // of the payload, named by its writer, such as vllm.NHD
 	Tokens   uint32 // per block
 
-	TP, TPRank uint32 // tensor-parallel size, and which of it; 1 and 0 without
-	PP, PPRank uint32 // the same, pipeline-parallel
+	TP, TPRank uint32 // tensor-parallel size and rank; 1 and 0 without
+	PP, PPRank uint32 // pipeline-parallel size and rank; 1 and 0 without
 
-	Space  string // of keys: resp.<db> or s3.<bucket>
-	Tenant string // whose blocks they are; empty: everybody's
+	Space  string // for client keys: resp.<db> or s3.<bucket>
+	Tenant string // owner of the blocks; empty: all tenants
 }
 
-// String is the canonical text: kv1;model;revision;dtype;layout;tokens;tp.rank;pp.rank;tenant or
-// key1;space;tenant, in which %, ;, : and everything that is not a visible ASCII character are
-// percent-encoded.
+// String returns the canonical text: kv1;model;revision;dtype;layout;tokens;tp.rank;pp.rank;tenant
+// or key1;space;tenant. It percent-encodes %, ;, : and everything that is not a visible ASCII
+// character.
 func (n Namespace) String() string {
 	if n.Space != "" {
 		return ofKeys + escape(n.Space) + ";" + escape(n.Tenant)
@@ -44,24 +44,24 @@ func (n Namespace) String() string {
 		n.Tokens, n.TP, n.TPRank, n.PP, n.PPRank, escape(n.Tenant))
 }
 
-// ofKeys begins the canonical text of every namespace of keys.
+// ofKeys begins the canonical text of every namespace of client keys.
 const ofKeys = "key1;"
 
-// OfKeys tells whether a canonical text is that of a namespace of keys.
+// OfKeys says whether a canonical text is that of a namespace of client keys.
 func OfKeys(text string) bool { return strings.HasPrefix(text, ofKeys) }
 
-// TenantOf is the tenant in a canonical text, escaped as it is there; empty: everybody's.
+// TenantOf returns the escaped tenant in a canonical text; empty: all tenants.
 func TenantOf(canonical string) string { return canonical[strings.LastIndexByte(canonical, ';')+1:] }
 
-// ID is what addresses carry in place of the namespace.
+// ID returns the namespace's part of an address.
 func (n Namespace) ID() ModelID { return IDOf(n.String()) }
 
-// IDOf is the ID of the namespace with the given canonical text.
+// IDOf returns the ID of the namespace with the given canonical text.
 func IDOf(canonical string) ModelID {
 	return blake3.Sum256(append([]byte(nameContext), canonical...))
 }
 
-// Check says which field makes n unusable.
+// Check returns an error that names the unusable field of n, if any.
 func (n Namespace) Check() error {
 	bad := func(format string, args ...any) error {
 		return fmt.Errorf("%w: %s", ErrNamespace, fmt.Sprintf(format, args...))
@@ -92,7 +92,7 @@ func (n Namespace) Check() error {
 	return nil
 }
 
-// ParseNamespace reads a canonical text; any other spelling of the same namespace is an error.
+// ParseNamespace reads a canonical text. It refuses any other spelling of the same namespace.
 func ParseNamespace(text string) (Namespace, error) {
 	bad := func(why string) (Namespace, error) {
 		return Namespace{}, fmt.Errorf("%w: %s; write kv1;model;revision;dtype;layout;tokens;tp.rank;pp.rank;tenant",
@@ -154,7 +154,7 @@ func numbers(from string, to ...*uint32) error {
 	return nil
 }
 
-// plain tells whether a byte stands for itself in a canonical text.
+// plain says whether a byte is unescaped in a canonical text.
 func plain(c byte) bool { return c > ' ' && c < 0x7f && c != '%' && c != ';' && c != ':' }
 
 func escape(s string) string {

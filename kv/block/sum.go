@@ -6,18 +6,18 @@ import (
 	"sync"
 )
 
-// Castagnoli is the polynomial of every checksum of blocks, in frames, segments and leases.
+// Castagnoli is the polynomial of all checksums of blocks, in frames, segments and leases.
 var Castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-// foldMin and mixMin are the lengths, in bytes, from which on folding and mixing are quicker than
-// the processor's instruction for CRC32C alone.
+// foldMin and mixMin are the lengths, in bytes, from which folding and mixing are faster than the
+// processor's CRC32C instruction alone.
 const (
 	foldMin = 1024
 	mixMin  = 8 << 10
 )
 
-// scratch is what Extend works with; on its stack it could not be, for package crc32 calls through
-// a variable.
+// scratch is the memory of Extend. It cannot be on the stack, because package crc32 calls through a
+// variable.
 type scratch struct {
 	fold   [256]byte
 	mix    [128]byte
@@ -26,10 +26,11 @@ type scratch struct {
 
 var scratches = sync.Pool{New: func() any { return new(scratch) }}
 
-// Sum is the checksum of a block's payload.
+// Sum returns the checksum of a block's payload.
 func Sum(payload []byte) uint32 { return Extend(0, payload) }
 
-// Extend is the checksum of what has the given one, followed by more. The checksum of nothing is 0.
+// Extend returns the checksum after more is appended to the bytes with checksum sum. The checksum
+// of no bytes is 0.
 func Extend(sum uint32, more []byte) uint32 {
 	switch {
 	case hasFold && len(more) >= foldMin:
@@ -49,8 +50,7 @@ func Extend(sum uint32, more []byte) uint32 {
 	return crc32.Update(sum, Castagnoli, more)
 }
 
-// extend goes on over as much of more as mix takes at once, at least half, and returns what is
-// left.
+// extend adds as much of more as mix takes at once, at least half. It returns the rest.
 func (s *scratch) extend(sum uint32, more []byte) (uint32, []byte) {
 	const piece = 128 + 3*32
 	log := bits.Len(uint(len(more)/piece)) - 1

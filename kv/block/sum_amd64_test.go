@@ -2,7 +2,7 @@ package block
 
 import "testing"
 
-// TestExtendWithout is TestExtend as on processors that lack what this one may have.
+// TestExtendWithout runs TestExtend as on processors without the faster instructions.
 func TestExtendWithout(t *testing.T) {
 	defer func(fold, mix bool) { hasFold, hasMix = fold, mix }(hasFold, hasMix)
 	hasFold = false

@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// TestExtend compares with the library's checksum, at every length about the pieces and from every
-// place.
+// TestExtend compares with the library's checksum at every length near the pieces, from every
+// offset.
 func TestExtend(t *testing.T) {
 	seed := rand.Uint64()
 	t.Logf("seed %d, folding: %v, mixing: %v", seed, hasFold, hasMix)
@@ -36,7 +36,7 @@ func TestExtend(t *testing.T) {
 	if Sum([]byte("123456789")) != 0xe3069283 {
 		t.Error("the check value of CRC32C is another")
 	}
-	if n := testing.AllocsPerRun(100, func() { Sum(b) }); n >= 1 { // under -race a pool drops some
+	if n := testing.AllocsPerRun(100, func() { Sum(b) }); n >= 1 { // under -race a pool drops some objects
 		t.Errorf("%v allocations", n)
 	}
 }

@@ -10,8 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// arena is the memory of one run of the daemon, mapped for reading. It is unmapped when nobody
-// refers to it.
+// arena is the memory of one incarnation of the daemon, mapped read-only. It is unmapped when its
+// last reference is dropped.
 type arena struct {
 	instance uint64
 	data     []byte
@@ -20,7 +20,7 @@ type arena struct {
 
 const seals = unix.F_SEAL_SHRINK | unix.F_SEAL_GROW | unix.F_SEAL_FUTURE_WRITE
 
-// mapFile maps size bytes of f, which must not be able to become shorter, and closes it.
+// mapFile maps size bytes of f and closes f. f must be sealed against shrinking.
 func mapFile(f *os.File, size uint64, protection, wanted int) ([]byte, error) {
 	defer f.Close()
 	has, err := unix.FcntlInt(f.Fd(), unix.F_GET_SEALS, 0)
@@ -35,11 +35,11 @@ func mapFile(f *os.File, size uint64, protection, wanted int) ([]byte, error) {
 	if err != nil {
 		return nil, fmt.Errorf("kv: mapping the daemon's memory: %w", err)
 	}
-	_ = unix.Madvise(data, unix.MADV_HUGEPAGE) // without huge pages it works as well
+	_ = unix.Madvise(data, unix.MADV_HUGEPAGE) // works without huge pages as well
 	return data, nil
 }
 
-// drop gives one reference back.
+// drop drops one reference.
 func (a *arena) drop() {
 	if a != nil && a.refs.Add(-1) == 0 {
 		_ = unix.Munmap(a.data)

@@ -17,10 +17,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// between stands between a client and a daemon: it passes requests on, and answers when it is let.
+// between is a proxy between a client and a daemon. It passes requests on, and answers only when
+// the gate is open.
 type between struct {
 	path string
-	gate sync.Mutex // held: answers wait
+	gate sync.Mutex // answers wait while it is held
 	wg   sync.WaitGroup
 	l    *net.UnixListener
 }
@@ -78,8 +79,8 @@ func (b *between) pass(from, to *net.UnixConn, gated bool) {
 	}
 }
 
-// TestCancelled gives up waiting for answers. Leases on the socket last, and what comes late is
-// skipped and given back.
+// TestCancelled abandons waits for answers. Leases on the socket stay valid. Late answers are
+// skipped and their leases returned.
 func TestCancelled(t *testing.T) {
 	d := start(t, 64<<20, lease.Options{Lease: time.Hour})
 	b := standBetween(t, d)
@@ -143,7 +144,8 @@ func TestCancelled(t *testing.T) {
 	}
 }
 
-// TestADaemonThatHangs: calls end with their contexts, and after some the socket is given up.
+// TestADaemonThatHangs checks that calls end with their contexts. After some abandoned answers the
+// socket is closed.
 func TestADaemonThatHangs(t *testing.T) {
 	d := start(t, 64<<20, lease.Options{})
 	b := standBetween(t, d)
@@ -168,7 +170,7 @@ func TestADaemonThatHangs(t *testing.T) {
 	t.Error("never given up")
 }
 
-// TestSocketsAreBounded: more callers than sockets wait for each other, and no longer than their
+// TestSocketsAreBounded checks that surplus callers wait for a socket, at most as long as their
 // contexts.
 func TestSocketsAreBounded(t *testing.T) {
 	d := start(t, 64<<20, lease.Options{})

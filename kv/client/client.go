@@ -16,22 +16,22 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Options of a Client. The zero value of each field means the default that it names.
+// Options are the settings of a Client. Each field names the default of its zero value.
 type Options struct {
-	Name    string // of the program, at most 32 bytes; whose pins are whose is told by it and the user; ""
-	Sockets int    // at most so many connections, and requests at one time; 4
-	// bytes of staging that a connection keeps between puts; 16 MiB. What is larger is given back
-	// after each
+	Name    string // name of the program, at most 32 bytes; name and user own the pins; ""
+	Sockets int    // limit on connections, and on requests at once; 4
+	// bytes of staging memory that a connection keeps between puts; 16 MiB. Larger memory is
+	// returned after each put
 	KeepStaging int
-	// map all that the daemon has in memory when connecting, in the background, so that the first
-	// read of a block costs what later ones do; takes 2 MiB of page tables per GiB. False: as
-	// blocks are read
+	// map the daemon's whole memory in the background after connecting, so that the first read of a
+	// block costs as little as later ones; takes 2 MiB of page tables per GiB. False: each block is
+	// mapped when it is read
 	Populate    bool
-	DialTimeout time.Duration // for connecting and greeting when ctx allows longer; 5 s
+	DialTimeout time.Duration // limit for connecting and greeting, if ctx allows longer; 5 s
 }
 
-// Client is a program's access to the cache daemon of its host. Its methods may be called by any
-// number of goroutines.
+// Client gives a program access to the cache daemon of its host. Any number of goroutines may call
+// its methods.
 type Client struct {
 	path   string
 	opt    Options
@@ -40,15 +40,15 @@ type Client struct {
 
 	ctx    context.Context // ends with Close
 	cancel context.CancelFunc
-	wg     sync.WaitGroup // populating
+	wg     sync.WaitGroup // for populate
 
 	mu        sync.Mutex
-	arena     *arena // of the daemon that answered last; a reference is held
+	arena     *arena // of the last daemon that answered; the client holds a reference
 	namespace atomic.Pointer[named]
-	known     []string // told with Know; each new daemon is told again
+	known     []string // namespaces passed to Know; each new daemon gets them again
 }
 
-// named is the namespace of the last put, and its id.
+// named is the namespace of the last put with its id.
 type named struct {
 	text string
 	id   block.ModelID
@@ -83,7 +83,7 @@ func (o Options) Dial(ctx context.Context, path string) (*Client, error) {
 	return c, nil
 }
 
-// Close ends all leases and connections. Views that are open stay readable memory until they are
+// Close ends all leases and connections. The memory of open Views stays readable until they are
 // closed.
 func (c *Client) Close() error {
 	if !c.closed.CompareAndSwap(false, true) {
@@ -123,7 +123,7 @@ func (c *Client) dial(ctx context.Context) (*socket, error) {
 	return s, nil
 }
 
-// greet says Hello and takes the arena if it is another than the one that is mapped.
+// greet sends Hello. It maps the daemon's arena unless that is already mapped.
 func (c *Client) greet(ctx context.Context, s *socket) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -141,7 +141,7 @@ func (c *Client) greet(ctx context.Context, s *socket) error {
 		return err
 	}
 	s.welcome = frame.ParseWelcome(body)
-	const slack = int64(5 * time.Millisecond) // both clocks are read through an offset that was taken once
+	const slack = int64(5 * time.Millisecond) // both clocks are read through an offset that was measured once
 	if now := s.welcome.NowNS; now < before-slack || now > frame.Monotonic()+slack {
 		s.closeFiles()
 		return ErrClock
@@ -164,7 +164,7 @@ func (c *Client) greet(ctx context.Context, s *socket) error {
 	return nil
 }
 
-// replaceArena maps the arena that came with the answer. mu is held.
+// replaceArena maps the arena that came with the answer. The caller holds mu.
 func (c *Client) replaceArena(s *socket) error {
 	f, err := s.file()
 	if err != nil {
@@ -192,7 +192,7 @@ func (c *Client) replaceArena(s *socket) error {
 	return nil
 }
 
-// retire lets go of what a dead socket held.
+// retire frees the resources of a dead socket.
 func (s *socket) retire() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -205,7 +205,7 @@ func (s *socket) retire() {
 	s.arena = nil
 }
 
-// done gives a socket back after a request.
+// done returns a socket to the pool after a request.
 func (c *Client) done(s *socket, err error) {
 	c.pool.put(s)
 	if errors.Is(err, ErrGone) {

@@ -32,7 +32,7 @@ func addr(name string) block.Addr {
 
 func item(name string) client.Item { return client.Item{Addr: addr(name), Namespace: namespace} }
 
-// daemon is a lease server that can be stopped and started again on the same path.
+// daemon is a lease server that can be restarted on the same path.
 type daemon struct {
 	t      testing.TB
 	path   string
@@ -131,7 +131,7 @@ func TestPutAndGet(t *testing.T) {
 	if _, err := c.Stat(ctx, addr("a")); !errors.Is(err, client.ErrMiss) {
 		t.Error(err)
 	}
-	until(t, "released", func() bool { return d.server.Stats().Leases == 0 }) // without another request
+	until(t, "released", func() bool { return d.server.Stats().Leases == 0 }) // released without another request
 	if s := d.server.Stats(); s.Released != s.Hits || s.StagingBytes > 16<<20 {
 		t.Errorf("%+v", s)
 	}
@@ -175,7 +175,7 @@ func TestPutRefused(t *testing.T) {
 	if _, err := c.PutFrom(ctx, item("a"), 10, func([]byte) error { return failed }); !errors.Is(err, failed) {
 		t.Error(err)
 	}
-	// A segment that is kept gives way to a larger one.
+	// A larger segment replaces a kept one.
 	for _, size := range []int{3 << 20, 7 << 20} {
 		if _, err := c.Put(ctx, item("a"), make([]byte, size)); err != nil {
 			t.Error(size, err)
@@ -191,7 +191,7 @@ func TestMany(t *testing.T) {
 	c := dial(t, d, client.Options{Name: "engine"})
 	ctx := t.Context()
 	var addrs []block.Addr
-	for i := range 700 { // more than fit in one frame
+	for i := range 700 { // more than one frame holds
 		name := fmt.Sprint(i)
 		addrs = append(addrs, addr(name))
 		if i%2 == 0 {
@@ -231,7 +231,8 @@ func TestMany(t *testing.T) {
 	until(t, "released", func() bool { return d.server.Stats().Leases == 0 })
 }
 
-// TestDurable puts a block that is on disk when Put returns: the daemon has it after a restart.
+// TestDurable puts a block that is on disk when Put returns. After a restart the daemon has the
+// block.
 func TestDurable(t *testing.T) {
 	d := &daemon{t: t, path: filepath.Join(t.TempDir(), "lease.sock"), ram: 16 << 20,
 		ssd: &ssd.Options{Dir: t.TempDir(), Cap: 256 << 20}}
@@ -305,7 +306,7 @@ func TestRestart(t *testing.T) {
 	if _, err := c.Get(ctx, addr("a")); !errors.Is(err, client.ErrGone) {
 		t.Error(err)
 	}
-	if _, err := c.Get(ctx, addr("a")); !errors.Is(err, client.ErrGone) { // nobody listens
+	if _, err := c.Get(ctx, addr("a")); !errors.Is(err, client.ErrGone) { // no server listens
 		t.Error(err)
 	}
 	d.start()
@@ -325,7 +326,7 @@ func TestRestart(t *testing.T) {
 	if _, err := c.Put(ctx, item("a"), []byte("again")); err != nil {
 		t.Error(err)
 	}
-	// Stopped and started between two uses: one error, though there were several connections.
+	// A restart between two uses causes one error, although there were several connections.
 	spread(t, c)
 	d.stop()
 	d.start()
@@ -339,7 +340,7 @@ func TestRestart(t *testing.T) {
 	}
 }
 
-// spread makes the client open all of its connections.
+// spread makes the client open all its connections.
 func spread(t *testing.T, c *client.Client) {
 	t.Helper()
 	var wg sync.WaitGroup

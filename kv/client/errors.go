@@ -10,21 +10,21 @@ import (
 	"github.com/cognitora/dataplane/kv/frame"
 )
 
-// What a call may end with. They have the names and the meanings of the daemon's store.
+// These are the errors of a call. Names and meanings are those of the daemon's store.
 var (
 	ErrMiss     = errors.New("kv: no such block")
 	ErrFull     = errors.New("kv: all of the daemon's memory is in use; try again later")
 	ErrTooLarge = errors.New("kv: block too large")
 	ErrQuota    = errors.New("kv: over a quota; close views or wait")
 	ErrCorrupt  = errors.New("kv: payload and checksum do not belong together")
-	// with Item.IfAbsent
+	// only with Item.IfAbsent
 	ErrExists = errors.New("kv: there is such a block already")
-	// with Item.Durable
+	// only with Item.Durable
 	ErrNotDurable = errors.New("kv: the block is not on disk, and perhaps in the daemon's memory")
 	ErrPin        = errors.New("kv: a pin must end within 24 hours")
-	// the Client, or the daemon is shutting down
+	// the Client is closed, or the daemon is shutting down
 	ErrClosed = errors.New("kv: closed")
-	// what was asked for may or may not have been done
+	// the operation may or may not have been done
 	ErrGone         = errors.New("kv: the daemon is gone; the next call dials again")
 	ErrLeaseExpired = errors.New("kv: the lease has ended; what was read under it must not be used") // from View
 	ErrDenied       = errors.New("kv: access to the lease socket denied")
@@ -34,7 +34,7 @@ var (
 	ErrInternal     = errors.New("kv: the daemon failed; its log says why")
 )
 
-// errorOf is the error for a status; nil for OK.
+// errorOf returns the error for a status, or nil for OK.
 func errorOf(s frame.Status) error {
 	switch s {
 	case frame.StatusOK:

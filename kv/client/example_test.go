@@ -16,7 +16,7 @@ import (
 	"github.com/cognitora/dataplane/kvcached/store"
 )
 
-// exampleDaemon stands for cgn-kvcached with --sock.
+// exampleDaemon starts a stand-in for cgn-kvcached with --sock.
 func exampleDaemon() (socket string, stop func()) {
 	dir, err := os.MkdirTemp("", "lease")
 	if err != nil {
@@ -43,7 +43,8 @@ func exampleDaemon() (socket string, stop func()) {
 	}
 }
 
-// A block is named by the tokens it covers and by everything that makes its bytes differ.
+// exampleAddr returns the address and the namespace of a block. The address is made from the
+// block's tokens and from everything else that makes its bytes differ.
 func exampleAddr() (block.Addr, string) {
 	model := block.Namespace{Model: "meta-llama/Llama-3.1-8B", Revision: "0e9e39f", DType: "bf16", Layout: "vllm.NHD",
 		Tokens: 16, TP: 1, PP: 1}
@@ -52,8 +53,8 @@ func exampleAddr() (block.Addr, string) {
 	return block.Addr{Digest: digest, Model: model.ID(), Layer: block.LayerAll}, model.String()
 }
 
-// exampleClient is a client of such a daemon, which has payload in the block that is named like
-// that if there is one.
+// exampleClient returns a client of an exampleDaemon. The daemon holds payload in the example
+// block, if payload is not empty.
 func exampleClient(payload string) (c *client.Client, addr block.Addr, namespace string, stop func()) {
 	socket, stopDaemon := exampleDaemon()
 	addr, namespace = exampleAddr()
@@ -99,7 +100,7 @@ func Example() {
 	}
 	payload := string(view.Bytes())
 	if err := view.Close(); err != nil {
-		log.Fatal(err) // client.ErrLeaseExpired: what has been read may be another block's
+		log.Fatal(err) // client.ErrLeaseExpired: the bytes may be another block's
 	}
 	fmt.Println("got", payload)
 	// Output:
@@ -111,21 +112,21 @@ func Example() {
 func ExampleClient_Read() {
 	c, addr, _, stop := exampleClient("keys and values")
 	defer stop()
-	device := make([]byte, 64) // say, a GPU's
+	device := make([]byte, 64) // for example a GPU's memory
 	n := 0
 	err := c.Read(context.Background(), addr, func(payload []byte) error {
 		n = copy(device, payload)
 		return nil
 	})
 	if err != nil {
-		n = 0 // nothing on the device counts
+		n = 0 // the bytes on the device do not count
 	}
 	fmt.Printf("%s\n", device[:n])
 	// Output: keys and values
 }
 
-// PutFrom has a block come about in memory that the daemon reads, without a buffer of the program's
-// own.
+// ExampleClient_PutFrom builds a block in the daemon's staging memory, without a buffer of the
+// program.
 func ExampleClient_PutFrom() {
 	c, addr, namespace, stop := exampleClient("")
 	defer stop()
@@ -143,7 +144,7 @@ func ExampleClient_PutFrom() {
 	// Output: 1048576 bytes, checksum 7d17286a
 }
 
-// GetMany gets what a prompt has in the cache in one round trip.
+// ExampleClient_GetMany gets a prompt's cached blocks in one round trip.
 func ExampleClient_GetMany() {
 	c, first, _, stop := exampleClient("the first 16 tokens")
 	defer stop()

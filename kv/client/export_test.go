@@ -2,5 +2,5 @@
 
 package client
 
-// Populated waits until all is mapped that is to be.
+// Populated waits until populate is done.
 func Populated(c *Client) { c.wg.Wait() }

@@ -16,22 +16,22 @@ import (
 // Tiers is a set of the daemon's tiers.
 type Tiers uint8
 
-// The tiers.
+// These are the tiers.
 const (
 	RAM Tiers = 1 << iota
 	SSD
 )
 
-// Info is what the daemon knows of a block.
+// Info is the daemon's knowledge of a block.
 type Info struct {
 	Length int    // bytes
 	CRC    uint32 // CRC32C of the payload
-	Tiers  Tiers  // where it is; 0: nowhere
-	Uses   uint32 // by Get, since it came to RAM
+	Tiers  Tiers  // tiers that hold it; 0: none
+	Uses   uint32 // number of Gets since it came into RAM
 }
 
-// Get puts a block under a lease. ErrMiss if the daemon has none with this address. It counts as a
-// use.
+// Get takes a lease on a block. It returns ErrMiss if the daemon has no block with this address. It
+// counts as a use.
 func (c *Client) Get(ctx context.Context, a block.Addr) (*View, error) {
 	s, err := c.pool.get(ctx)
 	if err != nil {
@@ -56,7 +56,7 @@ func (s *socket) get(ctx context.Context, a *block.Addr) (*View, error) {
 	return v, s.view(frame.ParseGrant(body, 0), v)
 }
 
-// view makes v of a grant.
+// view fills v from a grant.
 func (s *socket) view(g frame.Grant, v *View) error {
 	if g.Status != frame.StatusOK {
 		return errorOf(g.Status)
@@ -76,9 +76,9 @@ func (s *socket) nonsense() error {
 	return fmt.Errorf("%w: an answer that makes no sense", ErrProtocol)
 }
 
-// Read calls use with a block's bytes while they are under a lease. Its error is use's; if that is
-// nil, nil means that what use read was the block. Whatever use made of the bytes must not be used
-// otherwise.
+// Read calls use with a block's bytes while they are under a lease. It returns the error of use, if
+// any. Nil means that the bytes passed to use were the block's. After an error do not use any
+// result of use.
 func (c *Client) Read(ctx context.Context, a block.Addr, use func(payload []byte) error) error {
 	v, err := c.Get(ctx, a)
 	if err != nil {
@@ -88,8 +88,8 @@ func (c *Client) Read(ctx context.Context, a block.Addr, use func(payload []byte
 	return errors.Join(err, v.Close())
 }
 
-// GetMany puts several blocks under leases; where the daemon has none the View is nil. Up to
-// frame.MaxBatch addresses cost one round trip. After an error no lease is left.
+// GetMany takes leases on several blocks. The View of a missing block is nil. Up to frame.MaxBatch
+// addresses cost one round trip. After an error it holds no lease.
 func (c *Client) GetMany(ctx context.Context, addrs []block.Addr) ([]*View, error) {
 	views := make([]*View, 0, len(addrs))
 	err := c.batches(ctx, frame.OpGet, nil, addrs, func(s *socket, h frame.Header, body []byte) error {
@@ -118,8 +118,8 @@ func (c *Client) GetMany(ctx context.Context, addrs []block.Addr) ([]*View, erro
 	return views, nil
 }
 
-// batches asks op for all addresses, so many in one frame as fit, with the same fixed bytes before
-// them.
+// batches sends op for all addresses, as many in one frame as fit. The fixed bytes precede the
+// addresses in each frame.
 func (c *Client) batches(ctx context.Context, op frame.Op, fixed []byte, addrs []block.Addr,
 	take func(*socket, frame.Header, []byte) error) error {
 	s, err := c.pool.get(ctx)
@@ -150,8 +150,8 @@ func (c *Client) batches(ctx context.Context, op frame.Op, fixed []byte, addrs [
 	return err
 }
 
-// Stat says what the daemon knows of a block, without a lease and without counting as a use.
-// ErrMiss if it has none.
+// Stat returns the Info of a block, without a lease and without counting as a use. It returns
+// ErrMiss if there is none.
 func (c *Client) Stat(ctx context.Context, a block.Addr) (Info, error) {
 	infos, err := c.StatMany(ctx, []block.Addr{a})
 	if err != nil {
@@ -163,7 +163,7 @@ func (c *Client) Stat(ctx context.Context, a block.Addr) (Info, error) {
 	return infos[0], nil
 }
 
-// StatMany is Stat of several blocks; where there is none the Info is zero.
+// StatMany is Stat for several blocks. The Info of a missing block is zero.
 func (c *Client) StatMany(ctx context.Context, addrs []block.Addr) ([]Info, error) {
 	infos := make([]Info, 0, len(addrs))
 	err := c.batches(ctx, frame.OpStat, nil, addrs, func(_ *socket, h frame.Header, body []byte) error {
@@ -182,7 +182,7 @@ func infoOf(f frame.Info) Info {
 	return Info{Length: int(f.Length), CRC: f.CRC, Tiers: Tiers(f.Tiers), Uses: f.Uses}
 }
 
-// Delete takes blocks out of all tiers and tells how many there were.
+// Delete removes blocks from all tiers and returns how many existed.
 func (c *Client) Delete(ctx context.Context, addrs ...block.Addr) (deleted int, err error) {
 	err = c.batches(ctx, frame.OpDelete, nil, addrs, func(_ *socket, _ frame.Header, body []byte) error {
 		n, err := count(body)
@@ -192,8 +192,8 @@ func (c *Client) Delete(ctx context.Context, addrs ...block.Addr) (deleted int, 
 	return deleted, err
 }
 
-// Pin keeps blocks from being evicted until the given time, at most 24 hours ahead (else ErrPin),
-// and tells how many it pinned; those that it has not are left out. A pin outlives the Client.
+// Pin keeps blocks from being evicted until the given time, at most 24 hours ahead (else ErrPin).
+// It skips missing blocks and returns how many it pinned. A pin outlives the Client.
 func (c *Client) Pin(ctx context.Context, until time.Time, addrs ...block.Addr) (pinned int, err error) {
 	fixed := binary.LittleEndian.AppendUint64(nil, uint64(until.UnixMilli()))
 	err = c.batches(ctx, frame.OpPin, fixed, addrs, func(_ *socket, _ frame.Header, body []byte) error {
@@ -204,7 +204,7 @@ func (c *Client) Pin(ctx context.Context, until time.Time, addrs ...block.Addr) 
 	return pinned, err
 }
 
-// Unpin ends pins that a Client of this name and user made.
+// Unpin ends pins made by a Client of this name and user.
 func (c *Client) Unpin(ctx context.Context, addrs ...block.Addr) error {
 	return c.batches(ctx, frame.OpUnpin, nil, addrs, func(_ *socket, _ frame.Header, body []byte) error {
 		_, err := count(body)
@@ -212,7 +212,7 @@ func (c *Client) Unpin(ctx context.Context, addrs ...block.Addr) error {
 	})
 }
 
-// count tells in how many of a batch's statuses something was done.
+// count returns in how many of a batch's statuses the operation succeeded.
 func count(statuses []byte) (n int, err error) {
 	for _, b := range statuses {
 		switch e := errorOf(frame.Status(b)); {
@@ -225,7 +225,7 @@ func count(statuses []byte) (n int, err error) {
 	return n, err
 }
 
-// Touch says that a prompt's blocks, given in order, were used. The daemon does not answer.
+// Touch reports that a prompt's blocks were used, in order. The daemon does not answer.
 func (c *Client) Touch(ctx context.Context, addrs []block.Addr) error {
 	s, err := c.pool.get(ctx)
 	if err != nil {
@@ -244,7 +244,7 @@ func (c *Client) Touch(ctx context.Context, addrs []block.Addr) error {
 	return err
 }
 
-// send sends a request that is not answered.
+// send sends a request without an answer.
 func (s *socket) send() error {
 	s.seq--
 	if _, err := s.net.Write(frame.End(s.out, s.start)); err != nil {
@@ -253,7 +253,7 @@ func (s *socket) send() error {
 	return nil
 }
 
-// Ping tells whether the daemon answers.
+// Ping says whether the daemon answers.
 func (c *Client) Ping(ctx context.Context) error {
 	s, err := c.pool.get(ctx)
 	if err != nil {

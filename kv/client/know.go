@@ -11,13 +11,13 @@ import (
 	"github.com/cognitora/dataplane/kv/frame"
 )
 
-// maxKnown is how many namespaces a Client remembers for daemons that are started anew.
+// maxKnown bounds the namespaces that a Client remembers for restarted daemons.
 const maxKnown = 1024
 
-// Know names a namespace to the daemon, and to those that come after it, so that Get finds blocks
-// that only other hosts have: an address holds no more than a digest of it. Once is enough, and not
-// even that for what this daemon's clients have put. block.ErrNamespace: it is not a canonical
-// namespace of blocks.
+// Know tells the daemon, and each later one, a namespace. Get then finds blocks that only other
+// hosts have, because an address holds only a digest of the namespace. One call is enough. It is
+// not needed for namespaces of blocks that this daemon's clients have put. It returns
+// block.ErrNamespace for a text that is no canonical namespace of blocks.
 func (c *Client) Know(ctx context.Context, namespace string) error {
 	if len(namespace) > frame.MaxBatch {
 		return fmt.Errorf("%w: it has %d bytes", block.ErrNamespace, len(namespace))

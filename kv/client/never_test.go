@@ -16,8 +16,8 @@ import (
 	"github.com/cognitora/dataplane/kvcached/lease"
 )
 
-// TestNeverAnotherBlocksBytes lets readers be slow and leases short while the arena is overwritten
-// all the time: what a reader made of bytes that changed under it is refused by Close.
+// TestNeverAnotherBlocksBytes runs slow readers with short leases while the arena is overwritten
+// all the time. Close must refuse the result of a read whose bytes changed.
 func TestNeverAnotherBlocksBytes(t *testing.T) {
 	d := start(t, 4<<20, lease.Options{Lease: 20 * time.Millisecond, Grace: 10 * time.Millisecond})
 	c := dial(t, d, client.Options{Sockets: 8})
@@ -38,18 +38,17 @@ func TestNeverAnotherBlocksBytes(t *testing.T) {
 	}
 }
 
-// race is one of readers and writers for the same blocks: so many, of so many bytes, each of which
-// is the block's number.
+// race runs readers and writers on the same blocks. Each byte of a block is the block's number.
 type race struct {
 	began time.Time
 
 	mu                  sync.Mutex
-	good, late, changed int // reads
+	good, late, changed int // numbers of reads
 }
 
 const raceSize, raceNames = 256 << 10, 24
 
-// goesOn for a second at least, and until both kinds of reads have been seen.
+// goesOn returns true for at least a second, and until reads of both kinds have occurred.
 func (r *race) goesOn() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -81,7 +80,7 @@ func (r *race) read(t *testing.T, c *client.Client, random *rand.Rand) {
 			t.Error(err)
 			return
 		}
-		if random.IntN(4) == 0 { // too slow
+		if random.IntN(4) == 0 { // too slow for the lease
 			for v.Remaining() > -time.Duration(random.IntN(60))*time.Millisecond {
 				time.Sleep(time.Millisecond)
 			}

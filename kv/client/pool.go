@@ -10,8 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// pool hands out sockets, the one used last first, and has new ones dialled up to a limit. Who
-// finds none waits.
+// pool hands out sockets, the last used one first. It dials new ones up to a limit. Then callers
+// wait.
 type pool struct {
 	dial  func(context.Context) (*socket, error)
 	limit int
@@ -24,7 +24,7 @@ type pool struct {
 	closed  bool
 }
 
-// waiter waits for one socket, or for any. It is handed a socket, or nil to look again.
+// waiter waits for one socket, or for any. It receives a socket, or nil to look again.
 type waiter struct {
 	want *socket
 	turn chan *socket
@@ -105,7 +105,7 @@ func (p *pool) take(ctx context.Context, s *socket) error {
 	}
 }
 
-// wait waits for a turn. mu is held, and is not when it returns.
+// wait waits for a turn. The caller holds mu; wait returns without it.
 func (p *pool) wait(ctx context.Context, want *socket) (*socket, error) {
 	w := &waiter{want, make(chan *socket, 1)}
 	p.waiting = append(p.waiting, w)
@@ -121,7 +121,7 @@ func (p *pool) wait(ctx context.Context, want *socket) (*socket, error) {
 		p.waiting = slices.Delete(p.waiting, i, i+1)
 	}
 	p.mu.Unlock()
-	if i < 0 { // its turn has come all the same
+	if i < 0 { // its turn has come nevertheless
 		if s := <-w.turn; s != nil {
 			p.put(s)
 		} else {
@@ -133,7 +133,7 @@ func (p *pool) wait(ctx context.Context, want *socket) (*socket, error) {
 	return nil, context.Cause(ctx)
 }
 
-// put gives a socket back.
+// put returns a socket to the pool.
 func (p *pool) put(s *socket) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -159,7 +159,8 @@ func (p *pool) put(s *socket) {
 	p.idle = append(p.idle, s)
 }
 
-// wake lets the first who waits for s, or for any socket if s is nil, look again. mu is held.
+// wake makes the first waiter for s look again, or the first one for any socket if s is nil. The
+// caller holds mu.
 func (p *pool) wake(s *socket) bool {
 	for i, w := range p.waiting {
 		if w.want == s {
@@ -171,7 +172,7 @@ func (p *pool) wake(s *socket) bool {
 	return false
 }
 
-// prune closes idle sockets whose daemon has gone, so that one restart is one error.
+// prune closes idle sockets whose daemon is gone, so that one restart causes one error.
 func (p *pool) prune() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -190,7 +191,7 @@ func (p *pool) prune() {
 	})
 }
 
-// hungUp tells whether the daemon has closed the connection.
+// hungUp says whether the daemon has closed the connection.
 func (s *socket) hungUp() bool {
 	raw, err := s.net.SyscallConn()
 	if err != nil {
@@ -205,7 +206,7 @@ func (s *socket) hungUp() bool {
 	return gone || err != nil
 }
 
-// close closes all sockets, also those in use.
+// close closes all sockets, those in use included.
 func (p *pool) close() {
 	p.mu.Lock()
 	defer p.mu.Unlock()

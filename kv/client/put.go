@@ -16,10 +16,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Item says who a block is and how it is kept.
+// Item names a block and says how to keep it.
 type Item struct {
 	Addr      block.Addr
-	Namespace string       // canonical text whose ID is Addr.Model, of a model's blocks
+	Namespace string       // canonical text of a model's namespace; its ID is Addr.Model
 	Parent    block.Digest // zero: none
 	Expires   time.Time    // zero: never
 	Durable   bool         // return only when the block is on disk, written and synced; else ErrNotDurable
@@ -28,7 +28,7 @@ type Item struct {
 	CRC       uint32
 }
 
-// segment is staging memory: written here, read by the daemon when it is told to.
+// segment is staging memory. The client writes it, and the daemon reads it on request.
 type segment struct {
 	id   uint32
 	data []byte
@@ -44,8 +44,8 @@ func (c *Client) Put(ctx context.Context, it Item, payload []byte) (Info, error)
 	})
 }
 
-// PutFrom stores length bytes that fill writes straight into memory that the daemon reads. What is
-// there before is arbitrary.
+// PutFrom stores a block of length bytes. fill writes them straight into memory that the daemon
+// reads. The memory is not cleared before.
 func (c *Client) PutFrom(ctx context.Context, it Item, length int, fill func(b []byte) error) (Info, error) {
 	d, err := c.Stage(ctx, length)
 	if err != nil {
@@ -58,7 +58,7 @@ func (c *Client) PutFrom(ctx context.Context, it Item, length int, fill func(b [
 	return d.Commit(ctx, it)
 }
 
-// Draft is staging memory in which a block comes about.
+// Draft is staging memory for a block being written.
 type Draft struct {
 	client *Client
 	socket *socket
@@ -80,11 +80,11 @@ func (c *Client) Stage(ctx context.Context, length int) (*Draft, error) {
 	return &Draft{c, s, g, length}, nil
 }
 
-// Bytes is the memory, not cleared, valid until Commit or Abort.
+// Bytes returns the memory, uncleared. It is valid until Commit or Abort.
 func (d *Draft) Bytes() []byte { return d.g.data[:d.length:d.length] }
 
-// Commit stores what Bytes holds. After it, whatever it returns, the Draft is of no more use. A
-// Draft must not be used by several goroutines at one time.
+// Commit stores the contents of Bytes. The Draft is of no more use afterwards, even after an error.
+// One goroutine at a time may use a Draft.
 func (d *Draft) Commit(ctx context.Context, it Item) (Info, error) {
 	if d.g == nil {
 		return Info{}, ErrClosed
@@ -105,7 +105,7 @@ func (d *Draft) Commit(ctx context.Context, it Item) (Info, error) {
 	return info, err
 }
 
-// Abort gives the memory back. After Commit it does nothing.
+// Abort returns the memory. After Commit it does nothing.
 func (d *Draft) Abort() {
 	if d.g != nil {
 		d.socket.keep(d.g, false)
@@ -113,7 +113,7 @@ func (d *Draft) Abort() {
 	}
 }
 
-// check holds the item's address to its namespace.
+// check checks that the item's address fits its namespace.
 func (c *Client) check(it *Item) error {
 	n := c.namespace.Load()
 	if n == nil || n.text != it.Namespace {
@@ -126,7 +126,7 @@ func (c *Client) check(it *Item) error {
 	return nil
 }
 
-// stage finds or asks for a segment of at least length bytes.
+// stage finds a segment of at least length bytes, or asks the daemon for one.
 func (s *socket) stage(ctx context.Context, length int) (*segment, error) {
 	if length < 0 || length > int(s.welcome.MaxValue) {
 		return nil, fmt.Errorf("%w: %d bytes, %d are allowed", ErrTooLarge, length, s.welcome.MaxValue)
@@ -141,7 +141,7 @@ func (s *socket) stage(ctx context.Context, length int) (*segment, error) {
 	return g, err
 }
 
-// spare is the smallest segment at hand that is large enough.
+// spare returns the smallest kept segment that is large enough.
 func (s *socket) spare(length int) *segment {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -159,7 +159,7 @@ func (s *socket) spare(length int) *segment {
 	return g
 }
 
-// sizeClass rounds up to a quarter of a power of two, so that segments fit many blocks and waste at
+// sizeClass rounds up to a quarter of a power of two. Segments then fit many blocks and waste at
 // most a fifth.
 func sizeClass(length int) uint64 {
 	const least = 64 << 10
@@ -194,11 +194,11 @@ func (s *socket) newSegment(ctx context.Context, length int) (*segment, error) {
 		_ = unix.Munmap(data)
 		return nil, s.nonsense()
 	}
-	_ = unix.Madvise(data, unix.MADV_POPULATE_WRITE) // else the first put pays for it page by page
+	_ = unix.Madvise(data, unix.MADV_POPULATE_WRITE) // otherwise the first put faults page by page
 	return &segment{id, data}, nil
 }
 
-// commit tells the daemon to take a block out of a segment.
+// commit asks the daemon to take a block from a segment.
 func (s *socket) commit(ctx context.Context, it *Item, g *segment, length int) (Info, error) {
 	q := frame.Commit{Segment: g.id, Length: uint32(length), CRC: it.CRC, Layer: it.Addr.Layer, Digest: it.Addr.Digest,
 		Parent: it.Parent}
@@ -228,8 +228,8 @@ func (s *socket) commit(ctx context.Context, it *Item, g *segment, length int) (
 	return infoOf(frame.ParseInfo(body, 0)), nil
 }
 
-// keep puts a segment aside for the next put, or gives it back to the daemon: if it is too much to
-// keep, or if the daemon may be reading it still.
+// keep keeps a segment for the next put. It returns the segment to the daemon if the client keeps
+// too much already, or if the daemon may still be reading it.
 func (s *socket) keep(g *segment, busy bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -247,13 +247,13 @@ func (s *socket) keep(g *segment, busy bool) {
 	}
 }
 
-// drop gives a segment back with the next request. mu is held.
+// drop returns a segment with the next request. The caller holds mu.
 func (s *socket) drop(g *segment) {
 	g.unmap()
 	s.dropped = append(s.dropped, g.id)
 }
 
-// dropSpares gives back all segments that are not in use, and tells whether there were any.
+// dropSpares returns all unused segments. It returns true if there were any.
 func (s *socket) dropSpares() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -17,39 +17,39 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// socket is one connection. Who has taken it from the pool may send a request and read the answer.
+// socket is one connection. The caller that took it from the pool may send a request and read the
+// answer.
 type socket struct {
 	client  *Client
 	net     *net.UnixConn
-	arena   *arena // of the daemon at the other end; a reference is held
+	arena   *arena // of the daemon at the other end; the socket holds a reference
 	welcome frame.Welcome
-	dead    atomic.Bool // set before it is closed: from then on no lease of it lasts
+	dead    atomic.Bool // set before it is closed; its leases are no longer valid then
 
 	out   []byte // the request
-	start int    // where it begins in out, after what goes before it
+	start int    // begin of the request in out, behind the notices
 	seq   uint64 // of the request
-	read  uint64 // sequence number of the last answer that was read
+	read  uint64 // sequence number of the last answer read
 	in    []byte // answers
-	r, w  int    // in[r:w] has been read and not looked at
+	r, w  int    // in[r:w] has been read and not parsed
 	files []int  // descriptors that came with answers
 
 	mu       sync.Mutex
-	released []uint64 // leases to give back with the next request, or soon; at most releaseBatch
-	dropped  []uint32 // segments, likewise
-	notice   []byte   // room for their frames
+	released []uint64 // leases to return with the next request, or soon; at most releaseBatch
+	dropped  []uint32 // segments to return, likewise
+	notice   []byte   // memory for the frames that return them
 	timer    *time.Timer
 	armed    bool
-	segments []*segment // staging that is not in use
+	segments []*segment // unused staging memory
 }
 
 const (
-	releaseBatch = 64                    // leases that are given back at once
-	releaseDelay = 10 * time.Millisecond // how long a released lease waits for a request to ride on
-	maxStale     = 16                    // answers that nobody waits for any more on one socket; past it, it is closed
+	releaseBatch = 64                    // leases returned at once
+	releaseDelay = 10 * time.Millisecond // how long a released lease waits for a request
+	maxStale     = 16                    // abandoned answers on one socket; one more closes it
 )
 
-// begin starts a request with the given number of entries. What is to be given back goes in front
-// of it.
+// begin starts a request with the given number of entries. Notices go before it.
 func (s *socket) begin(op frame.Op, count int) {
 	s.mu.Lock()
 	s.out = s.notices(s.out[:0])
@@ -59,7 +59,7 @@ func (s *socket) begin(op frame.Op, count int) {
 	s.out = frame.Append(s.out, frame.Header{Op: op, Count: uint16(count), Seq: s.seq})
 }
 
-// notices appends frames for what is to be given back. mu is held.
+// notices appends the frames that return leases and segments. The caller holds mu.
 func (s *socket) notices(b []byte) []byte {
 	if len(s.released) > 0 {
 		start := len(b)
@@ -79,8 +79,7 @@ func (s *socket) notices(b []byte) []byte {
 	return b
 }
 
-// giveBack ends a lease: with the next request, when some more have gathered, or after
-// releaseDelay.
+// giveBack returns a lease: with the next request, with a full batch, or after releaseDelay.
 func (s *socket) giveBack(id uint64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -93,8 +92,8 @@ func (s *socket) giveBack(id uint64) {
 	}
 }
 
-// tell writes what is to be given back without waiting for a request. A Write is never mixed with
-// another one's bytes, so it does not matter who has taken the socket. mu is held.
+// tell writes the notices without a request. Any caller may do so, because the bytes of two Writes
+// never mix. The caller holds mu.
 func (s *socket) tell() {
 	if s.notice = s.notices(s.notice[:0]); len(s.notice) == 0 || s.dead.Load() {
 		return
@@ -105,7 +104,7 @@ func (s *socket) tell() {
 	}
 }
 
-// late is called by the timer.
+// late is the timer's function.
 func (s *socket) late() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -113,15 +112,15 @@ func (s *socket) late() {
 	s.tell()
 }
 
-// kill ends the connection, and first its leases for those who look at them.
+// kill ends the connection. It marks the leases as ended first.
 func (s *socket) kill() {
 	if s.dead.CompareAndSwap(false, true) {
 		s.net.Close()
 	}
 }
 
-// exchange sends the request that has been put together and returns its answer, whose body is valid
-// until the next request. When ctx ends the answer is left to be skipped later.
+// exchange sends the prepared request and returns its answer, whose body is valid until the next
+// request. If ctx ends first, the answer is skipped later.
 func (s *socket) exchange(ctx context.Context) (frame.Header, []byte, error) {
 	s.out = frame.End(s.out, s.start)
 	if ctx.Err() != nil {
@@ -153,7 +152,7 @@ func (s *socket) trade(ctx context.Context) (frame.Header, []byte, error) {
 	if errors.Is(writeErr, os.ErrDeadlineExceeded) {
 		return frame.Header{}, nil, s.fail(ctx, writeErr, n > 0)
 	}
-	for { // also if the daemon reads no more: it may have said why
+	for { // even if the daemon has stopped reading, because it may have written the reason
 		h, body, err := frame.Answer(s.in[s.r:s.w])
 		switch {
 		case errors.Is(err, frame.ErrIncomplete):
@@ -181,7 +180,7 @@ func (s *socket) trade(ctx context.Context) (frame.Header, []byte, error) {
 	}
 }
 
-// skip gives back what came too late for who asked for it.
+// skip returns the leases and segments of an abandoned answer.
 func (s *socket) skip(h frame.Header, body []byte) {
 	s.read = h.Seq
 	if h.Op != frame.OpGet {
@@ -194,7 +193,7 @@ func (s *socket) skip(h frame.Header, body []byte) {
 	}
 }
 
-// fill reads more of the answers.
+// fill reads more bytes of answers.
 func (s *socket) fill() error {
 	if s.r == s.w {
 		s.r, s.w = 0, 0
@@ -217,7 +216,7 @@ func (s *socket) fill() error {
 	return errors.Join(err, s.collect(control[:m]))
 }
 
-// collect takes the descriptors out of a control message.
+// collect takes the descriptors from a control message.
 func (s *socket) collect(control []byte) error {
 	messages, err := unix.ParseSocketControlMessage(control)
 	for i := range messages {
@@ -229,7 +228,7 @@ func (s *socket) collect(control []byte) error {
 	return err
 }
 
-// file is the descriptor that came with the last answer.
+// file returns the descriptor that came with the last answer.
 func (s *socket) file() (*os.File, error) {
 	if len(s.files) != 1 {
 		s.closeFiles()
@@ -247,7 +246,7 @@ func (s *socket) closeFiles() {
 	s.files = s.files[:0]
 }
 
-// fail says why an exchange ended: at the wish of who asked, or because the daemon has gone.
+// fail returns the error of an ended exchange: the context's, or ErrGone.
 func (s *socket) fail(ctx context.Context, err error, torn bool) error {
 	if !errors.Is(err, os.ErrDeadlineExceeded) {
 		return s.gone(err)

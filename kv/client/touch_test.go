@@ -14,8 +14,7 @@ import (
 	"github.com/cognitora/dataplane/kvcached/lease"
 )
 
-// TestFirstTouch prints what it costs a client to read blocks that it has never read, beside
-// reading them again.
+// TestFirstTouch prints the cost of first reads of blocks and of repeated reads.
 func TestFirstTouch(t *testing.T) {
 	if os.Getenv("CGN_BENCH") == "" {
 		t.Skip("set CGN_BENCH=1")

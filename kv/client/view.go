@@ -13,8 +13,8 @@ import (
 	"github.com/cognitora/dataplane/kv/frame"
 )
 
-// View is a block in the daemon's memory. Close it; a View that is forgotten keeps the daemon from
-// using its memory until the lease ends.
+// View is a block in the daemon's memory. Close it. The daemon cannot reuse the memory of an
+// unclosed View until its lease ends.
 type View struct {
 	socket   *socket
 	arena    *arena
@@ -25,14 +25,14 @@ type View struct {
 	crc      uint32
 }
 
-// Bytes is the block's payload: memory that cannot be written, the block's until the lease ends,
-// not to be touched after Close.
+// Bytes returns the block's payload as read-only memory. It is the block's until the lease ends. Do
+// not touch it after Close.
 func (v *View) Bytes() []byte { return v.bytes }
 
-// CRC is the CRC32C that the payload had when it was put.
+// CRC returns the payload's CRC32C at the time of the put.
 func (v *View) CRC() uint32 { return v.crc }
 
-// Verify reads all of the payload and compares its checksum; ErrCorrupt if it is another one.
+// Verify reads the whole payload and compares its checksum. It returns ErrCorrupt if they differ.
 func (v *View) Verify() error {
 	sum := block.Sum(v.bytes)
 	if err := v.Err(); err != nil {
@@ -44,7 +44,7 @@ func (v *View) Verify() error {
 	return nil
 }
 
-// Remaining is how long the lease still lasts; 0 or less if it has ended.
+// Remaining returns the rest of the lease; 0 or less if it has ended.
 func (v *View) Remaining() time.Duration {
 	if v.socket.dead.Load() {
 		return 0
@@ -52,8 +52,7 @@ func (v *View) Remaining() time.Duration {
 	return time.Duration(v.deadline.Load() - frame.Monotonic())
 }
 
-// Err is nil if all that has been read up to now is the block, and ErrLeaseExpired if it need not
-// be.
+// Err returns nil if everything read so far is the block's. Otherwise it returns ErrLeaseExpired.
 func (v *View) Err() error {
 	if v.Remaining() <= 0 {
 		return ErrLeaseExpired
@@ -61,7 +60,8 @@ func (v *View) Err() error {
 	return nil
 }
 
-// Renew prolongs the lease to a full one from now. ErrLeaseExpired if it has ended already.
+// Renew extends the lease to a full one from now. It returns ErrLeaseExpired if the lease has
+// already ended.
 func (v *View) Renew(ctx context.Context) error {
 	if v.closed.Load() {
 		return ErrLeaseExpired
@@ -91,9 +91,9 @@ func (v *View) Renew(ctx context.Context) error {
 	return nil
 }
 
-// Close ends the lease. Nil means that everything read from the View was the block; ErrLeaseExpired
-// that the lease had ended before, and what was read must not be used. A second Close does nothing
-// and returns ErrLeaseExpired.
+// Close ends the lease. Nil means that everything read from the View was the block's.
+// ErrLeaseExpired means that the lease had ended before; do not use the bytes then. A second Close
+// does nothing and returns ErrLeaseExpired.
 func (v *View) Close() error {
 	if !v.closed.CompareAndSwap(false, true) {
 		return ErrLeaseExpired

@@ -1,6 +1,5 @@
-// Package feed puts what a residency index tells its watchers into the messages of
-// cognitora.v1.Kv's Watch. Who serves them, and who reads them in the same process, needs neither
-// the store nor what else the daemon has.
+// Package feed encodes the changes of a residency index as messages of cognitora.v1.Kv's Watch.
+// Servers and readers in the same process then need no other part of the daemon.
 package feed
 
 import (
@@ -12,19 +11,19 @@ import (
 	pb "github.com/cognitora/dataplane/proto/cognitora/v1"
 )
 
-// linger is how far apart messages of few changes are, so that a thousand changes a second are not
-// as many messages.
+// linger is the shortest time between messages with few changes, so that a thousand changes a
+// second make fewer messages.
 const linger = time.Millisecond
 
-// Reader is one watcher of an index. Its calls come from one goroutine at a time.
+// Reader is one watcher of an index. One goroutine at a time calls it.
 type Reader struct {
 	w     *residency.Watcher
 	batch residency.Batch
 	m     pb.WatchResponse
-	timer *time.Timer // of linger
+	timer *time.Timer // for linger
 }
 
-// NewReader begins to watch as a request asks for. The Reader is to be closed.
+// NewReader begins to watch by a request. Close the Reader.
 func NewReader(x *residency.Index, r *pb.WatchRequest) *Reader {
 	return &Reader{
 		w: x.Watch(residency.WatchOptions{All: r.All, Epoch: r.Epoch, After: r.After}),
@@ -32,13 +31,13 @@ func NewReader(x *residency.Index, r *pb.WatchRequest) *Reader {
 	}
 }
 
-// Close ends the watching.
+// Close ends the watch.
 func (r *Reader) Close() {
 	r.timer.Stop()
 	r.w.Close()
 }
 
-// Next waits for the next message, which is valid until the next call. The error is the context's.
+// Next waits for the next message, which is valid until the next call. Its error is the context's.
 func (r *Reader) Next(ctx context.Context) (*pb.WatchResponse, error) {
 	if b := &r.batch; b.Part == residency.Changes && len(b.Blocks) <= 64 {
 		r.timer.Reset(linger)
@@ -59,7 +58,7 @@ var parts = [...]pb.WatchResponse_Part{
 	residency.Changes: pb.WatchResponse_PART_CHANGES, residency.Synced: pb.WatchResponse_PART_SYNCED,
 }
 
-// encode puts a batch into a message, whose memory it uses again.
+// encode writes a batch into a message, whose memory it reuses.
 func encode(m *pb.WatchResponse, b *residency.Batch) {
 	m.Part, m.First, m.Last = parts[b.Part], b.First, b.Last
 	m.Gone, m.Namespaces, m.Holders = b.Gone, b.Namespaces, m.Holders[:0]

@@ -7,7 +7,7 @@ import (
 	"github.com/cognitora/dataplane/kv/block"
 )
 
-// Sizes of entries, in bytes.
+// These are the sizes of entries in bytes.
 const (
 	AddrSize  = 72
 	GrantSize = 40
@@ -19,7 +19,7 @@ const (
 	commitSize  = 96
 )
 
-// magic begins every Hello, so that what is no lease client at all is found out by its first frame.
+// magic begins every Hello, so that the first frame of any other program is recognized.
 const magic = 0x6573_6165_6c6e_6763 // "cgnlease"
 
 var le = binary.LittleEndian
@@ -30,7 +30,7 @@ func AppendAddr(b []byte, a *block.Addr) []byte {
 	return le.AppendUint64(b, uint64(a.Layer))
 }
 
-// Addr is the i-th address of a body that holds nothing else.
+// Addr returns the i-th address of a body of addresses.
 func Addr(body []byte, i int) (a block.Addr) {
 	b := body[i*AddrSize:]
 	copy(a.Digest[:], b)
@@ -39,14 +39,14 @@ func Addr(body []byte, i int) (a block.Addr) {
 	return a
 }
 
-// Lease is the i-th lease id, or deadline, of a body that holds nothing else.
+// Lease returns the i-th lease id, or deadline, of a body of these.
 func Lease(body []byte, i int) uint64 { return le.Uint64(body[8*i:]) }
 
-// Hello is what a client says first.
+// Hello is the first frame of a client.
 type Hello struct {
-	Min, Max uint16   // versions that it speaks
-	Have     uint64   // the instance whose arena it has mapped already; 0: none
-	Name     [32]byte // of the program, whose pins are told from others' by it; zero bytes at the end
+	Min, Max uint16   // supported versions
+	Have     uint64   // instance whose arena is already mapped; 0: none
+	Name     [32]byte // of the program, which owns pins by it; padded with zero bytes
 }
 
 // AppendHello writes the body of a Hello.
@@ -71,19 +71,19 @@ func ParseHello(body []byte) (h Hello, err error) {
 	return h, nil
 }
 
-// Welcome answers Hello and says what the client may do on this connection.
+// Welcome answers Hello with the limits of this connection.
 type Welcome struct {
 	Version     uint16
 	Attached    bool   // the arena's memfd comes with this frame
-	MaxLeases   uint32 // held at one time
-	Instance    uint64 // of the daemon: another one has another arena
+	MaxLeases   uint32 // held at once
+	Instance    uint64 // of the daemon; another instance has another arena
 	ArenaSize   uint64 // bytes
-	LeaseNS     int64  // how long a lease lasts
-	NowNS       int64  // CLOCK_MONOTONIC of the daemon when it wrote this
-	MaxLeased   uint64 // bytes under leases at one time
-	MaxStaging  uint64 // bytes of staging at one time
+	LeaseNS     int64  // duration of a lease
+	NowNS       int64  // the daemon's CLOCK_MONOTONIC at the time of writing
+	MaxLeased   uint64 // bytes under leases at once
+	MaxStaging  uint64 // bytes of staging at once
 	MaxValue    uint64 // bytes of one block
-	MaxSegments uint32 // stagings at one time
+	MaxSegments uint32 // staging segments at once
 }
 
 // AppendWelcome writes the body of a Welcome.
@@ -113,15 +113,15 @@ func ParseWelcome(body []byte) Welcome {
 	}
 }
 
-// Grant is the answer to one address of a Get. The block's bytes stay as they are until DeadlineNS,
-// or until the lease is released; what is read after that may be another block's.
+// Grant answers one address of a Get. The block's bytes stay unchanged until DeadlineNS, or until
+// the lease is released. Later bytes may be another block's.
 type Grant struct {
 	Lease      uint64
 	DeadlineNS int64 // CLOCK_MONOTONIC
 	Offset     uint64
 	Length     uint32
 	CRC        uint32
-	Status     Status // only with StatusOK the rest means something
+	Status     Status // the other fields are set only with StatusOK
 }
 
 // AppendGrant writes a Grant.
@@ -140,7 +140,7 @@ func ParseGrant(body []byte, i int) Grant {
 	}
 }
 
-// Info is what is known of a block, or of what has been committed.
+// Info describes a stored block, or the result of a Commit.
 type Info struct {
 	Length uint32
 	CRC    uint32
@@ -170,14 +170,14 @@ func AppendStaged(b []byte, id uint32, size uint64) []byte {
 // ParseStaged reads the answer to Stage.
 func ParseStaged(body []byte) (id uint32, size uint64) { return le.Uint32(body), le.Uint64(body[8:]) }
 
-// Flags of a Commit.
+// These are the flags of a Commit.
 const (
-	Durable  uint32 = 1 << iota // answered when the block is on disk, written and synced
-	CheckCRC                    // refused unless the payload has the checksum that is given
-	IfAbsent                    // refused if the address has a block
+	Durable  uint32 = 1 << iota // answer when the block is on disk, written and synced
+	CheckCRC                    // refuse unless the payload has the given checksum
+	IfAbsent                    // refuse if the address has a block
 )
 
-// Commit makes a block of bytes in a staging segment.
+// Commit makes a block from bytes in a staging segment.
 type Commit struct {
 	Segment   uint32
 	Flags     uint32
@@ -188,7 +188,7 @@ type Commit struct {
 	Expires   int64 // Unix ms; 0: never
 	Digest    block.Digest
 	Parent    block.Digest
-	Namespace []byte // canonical text, part of the frame
+	Namespace []byte // canonical text; aliases the frame
 }
 
 // AppendCommit writes the body of a Commit. The header's count is the length of the namespace's

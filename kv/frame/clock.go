@@ -8,14 +8,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The runtime reads CLOCK_MONOTONIC without a system call but keeps its absolute value to itself;
-// the difference is taken once, in the attempt of which the least time was lost to others.
+// The Go runtime reads CLOCK_MONOTONIC without a system call but hides its absolute value. The
+// difference is measured once, by the attempt with the shortest duration.
 var began, beganNS = func() (best time.Time, bestNS int64) {
 	least := time.Duration(1<<63 - 1)
 	for range 64 {
 		var ts unix.Timespec
 		before := time.Now()
-		_ = unix.ClockGettime(unix.CLOCK_MONOTONIC, &ts) // fails for unknown clocks only
+		_ = unix.ClockGettime(unix.CLOCK_MONOTONIC, &ts) // fails only for unknown clocks
 		if took := time.Since(before); took < least {
 			least, best, bestNS = took, before, ts.Nano()
 		}
@@ -26,6 +26,6 @@ var began, beganNS = func() (best time.Time, bestNS int64) {
 	return best, bestNS
 }()
 
-// Monotonic is CLOCK_MONOTONIC in nanoseconds, the clock of all deadlines. It is ahead by less than
-// what one system call takes, so that a lease rather ends early than late for its holder.
+// Monotonic returns CLOCK_MONOTONIC in nanoseconds, the clock of all deadlines. It is ahead by less
+// than the time of one system call, so a lease ends rather early than late for its holder.
 func Monotonic() int64 { return beganNS + int64(time.Since(began)) }

@@ -1,15 +1,14 @@
-// Package frame is what a lease socket and its clients say to each other: small frames of fixed
-// layout, little-endian, over a Unix stream socket.
+// Package frame is the wire format between a lease socket and its clients: small little-endian
+// frames of fixed layout over a Unix stream socket.
 //
-// A frame is a header of HeaderSize bytes and a body whose length follows from op and count alone,
-// so that nothing is believed before it has been checked. Answers carry the op and the sequence
-// number of what they answer and come in the order of the requests. Release, Touch and Unstage are
-// not answered. A frame that makes no sense is answered by one with OpError, a status and a text,
-// after which the server closes the connection.
+// A frame is a header of HeaderSize bytes and a body. The body's length follows from op and count
+// alone, so a reader can check it at once. An answer carries the op and the sequence number of its
+// request. Answers come in the order of the requests. Release, Touch and Unstage are not answered.
+// The server answers an invalid frame with OpError, a status and a text, and closes the connection.
 //
-// A stream socket and not SOCK_SEQPACKET: both cost the same per round trip, but several frames
-// leave in one write of a stream (releases ride in front of the next Get), and every language has
-// them.
+// The socket is a stream socket, not SOCK_SEQPACKET. Both cost the same per round trip. But one
+// write to a stream holds several frames (releases precede the next Get), and every language
+// supports streams.
 package frame
 
 import (
@@ -18,10 +17,10 @@ import (
 	"fmt"
 )
 
-// Version is the only version of the protocol that there is.
+// Version is the only version of the protocol.
 const Version = 1
 
-// Bounds that both sides know.
+// These limits apply to both sides.
 const (
 	HeaderSize = 16
 	MaxBatch   = 512      // addresses or leases in one frame
@@ -29,10 +28,10 @@ const (
 	MaxText    = 200      // bytes of an error's text
 )
 
-// Op says what a frame asks for, or what it answers.
+// Op is the operation of a request, or of its answer.
 type Op uint8
 
-// The operations. All but Hello may be used only after Hello has been answered.
+// These are the operations. Hello must be answered before any other is used.
 const (
 	OpHello   Op = 1  // Hello; answered by Welcome, with the arena's memfd unless the client has it
 	OpGet     Op = 2  // addresses; answered by as many Grants
@@ -46,36 +45,36 @@ const (
 	OpDelete  Op = 10 // addresses; answered by a Status byte for each
 	OpPin     Op = 11 // a time in Unix ms, then addresses; answered by a Status byte for each
 	OpUnpin   Op = 12 // addresses; answered by a Status byte for each
-	OpPing    Op = 13 // nothing; answered by nothing
-	// the text of a namespace whose blocks will be asked for, which other hosts are asked by;
-	// answered by nothing
+	OpPing    Op = 13 // empty; answered by an empty body
+	// text of a namespace whose blocks the client will get, for requests to other hosts; answered
+	// by an empty body
 	OpKnow  Op = 14
 	OpError Op = 255
 )
 
-// Status says how an operation, or one address of a batch, ended.
+// Status is the result of an operation, or of one address of a batch.
 type Status uint8
 
-// The statuses. Those from BadFrame on come in frames with OpError.
+// These are the statuses. Those from BadFrame on come in frames with OpError.
 const (
 	StatusOK         Status = 0
 	StatusMiss       Status = 1
-	StatusFull       Status = 2 // all of the arena is in use: try again later
+	StatusFull       Status = 2 // the whole arena is in use: try again later
 	StatusTooLarge   Status = 3
 	StatusQuota      Status = 4
-	StatusCorrupt    Status = 5 // the payload does not have the checksum that the client gave
+	StatusCorrupt    Status = 5 // the payload's checksum differs from the client's
 	StatusClosed     Status = 6 // the daemon is shutting down
 	StatusNamespace  Status = 7 // not a canonical namespace of blocks
 	StatusInternal   Status = 8
-	StatusExists     Status = 9  // with IfAbsent: there is a block already
-	StatusNotDurable Status = 10 // it could not be made durable; whether it is in RAM is not said
+	StatusExists     Status = 9  // with IfAbsent: the address has a block
+	StatusNotDurable Status = 10 // the block is not on disk; it may be in RAM
 	StatusPin        Status = 11 // a pin that would end more than 24 h from now
-	StatusBadFrame   Status = 64 // truncated, too long, or with fields that make no sense
+	StatusBadFrame   Status = 64 // truncated, too long, or with invalid fields
 	StatusVersion    Status = 65 // no common version
 	StatusUnknownOp  Status = 66
 	StatusDenied     Status = 67 // the peer's user and groups have no access
 	StatusBusy       Status = 68 // too many clients
-	StatusNoGreeting Status = 69 // something else than Hello came first
+	StatusNoGreeting Status = 69 // the first frame was no Hello
 )
 
 var statusTexts = map[Status]string{
@@ -95,10 +94,10 @@ func (s Status) String() string {
 	return fmt.Sprintf("status %d", uint8(s))
 }
 
-// ErrIncomplete says that more bytes of the frame are still to come.
+// ErrIncomplete says that the rest of the frame has not come yet.
 var ErrIncomplete = errors.New("frame: incomplete")
 
-// Error is what makes a frame unacceptable.
+// Error is the reason for refusing a frame.
 type Error struct {
 	Status Status
 	Text   string
@@ -118,10 +117,10 @@ type Header struct {
 	Op     Op
 	Status Status // 0 in requests
 	Count  uint16 // entries in the body
-	Seq    uint64 // chosen by who asks, repeated in the answer
+	Seq    uint64 // chosen by the requester, repeated in the answer
 }
 
-// Append writes a header; its size is filled in by End.
+// Append writes a header. End fills in its size.
 func Append(b []byte, h Header) []byte {
 	b = binary.LittleEndian.AppendUint32(b, h.Size)
 	b = append(b, byte(h.Op), byte(h.Status))
@@ -129,16 +128,16 @@ func Append(b []byte, h Header) []byte {
 	return binary.LittleEndian.AppendUint64(b, h.Seq)
 }
 
-// End fills in the size of the frame that begins at start and ends with b.
+// End fills in the size of the frame from start to the end of b.
 func End(b []byte, start int) []byte {
 	binary.LittleEndian.PutUint32(b[start:], uint32(len(b)-start))
 	return b
 }
 
-// SetStatus changes the status in a header that has been written.
+// SetStatus changes the status in a written header.
 func SetStatus(header []byte, s Status) { header[5] = byte(s) }
 
-// cut takes one frame off b. It looks at nothing but the size before all of the frame is there.
+// cut cuts one frame off b. Before the frame is complete it reads only the size.
 func cut(b []byte) (Header, []byte, error) {
 	if len(b) >= 4 {
 		if size := binary.LittleEndian.Uint32(b); size < HeaderSize || size > MaxFrame {
@@ -159,7 +158,8 @@ func cut(b []byte) (Header, []byte, error) {
 	return h, b[HeaderSize:h.Size], nil
 }
 
-// entry sizes of bodies, by op; the fixed part that comes before the entries stands beside it.
+// requestLayout returns the layout of a request's body by op: the size of the fixed part, and the
+// size of each entry behind it.
 func requestLayout(op Op) (fixed, each int, ok bool) {
 	switch op {
 	case OpHello:
@@ -206,9 +206,9 @@ func answerLayout(op Op) (fixed, each int, ok bool) {
 	return 0, 0, false
 }
 
-// Request takes one request off b: its header and its body, which stays part of b. The error is
-// ErrIncomplete until all of it is there, or an *Error after which nothing more can be read from
-// this peer.
+// Request cuts one request off b and returns its header and its body, which aliases b. The error is
+// ErrIncomplete until the request is complete. With an *Error nothing more can be read from this
+// peer.
 func Request(b []byte) (Header, []byte, error) {
 	h, body, err := cut(b)
 	if err != nil {
@@ -223,7 +223,7 @@ func Request(b []byte) (Header, []byte, error) {
 	return check(h, body, requestLayout)
 }
 
-// Answer takes one answer off b, as Request does with requests.
+// Answer cuts one answer off b, like Request.
 func Answer(b []byte) (Header, []byte, error) {
 	h, body, err := cut(b)
 	if err != nil {

@@ -31,7 +31,7 @@ func build(h Header, parts ...func([]byte) []byte) []byte {
 	return End(b, 0)
 }
 
-// frames is one frame of each kind with each field another value.
+// frames returns one frame of each kind. Every field has a value of its own.
 func frames() (requests, answers map[string][]byte) {
 	hello := Hello{Min: 1, Max: 2, Have: 0x0102030405060708}
 	copy(hello.Name[:], "engine")
@@ -95,8 +95,8 @@ func frames() (requests, answers map[string][]byte) {
 	return requests, answers
 }
 
-// TestGolden holds the layout to testdata/frames.json, which clients in other languages are written
-// against.
+// TestGolden compares the layout with testdata/frames.json, on which clients in other languages
+// depend.
 func TestGolden(t *testing.T) {
 	var golden struct{ Requests, Answers map[string]string }
 	text, err := os.ReadFile("testdata/frames.json")
@@ -202,7 +202,7 @@ func TestRefused(t *testing.T) {
 	}
 }
 
-// TestTruncated cuts each frame at each place: nothing is made of a part.
+// TestTruncated cuts each frame at each place. A part must never count as a frame.
 func TestTruncated(t *testing.T) {
 	requests, answers := frames()
 	for name, b := range requests {
@@ -248,7 +248,7 @@ func FuzzRequest(f *testing.F) {
 	})
 }
 
-// visitRequest reads all that an accepted frame promises to have, and writes it again.
+// visitRequest reads all parts of an accepted frame and writes it again.
 func visitRequest(t *testing.T, h Header, body []byte) {
 	again := Append(nil, h)
 	switch h.Op {
