@@ -18,6 +18,7 @@ import (
 
 	"github.com/cognitora/dataplane/internal/cluster"
 	"github.com/cognitora/dataplane/internal/config"
+	"github.com/cognitora/dataplane/internal/etcdserver"
 	"github.com/cognitora/dataplane/kv/block"
 	pb "github.com/cognitora/dataplane/proto/cognitora/v1"
 )
@@ -276,5 +277,56 @@ func TestPurgeSchedules(t *testing.T) {
 		p.hits.Load(), 2*p.gets.Load())
 	if p.hits.Load() == 0 {
 		t.Error("nothing was ever found")
+	}
+}
+
+// TestStartsWithoutEtcd: a host that was away during a purge, and starts without etcd, has the
+// purge from a cache of its last run. As long as that does not reach etcd either, reads are misses.
+func TestStartsWithoutEtcd(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	etcd, err := etcdserver.Start(t.TempDir(), "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	end := sync.OnceFunc(etcd.Close)
+	defer end()
+	s.etcd = etcd.Endpoint()
+	a, _ := s.host(t, "a", nil)
+	c, _ := settings(t, t.TempDir(), s.join("b", nil))
+	b, stop := begin(t, c)
+	meet(t, 2, a, b)
+	old, kept := block.Text(testSpace.String(), testAddr(1)), "kept"
+	for _, key := range []string{old, kept} {
+		set(t, b, key, []byte("1"))
+	}
+	awaitThat(t, "both are on SSD", func() bool { // which a second use makes them go to
+		redis(t, b.At("resp"), "GET "+old, "GET "+kept)
+		return b.store.Stats().SSD.Records == 2
+	})
+	if err := stop(); err != nil {
+		t.Fatal(err)
+	}
+	awaitThat(t, "b has left", func() bool { return a.view.Load().Stats().Members == 1 })
+	if _, err := kv(t, a).Purge(t.Context(), &pb.PurgeRequest{Model: testSpace.Model}); err != nil {
+		t.Fatal(err)
+	}
+	c.Etcd.Endpoints = []string{"127.0.0.1:1"}
+	b, stop = begin(t, c)
+	awaitThat(t, "b has the purges", func() bool { return !b.purges.pending() })
+	if got := once(t, b, "GET "+old) + once(t, b, "GET "+kept); got != "$-11" {
+		t.Error(got)
+	}
+	if err := stop(); err != nil {
+		t.Fatal(err)
+	}
+	end()
+	awaitThat(t, "etcd is lost", func() bool { return a.member.state() == "lost" })
+	b, _ = begin(t, c)
+	if list, fresh, err := b.view.Load().PurgesOf(t.Context(), &b.purges.remembered()[0]); err != nil || fresh {
+		t.Errorf("%+v, %v: purges that etcd had at some time count as read", list, err)
+	}
+	if got := once(t, b, "GET "+kept); got != "$-1" || !b.purges.pending() {
+		t.Error(got)
 	}
 }
