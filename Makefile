@@ -11,7 +11,7 @@ FUZZTIME   ?= 60s
 STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
 
 .DEFAULT_GOAL := help
-.PHONY: help build build-gpu build-rdma up test check check-generate check-gpu check-ipmi-vm check-power check-race check-fuzz check-sdk check-tokens check-kv check-kv-vm check-net check-net-vm check-bpf check-bpf-root check-bpf-vm check-vm check-rdma check-layout check-takeover check-outage check-kill check-abuse check-seen check-llama check-vllm \
+.PHONY: help build build-gpu build-rdma up test check check-generate check-gpu check-ipmi-vm check-power check-race check-fuzz check-sdk check-tokens check-kv check-kv-vm check-net check-net-vm check-bpf check-bpf-root check-bpf-vm check-vm check-rdma check-layout check-takeover check-outage check-kill check-purges check-abuse check-seen check-llama check-vllm \
 	bench perf perf-full perf-agent perf-attached perf-index perf-kv perf-pairs perf-peers perf-rdma perf-signals gate generate bpf proto lint clean $(BINARIES)
 
 help: ## list the targets
@@ -183,6 +183,9 @@ check-outage: ## etcd stopped for a minute, and back empty, under a fleet with t
 ROUNDS ?= 200
 check-kill: build ## kill -9 the KV cache under load ROUNDS (200) times: no wrong byte, nothing durable lost, warm every time
 	@KVABUSE='$(CURDIR)/bin/cgn-kvcached' ROUNDS=$(ROUNDS) $(GO) test -count=1 -v -timeout 60m -run '^TestKill' ./perf/kvabuse
+
+check-purges: ## purges of the KV cache under load, with hosts away and starting and etcd emptied, SCHEDULES (1000) times at random: no block that is older than a purge (not in check: 15 minutes)
+	CGN_PURGE_SCHEDULES=$(or $(SCHEDULES),1000) $(GO) test -count=1 -v -timeout 90m -run TestPurgeSchedules ./kvcached | grep -v level=
 
 check-abuse: build ## the KV cache among 13,000 idle clients, slow ones, garbage, on full and broken disks (disks need root)
 	@KVABUSE='$(CURDIR)/bin/cgn-kvcached' $(GO) test -count=1 -v -timeout 15m -skip '^TestKill' ./perf/kvabuse
