@@ -9,30 +9,30 @@ import (
 	"github.com/cognitora/dataplane/kv/residency"
 )
 
-// Bounds of what is believed of an engine's own figures.
+// These constants bound an engine's own figures.
 const (
-	maxBlockSize = 4096 // tokens of a block
+	maxBlockSize = 4096 // tokens in a block
 	maxGroups    = 64
-	maxLabels    = 1024 // adapters whose names are told; of others the blocks have none
+	maxLabels    = 1024 // adapters with a reported name; blocks of further ones have none
 )
 
-// knowledge is what an engine has, as its events say.
+// knowledge is the state of an engine's cache by its events.
 type knowledge struct {
 	model  string
-	most   int // blocks
+	most   int // limit on blocks
 	counts *counters
 	out    *outbox
 
 	decoder decoder
-	group   int // the one that is followed; -1: not known yet
+	group   int // the followed group; -1: unknown yet
 	other   [maxGroups]bool
-	rank    int // likewise of ranks
+	rank    int // the followed rank; -1: unknown yet
 	blocks  int
-	emptied bool // by the engine, which said so
+	emptied bool // the engine has reported an empty cache
 	table   *engineBlocks
-	labels  map[string]uint16 // of adapters
+	labels  map[string]uint16 // numbers of adapters
 	names   []string
-	scratch []block.Digest // of the event at hand
+	scratch []block.Digest // digests of the present event
 }
 
 func newKnowledge(model string, most int, counts *counters, out *outbox) *knowledge {
@@ -41,14 +41,14 @@ func newKnowledge(model string, most int, counts *counters, out *outbox) *knowle
 	return k
 }
 
-// forget begins anew.
+// forget clears all state.
 func (k *knowledge) forget() {
 	k.group, k.other, k.rank, k.blocks, k.table = -1, [maxGroups]bool{}, -1, 0, newEngineBlocks()
 	k.labels, k.names = map[string]uint16{}, []string{""}
 }
 
-// apply takes in a batch. An error says that it cannot be read, so that what the engine has is not
-// known any more.
+// apply applies a batch. An error means that the batch is unreadable, so the engine's state is
+// unknown.
 func (k *knowledge) apply(payload []byte) error {
 	lost := false
 	err := k.decoder.decode(payload, func(e *event) {
@@ -75,9 +75,8 @@ func (k *knowledge) apply(payload []byte) error {
 	return err
 }
 
-// follows tells whether an event is of the rank and the group that count. Another data-parallel
-// rank has a cache of its own; of the groups of a hybrid model, that of full attention decides how
-// far a prompt can be reused at most.
+// follows says whether an event is of the followed rank and group. Another data-parallel rank has a
+// cache of its own. In a hybrid model the group of full attention limits the reuse of a prompt.
 func (k *knowledge) follows(e *event) bool {
 	if k.rank < 0 {
 		k.rank = k.decoder.rank
@@ -106,7 +105,7 @@ func (k *knowledge) follows(e *event) bool {
 	return e.group == k.group
 }
 
-// tierOf is where a medium is. Without one it is the device's memory.
+// tierOf returns the tier of a medium. No medium means the device's memory.
 func tierOf(medium []byte) (tier residency.Tiers, index int, ok bool) {
 	if len(medium) == 0 {
 		return residency.Device, 0, true
@@ -124,13 +123,13 @@ func tierOf(medium []byte) (tier residency.Tiers, index int, ok bool) {
 	return 0, 0, false
 }
 
-// clear empties all.
+// clear removes all blocks.
 func (k *knowledge) clear() {
 	k.table, k.blocks, k.emptied = newEngineBlocks(), 0, true
 	k.out.cleared()
 }
 
-// removed takes blocks out of a tier.
+// removed removes blocks from a tier.
 func (k *knowledge) removed(e *event) {
 	tier, index, ok := tierOf(e.medium)
 	if !ok {
@@ -158,14 +157,14 @@ func (k *knowledge) removed(e *event) {
 	}
 }
 
-// stored takes in blocks of a chain.
+// stored adds blocks of a chain.
 func (k *knowledge) stored(e *event) {
 	tier, index, ok := tierOf(e.medium)
 	if !ok {
 		k.counts.unknown.Add(1)
 		return
 	}
-	if len(e.tokens) == 0 { // of a tier below the first: the tokens were told with that
+	if len(e.tokens) == 0 { // a lower tier; the event of the first tier had the tokens
 		k.spread(e, tier, index)
 		return
 	}
@@ -185,7 +184,7 @@ func (k *knowledge) stored(e *event) {
 	k.chain(e, from, e.hashes[:usable], tier, index)
 }
 
-// from is where the chain of an event begins.
+// from returns where the chain of an event begins.
 func (k *knowledge) from(e *event, salt []byte) (tail, bool) {
 	if !e.hasParent {
 		return tail{last: block.Seed(k.model, string(e.adapter()), string(salt)), root: true}, true
@@ -197,7 +196,7 @@ func (k *knowledge) from(e *event, salt []byte) (tail, bool) {
 	return k.table.end(slot), true
 }
 
-// chain gives blocks that follow each other their digests, and notes that they are in a tier.
+// chain computes the digests of a run of blocks and adds the blocks to a tier.
 func (k *knowledge) chain(e *event, at tail, hashes []hash, tier residency.Tiers, index int) {
 	label, first, root := k.label(e.adapter()), at.last, at.root
 	k.scratch = k.scratch[:0]
@@ -227,8 +226,8 @@ func (k *knowledge) chain(e *event, at tail, hashes []hash, tier residency.Tiers
 	}
 }
 
-// enter makes a slot for a block of some tokens that come at a place of a chain, and returns where
-// the chain goes on. Its digests are added to scratch.
+// enter makes a slot for a block with some tokens at a place of a chain. It returns the end of the
+// chain, and adds the block's digests to scratch.
 func (k *knowledge) enter(h hash, before tail, tokens []uint32, label uint16) (slot uint32, at tail) {
 	mark := len(k.scratch)
 	at = k.extend(before, tokens)
@@ -244,7 +243,7 @@ func (k *knowledge) enter(h hash, before tail, tokens []uint32, label uint16) (s
 	return slot, at
 }
 
-// hold notes that a block is in a tier once more, and tells whether it was not there.
+// hold adds a block to a tier once more. news says that the tier did not have it.
 func (k *knowledge) hold(slot uint32, tier residency.Tiers, index int) (news bool) {
 	b := &k.table.blocks[slot]
 	if news = b.tiers&tier == 0; news {
@@ -257,7 +256,7 @@ func (k *knowledge) hold(slot uint32, tier residency.Tiers, index int) (news boo
 	return news
 }
 
-// extend goes on with a chain by some tokens. The digests that end in them are added to scratch.
+// extend extends a chain by some tokens. It adds the digests that end in them to scratch.
 func (k *knowledge) extend(at tail, tokens []uint32) tail {
 	if at.n > 0 {
 		n := copy(at.tokens[at.n:], tokens)
@@ -275,7 +274,7 @@ func (k *knowledge) extend(at tail, tokens []uint32) tail {
 	return at
 }
 
-// spread notes that blocks whose tokens are known are in another tier too.
+// spread adds blocks with known tokens to another tier.
 func (k *knowledge) spread(e *event, tier residency.Tiers, index int) {
 	for _, h := range e.hashes {
 		slot, ok := k.table.slots[h]
@@ -289,7 +288,7 @@ func (k *knowledge) spread(e *event, tier residency.Tiers, index int) {
 	}
 }
 
-// label is the number of an adapter's name.
+// label returns the number of an adapter's name.
 func (k *knowledge) label(name []byte) uint16 {
 	if len(name) == 0 {
 		return 0
@@ -303,7 +302,7 @@ func (k *knowledge) label(name []byte) uint16 {
 	return n
 }
 
-// adapter is the name of the LoRA adapter that the blocks are of; older engines tell a number only.
+// adapter returns the name of the blocks' LoRA adapter. Older engines send only a number.
 func (e *event) adapter() []byte {
 	if len(e.loraName) > 0 || !e.hasLoraID {
 		return e.loraName
@@ -311,10 +310,10 @@ func (e *event) adapter() []byte {
 	return strconv.AppendInt(nil, e.loraID, 10)
 }
 
-// names reads what besides tokens makes the hashes of an event's blocks. The adapter's name is
-// known, and the salt, which stands with the first block of a prompt. Blocks from the first one on
-// that has something else, such as an image, cannot be told apart by their tokens: usable is how
-// many are before it.
+// names reads the other inputs of the hashes of an event's blocks. The adapter's name and the salt
+// are known; the salt comes with the first block of a prompt. A block with any other input, such as
+// an image, and all blocks behind it cannot be identified by tokens. usable is the number of blocks
+// before it.
 func (e *event) names() (salt []byte, usable int) {
 	n := len(e.hashes)
 	if !e.hasParent {

@@ -17,11 +17,11 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	// its Close leaves it
+	// zmq4's Close does not stop this goroutine
 	goleak.VerifyTestMain(m, goleak.IgnoreAnyFunction("github.com/go-zeromq/zmq4.(*pubMWriter).run"))
 }
 
-// engine is what is known of an engine, and the index that it is reported to.
+// engine is the knowledge about an engine, with the index for its reports.
 type engine struct {
 	t      testing.TB
 	counts counters
@@ -39,7 +39,7 @@ func newEngine(t testing.TB, most int) *engine {
 	return e
 }
 
-// apply takes in a batch and reports what has changed.
+// apply applies a batch and reports the changes.
 func (e *engine) apply(payload []byte) error {
 	e.t.Helper()
 	err := e.known.apply(payload)
@@ -63,7 +63,7 @@ func (e *engine) must(payload []byte) {
 	}
 }
 
-// held is in which tiers the engine has the blocks of a chain.
+// held returns the engine's tiers for the blocks of a chain.
 func (e *engine) held(chain []block.Digest) []residency.Tiers {
 	out := make([]residency.Tiers, len(chain))
 	e.index.Held(space.ID(), block.LayerAll, chain, out)
@@ -86,7 +86,7 @@ func (e *engine) expect(what string, chain []block.Digest, want ...residency.Tie
 	}
 }
 
-// chain is the digests of a prompt, computed block by block as design has it.
+// chain returns the digests of a prompt, computed block by block as in the specification.
 func chain(adapter, salt string, tokens []uint32) (all []block.Digest) {
 	return chainOf("m", adapter, salt, tokens)
 }
@@ -108,7 +108,7 @@ func count(from, n int) []uint32 {
 	return tokens
 }
 
-// TestForms: every form that a batch has been sent in says the same.
+// TestForms checks that every known form of a batch has the same result.
 func TestForms(t *testing.T) {
 	text, err := os.ReadFile("testdata/forms.json")
 	if err != nil {
@@ -136,7 +136,7 @@ func TestForms(t *testing.T) {
 	}
 }
 
-// recorded reads the frames of a message that a real vLLM has sent.
+// recorded reads the frames of a message recorded from a real vLLM.
 func recorded(t testing.TB, name string) (frames [][]byte) {
 	t.Helper()
 	b, err := os.ReadFile(filepath.Join("testdata/vllm-0.32", name+".bin"))
@@ -151,7 +151,7 @@ func recorded(t testing.TB, name string) (frames [][]byte) {
 	return frames
 }
 
-// tokensOf reads the tokens of a batch's first stored event by another decoder.
+// tokensOf reads the tokens of a batch's first stored event with another decoder.
 func tokensOf(t testing.TB, payload []byte) (tokens []uint32) {
 	t.Helper()
 	var batch struct {
@@ -171,7 +171,7 @@ func tokensOf(t testing.TB, payload []byte) (tokens []uint32) {
 	return tokens
 }
 
-// TestRecorded: what vLLM 0.32 has sent, hashes as numbers and as bytes.
+// TestRecorded checks messages of vLLM 0.32, with hashes as numbers and as bytes.
 func TestRecorded(t *testing.T) {
 	batch := func(name string) []byte {
 		_, payload, err := batchOf(recorded(t, name))
@@ -236,7 +236,7 @@ func TestRecorded(t *testing.T) {
 
 type fields = map[string]any
 
-// batchFrom encodes a batch by another encoder.
+// batchFrom encodes a batch with another encoder.
 func batchFrom(t testing.TB, rank any, events ...any) []byte {
 	t.Helper()
 	b, err := msgpack.Marshal([]any{1.5, events, rank})
@@ -304,8 +304,8 @@ func TestGroupsAndRanksAreKeptApart(t *testing.T) {
 	}
 }
 
-// TestComputedTwice: an engine that computes a block twice tells of both, and has it until both are
-// gone.
+// TestComputedTwice checks an engine that computes a block twice and reports both. It has the block
+// until both are removed.
 func TestComputedTwice(t *testing.T) {
 	e := newEngine(t, 100)
 	one := stores([]any{1}, nil, count(1, 16), 16, nil)
@@ -339,8 +339,8 @@ func TestAdaptersSaltsAndImages(t *testing.T) {
 	}
 }
 
-// TestUnusable: what cannot be is left out, what cannot be read ends all knowledge, and nothing
-// takes memory for what is only claimed.
+// TestUnusable checks that impossible values are left out and that an unreadable batch ends all
+// knowledge. A claimed length must not take memory.
 func TestUnusable(t *testing.T) {
 	e := newEngine(t, 3)
 	e.must(batchFrom(t, 0, stores([]any{1, 2}, nil, count(1, 31), 16, nil), stores([]any{1}, nil, count(1, 16), 0, nil),
@@ -372,7 +372,7 @@ func TestUnusable(t *testing.T) {
 		0, 0)
 }
 
-// TestOddBlocks: blocks whose size is no multiple of 16 count where a block of 16 ends.
+// TestOddBlocks checks blocks whose size is no multiple of 16. They count where a block of 16 ends.
 func TestOddBlocks(t *testing.T) {
 	for _, size := range []int{1, 2, 5, 8, 15, 17, 24, 100} {
 		e := newEngine(t, 1000)

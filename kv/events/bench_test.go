@@ -9,7 +9,7 @@ import (
 	"github.com/cognitora/dataplane/kv/residency"
 )
 
-// applier takes in batches and reports what has changed, without allocation of its own.
+// applier applies batches and reports the changes, without allocating.
 type applier struct {
 	*engine
 	events  []residency.Event
@@ -20,7 +20,7 @@ func newApplier(t testing.TB) *applier {
 	return &applier{engine: newEngine(t, 1<<20), digests: make([]block.Digest, 0, reportDigests)}
 }
 
-// takes returns the CPU time that these batches take.
+// takes returns the CPU time of these batches.
 func (a *applier) takes(batches [][]byte) time.Duration {
 	began := used(a.t)
 	for _, payload := range batches {
@@ -39,10 +39,10 @@ func (a *applier) takes(batches [][]byte) time.Duration {
 	return used(a.t) - began
 }
 
-// BenchmarkApply decodes batches, computes digests and applies them to the index of a daemon:
-// 16,384 blocks of 16 tokens that are stored and then removed, both of which count.
+// BenchmarkApply decodes batches, computes digests and applies them to the index of a daemon.
+// 16,384 blocks of 16 tokens are stored and then removed. Both count.
 func BenchmarkApply(b *testing.B) {
-	const prompt, prompts = 64, 256 // blocks
+	const prompt, prompts = 64, 256 // in blocks
 	for _, size := range []int{16, 64} {
 		for _, form := range []string{"map", "array"} {
 			b.Run(fmt.Sprintf("%s/%d", form, size), func(b *testing.B) {
@@ -66,8 +66,8 @@ func BenchmarkApply(b *testing.B) {
 	}
 }
 
-// benchBatches are batches of one prompt each, and then of the removals of all, with tokens and
-// hashes as they are in the field.
+// benchBatches returns batches of one prompt each, and then batches that remove all. Tokens and
+// hashes have realistic sizes.
 func benchBatches(b testing.TB, form string, size, prompt, prompts int) (batches [][]byte) {
 	own := prompt * block.Tokens / size
 	at := func(p, i int) uint64 { return uint64(p+1)*0x9e3779b97f4a7c15 + uint64(i)*0xbf58476d1ce4e5b9 | 1<<63 }

@@ -7,7 +7,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// used is the CPU time that the process has used.
+// used returns the CPU time of this process so far.
 func used(t testing.TB) time.Duration {
 	var u unix.Rusage
 	if err := unix.Getrusage(unix.RUSAGE_SELF, &u); err != nil {

@@ -20,7 +20,7 @@ import (
 // reportTime bounds a report to a daemon.
 const reportTime = 5 * time.Second
 
-// Daemon is the cgn-kvcached of this host as a Sink. One goroutine reports at a time.
+// Daemon is a Sink for the cgn-kvcached of this host. One goroutine at a time reports.
 type Daemon struct {
 	conn    *grpc.ClientConn
 	client  pb.KvClient
@@ -28,8 +28,8 @@ type Daemon struct {
 	events  []pb.ReportEvent
 }
 
-// NewDaemon makes a Sink of the daemon whose gRPC socket is at a path, which may begin with
-// unix://. It connects with the first report.
+// NewDaemon makes a Sink for the daemon with the given gRPC socket; the path may begin with
+// unix://. It connects at the first report.
 func NewDaemon(socket string) (*Daemon, error) {
 	path := strings.TrimPrefix(socket, "unix://")
 	if !strings.HasPrefix(path, "/") {
@@ -43,16 +43,16 @@ func NewDaemon(socket string) (*Daemon, error) {
 	return &Daemon{conn: conn, client: pb.NewKvClient(conn)}, nil
 }
 
-// Close lets go of the connection.
+// Close closes the connection.
 func (d *Daemon) Close() error { return d.conn.Close() }
 
-// kinds are those of residency in the words of the protocol.
+// kinds maps the kinds of residency to those of the protocol.
 var kinds = [...]pb.ReportEvent_Kind{
 	residency.Stored: pb.ReportEvent_KIND_STORED, residency.Removed: pb.ReportEvent_KIND_REMOVED,
 	residency.Cleared: pb.ReportEvent_KIND_CLEARED,
 }
 
-// Report is Kv.Report.
+// Report calls Kv.Report.
 func (d *Daemon) Report(r *residency.Report) error {
 	ctx, cancel := context.WithTimeout(context.Background(), reportTime)
 	defer cancel()
@@ -81,7 +81,7 @@ func (d *Daemon) Report(r *residency.Report) error {
 	return err
 }
 
-// bytesOf are digests one behind the other, without a copy.
+// bytesOf returns consecutive digests as bytes, without a copy.
 func bytesOf(digests []block.Digest) []byte {
 	if len(digests) == 0 {
 		return nil

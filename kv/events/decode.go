@@ -7,30 +7,30 @@ import (
 	"slices"
 )
 
-// errMalformed says that a payload is no batch of events.
+// errMalformed says that a payload is not a batch of events.
 var errMalformed = errors.New("kvevents: malformed batch")
 
-// Bounds of an event. One beyond is not read.
+// These constants bound an event. A larger one is not read.
 const (
 	maxHashes = 1 << 16
 	maxTokens = 1 << 21
 )
 
-// kind is what an event says.
+// kind is the kind of an event.
 type kind uint8
 
 const (
-	unknownEvent kind = iota // of a later version
+	unknownEvent kind = iota // an event of a later version
 	stored
 	removed
 	cleared
 )
 
-// hash is what an engine calls a block: a number, or the first 16 of some bytes.
+// hash is an engine's name of a block: a number, or the first 16 bytes of a longer one.
 type hash [2]uint64
 
-// event is an event as it was sent. Its memory is used again for the next one, and texts are parts
-// of the payload.
+// event is an event as it was sent. Its memory is reused for the next one. Its texts alias the
+// payload.
 type event struct {
 	kind       kind
 	hashes     []hash
@@ -42,11 +42,11 @@ type event struct {
 	hasLoraID  bool
 	loraName   []byte
 	medium     []byte
-	extra      []byte // msgpack: for each block nil, or an array of what besides tokens makes its hash; nil: none
-	salt       []byte // newer: by a name of its own
+	extra      []byte // msgpack: for each block nil, or an array of the other inputs of its hash; nil: none
+	salt       []byte // sent under its own name by newer engines
 	group      int
-	spec       []byte // kind of the group's cache; empty: not said
-	unreadable bool   // a field is not of the form that is known: the event is left out
+	spec       []byte // kind of the group's cache; empty: unknown
+	unreadable bool   // a field has an unknown form; the event is left out
 }
 
 // field is a field of an event.
@@ -68,14 +68,14 @@ const (
 	fieldSalt
 )
 
-// The fields of events that are arrays, in their order.
+// These are the fields of events that are arrays, in order.
 var (
 	storedFields = []field{fieldType, fieldHashes, fieldParent, fieldTokens, fieldBlockSize, fieldLoraID, fieldMedium,
 		fieldLoraName, fieldExtra, fieldGroup, fieldSpec}
 	removedFields = []field{fieldType, fieldHashes, fieldMedium, fieldGroup}
 )
 
-// fieldOf is the field of a name. A switch on a converted slice does not allocate.
+// fieldOf returns the field of a name. A switch on a converted slice does not allocate.
 func fieldOf(name []byte) field {
 	switch string(name) {
 	case "type":
@@ -121,11 +121,11 @@ func kindOf(name []byte) kind {
 // decoder reads batches.
 type decoder struct {
 	event event
-	rank  int // data-parallel rank of the batch; 0 where it is not said
+	rank  int // data-parallel rank of the batch; 0 if missing
 }
 
-// decode reads a batch: an array [time, [event ...], rank] or a map of the same, and calls each
-// with every event. Whether the batch is malformed is known before the first call, so that it is
+// decode reads a batch and calls each with every event. A batch is an array [time, [event ...],
+// rank], or a map of these. decode finds a malformed batch before the first call, so a batch is
 // applied as a whole or not at all.
 func (d *decoder) decode(payload []byte, each func(*event)) error {
 	events, err := d.frame(payload)
@@ -136,14 +136,14 @@ func (d *decoder) decode(payload []byte, each func(*event)) error {
 	n := r.array()
 	for range n {
 		if d.read(&r, &d.event); r.bad {
-			return errMalformed // frame has seen that it is msgpack
+			return errMalformed // frame has checked that it is msgpack
 		}
 		each(&d.event)
 	}
 	return nil
 }
 
-// frame finds the events of a batch, and checks that all of it is msgpack.
+// frame finds the events of a batch. It checks that the whole payload is msgpack.
 func (d *decoder) frame(payload []byte) (events []byte, err error) {
 	r := reader{b: payload}
 	d.rank = 0
@@ -186,7 +186,7 @@ func (d *decoder) readRank(r *reader) {
 	}
 }
 
-// events takes a list of events, as its bytes.
+// events reads a list of events as bytes.
 func (r *reader) events() []byte {
 	before := r.b
 	for range r.array() {
@@ -199,7 +199,7 @@ func (r *reader) events() []byte {
 	return before[:len(before)-len(r.b)]
 }
 
-// raw takes a value as its bytes.
+// raw reads a value as bytes.
 func (r *reader) raw() []byte {
 	before := r.b
 	r.skip()
@@ -244,12 +244,12 @@ func (d *decoder) read(r *reader, e *event) {
 	}
 }
 
-// set reads a field. One that is nil is as if it were not there.
+// set reads a field. A nil counts as absent.
 func (e *event) set(f field, r *reader) {
 	if r.null() {
 		return
 	}
-	value := *r // to go on behind it, whatever it is
+	value := *r // to continue behind the value, whatever it is
 	switch f {
 	case fieldOther:
 		r.skip()
@@ -289,7 +289,7 @@ func (e *event) set(f field, r *reader) {
 	}
 }
 
-// atMost takes the head of an array of at most so many elements.
+// atMost reads the head of an array with at most most elements.
 func (r *reader) atMost(most int) int {
 	n := r.array()
 	if n > most {
@@ -299,7 +299,7 @@ func (r *reader) atMost(most int) int {
 	return n
 }
 
-// hash takes a block's hash.
+// hash reads a block's hash.
 func (r *reader) hash() (h hash) {
 	if r.isInt() {
 		h[0], _ = r.int()
@@ -315,8 +315,7 @@ func (r *reader) hash() (h hash) {
 	return h
 }
 
-// tokens takes token ids. Where they are pairs, each the token and the one after it, the first ones
-// are taken.
+// tokens reads token ids. Of a pair, which is a token with its successor, it takes the first.
 func (r *reader) tokens(to []uint32) []uint32 {
 	n := r.atMost(maxTokens)
 	to = slices.Grow(to, n)

@@ -1,34 +1,33 @@
-// Package events follows what an inference engine publishes about its KV cache, and reports it in
-// the fleet's own terms: which blocks of 16 tokens, by their digests, are where in the engine.
+// Package events follows the KV cache events of an inference engine. It reports to the fleet which
+// blocks of 16 tokens, by their digests, are in which tier of the engine.
 //
 // Engines (vLLM, SGLang) publish batches of events over ZeroMQ: frames of topic, sequence number
-// and a msgpack payload that says which of the engine's blocks were stored, with their tokens, and
-// which were removed. A Follower subscribes, asks for what it has missed on the engine's replay
-// socket, computes digests from the tokens (kv/block) and hands reports to a Sink: the
+// and a msgpack payload. The payload lists the engine's stored blocks, with their tokens, and its
+// removed blocks. A Follower subscribes to the batches. It asks for missed batches on the engine's
+// replay socket. It computes digests from the tokens (kv/block). It passes reports to a Sink: the
 // Kv.Report of the host's cgn-kvcached, or a kv/residency index of the same process.
 //
 // # What is known, and when it is not
 //
-// A Follower's knowledge has an epoch. It begins anew, with nothing, when batches are missing that
-// the replay does not have, when a batch cannot be read, when the engine's model has another name,
-// and when the publisher is another one than before: its numbers go back, or it does not know the
-// last batch that was applied. A publisher that is silent is pinged, so that a path which drops
-// everything counts as a broken connection within 5 s (silence.go). While there is no connection
-// for longer than Options.Trust, the engine counts as one that reports nothing, not as one that has
-// nothing. Blocks from before the first batch that could be had are not known, and count as absent
-// until the engine stores them again.
+// A Follower's knowledge has an epoch. A new epoch begins empty in four cases. Missing batches are
+// not in the replay. A batch is unreadable. The engine's model has another name. The publisher is a
+// new one: its numbers go back, or it does not know the last applied batch. A silent publisher is
+// pinged, so a path that drops everything counts as a broken connection within 5 s (silence.go).
+// After Options.Trust without a connection the engine counts as one that reports nothing, not as an
+// empty one. Blocks from before the first available batch are unknown. They count as absent until
+// the engine stores them again.
 //
 // # Bounds
 //
-// There is no queue of batches: one goroutine reads, decodes and applies, and what it has no time
-// for waits in the publisher, which drops beyond its own high-water mark; that is a gap. What is
-// known takes at most Options.MaxBlocks; blocks beyond are left out and counted. Changes on their
-// way to the sink take at most maxPending digests; where the sink stands still they are dropped,
-// counted, and replaced by a snapshot of all that is known once it moves again.
+// There is no queue of batches. One goroutine reads, decodes and applies. Unread batches wait in
+// the publisher, which drops batches beyond its high-water mark; the Follower then sees a gap. The
+// knowledge holds at most Options.MaxBlocks blocks; further blocks are left out and counted.
+// Unreported changes take at most maxPending digests. While the sink takes nothing, further changes
+// are dropped and counted. A snapshot replaces them once the sink takes reports again.
 //
 // # ZeroMQ
 //
-// Of ZMTP 3 this needs NULL, SUB and DEALER, and PING, which are 350 lines here, with every length
-// checked before memory is taken. go-zeromq/zmq4 takes memory for the length that a frame claims
-// and starts goroutines of its own; tests use it as the other side.
+// The package implements the needed parts of ZMTP 3 in 350 lines: NULL, SUB, DEALER and PING. It
+// checks every length before it allocates. go-zeromq/zmq4 allocates for the length that a frame
+// claims, and starts goroutines of its own. Tests use it as the other side.
 package events

@@ -7,15 +7,15 @@ import (
 	"strings"
 )
 
-// Endpoint is a ZeroMQ address: tcp://HOST:PORT or ipc://PATH, which is connected to, or one with @
-// before it, which is listened on for an engine that connects.
+// Endpoint is a ZeroMQ address: tcp://HOST:PORT or ipc://PATH to connect to. With a leading @ it is
+// an address to listen on for an engine that connects.
 type Endpoint struct {
-	Network, Addr string // as net.Dial takes them
+	Network, Addr string // as in net.Dial
 	Listen        bool
 }
 
-// ParseEndpoint reads an endpoint. One that listens must be on this host only, as nobody is
-// authenticated.
+// ParseEndpoint reads an endpoint. A listening one must be local to this host, because peers are
+// not authenticated.
 func ParseEndpoint(text string) (e Endpoint, err error) {
 	rest, listen := strings.CutPrefix(text, "@")
 	e.Listen = listen
@@ -50,7 +50,7 @@ func ParseEndpoint(text string) (e Endpoint, err error) {
 	return e, nil
 }
 
-// String is how the endpoint is written.
+// String returns the text form of the endpoint.
 func (e Endpoint) String() string {
 	text := "tcp://" + e.Addr
 	if e.Network == "unix" {

@@ -14,52 +14,53 @@ import (
 	"github.com/cognitora/dataplane/kv/residency"
 )
 
-// Sink takes what an engine has; *residency.Index is one. The errors that tell what to do are
-// residency.ErrGap and residency.ErrStale; with any other the same is tried again.
+// Sink takes reports of an engine's blocks; *residency.Index is one. After residency.ErrGap the
+// Follower begins anew. After residency.ErrStale it waits. After any other error it repeats the
+// report.
 type Sink interface {
 	Report(*residency.Report) error
 }
 
-// Options of a Follower.
+// Options are the settings of a Follower.
 type Options struct {
 	// Engine is the node's id in the fleet. Required.
 	Engine string
-	// Endpoint is where the engine publishes; Replay where it answers for what was missed, zero:
-	// nowhere.
+	// Endpoint is the address of the engine's events. Replay is the address of missed events; zero:
+	// none.
 	Endpoint, Replay Endpoint
-	// Topic is what the first frame begins with; empty: everything.
+	// Topic is the beginning of the wanted messages' first frame; empty: all messages.
 	Topic string
-	// Model returns the name under which the engine's model is served, which digests are made from;
-	// empty: not known yet. It is asked again and again: once it is another one, what was known is
-	// forgotten. Required.
+	// Model returns the name under which the engine's model is served, or "" while it is unknown.
+	// Digests are made from it. It is called repeatedly. A new name makes the Follower forget the
+	// old blocks. Required.
 	Model func() string
-	// Namespace says what besides tokens tells the engine's blocks from others; Model is filled in,
-	// and other fields that are empty get a dash.
+	// Namespace holds the other inputs that separate the engine's blocks. Model is filled in, and
+	// other empty fields become a dash.
 	Namespace block.Namespace
-	// MaxBlocks bounds the engine's blocks that are remembered; 0: 2^20, about 150 bytes each. Of
-	// blocks beyond nothing is known.
+	// MaxBlocks bounds the remembered blocks of the engine; 0: 2^20, about 150 bytes each. Further
+	// blocks are unknown.
 	MaxBlocks int
-	// Trust is how long what was known is believed after the connection broke; 0: 2 s.
+	// Trust is how long the knowledge counts after the connection breaks; 0: 2 s.
 	Trust time.Duration
 	// Sink takes the reports. Required.
 	Sink   Sink
 	Logger *slog.Logger // nil: slog.Default
 }
 
-// Follower follows one engine. Run owns everything it does.
+// Follower follows one engine. The goroutine of Run does all its work.
 type Follower struct {
 	o       Options
 	log     *slog.Logger
 	counts  counters
 	seed    maphash.Seed
 	wake    chan struct{} // there is something to report
-	moved   chan struct{} // the outbox has become shorter
-	said    string        // trouble logged last; of Run's goroutine
-	next    uint64        // number of the batch that is due; of Run's goroutine, as what follows
-	last    uint64        // checksum of the batch before
-	warned  time.Time     // when the log told last that everything was forgotten
-	live    uint64        // number of the batch that this connection brought last, plus 1; 0: none yet
-	pace    pace          // of what is read
+	moved   chan struct{} // the outbox has shrunk
+	said    string        // problem logged last; owned by the goroutine of Run
+	next    uint64        // number of the next batch; the goroutine of Run owns this field and the following ones
+	last    uint64        // checksum of the preceding batch
+	warned  time.Time     // when a new epoch was last logged
+	live    uint64        // number of the last batch of this connection, plus 1; 0: none yet
+	pace    pace          // limits the reading
 	restart chan struct{}
 	stale   time.Duration // staleAfter
 
@@ -68,12 +69,12 @@ type Follower struct {
 	out       outbox
 	namespace string
 	connected bool
-	following bool // what is known is up to date, or was until short
+	following bool // the knowledge is up to date, or the connection broke less than Trust ago
 	complete  bool
 	report    reporting
 }
 
-// New makes a Follower that does nothing before Run.
+// New makes a Follower. It does nothing before Run.
 func New(o Options) *Follower {
 	o.MaxBlocks, o.Trust, o.Logger = cmp.Or(o.MaxBlocks, 1<<20), cmp.Or(o.Trust, 2*time.Second),
 		cmp.Or(o.Logger, slog.Default())
@@ -84,7 +85,7 @@ func New(o Options) *Follower {
 	}
 }
 
-// Restarted says that the engine has started anew, where its publisher might not tell.
+// Restarted reports that the engine has restarted, in case its publisher does not show it.
 func (f *Follower) Restarted() { signal(f.restart) }
 
 func signal(c chan struct{}) {
@@ -94,13 +95,13 @@ func signal(c chan struct{}) {
 	}
 }
 
-// Pauses between attempts to connect.
+// These are the pauses between attempts to connect.
 const (
 	retryFirst = 100 * time.Millisecond
 	retryLast  = 5 * time.Second
 )
 
-// Run follows the engine until ctx ends; then the sink is told that the engine reports no more.
+// Run follows the engine until ctx ends. Then it tells the sink that the engine reports no more.
 func (f *Follower) Run(ctx context.Context) {
 	var wg sync.WaitGroup
 	defer wg.Wait()
@@ -140,7 +141,7 @@ func (f *Follower) Run(ctx context.Context) {
 	}
 }
 
-// pause waits, and tells whether ctx goes on.
+// pause waits for d. It returns false if ctx ends first.
 func pause(ctx context.Context, d time.Duration) bool {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
@@ -155,8 +156,8 @@ func pause(ctx context.Context, d time.Duration) bool {
 // modelEvery is the time between two looks at the model's name.
 const modelEvery = 200 * time.Millisecond
 
-// awaitModel waits until the model's name is known, and prepares what depends on it; false: ctx has
-// ended.
+// awaitModel waits until the model's name is known. Then it prepares the parts that depend on the
+// name. It returns false if ctx ends first.
 func (f *Follower) awaitModel(ctx context.Context) bool {
 	for {
 		if model := f.o.Model(); model != "" {
@@ -172,8 +173,8 @@ func (f *Follower) awaitModel(ctx context.Context) bool {
 	}
 }
 
-// namespaceOf is the canonical text of the engine's namespace. Digests have the whole name of the
-// model, the label what fits.
+// namespaceOf returns the canonical text of the engine's namespace. Digests use the model's full
+// name; the text uses as much of the name as fits.
 func namespaceOf(n block.Namespace, model string) string {
 	n.Model = model[:min(len(model), 128)]
 	n.Revision, n.DType, n.Layout = cmp.Or(n.Revision, "-"), cmp.Or(n.DType, "-"), cmp.Or(n.Layout, "-")
@@ -184,13 +185,13 @@ func namespaceOf(n block.Namespace, model string) string {
 	return n.String()
 }
 
-// Why a connection is given up that nothing has broken.
+// These are the reasons to give an intact connection up.
 var (
 	errRestarted  = errors.New("the engine has started anew")
 	errOtherModel = errors.New("the engine serves another model")
 )
 
-// otherModel tells whether the engine's model is another one than what is known is of.
+// otherModel says whether the engine's model has changed.
 func (f *Follower) otherModel() bool {
 	model := f.o.Model()
 	f.mu.Lock()
@@ -198,8 +199,8 @@ func (f *Follower) otherModel() bool {
 	return model != "" && model != f.known.model
 }
 
-// watchEngine waits until the engine is another one than that of what is known, and says how. nil:
-// ctx has ended.
+// watchEngine waits until the engine or its model has changed, and returns which. It returns nil
+// when ctx ends.
 func (f *Follower) watchEngine(ctx context.Context) error {
 	tick := time.NewTicker(modelEvery)
 	defer tick.Stop()
@@ -217,11 +218,11 @@ func (f *Follower) watchEngine(ctx context.Context) error {
 	}
 }
 
-// heard is how long a publisher has to take a subscription: what it publishes before that reaches
-// nobody, so the replay, which has it, is asked for afterwards.
+// heard is the time for a publisher to process a subscription. Batches published before that reach
+// no subscriber. So the replay is read after this time.
 const heard = 100 * time.Millisecond
 
-// session connects to the publisher and follows it until that breaks.
+// session connects to the publisher and follows it until the connection breaks.
 func (f *Follower) session(ctx context.Context, door *door, distrust *time.Timer) (connected bool, err error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -270,7 +271,7 @@ func (f *Follower) session(ctx context.Context, door *door, distrust *time.Timer
 	return true, err
 }
 
-// follow notes that what is known is up to date.
+// follow notes that the knowledge is up to date.
 func (f *Follower) follow() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -282,7 +283,7 @@ func (f *Follower) follow() {
 	}
 }
 
-// unfollow notes that there has been no connection for too long.
+// unfollow notes that the connection was lost for too long.
 func (f *Follower) unfollow() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -292,7 +293,7 @@ func (f *Follower) unfollow() {
 	}
 }
 
-// step reads a batch and applies it.
+// step reads one batch and applies it.
 func (f *Follower) step(ctx context.Context, s *socket) error {
 	parts, err := f.read(ctx, s)
 	if err != nil {
@@ -317,7 +318,7 @@ func (f *Follower) step(ctx context.Context, s *socket) error {
 		err = f.resume(ctx)
 	}
 	if err != nil || seq < f.next {
-		return err // a replay has brought it
+		return err // the replay has already brought it
 	}
 	if seq > f.next && f.next > 0 {
 		f.counts.lost.Add(1)
@@ -326,7 +327,7 @@ func (f *Follower) step(ctx context.Context, s *socket) error {
 	return f.take(ctx, seq, payload)
 }
 
-// take applies the batch that is due, or the first one.
+// take applies the next batch, or the first one.
 func (f *Follower) take(ctx context.Context, seq uint64, payload []byte) error {
 	f.mu.Lock()
 	if f.next == 0 {
@@ -337,7 +338,7 @@ func (f *Follower) take(ctx context.Context, seq uint64, payload []byte) error {
 		f.complete, f.known.emptied = true, false
 	}
 	if !f.following {
-		f.out.reset() // what is known is told as a whole then
+		f.out.reset() // a snapshot will report everything
 	}
 	f.mu.Unlock()
 	f.counts.batches.Add(1)
@@ -351,12 +352,11 @@ func (f *Follower) take(ctx context.Context, seq uint64, payload []byte) error {
 	return f.awaitRoom(ctx)
 }
 
-// roomWithin is how long the reader waits for the sink to take something before changes are
-// dropped.
+// roomWithin is how long the reader waits for the sink before it drops changes.
 const roomWithin = time.Second
 
-// awaitRoom waits while the outbox is full and the sink takes from it. Where it does not, changes
-// are dropped for a snapshot later.
+// awaitRoom waits while the outbox is full and the sink takes reports. If the sink takes none, it
+// drops changes; a later snapshot replaces them.
 func (f *Follower) awaitRoom(ctx context.Context) error {
 	for {
 		f.mu.Lock()
@@ -386,16 +386,16 @@ func (f *Follower) awaitRoom(ctx context.Context) error {
 	}
 }
 
-// drop lets changes go that the sink does not take. f.mu is held.
+// drop drops changes that the sink does not take. The caller holds f.mu.
 func (f *Follower) drop() {
 	f.counts.dropped.Add(1)
 	f.report.begin(&f.out)
 }
 
-// warnEvery is how far apart log lines on forgetting everything are; the metric counts all.
+// warnEvery is the time between log lines about new epochs. The metric counts all.
 const warnEvery = 10 * time.Second
 
-// renew forgets everything: a new epoch begins, of the model that the engine serves then.
+// renew forgets everything and begins a new epoch for the engine's present model.
 func (f *Follower) renew(why string) {
 	f.next, f.last = 0, 0
 	model := f.o.Model()

@@ -11,7 +11,7 @@ import (
 	"github.com/cognitora/dataplane/kv/residency"
 )
 
-// until is a context that ends with a channel.
+// until returns a context that ends with a channel.
 func until(done <-chan struct{}) context.Context {
 	ctx, cancel := context.WithCancel(context.Background())
 	go func() {
@@ -21,7 +21,7 @@ func until(done <-chan struct{}) context.Context {
 	return ctx
 }
 
-// turn is a batch that adds block i of a prompt to its chain.
+// turn returns a batch that appends block i of a prompt to its chain.
 func turn(t testing.TB, tokens []uint32, i int) []byte {
 	var parent any
 	if i > 0 {
@@ -34,14 +34,14 @@ const blocks = 40
 
 var prompt = count(1, 16*blocks)
 
-// TestReplayedGaps: batches that are lost on the way come by the replay, and none is missing in the
-// end.
+// TestReplayedGaps checks that batches lost on the way come by the replay, and that none is missing
+// in the end.
 func TestReplayedGaps(t *testing.T) {
 	for _, bare := range []bool{false, true} {
 		p := publish(t, "127.0.0.1:0", "127.0.0.1:0")
 		p.bare = bare
 		for i := range 5 {
-			p.keep(turn(t, prompt, i)) // before anybody listened
+			p.keep(turn(t, prompt, i)) // before the follower subscribes
 		}
 		f := follow(t, p.endpoints())
 		f.awaits("what was before", prompt, 5)
@@ -64,7 +64,7 @@ func TestReplayedGaps(t *testing.T) {
 	}
 }
 
-// TestLostGap: where the replay does not have what is missing, what was known is forgotten.
+// TestLostGap checks that the knowledge is forgotten if the replay lacks the missing batches.
 func TestLostGap(t *testing.T) {
 	for _, router := range []string{"127.0.0.1:0", ""} {
 		p := publish(t, "127.0.0.1:0", router)
@@ -86,8 +86,8 @@ func TestLostGap(t *testing.T) {
 	}
 }
 
-// TestPublisherStartsAnew: with another one what was known is forgotten, even if it has as many
-// batches by then; with the same one nothing is.
+// TestPublisherStartsAnew checks that a new publisher makes the follower forget, even if it has as
+// many batches by then. The same publisher does not.
 func TestPublisherStartsAnew(t *testing.T) {
 	for _, router := range []string{"127.0.0.1:0", ""} {
 		t.Run(fmt.Sprintf("replay %q", router), func(t *testing.T) {
@@ -131,7 +131,7 @@ func TestPublisherStartsAnew(t *testing.T) {
 	}
 }
 
-// TestNumbersGoBack: a publisher behind a proxy that starts anew is noticed without a broken
+// TestNumbersGoBack checks that a restarted publisher behind a proxy is noticed without a broken
 // connection.
 func TestNumbersGoBack(t *testing.T) {
 	p := publish(t, "127.0.0.1:0", "127.0.0.1:0")
@@ -153,7 +153,7 @@ func TestNumbersGoBack(t *testing.T) {
 	}
 }
 
-// TestSaidToHaveRestarted: whoever looks after the engine knows that it has started anew.
+// TestSaidToHaveRestarted checks that Restarted makes the follower forget.
 func TestSaidToHaveRestarted(t *testing.T) {
 	p := publish(t, "127.0.0.1:0", "127.0.0.1:0")
 	f := follow(t, p.endpoints())
@@ -168,9 +168,9 @@ func TestSaidToHaveRestarted(t *testing.T) {
 	}
 }
 
-// TestOtherModel: an engine that comes back at the same addresses with another model is followed
-// under that one's name, whether the name is known before its events come or only after them, and
-// with a replay or without.
+// TestOtherModel checks an engine that comes back at the same addresses with another model. It is
+// followed under the new name. The name may be known before its events or after them, and there may
+// be a replay or none.
 func TestOtherModel(t *testing.T) {
 	for _, router := range []string{"127.0.0.1:0", ""} {
 		for _, late := range []bool{false, true} {
@@ -188,7 +188,7 @@ func TestOtherModel(t *testing.T) {
 				o = f.o
 				pub, rep := o.Endpoint.Addr, o.Replay.Addr
 				p.close()
-				model.Store("") // as while the engine lists none
+				model.Store("") // as while the engine lists no model
 				if !late {
 					model.Store("other")
 				}
@@ -218,8 +218,8 @@ func TestOtherModel(t *testing.T) {
 	}
 }
 
-// TestGarbage: what is no batch, or claims to be longer than anything is, ends what is known and
-// not the follower.
+// TestGarbage checks that a bad batch, or a claimed excessive length, ends the knowledge but not
+// the follower.
 func TestGarbage(t *testing.T) {
 	long := binary.BigEndian.AppendUint64([]byte{flagLong}, 1<<62)
 	for name, garbage := range map[string][]byte{
@@ -261,8 +261,8 @@ func TestGarbage(t *testing.T) {
 	})
 }
 
-// TestDistrust: what an engine had is believed for a while after the connection broke, then it is
-// one that reports nothing, and when it is back all is known again.
+// TestDistrust checks that the knowledge counts for a while after the connection breaks. Then the
+// engine reports nothing. When it is back, all is known again.
 func TestDistrust(t *testing.T) {
 	p := publish(t, "127.0.0.1:0", "127.0.0.1:0")
 	o := p.endpoints()
@@ -281,8 +281,8 @@ func TestDistrust(t *testing.T) {
 	f.awaits("two", prompt, 2)
 }
 
-// TestSinkFails: a sink that is away, or has lost reports, has all in the end; one to which a later
-// start reports is not contended for.
+// TestSinkFails checks that a sink that was absent, or has lost reports, has everything in the end.
+// The follower does not contend with a later incarnation of the engine.
 func TestSinkFails(t *testing.T) {
 	for _, fail := range []error{errAway, residency.ErrGap} {
 		p := publish(t, "127.0.0.1:0", "127.0.0.1:0")
@@ -352,7 +352,7 @@ func TestFloodIntoASinkThatStandsStill(t *testing.T) {
 	f.awaits("what was removed", tokens, 0)
 }
 
-// TestEngineConnects: some publishers connect to whoever subscribes.
+// TestEngineConnects checks publishers that connect to their subscribers.
 func TestEngineConnects(t *testing.T) {
 	e, err := ParseEndpoint("@ipc://" + t.TempDir() + "/events")
 	if err != nil {

@@ -15,8 +15,8 @@ import (
 	"github.com/cognitora/dataplane/kv/residency"
 )
 
-// FuzzBatch: no payload breaks anything: what is counted is what is there, bounds hold, what is
-// reported is well-formed, and a payload that is refused leaves everything as it was.
+// FuzzBatch checks that no payload breaks an invariant. Counts must be right, bounds must hold, and
+// reports must be well-formed. A refused payload must change nothing.
 func FuzzBatch(f *testing.F) {
 	text, err := os.ReadFile("testdata/forms.json")
 	if err != nil {
@@ -52,13 +52,13 @@ func FuzzBatch(f *testing.F) {
 	})
 }
 
-// whole tells whether the bytes are one msgpack value.
+// whole says whether the bytes are one msgpack value.
 func (r reader) whole() bool {
 	r.skip()
 	return !r.bad && len(r.b) == 0
 }
 
-// tell takes what has changed into a plain map.
+// tell applies the changes to a plain map.
 func (e *engine) tell(told map[uint64]residency.Tiers) {
 	for {
 		events, _ := e.out.take(nil, nil, "")
@@ -81,7 +81,7 @@ func (e *engine) tell(told map[uint64]residency.Tiers) {
 	}
 }
 
-// check holds what is known to itself and to what was reported.
+// check compares the knowledge with itself and with the reports.
 func (e *engine) check(most int, told map[uint64]residency.Tiers) {
 	t := e.known.table
 	live, held := 0, map[uint64]residency.Tiers{}
@@ -108,7 +108,7 @@ func (e *engine) check(most int, told map[uint64]residency.Tiers) {
 	}
 }
 
-// script is a connection whose other side has said everything already.
+// script is a connection whose peer has already sent everything.
 type script struct {
 	net.Conn
 	in io.Reader
@@ -118,7 +118,8 @@ func (s *script) Read(b []byte) (int, error)       { return s.in.Read(b) }
 func (s *script) Write(b []byte) (int, error)      { return len(b), nil }
 func (s *script) SetWriteDeadline(time.Time) error { return nil }
 
-// FuzzZMTP: no bytes from the other side break anything, and frames keep to their bounds.
+// FuzzZMTP checks that no bytes from the peer break an invariant, and that frames stay within their
+// bounds.
 func FuzzZMTP(f *testing.F) {
 	var greeting [greetingSize]byte
 	greeting[0], greeting[9], greeting[10] = 0xff, 0x7f, 3
@@ -153,7 +154,7 @@ func FuzzZMTP(f *testing.F) {
 	})
 }
 
-// TestDecodingTakesNoMemory: a batch is decoded without an allocation once one as large was seen.
+// TestDecodingTakesNoMemory checks that decoding does not allocate after a batch of the same size.
 func TestDecodingTakesNoMemory(t *testing.T) {
 	payload := batchFrom(t, 0, stores([]any{uint64(1 << 63), 2}, nil, count(100_000, 32), 16, fields{"medium": "GPU",
 		"extra_keys": []any{nil, nil}}), removes([]any{1}, "GPU"))
@@ -172,7 +173,7 @@ func TestDecodingTakesNoMemory(t *testing.T) {
 		e.out.reset()
 	}
 	again()
-	if n := testing.AllocsPerRun(100, again); n > 8 { // of the closures and seeds
+	if n := testing.AllocsPerRun(100, again); n > 8 { // for closures and seeds
 		t.Errorf("%v allocations to apply two batches", n)
 	}
 }

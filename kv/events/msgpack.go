@@ -5,10 +5,10 @@ import (
 	"math"
 )
 
-// reader reads msgpack. What does not fit makes it bad, and everything it returns after that is
-// zero. It takes no memory. https://github.com/msgpack/msgpack/blob/master/spec.md
+// reader reads msgpack. A misfit makes it bad, and all later results are zero. It does not
+// allocate. https://github.com/msgpack/msgpack/blob/master/spec.md
 type reader struct {
-	b   []byte // what is left
+	b   []byte // the unread bytes
 	bad bool
 }
 
@@ -16,7 +16,7 @@ func (r *reader) fail() {
 	r.b, r.bad = nil, true
 }
 
-// byte takes a byte.
+// byte reads a byte.
 func (r *reader) byte() byte {
 	if len(r.b) == 0 {
 		r.fail()
@@ -27,7 +27,7 @@ func (r *reader) byte() byte {
 	return c
 }
 
-// next is the byte that the next value begins with; 0xc1, which begins none, at the end.
+// next returns the first byte of the next value. At the end it returns 0xc1, which begins no value.
 func (r *reader) next() byte {
 	if len(r.b) == 0 {
 		return 0xc1
@@ -35,7 +35,7 @@ func (r *reader) next() byte {
 	return r.b[0]
 }
 
-// take takes n bytes, without a copy.
+// take reads n bytes without a copy.
 func (r *reader) take(n uint64) []byte {
 	if n > uint64(len(r.b)) {
 		r.fail()
@@ -46,7 +46,7 @@ func (r *reader) take(n uint64) []byte {
 	return b
 }
 
-// number takes n bytes as a big-endian number.
+// number reads n bytes as a big-endian number.
 func (r *reader) number(n uint64) (v uint64) {
 	for _, c := range r.take(n) {
 		v = v<<8 | uint64(c)
@@ -54,7 +54,7 @@ func (r *reader) number(n uint64) (v uint64) {
 	return v
 }
 
-// null takes a nil, and tells whether there was one.
+// null reads a nil, if there is one. It returns true if there was one.
 func (r *reader) null() bool {
 	if r.next() != 0xc0 {
 		return false
@@ -63,8 +63,8 @@ func (r *reader) null() bool {
 	return true
 }
 
-// array takes the head of an array. Each element takes a byte at least, so that no more are claimed
-// than there can be.
+// array reads the head of an array. It refuses a length beyond the remaining bytes, because each
+// element takes a byte at least.
 func (r *reader) array() int {
 	switch c := r.byte(); {
 	case c&0xf0 == 0x90:
@@ -78,7 +78,7 @@ func (r *reader) array() int {
 	return 0
 }
 
-// fields takes the head of a map.
+// fields reads the head of a map.
 func (r *reader) fields() int {
 	switch c := r.byte(); {
 	case c&0xf0 == 0x80:
@@ -100,7 +100,7 @@ func (r *reader) count(n, each uint64) int {
 	return int(n)
 }
 
-// isArray, isMap, isText and isInt say what comes next.
+// isArray says whether an array comes next.
 func (r *reader) isArray() bool {
 	c := r.next()
 	return c&0xf0 == 0x90 || c == 0xdc || c == 0xdd
@@ -121,7 +121,7 @@ func (r *reader) isInt() bool {
 	return c < 0x80 || c >= 0xe0 || c >= 0xcc && c <= 0xd3
 }
 
-// text takes a string or bytes, without a copy.
+// text reads a string or bytes without a copy.
 func (r *reader) text() []byte {
 	switch c := r.byte(); {
 	case c&0xe0 == 0xa0:
@@ -137,7 +137,7 @@ func (r *reader) text() []byte {
 	return nil
 }
 
-// int takes an integer: its 64 bits, two's complement if it is negative.
+// int reads an integer: its 64 bits, in two's complement if it is negative.
 func (r *reader) int() (bits uint64, negative bool) {
 	switch c := r.byte(); {
 	case c < 0x80:
@@ -155,7 +155,7 @@ func (r *reader) int() (bits uint64, negative bool) {
 	return 0, false
 }
 
-// small takes an integer from 0 to 2^31-1.
+// small reads an integer from 0 to 2^31-1.
 func (r *reader) small() int {
 	v, negative := r.int()
 	if negative || v > math.MaxInt32 {
@@ -165,7 +165,7 @@ func (r *reader) small() int {
 	return int(v)
 }
 
-// token takes a token id: 0 to 2^32-1. It is where a payload's time goes.
+// token reads a token id: 0 to 2^32-1. Most of the time for a payload goes here.
 func (r *reader) token() uint32 {
 	if b := r.b; len(b) >= 3 {
 		switch {
@@ -188,7 +188,8 @@ func (r *reader) token() uint32 {
 	return uint32(v)
 }
 
-// sizes are those of values by their first byte, in bytes; 0: it does not say by itself.
+// sizes are the sizes of values in bytes by their first byte; 0: the first byte does not determine
+// it.
 var sizes = func() (n [256]uint8) {
 	for c := range n {
 		switch {
@@ -200,14 +201,14 @@ var sizes = func() (n [256]uint8) {
 			n[c] = 1 + 1<<(c&3)
 		case c == 0xca || c == 0xcb:
 			n[c] = 5 + 4*uint8(c-0xca)
-		case c >= 0xd4 && c <= 0xd8: // extensions have a type
+		case c >= 0xd4 && c <= 0xd8: // an extension has a type byte
 			n[c] = 2 + 1<<(c-0xd4)
 		}
 	}
 	return n
 }()
 
-// skip takes a value, whatever it is and however deep.
+// skip skips a value of any kind and depth.
 func (r *reader) skip() {
 	for left := 1; left > 0 && !r.bad; left-- {
 		if len(r.b) == 0 {
@@ -230,7 +231,7 @@ func (r *reader) skip() {
 			left += 2 * r.fields()
 		case r.isText():
 			r.text()
-		case c >= 0xc7 && c <= 0xc9: // extensions: length, type, bytes
+		case c >= 0xc7 && c <= 0xc9: // extension: length, type, bytes
 			r.byte()
 			r.take(r.number(1<<(c-0xc7)) + 1)
 		default:

@@ -5,24 +5,24 @@ import (
 	"github.com/cognitora/dataplane/kv/residency"
 )
 
-// Bounds of a report, which are those of Kv.Report.
+// These constants bound a report. They are the limits of Kv.Report.
 const (
 	reportDigests = 32768
 	reportEvents  = 4096
 )
 
-// maxPending bounds the digests of changes on their way to the sink, 36 bytes each.
+// maxPending bounds the digests of unreported changes, 36 bytes each.
 const maxPending = 4 * reportDigests
 
-// outbox is the changes that have not been reported yet, oldest first.
+// outbox holds the unreported changes, oldest first.
 type outbox struct {
 	changes []change
 	digests []block.Digest
-	from    int // the first change that is not taken
-	at      int // its first digest
+	from    int // the first change not taken
+	at      int // the first digest of that change
 }
 
-// change is an event of a report, with the number of its digests.
+// change is an event of a report with its number of digests.
 type change struct {
 	kind   residency.Kind
 	tier   residency.Tiers
@@ -31,7 +31,7 @@ type change struct {
 	n      int
 }
 
-// size is how many digests, or changes if those are more, are in the outbox.
+// size returns the number of digests in the outbox, or of changes if that is more.
 func (o *outbox) size() int { return max(len(o.digests)-o.at, len(o.changes)-o.from) }
 
 func (o *outbox) reset() {
@@ -41,8 +41,8 @@ func (o *outbox) reset() {
 	o.changes, o.digests, o.from, o.at = o.changes[:0], o.digests[:0], 0, 0
 }
 
-// stored notes that digests, which follow each other and parent, are in a tier. Root: parent is a
-// seed, which names no block.
+// stored notes that a tier now has digests, a run that follows parent. root says that parent is a
+// seed, not a block.
 func (o *outbox) stored(tier residency.Tiers, label string, parent block.Digest, root bool, digests []block.Digest) {
 	if root {
 		parent = block.Digest{}
@@ -59,7 +59,7 @@ func (o *outbox) stored(tier residency.Tiers, label string, parent block.Digest,
 		n: len(digests)})
 }
 
-// removed notes that digests are in a tier no more.
+// removed notes that a tier no longer has digests.
 func (o *outbox) removed(tier residency.Tiers, digests []block.Digest) {
 	if len(digests) == 0 {
 		return
@@ -74,13 +74,13 @@ func (o *outbox) removed(tier residency.Tiers, digests []block.Digest) {
 	o.changes = append(o.changes, change{kind: residency.Removed, tier: tier, n: len(digests)})
 }
 
-// cleared notes that nothing is anywhere any more: what has been noted before need not be told.
+// cleared notes that the engine holds nothing. Earlier changes need no report then.
 func (o *outbox) cleared() {
 	o.reset()
 	o.changes = append(o.changes, change{kind: residency.Cleared})
 }
 
-// take moves what fits into a report's events, whose digests are copied to room.
+// take moves as many changes as fit into a report's events. It copies their digests to room.
 func (o *outbox) take(events []residency.Event, room []block.Digest,
 	namespace string) ([]residency.Event, []block.Digest) {
 	for o.from < len(o.changes) && len(events) < reportEvents && len(room) < reportDigests {

@@ -13,7 +13,7 @@ import (
 	"github.com/cognitora/dataplane/kv/residency"
 )
 
-// publisher is an engine's two sockets, which say what a test wants.
+// publisher is an engine's two sockets. The test decides what they send.
 type publisher struct {
 	t           testing.TB
 	pub, router net.Listener
@@ -34,7 +34,7 @@ type message struct {
 	payload []byte
 }
 
-// publish starts a publisher at addresses that may be of one that has ended.
+// publish starts a publisher. The addresses may be those of an ended one.
 func publish(t testing.TB, pub, router string) *publisher {
 	t.Helper()
 	p := &publisher{t: t, subs: map[net.Conn]bool{}, conns: map[net.Conn]bool{}}
@@ -120,7 +120,7 @@ func (p *publisher) serveReplay(conn net.Conn) {
 	}
 }
 
-// keep puts a batch into the replay only: as if it was lost on the way.
+// keep puts a batch into the replay only, as if it had been lost on the way.
 func (p *publisher) keep(payload []byte) uint64 {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -130,7 +130,7 @@ func (p *publisher) keep(payload []byte) uint64 {
 	return seq
 }
 
-// send publishes a message, whatever it is.
+// send publishes any message.
 func (p *publisher) send(seq uint64, payload []byte) {
 	b := appendFrame(nil, flagMore, []byte("kv"))
 	p.raw(appendFrame(appendFrame(b, flagMore, binary.BigEndian.AppendUint64(nil, seq)), 0, payload))
@@ -144,10 +144,10 @@ func (p *publisher) raw(b []byte) {
 	}
 }
 
-// say keeps a batch and publishes it.
+// say puts a batch into the replay and publishes it.
 func (p *publisher) say(payload []byte) { p.send(p.keep(payload), payload) }
 
-// forget makes the replay's buffer begin later.
+// forget drops the oldest batches of the replay.
 func (p *publisher) forget(batches int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -179,7 +179,7 @@ func (p *publisher) subscribers() int {
 	return len(p.subs)
 }
 
-// sink is an index that can be made to fail or to stand still.
+// sink is an index that can fail or block on demand.
 type sink struct {
 	*residency.Index
 	mu    sync.Mutex
@@ -216,7 +216,7 @@ func (s *sink) set(fail error, gate chan struct{}) {
 	s.fail, s.gate = fail, gate
 }
 
-// followed is a follower of a publisher.
+// followed is a follower with its publisher.
 type followed struct {
 	*Follower
 	t    testing.TB
@@ -254,7 +254,7 @@ func (p *publisher) endpoints() (o Options) {
 	return o
 }
 
-const patience = time.Minute // after which an event does not come any more
+const patience = time.Minute // limit of a wait for an event
 
 func eventually(t testing.TB, what string, ok func() bool) {
 	t.Helper()
@@ -267,14 +267,14 @@ func eventually(t testing.TB, what string, ok func() bool) {
 	}
 }
 
-// awaits waits until the sink knows that of a chain exactly the first n blocks are in the engine's
-// memory; -1: that nothing is known.
+// awaits waits until the sink knows exactly the first n blocks of a chain in the engine's memory;
+// -1: until nothing is known.
 func (f *followed) awaits(what string, tokens []uint32, n int) {
 	f.t.Helper()
 	f.awaitsOf("m", what, tokens, n)
 }
 
-// awaitsOf is awaits for another model than m.
+// awaitsOf is awaits for a model other than m.
 func (f *followed) awaitsOf(model, what string, tokens []uint32, n int) {
 	f.t.Helper()
 	all := chainOf(model, "", "", tokens)

@@ -11,18 +11,18 @@ import (
 	"time"
 )
 
-// Bounds of connections.
+// These constants bound connections.
 const (
-	dialWithin   = 5 * time.Second  // to connect and greet
+	dialWithin   = 5 * time.Second  // to connect and exchange the greetings
 	answerWithin = 10 * time.Second // for the next reply of a replay
-	replayWithin = 5 * time.Minute  // for all of them
+	replayWithin = 5 * time.Minute  // for the whole replay
 )
 
-// endOfReplay is the number that ends a replay.
+// endOfReplay is the sequence number that ends a replay.
 const endOfReplay = ^uint64(0)
 
-// batchOf finds number and payload in a message: they are its last two frames, behind an empty one
-// in replies and a topic that may be missing.
+// batchOf finds number and payload in a message. They are its last two frames. An empty frame
+// precedes them in replies, and a topic may precede them.
 func batchOf(parts [][]byte) (seq uint64, payload []byte, err error) {
 	n := len(parts)
 	if n < 2 || n > 4 || len(parts[n-2]) != 8 {
@@ -31,9 +31,9 @@ func batchOf(parts [][]byte) (seq uint64, payload []byte, err error) {
 	return binary.BigEndian.Uint64(parts[n-2]), parts[n-1], nil
 }
 
-// resume finds out what came since the last batch that was applied. Where the publisher does not
-// have that one it is another one than before, or batches are lost: then everything is forgotten
-// and all that it has is read.
+// resume reads the batches since the last applied one. If the publisher does not have that one, it
+// is a new publisher, or batches are lost. Then resume forgets everything and reads all of the
+// replay.
 func (f *Follower) resume(ctx context.Context) error {
 	if f.o.Replay == (Endpoint{}) {
 		if f.next > 0 && f.live == 0 {
@@ -57,7 +57,7 @@ func (f *Follower) resume(ctx context.Context) error {
 	return nil
 }
 
-// unreplayed goes on without what a replay should have brought.
+// unreplayed continues without the batches of a failed replay.
 func (f *Follower) unreplayed(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return ctx.Err()
@@ -70,8 +70,8 @@ func (f *Follower) unreplayed(ctx context.Context, err error) error {
 	return nil
 }
 
-// replay applies the batches from number start on. Where batches were applied before, start is the
-// last one of them, and the first reply must be that one: same tells whether it is.
+// replay applies the batches from number start on. If batches were applied before, start is the
+// last of them, and the first reply must be that batch. same says that it is.
 func (f *Follower) replay(ctx context.Context, start uint64) (same bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, replayWithin)
 	defer cancel()
@@ -121,8 +121,8 @@ func (f *Follower) replay(ctx context.Context, start uint64) (same bool, err err
 	}
 }
 
-// dial connects to where an engine listens. Until the deadline is lifted all that is read and
-// written has to be done in time.
+// dial connects to an engine's listening address. Reads and writes must finish by the deadline,
+// until it is lifted.
 func dial(ctx context.Context, e Endpoint) (net.Conn, error) {
 	d := net.Dialer{Timeout: dialWithin}
 	conn, err := d.DialContext(ctx, e.Network, e.Addr)
@@ -132,7 +132,7 @@ func dial(ctx context.Context, e Endpoint) (net.Conn, error) {
 	return conn, err
 }
 
-// door is how connections to the publisher come about: they are made, or taken on.
+// door makes connections to the publisher: it dials, or accepts.
 type door struct {
 	at     Endpoint
 	listen net.Listener
@@ -146,7 +146,7 @@ func (d *door) close() {
 	}
 }
 
-// enter makes the next connection.
+// enter returns the next connection.
 func (d *door) enter(ctx context.Context) (net.Conn, error) {
 	if !d.at.Listen {
 		return dial(ctx, d.at)
@@ -154,7 +154,7 @@ func (d *door) enter(ctx context.Context) (net.Conn, error) {
 	if d.listen == nil {
 		if d.at.Network == "unix" {
 			if info, err := os.Lstat(d.at.Addr); err == nil && info.Mode()&os.ModeSocket != 0 {
-				_ = os.Remove(d.at.Addr) // what a killed process has left
+				_ = os.Remove(d.at.Addr) // left by a killed process
 			}
 		}
 		l, err := new(net.ListenConfig).Listen(ctx, d.at.Network, d.at.Addr)

@@ -9,35 +9,34 @@ import (
 	"github.com/cognitora/dataplane/kv/residency"
 )
 
-// Times of reports.
+// These are the times of reports.
 const (
-	signOfLife = 10 * time.Second // between two reports where nothing happens
-	staleAfter = 5 * time.Second  // between attempts where a process that began later reports for the engine
-	snapshotBy = 4096             // slots of a table that are looked at per hold of the lock
+	signOfLife = 10 * time.Second // between two reports without changes
+	staleAfter = 5 * time.Second  // between attempts while a later incarnation of the engine reports
+	snapshotBy = 4096             // slots of a table examined per hold of the lock
 )
 
-// reporting is how far the sink is told. Follower.mu guards it.
+// reporting is the state of the reports to the sink. Follower.mu guards it.
 type reporting struct {
 	epoch  uint64
-	number uint64 // of the next report
-	fresh  bool   // it has to begin anew
-	told   bool   // the sink may have something of the engine
-	slot   uint32 // the next one of the snapshot; 0: there is none under way
-	// counts how often it has begun anew, so that a report under way does not count for what came
-	// after it
+	number uint64 // number of the next report
+	fresh  bool   // the next report begins anew
+	told   bool   // the sink may hold blocks of the engine
+	slot   uint32 // next slot of the snapshot; 0: no snapshot is running
+	// number of new beginnings, so that a running report does not count for a later beginning
 	turn uint64
 	// failing says that the sink has refused the last report.
 	failing bool
 }
 
-// begin has everything reported anew.
+// begin makes all blocks be reported anew.
 func (r *reporting) begin(out *outbox) {
 	out.reset()
 	r.fresh, r.slot = true, 1
 	r.turn++
 }
 
-// renew is begin for another epoch, which is later than the one before.
+// renew is begin for another, later epoch.
 func (r *reporting) renew(out *outbox) {
 	r.begin(out)
 	r.epoch = max(uint64(time.Now().UnixNano()), r.epoch+1)
@@ -94,8 +93,8 @@ func (f *Follower) reportAll(ctx context.Context) {
 	}
 }
 
-// fill makes the next report; false: there is nothing to say. Alive: a report without events will
-// do.
+// fill makes the next report. It returns false if there is nothing to report. alive allows a report
+// without events.
 func (f *Follower) fill(p *parcel, alive bool) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -123,8 +122,8 @@ func (f *Follower) fill(p *parcel, alive bool) bool {
 	return len(p.report.Events) > 0 || alive
 }
 
-// snapshot puts the next blocks of the table into a report. What changes while it is read is in the
-// outbox, and told after it.
+// snapshot puts the next blocks of the table into a report. Changes during the snapshot are in the
+// outbox, and are reported after it.
 func (f *Follower) snapshot(p *parcel) {
 	r, t := &f.report, f.known.table
 	for range snapshotBy {
@@ -170,7 +169,7 @@ func (f *Follower) sent(p *parcel) {
 	}
 }
 
-// refused has everything told anew, as the sink has not taken a report.
+// refused makes all blocks be reported anew, because the sink has refused a report.
 func (f *Follower) refused() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -178,7 +177,7 @@ func (f *Follower) refused() {
 	f.report.begin(&f.out)
 }
 
-// goodbye says that the engine reports no more.
+// goodbye tells the sink that the engine reports no more.
 func (f *Follower) goodbye() {
 	f.mu.Lock()
 	r := f.report

@@ -19,12 +19,12 @@ import (
 	pb "github.com/cognitora/dataplane/proto/cognitora/v1"
 )
 
-// maxWatchers is how many routers may watch at a time; one more is told RESOURCE_EXHAUSTED.
+// maxWatchers bounds the routers that watch at once. A further one gets RESOURCE_EXHAUSTED.
 const maxWatchers = 64
 
-// Serve answers the Watch of cognitora.v1.Kv for an index on l, which it closes, until ctx ends:
-// for a host without cgn-kvcached. With an identity, routers must show a certificate of the fleet;
-// without, l is to be a Unix socket.
+// Serve answers the Watch of cognitora.v1.Kv for an index on l until ctx ends, and closes l. It
+// serves a host without cgn-kvcached. With an identity, routers must show a certificate of the
+// fleet. Without one, l should be a Unix socket.
 func Serve(ctx context.Context, l net.Listener, x *residency.Index, id *pki.Identity) error {
 	creds := insecure.NewCredentials()
 	if id != nil && l.Addr().Network() != "unix" {
@@ -45,7 +45,7 @@ func Serve(ctx context.Context, l net.Listener, x *residency.Index, id *pki.Iden
 		return err
 	case <-ctx.Done():
 	}
-	g.Stop() // a router that watches would never end by itself
+	g.Stop() // a router's Watch would never end by itself
 	<-served
 	return nil
 }
@@ -57,7 +57,7 @@ type server struct {
 	watchers chan struct{}
 }
 
-// Watch says what the engine has.
+// Watch streams the engine's blocks.
 func (s *server) Watch(r *pb.WatchRequest, stream pb.Kv_WatchServer) error {
 	if p, ok := peer.FromContext(stream.Context()); ok {
 		if info, secured := p.AuthInfo.(credentials.TLSInfo); secured {

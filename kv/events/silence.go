@@ -8,23 +8,22 @@ import (
 	"time"
 )
 
-// A publisher that says nothing may have nothing to say, or be out of reach. ZMTP 3.1 has a ping
-// for that, which libzmq answers in all its sockets; of an older peer the kernel asks whether its
-// host is there.
+// A silent publisher may be idle or unreachable. ZMTP 3.1 has a ping, which all libzmq sockets
+// answer. For an older peer the kernel's keepalive checks whether its host exists.
 const (
-	pingEvery = time.Second     // of silence; after that many pings without an answer the connection is given up:
-	pingsLost = 3               //
-	frameTime = 5 * time.Second // for the next MiB of a frame that has begun
+	pingEvery = time.Second // of silence; after pingsLost pings without an answer the connection is given up
+	pingsLost = 3
+	frameTime = 5 * time.Second // for the next MiB of a begun frame
 )
 
-// errSilent says that a publisher which answered pings does so no more.
+// errSilent says that a publisher has stopped answering pings.
 var errSilent = errors.New("kvevents: the publisher answers no pings")
 
-// probing has the kernel ask over an idle connection whether the peer's host is there. It gives up
-// after as long as pings do, and a little more.
+// probing makes the kernel check on an idle connection whether the peer's host exists. It gives up
+// a little later than the pings.
 var probing = net.KeepAliveConfig{Enable: true, Idle: pingEvery, Interval: pingEvery, Count: pingsLost + 1}
 
-// attend has the kernel watch over a connection.
+// attend sets the kernel's keepalive and timeouts for a connection.
 func attend(conn net.Conn) {
 	if c, ok := conn.(*net.TCPConn); ok {
 		_ = c.SetKeepAliveConfig(probing)
@@ -32,11 +31,11 @@ func attend(conn net.Conn) {
 	}
 }
 
-// ping is a frame that asks for a PONG; the peer is to take no time-out for itself from it.
+// ping is a frame that asks for a PONG. It asks the peer for no timeout of its own.
 var ping = appendFrame(nil, flagCommand, []byte("\x04PING\x00\x00"))
 
 // awaitFrame returns when a frame begins. A peer that knows pings gets one after pingEvery of
-// silence; one that has answered once has to answer.
+// silence. A peer that has answered one must answer each.
 func (s *socket) awaitFrame() error {
 	if !s.pings {
 		return nil
@@ -56,7 +55,7 @@ func (s *socket) awaitFrame() error {
 	}
 }
 
-// withinFrame bounds the time for what is read next of a frame that has begun.
+// withinFrame bounds the time of the next read in a begun frame.
 func (s *socket) withinFrame() {
 	if s.pings {
 		_ = s.conn.SetReadDeadline(time.Now().Add(frameTime))

@@ -7,8 +7,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// limitUnacknowledged has the kernel give up a connection on which what was sent is not
-// acknowledged for so long.
+// limitUnacknowledged makes the kernel give up a connection whose sent data is unacknowledged for
+// the given time.
 func limitUnacknowledged(c *net.TCPConn, within time.Duration) {
 	if raw, err := c.SyscallConn(); err == nil {
 		_ = raw.Control(func(fd uintptr) {

@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// pinged is the other side of a connection, of ZMTP 3.minor. It answers so many pings, and
-// publishes after so many.
+// pinged is a peer of ZMTP 3.minor. It answers a given number of pings, and publishes after a given
+// number.
 type pinged struct {
 	minor         byte
 	answers, says int
@@ -50,8 +50,8 @@ func (p pinged) serve(conn net.Conn) error {
 	}
 }
 
-// TestSilence: a publisher that has answered pings is given up once it does not; one that never
-// has, or is too old for them, is left to the kernel.
+// TestSilence checks that a publisher is given up once it stops answering pings. A publisher that
+// never answered, or is too old, is left to the kernel.
 func TestSilence(t *testing.T) {
 	const never = 1 << 30
 	for name, c := range map[string]struct {

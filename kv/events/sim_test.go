@@ -18,7 +18,7 @@ import (
 
 var client = &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
 
-// ask sends a prompt of token ids and returns how many of them the engine had cached.
+// ask sends a prompt of token ids. It returns how many of them the engine had cached.
 func ask(t *testing.T, url string, tokens []uint32, more fields) int {
 	t.Helper()
 	body := fields{"model": "m", "prompt": tokens, "max_tokens": 1}
@@ -47,9 +47,9 @@ func ask(t *testing.T, url string, tokens []uint32, more fields) int {
 	return answer.Usage.Details.Cached
 }
 
-// TestSimulatedEngine: what is known of an engine is what it then finds in its cache, for prompts
-// that share beginnings, with salts, with evictions, and in each form of events: min(matched,
-// floor((prompt-1)/block)) of its blocks.
+// TestSimulatedEngine compares the knowledge about an engine with the engine's own count of cached
+// tokens. It uses prompts with common beginnings, salts, evictions, and each form of events. The
+// engine finds min(matched, floor((prompt-1)/block)) of its blocks.
 func TestSimulatedEngine(t *testing.T) {
 	t.Parallel()
 	for _, kv := range []sim.KVEvents{
@@ -82,7 +82,7 @@ func follows(t *testing.T, e *sim.Engine, size int) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ask(t, e.URL(), prompt[:320], nil) // before anybody listens
+	ask(t, e.URL(), prompt[:320], nil) // before the follower subscribes
 	f := follow(t, Options{Endpoint: at, Replay: again})
 	r := rand.New(rand.NewPCG(1, uint64(size)))
 	hits := 0
@@ -109,7 +109,7 @@ func follows(t *testing.T, e *sim.Engine, size int) {
 	}
 }
 
-// leading is how many of the first blocks of a chain the sink knows to be in the engine's memory.
+// leading returns how many first blocks of a chain the sink knows in the engine's memory.
 func (f *followed) leading(all []block.Digest) int {
 	out := make([]residency.Tiers, len(all))
 	f.sink.Held(spaceOf("m").ID(), block.LayerAll, all, out)
@@ -121,7 +121,7 @@ func (f *followed) leading(all []block.Digest) int {
 	return len(all)
 }
 
-// TestAnotherZeroMQ: sockets of a ZeroMQ that is not our own.
+// TestAnotherZeroMQ uses the sockets of another ZeroMQ implementation.
 func TestAnotherZeroMQ(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
@@ -141,7 +141,7 @@ func TestAnotherZeroMQ(t *testing.T) {
 			err = router.SendMulti(zmq4.NewMsgFrom(m.Frames[0], nil, []byte("kv"), number(0), turn(t, prompt, 0)))
 		}
 		if err == nil {
-			// the reader may go before zmq4 has written the nothing that the last frame has
+			// The reader may leave before zmq4 has written the last, empty frame.
 			_ = router.SendMulti(zmq4.NewMsgFrom(m.Frames[0], nil, nil, []byte{255, 255, 255, 255, 255, 255, 255, 255},
 				nil))
 		}
@@ -162,7 +162,7 @@ func TestAnotherZeroMQ(t *testing.T) {
 		if err := pub.SendMulti(zmq4.NewMsgFrom([]byte("kv"), number(1), turn(t, prompt, 1))); err != nil {
 			t.Fatal(err)
 		}
-		return f.Stats().Batches == 2 // the socket may have been asked for it only after it was sent
+		return f.Stats().Batches == 2 // the subscription may arrive only after the batch was sent
 	})
 	f.stop()
 }

@@ -2,7 +2,7 @@ package events
 
 import "sync/atomic"
 
-// counters count since the start.
+// counters are counts since the start.
 type counters struct {
 	batches, replayed                   atomic.Uint64
 	gaps, lost, epochs, connects        atomic.Uint64
@@ -13,34 +13,34 @@ type counters struct {
 	paused                              atomic.Uint64
 }
 
-// Stats says what a Follower has done and knows.
+// Stats are the counts and the state of a Follower.
 type Stats struct {
-	Following bool // what the engine has is known, and changes arrive
-	Complete  bool // it is known since the publisher's first batch, or since the engine had nothing
-	Blocks    int  // of the engine, that it has
-	Pending   int  // digests on their way to the sink
+	Following bool // the engine's blocks are known, and changes arrive
+	Complete  bool // all blocks are known since the publisher's first batch, or since the engine was empty
+	Blocks    int  // blocks of the engine
+	Pending   int  // digests not yet reported to the sink
 
-	Batches   uint64 // applied, those of replays included
-	Replayed  uint64 // of them, by replays
-	Gaps      uint64 // times that batches were missing
-	Lost      uint64 // of those, times that the replay did not have them either
+	Batches   uint64 // applied, replayed ones included
+	Replayed  uint64 // of these, from replays
+	Gaps      uint64 // gaps in the batches
+	Lost      uint64 // gaps that the replay could not fill
 	Epochs    uint64 // times that all was forgotten
 	Connects  uint64 // connections to the publisher
-	Malformed uint64 // batches that could not be read
-	Unknown   uint64 // events of kinds and media that are not known
-	Unusable  uint64 // events that say things which cannot be
-	Others    uint64 // events of other groups and ranks, which do not count
-	Orphans   uint64 // blocks whose parent is not known
-	Unnamed   uint64 // blocks that tokens do not tell apart from others, such as those of images
+	Malformed uint64 // unreadable batches
+	Unknown   uint64 // events of unknown kinds and media
+	Unusable  uint64 // events with impossible values
+	Others    uint64 // events of other groups and ranks, which are ignored
+	Orphans   uint64 // blocks with an unknown parent
+	Unnamed   uint64 // blocks that tokens do not identify, such as those of images
 	Overflow  uint64 // blocks beyond MaxBlocks
-	Paused    uint64 // times that reading paused because the engine said too much
-	Dropped   uint64 // times that changes were dropped because the sink stood still
+	Paused    uint64 // pauses of the reading because the engine sent too much
+	Dropped   uint64 // times that changes were dropped because the sink took none
 	Reports   uint64 // taken by the sink
-	Refused   uint64 // not taken
-	Snapshots uint64 // reports of everything that were begun
+	Refused   uint64 // refused by the sink
+	Snapshots uint64 // begun reports of everything
 }
 
-// Stats counts what there is now.
+// Stats returns the counts and the state as of now.
 func (f *Follower) Stats() Stats {
 	c := &f.counts
 	s := Stats{
@@ -61,7 +61,7 @@ func (f *Follower) Stats() Stats {
 	return s
 }
 
-// Counters are the numbers in Stats that only grow, for metrics.
+// Counters are the ever-growing numbers in Stats, for metrics.
 var Counters = []struct {
 	Name, Help string
 	Value      func(*Stats) uint64

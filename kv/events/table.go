@@ -7,35 +7,37 @@ import (
 	"github.com/cognitora/dataplane/kv/residency"
 )
 
-// media is how many places an engine has blocks in: the tiers of residency but Pinned.
+// media is the number of tiers in which an engine can have blocks: those of residency without
+// Pinned.
 const media = 4
 
-// engineBlocks maps the engine's blocks of one group from its own hashes to our digests. Slots keep
-// their place until their block is gone.
+// engineBlocks maps the engine's blocks of one group from the engine's hashes to digests. A slot
+// stays in place until its block is removed.
 type engineBlocks struct {
 	slots   map[hash]uint32
-	blocks  []engineBlock  // by slot; slot 0 is none
-	digests []block.Digest // of all slots: the parent of each block's first digest, then its digests
+	blocks  []engineBlock  // by slot; slot 0 is unused
+	digests []block.Digest // of all slots: the parent of each block's first digest, then the block's digests
 	tails   map[uint32]tail
-	free    []uint32         // slots
-	room    map[int][]uint32 // places in digests that are free, by how many there are together
-	// owners are how many blocks of each tier a digest is in, by its first 8 bytes. Blocks that
-	// part within our 16 tokens share those before. Nil while all blocks have 16 tokens: then a
-	// digest is in one block only.
+	free    []uint32         // free slots
+	room    map[int][]uint32 // free places in digests, by the number of adjacent ones
+	// owners counts, by the first 8 bytes of a digest, how many blocks of each tier contain the
+	// digest. Blocks that part within a digest block of 16 tokens share the digests before it. It
+	// is nil while all blocks have 16 tokens, because then only one block contains a digest.
 	owners map[uint64]*[media]uint32
 }
 
 // engineBlock is a block of the engine.
 type engineBlock struct {
-	at    uint32 // in digests
-	count uint16 // digests that end in the block
-	label uint16 // of its adapter
+	at    uint32 // index in digests
+	count uint16 // number of digests that end in the block
+	label uint16 // number of its adapter
 	root  bool   // its first digest is the first of a prompt; the parent is the seed
 	tiers residency.Tiers
-	held  [media]uint16 // how often it was stored in each tier and not removed: an engine may compute a block twice
+	held  [media]uint16 // stores minus removals in each tier; an engine may compute a block twice
 }
 
-// tail is what follows the last digest at the end of a block whose size is no multiple of ours.
+// tail is the end of a chain: the last digest, and the tokens behind it at the end of a block whose
+// size is no multiple of 16.
 type tail struct {
 	last   block.Digest
 	tokens [block.Tokens]uint32
@@ -48,7 +50,7 @@ func newEngineBlocks() *engineBlocks {
 		room: map[int][]uint32{}}
 }
 
-// digestsOf are the digests that end in the block of a slot.
+// digestsOf returns the digests that end in the block of a slot.
 func (t *engineBlocks) digestsOf(slot uint32) []block.Digest {
 	b := &t.blocks[slot]
 	return t.digests[b.at+1:][:b.count]
@@ -56,7 +58,7 @@ func (t *engineBlocks) digestsOf(slot uint32) []block.Digest {
 
 func (t *engineBlocks) parentOf(slot uint32) *block.Digest { return &t.digests[t.blocks[slot].at] }
 
-// end is where a chain goes on behind the block of a slot.
+// end returns the end of the chain at the block of a slot.
 func (t *engineBlocks) end(slot uint32) tail {
 	if left, ok := t.tails[slot]; ok {
 		return left
@@ -65,7 +67,7 @@ func (t *engineBlocks) end(slot uint32) tail {
 	return tail{last: t.digests[b.at+uint32(b.count)]}
 }
 
-// add makes a slot for a block with room for its digests.
+// add makes a slot for a block, with room for its digests.
 func (t *engineBlocks) add(h hash, digests int) uint32 {
 	var slot uint32
 	if n := len(t.free); n > 0 {
@@ -88,7 +90,7 @@ func (t *engineBlocks) add(h hash, digests int) uint32 {
 	return slot
 }
 
-// widen begins to count owners, as there is a block that has not 16 tokens.
+// widen begins to count owners, because a block has not exactly 16 tokens.
 func (t *engineBlocks) widen() {
 	if t.owners != nil {
 		return
@@ -105,7 +107,7 @@ func (t *engineBlocks) widen() {
 
 func nameOf(d *block.Digest) uint64 { return binary.LittleEndian.Uint64(d[:]) }
 
-// own notes that the block of a slot is in a tier.
+// own notes that a tier has the block of a slot.
 func (t *engineBlocks) own(slot uint32, index int) {
 	if t.owners == nil {
 		return
@@ -122,8 +124,8 @@ func (t *engineBlocks) own(slot uint32, index int) {
 	}
 }
 
-// disown notes that the block of a slot is in a tier no more, and tells of each digest that no
-// other block there has.
+// disown notes that a tier no longer has the block of a slot. It passes each digest that no other
+// block of the tier contains to gone.
 func (t *engineBlocks) disown(slot uint32, index int, gone func([]block.Digest)) {
 	digests := t.digestsOf(slot)
 	if t.owners == nil {

@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// Flags of a frame. https://rfc.zeromq.org/spec/23/
+// These are the flags of a frame. https://rfc.zeromq.org/spec/23/
 const (
 	flagMore    = 1
 	flagLong    = 2
@@ -19,35 +19,35 @@ const (
 	flagsKnown  = flagMore | flagLong | flagCommand
 )
 
-// Bounds of what a peer may send.
+// These constants bound a peer's messages.
 const (
-	maxMessage = 32 << 20 // bytes of a message's frames together
-	maxParts   = 8        // frames of a message
+	maxMessage = 32 << 20 // bytes of all frames in a message
+	maxParts   = 8        // frames in a message
 	maxCommand = 4 << 10  // bytes of a command
-	growBy     = 1 << 20  // memory is taken for so many bytes ahead of their arrival at most
+	growBy     = 1 << 20  // memory is allocated at most so many bytes ahead of their arrival
 )
 
-// greetingSize is that of what both sides send first.
+// greetingSize is the size of both sides' greeting.
 const greetingSize = 64
 
-// errZMTP says that the other side does not speak as it should.
+// errZMTP says that the peer violates the protocol.
 var errZMTP = errors.New("kvevents: not a ZMTP 3 peer of this kind")
 
 // socket is a ZMTP connection. One goroutine reads and writes.
 type socket struct {
 	conn net.Conn
 	r    *bufio.Reader
-	buf  []byte   // of the message read last
-	ends []int    // of its frames in buf
+	buf  []byte   // the last message
+	ends []int    // ends of its frames in buf
 	part [][]byte // its frames
 	out  []byte
 
-	knows bool // the other side knows pings
-	pings bool // it gets some while it is silent
-	pongs bool // it has answered one
+	knows bool // the peer knows pings
+	pings bool // the peer gets pings while it is silent
+	pongs bool // the peer has answered a ping
 }
 
-// open greets the other side as a socket of type kind, and checks that it is of one of the peers'
+// open exchanges greetings as a socket of type kind. It checks that the peer has one of the given
 // types.
 func open(conn net.Conn, kind string, peers ...string) (*socket, error) {
 	s := &socket{conn: conn, r: bufio.NewReaderSize(conn, 64<<10)}
@@ -89,7 +89,7 @@ func cutNul(b []byte) (before, after []byte, found bool) {
 	return b, nil, false
 }
 
-// checkReady reads the other side's READY command.
+// checkReady reads the peer's READY command.
 func checkReady(command []byte, peers []string) error {
 	name, rest := property(command)
 	if string(name) == "ERROR" {
@@ -119,7 +119,8 @@ func checkReady(command []byte, peers []string) error {
 	return fmt.Errorf("%w: its READY names no socket type", errZMTP)
 }
 
-// property reads what has its length in a byte before it; nil: it is not all there.
+// property reads a value with its length in a byte before it. It returns nil if the value is
+// incomplete.
 func property(b []byte) (value, rest []byte) {
 	if len(b) == 0 || int(b[0]) > len(b)-1 {
 		return nil, nil
@@ -127,7 +128,7 @@ func property(b []byte) (value, rest []byte) {
 	return b[1 : 1+b[0]], b[1+int(b[0]):]
 }
 
-// frame reads a frame and adds its body to buf.
+// frame reads a frame and appends its body to buf.
 func (s *socket) frame() (flags byte, err error) {
 	if err := s.awaitFrame(); err != nil {
 		return 0, err
@@ -164,7 +165,7 @@ func (s *socket) frame() (flags byte, err error) {
 	return flags, nil
 }
 
-// unexpected keeps the end of a connection within a frame from being one between two.
+// unexpected turns an end of the connection within a frame into an unexpected end.
 func unexpected(err error) error {
 	if errors.Is(err, io.EOF) {
 		return io.ErrUnexpectedEOF
@@ -172,11 +173,11 @@ func unexpected(err error) error {
 	return err
 }
 
-// message reads the next message. Its frames are valid until the next call. Pings on the way are
-// answered, other commands ignored.
+// message reads the next message. Its frames are valid until the next call. It answers pings on the
+// way and ignores other commands.
 func (s *socket) message() ([][]byte, error) {
 	if cap(s.buf) > 4*growBy {
-		s.buf = nil // such a message is rare
+		s.buf = nil // a message of this size is rare
 	}
 	s.buf, s.ends, s.part = s.buf[:0], s.ends[:0], s.part[:0]
 	for {
@@ -210,7 +211,7 @@ func (s *socket) message() ([][]byte, error) {
 	return s.part, nil
 }
 
-// command answers a ping with its context, and notes the answer to one.
+// command answers a ping with its context. It notes the answer to a ping of its own.
 func (s *socket) command(body []byte) error {
 	name, rest := property(body)
 	s.pongs = s.pongs || string(name) == "PONG"
@@ -230,7 +231,7 @@ func (s *socket) write(b []byte) error {
 	return err
 }
 
-// subscribe asks for messages whose first frame begins with topic.
+// subscribe subscribes to messages whose first frame begins with topic.
 func (s *socket) subscribe(topic string) error {
 	s.out = appendFrame(s.out[:0], 0, append([]byte{1}, topic...))
 	return s.write(s.out)

@@ -2,31 +2,31 @@ package residency
 
 import "unsafe"
 
-// chains remembers where in their chains blocks are, by the first 8 bytes of their digests, so that
-// those that follow find their parents whoever holds them. It forgets one when it learns another
-// with the same place.
+// chains remembers the places of blocks in their chains, by the first 8 bytes of their digests. A
+// later block then finds its parent, whichever holder has it. A new block replaces another one with
+// the same slot of the memo.
 type chains struct {
 	memo    *[memoSize]link
 	waiting int    // parents that blocks of any holder wait for
-	ready   []link // those of them that are known by now
+	ready   []link // waited-for parents that are known by now
 }
 
-// link is where a block is.
+// link is the place of a block in its chain.
 type link struct {
 	own, leader uint64
-	position    uint32 // 1 + its number; 0: not known
+	position    uint32 // 1 + its number; 0: unknown
 }
 
 const (
 	memoSize    = 1 << 16
 	chainBytes  = int64(unsafe.Sizeof([memoSize]link{}))
 	maxPosition = 1 << 30
-	maxWaiting  = 1 << 20 // parents; a block that finds so many keeps position 0
-	settleStep  = 32      // blocks that a change places besides its own
+	maxWaiting  = 1 << 20 // parents waited for; beyond it a block keeps position 0
+	settleStep  = 32      // waiting blocks that one change places in addition to its own
 )
 
-// newChains takes all of the memory at once, so that what a block costs does not depend on how many
-// there are.
+// newChains allocates all memory at once, so that the cost of a block does not depend on the number
+// of blocks.
 func newChains() chains { return chains{memo: new([memoSize]link)} }
 
 func (c *chains) recall(own uint64) (l link, ok bool) {
@@ -36,7 +36,7 @@ func (c *chains) recall(own uint64) (l link, ok bool) {
 
 func (c *chains) remember(l link) { c.memo[l.own%memoSize] = l }
 
-// after is where the block own is that follows l.
+// after returns the place of the block own that follows l.
 func (l link) after(own uint64) link {
 	n := link{own, l.leader, l.position + 1}
 	if l.position%GroupBlocks == 0 {
@@ -45,7 +45,7 @@ func (l link) after(own uint64) link {
 	return n
 }
 
-// locate finds where a block is that is a parent in holder h.
+// locate finds the place of a parent block in holder h.
 func (x *Index) locate(h *holder, own uint64, namespace uint16, layer uint32) (link, bool) {
 	if l, ok := x.chains.recall(own); ok {
 		return l, true
@@ -57,7 +57,7 @@ func (x *Index) locate(h *holder, own uint64, namespace uint16, layer uint32) (l
 	return link{}, false
 }
 
-// place finds out where the new block in a slot is, or lets it wait for its parent.
+// place finds the place of the new block in a slot, or makes it wait for its parent.
 func (x *Index) place(h *holder, slot uint32) {
 	e := h.at(slot)
 	own := e.own()
@@ -80,7 +80,7 @@ func (x *Index) place(h *holder, slot uint32) {
 	x.wait(h, slot)
 }
 
-// settled notes where the block of an entry is, and that those that wait for it can be placed.
+// settled records the place of an entry's block. Blocks that wait for it can then be placed.
 func (x *Index) settled(e *entry, l link) {
 	e.leader, e.position = l.leader, l.position
 	x.chains.remember(l)
@@ -95,7 +95,7 @@ func (x *Index) settled(e *entry, l link) {
 	}
 }
 
-// wait puts the block in a slot into the list of those that wait for its parent.
+// wait adds the block in a slot to the list of its parent's waiting blocks.
 func (x *Index) wait(h *holder, slot uint32) {
 	e := h.at(slot)
 	first, ok := h.waiting[e.parent]
@@ -115,7 +115,7 @@ func (x *Index) wait(h *holder, slot uint32) {
 	h.waiting[e.parent] = slot
 }
 
-// unwait takes the block in a slot out of that list.
+// unwait removes the block in a slot from that list.
 func (x *Index) unwait(h *holder, slot uint32) {
 	e := h.at(slot)
 	before, after := uint32(e.leader>>32), uint32(e.leader)
@@ -144,7 +144,8 @@ func (x *Index) done(h *holder, parent uint64) {
 	}
 }
 
-// settle places up to some blocks whose parents have become known, and tells whether that was all.
+// settle places up to some blocks whose parents have become known. It returns true if no such block
+// is left.
 func (x *Index) settle(some int) bool {
 	c := &x.chains
 	for ; len(c.ready) > 0 && some > 0; some-- {
@@ -167,7 +168,7 @@ func (x *Index) settle(some int) bool {
 	return len(c.ready) == 0
 }
 
-// waiter is a block that waits for a parent; slot 0: there is none.
+// waiter returns a block that waits for a parent; slot 0: there is none.
 func (x *Index) waiter(parent uint64) (h *holder, slot uint32) {
 	for _, h := range x.holders {
 		if slot, ok := h.waiting[parent]; ok {

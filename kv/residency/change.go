@@ -2,17 +2,17 @@ package residency
 
 import "github.com/cognitora/dataplane/kv/block"
 
-// news is that a holder has a block in some tiers more, or less.
+// news is a change of the tiers in which a holder has a block.
 type news struct {
 	digest      *block.Digest
-	parent      uint64 // the first 8 bytes of its digest; 0: none, or not said
+	parent      uint64 // first 8 bytes of its digest; 0: none, or unknown
 	layer       uint32
 	namespace   uint16
 	add, remove Tiers
-	adapter     uint8 // its number in the holder; 0: none, or not said
+	adapter     uint8 // its number in the holder; 0: none, or unknown
 }
 
-// set applies news, and tells of the block if that changes anything.
+// set applies news. It tells watchers if the news changes anything.
 func (x *Index) set(h *holder, n *news) {
 	slot := h.find(n.digest, n.namespace, n.layer)
 	if slot == 0 {
@@ -41,7 +41,7 @@ func (x *Index) set(h *holder, n *news) {
 	}
 }
 
-// enter takes in a block that a holder did not have.
+// enter adds a block that the holder did not have.
 func (x *Index) enter(h *holder, n *news) {
 	if n.add == 0 {
 		return
@@ -64,8 +64,7 @@ func (x *Index) enter(h *holder, n *news) {
 	}
 }
 
-// adopt gives a block of our own, that came without its parent, the one that an engine has
-// reported.
+// adopt gives a block of the daemon without a known parent the parent that an engine has reported.
 func (x *Index) adopt(n *news) {
 	slot := x.own.find(n.digest, n.namespace, n.layer)
 	if slot == 0 {
@@ -78,10 +77,10 @@ func (x *Index) adopt(n *news) {
 	}
 }
 
-// displaceSearch is how many slots are looked at for a block that may give way to a pinned one.
+// displaceSearch bounds the slots searched for a block that gives way to a pinned one.
 const displaceSearch = 64
 
-// displace drops a block of an engine that is not pinned, for one that is; false: there is none
+// displace drops an unpinned block of an engine for a pinned one. It returns false if it finds none
 // nearby.
 func (x *Index) displace(h *holder) bool {
 	for range min(displaceSearch, h.used) {
@@ -97,7 +96,7 @@ func (x *Index) displace(h *holder) bool {
 	return false
 }
 
-// drop takes out a block that a holder has in no tier any more.
+// drop removes a block that its holder has in no tier any more.
 func (x *Index) drop(h *holder, slot uint32) {
 	e := h.at(slot)
 	if e.waits() {
@@ -123,7 +122,7 @@ func (x *Index) join(engine string, epoch uint64) *holder {
 	return h
 }
 
-// leave forgets a holder with all of its blocks. It takes no longer if those are many.
+// leave forgets a holder with all its blocks, in constant time.
 func (x *Index) leave(h *holder) {
 	for i, count := range h.spaces {
 		if count > 0 {

@@ -13,13 +13,13 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// spaceOf is a model's namespace, of a tensor-parallel rank.
+// spaceOf returns the namespace of a model's tensor-parallel rank.
 func spaceOf(model string, rank uint32) string {
 	return block.Namespace{Model: model, Revision: "r", DType: "bf16", Layout: "l", Tokens: 16, TP: 8, TPRank: rank,
 		PP: 1}.String()
 }
 
-// chainOf is the digests of a prompt.
+// chainOf returns the digests of a prompt.
 func chainOf(name string, blocks int) []block.Digest {
 	d := block.Seed(name, "", "")
 	out := make([]block.Digest, blocks)
@@ -30,7 +30,7 @@ func chainOf(name string, blocks int) []block.Digest {
 	return out
 }
 
-// change is news of block i of a chain in our own tiers.
+// change returns a change of block i of a chain in the daemon's tiers.
 func change(space string, chain []block.Digest, i int, tier Tiers, present bool) *Change {
 	c := &Change{Addr: block.Addr{Digest: chain[i], Model: block.IDOf(space), Layer: block.LayerAll}, Namespace: space,
 		Tier: tier, Present: present}
@@ -40,7 +40,7 @@ func change(space string, chain []block.Digest, i int, tier Tiers, present bool)
 	return c
 }
 
-// at says where a block is.
+// at identifies a block of a holder.
 type at struct {
 	engine string
 	space  string
@@ -48,7 +48,7 @@ type at struct {
 	digest Name
 }
 
-// mirror is what somebody knows who only reads batches.
+// mirror is the state that a watcher builds from batches alone.
 type mirror struct {
 	holders map[uint32]Holder
 	blocks  map[uint32]map[at]Block
@@ -94,7 +94,7 @@ func (m *mirror) apply(b *Batch) error {
 	return nil
 }
 
-// all is every block with its tiers.
+// all returns every block with its tiers.
 func (m *mirror) all() map[at]Block {
 	out := map[at]Block{}
 	for _, blocks := range m.blocks {
@@ -105,7 +105,7 @@ func (m *mirror) all() map[at]Block {
 	return out
 }
 
-// drain reads until there is nothing more to read.
+// drain reads until nothing is left to read.
 func (m *mirror) drain(t testing.TB, w *Watcher) {
 	t.Helper()
 	var b Batch
@@ -121,7 +121,7 @@ func (m *mirror) drain(t testing.TB, w *Watcher) {
 	}
 }
 
-// read reads one batch, waiting for it.
+// read waits for one batch and applies it.
 func (m *mirror) read(t testing.TB, w *Watcher, b *Batch) {
 	t.Helper()
 	if err := w.Next(context.Background(), b); err != nil {

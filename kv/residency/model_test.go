@@ -12,7 +12,7 @@ import (
 	"github.com/cognitora/dataplane/kv/block"
 )
 
-// truth is what should be known, kept the plain way.
+// truth is the expected state, in plain maps.
 type truth struct {
 	x       *Index
 	blocks  map[at]Tiers
@@ -29,7 +29,7 @@ func newTruth(o Options) *truth {
 		where: map[Name]int{}, leader: map[Name]uint64{}}
 	for i := range 4 {
 		chain := chainOf(fmt.Sprint(i/2), 40)
-		if i%2 == 1 { // parts from the chain before it
+		if i%2 == 1 { // parts from the preceding chain
 			for j := 20; j < len(chain); j++ {
 				chain[j] = block.Next(chain[j-1], &[block.Tokens]uint32{uint32(j), 1})
 			}
@@ -59,7 +59,7 @@ func (m *truth) forget(engine string) {
 	}
 }
 
-// own changes what the daemon's tiers hold.
+// own changes the blocks in the daemon's tiers.
 func (m *truth) own(space string, chain []block.Digest, i int, layer uint32, tier Tiers, present bool) {
 	c := change(space, chain, i, tier, present)
 	c.Addr.Layer = layer
@@ -72,7 +72,7 @@ func (m *truth) own(space string, chain []block.Digest, i int, layer uint32, tie
 	}
 }
 
-// report lets an engine say something.
+// report makes an engine's report.
 func (m *truth) report(engine string, fresh bool, events ...Event) error {
 	if fresh {
 		m.epochs[engine]++
@@ -96,7 +96,8 @@ func (m *truth) report(engine string, fresh bool, events ...Event) error {
 		Events: events})
 }
 
-// compare holds a mirror to the truth: the same blocks in the same tiers, and no wrong position.
+// compare compares a mirror with the truth: the same blocks in the same tiers, and no wrong
+// position.
 func (m *truth) compare(t interface{ Fatalf(string, ...any) }, got *mirror, all bool) {
 	have, missing := got.all(), 0
 	for k, tiers := range m.blocks {
@@ -118,8 +119,8 @@ func (m *truth) compare(t interface{ Fatalf(string, ...any) }, got *mirror, all 
 	}
 }
 
-// TestConverges lets random things happen while watchers join, read now and then, fall behind,
-// resume and leave.
+// TestConverges makes random changes while watchers join, read now and then, fall behind, resume
+// and leave.
 func TestConverges(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		m := newTruth(Options{Ring: rapid.SampledFrom([]int{8, 64, 1024}).Draw(t, "ring")})
@@ -202,7 +203,7 @@ func TestConvergesAtOnce(t *testing.T) {
 			m.own(m.spaces[r.IntN(3)], chain, r.IntN(len(chain)), block.LayerAll, Host, r.IntN(2) == 0)
 		}
 	})
-	var engines []*truth // with truths of their own
+	var engines []*truth // each with a truth of its own
 	for i := range 2 {
 		e := &truth{x: m.x, blocks: map[at]Tiers{}, numbers: map[string]uint64{}, epochs: map[string]uint64{},
 			chains: m.chains, spaces: m.spaces}
@@ -238,7 +239,7 @@ func TestConvergesAtOnce(t *testing.T) {
 	m.compareAll(t, mirrors)
 }
 
-// reportAll lets an engine say random things.
+// reportAll makes random reports of an engine.
 func (m *truth) reportAll(engine string, r *rand.Rand, times int) error {
 	for n := range times {
 		chain := m.chains[r.IntN(len(m.chains))]
@@ -252,7 +253,7 @@ func (m *truth) reportAll(engine string, r *rand.Rand, times int) error {
 	return nil
 }
 
-// follow applies what a watcher reads until end is closed and there is nothing more to read.
+// follow applies a watcher's batches until end is closed and nothing is left to read.
 func (m *mirror) follow(w *Watcher, end <-chan struct{}) error {
 	var b Batch
 	for {
@@ -272,8 +273,8 @@ func (m *mirror) follow(w *Watcher, end <-chan struct{}) error {
 	}
 }
 
-// compareAll holds mirrors to the truth, and to each other in what that does not know: the
-// positions.
+// compareAll compares mirrors with the truth. It compares positions, which the truth does not have,
+// between the mirrors.
 func (m *truth) compareAll(t *testing.T, mirrors []mirror) {
 	if len(m.blocks) == 0 {
 		t.Error("nothing is left to compare")

@@ -6,18 +6,18 @@ import (
 	"github.com/cognitora/dataplane/kv/block"
 )
 
-// maxNamespaces is how many namespaces there can be at a time, those included that have no block
-// any more but are in the ring.
+// maxNamespaces bounds the namespaces at a time. It includes those without blocks that are still in
+// the ring.
 const maxNamespaces = 1 << 16
 
-// namespaces gives those of blocks a number. One that no holder has blocks of any more loses it
-// once the ring has passed what was told of it.
+// namespaces numbers the namespaces of blocks. A namespace without blocks loses its number once the
+// ring no longer has a change of it.
 type namespaces struct {
 	byID map[block.ModelID]uint16
 	list []namespace
-	idle []uint16 // had no block at some time, oldest first, each once
+	idle []uint16 // namespaces that once had no block, oldest first, each once
 
-	recent      block.ModelID // the one found last, and its number
+	recent      block.ModelID // the last result, and its number
 	recentIndex uint16
 	recentKnown bool
 }
@@ -25,10 +25,10 @@ type namespaces struct {
 type namespace struct {
 	id      block.ModelID
 	text    string
-	holders int    // that have blocks of it
-	last    uint64 // change with which the last block of it went
-	idle    bool   // in the list of those
-	counts  bool   // its blocks count in overlap: of rank 0
+	holders int    // holders with blocks of it
+	last    uint64 // change at which its last block went
+	idle    bool   // it is in the idle list
+	counts  bool   // rank 0: its blocks count for overlap
 }
 
 func newNamespaces() namespaces { return namespaces{byID: map[block.ModelID]uint16{}} }
@@ -44,8 +44,8 @@ func (n *namespaces) find(id block.ModelID) (uint16, bool) {
 	return i, ok
 }
 
-// add gives a namespace that find does not find a number; false if it is malformed or all numbers
-// are taken. Oldest is the oldest change in the ring.
+// add numbers a new namespace. It returns false if the text is malformed or all numbers are taken.
+// oldest is the oldest change in the ring.
 func (n *namespaces) add(id block.ModelID, text string, oldest uint64) (uint16, bool) {
 	parsed, err := block.ParseNamespace(text)
 	if err != nil || parsed.Space != "" {
@@ -61,11 +61,11 @@ func (n *namespaces) add(id block.ModelID, text string, oldest uint64) (uint16, 
 	}
 	n.list[i] = namespace{id: id, text: strings.Clone(text), counts: parsed.TPRank == 0 && parsed.PPRank == 0}
 	n.byID[id] = i
-	n.rest(i, oldest) // until there is a block
+	n.rest(i, oldest) // until it has a block
 	return i, true
 }
 
-// rest notes that no holder has blocks of a namespace any more.
+// rest notes that a namespace has no blocks any more.
 func (n *namespaces) rest(i uint16, change uint64) {
 	s := &n.list[i]
 	s.last = change
@@ -75,7 +75,7 @@ func (n *namespaces) rest(i uint16, change uint64) {
 	}
 }
 
-// reclaim takes the number of a namespace that nobody can read of any more.
+// reclaim frees the number of a namespace that is no longer in the ring.
 func (n *namespaces) reclaim(oldest uint64) (uint16, bool) {
 	for len(n.idle) > 0 {
 		i := n.idle[0]
@@ -94,7 +94,7 @@ func (n *namespaces) reclaim(oldest uint64) (uint16, bool) {
 	return 0, false
 }
 
-// gained notes a block of holder h in a namespace.
+// gained counts a new block of holder h in a namespace.
 func (x *Index) gained(h *holder, i uint16) {
 	for int(i) >= len(h.spaces) {
 		h.spaces = append(h.spaces, 0)
@@ -104,7 +104,7 @@ func (x *Index) gained(h *holder, i uint16) {
 	}
 }
 
-// lost notes that holder h has count blocks of a namespace less.
+// lost subtracts count blocks of holder h in a namespace.
 func (x *Index) lost(h *holder, i uint16, count uint32) {
 	if h.spaces[i] -= count; h.spaces[i] > 0 {
 		return

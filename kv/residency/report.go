@@ -7,52 +7,52 @@ import (
 	"github.com/cognitora/dataplane/kv/block"
 )
 
-// The longest names of an engine and of an adapter, in bytes.
+// These are the longest names of an engine and of an adapter, in bytes.
 const (
 	MaxEngineName  = 128
 	MaxAdapterName = 256
 )
 
-// Kind is what an event of an engine says.
+// Kind is the kind of an engine's event.
 type Kind uint8
 
-// The events of an engine's cache.
+// These are the events of an engine's cache.
 const (
-	Stored  Kind = iota + 1 // the engine has Digests, which follow each other and Parent
-	Removed                 // the engine has Digests no more, which are in any order
-	Cleared                 // the engine has nothing any more, in no tier
+	Stored  Kind = iota + 1 // the engine now has Digests, a run of blocks that follows Parent
+	Removed                 // the engine no longer has Digests, which have any order
+	Cleared                 // the engine has no block in any tier
 )
 
-// Event is a change of what an engine has. Its blocks hold all layers; of which tensor- and
-// pipeline-parallel rank they are, the namespace says.
+// Event is a change of an engine's blocks. A block holds all layers. The namespace names its
+// tensor- and pipeline-parallel rank.
 type Event struct {
 	Kind      Kind
 	Namespace string // canonical text of a model's namespace
-	Tier      Tiers  // where the blocks are, or were
-	Pinned    bool   // the engine will not evict the blocks that it has stored
-	// name of the LoRA adapter that the blocks are of; empty: none. Digests differ by it, this is
-	// its label
+	Tier      Tiers  // tier of the change
+	Pinned    bool   // the engine will not evict the stored blocks
+	// name of the blocks' LoRA adapter; empty: none. It is a label, because digests differ by
+	// adapter anyway
 	Adapter string
 	Parent  block.Digest
 	Digests []block.Digest // Report does not keep them
 }
 
-// Report is what an engine says, in order.
+// Report is one report of an engine. Reports have an order.
 type Report struct {
-	Engine string // as the fleet calls it: its node's id
-	Epoch  uint64 // of the engine's start; a later one is larger
-	Number uint64 // of this report: that of the one before plus 1, unless Fresh
-	Fresh  bool   // what was reported before counts no more: Events are the beginning of everything
+	Engine string // the fleet's node id
+	Epoch  uint64 // of the engine's incarnation; a later one is larger
+	Number uint64 // of this report: 1 more than the one before, unless Fresh
+	Fresh  bool   // earlier reports no longer count; Events are the complete state's beginning
 	Gone   bool   // the engine has ended; no Events
 	Events []Event
 }
 
-// reportStep is how many blocks are taken in per hold of the lock.
+// reportStep is the number of blocks applied per hold of the lock.
 const reportStep = 64
 
-// Report takes in a report, as a whole or not at all. One that has been taken in already does
-// nothing. The error is ErrGap, ErrStale, ErrReport or ErrEngines. After ErrGap the engine is to
-// begin anew with a Fresh report. Reports wait for each other.
+// Report applies a report as a whole or not at all. A repeated report changes nothing. The error is
+// ErrGap, ErrStale, ErrReport or ErrEngines. After ErrGap the engine must begin anew with a Fresh
+// report. Reports wait for each other.
 func (x *Index) Report(r *Report) error {
 	ids, err := x.check(r)
 	if err != nil {
@@ -78,7 +78,7 @@ func (x *Index) Report(r *Report) error {
 	return nil
 }
 
-// check refuses what is malformed and returns the namespaces' ids.
+// check refuses a malformed report. It returns the namespaces' ids.
 func (x *Index) check(r *Report) ([]block.ModelID, error) {
 	bad := func(format string, args ...any) ([]block.ModelID, error) {
 		return nil, fmt.Errorf("%w: %s", ErrReport, fmt.Sprintf(format, args...))
@@ -119,7 +119,7 @@ func (x *Index) check(r *Report) ([]block.ModelID, error) {
 	return ids, nil
 }
 
-// accept finds who reports; nil without error if there is nothing to take in.
+// accept finds the reporting holder. It returns nil without an error if there is nothing to apply.
 func (x *Index) accept(r *Report) (*holder, error) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -155,12 +155,12 @@ func (x *Index) accept(r *Report) (*holder, error) {
 	return h, nil
 }
 
-// replace lets a holder begin anew, as another one.
+// replace replaces a holder by a new, empty one.
 func (x *Index) replace(old *holder) *holder {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	if x.holders[old.Number] != old {
-		return old // expired in between
+		return old // expired meanwhile
 	}
 	x.leave(old)
 	h := x.join(old.Engine, old.Epoch)
@@ -169,7 +169,7 @@ func (x *Index) replace(old *holder) *holder {
 	return h
 }
 
-// take applies some of an event's blocks, and returns the last one as the parent of what follows.
+// take applies some blocks of an event. It returns the last one as the parent of the next blocks.
 func (x *Index) take(h *holder, e *Event, id block.ModelID, digests []block.Digest, parent uint64) uint64 {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -197,8 +197,8 @@ func (x *Index) take(h *holder, e *Event, id block.ModelID, digests []block.Dige
 	return parent
 }
 
-// Expire forgets the engines that have not reported for so long, and returns how many. An engine
-// that comes back is asked to report everything anew; a report without events is a sign of life.
+// Expire forgets the engines without a report for the given time and returns their number. An
+// engine that comes back must report everything anew. A report without events is a sign of life.
 func (x *Index) Expire(silent time.Duration) (engines int) {
 	x.mu.Lock()
 	defer x.mu.Unlock()

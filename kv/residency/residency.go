@@ -1,37 +1,37 @@
-// Package residency knows which block is where on this host: in the daemon's own tiers, as its
-// store tells, and in its engines' caches, as they report. It tells that to any number of watchers:
-// a snapshot, then numbered changes.
+// Package residency is the index of a host's blocks: in the daemon's own tiers, by its store, and
+// in its engines' caches, by their reports. It streams that to any number of watchers: a snapshot,
+// then numbered changes.
 //
 // # Holders
 //
-// Whoever has blocks is a holder with a number: the daemon's tiers are holder 1, and every start of
-// an engine is a holder of its own. No number is used twice. An engine that starts anew therefore
-// leaves nothing to clear block by block: its old holder is gone, in constant time here and in one
-// event for a watcher.
+// A holder has blocks, and has a number. The daemon's tiers are holder 1, and every incarnation of
+// an engine is a holder of its own. No number is used twice. So nothing needs to be cleared block
+// by block when an engine restarts. Its old holder goes in constant time here, and with one event
+// for a watcher.
 //
 // # Watching
 //
-// A watcher has a place in one ring of changes that all share, and no queue. What it reads says of
-// a block in which tiers its holder has it now, all of them, so that reading something twice does
-// no harm. A snapshot is read some slots of a table at a time, and changes since its beginning are
-// read between; as each change is at least as new as what of its block was read before it began,
-// both end in the same state. A watcher that the ring has overtaken is told to forget everything
-// and given a new snapshot; the others notice nothing.
+// All watchers share one ring of changes. A watcher has a place in the ring and no queue. A change
+// gives all tiers in which its holder now has a block, so reading it twice does no harm. A watcher
+// reads a snapshot some slots of a table at a time, with the changes since its beginning in
+// between. Each change is at least as new as an earlier read of its block, so the watcher ends in
+// the right state. A watcher that the ring has overtaken must forget everything and gets a new
+// snapshot. The others notice nothing.
 //
 // # Positions
 //
-// The router's index wants to know of a block the number that it has in its prompt, and the leader
-// of its group of GroupBlocks blocks. Both follow from the parents' links: a block without parent
-// is the first of its chain (or its writer does not know better), and one behind a known block
-// comes after it. What comes before its parent waits, and is told of again once the parent is
-// known. A block whose position is not known has position 0, and counts for nobody until it is.
+// The router's index needs the number of a block in its prompt, and the leader of its group of
+// GroupBlocks blocks. Both follow from the links to the parents. A block without a parent is the
+// first of its chain, as far as its writer knows. A block behind a known block has the next number.
+// A block that comes before its parent waits and is told again once the parent is known. A block of
+// unknown position has position 0 and does not count until its position is known.
 //
 // # Cost
 //
-// A block takes 40 bytes and a bucket of 4, without pointers: 8 bytes of its digest are enough
-// here, the daemon's tiers have all of it. A change takes a few cache misses (among a million
-// blocks 160 ns where they come in order, 260 ns scattered; BenchmarkApply, on a quiet machine)
-// under one lock, which nobody holds for longer than it takes to copy 256 blocks.
+// A block takes 40 bytes and a bucket of 4, without pointers. 8 bytes of its digest are enough
+// here; the daemon's tiers have the whole digest. A change costs a few cache misses under one lock.
+// Among a million blocks that is 160 ns in order and 260 ns scattered (BenchmarkApply, on a quiet
+// machine). The lock is never held for longer than a copy of 256 blocks takes.
 package residency
 
 import (
@@ -43,10 +43,10 @@ import (
 	"github.com/cognitora/dataplane/kv/block"
 )
 
-// Tiers is a set of places where a holder has a block.
+// Tiers is a set of tiers in which a holder has a block.
 type Tiers uint8
 
-// The tiers. Shared is what an engine's holder can reach outside of this host.
+// These are the tiers. Shared is memory outside of this host that an engine's holder can reach.
 const (
 	Device Tiers = 1 << iota
 	Host
@@ -55,59 +55,60 @@ const (
 
 	anyTier = Device | Host | Disk | Shared
 
-	// Pinned is no tier but goes with those of an engine's block: the engine says that it will not
-	// evict it.
+	// Pinned is no tier. It is set together with an engine's tiers: the engine will not evict the
+	// block.
 	Pinned Tiers = 1 << 4
 )
 
-// Name is the first 8 bytes of a digest, by which a block is told from others here, and to
-// watchers. Digests of tokens are hashes: among the four million blocks that there may be, two of a
-// namespace have one name once in two million times. Of those, and of what a client makes up to
-// that end, routing takes one for the other; which bytes a block has does not depend on it.
+// Name is the first 8 bytes of a digest. It identifies a block here and to watchers. Digests of
+// tokens are hashes. Among the four million possible blocks of a namespace, two have one name once
+// in two million times. Routing confuses these two, and also names that a client constructs for
+// that purpose. The bytes of a block do not depend on names.
 type Name [8]byte
 
-// NameOf is the name of the block with a digest.
+// NameOf returns the name of the block with the given digest.
 func NameOf(d *block.Digest) Name { return Name(d[:len(Name{})]) }
 
-// GroupBlocks is how many consecutive blocks of a chain share a leader, which is the first of them.
+// GroupBlocks is the number of consecutive blocks of a chain with a common leader, which is the
+// first of them.
 const GroupBlocks = 16
 
-// Errors of Report.
+// These are the errors of Report.
 var (
-	// ErrGap says that reports before this one are missing, or that the engine is not known: it has
-	// to report everything anew.
+	// ErrGap says that earlier reports are missing, or that the engine is unknown. The engine must
+	// report everything anew.
 	ErrGap = errors.New("residency: reports before this one are missing")
-	// ErrStale says that a later start of the engine has reported already.
+	// ErrStale says that a later incarnation of the engine has already reported.
 	ErrStale = errors.New("residency: the engine has started anew since")
 	// ErrReport says that a report is malformed.
 	ErrReport = errors.New("residency: malformed report")
-	// ErrEngines says that MaxEngines engines report already.
+	// ErrEngines says that MaxEngines engines already report.
 	ErrEngines = errors.New("residency: too many engines")
 )
 
-// Options of an Index. The zero value of each field means its default.
+// Options are the settings of an Index. A zero value means the default.
 type Options struct {
-	// of all holders together; default 2^22. A block beyond is not told of, and counted in
-	// Stats.Overflow
+	// limit on the blocks of all holders together; default 2^22. A further block is left out and
+	// counted in Stats.Overflow
 	MaxBlocks  int
-	MaxEngines int // that report at a time; default 64
+	MaxEngines int // limit on engines that report at once; default 64
 	Ring       int // changes that a watcher may be behind, rounded up to a power of two; default 65,536, each 40 bytes
 }
 
-// Index is what is where. All methods may be called by any number of goroutines.
+// Index is the index of a host's blocks. Any number of goroutines may call its methods.
 type Index struct {
 	epoch      uint64
 	maxBlocks  int
 	maxEngines int
-	seeds      [2]uint64 // of the tables' hashes
+	seeds      [2]uint64 // for the tables' hashes
 
 	reports sync.Mutex // taken before mu
 
-	mu         sync.Mutex // of all that follows; held for some hundred blocks at most
+	mu         sync.Mutex // guards all fields below; held for some hundred blocks at most
 	own        *holder
 	holders    map[uint32]*holder
 	engines    map[string]*holder
-	last       uint32 // number given to a holder
+	last       uint32 // last number of a holder
 	blocks     int
 	namespaces namespaces
 	chains     chains
@@ -115,19 +116,19 @@ type Index struct {
 	stats      Stats
 }
 
-// holder is somebody who has blocks.
+// holder has blocks: the daemon's tiers, or one incarnation of an engine.
 type holder struct {
 	Holder
 	heldBlocks
-	spaces  []uint32          // blocks by namespace
-	usage   *usage            // of an engine
-	waiting map[uint64]uint32 // by the parent that is not known: the first of the blocks that wait for it
-	hand    uint32            // slot looked at last for one that gives way
-	next    uint64            // number of the report that is due
-	heard   time.Time         // when an engine reported last
+	spaces  []uint32          // number of blocks by namespace
+	usage   *usage            // of an engine; nil for the daemon's tiers
+	waiting map[uint64]uint32 // by unknown parent: the first of the blocks that wait for it
+	hand    uint32            // last slot searched for a block that gives way
+	next    uint64            // number of the next report
+	heard   time.Time         // time of an engine's last report
 }
 
-// New makes an empty index. Its epoch is the time.
+// New makes an empty index. Its epoch is the present time.
 func New(o Options) *Index {
 	if o.MaxBlocks <= 0 {
 		o.MaxBlocks = 1 << 22
@@ -153,29 +154,29 @@ func New(o Options) *Index {
 	return x
 }
 
-// Epoch is what tells this index's numbers from those of the daemon's other starts.
+// Epoch distinguishes this index's numbers from those of the daemon's other incarnations.
 func (x *Index) Epoch() uint64 { return x.epoch }
 
-// Stats of an index.
+// Stats are the counts of an index.
 type Stats struct {
 	Blocks     int64  // of all holders
 	OwnBlocks  int64  // of the daemon's tiers
-	Engines    int64  // that report
-	Watchers   int64  // that watch now
-	Namespaces int64  // that blocks are of, or were until short
-	Waiting    int64  // parents that are not known and that blocks wait for
+	Engines    int64  // reporting engines
+	Watchers   int64  // present watchers
+	Namespaces int64  // namespaces of blocks, with recent ones
+	Waiting    int64  // unknown parents that blocks wait for
 	Bytes      int64  // of tables and ring
-	Changes    uint64 // told since the start
-	Resyncs    uint64 // of watchers that the ring had overtaken
-	Overflow   uint64 // blocks that were not told of because of MaxBlocks, or of too many namespaces
-	Displaced  uint64 // blocks not pinned that a pinned one took the place of at MaxBlocks
-	Pinned     int64  // blocks that engines say they will not evict
-	Lost       uint64 // blocks whose position stays unknown because too many wait
-	Restarts   uint64 // engines' holders that a later one has replaced
-	Expired    uint64 // engines that were not heard of any more
+	Changes    uint64 // changes since the start
+	Resyncs    uint64 // resynchronizations of watchers that the ring had overtaken
+	Overflow   uint64 // blocks left out because of MaxBlocks or too many namespaces
+	Displaced  uint64 // unpinned blocks replaced by pinned ones at MaxBlocks
+	Pinned     int64  // blocks that engines will not evict
+	Lost       uint64 // blocks of unknown position because too many wait
+	Restarts   uint64 // engines' holders replaced by a later one
+	Expired    uint64 // engines forgotten after a silence
 }
 
-// Stats counts what is there.
+// Stats returns the counts as of now.
 func (x *Index) Stats() Stats {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -190,7 +191,7 @@ func (x *Index) Stats() Stats {
 	return st
 }
 
-// Change is news of the daemon's own tiers.
+// Change is a change in the daemon's own tiers.
 type Change struct {
 	Addr      block.Addr
 	Namespace string       // canonical text whose ID is Addr.Model
@@ -199,8 +200,8 @@ type Change struct {
 	Present   bool
 }
 
-// Apply takes in what the store has done. It may be called under the store's lock. Blocks of keys
-// that clients chose themselves are of no prompt, and not kept here.
+// Apply applies a change of the store. It may be called under the store's lock. It ignores blocks
+// of client keys, because they belong to no prompt.
 func (x *Index) Apply(c *Change) {
 	if block.OfKeys(c.Namespace) {
 		return
@@ -221,8 +222,8 @@ func (x *Index) Apply(c *Change) {
 	x.settle(settleStep)
 }
 
-// space is the number of a namespace. One that is not known is taken in if the news is of a block
-// that is present.
+// space returns the number of a namespace. It adds an unknown namespace if the news is of a present
+// block.
 func (x *Index) space(id block.ModelID, text string, present bool) (uint16, bool) {
 	ns, ok := x.namespaces.find(id)
 	if !ok && present {
@@ -233,8 +234,8 @@ func (x *Index) space(id block.ModelID, text string, present bool) (uint16, bool
 	return ns, ok
 }
 
-// Held adds to out[i] in which tiers engines have block i of a namespace and layer. Out is as long
-// as digests.
+// Held adds to out[i] the tiers in which engines have block i of a namespace and layer. out is as
+// long as digests.
 func (x *Index) Held(model block.ModelID, layer uint32, digests []block.Digest, out []Tiers) {
 	const atOnce = 128
 	for len(digests) > 0 {

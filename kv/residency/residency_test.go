@@ -11,7 +11,7 @@ import (
 	"github.com/cognitora/dataplane/kv/block"
 )
 
-// TestPositions lets the blocks of a chain come in any order, and others be asked where they are.
+// TestPositions adds the blocks of a chain in any order and checks their positions.
 func TestPositions(t *testing.T) {
 	space, chain := spaceOf("m", 0), chainOf("p", 100)
 	for name, order := range map[string]func(i int) int{
@@ -47,8 +47,8 @@ func TestPositions(t *testing.T) {
 	}
 }
 
-// TestPositionFromEngine gives a block that was stored without its parent the position that an
-// engine tells.
+// TestPositionFromEngine stores a block without its parent. It must get the position that an engine
+// reports.
 func TestPositionFromEngine(t *testing.T) {
 	space, chain := spaceOf("m", 0), chainOf("p", 40)
 	for name, before := range map[string]bool{"report first": true, "block first": false} {
@@ -88,7 +88,7 @@ func TestReportsInOrder(t *testing.T) {
 	}{
 		{Report{Engine: "e", Epoch: 5, Number: 1}, ErrGap, 0},
 		{Report{Engine: "e", Epoch: 5, Number: 9, Fresh: true, Events: stored}, nil, 4},
-		{Report{Engine: "e", Epoch: 5, Number: 9, Events: []Event{{Kind: Cleared}}}, nil, 4}, // again
+		{Report{Engine: "e", Epoch: 5, Number: 9, Events: []Event{{Kind: Cleared}}}, nil, 4}, // once more
 		{Report{Engine: "e", Epoch: 5, Number: 11}, ErrGap, 4},
 		{Report{Engine: "e", Epoch: 4, Number: 10, Fresh: true}, ErrStale, 4},
 		{Report{Engine: "e", Epoch: 6, Number: 10}, ErrGap, 4},
@@ -136,7 +136,7 @@ func TestReportRefused(t *testing.T) {
 	}
 }
 
-// TestRestartIsOneEvent: what an engine had is gone for watchers with one event, whatever it was.
+// TestRestartIsOneEvent checks that one event removes all blocks of an engine for watchers.
 func TestRestartIsOneEvent(t *testing.T) {
 	x := New(Options{})
 	space := spaceOf("m", 0)
@@ -162,7 +162,7 @@ func TestRestartIsOneEvent(t *testing.T) {
 	}
 }
 
-// TestSlowWatcherAlone: one that falls behind is told anew, the others are not.
+// TestSlowWatcherAlone checks that only the watcher that falls behind gets a new snapshot.
 func TestSlowWatcherAlone(t *testing.T) {
 	x := New(Options{Ring: 64})
 	space, chain := spaceOf("m", 0), chainOf("p", 500)
@@ -202,7 +202,7 @@ func TestBounds(t *testing.T) {
 	}
 }
 
-// TestNamespacesComeAndGo: their numbers are used again once the ring has passed.
+// TestNamespacesComeAndGo checks that numbers are reused once the ring has passed.
 func TestNamespacesComeAndGo(t *testing.T) {
 	x := New(Options{Ring: 4})
 	chain := chainOf("p", 1)
@@ -299,7 +299,7 @@ func TestApplyAllocates(t *testing.T) {
 	}
 }
 
-// BenchmarkApply is the store's callback for blocks that come and go among a million.
+// BenchmarkApply measures the store's callback for blocks that come and go among a million.
 func BenchmarkApply(b *testing.B) {
 	x := New(Options{})
 	space := spaceOf("m", 0)

@@ -2,13 +2,13 @@ package residency
 
 import "math/bits"
 
-// ring is the latest changes. A change is an entry as it is since then, with its holder in next.
-// Those of holders themselves have one of the marks below in place of tiers.
+// ring holds the latest changes. A change is an entry in its new state, with its holder in next. A
+// change of a holder itself has one of the marks below in place of tiers.
 type ring struct {
 	changes []entry
 	last    uint64 // number of the latest change; the first is 1
 	wake    chan struct{}
-	waited  bool // somebody waits for wake to be closed
+	waited  bool // some watcher waits for wake to be closed
 }
 
 const (
@@ -22,7 +22,7 @@ func newRing(n int) ring {
 
 func (r *ring) bytes() int64 { return int64(len(r.changes)) * entrySize }
 
-// oldest is the number of the oldest change that can be read.
+// oldest returns the number of the oldest readable change.
 func (r *ring) oldest() uint64 {
 	if n := uint64(len(r.changes)); r.last > n {
 		return r.last - n + 1
@@ -32,7 +32,7 @@ func (r *ring) oldest() uint64 {
 
 func (r *ring) at(number uint64) *entry { return &r.changes[number&uint64(len(r.changes)-1)] }
 
-// add takes in a change of a holder's block.
+// add adds a change of a holder's block.
 func (r *ring) add(holder uint32, e *entry) {
 	r.last++
 	c := r.at(r.last)
@@ -47,5 +47,5 @@ func (r *ring) add(holder uint32, e *entry) {
 	}
 }
 
-// mark takes in a change of a holder.
+// mark adds a change of a holder.
 func (r *ring) mark(holder uint32, m Tiers) { r.add(holder, &entry{tiers: m}) }

@@ -8,24 +8,23 @@ import (
 	"github.com/cognitora/dataplane/kv/block"
 )
 
-// entry is a block of a holder, and, in the ring, a change of one. It has no pointers and no
-// padding.
+// entry is a block of a holder or, in the ring, a change of one. It has no pointers and no padding.
 type entry struct {
 	name Name
-	// the first 8 bytes of its digest; of a block that waits: the slots before and after it in the
-	// list
+	// first 8 bytes of the leader's digest; for a waiting block: the slots before and after it in
+	// the list
 	leader    uint64
-	parent    uint64 // the first 8 bytes of its digest; 0: none
-	next      uint32 // slot of the bucket's next; in the ring: the holder
+	parent    uint64 // first 8 bytes of its digest; 0: none
+	next      uint32 // next slot of the bucket; in the ring: the holder
 	layer     uint32
-	position  uint32 // 1 + the block's number in its chain; 0: not known
+	position  uint32 // 1 + the block's number in its chain; 0: unknown
 	namespace uint16
 	tiers     Tiers
 	flags     uint8
 }
 
-// Bits of an entry's flags. What is left of them is the number of the block's adapter in its
-// holder.
+// These are the bits of an entry's flags. The other bits are the number of the block's adapter in
+// its holder.
 const (
 	waits        = 1 // for its parent
 	adapterShift = 1
@@ -38,29 +37,29 @@ func (e *entry) adapter() uint8 { return e.flags >> adapterShift }
 
 func (e *entry) setAdapter(n uint8) { e.flags = e.flags&waits | n<<adapterShift }
 
-// prefix is the first 8 bytes of a digest.
+// prefix returns the first 8 bytes of a digest.
 func prefix(d *block.Digest) uint64 { return binary.LittleEndian.Uint64(d[:]) }
 
 func (e *entry) own() uint64 { return binary.LittleEndian.Uint64(e.name[:]) }
 
-// Slots and buckets come in pieces, so that growing copies nothing.
+// Slots and buckets are allocated in pieces, so that growing copies nothing.
 const (
 	slabSize  = 1024
 	entrySize = int64(unsafe.Sizeof(entry{}))
 )
 
-// heldBlocks holds the blocks of a holder: slots, each at its place until its block is gone, and a
-// linear hash table of chains through them, which grows by one bucket per block. It does not shrink
-// before its holder is gone.
+// heldBlocks holds the blocks of a holder in slots. A slot stays in place until its block is
+// removed. A linear hash table of chains runs through the slots and grows by one bucket per block.
+// It never shrinks.
 type heldBlocks struct {
 	seeds   [2]uint64
 	slabs   []*[slabSize]entry
-	used    uint32 // slots that have been used; slot 0 is none
-	free    uint32 // the first free one of them
+	used    uint32 // slots used so far; slot 0 is unused
+	free    uint32 // the first free slot
 	count   int
 	heads   []*[slabSize]uint32
 	buckets uint32
-	size    uint32 // the largest power of two that is not above buckets
+	size    uint32 // the largest power of two not above buckets
 }
 
 func newHeldBlocks(seeds [2]uint64) heldBlocks { return heldBlocks{seeds: seeds} }
@@ -73,8 +72,8 @@ func (t *heldBlocks) at(slot uint32) *entry { return &t.slabs[slot/slabSize][slo
 
 func (t *heldBlocks) head(bucket uint32) *uint32 { return &t.heads[bucket/slabSize][bucket%slabSize] }
 
-// hash needs of a digest its first 8 bytes only, as that is what is known of parents. Who chooses
-// digests does not know the seeds.
+// hash uses only the first 8 bytes of a digest, because no more is known of parents. A client that
+// chooses digests does not know the seeds.
 func (t *heldBlocks) hash(own uint64, namespace uint16, layer uint32) uint32 {
 	hi, lo := bits.Mul64(own^t.seeds[0], (uint64(layer)<<16|uint64(namespace))^t.seeds[1]|1)
 	return uint32((hi ^ lo) >> 16)
@@ -87,7 +86,7 @@ func (t *heldBlocks) bucket(hash uint32) uint32 {
 	return hash & (t.size - 1)
 }
 
-// find is the slot of a block; 0: there is none.
+// find returns the slot of a block, or 0 if there is none.
 func (t *heldBlocks) find(d *block.Digest, namespace uint16, layer uint32) uint32 {
 	if t.count == 0 {
 		return 0
@@ -120,7 +119,7 @@ func (t *heldBlocks) findPrefix(own uint64, namespace uint16, layer uint32) uint
 	return slot
 }
 
-// insert makes a slot for a block that find does not find.
+// insert makes a slot for a new block.
 func (t *heldBlocks) insert(d *block.Digest, namespace uint16, layer uint32) uint32 {
 	t.grow()
 	slot := t.free
@@ -152,8 +151,7 @@ func (t *heldBlocks) remove(slot uint32) {
 	t.count--
 }
 
-// grow makes another bucket if there are as many blocks as buckets, and moves into it what belongs
-// there.
+// grow adds a bucket if there are as many blocks as buckets. It moves the bucket's blocks into it.
 func (t *heldBlocks) grow() {
 	if t.count < int(t.buckets) {
 		return

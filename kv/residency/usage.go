@@ -6,10 +6,10 @@ import (
 	"strings"
 )
 
-// usage is how many blocks an engine has, of each namespace and adapter. The methods of nil, which
-// is that of the daemon's tiers, do nothing.
+// usage counts an engine's blocks for each namespace and adapter. The methods of a nil usage, that
+// of the daemon's tiers, do nothing.
 type usage struct {
-	adapters map[string]uint8 // their numbers, from 1
+	adapters map[string]uint8 // numbers from 1
 	names    []string         // by number
 	counts   map[usageKey]*UsageCounts
 	pins     int64
@@ -20,28 +20,29 @@ type usageKey struct {
 	adapter   uint8
 }
 
-// UsageCounts are numbers of blocks. One that is in two places counts in both.
+// UsageCounts are numbers of blocks. A block in two tiers counts in both.
 type UsageCounts struct {
 	Blocks                     int64
 	Device, Host, Disk, Shared int64
 	Pinned                     int64
 }
 
-// EngineUsage is what an engine has of a namespace, which names model and rank, and of an adapter.
+// EngineUsage counts an engine's blocks of one namespace, which names model and rank, and of one
+// adapter.
 type EngineUsage struct {
 	Engine, Namespace string
 	Adapter           string // empty: none
 	UsageCounts
 }
 
-// OtherAdapters stands for adapters of an engine that are too many to be told apart.
+// OtherAdapters stands for the surplus adapters of an engine.
 const OtherAdapters = "(others)"
 
 func newUsage() *usage {
 	return &usage{adapters: map[string]uint8{}, names: []string{""}, counts: map[usageKey]*UsageCounts{}}
 }
 
-// adapter is the number of an adapter. Those beyond maxAdapters share the last one.
+// adapter returns the number of an adapter. Adapters beyond maxAdapters share the last number.
 func (u *usage) adapter(name string) uint8 {
 	if name == "" {
 		return 0
@@ -69,7 +70,8 @@ func (u *usage) pinned() int64 {
 	return u.pins
 }
 
-// count adds a block as it is to what its engine has, or takes it away. x.mu is held.
+// count adds a block in its present state to its engine's counts, or subtracts it. The caller holds
+// x.mu.
 func (x *Index) count(h *holder, e *entry, by int64) {
 	u := h.usage
 	if u == nil {
@@ -99,7 +101,7 @@ func (x *Index) count(h *holder, e *entry, by int64) {
 	}
 }
 
-// Usage is what the engines of this host report to have, by engine, namespace and adapter, at most
+// Usage returns the engines' reported blocks by engine, namespace and adapter. It returns at most
 // limit rows, those with the most blocks.
 func (x *Index) Usage(limit int) []EngineUsage {
 	x.mu.Lock()

@@ -8,8 +8,8 @@ import (
 	"github.com/cognitora/dataplane/kv/block"
 )
 
-// TestUsage: what an engine has is counted by adapter and medium, and pins come and go with what is
-// reported.
+// TestUsage checks that an engine's blocks are counted by adapter and medium, and that pins follow
+// the reports.
 func TestUsage(t *testing.T) {
 	x := New(Options{})
 	space, base, lora := spaceOf("m", 1), chainOf("p", 10), chainOf("lora", 4)
@@ -53,8 +53,8 @@ func TestUsage(t *testing.T) {
 	}
 }
 
-// TestPinnedStay: at the bound a pinned block takes the place of one that is not, and none takes
-// the place of a pinned one.
+// TestPinnedStay checks that at the limit a pinned block replaces an unpinned one. No block
+// replaces a pinned one.
 func TestPinnedStay(t *testing.T) {
 	x := New(Options{MaxBlocks: 8})
 	space, plain, pinned := spaceOf("m", 0), chainOf("p", 8), chainOf("q", 12)

@@ -7,43 +7,43 @@ import (
 	"github.com/cognitora/dataplane/kv/block"
 )
 
-// Holder is somebody who has blocks.
+// Holder has blocks: the daemon's tiers, or one incarnation of an engine.
 type Holder struct {
 	Number uint32
 	Engine string // empty: the daemon's own tiers
-	Epoch  uint64 // of that start of the engine, or of the daemon
+	Epoch  uint64 // of the incarnation of the engine, or of the daemon
 }
 
-// Block is where a holder has a block.
+// Block gives the tiers in which a holder has a block.
 type Block struct {
 	Name           Name
-	Leader, Parent uint64 // the first 8 bytes of their digests, little-endian; 0: not known, or none
+	Leader, Parent uint64 // first 8 bytes of their digests, little-endian; 0: unknown, or none
 	Holder         uint32
 	Layer          uint32
-	Position       uint32 // 1 + the block's number in its chain; 0: not known, and Leader neither
+	Position       uint32 // 1 + the block's number in its chain; 0: unknown, and Leader too
 	Namespace      uint32 // index in Batch.Namespaces
-	Tiers          Tiers  // where it is now, and whether it is pinned there; 0: nowhere any more
+	Tiers          Tiers  // its present tiers, with Pinned; 0: none
 }
 
-// Part is what a batch is of.
+// Part is the kind of a batch.
 type Part uint8
 
-// The parts of what a watcher reads: Reset, then Snapshot and Changes in any order, then Synced,
-// then Changes.
+// These are the parts that a watcher reads: Reset, then Snapshot and Changes in any order, then
+// Synced, then Changes.
 const (
 	Reset    Part = iota + 1 // forget everything; the next change has the number Last+1
-	Snapshot                 // blocks as they are
-	Synced                   // nothing is missing any more of how it was at change Last
-	Changes                  // First to Last, in order; First is the last batch's Last+1
+	Snapshot                 // blocks in their present state
+	Synced                   // the watcher has the complete state as of change Last
+	Changes                  // changes First to Last, in order; First is the last batch's Last+1
 )
 
-// Batch is some of what a watcher reads.
+// Batch is one unit of a watcher's input.
 type Batch struct {
 	Part        Part
-	First, Last uint64   // numbers of changes, of those too that the watcher did not ask for
-	Holders     []Holder // those that blocks are of, and with Reset, or when they are new, all others
-	Gone        []uint32 // numbers of holders that are no more: forget their blocks
-	Namespaces  []string // canonical texts of those that blocks are of
+	First, Last uint64   // numbers of changes, including unwanted ones
+	Holders     []Holder // holders of the blocks; with Reset, or when new, also other holders
+	Gone        []uint32 // numbers of departed holders: forget their blocks
+	Namespaces  []string // canonical texts of the blocks' namespaces
 	Blocks      []Block
 
 	spaces map[uint16]uint32
@@ -58,41 +58,41 @@ func (b *Batch) reset(p Part) {
 	clear(b.spaces)
 }
 
-// WatchOptions say what a watcher wants.
+// WatchOptions select the blocks for a watcher.
 type WatchOptions struct {
-	// All: of every layer and rank. Else only blocks that count in the router's overlap: of layer 0
-	// or block.LayerAll, and of tensor- and pipeline-parallel rank 0.
+	// All selects every layer and rank. Otherwise only blocks that count for the router's overlap
+	// are selected: layer 0 or block.LayerAll, and tensor- and pipeline-parallel rank 0.
 	All bool
-	// Epoch and After are those of the index and the last change that the watcher has read, once it
-	// was Synced. If what came since is still there it begins with that; else, or where they are 0,
-	// with a snapshot.
+	// Epoch and After are those of the index and of the last change that the watcher has read, once
+	// it was Synced. If the later changes are still in the ring, the watch continues there.
+	// Otherwise, or if they are 0, it begins with a snapshot.
 	Epoch, After uint64
 }
 
-// Watcher reads what is where. Its calls come from one goroutine at a time.
+// Watcher reads the index. One goroutine at a time calls it.
 type Watcher struct {
 	x     *Index
 	all   bool
-	next  uint64 // change that is read next
-	first uint64 // the first one that was not told of
+	next  uint64 // the next change to read
+	first uint64 // the first change not told yet
 
 	stage   stage
-	changes bool   // were read last, so that it is the snapshot's turn
-	holder  uint32 // the snapshot comes from its table
-	slot    uint32 // read last
-	until   uint64 // with this change the snapshot is complete
+	changes bool   // changes were read last, so it is the snapshot's turn
+	holder  uint32 // holder whose table the snapshot reads
+	slot    uint32 // slot read last
+	until   uint64 // the snapshot is complete with this change
 }
 
 type stage uint8
 
 const (
 	begins stage = iota
-	reads        // the snapshot
+	reads        // reads the snapshot
 	ends         // reads the changes up to until
 	follows
 )
 
-// Watch makes a watcher, to be closed.
+// Watch makes a watcher. Close it.
 func (x *Index) Watch(o WatchOptions) *Watcher {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -113,10 +113,10 @@ func (w *Watcher) Close() {
 
 const (
 	batchBlocks = 256             // at most, per hold of the lock
-	batchScans  = 4 * batchBlocks // looked at for them
+	batchScans  = 4 * batchBlocks // slots searched for them
 )
 
-// Next reads on into b, whose memory it uses again, and waits until there is something. The error
+// Next reads the next batch into b, whose memory it reuses. It waits until there is one. Its error
 // is the context's.
 func (w *Watcher) Next(ctx context.Context, b *Batch) error {
 	for {
@@ -138,7 +138,8 @@ func (w *Watcher) Next(ctx context.Context, b *Batch) error {
 	}
 }
 
-// step reads something, or returns what to wait for. It returns neither if it has only come nearer.
+// step reads a part. It returns a channel to wait on if there is nothing to read. It returns
+// neither after progress without a batch.
 func (w *Watcher) step(b *Batch) (wake <-chan struct{}, done bool) {
 	x := w.x
 	x.mu.Lock()
@@ -183,7 +184,7 @@ func (w *Watcher) begin(b *Batch) {
 	w.first, w.stage, w.holder, w.slot = w.next, reads, 0, 0
 }
 
-// readChanges reads from the ring, and tells whether there is something to say.
+// readChanges reads from the ring. It returns true if the batch has content.
 func (w *Watcher) readChanges(b *Batch) bool {
 	r := &w.x.ring
 	b.reset(Changes)
@@ -202,7 +203,7 @@ func (w *Watcher) readChanges(b *Batch) bool {
 	return true
 }
 
-// add puts a change into a batch. What a holder had that is no more is left out.
+// add adds a change to a batch. It skips changes of departed holders.
 func (w *Watcher) add(b *Batch, e *entry) {
 	if e.tiers == markGone {
 		b.Gone = append(b.Gone, e.next)
@@ -219,14 +220,14 @@ func (w *Watcher) add(b *Batch, e *entry) {
 	w.put(b, h, e)
 }
 
-// know puts a holder into a batch, once if its blocks come together.
+// know adds a holder to a batch, once for adjacent blocks.
 func (b *Batch) know(h *holder) {
 	if n := len(b.Holders); n == 0 || b.Holders[n-1].Number != h.Number {
 		b.Holders = append(b.Holders, h.Holder)
 	}
 }
 
-// put puts a block into a batch, if the watcher wants it.
+// put adds a block to a batch if the watcher wants it.
 func (w *Watcher) put(b *Batch, h *holder, e *entry) {
 	s := &w.x.namespaces.list[e.namespace]
 	if !w.all && (!s.counts || e.layer != 0 && e.layer != block.LayerAll) {
@@ -247,7 +248,7 @@ func (w *Watcher) put(b *Batch, h *holder, e *entry) {
 	b.Blocks = append(b.Blocks, k)
 }
 
-// readTable reads some slots of the snapshot, and tells whether there is something to say.
+// readTable reads some slots of the snapshot. It returns true if the batch has content.
 func (w *Watcher) readTable(b *Batch) bool {
 	b.reset(Snapshot)
 	h := w.x.holders[w.holder]
@@ -270,7 +271,7 @@ func (w *Watcher) readTable(b *Batch) bool {
 	return len(b.Blocks) > 0
 }
 
-// nextHolder is the one with the next larger number.
+// nextHolder returns the holder with the next larger number.
 func (w *Watcher) nextHolder() (next *holder) {
 	for n, h := range w.x.holders {
 		if n > w.holder && (next == nil || n < next.Number) {
