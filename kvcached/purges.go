@@ -75,13 +75,11 @@ func (p *purges) Refresh(ctx context.Context) error {
 	if err == nil {
 		_, err = p.ledger.Replace(ctx, mine, list)
 	}
-	if err == nil {
-		p.current()
-	}
 	return err
 }
 
-// current says that this cache has carried out what etcd's list had when it was read.
+// current says that this cache has carried out what etcd's list had when it was read, or, where
+// etcd had lost it, what other caches know.
 func (p *purges) current() {
 	p.once.Do(func() {
 		close(p.done)
@@ -164,8 +162,12 @@ func (p *purges) follow(ctx context.Context, client *cluster.Client) {
 		}
 		for pause := refreshFirst; ; pause = min(2*pause, refreshLast) {
 			err := p.Refresh(ctx)
-			if err == nil || ctx.Err() != nil {
+			if err == nil {
+				p.current()
 				break
+			}
+			if ctx.Err() != nil {
+				return
 			}
 			if pause == refreshFirst {
 				p.log.Warn("the fleet's purges could not be read or carried out, trying on", "error", err)

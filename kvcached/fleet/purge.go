@@ -106,11 +106,11 @@ func (v *View) take(ctx context.Context, list *purge.List) (blocks int, err erro
 }
 
 // Purge answers another host; it is transport.Handler's. The list that it is asked for has a byte
-// before it: 1 where etcd has just been read, 0 where that does not answer.
+// before it: 1 where this host has read etcd just now, and not for the first time; else 0.
 func (v *View) Purge(ctx context.Context, list []byte) (known []byte, blocks int, err error) {
 	if len(list) == 0 {
 		fresh := byte(1)
-		if v.o.Register.Refresh(ctx) != nil {
+		if v.o.Register.Refresh(ctx) != nil || v.hidden() {
 			fresh = 0
 		}
 		return append([]byte{fresh}, v.o.Ledger.List().Encode()...), 0, nil
