@@ -161,10 +161,7 @@ func (s *Server) serveTLS(raw net.Conn) {
 		return
 	}
 	defer s.leave(name)
-	if !s.keep(raw) {
-		return
-	}
-	defer s.forget(raw)
+	defer context.AfterFunc(s.stop, func() { _ = raw.Close() })()
 	out := &cork{Conn: raw}
 	c := &corked{tls.Server(out, s.tls), out}
 	ctx, cancel := context.WithTimeout(s.stop, s.o.Stall)
@@ -201,22 +198,6 @@ func (p *link) serveNext(op *operation) bool {
 		return false
 	}
 	return op.drain() == nil
-}
-
-func (s *Server) keep(c net.Conn) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.shut {
-		return false
-	}
-	s.conns[c] = struct{}{}
-	return true
-}
-
-func (s *Server) forget(c net.Conn) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	delete(s.conns, c)
 }
 
 // refusable tells whether a peer that sent something which is no frame can be told so.

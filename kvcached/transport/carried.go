@@ -77,11 +77,10 @@ func (c *carried) told(over Lane) Carried {
 }
 
 // pulled notes a block that came over a lane.
-func (p *Peer) pulled(which int, g *Get, found *Found, n int, took time.Duration) {
+func (p *Peer) pulled(which, n int, took time.Duration) {
 	if p.pool.o.Pulled != nil {
 		p.pool.o.Pulled([]Lane{QUIC, TLS, RDMA}[which], took)
 	}
 	p.carried[which].pulls.Add(1)
 	p.carried[which].received.Add(uint64(n))
-	p.remember(g.Namespace, found.Length)
 }

@@ -67,7 +67,7 @@ func TestAuto(t *testing.T) {
 	want := s.store.fill("b", 1<<20)
 	p := s.peer(Auto)
 	for range 10 {
-		got, _, err := get(t.Context(), p, "b")
+		got, _, err := getOf(t.Context(), p, "b", len(want))
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -172,7 +172,7 @@ func (p *Pool) newPeer(t Target) (*Peer, error) {
 		return nil, err
 	}
 	log := p.o.Logger.With("cache", t.Cache, "address", t.Address)
-	peer := &Peer{pool: p, target: t, lengths: map[string]lengths{}}
+	peer := &Peer{pool: p, target: t}
 	peer.choice.init(t.Lane, log, [2]*laneCounters{overQUIC: &p.quic, overTLS: &p.tcp})
 	on := func(o opener, c *laneCounters, stripes int) lane {
 		return &streams{opener: o, caps: p.o.Bandwidth, stall: p.o.Stall, timeout: p.o.Timeout, request: &p.request,
@@ -198,9 +198,6 @@ func (p *Pool) newQUIC(address string, secure *tls.Config) *quicLane {
 		budget: p.budget, socket: p.o.ListenUDP, count: &p.quic}, p.o.Stripes)
 }
 
-// maxLengths bounds of how many namespaces a peer remembers the last block's length.
-const maxLengths = 1024
-
 // Peer is another cache daemon. Its methods may be called concurrently; their errors wrap the
 // wire.Status with which the peer refused, or ErrUnreachable, or what ctx ended with.
 type Peer struct {
@@ -215,7 +212,6 @@ type Peer struct {
 	carried [3]carried // by lane: over QUIC, over TLS, read from its memory
 
 	mu      sync.Mutex
-	lengths map[string]lengths
 	ops     int  // under way
 	retired bool // no further ones begin, and the last to end closes the peer
 }
@@ -259,9 +255,6 @@ func (p *Peer) Get(ctx context.Context, g Get) (Found, error) {
 
 // get is Get for who has begun already.
 func (p *Peer) get(ctx context.Context, g Get) (Found, error) {
-	if g.Hint == 0 && g.Length == 0 {
-		g.Hint = p.length(g.Namespace)
-	}
 	if p.grantee != nil && p.grantee.takes(&g) {
 		start := time.Now()
 		found, done, err := p.grantee.get(ctx, &g)
@@ -269,7 +262,7 @@ func (p *Peer) get(ctx context.Context, g Get) (Found, error) {
 		case !done:
 			p.carried[overRDMA].fell.Add(1)
 		case err == nil:
-			p.pulled(overRDMA, &g, &found, found.Length, time.Since(start))
+			p.pulled(overRDMA, found.Length, time.Since(start))
 		case blamed(err):
 			p.carried[overRDMA].failed.Add(1)
 			p.carried[overRDMA].note(err)
@@ -291,7 +284,7 @@ func (p *Peer) pull(ctx context.Context, g *Get) (Found, error) {
 		switch d := time.Since(start); {
 		case err == nil:
 			p.choice.took(which, got, d)
-			p.pulled(which, g, &found, int(got), d)
+			p.pulled(which, int(got), d)
 		case ranOut(err):
 			p.choice.ranOut(which, got, d, large)
 		}
@@ -304,28 +297,6 @@ func (p *Peer) pull(ctx context.Context, g *Get) (Found, error) {
 // connection.
 func ranOut(err error) bool {
 	return !errors.Is(err, ErrUnreachable) && (isTimeout(err) || errors.Is(err, wire.Deadline))
-}
-
-// lengths of the last two blocks of a namespace, in bytes.
-type lengths [2]int
-
-// length is what all blocks of a namespace seem to have; 0: they differ.
-func (p *Peer) length(namespace string) int {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if l := p.lengths[namespace]; l[0] == l[1] {
-		return l[0]
-	}
-	return 0
-}
-
-func (p *Peer) remember(namespace string, length int) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if _, there := p.lengths[namespace]; !there && len(p.lengths) >= maxLengths {
-		clear(p.lengths)
-	}
-	p.lengths[namespace] = lengths{length, p.lengths[namespace][0]}
 }
 
 // Put hands a block to the peer.

@@ -192,24 +192,14 @@ func (l *quicLane) tryDial(ctx context.Context, s *slot) (*quic.Conn, error) {
 	return s.t.Dial(ctx, addr, l.tls, l.config)
 }
 
-// resolve finds the peer's address anew for each connection: it may have moved.
-func resolve(ctx context.Context, address string) (*net.UDPAddr, error) {
-	host, port, err := net.SplitHostPort(address)
+// resolve finds the peer's address anew for each connection: it may have moved. No packet is sent.
+func resolve(ctx context.Context, address string) (net.Addr, error) {
+	c, err := new(net.Dialer).DialContext(ctx, "udp", address)
 	if err != nil {
 		return nil, err
 	}
-	number, err := net.DefaultResolver.LookupPort(ctx, "udp", port)
-	if err != nil {
-		return nil, err
-	}
-	ips, err := net.DefaultResolver.LookupNetIP(ctx, "ip", host)
-	if err != nil {
-		return nil, err
-	}
-	if len(ips) == 0 {
-		return nil, fmt.Errorf("%s has no address", host)
-	}
-	return &net.UDPAddr{IP: ips[0].Unmap().AsSlice(), Zone: ips[0].Zone(), Port: number}, nil
+	defer c.Close()
+	return c.RemoteAddr(), nil
 }
 
 // lost closes a connection that is of no use, so that the slot gets another.

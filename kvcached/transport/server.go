@@ -107,7 +107,6 @@ type Server struct {
 	mu      sync.Mutex
 	shut    bool // no operation is begun
 	hosts   map[string]*host
-	conns   map[net.Conn]struct{} // of the TLS lane
 }
 
 // host is what the limits of one peer are counted on.
@@ -126,7 +125,7 @@ func NewServer(o ServerOptions) (*Server, error) {
 		return nil, errors.New("transport: a server needs a handler and an identity")
 	}
 	o = o.withDefaults()
-	s := &Server{o: o, tls: o.Identity.Mutual(wire.ALPN), hosts: map[string]*host{}, conns: map[net.Conn]struct{}{}}
+	s := &Server{o: o, tls: o.Identity.Mutual(wire.ALPN), hosts: map[string]*host{}}
 	s.budget, s.confirm = &receiveBudget{limit: o.Tuning.Receive}, confirmFor
 	if o.Rails != nil {
 		s.granter = newGranter(s, &o)
@@ -182,11 +181,6 @@ func (s *Server) Close(ctx context.Context) error {
 	case <-ctx.Done():
 	}
 	s.cancel(errClosing)
-	s.mu.Lock()
-	for c := range s.conns {
-		_ = c.Close()
-	}
-	s.mu.Unlock()
 	<-done
 	if s.granter != nil {
 		s.granter.close()

@@ -342,9 +342,12 @@ func (s *site) peer(l Lane) *Peer {
 }
 
 // get pulls a block into fresh memory.
-func get(ctx context.Context, p *Peer, key string) ([]byte, Found, error) {
+func get(ctx context.Context, p *Peer, key string) ([]byte, Found, error) { return getOf(ctx, p, key, 0) }
+
+// getOf is get of a block whose length is known, if it is not 0.
+func getOf(ctx context.Context, p *Peer, key string, length int) ([]byte, Found, error) {
 	var buf []byte
-	f, err := p.Get(ctx, Get{Addr: addr(key), Namespace: namespace, Alloc: func(_ Found, n int) ([]byte, error) {
+	f, err := p.Get(ctx, Get{Addr: addr(key), Namespace: namespace, Hint: length, Alloc: func(_ Found, n int) ([]byte, error) {
 		buf = make([]byte, n)
 		return buf, nil
 	}})

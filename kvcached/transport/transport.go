@@ -57,8 +57,8 @@ type Get struct {
 	Namespace string // canonical text
 	Offset    int    // of the part in bytes
 	Length    int    // of the part in bytes; 0: to the end
-	// length of the block in bytes, as far as known; 0: as the last two of the namespace, if those
-	// agree. Without, a large block takes a round trip more
+	// Hint is the length of the block in bytes, as far as known. Without, a large block takes a round
+	// trip more.
 	Hint int
 
 	// Alloc returns memory for exactly n bytes, into which they are read. It is called at most
