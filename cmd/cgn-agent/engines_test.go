@@ -40,7 +40,7 @@ func startHost(t *testing.T, engines int) *host {
 	return h
 }
 
-// ready is how many nodes take requests.
+// ready returns the number of nodes that take requests.
 func (h *host) ready() (n int) {
 	for _, front := range h.fronts {
 		if healthy(front) {
@@ -55,8 +55,8 @@ func (h *host) metric(name string, node int) float64 {
 	return v
 }
 
-// TestEnginesOfOneHost: each engine has its own CPU time, one that is killed comes back and
-// disturbs no other, and all end with the agent.
+// TestEnginesOfOneHost checks that each engine has its own CPU time. A killed engine restarts and
+// disturbs no other engine. All engines end with the agent.
 func TestEnginesOfOneHost(t *testing.T) {
 	h := startHost(t, 3)
 	ctx, stop := context.WithCancel(t.Context())
@@ -125,8 +125,8 @@ func TestEnginesOfOneHost(t *testing.T) {
 	}
 }
 
-// TestKernelTellsEnginesApart: programs in the kernel count each engine's tokens and connections
-// for its own node.
+// TestKernelTellsEnginesApart checks that the kernel programs count each engine's tokens and
+// connections for its own node.
 func TestKernelTellsEnginesApart(t *testing.T) {
 	root := pinned(t)
 	urls, fronts, admin := []string{streams(t), streams(t)}, []string{freeAddress(t), freeAddress(t)}, freeAddress(t)
@@ -163,7 +163,7 @@ func TestKernelTellsEnginesApart(t *testing.T) {
 	p.waitExit(t)
 }
 
-// TestReadyzOfSeveral: one node that is not ready makes the agent unready, and is named.
+// TestReadyzOfSeveral checks that one unready node makes the agent unready and is named.
 func TestReadyzOfSeveral(t *testing.T) {
 	up := streams(t)
 	down := httptest.NewServer(http.NotFoundHandler())

@@ -1,6 +1,6 @@
-// Command cgn-agent runs beside the inference engines of a host: it starts or
-// attaches to each, is its authenticated front for the routers, and announces
-// it as a node in etcd.
+// Command cgn-agent runs beside the inference engines of a host. It starts or attaches to each
+// engine. It is the engine's authenticated front for the routers. It announces each engine as a
+// node in etcd.
 package main
 
 import (
@@ -32,7 +32,7 @@ func main() {
 func run(args, env []string, out, errOut io.Writer) error {
 	var c agent.Config
 	var ignored []string
-	var renamed [][2]string // given, name
+	var renamed [][2]string // given name, correct name
 	err := config.Load(&c, config.Options{
 		Program: "cgn-agent", About: about, Version: buildinfo.String(), Args: args, Env: env, Out: out,
 		Ignored: func(name string) { ignored = append(ignored, name) },
@@ -57,8 +57,8 @@ func run(args, env []string, out, errOut io.Writer) error {
 	if err != nil {
 		return err
 	}
-	// SIGHUP is heard and ignored: certificates are followed without it, and
-	// nothing else of an agent can change while it runs.
+	// SIGHUP is caught and ignored. Certificates are reloaded without it, and nothing else of an
+	// agent can change while it runs.
 	signals := lifecycle.Listen(context.Background(), nil)
 	defer signals.Close()
 	return a.Run(signals.Drain(), signals.Force())

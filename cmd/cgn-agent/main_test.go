@@ -18,7 +18,7 @@ import (
 	"time"
 )
 
-// TestMain makes the test binary the agent, or an engine, where CGN_TEST_AS says so.
+// TestMain runs the test binary as the agent, or as an engine, if CGN_TEST_AS says so.
 func TestMain(m *testing.M) {
 	switch os.Getenv("TEST_AS") {
 	case "agent":
@@ -30,8 +30,8 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// engine serves until it is killed, an hour at most. A completion never ends
-// before its client leaves.
+// engine serves until it is killed, for at most an hour. A completion never ends before its client
+// leaves.
 func engine(port, pidFile string) {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /health", func(http.ResponseWriter, *http.Request) {})
@@ -55,7 +55,7 @@ func engine(port, pidFile string) {
 	panic(http.ListenAndServe("127.0.0.1:"+port, mux))
 }
 
-const patience = time.Minute // after which an event does not come any more
+const patience = time.Minute // limit of a wait for an event
 
 func eventually(t *testing.T, what string, ok func() bool) {
 	t.Helper()
@@ -103,7 +103,7 @@ kernel = "proc"
 	return p
 }
 
-// healthy tells whether the front of a node says that it takes requests.
+// healthy says whether the front of a node answers that the node takes requests.
 func healthy(front string) bool {
 	resp, err := client.Get("http://" + front + "/health")
 	if err != nil {
@@ -162,7 +162,7 @@ func pidIn(t *testing.T, file string) int {
 	return pid
 }
 
-// gone tells whether no process has pid, or a dead one that nobody reaped.
+// gone says whether pid is no process, or an unreaped dead one.
 func gone(pid int) bool {
 	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	return errors.Is(err, os.ErrNotExist) || strings.Contains(string(stat), ") Z ")
@@ -244,8 +244,8 @@ func TestKilledAgentLeavesNoEngine(t *testing.T) {
 	eventually(t, "the engine is gone too", func() bool { return gone(pid) })
 }
 
-// TestAnEnvironmentSharedWithARouter: what is set for the router alone is neither refused nor
-// reported.
+// TestAnEnvironmentSharedWithARouter checks that settings of the router alone are neither refused
+// nor reported.
 func TestAnEnvironmentSharedWithARouter(t *testing.T) {
 	page, err := os.ReadFile("../../deploy/reference/config.md")
 	if err != nil {

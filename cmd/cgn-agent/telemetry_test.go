@@ -22,7 +22,7 @@ import (
 	"github.com/cognitora/dataplane/bpf"
 )
 
-// pinned is a BPF file system of the test's own.
+// pinned mounts a BPF file system for the test.
 func pinned(t *testing.T) (root string) {
 	t.Helper()
 	if os.Getenv("BPF_REQUIRED") != "1" {
@@ -44,10 +44,10 @@ func pinned(t *testing.T) (root string) {
 	return root
 }
 
-// ofNode is the label that names the node, the only one or the first.
+// ofNode matches the label of the node, alone or as the first label.
 var ofNode = regexp.MustCompile(`^([a-z_]+)\{node="[^"]*"\}|(?:node="[^"]*",)`)
 
-// watcher is an agent that is attached to an engine of the test's, as a process of its own.
+// watcher is an agent process attached to an engine of the test.
 type watcher struct {
 	*exec.Cmd
 	front, admin string
@@ -71,9 +71,9 @@ func watch(t *testing.T, engine, front, root string, args ...string) *watcher {
 	w.Env = append(os.Environ(), "TEST_AS=agent", "CGN_TELEMETRY_BPF_ROOT="+root, "CGN_AGENT_DRAIN_DELAY=1ms")
 	w.Stderr = t.Output()
 	w.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	runtime.LockOSThread() // whose end would kill it
+	runtime.LockOSThread() // the end of the thread would kill the process
 	t.Cleanup(func() {
-		_ = w.Process.Kill() // or has been waited for
+		_ = w.Process.Kill() // fails if it has been waited for
 		_ = w.Wait()
 		runtime.UnlockOSThread()
 	})
@@ -92,16 +92,16 @@ func (w *watcher) end(t *testing.T, s os.Signal) {
 	if err := w.Process.Signal(s); err != nil {
 		t.Fatal(err)
 	}
-	_ = w.Wait() // killed
+	_ = w.Wait() // returns an error, because it was killed
 }
 
-// metric reads a metric of the node by its name, with labels other than the node.
+// metric returns a metric of the node by its name, with labels other than the node's.
 func (w *watcher) metric(name string) (v float64, ok bool) {
 	return metric(w.admin, name, func(line string) string { return ofNode.ReplaceAllString(line, "$1") })
 }
 
-// metric reads what an admin port exports under a name with labels; how changes the lines before
-// they are compared, nil not.
+// metric returns an admin port's metric by name and labels. how, unless nil, changes each line
+// before it is compared.
 func metric(admin, name string, how func(line string) string) (v float64, ok bool) {
 	resp, err := client.Get("http://" + admin + "/metrics")
 	if err != nil {
@@ -121,8 +121,8 @@ func metric(admin, name string, how func(line string) string) (v float64, ok boo
 	return 0, false
 }
 
-// streams is how many streamed answers of the engine the kernel has counted. In a busy moment it
-// may not see whether a head had a token with it.
+// streams returns how many streamed answers of the engine the kernel has counted. On a busy machine
+// the kernel may not see whether a head came with a token.
 func (w *watcher) streams() float64 {
 	told, _ := w.metric("cgn_agent_kernel_ttft_seconds_count")
 	unclear, _ := w.metric(`cgn_agent_kernel_unmeasured_total{why="unclear"}`)
@@ -163,8 +163,8 @@ func (w *watcher) ask(t *testing.T, n int) {
 	}
 }
 
-// TestCountsOutliveTheAgent: what the kernel has counted for an agent that is killed, or that
-// leaves, is there for the next one, and what happens between the two counts too.
+// TestCountsOutliveTheAgent checks that the kernel's counts survive an agent that is killed or
+// leaves. The next agent gets them, together with the events between the two agents.
 func TestCountsOutliveTheAgent(t *testing.T) {
 	root, engine, front := pinned(t), streams(t), freeAddress(t)
 	const opened = `cgn_agent_connections_opened_total{side="front"}`
@@ -199,8 +199,8 @@ func TestCountsOutliveTheAgent(t *testing.T) {
 	}
 }
 
-// TestProgramsRemovedUnderAnAgent: it loads them anew, and goes on with /proc where it cannot, and
-// never tells of figures that stand still.
+// TestProgramsRemovedUnderAnAgent checks that the agent loads the programs again. If it cannot, it
+// continues with /proc. It must never report figures that no longer change.
 func TestProgramsRemovedUnderAnAgent(t *testing.T) {
 	root, engine, front := pinned(t), streams(t), freeAddress(t)
 	w := watch(t, engine, front, root)
@@ -248,8 +248,8 @@ func TestProgramsRemovedUnderAnAgent(t *testing.T) {
 	w.ask(t, 1)
 }
 
-// TestWithoutRights: an agent that must load programs and may not says so before it starts an
-// engine, and when its configuration is checked.
+// TestWithoutRights checks an agent that must load programs and lacks the right. It says so before
+// it starts an engine, and when its configuration is checked.
 func TestWithoutRights(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("it needs root, to run an agent as another user")

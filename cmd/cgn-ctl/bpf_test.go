@@ -14,7 +14,7 @@ import (
 	"github.com/cognitora/dataplane/ctl/ctltest"
 )
 
-// TestBPF: show, top, check and clean on a place of the test's own.
+// TestBPF checks show, top, check and clean on a BPF file system of the test.
 func TestBPF(t *testing.T) {
 	dir := t.TempDir()
 	root := filepath.Join(dir, "cognitora")
@@ -74,7 +74,7 @@ func TestBPF(t *testing.T) {
 	ctltest.Want(t, run("clean"), "0 pins removed")
 }
 
-// cgroups is where cgroups of version 2 are.
+// cgroups returns the path of the cgroup v2 hierarchy.
 func cgroups(t *testing.T) string {
 	for _, at := range []string{"/sys/fs/cgroup/unified", "/sys/fs/cgroup"} {
 		if _, err := os.Stat(filepath.Join(at, "cgroup.procs")); err == nil {

@@ -10,7 +10,7 @@ import (
 	"github.com/cognitora/dataplane/ctl/ctltest"
 )
 
-// ctl runs one command line and returns what it wrote.
+// ctl runs one command line and returns its output.
 func ctl(t *testing.T, env map[string]string, args ...string) (string, error) {
 	t.Helper()
 	var out bytes.Buffer

@@ -7,7 +7,7 @@ import (
 	"github.com/cognitora/dataplane/ctl/ctltest"
 )
 
-// TestMain is the program itself where a test has started it as that.
+// TestMain runs the test binary as the program itself if a test has started it so.
 func TestMain(m *testing.M) {
 	if os.Getenv("TEST_AS") == "ctl" {
 		main()

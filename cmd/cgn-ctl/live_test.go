@@ -30,7 +30,7 @@ type watched struct {
 	ended         chan error
 }
 
-// onTerminal starts cgn-ctl on a terminal of a size.
+// onTerminal starts cgn-ctl on a terminal of the given size.
 func onTerminal(t *testing.T, columns, rows int, args ...string) *watched {
 	t.Helper()
 	w := &watched{emulator: newEmulator(columns, rows), t: t, cmd: exec.Command("/proc/self/exe", args...),
@@ -48,14 +48,13 @@ func onTerminal(t *testing.T, columns, rows int, args ...string) *watched {
 		w.ended <- w.cmd.Wait()
 	}()
 	t.Cleanup(func() {
-		_ = w.cmd.Process.Kill() // or it has ended
+		_ = w.cmd.Process.Kill() // fails if it has ended
 		<-waited
 	})
 	return w
 }
 
-// until reads what the program writes until done, which it is within a time that only a fault
-// exceeds.
+// until reads the program's output until done returns true. Only a fault exceeds its time limit.
 func (w *watched) until(what string, done func() bool) {
 	w.t.Helper()
 	buffer := make([]byte, 1<<16)
@@ -73,7 +72,7 @@ func (w *watched) until(what string, done func() bool) {
 	w.wrong = nil
 }
 
-// frame reads until one more picture is complete, or those that come meanwhile are.
+// frame reads until at least one more picture is complete.
 func (w *watched) frame(what string) []string {
 	w.t.Helper()
 	before := w.frames
@@ -81,7 +80,7 @@ func (w *watched) frame(what string) []string {
 	return w.screen()
 }
 
-// echoes tells whether the terminal shows what is typed.
+// echoes says whether the terminal shows typed characters.
 func (w *watched) echoes() bool {
 	w.t.Helper()
 	echo := false
@@ -93,7 +92,7 @@ func (w *watched) echoes() bool {
 	return echo
 }
 
-// largeFleet is of 40 nodes, of which the last two fail, with names of 20 letters.
+// largeFleet is a fleet of 40 nodes with names of 20 letters. The last two nodes fail.
 func largeFleet(t *testing.T) string {
 	t.Helper()
 	var nodes []map[string]any
@@ -122,7 +121,7 @@ func largeFleet(t *testing.T) string {
 	return url
 }
 
-// lineWith is the number of the first line that has text; -1: none.
+// lineWith returns the index of the first line with text, or -1.
 func lineWith(lines []string, text string) int {
 	return slices.IndexFunc(lines, func(l string) bool { return strings.Contains(l, text) })
 }
@@ -132,8 +131,8 @@ func wantLines(t *testing.T, lines []string, parts ...string) {
 	ctltest.Want(t, strings.Join(lines, "\n"), parts...)
 }
 
-// TestTopFitsTheTerminal: whatever its size, and when that changes, the headline and the nodes that
-// fail are seen, and what is not is said.
+// TestTopFitsTheTerminal checks top at various sizes and changes of size. The headline and the
+// failing nodes are always visible, and hidden nodes are mentioned.
 func TestTopFitsTheTerminal(t *testing.T) {
 	w := onTerminal(t, 80, 24, "top", "--admin", largeFleet(t), "--interval", "1h")
 	at80 := w.frame("24 rows of 80 columns")
@@ -178,8 +177,8 @@ func TestTopFitsTheTerminal(t *testing.T) {
 	}
 }
 
-// TestTopGivesTheTerminalBack: after whatever ends it, the cursor, the screen and the keys are as
-// before.
+// TestTopGivesTheTerminalBack checks that the cursor, the screen and the keys are as before,
+// however top ends.
 func TestTopGivesTheTerminalBack(t *testing.T) {
 	url := largeFleet(t)
 	for _, s := range []syscall.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGQUIT, syscall.SIGHUP} {
@@ -203,7 +202,8 @@ func TestTopGivesTheTerminalBack(t *testing.T) {
 	}
 }
 
-// TestTopStops: it gives the terminal back while it is stopped, and takes it again when it goes on.
+// TestTopStops checks that a stopped top releases the terminal, and takes it again when it
+// continues.
 func TestTopStops(t *testing.T) {
 	w := onTerminal(t, 80, 24, "top", "--admin", largeFleet(t), "--interval", "1h")
 	w.frame("at first")
@@ -226,7 +226,7 @@ func TestTopStops(t *testing.T) {
 	}
 }
 
-// TestTopOutlivesTheRouter: while none answers, it says so above what was known.
+// TestTopOutlivesTheRouter checks that top reports an unreachable router above the last data.
 func TestTopOutlivesTheRouter(t *testing.T) {
 	var gone atomic.Bool
 	router := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

@@ -1,5 +1,5 @@
-// Command cgn-ctl is the operator's hand on a fleet: it runs one on a laptop,
-// explains where requests go and why, and changes what etcd says.
+// Command cgn-ctl is the operator's tool for a fleet. It runs a fleet on a laptop, explains where
+// requests go and why, and changes the state in etcd.
 package main
 
 import (
@@ -39,8 +39,8 @@ func newRoot(out, errOut io.Writer, getenv func(string) string) *cobra.Command {
 		rdma.Command(a), pki.Command(a), bpf.Command(a), sim.Command(a), bench.Command(a), reference.Command(a))
 }
 
-// warnOfVariables names those of env that are nearly one that is read. The rest
-// of CGN_* are settings of router and agent.
+// warnOfVariables warns of variables in env whose names resemble one that cgn-ctl reads. Other
+// CGN_* variables are settings of router and agent.
 func warnOfVariables(w io.Writer, env []string) {
 	variables := append(etcd.Variables(), admin.Variable)
 	for _, e := range env {

@@ -11,20 +11,20 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// emulator is as much of a terminal as `top` needs, of a size that can change. It notes what a
-// picture must not do.
+// emulator implements the parts of a terminal that `top` needs, with a changeable size. It records
+// forbidden output.
 type emulator struct {
 	columns, rows int
 	cells         [][]rune
 	x, y          int
-	pending       bool // the last place of a row is written: what comes next wraps
+	pending       bool // the last column was written, so the next character wraps
 	wraps         bool
 	cursor        bool
-	other         bool // the other screen is shown
+	other         bool // the alternate screen is shown
 	inFrame       bool
 	frames        int
 	wrong         []string
-	left          string // of what was fed, the beginning of a sequence
+	left          string // beginning of an incomplete sequence
 }
 
 func newEmulator(columns, rows int) *emulator {
@@ -33,7 +33,7 @@ func newEmulator(columns, rows int) *emulator {
 	return e
 }
 
-// resize loses what is shown, as some terminals do.
+// resize clears the screen, like some terminals.
 func (e *emulator) resize(columns, rows int) {
 	e.columns, e.rows, e.x, e.y, e.pending = columns, rows, 0, 0, false
 	e.cells = make([][]rune, rows)
@@ -46,7 +46,7 @@ func (e *emulator) bad(format string, args ...any) {
 	e.wrong = append(e.wrong, fmt.Sprintf("frame %d: ", e.frames)+fmt.Sprintf(format, args...))
 }
 
-// screen is what is shown, without the spaces at the ends.
+// screen returns the visible lines without trailing spaces.
 func (e *emulator) screen() []string {
 	out := make([]string, e.rows)
 	for i, row := range e.cells {
@@ -55,20 +55,20 @@ func (e *emulator) screen() []string {
 	return out
 }
 
-// feed takes what a program has written.
+// feed takes a program's output.
 func (e *emulator) feed(text string) {
 	text = e.left + text
 	for text != "" {
 		n := e.one(text)
 		if n == 0 {
-			break // the rest is still to come
+			break // the rest has not come yet
 		}
 		text = text[n:]
 	}
 	e.left = text
 }
 
-// one takes the first letter or sequence and returns its length; 0: it is not complete.
+// one takes the first character or sequence and returns its length, or 0 if it is incomplete.
 func (e *emulator) one(text string) int {
 	switch text[0] {
 	case '\r':
@@ -121,7 +121,7 @@ func (e *emulator) down() {
 	e.cells = append(e.cells[1:], []rune(strings.Repeat(" ", e.columns)))
 }
 
-// obey does what a sequence says.
+// obey executes a control sequence.
 func (e *emulator) obey(sequence string) {
 	body, final := sequence[:len(sequence)-1], sequence[len(sequence)-1]
 	switch body, set := strings.TrimPrefix(body, "["), final == 'h'; {
@@ -155,7 +155,7 @@ func (e *emulator) obey(sequence string) {
 	}
 }
 
-// place is a number of a sequence, from 0 on, inside the screen.
+// place returns a number of a sequence, counted from 0 and limited to the screen.
 func place(text string, most int) int {
 	n, err := strconv.Atoi(text)
 	if err != nil {
@@ -164,14 +164,14 @@ func place(text string, most int) int {
 	return min(max(n, 1), most) - 1
 }
 
-// clear clears a row from x on: also the last place, if it was just written.
+// clear clears a row from x on. It includes the last column, if that was just written.
 func (e *emulator) clear(y, x int) {
 	for ; x < e.columns; x++ {
 		e.cells[y][x] = ' '
 	}
 }
 
-// pty is a pseudo-terminal: what programs on its second end write comes out of the first.
+// pty opens a pseudo-terminal. The output of programs on second appears on first.
 func pty(t *testing.T, columns, rows int) (first, second *os.File) {
 	t.Helper()
 	first, err := os.OpenFile("/dev/ptmx", os.O_RDWR|unix.O_NOCTTY, 0)
@@ -203,7 +203,7 @@ func resize(t *testing.T, f *os.File, columns, rows int) {
 	})
 }
 
-// control has something done with a descriptor, which stays one that can be waited for.
+// control calls do with the file's descriptor, which stays usable with the poller.
 func control(t *testing.T, f *os.File, do func(fd int) error) {
 	t.Helper()
 	raw, err := f.SyscallConn()

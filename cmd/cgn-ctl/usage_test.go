@@ -54,7 +54,8 @@ func TestTheAPIPortIsNotTheAdminPort(t *testing.T) {
 	}
 }
 
-// TestWhatIsMissingIsNamed with an example, not in the parser's words.
+// TestWhatIsMissingIsNamed checks that the error names the missing argument with an example, not in
+// the parser's words.
 func TestWhatIsMissingIsNamed(t *testing.T) {
 	for line, parts := range map[string][2]string{
 		"kv put":                            {"BLOCK is missing", "for example: cgn-ctl kv put"},
@@ -83,7 +84,7 @@ func TestWhatIsMissingIsNamed(t *testing.T) {
 	}
 }
 
-// TestExitStatus: 2 is for what is not understood, 1 for what fails.
+// TestExitStatus checks the exit status: 2 for a wrong command line, 1 for a failure.
 func TestExitStatus(t *testing.T) {
 	for args, want := range map[string]int{
 		"version": 0, "version -o xml": 2, "version --nothing": 2, "versoin": 2, "kv peesr": 2, "kv get": 2,

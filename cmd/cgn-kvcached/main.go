@@ -1,5 +1,5 @@
-// Command cgn-kvcached is the KV cache of a host: blocks in shared memory and on
-// SSD, for engines, for other hosts and for programs of this one.
+// Command cgn-kvcached is the KV cache of a host. It holds blocks in shared memory and on SSD, for
+// engines, for other hosts and for other programs on the host.
 package main
 
 import (
@@ -29,7 +29,7 @@ func main() {
 	}
 }
 
-// version names, besides what all programs do, that this one can drive RDMA devices.
+// version returns the common version text. It adds whether this program can use RDMA devices.
 func version() string {
 	if kvcached.BuiltWithRDMA() {
 		return buildinfo.String() + " with rdma"
@@ -40,7 +40,7 @@ func version() string {
 func run(args, env []string, out, errOut io.Writer) error {
 	var c kvcached.Config
 	var ignored []string
-	var renamed [][2]string // given, name
+	var renamed [][2]string // given name, correct name
 	err := config.Load(&c, config.Options{
 		Program: "cgn-kvcached", About: about, Version: version(), Args: args, Env: env, Out: out,
 		Ignored: func(name string) { ignored = append(ignored, name) },

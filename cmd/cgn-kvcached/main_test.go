@@ -19,7 +19,7 @@ import (
 	"time"
 )
 
-// TestMain makes the test binary the daemon where TEST_AS says so.
+// TestMain runs the test binary as the daemon if TEST_AS says so.
 func TestMain(m *testing.M) {
 	if os.Getenv("TEST_AS") == "kvcached" {
 		main()
@@ -28,11 +28,11 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-const patience = time.Minute // after which an event does not come any more
+const patience = time.Minute // limit of a wait for an event
 
 var client = &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
 
-// output is what a process writes.
+// output collects the output of a process.
 type output struct {
 	mu sync.Mutex
 	b  bytes.Buffer
@@ -50,7 +50,7 @@ func (o *output) String() string {
 	return o.b.String()
 }
 
-// process is a daemon.
+// process is a running daemon.
 type process struct {
 	*exec.Cmd
 	log    output
@@ -116,7 +116,7 @@ func (p *process) eventually(t *testing.T, what string, ok func() bool) {
 	}
 }
 
-// redis sends one command and returns its reply, of a bulk string the value.
+// redis sends one command and returns its reply. For a bulk string it returns the value.
 func (p *process) redis(t *testing.T, words ...string) string {
 	t.Helper()
 	conn, err := net.Dial("tcp", p.resp)
@@ -170,8 +170,8 @@ func TestSIGTERMDrainsAndSecondStartWorks(t *testing.T) {
 	startProcess(t, dir)
 }
 
-// TestKilledDaemonStartsAgain: what was left behind, sockets and the lock among it, is in nobody's
-// way.
+// TestKilledDaemonStartsAgain checks that the remains of a killed daemon, such as sockets and the
+// lock, do not hinder the next one.
 func TestKilledDaemonStartsAgain(t *testing.T) {
 	dir := t.TempDir()
 	for round := range 3 {
@@ -206,8 +206,7 @@ func (p *process) metric(t *testing.T, name string) (value float64) {
 	return value
 }
 
-// TestKilledDaemonComesBackWarm: what was used twice is on SSD, and there it still is after kill
-// -9.
+// TestKilledDaemonComesBackWarm checks that blocks used twice are on SSD and survive kill -9.
 func TestKilledDaemonComesBackWarm(t *testing.T) {
 	dir := t.TempDir()
 	value := strings.Repeat("0123456789abcdef", 100_000)
@@ -275,8 +274,8 @@ func TestReadyzSaysWhatIsServed(t *testing.T) {
 	}
 }
 
-// TestAnEnvironmentSharedWithTheOthers: what is set for router and agent alone is neither refused
-// nor reported.
+// TestAnEnvironmentSharedWithTheOthers checks that settings of router and agent alone are neither
+// refused nor reported.
 func TestAnEnvironmentSharedWithTheOthers(t *testing.T) {
 	page, err := os.ReadFile("../../deploy/reference/config.md")
 	if err != nil {

@@ -34,7 +34,7 @@ func main() {
 
 func run(args, env []string, out, errOut io.Writer) error {
 	var ignored []string
-	var renamed [][2]string // given, name
+	var renamed [][2]string // given name, correct name
 	options := config.Options{
 		Program: "cgn-router", About: about, Version: buildinfo.String(), Args: args, Env: env, Out: out,
 		Ignored: func(name string) { ignored = append(ignored, name) },
@@ -67,8 +67,8 @@ func run(args, env []string, out, errOut io.Writer) error {
 	return r.Run(signals.Drain(), signals.Force())
 }
 
-// reload takes over the static backends of the configuration as it is now, on SIGHUP. A
-// configuration with a mistake in it changes nothing; the access log is opened anew in any case.
+// reload applies the static backends of the current configuration, on SIGHUP. A faulty
+// configuration changes nothing. The access log is reopened in any case.
 func reload(r *router.Router, options config.Options, log *slog.Logger) {
 	if err := r.ReopenAccessLog(); err != nil {
 		log.Error("access log not opened anew, the old file stays in use", "error", err)
@@ -88,7 +88,7 @@ func reload(r *router.Router, options config.Options, log *slog.Logger) {
 	}
 }
 
-// reloadConfig reads the configuration anew, and has the router take over what it can.
+// reloadConfig reads the configuration again. The router applies the reloadable settings.
 func reloadConfig(ctx context.Context, r *router.Router,
 	options config.Options) (backends int, kept []string, err error) {
 	var next router.Config

@@ -9,8 +9,8 @@ import (
 	"testing"
 )
 
-// TestAnEnvironmentSharedWithAnAgent: what is set for the agent alone is neither refused nor
-// reported.
+// TestAnEnvironmentSharedWithAnAgent checks that settings of the agent alone are neither refused
+// nor reported.
 func TestAnEnvironmentSharedWithAnAgent(t *testing.T) {
 	page, err := os.ReadFile("../../deploy/reference/config.md")
 	if err != nil {
@@ -32,7 +32,8 @@ func TestAnEnvironmentSharedWithAnAgent(t *testing.T) {
 	}
 }
 
-// TestHelpExplainsBackends: every option of --backend has its default and meaning.
+// TestHelpExplainsBackends checks that the help gives the default and meaning of every option of
+// --backend.
 func TestHelpExplainsBackends(t *testing.T) {
 	var out bytes.Buffer
 	if err := run([]string{"--help"}, nil, &out, io.Discard); err != nil {

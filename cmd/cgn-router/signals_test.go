@@ -19,7 +19,7 @@ import (
 	"github.com/cognitora/dataplane/sim/engine"
 )
 
-// TestMain makes the test binary the router where TEST_AS says so.
+// TestMain runs the test binary as the router if TEST_AS says so.
 func TestMain(m *testing.M) {
 	if os.Getenv("TEST_AS") == "router" {
 		main()
@@ -28,7 +28,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-const patience = time.Minute // after which an event does not come any more
+const patience = time.Minute // limit of a wait for an event
 
 func eventually(t *testing.T, what string, ok func() bool) {
 	t.Helper()
@@ -41,7 +41,7 @@ func eventually(t *testing.T, what string, ok func() bool) {
 	}
 }
 
-// process is a router of its own.
+// process is a running router process.
 type process struct {
 	*exec.Cmd
 	t          *testing.T
@@ -50,7 +50,7 @@ type process struct {
 	env        []string
 	access     string
 	exited     chan error
-	log        string // file, which a process that it starts writes to as well
+	log        string // log file; a process started by this one writes to it as well
 }
 
 func (p *process) logged() string {
@@ -110,7 +110,7 @@ func (p *process) launch(args ...string) {
 		p.exited <- p.Wait()
 	}()
 	t.Cleanup(func() {
-		_ = p.Process.Kill() // fails where it has ended
+		_ = p.Process.Kill() // fails if it has ended
 		<-ended
 		if t.Failed() {
 			t.Log(p.logged())
@@ -118,7 +118,7 @@ func (p *process) launch(args ...string) {
 	})
 }
 
-// serves waits until it says where.
+// serves waits until the log gives the address.
 func (p *process) serves() {
 	p.t.Helper()
 	eventually(p.t, "it serves", func() bool {
@@ -150,7 +150,7 @@ func (p *process) eligible() (n int) {
 	return n
 }
 
-// stream begins a stream of so many tokens and returns once its first event is there.
+// stream begins a stream of the given tokens. It returns once the first event has come.
 func (p *process) stream(tokens int, fault string) (first string, rest *bufio.Reader) {
 	p.t.Helper()
 	body := fmt.Sprintf(`{"model":"sim","stream":true,"max_tokens":%d,"messages":[{"role":"user","content":"hello"}]}`,
@@ -204,7 +204,8 @@ func simulate(t *testing.T) *engine.Engine {
 	return e
 }
 
-// TestHangupReloads the backends and opens the access log anew; SIGTERM then drains.
+// TestHangupReloads checks that SIGHUP reloads the backends and reopens the access log, and that
+// SIGTERM drains.
 func TestHangupReloads(t *testing.T) {
 	a, b := simulate(t), simulate(t)
 	p := startRouter(t, a)
@@ -243,7 +244,8 @@ func TestHangupReloads(t *testing.T) {
 	}
 }
 
-// TestHangupReopensTheAccessLog although the configuration has a mistake in it.
+// TestHangupReopensTheAccessLog checks that SIGHUP reopens the access log with a faulty
+// configuration too.
 func TestHangupReopensTheAccessLog(t *testing.T) {
 	p := startRouter(t, simulate(t))
 	if err := os.WriteFile(p.config, []byte("[router\n"), 0o600); err != nil {
@@ -259,7 +261,8 @@ func TestHangupReopensTheAccessLog(t *testing.T) {
 	p.mustExit("drained")
 }
 
-// TestSecondSignalForces: the first one waits for running requests, the second does not.
+// TestSecondSignalForces checks that the first signal waits for running requests and the second
+// does not.
 func TestSecondSignalForces(t *testing.T) {
 	p := startRouter(t, simulate(t))
 	_, rest := p.stream(8, "stall_after=2")

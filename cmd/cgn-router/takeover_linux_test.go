@@ -24,7 +24,7 @@ import (
 	"github.com/cognitora/dataplane/sim/engine"
 )
 
-// site is one address, served by one router after the other.
+// site is one address, served by one router after another.
 type site struct {
 	t      *testing.T
 	config string
@@ -33,7 +33,7 @@ type site struct {
 	now    *process
 }
 
-// newSite starts the first router. listen is a Unix socket in its directory, or a TCP port for "".
+// newSite starts the first router. listen is a Unix socket in its directory; "" is a TCP port.
 func newSite(t *testing.T, listen, more string, backends ...*engine.Engine) *site {
 	t.Helper()
 	dir := t.TempDir()
@@ -54,7 +54,7 @@ func newSite(t *testing.T, listen, more string, backends ...*engine.Engine) *sit
 	return s
 }
 
-// write writes a configuration at the site's sockets.
+// write writes a configuration with the site's sockets.
 func (s *site) write(file, listen, more string, backends ...*engine.Engine) {
 	s.t.Helper()
 	doc := fmt.Sprintf("[router]\nlisten = %q\nadmin = \"127.0.0.1:0\"\ndrain_delay = \"20s\"\ndrain_timeout = "+
@@ -78,7 +78,7 @@ func (s *site) start() *process {
 	return p
 }
 
-// upgrade replaces the router, and waits until the old one has ended by itself.
+// upgrade replaces the router. It waits until the old one has ended by itself.
 func (s *site) upgrade() {
 	s.t.Helper()
 	old := s.now
@@ -92,7 +92,7 @@ func (s *site) upgrade() {
 	s.counted("taken", 1)
 }
 
-// counted checks the count of takeovers with that outcome.
+// counted checks the number of takeovers with the given outcome.
 func (s *site) counted(outcome string, n int) {
 	s.t.Helper()
 	resp, err := client.Get(s.now.admin + "/metrics")
@@ -114,7 +114,7 @@ func (s *site) client(keepAlive bool) *http.Client {
 	}}
 }
 
-// ask sends a request and checks that its answer is whole.
+// ask sends a request and checks that its answer is complete.
 func (s *site) ask(c *http.Client, tokens int, stream bool) error {
 	body := fmt.Sprintf(`{"model":"sim","stream":%v,"max_tokens":%d,"messages":[{"role":"user","content":"hello"}]}`,
 		stream, tokens)
@@ -131,7 +131,7 @@ func (s *site) ask(c *http.Client, tokens int, stream bool) error {
 	return nil
 }
 
-// healthy asks whether the site is well.
+// healthy asks the site for its health.
 func (s *site) healthy(c *http.Client, url string) error {
 	resp, err := c.Get(url)
 	if err != nil {
@@ -144,17 +144,17 @@ func (s *site) healthy(c *http.Client, url string) error {
 	return nil
 }
 
-// load is clients of a site.
+// load is a group of clients of a site.
 type load struct {
 	site                       *site
 	stop                       chan struct{}
 	running                    sync.WaitGroup
-	requests, streams, answers atomic.Int64 // answers: that it is well
+	requests, streams, answers atomic.Int64 // answers: good answers of /health
 	failed                     atomic.Int64
 }
 
-// begin runs so many clients of each kind: on kept connections, on new ones, and streams of so many
-// tokens of both. A load balancer asks at both ports whether the site is well.
+// begin runs each clients of each kind: on kept connections, on new ones, and streams of so many
+// tokens on both. A load balancer asks both ports for their health.
 func (s *site) begin(each, tokens int) *load {
 	l := &load{site: s, stop: make(chan struct{})}
 	ready, health := s.now.admin+"/readyz", s.scheme+"://router/health"
@@ -213,8 +213,8 @@ func (l *load) more(n int64) {
 	})
 }
 
-// TestTakeoverUnderLoad: clients notice nothing of two upgrades in a row; TAKEOVERS is for more,
-// with more clients.
+// TestTakeoverUnderLoad checks that clients do not notice two upgrades in a row. TAKEOVERS sets a
+// larger number, with more clients.
 func TestTakeoverUnderLoad(t *testing.T) {
 	rounds, each, tokens, between := 2, 2, 50, int64(3)
 	if n, err := strconv.Atoi(os.Getenv("TAKEOVERS")); err == nil {
@@ -255,8 +255,8 @@ func TestTakeoverUnderLoad(t *testing.T) {
 	}
 }
 
-// unready is a router that asks for the sockets of the site's and is never ready, since its node is
-// none.
+// unready is a router that asks for the sockets of the site's router and never becomes ready,
+// because its node does not exist.
 func (s *site) unready(timeout string) *process {
 	s.t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -295,7 +295,7 @@ func (p *process) mustFail(want string) {
 	}
 }
 
-// goesOn checks that the router that was to be replaced serves, and can still be replaced.
+// goesOn checks that the old router still serves and can still be replaced.
 func (s *site) goesOn(abandoned int) {
 	s.t.Helper()
 	eventually(s.t, "it is told", func() bool {
@@ -307,8 +307,8 @@ func (s *site) goesOn(abandoned int) {
 	}
 }
 
-// TestTakeoverThatFails: whoever does not become ready, by itself or by kill -9, changes nothing;
-// the next one succeeds.
+// TestTakeoverThatFails checks that a router that does not become ready, or is killed by kill -9,
+// changes nothing. The next takeover succeeds.
 func TestTakeoverThatFails(t *testing.T) {
 	s := newSite(t, "serving.sock", "", simulate(t))
 	s.unready("100ms").mustFail("not ready within takeover.timeout (100ms): no node can take a request")
@@ -328,8 +328,8 @@ func TestTakeoverThatFails(t *testing.T) {
 	}
 }
 
-// TestTakeoverOutlivesTheOldOne: where that is killed meanwhile, the new one serves at once, ready
-// or not.
+// TestTakeoverOutlivesTheOldOne checks that the new router serves at once, ready or not, if the old
+// one is killed during the takeover.
 func TestTakeoverOutlivesTheOldOne(t *testing.T) {
 	s := newSite(t, "serving.sock", "", simulate(t))
 	next := s.unready("1h")
@@ -346,8 +346,8 @@ func TestTakeoverOutlivesTheOldOne(t *testing.T) {
 	}
 }
 
-// TestUpgradeSignal: SIGUSR2 has a router start its successor, of which the service manager is
-// told.
+// TestUpgradeSignal checks that SIGUSR2 makes a router start its successor, and that the service
+// manager is told of it.
 func TestUpgradeSignal(t *testing.T) {
 	manager, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: filepath.Join(t.TempDir(), "notify"),
 		Net: "unixgram"})
@@ -391,7 +391,8 @@ func TestUpgradeSignal(t *testing.T) {
 	}
 }
 
-// TestTakeoverHasABound: what does not end in time is told so, as at any stop.
+// TestTakeoverHasABound checks that a request that does not end in time gets an error, as at any
+// stop.
 func TestTakeoverHasABound(t *testing.T) {
 	t.Setenv("CGN_ROUTER_DRAIN_DELAY", "1ms")
 	t.Setenv("CGN_ROUTER_DRAIN_TIMEOUT", "300ms")

@@ -11,18 +11,18 @@ import (
 	"syscall"
 )
 
-// upgrader starts, on SIGUSR2, the program that is now where this one was started from, to take
-// over from this process. It is a child, so that it lives in the same sandbox, with the same user,
-// environment and descriptors of the logs.
+// upgrader starts a successor on SIGUSR2. The successor is the program now at the path of this one.
+// It takes over from this process. It is a child process with the same sandbox, user, environment
+// and log descriptors.
 type upgrader struct {
-	program string // absolute; links in it are followed when it is started
+	program string // absolute; links in it are resolved at each start
 	args    []string
 	log     *slog.Logger
 	child   *os.Process // nil: none, or its end was noticed
 }
 
-// listenForUpgrades hears SIGUSR2 until close is called, which waits for a start in progress and
-// leaves a child alone.
+// listenForUpgrades handles SIGUSR2 until close is called. close waits for a running start and
+// leaves a child running.
 func listenForUpgrades(args []string, log *slog.Logger) (close func()) {
 	u := &upgrader{log: log}
 	for _, a := range args {
@@ -76,7 +76,7 @@ func (u *upgrader) start() {
 	u.log.Info("a router was started to take over", "process", child.Pid, "program", u.program)
 }
 
-// reap notices the end of the child.
+// reap waits for the end of the child.
 func (u *upgrader) reap() {
 	if u.child == nil {
 		return
@@ -88,6 +88,6 @@ func (u *upgrader) reap() {
 	}
 	u.log.Warn("the router that was started to take over has ended", "process", u.child.Pid, "status",
 		status.ExitStatus(), "error", err)
-	_ = u.child.Release() // what it frees is memory
+	_ = u.child.Release() // frees memory only
 	u.child = nil
 }

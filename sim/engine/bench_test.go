@@ -19,8 +19,8 @@ import (
 	"go.uber.org/goleak"
 )
 
-// childConfig holds a Config in JSON and makes the test binary an engine process
-// of its own, so that the engine's CPU time can be told from that of its clients.
+// childConfig is an environment variable with a Config in JSON. It makes the test binary an engine
+// process, so that the engine's CPU time is separate from its clients'.
 const childConfig = "TEST_ENGINE_CONFIG"
 
 func TestMain(m *testing.M) {
@@ -34,7 +34,7 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m)
 }
 
-// beChild serves until SIGTERM, after a line with the engine's URL.
+// beChild serves until SIGTERM. Its first line of output is the engine's URL.
 func beChild(doc []byte) error {
 	ctx, cancel := signal.NotifyContext(context.Background(), syscall.SIGTERM)
 	defer cancel()
@@ -52,8 +52,7 @@ func beChild(doc []byte) error {
 	return nil
 }
 
-// child starts an engine process and returns its address; stop ends it and
-// returns the CPU time it used.
+// child starts an engine process and returns its address. stop ends it and returns its CPU time.
 func child(b testing.TB, cfg Config) (addr string, stop func() time.Duration) {
 	b.Helper()
 	doc, err := json.Marshal(cfg)
@@ -81,8 +80,8 @@ func child(b testing.TB, cfg Config) (addr string, stop func() time.Duration) {
 	}
 }
 
-// BenchmarkStreams runs 2,000 streams at 20 tokens/s each and reports the
-// engine's CPU time per token and the cores it kept busy.
+// BenchmarkStreams runs 2,000 streams at 20 tokens/s each. It reports the engine's CPU time per
+// token and the number of busy cores.
 func BenchmarkStreams(b *testing.B) {
 	const streams, tokens = 2000, 100
 	for b.Loop() {
@@ -118,7 +117,7 @@ func drain(b testing.TB, addr string, tokens int) {
 	}
 }
 
-// BenchmarkShortChat is the cost of one request whose answer is one token.
+// BenchmarkShortChat measures one request with an answer of one token.
 func BenchmarkShortChat(b *testing.B) {
 	for _, size := range []int{2 << 10, 220 << 10} {
 		b.Run(fmt.Sprintf("prompt=%dKiB", size>>10), func(b *testing.B) {

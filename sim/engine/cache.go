@@ -5,11 +5,11 @@ import (
 	"encoding/binary"
 )
 
-// blockHash identifies a full block and, through its parent, everything before it.
+// blockHash identifies a full block together with everything before it.
 type blockHash [32]byte
 
-// hashBlock hashes one full block after its parent; without one, salt, which
-// separates tenants, takes its place.
+// hashBlock hashes one full block after its parent. Without a parent it uses salt, which separates
+// tenants.
 func hashBlock(parent *blockHash, salt string, tokens []uint32) blockHash {
 	buf := make([]byte, 0, 512)
 	if parent != nil {
@@ -35,16 +35,16 @@ func hashChain(tokens []uint32, blockTokens int, salt string) []blockHash {
 	return chain
 }
 
-// block is a full, hashed block. With no reference it is in the free list and
-// can be evicted; with one it is pinned.
+// block is a full, hashed block. Without a reference it is in the free list and can be evicted.
+// With one it is pinned.
 type block struct {
 	hash       blockHash
 	refs       int
 	prev, next *block // neighbours in the free list, least recently used first
 }
 
-// cache accounts for the KV blocks of the device. Loose blocks are held by a
-// sequence and not full yet. It belongs to the scheduler's goroutine.
+// cache accounts for the KV blocks of the device. Loose blocks are blocks of a sequence that are
+// not full yet. The scheduler's goroutine owns the cache.
 type cache struct {
 	capacity int
 	blocks   map[blockHash]*block
@@ -60,10 +60,10 @@ func newCache(capacity int, evicted func(blockHash)) *cache {
 	return c
 }
 
-// used is the number of blocks that hold something a sequence needs.
+// used returns the number of blocks that sequences need.
 func (c *cache) used() int { return c.loose + c.pinned }
 
-// match pins the longest run of hashes that is cached and appends it to held.
+// match pins the longest cached run of hashes and appends it to held.
 func (c *cache) match(held []*block, hashes []blockHash) []*block {
 	for _, h := range hashes {
 		b := c.blocks[h]
@@ -76,7 +76,7 @@ func (c *cache) match(held []*block, hashes []blockHash) []*block {
 	return held
 }
 
-// take makes n loose blocks, evicting as needed; false if they do not fit.
+// take makes n loose blocks and evicts others as needed. It returns false if they do not fit.
 func (c *cache) take(n int) bool {
 	if c.used()+n > c.capacity {
 		return false
@@ -88,8 +88,8 @@ func (c *cache) take(n int) bool {
 	return true
 }
 
-// fill turns a loose block into the full block h, pinned. A block with the same
-// content that is there already takes its place; stored says it was not.
+// fill turns a loose block into the full block h, pinned. If a block with the same content exists,
+// it uses that one; stored says that there was none.
 func (c *cache) fill(h blockHash) (b *block, stored bool) {
 	c.loose--
 	if b = c.blocks[h]; b != nil {
@@ -102,8 +102,8 @@ func (c *cache) fill(h blockHash) (b *block, stored bool) {
 	return b, true
 }
 
-// release gives back what a sequence held. Its last block goes first into the
-// free list, so that leaves are evicted before their parents.
+// release frees the blocks of a sequence. The last block goes into the free list first, so leaves
+// are evicted before their parents.
 func (c *cache) release(held []*block, loose int) {
 	c.loose -= loose
 	for i := len(held) - 1; i >= 0; i-- {
@@ -111,7 +111,7 @@ func (c *cache) release(held []*block, loose int) {
 	}
 }
 
-// clear forgets all blocks; false if a sequence holds one.
+// clear forgets all blocks. It returns false if a sequence uses one.
 func (c *cache) clear() bool {
 	if c.used() > 0 {
 		return false

@@ -21,11 +21,11 @@ type call struct {
 	body  []byte
 	fault Fault
 	clear <-chan struct{} // closed when the engine's fault changes
-	out   []byte          // stream bytes not written yet
+	out   []byte          // stream bytes not yet written
 	sse   bool            // the head of a stream has been sent
 }
 
-// endpoint serves one path; an error that is not an *apiError breaks the connection.
+// endpoint serves one path. An error other than *apiError cuts the connection.
 type endpoint func(c *call) error
 
 // apiError is an answer in the engine's error format.
@@ -46,14 +46,14 @@ func notFound(message, param string) *apiError {
 	return &apiError{http.StatusNotFound, "NotFoundError", message, param}
 }
 
-// Ends of a connection without an answer, or without its end.
+// These errors end a connection without an answer, or in the middle of one.
 var (
 	errGone = errors.New("engine: client left")
 	errCut  = errors.New("engine: connection cut")
 )
 
-// handler wraps an endpoint: body, faults, errors and accounting. runsModel
-// says that faults without a path strike it.
+// handler wraps an endpoint with the reading of the body, faults, errors and accounting. runsModel
+// says that faults without a path apply to it.
 func (e *Engine) handler(f endpoint, runsModel bool) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		c := &call{Engine: e, core: e.core(), w: w, r: r}
@@ -102,7 +102,7 @@ func (c *call) authorize() error {
 	return &apiError{http.StatusUnauthorized, "", "Unauthorized", ""}
 }
 
-// end answers with an error, or cuts the connection where no answer is possible.
+// end answers with an error. If no answer is possible it cuts the connection.
 func (c *call) end(err error) {
 	var refusal *apiError
 	switch {
@@ -113,7 +113,7 @@ func (c *call) end(err error) {
 	}
 }
 
-// refuse writes an error in the format of the path's API, as vLLM spells it.
+// refuse writes an error in the format of the path's API, worded as in vLLM.
 func (c *call) refuse(e *apiError) error {
 	if e.status == http.StatusUnauthorized {
 		return c.json(e.status, map[string]string{"error": e.message})
@@ -173,7 +173,7 @@ func (c *call) decode(into any) error {
 	return nil
 }
 
-// model checks that a model is served and returns its name; an empty one is the first.
+// model checks that a model is served and returns its name. An empty name means the first model.
 func (c *call) model(name string) (string, error) {
 	if name == "" {
 		return c.cfg.Models[0], nil
@@ -192,7 +192,7 @@ func (c *call) connection() net.Conn {
 	return conn
 }
 
-// wait blocks for wall time d, or until the client leaves.
+// wait sleeps for d in wall time, or until the client leaves.
 func (c *call) wait(d time.Duration) error {
 	ctx, cancel := context.WithTimeout(c.r.Context(), d)
 	defer cancel()

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// fingerprint stands where vLLM writes its version and build.
+// fingerprint stands in for vLLM's version and build.
 const fingerprint = "vllm-" + version + "-sim"
 
 type chatRequest struct {
@@ -56,7 +56,7 @@ func chat(c *call) error {
 	return a.whole()
 }
 
-// forced is the text that the request demands, if any.
+// forced returns the text that the request forces, or "".
 func (q *chatRequest) forced(tool *toolCall) string {
 	if tool != nil {
 		return tool.arguments
@@ -68,16 +68,16 @@ func (q *chatRequest) forced(tool *toolCall) string {
 type chatAnswer struct {
 	*call
 	q       *chatRequest
-	tool    *toolCall // called instead of saying something
+	tool    *toolCall // tool call instead of text
 	g       *generation
 	id      string
 	model   string
 	created int64
 
-	open string // how every chunk begins
+	open string // beginning of every chunk
 }
 
-// reason is a choice's finish reason.
+// reason returns a choice's finish reason.
 func (a *chatAnswer) reason(i int) string {
 	r := a.g.seqs[i].output.reason
 	if a.tool != nil && r == "stop" {
@@ -102,7 +102,7 @@ func (a *chatAnswer) stream() error {
 	return a.push()
 }
 
-// chunks appends one event for each new token of choice i, and the role first.
+// chunks appends the role first, then one event for each new token of choice i.
 func (a *chatAnswer) chunks(i, from, to int, last bool) {
 	if from == 0 {
 		a.out = append(a.out, a.open...)
@@ -161,7 +161,7 @@ func (a *chatAnswer) appendLogprobs(b []byte, o *output, n int) []byte {
 	}
 	doc, err := json.Marshal(chatLogprobs{o.logprobs(n, n+1, a.q.TopLogprobs)})
 	if err != nil {
-		return append(b, `null`...) // cannot happen: plain strings and numbers
+		return append(b, `null`...) // impossible: plain strings and numbers
 	}
 	return append(b, doc...)
 }
@@ -204,8 +204,8 @@ func (a *chatAnswer) choice(i int) chatChoice {
 	return ch
 }
 
-// chatCompletion is the answer to a chat request that does not stream. Fields
-// that the simulation has nothing to say about are null, as in vLLM's.
+// chatCompletion is the answer to a chat request without a stream. Fields without a simulated value
+// are null, as in vLLM.
 type chatCompletion struct {
 	ID             string       `json:"id"`
 	Object         string       `json:"object"`

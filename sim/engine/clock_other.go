@@ -6,5 +6,5 @@ import "time"
 
 var loaded = time.Now()
 
-// threadTime is the time that has passed: what a thread has used of it is told on Linux only.
+// threadTime returns the elapsed time, because only Linux reports a thread's CPU time.
 func threadTime() time.Duration { return time.Since(loaded) }

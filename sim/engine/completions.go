@@ -47,7 +47,7 @@ func completions(c *call) error {
 	return a.whole()
 }
 
-// merge makes one generation of many prompts' sequences, prompt by prompt.
+// merge makes one generation of several prompts' sequences, in the order of the prompts.
 func merge(gs []*generation) *generation {
 	all := &generation{wake: gs[0].wake}
 	for _, g := range gs {
@@ -60,7 +60,7 @@ func merge(gs []*generation) *generation {
 	return all
 }
 
-// completionAnswer writes one completion of any number of prompts.
+// completionAnswer writes one completion for any number of prompts.
 type completionAnswer struct {
 	*call
 	q       *completionRequest
@@ -87,7 +87,7 @@ func (a *completionAnswer) stream() error {
 	return a.push()
 }
 
-// total is the usage of all prompts.
+// total returns the usage of all prompts.
 func (a *completionAnswer) total() usage {
 	n := 0
 	for _, g := range a.gs {
@@ -122,7 +122,7 @@ func (a *completionAnswer) chunks(i, from, to int, last bool) {
 	}
 }
 
-// echoed is the prompt's text if the request wants it before the answer.
+// echoed returns the prompt's text if the request wants it before the answer.
 func (a *completionAnswer) echoed(i int) string {
 	if !a.q.Echo {
 		return ""
@@ -136,7 +136,7 @@ func (a *completionAnswer) appendLogprobs(b []byte, o *output, n int) []byte {
 	}
 	doc, err := json.Marshal(textLogprobsOf(o, n, n+1, *a.q.Logprobs))
 	if err != nil {
-		return append(b, `null`...) // cannot happen: plain strings and numbers
+		return append(b, `null`...) // impossible: plain strings and numbers
 	}
 	return append(b, doc...)
 }

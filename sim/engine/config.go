@@ -6,13 +6,13 @@ import (
 	"time"
 )
 
-// HashForm is how block hashes are written in KV events.
+// HashForm is the form of block hashes in KV events.
 type HashForm string
 
-// EventForm is how events are written in a KV event batch.
+// EventForm is the form of events in a KV event batch.
 type EventForm string
 
-// Forms of KV events that engines in the field use.
+// These are the forms of KV events that real engines use.
 const (
 	HashInt   HashForm = "int"   // unsigned 64-bit integers
 	HashBytes HashForm = "bytes" // 32 raw bytes
@@ -21,8 +21,7 @@ const (
 	EventArray EventForm = "array" // positional arrays, the older form
 )
 
-// Config describes one simulated engine. The zero value of every field stands
-// for the default given beside it.
+// Config describes one simulated engine. A zero value means the default of its field.
 type Config struct {
 	// ID names the engine in its answers to /sim/stats. Default "sim".
 	ID string
@@ -30,77 +29,74 @@ type Config struct {
 	Models []string
 	// Listen is host:port, or unix:PATH for a Unix socket. Default 127.0.0.1:0.
 	Listen string
-	// APIKey, when set, is demanded as a bearer token on /v1 paths.
+	// APIKey, if set, is required as a bearer token on /v1 paths.
 	APIKey string
 
 	// BlockTokens is the number of tokens in a KV block. Default 16.
 	BlockTokens int
-	// CacheBlocks is the number of KV blocks in the device. Default 8192.
+	// CacheBlocks is the number of the device's KV blocks. Default 8192.
 	CacheBlocks int
 	// NoPrefixCache makes every prompt a miss.
 	NoPrefixCache bool
-	// MaxModelTokens bounds prompt plus answer. Default 131072, never more than
-	// the cache holds.
+	// MaxModelTokens bounds prompt and answer together. Default 131072, but at most the size of the
+	// cache.
 	MaxModelTokens int
 
-	// MaxSeqs is the number of sequences in a batch; others wait. Default 256.
+	// MaxSeqs bounds the sequences in a batch; others wait. Default 256.
 	MaxSeqs int
 	// MaxBatchTokens is the token budget of one step. Default 2048.
 	MaxBatchTokens int
-	// PrefillTokensPerSecond is shared by the whole batch. Default 20000.
+	// PrefillTokensPerSecond is the prefill rate of the whole batch. Default 20000.
 	PrefillTokensPerSecond float64
 	// DecodeStep is the time of one decode step. Default 15 ms.
 	DecodeStep time.Duration
-	// DecodePerSequence is added for each sequence that decodes. Default 0.
+	// DecodePerSequence is the extra time of a step for each decoding sequence. Default 0.
 	DecodePerSequence time.Duration
-	// StepCPU is CPU time of the host that each step really takes, as a real
-	// engine's scheduler, sampler and detokeniser do: burned by one thread before
-	// the step's simulated time, so that a host whose CPUs are wanted by others
-	// makes steps longer. Speed does not divide it. Default 0.
+	// StepCPU is real CPU time of the host for each step, like the scheduler, sampler and
+	// detokeniser of a real engine. One thread burns it before the step's simulated time. A busy
+	// host therefore makes steps longer. Speed does not divide it. Default 0.
 	StepCPU time.Duration
 	// Speed divides every simulated duration. Default 1.
 	Speed float64
 
-	// Seed makes another, equally repeatable engine. Default 0.
+	// Seed selects one of many repeatable engines. Default 0.
 	Seed uint64
 	// OutputTokens is the length of an answer without max_tokens. Default 32.
 	OutputTokens int
 
-	// OmitCachedTokens leaves prompt_tokens_details out, as vLLM does without
+	// OmitCachedTokens leaves prompt_tokens_details out, like vLLM without
 	// --enable-prompt-tokens-details.
 	OmitCachedTokens bool
-	// RejectStreamOptions answers 400 to a body with stream_options, as older
-	// engines do.
+	// RejectStreamOptions answers 400 to a body with stream_options, like older engines.
 	RejectStreamOptions bool
 
-	// MaxBody bounds a request body; a longer one is 413. Default 256 MiB.
+	// MaxBody bounds a request body; a longer one gets 413. Default 256 MiB.
 	MaxBody int64
-	// MaxStored bounds the stored Responses; the oldest leave. Default 1024.
+	// MaxStored bounds the stored Responses; the oldest are dropped. Default 1024.
 	MaxStored int
-	// RecordRequests is how many requests (headers and body) are kept for
-	// Engine.Requests; the oldest leave. Default 0: none.
+	// RecordRequests is the number of requests (headers and body) kept for Engine.Requests; the
+	// oldest are dropped. Default 0: none.
 	RecordRequests int
 
-	// KVEvents turns on KV events; nil keeps them off.
+	// KVEvents turns KV events on. Nil turns them off.
 	KVEvents *KVEvents
 }
 
-// KVEvents says where and in which of the field's forms KV events are sent.
+// KVEvents sets the addresses and the form of KV events.
 type KVEvents struct {
-	// Endpoint of the PUB socket, tcp://HOST:PORT or ipc://PATH. It binds if it
-	// holds "*", "::" or ":0" or is ipc, and connects otherwise, as vLLM does;
-	// Bind makes it bind.
+	// Endpoint of the PUB socket, tcp://HOST:PORT or ipc://PATH. The engine binds if it holds "*",
+	// "::" or ":0" or is ipc. Otherwise it connects, like vLLM. Bind makes it bind.
 	Endpoint string
 	Bind     bool
-	// ReplayEndpoint of the ROUTER socket, always bound; "" for none.
+	// ReplayEndpoint of the ROUTER socket, always bound. "" means none.
 	ReplayEndpoint string
-	// ReplayWithoutTopic leaves the topic frame out of replies, as older engines do.
+	// ReplayWithoutTopic leaves the topic frame out of replies, like older engines.
 	ReplayWithoutTopic bool
 	// Topic is the first frame. Default "".
 	Topic string
 	// BufferSteps bounds the batches kept for replay. Default 10000.
 	BufferSteps int
-	// Events and Hashes choose the form. Defaults EventMap and HashInt.
+	// Events and Hashes select the form. Defaults EventMap and HashInt.
 	Events EventForm
 	Hashes HashForm
 	// DPRank is sent with each batch.
@@ -141,7 +137,7 @@ func def[T comparable](v *T, d T) {
 	}
 }
 
-// validate reports the first field that no engine could run with.
+// validate returns an error that names the first unusable field.
 func (c Config) validate() error {
 	for _, f := range []struct {
 		name string

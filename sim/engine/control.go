@@ -19,8 +19,8 @@ func writeJSON(w http.ResponseWriter, doc any) {
 	_ = json.NewEncoder(w).Encode(doc) // the client may have left
 }
 
-// serveFault sets (POST) or clears (DELETE) the engine's fault. "refuse" takes
-// effect once this answer is out.
+// serveFault sets (POST) or clears (DELETE) the engine's fault. "refuse" takes effect after this
+// answer.
 func (e *Engine) serveFault(w http.ResponseWriter, r *http.Request) {
 	if r.Method == http.MethodDelete {
 		e.SetFault(nil)
@@ -46,7 +46,7 @@ func (e *Engine) serveFault(w http.ResponseWriter, r *http.Request) {
 	e.SetFault(&f)
 }
 
-// refuseFor refuses connections for wall time d and then accepts again.
+// refuseFor refuses connections for d in wall time. Then it accepts again.
 func (e *Engine) refuseFor(d time.Duration) {
 	e.timers.Go(func() {
 		e.Refuse()
@@ -55,6 +55,6 @@ func (e *Engine) refuseFor(d time.Duration) {
 		case <-e.quit:
 			return
 		}
-		_ = e.Accept() // fails only if the engine has closed or the port was taken
+		_ = e.Accept() // fails only if the engine has closed or the port is taken
 	})
 }

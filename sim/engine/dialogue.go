@@ -5,14 +5,14 @@ import (
 	"fmt"
 )
 
-// dialogue is a request of the Responses or the Anthropic API, brought into one
-// form: what was said, and what to call.
+// dialogue is a request of the Responses or the Anthropic API in a common form: the messages and
+// the tools.
 type dialogue struct {
 	sampling
 	tools    json.RawMessage
 	specs    []toolSpec
-	choice   string   // tool choice in OpenAI's words, or the name of a tool
-	system   *message // before the messages; not part of a stored conversation
+	choice   string   // tool choice in OpenAI's terms, or the name of a tool
+	system   *message // precedes the messages; not part of a stored conversation
 	messages []message
 }
 
@@ -23,7 +23,7 @@ func (d *dialogue) prompt() []uint32 {
 	return chatPrompt(d.tools, append([]message{*d.system}, d.messages...))
 }
 
-// begin decides and prepares the answer; tool is nil for an answer in words.
+// begin decides and prepares the answer. tool is nil for an answer in text.
 func (c *call) begin(d *dialogue) (g *generation, tool *toolCall, err error) {
 	if d.Model, err = c.model(d.Model); err != nil {
 		return nil, nil, err
@@ -46,16 +46,16 @@ func (c *call) begin(d *dialogue) (g *generation, tool *toolCall, err error) {
 	return c.generate(prompt, d.CacheSalt, outs), tool, nil
 }
 
-// flatTool is a tool as the Responses (parameters) and the Anthropic API
-// (input_schema) describe it.
+// flatTool is a tool in the form of the Responses API (parameters) and of the Anthropic API
+// (input_schema).
 type flatTool struct {
 	Name        string          `json:"name"`
 	Parameters  json.RawMessage `json:"parameters"`
 	InputSchema json.RawMessage `json:"input_schema"`
 }
 
-// flatTools reads a list of tools; tools without a name (built-in ones) are
-// part of the prompt only.
+// flatTools reads a list of tools. A tool without a name (a built-in one) only becomes part of the
+// prompt.
 func flatTools(doc json.RawMessage) ([]toolSpec, error) {
 	if len(doc) == 0 {
 		return nil, nil
@@ -83,7 +83,7 @@ func flatTools(doc json.RawMessage) ([]toolSpec, error) {
 func (c *call) event(name string, doc any) {
 	data, err := json.Marshal(doc)
 	if err != nil {
-		data = []byte("null") // cannot happen: plain maps of plain values
+		data = []byte("null") // impossible: plain maps of plain values
 	}
 	c.out = fmt.Appendf(c.out, "event: %s\ndata: %s\n\n", name, data)
 }

@@ -1,38 +1,33 @@
-// Package engine simulates an inference engine for GPUs that are not there.
+// Package engine simulates an inference engine without a GPU.
 //
-// It speaks what vLLM speaks on the wire (OpenAI, Responses and Anthropic APIs,
-// SSE, Prometheus metrics, KV events over ZMQ) over a model of what vLLM does
-// inside: a block-level prefix cache with LRU eviction, continuous batching
-// with chunked prefill, and a step time made of a prefill rate and a decode
-// step. Everything it says is a function of the seed and the request.
+// It has vLLM's wire formats: OpenAI, Responses and Anthropic APIs, SSE, Prometheus metrics, and KV
+// events over ZMQ. It models vLLM's inside: a block-level prefix cache with LRU eviction,
+// continuous batching with chunked prefill, and a step time made of a prefill rate and a decode
+// step. Every answer is a function of the seed and the request.
 //
 // # Tokens
 //
-// A token is four bytes of text, read as a little-endian integer; the last one
-// of a piece is padded with zero bytes. A chat prompt is a row of pieces, each
-// tokenised by itself: the tool definitions if there are any, then for every
-// message the marker of its role, its text, its tool calls and an end marker,
-// then the marker of the assistant. Generated tokens are four bytes as well,
-// so that an answer sent back in the next turn gives the same tokens and finds
-// the blocks that were filled while it was generated.
+// A token is four bytes of text, read as a little-endian integer. The last token of a piece is
+// padded with zero bytes. A chat prompt is a sequence of pieces, each tokenised by itself. The tool
+// definitions come first, if there are any. Every message has a marker of its role, its text, its
+// tool calls and an end marker. The marker of the assistant comes last. Generated tokens are four
+// bytes as well. An answer sent back in the next turn therefore has the same tokens and hits the
+// blocks filled during its generation.
 //
 // # Time
 //
-// One goroutine, the scheduler, steps the model as vLLM's does: each step
-// decodes one token for every running sequence and prefills chunks of others
-// within a token budget, and lasts DecodeStep + DecodePerSequence for each
-// decoded sequence + chunk tokens / PrefillTokensPerSecond. Config.Speed
-// divides all of it, so that a trace can be replayed faster than it happened.
-// Config.StepCPU is added to each step: time of this host's CPU, which is burned
-// and not simulated.
+// One goroutine, the scheduler, steps the model as vLLM's does. Each step decodes one token for
+// every running sequence. It also prefills chunks of other sequences within a token budget. A step
+// lasts DecodeStep + DecodePerSequence for each decoded sequence + chunk tokens /
+// PrefillTokensPerSecond. Config.Speed divides this time, so a trace can be replayed faster than it
+// happened. Config.StepCPU adds real CPU time of this host to each step.
 //
 // # Faults
 //
-// A request asks for a fault with the header x-sim-fault, for example
-// "die_after=10", "hang" or "status=429,retry_after=1"; a Fault set through
-// Engine.SetFault or POST /sim/fault (the same fields as JSON, with count,
-// probability and path; DELETE ends it) strikes requests of the whole engine.
-// Engine.Refuse, Kill and Accept are a host that is gone and one that returns;
-// {"refuse":"2s"} does it over HTTP. GET /sim/stats says what the engine has
-// seen, GET /sim/requests what the last requests looked like.
+// A request asks for a fault with the header x-sim-fault, for example "die_after=10", "hang" or
+// "status=429,retry_after=1". Engine.SetFault and POST /sim/fault set a Fault for requests of the
+// whole engine. The POST has the same fields as JSON, with count, probability and path; DELETE ends
+// the fault. Engine.Refuse, Kill and Accept simulate a host that goes and returns; {"refuse":"2s"}
+// does so over HTTP. GET /sim/stats returns the engine's counts, and GET /sim/requests the last
+// requests.
 package engine

@@ -9,14 +9,14 @@ import (
 	"sync"
 )
 
-// door is one listener with the connections it let in.
+// door is one listener with its accepted connections.
 type door struct {
 	server *http.Server
 	served sync.WaitGroup
 
 	mu    sync.Mutex
 	conns map[net.Conn]struct{}
-	left  *sync.Cond // a connection's goroutine has ended
+	left  *sync.Cond // signals the end of a connection's goroutine
 }
 
 type connKey struct{}
@@ -32,7 +32,7 @@ func newDoor(l net.Listener, h http.Handler) *door {
 			return context.WithValue(ctx, connKey{}, c)
 		},
 	}
-	d.served.Go(func() { _ = d.server.Serve(l) }) // ends with ErrServerClosed
+	d.served.Go(func() { _ = d.server.Serve(l) }) // returns ErrServerClosed
 	return d
 }
 
@@ -48,7 +48,8 @@ func (d *door) track(c net.Conn, state http.ConnState) {
 	}
 }
 
-// close ends listener and connections, with a reset if asked, and waits.
+// close closes the listener and the connections, with a reset if asked, and waits for their
+// goroutines.
 func (d *door) close(reset bool) {
 	if reset {
 		d.mu.Lock()
@@ -66,7 +67,7 @@ func (d *door) close(reset bool) {
 	}
 }
 
-// resetOnClose makes the close of a TCP connection a reset.
+// resetOnClose makes closing a TCP connection send a reset.
 func resetOnClose(c net.Conn) {
 	if tcp, ok := c.(*net.TCPConn); ok {
 		_ = tcp.SetLinger(0)

@@ -9,8 +9,7 @@ import (
 	"sync/atomic"
 )
 
-// Engine is one running simulated engine. All methods may be called from any
-// goroutine.
+// Engine is one running simulated engine. Any goroutine may call its methods.
 type Engine struct {
 	cfg     Config
 	mux     http.Handler
@@ -30,7 +29,7 @@ type Engine struct {
 	current atomic.Pointer[core]
 }
 
-// core is what a restart loses: the batch, the cache and all counters.
+// core is the state that a restart loses: the batch, the cache and all counters.
 type core struct {
 	sched  *scheduler
 	meters *meters
@@ -38,7 +37,7 @@ type core struct {
 	stored *responses
 }
 
-// New starts an engine that listens when New returns. The caller must Close it.
+// New starts an engine. It listens when New returns. The caller must Close it.
 func New(cfg Config) (*Engine, error) {
 	cfg = cfg.withDefaults()
 	if err := cfg.validate(); err != nil {
@@ -63,11 +62,11 @@ func New(cfg Config) (*Engine, error) {
 	return e, nil
 }
 
-// Addr is the bound host:port, or the path of the Unix socket.
+// Addr returns the bound host:port, or the path of the Unix socket.
 func (e *Engine) Addr() string { return e.addr }
 
-// URL is the base URL of the engine, without a trailing slash. An engine that
-// listens on every address is reached on loopback.
+// URL returns the base URL of the engine, without a trailing slash. For an engine that listens on
+// every address it names loopback.
 func (e *Engine) URL() string {
 	if e.network == "unix" {
 		return "unix://" + e.addr
@@ -75,7 +74,7 @@ func (e *Engine) URL() string {
 	return "http://" + reachable(e.addr)
 }
 
-// reachable is a bound host:port with loopback for an unspecified host.
+// reachable returns a bound host:port, with loopback for an unspecified host.
 func reachable(addr string) string {
 	host, port, err := net.SplitHostPort(addr)
 	if ip := net.ParseIP(host); err == nil && ip != nil && ip.IsUnspecified() {
@@ -84,8 +83,8 @@ func reachable(addr string) string {
 	return addr
 }
 
-// Close ends all requests, connections and goroutines of the engine and waits
-// for them. It may be called again.
+// Close ends all requests, connections and goroutines of the engine and waits for them. It may be
+// called again.
 func (e *Engine) Close() {
 	e.mu.Lock()
 	if !e.closed {
@@ -98,16 +97,16 @@ func (e *Engine) Close() {
 	e.timers.Wait()
 }
 
-// Refuse closes the listener and every connection, as a host does whose engine
-// is not there. The engine itself and its cache live on; see Accept.
+// Refuse closes the listener and every connection, like a host without an engine. The engine and
+// its cache live on; see Accept.
 func (e *Engine) Refuse() {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.shut(false)
 }
 
-// Accept listens again on the same address after Refuse or Kill; after Kill
-// with an empty cache and fresh counters, as a restarted engine does.
+// Accept listens again on the same address after Refuse or Kill. After Kill the cache is empty and
+// the counters are zero, as after a restart.
 func (e *Engine) Accept() error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -129,8 +128,8 @@ func (e *Engine) accept() error {
 	return e.open()
 }
 
-// Kill resets every connection, refuses new ones and loses the cache and the
-// counters, as a crash does.
+// Kill resets every connection, refuses new ones and drops the cache and the counters, like a
+// crash.
 func (e *Engine) Kill() {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -138,10 +137,10 @@ func (e *Engine) Kill() {
 	e.halt()
 }
 
-// core is nil after Kill.
+// core returns the current core. It is nil after Kill.
 func (e *Engine) core() *core { return e.current.Load() }
 
-// boot makes a fresh core. e.mu is held.
+// boot makes a fresh core. The caller holds e.mu.
 func (e *Engine) boot() error {
 	m := newMeters()
 	pub, err := newPublisher(e.kv)
@@ -156,7 +155,7 @@ func (e *Engine) boot() error {
 	return nil
 }
 
-// halt ends the core. e.mu is held.
+// halt ends the core. The caller holds e.mu.
 func (e *Engine) halt() {
 	c := e.current.Swap(nil)
 	if c == nil {
@@ -166,8 +165,8 @@ func (e *Engine) halt() {
 	c.events.close()
 }
 
-// keepEndpoints remembers the ports that the system chose, so that a restarted
-// engine has them again. e.mu is held.
+// keepEndpoints records the ports chosen by the system, so that a restarted engine gets them again.
+// The caller holds e.mu.
 func (e *Engine) keepEndpoints(p *publisher) {
 	if p == nil {
 		return
@@ -182,8 +181,8 @@ func (e *Engine) keepEndpoints(p *publisher) {
 	e.kv = &kv
 }
 
-// KVEndpoints are the ZMQ endpoints to subscribe to and to ask for a replay;
-// "" without KV events.
+// KVEndpoints returns the ZMQ endpoints for subscriptions and for replays. They are "" without KV
+// events.
 func (e *Engine) KVEndpoints() (events, replay string) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -193,20 +192,20 @@ func (e *Engine) KVEndpoints() (events, replay string) {
 	return reachableEndpoint(e.kv.Endpoint), reachableEndpoint(e.kv.ReplayEndpoint)
 }
 
-// open listens and serves. e.mu is held.
+// open listens and serves. The caller holds e.mu.
 func (e *Engine) open() error {
 	l, err := net.Listen(e.network, e.addr)
 	if err != nil {
 		return fmt.Errorf("engine %s: %w", e.cfg.ID, err)
 	}
 	if e.addr != l.Addr().String() {
-		e.addr = l.Addr().String() // the first time: later it is bound already
+		e.addr = l.Addr().String() // only the first time; later it is bound already
 	}
 	e.door = newDoor(l, e)
 	return nil
 }
 
-// shut closes listener and connections and waits for their goroutines. e.mu is held.
+// shut closes listener and connections and waits for their goroutines. The caller holds e.mu.
 func (e *Engine) shut(reset bool) {
 	if e.door == nil {
 		return

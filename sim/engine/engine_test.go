@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// start runs an engine that is fast enough for tests.
+// start runs an engine with test speed.
 func start(t testing.TB, change ...func(*Config)) *Engine {
 	t.Helper()
 	cfg := Config{Speed: 1000}
@@ -28,7 +28,7 @@ func start(t testing.TB, change ...func(*Config)) *Engine {
 	return e
 }
 
-// post sends a body and returns the answer with its body still open.
+// post sends a body and returns the answer with an open body.
 func post(t testing.TB, e *Engine, path, body string, header ...string) *http.Response {
 	t.Helper()
 	r, err := http.NewRequest(http.MethodPost, e.URL()+path, strings.NewReader(body))
@@ -46,7 +46,7 @@ func post(t testing.TB, e *Engine, path, body string, header ...string) *http.Re
 	return res
 }
 
-// object reads a JSON answer of the given status.
+// object reads a JSON answer with the given status.
 func object(t testing.TB, res *http.Response, status int) map[string]any {
 	t.Helper()
 	body, err := io.ReadAll(res.Body)
@@ -66,7 +66,7 @@ func object(t testing.TB, res *http.Response, status int) map[string]any {
 // sse is one server-sent event.
 type sse struct{ name, data string }
 
-// events reads a stream to its end; err is what ended it, nil for a clean end.
+// events reads a stream to its end. err is nil for a clean end.
 func events(body io.Reader) (list []sse, err error) {
 	var e sse
 	r := bufio.NewReader(body)
@@ -121,10 +121,10 @@ func decoded(t testing.TB, doc string) map[string]any {
 	return m
 }
 
-// soon is a bound of what takes milliseconds on an idle machine.
+// soon bounds the wait for events that take milliseconds on an idle machine.
 const soon = time.Minute
 
-// eventually polls until ok, for at most that long.
+// eventually polls until ok returns true, for soon at most.
 func eventually(t testing.TB, what string, ok func() bool) {
 	t.Helper()
 	for deadline, tick := time.After(soon), time.Tick(time.Millisecond); !ok(); {
@@ -169,7 +169,7 @@ func TestNextTurnFindsTheAnswer(t *testing.T) {
 		{"role":"assistant","content":%s},{"role":"user","content":"go on"}]}`, quote(said))
 	second := object(t, post(t, e, "/v1/chat/completions", next), 200)
 	cached := at(t, second, "usage", "prompt_tokens_details", "cached_tokens").(float64)
-	if cached < 192 { // 200 generated tokens, less the last block
+	if cached < 192 { // 200 generated tokens without the last block
 		t.Errorf("only %v of %v tokens were cached", cached, at(t, second, "usage", "prompt_tokens"))
 	}
 }

@@ -11,60 +11,60 @@ import (
 	"time"
 )
 
-// Fault says what goes wrong with a request. Several fields may be set; the
-// zero value harms nothing. As the header x-sim-fault it is a comma-separated
-// list such as "die_after=10,close=fin" or "status=429,retry_after=1".
+// Fault describes the failure of a request. Several fields may be set. The zero value does nothing.
+// As the header x-sim-fault it is a comma-separated list such as "die_after=10,close=fin" or
+// "status=429,retry_after=1".
 type Fault struct {
-	// DieAfter breaks the connection after that many tokens (0 with Die: before
-	// the first). Close chooses how: "rst" (default) or "fin".
+	// DieAfter breaks the connection after that many tokens (0: before the first). Close is "rst"
+	// (default) or "fin".
 	DieAfter *int   `json:"die_after,omitempty"`
 	Close    string `json:"close,omitempty"`
-	// StallAfter stops sending after that many tokens; the connection stays.
+	// StallAfter stops sending after that many tokens. The connection stays open.
 	StallAfter *int `json:"stall_after,omitempty"`
-	// Hang answers nothing, HangBody sends the head and then nothing, until the
-	// client leaves or the engine closes.
+	// Hang never answers. HangBody sends only the head. Both last until the client leaves or the
+	// engine closes.
 	Hang     bool `json:"hang,omitempty"`
 	HangBody bool `json:"hang_body,omitempty"`
-	// Status answers with an error at once; RetryAfter adds the header, seconds.
+	// Status answers with an error at once. RetryAfter adds the header, in seconds.
 	Status     int `json:"status,omitempty"`
 	RetryAfter int `json:"retry_after,omitempty"`
-	// Slow delays the request by wall time before anything else.
+	// Slow first delays the request in wall time.
 	Slow Duration `json:"slow,omitempty"`
-	// Reset resets the connection before any answer; Garbage answers with bytes
-	// that are not HTTP; Truncate closes it half-way through the body.
+	// Reset resets the connection before any answer. Garbage answers with bytes that are not HTTP.
+	// Truncate closes the connection in the middle of the body.
 	Reset    bool `json:"reset,omitempty"`
 	Garbage  bool `json:"garbage,omitempty"`
 	Truncate bool `json:"truncate,omitempty"`
 
-	// NoStreamOptions answers 400 to a body with stream_options and
-	// NoCachedTokens leaves the cached tokens out of the usage.
+	// NoStreamOptions answers 400 to a body with stream_options. NoCachedTokens leaves the cached
+	// tokens out of the usage.
 	NoStreamOptions bool `json:"no_stream_options,omitempty"`
 	NoCachedTokens  bool `json:"no_cached_tokens,omitempty"`
 
-	// Refuse closes the listener and all connections for that long (wall time);
-	// only as a fault of the engine, not of a request.
+	// Refuse closes the listener and all connections for that wall time. Only the engine's fault
+	// may set it, not a request's.
 	Refuse Duration `json:"refuse,omitempty"`
 
-	// Count ends a fault of the engine after it has struck that often; 0 = never.
+	// Count ends the engine's fault after that many strikes; 0 = never.
 	Count int `json:"count,omitempty"`
-	// Probability strikes one request in so many, 0..1; 0 means every one.
+	// Probability is the share of requests that the fault strikes, 0..1; 0 means every request.
 	Probability float64 `json:"probability,omitempty"`
-	// Path restricts it to one path; "*" is every path, /health included. The
-	// default is every path that runs the model.
+	// Path restricts the fault to one path. "*" is every path, /health included. The default is
+	// every path that runs the model.
 	Path string `json:"path,omitempty"`
 }
 
-// Duration is a time.Duration that JSON spells "2s", or as a number of seconds.
+// Duration is a time.Duration that JSON writes as "2s", or as a number of seconds.
 type Duration time.Duration
 
-// UnmarshalJSON reads either spelling.
+// UnmarshalJSON reads either form.
 func (d *Duration) UnmarshalJSON(b []byte) error {
 	v, err := parseDuration(strings.Trim(string(b), `"`))
 	*d = Duration(v)
 	return err
 }
 
-// MarshalJSON writes the Go spelling.
+// MarshalJSON writes Go's form.
 func (d Duration) MarshalJSON() ([]byte, error) { return json.Marshal(time.Duration(d).String()) }
 
 func parseDuration(s string) (time.Duration, error) {
@@ -74,7 +74,7 @@ func parseDuration(s string) (time.Duration, error) {
 	return time.ParseDuration(s)
 }
 
-// ParseFault reads the spelling of the x-sim-fault header.
+// ParseFault reads the value of an x-sim-fault header.
 func ParseFault(s string) (Fault, error) {
 	fields := map[string]any{}
 	for item := range strings.SplitSeq(s, ",") {
@@ -138,8 +138,8 @@ func (f *faults) replace(with *Fault) {
 	f.change = make(chan struct{})
 }
 
-// strike returns the fault that hits a request: the one it asks for, else the
-// engine's, and a channel that is closed when the engine's fault changes.
+// strike returns the fault of a request: its own, else the engine's. The channel is closed when the
+// engine's fault changes.
 func (f *faults) strike(path string, runsModel bool, asked *Fault) (Fault, <-chan struct{}) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

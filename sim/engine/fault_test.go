@@ -13,7 +13,7 @@ import (
 	"time"
 )
 
-// send is post for requests whose answer may be an error of the connection.
+// send is post for a request that may end with a connection error.
 func send(e *Engine, body string, header ...string) (*http.Response, error) {
 	r, err := http.NewRequest(http.MethodPost, e.URL()+"/v1/chat/completions", strings.NewReader(body))
 	if err != nil {
@@ -52,7 +52,7 @@ func TestFaultsBeforeTheAnswer(t *testing.T) {
 	e := start(t)
 	for _, tc := range []struct {
 		fault  string
-		status int // 0 for an error of the connection
+		status int // 0 for a connection error
 	}{
 		{"status=500", 500}, {"status=429,retry_after=1", 429}, {"slow=20ms", 200},
 		{"reset", 0}, {"garbage", 0}, {"nonsense", 400}, {"status=200", 400},
@@ -217,8 +217,8 @@ func TestKillMidStream(t *testing.T) {
 	}
 }
 
-// TestClientLeaves shows that an aborted request is noticed and its sequence freed, whether tokens
-// are flowing or not.
+// TestClientLeaves checks that an aborted request is noticed and its sequence freed, with or
+// without a flow of tokens.
 func TestClientLeaves(t *testing.T) {
 	for name, header := range map[string]string{"streaming": "slow=0", "stalled": "stall_after=2", "hanging": "hang"} {
 		t.Run(name, func(t *testing.T) {
@@ -227,7 +227,7 @@ func TestClientLeaves(t *testing.T) {
 	}
 }
 
-// leave has a client leave and waits until the engine notices.
+// leave makes a client leave. It waits until the engine notices.
 func leave(t *testing.T, e *Engine, fault string) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())

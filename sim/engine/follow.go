@@ -5,7 +5,7 @@ import (
 	"net/http"
 )
 
-// generation is the sequences of one request, one for each choice.
+// generation holds the sequences of one request, one for each choice.
 type generation struct {
 	seqs []*sequence
 	sent []int
@@ -21,13 +21,12 @@ func (c *call) generate(prompt []uint32, salt string, outputs []output) *generat
 	return g
 }
 
-// each is told of the new tokens [from, to) of choice i; last says that the
-// choice is complete.
+// each is called for the new tokens [from, to) of choice i. last says that the choice is complete.
 type each func(i, from, to int, last bool)
 
-// follow submits g and calls emit for tokens as they come, writing what emit
-// left in c.out, until all choices are complete. It returns an error if the
-// client has left or a fault cut the connection; then the sequences are freed.
+// follow submits g and calls emit for tokens as they come. It writes the bytes that emit left in
+// c.out, until all choices are complete. It returns an error if the client has left or a fault cut
+// the connection. The sequences are then freed.
 func (c *call) follow(g *generation, emit each) error {
 	c.core.sched.submit(g.seqs)
 	unhook := context.AfterFunc(c.r.Context(), g.seqs[0].notify)
@@ -64,15 +63,15 @@ func (c *call) pump(g *generation, emit each) error {
 	return nil
 }
 
-// collect passes on the tokens that came since the last time, at most *allowed
-// of them, and returns how many choices became complete.
+// collect passes on the tokens since the last call, at most *allowed. It returns how many choices
+// became complete.
 func (g *generation) collect(allowed *int, emit each) (done int, err error) {
 	for i, q := range g.seqs {
-		over := q.over.Load() // before produced, so that the last token is seen
+		over := q.over.Load() // read before produced, so that the last token is not missed
 		from, limit := g.sent[i], q.output.limit
 		to := min(int(q.produced.Load()), from+*allowed)
 		if over && from < limit && int(q.produced.Load()) < limit {
-			return done, errCut // the engine went down
+			return done, errCut // the engine has stopped
 		}
 		if to == from {
 			continue
@@ -89,7 +88,7 @@ func (g *generation) collect(allowed *int, emit each) (done int, err error) {
 
 const unlimited = 1 << 40
 
-// allowance is how many tokens a fault lets through.
+// allowance returns how many tokens a fault lets through.
 func (c *call) allowance(g *generation) int {
 	switch f := c.fault; {
 	case f.DieAfter != nil:
@@ -103,7 +102,7 @@ func (c *call) allowance(g *generation) int {
 	}
 }
 
-// exhausted is what happens when the allowance is used up.
+// exhausted applies the fault once the allowance is used up.
 func (c *call) exhausted() error {
 	switch f := c.fault; {
 	case f.DieAfter != nil:
@@ -131,11 +130,11 @@ func (c *call) push() error {
 	return nil
 }
 
-// head sends the response head at once, as vLLM does before the first token.
+// head sends the response head at once, before the first token, like vLLM.
 func (c *call) head(contentType string) {
 	c.w.Header().Set("Content-Type", contentType)
 	c.w.WriteHeader(http.StatusOK)
-	_ = c.flush() // a client that left is noticed by the first write
+	_ = c.flush() // the first write notices a departed client
 }
 
 // stream sends the head of an SSE answer.

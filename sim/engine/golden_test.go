@@ -10,8 +10,8 @@ import (
 	"testing"
 )
 
-// The files in testdata are what vLLM 0.32 answered to a chat request, to one
-// that streams, and on its metrics page.
+// The files in testdata are answers of vLLM 0.32 to a chat request, to a streamed chat request, and
+// on its metrics page.
 
 func golden(t *testing.T, name string) string {
 	t.Helper()
@@ -22,9 +22,8 @@ func golden(t *testing.T, name string) string {
 	return string(b)
 }
 
-// sameFields requires got to have the fields of want and no others, with values
-// of the same JSON type; null stands for any type, and of lists the first
-// elements are compared.
+// sameFields checks that got has exactly the fields of want, with values of the same JSON type.
+// null matches any type. Of lists it compares the first elements.
 func sameFields(t *testing.T, path string, got, want any) {
 	t.Helper()
 	if got == nil || want == nil {
@@ -111,8 +110,8 @@ func TestUsageWithoutPromptTokensDetails(t *testing.T) {
 	}
 }
 
-// samples are the names of a metrics page with the names of their labels, and
-// the type of each family.
+// samples returns a metrics page's names with the names of their labels, and the type of each
+// family.
 func samples(page string) (names, types map[string]string) {
 	names, types = map[string]string{}, map[string]string{}
 	for line := range strings.Lines(page) {

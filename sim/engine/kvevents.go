@@ -11,7 +11,7 @@ import (
 	"github.com/vmihailenco/msgpack/v5"
 )
 
-// medium and cacheKind are what vLLM writes for blocks in the device.
+// medium and cacheKind are vLLM's values for blocks in the device.
 const (
 	medium    = "GPU"
 	cacheKind = "full_attention"
@@ -23,9 +23,9 @@ type batch struct {
 	payload []byte
 }
 
-// eventLog collects the events of one step, encodes them as a batch, keeps the
-// latest batches for replay and hands each to send. A nil log does nothing.
-// Events are added by the scheduler; replay may be asked for by anyone.
+// eventLog collects the events of one step, encodes them as a batch, keeps the latest batches for
+// replay and passes each to send. A nil log does nothing. The scheduler adds events. Any goroutine
+// may ask for a replay.
 type eventLog struct {
 	form    KVEvents
 	send    func(batch)
@@ -36,14 +36,14 @@ type eventLog struct {
 	next uint64  // sequence number of the next batch
 }
 
-// event is BlockStored if tokens are set, BlockRemoved if only hashes are, and
-// AllBlocksCleared otherwise.
+// event is BlockStored if tokens are set, BlockRemoved if only hashes are set, and AllBlocksCleared
+// otherwise.
 type event struct {
 	hashes []blockHash
 	parent *blockHash
 	tokens []uint32
 	block  int    // tokens per block
-	salt   string // of the first block; "" further down the chain
+	salt   string // of the first block; "" for later blocks of the chain
 }
 
 // stored announces the blocks [from, to) of q.
@@ -72,14 +72,14 @@ func (l *eventLog) removed(h blockHash) {
 	}
 }
 
-// cleared announces that nothing is cached any more.
+// cleared announces an empty cache.
 func (l *eventLog) cleared() {
 	if l != nil {
 		l.pending = append(l.pending, event{})
 	}
 }
 
-// publish sends what has been added as one batch; nothing if there is nothing.
+// publish sends the added events as one batch, if there are any.
 func (l *eventLog) publish() {
 	if l == nil || len(l.pending) == 0 {
 		return
@@ -122,7 +122,7 @@ func (k KVEvents) encode(at time.Time, events []event) []byte {
 	return buf.Bytes()
 }
 
-// packer drops the errors of an encoder over a bytes.Buffer, which has none.
+// packer ignores the errors of an encoder over a bytes.Buffer, which never fails.
 type packer struct{ *msgpack.Encoder }
 
 func (w packer) array(n int)   { _ = w.EncodeArrayLen(n) }
@@ -143,7 +143,7 @@ func (k KVEvents) event(w packer, e event) {
 	}
 }
 
-// field is one named value; in the array form its position is its name.
+// field is one named value. In the array form its position replaces its name.
 type field struct {
 	name  string
 	value any

@@ -17,8 +17,8 @@ import (
 	"github.com/vmihailenco/msgpack/v5"
 )
 
-// recorded reads a message captured from vLLM 0.32: a count of frames, then a
-// length and the bytes of each.
+// recorded reads a message captured from vLLM 0.32: the number of frames, then the length and the
+// bytes of each.
 func recorded(t *testing.T, name string) [][]byte {
 	t.Helper()
 	b, err := os.ReadFile(filepath.Join("testdata", name+".bin"))
@@ -44,8 +44,8 @@ func unpack(t *testing.T, payload []byte) []any {
 	return v
 }
 
-// fieldsOf is an event's structure: its keys in order of the alphabet, with the
-// kind of each value.
+// fieldsOf returns an event's structure: its keys in alphabetical order, with the kind of each
+// value.
 func fieldsOf(event any) []string {
 	var list []string
 	for k, v := range event.(map[string]any) {
@@ -75,8 +75,8 @@ func kindOf(v any) string {
 	return fmt.Sprintf("%T", v)
 }
 
-// TestMapFormIsWhatVLLMSends compares the structure of every event in recorded
-// batches with that of our own events for the same occasion.
+// TestMapFormIsWhatVLLMSends compares the structure of every event in recorded batches with the
+// simulated event for the same occasion.
 func TestMapFormIsWhatVLLMSends(t *testing.T) {
 	prompt := appendTokens(nil, strings.Repeat("word", 96))
 	q := newSequence(prompt, output{limit: 1}, 32, "tenant-a", nil)
@@ -147,7 +147,7 @@ func kvEngine(t *testing.T, change ...func(*Config)) *Engine {
 	}}, change...)...)
 }
 
-// subscribe connects a SUB socket and waits until the engine knows of it.
+// subscribe connects a SUB socket and waits until the engine has its subscription.
 func subscribe(t *testing.T, e *Engine) zmq4.Socket {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), soon)
@@ -250,7 +250,7 @@ func TestRemovalAndReset(t *testing.T) {
 	next(t, sub)
 	ask("b")
 	next(t, sub)
-	ask("c") // 4 blocks: the tail of "a" must go
+	ask("c") // 4 blocks, so the tail of "a" must go
 	if _, kinds, list := next(t, sub); kinds[0] != "BlockRemoved" || kinds[len(kinds)-1] != "BlockStored" {
 		t.Errorf("batch %v %v", kinds, list)
 	}

@@ -100,7 +100,7 @@ func (a *messagesAnswer) message() fields {
 		"content": []any{}, "stop_reason": nil, "stop_sequence": nil, "usage": a.tokens(0)}
 }
 
-// tokens is the usage: input_tokens are those that the cache did not have.
+// tokens returns the usage. input_tokens are the uncached prompt tokens.
 func (a *messagesAnswer) tokens(output int) fields {
 	u := a.usage(a.g)
 	f := fields{"input_tokens": u.Prompt, "output_tokens": output}
@@ -124,7 +124,7 @@ func (a *messagesAnswer) stopReason() (reason string, sequence any) {
 	return "end_turn", nil
 }
 
-// block is the content of a complete answer.
+// block returns the content of a complete answer.
 func (a *messagesAnswer) block(text string) fields {
 	if a.tool == nil {
 		return fields{"type": "text", "text": text}
@@ -154,7 +154,7 @@ func (a *messagesAnswer) stream() error {
 	return a.push()
 }
 
-// deltas opens the message with the first token, when the cached tokens are known.
+// deltas opens the message with the first token, because the cached tokens are known by then.
 func (a *messagesAnswer) deltas(_, from, to int, _ bool) {
 	if from == 0 {
 		a.event("message_start", fields{"type": "message_start", "message": a.message()})

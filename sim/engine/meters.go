@@ -6,12 +6,12 @@ import (
 	"time"
 )
 
-// histogram counts observations in cumulative form when written. One goroutine
-// observes, any may read.
+// histogram counts observations and writes them in cumulative form. One goroutine observes; any may
+// read.
 type histogram struct {
 	bounds []float64
 	counts []atomic.Int64 // one more than bounds
-	sum    atomic.Uint64  // float bits
+	sum    atomic.Uint64  // bits of a float
 }
 
 func newHistogram(bounds []float64) *histogram {
@@ -27,7 +27,7 @@ func (h *histogram) observe(v float64) {
 	h.sum.Store(math.Float64bits(math.Float64frombits(h.sum.Load()) + v))
 }
 
-// The bucket bounds of vLLM's histograms.
+// These are the bucket bounds of vLLM's histograms.
 var (
 	ttftBounds = []float64{.001, .005, .01, .02, .04, .06, .08, .1, .25, .5, .75, 1, 2.5, 5, 7.5, 10, 20, 40, 80,
 		160, 640, 2560}
@@ -40,8 +40,8 @@ var (
 // finishReasons are the labels of vllm:request_success_total.
 var finishReasons = []string{"stop", "length", "abort", "error", "repetition"}
 
-// meters are the engine's own figures, in simulated time. The scheduler writes
-// them, /metrics and /sim/stats read them.
+// meters are the engine's own figures, in simulated time. The scheduler writes them. /metrics and
+// /sim/stats read them.
 type meters struct {
 	started time.Time
 
@@ -95,7 +95,7 @@ func (m *meters) token(q *sequence, now time.Duration) {
 
 func (m *meters) step(tokens int) { m.steps.observe(float64(tokens)) }
 
-// completed counts a whole answer.
+// completed counts a complete answer.
 func (m *meters) completed(q *sequence, now time.Duration) {
 	n := q.produced.Load()
 	m.finished(q.output.reason)
@@ -111,7 +111,7 @@ func (m *meters) completed(q *sequence, now time.Duration) {
 	m.computed.observe(float64(q.size) - float64(q.cached.Load()))
 }
 
-// finished counts an end by its reason; tool calls end by a stop token.
+// finished counts an end by its reason. A tool call ends by a stop token.
 func (m *meters) finished(reason string) {
 	for i, r := range finishReasons {
 		if r == reason {

@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// exposition writes Prometheus text the way vLLM's client library does.
+// exposition writes Prometheus text in the format of vLLM's client library.
 type exposition struct {
 	b       strings.Builder
 	labels  string // of every sample, without braces
@@ -18,7 +18,7 @@ func (x *exposition) head(name, kind, help string) {
 	fmt.Fprintf(&x.b, "# HELP %s %s\n# TYPE %s %s\n", name, help, name, kind)
 }
 
-// sample writes one line, with more labels after the common ones.
+// sample writes one line, with additional labels after the common ones.
 func (x *exposition) sample(name, more string, v float64) {
 	fmt.Fprintf(&x.b, "%s{%s%s} %s\n", name, x.labels, more, number(v))
 }
@@ -28,12 +28,12 @@ func (x *exposition) gauge(name, help string, v float64) {
 	x.sample(name, "", v)
 }
 
-// counter writes name_total and the time it was created.
+// counter writes name_total and its creation time.
 func (x *exposition) counter(name, help string, v int64) {
 	x.family(name, help, "", []string{""}, func(int) int64 { return v })
 }
 
-// family writes a counter with one more label.
+// family writes a counter with one additional label.
 func (x *exposition) family(name, help, label string, values []string, at func(i int) int64) {
 	x.head(name+"_total", "counter", help)
 	extra := func(v string) string {
@@ -68,7 +68,7 @@ func (x *exposition) histogram(name, help string, h *histogram) {
 	x.sample(name+"_created", "", x.created)
 }
 
-// number spells floats as Python does, with a point in whole numbers.
+// number formats floats as Python does, with a point in whole numbers.
 func number(v float64) string {
 	s := strconv.FormatFloat(v, 'g', -1, 64)
 	if !strings.ContainsAny(s, ".eIN") {
@@ -138,7 +138,7 @@ func (x *exposition) latencies(m *meters) {
 	}
 }
 
-// cacheConfig writes the part of vllm:cache_config_info that the cache model has.
+// cacheConfig writes the simulated part of vllm:cache_config_info.
 func (x *exposition) cacheConfig(c Config) {
 	const name = "vllm:cache_config_info"
 	x.head(name, "gauge", "Information of the LLMEngine CacheConfig")

@@ -2,30 +2,30 @@ package engine
 
 import "time"
 
-// Model is the inside of an Engine (batch, cache and cost of a step) without its API, its goroutine
-// and its clock: whoever drives it says what time it is, so that thousands of them can live in one
-// virtual time. Submit, Begin and End belong to one goroutine.
+// Model is the inside of an Engine (batch, cache and cost of a step) without its API, goroutine and
+// clock. Its caller sets the time, so thousands of models can share one virtual time. One goroutine
+// calls Submit, Begin and End.
 type Model struct {
 	s *scheduler
 }
 
-// Work is one request to a Model. It must not be changed between Submit and its end.
+// Work is one request to a Model. Do not change it between Submit and its end.
 type Work struct {
 	// Blocks identify the full blocks of prompt and answer together, each with everything before
 	// it.
 	Blocks                     []BlockID
 	PromptTokens, OutputTokens int // at least 1 each
-	// For is the caller's own.
+	// For belongs to the caller.
 	For any
 
 	q sequence
 }
 
-// BlockID identifies a full block and everything before it.
+// BlockID identifies a full block together with everything before it.
 type BlockID = blockHash
 
-// NewModel makes an idle engine with an empty cache. Of cfg only what describes batch, cache and
-// cost is used; Speed is not, as there is no clock to be faster than.
+// NewModel makes an idle engine with an empty cache. It uses only the fields of cfg about batch,
+// cache and cost. It ignores Speed, because it has no clock.
 func NewModel(cfg Config) (*Model, error) {
 	cfg = cfg.withDefaults()
 	if err := cfg.validate(); err != nil {
@@ -36,7 +36,7 @@ func NewModel(cfg Config) (*Model, error) {
 	return m, nil
 }
 
-// Submit lets w wait for a place in the batch, from now on, the time since the model's start.
+// Submit queues w for the batch at now, the time since the model's start.
 func (m *Model) Submit(w *Work, now time.Duration) {
 	w.q = sequence{
 		work: w, size: w.PromptTokens, total: w.PromptTokens, hashes: w.Blocks, arrived: now,
@@ -45,8 +45,8 @@ func (m *Model) Submit(w *Work, now time.Duration) {
 	m.s.waiting = append(m.s.waiting, &w.q)
 }
 
-// Begin plans a step that begins now. It returns how long the step takes and how much of that is
-// prefill; false if there is nothing to compute. End must follow once that time has passed.
+// Begin plans a step that begins now. It returns the duration of the step and the prefill's part of
+// it. busy is false if there is nothing to compute. Call End once the step's time has passed.
 func (m *Model) Begin(now time.Duration) (step, prefill time.Duration, busy bool) {
 	m.s.now = now
 	if step = m.s.plan(); step < 0 {
@@ -57,7 +57,7 @@ func (m *Model) Begin(now time.Duration) (step, prefill time.Duration, busy bool
 	return step, m.s.cfg.prefill(tokens), true
 }
 
-// End makes the results of the step visible and calls ended for each request that is complete.
+// End makes the results of the step visible. It calls ended for each complete request.
 func (m *Model) End(ended func(*Work)) {
 	m.s.commit()
 	for _, q := range m.s.ended {
@@ -65,7 +65,7 @@ func (m *Model) End(ended func(*Work)) {
 	}
 }
 
-// Cached is how many of the leading blocks the cache holds, whether in use or not.
+// Cached returns how many of the leading blocks are in the cache, in use or not.
 func (m *Model) Cached(blocks []BlockID) int {
 	for i := range blocks {
 		if m.s.cache.blocks[blocks[i]] == nil {
@@ -75,9 +75,8 @@ func (m *Model) Cached(blocks []BlockID) int {
 	return len(blocks)
 }
 
-// CachedTokens is how many tokens of the prompt were found in the cache when the request was
-// admitted.
+// CachedTokens returns how many prompt tokens were cached when the request was admitted.
 func (w *Work) CachedTokens() int { return int(w.q.cached.Load()) }
 
-// FirstToken is when the first token was there, since the model's start.
+// FirstToken returns the time of the first token, since the model's start.
 func (w *Work) FirstToken() time.Duration { return w.q.first }

@@ -5,7 +5,8 @@ import (
 	"time"
 )
 
-// TestModel: two prompts, computed by hand. 512 tokens/s, blocks of 16, decode steps of 10 ms.
+// TestModel compares two prompts with results computed by hand: 512 tokens/s, blocks of 16, decode
+// steps of 10 ms.
 func TestModel(t *testing.T) {
 	m, err := NewModel(Config{CacheBlocks: 64, MaxSeqs: 1, PrefillTokensPerSecond: 512,
 		DecodeStep: 10 * time.Millisecond})

@@ -12,8 +12,8 @@ import (
 // embeddingSize is the length of every embedding.
 const embeddingSize = 64
 
-// encode runs prompts through the batch for one forward pass each, as a pooling
-// model does, and returns the number of tokens.
+// encode runs each prompt through the batch for one forward pass, like a pooling model. It returns
+// the number of tokens.
 func (c *call) encode(list prompts) (tokens int, err error) {
 	one := sampling{MaxTokens: new(1)}
 	var gs []*generation
@@ -28,7 +28,7 @@ func (c *call) encode(list prompts) (tokens int, err error) {
 	return tokens, c.follow(merge(gs), func(int, int, int, bool) {})
 }
 
-// feature i of a prompt: repeatable, in -1..1.
+// feature returns value i of a prompt's embedding: repeatable, in -1..1.
 func (e *Engine) feature(prompt []uint32, i int) float64 {
 	key := mix(e.cfg.Seed ^ uint64(i))
 	for _, t := range prompt {
@@ -106,7 +106,7 @@ func spell(v []float32, format string) any {
 	return base64.StdEncoding.EncodeToString(raw)
 }
 
-// texts is one text or a list of them; a text may be an object with "text".
+// texts is one text or a list of texts. A text may be an object with "text".
 type texts []string
 
 // UnmarshalJSON reads all forms.

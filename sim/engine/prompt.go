@@ -15,14 +15,14 @@ type message struct {
 	ToolCallID string          `json:"tool_call_id"`
 }
 
-// content is a message's text: a JSON string, or a list of parts whose texts
-// are joined; a part without text (image, audio, file) stands for itself as JSON.
+// content is a message's text. In JSON it is a string, or a list of parts whose texts are joined. A
+// part without text (image, audio, file) is included as JSON.
 type content string
 
 // UnmarshalJSON reads either form.
 func (c *content) UnmarshalJSON(b []byte) error {
 	if b[0] == '"' && bytes.IndexByte(b, '\\') < 0 {
-		*c = content(b[1 : len(b)-1]) // long prompts come here
+		*c = content(b[1 : len(b)-1]) // the path of long prompts
 		return nil
 	}
 	if b[0] == '"' {
@@ -50,7 +50,7 @@ func (c *content) UnmarshalJSON(b []byte) error {
 // endMark closes every message of the chat template.
 const endMark = "<|end|>\n"
 
-// chatPrompt tokenises a conversation in the fixed template of the package doc.
+// chatPrompt tokenises a conversation with the fixed template of the package documentation.
 func chatPrompt(tools json.RawMessage, messages []message) []uint32 {
 	size := len(tools)
 	for _, m := range messages {
@@ -73,7 +73,7 @@ func chatPrompt(tools json.RawMessage, messages []message) []uint32 {
 	return appendTokens(p, "<|assistant|>")
 }
 
-// lastText is what the user said last.
+// lastText returns the last text of the user.
 func lastText(messages []message) string {
 	for i := len(messages) - 1; i >= 0; i-- {
 		if messages[i].Role == "user" {

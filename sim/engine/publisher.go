@@ -11,15 +11,15 @@ import (
 	"time"
 )
 
-// subscriberQueue bounds the batches waiting for one subscriber; more are lost
-// to it, as beyond the high-water mark of a ZMQ PUB socket.
+// subscriberQueue bounds the batches that wait for one subscriber. Further batches are lost to it,
+// as beyond the high-water mark of a ZMQ PUB socket.
 const subscriberQueue = 10000
 
 // redial is the pause between attempts to connect to a subscriber that binds.
 const redial = 100 * time.Millisecond
 
-// publisher sends KV event batches to subscribers and answers replay requests.
-// A nil publisher does nothing.
+// publisher sends KV event batches to subscribers and answers replay requests. A nil publisher does
+// nothing.
 type publisher struct {
 	form   KVEvents
 	events *eventLog
@@ -27,14 +27,14 @@ type publisher struct {
 	ctx    context.Context // ends with close
 	cancel context.CancelFunc
 	owned  sync.WaitGroup
-	pub    net.Listener // nil if it connects
+	pub    net.Listener // nil if the publisher connects
 	replay net.Listener // nil without replay
 
 	mu    sync.Mutex
 	conns map[net.Conn]*subscriber // value nil for replay connections
 }
 
-// newPublisher binds the sockets of form; nil stays nil.
+// newPublisher binds the sockets of form. It returns nil for nil.
 func newPublisher(form *KVEvents) (*publisher, error) {
 	if form == nil {
 		return nil, nil
@@ -166,8 +166,8 @@ func (p *publisher) subscribe(from *peer) {
 	writer.Wait()
 }
 
-// write sends queued batches until gone; a failed write closes the connection,
-// which ends the reader.
+// write sends queued batches until gone is closed. A failed write closes the connection, which ends
+// the reader.
 func (s *subscriber) write(conn net.Conn, gone <-chan struct{}) {
 	for {
 		select {
@@ -182,8 +182,7 @@ func (s *subscriber) write(conn net.Conn, gone <-chan struct{}) {
 	}
 }
 
-// subscription reads a subscription in the form of ZMTP 3.0, a message, or 3.1,
-// a command.
+// subscription reads a subscription: a message in ZMTP 3.0, a command in 3.1.
 func subscription(body []byte, command bool) (on bool, topic []byte, ok bool) {
 	if command {
 		if t, ok := bytes.CutPrefix(body, []byte("\x09SUBSCRIBE")); ok {
@@ -198,7 +197,7 @@ func subscription(body []byte, command bool) (on bool, topic []byte, ok bool) {
 	return body[0] == 1, body[1:], true
 }
 
-// maxTopics bounds the subscriptions of one subscriber; more are ignored.
+// maxTopics bounds the topics of one subscriber. Further topics are ignored.
 const maxTopics = 64
 
 func (s *subscriber) set(on bool, topic []byte) {
@@ -226,7 +225,7 @@ func (p *publisher) broadcast(b batch) {
 		}
 		select {
 		case s.queue <- msg:
-		default: // the subscriber is too slow; it will see a gap
+		default: // the subscriber is too slow and will see a gap
 		}
 	}
 }
@@ -264,7 +263,7 @@ func (p *publisher) appendReplay(out []byte, topic string, b batch) []byte {
 	return appendMessage(out, nil, []byte(topic), sequenceFrame(b.seq), b.payload)
 }
 
-// log is nil without KV events.
+// log returns the event log, or nil without KV events.
 func (p *publisher) log() *eventLog {
 	if p == nil {
 		return nil

@@ -33,7 +33,7 @@ type responses struct {
 
 type stored struct {
 	doc      response
-	messages []message // the conversation with the answer
+	messages []message // the conversation, the answer included
 }
 
 func newResponses(limit int) *responses {
@@ -233,7 +233,7 @@ type responsesAnswer struct {
 	tool   *toolCall
 	doc    response
 	itemID string
-	events int // sent so far, the next sequence number
+	events int // events sent so far; the next sequence number
 }
 
 // finish completes the document and stores it.
@@ -267,7 +267,7 @@ func (a *responsesAnswer) idPrefix() string {
 
 type fields = map[string]any
 
-// item is the answer's only output item: a message or a function call.
+// item returns the answer's only output item: a message or a function call.
 func (a *responsesAnswer) item(status, text string) fields {
 	if a.tool != nil {
 		return fields{"type": "function_call", "id": a.itemID, "call_id": "call_" + a.itemID[3:], "name": a.tool.name,
@@ -329,7 +329,7 @@ func (a *responsesAnswer) deltas(_, from, to int, _ bool) {
 	}
 }
 
-// inPart adds where in the output an event belongs.
+// inPart adds an event's place in the output.
 func (a *responsesAnswer) inPart(f fields) fields {
 	f["content_index"], f["item_id"], f["output_index"] = 0, a.itemID, 0
 	return f

@@ -8,10 +8,10 @@ import (
 	"unicode/utf8"
 )
 
-// version is the vLLM release whose wire format is spoken.
+// version is the vLLM release whose wire format is simulated.
 const version = "0.32.0"
 
-// ServeHTTP serves the engine's whole surface.
+// ServeHTTP serves all paths of the engine.
 func (e *Engine) ServeHTTP(w http.ResponseWriter, r *http.Request) { e.mux.ServeHTTP(w, r) }
 
 func (e *Engine) routes() http.Handler {
@@ -71,8 +71,8 @@ func serverLoad(c *call) error {
 	return c.answer(map[string]int64{"server_load": m.running.Load() + m.waiting.Load()})
 }
 
-// resetCache forgets all blocks unless one is in use, as vLLM's does; it is
-// announced with the events of the next step.
+// resetCache forgets all blocks, unless one is in use, like vLLM. The events of the next step
+// announce it.
 func resetCache(c *call) error {
 	c.core.sched.do(func() {
 		if c.core.sched.cache.clear() {
@@ -125,14 +125,15 @@ func models(c *call) error {
 	return c.answer(map[string]any{"object": "list", "data": cards})
 }
 
-// newID is unique among engines with names of their own, and repeatable between runs.
+// newID returns an id that is unique among engines with different names, and repeatable between
+// runs.
 func (e *Engine) newID(prefix string) string {
 	name := fnv.New64a()
 	name.Write([]byte(e.cfg.ID))
 	return fmt.Sprintf("%s%016x", prefix, mix(e.cfg.Seed^name.Sum64()^mix(e.ids.Add(1))))
 }
 
-// quote is s as a JSON string.
+// quote returns s as a JSON string.
 func quote(s string) string { return string(appendQuoted(nil, s)) }
 
 // appendQuoted appends s as a JSON string.
@@ -151,7 +152,7 @@ func appendQuoted(b []byte, s string) []byte {
 	return append(b, '"')
 }
 
-// appendOptional appends s as a JSON string, null if empty.
+// appendOptional appends s as a JSON string, or null if s is empty.
 func appendOptional(b []byte, s string) []byte {
 	if s == "" {
 		return append(b, "null"...)

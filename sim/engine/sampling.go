@@ -5,10 +5,10 @@ import (
 	"strings"
 )
 
-// maxChoices bounds n, as vLLM does by VLLM_MAX_N_SEQUENCES.
+// maxChoices bounds n, like vLLM's VLLM_MAX_N_SEQUENCES.
 const maxChoices = 256
 
-// sampling is what chat and completion requests have in common.
+// sampling holds the parameters common to chat and completion requests.
 type sampling struct {
 	Model         string         `json:"model"`
 	Stream        bool           `json:"stream"`
@@ -33,7 +33,7 @@ func (s *sampling) choices() int {
 	return *s.N
 }
 
-// check reports what vLLM refuses about these parameters.
+// check refuses the parameters that vLLM refuses.
 func (s *sampling) check() error {
 	switch {
 	case s.choices() < 1 || s.choices() > maxChoices:
@@ -46,8 +46,8 @@ func (s *sampling) check() error {
 	return nil
 }
 
-// outputs decides what each choice will say to prompt. A fixed text, where the
-// request forces one, takes the place of generated words and ends by itself.
+// outputs decides the answer of each choice to prompt. A text forced by the request replaces
+// generated words and ends by itself.
 func (c *call) outputs(s *sampling, prompt []uint32, fixed string) ([]output, error) {
 	room := c.cfg.MaxModelTokens - len(prompt)
 	wanted := 1
@@ -78,7 +78,7 @@ func (c *call) outputs(s *sampling, prompt []uint32, fixed string) ([]output, er
 	return outs, nil
 }
 
-// output decides one choice with room tokens left in the context.
+// output decides one choice. room is the number of tokens left in the context.
 func (c *call) output(s *sampling, room int, key uint64, fixed string) output {
 	natural := c.cfg.OutputTokens
 	if fixed != "" {
@@ -96,7 +96,7 @@ func (c *call) output(s *sampling, room int, key uint64, fixed string) output {
 	return o
 }
 
-// usage is the token count of an answer; the details are null without
+// usage holds the token counts of an answer. The details are null without
 // --enable-prompt-tokens-details.
 type usage struct {
 	Prompt     int            `json:"prompt_tokens"`
@@ -112,7 +112,7 @@ type promptDetails struct {
 	Multimodal *int `json:"multimodal_tokens"`
 }
 
-// usage counts what generations cost, once they are complete.
+// usage returns the token counts of complete generations.
 func (c *call) usage(gs ...*generation) usage {
 	var u usage
 	var d promptDetails
@@ -135,7 +135,7 @@ func (c *call) usage(gs ...*generation) usage {
 
 func (c *call) reportsCached() bool { return !c.cfg.OmitCachedTokens && !c.fault.NoCachedTokens }
 
-// inStream spells the usage as a stream's last chunk does, without nulls.
+// inStream writes the usage in the form of a stream's last chunk, without nulls.
 func (u usage) inStream() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, `{"prompt_tokens":%d,"total_tokens":%d,"completion_tokens":%d`, u.Prompt, u.Total, u.Completion)
@@ -147,7 +147,7 @@ func (u usage) inStream() string {
 	return b.String()
 }
 
-// logprob is one token's probability in the chat form.
+// logprob is one token's probability in the chat API's form.
 type logprob struct {
 	Token   string    `json:"token"`
 	Logprob float64   `json:"logprob"`
@@ -155,7 +155,7 @@ type logprob struct {
 	Top     []logprob `json:"top_logprobs,omitempty"`
 }
 
-// logprobs describes the tokens [from, to) of o with top alternatives each.
+// logprobs describes the tokens [from, to) of o, with top alternatives each.
 func (o *output) logprobs(from, to, top int) []logprob {
 	list := make([]logprob, 0, to-from)
 	for i := from; i < to; i++ {
@@ -168,7 +168,7 @@ func (o *output) logprobs(from, to, top int) []logprob {
 	return list
 }
 
-// ranked is the token of rank r at position i; rank 0 is the one generated.
+// ranked returns the token of rank r at position i. Rank 0 is the generated one.
 func (o *output) ranked(i, r int) logprob {
 	word := o.word(i)
 	if r > 0 {

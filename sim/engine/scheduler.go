@@ -7,12 +7,12 @@ import (
 	"time"
 )
 
-// maxLag bounds how far the simulation may fall behind the wall clock and catch
-// up by stepping without a pause. Beyond it the engine is simply slower.
+// maxLag bounds how far the simulation may fall behind the wall clock and catch up by steps without
+// a pause. Beyond it the engine becomes slower.
 const maxLag = 100 * time.Millisecond
 
-// scheduler is the engine's batch: it admits, prefills, decodes and frees
-// sequences, one step after the other, in one goroutine.
+// scheduler is the engine's batch. One goroutine admits, prefills, decodes and frees sequences,
+// step by step.
 type scheduler struct {
 	cfg    Config
 	cache  *cache
@@ -21,7 +21,7 @@ type scheduler struct {
 
 	waiting []*sequence
 	running []*sequence
-	ended   []*sequence   // by the last step
+	ended   []*sequence   // ended in the last step
 	now     time.Duration // simulated time since start
 	timer   *time.Timer
 
@@ -46,8 +46,7 @@ func newScheduler(cfg Config, m *meters, events *eventLog) *scheduler {
 	return s
 }
 
-// submit hands sequences over; they are waiting from the next step on. After
-// close they are over at once.
+// submit queues sequences for the next step. After close they end at once.
 func (s *scheduler) submit(qs []*sequence) {
 	s.mu.Lock()
 	stopped := s.stop
@@ -61,8 +60,8 @@ func (s *scheduler) submit(qs []*sequence) {
 	s.poke()
 }
 
-// do runs f in the scheduler's goroutine between two steps and waits for it;
-// after close it does nothing.
+// do runs f in the scheduler's goroutine between two steps and waits for it. After close it does
+// nothing.
 func (s *scheduler) do(f func()) {
 	ran := make(chan struct{})
 	s.mu.Lock()
@@ -77,7 +76,7 @@ func (s *scheduler) do(f func()) {
 	}
 }
 
-// close ends run; sequences that are not complete are over. Call it once.
+// close ends run and all incomplete sequences. Call it once.
 func (s *scheduler) close() {
 	s.mu.Lock()
 	s.stop = true
@@ -93,7 +92,7 @@ func (s *scheduler) poke() {
 	}
 }
 
-// run steps until close. A step's result shows when its time has passed.
+// run steps until close. A step's result becomes visible after its time has passed.
 func (s *scheduler) run() {
 	defer close(s.done)
 	defer s.timer.Stop()
@@ -121,7 +120,7 @@ func later(a, b time.Time) time.Time {
 	return b
 }
 
-// burn takes CPU time on one thread and returns how long that took.
+// burn uses CPU time on one thread. It returns the elapsed time.
 func burn(cpu time.Duration) time.Duration {
 	if cpu <= 0 {
 		return 0
@@ -154,8 +153,8 @@ func (s *scheduler) sleep(d time.Duration) {
 	}
 }
 
-// receive takes what arrived since the last step and drops what was aborted;
-// false once the engine closes.
+// receive takes the new sequences and drops the aborted ones. It returns false once the engine
+// closes.
 func (s *scheduler) receive() bool {
 	s.mu.Lock()
 	in, calls, stop := s.inbox, s.calls, s.stop
@@ -197,8 +196,8 @@ func (s *scheduler) dropAborted(q *sequence) bool {
 	return true
 }
 
-// plan fills the next step and returns its simulated duration, or -1 if there
-// is nothing to compute.
+// plan fills the next step and returns its simulated duration, or -1 if there is nothing to
+// compute.
 func (s *scheduler) plan() time.Duration {
 	budget := s.cfg.MaxBatchTokens
 	preempted := false
@@ -226,11 +225,11 @@ func (s *scheduler) plan() time.Duration {
 	return s.duration()
 }
 
-// admit moves the first waiting sequence into the batch, with a chunk of at
-// most budget tokens, and returns the chunk; 0 if its blocks do not fit.
+// admit moves the first waiting sequence into the batch with a chunk of at most budget tokens. It
+// returns the size of the chunk, or 0 if the sequence's blocks do not fit.
 func (s *scheduler) admit(q *sequence, budget int) int {
 	if !s.cfg.NoPrefixCache {
-		// The last token is always computed: its logits are the answer.
+		// The last token is always computed, because its logits are the answer.
 		q.held = s.cache.match(q.held, q.hashes[:min(len(q.hashes), (q.total-1)/s.cfg.BlockTokens)])
 	}
 	q.computed = len(q.held) * s.cfg.BlockTokens
@@ -249,8 +248,8 @@ func (s *scheduler) admit(q *sequence, budget int) int {
 	return q.chunk
 }
 
-// preempt puts the youngest running sequence back to the head of the queue; it
-// will compute everything again that is evicted until then.
+// preempt moves the youngest running sequence back to the head of the queue. It must compute its
+// evicted blocks again.
 func (s *scheduler) preempt() {
 	last := len(s.running) - 1
 	q := s.running[last]
@@ -273,7 +272,8 @@ func (s *scheduler) duration() time.Duration {
 	return d
 }
 
-// load is what the planned step computes: sequences that decode, and tokens of prompts.
+// load returns the work of the planned step: the number of decoding sequences, and of prompt
+// tokens.
 func (s *scheduler) load() (decode, prefill int) {
 	for _, q := range s.running {
 		if q.computed >= q.size && q.chunk == 1 {
@@ -285,14 +285,14 @@ func (s *scheduler) load() (decode, prefill int) {
 	return decode, prefill
 }
 
-// prefill is the time that tokens of prompts take.
+// prefill returns the time for the given number of prompt tokens.
 func (c *Config) prefill(tokens int) time.Duration {
 	return time.Duration(float64(tokens) / c.PrefillTokensPerSecond * float64(time.Second))
 }
 
-// commit makes the step's results visible: blocks that became full, one token
-// for each sequence that has all its tokens computed, and the ends. Requests
-// are woken last, so that whoever asks next finds events and metrics in place.
+// commit makes the step's results visible: newly full blocks, one token for each sequence with all
+// its tokens computed, and the ends. It wakes requests last. Events and metrics are then in place
+// for the next request.
 func (s *scheduler) commit() {
 	tokens := 0
 	for _, q := range s.running {
@@ -315,7 +315,7 @@ func (s *scheduler) commit() {
 	s.discard(s.ended)
 }
 
-// retire moves the sequences that said everything from running to ended.
+// retire moves finished sequences from running to ended.
 func (s *scheduler) retire() {
 	s.ended = s.ended[:0]
 	s.running = slices.DeleteFunc(s.running, func(q *sequence) bool {
@@ -336,7 +336,7 @@ func (s *scheduler) produce(q *sequence) {
 	q.produced.Add(1)
 }
 
-// gauge publishes the sizes that /metrics and /sim/stats show.
+// gauge publishes the sizes for /metrics and /sim/stats.
 func (s *scheduler) gauge() {
 	s.meters.running.Store(int64(len(s.running)))
 	s.meters.waiting.Store(int64(len(s.waiting)))
@@ -345,7 +345,7 @@ func (s *scheduler) gauge() {
 	s.meters.peak(int64(len(s.running)))
 }
 
-// grow takes the blocks that q's chunk needs beyond those it holds.
+// grow takes the blocks that q's chunk needs beyond its present ones.
 func (s *scheduler) grow(q *sequence) bool {
 	blocks := (q.computed + q.chunk + s.cfg.BlockTokens - 1) / s.cfg.BlockTokens
 	need := blocks - len(q.held) - q.loose
@@ -364,7 +364,7 @@ func (s *scheduler) free(q *sequence) {
 	q.held, q.loose, q.computed = nil, 0, 0
 }
 
-// fill hashes the blocks of q that its chunk completed and announces new ones.
+// fill hashes the blocks that q's chunk completed and announces new ones.
 func (s *scheduler) fill(q *sequence) {
 	full, from := q.computed/s.cfg.BlockTokens, len(q.held)
 	if full == from {

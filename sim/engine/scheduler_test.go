@@ -11,12 +11,12 @@ import (
 	"pgregory.net/rapid"
 )
 
-// stepper is a scheduler stepped by hand, without time.
+// stepper is a scheduler that the test steps, without time.
 func stepper(cfg Config) *scheduler {
 	return newScheduler(cfg.withDefaults(), newMeters(), nil)
 }
 
-// step runs one step and returns its simulated duration, -1 when idle.
+// step runs one step and returns its simulated duration, or -1 when idle.
 func (s *scheduler) step() time.Duration {
 	s.receive()
 	d := s.plan()
@@ -43,12 +43,12 @@ func TestStepTimes(t *testing.T) {
 	s.submit([]*sequence{a, b})
 	for i, want := range []struct {
 		d    time.Duration
-		a, b int64 // tokens produced
+		a, b int64 // produced tokens
 	}{
-		{100 * time.Millisecond, 0, 0}, // 100 of a
-		{70 * time.Millisecond, 1, 1},  // 50 of a, 20 of b
+		{100 * time.Millisecond, 0, 0}, // 100 tokens of a
+		{70 * time.Millisecond, 1, 1},  // 50 tokens of a, 20 of b
 		{12 * time.Millisecond, 2, 2},  // both decode
-		{11 * time.Millisecond, 3, 2},  // a alone
+		{11 * time.Millisecond, 3, 2},  // a alone decodes
 		{-1, 3, 2},
 	} {
 		if d := s.step(); d != want.d || a.produced.Load() != want.a || b.produced.Load() != want.b {
@@ -93,8 +93,8 @@ func TestPreemptionKeepsTheAnswerWhole(t *testing.T) {
 	}
 }
 
-// TestCacheInvariants runs random sequences and checks after every step that
-// the blocks add up and that no block outlives its parent.
+// TestCacheInvariants runs random sequences. After every step the numbers of blocks must add up,
+// and no block may outlive its parent.
 func TestCacheInvariants(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		s := stepper(Config{CacheBlocks: 24, BlockTokens: 4, MaxModelTokens: 60, MaxSeqs: 6, MaxBatchTokens: 20})
@@ -176,7 +176,7 @@ func TestLeavesAreEvictedBeforeTheirParents(t *testing.T) {
 	}
 }
 
-// TestManyStreams shows that concurrent streams each get all their tokens.
+// TestManyStreams checks that each of many concurrent streams gets all its tokens.
 func TestManyStreams(t *testing.T) {
 	e := start(t, func(c *Config) { c.Speed = 5; c.MaxSeqs = 16 })
 	var clients sync.WaitGroup
@@ -199,8 +199,8 @@ func TestManyStreams(t *testing.T) {
 	}
 }
 
-// TestSpeedDividesTime shows that an answer takes its simulated time divided by
-// Speed, and no less.
+// TestSpeedDividesTime checks that an answer takes its simulated time divided by Speed, and no
+// less.
 func TestSpeedDividesTime(t *testing.T) {
 	e := start(t, func(c *Config) { c.Speed = 10 })
 	begun := time.Now()
@@ -211,7 +211,7 @@ func TestSpeedDividesTime(t *testing.T) {
 	}
 }
 
-// TestBurn: the CPU time of a step is really taken, by one thread.
+// TestBurn checks that one thread really uses the CPU time of a step.
 func TestBurn(t *testing.T) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()

@@ -5,35 +5,34 @@ import (
 	"time"
 )
 
-// sequence is one answer being generated. The scheduler owns it from submit to
-// its end; the request that waits for it reads only the atomic fields.
+// sequence is one answer being generated. The scheduler owns it from submit to its end. The waiting
+// request reads only the atomic fields.
 type sequence struct {
 	output output
-	prompt []uint32 // nil where only its hashes are known
+	prompt []uint32 // nil if only its hashes are known
 	salt   string
 	size   int   // tokens of the prompt
-	work   *Work // that a Model computes
+	work   *Work // the Work in a Model
 
 	hashes   []blockHash // of all full blocks of prompt and answer so far
-	held     []*block    // full blocks pinned, a prefix of hashes
-	loose    int         // blocks held that are not full
+	held     []*block    // pinned full blocks, a prefix of hashes
+	loose    int         // number of blocks that are not full
 	total    int         // tokens of prompt and answer so far
 	computed int         // leading tokens whose KV is in held and loose
 	chunk    int         // tokens computed in the running step
 
 	arrived, admitted, first, last time.Duration // simulated time
 
-	// cached is the number of prompt tokens found in the cache when the
-	// sequence was admitted, valid once produced > 0.
+	// cached is the number of prompt tokens cached at admission, valid once produced > 0.
 	cached   atomic.Int64
 	produced atomic.Int64
 	aborted  atomic.Bool
-	over     atomic.Bool   // the scheduler has let go of it
+	over     atomic.Bool   // the scheduler has dropped it
 	wake     chan struct{} // capacity 1, shared by the sequences of a request
 }
 
-// newSequence prepares prompt and output for a request that listens on wake.
-// It hashes the prompt, so that the scheduler does not have to.
+// newSequence prepares prompt and output for a request that waits on wake. It hashes the prompt to
+// save the scheduler that work.
 func newSequence(prompt []uint32, o output, blockTokens int, salt string, wake chan struct{}) *sequence {
 	return &sequence{
 		output: o, prompt: prompt, salt: salt, wake: wake, size: len(prompt), total: len(prompt),
@@ -41,7 +40,7 @@ func newSequence(prompt []uint32, o output, blockTokens int, salt string, wake c
 	}
 }
 
-// notify wakes the request; one pending wake-up stands for many.
+// notify wakes the request. Several pending wake-ups become one.
 func (q *sequence) notify() {
 	select {
 	case q.wake <- struct{}{}:
@@ -49,7 +48,7 @@ func (q *sequence) notify() {
 	}
 }
 
-// tokenAt is the token at a position of prompt and answer.
+// tokenAt returns the token at a position of prompt and answer.
 func (q *sequence) tokenAt(i int) uint32 {
 	if i < len(q.prompt) {
 		return q.prompt[i]

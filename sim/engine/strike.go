@@ -7,11 +7,11 @@ import (
 	"time"
 )
 
-// SetFault sets or, with nil, clears the engine's own fault. Requests that hang
-// or stall because of the one before are cut.
+// SetFault sets the engine's own fault, or clears it with nil. It cuts requests that hang or stall
+// because of the old fault.
 func (e *Engine) SetFault(f *Fault) { e.faults.replace(f) }
 
-// strike finds the request's fault and applies what comes before an answer.
+// strike finds the request's fault and applies its part before the answer.
 func (c *call) strike(runsModel bool) error {
 	var asked *Fault
 	if header := c.r.Header.Get("X-Sim-Fault"); header != "" && runsModel {
@@ -44,7 +44,7 @@ func (c *call) strike(runsModel bool) error {
 	return c.rejectOptions()
 }
 
-// rejectOptions answers as an engine that does not know stream_options.
+// rejectOptions answers like an engine without stream_options.
 func (c *call) rejectOptions() error {
 	if !c.fault.NoStreamOptions && !c.cfg.RejectStreamOptions {
 		return nil
@@ -75,8 +75,7 @@ func (c *call) status(f Fault) error {
 	return &apiError{f.Status, kind, "fault on demand", ""}
 }
 
-// park holds the request until the client leaves, the fault ends or the engine
-// closes.
+// park holds the request until the client leaves, the fault ends or the engine closes.
 func (c *call) park() error {
 	select {
 	case <-c.r.Context().Done():
@@ -88,7 +87,7 @@ func (c *call) park() error {
 	}
 }
 
-// cut ends the connection as the fault says: with a reset unless close is fin.
+// cut ends the connection with a reset, or with FIN if close is fin.
 func (c *call) cut() error {
 	if c.fault.Close != "fin" {
 		resetOnClose(c.connection())

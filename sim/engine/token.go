@@ -6,7 +6,7 @@ import (
 	"unicode/utf8"
 )
 
-// tokenBytes is the text length of one token.
+// tokenBytes is the length of a token's text in bytes.
 const tokenBytes = 4
 
 // appendTokens tokenises one piece of text onto dst.
@@ -23,7 +23,7 @@ func appendTokens[T string | []byte](dst []uint32, text T) []uint32 {
 	return append(dst, binary.LittleEndian.Uint32(last[:]))
 }
 
-// appendText is the inverse of appendTokens, less the padding.
+// appendText is the inverse of appendTokens, without the padding.
 func appendText(dst []byte, tokens []uint32) []byte {
 	for _, t := range tokens {
 		for ; t != 0; t >>= 8 {
@@ -40,7 +40,7 @@ var words = strings.Split("|"+
 	" its| let| put| say| she| too| use| sun| sea| sky| map| key| red| hot| run| cut|"+
 	" air| arm| art| ask| bay| bed| big| box| bus| car| cat| cup| dog| ear", "|")[1:]
 
-// mix is the finaliser of splitmix64: a cheap, well spread 64-bit hash.
+// mix is the finaliser of splitmix64, a cheap 64-bit hash.
 func mix(x uint64) uint64 {
 	x += 0x9e3779b97f4a7c15
 	x = (x ^ x>>30) * 0xbf58476d1ce4e5b9
@@ -48,24 +48,24 @@ func mix(x uint64) uint64 {
 	return x ^ x>>31
 }
 
-// output is everything a sequence is going to say, decided when it arrives:
-// a function of the seed and the request, never of the batch it runs in.
+// output is the complete answer of a sequence, decided at its arrival. It is a function of the seed
+// and the request, not of the batch.
 type output struct {
 	limit      int    // tokens to generate, at least 1
-	cut        int    // bytes of text that the client sees
+	cut        int    // visible bytes of text
 	reason     string // finish reason
-	stopReason string // stop string that ended it, if one did
-	key        uint64 // chooses the words
-	fixed      string // text to say instead of words
+	stopReason string // stop string that ended it, or ""
+	key        uint64 // selects the words
+	fixed      string // text instead of words
 }
 
-// token is the id of generated token i.
+// token returns the id of generated token i.
 func (o *output) token(i int) uint32 {
 	var buf [1]uint32
 	return appendTokens(buf[:0], o.word(i))[0]
 }
 
-// word is the text of generated token i, before any cut.
+// word returns the text of generated token i, before any cut.
 func (o *output) word(i int) string {
 	if o.fixed != "" {
 		return o.fixed[min(i*tokenBytes, len(o.fixed)):min((i+1)*tokenBytes, len(o.fixed))]
@@ -73,8 +73,7 @@ func (o *output) word(i int) string {
 	return words[mix(o.key+uint64(i))%uint64(len(words))]
 }
 
-// text is what the client sees of token i. A character that two tokens share
-// comes with the first.
+// text returns the visible text of token i. A character shared by two tokens comes with the first.
 func (o *output) text(i int) string {
 	if o.fixed != "" {
 		end := min(o.cut, len(o.fixed))
@@ -84,7 +83,7 @@ func (o *output) text(i int) string {
 	return w[:max(0, min(len(w), o.cut-i*tokenBytes))]
 }
 
-// runeStart is the first character boundary of s at or after at.
+// runeStart returns the first character boundary of s at or after at.
 func runeStart(s string, at int) int {
 	for at < len(s) && !utf8.RuneStart(s[at]) {
 		at++
@@ -92,7 +91,7 @@ func runeStart(s string, at int) int {
 	return at
 }
 
-// whole is all the text that the client sees.
+// whole returns the whole visible text.
 func (o *output) whole() string {
 	var b strings.Builder
 	for i := range o.limit {
@@ -101,7 +100,7 @@ func (o *output) whole() string {
 	return b.String()
 }
 
-// logprob is the log probability claimed for rank r at token i.
+// logprob returns the simulated log probability of rank r at token i.
 func (o *output) logprob(i, r int) float64 {
 	return -float64(mix(o.key^uint64(i)<<8)%3000)/1000 - float64(r)
 }

@@ -56,10 +56,10 @@ func detokenize(c *call) error {
 	return c.answer(fields{"prompt": string(appendText(nil, q.Tokens))})
 }
 
-// audioBytesPerSecond is 16 kHz, 16 bit, mono: what a second of audio is taken for.
+// audioBytesPerSecond is the assumed rate of audio: 16 kHz, 16 bit, mono.
 const audioBytesPerSecond = 32000
 
-// transcribe hears words in any audio file, as many as its length allows.
+// transcribe returns words for any audio file, as many as its length allows.
 func transcribe(c *call) error {
 	form, err := c.form()
 	if err != nil {

@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// toolCall is the call an answer makes.
+// toolCall is the tool call in an answer.
 type toolCall struct {
 	name, arguments string
 }
@@ -34,11 +34,11 @@ type toolSpec struct {
 	} `json:"function"`
 }
 
-// askToCall is what a user says to have the first tool called under tool_choice auto.
+// askToCall is the user text that makes the answer call the first tool under tool_choice auto.
 const askToCall = "call the tool"
 
-// tool is the call that the request leads to: the named tool, or the first one
-// if one is required or the user asks for it; nil to answer in words.
+// tool returns the call in the answer: of the named tool, or of the first one if a call is required
+// or the user asks for it. It returns nil for an answer in text.
 func (q *chatRequest) tool() (*toolCall, error) {
 	var specs []toolSpec
 	if len(q.Tools) > 0 && json.Unmarshal(q.Tools, &specs) != nil {
@@ -86,7 +86,7 @@ type responseFormat struct {
 	} `json:"json_schema"`
 }
 
-// example is a text in the format, "" where any text will do.
+// example returns a text in the format, or "" if any text will do.
 func (f *responseFormat) example() string {
 	switch {
 	case f == nil:
@@ -99,7 +99,7 @@ func (f *responseFormat) example() string {
 	return ""
 }
 
-// exampleOf is a JSON document that satisfies a plain JSON schema.
+// exampleOf returns a JSON document that satisfies a plain JSON schema.
 func exampleOf(schema json.RawMessage) string {
 	var s schemaNode
 	if json.Unmarshal(schema, &s) != nil {
@@ -112,7 +112,7 @@ func exampleOf(schema json.RawMessage) string {
 	return string(doc)
 }
 
-// schemaNode is the part of JSON schema that examples are made from.
+// schemaNode is the part of JSON schema used for examples.
 type schemaNode struct {
 	Type       any                   `json:"type"` // a name, or a list of names
 	Enum       []any                 `json:"enum"`

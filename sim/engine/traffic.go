@@ -6,7 +6,7 @@ import (
 	"sync/atomic"
 )
 
-// traffic counts requests as the HTTP side sees them; it outlives Kill.
+// traffic counts the requests of the HTTP side. It survives Kill.
 type traffic struct {
 	received, inFlight, maxInFlight, aborted atomic.Int64
 }
@@ -25,20 +25,20 @@ func (t *traffic) leave(aborted bool) {
 	}
 }
 
-// Stats is what an engine has seen. Counts of tokens, sequences and blocks start
-// again at zero after Kill; those of HTTP requests do not.
+// Stats are an engine's counts. Counts of tokens, sequences and blocks begin again at zero after
+// Kill. Counts of HTTP requests do not.
 type Stats struct {
 	ID          string `json:"id"`
 	Received    int64  `json:"received"`      // requests on paths of the API
 	InFlight    int64  `json:"in_flight"`     // requests being answered
-	MaxInFlight int64  `json:"max_in_flight"` // the most at one time
+	MaxInFlight int64  `json:"max_in_flight"` // the maximum at one time
 	Aborted     int64  `json:"aborted"`       // requests whose client left before the end
 	Faults      int64  `json:"faults"`        // faults that struck
 
 	Running    int64 `json:"running"` // sequences in the batch
 	Waiting    int64 `json:"waiting"`
 	MaxRunning int64 `json:"max_running"`
-	Completed  int64 `json:"completed"` // sequences that said everything
+	Completed  int64 `json:"completed"` // sequences with a complete answer
 	Preempted  int64 `json:"preempted"`
 
 	PromptTokens    int64 `json:"prompt_tokens"`
@@ -51,7 +51,7 @@ type Stats struct {
 	Evictions       int64 `json:"evictions"`
 }
 
-// Stats returns the figures of this moment.
+// Stats returns the counts as of now.
 func (e *Engine) Stats() Stats {
 	s := Stats{
 		ID: e.cfg.ID, Received: e.traffic.received.Load(), InFlight: e.traffic.inFlight.Load(),
@@ -71,7 +71,7 @@ func (e *Engine) Stats() Stats {
 	return s
 }
 
-// Request is a request as it arrived, for tests that look at what a proxy sent.
+// Request is a request as it arrived, for tests of a proxy.
 type Request struct {
 	Method string      `json:"method"`
 	Path   string      `json:"path"` // with the query

@@ -10,17 +10,17 @@ import (
 	"strings"
 )
 
-// This file is the part of ZMTP 3.0 that a PUB and a ROUTER socket need: the
-// NULL handshake and frames. https://rfc.zeromq.org/spec/23/
+// This file is the part of ZMTP 3.0 needed by a PUB and a ROUTER socket: the NULL handshake and
+// frames. https://rfc.zeromq.org/spec/23/
 
-// Frame flags.
+// These are the flags of a frame.
 const (
 	flagMore    = 1
 	flagLong    = 2
 	flagCommand = 4
 )
 
-// maxFrame bounds what a peer may send: subscriptions and replay requests.
+// maxFrame bounds a peer's frames: subscriptions and replay requests.
 const maxFrame = 64 << 10
 
 var errZMTP = errors.New("engine: not a ZMTP 3 peer")
@@ -88,7 +88,7 @@ func (p *peer) frame() (flags byte, body []byte, err error) {
 // maxParts bounds the frames of a message from a peer.
 const maxParts = 16
 
-// message reads one message; commands come as a message of one frame.
+// message reads one message. A command is a message of one frame.
 func (p *peer) message() (parts [][]byte, command bool, err error) {
 	for len(parts) < maxParts {
 		flags, body, err := p.frame()
@@ -103,7 +103,7 @@ func (p *peer) message() (parts [][]byte, command bool, err error) {
 	return nil, false, errZMTP
 }
 
-// appendMessage appends a message of the given frames.
+// appendMessage appends a message with the given frames.
 func appendMessage(dst []byte, parts ...[]byte) []byte {
 	for i, part := range parts {
 		flags := byte(0)
@@ -125,7 +125,7 @@ func appendFrame(dst []byte, flags byte, body []byte) []byte {
 	return append(dst, body...)
 }
 
-// network splits a ZMQ endpoint into what net.Dial and net.Listen take.
+// network splits a ZMQ endpoint into the arguments of net.Dial and net.Listen.
 func network(endpoint string) (network, addr string, err error) {
 	scheme, rest, _ := strings.Cut(endpoint, "://")
 	switch scheme {
