@@ -23,12 +23,21 @@ func (r *Router) adminRoutes() http.Handler {
 	mux.Handle("GET /metrics", r.metrics.Set.Handler())
 	mux.HandleFunc("GET /debug/fleet", r.debugFleet)
 	mux.HandleFunc("POST /debug/route", r.debugRoute)
+	mux.HandleFunc("/v1/", r.notTheAPI)
 	mux.HandleFunc("GET /debug/pprof/", pprof.Index)
 	mux.HandleFunc("GET /debug/pprof/cmdline", pprof.Cmdline)
 	mux.HandleFunc("GET /debug/pprof/profile", pprof.Profile)
 	mux.HandleFunc("GET /debug/pprof/symbol", pprof.Symbol)
 	mux.HandleFunc("GET /debug/pprof/trace", pprof.Trace)
 	return mux
+}
+
+// notTheAPI answers an OpenAI request with the address of the API.
+func (r *Router) notTheAPI(w http.ResponseWriter, _ *http.Request) {
+	writeError(w, &apierror.Error{
+		Status: 404, Code: "unknown_path",
+		Message: "this is the admin port; the API is at " + r.config.Router.Listen + " (router.listen)",
+	})
 }
 
 // readyz answers 200 once a request would be answered. Its body says why not, or which data is

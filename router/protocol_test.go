@@ -75,6 +75,8 @@ func TestWrongPathsAndMethods(t *testing.T) {
 		{"POST", "/v1/chat/completion", small, 404, "it is /v1/chat/completions", ""},
 		{"POST", "/V1/chat/completions", small, 404, "it is /v1/chat/completions", ""},
 		{"POST", "/v1/mesages", small, 404, "it is /v1/messages", ""},
+		{"GET", "/metrics", "", 404, "it is at the router's admin port (router.admin)", ""},
+		{"GET", "/debug/fleet", "", 404, "it is at the router's admin port (router.admin)", ""},
 		{"GET", "/model", "", 404, "it is /v1/models", ""},
 		{"GET", "/v1/files", "", 404, "names a `model`", ""},
 		{"POST", "/v1/files", "", 404, "names a `model`", ""},

@@ -219,6 +219,10 @@ func TestPolicyFile(t *testing.T) {
 	if served["sim-0"] != 5 {
 		t.Errorf("round robin gave %v", served)
 	}
+	if status, body := s.get(s.admin + "/v1/models"); status != 404 || !strings.Contains(string(body),
+		"this is the admin port; the API is at 127.0.0.1:0 (router.listen)") {
+		t.Errorf("the API at the admin port: %d %s", status, body)
+	}
 	if resp, err := http.Get(s.admin + "/healthz"); err != nil || resp.StatusCode != 200 {
 		t.Errorf("healthz: %v %v", resp, err)
 	} else {

@@ -168,11 +168,15 @@ const longestEcho = 256 // bytes of a path or name in an error
 // noPath answers a request for an unknown path. It suggests the endpoint that the client may mean.
 func (g *Gateway) noPath(ctx *fasthttp.RequestCtx, api scan.API) {
 	e := *errNoPath
-	if meant := meantBy(ctx.Path()); meant != "" {
+	r, _, _ := find(ctx.Method(), ctx.Path())
+	switch meant := meantBy(ctx.Path()); {
+	case meant != "":
 		e.Message += "; it is " + meant
-	} else if r, _, _ := find(ctx.Method(), ctx.Path()); r == routePass {
+	case onAdminPort(ctx.Path()):
+		e.Message += "; it is at the router's admin port (router.admin)"
+	case r == routePass:
 		e = *errNotPassed
-	} else {
+	default:
 		e.Message += "; there are " + strings.Join(endpoints, ", ")
 	}
 	g.fail(ctx, api, &e)

@@ -106,6 +106,11 @@ func isStored(method, path []byte) bool {
 // endpoints are the paths that errors suggest.
 var endpoints = append(slices.Sorted(maps.Keys(inferPaths)), "/v1/models", "/health")
 
+// onAdminPort says whether a path is one of the router's admin port.
+func onAdminPort(path []byte) bool {
+	return string(path) == "/metrics" || string(path) == "/readyz" || bytes.HasPrefix(path, []byte("/debug/"))
+}
+
 // meantBy returns the endpoint that an unknown path is probably meant for, or "". It recognizes a
 // trailing slash, a missing or doubled /v1, capitals, and one wrong letter.
 func meantBy(path []byte) string {
