@@ -55,8 +55,8 @@ func Run(ctx context.Context, c Config) error {
 	return a.Run(ctx, context.WithoutCancel(ctx))
 }
 
-// New checks c, binds all listeners and prepares every part. It starts, asks and announces nothing;
-// Run does.
+// New checks c, binds all listeners and prepares every part. New starts, asks and announces
+// nothing; Run does.
 func New(c Config) (*Agent, error) {
 	if err := config.Check(&c); err != nil {
 		return nil, err

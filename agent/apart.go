@@ -57,8 +57,8 @@ func basePath(u *unit) string {
 	return a.BasePath
 }
 
-// sameGPU tells whether two names mean the same device, or a GPU and an instance of that GPU. It
-// does not compare an index with a UUID.
+// sameGPU tells whether two names mean the same device, or a GPU and an instance of that GPU.
+// sameGPU does not compare an index with a UUID.
 func sameGPU(a, b string) bool {
 	return strings.EqualFold(a, b) || strings.HasPrefix(a, b+":") || strings.HasPrefix(b, a+":")
 }

@@ -1,6 +1,6 @@
 // Package agent is the daemon beside the inference engines of a host. Each engine is a node. The
 // agent starts the engine or attaches to it, serves an authenticated front for routers, and
-// announces the node's state in etcd. It reads the host's figures once for all nodes.
+// announces the node's state in etcd. The agent reads the host's figures once for all nodes.
 package agent
 
 import (

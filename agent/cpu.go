@@ -29,9 +29,9 @@ type cpuTimes struct{ busy, total uint64 }
 
 func newCPUMeter() *cpuMeter { return &cpuMeter{file: "/proc/stat"} }
 
-// percent returns the share of CPU time spent since the last call, 0 to 100. It is unknown at the
-// first call, and on a host without /proc. A call within minSample of the last one returns the same
-// value.
+// percent returns the share of CPU time spent since the last call, 0 to 100. The share is unknown
+// at the first call, and on a host without /proc. A call within minSample of the last one returns
+// the same value.
 func (m *cpuMeter) percent(now time.Time) load.Gauge {
 	m.mu.Lock()
 	defer m.mu.Unlock()

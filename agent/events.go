@@ -78,7 +78,7 @@ func (u *unit) validateEventsWay(p *problems) {
 	}
 }
 
-// eventFeed follows the engine's KV events. Its zero value follows none.
+// eventFeed follows the engine's KV events. The feed's zero value follows none.
 type eventFeed struct {
 	follower *events.Follower
 	daemon   *events.Daemon   // receives the reports, unless index does

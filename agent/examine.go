@@ -17,7 +17,7 @@ import (
 )
 
 // Examine reports what would make a start fail, outside the configuration's own text: for each
-// field its file, address or right, and the fix. It reads files, binds addresses and writes
+// field its file, address or right, and the fix. Examine reads files, binds addresses and writes
 // nothing. [engine], [[engine]] and [etcd] examine themselves.
 func (c *Config) Examine() error {
 	var p problems

@@ -22,7 +22,7 @@ type host struct {
 	shares shares
 }
 
-// newHost prepares the readers. They read nothing before they run.
+// newHost prepares the readers. The readers read nothing before they run.
 func newHost(a *Agent) (h *host, err error) {
 	h = &host{agent: a, cpu: newCPUMeter(), gpus: gpu.New(&a.config.GPU, a.log)}
 	h.devices = h.gpus.Devices
@@ -91,9 +91,9 @@ func (r *hostReading) gpu(n *node) load.GPU {
 
 // split divides the host's power among its engines. An engine gets the power of its GPUs and an
 // equal part of the rest. A GPU with instances of several engines counts in equal parts. All shares
-// are equal if the power of a GPU is unknown. They are in proportion to the GPUs' power if the GPUs
-// together draw more than the host's meter says, because a meter can lag. The shares always add up
-// to 1.
+// are equal if the power of a GPU is unknown. The shares are in proportion to the GPUs' power if
+// the GPUs together draw more than the host's meter says, because a meter can lag. The shares
+// always add up to 1.
 func (r *hostReading) split() {
 	watts, engines := r.power.Watts, float64(len(r.engines))
 	sum, known := r.gpuWatts()

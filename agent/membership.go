@@ -22,8 +22,8 @@ type membership struct {
 	link      atomic.Pointer[string]         // connected or lost; nil: not known yet
 }
 
-// run keeps the node announced until ctx ends, then removes it from etcd. It fails if another agent
-// holds the node id.
+// run keeps the node announced until ctx ends, then removes it from etcd. run fails if another
+// agent holds the node id.
 func (m *membership) run(ctx context.Context, client *cluster.Client) error {
 	r := cluster.NewRegistrar(client, m.registration)
 	m.registrar.Store(r)

@@ -78,8 +78,8 @@ func (a *Agent) preparePeers() (err error) {
 	return nil
 }
 
-// tellPeers serves events until ctx ends. It starts once the programs are loaded, or cannot be
-// loaded.
+// tellPeers serves events until ctx ends. tellPeers starts once the programs are loaded, or cannot
+// be loaded.
 func (a *Agent) tellPeers(ctx context.Context) {
 	if a.peers.at == nil {
 		return

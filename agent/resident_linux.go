@@ -10,9 +10,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// releaseStart gives back memory that only the start has needed. This is heap, from reading the
-// kernel's types, and pages of the program's code, which the kernel reads from the file again when
-// they run. Call it once.
+// releaseStart gives back memory that only the start has needed. The memory is heap, from reading
+// the kernel's types, and pages of the program's code, which the kernel reads from the file again
+// when they run. Call it once.
 func releaseStart() {
 	debug.FreeOSMemory()
 	exe, err := os.Readlink("/proc/self/exe")

@@ -109,8 +109,8 @@ func (r *running) until(ctx context.Context, name string, part func(context.Cont
 	})
 }
 
-// register keeps every node announced until ctx ends, over one connection. It returns when all
-// nodes are removed from etcd.
+// register keeps every node announced until ctx ends, over one connection. register returns when
+// all nodes are removed from etcd.
 func (r *running) register(ctx context.Context) error {
 	a := r.agent
 	if len(a.etcd.Endpoints) == 0 {

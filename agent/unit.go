@@ -87,7 +87,7 @@ func (u *unit) mention(key, flag string) string {
 	return u.name(key) + " (" + flag + ")"
 }
 
-// flag returns the flag of a key in the short form. It is empty in a list, where flags do not
+// flag returns the flag of a key in the short form. The flag is empty in a list, where flags do not
 // apply.
 func (u *unit) flag(flag string) string {
 	if u.element != "" {
@@ -112,7 +112,7 @@ func (u *unit) visible() []string {
 	return u.GPUs
 }
 
-// devices appends to dst the engine's devices among all. It appends none if one of them is not
+// devices appends to dst the engine's devices among all. devices appends none if one of them is not
 // read.
 func (u *unit) devices(dst, all []gpu.Device) []gpu.Device {
 	if u.element == "" {

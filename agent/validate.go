@@ -85,7 +85,7 @@ func (c *Config) places(units []*unit) []place {
 	return all
 }
 
-// open checks that the agent can listen on an address. It refuses an address that other hosts
+// open checks that the agent can listen on an address. open refuses an address that other hosts
 // reach, unless allowed is set.
 func (p *problems) open(at place, allowed bool, fix string) {
 	if err := listen.Check(at.address); err != nil {

@@ -113,9 +113,9 @@ func agree(t testing.TB, from, to usage) {
 }
 
 // TestAccuracy compares the CPU time, the waits and the number of waits of a process with the
-// kernel's own counts of the same interval. They must agree within 2 %, whatever else runs on the
-// machine. The process has busy threads and mostly sleeping ones, and shares its CPU with another
-// process.
+// kernel's own counts of the same interval. The figures must agree within 2 %, whatever else runs
+// on the machine. The process has busy threads and mostly sleeping ones, and shares its CPU with
+// another process.
 func TestAccuracy(t *testing.T) {
 	h := newHost(t)
 	s := h.load()

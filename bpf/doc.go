@@ -5,9 +5,9 @@
 //
 // # Programs
 //
-// Load puts programs and maps under /sys/fs/bpf/cognitora (maps/, progs/, links/). They stay and go
-// on counting when the process ends. The next Load uses the same maps. Open reads them without
-// changing anything. Clean removes them all. `bpftool map dump pinned
+// Load puts programs and maps under /sys/fs/bpf/cognitora (maps/, progs/, links/). The programs and
+// maps stay and go on counting when the process ends. The next Load uses the same maps. Open reads
+// them without changing anything. Clean removes them all. `bpftool map dump pinned
 // /sys/fs/bpf/cognitora/maps/NAME` prints the data that Go reads. The .bpf.c and .h files in this
 // folder describe each map.
 //
@@ -18,27 +18,28 @@
 // again if its layout is the same: type, number of entries, and the names, places and sizes of
 // fields. Otherwise its counts are copied, by field name, into a new map before the programs
 // change. Counts of connections between the copy and the change are added afterwards, and none is
-// lost (Linux 5.14; Missing reports an older kernel). Other counts of that time are lost.
-// Report.Window is its length, a few milliseconds. A run on a CPU, or a wait for one, is counted
-// when it ends, so one that ends within the window is lost whole. Sockets that are open when
-// cgn_socks changes count as closed. Those of watched ports count as opened anew with their next
-// packet.
+// lost (Linux 5.14; Missing reports an older kernel). Other counts between the copy and the change
+// are lost. Report.Window is the length of this time, a few milliseconds. A run on a CPU, or a wait
+// for one, is counted when it ends, so one that ends within the window is lost whole. Sockets that
+// are open when cgn_socks changes count as closed. Open sockets of watched ports count as opened
+// anew with their next packet.
 //
 // # Rights
 //
 // Load needs CAP_BPF, CAP_PERFMON (tracepoints, reading kernel memory by its types), CAP_NET_ADMIN
-// (programs of sockets and packets), and a BPF file system to which it may write. It needs no other
-// capability, and not root. Process ids are those of the host, so a process in a PID namespace must
-// not watch any. If a part cannot be loaded, the rest works, and Missing reports the part and the
-// reason. If nothing can be loaded, New returns a reader of /proc, sock_diag and cgroup files.
+// (programs of sockets and packets), and a BPF file system to which it may write. Load needs no
+// other capability, and not root. Process ids are those of the host, so a process in a PID
+// namespace must not watch any. If a part cannot be loaded, the rest works, and Missing reports the
+// part and the reason. If nothing can be loaded, New returns a reader of /proc, sock_diag and
+// cgroup files.
 //
 // # Privacy
 //
 // No payload is copied out of the kernel. The programs look at two bytes, with which a request to a
-// watched port may begin, and do not keep them. These are the first two bytes on a connection,
-// after an answer has begun, or after 100 Continue; in the last case they belong to a body. The
-// programs compare them with the first bytes of HTTP/1 methods, of HTTP/2 and of TLS. All other
-// figures come from packet headers, sizes and times.
+// watched port may begin, and do not keep them. The two bytes are the first two bytes on a
+// connection, after an answer has begun, or after 100 Continue; in the last case they belong to a
+// body. The programs compare them with the first bytes of HTTP/1 methods, of HTTP/2 and of TLS. All
+// other figures come from packet headers, sizes and times.
 //
 // # Limits of tokens
 //

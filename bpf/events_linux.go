@@ -87,7 +87,7 @@ func OpenEvents(root string) (e *Events, err error) {
 	return e, e.unwatchAll()
 }
 
-// Watch makes Next return rare events on connections to a peer, with the id. It takes effect
+// Watch makes Next return rare events on connections to a peer, with the id. Watch takes effect
 // immediately, and includes connections that are already open. At most MaxWatched peers are
 // watched.
 func (e *Events) Watch(addr netip.AddrPort, id uint64) error {
@@ -131,11 +131,11 @@ func (e *Events) Dropped() (n uint64, err error) {
 	return n, nil
 }
 
-// PeersFD returns a descriptor of the counts of all peers. Its receiver can only read them
-// (NewPeerCounts). e owns it and closes it.
+// PeersFD returns a descriptor of the counts of all peers. The descriptor's receiver can only read
+// them (NewPeerCounts). e owns it and closes it.
 func (e *Events) PeersFD() int { return e.peers.FD() }
 
-// Next waits for an event, until the deadline unless that is zero. Its error wraps
+// Next waits for an event, until the deadline unless that is zero. Next's error wraps
 // os.ErrDeadlineExceeded after the deadline, and os.ErrClosed after Close.
 func (e *Events) Next(deadline time.Time) (Event, error) {
 	e.ring.SetDeadline(deadline)

@@ -32,7 +32,7 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m)
 }
 
-// lack skips the test. It fails if BPF_REQUIRED promises that everything is available.
+// lack skips the test. lack fails if BPF_REQUIRED promises that everything is available.
 func lack(t testing.TB, why string) {
 	t.Helper()
 	if os.Getenv("BPF_REQUIRED") == "1" {
@@ -116,7 +116,7 @@ func move(t testing.TB, cgroup string) {
 	}
 }
 
-// load loads the programs into the host's own place. It fails if a hook is missing.
+// load loads the programs into the host's own place. load fails if a hook is missing.
 func (h *host) load() *Set {
 	h.t.Helper()
 	s, err := Load(Options{Root: h.root, Cgroup: h.cgroup})

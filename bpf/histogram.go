@@ -32,7 +32,7 @@ func Bounds(i int) (lower, upper time.Duration) {
 }
 
 // Quantile returns the duration below which the share q (0 to 1) of the counts lies, interpolated
-// inside its bucket. It is 0 if the histogram is empty.
+// inside its bucket. The quantile is 0 if the histogram is empty.
 func (h Histogram) Quantile(q float64) time.Duration {
 	total := uint64(0)
 	for _, n := range h.Buckets {
@@ -73,8 +73,8 @@ func (h Histogram) Since(earlier Histogram) Histogram {
 	return d
 }
 
-// Subtract sets d to h.Since(earlier). It reuses the memory of d's buckets, and shares none with h
-// and earlier.
+// Subtract sets d to h.Since(earlier). Subtract reuses the memory of d's buckets, and shares none
+// with h and earlier.
 func (d *Histogram) Subtract(h, earlier *Histogram) {
 	d.Count, d.Sum, d.Buckets = h.Count, h.Sum, append(d.Buckets[:0], h.Buckets...)
 	if int64(h.Count-earlier.Count) < 0 || len(h.Buckets) != len(earlier.Buckets) {

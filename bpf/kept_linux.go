@@ -12,13 +12,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// kept reads a value of a map repeatedly into the same memory, and allocates nothing. It uses one
+// kept reads a value of a map repeatedly into the same memory, and allocates nothing. kept uses one
 // system call that bypasses Go's scheduler. The call does not block, and a scheduler that knows of
 // a call wakes its monitor, which costs more than the read.
 type kept[K, V any] struct {
 	attr lookup
 	key  K
-	// value has one element, or one for each possible CPU. V has no pointers. Its size is the
+	// value has one element, or one for each possible CPU. V has no pointers. V's size is the
 	// kernel's: a multiple of 8 bytes.
 	value []V
 }
@@ -44,7 +44,7 @@ func newKept[K, V any](m *ebpf.Map, values int) (*kept[K, V], error) {
 	return k, nil
 }
 
-// read fills value with the map's value under key. It returns ENOENT if there is none.
+// read fills value with the map's value under key. read returns ENOENT if there is none.
 func (k *kept[K, V]) read() error {
 	_, _, errno := unix.RawSyscall(unix.SYS_BPF, unix.BPF_MAP_LOOKUP_ELEM, uintptr(unsafe.Pointer(&k.attr)),
 		unsafe.Sizeof(k.attr))

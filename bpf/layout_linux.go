@@ -16,8 +16,8 @@ type field struct {
 	count        uint32 // 1, or the number of elements of an array
 }
 
-// fields lists the integers of t in order. It fails for a type with other contents, whose layout
-// cannot be compared or copied.
+// fields lists the integers of t in order. fields fails for a type with other contents, whose
+// layout cannot be compared or copied.
 func fields(t btf.Type, path string, offset uint32) ([]field, error) {
 	switch t := btf.UnderlyingType(t).(type) {
 	case *btf.Int:
@@ -69,7 +69,8 @@ func wanted(spec *ebpf.MapSpec) (l layout, err error) {
 	return l, err
 }
 
-// found returns the layout of a map in the kernel. It finds the map's types by their names in spec.
+// found returns the layout of a map in the kernel. found finds the map's types by their names in
+// spec.
 func found(m *ebpf.Map, spec *ebpf.MapSpec) (l layout, err error) {
 	if spec.Type == ebpf.ProgramArray || spec.Type == ebpf.RingBuf {
 		return l, nil
@@ -116,7 +117,7 @@ func entries(spec *ebpf.MapSpec) uint32 { return spec.MaxEntries }
 var errNotCarried = errors.New("its keys have changed: its counts begin anew")
 
 // carry copies the counts in from into to, by fields of the same name and size and by the same kind
-// of key. It calls seen with each old value.
+// of key. carry calls seen with each old value.
 func carry(from, to *ebpf.Map, spec *ebpf.MapSpec, seen func(key, value []byte)) error {
 	switch spec.Type {
 	case ebpf.Hash, ebpf.LRUHash, ebpf.Array, ebpf.PerCPUArray:

@@ -17,7 +17,7 @@ const (
 )
 
 // bounce returns a function that gives CPU 0 to another thread and takes it back, n times. Each
-// time makes two switches and two wakeups. Its caller must run on CPU 0.
+// time makes two switches and two wakeups. The function's caller must run on CPU 0.
 func bounce(t testing.TB) func(n int) {
 	var there, back [2]int
 	for _, p := range []*[2]int{&there, &back} {
@@ -113,9 +113,9 @@ func (h *host) cost() (c cost) {
 	return c
 }
 
-// costTimes is the largest allowed mean cost of a run of a program. It is a multiple of the cost of
-// an empty program at switches in the same test. Programs come to between a fifth and a third of
-// it. Both costs include taking the time. On an emulated CPU the cost is not checked.
+// costTimes is the largest allowed mean cost of a run of a program. costTimes is a multiple of the
+// cost of an empty program at switches in the same test. Programs come to between a fifth and a
+// third of it. The two costs include taking the time. On an emulated CPU the cost is not checked.
 const costTimes = 20
 
 // TestCostOfLoad runs all programs at 20,000 switches and 10,000 packets a second, and reports

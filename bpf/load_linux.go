@@ -19,8 +19,8 @@ import (
 type Options struct {
 	// Root is a folder in a BPF file system. Load makes it. Empty: DefaultRoot.
 	Root string
-	// Cgroup is the folder of a cgroup (version 2). Its sockets, and those in the cgroups below it,
-	// are counted. Empty: all sockets of the host.
+	// Cgroup is the folder of a cgroup (version 2). The cgroup's sockets, and those in the cgroups
+	// below it, are counted. Empty: all sockets of the host.
 	Cgroup string
 
 	// Keep makes Load fail if another version of the programs has put its own maps in the place of

@@ -84,7 +84,7 @@ func TestKilled(t *testing.T) {
 	}
 }
 
-// TestClean: Clean leaves neither pins nor programs. It does not fail if there is nothing to
+// TestClean: Clean leaves neither pins nor programs. Clean does not fail if there is nothing to
 // remove.
 func TestClean(t *testing.T) {
 	h := newHost(t)

@@ -25,8 +25,8 @@ func PeersLayout() (uint64, error) {
 	return h.Sum64(), nil
 }
 
-// PeerCounts reads the counts of peers through a descriptor from another process. It needs no
-// rights of its own. One goroutine uses it.
+// PeerCounts reads the counts of peers through a descriptor from another process. PeerCounts needs
+// no rights of its own. One goroutine uses it.
 type PeerCounts struct {
 	m     *ebpf.Map
 	key   socketsPeerKey

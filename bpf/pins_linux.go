@@ -31,8 +31,8 @@ type hinted struct {
 func (h *hinted) Hint() string  { return h.hint }
 func (h *hinted) Unwrap() error { return h.error }
 
-// WithHint returns err with its hint, if it has one, in the text. It is for callers that do not ask
-// an error for its Hint.
+// WithHint returns err with its hint, if it has one, in the text. WithHint is for callers that do
+// not ask an error for its Hint.
 func WithHint(err error) error {
 	if h := (*hinted)(nil); errors.As(err, &h) {
 		return fmt.Errorf("%w; %s", err, h.hint)
@@ -58,7 +58,7 @@ type pins string
 
 func (p pins) path(dir, name string) string { return filepath.Join(string(p), dir, short(name)) }
 
-// Examine returns an error if root (empty: DefaultRoot) cannot be made. It does not make it.
+// Examine returns an error if root (empty: DefaultRoot) cannot be made. Examine does not make it.
 func Examine(root string) error { return pins(rootOf(root)).inBPF() }
 
 // inBPF returns an error if the folder, or its lowest existing parent, is not in a BPF file system.
@@ -123,7 +123,7 @@ func (p pins) others(err error) error {
 const lockWait = 30 * time.Second
 
 // lock keeps other loaders and Clean away from the folder until the file is closed or the process
-// ends. It returns fs.ErrNotExist if the folder does not exist, or was removed before it was
+// ends. lock returns fs.ErrNotExist if the folder does not exist, or was removed before it was
 // locked.
 func (p pins) lock() (*os.File, error) {
 	dir, err := os.Open(string(p))

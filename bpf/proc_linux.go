@@ -15,9 +15,9 @@ import (
 // tick is the unit of /proc/stat. USER_HZ is 100 on every supported architecture.
 const tick = 10 * time.Millisecond
 
-// Proc is a Reader that needs no rights. It reads /proc, sock_diag and cgroup files. It sees only
-// processes and connections that exist at the time, so those that ended in between are not in its
-// counts. It has no times of tokens.
+// Proc is a Reader that needs no rights. Proc reads /proc, sock_diag and cgroup files. Proc sees
+// only processes and connections that exist at the time, so those that ended in between are not in
+// its counts. Proc has no times of tokens.
 type Proc struct {
 	missing []Missing
 
@@ -208,8 +208,8 @@ func (p *Proc) Group(root int) (Group, error) {
 	return Group{}, notWatched("process", root)
 }
 
-// tree returns root and its descendants. It uses the kernel's lists of children, whose cost depends
-// on the size of the tree. Without such lists it walks through all of /proc.
+// tree returns root and its descendants. tree uses the kernel's lists of children, whose cost
+// depends on the size of the tree. Without such lists it walks through all of /proc.
 func tree(root int) []int {
 	all := []int{root}
 	for i := 0; i < len(all) && len(all) < 1<<16; i++ {

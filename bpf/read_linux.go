@@ -75,7 +75,8 @@ func (s *Set) RunDelay(h *Histogram) error {
 	return nil
 }
 
-// Groups returns the watched groups. Their CPU time includes the present run of running threads.
+// Groups returns the watched groups. A group's CPU time includes the present run of running
+// threads.
 func (s *Set) Groups() ([]Group, error) {
 	cpus, err := perCPU[schedCpu](s, "cgn_cpus")
 	if err != nil {

@@ -40,21 +40,22 @@ type Reader interface {
 	// Missing lists the figures that this reader cannot measure, and the reasons.
 	Missing() []Missing
 
-	// WatchPort starts counting connections to a local listening port. It does nothing if the port
-	// is watched already. At most 64 ports can be watched.
+	// WatchPort starts counting connections to a local listening port. WatchPort does nothing if
+	// the port is watched already. At most 64 ports can be watched.
 	WatchPort(port uint16) error
 	// UnwatchPort forgets a port and its counts.
 	UnwatchPort(port uint16) error
 	// WatchProcesses starts counting a process, its threads and all their descendants as one group.
-	// It does nothing if the group is watched already. At most 63 groups can be watched.
+	// WatchProcesses does nothing if the group is watched already. At most 63 groups can be
+	// watched.
 	WatchProcesses(root int) error
 	// UnwatchProcesses forgets a group and its counts.
 	UnwatchProcesses(root int) error
 
 	// CPUs returns the utilisation of each CPU that has run a thread.
 	CPUs() ([]CPU, error)
-	// RunDelay sets h to the waits of threads for a CPU, on the whole host. It reuses the memory of
-	// h's buckets.
+	// RunDelay sets h to the waits of threads for a CPU, on the whole host. RunDelay reuses the
+	// memory of h's buckets.
 	RunDelay(h *Histogram) error
 	// Groups returns the watched groups.
 	Groups() ([]Group, error)
@@ -93,8 +94,8 @@ type Group struct {
 }
 
 // Sockets counts connections to a peer or to a listening port. SourceProc sees only connections
-// that are established at the time. It fills Established, Retransmits, the bytes, and the path's
-// figures.
+// that are established at the time. SourceProc fills Established, Retransmits, the bytes, and the
+// path's figures.
 type Sockets struct {
 	Opened        uint64 // connections that were established
 	Closed        uint64 // established connections that ended
@@ -137,9 +138,9 @@ type Peer struct {
 }
 
 // Tokens holds the timings of a port's POST requests, measured at its packets. A stream is an
-// answer of at least three pieces. A piece is data that the engine sends at once. It is a token if
-// the engine flushes after each token. A head that is sent alone, before the first token, is
-// recognised by its size or by the gap after it, and is not a token.
+// answer of at least three pieces. A piece is data that the engine sends at once. A piece is a
+// token if the engine flushes after each token. A head that is sent alone, before the first token,
+// is recognised by its size or by the gap after it, and is not a token.
 type Tokens struct {
 	TTFT Histogram // of streams: from the first byte of the request to the first token
 	ITL  Histogram // of streams: gaps between tokens
@@ -152,7 +153,8 @@ type Tokens struct {
 	SinglesTime time.Duration // sum of their times from the first byte of the request to the first piece
 
 	// The counts below are not in the histograms. Unclear counts streams whose first piece may be a
-	// head or contain a token. They are in ITL from their second gap on, and not in TTFT.
+	// head or contain a token. Unclear streams are in ITL from their second gap on, and not in
+	// TTFT.
 	Unclear uint64
 	// segments that belong to the piece before: sent within 128 us of it, or written before it had
 	// gone out

@@ -139,7 +139,7 @@ func TestUtilisation(t *testing.T) {
 }
 
 // TestFollows: children and their children belong to the group, including those that existed
-// before. They leave it when they end.
+// before. The children leave it when they end.
 func TestFollows(t *testing.T) {
 	h := newHost(t)
 	s := h.load()

@@ -26,7 +26,7 @@ type Set struct {
 var _ Reader = (*Set)(nil)
 
 // Open returns a reader of the programs that another process has loaded under root (empty:
-// DefaultRoot). It changes nothing, and refuses the methods that would.
+// DefaultRoot). Open changes nothing, and refuses the methods that would.
 func Open(root string) (*Set, error) {
 	spec, err := programs()
 	if err != nil {
@@ -67,7 +67,7 @@ func (s *Set) Source() Source { return SourceBPF }
 // Missing lists the figures of missing hooks.
 func (s *Set) Missing() []Missing { return s.missing }
 
-// Report returns what Load found and did. It is empty after Open.
+// Report returns what Load found and did. The report is empty after Open.
 func (s *Set) Report() Report { return s.report }
 
 // Close closes the set's own descriptors. The programs stay.

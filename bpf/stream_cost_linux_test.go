@@ -97,8 +97,9 @@ func (p *pace) counted(h *host, s *Set) {
 }
 
 // TestCostOfStreams measures the cost of a run of each program while tokens go out at their own
-// pace, so that other code has used the caches between runs. It also measures an empty program at
-// switches. No program may cost more than costTimes as much. All figures include taking the times.
+// pace, so that other code has used the caches between runs. TestCostOfStreams also measures an
+// empty program at switches. No program may cost more than costTimes as much. All figures include
+// taking the times.
 func TestCostOfStreams(t *testing.T) {
 	h := newHost(t)
 	s := h.load()
@@ -119,7 +120,7 @@ func TestCostOfStreams(t *testing.T) {
 	p.counted(h, s)
 }
 
-// over logs the runs, the cost of a run, and the share of a core of programs during d. It returns
+// over logs the runs, the cost of a run, and the share of a core of programs during d. over returns
 // the mean cost of a run of each program.
 func (h *host) over(d time.Duration, programs ...string) (all []time.Duration) {
 	cores := 0.0

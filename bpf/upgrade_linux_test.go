@@ -172,7 +172,7 @@ func (h *host) ended(s *Set, to netip.AddrPort) (port Port, peer Sockets) {
 }
 
 // TestUpgradeOfSockets: when the state of sockets is made anew, exactly the open sockets count as
-// closed. Those of a port count as opened anew with their next packet.
+// closed. Open sockets of a port count as opened anew with their next packet.
 func TestUpgradeOfSockets(t *testing.T) {
 	h := newHost(t)
 	p := h.namespaces()

@@ -4,7 +4,7 @@
 //
 // A read has two sides: the reader, and the owner of the memory. The reader asks the owner for the
 // Endpoint of a Pair and for Windows, over an authenticated connection. Then it reads through its
-// own Pair, and the owner's processor does no work for the bytes. RoCE carries the bytes. It
+// own Pair, and the owner's processor does no work for the bytes. RoCE carries the bytes. RoCE
 // neither encrypts nor authenticates, so it is for trusted networks.
 package rdma
 
@@ -31,8 +31,8 @@ var (
 	// ErrAccess means that the owner's card refused a read, because of a wrong key or a revoked
 	// window. The pair is broken then, so it wraps ErrBroken.
 	ErrAccess = fmt.Errorf("%w: the other side refused access", ErrBroken)
-	// ErrUnreachable means that the other side's card has not answered within the retries. It wraps
-	// ErrBroken too.
+	// ErrUnreachable means that the other side's card has not answered within the retries.
+	// ErrUnreachable wraps ErrBroken too.
 	ErrUnreachable = fmt.Errorf("%w: the other side does not answer", ErrBroken)
 	// ErrNotRegistered means that memory lies in no region of the device.
 	ErrNotRegistered = errors.New("rdma: memory is not registered")
@@ -64,12 +64,13 @@ type Read struct {
 	Skip uint64 // offset in the window, in bytes
 }
 
-// Device is an opened port of a card. It is safe for concurrent use.
+// Device is an opened port of a card. A Device is safe for concurrent use.
 type Device interface {
 	Name() string // the kernel's name, such as "mlx5_0"
 	// Register registers mem with the card once, as a target of reads and as memory for windows.
-	// This alone lets no other side read it. mem must not be on Go's heap, and must stay mapped
-	// until Close. All of it is pinned, so the limit of locked memory applies (ErrMemlock).
+	// The registration alone lets no other side read it. mem must not be on Go's heap, and must
+	// stay mapped until Close. All of it is pinned, so the limit of locked memory applies
+	// (ErrMemlock).
 	Register(mem []byte) error
 	// Pair makes one side of a connection. PairOptions bound its work in progress.
 	Pair(o PairOptions) (Pair, error)
@@ -78,8 +79,8 @@ type Device interface {
 	// Gone is closed when the device no longer works: it was removed or closed, or its port stayed
 	// down. Operations in progress end with ErrGone.
 	Gone() <-chan struct{}
-	// Close closes all pairs, then unpins the memory, then closes the card's context. It ends the
-	// operations in progress and waits for them.
+	// Close closes all pairs, then unpins the memory, then closes the card's context. Close ends
+	// the operations in progress and waits for them.
 	Close() error
 }
 
@@ -103,31 +104,31 @@ type PairOptions struct {
 	Timeout time.Duration
 	// Reads means that the pair will read into any of the device's regions. If the pair must
 	// register the regions again for that, it does so when it is made, and not with the first read.
-	// This may take long. The memory then counts as pinned twice (ErrMemlock).
+	// The registration may take long. The memory then counts as pinned twice (ErrMemlock).
 	Reads bool
 }
 
-// Pair is one of the two ends of a connection between cards. Its owner closes it. Its methods are
-// safe for concurrent use.
+// Pair is one of the two ends of a connection between cards. A Pair's owner closes it. A Pair's
+// methods are safe for concurrent use.
 type Pair interface {
 	Local() Endpoint
 	// Connect connects the pair, so that it can read and be read through. Call it once.
 	Connect(remote Endpoint) error
-	// Read fills all of reads, in any order, and splits them as the card needs. It parks once for
+	// Read fills all of reads, in any order, and splits them as the card needs. Read parks once for
 	// all of them, and does not spin. When it returns, even with an error, the card no longer
 	// writes into their memory. If ctx ends first, Read breaks the pair, and its error wraps
 	// ErrBroken and the context's cause. If ctx ends before any request was posted to the card, the
 	// pair stays usable.
 	Read(ctx context.Context, reads []Read) error
-	// Grant makes one window for each of mems, which lie in registered memory. It waits once for
+	// Grant makes one window for each of mems, which lie in registered memory. Grant waits once for
 	// all. Only the other side of this pair can read through them, until they are revoked or the
 	// pair is closed. After an error nobody can read through any of them. If the card cannot
 	// confirm that, or ctx ends before it has, Grant closes the pair.
 	Grant(ctx context.Context, mems [][]byte) ([]Window, error)
-	// Revoke revokes windows of this pair. It waits once for all. When it returns, even with an
-	// error, nobody can read through them any more. It closes the pair if the card cannot confirm
-	// that before ctx ends, if one of them is not a window of this pair, or if one was revoked
-	// before.
+	// Revoke revokes windows of this pair. Revoke waits once for all. When it returns, even with an
+	// error, nobody can read through them any more. Revoke closes the pair if the card cannot
+	// confirm that before ctx ends, if one of them is not a window of this pair, or if one was
+	// revoked before.
 	Revoke(ctx context.Context, windows []Window) error
 	// Broken is closed when the pair no longer works.
 	Broken() <-chan struct{}

@@ -1,5 +1,6 @@
-// Package engine looks after one inference engine of an agent. It attaches to a running engine, or
-// starts and supervises its own. It keeps a current State of the engine by polling it at low cost.
+// Package engine looks after one inference engine of an agent. The package attaches to a running
+// engine, or starts and supervises its own. The package keeps a current State of the engine by
+// polling it at low cost.
 package engine
 
 import (

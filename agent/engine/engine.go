@@ -16,7 +16,7 @@ import (
 	"github.com/cognitora/dataplane/internal/enginemetrics"
 )
 
-// State holds the known figures of the engine. It is immutable once published.
+// State holds the known figures of the engine. A State is immutable once published.
 type State struct {
 	Ready    bool
 	Reason   string   // why the engine is not ready
@@ -79,7 +79,7 @@ type Engine struct {
 	} // owned by the goroutine of Run
 }
 
-// New prepares the engine. It starts and asks nothing; Run does.
+// New prepares the engine. New starts and asks nothing; Run does.
 func New(c *Config, o Options) (*Engine, error) {
 	e := &Engine{config: c, log: o.Logger, count: o.Counters, holds: o.Held, changed: make(chan struct{}, 1)}
 	if e.log == nil {

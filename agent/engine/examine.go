@@ -10,7 +10,7 @@ import (
 )
 
 // Examine reports what would make a start fail outside the configuration's own text: key, CA,
-// program and model files. It runs nothing.
+// program and model files. Examine runs nothing.
 func (c *Config) Examine() error {
 	_, keyErr := readKey(c.APIKeyFile)
 	errs := []error{keyErr}

@@ -23,8 +23,7 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m)
 }
 
-// fakeEngine listens like an engine would. It ends by signal, after an hour at
-// the latest.
+// fakeEngine listens like an engine would. fakeEngine ends by signal, after an hour at the latest.
 func fakeEngine(mode, port string) {
 	switch mode {
 	case "crash":

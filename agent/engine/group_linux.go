@@ -29,7 +29,7 @@ func dropRights() error {
 }
 
 // reap waits until cmd has exited, calls settle, kills the rest of its group and returns the result
-// of cmd.Wait. It reaps the process last, so that no other group can get its id before.
+// of cmd.Wait. reap reaps the process last, so that no other group can get its id before.
 func reap(cmd *exec.Cmd, settle func()) error {
 	pid := cmd.Process.Pid
 	for {

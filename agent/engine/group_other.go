@@ -24,6 +24,6 @@ func reap(cmd *exec.Cmd, settle func()) error {
 	return err
 }
 
-// groupAlive cannot look at processes on this system. It counts a group as ended once its leader
-// has exited.
+// groupAlive cannot look at processes on this system. groupAlive counts a group as ended once its
+// leader has exited.
 func groupAlive(int) bool { return false }

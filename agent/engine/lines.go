@@ -8,7 +8,7 @@ import (
 // maxLine bounds one logged line of engine output, in bytes.
 const maxLine = 4096
 
-// lineLog logs each line that is written to it. It cuts a longer line at maxLine and drops the
+// lineLog logs each line that is written to it. lineLog cuts a longer line at maxLine and drops the
 // rest.
 type lineLog struct {
 	log     *slog.Logger

@@ -28,7 +28,7 @@ type run struct {
 }
 
 // supervisor keeps one engine process alive until its context ends. The process leads its own
-// group. It dies with the agent, however the agent ends.
+// group. The process dies with the agent, however the agent ends.
 type supervisor struct {
 	argv, env []string
 	grace     time.Duration
@@ -64,8 +64,8 @@ func (s *supervisor) set(r *run, reason string) {
 	s.signal()
 }
 
-// supervise starts the process again and again until ctx ends. It returns once the last process and
-// its whole group are gone.
+// supervise starts the process again and again until ctx ends. supervise returns once the last
+// process and its whole group are gone.
 func (s *supervisor) supervise(ctx, force context.Context) {
 	// The kernel kills the engine when the thread that started it ends. So the goroutine stays on
 	// one thread, and the thread ends with it.
@@ -143,7 +143,7 @@ func (s *supervisor) once(ctx, force context.Context) error {
 }
 
 // stopWhenDone stops the group when ctx ends: with SIGTERM, then with SIGKILL after the grace
-// period or when force ends. It does nothing if the process has exited before.
+// period or when force ends. stopWhenDone does nothing if the process has exited before.
 func (s *supervisor) stopWhenDone(ctx, force context.Context, pid int, exited <-chan struct{}) {
 	select {
 	case <-exited:
@@ -162,7 +162,7 @@ func (s *supervisor) stopWhenDone(ctx, force context.Context, pid int, exited <-
 }
 
 // awaitGroup waits for the leader to exit and then for the rest of its group. Behind a shell script
-// or a launcher, the rest is the engine itself. It returns false if ctx ends first.
+// or a launcher, the rest is the engine itself. awaitGroup returns false if ctx ends first.
 func awaitGroup(ctx context.Context, pid int, exited <-chan struct{}) bool {
 	select {
 	case <-exited:

@@ -206,8 +206,8 @@ func (e *Engine) held() int {
 	return e.holds()
 }
 
-// readIdentity fills Epoch, Slots and Models with each new life. It reads the models again every
-// modelsEvery, since adapters come and go.
+// readIdentity fills Epoch, Slots and Models with each new life. readIdentity reads the models
+// again every modelsEvery, since adapters come and go.
 func (e *Engine) readIdentity(ctx context.Context, s *State) {
 	fresh := s.Epoch != e.life.epoch
 	if fresh {

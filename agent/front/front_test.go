@@ -157,7 +157,7 @@ func TestClientThatLeavesCancelsTheEngine(t *testing.T) {
 	}
 }
 
-// leave makes a client leave, before or after the head of its answer. It waits until the engine
+// leave makes a client leave, before or after the head of its answer. leave waits until the engine
 // notices. The engine has no other reason to end the request.
 func leave(t *testing.T, head bool) {
 	t.Helper()

@@ -141,8 +141,8 @@ func (s *Server) release() {
 	}
 }
 
-// passage is one request on its way through the front. It receives the events of its response, and
-// is reused after the response ends.
+// passage is one request on its way through the front. A passage receives the events of its
+// response, and is reused after the response ends.
 type passage struct {
 	relay.OneSource
 	s       *Server
@@ -166,8 +166,8 @@ var passages = sync.Pool{New: func() any {
 	return p
 }}
 
-// forward passes the request to the engine. It ends the passage exactly once: by Reply's Done, or
-// by fail.
+// forward passes the request to the engine. forward ends the passage exactly once: by Reply's Done,
+// or by fail.
 func (s *Server) forward(ctx *fasthttp.RequestCtx, p *passage) {
 	p.client = clientOf(ctx)
 	p.stop = s.watcher.Watch(ctx.Conn(), p.gone)

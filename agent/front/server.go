@@ -1,5 +1,5 @@
-// Package front is the agent's authenticated HTTP server. It passes inference requests to the
-// engine and streams the answers back as they come.
+// Package front is the agent's authenticated HTTP server. The front passes inference requests to
+// the engine and streams the answers back as they come.
 package front
 
 import (
@@ -114,7 +114,7 @@ func New(o Options) (*Server, error) {
 	return s, nil
 }
 
-// Serve answers the connections of ln until Shutdown or Close. It closes ln.
+// Serve answers the connections of ln until Shutdown or Close. Serve closes ln.
 func (s *Server) Serve(ln net.Listener) error {
 	s.mu.Lock()
 	closed := s.closed
@@ -218,7 +218,7 @@ func (s *Server) Close() {
 	s.bodies.Close()
 }
 
-// track keeps the set of open connections for Shutdown. It releases the body of a closed one.
+// track keeps the set of open connections for Shutdown. track releases the body of a closed one.
 func (s *Server) track(c net.Conn, state fasthttp.ConnState) {
 	if state == fasthttp.StateClosed {
 		s.bodies.Closed(&c.(*client).body, c)
@@ -237,7 +237,7 @@ func (s *Server) track(c net.Conn, state fasthttp.ConnState) {
 }
 
 // Printf receives fasthttp's log of broken connections, among them clients without a valid
-// certificate. It logs one per complainEvery.
+// certificate. Printf logs one per complainEvery.
 func (s *Server) Printf(format string, args ...any) {
 	now, last := time.Now().UnixNano(), s.spoke.Load()
 	if now-last >= int64(complainEvery) && s.spoke.CompareAndSwap(last, now) {

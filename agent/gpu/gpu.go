@@ -22,10 +22,10 @@ type Device struct {
 	Why      string // why its SM utilisation cannot be known; "" if it can
 
 	// GPU holds the GPU figures of the node's load, which GPM measures since the previous reading.
-	// They are unknown without GPM.
+	// The figures are unknown without GPM.
 	load.GPU
-	// BusyPct is NVML's utilization.gpu, the share of time in which any kernel ran. It is 100 while
-	// one stream decodes, so it is only displayed and never counts as load.
+	// BusyPct is NVML's utilization.gpu, the share of time in which any kernel ran. BusyPct is 100
+	// while one stream decodes, so it is only displayed and never counts as load.
 	BusyPct     load.Gauge
 	Memory      load.Gauge // bytes
 	MemoryUsed  load.Gauge // bytes, including the driver's reserve
@@ -55,8 +55,8 @@ func (t Throttle) Each(fn func(reason string, holds bool)) {
 	}
 }
 
-// Watts returns the power of all GPUs of the host together. It is unknown without GPUs, or if one
-// GPU's power is.
+// Watts returns the power of all GPUs of the host together. The sum is unknown without GPUs, or if
+// one GPU's power is.
 func Watts(devices []Device) (watts load.Gauge) {
 	sum, gpus := 0.0, 0
 	for i := range devices {
@@ -81,8 +81,8 @@ func Load(devices []Device) load.GPU {
 	return load.MeanGPU(len(devices), func(i int) *load.GPU { return &devices[i].GPU })
 }
 
-// Memory returns the memory of devices together in bytes. It counts each GPU instance once. It is 0
-// if one device's memory is unknown.
+// Memory returns the memory of devices together in bytes. Memory counts each GPU instance once. The
+// sum is 0 if one device's memory is unknown.
 func Memory(devices []Device) (bytes int64) {
 	for i := range devices {
 		v, known := devices[i].Memory.Get()
@@ -98,7 +98,7 @@ func Memory(devices []Device) (bytes int64) {
 }
 
 // Select appends to dst the devices of one engine: those with the given names (index, GPU:instance
-// or UUID), or without names count GPUs from first on. It appends nothing if one of them is
+// or UUID), or without names count GPUs from first on. Select appends nothing if one of them is
 // missing, because a part must not count as the whole.
 func Select(dst, devices []Device, names []string, first, count int) []Device {
 	if len(names) > 0 {

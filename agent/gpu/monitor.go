@@ -43,7 +43,7 @@ type reading struct {
 	at      time.Time
 }
 
-// New prepares a monitor. It does not load NVML; Run does.
+// New prepares a monitor. New does not load NVML; Run does.
 func New(c *Config, log *slog.Logger) *Monitor {
 	m := &Monitor{config: c, log: log, open: open, stop: stopLimit}
 	m.enter("starting")

@@ -270,8 +270,8 @@ func (u *unit) allocate(api nvml.Interface) error {
 	return nil
 }
 
-// measure fills in d. It returns the worst result of its calls: one that means a lost driver or
-// device, or else success.
+// measure fills in d. measure returns the worst result of its calls: one that means a lost driver
+// or device, or else success.
 func (l *library) measure(u *unit, d *Device) (worst nvml.Return) {
 	*d = u.device
 	note := func(r nvml.Return) bool {

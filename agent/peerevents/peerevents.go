@@ -1,7 +1,7 @@
-// Package peerevents lets the routers of this host read the kernel's counts of their peers. It also
-// tells routers about rare events on connections to their peers as they happen: retransmission
-// timeouts, resets, failed connections. Routers parse bytes from outside, so they have no rights in
-// the kernel; the agent, which has loaded the programs of package bpf, has them.
+// Package peerevents lets the routers of this host read the kernel's counts of their peers. The
+// package also tells routers about rare events on connections to their peers as they happen:
+// retransmission timeouts, resets, failed connections. Routers parse bytes from outside, so they
+// have no rights in the kernel; the agent, which has loaded the programs of package bpf, has them.
 package peerevents
 
 import (
@@ -35,7 +35,7 @@ type Source interface {
 
 // Options of a Server.
 type Options struct {
-	// Open opens the source. It is tried again every 5 s.
+	// Open opens the source. Open is tried again every 5 s.
 	Open func() (Source, error)
 	// Layout is bpf.PeersLayout.
 	Layout uint64

@@ -201,7 +201,7 @@ func (r *router) send(m *wire.Message, fd int) error {
 	return r.Send(m, fd)
 }
 
-// beat makes a sign of life for r. It first tries to watch r's left-out peers again.
+// beat makes a sign of life for r. beat first tries to watch r's left-out peers again.
 func (s *Server) beat(r *router) wire.Beat {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -78,7 +78,7 @@ func (s *Server) Stats() Stats {
 	return st
 }
 
-// Serve serves the routers that connect to l until ctx ends. It closes l.
+// Serve serves the routers that connect to l until ctx ends. Serve closes l.
 func (s *Server) Serve(ctx context.Context, l *net.UnixListener) {
 	var all sync.WaitGroup
 	defer all.Wait()
@@ -122,7 +122,7 @@ func wait(ctx context.Context, d time.Duration) {
 	}
 }
 
-// read passes events on until ctx ends. It calls tried once it knows whether the source opens.
+// read passes events on until ctx ends. read calls tried once it knows whether the source opens.
 func (s *Server) read(ctx context.Context, tried func()) {
 	defer tried()
 	for said := ""; ctx.Err() == nil; {
@@ -146,8 +146,8 @@ func (s *Server) read(ctx context.Context, tried func()) {
 	}
 }
 
-// pass reads events from source until that fails or ctx ends. It closes source and disconnects the
-// routers.
+// pass reads events from source until that fails or ctx ends. pass closes source and disconnects
+// the routers.
 func (s *Server) pass(ctx context.Context, source Source, ready func()) (err error) {
 	s.mu.Lock()
 	s.source, s.why = source, nil

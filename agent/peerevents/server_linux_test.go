@@ -22,7 +22,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// source yields the events that the test puts in. It has room for room peers.
+// source yields the events that the test puts in. source has room for room peers.
 type source struct {
 	file   *os.File
 	events chan bpf.Event

@@ -48,7 +48,7 @@ func (b *bmc) look() (*plan, error) {
 }
 
 // choose removes each chassis that stands in another candidate, since the outer one's power
-// includes it. It fails unless exactly one is left.
+// includes it. choose fails unless exactly one is left.
 func (b *bmc) choose(found []candidate, around map[link]link) (*plan, error) {
 	var outer []candidate
 	var ids []string

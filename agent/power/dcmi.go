@@ -24,7 +24,8 @@ const (
 
 var powerRequest = [...]byte{groupDCMI, modeSystem, 0, 0}
 
-// message is an IPMI answer from the kernel's driver. Its data begins with the completion code.
+// message is an IPMI answer from the kernel's driver. A message's data begins with the completion
+// code.
 type message struct {
 	id         int64
 	netfn, cmd byte

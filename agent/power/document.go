@@ -46,8 +46,8 @@ type reading struct {
 
 const maxWatts = 1e6 // no host draws a megawatt
 
-// UnmarshalJSON accepts a number, and a number in quotes. It stores null, zero and impossible
-// values as unknown. Zero is unknown because a running host draws power.
+// UnmarshalJSON accepts a number, and a number in quotes. UnmarshalJSON stores null, zero and
+// impossible values as unknown. Zero is unknown because a running host draws power.
 func (r *reading) UnmarshalJSON(text []byte) error {
 	v, err := strconv.ParseFloat(string(bytes.Trim(text, `"`)), 64)
 	*r = reading{}
@@ -81,7 +81,7 @@ func (e *excerpt) UnmarshalJSON(b []byte) error {
 	return nil
 }
 
-// lax is a list. It is empty if the value is no list, or has an element of another type.
+// lax is a list. The list is empty if the value is no list, or has an element of another type.
 type lax[T any] []T
 
 func (l *lax[T]) UnmarshalJSON(b []byte) error {
@@ -156,8 +156,8 @@ type powerSupply struct {
 	PowerInputWatts reading
 }
 
-// chassis returns the power of the whole chassis. It uses the first control that is not a part's,
-// since vendors append controls of CPUs and memory.
+// chassis returns the power of the whole chassis. chassis uses the first control that is not a
+// part's, since vendors append controls of CPUs and memory.
 func (d *powerDocument) chassis() reading {
 	for i := range d.PowerControl {
 		c := &d.PowerControl[i]
@@ -173,7 +173,7 @@ func (d *powerDocument) chassis() reading {
 	return reading{}
 }
 
-// psu returns the sum of the supplies' inputs. It is unknown if one supply does not report its
+// psu returns the sum of the supplies' inputs. The sum is unknown if one supply does not report its
 // input.
 func (d *powerDocument) psu() (sum reading) {
 	for i := range d.PowerSupplies {

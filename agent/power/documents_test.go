@@ -1,7 +1,7 @@
 package power
 
 // Documents of Redfish services, in the shapes of DMTF's mockups (public-rackmount1 of DSP2043) and
-// of vendors' services. They are cut to links, states and figures, and keep each service's
+// of vendors' services. The documents are cut to links, states and figures, and keep each service's
 // oddities.
 const (
 	// Both schemas, with different figures as in the mockup. One of two supplies is absent.

@@ -51,8 +51,8 @@ type ipmiAnswer struct {
 	message       ipmiMessage
 }
 
-// ipmiDevice is /dev/ipmi0. The struct holds all memory whose address the kernel gets. It lies on
-// the heap and does not move.
+// ipmiDevice is /dev/ipmi0. The struct holds all memory whose address the kernel gets. ipmiDevice
+// lies on the heap and does not move.
 type ipmiDevice struct {
 	file    *os.File
 	raw     syscall.RawConn

@@ -67,9 +67,9 @@ func TestDevice(t *testing.T) {
 }
 
 // TestBMC is the BMC of an emulated machine, and runs TestDevice in that machine: with real ioctls,
-// the kernel's real driver, KCS ports, and answers from this test. It speaks the protocol between
-// qemu's ipmi-bmc-extern and OpenIPMI's ipmi_sim. The test does not use ipmi_sim itself (2.0.33),
-// which has no DCMI and takes additional commands only as a C module.
+// the kernel's real driver, KCS ports, and answers from this test. TestBMC speaks the protocol
+// between qemu's ipmi-bmc-extern and OpenIPMI's ipmi_sim. The test does not use ipmi_sim itself
+// (2.0.33), which has no DCMI and takes additional commands only as a C module.
 func TestBMC(t *testing.T) {
 	script := os.Getenv("IPMI_VM")
 	if script == "" {
@@ -110,7 +110,8 @@ const (
 	vmEscape     = 0xaa
 )
 
-// responder is a BMC. It holds back the answer to a nil power reading until the next question.
+// responder is a BMC. The responder holds back the answer to a nil power reading until the next
+// question.
 type responder struct {
 	power [][]byte
 	asked atomic.Int32

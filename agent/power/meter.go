@@ -66,7 +66,7 @@ func (s *source) show() Source {
 	return Source{s.name, *s.state.Load(), s.read.Load(), s.fail.Load()}
 }
 
-// New prepares a meter. It opens RAPL's files; the other sources are opened by Run. gpus may be
+// New prepares a meter. New opens RAPL's files; the other sources are opened by Run. gpus may be
 // nil.
 func New(c *Config, gpus GPUs, log *slog.Logger) (*Meter, error) {
 	m := &Meter{config: c, log: log, gpus: gpus, gpuSeen: hasNVIDIA, ipmi: openIPMI,
@@ -112,7 +112,7 @@ func hasNVIDIA() bool {
 // Close releases a meter that is not going to run.
 func (m *Meter) Close() { m.rapl.close() }
 
-// Run reads until ctx ends, and waits for the goroutines that it started. It ends the session at
+// Run reads until ctx ends, and waits for the goroutines that it started. Run ends the session at
 // the BMC, within 2 s.
 func (m *Meter) Run(ctx context.Context) {
 	defer m.rapl.close()

@@ -36,8 +36,8 @@ func TestMeter(t *testing.T) {
 			t.Errorf("%v", list)
 		}
 
-		// The BMC stops answering. Its last reading is used until it is stale, then the sum with
-		// the GPUs is used.
+		// The BMC stops answering. The BMC's last reading is used until it is stale, then the sum
+		// with the GPUs is used.
 		device.silent()
 		time.Sleep(29 * second)
 		synctest.Wait()

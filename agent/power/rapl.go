@@ -23,8 +23,8 @@ const (
 	maxZoneWatts = 5000
 )
 
-// rapl reads the energy counters of the CPU packages and of their DRAM. It leaves out other zones.
-// Core and uncore are parts of a package. Psys is the whole board, and few boards have it
+// rapl reads the energy counters of the CPU packages and of their DRAM. rapl leaves out other
+// zones. Core and uncore are parts of a package. Psys is the whole board, and few boards have it
 // calibrated. Intel-rapl-mmio repeats the packages.
 type rapl struct {
 	zones []zone
@@ -43,8 +43,8 @@ type zone struct {
 
 var zoneName = regexp.MustCompile(`^intel-rapl:\d+(:\d+)?$`)
 
-// openRAPL opens every counter under root. It fails if one package cannot be read, because the sum
-// of the others is not the CPUs' power.
+// openRAPL opens every counter under root. openRAPL fails if one package cannot be read, because
+// the sum of the others is not the CPUs' power.
 func openRAPL(root string) (*rapl, error) {
 	entries, err := os.ReadDir(root)
 	if errors.Is(err, fs.ErrNotExist) {

@@ -17,8 +17,8 @@ import (
 	"github.com/cognitora/dataplane/internal/pki"
 )
 
-// fence is the transport to one BMC. It sends nothing to another host, whatever a link, a redirect
-// or a session's Location says. It reads at most maxAnswer bytes of an answer.
+// fence is the transport to one BMC. The fence sends nothing to another host, whatever a link, a
+// redirect or a session's Location says. The fence reads at most maxAnswer bytes of an answer.
 //
 // turn is the context of the requests of one reading, because gofish keeps a single context. The
 // goroutine that makes the requests sets turn between them.
@@ -98,7 +98,7 @@ func (f *fence) RoundTrip(r *http.Request) (*http.Response, error) {
 // CloseIdleConnections is called by http.Client.
 func (f *fence) CloseIdleConnections() { f.next.CloseIdleConnections() }
 
-// bounded is a body that fails after its limit of bytes, whereas io.LimitReader would end. It
+// bounded is a body that fails after its limit of bytes, whereas io.LimitReader would end. The body
 // closes itself when it fails, because gofish does not close it then.
 type bounded struct {
 	io.ReadCloser

@@ -9,7 +9,7 @@ import (
 )
 
 // TestClockSteps: a step of the wall clock since a reading, or a reading by another host's clock,
-// does not change when readings are sent. Their age is never negative.
+// does not change when readings are sent. The readings' age is never negative.
 func TestClockSteps(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := New(Options{})

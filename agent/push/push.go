@@ -28,8 +28,8 @@ import (
 
 // Bounds on the work that routers can cause.
 const (
-	// MinInterval is the least time between two answers with a change to one router. It is shorter
-	// than the time between looks, so that looks set the pace of answers.
+	// MinInterval is the least time between two answers with a change to one router. MinInterval is
+	// shorter than the time between looks, so that looks set the pace of answers.
 	MinInterval    = 40 * time.Millisecond
 	keepInterval   = time.Second // longest wait for an answer; it may say that nothing has changed
 	DefaultStreams = 64          // routers served at a time
@@ -93,9 +93,9 @@ func (s *Server) Following() bool {
 }
 
 // Offer stores the latest load of every node. All are read at the time at, and are in the same
-// order each time. It returns whether any load differs from the last answer to some router. It
-// keeps a copy, and does not block. An empty list means that no readings are made, as while no
-// router follows. Then the first router waits for the next readings.
+// order each time. Offer returns whether any load differs from the last answer to some router.
+// Offer keeps a copy, and does not block. An empty list means that no readings are made, as while
+// no router follows. Then the first router waits for the next readings.
 func (s *Server) Offer(at time.Time, all []load.Reading) (moved bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -107,7 +107,7 @@ func (s *Server) Offer(at time.Time, all []load.Reading) (moved bool) {
 	return moved
 }
 
-// Serve answers routers on l until ctx ends. It closes l.
+// Serve answers routers on l until ctx ends. Serve closes l.
 func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 	creds := insecure.NewCredentials()
 	if s.o.Identity != nil {

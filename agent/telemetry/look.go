@@ -85,8 +85,8 @@ func (p *past) add(now at) {
 	p.trips = slices.DeleteFunc(p.trips, func(t trip) bool { return now.time.Sub(t.time) > socketWindow })
 }
 
-// outside returns how many of the oldest moments to forget when one more comes. It keeps the last
-// of the moments that are older than the window.
+// outside returns how many of the oldest moments to forget when one more comes. outside keeps the
+// last of the moments that are older than the window.
 func outside(moments []at, now time.Time, window time.Duration, most int) (drop int) {
 	drop = max(0, len(moments)+1-most)
 	for drop+1 < len(moments) && now.Sub(moments[drop+1].time) >= window {
@@ -95,8 +95,8 @@ func outside(moments []at, now time.Time, window time.Duration, most int) (drop 
 	return drop
 }
 
-// look reads all sources and publishes a sample of each target. It reads the waits for a CPU once,
-// because they are the host's.
+// look reads all sources and publishes a sample of each target. look reads the waits for a CPU
+// once, because they are the host's.
 func (t *Telemetry) look(s *Source, now time.Time) {
 	for i, w := range t.targets {
 		t.now = at{time: now, waits: w.past.histogram()}
@@ -118,8 +118,8 @@ func (t *Telemetry) look(s *Source, now time.Time) {
 	}
 }
 
-// readEngine reads the CPU time of the engine's processes. It finds the processes if they are
-// unknown.
+// readEngine reads the CPU time of the engine's processes. readEngine finds the processes if they
+// are unknown.
 func (t *Telemetry) readEngine(s *Source, w *watched, m *at) {
 	if w.EngineProcess == nil {
 		return
@@ -166,7 +166,8 @@ func (t *Telemetry) find(s *Source, w *watched, before int) {
 	t.problem(w.what.cpu, err)
 }
 
-// watchProcesses starts counting a group. It makes room by forgetting groups whose root has ended.
+// watchProcesses starts counting a group. watchProcesses makes room by forgetting groups whose root
+// has ended.
 func watchProcesses(r bpf.Reader, pid int) error {
 	groups, err := r.Groups()
 	if err != nil {
@@ -232,8 +233,8 @@ func (p *past) sample() load.Kernel {
 
 // engine returns the share of one CPU that the last moment's group has used since its first moment
 // in the window, and the share of time that its threads have waited for a CPU. An earlier wait
-// fades by half in waitMemory. It must fade, because an engine without requests never waits, even
-// on a full host.
+// fades by half in waitMemory. The wait must fade, because an engine without requests never waits,
+// even on a full host.
 func (p *past) engine(last *at) (cpu, wait load.Gauge) {
 	if p.waiting.pid != last.pid {
 		p.waiting = waiting{pid: last.pid}
@@ -258,8 +259,8 @@ func since(moments []at, last *at) *at {
 	return nil
 }
 
-// share returns of/all in parts per million. It is unknown if the counts were set back, or if all
-// is 0.
+// share returns of/all in parts per million. The share is unknown if the counts were set back, or
+// if all is 0.
 func share(of, all uint64) load.Gauge {
 	if int64(of) < 0 || int64(all) <= 0 {
 		return load.Gauge{}

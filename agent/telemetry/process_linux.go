@@ -48,7 +48,7 @@ func OpenProc() func() (Source, error) {
 	return func() (Source, error) { return withProcesses(bpf.NewProc(errors.New(byChoice))), nil }
 }
 
-// hostPIDs is the inode of the first PID namespace. It is the same in every kernel.
+// hostPIDs is the inode of the first PID namespace. The inode is the same in every kernel.
 const hostPIDs = "pid:[4026531836]"
 
 func withProcesses(kernel bpf.Reader) Source {
@@ -73,16 +73,16 @@ func alive(pid int) bool {
 	return errno != unix.ESRCH
 }
 
-// listening tells whether a socket in this network namespace listens on the port. It returns true
-// if it cannot find out.
+// listening tells whether a socket in this network namespace listens on the port. listening returns
+// true if it cannot find out.
 func listening(port uint16) bool {
 	found, err := sockets.Listeners(port)
 	return err != nil || len(found) > 0
 }
 
 // Listener returns the process that listens on a local port. If several do, as workers of a server,
-// it returns one whose parent is none of them. It returns ErrUnseen if the agent has no right to
-// see the process.
+// it returns one whose parent is none of them. Listener returns ErrUnseen if the agent has no right
+// to see the process.
 func Listener(port uint16) (pid int, err error) {
 	found, err := sockets.Listeners(port)
 	if err != nil {

@@ -7,8 +7,8 @@ import (
 	"github.com/cognitora/dataplane/internal/load"
 )
 
-// Source has one reader for sockets and waits, and one for processes. Both are the same reader,
-// unless the agent is in a PID namespace: the BPF programs do not know the process ids of a
+// Source has one reader for sockets and waits, and one for processes. The two readers are the same
+// reader, unless the agent is in a PID namespace: the BPF programs do not know the process ids of a
 // namespace.
 type Source struct {
 	Kernel, Processes bpf.Reader
@@ -55,7 +55,7 @@ func (t *Telemetry) replace(s *Source) {
 	t.source = s
 }
 
-// renew checks every removedEvery whether the source was removed, and opens it anew. It first
+// renew checks every removedEvery whether the source was removed, and opens it anew. renew first
 // forgets earlier counts, because counts that have stopped give no figures.
 func (t *Telemetry) renew(now time.Time) error {
 	if now.Sub(t.there) < removedEvery {

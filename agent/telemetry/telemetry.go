@@ -1,6 +1,7 @@
 // Package telemetry reads the load of the host and its engines, and the state of their sockets,
-// from the kernel, many times a second and at little cost. It uses the BPF programs of package bpf
-// if the agent may load them, and otherwise /proc and sock_diag. It asks the engine nothing.
+// from the kernel, many times a second and at little cost. The package uses the BPF programs of
+// package bpf if the agent may load them, and otherwise /proc and sock_diag. The package asks the
+// engine nothing.
 package telemetry
 
 import (
@@ -19,7 +20,7 @@ import (
 
 // Options of a Telemetry.
 type Options struct {
-	// Open opens the source of the figures; nil: there is no source, and nothing is known. It is
+	// Open opens the source of the figures; nil: there is no source, and nothing is known. Open is
 	// called again when somebody has removed the source. An error of that call ends Run.
 	Open func() (Source, error)
 	// Interval is the time between two looks while something moves, if a look costs less than
@@ -27,10 +28,10 @@ type Options struct {
 	Interval time.Duration
 	// Targets are the engines of the host. There is at least one.
 	Targets []Target
-	// Opened is called once, after Open and the first look. From then on all looks are alike. It
-	// may be nil.
+	// Opened is called once, after Open and the first look. From then on all looks are alike.
+	// Opened may be nil.
 	Opened func()
-	// Tick is called each Interval by the goroutine of Run, after the look if there was one. It
+	// Tick is called each Interval by the goroutine of Run, after the look if there was one. Tick
 	// returns whether something has moved, and must not block. With a nil Tick something always
 	// moves.
 	Tick   func() (moved bool)
@@ -247,8 +248,8 @@ func (t *Telemetry) watchPorts(s *Source) {
 	}
 }
 
-// watchPort starts counting a port. It makes room by forgetting ports without a listener, such as
-// the former ports of restarted engines.
+// watchPort starts counting a port. watchPort makes room by forgetting ports without a listener,
+// such as the former ports of restarted engines.
 func watchPort(r bpf.Reader, port uint16) error {
 	err := r.WatchPort(port)
 	if err == nil {

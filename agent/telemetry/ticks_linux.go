@@ -47,7 +47,7 @@ func (t *ticks) set(interval time.Duration) {
 	_ = unix.TimerfdSettime(t.fd, 0, &unix.ItimerSpec{Interval: every, Value: every}, nil)
 }
 
-// next waits for the end of an interval. It returns false when ctx has ended.
+// next waits for the end of an interval. next returns false when ctx has ended.
 func (t *ticks) next(ctx context.Context) bool {
 	return t.conn.Read(t.read) == nil && ctx.Err() == nil
 }

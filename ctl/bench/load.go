@@ -233,7 +233,7 @@ func oneLine(text string) string { return strings.Join(strings.Fields(text), " "
 // tryLimit is the time limit of the request that checks early whether the model is served.
 const tryLimit = 5 * time.Second
 
-// tryModel sends one request for one token. It returns an error only if nobody listens at the
+// tryModel sends one request for one token. tryModel returns an error only if nobody listens at the
 // endpoint, or if there is no such model. The load itself reports other errors, or a slow answer.
 func (f *loadFlags) tryModel(ctx context.Context) error {
 	body, err := json.Marshal(map[string]any{

@@ -75,7 +75,7 @@ func newTop(a *cli.App, root *string) *cobra.Command {
 	return c
 }
 
-// watch shows the difference of two looks. It shows only one difference if the output is not
+// watch shows the difference of two looks. watch shows only one difference if the output is not
 // watched.
 func watch(ctx context.Context, a *cli.App, root string, every time.Duration) error {
 	before, err := readKernel(root)

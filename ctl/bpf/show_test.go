@@ -16,7 +16,7 @@ import (
 )
 
 // largeHost returns a host of 128 CPUs with ports and peers. Every count is a different number,
-// beginning with from. It also returns all counts.
+// beginning with from. largeHost also returns all counts.
 func largeHost(from int) (k *kernel, counts []int64) {
 	k = &kernel{RunDelay: bpf.Histogram{Count: 5}}
 	for i := range 128 {

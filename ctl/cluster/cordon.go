@@ -66,7 +66,7 @@ type roll struct {
 	cordons  []string // names of cordoned nodes, sorted
 }
 
-// callRoll looks up id. It returns an error for an invalid node name.
+// callRoll looks up id. callRoll returns an error for an invalid node name.
 func callRoll(ctx context.Context, client *cluster.Client, id string) (*roll, error) {
 	if err := cluster.CheckNodeID(id); err != nil {
 		return nil, err
@@ -92,7 +92,7 @@ func callRoll(ctx context.Context, client *cluster.Client, id string) (*roll, er
 
 const mostNames = 10 // names in an error
 
-// unknown returns an error for a node that is not registered. It lists the registered nodes,
+// unknown returns an error for a node that is not registered. unknown lists the registered nodes,
 // suggests the probable one, and says what else can be done.
 func (r *roll) unknown(otherwise string) error {
 	known := "; none is"
@@ -189,7 +189,7 @@ func newDrain(s *state) *cobra.Command {
 	return c
 }
 
-// drain marks a registered node as draining and waits for it. Its output has only the result.
+// drain marks a registered node as draining and waits for it. drain's output has only the result.
 func (s *state) drain(ctx context.Context, client *cluster.Client, id, reason string, wait time.Duration) error {
 	r, err := callRoll(ctx, client, id)
 	if err != nil {
@@ -212,8 +212,8 @@ func (s *state) drain(ctx context.Context, client *cluster.Client, id, reason st
 const drainPoll = 500 * time.Millisecond
 
 // awaitDrained polls until the node reports no request in flight in a heartbeat written after the
-// call, or is gone. It distinguishes heartbeats by the node's own stamp, because the two clocks
-// need not agree.
+// call, or is gone. awaitDrained distinguishes heartbeats by the node's own stamp, because the two
+// clocks need not agree.
 func (s *state) awaitDrained(ctx context.Context, client *cluster.Client, id string, wait time.Duration) error {
 	before, err := findNode(ctx, client, id)
 	if err != nil {

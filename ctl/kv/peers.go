@@ -138,8 +138,8 @@ func (p *peerPath) state(now time.Time) string {
 // mostNamed is how many hosts a line about several hosts names.
 const mostNamed = 4
 
-// whyNotRDMA writes a line for each reason, with all hosts that have it. It leaves out hosts that
-// cannot be reached at all.
+// whyNotRDMA writes a line for each reason, with all hosts that have it. whyNotRDMA leaves out
+// hosts that cannot be reached at all.
 func (v *peerPaths) whyNotRDMA(t *cli.Table) {
 	var reasons []string
 	hosts := map[string][]string{}

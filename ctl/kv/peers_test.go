@@ -59,8 +59,8 @@ func TestKVPeers(t *testing.T) {
 	}
 }
 
-// TestWhyNotRDMAOnce: a reason that many hosts share is printed once. It is not printed for a host
-// that cannot be reached at all.
+// TestWhyNotRDMAOnce: a reason that many hosts share is printed once. The reason is not printed for
+// a host that cannot be reached at all.
 func TestWhyNotRDMAOnce(t *testing.T) {
 	const why = "no card is open here: mlx5_0: it is not there"
 	told := &pb.PeersResponse{}

@@ -17,7 +17,7 @@ type Block struct {
 // NewBlock returns an empty block on the terminal of w.
 func NewBlock(w io.Writer) *Block { return &Block{w: w} }
 
-// Write writes text above the block. It works without a terminal. It returns errors of the
+// Write writes text above the block. Write works without a terminal. Write returns errors of the
 // underlying writer unchanged.
 func (b *Block) Write(p []byte) (int, error) {
 	b.mu.Lock()

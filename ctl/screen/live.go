@@ -32,7 +32,7 @@ func Ending(parent context.Context) (ctx context.Context, release func()) {
 	return signal.NotifyContext(parent, signals...)
 }
 
-// Run shows first, and then further pictures. It reads the terminal's size for each picture. A
+// Run shows first, and then further pictures. Run reads the terminal's size for each picture. A
 // change of the size shows the last picture again.
 func (l *Live) Run(ctx context.Context, first *Picture) (err error) {
 	signals := make(chan os.Signal, 16) // if there are more, some are lost; the next picture comes anyway
@@ -123,8 +123,8 @@ const (
 	lastRow     = "\x1b[999;1H"
 )
 
-// paint overwrites the terminal in one write, without clearing it first. It writes nothing in the
-// background.
+// paint overwrites the terminal in one write, without clearing it first. paint writes nothing in
+// the background.
 func (l *Live) paint(p *Picture) error {
 	if !l.foreground() {
 		return nil
@@ -156,8 +156,8 @@ func frame(lines []string, columns, rows int) string {
 	return b.String()
 }
 
-// foreground tells whether this process may write to the terminal. It always may if the terminal
-// does not control it.
+// foreground tells whether this process may write to the terminal. The process always may if the
+// terminal does not control it.
 func (l *Live) foreground() bool {
 	group, err := unix.IoctlGetInt(int(l.Terminal.Fd()), unix.TIOCGPGRP)
 	return err != nil || group == unix.Getpgrp()

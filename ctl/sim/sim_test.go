@@ -44,8 +44,8 @@ func startSimCommand(t *testing.T, args ...string) (at simAt) {
 	return at
 }
 
-// pastBatches requests all past batches. It returns their sequence numbers, and the first event of
-// the last batch.
+// pastBatches requests all past batches. pastBatches returns their sequence numbers, and the first
+// event of the last batch.
 func pastBatches(t *testing.T, endpoint string) (seqs []uint64, event any) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)

@@ -98,7 +98,7 @@ func holdLock(dir string) (*os.File, error) {
 }
 
 // removeAbandoned removes this user's temporary directories below parent whose lock nobody holds.
-// It leaves directories without a lock, and those that cannot be removed.
+// removeAbandoned leaves directories without a lock, and those that cannot be removed.
 func removeAbandoned(parent string) {
 	locks, _ := filepath.Glob(filepath.Join(parent, temporary+"*", lockFile))
 	for _, name := range locks {

@@ -53,7 +53,7 @@ type nodeAt struct {
 	Engine  string `json:"engine"`  // its engine
 }
 
-// start starts all parts, each after the parts that it needs. They run until ctx ends.
+// start starts all parts, each after the parts that it needs. The parts run until ctx ends.
 func (l *local) start(ctx context.Context) error {
 	var err error
 	if l.dir, l.leave, err = l.flags.directory(); err != nil {
@@ -193,8 +193,8 @@ func (l *local) startEtcd(ctx context.Context) error {
 	return nil
 }
 
-// startNode starts one agent. It also starts its simulated engine, unless the agent starts a real
-// engine.
+// startNode starts one agent. startNode also starts its simulated engine, unless the agent starts a
+// real engine.
 func (l *local) startNode(i int) error {
 	var c agent.Config
 	if err := config.Defaults(&c); err != nil {

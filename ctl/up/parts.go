@@ -17,7 +17,7 @@ type part struct {
 	stop func() error // ends the part and waits for its end
 }
 
-// parts are the running parts, in the order of their start. They stop in reverse order.
+// parts are the running parts, in the order of their start. The parts stop in reverse order.
 type parts struct {
 	list   []*part
 	force  context.Context // ends when stop must not wait for requests any more

@@ -23,8 +23,8 @@ const (
 	simReady  = 60 * time.Second
 )
 
-// awaitReady returns when every router would answer a request. It waits for all nodes started here,
-// or for at least one of others.
+// awaitReady returns when every router would answer a request. awaitReady waits for all nodes
+// started here, or for at least one of others.
 func (l *local) awaitReady(drain context.Context, a *cli.App) error {
 	begin, tick := time.Now(), time.NewTicker(readyPoll)
 	defer tick.Stop()
@@ -161,8 +161,8 @@ func (l *local) etcdHint() string {
 	return " --etcd " + l.etcd
 }
 
-// paintLook shows the fleet in the block at the end of the terminal. It returns the look to compare
-// the next one with.
+// paintLook shows the fleet in the block at the end of the terminal. paintLook returns the look to
+// compare the next one with.
 func paintLook(ctx context.Context, router *admin.Port, scr *screen.Block, before *top.Look) *top.Look {
 	now, err := top.LookAt(ctx, router)
 	if err != nil {

@@ -28,7 +28,7 @@ var ErrClosed = errors.New("accesslog: closed")
 type Options struct {
 	Path  string // file to append to; "-" for standard output
 	Queue int    // entries that may wait to be written; 0: 8192; each takes about 0.6 KiB
-	// Dropped, if set, is called for every entry that Log drops. It must not block.
+	// Dropped, if set, is called for every entry that Log drops. Dropped, must not block.
 	Dropped func()
 	// Failed, if set, is called by the writer with each error of the file, and the number of lines
 	// lost. The number is an upper bound, because lines may be written in part.
@@ -37,7 +37,7 @@ type Options struct {
 	writer io.Writer // replaces Path in tests
 }
 
-// Logger is an open access log. Its methods are safe for concurrent use.
+// Logger is an open access log. A Logger's methods are safe for concurrent use.
 type Logger struct {
 	dropped func()
 	failed  func(error, int)
@@ -80,8 +80,8 @@ func New(o Options) (*Logger, error) {
 	return l, nil
 }
 
-// Log copies e, with the texts that it points to, and queues the copy. It never blocks and does not
-// allocate. After Close entries are dropped.
+// Log copies e, with the texts that it points to, and queues the copy. Log never blocks and does
+// not allocate. After Close entries are dropped.
 func (l *Logger) Log(e *Entry) {
 	select {
 	case <-l.closing:

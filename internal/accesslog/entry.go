@@ -8,7 +8,7 @@ import (
 )
 
 // Entry describes a finished request. Log copies its texts and cuts them at the bounds given below.
-// An empty text is left out of the line. It contains no prompt text and no secrets.
+// An empty text is left out of the line. The entry contains no prompt text and no secrets.
 type Entry struct {
 	Time      time.Time // when the request was accepted
 	RequestID []byte    // 128 bytes

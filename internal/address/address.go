@@ -17,8 +17,8 @@ type Address struct {
 	TLS      bool
 }
 
-// Parse parses http://host[:port][/base], https://… or unix:///path/of/socket. Its errors contain
-// no user and password.
+// Parse parses http://host[:port][/base], https://… or unix:///path/of/socket. Parse's errors
+// contain no user and password.
 func Parse(text string) (Address, error) {
 	u, err := url.Parse(text)
 	shown := Redact(text)

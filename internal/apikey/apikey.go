@@ -9,8 +9,8 @@ import (
 
 const maxBytes = 4096
 
-// Read returns the key in file. It must be one word of printable ASCII, because it is sent in a
-// header. Blanks and line ends around it are ignored.
+// Read returns the key in file. The key must be one word of printable ASCII, because it is sent in
+// a header. Blanks and line ends around it are ignored.
 func Read(file string) (string, error) {
 	raw, err := os.ReadFile(file)
 	if err != nil {

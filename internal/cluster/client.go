@@ -23,8 +23,8 @@ type Config struct {
 	RequestTimeout time.Duration // time limit of one request; 0: 3 s
 }
 
-// Client is a connection to the fleet's etcd. It reconnects by itself. It is safe for concurrent
-// use.
+// Client is a connection to the fleet's etcd. The client reconnects by itself. A Client is safe for
+// concurrent use.
 type Client struct {
 	etcd    *clientv3.Client
 	timeout time.Duration
@@ -42,7 +42,7 @@ var reconnect = grpc.ConnectParams{
 // window is how many bytes etcd may send before the client has read them.
 const window = 1 << 20
 
-// Dial prepares a client. It does not wait for etcd, because a fleet may start before its etcd
+// Dial prepares a client. Dial does not wait for etcd, because a fleet may start before its etcd
 // does. With a user name, however, it must authenticate immediately, and fails if etcd is not
 // there.
 func Dial(cfg Config) (*Client, error) {
@@ -78,8 +78,8 @@ func Dial(cfg Config) (*Client, error) {
 const redialEvery = time.Second
 
 // Connect is Dial with retries every second while an etcd that requires authentication is not
-// there. It logs the first failure. Its error is one of the configuration, or that of ctx if ctx
-// has ended.
+// there. Connect logs the first failure. Connect's error is one of the configuration, or that of
+// ctx if ctx has ended.
 func Connect(ctx context.Context, cfg Config, log *slog.Logger) (*Client, error) {
 	for logged := false; ; logged = true {
 		client, err := Dial(cfg)

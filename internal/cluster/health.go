@@ -32,13 +32,13 @@ func ParseRole(s string) (Role, error) {
 }
 
 // NodeHealth is the value that an agent writes about its node at every heartbeat. Unknown figures
-// are left out. They are never zero.
+// are left out. Unknown figures are never zero.
 type NodeHealth struct {
 	NodeID string `json:"node_id"`
 	// Address is the URL of the agent's front: http://host:port, https://host:port or unix:///path.
 	Address string `json:"address"`
-	// PushAddress is where the agent pushes load as it changes: host:port or unix:///path. It is
-	// gRPC, with TLS if Address uses TLS.
+	// PushAddress is where the agent pushes load as it changes: host:port or unix:///path. The push
+	// is gRPC, with TLS if Address uses TLS.
 	PushAddress string `json:"push_address,omitempty"`
 	// KVAddress is the address of the host's cgn-kvcached, from CacheHealth: QUIC, or else TLS, or
 	// else gRPC.
@@ -68,8 +68,8 @@ type NodeHealth struct {
 	HeartbeatS float64 `json:"heartbeat_s,omitempty"`
 	Stamp      int64   `json:"stamp"` // the agent's time in Unix milliseconds; changes with every heartbeat
 
-	// LeftOut is set by ParseNodeHealth. It gives the reason if an optional address in the value is
-	// empty here.
+	// LeftOut is set by ParseNodeHealth. LeftOut gives the reason if an optional address in the
+	// value is empty here.
 	LeftOut error `json:"-"`
 }
 
@@ -89,8 +89,8 @@ const (
 	MaxHeartbeat     = 5 * time.Minute
 )
 
-// Heartbeat returns the time between two heartbeats of the agent. It is at least DefaultHeartbeat,
-// also if it is not given.
+// Heartbeat returns the time between two heartbeats of the agent. The time is at least
+// DefaultHeartbeat, also if it is not given.
 func (h *NodeHealth) Heartbeat() time.Duration {
 	return max(time.Duration(h.HeartbeatS*float64(time.Second)), DefaultHeartbeat)
 }
@@ -105,9 +105,10 @@ const (
 	maxModelsJSON = maxValueBytes - 8<<10
 )
 
-// ParseNodeHealth parses and checks the value of a node's key. It ignores unknown members. An error
-// means that the value must not be used at all, and the node keeps its earlier state. Invalid
-// optional addresses are left out, and LeftOut gives the reason. The node serves without them.
+// ParseNodeHealth parses and checks the value of a node's key. ParseNodeHealth ignores unknown
+// members. An error means that the value must not be used at all, and the node keeps its earlier
+// state. Invalid optional addresses are left out, and LeftOut gives the reason. The node serves
+// without them.
 func ParseNodeHealth(id string, value []byte) (*NodeHealth, error) {
 	if len(value) > maxValueBytes {
 		return nil, fmt.Errorf("node %s: value has %d bytes; at most %d are read", id, len(value), maxValueBytes)
@@ -191,8 +192,9 @@ func (h *NodeHealth) Fit() {
 	h.Models, _ = FitModels(h.Models)
 }
 
-// FitModels returns the names that a node can announce, in order, and how many are left out. It
-// leaves out empty names, names that are too long, and names beyond the size of one value in etcd.
+// FitModels returns the names that a node can announce, in order, and how many are left out.
+// FitModels leaves out empty names, names that are too long, and names beyond the size of one value
+// in etcd.
 func FitModels(names []string) (fit []string, leftOut int) {
 	fit = make([]string, 0, min(len(names), maxModels))
 	room := maxModelsJSON

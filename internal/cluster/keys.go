@@ -1,5 +1,5 @@
-// Package cluster is the fleet's shared state in etcd. It defines the keys and the form of their
-// values. It follows keys over outages, and keeps an agent's node registered.
+// Package cluster is the fleet's shared state in etcd. The package defines the keys and the form of
+// their values. The package follows keys over outages, and keeps an agent's node registered.
 package cluster
 
 import (

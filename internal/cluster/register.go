@@ -28,8 +28,8 @@ type claim struct{ key, id, address string }
 
 // Registration keeps one record registered.
 type Registration struct {
-	// Health returns the daemon's present state. It is called at every heartbeat. Its id and
-	// address must not change. Stamp and Instance are filled in.
+	// Health returns the daemon's present state. Health is called at every heartbeat. The daemon's
+	// id and address must not change. Stamp and Instance are filled in.
 	Health func() Record
 	// Heartbeat is the time between two writes; 0: 5 s. The lease lasts three heartbeats, in whole
 	// seconds.
@@ -38,12 +38,12 @@ type Registration struct {
 	// and uses it again after a restart takes its key back immediately. Empty: a random one; then a
 	// restarted daemon waits for the old lease to end.
 	Instance string
-	// Claimed is called with the revision each time that the key has become this daemon's. It may
-	// be nil.
+	// Claimed is called with the revision each time that the key has become this daemon's. Claimed
+	// may be nil.
 	Claimed func(rev int64)
 	// Reclaimed is called each time that this daemon has replaced a value without a daemon under
-	// its key, which a person or another program has written. It may be nil. The replacement is
-	// also logged.
+	// its key, which a person or another program has written. Reclaimed may be nil. The replacement
+	// is also logged.
 	Reclaimed func()
 	Logger    *slog.Logger // names the node if there are several; nil: slog.Default
 }
@@ -84,7 +84,7 @@ func NewRegistrar(c *Client, reg Registration) *Registrar {
 	return &Registrar{client: c, reg: reg, wake: make(chan struct{}, 1)}
 }
 
-// Notify makes the registrar write a heartbeat soon, for an urgent change. It never blocks.
+// Notify makes the registrar write a heartbeat soon, for an urgent change. Notify never blocks.
 func (r *Registrar) Notify() {
 	select {
 	case r.wake <- struct{}{}:
@@ -98,8 +98,8 @@ func LeaseTTL(heartbeat time.Duration) time.Duration {
 }
 
 // Run registers the node and keeps it registered until ctx ends. Then it removes the node and
-// returns nil. It retries while etcd does not answer, and while the value of Health cannot be
-// announced. It registers again if the lease was lost, or if etcd has lost its data. It returns a
+// returns nil. Run retries while etcd does not answer, and while the value of Health cannot be
+// announced. Run registers again if the lease was lost, or if etcd has lost its data. Run returns a
 // *DuplicateError if another live agent has the node id. To get an error for a wrong configuration,
 // call NodeHealth.Check before.
 func (r *Registrar) Run(ctx context.Context) error {
@@ -131,7 +131,7 @@ func (r *Registrar) note(ctx context.Context, err error) {
 }
 
 // sleep waits for the next heartbeat. After a failed attempt it waits only a fifth of that, at most
-// a second. It returns false when ctx ends.
+// a second. sleep returns false when ctx ends.
 func (r *Registrar) sleep(ctx context.Context, failed bool) bool {
 	wait := r.reg.Heartbeat
 	if failed {
@@ -195,9 +195,9 @@ func (r *Registrar) renew(ctx context.Context) error {
 	return fmt.Errorf("etcd lease: %w", err)
 }
 
-// claim makes the key ours. It creates a missing key. It takes over a key that was ours before, or
-// that no daemon owns. Otherwise it waits for the key. If the holder writes a heartbeat meanwhile,
-// the holder is alive and we are the duplicate.
+// claim makes the key ours. claim creates a missing key. claim takes over a key that was ours
+// before, or that no daemon owns. Otherwise it waits for the key. If the holder writes a heartbeat
+// meanwhile, the holder is alive and we are the duplicate.
 func (r *Registrar) claim(ctx context.Context) error {
 	r.rev = 0
 	seen := int64(0) // revision of the holder's last write

@@ -35,7 +35,7 @@ func (a *agent) registrar(c *Client, instance string) *Registrar {
 	return a.every(time.Second, c, instance)
 }
 
-// every returns a registrar with this heartbeat. Its lease lasts three heartbeats.
+// every returns a registrar with this heartbeat. The registrar's lease lasts three heartbeats.
 func (a *agent) every(beat time.Duration, c *Client, instance string) *Registrar {
 	return NewRegistrar(c, Registration{Health: a.get, Heartbeat: beat, Instance: instance,
 		Logger: slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelError}))})

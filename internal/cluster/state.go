@@ -67,9 +67,9 @@ func (c *Client) PutCordon(ctx context.Context, id string, cordon Cordon) error 
 	return c.put(ctx, CordonKey(id), value)
 }
 
-// Uncordon lets a node take requests again, and returns whether it was cordoned in etcd. It writes
-// an open value before it removes the key. So routers also hear it if etcd has lost the cordon that
-// they remember, since the removal of a missing key causes no event.
+// Uncordon lets a node take requests again, and returns whether it was cordoned in etcd. Uncordon
+// writes an open value before it removes the key. So routers also hear it if etcd has lost the
+// cordon that they remember, since the removal of a missing key causes no event.
 func (c *Client) Uncordon(ctx context.Context, id string) (was bool, err error) {
 	if err := CheckNodeID(id); err != nil {
 		return false, err

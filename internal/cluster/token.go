@@ -13,9 +13,9 @@ import (
 const TokenFile = "instance"
 
 // Token returns a program's Registration.Instance, which distinguishes it from another program with
-// the same id. It is stored in dir, which is made if it is missing, so that a restarted program
-// takes its id back without waiting for the old lease to end. Without dir each start gets a new
-// token. Errors are those of the files.
+// the same id. The token is stored in dir, which is made if it is missing, so that a restarted
+// program takes its id back without waiting for the old lease to end. Without dir each start gets a
+// new token. Errors are those of the files.
 func Token(dir string) (string, error) {
 	if dir == "" {
 		return rand.Text(), nil

@@ -51,8 +51,8 @@ const (
 	retryLast  = time.Second
 )
 
-// Watch follows all keys that start with prefix until ctx ends, and then returns nil. It lists, and
-// follows from the listing's revision on. It lists again if the connection was lost, if the
+// Watch follows all keys that start with prefix until ctx ends, and then returns nil. Watch lists,
+// and follows from the listing's revision on. Watch lists again if the connection was lost, if the
 // revision was compacted, or if etcd came back with other data. In the last case a plain watch of
 // etcd would hang for ever.
 func (c *Client) Watch(ctx context.Context, prefix string, h Handler) error {

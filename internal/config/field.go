@@ -7,7 +7,7 @@ import (
 
 // FieldError is an error of one setting of a section, from Validate, Examine or a start. If the
 // section is an element of a list, the error says "engine[1].url: ..." instead of "engine.url:
-// ..."; see In. It unwraps to the argument of %w in its text.
+// ..."; see In. The error unwraps to the argument of %w in its text.
 type FieldError struct {
 	section string // "engine", "engine[1]"
 	key     string // "url", "offload.nixl_port"
@@ -53,7 +53,7 @@ func (e *FieldError) Error() string {
 // Unwrap returns the text's error, which wraps those in args.
 func (e *FieldError) Unwrap() error { return e.text }
 
-// In rewrites err for the section at path, such as "engine[1]". It changes a FieldError, also
+// In rewrites err for the section at path, such as "engine[1]". In changes a FieldError, also
 // inside a Missing, and no other error.
 func In(err error, path string) error {
 	switch e := err.(type) {

@@ -58,8 +58,8 @@ func (e *Error) Error() string {
 // Unwrap returns each problem to errors.Is and errors.As.
 func (e *Error) Unwrap() []error { return e.Problems }
 
-// Missing is an error of Validate about a setting that was not given. It is left out if some given
-// setting could not be read, because that may be the missing one.
+// Missing is an error of Validate about a setting that was not given. The error is left out if some
+// given setting could not be read, because that may be the missing one.
 type Missing struct{ Err error }
 
 func (m Missing) Error() string { return m.Err.Error() }
@@ -67,22 +67,22 @@ func (m Missing) Error() string { return m.Err.Error() }
 // Unwrap returns Err.
 func (m Missing) Unwrap() error { return m.Err }
 
-// Validator is a struct, at any depth, that can check itself. It joins several problems with
-// errors.Join.
+// Validator is a struct, at any depth, that can check itself. A Validator joins several problems
+// with errors.Join.
 type Validator interface{ Validate() error }
 
 // Examiner is a struct, at any depth, that names things outside: files, directories, programs.
 // Examine reports what would make a start fail, without binding, making or changing anything.
-// --check-config calls it, and Load does not. It joins several problems with errors.Join.
+// --check-config calls it, and Load does not. An Examiner joins several problems with errors.Join.
 type Examiner interface{ Examine() error }
 
 // Adviser is a struct, at any depth, that can warn about valid settings. --check-config prints the
 // warnings.
 type Adviser interface{ Advise() []string }
 
-// Load fills the struct that dst points to. It applies defaults, then the TOML file, then the
-// environment, then flags. Then it calls every Validate and, for --check-config, every Examine. It
-// returns nil, ErrAnswered, or an *Error with all problems. Load keeps nothing of dst.
+// Load fills the struct that dst points to. Load applies defaults, then the TOML file, then the
+// environment, then flags. Then it calls every Validate and, for --check-config, every Examine.
+// Load returns nil, ErrAnswered, or an *Error with all problems. Load keeps nothing of dst.
 func Load(dst any, o Options) error {
 	s, err := inspect(dst)
 	if err != nil {

@@ -117,7 +117,7 @@ func (f *field) words() []string {
 }
 
 // Reference writes the settings of the struct that cfg points to as Markdown, with one table per
-// section. It ignores the values of cfg.
+// section. Reference ignores the values of cfg.
 func Reference(w io.Writer, title string, cfg any) error {
 	s, err := inspect(reflect.New(reflect.TypeOf(cfg).Elem()).Interface())
 	if err != nil {
@@ -248,7 +248,7 @@ func literal(v reflect.Value) string {
 	return quote(format(v))
 }
 
-// quote writes s as a basic TOML string. It replaces bytes that are not UTF-8.
+// quote writes s as a basic TOML string. quote replaces bytes that are not UTF-8.
 func quote(s string) string {
 	var b strings.Builder
 	b.WriteByte('"')

@@ -25,8 +25,8 @@ type field struct {
 	spaced  bool // elements of the list in one text are separated by spaces, not by commas
 }
 
-// elsewhere returns the settings of other sections with this key. It returns nothing if there are
-// more than three.
+// elsewhere returns the settings of other sections with this key. elsewhere returns nothing if
+// there are more than three.
 func (s *schema) elsewhere(key string) string {
 	var all []string
 	for _, f := range s.fields {
@@ -91,8 +91,8 @@ func join(section, key string) string {
 	return section + "." + key
 }
 
-// inspect reads the tags of the struct that dst points to. Its error is a mistake in the program,
-// not in the user's configuration.
+// inspect reads the tags of the struct that dst points to. inspect's error is a mistake in the
+// program, not in the user's configuration.
 func inspect(dst any) (*schema, error) {
 	v := reflect.ValueOf(dst)
 	if v.Kind() != reflect.Pointer || v.IsNil() || v.Elem().Kind() != reflect.Struct {

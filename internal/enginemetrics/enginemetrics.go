@@ -57,9 +57,9 @@ func (s *Stats) FreeBlocks() (float64, bool) {
 	return math.Floor(s.TotalBlocks * (1 - min(1, s.KVUsage))), true
 }
 
-// Parse parses one metrics page. It never fails: it skips a line that it cannot parse, and a value
-// is unknown unless it is finite and at least zero. It allocates nothing and keeps no reference to
-// page.
+// Parse parses one metrics page. Parse never fails: it skips a line that it cannot parse, and a
+// value is unknown unless it is finite and at least zero. Parse allocates nothing and keeps no
+// reference to page.
 func Parse(page []byte) Stats {
 	var p parser
 	for len(page) > 0 {
@@ -153,8 +153,8 @@ func (p *parser) sglang(name, rest []byte) {
 	}
 }
 
-// llamacpp parses llama.cpp's metrics. It counts computed and cached prompt tokens separately, so
-// both are added.
+// llamacpp parses llama.cpp's metrics. llamacpp counts computed and cached prompt tokens
+// separately, so both are added.
 func (p *parser) llamacpp(name, rest []byte) {
 	switch string(name) {
 	case "requests_processing":

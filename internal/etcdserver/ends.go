@@ -11,8 +11,8 @@ import (
 )
 
 // etcd reserves etcdFiles descriptors of the process's limit for itself, and refuses to start with
-// fewer. It uses one more for each client. otherFiles is the need of the smallest fleet in the same
-// process.
+// fewer. etcd uses one more for each client. otherFiles is the need of the smallest fleet in the
+// same process.
 const (
 	etcdFiles  = 150
 	otherFiles = 106

@@ -26,9 +26,9 @@ const (
 // ErrNoRoom is the error of reading a body of unknown length if Bodies has no room for more of it.
 var ErrNoRoom = errors.New("intake: no room for the request body")
 
-// Bodies bounds the bytes of request bodies that are held at once. It reserves room for a body when
-// the length is announced, and for a chunked body chunk by chunk. Give releases the room, at the
-// latest at the end of the connection.
+// Bodies bounds the bytes of request bodies that are held at once. Bodies reserves room for a body
+// when the length is announced, and for a chunked body chunk by chunk. Give releases the room, at
+// the latest at the end of the connection.
 //
 // On Linux the server reads a counted body, and every chunked one, into a region that takes memory
 // as bytes come. The memory is at most the reserved room, rounded up to pages, and the memory of
@@ -80,14 +80,15 @@ type Body struct {
 // Came counts n received bytes, and returns the received bytes of the request so far.
 func (a *Body) Came(n int) int64 { return a.got.Add(int64(n)) }
 
-// Next begins the next request. It does not release what a holds.
+// Next begins the next request. Next does not release what a holds.
 func (a *Body) Next() {
 	a.grows, a.room = time.Time{}, 0
 	a.got.Store(0)
 }
 
 // Announce reserves room for the body that the head of ctx announces, if its length is known and
-// counts. It gives the server memory to read the body into. It returns false if there is no room.
+// counts. Announce gives the server memory to read the body into. Announce returns false if there
+// is no room.
 func (b *Bodies) Announce(a *Body, ctx *fasthttp.RequestCtx) bool {
 	n := ctx.Request.Header.ContentLength()
 	switch {

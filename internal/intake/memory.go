@@ -10,10 +10,10 @@ const (
 	keptBytes   = 512 << 10 // bytes of each of them that keep their memory
 )
 
-// region is memory for one body, outside Go's heap. It has addresses for the longest body, and
-// takes memory page by page as bytes are written. So a client that announces much and sends little
-// costs little. A body in many pieces is never copied. Its memory is released at its end, and not
-// by a garbage collection.
+// region is memory for one body, outside Go's heap. A region has addresses for the longest body,
+// and takes memory page by page as bytes are written. So a client that announces much and sends
+// little costs little. A body in many pieces is never copied. The body's memory is released at its
+// end, and not by a garbage collection.
 type region struct {
 	bytes    []byte // nil: no region
 	resident int    // leading bytes that may have memory
@@ -26,7 +26,7 @@ type regions struct {
 	closed bool
 }
 
-// take returns a region of size bytes, of which at most want take memory already. It returns an
+// take returns a region of size bytes, of which at most want take memory already. take returns an
 // empty region if the system gives none.
 func (r *regions) take(size, want int) region {
 	m := r.pop(want)

@@ -47,7 +47,7 @@ func (m *region) shrink(n int) bool {
 	return true
 }
 
-// unmap unmaps the region. It must not be read any more.
+// unmap unmaps the region. The region must not be read any more.
 func (m *region) unmap() {
 	if m.bytes != nil {
 		_ = unix.Munmap(m.bytes)

@@ -155,7 +155,7 @@ func plainName(e expression) bool {
 }
 
 // TakesParts tells whether the template iterates over the parts of a message's content. If not,
-// engines give it the content as one text. It follows the rule of vLLM's
+// engines give it the content as one text. TakesParts follows the rule of vLLM's
 // --chat-template-content-format auto.
 func (t *Template) TakesParts() bool {
 	var sets []*setNode

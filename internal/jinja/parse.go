@@ -5,7 +5,7 @@ import (
 	"slices"
 )
 
-// Template is a parsed template. It is immutable and safe for concurrent use.
+// Template is a parsed template. A Template is immutable and safe for concurrent use.
 type Template struct{ body []statement }
 
 // Bounds of a template's text, and of its nesting.
@@ -20,7 +20,7 @@ type parser struct {
 	depth  int
 }
 
-// Parse parses a template. Its error names the line and the unsupported feature.
+// Parse parses a template. Parse's error names the line and the unsupported feature.
 func Parse(source string) (t *Template, err error) {
 	if len(source) > maxSource {
 		return nil, fmt.Errorf("the template has more than %d bytes", maxSource)

@@ -39,7 +39,7 @@ func (p *parser) subscript(of expression) expression {
 	return &itemNode{of, bounds[0]}
 }
 
-// call parses the arguments of a call. It refuses a method that no value has.
+// call parses the arguments of a call. call refuses a method that no value has.
 func (p *parser) call(of expression) expression {
 	n := &callNode{of: of, line: p.peek().line}
 	switch f := of.(type) {

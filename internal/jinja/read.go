@@ -10,7 +10,7 @@ import (
 // ErrNumber is the error for a number that Python represents exactly and this package cannot.
 var ErrNumber = errors.New("a whole number of more than 64 bits")
 
-// Read reads the next value of a JSON document. It returns ErrNumber if the value cannot be
+// Read reads the next value of a JSON document. Read returns ErrNumber if the value cannot be
 // represented exactly. Invalid JSON is reported by the cursor's Err.
 func Read(c *jsonscan.Cursor) (Value, error) {
 	switch c.Kind() {

@@ -2,8 +2,8 @@
 // of a document, hands out slices of it and allocates nothing.
 //
 // The cursor also validates everything that it passes over: literals, numbers, escapes, control
-// characters, UTF-8 and nesting. It accepts the same documents as encoding/json, except those with
-// invalid UTF-8 or with nesting beyond the cursor's bound.
+// characters, UTF-8 and nesting. The cursor accepts the same documents as encoding/json, except
+// those with invalid UTF-8 or with nesting beyond the cursor's bound.
 //
 // The first failure moves the cursor to the end of the document, so that every loop ends. Err
 // returns it from then on.
@@ -219,9 +219,9 @@ func (c *Cursor) ended() bool {
 	return false
 }
 
-// Key reads a member's name and the colon. The result is valid until the next Key. It aliases the
-// document, or the cursor if the name has escapes. A name with escapes is cut after 64 bytes, so it
-// never equals a longer name.
+// Key reads a member's name and the colon. The result is valid until the next Key. The result
+// aliases the document, or the cursor if the name has escapes. A name with escapes is cut after 64
+// bytes, so it never equals a longer name.
 func (c *Cursor) Key() []byte {
 	if c.space() != '"' {
 		c.unexpected("expected a member name in double quotes")
@@ -235,7 +235,7 @@ func (c *Cursor) Key() []byte {
 	return raw
 }
 
-// AppendKey is Key for names of any length. It appends the decoded name to dst.
+// AppendKey is Key for names of any length. AppendKey appends the decoded name to dst.
 func (c *Cursor) AppendKey(dst []byte) []byte {
 	if c.OpenKey() {
 		dst, _ = c.AppendText(dst, len(c.buf))

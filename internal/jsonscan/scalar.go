@@ -53,7 +53,7 @@ func (c *Cursor) Number() []byte {
 func (c *Cursor) Int() (v int64, ok bool) { return Int(c.Number()) }
 
 // Int converts the bytes of a JSON number. 16, 16.0 and 1.6e1 are all 16. ok is false if the number
-// is not whole. It is also false if the number is beyond 2^53 and has a fraction or an exponent.
+// is not whole. ok is also false if the number is beyond 2^53 and has a fraction or an exponent.
 func Int(number []byte) (v int64, ok bool) {
 	digits := number
 	negative := len(digits) > 0 && digits[0] == '-'

@@ -51,8 +51,8 @@ func (c *Cursor) OpenString() bool {
 }
 
 // AppendText appends the decoded text of the string that the cursor is in, and reports whether the
-// string has ended. It stops between two characters near limit, an offset in the document, unless
-// the document ends there.
+// string has ended. AppendText stops between two characters near limit, an offset in the document,
+// unless the document ends there.
 func (c *Cursor) AppendText(dst []byte, limit int) (_ []byte, ended bool) {
 	limit = min(limit, len(c.buf))
 	for i := c.pos; ; {
@@ -144,8 +144,8 @@ const (
 )
 
 // plain returns the index of the first byte at or after i that is a quote, a backslash, a control
-// character or not ASCII; len(b) if there is none. It tests eight bytes at once. A borrow can only
-// mark bytes above the first match.
+// character or not ASCII; len(b) if there is none. plain tests eight bytes at once. A borrow can
+// only mark bytes above the first match.
 func plain(b []byte, i int) int {
 	for i+8 <= len(b) {
 		x := binary.LittleEndian.Uint64(b[i:])
@@ -228,7 +228,7 @@ func hex4(b []byte, i int) (r rune, ok bool) {
 }
 
 // appendEscape decodes the valid escape sequence at i, with the second half of a surrogate pair if
-// there is one. It returns the index after it.
+// there is one. appendEscape returns the index after it.
 func appendEscape(dst, b []byte, i int) ([]byte, int) {
 	switch e := b[i+1]; e {
 	case 'b':

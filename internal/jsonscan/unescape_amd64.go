@@ -8,10 +8,11 @@ import (
 	"golang.org/x/sys/cpu"
 )
 
-// unescapeAVX2 copies the n bytes at src to dst and decodes the escapes in simple. It stops at a
-// quote, a control character or another escape, or when less than 32 bytes are left. It returns how
-// many bytes it wrote and read, and whether all examined bytes are UTF-8, including up to 32 bytes
-// after those it read. It may write 32 bytes more than it reports.
+// unescapeAVX2 copies the n bytes at src to dst and decodes the escapes in simple. unescapeAVX2
+// stops at a quote, a control character or another escape, or when less than 32 bytes are left.
+// unescapeAVX2 returns how many bytes it wrote and read, and whether all examined bytes are UTF-8,
+// including up to 32 bytes after those it read. unescapeAVX2 may write 32 bytes more than it
+// reports.
 //
 //go:noescape
 func unescapeAVX2(dst, src unsafe.Pointer, n int, simple *[256]byte) (wrote, read int, valid bool)
@@ -26,8 +27,8 @@ const (
 )
 
 // unescape appends to dst the decoded text of a string in c.buf[i:limit], as far as AVX2 can decode
-// it, and returns where it stopped. It stops before bytes that are not acceptable. Once it has met
-// bytes that are not UTF-8, it does nothing more, because the document will be refused.
+// it, and returns where it stopped. unescape stops before bytes that are not acceptable. Once it
+// has met bytes that are not UTF-8, it does nothing more, because the document will be refused.
 func (c *Cursor) unescape(dst []byte, i, limit int) ([]byte, int) {
 	for size := firstWindow; cpu.X86.HasAVX2 && !c.careful && limit-i >= 2*margin; size = window {
 		src := c.buf[i:min(i+size, limit)]

@@ -12,8 +12,8 @@ import (
 	"golang.org/x/sys/cpu"
 )
 
-// TestStringsOfEveryMake compares long strings with encoding/json. They consist of pieces that are
-// difficult for a decoder of many bytes at once.
+// TestStringsOfEveryMake compares long strings with encoding/json. The strings consist of pieces
+// that are difficult for a decoder of many bytes at once.
 func TestStringsOfEveryMake(t *testing.T) {
 	pieces := []string{
 		"plain text that is longer than a register of 32 bytes", "x", "é", "日本", "\U0001F600",

@@ -62,8 +62,8 @@ func (g *Group) call(fn func(ctx context.Context) error) (err error) {
 // Stop cancels the group's context and does not wait.
 func (g *Group) Stop() { g.cancel(context.Canceled) }
 
-// Wait waits until every goroutine has ended and returns their errors joined, in order of time. It
-// may be called more than once.
+// Wait waits until every goroutine has ended and returns their errors joined, in order of time.
+// Wait may be called more than once.
 func (g *Group) Wait() error {
 	g.wg.Wait()
 	g.cancel(context.Canceled)

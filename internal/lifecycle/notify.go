@@ -6,7 +6,7 @@ import (
 )
 
 // Notify tells the service manager the state of the service, as sd_notify(3) does: READY=1 or
-// MAINPID=NUMBER. It does nothing without a manager ($NOTIFY_SOCKET).
+// MAINPID=NUMBER. Notify does nothing without a manager ($NOTIFY_SOCKET).
 func Notify(state string) error {
 	at := os.Getenv("NOTIFY_SOCKET") // a name that begins with @ is abstract, also for package net
 	if at == "" {

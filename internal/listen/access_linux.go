@@ -10,8 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Access lists who may use a Unix socket besides root and the user of this process. It restricts
-// further than the file's mode.
+// Access lists who may use a Unix socket besides root and the user of this process. Access
+// restricts further than the file's mode.
 type Access struct{ uids, gids []uint32 }
 
 // AccessTo returns the access to the socket at path: for these users and groups, and for the group
@@ -26,7 +26,7 @@ func AccessTo(path string, uids, gids []uint32) Access {
 }
 
 // Check asks the kernel for the peer of a connection, and tells whether the peer may use it, by its
-// user or one of its groups. It checks at most 1,024 supplementary groups.
+// user or one of its groups. Check checks at most 1,024 supplementary groups.
 func (a *Access) Check(connection syscall.RawConn) (p Peer, allowed bool, err error) {
 	if p, err = PeerOf(connection); err != nil {
 		return p, false, err

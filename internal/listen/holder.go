@@ -11,7 +11,7 @@ import (
 )
 
 // ByHolder returns " by NAME (process N)" for the process whose socket prevents listening on addr,
-// which is host:port or unix:///path. It returns "" if /proc does not show the process.
+// which is host:port or unix:///path. ByHolder returns "" if /proc does not show the process.
 func ByHolder(addr string) string {
 	if who := ownerOf(holder(addr)); who != "" {
 		return " by " + who

@@ -12,7 +12,7 @@ import (
 
 const holdEnv = "LISTEN_TEST_HOLD"
 
-// hold listens at addr in a process of its own. It returns the process id and the actual address.
+// hold listens at addr in a process of its own. hold returns the process id and the actual address.
 func hold(t *testing.T, addr string) (pid int, at string) {
 	t.Helper()
 	cmd := exec.Command(os.Args[0], "-test.run=^TestHoldsForAnother$")
@@ -40,7 +40,7 @@ func hold(t *testing.T, addr string) (pid int, at string) {
 	return cmd.Process.Pid, at
 }
 
-// TestHoldsForAnother is the process of hold. It listens until its input ends.
+// TestHoldsForAnother is the process of hold. The process listens until its input ends.
 func TestHoldsForAnother(t *testing.T) {
 	addr := os.Getenv(holdEnv)
 	if addr == "" {

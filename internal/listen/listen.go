@@ -32,7 +32,7 @@ func split(address string) (network, at string, err error) {
 	return "tcp", address, nil
 }
 
-// Check returns an error if address is invalid. It does not open it.
+// Check returns an error if address is invalid. Check does not open it.
 func Check(address string) error {
 	_, _, err := split(address)
 	return err
@@ -42,7 +42,8 @@ func Check(address string) error {
 const lookupLimit = 5 * time.Second
 
 // Examine returns an error if a socket cannot be made at its path, or if a host is not this host.
-// It makes nothing. It does not check that a port is free, because a running instance may use it.
+// Examine makes nothing. Examine does not check that a port is free, because a running instance may
+// use it.
 func Examine(address string) error {
 	network, at, err := split(address)
 	if err != nil {
@@ -126,8 +127,8 @@ func Loopback(address string) bool {
 	return host == "localhost" || ip != nil && ip.IsLoopback()
 }
 
-// OpenFor is Open for a setting. Its error names the setting and its flag, and has a hint. flag may
-// be empty.
+// OpenFor is Open for a setting. OpenFor's error names the setting and its flag, and has a hint.
+// flag may be empty.
 func OpenFor(setting, flag, address string) (net.Listener, error) {
 	l, err := Open(address)
 	name, with := setting+" ("+flag+")", flag
@@ -158,8 +159,8 @@ func OpenFor(setting, flag, address string) (net.Listener, error) {
 	return l, nil
 }
 
-// Open binds address. It replaces the socket file of a killed process. It does not replace a socket
-// that accepts connections, or another file.
+// Open binds address. Open replaces the socket file of a killed process. Open does not replace a
+// socket that accepts connections, or another file.
 func Open(address string) (net.Listener, error) {
 	network, at, err := split(address)
 	if err != nil {

@@ -14,7 +14,7 @@ type Gauge struct {
 	known bool
 }
 
-// Known returns a gauge with a measured value. It is unknown if the value is not finite.
+// Known returns a gauge with a measured value. The gauge is unknown if the value is not finite.
 func Known(v float64) Gauge {
 	if math.IsNaN(v) || math.IsInf(v, 0) {
 		return Gauge{}

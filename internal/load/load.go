@@ -1,6 +1,6 @@
 // Package load describes how busy a node is, with one type from the agent that measures it to the
-// router that uses it to pick. A figure may be unknown, which differs from zero. It has the time of
-// its sample.
+// router that uses it to pick. A figure may be unknown, which differs from zero. A figure has the
+// time of its sample.
 //
 // To add a figure, add a field to one of the groups and a row to samples, both in this file; for a
 // GPU figure also an element of figures(). Then add a field to NodeLoad in agent.proto, the code
@@ -49,7 +49,7 @@ type GPU struct {
 	SMPct Gauge `json:"sm_pct,omitzero"` // share of time with working SMs, 0 to 100
 }
 
-// Power is the node's part of its host's power. It is all of it if the host has one node.
+// Power is the node's part of its host's power. The part is all of it if the host has one node.
 type Power struct {
 	At         Taken `json:"power_age_ms,omitzero"`
 	Watts      Gauge `json:"power_watts,omitzero"`

@@ -120,7 +120,8 @@ func TestBadJSON(t *testing.T) {
 	}
 }
 
-// TestMessage: a router gets the figures of an agent. Their ages include the time on the way.
+// TestMessage: a router gets the figures of an agent. The figures' ages include the time on the
+// way.
 func TestMessage(t *testing.T) {
 	now := time.Now()
 	l := full(now)

@@ -45,7 +45,7 @@ func (l *tryLock) doneReading() { l.held.Add(-1) }
 func (l *tryLock) write() bool  { return l.held.CompareAndSwap(0, writing) }
 func (l *tryLock) doneWriting() { l.held.Store(0) }
 
-// Table maps keys to records. It is safe for concurrent use.
+// Table maps keys to records. A Table is safe for concurrent use.
 type Table struct {
 	words   int // per record
 	sets    []set
@@ -53,8 +53,8 @@ type Table struct {
 	puts    atomic.Uint32 // the clock of set.used; after it wraps, some old records look young
 }
 
-// New makes a table with about as many records as fit in this many bytes, and at least one set. Its
-// memory becomes resident only as records are added.
+// New makes a table with about as many records as fit in this many bytes, and at least one set. The
+// table's memory becomes resident only as records are added.
 func New(bytes, recordWords int) *Table {
 	n := max(bytes/(ways*8*(recordWords+2)), 1)
 	return &Table{words: recordWords, sets: make([]set, n), records: make([]uint64, n*ways*recordWords)}

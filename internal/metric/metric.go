@@ -46,7 +46,7 @@ func (s *Set) add(kind, name, help string, labels []string, c prometheus.Collect
 	s.registry.MustRegister(c)
 }
 
-// Counter defines a counter. Its name must end in _total.
+// Counter defines a counter. The counter's name must end in _total.
 func (s *Set) Counter(name, help string, labels ...string) *prometheus.CounterVec {
 	c := prometheus.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, labels)
 	s.add(Counter, name, help, labels, c)
@@ -65,8 +65,8 @@ func (s *Set) GaugeFunc(name, help string, read func() float64) {
 	s.add(Gauge, name, help, nil, prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help}, read))
 }
 
-// CounterFunc defines a counter without labels. read returns its value at each scrape. Its name
-// must end in _total.
+// CounterFunc defines a counter without labels. read returns its value at each scrape. The
+// counter's name must end in _total.
 func (s *Set) CounterFunc(name, help string, read func() float64) {
 	s.add(Counter, name, help, nil, prometheus.NewCounterFunc(prometheus.CounterOpts{Name: name, Help: help}, read))
 }

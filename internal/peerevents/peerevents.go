@@ -1,12 +1,12 @@
 // Package peerevents is the protocol over a Unix socket between the agent, which has loaded the
 // programs of package bpf, and the routers of its host. A router names the peers that it connects
-// to. It gets a descriptor with which it can only read the kernel's counts of peers, and is told
-// about rare events on connections to its own peers.
+// to. The router gets a descriptor with which it can only read the kernel's counts of peers, and is
+// told about rare events on connections to its own peers.
 //
 // Both sides send frames. A frame has the length of the rest (2 bytes, big-endian as all numbers),
 // its type (1 byte), and its content. The router begins with Hello. The answer is Welcome, which
 // has the descriptor (SCM_RIGHTS), or Rejected. Then the router sends Watch whenever its peers have
-// changed. It gets Told for each event, and Alive once a second.
+// changed. The router gets Told for each event, and Alive once a second.
 package peerevents
 
 import (
@@ -17,7 +17,8 @@ import (
 	"time"
 )
 
-// Version is the version of the protocol. It changes when an older process could not understand it.
+// Version is the version of the protocol. The version changes when an older process could not
+// understand it.
 const Version = 1
 
 // Bounds of the protocol.
@@ -95,7 +96,7 @@ var (
 	errFrame = errors.New("a frame that is not understood")
 )
 
-// Append appends the frame of m to dst. It fails if m does not fit into a frame.
+// Append appends the frame of m to dst. Append fails if m does not fit into a frame.
 func Append(dst []byte, m *Message) ([]byte, error) {
 	at := len(dst)
 	dst = append(dst, 0, 0, byte(m.Type))

@@ -190,7 +190,7 @@ func loadOrCreateAuthority(dir string, o Options) (*authority, error) {
 	return a, err
 }
 
-// existingAuthority returns the CA in dir. It fails if the CA has expired.
+// existingAuthority returns the CA in dir. existingAuthority fails if the CA has expired.
 func existingAuthority(dir string, o Options) (*authority, error) {
 	a, err := loadAuthority(filepath.Join(dir, "ca.crt"), filepath.Join(dir, "ca.key"))
 	switch {

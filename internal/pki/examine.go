@@ -39,9 +39,9 @@ func (f Files) Examine(ca, cert, key string) error {
 }
 
 // CheckOwn returns an error if peers would not accept the certificate in f as one of a program of
-// that role. It must chain to f.CA and have the role. Its validity period is not checked, because
-// it may be replaced while the program runs. Errors are ErrRole, those of x509, and those of the
-// files.
+// that role. The certificate must chain to f.CA and have the role. The certificate's validity
+// period is not checked, because it may be replaced while the program runs. Errors are ErrRole,
+// those of x509, and those of the files.
 func (f Files) CheckOwn(role Role) error {
 	m, err := read(f)
 	if err != nil {

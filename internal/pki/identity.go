@@ -223,8 +223,8 @@ func ClientConfig(files Files, serverName string, roles ...Role) (*tls.Config, e
 	return id.Client(serverName, roles...)
 }
 
-// current returns the material in use, after it has checked the files if a check is due. It does
-// not wait if another handshake is checking them.
+// current returns the material in use, after it has checked the files if a check is due. current
+// does not wait if another handshake is checking them.
 func (id *Identity) current() *material {
 	if id.mu.TryLock() {
 		id.refresh()

@@ -28,10 +28,10 @@ type Grant struct {
 	Hosts []string
 }
 
-// Request is the first step to join a host to a fleet whose CA is elsewhere. It makes a private key
-// for each of o.Roles in dir, and returns the bundle for Sign. Keys never leave the host. Request
-// reuses a key without a certificate, from an earlier request. If there is a certificate, it
-// returns ErrExists unless o.Force is set.
+// Request is the first step to join a host to a fleet whose CA is elsewhere. Request makes a
+// private key for each of o.Roles in dir, and returns the bundle for Sign. Keys never leave the
+// host. Request reuses a key without a certificate, from an earlier request. If there is a
+// certificate, it returns ErrExists unless o.Force is set.
 func Request(dir string, o Options) ([]byte, error) {
 	o = o.withDefaults()
 	if err := o.check(); err != nil {
@@ -74,8 +74,8 @@ func request(f Files, role Role, o Options) ([]byte, error) {
 
 // Sign makes a certificate for each request in a bundle of Request, with the CA in dir, and returns
 // the answer for Accept. If a request's role is not in o.Roles, which the operator allows, Sign
-// refuses the whole bundle. It ignores o.Hosts: the hosts are in the requests, and the grants list
-// them.
+// refuses the whole bundle. Sign ignores o.Hosts: the hosts are in the requests, and the grants
+// list them.
 func Sign(dir string, bundle []byte, o Options) (answer []byte, grants []Grant, err error) {
 	o = o.withDefaults()
 	requests, err := blocks(bundle, requestBlock)
@@ -115,9 +115,9 @@ func Sign(dir string, bundle []byte, o Options) (answer []byte, grants []Grant, 
 	return out, grants, nil
 }
 
-// Accept is the last step after Request. It checks that each certificate of the answer is signed by
-// the CA in the answer, and belongs to a key in dir. Then it writes ca.crt and the certificates
-// there. It never replaces another CA's ca.crt in dir.
+// Accept is the last step after Request. Accept checks that each certificate of the answer is
+// signed by the CA in the answer, and belongs to a key in dir. Then it writes ca.crt and the
+// certificates there. Accept never replaces another CA's ca.crt in dir.
 func Accept(dir string, answer []byte) ([]Role, error) {
 	certs, err := blocks(answer, certificateBlock)
 	if err != nil {

@@ -15,8 +15,8 @@ type Abort struct {
 	dialing  context.CancelFunc
 }
 
-// Cancel ends the attempt in progress with ErrCanceled, and each later one when it begins. It may
-// be called from any goroutine, any number of times.
+// Cancel ends the attempt in progress with ErrCanceled, and each later one when it begins. Cancel
+// may be called from any goroutine, any number of times.
 func (a *Abort) Cancel() { a.cancel(ErrCanceled) }
 
 // Stop is like Cancel, but the client is still there: it is told of the failure if its stream has
@@ -62,7 +62,7 @@ func (a *Abort) Reset() {
 	a.canceled, a.exchange, a.dialing = nil, nil, nil
 }
 
-// attach makes e the exchange that Cancel ends. It returns false after Cancel or Stop.
+// attach makes e the exchange that Cancel ends. attach returns false after Cancel or Stop.
 func (a *Abort) attach(e *Exchange) bool {
 	if a == nil {
 		return true

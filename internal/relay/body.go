@@ -167,7 +167,7 @@ func (e *Exchange) awaitBytes() error {
 	return err
 }
 
-// Held returns the bytes that AwaitBody holds. They are valid until the next call on e.
+// Held returns the bytes that AwaitBody holds. The bytes are valid until the next call on e.
 func (e *Exchange) Held() []byte { return e.space[:e.held] }
 
 // pull puts the next decoded bytes at the front of p, at least one.
@@ -220,8 +220,8 @@ func (e *Exchange) decode(p []byte) int {
 	return n
 }
 
-// push takes wire bytes that other code has read, or the error of that read. It leaves their m body
-// bytes at the front of p. It sets e.ended at the end of the body.
+// push takes wire bytes that other code has read, or the error of that read. push leaves their m
+// body bytes at the front of p. push sets e.ended at the end of the body.
 func (e *Exchange) push(p []byte, err error) (m int) {
 	if len(p) == 0 {
 		e.ended = e.endOf(err)

@@ -31,9 +31,9 @@ const (
 	chunkDone                        // the body has ended
 )
 
-// chunked decodes chunked transfer coding, push-style. It accepts any split of the input and stores
-// no bytes. It drops extensions and trailers. It accepts a lone LF as a line end, since some
-// servers send it. The zero value is at the start of a body.
+// chunked decodes chunked transfer coding, push-style. chunked accepts any split of the input and
+// stores no bytes. chunked drops extensions and trailers. chunked accepts a lone LF as a line end,
+// since some servers send it. The zero value is at the start of a body.
 type chunked struct {
 	state     chunkState
 	digits    uint8
@@ -175,8 +175,8 @@ func openChunk(dst []byte) (out []byte, mark int) {
 	return append(dst, room[:]...), len(dst)
 }
 
-// closeChunk ends the chunk that began at mark. It removes a chunk without data, because that would
-// end the body.
+// closeChunk ends the chunk that began at mark. closeChunk removes a chunk without data, because
+// that would end the body.
 func closeChunk(out []byte, mark int) []byte {
 	data := out[mark+chunkRoom:]
 	if len(data) == 0 {

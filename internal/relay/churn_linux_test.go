@@ -28,7 +28,7 @@ func openFiles(t testing.TB) int {
 }
 
 // churnEngine is an upstream that obeys the body of a request: the number of events, and the way to
-// end. It sends events one by one.
+// end. The upstream sends events one by one.
 func churnEngine(c net.Conn, r *bufio.Reader) {
 	for {
 		_, body, err := readRequest(r)

@@ -26,8 +26,8 @@ const (
 	defaultDialTimeout = 2 * time.Second
 )
 
-// conn is one upstream connection. It is used by one Exchange at a time; only
-// close, inspect and look may be called from elsewhere.
+// conn is one upstream connection. A conn is used by one Exchange at a time; only close, inspect
+// and look may be called from elsewhere.
 type conn struct {
 	to     *destination
 	nc     net.Conn // what is read and written: the socket, or TLS over it
@@ -147,8 +147,8 @@ func (c *conn) write(v *net.Buffers) error {
 	return nil
 }
 
-// writeFlat sends the first segments as one write of at most flatWriteBytes. It sends a larger
-// segment alone and without a copy.
+// writeFlat sends the first segments as one write of at most flatWriteBytes. writeFlat sends a
+// larger segment alone and without a copy.
 func (c *conn) writeFlat(v *net.Buffers) error {
 	c.flat = c.flat[:0]
 	for len(*v) > 0 && len(c.flat)+len((*v)[0]) <= flatWriteBytes {
@@ -189,8 +189,8 @@ func (c *conn) send(v *net.Buffers, size int, deadline time.Time) (early bool, e
 	}
 }
 
-// salvage tries to read an answer that was sent before our write broke the connection. It returns
-// how many bytes are at the front of c.buf.
+// salvage tries to read an answer that was sent before our write broke the connection. salvage
+// returns how many bytes are at the front of c.buf.
 func (c *conn) salvage() int {
 	c.reading.set(c.nc, time.Now().Add(salvageWait))
 	n, _ := c.read(c.buf)

@@ -13,18 +13,18 @@
 // # The answer's place
 //
 // An answer goes to a client, or into memory of this process. Reply begins the client's response
-// once: it has one status, one header and one body. Its Follower decides about the body. The
-// Follower sees each event of an event stream and appends what the client gets instead: the event,
-// nothing, or other events. It can end a source early. When a source has ended or failed, the
-// Follower may ask for another one, whose events follow in the same body. So a source can be
-// replaced between any two events. Capture reads an answer into memory, with the same parsing and
-// the same decision about each event.
+// once: it has one status, one header and one body. The response's Follower decides about the body.
+// The Follower sees each event of an event stream and appends what the client gets instead: the
+// event, nothing, or other events. The Follower can end a source early. When a source has ended or
+// failed, the Follower may ask for another one, whose events follow in the same body. So a source
+// can be replaced between any two events. Capture reads an answer into memory, with the same
+// parsing and the same decision about each event.
 //
-// The relay does not know why sources follow one another. It returns the connection of a source to
-// its pool before it asks for the next source. Deadlines and cancellation are those of the present
-// source. The client is watched all the time, even while there is no source. An unfinished event of
-// a failed source does not reach the client, unless it is too long to be held back
-// (sse.MaxEventBytes). A blank line comes between two sources if an event was not closed.
+// The relay does not know why sources follow one another. The relay returns the connection of a
+// source to its pool before it asks for the next source. Deadlines and cancellation are those of
+// the present source. The client is watched all the time, even while there is no source. An
+// unfinished event of a failed source does not reach the client, unless it is too long to be held
+// back (sse.MaxEventBytes). A blank line comes between two sources if an event was not closed.
 //
 // # Loops
 //

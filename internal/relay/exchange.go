@@ -21,15 +21,15 @@ const (
 type Request struct {
 	Method string
 	Path   string // with the query; Target.BasePath is put before it
-	// Header holds complete "Name: value\r\n" lines, as AppendForwardHeaders makes them. It must
-	// not contain Host, Content-Length, Connection or Authorization.
+	// Header holds complete "Name: value\r\n" lines, as AppendForwardHeaders makes them. Header
+	// must not contain Host, Content-Length, Connection or Authorization.
 	Header []byte
 	Body   [][]byte // segments that are sent in order without a copy
 	// ForwardAuthorization, if set, is sent instead of the Target's own Authorization.
 	ForwardAuthorization []byte
 	// Abort, if set, can cancel this exchange, including its dialing.
 	Abort *Abort
-	// Once asks for a new connection that is closed after this exchange. It is for servers whose
+	// Once asks for a new connection that is closed after this exchange. Once is for servers whose
 	// idle connections block others.
 	Once bool
 }
@@ -43,8 +43,8 @@ type Exchange struct {
 	work
 }
 
-// grip is the part that Cancel uses. Only the exchange's own goroutine changes c. This goroutine
-// reads c without the lock.
+// grip is the part that Cancel uses. Only the exchange's own goroutine changes c. The exchange's
+// goroutine reads c without the lock.
 type grip struct {
 	c        *conn
 	canceled error  // the reason; nil: not canceled
@@ -93,11 +93,11 @@ var exchanges = sync.Pool{New: func() any { return new(Exchange) }}
 //
 // The server may have closed a pooled connection while it was idle (vLLM and llama.cpp do so after
 // 5 s). Send or ReadHead sends the request again on a new connection if a reused one fails with EOF
-// or RST within a second of the write, before any response byte. This happens once per request, and
-// for POST too. A server that closes an idle connection has not read the request. An engine that
-// really died in that second leaves only work whose result nobody reads. If no new connection can
-// be made, the error is the first one, of KindReset, because the server may have read the request
-// and died of it.
+// or RST within a second of the write, before any response byte. The retry happens once per
+// request, and for POST too. A server that closes an idle connection has not read the request. An
+// engine that really died in that second leaves only work whose result nobody reads. If no new
+// connection can be made, the error is the first one, of KindReset, because the server may have
+// read the request and died of it.
 func (p *Pool) Send(req *Request, deadline time.Time) (*Exchange, error) {
 	e := exchanges.Get().(*Exchange)
 	e.pool, e.request, e.abort = p, req, req.Abort
@@ -115,8 +115,8 @@ func (p *Pool) Send(req *Request, deadline time.Time) (*Exchange, error) {
 	return e, nil
 }
 
-// render checks the request and lays out its body as segments. It leaves the first segment for the
-// head.
+// render checks the request and lays out its body as segments. render leaves the first segment for
+// the head.
 func (e *Exchange) render(req *Request) error {
 	if !isToken([]byte(req.Method)) || !isFieldValue(req.ForwardAuthorization) || !isTarget(req.Path) {
 		return &Error{PhaseWrite, KindProtocol, errRequestLine}
@@ -200,7 +200,7 @@ func (e *Exchange) connect(deadline time.Time, fresh bool) error {
 	return nil
 }
 
-// write sends the request. It replaces a stale connection once.
+// write sends the request. write replaces a stale connection once.
 func (e *Exchange) write(deadline time.Time) error {
 	o := &e.outgoing
 	o.line = e.appendHead(o.line[:0], e.c.to)
@@ -325,8 +325,8 @@ func (e *Exchange) wrap(phase Phase, err error) error {
 // Status returns the status code; 0 before ReadHead has succeeded.
 func (e *Exchange) Status() int { return e.head.status }
 
-// Header returns the value of the first response field with this lower-case name, or nil. It is
-// valid until Close.
+// Header returns the value of the first response field with this lower-case name, or nil. The value
+// is valid until Close.
 func (e *Exchange) Header(name string) []byte { return e.head.get(e.c.buf, name) }
 
 // VisitHeaders calls f for every response field in the order received. The
@@ -338,8 +338,8 @@ func (e *Exchange) VisitHeaders(f func(name, value []byte)) {
 	}
 }
 
-// ContentLength returns the length of the body in bytes. It is -1 for a chunked body, and -2 for
-// one that ends with the connection.
+// ContentLength returns the length of the body in bytes. The length is -1 for a chunked body, and
+// -2 for one that ends with the connection.
 func (e *Exchange) ContentLength() int64 { return e.length }
 
 var eventStream = []byte("text/event-stream")
@@ -350,9 +350,9 @@ func (e *Exchange) IsSSE() bool {
 	return len(v) >= len(eventStream) && bytes.EqualFold(v[:len(eventStream)], eventStream)
 }
 
-// Cancel ends the exchange, and may be called from any goroutine. It closes the connection. An
-// operation on the connection returns ErrCanceled. Further calls do nothing. It must not be called
-// after Close; use an Abort if that order is not certain.
+// Cancel ends the exchange, and may be called from any goroutine. Cancel closes the connection. An
+// operation on the connection returns ErrCanceled. Further calls do nothing. Cancel must not be
+// called after Close; use an Abort if that order is not certain.
 func (e *Exchange) Cancel() { e.cancel(ErrCanceled) }
 
 func (e *Exchange) cancel(why error) {

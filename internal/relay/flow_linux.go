@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// flow is a client's connection in a loop. It has a stream that is being sent, or waits for its
+// flow is a client's connection in a loop. A flow has a stream that is being sent, or waits for its
 // next request. From start on only the loop's thread uses it, unless a field says otherwise.
 type flow struct {
 	l        *loop
@@ -119,8 +119,8 @@ func newFlow() *flow {
 	return f
 }
 
-// recycle resets f for reuse. It is called at the end of a turn, because code of the turn may still
-// use f.
+// recycle resets f for reuse. recycle is called at the end of a turn, because code of the turn may
+// still use f.
 func (f *flow) recycle() {
 	kept := f.unsent.bytes[:0]
 	if cap(kept) > keptEventBytes {
@@ -138,8 +138,8 @@ func (f *flow) isHere() bool { return f.step != arriving && f.step != dismissed 
 // isRead reports whether f reads a source.
 func (f *flow) isRead() bool { return f.step == relaying && f.s.phase == reading }
 
-// interrupt tells the loop that the exchange has been canceled. It is called by the goroutine that
-// cancels.
+// interrupt tells the loop that the exchange has been canceled. interrupt is called by the
+// goroutine that cancels.
 func (f *flow) interrupt(serial uint64) {
 	f.l.post(message{kind: msgInterrupt, flow: f, serial: serial})
 }
@@ -258,8 +258,8 @@ func (f *flow) relay() {
 	}
 }
 
-// next returns the available bytes of the body. They may be empty if only framing has come. ok is
-// false if nothing has come.
+// next returns the available bytes of the body. The bytes may be empty if only framing has come. ok
+// is false if nothing has come.
 func (f *flow) next() (body []byte, ok bool) {
 	e, space := f.s.source.e, f.l.buffers.in
 	if n := e.held; n > 0 { // bytes read before the loop had the exchange
@@ -276,7 +276,7 @@ func (f *flow) next() (body []byte, ok bool) {
 	return space[:e.push(space[:n], err)], true
 }
 
-// receive puts wire bytes of the body at the front of p. It returns 0 and no error if none are
+// receive puts wire bytes of the body at the front of p. receive returns 0 and no error if none are
 // available.
 func (f *flow) receive(p []byte) (n int, err error) {
 	e, u := f.s.source.e, &f.upstream
@@ -383,8 +383,8 @@ func (f *flow) flush() {
 	f.settle()
 }
 
-// settle continues after the end of a source. It asks for the next source, or ends the stream once
-// all bytes are sent.
+// settle continues after the end of a source. settle asks for the next source, or ends the stream
+// once all bytes are sent.
 func (f *flow) settle() {
 	switch {
 	case f.step != relaying || f.s.phase == reading:
@@ -455,7 +455,7 @@ func (f *flow) due() (at time.Time, o Outcome) {
 	return at, o
 }
 
-// arm sets the timer to the next deadline, unless the timer is early enough. It need not be called
+// arm sets the timer to the next deadline, unless the timer is early enough. arm need not be called
 // when a deadline moves later.
 func (f *flow) arm() {
 	at, _ := f.due()

@@ -27,16 +27,16 @@ var outcomeNames = [...]string{
 
 func (o Outcome) String() string { return outcomeNames[o] }
 
-// Follower follows one response and decides what the client gets of its sources. Its methods are
-// called one at a time, except Left. Byte slices are valid during the call. The methods, except
-// Next, should be quick, because other streams wait meanwhile.
+// Follower follows one response and decides what the client gets of its sources. A Follower's
+// methods are called one at a time, except Left. Byte slices are valid during the call. The
+// methods, except Next, should be quick, because other streams wait meanwhile.
 //
-// The client gets the bytes that the methods append to out. It also gets those blocks of the
-// sources that are not events (comments, retry) and those that are too long to be one
+// The client gets the bytes that the methods append to out. The client also gets those blocks of
+// the sources that are not events (comments, retry) and those that are too long to be one
 // (sse.MaxEventBytes), which pass unseen. A follower must copy the events that it withholds, and
 // bound their size itself.
 type Follower interface {
-	// Event is called for each event of an event stream. It appends to out what the client gets
+	// Event is called for each event of an event stream. Event appends to out what the client gets
 	// now: e.Raw for the unchanged event, nothing to drop or withhold it, or other whole events. An
 	// event without Raw announces one that is too long and that is forwarded next. The event was
 	// read at that time, perhaps together with others. If enough is true, the rest of this source
@@ -48,17 +48,17 @@ type Follower interface {
 	// End is called once for each event stream that has ended, and for each failure of Next. o and
 	// err describe the end: Complete, Enough, or a failure and its cause. End is not called if the
 	// client has left (ErrCanceled also means that) or does not read, if the Loops are closed, or
-	// if the Follower has panicked. It appends to out what the client still gets: withheld events,
+	// if the Follower has panicked. End appends to out what the client still gets: withheld events,
 	// or events that report the failure. If more is true, another source follows. Otherwise the
 	// response ends as HTTP demands. After a failure without any appended bytes the connection is
 	// cut, so that the client cannot take the response for complete.
 	End(out []byte, o Outcome, err error) (rest []byte, more bool)
-	// Next returns the next source after End has asked for more. It must be an event stream with a
-	// status below 300, whose head was read and whose first event was awaited. The connection of
-	// the previous source is back in its pool, or closed. Next runs on a goroutine and may block.
-	// An error means that there is no next source; End gets it, with UpstreamFailed. The relay owns
-	// the exchange and closes it. After ReplyOptions.Parked, the client's request is no longer
-	// available.
+	// Next returns the next source after End has asked for more. The source must be an event stream
+	// with a status below 300, whose head was read and whose first event was awaited. The
+	// connection of the previous source is back in its pool, or closed. Next runs on a goroutine
+	// and may block. An error means that there is no next source; End gets it, with UpstreamFailed.
+	// The relay owns the exchange and closes it. After ReplyOptions.Parked, the client's request is
+	// no longer available.
 	Next() (*Exchange, error)
 	// Left is called at most once, while Next runs or has just returned, if the client has left or
 	// does not read, or if the Loops are closed. Next should then return. Only Done follows.

@@ -7,10 +7,11 @@ import (
 )
 
 // AppendForwardHeaders appends the fields of a client's request that are forwarded to the upstream,
-// as lines for Request.Header, and returns dst. It leaves out hop-by-hop, identity and credential
-// headers, and those that every hop makes anew. All other fields are forwarded: traceparent,
-// x-request-id, content-type, accept, user-agent, anthropic-version, openai-organization ... It
-// also leaves out invalid header lines, so that no value can start another line.
+// as lines for Request.Header, and returns dst. AppendForwardHeaders leaves out hop-by-hop,
+// identity and credential headers, and those that every hop makes anew. All other fields are
+// forwarded: traceparent, x-request-id, content-type, accept, user-agent, anthropic-version,
+// openai-organization ... AppendForwardHeaders also leaves out invalid header lines, so that no
+// value can start another line.
 func AppendForwardHeaders(dst []byte, h *fasthttp.RequestHeader) []byte {
 	named := false // true if a Connection header names the field
 	for k, v := range h.All() {
@@ -37,9 +38,9 @@ func namedByConnection(h *fasthttp.RequestHeader, name []byte) bool {
 	return false
 }
 
-// CopyHeaders copies the fields of an upstream response that are forwarded to the client. It leaves
-// out hop-by-hop headers, Content-Length (Reply sets it), Date, Server, and x-cgn-*, which are for
-// one hop only.
+// CopyHeaders copies the fields of an upstream response that are forwarded to the client.
+// CopyHeaders leaves out hop-by-hop headers, Content-Length (Reply sets it), Date, Server, and
+// x-cgn-*, which are for one hop only.
 func CopyHeaders(dst *fasthttp.ResponseHeader, e *Exchange) {
 	buf := e.c.buf
 	for _, f := range e.head.fields {

@@ -33,8 +33,9 @@ const (
 type field struct{ name, nameEnd, value, valueEnd uint32 }
 
 // head parses one response head, push-style. Call parse with the same buffer, each time with more
-// bytes, until it reports done. It skips interim (1xx) responses. Lines may end in CRLF or LF. Its
-// offsets refer to the buffer. The buffer may move between calls, but its contents must not change.
+// bytes, until it reports done. head skips interim (1xx) responses. Lines may end in CRLF or LF.
+// head's offsets refer to the buffer. The buffer may move between calls, but its contents must not
+// change.
 type head struct {
 	fields    []field
 	line      int // start of the current line

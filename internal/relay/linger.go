@@ -6,16 +6,16 @@ import (
 	"time"
 )
 
-// Bounds for a refused client that is still sending its request. Its bytes are read, so that it can
-// read the answer instead of getting a reset.
+// Bounds for a refused client that is still sending its request. The client's bytes are read, so
+// that it can read the answer instead of getting a reset.
 const (
 	lingerBytes = 256 << 20
 	lingerTime  = 5 * time.Second
 	lingerIdle  = 250 * time.Millisecond // longest pause in its sending
 )
 
-// Linger makes the close of c wait while the client still sends. It is for a request that is
-// answered before it was read to its end. It does nothing to connections that are not from
+// Linger makes the close of c wait while the client still sends. Linger is for a request that is
+// answered before it was read to its end. Linger does nothing to connections that are not from
 // Watcher.Listen.
 func Linger(c net.Conn) {
 	if cc := clientConnOf(c); cc != nil {

@@ -7,10 +7,10 @@ import (
 	"time"
 )
 
-// Timeouts of the kernel for connections of a pool with Watch. It probes a connection after
-// keepIdle without received packets, every keepEvery. It gives up a connection after userTimeout
-// without an acknowledgement of data or probes. It also gives up a peer that takes no data for this
-// long, even if the peer answers.
+// Timeouts of the kernel for connections of a pool with Watch. The kernel probes a connection after
+// keepIdle without received packets, every keepEvery. The kernel gives up a connection after
+// userTimeout without an acknowledgement of data or probes. The kernel also gives up a peer that
+// takes no data for this long, even if the peer answers.
 const (
 	keepIdle    = time.Second
 	keepEvery   = time.Second
@@ -26,8 +26,8 @@ const (
 type Link struct {
 	// Lost counts retransmission timeouts in a row, or unanswered probes; 0: the link is healthy.
 	Lost int
-	// Since is at least the time since the lost packet that raised Lost was sent. It is set if Lost
-	// is not 0.
+	// Since is at least the time since the lost packet that raised Lost was sent. Since is set if
+	// Lost is not 0.
 	Since time.Duration
 	Heard time.Duration // time since the last packet from the peer
 

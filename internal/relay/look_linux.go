@@ -56,7 +56,7 @@ func NewLooker() *Looker {
 	return l
 }
 
-// Look reads at most n connections in use of a pool with Watch, in turn. It also reads those with
+// Look reads at most n connections in use of a pool with Watch, in turn. Look also reads those with
 // one of the local ports, and the oldest one that is being made. The links are valid until the next
 // call. Each costs one system call, and blocks the user of the connection no longer than that.
 func (l *Looker) Look(p *Pool, n int, ports ...uint16) []Link {

@@ -118,7 +118,7 @@ func (l *loop) timeout() int {
 	return max(0, int((left+time.Millisecond-1)/time.Millisecond))
 }
 
-// step handles everything that is ready. It returns false after a panic, and must then be called
+// step handles everything that is ready. step returns false after a panic, and must then be called
 // again.
 func (l *loop) step() (done bool) {
 	defer l.rescue()
@@ -189,7 +189,7 @@ func (l *loop) watch(fd int, id, generation, events uint32) error {
 	return os.NewSyscallError("epoll_ctl", err)
 }
 
-// unwatch ends watch. It does nothing in a closed loop, whose epoll instance may be gone.
+// unwatch ends watch. unwatch does nothing in a closed loop, whose epoll instance may be gone.
 func (l *loop) unwatch(fd int) {
 	if !l.closed {
 		unix.EpollCtl(l.ep, unix.EPOLL_CTL_DEL, fd, nil)

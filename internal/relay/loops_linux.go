@@ -18,8 +18,8 @@ var errLoopsClosed = errors.New("relay loops closed")
 // waitEvery is how often Wait checks.
 const waitEvery = 5 * time.Millisecond
 
-// Loops relays event streams, as the package's documentation describes. It is safe for concurrent
-// use.
+// Loops relays event streams, as the package's documentation describes. Loops is safe for
+// concurrent use.
 type Loops struct {
 	options  LoopsOptions
 	all      []*loop
@@ -142,7 +142,7 @@ func (l *loop) post(m message) {
 	}
 }
 
-// end handles a message that comes after the thread's end. It ends the flow that the message
+// end handles a message that comes after the thread's end. end ends the flow that the message
 // brings.
 func (l *loop) end(m message) {
 	if m.kind == msgInterrupt { // its stream has ended

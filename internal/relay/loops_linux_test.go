@@ -16,8 +16,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// taken waits until the other end of c has read all bytes written to c, or is closed. It must be a
-// socket of this process.
+// taken waits until the other end of c has read all bytes written to c, or is closed. The socket c
+// must be a socket of this process.
 func taken(t testing.TB, c net.Conn) {
 	t.Helper()
 	from, to := c.RemoteAddr().(*net.TCPAddr).Port, c.LocalAddr().(*net.TCPAddr).Port
@@ -45,8 +45,8 @@ func unread(local, remote int) int {
 	return 0
 }
 
-// inParts writes response in parts, cut before the bytes at, at+step, and so on. It writes a part
-// only after the previous part has been read.
+// inParts writes response in parts, cut before the bytes at, at+step, and so on. inParts writes a
+// part only after the previous part has been read.
 func inParts(t testing.TB, c net.Conn, response string, at, step int) error {
 	for n := at; len(response) > 0; n = step {
 		n = min(n, len(response))

@@ -53,8 +53,8 @@ var (
 	droppedOfResponses = newNameSet(HopByHopHeaders, ownResponseHeaders)
 )
 
-// nameSet finds names, ignoring case. It treats - and _ as equal, because some servers do. slotOf
-// selects a name's slot, so that a name is compared with few others.
+// nameSet finds names, ignoring case. nameSet treats - and _ as equal, because some servers do.
+// slotOf selects a name's slot, so that a name is compared with few others.
 type nameSet [64][]name
 
 type name struct {

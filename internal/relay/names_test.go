@@ -31,7 +31,7 @@ func TestNamesAreFound(t *testing.T) {
 }
 
 // TestIdentities: header names with which gateways and proxies identify users are not forwarded.
-// Those that trace and describe a request are.
+// Names that trace and describe a request are.
 func TestIdentities(t *testing.T) {
 	dropped := `X-Forwarded-User x-auth-request-email X-CGN-Tenant X-User-ID x-forwarded-client-cert
 		X-Consumer-Username X-Consumer-Custom-ID X-Credential-Identifier

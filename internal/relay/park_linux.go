@@ -7,7 +7,7 @@ import (
 	"github.com/valyala/fasthttp"
 )
 
-// park gives the stream to a loop once fasthttp releases the connection. It returns false if the
+// park gives the stream to a loop once fasthttp releases the connection. park returns false if the
 // stream must stay with its goroutine.
 func (s *relayedReply) park(ctx *fasthttp.RequestCtx, o *ReplyOptions) bool {
 	e := s.source.e
@@ -51,7 +51,7 @@ func (f *flow) keepFor(e *Exchange) {
 	e.park(f, serial)
 }
 
-// take gives f the connection of the next source. It is called while f waits. A source that has
+// take gives f the connection of the next source. take is called while f waits. A source that has
 // been read to its end already needs no connection.
 func (f *flow) take(e *Exchange) error {
 	if f.upstream.fd = -1; e.ended != nil {
@@ -69,7 +69,7 @@ func (f *flow) take(e *Exchange) error {
 var farPast = time.Unix(1, 0)
 
 // onHandOver is called by fasthttp, on a goroutine of its own, after it has released the
-// connection. The head is final by then. It is sent together with the available events.
+// connection. The head is final by then. The head is sent together with the available events.
 func (f *flow) onHandOver(c net.Conn) {
 	s, ctx, client := f.s, f.opening.ctx, f.client.conn
 	client.ahead = readAhead(c)
@@ -279,8 +279,8 @@ func (f *flow) serveAgain() {
 // Park gives c, a connection that waits for its next request, to a loop, where waiting costs
 // neither a goroutine nor buffers. The Read of c calls it instead of waiting longer. If Park
 // returns true, Read must return io.EOF and not use c any more, so that the server releases it.
-// With the first byte of the next request, c returns to the server (Parking.Serve). It is closed
-// when KeepAlive has passed since idleSince.
+// With the first byte of the next request, c returns to the server (Parking.Serve). The connection
+// is closed when KeepAlive has passed since idleSince.
 func (ln *Parking) Park(c parkable, idleSince time.Time) bool {
 	client := clientConnOf(c)
 	if ln == nil || ln.Loops == nil || client == nil || client.parked.reserve(client.Conn) != nil {

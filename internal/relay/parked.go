@@ -34,7 +34,7 @@ func (e *Exchange) takeBack() {
 // clean reports whether the connection can serve another exchange.
 func (e *Exchange) clean() bool { return e.atEnd() && !e.spent }
 
-// regain makes c an ordinary connection again, owned by its pool. It does nothing if c is not
+// regain makes c an ordinary connection again, owned by its pool. regain does nothing if c is not
 // parked.
 func (c *conn) regain() error {
 	c.hand.Lock()
@@ -70,9 +70,9 @@ func (c *conn) parkSocket() {
 	}
 }
 
-// wire is the socket under a TLS connection. While it is parked, it never blocks. It returns
-// errNotNow if no bytes are available. crypto/tls treats that as a temporary error and continues
-// later.
+// wire is the socket under a TLS connection. While it is parked, it never blocks. A parked wire
+// returns errNotNow if no bytes are available. crypto/tls treats that as a temporary error and
+// continues later.
 type wire struct {
 	net.Conn
 	fd     int

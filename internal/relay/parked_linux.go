@@ -37,7 +37,7 @@ func (l *parked) take(c net.Conn) {
 	l.out = true
 }
 
-// back makes an ordinary connection from l.fd. It fails if descriptors are short; then l.fd is
+// back makes an ordinary connection from l.fd. back fails if descriptors are short; then l.fd is
 // closed.
 func (l *parked) back() (net.Conn, error) {
 	f := os.NewFile(uintptr(l.fd), "parked")
@@ -74,8 +74,8 @@ func (w *wire) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// Write is called by crypto/tls to answer an alert or a change of keys. These are a few bytes, for
-// which the socket has room.
+// Write is called by crypto/tls to answer an alert or a change of keys. The answers are a few
+// bytes, for which the socket has room.
 func (w *wire) Write(p []byte) (int, error) {
 	if !w.parked {
 		return w.Conn.Write(p)
@@ -87,8 +87,8 @@ func (w *wire) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// receive reads the available bytes without blocking. It returns errNotNow if there are none, and
-// io.EOF at the end. The system call is so short that the scheduler need not know of it.
+// receive reads the available bytes without blocking. receive returns errNotNow if there are none,
+// and io.EOF at the end. The system call is so short that the scheduler need not know of it.
 func receive(fd int, p []byte) (int, error) {
 	n, _, errno := unix.RawSyscall6(unix.SYS_RECVFROM, uintptr(fd), uintptr(unsafe.Pointer(unsafe.SliceData(p))),
 		uintptr(len(p)), unix.MSG_DONTWAIT, 0, 0)

@@ -7,7 +7,7 @@ import (
 )
 
 // Parking says how Reply parks the connections of an event stream in Loops, and how Park parks idle
-// ones. It is not modified. All replies of a server may share it.
+// ones. A Parking is not modified. All replies of a server may share it.
 type Parking struct {
 	Loops *Loops // nil: streams stay with their goroutines
 	// Serve serves a connection that has left its loop, because its next request has begun to
@@ -19,7 +19,7 @@ type Parking struct {
 
 // Parkable is embedded in the type of a server's connections, the outermost type if they are
 // wrapped. Only connections with it can be parked. The server closes a connection that it has
-// handed over after its handler has returned. That Close must do nothing, and Kept tells Close so.
+// handed over after its handler has returned. The Close must do nothing, and Kept tells Close so.
 type Parkable struct{ handed atomic.Int32 }
 
 // Kept is called by Close. If it returns true, Close must return without doing anything.
@@ -50,8 +50,8 @@ type parkable interface {
 
 // keeper uses the connection of an exchange instead of the exchange's goroutine.
 type keeper interface {
-	// interrupt tells the keeper that the exchange has been canceled. It may come late, so serial
-	// identifies the exchange.
+	// interrupt tells the keeper that the exchange has been canceled. interrupt may come late, so
+	// serial identifies the exchange.
 	interrupt(serial uint64)
 }
 
@@ -59,12 +59,13 @@ type keeper interface {
 type LoopsOptions struct {
 	// Threads is the number of loops. The default is GOMAXPROCS less one, and at least 1. With
 	// GOMAXPROCS loops, all processors of Go's scheduler would be held by loops that sleep in the
-	// kernel. Its monitor would wake every 20 us to take them away, which costs a tenth of the CPU
-	// on two cores.
+	// kernel. The scheduler's monitor would wake every 20 us to take them away, which costs a tenth
+	// of the CPU on two cores.
 	Threads int
 	// Lag gets the length of each turn of a loop in seconds. That is the longest wait of anything
-	// that became ready meanwhile. It may be nil. All threads call it.
+	// that became ready meanwhile. Lag may be nil. All threads call it.
 	Lag func(seconds float64)
-	// Panicked gets the value of a Follower's panic, which ends only its own stream. It may be nil.
+	// Panicked gets the value of a Follower's panic, which ends only its own stream. Panicked may
+	// be nil.
 	Panicked func(recovered any)
 }

@@ -7,8 +7,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// poller waits for hang-ups on many sockets. Its epoll descriptor is in the runtime's poller, so
-// that waiting takes no thread.
+// poller waits for hang-ups on many sockets. poller's epoll descriptor is in the runtime's poller,
+// so that waiting takes no thread.
 type poller struct {
 	file   *os.File
 	raw    syscall.RawConn
@@ -33,8 +33,8 @@ func newPoller() (*poller, error) {
 	return p, nil
 }
 
-// add asks for one event when the peer of fd shuts down or resets. It is edge triggered, so bytes
-// that arrive meanwhile wake nobody.
+// add asks for one event when the peer of fd shuts down or resets. The event is edge triggered, so
+// bytes that arrive meanwhile wake nobody.
 func (p *poller) add(fd int, id uint64) error {
 	return unix.EpollCtl(p.fd, unix.EPOLL_CTL_ADD, fd, &unix.EpollEvent{
 		Events: unix.EPOLLRDHUP | unix.EPOLLET&0xffffffff, // hang-ups and errors are always reported
@@ -47,7 +47,7 @@ func (p *poller) remove(fd int) {
 	unix.EpollCtl(p.fd, unix.EPOLL_CTL_DEL, fd, nil)
 }
 
-// run calls event with the id of each socket whose peer has left. It returns after close or an
+// run calls event with the id of each socket whose peer has left. run returns after close or an
 // error.
 func (p *poller) run(event func(id uint64)) (failed error) {
 	err := p.raw.Read(func(fd uintptr) bool {

@@ -32,8 +32,8 @@ type PoolOptions struct {
 	Dial func(ctx context.Context, network, addr string) (net.Conn, error)
 }
 
-// Pool keeps keep-alive connections to one Target. It hands out the most recently used first, so
-// that the surplus of a burst ages and is closed. It is safe for concurrent use.
+// Pool keeps keep-alive connections to one Target. The pool hands out the most recently used first,
+// so that the surplus of a burst ages and is closed. A Pool is safe for concurrent use.
 type Pool struct {
 	options PoolOptions
 	to      atomic.Pointer[destination]
@@ -50,7 +50,7 @@ type Pool struct {
 	dials []time.Time // start times of the connections being made, oldest first, with Watch
 }
 
-// NewPool makes a pool. It connects on first use, or in Warm.
+// NewPool makes a pool. The pool connects on first use, or in Warm.
 func NewPool(t Target, o PoolOptions) *Pool {
 	p := &Pool{options: o.withDefaults()}
 	p.target(newDestination(t))
@@ -127,8 +127,8 @@ func (p *Pool) wants(n int) bool {
 	return true
 }
 
-// Prune closes idle connections that the server has closed. It returns how many connections remain:
-// idle, in use and being made.
+// Prune closes idle connections that the server has closed. Prune returns how many connections
+// remain: idle, in use and being made.
 func (p *Pool) Prune() (open int) {
 	var dead []*conn
 	p.mu.Lock()
@@ -311,8 +311,8 @@ func (p *Pool) dial(ctx context.Context, deadline time.Time) (*conn, error) {
 type Target struct {
 	Network string // "tcp" (default) or "unix"
 	Addr    string // host:port, or the path of a Unix socket
-	// TLS, if set, is used over the socket. ServerName defaults to the host of Addr. It is not
-	// modified.
+	// TLS, if set, is used over the socket. ServerName defaults to the host of Addr. The TLS
+	// configuration is not modified.
 	TLS *tls.Config
 	// Host is the Host header. Default: Addr, or "localhost" for Unix sockets.
 	Host          string
@@ -320,7 +320,7 @@ type Target struct {
 	Authorization string // value of the Authorization header; "": none
 }
 
-// destination is a Target with data derived from it. It is immutable.
+// destination is a Target with data derived from it. A destination is immutable.
 type destination struct {
 	Target
 	fixed []byte // Host line
@@ -357,8 +357,8 @@ func withServerName(t Target) Target {
 	return t
 }
 
-// appendField appends one header line. It drops line ends inside the value, so that a value can
-// never start another field.
+// appendField appends one header line. appendField drops line ends inside the value, so that a
+// value can never start another field.
 func appendField(dst []byte, name, value string) []byte {
 	value = strings.Map(func(r rune) rune {
 		if r == '\r' || r == '\n' || r == 0 {

@@ -2,6 +2,6 @@
 
 package relay
 
-// thorough makes long tests run in full. It is set with the race detector, where time does not
-// matter.
+// thorough makes long tests run in full. thorough is set with the race detector, where time does
+// not matter.
 const thorough = true

@@ -57,8 +57,8 @@ func TestRecycling(t *testing.T) {
 // marks are values for fields of these interface types.
 var marks = []any{&net.TCPConn{}, errors.New("mark"), newObserved(), new(flow), new(clientConn), sse.Show(nil)}
 
-// marked sets every field of v, except functions and back pointers that are bound once. It returns
-// the number of fields.
+// marked sets every field of v, except functions and back pointers that are bound once. marked
+// returns the number of fields.
 func marked(v reflect.Value, path string, kept []string) (n int) {
 	switch v.Type() {
 	case reflect.TypeFor[sync.Mutex]():

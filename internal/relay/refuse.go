@@ -11,7 +11,7 @@ import (
 	"github.com/valyala/fasthttp"
 )
 
-// HangUp closes the connection of ctx after the handler without sending anything. It is for a
+// HangUp closes the connection of ctx after the handler without sending anything. HangUp is for a
 // client that has left, and may not read any more.
 func HangUp(ctx *fasthttp.RequestCtx) {
 	ctx.Response.Reset()
@@ -20,8 +20,8 @@ func HangUp(ctx *fasthttp.RequestCtx) {
 }
 
 // RefusePlain answers a client that uses plain HTTP on a TLS port, with status and a JSON body. err
-// is the error of reading from c, a TLS connection. It returns false and writes nothing for other
-// errors.
+// is the error of reading from c, a TLS connection. RefusePlain returns false and writes nothing
+// for other errors.
 func RefusePlain(c net.Conn, err error, status int, body []byte) bool {
 	var record tls.RecordHeaderError
 	if !errors.As(err, &record) || record.Conn == nil || !startsHTTP(record.RecordHeader[:]) {

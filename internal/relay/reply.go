@@ -105,9 +105,9 @@ func (s *relayedReply) prepare(http10 bool) (length int, err error) {
 	return len(s.ahead), nil
 }
 
-// prepareWhole reads the whole body for a client that needs its length. It reads the first source
-// to its end, and then the following ones. For a response that fails later it returns more than the
-// actual length, so that the client notices.
+// prepareWhole reads the whole body for a client that needs its length. prepareWhole reads the
+// first source to its end, and then the following ones. For a response that fails later it returns
+// more than the actual length, so that the client notices.
 func (s *relayedReply) prepareWhole() (length int, err error) {
 	complete, err := s.readAhead(http10BodyBytes)
 	switch {

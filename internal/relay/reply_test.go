@@ -120,8 +120,8 @@ func TestTruncatedReplies(t *testing.T) {
 	}
 }
 
-// TestEngineDiesMidStream: the client gets whole events, the error event, and a proper end. Its
-// connection stays in use.
+// TestEngineDiesMidStream: the client gets whole events, the error event, and a proper end. The
+// client's connection stays in use.
 func TestEngineDiesMidStream(t *testing.T) {
 	o := newObserved()
 	f := newFront(t, rawServer(t, "tcp", once(sseHead+chunk("data: a\n\nda")+chunk("ta: b\n\ndata: hal"))),

@@ -49,7 +49,7 @@ func (s *source) note(e sse.Event) {
 // isOver reports whether the whole body, or its failure, has been returned.
 func (s *source) isOver() bool { return s.e.ended != nil && s.e.held == 0 }
 
-// end interprets the end of the body. It returns io.EOF, or an error if a needed closing event has
+// end interprets the end of the body. end returns io.EOF, or an error if a needed closing event has
 // not come. An event that was too long to be parsed may have been the closing one.
 func (s *source) end() error {
 	if s.closing != mustTell || s.filter.Skipped() > 0 {

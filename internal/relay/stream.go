@@ -79,8 +79,8 @@ func (s *relayedReply) pass(body, out []byte) []byte {
 	return out
 }
 
-// finish ends the source with io.EOF or a failure. It drops the held-back part of a failed source's
-// unfinished event.
+// finish ends the source with io.EOF or a failure. finish drops the held-back part of a failed
+// source's unfinished event.
 func (s *relayedReply) finish(out []byte, err error) []byte {
 	if err == io.EOF {
 		err = s.source.end()

@@ -197,7 +197,7 @@ func (c *chain) wait(t testing.TB, want Outcome) {
 // ways lists the ways in which a front relays.
 var ways = []string{"loops", "goroutines", "TLS client", "TLS upstream"}
 
-// succession is a front for scripted. Its followers are chains.
+// succession is a front for scripted. A succession's followers are chains.
 type succession struct {
 	*front
 	clients *tls.Config

@@ -116,7 +116,7 @@ func (w *Watcher) remove(c *watched) {
 	delete(w.conns, c.id)
 }
 
-// watched is one connection of a watcher. Its lock also prevents that the descriptor is closed, and
+// watched is one connection of a watcher. The lock also prevents that the descriptor is closed, and
 // reused by another connection, while it is being registered.
 type watched struct {
 	w  *Watcher
@@ -164,7 +164,7 @@ func (c *watched) left() {
 }
 
 // also makes a leaving client call onLeft too, after the callback of start, until alone is called.
-// It returns false if the client has left already.
+// also returns false if the client has left already.
 func (c *watched) also(onLeft func()) (here bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -192,7 +192,8 @@ func (c *watched) pause() {
 	}
 }
 
-// end removes the connection from the watcher. Its descriptor may be closed afterwards.
+// end removes the connection from the watcher. The connection's descriptor may be closed
+// afterwards.
 func (c *watched) end() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -210,8 +211,8 @@ type ListenOptions struct {
 	Logger          *slog.Logger // nil: slog.Default
 }
 
-// Listen wraps l so that its connections are cheap to Watch. Its Accept waits and retries while the
-// process is short of descriptors or memory.
+// Listen wraps l so that its connections are cheap to Watch. The wrapper's Accept waits and retries
+// while the process is short of descriptors or memory.
 func (w *Watcher) Listen(l net.Listener, o ListenOptions) net.Listener {
 	return &listener{&acceptor{Listener: l, log: o.Logger}, w, o}
 }

@@ -18,7 +18,7 @@ type wheel struct {
 	at    int64 // all ticks up to this one have fired
 }
 
-// timer is one entry of a wheel. It is embedded in its owner.
+// timer is one entry of a wheel. A timer is embedded in its owner.
 type timer struct {
 	prev, next *timer
 	tick       int64

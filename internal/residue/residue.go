@@ -1,6 +1,6 @@
-// Package residue finds values that recycling has left in a struct. It is for tests: Mark fills
-// every field, the test recycles, and Left returns the fields that still have a value. A forgotten
-// field would carry one client's data to another.
+// Package residue finds values that recycling has left in a struct. The package is for tests: Mark
+// fills every field, the test recycles, and Left returns the fields that still have a value. A
+// forgotten field would carry one client's data to another.
 package residue
 
 import (
@@ -13,7 +13,7 @@ import (
 )
 
 // Mark sets every field of the struct that v points to, exported or not, and of the structs and
-// arrays in it, to a value that is not zero. It also fills a slice's memory beyond its length. An
+// arrays in it, to a value that is not zero. Mark also fills a slice's memory beyond its length. An
 // interface gets the first of samples that fits. An interface that none fits stays unchanged,
 // unless it is an error. Fields whose paths (such as life.mu) are in skip, or below one in skip,
 // stay unchanged, and so do locks.
@@ -23,15 +23,15 @@ func Mark(v any, skip []string, samples ...any) {
 }
 
 // Left returns the paths of the fields that are not zero. A slice without length is zero if the
-// memory beyond its length has no pointer. It ignores fields in skip.
+// memory beyond its length has no pointer. Left ignores fields in skip.
 func Left(v any, skip ...string) (paths []string) {
 	m := marker{skip: skip}
 	m.left(reflect.ValueOf(v).Elem(), "", &paths)
 	return paths
 }
 
-// Fields counts the fields of the struct type of v, and of the struct types in it. It returns those
-// with more than most, by path.
+// Fields counts the fields of the struct type of v, and of the struct types in it. Fields returns
+// those with more than most, by path.
 func Fields(v any, most int) (over []string) {
 	seen := map[reflect.Type]bool{}
 	countFields(reflect.TypeOf(v), most, seen, &over)

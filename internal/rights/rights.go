@@ -1,5 +1,5 @@
 // Package rights checks whether this process may read, write or make a file that a configuration
-// names. It does not open, make or change anything.
+// names. The package does not open, make or change anything.
 package rights
 
 import (

@@ -15,8 +15,8 @@ const (
 	lineFeed                   // the LF of a CRLF whose CR closed the previous event
 )
 
-// cutter cuts a stream into blocks that end with a blank line. It copies only bytes of a block that
-// is incomplete at the end of a call.
+// cutter cuts a stream into blocks that end with a blank line. cutter copies only bytes of a block
+// that is incomplete at the end of a call.
 type cutter struct {
 	held    []byte // bytes of the unfinished block from earlier calls
 	inLine  bool   // the current line has bytes

@@ -19,7 +19,7 @@ const (
 	forward      // bytes of an oversized event, or the late LF of a CRLF that was forwarded
 )
 
-// Feed takes the next bytes of the stream, and calls show for every event that they complete. It
+// Feed takes the next bytes of the stream, and calls show for every event that they complete. Feed
 // appends to out the bytes to forward now. show appends the replacement of the event: e.Raw,
 // nothing, or whole events. An empty Event announces an oversized one, and the replacement is
 // forwarded before it. If show reports enough, Feed returns immediately and drops the rest of p,

@@ -24,7 +24,7 @@ type Claim struct {
 	closing sync.Once
 }
 
-// Ask gets the sockets that the process at path offers. It returns ErrNobody if nobody listens at
+// Ask gets the sockets that the process at path offers. Ask returns ErrNobody if nobody listens at
 // path, and another error if that process does not send them.
 func Ask(ctx context.Context, path string) (*Claim, error) {
 	ctx, cancel := context.WithTimeout(ctx, answerLimit)
@@ -100,9 +100,9 @@ func (c *Claim) watch() {
 	}
 }
 
-// Take returns the listener for this setting and address, which the caller then owns. Its Close
-// does not remove the file of a Unix socket. It returns nil if the setting is not offered, or has
-// another address.
+// Take returns the listener for this setting and address, which the caller then owns. The
+// listener's Close does not remove the file of a Unix socket. Take returns nil if the setting is
+// not offered, or has another address.
 func (c *Claim) Take(setting, address string) net.Listener {
 	for i := range c.sockets {
 		s := &c.sockets[i]

@@ -121,7 +121,7 @@ func listenerOf(fd int, name string) (net.Listener, error) {
 	return net.FileListener(f)
 }
 
-// sameUser returns the process at the other end. It fails if that process has another user.
+// sameUser returns the process at the other end. sameUser fails if that process has another user.
 func sameUser(c *net.UnixConn) (listen.Peer, error) {
 	raw, err := c.SyscallConn()
 	if err != nil {

@@ -43,7 +43,7 @@ type Offer struct {
 	done   context.CancelFunc
 }
 
-// Open listens at path for the process that will replace this one. It makes the directory of path
+// Open listens at path for the process that will replace this one. Open makes the directory of path
 // if it is missing.
 func Open(path string) (*net.UnixListener, error) {
 	if err := prepare(path); err != nil {
@@ -215,7 +215,7 @@ func (o *Offer) hand(c *net.UnixConn) (message, error) {
 	return m, err
 }
 
-// limit sets the time limit d for a connection; 0: none. It returns false after end.
+// limit sets the time limit d for a connection; 0: none. limit returns false after end.
 func (o *Offer) limit(c *net.UnixConn, d time.Duration) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()

@@ -46,8 +46,8 @@ func directory(program string, env func(string) string) string {
 	return filepath.Join(os.TempDir(), program+"-"+strconv.Itoa(os.Geteuid()))
 }
 
-// prepare makes the directory of path if it is missing, for this user only. It refuses a directory
-// that others can write to.
+// prepare makes the directory of path if it is missing, for this user only. prepare refuses a
+// directory that others can write to.
 func prepare(path string) error {
 	dir := filepath.Dir(path)
 	if err := os.MkdirAll(dir, 0o700); err != nil {
@@ -58,7 +58,7 @@ func prepare(path string) error {
 
 const elsewhere = "name a socket in a directory that this user can write to"
 
-// Examine returns an error if a program could not offer its sockets at path. It makes nothing.
+// Examine returns an error if a program could not offer its sockets at path. Examine makes nothing.
 func Examine(path string) error {
 	dir := filepath.Dir(path)
 	if err := rights.Makeable(dir); err != nil {

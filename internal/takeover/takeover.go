@@ -2,11 +2,11 @@
 // over a Unix socket (SCM_RIGHTS). Both processes then share one accept queue, so no connection is
 // refused or lost, whichever process accepts.
 //
-// The new process asks (hello) and gets the sockets (offer). It accepts nothing until it is ready;
-// then it says so (serving), and the old one stops accepting. Until then the end of one process
-// changes nothing for clients: if the new one ends, the old one goes on, and if the old one ends,
-// the new one serves. Each process checks that the other has the same user, so that neither gains
-// rights. Messages are lines of JSON, one at a time in each direction.
+// The new process asks (hello) and gets the sockets (offer). The new process accepts nothing until
+// it is ready; then it says so (serving), and the old one stops accepting. Until then the end of
+// one process changes nothing for clients: if the new one ends, the old one goes on, and if the old
+// one ends, the new one serves. Each process checks that the other has the same user, so that
+// neither gains rights. Messages are lines of JSON, one at a time in each direction.
 package takeover
 
 import (
@@ -17,8 +17,8 @@ import (
 	"time"
 )
 
-// Protocol is the version of the protocol. It changes when an older process could not understand
-// it.
+// Protocol is the version of the protocol. The version changes when an older process could not
+// understand it.
 const Protocol = 1
 
 // ErrNobody means that no process offers its sockets.

@@ -3,8 +3,8 @@ package usage
 import "github.com/cognitora/dataplane/internal/jsonscan"
 
 // Blank overwrites the usage members at the top level of doc with spaces, and one comma with each.
-// doc must be valid JSON. It keeps its length, and stays valid JSON without usage. Blank does not
-// allocate.
+// doc must be valid JSON. The document keeps its length, and stays valid JSON without usage. Blank
+// does not allocate.
 func Blank(doc []byte) {
 	c := jsonscan.New(doc)
 	before := false // a remaining member precedes

@@ -35,8 +35,8 @@ func ChoicesEmpty(doc []byte) bool {
 }
 
 // ResponseID returns the id of the Responses API object in doc: a top-level id that begins with
-// resp_, or response.id in the data of a stream event. It aliases doc; nil if there is none. It
-// does not allocate.
+// resp_, or response.id in the data of a stream event. The id aliases doc; nil if there is none.
+// ResponseID does not allocate.
 func ResponseID(doc []byte) []byte {
 	if !bytes.Contains(doc, respPrefix) && !bytes.Contains(doc, responseKey) {
 		return nil

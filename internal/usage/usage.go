@@ -31,9 +31,10 @@ var (
 	timingsKey = []byte(`"timings"`)
 )
 
-// Merge adds the usage in doc to c; later values replace earlier ones. It reports whether doc has
-// usage. It does not change c if the JSON is invalid, or if a count is not a whole number of at
-// least 0. It does not allocate. It rejects a document without usage as fast as a substring search.
+// Merge adds the usage in doc to c; later values replace earlier ones. Merge reports whether doc
+// has usage. Merge does not change c if the JSON is invalid, or if a count is not a whole number of
+// at least 0. Merge does not allocate. Merge rejects a document without usage as fast as a
+// substring search.
 func Merge(doc []byte, c *Counts) bool {
 	if !bytes.Contains(doc, usageKey) && !bytes.Contains(doc, timingsKey) {
 		return false
@@ -190,8 +191,8 @@ func (f *found) merge(c *Counts) bool {
 }
 
 // inputPrompt returns the whole prompt for input_tokens, in which Anthropic counts only uncached
-// tokens. It ignores a message_delta that repeats input_tokens without cache counts, because that
-// would undo the counts of message_start.
+// tokens. inputPrompt ignores a message_delta that repeats input_tokens without cache counts,
+// because that would undo the counts of message_start.
 func (f *found) inputPrompt(c *Counts) count {
 	anthropic := f.cacheRead.ok || f.cacheCreate.ok
 	if !anthropic && !f.cached.ok && c.HasPrompt && c.HasCached {

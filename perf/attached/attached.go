@@ -42,7 +42,7 @@ type Load struct {
 	// the sender, and a context switch to the process that gets the CPU. Switches to an idle CPU
 	// are charged to no process, but are in Programs.
 	All Figures `json:"all"`
-	// ProgramsUs is the programs' own run time on the whole host, per unit. It is measured
+	// ProgramsUs is the programs' own run time on the whole host, per unit. ProgramsUs is measured
 	// separately, and includes the cost of measuring.
 	ProgramsUs float64 `json:"programs_us"`
 }
@@ -78,7 +78,7 @@ type runner struct {
 	router *compare.Contestant
 }
 
-// Run measures all loads. It needs the rights to load programs.
+// Run measures all loads. Run needs the rights to load programs.
 func Run(ctx context.Context, cfg Config) (*Report, error) {
 	r := &runner{Config: cfg, ctx: ctx}
 	var err error
@@ -137,8 +137,8 @@ func (r *runner) load(s *compare.Scenario, unit string) (*Load, costs, error) {
 	return l, own, nil
 }
 
-// half starts a router and measures it. It is started after the programs are attached, so that they
-// see all of its connections.
+// half starts a router and measures it. The router is started after the programs are attached, so
+// that they see all of its connections.
 func (r *runner) half(s *compare.Scenario, with, timed bool) (f compare.Figures, own costs, err error) {
 	if err := r.ctx.Err(); err != nil {
 		return nil, nil, err

@@ -107,7 +107,7 @@ func Keys(q *trace.Request, lead int) []uint64 {
 // Generated returns the trace that is used without a recorded one.
 func Generated() trace.Source { return trace.Generator{Seed: 1, Requests: 4000}.Source() }
 
-// Chain returns n blocks that no trace has. They differ for each seed below 2^28.
+// Chain returns n blocks that no trace has. The blocks differ for each seed below 2^28.
 func Chain(seed, n int) []uint64 {
 	digests := make([]uint64, n)
 	for i := range digests {

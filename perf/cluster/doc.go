@@ -1,5 +1,5 @@
-// Package cluster simulates a fleet in virtual time. It uses the router's own code to pick nodes,
-// with models of engines.
+// Package cluster simulates a fleet in virtual time. The package uses the router's own code to pick
+// nodes, with models of engines.
 //
 // These parts of the router are real: the policy, the prefix index with its feedback and lifetimes,
 // the fleet's snapshot with its counts of requests in flight, pending prefill, admission, and the

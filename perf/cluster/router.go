@@ -38,7 +38,7 @@ func Modes() []string {
 	return append(all, policy.Score.String()+exactSuffix)
 }
 
-// router has all parts of a router that pick a node. It has no sockets.
+// router has all parts of a router that pick a node. The struct router has no sockets.
 type router struct {
 	*leg.Dispatcher
 	index *prefix.Index

@@ -31,8 +31,8 @@ type Config struct {
 	Mode string
 	// Speed divides the time between arrivals. Default 1.
 	Speed float64
-	// IndexBlocks and Lifetime are the index's MaxBlocks and Lifetime. They have the index's
-	// defaults.
+	// IndexBlocks and Lifetime are the index's MaxBlocks and Lifetime. The two fields have the
+	// index's defaults.
 	IndexBlocks int
 	Lifetime    time.Duration
 	// Seed is the seed of random choices.

@@ -14,7 +14,7 @@ const (
 )
 
 // held finds how many streams of Rate tokens/s the contestant relays in time, and holds them for
-// the whole window. It checks every token of every stream, also during the search.
+// the whole window. held checks every token of every stream, also during the search.
 func (m *measurement) held() (Figures, error) {
 	if err := m.warm(); err != nil {
 		return nil, err

@@ -11,7 +11,7 @@ type Interval struct {
 	Median float64 `json:"median"`
 	Low    float64 `json:"low"`
 	High   float64 `json:"high"`
-	// Sure is the interval's confidence. It is below 0.95 with fewer than 6 values.
+	// Sure is the interval's confidence. The confidence is below 0.95 with fewer than 6 values.
 	Sure float64 `json:"sure"`
 }
 

@@ -52,8 +52,8 @@ func (m *measurement) note(format string, args ...any) {
 	m.notes = append(m.notes, fmt.Sprintf(format, args...))
 }
 
-// Measure makes one measurement of s with this window on a running contestant. It ends early when
-// stop is closed.
+// Measure makes one measurement of s with this window on a running contestant. The measurement ends
+// early when stop is closed.
 func Measure(s *Scenario, on *Running, window time.Duration, stop <-chan struct{}) (Figures, error) {
 	return MeasureBetween(s, on, window, stop, func() {})
 }

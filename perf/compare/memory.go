@@ -134,7 +134,7 @@ func (m *measurement) slowReader() (Figures, error) {
 // occupied is resident memory in bytes: at the end of a window, and the maximum until then.
 type occupied struct{ end, most float64 }
 
-// others relays the scenario's streams for the window, or until memory exceeds limit bytes. It
+// others relays the scenario's streams for the window, or until memory exceeds limit bytes. others
 // returns the streams' result and the memory.
 func (m *measurement) others(limit float64) (*load.Result, occupied, error) {
 	watch := m.watch(limit)
@@ -264,8 +264,8 @@ func (m *measurement) leave() (Figures, error) {
 	return f, nil
 }
 
-// leaveOnce returns this time in milliseconds. It is infinite if the engine is not freed within
-// leaveTimeout.
+// leaveOnce returns this time in milliseconds. The time is infinite if the engine is not freed
+// within leaveTimeout.
 func (m *measurement) leaveOnce(bodies *load.Chat, begun bool) (float64, error) {
 	site := m.on.site
 	for len(site.left) > 0 {

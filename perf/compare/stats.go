@@ -32,7 +32,7 @@ type Spread struct {
 	N                int
 }
 
-// SpreadOf returns the spread of values. It ignores values that are not numbers.
+// SpreadOf returns the spread of values. SpreadOf ignores values that are not numbers.
 func SpreadOf(values []float64) Spread {
 	var v []float64
 	for _, x := range values {

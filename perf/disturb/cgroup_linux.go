@@ -94,7 +94,7 @@ func (g *group) within(argv ...string) []string {
 	return append([]string{"/bin/sh", "-c", enter + `exec "$@"`, "sh"}, argv...)
 }
 
-// remove removes the group. Its processes must have ended.
+// remove removes the group. The group's processes must have ended.
 func (g *group) remove() error {
 	var errs []error
 	for _, f := range g.folders {

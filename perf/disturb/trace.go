@@ -8,12 +8,12 @@ import (
 	"github.com/cognitora/dataplane/perf/trace"
 )
 
-// traceStep divides the timestamps of the public traces, with deviations of at most one. It is in
-// milliseconds.
+// traceStep divides the timestamps of the public traces, with deviations of at most one. traceStep
+// is in milliseconds.
 const traceStep = 3000
 
 // source returns the trace in a file with its requests spread evenly over its steps, or the
-// generator's trace if there is no file. It reads n requests into memory, without those whose
+// generator's trace if there is no file. source reads n requests into memory, without those whose
 // prompts have more than mostInput tokens, which an engine with a shorter context would not get.
 func source(file string, n, mostInput int) (list, error) {
 	var all trace.Source = (&trace.Generator{Requests: 4 * n, Seed: 1}).Source()

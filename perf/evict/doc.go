@@ -6,15 +6,15 @@
 // and then inserted, as engines do.
 package evict
 
-// Policy is a cache with room for a number of blocks. It has only their keys. Keys are the dense
-// numbers of an accesses.Trace. A policy is not safe for concurrent use.
+// Policy is a cache with room for a number of blocks. A Policy has only their keys. Keys are the
+// dense numbers of an accesses.Trace. A policy is not safe for concurrent use.
 type Policy interface {
-	// Request uses the blocks of one prompt in order and inserts the missing ones. It returns how
-	// many leading blocks were there, which is what an engine can load, and how many blocks in
+	// Request uses the blocks of one prompt in order and inserts the missing ones. Request returns
+	// how many leading blocks were there, which is what an engine can load, and how many blocks in
 	// total.
 	Request(keys []uint32) (leading, hits int)
-	// Store inserts blocks that an engine has computed. It does not use blocks that are there
-	// already. It does not count as an access.
+	// Store inserts blocks that an engine has computed. Store does not use blocks that are there
+	// already. Store does not count as an access.
 	Store(keys []uint32)
 	// Len returns the number of held blocks, which is never above the capacity.
 	Len() int

@@ -1,7 +1,7 @@
 package evict
 
 // leafARC is leafLRU with ARC's two parts: recent blocks were used by one request, frequent ones by
-// several. It remembers as many names of evicted blocks as it holds blocks. If one of these is
+// several. leafARC remembers as many names of evicted blocks as it holds blocks. If one of these is
 // requested again, the boundary moves in favour of its former part.
 //
 // Unlike ARC it begins with most of the room for recent blocks, and gives frequent blocks twice the

@@ -1,6 +1,6 @@
 package evict
 
-// sieve is SIEVE (Zhang et al., NSDI 2024). It is a FIFO queue with a hand that moves from the
+// sieve is SIEVE (Zhang et al., NSDI 2024). SIEVE is a FIFO queue with a hand that moves from the
 // oldest to the newest key. The hand spares keys that were used since it last passed, and does not
 // move them.
 type sieve struct {

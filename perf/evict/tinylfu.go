@@ -64,8 +64,8 @@ func (p *tinyLFU) admit(key uint32) {
 func (p *tinyLFU) has(key uint32) bool { return p.in[key] != none }
 func (p *tinyLFU) len() int            { return p.size[0] + p.size[1] + p.size[2] }
 
-// sketch counts uses approximately. It has 4 rows of counters up to 15, and the least of a key's
-// counters is its count. All counters are halved after ten times the capacity of uses.
+// sketch counts uses approximately. The sketch has 4 rows of counters up to 15, and the least of a
+// key's counters is its count. All counters are halved after ten times the capacity of uses.
 type sketch struct {
 	rows         [4][]uint8
 	mask         uint32

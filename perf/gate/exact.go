@@ -64,8 +64,8 @@ func (s *site) tokens(r *compare.Running, n int) error {
 	return nil
 }
 
-// perUnit returns the growth of counter per unit of work. It subtracts the growth at rest in the
-// same time, and the growth by reading the counter.
+// perUnit returns the growth of counter per unit of work. perUnit subtracts the growth at rest in
+// the same time, and the growth by reading the counter.
 func (s *site) perUnit(counter func() (float64, error), work func() error, units int) (float64, error) {
 	var read [4]float64 // two readings in a row, one after a rest, one after the work
 	var took [2]time.Duration

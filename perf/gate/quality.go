@@ -21,8 +21,8 @@ var (
 // unlimited is the limit of a router without max_concurrent.
 const unlimited = -1
 
-// fleets are the simulations for routing quality. They have 8 engines, and give the same figures
-// each time on any machine.
+// fleets are the simulations for routing quality. The fleets have 8 engines, and give the same
+// figures each time on any machine.
 var fleets = map[string]struct {
 	generator trace.Generator
 	cluster.Comparison
@@ -68,7 +68,7 @@ func (s *site) simulated(name string) (*cluster.Report, error) {
 }
 
 // missedReuse returns a gauge of the prompt tokens that could have been found cached and were not,
-// as a share of all. It includes those of refused requests.
+// as a share of all. The gauge includes those of refused requests.
 func missedReuse(fleet string) gauge {
 	return func(_ context.Context, s *site) (float64, string, error) {
 		r, err := s.simulated(fleet)

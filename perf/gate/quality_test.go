@@ -9,8 +9,8 @@ import (
 	"testing"
 )
 
-// TestRoutingQuality checks the simulated gates, whose values are the same on every machine. They
-// use one goroutine, so the race detector would only make them slow.
+// TestRoutingQuality checks the simulated gates, whose values are the same on every machine. The
+// gates use one goroutine, so the race detector would only make them slow.
 func TestRoutingQuality(t *testing.T) {
 	th, err := readThresholds(thresholdsTOML)
 	if err != nil {

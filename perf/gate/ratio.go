@@ -14,8 +14,8 @@ const (
 	ratioWindow = 1500 * time.Millisecond
 )
 
-// cpuRatio returns a gauge of the router's CPU time per unit of a scenario. It is divided by that
-// of a reference and measured in pairs.
+// cpuRatio returns a gauge of the router's CPU time per unit of a scenario. The CPU time is divided
+// by that of a reference and measured in pairs.
 func cpuRatio(scenario, reference string) gauge {
 	return func(ctx context.Context, s *site) (float64, string, error) {
 		i := slices.IndexFunc(s.scenarios, func(x compare.Scenario) bool { return x.Name == scenario })

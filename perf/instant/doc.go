@@ -1,4 +1,4 @@
-// Package instant is an engine with very little cost, for measurements of routers. It sends
+// Package instant is an engine with very little cost, for measurements of routers. The engine sends
 // prepared answers in vLLM's wire format over raw HTTP/1.1.
 //
 // The last words of the prompt, which every router forwards, may have instructions after
@@ -11,7 +11,7 @@
 //	hang=1        no answer, not even a head, until the client leaves
 //
 // The engine looks for these instructions, max_tokens, stream and include_usage only in the first
-// and the last kilobyte of the body. It reads and drops the rest.
+// and the last kilobyte of the body. The engine reads and drops the rest.
 //
 // The content of every token is a Stamp: its number in the stream, the stream's number and its
 // sending time.

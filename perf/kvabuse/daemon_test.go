@@ -38,7 +38,8 @@ type daemon struct {
 	process *process.Process // nil: not running
 }
 
-// newDaemon prepares a daemon with these flags. It is killed at the latest at the end of the test.
+// newDaemon prepares a daemon with these flags. The daemon is killed at the latest at the end of
+// the test.
 func newDaemon(t *testing.T, flags ...string) *daemon {
 	t.Helper()
 	program := os.Getenv("KVABUSE")

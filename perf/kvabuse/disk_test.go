@@ -111,7 +111,7 @@ func (f *disk) breakDown() {
 	}
 }
 
-// mend checks the filesystem and mounts it again. It must not be in use.
+// mend checks the filesystem and mounts it again. The filesystem must not be in use.
 func (f *disk) mend() {
 	f.t.Helper()
 	f.run("umount", f.dir)

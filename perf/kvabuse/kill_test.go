@@ -241,8 +241,8 @@ func (k *killing) read(ways *ways, s *subject, e *entry) (is state, ok bool) {
 	return j.is, true
 }
 
-// failed counts an operation that has failed. It reports an error if the daemon is alive, unless
-// there was no room for the operation.
+// failed counts an operation that has failed. failed reports an error if the daemon is alive,
+// unless there was no room for the operation.
 func (k *killing) failed(what string, err error) {
 	switch {
 	case k.dying.Load():

@@ -40,8 +40,8 @@ func makePayload(name block.Digest, version uint64, length int) []byte {
 	return b
 }
 
-// checkPayload returns the version in b. It returns errWrong unless every byte is that of this
-// version's payload.
+// checkPayload returns the version in b. checkPayload returns errWrong unless every byte is that of
+// this version's payload.
 func checkPayload(name block.Digest, b []byte) (version uint64, err error) {
 	switch {
 	case len(b) < leastLen || binary.LittleEndian.Uint64(b) != magic:

@@ -20,8 +20,9 @@ import (
 	"github.com/cognitora/dataplane/kvcached/wire"
 )
 
-// peers returns a pool of connections like another cache's, with the certificate of cgn-ctl. They
-// come from 127.0.0.host, because each address has its own limit of transfers in progress.
+// peers returns a pool of connections like another cache's, with the certificate of cgn-ctl. The
+// connections come from 127.0.0.host, because each address has its own limit of transfers in
+// progress.
 func peers(t *testing.T, d *daemon, host byte) *transport.Pool {
 	t.Helper()
 	id, err := pki.Load(pki.FilesIn(filepath.Join(d.data, "pki"), pki.Ctl))
@@ -102,7 +103,7 @@ func TestPeersThatStopReading(t *testing.T) {
 		mib(d.memory(t).anonymous-was.anonymous))
 }
 
-// fill puts blocks of 1 MiB until there is no room. It leases each, or pins it if no more can be
+// fill puts blocks of 1 MiB until there is no room. fill leases each, or pins it if no more can be
 // leased.
 func fill(t *testing.T, lease leaseWay, subjects []*subject) (views []*client.View, pinned int) {
 	t.Helper()

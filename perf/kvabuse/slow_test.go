@@ -187,7 +187,7 @@ func keep(t *testing.T, d *daemon, n int) []*subject {
 	return all
 }
 
-// stopInPut begins slowClients calls of Put and stops in the middle of each. They end with the
+// stopInPut begins slowClients calls of Put and stops in the middle of each. The calls end with the
 // test.
 func stopInPut(t *testing.T, d *daemon, size uint32, part []byte) {
 	t.Helper()

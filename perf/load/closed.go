@@ -18,8 +18,8 @@ type Closed struct {
 	Timeout  time.Duration // time limit of one request; default 30 s
 }
 
-// Run runs until the window has passed and the last answers are there. It returns the number of the
-// next request.
+// Run runs until the window has passed and the last answers are there. Run returns the number of
+// the next request.
 func (c Closed) Run() (*Result, uint64) {
 	r := &run{target: c.Target, bodies: c.Bodies, timeout: orDefault(c.Timeout)}
 	r.next.Store(c.First)

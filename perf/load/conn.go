@@ -86,7 +86,7 @@ func (c *conn) cut() {
 	}
 }
 
-// send writes request n, over a new connection if there is none. It replaces a connection once if
+// send writes request n, over a new connection if there is none. send replaces a connection once if
 // the server closed it between two requests.
 func (c *conn) send(bodies *Chat, n uint64, deadline time.Time) error {
 	c.frame(bodies, n)

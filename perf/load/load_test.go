@@ -155,8 +155,8 @@ func TestClosed(t *testing.T) {
 	}
 }
 
-// TestOpenCountsFromDue: with one connection and a slow target, later requests wait. Their times
-// include the wait.
+// TestOpenCountsFromDue: with one connection and a slow target, later requests wait. The requests'
+// times include the wait.
 func TestOpenCountsFromDue(t *testing.T) {
 	e := started(t, instant.Config{})
 	bodies := NewChat(ChatConfig{Model: instant.Model, PromptBytes: 100, Tokens: 2, Stream: true, Wish: "pace=10000"})

@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// A slow client reads slowPiece bytes every slowPause. Its socket buffer is small, so that the
-// kernel holds little for it.
+// A slow client reads slowPiece bytes every slowPause. The client's socket buffer is small, so that
+// the kernel holds little for it.
 const (
 	slowPiece  = 1 << 10
 	slowPause  = 100 * time.Millisecond

@@ -24,7 +24,7 @@ type Window struct {
 	Stop <-chan struct{}
 }
 
-// wait waits for the window and returns the growth of count in it. It returns earlier if done is
+// wait waits for the window and returns the growth of count in it. wait returns earlier if done is
 // closed. start is called before the warm-up or, without one, inside the window.
 func (w Window) wait(start func(), done <-chan struct{}, count func() int64) (n int64, seconds float64) {
 	if w.Warmup > 0 {
@@ -212,7 +212,7 @@ func (r *run) finish(result *Result) {
 	}
 }
 
-// one sends one request on c. Its times count from due.
+// one sends one request on c. The request's times count from due.
 func (r *run) one(c *conn, s *sink, n uint64, due time.Time) bool {
 	err := c.exchange(r.bodies, n, time.Now().Add(r.timeout), s)
 	if err != nil {

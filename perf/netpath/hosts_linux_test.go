@@ -38,8 +38,8 @@ const (
 
 var space = block.Namespace{Model: "m", Revision: "1", DType: "bf16", Layout: "test", Tokens: 16, TP: 1, PP: 1}.String()
 
-// hosts are two cache daemons of one fleet, each in a namespace of its own. Their etcd is in A's
-// namespace.
+// hosts are two cache daemons of one fleet, each in a namespace of its own. The daemons' etcd is in
+// A's namespace.
 type hosts struct {
 	*Path
 	t   *testing.T
@@ -101,7 +101,7 @@ func (h *hosts) etcd() string {
 	return "http://" + door.Addr.String()
 }
 
-// daemon starts cgn-kvcached and waits until it is ready. It ends with the test.
+// daemon starts cgn-kvcached and waits until it is ready. The daemon ends with the test.
 func (h *hosts) daemon(bin, id string, at *Side, etcd string) *host {
 	h.t.Helper()
 	d := &host{id: id, dir: filepath.Join(h.dir, id), quic: at.Addr.String() + ":7072", ended: make(chan struct{})}

@@ -85,8 +85,8 @@ func (h *hosts) pool(stripes int) *transport.Pool {
 	return pool
 }
 
-// pull reads a block of A into memory. Its length must be known, as in a fleet. begun is called
-// when the first bytes come.
+// pull reads a block of A into memory. The block's length must be known, as in a fleet. begun is
+// called when the first bytes come.
 func pull(ctx context.Context, p *transport.Peer, a block.Addr, length int, begun func()) (into []byte, err error) {
 	_, err = p.Get(ctx, transport.Get{Addr: a, Namespace: space, Hint: length,
 		Alloc: func(_ transport.Found, n int) ([]byte, error) {
@@ -128,7 +128,7 @@ func (h *hosts) lanes(t *testing.T) {
 	}
 }
 
-// median pulls a block of size bytes repeatedly. It returns the median of the times and their
+// median pulls a block of size bytes repeatedly. median returns the median of the times and their
 // number.
 func (h *hosts) median(t *testing.T, peer *transport.Peer, size int) (time.Duration, int) {
 	t.Helper()

@@ -61,8 +61,8 @@ func newNetem(a, b *Side, o Options) (*netem, error) {
 }
 
 // veth makes a pair of devices: one in the namespace of the calling thread, with the name here, and
-// one in there. Both have the same hardware address, because a device without ARP sends packets to
-// its own hardware address. Neither accepts TCP segments that are larger than the MTU.
+// one in there. The two devices have the same hardware address, because a device without ARP sends
+// packets to its own hardware address. Neither accepts TCP segments that are larger than the MTU.
 func veth(here string, there *os.File) error {
 	end := func(name string, more ...[]byte) []byte {
 		b := make([]byte, unix.SizeofIfInfomsg)

@@ -62,8 +62,8 @@ type link interface {
 	shut() // called before the sides' threads end
 }
 
-// New makes a path. Its error wraps fs.ErrPermission or fs.ErrNotExist if the process may not make
-// namespaces or TUN devices, and errors.ErrUnsupported if the kernel has no netem.
+// New makes a path. New's error wraps fs.ErrPermission or fs.ErrNotExist if the process may not
+// make namespaces or TUN devices, and errors.ErrUnsupported if the kernel has no netem.
 func New(o Options) (*Path, error) {
 	if o.Queue <= 0 {
 		o.Queue = defaultQueue

@@ -13,8 +13,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Side is one of the two namespaces. It has loopback and a device to the other side. The hub of a
-// Star has one device to each host.
+// Side is one of the two namespaces. A Side has loopback and a device to the other side. The hub of
+// a Star has one device to each host.
 type Side struct {
 	Addr netip.Addr // address of its end of the path, in a network of 4; of a hub, loopback's address
 

@@ -38,8 +38,8 @@ type Host struct {
 	losses []tcx.Link
 }
 
-// NewStar makes a hub and n hosts. Its error wraps fs.ErrPermission if the process may not make
-// namespaces, and errors.ErrUnsupported if the kernel has no veth.
+// NewStar makes a hub and n hosts. NewStar's error wraps fs.ErrPermission if the process may not
+// make namespaces, and errors.ErrUnsupported if the kernel has no veth.
 func NewStar(n int) (*Star, error) {
 	if n < 1 || n > mostHosts {
 		return nil, fmt.Errorf("netpath: a star of %d hosts: there are 1 to %d", n, mostHosts)
@@ -94,7 +94,7 @@ func (h *Host) join() error {
 }
 
 // Lose drops the given share of the packets between the host and the hub, in each direction
-// independently; 0: none. It needs tcx of Linux 6.6.
+// independently; 0: none. Lose needs tcx of Linux 6.6.
 func (h *Host) Lose(share float64) error {
 	if err := h.heal(); err != nil || share <= 0 {
 		return err
@@ -157,9 +157,9 @@ func dropper(share float64) (*ebpf.Program, error) {
 	return p, nil
 }
 
-// Close removes the devices and the namespaces as soon as no program is in them. Its error concerns
-// the programs that drop packets, which end with their devices anyway. A second call returns the
-// result of the first.
+// Close removes the devices and the namespaces as soon as no program is in them. Close's error
+// concerns the programs that drop packets, which end with their devices anyway. A second call
+// returns the result of the first.
 func (s *Star) Close() error {
 	s.close.Do(func() {
 		var errs []error

@@ -45,8 +45,8 @@ type Figures struct {
 	Before   []float64        `json:"before_us"`
 	After    []float64        `json:"after_us"`
 	Ratio    compare.Interval `json:"ratio"` // after divided by before
-	// Behind counts measurements whose streams were late. Their tokens come in fewer, larger
-	// pieces.
+	// Behind counts measurements whose streams were late. These streams' tokens come in fewer,
+	// larger pieces.
 	Behind int `json:"behind"`
 }
 
@@ -84,7 +84,7 @@ type runner struct {
 	figures   []Figures // one for each scenario
 }
 
-// Run measures all pairs. It fails with the first measurement that fails.
+// Run measures all pairs. Run fails with the first measurement that fails.
 func Run(ctx context.Context, cfg Config) (*Report, error) {
 	r := &runner{Config: cfg, ctx: ctx}
 	for _, name := range cfg.Scenarios {

@@ -20,7 +20,8 @@ const (
 )
 
 // bpfCounter counts system calls with BPF programs on the raw tracepoints sys_enter and sys_exit.
-// They add a few ten nanoseconds to each call, and do not change the process's behaviour.
+// The BPF programs add a few ten nanoseconds to each call, and do not change the process's
+// behaviour.
 type bpfCounter struct {
 	table int
 	open  []int // descriptors of programs and links

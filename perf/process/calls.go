@@ -61,8 +61,9 @@ type Counting struct {
 	By string
 }
 
-// CountCalls starts counting the system calls of all threads of a process. It uses a BPF program at
-// the kernel's system call entry, which needs root, or else strace, if that is installed.
+// CountCalls starts counting the system calls of all threads of a process. CountCalls uses a BPF
+// program at the kernel's system call entry, which needs root, or else strace, if that is
+// installed.
 func CountCalls(pid int) (*Counting, error) {
 	c, err := traceCalls(pid)
 	if err == nil {

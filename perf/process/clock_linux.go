@@ -10,7 +10,7 @@ import (
 // ns.
 const schedClock = 2
 
-// runTime reads the CPU clock of a process. It returns false if the process has ended.
+// runTime reads the CPU clock of a process. runTime returns false if the process has ended.
 func runTime(pid int) (time.Duration, bool) {
 	var t unix.Timespec
 	if err := unix.ClockGettime(int32(^pid<<3|schedClock), &t); err != nil {

@@ -24,7 +24,7 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m)
 }
 
-// child connects to addr. It answers each byte n with n system calls and a byte.
+// child connects to addr. The child answers each byte n with n system calls and a byte.
 func child(addr string) {
 	c, err := net.Dial("tcp", addr)
 	if err != nil {

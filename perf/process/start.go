@@ -21,8 +21,8 @@ type Process struct {
 	done chan struct{} // closed when the program has ended
 }
 
-// Start runs argv in a process group of its own. Its output goes to NAME.log in dir. env is added
-// to this process's environment. The program is killed if this process dies.
+// Start runs argv in a process group of its own. The program's output goes to NAME.log in dir. env
+// is added to this process's environment. The program is killed if this process dies.
 func Start(dir, name string, argv, env []string) (*Process, error) {
 	out, err := os.Create(filepath.Join(dir, name+".log"))
 	if err != nil {
@@ -126,7 +126,7 @@ func (p *Process) Stop() {
 const wantFiles = 1 << 17
 
 // RaiseFiles raises the limit of open files for this process and its children, beyond the hard
-// limit if that is allowed. It returns the limit.
+// limit if that is allowed. RaiseFiles returns the limit.
 func RaiseFiles() (uint64, error) {
 	var l syscall.Rlimit
 	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &l); err != nil {

@@ -13,7 +13,7 @@ import (
 	"time"
 )
 
-// tick is the unit of times in /proc/PID/stat. It is the same on all architectures of Go.
+// tick is the unit of times in /proc/PID/stat. The unit is the same on all architectures of Go.
 const tick = 10 * time.Millisecond
 
 // Usage is the usage of a process and its living descendants.

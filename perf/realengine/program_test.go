@@ -36,16 +36,16 @@ func prepared(t *testing.T, engine string) setup {
 		os.Getenv("REALENGINE_MODEL")}
 }
 
-// program is a process that a test has started. Its output is in run/NAME.log.
+// program is a process that a test has started. The program's output is in run/NAME.log.
 type program struct {
 	name string
 	cmd  *exec.Cmd
 	done chan struct{} // closed when the program has ended
 }
 
-// launch starts a program that ends with the test at the latest. It leads a process group, because
-// vLLM's helpers outlive it when it is killed. Its process id stays in run/pids until it has ended,
-// so that the script can end processes of a killed test.
+// launch starts a program that ends with the test at the latest. The program leads a process group,
+// because vLLM's helpers outlive it when it is killed. The program's process id stays in run/pids
+// until it has ended, so that the script can end processes of a killed test.
 func (s setup) launch(t *testing.T, name string, env []string, argv ...string) *program {
 	t.Helper()
 	log, err := os.OpenFile(filepath.Join(s.run, name+".log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
@@ -111,7 +111,8 @@ type engine struct {
 	template    string // chat template of the model
 }
 
-// engine starts a server. name distinguishes its log. It returns before the server is ready.
+// engine starts a server. name distinguishes its log. The function engine returns before the server
+// is ready.
 func (s setup) engine(t *testing.T, id string, flags ...string) *engine {
 	t.Helper()
 	e := &engine{setup: s, id: id, address: free(t), flags: flags}
@@ -147,7 +148,8 @@ func healthy(url string) bool {
 	return resp.StatusCode == http.StatusOK
 }
 
-// free returns a loopback address without a listener. Its port is not used by outgoing connections.
+// free returns a loopback address without a listener. The address's port is not used by outgoing
+// connections.
 func free(t *testing.T) string {
 	t.Helper()
 	for range 100 {

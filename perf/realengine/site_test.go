@@ -220,7 +220,7 @@ func spread(all []*answer) map[string]int {
 	return count
 }
 
-// prose returns a text of about n bytes that differs for every name. Its words come from the
+// prose returns a text of about n bytes that differs for every name. The text's words come from the
 // training text of the tiny models' vocabularies.
 func prose(name string, n int) string {
 	const syllables = "cacheroutermodeltokenprefixtheanisingstonrelius"

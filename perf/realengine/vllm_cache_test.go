@@ -21,8 +21,8 @@ type cache struct {
 	id, resp, admin string
 }
 
-// caches starts daemons that know each other by an etcd in this process. Their certificates are
-// made as an operator makes them.
+// caches starts daemons that know each other by an etcd in this process. The daemons' certificates
+// are made as an operator makes them.
 func (s setup) caches(t *testing.T, ids ...string) (all []*cache) {
 	t.Helper()
 	certificates := filepath.Join(s.run, "pki")

@@ -16,8 +16,8 @@ import (
 const vllmBlock, ourBlock = 32, 16
 
 // TestVLLMEvents: the router's knowledge of an engine by KV events equals the engine's cache. The
-// engine finds min(matched, floor((prompt-1)/block)) blocks of each prompt. This holds through
-// evictions, cache salts, a cache reset and a restart.
+// engine finds min(matched, floor((prompt-1)/block)) blocks of each prompt. The equality holds
+// through evictions, cache salts, a cache reset and a restart.
 func TestVLLMEvents(t *testing.T) {
 	s := prepared(t, "vllm")
 	events, replay := "ipc://"+filepath.Join(s.run, "events"), "ipc://"+filepath.Join(s.run, "replay")

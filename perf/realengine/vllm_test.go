@@ -9,8 +9,8 @@ import (
 	"testing"
 )
 
-// vllmFlags returns flags for a cache of 128 blocks of 32 tokens. This is the smallest block that
-// vLLM's CPU attention supports.
+// vllmFlags returns flags for a cache of 128 blocks of 32 tokens. A block of 32 tokens is the
+// smallest block that vLLM's CPU attention supports.
 func vllmFlags(model string, more ...string) []string {
 	return append([]string{
 		model, "--served-model-name", "tiny", "--dtype", "float32", "--enforce-eager", "--distributed-executor-backend",

@@ -16,8 +16,8 @@ import (
 	"github.com/cognitora/dataplane/perf/trace"
 )
 
-// chatBody returns the body of the request as a streaming chat. It has a system message, if the
-// trace has a system prompt, and one user message with the rest.
+// chatBody returns the body of the request as a streaming chat. The body has a system message, if
+// the trace has a system prompt, and one user message with the rest.
 func (c *Config) chatBody(q *trace.Request) []byte {
 	model, _ := json.Marshal(c.Model)
 	b := make([]byte, 0, q.InputLength*trace.TokenBytes+512)

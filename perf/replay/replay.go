@@ -1,5 +1,5 @@
-// Package replay replays a trace against an OpenAI endpoint. It is an open loop of streaming chat
-// requests at the trace's own spacing, divided by a factor.
+// Package replay replays a trace against an OpenAI endpoint. The replay is an open loop of
+// streaming chat requests at the trace's own spacing, divided by a factor.
 //
 // Times count from the moment at which a request was due, not from when it was sent. So a system
 // that stalls cannot hide that from the measurement (coordinated omission). Requests are not

@@ -32,11 +32,11 @@ type Result struct {
 	// Late is the replay's own largest delay in sending a request. A large value means that this
 	// machine was too slow for the speed.
 	Late time.Duration
-	// TTFT is the time to the first token, and E2E the time to the end of the answer. Both count
-	// from the due time.
+	// TTFT is the time to the first token, and E2E the time to the end of the answer. The two times
+	// count from the due time.
 	TTFT, E2E Times
 	// Token counts are the engines' own. Uncounted is the number of answers without a count of
-	// cached tokens. These are not in PromptTokens and CachedTokens.
+	// cached tokens. Uncounted answers are not in PromptTokens and CachedTokens.
 	PromptTokens, CachedTokens, OutputTokens int64
 	Uncounted                                int
 	Nodes                                    []Node // by ID

@@ -18,11 +18,11 @@ type packets struct {
 	buf [1 << 16]byte
 }
 
-// queued is the kernel's buffer for packets that were not read, in bytes. It is read after each
-// stream. A loss of packets is an error.
+// queued is the kernel's buffer for packets that were not read, in bytes. The buffer is read after
+// each stream. A loss of packets is an error.
 const queued = 8 << 20
 
-// watch begins to receive the packets of a port. It needs CAP_NET_RAW, and CAP_NET_ADMIN for the
+// watch begins to receive the packets of a port. watch needs CAP_NET_RAW, and CAP_NET_ADMIN for the
 // size of the buffer.
 func watch(port uint16) (*packets, error) {
 	protocol := binary.NativeEndian.Uint16([]byte{unix.ETH_P_IP >> 8, unix.ETH_P_IP & 0xff})

@@ -25,8 +25,8 @@ type Streams struct {
 }
 
 // Completions sends n streaming requests to the engine's /v1/completions, one after the other
-// (HTTP/1.1, no TLS). It uses one connection if the engine keeps it. between, if set, is called
-// before each. The reading thread has real-time priority, if that is permitted.
+// (HTTP/1.1, no TLS). Completions uses one connection if the engine keeps it. between, if set, is
+// called before each. The reading thread has real-time priority, if that is permitted.
 func Completions(to netip.AddrPort, body string, n int, between func() error) (Streams, error) {
 	// With few of Go's processors, the thread would wait for a processor whose thread waits for a
 	// CPU.
@@ -102,7 +102,7 @@ func (p *pieces) tokens(at time.Time, n int) {
 
 var token = []byte(`"text":"`) // every token of a completion has it once
 
-// Joined is the time within which tokens form one piece. It is the same as in the programs of
+// Joined is the time within which tokens form one piece. The time is the same as in the programs of
 // package bpf.
 const Joined = 1 << 17 * time.Nanosecond
 
@@ -191,8 +191,8 @@ func (c *client) stream(body string) error {
 	return fmt.Errorf("the stream does not end: %.1000q", got)
 }
 
-// closed tells whether the engine closes the connection, announced or not. It closes immediately or
-// not at all.
+// closed tells whether the engine closes the connection, announced or not. The engine closes
+// immediately or not at all.
 func (c *client) closed() (bool, error) {
 	at := []unix.PollFd{{Fd: int32(c.fd), Events: unix.POLLIN | unix.POLLRDHUP}}
 	for {

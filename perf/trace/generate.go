@@ -168,7 +168,7 @@ func (s *generated) pickKind() int {
 	return 0
 }
 
-// pickSystem prefers the first system prompts. Their probability falls with 1/rank.
+// pickSystem prefers the first system prompts. The prompts' probability falls with 1/rank.
 func (s *generated) pickSystem() int {
 	n := float64(s.g.SystemPrompts)
 	return min(int(math.Pow(n+1, s.r.Float64()))-1, s.g.SystemPrompts-1)

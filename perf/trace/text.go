@@ -7,7 +7,7 @@ import "math/rand/v2"
 const TokenBytes = 4
 
 // Text expands requests to prompts. The text of a hash id is the same in every request and every
-// process. It consists of words of lower-case letters, which need no escape in JSON.
+// process. The text consists of words of lower-case letters, which need no escape in JSON.
 type Text struct {
 	// Spread makes the text of each request's first block depend on the second id too. In the
 	// public conversation trace every request begins with the same id. With Spread, requests that
@@ -15,9 +15,9 @@ type Text struct {
 	Spread bool
 }
 
-// Prompt appends the request's prompt to dst, with InputLength x TokenBytes bytes. It returns the
-// prompt, and the length of its system prompt: SystemBlocks or, if the trace does not give it, the
-// first of several blocks.
+// Prompt appends the request's prompt to dst, with InputLength x TokenBytes bytes. Prompt returns
+// the prompt, and the length of its system prompt: SystemBlocks or, if the trace does not give it,
+// the first of several blocks.
 func (t Text) Prompt(dst []byte, q *Request) (prompt []byte, systemBytes int) {
 	start := len(dst)
 	left := q.InputLength * TokenBytes

@@ -23,8 +23,8 @@ type Request struct {
 	// HashIDs names the blocks of the prompt. Equal ids mean equal text after an equal beginning.
 	// The last block may be incomplete.
 	HashIDs []int64 `json:"hash_ids"`
-	// SystemBlocks is how many leading blocks are the system prompt. It is this project's addition
-	// to the format. 0 means that the trace does not give it.
+	// SystemBlocks is how many leading blocks are the system prompt. SystemBlocks is this project's
+	// addition to the format. 0 means that the trace does not give it.
 	SystemBlocks int `json:"system_blocks,omitempty"`
 }
 
@@ -51,8 +51,8 @@ func (e *Error) Error() string {
 // maxLine is the longest line. A prompt of a million tokens takes about 20 KB.
 const maxLine = 4 << 20
 
-// Reader reads a trace of any length, with one JSON object per line, in constant memory. It skips
-// blank lines.
+// Reader reads a trace of any length, with one JSON object per line, in constant memory. A Reader
+// skips blank lines.
 type Reader struct {
 	lines *bufio.Scanner
 	line  int

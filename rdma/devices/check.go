@@ -164,8 +164,8 @@ func checkVerbs(o *Options, d *Device) []Problem {
 		"see dmesg for what its driver says", true}}
 }
 
-// openVerbs opens a device as libibverbs does, and closes it. This uses nothing of the card. It
-// finds reasons that file modes do not show, such as a cgroup's rules.
+// openVerbs opens a device as libibverbs does, and closes it. The check uses nothing of the card.
+// openVerbs finds reasons that file modes do not show, such as a cgroup's rules.
 func openVerbs(path string) error {
 	fd, err := unix.Open(path, unix.O_RDWR|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
 	if err != nil {

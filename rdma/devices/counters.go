@@ -15,8 +15,8 @@ type Counter struct {
 	times uint64   // factor of the file's value; 0: 1
 }
 
-// Counters are the known counters, of cards with mlx5 and of soft-RoCE (rxe). They do not start at
-// 0 with a process, so only their growth has a meaning.
+// Counters are the known counters, of cards with mlx5 and of soft-RoCE (rxe). The counters do not
+// start at 0 with a process, so only their growth has a meaning.
 var Counters = []Counter{
 	{Name: "received_bytes_total", from: []string{"counters/port_rcv_data"}, times: 4,
 		Help: "Bytes received by the port, RDMA and all else. Not counted by soft-RoCE."},
@@ -70,7 +70,7 @@ type Reading struct {
 	Known  []bool
 }
 
-// Read returns the present counters of a device's ports; none if the device is gone. It reads
+// Read returns the present counters of a device's ports; none if the device is gone. Read reads
 // several small files, for which the driver may ask the card.
 func Read(root, device string) (all []Reading) {
 	if device == "" || device != filepath.Base(device) || device == ".." || device == "." {

@@ -1,7 +1,7 @@
 // Package devices finds the RDMA devices of this host, reports which of their requirements are
-// missing, and reads their counters. It reads sysfs, github.com/Mellanox/rdmamap and the limits of
-// the process. It opens a device only to check that it may, loads nothing and changes nothing. It
-// needs no C, and imports nothing of this module.
+// missing, and reads their counters. The package reads sysfs, github.com/Mellanox/rdmamap and the
+// limits of the process. The package opens a device only to check that it may, loads nothing and
+// changes nothing. The package needs no C, and imports nothing of this module.
 package devices
 
 import (
@@ -126,7 +126,7 @@ func port(root, dir string, number int) Port {
 	return p
 }
 
-// gids reads a port's table. Its empty rows are zero and have no type.
+// gids reads a port's table. The table's empty rows are zero and have no type.
 func gids(dir string) []GID {
 	all := []GID{}
 	for _, i := range numbered(filepath.Join(dir, "gids"), maxGIDs) {
@@ -162,7 +162,7 @@ func (p *Port) RoCE(networks ...netip.Prefix) (best GID, ok bool) {
 	return best, ok
 }
 
-// RoCE picks the port under which other hosts reach the device, and its GID (Port.RoCE). It takes
+// RoCE picks the port under which other hosts reach the device, and its GID (Port.RoCE). RoCE takes
 // the first active port that has a GID, or else the first port that has one.
 func (d *Device) RoCE(networks ...netip.Prefix) (number int, best GID, ok bool) {
 	active := false

@@ -5,8 +5,8 @@ import (
 	"strconv"
 )
 
-// memlock reads the process's limit of locked memory. It reports a limit that is too low for the
-// arena, or any limit if no arena is given.
+// memlock reads the process's limit of locked memory. memlock reports a limit that is too low for
+// the arena, or any limit if no arena is given.
 func memlock(o *Options) (limit uint64, problem *Problem) {
 	pid := "self"
 	if o.PID > 0 {

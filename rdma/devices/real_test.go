@@ -193,8 +193,8 @@ func TestRealRights(t *testing.T) {
 	}
 }
 
-// TestRealCtl: the operators' command prints the same report, and fails if no port is usable. It
-// runs last, because it ends with another device than at its start.
+// TestRealCtl: the operators' command prints the same report, and fails if no port is usable.
+// TestRealCtl runs last, because it ends with another device than at its start.
 func TestRealCtl(t *testing.T) {
 	real(t)
 	program, name := os.Getenv("RDMA_CTL"), os.Getenv("RDMA_DEVICE")

@@ -50,8 +50,8 @@ func below(root string, path ...string) string {
 	return filepath.Join(root, filepath.Join(path...))
 }
 
-// text returns the content of a small file without the newline. It is empty if the file cannot be
-// read, as with unused rows of a GID table.
+// text returns the content of a small file without the newline. The text is empty if the file
+// cannot be read, as with unused rows of a GID table.
 func text(dir, name string) string {
 	b, err := read(filepath.Join(dir, name), maxText)
 	if err != nil {

@@ -60,8 +60,8 @@ func (k *card) forsake() error {
 
 type extent struct{ from, to uint64 }
 
-// mappingsOf returns the mappings of a file in the lines of /proc/self/maps. It fails if there are
-// none, because every driver maps memory of a card that has a queue.
+// mappingsOf returns the mappings of a file in the lines of /proc/self/maps. mappingsOf fails if
+// there are none, because every driver maps memory of a card that has a queue.
 func mappingsOf(file, maps string) (all []extent, err error) {
 	const deleted = " (deleted)" // the suffix in both places if the file was deleted
 	file = strings.TrimSuffix(file, deleted)

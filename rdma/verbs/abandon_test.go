@@ -126,8 +126,8 @@ func unnamed(t *testing.T, d *device) (named func()) {
 	}
 }
 
-// TestMappings: mappingsOf finds all mappings of a file, with or without a name, and no others. It
-// fails if there are none.
+// TestMappings: mappingsOf finds all mappings of a file, with or without a name, and no others.
+// mappingsOf fails if there are none.
 func TestMappings(t *testing.T) {
 	const maps = `7f0000000000-7f0000002000 rw-s 00000000 00:05 215                        /dev/infiniband/uverbs0
 7f0000002000-7f0000003000 rw-p 00000000 00:00 0

@@ -135,7 +135,7 @@ func (p *pair) park(ctx context.Context, c *chain) {
 }
 
 // look takes the available completions. If a chain is still in progress, it makes the card send an
-// event for the next completion. It tells whether c is over; if not, c.done will say so.
+// event for the next completion. look tells whether c is over; if not, c.done will say so.
 func (p *pair) look(c *chain) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -161,7 +161,7 @@ func (p *pair) check(err error) {
 	}
 }
 
-// arm makes the card send an event for the next completion. It also takes the available
+// arm makes the card send an event for the next completion. arm also takes the available
 // completions, for which the card sends none. The caller holds mu.
 func (p *pair) arm() error {
 	p.armed = true
@@ -185,7 +185,7 @@ func (p *pair) overdue() {
 	p.check(p.take())
 }
 
-// event takes an event and the completions that it announces. It returns EAGAIN if there is no
+// event takes an event and the completions that it announces. event returns EAGAIN if there is no
 // event.
 func (p *pair) event() error {
 	p.mu.Lock()
@@ -200,7 +200,7 @@ func (p *pair) event() error {
 	return err
 }
 
-// reap takes events until the channel is closed. After each event it parks in the netpoller. It
+// reap takes events until the channel is closed. After each event it parks in the netpoller. reap
 // need not look for a second event first: the completions of that one are taken already, and the
 // event itself can be taken with the next.
 func (p *pair) reap() {

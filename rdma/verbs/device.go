@@ -26,7 +26,7 @@ const (
 	maxReads = 16
 )
 
-// device is an opened port. It owns the context, the domain, the regions and the pairs.
+// device is an opened port. The device owns the context, the domain, the regions and the pairs.
 type device struct {
 	name  string
 	card  *card

@@ -31,7 +31,7 @@ type event struct {
 	cq   uintptr // 0 for events of no completion queue
 }
 
-// event takes the next event. It returns EAGAIN if there is none.
+// event takes the next event. event returns EAGAIN if there is none.
 func (k *card) event() (event, error) {
 	var kind, port C.int
 	var qpn C.uint32_t
@@ -42,7 +42,7 @@ func (k *card) event() (event, error) {
 	return event{kind, int(port), uint32(qpn), uintptr(cq)}, nil
 }
 
-// follow takes the card's events until the device is closed. It parks in the netpoller.
+// follow takes the card's events until the device is closed. follow parks in the netpoller.
 func (d *device) follow() {
 	raw, err := d.card.async.SyscallConn()
 	if err != nil {

@@ -20,7 +20,7 @@ import (
 const asPerftest = 500 * time.Millisecond
 
 // TestSpeedOfTwoHosts prints how fast the second of two hosts reads memory of the first one, beside
-// perftest's results. It is part of make perf-rdma.
+// perftest's results. The test is part of make perf-rdma.
 func TestSpeedOfTwoHosts(t *testing.T) {
 	switch os.Getenv("VM_HOST") {
 	case "1":
@@ -32,7 +32,7 @@ func TestSpeedOfTwoHosts(t *testing.T) {
 	}
 }
 
-// lends is the first host's part. It also runs perftest's servers, one at a time.
+// lends is the first host's part. The first host also runs perftest's servers, one at a time.
 func lends(t *testing.T) {
 	l, err := net.Listen("tcp", os.Getenv("VM_SELF")+":7000")
 	if err != nil {

@@ -28,7 +28,7 @@ const (
 	patience, impatience, outage = 10 * time.Second, time.Second, 20 * time.Second
 )
 
-// letter is a message between the two hosts. They alternate.
+// letter is a message between the two hosts. The hosts alternate.
 type letter struct {
 	End   rdma.Endpoint
 	Key   rdma.Key
@@ -146,7 +146,7 @@ func plugged(t *testing.T, card string) {
 	}
 }
 
-// meet connects to the owner. It retries, because the owner may not listen yet, or may be
+// meet connects to the owner. meet retries, because the owner may not listen yet, or may be
 // unreachable.
 func meet(t *testing.T, d *device, timeout time.Duration) (*talk, *pair, letter) {
 	t.Helper()

@@ -31,8 +31,8 @@ type side struct {
 	Key rdma.Key
 }
 
-// killedOwner grants memory for its parent to read, until it is killed. It communicates over its
-// input and its fourth file.
+// killedOwner grants memory for its parent to read, until it is killed. killedOwner communicates
+// over its input and its fourth file.
 func killedOwner(t *testing.T) {
 	d := opened(t)
 	from := registeredIn(t, d, killedSize)

@@ -231,8 +231,8 @@ func TestDestroyOrder(t *testing.T) {
 	}
 }
 
-// TestMemlock runs itself as a user to whom the limit applies. It does not apply to root, who has
-// CAP_IPC_LOCK.
+// TestMemlock runs itself as a user to whom the limit applies. The limit does not apply to root,
+// who has CAP_IPC_LOCK.
 func TestMemlock(t *testing.T) {
 	const limit = 8 << 20
 	name := deviceName(t)

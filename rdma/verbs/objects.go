@@ -48,8 +48,8 @@ func newObject(what string, on ...*object) object {
 	return o
 }
 
-// destroy calls free, unless other objects depend on this one. It does nothing if the object is
-// destroyed already.
+// destroy calls free, unless other objects depend on this one. destroy does nothing if the object
+// is destroyed already.
 func (o *object) destroy(free func() error) error {
 	if o.mu == nil {
 		return nil
@@ -151,7 +151,7 @@ func (k *card) abandon() error {
 }
 
 // pollable puts a duplicate of a descriptor into the netpoller, because libibverbs closes the
-// descriptor itself. Both become non-blocking.
+// descriptor itself. The two descriptors become non-blocking.
 func pollable(fd C.int, name string) (*os.File, error) {
 	own, err := syscall.Dup(int(fd))
 	if err != nil {
@@ -169,7 +169,7 @@ func pollable(fd C.int, name string) (*os.File, error) {
 	return file, nil
 }
 
-// domain is a protection domain. Its queue pairs can use only its own regions.
+// domain is a protection domain. A domain's queue pairs can use only its own regions.
 type domain struct {
 	object
 	c *C.struct_ibv_pd

@@ -34,9 +34,9 @@ const (
 	flushFor = time.Second
 )
 
-// pair is one end of a connection. It owns the channel, the completion queue, the queue pair and
-// the windows. On a card without windows it also has a domain of its own, so that only this pair's
-// other side can read memory that is granted in it.
+// pair is one end of a connection. A pair owns the channel, the completion queue, the queue pair
+// and the windows. On a card without windows it also has a domain of its own, so that only this
+// pair's other side can read memory that is granted in it.
 type pair struct {
 	d     *device
 	o     rdma.PairOptions
@@ -47,8 +47,8 @@ type pair struct {
 	local rdma.Endpoint
 	reads *semaphore.Weighted // work requests of reads that may still be posted
 
-	// mu guards posting, taking completions in order, and the fields below. It is held during calls
-	// of libibverbs that do not block.
+	// mu guards posting, taking completions in order, and the fields below. The mutex is held
+	// during calls of libibverbs that do not block.
 	mu     sync.Mutex
 	q      *queue
 	chains chains

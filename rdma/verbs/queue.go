@@ -74,7 +74,7 @@ func (k *card) completions(ch *channel, size int) (*completions, error) {
 	return &completions{object: newObject("completion queue", &k.object, &ch.object), c: c, ch: ch}, nil
 }
 
-// event takes an event and all available completions. It returns EAGAIN if there is no event.
+// event takes an event and all available completions. event returns EAGAIN if there is no event.
 func (q *completions) event(take func([]C.struct_verbs_done)) error {
 	return q.drain(C.verbs_taken(q.ch.c, &q.done[0]), take)
 }
@@ -82,7 +82,7 @@ func (q *completions) event(take func([]C.struct_verbs_done)) error {
 // is tells whether cq, from an event, is this queue.
 func (q *completions) is(cq uintptr) bool { return uintptr(unsafe.Pointer(q.c)) == cq }
 
-// arm makes the next completion send one event. It also takes all available completions, which may
+// arm makes the next completion send one event. arm also takes all available completions, which may
 // have sent none.
 func (q *completions) arm(take func([]C.struct_verbs_done)) error {
 	return q.drain(C.verbs_arm(q.c, &q.done[0]), take)
@@ -131,8 +131,8 @@ const (
 
 func (s state) String() string { return [...]string{"initialized", "ready", "broken"}[s] }
 
-// queue is a reliable connected queue pair. Its methods, except qpn, are not safe for concurrent
-// use, neither with each other nor with those of its completions.
+// queue is a reliable connected queue pair. A queue's methods, except qpn, are not safe for
+// concurrent use, neither with each other nor with those of its completions.
 type queue struct {
 	object
 	c     *C.struct_ibv_qp

@@ -65,7 +65,7 @@ func (p *pair) postReads(parts []C.struct_verbs_read) (*chain, error) {
 	return p.post(len(parts), func(id int) ([]C.struct_verbs_done, error) { return p.q.reads(id, parts) })
 }
 
-// parts appends the work requests for reads. It splits reads that are longer than the card's
+// parts appends the work requests for reads. parts splits reads that are longer than the card's
 // messages.
 func (p *pair) parts(parts []C.struct_verbs_read, reads []rdma.Read) ([]C.struct_verbs_read, error) {
 	parts = slices.Grow(parts, len(reads))
@@ -92,7 +92,7 @@ func (p *pair) parts(parts []C.struct_verbs_read, reads []rdma.Read) ([]C.struct
 	return parts, nil
 }
 
-// mirror registers the device's regions again in a pair's own domain, if the pair has one. It
+// mirror registers the device's regions again in a pair's own domain, if the pair has one. mirror
 // registers a region when the pair is made if the pair will read (rdma.PairOptions.Reads), and
 // otherwise with the first read into it. The memory counts as pinned again.
 type mirror struct {

@@ -25,6 +25,6 @@ type Options struct {
 	// IPv6 address, or else a link-local one.
 	Address netip.Addr
 	// LooseWindows allows windows that hold reads only to the bounds of the whole region, as
-	// soft-RoCE's do. It is for tests.
+	// soft-RoCE's do. LooseWindows is for tests.
 	LooseWindows bool
 }

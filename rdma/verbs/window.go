@@ -37,7 +37,7 @@ type window struct {
 
 func (w *window) Key() rdma.Key { return w.key }
 
-// reserve counts n more windows as used. It fails if that is more than most.
+// reserve counts n more windows as used. reserve fails if that is more than most.
 func (ws *windows) reserve(n, most int) error {
 	ws.mu.Lock()
 	defer ws.mu.Unlock()

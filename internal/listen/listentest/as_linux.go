@@ -13,8 +13,8 @@ import (
 )
 
 // DialAs connects to the Unix socket at path as another user, with a group and supplementary
-// groups. It first opens the directories of the test and the socket to everybody, so that only the
-// user and groups can lead to a refusal. It skips the test unless it runs as root.
+// groups. DialAs first opens the directories of the test and the socket to everybody, so that only
+// the user and groups can lead to a refusal. DialAs skips the test unless it runs as root.
 func DialAs(t testing.TB, path string, uid, gid int, groups ...uint32) *net.UnixConn {
 	t.Helper()
 	if os.Geteuid() != 0 {

@@ -1,5 +1,5 @@
-// Package sdk tests openai-go with the fleet that run.sh has started. It is a separate module, so
-// that the product does not depend on the SDK.
+// Package sdk tests openai-go with the fleet that run.sh has started. The package is a separate
+// module, so that the product does not depend on the SDK.
 package sdk
 
 import (

@@ -1,5 +1,5 @@
-// Package redis tests go-redis against a RESP server at REDIS_HOST and REDIS_PORT. It empties the
-// server.
+// Package redis tests go-redis against a RESP server at REDIS_HOST and REDIS_PORT. The package
+// empties the server.
 package redis
 
 import (
