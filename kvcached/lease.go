@@ -5,6 +5,7 @@ import (
 	"errors"
 	"net"
 
+	"github.com/cognitora/dataplane/internal/listen"
 	"github.com/cognitora/dataplane/kvcached/lease"
 )
 
@@ -19,7 +20,7 @@ func (d *Daemon) prepareLease() error {
 	if err != nil {
 		return wrapped("lease", err)
 	}
-	l, err := lease.Listen(path, d.config.Daemon.Group)
+	l, err := listen.OpenUnix(path, 0o660, d.config.Daemon.Group)
 	if err != nil {
 		_ = srv.Close()
 		return socketError("kvcached.sock (--sock)", err)

@@ -252,8 +252,6 @@ var s3Rows = []row[s3.Stats]{
 	counter("s3_bad_digests_total", "Payloads whose checksum was wrong.", func(s *s3.Stats) uint64 {
 		return s.BadDigests
 	}),
-	counter("s3_uploads_evicted_total", "Multipart uploads aborted because they were idle and another needed the room.",
-		func(s *s3.Stats) uint64 { return s.UploadsEvicted }),
 }
 
 var peerRows = []row[transport.ServerStats]{

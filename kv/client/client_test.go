@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/cognitora/dataplane/internal/listen"
 	"github.com/cognitora/dataplane/kv/block"
 	"github.com/cognitora/dataplane/kv/client"
 	"github.com/cognitora/dataplane/kvcached/lease"
@@ -60,7 +61,7 @@ func (d *daemon) start() {
 	if d.server, err = lease.New(d.store, d.opt); err != nil {
 		d.t.Fatal(err)
 	}
-	l, err := lease.Listen(d.path, -1)
+	l, err := listen.OpenUnix(d.path, 0o660, -1)
 	if err != nil {
 		d.t.Fatal(err)
 	}

@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 
+	"github.com/cognitora/dataplane/internal/listen"
 	"github.com/cognitora/dataplane/kv/block"
 	"github.com/cognitora/dataplane/kv/client"
 	"github.com/cognitora/dataplane/kvcached/lease"
@@ -31,7 +32,7 @@ func exampleDaemon() (socket string, stop func()) {
 	if err != nil {
 		log.Fatal(err)
 	}
-	l, err := lease.Listen(socket, -1)
+	l, err := listen.OpenUnix(socket, 0o660, -1)
 	if err != nil {
 		log.Fatal(err)
 	}

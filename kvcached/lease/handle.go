@@ -18,6 +18,7 @@ import (
 
 // handle does what one frame says and gathers the answer. An error ends the connection.
 func (c *conn) handle(h frame.Header, body []byte) error {
+	c.server.count.requests.Add(1)
 	if h.Op == frame.OpHello {
 		return c.greet(h, body)
 	}

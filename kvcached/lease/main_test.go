@@ -14,6 +14,7 @@ import (
 	"path/filepath"
 	"testing"
 
+	"github.com/cognitora/dataplane/internal/listen"
 	"github.com/cognitora/dataplane/kv/block"
 	"github.com/cognitora/dataplane/kv/client"
 	"github.com/cognitora/dataplane/kvcached/lease"
@@ -55,7 +56,7 @@ func serveRole(path string) error {
 	if err != nil {
 		return err
 	}
-	l, err := lease.Listen(path, -1)
+	l, err := listen.OpenUnix(path, 0o660, -1)
 	if err != nil {
 		return err
 	}

@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/cognitora/dataplane/internal/listen"
 	"github.com/cognitora/dataplane/kv/block"
 	"github.com/cognitora/dataplane/kv/frame"
 	"github.com/cognitora/dataplane/kvcached/lease"
@@ -36,7 +37,7 @@ func serve(t testing.TB, o lease.Options) *node {
 		t.Fatal(err)
 	}
 	n := &node{filepath.Join(t.TempDir(), "lease.sock"), st, s}
-	l, err := lease.Listen(n.path, -1)
+	l, err := listen.OpenUnix(n.path, 0o660, -1)
 	if err != nil {
 		t.Fatal(err)
 	}

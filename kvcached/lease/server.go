@@ -120,6 +120,7 @@ func (s *Server) Serve(l *net.UnixListener) error {
 
 // admit starts serving a connection, or says why not and closes it.
 func (s *Server) admit(nc *net.UnixConn, may listen.Access) {
+	s.count.connections.Add(1)
 	raw, err := nc.SyscallConn()
 	if err != nil {
 		nc.Close()

@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/cognitora/dataplane/internal/listen"
 	"github.com/cognitora/dataplane/internal/listen/listentest"
 	"github.com/cognitora/dataplane/kv/block"
 	"github.com/cognitora/dataplane/kv/frame"
@@ -394,7 +395,7 @@ func TestSocketRights(t *testing.T) {
 	if err != nil || info.Mode().Perm() != 0o660 {
 		t.Fatal(info.Mode(), err)
 	}
-	if _, err := lease.Listen(n.path, -1); !errors.Is(err, syscall.EADDRINUSE) {
+	if _, err := listen.OpenUnix(n.path, 0o660, -1); !errors.Is(err, syscall.EADDRINUSE) {
 		t.Error("bound twice:", err)
 	}
 }

@@ -12,10 +12,12 @@ type Stats struct {
 	LeasedBytes  int64 // under leases now; a block under two counts twice
 	StagingBytes int64 // of staging segments now
 
+	Connections   uint64 // accepted
 	Denied        uint64 // connections refused for their user and groups
 	Busy          uint64 // connections refused because there were too many
 	BadFrames     uint64 // connections ended with a typed error frame
 	Stalled       uint64 // connections ended because a frame was not completed, or an answer not taken, in time
+	Requests      uint64 // frames answered or acted on
 	Hits          uint64 // addresses of Get that were granted a lease
 	Misses        uint64 // addresses of Get without a block
 	Refused       uint64 // addresses of Get, and Stage frames, over a quota
@@ -32,7 +34,7 @@ type Stats struct {
 type counters struct {
 	leases, leasedBytes, stagingBytes atomic.Int64
 
-	denied, busy, badFrames, stalled, hits, misses, refused, puts, putBytes, failedPuts,
+	connections, denied, busy, badFrames, stalled, requests, hits, misses, refused, puts, putBytes, failedPuts,
 	released, expired, takenBack, unknown, failed atomic.Uint64
 }
 
@@ -45,8 +47,8 @@ func (s *Server) Stats() Stats {
 	return Stats{
 		Clients: int64(clients), Users: int64(users), Leases: c.leases.Load(), LeasedBytes: c.leasedBytes.Load(),
 		StagingBytes: c.stagingBytes.Load(),
-		Denied:       c.denied.Load(), Busy: c.busy.Load(), BadFrames: c.badFrames.Load(),
-		Stalled: c.stalled.Load(), Hits: c.hits.Load(), Misses: c.misses.Load(),
+		Connections:  c.connections.Load(), Denied: c.denied.Load(), Busy: c.busy.Load(), BadFrames: c.badFrames.Load(),
+		Stalled: c.stalled.Load(), Requests: c.requests.Load(), Hits: c.hits.Load(), Misses: c.misses.Load(),
 		Refused: c.refused.Load(),
 		Puts:    c.puts.Load(), PutBytes: c.putBytes.Load(), FailedPuts: c.failedPuts.Load(),
 		Released: c.released.Load(),

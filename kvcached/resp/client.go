@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"time"
 )
 
 const errClientName = "ERR Client names cannot contain spaces, newlines or special characters."
@@ -64,9 +63,6 @@ func (c *conn) help(table []subcommand) {
 var clientTable = []subcommand{
 	{"getname", 2, (*conn).clientGetName},
 	{"id", 2, func(c *conn) { c.integer(int64(c.id)) }},
-	{"info", 2, func(c *conn) { c.verbatim(c.describe()) }},
-	{"list", -2, (*conn).clientList},
-	{"no-evict", 3, (*conn).clientNoEvict},
 	{"setinfo", 4, (*conn).clientSetInfo},
 	{"setname", 3, (*conn).clientSetName},
 }
@@ -74,11 +70,11 @@ var clientTable = []subcommand{
 func (c *conn) client() { c.dispatch(clientTable) }
 
 func (c *conn) clientGetName() {
-	if c.seen.name == "" {
+	if c.name == "" {
 		c.null()
 		return
 	}
-	c.bulk(c.seen.name)
+	c.bulk(c.name)
 }
 
 func (c *conn) clientSetName() {
@@ -87,11 +83,11 @@ func (c *conn) clientSetName() {
 		c.fail(errClientName)
 		return
 	}
-	c.update(func(i *clientInfo) { i.name = string(name) })
+	c.name = string(name)
 	c.ok()
 }
 
-// clientSetInfo is of redis 7.2: newer clients send it and log when it is refused.
+// clientSetInfo is of redis 7.2: newer clients send it and log a refusal. Nothing is kept.
 func (c *conn) clientSetInfo() {
 	text := c.args[3]
 	lib, version := c.word(2, "lib-name"), c.word(2, "lib-ver")
@@ -101,74 +97,12 @@ func (c *conn) clientSetInfo() {
 	case !isName(text):
 		c.fail("ERR " + strings.ToLower(string(c.args[2])) + " cannot contain spaces, newlines or special characters.")
 	default:
-		c.update(func(i *clientInfo) {
-			if lib {
-				i.lib = string(text)
-			} else {
-				i.libVersion = string(text)
-			}
-		})
 		c.ok()
 	}
 }
 
-// clientNoEvict changes nothing: connections are not evicted.
-func (c *conn) clientNoEvict() {
-	if !c.word(2, "on") && !c.word(2, "off") {
-		c.fail(errSyntax)
-		return
-	}
-	c.ok()
-}
-
-// maxClientList is how many connections CLIENT LIST tells of.
-const maxClientList = 16_384
-
-func (c *conn) clientList() {
-	if len(c.args) > 2 {
-		if len(c.args) != 4 || !c.word(2, "type") || !c.word(3, "normal") {
-			c.fail(errSyntax)
-			return
-		}
-	}
-	s := c.server
-	s.mu.Lock()
-	all := make([]*conn, 0, len(s.conns))
-	for other := range s.conns {
-		if c.user == nil || other == c || c.sameTenant(other) {
-			all = append(all, other)
-		}
-	}
-	s.mu.Unlock()
-	slices.SortFunc(all, func(a, b *conn) int { return int(int64(a.id) - int64(b.id)) })
-	var text strings.Builder
-	for _, other := range all[:min(len(all), maxClientList)] {
-		text.WriteString(other.describe())
-	}
-	c.verbatim(text.String())
-}
-
-// sameTenant tells whether another connection is of the same tenant's users. It holds Server.mu.
-func (c *conn) sameTenant(other *conn) bool {
-	other.mu.Lock()
-	defer other.mu.Unlock()
-	a := c.server.accounts[other.seen.user]
-	return a != nil && a.Tenant == c.user.Tenant
-}
-
-// describe is the connection's line of CLIENT LIST. Others may call it.
-func (c *conn) describe() string {
-	c.mu.Lock()
-	i := c.seen
-	c.mu.Unlock()
-	return fmt.Sprintf("id=%d addr=%s laddr=%s name=%s age=%d flags=N db=%d user=%s resp=%d lib-name=%s lib-ver=%s\n",
-		c.id, c.stream.conn.RemoteAddr(), c.stream.conn.LocalAddr(), i.name, int(time.Since(c.began).Seconds()),
-		i.db, i.user, i.proto, i.lib, i.libVersion)
-}
-
 var configTable = []subcommand{
 	{"get", -3, (*conn).configGet},
-	{"set", -4, (*conn).configSet},
 }
 
 func (c *conn) config() { c.dispatch(configTable) }
@@ -205,15 +139,4 @@ func (c *conn) configGet() {
 		c.bulk(s[0])
 		c.bulk(s[1])
 	}
-}
-
-// configSet is refused: the daemon's configuration is a file.
-func (c *conn) configSet() {
-	name := c.args[2][:min(len(c.args[2]), maxName)]
-	if slices.ContainsFunc(c.settings(), func(s [2]string) bool { return bytes.EqualFold([]byte(s[0]), name) }) {
-		c.fail("ERR CONFIG SET failed (possibly related to argument '" + string(name) + "') - can't set " +
-			"immutable config")
-		return
-	}
-	c.fail("ERR Unknown option or number of arguments for CONFIG SET - '" + string(name) + "'")
 }

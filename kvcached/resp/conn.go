@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"net"
 	"strconv"
-	"sync"
 	"time"
 
 	"github.com/cognitora/dataplane/kv/block"
@@ -18,7 +17,6 @@ type conn struct {
 	server *Server
 	stream *bufferedConn
 	id     uint64
-	began  time.Time
 	limits bounds
 
 	proto     int // 2 or 3
@@ -38,14 +36,7 @@ type conn struct {
 	addrs   []block.Addr
 	infos   []store.Info
 
-	mu   sync.Mutex // CLIENT LIST of other connections reads these
-	seen clientInfo
-}
-
-// clientInfo is what CLIENT LIST tells.
-type clientInfo struct {
-	name, lib, libVersion, user string
-	db, proto                   int
+	name string // that the client has given itself
 }
 
 // value is an argument that was read into a draft.
@@ -58,17 +49,10 @@ type value struct {
 func space(db int) string { return "resp." + strconv.Itoa(db) }
 
 func newConn(s *Server, nc net.Conn) *conn {
-	c := &conn{server: s, stream: newBufferedConn(s, s.wrap(nc)), id: s.nextID.Add(1), began: time.Now()}
+	c := &conn{server: s, stream: newBufferedConn(s, s.wrap(nc)), id: s.nextID.Add(1), proto: 2}
 	c.kept.server = s
-	c.reset()
-	return c
-}
-
-// reset puts the connection into the state that it begins in.
-func (c *conn) reset() {
-	c.proto, c.user = 2, nil
-	c.update(func(i *clientInfo) { *i = clientInfo{} })
 	c.selectDB(0)
+	return c
 }
 
 // authed tells whether the client may go beyond AUTH and HELLO.
@@ -77,21 +61,12 @@ func (c *conn) authed() bool { return c.user != nil || len(c.server.accounts) ==
 // selectDB goes to a database of the user's tenant.
 func (c *conn) selectDB(db int) {
 	n := block.Namespace{Space: space(db)}
-	name := "default"
 	if c.user != nil {
-		n.Tenant, name = c.user.Tenant, c.user.Name
+		n.Tenant = c.user.Tenant
 	}
 	c.db, c.namespace = db, n.String()
 	c.model = block.IDOf(c.namespace)
 	c.limits = bounds{args: c.server.options.MaxArgs, bulk: MaxValue, authed: c.authed()}
-	c.update(func(i *clientInfo) { i.db, i.user, i.proto = db, name, c.proto })
-}
-
-// update changes what others may see of this connection.
-func (c *conn) update(change func(*clientInfo)) {
-	c.mu.Lock()
-	change(&c.seen)
-	c.mu.Unlock()
 }
 
 // serve executes commands until the connection ends.

@@ -52,45 +52,34 @@ func (c *conn) expiry(arg []byte, milliseconds, absolute bool) (at int64, ok boo
 	return at, true
 }
 
-// setOptions are what follows the value of SET and the key of GETEX.
+// setOptions are what follows the value of SET.
 type setOptions struct {
-	nx, xx, get, keepTTL, persist bool
-	expires                       int64
+	nx      bool
+	expires int64 // Unix ms; 0: never
 }
 
-// setOptions reads the arguments from i on. When that fails the client has been told.
-func (c *conn) setOptions(i int, set bool) (o setOptions, ok bool) {
+// setOptions reads the arguments of SET after the value. When that fails the client has been told.
+func (c *conn) setOptions() (o setOptions, ok bool) {
 	timeArg, milliseconds, absolute := 0, false, false
-	for ; i < len(c.args); i++ {
-		free := timeArg == 0 && !o.keepTTL && !o.persist // no expiry has been given
-		more := i+1 < len(c.args)
+	for i := 3; i < len(c.args); i++ {
+		timed := timeArg == 0 && i+1 < len(c.args)
 		switch {
-		case set && c.word(i, "nx") && !o.xx:
+		case c.word(i, "nx"):
 			o.nx = true
-		case set && c.word(i, "xx") && !o.nx:
-			o.xx = true
-		case set && c.word(i, "get"):
-			o.get = true
-		case set && c.word(i, "keepttl") && timeArg == 0:
-			o.keepTTL = true
-		case !set && c.word(i, "persist") && timeArg == 0:
-			o.persist = true
-		case c.word(i, "ex") && free && more:
-			i++
-			timeArg, milliseconds, absolute = i, false, false
-		case c.word(i, "px") && free && more:
-			i++
-			timeArg, milliseconds, absolute = i, true, false
-		case c.word(i, "exat") && free && more:
-			i++
-			timeArg, milliseconds, absolute = i, false, true
-		case c.word(i, "pxat") && free && more:
-			i++
-			timeArg, milliseconds, absolute = i, true, true
+			continue
+		case c.word(i, "ex") && timed:
+		case c.word(i, "px") && timed:
+			milliseconds = true
+		case c.word(i, "exat") && timed:
+			absolute = true
+		case c.word(i, "pxat") && timed:
+			milliseconds, absolute = true, true
 		default:
 			c.fail(errSyntax)
 			return o, false
 		}
+		i++
+		timeArg = i
 	}
 	if timeArg == 0 {
 		return o, true
@@ -104,37 +93,9 @@ func (c *conn) pexpire()   { c.expireAt(true, false) }
 func (c *conn) expireat()  { c.expireAt(false, true) }
 func (c *conn) pexpireat() { c.expireAt(true, true) }
 
-// expireConditions are NX, XX, GT and LT. When they cannot be read the client has been told.
-func (c *conn) expireConditions() (nx, xx, gt, lt, ok bool) {
-	for i := 3; i < len(c.args); i++ {
-		switch {
-		case c.word(i, "nx"):
-			nx = true
-		case c.word(i, "xx"):
-			xx = true
-		case c.word(i, "gt"):
-			gt = true
-		case c.word(i, "lt"):
-			lt = true
-		default:
-			c.fail("ERR Unsupported option " + string(c.args[i][:min(len(c.args[i]), maxName)]))
-			return nx, xx, gt, lt, false
-		}
-	}
-	switch {
-	case nx && (xx || gt || lt):
-		c.fail("ERR NX and XX, GT or LT options at the same time are not compatible")
-	case gt && lt:
-		c.fail("ERR GT and LT options at the same time are not compatible")
-	default:
-		return nx, xx, gt, lt, true
-	}
-	return nx, xx, gt, lt, false
-}
-
 func (c *conn) expireAt(milliseconds, absolute bool) {
-	nx, xx, gt, lt, ok := c.expireConditions()
-	if !ok {
+	if len(c.args) > 3 {
+		c.fail("ERR Unsupported option " + string(c.args[3][:min(len(c.args[3]), maxName)]))
 		return
 	}
 	n, ok := parseInteger(c.args[2])
@@ -151,16 +112,11 @@ func (c *conn) expireAt(milliseconds, absolute bool) {
 	if !ok {
 		return
 	}
-	if !c.lock(k) {
-		return
-	}
-	defer c.unlock(k)
-	info, found, ok := c.stat(k)
+	_, found, ok := c.stat(k)
 	if !ok {
 		return
 	}
-	has := info.Item.Expires // 0: never, which is later than any moment
-	if !found || nx && has != 0 || xx && has == 0 || gt && (has == 0 || at <= has) || lt && has != 0 && at >= has {
+	if !found {
 		c.integer(0)
 		return
 	}
@@ -182,10 +138,6 @@ func (c *conn) persist() {
 	if !ok {
 		return
 	}
-	if !c.lock(k) {
-		return
-	}
-	defer c.unlock(k)
 	info, _, ok := c.stat(k)
 	if !ok {
 		return

@@ -9,7 +9,7 @@ import (
 func TestHelpOfSubcommands(t *testing.T) {
 	addr, _, _ := start(t, Options{})
 	p := dial(t, "tcp", addr)
-	for _, name := range []string{"CLIENT", "COMMAND", "CONFIG"} {
+	for _, name := range []string{"CLIENT", "CONFIG"} {
 		p.send(encode(name, "HELP"))
 		if r, err := p.reply(); err != nil || !strings.Contains(r, name+" <subcommand>") {
 			t.Errorf("%s HELP: %q, %v", name, r, err)

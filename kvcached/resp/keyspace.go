@@ -29,13 +29,6 @@ func (c *conn) countPresent() (n int64, ok bool) {
 	return n, true
 }
 
-func (c *conn) touch() {
-	if n, ok := c.countPresent(); ok {
-		c.server.options.Store.Touch(c.addrs)
-		c.integer(n)
-	}
-}
-
 func (c *conn) typeOf() {
 	if k, ok := c.key(1); ok {
 		if _, found, ok := c.stat(k); found {
@@ -52,11 +45,7 @@ func (c *conn) del() {
 	}
 	n := int64(0)
 	for _, k := range c.keys {
-		if !c.lock(k) {
-			return
-		}
 		found, err := c.server.options.Store.Delete(c.server.ctx, k.addr)
-		c.unlock(k)
 		if err != nil {
 			c.fail(c.storeError(err))
 			return

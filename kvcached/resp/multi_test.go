@@ -51,7 +51,7 @@ func TestTransaction(t *testing.T) {
 	p.want("*0\r\n", "EXEC")
 	p.want("+OK\r\n", "MULTI")
 	p.want("+QUEUED\r\n", "SET", "a", long)
-	p.want("+RESET\r\n", "RESET")
+	p.want("+OK\r\n", "DISCARD")
 	p.want("$1\r\n4\r\n", "GET", "a")
 	p.want("+OK\r\n", "MULTI")
 	for range maxQueued {

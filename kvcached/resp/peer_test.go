@@ -46,8 +46,6 @@ func start(t testing.TB, o Options) (addr string, s *Server, m *store.Store) {
 		m = st
 	case *faulty:
 		m = st.Store
-	case *stopped:
-		m = st.Store
 	case *twice:
 		m = st.Store
 	}

@@ -50,15 +50,6 @@ func (c *conn) mapping(n int) {
 	}
 }
 
-// set begins n members: a set in RESP3, an array in RESP2.
-func (c *conn) set(n int) {
-	if c.proto == 3 {
-		c.number('~', int64(n))
-	} else {
-		c.array(n)
-	}
-}
-
 // null is a miss: RESP3 has a null of its own, RESP2 a bulk string of length -1.
 func (c *conn) null() {
 	if c.proto == 3 {

@@ -29,8 +29,6 @@ type Server struct {
 
 	crossLogged atomic.Int64 // when cross logged last, Unix ns
 
-	locks locks // of keys that are being written
-
 	mu        sync.Mutex
 	conns     map[*conn]struct{} // at most MaxClients
 	listeners map[net.Listener]struct{}

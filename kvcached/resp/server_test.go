@@ -128,7 +128,7 @@ func TestUsers(t *testing.T) {
 	p.want("+OK\r\n", "AUTH", "ann", "two")
 	p.want("$-1\r\n", "GET", "k")
 	p.want("+OK\r\n", "SET", "k", "of a")
-	p.want("+RESET\r\n", "RESET")
+	p = dial(t, "tcp", addr)
 	p.want(noAuth, "GET", "k")
 	if r := p.do("HELLO", "3", "AUTH", "eve", "four"); !strings.HasPrefix(r, "%7\r\n") {
 		t.Errorf("HELLO: %q", r)

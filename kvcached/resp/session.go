@@ -3,8 +3,6 @@ package resp
 import (
 	"crypto/sha256"
 	"crypto/subtle"
-	"strconv"
-	"time"
 )
 
 // RedisVersion is the redis that replies are like; HELLO and INFO say it, for clients choose
@@ -27,19 +25,6 @@ func (c *conn) echo() { c.payload(c.args[1]) }
 func (c *conn) quit() {
 	c.ok()
 	c.closing = true
-}
-
-func (c *conn) resetCommand() {
-	c.queue.drop(c.server)
-	c.reset()
-	c.simple("RESET")
-}
-
-func (c *conn) time() {
-	now := time.Now()
-	c.array(2)
-	c.bulk(strconv.FormatInt(now.Unix(), 10))
-	c.bulk(strconv.Itoa(now.Nanosecond() / 1000))
 }
 
 func (c *conn) selectCommand() {
@@ -141,12 +126,9 @@ func (c *conn) hello() {
 		return
 	}
 	c.proto = int(proto)
-	c.update(func(i *clientInfo) {
-		i.proto = c.proto
-		if name != nil {
-			i.name = string(name)
-		}
-	})
+	if name != nil {
+		c.name = string(name)
+	}
 	c.greet()
 }
 

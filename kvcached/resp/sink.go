@@ -16,7 +16,6 @@ type Store interface {
 	Create(ctx context.Context, it store.Item, length int) (*store.Draft, error)
 	Stat(ctx context.Context, a block.Addr) (store.Info, error)
 	StatAll(ctx context.Context, addrs []block.Addr, out []store.Info) error
-	Touch(addrs []block.Addr)
 	Delete(ctx context.Context, a block.Addr) (bool, error)
 	SetExpiry(ctx context.Context, a block.Addr, unixMS int64) (bool, error)
 	Scan(ctx context.Context, cursor uint64, visit func(store.Info) bool) (next uint64, err error)

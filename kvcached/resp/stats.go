@@ -22,8 +22,6 @@ type Stats struct {
 	Full           uint64 // writes refused because the arena or a quota is full
 	Writes         uint64 // values stored
 	Aborted        uint64 // values whose connection broke, or whose command failed, on the way
-	KeysHeld       int64  // keys that are being written now
-	KeyWaits       uint64 // commands that waited until another one had written the same key
 	BytesIn        uint64 // payload bytes of values stored
 	BytesOut       uint64 // payload bytes of values sent
 }
@@ -39,7 +37,6 @@ func (s *Server) Stats() Stats {
 	open := len(s.conns)
 	s.mu.Unlock()
 	c := &s.counters
-	held, waits := s.locks.stats()
 	return Stats{
 		Connections: int64(open), Accepted: c.accepted.Load(), Refused: c.refused.Load(), Buffered: s.buffered.Load(),
 		Commands: c.commands.Load(), Errors: c.errors.Load(), ProtocolErrors: c.protocolErrors.Load(),
@@ -48,6 +45,5 @@ func (s *Server) Stats() Stats {
 		Hits: c.hits.Load(), Misses: c.misses.Load(), ReadFailures: c.readFailures.Load(),
 		StoreFailures: c.storeFailures.Load(), HostsFailures: c.hostsFailures.Load(), Full: c.full.Load(),
 		Writes: c.writes.Load(), Aborted: c.aborted.Load(),
-		KeysHeld: held, KeyWaits: waits, BytesIn: c.bytesIn.Load(), BytesOut: c.bytesOut.Load(),
 	}
 }

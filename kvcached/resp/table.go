@@ -1,25 +1,22 @@
 package resp
 
-// flags of a command, as COMMAND INFO names them.
+// flags of a command.
 type flags uint8
 
 const (
-	write  flags = 1 << iota // refused to read-only users
-	read                     // of keys
-	noAuth                   // allowed before AUTH
-	fast
-	immediate // run at once between MULTI and EXEC
+	write     flags = 1 << iota // refused to read-only users
+	noAuth                      // allowed before AUTH
+	immediate                   // run at once between MULTI and EXEC
 )
 
 // valueAt says which arguments of a command are values, that may be long.
 type valueAt int8
 
 const (
-	noValue   valueAt = 0
-	everyTwo  valueAt = -1 // key value key value …
-	valueIs2  valueAt = 2
-	valueIs3  valueAt = 3
-	firstArgs         = 1
+	noValue  valueAt = 0
+	everyTwo valueAt = -1 // key value key value …
+	valueIs2 valueAt = 2
+	valueIs3 valueAt = 3
 )
 
 // command is a row of the table.
@@ -29,8 +26,6 @@ type command struct {
 	arity int // with the name; negative: at least so many
 	flags flags
 	value valueAt
-	// keys, as COMMAND INFO tells them: the first, the last (-1: the last argument), and the step.
-	first, last, step int
 }
 
 // isValue tells whether argument i of n is a value.
@@ -49,67 +44,59 @@ func (c *command) keyOf(i int) int {
 	if c.value == everyTwo {
 		return i - 1
 	}
-	return firstArgs
+	return 1
 }
 
 // commands are what the server knows, by lower-case name.
-var commands map[string]command
+var commands = byName(table())
 
-func init() { // not a literal: COMMAND reads it
-	commands = make(map[string]command, len(table()))
-	for _, c := range table() {
-		commands[c.name] = c
+func byName(all []command) map[string]command {
+	m := make(map[string]command, len(all))
+	for _, c := range all {
+		m[c.name] = c
 	}
+	return m
 }
 
 func table() []command {
 	return []command{
-		{"auth", (*conn).auth, -2, noAuth | fast, noValue, 0, 0, 0},
-		{"client", (*conn).client, -2, 0, noValue, 0, 0, 0},
-		{"command", (*conn).commandInfo, -1, 0, noValue, 0, 0, 0},
-		{"config", (*conn).config, -2, 0, noValue, 0, 0, 0},
-		{"discard", (*conn).discard, 1, fast | immediate, noValue, 0, 0, 0},
-		{"dbsize", (*conn).dbsize, 1, read | fast, noValue, 0, 0, 0},
-		{"del", (*conn).del, -2, write, noValue, 1, -1, 1},
-		{"echo", (*conn).echo, 2, fast, noValue, 0, 0, 0},
-		{"exec", (*conn).exec, 1, immediate, noValue, 0, 0, 0},
-		{"exists", (*conn).exists, -2, read | fast, noValue, 1, -1, 1},
-		{"expire", (*conn).expire, -3, write | fast, noValue, 1, 1, 1},
-		{"expireat", (*conn).expireat, -3, write | fast, noValue, 1, 1, 1},
-		{"expiretime", (*conn).expiretime, 2, read | fast, noValue, 1, 1, 1},
-		{"flushall", (*conn).flushall, -1, write, noValue, 0, 0, 0},
-		{"flushdb", (*conn).flushdb, -1, write, noValue, 0, 0, 0},
-		{"get", (*conn).get, 2, read | fast, noValue, 1, 1, 1},
-		{"getdel", (*conn).getdel, 2, write | fast, noValue, 1, 1, 1},
-		{"getex", (*conn).getex, -2, write | fast, noValue, 1, 1, 1},
-		{"getrange", (*conn).getrange, 4, read, noValue, 1, 1, 1},
-		{"getset", (*conn).getset, 3, write | fast, valueIs2, 1, 1, 1},
-		{"hello", (*conn).hello, -1, noAuth | fast, noValue, 0, 0, 0},
-		{"info", (*conn).info, -1, 0, noValue, 0, 0, 0},
-		{"keys", (*conn).listKeys, 2, read, noValue, 0, 0, 0},
-		{"mget", (*conn).mget, -2, read | fast, noValue, 1, -1, 1},
-		{"mset", (*conn).mset, -3, write, everyTwo, 1, -1, 2},
-		{"msetnx", (*conn).msetnx, -3, write, everyTwo, 1, -1, 2},
-		{"multi", (*conn).multi, 1, fast | immediate, noValue, 0, 0, 0},
-		{"persist", (*conn).persist, 2, write | fast, noValue, 1, 1, 1},
-		{"pexpire", (*conn).pexpire, -3, write | fast, noValue, 1, 1, 1},
-		{"pexpireat", (*conn).pexpireat, -3, write | fast, noValue, 1, 1, 1},
-		{"pexpiretime", (*conn).pexpiretime, 2, read | fast, noValue, 1, 1, 1},
-		{"ping", (*conn).ping, -1, fast, noValue, 0, 0, 0},
-		{"psetex", (*conn).psetex, 4, write, valueIs3, 1, 1, 1},
-		{"pttl", (*conn).pttl, 2, read | fast, noValue, 1, 1, 1},
-		{"quit", (*conn).quit, -1, noAuth | fast | immediate, noValue, 0, 0, 0},
-		{"reset", (*conn).resetCommand, 1, noAuth | fast | immediate, noValue, 0, 0, 0},
-		{"scan", (*conn).scan, -2, read, noValue, 0, 0, 0},
-		{"select", (*conn).selectCommand, 2, fast, noValue, 0, 0, 0},
-		{"set", (*conn).setCommand, -3, write, valueIs2, 1, 1, 1},
-		{"setex", (*conn).setex, 4, write, valueIs3, 1, 1, 1},
-		{"setnx", (*conn).setnx, 3, write | fast, valueIs2, 1, 1, 1},
-		{"strlen", (*conn).strlen, 2, read | fast, noValue, 1, 1, 1},
-		{"time", (*conn).time, 1, fast, noValue, 0, 0, 0},
-		{"touch", (*conn).touch, -2, read | fast, noValue, 1, -1, 1},
-		{"ttl", (*conn).ttl, 2, read | fast, noValue, 1, 1, 1},
-		{"type", (*conn).typeOf, 2, read | fast, noValue, 1, 1, 1},
-		{"unlink", (*conn).del, -2, write | fast, noValue, 1, -1, 1},
+		{"auth", (*conn).auth, -2, noAuth, noValue},
+		{"client", (*conn).client, -2, 0, noValue},
+		{"config", (*conn).config, -2, 0, noValue},
+		{"discard", (*conn).discard, 1, immediate, noValue},
+		{"dbsize", (*conn).dbsize, 1, 0, noValue},
+		{"del", (*conn).del, -2, write, noValue},
+		{"echo", (*conn).echo, 2, 0, noValue},
+		{"exec", (*conn).exec, 1, immediate, noValue},
+		{"exists", (*conn).exists, -2, 0, noValue},
+		{"expire", (*conn).expire, -3, write, noValue},
+		{"expireat", (*conn).expireat, -3, write, noValue},
+		{"expiretime", (*conn).expiretime, 2, 0, noValue},
+		{"flushall", (*conn).flushall, -1, write, noValue},
+		{"flushdb", (*conn).flushdb, -1, write, noValue},
+		{"get", (*conn).get, 2, 0, noValue},
+		{"hello", (*conn).hello, -1, noAuth, noValue},
+		{"info", (*conn).info, -1, 0, noValue},
+		{"keys", (*conn).listKeys, 2, 0, noValue},
+		{"mget", (*conn).mget, -2, 0, noValue},
+		{"mset", (*conn).mset, -3, write, everyTwo},
+		{"multi", (*conn).multi, 1, immediate, noValue},
+		{"persist", (*conn).persist, 2, write, noValue},
+		{"pexpire", (*conn).pexpire, -3, write, noValue},
+		{"pexpireat", (*conn).pexpireat, -3, write, noValue},
+		{"pexpiretime", (*conn).pexpiretime, 2, 0, noValue},
+		{"ping", (*conn).ping, -1, 0, noValue},
+		{"psetex", (*conn).psetex, 4, write, valueIs3},
+		{"pttl", (*conn).pttl, 2, 0, noValue},
+		{"quit", (*conn).quit, -1, noAuth | immediate, noValue},
+		{"scan", (*conn).scan, -2, 0, noValue},
+		{"select", (*conn).selectCommand, 2, 0, noValue},
+		{"set", (*conn).setCommand, -3, write, valueIs2},
+		{"setex", (*conn).setex, 4, write, valueIs3},
+		{"setnx", (*conn).setnx, 3, write, valueIs2},
+		{"strlen", (*conn).strlen, 2, 0, noValue},
+		{"ttl", (*conn).ttl, 2, 0, noValue},
+		{"type", (*conn).typeOf, 2, 0, noValue},
+		{"unlink", (*conn).del, -2, write, noValue},
 	}
 }

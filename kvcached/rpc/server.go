@@ -220,7 +220,6 @@ func (s *Server) credentials(l net.Listener, id *pki.Identity) (credentials.Tran
 func (s *Server) serverOptions(creds credentials.TransportCredentials) []grpc.ServerOption {
 	return []grpc.ServerOption{
 		grpc.Creds(creds),
-		grpc.ForceServerCodecV2(newCodec()),
 		grpc.UnaryInterceptor(s.unary),
 		grpc.StreamInterceptor(s.stream),
 		grpc.InTapHandle(s.tap),

@@ -93,9 +93,6 @@ func (s *service) Put(stream pb.Kv_PutServer) error {
 		return err
 	}
 	length := int(first.Header.Block.Length)
-	if len(first.Data) > length {
-		return invalid("data goes beyond header.block.length, which is %d", length)
-	}
 	d, err := s.o.Store.Create(stream.Context(), it, length)
 	if err != nil {
 		return err
@@ -147,27 +144,29 @@ func (s *service) item(h *pb.PutHeader) (it store.Item, err error) {
 	return it, nil
 }
 
-// fill receives the payload, from the messages right into the arena.
+// fill receives the payload into the arena.
 func (s *service) fill(stream pb.Kv_PutServer, d *store.Draft, data []byte) error {
 	rest := d.Bytes()
 	length := len(rest)
-	n := copy(rest, data)
 	for {
+		n := copy(rest, data)
+		if n < len(data) {
+			return invalid("data goes beyond header.block.length by %d bytes", len(data)-n)
+		}
 		d.Filled(n)
 		s.stats.bytesIn.Add(uint64(n))
 		rest = rest[n:]
-		p := piece{into: rest}
-		err := stream.RecvMsg(&p)
+		m, err := stream.Recv()
 		if errors.Is(err, io.EOF) {
 			break
-		}
-		if err == nil {
-			err = p.err
 		}
 		if err != nil {
 			return err
 		}
-		n = p.n
+		if m.Header != nil {
+			return invalid("header came twice; send it in the first message only")
+		}
+		data = m.Data
 	}
 	if len(rest) > 0 {
 		return invalid("data has %d bytes, header.block.length is %d; send all of it", length-len(rest), length)

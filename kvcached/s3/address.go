@@ -80,7 +80,7 @@ func makeTarget(bucket, rawKey string) (target, error) {
 // domains the longest decides.
 func below(host string, domains []string) (bucket string, inHost, known bool) {
 	longest := -1
-	for _, d := range append(amazon(host), domains...) {
+	for _, d := range append([]string{"localhost"}, domains...) {
 		if host == d {
 			return "", false, true
 		}
@@ -114,26 +114,6 @@ func (s *Server) stranger(host string) {
 	}
 	s.strangers[host] = true
 	s.log.Info("s3 Host header is below no name in s3.domains: the path begins with the bucket", "host", host)
-}
-
-// amazon are the domains that need no setting: localhost, and the endpoint of S3 that host is or is
-// below, such as s3.amazonaws.com and s3.eu-west-1.amazonaws.com, if there is one.
-func amazon(host string) []string {
-	all := []string{"localhost"}
-	for _, end := range []string{".amazonaws.com", ".amazonaws.com.cn"} {
-		before, ok := strings.CutSuffix(host, end)
-		if !ok {
-			continue
-		}
-		labels := strings.Split(before, ".")
-		for i := len(labels) - 1; i >= max(0, len(labels)-3); i-- {
-			if labels[i] == "s3" || strings.HasPrefix(labels[i], "s3-") {
-				all = append(all, strings.Join(labels[i:], ".")+end)
-				break
-			}
-		}
-	}
-	return all
 }
 
 // hostName is a Host header without its port, in lower case.

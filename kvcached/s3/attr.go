@@ -31,7 +31,6 @@ var kept = []string{"Content-Type", "Content-Encoding", "Cache-Control", "Conten
 type attributes struct {
 	modified time.Time // zero: not written by this server
 	parts    int       // of a multipart upload; 0: one PUT
-	partSize int       // of all parts but the last; 0: they differ
 	headers  [][2]string
 }
 
@@ -94,7 +93,7 @@ func (a attributes) encode() []byte {
 	b := append(make([]byte, 0, 128), attrMagic...)
 	b = binary.BigEndian.AppendUint64(b, uint64(a.modified.UnixMilli()))
 	b = binary.BigEndian.AppendUint16(b, uint16(a.parts))
-	b = binary.BigEndian.AppendUint32(b, uint32(a.partSize))
+	b = binary.BigEndian.AppendUint32(b, 0) // reserved
 	for _, h := range a.headers {
 		for _, text := range h {
 			b = append(binary.AppendUvarint(b, uint64(len(text))), text...)
@@ -110,7 +109,7 @@ func decodeAttributes(b []byte) attributes {
 	}
 	b = b[len(attrMagic):]
 	a := attributes{modified: time.UnixMilli(int64(binary.BigEndian.Uint64(b))),
-		parts: int(binary.BigEndian.Uint16(b[8:])), partSize: int(binary.BigEndian.Uint32(b[10:]))}
+		parts: int(binary.BigEndian.Uint16(b[8:]))}
 	b = b[14:]
 	for len(b) > 0 {
 		var pair [2]string

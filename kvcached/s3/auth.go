@@ -58,7 +58,7 @@ func (s *Server) authenticate(r *http.Request, q query) (caller, error) {
 	if len(s.keys) == 0 {
 		return caller{open: true}, nil
 	}
-	a, err := authorizationOf(r, q)
+	a, err := authorizationOf(r)
 	if err != nil {
 		return caller{}, err
 	}
@@ -71,15 +71,12 @@ func (s *Server) authenticate(r *http.Request, q query) (caller, error) {
 	if err != nil {
 		return caller{}, err
 	}
-	if err := a.checkTime(signed, time.Now()); err != nil {
+	if err := checkTime(signed, time.Now()); err != nil {
 		return caller{}, err
 	}
 	payload := r.Header.Get(headerPayload)
 	if payload == "" {
-		if !a.presigned {
-			return caller{}, refusal("InvalidRequest", "Missing required header for this request: %s.", headerPayload)
-		}
-		payload = unsignedPayload
+		return caller{}, refusal("InvalidRequest", "Missing required header for this request: %s.", headerPayload)
 	}
 	if name := unsignedHeader(r, a); name != "" {
 		return caller{}, refusal("AccessDenied", "There were headers present in the request which were not signed: %s.",
@@ -97,35 +94,18 @@ func (s *Server) authenticate(r *http.Request, q query) (caller, error) {
 	return who, nil
 }
 
-// authorizationOf reads the signature from the header or from a presigned URL.
-func authorizationOf(r *http.Request, q query) (authorization, error) {
+// authorizationOf reads the signature from the header.
+func authorizationOf(r *http.Request) (authorization, error) {
 	header := r.Header.Get("Authorization")
-	switch {
-	case header != "" && q.has(presignedQuery):
-		return authorization{}, refusal("InvalidArgument", "Only one auth mechanism allowed: the Authorization "+
-			"header or %s.", presignedQuery)
-	case header != "":
-		return parseAuthorization(header)
-	case q.has(presignedQuery), q.has("X-Amz-Algorithm"):
-		return parsePresigned(q)
-	case q.has("AWSAccessKeyId"):
-		return authorization{}, refusal("InvalidRequest", "The authorization mechanism you have provided is not "+
-			"supported. Please use %s (boto3: signature_version=\"s3v4\").", algorithm)
+	if header == "" {
+		return authorization{}, refusal("AccessDenied", "Access Denied. Requests must be signed, in the Authorization "+
+			"header.")
 	}
-	return authorization{}, refusal("AccessDenied", "Access Denied. Requests must be signed.")
+	return parseAuthorization(header)
 }
 
 // checkTime refuses what was signed too long ago or too far ahead.
-func (a *authorization) checkTime(signed, now time.Time) error {
-	if a.presigned {
-		if now.After(signed.Add(time.Duration(a.expires) * time.Second)) {
-			return refusal("AccessDenied", "Request has expired.")
-		}
-		if signed.After(now.Add(maxSkew)) {
-			return refusal("AccessDenied", "Request is not valid yet.")
-		}
-		return nil
-	}
+func checkTime(signed, now time.Time) error {
 	if d := now.Sub(signed); d > maxSkew || d < -maxSkew {
 		return refusal("RequestTimeTooSkewed", "The difference between the request time and the current time is "+
 			"too large.")
@@ -139,9 +119,6 @@ func unsignedHeader(r *http.Request, a authorization) string {
 	for name := range r.Header {
 		lower := strings.ToLower(name)
 		if !strings.HasPrefix(lower, "x-amz-") || slices.Contains(a.signed, lower) {
-			continue
-		}
-		if a.presigned && lower == headerPayload {
 			continue
 		}
 		return lower

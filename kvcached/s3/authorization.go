@@ -3,15 +3,13 @@ package s3
 import (
 	"net/http"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 )
 
 const (
-	maxAuthorization = 4096          // bytes of the header
-	maxSignedHeaders = 64            // names
-	maxPresigned     = 7 * 24 * 3600 // seconds
+	maxAuthorization = 4096 // bytes of the header
+	maxSignedHeaders = 64   // names
 )
 
 // credential is the scope of a signature and whose it is.
@@ -27,8 +25,6 @@ type authorization struct {
 	signed    []string // names of headers, lower case, sorted
 	signature string
 	amzDate   string
-	presigned bool
-	expires   int // presigned: seconds after the date
 }
 
 // parseCredential reads accessKey/date/region/service/aws4_request; an access key may hold slashes.
@@ -111,42 +107,13 @@ func parseAuthorization(header string) (authorization, error) {
 	return a, nil
 }
 
-// parsePresigned reads the parameters of a presigned URL.
-func parsePresigned(q query) (authorization, error) {
-	bad := func(name string) (authorization, error) {
-		return authorization{}, refusal("AuthorizationQueryParametersError",
-			"The parameter %s of the presigned URL is missing or wrong.", name)
-	}
-	a := authorization{presigned: true, signature: q.get(presignedQuery), amzDate: q.get("X-Amz-Date")}
-	var ok bool
-	if q.get("X-Amz-Algorithm") != algorithm {
-		return bad("X-Amz-Algorithm")
-	}
-	if !isSignature(a.signature) {
-		return bad(presignedQuery)
-	}
-	if a.credential, ok = parseCredential(q.get("X-Amz-Credential")); !ok {
-		return bad("X-Amz-Credential")
-	}
-	if a.signed, ok = parseSigned(q.get("X-Amz-SignedHeaders")); !ok {
-		return bad("X-Amz-SignedHeaders")
-	}
-	var err error
-	if a.expires, err = strconv.Atoi(q.get("X-Amz-Expires")); err != nil || a.expires < 1 || a.expires > maxPresigned {
-		return bad("X-Amz-Expires")
-	}
-	return a, nil
-}
-
 // when is the time at which a request was signed; amzDate is filled from the Date header if need
 // be.
 func (a *authorization) when(r *http.Request) (time.Time, error) {
-	if !a.presigned {
-		a.amzDate = r.Header.Get("X-Amz-Date")
-		if a.amzDate == "" {
-			if t, err := http.ParseTime(r.Header.Get("Date")); err == nil {
-				a.amzDate = t.UTC().Format(amzTime)
-			}
+	a.amzDate = r.Header.Get("X-Amz-Date")
+	if a.amzDate == "" {
+		if t, err := http.ParseTime(r.Header.Get("Date")); err == nil {
+			a.amzDate = t.UTC().Format(amzTime)
 		}
 	}
 	t, err := time.Parse(amzTime, a.amzDate)

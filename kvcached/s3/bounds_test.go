@@ -174,43 +174,6 @@ func TestFailuresLogged(t *testing.T) {
 	})
 }
 
-// TestEvictedForNothing aborts no upload for a part that would have no room all the same.
-func TestEvictedForNothing(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s, err := New(Options{Sink: arena(t, 4<<20), MaxUploadBytes: 16 << 10})
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer s.Close()
-		start := func() string {
-			return uploadID.FindStringSubmatch(askDirectly(s, "POST", "/k?uploads", "").Body.String())[1]
-		}
-		part := func(id, body string, status int) {
-			t.Helper()
-			if w := askDirectly(s, "PUT", "/k?partNumber=1&uploadId="+id, body); w.Code != status {
-				t.Fatal(w.Code, w.Body)
-			}
-		}
-		first, second, busy, late := start(), start(), start(), start()
-		part(first, "x", 200)
-		time.Sleep(time.Second)
-		part(second, "x", 200)
-		time.Sleep(evictIdle)
-		part(busy, strings.Repeat("x", 8000), 200)
-		part(late, strings.Repeat("x", 12000), 503)
-		if st := s.Stats(); st.UploadsEvicted != 0 || st.Uploads != 4 {
-			t.Errorf("%+v", st)
-		}
-		part(late, "x", 200)
-		if w := askDirectly(s, "GET", "/k?uploadId="+first, ""); w.Code != http.StatusNotFound {
-			t.Error("the longest idle upload is still there", w.Code)
-		}
-		if st := s.Stats(); st.UploadsEvicted != 1 || st.Uploads != 3 {
-			t.Errorf("%+v", st)
-		}
-	})
-}
-
 // TestLocation completes over TLS: the object's URL says so.
 func TestLocation(t *testing.T) {
 	b := serve(t, Options{Sink: arena(t, 4<<20)})

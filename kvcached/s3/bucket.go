@@ -110,15 +110,13 @@ func (c *call) deleteBucket() error {
 
 type locationResult struct {
 	XMLName xml.Name `xml:"http://s3.amazonaws.com/doc/2006-03-01/ LocationConstraint"`
-	Region  string   `xml:",chardata"`
 }
 
-// bucketLocation answers the configured region; us-east-1 is written as nothing, as S3 does.
+// region is the only one, whose name a location writes as nothing. Signatures for any region are
+// taken.
+const region = "us-east-1"
+
 func (c *call) bucketLocation() error {
-	region := c.s.region
-	if region == "us-east-1" {
-		region = ""
-	}
-	c.document(http.StatusOK, locationResult{Region: region})
+	c.document(http.StatusOK, locationResult{})
 	return nil
 }

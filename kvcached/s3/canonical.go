@@ -11,12 +11,11 @@ import (
 )
 
 const (
-	algorithm      = "AWS4-HMAC-SHA256"
-	scopeEnd       = "aws4_request"
-	signedService  = "s3"
-	amzTime        = "20060102T150405Z"
-	presignedQuery = "X-Amz-Signature"
-	emptySHA256    = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
+	algorithm     = "AWS4-HMAC-SHA256"
+	scopeEnd      = "aws4_request"
+	signedService = "s3"
+	amzTime       = "20060102T150405Z"
+	emptySHA256   = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
 )
 
 // canonicalRequest is the text of SigV4 that a signature is made over. path is used as it is.
@@ -34,13 +33,10 @@ func canonicalRequest(r *http.Request, path string, q query, signed []string, pa
 	return append(b, payload...)
 }
 
-// appendCanonicalQuery appends the parameters but the signature, encoded and sorted.
+// appendCanonicalQuery appends the parameters, encoded and sorted.
 func appendCanonicalQuery(b []byte, q query) []byte {
 	var pairs []string
 	for _, p := range q {
-		if p.name == presignedQuery {
-			continue
-		}
 		pair := appendEncoded(nil, p.name, false)
 		pair = append(pair, '=')
 		pairs = append(pairs, string(appendEncoded(pair, p.value, false)))

@@ -127,7 +127,7 @@ func FuzzLocate(f *testing.F) {
 
 // FuzzAttributes reads any bytes that a sink may hold.
 func FuzzAttributes(f *testing.F) {
-	f.Add(attributes{modified: time.UnixMilli(7), parts: 3, partSize: 9,
+	f.Add(attributes{modified: time.UnixMilli(7), parts: 3,
 		headers: [][2]string{{"Content-Type", "a/b"}}}.encode())
 	f.Fuzz(func(t *testing.T, b []byte) {
 		a := decodeAttributes(b)

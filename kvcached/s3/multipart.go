@@ -37,7 +37,7 @@ func (c *call) createUpload() error {
 			return err
 		}
 	}
-	u := &upload{item: it, bucket: c.bucket, key: c.key, tenant: c.who.tenant, attr: a}
+	u := &upload{item: it, tenant: c.who.tenant, attr: a}
 	if err := c.s.uploads.add(u); err != nil {
 		return err
 	}
@@ -102,10 +102,7 @@ func (c *call) receive(u *upload, n int, p *payload) (*part, error) {
 		d.Abort()
 		return nil, err
 	}
-	arrived := &part{draft: d, length: p.length, crc: crc, etag: etag(crc, p.length, 0), modified: time.Now()}
-	if sum, ok := p.sums.named(); ok {
-		arrived.sum = checksum{name: sum.name, text: sum.text}
-	}
+	arrived := &part{draft: d, length: p.length, crc: crc, etag: etag(crc, p.length, 0)}
 	return arrived, nil
 }
 
@@ -125,13 +122,8 @@ func (c *call) abortUpload() error {
 type completeRequest struct {
 	XMLName xml.Name `xml:"CompleteMultipartUpload"`
 	Parts   list[struct {
-		PartNumber        int
-		ETag              string
-		ChecksumCRC32     string
-		ChecksumCRC32C    string
-		ChecksumCRC64NVME string
-		ChecksumSHA1      string
-		ChecksumSHA256    string
+		PartNumber int
+		ETag       string
 	}] `xml:"Part"`
 }
 
@@ -152,7 +144,7 @@ func (c *call) completeUpload() error {
 		return err
 	}
 	if err := c.s.uploads.known(c.query.get("uploadId"), it.Addr, c.who.tenant); err != nil {
-		return err
+		return err // its body is not waited for
 	}
 	release, err := c.s.body()
 	if err != nil {
@@ -185,14 +177,13 @@ func (c *call) completeUpload() error {
 	return nil
 }
 
-// complete makes the object, or answers the ETag of the one that this upload has become before.
+// complete makes the object and answers its ETag.
 func (c *call) complete(a block.Addr, ask *completeRequest, o store.CommitOptions) (tag string, err error) {
-	id := c.query.get("uploadId")
-	u, before, err := c.s.uploads.claim(id, a, c.who.tenant)
-	if u == nil {
-		return before, err
+	u, err := c.s.uploads.claim(c.query.get("uploadId"), a, c.who.tenant)
+	if err != nil {
+		return "", err
 	}
-	defer func() { c.s.uploads.release(u, tag) }()
+	defer func() { c.s.uploads.release(u, err == nil) }()
 	parts, err := u.choose(ask)
 	if err != nil {
 		return "", err
@@ -216,12 +207,6 @@ func (u *upload) choose(ask *completeRequest) ([]*part, error) {
 		if p == nil || !matches(want.ETag, p.etag) {
 			return nil, refusal("InvalidPart", "Part %d was not uploaded, or with another ETag.", want.PartNumber)
 		}
-		sent := map[string]string{"crc32": want.ChecksumCRC32, "crc32c": want.ChecksumCRC32C,
-			"crc64nvme": want.ChecksumCRC64NVME,
-			"sha1":      want.ChecksumSHA1, "sha256": want.ChecksumSHA256}[p.sum.name]
-		if sent != "" && sent != p.sum.text {
-			return nil, refusal("InvalidPart", "Part %d was uploaded with another checksum.", want.PartNumber)
-		}
 		parts = append(parts, p)
 	}
 	return parts, nil
@@ -230,16 +215,13 @@ func (u *upload) choose(ask *completeRequest) ([]*part, error) {
 // assemble makes the object and answers its ETag.
 func (c *call) assemble(u *upload, parts []*part, o store.CommitOptions) (string, error) {
 	a, total := u.attr, 0
-	a.modified, a.parts, a.partSize = time.Now(), len(parts), parts[0].length
+	a.modified, a.parts = time.Now(), len(parts)
 	o.CRC, o.CheckCRC = 0, true // that no part has changed since it came
-	for i, p := range parts {
+	for _, p := range parts {
 		total += p.length
 		o.CRC = block.Combine(o.CRC, p.crc, uint64(p.length))
-		if i < len(parts)-1 && p.length != a.partSize || p.length > a.partSize {
-			a.partSize = 0
-		}
 	}
-	sums, err := checksumsOfParts(c.r.Header, parts, o.CRC)
+	sums, err := c.wholeSums()
 	if err != nil {
 		return "", err
 	}
@@ -276,96 +258,12 @@ func (c *call) assemble(u *upload, parts []*part, o store.CommitOptions) (string
 	return etag(i.CRC, i.Length, a.parts), nil
 }
 
-type listedPart struct {
-	PartNumber     int
-	LastModified   string
-	ETag           string
-	Size           int
-	ChecksumCRC32  string `xml:",omitempty"`
-	ChecksumCRC32C string `xml:",omitempty"`
-}
-
-type partsResult struct {
-	XMLName              xml.Name `xml:"http://s3.amazonaws.com/doc/2006-03-01/ ListPartsResult"`
-	Bucket               string
-	Key                  string
-	UploadID             string `xml:"UploadId"`
-	PartNumberMarker     int
-	NextPartNumberMarker int
-	MaxParts             int
-	IsTruncated          bool
-	Parts                []listedPart `xml:"Part"`
-}
-
-// listParts answers which parts have arrived.
-func (c *call) listParts() error {
-	it, err := c.item()
-	if err != nil {
-		return err
+// wholeSums are the checksums of the object that a completion names. A composite one, of the
+// checksums of the parts, is not heeded: the parts were compared with theirs as they came.
+func (c *call) wholeSums() (checksums, error) {
+	if !strings.EqualFold(c.r.Header.Get("x-amz-checksum-type"), "FULL_OBJECT") &&
+		c.r.Header.Get(checksumPrefix+"crc64nvme") == "" {
+		return nil, nil
 	}
-	limit, err := c.query.number("max-parts", 0, 1<<31-1, maxListed)
-	if err != nil {
-		return err
-	}
-	after, err := c.query.number("part-number-marker", 0, 1<<31-1, 0)
-	if err != nil {
-		return err
-	}
-	r := partsResult{Bucket: c.bucket, Key: c.key, UploadID: c.query.get("uploadId"), PartNumberMarker: after,
-		MaxParts: min(limit, maxListed)}
-	t := c.s.uploads
-	t.mu.Lock()
-	u, err := t.find(r.UploadID, it.Addr, c.who.tenant)
-	if err != nil {
-		t.mu.Unlock()
-		return err
-	}
-	for _, n := range u.numbers() {
-		if n <= after {
-			continue
-		}
-		if len(r.Parts) == r.MaxParts {
-			r.IsTruncated = true
-			break
-		}
-		p := u.parts[n]
-		l := listedPart{PartNumber: n, LastModified: xmlTime(p.modified), ETag: p.etag, Size: p.length}
-		switch p.sum.name {
-		case "crc32":
-			l.ChecksumCRC32 = p.sum.text
-		case "crc32c":
-			l.ChecksumCRC32C = p.sum.text
-		}
-		r.Parts, r.NextPartNumberMarker = append(r.Parts, l), n
-	}
-	t.mu.Unlock()
-	c.document(http.StatusOK, r)
-	return nil
-}
-
-type listedUpload struct {
-	Key       string
-	UploadID  string `xml:"UploadId"`
-	Initiated string
-}
-
-type uploadsResult struct {
-	XMLName     xml.Name `xml:"http://s3.amazonaws.com/doc/2006-03-01/ ListMultipartUploadsResult"`
-	Bucket      string
-	Prefix      string
-	MaxUploads  int
-	IsTruncated bool
-	Uploads     []listedUpload `xml:"Upload"`
-}
-
-// listUploads answers the bucket's uploads that are not complete: all of them, as there are few.
-func (c *call) listUploads() error {
-	r := uploadsResult{Bucket: c.bucket, Prefix: c.query.get("prefix"), MaxUploads: c.s.uploads.most}
-	for _, u := range c.s.uploads.of(c.bucket, c.who.tenant) {
-		if strings.HasPrefix(u.key, r.Prefix) {
-			r.Uploads = append(r.Uploads, listedUpload{u.key, u.id, xmlTime(u.started)})
-		}
-	}
-	c.document(http.StatusOK, r)
-	return nil
+	return headerSums(c.r.Header)
 }

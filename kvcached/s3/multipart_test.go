@@ -2,7 +2,6 @@ package s3
 
 import (
 	"context"
-	"encoding/base64"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
@@ -33,11 +32,8 @@ func TestMultipart(t *testing.T) {
 	tags := map[int]string{1: b.part("/k", id, 1, "old"), 3: b.part("/k", id, 3, "c"), 2: b.part("/k", id, 2, "bbbb")}
 	tags[1] = b.part("/k", id, 1, "aaaa")
 	b.want(b.do("GET", "/k", ""), 404)
-	b.want(b.do("GET", "/?uploads", ""), 200, id)
-	b.want(b.do("GET", "/k?uploadId="+id, ""), 200, "<PartNumber>3</PartNumber>", "<Size>4</Size>",
-		"<IsTruncated>false")
-	b.want(b.do("GET", "/k?max-parts=1&part-number-marker=1&uploadId="+id, ""), 200, "<PartNumber>2</PartNumber>",
-		"<IsTruncated>true", "<NextPartNumberMarker>2<")
+	b.want(b.do("GET", "/?uploads", ""), 501, "NotImplemented")
+	b.want(b.do("GET", "/k?uploadId="+id, ""), 501, "NotImplemented")
 	complete := string(completionText(tags))
 	b.want(b.do("POST", "/k?uploadId="+id, strings.Replace(complete, tags[2][1:8], "0000000", 1)), 400, "InvalidPart")
 	b.want(b.do("POST", "/k?uploadId="+id, strings.Replace(complete, "Number>1<", "Number>5<", 1)), 400, "InvalidPart")
@@ -57,12 +53,9 @@ func TestMultipart(t *testing.T) {
 		!strings.HasSuffix(got.Header.Get("ETag"), `-3"`) {
 		t.Error(got.Header)
 	}
-	second := b.want(b.do("GET", "/k?partNumber=2", ""), 206, "bbbb")
-	if second.Header.Get("x-amz-mp-parts-count") != "3" || second.Header.Get("Content-Range") != "bytes 4-7/9" {
-		t.Error(second.Header)
-	}
-	b.want(b.do("GET", "/k?partNumber=4", ""), 416, "InvalidPartNumber")
-	b.want(b.do("POST", "/k?uploadId="+id, complete), 200, got.Header.Get("ETag")[1:8])
+	b.want(b.do("GET", "/k?partNumber=1", ""), 200, "aaaabbbbc")
+	b.want(b.do("GET", "/k?partNumber=2", ""), 416, "InvalidPartNumber")
+	b.want(b.do("POST", "/k?uploadId="+id, complete), 404, "NoSuchUpload")
 	b.want(b.do("POST", "/other?uploadId="+id, complete), 404, "NoSuchUpload")
 	b.want(b.do("PUT", "/k?partNumber=1&uploadId="+id, "x"), 404, "NoSuchUpload")
 	if st := b.server.Stats(); st.Uploads != 0 || st.UploadBytes != 0 {
@@ -70,24 +63,15 @@ func TestMultipart(t *testing.T) {
 	}
 }
 
-// TestComposite completes with a checksum of the parts' checksums, as some clients do.
+// TestComposite completes with a checksum of the parts' checksums, as some clients do. It is not
+// heeded: each part was compared with its own.
 func TestComposite(t *testing.T) {
 	b := serve(t, Options{})
 	id := b.start("/k")
-	tags, all := map[int]string{}, algorithms["crc32"]()
-	for n, body := range []string{"hello ", "world"} {
-		sum := algorithms["crc32"]()
-		_, _ = sum.Write([]byte(body))
-		_, _ = all.Write(sum.Sum(nil))
-		r := b.do("PUT", fmt.Sprintf("/k?partNumber=%d&uploadId=%s", n+1, id), body, "x-amz-checksum-crc32",
-			base64.StdEncoding.EncodeToString(sum.Sum(nil)))
-		tags[n+1] = b.want(r, 200).Header.Get("ETag")
-	}
-	complete := string(completionText(tags))
-	b.want(b.do("POST", "/k?uploadId="+id, complete, "x-amz-checksum-crc32", "AAAAAA==-2"), 400, "BadDigest")
-	b.want(b.do("POST", "/k?uploadId="+id, complete, "x-amz-checksum-crc32",
-		base64.StdEncoding.EncodeToString(all.Sum(nil))+"-2"), 200)
-	b.want(b.do("GET", "/k", ""), 200, "hello world")
+	b.want(b.do("PUT", "/k?partNumber=1&uploadId="+id, "hello", "x-amz-checksum-crc32", "AAAAAA=="), 400, "BadDigest")
+	complete := string(completionText(map[int]string{1: b.part("/k", id, 1, "hello")}))
+	b.want(b.do("POST", "/k?uploadId="+id, complete, "x-amz-checksum-crc32", "AAAAAA==-1"), 200)
+	b.want(b.do("GET", "/k", ""), 200, "hello")
 }
 
 func TestMultipartAborted(t *testing.T) {
@@ -170,46 +154,6 @@ func TestMultipartFull(t *testing.T) {
 	b.want(b.do("POST", "/k?uploadId="+id, complete), 200)
 }
 
-// TestMultipartEvicted lets nobody be kept out by uploads that nobody goes on with.
-func TestMultipartEvicted(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s, err := New(Options{Sink: arena(t, 4<<20), MaxUploads: 2, MaxUploadBytes: 8 << 10})
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer s.Close()
-		ask := func(method, url, body string) *httptest.ResponseRecorder { return askDirectly(s, method, url, body) }
-		start := func() string {
-			return uploadID.FindStringSubmatch(ask("POST", "/k?uploads", "").Body.String())[1]
-		}
-		one, two := start(), start()
-		for i, c := range []struct {
-			id     string
-			status int
-			sleep  time.Duration
-		}{
-			{one, 200, 0}, {one, 200, 0}, {two, 503, time.Second}, {two, 503, evictIdle}, {two, 200, time.Second}, {one, 404, 0},
-		} {
-			if w := ask("PUT", fmt.Sprintf("/k?partNumber=%d&uploadId=%s", i+1, c.id), "x"); w.Code != c.status {
-				t.Fatal(i, w.Code, w.Body)
-			}
-			time.Sleep(c.sleep)
-		}
-		three := start()
-		if w := ask("POST", "/k?uploads", ""); w.Code != 503 {
-			t.Fatal(w.Code, w.Body)
-		}
-		time.Sleep(evictIdle)
-		start()
-		if w := ask("PUT", "/k?partNumber=1&uploadId="+two, "x"); w.Code != 404 {
-			t.Fatal("the longest idle upload is still there", w.Code, three)
-		}
-		if st := s.Stats(); st.UploadsEvicted != 2 || st.Uploads != 2 || st.UploadBytes != 0 {
-			t.Errorf("%+v", st)
-		}
-	})
-}
-
 // askDirectly calls the server without a network between.
 func askDirectly(s *Server, method, url, body string) *httptest.ResponseRecorder {
 	r := httptest.NewRequestWithContext(context.Background(), method, url, strings.NewReader(body))
@@ -221,19 +165,19 @@ func askDirectly(s *Server, method, url, body string) *httptest.ResponseRecorder
 
 func TestMultipartExpires(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s, err := New(Options{Sink: arena(t, 4<<20), UploadLife: time.Minute})
+		s, err := New(Options{Sink: arena(t, 4<<20)})
 		if err != nil {
 			t.Fatal(err)
 		}
 		ask := func(method, url, body string) *httptest.ResponseRecorder { return askDirectly(s, method, url, body) }
 		id := uploadID.FindStringSubmatch(ask("POST", "/k?uploads", "").Body.String())[1]
 		for range 5 {
-			time.Sleep(50 * time.Second)
+			time.Sleep(100 * time.Second)
 			if w := ask("PUT", "/k?partNumber=1&uploadId="+id, "xyz"); w.Code != http.StatusOK {
 				t.Fatal(w.Code, w.Body)
 			}
 		}
-		time.Sleep(2 * time.Minute)
+		time.Sleep(4 * time.Minute)
 		synctest.Wait()
 		if st := s.Stats(); st.UploadsExpired != 1 || st.Uploads != 0 || st.UploadBytes != 0 {
 			t.Errorf("%+v", st)

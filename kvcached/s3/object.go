@@ -44,7 +44,7 @@ func (c *call) get() error {
 	}
 	defer b.Release()
 	part, err := c.describe(b.Info())
-	if err != nil || part.n < 0 {
+	if err != nil {
 		return err
 	}
 	c.send(b.Bytes()[part.at : part.at+part.n])
@@ -93,20 +93,14 @@ func (c *call) missed(err error) {
 	}
 }
 
-// describe writes status and headers of an object and answers which part of it is to be sent; n <
-// 0: none.
+// describe writes status and headers of an object and answers which part of it is to be sent.
 func (c *call) describe(i store.Info) (span, error) {
 	a := decodeAttributes(i.Item.Attr)
 	h := c.w.Header()
-	if err := c.conditions(a.etag(i), a.lastModified(c.s.started)); err != nil {
-		return span{}, err
+	if want := c.r.Header.Get("If-Match"); want != "" && !matches(want, a.etag(i)) {
+		return span{}, refusal("PreconditionFailed", "At least one of the pre-conditions you specified did not hold.")
 	}
-	if c.unchanged(a.etag(i), a.lastModified(c.s.started)) {
-		h["ETag"] = []string{a.etag(i)}
-		c.status(http.StatusNotModified)
-		return span{n: -1}, nil
-	}
-	part, err := spanOf(c.r, c.query, i, a)
+	part, err := spanOf(c.r, c.query, i.Length)
 	if err != nil {
 		return span{}, err
 	}
@@ -114,10 +108,6 @@ func (c *call) describe(i store.Info) (span, error) {
 	if strings.EqualFold(c.r.Header.Get("x-amz-checksum-mode"), "ENABLED") && part.n == i.Length {
 		a.writeChecksums(h, i)
 	}
-	if c.query.has("partNumber") && a.parts > 0 && a.partSize > 0 {
-		h["x-amz-mp-parts-count"] = []string{strconv.Itoa(a.parts)}
-	}
-	c.overrides(h)
 	h.Set("Content-Length", strconv.Itoa(part.n))
 	if part.partial {
 		h.Set("Content-Range", part.contentRange(i.Length))
@@ -126,40 +116,6 @@ func (c *call) describe(i store.Info) (span, error) {
 		c.status(http.StatusOK)
 	}
 	return part, nil
-}
-
-// overrides are the response- parameters, which presigned URLs may hold.
-func (c *call) overrides(h http.Header) {
-	for _, name := range kept {
-		if v := c.query.get("response-" + strings.ToLower(name)); v != "" {
-			h.Set(name, v)
-		}
-	}
-}
-
-// conditions checks If-Match and If-Unmodified-Since.
-func (c *call) conditions(tag string, modified time.Time) error {
-	failed := refusal("PreconditionFailed", "At least one of the pre-conditions you specified did not hold.")
-	if want := c.r.Header.Get("If-Match"); want != "" {
-		if !matches(want, tag) {
-			return failed
-		}
-		return nil
-	}
-	if t, err := http.ParseTime(c.r.Header.Get("If-Unmodified-Since")); err == nil &&
-		modified.Truncate(time.Second).After(t) {
-		return failed
-	}
-	return nil
-}
-
-// unchanged checks If-None-Match and If-Modified-Since.
-func (c *call) unchanged(tag string, modified time.Time) bool {
-	if known := c.r.Header.Get("If-None-Match"); known != "" {
-		return matches(known, tag)
-	}
-	t, err := http.ParseTime(c.r.Header.Get("If-Modified-Since"))
-	return err == nil && !modified.Truncate(time.Second).After(t)
 }
 
 // matches tells whether a list of entity tags holds tag; quotes may be missing, as S3 allows.

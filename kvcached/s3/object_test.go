@@ -79,10 +79,6 @@ func TestAddressing(t *testing.T) {
 		{"a.b.kv.example.com", "/k", "a.b", "k"},
 		{"kvb.deep.kv.example.com", "/k", "kvb", "k"},
 		{"kv.example.com:443", "/bucket/k", "bucket", "k"},
-		{"kvb.s3.amazonaws.com", "/k", "kvb", "k"},
-		{"a.b.s3.eu-west-1.amazonaws.com", "/k", "a.b", "k"},
-		{"kvb.s3-eu-west-1.amazonaws.com", "/k", "kvb", "k"},
-		{"s3.us-east-1.amazonaws.com", "/kvb/k", "kvb", "k"},
 		{"kv.example.com", "/Not_A_Bucket/k", "", "InvalidBucketName"},
 		{"kv.example.com", "/bucket/" + strings.Repeat("k", 1025), "", "KeyTooLongError"},
 		{"kv.example.com", "/bucket/%zz", "", "InvalidArgument"},
@@ -144,14 +140,12 @@ func TestRanges(t *testing.T) {
 func TestConditions(t *testing.T) {
 	b := serve(t, Options{})
 	tag := b.want(b.do("PUT", "/k", "v", "If-None-Match", "*"), 200).Header.Get("ETag")
-	past, future := "Mon, 02 Jan 2006 15:04:05 GMT", time.Now().Add(time.Hour).UTC().Format(http.TimeFormat)
 	for _, c := range []struct {
 		method, name, value string
 		status              int
 	}{
 		{"GET", "If-Match", tag, 200}, {"GET", "If-Match", strings.Trim(tag, `"`), 200}, {"GET", "If-Match", `"x", ` + tag, 200}, {"GET", "If-Match", "*", 200},
-		{"GET", "If-Match", `"x"`, 412}, {"HEAD", "If-Match", `"x"`, 412}, {"GET", "If-None-Match", tag, 304}, {"GET", "If-None-Match", `"x"`, 200},
-		{"GET", "If-Modified-Since", past, 200}, {"GET", "If-Modified-Since", future, 304}, {"GET", "If-Unmodified-Since", past, 412}, {"GET", "If-Unmodified-Since", future, 200},
+		{"GET", "If-Match", `"x"`, 412}, {"HEAD", "If-Match", `"x"`, 412},
 		{"PUT", "If-None-Match", "*", 412}, {"PUT", "If-None-Match", tag, 501}, {"PUT", "If-Match", tag, 501},
 	} {
 		if got := b.do(c.method, "/k", "", c.name, c.value); got.StatusCode != c.status {

@@ -5,8 +5,6 @@ import (
 	"net/http"
 	"strconv"
 	"strings"
-
-	"github.com/cognitora/dataplane/kvcached/store"
 )
 
 // span is the part of an object that is asked for: n bytes from at.
@@ -85,24 +83,12 @@ func (s span) contentRange(length int) string {
 	return fmt.Sprintf("bytes %d-%d/%d", s.at, s.at+s.n-1, length)
 }
 
-// spanOf is the part that a request asks for, by Range or by partNumber.
-func spanOf(r *http.Request, q query, i store.Info, a attributes) (span, error) {
-	if !q.has("partNumber") {
-		return parseRange(r.Header.Get("Range"), i.Length)
-	}
-	if r.Header.Get("Range") != "" {
-		return span{}, refusal("InvalidRequest", "Cannot specify both Range header and partNumber query parameter.")
-	}
-	n, err := q.number("partNumber", 1, maxParts, 1)
-	if err != nil {
+// spanOf is the part that a request asks for by Range. An object has one part for partNumber.
+func spanOf(r *http.Request, q query, length int) (span, error) {
+	if n, err := q.number("partNumber", 1, maxParts, 1); err != nil {
 		return span{}, err
-	}
-	if n == 1 && a.partSize == 0 {
-		return span{n: i.Length, partial: i.Length > 0}, nil
-	}
-	at := (n - 1) * a.partSize
-	if a.partSize == 0 || at >= i.Length {
+	} else if n > 1 {
 		return span{}, refusal("InvalidPartNumber", "The requested partnumber is not satisfiable.")
 	}
-	return span{at: at, n: min(a.partSize, i.Length-at), partial: true}, nil
+	return parseRange(r.Header.Get("Range"), length)
 }

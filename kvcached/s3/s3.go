@@ -19,11 +19,11 @@
 //     Options.Durable or the header X-Cgn-Durable: true asks for the disk.
 //   - An object has at most 64 MiB; parts have no smallest size. Those of all uploads that are not
 //     complete take a quarter of the arena together, unless Options.MaxUploadBytes says otherwise;
-//     one upload alone may take more, up to an object of 3/8 of the arena. Past that an upload that
-//     has been idle for 5 s or more is aborted for another, the longest idle one first.
+//     one upload alone may take more, up to an object of 3/8 of the arena. An upload without a new
+//     part for 2 minutes is aborted.
 //   - GET answers x-amz-checksum-mode with the CRC32C of every object, and with the checksum that
-//     came with its PUT, in a header or a trailer. One that came with the completion of an upload
-//     is compared but not kept.
+//     came with its PUT, in a header or a trailer. A FULL_OBJECT one that came with the completion
+//     of an upload is compared but not kept.
 //   - An ETag is made of the CRC32C and the length, and is not an MD5.
 //   - Listing walks over all blocks, once per page, and keeps the smallest names: the time is
 //     linear in the number of blocks.
@@ -58,7 +58,6 @@ type Options struct {
 	// names of the server: <bucket>.<domain>/<key> and <domain>/<bucket>/<key>; localhost and
 	// Amazon's are always
 	Domains []string
-	Region  string       // what GetBucketLocation answers; empty: us-east-1. Signatures for any region are taken
 	Durable bool         // every PUT waits for the disk
 	Logger  *slog.Logger // nil: slog.Default()
 
@@ -66,13 +65,12 @@ type Options struct {
 	// requests at once that bring or ask for an object, or bring a document of up to 4 MiB; one
 	// more is answered SlowDown; 0: 256
 	MaxRequests int
-	// multipart uploads that are not complete; one more is answered SlowDown unless one is idle; 0:
+	// multipart uploads that are not complete; one more is answered SlowDown; 0:
 	// 256
 	MaxUploads int
-	// of their parts together; more is answered SlowDown unless one is idle or alone; 0: a quarter
+	// of their parts together; more is answered SlowDown, unless one is alone; 0: a quarter
 	// of the arena
 	MaxUploadBytes int64
-	UploadLife     time.Duration // after which an upload without new parts is aborted; 0: 15 min
 }
 
 // Server is an http.Handler; Close it after the last request.
@@ -81,7 +79,6 @@ type Server struct {
 	names   knower // nil: the sink does not want to know
 	keys    map[string]Key
 	domains []string
-	region  string
 	durable bool
 	log     *slog.Logger
 	timeout time.Duration
@@ -106,7 +103,7 @@ func New(o Options) (*Server, error) {
 		return nil, err
 	}
 	s := &Server{
-		sink: o.Sink, keys: map[string]Key{}, region: o.Region, durable: o.Durable, log: o.Logger, timeout: o.Timeout,
+		sink: o.Sink, keys: map[string]Key{}, durable: o.Durable, log: o.Logger, timeout: o.Timeout,
 		started: time.Now(), strangers: map[string]bool{},
 	}
 	s.names, _ = o.Sink.(knower)
@@ -115,9 +112,6 @@ func New(o Options) (*Server, error) {
 	}
 	for _, d := range o.Domains {
 		s.domains = append(s.domains, strings.ToLower(strings.Trim(d, ".")))
-	}
-	if s.region == "" {
-		s.region = "us-east-1"
 	}
 	if s.log == nil {
 		s.log = slog.Default()
@@ -219,15 +213,12 @@ func (c *call) serve() (err error) {
 func (c *call) serveBucket() error {
 	switch c.r.Method {
 	case http.MethodGet:
-		switch {
-		case c.query.has("location"):
+		if c.query.has("location") {
 			return c.bucketLocation()
-		case c.query.has("uploads"):
-			return c.listUploads()
 		}
 		return c.list()
 	case http.MethodHead:
-		c.w.Header()["x-amz-bucket-region"] = []string{c.s.region}
+		c.w.Header()["x-amz-bucket-region"] = []string{region}
 		c.status(http.StatusOK)
 		return nil
 	case http.MethodPut:
@@ -246,9 +237,6 @@ func (c *call) serveObject() error {
 	upload := c.query.has("uploadId")
 	switch c.r.Method {
 	case http.MethodGet:
-		if upload {
-			return c.listParts()
-		}
 		return c.get()
 	case http.MethodHead:
 		return c.head()
@@ -295,6 +283,9 @@ func (c *call) refuseUnknown() error {
 		if slices.Contains(unknownParameters, p.name) || p.name == "versionId" && p.value != "null" {
 			return refusal("NotImplemented", "The parameter %s is not supported.", p.name)
 		}
+	}
+	if c.r.Method == http.MethodGet && (c.query.has("uploads") || c.query.has("uploadId")) {
+		return refusal("NotImplemented", "Uploads that are not complete are not listed.")
 	}
 	for _, name := range unknownHeaders {
 		if c.r.Header.Get(name) != "" {

@@ -60,9 +60,6 @@ func awsExamples(t *testing.T) map[string]*http.Request {
 			"GET /?max-keys=2&prefix=J HTTP/1.1\nHost: examplebucket.s3.amazonaws.com\nx-amz-content-sha256: "+
 				emptySHA256+"\nx-amz-date: "+exampleDate,
 			"host;"+x, "34b48302e7b5fa45bde8084f4b7868a86f0a534bc59db6670ed5711ef69dc6f7"),
-		"presigned": example(t, "GET /test.txt?X-Amz-Algorithm=AWS4-HMAC-SHA256&X-Amz-Credential="+exampleAccess+
-			"%2F20130524%2Fus-east-1%2Fs3%2Faws4_request&X-Amz-Date="+exampleDate+
-			"&X-Amz-Expires=86400&X-Amz-SignedHeaders=host&X-Amz-Signature=aeeed9bbccd4d02ee5c0109b86d86835f995330da4c265957d157751f604d404 HTTP/1.1\nHost: examplebucket.s3.amazonaws.com", "", ""),
 	}
 	return all
 }
@@ -120,13 +117,6 @@ func TestRefused(t *testing.T) {
 		emptySHA256 + "\nx-amz-date: " + exampleDate
 	const signed = "host;range;x-amz-content-sha256;x-amz-date"
 	const good = "f0e8bdb87c964420e857bd35b5d6ed310bd44f0170aba48dd91039c6036bdb41"
-	presigned := func(expires, signature string) string {
-		return "GET /test.txt?X-Amz-Algorithm=AWS4-HMAC-SHA256&X-Amz-Credential=" + exampleAccess +
-			"%2F20130524%2Fus-east-1%2Fs3%2Faws4_request&X-Amz-Date=" + exampleDate +
-			"&X-Amz-Expires=" + expires + "&X-Amz-SignedHeaders=host&X-Amz-Signature=" + signature +
-			" HTTP/1.1\nHost: examplebucket.s3.amazonaws.com"
-	}
-	const day = "aeeed9bbccd4d02ee5c0109b86d86835f995330da4c265957d157751f604d404"
 	for _, c := range []struct {
 		name, raw, signed, signature string
 		after                        time.Duration
@@ -147,12 +137,7 @@ func TestRefused(t *testing.T) {
 		{"no payload hash", strings.Replace(base, "x-amz-content-sha256", "y", 1), signed, good, 0, "InvalidRequest"},
 		{"other day", strings.Replace(base, "20130524T", "20130523T", 1), signed, good, 0, "SignatureDoesNotMatch"},
 		{"no date", strings.Replace(base, "x-amz-date", "y", 1), signed, good, 0, "AccessDenied"},
-		{"presigned", presigned("86400", day), "", "", 23 * time.Hour, ""},
-		{"presigned, expired", presigned("86400", day), "", "", 25 * time.Hour, "AccessDenied"},
-		{"presigned, not yet", presigned("86400", day), "", "", -time.Hour, "AccessDenied"},
-		{"presigned, longer", presigned("86401", day), "", "", 0, "SignatureDoesNotMatch"},
-		{"presigned, too long", presigned("604801", day), "", "", 0, "AuthorizationQueryParametersError"},
-		{"both", presigned("86400", day), signed, good, 0, "InvalidArgument"},
+		{"presigned", strings.Replace(base, "test.txt", "test.txt?X-Amz-Signature="+good, 1), "", "", 0, "AccessDenied"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			at2013(t, c.after, func(t *testing.T) {

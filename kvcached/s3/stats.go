@@ -18,15 +18,14 @@ type Stats struct {
 	Aborted        uint64 // bodies that broke off or were too slow
 	BadDigests     uint64 // payloads whose checksum was wrong
 	UploadsExpired uint64 // multipart uploads aborted for their age
-	UploadsEvicted uint64 // multipart uploads aborted because they were idle and another needed the room
 	Bodies         int64  // on their way now
 	Uploads        int64  // multipart uploads that are not complete
 	UploadBytes    int64  // memory of their parts
 }
 
 type counters struct {
-	requests, hits, misses, puts, deletes, bytesIn, bytesOut                             atomic.Uint64
-	denied, refused, slowed, failed, aborted, badDigests, uploadsExpired, uploadsEvicted atomic.Uint64
+	requests, hits, misses, puts, deletes, bytesIn, bytesOut             atomic.Uint64
+	denied, refused, slowed, failed, aborted, badDigests, uploadsExpired atomic.Uint64
 }
 
 // Stats reads the counters, one after the other.
@@ -40,7 +39,7 @@ func (s *Server) Stats() Stats {
 		Denied:   s.count.denied.Load(), Refused: s.count.refused.Load(), SlowedDown: s.count.slowed.Load(),
 		Failed:  s.count.failed.Load(),
 		Aborted: s.count.aborted.Load(), BadDigests: s.count.badDigests.Load(),
-		UploadsExpired: s.count.uploadsExpired.Load(), UploadsEvicted: s.count.uploadsEvicted.Load(),
-		Bodies: int64(len(s.bodies)), Uploads: int64(pending), UploadBytes: held,
+		UploadsExpired: s.count.uploadsExpired.Load(),
+		Bodies:         int64(len(s.bodies)), Uploads: int64(pending), UploadBytes: held,
 	}
 }

@@ -3,12 +3,11 @@ package s3
 import (
 	"crypto/rand"
 	"encoding/hex"
-	"slices"
-	"strings"
 	"sync"
 	"time"
 
 	"github.com/cognitora/dataplane/kv/block"
+	"github.com/cognitora/dataplane/kvcached/ram"
 	"github.com/cognitora/dataplane/kvcached/store"
 )
 
@@ -18,24 +17,19 @@ const maxParts = 10000
 // part is one that has arrived: bytes in a draft that is never committed, so that nobody else sees
 // them.
 type part struct {
-	draft    *store.Draft
-	length   int
-	crc      uint32
-	etag     string
-	sum      checksum // that the client sent; name empty: none
-	modified time.Time
+	draft  *store.Draft
+	length int
+	crc    uint32
+	etag   string
 }
 
 // upload is a multipart upload that is not complete.
 type upload struct {
 	id      string
 	item    store.Item // Attr is filled in when the number of parts is known
-	bucket  string
-	key     string
 	tenant  string
 	attr    attributes
 	parts   map[int]*part
-	started time.Time
 	used    time.Time // when a part came last
 	busy    int       // parts on their way
 	coming  int       // their bytes
@@ -43,18 +37,9 @@ type upload struct {
 	closing bool      // it is being completed: no part comes or goes
 }
 
-// completion is what became of an upload, kept for a client that asks again because the answer did
-// not reach it.
-type completion struct {
-	id, tenant string
-	addr       block.Addr
-	etag       string
-}
-
 // uploads are all that are not complete. A goroutine, there while uploads are, aborts those that
 // nobody goes on with.
 type uploads struct {
-	life     time.Duration
 	most     int
 	mostHeld int64
 	sink     Sink
@@ -62,20 +47,17 @@ type uploads struct {
 
 	mu      sync.Mutex
 	all     map[string]*upload
-	held    int64          // of the arena by parts, on their way or arrived, in bytes
-	recent  [64]completion // a ring of the last ones
-	next    int            // of recent
+	held    int64 // of the arena by parts, on their way or arrived, in bytes
 	timer   *time.Timer
 	closed  bool
 	running sync.WaitGroup
 }
 
+// uploadLife is how long an upload may go without a new part.
+const uploadLife = 2 * time.Minute
+
 func newUploads(o Options, count *counters) *uploads {
-	u := &uploads{life: o.UploadLife, most: o.MaxUploads, mostHeld: o.MaxUploadBytes, sink: o.Sink, count: count,
-		all: map[string]*upload{}}
-	if u.life == 0 {
-		u.life = 15 * time.Minute
-	}
+	u := &uploads{most: o.MaxUploads, mostHeld: o.MaxUploadBytes, sink: o.Sink, count: count, all: map[string]*upload{}}
 	if u.most == 0 {
 		u.most = 256
 	}
@@ -90,15 +72,9 @@ func (t *uploads) add(u *upload) error {
 	var id [16]byte
 	_, _ = rand.Read(id[:])
 	u.id, u.parts = hex.EncodeToString(id[:]), map[int]*part{}
-	u.started = time.Now()
-	u.used = u.started
-	var old []*part
-	defer func() { abandon(old) }()
+	u.used = time.Now()
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if idle := t.idle(nil); len(t.all) >= t.most && len(idle) > 0 {
-		old = t.evict(idle[:1])
-	}
 	if t.closed || len(t.all) >= t.most {
 		return refusal("SlowDown", "There are %d multipart uploads that are not complete. Complete or abort some.",
 			len(t.all))
@@ -112,18 +88,18 @@ func (t *uploads) add(u *upload) error {
 func (t *uploads) watch() {
 	if t.timer == nil && !t.closed && len(t.all) > 0 {
 		t.running.Add(1)
-		t.timer = time.AfterFunc(t.life/4, t.expire)
+		t.timer = time.AfterFunc(uploadLife/4, t.expire)
 	}
 }
 
-// expire aborts what was not used for longer than life.
+// expire aborts what was not used for longer than uploadLife.
 func (t *uploads) expire() {
 	defer t.running.Done()
 	t.mu.Lock()
 	t.timer = nil
 	var old []*part
 	for _, u := range t.all {
-		if u.busy == 0 && !u.closing && time.Since(u.used) >= t.life {
+		if u.busy == 0 && !u.closing && time.Since(u.used) >= uploadLife {
 			old = append(old, t.drop(u)...)
 			t.count.uploadsExpired.Add(1)
 		}
@@ -167,8 +143,6 @@ func (t *uploads) find(id string, a block.Addr, tenant string) (*upload, error) 
 
 // begin makes room for part n. The caller goes on with finish, in any case.
 func (t *uploads) begin(id string, it store.Item, tenant string, n, length int) (*upload, error) {
-	var old []*part
-	defer func() { abandon(old) }()
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	u, err := t.find(id, it.Addr, tenant)
@@ -184,8 +158,9 @@ func (t *uploads) begin(id string, it store.Item, tenant string, n, length int) 
 	if err := t.tooLong(int64(total)); err != nil {
 		return nil, err
 	}
-	if old, err = t.makeRoom(u, sizeOf(length)); err != nil {
-		return nil, err
+	if !t.fits(u, sizeOf(length)) {
+		return nil, refusal("SlowDown", "The parts of multipart uploads take %d of %d bytes. Try again later.", t.held,
+			t.mostHeld)
 	}
 	u.busy++
 	u.coming += length
@@ -238,67 +213,35 @@ func (t *uploads) abort(id string, a block.Addr, tenant string) error {
 	return nil
 }
 
-// claim keeps everybody else from an upload while it is completed; release ends that. There is none
-// but an ETag if it has become an object with that not long ago.
-func (t *uploads) claim(id string, a block.Addr, tenant string) (u *upload, etag string, err error) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if u, err = t.find(id, a, tenant); err == nil {
-		u.closing = true
-		return u, "", nil
-	}
-	if etag = t.completed(id, a, tenant); etag != "" {
-		err = nil
-	}
-	return nil, etag, err
-}
-
-// known is nil if claim has something to answer now.
+// known refuses an upload that claim would.
 func (t *uploads) known(id string, a block.Addr, tenant string) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	_, err := t.find(id, a, tenant)
-	if err != nil && t.completed(id, a, tenant) != "" {
-		return nil
-	}
 	return err
 }
 
-// completed is the ETag of what an upload became, if that was not long ago, else empty. The caller
-// holds mu.
-func (t *uploads) completed(id string, a block.Addr, tenant string) (etag string) {
-	for _, r := range t.recent {
-		if r.id == id && r.addr == a && r.tenant == tenant && id != "" {
-			return r.etag
-		}
+// claim keeps everybody else from an upload while it is completed; release ends that.
+func (t *uploads) claim(id string, a block.Addr, tenant string) (*upload, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	u, err := t.find(id, a, tenant)
+	if err == nil {
+		u.closing = true
 	}
-	return ""
+	return u, err
 }
 
-// release gives an upload back, or when it has become an object with an ETag, its memory.
-func (t *uploads) release(u *upload, etag string) {
+// release gives an upload back, or its memory if it has become an object.
+func (t *uploads) release(u *upload, complete bool) {
 	t.mu.Lock()
 	u.closing = false
 	var parts []*part
-	if etag != "" {
-		t.recent[t.next] = completion{id: u.id, tenant: u.tenant, addr: u.item.Addr, etag: etag}
-		t.next = (t.next + 1) % len(t.recent)
-	}
-	if etag != "" || t.closed {
+	if complete || t.closed {
 		parts = t.drop(u)
 	}
 	t.mu.Unlock()
 	abandon(parts)
-}
-
-// numbers are the parts of u that have arrived, in order. The caller holds mu or has claimed u.
-func (u *upload) numbers() []int {
-	all := make([]int, 0, len(u.parts))
-	for n := range u.parts {
-		all = append(all, n)
-	}
-	slices.Sort(all)
-	return all
 }
 
 func (t *uploads) sizes() (pending int, held int64) {
@@ -325,21 +268,36 @@ func (t *uploads) close() {
 	t.running.Wait()
 }
 
-// of are a bucket's uploads by key and age; what never changes of an upload may be read.
-func (t *uploads) of(bucket, tenant string) []*upload {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	var all []*upload
-	for _, u := range t.all {
-		if u.bucket == bucket && u.tenant == tenant {
-			all = append(all, u)
-		}
+// sizeOf is what length bytes take of the arena.
+func sizeOf(length int) int64 { return int64(ram.Granules(length)) * ram.Granule }
+
+// charge counts size bytes that u takes of the arena, or gives back if negative. The caller holds
+// mu.
+func (t *uploads) charge(u *upload, size int64) {
+	t.held += size
+	u.held += size
+}
+
+// fits tells whether u may take size bytes more. All uploads together may take mostHeld. A single
+// one may take twice the largest object, up to half of the arena. The caller holds mu.
+func (t *uploads) fits(u *upload, size int64) bool {
+	return t.held+size <= t.mostHeld ||
+		t.held == u.held && u.held+size <= min(2*MaxObject, t.sink.Arena().Size()/2)
+}
+
+// mostObject is the length of the largest object made of parts. The parts and the object, which is
+// one piece, lie in the arena at the same time.
+func (t *uploads) mostObject() int64 { return min(MaxObject, t.sink.Arena().Size()/8*3) }
+
+// tooLong refuses an upload of n bytes that cannot become an object.
+func (t *uploads) tooLong(n int64) error {
+	most := t.mostObject()
+	switch {
+	case n <= most:
+		return nil
+	case n > MaxObject:
+		return tooLarge()
 	}
-	slices.SortFunc(all, func(a, b *upload) int {
-		if c := strings.Compare(a.key, b.key); c != 0 {
-			return c
-		}
-		return a.started.Compare(b.started)
-	})
-	return all
+	return refusal("EntityTooLarge", "Of parts an object can have at most %d bytes here: 3/8 of kvcached.ram. Raise "+
+		"that, or send it with one PUT.", most)
 }

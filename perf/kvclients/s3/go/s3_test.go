@@ -231,39 +231,6 @@ func TestTransferManager(t *testing.T) {
 	}
 }
 
-func TestPresigned(t *testing.T) {
-	c, name := bucket(t)
-	p := s3.NewPresignClient(c)
-	put, err := p.PresignPutObject(t.Context(), &s3.PutObjectInput{Bucket: name, Key: aws.String("a b/c")})
-	if err != nil {
-		t.Fatal(err)
-	}
-	send := func(method, url string, header http.Header, body string) (int, string) {
-		r, err := http.NewRequestWithContext(t.Context(), method, url, strings.NewReader(body))
-		if err != nil {
-			t.Fatal(err)
-		}
-		r.Header = header.Clone()
-		resp, err := browser(t).Do(r)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer func() { _ = resp.Body.Close() }()
-		text, _ := io.ReadAll(resp.Body)
-		return resp.StatusCode, string(text)
-	}
-	if status, text := send(put.Method, put.URL, put.SignedHeader, "presigned"); status != 200 {
-		t.Fatal(status, text)
-	}
-	get, err := p.PresignGetObject(t.Context(), &s3.GetObjectInput{Bucket: name, Key: aws.String("a b/c")})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if status, text := send(get.Method, get.URL, get.SignedHeader, ""); status != 200 || text != "presigned" {
-		t.Error(status, text)
-	}
-}
-
 func TestPaginator(t *testing.T) {
 	c, name := bucket(t)
 	var want []string
