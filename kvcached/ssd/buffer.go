@@ -13,7 +13,7 @@ func aligned(b []byte, size int) bool {
 	return cap(b) >= size && uintptr(unsafe.Pointer(unsafe.SliceData(b)))%page == 0
 }
 
-// pages is the memory for n pages, beginning at a page.
+// alignedBytes returns size bytes that begin at a page.
 func alignedBytes(size int) []byte {
 	b := make([]byte, size+page)
 	skip := -int(uintptr(unsafe.Pointer(unsafe.SliceData(b)))) & (page - 1)
@@ -23,9 +23,9 @@ func alignedBytes(size int) []byte {
 // roundUp is n up to the next whole page.
 func roundUp[T int | int64](n T) T { return (n + page - 1) &^ (page - 1) }
 
-// buffers are aligned memory for payloads that are not. A buffer is mapped when first wanted, grown
-// when a longer payload comes, and kept; there are never more than the channel holds, and who finds
-// none waits.
+// buffers are aligned memory for payloads that are not aligned. A buffer is mapped when first
+// wanted, grown for a longer payload, and kept. The channel bounds their number: get waits for a
+// free one.
 type buffers struct{ free chan []byte }
 
 func newBuffers(n int) *buffers {

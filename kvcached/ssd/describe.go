@@ -6,14 +6,14 @@ import (
 	"github.com/cognitora/dataplane/kv/block"
 )
 
-// Describe tells all that is known of a block, as Find does but from its row, too. It is no use of
-// the block. ErrMiss, ErrIO, ErrClosed.
+// Describe returns all fields of a block, key and attribute included, without marking it as used.
+// ErrMiss, ErrIO, ErrClosed.
 func (t *Tier) Describe(a block.Addr) (Info, error) {
 	if !t.users.enter() {
 		return Info{}, ErrClosed
 	}
 	defer t.users.leave()
-	for range readAttempts { // the row may be of another record than the entry, if that is being replaced
+	for range readAttempts { // a block being replaced has a newer row than entry
 		e, ok := t.find(&a, false)
 		if !ok {
 			break

@@ -6,9 +6,9 @@ import (
 	"github.com/cognitora/dataplane/kv/block"
 )
 
-// doubt is the place of the last record that a failed write may have left in the log. No index
-// has the record, but a start after a crash would find it. Until a checkpoint has passed it, any
-// address may have a record: every deletion and every write is as certain as one that replaces.
+// doubt is the place of the last record that a failed write may have left in the log. No index has
+// the record, but a start after a crash would find it. Until a checkpoint has passed the place, any
+// address may have a record, so every deletion writes a tombstone and every write is synced.
 type doubt struct{ at atomic.Uint64 } // 0: there is none
 
 func (d *doubt) any() bool { return d.at.Load() != 0 }

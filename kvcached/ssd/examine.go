@@ -8,9 +8,9 @@ import (
 // RowsDir is the folder of the index in a tier's directory.
 const RowsDir = rowsDir
 
-// Examine says whether a tier in dir is of a version that Open takes, and of key, without locking,
-// making or changing anything: ErrFormat, ErrMark, KeyError, or what reading gives where that
-// cannot be told. Where there is no tier yet it returns nil.
+// Examine returns why Open would refuse the tier in dir with key, without locking, making or
+// changing anything: ErrFormat, ErrMark, KeyError, or an error of reading. A directory without a
+// tier is no error.
 func Examine(dir string, key []byte) error {
 	_, err := checkFormat(&Options{Dir: dir, Key: key, fs: osFS{}}, false)
 	if errors.Is(err, fs.ErrNotExist) {

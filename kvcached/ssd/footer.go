@@ -22,7 +22,7 @@ const (
 	tableRow   = 96
 )
 
-// errSegment says that a file is not the segment that it should be, or was not sealed.
+// errSegment says that a file is no segment, another segment, or not sealed.
 var errSegment = errors.New("ssd: not a segment")
 
 // tableEntry is one record in a segment's table.

@@ -12,8 +12,8 @@ import (
 	"slices"
 )
 
-// formatVersion is that of the directory: of segments and rows together. Version 1 differs only for
-// programs that make rows again, and is taken, too.
+// formatVersion is the version of segments and rows together. Version 1 is read as well: it lacked
+// records that only older programs read.
 const formatVersion = 2
 
 const (
@@ -21,13 +21,12 @@ const (
 	lockFile   = "LOCK"
 )
 
-// unsealed is what FORMAT has in place of a key's check where payloads lie open.
+// unsealed stands in FORMAT for the key's check where payloads are not sealed.
 const unsealed = "none"
 
-// checkFormat holds the directory to this version and to the key, and marks an older one as this
-// version's if asked to. made
-// is false if it is new: when the rows are there it must be marked with writeFormat. ErrFormat,
-// ErrMark, KeyError, or what reading gives.
+// checkFormat compares the directory with this version and the key, and marks an older version as
+// this one if upgrade is set. made is false for a new directory, which writeFormat must mark once
+// it has rows. ErrFormat, ErrMark, KeyError, or an error of reading.
 func checkFormat(o *Options, upgrade bool) (made bool, err error) {
 	names, err := o.fs.List(o.Dir)
 	if err != nil {
@@ -60,7 +59,7 @@ func checkFormat(o *Options, upgrade bool) (made bool, err error) {
 	return true, nil
 }
 
-// keyCheck tells keys apart without telling the key.
+// keyCheck identifies a key without revealing it.
 func keyCheck(key []byte) string {
 	if key == nil {
 		return unsealed

@@ -13,17 +13,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// fileSystem is what segments need of a file system; a test puts one in its place that loses power.
+// fileSystem is the file operations of segments. Tests use one that loses power.
 type fileSystem interface {
 	MkdirAll(dir string) error
-	// Create makes a file that is not there yet; Open opens one that is, for reading and writing.
-	// Both tell whether reads and writes bypass the page cache.
+	// Create makes a new file; Open opens an existing one for reading and writing. Both tell
+	// whether reads and writes bypass the page cache.
 	Create(name string) (f file, direct bool, err error)
 	Open(name string) (f file, direct bool, err error)
 	Remove(name string) error
 	Rename(from, to string) error
 	List(dir string) ([]string, error)
-	// SyncDir makes what was created, renamed and removed in dir durable.
+	// SyncDir makes creations, renames and removals in dir durable.
 	SyncDir(dir string) error
 	// Free is how many bytes may be written in dir's filesystem.
 	Free(dir string) (int64, error)
@@ -156,7 +156,8 @@ func (o osFile) WriteAt(bufs [][]byte, off int64) error {
 	return transfer(bufs, off, func(bufs [][]byte, off int64) (int, error) { return unix.Pwritev(o.fd, bufs, off) })
 }
 
-// transfer repeats move until bufs are through: one system call, unless the kernel stops short.
+// transfer repeats move until all bufs are through. That is one system call, unless the kernel
+// stops short.
 func transfer(bufs [][]byte, off int64, move func([][]byte, int64) (int, error)) error {
 	for len(bufs) > 0 {
 		n, err := move(bufs, off)

@@ -9,9 +9,9 @@ import (
 	"github.com/cognitora/dataplane/kv/block"
 )
 
-// entry is what the index knows of a record: 48 bytes, no pointers. The address is not there, only
-// a keyed hash of it: two addresses with one hash (2^-64 per pair, and nobody outside can find
-// such) displace each other, and whatever is read is held to its full address.
+// entry is the index's 48 bytes about a record, without pointers. It has a keyed hash instead of
+// the address: two addresses with the same hash (2^-64 per pair, and no outsider can find one)
+// displace each other. Every read compares the full address.
 type entry struct {
 	hash    uint64
 	seq     uint64
@@ -28,7 +28,7 @@ type entry struct {
 // States of an entry.
 const (
 	stateLive = 1
-	stateDead = 2 // deleted while the rows were being loaded, so that an older row does not come back
+	stateDead = 2 // deleted while the rows are loaded: an older row does not come back
 )
 
 func (e *entry) bytes() int64 { return int64(recordPages(int(e.size), e.flags)) * page }
@@ -60,7 +60,7 @@ func (x *index) hash(a *block.Addr) uint64 {
 	return maphash.Bytes(x.seed, appendAddr(key[:0], a))
 }
 
-// shard of a hash: its top bits; the slot is chosen by the others.
+// shard returns the shard of a hash, chosen by its top bits; the other bits choose the slot.
 func (x *index) shard(h uint64) *shard { return &x.shards[h>>(64-shardBits)] }
 
 func (s *shard) home(h uint64) int {
@@ -103,8 +103,8 @@ func (x *index) mark(h uint64, used *bool) (found entry, ok, changed bool) {
 	return *e, true, changed
 }
 
-// put sets the entry of e.hash, unless keep says of the one that is there (state 0: none) that it
-// stays. It returns what was there.
+// put sets the entry of e.hash and returns the previous one (state 0: none). keep, if not nil, may
+// say that the previous entry stays.
 func (x *index) put(e entry, keep func(old *entry) bool) (old entry, done bool) {
 	s := x.shard(e.hash)
 	s.mu.Lock()
@@ -203,9 +203,8 @@ func (x *index) size() (records, bytes int64) {
 	return records, bytes
 }
 
-// locks serialise what is done to one address: writes, deletions and moves, so that sequence
-// numbers and places grow in the order in which they take effect. There are as many as operations
-// under way.
+// locks serialise writes, deletions and moves of one address, so that sequence numbers and places
+// grow in the order of effect. There are as many as operations under way.
 type locks struct {
 	mu   sync.Mutex
 	held map[uint64]chan struct{}

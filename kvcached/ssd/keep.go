@@ -18,14 +18,14 @@ func (t *Tier) wakeReclaim() { wake(t.reclaim) }
 // keepLog seals segments that are full and moves the checkpoint.
 func (t *Tier) keepLog() {
 	select {
-	case <-t.ready: // a checkpoint would forget which rows of the log's tail have no record
+	case <-t.ready: // a checkpoint would end the tail, which tells rows without records
 	case <-t.stop.Done():
 		return
 	}
 	for {
 		t.sealFull()
 		t.log.mu.Lock()
-		due := t.log.fresh >= t.o.checkpointBytes || t.log.graves >= gravesMax
+		due := t.log.fresh >= t.o.checkpointBytes || t.log.tombs >= tombsMax
 		t.log.mu.Unlock()
 		if due {
 			t.checkpoint()
@@ -53,8 +53,7 @@ func (t *Tier) sealFull() {
 		if err := t.sealSegment(s); err != nil {
 			t.writeFailed("seal", err)
 		}
-		// Whether it went well or not, it is not tried again: the footer only saves reading all
-		// headers.
+		// Sealing is not tried again: the footer only saves reading all headers.
 		s.sealed.Store(true)
 		s.table = nil
 	}
@@ -81,7 +80,7 @@ func (t *Tier) sealSegment(s *segment) error {
 	return t.datasync(s)
 }
 
-// checkpoint makes the rows of everything that is settled durable, and remembers that.
+// checkpoint makes the rows of all settled records durable and notes the place.
 func (t *Tier) checkpoint() bool {
 	t.checkpointMu.Lock()
 	defer t.checkpointMu.Unlock()
@@ -89,7 +88,7 @@ func (t *Tier) checkpoint() bool {
 	l.mu.Lock()
 	c := checkpoint{place: l.settled(), seq: l.seq, segment: l.segment}
 	open := slices.Clone(l.open)
-	l.fresh, l.graves = 0, 0
+	l.fresh, l.tombs = 0, 0
 	l.mu.Unlock()
 	c.day, c.written = t.budget.state()
 	if t.rows.rotten.Load() {
@@ -97,7 +96,7 @@ func (t *Tier) checkpoint() bool {
 	}
 	for _, s := range open {
 		if s.id <= c.place.segment {
-			// What a failed sync leaves in doubt is found out by whoever reads it.
+			// A failed sync stays with its segment; reads check every record.
 			_ = t.datasync(s)
 		}
 	}
@@ -116,7 +115,7 @@ func (t *Tier) checkpoint() bool {
 	return true
 }
 
-// shut seals everything and sets the last checkpoint; nothing is under way any more.
+// shut seals all segments and sets the last checkpoint. No operation is under way any more.
 func (t *Tier) shut() error {
 	if !t.loaded() {
 		return nil // the next start begins where this one did

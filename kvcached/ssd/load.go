@@ -9,7 +9,7 @@ import (
 	"github.com/cognitora/dataplane/kv/block"
 )
 
-// rowFound returns the row of a, if its record may be there; for use while the index is being
+// rowFound returns the row of a, if its record may be there. It is used while the index is being
 // loaded.
 func (t *Tier) rowFound(a *block.Addr) (row, bool, error) {
 	r, ok, err := t.rows.get(a)
@@ -29,8 +29,8 @@ func (t *Tier) stands(r *row) bool {
 	return t.tail.vouches(r) && t.segs.get(r.segment) != nil
 }
 
-// loadRows fills the index. What was written, deleted or moved since Open began is in the index
-// already, or dead in it.
+// loadRows fills the index. Addresses that were written, deleted or moved since Open began have an
+// entry already, live or dead.
 func (t *Tier) loadRows() {
 	begun := t.o.now()
 	err := t.rows.each([]byte{rowRecord}, []byte{rowRecord + 1}, func(key, value []byte) bool {
@@ -92,8 +92,8 @@ func (t *Tier) loadRow(a *block.Addr, value []byte) {
 	t.load.bytes.Add(e.bytes())
 }
 
-// dropRow takes out the row of a if it is still the one seen, whose record is not there (nil: one
-// that does not parse).
+// dropRow drops the row of a, whose record is missing, unless the row has changed since it was
+// seen. Nil stands for a row that does not parse.
 func (t *Tier) dropRow(a *block.Addr, seen *row) {
 	hash := t.index.hash(a)
 	t.addrs.lock(hash)
@@ -122,10 +122,10 @@ func (t *Tier) dropRow(a *block.Addr, seen *row) {
 	}
 }
 
-// warnedFirst is how many damaged records are logged one by one; of more, every warnedEvery-th is.
+// warnedFirst damaged records are logged one by one, then every warnedEvery-th.
 const warnedFirst, warnedEvery = 10, 1000
 
-// warnDamaged says where a record is that a start cannot take up.
+// warnDamaged logs the place of a record that a start drops.
 func (t *Tier) warnDamaged(what string, p place, why error) {
 	if n := t.warned.Add(1); n <= warnedFirst || n%warnedEvery == 0 {
 		t.o.Logger.Warn(what, "file", segmentName(t.o.Dir, p.segment), "segment", p.segment, "offset",

@@ -10,7 +10,8 @@ import (
 	"syscall"
 )
 
-// log hands out places: records are appended to the active segment; a full one waits to be sealed.
+// log hands out places. Records are appended to the active segment; full segments wait to be
+// sealed.
 type log struct {
 	mu      sync.Mutex
 	active  *segment // nil: none yet
@@ -19,7 +20,7 @@ type log struct {
 	segment uint32        // number of the next segment
 	open    []*segment    // not yet wholly before the checkpoint, oldest first
 	fresh   int64         // bytes appended since the last checkpoint began
-	graves  int           // tombstones made since then
+	tombs   int           // tombstones made since then
 	space   chan struct{} // closed when bytes of the disk become free
 }
 
@@ -41,9 +42,9 @@ func (s *segment) fits(n uint32) bool {
 		uint64(s.next)+uint64(n)+uint64(footerPages(len(s.table)+1)) <= uint64(s.pageCount())
 }
 
-// allocate gives n pages to a record; moved says that reclaim asks, which may use the last free
-// segment. seq 0 draws a new sequence number. The address must be locked. errNoSpace: reclaim has
-// to free a segment first.
+// allocate gives n pages to a record of a locked address. moved says that reclaim asks, which may
+// use the last free segment. A sequence number of 0 draws a new one. errNoSpace: reclaim has to
+// free a segment first.
 func (t *Tier) allocate(n uint32, e tableEntry, moved bool) (*flight, error) {
 	l := &t.log
 	l.mu.Lock()
@@ -84,8 +85,8 @@ func (t *Tier) withheld() bool {
 	return s != nil && s.spare && !t.roomFor(t.segmentSize(), true)
 }
 
-// gravesMax is how many tombstones bring about a checkpoint, which clears them.
-const gravesMax = 1 << 16
+// tombsMax tombstones bring about a checkpoint, which clears them.
+const tombsMax = 1 << 16
 
 // rotate makes a new active segment with room for a record of n pages, if the disk cap allows;
 // log.mu is held.
@@ -146,7 +147,7 @@ func (t *Tier) land(f *flight, written bool) {
 	t.release(f.seg)
 }
 
-// end is the place before which everything given out lies.
+// end is the place behind everything that was given out.
 func (t *Tier) end() place {
 	t.log.mu.Lock()
 	defer t.log.mu.Unlock()
@@ -171,16 +172,16 @@ func (l *log) settled() place {
 	return p
 }
 
-// dug counts tombstones.
+// dug counts tombstones that were written.
 func (t *Tier) dug(n int) {
 	t.log.mu.Lock()
 	defer t.log.mu.Unlock()
-	if t.log.graves += n; t.log.graves >= gravesMax {
+	if t.log.tombs += n; t.log.tombs >= tombsMax {
 		t.wakeKeeper()
 	}
 }
 
-// announceSpace wakes who waits for space.
+// announceSpace wakes the writers that wait for space.
 func (t *Tier) announceSpace() {
 	t.log.mu.Lock()
 	defer t.log.mu.Unlock()
@@ -188,8 +189,8 @@ func (t *Tier) announceSpace() {
 	t.log.space = make(chan struct{})
 }
 
-// awaitSpace waits until a record of n pages fits or may fit. ErrReadOnly: nothing can be written
-// any more, so that reclaim frees nothing either.
+// awaitSpace waits until a record of n pages fits or may fit. ErrReadOnly: the rows cannot be
+// written any more, so reclaim frees nothing.
 func (t *Tier) awaitSpace(ctx context.Context, n uint32) error {
 	for {
 		t.log.mu.Lock()

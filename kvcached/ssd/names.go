@@ -15,8 +15,8 @@ type names struct {
 	text    map[block.ModelID]string
 	writing map[block.ModelID]int // writes under way
 	swept   time.Time             // when the keeper searched last
-	tenants map[string]int        // how many of text are each one's
-	tight   bool                  // a tenant had its share since then
+	tenants map[string]int        // namespaces of each
+	tight   bool                  // a tenant reached its share since then
 }
 
 // maxNames is how many namespaces a directory may hold; records of more are refused.
@@ -25,8 +25,7 @@ const maxNames = 1 << 16
 // maxTenantNames is how many of them may be one tenant's, or nobody's.
 const maxTenantNames = maxNames / 4
 
-// When the keeper looks for unused namespaces: there are so many, and it has not looked for so
-// long.
+// The keeper looks for unused namespaces at crowdedNames, and at most once in sweepNames.
 const (
 	crowdedNames = maxNames / 8 * 7
 	sweepNames   = time.Minute
@@ -61,14 +60,14 @@ func (n *names) end(id block.ModelID) {
 	}
 }
 
-// ensure has the row of the namespace written before its records are found again.
+// ensure writes the row of the namespace before its records are found again.
 func (n *names) ensure(r *rows, id block.ModelID, text string) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	return n.know(r, id, text)
 }
 
-// know has the row of the namespace written if it is not there. The lock is held.
+// know writes the row of the namespace if it is missing. The lock is held.
 func (n *names) know(r *rows, id block.ModelID, text string) error {
 	if n.text[id] == text && text != "" {
 		return nil
@@ -92,7 +91,7 @@ func (n *names) know(r *rows, id block.ModelID, text string) error {
 	return nil
 }
 
-// set takes up a namespace that is not there. The lock is held, or nobody else has the names.
+// set adds a namespace. The lock is held, or nobody else has the names.
 func (n *names) set(id block.ModelID, text string) {
 	n.text[id] = text
 	if n.tenants == nil {
@@ -110,7 +109,7 @@ func (n *names) drop(id block.ModelID) {
 	delete(n.text, id)
 }
 
-// crowded tells whether there are nearly too many.
+// crowded tells whether the limits are nearly reached.
 func (n *names) crowded() bool {
 	n.mu.RLock()
 	defer n.mu.RUnlock()

@@ -10,14 +10,13 @@ import (
 	"github.com/cognitora/dataplane/kv/block"
 )
 
-// page is the unit of everything in a segment: records begin at a multiple of it, as direct I/O
-// wants.
+// page is the unit of segments: records begin at a multiple of it, as direct I/O needs.
 const page = 4096
 
 // MinCap is the smallest disk cap.
 const MinCap = 32 << 20
 
-// Bounds of what the options leave open.
+// Bounds and defaults of Options.
 const (
 	segmentMax     = 256 << 20
 	segmentMin     = 1 << 20
@@ -27,7 +26,7 @@ const (
 	keyBytes       = 32
 )
 
-// Options says where the tier lies and what it may use.
+// Options of Open.
 type Options struct {
 	// Dir is the directory of the tier; it is made (0700) if missing. Required.
 	Dir string
@@ -36,22 +35,22 @@ type Options struct {
 	// SegmentSize is the size of a segment file in bytes, rounded down to 4 KiB; it bounds the
 	// payload of a record. 0: a sixteenth of Cap, from 1 MiB to 256 MiB.
 	SegmentSize int64
-	// RowShare is the part of Cap, in bytes, that is kept for the rows of the index; when they grow
-	// beyond it, segments give way. 0: a sixteenth of Cap, at least 16 MiB.
+	// RowShare is the part of Cap, in bytes, that is kept for the rows of the index. Segments give
+	// way to rows that grow beyond it. 0: a sixteenth of Cap, at least 16 MiB.
 	RowShare int64
-	// Readers is how many reads may be in the kernel at once; more wait. 0: 64.
+	// Readers bounds the reads in the kernel at once; more wait. 0: 64.
 	Readers int
-	// Buffers is how many payloads may be in the tier's own aligned memory at once (those that do
-	// not come from or go to aligned memory); more wait. 0: 16.
+	// Buffers bounds the payloads in the tier's own aligned memory, which payloads from and to
+	// unaligned memory use; more wait. 0: 16.
 	Buffers int
 	// ReclaimRate bounds what reclaim copies, in bytes per second. 0: no bound.
 	ReclaimRate int64
-	// DailyWrites is how many bytes may be written in a day (UTC) before writes that need not be
-	// durable are refused with ErrBudget. 0: no bound.
+	// DailyWrites bounds the bytes written in a day (UTC). Beyond it only durable writes are taken,
+	// others fail with ErrBudget. 0: no bound.
 	DailyWrites int64
-	// Quota names the account that a namespace's records count on, and its limit in bytes of
-	// segments; 0: no limit. An empty account is the namespace's own. Writes beyond the limit are
-	// refused with ErrQuota. Nil: no limits.
+	// Quota returns the account of a namespace, and the account's limit in bytes of segments; 0: no
+	// limit. An empty account is the namespace's own. Writes beyond the limit fail with ErrQuota.
+	// Nil: no limits.
 	Quota func(namespace string) (account string, bytes int64)
 	// Key, of 32 bytes, seals payloads at rest with AES-256-GCM. Names (addresses, namespaces,
 	// keys, attributes) and checksums are not sealed. A directory is sealed as a whole or not at
@@ -60,7 +59,7 @@ type Options struct {
 	// Evicted is called for each block that reclaim drops or a read finds damaged, under the lock
 	// of its address: it must be quick and not call the tier. nil: nobody is told.
 	Evicted func(block.Addr)
-	// Logger takes what an operator should know. nil: slog.Default().
+	// Logger gets messages for the operator. nil: slog.Default().
 	Logger *slog.Logger
 
 	fs    fileSystem       // nil: the operating system's
@@ -71,7 +70,7 @@ type Options struct {
 	checkpointBytes int64            // written between two checkpoints; 0: 64 MiB
 }
 
-// fill checks o and puts in what it leaves open.
+// fill checks o and sets defaults.
 func (o Options) fill() (Options, error) {
 	bad := func(field string, value any, hint string) (Options, error) {
 		return o, fmt.Errorf("ssd: %s is %v: %s", field, value, hint)

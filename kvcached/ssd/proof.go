@@ -12,8 +12,8 @@ import (
 )
 
 // The last checkpoint is copied to a file of its own after the rows have it. Pebble takes damage
-// near the end of its log or manifest for the end that a crash left, and opens without what
-// followed; rows that are older than the file show that.
+// near the end of its log or manifest for a crash, and opens without the end. Rows that are older
+// than the file show the loss.
 //
 //	0 magic · 8 checkpoint · 48 CRC32C of bytes 0 to 48 · zero up to 4 KiB
 const (
@@ -27,7 +27,7 @@ var (
 	errProof = errors.New("ssd: the copy of the checkpoint is damaged") // Open writes it again
 )
 
-// readProof returns the checkpoint that the rows must have reached; the zero one if the file is
+// readProof returns the checkpoint that the rows must have reached. It is zero if the file is
 // missing, not written yet or, with errProof, damaged.
 func readProof(o *Options) (c checkpoint, err error) {
 	f, _, err := o.fs.Open(filepath.Join(o.Dir, proofFile))
@@ -64,8 +64,7 @@ func (t *Tier) openProof() (err error) {
 	return t.o.fs.SyncDir(t.o.Dir)
 }
 
-// writeProof writes the checkpoint, which the rows have for certain. A failure costs only the
-// proof.
+// writeProof copies a durable checkpoint. After a failure only the proof is missing.
 func (t *Tier) writeProof(c *checkpoint) {
 	b := t.pages.Get().(*[page]byte)
 	defer t.pages.Put(b)

@@ -9,9 +9,9 @@ import (
 	"github.com/cognitora/dataplane/kv/block"
 )
 
-// Find tells whether there is a block, and all of it but key, attribute and parent, from memory
-// (while the index is being loaded, also from the rows). It is no use of the block. A block found
-// may still be a miss when it is read.
+// Find returns a block's Info without key, attribute and parent, from memory, or from the rows
+// while the index is being loaded. It does not mark the block as used. Reading a block that was
+// found may still miss.
 func (t *Tier) Find(a block.Addr) (Info, bool) {
 	if !t.users.enter() {
 		return Info{}, false
@@ -24,7 +24,7 @@ func (t *Tier) Find(a block.Addr) (Info, bool) {
 	return Info{Addr: a, Namespace: t.names.get(a.Model), Expires: e.expires, Length: int(e.size), CRC: e.crc}, true
 }
 
-// Touch marks blocks as used, so that reclaim spares them.
+// Touch marks blocks as used: reclaim spares them.
 func (t *Tier) Touch(addrs ...block.Addr) {
 	for i := range addrs {
 		t.use(t.index.hash(&addrs[i]), true)
@@ -51,7 +51,7 @@ func (t *Tier) find(a *block.Addr, use bool) (entry, bool) {
 	if use {
 		look = func(hash uint64) (entry, bool) { return t.use(hash, true) }
 	}
-	loaded := t.loaded() // asked first: what is loaded in between is in the index
+	loaded := t.loaded() // asked first: rows loaded in between are in the index
 	e, ok := look(hash)
 	if !ok && !loaded {
 		r, found, err := t.rowFound(a)
@@ -59,7 +59,7 @@ func (t *Tier) find(a *block.Addr, use bool) (entry, bool) {
 			t.stats.readErrors.Add(1)
 		}
 		if e, ok = r.entry(hash), found; !ok {
-			// It may have been loaded meanwhile.
+			// It may have been loaded in between.
 			e, ok = look(hash)
 		}
 	}
@@ -71,12 +71,12 @@ func (t *Tier) find(a *block.Addr, use bool) (entry, bool) {
 
 func (t *Tier) expired(at int64) bool { return at != 0 && at <= t.o.now().UnixMilli() }
 
-// readAttempts is how often a read follows a record that reclaim moves away under it.
+// readAttempts bounds how often a read follows a record that reclaim moves.
 const readAttempts = 4
 
-// Read reads the block's payload into dst and marks it as used. Into dst that begins at a multiple
-// of 4 KiB and whose capacity goes on to the end of the payload's last 4 KiB it is read directly,
-// and what follows the payload in that is zeroed. ErrMiss, ErrShort (Info.Length says what is
+// Read reads the block's payload into dst and marks the block as used. A dst that begins at a
+// multiple of 4 KiB and has capacity up to the end of the payload's last 4 KiB is read into
+// directly; the rest of the last 4 KiB is zeroed. ErrMiss, ErrShort (Info.Length says how much is
 // needed), ErrCorrupt, ErrIO, ErrClosed, or the error of ctx.
 func (t *Tier) Read(ctx context.Context, a block.Addr, dst []byte) (Info, error) {
 	if !t.users.enter() {
@@ -157,9 +157,8 @@ func (t *Tier) startRead(ctx context.Context) error {
 	}
 }
 
-// readRecord reads the record at p, whose payload has the given size and flags, and checks
-// everything that the record can tell by itself: its place, its salt and its checksums. The payload
-// is in dst.
+// readRecord reads the record at p, whose payload has the given size and flags, into dst. It checks
+// place, salt and checksums, but not the address.
 func (t *Tier) readRecord(ctx context.Context, s *segment, h *header, head []byte, p place, size int, flags uint16,
 	dst []byte) ([]byte, error) {
 	off := int64(p.page) * page
@@ -200,7 +199,8 @@ func (t *Tier) readRecord(ctx context.Context, s *segment, h *header, head []byt
 	return t.unseal(s, h, head, b[:stored], dst[:size])
 }
 
-// unseal brings the stored bytes to dst, unless they are there, and verifies them.
+// unseal copies the stored bytes to dst, unless they are there, decrypts sealed ones, and verifies
+// the checksum.
 func (t *Tier) unseal(s *segment, h *header, head, stored, dst []byte) ([]byte, error) {
 	switch {
 	case h.flags&flagSealed != 0 && s.seal != nil:
@@ -218,7 +218,7 @@ func (t *Tier) unseal(s *segment, h *header, head, stored, dst []byte) ([]byte, 
 	return dst, nil
 }
 
-// dropDamaged takes the record of e out for good. false: it was not the address's record any more.
+// dropDamaged drops the record of e for good. false: the address has another record by now.
 func (t *Tier) dropDamaged(a *block.Addr, e *entry, why error) bool {
 	t.addrs.lock(e.hash)
 	defer t.addrs.unlock(e.hash)

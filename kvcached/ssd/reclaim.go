@@ -11,11 +11,11 @@ import (
 	"github.com/cognitora/dataplane/kv/block"
 )
 
-// spareDivisor bounds what reclaim copies out of a segment: a fifth of it, so that for each byte
-// that a writer brings at the cap at most 1/(1-1/5) = 1.25 are written.
+// spareDivisor bounds reclaim's copies to a fifth of a segment: for each byte from a writer at the
+// cap at most 1/(1-1/5) = 1.25 are written.
 const spareDivisor = 5
 
-// reclaimSegments keeps room for a segment by deleting one after the other.
+// reclaimSegments frees segments, one after the other, while there is no room for a new one.
 func (t *Tier) reclaimSegments() {
 	select {
 	case <-t.ready:
@@ -29,7 +29,7 @@ func (t *Tier) reclaimSegments() {
 		var again <-chan time.Time
 		for t.stop.Err() == nil && !t.roomFor(max(t.segmentSize(), t.squeeze.wanted.Load()), false) {
 			t.reclaiming.Store(true)
-			t.dropSpares(t.segmentSize() / 2) // the rows have grown
+			t.dropSpares(t.segmentSize() / 2) // for rows that have grown
 			freed := t.reclaimOne()
 			t.reclaiming.Store(false)
 			t.tried(freed)
@@ -48,8 +48,7 @@ func (t *Tier) reclaimSegments() {
 	}
 }
 
-// reclaimRetry is how long reclaim waits when no segment can be freed, such as when all are still
-// written to.
+// reclaimRetry is the pause when no segment can be freed, such as when all are still written to.
 const reclaimRetry = 50 * time.Millisecond
 
 // reclaimOne frees a segment; false: there is none that can be freed.
@@ -82,14 +81,13 @@ func (t *Tier) reclaimOne() bool {
 	return true
 }
 
-// passMax is how many segments reclaim passes over in search of one that is little used.
+// passMax bounds the segments that reclaim passes over in search of one that is little used.
 const passMax = 16
 
-// victim chooses the segment to free and acquires it: one of which so little lives that all of it
-// may be copied (all), or the oldest of which what was used may be. Those passed over get a second
-// chance: they go to the end of the line and have to be used anew. If there is none such, any has
-// the oldest taken all the same; without, the caller first brings the checkpoint past more
-// segments.
+// victim chooses and acquires the segment to free. The first choice is the emptiest, if all of its
+// live records may be copied (all). The second is the oldest whose used records may be copied.
+// Segments passed over get a second chance: they go to the end of the line and must be used anew.
+// Without either, any takes the oldest; otherwise the caller moves the checkpoint first.
 func (t *Tier) victim(any bool) (best *segment, all bool) {
 	line := t.reclaimable()
 	for _, s := range line {
@@ -114,8 +112,7 @@ func (t *Tier) victim(any bool) (best *segment, all bool) {
 	return t.segs.acquire(best.id), all
 }
 
-// reclaimable are the segments that may be freed, those to be freed first in front. What the
-// checkpoint has not passed may not.
+// reclaimable lists the segments that the checkpoint has passed, those to be freed first in front.
 func (t *Tier) reclaimable() []*segment {
 	t.log.mu.Lock()
 	busy := map[*segment]bool{t.log.active: true}
@@ -128,7 +125,7 @@ func (t *Tier) reclaimable() []*segment {
 	return line
 }
 
-// spare sends s to the end of the line and takes back that its records were used.
+// spare sends s to the end of the line and marks its records as not used.
 func (t *Tier) spare(s *segment) {
 	t.log.mu.Lock()
 	s.rank = uint64(t.log.segment)
@@ -145,7 +142,7 @@ func (t *Tier) spare(s *segment) {
 	}
 }
 
-// readTable returns the records of s: from its footer, or from their headers if it has none.
+// readTable returns the records of s, from its footer or, without one, from their headers.
 func (t *Tier) readTable(ctx context.Context, s *segment) ([]tableEntry, error) {
 	table, err := footerOf(s)
 	if err == nil {
@@ -181,15 +178,15 @@ func footerOf(s *segment) ([]tableEntry, error) {
 	return decodeTable(b, n, sum, first)
 }
 
-// move is a record that has been copied but not yet published.
+// move is a record that is copied but not published.
 type move struct {
 	old    entry
 	h      header
 	flight *flight
 }
 
-// copyOut copies records of s that were used since they were written or last spared, or all that
-// live.
+// copyOut copies the records of s that were used since they were written or last spared, or all
+// live ones.
 func (t *Tier) copyOut(s *segment, table []tableEntry, all bool) (moves []move) {
 	allowed := s.size.Load() / spareDivisor
 	var buf []byte
@@ -224,8 +221,8 @@ func lies(e *entry, s *segment, r *tableEntry) bool {
 	return e.state == stateLive && e.segment == s.id && e.page == r.page && e.seq == r.seq
 }
 
-// copyRecord appends a copy of the record to the log. Its flight lasts until settle, so the
-// checkpoint does not pass it.
+// copyRecord appends a copy of the record to the log. Its flight lasts until settle, which keeps
+// the checkpoint before it.
 func (t *Tier) copyRecord(s *segment, r *tableEntry, hash uint64, buf []byte) (m move, err error) {
 	head := t.pages.Get().(*[page]byte)
 	defer t.pages.Put(head)
@@ -255,8 +252,8 @@ func (t *Tier) copyRecord(s *segment, r *tableEntry, hash uint64, buf []byte) (m
 	return m, nil
 }
 
-// allocateCopy gives a place to the copy of a record that is still the address's: under the
-// address's lock, so that a later deletion's tombstone lies behind the copy.
+// allocateCopy gives a place to the copy of a record that the address still has. It holds the
+// address's lock, so a later tombstone lies behind the copy.
 func (t *Tier) allocateCopy(s *segment, r *tableEntry, hash uint64) (*flight, entry, error) {
 	t.addrs.lock(hash)
 	defer t.addrs.unlock(hash)
@@ -309,8 +306,8 @@ func (t *Tier) settleOne(m *move, durable bool) bool {
 	return true
 }
 
-// evict drops what still lies in s. The rows are gone for certain before anybody misses a block:
-// what is then written or deleted under its address need not know of it.
+// evict drops the blocks that still lie in s. The rows are durably gone before anybody misses a
+// block, so later writes and deletions need not know of it.
 func (t *Tier) evict(s *segment, table []tableEntry) bool {
 	for some := range slices.Chunk(table, evictBatch) {
 		if !t.evictSome(s, some) {
@@ -320,7 +317,7 @@ func (t *Tier) evict(s *segment, table []tableEntry) bool {
 	return true
 }
 
-// evictBatch is how many records are evicted under lock at once.
+// evictBatch bounds the records that are evicted under lock at once.
 const evictBatch = 1024
 
 func (t *Tier) evictSome(s *segment, table []tableEntry) bool {

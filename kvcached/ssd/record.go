@@ -17,8 +17,8 @@ import (
 //	168 CRC32C of this header u32 · 172 zero [20] · 192 namespace, key, attribute
 //
 // The header's CRC covers bytes 0 to 168 and the names. A sealed payload is 16 bytes longer by its
-// tag. Segment, page and salt make a header valid in one place only: a payload that looks like a
-// header, which any client may send, is none, as it cannot know the salt.
+// tag. Segment, page and salt make a header valid in one place only. Clients do not know the salt,
+// so none can send a payload that passes for a header.
 const (
 	recordMagic   = "cgnkvREC"
 	recordVersion = 1
@@ -34,7 +34,7 @@ const (
 	flagGraves             // an older program's copy of tombstones; the record has no address
 )
 
-// errRecord says that a page is not the header of a record, or not of the one that was looked for.
+// errRecord says that a page is not the header of a record, or is another record's.
 var errRecord = errors.New("ssd: not a record")
 
 // place is where a record lies.
@@ -110,8 +110,8 @@ func headerSum(b []byte, names int) uint32 {
 	return block.Extend(block.Sum(b[:recordCRC]), b[recordFixed:recordFixed+names])
 }
 
-// decode reads the page b. Key and Attr of h point into it. The payload's checksum is not looked
-// at.
+// decode reads the page b. Key and Attr of h point into it. It does not check the payload's
+// checksum.
 func (h *header) decode(b []byte) error {
 	le := binary.LittleEndian
 	if len(b) < page || string(b[:8]) != recordMagic {

@@ -12,12 +12,11 @@ import (
 	"github.com/cognitora/dataplane/kv/block"
 )
 
-// seqJump is how far sequence numbers jump at each start: above all that were given out but not
+// seqJump is added to the sequence number at each start, to pass all that were given out but not
 // written.
 const seqJump = 1 << 20
 
-// tail is what was found in the log behind the checkpoint: a row that points there and has no
-// record is dropped.
+// tail is the records behind the checkpoint. A row that points there without a record is dropped.
 type tail struct {
 	from    place
 	to      uint32           // the first segment that is younger than this start
@@ -33,8 +32,8 @@ func (l *tail) vouches(r *row) bool {
 	return ok && seq == r.seq
 }
 
-// recover reads checkpoint, tombstones and names, opens the segments and finds again what was
-// written behind the checkpoint.
+// recover reads checkpoint, tombstones and names, opens the segments and takes up the records
+// behind the checkpoint.
 func (t *Tier) recover(ctx context.Context) error {
 	c, err := t.rows.checkpoint()
 	if err != nil {
@@ -74,7 +73,7 @@ func (t *Tier) readNames() error {
 	})
 }
 
-// readTombstones returns up to which sequence number addresses are dead.
+// readTombstones returns the sequence number up to which records of an address are dead.
 func (t *Tier) readTombstones() (map[block.Addr]uint64, error) {
 	dead := map[block.Addr]uint64{}
 	err := t.rows.each([]byte{rowTombstone}, []byte{rowTombstone + 1}, func(key, value []byte) bool {
@@ -90,8 +89,9 @@ func (t *Tier) readTombstones() (map[block.Addr]uint64, error) {
 	return dead, err
 }
 
-// openSegments opens what is in the directory. A segment behind the checkpoint whose first page is
-// bad was being made when the crash came; one before it is damaged, and all of its records with it.
+// openSegments opens the segments in the directory. A segment behind the checkpoint with a bad
+// first page was being made during the crash. One before it is damaged, and all of its records with
+// it.
 func (t *Tier) openSegments(from place) error {
 	names, err := t.o.fs.List(t.o.Dir)
 	if err != nil {
@@ -129,15 +129,15 @@ func (t *Tier) openSegments(from place) error {
 	return nil
 }
 
-// recoverSegment finds the records of s behind the checkpoint, gives rows to those that have none
-// or an older one, and seals s.
+// recoverSegment takes up the records of s behind the checkpoint, writes rows that are missing or
+// older, and seals s.
 func (t *Tier) recoverSegment(ctx context.Context, s *segment, dead map[block.Addr]uint64) error {
 	from := uint32(1)
 	if s.id == t.tail.from.segment {
 		from = max(from, t.tail.from.page)
 	}
 	if from > 1 {
-		// What lies before the checkpoint is wanted for the footer only.
+		// Records before the checkpoint are only needed for the footer.
 		if err := t.walk(ctx, s, 1, from, false, func(h *header, _ []byte, _ error) { s.note(h) }); err != nil {
 			return err
 		}
@@ -146,7 +146,7 @@ func (t *Tier) recoverSegment(ctx context.Context, s *segment, dead map[block.Ad
 	var failed error
 	err := t.walk(ctx, s, from, s.pageCount(), true, func(h *header, head []byte, damage error) {
 		t.log.seq = max(t.log.seq, h.seq)
-		// unless it was being written at the checkpoint, which then counted it, too
+		// A record that was being written at the checkpoint counts twice.
 		t.budget.take(t.o.now(), 0, int64(h.pages())*page, true)
 		if damage != nil {
 			t.stats.torn.Add(1)
@@ -191,7 +191,7 @@ func (s *segment) note(h *header) {
 		flags: h.flags})
 }
 
-// recoverRecord gives a row to a record if it is the newest of its address.
+// recoverRecord writes the row of a record if it is the newest of its address.
 func (t *Tier) recoverRecord(batch *change, h *header, dead map[block.Addr]uint64) error {
 	if h.seq <= dead[h.Addr] {
 		return nil
@@ -201,7 +201,7 @@ func (t *Tier) recoverRecord(batch *change, h *header, dead map[block.Addr]uint6
 		ok, err = false, nil
 	}
 	if err != nil {
-		// Which of the two is newer cannot be told.
+		// Nobody can tell which of the two is newer.
 		t.stats.readErrors.Add(1)
 		return nil
 	}
@@ -211,24 +211,23 @@ func (t *Tier) recoverRecord(batch *change, h *header, dead map[block.Addr]uint6
 	if err := t.names.ensure(t.rows, h.Addr.Model, h.Namespace); err != nil {
 		return err
 	}
-	// Rows of the batch cannot be read yet: this keeps older copies behind this one from replacing
-	// it.
+	// Rows of the batch cannot be read yet. The mark keeps older copies further on from replacing
+	// this record.
 	dead[h.Addr] = h.seq - 1
 	r := rowOf(h)
 	batch.put(&h.Addr, &r)
 	return nil
 }
 
-// errCut says that a record goes on where its file has ended.
+// errCut says that the file ends within a record.
 var errCut = fmt.Errorf("%w: the file ends within it", errRecord)
 
-// walkWindow is how many bytes of a segment are read at once.
+// walkWindow is the bytes of a segment that are read at once.
 const walkWindow = 1 << 20
 
-// walk calls visit with each record of s, and its header page, whose header lies in the pages
-// [from, to), in order. A page that is no header is stepped over. verify reads payloads too, and
-// damage says what is wrong with one; without, damage is nil. What cannot be read is stepped over
-// and counted.
+// walk calls visit, in order, with each record of s whose header lies in the pages [from, to), and
+// with its header page. Pages that are no header or cannot be read are skipped; unreadable ones are
+// counted. With verify it reads payloads, too, and damage says why one is not sound.
 func (t *Tier) walk(ctx context.Context, s *segment, from, to uint32, verify bool,
 	visit func(h *header, head []byte, damage error)) error {
 	window := alignedBytes(walkWindow)
@@ -271,8 +270,7 @@ func (t *Tier) walk(ctx context.Context, s *segment, from, to uint32, verify boo
 		}
 		visit(&h, head, damage)
 		if damage != nil {
-			// Its length cannot be trusted to end where the next begins if it was never written
-			// whole.
+			// Its length may be wrong, so the next record may begin on any page.
 			p++
 			continue
 		}
@@ -281,8 +279,8 @@ func (t *Tier) walk(ctx context.Context, s *segment, from, to uint32, verify boo
 	return nil
 }
 
-// verifyAt checks the record of h, which begins the window; if the window holds it whole, it is not
-// read again.
+// verifyAt checks the record of h, which begins the window. It reads again only if the window does
+// not hold the whole record.
 func (t *Tier) verifyAt(ctx context.Context, s *segment, h *header, window, dst []byte) error {
 	stored := storedSize(h.size, h.flags)
 	switch {

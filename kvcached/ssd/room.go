@@ -13,41 +13,41 @@ import (
 	"time"
 )
 
-// squeeze is about a filesystem with less room than the cap allows. Segments get what is free there
-// beyond the rows' room, and give way when that shrinks.
+// squeeze is the state of a tier whose filesystem has less room than the cap allows. Segments get
+// the free bytes beyond the rows' room, and give way when those shrink.
 type squeeze struct {
 	limit    atomic.Int64 // bytes of segments and spare files, as of the last look; 0: the cap's
 	times    atomic.Uint64
 	quota    atomic.Int64 // bytes at which the filesystem was full although it had room; 0: never
 	quotaEnd atomic.Int64 // when quota is over, Unix ns
-	wanted   atomic.Int64 // size of the largest segment that somebody waits for
-	hopeless atomic.Bool  // reclaim frees nothing: who waits for space is told
+	wanted   atomic.Int64 // size of the largest segment that a writer waits for
+	hopeless atomic.Bool  // reclaim frees nothing: writers fail instead of waiting
 	failed   int          // times in a row that reclaim freed nothing; reclaim's own
 	ballast  atomic.Bool  // the file is there
 }
 
 const (
-	// rowRoom is what stays free for the rows, in bytes: their log is written to tables, and
-	// without room that is tried again without end.
+	// rowRoom stays free for the rows, in bytes: they write their log to tables, and repeat that
+	// without end if there is no room.
 	rowRoom = 4 * rowMemory
-	// smallFiles is what LOCK, FORMAT, CHECKPOINT and REBUILD may take; rowSlack what the rows may
-	// grow by between two looks at their size.
+	// smallFiles bounds LOCK, FORMAT, CHECKPOINT and REBUILD together; rowSlack bounds the growth
+	// of the rows between two looks at their size.
 	smallFiles = 5 * page
 	rowSlack   = 3 * rowMemory
 
 	ballastFile = "BALLAST"
-	// ballastSize is given back to a full filesystem so that the rows can still be written until
-	// reclaim has made room; it is of the rows' share.
+	// ballastSize is given back to a full filesystem, so that the rows can be written until reclaim
+	// has made room. It is part of the rows' share.
 	ballastSize = 4 << 20
 
 	squeezeLook  = time.Second // between looks at what is free
 	quotaFor     = time.Minute // until a filesystem that was full is tried again
-	squeezeTries = 20          // of reclaim in vain, reclaimRetry apart, before who waits is told
+	squeezeTries = 20          // of reclaim in vain, reclaimRetry apart, before writers fail
 	squeezeParts = 8           // segments made of the room of a squeezed tier
 	squeezeMin   = 4 << 20     // bytes of segments for which the rows' room gives way
 )
 
-// free is how many bytes the filesystem has left, without end where that cannot be told.
+// free returns the filesystem's free bytes, without end if they are unknown.
 func (o *Options) free() int64 {
 	n, err := o.fs.Free(o.Dir)
 	if err != nil {
@@ -56,8 +56,8 @@ func (o *Options) free() int64 {
 	return n
 }
 
-// share is how many bytes segments and spare files may have together, and whether the filesystem
-// leaves them less than the cap does. Rows have their share, or more if they are larger.
+// share returns the bytes that segments and spare files may have together, and whether the
+// filesystem leaves them less than the cap does. Rows have their share, or more if they are larger.
 func (t *Tier) share() (bytes int64, squeezed bool) {
 	bytes = t.o.Cap - smallFiles - max(t.o.RowShare, t.rows.usage()+rowSlack+ballastSize)
 	if disk, free := t.disk.Load(), t.o.free(); free-rowRoom < bytes-disk {
@@ -70,7 +70,7 @@ func (t *Tier) share() (bytes int64, squeezed bool) {
 	return bytes, squeezed
 }
 
-// room is how many bytes segments may take beyond what they take.
+// room returns the bytes by which segments may grow.
 func (t *Tier) room() int64 {
 	share, _ := t.share()
 	return share - t.disk.Load()
@@ -112,8 +112,8 @@ func (q *squeeze) want(size int64) {
 	}
 }
 
-// look takes note of what is free: it says when the tier begins and ceases to be squeezed, sets the
-// ballast aside, and wakes who waits for room.
+// look logs when the tier begins and ceases to be squeezed, sets the ballast aside, and wakes
+// writers that there is room for.
 func (t *Tier) look() {
 	q := &t.squeeze
 	share, squeezed := t.share()
@@ -139,7 +139,7 @@ func (t *Tier) look() {
 	}
 }
 
-// tried is told whether reclaim freed a segment, and wakes who waits when there is no hope left.
+// tried notes whether reclaim freed a segment, and wakes the writers when there is no hope left.
 func (t *Tier) tried(freed bool) {
 	q := &t.squeeze
 	if _, squeezed := t.share(); freed || !squeezed {

@@ -30,7 +30,7 @@ const (
 	rowVersion = 1
 )
 
-// errRow says that a row does not parse; its record is a miss.
+// errRow says that a row does not parse. Its record is a miss.
 var errRow = errors.New("ssd: malformed row")
 
 func appendAddr(b []byte, a *block.Addr) []byte {
@@ -120,7 +120,7 @@ func (r *row) decode(b []byte) error {
 	return nil
 }
 
-// checkpoint says that the rows know everything that the log holds before the place.
+// checkpoint says that the rows have all records of the log before the place.
 type checkpoint struct {
 	place
 	seq     uint64 // above all that were given out

@@ -14,7 +14,7 @@ import (
 	"github.com/cognitora/dataplane/kv/block"
 )
 
-// rows keeps the small things in Pebble.
+// rows is the Pebble database of records' rows, tombstones, namespaces and the checkpoint.
 type rows struct {
 	db     *pebble.DB
 	broken atomic.Bool   // Pebble cannot write any more: the tier only reads from now on
@@ -61,8 +61,8 @@ func openRows(o *Options) (*rows, error) {
 	return r, nil
 }
 
-// rowLog passes on what Pebble logs. Fatal means that the database can write no more, not that the
-// process must die.
+// rowLog passes Pebble's messages on. Fatal means that the database cannot be written any more; the
+// process goes on.
 type rowLog struct {
 	log  *slog.Logger
 	rows *rows
@@ -111,13 +111,14 @@ func (c change) put(a *block.Addr, r *row) {
 
 func (c change) drop(a *block.Addr) { _ = c.batch.Delete(recordKey(nil, a), nil) }
 
-// bury drops the row of a and says that everything up to seq is dead. end is the end of the log.
+// bury drops the row of a and writes a tombstone: everything up to seq is dead. end is the end of
+// the log.
 func (c change) bury(a *block.Addr, seq uint64, end place) {
 	c.drop(a)
 	_ = c.batch.Set(tombstoneKey(end, a), binary.LittleEndian.AppendUint64(nil, seq), nil)
 }
 
-// check sets the checkpoint, before which no tombstone is needed any more.
+// check sets the checkpoint and drops the tombstones before it.
 func (c change) check(p *checkpoint) {
 	_ = c.batch.Set([]byte{rowCheckpoint}, p.encode(), nil)
 	end := binary.BigEndian.AppendUint32([]byte{rowTombstone}, p.place.segment)

@@ -6,17 +6,17 @@ import (
 	"fmt"
 )
 
-// scanBuckets is how many parts Scan divides the addresses into, by the first bits of their
-// digests.
+// scanBuckets is the number of parts into which Scan divides the addresses, by the first bits of
+// their digests.
 const (
 	scanBits    = 12
 	scanBuckets = 1 << scanBits
 )
 
-// Scan calls visit with the blocks of one part of all addresses, the one that cursor (0 to begin
-// with) says, and returns the next cursor, 0 at the end. What is there from the first call to the
-// last is seen at least once. visit must not call
-// methods of the tier that wait for it; false ends this part, and next is the same cursor again.
+// Scan calls visit with the blocks in the part of all addresses that cursor names (0 to begin
+// with), and returns the next cursor, 0 at the end. A block that stays from the first call to the
+// last is seen at least once. visit must not call methods of the tier that wait for it; with false
+// the part ends, and next is the same cursor again.
 func (t *Tier) Scan(ctx context.Context, cursor uint64, visit func(Info) bool) (next uint64, err error) {
 	if cursor >= scanBuckets {
 		return 0, nil
@@ -48,7 +48,7 @@ func (t *Tier) Scan(ctx context.Context, cursor uint64, visit func(Info) bool) (
 	return next, nil
 }
 
-// infoOf returns what a row says, if it is that of a live block.
+// infoOf returns the Info of a row, if its block is live.
 func (t *Tier) infoOf(key, value []byte) (Info, bool) {
 	a, ok := parseAddr(key[1:])
 	var r row

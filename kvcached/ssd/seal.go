@@ -9,10 +9,10 @@ import (
 	"encoding/binary"
 )
 
-// sealer is the cipher of a segment: its key is derived from the tier's and from the segment's
-// random salt, and the nonce is the page at which the record begins. No page of a segment is given
-// out twice, so no nonce is either, and no two segments share a key, even in a directory that was
-// emptied or copied. nil without a key.
+// sealer returns a segment's cipher, nil without a key. The cipher's key is derived from the tier's
+// key and the segment's random salt, so no two segments share one, even in a directory that was
+// emptied or copied. The nonce is a record's first page. No page of a segment is given out twice,
+// so no nonce is.
 func sealer(key []byte, salt [16]byte) (cipher.AEAD, error) {
 	if key == nil {
 		return nil, nil
@@ -30,7 +30,8 @@ func sealer(key []byte, salt [16]byte) (cipher.AEAD, error) {
 
 func nonce(page uint32) []byte { return binary.LittleEndian.AppendUint32(make([]byte, 8, 12), page) }
 
-// authenticated is what the seal of a payload covers besides it: the header without its checksum.
+// authenticated is the data that the seal covers besides the payload: the header without its
+// checksum.
 func authenticated(head []byte, names int) []byte {
 	b := append(make([]byte, 0, recordFixed+names), head[:recordFixed+names]...)
 	clear(b[recordCRC : recordCRC+4])

@@ -12,7 +12,7 @@ import (
 )
 
 // segment is one file of records. It is written once from front to end, sealed, and deleted as a
-// whole; its number is never used again.
+// whole. A salt tells it from all others of its number.
 type segment struct {
 	id   uint32
 	salt [16]byte
@@ -31,7 +31,7 @@ type segment struct {
 	next   uint32 // first free page
 	flying int    // records being written
 	full   bool
-	spare  bool // made of the last room for what reclaim copies: others wait until there is room again
+	spare  bool // made of the last room, for reclaim's copies: writers wait until there is room again
 	table  []tableEntry
 	sealed atomic.Bool
 	failed atomic.Bool // a sync failed: nothing more is written to it
@@ -126,8 +126,8 @@ func (t *Tier) openSegment(name string, id uint32) (_ *segment, err error) {
 // pageCount is how many whole pages the file has.
 func (s *segment) pageCount() uint32 { return uint32(s.size.Load() / page) }
 
-// syncer commits in groups: a caller whose write was finished before a sync began that succeeded
-// needs no own.
+// syncer commits in groups. A caller needs no sync of its own if one begins after its write and
+// succeeds.
 type syncer struct {
 	arrived atomic.Uint64
 	mu      sync.Mutex
@@ -135,8 +135,8 @@ type syncer struct {
 	err     error
 }
 
-// do returns when everything that was written before the call is durable, or why it may not be.
-// synced tells whether this call was the one that went to the disk.
+// do returns when everything written before the call is durable, or why it may not be. synced tells
+// whether this call went to the disk.
 func (s *syncer) do(datasync func() error) (synced bool, err error) {
 	ticket := s.arrived.Add(1)
 	s.mu.Lock()
@@ -145,13 +145,13 @@ func (s *syncer) do(datasync func() error) (synced bool, err error) {
 		return false, s.err
 	}
 	s.covered = s.arrived.Load()
-	// What the kernel could not write it forgets: a later sync would succeed without it. So the
-	// error stays.
+	// The kernel drops pages that it could not write, and a later sync would succeed without them.
+	// So the error stays.
 	s.err = datasync()
 	return true, s.err
 }
 
-// datasync makes what is written to s durable. A failure stays with the segment.
+// datasync makes the writes to s durable. A failure stays with the segment.
 func (t *Tier) datasync(s *segment) error {
 	synced, err := s.sync.do(s.f.Datasync)
 	if synced {
@@ -163,7 +163,7 @@ func (t *Tier) datasync(s *segment) error {
 	return err
 }
 
-// segments are those that readers may find.
+// segments are the open ones, by number.
 type segments struct {
 	mu   sync.RWMutex
 	byID map[uint32]*segment
@@ -212,7 +212,7 @@ func (t *Tier) retire(s *segment) {
 	t.release(s)
 }
 
-// release ends an acquire; after the last the file is kept as a spare one or removed.
+// release ends an acquire. After the last one the file is kept as a spare or removed.
 func (t *Tier) release(s *segment) {
 	if s.refs.Add(-1) > 0 {
 		return

@@ -8,17 +8,16 @@ import (
 	"sync"
 )
 
-// spares are files of segments that were reclaimed, kept to be written anew: a file system writes
-// over blocks that it has in half the time that it takes to fill space which it has only set
-// aside. Their bytes count as the disk's.
+// spares are files of reclaimed segments that are written again. A file system overwrites blocks in
+// half the time that it takes to fill reserved space. Their bytes count as the disk's.
 type spares struct {
 	mu    sync.Mutex
 	files []spare
 	shut  bool
 }
 
-// spare is a file that no segment has. Its bytes are not believed: a segment knows its records by
-// its salt.
+// spare is a file without a segment. Its bytes are not believed: a segment knows its records by its
+// salt.
 type spare struct {
 	name string
 	f    file
@@ -74,9 +73,9 @@ func (p *spares) held() (bytes int64) {
 	return bytes
 }
 
-// keepSpare keeps the file of s, which nobody uses any more, if a segment's worth of the disk is
-// free besides, so that rows have room to grow. The new name is durable before the file is written
-// to: a segment that a crash brings back under its old name is as it was.
+// keepSpare keeps the file of s, which nobody uses any more, unless less than a segment's worth of
+// the disk is left for rows to grow. The new name is durable before the file is written to: a
+// segment that a crash brings back under its old name is unchanged.
 func (t *Tier) keepSpare(s *segment) bool {
 	if s.failed.Load() || t.spares.full() || t.room() < t.segmentSize() {
 		return false
@@ -89,7 +88,7 @@ func (t *Tier) keepSpare(s *segment) bool {
 	return t.o.fs.SyncDir(t.o.Dir) == nil && t.spares.put(spare{name, s.f, s.size.Load()})
 }
 
-// dropSpares removes spare files while the segments and they leave less than room bytes.
+// dropSpares removes spare files until room bytes are free or none is left.
 func (t *Tier) dropSpares(room int64) {
 	for t.room() < room {
 		s, ok := t.spares.take()
@@ -110,8 +109,8 @@ func (t *Tier) closeSpares() {
 	}
 }
 
-// dropSpare removes a file that is not, or is no longer, among the spare ones. A file that cannot be
-// removed counts as the disk's until the next start, which removes it.
+// dropSpare removes a file that is not among the spare ones. A file that cannot be removed counts
+// as the disk's until the next start, which removes it.
 func (t *Tier) dropSpare(s spare) {
 	_ = s.f.Close()
 	if err := t.o.fs.Remove(s.name); err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -121,17 +120,17 @@ func (t *Tier) dropSpare(s spare) {
 	t.disk.Add(-s.size)
 }
 
-// dropFailed removes the file of a segment that could not be made. The disk does not count it any
-// more, even if it cannot be removed yet: a disk that fails must not have blocks evicted for a
-// segment that it does not hold.
+// dropFailed removes the file of a segment that could not be made. The disk does not count the file
+// any more, even if it stays: a failing disk must not have blocks evicted for a segment that it
+// does not hold.
 func (t *Tier) dropFailed(s spare) {
 	t.disk.Add(-s.size)
 	s.size = 0
 	t.dropSpare(s)
 }
 
-// newFile makes the file of a segment, of the given size: a spare one, or else a new one. The
-// disk's bytes are taken.
+// newFile makes the file of a segment, of the given size, from a spare one if there is one. It adds
+// the bytes to the disk's.
 func (t *Tier) newFile(name string, size int64) (f file, err error) {
 	s, spared := t.spares.take()
 	// The bytes are taken before the file is made, so that no moment sees more than the cap.

@@ -14,7 +14,7 @@ type counters struct {
 type Stats struct {
 	Reads         uint64 // blocks read
 	ReadBytes     uint64 // of their payloads
-	Misses        uint64 // reads of what is not there
+	Misses        uint64 // reads of blocks that are not there
 	Corrupt       uint64 // records found damaged and dropped
 	Torn          uint64 // records that a crash left unfinished, dropped at start
 	Lost          uint64 // rows dropped at start as their segment is gone
@@ -47,9 +47,9 @@ type Stats struct {
 	IndexBytes   int64 // memory of the index, now
 	Segments     int64 // files, now
 	SegmentBytes int64 // their sizes and those of files kept for new ones, now
-	SegmentLimit int64 // what those may take, as the filesystem has no more room, now; 0: as the cap says
+	SegmentLimit int64 // their limit while the filesystem has less room than the cap, now; 0: none
 	RowFileBytes int64 // size of Pebble's files, now
-	LiveBytes    int64 // of SegmentBytes, what the index points to, now
+	LiveBytes    int64 // of SegmentBytes, those of records in the index, now
 	WrittenToday int64 // bytes, since midnight UTC
 }
 

@@ -6,9 +6,9 @@ import (
 	"github.com/cognitora/dataplane/kv/block"
 )
 
-// Sync has a block that is there survive a crash from now on, as if its write had been durable.
-// false: there is no such block. ErrIO, also where an earlier sync of its segment has failed, for
-// what that has lost cannot be told; ErrClosed.
+// Sync makes a block survive a crash from now on, as a durable write does. false: there is no such
+// block. ErrClosed, or ErrIO: now, or in an earlier sync of the segment, which may have lost the
+// block.
 func (t *Tier) Sync(a block.Addr) (bool, error) {
 	if !t.users.enter() {
 		return false, ErrClosed

@@ -31,7 +31,7 @@ import (
 	"github.com/cognitora/dataplane/kv/block"
 )
 
-// What operations fail with.
+// Errors of the tier.
 var (
 	ErrMiss     = errors.New("ssd: no such block")
 	ErrCorrupt  = errors.New("ssd: the stored block is damaged") // it is dropped: a miss from now on
@@ -49,7 +49,7 @@ var (
 	errNoSpace  = errors.New("ssd: no segment is free")
 )
 
-// KeyError is an ErrKey, and says why.
+// KeyError is the ErrKey of a directory and a key that do not belong together.
 type KeyError struct {
 	Dir           string
 	Sealed, Given bool // the directory; a key
@@ -71,7 +71,7 @@ func (e *KeyError) Is(target error) bool { return target == ErrKey }
 // SizeError is an ErrTooLarge because of the size of the tier.
 type SizeError struct {
 	Most int64 // bytes that the payload of a record may have
-	Cap  int64 // Options.Cap, which that follows from
+	Cap  int64 // Options.Cap, which bounds Most
 }
 
 func (e *SizeError) Error() string {
@@ -81,10 +81,10 @@ func (e *SizeError) Error() string {
 // Is makes it an ErrTooLarge.
 func (e *SizeError) Is(target error) bool { return target == ErrTooLarge }
 
-// Record says who a block is and what is kept with it.
+// Record is a block's name and attributes.
 type Record struct {
 	Addr      block.Addr
-	Namespace string       // canonical text of which Addr.Model is the ID, at most block.MaxNamespace bytes
+	Namespace string       // canonical text whose ID is Addr.Model, at most block.MaxNamespace bytes
 	Key       []byte       // the client's name for it, at most block.MaxKey bytes
 	Attr      []byte       // opaque, at most block.MaxAttr bytes
 	Parent    block.Digest // zero: none
@@ -93,8 +93,8 @@ type Record struct {
 	HasCRC    bool
 }
 
-// Info is what is known of a stored block. Find fills Addr, Expires, Length and CRC; Read and Scan
-// fill everything.
+// Info describes a stored block. Find fills Addr, Expires, Length and CRC; Read and Scan fill
+// everything.
 type Info struct {
 	Addr      block.Addr
 	Namespace string
@@ -152,9 +152,9 @@ type Tier struct {
 	uncached   sync.Once     // logs that O_DIRECT is missing
 }
 
-// Open opens or makes the directory. It returns once what was written last before a crash is found
-// again; the index is loaded after that, and until it is, Find and Read ask the rows. If the rows
-// are damaged, Open drops all blocks. ctx bounds Open, not the tier.
+// Open opens or makes the directory. It returns when the last writes before a crash are found
+// again. The index is loaded after that; until then Find and Read ask the rows. If the rows are
+// damaged, Open drops all blocks. ctx bounds Open, not the tier.
 func Open(ctx context.Context, o Options) (_ *Tier, err error) {
 	if o, err = o.fill(); err != nil {
 		return nil, err
@@ -201,7 +201,7 @@ func Open(ctx context.Context, o Options) (_ *Tier, err error) {
 	return t, nil
 }
 
-// newTier is a tier that has nothing yet.
+// newTier returns a tier without files.
 func newTier(o Options) *Tier {
 	t := &Tier{o: o, index: newIndex(), ready: make(chan struct{}), keep: make(chan struct{}, 1),
 		reclaim: make(chan struct{}, 1),
@@ -231,7 +231,7 @@ func (t *Tier) begin() error {
 	return writeFormat(&t.o)
 }
 
-// abandon gives back what a failed Open has taken.
+// abandon releases the files of a failed Open.
 func (t *Tier) abandon() {
 	if t.rows != nil {
 		_ = t.rows.close()
@@ -257,13 +257,13 @@ func (t *Tier) loaded() bool {
 	}
 }
 
-// Close is CloseWithin without an end.
+// Close is CloseWithin without a time limit.
 func (t *Tier) Close() error { return t.CloseWithin(context.Background()) }
 
-// CloseWithin waits for operations under way, seals what is open and releases the directory.
-// Operations begun later fail with ErrClosed. Where ctx ends before, nothing is sealed, which is an
-// error: the next Open finds the directory as after a crash, and what was durable is there. What
-// the disk is doing it still waits for.
+// CloseWithin waits for operations under way, seals all segments and releases the directory. Later
+// operations fail with ErrClosed. If ctx ends first, nothing is sealed and CloseWithin fails: the
+// next Open finds the directory as after a crash, with all durable blocks. It always waits for the
+// disk.
 func (t *Tier) CloseWithin(ctx context.Context) error {
 	if !t.users.close(t.closing) {
 		return nil
@@ -287,7 +287,7 @@ func (t *Tier) CloseWithin(ctx context.Context) error {
 	return errors.Join(err, t.lock.Close())
 }
 
-// gate lets operations in until it is closed, and then waits for them.
+// gate admits operations until it is closed, and then waits for them.
 type gate struct {
 	mu   sync.RWMutex
 	shut atomic.Bool
@@ -305,8 +305,7 @@ func (g *gate) enter() bool {
 
 func (g *gate) leave() { g.mu.RUnlock() }
 
-// close keeps everybody out and tells those inside by closing the channel that nobody will help
-// them any more.
+// close admits no more operations and closes the channel, which wakes those that wait for space.
 func (g *gate) close(closing chan struct{}) (first bool) {
 	if g.shut.Swap(true) {
 		return false
@@ -317,7 +316,7 @@ func (g *gate) close(closing chan struct{}) (first bool) {
 	return true
 }
 
-// writeFailed counts and logs what the disk did not do.
+// writeFailed counts and logs a failure of the disk.
 func (t *Tier) writeFailed(what string, err error) {
 	switch {
 	case errors.Is(err, syscall.ENOSPC):

@@ -9,8 +9,7 @@ import (
 	"github.com/cognitora/dataplane/kv/block"
 )
 
-// ErrQuota says that an account has all of the disk that it may have. It has room again when blocks
-// of it are deleted, or dropped by reclaim.
+// ErrQuota says that an account has reached its limit. Deletions and reclaim make room again.
 var ErrQuota = errors.New("ssd: over the quota")
 
 // usage counts the blocks in the index by namespace, and their bytes by account, too. Namespaces
@@ -47,7 +46,7 @@ type NamespaceUsage struct {
 	Bytes     int64 // of segments, headers included, as a quota counts them
 }
 
-// add counts a block that the index is about to have, and returns the number of its namespace.
+// add counts a block before the index has it, and returns the number of its namespace.
 func (u *usage) add(id block.ModelID, text string, bytes int64) uint16 {
 	u.mu.Lock()
 	defer u.mu.Unlock()

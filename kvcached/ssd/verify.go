@@ -9,11 +9,11 @@ import (
 	"github.com/cognitora/dataplane/kv/block"
 )
 
-// VerifyOptions says what Verify looks at.
+// VerifyOptions of Verify.
 type VerifyOptions struct {
 	Dir string // no tier may have it open
 	Key []byte // as in Options
-	// Bad is called for each thing that is wrong. nil: they are only counted.
+	// Bad is called for each damage. nil: they are only counted.
 	Bad func(Damage)
 	// Progress is called after each segment with bytes read and bytes in all. nil: nobody is told.
 	Progress func(done, total int64)
@@ -21,7 +21,7 @@ type VerifyOptions struct {
 	fs fileSystem
 }
 
-// Damage is one thing that is wrong.
+// Damage is one finding.
 type Damage struct {
 	File string
 	Page uint32     // 4 KiB, from the beginning of the file; 0: the segment itself
@@ -29,11 +29,11 @@ type Damage struct {
 	Err  error
 }
 
-// Verified is what Verify found.
+// Verified is the result of Verify.
 type Verified struct {
 	Segments int
 	Unsealed int   // of them, without a footer, as a crash leaves them
-	Unclean  bool  // no Close has ended the log: the next Open reads what lies behind the last checkpoint again
+	Unclean  bool  // the last use did not end in a Close: Open reads the end of the log again
 	Records  int   // sound ones, replaced and deleted ones included
 	Bytes    int64 // of all segments
 	Rows     int   // of live records; Open may find more behind the last checkpoint
@@ -41,9 +41,8 @@ type Verified struct {
 	Bad      int   // calls of Bad
 }
 
-// Verify reads everything in a directory that no tier has open, and changes nothing that a tier
-// would not on Open. ErrLocked, ErrFormat, ErrKey, or what kept it from going on; damage is no
-// error.
+// Verify reads everything in a directory that no tier has open. It changes only what Open would.
+// ErrLocked, ErrFormat, ErrKey, or the error that ended it; damage is no error.
 func Verify(ctx context.Context, o VerifyOptions) (v Verified, err error) {
 	full, err := Options{Dir: o.Dir, Cap: 1 << 50, Key: o.Key, fs: o.fs}.fill()
 	if err != nil {
@@ -169,7 +168,7 @@ func (w *verifier) open(name string, id uint32) {
 	w.total += s.size.Load()
 }
 
-// segment checks every record of s, and that those in its footer are all there.
+// segment checks every record of s, and that the records in its footer are all there.
 func (w *verifier) segment(ctx context.Context, s *segment) error {
 	failed := w.t.stats.readErrors.Load()
 	end := uint64(1)

@@ -10,12 +10,12 @@ import (
 	"github.com/cognitora/dataplane/kv/block"
 )
 
-// Write stores payload under r.Addr and replaces what was there. payload must not change until
-// Write returns; if it begins at a multiple of 4 KiB and its capacity goes on, zeroed, to the end
-// of its last 4 KiB, it is written from where it is, otherwise through the tier's own memory. A
-// durable write, and every one that replaces, returns when it survives a crash; any other may be
-// gone after one. Where the disk cap is reached Write waits for reclaim. ErrTooLarge, ErrInvalid,
-// ErrBudget, ErrQuota, ErrReadOnly, ErrIO, ErrClosed, or the error of ctx.
+// Write stores payload under r.Addr, in place of an earlier block. payload must not change until
+// Write returns. It is written without a copy if it begins at a multiple of 4 KiB and its capacity
+// goes on, zeroed, to the end of its last 4 KiB. A durable write, and every replacement, returns
+// when it survives a crash; any other may be gone after one. At the disk cap Write waits for
+// reclaim. ErrTooLarge, ErrInvalid, ErrBudget, ErrQuota, ErrReadOnly, ErrIO, ErrClosed, or the
+// error of ctx.
 func (t *Tier) Write(ctx context.Context, r Record, payload []byte, durable bool) error {
 	h := header{Record: r, size: len(payload)}
 	account, err := t.admit(&h, durable)
@@ -60,7 +60,7 @@ func (t *Tier) Write(ctx context.Context, r Record, payload []byte, durable bool
 	}
 }
 
-// admit refuses what cannot be stored, decides how it will lie and sets room aside on an account,
+// admit refuses records that cannot be stored, sets the flags, and sets room aside on an account,
 // which it returns.
 func (t *Tier) admit(h *header, durable bool) (a *account, err error) {
 	switch {
@@ -90,8 +90,8 @@ func (t *Tier) admit(h *header, durable bool) (a *account, err error) {
 	return a, nil
 }
 
-// body returns the pages of the payload that follow the header: the payload's own memory if it will
-// do, else a copy, which own tells. A payload that is inline, or will be sealed, has none yet.
+// body returns the pages of the payload that follow the header: the payload's own memory, or a copy
+// (own). A payload that is inline, or will be sealed, has none yet.
 func (t *Tier) body(ctx context.Context, h *header, payload []byte) (b []byte, own bool, err error) {
 	if h.flags != 0 {
 		return nil, false, nil
@@ -202,7 +202,7 @@ func (t *Tier) stored(hash uint64, a *block.Addr) (bool, error) {
 	return ok, err
 }
 
-// publish makes e what readers find. The address's lock is held.
+// publish puts e into the index. The address's lock is held.
 func (t *Tier) publish(a *block.Addr, e entry) {
 	e.space = t.usage.add(a.Model, t.names.get(a.Model), e.bytes())
 	old, _ := t.index.put(e, nil)
@@ -210,8 +210,8 @@ func (t *Tier) publish(a *block.Addr, e entry) {
 	t.account(&e, 1)
 }
 
-// account adds e to, or takes it from, what lives in its segment. Its namespace's usage has it
-// already, and gives it up here.
+// account adds e to, or takes it from, the live bytes of its segment. Usage has counted it already,
+// and gives it up here.
 func (t *Tier) account(e *entry, sign int64) {
 	if e.state != stateLive {
 		return
@@ -227,7 +227,7 @@ func (t *Tier) account(e *entry, sign int64) {
 	}
 }
 
-// budget is what may be written in a day.
+// budget counts the bytes written in a day.
 type budget struct {
 	mu   sync.Mutex
 	day  int64
