@@ -117,7 +117,8 @@ func (a *Agent) loadFiles() (err error) {
 	return err
 }
 
-// checkIDs refuses two nodes with the same id. Two sockets with the same file name lead to that.
+// checkIDs refuses two nodes with the same id. Two sockets with the same file name lead to equal
+// ids.
 func (a *Agent) checkIDs() error {
 	for i, n := range a.nodes {
 		for _, other := range a.nodes[:i] {

@@ -14,9 +14,9 @@ import (
 
 // Run serves until ctx ends, and then drains. The drain announces that no node is ready, serves
 // until requests have finished or DrainTimeout has passed, removes the nodes from etcd, and stops
-// the engines that the agent started. The end of force cuts every wait short. Run returns an error
-// if a part fails, after it has drained the others. A node id that another agent holds is such a
-// failure. A dead engine is not: it only makes its own node unready.
+// the engines that the agent started. The end of force cuts every wait short. If a part fails, Run
+// drains the others and returns an error. A node id that another agent holds is such a failure. A
+// dead engine is not: it only makes its own node unready.
 func (a *Agent) Run(ctx, force context.Context) error {
 	// kernel = "bpf" refuses to start without programs, before an engine runs or routers know of it
 	if a.config.Telemetry.Kernel == "bpf" {

@@ -7,9 +7,9 @@
 //
 // Load puts programs and maps under /sys/fs/bpf/cognitora (maps/, progs/, links/). The programs and
 // maps stay and go on counting when the process ends. The next Load uses the same maps. Open reads
-// them without changing anything. Clean removes them all. `bpftool map dump pinned
-// /sys/fs/bpf/cognitora/maps/NAME` prints the data that Go reads. The .bpf.c and .h files in this
-// folder describe each map.
+// programs and maps without changing anything. Clean removes all programs and maps. `bpftool map
+// dump pinned /sys/fs/bpf/cognitora/maps/NAME` prints the data that Go reads. The .bpf.c and .h
+// files in this folder describe each map.
 //
 // # Upgrade
 //
@@ -38,8 +38,8 @@
 // No payload is copied out of the kernel. The programs look at two bytes, with which a request to a
 // watched port may begin, and do not keep them. The two bytes are the first two bytes on a
 // connection, after an answer has begun, or after 100 Continue; in the last case they belong to a
-// body. The programs compare them with the first bytes of HTTP/1 methods, of HTTP/2 and of TLS. All
-// other figures come from packet headers, sizes and times.
+// body. The programs compare the two bytes with the first bytes of HTTP/1 methods, of HTTP/2 and of
+// TLS. All other figures come from packet headers, sizes and times.
 //
 // # Limits of tokens
 //

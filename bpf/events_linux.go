@@ -132,7 +132,7 @@ func (e *Events) Dropped() (n uint64, err error) {
 }
 
 // PeersFD returns a descriptor of the counts of all peers. The descriptor's receiver can only read
-// them (NewPeerCounts). e owns it and closes it.
+// the counts (NewPeerCounts). e owns it and closes it.
 func (e *Events) PeersFD() int { return e.peers.FD() }
 
 // Next waits for an event, until the deadline unless that is zero. Next's error wraps

@@ -114,8 +114,9 @@ func (h *host) cost() (c cost) {
 }
 
 // costTimes is the largest allowed mean cost of a run of a program. costTimes is a multiple of the
-// cost of an empty program at switches in the same test. Programs come to between a fifth and a
-// third of it. The two costs include taking the time. On an emulated CPU the cost is not checked.
+// cost of an empty program at switches in the same test. The measured cost of programs is between a
+// fifth and a third of costTimes. The two costs include taking the time. On an emulated CPU the
+// cost is not checked.
 const costTimes = 20
 
 // TestCostOfLoad runs all programs at 20,000 switches and 10,000 packets a second, and reports

@@ -126,8 +126,8 @@ func TestClean(t *testing.T) {
 	}
 }
 
-// TestRights: Load works for a user with the three capabilities that it names. Without them it
-// names the missing ones.
+// TestRights: Load works for a user with the three capabilities that it names. Without these
+// capabilities Load names the missing ones.
 func TestRights(t *testing.T) {
 	const nobody = 65534
 	h := newHost(t)

@@ -65,8 +65,8 @@ type Reader interface {
 	Ports() ([]Port, error)
 	// Port returns one of the watched ports. With SourceBPF it costs the reading of one.
 	Port(port uint16) (Port, error)
-	// Peers returns the peers that this host connects to. With SourceBPF these are at most the last
-	// used 8192.
+	// Peers returns the peers that this host connects to. With SourceBPF the result has at most the
+	// 8192 peers used last.
 	Peers() ([]Peer, error)
 	// Tokens returns the timings of a watched port.
 	Tokens(port uint16) (Tokens, error)

@@ -19,7 +19,7 @@ type pinned struct {
 }
 
 // pinned returns the pins of all maps, and those of the attached hooks. Another loader may replace
-// a link with one on another cgroup; that counts as the same pin.
+// a link with one on another cgroup; the new link counts as the same pin.
 func (l *loader) pinned() (all []pinned) {
 	for _, h := range hooks {
 		if path := l.path(linksDir, h.program); inode(path) != 0 {

@@ -58,7 +58,7 @@ func (h *host) group(s *Set, root int) Group {
 	return Group{}
 }
 
-// near checks that got lies between two readings of the kernel's own count, within 2 %. One of them
+// near checks that got lies between two readings of the kernel's own count, within 2 %. One reading
 // ended before got was read, and the other began after.
 func near(t testing.TB, what string, got, least, most time.Duration) {
 	t.Helper()

@@ -10,8 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// settled are the maps that count the beginning and the end of a connection at different times.
-// Losing one of the two would make them wrong for good.
+// settled are the maps that count the beginning and the end of a connection at different times. A
+// map that loses one of the two events would stay wrong.
 var settled = []string{"cgn_ports", "cgn_peers"}
 
 // latest are fields of these maps that hold a last value and not a count.

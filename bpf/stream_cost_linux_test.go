@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// Streams like an engine's. The cost of programs is measured under them too, beside the tight loops
-// of BenchmarkSwitch and BenchmarkPackets.
+// Streams like an engine's. The cost of programs is measured with these streams and, in
+// BenchmarkSwitch and BenchmarkPackets, with tight loops.
 const (
 	streams     = 32
 	streamEvery = 8 * time.Millisecond // between two tokens of a stream

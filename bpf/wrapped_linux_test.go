@@ -70,8 +70,8 @@ func TestWrapped(t *testing.T) {
 	server.CloseClientConnections()
 	within(t, "it is closed", func() bool { return h.port(s, to.Port()).Closed == 1 && h.peer(s, to).Closed == 1 })
 	port, peer, k := h.port(s, to.Port()), h.peer(s, to), must[Tokens](t)(s.Tokens(to.Port()))
-	// If the client moves to another CPU between them, its request overtakes its last packet of the
-	// handshake (TestRequestOpens). On a busy emulated machine this happens.
+	// If the client moves to another CPU after its last packet of the handshake, its request
+	// overtakes that packet (TestRequestOpens). On a busy emulated machine this happens.
 	measured := k.Requests == requests && k.Streams == requests ||
 		testing.Short() && k.Unmeasured == 1 && k.Requests == 0
 	if want := uint64(requests * len(request)); port.BytesReceived != want || peer.BytesSent != want || !measured {

@@ -15,8 +15,8 @@ import (
 	"time"
 )
 
-// Errors of devices, regions, pairs and windows. A returned error wraps one of these if the caller
-// can handle it.
+// Errors of devices, regions, pairs and windows. A returned error wraps one of these errors if the
+// caller can handle it.
 var (
 	// ErrNotBuilt means that this program was built without the tag rdma.
 	ErrNotBuilt = errors.New("rdma: built without rdma")
@@ -69,7 +69,7 @@ type Device interface {
 	Name() string // the kernel's name, such as "mlx5_0"
 	// Register registers mem with the card once, as a target of reads and as memory for windows.
 	// The registration alone lets no other side read it. mem must not be on Go's heap, and must
-	// stay mapped until Close. All of it is pinned, so the limit of locked memory applies
+	// stay mapped until Close. All of mem is pinned, so the limit of locked memory applies
 	// (ErrMemlock).
 	Register(mem []byte) error
 	// Pair makes one side of a connection. PairOptions bound its work in progress.
@@ -89,8 +89,8 @@ type Limits struct {
 	MaxMessage int // bytes of one read; Pair.Read splits longer reads
 	MaxReads   int // reads of a pair that the card processes at a time
 	// Windows means that the card has memory windows of type 2. Only one pair can read through such
-	// a window. Without them, each grant is a registration of its own, and each pair that reads
-	// registers all regions once more (PairOptions.Reads).
+	// a window. Without such windows, each grant is a registration of its own, and each pair that
+	// reads registers all regions once more (PairOptions.Reads).
 	Windows bool
 	MTU     int // bytes
 }
@@ -121,14 +121,14 @@ type Pair interface {
 	// pair stays usable.
 	Read(ctx context.Context, reads []Read) error
 	// Grant makes one window for each of mems, which lie in registered memory. Grant waits once for
-	// all. Only the other side of this pair can read through them, until they are revoked or the
-	// pair is closed. After an error nobody can read through any of them. If the card cannot
-	// confirm that, or ctx ends before it has, Grant closes the pair.
+	// all. Only the other side of this pair can read through the windows, until they are revoked or
+	// the pair is closed. After an error nobody can read through any of the windows. If the card
+	// cannot confirm that, or ctx ends before it has, Grant closes the pair.
 	Grant(ctx context.Context, mems [][]byte) ([]Window, error)
-	// Revoke revokes windows of this pair. Revoke waits once for all. When it returns, even with an
-	// error, nobody can read through them any more. Revoke closes the pair if the card cannot
-	// confirm that before ctx ends, if one of them is not a window of this pair, or if one was
-	// revoked before.
+	// Revoke revokes windows of this pair. Revoke waits once for all. When Revoke returns, even
+	// with an error, nobody can read through the windows any more. Revoke closes the pair if the
+	// card cannot confirm the revocation before ctx ends, or if windows has an element that is not
+	// a window of this pair or was revoked before.
 	Revoke(ctx context.Context, windows []Window) error
 	// Broken is closed when the pair no longer works.
 	Broken() <-chan struct{}
@@ -137,5 +137,5 @@ type Pair interface {
 	Close() error
 }
 
-// Window is a part of a region. Only the other side of one pair can read it.
+// Window is a part of a region. Only the other side of one pair can read a Window.
 type Window interface{ Key() Key }

@@ -98,8 +98,8 @@ func Memory(devices []Device) (bytes int64) {
 }
 
 // Select appends to dst the devices of one engine: those with the given names (index, GPU:instance
-// or UUID), or without names count GPUs from first on. Select appends nothing if one of them is
-// missing, because a part must not count as the whole.
+// or UUID), or without names count GPUs from first on. Select appends nothing if one of the devices
+// is missing, because a part must not count as the whole.
 func Select(dst, devices []Device, names []string, first, count int) []Device {
 	if len(names) > 0 {
 		count = len(names)

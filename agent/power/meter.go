@@ -66,8 +66,7 @@ func (s *source) show() Source {
 	return Source{s.name, *s.state.Load(), s.read.Load(), s.fail.Load()}
 }
 
-// New prepares a meter. New opens RAPL's files; the other sources are opened by Run. gpus may be
-// nil.
+// New prepares a meter. New opens RAPL's files. Run opens the other sources. gpus may be nil.
 func New(c *Config, gpus GPUs, log *slog.Logger) (*Meter, error) {
 	m := &Meter{config: c, log: log, gpus: gpus, gpuSeen: hasNVIDIA, ipmi: openIPMI,
 		state: state{start: time.Now(), hold: c.StaleAfter.Std()}}

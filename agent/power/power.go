@@ -73,7 +73,7 @@ func (s *state) of(c component, now time.Duration) (r Reading, fresh bool) {
 
 // node returns the host's power: the chassis' by the BMC, or else the power supplies', or else
 // DCMI's, or else the sum of the components that the host is known to have. The sum is unknown if
-// one of them has no fresh reading.
+// one of these components has no fresh reading.
 func (s *state) node(now time.Duration) (r Reading, known bool) {
 	for _, c := range []component{chassis, psu, system} {
 		if r, fresh := s.of(c, now); fresh {

@@ -68,7 +68,7 @@ const (
 	mostTrips   = 64
 )
 
-// add appends a moment and forgets those that no window needs.
+// add appends a moment and forgets moments that no window needs.
 func (p *past) add(now at) {
 	drop := outside(p.moments, now.time, window, mostMoments)
 	for i := range drop {
@@ -149,7 +149,7 @@ func (w *watched) there(pid int, now time.Time) bool {
 	return alive(pid)
 }
 
-// find makes the kernel count the engine's processes, and no longer those before.
+// find makes the kernel count the engine's processes, and no longer the former ones.
 func (t *Telemetry) find(s *Source, w *watched, before int) {
 	pid, err := w.EngineProcess()
 	if before != 0 && before != pid {

@@ -80,9 +80,9 @@ func listening(port uint16) bool {
 	return err != nil || len(found) > 0
 }
 
-// Listener returns the process that listens on a local port. If several do, as workers of a server,
-// it returns one whose parent is none of them. Listener returns ErrUnseen if the agent has no right
-// to see the process.
+// Listener returns the process that listens on a local port. If several processes listen, as
+// workers of a server do, Listener returns one whose parent is not among them. Listener returns
+// ErrUnseen if the agent has no right to see the process.
 func Listener(port uint16) (pid int, err error) {
 	found, err := sockets.Listeners(port)
 	if err != nil {

@@ -196,7 +196,7 @@ func (t *Telemetry) follow(ctx context.Context, ticks *ticks) error {
 }
 
 // stillInterval returns the time between looks while nothing moves. Routers should know of a first
-// move within 100 ms; with DefaultInterval 30 ms of these are left.
+// move within 100 ms; with DefaultInterval 30 ms of the 100 ms are left.
 func stillInterval(interval time.Duration) time.Duration { return interval * 7 / 5 }
 
 // lookAt looks, and returns the time of the next look.

@@ -10,8 +10,8 @@ import (
 	"github.com/cognitora/dataplane/perf/replay"
 )
 
-// TestReplayReport: its names are in snake case, and bench disturb can read a node's figures from
-// it.
+// TestReplayReport: the report's names are in snake case, and bench disturb can read a node's
+// figures from it.
 func TestReplayReport(t *testing.T) {
 	node := replay.Node{ID: "n", Requests: 3, Share: 0.75, MaxInFlight: 2, TTFT: replay.Times{P90: time.Second}}
 	text, err := json.Marshal(report(&replay.Result{Nodes: []replay.Node{node}}))

@@ -13,7 +13,7 @@ import (
 
 // since returns the counts since before. Counters are differences; the path's figures and open
 // connections are the present ones. A count that has decreased belongs to an object that was made
-// anew, so all of it is later.
+// anew, so the whole count is new.
 func (k *kernel) since(before *kernel) *kernel {
 	d := &kernel{RunDelay: k.RunDelay.Since(before.RunDelay), at: k.at}
 	for _, c := range k.CPUs {

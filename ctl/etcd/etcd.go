@@ -27,7 +27,7 @@ const (
 	envPassword  = "CGN_ETCD_PASSWORD_FILE"
 )
 
-// Variables returns the names of all these variables.
+// Variables returns the names of all environment variables for flags.
 func Variables() []string {
 	return []string{envEndpoints, envAsConfig, envCA, envCert, envKey, envUser, envPassword}
 }
@@ -35,7 +35,7 @@ func Variables() []string {
 // Store is the etcd with a fleet's state.
 type Store struct{ access cluster.Access }
 
-// Flags defines the flags for its address and the user's credentials.
+// Flags defines the flags for etcd's address and the user's credentials.
 func (s *Store) Flags(flags *pflag.FlagSet, getenv func(string) string) {
 	def := strings.Split(cli.FirstSet(getenv, Default, envEndpoints, envAsConfig), ",")
 	flags.StringSliceVar(&s.access.Endpoints, "etcd", def,

@@ -29,7 +29,7 @@ func TestReferencesAreUpToDate(t *testing.T) {
 }
 
 // TestVariablesOfOthers: every program accepts an environment with all variables that only other
-// programs have. The program warns of those in one of its own sections.
+// programs have. The program warns of a variable in one of its own sections.
 func TestVariablesOfOthers(t *testing.T) {
 	var all strings.Builder
 	if err := writeVariables(&all); err != nil {

@@ -7,7 +7,7 @@ import (
 )
 
 // Block keeps a block of lines at the end of a terminal and repaints it in place. Text that is
-// written to it, such as a log, appears above.
+// written to a Block, such as a log, appears above the lines.
 type Block struct {
 	w     io.Writer
 	mu    sync.Mutex

@@ -107,7 +107,7 @@ func (l *Live) look(ctx context.Context) (pictures chan *Picture, failed chan er
 }
 
 // Control sequences of terminals. A terminal without a second screen, or without synchronised
-// output, ignores those.
+// output, ignores their sequences.
 const (
 	otherScreen = "\x1b[?1049h"
 	ownScreen   = "\x1b[?1049l"

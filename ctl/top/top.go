@@ -75,7 +75,7 @@ type Look struct {
 	at     time.Time
 }
 
-// LookAt gets all of it from the router.
+// LookAt gets a Look from the router.
 func LookAt(ctx context.Context, router *admin.Port) (*Look, error) {
 	view, err := router.Fleet(ctx)
 	if err != nil {

@@ -108,7 +108,7 @@ const (
 // ParseNodeHealth parses and checks the value of a node's key. ParseNodeHealth ignores unknown
 // members. An error means that the value must not be used at all, and the node keeps its earlier
 // state. Invalid optional addresses are left out, and LeftOut gives the reason. The node serves
-// without them.
+// without these addresses.
 func ParseNodeHealth(id string, value []byte) (*NodeHealth, error) {
 	if len(value) > maxValueBytes {
 		return nil, fmt.Errorf("node %s: value has %d bytes; at most %d are read", id, len(value), maxValueBytes)
@@ -183,7 +183,7 @@ func (h *NodeHealth) mark(instance string, stamp int64) { h.Instance, h.Stamp = 
 
 // Fit makes the engine's part of h valid for the announcement. Figures out of their bounds, and
 // impossible slots, become unknown. Models that no router would accept are left out. Fit does not
-// change the operator's settings; Check checks them.
+// change the operator's settings, which Check checks.
 func (h *NodeHealth) Fit() {
 	h.Load.Fit()
 	if h.EngineSlots < 0 || h.EngineSlots > maxSlots {

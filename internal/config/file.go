@@ -66,7 +66,7 @@ func (r *fileReader) read(doc string, root reflect.Value) []error {
 	return r.problems
 }
 
-// plainly returns the parser's message. If a key is written both as [key] and as [[key]], it
+// plainly returns the parser's message. If a key is written both as [key] and as [[key]], plainly
 // explains that instead.
 func plainly(e toml.ParseError, doc string) string {
 	_, key, _ := strings.Cut(e.Message, "Key '")

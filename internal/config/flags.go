@@ -126,8 +126,8 @@ func (cl *commandLine) fail(where, reason string) {
 }
 
 // apply sets the fields. The first flag of a list replaces the list from the file or the
-// environment, and further flags add to it. A flag has several elements with commas between them,
-// as in a variable. If elements may hold commas, each flag has one element.
+// environment, and further flags add to the list. A flag has several elements with commas between
+// them, as in a variable. If elements may hold commas, each flag has one element.
 func (cl *commandLine) apply() []error {
 	var problems []error
 	begun := map[*field]bool{}

@@ -28,8 +28,8 @@ const (
 	StartTime
 )
 
-// Stats holds the numbers of one scrape. A field is unknown if its bit is not in Has, which differs
-// from zero.
+// Stats holds the numbers of one scrape. A field whose bit is not in Has is unknown, which is not
+// the same as zero.
 //
 // Series of several data-parallel ranks or models are added up. KVUsage is the mean over the ranks.
 type Stats struct {

@@ -51,6 +51,7 @@ func ContextOf(h *fasthttp.RequestHeader) *fasthttp.RequestCtx {
 // keptAnswer is the largest response buffer, in bytes, that is kept for reuse.
 const keptAnswer = 1 << 20
 
-// BoundBuffers bounds the body buffers that fasthttp keeps; those of requests to the size that
-// Bodies does not count. The buffers belong to the process, so every maker of a server calls it.
+// BoundBuffers bounds the body buffers that fasthttp keeps. Buffers of requests are bounded to the
+// size that Bodies does not count. The buffers belong to the process, so every maker of a server
+// calls it.
 var BoundBuffers = sync.OnceFunc(func() { fasthttp.SetBodySizePoolLimit(SmallBody, keptAnswer) })

@@ -11,8 +11,8 @@ import (
 
 type filter func(r *render, v Value, args []Value, named map[string]Value) Value
 
-// filters are the filters of Jinja that chat templates use. init fills it, because map and select
-// refer to it.
+// filters are the filters of Jinja that chat templates use. init fills the map, because the filters
+// map and select refer to it.
 var filters map[string]filter
 
 func init() {

@@ -49,7 +49,8 @@ type GPU struct {
 	SMPct Gauge `json:"sm_pct,omitzero"` // share of time with working SMs, 0 to 100
 }
 
-// Power is the node's part of its host's power. The part is all of it if the host has one node.
+// Power is the node's part of its host's power. The part is the whole power if the host has one
+// node.
 type Power struct {
 	At         Taken `json:"power_age_ms,omitzero"`
 	Watts      Gauge `json:"power_watts,omitzero"`
@@ -104,7 +105,7 @@ type Sample struct {
 }
 
 // gpuSample describes the figures of the engine's GPUs. The agent's metrics of nodes and of single
-// GPUs follow from it too.
+// GPUs follow from gpuSample too.
 var gpuSample = Sample{
 	Name: "sm",
 	at:   func(l *Load) *Taken { return &l.GPU.At },

@@ -6,7 +6,7 @@ import (
 	pb "github.com/cognitora/dataplane/proto/cognitora/v1"
 )
 
-// longest bounds the ages in a message. A larger age is reduced to it.
+// longest bounds the ages in a message. A larger age is reduced to longest.
 const longest = 24 * time.Hour
 
 // Message returns the node's load at now as an agent sends it.

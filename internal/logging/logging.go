@@ -7,7 +7,8 @@ import (
 )
 
 // New returns a logger that writes records of at least level (debug, info, warn or error) to w.
-// format is json or text. Durations are written like 1.5s in both. level and format must be valid.
+// format is json or text. Durations are written like 1.5s in both formats. level and format must be
+// valid.
 func New(w io.Writer, level, format string) *slog.Logger {
 	var least slog.Level
 	_ = least.UnmarshalText([]byte(level))

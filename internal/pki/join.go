@@ -116,8 +116,8 @@ func Sign(dir string, bundle []byte, o Options) (answer []byte, grants []Grant, 
 }
 
 // Accept is the last step after Request. Accept checks that each certificate of the answer is
-// signed by the CA in the answer, and belongs to a key in dir. Then it writes ca.crt and the
-// certificates there. Accept never replaces another CA's ca.crt in dir.
+// signed by the CA in the answer, and belongs to a key in dir. Then Accept writes ca.crt and the
+// certificates to dir. Accept never replaces another CA's ca.crt in dir.
 func Accept(dir string, answer []byte) ([]Role, error) {
 	certs, err := blocks(answer, certificateBlock)
 	if err != nil {

@@ -26,8 +26,8 @@ type CaptureOptions struct {
 // Capture appends the body of e to dst. The head of e must have been read. Parsing is the same as
 // in Reply. Capture reads to the end of the body, or until Event has enough. Capture's error is an
 // *Error about the upstream, or ErrTooLong; dst is then returned unchanged. Besides the stored
-// bytes, and those of one read, it holds one unfinished event of at most sse.MaxEventBytes. Capture
-// does not close e, whose deadlines bound the time.
+// bytes, and the bytes of one read, Capture holds one unfinished event of at most
+// sse.MaxEventBytes. Capture does not close e, whose deadlines bound the time.
 func Capture(dst []byte, e *Exchange, o CaptureOptions) ([]byte, error) {
 	c := newCapture()
 	defer c.recycle()

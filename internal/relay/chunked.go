@@ -4,7 +4,7 @@ import (
 	"strconv"
 )
 
-// Bounds of chunked framing. A response beyond them is a protocol error.
+// Bounds of chunked framing. A response beyond these bounds is a protocol error.
 const (
 	maxChunkLine    = 4 << 10  // bytes of one chunk-size line, extensions included
 	maxTrailerBytes = 16 << 10 // bytes of all trailer lines together

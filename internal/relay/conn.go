@@ -18,10 +18,11 @@ const (
 	earlyAnswerEvery = 250 * time.Millisecond
 	// salvageWait is how long an answer may be read after the write has failed.
 	salvageWait = 50 * time.Millisecond
-	// peekAfterIdle: connections that were idle for less are used without a look
-	// at them; replacement covers the rest.
+	// peekAfterIdle is the idle time from which on a connection is looked at before use. A younger
+	// one that is stale is replaced.
 	peekAfterIdle = 50 * time.Millisecond
-	// staleWindow: a server that closed an idle connection says so within a round trip.
+	// staleWindow is the time after a write in which a stale connection is recognised. A server
+	// that has closed an idle connection reports that within a round trip.
 	staleWindow        = time.Second
 	defaultDialTimeout = 2 * time.Second
 )

@@ -6,9 +6,9 @@
 // response into fasthttp. Watcher reports that a client has left. AppendForwardHeaders and
 // CopyHeaders copy header fields.
 //
-// Parsing is separate from I/O: head, chunked and sse.Filter are push-style
-// state machines that accept any split of the input and never touch a socket.
-// Two things drive them: goroutines with blocking reads, and Loops.
+// Parsing is separate from I/O: head, chunked and sse.Filter are push-style state machines that
+// accept any split of the input and never touch a socket. Goroutines with blocking reads drive
+// these parsers, and so do Loops.
 //
 // # The answer's place
 //
@@ -39,7 +39,8 @@
 // leave the runtime's poller: their descriptors are duplicated, and the originals closed. After its
 // source the upstream's connection returns to its Pool. The client's connection waits in the loop
 // for its next request, without a goroutine. With the first byte of that request it returns to the
-// server (Parking.Serve). Bytes of a pipelined request that fasthttp has read already go with it.
+// server (Parking.Serve). Bytes of a pipelined request that fasthttp has read already go with the
+// connection.
 //
 // Between two sources the stream stays in its loop, with only the client's socket. The loop sends
 // unsent bytes, and notices if the client leaves or does not read. Meanwhile Follower.Next runs on

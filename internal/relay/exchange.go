@@ -34,9 +34,9 @@ type Request struct {
 	Once bool
 }
 
-// Exchange is one request and its response on one connection. One goroutine uses it; Cancel and a
-// Link's Cut may be called from others. The caller of Send closes it exactly once and does not use
-// it afterwards, because it is recycled.
+// Exchange is one request and its response on one connection. One goroutine uses an Exchange.
+// Cancel and a Link's Cut may be called from other goroutines. The caller of Send closes it exactly
+// once and does not use it afterwards, because it is recycled.
 type Exchange struct {
 	mu sync.Mutex // guards grip
 	grip

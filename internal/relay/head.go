@@ -4,7 +4,7 @@ import (
 	"bytes"
 )
 
-// Bounds of a response head. A head beyond them is a protocol error.
+// Bounds of a response head. A head beyond these bounds is a protocol error.
 const (
 	maxHeadBytes    = 64 << 10 // status line and header fields, including interim responses
 	maxHeaderFields = 256

@@ -9,7 +9,7 @@ import (
 )
 
 // attend sets the kernel's timeouts of a connection. If that fails, the connection is used without
-// them.
+// the timeouts.
 func attend(socket net.Conn) {
 	c, ok := socket.(*net.TCPConn)
 	if !ok {

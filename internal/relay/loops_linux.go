@@ -29,7 +29,7 @@ type Loops struct {
 	running  sync.WaitGroup // threads, and goroutines that end streams
 }
 
-// NewLoops starts the threads. Close ends them.
+// NewLoops starts the threads. Close ends the threads.
 func NewLoops(o LoopsOptions) (*Loops, error) {
 	if o.Threads <= 0 { // the reason is at LoopsOptions.Threads
 		o.Threads = max(1, runtime.GOMAXPROCS(0)-1)

@@ -1,7 +1,7 @@
 package relay
 
 // Header names that are not forwarded, in lower case. A name that ends in * is a prefix.
-// docs/headers.md lists them for people.
+// docs/headers.md lists the names for people.
 var (
 	// HopByHopHeaders belong to one connection. The fields that a Connection header lists do too.
 	HopByHopHeaders = []string{

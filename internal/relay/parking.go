@@ -18,8 +18,9 @@ type Parking struct {
 }
 
 // Parkable is embedded in the type of a server's connections, the outermost type if they are
-// wrapped. Only connections with it can be parked. The server closes a connection that it has
-// handed over after its handler has returned. The Close must do nothing, and Kept tells Close so.
+// wrapped. Only connections with a Parkable can be parked. The server closes a connection that it
+// has handed over after its handler has returned. The Close must do nothing, and Kept tells Close
+// so.
 type Parkable struct{ handed atomic.Int32 }
 
 // Kept is called by Close. If it returns true, Close must return without doing anything.
@@ -59,8 +60,8 @@ type keeper interface {
 type LoopsOptions struct {
 	// Threads is the number of loops. The default is GOMAXPROCS less one, and at least 1. With
 	// GOMAXPROCS loops, all processors of Go's scheduler would be held by loops that sleep in the
-	// kernel. The scheduler's monitor would wake every 20 us to take them away, which costs a tenth
-	// of the CPU on two cores.
+	// kernel. The scheduler's monitor would wake every 20 us to take the processors away, which
+	// costs a tenth of the CPU on two cores.
 	Threads int
 	// Lag gets the length of each turn of a loop in seconds. That is the longest wait of anything
 	// that became ready meanwhile. Lag may be nil. All threads call it.

@@ -101,7 +101,7 @@ func (p *Pool) Stats() (idle, open int) {
 // Warm opens at most n connections, one after the other, until n are idle or the pool may keep no
 // more, so that the next requests need not wait for connect and TLS handshake. Existing idle
 // connections count if they are still open. Warm ends at the first failure, or with ctx, and
-// returns how many connections it has made. If a server closes one of them before its use, a
+// returns how many connections it has made. If a server closes such a connection before its use, a
 // request pays no more than for any other idle connection; see Send.
 func (p *Pool) Warm(ctx context.Context, n int) (made int, err error) {
 	p.Prune()

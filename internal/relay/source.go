@@ -24,8 +24,8 @@ const (
 )
 
 // begin makes e the present exchange. must means that streams of this API have a closing event. If
-// the stream ends with its connection, a closing event is needed too, because a crash looks the
-// same.
+// the stream ends with its connection, a closing event is needed too, because a crash looks like
+// the end.
 func (s *source) begin(e *Exchange, must bool) {
 	s.e, s.closing = e, mayEnd
 	s.filter.Reset()

@@ -187,7 +187,7 @@ func TestFollowerPanicsBetweenSources(t *testing.T) {
 }
 
 // TestStopBetweenSources: requests are stopped and canceled at any time. A client that is told of
-// it gets whole events. Any other client is cut.
+// the failure gets whole events. Any other client is cut.
 func TestStopBetweenSources(t *testing.T) {
 	clients, requests := 8, 30
 	if thorough {

@@ -36,8 +36,8 @@ func TestParse(t *testing.T) {
 	}
 }
 
-// TestHolders: the process that listens is found, on TCP and at a path. Without a listener none is
-// found.
+// TestHolders: the process that listens is found, on TCP and at a path. Without a listener no
+// process is found.
 func TestHolders(t *testing.T) {
 	if runtime.GOOS != "linux" {
 		t.Skip("Linux tells")

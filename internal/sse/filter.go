@@ -68,8 +68,8 @@ func (f *Filter) decide(block, out []byte, show Show) (rest []byte, enough bool)
 }
 
 // Pending returns the bytes of the unfinished event at the end of the stream, valid until the next
-// call. A stream that ended properly has none. Drop them after a failure, so that later bytes are
-// not read as their continuation.
+// call. A stream that ended properly has none. After a failure, drop the pending bytes, so that
+// later bytes are not read as their continuation.
 func (f *Filter) Pending() []byte { return f.cut.held }
 
 // Last parses the unfinished event at the end of the stream as if a blank line followed. ok is

@@ -253,7 +253,7 @@ func TestFilterBlanks(t *testing.T) {
 	}
 }
 
-// TestFilterEnds: after enough, the rest of the piece is not parsed.
+// TestFilterEnds: after the callback reports enough, the rest of the piece is not parsed.
 func TestFilterEnds(t *testing.T) {
 	var f Filter
 	show := func(e Event, out []byte) ([]byte, bool) {

@@ -54,7 +54,8 @@ func duplicate(l net.Listener) (fd int, err error) {
 	return fd, errors.Join(controlErr, err)
 }
 
-// receive reads one message and the descriptors that came with it. The caller closes them.
+// receive reads one message and the descriptors that came with it. The caller closes the
+// descriptors.
 func receive(c *net.UnixConn) (m message, fds []int, err error) {
 	defer func() {
 		if err != nil {

@@ -59,8 +59,8 @@ func New(at *net.UnixListener, o Options) *Offer {
 
 // Serve offers the sockets until ctx ends, or until another process serves. taken is true in the
 // second case. taker is that process's id, or 0 if it has none in this container. Nobody may close
-// the sockets while Serve runs. Afterwards, closing them removes the files only of Unix sockets
-// that no other process has taken. Serve closes the listener of the offer.
+// the sockets while Serve runs. Afterwards, closing the sockets removes the files only of Unix
+// sockets that no other process has taken. Serve closes the listener of the offer.
 func (o *Offer) Serve(ctx context.Context) (taker int, taken bool) {
 	ctx, o.done = context.WithCancel(ctx)
 	defer o.done()

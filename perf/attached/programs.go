@@ -24,7 +24,7 @@ type programs struct {
 	events *bpf.Events
 }
 
-// attach loads and attaches all programs, as an agent does. attach fails if one of them cannot be
+// attach loads and attaches all programs, as an agent does. attach fails if one program cannot be
 // attached.
 func attach() (p *programs, err error) {
 	p = &programs{root: "/sys/fs/bpf/cgn-attached-" + strconv.Itoa(os.Getpid())}

@@ -11,8 +11,8 @@ import (
 	"github.com/cognitora/dataplane/sim/engine"
 )
 
-// A long simulation has only one goroutine. The race detector would find nothing in it, and take
-// minutes.
+// A long simulation has only one goroutine. The race detector would find nothing in a long
+// simulation, and take minutes.
 
 // TestThousandNodes simulates an hour of traffic for a thousand engines.
 func TestThousandNodes(t *testing.T) {

@@ -94,8 +94,9 @@ func (m *measurement) openStreams() (Figures, error) {
 const maxGrowth = 2 << 30
 
 // slowReader measures the memory that a contestant holds for a client that reads 10 KB/s of an
-// endless stream, and the effect on other streams. Before, the same streams are relayed without the
-// slow client for as long. Before both, they are relayed for a sixth of that, so that pools fill.
+// endless stream, and the effect on other streams. Before that, the same streams are relayed
+// without the slow client for the same time. The streams first run for a sixth of this time, so
+// that pools fill.
 func (m *measurement) slowReader() (Figures, error) {
 	if err := m.warm(); err != nil {
 		return nil, err
@@ -200,7 +201,7 @@ func (w *watcher) stop() (highest float64, err error) {
 	return w.highest, w.err
 }
 
-// steady sends many requests. Growth of memory after the first tenth of them is a leak.
+// steady sends many requests. Growth of memory after the first tenth of the requests is a leak.
 func (m *measurement) steady() (Figures, error) {
 	bodies, next := m.chat(false, m.Tokens, ""), uint64(0)
 	work := func(requests uint64) (*load.Result, float64, error) {
@@ -264,8 +265,8 @@ func (m *measurement) leave() (Figures, error) {
 	return f, nil
 }
 
-// leaveOnce returns this time in milliseconds. The time is infinite if the engine is not freed
-// within leaveTimeout.
+// leaveOnce returns the time until an engine is freed, in milliseconds. The time is infinite if the
+// engine is not freed within leaveTimeout.
 func (m *measurement) leaveOnce(bodies *load.Chat, begun bool) (float64, error) {
 	site := m.on.site
 	for len(site.left) > 0 {

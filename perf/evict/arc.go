@@ -2,7 +2,7 @@ package evict
 
 // arc is ARC (Megiddo and Modha, FAST 2003). ARC has two lists of keys: recent ones, which were
 // seen once, and frequent ones. ARC also remembers the names of as many evicted keys as it holds.
-// If one of these is requested again, the boundary moves in favour of its former list.
+// If an evicted key is requested again, the boundary moves in favour of its former list.
 type arc struct {
 	*lists
 	capacity, target int // target is the target size of recent

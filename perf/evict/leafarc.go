@@ -1,8 +1,8 @@
 package evict
 
 // leafARC is leafLRU with ARC's two parts: recent blocks were used by one request, frequent ones by
-// several. leafARC remembers as many names of evicted blocks as it holds blocks. If one of these is
-// requested again, the boundary moves in favour of its former part.
+// several. leafARC remembers as many names of evicted blocks as it holds blocks. If an evicted
+// block is requested again, the boundary moves in favour of its former part.
 //
 // Unlike ARC it begins with most of the room for recent blocks, and gives frequent blocks twice the
 // weight. A prompt's blocks return together, so each return moves the boundary by a prompt's

@@ -68,7 +68,7 @@ func (s *site) simulated(name string) (*cluster.Report, error) {
 }
 
 // missedReuse returns a gauge of the prompt tokens that could have been found cached and were not,
-// as a share of all. The gauge includes those of refused requests.
+// as a share of all. The gauge includes prompt tokens of refused requests.
 func missedReuse(fleet string) gauge {
 	return func(_ context.Context, s *site) (float64, string, error) {
 		r, err := s.simulated(fleet)

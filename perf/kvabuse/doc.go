@@ -6,7 +6,7 @@
 // exact rules. The other tests use thousands of idle clients, clients that stop in the middle or
 // never read, disks that are full, read-only or broken, and garbage on every port. After a kill,
 // the kernel still has the writes of the process. So these tests cannot show that durable data are
-// synced; those of kvcached/ssd do.
+// synced. The tests of kvcached/ssd show that.
 //
 // make check-kill and make check-abuse run the tests. The tests are skipped without KVABUSE, the
 // path of the program.

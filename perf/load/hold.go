@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// Held are open, idle connections. Close them.
+// Held holds open, idle connections. Close it.
 type Held struct{ conns []*conn }
 
 // Hold opens n connections and sends one request over each.

@@ -67,7 +67,7 @@ func (d *Door) accept(ctx context.Context) {
 	}
 }
 
-// keep records connections for Close. If the door is closed already, it closes them.
+// keep records connections for Close. If the door is closed already, keep closes the connections.
 func (d *Door) keep(conns ...net.Conn) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()

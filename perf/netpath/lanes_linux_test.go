@@ -146,8 +146,8 @@ func (h *hosts) median(t *testing.T, peer *transport.Peer, size int) (time.Durat
 	return took[len(took)/2], len(took)
 }
 
-// cancels interrupts pulls. Both sides end them and hold nothing afterwards, and the next pull
-// succeeds.
+// cancels interrupts pulls. Both sides end an interrupted pull and hold nothing afterwards, and the
+// next pull succeeds.
 func (h *hosts) cancels(t *testing.T) {
 	a, want := h.a.put(t, 8<<20)
 	for _, lane := range []transport.Lane{transport.QUIC, transport.TLS} {

@@ -20,9 +20,9 @@ type Link string
 const (
 	// Relay is the default. This process carries each packet from one TUN device to the other.
 	Relay Link = "relay"
-	// Netem is a pair of veth devices with sch_netem on both, if the kernel has these. The devices
-	// do not segment, so TCP's packets are delayed and lost one by one. A program that lets the
-	// kernel segment UDP (UDP_SEGMENT, quic-go's GSO) loses whole batches.
+	// Netem is a pair of veth devices with sch_netem on both devices, on a kernel that has these.
+	// The devices do not segment, so TCP's packets are delayed and lost one by one. A program that
+	// lets the kernel segment UDP (UDP_SEGMENT, quic-go's GSO) loses whole batches.
 	Netem Link = "netem"
 )
 

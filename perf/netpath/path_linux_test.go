@@ -57,7 +57,7 @@ func links(t *testing.T, test func(t *testing.T, l Link)) {
 }
 
 // TestLosesAndDelays sends numbered packets in one direction, each with its sending time. No more
-// of them are in transit than a socket can hold, however late it is read.
+// packets are in transit than a socket can hold, however late it is read.
 func TestLosesAndDelays(t *testing.T) { links(t, losesAndDelays) }
 
 func losesAndDelays(t *testing.T, l Link) {

@@ -26,8 +26,8 @@ func TestVLLMKernel(t *testing.T) {
 
 // kernelTimes compares the kernel's times to first token and between tokens with those of packets
 // at the client's socket. The engine knows nothing of the measurement. Packet times do not depend
-// on who waits for a CPU. On a host whose threads never wait for a CPU, it also compares them with
-// the client's own times.
+// on who waits for a CPU. On a host whose threads never wait for a CPU, kernelTimes also compares
+// the kernel's times with the client's own.
 func kernelTimes(t *testing.T, e *engine) {
 	if os.Geteuid() != 0 {
 		t.Skip("programs can be put into the kernel by root only")

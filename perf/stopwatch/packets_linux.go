@@ -46,8 +46,8 @@ func watch(port uint16) (*packets, error) {
 	return p, nil
 }
 
-// stamped waits until packets have times. The kernel begins to take them a moment after the
-// request.
+// stamped waits until packets have times. The kernel begins to take packets' times a moment after
+// the request.
 func (p *packets) stamped() error {
 	own, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {

@@ -27,9 +27,10 @@ func (d *device) abandon(cause error) {
 
 // forsake closes the context for the kernel, but not for libibverbs, whose functions are still
 // called and fail from then on. The kernel destroys the context's objects when nothing uses its
-// file any more. Mappings use the file too, so forsake replaces them with other memory. A mapping
-// does not show to which context it belongs. So other contexts of the same card in this process
-// lose theirs too, and their pairs get no more completions. Further calls do nothing.
+// file any more. Mappings of the context's file use it too, so forsake replaces them with other
+// memory. A mapping does not show to which context it belongs. So other contexts of the same card
+// in this process lose their mappings too, and their pairs get no more completions. Further calls
+// do nothing.
 func (k *card) forsake() error {
 	mapping.Lock()
 	defer mapping.Unlock()

@@ -22,10 +22,10 @@ import (
 // which it entered the completion (rxe_cq.c, rxe_cq_post).
 const overdueIn = time.Second
 
-// chain is a group of work requests that one call has posted. The card processes them in order, and
-// reports a completion for the last only. If one fails, the card reports a completion for it and
-// for all after it, which it flushes. So a completion of the last always ends the chain. pair.mu
-// guards it.
+// chain is a group of work requests that one call has posted. The card processes the requests in
+// order, and reports a completion for the last only. If a request fails, the card reports a
+// completion for it and for all later requests, which it flushes. So a completion of the last
+// always ends the chain. pair.mu guards it.
 type chain struct {
 	id     int
 	reads  int64 // units of pair.reads that it holds

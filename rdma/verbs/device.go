@@ -131,7 +131,7 @@ func (d *device) all() []*pair {
 	return all
 }
 
-// enter begins the making of objects of the device. Close waits for it.
+// enter begins the making of objects of the device. Close waits until the making has ended.
 func (d *device) enter() error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -147,9 +147,9 @@ func (d *device) Close() error {
 	return d.closeErr
 }
 
-// close destroys all objects, each before those that it depends on. If one cannot be destroyed,
-// those that it depends on stay. The context is closed in any case, because the kernel does not
-// release the card while it is open.
+// close destroys all objects, each before those that it depends on. If an object cannot be
+// destroyed, the objects that it depends on stay. The context is closed in any case, because the
+// kernel does not release the card while it is open.
 func (d *device) close() error {
 	d.end(errors.New("closed"))
 	d.making.Wait()

@@ -71,7 +71,7 @@ func refused(t *testing.T, d *device, r, w *pair, read rdma.Read, from []byte) {
 }
 
 // unbounded checks that soft-RoCE has a known error: it serves a read outside a window if it is
-// inside the region. Because of it, soft-RoCE's windows are used only in tests.
+// inside the region. Because of this error, soft-RoCE's windows are used only in tests.
 func unbounded(t *testing.T, r *pair, read rdma.Read) {
 	t.Helper()
 	if err := r.Read(within(t), []rdma.Read{read}); err != nil {

@@ -143,8 +143,8 @@ func openCard(name string) (*card, error) {
 
 func (k *card) close() error { return k.destroy(k.abandon) }
 
-// abandon closes the context even if other objects depend on it. libibverbs leaks their memory. The
-// kernel destroys them once nothing of the context is mapped (forsake).
+// abandon closes the context even if other objects depend on it. libibverbs leaks the memory of
+// these objects. The kernel destroys them once nothing of the context is mapped (forsake).
 func (k *card) abandon() error {
 	_ = k.async.Close()
 	return failed(C.ibv_close_device(k.c))

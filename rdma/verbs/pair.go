@@ -143,7 +143,7 @@ func (p *pair) make() (err error) {
 	return err
 }
 
-// destroy destroys the verbs objects in the opposite order. Nothing may use them any more.
+// destroy destroys the verbs objects in the opposite order. Nothing may use these objects any more.
 func (p *pair) destroy() error {
 	var errs []error
 	if p.q != nil {
@@ -266,7 +266,7 @@ func (p *pair) isBroken() bool {
 	}
 }
 
-// enter begins an operation. Close waits for it.
+// enter begins an operation. Close waits for the operation.
 func (p *pair) enter() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
