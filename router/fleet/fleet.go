@@ -122,7 +122,7 @@ type member struct {
 	identity string // another value is another incarnation
 	secrets  string // static: digest of key and CA
 	heard    bool   // static: the node's models are known
-	told     string // why the node takes no requests, as last logged; the breaker logs for itself. Empty = it takes requests
+	told     string // logged reason for taking no requests, without the breaker's; empty = it takes requests
 	cancel   context.CancelFunc
 	backend  Backend             // static
 	health   *cluster.NodeHealth // etcd

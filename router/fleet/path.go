@@ -27,7 +27,7 @@ type Path struct {
 // Counts are the kernel's counts for one peer. The fields are named as in Path.
 type Counts struct {
 	RTT, RTTMin                                     time.Duration
-	Looks                                           uint64 // measurements of the round trip; a higher count means that RTT is new
+	Looks                                           uint64 // round trips measured; a higher count means a new RTT
 	Segments, Retransmits, Timeouts, Resets, Failed uint64
 }
 

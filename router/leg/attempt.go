@@ -25,7 +25,7 @@ type attempt struct {
 	ref      prefix.Ref      // of the node's cache when the attempt began
 	ex       *relay.Exchange // nil: nothing was sent, or the place has taken it
 	matched  int             // leading blocks believed to be at the node or its host
-	believed int             // leading blocks that the engine is predicted to have in its own memory when it takes the prompt
+	believed int             // leading blocks predicted in the engine's own memory when it takes the prompt
 	status   int             // status of the delivered answer
 	streams  bool            // the answer is an event stream
 	taken    bool            // the place has taken the answer
@@ -58,7 +58,7 @@ type verdict uint8
 const (
 	answered   verdict = iota // an answer has begun and the place has taken it
 	unreached                 // the connection failed
-	starved                   // this host has no file descriptor or memory left; counted for the node, but not against its health
+	starved                   // this host lacks a descriptor or memory; counted by node, not against its health
 	broken                    // the connection ended before an answer
 	silent                    // the node acknowledges no packets
 	garbled                   // the reply is not HTTP/1.1

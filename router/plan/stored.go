@@ -24,7 +24,7 @@ const (
 	searchNodes    = 8               // nodes that one search asks at once; the others wait for their turn
 	searchNodeTime = 2 * time.Second // limit on one node's answer
 	searchTime     = 4 * time.Second // limit on the whole search; a node not yet asked by then counts as silent
-	searchSkim     = 16 << 10        // bytes of an answer read to keep its connection; a longer answer's connection is closed
+	searchSkim     = 16 << 10        // bytes read of an answer; a longer answer's connection is closed
 	maxResponseID  = 256             // bytes; no response has a longer id
 
 	// responsesLost is how long a node's health checks must have failed before its stored responses

@@ -9,7 +9,7 @@ type fleet struct {
 	wait, resent                                    float64 // sums of the known values
 	wattsMax, vramMax, throughputMax                float64
 	freeMax                                         float64
-	waitScale, resentScale                          float64 // full use per EngineWaitPct and per Retransmits; 0: not counted
+	waitScale, resentScale                          float64 // full use per EngineWaitPct, Retransmits; 0: not counted
 	smN, wattsN, vramN, throughputN, waitN, resentN int
 	takers                                          int     // candidates that may be picked
 	share                                           float64 // Policy.MaxShare; 0: no node is left out

@@ -34,13 +34,14 @@
 //
 //   - node is the moving mean of wait/E on this node. It gives slow hardware the time it needs.
 //   - peers is the lower median of the other nodes' present slowness. A node's slowness is its
-//     moving mean (if younger than 10 s) or the wait/E of an attempt that waits there now, whichever
-//     is larger. It rises before any answer comes, while the whole fleet is slowing down. An attempt
-//     is overdue only if it is 4 times worse off than half of its peers. So nothing is given up when
-//     every node is busy and slow. Up to half of a fleet may hang and still be told from the rest.
+//     moving mean (if younger than 10 s) or the wait/E of an attempt that waits there now,
+//     whichever is larger. It rises before any answer comes, while the whole fleet is slowing
+//     down. An attempt is overdue only if it is 4 times worse off than half of its peers. So
+//     nothing is given up when every node is busy and slow. Up to half of a fleet may hang and
+//     still be told from the rest.
 //   - doubts counts the nodes (up to 3) where an attempt was given up since the model's last first
-//     byte within 4·E. An abandoned attempt is a probe of another node. Further attempts follow once
-//     any first byte comes in time. Until then each further doubt makes giving up rarer.
+//     byte within 4·E. An abandoned attempt is a probe of another node. Further attempts follow
+//     once any first byte comes in time. Until then each further doubt makes giving up rarer.
 //
 // A model with a single node waits for FirstByte, because it has no other node to ask.
 //
@@ -67,9 +68,10 @@
 // Therefore S allows a node to be twice as slow as its peers, and a witness with p above 1/4 does
 // not count.
 //
-//   - p is 1/1000 when w-w0 > 4·slow·(E + d·max_tokens). d is the largest recent time per completion
-//     token in seconds. With max_tokens unknown the bound is 4·slow·(longest response time). Both
-//     need 8 observations. So a long generation within its max_tokens never suffices by itself.
+//   - p is 1/1000 when w-w0 > 4·slow·(E + d·max_tokens). d is the largest recent time per
+//     completion token in seconds. With max_tokens unknown the bound is 4·slow·(longest response
+//     time). Both need 8 observations. So a long generation within its max_tokens never suffices
+//     by itself.
 //   - p is 1/100 for each stream that became overdue in this silence.
 //
 // Overdue streams count at once; an abandoned one counts after 4·slow·E. All other witnesses count
