@@ -8,9 +8,8 @@ import (
 	"time"
 )
 
-// Recorder writes accesses as Lines, up to a number of bytes; what comes after
-// is counted and left out. It is safe for concurrent use. A write that fails
-// ends the recording.
+// Recorder writes accesses as Lines until the file has a given number of bytes. It counts and drops
+// accesses after that. It is safe for concurrent use. A write that fails ends the recording.
 type Recorder struct {
 	mu      sync.Mutex
 	w       *bufio.Writer
@@ -21,12 +20,12 @@ type Recorder struct {
 	err     error
 }
 
-// NewRecorder records to w, at most so many bytes.
+// NewRecorder returns a Recorder that writes at most that number of bytes to w.
 func NewRecorder(w io.Writer, bytes int64) *Recorder {
 	return &Recorder{w: bufio.NewWriterSize(w, 64<<10), left: bytes, began: time.Now()}
 }
 
-// Get records that the blocks of a prompt, or single ones, were asked for.
+// Get records a request for blocks: for those of one prompt, or for single ones.
 func (r *Recorder) Get(ids []int64, bytes int64) { r.record(Line{HashIDs: ids, Bytes: bytes}) }
 
 // Put records that blocks were stored.
@@ -40,7 +39,7 @@ func (r *Recorder) record(l Line) {
 	l.Timestamp = time.Since(r.began).Milliseconds()
 	text, err := json.Marshal(l)
 	if err != nil || r.err != nil || int64(len(text)) >= r.left {
-		r.left = 0 // a trace with holes would say that blocks were not used
+		r.left = 0 // nothing more is written: a trace with gaps understates the use of blocks
 		r.dropped++
 		return
 	}
@@ -50,10 +49,10 @@ func (r *Recorder) record(l Line) {
 	}
 }
 
-// RecorderStats is what a Recorder has done.
+// RecorderStats counts the lines of a Recorder.
 type RecorderStats struct {
 	Lines   uint64 // written
-	Dropped uint64 // left out because the file is full, or cannot be written
+	Dropped uint64 // dropped because the file is full or a write failed
 }
 
 // Stats returns a snapshot.
@@ -63,7 +62,7 @@ func (r *Recorder) Stats() RecorderStats {
 	return RecorderStats{r.lines, r.dropped}
 }
 
-// Flush writes what is buffered, and returns why the recording ended early if it did.
+// Flush writes the buffered lines. It returns the error that ended the recording early, if any.
 func (r *Recorder) Flush() error {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -1,5 +1,5 @@
-// Package accesses records which blocks were asked for and stored, and reads such recordings: what
-// cgn-kvcached --trace writes and cgn-ctl kv trace replays.
+// Package accesses records which blocks were requested and stored, and reads these recordings.
+// cgn-kvcached --trace writes them, and cgn-ctl kv trace replays them.
 package accesses
 
 import (
@@ -13,23 +13,23 @@ import (
 	"iter"
 )
 
-// Trace is accesses in order, with keys numbered from 0 on.
+// Trace is a sequence of accesses. Its blocks are numbered from 0 on.
 type Trace struct {
-	ends  []int    // of each request in keys
-	store []bool   // the request is of blocks that an engine stored
-	keys  []uint32 // of all requests
+	ends  []int    // end of each request in keys
+	store []bool   // true: the request stored blocks
+	keys  []uint32 // block numbers of all requests
 	names map[int64]uint32
-	bytes uint64 // of all blocks whose length is told
-	sized uint64 // number of those
+	bytes uint64 // total length of the sized blocks
+	sized uint64 // blocks whose length the trace tells
 }
 
 // Bounds of a trace.
 const (
-	maxLine  = 4 << 20 // bytes of a line
-	maxTotal = 1 << 28 // accesses
+	maxLine  = 4 << 20 // bytes of one line
+	maxTotal = 1 << 28 // block numbers in one trace
 )
 
-// Error says what is wrong with a trace, and where.
+// Error says at which line a trace is wrong, and why.
 type Error struct {
 	Line   int
 	Reason string
@@ -37,28 +37,28 @@ type Error struct {
 
 func (e *Error) Error() string { return fmt.Sprintf("trace line %d: %s", e.Line, e.Reason) }
 
-// Line is one line of a trace, a JSON object. Mooncake's public traces are read
-// with their other fields ignored; `cgn-kvcached --trace FILE` writes these.
+// Line is one line of a trace, a JSON object. Mooncake's public traces can be read; their other
+// fields are ignored.
 type Line struct {
-	Timestamp int64   `json:"timestamp"` // ms since the recording was begun, or gone on with
-	HashIDs   []int64 `json:"hash_ids"`  // the blocks of a prompt in order, or single ones
-	// Op is get, or empty, where blocks were asked for, put where they were
-	// stored. A put of what is there is no use of it.
+	Timestamp int64   `json:"timestamp"` // ms since the recording began or was continued
+	HashIDs   []int64 `json:"hash_ids"`  // the blocks of one prompt in order, or single blocks
+	// Op is put if the blocks were stored. It is get or empty if they were requested. A put of a
+	// block that is already there does not count as a use of the block.
 	Op string `json:"op,omitempty"`
-	// Bytes is the length of the blocks together, 0 where it is not known.
+	// Bytes is the total length of the blocks; 0: not known.
 	Bytes int64 `json:"bytes,omitempty"`
 }
 
-// TornError says that a trace ends in the middle of a line, as it does while it is being written
-// and after a crash.
+// TornError says that a trace ends in the middle of a line. The last line is torn while a daemon
+// writes the trace, and after a crash.
 type TornError struct{ Line int }
 
 func (e *TornError) Error() string {
 	return fmt.Sprintf("line %d, the last, is not whole and left out", e.Line)
 }
 
-// Read reads a trace of one Line per line; blank lines are passed over. With a *TornError it
-// returns all that is before the torn end; any other error, such as *Error, comes without a trace.
+// Read reads a trace with one Line per line and skips blank lines. With a *TornError it returns the
+// lines before the torn one; with any other error it returns no trace.
 func Read(r io.Reader) (*Trace, error) {
 	s := &lineReader{in: bufio.NewReaderSize(r, 64<<10)}
 	t := NewTrace()
@@ -94,8 +94,8 @@ type lineReader struct {
 	text []byte
 }
 
-// next returns a line without its end; whole tells whether it had one. The text is valid until the
-// next call.
+// next returns a line without its newline. whole is false if the newline is missing. The text is
+// valid until the next call.
 func (r *lineReader) next() (text []byte, whole bool, err error) {
 	r.text, r.line = r.text[:0], r.line+1
 	for {
@@ -115,7 +115,7 @@ func (r *lineReader) next() (text []byte, whole bool, err error) {
 	}
 }
 
-// plainly says what is wrong with the JSON of a line, without the names of our types.
+// plainly describes a JSON error without the names of Go types.
 func plainly(err error) string {
 	var kind *json.UnmarshalTypeError
 	if !errors.As(err, &kind) {
@@ -178,7 +178,7 @@ func (t *Trace) BlockBytes() int64 {
 	return int64(t.bytes / t.sized)
 }
 
-// All yields each line's blocks, and whether they were stored rather than asked for. The keys are
+// All yields the blocks of each line. The boolean tells whether the line stored them. The keys are
 // valid until the next line is added.
 func (t *Trace) All() iter.Seq2[bool, []uint32] {
 	return func(yield func(bool, []uint32) bool) {

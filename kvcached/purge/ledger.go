@@ -13,46 +13,46 @@ import (
 	"sync/atomic"
 )
 
-// File is where a ledger lies in its data directory.
+// File is the ledger's file name in its data directory.
 const File = "purges.json"
 
-// Store is what a ledger has blocks removed from.
+// Store is the place where a ledger's blocks lie.
 type Store interface {
-	// Purge removes the blocks that match says, from all tiers and for good. match may be called by
-	// any number of goroutines.
+	// Purge removes the blocks for which match returns true, from all tiers and for good. Any
+	// number of goroutines may call match.
 	Purge(ctx context.Context, match func(namespace string, key []byte) bool) (blocks int, err error)
 }
 
 // Options of Open.
 type Options struct {
-	Dir   string // of the data; empty: the purges are kept in memory only
+	Dir   string // data directory; empty: the purges are kept in memory only
 	Store Store  // Required
-	// Partial says that the data directory may have an SSD tier that Store does not use. The next
-	// start that does not say so carries out all purges again.
+	// Partial says that the data directory may have an SSD tier which Store does not use. The next
+	// start without Partial carries out all purges again.
 	Partial bool
 }
 
-// Ledger is the purges that one host knows, and how far it has carried them out. Its methods may be
-// called by any number of goroutines.
+// Ledger keeps the purges that one host knows, and the purges that it has carried out. Any number
+// of goroutines may call its methods.
 type Ledger struct {
-	path string // empty: none
+	path string // path of the file; empty: there is no file
 	o    Options
 
-	mu    sync.Mutex           // of changes
-	known atomic.Pointer[List] // pulls are held to it
-	done  atomic.Pointer[List] // carried out
-	went  int                  // blocks, when done was carried out
+	mu    sync.Mutex           // held while the lists change
+	known atomic.Pointer[List] // all known purges; pulled blocks are checked against them
+	done  atomic.Pointer[List] // purges that are carried out
+	went  int                  // blocks that the last change of done removed
 }
 
-// saved is the file.
+// saved is the content of the file.
 type saved struct {
 	*List
-	Unfinished bool `json:"unfinished,omitempty"` // not all of the list was carried out
+	Unfinished bool `json:"unfinished,omitempty"` // a part of the list is not carried out
 }
 
-// Open reads the ledger of a data directory. If the last run did not carry out all purges, all are
-// carried out now. A file that cannot be read is an error: a start without it would serve blocks
-// that were purged.
+// Open reads the ledger of a data directory. It carries out all purges again if the last run did
+// not carry out all of them. A file that cannot be read is an error, because a start without the
+// file would serve purged blocks.
 func Open(ctx context.Context, o Options) (*Ledger, error) {
 	l := &Ledger{o: o}
 	f := saved{List: &List{}}
@@ -86,20 +86,21 @@ func (f *saved) parse(text []byte) error {
 	return f.check()
 }
 
-// List is the purges that are known. It must not be changed.
+// List returns the known purges. The caller must not change them.
 func (l *Ledger) List() *List { return l.known.Load() }
 
-// Stamp says up to which purge all blocks of this host have been looked at. Whoever hands out a
-// block asks first, and then gets the block.
+// Stamp names the last purge that this host has carried out on all its blocks. Take the stamp
+// before the block that it goes out with.
 func (l *Ledger) Stamp() Stamp { return l.done.Load().Stamp() }
 
-// Bars tells whether a block that came with a stamp is older than a purge. The key is nil where the
-// block has none.
+// Bars tells whether a block with this stamp is older than a purge that removes it. key is nil if
+// the block has none.
 func (l *Ledger) Bars(s Stamp, namespace string, key []byte) bool {
 	return l.known.Load().Bars(s, namespace, key)
 }
 
-// Purge removes blocks of this host, which is in no fleet. It is a Func.
+// Purge carries out a purge on this host alone. Only a host without a fleet uses it. Its type is
+// Func.
 func (l *Ledger) Purge(ctx context.Context, s Selector) ([]Done, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -111,12 +112,13 @@ func (l *Ledger) Purge(ctx context.Context, s Selector) ([]Done, error) {
 	return []Done{{Blocks: n, Err: err}}, nil
 }
 
-// ErrHistory says that a list is no later state of the one that is known here, nor an earlier one.
+// ErrHistory says that neither of two lists is a later state of the other.
 var ErrHistory = errors.New("purge: the two lists number purges differently")
 
-// Take carries out what a later state of the list has, and returns how many blocks went, then or
-// when that was carried out before. When it returns without an error the host has confirmed all
-// purges of the list. ErrHistory.
+// Take carries out the purges of a later state of the list and returns the number of removed
+// blocks. If they were carried out before, it returns the number of that time. The host has
+// confirmed all purges of the list if there is no error. ErrHistory: neither list follows the
+// other.
 func (l *Ledger) Take(ctx context.Context, list *List) (blocks int, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -129,8 +131,8 @@ func (l *Ledger) Take(ctx context.Context, list *List) (blocks int, err error) {
 	return l.take(ctx, list)
 }
 
-// Replace is Take of a list that was merged with the one known here; ErrHistory where that has
-// changed since and does not follow.
+// Replace is Take of a list that was made by a merge with the list merged. ErrHistory: the known
+// list has changed since and list does not follow it.
 func (l *Ledger) Replace(ctx context.Context, merged, list *List) (blocks int, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -167,7 +169,7 @@ func (l *Ledger) take(ctx context.Context, list *List) (blocks int, err error) {
 	return blocks, nil
 }
 
-// save writes the file, durably.
+// save writes the list to the file and syncs it.
 func (l *Ledger) save(list *List, unfinished bool) error {
 	if l.path == "" {
 		return nil
@@ -182,7 +184,7 @@ func (l *Ledger) save(list *List, unfinished bool) error {
 	return nil
 }
 
-// replace puts a file in the place of another, or leaves that.
+// replace replaces a file atomically: the old file stays if there is an error.
 func replace(path string, text []byte) error {
 	f, err := os.CreateTemp(filepath.Dir(path), filepath.Base(path)+".*")
 	if err != nil {

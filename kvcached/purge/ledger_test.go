@@ -17,8 +17,8 @@ func open(t testing.TB, o Options) *Ledger {
 	return l
 }
 
-// TestUnfinished: what a crash has cut off, or what was purged without the SSD tier, is carried out
-// by the next start.
+// TestUnfinished checks that the next start carries out the purges that a crash cut off. It does
+// the same for purges without the SSD tier.
 func TestUnfinished(t *testing.T) {
 	o, swept := Options{Dir: t.TempDir()}, 0
 	s := &shelf{swept: func(match func(string, []byte) bool) {
@@ -61,7 +61,7 @@ func TestUnfinished(t *testing.T) {
 	start(o, 0)
 }
 
-// TestTake: lists are carried out once, in any order, and a failure is made good.
+// TestTake takes lists in any order. Each purge is carried out once, and after a failure again.
 func TestTake(t *testing.T) {
 	s, swept := &shelf{}, ""
 	s.swept = func(match func(string, []byte) bool) {
@@ -104,7 +104,7 @@ func TestTake(t *testing.T) {
 	}
 }
 
-// TestDamage: a start without the purges would serve what was purged.
+// TestDamage checks that a damaged file stops the start.
 func TestDamage(t *testing.T) {
 	dir := t.TempDir()
 	l := open(t, Options{Dir: dir, Store: &shelf{}})

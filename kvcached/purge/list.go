@@ -14,39 +14,41 @@ import (
 	"github.com/cognitora/dataplane/kv/block"
 )
 
-// Bounds of a list. Beyond either the older half of the purges becomes one of everything.
+// Bounds of a list. If a list exceeds one of them, one purge of everything replaces the older half
+// of its purges.
 const (
 	MaxPurges = 10_000
-	MaxBytes  = 1 << 20 // as JSON
+	MaxBytes  = 1 << 20 // of the list as JSON
 )
 
 // Purge is one purge of the fleet.
 type Purge struct {
-	ID       string `json:"id"` // the same in every list, whatever its number there
+	ID       string `json:"id"` // the purge's ID in every list; its revision may differ
 	Revision uint32 `json:"revision"`
 	Selector
 }
 
-// List is all purges that a fleet has seen. Of two purges with equal selectors it keeps the later
-// one. A List is not changed once it is made.
+// List is all purges that a fleet has seen. It keeps only the later of two purges with equal
+// selectors. A List does not change after it is made.
 type List struct {
-	// History names the numbering: revisions of two histories do not compare. A list that etcd has
-	// lost, or has in an older state, begins a new one. 0: the list was never in etcd.
+	// History identifies the numbering. Revisions of two histories cannot be compared. A new
+	// history begins when etcd has lost the list or has gone back to an earlier state. 0: the list
+	// was never in etcd.
 	History  uint32  `json:"history"`
 	Revision uint32  `json:"revision"` // of the last purge
-	Purges   []Purge `json:"purges"`   // by revision
+	Purges   []Purge `json:"purges"`   // sorted by revision
 }
 
-// Stamp says up to which purge a host has removed what was to be removed.
+// Stamp names the last purge that a host has carried out.
 type Stamp struct{ History, Revision uint32 }
 
-// Stamp is the state of a host that has carried out all of the list.
+// Stamp is the stamp of a host that has carried out the whole list.
 func (l *List) Stamp() Stamp { return Stamp{l.History, l.Revision} }
 
-// ErrFull says that the numbers of a history are used up.
+// ErrFull says that the revisions of a history are used up.
 var ErrFull = errors.New("purge: 2^32 purges are behind this list")
 
-// With is the list with one more purge.
+// With returns the list with one more purge.
 func (l *List) With(s Selector) (*List, error) {
 	if err := s.Check(); err != nil {
 		return nil, err
@@ -54,7 +56,7 @@ func (l *List) With(s Selector) (*List, error) {
 	return l.append([]Purge{{ID: newID(), Selector: s}})
 }
 
-// append puts purges behind the others, with new numbers.
+// append returns the list with more purges at its end, under new revisions.
 func (l *List) append(more []Purge) (*List, error) {
 	if uint64(l.Revision)+uint64(len(more)) > math.MaxUint32 {
 		return nil, ErrFull
@@ -77,7 +79,8 @@ func (l *List) append(more []Purge) (*List, error) {
 	return out.fold(), nil
 }
 
-// fold makes the older half of too many purges one of everything.
+// fold replaces the older half of the purges by one purge of everything, as often as the bounds
+// need it.
 func (l *List) fold() *List {
 	for len(l.Purges) > MaxPurges || len(l.Purges) > 1 && len(l.Encode()) > MaxBytes {
 		last := (len(l.Purges) - 1) / 2
@@ -87,15 +90,15 @@ func (l *List) fold() *List {
 	return l
 }
 
-// text is the selector as the same text for equal ones.
+// text is the selector as JSON. Equal selectors have equal texts.
 func (p *Purge) text() string {
 	s := p.Selector
 	s.Namespaces = slices.Sorted(slices.Values(s.Namespaces))
-	b, _ := json.Marshal(s) // it has strings and a bool only
+	b, _ := json.Marshal(s) // the selector has only strings and a bool, so there is no error
 	return string(b)
 }
 
-// Bars tells whether a purge later than a stamp removes a block. Stamps of another history are
+// Bars tells whether a purge later than the stamp removes the block. A stamp of another history is
 // earlier than every purge.
 func (l *List) Bars(s Stamp, namespace string, key []byte) bool {
 	from := 0
@@ -110,7 +113,7 @@ func (l *List) Bars(s Stamp, namespace string, key []byte) bool {
 	return matchAny(l.Purges[from:])(namespace, key)
 }
 
-// matchAny tells of a block whether one of some purges removes it.
+// matchAny returns a function that tells whether one of the purges removes a block.
 func matchAny(purges []Purge) func(namespace string, key []byte) bool {
 	return func(namespace string, key []byte) bool {
 		n, err := block.ParseNamespace(namespace)
@@ -119,7 +122,7 @@ func matchAny(purges []Purge) func(namespace string, key []byte) bool {
 	}
 }
 
-// since is the purges that a host which has carried out an earlier list has not.
+// since returns the purges that a host has not carried out if it has carried out the list done.
 func (l *List) since(done *List) (more []Purge) {
 	if l.History == done.History {
 		for i := range l.Purges {
@@ -132,8 +135,8 @@ func (l *List) since(done *List) (more []Purge) {
 	return l.besides(done)
 }
 
-// besides is the purges of a list that another list does not have, whatever their numbers. A fold
-// has the ID of the last purge in it.
+// besides returns the purges of l that other does not have. Their revisions do not matter. A purge
+// of everything that fold made has the ID of the last purge that it replaces.
 func (l *List) besides(other *List) (more []Purge) {
 	known := make(map[string]*Purge, len(other.Purges))
 	for i := range other.Purges {
@@ -148,8 +151,8 @@ func (l *List) besides(other *List) (more []Purge) {
 	return more
 }
 
-// Follows tells whether a list is a later state, or the same, of an earlier one: with the same
-// numbering, and without purges that the earlier one should have and has not.
+// Follows tells whether l is earlier or a later state of it. The two must have the same history,
+// and l may have no purge that earlier should have and lacks.
 func (l *List) Follows(earlier *List) bool {
 	if l.History != earlier.History || l.Revision < earlier.Revision {
 		return false
@@ -167,9 +170,9 @@ func (l *List) Follows(earlier *List) bool {
 	return true
 }
 
-// Merge is the list that etcd is to have, where it has theirs, nil for none, and a host knows mine.
-// Purges that etcd has lost get numbers above all that either knows. Nothing is to be written where
-// theirs comes back.
+// Merge returns the list that etcd should have. theirs is etcd's list, nil if it has none, and mine
+// is the list of a host. A purge that etcd has lost gets a revision above those of both lists. If
+// Merge returns theirs, nothing has to be written.
 func Merge(mine, theirs *List) (*List, error) {
 	if theirs == nil {
 		out := *mine
@@ -184,7 +187,7 @@ func Merge(mine, theirs *List) (*List, error) {
 		return theirs, nil
 	}
 	out := *theirs
-	if mine.History == theirs.History { // etcd was set back to an earlier state
+	if mine.History == theirs.History { // etcd has gone back to an earlier state
 		out.History = newHistory()
 	}
 	out.Revision = max(out.Revision, mine.Revision)
@@ -193,7 +196,7 @@ func Merge(mine, theirs *List) (*List, error) {
 		texts[theirs.Purges[i].text()] = true
 	}
 	for i := range lost {
-		if texts[lost[i].text()] { // it stands for both, and neither side has carried out both
+		if texts[lost[i].text()] { // the purge stands for both; no side has carried out both
 			lost[i].ID = newID()
 		}
 	}
@@ -202,11 +205,11 @@ func Merge(mine, theirs *List) (*List, error) {
 
 // Encode is the list as JSON.
 func (l *List) Encode() []byte {
-	b, _ := json.Marshal(l) // it has strings, numbers and bools only
+	b, _ := json.Marshal(l) // the list has only strings, numbers and bools, so there is no error
 	return b
 }
 
-// Parse reads a list, which may come from anybody who may write to etcd.
+// Parse reads and checks a list. Anybody with write access to etcd may have written it.
 func Parse(text []byte) (*List, error) {
 	if len(text) > MaxBytes+MaxBytes/8 {
 		return nil, fmt.Errorf("purge: a list of %d bytes, at most %d are allowed", len(text), MaxBytes)
@@ -242,12 +245,12 @@ func (l *List) check() error {
 	return nil
 }
 
-const idSize = 26 // of crypto/rand.Text
+const idSize = 26 // length of crypto/rand.Text
 
 func newID() string { return rand.Text() }
 
 func newHistory() uint32 {
 	var b [4]byte
-	_, _ = rand.Read(b[:]) // it does not fail
+	_, _ = rand.Read(b[:]) // rand.Read never returns an error
 	return max(1, binary.LittleEndian.Uint32(b[:]))
 }

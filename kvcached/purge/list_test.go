@@ -31,7 +31,8 @@ func merge(t testing.TB, mine, theirs *List) *List {
 
 func space(model string) string { return "kv1;" + model + ";main;bf16;l;16;1.0;1.0;" }
 
-// TestStamps: a block is barred by later purges of it only, and one of another history by all.
+// TestStamps checks that only later purges of a block bar it. All purges bar a block with the stamp
+// of another history.
 func TestStamps(t *testing.T) {
 	l := with(t, &List{History: 7}, "a", "b", "a")
 	if len(l.Purges) != 2 || l.Revision != 3 {
@@ -51,7 +52,7 @@ func TestStamps(t *testing.T) {
 	}
 }
 
-// TestMerge: what etcd has lost is numbered above all that is known, once.
+// TestMerge checks that purges lost by etcd get revisions above all known ones, and only once.
 func TestMerge(t *testing.T) {
 	mine := with(t, &List{}, "a", "b")
 	etcd := merge(t, mine, nil)
@@ -61,25 +62,25 @@ func TestMerge(t *testing.T) {
 	if again := merge(t, etcd, etcd); again != etcd {
 		t.Error("a list that is known is written again")
 	}
-	// Another host with the same purges, of before etcd was emptied.
+	// Another host has the same purges under the history before etcd was emptied.
 	if other := merge(t, mine, etcd); other != etcd {
 		t.Errorf("%+v", other)
 	}
-	// One that has seen another purge, and one less.
+	// A host of another history has one more purge and lacks one.
 	away := with(t, &List{History: 99}, "x", "c")
 	merged := merge(t, away, etcd)
 	if merged.History != etcd.History || merged.Revision != 4 || len(merged.Purges) != 4 ||
 		!merged.Follows(etcd) {
 		t.Errorf("%+v", merged)
 	}
-	// etcd is set back behind what a host has seen.
+	// etcd goes back to a state before a host's list.
 	later := with(t, etcd, "d", "e")
 	set := merge(t, later, with(t, etcd, "f"))
 	if set.History == etcd.History || len(set.Purges) != 5 || set.Revision != 6 ||
 		!slices.ContainsFunc(set.Purges, func(p Purge) bool { return p.Model == "e" && p.Revision > 4 }) {
 		t.Errorf("%+v", set)
 	}
-	// The same, and others have numbered as far since.
+	// etcd goes back, and other hosts have added as many purges since.
 	further := with(t, etcd, "f", "g", "h")
 	if further.Follows(later) {
 		t.Error("a list with other purges follows")
@@ -89,8 +90,8 @@ func TestMerge(t *testing.T) {
 	}
 }
 
-// TestFold: past the bound the older half is one purge of everything, which hosts that have seen it
-// do not carry out again.
+// TestFold exceeds the bound. The older half becomes one purge of everything, and hosts that have
+// carried out the fold do not repeat it.
 func TestFold(t *testing.T) {
 	l := &List{History: 1}
 	for i := range MaxPurges {
@@ -112,7 +113,7 @@ func TestFold(t *testing.T) {
 	if !l.Bars(Stamp{1, MaxPurges / 2}, space("m"), nil) || l.Bars(Stamp{1, MaxPurges/2 + 1}, space("m"), nil) {
 		t.Error("stamps at the fold")
 	}
-	// A host that knows one purge of those in the fold, from another history.
+	// A host of another history knows one of the purges in the fold.
 	other := &List{History: 2, Revision: 1, Purges: []Purge{{before.Purges[MaxPurges/2].ID, 1, Selector{Model: "m"}}}}
 	if more := l.since(other); !more[0].Everything {
 		t.Error("a fold is taken for the purge that it ends with")
@@ -150,7 +151,7 @@ func FuzzParse(f *testing.F) {
 	})
 }
 
-// shelf is a Store that notes what it was asked for.
+// shelf is a Store that records its calls.
 type shelf struct {
 	err    error
 	swept  func(match func(string, []byte) bool)

@@ -1,10 +1,10 @@
 // Package purge knows which blocks a fleet has purged.
 //
-// A purge removes all blocks that a selector names, and it is certain: no host that has confirmed
-// it, or has started after it, serves a block that is older. Purges are numbered. The list of them
-// lies in etcd, and a copy lies in the data directory of each host. Each host says with a block up
-// to which purge it has removed what was to be removed; that number is the block's stamp. A host
-// that knows a later purge of such blocks does not take the block.
+// A purge removes all blocks that a selector names. A host that has confirmed a purge, or has
+// started after the purge, serves no older block that the selector names. Purges are numbered: a
+// purge's number is its revision. etcd has the list of purges, and the data directory of each host
+// has a copy. A host sends a stamp with each block: the number of the last purge that the host has
+// carried out. A receiver refuses the block if a purge after the stamp names the block.
 package purge
 
 import (
@@ -17,21 +17,23 @@ import (
 	"github.com/cognitora/dataplane/kv/block"
 )
 
-// MaxNamespaces bounds the namespaces that one purge names.
+// MaxNamespaces is the number of namespaces that one purge may name.
 const MaxNamespaces = 64
 
-// ErrNothing says that a selector names nothing, or too much.
+// ErrNothing says that a selector is empty, names too many namespaces, or has fields besides
+// Everything.
 var ErrNothing = errors.New("purge: name a model, a tenant or 1 to 64 namespaces, or say everything alone")
 
-// Selector says which blocks are purged: those that match all fields given, or with Everything all.
+// Selector says which blocks a purge removes: the blocks that match all given fields, or with
+// Everything all blocks.
 type Selector struct {
-	Namespaces []string `json:"namespaces,omitempty"` // one of these canonical texts
-	Model      string   `json:"model,omitempty"`      // of the namespace, or named in a client's key
+	Namespaces []string `json:"namespaces,omitempty"` // the block's namespace is one of these canonical texts
+	Model      string   `json:"model,omitempty"`      // of the namespace, or part of a client's key
 	Tenant     string   `json:"tenant,omitempty"`     // of the namespace
 	Everything bool     `json:"everything,omitempty"`
 }
 
-// Check returns ErrNothing, or an error that names the field that is too long.
+// Check returns ErrNothing, or an error that names a field that is too long.
 func (s *Selector) Check() error {
 	given := len(s.Namespaces) > 0 || s.Model != "" || s.Tenant != ""
 	if given == s.Everything || len(s.Namespaces) > MaxNamespaces {
@@ -45,8 +47,8 @@ func (s *Selector) Check() error {
 	return nil
 }
 
-// Matches tells whether a block of a namespace is purged. The key is the client's own name for the
-// block, nil for a block that has an address only.
+// Matches tells whether the selector names a block of this namespace. key is the client's own name
+// for the block, nil if the block has only an address.
 func (s *Selector) Matches(namespace string, key []byte) bool {
 	if s.Everything {
 		return true
@@ -55,7 +57,7 @@ func (s *Selector) Matches(namespace string, key []byte) bool {
 	return err == nil && s.matches(&subject{namespace, n, string(key)})
 }
 
-// subject is a block that selectors are held to.
+// subject is a block that is compared with selectors.
 type subject struct {
 	text string // of the namespace
 	block.Namespace
@@ -73,11 +75,11 @@ func (s *Selector) matches(b *subject) bool {
 	return s.Model == "" || s.Model == b.Model || b.key != "" && names(b.key, s.Model)
 }
 
-// slashless are the ways in which clients write the slash of a model's name in a key.
+// slashless are replacements that clients use in keys for the slash of a model's name.
 var slashless = []string{"-", "_", "--", "%2F"}
 
-// names tells whether a client's key carries a model's name. LMCache's keys begin with the name and
-// an @, those of other clients have it between separators.
+// names tells whether a client's key contains a model's name. LMCache's keys begin with the name
+// and an @. Keys of other clients have the name between separators.
 func names(key, model string) bool {
 	if carries(key, model) {
 		return true
@@ -90,7 +92,7 @@ func names(key, model string) bool {
 	})
 }
 
-// carries tells whether a key has a name that goes on neither before nor behind.
+// carries tells whether a key contains a name that is not a part of a longer name.
 func carries(key, name string) bool {
 	for from := 0; ; {
 		at := strings.Index(key[from:], name)
@@ -106,35 +108,35 @@ func carries(key, name string) bool {
 	}
 }
 
-// goesOn tells whether a character beside a name would be part of a longer name.
+// goesOn tells whether the character c beside a name makes the name longer.
 func goesOn(c byte) bool {
 	return c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || c == '-' || c == '.'
 }
 
-// Func removes blocks from all hosts and tells what became of each, this one first. Its error says
-// that nothing was purged.
+// Func carries out a purge on all hosts and returns the outcome of each. The first outcome is that
+// of this host. Its error says that no host carried out the purge.
 type Func func(ctx context.Context, s Selector) ([]Done, error)
 
 // Done is the outcome of a purge on one host.
 type Done struct {
-	Host   string // cache id; empty: this cache is in no fleet
-	Blocks int    // removed
-	Err    error  // the host has not confirmed the purge: it may go on with blocks that were to go
+	Host   string // cache id; empty: this host is in no fleet
+	Blocks int    // removed blocks
+	Err    error  // the host has not confirmed the purge and may still serve purged blocks
 }
 
-// ErrNoEtcd says that a purge of a fleet cannot begin.
+// ErrNoEtcd says that a purge cannot begin, because etcd does not answer.
 var ErrNoEtcd = errors.New("etcd does not answer, so no host has confirmed the purge; see that it answers at " +
 	"etcd.endpoints, and purge again")
 
 // HostsError names the hosts that have not confirmed a purge.
 type HostsError struct {
 	Hosts []string // cache ids
-	Err   error    // of one of them
-	Here  bool     // this host has confirmed it
+	Err   error    // error of one of the hosts
+	Here  bool     // this host has confirmed the purge
 }
 
-// Failed is a *HostsError where some host has not confirmed a purge, or the error of the host that
-// is in no fleet. This host is the first in done.
+// Failed returns a *HostsError if a host has not confirmed the purge. For a host in no fleet it
+// returns that host's error. done must begin with this host.
 func Failed(done []Done) error {
 	failed := HostsError{Here: len(done) > 0 && done[0].Err == nil}
 	for _, d := range done {
@@ -155,7 +157,7 @@ func (e *HostsError) Error() string { return fmt.Sprintf("%s: %v", e.Public(), e
 
 func (e *HostsError) Unwrap() error { return e.Err }
 
-// Public is what a client of a purge may be told.
+// Public is the error's text for the client that asked for the purge.
 func (e *HostsError) Public() string {
 	hosts := strings.Join(e.Hosts[:min(len(e.Hosts), 8)], ", ")
 	if more := len(e.Hosts) - 8; more > 0 {

@@ -15,7 +15,7 @@ const (
 	s3     = "key1;s3.kv;acme"
 )
 
-// TestMatches: LMCache's keys and those of object clients carry the model's name.
+// TestMatches checks which blocks a selector names, also by keys of LMCache and of object clients.
 func TestMatches(t *testing.T) {
 	if _, err := block.ParseNamespace(tokens); err != nil {
 		t.Fatal(err)

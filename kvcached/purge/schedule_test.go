@@ -7,27 +7,27 @@ import (
 	"testing"
 )
 
-// world is a fleet in memory: an etcd that loses its data or is set back, and hosts that are cut
-// off, pull blocks from each other and start anew. Time is the number of events.
+// world simulates a fleet in memory. Its etcd loses data or goes back; its hosts are cut off, pull
+// blocks from each other and restart. A moment is the number of events so far.
 type world struct {
 	t     *testing.T
 	r     *rand.Rand
 	now   int
 	etcd  *List
-	was   []*List // earlier states of etcd
+	was   []*List // earlier states of etcd's list
 	hosts []*node
 	trail []string
 }
 
-// node is a host with one block of each model on SSD, by the moment when it was made.
+// node is a host. It has at most one block of each model.
 type node struct {
 	*Ledger
 	id      int
 	dir     string
-	blocks  map[string]int // by model: when the block was made
-	cut     bool           // from etcd
-	known   bool           // it has read etcd's list since it started
-	purged  map[string]int // by model: blocks made at that moment or before must not be served
+	blocks  map[string]int // by model: the moment when the block was made
+	cut     bool           // cut off from etcd
+	known   bool           // the host has read etcd's list since its start
+	purged  map[string]int // by model: blocks made at this moment or before must not be served
 	crashes bool
 }
 
@@ -35,7 +35,7 @@ var models = []string{"a", "b", "c"}
 
 func (n *node) put(model string, made int) { n.blocks[model] = made }
 
-// Purge removes blocks in turn; a crash leaves some.
+// Purge removes the matching blocks one by one. A crash leaves some of them.
 func (n *node) Purge(_ context.Context, match func(string, []byte) bool) (blocks int, err error) {
 	for _, m := range models {
 		if _, there := n.blocks[m]; there && match(space(m), nil) {
@@ -60,12 +60,12 @@ func (w *world) must(err error) {
 	}
 }
 
-// start opens the ledger anew, and the SSD tier with what it has.
+// start restarts a host. The host keeps its blocks, as an SSD tier does.
 func (w *world) start(n *node) {
 	w.say("%d starts", n.id)
 	old := n.Ledger
 	n.Ledger = open(w.t, Options{Dir: n.dir, Store: n})
-	if n.dir == "" && old != nil { // as if it had been kept
+	if n.dir == "" && old != nil { // the ledger goes on with its old lists, as if a file had kept them
 		known := old.List()
 		n.Ledger.known.Store(known)
 		n.done.Store(known)
@@ -80,13 +80,13 @@ func (w *world) start(n *node) {
 	for _, m := range models {
 		n.purged[m] = w.hosts[0].purged["fleet "+m]
 	}
-	if w.etcd == nil && !n.cut { // it asks the others first, which write what they know
+	if w.etcd == nil && !n.cut { // a starting host asks the others first, and they write their lists to etcd
 		w.others()
 	}
 	w.refresh(n)
 }
 
-// others puts into etcd, which has lost its data, what the hosts know.
+// others writes the lists of all hosts to etcd after etcd has lost its data.
 func (w *world) others() {
 	for _, n := range w.hosts[1:] {
 		if n.Ledger != nil {
@@ -118,7 +118,7 @@ func (w *world) refresh(n *node) {
 	}
 }
 
-// purge is a fleet's purge: the hosts that etcd names are told.
+// purge carries out a purge in the fleet: on n and then on the hosts that etcd lists.
 func (w *world) purge(n *node) {
 	m := models[w.r.IntN(len(models))]
 	s := Selector{Model: m}
@@ -144,7 +144,7 @@ func (w *world) purge(n *node) {
 	}
 	for _, other := range w.hosts[1:] {
 		if other == n || other.cut && w.r.IntN(2) == 0 {
-			continue // it is not listed, or not reached
+			continue // etcd does not list the host, or the host is not reached
 		}
 		_, err := other.Take(w.t.Context(), list)
 		if err == ErrHistory {
@@ -160,7 +160,7 @@ func (w *world) purge(n *node) {
 	}
 }
 
-// pull brings a block from one host to another, perhaps with something in between.
+// pull copies a block from one host to another. between runs after the holder was asked.
 func (w *world) pull(to, from *node, between func()) {
 	m := models[w.r.IntN(len(models))]
 	asked, has := to.Stamp(), from.Stamp()
@@ -238,14 +238,14 @@ func (w *world) event() {
 	w.check()
 }
 
-// TestSchedules: in whatever order hosts are away, start, crash and pull, and whatever etcd loses,
-// no host serves a block that is older than a purge which it has confirmed, or after which it has
-// started.
+// TestSchedules runs random orders of purges, pulls, restarts, crashes and losses of etcd. No host
+// may serve a block that is older than a purge which the host has confirmed. The same holds for a
+// purge before the start of the host.
 func TestSchedules(t *testing.T) {
 	const schedules = 5000
 	for seed := range uint64(schedules) {
 		w := &world{t: t, r: rand.New(rand.NewPCG(seed, 1))}
-		w.hosts = []*node{{purged: map[string]int{}}} // what the fleet has purged
+		w.hosts = []*node{{purged: map[string]int{}}} // its purged is the purges of the whole fleet
 		for i := range 3 {
 			n := &node{id: i + 1, blocks: map[string]int{}}
 			if seed%100 == 0 {

@@ -7,7 +7,7 @@ import (
 	"github.com/cognitora/dataplane/kv/block"
 )
 
-// Sizes of the elements of batches, in bytes.
+// Sizes of one element of a batch, in bytes.
 const (
 	sizeAddr = 32 + 32 + 4
 	sizeInfo = 8 + 4 + 4
@@ -16,18 +16,19 @@ const (
 
 var errBatch = fmt.Errorf("%w: more than %d addresses", TooLarge, MaxBatch)
 
-// Info is what Stat tells of a block.
+// Info is the answer of Stat about one block.
 type Info struct {
 	Length uint64 // bytes
 	CRC    uint32
-	Tiers  uint32 // bit set of where it lies: 1 RAM, 2 SSD; 0: there is none
-	// Expires is when it is over, Unix ms, 0: never. Only with the flag Expiries.
+	Tiers  uint32 // bit set of the block's tiers: 1 RAM, 2 SSD; 0: the block is nowhere
+	// Expires is the moment when the block expires, Unix ms; 0: never. It is sent only with the
+	// flag Expiries.
 	Expires int64
-	Stamp   Stamp // of the answer; not part of the body
+	Stamp   Stamp // taken from the answer's head; not part of the body
 }
 
-// AppendAddrs appends the body of Stat, Delete and Locate: a u64 count, then digest, model and
-// layer of each.
+// AppendAddrs appends the body of Stat, Delete and Locate. The body is a u64 count, then digest,
+// layer and model of each address.
 func AppendAddrs(b []byte, addrs []block.Addr) []byte {
 	b = binary.LittleEndian.AppendUint64(b, uint64(len(addrs)))
 	for i := range addrs {
@@ -36,7 +37,7 @@ func AppendAddrs(b []byte, addrs []block.Addr) []byte {
 	return b
 }
 
-// ParseAddrs appends the addresses in body to into. There are at most MaxBatch.
+// ParseAddrs appends the addresses in body to into. More than MaxBatch addresses are an error.
 func ParseAddrs(body []byte, into []block.Addr) ([]block.Addr, error) {
 	c := cursor{rest: body}
 	n := c.length(MaxBatch, errBatch)
@@ -62,8 +63,8 @@ func (c *cursor) addr(a *block.Addr) {
 	a.Layer = c.u32()
 }
 
-// AppendInfos appends the body of an answer to Stat: length, checksum and tiers of each address
-// asked for, and with expiries when it expires.
+// AppendInfos appends the body of an answer to Stat: length, checksum and tiers of each block. The
+// expiry follows them if expiries is set.
 func AppendInfos(b []byte, infos []Info, expiries bool) []byte {
 	le := binary.LittleEndian
 	for _, i := range infos {
@@ -75,7 +76,7 @@ func AppendInfos(b []byte, infos []Info, expiries bool) []byte {
 	return b
 }
 
-// ParseInfos fills out, which has as many elements as addresses were asked for.
+// ParseInfos fills out, which must have one element for each address of the request.
 func ParseInfos(body []byte, out []Info, expiries bool) error {
 	size := sizeInfo
 	if expiries {
@@ -106,7 +107,7 @@ func AppendBools(b []byte, values []bool) []byte {
 	return b
 }
 
-// ParseBools fills out, which has as many elements as addresses were asked for.
+// ParseBools fills out, which must have one element for each address of the request.
 func ParseBools(body []byte, out []bool) error {
 	if len(body) != len(out) {
 		return errBodyLen

@@ -6,8 +6,7 @@ import (
 	"github.com/cognitora/dataplane/kv/block"
 )
 
-// cursor takes fields from the front of bytes. After the first failure everything that it returns
-// is zero.
+// cursor takes fields from the front of a byte slice. It returns zeros after its first failure.
 type cursor struct {
 	rest  []byte
 	short bool  // there were too few bytes
@@ -59,7 +58,7 @@ func (c *cursor) u64() uint64 {
 
 func (c *cursor) digest(d *block.Digest) { copy(d[:], c.take(len(d))) }
 
-// length takes the length of a sequence, which is beyond's to refuse when it is above bound.
+// length takes the length of a sequence. A length above bound makes beyond the cursor's error.
 func (c *cursor) length(bound uint64, beyond error) int {
 	n := c.u64()
 	if c.ok() && n > bound {
@@ -73,7 +72,7 @@ func (c *cursor) bytes(bound uint64, beyond error) []byte {
 	return c.take(c.length(bound, beyond))
 }
 
-// end is the error of a body that must have been used up.
+// end returns the cursor's error, or errBodyLen if bytes are left.
 func (c *cursor) end() error {
 	switch {
 	case c.err != nil:

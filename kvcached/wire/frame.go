@@ -11,10 +11,11 @@ import (
 // fixedHead is the length of a head whose strings are empty.
 const fixedHead = 2 + 1 + 1 + 32 + 4 + 8 + 8 + 8 + 4 + 4 + 4 + 8 + 8 + 8 + 32 + 8 + 8 + 8
 
-// ErrShort says that a head is longer than what there is of it so far.
+// ErrShort says that the head has not arrived completely.
 var ErrShort = errors.New("wire: head is incomplete")
 
-// Reasons why bytes are no frame. They are made once: a peer that sends rubbish costs no memory.
+// Reasons why bytes are not a frame. They are allocated once, so a peer that sends rubbish costs no
+// memory.
 var (
 	errNamespace = fmt.Errorf("%w: namespace of more than %d bytes", BadFrame, block.MaxNamespace)
 	errKey       = fmt.Errorf("%w: key of more than %d bytes", BadFrame, block.MaxKey)
@@ -27,23 +28,23 @@ var (
 	errStatus    = fmt.Errorf("%w: a request has no status", BadFrame)
 )
 
-// Frame is the head of a message, in the order of its bytes. Byte strings that Parse leaves in it
-// are parts of what was parsed.
+// Frame is the head of a message. Its fields stand in the order of their bytes. Parse makes its
+// byte slices point into the parsed bytes.
 type Frame struct {
 	Version    uint16
 	Op         Op
 	Status     Status       // 0 in requests
-	Digest     block.Digest // of the block meant; zero where the body names addresses
+	Digest     block.Digest // of the block; zero if the body names addresses
 	Layer      uint32
-	Namespace  []byte // canonical text; empty where the body names addresses
-	Offset     uint64 // Get: where the range begins, in bytes; a Put has its Stamp here
-	Len        uint64 // Get: how long the range is, 0 in a request: to the end; Put: the block's length
-	CRC        uint32 // CRC32C of the whole block, or of the range with RangeSum; of the body in all other operations
-	DeadlineMS uint32 // how long the asking side waits, in ms; 0: it does not say; see Stamp for answers
+	Namespace  []byte // canonical text; empty if the body names addresses
+	Offset     uint64 // Get: the range's first byte; Put: the sender's Stamp
+	Len        uint64 // Get: the range's length, in a request 0: to the end; Put: the block's length
+	CRC        uint32 // CRC32C of the block, with RangeSum of the range, or of a body without a block
+	DeadlineMS uint32 // time that the requester waits, in ms; 0: not told; in answers the Stamp's revision
 
 	Flags   Flags
-	Request uint64 // chosen by who asks, repeated in the answer
-	Total   uint64 // length of the whole block in bytes; requests of Get, Stat and Grant have their Stamp here
+	Request uint64 // number that the requester chose; the answer repeats it
+	Total   uint64 // length of the whole block in bytes; in requests of Get, Stat and Grant the sender's Stamp
 	Body    uint64 // bytes that follow the head
 	Parent  block.Digest
 	Expires int64 // Unix time in ms; 0: never
@@ -51,7 +52,7 @@ type Frame struct {
 	Attr    []byte
 }
 
-// Append appends the head. It does not check bounds: Check does.
+// Append appends the head. It does not check bounds; Check does.
 func (f *Frame) Append(b []byte) []byte {
 	le := binary.LittleEndian
 	b = le.AppendUint16(b, f.Version)
@@ -73,9 +74,9 @@ func (f *Frame) Append(b []byte) []byte {
 	return appendBytes(b, f.Attr)
 }
 
-// Parse reads a head from the beginning of b and returns its length. Its errors are ErrShort, when
-// b may become a head with more bytes, and BadFrame, UnsupportedVersion or TooLarge with the
-// reason. It takes no memory.
+// Parse reads a head from the beginning of b and returns its length. Its errors are ErrShort,
+// BadFrame, UnsupportedVersion and TooLarge. ErrShort means that b may become a head with more
+// bytes. It allocates nothing.
 func (f *Frame) Parse(b []byte) (int, error) {
 	c := cursor{rest: b}
 	f.Version = c.u16()
@@ -105,7 +106,8 @@ func (f *Frame) Parse(b []byte) (int, error) {
 	return len(b) - len(c.rest), nil
 }
 
-// Check tells whether a request's numbers fit its operation. An unknown operation is UnknownOp.
+// Check returns an error if a request's numbers do not fit its operation. Its error for an unknown
+// operation is UnknownOp.
 func (f *Frame) Check() error {
 	if f.Status != OK {
 		return errStatus
@@ -132,7 +134,7 @@ func (f *Frame) Check() error {
 	return UnknownOp
 }
 
-// most is the longest body of an operation that carries no block.
+// most is the longest body, in bytes, of an operation that carries no block.
 func (o Op) most() uint64 {
 	if o == Purge {
 		return MaxPurges
@@ -140,7 +142,7 @@ func (o Op) most() uint64 {
 	return MaxSmall
 }
 
-// CheckAnswer tells whether an answer without error fits the request it is to.
+// CheckAnswer returns an error if an answer does not fit its request.
 func (f *Frame) CheckAnswer(to *Frame) error {
 	switch {
 	case f.Op != to.Op || f.Request != to.Request:
@@ -155,8 +157,8 @@ func (f *Frame) CheckAnswer(to *Frame) error {
 	return nil
 }
 
-// within is how many bytes of a block of the given length the range has that is asked for; a range
-// that begins beyond the end has none.
+// within is the length of a Get's range in a block of total bytes. It is 0 if the range begins
+// beyond the block's end.
 func (f *Frame) within(total uint64) uint64 {
 	switch rest := total - min(f.Offset, total); {
 	case f.Len == 0:
@@ -166,7 +168,7 @@ func (f *Frame) within(total uint64) uint64 {
 	}
 }
 
-// Range is the part of a block that a Get asks for; it may be empty.
+// Range is the part of a block that a Get asks for. It may be empty.
 func (f *Frame) Range(payload []byte) []byte {
 	total := uint64(len(payload))
 	begin := min(f.Offset, total)

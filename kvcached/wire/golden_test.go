@@ -15,7 +15,8 @@ import (
 	"github.com/cognitora/dataplane/kv/block"
 )
 
-// golden is testdata/frames.json: other programs depend on it, so it never changes.
+// golden is the form of testdata/frames.json. Other programs depend on that file, so it never
+// changes.
 type golden struct {
 	Frames []struct {
 		Name, Hex string
@@ -49,7 +50,7 @@ func unhex(t testing.TB, s string) []byte {
 	return b
 }
 
-// corpus is every golden head, valid for all tests of the parser.
+// corpus returns all golden heads as seeds for the tests of the parser.
 func corpus(t testing.TB) (heads [][]byte) {
 	for _, c := range goldens(t).Frames {
 		heads = append(heads, unhex(t, c.Hex))
@@ -57,7 +58,7 @@ func corpus(t testing.TB) (heads [][]byte) {
 	return heads
 }
 
-// number finds a field of a golden frame by its name in JSON.
+// number returns a field of a golden frame by its name in JSON.
 func number(t *testing.T, f map[string]any, name string) uint64 {
 	text := string(f[name].(json.Number))
 	var n uint64
@@ -107,7 +108,7 @@ func TestGoldenFrames(t *testing.T) {
 	}
 }
 
-// goldenAddr is an address as the golden file has it, in hexadecimal.
+// goldenAddr is an address in the golden file: digest and model are in hexadecimal.
 type goldenAddr struct {
 	Digest, Model string
 	Layer         uint32
@@ -151,7 +152,7 @@ func announcementOf(t *testing.T, value []byte) *Announcement {
 	return a
 }
 
-// body writes a golden value with our own types, and reads it back.
+// body encodes a golden value with this package, and decodes the golden bytes.
 func body(t *testing.T, kind string, value []byte, encoded []byte) (written []byte, back any, want any) {
 	var err error
 	switch kind {
@@ -239,8 +240,8 @@ func TestCombine(t *testing.T) {
 	}
 }
 
-// TestOtherImplementation has the golden bytes recomputed by a program that shares no code with
-// this package.
+// TestOtherImplementation lets a Python program recompute the golden bytes. The program shares no
+// code with this package.
 func TestOtherImplementation(t *testing.T) {
 	python, err := exec.LookPath("python3")
 	if err != nil {

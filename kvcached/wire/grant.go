@@ -7,15 +7,15 @@ import (
 	"github.com/cognitora/dataplane/kv/block"
 )
 
-// Bounds of what is granted.
+// Bounds of Connect, Grant and Release.
 const (
-	MaxRails = 8    // pairs of cards of one session
+	MaxRails = 8    // pairs of network cards in one session
 	MaxGrant = 256  // addresses in one Grant
-	MaxDone  = 256  // grants that are given back at a time
-	MaxProbe = 4096 // bytes of a probe: what the longest packet of RoCE carries
+	MaxDone  = 256  // grants that one message gives back
+	MaxProbe = 4096 // bytes of a probe: the longest payload of a RoCE packet
 )
 
-// Sizes of elements, in bytes.
+// Sizes of one element, in bytes.
 const (
 	sizeEnd      = 16 + 4 + 4 + 4 + 4
 	sizeWindow   = 4 + 4 + 8 + 8
@@ -30,25 +30,26 @@ var (
 	errFlag  = fmt.Errorf("%w: neither true nor false", BadFrame)
 )
 
-// End is one end of a pair between two cards.
+// End is one end of a queue pair between two network cards.
 type End struct {
-	GID [16]byte // of the port
-	QPN uint32   // 0: there is none
+	GID [16]byte // of the card's port
+	QPN uint32   // number of the queue pair; 0: there is none
 	PSN uint32
 	MTU uint32 // bytes
-	// Reads is how many the card answers at a time.
+	// Reads is the number of RDMA reads that the card answers at a time.
 	Reads uint32
 }
 
-// Window is what can be read through one pair.
+// Window is a piece of memory that the peer can read through one queue pair.
 type Window struct {
-	Rail   uint32 // which pair, as in Connection.Ends
+	Rail   uint32 // the queue pair, an index into Connection.Ends
 	RKey   uint32
 	Addr   uint64
 	Length uint64 // bytes
 }
 
-// Connection is the body of Connect: who asks wants to read blocks by itself, over these pairs.
+// Connection is the body of Connect: the requester wants to read blocks with RDMA over these queue
+// pairs.
 type Connection struct {
 	Ends []End // one for each rail
 }
@@ -56,12 +57,12 @@ type Connection struct {
 // Connected is the answer to Connect.
 type Connected struct {
 	Session uint64
-	GrantMS uint32   // how long a grant lasts, in ms
-	IdleMS  uint32   // the session ends when it was not used for so long, in ms
-	Most    uint32   // addresses in one Grant, at most MaxGrant
-	CRC     uint32   // CRC32C of what each probe has
-	Ends    []End    // as many as asked; without QPN: not this rail
-	Probes  []Window // as many: what can be read to try the rail
+	GrantMS uint32   // lifetime of a grant, in ms
+	IdleMS  uint32   // the session ends after this time without use, in ms
+	Most    uint32   // addresses that one Grant may name, at most MaxGrant
+	CRC     uint32   // CRC32C of the content of each probe
+	Ends    []End    // one for each requested rail; QPN 0: the rail is not available
+	Probes  []Window // one for each rail: memory that the requester reads to try the rail
 }
 
 // Append appends the body.
@@ -97,7 +98,7 @@ func (c *cursor) ends() (out []End) {
 	return out
 }
 
-// count takes the number of elements that follow, of size bytes each at least.
+// count takes the number of the elements that follow. Each of them has at least size bytes.
 func (c *cursor) count(bound uint64, size int, beyond error) int {
 	n := c.length(bound, beyond)
 	if c.ok() && len(c.rest) < n*size {
@@ -125,7 +126,7 @@ func (a *Connected) Append(b []byte) []byte {
 	return b
 }
 
-// ParseConnected reads the answer to a Connect of so many rails.
+// ParseConnected reads the answer to a Connect with that number of rails.
 func ParseConnected(body []byte, rails int) (*Connected, error) {
 	c := cursor{rest: body}
 	a := &Connected{Session: c.u64(), GrantMS: c.u32(), IdleMS: c.u32(), Most: c.u32(), CRC: c.u32(), Ends: c.ends()}
@@ -146,15 +147,16 @@ func ParseConnected(body []byte, rails int) (*Connected, error) {
 	return a, nil
 }
 
-// GrantOf is the number of the grant that a Grant message begins, of which Request is its frame's.
-// So who has had no answer can give it back: the grant ends, or does not begin. Owners that do not
-// number grants so have none of that number.
+// GrantOf returns the number of the grant that a Grant message begins. request is the Request of
+// the message's frame. The requester knows the number without an answer and can give the grant
+// back. An owner of an older version numbers its grants otherwise, so it has no grant of that
+// number.
 func GrantOf(request uint64) uint64 { return request | 1<<63 }
 
-// Wanted is the body of Grant: who asks wants to read blocks, and has done with others.
+// Wanted is the body of Grant: the requester wants to read Addrs and gives back the grants in Done.
 type Wanted struct {
 	Session uint64
-	Done    []uint64     // grants, at most MaxDone; of those of GrantOf, some that who asks does not know to have begun
+	Done    []uint64     // grants, at most MaxDone; some, numbered by GrantOf, may never have begun
 	Addrs   []block.Addr // at most MaxGrant
 }
 
@@ -197,23 +199,23 @@ func (c *cursor) numbers() (out []uint64) {
 	return out
 }
 
-// Granted is the answer to Grant: one grant of all blocks in it.
+// Granted is the answer to Grant. One grant covers all its blocks.
 type Granted struct {
-	Grant  uint64 // GrantOf the Grant's; 0: nothing is granted
-	MS     uint32 // how long it lasts, in ms
+	Grant  uint64 // GrantOf of the request; 0: nothing is granted
+	MS     uint32 // lifetime of the grant, in ms
 	Blocks []GrantedBlock
 }
 
-// GrantedBlock is what became of one address. Without OK it has a status only.
+// GrantedBlock is the answer about one address. It has only a status if the status is not OK.
 type GrantedBlock struct {
-	Status  Status // ByStream: the block is to be had, with Get
-	CRC     uint32 // of the whole block
+	Status  Status // ByStream: Get serves the block
+	CRC     uint32 // CRC32C of the whole block
 	Length  uint64 // bytes
 	Parent  block.Digest
 	Expires int64 // Unix ms; 0: never
 	Key     []byte
 	Attr    []byte
-	Parts   []Window // together the block, in order; at most MaxRails
+	Parts   []Window // the block's bytes in order, at most MaxRails parts
 }
 
 // Append appends the body.
@@ -293,11 +295,11 @@ func (c *cursor) granted(e *GrantedBlock, rails uint32) error {
 	return nil
 }
 
-// Returned is the body of Release: blocks have been read.
+// Returned is the body of Release: the requester has read the blocks of Grants.
 type Returned struct {
 	Session uint64
 	Grants  []uint64 // as Wanted.Done
-	End     bool     // of the session, with all that it has
+	End     bool     // the session ends, with all its grants
 }
 
 // Append appends the body.

@@ -10,7 +10,7 @@ import (
 	"github.com/cognitora/dataplane/kv/block"
 )
 
-// goldenEnd and goldenBlock are as the golden file has them, in hexadecimal.
+// goldenEnd and goldenBlock are values in the golden file, with bytes in hexadecimal.
 type goldenEnd struct {
 	GID           string
 	QPN, PSN, MTU uint32
@@ -49,7 +49,7 @@ func blocksOf(t *testing.T, in []goldenBlock) []GrantedBlock {
 	return out
 }
 
-// grantBody is body for what is granted.
+// grantBody is body for the messages of Connect, Grant and Release.
 func grantBody(t *testing.T, kind string, value, encoded []byte) (written []byte, want, back any, err error) {
 	var v struct {
 		Session, Lease            uint64
@@ -139,8 +139,8 @@ func TestGrantedRefused(t *testing.T) {
 	}
 }
 
-// TestGrantedSize: who makes an answer knows how long it becomes, and MaxSmall holds one of blocks
-// without keys.
+// TestGrantedSize compares Size with the encoded length. It also checks that MaxSmall holds an
+// answer with MaxGrant blocks without keys.
 func TestGrantedSize(t *testing.T) {
 	e := GrantedBlock{Length: 8, Key: []byte("key"), Attr: []byte("a"), Parts: make([]Window, MaxRails)}
 	for _, e := range []GrantedBlock{e, {}, {Status: Miss, Key: e.Key}} {
@@ -162,7 +162,7 @@ func TestGrantedSize(t *testing.T) {
 	}
 }
 
-// fuzzLent is a part of FuzzBodies.
+// fuzzLent is the part of FuzzBodies for Connect, Grant and Release.
 func fuzzLent(t *testing.T, data []byte) {
 	check := func(what string, err error, again func() []byte) {
 		if err == nil && !bytes.Equal(again(), data) {

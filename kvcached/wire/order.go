@@ -19,8 +19,8 @@ var (
 	errMarks = fmt.Errorf("%w: more than %d marks", TooLarge, MaxBatch)
 )
 
-// Order is the body of Expire: Addrs are over at Moment, Unix ms, 0: never. Marks of the Reply say
-// what became of each. The other fields are zero.
+// Order is the body of Expire: Addrs expire at Moment, Unix ms; 0: never. The Marks of the Reply
+// tell the outcome of each address. Expire leaves the other fields zero.
 type Order struct {
 	Host   string
 	Number uint64
@@ -29,7 +29,7 @@ type Order struct {
 	Addrs  []block.Addr // at most MaxBatch
 }
 
-// Append appends the body.
+// Append appends the encoded body to b.
 func (o *Order) Append(b []byte) []byte {
 	le := binary.LittleEndian
 	b = append(le.AppendUint64(b, uint64(len(o.Host))), o.Host...)
@@ -56,7 +56,7 @@ func (c *cursor) texts() (out []string) {
 	return out
 }
 
-// ParseOrder reads the body.
+// ParseOrder reads the body of Expire.
 func ParseOrder(body []byte) (*Order, error) {
 	c := cursor{rest: body}
 	o := &Order{Host: string(c.bytes(MaxHost, errHost)), Number: c.u64(), Moment: int64(c.u64())}
@@ -69,7 +69,8 @@ func ParseOrder(body []byte) (*Order, error) {
 	return o, err
 }
 
-// Reply is the answer to an Order, and to a Purge, where Number counts the blocks that went.
+// Reply is the answer to an Order and to a Purge. Its Number is the number of blocks that a Purge
+// removed.
 type Reply struct {
 	Number uint64
 	Marks  []byte // at most MaxBatch
@@ -77,14 +78,14 @@ type Reply struct {
 	Addrs  []block.Addr // at most MaxBatch
 }
 
-// Append appends the body.
+// Append appends the encoded body to b.
 func (r *Reply) Append(b []byte) []byte {
 	le := binary.LittleEndian
 	b = le.AppendUint64(le.AppendUint64(b, r.Number), uint64(len(r.Marks)))
 	return AppendAddrs(appendTexts(append(b, r.Marks...), r.Texts), r.Addrs)
 }
 
-// ParseReply reads the body.
+// ParseReply reads the body of an answer to Expire or Purge.
 func ParseReply(body []byte) (*Reply, error) {
 	c := cursor{rest: body}
 	r := &Reply{Number: c.u64()}

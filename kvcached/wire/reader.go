@@ -5,23 +5,23 @@ import (
 	"io"
 )
 
-// errNoProgress ends the reading of a peer's stream that yields neither bytes nor an error.
+// errNoProgress says that a peer's stream yields neither bytes nor an error.
 var errNoProgress = errors.New("wire: reader returns nothing")
 
-// Reader takes frames from a stream. It reads ahead by at most 4 KiB; what it has of a body by then
-// comes out of Read first, and everything else goes straight to where Read is asked to put it.
+// Reader reads frames from a stream. It reads at most 4 KiB ahead. Read returns the bytes that were
+// read ahead first, then reads directly into the caller's slice.
 type Reader struct {
 	src        io.Reader
-	start, end int // of what is in buf
+	start, end int // range of the unread bytes in buf
 	buf        [4096]byte
 }
 
-// Reset makes r read from src, with nothing read ahead.
+// Reset makes r read from src and discards the bytes that were read ahead.
 func (r *Reader) Reset(src io.Reader) { r.src, r.start, r.end = src, 0, 0 }
 
-// Next reads a head into f, whose byte strings are valid until the next call of Next. io.EOF says
-// that the stream ended before it, io.ErrUnexpectedEOF that it ended within; errors of Parse mean
-// that no more can be read.
+// Next reads a head into f. The byte slices of f are valid until the next call of Next. io.EOF says
+// that the stream ended before a head, io.ErrUnexpectedEOF that the stream ended within a head. The
+// stream is unusable after an error of Parse.
 func (r *Reader) Next(f *Frame) error {
 	copy(r.buf[:], r.buf[r.start:r.end])
 	r.end, r.start = r.end-r.start, 0
@@ -52,10 +52,10 @@ func (r *Reader) Next(f *Frame) error {
 	}
 }
 
-// Buffered is how many bytes were read ahead.
+// Buffered is the number of bytes that were read ahead.
 func (r *Reader) Buffered() int { return r.end - r.start }
 
-// Read reads from the stream what follows the head.
+// Read reads the bytes behind the head: the body.
 func (r *Reader) Read(p []byte) (int, error) {
 	if r.start < r.end {
 		n := copy(p, r.buf[r.start:r.end])

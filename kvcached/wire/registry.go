@@ -7,7 +7,7 @@ import (
 	"github.com/cognitora/dataplane/kv/block"
 )
 
-// Sizes of the elements of the registry's messages, in bytes.
+// Sizes of one element of the registry's messages, in bytes.
 const (
 	sizeHolder = 4 + 4 + 8
 	sizeChange = sizeAddr + 4 + 8
@@ -24,16 +24,17 @@ var (
 type Holder struct {
 	Host   uint32 // index into Locations.Hosts
 	Tiers  uint32 // as in Info
-	Length uint64 // of the block in bytes; 0: not known
+	Length uint64 // length of the block in bytes; 0: not known
 }
 
-// Locations is the answer to Locate: for each address asked for, in order, who has it.
+// Locations is the answer to Locate. It lists the holders of each address of the request, in the
+// request's order.
 type Locations struct {
 	Hosts   []string
-	Holders [][]Holder // at most MaxHolders for each address; none: not known
+	Holders [][]Holder // at most MaxHolders for each address; an empty list: no holder is known
 }
 
-// Append appends the body.
+// Append appends the encoded body to b.
 func (l *Locations) Append(b []byte) []byte {
 	le := binary.LittleEndian
 	b = le.AppendUint64(b, uint64(len(l.Hosts)))
@@ -51,7 +52,7 @@ func (l *Locations) Append(b []byte) []byte {
 	return b
 }
 
-// ParseLocations reads the answer to a question about n addresses.
+// ParseLocations reads the answer to a Locate with n addresses.
 func ParseLocations(body []byte, n int) (*Locations, error) {
 	c := cursor{rest: body}
 	l := &Locations{}
@@ -93,24 +94,24 @@ func (c *cursor) holders(hosts uint32) ([]Holder, error) {
 	return out, nil
 }
 
-// Change says that a host has a block now, or no longer.
+// Change says that a host now has a block, or that it has lost the block.
 type Change struct {
 	Addr   block.Addr
-	Tiers  uint32 // as in Info; 0: no longer
+	Tiers  uint32 // as in Info; 0: the host has lost the block
 	Length uint64 // in bytes
 }
 
-// Announcement is what a host tells the keeper of locations. Changes of one epoch are numbered
-// without gaps: Version is the number of the first one here, except with the flag Snapshot, where
-// it is the number of the last one that the snapshot contains.
+// Announcement is the body of Announce. A host tells with it which blocks it holds. Changes of one
+// epoch are numbered without gaps. Version is the number of the first change here. With the flag
+// Snapshot, Version is the number of the last change that the snapshot contains.
 type Announcement struct {
-	Host    string // name that Locate gives out for it
-	Epoch   uint64 // one for each start of the host's daemon
+	Host    string // the host's name in the answers to Locate
+	Epoch   uint64 // a new number at each start of the host's daemon
 	Version uint64
 	Changes []Change // at most MaxBatch
 }
 
-// Append appends the body: host, epoch, version, then the changes.
+// Append appends the body: host, epoch, version and changes.
 func (a *Announcement) Append(b []byte) []byte {
 	le := binary.LittleEndian
 	b = append(le.AppendUint64(b, uint64(len(a.Host))), a.Host...)
@@ -143,13 +144,13 @@ func ParseAnnouncement(body []byte) (*Announcement, error) {
 	return a, c.end()
 }
 
-// Receipt is the answer to Announce: up to where the keeper has the host's changes. A host that is
-// told of another epoch or of a version that it did not expect sends a snapshot.
+// Receipt is the answer to Announce: the last change that the keeper has of the host. The host
+// sends a snapshot if the epoch is not its own or if it did not expect the version.
 type Receipt struct {
 	Epoch, Version uint64
 }
 
-// Append appends the body.
+// Append appends the encoded body to b.
 func (r Receipt) Append(b []byte) []byte {
 	return binary.LittleEndian.AppendUint64(binary.LittleEndian.AppendUint64(b, r.Epoch), r.Version)
 }

@@ -1,13 +1,13 @@
 package wire
 
-// Stamp says up to which purge of a fleet somebody knows, or has checked blocks. Versions without
-// purges that are numbered send zeros: their blocks are older than every purge.
+// Stamp names the last purge of the fleet that its sender has carried out. Versions of the daemon
+// without stamps send zeros. Their blocks count as older than every purge.
 type Stamp struct {
-	History  uint32 // numbers of two histories do not compare; 0: none
+	History  uint32 // numbering of the purges; revisions of two histories do not compare; 0: none
 	Revision uint32
 }
 
-// SetStamp puts the stamp of who asks into a request.
+// SetStamp puts the requester's stamp into a request.
 func (f *Frame) SetStamp(s Stamp) {
 	at := uint64(s.History)<<32 | uint64(s.Revision)
 	if f.Op == Put {
@@ -17,7 +17,7 @@ func (f *Frame) SetStamp(s Stamp) {
 	}
 }
 
-// Stamp is the stamp of who asks.
+// Stamp returns the requester's stamp from a request.
 func (f *Frame) Stamp() Stamp {
 	at := f.Total
 	if f.Op == Put {
@@ -26,9 +26,9 @@ func (f *Frame) Stamp() Stamp {
 	return Stamp{uint32(at >> 32), uint32(at)}
 }
 
-// Answer puts the stamp of who answers into an answer: the number only, where the two have the same
-// history. Without it blocks are older than every purge.
+// Answer puts the answerer's revision into an answer. Call it only if both sides have the same
+// history. An answer without a revision says that its blocks are older than every purge.
 func (f *Frame) Answer(s Stamp) { f.DeadlineMS = s.Revision }
 
-// Answered is the stamp of the answer to a request.
+// Answered returns the answerer's stamp from the answer to a request.
 func (f *Frame) Answered(request *Frame) Stamp { return Stamp{request.Stamp().History, f.DeadlineMS} }

@@ -2,7 +2,8 @@ package wire
 
 import "testing"
 
-// TestStamps: requests and answers carry stamps where versions without them have nothing.
+// TestStamps checks that requests and answers carry stamps in fields that older versions leave
+// zero.
 func TestStamps(t *testing.T) {
 	frames := map[string]Frame{}
 	for _, c := range goldens(t).Frames {

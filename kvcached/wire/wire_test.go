@@ -13,8 +13,7 @@ import (
 	"github.com/cognitora/dataplane/kv/block"
 )
 
-// TestNumbers holds names and numbers of operations and statuses to what other programs have been
-// told.
+// TestNumbers fails if the number or name of an operation or status changes.
 func TestNumbers(t *testing.T) {
 	ops := "ping get put stat delete locate announce expire - - - - connect grant release purge"
 	for i, name := range strings.Fields(ops) {
@@ -259,7 +258,7 @@ func BenchmarkAppend(b *testing.B) {
 	}
 }
 
-// FuzzParse: what parses is written as the same bytes, and bounds hold.
+// FuzzParse checks that a parsed head is encoded as the same bytes and that bounds hold.
 func FuzzParse(f *testing.F) {
 	for _, h := range corpus(f) {
 		f.Add(h)
@@ -281,7 +280,7 @@ func FuzzParse(f *testing.F) {
 	})
 }
 
-// FuzzBodies: what parses is written as the same bytes.
+// FuzzBodies checks that a parsed body is encoded as the same bytes.
 func FuzzBodies(f *testing.F) {
 	for _, c := range goldens(f).Bodies {
 		f.Add(unhex(f, c.Hex))
