@@ -1,14 +1,17 @@
 package process
 
 import (
-	"encoding/binary"
 	"errors"
 	"fmt"
-	"math"
+	"io"
 	"runtime"
+	"slices"
 	"syscall"
-	"unsafe"
 
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/asm"
+	"github.com/cilium/ebpf/link"
+	"github.com/cilium/ebpf/rlimit"
 	"golang.org/x/sys/unix"
 )
 
@@ -23,24 +26,9 @@ const (
 // The BPF programs add a few ten nanoseconds to each call, and do not change the process's
 // behaviour.
 type bpfCounter struct {
-	table int
-	open  []int // descriptors of programs and links
+	table *ebpf.Map
+	links []io.Closer
 }
-
-// insn is one BPF instruction.
-type insn struct {
-	op       uint8
-	dst, src uint8
-	off      int16
-	imm      int32
-}
-
-// Helper functions of the kernel.
-const (
-	mapLookup        = 1
-	probeReadKernel  = 113
-	nsCurrentPidTgid = 120
-)
 
 // Offsets on the program's stack.
 const (
@@ -50,9 +38,6 @@ const (
 )
 
 const sysEnter, sysExit = "sys_enter", "sys_exit"
-
-// toExit as a jump's offset means the offset of the program's end.
-const toExit = math.MaxInt16
 
 // callNumberAt is the offset of the system call's number in struct pt_regs.
 var callNumberAt = map[string]int32{"amd64": 15 * 8, "arm64": 35 * 8}[runtime.GOARCH]
@@ -68,98 +53,65 @@ var callNumberAt = map[string]int32{"amd64": 15 * 8, "arm64": 35 * 8}[runtime.GO
 //
 // EAGAIN of a futex does not count, because it means that another thread was faster, not that there
 // was nothing to do.
-func program(at string, pid, table int, dev, ino uint64) []insn {
-	wide := func(dst uint8, src uint8, v uint64) []insn { // a 64-bit constant takes two slots
-		return []insn{{0x18, dst, src, 0, int32(uint32(v))}, {0, 0, 0, 0, int32(uint32(v >> 32))}}
+func program(at string, pid, table int, dev, ino uint64) asm.Instructions {
+	ours := asm.Instructions{
+		asm.LoadImm(asm.R1, int64(dev), asm.DWord),
+		asm.LoadImm(asm.R2, int64(ino), asm.DWord),
+		asm.Mov.Reg(asm.R3, asm.RFP), asm.Add.Imm(asm.R3, pidAt), // r3 = &{pid, tgid}
+		asm.Mov.Imm(asm.R4, 8),
+		asm.FnGetNsCurrentPidTgid.Call(),
+		asm.JNE.Imm(asm.R0, 0, "exit"),
+		asm.LoadMem(asm.R1, asm.RFP, tgidAt, asm.Word),
+		asm.JNE.Imm(asm.R1, int32(pid), "exit"),
 	}
-	p := []insn{{0xbf, 6, 1, 0, 0}} // r6 = context
+	context := asm.Instructions{asm.Mov.Reg(asm.R6, asm.R1)}
+	key := asm.Instructions{
+		asm.LoadMem(asm.R1, asm.R6, 8, asm.DWord), // r1 = id
+		asm.JGE.Imm(asm.R1, againSlot, "exit"),
+		asm.StoreMem(asm.RFP, keyAt, asm.R1, asm.Word),
+	}
 	if at == sysExit {
-		p = append(p,
-			insn{0x79, 1, 6, 8, 0},                        // r1 = result
-			insn{0x55, 1, 0, toExit, -int32(unix.EAGAIN)}, // another result: exit
+		context = append(context,
+			asm.LoadMem(asm.R1, asm.R6, 8, asm.DWord), // r1 = result
+			asm.JNE.Imm(asm.R1, -int32(unix.EAGAIN), "exit"),
 		)
-	}
-	p = append(p, wide(1, 0, dev)...)
-	p = append(p, wide(2, 0, ino)...)
-	p = append(p,
-		insn{0xbf, 3, 10, 0, 0}, insn{0x07, 3, 0, 0, pidAt}, // r3 = &{pid, tgid}
-		insn{0xb7, 4, 0, 0, 8},
-		insn{0x85, 0, 0, 0, nsCurrentPidTgid},
-		insn{0x55, 0, 0, toExit, 0},          // failed: exit
-		insn{0x61, 1, 10, tgidAt, 0},         // r1 = tgid
-		insn{0x55, 1, 0, toExit, int32(pid)}, // another process: exit
-	)
-	if at == sysExit {
-		p = append(p,
-			insn{0xbf, 1, 10, 0, 0}, insn{0x07, 1, 0, 0, idAt}, // r1 = &id
-			insn{0xb7, 2, 0, 0, 8},
-			insn{0x79, 3, 6, 0, 0}, insn{0x07, 3, 0, 0, callNumberAt}, // r3 = &regs.number
-			insn{0x85, 0, 0, 0, probeReadKernel},
-			insn{0x61, 1, 10, idAt, 0},               // r1 = id
-			insn{0x15, 1, 0, toExit, unix.SYS_FUTEX}, // exit
-			insn{0x62, 10, 0, keyAt, againSlot},      // key = againSlot
-		)
-	} else {
-		p = append(p,
-			insn{0x79, 1, 6, 8, 0},              // r1 = id
-			insn{0x35, 1, 0, toExit, againSlot}, // too large: exit
-			insn{0x63, 10, 1, keyAt, 0},         // key = id
-		)
-	}
-	p = append(p, insn{0xbf, 2, 10, 0, 0}, insn{0x07, 2, 0, 0, keyAt}) // r2 = &key
-	p = append(p, wide(1, unix.BPF_PSEUDO_MAP_FD, uint64(table))...)
-	p = append(p,
-		insn{0x85, 0, 0, 0, mapLookup},
-		insn{0x15, 0, 0, toExit, 0}, // not found: exit
-		insn{0xb7, 1, 0, 0, 1},
-		insn{0xdb, 0, 1, 0, 0}, // atomic add
-		insn{0xb7, 0, 0, 0, 0}, // exit: return 0
-		insn{0x95, 0, 0, 0, 0},
-	)
-	for i := range p {
-		if p[i].off == toExit {
-			p[i].off = int16(len(p) - 2 - i - 1)
+		key = asm.Instructions{
+			asm.Mov.Reg(asm.R1, asm.RFP), asm.Add.Imm(asm.R1, idAt), // r1 = &id
+			asm.Mov.Imm(asm.R2, 8),
+			asm.LoadMem(asm.R3, asm.R6, 0, asm.DWord), asm.Add.Imm(asm.R3, callNumberAt), // r3 = &regs.number
+			asm.FnProbeReadKernel.Call(),
+			asm.LoadMem(asm.R1, asm.RFP, idAt, asm.Word), // r1 = id
+			asm.JEq.Imm(asm.R1, unix.SYS_FUTEX, "exit"),
+			asm.StoreImm(asm.RFP, keyAt, againSlot, asm.Word),
 		}
 	}
-	return p
-}
-
-func assemble(p []insn) []byte {
-	b := make([]byte, 0, 8*len(p))
-	for _, i := range p {
-		b = append(b, i.op, i.src<<4|i.dst)
-		b = binary.NativeEndian.AppendUint16(b, uint16(i.off))
-		b = binary.NativeEndian.AppendUint32(b, uint32(i.imm))
-	}
-	return b
-}
-
-func bpf[T any](command int, attr *T) (int, error) {
-	n, _, errno := unix.Syscall(unix.SYS_BPF, uintptr(command), uintptr(unsafe.Pointer(attr)), unsafe.Sizeof(*attr))
-	if errno != 0 {
-		return -1, errno
-	}
-	return int(n), nil
+	return slices.Concat(context, ours, key, asm.Instructions{
+		asm.Mov.Reg(asm.R2, asm.RFP), asm.Add.Imm(asm.R2, keyAt), // r2 = &key
+		asm.LoadMapPtr(asm.R1, table),
+		asm.FnMapLookupElem.Call(),
+		asm.JEq.Imm(asm.R0, 0, "exit"),
+		asm.Mov.Imm(asm.R1, 1),
+		asm.StoreXAdd(asm.R0, asm.R1, asm.DWord),
+		asm.Mov.Imm(asm.R0, 0).WithSymbol("exit"),
+		asm.Return(),
+	})
 }
 
 func traceCalls(pid int) (counter, error) {
 	var ns syscall.Stat_t
-	if err := syscall.Stat("/proc/self/ns/pid", &ns); err != nil {
+	if err := errors.Join(syscall.Stat("/proc/self/ns/pid", &ns), rlimit.RemoveMemlock()); err != nil {
 		return nil, err
 	}
 	dev := uint64(unix.Major(ns.Dev))<<20 | uint64(unix.Minor(ns.Dev)) // in the kernel's own encoding
-	c := &bpfCounter{}
-	// needed before Linux 5.11
-	_ = unix.Setrlimit(unix.RLIMIT_MEMLOCK, &unix.Rlimit{Cur: unix.RLIM_INFINITY, Max: unix.RLIM_INFINITY})
-	var err error
-	array := struct{ kind, key, value, entries uint32 }{unix.BPF_MAP_TYPE_ARRAY, 4, 8, maxCall}
-	if c.table, err = bpf(unix.BPF_MAP_CREATE, &array); err != nil {
+	table, err := ebpf.NewMap(&ebpf.MapSpec{Type: ebpf.Array, KeySize: 4, ValueSize: 8, MaxEntries: maxCall})
+	if err != nil {
 		return nil, fmt.Errorf("BPF map: %w", err)
 	}
+	c := &bpfCounter{table: table}
 	for _, at := range []string{sysExit, sysEnter} {
-		if err := c.attach(at, program(at, pid, c.table, dev, ns.Ino)); err != nil {
+		if err := c.attach(at, program(at, pid, table.FD(), dev, ns.Ino)); err != nil {
 			c.close()
-			_ = unix.Close(c.table)
+			_ = table.Close()
 			return nil, err
 		}
 	}
@@ -168,62 +120,38 @@ func traceCalls(pid int) (counter, error) {
 
 // attach loads a program and attaches it to a raw tracepoint. The kernel allows probe_read_kernel
 // only in programs under the GPL, so these programs declare it as one of their licences.
-func (c *bpfCounter) attach(at string, p []insn) error {
-	code, license, log, name := assemble(p), []byte("Dual BSD/GPL\x00"), make([]byte, 16<<10), []byte(at+"\x00")
-	load := struct {
-		kind, count         uint32
-		code, license       unsafe.Pointer
-		logLevel, logLength uint32
-		log                 unsafe.Pointer
-	}{unix.BPF_PROG_TYPE_RAW_TRACEPOINT, uint32(len(code) / 8), address(code), address(license), 1, uint32(len(log)),
-		address(log)}
-	loaded, err := bpf(unix.BPF_PROG_LOAD, &load)
+func (c *bpfCounter) attach(at string, p asm.Instructions) error {
+	loaded, err := ebpf.NewProgram(&ebpf.ProgramSpec{Type: ebpf.RawTracepoint, License: "Dual BSD/GPL", Instructions: p})
 	if err != nil {
-		return fmt.Errorf("BPF program: %w: %s", err, unix.ByteSliceToString(log))
+		return fmt.Errorf("BPF program: %w", err)
 	}
-	c.open = append(c.open, loaded)
-	open := struct {
-		name unsafe.Pointer
-		fd   uint32
-		_    uint32
-	}{address(name), uint32(loaded), 0}
-	link, err := bpf(unix.BPF_RAW_TRACEPOINT_OPEN, &open)
+	defer loaded.Close() // the link keeps it
+	l, err := link.AttachRawTracepoint(link.RawTracepointOptions{Name: at, Program: loaded})
 	if err != nil {
 		return fmt.Errorf("raw tracepoint %s: %w", at, err)
 	}
-	c.open = append(c.open, link)
+	c.links = append(c.links, l)
 	return nil
 }
 
-func address(b []byte) unsafe.Pointer { return unsafe.Pointer(unsafe.SliceData(b)) }
-
 func (c *bpfCounter) close() {
-	for _, fd := range c.open {
-		_ = unix.Close(fd)
+	for _, l := range c.links {
+		_ = l.Close()
 	}
 }
 
 func (c *bpfCounter) stop() (Calls, error) {
 	c.close() // first, so that the numbers do not change during the read
-	defer unix.Close(c.table)
-	calls := Calls{}
-	for id := range uint32(maxCall) {
-		var n uint64
-		look := struct {
-			table, _   uint32
-			key, value unsafe.Pointer // pointers keep the two variables in place
-			flags      uint64
-		}{table: uint32(c.table), key: unsafe.Pointer(&id), value: unsafe.Pointer(&n)}
-		_, err := bpf(unix.BPF_MAP_LOOKUP_ELEM, &look)
-		if err != nil && !errors.Is(err, unix.ENOENT) {
-			return nil, fmt.Errorf("BPF map: %w", err)
-		}
+	defer c.table.Close()
+	calls, id, n := Calls{}, uint32(0), int64(0)
+	all := c.table.Iterate()
+	for all.Next(&id, &n) {
 		switch {
 		case id == againSlot:
-			calls[Again] = int64(n)
+			calls[Again] = n
 		case n > 0:
-			calls[callName(int(id))] += int64(n)
+			calls[callName(int(id))] += n
 		}
 	}
-	return calls, nil
+	return calls, all.Err()
 }

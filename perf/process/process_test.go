@@ -49,20 +49,6 @@ func child(addr string) {
 // contend makes a system call that returns EAGAIN because a lock is no longer held.
 var contend = func() {}
 
-func TestParseStat(t *testing.T) {
-	s, err := parseStat([]byte("123 (a b) c) S 7 123 123 0 -1 4194560 1 2 3 4 100 20 3 4 20 0 9 0 55 999999 2048 " +
-		"18446744073709551615 1\n"))
-	if err != nil || s != (stat{123, 7, 120, 7, 2048}) {
-		t.Errorf("%+v, %v", s, err)
-	}
-	for _, bad := range []string{"", "1 x S", "1 (x) S 1 2", "x (x) S 7 123 123 0 -1 4194560 1 2 3 4 100 20 3 4 20 0 " +
-		"9 0 55 999999 2048 1 1"} {
-		if _, err := parseStat([]byte(bad)); err == nil {
-			t.Errorf("%q was read", bad)
-		}
-	}
-}
-
 func TestUsage(t *testing.T) {
 	self, err := Read(os.Getpid())
 	if err != nil || self.RSS < 1<<20 {

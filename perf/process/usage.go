@@ -6,11 +6,11 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
-	"path/filepath"
-	"strconv"
 	"strings"
 	"syscall"
 	"time"
+
+	"github.com/prometheus/procfs"
 )
 
 // tick is the unit of times in /proc/PID/stat. The unit is the same on all architectures of Go.
@@ -31,47 +31,13 @@ func (u Usage) Sub(earlier Usage) Usage { return Usage{u.CPU - earlier.CPU, u.RS
 // Add returns the sum.
 func (u Usage) Add(v Usage) Usage { return Usage{u.CPU + v.CPU, u.RSS + v.RSS} }
 
-// stat holds values of /proc/PID/stat.
-type stat struct {
-	pid, parent int
-	own, ended  int64 // ticks of the process itself, and of its ended children
-	rss         int64 // in pages
-}
-
 // cpu returns the time from ticks, for when the process's clock cannot be read.
-func (s stat) cpu() time.Duration {
-	own, ok := runTime(s.pid)
+func cpu(s procfs.ProcStat) time.Duration {
+	own, ok := runTime(s.PID)
 	if !ok {
-		own = time.Duration(s.own) * tick
+		own = time.Duration(s.UTime+s.STime) * tick
 	}
-	return own + time.Duration(s.ended)*tick
-}
-
-// parseStat parses the line of /proc/PID/stat. The name in parentheses may contain any character.
-func parseStat(line []byte) (s stat, err error) {
-	open, end := bytes.IndexByte(line, '('), bytes.LastIndexByte(line, ')')
-	if open < 1 || end < open {
-		return s, fmt.Errorf("process: no name in %q", line)
-	}
-	if s.pid, err = strconv.Atoi(string(bytes.TrimSpace(line[:open]))); err != nil {
-		return s, fmt.Errorf("process: pid: %w", err)
-	}
-	f := strings.Fields(string(line[end+1:])) // f[0] is field 3 of proc(5)
-	if len(f) < 22 {
-		return s, fmt.Errorf("process: only %d fields", len(f))
-	}
-	if s.parent, err = strconv.Atoi(f[1]); err != nil {
-		return s, fmt.Errorf("process: parent: %w", err)
-	}
-	for i, into := range []*int64{&s.own, &s.own, &s.ended, &s.ended} { // utime, stime, cutime, cstime
-		n, err := strconv.ParseInt(f[11+i], 10, 64)
-		if err != nil {
-			return s, fmt.Errorf("process: time: %w", err)
-		}
-		*into += n
-	}
-	s.rss, err = strconv.ParseInt(f[21], 10, 64)
-	return s, err
+	return own + time.Duration(s.CUTime+s.CSTime)*tick
 }
 
 // errEnded means that the process has ended.
@@ -87,17 +53,17 @@ func Read(pid int) (u Usage, err error) {
 		return u, fmt.Errorf("process %d: %w", pid, errEnded)
 	}
 	for _, s := range all {
-		if !descends(all, s.pid, pid) {
+		if !descends(all, s.PID, pid) {
 			continue
 		}
-		u.CPU += s.cpu()
-		u.RSS += s.rss * int64(os.Getpagesize())
+		u.CPU += cpu(s)
+		u.RSS += int64(s.ResidentMemory())
 	}
 	return u, nil
 }
 
 // descends reports whether pid is ancestor or one of its descendants.
-func descends(all map[int]stat, pid, ancestor int) bool {
+func descends(all map[int]procfs.ProcStat, pid, ancestor int) bool {
 	for range len(all) {
 		if pid == ancestor {
 			return true
@@ -106,30 +72,26 @@ func descends(all map[int]stat, pid, ancestor int) bool {
 		if !ok {
 			return false
 		}
-		pid = s.parent
+		pid = s.PPID
 	}
 	return false
 }
 
-func processes() (map[int]stat, error) {
-	paths, err := filepath.Glob("/proc/[0-9]*/stat")
-	if err != nil || len(paths) == 0 {
-		return nil, errors.New("process: there is no /proc to read")
+func processes() (map[int]procfs.ProcStat, error) {
+	procs, err := procfs.AllProcs()
+	if err != nil {
+		return nil, fmt.Errorf("process: %w", err)
 	}
-	all := make(map[int]stat, len(paths))
-	for _, p := range paths {
-		line, err := os.ReadFile(p)
+	all := make(map[int]procfs.ProcStat, len(procs))
+	for _, p := range procs {
+		s, err := p.Stat()
 		if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ESRCH) {
 			continue // it has ended meanwhile
 		}
 		if err != nil {
 			return nil, err
 		}
-		s, err := parseStat(line)
-		if err != nil {
-			return nil, err
-		}
-		all[s.pid] = s
+		all[s.PID] = s
 	}
 	return all, nil
 }
