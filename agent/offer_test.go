@@ -50,7 +50,7 @@ func TestOfferAllocates(t *testing.T) {
 	}
 }
 
-// idleAgent returns an agent that does not run. Each of its engines has one GPU.
+// idleAgent returns an agent that does not run. Each engine of the agent has one GPU.
 func idleAgent(t *testing.T, engines int) *Agent {
 	t.Helper()
 	dir := t.TempDir()

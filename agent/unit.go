@@ -79,7 +79,7 @@ func (u *unit) name(key string) string {
 	return "engine." + key
 }
 
-// mention returns a key for use in a message. In the short form its flag follows.
+// mention returns a key for use in a message. In the short form the key's flag follows.
 func (u *unit) mention(key, flag string) string {
 	if u.element != "" {
 		return u.name(key)

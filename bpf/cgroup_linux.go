@@ -10,7 +10,8 @@ import (
 )
 
 // findCgroup finds the cgroup (version 2) that holds the group's processes and no others. systemd
-// makes one for each service. A cgroup also counts children that start and end between two looks.
+// makes a cgroup for each service. A cgroup also counts children that start and end between two
+// looks.
 func (g *procGroup) findCgroup() {
 	text, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(g.root), "cgroup"))
 	if err != nil {

@@ -20,9 +20,9 @@
 // change. Counts of connections between the copy and the change are added afterwards, and none is
 // lost (Linux 5.14; Missing reports an older kernel). Other counts between the copy and the change
 // are lost. Report.Window is the length of this time, a few milliseconds. A run on a CPU, or a wait
-// for one, is counted when it ends, so one that ends within the window is lost whole. Sockets that
-// are open when cgn_socks changes count as closed. Open sockets of watched ports count as opened
-// anew with their next packet.
+// for a CPU, is counted when it ends. A run or wait that ends within the window is lost completely.
+// Sockets that are open when cgn_socks changes count as closed. Open sockets of watched ports count
+// as opened anew with their next packet.
 //
 // # Rights
 //

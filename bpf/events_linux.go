@@ -34,7 +34,7 @@ type Events struct {
 var ErrEventsTaken = errors.New("another process reads the events of these programs")
 
 // OpenEvents opens the ring of the programs under root (empty: DefaultRoot), which must be loaded.
-// A ring has one reader at a time; further ones get ErrEventsTaken. At first no peer is watched,
+// A ring has one reader at a time. Further readers get ErrEventsTaken. At first no peer is watched,
 // whatever an earlier reader has watched. Events that do not fit into the ring are counted
 // (Dropped).
 func OpenEvents(root string) (e *Events, err error) {

@@ -131,7 +131,7 @@ func (l *loader) closeMaps() {
 }
 
 // openMaps opens the existing maps that fit, and makes the others without pins. If the state of
-// open sockets is lost, the counts of connections begin in new maps, because the old ones are
+// open sockets is lost, the counts of connections begin in new maps, because the old maps are
 // needed to count those sockets as closed.
 func (l *loader) openMaps() error {
 	socks, err := ebpf.LoadPinnedMap(l.path(mapsDir, "cgn_socks"), nil)
@@ -310,7 +310,7 @@ func (l *loader) inPlace(h hook, p *ebpf.Program) (same, there bool) {
 }
 
 // attachTracepoint fills the slot of the dispatcher, and attaches the dispatcher if it is not
-// attached. If it is attached, the new program takes effect immediately.
+// attached. If the dispatcher is attached already, the new program takes effect immediately.
 func (l *loader) attachTracepoint(h hook, p *ebpf.Program, same bool) (made bool, err error) {
 	_, fresh := l.old[h.slot]
 	have, err := link.LoadPinnedLink(l.path(linksDir, h.program), nil)

@@ -66,8 +66,8 @@ func (c *PeerCounts) Peer(addr netip.AddrPort) (s Sockets, ok bool, err error) {
 	return c.value.counts(), true, nil
 }
 
-// ID identifies the table of counts until the host is booted again. The table is another one after
-// programs were loaded anew without knowledge of existing connections. 0: unknown.
+// ID identifies the table of counts until the host is booted again. The table changes when programs
+// are loaded anew without knowledge of existing connections. 0: unknown.
 func (c *PeerCounts) ID() uint32 {
 	info, err := c.m.Info()
 	if err != nil {

@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// TestGroupAlone: a group that is read alone has the same figures as among all. An unwatched one is
-// an error.
+// TestGroupAlone: a group that is read alone has the same figures as among all. An unwatched group
+// is an error.
 func TestGroupAlone(t *testing.T) {
 	h := newHost(t)
 	for name, r := range map[string]Reader{"bpf": h.load(), "proc": NewProc(nil)} {

@@ -59,11 +59,11 @@ type Reader interface {
 	RunDelay(h *Histogram) error
 	// Groups returns the watched groups.
 	Groups() ([]Group, error)
-	// Group returns one of the watched groups, at the cost of reading one.
+	// Group returns one of the watched groups, at the cost of reading one group.
 	Group(root int) (Group, error)
 	// Ports returns the watched ports.
 	Ports() ([]Port, error)
-	// Port returns one of the watched ports. With SourceBPF it costs the reading of one.
+	// Port returns one of the watched ports. With SourceBPF the call costs the reading of one port.
 	Port(port uint16) (Port, error)
 	// Peers returns the peers that this host connects to. With SourceBPF the result has at most the
 	// 8192 peers used last.

@@ -17,8 +17,8 @@ var settled = []string{"cgn_ports", "cgn_peers"}
 // latest are fields of these maps that hold a last value and not a count.
 var latest = []string{"value.delivery_rate"}
 
-// settle adds to the new maps of connections the counts that programs made in the old ones after
-// the copy. If the state of sockets was lost with cgn_socks, the open ones count as closed. Call
+// settle adds to the new maps of connections the counts that programs made in the old maps after
+// the copy. If the state of sockets was lost with cgn_socks, open sockets count as closed. Call
 // settle when no program uses the old maps any more.
 func (l *loader) settle() error {
 	// The call returns when all program runs that began before have ended. On kernels without it

@@ -85,8 +85,9 @@ func (p *pace) counted(h *host, s *Set) {
 	if bytes := streams*headBytes + sent*tokenBytes; sent < streams || c.BytesSent != bytes {
 		h.t.Errorf("%d tokens, %d bytes sent, %d counted", sent, bytes, c.BytesSent)
 	}
-	// The kernel may put several tokens into a segment. Each segment is one gap, except two of each
-	// stream: the head, and the first token or the segment that went out with the head.
+	// The kernel may put several tokens into a segment. Each segment is one gap, except two
+	// segments of each stream: the head, and the first token or the segment that went out with the
+	// head.
 	segments, gaps := c.SegmentsSent-c.Retransmits, k.ITL.Count+k.Joined+k.Coalesced
 	if k.Streams != streams || gaps+2*streams < segments || gaps+streams > segments {
 		h.t.Errorf("%d segments of %d streams: %d streams and %d gaps counted, %d of them inside pieces, %d of "+

@@ -107,7 +107,7 @@ func TestUpgrade(t *testing.T) {
 	h.noDrops(s)
 }
 
-// TestUpgradeOfLayout: a map that is made anew begins with the counts of the old one. No connection
+// TestUpgradeOfLayout: a map that is made anew begins with the counts of the old map. No connection
 // is lost. At most the CPU time of Report.Window is lost.
 func TestUpgradeOfLayout(t *testing.T) {
 	h := newHost(t)

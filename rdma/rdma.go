@@ -26,7 +26,7 @@ var (
 	// names the limit and the wanted size.
 	ErrMemlock = errors.New("rdma: limit of locked memory is too low")
 	// ErrBroken means that a pair no longer works: its peer is gone, or an operation failed. Close
-	// it, and make a new one.
+	// a broken pair, and make a new one.
 	ErrBroken = errors.New("rdma: queue pair is broken")
 	// ErrAccess means that the owner's card refused a read, because of a wrong key or a revoked
 	// window. The pair is broken then, so it wraps ErrBroken.

@@ -113,8 +113,8 @@ func (c *Config) offloadCommand(l Launch) (argv, env []string) {
 	return nil, nil
 }
 
-// sameHashes makes all engines of a fleet hash a block alike. Without it each process hashes with
-// its own seed.
+// sameHashes makes all engines of a fleet hash a block alike. Without this variable each process
+// hashes with its own seed.
 const sameHashes = "PYTHONHASHSEED=0"
 
 func transfer(c connector) []string {

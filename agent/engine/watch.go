@@ -181,7 +181,7 @@ func (e *Engine) noteReady(ready bool) {
 }
 
 // readMetrics fills Stats and detects a new life of an attached engine: by the start time that it
-// reports, or without one by its being unreachable before.
+// reports, or, without a start time, by the engine's being unreachable before.
 func (e *Engine) readMetrics(ctx context.Context, s *State) {
 	before := e.held()
 	stats, started, err := e.prober.metrics(ctx)

@@ -218,7 +218,8 @@ func (s *Server) Close() {
 	s.bodies.Close()
 }
 
-// track keeps the set of open connections for Shutdown. track releases the body of a closed one.
+// track keeps the set of open connections for Shutdown. track releases the body of a closed
+// connection.
 func (s *Server) track(c net.Conn, state fasthttp.ConnState) {
 	if state == fasthttp.StateClosed {
 		s.bodies.Closed(&c.(*client).body, c)
@@ -237,7 +238,7 @@ func (s *Server) track(c net.Conn, state fasthttp.ConnState) {
 }
 
 // Printf receives fasthttp's log of broken connections, among them clients without a valid
-// certificate. Printf logs one per complainEvery.
+// certificate. Printf logs one message per complainEvery.
 func (s *Server) Printf(format string, args ...any) {
 	now, last := time.Now().UnixNano(), s.spoke.Load()
 	if now-last >= int64(complainEvery) && s.spoke.CompareAndSwap(last, now) {

@@ -24,8 +24,8 @@ type Device struct {
 	// GPU holds the GPU figures of the node's load, which GPM measures since the previous reading.
 	// The figures are unknown without GPM.
 	load.GPU
-	// BusyPct is NVML's utilization.gpu, the share of time in which any kernel ran. BusyPct is 100
-	// while one stream decodes, so it is only displayed and never counts as load.
+	// BusyPct is NVML's utilization.gpu, the share of time in which any kernel ran. BusyPct is
+	// already 100 while a single stream decodes. So it is only displayed and never counts as load.
 	BusyPct     load.Gauge
 	Memory      load.Gauge // bytes
 	MemoryUsed  load.Gauge // bytes, including the driver's reserve
@@ -56,7 +56,7 @@ func (t Throttle) Each(fn func(reason string, holds bool)) {
 }
 
 // Watts returns the power of all GPUs of the host together. The sum is unknown without GPUs, or if
-// one GPU's power is.
+// the power of one GPU is unknown.
 func Watts(devices []Device) (watts load.Gauge) {
 	sum, gpus := 0.0, 0
 	for i := range devices {
@@ -76,7 +76,7 @@ func Watts(devices []Device) (watts load.Gauge) {
 }
 
 // Load returns the load of one engine's GPUs, at the time of the oldest reading. Each figure is the
-// mean over the devices, and unknown if one device's is.
+// mean over the devices. A figure is unknown if it is unknown for one device.
 func Load(devices []Device) load.GPU {
 	return load.MeanGPU(len(devices), func(i int) *load.GPU { return &devices[i].GPU })
 }

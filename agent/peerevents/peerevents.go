@@ -1,7 +1,8 @@
 // Package peerevents lets the routers of this host read the kernel's counts of their peers. The
 // package also tells routers about rare events on connections to their peers as they happen:
 // retransmission timeouts, resets, failed connections. Routers parse bytes from outside, so they
-// have no rights in the kernel; the agent, which has loaded the programs of package bpf, has them.
+// have no rights in the kernel. The agent has these rights, and has loaded the programs of package
+// bpf.
 package peerevents
 
 import (

@@ -121,7 +121,7 @@ func (r *rapl) close() {
 }
 
 // read returns the mean power of the packages and of their DRAM since the previous reading, in
-// watts. A sum is unknown if one of its zones is.
+// watts. A sum is unknown if the power of one zone is unknown.
 func (r *rapl) read(clock func() time.Duration) (watts [components]float64, known [components]bool, err error) {
 	known[cpu], known[dram] = true, r.has(dram)
 	for i := range r.zones {

@@ -72,7 +72,7 @@ func TestRAPL(t *testing.T) {
 		t.Errorf("cpu %v %v, dram %v %v, %v", c, cKnown, d, dKnown, err)
 	}
 
-	// A reset counter looks like a wrapped one. No package draws 60 kJ in a second.
+	// A reset counter looks like a wrapped counter. No package draws 60 kJ in a second.
 	now += second
 	set("intel-rapl:0", "7")
 	if _, _, known, _, err := read(); known || err != nil {

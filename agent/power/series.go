@@ -7,7 +7,7 @@ const window = 30 * time.Second
 
 // series holds the last readings of one component. Times are monotonic and begin with the meter, so
 // a step of the wall clock has no effect. The 128 readings are more than the window holds at
-// minInterval. If there are more in the window, the oldest is dropped and the mean covers less
+// minInterval. If the window has more readings, the oldest is dropped and the mean covers less
 // time.
 type series struct {
 	at    [128]time.Duration
@@ -16,8 +16,8 @@ type series struct {
 	n     int
 }
 
-// add appends a reading. A reading with the time of the last one replaces it. An older reading is
-// ignored.
+// add appends a reading. A reading with the time of the last reading replaces that reading. An
+// older reading is ignored.
 func (s *series) add(at time.Duration, watts float64) {
 	if s.n > 0 {
 		last := (s.next + len(s.at) - 1) % len(s.at)

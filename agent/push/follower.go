@@ -50,8 +50,8 @@ func (f *follower) signal() {
 }
 
 // wait returns true when an answer is due. The first answer is due as soon as there are readings.
-// After a change an answer is due MinInterval after the last change that was sent. In any case one
-// is due keepInterval after the request.
+// After a change an answer is due MinInterval after the last change that was sent. In any case an
+// answer is due keepInterval after the request.
 func (f *follower) wait(ctx context.Context, asked time.Time) bool {
 	timer := time.NewTimer(keepInterval)
 	defer timer.Stop()
@@ -70,7 +70,7 @@ func (f *follower) wait(ctx context.Context, asked time.Time) bool {
 	}
 }
 
-// due tells whether an answer is due now, or how long to wait for one if nothing changes.
+// due tells whether an answer is due now, or how long to wait for an answer if nothing changes.
 func (f *follower) due(now, asked time.Time) (left time.Duration, due bool) {
 	f.server.mu.Lock()
 	defer f.server.mu.Unlock()

@@ -41,8 +41,8 @@ type Options struct {
 	Identity *pki.Identity
 	// Roles are the roles in certificates that may follow; empty: any client.
 	Roles []pki.Role
-	// Streams is how many routers may follow at a time; a further one gets RESOURCE_EXHAUSTED. 0:
-	// 64.
+	// Streams is how many routers may follow at a time. A further router gets RESOURCE_EXHAUSTED.
+	// 0: 64.
 	Streams int
 	Logger  *slog.Logger
 }

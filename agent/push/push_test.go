@@ -27,7 +27,7 @@ func offer(s *Server, pct float64) (moved bool) {
 }
 
 // TestAnswers: the first answer comes as soon as there are readings. A change is sent 40 ms after
-// the previous one. Without a change an answer comes after a second.
+// the previous change. Without a change an answer comes after a second.
 func TestAnswers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := New(Options{})

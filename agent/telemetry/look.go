@@ -61,7 +61,7 @@ type trip struct {
 // socketWindow is longer than window, because socket events are rarer than thread events.
 const socketWindow = 10 * time.Second
 
-// Bounds of the memory.
+// Bounds of the numbers of moments and trips in past.
 const (
 	mostMoments = int(window/MinInterval) + 1
 	mostSlow    = int(socketWindow/time.Second) + 1

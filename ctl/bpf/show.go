@@ -87,8 +87,8 @@ func tokensSince(t, b bpf.Tokens) bpf.Tokens {
 // first. -o json and a tall terminal show all.
 const maxPeers = 20
 
-// picture shows all counts, or those since before if there is an earlier look. In the second case
-// the busiest CPUs come first.
+// picture shows all counts, or those since before if there is an earlier look. With an earlier
+// look, the busiest CPUs come first.
 func (k *kernel) picture(before *kernel) *screen.Picture {
 	d, p := k, &screen.Picture{Head: []string{"since the programs were loaded:"}, All: "bpf show"}
 	if before != nil {

@@ -181,7 +181,7 @@ func newList(k *commands) *cobra.Command {
 // mostListed is the largest number of blocks that kv ls reads.
 const mostListed = 10_000_000
 
-// listBlocks pages through the cache. more is about the number of blocks beyond the listed ones.
+// listBlocks pages through the cache. more is about the number of blocks that are not listed.
 func listBlocks(ctx context.Context, client pb.KvClient, namespace string,
 	limit int) (list []listedBlock, more uint64, err error) {
 	list = []listedBlock{}

@@ -20,7 +20,7 @@ import (
 )
 
 // rdmaTree returns a folder like a host with soft-RoCE on eth0. Package rdma/devices has recorded
-// ones.
+// folders of real hosts.
 func rdmaTree(t *testing.T) string {
 	t.Helper()
 	root := t.TempDir()

@@ -122,7 +122,7 @@ func run(ctx context.Context, a *cli.App, f *flags) error {
 }
 
 // abandonWithin is the time limit for an interrupted start to end and for its programs to stop.
-// After it, the process ends with whatever is left. The next `up` then removes a temporary
+// After this time, the process ends with whatever is left. The next `up` then removes a temporary
 // directory.
 const abandonWithin = 3 * time.Second
 

@@ -78,8 +78,8 @@ func Dial(cfg Config) (*Client, error) {
 const redialEvery = time.Second
 
 // Connect is Dial with retries every second while an etcd that requires authentication is not
-// there. Connect logs the first failure. Connect's error is one of the configuration, or that of
-// ctx if ctx has ended.
+// there. Connect logs the first failure. Connect fails only if the configuration is wrong or ctx
+// has ended.
 func Connect(ctx context.Context, cfg Config, log *slog.Logger) (*Client, error) {
 	for logged := false; ; logged = true {
 		client, err := Dial(cfg)

@@ -35,8 +35,8 @@ type Registration struct {
 	// seconds.
 	Heartbeat time.Duration
 	// Instance distinguishes this daemon from another one with the same id. A daemon that stores it
-	// and uses it again after a restart takes its key back immediately. Empty: a random one; then a
-	// restarted daemon waits for the old lease to end.
+	// and uses it again after a restart takes its key back immediately. If Instance is empty, the
+	// daemon takes a random one, and a restarted daemon waits for the old lease to end.
 	Instance string
 	// Claimed is called with the revision each time that the key has become this daemon's. Claimed
 	// may be nil.
@@ -60,7 +60,8 @@ func (e *DuplicateError) Error() string {
 		e.ID, e.HolderAddress, e.Address)
 }
 
-// Registrar writes a daemon's heartbeats. Create one with NewRegistrar and run it once.
+// Registrar writes a daemon's heartbeats. NewRegistrar creates a Registrar, and Run may be called
+// once.
 type Registrar struct {
 	client *Client
 	reg    Registration

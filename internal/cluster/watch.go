@@ -53,8 +53,8 @@ const (
 
 // Watch follows all keys that start with prefix until ctx ends, and then returns nil. Watch lists,
 // and follows from the listing's revision on. Watch lists again if the connection was lost, if the
-// revision was compacted, or if etcd came back with other data. In the last case a plain watch of
-// etcd would hang for ever.
+// revision was compacted, or if etcd came back with other data. A plain watch of etcd would hang
+// for ever after etcd came back with other data.
 func (c *Client) Watch(ctx context.Context, prefix string, h Handler) error {
 	w := &watch{client: c, prefix: prefix, handler: h, wait: retryFirst}
 	for ctx.Err() == nil {

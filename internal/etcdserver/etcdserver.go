@@ -32,7 +32,7 @@ type Server struct {
 }
 
 // Start runs etcd with its data in dir, which is created if absent. listenClient is a loopback or
-// other TCP address; port 0 picks a free one (see Endpoint). The member has no peers; its peer
+// other TCP address; port 0 picks a free port (see Endpoint). The member has no peers; its peer
 // listener is on a free loopback port. etcd's warnings and errors go to etcd.log in dir. If etcd
 // would end the process, Start returns an error instead; the goroutines of this etcd then stay
 // until the process ends.
@@ -161,8 +161,8 @@ func (s *Server) Endpoint() string { return s.etcd.Clients[0].Addr().String() }
 func (s *Server) Err() <-chan error { return s.errs }
 
 // Close stops the server and waits until its ports and files are free. After an error that etcd
-// calls fatal, they stay in use until the process ends, because etcd's goroutines wait for one that
-// has stopped.
+// calls fatal, ports and files stay in use until the process ends, because etcd's goroutines wait
+// for a goroutine that has stopped.
 func (s *Server) Close() {
 	close(s.done)
 	s.over.Wait()

@@ -59,7 +59,7 @@ type heldBody struct {
 
 // Body is the state of the request body that is being read from a connection. Only got and holds
 // may be used by other goroutines. The other fields belong to the goroutine that serves the
-// connection and, once the body is kept, to the one that ends its request.
+// connection. Once the body is kept, they belong to the goroutine that ends the body's request.
 type Body struct {
 	Conn net.Conn // its reading is ended by a deadline if the body is too slow while others need room
 

@@ -19,7 +19,7 @@ type region struct {
 	resident int    // leading bytes that may have memory
 }
 
-// regions holds the unused regions. The most recently used one is taken first.
+// regions holds the unused regions. The most recently used region is taken first.
 type regions struct {
 	mu     sync.Mutex
 	free   []region // at most keptRegions, all of the same size
@@ -57,7 +57,8 @@ func (r *regions) pop(want int) region {
 	return m
 }
 
-// give takes back an unused region. If there are too many, it unmaps the least recently used one.
+// give takes back an unused region. If r then holds too many regions, give unmaps the least
+// recently used one.
 func (r *regions) give(m region) {
 	if m.bytes == nil {
 		return

@@ -253,8 +253,8 @@ func appendEscape(dst, b []byte, i int) ([]byte, int) {
 	}
 }
 
-// pair joins the surrogate high with the \u escape at i. If they do not match, it returns U+FFFD
-// and does not advance i.
+// pair joins the surrogate high with the \u escape at i. If the two halves do not match, pair
+// returns U+FFFD and does not advance i.
 func pair(high rune, b []byte, i int) (rune, int) {
 	if i+6 <= len(b) && b[i] == '\\' && b[i+1] == 'u' {
 		low, _ := hex4(b, i+2)

@@ -27,8 +27,9 @@ const (
 )
 
 // unescape appends to dst the decoded text of a string in c.buf[i:limit], as far as AVX2 can decode
-// it, and returns where it stopped. unescape stops before bytes that are not acceptable. Once it
-// has met bytes that are not UTF-8, it does nothing more, because the document will be refused.
+// it, and returns where it stopped. unescape stops before bytes that are not acceptable. Once
+// unescape has met bytes that are not UTF-8, it does nothing more, because the document will be
+// refused.
 func (c *Cursor) unescape(dst []byte, i, limit int) ([]byte, int) {
 	for size := firstWindow; cpu.X86.HasAVX2 && !c.careful && limit-i >= 2*margin; size = window {
 		src := c.buf[i:min(i+size, limit)]

@@ -11,7 +11,7 @@ import (
 )
 
 // Group owns goroutines. The first failure cancels the others. Wait returns once all have ended.
-// Make one with NewGroup.
+// NewGroup creates a Group.
 type Group struct {
 	ctx    context.Context
 	cancel context.CancelCauseFunc

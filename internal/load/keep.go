@@ -7,9 +7,9 @@ import (
 	"time"
 )
 
-// Moved tells whether a router that knows the old load should be told l immediately. That is so if
-// a figure differs enough from the old one, or has become known or unknown. Moved allocates
-// nothing.
+// Moved tells whether a router that knows the old load should be told l immediately. A router
+// should be told if a figure differs enough from the old figure, or has become known or unknown.
+// Moved allocates nothing.
 func (l *Load) Moved(old *Load) bool {
 	for i := range samples {
 		for k := range samples[i].Signals {

@@ -60,8 +60,8 @@ func New(bytes, recordWords int) *Table {
 	return &Table{words: recordWords, sets: make([]set, n), records: make([]uint64, n*ways*recordWords)}
 }
 
-// Near loads into the processor's cache the data that Get reads first. For several keys this takes
-// little longer than for one.
+// Near loads into the processor's cache the data that Get reads first. Near takes little longer for
+// several keys than for one.
 func (t *Table) Near(key uint64) { t.sets[t.set(key)].lock.held.Load() }
 
 // Get copies the record of key into dst, which has a record's size, and reports whether there is

@@ -53,7 +53,7 @@ func (c *Conn) Send(m *Message, fd int) (err error) {
 }
 
 // Receive reads a message, which is valid until the next call, and the descriptor that came with
-// it; -1: none. The caller closes the descriptor. Only Welcome has one.
+// it; -1: none. The caller closes the descriptor. Only Welcome has a descriptor.
 func (c *Conn) Receive() (m *Message, fd int, err error) {
 	for {
 		n, err := Size(c.in)

@@ -38,8 +38,8 @@ func (f Files) Examine(ca, cert, key string) error {
 	return errors.Join(errs...)
 }
 
-// CheckOwn returns an error if peers would not accept the certificate in f as one of a program of
-// that role. The certificate must chain to f.CA and have the role. The certificate's validity
+// CheckOwn returns an error if peers would not accept the certificate in f as that of a program
+// with this role. The certificate must chain to f.CA and have the role. The certificate's validity
 // period is not checked, because it may be replaced while the program runs. Errors are ErrRole,
 // those of x509, and those of the files.
 func (f Files) CheckOwn(role Role) error {

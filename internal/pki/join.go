@@ -31,7 +31,7 @@ type Grant struct {
 // Request is the first step to join a host to a fleet whose CA is elsewhere. Request makes a
 // private key for each of o.Roles in dir, and returns the bundle for Sign. Keys never leave the
 // host. Request reuses a key without a certificate, from an earlier request. If there is a
-// certificate, it returns ErrExists unless o.Force is set.
+// certificate, Request returns ErrExists unless o.Force is set.
 func Request(dir string, o Options) ([]byte, error) {
 	o = o.withDefaults()
 	if err := o.check(); err != nil {
@@ -172,8 +172,8 @@ func acceptable(dir string, ca *x509.Certificate, der []byte) (Role, error) {
 	return role, nil
 }
 
-// blocks returns the contents of the PEM blocks of one kind. There must be at least one, and
-// nothing else.
+// blocks returns the contents of the PEM blocks of one kind. text must contain at least one such
+// block, and nothing else.
 func blocks(text []byte, kind string) (out [][]byte, err error) {
 	if len(text) > maxBundle {
 		return nil, fmt.Errorf("pki: %d bytes; at most %d are read", len(text), maxBundle)

@@ -18,8 +18,8 @@ const (
 	earlyAnswerEvery = 250 * time.Millisecond
 	// salvageWait is how long an answer may be read after the write has failed.
 	salvageWait = 50 * time.Millisecond
-	// peekAfterIdle is the idle time from which on a connection is looked at before use. A younger
-	// one that is stale is replaced.
+	// peekAfterIdle is the idle time from which on a connection is looked at before use. A
+	// connection that was idle for less and is stale is replaced.
 	peekAfterIdle = 50 * time.Millisecond
 	// staleWindow is the time after a write in which a stale connection is recognised. A server
 	// that has closed an idle connection reports that within a round trip.

@@ -38,9 +38,9 @@
 // (Hijack) once the head of the answer is known, and the upstream's from its Exchange. Both sockets
 // leave the runtime's poller: their descriptors are duplicated, and the originals closed. After its
 // source the upstream's connection returns to its Pool. The client's connection waits in the loop
-// for its next request, without a goroutine. With the first byte of that request it returns to the
-// server (Parking.Serve). Bytes of a pipelined request that fasthttp has read already go with the
-// connection.
+// for its next request, without a goroutine. With the first byte of that request the connection
+// returns to the server (Parking.Serve). Bytes of a pipelined request that fasthttp has read
+// already go with the connection.
 //
 // Between two sources the stream stays in its loop, with only the client's socket. The loop sends
 // unsent bytes, and notices if the client leaves or does not read. Meanwhile Follower.Next runs on

@@ -234,8 +234,8 @@ func (e *Exchange) stale(err error) bool {
 		isReset(err) && time.Since(e.outgoing.at) < staleWindow
 }
 
-// replace writes the request again on a new connection. If there is none, the error is cause, with
-// which the previous connection ended.
+// replace writes the request again on a new connection. If no new connection can be made, replace
+// returns cause, the error of the previous connection.
 func (e *Exchange) replace(deadline time.Time, cause error) error {
 	e.replaced = true
 	c, _ := e.dropConn()

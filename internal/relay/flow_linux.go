@@ -304,7 +304,7 @@ func (f *flow) receive(p []byte) (n int, err error) {
 	return n, err
 }
 
-// frame closes the chunk that began at mark. After the last source it also ends the response.
+// frame closes the chunk that began at mark. After the last source, frame also ends the response.
 func (f *flow) frame(out []byte, mark int) []byte {
 	f.s.sent += int64(len(out) - mark - chunkRoom)
 	if out = closeChunk(out, mark); f.s.phase == ended {

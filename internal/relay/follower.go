@@ -38,9 +38,9 @@ func (o Outcome) String() string { return outcomeNames[o] }
 type Follower interface {
 	// Event is called for each event of an event stream. Event appends to out what the client gets
 	// now: e.Raw for the unchanged event, nothing to drop or withhold it, or other whole events. An
-	// event without Raw announces one that is too long and that is forwarded next. The event was
-	// read at the time at, perhaps together with others. If enough is true, the rest of this source
-	// is dropped and its exchange closed.
+	// event without Raw announces an event that is too long and that is forwarded next. The event
+	// was read at the time at, perhaps together with others. If enough is true, the rest of this
+	// source is dropped and its exchange closed.
 	Event(e sse.Event, out []byte, at time.Time) (rest []byte, enough bool)
 	// Body is called for each piece of a body that is not an event stream, before it is sent. A
 	// body of up to 256 KiB is one piece, with whole set.

@@ -23,8 +23,8 @@ func Linger(c net.Conn) {
 	}
 }
 
-// scraps are buffers for discarded bytes: one for each lingering connection, of which the server's
-// limit of connections bounds the number.
+// scraps are buffers for discarded bytes, one for each lingering connection. The server's limit of
+// connections bounds their number.
 var scraps = sync.Pool{New: func() any { return new([32 << 10]byte) }}
 
 // discard reads and drops bytes until the client stops sending.

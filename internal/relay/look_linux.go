@@ -8,8 +8,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// attend sets the kernel's timeouts of a connection. If that fails, the connection is used without
-// the timeouts.
+// attend sets the kernel's timeouts of a connection. If the kernel refuses them, the connection is
+// used without.
 func attend(socket net.Conn) {
 	c, ok := socket.(*net.TCPConn)
 	if !ok {
@@ -58,7 +58,8 @@ func NewLooker() *Looker {
 
 // Look reads at most n connections in use of a pool with Watch, in turn. Look also reads those with
 // one of the local ports, and the oldest one that is being made. The links are valid until the next
-// call. Each costs one system call, and blocks the user of the connection no longer than that.
+// call. Each link costs one system call, and blocks the user of the connection no longer than this
+// call.
 func (l *Looker) Look(p *Pool, n int, ports ...uint16) []Link {
 	l.links = p.next(l.links[:0], n, ports)
 	for i := range l.links {

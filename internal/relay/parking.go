@@ -23,7 +23,7 @@ type Parking struct {
 // so.
 type Parkable struct{ handed atomic.Int32 }
 
-// Kept is called by Close. If it returns true, Close must return without doing anything.
+// Kept is called by Close. If Kept returns true, Close must return without doing anything.
 func (l *Parkable) Kept() bool {
 	for {
 		n := l.handed.Load()

@@ -26,7 +26,7 @@ type PoolOptions struct {
 	Idle           time.Duration // how long an idle connection is kept
 	DialTimeout    time.Duration // for connect and TLS handshake together; default 2 s
 	// Watch keeps a list of the connections in use for Looker, and makes the kernel probe those
-	// without received packets for keepIdle. Without it the system's defaults apply.
+	// without received packets for keepIdle. Without Watch the system's defaults apply.
 	Watch bool
 	// Dial replaces the network, for in-memory connections.
 	Dial func(ctx context.Context, network, addr string) (net.Conn, error)
@@ -148,8 +148,8 @@ func (p *Pool) Prune() (open int) {
 	return open
 }
 
-// take returns an open idle connection. If there is none, it makes room for a new one and returns
-// nil.
+// take returns an open idle connection. If there is no such connection, take makes room for a new
+// one and returns nil.
 func (p *Pool) take(fresh bool) (*conn, error) {
 	var now time.Time
 	for {

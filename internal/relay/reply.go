@@ -34,19 +34,20 @@ type ReplyOptions struct {
 	// Parking, if set, lets Loops relay an event stream.
 	Parking *Parking
 	// Parked, if set, is called when Loops take over the stream, before any method of the Follower.
-	// After it, ctx and its request are no longer valid.
+	// After Parked, ctx and its request are no longer valid.
 	Parked func()
 }
 
 // Reply answers ctx with the body of e. The head of e must have been read, and the caller sets
 // status and header fields before (CopyHeaders). A body of up to 256 KiB is read before anything is
-// sent. A longer one is a stream that fasthttp reads after the handler has returned. Every piece is
-// sent as it comes. Event streams are sent in whole events, and o.Follower may let other sources
+// sent. A longer body is a stream that fasthttp reads after the handler has returned. Every piece
+// is sent as it comes. Event streams are sent in whole events, and o.Follower may let other sources
 // follow e. An HTTP/1.0 client does not know chunks, so it gets a body of unknown length in one
 // piece, up to 8 MiB.
 //
 // An event stream that ends with its connection must have had a closing event (sse.Event.Closes).
-// Without one it has failed, because a server's crash looks the same as the stream's end.
+// Without a closing event the stream has failed, because a server's crash looks the same as the
+// stream's end.
 //
 // With o.Parking an event stream is relayed by Loops instead; see the package's documentation.
 //

@@ -224,8 +224,8 @@ func (s *relayedReply) nextPiece() []byte {
 	return piece
 }
 
-// release releases an event stream's source once it has ended. After the last source it also stops
-// watching the client, which may leave when it has the rest.
+// release releases an event stream's source once it has ended. After the last source, release also
+// stops watching the client. The client may leave once it has the rest.
 func (s *relayedReply) release() {
 	switch {
 	case s.phase == reading:

@@ -65,8 +65,8 @@ func (w *Watcher) Close() {
 // once, but not after c was closed or watched again.
 //
 // For connections from Listen, and TLS over them, Watch does not allocate, and makes no system call
-// after the first request. Other connections are registered anew each time. In-memory ones are not
-// watched.
+// after the first request. Other connections are registered anew each time. In-memory connections
+// are not watched.
 func (w *Watcher) Watch(c net.Conn, onGone func()) (stop func()) {
 	if cc := clientConnOf(c); cc != nil {
 		cc.watched.start(onGone)

@@ -21,9 +21,9 @@ const (
 
 // Feed takes the next bytes of the stream, and calls show for every event that they complete. Feed
 // appends to out the bytes to forward now. show appends the replacement of the event: e.Raw,
-// nothing, or whole events. An empty Event announces an oversized one, and the replacement is
-// forwarded before it. If show reports enough, Feed returns immediately and drops the rest of p,
-// and the caller must Reset f. Feed does not keep p.
+// nothing, or whole events. An empty Event announces an oversized event, and the replacement is
+// forwarded before that event. If show reports enough, Feed returns immediately and drops the rest
+// of p, and the caller must Reset f. Feed does not keep p.
 func (f *Filter) Feed(p, out []byte, show Show) (rest []byte, enough bool) {
 	for len(p) > 0 && !enough {
 		var block []byte

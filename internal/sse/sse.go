@@ -9,8 +9,8 @@ package sse
 import "bytes"
 
 // MaxEventBytes is the longest event that is parsed, in bytes on the wire. Scanner does not report
-// a longer one. Filter announces it and forwards it without delay. Scanner and Filter continue with
-// the next event.
+// a longer event. Filter announces it and forwards it without delay. Scanner and Filter continue
+// with the next event.
 const MaxEventBytes = 1 << 20
 
 // Event is one event that has data. The slices are valid during the callback that receives it. Data
@@ -153,7 +153,7 @@ func (p *parser) event(block []byte) (e Event, ok bool) {
 	return e, lines > 0
 }
 
-// join appends a further data line. join does not copy a single one.
+// join appends a further data line. join does not copy a single data line.
 func (p *parser) join(data, value []byte, lines int) []byte {
 	switch lines {
 	case 0:

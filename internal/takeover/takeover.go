@@ -1,6 +1,6 @@
 // Package takeover hands a running process's listening sockets to the process that will replace it,
-// over a Unix socket (SCM_RIGHTS). Both processes then share one accept queue, so no connection is
-// refused or lost, whichever process accepts.
+// over a Unix socket (SCM_RIGHTS). The two processes then share one accept queue. So no connection
+// is refused or lost, whichever process accepts.
 //
 // The new process asks (hello) and gets the sockets (offer). The new process accepts nothing until
 // it is ready; then it says so (serving), and the old one stops accepting. Until then the end of

@@ -39,7 +39,7 @@ func self(name, more string) Contestant {
 			Env: []string{engineAt + "=127.0.0.1:{{port `front`}}" + more}}}}
 }
 
-// runScenarios are the scenarios of TestRun. A quick run leaves out the last one.
+// runScenarios are the scenarios of TestRun. A quick run leaves out the last scenario.
 var runScenarios = []Scenario{
 	{Name: "closed", Title: "Closed", Kind: "closed", Clients: 2, PromptBytes: 500, Tokens: 1,
 		Quick: 0.1, Show: []string{"cpu_us", "p50_ms"}},

@@ -30,8 +30,8 @@ type Contestant struct {
 	NeedsEtcd bool     `toml:"needs_etcd"`
 	NeedsPKI  bool     `toml:"needs_pki"`
 
-	// Like names an earlier contestant. This one then has its program, processes, version, health
-	// and admin, and also its Env.
+	// Like names an earlier contestant. The row then has that contestant's program, processes,
+	// version, health and admin, and also its Env.
 	Like string   `toml:"like"`
 	Env  []string `toml:"env"`
 

@@ -182,8 +182,8 @@ func emptyPerToken(ctx context.Context, s *site) (float64, string, error) {
 	return float64(c[process.Again]) / countedTokens, c.PerUnit(countedTokens), err
 }
 
-// waitsPerToken counts how often the router asks the kernel for ready connections. If it waits for
-// each token, that is once for each token.
+// waitsPerToken counts how often the router asks the kernel for ready connections. A router that
+// waits for each token asks once for each token.
 func waitsPerToken(ctx context.Context, s *site) (float64, string, error) {
 	c, err := s.tokenCalls(ctx)
 	return float64(c["epoll_pwait"]+c["epoll_pwait2"]+c["epoll_wait"]) / countedTokens, c.PerUnit(countedTokens), err

@@ -63,8 +63,8 @@ func (e *Engine) Requests() int64 { return e.requests.Load() }
 // Tokens returns the number of tokens sent so far.
 func (e *Engine) Tokens() int64 { return e.tokens.Load() }
 
-// Step lets a stream that asked for steps send its next token. Several steps before the stream
-// takes one count as one.
+// Step lets a stream that asked for steps send its next token. Several calls of Step count as one
+// until the stream has sent its next token.
 func (e *Engine) Step() {
 	select {
 	case e.steps <- struct{}{}:

@@ -62,7 +62,7 @@ func holdLeaseClients(path string) {
 	_, _ = bufio.NewReader(os.Stdin).ReadByte()
 }
 
-// TestIdleClients connects thousands of clients. Each sends one request and is then silent.
+// TestIdleClients connects thousands of clients. Each client sends one request and is then silent.
 func TestIdleClients(t *testing.T) {
 	files, err := process.RaiseFiles()
 	if err != nil || files < crowdRESP+4000 {

@@ -131,8 +131,8 @@ func mayMiss(b before, now int64) bool {
 	})
 }
 
-// settle stores the state found after a kill as the only one. RAM was empty, so the state is on SSD
-// and stays.
+// settle stores the state found after a kill as the entry's only possible state. RAM was empty, so
+// the state is on SSD and stays.
 func (e *entry) settle(is state) {
 	e.mu.Lock()
 	defer e.mu.Unlock()

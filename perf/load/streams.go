@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// Streams holds N streams at once. Each is one request of Bodies, whose Tokens must last for the
-// window and for the time to open all streams.
+// Streams holds N streams at once. Each stream is one request of Bodies. The Tokens of Bodies must
+// last for the window and for the time to open all streams.
 type Streams struct {
 	Target Target
 	Bodies *Chat

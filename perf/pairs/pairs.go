@@ -4,8 +4,9 @@
 // Every pair starts both builds anew. So no single memory layout decides, and the pairs are
 // independent, as the interval of the median requires. One start serves all scenarios of a pair.
 // Both builds get the same command line, from the row "ours" of contestants.toml, the same
-// requests, and the same routing mode. If they score nodes differently, their figures say little
-// about their code, because tokens from one node cost the kernel less than those from four.
+// requests, and the same routing mode. If the builds score nodes differently, their figures say
+// little about their code, because tokens from one node cost the kernel less than tokens from four
+// nodes.
 package pairs
 
 import (

@@ -116,11 +116,11 @@ func bucketOf(d time.Duration) (i int) {
 	return i - 1
 }
 
-// agree compares the kernel's times with other ones. Means must agree within a tenth plus 50 us,
-// but within 1 ms. A quantile with five samples beyond it must lie in the same bucket or the next
-// one. One in twenty times may be missing, because the kernel guesses the content of a packet by
-// its size. On a busy host an engine may send several tokens at once after a long gap. Such gaps
-// move a quantile.
+// agree compares the kernel's times with times from another source. Means must agree within a tenth
+// plus 50 us, but within 1 ms. A quantile with five samples beyond it must lie in the same bucket
+// or the next one. One in twenty times may be missing, because the kernel guesses the content of a
+// packet by its size. On a busy host an engine may send several tokens at once after a long gap.
+// Such gaps move a quantile.
 func agree(t *testing.T, what, whose string, kernel bpf.Histogram, times []time.Duration, busy bool) {
 	t.Helper()
 	other := bpf.Histogram{Buckets: make([]uint64, 384)}

@@ -19,8 +19,8 @@ type Node struct {
 	Requests int
 	Share    float64 // share of the completely answered requests
 	TTFT     Times   // of these requests
-	// MaxInFlight is the largest number of its requests at one time. A request counts from its
-	// sending until the end of its answer.
+	// MaxInFlight is the largest number of the node's requests at one time. A request counts from
+	// its sending until the end of its answer.
 	MaxInFlight int
 }
 

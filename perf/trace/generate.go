@@ -26,7 +26,7 @@ type Generator struct {
 	PerSecond float64
 	// Mix defaults to 0.6 chat, 0.2 documents, 0.2 agents.
 	Mix Mix
-	// SystemPrompts is the number of shared system prompts of each kind. The first ones are the
+	// SystemPrompts is the number of shared system prompts of each kind. The first prompts are the
 	// most popular. Default 8.
 	SystemPrompts int
 }

@@ -27,7 +27,7 @@ func TestMain(m *testing.M) {
 }
 
 // real skips the test if there is no soft-RoCE device that the test may change. In perf/vm a
-// missing one is a failure.
+// missing soft-RoCE device is a failure.
 func real(t *testing.T) {
 	if os.Getenv("RDMA_DEVICE") == "" {
 		if os.Getenv("RDMA_REQUIRED") != "" {

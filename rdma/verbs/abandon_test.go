@@ -39,8 +39,8 @@ func stays(p *pair) {
 	p.q.held++
 }
 
-// givenUp tells whether the device was abandoned because of stays. After that nothing is destroyed
-// in order.
+// givenUp tells whether the device was abandoned because of stays. An abandoned device destroys
+// nothing in order.
 func givenUp(d *device) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -201,8 +201,8 @@ func (p *pair) event() error {
 }
 
 // reap takes events until the channel is closed. After each event it parks in the netpoller. reap
-// need not look for a second event first: the completions of that one are taken already, and the
-// event itself can be taken with the next.
+// need not look for a second event before it parks. The completions of a second event are taken
+// already, and the event itself can be taken with the next.
 func (p *pair) reap() {
 	raw, err := p.ch.file.SyscallConn()
 	if err == nil {

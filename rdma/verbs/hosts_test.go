@@ -23,7 +23,7 @@ import (
 
 const (
 	hostsSize = 16 << 20
-	// patience is the timeout for an emulated machine on a busy one. impatience is the timeout for
+	// patience is the timeout for an emulated machine on a busy host. impatience is the timeout for
 	// the pair whose cable is pulled. outage is how long the cable is out.
 	patience, impatience, outage = 10 * time.Second, time.Second, 20 * time.Second
 )

@@ -29,7 +29,7 @@ const (
 	// retries is the number of retries of a packet. The maximum, 7, means unlimited retries to
 	// soft-RoCE.
 	retries = 5
-	// flushFor is how long the card has to flush a broken pair. After that, the queue pair is
+	// flushFor is how long the card has to flush a broken pair. After flushFor, the queue pair is
 	// destroyed, so that the card writes nothing more.
 	flushFor = time.Second
 )
@@ -164,7 +164,7 @@ func (p *pair) destroy() error {
 	return errors.Join(errs...)
 }
 
-// drop destroys the windows and the queue pair, and ends all chains. After it the card neither
+// drop destroys the windows and the queue pair, and ends all chains. After drop, the card neither
 // reads nor writes for the pair. If the queue pair cannot be destroyed, drop abandons the device
 // before it ends the chains.
 func (p *pair) drop() error {

@@ -16,7 +16,7 @@ import (
 	"github.com/cognitora/dataplane/rdma"
 )
 
-// Read posts chains of a quarter of MaxReads. While the card processes the last one, the next ones
+// Read posts chains of a quarter of MaxReads. While the card processes one chain, the next chains
 // wait at the card.
 func (p *pair) Read(ctx context.Context, reads []rdma.Read) error {
 	if err := context.Cause(ctx); err != nil {

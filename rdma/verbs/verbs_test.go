@@ -14,7 +14,7 @@ import (
 	"github.com/cognitora/dataplane/rdma"
 )
 
-// deviceName returns the card to test with. If the environment requires one, as in perf/vm, a
+// deviceName returns the card to test with. If the environment requires a card, as in perf/vm, a
 // missing card is a failure.
 func deviceName(t testing.TB) string {
 	name := os.Getenv("RDMA_DEVICE")

@@ -204,7 +204,7 @@ func (p *pair) register(_ context.Context, mems [][]byte) ([]rdma.Window, error)
 	return granted, nil
 }
 
-// unregister ends a registration. If that fails, the registration counts as granted, so that
+// unregister ends a registration. A registration that cannot be ended counts as granted, so that
 // closing the pair tries again.
 func (p *pair) unregister(w *window) error {
 	err := w.r.close()
@@ -214,7 +214,7 @@ func (p *pair) unregister(w *window) error {
 	return err
 }
 
-// deregister undoes register. If that fails, it breaks the pair.
+// deregister undoes register, and breaks the pair if it fails.
 func (p *pair) deregister(granted []rdma.Window) error {
 	var errs []error
 	for _, w := range granted {

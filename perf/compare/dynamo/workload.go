@@ -3,7 +3,7 @@
 //
 //	dynamo TRACE|"" CAPACITY LEAD OUT
 //
-// Without a trace the project's generator makes one. CAPACITY and LEAD have the meaning of the
+// Without TRACE, the project's generator makes a trace. CAPACITY and LEAD have the meaning of the
 // fields in blocks.Options. OUT is a sequence of little-endian 64-bit words. OUT begins with the
 // number of nodes and of requests. For each request there follow its node, the number of leading
 // blocks that the node holds, the number of blocks of its prompt and of removed blocks, and the
