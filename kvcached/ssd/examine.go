@@ -5,9 +5,6 @@ import (
 	"io/fs"
 )
 
-// RowsDir is the folder of the index in a tier's directory.
-const RowsDir = rowsDir
-
 // Examine returns why Open would refuse the tier in dir with key, without locking, making or
 // changing anything: ErrFormat, ErrMark, KeyError, or an error of reading. A directory without a
 // tier is no error.

@@ -125,8 +125,7 @@ func decodeTable(b []byte, n int, sum, end uint32) ([]tableEntry, error) {
 	for i := range table {
 		e, row := &table[i], b[i*tableRow:]
 		*e = tableEntry{page: le.Uint32(row), size: le.Uint32(row[4:]), seq: le.Uint64(row[8:]),
-			crc:   le.Uint32(row[16:]),
-			flags: uint16(le.Uint32(row[20:]))}
+			crc: le.Uint32(row[16:]), flags: uint16(le.Uint32(row[20:]))}
 		copy(e.addr.Digest[:], row[24:])
 		copy(e.addr.Model[:], row[56:])
 		e.addr.Layer = le.Uint32(row[88:])

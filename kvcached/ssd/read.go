@@ -139,8 +139,7 @@ func (t *Tier) readFrom(ctx context.Context, s *segment, a *block.Addr, e *entry
 		clear(dst[:room][len(payload):])
 	}
 	return Info{Addr: *a, Namespace: h.Namespace, Key: append([]byte(nil), h.Key...),
-		Attr:   append([]byte(nil), h.Attr...),
-		Parent: h.Parent, Length: h.size, CRC: h.crc}, nil
+		Attr: append([]byte(nil), h.Attr...), Parent: h.Parent, Length: h.size, CRC: h.crc}, nil
 }
 
 func (t *Tier) startRead(ctx context.Context) error {

@@ -111,7 +111,7 @@ func (t *Tier) reset(names []string) (err error) {
 		_ = t.rows.close()
 		t.rows = nil
 	}
-	if err := t.o.rowFS.RemoveAll(filepath.Join(t.o.Dir, rowsDir)); err != nil {
+	if err := t.o.rowFS.RemoveAll(filepath.Join(t.o.Dir, RowsDir)); err != nil {
 		return err
 	}
 	for _, name := range names {

@@ -26,7 +26,7 @@ func tokens(i int) Record {
 // rowFiles are the files of Pebble whose names contain part, without the empty ones.
 func rowFiles(t *testing.T, dir, part string) (names []string) {
 	t.Helper()
-	err := filepath.WalkDir(filepath.Join(dir, rowsDir), func(path string, d fs.DirEntry, err error) error {
+	err := filepath.WalkDir(filepath.Join(dir, RowsDir), func(path string, d fs.DirEntry, err error) error {
 		if err == nil && !d.IsDir() && strings.Contains(filepath.Base(path), part) {
 			if info, err := d.Info(); err == nil && info.Size() > 0 {
 				names = append(names, path)
@@ -140,7 +140,7 @@ func newest(t *testing.T, tier *Tier, n int) (there int) {
 // empty, says so, gives the disk back, and works.
 func TestRowsGone(t *testing.T) {
 	for name, spoil := range map[string]func(dir string) error{
-		"rows":   func(dir string) error { return os.RemoveAll(filepath.Join(dir, rowsDir)) },
+		"rows":   func(dir string) error { return os.RemoveAll(filepath.Join(dir, RowsDir)) },
 		"marked": func(dir string) error { return os.WriteFile(filepath.Join(dir, resetFile), nil, 0o600) },
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -77,8 +77,7 @@ func (r *row) entry(hash uint64) entry {
 // rowOf is the row of a record.
 func rowOf(h *header) row {
 	return row{place: h.place, seq: h.seq, expires: h.Expires, size: uint32(h.size), crc: h.crc, flags: h.flags,
-		parent: h.Parent,
-		key:    h.Key, attr: h.Attr}
+		parent: h.Parent, key: h.Key, attr: h.Attr}
 }
 
 // encode: 0 version u16 · 2 flags u16 · 4 segment u32 · 8 page u32 · 12 length u32 · 16 CRC u32 ·

@@ -22,14 +22,15 @@ type rows struct {
 	rotten atomic.Bool   // Pebble's background work has found files damaged
 }
 
-const rowsDir = "rows"
+// RowsDir is the folder of the index in a tier's directory.
+const RowsDir = "rows"
 
 // rowMemory is the size of Pebble's write buffer and of its cache, each, in bytes.
 const rowMemory = 4 << 20
 
 func openRows(o *Options) (*rows, error) {
 	if err := makeRowRoom(o); err != nil {
-		return nil, fmt.Errorf("ssd: opening the rows in %s: %w", filepath.Join(o.Dir, rowsDir), err)
+		return nil, fmt.Errorf("ssd: opening the rows in %s: %w", filepath.Join(o.Dir, RowsDir), err)
 	}
 	r := &rows{died: make(chan struct{})}
 	cache := pebble.NewCache(2 * rowMemory)
@@ -53,9 +54,9 @@ func openRows(o *Options) (*rows, error) {
 				err.Error())
 		}
 	}}
-	db, err := pebble.Open(filepath.Join(o.Dir, rowsDir), opts)
+	db, err := pebble.Open(filepath.Join(o.Dir, RowsDir), opts)
 	if err != nil {
-		return nil, fmt.Errorf("ssd: opening the rows in %s: %w", filepath.Join(o.Dir, rowsDir), err)
+		return nil, fmt.Errorf("ssd: opening the rows in %s: %w", filepath.Join(o.Dir, RowsDir), err)
 	}
 	r.db = db
 	return r, nil

@@ -1,9 +1,12 @@
 package ssd
 
 import (
+	"bytes"
 	"context"
 	"encoding/binary"
 	"fmt"
+
+	"github.com/cognitora/dataplane/kv/block"
 )
 
 // scanBuckets is the number of parts into which Scan divides the addresses, by the first bits of
@@ -34,7 +37,12 @@ func (t *Tier) Scan(ctx context.Context, cursor uint64, visit func(Info) bool) (
 		upper = binary.BigEndian.AppendUint16([]byte{rowRecord}, uint16(next)<<(16-scanBits))
 	}
 	err = t.rows.each(lower, upper, func(key, value []byte) bool {
-		info, ok := t.infoOf(key, value)
+		var r row
+		a, ok := parseAddr(key[1:])
+		if !ok || r.decode(bytes.Clone(value)) != nil {
+			return true
+		}
+		info, ok := t.infoOf(&a, &r)
 		if ok && !visit(info) {
 			next = cursor
 			return false
@@ -48,18 +56,32 @@ func (t *Tier) Scan(ctx context.Context, cursor uint64, visit func(Info) bool) (
 	return next, nil
 }
 
-// infoOf returns the Info of a row, if its block is live.
-func (t *Tier) infoOf(key, value []byte) (Info, bool) {
-	a, ok := parseAddr(key[1:])
-	var r row
-	if !ok || r.decode(value) != nil {
-		return Info{}, false
+// Describe returns all fields of a block, key and attribute included, without marking it as used.
+// ErrMiss, ErrIO, ErrClosed.
+func (t *Tier) Describe(a block.Addr) (Info, error) {
+	if !t.users.enter() {
+		return Info{}, ErrClosed
 	}
-	e, ok := t.find(&a, false)
+	defer t.users.leave()
+	for range readAttempts { // a block being replaced has a newer row than entry
+		r, ok, err := t.rows.get(&a)
+		if err != nil {
+			t.stats.readErrors.Add(1)
+			return Info{}, fmt.Errorf("%w: %w", ErrIO, err)
+		}
+		if info, live := t.infoOf(&a, &r); ok && live {
+			return info, nil
+		}
+	}
+	return Info{}, ErrMiss
+}
+
+// infoOf returns the Info of a row, if its block is live.
+func (t *Tier) infoOf(a *block.Addr, r *row) (Info, bool) {
+	e, ok := t.find(a, false)
 	if !ok || e.seq != r.seq {
 		return Info{}, false
 	}
-	return Info{Addr: a, Namespace: t.names.get(a.Model), Key: append([]byte(nil), r.key...),
-		Attr:   append([]byte(nil), r.attr...),
-		Parent: r.parent, Expires: e.expires, Length: int(r.size), CRC: r.crc}, true
+	return Info{Addr: *a, Namespace: t.names.get(a.Model), Key: r.key, Attr: r.attr, Parent: r.parent, Expires: e.expires,
+		Length: int(r.size), CRC: r.crc}, true
 }

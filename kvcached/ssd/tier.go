@@ -203,15 +203,14 @@ func Open(ctx context.Context, o Options) (_ *Tier, err error) {
 
 // newTier returns a tier without files.
 func newTier(o Options) *Tier {
-	t := &Tier{o: o, index: newIndex(), ready: make(chan struct{}), keep: make(chan struct{}, 1),
-		reclaim: make(chan struct{}, 1),
-		buffers: newBuffers(o.Buffers), readBuffers: newBuffers(o.Buffers), closing: make(chan struct{}),
-		reading: make(chan struct{}, o.Readers), pace: pace{rate: o.ReclaimRate}}
+	t := &Tier{o: o, index: newIndex(), usage: newUsage(o.Quota), pace: pace{rate: o.ReclaimRate},
+		buffers: newBuffers(o.Buffers), readBuffers: newBuffers(o.Buffers), reading: make(chan struct{}, o.Readers),
+		ready: make(chan struct{}), closing: make(chan struct{}), keep: make(chan struct{}, 1),
+		reclaim: make(chan struct{}, 1)}
 	t.pages.New = func() any { return (*[page]byte)(alignedBytes(page)) }
 	t.segs.byID = map[uint32]*segment{}
 	t.addrs.held = map[uint64]chan struct{}{}
 	t.names.text = map[block.ModelID]string{}
-	t.usage.limits = o.Quota
 	t.log.flights = map[*flight]struct{}{}
 	t.log.space = make(chan struct{})
 	return t

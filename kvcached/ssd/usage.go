@@ -46,6 +46,11 @@ type NamespaceUsage struct {
 	Bytes     int64 // of segments, headers included, as a quota counts them
 }
 
+func newUsage(limits func(namespace string) (account string, bytes int64)) usage {
+	return usage{limits: limits, numbers: map[block.ModelID]uint16{}, spaces: make([]taken, 1),
+		accounts: map[string]*account{}}
+}
+
 // add counts a block before the index has it, and returns the number of its namespace.
 func (u *usage) add(id block.ModelID, text string, bytes int64) uint16 {
 	u.mu.Lock()
@@ -67,10 +72,6 @@ func (u *usage) add(id block.ModelID, text string, bytes int64) uint16 {
 
 // number gives a namespace one. The lock is held.
 func (u *usage) number(id block.ModelID) (n uint16) {
-	if u.spaces == nil {
-		u.spaces, u.numbers = make([]taken, 1), map[block.ModelID]uint16{}
-		u.accounts = map[string]*account{}
-	}
 	switch last := len(u.unused) - 1; {
 	case last >= 0:
 		n, u.unused = u.unused[last], u.unused[:last]
@@ -113,7 +114,7 @@ func (u *usage) has(id block.ModelID) bool {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	_, known := u.numbers[id]
-	return known || len(u.spaces) > 0 && u.spaces[0].blocks > 0
+	return known || u.spaces[0].blocks > 0
 }
 
 // accountOf is the account of a namespace with that text; nil: it has none. The lock is held.
@@ -155,9 +156,6 @@ func (u *usage) take(id block.ModelID, text string, bytes, replaced int64) (*acc
 		return nil, fmt.Errorf("%w: %q has %d of %d bytes", ErrQuota, a.name, a.used+a.pending, a.limit)
 	}
 	a.pending += bytes
-	if u.accounts == nil {
-		u.accounts = map[string]*account{}
-	}
 	u.accounts[a.name] = a
 	return a, nil
 }

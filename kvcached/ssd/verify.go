@@ -61,8 +61,10 @@ func Verify(ctx context.Context, o VerifyOptions) (v Verified, err error) {
 		return v, err
 	}
 	defer t.abandon()
-	if made, err := checkFormat(&full, false); err != nil || !made {
-		return v, errors.Join(err, formatMissing(made, o.Dir))
+	if made, err := checkFormat(&full, false); err != nil {
+		return v, err
+	} else if !made {
+		return v, fmt.Errorf("%w: %s has no file %s", ErrFormat, o.Dir, formatFile)
 	}
 	w := verifier{t: t, o: &o, v: &v, sound: map[place]uint64{}, there: map[uint32]bool{}}
 	last, err := readProof(&full)
@@ -90,7 +92,7 @@ func (w *verifier) rowsDamaged(err error) error {
 	if !damaged(err) {
 		return err
 	}
-	w.bad(Damage{File: filepath.Join(w.o.Dir, rowsDir), Err: err})
+	w.bad(Damage{File: filepath.Join(w.o.Dir, RowsDir), Err: err})
 	return nil
 }
 
@@ -100,7 +102,7 @@ func (w *verifier) row(key, value []byte) bool {
 	var r row
 	if err := r.decode(value); err != nil {
 		a, _ := parseAddr(key[1:])
-		w.bad(Damage{File: rowsDir, Addr: a, Err: err})
+		w.bad(Damage{File: RowsDir, Addr: a, Err: err})
 		return true
 	}
 	if seq, ok := w.sound[r.place]; ok && seq == r.seq {
@@ -130,13 +132,6 @@ func (w *verifier) segments(ctx context.Context, names []string) error {
 		}
 	}
 	return nil
-}
-
-func formatMissing(made bool, dir string) error {
-	if made {
-		return nil
-	}
-	return fmt.Errorf("%w: %s has no file %s", ErrFormat, dir, formatFile)
 }
 
 type verifier struct {
