@@ -8,21 +8,21 @@ import (
 	"github.com/cognitora/dataplane/kvcached/ssd"
 )
 
-// Bounds of what waits to be written to SSD. Beyond them a block is not queued, which is counted,
-// and comes up again with its next use.
+// Bounds of the queue of blocks that wait to be written to SSD. A block beyond them is counted and
+// not queued. Its next use tries again.
 const (
 	behindBlocks  = 4096
 	behindWriters = 2
 )
 
-// behindShare is the part of the arena that may wait.
+// behindShare bounds the queue: its blocks take at most the arena's size divided by behindShare.
 const behindShare = 8
 
-// behind is the queue of blocks that are written to SSD after their second use. Each is held, so
-// that it is not evicted before.
+// behind is the queue of blocks that are written to SSD after their second use. It holds each
+// block, so that the block is not evicted while it waits.
 type behind struct {
 	wake  chan struct{}
-	items []later // a ring
+	items []later // a ring buffer
 	first int
 	n     int
 	bytes int64
@@ -40,8 +40,8 @@ func newBehind(arena int64) *behind {
 		limit: arena / behindShare}
 }
 
-// enqueue puts a block into the queue if it is not on SSD, nor was replaced there not long ago. The
-// lock is held.
+// enqueue puts a block into the queue unless SSD has it or it was replaced on SSD not long ago. The
+// caller holds the lock.
 func (s *Store) enqueue(h uint64, id ram.ID) {
 	e := s.tier.At(id)
 	if s.disk == nil || e.Mark&(onDisk|queued) != 0 || s.closed {
@@ -82,7 +82,7 @@ func (s *Store) dequeue() (it later, ok bool) {
 	return it, true
 }
 
-// write writes what is in the queue, until the store closes and the queue is empty.
+// write writes the queued blocks to SSD until the store closes and the queue is empty.
 func (s *Store) write() {
 	for {
 		for it, ok := s.dequeue(); ok; it, ok = s.dequeue() {
@@ -91,7 +91,8 @@ func (s *Store) write() {
 		select {
 		case <-s.behind.wake:
 		case <-s.life.Done():
-			// What was queued before the store closed is written; nothing is queued after that.
+			// Blocks that were queued before the store closed are written. Nothing is queued after
+			// that.
 			for it, ok := s.dequeue(); ok; it, ok = s.dequeue() {
 				s.writeLater(it)
 			}
@@ -108,7 +109,7 @@ func (s *Store) writeLater(it later) {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if err != nil && !errors.Is(err, ssd.ErrQuota) { // which the tier counts
+	if err != nil && !errors.Is(err, ssd.ErrQuota) { // the SSD tier counts refusals by quota
 		s.counts.BehindFailed++
 	}
 	s.behind.bytes -= it.size
@@ -145,7 +146,7 @@ func (s *Store) writeQueued(o *op, it later) error {
 	return nil
 }
 
-// wrote notes that SSD has what RAM has. The lock is held, and so is o.
+// wrote notes that SSD has the same block as RAM. The caller holds the lock and the block's op.
 func (s *Store) wrote(o *op, h uint64, parent block.Digest) {
 	if o.lost {
 		return

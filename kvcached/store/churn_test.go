@@ -2,7 +2,7 @@ package store
 
 import "testing"
 
-// calm forgets what was replaced on SSD, so that it goes there again.
+// calm clears churn, so that replaced blocks are written to SSD again.
 func calm(s *Store) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -10,8 +10,8 @@ func calm(s *Store) {
 	clear(s.churn.before.tags)
 }
 
-// TestChurn overwrites a block again and again: the first time that it is on SSD costs a deletion
-// there, and it does not go there again before some time has passed.
+// TestChurn overwrites one block again and again. The first replacement deletes the block from SSD,
+// and the block is not written there again for some time.
 func TestChurn(t *testing.T) {
 	s, g := tiered(t, t.TempDir(), Options{RAM: 4 << 20})
 	it := item(1, false)

@@ -17,7 +17,8 @@ func (full) Write(ctx context.Context, _ ssd.Record, _ []byte, _ bool) error {
 	return ctx.Err()
 }
 
-// TestCloseWhileFull: the store ends though what it is to write waits for room that does not come.
+// TestCloseWhileFull checks that Close ends although the queued writes wait for room that never
+// comes.
 func TestCloseWhileFull(t *testing.T) {
 	s, g := tiered(t, t.TempDir(), Options{patience: time.Millisecond})
 	g.disk = full{g.disk}
@@ -37,8 +38,8 @@ func TestCloseWhileFull(t *testing.T) {
 	}
 }
 
-// TestCloseCutShort: the store waits no longer than it is told to, and what was durable is there at
-// its next start.
+// TestCloseCutShort checks that CloseWithin returns when its context ends. The next start finds the
+// durable blocks.
 func TestCloseCutShort(t *testing.T) {
 	dir := t.TempDir()
 	s, g := tiered(t, dir, Options{patience: time.Hour})

@@ -8,31 +8,34 @@ import (
 	"github.com/cognitora/dataplane/kvcached/ram"
 )
 
-// CommitOptions say what Commit is to do besides making the block visible.
+// CommitOptions are the conditions and changes of a Commit.
 type CommitOptions struct {
-	// Durable waits until the block is on SSD for certain. ErrNotDurable without an SSD tier.
+	// Durable makes Commit wait until the block is durable on SSD. ErrNotDurable: there is no SSD
+	// tier.
 	Durable bool
-	// CRC is the CRC32C that the payload must have; it is looked at only with CheckCRC.
+	// CRC is the CRC32C that the payload must have. Commit checks it only with CheckCRC.
 	CRC      uint32
 	CheckCRC bool
-	// IfAbsent commits nothing, with ErrExists and the Info of what is there, if there is a block
-	// with that address. With Durable, that is on SSD for certain then; if it cannot be, the error
-	// is another.
+	// IfAbsent commits nothing if the address has a block: Commit returns ErrExists and that
+	// block's Info. With Durable, ErrExists also says that the existing block is durable on SSD.
+	// Another error says that it could not be made durable.
 	IfAbsent bool
-	// Copy says that another host has the block: Options.Written is not told.
+	// Copy says that another host has the block, so Commit does not call Options.Written.
 	Copy bool
-	// Unless is asked under the store's lock just before the block becomes visible; if it says true
-	// nothing is committed, with ErrMiss. It must be quick and must not call the store. Nil: no.
+	// Unless is called under the store's lock just before the block becomes visible. If it returns
+	// true, Commit stores nothing and returns ErrMiss. It must be quick and must not call the
+	// store. Nil: there is no condition.
 	Unless func() bool
-	// Expires takes the place of the Item's, Unix ms; 0: that holds.
+	// Expires replaces the Item's expiry, Unix ms; 0: the Item's expiry stays.
 	Expires int64
-	// Attr takes the place of the Item's and is no longer, else ErrTooLarge; nil: that holds.
+	// Attr replaces the Item's attribute; nil: the Item's attribute stays. ErrTooLarge: Attr is
+	// longer than the Item's.
 	Attr []byte
 }
 
-// Commit makes the block visible, in place of what had its address; if that was on SSD it is gone
-// there for certain when Commit returns. ErrCorrupt, ErrExists, ErrClosed, ErrNotDurable, or what
-// SSD says; the draft is over in any case.
+// Commit makes the block visible and replaces the block at its address. SSD has lost a replaced
+// block for good when Commit returns. Its errors are ErrCorrupt, ErrExists, ErrClosed,
+// ErrNotDurable, ErrTooLarge, ErrMiss and those of SSD. The draft is over in any case.
 func (d *Draft) Commit(ctx context.Context, o CommitOptions) (info Info, err error) {
 	if d.done {
 		return info, ErrClosed
@@ -70,8 +73,7 @@ func (d *Draft) Commit(ctx context.Context, o CommitOptions) (info Info, err err
 	return info, err
 }
 
-// setAttr puts another attribute into the place of the draft's, unless there is none or it is too
-// long.
+// setAttr replaces the draft's attribute. It does nothing if attr is nil or too long.
 func (d *Draft) setAttr(attr []byte) {
 	had := int(d.meta.AttrLen)
 	if attr == nil || len(attr) > had {
@@ -82,7 +84,7 @@ func (d *Draft) setAttr(attr []byte) {
 	d.meta.AttrLen = uint16(len(attr))
 }
 
-// commitRAM is all there is to do without an SSD tier.
+// commitRAM commits in a store without an SSD tier.
 func (d *Draft) commitRAM(o CommitOptions, info *Info) error {
 	s := d.s
 	s.mu.Lock()
@@ -97,7 +99,7 @@ func (d *Draft) commitRAM(o CommitOptions, info *Info) error {
 	return err
 }
 
-// publish makes the block visible in RAM. The lock is held.
+// publish makes the block visible in RAM. The caller holds the lock.
 func (d *Draft) publish(info *Info) (ram.ID, error) {
 	s := d.s
 	if s.closed {
@@ -117,7 +119,7 @@ func (d *Draft) publish(info *Info) (ram.ID, error) {
 	return id, nil
 }
 
-// commit publishes the block in its turn.
+// commit commits the block while it holds the address's op.
 func (d *Draft) commit(ctx context.Context, o CommitOptions, info *Info) error {
 	s := d.s
 	turn, err := s.acquire(ctx, d.it.Addr)
@@ -143,7 +145,7 @@ func (d *Draft) commit(ctx context.Context, o CommitOptions, info *Info) error {
 	return d.deleteOld(ctx)
 }
 
-// exists tells whether there is a block with the draft's address, whose op is held.
+// exists tells whether the draft's address has a block. The caller holds the address's op.
 func (d *Draft) exists(info *Info) bool {
 	s := d.s
 	s.mu.Lock()
@@ -157,8 +159,8 @@ func (d *Draft) exists(info *Info) bool {
 	return info.Tiers != 0
 }
 
-// commitBehind publishes the block in RAM and has it written to SSD later if it is not the first
-// with this address for some time; replaces says that SSD has another.
+// commitBehind publishes the block in RAM. It queues the block for SSD if the same address was
+// written or evicted not long ago. replaces says that SSD has an older block.
 func (d *Draft) commitBehind(info *Info, replaces bool) error {
 	s := d.s
 	s.mu.Lock()
@@ -177,7 +179,8 @@ func (d *Draft) commitBehind(info *Info, replaces bool) error {
 	return nil
 }
 
-// commitDurable writes the block to SSD, in place of what is there, and then to RAM.
+// commitDurable writes the block to SSD, replaces the old block there, and then publishes the block
+// in RAM.
 func (d *Draft) commitDurable(ctx context.Context, turn *op, info *Info) error {
 	s := d.s
 	r := d.record()
@@ -198,9 +201,9 @@ func (d *Draft) commitDurable(ctx context.Context, turn *op, info *Info) error {
 	return nil
 }
 
-// deleteOld deletes from SSD what the block has replaced. Readers have the new one from RAM
-// meanwhile, and whoever misses it there waits for this turn to end. If SSD fails the new one goes,
-// too: the old one could not be kept from coming back.
+// deleteOld deletes the replaced block from SSD. Readers get the new block from RAM meanwhile. A
+// reader that misses the block in RAM waits until the op is released. If SSD fails, the new block
+// is removed as well, because the old one might come back.
 func (d *Draft) deleteOld(ctx context.Context) error {
 	s := d.s
 	s.moved.Add(1)

@@ -8,21 +8,21 @@ import (
 	"github.com/cognitora/dataplane/kvcached/ssd"
 )
 
-// countShare is the part of the time that counting may take at most, however often it is asked for.
+// countShare limits counting: at most one part in countShare of the time is spent on it.
 const countShare = 20
 
-// counting is what was counted last.
+// counting is the result of the last count.
 type counting struct {
 	mu     sync.Mutex
-	until  time.Time // it holds
+	until  time.Time // blocks is valid until then
 	blocks map[string]int
-	swept  time.Time // until then sweepAll does nothing
+	swept  time.Time // sweepAll does nothing until then
 }
 
-// Count says how many blocks each namespace has, in all tiers. Those whose time is over are removed
-// from RAM before, unless that was done less than twenty times as long ago as it takes. What is
-// only on SSD is counted by looking through its rows, which takes about a second for a million; it
-// is counted again when twenty times as long has passed, or at once after a purge.
+// Count returns the number of blocks of each namespace in all tiers. It removes expired blocks from
+// RAM first, unless that was done less than twenty times its own duration ago. To count blocks that
+// are only on SSD it scans the SSD index, about a second for a million blocks. That count is reused
+// for twenty times its duration, or until a purge.
 func (s *Store) Count(ctx context.Context) (map[string]int, error) {
 	s.sweepAll()
 	all := map[string]int{}
@@ -48,7 +48,7 @@ func (s *Store) Count(ctx context.Context) (map[string]int, error) {
 	return all, nil
 }
 
-// sweepAll removes from RAM all blocks whose time is over.
+// sweepAll removes all expired blocks from RAM.
 func (s *Store) sweepAll() {
 	c := &s.counting
 	c.mu.Lock()
@@ -63,18 +63,18 @@ func (s *Store) sweepAll() {
 	for done := uint32(0); done <= slots; done += 8 * atOnce {
 		s.sweepSlots(8 * atOnce)
 	}
-	s.sweepSlots(8 * atOnce) // for one of them ended early, at the table's end
+	s.sweepSlots(8 * atOnce) // one call above ended early, at the end of the table
 	c.swept = time.Now().Add(countShare * time.Since(begun))
 }
 
-// recount makes the next Count count.
+// recount makes the next Count ignore the last result.
 func (s *Store) recount() {
 	s.counting.mu.Lock()
 	s.counting.until, s.counting.swept = time.Time{}, time.Time{}
 	s.counting.mu.Unlock()
 }
 
-// countDisk counts what SSD has and RAM has not.
+// countDisk counts the blocks that are on SSD and not in RAM.
 func (s *Store) countDisk(ctx context.Context) (map[string]int, error) {
 	blocks := map[string]int{}
 	for cursor := uint64(0); ; {

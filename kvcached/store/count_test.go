@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// TestCount counts what is in one tier or in two once.
+// TestCount checks that a block in two tiers counts once.
 func TestCount(t *testing.T) {
 	s, _ := tiered(t, t.TempDir(), Options{RAM: 4 << 20})
 	durable(t, s, keyed("a"), fill(100, '1'))
@@ -31,8 +31,8 @@ func TestCount(t *testing.T) {
 	}
 }
 
-// TestCountExpired does not count what nobody can read any more, wherever it is and wherever the
-// sweep stands.
+// TestCountExpired checks that Count leaves out expired blocks in every tier, wherever the sweep
+// stands.
 func TestCountExpired(t *testing.T) {
 	now := int64(1000)
 	s := open(t, Options{RAM: 32 << 20, Now: func() int64 { return atomic.LoadInt64(&now) }})

@@ -10,8 +10,8 @@ import (
 	"github.com/cognitora/dataplane/kvcached/ssd"
 )
 
-// Describe tells all that is known of a block, its key and attribute included, wherever it is. It
-// is no use of the block and brings it to no other tier. ErrMiss: there is none.
+// Describe returns all that is known of a block, also its key and attribute, in whichever tier it
+// lies. Describe does not count as a use and does not move the block. ErrMiss: there is no block.
 func (s *Store) Describe(ctx context.Context, a block.Addr) (Info, error) {
 	if s.hidden() {
 		return Info{}, ErrMiss
@@ -30,7 +30,7 @@ func (s *Store) Describe(ctx context.Context, a block.Addr) (Info, error) {
 		case err != nil && !errors.Is(err, ssd.ErrMiss):
 			return Info{}, diskError("described", 0, err)
 		}
-		// What was replaced meanwhile came to RAM before SSD lost it: look again.
+		// A block that was replaced meanwhile came to RAM before SSD lost it, so look again.
 		if moved == s.moved.Load() || ctx.Err() != nil {
 			break
 		}
@@ -54,20 +54,20 @@ func (s *Store) describeRAM(h uint64, a *block.Addr) (Info, error) {
 	return s.all(id), nil
 }
 
-// all is what is known of a block in RAM. The lock is held.
+// all returns the Info of a block in RAM. The caller holds the lock.
 func (s *Store) all(id ram.ID) (info Info) {
 	s.info(id, &info)
 	info.Item.Key, info.Item.Attr = bytes.Clone(s.tier.Key(id)), bytes.Clone(s.tier.Attr(id))
 	return info
 }
 
-// fromDisk is what is known of a block on SSD.
+// fromDisk returns the Info of a block on SSD.
 func fromDisk(i *ssd.Info) Info {
 	it := Item{Addr: i.Addr, Namespace: i.Namespace, Key: i.Key, Parent: i.Parent, Expires: i.Expires, Attr: i.Attr}
 	return Info{Item: it, Length: i.Length, CRC: i.CRC, Tiers: SSD}
 }
 
-// NamespaceOf is the text of a namespace of which there are blocks in RAM; empty: there are none.
+// NamespaceOf returns the text of a namespace. It is empty if the namespace has no blocks in RAM.
 func (s *Store) NamespaceOf(id block.ModelID) string {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// TestDescribe has a block described in RAM, on SSD only, and when it is gone, which is no use of
-// it and moves nothing.
+// TestDescribe describes a block in RAM, a block on SSD only, and a deleted block. Describe counts
+// no use and moves nothing.
 func TestDescribe(t *testing.T) {
 	s, _ := tiered(t, t.TempDir(), Options{RAM: 4 << 20})
 	it := item(7, true)
@@ -40,7 +40,7 @@ func TestDescribe(t *testing.T) {
 	}
 }
 
-// TestCommitSays has expiry and attribute set by the commit, which SSD then has, too.
+// TestCommitSays checks that Commit's expiry and attribute reach RAM and SSD.
 func TestCommitSays(t *testing.T) {
 	s, _ := tiered(t, t.TempDir(), Options{RAM: 4 << 20})
 	it := item(8, false)

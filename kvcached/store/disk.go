@@ -11,7 +11,8 @@ import (
 	"github.com/cognitora/dataplane/kvcached/ssd"
 )
 
-// disk is what a store wants of its SSD tier. None of it may be called under the store's lock.
+// disk is the part of an SSD tier that a store uses. Do not call its methods under the store's
+// lock.
 type disk interface {
 	Find(a block.Addr) (ssd.Info, bool)
 	Doubtful(a block.Addr) bool
@@ -35,11 +36,11 @@ type disk interface {
 
 // Marks of a block in RAM.
 const (
-	onDisk = 1 << iota // SSD has the same
-	queued             // it waits to be written there
+	onDisk = 1 << iota // SSD has the same block
+	queued             // the block waits to be written to SSD
 )
 
-// openDisk opens the SSD tier, if there is to be one.
+// openDisk opens the SSD tier, if the options have one.
 func (s *Store) openDisk(ctx context.Context) error {
 	if s.o.SSD == nil {
 		return nil
@@ -60,7 +61,7 @@ func (s *Store) openDisk(ctx context.Context) error {
 	return nil
 }
 
-// droppedByDisk is told by the SSD tier of a block that it dropped on its own.
+// droppedByDisk is called by the SSD tier when it has dropped a block on its own.
 func (s *Store) droppedByDisk(a block.Addr) {
 	h := s.tier.Hash(&a)
 	s.mu.Lock()
@@ -74,7 +75,7 @@ func (s *Store) droppedByDisk(a block.Addr) {
 	s.diskChanged(h, &a, block.Digest{}, false)
 }
 
-// diskChanged tells of a block that came to SSD or left it. The lock is held.
+// diskChanged reports that a block came to SSD or left it. The caller holds the lock.
 func (s *Store) diskChanged(h uint64, a *block.Addr, parent block.Digest, present bool) {
 	if s.o.Changed == nil {
 		return
@@ -86,7 +87,7 @@ func (s *Store) diskChanged(h uint64, a *block.Addr, parent block.Digest, presen
 	s.o.Changed(c)
 }
 
-// announce tells, once the index of the SSD tier is loaded, what that has from before.
+// announce reports the blocks that the SSD tier has from an earlier run, once its index is loaded.
 func (s *Store) announce() {
 	if s.o.Changed == nil {
 		return
@@ -133,8 +134,8 @@ func (s *Store) announceOne(i *ssd.Info) {
 	}
 }
 
-// promote brings a block that RAM has not from SSD and holds it for b. Whoever wants the same block
-// at the same time waits for its turn and finds it in RAM.
+// promote brings a block from SSD to RAM and holds it for b. A second caller for the same block
+// waits for the op and finds the block in RAM.
 func (s *Store) promote(ctx context.Context, h uint64, a *block.Addr, b *Block) error {
 	o, err := s.acquire(ctx, *a)
 	if err != nil {
@@ -164,7 +165,7 @@ type promotion struct {
 	memory []byte
 }
 
-// reserve takes room for a payload and for as much key and attribute as there can be.
+// reserve takes room for a payload and for the longest key and attribute.
 func (p *promotion) reserve(ctx context.Context, length int) (err error) {
 	s := p.s
 	s.mu.Lock()
@@ -180,7 +181,7 @@ func (p *promotion) reserve(ctx context.Context, length int) (err error) {
 	return err
 }
 
-// read reads the block and publishes it.
+// read reads the block from SSD and publishes it.
 func (p *promotion) read(ctx context.Context, b *Block) error {
 	s := p.s
 	info, err := s.disk.Read(ctx, p.o.addr, p.memory)
@@ -209,7 +210,7 @@ func (p *promotion) read(ctx context.Context, b *Block) error {
 	return ErrMiss
 }
 
-// publish makes the block visible and holds it for b. The lock is held.
+// publish makes the block visible and holds it for b. The caller holds the lock.
 func (p *promotion) publish(ctx context.Context, info *ssd.Info, b *Block) error {
 	s := p.s
 	if s.closed {
@@ -239,7 +240,8 @@ func (p *promotion) publish(ctx context.Context, info *ssd.Info, b *Block) error
 	return nil
 }
 
-// record is what SSD is to know of a block in RAM. The lock is held, or nobody else has the piece.
+// record is the SSD record of the draft's block. The caller holds the lock, or is the only user of
+// the piece.
 func (d *Draft) record() ssd.Record {
 	n := ram.MetaAt(int(d.meta.Length))
 	key, attr := int(d.meta.KeyLen), int(d.meta.AttrLen)
@@ -256,7 +258,8 @@ func (d *Draft) record() ssd.Record {
 	return r
 }
 
-// padded is the payload with as much behind it as is zero, up to the end of its last granule.
+// padded returns the payload. The slice's capacity extends to the end of the last granule if only
+// zeros follow the payload there.
 func padded(memory []byte, length, names int) []byte {
 	end := (length + ram.Granule - 1) &^ (ram.Granule - 1)
 	if names > 0 && ram.MetaAt(length) < end {
@@ -265,9 +268,9 @@ func padded(memory []byte, length, names int) []byte {
 	return memory[:length:end]
 }
 
-// DiskError says that SSD could not do what it had to. Its text is for a log: it may name files.
+// DiskError says that the SSD tier failed. Its text is for a log, because it may name files.
 type DiskError struct {
-	What string // of the block: durable, deleted, ...
+	What string // the state that the block did not reach: durable, deleted, ...
 	Err  error
 }
 
@@ -277,12 +280,12 @@ func (e *DiskError) Error() string {
 
 func (e *DiskError) Unwrap() error { return e.Err }
 
-// Full tells whether the disk has no room: later there may be some.
+// Full tells whether the disk has no room. A later try may succeed then.
 func (e *DiskError) Full() bool {
 	return errors.Is(e.Err, syscall.ENOSPC) || errors.Is(e.Err, syscall.EDQUOT)
 }
 
-// Public is what a client may be told.
+// Public is the error's text for a client.
 func (e *DiskError) Public() string {
 	if e.Full() {
 		return fmt.Sprintf("the cache's disk has no room, so the block is not %s; try again later, or give the SSD "+
@@ -291,8 +294,8 @@ func (e *DiskError) Public() string {
 	return fmt.Sprintf("the cache's disk failed, so the block is not %s; the daemon's log says why", e.What)
 }
 
-// diskError is what a caller is told when SSD cannot do what it must with a payload of length
-// bytes, if it is about one; 0: it is not.
+// diskError returns the error for a caller when the SSD tier fails. length is the payload's length
+// in bytes; 0: the error is about no payload.
 func diskError(what string, length int, err error) error {
 	var size *ssd.SizeError
 	switch {

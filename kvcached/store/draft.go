@@ -9,34 +9,34 @@ import (
 	"github.com/cognitora/dataplane/kvcached/ram"
 )
 
-// Draft is a block that is being written. One goroutine at a time may use it; it ends with Commit
-// or Abort.
+// Draft is a block that is being written. One goroutine at a time may use it. Commit or Abort ends
+// it.
 type Draft struct {
-	unless func() bool // of Commit
+	unless func() bool // CommitOptions.Unless
 	s      *Store
-	it     Item // without Key and Attr, which lie behind the payload already
+	it     Item // without Key and Attr, which already lie behind the payload
 	hash   uint64
 	ns     uint32
 	body   ram.Ext
-	memory []byte // all of the piece
+	memory []byte // the whole piece
 	meta   ram.Meta
 	filled int
 	crc    uint32
 	done   bool
-	public bool // it is a block, and no longer the draft's to cancel
-	parked bool // see Park
+	public bool // the block is published, so the draft must not cancel it
+	parked bool // Park was called
 	timer  Timer
-	began  time.Time // for timer
+	began  time.Time // start of the time for timer
 }
 
-// Timer takes times in seconds. It must be quick.
+// Timer takes durations in seconds. It must be quick.
 type Timer interface{ Observe(seconds float64) }
 
-// Time has to told, by a Commit that stores the block, how long ago began was.
+// Time makes a Commit that stores the block report the time since began to to.
 func (d *Draft) Time(to Timer, began time.Time) { d.timer, d.began = to, began }
 
-// Create reserves room for a payload of length bytes, evicting other blocks if it must. Nobody sees
-// the block before Commit. ErrFull, ErrTooLarge, ErrQuota.
+// Create reserves room for a payload of length bytes. It evicts other blocks if it must. The block
+// is not visible before Commit. Its errors are ErrFull, ErrTooLarge and ErrQuota.
 func (s *Store) Create(ctx context.Context, it Item, length int) (*Draft, error) {
 	if err := it.check(length); err != nil {
 		return nil, err
@@ -60,7 +60,7 @@ func (s *Store) Create(ctx context.Context, it Item, length int) (*Draft, error)
 	return d, nil
 }
 
-// layOut puts key and attribute behind a payload of length bytes and zeros where nothing is.
+// layOut writes key and attribute behind a payload of length bytes and zeros into the gaps.
 func layOut(memory []byte, length int, key, attr []byte) {
 	if len(key)+len(attr) == 0 {
 		clear(memory[length:])
@@ -73,7 +73,7 @@ func layOut(memory []byte, length int, key, attr []byte) {
 	clear(memory[n:])
 }
 
-// reserve takes room for d. The lock is let go now and then while blocks are evicted.
+// reserve takes room for d. It unlocks the lock now and then while it evicts blocks.
 func (s *Store) reserve(ctx context.Context, d *Draft, size int) (err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -103,7 +103,7 @@ func (s *Store) reserve(ctx context.Context, d *Draft, size int) (err error) {
 	return nil
 }
 
-// parent is the block in RAM on which another is to hang, if there is one. The lock is held.
+// parent returns the parent of a block if RAM has it, else 0. The caller holds the lock.
 func (s *Store) parent(it *Item) ram.ID {
 	if it.Parent == (block.Digest{}) {
 		return 0
@@ -112,14 +112,13 @@ func (s *Store) parent(it *Item) ram.ID {
 	return s.tier.Find(s.tier.Hash(&a), &a)
 }
 
-// smallDraft is the size up to which a draft may come when the large ones have all that they may,
-// in bytes.
+// smallDraft is the size, in bytes, up to which a draft is small.
 const smallDraft = 64 << 10
 
-// mayDraft tells whether there may be another draft of so many bytes: large ones have half of the
-// arena, so that clients that begin to write and stop neither push out everything that is read nor
-// keep the small ones, which have another quarter, from being written. One alone may have any size.
-// The lock is held.
+// mayDraft tells whether one more draft of size bytes is allowed. Drafts may fill half of the
+// arena, and small ones a further quarter. So clients that begin to write and stop can neither
+// evict all blocks nor keep out small drafts. A single draft may have any size. The caller holds
+// the lock.
 func (s *Store) mayDraft(size int64) bool {
 	limit := s.arena.Size() / 2
 	if size <= smallDraft {
@@ -128,8 +127,8 @@ func (s *Store) mayDraft(size int64) bool {
 	return s.drafts == 0 || s.drafts+size <= limit
 }
 
-// evicting calls step until it says that it need not be called again. The lock is held, but let go
-// between two calls.
+// evicting calls step until step needs no further call. The caller holds the lock; evicting unlocks
+// it between two calls.
 func (s *Store) evicting(ctx context.Context, step func() (again bool, err error)) error {
 	for ended := false; ; {
 		again, err := step()
@@ -153,18 +152,18 @@ func (s *Store) evicting(ctx context.Context, step func() (again bool, err error
 	}
 }
 
-// Bytes is where the payload goes, in the arena.
+// Bytes is the payload's memory in the arena. The caller writes the payload there.
 func (d *Draft) Bytes() []byte { return d.memory[:d.meta.Length:d.meta.Length] }
 
-// Filled says that the next n bytes are in place: the checksum goes on over them while they are in
-// the processor's cache. Commit does it for what is left.
+// Filled says that the next n bytes are written. It adds them to the checksum while they are in the
+// processor's cache. Commit adds the remaining bytes.
 func (d *Draft) Filled(n int) {
 	d.crc = block.Extend(d.crc, d.memory[d.filled:d.filled+n])
 	d.filled += n
 }
 
-// Park takes the draft, which is complete and waits for others, out of the share of the arena that
-// drafts may have: its owner has a bound of its own for such. Only Abort may follow.
+// Park takes a complete draft out of the share of the arena that drafts may have. Its owner must
+// bound its parked drafts itself. Only Abort may follow.
 func (d *Draft) Park() {
 	if d.done || d.parked {
 		return
@@ -175,7 +174,7 @@ func (d *Draft) Park() {
 	d.s.mu.Unlock()
 }
 
-// Abort gives the room back. After Commit it does nothing.
+// Abort frees the draft's room. It does nothing after Commit.
 func (d *Draft) Abort() {
 	if d.done {
 		return
@@ -186,7 +185,7 @@ func (d *Draft) Abort() {
 	d.s.mu.Unlock()
 }
 
-// cancel gives the room back. The lock is held.
+// cancel frees the draft's room. The caller holds the lock.
 func (d *Draft) cancel() {
 	if !d.parked {
 		d.s.drafts -= int64(len(d.memory))
@@ -195,10 +194,10 @@ func (d *Draft) cancel() {
 	d.s.tier.Names().Drop(d.ns)
 }
 
-// putStep is how much Put copies before it sums, in bytes: what a processor's cache keeps.
+// putStep is the number of bytes that Put copies before it sums them. They fit a processor's cache.
 const putStep = 128 << 10
 
-// Put writes a whole block.
+// Put stores a whole block.
 func (s *Store) Put(ctx context.Context, it Item, payload []byte, durable bool) (Info, error) {
 	d, err := s.Create(ctx, it, len(payload))
 	if err != nil {

@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// TestDraftsLeaveRoom: who begins to write and goes no further takes no more than half of the
+// TestDraftsLeaveRoom begins drafts and does not commit them. They get no more than half of the
 // arena.
 func TestDraftsLeaveRoom(t *testing.T) {
 	s := open(t, Options{RAM: 16 << 20})
@@ -25,7 +25,7 @@ func TestDraftsLeaveRoom(t *testing.T) {
 	if len(drafts) != 8 {
 		t.Errorf("%d drafts of 1 MiB in an arena of 16 MiB", len(drafts))
 	}
-	put(t, s, item(2, false), make([]byte, 64<<10)) // a small one is written all the same
+	put(t, s, item(2, false), make([]byte, 64<<10)) // a small draft is allowed all the same
 	if _, err := s.Stat(ctx, kept.Addr); err != nil {
 		t.Error("what is read has been pushed out:", err)
 	}
@@ -43,7 +43,7 @@ func TestDraftsLeaveRoom(t *testing.T) {
 	if s.drafts != 0 {
 		t.Errorf("%d bytes without drafts", s.drafts)
 	}
-	whole, err := s.Create(ctx, item(4, false), 15<<20) // alone it may have any size
+	whole, err := s.Create(ctx, item(4, false), 15<<20) // a single draft may have any size
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -8,7 +8,7 @@ import (
 	"github.com/cognitora/dataplane/kvcached/ram"
 )
 
-// Block is a block in use. Its bytes stay until Release, whatever becomes of the address.
+// Block is a block in use. Its bytes stay until Release, even if the block is replaced or deleted.
 type Block struct {
 	s        *Store
 	body     ram.Ext
@@ -18,17 +18,16 @@ type Block struct {
 	info     Info
 }
 
-// Bytes is the payload, in the arena. It is for reading only, and valid until Release.
+// Bytes returns the payload in the arena. Do not write to it, nor use it after Release.
 func (b *Block) Bytes() []byte { return b.data }
 
-// Offset is where in the arena the payload begins, in bytes.
+// Offset is the payload's first byte in the arena.
 func (b *Block) Offset() int64 { return b.offset }
 
-// Info is what was known of the block when it was got. Key and Attr are valid until Release.
+// Info is the block's Info at the time of Get. Its Key and Attr are valid until Release.
 func (b *Block) Info() Info { return b.info }
 
-// Release lets go of the block. Call it once; what comes after the first call is counted and does
-// nothing.
+// Release ends the use of the block. Call it once. Further calls are counted and do nothing.
 func (b *Block) Release() {
 	s := b.s
 	again := b.released.Swap(true)
@@ -41,17 +40,17 @@ func (b *Block) Release() {
 	s.mu.Unlock()
 }
 
-// Get holds the block with an address until its Release, and counts as a use. One that is only on
-// SSD is brought to RAM. ErrMiss: there is none, or SSD cannot be read. ErrFull, ErrQuota: it is on
-// SSD, and there is no room for it in RAM now.
+// Get holds the block at an address until Release. It counts as a use. Get brings a block that is
+// only on SSD to RAM. ErrMiss: there is no block, or SSD cannot be read. ErrFull and ErrQuota: the
+// block is on SSD, and RAM has no room for it now.
 //
-// It is small so that it is inlined where it is called, and the Block need not be on the heap if it
-// stays there.
+// Get is small so that the compiler inlines it. The Block then stays on the caller's stack if it
+// does not escape.
 func (s *Store) Get(ctx context.Context, a block.Addr) (*Block, error) {
 	return s.get(ctx, &a, new(Block))
 }
 
-// get fills b in and returns it.
+// get fills b and returns it.
 func (s *Store) get(ctx context.Context, a *block.Addr, b *Block) (*Block, error) {
 	h := s.tier.Hash(a)
 	found, err := s.hit(h, a, b)
@@ -88,7 +87,7 @@ func (s *Store) missed() error {
 	return ErrMiss
 }
 
-// getFromDisk holds for b a block that RAM had not.
+// getFromDisk holds for b a block that RAM does not have.
 func (s *Store) getFromDisk(ctx context.Context, h uint64, a *block.Addr, b *Block) error {
 	if s.disk == nil || s.hidden() {
 		return s.missed()
@@ -96,14 +95,15 @@ func (s *Store) getFromDisk(ctx context.Context, h uint64, a *block.Addr, b *Blo
 	if _, there := s.disk.Find(*a); there {
 		return s.promote(ctx, h, a, b)
 	}
-	// It may have been replaced meanwhile: then RAM had it before SSD lost it.
+	// The block may have been replaced meanwhile. RAM got the new block before SSD lost the old
+	// one.
 	if found, err := s.hit(h, a, b); found || err != nil {
 		return err
 	}
 	return s.missed()
 }
 
-// use holds a block for b and counts that. The lock is held.
+// use holds a block for b and counts the use. The caller holds the lock.
 func (s *Store) use(h uint64, id ram.ID, b *Block) {
 	e := s.tier.At(id)
 	if e.Uses++; e.Uses == 0 {
@@ -119,8 +119,8 @@ func (s *Store) use(h uint64, id ram.ID, b *Block) {
 	b.info.Item.Key, b.info.Item.Attr = s.tier.Key(id), s.tier.Attr(id)
 }
 
-// Stat tells what is known of a block without using it, but not its key and attribute. ErrMiss:
-// there is none.
+// Stat returns the Info of a block without key and attribute. It does not count as a use. ErrMiss:
+// there is no block.
 func (s *Store) Stat(_ context.Context, a block.Addr) (Info, error) {
 	var out [1]Info
 	if err := s.StatAll(context.Background(), []block.Addr{a}, out[:]); err != nil {
@@ -129,7 +129,7 @@ func (s *Store) Stat(_ context.Context, a block.Addr) (Info, error) {
 	switch out[0].Tiers {
 	case 0:
 		return Info{}, ErrMiss
-	case SSD: // whose index in memory has no parents
+	case SSD: // the SSD index in memory has no parents
 		if i, err := s.disk.Describe(a); err == nil && i.CRC == out[0].CRC && i.Length == out[0].Length {
 			out[0].Item.Parent = i.Parent
 		}
@@ -137,12 +137,11 @@ func (s *Store) Stat(_ context.Context, a block.Addr) (Info, error) {
 	return out[0], nil
 }
 
-// atOnce is how many blocks are looked at before the lock is let go for a moment.
+// atOnce is the number of blocks that are looked at before the lock is unlocked for a moment.
 const atOnce = 128
 
-// StatAll does Stat for many, but of blocks that are only on SSD it does not tell the parent:
-// out[i] is about addrs[i] and has no Tiers where there is no such block. out must be as long as
-// addrs.
+// StatAll is Stat for many addresses: out[i] is the Info of addrs[i], without Tiers if there is no
+// block. It leaves out the parent of a block that is only on SSD. out must be as long as addrs.
 func (s *Store) StatAll(ctx context.Context, addrs []block.Addr, out []Info) error {
 	if s.hidden() {
 		clear(out)
@@ -161,8 +160,7 @@ func (s *Store) StatAll(ctx context.Context, addrs []block.Addr, out []Info) err
 	return nil
 }
 
-// statAttempts is how often statSome looks again because some block, perhaps another, was being
-// replaced.
+// statAttempts is the number of times that statSome looks while blocks are being replaced.
 const statAttempts = 4
 
 func (s *Store) statSome(addrs []block.Addr, out []Info) error {
@@ -182,7 +180,7 @@ func (s *Store) statSome(addrs []block.Addr, out []Info) error {
 				s.statDisk(&addrs[i], &out[i])
 			}
 		}
-		// What was replaced meanwhile came to RAM before SSD lost it: look again.
+		// A block that was replaced meanwhile came to RAM before SSD lost it, so look again.
 		if moved == s.moved.Load() {
 			break
 		}
@@ -190,7 +188,7 @@ func (s *Store) statSome(addrs []block.Addr, out []Info) error {
 	return nil
 }
 
-// statRAM fills in what RAM has of the blocks of which nothing is known yet.
+// statRAM fills the elements of out that are still empty with the Info of blocks in RAM.
 func (s *Store) statRAM(addrs []block.Addr, hashes []uint64, out []Info) (missing int, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -218,9 +216,9 @@ func (s *Store) statDisk(a *block.Addr, out *Info) {
 	}
 }
 
-// Touch says that the blocks of a prompt, given in their order, were used. The first counts as used
-// last, so that of those which nobody uses any more leaves go before what they hang on. It is no
-// use that makes a block go to SSD.
+// Touch marks the blocks of a prompt as used. addrs has them in the prompt's order. The first block
+// counts as the most recently used, so that children are evicted before their parents. Touch does
+// not count as a use that makes a block go to SSD.
 func (s *Store) Touch(addrs []block.Addr) {
 	s.mu.Lock()
 	stamp := s.tier.Stamp(len(addrs)) + uint64(len(addrs))

@@ -1,12 +1,12 @@
 package store
 
-// ghost remembers, in bounded memory, addresses that were written or evicted not long ago, so that
-// a block which comes a second time is told from one that comes once. It may be wrong about one in
-// some millions, which then goes to SSD early.
+// ghost remembers, in bounded memory, the addresses of blocks that were written or evicted not long
+// ago. It finds the blocks that come a second time. It is wrong about one address in some millions,
+// and that block goes to SSD early.
 type ghost struct{ tags []uint32 }
 
-// ghosts is how many addresses are remembered at most; the oldest of two with the same place gives
-// way.
+// ghosts is the number of addresses that are remembered at most. Two addresses share a place, and a
+// third one replaces the older of them.
 const ghosts = 1 << 17
 
 func newGhost(size int) *ghost { return &ghost{tags: make([]uint32, size)} }
@@ -28,9 +28,9 @@ func (g *ghost) add(h uint64) {
 	}
 }
 
-// churn remembers addresses whose block was replaced on SSD, for one to two of its ages. They do
-// not go there again before, for each replacement of what is there must be durable before it is
-// acknowledged.
+// churn remembers the addresses of blocks that were replaced on SSD. It forgets them after one to
+// two ages. These blocks are not written to SSD again before. Each replacement would have to wait
+// until SSD has deleted the old block durably.
 type churn struct {
 	now, before *ghost
 	ticks       int
@@ -38,7 +38,7 @@ type churn struct {
 
 const (
 	churns     = 1 << 15 // addresses of one age
-	churnTicks = 60      // sweeps, and so seconds, that an age lasts
+	churnTicks = 60      // length of an age in sweeps, so in seconds
 )
 
 func newChurn() churn { return churn{now: newGhost(churns), before: newGhost(churns)} }

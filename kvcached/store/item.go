@@ -14,42 +14,43 @@ type Tiers uint8
 const (
 	RAM Tiers = 1 << iota
 	SSD
-	// Remote is set by who looks beyond this host: the block is on another one.
+	// Remote says that another host has the block. Only callers that look beyond this host set it.
 	Remote
 )
 
-// Item says who a block is and what is kept with it.
+// Item identifies a block and has the metadata that is kept with it.
 type Item struct {
 	Addr      block.Addr
-	Namespace string // canonical text whose ID is Addr.Model; may be empty where the namespace has blocks already
-	// the client's name for it (RESP, S3), at most block.MaxKey bytes; nil for addresses of tokens
+	Namespace string // canonical text whose ID is Addr.Model; may be empty if the namespace already has blocks
+	// Key is the client's name for the block (RESP, S3), at most block.MaxKey bytes. It is nil for
+	// addresses of tokens.
 	Key     []byte
 	Parent  block.Digest // zero: none
 	Expires int64        // Unix ms; 0: never
 	Attr    []byte       // opaque, at most block.MaxAttr bytes
 }
 
-// Info is what is known of a block. Only Get, Describe and Scan fill Key and Attr.
+// Info is the description of a block in the store. Only Get, Describe and Scan fill Key and Attr.
 type Info struct {
 	Item   Item
-	Length int    // of the payload, bytes
+	Length int    // of the payload, in bytes
 	CRC    uint32 // CRC32C of the payload
-	Tiers  Tiers  // where it is
-	Uses   uint32 // by Get, since it came to RAM
+	Tiers  Tiers  // tiers that have the block
+	Uses   uint32 // Gets since the block came to RAM
 }
 
-// Change says that a block came to a tier or left it. A block that is replaced comes again. Of one
-// that leaves SSD, or of which that is said twice, Namespace and Parent are empty where RAM does
-// not know them.
+// Change reports that a block came to a tier or left it. A replaced block is reported as come
+// again. Namespace and Parent may be empty if the block left SSD or if the change is reported
+// twice. They are empty then if RAM does not know them.
 type Change struct {
 	Addr      block.Addr
 	Namespace string
 	Parent    block.Digest
-	Tier      Tiers // one
+	Tier      Tiers // exactly one tier
 	Present   bool
 }
 
-// check refuses what cannot be kept.
+// check returns an error for a block that cannot be stored.
 func (it *Item) check(length int) error {
 	switch {
 	case length < 0 || length > block.MaxPayload:
@@ -62,7 +63,7 @@ func (it *Item) check(length int) error {
 	return nil
 }
 
-// info fills in what is known of a block without its key and attribute. The lock is held.
+// info fills in the Info of a block without key and attribute. The caller holds the lock.
 func (s *Store) info(id ram.ID, to *Info) {
 	e := s.tier.At(id)
 	name := s.tier.Names().At(e.NS())

@@ -16,13 +16,13 @@ import (
 	"github.com/cognitora/dataplane/kv/block"
 )
 
-// model is what a client may expect of a store.
+// model is the state that a client may expect of a store.
 type model struct {
 	s       *Store
 	dir     string
 	t       *testing.T
-	last    map[int][]byte // what was put last and not deleted
-	durable map[int]bool   // it was put durably
+	last    map[int][]byte // payload that was put last and not deleted
+	durable map[int]bool   // the last put was durable
 	held    []heldBlock
 }
 
@@ -130,7 +130,7 @@ func (m *model) purge(r *rapid.T) {
 	clear(m.durable)
 }
 
-// TestModel does everything in any order, RAM being small, and restarts in between.
+// TestModel calls all operations in random order on a small arena, with restarts in between.
 func TestModel(t *testing.T) {
 	m := &model{t: t, dir: t.TempDir(), last: map[int][]byte{}, durable: map[int]bool{}}
 	m.open()
@@ -169,14 +169,14 @@ func TestModel(t *testing.T) {
 	})
 }
 
-// history is what the one who writes a block has done: version n is begun before it is done.
+// history is the progress of one block's writer. Version n is begun before it is done.
 type history struct {
 	begun, done atomic.Uint64
 	deleted     sync.Map // versions that are deletions
 	durable     sync.Map // versions that are durable
 }
 
-// version is a payload that says which one it is, all over.
+// version returns a payload that repeats its version number.
 func version(v uint64, n int) []byte {
 	p := make([]byte, 8*(1+n))
 	for i := 0; i < len(p); i += 8 {
@@ -185,9 +185,9 @@ func version(v uint64, n int) []byte {
 	return p
 }
 
-// TestNeverOld has a writer for each of a few blocks, readers of all, and an arena that is too
-// small for them: nobody may read a version older than the last one that was acknowledged, nor one
-// that was deleted, nor a mixture.
+// TestNeverOld runs one writer for each of a few blocks, and readers of all, in an arena that is
+// too small for them. No reader may get a deleted version, a mixture, or a version older than the
+// last acknowledged one.
 func TestNeverOld(t *testing.T) {
 	s, _ := tiered(t, t.TempDir(), Options{RAM: 512 << 10})
 	const blocks, versions = 6, 150
@@ -275,7 +275,7 @@ func (h *history) read(t *testing.T, s *Store, n int) {
 	}
 }
 
-// TestMany reads, writes and deletes from many goroutines; every payload must be that of its
+// TestMany reads, writes and deletes from many goroutines. Every payload must be the one of its
 // address.
 func TestMany(t *testing.T) {
 	s := open(t, Options{RAM: 2 << 20})

@@ -6,18 +6,18 @@ import (
 	"github.com/cognitora/dataplane/kv/block"
 )
 
-// op is what is done with one address besides reading it from RAM. With an SSD tier, whatever
-// writes, deletes, promotes or writes behind holds the address's op, so that these follow each
-// other: a block that is being read from SSD or written to it cannot come back after a deletion.
-// There are as many as callers at work.
+// op serialises the work on one address, except reads from RAM. With an SSD tier, every write,
+// deletion, promotion and write-behind holds the address's op. So a block that is being read from
+// SSD or written to it cannot come back after a deletion. There are as many ops as addresses with
+// work in progress.
 type op struct {
 	addr  block.Addr
-	turn  chan struct{} // holds one element while somebody has the turn
+	turn  chan struct{} // has one element while a caller holds the op
 	users int
-	lost  bool // since the turn began SSD has dropped what it had
+	lost  bool // SSD has dropped its block since the op was acquired
 }
 
-// acquire waits for the turn at an address. The op must be released.
+// acquire waits for the op of an address. The caller must release it.
 func (s *Store) acquire(ctx context.Context, a block.Addr) (*op, error) {
 	s.mu.Lock()
 	o := s.ops[a]
@@ -41,7 +41,7 @@ func (s *Store) acquire(ctx context.Context, a block.Addr) (*op, error) {
 	}
 }
 
-// release ends the turn.
+// release lets the next caller have the op.
 func (s *Store) release(o *op) {
 	<-o.turn
 	s.mu.Lock()
@@ -55,7 +55,8 @@ func (s *Store) leave(o *op) {
 	}
 }
 
-// forgive forgets what SSD has dropped before now, which is about to be replaced.
+// forgive clears lost: a drop before now does not matter, because the block is about to be
+// replaced.
 func (s *Store) forgive(o *op) {
 	s.mu.Lock()
 	o.lost = false

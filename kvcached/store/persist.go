@@ -6,8 +6,9 @@ import (
 	"github.com/cognitora/dataplane/kvcached/ssd"
 )
 
-// existing tells whether there is a block with the draft's address, whose op is held, and makes it
-// durable if that is asked for. False, with an error: it is there and could not be made durable.
+// existing tells whether the draft's address has a block, and makes that block durable if o says
+// so. The caller holds the address's op. An error says that the block exists and could not be made
+// durable.
 func (d *Draft) existing(ctx context.Context, turn *op, o *CommitOptions, info *Info) (bool, error) {
 	if !d.exists(info) {
 		return false, nil
@@ -31,11 +32,11 @@ func (d *Draft) existing(ctx context.Context, turn *op, o *CommitOptions, info *
 	if err != nil {
 		return false, diskError("durable", info.Length, err)
 	}
-	return false, nil // it has been evicted
+	return false, nil // the block has been evicted
 }
 
-// persist writes to SSD, durably, the block in RAM that has the draft's address. False: there is
-// none any more.
+// persist writes the RAM block at the draft's address durably to SSD. It returns false if RAM has
+// the block no longer.
 func (d *Draft) persist(ctx context.Context, turn *op, info *Info) (there bool, err error) {
 	s := d.s
 	s.mu.Lock()

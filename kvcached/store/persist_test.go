@@ -9,7 +9,7 @@ import (
 	"github.com/cognitora/dataplane/kvcached/ssd"
 )
 
-// ifAbsent commits payload durably if there is no block with its address.
+// ifAbsent commits payload durably if its address has no block.
 func ifAbsent(t *testing.T, s *Store, it Item, payload []byte) (Info, error) {
 	t.Helper()
 	d, err := s.Create(ctx, it, len(payload))
@@ -20,8 +20,8 @@ func ifAbsent(t *testing.T, s *Store, it Item, payload []byte) (Info, error) {
 	return d.Commit(ctx, CommitOptions{IfAbsent: true, Durable: true})
 }
 
-// TestExistsDurable: a block which is there already is as durable as was asked for, or an error
-// says that it is not.
+// TestExistsDurable checks that ErrExists to a durable Commit means a durable block. Another error
+// says that the block is not durable.
 func TestExistsDurable(t *testing.T) {
 	dir := t.TempDir()
 	s, g := tiered(t, dir, Options{})
@@ -54,13 +54,13 @@ func TestExistsDurable(t *testing.T) {
 	get(t, s, behind, fill(100, '3'))
 }
 
-// doubting is an SSD tier that does not find what may be there after a crash.
+// doubting is an SSD tier that does not find blocks which may be there after a crash.
 type doubting struct{ disk }
 
 func (doubting) Doubtful(block.Addr) bool { return true }
 
-// TestDoubtful: what is not found but may come back is deleted for certain by deletion and
-// replacement, or they fail.
+// TestDoubtful deletes and replaces blocks that SSD does not find but that may come back. They are
+// deleted for good, or the call fails.
 func TestDoubtful(t *testing.T) {
 	s, g := tiered(t, t.TempDir(), Options{})
 	g.disk = doubting{g.disk}

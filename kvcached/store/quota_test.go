@@ -7,8 +7,8 @@ import (
 	"github.com/cognitora/dataplane/kvcached/ssd"
 )
 
-// TestDiskQuota: what finds no room on the account of its namespace stays in RAM, and is refused
-// where it must be durable.
+// TestDiskQuota checks that a block beyond its SSD quota stays in RAM. A durable Put of the block
+// is refused.
 func TestDiskQuota(t *testing.T) {
 	s := open(t, Options{SSD: &ssd.Options{Dir: t.TempDir(), Cap: 64 << 20,
 		Quota: func(string) (string, int64) { return "all", 3 * 4096 }}})

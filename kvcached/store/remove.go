@@ -9,8 +9,8 @@ import (
 	"github.com/cognitora/dataplane/kvcached/ssd"
 )
 
-// Delete removes a block from all tiers and tells whether there was one. Who reads it can go on.
-// When it returns without an error the block does not come back, not after a crash either.
+// Delete removes a block from all tiers and tells whether there was one. Readers of the block can
+// go on. The block does not come back after a Delete without an error, not even after a crash.
 func (s *Store) Delete(ctx context.Context, a block.Addr) (bool, error) {
 	if s.o.Deleting != nil {
 		s.o.Deleting(a)
@@ -42,8 +42,8 @@ func (s *Store) deleteRAM(a *block.Addr) (there bool, err error) {
 	return there, nil
 }
 
-// deleteAll removes blocks whose ops are held from all tiers: from RAM first, for nobody can bring
-// them back there.
+// deleteAll removes blocks from all tiers. The caller holds their ops, so nobody can promote them
+// after their removal from RAM.
 func (s *Store) deleteAll(ctx context.Context, addrs []block.Addr) (any bool, err error) {
 	var stored []block.Addr
 	for i := range addrs {
@@ -72,7 +72,8 @@ func (s *Store) deleteAll(ctx context.Context, addrs []block.Addr) (any bool, er
 	return any, nil
 }
 
-// SetExpiry says when a block is over, in Unix ms; 0: never. False: there is no such block.
+// SetExpiry sets the moment when a block expires, in Unix ms; 0: never. It returns false if there
+// is no such block.
 func (s *Store) SetExpiry(ctx context.Context, a block.Addr, unixMS int64) (bool, error) {
 	if s.disk == nil {
 		return s.expireRAM(&a, unixMS)
@@ -110,9 +111,10 @@ func (s *Store) expireRAM(a *block.Addr, unixMS int64) (bool, error) {
 	return id != 0, nil
 }
 
-// Pin keeps a block in RAM until the given time, in Unix ms, or the same owner's Unpin; a second
-// Pin changes the time. A deletion ends all pins of the block. ErrMiss; ram.ErrPins: there are too
-// many. One that is only on SSD is promoted first, while ctx lasts.
+// Pin keeps a block in RAM until a time in Unix ms, or until the owner's Unpin. A second Pin of the
+// same owner changes the time. A deletion ends all pins of the block. Its errors are ErrMiss and
+// ram.ErrPins: there are too many pins. Pin promotes a block that is only on SSD, as long as ctx
+// lasts.
 func (s *Store) Pin(ctx context.Context, a block.Addr, owner string, until int64) error {
 	if s.disk != nil {
 		b, err := s.Get(ctx, a)
@@ -144,12 +146,12 @@ func (s *Store) Unpin(a block.Addr, owner string) {
 	}
 }
 
-// purgeAtOnce is how many blocks are taken from SSD at a time.
+// purgeAtOnce is the number of blocks that a purge drops from SSD at a time.
 const purgeAtOnce = 256
 
-// Purge removes all blocks that match says from all tiers, and tells how many. match is called any
-// number of times, and must not call the store. When Purge returns without an error no block that
-// was there before comes back, not after a crash either.
+// Purge removes the blocks for which match returns true from all tiers, and returns their number.
+// It may call match any number of times. match must not call the store. No block that was there
+// before comes back after a Purge without an error, not even after a crash.
 func (s *Store) Purge(ctx context.Context, match func(namespace string, key []byte) bool) (blocks int, err error) {
 	defer s.recount()
 	blocks, err = s.purgeRAM(ctx, match)
@@ -177,7 +179,8 @@ func (s *Store) Purge(ctx context.Context, match func(namespace string, key []by
 			break
 		}
 	}
-	// What was promoted before its turn came, and dropped by SSD then, is in RAM again.
+	// A block may have been promoted before its op was held and then dropped by SSD. RAM has such a
+	// block again.
 	again, err := s.purgeRAM(ctx, match)
 	if err == nil {
 		if err = s.disk.Settle(); err != nil {
@@ -188,8 +191,8 @@ func (s *Store) Purge(ctx context.Context, match func(namespace string, key []by
 	return blocks + again, err
 }
 
-// purgeRAM removes what is in RAM, except that it leaves to SSD's turn what is there, too. What is
-// being written to SSD is dropped after that.
+// purgeRAM removes blocks from RAM, except those that SSD has as well: the scan of SSD removes
+// them. purgeSome drops the blocks whose op is held, after that op's release.
 func (s *Store) purgeRAM(ctx context.Context, match func(namespace string, key []byte) bool) (blocks int, err error) {
 	var busy []block.Addr
 	err = s.each(ctx, func(id ram.ID) {
@@ -212,15 +215,15 @@ func (s *Store) purgeRAM(ctx context.Context, match func(namespace string, key [
 	return blocks, err
 }
 
-// purgeSome drops blocks when it has the turn at all of them. Only a purge, of which there is one
-// at a time, holds more than one op, so that it waits for nobody who waits for it.
+// purgeSome drops blocks from all tiers while it holds all their ops. There is one purge at a time,
+// and only a purge holds more than one op, so there is no deadlock.
 func (s *Store) purgeSome(ctx context.Context, addrs []block.Addr) error {
 	s.purging.Lock()
 	defer s.purging.Unlock()
 	turns := make(map[block.Addr]bool, len(addrs))
 	for _, a := range addrs {
 		if turns[a] {
-			continue // it was found twice
+			continue // SSD has listed the block twice
 		}
 		turns[a] = true
 		o, err := s.acquire(ctx, a)
@@ -248,7 +251,7 @@ func (s *Store) purgeSome(ctx context.Context, addrs []block.Addr) error {
 	return nil
 }
 
-// each calls visit with every block, under the lock, which it lets go now and then.
+// each calls visit with every block in RAM, under the lock. It unlocks the lock now and then.
 func (s *Store) each(ctx context.Context, visit func(ram.ID)) error {
 	for at := uint32(1); ; {
 		s.mu.Lock()

@@ -7,17 +7,17 @@ import (
 	"github.com/cognitora/dataplane/kvcached/ssd"
 )
 
-// Which tier a cursor is in. The first and the last cursor are zero.
+// Bits of a cursor that name its tier. The first and the last cursor are zero.
 const (
 	inRAM = 1 << 48
 	inSSD = 1 << 49
 )
 
-// Scan calls visit with the blocks of one part of a tier and returns the cursor of the next; 0:
-// that was the last. Begin with 0. What is there from the first call to the last is seen at least
-// once; what is in two tiers is seen twice. (One that is only on SSD when RAM's part is visited,
-// comes to RAM, and is dropped by SSD before its part there is, is not.) When visit returns false,
-// next is the cursor of the same part, from its start.
+// Scan calls visit with the blocks of one part of a tier and returns the cursor of the next part;
+// 0: that was the last part. Begin with cursor 0. A block that exists from the first call to the
+// last is visited at least once, and twice if it is in two tiers. There is one exception. A block
+// that is only on SSD while RAM is visited, then comes to RAM, and is dropped by SSD before its
+// part is visited, is missed. If visit returns false, next is the cursor of the same part again.
 func (s *Store) Scan(ctx context.Context, cursor uint64, visit func(Info) bool) (next uint64, err error) {
 	if err := ctx.Err(); err != nil {
 		return cursor, err
@@ -71,7 +71,7 @@ func (s *Store) diskPart(ctx context.Context, cursor uint64) (next uint64, found
 	return next, found, err
 }
 
-// bucket copies what is known of a bucket's blocks.
+// bucket copies the Info of a bucket's blocks.
 func (s *Store) bucket(i uint64) (found []Info, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -2,13 +2,13 @@ package store
 
 import "fmt"
 
-// SizeError is an ErrTooLarge whose reason is a setting.
+// SizeError is an ErrTooLarge that names the setting which bounds the size.
 type SizeError struct {
-	Length  int64  // of the payload that was refused, bytes
-	Most    int64  // that would do, bytes
-	Setting string // what bounds it, such as kvcached.ssd
-	Size    int64  // what that is, bytes
-	Durable bool   // the bound is that of durable blocks only
+	Length  int64  // of the refused payload, in bytes
+	Most    int64  // longest payload that is allowed, in bytes
+	Setting string // setting that bounds the size, such as kvcached.ssd
+	Size    int64  // value of the setting, in bytes
+	Durable bool   // the bound holds only for durable blocks
 }
 
 func (e *SizeError) Error() string {
@@ -20,10 +20,10 @@ func (e *SizeError) Error() string {
 		sizeText(e.Length), e.Setting, sizeText(e.Size), e.Most, what)
 }
 
-// Is makes it an ErrTooLarge.
+// Is makes errors.Is find ErrTooLarge.
 func (e *SizeError) Is(target error) bool { return target == ErrTooLarge }
 
-// sizeText is a number of bytes, in the unit of the configuration where it is a multiple of that.
+// sizeText is a number of bytes as text, in the largest unit of which it is a multiple.
 func sizeText(n int64) string {
 	for _, u := range []struct {
 		unit int64

@@ -5,23 +5,23 @@ import (
 	"github.com/cognitora/dataplane/kvcached/ssd"
 )
 
-// Counts are what a Store has done since it was opened.
+// Counts are the events of a Store since it was opened.
 type Counts struct {
-	Hits             uint64 // Gets answered from RAM
-	Misses           uint64 // Gets without an answer
-	Puts             uint64 // blocks committed
-	Deletes          uint64 // blocks deleted
-	Expired          uint64 // blocks removed from RAM because their time was over
-	Refused          uint64 // reservations that failed: arena full, quota, too many namespaces
-	Promotions       uint64 // blocks brought from SSD to RAM
+	Hits             uint64 // Gets that RAM answered
+	Misses           uint64 // Gets that found no block
+	Puts             uint64 // committed blocks
+	Deletes          uint64 // deleted blocks
+	Expired          uint64 // expired blocks that were removed from RAM
+	Refused          uint64 // failed reservations: arena full, quota, too many namespaces
+	Promotions       uint64 // blocks that were brought from SSD to RAM
 	PromotionsFailed uint64 // Gets that missed because SSD could not be read or had a damaged block
-	WrittenBehind    uint64 // blocks written to SSD after their second use
-	BehindDropped    uint64 // blocks that were to be, but the queue was full
-	BehindChanging   uint64 // blocks that were to be, but their address was replaced on SSD not long ago
-	BehindFailed     uint64 // blocks that were to be, but could not
+	WrittenBehind    uint64 // blocks that were written to SSD after their second use
+	BehindDropped    uint64 // blocks not written behind because the queue was full
+	BehindChanging   uint64 // blocks not written behind because their address was replaced on SSD not long ago
+	BehindFailed     uint64 // blocks not written behind because the write failed
 	Durable          uint64 // commits that waited for SSD
-	DiskDeletes      uint64 // blocks deleted from SSD, by a deletion or a replacement
-	ReleasedTwice    uint64 // calls of Release after the first, which a caller must not make
+	DiskDeletes      uint64 // blocks that a deletion or a replacement deleted from SSD
+	ReleasedTwice    uint64 // calls of Release after the first; a caller must not make them
 }
 
 // Stats is a snapshot of a Store.
@@ -29,14 +29,14 @@ type Stats struct {
 	Counts
 	RAM          ram.Usage
 	Backing      ram.Backing // of the arena
-	BehindBlocks int         // that wait to be written to SSD
-	BehindBytes  int64       // of the arena that those take
-	HasSSD       bool        // if false the rest is zero
+	BehindBlocks int         // blocks that wait to be written to SSD
+	BehindBytes  int64       // bytes of the arena that these blocks take
+	HasSSD       bool        // if false, the fields below are zero
 	SSD          ssd.Stats
-	Loading      ssd.Progress // of the index of the SSD tier
+	Loading      ssd.Progress // progress of loading the SSD tier's index
 }
 
-// Stats is what the store has done and holds.
+// Stats returns a snapshot of the store.
 func (s *Store) Stats() Stats {
 	var st Stats
 	if s.disk != nil {
@@ -49,13 +49,13 @@ func (s *Store) Stats() Stats {
 	return st
 }
 
-// NamespaceUsage is what the blocks of a namespace take.
+// NamespaceUsage is the space that the blocks of a namespace take.
 type NamespaceUsage struct {
 	Namespace string // canonical text
 	Blocks    int    // in RAM
 	Bytes     int64  // of the arena
-	SSDBlocks int    // on SSD, as far as the index is loaded; those that are in RAM too count in both
-	SSDBytes  int64  // of segments
+	SSDBlocks int    // on SSD, as far as the index is loaded; includes blocks that are in RAM as well
+	SSDBytes  int64  // of the SSD tier's segments
 }
 
 // Namespaces lists the namespaces that have blocks.
@@ -78,7 +78,7 @@ func (s *Store) Namespaces() []NamespaceUsage {
 	return all
 }
 
-// ramNamespaces lists those that have blocks in RAM, and only what they have there.
+// ramNamespaces lists the namespaces with blocks in RAM, and their usage of RAM.
 func (s *Store) ramNamespaces() []NamespaceUsage {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -1,9 +1,10 @@
-// Package store is the cache as all servers see it: blocks by address in shared memory and, behind
-// it, on SSD.
+// Package store is the cache behind all servers. It keeps blocks by address in shared memory and,
+// behind that, on SSD.
 //
-// One short lock guards the tables. What takes time happens outside of it: copies, checksums,
-// zeroing and I/O. A block that is read is held by a reference, which neither eviction nor deletion
-// nor replacement disturbs: its bytes stay as they were until the last reader has let go.
+// One lock guards the tables and is held only for a short time. Slow work happens without the lock:
+// copies, checksums, zeroing and I/O. A reader holds a reference to its block. The block's bytes
+// stay as they were until the last reader releases the block, whether it is evicted, deleted or
+// replaced.
 package store
 
 import (
@@ -24,8 +25,8 @@ import (
 // Errors of a Store.
 var (
 	ErrMiss       = errors.New("store: no such block")
-	ErrFull       = ram.ErrFull  // all of the arena is in use: try again later
-	ErrQuota      = ram.ErrQuota // names the account
+	ErrFull       = ram.ErrFull  // the whole arena is in use; a later try may succeed
+	ErrQuota      = ram.ErrQuota // the error's text names the account
 	ErrTooLarge   = errors.New("store: too large")
 	ErrClosed     = errors.New("store: closed")
 	ErrCorrupt    = errors.New("store: the payload has not the checksum that came with it")
@@ -33,63 +34,65 @@ var (
 	ErrNotDurable = errors.New("store: there is no SSD tier to make a block durable")
 )
 
-// Options say what a Store uses.
+// Options are the settings of a Store.
 type Options struct {
 	// RAM is the size of the arena in bytes, ram.MinArena to ram.MaxArena. Required.
 	RAM int64
-	// Huge takes huge pages for the arena if the host has enough; false: never.
+	// Huge uses huge pages for the arena if the host has enough.
 	Huge bool
-	// Populate faults the arena in from the start, in the background; false: as it is used.
+	// Populate maps all pages of the arena in the background after the start; false: pages are
+	// mapped at their first use.
 	Populate bool
-	// Quota names the account that a namespace's bytes in RAM count on, and its limit in bytes; 0:
-	// no limit. An empty account is the namespace's own. Nil: no limits. It is asked when a
-	// namespace gets its first block.
+	// Quota returns the account of a namespace's bytes in RAM, and the account's limit in bytes; 0:
+	// no limit. An empty account is the namespace's own account. Nil: no limits. Quota is called
+	// when a namespace gets its first block.
 	Quota func(namespace string) (account string, bytes int64)
-	// Pins is how many pins there may be; 0: 16,384.
+	// Pins is the highest number of pins; 0: 16,384.
 	Pins int
-	// Changed is told what came to a tier and what left it, in order and under the store's lock: it
-	// must be quick and must not call the store. Nil: nobody is told.
+	// Changed is called with every change of a tier, in order and under the store's lock. It must
+	// be quick and must not call the store. Nil: there is no call.
 	Changed func(Change)
-	// Deleting is called by Delete before anything else; nil: nobody is told.
+	// Deleting is called at the start of Delete; nil: there is no call.
 	Deleting func(a block.Addr)
-	// Written is called by Commit before it returns and without any lock, with what has been
-	// written, unless that is a Copy. It must be quick. Nil: nobody is told.
+	// Written is called before a Commit returns, without any lock and with the written block. A
+	// Commit with Copy does not call it. It must be quick. Nil: there is no call.
 	Written func(it *Item)
 	// Hidden makes all reads misses until Show.
 	Hidden bool
-	// Now is the time in Unix ms; nil: the clock's.
+	// Now returns the time in Unix ms; nil: the clock's time.
 	Now func() int64
-	// SSD is the tier behind RAM; nil: there is none. Evicted is the store's own.
+	// SSD are the options of the tier behind RAM; nil: there is no SSD tier. The store sets its
+	// Evicted.
 	SSD *ssd.Options
-	// Logger takes what an operator should know. Nil: slog.Default().
+	// Logger takes messages for the operator. Nil: slog.Default().
 	Logger *slog.Logger
 
-	wrap     func(disk) disk // tests: stands between the store and its SSD tier
-	patience time.Duration   // of Close; 0: closePatience
+	wrap     func(disk) disk // for tests: wraps the SSD tier
+	patience time.Duration   // time that Close waits; 0: closePatience
 }
 
-// Store keeps blocks. Its methods may be called by any number of goroutines.
+// Store keeps blocks. Any number of goroutines may call its methods.
 type Store struct {
 	arena *ram.Arena
 	o     Options
 	log   *slog.Logger
 
-	disk disk // nil: there is none
+	disk disk // nil: there is no SSD tier
 
 	mu     sync.Mutex
 	tier   *ram.Tier
 	closed bool
 	counts Counts
-	swept  uint32 // the slot where the sweep goes on
-	drafts int64  // bytes of the arena that drafts have
+	swept  uint32 // slot where the sweep goes on
+	drafts int64  // bytes of the arena that belong to drafts
 	ops    map[block.Addr]*op
 	ghost  *ghost
 	churn  churn
 	behind *behind
-	// evicted after uses that SSD has not seen and is told of by the sweep; past its capacity it is
-	// not
+	// warm has blocks that were used in RAM and then evicted. The sweep tells SSD about these uses.
+	// Blocks beyond its capacity are left out.
 	warm  []block.Addr
-	moved atomic.Uint64 // replacements in RAM of what SSD had, each counted before it is deleted there
+	moved atomic.Uint64 // counts replacements in RAM of blocks that SSD has, each before SSD deletes the old block
 
 	purging  sync.Mutex
 	counting counting
@@ -97,16 +100,16 @@ type Store struct {
 	shown chan struct{} // closed by Show
 	show  sync.Once
 
-	life   context.Context // ends with Close
+	life   context.Context // ends at Close
 	cancel context.CancelFunc
 	done   sync.WaitGroup
 
-	writing     context.Context // ends when Close does not wait any longer for what is written behind
+	writing     context.Context // ends when Close stops waiting for writes behind
 	stopWriting context.CancelFunc
 }
 
-// Open makes a store. Its RAM tier is empty; what its SSD tier has from before is served from the
-// start. ctx bounds Open, not the store.
+// Open makes a store. Its RAM tier is empty. Blocks that its SSD tier has from an earlier run are
+// served from the start. ctx bounds Open, not the store's life.
 func Open(ctx context.Context, o Options) (*Store, error) {
 	if o.Logger == nil {
 		o.Logger = slog.Default()
@@ -140,18 +143,17 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 	return s, nil
 }
 
-// closePatience is how long Close waits for what is to be written behind. What is not written by
-// then is counted as failed.
+// closePatience is the time that Close waits for queued writes. Writes that are not done by then
+// count as failed.
 const closePatience = 10 * time.Second
 
-// Close is CloseWithin without an end.
+// Close is CloseWithin without a limit.
 func (s *Store) Close() error { return s.CloseWithin(context.Background()) }
 
-// CloseWithin writes what waits to be written, for as long as closePatience, and ends the store.
-// Every call after it fails with ErrClosed. If a block or a draft has not been given back by then,
-// the arena stays mapped, for whoever has it may still read it. Where ctx ends before, nothing more
-// is written, which is an error if there is an SSD tier: that is then left as by a crash, with all
-// that was durable.
+// CloseWithin writes the queued blocks, for at most closePatience, and ends the store. Every call
+// after it fails with ErrClosed. The arena stays mapped if a block or a draft is still held,
+// because its holder may still read it. If ctx ends early, nothing more is written. With an SSD
+// tier that is an error: the tier is left as after a crash, with all durable blocks.
 func (s *Store) CloseWithin(ctx context.Context) error {
 	s.mu.Lock()
 	if s.closed {
@@ -177,16 +179,16 @@ func (s *Store) CloseWithin(ctx context.Context) error {
 	return errors.Join(err, s.arena.Close())
 }
 
-// Arena is where the payloads are.
+// Arena is the shared memory with the payloads.
 func (s *Store) Arena() *ram.Arena { return s.arena }
 
 // Show ends Options.Hidden.
 func (s *Store) Show() { s.show.Do(func() { close(s.shown) }) }
 
-// Shown is closed once reads find blocks.
+// Shown returns a channel that is closed once reads find blocks.
 func (s *Store) Shown() <-chan struct{} { return s.shown }
 
-// hidden tells whether reads are misses.
+// hidden tells whether reads are misses because Show was not called.
 func (s *Store) hidden() bool {
 	select {
 	case <-s.shown:
@@ -196,7 +198,7 @@ func (s *Store) hidden() bool {
 	}
 }
 
-// find is the block with an address unless its time is over. The lock is held.
+// find returns the block at an address unless the block has expired. The caller holds the lock.
 func (s *Store) find(h uint64, a *block.Addr) ram.ID {
 	id := s.tier.Find(h, a)
 	if id != 0 && s.expired(s.tier.At(id).Expires) {
@@ -207,13 +209,13 @@ func (s *Store) find(h uint64, a *block.Addr) ram.ID {
 
 func (s *Store) expired(at int64) bool { return at != 0 && at <= s.o.Now() }
 
-// remove takes a block out of RAM. The lock is held.
+// remove removes a block from RAM. The caller holds the lock.
 func (s *Store) remove(id ram.ID) {
 	s.changed(id, false)
 	s.tier.Remove(id)
 }
 
-// evicted is told by the tier before a block goes. The lock is held.
+// evicted is called by the RAM tier before it evicts a block. The caller holds the lock.
 func (s *Store) evicted(id ram.ID) {
 	if s.disk != nil {
 		a, e := s.tier.Addr(id), s.tier.At(id)
@@ -226,7 +228,7 @@ func (s *Store) evicted(id ram.ID) {
 	s.changed(id, false)
 }
 
-// changed tells of a block in RAM. The lock is held.
+// changed reports a change of a block in RAM. The caller holds the lock.
 func (s *Store) changed(id ram.ID, present bool) {
 	if s.o.Changed == nil {
 		return

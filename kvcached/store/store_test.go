@@ -47,7 +47,7 @@ func open(t testing.TB, o Options) *Store {
 	return s
 }
 
-// item is block n of the model, the child of block n-1 if parent says so.
+// item is block n of a model; with parent it is the child of block n-1.
 func item(n int, parent bool) Item {
 	it := Item{Addr: block.Addr{Model: block.IDOf(llama)}, Namespace: llama}
 	binary.BigEndian.PutUint64(it.Addr.Digest[:], uint64(n))
@@ -313,8 +313,8 @@ func TestPins(t *testing.T) {
 	}
 }
 
-// TestPinnedBytes: half of the arena may be pinned in all and a quarter by one owner, also of
-// blocks that are replaced.
+// TestPinnedBytes checks that pins hold at most half of the arena, and a quarter for one owner.
+// Pinned blocks that were replaced count as well.
 func TestPinnedBytes(t *testing.T) {
 	s := open(t, Options{RAM: 16 << 20})
 	for i := range 12 {

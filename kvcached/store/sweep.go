@@ -5,16 +5,15 @@ import (
 	"time"
 )
 
-// How the sweep goes: at each tick a part of the table, but at least sweepLeast slots, so that all
-// of it has been seen after sweepTicks ticks.
+// Pace of the sweep. Each tick sweeps a part of the table, at least sweepLeast slots, so that
+// sweepTicks ticks cover the whole table.
 const (
 	sweepEvery = time.Second
 	sweepTicks = 16
 	sweepLeast = 4096
 )
 
-// sweep removes, until the store closes, blocks and pins whose time is over and which nobody asks
-// for.
+// sweep removes expired blocks and pins until the store closes.
 func (s *Store) sweep() {
 	tick := time.NewTicker(sweepEvery)
 	defer tick.Stop()
@@ -28,7 +27,7 @@ func (s *Store) sweep() {
 	}
 }
 
-// warmAddrs is of how many blocks SSD is told at once that they were used in RAM.
+// warmAddrs is the number of uses in RAM that SSD is told about at a time.
 const warmAddrs = 1024
 
 func (s *Store) sweepSome() {

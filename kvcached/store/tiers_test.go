@@ -14,7 +14,8 @@ import (
 	"github.com/cognitora/dataplane/kvcached/ssd"
 )
 
-// gate stands between a store and its SSD tier. A hook that is set is called before the tier is.
+// gate wraps the SSD tier of a store. A method of the tier calls its hook first, if the hook is
+// set.
 type gate struct {
 	disk
 	mu                 sync.Mutex
@@ -67,7 +68,7 @@ func tiered(t testing.TB, dir string, o Options) (*Store, *gate) {
 	return open(t, o), g
 }
 
-// eventually waits for what another goroutine brings about.
+// eventually waits until so is true because of another goroutine.
 func eventually(t testing.TB, what string, so func() bool) {
 	t.Helper()
 	for end := time.Now().Add(time.Minute); !so(); {
@@ -80,7 +81,7 @@ func eventually(t testing.TB, what string, so func() bool) {
 
 var crowded atomic.Int64
 
-// crowd puts a block, each time another, that takes the place of all others in an arena of 4 MiB.
+// crowd puts a new block of 4 MiB, which evicts all others from an arena of 4 MiB.
 func crowd(t testing.TB, s *Store) {
 	t.Helper()
 	put(t, s, item(1_000_000+int(crowded.Add(1)), false), fill(4<<20, 'x'))
@@ -216,13 +217,13 @@ func TestReplacedOnSSD(t *testing.T) {
 	}
 }
 
-// stopped is a hook that says when it is reached and goes on when it is told.
+// stopped returns a hook that reports on reached and then waits for goOn.
 func stopped() (hook func() error, reached, goOn chan struct{}) {
 	reached, goOn = make(chan struct{}, 16), make(chan struct{})
 	return func() error { reached <- struct{}{}; <-goOn; return nil }, reached, goOn
 }
 
-// TestPromotionUnderWay has others do what they want while a block is being read from SSD.
+// TestPromotionUnderWay deletes, replaces and reads a block while it is being read from SSD.
 func TestPromotionUnderWay(t *testing.T) {
 	for what, act := range map[string]func(s *Store, it Item) (want []byte){
 		"delete": func(s *Store, it Item) []byte {
@@ -255,7 +256,7 @@ func TestPromotionUnderWay(t *testing.T) {
 				wg.Go(func() { get(t, s, it, fill(100, '1')) })
 			}
 			<-reached
-			// Nobody else waits, and who waits can leave.
+			// Other blocks do not wait, and a waiting reader can give up.
 			get(t, s, keyed("other"), fill(10, 'o'))
 			put(t, s, keyed("third"), fill(10, 'p'))
 			gone, cancel := context.WithCancel(ctx)
@@ -263,8 +264,8 @@ func TestPromotionUnderWay(t *testing.T) {
 			if _, err := s.Get(gone, it.Addr); !errors.Is(err, context.Canceled) {
 				t.Error(err)
 			}
-			// The one that was first reads what was there before; the two others may as well come
-			// after.
+			// The first reader gets the payload from before. The two others may come after the
+			// change.
 			done := make(chan []byte, 1)
 			g.set(nil, nil, nil)
 			close(goOn)
@@ -282,7 +283,7 @@ func TestPromotionUnderWay(t *testing.T) {
 	}
 }
 
-// TestOvertaken deletes and replaces a block while it is read from SSD, or written there.
+// TestOvertaken deletes and replaces a block while it is being read from SSD or written there.
 func TestOvertaken(t *testing.T) {
 	for _, c := range []struct{ writing, replace bool }{{false, false}, {false, true}, {true, false}, {true, true}} {
 		t.Run(fmt.Sprintf("%+v", c), func(t *testing.T) {
@@ -329,14 +330,14 @@ func TestOvertaken(t *testing.T) {
 				eventually(t, "the queue is empty", func() bool { return s.Stats().BehindBytes == 0 })
 				crowd(t, s)
 				if c.replace && !has(s, it.Addr) {
-					break // evicted before it was written
+					break // the block was evicted before it was written
 				}
 			}
 		})
 	}
 }
 
-// TestPinGivesUp: who pins a block that is on SSD waits for it no longer than it wants to.
+// TestPinGivesUp pins a block that is on SSD. Pin waits for SSD no longer than its context.
 func TestPinGivesUp(t *testing.T) {
 	s, g := tiered(t, t.TempDir(), Options{Pins: 1})
 	it := item(1, false)

@@ -39,7 +39,7 @@ type Frame struct {
 	Namespace  []byte // canonical text; empty if the body names addresses
 	Offset     uint64 // Get: the range's first byte; Put: the sender's Stamp
 	Len        uint64 // Get: the range's length, in a request 0: to the end; Put: the block's length
-	CRC        uint32 // CRC32C of the block, with RangeSum of the range, or of a body without a block
+	CRC        uint32 // CRC32C of the block, with RangeSum of the range; without a block, of the body
 	DeadlineMS uint32 // time that the requester waits, in ms; 0: not told; in answers the Stamp's revision
 
 	Flags   Flags
