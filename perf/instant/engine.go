@@ -120,8 +120,9 @@ func (e *Engine) serve(c net.Conn) {
 	r := bufio.NewReaderSize(c, readBuffer)
 	var q request
 	var out []byte
+	buf := make([]byte, readBuffer)
 	for {
-		if err := q.read(r); err != nil {
+		if err := q.read(r, buf); err != nil {
 			return
 		}
 		if q.method != "POST" || q.path != chatPath {

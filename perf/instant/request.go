@@ -4,9 +4,6 @@ import (
 	"bufio"
 	"bytes"
 	"errors"
-	"fmt"
-	"io"
-	"strconv"
 	"time"
 )
 
@@ -34,8 +31,8 @@ type request struct {
 
 var errRequest = errors.New("instant: not a request")
 
-// read reads the next request from r.
-func (q *request) read(r *bufio.Reader) error {
+// read reads the next request from r. buf is for the pieces of its body.
+func (q *request) read(r *bufio.Reader, buf []byte) error {
 	line, err := r.ReadSlice('\n')
 	if err != nil {
 		return err
@@ -45,33 +42,18 @@ func (q *request) read(r *bufio.Reader) error {
 	if !ok || !ok2 || !bytes.HasPrefix(proto, []byte("HTTP/1.")) {
 		return errRequest
 	}
-	*q = request{method: known(method), path: known(path), tokens: defaultTokens,
-		close: bytes.HasPrefix(proto, []byte("HTTP/1.0"))}
-	length, chunked := 0, false
-	for {
-		line, err = r.ReadSlice('\n')
-		if err != nil {
-			return err
-		}
-		line = bytes.TrimRight(line, "\r\n")
-		if len(line) == 0 {
-			break
-		}
-		name, value, _ := bytes.Cut(line, []byte(":"))
-		value = bytes.TrimSpace(value)
-		switch {
-		case bytes.EqualFold(name, []byte("content-length")):
-			if length, err = strconv.Atoi(string(value)); err != nil || length < 0 {
-				return errRequest
-			}
-		case bytes.EqualFold(name, []byte("transfer-encoding")):
-			chunked = true
-		case bytes.EqualFold(name, []byte("connection")):
-			q.close = q.close && !bytes.EqualFold(value, []byte("keep-alive")) ||
-				bytes.EqualFold(value, []byte("close"))
-		}
+	*q = request{method: known(method), path: known(path), tokens: defaultTokens}
+	f := Framing{Close: bytes.HasPrefix(proto, []byte("HTTP/1.0"))}
+	if err := f.ReadFields(r); err != nil {
+		return err
 	}
-	return q.readBody(r, length, chunked)
+	q.close = f.Close
+	w := window{q: q}
+	if err := f.Each(r, buf, w.add); err != nil {
+		return err
+	}
+	q.understand(w.total)
+	return nil
 }
 
 // known returns b as a string, without an allocation for the usual paths.
@@ -87,61 +69,21 @@ func known(b []byte) string {
 	return string(b)
 }
 
-func (q *request) readBody(r *bufio.Reader, length int, chunked bool) error {
-	w := window{q: q}
-	if !chunked {
-		if err := w.take(r, length); err != nil {
-			return err
-		}
-		q.understand(w.total)
-		return nil
-	}
-	for {
-		line, err := r.ReadSlice('\n')
-		if err != nil {
-			return err
-		}
-		size, _, _ := bytes.Cut(bytes.TrimRight(line, "\r\n"), []byte(";"))
-		n, err := strconv.ParseUint(string(size), 16, 31)
-		if err != nil {
-			return fmt.Errorf("%w: chunk size: %w", errRequest, err)
-		}
-		if err := w.take(r, int(n)); err != nil {
-			return err
-		}
-		if _, err := r.Discard(2); err != nil { // there are no trailers
-			return err
-		}
-		if n == 0 {
-			q.understand(w.total)
-			return nil
-		}
-	}
-}
-
 // window keeps the first and the last edge bytes of a body. tail is a ring.
 type window struct {
 	q     *request
 	total int
 }
 
-// take reads n bytes of the body.
-func (w *window) take(r *bufio.Reader, n int) error {
-	for n > 0 {
-		b, err := r.Peek(max(1, min(n, r.Buffered())))
-		if err != nil {
-			return io.ErrUnexpectedEOF
-		}
-		if w.total < edge {
-			copy(w.q.head[w.total:], b)
-		}
-		last := b[max(0, len(b)-edge):]
-		at := (w.total + len(b) - len(last)) % edge
-		copy(w.q.tail[:], last[copy(w.q.tail[at:], last):])
-		w.total += len(b)
-		n -= len(b)
-		_, _ = r.Discard(len(b))
+// add takes the next piece of the body.
+func (w *window) add(b []byte) error {
+	if w.total < edge {
+		copy(w.q.head[w.total:], b)
 	}
+	last := b[max(0, len(b)-edge):]
+	at := (w.total + len(b) - len(last)) % edge
+	copy(w.q.tail[:], last[copy(w.q.tail[at:], last):])
+	w.total += len(b)
 	return nil
 }
 

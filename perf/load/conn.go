@@ -5,11 +5,12 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
-	"io"
 	"net"
 	"strconv"
 	"sync/atomic"
 	"time"
+
+	"github.com/cognitora/dataplane/perf/instant"
 )
 
 // Target is the server that requests are sent to.
@@ -61,6 +62,7 @@ type conn struct {
 	r       *bufio.Reader
 	out     []byte
 	prefix  []byte
+	buf     []byte // for pieces of answers
 	events  events
 	used    bool // an answer has come over dialed
 }
@@ -68,7 +70,8 @@ type conn struct {
 const readBuffer = 16 << 10
 
 func newConn(t *Target, buffer int) *conn {
-	return &conn{target: t, prefix: t.head(), r: bufio.NewReaderSize(nil, buffer)}
+	return &conn{target: t, prefix: t.head(), r: bufio.NewReaderSize(nil, buffer),
+		buf: make([]byte, min(buffer, 4<<10))}
 }
 
 func (c *conn) close() {
@@ -128,14 +131,11 @@ func (c *conn) frame(bodies *Chat, n uint64) {
 
 // answer is the head of a response.
 type answer struct {
-	status  int
-	length  int // -1: not given
-	chunked bool
-	close   bool
+	status int
+	instant.Framing
 }
 
 func (c *conn) readHead() (a answer, err error) {
-	a.length = -1
 	line, err := c.r.ReadSlice('\n')
 	if err != nil {
 		return a, err
@@ -143,115 +143,24 @@ func (c *conn) readHead() (a answer, err error) {
 	if len(line) < 12 || !bytes.HasPrefix(line, []byte("HTTP/1.")) {
 		return a, errBroken
 	}
+	a.Framing = instant.Framing{Length: -1, Close: line[7] == '0'}
 	if a.status, err = strconv.Atoi(string(line[9:12])); err != nil {
 		return a, errBroken
 	}
-	a.close = line[7] == '0'
-	for {
-		if line, err = c.r.ReadSlice('\n'); err != nil {
-			return a, err
-		}
-		line = bytes.TrimRight(line, "\r\n")
-		if len(line) == 0 {
-			return a, nil
-		}
-		name, value, _ := bytes.Cut(line, []byte(":"))
-		value = bytes.TrimSpace(value)
-		switch {
-		case bytes.EqualFold(name, []byte("content-length")):
-			if a.length, err = strconv.Atoi(string(value)); err != nil {
-				return a, errBroken
-			}
-		case bytes.EqualFold(name, []byte("transfer-encoding")):
-			a.chunked = bytes.EqualFold(value, []byte("chunked"))
-		case bytes.EqualFold(name, []byte("connection")):
-			a.close = bytes.EqualFold(value, []byte("close"))
-		}
-	}
+	return a, a.ReadFields(c.r)
 }
 
 // readBody passes the payload without its framing to fn, in pieces of any size.
 func (c *conn) readBody(a answer, fn func([]byte) error) error {
-	switch {
-	case a.chunked:
-		return c.readChunks(fn)
-	case a.length >= 0:
-		return c.take(a.length, fn)
+	var refused error
+	err := a.Each(c.r, c.buf, func(b []byte) error {
+		refused = fn(b)
+		return refused
+	})
+	if err != nil && refused == nil {
+		return errors.Join(errBroken, err)
 	}
-	for {
-		b, err := c.peek(1 << 30)
-		if err == io.EOF {
-			return nil
-		}
-		if err == nil {
-			err = fn(b)
-		}
-		if err != nil {
-			return err
-		}
-		_, _ = c.r.Discard(len(b))
-	}
-}
-
-func (c *conn) peek(most int) ([]byte, error) {
-	if c.r.Buffered() == 0 {
-		if _, err := c.r.Peek(1); err != nil {
-			return nil, err
-		}
-	}
-	return c.r.Peek(min(most, c.r.Buffered()))
-}
-
-// take passes n bytes to fn.
-func (c *conn) take(n int, fn func([]byte) error) error {
-	for n > 0 {
-		b, err := c.peek(n)
-		if err != nil {
-			return errors.Join(errBroken, err)
-		}
-		if err := fn(b); err != nil {
-			return err
-		}
-		n -= len(b)
-		_, _ = c.r.Discard(len(b))
-	}
-	return nil
-}
-
-func (c *conn) readChunks(fn func([]byte) error) error {
-	for {
-		line, err := c.r.ReadSlice('\n')
-		if err != nil {
-			return errors.Join(errBroken, err)
-		}
-		size, _, _ := bytes.Cut(bytes.TrimRight(line, "\r\n"), []byte(";"))
-		n, err := strconv.ParseUint(string(size), 16, 31)
-		if err != nil {
-			return errBroken
-		}
-		if n == 0 {
-			return c.skipTrailers()
-		}
-		if err := c.take(int(n), fn); err != nil {
-			return err
-		}
-		if end, err := c.r.Peek(2); err != nil || end[0] != '\r' || end[1] != '\n' {
-			return errBroken
-		}
-		_, _ = c.r.Discard(2)
-	}
-}
-
-func (c *conn) skipTrailers() error {
-	for {
-		line, err := c.r.ReadSlice('\n')
-		if err != nil {
-			return errors.Join(errBroken, err)
-		}
-		if len(bytes.TrimRight(line, "\r\n")) == 0 {
-			return nil
-		}
-	}
+	return err
 }
 
 func drop([]byte) error { return nil }
@@ -305,7 +214,7 @@ func (c *conn) try(bodies *Chat, n uint64, deadline time.Time, sink *sink) error
 			err = c.events.end()
 		}
 	}
-	if err == nil && (a.close || !a.chunked && a.length < 0) {
+	if err == nil && (a.Close || !a.Chunked && a.Length < 0) {
 		c.close()
 	}
 	return err

@@ -121,7 +121,8 @@ func traceCalls(pid int) (counter, error) {
 // attach loads a program and attaches it to a raw tracepoint. The kernel allows probe_read_kernel
 // only in programs under the GPL, so these programs declare it as one of their licences.
 func (c *bpfCounter) attach(at string, p asm.Instructions) error {
-	loaded, err := ebpf.NewProgram(&ebpf.ProgramSpec{Type: ebpf.RawTracepoint, License: "Dual BSD/GPL", Instructions: p})
+	spec := ebpf.ProgramSpec{Type: ebpf.RawTracepoint, License: "Dual BSD/GPL", Instructions: p}
+	loaded, err := ebpf.NewProgram(&spec)
 	if err != nil {
 		return fmt.Errorf("BPF program: %w", err)
 	}
