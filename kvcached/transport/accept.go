@@ -21,7 +21,7 @@ const (
 	codeRefused quic.ApplicationErrorCode = 1 // a limit on connections
 
 	codeGaveUp quic.StreamErrorCode = 0 // nobody waits for it any more
-	codeBroken quic.StreamErrorCode = 1 // it did not work out; the answer, if there is one, says why
+	codeBroken quic.StreamErrorCode = 1 // it failed; an answer, if there is one, says why
 )
 
 func (s *Server) acceptQUIC(l *quic.Listener) {
@@ -69,8 +69,7 @@ func (s *Server) serveQUIC(c *quic.Conn) {
 	streams.Wait()
 }
 
-// linger waits while an answer given just now may be under way: to close a connection is to drop
-// what was not received yet.
+// linger waits for the last answer to arrive: closing the connection drops bytes under way.
 func (p *link) linger() {
 	answered := p.answered.Load()
 	if answered == 0 || p.quic.Context().Err() != nil {
@@ -85,11 +84,10 @@ func (p *link) linger() {
 	}
 }
 
-// lingerFor is how long, besides four round trips, an answer may take to be received after it was
-// written.
+// lingerFor is the time for an answer to arrive, beside four round trips.
 const lingerFor = 50 * time.Millisecond
 
-// link is one connection of a peer, as far as its operations are concerned.
+// link is one connection of a peer, as operations see it.
 type link struct {
 	s      *Server
 	host   *host
@@ -178,7 +176,7 @@ func (s *Server) serveTLS(raw net.Conn) {
 	op.reset(p, c)
 	for p.serveNext(op) {
 	}
-	_ = raw.SetDeadline(time.Now().Add(time.Second)) // for the alert that says it is no accident
+	_ = raw.SetDeadline(time.Now().Add(time.Second)) // for the alert of an orderly end
 	_ = c.Close()
 }
 
@@ -200,7 +198,7 @@ func (p *link) serveNext(op *operation) bool {
 	return op.drain() == nil
 }
 
-// refusable tells whether a peer that sent something which is no frame can be told so.
+// refusable tells whether a peer can be told that its bytes are no frame.
 func (op *operation) refusable(err error) bool {
 	var status wire.Status
 	if op.invalid = nil; errors.As(err, &status) {

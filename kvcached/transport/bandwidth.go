@@ -23,7 +23,7 @@ func NewBandwidth(in, out int64) *Bandwidth {
 	return &Bandwidth{[2]*bucket{inward: newBucket(in), outward: newBucket(out)}}
 }
 
-// of is the bucket of a direction; nil: there is no cap.
+// of returns the bucket of a direction; nil: there is no cap.
 func (b *Bandwidth) of(d direction) *bucket {
 	if b == nil {
 		return nil
@@ -31,7 +31,7 @@ func (b *Bandwidth) of(d direction) *bucket {
 	return b.buckets[d]
 }
 
-// step is how much to move at once: uncapped, unless there are caps.
+// step returns the bytes to move at once: uncapped, unless there are caps.
 func (b *Bandwidth) step(uncapped int) int {
 	if b.of(inward) == nil && b.of(outward) == nil {
 		return uncapped
@@ -47,10 +47,10 @@ func (b *Bandwidth) wait(ctx context.Context, d direction, n int) error {
 // take lets n more bytes pass if all before have been paid for; else whoever asks has to wait.
 func (b *Bandwidth) take(d direction, n int) bool { return b.of(d).take(n) }
 
-// giveBack says that n bytes that were let pass do not.
+// giveBack returns n bytes that were let pass and are not sent.
 func (b *Bandwidth) giveBack(d direction, n int) { b.of(d).giveBack(n) }
 
-// bucket lets rate bytes per second pass, and after a pause as many as in a twentieth of a second.
+// bucket lets rate bytes per second pass, and after a pause up to a burst at once.
 type bucket struct {
 	rate float64
 
@@ -58,7 +58,7 @@ type bucket struct {
 	free time.Time // when everything let through so far has been paid for
 }
 
-// burst is how far back an idle bucket counts.
+// burst bounds the time for which an idle bucket saves.
 const burst = 50 * time.Millisecond
 
 func newBucket(rate int64) *bucket {
@@ -68,12 +68,12 @@ func newBucket(rate int64) *bucket {
 	return &bucket{rate: float64(rate)}
 }
 
-// cost is how long it takes to pay for n bytes.
+// cost is the time that pays for n bytes.
 func (b *bucket) cost(n int) time.Duration {
 	return time.Duration(float64(n) / b.rate * float64(time.Second))
 }
 
-// add counts n bytes, and returns for how long nothing has been paid for then. mu is held.
+// add counts n bytes, and returns the time until they are paid for. mu is held.
 func (b *bucket) add(n int, now time.Time) time.Duration {
 	if earliest := now.Add(-burst); b.free.Before(earliest) {
 		b.free = earliest

@@ -7,8 +7,8 @@ import (
 	"strings"
 )
 
-// Release closes a card and waits for that until ctx ends: from then on nothing here keeps it from
-// being taken away. It is taken back when it has been gone and is there again. ErrNoCard.
+// Release closes a card, so that the host may take it away, and waits for that until ctx ends. The
+// card is used again after it has been gone and come back. ErrNoCard.
 func (r *Rails) Release(ctx context.Context, name string) error {
 	identity := r.o.Present()[name]
 	r.mu.Lock()
@@ -43,7 +43,7 @@ func (r *Rails) Release(ctx context.Context, name string) error {
 	}
 }
 
-// Open are the names of the cards that are.
+// Open returns the names of the open cards.
 func (r *Rails) Open() (names []string) {
 	for _, c := range r.Cards() {
 		if c.Address != "" {
@@ -53,7 +53,7 @@ func (r *Rails) Open() (names []string) {
 	return names
 }
 
-// Card is what is known of one.
+// Card describes a wanted card.
 type Card struct {
 	Name    string
 	Address string // empty: it is not open
@@ -62,7 +62,7 @@ type Card struct {
 	Why     string // why it is not open
 }
 
-// Cards are those that are wanted, by name; AnyCard where all are and there is none.
+// Cards returns the wanted cards, by name; AnyCard if all are wanted and there is none.
 func (r *Rails) Cards() (out []Card) {
 	if r == nil {
 		return nil

@@ -9,27 +9,28 @@ import (
 	"github.com/cognitora/dataplane/kvcached/wire"
 )
 
-// carried counts what went over a lane.
+// carried counts the traffic over a lane.
 type carried struct {
 	pulls, received, puts, sent, failed, fell atomic.Uint64
 
 	last atomic.Pointer[failure] // nil: none yet
 }
 
-// failure is why an operation could not be done over a lane, or why a lane does not get through.
+// failure is the reason why an operation failed, or why a lane does not get through.
 type failure struct {
 	err error
 	at  time.Time
 }
 
-// note keeps err as the last one. That a lane rests says less than the error that it rests for.
+// note keeps err as the last one. An error that only says that a lane rests does not replace the
+// error before it.
 func (c *carried) note(err error) {
 	if !errors.Is(err, errResting) || c.last.Load() == nil {
 		c.last.Store(&failure{err, time.Now()})
 	}
 }
 
-// try runs an operation on a lane, and notes where that does not get through.
+// try runs an operation on a lane, and notes whether the lane gets through.
 func (p *Peer) try(which int, fn func(l lane, which int) error) error {
 	err := fn(p.lanes[which], which)
 	if errors.Is(err, ErrUnreachable) || errors.Is(err, ErrHandshake) {
@@ -38,9 +39,9 @@ func (p *Peer) try(which int, fn func(l lane, which int) error) error {
 	return err
 }
 
-// carry runs an operation on a block on the lane that is best for it, or on the other one, for who
-// has begun already, and counts what failed. A peer that answers, that it has no such block or too
-// much to do, has not failed, nor has a caller that has left.
+// carry runs an operation on a block on the best lane, or on the other one, and counts failures.
+// The caller has begun an operation. A peer that answers without the block has not failed, nor has
+// a caller that left.
 func (p *Peer) carry(large bool, fn func(l lane, which int) error) error {
 	used, failed := -1, error(nil)
 	err := p.over(large, func(l lane, which int) error {

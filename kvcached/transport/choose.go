@@ -15,13 +15,14 @@ const (
 var laneNames = [2]Lane{overQUIC: QUIC, overTLS: TLS}
 
 const (
-	largePull    = 1 << 20 // bytes from which on a pull says something about throughput
+	largePull    = 1 << 20 // bytes of a pull that measures throughput
 	firstSamples = 3       // large pulls over each lane before one is preferred
 	askAgain     = 128     // large pulls after which the other lane is measured again
-	askAgainFor  = 3       // large pulls over it then
+	askAgainFor  = 3       // large pulls over the other lane then
 	margin       = 1.15    // how much faster the other lane must be
 	downFor      = 10 * time.Second
-	// a pull that has run out of so much time says something about throughput, however small it is
+	// tellsMuch is the time after which a pull of any size that runs out of time measures
+	// throughput.
 	tellsMuch = time.Second
 )
 
@@ -46,8 +47,8 @@ func (c *chooser) init(l Lane, log *slog.Logger, count [2]*laneCounters) {
 	}
 }
 
-// pick returns the lane for an operation. Large pulls are spread over both until both have been
-// measured, and now and then again.
+// pick returns the lane for an operation. Large pulls use both lanes until both are measured, and
+// again from time to time.
 func (c *chooser) pick(large bool) int {
 	if c.fixed {
 		return c.prefer
@@ -74,7 +75,7 @@ func (c *chooser) pick(large bool) int {
 	return c.prefer
 }
 
-// took learns how long a pull of got bytes took.
+// took notes the duration of a pull of got bytes.
 func (c *chooser) took(which int, got int64, d time.Duration) {
 	if c.fixed || got < largePull || d <= 0 {
 		return
@@ -83,7 +84,7 @@ func (c *chooser) took(which int, got int64, d time.Duration) {
 	defer c.mu.Unlock()
 	rate := float64(got) / d.Seconds()
 	if c.samples[which]++; c.samples[which] == 1 {
-		c.rate[which] = rate // the first also paid for the connection
+		c.rate[which] = rate // the first includes the time to connect
 	} else {
 		c.rate[which] += (rate - c.rate[which]) * 0.3
 	}
@@ -93,9 +94,8 @@ func (c *chooser) took(which int, got int64, d time.Duration) {
 	}
 }
 
-// ranOut learns that a pull had no more time, and how many bytes it had got. That took longer than
-// pulls that were measured before, so it counts instead of them. The other lane is preferred unless
-// it is known to be no better.
+// ranOut notes that a pull ran out of time after got bytes. It outweighs earlier pulls. The other
+// lane is preferred from then on, unless it is known to be no faster.
 func (c *chooser) ranOut(which int, got int64, d time.Duration, large bool) {
 	c.count[which].ranOut.Add(1)
 	if c.fixed || d <= 0 || !large && d < tellsMuch {
@@ -124,7 +124,7 @@ func (c *chooser) change(reason string) {
 	c.count[other].chosen.Add(1)
 }
 
-// failed learns that a lane cannot be reached, and tells whether the other one may be tried.
+// failed notes that a lane cannot be reached, and tells whether to try the other one.
 func (c *chooser) failed(which int, err error) bool {
 	if c.fixed {
 		return false

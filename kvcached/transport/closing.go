@@ -12,8 +12,9 @@ import (
 // over further connections, too, until all operations have ended.
 
 const (
-	// confirmFor is how long it answers after a client's own key was read: the reader asks whether
-	// it is still the same, and cannot keep it without an answer (kvcached/fleet).
+	// confirmFor is the time for which a closing server answers after a client's own key was read:
+	// the reader asks whether the key is still the same, and drops it without an answer
+	// (kvcached/fleet).
 	confirmFor = 500 * time.Millisecond
 	closeLook  = 5 * time.Millisecond
 )

@@ -53,12 +53,12 @@ func (b *grantee) connect() (s *readSession, err error) {
 		return s, wire.BadFrame
 	}
 	if err = s.try(ctx, a); err != nil {
-		b.tell(s) // what the peer has made for it
+		b.tell(s) // to end the peer's side
 	}
 	return s, err
 }
 
-// choose is which cards a session uses, and when there may be more.
+// choose returns the cards for a session, and when there may be more.
 func (b *grantee) choose() (use []*rail, retry time.Time) {
 	all := b.rails.usable(b.must)
 	b.mu.Lock()
@@ -78,14 +78,14 @@ func (b *grantee) choose() (use []*rail, retry time.Time) {
 	return use[:min(len(use), wire.MaxRails)], retry
 }
 
-// blame has a card be left out for a while, where there are others.
+// blame leaves a card out for a while, if there are others.
 func (b *grantee) blame(r *rail) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.bad[r.name] = time.Now().Add(railBadFor)
 }
 
-// try connects the pairs and reads over each. Those that the peer has no card for are left out.
+// try connects the pairs and reads over each. Pairs that the peer has no card for are left out.
 func (s *readSession) try(ctx context.Context, a *wire.Connected) error {
 	used := 0
 	for i, r := range s.rails {

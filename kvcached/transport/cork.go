@@ -6,8 +6,8 @@ import (
 	"sync"
 )
 
-// corkSize is how much of a payload's TLS records goes to the kernel at once, in bytes. crypto/tls
-// alone writes every record, of 16 KiB at most, by itself.
+// corkSize is the bytes of TLS records that go to the kernel at once. crypto/tls alone writes each
+// record, of up to 16 KiB, by itself.
 const corkSize = 128 << 10
 
 // corked is a TLS connection that writes several records at once.
@@ -16,7 +16,7 @@ type corked struct {
 	out *cork
 }
 
-// cork is what lies under the TLS connection. Only who writes to that touches it.
+// cork is the connection under a TLS connection. Only the writer of the TLS connection uses it.
 type cork struct {
 	net.Conn
 	held *[]byte // records held back; nil: nothing is
@@ -25,7 +25,7 @@ type cork struct {
 // corks keeps the buffers.
 var corks = sync.Pool{New: func() any { b := make([]byte, 0, corkSize+32<<10); return &b }}
 
-// Write writes all of p; when it returns nothing is held back.
+// Write writes all of p. It holds nothing back when it returns.
 func (c *corked) Write(p []byte) (int, error) {
 	if len(p) <= 16<<10 {
 		return c.Conn.Write(p)
@@ -51,7 +51,7 @@ func (c *cork) Write(p []byte) (int, error) {
 	return len(p), c.flush()
 }
 
-// flush writes what is held back.
+// flush writes the records held back.
 func (c *cork) flush() error {
 	b := *c.held
 	*c.held = b[:0]

@@ -9,8 +9,8 @@ import (
 	"github.com/cognitora/dataplane/rdma"
 )
 
-// connect makes the other ends of a peer's pairs. wire.ByStream: it cannot be, on any of its rails.
-// wire.Busy: there is no room for them, or another session of that host is being made.
+// connect makes this side's ends of a peer's pairs. wire.ByStream: none of its rails can be
+// connected. wire.Busy: there is no room, or another session of that host is being made.
 func (l *granter) connect(ctx context.Context, p *link, c *wire.Connection) (answer []byte, s *session, err error) {
 	s = &session{l: l, remote: p.remote, host: p.host, ends: make([]*grantEnd, len(c.Ends)), grants: map[uint64]*grant{},
 		over: make(chan struct{})}
@@ -37,7 +37,7 @@ func (l *granter) connect(ctx context.Context, p *link, c *wire.Connection) (ans
 	return l.connected(s), s, nil
 }
 
-// suitable is how many of a peer's ends may be connected to.
+// suitable returns how many of a peer's ends may be connected to.
 func (l *granter) suitable(ends []wire.End) (n int) {
 	for i := range ends {
 		if l.suits(&ends[i]) {
@@ -51,8 +51,7 @@ func (l *granter) suits(far *wire.End) bool {
 	return far.QPN != 0 && (l.rails.o.GrantAny || l.rails.trusts(addrOf(far.GID)))
 }
 
-// reserve counts so many pairs that are about to be made, until settle; false: there is no room for
-// them.
+// reserve counts pairs that are about to be made, until settle; false: there is no room for them.
 func (l *granter) reserve(s *session, pairs int) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -68,7 +67,7 @@ func (l *granter) reserve(s *session, pairs int) bool {
 	return true
 }
 
-// settle has no more pairs count than were made, if they stay.
+// settle replaces the reserved pairs by the made ones, if they stay.
 func (l *granter) settle(s *session, reserved int, stays bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -78,8 +77,8 @@ func (l *granter) settle(s *session, reserved int, stays bool) {
 	}
 }
 
-// yields is the session whose place a further one of a peer takes; nil: it takes no other's. l.mu
-// is held.
+// yields returns the session that gives way to a further one of its peer; nil: none has to. l.mu is
+// held.
 func (l *granter) yields(to Remote) (oldest *session) {
 	n := 0
 	for _, s := range l.sessions {
@@ -96,8 +95,7 @@ func (l *granter) yields(to Remote) (oldest *session) {
 	return oldest
 }
 
-// join makes a pair for each of the peer's that there is a card for. A card is used, or has failed,
-// once.
+// join makes a pair for each end of the peer that there is a card for. Each card is tried once.
 func (l *granter) join(ctx context.Context, s *session, cards []*rail, ends []wire.End) error {
 	for i := range ends {
 		if err := ctx.Err(); err != nil {
@@ -126,7 +124,7 @@ func (l *granter) join(ctx context.Context, s *session, cards []*rail, ends []wi
 	return ctx.Err()
 }
 
-// connected is what the peer is told of its session.
+// connected encodes the answer to Connect.
 func (l *granter) connected(s *session) []byte {
 	a := &wire.Connected{Session: s.id, GrantMS: uint32(l.lasts.Milliseconds()),
 		IdleMS: uint32(sessionIdle.Milliseconds()), Most: wire.MaxGrant, CRC: l.rails.crc,
@@ -155,8 +153,8 @@ func (e *grantEnd) connect(ctx context.Context, far *wire.End, probe []byte) (er
 	return err
 }
 
-// nearest is the card whose address has most in common with another, the first of several; nil:
-// there is none.
+// nearest returns the card with the longest address prefix in common with another address, the
+// first of several; nil: there is none.
 func nearest(cards []*rail, to netip.Addr) (best *rail) {
 	most := -1
 	for _, r := range cards {
@@ -167,7 +165,7 @@ func nearest(cards []*rail, to netip.Addr) (best *rail) {
 	return best
 }
 
-// common is how many bits two addresses begin with.
+// common returns the length of the common prefix of two addresses, in bits.
 func common(a, b netip.Addr) (bits int) {
 	for bits < 128 {
 		p, err := a.Prefix(bits + 1)

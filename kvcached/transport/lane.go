@@ -20,19 +20,19 @@ import (
 
 // A lane carries operations to one peer, on streams.
 type lane interface {
-	// get also returns how many bytes came, whether or not that was all.
+	// get also returns the bytes that came, complete or not.
 	get(ctx context.Context, g *Get) (Found, int64, error)
 	put(ctx context.Context, p *Put) error
-	// call sends a small body and hands the answer's to got, which must not keep it, with the
-	// stamp of the peer's blocks. request is the frame's, one that request of the pool has given;
-	// 0: the next.
+	// call sends a small body and hands got the body of the answer, with the stamp of the peer's
+	// blocks; got must not keep it. request is a request number that the pool has given; 0: the
+	// next.
 	call(ctx context.Context, op wire.Op, flags wire.Flags, request uint64, body []byte, got answered) error
 	connected() bool
 	close()
 }
 
-// answered takes the body of an answer. The stamp says up to which purge the peer's blocks were
-// checked.
+// answered takes the body of an answer, and its stamp: the last purge that the peer's blocks were
+// checked against.
 type answered func(stamp wire.Stamp, body []byte) error
 
 // exchange is a connection, or a stream of one, in use for one operation.
@@ -41,14 +41,14 @@ type exchange interface {
 	frames() *wire.Reader
 	finish() error // the request is complete
 	reused() bool  // the connection was there before
-	abort()        // ends what is blocked; may be called at any time
+	abort()        // ends blocked calls; may be called at any time
 	release(error) // ends the use; without error all of the answer was read
 }
 
 // opener makes exchanges. stripe picks the connection where there are several.
 type opener interface {
 	open(ctx context.Context, stripe int) (exchange, error)
-	connected() bool // there is a connection that the next exchange can be on
+	connected() bool // a connection is open for the next exchange
 	close()
 }
 
@@ -59,19 +59,19 @@ type streams struct {
 	stall   time.Duration
 	timeout time.Duration // of operations whose context has no deadline
 	request *atomic.Uint64
-	stamp   func() wire.Stamp // of who asks
+	stamp   func() wire.Stamp // of this side
 	count   *laneCounters
-	stripes int          // connections that a large block comes over
-	parts   atomic.Int64 // that striped pulls under way may have
+	stripes int          // connections for a large block
+	parts   atomic.Int64 // of striped pulls under way
 }
 
 // heads keeps buffers for the heads of requests, with a small body behind.
 var heads = sync.Pool{New: func() any { b := make([]byte, 0, wire.MaxHead+smallBody); return &b }}
 
-// mostAgain is how often an operation is tried again: kept connections may be dead.
+// mostAgain bounds the retries of an operation: kept connections may be dead.
 const mostAgain = 2
 
-// errAgain marks failures after which a fresh connection may do better.
+// errAgain marks failures that a fresh connection may cure.
 var errAgain = errors.New("connection broke")
 
 // ask sends a request with its body and hands the answer to got, which reads its body from w.
@@ -112,7 +112,7 @@ func (l *streams) once(ctx context.Context, stripe int, f *wire.Frame, body []by
 	return l.explain(ctx, x, err)
 }
 
-// explain says what err of an exchange means for the caller.
+// explain translates err of an exchange for the caller.
 func (l *streams) explain(ctx context.Context, x exchange, err error) error {
 	var status wire.Status
 	switch {
@@ -130,8 +130,8 @@ func (l *streams) explain(ctx context.Context, x exchange, err error) error {
 	return fmt.Errorf("transport: %w", err)
 }
 
-// refusedHandshake tells whether err is of the handshake; what the other side thinks of ours shows
-// in the first operation only.
+// refusedHandshake tells whether err is of the handshake. The peer's opinion of our certificate
+// shows only in the first operation.
 func refusedHandshake(err error) bool {
 	var q *quic.TransportError
 	var alert *net.OpError
@@ -150,7 +150,7 @@ func (l *streams) exchange(ctx context.Context, x exchange, f *wire.Frame, body 
 	if sent == nil {
 		sent = x.finish()
 	}
-	if sent != nil { // a peer that does not want the body says why
+	if sent != nil { // a peer that refuses the body says why
 		_ = x.SetReadDeadline(time.Now().Add(time.Second))
 	}
 	var a wire.Frame
@@ -167,7 +167,7 @@ func (l *streams) exchange(ctx context.Context, x exchange, f *wire.Frame, body 
 	if a.Status != wire.OK {
 		return a.Status
 	}
-	return got(w, &a, r) // a peer that says OK has read what it needed, whatever became of the rest
+	return got(w, &a, r) // a peer that says OK has read all that it needed
 }
 
 func (l *streams) write(ctx context.Context, w flow, f *wire.Frame, body []byte) error {
@@ -205,7 +205,7 @@ func (l *streams) put(ctx context.Context, p *Put) error {
 	return err
 }
 
-// checkItem refuses what no frame can hold.
+// checkItem refuses an item that no frame can hold.
 func checkItem(it *Item, length int) error {
 	switch {
 	case length > wire.MaxBody:

@@ -15,20 +15,20 @@ import (
 	"github.com/cognitora/dataplane/kvcached/wire"
 )
 
-// Bounds of the pause after a connection could not be made; it doubles from the first to the last.
+// Bounds of the pause after a failed connection; it doubles from the first to the last.
 const (
 	firstBackoff = 100 * time.Millisecond
 	lastBackoff  = 5 * time.Second
 )
 
-// backoff keeps a peer that cannot be dialled from being dialled all the time.
+// backoff spaces attempts to dial an unreachable peer.
 type backoff struct {
 	pause time.Duration
 	until time.Time
 	err   error
 }
 
-// errResting says that a lane was not tried because it had failed just before.
+// errResting says that a lane was not tried, because it failed a moment ago.
 var errResting = errors.New("not tried again yet")
 
 func (b *backoff) check() error {
@@ -38,13 +38,13 @@ func (b *backoff) check() error {
 	return nil
 }
 
-// dialled remembers how it went.
+// dialled notes the result of dialling.
 func (b *backoff) dialled(ctx context.Context, err error) error {
 	if err == nil {
 		*b = backoff{}
 		return nil
 	}
-	if ctx.Err() != nil { // the caller had no time: that says nothing about the peer
+	if ctx.Err() != nil { // the caller had no time: the peer is not to blame
 		return context.Cause(ctx)
 	}
 	b.pause = min(max(2*b.pause, firstBackoff), lastBackoff)
@@ -67,11 +67,11 @@ type quicLane struct {
 	life    context.Context // ends with close, and with it what dials
 	end     context.CancelFunc
 	slots   []*slot
-	watch   sync.WaitGroup // goroutines that wait for connections to end
+	watch   sync.WaitGroup // for connections to end
 	live    atomic.Int64   // connections
 }
 
-// slot is one of the connections. Whoever holds the token in free may use the fields.
+// slot is one connection. The holder of the token in free may use the fields.
 type slot struct {
 	free chan struct{}
 	t    *quic.Transport
@@ -115,9 +115,8 @@ func (l *quicLane) open(ctx context.Context, stripe int) (exchange, error) {
 
 func (l *quicLane) connected() bool { return l.live.Load() > 0 }
 
-// broken says what err of a connection means for the caller. A server that does not like the
-// client's certificate says so when the client's part of the handshake is done, so that any use of
-// the connection may be what learns of it.
+// broken translates an error of a connection. A server that refuses the client's certificate says
+// so after the client's part of the handshake, so any use of the connection may report it.
 func broken(err error) error {
 	if refusedHandshake(err) {
 		return fmt.Errorf("%w: %w", ErrHandshake, err)
@@ -192,7 +191,8 @@ func (l *quicLane) tryDial(ctx context.Context, s *slot) (*quic.Conn, error) {
 	return s.t.Dial(ctx, addr, l.tls, l.config)
 }
 
-// resolve finds the peer's address anew for each connection: it may have moved. No packet is sent.
+// resolve looks the peer's address up anew for each connection: it may have moved. No packet is
+// sent.
 func resolve(ctx context.Context, address string) (net.Addr, error) {
 	c, err := new(net.Dialer).DialContext(ctx, "udp", address)
 	if err != nil {
@@ -202,7 +202,7 @@ func resolve(ctx context.Context, address string) (net.Addr, error) {
 	return c.RemoteAddr(), nil
 }
 
-// lost closes a connection that is of no use, so that the slot gets another.
+// lost closes a useless connection, so that the slot gets another.
 func (l *quicLane) lost(c *quic.Conn) { _ = c.CloseWithError(codeDone, "") }
 
 func (l *quicLane) close() {
@@ -241,7 +241,7 @@ func (x *quicExchange) abort()               { reset(x.Stream, codeGaveUp) }
 func (x *quicExchange) release(err error) {
 	defer readers.Put(x.r)
 	defer x.r.Reset(nil)
-	if err == nil { // the peer has read the request: to reset the stream would only cost a packet
+	if err == nil { // the peer has read the request: a reset would only cost a packet
 		_ = x.SetReadDeadline(time.Now().Add(time.Second))
 		end(x.Stream)
 		x.CancelRead(codeGaveUp)
@@ -249,7 +249,7 @@ func (x *quicExchange) release(err error) {
 	}
 	var status wire.Status
 	if x.conn.Context().Err() == nil && !errors.As(err, &status) && isTimeout(err) {
-		x.lane.lost(x.conn) // nothing comes any more, and keep-alives have not noticed yet
+		x.lane.lost(x.conn) // it is dead, and keep-alives have not noticed yet
 	}
 	reset(x.Stream, codeGaveUp)
 }

@@ -28,37 +28,38 @@ const AnyCard = "auto"
 // ErrNoCard says that a card is not one of those that are used.
 var ErrNoCard = errors.New("transport: no such card is used")
 
-// errKept is why a card is not open that was given away.
+// errKept says that a card was given away.
 var errKept = errors.New("given away on request; it is taken back when it has been gone and is there again, or when " +
 	"the daemon starts anew")
 
-// errAbsent is why a card is not open that is not there.
+// errAbsent says that a card is not there.
 var errAbsent = errors.New("the kernel has no device of that name; see rdma.devices, and cgn-ctl rdma check")
 
-// errNone is why no card is open where all there are were to be.
+// errNone says that all cards are to be used, and there is none.
 var errNone = errors.New("rdma.devices is auto, and this host has no RDMA device; cgn-ctl rdma check says why")
 
 // RailsOptions of NewRails.
 type RailsOptions struct {
 	Wanted []string // names of cards, or AnyCard; at most wire.MaxRails are used
-	// cards that there are, with what tells one from a later one of its name
+	// Present returns the cards of the host by name, each with an identity that differs for a later
+	// card of the same name.
 	Present func() map[string]string
 	Open    func(name string) (rdma.Device, error) // must be given
-	Memory  []byte                                 // what blocks lie in, off Go's heap; each card learns of it once
-	// networks whose hosts may be read, and may read, without being demanded
+	Memory  []byte                                 // of blocks, off Go's heap; it is registered with each card once
+	// Trusted networks: hosts in them may be read, and may read, without being demanded.
 	Trusted  []netip.Prefix
 	GrantAny bool          // peers of other networks may read, too
-	Poll     time.Duration // how often it is looked whether a card has come back; 0: 2 s
+	Poll     time.Duration // between looks for cards that have come back; 0: 2 s
 	Logger   *slog.Logger  // nil: slog.Default()
 
 	Demanded bool // some peer is Demanded: a card that cannot be used is an error in the log
 }
 
-// Rails are the cards by which this host reads the memory of others, and they its own. Servers and
-// pools share them. A card that goes away is closed, and opened again when it is there again.
+// Rails are the cards by which hosts read each other's memory. Servers and pools share them. A card
+// that goes away is closed, and opened again when it is back.
 type Rails struct {
 	o      RailsOptions
-	probes []byte // what probes read, and where to
+	probes []byte // read by probes, and their destinations
 	crc    uint32 // of its beginning
 	slots  chan int
 	stop   context.Context
@@ -69,21 +70,21 @@ type Rails struct {
 
 	mu    sync.Mutex
 	cards map[string]*card
-	none  bool // there is no card, and all were to be used
+	none  bool // all cards are to be used, and there is none
 }
 
-// card is one that is wanted. Rails.mu guards it.
+// card is a wanted card. Rails.mu guards it.
 type card struct {
 	rail *rail  // nil: not open
 	why  error  // why not
-	kept string // what was given away, and is left alone as long as it is there; empty: nothing was
+	kept string // identity of the card that was given away, until it is gone; empty: none
 	busy chan struct{}
 
-	pause time.Duration // after it could not be opened; it doubles
-	until time.Time     // it is not tried again before
+	pause time.Duration // after a failed try to open it; it doubles
+	until time.Time     // of the next try
 }
 
-// lastReopen is the longest pause between tries to open a card: each may have to lock all of the
+// lastReopen bounds the pause between tries to open a card: each may have to lock all of the
 // memory.
 const lastReopen = time.Minute
 
@@ -94,15 +95,15 @@ type rail struct {
 	addr netip.Addr
 }
 
-// probeSize is what a probe reads, in bytes: a whole packet, for which the MTU of something between
-// the hosts may be too small.
+// probeSize is the bytes of a probe: a whole packet, which a smaller MTU between the hosts would
+// stop.
 const probeSize = wire.MaxProbe
 
-// mostProbes is how many may be under way; a further one waits.
+// mostProbes bounds the probes under way; a further one waits.
 const mostProbes = 63
 
-// NewRails opens the cards that are there. A card that cannot be opened is no error: it is logged,
-// told by Cards, and tried again.
+// NewRails opens the cards that are there. A card that cannot be opened is logged, listed by Cards,
+// and tried again.
 func NewRails(o RailsOptions) (*Rails, error) {
 	if o.Logger == nil {
 		o.Logger = slog.Default()
@@ -125,7 +126,7 @@ func NewRails(o RailsOptions) (*Rails, error) {
 	return r, nil
 }
 
-// Close closes the cards: without an error nobody reads or writes Memory by them any more.
+// Close closes the cards. After success no card reads or writes Memory.
 func (r *Rails) Close() error {
 	r.mu.Lock() // Release begins nothing any more
 	r.end()
@@ -143,7 +144,7 @@ func (r *Rails) Close() error {
 	r.probes = nil
 	r.mu.Unlock()
 	var errs []error
-	for _, dev := range open { // which may take as long as its driver does
+	for _, dev := range open { // a driver may take long
 		errs = append(errs, dev.Close())
 	}
 	if err := errors.Join(errs...); err != nil || probes == nil {
@@ -166,7 +167,7 @@ func (r *Rails) follow() {
 	}
 }
 
-// look opens what is there and is not open. One goroutine at a time calls it.
+// look opens cards that are there and not open. One goroutine at a time calls it.
 func (r *Rails) look() {
 	there := r.o.Present()
 	names := r.wanted(there)
@@ -184,9 +185,8 @@ func (r *Rails) look() {
 	}
 }
 
-// wanted are the names of the cards that are to be used: those that are named, those that are open,
-// those that are there, and, as long as there are not too many, those that were. Others are
-// forgotten.
+// wanted returns the names of the cards to use: named ones, open ones, those that are there and, up
+// to the limit, earlier ones. It forgets all others.
 func (r *Rails) wanted(there map[string]string) (names []string) {
 	for _, name := range r.o.Wanted {
 		if name != AnyCard {
@@ -242,7 +242,7 @@ func (r *Rails) mayOpen(name, identity string) bool {
 	return true
 }
 
-// closed notes why a card is not open, and says so when that has changed. mu is held.
+// closed notes why a card is not open, and logs a new reason. mu is held.
 func (r *Rails) closed(name string, c *card, why error) {
 	if c.why == nil || c.why.Error() != why.Error() {
 		r.warn(why, "card", name)
@@ -250,7 +250,7 @@ func (r *Rails) closed(name string, c *card, why error) {
 	c.why = why
 }
 
-// warn says that a card is not used.
+// warn logs that a card is not used.
 func (r *Rails) warn(why error, about ...any) {
 	level := slog.LevelWarn
 	switch {
@@ -296,7 +296,7 @@ func (r *Rails) open(name string) {
 	})
 }
 
-// prepare opens a card and has it learn of the memory.
+// prepare opens a card and registers the memory with it.
 func (r *Rails) prepare(name string) (*rail, error) {
 	dev, err := r.o.Open(name)
 	if err != nil {
@@ -326,7 +326,7 @@ func (r *Rails) register(name string, dev rdma.Device) (*rail, error) {
 	return &rail{name, dev, addrOf(pair.Local().GID)}, pair.Close()
 }
 
-// lost closes a card that is of no use any more.
+// lost closes a card that is gone.
 func (r *Rails) lost(name string, was *rail) {
 	r.mu.Lock()
 	c := r.cards[name]
@@ -357,7 +357,7 @@ func (r *Rails) trusts(a netip.Addr) bool {
 	return slices.ContainsFunc(r.o.Trusted, func(p netip.Prefix) bool { return p.Contains(a) })
 }
 
-// usable are the open cards, by name: of trusted networks, or any.
+// usable returns the open cards in trusted networks, or in any, by name.
 func (r *Rails) usable(anyNetwork bool) (out []*rail) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -370,7 +370,7 @@ func (r *Rails) usable(anyNetwork bool) (out []*rail) {
 	return out
 }
 
-// lack says why no card is usable, where none is.
+// lack returns why no card is usable.
 func (r *Rails) lack() noRails {
 	var closed, strange []string
 	for _, c := range r.Cards() {
@@ -390,7 +390,7 @@ func (r *Rails) lack() noRails {
 	return noRails("no card is open here: " + strings.Join(closed, "; "))
 }
 
-// noRails is a reason for which no card of this host is usable now.
+// noRails is the reason why no card of this host is usable.
 type noRails string
 
 func (e noRails) Error() string { return string(e) }
@@ -404,5 +404,5 @@ func (r *Rails) holds(b []byte) bool {
 	return at >= begin && at+uintptr(len(b)) <= begin+uintptr(len(r.o.Memory))
 }
 
-// addrOf is the address that a GID of RoCE v2 stands for.
+// addrOf returns the address in a GID of RoCE v2.
 func addrOf(gid [16]byte) netip.Addr { return netip.AddrFrom16(gid).Unmap() }

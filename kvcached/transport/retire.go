@@ -8,12 +8,12 @@ import (
 	"github.com/cognitora/dataplane/kvcached/wire"
 )
 
-// How peers are let go of: none is closed with a lock held, and one that is gone for good not
-// before what goes on with it has ended.
+// Peers are closed without a lock held. A peer that is gone for good is closed after the operations
+// on it have ended.
 
-// Forget closes the connections to a peer that is gone for good, when what goes on over them has
-// ended; at once where MaxPeers others wait for that already. New operations on it fail with
-// ErrClosed. It does not wait.
+// Forget closes the connections to a peer that is gone for good when the operations on it have
+// ended, or at once if MaxPeers others wait for that already. New operations on it fail with
+// ErrClosed. Forget does not wait.
 func (p *Pool) Forget(t Target) {
 	p.mu.Lock()
 	peer := p.peers[t]
@@ -62,7 +62,7 @@ func (p *Peer) close() {
 	})
 }
 
-// retire has no further operation begin, and tells whether none is under way.
+// retire refuses further operations, and tells whether none is under way.
 func (p *Peer) retire() (idle bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -82,11 +82,10 @@ func (p *Peer) begin() error {
 	return nil
 }
 
-// Held is a peer to which what holds it may still put questions when the pool has forgotten it.
-// Release is called once.
+// Held is a peer that answers its holder after the pool has forgotten it. Release is called once.
 type Held struct{ p *Peer }
 
-// Hold has a peer that is forgotten meanwhile closed only when it has been released.
+// Hold keeps a peer open until Release, even if the pool forgets it.
 func (p *Peer) Hold() (*Held, error) {
 	if err := p.begin(); err != nil {
 		return nil, err

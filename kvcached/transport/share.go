@@ -6,18 +6,17 @@ import (
 	"github.com/cognitora/dataplane/kvcached/wire"
 )
 
-// HostShare is the part of MaxInFlight that one host may have, so that those who announce bodies
-// and do not send them leave room for others. It is a divisor.
+// HostShare divides MaxInFlight: one host may have this part. Hosts that announce bodies and do not
+// send them leave room for others.
 const HostShare = 4
 
-// GrantedShare is the part of MaxInFlight that may be granted, so that blocks always go to other
-// hosts by stream: a grant costs its grantee nothing. It is a divisor. What a host was granted
-// counts for its HostShare, too: a stream that it asks for meanwhile may have to wait until it
-// gives some back.
+// GrantedShare divides MaxInFlight: so much may be granted, since grants cost the grantee nothing.
+// The rest is left to streams. Grants count for a host's HostShare as well, so a stream may have to
+// wait until its host gives some back.
 const GrantedShare = 2
 
-// smallest is the longest body of a question that counts for nothing, so that questions pass while
-// blocks take all of a host's share; MaxOps bounds how many there are.
+// smallest is the longest body of a question that counts for nothing. Questions pass while blocks
+// take all of a host's share; MaxOps bounds their number.
 const smallest = 4 << 10
 
 // hold counts n payload bytes as in flight until the returned function is called.
@@ -33,7 +32,7 @@ func hold(bytes *atomic.Int64, limit int64, n int) (release func(), err error) {
 	return func() { bytes.Add(int64(-n)) }, nil
 }
 
-// holdFor does the same, and counts them for the host that asked, too.
+// holdFor counts n bytes as in flight for the host, too.
 func (s *Server) holdFor(h *host, n int) (release func(), err error) {
 	mine, err := hold(&h.bytes, s.o.MaxInFlight/HostShare, n)
 	if err != nil {
@@ -47,7 +46,7 @@ func (s *Server) holdFor(h *host, n int) (release func(), err error) {
 	return func() { all(); mine() }, nil
 }
 
-// holdGranted is holdFor of what is to be granted.
+// holdGranted counts n bytes as granted, too.
 func (s *Server) holdGranted(h *host, n int) (release func(), err error) {
 	granted, err := hold(&s.granter.bytes, s.o.MaxInFlight/GrantedShare, n)
 	if err != nil {
@@ -65,8 +64,8 @@ func (op *operation) hold(n int) (release func(), err error) {
 	return op.link.s.holdFor(op.link.host, n)
 }
 
-// holdQuestion is hold for a body that is no block. That by which a peer gives back what it was
-// granted is small enough to pass always: it makes room.
+// holdQuestion is hold for a body other than a block. A message that gives back grants is always
+// small enough to pass: it makes room.
 func (op *operation) holdQuestion(n int) (release func(), err error) {
 	if n <= smallest {
 		return func() {}, nil

@@ -342,7 +342,9 @@ func (s *site) peer(l Lane) *Peer {
 }
 
 // get pulls a block into fresh memory.
-func get(ctx context.Context, p *Peer, key string) ([]byte, Found, error) { return getOf(ctx, p, key, 0) }
+func get(ctx context.Context, p *Peer, key string) ([]byte, Found, error) {
+	return getOf(ctx, p, key, 0)
+}
 
 // getOf is get of a block whose length is known, if it is not 0.
 func getOf(ctx context.Context, p *Peer, key string, length int) ([]byte, Found, error) {

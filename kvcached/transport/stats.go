@@ -6,12 +6,12 @@ import (
 	"github.com/cognitora/dataplane/kvcached/wire"
 )
 
-// ServerStats is a snapshot of what a Server did.
+// ServerStats is a snapshot of a Server's counters.
 type ServerStats struct {
 	Ops      [wire.Ops]uint64      // operations ended, by wire.Op; 0: of an unknown one
 	Statuses [wire.Statuses]uint64 // the same, by how they ended
 	GaveUp   uint64                // operations that the peer broke off
-	// operations broken off because the peer neither read nor wrote for ServerOptions.Stall
+	// Stalled operations: the peer neither read nor wrote for ServerOptions.Stall.
 	Stalled      uint64
 	Sent         uint64 // payload bytes of blocks
 	Received     uint64 // payload bytes of blocks
@@ -49,7 +49,7 @@ type laneCounters struct {
 	ranOut, chosen             atomic.Uint64
 }
 
-// LaneStats is a snapshot of what a Pool did on one lane.
+// LaneStats is a snapshot of a Pool's counters of one lane.
 type LaneStats struct {
 	Dials      uint64 // connections made
 	DialErrors uint64 // connections that could not be made
@@ -61,12 +61,12 @@ type LaneStats struct {
 	Chosen     uint64 // times that Auto went over to this lane, of a peer
 }
 
-// PoolStats is a snapshot of what a Pool did.
+// PoolStats is a snapshot of a Pool's counters.
 type PoolStats struct {
 	QUIC, TLS LaneStats
 	RDMA      ReadStats
 	Evicted   uint64 // peers closed to make room
-	Peers     int64  // peers now, with those that are closed when what goes on over their connections has ended
+	Peers     int64  // peers now, including those that are being closed
 	Windows   int64  // bytes that peers may make this side buffer now
 }
 

@@ -11,7 +11,7 @@ import (
 	"github.com/cognitora/dataplane/kvcached/wire"
 )
 
-// tlsLane keeps connections to one peer, each for one operation at a time, the one used last first.
+// tlsLane keeps connections to one peer. Each serves one operation at a time, the last used first.
 type tlsLane struct {
 	address string
 	tls     *tls.Config
@@ -75,7 +75,7 @@ func (l *tlsLane) connected() bool {
 	return len(l.all) > n || n > 0 && time.Since(l.unused[n-1].used) < l.idle
 }
 
-// expire closes what has not been used for long. The peer does so too, a little later.
+// expire closes connections that were idle for too long. The peer closes them a little later.
 func (l *tlsLane) expire() {
 	n := 0
 	for _, x := range l.unused {
@@ -103,7 +103,7 @@ func (l *tlsLane) dial(ctx context.Context) (*tlsExchange, error) {
 	defer l.mu.Unlock()
 	if err != nil {
 		l.count.dialErrors.Add(1)
-		// the caller had no time: that says nothing about the peer
+		// The caller had no time, so the peer is not to blame.
 		if caller.Err() != nil && time.Since(begun) < l.timeout/2 {
 			return nil, context.Cause(caller)
 		}
@@ -135,8 +135,7 @@ func (l *tlsLane) tryDial(ctx context.Context) (*tlsExchange, error) {
 	return x, nil
 }
 
-// shake does the handshake, and demands our protocol, which QUIC does by itself: TLS is content
-// with a peer that names none.
+// shake does the handshake and requires our protocol. QUIC requires it by itself, TLS does not.
 func shake(ctx context.Context, c *tls.Conn) error {
 	if err := c.HandshakeContext(ctx); err != nil {
 		return err
@@ -172,7 +171,7 @@ func (x *tlsExchange) finish() error        { return nil }
 func (x *tlsExchange) reused() bool         { return x.old }
 func (x *tlsExchange) abort()               { _ = x.raw.Close() }
 
-// release keeps the connection if its next bytes are those of another answer.
+// release keeps the connection if the next bytes on it belong to another answer.
 func (x *tlsExchange) release(err error) {
 	l := x.lane
 	l.mu.Lock()
@@ -186,8 +185,8 @@ func (x *tlsExchange) release(err error) {
 	l.unused = append(l.unused, x)
 }
 
-// refused tells whether the answer leaves the connection in no state to go on. All statuses but
-// those of a peer that does not understand us come in whole.
+// refused tells whether the connection cannot go on. It can after all statuses, except those of a
+// peer that did not understand the request.
 func refused(err error) bool {
 	s, ok := err.(wire.Status)
 	return err != nil && (!ok || s == wire.BadFrame || s == wire.UnsupportedVersion || s == wire.Corrupt)

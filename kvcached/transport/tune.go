@@ -16,12 +16,13 @@ import (
 type Tuning struct {
 	Rate int64         // bytes per second that one connection can hope for; 0: 1.25e9
 	RTT  time.Duration // round trip between hosts; 0: 2 ms
-	// of the first packets in bytes: 1452 where the whole path takes 1500; 0: 1280, then found out
+	// PacketSize is the bytes of the first packets: 1452 if the whole path takes 1500; 0: 1280, and
+	// larger ones are tried later.
 	PacketSize uint16
-	Idle       time.Duration // a connection that hears nothing for that long is dead; 0: 10 s
-	KeepAlive  time.Duration // how often an idle connection is kept alive; 0: 3 s
-	// bytes that all peers together may make this side buffer; 0: 1 GiB. Windows do not grow past
-	// it, and connections beyond it are refused
+	Idle       time.Duration // a silent connection is dead after it; 0: 10 s
+	KeepAlive  time.Duration // between keep-alives of an idle connection; 0: 3 s
+	// Receive bounds the bytes that all peers together may make this side buffer; 0: 1 GiB. Windows
+	// do not grow past it, and connections beyond it are refused.
 	Receive int64
 }
 
@@ -50,8 +51,7 @@ func (t Tuning) withDefaults() Tuning {
 	return t
 }
 
-// window is the bandwidth-delay product: what must be allowed to be under way for the path to be
-// full.
+// window is the bandwidth-delay product: so many bytes under way fill the path.
 func (t Tuning) window() uint64 {
 	return uint64(min(max(float64(t.Rate)*t.RTT.Seconds(), minWindow), maxWindow))
 }
@@ -75,11 +75,11 @@ func (t Tuning) config(b *receiveBudget, streams int64) *quic.Config {
 	}
 }
 
-// receiveBudget bounds what windows of all connections add up to.
+// receiveBudget bounds the sum of the windows of all connections.
 type receiveBudget struct {
 	limit int64
 	used  atomic.Int64
-	conns sync.Map // *quic.Conn -> *atomic.Int64, what it holds
+	conns sync.Map // *quic.Conn -> *atomic.Int64, its bytes
 }
 
 // admit takes the first window of a connection.
@@ -111,16 +111,16 @@ func (b *receiveBudget) grow(c *quic.Conn, delta uint64) bool {
 	return true
 }
 
-// drop gives back what an ended connection held.
+// drop gives back the window of a connection that has ended.
 func (b *receiveBudget) drop(c *quic.Conn) {
 	if held, ok := b.conns.LoadAndDelete(c); ok {
 		b.used.Add(-held.(*atomic.Int64).Load())
 	}
 }
 
-// clientTLS is the identity's configuration for dialling cache daemons. An empty name leaves it to
-// the role in the peer's certificate to say that it is one. No session is resumed: connections are
-// few and last long.
+// clientTLS returns the identity's configuration for dialling cache daemons. With an empty name any
+// certificate with the role of one is accepted. No session is resumed: connections are few and last
+// long.
 func clientTLS(id *pki.Identity, name string) (*tls.Config, error) {
 	c, err := id.Client(name, pki.KVCached)
 	if err != nil {
