@@ -40,8 +40,8 @@ func (r *Router) notTheAPI(w http.ResponseWriter, _ *http.Request) {
 	})
 }
 
-// readyz answers 200 once a request would be answered. Its body says why not, or which data is
-// stale.
+// readyz answers 200 once a request would be answered. The answer's body says why not, or which
+// data is stale.
 func (r *Router) readyz(w http.ResponseWriter, _ *http.Request) {
 	ok, detail := r.gateway.Ready(time.Now())
 	if !ok {

@@ -37,8 +37,8 @@ func TestDeadlinesOfClientsOpenNoBreaker(t *testing.T) {
 	}))
 }
 
-// TestStreamOptionsRefused checks an engine that refuses stream_options. It is asked again without,
-// and later requests omit it at once.
+// TestStreamOptionsRefused checks an engine that refuses stream_options. The engine is asked again
+// without, and later requests omit it at once.
 func TestStreamOptionsRefused(t *testing.T) {
 	s := serve(t, simulate(t, 1, func(c *engine.Config) { c.RejectStreamOptions = true }))
 	for i := range 3 {

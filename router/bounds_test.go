@@ -86,8 +86,8 @@ func TestTimeoutsOfAModel(t *testing.T) {
 	}
 }
 
-// reached lets a request reach the limit. It returns false if the limit is too short for a slow
-// machine, whose stream has not begun by then.
+// reached lets a request reach the limit. reached returns false if the limit is too short for a
+// slow machine, whose stream has not begun by then.
 func (c *modelTimeout) reached(t *testing.T, bound time.Duration) bool {
 	t.Helper()
 	s := serve(t, simulate(t, 1), func(r *router.Config) {

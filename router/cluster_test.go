@@ -27,8 +27,8 @@ import (
 // keeps it on a busy machine.
 const heartbeat = 3 * time.Second
 
-// etcdAt is an etcd that can be stopped and started again, empty, on the same address. It stops at
-// the end of the test, after everything that was made later.
+// etcdAt is an etcd that can be stopped and started again, empty, on the same address. etcdAt stops
+// at the end of the test, after everything that was made later.
 type etcdAt struct {
 	t        *testing.T
 	dir      string

@@ -163,7 +163,8 @@ type TakeoverConfig struct {
 	byDefault bool // Socket is not configured
 }
 
-// Validate checks the values beyond their types. It names each problem with its field and the fix.
+// Validate checks the values beyond their types. Validate names each problem with its field and the
+// fix.
 func (c *Config) Validate() error {
 	var errs []error
 	bad := func(field, format string, args ...any) {

@@ -103,7 +103,7 @@ func (s *site) sendLast(body string) (closes bool, err error) {
 	return resp.Close, err
 }
 
-// TestDrainHasABound checks an unfinished stream. It ends with an error of its API after
+// TestDrainHasABound checks an unfinished stream. The stream ends with an error of its API after
 // drain_timeout, or at once at the second signal.
 func TestDrainHasABound(t *testing.T) {
 	for name, c := range map[string]struct {

@@ -16,7 +16,8 @@ import (
 	"github.com/cognitora/dataplane/sim/engine"
 )
 
-// hostConfig configures one agent for all engines of a host. Its nodes are h-a, h-b and so on.
+// hostConfig configures one agent for all engines of a host. The host's nodes are h-a, h-b and so
+// on.
 func hostConfig(t *testing.T, etcd, stateDir string, engines []*engine.Engine) agent.Config {
 	t.Helper()
 	c, err := agentConfig("h", "", etcd)

@@ -35,8 +35,8 @@ func (c *Config) validateEvents(backends []fleet.Backend, bad problem) {
 	}
 }
 
-// loadTokens reads the models' tokenizers. It names each unusable one with its field. It returns
-// nil if no model has one.
+// loadTokens reads the models' tokenizers. loadTokens names each unusable one with its field.
+// loadTokens returns nil if no model has one.
 func (c *Config) loadTokens() (*tokens.Set, error) {
 	models, errs := map[string]*tokens.Model{}, []error{}
 	for i, m := range c.Models {

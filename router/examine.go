@@ -13,8 +13,8 @@ import (
 	"github.com/cognitora/dataplane/router/policy"
 )
 
-// Examine checks the files that c names, as a start would. It reports each problem with its field
-// and the fix. It only reads; it binds and writes nothing.
+// Examine checks the files that c names, as a start would. Examine reports each problem with its
+// field and the fix. Examine only reads; it binds and writes nothing.
 func (c *Config) Examine() error {
 	errs := []error{
 		c.examinePolicy(),
@@ -60,7 +60,7 @@ func policyFileProblem(err error) error {
 	return fmt.Errorf("router.policy_file: %w; name a JSON policy document (--policy-file FILE), or leave it out", err)
 }
 
-// field adds the name of a setting to err. It returns nil for nil.
+// field adds the name of a setting to err. field returns nil for nil.
 func field(name string, err error) error {
 	if err == nil {
 		return nil

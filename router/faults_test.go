@@ -195,8 +195,8 @@ func TestOneOfFourFails(t *testing.T) {
 	}
 }
 
-// TestClientErrorsPassThrough checks that an engine's 4xx reaches the client byte for byte. It does
-// not count against the engine.
+// TestClientErrorsPassThrough checks that an engine's 4xx reaches the client byte for byte. The 4xx
+// does not count against the engine.
 func TestClientErrorsPassThrough(t *testing.T) {
 	s := serve(t, simulate(t, 2))
 	for _, status := range []int{400, 401, 403, 404, 409, 413, 422} {

@@ -156,8 +156,8 @@ func TestLifetimeIsLearnedFromASmallCache(t *testing.T) {
 	}
 }
 
-// TestUnreportedCacheTeachesNothing checks an engine that does not report cached tokens. It is
-// logged once, and its beliefs stay.
+// TestUnreportedCacheTeachesNothing checks an engine that does not report cached tokens. The engine
+// is logged once, and its beliefs stay.
 func TestUnreportedCacheTeachesNothing(t *testing.T) {
 	s := serve(t, simulate(t, 2, func(c *engine.Config) { c.OmitCachedTokens = true }))
 	body := chatBody(document(1, 6000), streaming)
@@ -223,7 +223,7 @@ func TestUsageOfAStream(t *testing.T) {
 }
 
 // TestUsageThatComesWithChoices checks engines that put the usage into the last choice or into
-// every choice. It is hidden from clients that did not ask, and nothing else is hidden.
+// every choice. The usage is hidden from clients that did not ask, and nothing else is hidden.
 func TestUsageThatComesWithChoices(t *testing.T) {
 	const begin, end = `data: {"choices":[{"index":0,"delta":{"content":"a"},"finish_reason":null}],"id":"x"}` + "\n\n",
 		`data: {"choices":[{"index":0,"delta":{},"finish_reason":"stop"}],"id":"x"}` + "\n\ndata: [DONE]\n\n"

@@ -117,7 +117,7 @@ func leastMessage() int {
 	return least
 }
 
-// asked returns the use of process pid while four clients send the given number of requests. It
+// asked returns the use of process pid while four clients send the given number of requests. asked
 // appends the requests' times to took.
 func asked(t *testing.T, s *site, pid, requests int, took *[]time.Duration) spent {
 	t.Helper()

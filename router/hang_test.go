@@ -26,8 +26,8 @@ func hasty(c *router.Config) {
 // kinds are the members that make a request streamed or plain.
 var kinds = map[string]string{"stream": streaming, "plain": plain, "unbounded": ""}
 
-// TestOneOfFourHangs checks a node that accepts requests and answers none. It costs no request, and
-// the next 16 requests do not notice it.
+// TestOneOfFourHangs checks a node that accepts requests and answers none. The node costs no
+// request, and the next 16 requests do not notice it.
 func TestOneOfFourHangs(t *testing.T) {
 	for _, start := range []string{"warm", "cold"} {
 		for kind, more := range kinds {
@@ -136,7 +136,7 @@ func (l *traffic) worker(i int) {
 	}
 }
 
-// until reads answers until seen returns true. Each answer must be good. It fails the test after
+// until reads answers until seen returns true. Each answer must be good. until fails the test after
 // bound.
 func (l *traffic) until(bound time.Duration, what string, seen func(*reply) bool) {
 	l.s.t.Helper()
@@ -216,8 +216,8 @@ func fault(f engine.Fault) func(*engine.Engine) { return func(e *engine.Engine) 
 func noFault(e *engine.Engine)                  { e.SetFault(nil) }
 func accept(e *engine.Engine)                   { _ = e.Accept() } // a node that does not return fails the test
 
-// TestFlappingNodeStarvesNobody checks a node that fails and returns again and again. It costs no
-// request and gets few of the requests and retries.
+// TestFlappingNodeStarvesNobody checks a node that fails and returns again and again. The node
+// costs no request and gets few of the requests and retries.
 func TestFlappingNodeStarvesNobody(t *testing.T) {
 	for name, c := range map[string]struct{ away, back func(e *engine.Engine) }{
 		"refuses":       {(*engine.Engine).Refuse, accept},

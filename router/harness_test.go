@@ -20,8 +20,8 @@ import (
 	"github.com/cognitora/dataplane/sim/engine"
 )
 
-// TestMain runs the test binary as an agent if TEST_AGENT names its node. It runs it as a router or
-// an engine if TEST_PROGRAM says so.
+// TestMain runs the test binary as an agent if TEST_AGENT names its node. TestMain runs it as a
+// router or an engine if TEST_PROGRAM says so.
 func TestMain(m *testing.M) {
 	if what := os.Getenv("TEST_PROGRAM"); what != "" {
 		programProcess(what, os.Args[1:])
@@ -55,7 +55,7 @@ func within(t *testing.T, bound time.Duration, what string, ok func() bool) {
 	}
 }
 
-// simulate starts n engines that decode a token in 2 ms. Their names are sim-0, sim-1, ….
+// simulate starts n engines that decode a token in 2 ms. The engines' names are sim-0, sim-1, ….
 func simulate(t *testing.T, n int, tweak ...func(*engine.Config)) []*engine.Engine {
 	t.Helper()
 	var all []*engine.Engine
@@ -248,7 +248,7 @@ func (s *site) chat(body string, header ...string) *reply {
 	return s.post("/v1/chat/completions", body, header...)
 }
 
-// lastTo returns the engine's last request for path. It skips the health checks in between.
+// lastTo returns the engine's last request for path. lastTo skips the health checks in between.
 func lastTo(t *testing.T, e *engine.Engine, path string) engine.Request {
 	t.Helper()
 	all := e.Requests()

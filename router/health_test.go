@@ -14,8 +14,8 @@ func noRetries(c *router.Config) { c.Retry.MaxNodes = 0 }
 
 func inTurn(c *router.Config) { c.Router.Mode = "round_robin" }
 
-// TestLoneNodeAnswers500 checks a fleet of one failing node. It shows as failing, the client gets
-// the engine's own error, and the first good answers bring it back.
+// TestLoneNodeAnswers500 checks a fleet of one failing node. The node shows as failing, the client
+// gets the engine's own error, and the first good answers bring it back.
 func TestLoneNodeAnswers500(t *testing.T) {
 	s := serve(t, simulate(t, 1))
 	s.engines[0].SetFault(&engine.Fault{Status: 500})

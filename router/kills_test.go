@@ -37,8 +37,8 @@ func TestThreeOfFiveEndAtOnce(t *testing.T) {
 	}
 }
 
-// TestPoison checks a request that ends each engine that gets it. It ends two engines, and the
-// others answer all other requests.
+// TestPoison checks a request that ends each engine that gets it. The request ends two engines, and
+// the others answer all other requests.
 func TestPoison(t *testing.T) {
 	t.Parallel()
 	s := serve(t, simulate(t, 5), cold)
@@ -53,8 +53,8 @@ func TestPoison(t *testing.T) {
 	}
 }
 
-// TestRefusedAfterAReset checks nodes that refuse the connection. They never had the request, so
-// they do not count against its limit.
+// TestRefusedAfterAReset checks nodes that refuse the connection. The nodes never had the request,
+// so they do not count against its limit.
 func TestRefusedAfterAReset(t *testing.T) {
 	t.Parallel()
 	s := serve(t, simulate(t, 3), cold)

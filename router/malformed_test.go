@@ -48,7 +48,8 @@ func post(path, head, body string) string {
 	return fmt.Sprintf("POST %s HTTP/1.1\r\nHost: x\r\n%sContent-Length: %d\r\n\r\n%s", path, head, len(body), body)
 }
 
-// enveloped checks that body is an error in the envelope of path's API. It returns the message.
+// enveloped checks that body is an error in the envelope of path's API. enveloped returns the
+// message.
 func enveloped(t *testing.T, path string, body []byte) (message string) {
 	t.Helper()
 	var e struct {

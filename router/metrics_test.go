@@ -174,7 +174,8 @@ func clogged(t *testing.T) (name string, unclog func()) {
 	return name, func() { go io.Copy(io.Discard, f) }
 }
 
-// succeed makes requests that change the counts of good answers. It checks the exactly known ones.
+// succeed makes requests that change the counts of good answers. succeed checks the exactly known
+// ones.
 func (s *site) succeed() {
 	s.t.Helper()
 	const requests, output = 5, 8

@@ -144,9 +144,10 @@ func (i *informed) farNode() fleet.NodeView {
 	return fleet.NodeView{}
 }
 
-// TestKernelEvents checks a router without rights. It reads round trips and retransmissions. It
-// learns of a timeout, of the acknowledgement that ends it, and of the death of an idle node. When
-// the agent ends, the router looks itself, logs that once, and uses the next agent.
+// TestKernelEvents checks a router without rights. The router reads round trips and
+// retransmissions. The router learns of a timeout, of the acknowledgement that ends it, and of the
+// death of an idle node. When the agent ends, the router looks itself, logs that once, and uses the
+// next agent.
 func TestKernelEvents(t *testing.T) {
 	i := inform(t, true)
 	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", i.router.Process.Pid))
@@ -250,7 +251,7 @@ func TestMeasureKernelEvents(t *testing.T) {
 	}
 }
 
-// die kills the far node. It returns the times until the router's log reports the node as suspect
+// die kills the far node. die returns the times until the router's log reports the node as suspect
 // (0: never) and as out.
 func die(t *testing.T, kill, traffic, events bool) (suspect, out time.Duration, lag string) {
 	i := inform(t, events)

@@ -12,8 +12,8 @@ import (
 
 const policyFileInterval = time.Second // between looks at the policy file
 
-// startPolicy puts the first policy in force. That is the file's policy, which must be valid, or
-// the default until etcd has one.
+// startPolicy puts the first policy in force. The first policy is the file's policy, which must be
+// valid, or the default until etcd has one.
 func (r *Router) startPolicy() error {
 	p := policy.Default()
 	if name := r.config.Router.PolicyFile; name != "" {
@@ -90,8 +90,8 @@ func (r *Router) followPolicyFile(ctx context.Context) error {
 	}
 }
 
-// takePolicy puts a document in force. It refuses a bad document as a whole and keeps the present
-// policy. Nil stands for the default.
+// takePolicy puts a document in force. takePolicy refuses a bad document as a whole and keeps the
+// present policy. Nil stands for the default.
 func (r *Router) takePolicy(doc []byte) {
 	p := policy.Default()
 	if doc != nil {

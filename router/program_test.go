@@ -26,8 +26,8 @@ import (
 //   - a program that only wakes now and then
 //   - a publisher of too many KV events
 //   - a router with sockets in a folder and the given backends, with or without router.watch_nodes.
-//     TEST_EVENTS is its router.kernel_events and TEST_MODE its router.mode (round_robin). It drops
-//     its rights if TEST_USER is the id of a user and a group.
+//     TEST_EVENTS is its router.kernel_events and TEST_MODE its router.mode (round_robin). The
+//     router drops its rights if TEST_USER is the id of a user and a group.
 func programProcess(what string, args []string) {
 	err := errors.New(what)
 	switch what {
@@ -74,7 +74,7 @@ func become(id string) error {
 	return errors.Join(err, syscall.Setgroups(nil), syscall.Setgid(n), syscall.Setuid(n))
 }
 
-// program runs this binary as another program. It is killed at the end of the test.
+// program runs this binary as another program. The program is killed at the end of the test.
 func program(
 	t *testing.T, what string, start func(*exec.Cmd) error, log *logged, args ...string,
 ) (*exec.Cmd, *bufio.Reader) {

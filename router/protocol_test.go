@@ -15,7 +15,7 @@ import (
 )
 
 // TestDoubtfulRequestsAreRefused checks requests that a proxy and this router may read differently,
-// or end differently. They get an error, and nothing behind them is read.
+// or end differently. The requests get an error, and nothing behind them is read.
 func TestDoubtfulRequestsAreRefused(t *testing.T) {
 	s := serve(t, simulate(t, 1))
 	piece := fmt.Sprintf("%x\r\n%s\r\n0\r\n\r\n", len(small), small)
@@ -116,8 +116,8 @@ func TestModelWithoutNodes(t *testing.T) {
 	})
 }
 
-// TestHalfClosedClients checks that a half-closed connection counts as a departure. It is closed
-// without an answer, and the engine is told.
+// TestHalfClosedClients checks that a half-closed connection counts as a departure. The connection
+// is closed without an answer, and the engine is told.
 func TestHalfClosedClients(t *testing.T) {
 	s := serve(t, simulate(t, 1))
 	s.engines[0].SetFault(&engine.Fault{Hang: true})

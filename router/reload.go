@@ -34,9 +34,9 @@ func (r *Router) NoteReload(err error) { r.reloadFailed.Store(err != nil) }
 // reloadable lists the settings that ReloadConfig applies.
 var reloadable = []string{"router.backends", "backend"}
 
-// ReloadConfig is Reload with the backends of next. It returns their number. kept lists the other
-// settings of next that differ from the running ones. They stay unchanged, because they need a
-// restart.
+// ReloadConfig is Reload with the backends of next. ReloadConfig returns their number. kept lists
+// the other settings of next that differ from the running ones. These settings stay unchanged,
+// because they need a restart.
 func (r *Router) ReloadConfig(ctx context.Context, next *Config) (backends int, kept []string, err error) {
 	if err := config.Check(next); err != nil {
 		return 0, nil, err

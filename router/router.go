@@ -75,7 +75,7 @@ func Run(ctx context.Context, c Config) error {
 	return r.Run(ctx, context.WithoutCancel(ctx))
 }
 
-// New checks c, binds both listeners and prepares all parts. It serves nothing before Run.
+// New checks c, binds both listeners and prepares all parts. The router serves nothing before Run.
 func New(c Config) (r *Router, err error) {
 	if err := config.Check(&c); err != nil {
 		return nil, err
@@ -240,7 +240,7 @@ func (r *Router) AdminAddr() net.Addr { return r.adminAt.Addr() }
 // cuts that short.
 //
 // With takeover.start it serves once it is ready. When another router takes over, it ends as after
-// drain, but accepts nothing more. It returns when nothing is left running.
+// drain, but accepts nothing more. Run returns when nothing is left running.
 func (r *Router) Run(drain, force context.Context) error {
 	defer r.Close()
 	work, stop := context.WithCancel(force)

@@ -166,9 +166,9 @@ func order(log string, words ...string) bool {
 	return true
 }
 
-// TestBlackhole checks a node whose packets vanish. It becomes suspect at the first retransmission
-// timeout and is out at the second. Requests without an answer so far are answered elsewhere, and a
-// running stream ends with an error event. The node comes back with the path.
+// TestBlackhole checks a node whose packets vanish. The node becomes suspect at the first
+// retransmission timeout and is out at the second. Requests without an answer so far are answered
+// elsewhere, and a running stream ends with an error event. The node comes back with the path.
 func TestBlackhole(t *testing.T) {
 	t.Parallel()
 	i := maroon(t, 2, true)
@@ -260,7 +260,8 @@ func (i *island) suspectFirst() bool {
 }
 
 // TestIdleWaitOnABlackhole checks a request that waits for a long prefill. All its packets were
-// acknowledged. It must end because a probe is not acknowledged, not at a limit on its wait.
+// acknowledged. The request must end because a probe is not acknowledged, not at a limit on its
+// wait.
 func TestIdleWaitOnABlackhole(t *testing.T) {
 	t.Parallel()
 	i := maroon(t, 2, true)

@@ -17,7 +17,7 @@ import (
 	"github.com/cognitora/dataplane/router"
 )
 
-// rate sends n requests a second for the time d, for 100 tokens in 0.2 s each. It returns the
+// rate sends n requests a second for the time d, for 100 tokens in 0.2 s each. rate returns the
 // outcomes once all have ended.
 func (s *site) rate(n int, d time.Duration, more string) []outcome {
 	var mu sync.Mutex

@@ -147,8 +147,8 @@ func (h *handover) settle() (taken bool) {
 }
 
 // await returns once this router would answer as well as the one it takes over from. Each request
-// must then be answerable by any present node. It returns at once if the other router has ended.
-// Its error says why this router cannot answer; the other one then continues.
+// must then be answerable by any present node. await returns at once if the other router has ended.
+// await's error says why this router cannot answer; the other one then continues.
 func (r *Router) await(ctx, drain context.Context) error {
 	limit, began := r.config.Takeover.Timeout.Std(), time.Now()
 	tick := time.NewTicker(pollReady)
@@ -230,9 +230,9 @@ func (h *handover) closing(next http.Handler) http.Handler {
 	})
 }
 
-// retire ends a router whose addresses another process serves. It accepts nothing more, answers
-// further requests on its connections and closes each connection after the answer. It cuts nothing
-// that ends within drain_timeout.
+// retire ends a router whose addresses another process serves. retire accepts nothing more, answers
+// further requests on its connections and closes each connection after the answer. retire cuts
+// nothing that ends within drain_timeout.
 func (r *Router) retire(force context.Context) {
 	delay, timeout := r.config.Router.DrainDelay.Std(), r.config.Router.DrainTimeout.Std()
 	if pid := r.handover.taker; pid != 0 {

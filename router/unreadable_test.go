@@ -172,7 +172,7 @@ func TestEveryAnswerIsLoggedAndCounted(t *testing.T) {
 }
 
 // TestErrorsForAnthropicNameTheRequest checks the request id in body and head, where the SDKs look
-// for it. It is there even if no node was asked.
+// for it. The id is there even if no node was asked.
 func TestErrorsForAnthropicNameTheRequest(t *testing.T) {
 	s := serve(t, simulate(t, 1), impatient)
 	for request, status := range map[string]int{

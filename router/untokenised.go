@@ -54,8 +54,8 @@ func (u *untokenised) fresh() (ids []string) {
 	return ids
 }
 
-// lookForUntokenised updates the nodes after a change of the fleet or of the reporting engines. It
-// logs each node once.
+// lookForUntokenised updates the nodes after a change of the fleet or of the reporting engines.
+// lookForUntokenised logs each node once.
 func (r *Router) lookForUntokenised(now *fleet.Snapshot) {
 	u, rev := &r.untokenised, r.holdings.Rev()
 	if now == u.seen && rev == u.rev {

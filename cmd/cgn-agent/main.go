@@ -1,6 +1,6 @@
-// Command cgn-agent runs beside the inference engines of a host. It starts or attaches to each
-// engine. It is the engine's authenticated front for the routers. It announces each engine as a
-// node in etcd.
+// Command cgn-agent runs beside the inference engines of a host. cgn-agent starts or attaches to
+// each engine. cgn-agent is the engine's authenticated front for the routers. cgn-agent announces
+// each engine as a node in etcd.
 package main
 
 import (

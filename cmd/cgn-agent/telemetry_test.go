@@ -200,7 +200,7 @@ func TestCountsOutliveTheAgent(t *testing.T) {
 }
 
 // TestProgramsRemovedUnderAnAgent checks that the agent loads the programs again. If it cannot, it
-// continues with /proc. It must never report figures that no longer change.
+// continues with /proc. The agent must never report figures that no longer change.
 func TestProgramsRemovedUnderAnAgent(t *testing.T) {
 	root, engine, front := pinned(t), streams(t), freeAddress(t)
 	w := watch(t, engine, front, root)
@@ -248,8 +248,8 @@ func TestProgramsRemovedUnderAnAgent(t *testing.T) {
 	w.ask(t, 1)
 }
 
-// TestWithoutRights checks an agent that must load programs and lacks the right. It says so before
-// it starts an engine, and when its configuration is checked.
+// TestWithoutRights checks an agent that must load programs and lacks the right. The agent says so
+// before it starts an engine, and when its configuration is checked.
 func TestWithoutRights(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("it needs root, to run an agent as another user")

@@ -1,5 +1,5 @@
-// Command cgn-ctl is the operator's tool for a fleet. It runs a fleet on a laptop, explains where
-// requests go and why, and changes the state in etcd.
+// Command cgn-ctl is the operator's tool for a fleet. cgn-ctl runs a fleet on a laptop, explains
+// where requests go and why, and changes the state in etcd.
 package main
 
 import (

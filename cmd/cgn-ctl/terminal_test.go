@@ -11,8 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// emulator implements the parts of a terminal that `top` needs, with a changeable size. It records
-// forbidden output.
+// emulator implements the parts of a terminal that `top` needs, with a changeable size. emulator
+// records forbidden output.
 type emulator struct {
 	columns, rows int
 	cells         [][]rune
@@ -164,7 +164,7 @@ func place(text string, most int) int {
 	return min(max(n, 1), most) - 1
 }
 
-// clear clears a row from x on. It includes the last column, if that was just written.
+// clear clears a row from x on. clear includes the last column, if that was just written.
 func (e *emulator) clear(y, x int) {
 	for ; x < e.columns; x++ {
 		e.cells[y][x] = ' '

@@ -1,5 +1,5 @@
-// Command cgn-kvcached is the KV cache of a host. It holds blocks in shared memory and on SSD, for
-// engines, for other hosts and for other programs on the host.
+// Command cgn-kvcached is the KV cache of a host. cgn-kvcached holds blocks in shared memory and on
+// SSD, for engines, for other hosts and for other programs on the host.
 package main
 
 import (
@@ -29,7 +29,7 @@ func main() {
 	}
 }
 
-// version returns the common version text. It adds whether this program can use RDMA devices.
+// version returns the common version text. version adds whether this program can use RDMA devices.
 func version() string {
 	if kvcached.BuiltWithRDMA() {
 		return buildinfo.String() + " with rdma"

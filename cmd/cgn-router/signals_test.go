@@ -150,7 +150,7 @@ func (p *process) eligible() (n int) {
 	return n
 }
 
-// stream begins a stream of the given tokens. It returns once the first event has come.
+// stream begins a stream of the given tokens. stream returns once the first event has come.
 func (p *process) stream(tokens int, fault string) (first string, rest *bufio.Reader) {
 	p.t.Helper()
 	body := fmt.Sprintf(`{"model":"sim","stream":true,"max_tokens":%d,"messages":[{"role":"user","content":"hello"}]}`,

@@ -78,7 +78,7 @@ func (s *site) start() *process {
 	return p
 }
 
-// upgrade replaces the router. It waits until the old one has ended by itself.
+// upgrade replaces the router. upgrade waits until the old one has ended by itself.
 func (s *site) upgrade() {
 	s.t.Helper()
 	old := s.now

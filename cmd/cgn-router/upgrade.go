@@ -12,8 +12,8 @@ import (
 )
 
 // upgrader starts a successor on SIGUSR2. The successor is the program now at the path of this one.
-// It takes over from this process. It is a child process with the same sandbox, user, environment
-// and log descriptors.
+// The successor takes over from this process. The successor is a child process with the same
+// sandbox, user, environment and log descriptors.
 type upgrader struct {
 	program string // absolute; links in it are resolved at each start
 	args    []string

@@ -1,5 +1,5 @@
-// Package block defines the names of KV blocks. A block has an address. Its namespace separates
-// models, layouts and ranks. Its digest is a link in the chain of its prompt.
+// Package block defines the names of KV blocks. A block has an address. A block's namespace
+// separates models, layouts and ranks. A block's digest is a link in the chain of its prompt.
 //
 // The package is pure: it does no I/O, keeps no state and imports nothing of this module.
 package block

@@ -13,7 +13,7 @@ import (
 var llama = Namespace{Model: "meta-llama/Llama-3.1-8B", Revision: "0e9e39f", DType: "bf16", Layout: "vllm.NHD",
 	Tokens: 16, TP: 2, TPRank: 1, PP: 1}
 
-// golden is testdata/addresses.json. It never changes, because other programs depend on it.
+// golden is testdata/addresses.json. golden never changes, because other programs depend on it.
 type golden struct {
 	Namespaces []struct {
 		Fields   Namespace

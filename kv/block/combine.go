@@ -24,8 +24,8 @@ func multiply(a, b uint32) uint32 {
 	return product
 }
 
-// Combine returns the CRC32C of two consecutive parts. It needs the checksum of each part and the
-// second part's length in bytes.
+// Combine returns the CRC32C of two consecutive parts. Combine needs the checksum of each part and
+// the second part's length in bytes.
 func Combine(first, second uint32, secondLen uint64) uint32 {
 	for ; secondLen != 0; secondLen &= secondLen - 1 {
 		first = multiply(first, powers[bits.TrailingZeros64(secondLen)])

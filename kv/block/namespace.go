@@ -33,7 +33,7 @@ type Namespace struct {
 }
 
 // String returns the canonical text: kv1;model;revision;dtype;layout;tokens;tp.rank;pp.rank;tenant
-// or key1;space;tenant. It percent-encodes %, ;, : and everything that is not a visible ASCII
+// or key1;space;tenant. String percent-encodes %, ;, : and everything that is not a visible ASCII
 // character.
 func (n Namespace) String() string {
 	if n.Space != "" {
@@ -92,7 +92,8 @@ func (n Namespace) Check() error {
 	return nil
 }
 
-// ParseNamespace reads a canonical text. It refuses any other spelling of the same namespace.
+// ParseNamespace reads a canonical text. ParseNamespace refuses any other spelling of the same
+// namespace.
 func ParseNamespace(text string) (Namespace, error) {
 	bad := func(why string) (Namespace, error) {
 		return Namespace{}, fmt.Errorf("%w: %s; write kv1;model;revision;dtype;layout;tokens;tp.rank;pp.rank;tenant",

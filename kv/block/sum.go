@@ -16,8 +16,8 @@ const (
 	mixMin  = 8 << 10
 )
 
-// scratch is the memory of Extend. It cannot be on the stack, because package crc32 calls through a
-// variable.
+// scratch is the memory of Extend. scratch cannot be on the stack, because package crc32 calls
+// through a variable.
 type scratch struct {
 	fold   [256]byte
 	mix    [128]byte
@@ -50,7 +50,7 @@ func Extend(sum uint32, more []byte) uint32 {
 	return crc32.Update(sum, Castagnoli, more)
 }
 
-// extend adds as much of more as mix takes at once, at least half. It returns the rest.
+// extend adds as much of more as mix takes at once, at least half. extend returns the rest.
 func (s *scratch) extend(sum uint32, more []byte) (uint32, []byte) {
 	const piece = 128 + 3*32
 	log := bits.Len(uint(len(more)/piece)) - 1

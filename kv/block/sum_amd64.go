@@ -9,8 +9,9 @@ var (
 	hasMix  = cpu.X86.HasAVX2 && cpu.X86.HasSSE42 && multiplies()
 )
 
-// fold writes 256 bytes to rest. Their checksum from state 0 equals that of the n pieces of 256
-// bytes at p from the given state; n is at least 1. States are not inverted, unlike checksums.
+// fold writes 256 bytes to rest. The 256 bytes' checksum from state 0 equals that of the n pieces
+// of 256 bytes at p from the given state; n is at least 1. States are not inverted, unlike
+// checksums.
 //
 //go:noescape
 func fold(rest *[256]byte, p *byte, n int, state uint32)

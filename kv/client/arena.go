@@ -10,8 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// arena is the memory of one incarnation of the daemon, mapped read-only. It is unmapped when its
-// last reference is dropped.
+// arena is the memory of one incarnation of the daemon, mapped read-only. arena is unmapped when
+// its last reference is dropped.
 type arena struct {
 	instance uint64
 	data     []byte

@@ -17,8 +17,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// between is a proxy between a client and a daemon. It passes requests on, and answers only when
-// the gate is open.
+// between is a proxy between a client and a daemon. between passes requests on, and answers only
+// when the gate is open.
 type between struct {
 	path string
 	gate sync.Mutex // answers wait while it is held

@@ -123,7 +123,7 @@ func (c *Client) dial(ctx context.Context) (*socket, error) {
 	return s, nil
 }
 
-// greet sends Hello. It maps the daemon's arena unless that is already mapped.
+// greet sends Hello. greet maps the daemon's arena unless that is already mapped.
 func (c *Client) greet(ctx context.Context, s *socket) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()

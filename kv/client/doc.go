@@ -1,7 +1,7 @@
 // Package client gets and puts KV blocks of the cache daemon on this host, over its lease socket.
-// It reads without a copy: a View is a piece of the daemon's memory, mapped read-only.
+// The package reads without a copy: a View is a piece of the daemon's memory, mapped read-only.
 //
-// A View is valid as long as its lease. Its bytes count only once Close has returned nil.
+// A View is valid as long as its lease. A View's bytes count only once Close has returned nil.
 // ErrLeaseExpired means that another block may have overwritten them during the read. Use the bytes
 // before Close, and use the result only after it. Read keeps this order.
 //

@@ -30,8 +30,8 @@ type Info struct {
 	Uses   uint32 // number of Gets since it came into RAM
 }
 
-// Get takes a lease on a block. It returns ErrMiss if the daemon has no block with this address. It
-// counts as a use.
+// Get takes a lease on a block. Get returns ErrMiss if the daemon has no block with this address.
+// Get counts as a use.
 func (c *Client) Get(ctx context.Context, a block.Addr) (*View, error) {
 	s, err := c.pool.get(ctx)
 	if err != nil {
@@ -76,8 +76,8 @@ func (s *socket) nonsense() error {
 	return fmt.Errorf("%w: an answer that makes no sense", ErrProtocol)
 }
 
-// Read calls use with a block's bytes while they are under a lease. It returns the error of use, if
-// any. Nil means that the bytes passed to use were the block's. After an error do not use any
+// Read calls use with a block's bytes while they are under a lease. Read returns the error of use,
+// if any. Nil means that the bytes passed to use were the block's. After an error do not use any
 // result of use.
 func (c *Client) Read(ctx context.Context, a block.Addr, use func(payload []byte) error) error {
 	v, err := c.Get(ctx, a)
@@ -150,7 +150,7 @@ func (c *Client) batches(ctx context.Context, op frame.Op, fixed []byte, addrs [
 	return err
 }
 
-// Stat returns the Info of a block, without a lease and without counting as a use. It returns
+// Stat returns the Info of a block, without a lease and without counting as a use. Stat returns
 // ErrMiss if there is none.
 func (c *Client) Stat(ctx context.Context, a block.Addr) (Info, error) {
 	infos, err := c.StatMany(ctx, []block.Addr{a})
@@ -193,7 +193,7 @@ func (c *Client) Delete(ctx context.Context, addrs ...block.Addr) (deleted int, 
 }
 
 // Pin keeps blocks from being evicted until the given time, at most 24 hours ahead (else ErrPin).
-// It skips missing blocks and returns how many it pinned. A pin outlives the Client.
+// Pin skips missing blocks and returns how many it pinned. A pin outlives the Client.
 func (c *Client) Pin(ctx context.Context, until time.Time, addrs ...block.Addr) (pinned int, err error) {
 	fixed := binary.LittleEndian.AppendUint64(nil, uint64(until.UnixMilli()))
 	err = c.batches(ctx, frame.OpPin, fixed, addrs, func(_ *socket, _ frame.Header, body []byte) error {

@@ -15,8 +15,8 @@ import (
 const maxKnown = 1024
 
 // Know tells the daemon, and each later one, a namespace. Get then finds blocks that only other
-// hosts have, because an address holds only a digest of the namespace. One call is enough. It is
-// not needed for namespaces of blocks that this daemon's clients have put. It returns
+// hosts have, because an address holds only a digest of the namespace. One call is enough. Know is
+// not needed for namespaces of blocks that this daemon's clients have put. Know returns
 // block.ErrNamespace for a text that is no canonical namespace of blocks.
 func (c *Client) Know(ctx context.Context, namespace string) error {
 	if len(namespace) > frame.MaxBatch {

@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// pool hands out sockets, the last used one first. It dials new ones up to a limit. Then callers
+// pool hands out sockets, the last used one first. pool dials new ones up to a limit. Then callers
 // wait.
 type pool struct {
 	dial  func(context.Context) (*socket, error)
@@ -24,7 +24,7 @@ type pool struct {
 	closed  bool
 }
 
-// waiter waits for one socket, or for any. It receives a socket, or nil to look again.
+// waiter waits for one socket, or for any. waiter receives a socket, or nil to look again.
 type waiter struct {
 	want *socket
 	turn chan *socket

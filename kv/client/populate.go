@@ -13,8 +13,8 @@ import (
 const populateStep = 2 << 20
 
 // populate maps the daemon's resident memory, so that the first read of a block does not fault at
-// each piece. It skips memory that the daemon has not used yet, because mapping would allocate that
-// memory on this program's account.
+// each piece. populate skips memory that the daemon has not used yet, because mapping would
+// allocate that memory on this program's account.
 func (a *arena) populate(ctx context.Context) {
 	resident := make([]byte, populateStep/4096)
 	for at := 0; at < len(a.data) && ctx.Err() == nil; at += populateStep {

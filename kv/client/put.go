@@ -80,7 +80,7 @@ func (c *Client) Stage(ctx context.Context, length int) (*Draft, error) {
 	return &Draft{c, s, g, length}, nil
 }
 
-// Bytes returns the memory, uncleared. It is valid until Commit or Abort.
+// Bytes returns the memory, uncleared. The memory is valid until Commit or Abort.
 func (d *Draft) Bytes() []byte { return d.g.data[:d.length:d.length] }
 
 // Commit stores the contents of Bytes. The Draft is of no more use afterwards, even after an error.
@@ -228,7 +228,7 @@ func (s *socket) commit(ctx context.Context, it *Item, g *segment, length int) (
 	return infoOf(frame.ParseInfo(body, 0)), nil
 }
 
-// keep keeps a segment for the next put. It returns the segment to the daemon if the client keeps
+// keep keeps a segment for the next put. keep returns the segment to the daemon if the client keeps
 // too much already, or if the daemon may still be reading it.
 func (s *socket) keep(g *segment, busy bool) {
 	s.mu.Lock()
@@ -253,7 +253,7 @@ func (s *socket) drop(g *segment) {
 	s.dropped = append(s.dropped, g.id)
 }
 
-// dropSpares returns all unused segments. It returns true if there were any.
+// dropSpares returns all unused segments. dropSpares returns true if there were any.
 func (s *socket) dropSpares() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()

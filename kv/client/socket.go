@@ -112,7 +112,7 @@ func (s *socket) late() {
 	s.tell()
 }
 
-// kill ends the connection. It marks the leases as ended first.
+// kill ends the connection. kill marks the leases as ended first.
 func (s *socket) kill() {
 	if s.dead.CompareAndSwap(false, true) {
 		s.net.Close()

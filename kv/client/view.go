@@ -25,14 +25,15 @@ type View struct {
 	crc      uint32
 }
 
-// Bytes returns the block's payload as read-only memory. It is the block's until the lease ends. Do
-// not touch it after Close.
+// Bytes returns the block's payload as read-only memory. The memory is the block's until the lease
+// ends. Do not touch it after Close.
 func (v *View) Bytes() []byte { return v.bytes }
 
 // CRC returns the payload's CRC32C at the time of the put.
 func (v *View) CRC() uint32 { return v.crc }
 
-// Verify reads the whole payload and compares its checksum. It returns ErrCorrupt if they differ.
+// Verify reads the whole payload and compares its checksum. Verify returns ErrCorrupt if they
+// differ.
 func (v *View) Verify() error {
 	sum := block.Sum(v.bytes)
 	if err := v.Err(); err != nil {
@@ -60,7 +61,7 @@ func (v *View) Err() error {
 	return nil
 }
 
-// Renew extends the lease to a full one from now. It returns ErrLeaseExpired if the lease has
+// Renew extends the lease to a full one from now. Renew returns ErrLeaseExpired if the lease has
 // already ended.
 func (v *View) Renew(ctx context.Context) error {
 	if v.closed.Load() {

@@ -226,8 +226,8 @@ func (k *knowledge) chain(e *event, at tail, hashes []hash, tier residency.Tiers
 	}
 }
 
-// enter makes a slot for a block with some tokens at a place of a chain. It returns the end of the
-// chain, and adds the block's digests to scratch.
+// enter makes a slot for a block with some tokens at a place of a chain. enter returns the end of
+// the chain, and adds the block's digests to scratch.
 func (k *knowledge) enter(h hash, before tail, tokens []uint32, label uint16) (slot uint32, at tail) {
 	mark := len(k.scratch)
 	at = k.extend(before, tokens)
@@ -256,7 +256,7 @@ func (k *knowledge) hold(slot uint32, tier residency.Tiers, index int) (news boo
 	return news
 }
 
-// extend extends a chain by some tokens. It adds the digests that end in them to scratch.
+// extend extends a chain by some tokens. extend adds the digests that end in them to scratch.
 func (k *knowledge) extend(at tail, tokens []uint32) tail {
 	if at.n > 0 {
 		n := copy(at.tokens[at.n:], tokens)

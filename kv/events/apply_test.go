@@ -304,8 +304,8 @@ func TestGroupsAndRanksAreKeptApart(t *testing.T) {
 	}
 }
 
-// TestComputedTwice checks an engine that computes a block twice and reports both. It has the block
-// until both are removed.
+// TestComputedTwice checks an engine that computes a block twice and reports both. The engine has
+// the block until both are removed.
 func TestComputedTwice(t *testing.T) {
 	e := newEngine(t, 100)
 	one := stores([]any{1}, nil, count(1, 16), 16, nil)
@@ -372,7 +372,8 @@ func TestUnusable(t *testing.T) {
 		0, 0)
 }
 
-// TestOddBlocks checks blocks whose size is no multiple of 16. They count where a block of 16 ends.
+// TestOddBlocks checks blocks whose size is no multiple of 16. The blocks count where a block of 16
+// ends.
 func TestOddBlocks(t *testing.T) {
 	for _, size := range []int{1, 2, 5, 8, 15, 17, 24, 100} {
 		e := newEngine(t, 1000)

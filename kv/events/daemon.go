@@ -29,7 +29,7 @@ type Daemon struct {
 }
 
 // NewDaemon makes a Sink for the daemon with the given gRPC socket; the path may begin with
-// unix://. It connects at the first report.
+// unix://. NewDaemon connects at the first report.
 func NewDaemon(socket string) (*Daemon, error) {
 	path := strings.TrimPrefix(socket, "unix://")
 	if !strings.HasPrefix(path, "/") {

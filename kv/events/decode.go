@@ -29,8 +29,8 @@ const (
 // hash is an engine's name of a block: a number, or the first 16 bytes of a longer one.
 type hash [2]uint64
 
-// event is an event as it was sent. Its memory is reused for the next one. Its texts alias the
-// payload.
+// event is an event as it was sent. The event's memory is reused for the next one. The event's
+// texts alias the payload.
 type event struct {
 	kind       kind
 	hashes     []hash
@@ -143,7 +143,7 @@ func (d *decoder) decode(payload []byte, each func(*event)) error {
 	return nil
 }
 
-// frame finds the events of a batch. It checks that the whole payload is msgpack.
+// frame finds the events of a batch. frame checks that the whole payload is msgpack.
 func (d *decoder) frame(payload []byte) (events []byte, err error) {
 	r := reader{b: payload}
 	d.rank = 0

@@ -1,11 +1,12 @@
-// Package events follows the KV cache events of an inference engine. It reports to the fleet which
-// blocks of 16 tokens, by their digests, are in which tier of the engine.
+// Package events follows the KV cache events of an inference engine. The package reports to the
+// fleet which blocks of 16 tokens, by their digests, are in which tier of the engine.
 //
 // Engines (vLLM, SGLang) publish batches of events over ZeroMQ: frames of topic, sequence number
 // and a msgpack payload. The payload lists the engine's stored blocks, with their tokens, and its
-// removed blocks. A Follower subscribes to the batches. It asks for missed batches on the engine's
-// replay socket. It computes digests from the tokens (kv/block). It passes reports to a Sink: the
-// Kv.Report of the host's cgn-kvcached, or a kv/residency index of the same process.
+// removed blocks. A Follower subscribes to the batches. The Follower asks for missed batches on the
+// engine's replay socket. The Follower computes digests from the tokens (kv/block). The Follower
+// passes reports to a Sink: the Kv.Report of the host's cgn-kvcached, or a kv/residency index of
+// the same process.
 //
 // # What is known, and when it is not
 //
@@ -14,8 +15,8 @@
 // new one: its numbers go back, or it does not know the last applied batch. A silent publisher is
 // pinged, so a path that drops everything counts as a broken connection within 5 s (silence.go).
 // After Options.Trust without a connection the engine counts as one that reports nothing, not as an
-// empty one. Blocks from before the first available batch are unknown. They count as absent until
-// the engine stores them again.
+// empty one. Blocks from before the first available batch are unknown. The unknown blocks count as
+// absent until the engine stores them again.
 //
 // # Bounds
 //
@@ -27,7 +28,7 @@
 //
 // # ZeroMQ
 //
-// The package implements the needed parts of ZMTP 3 in 350 lines: NULL, SUB, DEALER and PING. It
-// checks every length before it allocates. go-zeromq/zmq4 allocates for the length that a frame
-// claims, and starts goroutines of its own. Tests use it as the other side.
+// The package implements the needed parts of ZMTP 3 in 350 lines: NULL, SUB, DEALER and PING. The
+// package checks every length before it allocates. go-zeromq/zmq4 allocates for the length that a
+// frame claims, and starts goroutines of its own. Tests use it as the other side.
 package events

@@ -31,8 +31,8 @@ type Options struct {
 	// Topic is the beginning of the wanted messages' first frame; empty: all messages.
 	Topic string
 	// Model returns the name under which the engine's model is served, or "" while it is unknown.
-	// Digests are made from it. It is called repeatedly. A new name makes the Follower forget the
-	// old blocks. Required.
+	// Digests are made from it. Model is called repeatedly. A new name makes the Follower forget
+	// the old blocks. Required.
 	Model func() string
 	// Namespace holds the other inputs that separate the engine's blocks. Model is filled in, and
 	// other empty fields become a dash.
@@ -74,7 +74,7 @@ type Follower struct {
 	report    reporting
 }
 
-// New makes a Follower. It does nothing before Run.
+// New makes a Follower. The Follower does nothing before Run.
 func New(o Options) *Follower {
 	o.MaxBlocks, o.Trust, o.Logger = cmp.Or(o.MaxBlocks, 1<<20), cmp.Or(o.Trust, 2*time.Second),
 		cmp.Or(o.Logger, slog.Default())
@@ -141,7 +141,7 @@ func (f *Follower) Run(ctx context.Context) {
 	}
 }
 
-// pause waits for d. It returns false if ctx ends first.
+// pause waits for d. pause returns false if ctx ends first.
 func pause(ctx context.Context, d time.Duration) bool {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
@@ -157,7 +157,7 @@ func pause(ctx context.Context, d time.Duration) bool {
 const modelEvery = 200 * time.Millisecond
 
 // awaitModel waits until the model's name is known. Then it prepares the parts that depend on the
-// name. It returns false if ctx ends first.
+// name. awaitModel returns false if ctx ends first.
 func (f *Follower) awaitModel(ctx context.Context) bool {
 	for {
 		if model := f.o.Model(); model != "" {
@@ -199,8 +199,8 @@ func (f *Follower) otherModel() bool {
 	return model != "" && model != f.known.model
 }
 
-// watchEngine waits until the engine or its model has changed, and returns which. It returns nil
-// when ctx ends.
+// watchEngine waits until the engine or its model has changed, and returns which. watchEngine
+// returns nil when ctx ends.
 func (f *Follower) watchEngine(ctx context.Context) error {
 	tick := time.NewTicker(modelEvery)
 	defer tick.Stop()

@@ -168,9 +168,9 @@ func TestSaidToHaveRestarted(t *testing.T) {
 	}
 }
 
-// TestOtherModel checks an engine that comes back at the same addresses with another model. It is
-// followed under the new name. The name may be known before its events or after them, and there may
-// be a replay or none.
+// TestOtherModel checks an engine that comes back at the same addresses with another model. The
+// engine is followed under the new name. The name may be known before its events or after them, and
+// there may be a replay or none.
 func TestOtherModel(t *testing.T) {
 	for _, router := range []string{"127.0.0.1:0", ""} {
 		for _, late := range []bool{false, true} {

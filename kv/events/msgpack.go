@@ -5,7 +5,7 @@ import (
 	"math"
 )
 
-// reader reads msgpack. A misfit makes it bad, and all later results are zero. It does not
+// reader reads msgpack. A misfit makes it bad, and all later results are zero. reader does not
 // allocate. https://github.com/msgpack/msgpack/blob/master/spec.md
 type reader struct {
 	b   []byte // the unread bytes
@@ -54,7 +54,7 @@ func (r *reader) number(n uint64) (v uint64) {
 	return v
 }
 
-// null reads a nil, if there is one. It returns true if there was one.
+// null reads a nil, if there is one. null returns true if there was one.
 func (r *reader) null() bool {
 	if r.next() != 0xc0 {
 		return false
@@ -63,7 +63,7 @@ func (r *reader) null() bool {
 	return true
 }
 
-// array reads the head of an array. It refuses a length beyond the remaining bytes, because each
+// array reads the head of an array. array refuses a length beyond the remaining bytes, because each
 // element takes a byte at least.
 func (r *reader) array() int {
 	switch c := r.byte(); {

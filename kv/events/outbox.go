@@ -5,7 +5,7 @@ import (
 	"github.com/cognitora/dataplane/kv/residency"
 )
 
-// These constants bound a report. They are the limits of Kv.Report.
+// These constants bound a report. The bounds are the limits of Kv.Report.
 const (
 	reportDigests = 32768
 	reportEvents  = 4096
@@ -80,7 +80,7 @@ func (o *outbox) cleared() {
 	o.changes = append(o.changes, change{kind: residency.Cleared})
 }
 
-// take moves as many changes as fit into a report's events. It copies their digests to room.
+// take moves as many changes as fit into a report's events. take copies their digests to room.
 func (o *outbox) take(events []residency.Event, room []block.Digest,
 	namespace string) ([]residency.Event, []block.Digest) {
 	for o.from < len(o.changes) && len(events) < reportEvents && len(room) < reportDigests {

@@ -28,7 +28,7 @@ type pace struct {
 
 func newPace(now time.Time) pace { return pace{paceBurst, now} }
 
-// take counts a message of n bytes. It returns the pause before the next read.
+// take counts a message of n bytes. take returns the pause before the next read.
 func (p *pace) take(n int, now time.Time) time.Duration {
 	passed := min(max(now.Sub(p.at), 0), time.Minute) // long enough to restore more than a burst
 	p.left = min(p.left+int64(passed.Seconds()*paceRate), paceBurst) - int64(n) - paceMessage
@@ -39,7 +39,7 @@ func (p *pace) take(n int, now time.Time) time.Duration {
 	return 0
 }
 
-// read reads a message. It pauses if too much was read.
+// read reads a message. read pauses if too much was read.
 func (f *Follower) read(ctx context.Context, s *socket) ([][]byte, error) {
 	parts, err := s.message()
 	if err != nil {

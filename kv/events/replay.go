@@ -21,8 +21,8 @@ const (
 // endOfReplay is the sequence number that ends a replay.
 const endOfReplay = ^uint64(0)
 
-// batchOf finds number and payload in a message. They are its last two frames. An empty frame
-// precedes them in replies, and a topic may precede them.
+// batchOf finds number and payload in a message. Number and payload are its last two frames. An
+// empty frame precedes them in replies, and a topic may precede them.
 func batchOf(parts [][]byte) (seq uint64, payload []byte, err error) {
 	n := len(parts)
 	if n < 2 || n > 4 || len(parts[n-2]) != 8 {

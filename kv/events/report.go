@@ -93,8 +93,8 @@ func (f *Follower) reportAll(ctx context.Context) {
 	}
 }
 
-// fill makes the next report. It returns false if there is nothing to report. alive allows a report
-// without events.
+// fill makes the next report. fill returns false if there is nothing to report. alive allows a
+// report without events.
 func (f *Follower) fill(p *parcel, alive bool) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()

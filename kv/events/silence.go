@@ -19,8 +19,8 @@ const (
 // errSilent says that a publisher has stopped answering pings.
 var errSilent = errors.New("kvevents: the publisher answers no pings")
 
-// probing makes the kernel check on an idle connection whether the peer's host exists. It gives up
-// a little later than the pings.
+// probing makes the kernel check on an idle connection whether the peer's host exists. The kernel
+// gives up a little later than the pings.
 var probing = net.KeepAliveConfig{Enable: true, Idle: pingEvery, Interval: pingEvery, Count: pingsLost + 1}
 
 // attend sets the kernel's keepalive and timeouts for a connection.
@@ -31,7 +31,7 @@ func attend(conn net.Conn) {
 	}
 }
 
-// ping is a frame that asks for a PONG. It asks the peer for no timeout of its own.
+// ping is a frame that asks for a PONG. ping asks the peer for no timeout of its own.
 var ping = appendFrame(nil, flagCommand, []byte("\x04PING\x00\x00"))
 
 // awaitFrame returns when a frame begins. A peer that knows pings gets one after pingEvery of

@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// pinged is a peer of ZMTP 3.minor. It answers a given number of pings, and publishes after a given
-// number.
+// pinged is a peer of ZMTP 3.minor. pinged answers a given number of pings, and publishes after a
+// given number.
 type pinged struct {
 	minor         byte
 	answers, says int

@@ -18,7 +18,7 @@ import (
 
 var client = &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
 
-// ask sends a prompt of token ids. It returns how many of them the engine had cached.
+// ask sends a prompt of token ids. ask returns how many of them the engine had cached.
 func ask(t *testing.T, url string, tokens []uint32, more fields) int {
 	t.Helper()
 	body := fields{"model": "m", "prompt": tokens, "max_tokens": 1}
@@ -48,8 +48,8 @@ func ask(t *testing.T, url string, tokens []uint32, more fields) int {
 }
 
 // TestSimulatedEngine compares the knowledge about an engine with the engine's own count of cached
-// tokens. It uses prompts with common beginnings, salts, evictions, and each form of events. The
-// engine finds min(matched, floor((prompt-1)/block)) of its blocks.
+// tokens. The test uses prompts with common beginnings, salts, evictions, and each form of events.
+// The engine finds min(matched, floor((prompt-1)/block)) of its blocks.
 func TestSimulatedEngine(t *testing.T) {
 	t.Parallel()
 	for _, kv := range []sim.KVEvents{

@@ -21,8 +21,8 @@ type engineBlocks struct {
 	free    []uint32         // free slots
 	room    map[int][]uint32 // free places in digests, by the number of adjacent ones
 	// owners counts, by the first 8 bytes of a digest, how many blocks of each tier contain the
-	// digest. Blocks that part within a digest block of 16 tokens share the digests before it. It
-	// is nil while all blocks have 16 tokens, because then only one block contains a digest.
+	// digest. Blocks that part within a digest block of 16 tokens share the digests before it.
+	// owners is nil while all blocks have 16 tokens, because then only one block contains a digest.
 	owners map[uint64]*[media]uint32
 }
 
@@ -124,8 +124,8 @@ func (t *engineBlocks) own(slot uint32, index int) {
 	}
 }
 
-// disown notes that a tier no longer has the block of a slot. It passes each digest that no other
-// block of the tier contains to gone.
+// disown notes that a tier no longer has the block of a slot. disown passes each digest that no
+// other block of the tier contains to gone.
 func (t *engineBlocks) disown(slot uint32, index int, gone func([]block.Digest)) {
 	digests := t.digestsOf(slot)
 	if t.owners == nil {

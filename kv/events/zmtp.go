@@ -47,7 +47,7 @@ type socket struct {
 	pongs bool // the peer has answered a ping
 }
 
-// open exchanges greetings as a socket of type kind. It checks that the peer has one of the given
+// open exchanges greetings as a socket of type kind. open checks that the peer has one of the given
 // types.
 func open(conn net.Conn, kind string, peers ...string) (*socket, error) {
 	s := &socket{conn: conn, r: bufio.NewReaderSize(conn, 64<<10)}
@@ -119,7 +119,7 @@ func checkReady(command []byte, peers []string) error {
 	return fmt.Errorf("%w: its READY names no socket type", errZMTP)
 }
 
-// property reads a value with its length in a byte before it. It returns nil if the value is
+// property reads a value with its length in a byte before it. property returns nil if the value is
 // incomplete.
 func property(b []byte) (value, rest []byte) {
 	if len(b) == 0 || int(b[0]) > len(b)-1 {
@@ -173,8 +173,8 @@ func unexpected(err error) error {
 	return err
 }
 
-// message reads the next message. Its frames are valid until the next call. It answers pings on the
-// way and ignores other commands.
+// message reads the next message. The message's frames are valid until the next call. message
+// answers pings on the way and ignores other commands.
 func (s *socket) message() ([][]byte, error) {
 	if cap(s.buf) > 4*growBy {
 		s.buf = nil // a message of this size is rare
@@ -211,7 +211,7 @@ func (s *socket) message() ([][]byte, error) {
 	return s.part, nil
 }
 
-// command answers a ping with its context. It notes the answer to a ping of its own.
+// command answers a ping with its context. command notes the answer to a ping of its own.
 func (s *socket) command(body []byte) error {
 	name, rest := property(body)
 	s.pongs = s.pongs || string(name) == "PONG"

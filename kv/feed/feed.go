@@ -37,7 +37,8 @@ func (r *Reader) Close() {
 	r.w.Close()
 }
 
-// Next waits for the next message, which is valid until the next call. Its error is the context's.
+// Next waits for the next message, which is valid until the next call. Next's error is the
+// context's.
 func (r *Reader) Next(ctx context.Context) (*pb.WatchResponse, error) {
 	if b := &r.batch; b.Part == residency.Changes && len(b.Blocks) <= 64 {
 		r.timer.Reset(linger)

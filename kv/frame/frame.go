@@ -55,7 +55,7 @@ const (
 // Status is the result of an operation, or of one address of a batch.
 type Status uint8
 
-// These are the statuses. Those from BadFrame on come in frames with OpError.
+// These are the statuses. The statuses from BadFrame on come in frames with OpError.
 const (
 	StatusOK         Status = 0
 	StatusMiss       Status = 1

@@ -144,8 +144,8 @@ func (x *Index) done(h *holder, parent uint64) {
 	}
 }
 
-// settle places up to some blocks whose parents have become known. It returns true if no such block
-// is left.
+// settle places up to some blocks whose parents have become known. settle returns true if no such
+// block is left.
 func (x *Index) settle(some int) bool {
 	c := &x.chains
 	for ; len(c.ready) > 0 && some > 0; some-- {

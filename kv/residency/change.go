@@ -12,7 +12,7 @@ type news struct {
 	adapter     uint8 // its number in the holder; 0: none, or unknown
 }
 
-// set applies news. It tells watchers if the news changes anything.
+// set applies news. set tells watchers if the news changes anything.
 func (x *Index) set(h *holder, n *news) {
 	slot := h.find(n.digest, n.namespace, n.layer)
 	if slot == 0 {
@@ -80,8 +80,8 @@ func (x *Index) adopt(n *news) {
 // displaceSearch bounds the slots searched for a block that gives way to a pinned one.
 const displaceSearch = 64
 
-// displace drops an unpinned block of an engine for a pinned one. It returns false if it finds none
-// nearby.
+// displace drops an unpinned block of an engine for a pinned one. displace returns false if it
+// finds none nearby.
 func (x *Index) displace(h *holder) bool {
 	for range min(displaceSearch, h.used) {
 		if h.hand++; h.hand > h.used {

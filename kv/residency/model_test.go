@@ -273,8 +273,8 @@ func (m *mirror) follow(w *Watcher, end <-chan struct{}) error {
 	}
 }
 
-// compareAll compares mirrors with the truth. It compares positions, which the truth does not have,
-// between the mirrors.
+// compareAll compares mirrors with the truth. compareAll compares positions, which the truth does
+// not have, between the mirrors.
 func (m *truth) compareAll(t *testing.T, mirrors []mirror) {
 	if len(m.blocks) == 0 {
 		t.Error("nothing is left to compare")

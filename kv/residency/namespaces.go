@@ -6,8 +6,8 @@ import (
 	"github.com/cognitora/dataplane/kv/block"
 )
 
-// maxNamespaces bounds the namespaces at a time. It includes those without blocks that are still in
-// the ring.
+// maxNamespaces bounds the namespaces at a time. maxNamespaces includes those without blocks that
+// are still in the ring.
 const maxNamespaces = 1 << 16
 
 // namespaces numbers the namespaces of blocks. A namespace without blocks loses its number once the
@@ -44,7 +44,7 @@ func (n *namespaces) find(id block.ModelID) (uint16, bool) {
 	return i, ok
 }
 
-// add numbers a new namespace. It returns false if the text is malformed or all numbers are taken.
+// add numbers a new namespace. add returns false if the text is malformed or all numbers are taken.
 // oldest is the oldest change in the ring.
 func (n *namespaces) add(id block.ModelID, text string, oldest uint64) (uint16, bool) {
 	parsed, err := block.ParseNamespace(text)

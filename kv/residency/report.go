@@ -30,7 +30,7 @@ type Event struct {
 	Namespace string // canonical text of a model's namespace
 	Tier      Tiers  // tier of the change
 	Pinned    bool   // the engine will not evict the stored blocks
-	// name of the blocks' LoRA adapter; empty: none. It is a label, because digests differ by
+	// name of the blocks' LoRA adapter; empty: none. The name is a label, because digests differ by
 	// adapter anyway
 	Adapter string
 	Parent  block.Digest
@@ -78,7 +78,7 @@ func (x *Index) Report(r *Report) error {
 	return nil
 }
 
-// check refuses a malformed report. It returns the namespaces' ids.
+// check refuses a malformed report. check returns the namespaces' ids.
 func (x *Index) check(r *Report) ([]block.ModelID, error) {
 	bad := func(format string, args ...any) ([]block.ModelID, error) {
 		return nil, fmt.Errorf("%w: %s", ErrReport, fmt.Sprintf(format, args...))
@@ -119,7 +119,8 @@ func (x *Index) check(r *Report) ([]block.ModelID, error) {
 	return ids, nil
 }
 
-// accept finds the reporting holder. It returns nil without an error if there is nothing to apply.
+// accept finds the reporting holder. accept returns nil without an error if there is nothing to
+// apply.
 func (x *Index) accept(r *Report) (*holder, error) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -169,7 +170,7 @@ func (x *Index) replace(old *holder) *holder {
 	return h
 }
 
-// take applies some blocks of an event. It returns the last one as the parent of the next blocks.
+// take applies some blocks of an event. take returns the last one as the parent of the next blocks.
 func (x *Index) take(h *holder, e *Event, id block.ModelID, digests []block.Digest, parent uint64) uint64 {
 	x.mu.Lock()
 	defer x.mu.Unlock()

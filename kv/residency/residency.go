@@ -1,13 +1,13 @@
 // Package residency is the index of a host's blocks: in the daemon's own tiers, by its store, and
-// in its engines' caches, by their reports. It streams that to any number of watchers: a snapshot,
-// then numbered changes.
+// in its engines' caches, by their reports. The index streams that to any number of watchers: a
+// snapshot, then numbered changes.
 //
 // # Holders
 //
 // A holder has blocks, and has a number. The daemon's tiers are holder 1, and every incarnation of
 // an engine is a holder of its own. No number is used twice. So nothing needs to be cleared block
-// by block when an engine restarts. Its old holder goes in constant time here, and with one event
-// for a watcher.
+// by block when an engine restarts. The engine's old holder goes in constant time here, and with
+// one event for a watcher.
 //
 // # Watching
 //
@@ -55,12 +55,12 @@ const (
 
 	anyTier = Device | Host | Disk | Shared
 
-	// Pinned is no tier. It is set together with an engine's tiers: the engine will not evict the
-	// block.
+	// Pinned is no tier. Pinned is set together with an engine's tiers: the engine will not evict
+	// the block.
 	Pinned Tiers = 1 << 4
 )
 
-// Name is the first 8 bytes of a digest. It identifies a block here and to watchers. Digests of
+// Name is the first 8 bytes of a digest. Name identifies a block here and to watchers. Digests of
 // tokens are hashes. Among the four million possible blocks of a namespace, two have one name once
 // in two million times. Routing confuses these two, and also names that a client constructs for
 // that purpose. The bytes of a block do not depend on names.
@@ -128,7 +128,7 @@ type holder struct {
 	heard   time.Time         // time of an engine's last report
 }
 
-// New makes an empty index. Its epoch is the present time.
+// New makes an empty index. The index's epoch is the present time.
 func New(o Options) *Index {
 	if o.MaxBlocks <= 0 {
 		o.MaxBlocks = 1 << 22
@@ -200,8 +200,8 @@ type Change struct {
 	Present   bool
 }
 
-// Apply applies a change of the store. It may be called under the store's lock. It ignores blocks
-// of client keys, because they belong to no prompt.
+// Apply applies a change of the store. Apply may be called under the store's lock. Apply ignores
+// blocks of client keys, because they belong to no prompt.
 func (x *Index) Apply(c *Change) {
 	if block.OfKeys(c.Namespace) {
 		return
@@ -222,8 +222,8 @@ func (x *Index) Apply(c *Change) {
 	x.settle(settleStep)
 }
 
-// space returns the number of a namespace. It adds an unknown namespace if the news is of a present
-// block.
+// space returns the number of a namespace. space adds an unknown namespace if the news is of a
+// present block.
 func (x *Index) space(id block.ModelID, text string, present bool) (uint16, bool) {
 	ns, ok := x.namespaces.find(id)
 	if !ok && present {

@@ -47,8 +47,8 @@ func TestPositions(t *testing.T) {
 	}
 }
 
-// TestPositionFromEngine stores a block without its parent. It must get the position that an engine
-// reports.
+// TestPositionFromEngine stores a block without its parent. The block must get the position that an
+// engine reports.
 func TestPositionFromEngine(t *testing.T) {
 	space, chain := spaceOf("m", 0), chainOf("p", 40)
 	for name, before := range map[string]bool{"report first": true, "block first": false} {

@@ -8,7 +8,8 @@ import (
 	"github.com/cognitora/dataplane/kv/block"
 )
 
-// entry is a block of a holder or, in the ring, a change of one. It has no pointers and no padding.
+// entry is a block of a holder or, in the ring, a change of one. entry has no pointers and no
+// padding.
 type entry struct {
 	name Name
 	// first 8 bytes of the leader's digest; for a waiting block: the slots before and after it in
@@ -50,7 +51,7 @@ const (
 
 // heldBlocks holds the blocks of a holder in slots. A slot stays in place until its block is
 // removed. A linear hash table of chains runs through the slots and grows by one bucket per block.
-// It never shrinks.
+// heldBlocks never shrinks.
 type heldBlocks struct {
 	seeds   [2]uint64
 	slabs   []*[slabSize]entry
@@ -151,7 +152,8 @@ func (t *heldBlocks) remove(slot uint32) {
 	t.count--
 }
 
-// grow adds a bucket if there are as many blocks as buckets. It moves the bucket's blocks into it.
+// grow adds a bucket if there are as many blocks as buckets. grow moves the bucket's blocks into
+// it.
 func (t *heldBlocks) grow() {
 	if t.count < int(t.buckets) {
 		return

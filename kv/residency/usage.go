@@ -101,8 +101,8 @@ func (x *Index) count(h *holder, e *entry, by int64) {
 	}
 }
 
-// Usage returns the engines' reported blocks by engine, namespace and adapter. It returns at most
-// limit rows, those with the most blocks.
+// Usage returns the engines' reported blocks by engine, namespace and adapter. Usage returns at
+// most limit rows, those with the most blocks.
 func (x *Index) Usage(limit int) []EngineUsage {
 	x.mu.Lock()
 	var all []EngineUsage

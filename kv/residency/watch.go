@@ -116,8 +116,8 @@ const (
 	batchScans  = 4 * batchBlocks // slots searched for them
 )
 
-// Next reads the next batch into b, whose memory it reuses. It waits until there is one. Its error
-// is the context's.
+// Next reads the next batch into b, whose memory it reuses. Next waits until there is one. Next's
+// error is the context's.
 func (w *Watcher) Next(ctx context.Context, b *Batch) error {
 	for {
 		wake, done := w.step(b)
@@ -138,7 +138,7 @@ func (w *Watcher) Next(ctx context.Context, b *Batch) error {
 	}
 }
 
-// step reads a part. It returns a channel to wait on if there is nothing to read. It returns
+// step reads a part. step returns a channel to wait on if there is nothing to read. step returns
 // neither after progress without a batch.
 func (w *Watcher) step(b *Batch) (wake <-chan struct{}, done bool) {
 	x := w.x
@@ -184,7 +184,7 @@ func (w *Watcher) begin(b *Batch) {
 	w.first, w.stage, w.holder, w.slot = w.next, reads, 0, 0
 }
 
-// readChanges reads from the ring. It returns true if the batch has content.
+// readChanges reads from the ring. readChanges returns true if the batch has content.
 func (w *Watcher) readChanges(b *Batch) bool {
 	r := &w.x.ring
 	b.reset(Changes)
@@ -203,7 +203,7 @@ func (w *Watcher) readChanges(b *Batch) bool {
 	return true
 }
 
-// add adds a change to a batch. It skips changes of departed holders.
+// add adds a change to a batch. add skips changes of departed holders.
 func (w *Watcher) add(b *Batch, e *entry) {
 	if e.tiers == markGone {
 		b.Gone = append(b.Gone, e.next)
@@ -248,7 +248,7 @@ func (w *Watcher) put(b *Batch, h *holder, e *entry) {
 	b.Blocks = append(b.Blocks, k)
 }
 
-// readTable reads some slots of the snapshot. It returns true if the batch has content.
+// readTable reads some slots of the snapshot. readTable returns true if the batch has content.
 func (w *Watcher) readTable(b *Batch) bool {
 	b.reset(Snapshot)
 	h := w.x.holders[w.holder]

@@ -1,6 +1,6 @@
-// Package admission caps the requests in flight. It queues nothing: a request over a cap is refused
-// at once, so that its client can ask elsewhere. The package also holds the retry budget, which
-// bounds the retries during an outage.
+// Package admission caps the requests in flight. The package queues nothing: a request over a cap
+// is refused at once, so that its client can ask elsewhere. The package also holds the retry
+// budget, which bounds the retries during an outage.
 package admission
 
 import (
@@ -89,8 +89,8 @@ func (g *Gate) Each(f func(model, role string, inFlight, limit int64)) {
 	}
 }
 
-// Handle returns the counter of a (model, role). It returns the same counter until Drop. It takes a
-// lock: call it when a fleet snapshot is built and keep the result with the snapshot.
+// Handle returns the counter of a (model, role). Handle returns the same counter until Drop. Handle
+// takes a lock: call it when a fleet snapshot is built and keep the result with the snapshot.
 func (g *Gate) Handle(model, role string) *Handle {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -133,7 +133,7 @@ func (h *Handle) limit() int64 {
 	return h.gate.maxQueue.Load()
 }
 
-// Admit returns a permit, or ErrModelFull or ErrGlobalFull. It neither blocks nor allocates.
+// Admit returns a permit, or ErrModelFull or ErrGlobalFull. Admit neither blocks nor allocates.
 func (h *Handle) Admit() (Permit, error) {
 	// The model's counter comes first. When the router is full, the count taken here is given back.
 	// Meanwhile it can only refuse requests that the full router would refuse as well.
@@ -160,7 +160,7 @@ func (p *Permit) Out() bool { return p.handle != nil && atomic.LoadUint32(&p.rel
 // On says whether the permit is held and counts for h.
 func (p *Permit) On(h *Handle) bool { return p.handle == h && p.Out() }
 
-// Move makes a held permit count for another (model, role). It returns ErrModelFull and changes
+// Move makes a held permit count for another (model, role). Move returns ErrModelFull and changes
 // nothing when that (model, role) is full. Don't run it at the same time as Release.
 func (p *Permit) Move(to *Handle) error {
 	if p.handle == to {
@@ -174,7 +174,7 @@ func (p *Permit) Move(to *Handle) error {
 	return nil
 }
 
-// Release gives the permit back. It does nothing on the zero Permit and after the first call.
+// Release gives the permit back. Release does nothing on the zero Permit and after the first call.
 func (p *Permit) Release() {
 	if p.handle == nil || !atomic.CompareAndSwapUint32(&p.released, 0, 1) {
 		return

@@ -11,7 +11,7 @@ const (
 )
 
 // Budget bounds retries to a percentage of the last 10 seconds' requests. A floor allows a few
-// retries even without traffic. It is safe for concurrent use, without locks.
+// retries even without traffic. Budget is safe for concurrent use, without locks.
 type Budget struct {
 	percent, floor int64
 	now            func() time.Time
@@ -29,7 +29,7 @@ func NewBudget(percent, floor int, now func() time.Time) *Budget {
 	return &Budget{percent: int64(percent), floor: int64(floor), now: now, epoch: now()}
 }
 
-// Request counts one request from a client. It is called once per request, not per attempt.
+// Request counts one request from a client. Request is called once per request, not per attempt.
 func (b *Budget) Request() { b.requests.add(b.second(), 1) }
 
 // Allow takes one retry out of the budget, or returns false when the budget is spent. Concurrent

@@ -1,6 +1,6 @@
-// Package answer passes an answer of a leg on to its place and reads it on the way. It reads the
-// usage, the failure and the spacing of the events. One code reads answers for the client and
-// answers that the router keeps.
+// Package answer passes an answer of a leg on to its place and reads it on the way. The package
+// reads the usage, the failure and the spacing of the events. One code reads answers for the client
+// and answers that the router keeps.
 package answer
 
 import (
@@ -15,15 +15,16 @@ import (
 
 // Place is the destination of a leg's answer: the client, or memory of the router.
 type Place interface {
-	// Take passes on the answer in ex, whose head and, for a stream, first event have been read. It
-	// closes ex at the end. It tells s of every event and piece, or has the request's plan do so.
-	// After an error nothing has been passed on: ex stays the caller's, who may ask another node.
+	// Take passes on the answer in ex, whose head and, for a stream, first event have been read.
+	// Take closes ex at the end. Take tells s of every event and piece, or has the request's plan
+	// do so. After an error nothing has been passed on: ex stays the caller's, who may ask another
+	// node.
 	Take(ex *relay.Exchange, s Source) error
 }
 
 // Source observes an answer on its way to a Place.
 type Source interface {
-	// Event looks at one event of a stream, read at time now, and says whether to pass it on. It
+	// Event looks at one event of a stream, read at time now, and says whether to pass it on. Event
 	// may blank parts of the event's data. An event without Raw announces an event that is too long
 	// to be looked at.
 	Event(e sse.Event, now time.Time) (keep bool)

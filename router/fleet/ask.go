@@ -8,8 +8,8 @@ import (
 	"github.com/cognitora/dataplane/router/health"
 )
 
-// asker talks to one node between its checks. It asks a static node for its models and load. It
-// opens connections to any node that is well again. It is the health.Subject of its node.
+// asker talks to one node between its checks. asker asks a static node for its models and load.
+// asker opens connections to any node that is well again. asker is the health.Subject of its node.
 type asker struct {
 	fleet *Fleet
 	node  *Node
@@ -56,9 +56,9 @@ func (a *asker) Answers(ctx context.Context) error {
 	return a.discover(ctx)
 }
 
-// Checked runs after each check. It notices an engine that has restarted. It opens connections to a
-// node that is new or was unwell. It ignores a failure, because the next request or check meets the
-// same failure.
+// Checked runs after each check. Checked notices an engine that has restarted. Checked opens
+// connections to a node that is new or was unwell. Checked ignores a failure, because the next
+// request or check meets the same failure.
 func (a *asker) Checked(ctx context.Context, well, restarted bool) {
 	if restarted {
 		a.restarted(ctx)

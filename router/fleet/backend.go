@@ -159,7 +159,8 @@ func (b Backend) checkEvents() error {
 	return kvevents.Check(b.KVEvents, b.KVReplay)
 }
 
-// CheckBackends validates each backend. It also checks that no two backends are the same node.
+// CheckBackends validates each backend. CheckBackends also checks that no two backends are the same
+// node.
 func CheckBackends(backends []Backend) error {
 	ids := map[string]string{}
 	for _, b := range backends {

@@ -20,7 +20,7 @@ const (
 	metricsRetry   = time.Minute // for an engine without /metrics
 )
 
-// discovery is an engine's description of itself. It is immutable.
+// discovery is an engine's description of itself. discovery is immutable.
 type discovery struct {
 	asked       bool   // the engine was asked for its models
 	refusal     string // the engine's answer, when that is no model list
@@ -93,9 +93,9 @@ func (n *Node) noModels() string {
 	return d.noModels()
 }
 
-// clientKeys says whether the engine may ask for the keys of clients. That is so when its model is
-// configured and its own key is not. The router then cannot read the model list and does not need
-// it.
+// clientKeys says whether the engine may ask for the keys of clients. The engine may ask for them
+// when its model is configured and its own key is not. The router then cannot read the model list
+// and does not need it.
 func (a *asker) clientKeys() bool {
 	return a.node.Pool.Target().Authorization == "" && len(a.node.Info().Models) > 0
 }
@@ -128,7 +128,7 @@ func (a *asker) restarted(ctx context.Context) {
 	})
 }
 
-// readModels reads an OpenAI model list. It takes the engine's kind from owned_by.
+// readModels reads an OpenAI model list. readModels takes the engine's kind from owned_by.
 func readModels(body []byte) (models []string, engine string, err error) {
 	var list struct {
 		Data []struct {
@@ -223,7 +223,7 @@ func slotsOf(said float64) int32 {
 	return int32(said)
 }
 
-// slots asks a llama.cpp server how many requests it computes at once. It returns last when the
+// slots asks a llama.cpp server how many requests it computes at once. slots returns last when the
 // server does not say.
 func (a *asker) slots(ctx context.Context, last int32) int32 {
 	status, body, err := a.node.Health.Get(ctx, "/props")

@@ -105,8 +105,8 @@ func (f *Fleet) listNodes(l cluster.Listing) {
 	}
 }
 
-// putNode takes one heartbeat. It ignores an unusable value. When only an address in the value is
-// unusable, it uses the rest.
+// putNode takes one heartbeat. putNode ignores an unusable value. When only an address in the value
+// is unusable, it uses the rest.
 func (f *Fleet) putNode(e cluster.Entry) {
 	id := strings.TrimPrefix(e.Key, cluster.NodesPrefix)
 	health, err := cluster.ParseNodeHealth(id, e.Value)
@@ -180,7 +180,7 @@ func (f *Fleet) deleteNode(key string) {
 }
 
 // sweepEtcd removes the nodes that did not come back after an outage, and notices heartbeats that
-// have stopped. It does nothing while etcd does not answer.
+// have stopped. sweepEtcd does nothing while etcd does not answer.
 func (f *Fleet) sweepEtcd(now time.Time) {
 	if f.etcd.stale {
 		return
@@ -215,8 +215,8 @@ func etcdInfo(h *cluster.NodeHealth) *Info {
 	}
 }
 
-// listCordons lifts the unlisted cordons. It lifts none when etcd lost its data, because no
-// operator lifted them.
+// listCordons lifts the unlisted cordons. listCordons lifts none when etcd lost its data, because
+// no operator lifted them.
 func (f *Fleet) listCordons(l cluster.Listing) {
 	listed := map[string]bool{}
 	for _, e := range l.Entries {
@@ -255,8 +255,8 @@ func (f *Fleet) deleteCordon(key string) {
 	f.setCordon(strings.TrimPrefix(key, cluster.CordonPrefix), cluster.Cordon{}, false)
 }
 
-// setCordon cordons a node, or lifts the cordon. It works on static nodes too. The cordon of an
-// absent node waits for the node.
+// setCordon cordons a node, or lifts the cordon. setCordon works on static nodes too. The cordon of
+// an absent node waits for the node.
 func (f *Fleet) setCordon(id string, c cluster.Cordon, on bool) {
 	if on {
 		f.etcd.cordons[id] = c

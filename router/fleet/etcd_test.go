@@ -72,7 +72,7 @@ func (e *etcdFleet) put(key, value string) {
 	}
 }
 
-// agent registers a node. It stays until the test ends or stop is called.
+// agent registers a node. The node stays until the test ends or stop is called.
 func (e *etcdFleet) agent(h cluster.NodeHealth) (stop func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	r := cluster.NewRegistrar(e.client, cluster.Registration{
@@ -250,8 +250,9 @@ func (w lineWriter) Write(line []byte) (int, error) {
 	return len(line), nil
 }
 
-// TestEtcdComesBackEmpty checks the known nodes during an outage of etcd. They go on serving. They
-// stay when etcd comes back without them, until their agents have had time to register again.
+// TestEtcdComesBackEmpty checks the known nodes during an outage of etcd. The nodes go on serving.
+// The nodes stay when etcd comes back without them, until their agents have had time to register
+// again.
 func TestEtcdComesBackEmpty(t *testing.T) {
 	t.Parallel()
 	e := newEtcdFleet(t, func(o *Options) { o.Grace = 3 * time.Second })

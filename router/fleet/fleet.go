@@ -40,10 +40,10 @@ type Options struct {
 	// Warm is the number of connections opened to a node when it joins or comes back; 0: none.
 	Warm   int
 	Logger *slog.Logger // nil = slog.Default
-	// Lag is called with the age of each change that an agent reports, at most. It may be nil.
+	// Lag is called with the age of each change that an agent reports, at most. Lag may be nil.
 	Lag func(time.Duration)
-	// EventLag is called with the age of each kernel event when the fleet looks into it. It may be
-	// nil.
+	// EventLag is called with the age of each kernel event when the fleet looks into it. EventLag
+	// may be nil.
 	EventLag func(time.Duration)
 
 	ProbeInterval     time.Duration // health check of a healthy node; 5 s
@@ -168,7 +168,7 @@ func New(o Options) (*Fleet, error) {
 	return f, nil
 }
 
-// Load returns the latest snapshot. It allocates nothing. The caller may keep the snapshot.
+// Load returns the latest snapshot. Load allocates nothing. The caller may keep the snapshot.
 func (f *Fleet) Load() *Snapshot { return f.snap.Load() }
 
 // healths yields the health of each node in the latest snapshot.
@@ -180,7 +180,7 @@ func (f *Fleet) healths(yield func(*health.Node) bool) {
 	}
 }
 
-// Tell takes an event of a connection of this host. It does not block. When the queue is full, it
+// Tell takes an event of a connection of this host. Tell does not block. When the queue is full, it
 // counts the event and drops it; the next look finds the cause.
 func (f *Fleet) Tell(e peerevents.Event) { f.watch.Tell(e) }
 
@@ -269,7 +269,7 @@ func (f *Fleet) publish() {
 	f.dirty = false
 }
 
-// add makes a node a member. It refuses a node beyond maxNodes.
+// add makes a node a member. add refuses a node beyond maxNodes.
 func (f *Fleet) add(id, identity string, source Source, info *Info, target relay.Target) *member {
 	if len(f.members) >= maxNodes {
 		f.problem(source.subject(), id, "the fleet is full")
@@ -296,7 +296,8 @@ func (f *Fleet) add(id, identity string, source Source, info *Info, target relay
 	return m
 }
 
-// start begins the member's checks. They end when the member leaves, which also closes its pool.
+// start begins the member's checks. The checks end when the member leaves, which also closes its
+// pool.
 func (f *Fleet) start(m *member) {
 	ctx, cancel := context.WithCancel(f.ctx)
 	m.cancel = cancel

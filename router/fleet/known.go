@@ -3,14 +3,16 @@ package fleet
 import "time"
 
 // modelMemory is how long a model stays known after the last node of etcd that served it has left.
-// Its agent may come back. Until then the answer to a request is "not now", not "no such model".
+// The node's agent may come back. Until then the answer to a request is "not now", not "no such
+// model".
 const modelMemory = 10 * time.Minute
 
 // maxDeparted bounds the departed models kept in memory. A model beyond it is forgotten at once.
 const maxDeparted = 4096
 
-// rememberDeparted keeps a departed model of etcd's nodes in s for modelMemory. It does not keep a
-// model whose backend the configuration dropped, or whose engine stopped listing it.
+// rememberDeparted keeps a departed model of etcd's nodes in s for modelMemory. rememberDeparted
+// does not keep a model whose backend the configuration dropped, or whose engine stopped listing
+// it.
 func (f *Fleet) rememberDeparted(s *Snapshot, now time.Time) {
 	if old := f.snap.Load(); old != nil {
 		for _, m := range old.models {

@@ -19,7 +19,7 @@ const (
 	Metrics   Origin = "metrics"   // the metrics of a static node's engine
 )
 
-// Load is a node's load as this router knows it. It is immutable once published.
+// Load is a node's load as this router knows it. Load is immutable once published.
 type Load struct {
 	load.Load        // the last figures; too old figures are unknown
 	From      Origin // origin of these figures
@@ -69,8 +69,8 @@ func foreign(held float64, ours int32) int32 {
 	return int32(max(0, min(held-float64(ours), load.MaxRequests)))
 }
 
-// foreignWaiting returns how many waiting requests are not this router's. It never returns more
-// than foreign(held, ours).
+// foreignWaiting returns how many waiting requests are not this router's. foreignWaiting never
+// returns more than foreign(held, ours).
 func foreignWaiting(held, waiting float64, ours int32) int32 {
 	return min(foreign(waiting, 0), foreign(held, ours))
 }
@@ -132,5 +132,5 @@ func (n *Node) setSlots() {
 	n.slots.Store(slots)
 }
 
-// Load returns the node's latest load. It is immutable.
+// Load returns the node's latest load. Load is immutable.
 func (n *Node) Load() *Load { return n.load.Load() }

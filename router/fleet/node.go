@@ -1,6 +1,6 @@
-// Package fleet knows the nodes: their addresses, models, load and requests in flight. It publishes
-// immutable snapshots that requests read without a lock. Package health below router/ follows the
-// health of each node.
+// Package fleet knows the nodes: their addresses, models, load and requests in flight. The package
+// publishes immutable snapshots that requests read without a lock. Package health below router/
+// follows the health of each node.
 package fleet
 
 import (
@@ -66,7 +66,7 @@ type ending struct {
 	closed  atomic.Bool   // drained is closed
 }
 
-// Info holds the facts of a node that change rarely. It is immutable. A change makes a new Info.
+// Info holds the facts of a node that change rarely. Info is immutable. A change makes a new Info.
 type Info struct {
 	Address       string // URL
 	Role          cluster.Role
@@ -95,10 +95,10 @@ func (i *Info) VRAM() float32 {
 }
 
 // Throughput returns the tensor-parallel width times the dtype's speed relative to 16-bit floats.
-// It is NaN if either is unknown.
+// Throughput is NaN if either is unknown.
 func (i *Info) Throughput() float32 { return policy.Throughput(i.TP, i.DType) }
 
-// hashID is FNV-1a. Its result is the same in every process and version.
+// hashID is FNV-1a. hashID's result is the same in every process and version.
 func hashID(id string) uint64 {
 	h := uint64(14695981039346656037)
 	for i := range len(id) {
@@ -133,7 +133,7 @@ func (n *Node) setInfo(info *Info) {
 // Info returns the facts of the node that change rarely.
 func (n *Node) Info() *Info { return n.info.Load() }
 
-// Ref returns the node's incarnation in the prefix index. It changes when the engine comes back
+// Ref returns the node's incarnation in the prefix index. Ref changes when the engine comes back
 // with an empty cache.
 func (n *Node) Ref() prefix.Ref { return prefix.Ref(n.ref.Load()) }
 
@@ -149,8 +149,8 @@ func (n *Node) Full() bool {
 	return limit > 0 && n.InFlight() >= limit
 }
 
-// UpstreamModel returns the engine's name for the canonical model name. It is the same string
-// unless the names differ.
+// UpstreamModel returns the engine's name for the canonical model name. The engine's name is the
+// same string unless the names differ.
 func (n *Node) UpstreamModel(canonical string) string {
 	info := n.info.Load()
 	for i, name := range info.Models {
@@ -161,9 +161,9 @@ func (n *Node) UpstreamModel(canonical string) string {
 	return canonical
 }
 
-// Acquire counts one request as in flight. It refuses when the node is full, out of service, or out
-// of trial requests after a failure. Requests of others that wait in the engine take up slots too.
-// A node without a limit is never full. Call Release exactly once for each Acquire.
+// Acquire counts one request as in flight. Acquire refuses when the node is full, out of service,
+// or out of trial requests after a failure. Requests of others that wait in the engine take up
+// slots too. A node without a limit is never full. Call Release exactly once for each Acquire.
 func (n *Node) Acquire() bool {
 	if n.flags.Load() != 0 || !n.reserve() {
 		return false
@@ -189,9 +189,9 @@ func (n *Node) reserve() bool {
 	}
 }
 
-// LastResort says whether the node may take a request that no other node may take. Its breaker is
-// open for server errors alone, or its trial requests are out. The engine's own error tells the
-// client more than the router's error, and an answered request brings the node back.
+// LastResort says whether the node may take a request that no other node may take. The node's
+// breaker is open for server errors alone, or its trial requests are out. The engine's own error
+// tells the client more than the router's error, and an answered request brings the node back.
 func (n *Node) LastResort() bool { return n.flags.Load() == 0 && n.Health.Answers() }
 
 // AcquireLastResort is Acquire for a node with LastResort.
@@ -203,8 +203,8 @@ func (n *Node) AcquireLastResort() bool {
 	return true
 }
 
-// AcquireAlways counts one request as in flight regardless of the node's state. It serves requests
-// that can go to no other node.
+// AcquireAlways counts one request as in flight regardless of the node's state. AcquireAlways
+// serves requests that can go to no other node.
 func (n *Node) AcquireAlways() { n.recent.rise(n.inFlight.Add(1)) }
 
 // Release takes back one Acquire.
@@ -214,7 +214,7 @@ func (n *Node) Release() {
 	}
 }
 
-// leave marks the node as gone. Its pool is closed when the last request has ended.
+// leave marks the node as gone. The node's pool is closed when the last request has ended.
 func (n *Node) leave() {
 	n.flags.Or(flagGone)
 	if n.inFlight.Load() == 0 {
@@ -246,7 +246,7 @@ func (n *Node) setFlag(flag uint32, on bool) {
 	}
 }
 
-// Eligible says whether the node may be picked now, or why not. It does not allocate.
+// Eligible says whether the node may be picked now, or why not. Eligible does not allocate.
 func (n *Node) Eligible(now time.Time) (ok bool, reason string) {
 	if flags := n.flags.Load(); flags != 0 {
 		return false, n.flagReason(flags)

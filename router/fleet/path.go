@@ -11,7 +11,7 @@ import (
 )
 
 // Path holds the kernel's counts for this host's connections to a node, other processes'
-// connections included. It is immutable.
+// connections included. Path is immutable.
 type Path struct {
 	RTT, RTTMin time.Duration // smoothed, and recent minimum, of the last connection; 0: unknown
 	RTTAt       time.Time     // when a new measurement was last seen; zero: not yet
@@ -57,7 +57,7 @@ const (
 )
 
 // Resent returns the retransmitted share of the segments between this host and the node, in the
-// direction that loses more. It is NaN when both directions are unknown.
+// direction that loses more. Resent is NaN when both directions are unknown.
 func (n *Node) Resent() float32 {
 	from := float32(n.Load().RetransPPM.Or(math.NaN()) / 1e6)
 	if p := n.Path(); p != nil && !(p.Share <= from) && known(p.Share) != nil {
@@ -66,7 +66,7 @@ func (n *Node) Resent() float32 {
 	return from
 }
 
-// Path returns the kernel's counts for connections to the node. It is nil without a source of
+// Path returns the kernel's counts for connections to the node. Path is nil without a source of
 // counts.
 func (n *Node) Path() *Path { return n.path.now.Load() }
 

@@ -27,7 +27,7 @@ func (s subject) String() string {
 	return [...]string{"", "name ", "nodes/", "models/"}[s.kind] + s.name
 }
 
-// problem records why the subject is not served as configured. It logs only the beginning of a
+// problem records why the subject is not served as configured. problem logs only the beginning of a
 // problem.
 func (f *Fleet) problem(kind subjectKind, name, reason string) {
 	s := subject{kind, name}

@@ -8,7 +8,7 @@ import (
 	"github.com/cognitora/dataplane/internal/cluster"
 )
 
-// Snapshot is the fleet at one moment: its nodes and their models. It is immutable. Read the
+// Snapshot is the fleet at one moment: its nodes and their models. Snapshot is immutable. Read the
 // changing values (requests in flight, health, load) through its nodes.
 type Snapshot struct {
 	Rev        uint64    // counts publications
@@ -40,12 +40,13 @@ type ModelView struct {
 	Prefill []*Node // nodes of role prefill only
 }
 
-// Model finds a model by its name or an alias. It returns nil if no node serves the model. It
+// Model finds a model by its name or an alias. Model returns nil if no node serves the model. Model
 // allocates nothing.
 func (s *Snapshot) Model(name []byte) *ModelView { return s.names[string(name)] }
 
-// MayCome says whether an unknown model may yet be announced. That is so shortly after a backend
-// was configured. It is also so while etcd, or every backend, has never named its models.
+// MayCome says whether an unknown model may yet be announced. An unknown model may be announced
+// shortly after a backend was configured. An unknown model may also be announced while etcd, or
+// every backend, has never named its models.
 func (s *Snapshot) MayCome(now time.Time) bool {
 	return s.Partial && (s.unheard || len(s.models) == 0 || now.Before(s.awaited))
 }
@@ -53,8 +54,8 @@ func (s *Snapshot) MayCome(now time.Time) bool {
 // Unheard says that etcd has never answered and that no model is known.
 func (s *Snapshot) Unheard() bool { return s.unheard && len(s.models) == 0 }
 
-// Sole returns the model of a request that names none. It is the only model with nodes, or else the
-// only known model. It returns nil if there are several.
+// Sole returns the model of a request that names none. The result is the only model with nodes, or
+// else the only known model. Sole returns nil if there are several.
 func (s *Snapshot) Sole() *ModelView {
 	var sole *ModelView
 	served := 0
@@ -75,7 +76,7 @@ func (s *Snapshot) Sole() *ModelView {
 // Models returns all models sorted by name.
 func (s *Snapshot) Models() []*ModelView { return s.models }
 
-// Node finds a node by its id. It returns nil if there is none.
+// Node finds a node by its id. Node returns nil if there is none.
 func (s *Snapshot) Node(id string) *Node { return s.byID[id] }
 
 // Ready says whether a request would be answered now: some model has a node that may be picked, or

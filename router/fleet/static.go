@@ -47,7 +47,8 @@ func (s *staticState) urls(name string) string {
 	return "backend " + strings.Join(all, ", ") + ": "
 }
 
-// prepare validates a list of backends and reads its files. It refuses a list with one bad backend.
+// prepare validates a list of backends and reads its files. prepare refuses a list with one bad
+// backend.
 func prepare(backends []Backend) ([]prepared, error) {
 	if err := CheckBackends(backends); err != nil {
 		return nil, err
@@ -200,7 +201,7 @@ func staticInfo(b Backend, d discovery) *Info {
 // sameInfo compares all fields of two Infos.
 func sameInfo(a, b *Info) bool { return reflect.DeepEqual(a, b) }
 
-// resolveLoop looks up the backends' DNS names. It does so when the list changes and every
+// resolveLoop looks up the backends' DNS names. resolveLoop does so when the list changes and every
 // ResolveInterval.
 func (f *Fleet) resolveLoop(ctx context.Context) {
 	var names []string
@@ -261,8 +262,8 @@ func lookupProblem(err error) string {
 	return "the name does not resolve: " + err.Error()
 }
 
-// usable sorts a name's addresses. It keeps only IPv4 when the name has both kinds, because both
-// lead to one server.
+// usable sorts a name's addresses. usable keeps only IPv4 when the name has both kinds, because
+// both lead to one server.
 func usable(found []netip.Addr) []netip.Addr {
 	var v4, v6 []netip.Addr
 	for _, ip := range found {

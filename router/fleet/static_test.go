@@ -200,8 +200,8 @@ func TestTelemetry(t *testing.T) {
 	}
 }
 
-// TestEngineSlots checks that an engine's number of slots is known however the engine tells it. It
-// is not an operator's limit.
+// TestEngineSlots checks that an engine's number of slots is known however the engine tells it. The
+// number is not an operator's limit.
 func TestEngineSlots(t *testing.T) {
 	t.Parallel()
 	var slots atomic.Int32

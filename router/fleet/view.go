@@ -69,8 +69,8 @@ type Standing struct {
 	Opens      uint64 `json:"breaker_opens"`
 }
 
-// Signals is a node's latest load. Its JSON names the figures as the heartbeat in etcd does and
-// adds the ages of their samples. It leaves out unknown figures.
+// Signals is a node's latest load. The JSON names the figures as the heartbeat in etcd does and
+// adds the ages of their samples. The JSON leaves out unknown figures.
 type Signals struct {
 	From      Origin     `json:"from"`
 	EngineAge load.Taken `json:"engine_age_ms,omitzero"` // age of in_flight, queue_depth and blocks
@@ -91,7 +91,7 @@ type PathOf struct {
 	AgeMs         int64    `json:"age_ms"`
 }
 
-// View describes the path at now. It returns nil for a nil path.
+// View describes the path at now. View returns nil for a nil path.
 func (p *Path) View(now time.Time) *PathOf {
 	if p == nil {
 		return nil

@@ -17,8 +17,8 @@ import (
 	"github.com/cognitora/dataplane/router/scan"
 )
 
-// call is one request of a client from its head to its end. It is the client's place, to which the
-// request's plan hands the answer. It also observes that answer. Its memory is reused.
+// call is one request of a client from its head to its end. call is the client's place, to which
+// the request's plan hands the answer. call also observes that answer. A call's memory is reused.
 type call struct {
 	g       *Gateway
 	number  uint64 // of this memory, not of the request
@@ -143,8 +143,8 @@ func (c *call) drop() {
 	}
 }
 
-// onLent is called when the stream continues on the relay's loops and ctx is released. It frees the
-// request's body, or keeps it for a later leg.
+// onLent is called when the stream continues on the relay's loops and ctx is released. onLent frees
+// the request's body, or keeps it for a later leg.
 func (c *call) onLent() {
 	if c.task.Follows() {
 		c.g.bodies.Keep(&c.body.Body, c.ctx)

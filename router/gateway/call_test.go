@@ -13,8 +13,8 @@ import (
 	"github.com/cognitora/dataplane/router/scan"
 )
 
-// TestBugsInFollowingAnAnswer checks that a bug is reported. It costs neither the answer nor the
-// resources of the call.
+// TestBugsInFollowingAnAnswer checks that a bug is reported. The bug costs neither the answer nor
+// the resources of the call.
 func TestBugsInFollowingAnAnswer(t *testing.T) {
 	g := bare(t)
 	c := g.begin(contextAt(t, g), scan.Chat, nil)
@@ -76,8 +76,8 @@ func TestNothingOutlivesACall(t *testing.T) {
 	}
 }
 
-// TestStructsFitInAHead bounds each struct on a request's way to 20 fields. It excepts structs that
-// exist once in a router, or once for each node or cache daemon.
+// TestStructsFitInAHead bounds each struct on a request's way to 20 fields. The test excepts
+// structs that exist once in a router, or once for each node or cache daemon.
 func TestStructsFitInAHead(t *testing.T) {
 	single := []string{"metrics.Router", "fleet.Fleet", "fleet.prober", "holdings.cache"}
 	for _, over := range slices.Concat(residue.Fields(&call{}, 20), residue.Fields(&relay.Exchange{}, 20)) {

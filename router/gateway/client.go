@@ -18,9 +18,9 @@ import (
 	"github.com/cognitora/dataplane/router/scan"
 )
 
-// arrival holds the bytes known so far of the request being read from a connection. It describes a
-// request that never becomes complete. Except for its Body, only the connection's goroutine uses
-// it.
+// arrival holds the bytes known so far of the request being read from a connection. arrival
+// describes a request that never becomes complete. Except for its Body, only the connection's
+// goroutine uses it.
 type arrival struct {
 	intake.Body
 
@@ -125,7 +125,7 @@ func (r *parker) park(c *plain, since time.Time) bool {
 	return false
 }
 
-// end stops further parking. It waits until the server's goroutines of the parked connections have
+// end stops further parking. end waits until the server's goroutines of the parked connections have
 // returned. A server that shuts down closes its idle connections, and a parked connection is not
 // among them.
 func (r *parker) end() {
@@ -144,7 +144,7 @@ func (r *parker) possible() bool { return r.Loops != nil && r.after < r.KeepAliv
 // errParked is returned by await when the connection no longer belongs to this goroutine.
 var errParked = errors.New("connection has been parked")
 
-// await reads the first bytes of the next request. It parks the connection when they are late.
+// await reads the first bytes of the next request. await parks the connection when they are late.
 func (c *plain) await(p []byte) (int, error) {
 	since := time.Now()
 	c.Conn.SetReadDeadline(since.Add(c.parker.after))

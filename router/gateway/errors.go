@@ -148,8 +148,8 @@ func limited(e *apierror.Error, bytes int) *apierror.Error {
 	return &sized
 }
 
-// unencrypted answers a client that speaks plain HTTP to the TLS port. It ignores any other
-// connection that ends before the handshake.
+// unencrypted answers a client that speaks plain HTTP to the TLS port. unencrypted ignores any
+// other connection that ends before the handshake.
 func (g *Gateway) unencrypted(s *secure, err error) {
 	body := apierror.Body(nil, scan.Other, errNoTLS)
 	if !relay.RefusePlain(s, err, errNoTLS.Status, body) {
@@ -165,7 +165,8 @@ func (g *Gateway) unencrypted(s *secure, err error) {
 
 const longestEcho = 256 // bytes of a path or name in an error
 
-// noPath answers a request for an unknown path. It suggests the endpoint that the client may mean.
+// noPath answers a request for an unknown path. noPath suggests the endpoint that the client may
+// mean.
 func (g *Gateway) noPath(ctx *fasthttp.RequestCtx, api scan.API) {
 	e := *errNoPath
 	r, _, _ := find(ctx.Method(), ctx.Path())

@@ -1,6 +1,6 @@
-// Package gateway is the router's OpenAI-compatible port. It reads requests and relays the answers.
-// It answers health, model lists and errors itself and hands inference to router/plan. Each of its
-// errors has the envelope of the client's API.
+// Package gateway is the router's OpenAI-compatible port. The gateway reads requests and relays the
+// answers. The gateway answers health, model lists and errors itself and hands inference to
+// router/plan. Each of its errors has the envelope of the client's API.
 package gateway
 
 import (
@@ -163,8 +163,8 @@ const sendBufferBytes = 256 << 10
 // routers.
 func (g *Gateway) StartDrain() { g.door.draining.Store(true) }
 
-// Retire is StartDrain for a gateway whose address another process serves. It stops accepting at
-// once. It does not make /health fail.
+// Retire is StartDrain for a gateway whose address another process serves. Retire stops accepting
+// at once. Retire does not make /health fail.
 func (g *Gateway) Retire() error {
 	g.door.retired.Store(true)
 	g.StartDrain()
@@ -172,7 +172,7 @@ func (g *Gateway) Retire() error {
 }
 
 // Shutdown stops accepting and waits for running requests until ctx ends. Then it ends them; a
-// stream gets an error event. It may be called before Serve.
+// stream gets an error event. Shutdown may be called before Serve.
 func (g *Gateway) Shutdown(ctx context.Context) error {
 	defer g.bodies.Close()
 	if err := g.stopAccepting(); err != nil {
@@ -271,7 +271,7 @@ func (g *Gateway) handle(ctx *fasthttp.RequestCtx) {
 	g.note(ctx, stringOf(ctx.Method()), name, began)
 }
 
-// identify gives the request the id of all its log lines. It takes the client's id if that is
+// identify gives the request the id of all its log lines. identify takes the client's id if that is
 // valid, or makes one.
 func (g *Gateway) identify(ctx *fasthttp.RequestCtx) {
 	id := ctx.Request.Header.Peek("x-request-id")
@@ -287,7 +287,7 @@ func (g *Gateway) identify(ctx *fasthttp.RequestCtx) {
 	ctx.Response.Header.SetBytesV("X-Request-Id", id)
 }
 
-// health answers load balancers. It says 200 while requests would be answered.
+// health answers load balancers. health says 200 while requests would be answered.
 func (g *Gateway) health(ctx *fasthttp.RequestCtx) {
 	ok, detail := g.Ready(time.Now())
 	ctx.SetContentType("application/json")

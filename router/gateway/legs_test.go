@@ -85,7 +85,7 @@ func (p *twice) Next(t *plan.Task) *apierror.Error {
 	return t.Run(q, t.Client)
 }
 
-// lane is a gateway for real clients. It serves streams on the relay's loops, or with TLS on
+// lane is a gateway for real clients. lane serves streams on the relay's loops, or with TLS on
 // goroutines.
 type lane struct {
 	*Gateway

@@ -11,8 +11,8 @@ import (
 	"github.com/cognitora/dataplane/router/scan"
 )
 
-// listModels answers GET /v1/models with every served model and alias. It answers 503 while the
-// fleet is unknown.
+// listModels answers GET /v1/models with every served model and alias. listModels answers 503 while
+// the fleet is unknown.
 func (g *Gateway) listModels(ctx *fasthttp.RequestCtx) {
 	known := g.fleet.Load()
 	if known.Unheard() {
@@ -36,8 +36,8 @@ func (g *Gateway) listModels(ctx *fasthttp.RequestCtx) {
 	ctx.SetBody(append(b, `]}`...))
 }
 
-// getModel answers GET /v1/models/{id}. It says 404 for an unknown model, and 503 for a known model
-// that no node serves now.
+// getModel answers GET /v1/models/{id}. getModel says 404 for an unknown model, and 503 for a known
+// model that no node serves now.
 func (g *Gateway) getModel(ctx *fasthttp.RequestCtx, id []byte) {
 	m, err := leg.Served(g.fleet.Load(), id)
 	if err != nil {

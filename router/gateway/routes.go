@@ -111,8 +111,8 @@ func onAdminPort(path []byte) bool {
 	return string(path) == "/metrics" || string(path) == "/readyz" || bytes.HasPrefix(path, []byte("/debug/"))
 }
 
-// meantBy returns the endpoint that an unknown path is probably meant for, or "". It recognizes a
-// trailing slash, a missing or doubled /v1, capitals, and one wrong letter.
+// meantBy returns the endpoint that an unknown path is probably meant for, or "". meantBy
+// recognizes a trailing slash, a missing or doubled /v1, capitals, and one wrong letter.
 func meantBy(path []byte) string {
 	bare := strings.TrimRight(string(path), "/")
 	for _, guess := range []string{bare, "/v1" + bare, strings.TrimPrefix(bare, "/v1")} {

@@ -98,8 +98,8 @@ func TestShutdownBeforeServe(t *testing.T) {
 	}
 }
 
-// TestShutdownWhileServing checks that Shutdown ends Serve. It waits for connections in a request
-// no longer than ctx and lastWords.
+// TestShutdownWhileServing checks that Shutdown ends Serve. Shutdown waits for connections in a
+// request no longer than ctx and lastWords.
 func TestShutdownWhileServing(t *testing.T) {
 	g, l := bare(t), listen(t)
 	served := make(chan error, 1)
@@ -124,7 +124,7 @@ func TestShutdownWhileServing(t *testing.T) {
 }
 
 // TestPickAfterShutdown checks a request that was still being read when the running requests were
-// ended. It ends when it begins to run.
+// ended. The request ends when it begins to run.
 func TestPickAfterShutdown(t *testing.T) {
 	g := bare(t)
 	ctx := contextAt(t, g)

@@ -184,11 +184,11 @@ func openReason(blame Outcome) string {
 	}
 }
 
-// triesLive says whether only requests can try the node. That is so for a node that passes its
-// health check and fails requests.
+// triesLive says whether only requests can try the node. Only requests can try a node that passes
+// its health check and fails requests.
 func (b *breaker) triesLive() bool { return Outcome(b.blame.Load()) == ServerError }
 
-// admit lets a request in. It takes a trial permit if the node needs one.
+// admit lets a request in. admit takes a trial permit if the node needs one.
 func (b *breaker) admit() bool {
 	switch State(b.state.Load()) {
 	case Healthy:
@@ -211,7 +211,7 @@ func (b *breaker) tryOpen(now time.Time) bool {
 	return State(b.state.Load()) == HalfOpen
 }
 
-// report counts one outcome. It returns true if the outcome has set the node aside.
+// report counts one outcome. report returns true if the outcome has set the node aside.
 func (b *breaker) report(o Outcome) (aside bool) {
 	now := time.Now()
 	if o == OK {

@@ -225,8 +225,8 @@ func TestBusyAnswers(t *testing.T) {
 	})
 }
 
-// TestChangesAreToldWithoutTheLock checks that the callback of a change runs without the lock. It
-// may take its time.
+// TestChangesAreToldWithoutTheLock checks that the callback of a change runs without the lock. The
+// callback may take its time.
 func TestChangesAreToldWithoutTheLock(t *testing.T) {
 	var b breaker
 	var told []State

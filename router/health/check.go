@@ -48,8 +48,8 @@ func NewChecks(o Options) *Checks {
 	return &Checks{Options: o, reads: make(chan struct{}, readsAtOnce)}
 }
 
-// checker checks one node. It has connections of its own, so a check shows whether the node accepts
-// new connections.
+// checker checks one node. checker has connections of its own, so a check shows whether the node
+// accepts new connections.
 type checker struct {
 	checks  *Checks
 	node    *Node
@@ -88,7 +88,7 @@ func (c *checker) retarget(t relay.Target) {
 	c.kick()
 }
 
-// doubt asks for a check at once. It causes at most eight checks in an interval for unhealthy
+// doubt asks for a check at once. doubt causes at most eight checks in an interval for unhealthy
 // nodes.
 func (c *checker) doubt() {
 	c.doubted.Store(true)
@@ -236,9 +236,9 @@ func (c *checker) health(ctx context.Context) error {
 	return nil
 }
 
-// tryCompletion asks the node for one token, if only a completion can show that it is well. It does
-// so even while earlier attempts are out, because a hanging request may hang for ever although a
-// later one is answered.
+// tryCompletion asks the node for one token, if only a completion can show that it is well.
+// tryCompletion does so even while earlier attempts are out, because a hanging request may hang for
+// ever although a later one is answered.
 func (c *checker) tryCompletion(ctx context.Context) {
 	model, known := c.who.Subject.Model()
 	now := time.Now()
@@ -280,8 +280,8 @@ type complaint struct {
 	at     time.Time
 }
 
-// complain logs why a node has not answered yet. It logs at the second failed check and when the
-// reason changes.
+// complain logs why a node has not answered yet. complain logs at the second failed check and when
+// the reason changes.
 func (c *checker) complain(err error, now time.Time) {
 	said := &c.complained
 	if err == nil || c.node.State() != Unproven {

@@ -19,7 +19,7 @@ type doubts struct {
 	last     time.Time  // time of the last doubt
 }
 
-// add counts a doubt. It returns false for a repeated request to a node that has answered other
+// add counts a doubt. add returns false for a repeated request to a node that has answered other
 // requests well, because the repetition is no new evidence.
 func (d *doubts) add(request uint64, now time.Time) bool {
 	if now.Sub(d.last) > doubtMemory {
@@ -51,10 +51,10 @@ func (d *doubts) ratio(now time.Time) float64 {
 	return float64(bits.OnesCount32(d.window)) / float64(d.seen)
 }
 
-// doubt counts a server error as a doubt, for the request with the given hash. It opens the breaker
-// when doubts are half of the last 32 answers (of at least 10) and twice the share of the node's
-// peers. An error that is as frequent at the peers is the requests' fault. A doubt also fails a
-// trial request after server errors.
+// doubt counts a server error as a doubt, for the request with the given hash. doubt opens the
+// breaker when doubts are half of the last 32 answers (of at least 10) and twice the share of the
+// node's peers. An error that is as frequent at the peers is the requests' fault. A doubt also
+// fails a trial request after server errors.
 func (b *breaker) doubt(request uint64, peers float64) {
 	now := time.Now()
 	b.mu.Lock()

@@ -35,7 +35,7 @@ type Subject interface {
 	Model() (name string, known bool)
 	// Renewed is called when checks begin to use new connections, perhaps with another key.
 	Renewed()
-	// Answers is called when the node's /health passes. Its error fails the check.
+	// Answers is called when the node's /health passes. An error of Answers fails the check.
 	Answers(ctx context.Context) error
 	// Checked is called with the result of each check, before the breaker hears of it. restarted
 	// says that the check before was refused.
@@ -53,7 +53,7 @@ type Who struct {
 	Subject     Subject
 }
 
-// Init makes n the health of a node in state initial. It is called once.
+// Init makes n the health of a node in state initial. Init is called once.
 func (n *Node) Init(c *Checks, who Who, initial State) {
 	n.pool = who.Pool
 	n.checker = newChecker(c, n, who)
@@ -64,7 +64,7 @@ func (n *Node) Init(c *Checks, who Who, initial State) {
 	})
 }
 
-// Run checks the node until ctx ends. It is called once.
+// Run checks the node until ctx ends. Run is called once.
 func (n *Node) Run(ctx context.Context) { n.checker.run(ctx) }
 
 // Retarget makes further checks use the target of the node's pool. The next check comes soon.
@@ -81,7 +81,8 @@ func (n *Node) State() State { return State(n.breaker.state.Load()) }
 // Opens counts how often the breaker has opened or the node was set aside.
 func (n *Node) Opens() uint64 { return n.breaker.opens.Load() }
 
-// Eligible says whether the node is well enough to be picked now, or why not. It does not allocate.
+// Eligible says whether the node is well enough to be picked now, or why not. Eligible does not
+// allocate.
 func (n *Node) Eligible(now time.Time) (ok bool, reason string) { return n.breaker.eligible(now) }
 
 // Admit says whether a request may go to the node. For a node that was out of service it takes a
@@ -108,8 +109,8 @@ func (n *Node) SetAside(reason string) { n.breaker.setAside(reason) }
 // NoteProgress notes that bytes of a response came from the node.
 func (n *Node) NoteProgress() { n.breaker.progressed() }
 
-// Unanswered returns how long the node's checks have failed without a pause. It returns 0 if the
-// last check passed.
+// Unanswered returns how long the node's checks have failed without a pause. Unanswered returns 0
+// if the last check passed.
 func (n *Node) Unanswered(now time.Time) time.Duration {
 	since := n.checker.failing.Load()
 	if since == 0 {

@@ -15,7 +15,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// subject is a node without requests. It records its breaker's states.
+// subject is a node without requests. subject records its breaker's states.
 type subject struct{ moved []string }
 
 func (s *subject) Moved(_, to State, why string)           { s.moved = append(s.moved, to.String()+": "+why) }

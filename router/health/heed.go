@@ -9,10 +9,10 @@ import (
 	"github.com/cognitora/dataplane/internal/relay"
 )
 
-// Kernel events are hints, not evidence. They may belong to other processes' connections, which may
-// take other routes. Each event triggers a look or a check at once. After a retransmission timeout
-// that is a look at the node's connections. After a failed or closed connection it is a health
-// check. The result counts as after any other look.
+// Kernel events are hints, not evidence. The events may belong to other processes' connections,
+// which may take other routes. Each event triggers a look or a check at once. After a
+// retransmission timeout that is a look at the node's connections. After a failed or closed
+// connection it is a health check. The result counts as after any other look.
 
 const (
 	toldQueue = 256 // events that wait for a look
@@ -25,7 +25,7 @@ const (
 	leastRTO = 200 * time.Millisecond
 )
 
-// Tell takes an event of a connection of this host. It does not block. When the queue is full, it
+// Tell takes an event of a connection of this host. Tell does not block. When the queue is full, it
 // counts the event and drops it; the next look finds the cause.
 func (w *Watch) Tell(e peerevents.Event) {
 	select {

@@ -18,7 +18,7 @@ import (
 	"github.com/cognitora/dataplane/internal/relay"
 )
 
-// line is the way to a node: its URL, key and connections. It is immutable.
+// line is the way to a node: its URL, key and connections. line is immutable.
 type line struct {
 	http *http.Client
 	base string
@@ -133,8 +133,8 @@ func reason(err error) string {
 	return err.Error()
 }
 
-// plainError removes the method and URL from net/http's error, because the log names the node. It
-// also explains some errors.
+// plainError removes the method and URL from net/http's error, because the log names the node.
+// plainError also explains some errors.
 func plainError(err error) error {
 	var wrapped *url.Error
 	var network *net.OpError

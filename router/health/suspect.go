@@ -108,8 +108,8 @@ func (s *suspicion) silence(now time.Time) time.Duration {
 	return now.Sub(time.Unix(0, s.heard.Load()))
 }
 
-// unanswered takes a failed check that began at began. It ejects the node if it was suspect during
-// the whole check.
+// unanswered takes a failed check that began at began. unanswered ejects the node if it was suspect
+// during the whole check.
 func (n *Node) unanswered(began time.Time) {
 	if since := n.suspicion.since.Load(); since != 0 && since <= began.UnixNano() {
 		n.eject()
@@ -125,7 +125,7 @@ func (n *Node) eject() {
 	n.suspicion.drop()
 }
 
-// silent opens the breaker of a node in service. It returns true if it did.
+// silent opens the breaker of a node in service. silent returns true if it did.
 func (b *breaker) silent() bool {
 	b.mu.Lock()
 	defer b.unlock()
@@ -137,7 +137,7 @@ func (b *breaker) silent() bool {
 	return false
 }
 
-// weigh returns how many packets in a row the node has left unanswered. It takes them from one
+// weigh returns how many packets in a row the node has left unanswered. weigh takes them from one
 // connection, provided that no other connection has received anything since. heard is the time
 // since the last answered check; last is the time since the last sign of life on any way.
 func weigh(links []relay.Link, heard time.Duration) (lost int, last time.Duration) {

@@ -19,8 +19,8 @@ func suspected(t *testing.T) (n *Node, told *[]string) {
 	return n, told
 }
 
-// lost is a connection with so many timeouts. Its last packets were sent ago, and it has received
-// nothing since before.
+// lost is a connection with so many timeouts. The connection's last packets were sent ago, and it
+// has received nothing since before.
 func lost(timeouts int, ago time.Duration) relay.Link {
 	return relay.Link{Lost: timeouts, Since: ago, Heard: ago + time.Second}
 }

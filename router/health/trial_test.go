@@ -139,7 +139,7 @@ func TestRefusedCompletionsEndATrialLate(t *testing.T) {
 }
 
 // TestHealthChecksThatFailedTooEndATrial checks that a health check that has failed as well can end
-// the trial. It detects the fault, whatever the fault is.
+// the trial. The health check detects the fault, whatever the fault is.
 func TestHealthChecksThatFailedTooEndATrial(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		b := newBreaker(Healthy)

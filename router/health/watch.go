@@ -9,8 +9,8 @@ import (
 	"github.com/cognitora/dataplane/internal/relay"
 )
 
-// The watch finds dead nodes that send no reset. It asks the kernel about the connections to them
-// that are in use.
+// The watch finds dead nodes that send no reset. The watch asks the kernel about the connections to
+// them that are in use.
 const (
 	lookEvery = 50 * time.Millisecond
 	// looksAtOnce bounds the connections of one round; they take turns. At about 1 µs each the
@@ -35,7 +35,7 @@ func NewWatch(nodes iter.Seq[*Node], lag func(time.Duration)) *Watch {
 	return &Watch{nodes: nodes, lag: lag, told: make(chan told, toldQueue)}
 }
 
-// Run looks at the nodes until ctx ends. It is called once.
+// Run looks at the nodes until ctx ends. Run is called once.
 func (w *Watch) Run(ctx context.Context) {
 	tick := time.NewTicker(lookEvery)
 	defer tick.Stop()

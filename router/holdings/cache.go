@@ -17,8 +17,8 @@ import (
 	"github.com/cognitora/dataplane/router/residency"
 )
 
-// cache is the copy of one daemon's residency. Its run goroutine owns all fields, except where a
-// field says otherwise.
+// cache is the copy of one daemon's residency. The cache's run goroutine owns all fields, except
+// where a field says otherwise.
 type cache struct {
 	m         *Map
 	id        string

@@ -1,16 +1,16 @@
 // Package holdings knows the blocks of the hosts' cache daemons and of the engines on those hosts.
-// It follows the residency stream of each daemon (cognitora.v1.Kv Watch). For a prompt and a node
-// it tells how many leading blocks are in the engine's own memory. It also tells how far they reach
-// together with the host's RAM and SSD.
+// The package follows the residency stream of each daemon (cognitora.v1.Kv Watch). For a prompt and
+// a node it tells how many leading blocks are in the engine's own memory. The package also tells
+// how far they reach together with the host's RAM and SSD.
 //
 // All blocks are in one router/residency index. Each daemon registers two holders in it: RAM, and
-// RAM or SSD. An engine that reports its blocks has one holder. It has three once an engine of its
-// host reports blocks in host memory or on disk. Memory shared with other hosts does not count for
-// an engine. A block without a known parent has no place in that index. A prompt that reaches such
-// a block is looked up block by block from there (loose.go).
+// RAM or SSD. An engine that reports its blocks has one holder. The engine has three once an engine
+// of its host reports blocks in host memory or on disk. Memory shared with other hosts does not
+// count for an engine. A block without a known parent has no place in that index. A prompt that
+// reaches such a block is looked up block by block from there (loose.go).
 //
-// The result for each tier is exact. For two tiers together it is the longer one's result. That is
-// too short only if one tier fills a gap of the other.
+// The result for each tier is exact. For two tiers together it is the longer one's result. The
+// result is too short only if one tier fills a gap of the other.
 package holdings
 
 import (
@@ -72,7 +72,7 @@ type Map struct {
 	refused map[string]bool   // ids of announced daemons beyond maxCaches; at most maxRefused
 }
 
-// view is the part that requests read. It is immutable.
+// view is the part that requests read. view is immutable.
 type view struct {
 	rev       uint64
 	byAddress map[string]*cache
@@ -94,7 +94,7 @@ type Stats struct {
 	Index                                                     residency.Stats
 }
 
-// New makes a Map. It follows no daemon before Run.
+// New makes a Map. The Map follows no daemon before Run.
 func New(o Options) *Map {
 	if o.Logger == nil {
 		o.Logger = slog.Default()

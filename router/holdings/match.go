@@ -53,7 +53,7 @@ func (q *Query) Reset() {
 // wipe clears a slice's memory up to its capacity.
 func wipe[T any](s []T) { clear(s[:cap(s)]) }
 
-// Begin starts a question about a prompt for a model. It returns false if no daemon is known.
+// Begin starts a question about a prompt for a model. Begin returns false if no daemon is known.
 func (q *Query) Begin(m *Map, model string) bool {
 	q.v, q.model = m.view.Load(), model
 	q.Reach, q.caches, q.engines, q.asked, q.refs = q.Reach[:0], q.caches[:0], q.engines[:0], q.asked[:0], q.refs[:0]
@@ -84,8 +84,8 @@ func (e *engine) knows(model string) bool {
 	return m == nil || *m == model
 }
 
-// Match answers the question for a prompt. It takes no lock. It hashes the chain only as far as
-// some holder has it.
+// Match answers the question for a prompt. Match takes no lock. Match hashes the chain only as far
+// as some holder has it.
 func (m *Map) Match(c Chain, q *Query) {
 	for _, a := range q.asked {
 		q.refs = append(q.refs, a.host, a.any)

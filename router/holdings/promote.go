@@ -32,8 +32,8 @@ const (
 type Promotion struct {
 	// Digests holds consecutive blocks, 32 bytes each, the last block first.
 	Digests []byte
-	// Before is the number of wanted blocks before those in Digests. Their digests are unknown; the
-	// daemon finds them as parents.
+	// Before is the number of wanted blocks before those in Digests. The blocks' digests are
+	// unknown; the daemon finds them as parents.
 	Before int
 
 	cache *cache
@@ -76,9 +76,9 @@ func (m *Map) Wanted(q *Query, i int, r Reach) (from, to int) {
 	return from, min(int(reach), from+promoteBlocks)
 }
 
-// Promotion returns a promotion for node i of a question, or nil if too many wait. It does not
-// wait. It allocates only until the pool of promotions is full. The caller must pass the promotion
-// to Ask.
+// Promotion returns a promotion for node i of a question, or nil if too many wait. Promotion does
+// not wait. Promotion allocates only until the pool of promotions is full. The caller must pass the
+// promotion to Ask.
 func (m *Map) Promotion(q *Query, i int, model string) *Promotion {
 	select {
 	case p := <-m.promoter.free:
@@ -112,7 +112,7 @@ func (m *Map) promote(ctx context.Context) {
 	}
 }
 
-// bring asks the daemon for the blocks in each namespace that may have them. It returns how many
+// bring asks the daemon for the blocks in each namespace that may have them. bring returns how many
 // came into RAM.
 func (m *Map) bring(ctx context.Context, p *Promotion) (n int, err error) {
 	client := p.cache.client.Load()
@@ -185,7 +185,7 @@ func (w *wish) ancestors(ctx context.Context, s space, p *Promotion) ([]byte, er
 	return digests, nil
 }
 
-// some promotes the blocks of one layer of a rank. It returns true if there were any.
+// some promotes the blocks of one layer of a rank. some returns true if there were any.
 func (w *wish) some(ctx context.Context, namespace string, layer uint32,
 	digests []byte) (there bool, n int, err error) {
 	r, err := w.client.BatchLookup(ctx, &cognitorav1.BatchLookupRequest{Namespace: namespace, Layer: layer,

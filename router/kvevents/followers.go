@@ -53,8 +53,8 @@ func Check(endpoint, replay string) error {
 
 // Options are the settings of Followers.
 type Options struct {
-	// Model returns the only model of a node. It returns "" while the model is unknown, or if there
-	// are several. Required.
+	// Model returns the only model of a node. Model returns "" while the model is unknown, or if
+	// there are several. Required.
 	Model  func(node string) string
 	Logger *slog.Logger // nil: slog.Default
 }
@@ -77,7 +77,7 @@ type running struct {
 	done chan struct{}
 }
 
-// New makes Followers. They follow no engine before Run.
+// New makes Followers. The Followers follow no engine before Run.
 func New(o Options) *Followers {
 	if o.Logger == nil {
 		o.Logger = slog.Default()

@@ -19,7 +19,7 @@ import (
 	"github.com/cognitora/dataplane/router/scan"
 )
 
-// attempt is one exchange with one node. It holds a slot of the node until it is dropped.
+// attempt is one exchange with one node. attempt holds a slot of the node until it is dropped.
 type attempt struct {
 	node     *member
 	ref      prefix.Ref      // of the node's cache when the attempt began
@@ -127,7 +127,7 @@ func (l *Leg) spare() *attempt {
 	return a
 }
 
-// put puts a failed attempt aside. It keeps an engine's own answer and closes any other.
+// put puts a failed attempt aside. put keeps an engine's own answer and closes any other.
 func (l *Leg) put(a *attempt, v verdict, err error) {
 	if a.recorded {
 		l.prompt.Failed(a.ref, a.sent)
@@ -178,7 +178,7 @@ func (l *Leg) Prefilled() {
 	}
 }
 
-// arm makes a the attempt that GiveUp and the end of the request cancel. It returns false if the
+// arm makes a the attempt that GiveUp and the end of the request cancel. arm returns false if the
 // request has ended.
 func (l *Leg) arm(a *attempt) bool {
 	alive := l.Request.Life.Enter(&a.abort)
@@ -191,7 +191,7 @@ func (l *Leg) arm(a *attempt) bool {
 	return alive
 }
 
-// claim ends the time in which the attempt may be given up. It returns false if the attempt was
+// claim ends the time in which the attempt may be given up. claim returns false if the attempt was
 // given up before. From then on the attempt's answer decides.
 func (l *Leg) claim() bool {
 	ended := l.Request.Life.Ended() != request.None
@@ -204,7 +204,7 @@ func (l *Leg) claim() bool {
 	return true
 }
 
-// disarm ends the time in which the attempt may be given up. It returns the phase at the end.
+// disarm ends the time in which the attempt may be given up. disarm returns the phase at the end.
 func (l *Leg) disarm() phase {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -391,7 +391,7 @@ func (l *Leg) fallBack() *apierror.Error {
 	return l.errorAfter(v)
 }
 
-// blame returns the verdict for a failed exchange. It ends the time in which the attempt may be
+// blame returns the verdict for a failed exchange. blame ends the time in which the attempt may be
 // given up.
 func (l *Leg) blame(err error) verdict {
 	if l.Request.Life.Ended() != request.None {
@@ -440,8 +440,8 @@ type outgoing struct {
 	asksUsage bool // the router added stream_options.include_usage
 }
 
-// prepare makes the request for the attempt's node. It sets the node's model name and asks for a
-// usage report at the end of a stream.
+// prepare makes the request for the attempt's node. prepare sets the node's model name and asks for
+// a usage report at the end of a stream.
 func (l *Leg) prepare(a *attempt) (*relay.Request, error) {
 	asked, o := l.Request, &l.out
 	o.edits.Reset(asked.Scan, asked.Body())
@@ -468,8 +468,8 @@ func (l *Leg) prepare(a *attempt) (*relay.Request, error) {
 // errUnfit is returned by prepare when the leg's edit of the body fails.
 var errUnfit = errors.New("the body cannot be changed")
 
-// address directs r to n. It uses the client's key, auth, if the router has none for n. It uses a
-// new connection if idle connections would hold up the node's other clients.
+// address directs r to n. address uses the client's key, auth, if the router has none for n.
+// address uses a new connection if idle connections would hold up the node's other clients.
 func address(r *relay.Request, n *fleet.Node, auth []byte, abort *relay.Abort) {
 	r.ForwardAuthorization = nil
 	if n.Pool.Target().Authorization == "" {
@@ -480,7 +480,7 @@ func address(r *relay.Request, n *fleet.Node, auth []byte, abort *relay.Abort) {
 
 // Ask sends a GET for path to n and to no other node, with the request's head. place takes the
 // answer, whatever its status. abort or the end of the request cancels it. Ask is a leg without a
-// reservation: it does not count as load on n or as evidence about its health. It is safe for
+// reservation: it does not count as load on n or as evidence about its health. Ask is safe for
 // concurrent use.
 func (d *Dispatcher) Ask(
 	r *request.Request, n *fleet.Node, path string, until time.Time, abort *relay.Abort, place answer.Place,

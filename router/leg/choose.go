@@ -23,7 +23,7 @@ type picks struct {
 
 // choose reserves a slot for the spare attempt on the node that the policy picks. The candidates
 // are the nodes that may take the request and have not been asked. Without any, the last resort is
-// the candidate. It returns the node's place in l.pool.members.
+// the candidate. choose returns the node's place in l.pool.members.
 func (l *Leg) choose(now time.Time) (int, *apierror.Error) {
 	d := l.d
 	p := d.policy.Load()
@@ -101,8 +101,8 @@ func (d *Dispatcher) random(p *policy.Policy) uint64 {
 	return d.options.Random()
 }
 
-// candidates fills l.picks.cands with the nodes that may take the request, full ones included. It
-// fills l.picks.able with their places in l.pool.members.
+// candidates fills l.picks.cands with the nodes that may take the request, full ones included.
+// candidates fills l.picks.able with their places in l.pool.members.
 func (l *Leg) candidates(now time.Time) {
 	l.picks.cands, l.picks.able, l.picks.capped = l.picks.cands[:0], l.picks.able[:0], false
 	suspects := 0
@@ -127,8 +127,8 @@ func (l *Leg) candidates(now time.Time) {
 
 // lastResort replaces the candidates if there are none, or all are full. The new candidates are the
 // nodes whose own server errors keep them out of service, or whose trial requests are all in use.
-// It returns false and changes nothing if there is no such node, or if an engine's answer is kept
-// to fall back on.
+// lastResort returns false and changes nothing if there is no such node, or if an engine's answer
+// is kept to fall back on.
 func (l *Leg) lastResort() bool {
 	if l.picks.capped || l.kept != nil {
 		return false
@@ -146,8 +146,8 @@ func (l *Leg) lastResort() bool {
 	return found
 }
 
-// leaveOut removes the suspects from the candidates. suspects is their number. It keeps them if
-// they are more than half, because then the network is more likely at fault, or no other node is
+// leaveOut removes the suspects from the candidates. suspects is their number. leaveOut keeps them
+// if they are more than half, because then the network is more likely at fault, or no other node is
 // left.
 func (l *Leg) leaveOut(suspects int, suspect func(at int32) bool) {
 	if suspects == 0 || 2*suspects > len(l.picks.cands) {

@@ -1,7 +1,7 @@
-// Package leg asks the fleet one question for a request. It picks a node, sends the request and
-// waits for the first sign of an answer. It asks another node while nothing has reached the
-// answer's place. An attempt is one exchange with one node and ends in a verdict. The engine's
-// report of cached tokens corrects the index for the next pick.
+// Package leg asks the fleet one question for a request. The package picks a node, sends the
+// request and waits for the first sign of an answer. The package asks another node while nothing
+// has reached the answer's place. An attempt is one exchange with one node and ends in a verdict.
+// The engine's report of cached tokens corrects the index for the next pick.
 package leg
 
 import (
@@ -45,7 +45,7 @@ type Options struct {
 	Random func() uint64
 }
 
-// Parts are the things that a Dispatcher works with. It owns none of them.
+// Parts are the things that a Dispatcher works with. A Dispatcher owns none of its Parts.
 type Parts struct {
 	Fleet   *fleet.Fleet
 	Where   *where.Finder
@@ -57,7 +57,7 @@ type Parts struct {
 	Logger  *slog.Logger
 }
 
-// Dispatcher sends legs to nodes. It is safe for concurrent use.
+// Dispatcher sends legs to nodes. Dispatcher is safe for concurrent use.
 type Dispatcher struct {
 	options Options
 	fleet   *fleet.Fleet
@@ -93,9 +93,9 @@ func New(p Parts, o Options) *Dispatcher {
 // Arrived counts one request of a client. The retry budget is a share of these.
 func (d *Dispatcher) Arrived() { d.budget.Request() }
 
-// Run watches waiting legs until ctx ends. It gives up attempts that are overdue compared with
-// their peers, and sets aside nodes that make no progress. It forgets departed nodes and models. It
-// logs the number of failures without a log line of their own.
+// Run watches waiting legs until ctx ends. Run gives up attempts that are overdue compared with
+// their peers, and sets aside nodes that make no progress. Run forgets departed nodes and models.
+// Run logs the number of failures without a log line of their own.
 func (d *Dispatcher) Run(ctx context.Context) error {
 	period := max(d.options.PatienceFloor/10, 10*time.Millisecond)
 	tick := time.NewTicker(period)

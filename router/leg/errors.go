@@ -79,7 +79,7 @@ func Ended(r *request.Request) *apierror.Error {
 }
 
 // Resolve finds the model with the given name or alias in s. Without a name it returns the only
-// model of s. Its error fits a request for an unknown model.
+// model of s. Resolve's error fits a request for an unknown model.
 func Resolve(s *fleet.Snapshot, name []byte) (view *fleet.ModelView, err *apierror.Error) {
 	if len(name) == 0 {
 		view = s.Sole()
@@ -92,8 +92,8 @@ func Resolve(s *fleet.Snapshot, name []byte) (view *fleet.ModelView, err *apierr
 	return view, nil
 }
 
-// Served finds the model with the given name or alias in s. Its error fits a request for a model
-// that is unknown, or that no node serves now.
+// Served finds the model with the given name or alias in s. Served's error fits a request for a
+// model that is unknown, or that no node serves now.
 func Served(s *fleet.Snapshot, name []byte) (*fleet.ModelView, *apierror.Error) {
 	view := s.Model(name)
 	switch {
@@ -105,8 +105,8 @@ func Served(s *fleet.Snapshot, name []byte) (*fleet.ModelView, *apierror.Error) 
 	return view, nil
 }
 
-// unknownModel returns the error for an unknown model. It is not the client's mistake while a
-// backend may still name the model.
+// unknownModel returns the error for an unknown model. An unknown model is not the client's mistake
+// while a backend may still name the model.
 func unknownModel(s *fleet.Snapshot, name []byte) *apierror.Error {
 	switch {
 	case s.Unheard():

@@ -46,7 +46,7 @@ type ExplainedNode struct {
 	Signals fleet.Signals `json:"signals"`
 }
 
-// Explain says where a leg of r with question q would go now. It sends nothing.
+// Explain says where a leg of r with question q would go now. Explain sends nothing.
 func (d *Dispatcher) Explain(r *request.Request, q Question) (*Explanation, *apierror.Error) {
 	l := d.Leg(r, q, nil)
 	defer l.recycle()

@@ -18,11 +18,11 @@ import (
 //    does a late first byte. A refused or broken connection causes a check at once.
 //  - An answer below 500 counts for the node, and so does 501 (the engine lacks the endpoint). But
 //    429 counts for nothing: a busy node is well, but it has not shown that it answers.
-//  - Any other 5xx may be the request's fault. It counts in full when another node answers the same
-//    request below 500. It counts for neither node when another node answers the same 5xx. Without
-//    another node's answer it is a doubt, which counts weakly; see health.Node.ReportDoubt. That is
-//    so when there is no other node, the retry budget is spent, the node is pinned, or the others
-//    failed otherwise.
+//  - Any other 5xx may be the request's fault. A 5xx counts in full when another node answers the
+//    same request below 500. A 5xx counts for neither node when another node answers the same 5xx.
+//    Without another node's answer it is a doubt, which counts weakly; see health.Node.ReportDoubt.
+//    No other answer comes when there is no other node, the retry budget is spent, the node is
+//    pinned, or the others failed otherwise.
 //  - A node out of service for server errors alone, or only returning, is asked when no other node
 //    is left or has room. A breaker thus never makes things worse than the errors that opened it.
 
@@ -66,7 +66,7 @@ func (l *Leg) judge(a *attempt, v verdict, err error) {
 	}
 }
 
-// report passes the outcome to the node's health. It counts if the outcome sets the node aside.
+// report passes the outcome to the node's health. report counts if the outcome sets the node aside.
 func (n *member) report(o health.Outcome) {
 	if n.Health.Report(o) {
 		n.metrics.SetAside.Inc()
@@ -183,7 +183,7 @@ func (l *Leg) failedWith(v verdict, n *member, at time.Time) {
 }
 
 // suspect returns how many nodes had received the request when it first ended a node on which it
-// was alone. It returns 0 if that never happened.
+// was alone. suspect returns 0 if that never happened.
 func (l *Leg) suspect() int {
 	for _, r := range l.tries.resets {
 		if !r.node.Health.BrokeForOthers(r.at) {

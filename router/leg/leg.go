@@ -26,15 +26,15 @@ type Question struct {
 	Work  Work   // the kind of work for the node
 	Bond  Bond   // whether only Node may be asked, and why
 	Node  string // id of that node; meaningless for a Free leg
-	// Filter says whether a node may be asked; nil: any node. It is called for each node at each
-	// pick. The goroutine of Dispatcher.Run calls it with locks held, so it must return at once and
-	// change nothing.
+	// Filter says whether a node may be asked; nil: any node. Filter is called for each node at
+	// each pick. The goroutine of Dispatcher.Run calls it with locks held, so it must return at
+	// once and change nothing.
 	Filter func(n *fleet.Node) bool
-	// Edit changes the body, in addition to the model's name; nil: no change. It is called for each
-	// attempt with the client's original body.
+	// Edit changes the body, in addition to the model's name; nil: no change. Edit is called for
+	// each attempt with the client's original body.
 	Edit func(e *scan.Edits)
-	// Continues says that the answer continues one that the client has begun to receive. Its first
-	// event is then not the client's first event. plan.Task.Run sets it.
+	// Continues says that the answer continues one that the client has begun to receive. The
+	// continuing answer's first event is then not the client's first event. plan.Task.Run sets it.
 	Continues bool
 }
 
@@ -116,7 +116,7 @@ func (l *Leg) recycle() {
 	legs.Put(l)
 }
 
-// reset clears everything but scratch memory. It assigns field by field, because a literal that
+// reset clears everything but scratch memory. reset assigns field by field, because a literal that
 // reads the old value would be built beside it and copied.
 func (l *Leg) reset() {
 	l.prompt.Reset()
@@ -130,15 +130,15 @@ func (l *Leg) reset() {
 	l.tries.asked, l.tries.failed, l.tries.resets = asked, failed, resets
 }
 
-// emptied returns s without its elements. It clears all of the memory, because an earlier attempt
-// may have left data behind the end.
+// emptied returns s without its elements. emptied clears all of the memory, because an earlier
+// attempt may have left data behind the end.
 func emptied[T any](s []T) []T {
 	clear(s[:cap(s)])
 	return s[:0]
 }
 
 // Do finds a node that answers and waits for the first sign of its answer: the head and, for a
-// stream, the first body event. It returns nil once the place has taken an answer, which may be an
+// stream, the first body event. Do returns nil once the place has taken an answer, which may be an
 // engine's own error. Otherwise it returns the router's own error. Call Finish in either case.
 func (l *Leg) Do() *apierror.Error {
 	d := l.d
@@ -180,7 +180,7 @@ func (l *Leg) first() (at int, err *apierror.Error) {
 	return l.choose(l.began)
 }
 
-// holder takes the one node that stores the requested response. It uses the first model by name
+// holder takes the one node that stores the requested response. holder uses the first model by name
 // that the node serves.
 func (l *Leg) holder() (at int, err *apierror.Error) {
 	t := l.d.current()
@@ -202,7 +202,7 @@ func (l *Leg) holder() (at int, err *apierror.Error) {
 	return 0, errHolder(l.Node, "serves no model now")
 }
 
-// admit resolves the model. It refuses the request at once if no pool of the model's nodes has
+// admit resolves the model. admit refuses the request at once if no pool of the model's nodes has
 // room.
 func (l *Leg) admit() *apierror.Error {
 	if err := l.resolve(); err != nil {
@@ -257,9 +257,9 @@ func (l *Leg) another(v verdict) (at int, ok bool) {
 	return at, true
 }
 
-// giveIn passes on the last kept answer of an engine, or returns the router's own error. It does
-// not pass on the error of an unwell node while the healthy nodes are full. The router's error then
-// tells the client to try again, and when.
+// giveIn passes on the last kept answer of an engine, or returns the router's own error. giveIn
+// does not pass on the error of an unwell node while the healthy nodes are full. The router's error
+// then tells the client to try again, and when.
 func (l *Leg) giveIn(v verdict) *apierror.Error {
 	l.settleFailed()
 	if (v == failed500 || v == overloaded) && l.crowded(time.Now()) {
@@ -321,8 +321,8 @@ func (l *Leg) unanswered() *apierror.Error {
 	return &e
 }
 
-// Event looks at one event of the answer, read at time now, and says whether to pass it on. It is
-// part of answer.Source.
+// Event looks at one event of the answer, read at time now, and says whether to pass it on. Event
+// is part of answer.Source.
 func (l *Leg) Event(e sse.Event, now time.Time) (keep bool) {
 	if e.IsDone() || e.Oversized() {
 		return true
@@ -406,8 +406,8 @@ func (l *Leg) Cause(o relay.Outcome) string {
 	return l.tries.cause
 }
 
-// broke returns the metrics' word for how the node broke off a begun answer that ended with o. It
-// returns "" if the node did not.
+// broke returns the metrics' word for how the node broke off a begun answer that ended with o.
+// broke returns "" if the node did not.
 func (l *Leg) broke(o relay.Outcome) string {
 	if !l.Delivered() || l.Request.Life.Ended() != request.None || l.Request.Expired() {
 		return ""

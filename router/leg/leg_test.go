@@ -353,8 +353,8 @@ func TestMemoDoesNotAllocate(t *testing.T) {
 	}
 }
 
-// TestPrefillFeedsNothingOfDecode checks that a prefill leg goes only to prefill nodes. It must not
-// change decode's patience or statistics.
+// TestPrefillFeedsNothingOfDecode checks that a prefill leg goes only to prefill nodes. The leg
+// must not change decode's patience or statistics.
 func TestPrefillFeedsNothingOfDecode(t *testing.T) {
 	d := start(t, 2)
 	backends := make([]fleet.Backend, 0, 2)

@@ -10,8 +10,8 @@ import (
 )
 
 // Rehearsal is a streamed leg that is not sent. Choosing, counting and learning run as in Do and
-// Finish. The caller gives the time, the beginning of the answer and the cached tokens. It serves
-// simulations: it never gives up, retries or checks health.
+// Finish. The caller gives the time, the beginning of the answer and the cached tokens. Rehearsal
+// serves simulations: it never gives up, retries or checks health.
 type Rehearsal struct {
 	l *Leg
 }

@@ -81,9 +81,9 @@ func TestRehearsal(t *testing.T) {
 	}
 }
 
-// TestRehearsedBurst checks a prompt that a node is computing. It counts as waiting for each
-// request that brings it, and as held from the first token on. Without limits no node gets more
-// than twice the mean.
+// TestRehearsedBurst checks a prompt that a node is computing. The prompt counts as waiting for
+// each request that brings it, and as held from the first token on. Without limits no node gets
+// more than twice the mean.
 func TestRehearsedBurst(t *testing.T) {
 	now := time.Unix(1_700_000_000, 0)
 	index := prefix.NewIndex(prefix.Options{Inline: true, Now: func() time.Time { return now }})

@@ -22,8 +22,8 @@ const (
 	works
 )
 
-// servedFleet is a fleet snapshot with the dispatcher's data about it. It is immutable. A new
-// snapshot gets a new servedFleet, which takes over the data that stays valid.
+// servedFleet is a fleet snapshot with the dispatcher's data about it. servedFleet is immutable. A
+// new snapshot gets a new servedFleet, which takes over the data that stays valid.
 type servedFleet struct {
 	snap   *fleet.Snapshot
 	models map[string]*servedModel // by canonical name
@@ -85,7 +85,7 @@ func (d *Dispatcher) current() *servedFleet {
 	return d.rebuild(snap)
 }
 
-// rebuild makes a servedFleet of a snapshot. It takes a lock; requests wait here only after a
+// rebuild makes a servedFleet of a snapshot. rebuild takes a lock; requests wait here only after a
 // change of the fleet.
 func (d *Dispatcher) rebuild(snap *fleet.Snapshot) *servedFleet {
 	d.rebuilding.Lock()
@@ -110,7 +110,8 @@ func (d *Dispatcher) rebuild(snap *fleet.Snapshot) *servedFleet {
 	return t
 }
 
-// served returns the model of view in table t. It takes over the data of before, if there is one.
+// served returns the model of view in table t. served takes over the data of before, if there is
+// one.
 func (d *Dispatcher) served(view *fleet.ModelView, before *servedModel, t *servedFleet, now time.Time) *servedModel {
 	s := &servedModel{}
 	if before != nil {
@@ -201,12 +202,12 @@ func (l *Limits) maxQueue(role cluster.Role) int {
 	return l.MaxQueue
 }
 
-// goneFor is how long the metrics of a departed node or model are kept. It leaves time for one more
-// scrape and for requests that were just being picked.
+// goneFor is how long the metrics of a departed node or model are kept. goneFor leaves time for one
+// more scrape and for requests that were just being picked.
 const goneFor = time.Minute
 
-// gone holds the departed nodes and models that still have metrics. It is bounded by the departures
-// within goneFor and the requests in flight.
+// gone holds the departed nodes and models that still have metrics. gone is bounded by the
+// departures within goneFor and the requests in flight.
 type gone struct {
 	nodes  map[*fleet.Node]time.Time
 	models map[string]time.Time

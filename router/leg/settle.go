@@ -9,9 +9,9 @@ import (
 	"github.com/cognitora/dataplane/router/prefix"
 )
 
-// Finish ends the leg after any outcome. It records the engine's report in the index and in the
-// metrics. It frees slot, permit and connection. o is the end of the answer, if there was one. Do
-// not use the leg or its parts afterwards.
+// Finish ends the leg after any outcome. Finish records the engine's report in the index and in the
+// metrics. Finish frees slot, permit and connection. o is the end of the answer, if there was one.
+// Do not use the leg or its parts afterwards.
 func (l *Leg) Finish(o relay.Outcome) {
 	defer l.giveBack() // runs even if settle panics
 	switch a := l.now; {
@@ -107,9 +107,9 @@ func (l *Leg) count(a *attempt, now time.Time) {
 const unreportedMin = 5
 
 // cachedCounts records whether a node's answers report cached tokens. Engines omit the report when
-// nothing was cached. So only answers count whose prompt was believed to be partly cached. Their
-// requests must also have been sent after the node had answered one, because a prompt in prefill is
-// believed cached too.
+// nothing was cached. So only answers count whose prompt was believed to be partly cached. The
+// answers' requests must also have been sent after the node had answered one, because a prompt in
+// prefill is believed cached too.
 type cachedCounts struct {
 	seen   atomic.Bool  // a count has been seen
 	first  atomic.Int64 // end of the first answer without a count, Unix ns; 0: there was none
@@ -117,8 +117,8 @@ type cachedCounts struct {
 	said   atomic.Bool
 }
 
-// missing takes an answer without a count. It returns true once, when that means that the engine
-// reports none.
+// missing takes an answer without a count. missing returns true once, when that means that the
+// engine reports none.
 func (c *cachedCounts) missing(matched bool, sent, now time.Time) bool {
 	if c.seen.Load() || c.said.Load() {
 		return false

@@ -53,8 +53,8 @@ func TestMissingCounts(t *testing.T) {
 	}
 }
 
-// TestBugBeforeAnAnswer checks a leg that a bug ends before its place has an answer. Its node is
-// not charged and gets its slot back.
+// TestBugBeforeAnAnswer checks a leg that a bug ends before its place has an answer. The leg's node
+// is not charged and gets its slot back.
 func TestBugBeforeAnAnswer(t *testing.T) {
 	d := start(t, 1)
 	n := d.current().snap.Nodes[0]
@@ -89,8 +89,8 @@ func TestBugBeforeAnAnswer(t *testing.T) {
 	}
 }
 
-// TestWhyNobodyIsAsked checks that the error names the limit that the client has met. It must never
-// deny a node that exists.
+// TestWhyNobodyIsAsked checks that the error names the limit that the client has met. The error
+// must never deny a node that exists.
 func TestWhyNobodyIsAsked(t *testing.T) {
 	d := start(t, 1)
 	n := d.current().snap.Nodes[0]

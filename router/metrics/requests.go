@@ -9,7 +9,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// Requests counts answers. It has a map of counters with one entry per series.
+// Requests counts answers. Requests has a map of counters with one entry per series.
 type Requests struct {
 	vec *prometheus.CounterVec // api, model, code
 

@@ -18,7 +18,7 @@ import (
 	"github.com/cognitora/dataplane/router/fleet"
 )
 
-// Run follows the agent until ctx ends, connecting again after each loss. It returns nil.
+// Run follows the agent until ctx ends, connecting again after each loss. Run returns nil.
 func (c *Client) Run(ctx context.Context) error {
 	for wait, said := retryFirst, ""; ; wait = min(2*wait, retryLast) {
 		told, err := c.follow(ctx)

@@ -61,7 +61,7 @@ type Stats struct {
 	LeftOut   atomic.Int64  // peers not watched because the table is full
 }
 
-// New makes a client. It does nothing before Run.
+// New makes a client. The client does nothing before Run.
 func New(o Options) *Client { return &Client{o: o} }
 
 // Stats returns the client's counts.

@@ -22,7 +22,7 @@ import (
 	"github.com/cognitora/dataplane/router/request"
 )
 
-// Parts are the things that a Planner works with. It owns none of them.
+// Parts are the things that a Planner works with. A Planner owns none of its Parts.
 type Parts struct {
 	Legs    *leg.Dispatcher
 	Fleet   *fleet.Fleet
@@ -34,7 +34,7 @@ type Parts struct {
 	Choose func(*request.Request) Plan
 }
 
-// Planner answers requests by plans. It is safe for concurrent use.
+// Planner answers requests by plans. Planner is safe for concurrent use.
 type Planner struct {
 	parts     Parts
 	searches  atomic.Int32  // running searches for stored responses
@@ -49,8 +49,8 @@ func New(p Parts) *Planner {
 	return &Planner{parts: p, lostAfter: responsesLost}
 }
 
-// Plan decides which legs answer a request. Its methods are called one at a time. A plan with one
-// leg embeds OneLeg.
+// Plan decides which legs answer a request. A Plan's methods are called one at a time. A plan with
+// one leg embeds OneLeg.
 type Plan interface {
 	// Answer runs legs until one of them has an answer for the client (Task.Run with Task.Client).
 	// If none has, it returns the router's own error.
@@ -58,17 +58,17 @@ type Plan interface {
 	// Follows says whether further legs may follow the leg whose answer goes to the client. The
 	// request then keeps its body.
 	Follows() bool
-	// Event is called for each event of that answer, with the time at which it was read. It appends
-	// to out the bytes for the client. It may withhold the event with Task.Withhold. It must call
-	// Task.Read for each event. enough ends the leg. An event longer than sse.MaxEventBytes goes to
-	// the client without a call, after the withheld ones.
+	// Event is called for each event of that answer, with the time at which it was read. Event
+	// appends to out the bytes for the client. Event may withhold the event with Task.Withhold.
+	// Event must call Task.Read for each event. enough ends the leg. An event longer than
+	// sse.MaxEventBytes goes to the client without a call, after the withheld ones.
 	Event(t *Task, e sse.Event, out []byte, at time.Time) (rest []byte, enough bool)
-	// End is called when the answer of the leg has ended; o says how. It appends to out the last
+	// End is called when the answer of the leg has ended; o says how. End appends to out the last
 	// bytes for the client. more says that another leg follows, which Next runs; it must be false
 	// unless Follows returned true. Withheld events are dropped if another leg follows, and sent
 	// otherwise.
 	End(t *Task, out []byte, o relay.Outcome) (rest []byte, more bool)
-	// Next runs legs until one of them has an event stream that continues the client's stream. It
+	// Next runs legs until one of them has an event stream that continues the client's stream. Next
 	// may wait.
 	Next(t *Task) *apierror.Error
 }
@@ -90,12 +90,12 @@ func (OneLeg) Event(t *Task, e sse.Event, out []byte, at time.Time) (rest []byte
 // End implements Plan.
 func (OneLeg) End(_ *Task, out []byte, _ relay.Outcome) (rest []byte, more bool) { return out, false }
 
-// Next implements Plan. It is never called.
+// Next implements Plan. Next is never called.
 func (OneLeg) Next(*Task) *apierror.Error { return nil }
 
 // Task is a request together with the plan that answers it. Make one with NewTask, begin it with
-// Planner.Begin, call Answer, and end it with Finish. Its memory may then begin another request.
-// One goroutine at a time uses a Task.
+// Planner.Begin, call Answer, and end it with Finish. A Task's memory may then begin another
+// request. One goroutine at a time uses a Task.
 //
 // A bug in a plan that follows an answer costs the client no event. From then on the running answer
 // passes through unread, and no other leg follows.
@@ -134,7 +134,7 @@ func (p *Planner) Begin(t *Task, client answer.Place, plan Plan) {
 	t.Client, t.planner, t.plan = client, p, plan
 }
 
-// Answer lets the plan answer the request. It returns nil once the client's place has taken an
+// Answer lets the plan answer the request. Answer returns nil once the client's place has taken an
 // answer, which may be an engine's own error. Otherwise it returns the router's own error. Call
 // Finish in either case.
 func (t *Task) Answer() *apierror.Error {
@@ -385,7 +385,7 @@ func (Direct) Answer(t *Task) *apierror.Error {
 	return t.Run(q, t.Client)
 }
 
-// Stored answers a request about a stored response. It asks the node that stores the response.
+// Stored answers a request about a stored response. Stored asks the node that stores the response.
 type Stored struct {
 	OneLeg
 	ID []byte // valid until Answer has returned

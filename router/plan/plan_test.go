@@ -138,7 +138,7 @@ func TestWhatNodesSayOfAStoredResponse(t *testing.T) {
 	}
 }
 
-// hold is a plan that withholds every event. It asks for another leg if more is true.
+// hold is a plan that withholds every event. hold asks for another leg if more is true.
 type hold struct {
 	Direct
 	more bool
@@ -157,8 +157,8 @@ func give(task *Task, raw string) string {
 }
 
 // TestWithheldEvents checks that withheld events keep their order: before an event too long to be
-// read, at the bound, and at the end of their leg. They are dropped only if another leg takes its
-// place.
+// read, at the bound, and at the end of their leg. The events are dropped only if another leg takes
+// its place.
 func TestWithheldEvents(t *testing.T) {
 	p := &hold{}
 	task := &Task{plan: p, follows: true}

@@ -50,8 +50,8 @@ var (
 )
 
 // holder returns the node that stores response id. If this router does not remember it, holder asks
-// the nodes of the request's model, or all nodes if the request names none. It skips nodes whose
-// responses are lost. If only one node is possible, holder returns it without a question.
+// the nodes of the request's model, or all nodes if the request names none. holder skips nodes
+// whose responses are lost. If only one node is possible, holder returns it without a question.
 func (p *Planner) holder(r *request.Request, id []byte) (node string, err *apierror.Error) {
 	snap, now := p.parts.Fleet.Load(), time.Now()
 	if node, known := p.parts.Stored.Node(id); known {
@@ -243,8 +243,8 @@ func (s *search) take(n *fleet.Node, told said) {
 	}
 }
 
-// question is one leg of the search: one exchange with one node, whose answer is captured. It takes
-// no slot or permit and is not retried, because it costs the node no work.
+// question is one leg of the search: one exchange with one node, whose answer is captured. question
+// takes no slot or permit and is not retried, because it costs the node no work.
 func (s *search) question(n *fleet.Node, abort *relay.Abort) said {
 	until := time.Now().Add(searchNodeTime)
 	if s.until.Before(until) {

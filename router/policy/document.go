@@ -34,8 +34,8 @@ func (e *FieldError) Error() string {
 // {"mode":…,"weights":{"kv":…,"load":…,"power":…,"capacity":…,"pending":…},
 // "tiers":{"device":…,"host":…,"disk":…},"epsilon":…,"max_share":…,"max_queue":…,
 // "ttft_slo_ms":…,"run_delay_ms":…,"retransmit_pct":…}, or the flat form with the weights at the
-// top. An absent key gets its default. Parse accepts or refuses the whole document. Its error joins
-// one FieldError per problem.
+// top. An absent key gets its default. Parse accepts or refuses the whole document. Parse's error
+// joins one FieldError per problem.
 func Parse(doc []byte) (*Policy, error) {
 	if len(doc) > documentMax {
 		return nil, fmt.Errorf("policy: %d bytes, at most %d are read", len(doc), documentMax)
@@ -148,8 +148,8 @@ var (
 	}, weightKeys...)
 )
 
-// read reads the members of doc, and gathers problems with single members in d.errs. It returns an
-// error about the document as a whole.
+// read reads the members of doc, and gathers problems with single members in d.errs. read returns
+// an error about the document as a whole.
 func (d *document) read(doc []byte) error {
 	nested := false
 	flat := ""
@@ -258,8 +258,8 @@ func (d *document) unknown(field string, keys []string) {
 	d.errs = append(d.errs, fmt.Errorf("%s: unknown key; there are %s", field, strings.Join(keys, ", ")))
 }
 
-// members calls fn for each member of one JSON object. It refuses duplicates and anything after the
-// object.
+// members calls fn for each member of one JSON object. members refuses duplicates and anything
+// after the object.
 func members(doc []byte, fn func(key string, value json.RawMessage)) error {
 	dec := json.NewDecoder(bytes.NewReader(doc))
 	if t, err := dec.Token(); err != nil || t != json.Delim('{') {

@@ -12,8 +12,8 @@ type Terms struct {
 	Reason   string // why the node is no candidate; "" when it is one
 }
 
-// Explain picks as Pick does with the same arguments, and says why. It fills out[i] for every
-// candidate, as far as out is long. It allocates, so do not call it on the hot path.
+// Explain picks as Pick does with the same arguments, and says why. Explain fills out[i] for every
+// candidate, as far as out is long. Explain allocates, so do not call it on the hot path.
 func (p *Policy) Explain(cands []Candidate, promptBlocks int, key Key, r uint64, out []Terms) (pick int, why string) {
 	f := p.survey(cands)
 	for i := range min(len(cands), len(out)) {

@@ -52,7 +52,7 @@ func (l *occupancy) slots(c *Candidate) float64 {
 	return l.unknown
 }
 
-// of returns busy/slots. It is above 1 for a node with more requests than slots.
+// of returns busy/slots. of is above 1 for a node with more requests than slots.
 func (l *occupancy) of(c *Candidate) float64 { return float64(c.busy()) / l.slots(c) }
 
 func (l *occupancy) free(c *Candidate) float64 { return max(l.slots(c)-float64(c.busy()), 0) }

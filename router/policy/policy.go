@@ -1,5 +1,5 @@
-// Package policy picks the node for a request. It is pure: it reads the given candidates, does no
-// I/O, keeps no state and takes no lock. Pick allocates nothing.
+// Package policy picks the node for a request. The package is pure: it reads the given candidates,
+// does no I/O, keeps no state and takes no lock. Pick allocates nothing.
 //
 // Mode score weighs four terms and takes the highest total:
 //
@@ -29,10 +29,10 @@
 // # Who is left out
 //
 // A node is no candidate in any mode once busy reaches its max_concurrent. Mode score also leaves
-// out a node while its busy/slots is at least max_share times the fleet's. It keeps a node that is
-// busy with less than 32 and less than its own slots, and it keeps the nodes if none would be left.
-// Without that rule overlap outweighs the whole load term once 45 % of a prompt is shared. The
-// nodes with a hot prefix would then be overloaded while others idle.
+// out a node while its busy/slots is at least max_share times the fleet's. The mode keeps a node
+// that is busy with less than 32 and less than its own slots, and it keeps the nodes if none would
+// be left. Without that rule overlap outweighs the whole load term once 45 % of a prompt is shared.
+// The nodes with a hot prefix would then be overloaded while others idle.
 package policy
 
 import (
@@ -70,7 +70,7 @@ func ModeNames() []string { return slices.Clone(modeNames[:]) }
 // r is random.
 func (m Mode) Counts() bool { return m == RoundRobin }
 
-// Policy says how to pick. It is immutable once published. To change it, publish a new one.
+// Policy says how to pick. Policy is immutable once published. To change it, publish a new one.
 type Policy struct {
 	Mode                      Mode
 	KV, Load, Power, Capacity float64 // weights, 0 to 1 each, not all 0
@@ -84,8 +84,9 @@ type Policy struct {
 	MaxQueue  int // requests in flight per (model, role); 0 = the router's own setting
 	TTFTSLOms int // time-to-first-token objective in milliseconds; 0 = none
 	// RunDelayMs is the engine's wait for a CPU, in milliseconds of each second, at which a node
-	// counts as fully used. It applies to the waits of the engine's own threads, not of all threads
-	// of the host. Only the excess over twice the peers' mean counts. 0: waits do not count.
+	// counts as fully used. RunDelayMs applies to the waits of the engine's own threads, not of all
+	// threads of the host. Only the excess over twice the peers' mean counts. 0: waits do not
+	// count.
 	RunDelayMs float64
 	// RetransmitPct is the share of retransmitted segments, in percent, at which a node counts as
 	// fully used. Only the excess over twice the peers' mean counts. 0: retransmissions do not
@@ -136,10 +137,10 @@ func (c *Candidate) told() *load.Load {
 	return c.Load
 }
 
-// Key identifies a prompt's conversation when candidates tie. It is the digest of the last full
-// block of the first user turn, or the session id. Pick asks for it at most once, and only when at
-// least two candidates tie, because it may have to hash that far. 0 means that the prompt has no
-// key; the tie is then broken at random.
+// Key identifies a prompt's conversation when candidates tie. The key is the digest of the last
+// full block of the first user turn, or the session id. Pick asks for it at most once, and only
+// when at least two candidates tie, because it may have to hash that far. 0 means that the prompt
+// has no key; the tie is then broken at random.
 type Key interface{ RendezvousKey() uint64 }
 
 // Pick returns the index of the chosen node, or -1 when no candidate has room. key may be nil. r is

@@ -122,7 +122,7 @@ func apart(v, sum float64, n int) float64 {
 	return max(v-2*(sum-v)/float64(n-1), 0)
 }
 
-// coolness returns 1 - norm_watts. It returns 0 for every node when none reports its power.
+// coolness returns 1 - norm_watts. coolness returns 0 for every node when none reports its power.
 func (f *fleet) coolness(c *Candidate) float64 {
 	if f.wattsMax == 0 {
 		return 0
@@ -162,8 +162,8 @@ func (p *Policy) pickScore(cands []Candidate, promptBlocks int, key Key, r uint6
 	return pick
 }
 
-// totals keeps the totals of the first candidates, so a tie need not compute them again. It holds
-// -Inf for a node that may not be picked.
+// totals keeps the totals of the first candidates, so a tie need not compute them again. totals
+// holds -Inf for a node that may not be picked.
 type totals [32]float64
 
 // of returns the total of candidate i.

@@ -4,8 +4,8 @@ import "strings"
 
 // These constants are a device's arithmetic rate by data type, relative to bf16. The rate stands
 // for the speed of prefill, which is bound by arithmetic. Weight-only formats (awq, gptq, int4,
-// llama.cpp's q4_k_m and similar) save memory, not arithmetic. They multiply widened weights in 16
-// bits and count as 16-bit types.
+// llama.cpp's q4_k_m and similar) save memory, not arithmetic. Weight-only formats multiply widened
+// weights in 16 bits and count as 16-bit types.
 const (
 	RateFP32 float32 = 0.5
 	RateBF16 float32 = 1
@@ -14,7 +14,8 @@ const (
 )
 
 // Throughput returns a node's relative speed for Candidate.Throughput, from its tensor-parallel
-// degree and dtype. It returns unknown (NaN) when tp is below 1 or the dtype is not recognised.
+// degree and dtype. Throughput returns unknown (NaN) when tp is below 1 or the dtype is not
+// recognised.
 func Throughput(tp int, dtype string) float32 {
 	if tp < 1 {
 		return Unknown()

@@ -13,7 +13,7 @@ const (
 	stampRange = 1<<(stampBits-1) - 1 // ms, 3.1 days
 )
 
-// since returns a - b in milliseconds. It is negative if a is earlier.
+// since returns a - b in milliseconds. since is negative if a is earlier.
 func since(a, b stamp) int32 { return int32((a-b)<<(32-stampBits)) >> (32 - stampBits) }
 
 func later(a, b stamp) stamp {
@@ -23,8 +23,8 @@ func later(a, b stamp) stamp {
 	return b
 }
 
-// belief says that one node holds one group of blocks. It is one word that readers load atomically.
-// From the top:
+// belief says that one node holds one group of blocks. belief is one word that readers load
+// atomically. From the top:
 //
 //	born    29 bits  when the node (re)computed the group
 //	touched 29 bits  when a request that uses the group was last known on the node
@@ -54,7 +54,8 @@ func (b belief) pending() bool  { return b&pending != 0 }
 func (b belief) born() stamp    { return stamp(b>>bornAt) & stampMask }
 func (b belief) touched() stamp { return stamp(b>>touchedAt) & stampMask }
 
-// touch returns the belief, used by a request at now. It moves a birth that is too old to compare.
+// touch returns the belief, used by a request at now. touch moves a birth that is too old to
+// compare.
 func (b belief) touch(now stamp, flags uint64) belief {
 	touched := later(b.touched(), now)
 	born := b.born()

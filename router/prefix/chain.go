@@ -6,7 +6,7 @@ import "slices"
 // fill the index nor keep more memory than the keys of so many blocks.
 const MaxChain = 1 << 16
 
-// Chain is the sequence of a prompt's blocks, hashed as far as needed. It also holds the scratch
+// Chain is the sequence of a prompt's blocks, hashed as far as needed. Chain also holds the scratch
 // space of the Index's calls for this request. The zero value is an empty prompt. Reset makes it
 // reusable without allocation. One goroutine at a time uses a Chain.
 type Chain struct {
@@ -25,8 +25,8 @@ type Chain struct {
 }
 
 // Reset makes c the chain of a prompt given as text or, if text is empty, as token ids. Both are
-// aliased. They must not change until Record has returned, which finishes the chain, or until the
-// next Reset.
+// aliased. Text and tokens must not change until Record has returned, which finishes the chain, or
+// until the next Reset.
 func (c *Chain) Reset(seed Digest, text []byte, tokens []uint32) {
 	c.keys, c.tagged, c.digests, c.parent = c.keys[:0], c.tagged[:0], c.digests[:0], fromDigest(&seed)
 	c.walk = c.walk[:0]
@@ -41,8 +41,8 @@ func (c *Chain) Reset(seed Digest, text []byte, tokens []uint32) {
 	c.length = float64(len(tokens)) / BlockTokens
 }
 
-// Skip appends blocks with known keys. last is the digest of the last one. Their text is never
-// read.
+// Skip appends blocks with known keys. last is the digest of the last one. The blocks' text is
+// never read.
 func (c *Chain) Skip(keys []uint64, last Digest) {
 	c.HashTo(c.blocks)
 	c.keys = append(c.keys, keys[:min(len(keys), MaxChain-len(c.keys))]...)
@@ -50,8 +50,8 @@ func (c *Chain) Skip(keys []uint64, last Digest) {
 	c.blocks, c.length = len(c.keys), float64(len(c.keys))
 }
 
-// Continue appends the text behind the present blocks, all of which must be full. It is aliased
-// like the text given to Reset.
+// Continue appends the text behind the present blocks, all of which must be full. The text is
+// aliased like the text given to Reset.
 func (c *Chain) Continue(text []byte) {
 	c.HashTo(c.blocks)
 	if n := len(c.digests); n > 0 {
@@ -71,7 +71,7 @@ func (c *Chain) Lengthen(bytes int) { c.length += float64(bytes) / BlockBytes }
 func (c *Chain) Blocks() int { return c.blocks }
 
 // Key returns the key of block i, 0 <= i < Blocks(): the first 8 bytes of its digest,
-// little-endian. It hashes the chain as far as block i. The index identifies blocks by their keys.
+// little-endian. Key hashes the chain as far as block i. The index identifies blocks by their keys.
 func (c *Chain) Key(i int) uint64 {
 	if i >= len(c.keys) {
 		c.HashTo(i + 1)

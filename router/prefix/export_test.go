@@ -1,7 +1,7 @@
 package prefix
 
-// Caching returns false while a node reports no cached token for repeated prompts. Its engine has
-// prefix caching switched off.
+// Caching returns false while a node reports no cached token for repeated prompts. The node's
+// engine has prefix caching switched off.
 func (x *Index) Caching(ref Ref) bool {
 	n := x.node(ref)
 	return n != nil && !n.silent.Load()

@@ -52,17 +52,17 @@ func weigh(c *Chain, o Observation) verdict {
 	return v
 }
 
-// ceil rounds x up to whole blocks. It tolerates a small rounding error in x.
+// ceil rounds x up to whole blocks. ceil tolerates a small rounding error in x.
 func ceil(x float64) int { return int(math.Ceil(x - 1e-6)) }
 
 func (v *verdict) short() bool { return v.fraction > 0 }
 
-// Observe corrects the index by the cached tokens that the engine found. It returns the prediction
-// error: the believed minus the actual part of the prompt, in [-1,1]. The error is 0 if they agree
-// within one engine block.
+// Observe corrects the index by the cached tokens that the engine found. Observe returns the
+// prediction error: the believed minus the actual part of the prompt, in [-1,1]. The error is 0 if
+// they agree within one engine block.
 //
-// A count below the belief says that the blocks from the cut on were gone. They then count as
-// recomputed by this request at its dispatch, so older beliefs below them no longer count. The
+// A count below the belief says that the blocks from the cut on were gone. These blocks then count
+// as recomputed by this request at its dispatch, so older beliefs below them no longer count. The
 // lifetime shrinks if blocks younger than it were gone. The count is no evidence about blocks that
 // another running request may have been computing at the dispatch.
 func (x *Index) Observe(c *Chain, o Observation) float64 {
@@ -101,9 +101,9 @@ func (x *Index) settle(c *Chain, o Observation, cut int) {
 	})
 }
 
-// learn updates the node's lifetime by the observation. It returns whether the observation is
-// evidence. It is none if the first missing block was used by a request whose end was unknown at
-// the dispatch.
+// learn updates the node's lifetime by the observation. learn returns whether the observation is
+// evidence. The observation is no evidence if the first missing block was used by a request whose
+// end was unknown at the dispatch.
 func (x *Index) learn(c *Chain, o Observation, v verdict) bool {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -162,8 +162,8 @@ func (x *Index) countZero(n *node, c *Chain, o Observation) {
 
 // learnShorter lowers the lifetime to seven eighths of the age of a missing block. Prompts that
 // come back in turn have nearly the same age each time, and exactly that age would be wrong for
-// half of them. It ignores a shortfall below a sixteenth of the belief, because text does not map
-// evenly to the engine's tokens.
+// half of them. learnShorter ignores a shortfall below a sixteenth of the belief, because text does
+// not map evenly to the engine's tokens.
 func (x *Index) learnShorter(n *node, age int32, v verdict) {
 	if v.believed-v.actual < v.slack+v.believed/16 {
 		return

@@ -312,7 +312,7 @@ func TestZerosInParallelCountOnce(t *testing.T) {
 }
 
 // TestImagesTeachOnlyWhetherAnythingWasThere checks a prompt that consists mostly of images for the
-// engine. Its count says only whether anything was cached.
+// engine. The prompt's count says only whether anything was cached.
 func TestImagesTeachOnlyWhetherAnythingWasThere(t *testing.T) {
 	f := newFleet(t, 1)
 	base := prompt("base", 20)

@@ -34,13 +34,14 @@ func (t tags) blocks() int { return 1 + (bits.Len64(uint64(t))+tagBits-1)/tagBit
 // groups returns the number of groups of the prompt, an unfinished last one included.
 func (c *Chain) groups() int { return (c.blocks + groupBlocks - 1) / groupBlocks }
 
-// leader returns the key of the first block of group g. It hashes the chain as far as that block.
+// leader returns the key of the first block of group g. leader hashes the chain as far as that
+// block.
 func (c *Chain) leader(g int) uint64 { return c.Key(g * groupBlocks) }
 
 // count returns the number of blocks in group g.
 func (c *Chain) count(g int) int { return min(groupBlocks, c.blocks-g*groupBlocks) }
 
-// tags hashes the chain to the end of group g and returns the group's tags. It keeps the tags of
+// tags hashes the chain to the end of group g and returns the group's tags. tags keeps the tags of
 // complete groups.
 func (c *Chain) tags(g int) tags {
 	for g >= len(c.tagged) && (len(c.tagged)+1)*groupBlocks <= c.blocks {

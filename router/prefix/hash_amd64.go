@@ -22,16 +22,16 @@ type schedule struct {
 func hashAVX2(digests, parent *words, text unsafe.Pointer, blocks int, s *schedule)
 
 // hashAVX512 is hashAVX2 for processors that also rotate words, and permute the words of two
-// registers, in one instruction. It uses registers of at most 256 bits. The rounds of one block
-// wait for each other, and a rotation in one step makes them a seventh faster.
+// registers, in one instruction. hashAVX512 uses registers of at most 256 bits. The rounds of one
+// block wait for each other, and a rotation in one step makes them a seventh faster.
 //
 //go:noescape
 func hashAVX512(digests, parent *words, text unsafe.Pointer, blocks int, s *schedule)
 
 var wordOrder = newSchedule()
 
-// hashWords hashes with one of these two. It returns false if the processor has the instructions of
-// neither.
+// hashWords hashes with one of these two. hashWords returns false if the processor has the
+// instructions of neither.
 func hashWords(digests []words, parent *words, text unsafe.Pointer) bool {
 	switch {
 	case cpu.X86.HasAVX512F && cpu.X86.HasAVX512VL && cpu.X86.HasAVX2:

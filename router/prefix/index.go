@@ -20,7 +20,7 @@ type Options struct {
 	// Now is the clock. Default time.Now.
 	Now func() time.Time
 	// Inline prunes within the call that has filled the index and starts no goroutine. Simulations
-	// need it to be repeatable. They last less than 48 h.
+	// need it to be repeatable. Simulations last less than 48 h.
 	Inline bool
 }
 
@@ -108,14 +108,15 @@ type walker struct {
 
 // Match predicts for each of refs how many leading blocks of the prompt the node holds now, and
 // writes that into held. Into coming, unless nil, it writes how many the node will hold once it has
-// begun to answer its requests. It leaves out blocks that extend a partly held group. held and
+// begun to answer its requests. Match leaves out blocks that extend a partly held group. held and
 // coming are as long as refs.
 //
-// It returns the number of blocks hashed, which is little more than the largest coming. Nodes hold
-// prefixes, so Match skips groups of a long prompt. It looks at each of the first few groups, at
-// each of the first few to be hashed, at ever fewer beyond, and where a node's beliefs end. It
-// looks at all groups of a node that has recomputed a group since the deepest one was last used. It
-// takes no lock. It does not allocate once c has seen as many candidates and blocks before.
+// Match returns the number of blocks hashed, which is little more than the largest coming. Nodes
+// hold prefixes, so Match skips groups of a long prompt. Match looks at each of the first few
+// groups, at each of the first few to be hashed, at ever fewer beyond, and where a node's beliefs
+// end. Match looks at all groups of a node that has recomputed a group since the deepest one was
+// last used. Match takes no lock. Match does not allocate once c has seen as many candidates and
+// blocks before.
 func (x *Index) Match(c *Chain, refs []Ref, held, coming []int32) int {
 	now, nowMillis := x.clock.nowStamp()
 	walk := c.walk[:0]
@@ -187,7 +188,7 @@ func stride(g, groups, known int) int {
 	return min(g+1+(g-known)/4, groups-1)
 }
 
-// step looks at group g of the walkers. It moves the walkers without the group to the end and
+// step looks at group g of the walkers. step moves the walkers without the group to the end and
 // returns the number of those with it.
 func (x *Index) step(walk []walker, c *Chain, g int, now stamp) int {
 	leader := c.leader(g)

@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// held is the model's belief about a group of blocks. It implements the rules of the index on a
+// held is the model's belief about a group of blocks. held implements the rules of the index on a
 // plain map, with plain times and the blocks' digests.
 type held struct {
 	born, touched           time.Time
@@ -35,8 +35,8 @@ func (m *model) each(c *Chain, ref Ref, fn func(g int, k string, blocks []uint64
 	}
 }
 
-// common returns how many leading blocks two groups have in common. It compares blocks behind the
-// leader by their tags.
+// common returns how many leading blocks two groups have in common. common compares blocks behind
+// the leader by their tags.
 func common(a, b []uint64) (n int) {
 	for n < min(len(a), len(b)) && (a[n] == b[n] || n > 0 && tag(a[n]) == tag(b[n])) {
 		n++
@@ -75,7 +75,7 @@ func (m *model) chain(c *Chain, ref Ref, now time.Time, lifetime time.Duration) 
 	return l
 }
 
-// grow returns an entry's blocks after a request. It keeps the old blocks if goesOn and they are
+// grow returns an entry's blocks after a request. grow keeps the old blocks if goesOn and they are
 // more.
 func (h *held) grow(blocks []uint64, goesOn bool) {
 	if !goesOn || common(h.blocks, blocks) < len(blocks) {

@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// Ref identifies one incarnation of a node in the index; 0 is none. It is a place in the node table
-// with the generation of that place, so the Ref of a departed node stays invalid.
+// Ref identifies one incarnation of a node in the index; 0 is none. Ref is a place in the node
+// table with the generation of that place, so the Ref of a departed node stays invalid.
 type Ref uint32
 
 // maxNodes is the number of nodes that fit in the index at once. A departed node counts until it is
@@ -46,7 +46,7 @@ func past(millis int64, now stamp, nowMillis int64) stamp {
 
 // Join gives a new node a place in the index, without beliefs. A restarted node leaves and joins
 // again, and keeps the lifetime learned under its id. Join returns 0 when 65,536 nodes are present.
-// Such a node is served but never believed to hold anything.
+// A node with Ref 0 a node is served but never believed to hold anything.
 func (x *Index) Join(nodeID string) Ref {
 	x.mu.Lock()
 	defer x.mu.Unlock()

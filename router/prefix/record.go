@@ -16,8 +16,8 @@ func (s *sentState) reset() { *s = sentState{seen: s.seen[:0]} }
 // there.
 type sighting uint64
 
-// sightCount masks the bits that a belief does not use. They hold the number of blocks behind the
-// leader.
+// sightCount masks the bits that a belief does not use. These bits hold the number of blocks behind
+// the leader.
 const sightCount = groupBlocks - 1
 
 func sight(b belief, count int) sighting {
@@ -89,7 +89,7 @@ func (g *group) set(b belief, goesOn bool) {
 // believe writes the belief of an existing entry and keeps its blocks.
 func (g *group) believe(b belief) { g.bucket.beliefs[g.place].Store(uint64(b)) }
 
-// write calls fn under the lock for each group of the chain. It stops when the node has left.
+// write calls fn under the lock for each group of the chain. write stops when the node has left.
 func (x *Index) write(c *Chain, ref Ref, fn func(i int, g *group)) {
 	c.HashTo(c.blocks)
 	n := c.groups()
@@ -134,8 +134,8 @@ func (x *Index) writeSome(c *Chain, ref Ref, from, to int, fn func(i int, g *gro
 // and so do the blocks that a prompt adds to a held group.
 
 // Record predicts that the node will hold all blocks of the prompt once it begins to answer a
-// request dispatched at at. It finishes the chain and drops the references to the prompt. Call it
-// after the dispatch, not before.
+// request dispatched at at. Record finishes the chain and drops the references to the prompt. Call
+// it after the dispatch, not before.
 func (x *Index) Record(c *Chain, ref Ref, at time.Time) {
 	n := x.node(ref)
 	if n == nil {

@@ -6,8 +6,8 @@ import (
 	"github.com/cognitora/dataplane/internal/residue"
 )
 
-// TestNothingOutlivesAChain checks that Reset clears every field. It excepts numbers in memory that
-// is written before it is read.
+// TestNothingOutlivesAChain checks that Reset clears every field. The test excepts numbers in
+// memory that is written before it is read.
 func TestNothingOutlivesAChain(t *testing.T) {
 	c := new(Chain)
 	residue.Mark(c, nil)

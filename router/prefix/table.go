@@ -5,11 +5,11 @@ import (
 	"sync/atomic"
 )
 
-// The table is set-associative. An entry is the belief about one node and one group of blocks. It
-// lies in one of the eight places of its bucket. A bucket has a cache line of keys, one of beliefs
-// and one of tags. A bucket that overflows replaces its least recently touched entry.
+// The table is set-associative. An entry is the belief about one node and one group of blocks. An
+// entry lies in one of the eight places of its bucket. A bucket has a cache line of keys, one of
+// beliefs and one of tags. A bucket that overflows replaces its least recently touched entry.
 //
-// Readers take no lock. They load an entry's key, its contents and its key again. Writers hold
+// Readers take no lock. Readers load an entry's key, its contents and its key again. Writers hold
 // Index.mu.
 const (
 	entriesPerBucket = 8
@@ -33,8 +33,8 @@ type beliefTable struct {
 	blocks  atomic.Int64 // blocks in all entries
 }
 
-// newBeliefTable makes room for max blocks. Its memory becomes resident only as
-// buckets are written.
+// newBeliefTable makes room for max blocks. The table's memory becomes resident only as buckets are
+// written.
 func newBeliefTable(max int) *beliefTable {
 	n := max/expectedBlocks*100/load/entriesPerBucket + 1
 	return &beliefTable{buckets: make([]bucket, n), max: max}
@@ -43,8 +43,8 @@ func newBeliefTable(max int) *beliefTable {
 // placeBits is the number of bits in an entry's key for the node.
 const placeBits = 16
 
-// entryKey returns the key of an entry: 48 bits of the leader's digest and the node's place. It is
-// never 0. The bucket depends on the other 16 bits as well.
+// entryKey returns the key of an entry: 48 bits of the leader's digest and the node's place. The
+// key is never 0. The bucket depends on the other 16 bits as well.
 func entryKey(leader uint64, place uint32) uint64 {
 	key := leader<<placeBits | uint64(place)
 	if key == 0 {
@@ -71,7 +71,7 @@ func (t *beliefTable) fetch(leader uint64, place uint32) *bucket {
 	return b
 }
 
-// at returns the place of key in the bucket, or -1. It compares without branches, because the place
+// at returns the place of key in the bucket, or -1. at compares without branches, because the place
 // is unpredictable.
 func (b *bucket) at(key uint64) int {
 	found := b.same(0, key) | b.same(1, key)<<1 | b.same(2, key)<<2 | b.same(3, key)<<3 |
@@ -93,7 +93,7 @@ func (b *bucket) same(i int, key uint64) (same uint8) {
 // touched returns when the entry in place i was last touched.
 func (b *bucket) touched(i int) stamp { return belief(b.beliefs[i].Load()).touched() }
 
-// old returns, as bits, the places whose entries were touched at least least ms before now. It
+// old returns, as bits, the places whose entries were touched at least least ms before now. old
 // reads only the beliefs and has no branches. A sweep calls it for the whole table, whose places
 // are mostly empty or young.
 func (b *bucket) old(now stamp, least int32) (old uint8) {
@@ -157,8 +157,8 @@ func (t *beliefTable) evict(b *bucket, now stamp, empty int) int {
 	return victim
 }
 
-// clear empties a place. It clears the key first, so that a reader that loaded a belief in between
-// notices that the key has changed.
+// clear empties a place. clear clears the key first, so that a reader that loaded a belief in
+// between notices that the key has changed.
 func (t *beliefTable) clear(b *bucket, i int) {
 	if b.keys[i].Load() == 0 {
 		return

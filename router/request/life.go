@@ -45,7 +45,7 @@ func (l *Life) Start() {
 // Started says whether something may have been sent for the request.
 func (l *Life) Started() bool { return l.started }
 
-// Enter makes the end of the request cancel a, until Leave. It returns false if the request has
+// Enter makes the end of the request cancel a, until Leave. Enter returns false if the request has
 // ended.
 func (l *Life) Enter(a *relay.Abort) bool {
 	l.mu.Lock()

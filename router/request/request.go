@@ -1,9 +1,9 @@
 // Package request holds one request of a client, and its life.
 //
 // The port fills a Request once when it reads it. The Request stays the same until Release, which
-// frees the body and the fields that lie in it. It copies the head, so only its body is borrowed
-// memory. The body stays while a leg may need it: see Own. A plan that runs legs at once whose
-// edits name members must call Scan.Index before.
+// frees the body and the fields that lie in it. A Request copies the head, so only its body is
+// borrowed memory. The body stays while a leg may need it: see Own. A plan that runs legs at once
+// whose edits name members must call Scan.Index before.
 package request
 
 import (
@@ -77,7 +77,7 @@ func (r *Request) SetHead(h Head) {
 	r.Auth, r.Session, r.Pin = r.keep(h.Auth), r.keep(h.Session), stringOf(r.keep(h.Pin))
 }
 
-// keep copies b to the end of r.own, which has room for it. It returns nil for nil.
+// keep copies b to the end of r.own, which has room for it. keep returns nil for nil.
 func (r *Request) keep(b []byte) []byte {
 	if b == nil {
 		return nil
@@ -88,10 +88,10 @@ func (r *Request) keep(b []byte) []byte {
 }
 
 // Own hands body to the request. release, which may be nil, is called once when no leg needs the
-// body any more. It frees the memory and its share of limits.max_body_total.
+// body any more. release frees the memory and its share of limits.max_body_total.
 func (r *Request) Own(body []byte, release func()) { r.body, r.release = body, release }
 
-// Body returns the body as the client sent it. It is valid until Release.
+// Body returns the body as the client sent it. The body is valid until Release.
 func (r *Request) Body() []byte { return r.body }
 
 // formData is the beginning of a form's content type.
@@ -112,7 +112,7 @@ func (r *Request) Read(contentType []byte, m *scan.Memo) (err error) {
 	return err
 }
 
-// Asked returns the model's name as the client wrote it. It is valid until Reset.
+// Asked returns the model's name as the client wrote it. The name is valid until Reset.
 func (r *Request) Asked() []byte { return r.model }
 
 // KeptText is the largest buffer of prompt text, in bytes, kept while an answer is relayed and for
@@ -157,7 +157,7 @@ func (r *Request) Generates() bool {
 	return r.Method == "POST" && (r.Predicts() || r.API == scan.Audio || r.API == scan.Other)
 }
 
-// method returns the method's name. It allocates nothing for the common ones.
+// method returns the method's name. method allocates nothing for the common ones.
 func method(b []byte) string {
 	switch string(b) {
 	case "POST":

@@ -16,7 +16,7 @@ type Event struct {
 	// Parent, for Stored, is the key of the block before Keys[0]; 0 if Keys[0] is the first block
 	// of a prompt.
 	Parent Key
-	// Keys are blocks. Those of a Removed event have any order. Apply does not keep the slice.
+	// Keys are blocks. The keys of a Removed event have any order. Apply does not keep the slice.
 	Keys []Key
 }
 

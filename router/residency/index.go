@@ -1,6 +1,6 @@
-// Package residency is the index of the blocks that nodes report. Its input is changes: a block was
-// stored, a block was removed, all blocks were cleared. It answers how many leading blocks of a
-// prompt each node has.
+// Package residency is the index of the blocks that nodes report. The index's input is changes: a
+// block was stored, a block was removed, all blocks were cleared. The index answers how many
+// leading blocks of a prompt each node has.
 //
 // # Who feeds it
 //
@@ -10,11 +10,11 @@
 // router/prefix has a prediction.
 //
 // Engines name blocks by hashes of their own. A reader of an engine's events computes digests from
-// the tokens. It needs a table per node from the engine's name of a block to its key and digest, to
-// find the parents of stored blocks and to find removed blocks. In a Go map the keys alone take 34
-// bytes per block. Filling the table takes more time than the index does (perf/RESULTS.md), so it
-// belongs beside the engine. The index has no such table, because a key contains the block's group
-// and its place in the group.
+// the tokens. The reader needs a table per node from the engine's name of a block to its key and
+// digest, to find the parents of stored blocks and to find removed blocks. In a Go map the keys
+// alone take 34 bytes per block. Filling the table takes more time than the index does
+// (perf/RESULTS.md), so it belongs beside the engine. The index has no such table, because a key
+// contains the block's group and its place in the group.
 //
 // # What is held
 //
@@ -92,7 +92,7 @@ type nodeBatches struct {
 	next    uint64 // number of the expected batch
 }
 
-// Ref identifies one stay of a node in the index; 0 is none. It becomes invalid for good when the
+// Ref identifies one stay of a node in the index; 0 is none. Ref becomes invalid for good when the
 // node leaves.
 type Ref uint32
 
@@ -121,7 +121,7 @@ func (x *Index) where(ref Ref) (w whereabouts, ok bool) {
 	return w, ref != 0 && w.gen() == ref.gen()
 }
 
-// Join gives a node a place in the index, without blocks. It returns 0 when 4,096 nodes are
+// Join gives a node a place in the index, without blocks. Join returns 0 when 4,096 nodes are
 // present. A node with Ref 0 counts as holding nothing.
 func (x *Index) Join() Ref {
 	x.mu.Lock()
@@ -148,8 +148,8 @@ func (x *Index) Leave(ref Ref) {
 	}
 }
 
-// Restart forgets the blocks of a node in constant time. Its next batch must have the number next.
-// Restart begins a new report: apply a snapshot as the batch with that number.
+// Restart forgets the blocks of a node in constant time. The node's next batch must have the number
+// next. Restart begins a new report: apply a snapshot as the batch with that number.
 func (x *Index) Restart(ref Ref, next uint64) error {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -163,7 +163,7 @@ func (x *Index) Restart(ref Ref, next uint64) error {
 	return nil
 }
 
-// clear moves a node to an empty place. It returns the node's shard and holder bit.
+// clear moves a node to an empty place. clear returns the node's shard and holder bit.
 func (x *Index) clear(ref Ref, w whereabouts) (*shard, uint64) {
 	x.at[ref.node()].Store(0) // settle may find the same place again; a reader must not mix the two
 	x.abandon(w)

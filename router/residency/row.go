@@ -2,12 +2,12 @@ package residency
 
 import "sync/atomic"
 
-// A row says which of a shard's nodes hold which blocks of one group. Its blocks are those of a
-// single chain, beginning with the group's leader. Blocks of other chains with the same leader are
-// single (table.go). Rows of consecutive groups are adjacent if there was room.
+// A row says which of a shard's nodes hold which blocks of one group. The row's blocks are those of
+// a single chain, beginning with the group's leader. Blocks of other chains with the same leader
+// are single (table.go). Rows of consecutive groups are adjacent if there was room.
 //
-// Readers take no lock. They load the head's id, the data, and the id again. Writers change the id
-// before they remove its data, and after they add its data.
+// Readers take no lock. Readers load the head's id, the data, and the id again. Writers change the
+// id before they remove its data, and after they add its data.
 
 // segment is an array of rows. All accesses are atomic operations.
 type segment struct {
@@ -67,7 +67,7 @@ func (r row) nextHeld(key Key, nodes uint64) bool {
 	return r.segment != nil && r.i+1 < segmentRows && row{r.segment, r.i + 1}.held(key, nodes)
 }
 
-// block returns the holders of a block by the row. It skips the block's tag if last is the last
+// block returns the holders of a block by the row. block skips the block's tag if last is the last
 // block of its group.
 func (r row) block(key, last Key) uint64 {
 	holders := &r.holders[r.i][key.place()]

@@ -6,11 +6,11 @@ import (
 )
 
 // slots is a hash map from words to words. A bucket is a cache line of four slots. A search begins
-// at the key's own bucket and continues with the next ones. It ends at a bucket with an empty slot.
-// A removed slot in a full bucket therefore becomes dead, not empty, until it is used again.
+// at the key's own bucket and continues with the next ones. A search ends at a bucket with an empty
+// slot. A removed slot in a full bucket therefore becomes dead, not empty, until it is used again.
 //
-// Readers take no lock. They load the key of a slot, its value and the key again. Writers set the
-// value before the key. Slots never move. A full map is replaced by a copy.
+// Readers take no lock. Readers load the key of a slot, its value and the key again. Writers set
+// the value before the key. Slots never move. A full map is replaced by a copy.
 type slots struct {
 	buckets []bucket
 	used    int // slots that are not empty
@@ -77,7 +77,7 @@ func (m *slots) after(n int) int {
 	return 0
 }
 
-// at returns a bit for each slot of the bucket with the key. It compares without branches, because
+// at returns a bit for each slot of the bucket with the key. at compares without branches, because
 // the slot is unpredictable.
 func (b *bucket) at(key uint64) uint8 {
 	return b.same(0, key) | b.same(1, key)<<1 | b.same(2, key)<<2 | b.same(3, key)<<3 |
@@ -145,7 +145,7 @@ func (m *slots) find(key uint64) (b *bucket, i int) {
 	return nil, 0
 }
 
-// put adds a new key. It returns false if there is no slot for it.
+// put adds a new key. put returns false if there is no slot for it.
 func (m *slots) put(key, value uint64) bool {
 	n := m.home(key)
 	for range maxSearch {

@@ -36,7 +36,7 @@ func (x *Index) sweepSome(n int) {
 	}
 }
 
-// step sweeps up to n rows and buckets. It returns true when the sweep is done.
+// step sweeps up to n rows and buckets. step returns true when the sweep is done.
 func (s *sweep) step(t *holderTable, n int) bool {
 	for ; s.rows > 0; s.rows-- {
 		if n--; n < 0 {

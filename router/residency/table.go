@@ -2,10 +2,11 @@ package residency
 
 import "sync/atomic"
 
-// holderTable says which of up to 64 nodes hold which blocks. It has a row for each group (row.go),
-// and a map. The map has rows by the leaders' half of keys, and the holders of single blocks by
-// their whole keys. A single block departs from the row's chain within the group, or found no free
-// row. A block may have holders in both places, if the row belonged to another chain before.
+// holderTable says which of up to 64 nodes hold which blocks. holderTable has a row for each group
+// (row.go), and a map. The map has rows by the leaders' half of keys, and the holders of single
+// blocks by their whole keys. A single block departs from the row's chain within the group, or
+// found no free row. A block may have holders in both places, if the row belonged to another chain
+// before.
 //
 // The table grows by segments, which never move, and by copies of the map. Readers do not wait for
 // a copy; a writer waits about 20 ns for each group.
@@ -47,7 +48,7 @@ func (t *holderTable) row(n int) row {
 }
 
 // seek returns the row of a block's group for a reader, if there is one, and whether the group is
-// crowded. It tries the row behind before first, if before is a row.
+// crowded. seek tries the row behind before first, if before is a row.
 func (t *holderTable) seek(key Key, before row) (r row, isCrowded bool) {
 	if before.segment != nil && before.i+1 < segmentRows {
 		before.i++
@@ -67,7 +68,7 @@ func (t *holderTable) single(key Key) uint64 { return t.slots.Load().get(uint64(
 
 // The methods below are for writers.
 
-// find returns the number of a group's row, or -1, and whether the group is crowded. It tries row
+// find returns the number of a group's row, or -1, and whether the group is crowded. find tries row
 // near first, unless near is negative.
 func (t *holderTable) find(leader uint64, near int) (n int, isCrowded bool) {
 	if near >= 0 && near < t.top {
@@ -108,7 +109,7 @@ func (t *holderTable) freeRow(n int) {
 	t.note(leader, ^uint64(n+1)+1)
 }
 
-// put adds to the map. It returns false if there is no room.
+// put adds to the map. put returns false if there is no room.
 func (t *holderTable) put(key, value uint64) bool {
 	m := t.slots.Load()
 	if m.full() {
@@ -118,7 +119,7 @@ func (t *holderTable) put(key, value uint64) bool {
 	return m.put(key, value)
 }
 
-// note adds delta to the map's value for a leader. It returns false if there is no room.
+// note adds delta to the map's value for a leader. note returns false if there is no room.
 func (t *holderTable) note(leader, delta uint64) bool {
 	m := t.slots.Load()
 	b, i := m.find(leader)
@@ -135,7 +136,7 @@ func (t *holderTable) note(leader, delta uint64) bool {
 }
 
 // store adds a node to the holders of a run of blocks behind parent. At most room of them may be
-// new to the table. It returns how many blocks it added, and the number of the run's row or -1.
+// new to the table. store returns how many blocks it added, and the number of the run's row or -1.
 // near may be that row.
 func (t *holderTable) store(run []Key, parent Key, bit uint64, near, room int) (done, n int) {
 	n, isCrowded := t.find(run[0].leader(), near)
@@ -224,7 +225,7 @@ func (t *holderTable) storeSingle(key Key, bit uint64, room int) (added int, ok 
 	return 1, true
 }
 
-// remove removes nodes from the holders of blocks of one group. It returns the number of the
+// remove removes nodes from the holders of blocks of one group. remove returns the number of the
 // group's row or -1. near may be that row.
 func (t *holderTable) remove(keys []Key, nodes uint64, near int) int {
 	n, isCrowded := t.find(keys[0].leader(), near)

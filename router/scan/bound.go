@@ -8,7 +8,7 @@ import (
 )
 
 // A prompt is hashed up to 65,536 blocks, the first TextKept bytes of its canonical text. Text
-// therefore keeps at most TextKept bytes of a string or a list. Its later bytes can't be among the
+// therefore keeps at most TextKept bytes of a string or a list. The later bytes can't be among the
 // prompt's first ones, whatever precedes it. An object has to be complete to be sorted; too large
 // objects are refused.
 const (

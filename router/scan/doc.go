@@ -48,8 +48,8 @@
 // # Memory
 //
 // A Request keeps the first 4 MiB of the canonical text, because a chain of blocks hashes no more.
-// It counts the rest: see TextKept and Prompt.Omitted. Text is cut once it cannot be among the
-// first bytes any more, whatever still follows. Objects must be complete to be sorted. So a request
-// is refused if its objects hold more than 24 MiB of text together, or one value has more than
-// 65,536 members.
+// A Request counts the rest: see TextKept and Prompt.Omitted. Text is cut once it cannot be among
+// the first bytes any more, whatever still follows. Objects must be complete to be sorted. So a
+// request is refused if its objects hold more than 24 MiB of text together, or one value has more
+// than 65,536 members.
 package scan

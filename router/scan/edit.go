@@ -6,16 +6,16 @@ import (
 	"github.com/cognitora/dataplane/internal/jsonscan"
 )
 
-// Edits are changes to the members at the root of one request's body. They apply in the order of
-// the calls, so the last edit of a member counts. They decode and copy nothing of the body. The
+// Edits are changes to the members at the root of one request's body. Edits apply in the order of
+// the calls, so the last edit of a member counts. Edits decode and copy nothing of the body. The
 // bytes of all other members stay unchanged.
 //
 // A body may have several members of one name; engines read the last one. Names may contain
 // escapes. After an edit the body has at most one member of the name.
 //
 // Call Reset first, then Model, IncludeUsage and the edits by name, then Segments. A reused Edits
-// does not allocate. It is not safe for concurrent use, but several Edits may edit one body: see
-// Request.Index.
+// does not allocate. An Edits is not safe for concurrent use, but several Edits may edit one body:
+// see Request.Index.
 type Edits struct {
 	r       *Request
 	body    []byte
@@ -68,7 +68,7 @@ func (e *Edits) Reset(r *Request, body []byte) {
 // in a body that is not the scanned one. Model and IncludeUsage do not fail if they come first.
 func (e *Edits) Err() error { return e.err }
 
-// Model sets the model to name. It works in a form too.
+// Model sets the model to name. Model works in a form too.
 func (e *Edits) Model(name string) {
 	start := len(e.scratch)
 	if e.r.form {
@@ -80,8 +80,8 @@ func (e *Edits) Model(name string) {
 }
 
 // IncludeUsage sets stream_options.include_usage to true, and continuous_usage_stats to false if
-// present. It changes nothing in a form, or if include_usage is already true. It reads the body's
-// own stream_options, so call it before edits of them by name.
+// present. IncludeUsage changes nothing in a form, or if include_usage is already true.
+// IncludeUsage reads the body's own stream_options, so call it before edits of them by name.
 func (e *Edits) IncludeUsage() {
 	name := rootNames[rootStreamOptions]
 	switch o := &e.r.root.options; {
@@ -122,7 +122,7 @@ func (e *Edits) Remove(name string) {
 	}
 }
 
-// index finds the places of all members. It returns true if no edit has failed.
+// index finds the places of all members. index returns true if no edit has failed.
 func (e *Edits) index() bool {
 	if err := e.r.Index(e.body); err != nil && e.err == nil {
 		e.err = err
@@ -163,9 +163,9 @@ func (e *Edits) change(name string, kind changeKind, value []byte) {
 // before stay in the old buffer.
 func (e *Edits) added(start int) []byte { return e.scratch[start:len(e.scratch):len(e.scratch)] }
 
-// Segments appends the segments of the edited body to dst. Their concatenation is the edited body.
-// They alias the body, the values and the memory of e, and are valid until the next Reset. If an
-// edit has failed, Segments appends nothing.
+// Segments appends the segments of the edited body to dst. The segments' concatenation is the
+// edited body. The segments alias the body, the values and the memory of e, and are valid until the
+// next Reset. If an edit has failed, Segments appends nothing.
 func (e *Edits) Segments(dst [][]byte) [][]byte {
 	if e.err != nil {
 		return dst

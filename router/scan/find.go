@@ -7,7 +7,7 @@ import (
 )
 
 // Find returns the value at a path of member names in a JSON document, in the document's spelling:
-// Find(doc, "nvext", "agent_hints", "osl"). It returns nil if there is none, or if the path leads
+// Find(doc, "nvext", "agent_hints", "osl"). Find returns nil if there is none, or if the path leads
 // through anything but objects. Of several members with one name the last one counts, as in the
 // engines' decoders. The value aliases doc. The error is a *jsonscan.Error about the document.
 func Find(doc []byte, path ...string) ([]byte, error) {
@@ -142,7 +142,7 @@ func (e *entry) spells(body []byte, name string) bool {
 }
 
 // Find is the function Find on body, without another walk over the prompt. r is the scan of body.
-// It returns nil for a form.
+// Find returns nil for a form.
 func (r *Request) Find(body []byte, path ...string) []byte {
 	if len(path) == 0 || r.Index(body) != nil {
 		return nil

@@ -72,8 +72,8 @@ func checkAccepted(t *testing.T, body []byte, r *Request) {
 	}
 }
 
-// FuzzEdits compares edits and Find with encoding/json's decoding, editing and encoding. It uses
-// the body, and a body with a long prompt before or behind its members that a Memo skips.
+// FuzzEdits compares edits and Find with encoding/json's decoding, editing and encoding. The test
+// uses the body, and a body with a long prompt before or behind its members that a Memo skips.
 func FuzzEdits(f *testing.F) {
 	for _, body := range []string{
 		`{}`, `{ }`, `{"model":"m"}`, `{"a":1,"b":[{}],"a":"x","\u0061":null}`, ` { "stream" : true , ` +
@@ -106,8 +106,8 @@ func inner(body []byte) (string, bool) {
 	return string(root[1 : len(root)-1]), true
 }
 
-// checkPassedOver adds a long prompt before or behind the members of a body. It scans the body
-// twice, so that the second scan begins in the middle.
+// checkPassedOver adds a long prompt before or behind the members of a body. checkPassedOver scans
+// the body twice, so that the second scan begins in the middle.
 func checkPassedOver(t *testing.T, members string, ops []byte) {
 	comma := ","
 	if strings.TrimSpace(members) == "" {
@@ -167,8 +167,8 @@ var (
 	}
 )
 
-// applyEdits makes the edits encoded in ops with e and in now. A nil in now is a removed member. It
-// returns the names of the edited members.
+// applyEdits makes the edits encoded in ops with e and in now. A nil in now is a removed member.
+// applyEdits returns the names of the edited members.
 func applyEdits(e *Edits, ops []byte, now map[string]json.RawMessage) map[string]bool {
 	touched := map[string]bool{}
 	for ; len(ops) >= 3; ops = ops[3:] {
@@ -198,8 +198,8 @@ func applyEdits(e *Edits, ops []byte, now map[string]json.RawMessage) map[string
 	return touched
 }
 
-// checkEdits makes the edits encoded in ops with r. It compares the result with decoding, editing
-// and encoding.
+// checkEdits makes the edits encoded in ops with r. checkEdits compares the result with decoding,
+// editing and encoding.
 func checkEdits(t *testing.T, body []byte, r *Request, ops []byte) {
 	names, values, err := rootMembersOf(body)
 	if err != nil {

@@ -23,8 +23,8 @@ const (
 	inPrompt                  // in the string that is the prompt
 )
 
-// mark is the state of a scan at one place of a body. It has no pointers, so it can be a record of
-// a memo.Table. Its text offsets refer to the whole canonical text at that time.
+// mark is the state of a scan at one place of a body. mark has no pointers, so it can be a record
+// of a memo.Table. A mark's text offsets refer to the whole canonical text at that time.
 type mark struct {
 	pos, depth, text     int
 	where                where
@@ -136,7 +136,7 @@ func (r *Request) leave(m *mark) {
 	c.marks = append(c.marks, atStride{c.next / stride, *m})
 }
 
-// note fills m with the present state. It returns true if a scan can start with it.
+// note fills m with the present state. note returns true if a scan can start with it.
 func (r *Request) note(m *mark, at where) bool {
 	o, escaped := &r.order, len(r.scratch.decoded) > 0
 	if escaped || len(o.segments) > maxSegments || len(o.shuffles) > 0 || len(r.Tokens) > 0 {
@@ -189,9 +189,9 @@ func (r *Request) longText(start int, in inText) {
 	r.textFrom(start)
 }
 
-// noteText adds the open elements around a string to a mark. It refuses a message whose role is
-// unknown, because the beginning of its text is missing. It refuses a first turn that may be short,
-// because its whole text is needed.
+// noteText adds the open elements around a string to a mark. noteText refuses a message whose role
+// is unknown, because the beginning of its text is missing. noteText refuses a first turn that may
+// be short, because its whole text is needed.
 func (r *Request) noteText(m *mark, in *inText) bool {
 	t := in.turn
 	if t == nil {

@@ -13,8 +13,8 @@ const hashBytes = 16
 // bufferBytes is the buffer size of the hash library.
 const bufferBytes = guts.MaxSIMD * guts.ChunkSize
 
-// appendMediaHash appends the hash of the string at the cursor in hex. It decodes a string with
-// escapes piece by piece.
+// appendMediaHash appends the hash of the string at the cursor in hex. appendMediaHash decodes a
+// string with escapes piece by piece.
 func (r *Request) appendMediaHash(dst []byte) []byte {
 	r.Media++
 	var h mediaHash
@@ -32,8 +32,8 @@ func (r *Request) appendMediaHash(dst []byte) []byte {
 	return hex.AppendEncode(dst, sum[:hashBytes])
 }
 
-// hashPieces adds the string at the cursor to h, except for its end. It returns that end, at most
-// one buffer.
+// hashPieces adds the string at the cursor to h, except for its end. hashPieces returns that end,
+// at most one buffer.
 func (r *Request) hashPieces(h *mediaHash) []byte {
 	piece := r.scratch.spare[:0]
 	for ended := !r.c.OpenString(); !ended; {

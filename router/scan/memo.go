@@ -80,7 +80,8 @@ func (m *Memo) Keep(r *Request) {
 	}
 }
 
-// Passed returns the hashes of the skipped strides. It is empty if the scan began with the body.
+// Passed returns the hashes of the skipped strides. The result is empty if the scan began with the
+// body.
 func (r *Request) Passed() []uint64 { return r.rec.hashes[:r.rec.taken] }
 
 // Marks yields the places of the canonical text at which a later scan may begin, in order. hash,

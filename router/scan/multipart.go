@@ -19,8 +19,8 @@ var (
 )
 
 // ScanMultipart reads the fields model and stream of a multipart/form-data body into r, which must
-// be fresh or Reset. It skips file parts without copying. contentType is the request's header value
-// with the boundary. The body is borrowed: see Request. The error is an *Error.
+// be fresh or Reset. ScanMultipart skips file parts without copying. contentType is the request's
+// header value with the boundary. The body is borrowed: see Request. The error is an *Error.
 func ScanMultipart(contentType, body []byte, r *Request) error {
 	r.form = true
 	boundary := parameter(contentType, boundaryName)
@@ -145,8 +145,8 @@ func partHeader(head []byte, name string) []byte {
 	return nil
 }
 
-// parameter returns a parameter of a header value such as form-data; name="model". It removes the
-// quotes and keeps escapes. It returns nil if the parameter is absent.
+// parameter returns a parameter of a header value such as form-data; name="model". parameter
+// removes the quotes and keeps escapes. parameter returns nil if the parameter is absent.
 func parameter(value []byte, name string) []byte {
 	for {
 		i := bytes.IndexByte(value, ';')

@@ -7,10 +7,10 @@ import (
 	"strconv"
 )
 
-// Members of an object are read in the order of the body. Their pieces of Text are then brought
-// into canonical order. Small objects are sorted at once. The pieces of large objects are recorded
-// and moved in one pass for a whole turn or prompt member. Nested text is then not copied once for
-// each level.
+// Members of an object are read in the order of the body. The members' pieces of Text are then
+// brought into canonical order. Small objects are sorted at once. The pieces of large objects are
+// recorded and moved in one pass for a whole turn or prompt member. Nested text is then not copied
+// once for each level.
 
 // atOnce is the size in bytes of Text up to which an object is sorted at once.
 const atOnce = 4 << 10
@@ -61,8 +61,8 @@ func (r *Request) pushMember(start, nameEnd int) {
 	}
 }
 
-// arrange sorts the segments from base on by rank, with their text, and drops them. They are few
-// and mostly in order already.
+// arrange sorts the segments from base on by rank, with their text, and drops them. The segments
+// are few and mostly in order already.
 func (r *Request) arrange(base int) {
 	s := r.order.segments[base:]
 	byRank := func(a, b segment) int { return cmp.Compare(a.rank, b.rank) }

@@ -60,8 +60,8 @@ func partMember(key []byte) uint8 {
 	return partUnknown
 }
 
-// content reads a string, a list of parts, one part, or null. It is the content of message t, or
-// other content if t is nil.
+// content reads a string, a list of parts, one part, or null. The value is the content of message
+// t, or other content if t is nil.
 func (r *Request) content(t *turn) {
 	switch r.c.Kind() {
 	case jsonscan.String:
@@ -104,7 +104,7 @@ func (r *Request) part(t *turn) {
 	r.partMembers(t, partPlace{}, len(r.order.segments), r.c.Object())
 }
 
-// partPlace is the state of a part in a mark. It has no pointers.
+// partPlace is the state of a part in a mark. partPlace has no pointers.
 type partPlace struct {
 	seen uint32 // its members so far
 	text int    // beginning of the text's piece in Text

@@ -97,7 +97,7 @@ func (r *Request) prompts() {
 }
 
 // prompt reads one element of a list of prompts. All elements must have the kind of the one before;
-// Invalid stands before the first. It returns the kind.
+// Invalid stands before the first. prompt returns the kind.
 func (r *Request) prompt(before jsonscan.Kind) jsonscan.Kind {
 	kind := r.c.Kind()
 	switch {

@@ -6,8 +6,8 @@ import (
 	"github.com/cognitora/dataplane/internal/residue"
 )
 
-// TestNothingOutlivesAScan checks that Reset clears everything of one client's body. It excepts
-// bytes in memory that is written before it is read.
+// TestNothingOutlivesAScan checks that Reset clears everything of one client's body. The test
+// excepts bytes in memory that is written before it is read.
 func TestNothingOutlivesAScan(t *testing.T) {
 	r := new(Request)
 	residue.Mark(r, nil)

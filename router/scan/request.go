@@ -6,7 +6,7 @@ import (
 	"github.com/cognitora/dataplane/internal/jsonscan"
 )
 
-// API is the kind of a request. It decides which members hold the prompt and which envelope errors
+// API is the kind of a request. API decides which members hold the prompt and which envelope errors
 // have.
 type API uint8
 
@@ -58,10 +58,10 @@ const (
 
 func (e *Error) Error() string { return e.Message + " (at byte " + strconv.Itoa(e.Offset) + ")" }
 
-// Request is the result of a scan. Scan or ScanMultipart fills it; Reset makes it reusable. It is
-// not safe for concurrent use. Model, CacheSalt and PreviousResponseID alias the body or scratch
-// memory. They are valid until the next Reset and while the body exists. A Request may be copied,
-// but the copy and the original must not both be used again.
+// Request is the result of a scan. Scan or ScanMultipart fills it; Reset makes it reusable. Request
+// is not safe for concurrent use. Model, CacheSalt and PreviousResponseID alias the body or scratch
+// memory. These fields are valid until the next Reset and while the body exists. A Request may be
+// copied, but the copy and the original must not both be used again.
 type Request struct {
 	Model, CacheSalt, PreviousResponseID []byte // decoded
 
@@ -87,8 +87,8 @@ type Request struct {
 
 // Prompt is the prompt of a request, as text or as token ids.
 type Prompt struct {
-	// Text is the canonical prompt text, owned by the Request. It lacks Skipped bytes after the
-	// first Head (see Memo). It lacks Omitted bytes somewhere behind the first TextKept bytes of
+	// Text is the canonical prompt text, owned by the Request. Text lacks Skipped bytes after the
+	// first Head (see Memo). Text lacks Omitted bytes somewhere behind the first TextKept bytes of
 	// the prompt.
 	Text                   []byte
 	Head, Skipped, Omitted int
@@ -105,8 +105,8 @@ type Prompt struct {
 	TurnHash  uint64 // hash of a short turn's canonical text
 }
 
-// root is the scan's state of the root and its members. It has no pointers, so it can be part of a
-// mark.
+// root is the scan's state of the root and its members. root has no pointers, so it can be part of
+// a mark.
 type root struct {
 	seen      uint32 // members so far, by rootMember
 	empty     bool   // the root has no members
@@ -167,8 +167,8 @@ type scratch struct {
 // keepBytes bounds each buffer that survives a Reset.
 const keepBytes = 4 << 20
 
-// Reset forgets the last request and its body. It keeps the scratch memory, except buffers above 4
-// MiB.
+// Reset forgets the last request and its body. Reset keeps the scratch memory, except buffers above
+// 4 MiB.
 func (r *Request) Reset() {
 	*r = Request{
 		Prompt: Prompt{Text: kept(r.Text, 1), Tokens: kept(r.Tokens, 4)},

@@ -97,7 +97,7 @@ type turn struct {
 	kind []byte // its type
 }
 
-// turnPlace is the state of a message in a mark. It has no pointers.
+// turnPlace is the state of a message in a mark. turnPlace has no pointers.
 type turnPlace struct {
 	begin   int    // beginning of its text
 	content int    // beginning of its content's text

@@ -40,8 +40,8 @@ type Stats struct {
 	Readings  atomic.Uint64 // accepted readings
 	Broken    atomic.Uint64 // streams that ended and were begun again
 	Malformed atomic.Uint64 // refused messages
-	// Lag is called for each reading with a change. Its argument is the largest possible age of the
-	// change. It may be nil.
+	// Lag is called for each reading with a change. The argument is the largest possible age of the
+	// change. Lag may be nil.
 	Lag func(time.Duration)
 }
 
@@ -49,7 +49,7 @@ type Stats struct {
 type Options struct {
 	Address string      // host:port or unix:///path
 	TLS     *tls.Config // nil: plain text
-	// Got is called with the readings of each answer, and may keep them. It returns true if one of
+	// Got is called with the readings of each answer, and may keep them. Got returns true if one of
 	// them is for a node of interest. Lost is called when readings stop for a while. Both run on
 	// the goroutine of Follow.
 	Got    func([]load.Reading) bool
@@ -58,7 +58,7 @@ type Options struct {
 	Logger *slog.Logger
 }
 
-// Follow reads the agent's stream until ctx ends. It connects again after each loss.
+// Follow reads the agent's stream until ctx ends. Follow connects again after each loss.
 func Follow(ctx context.Context, o Options) {
 	conn, err := dial(&o)
 	if err != nil {

@@ -81,7 +81,7 @@ func (f *finder) find(text string, at int) (token *addedToken, start int) {
 	return nil, 0
 }
 
-// each calls do for the text before each token, together with the token. It calls do for the
+// each calls do for the text before each token, together with the token. each calls do for the
 // remaining text with nil.
 func (f *finder) each(text string, do func(text string, token *addedToken)) {
 	from, at := 0, 0

@@ -2,7 +2,7 @@ package tokens
 
 import "math"
 
-// bpe is byte-level BPE. It turns words into ids.
+// bpe is byte-level BPE. bpe turns words into ids.
 type bpe struct {
 	bytes  [256]uint32 // id of each byte
 	words  words
@@ -94,7 +94,7 @@ func (b *bpe) findStarts() {
 	}
 }
 
-// candidate is a pair that may be merged. It counts while its two symbols are unchanged.
+// candidate is a pair that may be merged. candidate counts while its two symbols are unchanged.
 type candidate struct {
 	rank        uint32
 	at          int32
@@ -206,7 +206,7 @@ func (p *pairs) slot(a, b uint32) (*pair, uint64) {
 	}
 }
 
-// put adds a pair. It keeps the first rank of a pair.
+// put adds a pair. put keeps the first rank of a pair.
 func (p *pairs) put(a, b, rank, merged uint32) bool {
 	s, key := p.slot(a, b)
 	if s.key != 0 {

@@ -18,7 +18,7 @@ const (
 	chunkIDs = 512
 )
 
-// Cache remembers the ids of chunks of text. It is bounded and safe for concurrent use. No call
+// Cache remembers the ids of chunks of text. Cache is bounded and safe for concurrent use. No call
 // waits for it.
 type Cache struct {
 	table *memo.Table
@@ -35,7 +35,7 @@ const chunkWords = int(unsafe.Sizeof(chunk{}) / 8)
 
 func (c *chunk) words() []uint64 { return (*[chunkWords]uint64)(unsafe.Pointer(c))[:] }
 
-// NewCache makes a cache of about the given size in bytes. It uses 2 KB for each KB of text.
+// NewCache makes a cache of about the given size in bytes. The cache uses 2 KB for each KB of text.
 func NewCache(bytes int) *Cache {
 	return &Cache{table: memo.New(bytes, chunkWords), seed: maphash.MakeSeed()}
 }

@@ -297,7 +297,7 @@ func cutOpen(prompt string) (string, error) {
 	return prompt[:at], nil
 }
 
-// turn returns the texts up to the end of the first user turn. They identify the conversation.
+// turn returns the texts up to the end of the first user turn. The texts identify the conversation.
 func turn(messages *jinja.List) string {
 	var b strings.Builder
 	for _, item := range messages.Items {

@@ -25,7 +25,7 @@ type compiler struct {
 // badPattern is the panic value for an unsupported construct.
 type badPattern struct{ why string }
 
-// compile reads a pattern. Its error names the unsupported construct.
+// compile reads a pattern. compile's error names the unsupported construct.
 func compile(text string) (p *pattern, err error) {
 	if len(text) > maxPattern {
 		return nil, fmt.Errorf("the pattern has more than %d bytes", maxPattern)

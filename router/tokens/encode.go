@@ -7,7 +7,7 @@ import (
 	"golang.org/x/text/unicode/norm"
 )
 
-// Tokenizer turns text into token ids. It is safe for concurrent use.
+// Tokenizer turns text into token ids. Tokenizer is safe for concurrent use.
 type Tokenizer struct {
 	bpe    bpe
 	added  addedTokens
@@ -50,7 +50,7 @@ func (t *Tokenizer) encode(dst []uint32, text string, special bool, longest int,
 	return dst, !s.over
 }
 
-// pieces appends the ids of text. It finds added tokens first.
+// pieces appends the ids of text. pieces finds added tokens first.
 func (t *Tokenizer) pieces(dst []uint32, text string, s *scratch) []uint32 {
 	t.added.raw.each(text, func(text string, token *addedToken) {
 		if t.nfc && !norm.NFC.IsNormalString(text) {

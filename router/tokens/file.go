@@ -60,7 +60,7 @@ func (m *merge) UnmarshalJSON(doc []byte) error {
 	return nil
 }
 
-// maxID bounds ids. It is far above any vocabulary.
+// maxID bounds ids. maxID is far above any vocabulary.
 const maxID = 1 << 24
 
 // part is an element of a normalizer, pre_tokenizer or post_processor.
@@ -112,7 +112,7 @@ func parts(doc json.RawMessage, of func(*part) []json.RawMessage) (all []part, e
 	return all, nil
 }
 
-// Parse reads a tokenizer.json. Its error names the member that is not supported.
+// Parse reads a tokenizer.json. Parse's error names the member that is not supported.
 func Parse(doc []byte) (*Tokenizer, error) {
 	var f file
 	if err := json.Unmarshal(doc, &f); err != nil {

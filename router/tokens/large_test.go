@@ -81,8 +81,8 @@ func corpora(t testing.TB) map[string]string {
 	return all
 }
 
-// TestLargeVocabulary compares the ids with Hugging Face's for a vocabulary of 128,000 tokens. It
-// also bounds the time and memory of a tokenizer.
+// TestLargeVocabulary compares the ids with Hugging Face's for a vocabulary of 128,000 tokens. The
+// test also bounds the time and memory of a tokenizer.
 func TestLargeVocabulary(t *testing.T) {
 	path := largeFile(t)
 	var before, after runtime.MemStats

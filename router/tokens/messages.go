@@ -106,7 +106,7 @@ func (t *talk) readSystem(v jinja.Value) error {
 	return nil
 }
 
-// readTurn appends one message. Its tool results become messages before it.
+// readTurn appends one message. The message's tool results become messages before it.
 func (t *talk) readTurn(turn *jinja.Dict) error {
 	role, _ := member(turn, "role").(string)
 	if role != "user" && role != "assistant" {

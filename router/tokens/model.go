@@ -12,8 +12,8 @@ import (
 	"github.com/cognitora/dataplane/internal/jinja"
 )
 
-// Model makes the prompts of one model. It holds the model's tokenizer and chat template. It is
-// immutable and safe for concurrent use.
+// Model makes the prompts of one model. Model holds the model's tokenizer and chat template. Model
+// is immutable and safe for concurrent use.
 type Model struct {
 	tokenizer *Tokenizer
 	chat      *chatTemplate // nil: the model has none, and its chats are not exact

@@ -2,9 +2,9 @@ package tokens
 
 import "unicode/utf8"
 
-// pattern is a regular expression of the kind that tokenizers use to cut words. It has alternatives
-// of character classes with quantifiers, (?i:'s|'t) and (?!\S). The first matching alternative
-// counts, as in backtracking engines.
+// pattern is a regular expression of the kind that tokenizers use to cut words. pattern has
+// alternatives of character classes with quantifiers, (?i:'s|'t) and (?!\S). The first matching
+// alternative counts, as in backtracking engines.
 type pattern struct {
 	alternatives []alternative
 }
@@ -76,8 +76,8 @@ func sequence(items []item, s string, at int) int {
 	}
 }
 
-// repeat takes as many characters of the class as possible. It takes fewer while the next items do
-// not match.
+// repeat takes as many characters of the class as possible. repeat takes fewer while the next items
+// do not match.
 func (it *item) repeat(next []item, s string, at int) int {
 	n, end := 0, at
 	for end < len(s) && n != it.max {
@@ -166,8 +166,8 @@ func (it *item) holds(r rune) bool {
 	return false
 }
 
-// arrange records the possible first bytes of the alternative. It returns false if the alternative
-// can be empty.
+// arrange records the possible first bytes of the alternative. arrange returns false if the
+// alternative can be empty.
 func (a *alternative) arrange() bool {
 	for b := utf8.RuneSelf; b < 256; b++ {
 		a.starts[b] = true

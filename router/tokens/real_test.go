@@ -93,8 +93,8 @@ func noises(g *golden, r *rand.Rand) []string {
 }
 
 // known returns r, or another character if the Unicode tables differ. The package knows letters
-// newer than Go's Unicode 15. It does not know the combining classes of marks that came with
-// Unicode 11, from U+07FD on.
+// newer than Go's Unicode 15. The package does not know the combining classes of marks that came
+// with Unicode 11, from U+07FD on.
 func known(r rune) rune {
 	if (r < 0x7fd || !unicode.Is(unicode.M, r)) && unicode.In(r, unicode.L, unicode.M, unicode.N, unicode.P, unicode.S,
 		unicode.Z, unicode.Cc, unicode.Cf, unicode.Co) {

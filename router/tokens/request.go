@@ -57,7 +57,7 @@ func (m *Model) Prompt(api API, body []byte, most int) (Prompt, error) {
 	return m.chatPrompt(t, most)
 }
 
-// read returns the wanted members of a body that are not null. It fails at a member that changes
+// read returns the wanted members of a body that are not null. read fails at a member that changes
 // the prompt in an unsupported way.
 func read(body []byte, wanted, strange []string) (*jinja.Dict, error) {
 	c := jsonscan.New(body)

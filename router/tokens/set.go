@@ -6,15 +6,15 @@ import (
 	"github.com/cespare/xxhash/v2"
 )
 
-// Set holds the models whose prompts are tokenised. It is safe for concurrent use.
+// Set holds the models whose prompts are tokenised. Set is safe for concurrent use.
 type Set struct {
 	models map[string]*Model // by the clients' name
 	cache  *Cache
 	most   int
 }
 
-// NewSet makes a set. It caches ids in about cache bytes. It accepts bodies and prompts of at most
-// most bytes.
+// NewSet makes a set. The set caches ids in about cache bytes. The set accepts bodies and prompts
+// of at most most bytes.
 func NewSet(models map[string]*Model, cache, most int) *Set {
 	return &Set{models: models, cache: NewCache(cache), most: most}
 }

@@ -7,7 +7,7 @@ import (
 	"github.com/cognitora/dataplane/internal/jsonscan"
 )
 
-// setCalls adds the tool calls to an assistant's message. Their arguments become values.
+// setCalls adds the tool calls to an assistant's message. The calls' arguments become values.
 func (t *talk) setCalls(to *jinja.Dict, v jinja.Value) error {
 	calls, ok := v.(*jinja.List)
 	if !ok && v != nil {

@@ -18,8 +18,8 @@ type Memo struct {
 	chains *memo.Table // by scan's hash, mixed with the chain's seed and the preceding text
 }
 
-// NewMemo makes a Memo of about the given size in bytes. It uses about 1 KB for every 4 KiB of
-// prompts.
+// NewMemo makes a Memo of about the given size in bytes. The Memo uses about 1 KB for every 4 KiB
+// of prompts.
 func NewMemo(bytes int) *Memo {
 	return &Memo{secret: maphash.MakeSeed(), scans: scan.NewMemo(bytes / 2), chains: memo.New(bytes/2, stepWords)}
 }
@@ -29,7 +29,7 @@ func NewMemo(bytes int) *Memo {
 const stepKeys = 136
 
 // step is the way from one mark to the next: the blocks in between, and the text after the last of
-// them. It consists of words only, so it can be a record of a memo.Table.
+// them. step consists of words only, so it can be a record of a memo.Table.
 type step struct {
 	from, to uint64 // blocks before the preceding mark, and before this one
 	digest   [4]uint64

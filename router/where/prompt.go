@@ -1,6 +1,6 @@
-// Package where estimates how many leading blocks of a prompt each node holds. It combines the
-// prefix index's predictions with the reports of engines and of their hosts' caches. It also learns
-// from the cached tokens that the engines report.
+// Package where estimates how many leading blocks of a prompt each node holds. The package combines
+// the prefix index's predictions with the reports of engines and of their hosts' caches. The
+// package also learns from the cached tokens that the engines report.
 package where
 
 import (
@@ -18,7 +18,7 @@ import (
 	"github.com/cognitora/dataplane/router/tokens"
 )
 
-// Finder looks prompts up. Set its fields before use. It is safe for concurrent use.
+// Finder looks prompts up. Set its fields before use. Finder is safe for concurrent use.
 type Finder struct {
 	Index    *prefix.Index
 	Memo     *Memo         // nil: long prompts are not remembered
@@ -71,7 +71,7 @@ const (
 	fromTokens               // from the model's own tokens: the client's, or the tokenizer's
 )
 
-// Reset forgets the last prompt. It keeps buffers of moderate size.
+// Reset forgets the last prompt. Reset keeps buffers of moderate size.
 func (p *Prompt) Reset() {
 	if p.scan != nil && p.scan == p.again {
 		p.again.Reset()
@@ -96,8 +96,8 @@ func (m *memory) empty() {
 	m.refs, m.matched, m.coming, m.reach = m.refs[:0], m.matched[:0], m.coming[:0], m.reach[:0]
 }
 
-// Find makes p the prompt of r for a model whose chains begin with seed. It finds out how much of
-// it each node holds. It runs once for a leg; later attempts use the same answer.
+// Find makes p the prompt of r for a model whose chains begin with seed. Find finds out how much of
+// it each node holds. Find runs once for a leg; later attempts use the same answer.
 func (f *Finder) Find(p *Prompt, r *request.Request, model string, seed prefix.Digest, nodes []*fleet.Node) {
 	p.finder, p.asked, p.scan = f, r, r.Scan
 	if p.step == nil {
@@ -201,7 +201,7 @@ func (p *Prompt) Begun(ref prefix.Ref) { p.finder.Index.Begun(&p.chain, ref) }
 // Failed takes back the prediction of Sent.
 func (p *Prompt) Failed(ref prefix.Ref, at time.Time) { p.finder.Index.Forget(&p.chain, ref, at) }
 
-// Learn compares the prediction with the engine's observation. It returns the error.
+// Learn compares the prediction with the engine's observation. Learn returns the error.
 func (p *Prompt) Learn(o prefix.Observation) float64 {
 	o.Uneven = p.Uneven()
 	return p.finder.Index.Observe(&p.chain, o)
@@ -211,7 +211,7 @@ func (p *Prompt) Learn(o prefix.Observation) float64 {
 func (p *Prompt) Uneven() bool { return p.scan.Media > 0 }
 
 // Promote asks the cache of node i's host to bring the prompt's blocks into RAM, in the background.
-// They are then there when the engine asks for them.
+// The blocks are then there when the engine asks for them.
 func (p *Prompt) Promote(i int, model string) {
 	if p.finder == nil { // Unknown
 		return
@@ -240,10 +240,10 @@ func (p *Prompt) Promote(i int, model string) {
 	told.Ask(wish)
 }
 
-// RendezvousKey identifies the prompt's conversation. It is the session id, or else the digest of
-// the last full block of the first user turn. A shared system prompt therefore does not tie every
-// conversation to one node. A turn without a full block of its own is identified by a hash of its
-// text. The key is the same in every router.
+// RendezvousKey identifies the prompt's conversation. The key is the session id, or else the digest
+// of the last full block of the first user turn. A shared system prompt therefore does not tie
+// every conversation to one node. A turn without a full block of its own is identified by a hash of
+// its text. The key is the same in every router.
 func (p *Prompt) RendezvousKey() uint64 {
 	if len(p.asked.Session) > 0 {
 		return xxhash.Sum64(p.asked.Session)
@@ -285,7 +285,7 @@ var tokenised = map[scan.API]tokens.API{
 }
 
 // tokenise makes the chain from the model's own tokens, if the model has a tokenizer that can read
-// the prompt. It returns true if it did; otherwise call begin.
+// the prompt. tokenise returns true if it did; otherwise call begin.
 func (f *Finder) tokenise(p *Prompt, model string, seed prefix.Digest) bool {
 	r := p.asked
 	if len(r.Scan.Tokens) > 0 {

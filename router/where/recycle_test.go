@@ -6,8 +6,8 @@ import (
 	"github.com/cognitora/dataplane/internal/residue"
 )
 
-// TestNothingOutlivesAPrompt checks that Reset clears every field. It excepts numbers in memory
-// that is written before it is read.
+// TestNothingOutlivesAPrompt checks that Reset clears every field. The test excepts numbers in
+// memory that is written before it is read.
 func TestNothingOutlivesAPrompt(t *testing.T) {
 	p := new(Prompt)
 	residue.Mark(p, []string{"memory.step", "memory.again"})

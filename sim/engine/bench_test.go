@@ -19,8 +19,8 @@ import (
 	"go.uber.org/goleak"
 )
 
-// childConfig is an environment variable with a Config in JSON. It makes the test binary an engine
-// process, so that the engine's CPU time is separate from its clients'.
+// childConfig is an environment variable with a Config in JSON. childConfig makes the test binary
+// an engine process, so that the engine's CPU time is separate from its clients'.
 const childConfig = "TEST_ENGINE_CONFIG"
 
 func TestMain(m *testing.M) {
@@ -34,7 +34,7 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m)
 }
 
-// beChild serves until SIGTERM. Its first line of output is the engine's URL.
+// beChild serves until SIGTERM. The engine's first line of output is the engine's URL.
 func beChild(doc []byte) error {
 	ctx, cancel := signal.NotifyContext(context.Background(), syscall.SIGTERM)
 	defer cancel()
@@ -80,8 +80,8 @@ func child(b testing.TB, cfg Config) (addr string, stop func() time.Duration) {
 	}
 }
 
-// BenchmarkStreams runs 2,000 streams at 20 tokens/s each. It reports the engine's CPU time per
-// token and the number of busy cores.
+// BenchmarkStreams runs 2,000 streams at 20 tokens/s each. The benchmark reports the engine's CPU
+// time per token and the number of busy cores.
 func BenchmarkStreams(b *testing.B) {
 	const streams, tokens = 2000, 100
 	for b.Loop() {

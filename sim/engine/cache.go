@@ -76,7 +76,7 @@ func (c *cache) match(held []*block, hashes []blockHash) []*block {
 	return held
 }
 
-// take makes n loose blocks and evicts others as needed. It returns false if they do not fit.
+// take makes n loose blocks and evicts others as needed. take returns false if they do not fit.
 func (c *cache) take(n int) bool {
 	if c.used()+n > c.capacity {
 		return false
@@ -111,7 +111,7 @@ func (c *cache) release(held []*block, loose int) {
 	}
 }
 
-// clear forgets all blocks. It returns false if a sequence uses one.
+// clear forgets all blocks. clear returns false if a sequence uses one.
 func (c *cache) clear() bool {
 	if c.used() > 0 {
 		return false

@@ -1,9 +1,9 @@
 // Package engine simulates an inference engine without a GPU.
 //
-// It has vLLM's wire formats: OpenAI, Responses and Anthropic APIs, SSE, Prometheus metrics, and KV
-// events over ZMQ. It models vLLM's inside: a block-level prefix cache with LRU eviction,
-// continuous batching with chunked prefill, and a step time made of a prefill rate and a decode
-// step. Every answer is a function of the seed and the request.
+// The engine has vLLM's wire formats: OpenAI, Responses and Anthropic APIs, SSE, Prometheus
+// metrics, and KV events over ZMQ. The engine models vLLM's inside: a block-level prefix cache with
+// LRU eviction, continuous batching with chunked prefill, and a step time made of a prefill rate
+// and a decode step. Every answer is a function of the seed and the request.
 //
 // # Tokens
 //
@@ -17,8 +17,8 @@
 // # Time
 //
 // One goroutine, the scheduler, steps the model as vLLM's does. Each step decodes one token for
-// every running sequence. It also prefills chunks of other sequences within a token budget. A step
-// lasts DecodeStep + DecodePerSequence for each decoded sequence + chunk tokens /
+// every running sequence. A step also prefills chunks of other sequences within a token budget. A
+// step lasts DecodeStep + DecodePerSequence for each decoded sequence + chunk tokens /
 // PrefillTokensPerSecond. Config.Speed divides this time, so a trace can be replayed faster than it
 // happened. Config.StepCPU adds real CPU time of this host to each step.
 //

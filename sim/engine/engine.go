@@ -37,7 +37,7 @@ type core struct {
 	stored *responses
 }
 
-// New starts an engine. It listens when New returns. The caller must Close it.
+// New starts an engine. The engine listens when New returns. The caller must Close it.
 func New(cfg Config) (*Engine, error) {
 	cfg = cfg.withDefaults()
 	if err := cfg.validate(); err != nil {
@@ -83,8 +83,8 @@ func reachable(addr string) string {
 	return addr
 }
 
-// Close ends all requests, connections and goroutines of the engine and waits for them. It may be
-// called again.
+// Close ends all requests, connections and goroutines of the engine and waits for them. Close may
+// be called again.
 func (e *Engine) Close() {
 	e.mu.Lock()
 	if !e.closed {
@@ -137,7 +137,7 @@ func (e *Engine) Kill() {
 	e.halt()
 }
 
-// core returns the current core. It is nil after Kill.
+// core returns the current core. core is nil after Kill.
 func (e *Engine) core() *core { return e.current.Load() }
 
 // boot makes a fresh core. The caller holds e.mu.
@@ -181,8 +181,8 @@ func (e *Engine) keepEndpoints(p *publisher) {
 	e.kv = &kv
 }
 
-// KVEndpoints returns the ZMQ endpoints for subscriptions and for replays. They are "" without KV
-// events.
+// KVEndpoints returns the ZMQ endpoints for subscriptions and for replays. The endpoints are ""
+// without KV events.
 func (e *Engine) KVEndpoints() (events, replay string) {
 	e.mu.Lock()
 	defer e.mu.Unlock()

@@ -227,7 +227,7 @@ func TestClientLeaves(t *testing.T) {
 	}
 }
 
-// leave makes a client leave. It waits until the engine notices.
+// leave makes a client leave. leave waits until the engine notices.
 func leave(t *testing.T, e *Engine, fault string) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())

@@ -24,9 +24,9 @@ func (c *call) generate(prompt []uint32, salt string, outputs []output) *generat
 // each is called for the new tokens [from, to) of choice i. last says that the choice is complete.
 type each func(i, from, to int, last bool)
 
-// follow submits g and calls emit for tokens as they come. It writes the bytes that emit left in
-// c.out, until all choices are complete. It returns an error if the client has left or a fault cut
-// the connection. The sequences are then freed.
+// follow submits g and calls emit for tokens as they come. follow writes the bytes that emit left
+// in c.out, until all choices are complete. follow returns an error if the client has left or a
+// fault cut the connection. The sequences are then freed.
 func (c *call) follow(g *generation, emit each) error {
 	c.core.sched.submit(g.seqs)
 	unhook := context.AfterFunc(c.r.Context(), g.seqs[0].notify)
@@ -63,8 +63,8 @@ func (c *call) pump(g *generation, emit each) error {
 	return nil
 }
 
-// collect passes on the tokens since the last call, at most *allowed. It returns how many choices
-// became complete.
+// collect passes on the tokens since the last call, at most *allowed. collect returns how many
+// choices became complete.
 func (g *generation) collect(allowed *int, emit each) (done int, err error) {
 	for i, q := range g.seqs {
 		over := q.over.Load() // read before produced, so that the last token is not missed

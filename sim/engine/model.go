@@ -3,8 +3,8 @@ package engine
 import "time"
 
 // Model is the inside of an Engine (batch, cache and cost of a step) without its API, goroutine and
-// clock. Its caller sets the time, so thousands of models can share one virtual time. One goroutine
-// calls Submit, Begin and End.
+// clock. A Model's caller sets the time, so thousands of models can share one virtual time. One
+// goroutine calls Submit, Begin and End.
 type Model struct {
 	s *scheduler
 }
@@ -24,8 +24,8 @@ type Work struct {
 // BlockID identifies a full block together with everything before it.
 type BlockID = blockHash
 
-// NewModel makes an idle engine with an empty cache. It uses only the fields of cfg about batch,
-// cache and cost. It ignores Speed, because it has no clock.
+// NewModel makes an idle engine with an empty cache. NewModel uses only the fields of cfg about
+// batch, cache and cost. NewModel ignores Speed, because it has no clock.
 func NewModel(cfg Config) (*Model, error) {
 	cfg = cfg.withDefaults()
 	if err := cfg.validate(); err != nil {
@@ -45,8 +45,8 @@ func (m *Model) Submit(w *Work, now time.Duration) {
 	m.s.waiting = append(m.s.waiting, &w.q)
 }
 
-// Begin plans a step that begins now. It returns the duration of the step and the prefill's part of
-// it. busy is false if there is nothing to compute. Call End once the step's time has passed.
+// Begin plans a step that begins now. Begin returns the duration of the step and the prefill's part
+// of it. busy is false if there is nothing to compute. Call End once the step's time has passed.
 func (m *Model) Begin(now time.Duration) (step, prefill time.Duration, busy bool) {
 	m.s.now = now
 	if step = m.s.plan(); step < 0 {
@@ -57,7 +57,7 @@ func (m *Model) Begin(now time.Duration) (step, prefill time.Duration, busy bool
 	return step, m.s.cfg.prefill(tokens), true
 }
 
-// End makes the results of the step visible. It calls ended for each complete request.
+// End makes the results of the step visible. End calls ended for each complete request.
 func (m *Model) End(ended func(*Work)) {
 	m.s.commit()
 	for _, q := range m.s.ended {

@@ -12,8 +12,8 @@ import (
 // embeddingSize is the length of every embedding.
 const embeddingSize = 64
 
-// encode runs each prompt through the batch for one forward pass, like a pooling model. It returns
-// the number of tokens.
+// encode runs each prompt through the batch for one forward pass, like a pooling model. encode
+// returns the number of tokens.
 func (c *call) encode(list prompts) (tokens int, err error) {
 	one := sampling{MaxTokens: new(1)}
 	var gs []*generation

@@ -34,7 +34,7 @@ type publisher struct {
 	conns map[net.Conn]*subscriber // value nil for replay connections
 }
 
-// newPublisher binds the sockets of form. It returns nil for nil.
+// newPublisher binds the sockets of form. newPublisher returns nil for nil.
 func newPublisher(form *KVEvents) (*publisher, error) {
 	if form == nil {
 		return nil, nil

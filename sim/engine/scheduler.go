@@ -120,7 +120,7 @@ func later(a, b time.Time) time.Time {
 	return b
 }
 
-// burn uses CPU time on one thread. It returns the elapsed time.
+// burn uses CPU time on one thread. burn returns the elapsed time.
 func burn(cpu time.Duration) time.Duration {
 	if cpu <= 0 {
 		return 0
@@ -153,7 +153,7 @@ func (s *scheduler) sleep(d time.Duration) {
 	}
 }
 
-// receive takes the new sequences and drops the aborted ones. It returns false once the engine
+// receive takes the new sequences and drops the aborted ones. receive returns false once the engine
 // closes.
 func (s *scheduler) receive() bool {
 	s.mu.Lock()
@@ -225,8 +225,8 @@ func (s *scheduler) plan() time.Duration {
 	return s.duration()
 }
 
-// admit moves the first waiting sequence into the batch with a chunk of at most budget tokens. It
-// returns the size of the chunk, or 0 if the sequence's blocks do not fit.
+// admit moves the first waiting sequence into the batch with a chunk of at most budget tokens.
+// admit returns the size of the chunk, or 0 if the sequence's blocks do not fit.
 func (s *scheduler) admit(q *sequence, budget int) int {
 	if !s.cfg.NoPrefixCache {
 		// The last token is always computed, because its logits are the answer.
@@ -248,8 +248,8 @@ func (s *scheduler) admit(q *sequence, budget int) int {
 	return q.chunk
 }
 
-// preempt moves the youngest running sequence back to the head of the queue. It must compute its
-// evicted blocks again.
+// preempt moves the youngest running sequence back to the head of the queue. The sequence must
+// compute its evicted blocks again.
 func (s *scheduler) preempt() {
 	last := len(s.running) - 1
 	q := s.running[last]
@@ -291,8 +291,8 @@ func (c *Config) prefill(tokens int) time.Duration {
 }
 
 // commit makes the step's results visible: newly full blocks, one token for each sequence with all
-// its tokens computed, and the ends. It wakes requests last. Events and metrics are then in place
-// for the next request.
+// its tokens computed, and the ends. commit wakes requests last. Events and metrics are then in
+// place for the next request.
 func (s *scheduler) commit() {
 	tokens := 0
 	for _, q := range s.running {

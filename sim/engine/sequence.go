@@ -31,8 +31,8 @@ type sequence struct {
 	wake     chan struct{} // capacity 1, shared by the sequences of a request
 }
 
-// newSequence prepares prompt and output for a request that waits on wake. It hashes the prompt to
-// save the scheduler that work.
+// newSequence prepares prompt and output for a request that waits on wake. newSequence hashes the
+// prompt to save the scheduler that work.
 func newSequence(prompt []uint32, o output, blockTokens int, salt string, wake chan struct{}) *sequence {
 	return &sequence{
 		output: o, prompt: prompt, salt: salt, wake: wake, size: len(prompt), total: len(prompt),

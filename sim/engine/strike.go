@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// SetFault sets the engine's own fault, or clears it with nil. It cuts requests that hang or stall
-// because of the old fault.
+// SetFault sets the engine's own fault, or clears it with nil. SetFault cuts requests that hang or
+// stall because of the old fault.
 func (e *Engine) SetFault(f *Fault) { e.faults.replace(f) }
 
 // strike finds the request's fault and applies its part before the answer.

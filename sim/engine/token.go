@@ -48,8 +48,8 @@ func mix(x uint64) uint64 {
 	return x ^ x>>31
 }
 
-// output is the complete answer of a sequence, decided at its arrival. It is a function of the seed
-// and the request, not of the batch.
+// output is the complete answer of a sequence, decided at its arrival. output is a function of the
+// seed and the request, not of the batch.
 type output struct {
 	limit      int    // tokens to generate, at least 1
 	cut        int    // visible bytes of text

@@ -38,7 +38,7 @@ type toolSpec struct {
 const askToCall = "call the tool"
 
 // tool returns the call in the answer: of the named tool, or of the first one if a call is required
-// or the user asks for it. It returns nil for an answer in text.
+// or the user asks for it. tool returns nil for an answer in text.
 func (q *chatRequest) tool() (*toolCall, error) {
 	var specs []toolSpec
 	if len(q.Tools) > 0 && json.Unmarshal(q.Tools, &specs) != nil {

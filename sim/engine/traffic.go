@@ -6,7 +6,7 @@ import (
 	"sync/atomic"
 )
 
-// traffic counts the requests of the HTTP side. It survives Kill.
+// traffic counts the requests of the HTTP side. traffic survives Kill.
 type traffic struct {
 	received, inFlight, maxInFlight, aborted atomic.Int64
 }

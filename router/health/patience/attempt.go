@@ -68,7 +68,7 @@ func (n *Node) Begin(a *Attempt, now time.Time, w Work) {
 }
 
 // Progress notes bytes from the node. Call it for every chunk of a body and for an unsuccessful
-// answer. It is one atomic store.
+// answer. Progress is one atomic store.
 func (a *Attempt) Progress(now time.Time) {
 	if a.node != nil {
 		a.node.pulse.beat(now)

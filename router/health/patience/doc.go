@@ -1,16 +1,16 @@
-// Package patience decides how long to wait for a node before another one is asked. It also notices
-// nodes that have stopped making progress.
+// Package patience decides how long to wait for a node before another one is asked. The package
+// also notices nodes that have stopped making progress.
 //
-// The package learns the expected times of a served model from its nodes' answers. It keeps no
-// clock; every call passes the time. It starts no goroutine. router/leg calls Model.Check every
-// PatienceFloor/10. Check asks the owner of each late attempt to give it up. One mutex per model
-// guards all state except two atomics. A node's pulse is set by each chunk of an answer.
-// Node.Queued counts the tokens that wait at a node.
+// The package learns the expected times of a served model from its nodes' answers. The package
+// keeps no clock; every call passes the time. The package starts no goroutine. router/leg calls
+// Model.Check every PatienceFloor/10. Check asks the owner of each late attempt to give it up. One
+// mutex per model guards all state except two atomics. A node's pulse is set by each chunk of an
+// answer. Node.Queued counts the tokens that wait at a node.
 //
 // # First byte of a stream
 //
 // An attempt brings u uncached tokens to a node where q uncached tokens of earlier attempts still
-// wait. Its expected time to first byte is
+// wait. The attempt's expected time to first byte is
 //
 //	E(u+q) = a + b·(u+q)
 //
@@ -20,7 +20,7 @@
 // PatienceFloor/4, so that noise on a fast fleet does not count as slowness.
 //
 // E is FirstByteCold/4 until 3 first bytes have been seen. From 3 to 8 first bytes E is 4 times the
-// slowest of them, FirstByteCold/4 at most. That holds for prompts up to the largest of them;
+// slowest of them, FirstByteCold/4 at most. That rule holds for prompts up to the largest of them;
 // beyond it E grows in proportion. Cached tokens count as uncached during that time.
 //
 // An attempt with c tokens believed cached is overdue when its wait reaches
@@ -32,10 +32,10 @@
 // long tail then gets fewer second attempts over time. The last term pays for a wrong belief in
 // cached tokens: it is twice the time to compute them.
 //
-//   - node is the moving mean of wait/E on this node. It gives slow hardware the time it needs.
+//   - node is the moving mean of wait/E on this node. node gives slow hardware the time it needs.
 //   - peers is the lower median of the other nodes' present slowness. A node's slowness is its
 //     moving mean (if younger than 10 s) or the wait/E of an attempt that waits there now,
-//     whichever is larger. It rises before any answer comes, while the whole fleet is slowing
+//     whichever is larger. peers rises before any answer comes, while the whole fleet is slowing
 //     down. An attempt is overdue only if it is 4 times worse off than half of its peers. So
 //     nothing is given up when every node is busy and slow. Up to half of a fleet may hang and
 //     still be told from the rest.
@@ -48,10 +48,10 @@
 // # Nodes without progress
 //
 // An unstreamed answer shows nothing until it is complete. One such attempt alone proves nothing,
-// so the node is judged as a whole. Its silence began at its last byte (of any response, for any
-// model), or at the dispatch of its oldest unanswered attempt if that is later. It is judged once a
-// peer has answered a request sent after that. Every waiting attempt is then a witness. Its p is
-// the chance that a healthy node would have kept it waiting this long:
+// so the node is judged as a whole. A node's silence began at its last byte (of any response, for
+// any model), or at the dispatch of its oldest unanswered attempt if that is later. A node is
+// judged once a peer has answered a request sent after that. Every waiting attempt is then a
+// witness. A witness's p is the chance that a healthy node would have kept it waiting this long:
 //
 //		p = S(w/(2·slow)) / S(w0/(2·slow)), at least 1/50
 //

@@ -31,7 +31,7 @@ func (m *Model) survey(now time.Duration) {
 }
 
 // prefilled takes an unstreamed attempt out of the queue once its prompt should have been computed.
-// It tells the owner. No byte of the answer shows that moment.
+// prefilled tells the owner. No byte of the answer shows that moment.
 func (l *attempts) prefilled(m *Model, now time.Duration) {
 	for a := l.head; a != nil; a = a.next {
 		if a.prefilled || (now-a.start).Seconds() <= m.expectFirst(a.tokens) {
@@ -116,7 +116,7 @@ func (m *Model) noteOverdue(n *Node, a *Attempt, now time.Duration) {
 	n.overdueAt = now
 }
 
-// ask asks the owner to give the attempt up. It does not ask again soon after a refusal.
+// ask asks the owner to give the attempt up. ask does not ask again soon after a refusal.
 func (m *Model) ask(a *Attempt, v Verdict, now time.Duration) bool {
 	if a.work.Owner == nil || now < a.askAgainAt {
 		return false

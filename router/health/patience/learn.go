@@ -77,8 +77,8 @@ func (l *line) expect(x float64) float64 {
 	return (l.a + l.b*hi) * x / hi
 }
 
-// guess is expect while few observations exist. It returns the slowest so far, in proportion beyond
-// the largest x. It has no margin.
+// guess is expect while few observations exist. guess returns the slowest so far, in proportion
+// beyond the largest x. guess has no margin.
 func (l *line) guess(x float64) float64 {
 	return l.slowest * max(1, x/max(l.hi, hiTokens))
 }
@@ -196,8 +196,8 @@ func (r *ring) forget(n *Node) {
 	}
 }
 
-// peersSince looks at the other nodes' answers to requests sent since then. It returns their number
-// and their median slowness, at least 1.
+// peersSince looks at the other nodes' answers to requests sent since then. peersSince returns
+// their number and their median slowness, at least 1.
 func (r *ring) peersSince(n *Node, since time.Duration) (count int, slow float64) {
 	var ratios [len(ring{}.at)]float64
 	for i := range r.at {

@@ -130,8 +130,8 @@ func (s *sim) burstsOfCalls(name string, each int, longest int64) {
 	}
 }
 
-// ofHundredGivenUp sends a hundred streams, one every gap. It returns how many were to be tried
-// elsewhere.
+// ofHundredGivenUp sends a hundred streams, one every gap. ofHundredGivenUp returns how many were
+// to be tried elsewhere.
 func (s *sim) ofHundredGivenUp(gap time.Duration) int {
 	var reqs []*simRequest
 	for range 100 {

@@ -230,8 +230,8 @@ func BenchmarkCheck1000Waiting(b *testing.B) {
 	}
 }
 
-// Limit returns how long the attempt may wait for its first byte. It returns 0 for an attempt that
-// is not a waiting stream. The peers' present slowness changes the limit.
+// Limit returns how long the attempt may wait for its first byte. Limit returns 0 for an attempt
+// that is not a waiting stream. The peers' present slowness changes the limit.
 func (a *Attempt) Limit(now time.Time) time.Duration {
 	if a.node == nil {
 		return 0

@@ -29,7 +29,7 @@ func (o Options) withDefaults() Options {
 	return o
 }
 
-// epoch turns times into durations. They follow the monotonic clock and fit an atomic.
+// epoch turns times into durations. The durations follow the monotonic clock and fit an atomic.
 var epoch = time.Now()
 
 const never = time.Duration(-1 << 63)
@@ -53,8 +53,8 @@ func (p *Pulse) beat(now time.Time) { p.last.Store(int64(now.Sub(epoch))) }
 // At returns the time of the last sign of life, counted from epoch.
 func (p *Pulse) At() time.Duration { return time.Duration(p.last.Load()) }
 
-// Model holds the experience with one served model and its waiting attempts. It uses fixed memory,
-// apart from its nodes. Callers own the attempts. It is safe for concurrent use.
+// Model holds the experience with one served model and its waiting attempts. Model uses fixed
+// memory, apart from its nodes. Callers own the attempts. Model is safe for concurrent use.
 type Model struct {
 	o Options
 
@@ -124,7 +124,7 @@ func (m *Model) Join(pulse *Pulse, now time.Time) *Node {
 	return n
 }
 
-// Leave removes a node. Its running attempts continue without being judged.
+// Leave removes a node. The node's running attempts continue without being judged.
 func (m *Model) Leave(n *Node) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -149,18 +149,18 @@ const (
 
 // Owner can give an attempt up and ask another node.
 type Owner interface {
-	// GiveUp is called by Check with the model locked. It must return quickly and call nothing of
-	// this package. It returns true if the attempt ends now. A refusal (no other node, no retry
-	// budget, bytes already passed on) leaves the attempt waiting. GiveUp is called again after
-	// another half of the wait so far.
+	// GiveUp is called by Check with the model locked. GiveUp must return quickly and call nothing
+	// of this package. GiveUp returns true if the attempt ends now. A refusal (no other node, no
+	// retry budget, bytes already passed on) leaves the attempt waiting. GiveUp is called again
+	// after another half of the wait so far.
 	GiveUp(Verdict) bool
 	// Prefilled is called by Check with the model locked, at most once, when the prompt of an
-	// unstreamed attempt should have been computed. It is not called after FirstByte or Done has
-	// returned.
+	// unstreamed attempt should have been computed. Prefilled is not called after FirstByte or Done
+	// has returned.
 	Prefilled()
 }
 
-// Stall reports a node that makes no progress while its peers do. It comes once per silence, and
+// Stall reports a node that makes no progress while its peers do. Stall comes once per silence, and
 // again when the evidence grows or new attempts fall victim to the silence.
 type Stall struct {
 	Node   *Node

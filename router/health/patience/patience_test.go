@@ -89,7 +89,7 @@ func TestAFewAnswersEndTheColdStart(t *testing.T) {
 }
 
 // TestFewAnswersLeaveRoomForLargePrompts checks a large prompt after a few answers to small ones.
-// It also checks a prompt with fewer cached tokens than believed.
+// The test also checks a prompt with fewer cached tokens than believed.
 func TestFewAnswersLeaveRoomForLargePrompts(t *testing.T) {
 	for _, cached := range []int64{0, 39_000} {
 		s := newSim(t, 2)
@@ -250,8 +250,8 @@ func TestOneCallBeyondItsBoundIsFlagged(t *testing.T) {
 	}
 }
 
-// TestWholeFleetTenTimesSlower checks that only the first late stream is given up. Its peers are
-// idle and give no evidence, and the abandoned stream then acts as the probe.
+// TestWholeFleetTenTimesSlower checks that only the first late stream is given up. The stream's
+// peers are idle and give no evidence, and the abandoned stream then acts as the probe.
 func TestWholeFleetTenTimesSlower(t *testing.T) {
 	for _, stream := range []bool{true, false} {
 		s := newSim(t, 4)
@@ -335,8 +335,8 @@ func TestDoubtWidensOnAQuietSlowFleet(t *testing.T) {
 	}
 }
 
-// TestWrongBeliefInCachedTokensIsWaitedFor computes a prompt that was believed cached. That must
-// not count as a hang.
+// TestWrongBeliefInCachedTokensIsWaitedFor computes a prompt that was believed cached. The
+// computation must not count as a hang.
 func TestWrongBeliefInCachedTokensIsWaitedFor(t *testing.T) {
 	s := newSim(t, 4)
 	s.warm(40, true)

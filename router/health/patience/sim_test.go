@@ -119,7 +119,7 @@ func (s *sim) run(d time.Duration) {
 	}
 }
 
-// step advances the request to now. It returns true while the request is open.
+// step advances the request to now. step returns true while the request is open.
 func (r *simRequest) step(now time.Time) bool {
 	switch {
 	case !r.open:

@@ -79,8 +79,8 @@ func (e *evidence) level() level {
 	return fine
 }
 
-// judge weighs the silence of one node. On strong evidence it moves the node's attempts. It reports
-// the node when the evidence is new.
+// judge weighs the silence of one node. On strong evidence it moves the node's attempts. judge
+// reports the node when the evidence is new.
 func (m *Model) judge(n *Node, now time.Duration) (Stall, bool) {
 	pulse := n.pulse.At()
 	if pulse > n.levelAt {
@@ -187,7 +187,7 @@ func (m *Model) waitAsLong(start time.Duration) (count int) {
 func silentFor(a *Attempt, since, now time.Duration) bool { return 2*(now-since) >= now-a.start }
 
 // callChance returns the chance that a healthy node would not yet have answered this unstreamed
-// attempt. It is conditional on no answer at the beginning of the silence.
+// attempt. The chance is conditional on no answer at the beginning of the silence.
 func (m *Model) callChance(a *Attempt, since, now time.Duration, slow float64) float64 {
 	seen := &m.calls[a.work.kind()]
 	slow *= seen.scale(a.work.UncachedTokens + a.work.CachedTokens)
