@@ -18,8 +18,8 @@ func mark(t *testing.T, o Options, version int) {
 	}
 }
 
-// TestFormat: a directory of an older version is marked as this one's and keeps its blocks; one of a
-// newer version, or of none, is refused.
+// TestFormat: a directory of an older version is marked as this one's and keeps its blocks; one of
+// a newer version, or of none, is refused.
 func TestFormat(t *testing.T) {
 	o := small(t.TempDir())
 	tier := open(t, o)
@@ -27,7 +27,8 @@ func TestFormat(t *testing.T) {
 	mustClose(t, tier)
 	for _, v := range []int{0, formatVersion + 1} {
 		mark(t, o, v)
-		if _, err := Open(ctx, o); !errors.Is(err, ErrFormat) || !strings.Contains(err.Error(), fmt.Sprintf("version %d", v)) {
+		if _, err := Open(ctx, o); !errors.Is(err, ErrFormat) ||
+			!strings.Contains(err.Error(), fmt.Sprintf("version %d", v)) {
 			t.Error(v, err)
 		}
 	}

@@ -129,7 +129,8 @@ func (t *Tier) rotate(moved bool, n uint32) error {
 }
 
 // land ends a flight: the record is written, and its row and its entry are there, or the write has
-// failed. Then the footer does not name the record, and a checkpoint that passes it follows at once.
+// failed. Then the footer does not name the record, and a checkpoint that passes it follows at
+// once.
 func (t *Tier) land(f *flight, written bool) {
 	l := &t.log
 	l.mu.Lock()

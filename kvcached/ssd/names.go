@@ -8,8 +8,8 @@ import (
 	"github.com/cognitora/dataplane/kv/block"
 )
 
-// names are the texts of namespaces. One without blocks is forgotten when the rows are loaded, after
-// a purge, and when there are nearly too many.
+// names are the texts of namespaces. One without blocks is forgotten when the rows are loaded,
+// after a purge, and when there are nearly too many.
 type names struct {
 	mu      sync.RWMutex
 	text    map[block.ModelID]string

@@ -118,7 +118,8 @@ func TestCap(t *testing.T) {
 // awaitRoom waits until reclaim has nothing to do.
 func awaitRoom(t *testing.T, tier *Tier) {
 	t.Helper()
-	for deadline := time.Now().Add(time.Minute); !tier.roomFor(tier.segmentSize(), false) || tier.reclaiming.Load(); runtime.Gosched() {
+	for deadline := time.Now().Add(time.Minute); !tier.roomFor(tier.segmentSize(), false) ||
+		tier.reclaiming.Load(); runtime.Gosched() {
 		if time.Now().After(deadline) {
 			t.Fatal("reclaim makes no room")
 		}

@@ -102,7 +102,8 @@ func isNewest(t *testing.T, tier *Tier, i int, v uint64) (key, token bool) {
 	return key, err == nil
 }
 
-// filled writes n keys and n blocks of tokens: every third of each is replaced, every third deleted.
+// filled writes n keys and n blocks of tokens: every third of each is replaced, every third
+// deleted.
 func filled(t *testing.T, o Options, n int) *Tier {
 	t.Helper()
 	tier := open(t, o)

@@ -82,6 +82,7 @@ func (t *Tier) infoOf(a *block.Addr, r *row) (Info, bool) {
 	if !ok || e.seq != r.seq {
 		return Info{}, false
 	}
-	return Info{Addr: *a, Namespace: t.names.get(a.Model), Key: r.key, Attr: r.attr, Parent: r.parent, Expires: e.expires,
-		Length: int(r.size), CRC: r.crc}, true
+	return Info{Addr: *a, Namespace: t.names.get(a.Model), Key: r.key, Attr: r.attr, Parent: r.parent,
+		Expires: e.expires,
+		Length:  int(r.size), CRC: r.crc}, true
 }

@@ -12,8 +12,9 @@ import (
 // connect makes this side's ends of a peer's pairs. wire.ByStream: none of its rails can be
 // connected. wire.Busy: there is no room, or another session of that host is being made.
 func (l *granter) connect(ctx context.Context, p *link, c *wire.Connection) (answer []byte, s *session, err error) {
-	s = &session{l: l, remote: p.remote, host: p.host, ends: make([]*grantEnd, len(c.Ends)), grants: map[uint64]*grant{},
-		over: make(chan struct{})}
+	s = &session{l: l, remote: p.remote, host: p.host, ends: make([]*grantEnd, len(c.Ends)),
+		grants: map[uint64]*grant{},
+		over:   make(chan struct{})}
 	cards := l.rails.usable(l.rails.o.GrantAny)
 	most := min(l.suitable(c.Ends), len(cards))
 	switch {

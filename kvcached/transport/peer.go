@@ -182,7 +182,8 @@ func (p *Pool) newPeer(t Target) (*Peer, error) {
 		peer.lanes[overQUIC] = on(p.newQUIC(t.Address, secure), &p.quic, p.o.Stripes)
 	}
 	if t.Lane != QUIC {
-		peer.lanes[overTLS] = on(newTLSLane(&tlsLane{address: t.Address, tls: secure, dialer: p.o.DialTCP, idle: p.o.Idle,
+		peer.lanes[overTLS] = on(newTLSLane(&tlsLane{address: t.Address, tls: secure, dialer: p.o.DialTCP,
+			idle:    p.o.Idle,
 			timeout: min(5*time.Second, p.o.Timeout), count: &p.tcp}, p.o.TLSConns), &p.tcp, 1)
 	}
 	if t.Cards != NoCards && p.o.Rails != nil {

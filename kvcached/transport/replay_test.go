@@ -10,8 +10,8 @@ import (
 	"github.com/cognitora/dataplane/internal/pki"
 )
 
-// TestNoEarlyData: a client that resumes a session cannot send before the handshake is done, so that
-// nobody can replay what it sends.
+// TestNoEarlyData: a client that resumes a session cannot send before the handshake is done, so
+// that nobody can replay what it sends.
 func TestNoEarlyData(t *testing.T) {
 	s := newSite(t, ServerOptions{}, PoolOptions{})
 	config, err := clientTLS(identity(t, pkiDir, pki.KVCached), "")

@@ -349,10 +349,11 @@ func get(ctx context.Context, p *Peer, key string) ([]byte, Found, error) {
 // getOf is get of a block whose length is known, if it is not 0.
 func getOf(ctx context.Context, p *Peer, key string, length int) ([]byte, Found, error) {
 	var buf []byte
-	f, err := p.Get(ctx, Get{Addr: addr(key), Namespace: namespace, Hint: length, Alloc: func(_ Found, n int) ([]byte, error) {
-		buf = make([]byte, n)
-		return buf, nil
-	}})
+	f, err := p.Get(ctx, Get{Addr: addr(key), Namespace: namespace, Hint: length,
+		Alloc: func(_ Found, n int) ([]byte, error) {
+			buf = make([]byte, n)
+			return buf, nil
+		}})
 	return buf, f, err
 }
 

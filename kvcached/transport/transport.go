@@ -6,8 +6,8 @@
 // Both sides show a certificate of the fleet's CA, always; its role says what it may ask for.
 //
 // An operation that fails because a kept connection turns out to be dead is tried again on a fresh
-// one, so a Put or Delete may be carried out twice. Nothing is sent or accepted before the handshake
-// is done, so nobody can replay a request.
+// one, so a Put or Delete may be carried out twice. Nothing is sent or accepted before the
+// handshake is done, so nobody can replay a request.
 package transport
 
 import (
@@ -57,8 +57,8 @@ type Get struct {
 	Namespace string // canonical text
 	Offset    int    // of the part in bytes
 	Length    int    // of the part in bytes; 0: to the end
-	// Hint is the length of the block in bytes, as far as known. Without, a large block takes a round
-	// trip more.
+	// Hint is the length of the block in bytes, as far as known. Without, a large block takes a
+	// round trip more.
 	Hint int
 
 	// Alloc returns memory for exactly n bytes, into which they are read. It is called at most
