@@ -15,13 +15,13 @@ import (
 
 // Timing of announcements.
 const (
-	announceBatch = 4096            // changes of one message
-	assureEvery   = 2 * time.Second // an idle keeper is asked whether it still knows everything
+	announceBatch = 4096            // changes in one message
+	assureEvery   = 2 * time.Second // interval at which an idle link checks that its keeper still has all changes
 	retryFirst    = 50 * time.Millisecond
 	retryLast     = 2 * time.Second
 )
 
-// Changed is to be called with what the store's Options.Changed is told. It never waits.
+// Changed is the store's Options.Changed. It never waits.
 func (v *View) Changed(c store.Change) {
 	select {
 	case v.changes <- c.Addr:
@@ -30,7 +30,7 @@ func (v *View) Changed(c store.Change) {
 	}
 }
 
-// link is the way to one keeper: what it is still to be told.
+// link sends this host's changes to one keeper.
 type link struct {
 	v      *View
 	member Member
@@ -38,14 +38,14 @@ type link struct {
 	stop   context.CancelFunc
 
 	mu      sync.Mutex
-	pending map[block.Addr]struct{} // at most maxQueue; beyond that everything is told anew
+	pending map[block.Addr]struct{} // at most maxQueue; if more change, the link sends a snapshot
 	anew    bool
 
-	turn    chan struct{} // holds one element while somebody flushes
-	version uint64        // of the last change told; of who has the turn
+	turn    chan struct{} // has one element while a goroutine flushes
+	version uint64        // of the last change that was sent; only the flushing goroutine uses it
 }
 
-// set makes r the roster, and returns what was before.
+// set stores a new roster and returns the old one.
 func (v *View) set(r *roster) (was *roster) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -60,7 +60,8 @@ func (v *View) set(r *roster) (was *roster) {
 	return was
 }
 
-// Run tells the fleet what this host has, and pulls and replicates, until ctx ends.
+// Run sends changes and notices to the fleet and makes pulls and replication possible, until ctx
+// ends.
 func (v *View) Run(ctx context.Context) error {
 	v.mu.Lock()
 	v.running = ctx
@@ -81,7 +82,7 @@ func (v *View) Run(ctx context.Context) error {
 	return nil
 }
 
-// distribute gives every change to the link of the keeper of its address.
+// distribute gives each change to the link of the address's keeper.
 func (v *View) distribute(ctx context.Context, wg *sync.WaitGroup) {
 	links := map[string]*link{}
 	var seen *roster
@@ -110,7 +111,7 @@ func (v *View) distribute(ctx context.Context, wg *sync.WaitGroup) {
 	}
 }
 
-// relink starts the links to new hosts and ends those to hosts that are gone or have restarted.
+// relink starts links to new hosts and ends links to hosts that have left or restarted.
 func (v *View) relink(ctx context.Context, wg *sync.WaitGroup, r *roster, links map[string]*link) {
 	for id, l := range links {
 		if m := r.member(id); m == nil || *m != l.member {
@@ -133,7 +134,7 @@ func (v *View) relink(ctx context.Context, wg *sync.WaitGroup, r *roster, links 
 	v.links.Store(&now)
 }
 
-// tell passes on one change.
+// tell gives one change to the keeper of its address.
 func (v *View) tell(ctx context.Context, r *roster, links map[string]*link, a block.Addr) {
 	m := r.keeper(&a)
 	if m.ID == v.o.Self {
@@ -143,7 +144,7 @@ func (v *View) tell(ctx context.Context, r *roster, links map[string]*link, a bl
 	}
 }
 
-// change is what is to be said of an address now.
+// change is the present state of an address on this host, as a wire.Change.
 func (v *View) change(ctx context.Context, a block.Addr) wire.Change {
 	i, err := v.Store.Stat(ctx, a)
 	if err != nil {
@@ -152,20 +153,20 @@ func (v *View) change(ctx context.Context, a block.Addr) wire.Change {
 	return wire.Change{Addr: a, Tiers: uint32(i.Tiers), Length: uint64(i.Length)}
 }
 
-// keepSome notes in this host's own keeper what it has itself.
+// keepSome gives changes of this host to its own keeper.
 func (v *View) keepSome(changes []wire.Change) { v.keeper.keep(v.o.Self, v.o.Epoch, changes) }
 
-// keepOwn notes anew everything that this host has and keeps itself.
+// keepOwn gives a snapshot of this host's blocks to its own keeper.
 func (v *View) keepOwn(ctx context.Context) {
 	v.keeper.announce(&wire.Announcement{Host: v.o.Self, Epoch: v.o.Epoch}, true)
-	_ = v.each(ctx, v.o.Self, func(some []wire.Change) error { // fails only when ctx ends
+	_ = v.each(ctx, v.o.Self, func(some []wire.Change) error { // it fails only when ctx ends
 		v.keepSome(some)
 		return nil
 	})
 	v.keepSome(nil)
 }
 
-// each calls visit with all blocks of this host whose address a host keeps, some at a time.
+// each calls visit with all blocks of this host whose keeper is the given host, in batches.
 func (v *View) each(ctx context.Context, keeper string, visit func([]wire.Change) error) error {
 	var some []wire.Change
 	for cursor := uint64(0); ; {
@@ -221,7 +222,7 @@ func (l *link) ring() {
 	}
 }
 
-// run tells the keeper what it is to be told until ctx ends.
+// run sends the link's changes until ctx ends.
 func (l *link) run(ctx context.Context) {
 	wait, told := retryFirst, false
 	timer := time.NewTimer(0)
@@ -234,7 +235,7 @@ func (l *link) run(ctx context.Context) {
 		case <-timer.C:
 		}
 		if err := l.flush(ctx); err != nil {
-			select { // what it has rung itself: the pause comes first
+			select { // a failed flush has woken the link itself: pause first
 			case <-l.wake:
 			default:
 			}
@@ -260,8 +261,8 @@ func (l *link) run(ctx context.Context) {
 	}
 }
 
-// flush tells everything that waits, or at least that nothing does. After an error everything is to
-// be told anew.
+// flush sends all pending changes. Without pending changes it sends an empty announcement. After an
+// error the link sends a snapshot next.
 func (l *link) flush(ctx context.Context) error {
 	select {
 	case l.turn <- struct{}{}:
@@ -297,7 +298,7 @@ func (l *link) tell(ctx context.Context) error {
 	return l.send(ctx, changes, false)
 }
 
-// all tells everything that this host has and the keeper keeps.
+// all sends a snapshot of the blocks whose keeper is the link's host.
 func (l *link) all(ctx context.Context) error {
 	l.v.counts.resyncs.Add(1)
 	if err := l.send(ctx, nil, true); err != nil {

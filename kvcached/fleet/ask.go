@@ -14,10 +14,11 @@ import (
 	"github.com/cognitora/dataplane/kvcached/transport"
 )
 
-// askedAtOnce is how many hosts are asked at a time when all are.
+// askedAtOnce is the number of hosts that askAll asks at a time.
 const askedAtOnce = 64
 
-// askAll asks all other hosts at the same time. Its error names those that could not be asked.
+// askAll asks all other hosts, up to askedAtOnce at a time. Its error names the hosts that could
+// not be asked.
 func (v *View) askAll(ctx context.Context, limit time.Duration,
 	ask func(context.Context, *transport.Peer) error) error {
 	var group errgroup.Group
@@ -38,8 +39,8 @@ func (v *View) askAll(ctx context.Context, limit time.Duration,
 	return failed
 }
 
-// Reachable tells of each block whether it may be anywhere; each keeper is asked once. What it says
-// no to is a miss.
+// Reachable tells for each block whether any host may have it. It asks each keeper once. A Get of a
+// block for which it returns false is a miss.
 func (v *View) Reachable(ctx context.Context, addrs []block.Addr, out []bool) error {
 	infos := make([]store.Info, len(addrs))
 	if err := v.Store.StatAll(ctx, addrs, infos); err != nil {

@@ -1,15 +1,17 @@
-// Package fleet makes the cache daemons of all hosts one: a block that is not here is found and
-// pulled from the host that has it.
+// Package fleet joins the cache daemons of all hosts. A host that misses a block pulls the block
+// from a host that has it.
 //
-// For each address one host, by rendezvous among those in etcd, keeps who has the block
-// (keeper.go). Every host tells the keepers what comes to it and what leaves it (announce.go): that
-// takes a millisecond or so, in which another host may still see a miss. A write stays on the host
-// that it came to. What was pulled is a copy like any other.
+// Each address has a keeper: one host that records which hosts hold the block (keeper.go).
+// Rendezvous hashing over the hosts in etcd selects the keeper. Every host announces to the keepers
+// which blocks it gets and loses (announce.go). An announcement takes about a millisecond. Another
+// host may still see a miss in that time. A written block stays on the host that was asked to write
+// it. A pulled block is a copy like any other.
 //
-// A key names content: what two hosts hold under one key is interchangeable. SET, DEL and EXPIRE
-// act on this host and tell the other holders without waiting (notice.go). While hosts reach each
-// other, an old value is gone a moment later; a host that was away may bring it back. Listing keys
-// is of one host. A purge is of all hosts (purge.go).
+// A client's key names content, so the values of two hosts under one key are interchangeable. SET,
+// DEL and EXPIRE act on this host and send notices to the other holders without waiting
+// (notice.go). An old value is gone a moment later if the hosts reach each other. A host that was
+// away may bring an old value back. A listing of keys covers one host. A purge covers all hosts
+// (purge.go).
 package fleet
 
 import (
@@ -27,54 +29,55 @@ import (
 	"github.com/cognitora/dataplane/kvcached/wire"
 )
 
-// Bounds that no option sets.
+// Bounds without an option.
 const (
-	maxQueue   = 1 << 16 // changes that wait to be told, and of each keeper
+	maxQueue   = 1 << 16 // changes that wait to be announced, in all and for each keeper
 	maxMembers = 1024
 )
 
-// errForgot says that a keeper does not know what it was told before.
+// errForgot says that a keeper lacks changes that it had received before.
 var errForgot = errors.New("fleet: the keeper of locations has started anew")
 
-// ErrUnknownHost says that no such host is in the fleet.
+// ErrUnknownHost says that the fleet has no such host.
 var ErrUnknownHost = errors.New("fleet: no such host")
 
 // Options of New.
 type Options struct {
 	Store *store.Store    // of this host. Required
-	Pool  *transport.Pool // connections to the others. Required
-	// Ledger is this host's purges. Required.
+	Pool  *transport.Pool // connections to the other hosts. Required
+	// Ledger has the purges of this host. Required.
 	Ledger *purge.Ledger
 	// Register is the fleet's list of purges. Required.
 	Register Register
 	Self     string // this host's cache id. Required
-	Epoch    uint64 // of this start of the daemon; larger than those before. Required
+	Epoch    uint64 // number of this start of the daemon, larger than those of earlier starts. Required
 
-	// LocateTimeout bounds the question who has a block; then it is a miss. 0: 100 ms.
+	// LocateTimeout bounds a question to a keeper. The block is a miss after it. 0: 100 ms.
 	LocateTimeout time.Duration
-	// AnswerTimeout is how long a host from which something is awaited may say nothing at all
-	// before it is left out until it answers. 0: 200 ms.
+	// AnswerTimeout is the time after which a silent host is left out: no more requests go to it
+	// until it answers a probe. 0: 200 ms.
 	AnswerTimeout time.Duration
-	// PeerBytes bounds the blocks on their way here from one host, where their length is known;
-	// others wait. 0: no bound. More than the host lets one other have costs refusals.
+	// PeerBytes bounds the bytes of blocks of known length that are pulled from one host at a time.
+	// Further pulls wait. 0: there is no bound. Refusals follow if it is higher than the share that
+	// the other host grants.
 	PeerBytes int64
 	// PullTimeout bounds the transfer of a block. 0: 10 s.
 	PullTimeout time.Duration
-	// MaxPulls is how many blocks may be on their way here at a time; one more is a miss. 0: 64.
+	// MaxPulls is the number of pulls at a time. A Get beyond it is a miss. 0: 64.
 	MaxPulls int
-	// MaxLocations is how many addresses this host keeps for the fleet, at about 100 bytes each;
-	// further ones are not found by other hosts. 0: 2^20.
+	// MaxLocations is the number of addresses whose locations this host keeps, at about 100 bytes
+	// each. Other hosts do not find blocks at further addresses. 0: 2^20.
 	MaxLocations int
-	// Replicas is to how many other hosts a block goes that has been used HotUses times here. 0:
-	// none.
+	// Replicas is the number of other hosts that get a copy of a block after its HotUses-th use
+	// here. 0: there are no copies.
 	Replicas int
-	// HotUses is what makes a block hot. 0: 8.
+	// HotUses is the number of uses that makes a block hot. 0: 8.
 	HotUses int
 	Logger  *slog.Logger // nil: slog.Default()
 }
 
-// View is the store of this host as part of the fleet. Get, Stat, StatAll, Describe and PurgeAll
-// see all hosts; Delete and SetExpiry tell them.
+// View is this host's store as part of the fleet. Get, Stat, StatAll, Describe and PurgeAll cover
+// all hosts. Delete and SetExpiry act here and send notices to the other hosts.
 type View struct {
 	Store *store.Store // of this host
 
@@ -82,21 +85,21 @@ type View struct {
 	roster atomic.Pointer[roster]
 	doubts doubts
 	quiet  quiet
-	links  atomic.Pointer[map[string]*link] // to the other hosts, by id
+	links  atomic.Pointer[map[string]*link] // links to the other hosts, by id
 	keeper *keeper
 
-	changes    chan block.Addr // that came or went; what is so now is looked up when it is told
-	overrun    atomic.Bool     // changes were lost: everything is to be told anew
+	changes    chan block.Addr // addresses that changed; their state is looked up when it is announced
+	overrun    atomic.Bool     // changes were lost, so all links send a snapshot
 	replicates chan block.Addr
 
 	notices *notices
 	name    sync.Once
-	named   chan struct{} // closed once etcd has named all members, this host among them
+	named   chan struct{} // closed once etcd has listed all members including this host
 
 	mu      sync.Mutex
 	pulls   map[block.Addr]*pull
-	running context.Context // nil before Run and after
-	wg      sync.WaitGroup  // pulls and probes
+	running context.Context // nil before and after Run
+	wg      sync.WaitGroup  // goroutines of pulls and probes
 
 	names *names
 
@@ -113,40 +116,40 @@ type counts struct {
 	dropped, differed, noticesLost                            atomic.Uint64
 }
 
-// Stats is what a View has done, and what it keeps.
+// Stats counts the events of a View and describes its state.
 type Stats struct {
-	Pulled            uint64 // blocks brought here from other hosts
+	Pulled            uint64 // blocks pulled from other hosts
 	PulledBytes       uint64
-	PullMisses        uint64 // pulls that found the block nowhere
-	PullsFailed       uint64 // pulls that all hosts failed that were asked
-	PullsBusy         uint64 // pulls given up because the hosts that have the block had too much to do
-	PullRetries       uint64 // times that a host with too much to do was asked again
-	PullErrors        uint64 // pulls from a host that failed; another one is asked then
-	PullsRefused      uint64 // pulls that were too many
-	Located           uint64 // questions who has blocks
-	LocateErrors      uint64 // those without an answer
-	Namespaces        int64  // texts of namespaces that are known
-	NamespacesDropped uint64 // those forgotten because of more
-	UnknownNamespaces uint64 // pulls given up because the namespace's text is not known here
-	Announced         uint64 // changes told to keepers
-	Resyncs           uint64 // times that a keeper was told everything anew
-	Overruns          uint64 // times that changes came faster than they could be told
-	Replicated        uint64 // hot blocks handed to another host
-	ReplicasDropped   uint64 // hot blocks that were not, because of an error or too many
+	PullMisses        uint64 // pulls that found the block on no host
+	PullsFailed       uint64 // pulls that failed on every host that was asked
+	PullsBusy         uint64 // pulls that ended because the block's hosts were busy
+	PullRetries       uint64 // times that a busy host was asked again
+	PullErrors        uint64 // failed requests for a block to one host; the pull tries another host
+	PullsRefused      uint64 // pulls refused because of MaxPulls
+	Located           uint64 // questions to keepers for locations
+	LocateErrors      uint64 // questions for locations without an answer
+	Namespaces        int64  // known texts of namespaces
+	NamespacesDropped uint64 // texts of namespaces that were forgotten because of newer ones
+	UnknownNamespaces uint64 // pulls that ended because this host did not know the namespace's text
+	Announced         uint64 // changes announced to keepers
+	Resyncs           uint64 // snapshots sent to keepers
+	Overruns          uint64 // times that changes came too fast to be announced one by one
+	Replicated        uint64 // hot blocks copied to another host
+	ReplicasDropped   uint64 // hot blocks not copied, because of an error or of too many
 	Dropped           uint64 // values that other hosts dropped because their key was set or deleted here
-	Differed          uint64 // of those, the ones that were another value than the one set here
-	Notices           int64  // keys that holders are still to be told of
-	NoticesLost       uint64 // those that some holder was not told of
-	Named             int64  // 1: etcd has named all caches, this one among them
-	Hidden            int64  // 1: reads are misses, for the purges are not read yet
-	Purges            int64  // that are remembered
-	PurgeRevision     int64  // of the last one that was carried out
-	LeftOut           int64  // hosts that are not asked now because they do not answer
-	TimesLeftOut      uint64 // times that one began not to be
-	Probes            uint64 // times that one was asked for a sign of life
-	Members           int64  // hosts in the fleet, this one included
-	Locations         int64  // addresses that this host keeps
-	LocationsRefused  uint64 // addresses that it had no room for
+	Differed          uint64 // dropped values that differed from the value set here
+	Notices           int64  // keys whose notice waits or is being sent
+	NoticesLost       uint64 // notices that did not reach some host
+	Named             int64  // 1: etcd has listed all caches including this one
+	Hidden            int64  // 1: reads are misses, because the purges are not read yet
+	Purges            int64  // purges in the list
+	PurgeRevision     int64  // of the last purge that was carried out
+	LeftOut           int64  // hosts that are left out because they do not answer
+	TimesLeftOut      uint64 // times that a host was left out
+	Probes            uint64 // probes sent to silent hosts
+	Members           int64  // hosts in the fleet including this one
+	Locations         int64  // addresses whose locations this host keeps
+	LocationsRefused  uint64 // addresses that this host had no room for
 }
 
 // Stats returns a snapshot.
@@ -176,7 +179,7 @@ func (v *View) Stats() Stats {
 	return s
 }
 
-// New makes a view of a fleet that has no other host yet.
+// New makes a view without other hosts.
 func New(o Options) (*View, error) {
 	if o.Store == nil || o.Pool == nil || o.Ledger == nil || o.Register == nil || o.Self == "" || o.Epoch == 0 {
 		return nil, errors.New("fleet: Store, Pool, Ledger, Register, Self and Epoch are required")
@@ -213,10 +216,10 @@ func New(o Options) (*View, error) {
 	return v, nil
 }
 
-// Named says that SetMembers has been told all that etcd names, this host among them.
+// Named says that SetMembers has had all members that etcd lists, including this host.
 func (v *View) Named() { v.name.Do(func() { close(v.named) }) }
 
-// Known tells whether etcd has named all members, this host among them.
+// Known tells whether Named was called.
 func (v *View) Known() bool {
 	select {
 	case <-v.named:
@@ -226,13 +229,13 @@ func (v *View) Known() bool {
 	}
 }
 
-// Show ends store.Options.Hidden of this host's store, and tells keepers what it has.
+// Show ends store.Options.Hidden of this host's store and announces the store's blocks.
 func (v *View) Show() {
 	v.Store.Show()
 	v.tellAll()
 }
 
-// tellAll has keepers told everything anew.
+// tellAll makes all links send a snapshot.
 func (v *View) tellAll() {
 	v.overrun.Store(true)
 	select {
@@ -241,10 +244,10 @@ func (v *View) tellAll() {
 	}
 }
 
-// alone tells that there is nobody to ask, or nothing to be said yet.
+// alone tells whether there is no other host, or the store is still hidden.
 func (v *View) alone() bool { return len(v.roster.Load().members) < 2 || v.hidden() }
 
-// hidden tells whether this host's reads are misses.
+// hidden tells whether the store is still hidden, so that reads are misses.
 func (v *View) hidden() bool {
 	select {
 	case <-v.Store.Shown():
@@ -254,8 +257,8 @@ func (v *View) hidden() bool {
 	}
 }
 
-// Get holds a block, which is pulled from another host if it is not here. store.ErrMiss: nobody has
-// it.
+// Get holds a block. It pulls the block from another host if this host does not have it.
+// store.ErrMiss: no host has the block.
 func (v *View) Get(ctx context.Context, a block.Addr) (*store.Block, error) {
 	b, err := v.Store.Get(ctx, a)
 	if err == nil {
@@ -271,14 +274,14 @@ func (v *View) Get(ctx context.Context, a block.Addr) (*store.Block, error) {
 	return v.Store.Get(ctx, a)
 }
 
-// Stat tells what is known of a block anywhere. Its Tiers are store.Remote where it is on other
-// hosts only; one of them is asked when it is over then.
+// Stat returns the Info of a block on any host. The Tiers are store.Remote if only other hosts have
+// the block. One of these hosts is asked for the expiry.
 func (v *View) Stat(ctx context.Context, a block.Addr) (store.Info, error) {
 	i, err := v.Store.Stat(ctx, a)
 	if !errors.Is(err, store.ErrMiss) || v.alone() {
 		return i, err
 	}
-	located, _ := v.locate(ctx, []block.Addr{a}) // a keeper that does not answer knows of nobody
+	located, _ := v.locate(ctx, []block.Addr{a}) // an error counts as no holder
 	for _, l := range located[0] {
 		m := v.roster.Load().member(l.host)
 		if m == nil {
@@ -296,7 +299,8 @@ func (v *View) Stat(ctx context.Context, a block.Addr) (store.Info, error) {
 	return store.Info{}, store.ErrMiss
 }
 
-// Describe tells all that is known of a block, which is pulled from another host if it is not here.
+// Describe returns all that is known of a block. It pulls the block from another host if this host
+// does not have it.
 func (v *View) Describe(ctx context.Context, a block.Addr) (store.Info, error) {
 	i, err := v.Store.Describe(ctx, a)
 	if !errors.Is(err, store.ErrMiss) || v.alone() {
@@ -308,7 +312,7 @@ func (v *View) Describe(ctx context.Context, a block.Addr) (store.Info, error) {
 	return v.Store.Describe(ctx, a)
 }
 
-// StatAll does Stat for many.
+// StatAll is Stat for many addresses.
 func (v *View) StatAll(ctx context.Context, addrs []block.Addr, out []store.Info) error {
 	err := v.Store.StatAll(ctx, addrs, out)
 	if err == nil && !v.alone() {
@@ -323,13 +327,13 @@ func (v *View) StatAll(ctx context.Context, addrs []block.Addr, out []store.Info
 	return err
 }
 
-// statRemote fills in what keepers know of addrs[i] for each i in missing.
+// statRemote fills in the Infos that keepers give for addrs[i], for each i in missing.
 func (v *View) statRemote(ctx context.Context, addrs []block.Addr, out []store.Info, missing []int) {
 	asked := make([]block.Addr, len(missing))
 	for i, at := range missing {
 		asked[i] = addrs[at]
 	}
-	located, _ := v.locate(ctx, asked) // a keeper that does not answer knows of nobody
+	located, _ := v.locate(ctx, asked) // an error counts as no holder
 	for i, l := range located {
 		if len(l) > 0 {
 			out[missing[i]] = store.Info{Item: store.Item{Addr: asked[i]}, Length: int(l[0].length),

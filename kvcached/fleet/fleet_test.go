@@ -68,7 +68,7 @@ func startWith(t *testing.T, id string, o Options, server func(*transport.Server
 	return h
 }
 
-// prepare opens what the purges of a host need.
+// prepare sets the ledger and the register of purges in o.
 func (h *host) prepare(o *Options) {
 	h.t.Helper()
 	if o.Ledger == nil {
@@ -85,7 +85,7 @@ func (h *host) prepare(o *Options) {
 	}
 }
 
-// startUnnamed starts a host that does not know yet that it has heard of all others.
+// startUnnamed starts a host and does not call Named.
 func startUnnamed(t *testing.T, id string, o Options, server func(*transport.ServerOptions)) *host {
 	t.Helper()
 	h := &host{t: t}
@@ -94,7 +94,7 @@ func startUnnamed(t *testing.T, id string, o Options, server func(*transport.Ser
 		t.Fatal(err)
 	}
 	log := slog.New(slog.DiscardHandler)
-	var view *View // the store tells of nothing before it is used
+	var view *View // the store reports no change before it is used
 	o.Store, err = store.Open(t.Context(), store.Options{RAM: 64 << 20,
 		Changed:  func(c store.Change) { view.Changed(c) },
 		Deleting: func(a block.Addr) { view.Deleting(a) },
@@ -114,7 +114,7 @@ func startUnnamed(t *testing.T, id string, o Options, server func(*transport.Ser
 		o.Logger = log
 	}
 	if o.AnswerTimeout == 0 {
-		o.AnswerTimeout = time.Minute // the test's machine may be busy
+		o.AnswerTimeout = time.Minute // the machine that runs the test may be busy
 	}
 	if view, err = New(o); err != nil {
 		t.Fatal(err)
@@ -174,7 +174,7 @@ func (h *host) put(n block.Namespace, a block.Addr, text string) {
 	}
 }
 
-// text is what the fleet answers at a host; empty: a miss.
+// text is the value that a Get at this host returns; empty: a miss.
 func (h *host) text(a block.Addr) string {
 	h.t.Helper()
 	b, err := h.Get(h.t.Context(), a)
@@ -188,7 +188,7 @@ func (h *host) text(a block.Addr) string {
 	return string(b.Bytes())
 }
 
-// await asks until the condition holds: what other hosts are told takes a moment.
+// await polls until the condition holds.
 func await(t *testing.T, what string, holds func() bool) {
 	t.Helper()
 	for deadline := time.Now().Add(time.Minute); !holds(); {
@@ -205,11 +205,12 @@ func addr(i int) block.Addr {
 
 func key(name string) block.Addr { return block.OfKey(keys.ID(), []byte(name)) }
 
-// TestAnyHostReachesEveryBlock: a block is found wherever it is, whoever keeps its location.
+// TestAnyHostReachesEveryBlock checks that every host finds a block, whichever host has it and
+// whichever is its keeper.
 func TestAnyHostReachesEveryBlock(t *testing.T) {
 	a, b, c := start(t, "a", Options{}), start(t, "b", Options{}), start(t, "c", Options{})
 	for i := range 30 {
-		a.put(blocks, addr(i), fmt.Sprint("early ", i)) // before the others are there
+		a.put(blocks, addr(i), fmt.Sprint("early ", i)) // put before the hosts know each other
 	}
 	meet(a, b, c)
 	for i := range 30 {
@@ -236,8 +237,8 @@ func TestAnyHostReachesEveryBlock(t *testing.T) {
 	}
 }
 
-// TestKeys: a key that is set again or deleted on one host is not answered with the old value on
-// others.
+// TestKeys sets or deletes a key on one host. Other hosts do not answer with the old value
+// afterwards.
 func TestKeys(t *testing.T) {
 	a, b := start(t, "a", Options{}), start(t, "b", Options{})
 	meet(a, b)
@@ -260,8 +261,8 @@ func TestKeys(t *testing.T) {
 	}
 }
 
-// TestHostsComeAndGo: a host that is gone is asked for nothing, and one that starts anew learns
-// everything.
+// TestHostsComeAndGo checks that a stopped host is not asked, and that a restarted host learns all
+// locations again.
 func TestHostsComeAndGo(t *testing.T) {
 	a, b, c := start(t, "a", Options{}), start(t, "b", Options{}), start(t, "c", Options{})
 	meet(a, b, c)
@@ -349,8 +350,8 @@ func TestKeeperForgets(t *testing.T) {
 	}
 }
 
-// TestForgets: no connection is kept to a host that has left or moved, and none is made by who has
-// not heard of that yet.
+// TestForgets checks that connections to hosts that have left or moved are closed. No new one is
+// made with an old roster.
 func TestForgets(t *testing.T) {
 	a, b, c := start(t, "a", Options{}), start(t, "b", Options{}), start(t, "c", Options{})
 	meet(a, b, c)
@@ -365,7 +366,7 @@ func TestForgets(t *testing.T) {
 		t.Errorf("%d connections", n)
 	}
 	stayed := b.member
-	c.member.ID = "b" // b's daemon is gone, and goes on elsewhere
+	c.member.ID = "b" // b's daemon stops and runs elsewhere
 	a.SetMembers([]Member{a.member, c.member})
 	await(t, "the new place is talked to instead of the old one", func() bool {
 		_, err := a.peer(&stayed)

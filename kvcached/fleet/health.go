@@ -13,56 +13,56 @@ import (
 	"github.com/cognitora/dataplane/kvcached/wire"
 )
 
-// A host that has died is told from a slow one, so that nobody waits for it until etcd counts it
-// out. Where something asked of it has had no answer for half of AnswerTimeout, and nothing else
-// came from it meanwhile, one goroutine probes it (probe.go); it has the other half. If that has no
-// answer either, or the host cannot be connected to, it is left out: what waits for it fails, and
-// nothing more is asked of it, until it has answered the prober. What it is asked otherwise may
-// take as long as the question allows.
+// A dead host is distinguished from a slow one, so that no request waits for it until etcd removes
+// the dead host. If a request has had no answer for half of AnswerTimeout, and the host sent
+// nothing else meanwhile, one goroutine probes the host (probe.go). The probe has the other half of
+// AnswerTimeout. A host is left out if it does not answer the probe or refuses connections. Waiting
+// requests to it fail then, and it gets no further ones until it answers a probe. A request to a
+// host that answers probes may take its full time limit.
 
 const (
-	headWithin = 2 * time.Second // in which a host that is asked for a block must say that it has it
-	// in which it must answer a notice, an announcement or a step of a purge that waits for nothing
+	headWithin = 2 * time.Second // limit for the head of the answer to a Get
+	// limit for the answer to a notice, to an announcement or to a step of a purge without waiting
 	noticeWithin = 2 * time.Second
 )
 
-// errSlow ends what a host did not answer in time.
+// errSlow ends requests that were not answered in time.
 var errSlow error = slow{}
 
-// slow is a timeout for the transport, too, which prefers another lane then.
+// slow is a timeout also for the transport, which then prefers another lane.
 type slow struct{}
 
 func (slow) Error() string { return "fleet: no answer in time" }
 func (slow) Timeout() bool { return true }
 
-// errDoubted says that a host was not even asked.
+// errDoubted says that a request was not sent because the host is left out.
 var errDoubted = errors.New("fleet: the host does not answer, and is not asked until it has answered a probe")
 
-// doubts is how the other hosts answer.
+// doubts is the health of the other hosts.
 type doubts struct {
 	share int64 // Options.PeerBytes
 
 	mu    sync.Mutex
-	hosts map[string]*health // by id; at most maxMembers, and those that have just left
+	hosts map[string]*health // by id; at most maxMembers, plus hosts that have just left
 }
 
-// health is how a host answers.
+// health records whether a host answers.
 type health struct {
 	member Member
-	heard  atomic.Int64        // when something came from it last, in Unix ns
-	asking atomic.Int64        // what it has not answered yet
-	coming *semaphore.Weighted // bytes of blocks on their way from it; nil: any
+	heard  atomic.Int64        // time of the last bytes from the host, in Unix ns
+	asking atomic.Int64        // requests to the host without an answer
+	coming *semaphore.Weighted // bytes of blocks that are being pulled from the host; nil: there is no bound
 
 	// Guarded by doubts.mu.
 	probing bool
-	life    context.Context // ends when the host is left out; nil: it is
-	since   time.Time       // when it was
+	life    context.Context // ends when the host is left out; nil: the host is left out
+	since   time.Time       // time when the host was left out
 	end     context.CancelCauseFunc
 }
 
 func (h *health) hear() { h.heard.Store(time.Now().UnixNano()) }
 
-// healthOf returns that of a host as it is now.
+// healthOf returns the health of a host in its current instance.
 func (v *View) healthOf(m *Member) *health {
 	d := &v.doubts
 	d.mu.Lock()
@@ -77,7 +77,7 @@ func (v *View) healthOf(m *Member) *health {
 	return h
 }
 
-// renew begins anew with a host. d.mu is held.
+// renew replaces the health of a host by a new one. The caller holds d.mu.
 func (d *doubts) renew(m Member) *health {
 	h := &health{member: m}
 	h.life, h.end = context.WithCancelCause(context.Background())
@@ -96,7 +96,7 @@ func (d *doubts) about(id string) bool {
 	return h != nil && h.life == nil
 }
 
-// Silent tells since when a host is left out because it does not answer; zero: it is not.
+// Silent returns the time since when a host is left out; zero: the host is not left out.
 func (v *View) Silent(id string) time.Time {
 	d := &v.doubts
 	d.mu.Lock()
@@ -118,8 +118,7 @@ func (d *doubts) leftOut() (n int64) {
 	return n
 }
 
-// retain forgets those who are not in the fleet any more, and begins anew with those who have
-// started anew.
+// retain deletes the health of hosts that have left and renews that of hosts that have restarted.
 func (d *doubts) retain(now *roster) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -133,7 +132,7 @@ func (d *doubts) retain(now *roster) {
 	}
 }
 
-// within asks a host something that it has to answer in time.
+// within sends a request to a host with a time limit.
 func (v *View) within(ctx context.Context, limit time.Duration, m *Member,
 	ask func(context.Context, *transport.Peer) error) error {
 	return v.watched(ctx, limit, m, func(ctx context.Context, _ *health) error {
@@ -145,13 +144,13 @@ func (v *View) within(ctx context.Context, limit time.Duration, m *Member,
 	})
 }
 
-// watched calls what waits for a host, with a context that ends when that is left out.
+// watched calls wait with a context that ends when the host is left out.
 func (v *View) watched(parent context.Context, limit time.Duration, m *Member,
 	wait func(context.Context, *health) error) error {
 	return v.watch(parent, limit, v.healthOf(m), wait)
 }
 
-// watch is watched for a host that may have left since its health was looked up.
+// watch is watched for a known health. Its host may have left the fleet meanwhile.
 func (v *View) watch(parent context.Context, limit time.Duration, h *health,
 	wait func(context.Context, *health) error) error {
 	v.doubts.mu.Lock()
@@ -173,7 +172,7 @@ func (v *View) watch(parent context.Context, limit time.Duration, h *health,
 	switch {
 	case answered(err):
 		h.hear()
-	// who asked has gone
+	// the requester gave up, or the request was never sent
 	case parent.Err() != nil, errors.Is(err, transport.ErrClosed), errors.Is(err, errDoubted),
 		errors.Is(err, ErrUnknownHost):
 	default:
@@ -182,7 +181,7 @@ func (v *View) watch(parent context.Context, limit time.Duration, h *health,
 	return err
 }
 
-// answered tells whether a host has said something.
+// answered tells whether the host has answered, be it with an error.
 func answered(err error) bool {
 	var status wire.Status
 	return err == nil || errors.As(err, &status)

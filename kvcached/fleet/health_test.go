@@ -19,7 +19,8 @@ import (
 	"github.com/cognitora/dataplane/kvcached/wire"
 )
 
-// TestQuiet: of many warnings about one subject one is given at a time, with how many there were.
+// TestQuiet checks that quiet lets one warning of a subject through at a time, with the number of
+// suppressed ones.
 func TestQuiet(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var q quiet
@@ -43,7 +44,7 @@ func TestQuiet(t *testing.T) {
 	})
 }
 
-// TestDoubts: who is left out stays so, and who starts anew is asked again.
+// TestDoubts checks that a host stays left out, and that a restarted host is asked again.
 func TestDoubts(t *testing.T) {
 	a := start(t, "a", Options{})
 	one := Member{ID: "b", Instance: "1", Address: "127.0.0.1:1", Lane: transport.TLS}
@@ -64,7 +65,7 @@ func TestDoubts(t *testing.T) {
 	}
 }
 
-// counting is a log that counts warnings.
+// counting is a log handler that counts warnings.
 type counting struct {
 	slog.Handler
 	warnings *atomic.Int64
@@ -79,14 +80,14 @@ func (c counting) Handle(_ context.Context, r slog.Record) error {
 
 func (c counting) Enabled(context.Context, slog.Level) bool { return true }
 
-// path is a way to a host that may be blocked: then connections are taken, and nothing ever comes
-// over them.
+// path is a route to a host that can be blocked. A blocked path accepts connections and forwards
+// nothing.
 type path struct {
 	net.Listener
 	to       string
 	taken    atomic.Int64
 	mu       sync.Mutex
-	blocked  chan struct{} // nil: it is not
+	blocked  chan struct{} // nil: the path is not blocked
 	wg       sync.WaitGroup
 	conns    []net.Conn
 	finished bool
@@ -172,8 +173,9 @@ func (p *path) copy(to, from net.Conn) {
 	}
 }
 
-// TestAHostThatDoesNotAnswer: it is left out once for all who write and read, asked for a sign of
-// life only, and nobody waits for it. Keys that are set once it answers reach it.
+// TestAHostThatDoesNotAnswer checks that a silent host is left out once for all readers and
+// writers. It gets probes only, and no caller waits for it. Keys that are set meanwhile reach the
+// host once it answers.
 func TestAHostThatDoesNotAnswer(t *testing.T) {
 	var warnings atomic.Int64
 	a := start(t, "a", Options{AnswerTimeout: 200 * time.Millisecond,
@@ -235,8 +237,8 @@ func TestAHostThatDoesNotAnswer(t *testing.T) {
 	}
 }
 
-// TestAPurgeOfAHungHost: the host is left out, which ends what is asked of it, and this host is
-// purged.
+// TestAPurgeOfAHungHost purges a fleet with a silent host. The host is left out, the request to it
+// ends, and this host is purged.
 func TestAPurgeOfAHungHost(t *testing.T) {
 	all := &lists{}
 	a := start(t, "a", Options{AnswerTimeout: 200 * time.Millisecond, Register: &shelf{lists: all}})
@@ -260,7 +262,7 @@ func TestAPurgeOfAHungHost(t *testing.T) {
 	}
 }
 
-// TestAHostThatIsGone: one that cannot be connected to is left out at the first try.
+// TestAHostThatIsGone checks that a host that refuses connections is left out at the first try.
 func TestAHostThatIsGone(t *testing.T) {
 	a, b := start(t, "a", Options{}), start(t, "b", Options{})
 	meet(a, b)
@@ -281,7 +283,8 @@ func TestAHostThatIsGone(t *testing.T) {
 	}
 }
 
-// TestASlowQuestion: a host that answers probes has all of the time that a question allows.
+// TestASlowQuestion checks that a host which answers probes may use the full time limit of a
+// request.
 func TestASlowQuestion(t *testing.T) {
 	a, b := start(t, "a", Options{AnswerTimeout: 2 * time.Second}), start(t, "b", Options{})
 	meet(a, b)
@@ -303,8 +306,8 @@ func TestASlowQuestion(t *testing.T) {
 	})
 }
 
-// TestManyLargePulls: a host lets another one have a few blocks at a time; none of many is a miss
-// because of that.
+// TestManyLargePulls pulls many blocks from a host that serves a few at a time. None of the pulls
+// is a miss.
 func TestManyLargePulls(t *testing.T) {
 	const n, size = 40, 1 << 20
 	for _, bound := range []int64{0, 4 * size} {
@@ -342,13 +345,14 @@ func TestManyLargePulls(t *testing.T) {
 	}
 }
 
-// busy has too much to do for any block.
+// busy refuses every Get as busy.
 type busy struct{ transport.Handler }
 
 func (busy) Get(context.Context, block.Addr) (transport.Block, error) { return nil, wire.Busy }
 
-// TestBusyForTooLong: it is a miss, and counted as one of its own. On a slow machine it takes
-// longer until the host has been asked twice.
+// TestBusyForTooLong checks that a Get from a busy host is a miss after the timeout, and is counted
+// in PullsBusy. The time limit doubles until the host has been asked twice, because the machine may
+// be slow.
 func TestBusyForTooLong(t *testing.T) {
 	a := startWith(t, "a", Options{}, func(o *transport.ServerOptions) { o.Handler = busy{o.Handler} })
 	a.put(blocks, addr(1), "x")
@@ -367,7 +371,7 @@ func TestBusyForTooLong(t *testing.T) {
 		if s.PullRetries == 0 && limit < time.Minute {
 			continue
 		}
-		if s.PullsBusy != 1 || s.PullRetries == 0 || s.PullErrors > 1 { // one, if its time was over while it was asked
+		if s.PullsBusy != 1 || s.PullRetries == 0 || s.PullErrors > 1 { // one if the time ended during the request
 			t.Errorf("%+v", s)
 		}
 		return

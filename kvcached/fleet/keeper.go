@@ -8,37 +8,38 @@ import (
 	"github.com/cognitora/dataplane/kvcached/wire"
 )
 
-// keeper knows who has the blocks that this host keeps the location of.
+// keeper records which hosts hold the blocks whose keeper is this host.
 type keeper struct {
 	mu      sync.Mutex
 	limit   int
 	hosts   map[string]*hostState
-	names   map[uint32]string // of the numbers that stand for somebody
+	names   map[uint32]string // hosts by their valid numbers
 	next    uint32
 	entries map[entryKey]entry
 	refused uint64
-	swept   uint32 // next, when entries of nobody were looked for last
+	swept   uint32 // value of next at the last sweep
 
 }
 
-// hostState is how far a host's changes are known.
+// hostState is the state of one host's announcements.
 type hostState struct {
-	number         uint32 // in entries; another one after each snapshot, so that all older ones are nobody's
-	before         uint32 // the number before the snapshot that is being told; 0: none is
+	number         uint32 // number in entries; a new one for each snapshot, so that older ones are invalid
+	before         uint32 // the number before the snapshot in progress; 0: there is no snapshot in progress
 	epoch, version uint64
 }
 
-// entryKey is most of an address: a mistake costs a question to a host that then has no such block.
+// entryKey is most of an address. A collision costs a request to a host that does not have the
+// block.
 type entryKey [20]byte
 
-// entry is who has a block; a further host takes the place of one of them. There are no pointers in
-// it, nor in its key.
+// entry has the holders of one block. If it is full, a further holder replaces one of them. It has
+// no pointers and neither has its key, so the garbage collector does not scan the map.
 type entry struct {
-	hosts   [wire.MaxHolders]uint32 // numbers; 0: none
+	hosts   [wire.MaxHolders]uint32 // numbers of hosts; 0: none
 	lengths [wire.MaxHolders]uint32 // bytes
 }
 
-// location is one host that has a block.
+// location is one holder of a block.
 type location struct {
 	host   string
 	length uint32
@@ -57,16 +58,16 @@ func keyOf(a *block.Addr) (k entryKey) {
 	return k
 }
 
-// announce takes in what a host says. After a snapshot, what was said before it by the same start
-// of the host counts until an announcement without changes says that everything has been told anew.
-// The receipt of one that has left something out says how far it is known.
+// announce records an announcement. After a snapshot, earlier changes of the same epoch count until
+// an announcement without changes ends the snapshot. If announcements were lost, the receipt says
+// up to which version the keeper has the changes.
 func (k *keeper) announce(a *wire.Announcement, snapshot bool) wire.Receipt {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return k.take(a, snapshot)
 }
 
-// keep takes in what this host itself has, from any goroutine.
+// keep records changes of this host itself. Any goroutine may call it.
 func (k *keeper) keep(self string, epoch uint64, changes []wire.Change) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -78,7 +79,7 @@ func (k *keeper) keep(self string, epoch uint64, changes []wire.Change) {
 	k.take(a, h == nil)
 }
 
-// take is announce with k.mu held.
+// take is announce; the caller holds k.mu.
 func (k *keeper) take(a *wire.Announcement, snapshot bool) wire.Receipt {
 	h := k.hosts[a.Host]
 	switch {
@@ -114,7 +115,8 @@ func (k *keeper) take(a *wire.Announcement, snapshot bool) wire.Receipt {
 	return wire.Receipt{Epoch: h.epoch, Version: h.version}
 }
 
-// set notes a change of the host with a number, and perhaps one before. k.mu is held.
+// set records one change of a host. The host may be in the entry under its number or under the
+// number before its snapshot. The caller holds k.mu.
 func (k *keeper) set(c *wire.Change, number, before uint32) {
 	key := keyOf(&c.Addr)
 	e, there := k.entries[key]
@@ -150,8 +152,8 @@ func (k *keeper) set(c *wire.Change, number, before uint32) {
 	k.entries[key] = e
 }
 
-// sweep takes out the entries that are nobody's, if a host may have left some, and tells whether
-// there is room. k.mu is held.
+// sweep removes entries without a valid holder, if there may be any, and tells whether there is
+// room. The caller holds k.mu.
 func (k *keeper) sweep() bool {
 	if k.swept != k.next {
 		k.swept = k.next
@@ -164,7 +166,7 @@ func (k *keeper) sweep() bool {
 	return len(k.entries) < k.limit
 }
 
-// locations appends who has the block of an entry. k.mu is held.
+// locations appends the valid holders of an entry. The caller holds k.mu.
 func (k *keeper) locations(e *entry, out []location) []location {
 	for i, n := range e.hosts {
 		if name, somebody := k.names[n]; somebody {
@@ -174,7 +176,7 @@ func (k *keeper) locations(e *entry, out []location) []location {
 	return out
 }
 
-// locate tells who has a block.
+// locate returns the holders of a block.
 func (k *keeper) locate(a *block.Addr) (out []location) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -184,7 +186,7 @@ func (k *keeper) locate(a *block.Addr) (out []location) {
 	return out
 }
 
-// retain forgets the hosts that are in the fleet no more.
+// retain forgets hosts that have left the fleet.
 func (k *keeper) retain(r *roster) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -193,7 +195,7 @@ func (k *keeper) retain(r *roster) {
 			delete(k.hosts, name)
 			delete(k.names, h.number)
 			delete(k.names, h.before)
-			k.next++ // so that a sweep finds what it has left
+			k.next++ // makes the next sweep look for the host's entries
 		}
 	}
 }

@@ -13,8 +13,7 @@ import (
 	"github.com/cognitora/dataplane/kvcached/wire"
 )
 
-// TestDeletedWhilePulled: a key does not come back with a pull that was under way when it was
-// deleted.
+// TestDeletedWhilePulled deletes a key while a host pulls it. The key does not come back.
 func TestDeletedWhilePulled(t *testing.T) {
 	a, b, c := start(t, "a", Options{}), start(t, "b", Options{}), start(t, "c", Options{})
 	meet(a, b, c)
@@ -40,7 +39,7 @@ func TestDeletedWhilePulled(t *testing.T) {
 	}
 }
 
-// nowhere tells whether no host has a key itself.
+// nowhere tells whether no host's store has the key.
 func nowhere(t *testing.T, k block.Addr, hosts ...*host) bool {
 	t.Helper()
 	for _, h := range hosts {
@@ -51,7 +50,7 @@ func nowhere(t *testing.T, k block.Addr, hosts ...*host) bool {
 	return true
 }
 
-// TestSetWhilePulled: nobody goes on to answer with what a key was before it was set anew.
+// TestSetWhilePulled sets a key while a host pulls it. No host keeps the old value.
 func TestSetWhilePulled(t *testing.T) {
 	a, b, c := start(t, "a", Options{}), start(t, "b", Options{}), start(t, "c", Options{})
 	meet(a, b, c)
@@ -74,7 +73,7 @@ func TestSetWhilePulled(t *testing.T) {
 	}
 }
 
-// TestKeyOnManyHosts: a deletion reaches more hosts than the keeper remembers.
+// TestKeyOnManyHosts checks that a deletion reaches more holders than the keeper records.
 func TestKeyOnManyHosts(t *testing.T) {
 	var hosts []*host
 	for i := range wire.MaxHolders + 2 {
@@ -92,7 +91,8 @@ func TestKeyOnManyHosts(t *testing.T) {
 	await(t, "no host has it", func() bool { return nowhere(t, k, hosts...) })
 }
 
-// TestKeeperIsGone: a deletion is done here, and counted as one that holders may not know of.
+// TestKeeperIsGone deletes a key while its keeper is down. This host deletes the key, and the
+// notice counts as lost.
 func TestKeeperIsGone(t *testing.T) {
 	a, b, c := start(t, "a", Options{}), start(t, "b", Options{}), start(t, "c", Options{})
 	meet(a, b, c)
@@ -110,8 +110,8 @@ func TestKeeperIsGone(t *testing.T) {
 	await(t, "it is counted", func() bool { return a.Stats().NoticesLost > lost })
 }
 
-// TestOneValueChangedOften: one key is set 10,000 times on one host and read on both. No read is a
-// mix of two values, and both hosts have the last one in the end.
+// TestOneValueChangedOften sets one key 10,000 times on one host and reads it on two. No read mixes
+// two values, and both hosts have the last value at the end.
 func TestOneValueChangedOften(t *testing.T) {
 	a, b := start(t, "a", Options{}), start(t, "b", Options{})
 	meet(a, b)
@@ -154,8 +154,8 @@ func TestOneValueChangedOften(t *testing.T) {
 	}
 }
 
-// TestSameValueStays: a holder keeps a value that is set again with the same bytes, and takes over
-// when it is over.
+// TestSameValueStays sets a key again with the same bytes. A holder keeps its copy and takes over
+// the new expiry.
 func TestSameValueStays(t *testing.T) {
 	a, b := start(t, "a", Options{}), start(t, "b", Options{})
 	meet(a, b)

@@ -10,7 +10,7 @@ import (
 	"github.com/cognitora/dataplane/kvcached/transport"
 )
 
-// gate answers a Get when it is let to.
+// gate delays the answer to a Get until it may go on.
 type gate struct {
 	transport.Handler
 	entered, let chan struct{}
@@ -25,8 +25,8 @@ func (g gate) Get(ctx context.Context, a block.Addr) (transport.Block, error) {
 	return b, err
 }
 
-// TestTheSourceLeavesWhilePulled: a key that comes from a host which leaves the fleet meanwhile is
-// delivered, and its location is told.
+// TestTheSourceLeavesWhilePulled pulls a key from a host that leaves the fleet meanwhile. The key
+// is delivered and its location is announced.
 func TestTheSourceLeavesWhilePulled(t *testing.T) {
 	for _, keeper := range []string{"b", "c"} {
 		t.Run("kept by "+keeper, func(t *testing.T) {
@@ -60,7 +60,7 @@ func TestTheSourceLeavesWhilePulled(t *testing.T) {
 	}
 }
 
-// keptBy is a key whose location a member of the fleet keeps.
+// keptBy returns a key whose keeper is the given member.
 func keptBy(r *roster, id string) block.Addr {
 	for i := 0; ; i++ {
 		if k := key(fmt.Sprint(i)); r.keeper(&k).ID == id {

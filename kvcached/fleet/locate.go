@@ -11,8 +11,8 @@ import (
 	"github.com/cognitora/dataplane/kvcached/wire"
 )
 
-// locate asks the keepers of addresses who has the blocks; out[i] is about addrs[i]. A keeper that
-// does not answer in time knows of nobody, and is an error too.
+// locate asks the keepers of addresses for the holders: out[i] are those of addrs[i]. A keeper that
+// does not answer in time counts as an error and as no holders.
 func (v *View) locate(ctx context.Context, addrs []block.Addr) ([][]location, error) {
 	out := make([][]location, len(addrs))
 	r := v.roster.Load()
@@ -43,7 +43,7 @@ func (v *View) locate(ctx context.Context, addrs []block.Addr) ([][]location, er
 	return out, failed
 }
 
-// ask asks one keeper about addrs[i] for each i in at.
+// ask asks one keeper for the holders of addrs[i], for each i in at.
 func (v *View) ask(ctx context.Context, m *Member, addrs []block.Addr, at []int, out [][]location) error {
 	for len(at) > 0 {
 		some := at[:min(len(at), wire.MaxBatch)]
@@ -73,7 +73,7 @@ func (v *View) ask(ctx context.Context, m *Member, addrs []block.Addr, at []int,
 	return nil
 }
 
-// others leaves out this host, and what names no host.
+// others removes this host from a list of holders.
 func (v *View) others(l []location) []location {
 	for i := range l {
 		if l[i].host == v.o.Self {
@@ -83,7 +83,7 @@ func (v *View) others(l []location) []location {
 	return l
 }
 
-// Locate answers another host; it is transport.Registry's.
+// Locate answers Locate of another host. It belongs to transport.Registry.
 func (v *View) Locate(_ context.Context, addrs []block.Addr) (*wire.Locations, error) {
 	l := &wire.Locations{Holders: make([][]wire.Holder, len(addrs))}
 	numbers := map[string]uint32{}
@@ -104,10 +104,10 @@ func (v *View) Locate(_ context.Context, addrs []block.Addr) (*wire.Locations, e
 	return l, nil
 }
 
-// Announce takes in what another host has; it is transport.Registry's.
+// Announce records an announcement of another host. It belongs to transport.Registry.
 func (v *View) Announce(_ context.Context, a *wire.Announcement, snapshot bool) (wire.Receipt, error) {
 	if a.Host == v.o.Self || v.roster.Load().member(a.Host) == nil {
-		return wire.Receipt{}, wire.Forbidden // it will try again, and be known by then
+		return wire.Receipt{}, wire.Forbidden // the host tries again, and etcd has listed it by then
 	}
 	return v.keeper.announce(a, snapshot), nil
 }

@@ -8,21 +8,22 @@ import (
 	"github.com/cognitora/dataplane/kv/block"
 )
 
-// maxNamespaces is how many texts of namespaces are known.
+// maxNamespaces is the number of namespaces whose texts are remembered.
 const maxNamespaces = 1 << 16
 
-// names are the texts of the namespaces that clients asked for last: an address has only a digest
-// of it, and other hosts are asked for blocks by the text. Of one tenant, or of nobody's, a quarter
-// of max are known; past that, or past max, the one that was asked for longest ago is forgotten. A
-// block of a namespace that is not known is not pulled.
+// names remembers the texts of the namespaces that clients used last. An address has only the
+// digest of its namespace, and a request to another host needs the text. One tenant has at most a
+// quarter of max texts, and so have the namespaces without a tenant. If there are more, or more
+// than max in all, the least recently used text is forgotten. A block is not pulled if the text of
+// its namespace is not known.
 type names struct {
 	max       int
-	last      atomic.Pointer[string] // most calls of know are of one and the same
+	last      atomic.Pointer[string] // the last text; most calls of know repeat it
 	mu        sync.Mutex
 	byText    map[string]*name
 	byID      map[block.ModelID]*name
-	all       *list.List            // of *name, latest use first
-	tenants   map[string]*list.List // the same, of each; none is empty
+	all       *list.List            // of *name, most recently used first
+	tenants   map[string]*list.List // the same list for each tenant; no list is empty
 	forgotten uint64
 }
 
@@ -30,7 +31,7 @@ type name struct {
 	text   string
 	id     block.ModelID
 	tenant string
-	at, of *list.Element // in all and in the tenant's
+	at, of *list.Element // elements in all and in the tenant's list
 }
 
 func newNames(limit int) *names {
@@ -38,7 +39,7 @@ func newNames(limit int) *names {
 		tenants: map[string]*list.List{}}
 }
 
-// know notes a use of a namespace.
+// know records a use of a namespace.
 func (n *names) know(text string) {
 	if last := n.last.Load(); last != nil && *last == text {
 		return
@@ -68,13 +69,13 @@ func (n *names) know(text string) {
 	n.last.Store(&k.text)
 }
 
-// use puts one before all others. The lock is held.
+// use makes a name the most recently used one. The caller holds the lock.
 func (n *names) use(k *name) {
 	n.all.MoveToFront(k.at)
 	n.tenants[k.tenant].MoveToFront(k.of)
 }
 
-// forget drops one. The lock is held.
+// forget removes a name. The caller holds the lock.
 func (n *names) forget(k *name) {
 	n.all.Remove(k.at)
 	its := n.tenants[k.tenant]
@@ -86,7 +87,7 @@ func (n *names) forget(k *name) {
 	n.forgotten++
 }
 
-// of is the text of the namespace with an ID, which is thereby used; empty: it is not known.
+// of returns the text of a namespace and counts as a use of it; empty: the text is not known.
 func (n *names) of(id block.ModelID) string {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -104,17 +105,17 @@ func (n *names) stats() (known int64, forgotten uint64) {
 	return int64(n.all.Len()), n.forgotten
 }
 
-// Know remembers the text of a namespace that clients use, because a block is asked for by it. It
-// is to be called before each use: of 65,536, and of 16,384 of one tenant, those used last are
-// known. Text longer than block.MaxNamespace is not remembered.
+// Know remembers the text of a client's namespace. Requests to other hosts name blocks by this
+// text. Call it before each use. It remembers the last 65,536 texts in all, and the last 16,384 of
+// one tenant. A text longer than block.MaxNamespace is not remembered.
 func (v *View) Know(namespace string) {
 	if len(namespace) <= block.MaxNamespace {
 		v.names.know(namespace)
 	}
 }
 
-// nameOf is the text of a namespace that clients asked for lately, or of which there are blocks in
-// this host's RAM; empty: it is not known.
+// nameOf returns the text of a namespace that clients used lately or that has blocks in this host's
+// RAM; empty: the text is not known.
 func (v *View) nameOf(id block.ModelID) string {
 	if text := v.names.of(id); text != "" {
 		return text

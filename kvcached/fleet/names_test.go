@@ -13,7 +13,8 @@ func bucket(tenant string, i int) string {
 	return block.Namespace{Space: fmt.Sprint("s3.bucket", i), Tenant: tenant}.String()
 }
 
-// TestNames: those used last are known, and one tenant's do not displace another's.
+// TestNames checks that the last used names are known, and that one tenant's names do not displace
+// another's.
 func TestNames(t *testing.T) {
 	n := newNames(16)
 	knows := func(text string) bool { return n.byID[block.IDOf(text)] != nil }
@@ -53,7 +54,8 @@ func TestNames(t *testing.T) {
 	}
 }
 
-// TestForgottenNames: a block of a namespace that is not known is found, and pulled once it is.
+// TestForgottenNames checks that a block is found while its namespace is not known. It is pulled
+// once the namespace is known.
 func TestForgottenNames(t *testing.T) {
 	a, b, c := start(t, "a", Options{}), start(t, "b", Options{}), start(t, "c", Options{})
 	meet(a, b, c)

@@ -16,36 +16,37 @@ import (
 	"github.com/cognitora/dataplane/kvcached/wire"
 )
 
-// A key of a client names content: what two hosts hold under one key is interchangeable. SET, DEL
-// and EXPIRE act on this host, and the client is answered. A notice then goes to the other hosts:
-// they drop a value whose checksum differs, and take over the expiry. Nobody waits for it.
+// A client's key names content, so the values of two hosts under one key are interchangeable. SET,
+// DEL and EXPIRE act on this host, and then the client is answered. A notice about the key then
+// goes to the other hosts. They drop a value whose checksum differs and take over the expiry. The
+// client does not wait for the notice.
 //
-// A host that pulls a key asks its source again once it has it, and drops what it pulled if the
-// source has another value by then or does not answer. A notice asks all hosts again until none
-// changes anything. A pull of a key is not kept while a notice about the key is on its way. Two
-// hosts on which one key is set at the same moment may both drop it: a miss. A host that does not
-// answer keeps what it has.
+// A host that has pulled a key asks the source again. It drops the pulled value if the source has
+// another value by then or does not answer. A notice is sent to all hosts again until no host
+// changes anything. A pulled key is not kept while this host has a notice about the key under way.
+// If a key is set on two hosts at the same moment, both may drop it, and the key is a miss. A host
+// that does not answer keeps its value.
 
 // Bounds of notices.
 const (
-	maxNotices   = 1 << 16 // that wait; a further one is lost
-	noticeLanes  = 8       // each key's notices go through one of them, in order
-	noticeBatch  = 256     // keys that a host is told of in one message
-	noticeRounds = 4       // how often all hosts are told, until none changes anything
-	noticeTries  = 6       // how often hosts are told if one fails, with pauses that double
+	maxNotices   = 1 << 16 // notices that wait; a further one is lost
+	noticeLanes  = 8       // notices of one key go through the same lane, in order
+	noticeBatch  = 256     // keys in one message to a host
+	noticeRounds = 4       // rounds of one sending; they end early when no host changes anything
+	noticeTries  = 6       // sendings after failures, with pauses that double
 	noticePause  = 50 * time.Millisecond
-	doubtedTries = 4 // the same where one is left out: the lane's other keys wait meanwhile
+	doubtedTries = 4 // sendings if a host is left out, because the other keys of the lane wait meanwhile
 )
 
-// notice is what the other hosts are to be told of a key.
+// notice is a change of a key that the other hosts must learn.
 type notice struct {
 	what    change
-	expiry  bool  // it was said when the key is over
+	expiry  bool  // the key's expiry was set
 	expires int64 // Unix ms; 0: never
 	tries   int
 }
 
-// change is what was done to a key's value last.
+// change is the last change of a key's value.
 type change int
 
 const (
@@ -54,7 +55,8 @@ const (
 	deleted
 )
 
-// then is n followed by what was done later. A new value has its own expiry.
+// then returns n followed by a later notice of the same key. A new value replaces the earlier
+// expiry.
 func (n notice) then(later notice) notice {
 	if later.what != kept {
 		n.what, n.expiry = later.what, false
@@ -66,14 +68,14 @@ func (n notice) then(later notice) notice {
 	return n
 }
 
-// notices are those that wait, and the keys that must not be pulled.
+// notices are the waiting notices and the keys whose pulls are not kept.
 type notices struct {
 	lanes [noticeLanes]chan block.Addr
 
 	mu      sync.Mutex
 	pending map[block.Addr]notice
-	sending int                // notices on their way
-	barred  map[block.Addr]int // keys that a notice on its way or a caller bars, by how many
+	sending int                // notices that are being sent
+	barred  map[block.Addr]int // keys whose pulls are not kept, with the number of reasons
 }
 
 func newNotices() *notices {
@@ -84,21 +86,21 @@ func newNotices() *notices {
 	return n
 }
 
-// add notes what is to be told; false: too much waits.
+// add adds a notice; false: too many wait.
 func (n *notices) add(a block.Addr, later notice) bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	return n.put(a, n.pending[a].then(later))
 }
 
-// again is add of what could not be told; what has been done to the key since counts.
+// again adds a notice that could not be sent. Later changes of the key count more.
 func (n *notices) again(a block.Addr, what notice) bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	return n.put(a, what.then(n.pending[a]))
 }
 
-// put has a notice wait. The lock is held.
+// put makes a notice wait. The caller holds the lock.
 func (n *notices) put(a block.Addr, what notice) bool {
 	_, waits := n.pending[a]
 	if !waits && len(n.pending) >= maxNotices {
@@ -106,12 +108,12 @@ func (n *notices) put(a block.Addr, what notice) bool {
 	}
 	n.pending[a] = what
 	if !waits {
-		n.lanes[binary.LittleEndian.Uint32(a.Digest[:])%noticeLanes] <- a // there is room for all that waits
+		n.lanes[binary.LittleEndian.Uint32(a.Digest[:])%noticeLanes] <- a // never blocks: a lane holds maxNotices
 	}
 	return true
 }
 
-// take moves what waits of a key to what is on its way.
+// take moves the waiting notice of a key into a batch that is sent.
 func (n *notices) take(a block.Addr, batch map[block.Addr]notice) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -123,7 +125,7 @@ func (n *notices) take(a block.Addr, batch map[block.Addr]notice) {
 	delete(n.pending, a)
 }
 
-// done says that the notices of a batch are not on their way any more.
+// done says that a batch is no longer being sent.
 func (n *notices) done(batch map[block.Addr]notice) {
 	for a := range batch {
 		n.unbar(a)
@@ -133,7 +135,7 @@ func (n *notices) done(batch map[block.Addr]notice) {
 	n.sending -= len(batch)
 }
 
-// bar has pulls of a key not kept until unbar.
+// bar makes pulls of a key be dropped until unbar.
 func (n *notices) bar(a block.Addr) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -148,7 +150,7 @@ func (n *notices) unbar(a block.Addr) {
 	}
 }
 
-// bars tells whether a pull of a key must not be kept.
+// bars tells whether a pulled key must be dropped.
 func (n *notices) bars(a block.Addr) bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -156,15 +158,15 @@ func (n *notices) bars(a block.Addr) bool {
 	return waits || n.barred[a] > 0
 }
 
-// waiting counts those that wait or are on their way.
+// waiting is the number of notices that wait or are being sent.
 func (n *notices) waiting() int64 {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	return int64(len(n.pending) + n.sending)
 }
 
-// notify has the other hosts told of a key, and returns at once. Until etcd has named them, it
-// waits.
+// notify adds a notice about a key and returns at once. The notice waits until etcd has listed the
+// hosts.
 func (v *View) notify(a block.Addr, what notice) {
 	if len(v.roster.Load().members) < 2 && v.Known() {
 		return
@@ -206,7 +208,7 @@ func (v *View) tellHosts(ctx context.Context, lane <-chan block.Addr) {
 	}
 }
 
-// retell has a batch wait again after a pause. What was tried often enough is lost.
+// retell makes a batch wait again after a pause. A notice that failed too often is lost.
 func (v *View) retell(ctx context.Context, batch map[block.Addr]notice, err error) {
 	most, tried := noticeTries, 0
 	if errors.Is(err, errDoubted) {
@@ -228,8 +230,8 @@ func (v *View) retell(ctx context.Context, batch map[block.Addr]notice, err erro
 	}
 }
 
-// send tells the other hosts of some keys until none changes anything. Keepers are not asked: they
-// do not know yet what came to a host a moment ago.
+// send sends a batch to the other hosts until no host changes anything. It does not ask keepers,
+// because they do not know yet which blocks a host got a moment ago.
 func (v *View) send(ctx context.Context, batch map[block.Addr]notice) error {
 	for round := range noticeRounds {
 		changed, err := v.sendOnce(ctx, batch, round == 0)
@@ -240,8 +242,8 @@ func (v *View) send(ctx context.Context, batch map[block.Addr]notice) error {
 	return nil
 }
 
-// sendOnce tells the other hosts of some keys, and counts the values that they dropped. Only the
-// first time are they told when a key is over: somebody else may say otherwise meanwhile.
+// sendOnce sends a batch to the other hosts and counts the values that they drop. It sends the
+// expiry only in the first round, because another host may set a new expiry meanwhile.
 func (v *View) sendOnce(ctx context.Context, batch map[block.Addr]notice, first bool) (changed int64, err error) {
 	addrs := slices.Collect(maps.Keys(batch))
 	here := make([]store.Info, len(addrs))
@@ -285,15 +287,14 @@ func (v *View) sendOnce(ctx context.Context, batch map[block.Addr]notice, first 
 	return n.Load(), err
 }
 
-// Written is to be called with what the store's Options.Written is told.
+// Written is the store's Options.Written.
 func (v *View) Written(it *store.Item) {
 	if block.OfKeys(it.Namespace) {
 		v.notify(it.Addr, notice{what: set})
 	}
 }
 
-// Deleting is to be called with what the store's Options.Deleting is told, which other hosts'
-// deletions are, too.
+// Deleting is the store's Options.Deleting. Deletions by other hosts call it as well.
 func (v *View) Deleting(a block.Addr) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -302,8 +303,8 @@ func (v *View) Deleting(a block.Addr) {
 	}
 }
 
-// Delete removes a block from this host and tells whether it had it, or another host is known to.
-// The other holders are told.
+// Delete removes a block from this host. It tells whether this host had the block or another host
+// is known to have it. The other hosts get a notice.
 func (v *View) Delete(ctx context.Context, a block.Addr) (bool, error) {
 	v.notices.bar(a)
 	defer v.notices.unbar(a)
@@ -316,8 +317,8 @@ func (v *View) Delete(ctx context.Context, a block.Addr) (bool, error) {
 	return there, nil
 }
 
-// SetExpiry says when a block is over, in Unix ms; 0: never. False: neither is it here nor is
-// another host known to hold it. The other holders are told.
+// SetExpiry sets the moment when a block expires, in Unix ms; 0: never. It returns false if this
+// host does not have the block and no other holder is known. The other hosts get a notice.
 func (v *View) SetExpiry(ctx context.Context, a block.Addr, unixMS int64) (bool, error) {
 	v.notices.bar(a)
 	defer v.notices.unbar(a)
@@ -330,7 +331,7 @@ func (v *View) SetExpiry(ctx context.Context, a block.Addr, unixMS int64) (bool,
 	return there, nil
 }
 
-// elsewhere tells whether the keeper knows another holder.
+// elsewhere tells whether the block's keeper knows another holder.
 func (v *View) elsewhere(ctx context.Context, a block.Addr) bool {
 	if v.alone() {
 		return false
@@ -339,8 +340,8 @@ func (v *View) elsewhere(ctx context.Context, a block.Addr) bool {
 	return len(located[0]) > 0
 }
 
-// settle drops a key that was pulled from a host unless that has the same value now, whoever waits
-// for the pull.
+// settle drops a pulled key unless its source still has the same value. It does so even if no
+// caller waits for the pull any more.
 func (v *View) settle(ctx context.Context, from *source, a block.Addr, f *transport.Found) {
 	ctx = context.WithoutCancel(ctx)
 	var now [1]wire.Info
@@ -349,7 +350,7 @@ func (v *View) settle(ctx context.Context, from *source, a block.Addr, f *transp
 	})
 	here, missing := v.Store.Stat(ctx, a)
 	switch {
-	case missing != nil || here.CRC != f.CRC: // it was set or deleted here
+	case missing != nil || here.CRC != f.CRC: // the key was set or deleted here
 		return
 	case err != nil, now[0].Tiers == 0, now[0].CRC != f.CRC:
 		_, err = v.Store.Delete(ctx, a)

@@ -10,11 +10,11 @@ import (
 	"github.com/cognitora/dataplane/kvcached/transport"
 )
 
-// TestNoOldValueStays: after each of these, once all notices are sent, no host has the older value.
-// A miss is right.
+// TestNoOldValueStays runs different orders of writes. No host has the older value once all notices
+// are sent. A miss is correct.
 func TestNoOldValueStays(t *testing.T) {
 	for name, c := range map[string]struct {
-		early bool // all hosts have the old value's location
+		early bool // all hosts know the location of the old value
 		write func(t *testing.T, a, c *host, k block.Addr)
 	}{
 		"set elsewhere, then here": {false, func(_ *testing.T, a, c *host, k block.Addr) {
@@ -28,11 +28,11 @@ func TestNoOldValueStays(t *testing.T) {
 			}
 		}},
 		"the new value is evicted before its notice": {true, func(t *testing.T, a, _ *host, k block.Addr) {
-			for i := range 20 { // the lanes are busy
+			for i := range 20 { // makes the lanes busy
 				a.put(keys, key(fmt.Sprint("busy", i)), "x")
 			}
 			a.put(keys, k, "new")
-			if _, err := a.Store.Delete(t.Context(), k); err != nil { // stands for an eviction
+			if _, err := a.Store.Delete(t.Context(), k); err != nil { // in place of an eviction
 				t.Error(err)
 			}
 			a.text(k)
@@ -91,7 +91,7 @@ func silent(t *testing.T, hosts ...*host) {
 	})
 }
 
-// own is what a host has itself; empty: nothing.
+// own is the value in the host's own store; empty: there is none.
 func (h *host) own(k block.Addr) string {
 	b, err := h.Store.Get(h.t.Context(), k)
 	if err != nil {
@@ -101,7 +101,7 @@ func (h *host) own(k block.Addr) string {
 	return string(b.Bytes())
 }
 
-// TestExpiryOutlivesAPull: when a key is over is said on a host that pulls it at the same time.
+// TestExpiryOutlivesAPull sets the expiry of a key on a host that pulls the key at the same time.
 func TestExpiryOutlivesAPull(t *testing.T) {
 	a, c := start(t, "a", Options{}), start(t, "c", Options{})
 	meet(a, c)
@@ -131,7 +131,7 @@ func TestExpiryOutlivesAPull(t *testing.T) {
 	}
 }
 
-// TestToldAfterAStall: a host that hangs for a moment is told afterwards.
+// TestToldAfterAStall checks that a host which hangs for a moment gets its notices afterwards.
 func TestToldAfterAStall(t *testing.T) {
 	a, c := start(t, "a", Options{AnswerTimeout: 200 * time.Millisecond}), start(t, "c", Options{})
 	p := newPath(t, c.member.Address)
@@ -161,7 +161,8 @@ func TestToldAfterAStall(t *testing.T) {
 	}
 }
 
-// TestSetBeforeTheFleetIsKnown: what is set before etcd has named the fleet is told once it has.
+// TestSetBeforeTheFleetIsKnown sets a key before etcd has listed the fleet. The notice is sent
+// afterwards.
 func TestSetBeforeTheFleetIsKnown(t *testing.T) {
 	a, c := startUnnamed(t, "a", Options{}, func(*transport.ServerOptions) {}), start(t, "c", Options{})
 	k := key("k")

@@ -6,22 +6,23 @@ import (
 	"time"
 )
 
-// How a host that is left out is probed. Each time it has longer than a handshake may take.
+// Timing of the probes to a host that is left out. A probe's limit is longer than the limit of a
+// handshake.
 const (
 	probeWithin = 8 * time.Second
-	probeFirst  = 50 * time.Millisecond // pause, which doubles up to
+	probeFirst  = 50 * time.Millisecond // first pause; pauses double up to probeLast
 	probeLast   = time.Second
 )
 
-// suspect has a host probed. gone: it is left out at once.
+// suspect starts to probe a host. If gone, the host is left out at once.
 func (v *View) suspect(h *health, gone bool) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	v.doubt(h, gone)
 }
 
-// doubt is suspect with v.mu held. A host is probed by one goroutine at a time, while Run goes on;
-// it does nothing before and after.
+// doubt is suspect; the caller holds v.mu. One goroutine at a time probes a host. doubt does
+// nothing before Run and after it.
 func (v *View) doubt(h *health, gone bool) {
 	ctx := v.running
 	if ctx == nil || ctx.Err() != nil {
@@ -39,7 +40,7 @@ func (v *View) doubt(h *health, gone bool) {
 	}
 }
 
-// leaveOut ends what waits for a host, and has nothing more asked of it.
+// leaveOut ends the requests that wait for a host and stops further ones.
 func (v *View) leaveOut(h *health) {
 	d := &v.doubts
 	d.mu.Lock()
@@ -57,8 +58,8 @@ func (v *View) leaveOut(h *health) {
 	}
 }
 
-// probe finds out whether a host answers, and goes on until it does and nothing asked of it waits,
-// or until it has left or started anew.
+// probe probes a host until the host answers and no request to it waits. It also ends if the host
+// has left or restarted.
 func (v *View) probe(ctx context.Context, h *health) {
 	pause := probeFirst
 	for {
@@ -92,7 +93,7 @@ func (v *View) probe(ctx context.Context, h *health) {
 	}
 }
 
-// tryProbe asks a host for a sign of life, unless there has just been one.
+// tryProbe sends one probe, unless the host has been heard a moment ago.
 func (v *View) tryProbe(ctx context.Context, h *health, out bool) error {
 	within := v.o.AnswerTimeout / 2
 	if !out && time.Now().UnixNano()-h.heard.Load() < int64(within) {
@@ -114,7 +115,7 @@ func (v *View) tryProbe(ctx context.Context, h *health, out bool) error {
 	return err
 }
 
-// probed tells whether a host is left out, and whether it is still to be probed.
+// probed tells whether a host is left out, and whether probing goes on.
 func (d *doubts) probed(h *health) (out, on bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -123,7 +124,7 @@ func (d *doubts) probed(h *health) (out, on bool) {
 	return h.life == nil, on
 }
 
-// rests tells whether nothing is asked of a host, which is not probed any more then.
+// rests tells whether no request waits for a host. It ends the probing then.
 func (d *doubts) rests(h *health) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -134,7 +135,7 @@ func (d *doubts) rests(h *health) bool {
 	return true
 }
 
-// readmit has a host that answers asked again.
+// readmit lets requests go to the host again.
 func (v *View) readmit(h *health) {
 	d := &v.doubts
 	d.mu.Lock()

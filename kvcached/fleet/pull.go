@@ -13,28 +13,28 @@ import (
 	"github.com/cognitora/dataplane/kvcached/wire"
 )
 
-// askedHosts is how many holders of a block are asked for it, one after the other.
+// askedHosts is the number of holders that a pull asks for a block, one after the other.
 const askedHosts = 2
 
-// Pauses after which a host that has too much to do is asked again, as long as PullTimeout lasts:
-// half to one and a half of one that doubles.
+// Pauses before a busy host is asked again, as long as PullTimeout lasts. Each pause is random,
+// between half and one and a half of a value that doubles from busyFirst to busyLast.
 const (
 	busyFirst = 5 * time.Millisecond
 	busyLast  = 200 * time.Millisecond
 )
 
-// pull is a block on its way here, for all who wait for it.
+// pull is one transfer of a block to this host, shared by all callers that wait for the block.
 type pull struct {
-	waiting int  // guarded by View.mu; the last one to leave cancels it
-	barred  bool // guarded by View.mu: the block was deleted here meanwhile
+	waiting int  // guarded by View.mu; the last waiting caller to leave cancels the pull
+	barred  bool // guarded by View.mu; the block was deleted here meanwhile
 	cancel  context.CancelFunc
 	done    chan struct{}
-	err     error // once done is closed
+	err     error // valid once done is closed
 }
 
-// Pull brings a block here: from the host with the given id, or from whoever has it if that is
-// empty. One that is here already is left as it is. store.ErrMiss: it was found nowhere, or too
-// many are on their way.
+// Pull brings a block to this host from the host with the given id. If from is empty, it asks the
+// block's holders. It does nothing if this host has the block. store.ErrMiss: no host has the
+// block, or there are too many pulls.
 func (v *View) Pull(ctx context.Context, a block.Addr, from string) error {
 	for {
 		p, joined := v.join(a, from)
@@ -58,8 +58,8 @@ func (v *View) Pull(ctx context.Context, a block.Addr, from string) error {
 	}
 }
 
-// join joins the pull of a block, or starts it. One that nobody waits for is ending, and has to be
-// waited for only; nil: there are too many.
+// join joins the pull of a block or starts one; nil: there are too many. joined is false for a pull
+// that is ending because no caller waited for it; the caller must wait for its end and try again.
 func (v *View) join(a block.Addr, from string) (p *pull, joined bool) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -98,7 +98,7 @@ func (v *View) leave(p *pull) {
 // fetch finds a block and reads it into the arena.
 func (v *View) fetch(ctx context.Context, p *pull, a block.Addr, from string) error {
 	if _, err := v.Store.Stat(ctx, a); err == nil {
-		return nil // it came while this was prepared
+		return nil // the block arrived meanwhile
 	}
 	namespace := v.nameOf(a.Model)
 	if namespace == "" {
@@ -107,7 +107,7 @@ func (v *View) fetch(ctx context.Context, p *pull, a block.Addr, from string) er
 	}
 	hosts := []location{{host: from}}
 	if from == "" {
-		located, _ := v.locate(ctx, []block.Addr{a}) // a keeper that does not answer knows of nobody
+		located, _ := v.locate(ctx, []block.Addr{a}) // an error counts as no holder
 		hosts = located[0]
 	}
 	hosts = hosts[:min(len(hosts), askedHosts)]
@@ -117,12 +117,12 @@ func (v *View) fetch(ctx context.Context, p *pull, a block.Addr, from string) er
 		switch {
 		case err == nil, errors.Is(err, store.ErrFull), errors.Is(err, store.ErrQuota),
 			errors.Is(err, store.ErrTooLarge):
-			return err // of this host: another source does not help
+			return err // this host's own error, so another source does not help
 		case len(again) > 0 && wait(ctx, pause/2+rand.N(pause)):
 			v.counts.pullRetries.Add(1)
 			hosts, retried = again, true
 			continue
-		// the time was over in a pause, or while they were asked again
+		// the time limit ended in a pause or in a repeated request
 		case len(again) > 0, retried && ctx.Err() != nil:
 			v.counts.pullsBusy.Add(1)
 		case errors.Is(err, errNowhere):
@@ -138,7 +138,7 @@ func (v *View) fetch(ctx context.Context, p *pull, a block.Addr, from string) er
 // errNowhere says that no host has a block.
 var errNowhere = errors.New("fleet: no host has it")
 
-// wait tells whether ctx outlasts the pause.
+// wait waits for the pause and returns false if ctx ends before.
 func wait(ctx context.Context, pause time.Duration) bool {
 	timer := time.NewTimer(pause)
 	defer timer.Stop()
@@ -150,7 +150,8 @@ func wait(ctx context.Context, pause time.Duration) bool {
 	}
 }
 
-// readAny brings a block from one of some hosts. Those that have too much to do may be asked again.
+// readAny reads a block from the first of the hosts that can send it. It returns the busy hosts in
+// again.
 func (v *View) readAny(ctx context.Context, p *pull, a block.Addr, namespace string,
 	hosts []location) (again []location, err error) {
 	failed := errNowhere
@@ -181,14 +182,15 @@ func (v *View) readAny(ctx context.Context, p *pull, a block.Addr, namespace str
 	return again, failed
 }
 
-// source is the host that a block is read from. It can be asked further when it has left the fleet.
+// source is the host from which a block is read. Its connection stays usable after the host has
+// left the fleet.
 type source struct {
 	*Member
 	health *health
 	peer   *transport.Held
 }
 
-// read brings a block from one host.
+// read reads a block from one host.
 func (v *View) read(ctx context.Context, p *pull, m *Member, a block.Addr, namespace string,
 	hint int) (int, error) {
 	peer, err := v.peer(m)
@@ -230,21 +232,22 @@ func (v *View) read(ctx context.Context, p *pull, m *Member, a block.Addr, names
 	})
 	switch {
 	case errors.Is(err, store.ErrExists):
-		return found.Length, nil // a value of this host's clients stays
+		return found.Length, nil // a value that a client wrote here stays
 	case err == nil && block.OfKeys(namespace):
 		v.settle(ctx, &from, a, &found)
 	}
 	return found.Length, err
 }
 
-// isBarred tells whether a pull must not be kept.
+// isBarred tells whether a pulled block must be dropped.
 func (v *View) isBarred(p *pull) bool {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	return p.barred
 }
 
-// bring asks a host for a block, and waits first until not more than PeerBytes come from there.
+// bring requests a block from a host. It first waits until the pulls from that host stay within
+// PeerBytes.
 func (v *View) bring(ctx context.Context, from *source, g transport.Get) (found transport.Found, err error) {
 	if share := from.health.coming; share != nil && g.Hint > 0 {
 		n := min(int64(g.Hint), v.o.PeerBytes)
@@ -271,10 +274,10 @@ func (v *View) bring(ctx context.Context, from *source, g transport.Get) (found 
 	return found, err
 }
 
-// ErrKey says that a block with a client's own key is not handed to other hosts unasked.
+// ErrKey says that a block with a client's key is not pushed to other hosts.
 var ErrKey = errors.New("fleet: only blocks of models are pushed")
 
-// Push hands a block of this host to another one. ErrKey: it is a client's own.
+// Push sends a block of this host to another host. ErrKey: the block has a client's key.
 func (v *View) Push(ctx context.Context, a block.Addr, to string) error {
 	m := v.roster.Load().member(to)
 	if m == nil || m.ID == v.o.Self {
@@ -300,7 +303,7 @@ func (v *View) Push(ctx context.Context, a block.Addr, to string) error {
 		Stamp: stamp})
 }
 
-// hot has a block that has become hot handed to other hosts.
+// hot queues a block for replication when it becomes hot.
 func (v *View) hot(b *store.Block) {
 	if v.o.Replicas == 0 {
 		return
@@ -314,8 +317,8 @@ func (v *View) hot(b *store.Block) {
 	}
 }
 
-// replicate hands hot blocks to the hosts that are next in line for their addresses, one block at a
-// time.
+// replicate pushes hot blocks, one at a time, to the hosts with the highest rank for their
+// addresses.
 func (v *View) replicate(ctx context.Context) {
 	for {
 		var a block.Addr

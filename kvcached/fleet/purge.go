@@ -16,19 +16,19 @@ import (
 // Bounds of a purge.
 const (
 	purgeWithin = 50 * time.Second
-	askWithin   = 5 * time.Second // for a list
-	// a host that is not known yet, or has yet to read etcd's list, is told again
+	askWithin   = 5 * time.Second // for a list of purges
+	// pause and number of tries for a host that is not known yet or has not read etcd's list yet
 	purgeAgain = 100 * time.Millisecond
 	purgeTries = 50
 )
 
-// Register is the fleet's list of purges in etcd. Its errors say that etcd does not answer, or what
-// it has instead of a list.
+// Register is the fleet's list of purges in etcd. An error says that etcd does not answer, or that
+// its value is not a list.
 type Register interface {
-	// Append adds a purge and carries it out here. It returns the list with it, and the hosts that
-	// etcd names at that moment.
+	// Append adds a purge to etcd's list and carries it out on this host. It returns the new list
+	// and the hosts that etcd lists at that moment.
 	Append(ctx context.Context, s purge.Selector) (*Appended, error)
-	// Refresh has this host carry out what etcd's list has.
+	// Refresh carries out the purges of etcd's list on this host.
 	Refresh(ctx context.Context) error
 }
 
@@ -39,8 +39,9 @@ type Appended struct {
 	Caches []Member
 }
 
-// PurgeAll removes blocks from all hosts, and tells what became of each, this one first. The error
-// says that etcd does not answer, and nothing was purged; each host's own error is in the list.
+// PurgeAll carries out a purge on all hosts and returns the outcome of each. The first outcome is
+// that of this host. The error says that etcd does not answer and no host was purged. Errors of
+// single hosts are in the outcomes.
 func (v *View) PurgeAll(ctx context.Context, s purge.Selector) ([]purge.Done, error) {
 	added, err := v.o.Register.Append(ctx, s)
 	if err != nil {
@@ -49,7 +50,7 @@ func (v *View) PurgeAll(ctx context.Context, s purge.Selector) ([]purge.Done, er
 	added.Here.Host = v.o.Self
 	out := []purge.Done{added.Here}
 	for _, m := range added.Caches {
-		if m.ID != v.o.Self && m.Address != "" { // else no blocks go between the two
+		if m.ID != v.o.Self && m.Address != "" { // a host without an address exchanges no blocks
 			out = append(out, purge.Done{Host: m.ID})
 		}
 	}
@@ -66,7 +67,7 @@ func (v *View) PurgeAll(ctx context.Context, s purge.Selector) ([]purge.Done, er
 	return out, nil
 }
 
-// purgeAt has another host carry out a list.
+// purgeAt makes another host carry out a list.
 func (v *View) purgeAt(ctx context.Context, id string, text []byte) (blocks int, err error) {
 	ctx, cancel := context.WithTimeout(ctx, purgeWithin)
 	defer cancel()
@@ -87,8 +88,8 @@ func (v *View) purgeAt(ctx context.Context, id string, text []byte) (blocks int,
 	return blocks, err
 }
 
-// take carries out a list that another host has sent. Where the two number purges differently, only
-// etcd's list says how they belong together.
+// take carries out a list from another host. If the two lists number purges differently, it reads
+// etcd's list first and then tries again.
 func (v *View) take(ctx context.Context, list *purge.List) (blocks int, err error) {
 	blocks, err = v.o.Ledger.Take(ctx, list)
 	if errors.Is(err, purge.ErrHistory) {
@@ -105,8 +106,8 @@ func (v *View) take(ctx context.Context, list *purge.List) (blocks int, err erro
 	return blocks, err
 }
 
-// Purge answers another host; it is transport.Handler's. The list that it is asked for has a byte
-// before it: 1 where this host has read etcd just now, and not for the first time; else 0.
+// Purge answers Purge of another host. It belongs to transport.Handler. The list in its answer
+// follows one byte: 1 if this host has just read etcd's list and shows its blocks, else 0.
 func (v *View) Purge(ctx context.Context, list []byte) (known []byte, blocks int, err error) {
 	if len(list) == 0 {
 		fresh := byte(1)
@@ -125,8 +126,8 @@ func (v *View) Purge(ctx context.Context, list []byte) (known []byte, blocks int
 	return nil, blocks, nil
 }
 
-// PurgesOf asks another host for its list, which need not be in the fleet now. fresh says that the
-// host has just read etcd.
+// PurgesOf asks another host for its list of purges. The host need not be in the fleet now. fresh
+// says that the host has just read etcd's list.
 func (v *View) PurgesOf(ctx context.Context, m *Member) (list *purge.List, fresh bool, err error) {
 	peer, err := v.o.Pool.Peer(m.target())
 	if err != nil {
@@ -145,10 +146,11 @@ func (v *View) PurgesOf(ctx context.Context, m *Member) (list *purge.List, fresh
 	return list, text[0] == 1, err
 }
 
-// Stamp says up to which purge this host's blocks are checked.
+// Stamp names the last purge that this host has carried out on all its blocks.
 func (v *View) Stamp() wire.Stamp { return wire.Stamp(v.o.Ledger.Stamp()) }
 
-// Bars tells whether a block with a stamp is older than a purge; it is transport.Fleet's.
+// Bars tells whether a block with a stamp is older than a purge that names it. It belongs to
+// transport.Fleet.
 func (v *View) Bars(s wire.Stamp, namespace string, key []byte) bool {
 	return v.o.Ledger.Bars(purge.Stamp(s), namespace, key)
 }

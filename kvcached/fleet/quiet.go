@@ -5,13 +5,13 @@ import (
 	"time"
 )
 
-// Bounds of warnings that an operation may give each time.
+// Bounds of repeated warnings.
 const (
-	quietFor  = 10 * time.Second // after one, others of the same subject are only counted
-	maxQuiets = 2 * maxMembers   // subjects that are known; beyond, all are forgotten
+	quietFor  = 10 * time.Second // time after a warning in which warnings of the same subject are only counted
+	maxQuiets = 2 * maxMembers   // known subjects; if there are more, all are forgotten
 )
 
-// quiet keeps warnings from being given too often.
+// quiet limits how often a warning is logged.
 type quiet struct {
 	mu       sync.Mutex
 	subjects map[string]silence
@@ -22,8 +22,7 @@ type silence struct {
 	suppressed uint64
 }
 
-// says tells whether a warning is due, and how many of its subject were suppressed since the one
-// before.
+// says tells whether a warning is due, and the number of suppressed ones since the last.
 func (q *quiet) says(subject string) (suppressed uint64, due bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -41,7 +40,7 @@ func (q *quiet) says(subject string) (suppressed uint64, due bool) {
 	return s.suppressed, true
 }
 
-// warn logs what is not logged more often than every quietFor about its subject.
+// warn logs a warning, at most one every quietFor for each subject.
 func (v *View) warn(subject, message string, args ...any) {
 	if suppressed, due := v.quiet.says(subject); due {
 		v.o.Logger.Warn(message, append(args, "suppressed", suppressed)...)

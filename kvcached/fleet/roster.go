@@ -16,17 +16,17 @@ import (
 // Member is a host of the fleet.
 type Member struct {
 	ID       string // cache id
-	Instance string // changes with each start of its daemon
+	Instance string // new at each start of the host's daemon
 	Address  string // of its cgn-kv/1 port, host:port
-	Name     string // that its certificate must have; empty: the role is enough
+	Name     string // name that the host's certificate must have; empty: any name of a cache
 	Lane     transport.Lane
-	Cards    transport.OneSided // whether blocks are read from its memory
+	Cards    transport.OneSided // whether this host reads blocks from the member's memory
 }
 
-// roster is the hosts at one time, this one included. It is immutable.
+// roster is the list of the fleet's hosts at one time, including this host. It is immutable.
 type roster struct {
-	members []Member // by id
-	seeds   []uint64 // hashes of their ids
+	members []Member // sorted by id
+	seeds   []uint64 // hashes of the members' ids
 	targets map[transport.Target]struct{}
 }
 
@@ -49,7 +49,7 @@ func newRoster(self string, others []Member) *roster {
 	return r
 }
 
-// member returns the host with an id, nil if there is none.
+// member returns the host with an id; nil: there is none.
 func (r *roster) member(id string) *Member {
 	i, ok := slices.BinarySearchFunc(r.members, id, func(m Member, id string) int { return strings.Compare(m.ID, id) })
 	if !ok {
@@ -58,8 +58,8 @@ func (r *roster) member(id string) *Member {
 	return &r.members[i]
 }
 
-// keepers are the hosts in the order in which they would keep an address; the first one does. There
-// are n at most.
+// keepers returns at most n hosts by rank for an address, the highest rank first. The first one is
+// the address's keeper.
 func (r *roster) keepers(a *block.Addr, n int) []*Member {
 	type ranked struct {
 		m    *Member
@@ -77,7 +77,7 @@ func (r *roster) keepers(a *block.Addr, n int) []*Member {
 	return out
 }
 
-// keeper is the host that keeps an address.
+// keeper returns the keeper of an address: the host with the highest rank.
 func (r *roster) keeper(a *block.Addr) *Member {
 	best, most := 0, uint64(0)
 	for i, seed := range r.seeds {
@@ -88,7 +88,7 @@ func (r *roster) keeper(a *block.Addr) *Member {
 	return &r.members[best]
 }
 
-// rank is what hosts are compared by; the same on all of them.
+// rank is the rank of a host for an address. All hosts compute the same rank.
 func rank(seed uint64, a *block.Addr) uint64 {
 	le := binary.LittleEndian
 	x := seed ^ le.Uint64(a.Digest[:]) ^ le.Uint64(a.Model[:]) ^ uint64(a.Layer)*0x9e3779b97f4a7c15
@@ -101,8 +101,9 @@ func (m *Member) target() transport.Target {
 	return transport.Target{Address: m.Address, Name: m.Name, Lane: m.Lane, Cards: m.Cards, Cache: m.ID}
 }
 
-// SetMembers says which hosts the fleet has now. Locations are told anew, since others keep them.
-// Connections to where nobody is any more are closed when what goes on over them has ended.
+// SetMembers sets the hosts of the fleet. All locations are announced again, because the keepers
+// may have changed. Connections to addresses that no host uses any more are closed once their
+// requests have ended.
 func (v *View) SetMembers(members []Member) {
 	r := newRoster(v.o.Self, members)
 	was := v.set(r)
@@ -112,7 +113,7 @@ func (v *View) SetMembers(members []Member) {
 	was.tell(r, v.o.Logger)
 }
 
-// tell logs which other hosts have left, and which have come, or come back.
+// tell logs which other hosts have left, come or restarted.
 func (r *roster) tell(now *roster, log *slog.Logger) {
 	for _, m := range r.members {
 		if now.member(m.ID) == nil {
@@ -126,7 +127,7 @@ func (r *roster) tell(now *roster, log *slog.Logger) {
 	}
 }
 
-// Others are the hosts of the fleet but this one, by id.
+// Others returns the other hosts of the fleet, sorted by id.
 func (v *View) Others() (out []Member) {
 	for _, m := range v.roster.Load().members {
 		if m.ID != v.o.Self {
@@ -136,10 +137,10 @@ func (v *View) Others() (out []Member) {
 	return out
 }
 
-// Target is where a host is reached, and how.
+// Target returns the address of a host and the way to connect to it.
 func (m *Member) Target() transport.Target { return m.target() }
 
-// gone is where some member was and none is now.
+// gone returns the targets of r that no member of now has.
 func (r *roster) gone(now *roster) (targets []transport.Target) {
 	for t := range r.targets {
 		if _, there := now.targets[t]; !there {
@@ -149,12 +150,12 @@ func (r *roster) gone(now *roster) (targets []transport.Target) {
 	return targets
 }
 
-// peer is the connection to a host. ErrUnknownHost: it has left, or moved, just now.
+// peer returns the connection to a host. ErrUnknownHost: the host has just left or moved.
 func (v *View) peer(m *Member) (*transport.Peer, error) {
 	t := m.target()
 	p, err := v.o.Pool.Peer(t)
 	if _, there := v.roster.Load().targets[t]; err == nil && !there {
-		v.o.Pool.Forget(t) // SetMembers may have done so before there was one
+		v.o.Pool.Forget(t) // an earlier SetMembers did not see this connection
 		return nil, fmt.Errorf("%w: %s at %s", ErrUnknownHost, m.ID, m.Address)
 	}
 	return p, err

@@ -9,14 +9,14 @@ import (
 	"github.com/cognitora/dataplane/kvcached/purge"
 )
 
-// lists is the list of purges in an etcd that can be emptied, and the hosts that it names.
+// lists stands for etcd: a list of purges that can be lost, and the hosts that etcd lists.
 type lists struct {
 	mu    sync.Mutex
-	list  *purge.List // nil: there is none
+	list  *purge.List // nil: etcd has no list
 	hosts map[string]Member
 }
 
-// shelf is one host's way to lists.
+// shelf is one host's Register.
 type shelf struct {
 	lists  *lists
 	ledger *purge.Ledger
@@ -46,7 +46,7 @@ func (s *shelf) write(mine *purge.List, change func(*purge.List) (*purge.List, e
 	return list, hosts, nil
 }
 
-// Append is Register's.
+// Append belongs to Register.
 func (s *shelf) Append(ctx context.Context, what purge.Selector) (*Appended, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -63,7 +63,7 @@ func (s *shelf) Append(ctx context.Context, what purge.Selector) (*Appended, err
 	return out, nil
 }
 
-// Refresh is Register's.
+// Refresh belongs to Register.
 func (s *shelf) Refresh(ctx context.Context) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -223,7 +223,7 @@ func stopped() (hook func() error, reached, goOn chan struct{}) {
 	return func() error { reached <- struct{}{}; <-goOn; return nil }, reached, goOn
 }
 
-// TestPromotionUnderWay deletes, replaces and reads a block while it is being read from SSD.
+// TestPromotionUnderWay deletes, replaces and purges a block while it is being read from SSD.
 func TestPromotionUnderWay(t *testing.T) {
 	for what, act := range map[string]func(s *Store, it Item) (want []byte){
 		"delete": func(s *Store, it Item) []byte {
