@@ -25,8 +25,8 @@ const (
 	adminLimit = time.Second
 )
 
-// Agent is one host's daemon: one node for each engine, and the parts that the nodes share. Make it
-// with New, then Run it once, or Close it.
+// Agent is one host's daemon: one node for each engine, and the parts that the nodes share. New
+// makes an Agent. Its user calls Run once, or Close.
 type Agent struct {
 	config   *Config
 	log      *slog.Logger

@@ -26,7 +26,7 @@ func (c *Config) Examine() error {
 	places := slices.DeleteFunc(c.places(units), func(l place) bool { return l.field == "agent.push" })
 	for _, l := range append(places, place{"agent.push", c.pushListen(units[0])}) {
 		if l.address == "" || listen.Check(l.address) != nil {
-			continue // Validate reports it
+			continue // Validate reports an invalid address
 		}
 		if err := listen.Examine(l.address); err != nil {
 			p.add(l.field, "%v", err)

@@ -43,8 +43,8 @@ func (m *membership) notify() {
 	}
 }
 
-// etcdState returns off, connecting, connected or lost. With several nodes it returns the worst of
-// their states; connecting is worse than lost.
+// etcdState returns off, connecting, connected or lost. With several nodes, etcdState returns the
+// worst of their states; connecting is worse than lost.
 func (a *Agent) etcdState() string {
 	if len(a.etcd.Endpoints) == 0 {
 		return "off"

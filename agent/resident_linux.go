@@ -12,7 +12,7 @@ import (
 
 // releaseStart gives back memory that only the start has needed. The memory is heap, from reading
 // the kernel's types, and pages of the program's code, which the kernel reads from the file again
-// when they run. Call it once.
+// when they run. releaseStart is called once.
 func releaseStart() {
 	debug.FreeOSMemory()
 	exe, err := os.Readlink("/proc/self/exe")

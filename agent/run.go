@@ -16,7 +16,7 @@ import (
 // until requests have finished or DrainTimeout has passed, removes the nodes from etcd, and stops
 // the engines that the agent started. The end of force cuts every wait short. If a part fails, Run
 // drains the others and returns an error. A node id that another agent holds is such a failure. A
-// dead engine is not: it only makes its own node unready.
+// dead engine only makes its own node unready.
 func (a *Agent) Run(ctx, force context.Context) error {
 	// kernel = "bpf" refuses to start without programs, before an engine runs or routers know of it
 	if a.config.Telemetry.Kernel == "bpf" {

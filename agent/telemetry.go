@@ -131,7 +131,7 @@ func (a *Agent) offer() (moved bool) {
 }
 
 // runTelemetry reads the kernel's figures and pushes load to routers. Without a source of kernel
-// figures, it pushes only the figures of fronts and engines.
+// figures, runTelemetry pushes only the figures of fronts and engines.
 func (a *Agent) runTelemetry(ctx context.Context) error {
 	if err := a.telemetry.Run(ctx); err != nil {
 		return fmt.Errorf("telemetry.kernel: %w", err)

@@ -143,7 +143,8 @@ func (k *talk) counted(n int, least time.Duration) Tokens {
 }
 
 // TestHeads: a head that goes out long before the first token is not taken for a token, whatever
-// its size. If the programs cannot distinguish the two, they measure no time to the first token.
+// its size. If the programs cannot distinguish a head from a token, they measure no time to the
+// first token.
 func TestHeads(t *testing.T) {
 	h := newHost(t)
 	s := h.load()

@@ -85,7 +85,7 @@ func (p *Program) read(counts string) error {
 }
 
 // Leftovers lists pins under root that this version does not use. A removed version may have left
-// them.
+// such pins.
 func Leftovers(root string) ([]string, error) {
 	spec, err := programs()
 	if err != nil {

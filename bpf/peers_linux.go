@@ -26,7 +26,7 @@ func PeersLayout() (uint64, error) {
 }
 
 // PeerCounts reads the counts of peers through a descriptor from another process. PeerCounts needs
-// no rights of its own. One goroutine uses it.
+// no rights of its own. One goroutine uses a PeerCounts.
 type PeerCounts struct {
 	m     *ebpf.Map
 	key   socketsPeerKey

@@ -27,8 +27,8 @@ func perCPU[T any](s *Set, name string) ([]T, error) {
 	return v, nil
 }
 
-// open returns the time since the last switch of a CPU. The running thread has used it, but it is
-// not counted yet.
+// open returns the time since the last switch of a CPU. The running thread has used this time, but
+// the programs have not counted it yet.
 func (c *schedCpu) open(now uint64) time.Duration {
 	return max(time.Duration(now-c.AheadNs-(c.StartNs+c.BusyNs+c.IdleNs)), 0)
 }

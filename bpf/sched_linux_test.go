@@ -81,7 +81,7 @@ func TestGroup(t *testing.T) {
 		if err := s.WatchProcesses(root); err != nil {
 			t.Fatal(err)
 		}
-		// The group appears once it has run.
+		// The map has the group once a process of the group has run.
 		within(t, "the group runs", func() bool { return h.group(s, root).Runs > 2 })
 	}
 	before := h.delay(s)
@@ -139,7 +139,7 @@ func TestUtilisation(t *testing.T) {
 }
 
 // TestFollows: children and their children belong to the group, including those that existed
-// before. The children leave it when they end.
+// before. Children leave the group when they end.
 func TestFollows(t *testing.T) {
 	h := newHost(t)
 	s := h.load()

@@ -3,9 +3,9 @@
 // nothing of this module, and needs no C.
 //
 // A read has two sides: the reader, and the owner of the memory. The reader asks the owner for the
-// Endpoint of a Pair and for Windows, over an authenticated connection. Then it reads through its
-// own Pair, and the owner's processor does no work for the bytes. RoCE carries the bytes. RoCE
-// neither encrypts nor authenticates, so it is for trusted networks.
+// Endpoint of a Pair and for Windows, over an authenticated connection. Then the reader reads
+// through its own Pair, and the owner's processor does no work for the bytes. RoCE carries the
+// bytes. RoCE neither encrypts nor authenticates, so package rdma is for trusted networks.
 package rdma
 
 import (
@@ -29,7 +29,7 @@ var (
 	// a broken pair, and make a new one.
 	ErrBroken = errors.New("rdma: queue pair is broken")
 	// ErrAccess means that the owner's card refused a read, because of a wrong key or a revoked
-	// window. The pair is broken then, so it wraps ErrBroken.
+	// window. The pair is broken after a refusal, so ErrAccess wraps ErrBroken.
 	ErrAccess = fmt.Errorf("%w: the other side refused access", ErrBroken)
 	// ErrUnreachable means that the other side's card has not answered within the retries.
 	// ErrUnreachable wraps ErrBroken too.
@@ -103,8 +103,9 @@ type PairOptions struct {
 	// long. 0: 2 s
 	Timeout time.Duration
 	// Reads means that the pair will read into any of the device's regions. If the pair must
-	// register the regions again for that, it does so when it is made, and not with the first read.
-	// The registration may take long. The memory then counts as pinned twice (ErrMemlock).
+	// register the regions again to read into them, it registers them when it is made, and not with
+	// the first read. The registration may take long. The memory then counts as pinned twice
+	// (ErrMemlock).
 	Reads bool
 }
 
@@ -112,7 +113,8 @@ type PairOptions struct {
 // methods are safe for concurrent use.
 type Pair interface {
 	Local() Endpoint
-	// Connect connects the pair, so that it can read and be read through. Call it once.
+	// Connect connects the pair with the remote pair, so that both sides can read. Connect is
+	// called once.
 	Connect(remote Endpoint) error
 	// Read fills all of reads, in any order, and splits them as the card needs. Read parks once for
 	// all of them, and does not spin. When it returns, even with an error, the card no longer
@@ -123,7 +125,8 @@ type Pair interface {
 	// Grant makes one window for each of mems, which lie in registered memory. Grant waits once for
 	// all. Only the other side of this pair can read through the windows, until they are revoked or
 	// the pair is closed. After an error nobody can read through any of the windows. If the card
-	// cannot confirm that, or ctx ends before it has, Grant closes the pair.
+	// has not confirmed the windows' end, or ctx ends before the confirmation, Grant closes the
+	// pair.
 	Grant(ctx context.Context, mems [][]byte) ([]Window, error)
 	// Revoke revokes windows of this pair. Revoke waits once for all. When Revoke returns, even
 	// with an error, nobody can read through the windows any more. Revoke closes the pair if the

@@ -183,7 +183,7 @@ func (e *Engine) Authorization() string {
 	return "Bearer " + e.key
 }
 
-// State returns the present state. The caller must not change it.
+// State returns the present state. The caller must not change the returned State.
 func (e *Engine) State() *State { return e.state.Load() }
 
 // Changed is signalled when readiness, models or epoch have changed. Several changes may give one

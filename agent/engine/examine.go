@@ -17,7 +17,7 @@ func (c *Config) Examine() error {
 	if c.Spawns() {
 		return errors.Join(append(errs, c.examineProgram(), c.examineModel(), c.examineOffload())...)
 	}
-	if address, err := address.Parse(c.URL); err == nil { // otherwise Validate reports it
+	if address, err := address.Parse(c.URL); err == nil { // Validate reports an invalid URL
 		_, err := c.EngineTLS(address)
 		errs = append(errs, err)
 	}
@@ -33,8 +33,8 @@ func (c *Config) examineProgram() error {
 	return err
 }
 
-// examineModel checks a model that is certainly a path. Qwen/Qwen3-8B is not: it may be a directory
-// or a name that the engine downloads.
+// examineModel checks a model that is certainly a path. Qwen/Qwen3-8B is not certainly a path: the
+// engine may also download the model of this name.
 func (c *Config) examineModel() error {
 	if !filepath.IsAbs(c.Model) && !strings.HasPrefix(c.Model, ".") && !strings.HasSuffix(c.Model, ".gguf") {
 		return nil

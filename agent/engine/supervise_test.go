@@ -190,7 +190,7 @@ func TestChildrenOfTheEngineGoWithIt(t *testing.T) {
 
 func TestEngineBehindALauncherGetsItsGrace(t *testing.T) {
 	dir := t.TempDir()
-	// The launcher ends at SIGTERM immediately. The engine behind it takes a while.
+	// The launcher ends at SIGTERM immediately. The launched engine takes a while to end.
 	script := filepath.Join(dir, "launch")
 	engine := `trap 'sleep 0.2; echo clean > "$OUT"; exit 0' TERM; echo up > "$OUT"; while :; do sleep 0.01; done`
 	doc := "#!/bin/sh\nOUT=" + filepath.Join(dir, "out") + "\nexport OUT\n/bin/sh -c '" + strings.ReplaceAll(engine,

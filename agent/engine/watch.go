@@ -30,8 +30,8 @@ type life struct {
 }
 
 // Run keeps State current, and a started engine alive, until ctx ends. Then a started engine has
-// its StopGrace to end; the end of force cuts it short. When Run returns, the started engine and
-// all its children are gone.
+// its StopGrace to end. The end of force cuts StopGrace short. When Run returns, the started engine
+// and all its children are gone.
 func (e *Engine) Run(ctx, force context.Context) {
 	var wg sync.WaitGroup
 	defer wg.Wait()
@@ -81,7 +81,8 @@ func (e *Engine) publish(s *State) {
 // reasonEvery is how often a changed reason for an unready engine is logged.
 const reasonEvery = 30 * time.Second
 
-// tell logs a change of readiness. From the first look on, it also logs why an engine is not ready.
+// tell logs a change of readiness. From the first look on, tell also logs why an engine is not
+// ready.
 func (e *Engine) tell(old, s *State) {
 	switch {
 	case old.Ready != s.Ready:

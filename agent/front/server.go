@@ -65,7 +65,8 @@ type Counters struct {
 	Seconds    prometheus.Observer
 }
 
-// Server is the front of one engine. Serve it once. Close ends the goroutines of New.
+// Server is the front of one engine. Serve may be called once. Close ends the goroutines that New
+// started.
 type Server struct {
 	o       Options
 	http    *fasthttp.Server

@@ -25,7 +25,8 @@ type Device struct {
 	// The figures are unknown without GPM.
 	load.GPU
 	// BusyPct is NVML's utilization.gpu, the share of time in which any kernel ran. BusyPct is
-	// already 100 while a single stream decodes. So it is only displayed and never counts as load.
+	// already 100 while a single stream decodes. So BusyPct is only displayed and never counts as
+	// load.
 	BusyPct     load.Gauge
 	Memory      load.Gauge // bytes
 	MemoryUsed  load.Gauge // bytes, including the driver's reserve

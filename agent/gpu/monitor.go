@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// driver is a loaded NVML. One goroutine uses it.
+// driver is a loaded NVML. One goroutine uses the driver.
 type driver interface {
 	// read returns the present figures of every device. An error means that the driver is lost and
 	// must be opened anew.
@@ -26,7 +26,7 @@ const (
 	grace      = 2 * time.Second // added to three intervals gives the age at which a reading is stale
 )
 
-// Monitor reads the GPUs periodically. Make it with New and Run it.
+// Monitor reads the GPUs periodically. New makes a Monitor.
 type Monitor struct {
 	config *Config
 	log    *slog.Logger
@@ -81,8 +81,8 @@ func (m *Monitor) Devices() []Device {
 	return r.devices
 }
 
-// Run reads until ctx ends. Then it waits for a running call, but at most 2 s: the thread of a
-// hanging driver ends with the process.
+// Run reads until ctx ends. Then Run waits for a running call to the driver, but at most 2 s: the
+// thread of a hanging driver ends with the process.
 func (m *Monitor) Run(ctx context.Context) {
 	if m.config.NVML == "off" {
 		return

@@ -136,8 +136,8 @@ func read(t testing.TB, l *library) []Device {
 	return devices
 }
 
-// TestLayout: go-nvml's GpmMetric is as large as NVML's. In go-nvml v0.13.0 it contains another
-// structure, and is 40 times as large.
+// TestLayout: go-nvml's GpmMetric is as large as NVML's. GpmMetric of go-nvml v0.13.0 contains
+// another structure, and is 40 times as large.
 func TestLayout(t *testing.T) {
 	if n := unsafe.Sizeof(nvml.GpmMetric{}); n != 40 { // the size in nvml.h
 		t.Errorf("a GPM metric has %d bytes", n)

@@ -329,7 +329,7 @@ func TestRejected(t *testing.T) {
 }
 
 // TestSourceFails: routers are disconnected when the source fails. The next source reports the
-// peers that they ask for then.
+// peers that the reconnected routers ask for.
 func TestSourceFails(t *testing.T) {
 	src := newSource(t, 10)
 	s := serve(t, func() (Source, error) { return src, nil })

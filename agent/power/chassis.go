@@ -11,7 +11,7 @@ import (
 
 // candidate is a chassis that reports power.
 type candidate struct {
-	at, in link // at is the chassis' document, in that of the chassis around it
+	at, in link // at: the chassis' document; in: the document of the chassis around this chassis
 	id     string
 	plan   plan
 }

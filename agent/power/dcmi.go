@@ -32,7 +32,8 @@ type message struct {
 	data       []byte // valid until the next receive
 }
 
-// port is an open IPMI device. Tests replace it: it wraps the ioctls.
+// port is an open IPMI device. An implementation wraps the device's ioctls, or replaces the device
+// in tests.
 type port interface {
 	send(id int64, netfn, cmd byte, data []byte) error
 	// receive waits for an answer until ctx ends.

@@ -17,8 +17,8 @@ import (
 	"time"
 )
 
-// TestDevice reads the BMC of the machine that it runs on. TestBMC runs it in an emulated machine,
-// and is that machine's BMC.
+// TestDevice reads the BMC of the machine on which the test runs. TestBMC runs TestDevice in an
+// emulated machine, and is that machine's BMC.
 func TestDevice(t *testing.T) {
 	if os.Getenv("IPMI_REQUIRED") == "" {
 		t.Skip("runs in the machine that TestBMC starts")

@@ -29,7 +29,7 @@ type Source struct {
 	Fail  int64  // failed readings
 }
 
-// Meter reads every source periodically. Make it with New, then Run it.
+// Meter reads every source periodically. New makes a Meter.
 type Meter struct {
 	config  *Config
 	log     *slog.Logger

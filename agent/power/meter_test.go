@@ -114,7 +114,7 @@ func TestAutoGivesUp(t *testing.T) {
 			t.Fatal(err)
 		}
 		m.ipmi = open
-		m.followDCMI(t.Context()) // returns, because it gives up
+		m.followDCMI(t.Context()) // followDCMI gives up and returns
 		if s := m.Sources()[1]; s.State == "starting" || s.Fail != 0 {
 			t.Errorf("%s: %+v", name, s)
 		}

@@ -16,8 +16,8 @@ const powercap = "/sys/class/powercap"
 
 const (
 	maxZones = 256 // packages and their DRAM; a host of 64 sockets has 128
-	// maxGap is the longest time between two compared readings of a counter. Within it, the counter
-	// wraps at most once.
+	// maxGap is the longest time between two compared readings of a counter. A counter wraps at
+	// most once within maxGap.
 	maxGap = 60 * time.Second
 	// maxZoneWatts is more than a package can draw. A counter that implies more was reset.
 	maxZoneWatts = 5000

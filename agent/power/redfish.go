@@ -31,7 +31,7 @@ var (
 	errStatus = errors.New("the BMC answers")
 )
 
-// bmc reads one BMC. One goroutine uses it.
+// bmc reads one BMC. One goroutine uses a bmc.
 type bmc struct {
 	config *RedfishConfig
 	http   *http.Client

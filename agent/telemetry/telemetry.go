@@ -24,7 +24,7 @@ type Options struct {
 	// called again when somebody has removed the source. An error of that call ends Run.
 	Open func() (Source, error)
 	// Interval is the time between two looks while something moves, if a look costs less than
-	// costShare allows. While nothing moves, it is 1.4 times as long. 0: 50 ms.
+	// costShare allows. While nothing moves, the interval is 1.4 times as long. 0: 50 ms.
 	Interval time.Duration
 	// Targets are the engines of the host. There is at least one.
 	Targets []Target
@@ -84,7 +84,8 @@ const (
 	findEvery       = 5 * time.Second // how often unknown engine processes are searched for
 )
 
-// Telemetry reads the kernel's figures periodically. Make it with New and Run it once.
+// Telemetry reads the kernel's figures periodically. New makes a Telemetry, and Run may be called
+// once.
 type Telemetry struct {
 	o       Options
 	open    sync.RWMutex // held to read source and to close it
@@ -146,8 +147,8 @@ func (t *Telemetry) Ports(target int) (front, engine uint16) {
 	return t.targets[target].FrontPort, t.targets[target].EnginePort
 }
 
-// Run looks until ctx ends. Without a source it only ticks. The programs go on counting for the
-// next agent.
+// Run looks until ctx ends. Without a source of kernel figures, Run only ticks. The programs go on
+// counting for the next agent.
 func (t *Telemetry) Run(ctx context.Context) error {
 	if err := t.Open(); err != nil {
 		return err
@@ -220,7 +221,8 @@ func pause(interval, cost time.Duration) time.Duration {
 	return max(interval, min(cost, longestPause))
 }
 
-// say logs the source and the missing figures, as a warning unless the configuration asks for it.
+// say logs the source and the missing figures. The log entry is a warning unless the configuration
+// asks for this source.
 func (t *Telemetry) say(r bpf.Reader) {
 	t.o.Logger.Info("telemetry", "source", string(r.Source()))
 	reasons := map[string][]string{}

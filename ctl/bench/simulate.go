@@ -122,7 +122,7 @@ func (f *clusterFlags) check() error {
 	return f.trace.check()
 }
 
-// load reads the trace. Without --cache-share it makes caches large enough for the longest
+// load reads the trace. Without --cache-share, load makes caches large enough for the longest
 // requests.
 func (f *clusterFlags) load() (*cluster.Workload, error) {
 	source, closeTrace, err := f.trace.open(f.requests)

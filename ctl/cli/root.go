@@ -115,7 +115,7 @@ func newVersion(a *App) *cobra.Command {
 	}
 }
 
-// newHelp returns cobra's help command. For an unknown command it returns an error.
+// newHelp returns cobra's help command. For an unknown command, help returns an error.
 func newHelp(root *cobra.Command) *cobra.Command {
 	return &cobra.Command{
 		Use: "help [COMMAND]", Short: "Help about any command",

@@ -247,8 +247,8 @@ func (s *state) awaitDrained(ctx context.Context, client *cluster.Client, id str
 	}
 }
 
-// drainLeft returns the number of requests that a node still works on; -1 if it has not reported
-// since before, or cannot report it.
+// drainLeft returns the number of requests that a node still works on; -1 if the node has not
+// reported since before, or cannot report this number.
 func drainLeft(n, before *cluster.Node) int {
 	if n == nil {
 		return 0

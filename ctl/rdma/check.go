@@ -82,7 +82,8 @@ func (r *host) whoseLimit() string {
 		filepath.Join(r.root, "proc/self"), r.Name(), why)
 }
 
-// listener returns the process that listens on a Unix socket; 0: nobody does, or it cannot be seen.
+// listener returns the process that listens on a Unix socket; 0: no process listens, or the process
+// cannot be seen.
 func listener(path string) int {
 	conn, err := net.Dial("unix", path)
 	if err != nil {

@@ -77,8 +77,8 @@ func (l *Live) Run(ctx context.Context, first *Picture) (err error) {
 	}
 }
 
-// look makes pictures until ctx ends or a picture fails; then failed has the reason. At its end it
-// closes pictures.
+// look makes pictures until ctx ends or a picture fails; then failed has the reason. At its end,
+// look closes pictures.
 func (l *Live) look(ctx context.Context) (pictures chan *Picture, failed chan error) {
 	pictures, failed = make(chan *Picture), make(chan error, 1)
 	go func() {

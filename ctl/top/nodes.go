@@ -42,8 +42,8 @@ func cells(n *admin.Node, predictions map[string]float64) []string {
 	}
 }
 
-// health ranks nodes. 0: it fails. 1: it gets no requests. 2: it gets few, or its last check
-// failed. 3: it is healthy.
+// health ranks nodes. 0: the node fails. 1: the node gets no requests. 2: the node gets few
+// requests, or its last check failed. 3: the node is healthy.
 func health(n *admin.Node) int {
 	switch {
 	case n.Suspect || n.State == fleet.Open.String() || n.State == fleet.Aside.String():

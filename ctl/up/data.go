@@ -17,8 +17,8 @@ const (
 	lockFile  = "lock"    // in a directory for state; locked while its owner lives
 )
 
-// directory makes the directory for state, and returns a function that gives it up. First it
-// removes temporary directories of killed owners.
+// directory makes the directory for state, and returns a function that gives the directory up.
+// Before that, directory removes temporary directories of killed owners.
 func (f *flags) directory() (dir string, leave func() error, err error) {
 	removeAbandoned(os.TempDir())
 	if f.data == "" {
@@ -81,7 +81,7 @@ func temporaryDirectory() (dir string, leave func() error, err error) {
 }
 
 // holdLock locks a new file and then gives it its name, so that nobody sees it unlocked while this
-// process lives. Child processes do not inherit it.
+// process lives. Child processes do not inherit the lock.
 func holdLock(dir string) (*os.File, error) {
 	lock, err := os.CreateTemp(dir, "new-"+lockFile)
 	if err != nil {

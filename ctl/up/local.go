@@ -26,7 +26,7 @@ const (
 	heartbeat = time.Second
 )
 
-// drainRequests is the time for running requests after Ctrl-C. Tests set it.
+// drainRequests is the time for running requests after Ctrl-C. Tests shorten the time.
 var drainRequests = 5 * time.Second
 
 // local is the fleet of `up` in this process.

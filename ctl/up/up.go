@@ -146,8 +146,8 @@ func (l *local) abandon(a *cli.App, started <-chan error) error {
 	}
 }
 
-// attend waits for a signal or the failure of a part. Meanwhile it shows the fleet, if there is a
-// terminal.
+// attend waits for a signal or the failure of a part. Meanwhile attend shows the fleet, if there is
+// a terminal.
 func attend(drain context.Context, a *cli.App, l *local, scr *screen.Block) error {
 	var ticks <-chan time.Time
 	if a.Output == "table" && screen.IsTerminal(a.Out) && screen.IsTerminal(a.Err) {

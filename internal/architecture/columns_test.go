@@ -82,7 +82,7 @@ func tooWide(name, text string) (wide []string, err error) {
 	return wide, nil
 }
 
-// kindsOf splits the lines of a file into tokens. Positions are those in file.
+// kindsOf splits the lines of a file into tokens. Positions refer to file.
 func kindsOf(file *token.File, text string, lines int) []lineKind {
 	kinds := make([]lineKind, lines)
 	again := token.NewFileSet().AddFile("", file.Base(), len(text)) // the same positions

@@ -43,7 +43,7 @@ var reconnect = grpc.ConnectParams{
 const window = 1 << 20
 
 // Dial prepares a client. Dial does not wait for etcd, because a fleet may start before its etcd
-// does. With a user name, however, it must authenticate immediately, and fails if etcd is not
+// does. With a user name, however, Dial must authenticate immediately, and fails if etcd is not
 // there.
 func Dial(cfg Config) (*Client, error) {
 	if len(cfg.Endpoints) == 0 {

@@ -90,7 +90,7 @@ const (
 )
 
 // Heartbeat returns the time between two heartbeats of the agent. The time is at least
-// DefaultHeartbeat, also if it is not given.
+// DefaultHeartbeat, also if the agent gives none.
 func (h *NodeHealth) Heartbeat() time.Duration {
 	return max(time.Duration(h.HeartbeatS*float64(time.Second)), DefaultHeartbeat)
 }

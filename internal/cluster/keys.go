@@ -41,10 +41,11 @@ const maxNodeID = 128
 // bytes.
 func CheckNodeID(id string) error { return checkID("node id", id) }
 
-// CheckCacheID returns an error unless id is a valid cache id. The rules are those of node ids.
+// CheckCacheID returns an error unless id is a valid cache id. Cache ids follow the rules of node
+// ids.
 func CheckCacheID(id string) error { return checkID("cache id", id) }
 
-// checkID checks an id. Errors call it what.
+// checkID returns an error unless id is valid. The error calls the id by the word in what.
 func checkID(what, id string) error {
 	if id == "" {
 		return fmt.Errorf("%s is empty; give one, for example the host's name", what)

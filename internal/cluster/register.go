@@ -131,8 +131,8 @@ func (r *Registrar) note(ctx context.Context, err error) {
 	r.failed = err != nil
 }
 
-// sleep waits for the next heartbeat. After a failed attempt it waits only a fifth of that, at most
-// a second. sleep returns false when ctx ends.
+// sleep waits for the next heartbeat. After a failed attempt, sleep waits only a fifth of the
+// heartbeat, at most a second. sleep returns false when ctx ends.
 func (r *Registrar) sleep(ctx context.Context, failed bool) bool {
 	wait := r.reg.Heartbeat
 	if failed {
@@ -149,7 +149,7 @@ func (r *Registrar) sleep(ctx context.Context, failed bool) bool {
 	return true
 }
 
-// beat renews the lease and writes the node. If the key is not ours yet, it claims the key first.
+// beat renews the lease and writes the node. If the key is not ours yet, beat claims the key first.
 func (r *Registrar) beat(ctx context.Context) error {
 	if r.rev == 0 {
 		return r.announce(ctx)
@@ -197,8 +197,8 @@ func (r *Registrar) renew(ctx context.Context) error {
 }
 
 // claim makes the key ours. claim creates a missing key. claim takes over a key that was ours
-// before, or that no daemon owns. Otherwise it waits for the key. If the holder writes a heartbeat
-// meanwhile, the holder is alive and we are the duplicate.
+// before, or that no daemon owns. In all other cases claim waits for the key. If the holder writes
+// a heartbeat meanwhile, the holder is alive and we are the duplicate.
 func (r *Registrar) claim(ctx context.Context) error {
 	r.rev = 0
 	seen := int64(0) // revision of the holder's last write

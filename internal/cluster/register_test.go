@@ -112,7 +112,8 @@ func TestALiveDuplicateIsRefused(t *testing.T) {
 }
 
 // TestARestartedAgentTakesItsNodeBack: with its token the agent gets its node back immediately,
-// even if the old lease lasts for hours. Without the token it waits for the end of the old lease.
+// even if the old lease lasts for hours. Without the token the agent waits for the end of the old
+// lease.
 func TestARestartedAgentTakesItsNodeBack(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()

@@ -112,7 +112,7 @@ func (c *Client) Policy(ctx context.Context) ([]byte, error) {
 	return resp.Kvs[0].Value, nil
 }
 
-// PutPolicy stores a policy document unchanged. The caller must have validated it.
+// PutPolicy stores a policy document unchanged. The caller must have validated doc.
 func (c *Client) PutPolicy(ctx context.Context, doc []byte) error { return c.put(ctx, PolicyKey, doc) }
 
 // Node is one registered node. Health is nil if its value cannot be used, and Err is the reason.

@@ -22,7 +22,7 @@ const startTimeout = 30 * time.Second
 // ended.
 const leaveTimeout = 5 * time.Second
 
-// Server is a running etcd member. Close it to free its ports and its data directory.
+// Server is a running etcd member. Close frees the server's ports and its data directory.
 type Server struct {
 	etcd *embed.Etcd
 	errs chan error // at most one error, of the server or of its log; then watch ends

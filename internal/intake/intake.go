@@ -52,6 +52,6 @@ func ContextOf(h *fasthttp.RequestHeader) *fasthttp.RequestCtx {
 const keptAnswer = 1 << 20
 
 // BoundBuffers bounds the body buffers that fasthttp keeps. Buffers of requests are bounded to the
-// size that Bodies does not count. The buffers belong to the process, so every maker of a server
-// calls it.
+// size that Bodies does not count. The buffers belong to the process, so everyone who makes a
+// server calls BoundBuffers.
 var BoundBuffers = sync.OnceFunc(func() { fasthttp.SetBodySizePoolLimit(SmallBody, keptAnswer) })

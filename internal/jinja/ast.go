@@ -154,9 +154,9 @@ func plainName(e expression) bool {
 	return ok
 }
 
-// TakesParts tells whether the template iterates over the parts of a message's content. If not,
-// engines give it the content as one text. TakesParts follows the rule of vLLM's
-// --chat-template-content-format auto.
+// TakesParts tells whether the template iterates over the parts of a message's content. Engines
+// give the content as one text to a template that does not iterate. TakesParts follows the rule of
+// vLLM's --chat-template-content-format auto.
 func (t *Template) TakesParts() bool {
 	var sets []*setNode
 	var loops []*forNode

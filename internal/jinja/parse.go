@@ -92,8 +92,8 @@ func (p *parser) nest() func() {
 	return func() { p.depth-- }
 }
 
-// statements parses up to one of the tags in ends, and stops after the tag's name. Without ends it
-// parses to the end of the template.
+// statements parses up to one of the tags in ends, and stops after the tag's name. If ends is
+// empty, statements parses to the end of the template.
 func (p *parser) statements(ends ...string) (body []statement, end string) {
 	defer p.nest()()
 	for {

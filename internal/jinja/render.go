@@ -80,8 +80,8 @@ func (s *scope) set(name string, v Value) {
 	s.names, s.values = append(s.names, name), append(s.values, v)
 }
 
-// Render renders the template with the variables. An error means that it cannot be rendered
-// exactly, or that the template has called raise_exception.
+// Render renders the template with the variables. An error means that the template cannot be
+// rendered exactly, or that it has called raise_exception.
 func (t *Template) Render(variables *Dict, limit Limits) (out string, err error) {
 	r := &render{out: &strings.Builder{}, limit: limit, now: time.Now}
 	defer func() {

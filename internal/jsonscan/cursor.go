@@ -170,12 +170,14 @@ func (c *Cursor) Object() bool { return c.open('{', '}', "expected an object") }
 // the value, then asks NextElement.
 func (c *Cursor) Array() bool { return c.open('[', ']', "expected an array") }
 
-// NextMember reports whether the object has another member. If not, it leaves the object.
+// NextMember reports whether the object has another member. After the last member, NextMember
+// leaves the object.
 func (c *Cursor) NextMember() bool {
 	return c.next('}', "expected a comma or the end of the object")
 }
 
-// NextElement reports whether the array has another element. If not, it leaves the array.
+// NextElement reports whether the array has another element. After the last element, NextElement
+// leaves the array.
 func (c *Cursor) NextElement() bool {
 	return c.next(']', "expected a comma or the end of the array")
 }
@@ -254,8 +256,8 @@ func (c *Cursor) OpenKey() bool {
 	return true
 }
 
-// RawKey reads a member's name and the colon. Like String, it returns the bytes between the quotes.
-// Spells compares them with a name.
+// RawKey reads a member's name and the colon. Like String, RawKey returns the bytes between the
+// quotes. Spells compares these bytes with a name.
 func (c *Cursor) RawKey() []byte {
 	if c.space() != '"' {
 		c.unexpected("expected a member name in double quotes")

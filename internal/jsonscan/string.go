@@ -8,7 +8,7 @@ import (
 )
 
 // String reads a string and returns the bytes between its quotes, which alias the document. If
-// escaped is true, they contain escapes.
+// escaped is true, raw contains escapes.
 func (c *Cursor) String() (raw []byte, escaped bool) {
 	if c.space() != '"' {
 		c.unexpected("expected a string")

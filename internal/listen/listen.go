@@ -32,7 +32,7 @@ func split(address string) (network, at string, err error) {
 	return "tcp", address, nil
 }
 
-// Check returns an error if address is invalid. Check does not open it.
+// Check returns an error if address is invalid. Check does not open the address.
 func Check(address string) error {
 	_, _, err := split(address)
 	return err
@@ -61,8 +61,8 @@ func Examine(address string) error {
 	return nil
 }
 
-// own returns an error if the host of an address is not this host. To find out, it opens and closes
-// a free UDP port.
+// own returns an error if the host of an address is not this host. To find out, own opens and
+// closes a free UDP port.
 func own(at string) error {
 	host, _, _ := net.SplitHostPort(at)
 	ctx, cancel := context.WithTimeout(context.Background(), lookupLimit)

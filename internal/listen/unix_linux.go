@@ -15,8 +15,8 @@ import (
 var ErrGroup = errors.New("the socket cannot be given to the group")
 
 // OpenUnix binds a Unix socket at path with this mode and, unless gid is negative, this group. The
-// mode and the group are set before anybody can connect. Like Open, it replaces the socket of a
-// killed process. Errors are ErrGroup, and those of net.Listen.
+// mode and the group are set before anybody can connect. Like Open, OpenUnix replaces the socket of
+// a killed process. Errors are ErrGroup, and those of net.Listen.
 func OpenUnix(path string, mode fs.FileMode, gid int) (*net.UnixListener, error) {
 	l, err := openUnix(path, mode, gid)
 	if !errors.Is(err, syscall.EADDRINUSE) || !stale(path) {

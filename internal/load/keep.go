@@ -43,7 +43,8 @@ func (l *Load) Forget(now time.Time, trust time.Duration) {
 }
 
 // Arrived completes a load that has come at now without the ages of all samples. A group with a
-// known figure gets the time now, unless it has a time. A group without known figures gets no time.
+// known figure gets the time now, unless the group already has a time. A group without known
+// figures gets no time.
 func (l *Load) Arrived(now time.Time) {
 	for i := range samples {
 		s := &samples[i]

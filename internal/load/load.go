@@ -207,14 +207,15 @@ var samples = []Sample{
 }
 
 // Samples returns the descriptions of all figures of a Load, by group. The caller must not change
-// it.
+// the slice.
 func Samples() []Sample { return samples }
 
 // GPUSignals returns the descriptions of a GPU's figures. The caller must not change it.
 func GPUSignals() []Signal { return gpuSample.Signals }
 
-// figures returns the gauges of g, in the order of gpuSample.Signals. MeanGPU uses it, because it
-// would allocate a Load if it used the signals. TestGPUFigures checks that both lists are equal.
+// figures returns the gauges of g, in the order of gpuSample.Signals. MeanGPU uses figures, because
+// MeanGPU would have to allocate a Load to use gpuSample.Signals. TestGPUFigures checks that both
+// lists are equal.
 func (g *GPU) figures() [1]*Gauge { return [...]*Gauge{&g.SMPct} }
 
 // MeanGPU returns the load of n GPUs together: the mean of each figure, at the time of the oldest

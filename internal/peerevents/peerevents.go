@@ -148,8 +148,8 @@ func Size(b []byte) (int, error) {
 	return n, nil
 }
 
-// Parse parses a complete frame into m, and reuses m.Peers. Of a Hello or Welcome of another
-// version it parses only the version.
+// Parse parses a complete frame into m, and reuses m.Peers. If a Hello or Welcome has another
+// version, Parse parses only the version.
 func Parse(frame []byte, m *Message) error {
 	n, err := Size(frame)
 	if err != nil {

@@ -5,9 +5,9 @@ import (
 	"sync"
 )
 
-// Abort ends an attempt's operation upstream: dialing, writing, waiting or reading. Set it in
-// Request.Abort. Reset makes it ready for another attempt. The zero value is ready. Unlike
-// Exchange.Cancel, it may be called after the exchange was closed.
+// Abort ends an attempt's operation upstream: dialing, writing, waiting or reading. Request.Abort
+// names the Abort of a request. Reset makes an Abort ready for another attempt. The zero value is
+// ready. Unlike Exchange.Cancel, Cancel of an Abort may be called after the exchange was closed.
 type Abort struct {
 	mu       sync.Mutex
 	canceled error // the reason; nil: not canceled

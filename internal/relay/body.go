@@ -67,7 +67,7 @@ func (b *body) release() {
 }
 
 // SetReadDeadline bounds the time for reading the whole body; zero: no bound. Only the reading
-// goroutine may call it.
+// goroutine may call SetReadDeadline.
 func (e *Exchange) SetReadDeadline(t time.Time) { e.deadline = t }
 
 // SetIdleTimeout bounds the time that one read of the body waits for the

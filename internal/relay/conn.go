@@ -100,8 +100,8 @@ func (c *conn) look() peeked {
 }
 
 // usable reports whether an idle connection may carry another request. A server must send nothing
-// on an idle connection. Bytes there are a close alert or a protocol error, so they disqualify it
-// like a FIN.
+// on an idle connection. Bytes on an idle connection are a close alert or a protocol error, so they
+// make the connection unusable like a FIN.
 func (c *conn) usable(now time.Time) bool {
 	return now.Sub(c.idleSince) < peekAfterIdle || c.look() == peekNothing
 }

@@ -7,8 +7,8 @@
 // CopyHeaders copy header fields.
 //
 // Parsing is separate from I/O: head, chunked and sse.Filter are push-style state machines that
-// accept any split of the input and never touch a socket. Goroutines with blocking reads drive
-// these parsers, and so do Loops.
+// accept any split of the input and never touch a socket. Goroutines with blocking reads and Loops
+// drive these parsers.
 //
 // # The answer's place
 //
@@ -21,10 +21,10 @@
 // parsing and the same decision about each event.
 //
 // The relay does not know why sources follow one another. The relay returns the connection of a
-// source to its pool before it asks for the next source. Deadlines and cancellation are those of
-// the present source. The client is watched all the time, even while there is no source. An
-// unfinished event of a failed source does not reach the client, unless it is too long to be held
-// back (sse.MaxEventBytes). A blank line comes between two sources if an event was not closed.
+// source to its pool before it asks for the next source. Deadlines and cancellation apply to the
+// present source. The client is watched all the time, even while there is no source. An unfinished
+// event of a failed source does not reach the client, unless it is too long to be held back
+// (sse.MaxEventBytes). A blank line comes between two sources if an event was not closed.
 //
 // # Loops
 //
@@ -32,7 +32,7 @@
 // waking a goroutine. Loops (Linux only) relay event streams on a few threads, each around one
 // epoll instance, without a goroutine per stream. One piece costs one recv and one send. All pieces
 // that are ready at one moment share an epoll_wait and a reading of the clock. No piece waits for
-// further ones.
+// later pieces.
 //
 // To give a connection to a loop is to park it. Reply takes the client's connection from fasthttp
 // (Hijack) once the head of the answer is known, and the upstream's from its Exchange. Both sockets
@@ -47,8 +47,8 @@
 // a goroutine. The connection of the new source is parked in the same loop, unless the source has
 // been read to its end already. If the connection cannot be parked, the source counts as failed.
 //
-// A connection that has been idle on its goroutine for a while can be parked too (Parking.Park).
-// Then it costs about a kilobyte.
+// A connection that has been idle on its goroutine for a while can be parked too (Parking.Park). A
+// parked idle connection costs about a kilobyte.
 //
 // A stream stays with its goroutine, for all its sources, if its client uses TLS or HTTP/1.0, if
 // its first source has been read to its end already, or if there is no Parking. TLS towards the

@@ -5,7 +5,7 @@ import (
 	"sync"
 )
 
-// errand is work of a loop that may take locks or time. A goroutine does it.
+// errand is work of a loop that may take locks or time. A goroutine does the work.
 type errand struct {
 	kind   errandKind
 	loops  *Loops

@@ -35,8 +35,8 @@ type Request struct {
 }
 
 // Exchange is one request and its response on one connection. One goroutine uses an Exchange.
-// Cancel and a Link's Cut may be called from other goroutines. The caller of Send closes it exactly
-// once and does not use it afterwards, because it is recycled.
+// Cancel and a Link's Cut may be called from other goroutines. The caller of Send closes the
+// Exchange exactly once and does not use it afterwards, because Exchanges are recycled.
 type Exchange struct {
 	mu sync.Mutex // guards grip
 	grip
@@ -94,10 +94,10 @@ var exchanges = sync.Pool{New: func() any { return new(Exchange) }}
 // The server may have closed a pooled connection while it was idle (vLLM and llama.cpp do so after
 // 5 s). Send or ReadHead sends the request again on a new connection if a reused one fails with EOF
 // or RST within a second of the write, before any response byte. The retry happens once per
-// request, and for POST too. A server that closes an idle connection has not read the request. An
-// engine that really died in that second leaves only work whose result nobody reads. If no new
-// connection can be made, the error is the first one, of KindReset, because the server may have
-// read the request and died of it.
+// request, and for POST too. A server that closes an idle connection has not read the request. If
+// an engine really dies in the second after the write, only work is lost whose result nobody reads.
+// If no new connection can be made, the error is the first one, of KindReset, because the server
+// may have read the request and died of it.
 func (p *Pool) Send(req *Request, deadline time.Time) (*Exchange, error) {
 	e := exchanges.Get().(*Exchange)
 	e.pool, e.request, e.abort = p, req, req.Abort
@@ -260,7 +260,8 @@ func (e *Exchange) dropConn() (c *conn, canceled bool) {
 }
 
 // ReadHead waits until deadline (zero: for ever) for the status line and the header of the final
-// response. After a timeout it may be called again with a later deadline. All errors are *Error.
+// response. After a timeout ReadHead may be called again with a later deadline. All errors are
+// *Error.
 func (e *Exchange) ReadHead(deadline time.Time) error {
 	for {
 		err := e.readHead(deadline)
@@ -383,7 +384,7 @@ func (e *Exchange) whyCanceled() error {
 func (e *Exchange) isCanceled() bool { return e.whyCanceled() != nil }
 
 // Close ends the exchange. The connection returns to the pool if the request was written, the body
-// was read to its end, and Once is not set. Otherwise it is closed.
+// was read to its end, and Once is not set. In all other cases Close closes the connection.
 func (e *Exchange) Close() {
 	e.abort.detach(e)
 	clean := e.clean()

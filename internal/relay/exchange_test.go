@@ -62,8 +62,8 @@ func TestRequestBytes(t *testing.T) {
 	wantError(t, err, PhaseWrite, KindProtocol)
 }
 
-// TestStaleConnections closes each connection after one answer. So every further request finds a
-// closed connection in the pool, and notices it before or during use.
+// TestStaleConnections closes each connection after one answer. So every further request gets a
+// closed connection from the pool, and notices before or during use that the connection is closed.
 func TestStaleConnections(t *testing.T) {
 	closed := make(chan struct{}, 8)
 	p := newPool(t, rawServer(t, "tcp", func(c net.Conn, r *bufio.Reader) {

@@ -28,7 +28,7 @@ type flow struct {
 	opening  opening
 	parting  parting
 
-	idleSince time.Time        // since when it waits for a request
+	idleSince time.Time        // since when the client's connection waits for a request
 	handOver  func(c net.Conn) // onHandOver, bound once
 }
 
@@ -66,8 +66,8 @@ type clientState uint8
 
 const (
 	clientQuiet clientState = iota
-	clientAsks              // it has sent bytes of the next request
-	clientLeft              // it has shut down or reset the connection
+	clientAsks              // the client has sent bytes of the next request
+	clientLeft              // the client has shut down or reset the connection
 )
 
 // sender is a flow's upstream.
@@ -104,8 +104,8 @@ type parting uint8
 
 const (
 	stays  parting = iota // it waits for the next request
-	closes                // it is closed properly
-	resets                // it is reset, and the kernel drops bytes that the client has not read
+	closes                // the connection is closed properly
+	resets                // the connection is reset, and the kernel drops bytes that the client has not read
 )
 
 var flows sync.Pool

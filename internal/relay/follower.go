@@ -56,9 +56,9 @@ type Follower interface {
 	// Next returns the next source after End has asked for more. The source must be an event stream
 	// with a status below 300, whose head was read and whose first event was awaited. The
 	// connection of the previous source is back in its pool, or closed. Next runs on a goroutine
-	// and may block. An error means that there is no next source; End gets it, with UpstreamFailed.
-	// The relay owns the exchange and closes it. After ReplyOptions.Parked, the client's request is
-	// no longer available.
+	// and may block. An error means that there is no next source; End gets this error, with
+	// UpstreamFailed. The relay owns the exchange and closes it. After ReplyOptions.Parked, the
+	// client's request is no longer available.
 	Next() (*Exchange, error)
 	// Left is called at most once, while Next runs or has just returned, if the client has left or
 	// does not read, or if the Loops are closed. Next should then return. Only Done follows.

@@ -15,7 +15,7 @@ import (
 )
 
 // TestClientLeaves: when a client leaves, the upstream's connection is closed, in each state of the
-// exchange. No time limit closes it earlier.
+// exchange. No time limit closes the connection earlier.
 func TestClientLeaves(t *testing.T) {
 	for name, response := range map[string]string{
 		"before head":   "",

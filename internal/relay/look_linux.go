@@ -40,7 +40,7 @@ func attendAgain(socket net.Conn) {
 	}
 }
 
-// Looker reads the kernel's view of connections. One goroutine uses it.
+// Looker reads the kernel's view of connections. One goroutine uses a Looker.
 type Looker struct {
 	links []Link
 	info  unix.TCPInfo

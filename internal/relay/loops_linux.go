@@ -75,8 +75,8 @@ func (ls *Loops) Drain() {
 }
 
 // Wait returns when there are no more streams, and no more requests on connections that returned to
-// the server. Call it after Drain. A connection that returned before Drain counts until it is
-// closed.
+// the server. Wait is called after Drain. A connection that returned before Drain counts until it
+// is closed.
 func (ls *Loops) Wait(ctx context.Context) error {
 	tick := time.NewTicker(waitEvery)
 	defer tick.Stop()
@@ -184,7 +184,7 @@ func (b *mailbox) close() bool {
 	return b.dead
 }
 
-// readMail handles the messages in order. After a panic it continues with the next.
+// readMail handles the messages in order. After a panic, readMail continues with the next message.
 func (l *loop) readMail() {
 	box := &l.mailbox
 	if box.read == len(box.letters) {

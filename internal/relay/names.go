@@ -10,7 +10,7 @@ var (
 		"transfer-encoding", "upgrade",
 	}
 	// IdentityHeaders are headers with which common proxies tell a backend who and where the user
-	// is, and our own x-cgn-*. From a client they are unchecked claims.
+	// is, and our own x-cgn-*. Such headers from a client are unchecked claims.
 	IdentityHeaders = []string{
 		// headers of any proxy
 		"client-cert*", "client-ip", "forwarded", "from", "impersonate-*", "remote-*",

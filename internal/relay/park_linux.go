@@ -277,7 +277,7 @@ func (f *flow) serveAgain() {
 }
 
 // Park gives c, a connection that waits for its next request, to a loop, where waiting costs
-// neither a goroutine nor buffers. The Read of c calls it instead of waiting longer. If Park
+// neither a goroutine nor buffers. The Read of c calls Park instead of waiting longer. If Park
 // returns true, Read must return io.EOF and not use c any more, so that the server releases it.
 // With the first byte of the next request, c returns to the server (Parking.Serve). The connection
 // is closed when KeepAlive has passed since idleSince.

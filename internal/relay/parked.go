@@ -70,9 +70,9 @@ func (c *conn) parkSocket() {
 	}
 }
 
-// wire is the socket under a TLS connection. While it is parked, it never blocks. A parked wire
-// returns errNotNow if no bytes are available. crypto/tls treats that as a temporary error and
-// continues later.
+// wire is the socket under a TLS connection. A parked wire never blocks. A parked wire returns
+// errNotNow if no bytes are available. crypto/tls treats that as a temporary error and continues
+// later.
 type wire struct {
 	net.Conn
 	fd     int

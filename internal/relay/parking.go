@@ -11,7 +11,7 @@ import (
 type Parking struct {
 	Loops *Loops // nil: streams stay with their goroutines
 	// Serve serves a connection that has left its loop, because its next request has begun to
-	// arrive. Like fasthttp.Server.ServeConn, it closes the connection at the end.
+	// arrive. Like fasthttp.Server.ServeConn, Serve closes the connection at the end.
 	Serve func(net.Conn)
 	// KeepAlive is how long a connection may wait in the loop for its next request.
 	KeepAlive time.Duration
@@ -63,8 +63,8 @@ type LoopsOptions struct {
 	// kernel. The scheduler's monitor would wake every 20 us to take the processors away, which
 	// costs a tenth of the CPU on two cores.
 	Threads int
-	// Lag gets the length of each turn of a loop in seconds. That is the longest wait of anything
-	// that became ready meanwhile. Lag may be nil. All threads call it.
+	// Lag gets the length of each turn of a loop in seconds. Work that becomes ready during a turn
+	// waits at most this long. Lag may be nil. All threads call Lag.
 	Lag func(seconds float64)
 	// Panicked gets the value of a Follower's panic, which ends only its own stream. Panicked may
 	// be nil.

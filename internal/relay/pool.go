@@ -395,7 +395,7 @@ func (p *Pool) Retarget(t Target) {
 }
 
 // Peer returns the address at the other end of the pool's connections. For a target with a host
-// name, it is that of the last connection. ok is false if it is unknown.
+// name, Peer returns the address of the last connection. ok is false if the address is unknown.
 func (p *Pool) Peer() (at netip.AddrPort, ok bool) {
 	if known := p.peer.Load(); known != nil {
 		return *known, true

@@ -29,7 +29,8 @@ type ReplyOptions struct {
 	// without a closing event then counts as cut, whatever its framing. For streams that end with
 	// the connection this is always so.
 	MustClose bool
-	// Stop, if set, is called before the last exchange is closed. Watcher.Watch returns it.
+	// Stop, if set, is called before the last exchange is closed. Watcher.Watch returns such a
+	// function.
 	Stop func()
 	// Parking, if set, lets Loops relay an event stream.
 	Parking *Parking
@@ -107,8 +108,8 @@ func (s *relayedReply) prepare(http10 bool) (length int, err error) {
 }
 
 // prepareWhole reads the whole body for a client that needs its length. prepareWhole reads the
-// first source to its end, and then the following ones. For a response that fails later it returns
-// more than the actual length, so that the client notices.
+// first source to its end, and then the following ones. For a response that fails later,
+// prepareWhole returns more than the actual length, so that the client notices.
 func (s *relayedReply) prepareWhole() (length int, err error) {
 	complete, err := s.readAhead(http10BodyBytes)
 	switch {

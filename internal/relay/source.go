@@ -19,8 +19,8 @@ type closing uint8
 
 const (
 	mayEnd   closing = iota // no closing event is needed
-	mustTell                // it has not come yet
-	hasTold                 // it has come
+	mustTell                // the closing event has not come yet
+	hasTold                 // the closing event has come
 )
 
 // begin makes e the present exchange. must means that streams of this API have a closing event. If
@@ -34,7 +34,7 @@ func (s *source) begin(e *Exchange, must bool) {
 	}
 }
 
-// finished is in the last choice of a chat. Some servers send no end mark after it.
+// finished is in the last choice of a chat. Some servers send no end mark after the last choice.
 var finished = []byte(`"finish_reason":"`)
 
 func mayBeLast(e sse.Event) bool { return e.Closes() || bytes.Contains(e.Data, finished) }

@@ -10,8 +10,9 @@ import (
 	"github.com/cognitora/dataplane/internal/sse"
 )
 
-// relayedReply is a response on its way to its client, from one source after the other. A loop
-// drives it, or fasthttp, which calls WriteTo at most once and CloseWithError exactly once.
+// relayedReply is a response on its way to its client, from one source after the other. A loop or
+// fasthttp drives a relayedReply. fasthttp calls WriteTo at most once and CloseWithError exactly
+// once.
 type relayedReply struct {
 	phase    phase
 	source   source
@@ -67,7 +68,7 @@ func (s *relayedReply) event(e sse.Event, out []byte) (rest []byte, enough bool)
 }
 
 // pass appends what the client gets for body, which was read from the source. At the end of the
-// source it also finishes the source.
+// source, pass also finishes the source.
 func (s *relayedReply) pass(body, out []byte) []byte {
 	out, enough := s.source.filter.Feed(body, out, s.show)
 	switch {
@@ -325,8 +326,9 @@ func (c *clientSide) bound() {
 	}
 }
 
-// unbound removes the write deadline. On a clientConn that happens when the next request is read,
-// because fasthttp still has to write a last line end. On other connections it happens now.
+// unbound removes the write deadline. The deadline of a clientConn is removed when the next request
+// is read, because fasthttp still has to write a last line end. The deadline of another connection
+// is removed now.
 func (c *clientSide) unbound() {
 	if cc := clientConnOf(c.conn); cc != nil {
 		cc.bounded = true

@@ -11,7 +11,8 @@ import (
 
 // Watcher notices that a client has left while its connection is neither read nor written: during
 // prefill, in a silent stream, during a non-stream call. All connections share one epoll instance
-// and one goroutine. On other systems than Linux it notices nothing, and the next write finds out.
+// and one goroutine. On other systems than Linux a Watcher notices nothing, and the next write
+// finds out.
 //
 // A client has left when its FIN or RST has arrived. A client that only shuts down its sending side
 // looks the same, and counts as having left, as with most HTTP servers.
@@ -25,7 +26,7 @@ type Watcher struct {
 	conns  map[uint64]*watched // registered connections, by a number that is never reused
 }
 
-// NewWatcher starts a watcher. Close ends it.
+// NewWatcher starts a Watcher. Close ends the Watcher.
 func NewWatcher() (*Watcher, error) {
 	p, err := newPoller()
 	if err != nil {
@@ -60,9 +61,9 @@ func (w *Watcher) Close() {
 }
 
 // Watch calls onGone once if the client of c leaves before stop is called. If the client is known
-// to have left, Watch calls it before it returns. After stop has returned, onGone is not running
-// and will not be called. onGone must be quick and must not call stop. stop may be called more than
-// once, but not after c was closed or watched again.
+// to have left, Watch calls onGone before Watch returns. After stop has returned, onGone is not
+// running and will not be called. onGone must be quick and must not call stop. stop may be called
+// more than once, but not after c was closed or watched again.
 //
 // For connections from Listen, and TLS over them, Watch does not allocate, and makes no system call
 // after the first request. Other connections are registered anew each time. In-memory connections

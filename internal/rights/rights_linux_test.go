@@ -11,8 +11,8 @@ import (
 
 const nobody = 65534
 
-// TestRights looks at files as a user without rights to them. As root it uses a thread that gives
-// up root's rights, and that ends with its goroutine.
+// TestRights looks at files as a user without rights to them. Under root, TestRights uses a thread
+// that gives up root's rights, and that ends with its goroutine.
 func TestRights(t *testing.T) {
 	dir, err := os.MkdirTemp("", "cgn-files")
 	if err != nil {

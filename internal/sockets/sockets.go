@@ -1,5 +1,5 @@
 // Package sockets finds the listening sockets of this network namespace, and the processes that
-// have them open, in Linux's /proc. On other systems it finds nothing.
+// have them open, in Linux's /proc. On other systems than Linux the package finds nothing.
 package sockets
 
 import (

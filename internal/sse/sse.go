@@ -9,19 +9,19 @@ package sse
 import "bytes"
 
 // MaxEventBytes is the longest event that is parsed, in bytes on the wire. Scanner does not report
-// a longer event. Filter announces it and forwards it without delay. Scanner and Filter continue
-// with the next event.
+// a longer event. Filter announces a longer event and forwards it without delay. Scanner and Filter
+// continue with the next event.
 const MaxEventBytes = 1 << 20
 
-// Event is one event that has data. The slices are valid during the callback that receives it. Data
-// of a single line lies inside Raw. So bytes that the callback writes there, which must not contain
-// line ends, appear in Raw too.
+// Event is one event that has data. The slices are valid during the callback that receives the
+// Event. Data of a single line lies inside Raw. So bytes that the callback writes there, which must
+// not contain line ends, appear in Raw too.
 type Event struct {
 	Name []byte // event field; empty means "message"
 	Data []byte
 	// Raw is the event as received, with its comments and other fields, a byte order mark before
 	// it, and its closing blank line. The event that Last returns has no blank line. An LF that
-	// comes in a later piece than its CR is not in Raw. Filter forwards it if the event's
+	// comes in a later piece than its CR is not in Raw. Filter forwards this LF if the event's
 	// replacement ended with the CR.
 	Raw []byte
 }

@@ -10,8 +10,8 @@ import (
 	"syscall"
 )
 
-// Claim holds the sockets of a running process in the process that will replace it. Close it in the
-// end.
+// Claim holds the sockets of a running process in the process that will replace it. The user of a
+// Claim must call Close.
 type Claim struct {
 	PID     int    // id of the running process
 	Version string // version of the running program
@@ -131,8 +131,8 @@ func (c *Claim) Serving() {
 	c.Close()
 }
 
-// Close closes the sockets that were not taken. Before Serving it also gives up the claim, and the
-// running process goes on.
+// Close closes the sockets that were not taken. Close before Serving also gives up the claim, and
+// the running process goes on.
 func (c *Claim) Close() {
 	c.closing.Do(func() {
 		c.conn.Close()

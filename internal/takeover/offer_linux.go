@@ -52,7 +52,7 @@ func Open(path string) (*net.UnixListener, error) {
 	return listen.OpenUnix(path, 0o600, -1)
 }
 
-// New offers o.Sockets to clients of at. To hand over at itself, include it in o.Sockets.
+// New offers o.Sockets to clients of at. o.Sockets must include at if at is to be handed over too.
 func New(at *net.UnixListener, o Options) *Offer {
 	return &Offer{Options: o, at: at, conns: map[*net.UnixConn]struct{}{}}
 }

@@ -117,7 +117,7 @@ func TestRun(t *testing.T) {
 }
 
 // TestHeld finds a number of streams that a contestant relays in time. A single pause of the
-// machine can make it find none.
+// machine can make TestHeld find no such number.
 func TestHeld(t *testing.T) {
 	if runtime.GOOS != "linux" {
 		t.Skip("reads /proc")

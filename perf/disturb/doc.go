@@ -4,7 +4,7 @@
 //
 // Each node is a network namespace with a simulated engine and its agent, in a control group of its
 // own. All nodes have the same share of CPU. The router, etcd and the load are in another
-// namespace. All programs are the real ones. The engines need CPU time for each step (cgn-ctl sim
-// --step-cpu), as real ones do. The hogs run in the group of their node, so that only this node's
-// steps take longer. The package runs on Linux only, as root.
+// namespace. The router, the agents and etcd are the real programs. The engines need CPU time for
+// each step (cgn-ctl sim --step-cpu), as real ones do. The hogs run in the group of their node, so
+// that only this node's steps take longer. The package runs on Linux only, as root.
 package disturb

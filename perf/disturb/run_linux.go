@@ -19,7 +19,7 @@ import (
 // settle is the time from the start of the disturbances to the first request, in every mode.
 const settle = 3 * time.Second
 
-// Run makes all runs. When ctx ends, it returns the complete runs and ctx's error.
+// Run makes all runs. When ctx ends, Run returns the complete runs and ctx's error.
 func Run(ctx context.Context, c Config) (report *Report, err error) {
 	if err := c.Check(); err != nil {
 		return nil, err

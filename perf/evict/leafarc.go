@@ -4,9 +4,9 @@ package evict
 // several. leafARC remembers as many names of evicted blocks as it holds blocks. If an evicted
 // block is requested again, the boundary moves in favour of its former part.
 //
-// Unlike ARC it begins with most of the room for recent blocks, and gives frequent blocks twice the
-// weight. A prompt's blocks return together, so each return moves the boundary by a prompt's
-// length.
+// Unlike ARC, leafARC begins with most of the room for recent blocks, and gives frequent blocks
+// twice the weight. A prompt's blocks return together, so each return moves the boundary by a
+// prompt's length.
 type leafARC struct {
 	*lists
 	family

@@ -1,9 +1,9 @@
 package evict
 
 // s3fifo is S3-FIFO (Yang et al., SOSP 2023). New keys pass through a small FIFO queue of a tenth
-// of the capacity. Keys used more than once in it move to the main queue. The others leave, and
-// their names are remembered, as many as the main queue holds keys. A key whose name is remembered
-// goes to the main queue.
+// of the capacity. Keys used more than once in the small queue move to the main queue. The other
+// keys leave, and their names are remembered, as many as the main queue holds keys. A key whose
+// name is remembered goes to the main queue.
 type s3fifo struct {
 	*lists
 	capacity, small int
@@ -49,8 +49,8 @@ func (p *s3fifo) evict() {
 	}
 }
 
-// evictSmall moves used keys on until one has left. If the main queue is above its size, it evicts
-// from there.
+// evictSmall moves used keys on until one has left. If the main queue is above its size, evictSmall
+// evicts from the main queue.
 func (p *s3fifo) evictSmall() {
 	for p.size[s3Small] > 0 {
 		key := p.pop(s3Small)

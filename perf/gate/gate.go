@@ -86,7 +86,7 @@ const (
 	ratioAttempts = 6
 )
 
-// gauge measures one figure. detail helps to find out why it grew.
+// gauge measures one figure. detail helps to find out why the figure grew.
 type gauge func(ctx context.Context, s *site) (value float64, detail string, err error)
 
 var gauges = map[string]gauge{

@@ -100,7 +100,7 @@ func eventIndexBytesPerBlock(context.Context, *site) (float64, string, error) {
 }
 
 // resident returns this process's memory after garbage collection. Pools and finalizers need more
-// than one collection, so it collects while that frees memory, at most 10 times.
+// than one collection, so resident collects while a collection frees memory, at most 10 times.
 func resident() (float64, error) {
 	least := math.Inf(1)
 	for range 10 {

@@ -20,8 +20,8 @@ func TestIndexBytesPerBlock(t *testing.T) {
 		}
 		var v float64
 		var detail string
-		// Memory of this process's other tests counts too. If the index is too large, it is so in
-		// each attempt.
+		// Memory of this process's other tests counts too. An index that is too large is too large
+		// in each attempt.
 		for range 5 {
 			if v, detail, err = gauges[g.Name](context.Background(), nil); err != nil {
 				t.Fatal(err)

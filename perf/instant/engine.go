@@ -107,7 +107,8 @@ func (e *Engine) accept() {
 	}
 }
 
-// readBuffer is the buffer of a waiting connection. A longer body passes through it in pieces.
+// readBuffer is the buffer of a waiting connection. A longer body passes through the buffer in
+// pieces.
 const readBuffer = 4 << 10
 
 func (e *Engine) serve(c net.Conn) {

@@ -29,7 +29,7 @@ var (
 	errFull = errors.New("the daemon's memory is in use")
 )
 
-// way is a client of one protocol. Only one goroutine at a time may use it.
+// way is a client of one protocol. Only one goroutine at a time may use a way.
 type way interface {
 	get(ctx context.Context, s *subject) ([]byte, error) // fails with errMiss if there is no such subject
 	put(ctx context.Context, s *subject, payload []byte, o putOptions) error

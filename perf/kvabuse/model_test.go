@@ -7,15 +7,15 @@ import (
 	"time"
 )
 
-// The rules for an answer: it must be complete, a version of the requested subject, and one of the
-// subject's possible states. A version whose replacement or deletion was acknowledged must never
-// return, however it was stored.
+// The rules for an answer: an answer must be complete, a version of the requested subject, and one
+// of the subject's possible states. A version whose replacement or deletion was acknowledged must
+// never return, however it was stored.
 //
-// The rules for a miss: it is not allowed if the subject was acknowledged and the daemon lives.
-// After a kill it is not allowed if the acknowledged version was stored durably, or has survived an
-// earlier kill. A version that was acknowledged in RAM only may be missing after a kill, or it may
-// be back, if it was on SSD by then. If RAM and SSD are too small for all subjects, a miss is
-// allowed and counted.
+// The rules for a miss: a miss is not allowed if the subject was acknowledged and the daemon lives.
+// After a kill, a miss is not allowed if the acknowledged version was stored durably, or has
+// survived an earlier kill. A version that was acknowledged in RAM only may be missing after a
+// kill. Such a version may also be back, if it was on SSD by the time of the kill. If RAM and SSD
+// are too small for all subjects, a miss is allowed and counted.
 //
 // An operation without acknowledgement may have happened or not. Only a durable Put over a durable
 // version must leave one of the two versions.

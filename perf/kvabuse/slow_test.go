@@ -60,8 +60,8 @@ func open(t *testing.T, address string, n int, text []byte) (conns []net.Conn) {
 }
 
 // behave runs a well-behaved client among slow ones. Each of its requests must be answered, and the
-// daemon's memory must stay within its bound. The time is only logged, because it depends on the
-// machine too.
+// daemon's memory must stay within its bound. The time of the requests is only logged, because it
+// depends on the machine too.
 func behave(t *testing.T, d *daemon, g *good, who string, was memory) {
 	t.Helper()
 	l, quiet := g.run(t, 500)

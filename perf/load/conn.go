@@ -53,7 +53,7 @@ func (e statusError) Error() string { return fmt.Sprintf("status %d: %s", e.stat
 // sampleBytes is how many bytes of a failed answer are kept for display.
 const sampleBytes = 200
 
-// conn is one keep-alive connection. One goroutine uses it; only cut may be called by others.
+// conn is one keep-alive connection. One goroutine uses a conn; only cut may be called by others.
 type conn struct {
 	target  *Target
 	dialed  net.Conn // nil: not connected

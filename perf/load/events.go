@@ -8,7 +8,7 @@ import (
 	"github.com/cognitora/dataplane/perf/instant"
 )
 
-// sink counts the events of streams. Connections share it.
+// sink counts the events of streams. Several connections share a sink.
 type sink struct {
 	Want     int          // required tokens of each stream
 	Tokens   atomic.Int64 // tokens that have arrived

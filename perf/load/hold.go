@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// Held holds open, idle connections. Close it.
+// Held holds open, idle connections until Close.
 type Held struct{ conns []*conn }
 
 // Hold opens n connections and sends one request over each.
@@ -48,7 +48,7 @@ func (h *Held) Close() {
 // Waiting is a request whose answer is not read.
 type Waiting struct{ c *conn }
 
-// Ask sends request n over a connection of its own. With begun it returns when the answer has
+// Ask sends request n over a connection of its own. With begun, Ask returns when the answer has
 // begun.
 func Ask(target Target, bodies *Chat, n uint64, begun bool, timeout time.Duration) (*Waiting, error) {
 	w := &Waiting{newConn(&target, 1<<10)}

@@ -11,8 +11,8 @@ import (
 	"time"
 )
 
-// Window is the measured part of a run. Requests and tokens outside it are sent and checked, but
-// not counted.
+// Window is the measured part of a run. Requests and tokens outside the Window are sent and
+// checked, but not counted.
 type Window struct {
 	Warmup  time.Duration
 	Measure time.Duration
@@ -137,7 +137,8 @@ type Result struct {
 	// Sample is the first failure: status and the first 200 bytes of the body, or the error.
 	Sample  string  `json:"failure_sample,omitempty"`
 	Seconds float64 `json:"window_seconds"`
-	// Latency is the time to the end of an answer. In an open loop it counts from the due time.
+	// Latency is the time to the end of an answer. In an open loop the latency counts from the due
+	// time.
 	Latency Quantiles `json:"latency"`
 	// TTFT is the time to the first token, counted like Latency.
 	TTFT Quantiles `json:"ttft"`

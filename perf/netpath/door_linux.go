@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// reachWithin is how long a door tries to connect to its server. Then it closes the client's
-// connection.
+// reachWithin is how long a door tries to connect to its server. After this time, the door closes
+// the client's connection.
 const reachWithin = 5 * time.Second
 
 // Door is an address in a namespace that forwards connections to a server outside it, which is in
@@ -28,8 +28,8 @@ type Door struct {
 	closed bool
 }
 
-// Door opens a door at an address of the namespace (port 0: a free one), which forwards to the TCP
-// address to outside. Close it.
+// Door opens a door at an address of the namespace (port 0: a free port). The door forwards to the
+// TCP address to outside the namespace. The caller closes the door.
 func (s *Side) Door(at netip.AddrPort, to string) (*Door, error) {
 	d := &Door{to: to, open: map[net.Conn]bool{}}
 	var err error

@@ -83,7 +83,7 @@ func losesAndDelays(t *testing.T, l Link) {
 			}
 			_, _, err := to.ReadFrom(buf[:])
 			if errors.Is(err, os.ErrDeadlineExceeded) && time.Now().Before(patience) {
-				lost = p.lost() // the last ones may be counted by now
+				lost = p.lost() // the last lost packets may be counted by now
 				continue
 			}
 			if err != nil {

@@ -59,7 +59,7 @@ func (s *Side) thread(made chan<- error) {
 }
 
 // configure gives the device its address, and starts the device and loopback. The side's thread
-// must call it.
+// must call configure.
 func (s *Side) configure(queue int) error { return configure(device, s.Addr, queue) }
 
 // configure starts loopback, gives a device its address in a network of 4, and starts it. The

@@ -73,8 +73,8 @@ func (p *Process) Explain(err error) error {
 	return fmt.Errorf("%s: %w; the end of its log:\n%s", p.Name, err, text[max(0, len(text)-most):])
 }
 
-// WaitHealthy waits until the path answers 200. With an empty path it waits until addr accepts
-// connections.
+// WaitHealthy waits until the path answers 200. With an empty path, WaitHealthy waits until addr
+// accepts connections.
 func (p *Process) WaitHealthy(ctx context.Context, addr, path string) error {
 	client := http.Client{Timeout: time.Second, Transport: &http.Transport{DisableKeepAlives: true}}
 	for {

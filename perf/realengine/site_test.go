@@ -99,7 +99,7 @@ func (w *site) open(ctx context.Context, method, path string, body object) (*htt
 	return w.client.Do(req)
 }
 
-// ask sends a request and reads its answer to the end. Any goroutine may call it.
+// ask sends a request and reads its answer to the end. Any goroutine may call ask.
 func (w *site) ask(method, path string, body object) *answer {
 	began := time.Now()
 	resp, err := w.open(w.owner.Context(), method, path, body)

@@ -25,7 +25,7 @@ type Config struct {
 	// Model is the model's name. APIKey is set if the endpoint requires one.
 	Model  string
 	APIKey string
-	// Source is the trace. Text expands it to prompts.
+	// Source is the trace. Text expands the trace to prompts.
 	Source trace.Source
 	Text   trace.Text
 	// Turns bounds the number of requests. 0 means the whole trace.

@@ -18,7 +18,7 @@ type Node struct {
 	ID       string // x-cgn-node; empty if the endpoint does not send it
 	Requests int
 	Share    float64 // share of the completely answered requests
-	TTFT     Times   // of these requests
+	TTFT     Times   // of the completely answered requests
 	// MaxInFlight is the largest number of the node's requests at one time. A request counts from
 	// its sending until the end of its answer.
 	MaxInFlight int

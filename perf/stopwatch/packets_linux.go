@@ -119,7 +119,7 @@ func (p *packets) next() (ip []byte, at time.Time, err error) {
 }
 
 // stream adds the times of an ended stream between the engine's port and the client's port. The
-// clock must not have been set since it began.
+// clock must not have been set since the stream began.
 func (p *packets) stream(s *pieces, engine, client uint16) error {
 	next := map[uint16]uint32{} // next sequence number of each port
 	for {

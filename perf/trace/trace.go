@@ -24,7 +24,7 @@ type Request struct {
 	// The last block may be incomplete.
 	HashIDs []int64 `json:"hash_ids"`
 	// SystemBlocks is how many leading blocks are the system prompt. SystemBlocks is this project's
-	// addition to the format. 0 means that the trace does not give it.
+	// addition to the format. 0 means that the trace does not give this number.
 	SystemBlocks int `json:"system_blocks,omitempty"`
 }
 

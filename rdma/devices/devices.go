@@ -62,7 +62,7 @@ const (
 )
 
 // Discover lists the devices by name. root is the folder that contains sys, proc and dev; empty: /.
-// A host without devices is no error; Check reports why it has none.
+// A host without devices is no error; Check reports why the host has no devices.
 func Discover(root string) []Device {
 	var names []string
 	mapped(root, func() { names = rdmamap.GetRdmaDeviceList() })

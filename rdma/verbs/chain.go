@@ -18,8 +18,8 @@ import (
 )
 
 // overdueIn is the time after arming at which completions are checked for a lost event. Soft-RoCE
-// loses some: Linux 6.1 checks whether an event is wanted after it has released the lock under
-// which it entered the completion (rxe_cq.c, rxe_cq_post).
+// loses some events: Linux 6.1 enters a completion under a lock, and checks only after the unlock
+// whether an event is wanted (rxe_cq.c, rxe_cq_post).
 const overdueIn = time.Second
 
 // chain is a group of work requests that one call has posted. The card processes the requests in
@@ -46,8 +46,8 @@ func (c *chain) end(err error) {
 // empty.
 type chains struct {
 	all   []*chain // by chain id
-	idle  []*chain // those that no goroutine waits for
-	under int      // number of those that are not over
+	idle  []*chain // chains that no goroutine waits for
+	under int      // number of idle chains that are not over
 }
 
 func (cs *chains) take(reads int64) *chain {
@@ -134,8 +134,8 @@ func (p *pair) park(ctx context.Context, c *chain) {
 	}
 }
 
-// look takes the available completions. If a chain is still in progress, it makes the card send an
-// event for the next completion. look tells whether c is over; if not, c.done will say so.
+// look takes the available completions. If a chain is still in progress, look makes the card send
+// an event for the next completion. look tells whether c is over; if not, c.done will say so.
 func (p *pair) look(c *chain) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -200,9 +200,9 @@ func (p *pair) event() error {
 	return err
 }
 
-// reap takes events until the channel is closed. After each event it parks in the netpoller. reap
-// need not look for a second event before it parks. The completions of a second event are taken
-// already, and the event itself can be taken with the next.
+// reap takes events until the channel is closed. After each event, reap parks in the netpoller.
+// reap need not look for a second event before it parks. The completions of a second event are
+// taken already, and the event itself can be taken with the next.
 func (p *pair) reap() {
 	raw, err := p.ch.file.SyscallConn()
 	if err == nil {

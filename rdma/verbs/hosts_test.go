@@ -80,7 +80,8 @@ func (k *talk) spent() (seconds float64, runs int64) {
 	return seconds, runs
 }
 
-// TestTwoHosts runs on both machines of a pair. The first owns the memory, and the second reads it.
+// TestTwoHosts runs on both machines of a pair. The first machine owns the memory, and the second
+// machine reads it.
 func TestTwoHosts(t *testing.T) {
 	switch os.Getenv("VM_HOST") {
 	case "1":
@@ -119,7 +120,7 @@ func owner(t *testing.T) {
 		cpu, runs := k.spent()
 		k.send(letter{CPU: cpu, Runs: runs})
 		if k.receive().Pull {
-			fmt.Println("@@ cable off") // perf/vm/vm.sh pulls it
+			fmt.Println("@@ cable off") // perf/vm/vm.sh pulls the cable at this line
 			goes(t, d)
 			<-time.After(outage)
 			if err := d.Close(); err != nil {

@@ -211,7 +211,7 @@ func TestDestroyOrder(t *testing.T) {
 	if err := regions[0].close(); err == nil {
 		t.Error("a region was destroyed before a window that is bound to it")
 	}
-	// The kernel refuses too, if it is asked.
+	// The kernel also refuses to destroy an object on which others depend.
 	held := pd.held
 	pd.held = 0
 	inUse("domain, as the kernel has it", pd.close)

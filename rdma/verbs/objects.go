@@ -28,8 +28,9 @@ type object struct {
 	live bool
 }
 
-// mapping protects the card's memory that libibverbs maps. Makers and destroyers of objects with
-// such memory hold it for reading. forsake, which replaces such memory, holds it for writing.
+// mapping protects the card's memory that libibverbs maps. Functions that make or destroy objects
+// with such memory hold mapping for reading. forsake replaces such memory, and holds mapping for
+// writing.
 var mapping sync.RWMutex
 
 // newObject returns an object that depends on the objects on.

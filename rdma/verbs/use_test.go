@@ -49,8 +49,8 @@ func TestChainSaysOnce(t *testing.T) {
 	}
 }
 
-// TestBatches: several goroutines do many reads of several windows, over two pairs of a device.
-// Together they are more than a pair may have in progress.
+// TestBatches: several goroutines do many reads of several windows, over two pairs of a device. The
+// goroutines together ask for more reads than a pair may have in progress.
 func TestBatches(t *testing.T) {
 	kinds(t, func(t *testing.T, d *device) {
 		const size, readers, rounds, batch = 4 << 20, 6, 4, 100

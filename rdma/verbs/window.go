@@ -21,9 +21,9 @@ import (
 // grant, with another key.
 type windows struct {
 	mu   sync.Mutex
-	used int        // granted ones, and those about to be
+	used int        // windows that are granted or about to be granted
 	all  []*opening // all that were made
-	idle []*opening // those of all that are not bound
+	idle []*opening // windows that are not bound
 	open map[*window]struct{}
 }
 

@@ -58,7 +58,7 @@ func TestRevokesWhatItCannot(t *testing.T) {
 	})
 }
 
-// lending returns a pair that another one can read through. The test must close it.
+// lending returns a pair that another one can read through. The test must close the pair.
 func lending(t *testing.T, d *device, to *pair) *pair {
 	t.Helper()
 	w, err := d.pair(rdma.PairOptions{})

@@ -200,7 +200,7 @@ func TestResponses(t *testing.T) {
 	}
 	next := response("sim", "Which one?", 4)
 	next.PreviousResponseID = openai.String(first.ID)
-	for range 4 { // another node would not know it
+	for range 4 { // another node would not know the response
 		got := must[*responses.Response](t)(c.Responses.Get(t.Context(), first.ID, responses.ResponseGetParams{},
 			option.WithResponseInto(&again)))
 		if got.OutputText() != first.OutputText() || again.Header.Get("x-cgn-node") != made.Header.Get("x-cgn-node") {
