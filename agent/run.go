@@ -53,8 +53,8 @@ type running struct {
 	enginesGone, leftAt chan struct{}
 }
 
-// start starts every part. The parts' context does not end when one fails: the drain ends them in
-// order.
+// start starts every part. The parts' context does not end when a part fails: the drain ends the
+// parts in order.
 func (a *Agent) start(force context.Context) *running {
 	life := context.Background()
 	r := &running{agent: a, group: lifecycle.NewGroup(life), admin: a.admin(), enginesGone: make(chan struct{}),

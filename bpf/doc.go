@@ -16,13 +16,8 @@
 // Programs are replaced atomically, so no event is missed. A tracepoint keeps a dispatcher that
 // jumps to the program in a slot, and a cgroup's link can be given another program. A map is used
 // again if its layout is the same: type, number of entries, and the names, places and sizes of
-// fields. Otherwise its counts are copied, by field name, into a new map before the programs
-// change. Counts of connections between the copy and the change are added afterwards, and none is
-// lost (Linux 5.14; Missing reports an older kernel). Other counts between the copy and the change
-// are lost. Report.Window is the length of this time, a few milliseconds. A run on a CPU, or a wait
-// for a CPU, is counted when it ends. A run or wait that ends within the window is lost completely.
-// Sockets that are open when cgn_socks changes count as closed. Open sockets of watched ports count
-// as opened anew with their next packet.
+// fields. If the layout of one map differs, Load removes all programs and maps, and all counts begin
+// anew.
 //
 // # Rights
 //

@@ -21,7 +21,7 @@ func release(t testing.TB) string {
 }
 
 // TestVerified: this kernel's verifier accepts every program, and each is attached. The test logs a
-// line for each.
+// line for each program.
 func TestVerified(t *testing.T) {
 	h := newHost(t)
 	h.load()

@@ -40,7 +40,7 @@ type Device struct {
 type Throttle uint64
 
 // throttleReasons names the bits that count as throttling. Idle clocks and clocks that an operator
-// set do not.
+// set are not throttling.
 var throttleReasons = [...]struct {
 	bit  Throttle
 	name string

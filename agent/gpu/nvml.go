@@ -32,7 +32,7 @@ var required = []string{
 	"nvmlDeviceGetPowerUsage",
 }
 
-// Functions of newer drivers. Each group is present as a whole or not at all.
+// Functions of newer drivers, by group. A driver has all functions of a group or none.
 var (
 	gpmFunctions = []string{"nvmlGpmQueryDeviceSupport", "nvmlGpmSampleAlloc", "nvmlGpmSampleFree", "nvmlGpmSampleGet",
 		"nvmlGpmMetricsGet"}

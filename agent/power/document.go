@@ -7,9 +7,9 @@ import (
 	"strings"
 )
 
-// The Redfish documents, with the fields that are read, after DMTF's schemas: EnvironmentMetrics
-// and PowerSubsystem, and Power, which they replaced in 2020. Vendors differ. A field of another
-// type than the schema's counts as missing, and the rest of the document is still used.
+// The types of Redfish documents have the fields that the agent reads. DMTF's schemas define the
+// documents: EnvironmentMetrics and PowerSubsystem replaced Power in 2020. Vendors differ. A field
+// of another type than the schema's counts as missing, and the rest of the document is still used.
 
 // link is a reference to another document.
 type link string

@@ -30,7 +30,7 @@ func (s *Source) removed() error {
 }
 
 // Open opens the source that Run reads, so that a failure shows before Run. Without Open, Run opens
-// the source itself. The error is that of Options.Open. Run closes the source when it ends.
+// the source itself. Open returns the error of Options.Open. Run closes the source when it ends.
 func (t *Telemetry) Open() error {
 	if t.source != nil || t.o.Open == nil {
 		return nil

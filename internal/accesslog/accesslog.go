@@ -28,7 +28,7 @@ var ErrClosed = errors.New("accesslog: closed")
 type Options struct {
 	Path  string // file to append to; "-" for standard output
 	Queue int    // entries that may wait to be written; 0: 8192; each takes about 0.6 KiB
-	// Dropped, if set, is called for every entry that Log drops. Dropped, must not block.
+	// Dropped, if set, is called for every entry that Log drops. Dropped must not block.
 	Dropped func()
 	// Failed, if set, is called by the writer with each error of the file, and the number of lines
 	// lost. The number is an upper bound, because lines may be written in part.

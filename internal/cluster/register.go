@@ -98,7 +98,7 @@ func LeaseTTL(heartbeat time.Duration) time.Duration {
 	return time.Duration(math.Ceil((3 * heartbeat).Seconds())) * time.Second
 }
 
-// Run registers the node and keeps it registered until ctx ends. Then it removes the node and
+// Run registers the node and keeps it registered until ctx ends. Then Run removes the node and
 // returns nil. Run retries while etcd does not answer, and while the value of Health cannot be
 // announced. Run registers again if the lease was lost, or if etcd has lost its data. Run returns a
 // *DuplicateError if another live agent has the node id. To get an error for a wrong configuration,

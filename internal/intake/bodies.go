@@ -35,8 +35,8 @@ var ErrNoRoom = errors.New("intake: no room for the request body")
 // the kept regions. On other systems, and with vm.overcommit_memory=2, the server allocates the
 // announced length, rounded up to a power of two.
 //
-// A client that announces much and sends little keeps its room only until others need it. Then
-// bodies that are too slow to be complete in time are cut first.
+// A client that announces much and sends little keeps its room only until others need it. When
+// others need room, bodies that are too slow to be complete in time are cut first.
 //
 // The exported fields must be set before use.
 type Bodies struct {

@@ -12,8 +12,8 @@ var page = os.Getpagesize()
 
 func wholePages(n int) int { return (n + page - 1) / page * page }
 
-// strict means that the system counts addresses like memory. Then addresses must not be reserved
-// for bytes that may never come.
+// strict means that the system counts addresses like memory. On a strict system, addresses must not
+// be reserved for bytes that may never come.
 var strict = sync.OnceValue(func() bool {
 	mode, _ := os.ReadFile("/proc/sys/vm/overcommit_memory")
 	return string(bytes.TrimSpace(mode)) == "2"

@@ -28,7 +28,8 @@ func OpenUnix(path string, mode fs.FileMode, gid int) (*net.UnixListener, error)
 	return openUnix(path, mode, gid)
 }
 
-// openUnix makes the file first and listens last. Until then the kernel refuses connections.
+// openUnix makes the file first and listens last. The kernel refuses connections until openUnix
+// listens.
 func openUnix(path string, mode fs.FileMode, gid int) (*net.UnixListener, error) {
 	failed := func(call string, err error) (*net.UnixListener, error) {
 		return nil, &net.OpError{Op: "listen", Net: "unix", Addr: &net.UnixAddr{Name: path, Net: "unix"},

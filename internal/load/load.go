@@ -210,7 +210,7 @@ var samples = []Sample{
 // the slice.
 func Samples() []Sample { return samples }
 
-// GPUSignals returns the descriptions of a GPU's figures. The caller must not change it.
+// GPUSignals returns the descriptions of a GPU's figures. The caller must not change the slice.
 func GPUSignals() []Signal { return gpuSample.Signals }
 
 // figures returns the gauges of g, in the order of gpuSample.Signals. MeanGPU uses figures, because

@@ -82,9 +82,9 @@ func (id *Identity) ServerFor(requireClient bool, protocols []string, roles ...R
 	return id.serve(func(m *material) *tls.Config { return m.server(requireClient, roles) }, protocols...)
 }
 
-// Mutual is Server for connections between daemons. ALPN offers protocols, the client must show a
-// certificate of any role, and records have full size from the first. Because only a client with a
-// certificate gets a session ticket, a resumed session is checked against the CA again.
+// Mutual is Server for connections between daemons. ALPN offers protocols. The client must show a
+// certificate of any role. All records have full size, also the first ones. Because only a client
+// with a certificate gets a session ticket, a resumed session is checked against the CA again.
 func (id *Identity) Mutual(protocols ...string) *tls.Config {
 	return id.serve(func(m *material) *tls.Config {
 		c := m.server(true, nil)

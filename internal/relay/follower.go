@@ -47,11 +47,12 @@ type Follower interface {
 	Body(piece []byte, whole bool)
 	// End is called once for each event stream that has ended, and for each failure of Next. o and
 	// err describe the end: Complete, Enough, or a failure and its cause. End is not called if the
-	// client has left (ErrCanceled also means that) or does not read, if the Loops are closed, or
-	// if the Follower has panicked. End appends to out what the client still gets: withheld events,
-	// or events that report the failure. If more is true, another source follows. Otherwise the
-	// response ends as HTTP demands. After a failure without any appended bytes the connection is
-	// cut, so that the client cannot take the response for complete.
+	// client has left or does not read, if the Loops are closed, or if the Follower has panicked.
+	// ErrCanceled also means that the client has left. End appends to out what the client still
+	// gets: withheld events, or events that report the failure. If more is true, another source
+	// follows. If more is false, the response ends as HTTP demands. After a failure without any
+	// appended bytes the connection is cut, so that the client cannot take the response for
+	// complete.
 	End(out []byte, o Outcome, err error) (rest []byte, more bool)
 	// Next returns the next source after End has asked for more. The source must be an event stream
 	// with a status below 300, whose head was read and whose first event was awaited. The

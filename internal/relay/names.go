@@ -3,7 +3,8 @@ package relay
 // Header names that are not forwarded, in lower case. A name that ends in * is a prefix.
 // docs/headers.md lists the names for people.
 var (
-	// HopByHopHeaders belong to one connection. The fields that a Connection header lists do too.
+	// HopByHopHeaders belong to one connection. Fields that a Connection header lists belong to one
+	// connection too.
 	HopByHopHeaders = []string{
 		"connection", "http2-settings", "keep-alive", "proxy-authenticate", "proxy-authorization",
 		"proxy-connection", "te", "trailer",

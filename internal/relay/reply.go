@@ -53,9 +53,9 @@ type ReplyOptions struct {
 // With o.Parking an event stream is relayed by Loops instead; see the package's documentation.
 //
 // On success Reply owns e and closes it. An error means that the body could not be read and that
-// nothing was sent. Then the caller still owns e and may try another upstream. Neither Stop nor a
-// method of the Follower is called. The error is an *Error about the upstream, or ErrClientTooOld,
-// which another upstream would not help.
+// nothing was sent. After an error the caller still owns e and may try another upstream. Neither
+// Stop nor a method of the Follower is called. The error is an *Error about the upstream, or
+// ErrClientTooOld, which another upstream would not help.
 //
 // A failure can be reported to the client only in an event stream. With any other body its
 // connection is cut, so that the end never looks clean. The server should have a WriteTimeout,

@@ -14,9 +14,9 @@ import (
 
 // Mark sets every field of the struct that v points to, exported or not, and of the structs and
 // arrays in it, to a value that is not zero. Mark also fills a slice's memory beyond its length. An
-// interface gets the first of samples that fits. An interface that none fits stays unchanged,
+// interface gets the first of samples that fits. An interface that no sample fits stays unchanged,
 // unless it is an error. Fields whose paths (such as life.mu) are in skip, or below one in skip,
-// stay unchanged, and so do locks.
+// stay unchanged. Locks stay unchanged too.
 func Mark(v any, skip []string, samples ...any) {
 	m := marker{skip: skip, samples: samples}
 	m.mark(reflect.ValueOf(v).Elem(), "")

@@ -68,16 +68,16 @@ func (f *Filter) decide(block, out []byte, show Show) (rest []byte, enough bool)
 }
 
 // Pending returns the bytes of the unfinished event at the end of the stream, valid until the next
-// call. A stream that ended properly has none. After a failure, drop the pending bytes, so that
-// later bytes are not read as their continuation.
+// call. A stream that ended properly has no pending bytes. After a failure the caller must drop the
+// pending bytes, so that later bytes are not read as their continuation.
 func (f *Filter) Pending() []byte { return f.cut.held }
 
 // Last parses the unfinished event at the end of the stream as if a blank line followed. ok is
 // false if it ends inside a line or has no data.
 func (f *Filter) Last() (e Event, ok bool) { return f.cut.last(&f.parse) }
 
-// Torn reports whether a part of an unfinished event has been forwarded. Then a blank line must
-// come before anything else.
+// Torn reports whether a part of an unfinished event has been forwarded. If so, a blank line must
+// be sent before anything else.
 func (f *Filter) Torn() bool { return f.cut.over }
 
 // Skipped returns how many events were forwarded without the callback because they were too long.

@@ -39,8 +39,8 @@ func send(c *net.UnixConn, m message, sockets []Socket) error {
 	return err
 }
 
-// duplicate returns a duplicate of l's descriptor. File would also do that, but it would change the
-// socket's mode.
+// duplicate returns a duplicate of l's descriptor. The File method would also duplicate the
+// descriptor, but it would change the socket's mode.
 func duplicate(l net.Listener) (fd int, err error) {
 	socket, ok := l.(syscall.Conn)
 	if !ok {

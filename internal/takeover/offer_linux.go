@@ -22,7 +22,7 @@ const (
 	Abandoned = "abandoned" // the new process ended before it was ready
 )
 
-// Options of an Offer. All are needed.
+// Options are the settings of an Offer. All of them must be set.
 type Options struct {
 	Sockets []Socket
 	Logger  *slog.Logger

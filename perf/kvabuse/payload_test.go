@@ -67,8 +67,8 @@ type subject struct {
 
 var space = block.Namespace{Model: "abuse", Revision: "1", DType: "bf16", Layout: "none", Tokens: 16, TP: 1, PP: 1}
 
-// makeSubjects returns n subjects. Half are blocks, which all protocols can use. The others are
-// keys of RESP or S3.
+// makeSubjects returns n subjects. Half are blocks, which all protocols can use. The other subjects
+// are keys of RESP or S3.
 func makeSubjects(n int) []*subject {
 	all := make([]*subject, n)
 	text := space.String()

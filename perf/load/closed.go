@@ -11,8 +11,8 @@ type Closed struct {
 	Bodies  *Chat
 	Clients int
 	First   uint64 // number of the first request, for Bodies
-	// Requests, if not 0, ends the run after this many requests. Then the window's Measure is the
-	// time limit.
+	// Requests, if not 0, ends the run after this many requests. With Requests, the window's
+	// Measure is the time limit.
 	Requests uint64
 	Window   Window
 	Timeout  time.Duration // time limit of one request; default 30 s

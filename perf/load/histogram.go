@@ -46,8 +46,8 @@ type Quantiles struct {
 	Max   float64 `json:"max_seconds"`
 }
 
-// Quantiles returns the histogram's quantiles. Each is at most 1/64 too large. All are 0 in an
-// empty histogram.
+// Quantiles returns the histogram's quantiles. Each quantile is at most 1/64 too large. All
+// quantiles of an empty histogram are 0.
 func (h *Histogram) Quantiles() Quantiles {
 	var q Quantiles
 	for i := range h.counts {

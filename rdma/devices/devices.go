@@ -1,7 +1,8 @@
 // Package devices finds the RDMA devices of this host, reports which of their requirements are
-// missing, and reads their counters. The package reads sysfs, github.com/Mellanox/rdmamap and the
-// limits of the process. The package opens a device only to check that it may, loads nothing and
-// changes nothing. The package needs no C, and imports nothing of this module.
+// missing, and reads their counters. The package reads sysfs, partly by
+// github.com/Mellanox/rdmamap, and the limits of the process. The package opens a device only to
+// check that it may, loads nothing and changes nothing. The package needs no C, and imports nothing
+// of this module.
 package devices
 
 import (

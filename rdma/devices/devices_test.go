@@ -70,7 +70,7 @@ func TestNoDevices(t *testing.T) {
 }
 
 // TestRoCE: the type decides first, then the reach of the address. The index decides only between
-// two alike.
+// two GIDs of the same type and reach.
 func TestRoCE(t *testing.T) {
 	gid := func(index int, addr string, kind GIDType) GID {
 		return GID{Index: index, Addr: netip.MustParseAddr(addr), Type: kind}

@@ -37,8 +37,8 @@ func real(t *testing.T) {
 	}
 }
 
-// sh runs commands in the shell. The shell of busybox has an ip command of its own, which is not
-// that of iproute2.
+// sh runs commands in the shell. busybox's shell has an ip command of its own, which differs from
+// iproute2's.
 func sh(t *testing.T, command string) {
 	t.Helper()
 	if out, err := exec.Command("sh", "-ec", command).CombinedOutput(); err != nil {

@@ -87,7 +87,7 @@ func (p *pair) post(reads int, post func(id int) ([]C.struct_verbs_done, error))
 		p.finish(c)
 	default:
 		// A part of the chain may be posted without its last request, whose completion would end
-		// it. Then drop ends it, after the card has had time to flush.
+		// it. Then drop ends the chain, after the card has had time to flush.
 		p.failLocked(fmt.Errorf("%w: a work request was refused: %w", rdma.ErrBroken, err))
 	}
 	if c.over {

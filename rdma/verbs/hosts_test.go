@@ -93,7 +93,7 @@ func TestTwoHosts(t *testing.T) {
 	}
 }
 
-// owner serves three connections. The cable is pulled during the second.
+// owner serves three connections. The cable is pulled during the second connection.
 func owner(t *testing.T) {
 	l, err := net.Listen("tcp", os.Getenv("VM_SELF")+":7000")
 	if err != nil {

@@ -211,7 +211,7 @@ func TestPreference(t *testing.T) {
 }
 
 // TestReaderRegistersAtOnce: a pair with its own domain and the option Reads registers all regions
-// when it is made. Without the option it registers none.
+// when it is made. Without the option, the pair registers no region when it is made.
 func TestReaderRegistersAtOnce(t *testing.T) {
 	d := opened(t)
 	d.limit.Windows = false

@@ -7,7 +7,7 @@
 // fields in blocks.Options. OUT is a sequence of little-endian 64-bit words. OUT begins with the
 // number of nodes and of requests. For each request there follow its node, the number of leading
 // blocks that the node holds, the number of blocks of its prompt and of removed blocks, and the
-// keys of both.
+// keys of these blocks.
 package main
 
 import (
