@@ -149,7 +149,7 @@ func TestCancelled(t *testing.T) {
 func TestADaemonThatHangs(t *testing.T) {
 	d := start(t, 64<<20, lease.Options{})
 	b := standBetween(t, d)
-	c, err := client.Options{Sockets: 1, DialTimeout: time.Minute}.Dial(t.Context(), b.path)
+	c, err := client.Options{Sockets: 1}.Dial(t.Context(), b.path)
 	if err != nil {
 		t.Fatal(err)
 	}

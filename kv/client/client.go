@@ -11,7 +11,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/cognitora/dataplane/kv/block"
 	"github.com/cognitora/dataplane/kv/frame"
 	"golang.org/x/sys/unix"
 )
@@ -20,14 +19,6 @@ import (
 type Options struct {
 	Name    string // name of the program, at most 32 bytes; name and user own the pins; ""
 	Sockets int    // limit on connections, and on requests at once; 4
-	// bytes of staging memory that a connection keeps between puts; 16 MiB. Larger memory is
-	// returned after each put
-	KeepStaging int
-	// map the daemon's whole memory in the background after connecting, so that the first read of a
-	// block costs as little as later ones; takes 2 MiB of page tables per GiB. False: each block is
-	// mapped when it is read
-	Populate    bool
-	DialTimeout time.Duration // limit for connecting and greeting, if ctx allows longer; 5 s
 }
 
 // Client gives a program access to the cache daemon of its host. Any number of goroutines may call
@@ -40,19 +31,14 @@ type Client struct {
 
 	ctx    context.Context // ends with Close
 	cancel context.CancelFunc
-	wg     sync.WaitGroup // for populate
 
-	mu        sync.Mutex
-	arena     *arena // of the last daemon that answered; the client holds a reference
-	namespace atomic.Pointer[named]
-	known     []string // namespaces passed to Know; each new daemon gets them again
+	mu    sync.Mutex
+	arena *arena   // of the last daemon that answered; the client holds a reference
+	known []string // namespaces passed to Know; each new daemon gets them again
 }
 
-// named is the namespace of the last put with its id.
-type named struct {
-	text string
-	id   block.ModelID
-}
+// dialTimeout bounds connecting and greeting, if ctx allows longer.
+const dialTimeout = 5 * time.Second
 
 // Dial connects to the lease socket at path.
 func Dial(ctx context.Context, path string) (*Client, error) { return Options{}.Dial(ctx, path) }
@@ -65,15 +51,9 @@ func (o Options) Dial(ctx context.Context, path string) (*Client, error) {
 	if o.Sockets <= 0 {
 		o.Sockets = 4
 	}
-	if o.KeepStaging <= 0 {
-		o.KeepStaging = 16 << 20
-	}
-	if o.DialTimeout <= 0 {
-		o.DialTimeout = 5 * time.Second
-	}
 	c := &Client{path: path, opt: o}
 	c.ctx, c.cancel = context.WithCancel(context.Background())
-	c.pool = pool{dial: c.dial, limit: o.Sockets, all: map[*socket]struct{}{}}
+	c.pool = pool{dial: c.dial, turns: make(chan struct{}, o.Sockets), ctx: c.ctx, all: map[*socket]struct{}{}}
 	s, err := c.pool.get(ctx)
 	if err != nil {
 		_ = c.Close()
@@ -95,13 +75,12 @@ func (c *Client) Close() error {
 	c.arena.drop()
 	c.arena = nil
 	c.mu.Unlock()
-	c.wg.Wait()
 	return nil
 }
 
 // dial makes a connection and greets the daemon.
 func (c *Client) dial(ctx context.Context) (*socket, error) {
-	ctx, cancel := context.WithTimeout(ctx, c.opt.DialTimeout)
+	ctx, cancel := context.WithTimeout(ctx, dialTimeout)
 	defer cancel()
 	defer context.AfterFunc(c.ctx, cancel)()
 	var d net.Dialer
@@ -182,25 +161,15 @@ func (c *Client) replaceArena(s *socket) error {
 	a := &arena{instance: s.welcome.Instance, data: data}
 	a.refs.Store(1)
 	c.arena = a
-	if c.opt.Populate {
-		a.refs.Add(1)
-		c.wg.Go(func() {
-			defer a.drop()
-			a.populate(c.ctx)
-		})
-	}
 	return nil
 }
 
 // retire frees the resources of a dead socket.
 func (s *socket) retire() {
+	s.unstage()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.timer.Stop()
-	for _, g := range s.segments {
-		g.unmap()
-	}
-	s.segments = nil
 	s.arena.drop()
 	s.arena = nil
 }

@@ -113,7 +113,7 @@ func TestPutAndGet(t *testing.T) {
 		if !bytes.Equal(v.Bytes(), payload) || v.CRC() != info.CRC {
 			t.Errorf("%d bytes came back as %d", size, len(v.Bytes()))
 		}
-		if err := errors.Join(v.Verify(), v.Renew(ctx), v.Err(), v.Close()); err != nil {
+		if err := errors.Join(v.Verify(), v.Err(), v.Close()); err != nil {
 			t.Error(err)
 		}
 		if err := v.Close(); !errors.Is(err, client.ErrLeaseExpired) {
@@ -272,9 +272,6 @@ func TestALateReaderIsTold(t *testing.T) {
 		t.Fatal(err)
 	}
 	until(t, "expired", func() bool { return d.server.Stats().Expired == 1 })
-	if err := v.Renew(ctx); !errors.Is(err, client.ErrLeaseExpired) {
-		t.Error(err)
-	}
 	if err := v.Close(); !errors.Is(err, client.ErrLeaseExpired) {
 		t.Error(err)
 	}
@@ -298,12 +295,14 @@ func TestRestart(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	draft, err := c.Stage(ctx, 100)
-	if err != nil {
-		t.Fatal(err)
-	}
 	spread(t, c)
-	d.stop()
+	if _, err := c.PutFrom(ctx, item("b"), 100, func(b []byte) error {
+		d.stop()
+		b[0] = 1
+		return nil
+	}); !errors.Is(err, client.ErrGone) {
+		t.Error(err)
+	}
 	if _, err := c.Get(ctx, addr("a")); !errors.Is(err, client.ErrGone) {
 		t.Error(err)
 	}
@@ -318,10 +317,6 @@ func TestRestart(t *testing.T) {
 		t.Error("the old view reads", v.Bytes())
 	}
 	if err := v.Close(); !errors.Is(err, client.ErrLeaseExpired) {
-		t.Error(err)
-	}
-	draft.Bytes()[0] = 1
-	if _, err := draft.Commit(ctx, item("b")); !errors.Is(err, client.ErrGone) {
 		t.Error(err)
 	}
 	if _, err := c.Put(ctx, item("a"), []byte("again")); err != nil {

@@ -10,7 +10,8 @@ import (
 	"github.com/cognitora/dataplane/kv/frame"
 )
 
-// These are the errors of a call. Names and meanings are those of the daemon's store.
+// These are the errors of a call. The names and meanings of these errors are those of the daemon's
+// store.
 var (
 	ErrMiss     = errors.New("kv: no such block")
 	ErrFull     = errors.New("kv: all of the daemon's memory is in use; try again later")
@@ -34,37 +35,28 @@ var (
 	ErrInternal     = errors.New("kv: the daemon failed; its log says why")
 )
 
+// statusErrors are the errors of the statuses; that of OK is nil.
+var statusErrors = map[frame.Status]error{
+	frame.StatusOK:         nil,
+	frame.StatusMiss:       ErrMiss,
+	frame.StatusFull:       ErrFull,
+	frame.StatusTooLarge:   ErrTooLarge,
+	frame.StatusQuota:      ErrQuota,
+	frame.StatusCorrupt:    ErrCorrupt,
+	frame.StatusClosed:     ErrClosed,
+	frame.StatusNamespace:  fmt.Errorf("%w, or not one of a model's blocks", block.ErrNamespace),
+	frame.StatusExists:     ErrExists,
+	frame.StatusNotDurable: ErrNotDurable,
+	frame.StatusPin:        ErrPin,
+	frame.StatusInternal:   ErrInternal,
+	frame.StatusDenied:     ErrDenied,
+	frame.StatusBusy:       ErrBusy,
+}
+
 // errorOf returns the error for a status, or nil for OK.
 func errorOf(s frame.Status) error {
-	switch s {
-	case frame.StatusOK:
-		return nil
-	case frame.StatusMiss:
-		return ErrMiss
-	case frame.StatusFull:
-		return ErrFull
-	case frame.StatusTooLarge:
-		return ErrTooLarge
-	case frame.StatusQuota:
-		return ErrQuota
-	case frame.StatusCorrupt:
-		return ErrCorrupt
-	case frame.StatusClosed:
-		return ErrClosed
-	case frame.StatusNamespace:
-		return fmt.Errorf("%w, or not one of a model's blocks", block.ErrNamespace)
-	case frame.StatusExists:
-		return ErrExists
-	case frame.StatusNotDurable:
-		return ErrNotDurable
-	case frame.StatusPin:
-		return ErrPin
-	case frame.StatusInternal:
-		return ErrInternal
-	case frame.StatusDenied:
-		return ErrDenied
-	case frame.StatusBusy:
-		return ErrBusy
+	if err, known := statusErrors[s]; known {
+		return err
 	}
 	return fmt.Errorf("%w: %s", ErrProtocol, s)
 }

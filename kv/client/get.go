@@ -67,7 +67,7 @@ func (s *socket) view(g frame.Grant, v *View) error {
 	s.arena.refs.Add(1)
 	v.socket, v.arena, v.lease, v.crc = s, s.arena, g.Lease, g.CRC
 	v.bytes = s.arena.data[g.Offset:][:g.Length:g.Length]
-	v.deadline.Store(g.DeadlineNS)
+	v.deadline = g.DeadlineNS
 	return nil
 }
 
@@ -89,7 +89,7 @@ func (c *Client) Read(ctx context.Context, a block.Addr, use func(payload []byte
 }
 
 // GetMany takes leases on several blocks. The View of a missing block is nil. Up to frame.MaxBatch
-// addresses cost one round trip. After an error it holds no lease.
+// addresses cost one round trip. After an error GetMany holds no lease.
 func (c *Client) GetMany(ctx context.Context, addrs []block.Addr) ([]*View, error) {
 	views := make([]*View, 0, len(addrs))
 	err := c.batches(ctx, frame.OpGet, nil, addrs, func(s *socket, h frame.Header, body []byte) error {
@@ -134,6 +134,10 @@ func (c *Client) batches(ctx context.Context, op frame.Op, fixed []byte, addrs [
 			s.out = frame.AppendAddr(s.out, &addrs[i])
 		}
 		addrs = addrs[n:]
+		if op == frame.OpTouch {
+			err = s.send()
+			continue
+		}
 		var h frame.Header
 		var body []byte
 		switch h, body, err = s.exchange(ctx); {
@@ -184,64 +188,40 @@ func infoOf(f frame.Info) Info {
 
 // Delete removes blocks from all tiers and returns how many existed.
 func (c *Client) Delete(ctx context.Context, addrs ...block.Addr) (deleted int, err error) {
-	err = c.batches(ctx, frame.OpDelete, nil, addrs, func(_ *socket, _ frame.Header, body []byte) error {
-		n, err := count(body)
-		deleted += n
-		return err
-	})
-	return deleted, err
+	return c.counted(ctx, frame.OpDelete, nil, addrs)
 }
 
 // Pin keeps blocks from being evicted until the given time, at most 24 hours ahead (else ErrPin).
 // Pin skips missing blocks and returns how many it pinned. A pin outlives the Client.
 func (c *Client) Pin(ctx context.Context, until time.Time, addrs ...block.Addr) (pinned int, err error) {
-	fixed := binary.LittleEndian.AppendUint64(nil, uint64(until.UnixMilli()))
-	err = c.batches(ctx, frame.OpPin, fixed, addrs, func(_ *socket, _ frame.Header, body []byte) error {
-		n, err := count(body)
-		pinned += n
-		return err
-	})
-	return pinned, err
+	return c.counted(ctx, frame.OpPin, binary.LittleEndian.AppendUint64(nil, uint64(until.UnixMilli())), addrs)
 }
 
 // Unpin ends pins made by a Client of this name and user.
 func (c *Client) Unpin(ctx context.Context, addrs ...block.Addr) error {
-	return c.batches(ctx, frame.OpUnpin, nil, addrs, func(_ *socket, _ frame.Header, body []byte) error {
-		_, err := count(body)
-		return err
-	})
+	_, err := c.counted(ctx, frame.OpUnpin, nil, addrs)
+	return err
 }
 
-// count returns in how many of a batch's statuses the operation succeeded.
-func count(statuses []byte) (n int, err error) {
-	for _, b := range statuses {
-		switch e := errorOf(frame.Status(b)); {
-		case e == nil:
-			n++
-		case !errors.Is(e, ErrMiss):
-			err = e
+// counted sends op for all addresses, and returns for how many op succeeded.
+func (c *Client) counted(ctx context.Context, op frame.Op, fixed []byte, addrs []block.Addr) (n int, err error) {
+	err = c.batches(ctx, op, fixed, addrs, func(_ *socket, _ frame.Header, statuses []byte) (failed error) {
+		for _, b := range statuses {
+			switch e := errorOf(frame.Status(b)); {
+			case e == nil:
+				n++
+			case !errors.Is(e, ErrMiss):
+				failed = e
+			}
 		}
-	}
+		return failed
+	})
 	return n, err
 }
 
 // Touch reports that a prompt's blocks were used, in order. The daemon does not answer.
 func (c *Client) Touch(ctx context.Context, addrs []block.Addr) error {
-	s, err := c.pool.get(ctx)
-	if err != nil {
-		return err
-	}
-	for len(addrs) > 0 && err == nil {
-		n := min(len(addrs), frame.MaxBatch)
-		s.begin(frame.OpTouch, n)
-		for i := range addrs[:n] {
-			s.out = frame.AppendAddr(s.out, &addrs[i])
-		}
-		addrs = addrs[n:]
-		err = s.send()
-	}
-	c.done(s, err)
-	return err
+	return c.batches(ctx, frame.OpTouch, nil, addrs, nil)
 }
 
 // send sends a request without an answer.

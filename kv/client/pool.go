@@ -10,166 +10,83 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// pool hands out sockets, the last used one first. pool dials new ones up to a limit. Then callers
-// wait.
+// pool hands out sockets, the last used one first. pool dials new ones up to a limit. At the limit
+// of sockets callers wait.
 type pool struct {
 	dial  func(context.Context) (*socket, error)
-	limit int
+	turns chan struct{}   // holds one for each socket in use or being dialled
+	ctx   context.Context // ends before close
 
-	mu      sync.Mutex
-	idle    []*socket
-	open    int // idle, in use or being dialled
-	all     map[*socket]struct{}
-	waiting []*waiter // first come, first served
-	closed  bool
+	mu   sync.Mutex
+	idle []*socket
+	all  map[*socket]struct{}
 }
 
-// waiter waits for one socket, or for any. waiter receives a socket, or nil to look again.
-type waiter struct {
-	want *socket
-	turn chan *socket
-}
-
-// get hands out any socket.
+// get hands out a socket.
 func (p *pool) get(ctx context.Context) (*socket, error) {
-	for {
-		if ctx.Err() != nil {
-			return nil, context.Cause(ctx)
-		}
-		p.mu.Lock()
-		if p.closed {
-			p.mu.Unlock()
-			return nil, ErrClosed
-		}
-		if n := len(p.idle); n > 0 {
-			s := p.idle[n-1]
-			p.idle = p.idle[:n-1]
-			p.mu.Unlock()
-			if s.dead.Load() {
-				p.put(s)
-				continue
-			}
-			return s, nil
-		}
-		if p.open < p.limit {
-			p.open++
-			p.mu.Unlock()
-			return p.dialled(ctx)
-		}
-		s, err := p.wait(ctx, nil)
-		if s != nil || err != nil {
-			return s, err
-		}
+	if ctx.Err() != nil {
+		return nil, context.Cause(ctx)
 	}
-}
-
-func (p *pool) dialled(ctx context.Context) (*socket, error) {
+	if p.ctx.Err() != nil {
+		return nil, ErrClosed
+	}
+	select {
+	case p.turns <- struct{}{}:
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	case <-p.ctx.Done():
+		return nil, ErrClosed
+	}
+	if s := p.unused(); s != nil {
+		return s, nil
+	}
 	s, err := p.dial(ctx)
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if err == nil && p.closed {
-		s.kill()
-		s.retire()
-		err = ErrClosed
-	}
 	if err != nil {
-		p.open--
-		p.wake(nil)
+		<-p.turns
 		return nil, err
 	}
+	p.mu.Lock()
 	p.all[s] = struct{}{}
+	p.mu.Unlock()
+	if p.ctx.Err() != nil {
+		p.put(s)
+		return nil, ErrClosed
+	}
 	return s, nil
 }
 
-// take hands out the socket s and no other.
-func (p *pool) take(ctx context.Context, s *socket) error {
-	for {
-		p.mu.Lock()
-		if p.closed || s.dead.Load() {
-			closed := p.closed
-			p.mu.Unlock()
-			if closed {
-				return ErrClosed
-			}
-			return ErrGone
-		}
-		if i := slices.Index(p.idle, s); i >= 0 {
-			p.idle = slices.Delete(p.idle, i, i+1)
-			p.mu.Unlock()
-			return nil
-		}
-		got, err := p.wait(ctx, s)
-		if got != nil || err != nil {
-			return err
-		}
-	}
-}
-
-// wait waits for a turn. The caller holds mu; wait returns without it.
-func (p *pool) wait(ctx context.Context, want *socket) (*socket, error) {
-	w := &waiter{want, make(chan *socket, 1)}
-	p.waiting = append(p.waiting, w)
-	p.mu.Unlock()
-	select {
-	case s := <-w.turn:
-		return s, nil
-	case <-ctx.Done():
-	}
+// unused takes the last used idle socket that is not dead.
+func (p *pool) unused() *socket {
 	p.mu.Lock()
-	i := slices.Index(p.waiting, w)
-	if i >= 0 {
-		p.waiting = slices.Delete(p.waiting, i, i+1)
-	}
-	p.mu.Unlock()
-	if i < 0 { // its turn has come nevertheless
-		if s := <-w.turn; s != nil {
-			p.put(s)
-		} else {
-			p.mu.Lock()
-			p.wake(nil)
-			p.mu.Unlock()
+	defer p.mu.Unlock()
+	for len(p.idle) > 0 {
+		s := p.idle[len(p.idle)-1]
+		p.idle = p.idle[:len(p.idle)-1]
+		if !s.dead.Load() {
+			return s
 		}
+		p.remove(s)
 	}
-	return nil, context.Cause(ctx)
+	return nil
 }
 
 // put returns a socket to the pool.
 func (p *pool) put(s *socket) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if s.dead.Load() || p.closed {
-		s.kill()
-		if _, known := p.all[s]; known {
-			delete(p.all, s)
-			p.open--
-			s.retire()
-		}
-		for p.wake(s) {
-		}
-		p.wake(nil)
-		return
+	if s.dead.Load() || p.ctx.Err() != nil {
+		p.remove(s)
+	} else {
+		p.idle = append(p.idle, s)
 	}
-	for i, w := range p.waiting {
-		if w.want == nil || w.want == s {
-			p.waiting = slices.Delete(p.waiting, i, i+1)
-			w.turn <- s
-			return
-		}
-	}
-	p.idle = append(p.idle, s)
+	<-p.turns
 }
 
-// wake makes the first waiter for s look again, or the first one for any socket if s is nil. The
-// caller holds mu.
-func (p *pool) wake(s *socket) bool {
-	for i, w := range p.waiting {
-		if w.want == s {
-			p.waiting = slices.Delete(p.waiting, i, i+1)
-			w.turn <- nil
-			return true
-		}
-	}
-	return false
+// remove closes a socket that nobody uses. The caller holds mu.
+func (p *pool) remove(s *socket) {
+	s.kill()
+	delete(p.all, s)
+	s.retire()
 }
 
 // prune closes idle sockets whose daemon is gone, so that one restart causes one error.
@@ -177,17 +94,11 @@ func (p *pool) prune() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.idle = slices.DeleteFunc(p.idle, func(s *socket) bool {
-		if !s.dead.Load() && !s.hungUp() {
-			return false
+		gone := s.dead.Load() || s.hungUp()
+		if gone {
+			p.remove(s)
 		}
-		s.kill()
-		delete(p.all, s)
-		p.open--
-		s.retire()
-		for p.wake(s) {
-		}
-		p.wake(nil)
-		return true
+		return gone
 	})
 }
 
@@ -210,18 +121,11 @@ func (s *socket) hungUp() bool {
 func (p *pool) close() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.closed = true
 	for s := range p.all {
 		s.kill()
 	}
 	for _, s := range p.idle {
-		delete(p.all, s)
-		p.open--
-		s.retire()
+		p.remove(s)
 	}
 	p.idle = nil
-	for _, w := range p.waiting {
-		w.turn <- nil
-	}
-	p.waiting = nil
 }

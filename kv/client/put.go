@@ -5,10 +5,8 @@ package client
 import (
 	"context"
 	"encoding/binary"
-	"errors"
 	"fmt"
 	"math/bits"
-	"slices"
 	"time"
 
 	"github.com/cognitora/dataplane/kv/block"
@@ -28,13 +26,16 @@ type Item struct {
 	CRC       uint32
 }
 
-// segment is staging memory. The client writes it, and the daemon reads it on request.
+// segment is staging memory. The client writes a segment, and the daemon reads the segment on
+// request.
 type segment struct {
 	id   uint32
 	data []byte
 }
 
-func (g *segment) unmap() { _ = unix.Munmap(g.data) }
+// keepStaging is the most staging memory that a connection keeps between puts, in bytes. Larger
+// memory is returned after each put.
+const keepStaging = 16 << 20
 
 // Put stores a copy of payload.
 func (c *Client) Put(ctx context.Context, it Item, payload []byte) (Info, error) {
@@ -45,118 +46,52 @@ func (c *Client) Put(ctx context.Context, it Item, payload []byte) (Info, error)
 }
 
 // PutFrom stores a block of length bytes. fill writes them straight into memory that the daemon
-// reads. The memory is not cleared before.
-func (c *Client) PutFrom(ctx context.Context, it Item, length int, fill func(b []byte) error) (Info, error) {
-	d, err := c.Stage(ctx, length)
-	if err != nil {
-		return Info{}, err
+// reads. The memory is not cleared before. The put keeps one of the connections until it returns.
+func (c *Client) PutFrom(ctx context.Context, it Item, length int,
+	fill func(b []byte) error) (info Info, err error) {
+	if block.IDOf(it.Namespace) != it.Addr.Model {
+		return Info{}, fmt.Errorf("%w: %q is not that of the address", block.ErrNamespace, it.Namespace)
 	}
-	defer d.Abort()
-	if err := fill(d.Bytes()); err != nil {
-		return Info{}, err
-	}
-	return d.Commit(ctx, it)
-}
-
-// Draft is staging memory for a block being written.
-type Draft struct {
-	client *Client
-	socket *socket
-	g      *segment // nil: committed or aborted
-	length int
-}
-
-// Stage returns memory for a block of length bytes. End it with Commit or Abort.
-func (c *Client) Stage(ctx context.Context, length int) (*Draft, error) {
 	s, err := c.pool.get(ctx)
 	if err != nil {
-		return nil, err
-	}
-	g, err := s.stage(ctx, length)
-	c.done(s, err)
-	if err != nil {
-		return nil, err
-	}
-	return &Draft{c, s, g, length}, nil
-}
-
-// Bytes returns the memory, uncleared. The memory is valid until Commit or Abort.
-func (d *Draft) Bytes() []byte { return d.g.data[:d.length:d.length] }
-
-// Commit stores the contents of Bytes. The Draft is of no more use afterwards, even after an error.
-// One goroutine at a time may use a Draft.
-func (d *Draft) Commit(ctx context.Context, it Item) (Info, error) {
-	if d.g == nil {
-		return Info{}, ErrClosed
-	}
-	err := d.client.check(&it)
-	if err == nil {
-		err = d.client.pool.take(ctx, d.socket)
-	}
-	if err != nil {
-		d.Abort()
 		return Info{}, err
 	}
-	g := d.g
-	d.g = nil
-	info, err := d.socket.commit(ctx, &it, g, d.length)
-	d.socket.keep(g, err != nil)
-	d.client.done(d.socket, err)
+	defer func() { c.done(s, err) }()
+	if err = s.stage(ctx, length); err != nil {
+		return Info{}, err
+	}
+	if err = fill(s.segment.data[:length:length]); err != nil {
+		return Info{}, err
+	}
+	info, err = s.commit(ctx, &it, length)
+	if err != nil || len(s.segment.data) > keepStaging { // after an error the daemon may still read it
+		s.unstage()
+	}
 	return info, err
 }
 
-// Abort returns the memory. After Commit it does nothing.
-func (d *Draft) Abort() {
-	if d.g != nil {
-		d.socket.keep(d.g, false)
-		d.g = nil
-	}
-}
-
-// check checks that the item's address fits its namespace.
-func (c *Client) check(it *Item) error {
-	n := c.namespace.Load()
-	if n == nil || n.text != it.Namespace {
-		n = &named{it.Namespace, block.IDOf(it.Namespace)}
-		c.namespace.Store(n)
-	}
-	if n.id != it.Addr.Model {
-		return fmt.Errorf("%w: %q is not that of the address", block.ErrNamespace, it.Namespace)
-	}
-	return nil
-}
-
-// stage finds a segment of at least length bytes, or asks the daemon for one.
-func (s *socket) stage(ctx context.Context, length int) (*segment, error) {
+// stage makes sure that the socket has a segment of at least length bytes.
+func (s *socket) stage(ctx context.Context, length int) (err error) {
 	if length < 0 || length > int(s.welcome.MaxValue) {
-		return nil, fmt.Errorf("%w: %d bytes, %d are allowed", ErrTooLarge, length, s.welcome.MaxValue)
+		return fmt.Errorf("%w: %d bytes, %d are allowed", ErrTooLarge, length, s.welcome.MaxValue)
 	}
-	if g := s.spare(length); g != nil {
-		return g, nil
+	if s.segment == nil || len(s.segment.data) < length {
+		s.unstage()
+		s.segment, err = s.newSegment(ctx, length)
 	}
-	g, err := s.newSegment(ctx, length)
-	if errors.Is(err, ErrQuota) && s.dropSpares() {
-		g, err = s.newSegment(ctx, length)
-	}
-	return g, err
+	return err
 }
 
-// spare returns the smallest kept segment that is large enough.
-func (s *socket) spare(length int) *segment {
+// unstage returns the segment with the next request.
+func (s *socket) unstage() {
+	if s.segment == nil {
+		return
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	best := -1
-	for i, g := range s.segments {
-		if len(g.data) >= length && (best < 0 || len(g.data) < len(s.segments[best].data)) {
-			best = i
-		}
-	}
-	if best < 0 {
-		return nil
-	}
-	g := s.segments[best]
-	s.segments = slices.Delete(s.segments, best, best+1)
-	return g
+	s.dropped = append(s.dropped, s.segment.id)
+	_ = unix.Munmap(s.segment.data)
+	s.segment = nil
 }
 
 // sizeClass rounds up to a quarter of a power of two. Segments then fit many blocks and waste at
@@ -199,8 +134,8 @@ func (s *socket) newSegment(ctx context.Context, length int) (*segment, error) {
 }
 
 // commit asks the daemon to take a block from a segment.
-func (s *socket) commit(ctx context.Context, it *Item, g *segment, length int) (Info, error) {
-	q := frame.Commit{Segment: g.id, Length: uint32(length), CRC: it.CRC, Layer: it.Addr.Layer, Digest: it.Addr.Digest,
+func (s *socket) commit(ctx context.Context, it *Item, length int) (Info, error) {
+	q := frame.Commit{Segment: s.segment.id, Length: uint32(length), CRC: it.CRC, Layer: it.Addr.Layer, Digest: it.Addr.Digest,
 		Parent: it.Parent}
 	if !it.Expires.IsZero() {
 		q.Expires = max(it.Expires.UnixMilli(), 1)
@@ -226,41 +161,4 @@ func (s *socket) commit(ctx context.Context, it *Item, g *segment, length int) (
 		return Info{}, err
 	}
 	return infoOf(frame.ParseInfo(body, 0)), nil
-}
-
-// keep keeps a segment for the next put. keep returns the segment to the daemon if the client keeps
-// too much already, or if the daemon may still be reading it.
-func (s *socket) keep(g *segment, busy bool) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	kept := len(g.data)
-	for _, other := range s.segments {
-		kept += len(other.data)
-	}
-	switch {
-	case s.dead.Load():
-		g.unmap()
-	case busy || kept > s.client.opt.KeepStaging:
-		s.drop(g)
-	default:
-		s.segments = append(s.segments, g)
-	}
-}
-
-// drop returns a segment with the next request. The caller holds mu.
-func (s *socket) drop(g *segment) {
-	g.unmap()
-	s.dropped = append(s.dropped, g.id)
-}
-
-// dropSpares returns all unused segments. dropSpares returns true if there were any.
-func (s *socket) dropSpares() bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for _, g := range s.segments {
-		s.drop(g)
-	}
-	n := len(s.segments)
-	s.segments = nil
-	return n > 0
 }

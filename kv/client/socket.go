@@ -17,8 +17,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// socket is one connection. The caller that took it from the pool may send a request and read the
-// answer.
+// socket is one connection. The caller that took a socket from the pool may send a request and read
+// the answer.
 type socket struct {
 	client  *Client
 	net     *net.UnixConn
@@ -34,13 +34,14 @@ type socket struct {
 	r, w  int    // in[r:w] has been read and not parsed
 	files []int  // descriptors that came with answers
 
+	segment *segment // staging memory; nil: none
+
 	mu       sync.Mutex
 	released []uint64 // leases to return with the next request, or soon; at most releaseBatch
 	dropped  []uint32 // segments to return, likewise
 	notice   []byte   // memory for the frames that return them
 	timer    *time.Timer
 	armed    bool
-	segments []*segment // unused staging memory
 }
 
 const (
@@ -49,7 +50,7 @@ const (
 	maxStale     = 16                    // abandoned answers on one socket; one more closes it
 )
 
-// begin starts a request with the given number of entries. Notices go before it.
+// begin starts a request with the given number of entries. Notices go before the request.
 func (s *socket) begin(op frame.Op, count int) {
 	s.mu.Lock()
 	s.out = s.notices(s.out[:0])

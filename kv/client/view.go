@@ -3,8 +3,6 @@
 package client
 
 import (
-	"context"
-	"encoding/binary"
 	"fmt"
 	"sync/atomic"
 	"time"
@@ -13,27 +11,27 @@ import (
 	"github.com/cognitora/dataplane/kv/frame"
 )
 
-// View is a block in the daemon's memory. Close it. The daemon cannot reuse the memory of an
+// View is a block in the daemon's memory. Close each View. The daemon cannot reuse the memory of an
 // unclosed View until its lease ends.
 type View struct {
 	socket   *socket
 	arena    *arena
 	bytes    []byte
 	lease    uint64
-	deadline atomic.Int64 // CLOCK_MONOTONIC, ns
+	deadline int64 // CLOCK_MONOTONIC, ns
 	closed   atomic.Bool
 	crc      uint32
 }
 
 // Bytes returns the block's payload as read-only memory. The memory is the block's until the lease
-// ends. Do not touch it after Close.
+// ends. Do not touch the memory after Close.
 func (v *View) Bytes() []byte { return v.bytes }
 
 // CRC returns the payload's CRC32C at the time of the put.
 func (v *View) CRC() uint32 { return v.crc }
 
-// Verify reads the whole payload and compares its checksum. Verify returns ErrCorrupt if they
-// differ.
+// Verify reads the whole payload and compares its checksum. Verify returns ErrCorrupt if the
+// checksums differ.
 func (v *View) Verify() error {
 	sum := block.Sum(v.bytes)
 	if err := v.Err(); err != nil {
@@ -50,45 +48,14 @@ func (v *View) Remaining() time.Duration {
 	if v.socket.dead.Load() {
 		return 0
 	}
-	return time.Duration(v.deadline.Load() - frame.Monotonic())
+	return time.Duration(v.deadline - frame.Monotonic())
 }
 
-// Err returns nil if everything read so far is the block's. Otherwise it returns ErrLeaseExpired.
+// Err returns nil if everything read so far is the block's. Otherwise Err returns ErrLeaseExpired.
 func (v *View) Err() error {
 	if v.Remaining() <= 0 {
 		return ErrLeaseExpired
 	}
-	return nil
-}
-
-// Renew extends the lease to a full one from now. Renew returns ErrLeaseExpired if the lease has
-// already ended.
-func (v *View) Renew(ctx context.Context) error {
-	if v.closed.Load() {
-		return ErrLeaseExpired
-	}
-	s := v.socket
-	if err := s.client.pool.take(ctx, s); err != nil {
-		return err
-	}
-	defer s.client.pool.put(s)
-	if err := v.Err(); err != nil {
-		return err
-	}
-	s.begin(frame.OpRenew, 1)
-	s.out = binary.LittleEndian.AppendUint64(s.out, v.lease)
-	h, body, err := s.exchange(ctx)
-	if err != nil {
-		return err
-	}
-	if h.Count != 1 {
-		return s.nonsense()
-	}
-	deadline := int64(frame.Lease(body, 0))
-	if deadline == 0 {
-		return ErrLeaseExpired
-	}
-	v.deadline.Store(deadline)
 	return nil
 }
 

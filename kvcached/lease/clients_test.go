@@ -34,11 +34,11 @@ func holdRole(path string) error {
 			return err
 		}
 	}
-	if _, err := c.Stage(context.Background(), 1<<20); err != nil {
-		return err
-	}
-	ready()
-	return nil
+	_, err = c.PutFrom(context.Background(), item("staged"), 1<<20, func([]byte) error {
+		ready()
+		return errors.New("nothing is put")
+	})
+	return err
 }
 
 func TestAKilledClientHoldsNothing(t *testing.T) {
