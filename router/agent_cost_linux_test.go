@@ -20,9 +20,10 @@ import (
 // wakeups, and resident memory. The agent has kernel programs, an attached engine, and real routers
 // that follow it. AGENT_BIN is the program. AGENT_SECONDS is the time for each line, 15 by default.
 //
-// The cost of a wakeup depends on the machine. So the CPU time is compared with that of a program
-// that only wakes as often as an agent looks, in the same run. The limits apply to wakeups, memory
-// and this ratio. The kernel programs' cost for other processes is not included.
+// The cost of a wakeup depends on the machine. So the CPU time of an agent is compared with that of
+// a program that only wakes as often as an agent looks, in the same run. The limits apply to
+// wakeups, memory and the ratio of CPU times. The kernel programs' cost for other processes is not
+// included.
 func TestAgentCost(t *testing.T) {
 	bin := os.Getenv("AGENT_BIN")
 	if bin == "" || os.Getenv("BPF_REQUIRED") != "1" {

@@ -13,8 +13,8 @@ import (
 	"github.com/cognitora/dataplane/router"
 )
 
-// TestBodiesInAll checks the bound that all bodies share. A body beyond it is refused before it is
-// sent, and small requests pass. Each ended request frees its room.
+// TestBodiesInAll checks the bound that all bodies share. A body beyond the bound is refused before
+// it is sent, and small requests pass. Each ended request frees the room of its body.
 func TestBodiesInAll(t *testing.T) {
 	const size = 120 << 10
 	s := serve(t, simulate(t, 1), func(c *router.Config) { c.Limits.MaxBody, c.Limits.MaxBodyTotal = 150<<10, 200<<10 })

@@ -110,8 +110,8 @@ func getBlock(t *testing.T, at, certificates string, space block.Namespace, dige
 	}
 }
 
-// digestsOf returns the chain of a user's message. Any program can compute it from the canonical
-// text and the seed.
+// digestsOf returns the chain of a user's message. Any program can compute that chain from the
+// canonical text and the seed.
 func digestsOf(model, message string) (chain []block.Digest) {
 	text := "\xffuser\xfe" + message
 	digest := block.Seed(model, "", "")
@@ -127,8 +127,8 @@ func digestsOf(model, message string) (chain []block.Digest) {
 }
 
 // TestABlockFromOneHostToAnother checks the whole way of a block. An engine stores it on host a
-// through RESP, and host b reads it through gRPC and QUIC. The router learns of it by the residency
-// stream and etcd, and sends the prompt to the engine of host a.
+// through RESP, and host b reads the block through gRPC and QUIC. The router learns of the block by
+// the residency stream and etcd, and sends the prompt to the engine of host a.
 func TestABlockFromOneHostToAnother(t *testing.T) {
 	t.Parallel()
 	etcd, certificates := startEtcd(t), t.TempDir()

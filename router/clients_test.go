@@ -53,7 +53,7 @@ func TestClientThatLeavesCancelsUpstream(t *testing.T) {
 }
 
 // leave sends a request and leaves while it is running. leave waits until an engine has the request
-// and until part of the answer has come, if any will. Then it waits until the engine notices the
+// and until part of the answer has come, if any will. Then leave waits until the engine notices the
 // departure.
 func leave(t *testing.T, s *site, fault, more string) {
 	t.Helper()

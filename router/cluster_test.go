@@ -297,7 +297,7 @@ func aliasIsSpliced(t *testing.T, s *site, c *cluster.Client, engines []*engine.
 }
 
 // overwrittenNodeServesOn checks a node whose record in etcd an operator has overwritten. No router
-// loses it, and its agent does not end.
+// loses that node, and the node's agent does not end.
 func overwrittenNodeServesOn(t *testing.T, s *site, c *cluster.Client) {
 	raw, err := clientv3.New(clientv3.Config{Endpoints: c.Endpoints()})
 	if err != nil {

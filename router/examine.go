@@ -14,7 +14,7 @@ import (
 )
 
 // Examine checks the files that c names, as a start would. Examine reports each problem with its
-// field and the fix. Examine only reads; it binds and writes nothing.
+// field and the fix. Examine only reads; Examine binds and writes nothing.
 func (c *Config) Examine() error {
 	errs := []error{
 		c.examinePolicy(),

@@ -197,7 +197,7 @@ func usageChunks(events []event) (n int) {
 }
 
 // TestUsageOfAStream checks that the usage is shown only to clients that asked for it. The router
-// reads it in either case.
+// reads the usage in either case.
 func TestUsageOfAStream(t *testing.T) {
 	s := serve(t, simulate(t, 1))
 	for i, c := range []struct {

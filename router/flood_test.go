@@ -12,7 +12,7 @@ import (
 )
 
 // flood is a publisher of KV events. flood sends as many as its reader takes, between two bytes on
-// its standard input. Then it prints the number of batches since the beginning.
+// its standard input. Then flood prints the number of batches since the beginning.
 func flood() error {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

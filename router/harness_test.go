@@ -20,8 +20,8 @@ import (
 	"github.com/cognitora/dataplane/sim/engine"
 )
 
-// TestMain runs the test binary as an agent if TEST_AGENT names its node. TestMain runs it as a
-// router or an engine if TEST_PROGRAM says so.
+// TestMain runs the test binary as an agent if TEST_AGENT names its node. TestMain runs the test
+// binary as a router or an engine if TEST_PROGRAM says so.
 func TestMain(m *testing.M) {
 	if what := os.Getenv("TEST_PROGRAM"); what != "" {
 		programProcess(what, os.Args[1:])
@@ -228,7 +228,7 @@ func (s *site) send(ctx context.Context, method, path, body string, header ...st
 	return s.client.Do(req)
 }
 
-// ask sends a request and reads its answer to the end. Any goroutine may call it.
+// ask sends a request and reads its answer to the end. Any goroutine may call ask.
 func (s *site) ask(method, path, body string, header ...string) *reply {
 	began := time.Now()
 	resp, err := s.send(s.t.Context(), method, path, body, header...)

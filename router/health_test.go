@@ -98,7 +98,7 @@ func eightSlots(c *router.Config) {
 }
 
 // TestABurstAtANodeThatIsBack checks a burst at a recovered node that no request has tried. Only
-// its checks have brought it back.
+// health checks have brought that node back.
 func TestABurstAtANodeThatIsBack(t *testing.T) {
 	for name, c := range map[string]struct{ away, back func(e *engine.Engine) }{
 		"refused":            {(*engine.Engine).Refuse, accept},
@@ -130,7 +130,7 @@ func TestABurstAtANodeThatIsBack(t *testing.T) {
 }
 
 // TestABurstBeforeANodeIsBack checks that the node on trial takes the requests for which the others
-// have no slot. While it still fails, clients are told that all nodes are busy.
+// have no slot. While the node still fails, clients are told that all nodes are busy.
 func TestABurstBeforeANodeIsBack(t *testing.T) {
 	s := serve(t, simulate(t, 2), eightSlots) // waiting requests are not moved
 	s.engines[1].SetFault(&engine.Fault{Status: 500})

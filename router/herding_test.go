@@ -26,8 +26,8 @@ func herd(t *testing.T, step time.Duration, tweak ...func(*router.Config)) *site
 	})...)
 }
 
-// shared is a request with a prompt of about 4000 bytes. The given percentage of it is a common
-// system prompt.
+// shared is a request with a prompt of about 4000 bytes. The given percentage of the prompt is a
+// common system prompt.
 func shared(percent, i int, more string) string {
 	const size = 4000
 	system := document(0, size*percent/100)

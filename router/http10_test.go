@@ -33,7 +33,7 @@ func endless(t *testing.T) *httptest.Server {
 }
 
 // TestOldClientIsNotTheNodesFault checks an answer that an HTTP/1.0 client cannot receive. The
-// router asks for it once, and the node goes on getting requests.
+// router asks for that answer once, and the node goes on getting requests.
 func TestOldClientIsNotTheNodesFault(t *testing.T) {
 	s := serve(t, nil, func(c *router.Config) {
 		for i := range 2 {

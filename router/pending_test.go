@@ -53,8 +53,8 @@ func (s *site) onIts(body string) (c candidate) {
 	return c
 }
 
-// hang sends a chat that its engine does not begin to answer. leave makes its client leave, and
-// waits for that.
+// hang sends a chat that its engine does not begin to answer. leave makes the client of that chat
+// leave, and waits for the departure.
 func (s *site) hang(body string) (leave func()) {
 	ctx, cancel := context.WithCancel(s.t.Context())
 	left := make(chan struct{})

@@ -26,8 +26,8 @@ import (
 //   - a program that only wakes now and then
 //   - a publisher of too many KV events
 //   - a router with sockets in a folder and the given backends, with or without router.watch_nodes.
-//     TEST_EVENTS is its router.kernel_events and TEST_MODE its router.mode (round_robin). The
-//     router drops its rights if TEST_USER is the id of a user and a group.
+//     TEST_EVENTS is the router's router.kernel_events and TEST_MODE its router.mode (round_robin).
+//     The router drops its rights if TEST_USER is the id of a user and a group.
 func programProcess(what string, args []string) {
 	err := errors.New(what)
 	switch what {
@@ -65,7 +65,7 @@ func programProcess(what string, args []string) {
 	os.Exit(1)
 }
 
-// become gives up all rights. An empty id keeps them.
+// become gives up all rights. An empty id keeps the rights.
 func become(id string) error {
 	if id == "" {
 		return nil

@@ -15,7 +15,7 @@ import (
 )
 
 // TestPromotesFromAnotherHost checks router.promote = fleet. A request to host b brings the blocks
-// that only host a has to b. The router asks for them with its certificate.
+// that only host a has to b. The router asks for these blocks with its certificate.
 func TestPromotesFromAnotherHost(t *testing.T) {
 	t.Parallel()
 	etcd, certificates := startEtcd(t), t.TempDir()

@@ -17,8 +17,8 @@ import (
 	"github.com/cognitora/dataplane/router"
 )
 
-// diskDaemon runs a cgn-kvcached with an SSD tier on a folder, and returns a client. stop ends it
-// before the test ends.
+// diskDaemon runs a cgn-kvcached with an SSD tier on a folder, and returns a client. stop ends the
+// daemon before the test ends.
 func diskDaemon(t *testing.T, dir string) (kv cognitorav1.KvClient, stop func()) {
 	t.Helper()
 	var s kvcached.Config
@@ -111,7 +111,7 @@ func inRAM(t *testing.T, kv cognitorav1.KvClient, space string, chain []block.Di
 }
 
 // TestPromotesAhead sends a prompt whose blocks are on the SSD of its node's host. The cache must
-// have them in RAM after the routing, although no client has read them.
+// have these blocks in RAM after the routing, although no client has read them.
 func TestPromotesAhead(t *testing.T) {
 	t.Parallel()
 	const blocks, held = 20, 15

@@ -20,7 +20,8 @@ func (r *Router) Reload(ctx context.Context, backends []fleet.Backend) error {
 	return nil
 }
 
-// ReopenAccessLog opens the access log anew after a rotation. On an error it keeps the old file.
+// ReopenAccessLog opens the access log anew after a rotation. On an error the old file stays in
+// use.
 func (r *Router) ReopenAccessLog() error {
 	if r.access == nil {
 		return nil
@@ -34,9 +35,9 @@ func (r *Router) NoteReload(err error) { r.reloadFailed.Store(err != nil) }
 // reloadable lists the settings that ReloadConfig applies.
 var reloadable = []string{"router.backends", "backend"}
 
-// ReloadConfig is Reload with the backends of next. ReloadConfig returns their number. kept lists
-// the other settings of next that differ from the running ones. These settings stay unchanged,
-// because they need a restart.
+// ReloadConfig is Reload with the backends of next. ReloadConfig returns the number of backends.
+// kept lists the other settings of next that differ from the running ones. These settings stay
+// unchanged, because they need a restart.
 func (r *Router) ReloadConfig(ctx context.Context, next *Config) (backends int, kept []string, err error) {
 	if err := config.Check(next); err != nil {
 		return 0, nil, err

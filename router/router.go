@@ -35,7 +35,7 @@ import (
 	"github.com/cognitora/dataplane/router/where"
 )
 
-// Router is one router process. Make it with New, then Run it once, or Close it.
+// Router is one router process. Make a Router with New, then Run it once, or Close it.
 type Router struct {
 	config  *Config
 	log     *slog.Logger
@@ -239,7 +239,7 @@ func (r *Router) AdminAddr() net.Addr { return r.adminAt.Addr() }
 // continues for drain_delay. Then running requests have drain_timeout to finish. The end of force
 // cuts that short.
 //
-// With takeover.start it serves once it is ready. When another router takes over, it ends as after
+// With takeover.start Run serves once it is ready. When another router takes over, it ends as after
 // drain, but accepts nothing more. Run returns when nothing is left running.
 func (r *Router) Run(drain, force context.Context) error {
 	defer r.Close()

@@ -259,9 +259,9 @@ func (i *island) suspectFirst() bool {
 	return times > 0 && order(log, `"node is suspect" node=far`, `"node takes no requests" node=far`)
 }
 
-// TestIdleWaitOnABlackhole checks a request that waits for a long prefill. All its packets were
-// acknowledged. The request must end because a probe is not acknowledged, not at a limit on its
-// wait.
+// TestIdleWaitOnABlackhole checks a request that waits for a long prefill. All packets of that
+// request were acknowledged. The request must end because a probe is not acknowledged, not at a
+// limit on its wait.
 func TestIdleWaitOnABlackhole(t *testing.T) {
 	t.Parallel()
 	i := maroon(t, 2, true)

@@ -8,7 +8,7 @@ import (
 )
 
 // untokenised holds the nodes whose engines report blocks of tokens that the router cannot compute
-// from text. One goroutine updates it, and scrapes read it.
+// from text. One goroutine updates untokenised, and scrapes read it.
 type untokenised struct {
 	models atomic.Pointer[map[string]string] // model of each such node, by the node's id; nil: not computed yet
 	seen   *fleet.Snapshot                   // snapshot of the fleet at the last update
@@ -16,8 +16,8 @@ type untokenised struct {
 	said   map[string]string // logged models, by node id
 }
 
-// maxSaid bounds the remembered log lines. Beyond it the nodes that are no longer untokenised are
-// forgotten.
+// maxSaid bounds the remembered log lines. Beyond maxSaid the nodes that are no longer untokenised
+// are forgotten.
 const maxSaid = 8192
 
 // all returns one model for each node id.

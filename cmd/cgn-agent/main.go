@@ -57,8 +57,8 @@ func run(args, env []string, out, errOut io.Writer) error {
 	if err != nil {
 		return err
 	}
-	// SIGHUP is caught and ignored. Certificates are reloaded without it, and nothing else of an
-	// agent can change while it runs.
+	// SIGHUP is caught and ignored. Certificates are reloaded without SIGHUP, and nothing else of
+	// an agent can change while it runs.
 	signals := lifecycle.Listen(context.Background(), nil)
 	defer signals.Close()
 	return a.Run(signals.Drain(), signals.Force())

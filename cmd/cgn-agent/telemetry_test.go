@@ -164,7 +164,7 @@ func (w *watcher) ask(t *testing.T, n int) {
 }
 
 // TestCountsOutliveTheAgent checks that the kernel's counts survive an agent that is killed or
-// leaves. The next agent gets them, together with the events between the two agents.
+// leaves. The next agent gets these counts, together with the events between the two agents.
 func TestCountsOutliveTheAgent(t *testing.T) {
 	root, engine, front := pinned(t), streams(t), freeAddress(t)
 	const opened = `cgn_agent_connections_opened_total{side="front"}`
@@ -199,8 +199,9 @@ func TestCountsOutliveTheAgent(t *testing.T) {
 	}
 }
 
-// TestProgramsRemovedUnderAnAgent checks that the agent loads the programs again. If it cannot, it
-// continues with /proc. The agent must never report figures that no longer change.
+// TestProgramsRemovedUnderAnAgent checks that the agent loads the programs again. An agent that
+// cannot load the programs continues with /proc. The agent must never report figures that no longer
+// change.
 func TestProgramsRemovedUnderAnAgent(t *testing.T) {
 	root, engine, front := pinned(t), streams(t), freeAddress(t)
 	w := watch(t, engine, front, root)

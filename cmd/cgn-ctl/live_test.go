@@ -54,7 +54,8 @@ func onTerminal(t *testing.T, columns, rows int, args ...string) *watched {
 	return w
 }
 
-// until reads the program's output until done returns true. Only a fault exceeds its time limit.
+// until reads the program's output until done returns true. Only a fault exceeds the time limit of
+// until.
 func (w *watched) until(what string, done func() bool) {
 	w.t.Helper()
 	buffer := make([]byte, 1<<16)

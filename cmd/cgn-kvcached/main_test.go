@@ -116,7 +116,7 @@ func (p *process) eventually(t *testing.T, what string, ok func() bool) {
 	}
 }
 
-// redis sends one command and returns its reply. For a bulk string it returns the value.
+// redis sends one command and returns its reply. For a bulk string redis returns the value.
 func (p *process) redis(t *testing.T, words ...string) string {
 	t.Helper()
 	conn, err := net.Dial("tcp", p.resp)

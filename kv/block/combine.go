@@ -5,7 +5,8 @@ import "math/bits"
 // reversed is the polynomial of CRC32C, lowest power in the highest bit.
 const reversed = 0x82f63b78
 
-// powers[i] is x^(8·2^i) modulo the polynomial. Multiplying a checksum by it appends 2^i bytes.
+// powers[i] is x^(8·2^i) modulo the polynomial. Multiplying a checksum by powers[i] appends 2^i
+// bytes.
 var powers = func() (p [64]uint32) {
 	p[0] = 1 << (31 - 8)
 	for i := 1; i < len(p); i++ {

@@ -16,7 +16,7 @@ var (
 //go:noescape
 func fold(rest *[256]byte, p *byte, n int, state uint32)
 
-// mix does the same with 128 bytes for the n pieces of 128 bytes at p, from state 0. Meanwhile it
+// mix does the same with 128 bytes for the n pieces of 128 bytes at p, from state 0. Meanwhile mix
 // computes the states of the three following stretches of 32·n bytes, each from 0, and writes them
 // to states. Another unit of the processor has the CRC32C instruction.
 //

@@ -40,7 +40,7 @@ func (a *applier) takes(batches [][]byte) time.Duration {
 }
 
 // BenchmarkApply decodes batches, computes digests and applies them to the index of a daemon.
-// 16,384 blocks of 16 tokens are stored and then removed. Both count.
+// 16,384 blocks of 16 tokens are stored and then removed. Stored and removed blocks count alike.
 func BenchmarkApply(b *testing.B) {
 	const prompt, prompts = 64, 256 // in blocks
 	for _, size := range []int{16, 64} {

@@ -24,11 +24,11 @@
 // the publisher, which drops batches beyond its high-water mark; the Follower then sees a gap. The
 // knowledge holds at most Options.MaxBlocks blocks; further blocks are left out and counted.
 // Unreported changes take at most maxPending digests. While the sink takes nothing, further changes
-// are dropped and counted. A snapshot replaces them once the sink takes reports again.
+// are dropped and counted. A snapshot replaces dropped changes once the sink takes reports again.
 //
 // # ZeroMQ
 //
 // The package implements the needed parts of ZMTP 3 in 350 lines: NULL, SUB, DEALER and PING. The
 // package checks every length before it allocates. go-zeromq/zmq4 allocates for the length that a
-// frame claims, and starts goroutines of its own. Tests use it as the other side.
+// frame claims, and starts goroutines of its own. Tests use zmq4 as the peer.
 package events

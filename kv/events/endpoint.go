@@ -7,8 +7,8 @@ import (
 	"strings"
 )
 
-// Endpoint is a ZeroMQ address: tcp://HOST:PORT or ipc://PATH to connect to. With a leading @ it is
-// an address to listen on for an engine that connects.
+// Endpoint is a ZeroMQ address: tcp://HOST:PORT or ipc://PATH to connect to. An endpoint with a
+// leading @ is an address to listen on for an engine that connects.
 type Endpoint struct {
 	Network, Addr string // as in net.Dial
 	Listen        bool

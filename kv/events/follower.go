@@ -15,8 +15,8 @@ import (
 )
 
 // Sink takes reports of an engine's blocks; *residency.Index is one. After residency.ErrGap the
-// Follower begins anew. After residency.ErrStale it waits. After any other error it repeats the
-// report.
+// Follower begins anew. After residency.ErrStale the Follower waits. After any other error the
+// Follower repeats the report.
 type Sink interface {
 	Report(*residency.Report) error
 }
@@ -31,8 +31,8 @@ type Options struct {
 	// Topic is the beginning of the wanted messages' first frame; empty: all messages.
 	Topic string
 	// Model returns the name under which the engine's model is served, or "" while it is unknown.
-	// Digests are made from it. Model is called repeatedly. A new name makes the Follower forget
-	// the old blocks. Required.
+	// Digests are made from the model's name. Model is called repeatedly. A new name makes the
+	// Follower forget the old blocks. Required.
 	Model func() string
 	// Namespace holds the other inputs that separate the engine's blocks. Model is filled in, and
 	// other empty fields become a dash.
@@ -101,7 +101,7 @@ const (
 	retryLast  = 5 * time.Second
 )
 
-// Run follows the engine until ctx ends. Then it tells the sink that the engine reports no more.
+// Run follows the engine until ctx ends. Then Run tells the sink that the engine reports no more.
 func (f *Follower) Run(ctx context.Context) {
 	var wg sync.WaitGroup
 	defer wg.Wait()
@@ -156,8 +156,8 @@ func pause(ctx context.Context, d time.Duration) bool {
 // modelEvery is the time between two looks at the model's name.
 const modelEvery = 200 * time.Millisecond
 
-// awaitModel waits until the model's name is known. Then it prepares the parts that depend on the
-// name. awaitModel returns false if ctx ends first.
+// awaitModel waits until the model's name is known. Then awaitModel prepares the parts that depend
+// on the name. awaitModel returns false if ctx ends first.
 func (f *Follower) awaitModel(ctx context.Context) bool {
 	for {
 		if model := f.o.Model(); model != "" {
@@ -219,7 +219,7 @@ func (f *Follower) watchEngine(ctx context.Context) error {
 }
 
 // heard is the time for a publisher to process a subscription. Batches published before that reach
-// no subscriber. So the replay is read after this time.
+// no subscriber. So the replay is read after the time heard.
 const heard = 100 * time.Millisecond
 
 // session connects to the publisher and follows it until the connection breaks.
@@ -356,7 +356,7 @@ func (f *Follower) take(ctx context.Context, seq uint64, payload []byte) error {
 const roomWithin = time.Second
 
 // awaitRoom waits while the outbox is full and the sink takes reports. If the sink takes none, it
-// drops changes; a later snapshot replaces them.
+// drops changes; a later snapshot replaces dropped changes.
 func (f *Follower) awaitRoom(ctx context.Context) error {
 	for {
 		f.mu.Lock()

@@ -261,8 +261,8 @@ func TestGarbage(t *testing.T) {
 	})
 }
 
-// TestDistrust checks that the knowledge counts for a while after the connection breaks. Then the
-// engine reports nothing. When it is back, all is known again.
+// TestDistrust checks that the knowledge counts for a while after the connection breaks. After that
+// time the engine counts as one that reports nothing. When the engine is back, all is known again.
 func TestDistrust(t *testing.T) {
 	p := publish(t, "127.0.0.1:0", "127.0.0.1:0")
 	o := p.endpoints()

@@ -5,8 +5,8 @@ import (
 	"math"
 )
 
-// reader reads msgpack. A misfit makes it bad, and all later results are zero. reader does not
-// allocate. https://github.com/msgpack/msgpack/blob/master/spec.md
+// reader reads msgpack. A misfit makes the reader bad, and all later results are zero. reader does
+// not allocate. https://github.com/msgpack/msgpack/blob/master/spec.md
 type reader struct {
 	b   []byte // the unread bytes
 	bad bool
@@ -27,7 +27,8 @@ func (r *reader) byte() byte {
 	return c
 }
 
-// next returns the first byte of the next value. At the end it returns 0xc1, which begins no value.
+// next returns the first byte of the next value. At the end next returns 0xc1, which begins no
+// value.
 func (r *reader) next() byte {
 	if len(r.b) == 0 {
 		return 0xc1

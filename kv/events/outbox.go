@@ -80,7 +80,8 @@ func (o *outbox) cleared() {
 	o.changes = append(o.changes, change{kind: residency.Cleared})
 }
 
-// take moves as many changes as fit into a report's events. take copies their digests to room.
+// take moves as many changes as fit into a report's events. take copies the digests of these
+// changes to room.
 func (o *outbox) take(events []residency.Event, room []block.Digest,
 	namespace string) ([]residency.Event, []block.Digest) {
 	for o.from < len(o.changes) && len(events) < reportEvents && len(room) < reportDigests {

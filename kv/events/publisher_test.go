@@ -13,7 +13,7 @@ import (
 	"github.com/cognitora/dataplane/kv/residency"
 )
 
-// publisher is an engine's two sockets. The test decides what they send.
+// publisher is an engine's two sockets. The test decides what the sockets send.
 type publisher struct {
 	t           testing.TB
 	pub, router net.Listener
@@ -34,7 +34,7 @@ type message struct {
 	payload []byte
 }
 
-// publish starts a publisher. The addresses may be those of an ended one.
+// publish starts a publisher. The addresses may have belonged to an ended one.
 func publish(t testing.TB, pub, router string) *publisher {
 	t.Helper()
 	p := &publisher{t: t, subs: map[net.Conn]bool{}, conns: map[net.Conn]bool{}}

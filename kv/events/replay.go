@@ -21,8 +21,9 @@ const (
 // endOfReplay is the sequence number that ends a replay.
 const endOfReplay = ^uint64(0)
 
-// batchOf finds number and payload in a message. Number and payload are its last two frames. An
-// empty frame precedes them in replies, and a topic may precede them.
+// batchOf finds number and payload in a message. Number and payload are a message's last two
+// frames. In a reply an empty frame precedes number and payload, and a topic may precede them as
+// well.
 func batchOf(parts [][]byte) (seq uint64, payload []byte, err error) {
 	n := len(parts)
 	if n < 2 || n > 4 || len(parts[n-2]) != 8 {
@@ -32,8 +33,8 @@ func batchOf(parts [][]byte) (seq uint64, payload []byte, err error) {
 }
 
 // resume reads the batches since the last applied one. If the publisher does not have that one, it
-// is a new publisher, or batches are lost. Then resume forgets everything and reads all of the
-// replay.
+// is a new publisher, or batches are lost. After a loss resume forgets everything and reads all of
+// the replay.
 func (f *Follower) resume(ctx context.Context) error {
 	if f.o.Replay == (Endpoint{}) {
 		if f.next > 0 && f.live == 0 {
@@ -71,7 +72,8 @@ func (f *Follower) unreplayed(ctx context.Context, err error) error {
 }
 
 // replay applies the batches from number start on. If batches were applied before, start is the
-// last of them, and the first reply must be that batch. same says that it is.
+// last of them, and the first reply must be that batch. same says that the first reply is that
+// batch.
 func (f *Follower) replay(ctx context.Context, start uint64) (same bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, replayWithin)
 	defer cancel()

@@ -16,7 +16,7 @@ const (
 	snapshotBy = 4096             // slots of a table examined per hold of the lock
 )
 
-// reporting is the state of the reports to the sink. Follower.mu guards it.
+// reporting is the state of the reports to the sink. Follower.mu guards the reporting state.
 type reporting struct {
 	epoch  uint64
 	number uint64 // number of the next report

@@ -6,9 +6,9 @@
 // request. Answers come in the order of the requests. Release, Touch and Unstage are not answered.
 // The server answers an invalid frame with OpError, a status and a text, and closes the connection.
 //
-// The socket is a stream socket, not SOCK_SEQPACKET. Both cost the same per round trip. But one
-// write to a stream holds several frames (releases precede the next Get), and every language
-// supports streams.
+// The socket is a stream socket, not SOCK_SEQPACKET. Both kinds of sockets cost the same per round
+// trip. But one write to a stream holds several frames (releases precede the next Get), and every
+// language supports streams.
 package frame
 
 import (
@@ -120,7 +120,7 @@ type Header struct {
 	Seq    uint64 // chosen by the requester, repeated in the answer
 }
 
-// Append writes a header. End fills in its size.
+// Append writes a header. End fills in the header's size.
 func Append(b []byte, h Header) []byte {
 	b = binary.LittleEndian.AppendUint32(b, h.Size)
 	b = append(b, byte(h.Op), byte(h.Status))

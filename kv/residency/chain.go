@@ -80,7 +80,8 @@ func (x *Index) place(h *holder, slot uint32) {
 	x.wait(h, slot)
 }
 
-// settled records the place of an entry's block. Blocks that wait for it can then be placed.
+// settled records the place of an entry's block. Blocks that wait for a settled block can then be
+// placed.
 func (x *Index) settled(e *entry, l link) {
 	e.leader, e.position = l.leader, l.position
 	x.chains.remember(l)

@@ -6,8 +6,8 @@ import (
 	"github.com/cognitora/dataplane/kv/block"
 )
 
-// maxNamespaces bounds the namespaces at a time. maxNamespaces includes those without blocks that
-// are still in the ring.
+// maxNamespaces bounds the namespaces at a time. maxNamespaces includes namespaces without blocks
+// that are still in the ring.
 const maxNamespaces = 1 << 16
 
 // namespaces numbers the namespaces of blocks. A namespace without blocks loses its number once the

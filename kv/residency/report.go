@@ -23,8 +23,8 @@ const (
 	Cleared                 // the engine has no block in any tier
 )
 
-// Event is a change of an engine's blocks. A block holds all layers. The namespace names its
-// tensor- and pipeline-parallel rank.
+// Event is a change of an engine's blocks. A block holds all layers. The namespace names the
+// block's tensor- and pipeline-parallel rank.
 type Event struct {
 	Kind      Kind
 	Namespace string // canonical text of a model's namespace

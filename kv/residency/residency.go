@@ -5,9 +5,9 @@
 // # Holders
 //
 // A holder has blocks, and has a number. The daemon's tiers are holder 1, and every incarnation of
-// an engine is a holder of its own. No number is used twice. So nothing needs to be cleared block
-// by block when an engine restarts. The engine's old holder goes in constant time here, and with
-// one event for a watcher.
+// an engine is a holder of its own. No number is used twice. So nothing has to be cleared block by
+// block when an engine restarts. The engine's old holder goes in constant time here, and with one
+// event for a watcher.
 //
 // # Watching
 //
@@ -21,10 +21,10 @@
 // # Positions
 //
 // The router's index needs the number of a block in its prompt, and the leader of its group of
-// GroupBlocks blocks. Both follow from the links to the parents. A block without a parent is the
-// first of its chain, as far as its writer knows. A block behind a known block has the next number.
-// A block that comes before its parent waits and is told again once the parent is known. A block of
-// unknown position has position 0 and does not count until its position is known.
+// GroupBlocks blocks. Number and leader follow from the links to the parents. A block without a
+// parent is the first of its chain, as far as its writer knows. A block behind a known block has
+// the next number. A block that comes before its parent waits and is told again once the parent is
+// known. A block of unknown position has position 0 and does not count until its position is known.
 //
 // # Cost
 //
@@ -62,8 +62,8 @@ const (
 
 // Name is the first 8 bytes of a digest. Name identifies a block here and to watchers. Digests of
 // tokens are hashes. Among the four million possible blocks of a namespace, two have one name once
-// in two million times. Routing confuses these two, and also names that a client constructs for
-// that purpose. The bytes of a block do not depend on names.
+// in two million times. Routing confuses two blocks with one name, and also names that a client
+// constructs for that purpose. The bytes of a block do not depend on names.
 type Name [8]byte
 
 // NameOf returns the name of the block with the given digest.

@@ -60,12 +60,12 @@ func (b *Batch) reset(p Part) {
 
 // WatchOptions select the blocks for a watcher.
 type WatchOptions struct {
-	// All selects every layer and rank. Otherwise only blocks that count for the router's overlap
+	// All selects every layer and rank. Without All only blocks that count for the router's overlap
 	// are selected: layer 0 or block.LayerAll, and tensor- and pipeline-parallel rank 0.
 	All bool
 	// Epoch and After are those of the index and of the last change that the watcher has read, once
 	// it was Synced. If the later changes are still in the ring, the watch continues there.
-	// Otherwise, or if they are 0, it begins with a snapshot.
+	// Otherwise, or if Epoch and After are 0, the watch begins with a snapshot.
 	Epoch, After uint64
 }
 
@@ -92,7 +92,7 @@ const (
 	follows
 )
 
-// Watch makes a watcher. Close it.
+// Watch makes a watcher. Close the Watcher.
 func (x *Index) Watch(o WatchOptions) *Watcher {
 	x.mu.Lock()
 	defer x.mu.Unlock()

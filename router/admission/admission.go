@@ -136,7 +136,7 @@ func (h *Handle) limit() int64 {
 // Admit returns a permit, or ErrModelFull or ErrGlobalFull. Admit neither blocks nor allocates.
 func (h *Handle) Admit() (Permit, error) {
 	// The model's counter comes first. When the router is full, the count taken here is given back.
-	// Meanwhile it can only refuse requests that the full router would refuse as well.
+	// Until then that count can only refuse requests that the full router would refuse as well.
 	if !h.own.take(h.limit()) {
 		return Permit{}, ErrModelFull
 	}
@@ -147,8 +147,8 @@ func (h *Handle) Admit() (Permit, error) {
 	return Permit{handle: h}, nil
 }
 
-// Permit lets one request in and is held until the request ends. Keep it in one variable: Release
-// may be called again, from any goroutine, but only on the same variable, not on a copy.
+// Permit lets one request in and is held until the request ends. Keep a Permit in one variable:
+// Release may be called again, from any goroutine, but only on the same variable, not on a copy.
 type Permit struct {
 	handle   *Handle
 	released uint32
@@ -161,7 +161,7 @@ func (p *Permit) Out() bool { return p.handle != nil && atomic.LoadUint32(&p.rel
 func (p *Permit) On(h *Handle) bool { return p.handle == h && p.Out() }
 
 // Move makes a held permit count for another (model, role). Move returns ErrModelFull and changes
-// nothing when that (model, role) is full. Don't run it at the same time as Release.
+// nothing when that (model, role) is full. Don't run Move at the same time as Release.
 func (p *Permit) Move(to *Handle) error {
 	if p.handle == to {
 		return nil

@@ -50,7 +50,7 @@ func (b *Budget) second() uint32 {
 	return uint32(max(b.now().Sub(b.epoch), 0)/time.Second) + budgetBuckets
 }
 
-// window counts events in one-second buckets. A bucket packs its second (upper 32 bits) with its
+// window counts events in one-second buckets. A bucket packs a second (upper 32 bits) with its
 // count (lower 32 bits), so one compare-and-swap both starts a bucket and counts in it.
 type window [budgetBuckets]atomic.Uint64
 

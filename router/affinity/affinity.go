@@ -7,8 +7,8 @@ import (
 	"sync"
 )
 
-// Table maps response ids to node ids. When it is full, the newest id replaces the oldest. Table
-// keeps ids as 64-bit keyed hashes, so an id of any length costs 8 bytes. Table is safe for
+// Table maps response ids to node ids. When the table is full, the newest id replaces the oldest.
+// Table keeps ids as 64-bit keyed hashes, so an id of any length costs 8 bytes. Table is safe for
 // concurrent use.
 type Table struct {
 	seed maphash.Seed

@@ -8,7 +8,7 @@ import (
 )
 
 // Memory is a Place that keeps an answer for the router to read: its status and up to Limit bytes
-// of its body. For a stream it keeps the events that its source passes on. Memory returns
+// of its body. For a stream Memory keeps the events that its source passes on. Memory returns
 // relay.ErrTooLong for a longer body.
 type Memory struct {
 	Limit     int  // bytes of the body

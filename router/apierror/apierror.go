@@ -123,7 +123,7 @@ func Body(dst []byte, api scan.API, e *Error) []byte {
 }
 
 // StreamEvent appends the last server-sent event of a stream of the given API, with its blank line.
-// Nothing may follow it: no [DONE], no message_stop.
+// Nothing may follow that event: no [DONE], no message_stop.
 func StreamEvent(dst []byte, api scan.API, e *Error) []byte {
 	switch {
 	case isAnthropic(api):

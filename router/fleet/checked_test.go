@@ -63,8 +63,8 @@ func TestWhyABackendNeverAnswered(t *testing.T) {
 	}
 }
 
-// speaker answers every request with the same bytes. With no bytes it keeps the connection open in
-// silence.
+// speaker answers every request with the same bytes. Without bytes speaker keeps the connection
+// open in silence.
 func speaker(t *testing.T, bytes string) (url string) {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")

@@ -60,7 +60,7 @@ type Options struct {
 	// StaleAfter is the age at which a heartbeat counts as stopped while etcd answers; 30 s, six
 	// heartbeats. With a longer heartbeat than the default it is six of the agent's own heartbeats.
 	StaleAfter time.Duration
-	// Proven makes static nodes healthy before their first check. Simulations need it, because
+	// Proven makes static nodes healthy before their first check. Simulations need Proven, because
 	// nothing checks their nodes.
 	Proven bool
 }
@@ -91,7 +91,7 @@ func (o Options) withDefaults() Options {
 }
 
 // Fleet follows the nodes and publishes snapshots. The goroutine of Run owns all mutable state.
-// Other goroutines send it functions to call.
+// Other goroutines send the Fleet functions to call.
 type Fleet struct {
 	opts      Options
 	snap      atomic.Pointer[Snapshot]
@@ -193,8 +193,8 @@ func (f *Fleet) Looks() uint64 { return f.watch.Looks() }
 // Malformed counts refused values in etcd. The last good value of a key stays in force.
 func (f *Fleet) Malformed() uint64 { return f.malformed.Load() }
 
-// Run follows all sources until ctx ends. Then it closes the nodes' pools and returns nil. Call it
-// once.
+// Run follows all sources until ctx ends. Then Run closes the nodes' pools and returns nil. Call
+// Run once.
 func (f *Fleet) Run(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	f.ctx = ctx
@@ -334,7 +334,7 @@ func (f *Fleet) remove(id string) {
 }
 
 // joinIndex gives the node a new incarnation in the prefix index. The index then forgets its
-// beliefs about the old one.
+// beliefs about the old incarnation.
 func (f *Fleet) joinIndex(n *Node) {
 	if f.opts.Index == nil {
 		return

@@ -7,7 +7,8 @@ import "time"
 // model".
 const modelMemory = 10 * time.Minute
 
-// maxDeparted bounds the departed models kept in memory. A model beyond it is forgotten at once.
+// maxDeparted bounds the departed models kept in memory. A departed model beyond the bound is
+// forgotten at once.
 const maxDeparted = 4096
 
 // rememberDeparted keeps a departed model of etcd's nodes in s for modelMemory. rememberDeparted

@@ -33,7 +33,7 @@ const trustedBeats = 3
 
 const defaultTrust = trustedBeats * cluster.DefaultHeartbeat
 
-// sources holds the latest load from each source. Node.slotsMu guards it.
+// sources holds the latest load from each source. Node.slotsMu guards the sources.
 type sources struct {
 	beat     load.Load // load of the last heartbeat or scrape
 	from     Origin    // of beat

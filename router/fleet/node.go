@@ -40,8 +40,8 @@ type Node struct {
 	IDHash uint64 // for rendezvous hashing; the same in every router
 	Source Source
 	Pool   *relay.Pool // the fleet closes it after the node has left and its last request has ended
-	// Health is the health of the node. Eligible and Acquire consult it before they let a request
-	// in.
+	// Health is the health of the node. Eligible and Acquire consult Health before they let a
+	// request in.
 	Health health.Node
 
 	info     atomic.Pointer[Info]

@@ -84,7 +84,7 @@ func (f *Fleet) Peers() []netip.AddrPort {
 }
 
 // TakePaths reads the counts of at most 64 nodes; the nodes take turns. A node without counts gets
-// a nil Path. One goroutine calls it.
+// a nil Path. One goroutine calls TakePaths.
 func (f *Fleet) TakePaths(read func(netip.AddrPort) (Counts, bool), now time.Time) {
 	nodes := f.Load().Nodes
 	for range min(len(nodes), pathsAtOnce) {

@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// maxProblems bounds the problems kept at a time. A problem beyond it is only logged.
+// maxProblems bounds the problems kept at a time. A problem beyond the bound is only logged.
 const maxProblems = 2 * maxNodes
 
 // subject is the thing that a problem is about. The problem ends when the subject is removed.

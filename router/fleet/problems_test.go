@@ -20,7 +20,8 @@ func (f *Fleet) subjects() (all []string) {
 	return all
 }
 
-// still returns a fleet that runs no goroutine. The test handles its events; its log is discarded.
+// still returns a fleet that runs no goroutine. The test handles the fleet's events; the fleet's
+// log is discarded.
 func still(t *testing.T, backends ...Backend) *Fleet {
 	t.Helper()
 	f, err := New(Options{Backends: backends, Logger: slog.New(slog.DiscardHandler)})
@@ -93,8 +94,8 @@ func TestProblemsOfNodesThatLeaveEtcd(t *testing.T) {
 	}
 }
 
-// TestAPlaceThatIsNone checks a heartbeat with an unusable address. The node serves without it, and
-// the problem stays until the agent names another address.
+// TestAPlaceThatIsNone checks a heartbeat with an unusable address. The node serves without that
+// address, and the problem stays until the agent names another address.
 func TestAPlaceThatIsNone(t *testing.T) {
 	f := still(t)
 	put := func(place string) {

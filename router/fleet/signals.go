@@ -86,7 +86,7 @@ func (f *Fleet) openStream(at streamAt) *agentSignals {
 	return s
 }
 
-// leaveSignals takes the node off its agent's stream. The stream ends with its last node.
+// leaveSignals takes the node off its agent's stream. The stream ends with the agent's last node.
 func (f *Fleet) leaveSignals(m *member) {
 	s := f.streams[m.signalsAt]
 	if s == nil {

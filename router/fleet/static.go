@@ -36,7 +36,7 @@ func (s *staticState) names() (names []string) {
 	return names
 }
 
-// urls lists the backends with a DNS name. An error begins with this list.
+// urls lists the backends with a DNS name. An error begins with the list of urls.
 func (s *staticState) urls(name string) string {
 	var all []string
 	for _, b := range s.backends {
@@ -65,8 +65,9 @@ func prepare(backends []Backend) ([]prepared, error) {
 }
 
 // Reload replaces the static backends and reads the files they name. A node with the same id and
-// URL stays, with its models, health and requests in flight. When its key or CA has changed, its
-// next requests and checks use new connections. A removed node finishes its requests.
+// URL stays, with its models, health and requests in flight. When a node's key or CA has changed,
+// the node's next requests and checks use new connections. A removed node finishes its running
+// requests.
 //
 // A bad list is refused and changes nothing. Reload returns nil once the list is in force. With the
 // error of ctx the list never comes into force. Run must be running.

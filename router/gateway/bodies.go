@@ -25,8 +25,8 @@ func (g *Gateway) headRead(h *fasthttp.RequestHeader) fasthttp.RequestConfig {
 }
 
 // faultOf returns the error of a head that must not be answered, or nil. A body with two framings
-// ends elsewhere for a proxy in front than for the router. The bytes behind it would then count as
-// another client's request.
+// ends elsewhere for a proxy in front than for the router. The bytes behind that body would then
+// count as another client's request.
 func faultOf(h *fasthttp.RequestHeader) *apierror.Error {
 	if v := h.Protocol(); string(v) != "HTTP/1.1" && string(v) != "HTTP/1.0" {
 		return errVersion

@@ -48,7 +48,7 @@ const (
 	refused                // the router answered with an error of its own; nothing was relayed
 )
 
-// callMethods are a call's methods, bound once. Passing them allocates nothing.
+// callMethods are a call's methods, bound once. Passing bound methods allocates nothing.
 type callMethods struct{ sending, left, parked, giveBody func() }
 
 var callNumbers atomic.Uint64
@@ -72,7 +72,7 @@ func (g *Gateway) begin(ctx *fasthttp.RequestCtx, api scan.API, p plan.Plan) *ca
 	return c
 }
 
-// answer calls read to read the request. Then the call's plan answers it.
+// answer calls read to read the request. Then the call's plan answers the request.
 func (c *call) answer(read func(*call) *apierror.Error) {
 	g := c.g
 	defer g.survive(c)

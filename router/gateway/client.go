@@ -20,7 +20,7 @@ import (
 
 // arrival holds the bytes known so far of the request being read from a connection. arrival
 // describes a request that never becomes complete. Except for its Body, only the connection's
-// goroutine uses it.
+// goroutine uses an arrival.
 type arrival struct {
 	intake.Body
 
@@ -58,8 +58,8 @@ func isTimeout(err error) bool {
 	return errors.As(err, &t) && t.Timeout()
 }
 
-// named sets line to the method and path of a parsed head. Before it, line may begin with bytes
-// that preceded the head on the connection.
+// named sets line to the method and path of a parsed head. Before the call, line may begin with
+// bytes that preceded the head on the connection.
 func (a *arrival) named(h *fasthttp.RequestHeader) {
 	a.n = copy(a.line[:], h.Method())
 	if a.n < len(a.line) {
@@ -107,7 +107,7 @@ type parker struct {
 	leaving sync.WaitGroup // parked connections whose goroutine has not returned yet
 }
 
-// park is Parking.Park until end is called; then it refuses.
+// park is Parking.Park until end is called; then park refuses.
 func (r *parker) park(c *plain, since time.Time) bool {
 	r.mu.RLock()
 	defer r.mu.RUnlock()

@@ -1,6 +1,6 @@
 // Package gateway is the router's OpenAI-compatible port. The gateway reads requests and relays the
 // answers. The gateway answers health, model lists and errors itself and hands inference to
-// router/plan. Each of its errors has the envelope of the client's API.
+// router/plan. Each of the gateway's errors has the envelope of the client's API.
 package gateway
 
 import (
@@ -89,8 +89,8 @@ type door struct {
 	empty    chan struct{} // signalled when the last connection closes after over
 }
 
-// New makes a gateway. With forwardAuth it passes the client's Authorization to backends without a
-// key of their own.
+// New makes a gateway. With forwardAuth the gateway passes the client's Authorization to backends
+// without a key of their own.
 func New(p Parts, l Limits, forwardAuth bool) *Gateway {
 	g := &Gateway{
 		plans: p.Plans, scans: p.Scans, fleet: p.Fleet, metrics: p.Metrics,
@@ -134,7 +134,7 @@ func (s serverLog) Printf(format string, args ...any) {
 }
 
 // Serve accepts connections from l until Shutdown, or until l is closed. With t the connections
-// speak TLS. After Shutdown it closes l and returns nil.
+// speak TLS. After Shutdown Serve closes l and returns nil.
 func (g *Gateway) Serve(l net.Listener, t *tls.Config) error {
 	g.door.mu.Lock()
 	closed := g.door.closed
@@ -171,8 +171,8 @@ func (g *Gateway) Retire() error {
 	return g.stopAccepting()
 }
 
-// Shutdown stops accepting and waits for running requests until ctx ends. Then it ends them; a
-// stream gets an error event. Shutdown may be called before Serve.
+// Shutdown stops accepting and waits for running requests until ctx ends. Then Shutdown ends the
+// requests; a stream gets an error event. Shutdown may be called before Serve.
 func (g *Gateway) Shutdown(ctx context.Context) error {
 	defer g.bodies.Close()
 	if err := g.stopAccepting(); err != nil {

@@ -160,7 +160,7 @@ func newLane(t *testing.T, n int, secure bool) *lane {
 	return ln
 }
 
-// open serves clients until the test ends. Then it closes everything.
+// open serves clients until the test ends. Then open closes everything.
 func (ln *lane) open(secure bool, closeAll func()) {
 	l := listen(ln.t)
 	transport := &http.Transport{}

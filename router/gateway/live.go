@@ -5,7 +5,7 @@ import (
 	"sync/atomic"
 )
 
-// liveCalls is the set of calls whose request is out at a node. A shutdown ends these calls. The
+// liveCalls is the set of calls whose request is out at a node. A shutdown ends all live calls. The
 // set has 16 parts, so the request path does not wait for one lock.
 type liveCalls [16]liveShard
 

@@ -124,7 +124,7 @@ func TestShutdownWhileServing(t *testing.T) {
 }
 
 // TestPickAfterShutdown checks a request that was still being read when the running requests were
-// ended. The request ends when it begins to run.
+// ended. The request ends as soon as it begins to run.
 func TestPickAfterShutdown(t *testing.T) {
 	g := bare(t)
 	ctx := contextAt(t, g)

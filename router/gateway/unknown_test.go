@@ -24,7 +24,7 @@ import (
 )
 
 // TestUnknownModelsWhileABackendIsSilent checks the error for an unknown model. At first the silent
-// backend may serve it; later no node does. Inference requests and /v1/models give the same answer.
+// backend may serve it; later no node does. Inference requests and /v1/models give the same error.
 func TestUnknownModelsWhileABackendIsSilent(t *testing.T) {
 	silent := listen(t)
 	defer silent.Close() // it accepts no connections

@@ -50,12 +50,14 @@ const (
 	windowMin           = 10 // outcomes before the failure ratio of the last 32 counts; a ratio of one half opens
 	winsToClose         = 3
 	// checksToClose checks in a row, over checkedFor at least, close a half-open breaker. Health
-	// checks count if they detect the fault that opened it; otherwise only completion checks count.
+	// checks count if they detect the fault that opened the breaker; otherwise only completion
+	// checks count.
 	checksToClose = 3
 	checkedFor    = 2 * time.Second
 	backoffFirst  = 250 * time.Millisecond
 	// backoffLast is short so that a recovered node has its share back within 2 s. At most one
-	// request a second tries a node that goes on failing; it is then retried at another node.
+	// request a second tries a node that goes on failing; that request is then retried at another
+	// node.
 	backoffLast = time.Second
 	// trialEvery is the wait for the outcome of earlier trial requests before another one may go.
 	trialEvery = 500 * time.Millisecond
@@ -122,8 +124,8 @@ const (
 	checkWell    check = iota
 	checkFailed        // no answer in time, or a bad one
 	checkRefused       // no process listens
-	// checkConfirmed is checkRefused after a request's connection has failed. Both together open
-	// the breaker.
+	// checkConfirmed is checkRefused after a request's connection has failed. A refused check and a
+	// failed connection together open the breaker.
 	checkConfirmed
 )
 
@@ -133,7 +135,7 @@ type transition struct {
 	why      string
 }
 
-// unlock unlocks b.mu. Then it reports the change of state that was made under the lock, if any.
+// unlock unlocks b.mu. Then unlock reports the change of state made under the lock, if any.
 func (b *breaker) unlock() {
 	t := b.said
 	b.said = transition{}
@@ -269,7 +271,7 @@ func (b *breaker) countHealthy(o Outcome, now time.Time) {
 	}
 }
 
-// fail opens the breaker. When requests hang, it sets the node aside instead, because only an
+// fail opens the breaker. When requests hang, fail sets the node aside instead, because only an
 // answered completion proves anything then.
 func (b *breaker) fail(o Outcome, now time.Time) {
 	if o == Timeout {

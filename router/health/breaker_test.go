@@ -226,7 +226,7 @@ func TestBusyAnswers(t *testing.T) {
 }
 
 // TestChangesAreToldWithoutTheLock checks that the callback of a change runs without the lock. The
-// callback may take its time.
+// callback of a change may take its time.
 func TestChangesAreToldWithoutTheLock(t *testing.T) {
 	var b breaker
 	var told []State

@@ -17,7 +17,7 @@ type broken struct {
 	failed      time.Time
 
 	// closedAt is the last check made because the node had closed a connection. The watching
-	// goroutine owns it.
+	// goroutine owns closedAt.
 	closedAt time.Time
 }
 

@@ -175,8 +175,8 @@ func (c *checker) round(ctx context.Context) {
 	}
 }
 
-// checkHealth asks /health when that is due. Before it counts the node as well, it asks the
-// subject.
+// checkHealth asks /health when that is due. checkHealth asks the subject before it counts the node
+// as well.
 func (c *checker) checkHealth(ctx context.Context) {
 	now, last := time.Now(), c.checkedAt
 	doubted := c.doubted.Swap(false)

@@ -97,7 +97,7 @@ func (b *breaker) answers() bool {
 func (n *Node) ReportDoubt(request uint64, peers float64) { n.breaker.doubt(request, peers) }
 
 // Doubt returns the share of ReportDoubt's errors in the node's last answers. ok is false for a
-// node without answers; its ratio must not be compared.
+// node without answers; do not compare the ratio of such a node.
 func (n *Node) Doubt() (ratio float64, ok bool) {
 	b := &n.breaker
 	if State(b.state.Load()) != Healthy && !b.answers() {

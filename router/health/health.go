@@ -1,7 +1,7 @@
 // Package health follows how well each node is and takes unwell nodes out of service. A breaker
 // counts the outcomes of requests and checks. Suspicion follows unacknowledged packets. Package
-// patience below it judges whether an answer takes too long. router/fleet knows the nodes and their
-// models; health does not import it.
+// patience judges whether an answer takes too long. router/fleet knows the nodes and their models;
+// health does not import it.
 package health
 
 import (

@@ -125,7 +125,7 @@ func (n *Node) eject() {
 	n.suspicion.drop()
 }
 
-// silent opens the breaker of a node in service. silent returns true if it did.
+// silent opens the breaker of a node in service. silent returns true if it has opened the breaker.
 func (b *breaker) silent() bool {
 	b.mu.Lock()
 	defer b.unlock()
@@ -137,8 +137,8 @@ func (b *breaker) silent() bool {
 	return false
 }
 
-// weigh returns how many packets in a row the node has left unanswered. weigh takes them from one
-// connection, provided that no other connection has received anything since. heard is the time
+// weigh returns how many packets in a row the node has left unanswered. weigh counts the packets of
+// one connection, provided that no other connection has received anything since. heard is the time
 // since the last answered check; last is the time since the last sign of life on any way.
 func weigh(links []relay.Link, heard time.Duration) (lost int, last time.Duration) {
 	for i := range links {

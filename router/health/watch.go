@@ -13,8 +13,8 @@ import (
 // them that are in use.
 const (
 	lookEvery = 50 * time.Millisecond
-	// looksAtOnce bounds the connections of one round; they take turns. At about 1 µs each the
-	// looks cost at most 2 % of a core.
+	// looksAtOnce bounds the connections of one round; the connections take turns. At about 1 µs
+	// each the looks cost at most 2 % of a core.
 	looksAtOnce = 1024
 	looksMin    = 4  // of a node
 	looksMax    = 64 // of a node
@@ -30,7 +30,7 @@ type Watch struct {
 }
 
 // NewWatch returns a watch over nodes. lag is called with the age of each kernel event at its look;
-// it may be nil.
+// lag may be nil.
 func NewWatch(nodes iter.Seq[*Node], lag func(time.Duration)) *Watch {
 	return &Watch{nodes: nodes, lag: lag, told: make(chan told, toldQueue)}
 }

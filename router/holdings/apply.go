@@ -126,7 +126,8 @@ func (c *cache) names(w *cognitorav1.WatchResponse) {
 	}
 }
 
-// nameBytes is the length of a digest in the stream. The index knows a block by this prefix.
+// nameBytes is the length of a digest in the stream. The index knows a block by this prefix of its
+// digest.
 const nameBytes = 8
 
 // blocks takes the tier sets of some blocks.

@@ -52,9 +52,9 @@ type engine struct {
 	node  string
 	epoch uint64
 	ref   residency.Ref // holder for its own memory
-	// near is the holder for own memory or host memory. far is the holder for those or disk. An
-	// engine that reports only its own memory has neither, because each holder makes index lookups
-	// slower.
+	// near is the holder for own memory or host memory. far is the holder for own memory, host
+	// memory or disk. An engine that reports only its own memory has neither, because each holder
+	// makes index lookups slower.
 	media     bool
 	near, far residency.Ref
 	model     atomic.Pointer[string] // model of its blocks; nil: it has reported no block yet

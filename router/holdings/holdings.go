@@ -9,8 +9,8 @@
 // count for an engine. A block without a known parent has no place in that index. A prompt that
 // reaches such a block is looked up block by block from there (loose.go).
 //
-// The result for each tier is exact. For two tiers together it is the longer one's result. The
-// result is too short only if one tier fills a gap of the other.
+// The result for each tier is exact. For two tiers together the result is that of the longer one.
+// The result is too short only if one tier fills a gap of the other.
 package holdings
 
 import (
@@ -331,8 +331,8 @@ func (m *Map) Stats() Stats {
 // errStream ends a stream whose messages contradict each other. The stream then begins anew.
 var errStream = errors.New("holdings: the residency stream skips or contradicts itself")
 
-// errMedia begins a stream anew because an engine has blocks outside its own memory. All its blocks
-// then get the holders for that.
+// errMedia begins a stream anew because an engine has blocks outside its own memory. All blocks of
+// that engine then get the holders for that.
 var errMedia = errors.New("holdings: an engine of the host uses more than its own memory")
 
 // These constants bound the connection to a daemon.

@@ -38,7 +38,7 @@ func (l *loose) tiers(key uint64) uint8 {
 	return 0
 }
 
-// set stores the tiers of a block. Zero tiers remove it.
+// set stores the tiers of a block. Zero tiers remove the block.
 func (l *loose) set(key uint64, tiers uint8) {
 	words := l.words.Load()
 	if words == nil {

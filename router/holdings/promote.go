@@ -33,7 +33,7 @@ type Promotion struct {
 	// Digests holds consecutive blocks, 32 bytes each, the last block first.
 	Digests []byte
 	// Before is the number of wanted blocks before those in Digests. The blocks' digests are
-	// unknown; the daemon finds them as parents.
+	// unknown; the daemon finds these blocks as parents.
 	Before int
 
 	cache *cache

@@ -9,7 +9,7 @@ import (
 )
 
 // TestPromotionBounds checks that a promotion beyond the bound is dropped and counted. A failed one
-// is counted and frees its place. None of this allocates.
+// is counted and frees its place. Refused and failed promotions must not allocate.
 func TestPromotionBounds(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "kv.sock")
 	d := startDaemon(t, path)

@@ -10,7 +10,7 @@ import (
 const maxSpaces = 256
 
 // spaces holds the namespaces and layers that daemons have reported. A promotion must name its
-// namespace.
+// namespace by name.
 type spaces struct {
 	mu   sync.Mutex
 	list []space

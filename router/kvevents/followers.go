@@ -1,6 +1,6 @@
 // Package kvevents lets the router follow the KV events of static backends, as an agent does for
-// its engine. The blocks go into a residency index of this process. router/holdings watches that
-// index as it watches a cache daemon.
+// its engine. The blocks of these engines go into a residency index of this process.
+// router/holdings watches that index as it watches a cache daemon.
 package kvevents
 
 import (

@@ -87,7 +87,7 @@ func (v verdict) blames() bool {
 	return v < tooOld && v != answered
 }
 
-// try asks the node at place at of the pool. The spare attempt holds its slot.
+// try asks the node at place at of the pool. The spare attempt holds a slot of that node.
 func (l *Leg) try(at int) verdict {
 	now := time.Now()
 	a := l.spare()
@@ -143,8 +143,8 @@ func (l *Leg) put(a *attempt, v verdict, err error) {
 	l.drop(a)
 }
 
-// GiveUp ends the running attempt if another node can be asked. The patience tracker calls it with
-// its lock held.
+// GiveUp ends the running attempt if another node can be asked. The patience tracker calls GiveUp
+// with its lock held.
 func (l *Leg) GiveUp(v patience.Verdict) (given bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -169,7 +169,7 @@ func (l *Leg) GiveUp(v patience.Verdict) (given bool) {
 }
 
 // Prefilled notes that the node now holds the prompt of an unstreamed request. The patience tracker
-// calls it with its lock held when the prompt should have been computed.
+// calls Prefilled with its lock held when the prompt should have been computed.
 func (l *Leg) Prefilled() {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -14,8 +14,8 @@ import (
 )
 
 // BenchmarkPick measures the way from a body in memory to the chosen node, with eight nodes. In
-// turns with it runs a loop that only scans and hashes the same bytes. pick/floor is the ratio of
-// the two medians.
+// turns with that, BenchmarkPick runs a loop that only scans and hashes the same bytes. pick/floor
+// is the ratio of the two medians.
 func BenchmarkPick(b *testing.B) {
 	d := start(b, 8)
 	for _, size := range []int{2 << 10, 220 << 10} {

@@ -146,9 +146,9 @@ func (l *Leg) lastResort() bool {
 	return found
 }
 
-// leaveOut removes the suspects from the candidates. suspects is their number. leaveOut keeps them
-// if they are more than half, because then the network is more likely at fault, or no other node is
-// left.
+// leaveOut removes the suspects from the candidates. suspects is the number of suspects. leaveOut
+// keeps the suspects if they are more than half, because then the network is more likely at fault,
+// or no other node is left.
 func (l *Leg) leaveOut(suspects int, suspect func(at int32) bool) {
 	if suspects == 0 || 2*suspects > len(l.picks.cands) {
 		return
@@ -156,8 +156,8 @@ func (l *Leg) leaveOut(suspects int, suspect func(at int32) bool) {
 	l.keep(func(at int32) bool { return !suspect(at) }) // a node may have become suspect since the count
 }
 
-// admitOthers counts others' requests only while queued. The count of their running requests may be
-// seconds old, so it refuses no request. If all nodes seem full with others' requests, a node
+// admitOthers counts others' requests only while queued. The count of others' running requests may
+// be seconds old, so it refuses no request. If all nodes seem full with others' requests, a node
 // without a queue is asked.
 func (l *Leg) admitOthers() (changed bool) {
 	for i, at := range l.picks.able {

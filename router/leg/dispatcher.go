@@ -40,8 +40,8 @@ type Options struct {
 	StallFloor    time.Duration
 	MaxNodes      int  // nodes tried after the first
 	Feedback      bool // learn from cached-token counts; asks engines for usage
-	// Random draws 64 bits for a pick. The default is rand.Uint64. A simulation sets its own, to be
-	// repeatable.
+	// Random draws 64 bits for a pick. The default is rand.Uint64. A simulation sets its own
+	// Random, to be repeatable.
 	Random func() uint64
 }
 
@@ -90,7 +90,7 @@ func New(p Parts, o Options) *Dispatcher {
 	return d
 }
 
-// Arrived counts one request of a client. The retry budget is a share of these.
+// Arrived counts one request of a client. The retry budget is a share of the arrived requests.
 func (d *Dispatcher) Arrived() { d.budget.Request() }
 
 // Run watches waiting legs until ctx ends. Run gives up attempts that are overdue compared with

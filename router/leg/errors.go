@@ -78,8 +78,8 @@ func Ended(r *request.Request) *apierror.Error {
 	return ErrClientLeft
 }
 
-// Resolve finds the model with the given name or alias in s. Without a name it returns the only
-// model of s. Resolve's error fits a request for an unknown model.
+// Resolve finds the model with the given name or alias in s. Without a name Resolve returns the
+// only model of s. Resolve's error fits a request for an unknown model.
 func Resolve(s *fleet.Snapshot, name []byte) (view *fleet.ModelView, err *apierror.Error) {
 	if len(name) == 0 {
 		view = s.Sole()

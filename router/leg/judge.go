@@ -14,15 +14,16 @@ import (
 
 // These rules judge a node's health by its requests:
 //
-//  - A connection that is refused, breaks or does not speak HTTP/1.1 counts against the node. So
-//    does a late first byte. A refused or broken connection causes a check at once.
+//  - A connection that is refused, breaks or does not speak HTTP/1.1 counts against the node. A
+//    late first byte counts against the node too. A refused or broken connection causes a check at
+//    once.
 //  - An answer below 500 counts for the node, and so does 501 (the engine lacks the endpoint). But
 //    429 counts for nothing: a busy node is well, but it has not shown that it answers.
 //  - Any other 5xx may be the request's fault. A 5xx counts in full when another node answers the
 //    same request below 500. A 5xx counts for neither node when another node answers the same 5xx.
-//    Without another node's answer it is a doubt, which counts weakly; see health.Node.ReportDoubt.
-//    No other answer comes when there is no other node, the retry budget is spent, the node is
-//    pinned, or the others failed otherwise.
+//    Without another node's answer a 5xx is a doubt, which counts weakly; see
+//    health.Node.ReportDoubt. No other answer comes when there is no other node, the retry budget
+//    is spent, the node is pinned, or the others failed otherwise.
 //  - A node out of service for server errors alone, or only returning, is asked when no other node
 //    is left or has room. A breaker thus never makes things worse than the errors that opened it.
 
@@ -149,9 +150,10 @@ func (p *pool) doubt(n *member) float64 {
 }
 
 // A request goes to its first node and to retry.max_nodes further nodes at most. A request may
-// itself be the cause that ends engines. So after a broken connection at most one more node gets
+// itself be the cause that ends engines. So, after a broken connection at most one more node gets
 // it, unless other requests of that node broke at about the same time, which shows another cause. A
-// node whose connection failed never had the request; only retry.max_nodes bounds these.
+// node whose connection failed never had the request; only retry.max_nodes bounds the nodes whose
+// connection failed.
 
 // reset is a connection that broke before the answer.
 type reset struct {
@@ -247,8 +249,8 @@ func (c *complaints) rest(now time.Time) (count int64, ok bool) {
 	return count, count > 0
 }
 
-// complain logs a failed attempt. The breaker logs repeated failures; this line reports the lost
-// request.
+// complain logs a failed attempt. The breaker logs repeated failures; complain's line reports the
+// lost request.
 func (l *Leg) complain(n *member, reason string, detail any) {
 	count, ok := n.complaints.due(time.Now())
 	if !ok {

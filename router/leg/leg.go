@@ -34,7 +34,8 @@ type Question struct {
 	// each attempt with the client's original body.
 	Edit func(e *scan.Edits)
 	// Continues says that the answer continues one that the client has begun to receive. The
-	// continuing answer's first event is then not the client's first event. plan.Task.Run sets it.
+	// continuing answer's first event is then not the client's first event. plan.Task.Run sets
+	// Continues.
 	Continues bool
 }
 
@@ -139,7 +140,7 @@ func emptied[T any](s []T) []T {
 
 // Do finds a node that answers and waits for the first sign of its answer: the head and, for a
 // stream, the first body event. Do returns nil once the place has taken an answer, which may be an
-// engine's own error. Otherwise it returns the router's own error. Call Finish in either case.
+// engine's own error. Otherwise Do returns the router's own error. Call Finish in either case.
 func (l *Leg) Do() *apierror.Error {
 	d := l.d
 	if l.began = l.Request.Received; l.Request.Life.Started() {
@@ -366,7 +367,7 @@ func (l *Leg) NodeID() string {
 	return l.now.node.ID
 }
 
-// Asked returns the answering node. Without one it returns the last node asked, or "".
+// Asked returns the answering node. If no node answers, Asked returns the last node asked, or "".
 func (l *Leg) Asked() string {
 	asked := l.tries.asked
 	if id := l.NodeID(); id != "" || len(asked) == 0 {

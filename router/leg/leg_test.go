@@ -150,8 +150,8 @@ func TestPickDoesNotAllocate(t *testing.T) {
 	}
 }
 
-// allocations returns the number of allocations of a pick. The engines and their probes in the same
-// process allocate now and then. The pick's own allocations show in every run.
+// allocations returns the number of allocations of a pick. The engines and their probes allocate
+// now and then in the same process. The pick's own allocations show in every run.
 func allocations(t *testing.T, d *Dispatcher, r *request.Request, l *Leg, body []byte) float64 {
 	t.Helper()
 	least := math.Inf(1)

@@ -15,7 +15,7 @@ import (
 // Work is the kind of work that a leg wants from a node.
 type Work uint8
 
-// These are the kinds of work. Each has its own nodes, patience and statistics.
+// These are the kinds of work. Each kind of work has its own nodes, patience and statistics.
 const (
 	Answer  Work = iota // an answer, from nodes of roles both and decode
 	Prefill             // the prompt's KV blocks, from nodes of role prefill

@@ -88,7 +88,7 @@ func (c *Client) follow(ctx context.Context) (told bool, err error) {
 	return true, c.hear(ctx, conn)
 }
 
-// hear receives messages until a failure, or until ctx ends; then it returns the cause of ctx.
+// hear receives messages until a failure, or until ctx ends; then hear returns the cause of ctx.
 func (c *Client) hear(ctx context.Context, conn *wire.Conn) error {
 	for {
 		_ = conn.SetReadDeadline(time.Now().Add(wire.Silence))
@@ -130,7 +130,7 @@ func (c *Client) renew(ctx context.Context, counts *bpf.PeerCounts) {
 	c.o.Fleet.Renew(ctx)
 }
 
-// greet exchanges the greetings. counts is nil if they cannot be read, which greet logs.
+// greet exchanges the greetings. counts is nil if the counts cannot be read, which greet logs.
 func (c *Client) greet(ctx context.Context, conn *wire.Conn) (counts *bpf.PeerCounts, err error) {
 	_ = conn.SetDeadline(time.Now().Add(helloLimit))
 	if ctx.Err() != nil { // a deadline set after the end of ctx may have replaced the one set at the end

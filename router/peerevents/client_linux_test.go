@@ -163,7 +163,7 @@ func TestClientIsRefused(t *testing.T) {
 }
 
 // TestWhatFollowsTheEnd checks that no step waits for the agent once ctx has ended. A step may set
-// its deadline after the end has set one.
+// its deadline after the end of ctx has set one.
 func TestWhatFollowsTheEnd(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "s")
 	l, err := net.Listen("unix", path)

@@ -53,7 +53,7 @@ func New(p Parts) *Planner {
 // one leg embeds OneLeg.
 type Plan interface {
 	// Answer runs legs until one of them has an answer for the client (Task.Run with Task.Client).
-	// If none has, it returns the router's own error.
+	// If no leg has an answer, Answer returns the router's own error.
 	Answer(t *Task) *apierror.Error
 	// Follows says whether further legs may follow the leg whose answer goes to the client. The
 	// request then keeps its body.
@@ -64,7 +64,7 @@ type Plan interface {
 	// sse.MaxEventBytes goes to the client without a call, after the withheld ones.
 	Event(t *Task, e sse.Event, out []byte, at time.Time) (rest []byte, enough bool)
 	// End is called when the answer of the leg has ended; o says how. End appends to out the last
-	// bytes for the client. more says that another leg follows, which Next runs; it must be false
+	// bytes for the client. more says that another leg follows, which Next runs; more must be false
 	// unless Follows returned true. Withheld events are dropped if another leg follows, and sent
 	// otherwise.
 	End(t *Task, out []byte, o relay.Outcome) (rest []byte, more bool)
@@ -135,7 +135,7 @@ func (p *Planner) Begin(t *Task, client answer.Place, plan Plan) {
 }
 
 // Answer lets the plan answer the request. Answer returns nil once the client's place has taken an
-// answer, which may be an engine's own error. Otherwise it returns the router's own error. Call
+// answer, which may be an engine's own error. Otherwise Answer returns the router's own error. Call
 // Finish in either case.
 func (t *Task) Answer() *apierror.Error {
 	t.planner.parts.Legs.Arrived()
@@ -145,7 +145,7 @@ func (t *Task) Answer() *apierror.Error {
 	return t.plan.Answer(t)
 }
 
-// Run ends the leg before, if there was one. Then it sends a leg with question q whose answer goes
+// Run ends the leg before, if there was one. Then Run sends a leg with question q whose answer goes
 // to place.
 func (t *Task) Run(q leg.Question, place answer.Place) *apierror.Error {
 	t.endLeg()

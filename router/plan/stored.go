@@ -116,7 +116,7 @@ func isResponseID(id []byte) bool {
 	return len(id) > 0 && len(id) <= maxResponseID
 }
 
-// search is a running search. Each of its legs asks one node and captures the answer.
+// search is a running search. Each leg of a search asks one node and captures the answer.
 type search struct {
 	p       *Planner
 	request *request.Request

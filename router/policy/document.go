@@ -34,8 +34,8 @@ func (e *FieldError) Error() string {
 // {"mode":…,"weights":{"kv":…,"load":…,"power":…,"capacity":…,"pending":…},
 // "tiers":{"device":…,"host":…,"disk":…},"epsilon":…,"max_share":…,"max_queue":…,
 // "ttft_slo_ms":…,"run_delay_ms":…,"retransmit_pct":…}, or the flat form with the weights at the
-// top. An absent key gets its default. Parse accepts or refuses the whole document. Parse's error
-// joins one FieldError per problem.
+// top. A key missing in the document gets its default. Parse accepts or refuses the whole document.
+// Parse's error joins one FieldError per problem.
 func Parse(doc []byte) (*Policy, error) {
 	if len(doc) > documentMax {
 		return nil, fmt.Errorf("policy: %d bytes, at most %d are read", len(doc), documentMax)
@@ -94,7 +94,7 @@ func (p *Policy) faults(section string) (errs []error) {
 	return errs
 }
 
-// MarshalJSON writes the nested form. Parse reads it back to an equal policy.
+// MarshalJSON writes the nested form. Parse reads the nested form back to an equal policy.
 func (p *Policy) MarshalJSON() ([]byte, error) {
 	type weights struct {
 		KV       float64 `json:"kv"`

@@ -66,16 +66,17 @@ func (m Mode) String() string {
 // ModeNames lists all modes.
 func ModeNames() []string { return slices.Clone(modeNames[:]) }
 
-// Counts says whether Pick's r must come from a counter that grows by one for every pick. Otherwise
-// r is random.
+// Counts says whether Pick's r must come from a counter that grows by one for every pick. In the
+// other modes r is random.
 func (m Mode) Counts() bool { return m == RoundRobin }
 
-// Policy says how to pick. Policy is immutable once published. To change it, publish a new one.
+// Policy says how to pick. Policy is immutable once published. To change the policy, publish a new
+// one.
 type Policy struct {
 	Mode                      Mode
 	KV, Load, Power, Capacity float64 // weights, 0 to 1 each, not all 0
 	// Pending is the weight of waiting prefill against overlap, 0 to 1. One waiting prompt of this
-	// one's size takes it off the overlap once.
+	// one's size lowers the overlap by Pending.
 	Pending float64
 	Tiers   Tiers
 	Epsilon float64 // scores this close to the best count as equal, 0 to 1
@@ -138,9 +139,9 @@ func (c *Candidate) told() *load.Load {
 }
 
 // Key identifies a prompt's conversation when candidates tie. The key is the digest of the last
-// full block of the first user turn, or the session id. Pick asks for it at most once, and only
-// when at least two candidates tie, because it may have to hash that far. 0 means that the prompt
-// has no key; the tie is then broken at random.
+// full block of the first user turn, or the session id. Pick asks for the key at most once, and
+// only when at least two candidates tie, because it may have to hash that far. 0 means that the
+// prompt has no key; the tie is then broken at random.
 type Key interface{ RendezvousKey() uint64 }
 
 // Pick returns the index of the chosen node, or -1 when no candidate has room. key may be nil. r is

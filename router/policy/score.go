@@ -112,9 +112,9 @@ func (f *fleet) util(c *Candidate) float64 {
 	return min(used, 1)
 }
 
-// apart returns the excess of v over twice the mean of the other known values. A figure that is the
-// same at all nodes then counts for none. n is the number of known values, v included, and sum is
-// their sum. apart returns 0 if v is unknown or the only value.
+// apart returns the excess of v over twice the mean of the other known values. A figure common to
+// all nodes then counts for none. n is the number of known values, v included, and sum is their
+// sum. apart returns 0 if v is unknown or the only value.
 func apart(v, sum float64, n int) float64 {
 	if !known(v) || n < 2 {
 		return 0

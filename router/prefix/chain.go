@@ -7,8 +7,8 @@ import "slices"
 const MaxChain = 1 << 16
 
 // Chain is the sequence of a prompt's blocks, hashed as far as needed. Chain also holds the scratch
-// space of the Index's calls for this request. The zero value is an empty prompt. Reset makes it
-// reusable without allocation. One goroutine at a time uses a Chain.
+// space of the Index's calls for this request. The zero value is an empty prompt. Reset makes a
+// Chain reusable without allocation. One goroutine at a time uses a Chain.
 type Chain struct {
 	text   []byte   // from block base on
 	tokens []uint32 // set instead of text
@@ -24,9 +24,9 @@ type Chain struct {
 	sent    sentState // set by Record: the beliefs about the node at the dispatch
 }
 
-// Reset makes c the chain of a prompt given as text or, if text is empty, as token ids. Both are
-// aliased. Text and tokens must not change until Record has returned, which finishes the chain, or
-// until the next Reset.
+// Reset makes c the chain of a prompt given as text or, if text is empty, as token ids. Text and
+// token ids are aliased. Text and tokens must not change until Record has returned, which finishes
+// the chain, or until the next Reset.
 func (c *Chain) Reset(seed Digest, text []byte, tokens []uint32) {
 	c.keys, c.tagged, c.digests, c.parent = c.keys[:0], c.tagged[:0], c.digests[:0], fromDigest(&seed)
 	c.walk = c.walk[:0]
@@ -62,8 +62,8 @@ func (c *Chain) Continue(text []byte) {
 	c.length = float64(c.base) + float64(len(text))/BlockBytes
 }
 
-// Lengthen adds bytes to the length of a prompt of MaxChain blocks. The text of these bytes is not
-// given.
+// Lengthen adds bytes to the length of a prompt of MaxChain blocks. The text of the added bytes is
+// not given.
 func (c *Chain) Lengthen(bytes int) { c.length += float64(bytes) / BlockBytes }
 
 // Blocks returns the number of full blocks of the prompt, at most MaxChain. Only full blocks have

@@ -1,8 +1,9 @@
 // Package prefix predicts which node holds which part of a prompt.
 //
 // A prompt is cut into blocks of 16 tokens. Each block has a digest that covers everything before
-// it (Chain). The Index records which block was sent to which node. From that it predicts how much
-// of a new prompt each node has in its KV cache (Match). The engines' reports correct it (Observe).
+// it (Chain). The Index records which block was sent to which node. From these records the Index
+// predicts how much of a new prompt each node has in its KV cache (Match). The engines' reports
+// correct the predictions (Observe).
 package prefix
 
 import (
@@ -22,8 +23,8 @@ const (
 	BlockBytes = 64
 )
 
-// seedDomain begins the seed of every chain. Change it with the digest scheme, so that old and new
-// digests never match.
+// seedDomain begins the seed of every chain. Change seedDomain with the digest scheme, so that old
+// and new digests never match.
 const seedDomain = "cognitora.seq.v1\x00"
 
 // Seed returns the digest before the first block. Prompts for different models, adapters or tenant

@@ -17,7 +17,7 @@ type Observation struct {
 	// observation.
 	PromptTokens, CachedTokens int64
 	// EngineBlockTokens is the size of the engine's own cache blocks. The engine rounds its count
-	// to it. 0 means 16.
+	// to whole blocks. 0 means 16.
 	EngineBlockTokens int
 	// Uneven says that the engine counts tokens that the prompt's blocks do not have. An image is
 	// hundreds of the engine's tokens and one hash here. A cached count then says only whether it

@@ -170,8 +170,8 @@ func (f *fleet) lose(node int, age time.Duration) {
 	f.serve(node, prompt("lost", 40), 0)
 }
 
-// TestAllIsBelievedUntilSomethingIsLost checks an engine that has reported cached tokens. All its
-// blocks are believed until it reports a loss.
+// TestAllIsBelievedUntilSomethingIsLost checks an engine that has reported cached tokens. All
+// blocks of such an engine are believed until it reports a loss.
 func TestAllIsBelievedUntilSomethingIsLost(t *testing.T) {
 	f := newFleet(t, 2)
 	old, base := prompt("old", 40), prompt("base", 40)
@@ -192,8 +192,8 @@ func TestAllIsBelievedUntilSomethingIsLost(t *testing.T) {
 	}
 }
 
-// TestConcurrentRequestsAreNoEvidence runs requests with a common prefix at once. Each finds it
-// missing, and only the first one's count is evidence.
+// TestConcurrentRequestsAreNoEvidence runs requests with a common prefix at once. Each request
+// finds the prefix missing, and only the first one's count is evidence.
 func TestConcurrentRequestsAreNoEvidence(t *testing.T) {
 	f := newFleet(t, 1)
 	base := prompt("system", 20)

@@ -20,7 +20,7 @@ type tags uint64
 func tag(key uint64) tags { return tags(max(key>>(64-tagBits), 1)) }
 
 // shared returns how many leading blocks two groups with the same leader have in common, at least
-// 1. One of them has count blocks.
+// 1. One of the two groups has count blocks.
 func (t tags) shared(other tags, count int) int {
 	return min(1+bits.TrailingZeros64(uint64(t^other))/tagBits, count)
 }

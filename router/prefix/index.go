@@ -7,9 +7,9 @@ import (
 
 // Options are the settings of an Index. A zero value means the default.
 type Options struct {
-	// MaxBlocks bounds the index. Beyond it the index is pruned to 0.8 of that, oldest first; until
-	// then new blocks replace old ones. A block counts once for every node believed to hold it.
-	// Default 2^20, which takes 5 MiB.
+	// MaxBlocks bounds the index. Beyond MaxBlocks the index is pruned to 0.8 of that, oldest
+	// first; until then new blocks replace old ones. A block counts once for every node believed to
+	// hold it. Default 2^20, which takes 5 MiB.
 	MaxBlocks int
 	// Lifetime is how long an untouched block counts as cached before its node has taught another
 	// value. Default 120 s.
@@ -20,7 +20,7 @@ type Options struct {
 	// Now is the clock. Default time.Now.
 	Now func() time.Time
 	// Inline prunes within the call that has filled the index and starts no goroutine. Simulations
-	// need it to be repeatable. Simulations last less than 48 h.
+	// need Inline to be repeatable. Simulations last less than 48 h.
 	Inline bool
 }
 
@@ -107,9 +107,9 @@ type walker struct {
 }
 
 // Match predicts for each of refs how many leading blocks of the prompt the node holds now, and
-// writes that into held. Into coming, unless nil, it writes how many the node will hold once it has
-// begun to answer its requests. Match leaves out blocks that extend a partly held group. held and
-// coming are as long as refs.
+// writes that into held. Into coming, unless nil, Match writes how many the node will hold once it
+// has begun to answer its requests. Match leaves out blocks that extend a partly held group. held
+// and coming are as long as refs.
 //
 // Match returns the number of blocks hashed, which is little more than the largest coming. Nodes
 // hold prefixes, so Match skips groups of a long prompt. Match looks at each of the first few
@@ -176,8 +176,8 @@ func (c *Chain) common(groups int32, t tags) int32 {
 }
 
 // stride returns the next group to look at after g: a quarter deeper, and the last one before the
-// end. Behind the known groups it counts the quarter from their end, because hashing takes longer
-// than looking.
+// end. Behind the known groups stride counts the quarter from their end, because hashing takes
+// longer than looking.
 func stride(g, groups, known int) int {
 	switch {
 	case g == groups-1:
@@ -241,7 +241,7 @@ func (x *Index) narrow(w *walker, c *Chain, now stamp) {
 	}
 }
 
-// divide finds the first pending group. All groups behind it are pending too.
+// divide finds the first pending group. All groups behind the first pending one are pending too.
 func (x *Index) divide(w *walker, c *Chain) {
 	for pending := w.there - 1; w.held < pending; {
 		g := (w.held + pending) / 2

@@ -85,7 +85,7 @@ func (x *Index) freePlace() int {
 	return -1
 }
 
-// Leave forgets a node. From then on it has no beliefs, and every call with its Ref does nothing.
+// Leave forgets a node. A departed node has no beliefs, and every call with its Ref does nothing.
 // Leave takes constant time; the next sweep frees the memory of its beliefs and its place.
 func (x *Index) Leave(ref Ref) {
 	x.mu.Lock()
@@ -104,7 +104,8 @@ func (x *Index) Leave(ref Ref) {
 	x.wake()
 }
 
-// maxLearned bounds the lifetimes kept for absent nodes. Beyond it a random one is forgotten.
+// maxLearned bounds the lifetimes kept for absent nodes. Beyond the bound a random lifetime is
+// forgotten.
 const maxLearned = 4096
 
 func (x *Index) remember(id string, lifetime int32) {

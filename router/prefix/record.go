@@ -129,13 +129,13 @@ func (x *Index) writeSome(c *Chain, ref Ref, from, to int, fn func(i int, g *gro
 //	alive, as are all before it               touched now, otherwise unchanged
 //	expired, or older than a birth before it  born again now, pending; no longer settled
 //
-// All of them are then in use. Feedback is compared with the leading groups whose beliefs were in
-// order, alive or not (sentState). A pending group counts as held from the first byte on (Begun),
-// and so do the blocks that a prompt adds to a held group.
+// All groups of the prompt are then in use. Feedback is compared with the leading groups whose
+// beliefs were in order, alive or not (sentState). A pending group counts as held from the first
+// byte on (Begun), and so do the blocks that a prompt adds to a held group.
 
 // Record predicts that the node will hold all blocks of the prompt once it begins to answer a
 // request dispatched at at. Record finishes the chain and drops the references to the prompt. Call
-// it after the dispatch, not before.
+// Record after the dispatch, not before.
 func (x *Index) Record(c *Chain, ref Ref, at time.Time) {
 	n := x.node(ref)
 	if n == nil {

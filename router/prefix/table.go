@@ -94,7 +94,7 @@ func (b *bucket) same(i int, key uint64) (same uint8) {
 func (b *bucket) touched(i int) stamp { return belief(b.beliefs[i].Load()).touched() }
 
 // old returns, as bits, the places whose entries were touched at least least ms before now. old
-// reads only the beliefs and has no branches. A sweep calls it for the whole table, whose places
+// reads only the beliefs and has no branches. A sweep calls old for the whole table, whose places
 // are mostly empty or young.
 func (b *bucket) old(now stamp, least int32) (old uint8) {
 	for i := range b.beliefs {

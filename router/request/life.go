@@ -18,10 +18,10 @@ const (
 )
 
 // Life ends all work for a request when its client leaves or the router stops. Any goroutine may
-// call its methods, unless a method says otherwise.
+// call the methods of Life, unless a method says otherwise.
 type Life struct {
-	// Begin is called once, before the first exchange with a node. After that Cancel has something
-	// to end. The port sets Begin; it may be nil.
+	// Begin is called once, before the first exchange with a node. Cancel works only after Begin.
+	// The port sets Begin; Begin may be nil.
 	Begin func()
 
 	started bool // Start has been called

@@ -14,9 +14,9 @@ import (
 	"github.com/cognitora/dataplane/router/scan"
 )
 
-// Request is one request of a client. Make one with New. After Reset its memory may serve another
-// request. One goroutine at a time uses it, except for Life. Several may read it while its owner
-// waits for them.
+// Request is one request of a client. Make one with New. After Reset the memory may serve another
+// request. One goroutine at a time uses it, except for Life. Several goroutines may read a Request
+// while its owner waits for them.
 type Request struct {
 	API      scan.API
 	Method   string
@@ -60,7 +60,7 @@ func small(b []byte) []byte {
 	return b[:0]
 }
 
-// Head is the part of a request's head that a Request keeps. SetHead copies its memory.
+// Head is the part of a request's head that a Request keeps. SetHead copies the memory of the Head.
 type Head struct {
 	Method, Path       []byte
 	Auth, Session, Pin []byte // nil: absent

@@ -81,8 +81,8 @@ func eventsOf(prompt keys, o *blocks.Op) (events []Event) {
 }
 
 // BenchmarkReplay looks up and applies a whole trace on an empty index. Each lookup comes after all
-// earlier changes. With a lead, prompts part within a group. With names it also measures the
-// feeder's work: a map for each node from the engine's names of blocks to keys.
+// earlier changes. With a lead, prompts part within a group. With names BenchmarkReplay also
+// measures the feeder's work: a map for each node from the engine's names of blocks to keys.
 func BenchmarkReplay(b *testing.B) {
 	for _, c := range []struct {
 		capacity, lead int
@@ -185,8 +185,8 @@ func BenchmarkApplyConcurrently(b *testing.B) {
 	b.ReportMetric(float64(r.Stored+r.Removed)*float64(b.N)/spent.Seconds()/1e6, "Mblocks/cpu-s")
 }
 
-// chainsOf returns a million blocks in chains of n; no trace has these. Chains of different lengths
-// share nothing.
+// chainsOf returns a million blocks in chains of n; no trace has such chains. Chains of different
+// lengths share nothing.
 func chainsOf(n int) [][]uint64 {
 	chains := make([][]uint64, 1<<20/n)
 	for i := range chains {

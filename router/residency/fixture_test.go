@@ -25,7 +25,7 @@ func keysOf(words []uint64) keys {
 	return k
 }
 
-// seeded returns a random source. A failed test logs its seed.
+// seeded returns a random source. A failed test logs the seed of its source.
 func seeded(t testing.TB) *rand.Rand {
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d", seed)

@@ -4,9 +4,9 @@
 //
 // # Who feeds it
 //
-// router/holdings feeds it with the streams of the hosts' cache daemons. One goroutine per daemon
-// applies the batches of each of its nodes in order. A node is in this case some tiers of a daemon,
-// or the memory of an engine that reports to a daemon. For the memory of other engines
+// router/holdings feeds the index with the streams of the hosts' cache daemons. One goroutine per
+// daemon applies the batches of each of its nodes in order. A node is in this case some tiers of a
+// daemon, or the memory of an engine that reports to a daemon. For the memory of other engines
 // router/prefix has a prediction.
 //
 // Engines name blocks by hashes of their own. A reader of an engine's events computes digests from
@@ -26,7 +26,7 @@
 // further tables.
 //
 // The result of Lookup is exact for any order of changes. A missing block ends the count. The
-// blocks behind it count again once it is back.
+// blocks behind a missing block count again once it is back.
 package residency
 
 import (
@@ -46,9 +46,9 @@ var (
 
 // Options are the settings of an Index. A zero value means the default.
 type Options struct {
-	// MaxBlocks bounds the blocks in all tables. Beyond it a block is refused, together with the
-	// blocks that would follow it, until other blocks have been removed. Stats counts the refused
-	// blocks. Default 2^22, for which full tables take about 65 MB.
+	// MaxBlocks bounds the blocks in all tables. Beyond MaxBlocks a block is refused, together with
+	// the blocks that would follow it, until other blocks have been removed. Stats counts the
+	// refused blocks. Default 2^22, for which full tables take about 65 MB.
 	MaxBlocks int
 }
 
@@ -138,7 +138,7 @@ func (x *Index) Join() Ref {
 	return 0
 }
 
-// Leave forgets a node in constant time. Later calls with its Ref do nothing.
+// Leave forgets a node in constant time. Later calls with the Ref of that node do nothing.
 func (x *Index) Leave(ref Ref) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -200,8 +200,8 @@ func (x *Index) roomyShard() int {
 	return x.roomyShard()
 }
 
-// abandon gives a place up. A later sweep removes its blocks. A shard drops its table with its last
-// node.
+// abandon gives a place up. A later sweep removes the blocks of that place. A shard drops its table
+// with its last node.
 func (x *Index) abandon(w whereabouts) {
 	s := &x.shards[w.shard()]
 	s.taken &^= 1 << w.bit()

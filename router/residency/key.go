@@ -1,10 +1,10 @@
 package residency
 
 // GroupBlocks is the number of consecutive blocks of a prompt in a group. Blocks i to i+15 are a
-// group if i is a multiple of 16. The first of them is the group's leader.
+// group if i is a multiple of 16. The first block of a group is the group's leader.
 const GroupBlocks = 16
 
-// Key identifies a block in the index. From the top it has 32 bits of the leader of the block's
+// Key identifies a block in the index. From the top a Key has 32 bits of the leader of the block's
 // group, 28 bits of the block, and the block's place in the group. Neither half is ever 0.
 // Different blocks of an index need different keys. With digests that cover everything before a
 // block, 10,000 blocks behind the same block have a collision in one case of 10,000.

@@ -63,7 +63,7 @@ func (m *slots) copied() *slots {
 	return c
 }
 
-// home returns the bucket where a search for key begins. A larger map has its keys in the same
+// home returns the bucket where a search for key begins. A larger map has the keys in the same
 // order.
 func (m *slots) home(key uint64) int {
 	hi, _ := bits.Mul64((key^key>>29)*0x9e3779b97f4a7c15, uint64(len(m.buckets)))

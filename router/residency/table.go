@@ -135,9 +135,9 @@ func (t *holderTable) note(leader, delta uint64) bool {
 	return true
 }
 
-// store adds a node to the holders of a run of blocks behind parent. At most room of them may be
-// new to the table. store returns how many blocks it added, and the number of the run's row or -1.
-// near may be that row.
+// store adds a node to the holders of a run of blocks behind parent. At most room of the added
+// blocks may be new to the table. store returns how many blocks it added, and the number of the
+// run's row or -1. near may be that row.
 func (t *holderTable) store(run []Key, parent Key, bit uint64, near, room int) (done, n int) {
 	n, isCrowded := t.find(run[0].leader(), near)
 	if n >= 0 {

@@ -1,13 +1,13 @@
 // Package scan reads a request body for routing: the model, the stream flags, and the canonical
-// prompt text for block digests. Scan walks the body once, in place. Edits change members of its
-// root on the way to an engine; all other bytes are forwarded unchanged. Find reads one member of a
-// request or of an answer.
+// prompt text for block digests. Scan walks the body once, in place. Edits change members of the
+// body's root on the way to an engine; all other bytes are forwarded unchanged. Find reads one
+// member of a request or of an answer.
 //
 // # Canonical prompt text
 //
-// Block digests hash this text, so its format is a contract. A change of the format changes every
-// digest. The text depends on the content of a request, never on its JSON spelling: not on white
-// space, the order of members, or escapes.
+// Block digests hash the canonical text, so its format is a contract. A change of the format
+// changes every digest. The text depends on the content of a request, never on its JSON spelling:
+// not on white space, the order of members, or escapes.
 //
 // All text in it is valid UTF-8. Every mark is a byte that UTF-8 never uses, so no client's text
 // can contain a mark:

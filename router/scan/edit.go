@@ -55,8 +55,8 @@ type cut struct {
 
 var errChanges = errors.New("one body takes no more than 32 edits")
 
-// Reset forgets all edits and begins edits of body. r is the scan of body. Both are borrowed until
-// the next Reset. Reset(nil, nil) releases them.
+// Reset forgets all edits and begins edits of body. r is the scan of body. body and r are borrowed
+// until the next Reset. Reset(nil, nil) releases body and scan.
 func (e *Edits) Reset(r *Request, body []byte) {
 	clear(e.changes[:cap(e.changes)])
 	clear(e.cuts[:cap(e.cuts)])

@@ -85,7 +85,8 @@ func (m *Memo) Keep(r *Request) {
 func (r *Request) Passed() []uint64 { return r.rec.hashes[:r.rec.taken] }
 
 // Marks yields the places of the canonical text at which a later scan may begin, in order. hash,
-// together with the Head, identifies the text before the place. length is its length in bytes.
+// together with the Head, identifies the text before the place. length is the text's length in
+// bytes.
 func (r *Request) Marks(yield func(hash uint64, length int) bool) {
 	for i := range r.rec.marks {
 		a := &r.rec.marks[i]

@@ -37,7 +37,7 @@ type member struct{ start, nameEnd, end int }
 type piece struct{ start, end int }
 
 // shuffle says that Text[from:to] must consist of pieces[first:last] in this order. The pieces fill
-// it in another order.
+// Text[from:to] in another order.
 type shuffle struct{ from, to, first, last int }
 
 // push records Text[start:] as the piece of the member with the given rank.
@@ -132,8 +132,8 @@ func (r *Request) shuffle(first int) {
 	r.scratch.spare, o.pieces = spare, o.pieces[:first]
 }
 
-// settleOrder makes the moves that shuffle has recorded. Before it, Text has the right bytes and
-// length, but not the right order. Open elements keep their places in Text.
+// settleOrder makes the moves that shuffle has recorded. Before settleOrder, Text has the right
+// bytes and length, but not the right order. Open elements keep their places in Text.
 func (r *Request) settleOrder() {
 	o := &r.order
 	if len(o.shuffles) == 0 {

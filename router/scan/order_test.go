@@ -31,8 +31,8 @@ func canonical(v any) string {
 	return "\xF9" + fmt.Sprint(v)
 }
 
-// anyValue is a value with the given number of levels. Some of its strings are long, so it has
-// objects on both sides of atOnce.
+// anyValue is a value with the given number of levels. Some strings of that value are long, so the
+// value has objects on both sides of atOnce.
 func anyValue(rng *rand.Rand, levels int) any {
 	switch kind := rng.IntN(8); {
 	case levels == 0 && kind == 0:

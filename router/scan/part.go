@@ -18,7 +18,7 @@ const (
 )
 
 // mediaMembers are the members that contain, or lead to, the data or the address of an image,
-// audio, video or file. The first one in this order counts.
+// audio, video or file. The first one in the order of mediaMembers counts.
 var mediaMembers = [...]string{
 	"url", "data", "image_url", "image", "input_audio", "audio", "audio_url", "video_url", "video",
 	"input_video", "source", "file", "file_data", "file_id", "file_url", "image_embeds",

@@ -58,10 +58,10 @@ const (
 
 func (e *Error) Error() string { return e.Message + " (at byte " + strconv.Itoa(e.Offset) + ")" }
 
-// Request is the result of a scan. Scan or ScanMultipart fills it; Reset makes it reusable. Request
-// is not safe for concurrent use. Model, CacheSalt and PreviousResponseID alias the body or scratch
-// memory. These fields are valid until the next Reset and while the body exists. A Request may be
-// copied, but the copy and the original must not both be used again.
+// Request is the result of a scan. Scan or ScanMultipart fills a Request; Reset makes a Request
+// reusable. Request is not safe for concurrent use. Model, CacheSalt and PreviousResponseID alias
+// the body or scratch memory. These fields are valid until the next Reset and while the body
+// exists. A Request may be copied, but the copy and the original must not both be used again.
 type Request struct {
 	Model, CacheSalt, PreviousResponseID []byte // decoded
 

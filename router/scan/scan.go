@@ -62,8 +62,8 @@ var promptMembers = [...]uint32{
 	Other:       0,
 }
 
-// rootOf returns the root member of a name. The compiler makes this a binary search over lengths
-// and bytes.
+// rootOf returns the root member of a name. The compiler makes the switch a binary search over
+// lengths and bytes.
 func rootOf(key []byte) rootMember {
 	switch string(key) {
 	case "model":
@@ -119,7 +119,7 @@ func promptMemberOf(key []byte) rootMember {
 }
 
 // Scan reads body as a request of the given API into r, which must be fresh or Reset. The body is
-// borrowed: see Request. The error is an *Error; after it r is only good for Reset. A reused
+// borrowed: see Request. The error is an *Error; after an error r is only good for Reset. A reused
 // Request is filled without allocating.
 func Scan(api API, body []byte, r *Request) error {
 	r.begin(api, 0)

@@ -120,12 +120,12 @@ func (r *Request) turnDone(t *turn) {
 	}
 }
 
-// shortTurn is two blocks of the chain in bytes. A turn of this length contains a whole block,
+// shortTurn is two blocks of the chain in bytes. A turn of shortTurn bytes contains a whole block,
 // wherever the turn begins.
 const shortTurn = 128
 
-// firstTurnRead records the first user turn, Text[begin:]. Marks are recorded in it only from
-// shortTurn bytes on, so the whole text of a short turn is here.
+// firstTurnRead records the first user turn, Text[begin:]. Marks are recorded in the first turn
+// only from shortTurn bytes on, so the whole text of a short turn is here.
 func (r *Request) firstTurnRead(begin int) {
 	r.turns = turnsRead{userTurnRead, len(r.Text)}
 	if n := len(r.Text) - begin; n < shortTurn {

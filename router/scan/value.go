@@ -98,7 +98,7 @@ func (r *Request) marked(mark byte) {
 	r.text()
 }
 
-// optional appends a mark and the string at the cursor. For null it appends nothing.
+// optional appends a mark and the string at the cursor. For null optional appends nothing.
 func (r *Request) optional(mark byte) {
 	switch r.c.Kind() {
 	case jsonscan.String:

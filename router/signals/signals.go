@@ -26,8 +26,8 @@ import (
 
 // These constants bound a stream.
 const (
-	// Silence is the longest silence of an agent, which sends at least once a second. After it its
-	// readings no longer count.
+	// Silence is the longest silence of an agent, which sends at least once a second. After Silence
+	// an agent's readings no longer count.
 	Silence    = 3 * time.Second
 	retryFirst = 250 * time.Millisecond
 	retryLast  = 15 * time.Second
@@ -50,8 +50,8 @@ type Options struct {
 	Address string      // host:port or unix:///path
 	TLS     *tls.Config // nil: plain text
 	// Got is called with the readings of each answer, and may keep them. Got returns true if one of
-	// them is for a node of interest. Lost is called when readings stop for a while. Both run on
-	// the goroutine of Follow.
+	// them is for a node of interest. Lost is called when readings stop for a while. Got and Lost
+	// run on the goroutine of Follow.
 	Got    func([]load.Reading) bool
 	Lost   func()
 	Stats  *Stats

@@ -19,7 +19,7 @@ const (
 )
 
 // Cache remembers the ids of chunks of text. Cache is bounded and safe for concurrent use. No call
-// waits for it.
+// of the Cache waits.
 type Cache struct {
 	table *memo.Table
 	seed  maphash.Seed

@@ -57,7 +57,7 @@ func readChat(body []byte) (*talk, error) {
 	return t, nil
 }
 
-// chatPrompt renders a chat. most bounds its bytes.
+// chatPrompt renders a chat. most bounds the bytes of the prompt.
 func (m *Model) chatPrompt(t *talk, most int) (p Prompt, err error) {
 	template := m.chat
 	if t.tools != nil && m.tools != nil {
@@ -196,8 +196,8 @@ func (t *talk) message(from *jinja.Dict, parts bool) (*jinja.Dict, error) {
 	return to, nil
 }
 
-// billed detects Claude Code's header in a system prompt. Versions of vLLM drop its line, its part
-// or nothing.
+// billed detects Claude Code's header in a system prompt. Versions of vLLM drop the header's line,
+// its part or nothing.
 func billed(content jinja.Value) bool {
 	switch content := content.(type) {
 	case string:
@@ -245,7 +245,7 @@ func contentOf(v jinja.Value, parts bool) (jinja.Value, error) {
 	return out, nil
 }
 
-// partText returns the text of a part of a content. ok is false if it has none.
+// partText returns the text of a part of a content. ok is false for a part without text.
 func partText(v jinja.Value) (text string, ok bool, err error) {
 	switch v := v.(type) {
 	case string:

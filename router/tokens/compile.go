@@ -8,7 +8,7 @@ import (
 	"unicode/utf8"
 )
 
-// maxPattern bounds a pattern's text. maxClasses bounds its classes, of 8 KiB each.
+// maxPattern bounds a pattern's text. maxClasses bounds a pattern's classes, of 8 KiB each.
 const (
 	maxPattern = 4 << 10
 	maxClasses = 512

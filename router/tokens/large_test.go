@@ -14,7 +14,7 @@ import (
 )
 
 // largeFile returns a tokenizer.json with a vocabulary of realistic size; make check-tokens makes
-// it.
+// that file.
 func largeFile(t testing.TB) string {
 	t.Helper()
 	path := os.Getenv("TOKENS_LARGE")

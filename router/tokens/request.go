@@ -37,7 +37,7 @@ type Prompt struct {
 	Turn string
 }
 
-// Prompt makes the prompt of a body as vLLM does. most bounds its bytes.
+// Prompt makes the prompt of a body as vLLM does. most bounds the bytes of the prompt.
 func (m *Model) Prompt(api API, body []byte, most int) (Prompt, error) {
 	var t *talk
 	var err error

@@ -150,8 +150,8 @@ func TestTurns(t *testing.T) {
 	}
 }
 
-// TestRefused checks that an unsupported feature is refused at loading. The error names its place
-// and the fix.
+// TestRefused checks that an unsupported feature is refused at loading. The error names the
+// feature's place and the fix.
 func TestRefused(t *testing.T) {
 	g := readGolden(t)
 	good := string(g.file(t, "qwen"))

@@ -18,7 +18,8 @@ import (
 	"github.com/cognitora/dataplane/router/tokens"
 )
 
-// Finder looks prompts up. Set its fields before use. Finder is safe for concurrent use.
+// Finder looks prompts up. Set the fields of a Finder before use. Finder is safe for concurrent
+// use.
 type Finder struct {
 	Index    *prefix.Index
 	Memo     *Memo         // nil: long prompts are not remembered
@@ -28,7 +29,7 @@ type Finder struct {
 }
 
 // Prompt is the chain of a request's blocks for one model, with each node's holdings of it. One
-// goroutine at a time uses it. Reset makes it reusable.
+// goroutine at a time uses it. Reset makes a Prompt reusable.
 type Prompt struct {
 	Blocks int // full blocks
 
@@ -97,7 +98,7 @@ func (m *memory) empty() {
 }
 
 // Find makes p the prompt of r for a model whose chains begin with seed. Find finds out how much of
-// it each node holds. Find runs once for a leg; later attempts use the same answer.
+// it each node holds. Find runs once for a leg; later attempts of the leg use the same answer.
 func (f *Finder) Find(p *Prompt, r *request.Request, model string, seed prefix.Digest, nodes []*fleet.Node) {
 	p.finder, p.asked, p.scan = f, r, r.Scan
 	if p.step == nil {
@@ -185,8 +186,8 @@ func (p *Prompt) Suppose(i int, device int32) {
 	p.matched[i], p.reach[i].Device = device, device
 }
 
-// Sent predicts that the node will hold the prompt, which was sent to it at the given time. Call it
-// after the dispatch, because it hashes the whole prompt.
+// Sent predicts that the node will hold the prompt, which was sent to it at the given time. Call
+// Sent after the dispatch, because it hashes the whole prompt.
 func (p *Prompt) Sent(ref prefix.Ref, at time.Time) {
 	p.finder.remember(p)
 	p.finder.Index.Record(&p.chain, ref, at)
@@ -194,8 +195,8 @@ func (p *Prompt) Sent(ref prefix.Ref, at time.Time) {
 }
 
 // Begun notes that the engine has begun to answer, or that the prompt should have been computed.
-// The node holds it from then on. Any goroutine may call it, but not at the same time as another
-// method.
+// After Begun the node holds the prompt. Any goroutine may call Begun, but not at the same time as
+// another method.
 func (p *Prompt) Begun(ref prefix.Ref) { p.finder.Index.Begun(&p.chain, ref) }
 
 // Failed takes back the prediction of Sent.
@@ -285,7 +286,7 @@ var tokenised = map[scan.API]tokens.API{
 }
 
 // tokenise makes the chain from the model's own tokens, if the model has a tokenizer that can read
-// the prompt. tokenise returns true if it did; otherwise call begin.
+// the prompt. tokenise returns true if it made the chain; otherwise call begin.
 func (f *Finder) tokenise(p *Prompt, model string, seed prefix.Digest) bool {
 	r := p.asked
 	if len(r.Scan.Tokens) > 0 {

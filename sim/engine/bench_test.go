@@ -52,7 +52,8 @@ func beChild(doc []byte) error {
 	return nil
 }
 
-// child starts an engine process and returns its address. stop ends it and returns its CPU time.
+// child starts an engine process and returns its address. stop ends the process and returns its CPU
+// time.
 func child(b testing.TB, cfg Config) (addr string, stop func() time.Duration) {
 	b.Helper()
 	doc, err := json.Marshal(cfg)

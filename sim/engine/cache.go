@@ -8,8 +8,8 @@ import (
 // blockHash identifies a full block together with everything before it.
 type blockHash [32]byte
 
-// hashBlock hashes one full block after its parent. Without a parent it uses salt, which separates
-// tenants.
+// hashBlock hashes one full block after its parent. Without a parent hashBlock uses salt, which
+// separates tenants.
 func hashBlock(parent *blockHash, salt string, tokens []uint32) blockHash {
 	buf := make([]byte, 0, 512)
 	if parent != nil {
@@ -35,8 +35,8 @@ func hashChain(tokens []uint32, blockTokens int, salt string) []blockHash {
 	return chain
 }
 
-// block is a full, hashed block. Without a reference it is in the free list and can be evicted.
-// With one it is pinned.
+// block is a full, hashed block. A block without a reference is in the free list and can be
+// evicted. A block with a reference is pinned.
 type block struct {
 	hash       blockHash
 	refs       int
@@ -89,7 +89,7 @@ func (c *cache) take(n int) bool {
 }
 
 // fill turns a loose block into the full block h, pinned. If a block with the same content exists,
-// it uses that one; stored says that there was none.
+// fill uses that one; stored says that there was none.
 func (c *cache) fill(h blockHash) (b *block, stored bool) {
 	c.loose--
 	if b = c.blocks[h]; b != nil {

@@ -53,8 +53,8 @@ type Config struct {
 	// DecodePerSequence is the extra time of a step for each decoding sequence. Default 0.
 	DecodePerSequence time.Duration
 	// StepCPU is real CPU time of the host for each step, like the scheduler, sampler and
-	// detokeniser of a real engine. One thread burns it before the step's simulated time. A busy
-	// host therefore makes steps longer. Speed does not divide it. Default 0.
+	// detokeniser of a real engine. One thread burns StepCPU before the step's simulated time. A
+	// busy host therefore makes steps longer. Speed does not divide StepCPU. Default 0.
 	StepCPU time.Duration
 	// Speed divides every simulated duration. Default 1.
 	Speed float64
@@ -78,14 +78,15 @@ type Config struct {
 	// oldest are dropped. Default 0: none.
 	RecordRequests int
 
-	// KVEvents turns KV events on. Nil turns them off.
+	// KVEvents turns KV events on. Nil turns KV events off.
 	KVEvents *KVEvents
 }
 
 // KVEvents sets the addresses and the form of KV events.
 type KVEvents struct {
-	// Endpoint of the PUB socket, tcp://HOST:PORT or ipc://PATH. The engine binds if it holds "*",
-	// "::" or ":0" or is ipc. Otherwise it connects, like vLLM. Bind makes it bind.
+	// Endpoint of the PUB socket, tcp://HOST:PORT or ipc://PATH. The engine binds if the endpoint
+	// holds "*", "::" or ":0" or is ipc. Otherwise the engine connects, like vLLM. Bind makes the
+	// engine bind.
 	Endpoint string
 	Bind     bool
 	// ReplayEndpoint of the ROUTER socket, always bound. "" means none.

@@ -46,7 +46,7 @@ func (e *Engine) serveFault(w http.ResponseWriter, r *http.Request) {
 	e.SetFault(&f)
 }
 
-// refuseFor refuses connections for d in wall time. Then it accepts again.
+// refuseFor refuses connections for d in wall time. Then refuseFor accepts connections again.
 func (e *Engine) refuseFor(d time.Duration) {
 	e.timers.Go(func() {
 		e.Refuse()

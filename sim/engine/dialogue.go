@@ -79,7 +79,7 @@ func flatTools(doc json.RawMessage) ([]toolSpec, error) {
 	return specs, nil
 }
 
-// event appends one named server-sent event; doc is its data.
+// event appends one named server-sent event; doc is the event's data.
 func (c *call) event(name string, doc any) {
 	data, err := json.Marshal(doc)
 	if err != nil {

@@ -26,8 +26,8 @@
 //
 // A request asks for a fault with the header x-sim-fault, for example "die_after=10", "hang" or
 // "status=429,retry_after=1". Engine.SetFault and POST /sim/fault set a Fault for requests of the
-// whole engine. The POST has the same fields as JSON, with count, probability and path; DELETE ends
-// the fault. Engine.Refuse, Kill and Accept simulate a host that goes and returns; {"refuse":"2s"}
-// does so over HTTP. GET /sim/stats returns the engine's counts, and GET /sim/requests the last
-// requests.
+// whole engine. The POST has the fields of a Fault as JSON, with count, probability and path;
+// DELETE ends the fault. Engine.Refuse, Kill and Accept simulate a host that goes and returns;
+// {"refuse":"2s"} does so over HTTP. GET /sim/stats returns the engine's counts, and GET
+// /sim/requests the last requests.
 package engine

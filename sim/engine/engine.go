@@ -9,7 +9,7 @@ import (
 	"sync/atomic"
 )
 
-// Engine is one running simulated engine. Any goroutine may call its methods.
+// Engine is one running simulated engine. Any goroutine may call the methods of an Engine.
 type Engine struct {
 	cfg     Config
 	mux     http.Handler
@@ -37,7 +37,7 @@ type core struct {
 	stored *responses
 }
 
-// New starts an engine. The engine listens when New returns. The caller must Close it.
+// New starts an engine. The engine listens when New returns. The caller must Close the Engine.
 func New(cfg Config) (*Engine, error) {
 	cfg = cfg.withDefaults()
 	if err := cfg.validate(); err != nil {

@@ -12,7 +12,7 @@ import (
 )
 
 // Fault describes the failure of a request. Several fields may be set. The zero value does nothing.
-// As the header x-sim-fault it is a comma-separated list such as "die_after=10,close=fin" or
+// As the header x-sim-fault a Fault is a comma-separated list such as "die_after=10,close=fin" or
 // "status=429,retry_after=1".
 type Fault struct {
 	// DieAfter breaks the connection after that many tokens (0: before the first). Close is "rst"
@@ -21,8 +21,8 @@ type Fault struct {
 	Close    string `json:"close,omitempty"`
 	// StallAfter stops sending after that many tokens. The connection stays open.
 	StallAfter *int `json:"stall_after,omitempty"`
-	// Hang never answers. HangBody sends only the head. Both last until the client leaves or the
-	// engine closes.
+	// Hang never answers. HangBody sends only the head. Hang and HangBody last until the client
+	// leaves or the engine closes.
 	Hang     bool `json:"hang,omitempty"`
 	HangBody bool `json:"hang_body,omitempty"`
 	// Status answers with an error at once. RetryAfter adds the header, in seconds.

@@ -143,7 +143,7 @@ func (k KVEvents) event(w packer, e event) {
 	}
 }
 
-// field is one named value. In the array form its position replaces its name.
+// field is one named value. In the array form the position of a field replaces its name.
 type field struct {
 	name  string
 	value any

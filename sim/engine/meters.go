@@ -40,8 +40,8 @@ var (
 // finishReasons are the labels of vllm:request_success_total.
 var finishReasons = []string{"stop", "length", "abort", "error", "repetition"}
 
-// meters are the engine's own figures, in simulated time. The scheduler writes them. /metrics and
-// /sim/stats read them.
+// meters are the engine's own figures, in simulated time. The scheduler writes the meters. /metrics
+// and /sim/stats read them.
 type meters struct {
 	started time.Time
 

@@ -9,7 +9,7 @@ type Model struct {
 	s *scheduler
 }
 
-// Work is one request to a Model. Do not change it between Submit and its end.
+// Work is one request to a Model. Do not change a Work between Submit and its end.
 type Work struct {
 	// Blocks identify the full blocks of prompt and answer together, each with everything before
 	// it.

@@ -15,8 +15,8 @@ type message struct {
 	ToolCallID string          `json:"tool_call_id"`
 }
 
-// content is a message's text. In JSON it is a string, or a list of parts whose texts are joined. A
-// part without text (image, audio, file) is included as JSON.
+// content is a message's text. In JSON a content is a string, or a list of parts whose texts are
+// joined. A part without text (image, audio, file) is included as JSON.
 type content string
 
 // UnmarshalJSON reads either form.

@@ -8,7 +8,7 @@ import (
 )
 
 // maxLag bounds how far the simulation may fall behind the wall clock and catch up by steps without
-// a pause. Beyond it the engine becomes slower.
+// a pause. Beyond maxLag the engine becomes slower.
 const maxLag = 100 * time.Millisecond
 
 // scheduler is the engine's batch. One goroutine admits, prefills, decodes and frees sequences,
@@ -46,7 +46,7 @@ func newScheduler(cfg Config, m *meters, events *eventLog) *scheduler {
 	return s
 }
 
-// submit queues sequences for the next step. After close they end at once.
+// submit queues sequences for the next step. After close the sequences end at once.
 func (s *scheduler) submit(qs []*sequence) {
 	s.mu.Lock()
 	stopped := s.stop
@@ -60,7 +60,7 @@ func (s *scheduler) submit(qs []*sequence) {
 	s.poke()
 }
 
-// do runs f in the scheduler's goroutine between two steps and waits for it. After close it does
+// do runs f in the scheduler's goroutine between two steps and waits for it. After close, do does
 // nothing.
 func (s *scheduler) do(f func()) {
 	ran := make(chan struct{})
@@ -76,7 +76,7 @@ func (s *scheduler) do(f func()) {
 	}
 }
 
-// close ends run and all incomplete sequences. Call it once.
+// close ends run and all incomplete sequences. Call close once.
 func (s *scheduler) close() {
 	s.mu.Lock()
 	s.stop = true

@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// sequence is one answer being generated. The scheduler owns it from submit to its end. The waiting
-// request reads only the atomic fields.
+// sequence is one answer being generated. The scheduler owns a sequence from submit to its end. The
+// waiting request reads only the atomic fields.
 type sequence struct {
 	output output
 	prompt []uint32 // nil if only its hashes are known

@@ -67,8 +67,8 @@ func (n *Node) Begin(a *Attempt, now time.Time, w Work) {
 	m.count(n, 1)
 }
 
-// Progress notes bytes from the node. Call it for every chunk of a body and for an unsuccessful
-// answer. Progress is one atomic store.
+// Progress notes bytes from the node. Call Progress for every chunk of a body and for an
+// unsuccessful answer. Progress is one atomic store.
 func (a *Attempt) Progress(now time.Time) {
 	if a.node != nil {
 		a.node.pulse.beat(now)
@@ -95,8 +95,8 @@ func (a *Attempt) FirstByte(now time.Time) {
 	}
 }
 
-// Done ends the attempt. ok says that a complete, successful answer came. completionTokens is its
-// length, or 0 if unknown. Done does nothing on an idle attempt.
+// Done ends the attempt. ok says that a complete, successful answer came. completionTokens is the
+// length of the answer, or 0 if unknown. Done does nothing on an idle attempt.
 func (a *Attempt) Done(now time.Time, completionTokens int64, ok bool) {
 	if a.node == nil {
 		return

@@ -14,14 +14,14 @@
 //
 //	E(u+q) = a + b·(u+q)
 //
-// with a, b >= 0 from a least-squares line over the model's last ~64 first bytes. Each of them is
-// clipped at 4·E, so that an outlier changes the line little. Beyond the largest u+q seen (a
+// with a, b >= 0 from a least-squares line over the model's last ~64 first bytes. Each first byte
+// is clipped at 4·E, so that an outlier changes the line little. Beyond the largest u+q seen (a
 // decaying maximum) E grows in proportion, as if all the time were per token. E is at least
 // PatienceFloor/4, so that noise on a fast fleet does not count as slowness.
 //
 // E is FirstByteCold/4 until 3 first bytes have been seen. From 3 to 8 first bytes E is 4 times the
 // slowest of them, FirstByteCold/4 at most. That rule holds for prompts up to the largest of them;
-// beyond it E grows in proportion. Cached tokens count as uncached during that time.
+// for longer prompts E grows in proportion. Cached tokens count as uncached during that time.
 //
 // An attempt with c tokens believed cached is overdue when its wait reaches
 //
@@ -33,8 +33,8 @@
 // cached tokens: it is twice the time to compute them.
 //
 //   - node is the moving mean of wait/E on this node. node gives slow hardware the time it needs.
-//   - peers is the lower median of the other nodes' present slowness. A node's slowness is its
-//     moving mean (if younger than 10 s) or the wait/E of an attempt that waits there now,
+//   - peers is the lower median of the other nodes' present slowness. A node's slowness is the
+//     node's moving mean (if younger than 10 s) or the wait/E of an attempt that waits there now,
 //     whichever is larger. peers rises before any answer comes, while the whole fleet is slowing
 //     down. An attempt is overdue only if it is 4 times worse off than half of its peers. So
 //     nothing is given up when every node is busy and slow. Up to half of a fleet may hang and
@@ -70,8 +70,8 @@
 //
 //   - p is 1/1000 when w-w0 > 4·slow·(E + d·max_tokens). d is the largest recent time per
 //     completion token in seconds. With max_tokens unknown the bound is 4·slow·(longest response
-//     time). Both need 8 observations. So a long generation within its max_tokens never suffices
-//     by itself.
+//     time). Each of the two bounds needs 8 observations. So a long generation within its
+//     max_tokens never suffices by itself.
 //   - p is 1/100 for each stream that became overdue in this silence.
 //
 // Overdue streams count at once; an abandoned one counts after 4·slow·E. All other witnesses count
@@ -79,5 +79,5 @@
 // 1/1000 also moves its waiting attempts (Rescue). Until the node's next byte the evidence goes on
 // counting as 1/100. When the node is tried again and still hangs, one wait that three answers in
 // four do not need is then enough. A stream that has begun is no witness, because a client that
-// stops reading silences it too. The idle timeout bounds it.
+// stops reading silences it too. The idle timeout bounds a stream that has begun.
 package patience

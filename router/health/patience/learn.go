@@ -51,7 +51,7 @@ func (l *line) observeExcess(ratio float64) {
 	l.excess += (min(max(0, ratio-1), clip-1) - l.excess) / (memory / 2)
 }
 
-// fit solves for a and b. When x hardly varies its slope is noise, and fit uses 0.
+// fit solves for a and b. When x hardly varies the slope is noise, and fit uses 0.
 func (l *line) fit() {
 	x, y := l.sx/l.s, l.sy/l.s
 	variance := l.sxx/l.s - x*x
@@ -128,8 +128,8 @@ func (s *spread) observe(seconds float64, promptTokens int64) {
 	}
 }
 
-// survival returns the chance that an answer takes longer than seconds. Observations in the same
-// bucket count as longer. Add-one smoothing keeps the chance above 0.
+// survival returns the chance that an answer takes longer than seconds. Observations in the bucket
+// of seconds count as longer. Add-one smoothing keeps the chance above 0.
 func (s *spread) survival(seconds float64) float64 {
 	longer := uint32(1)
 	for _, c := range s.count[bucket(seconds):] {

@@ -49,8 +49,8 @@ func TestFleetsThatSlowDownAfterAFewAnswers(t *testing.T) {
 	}
 }
 
-// TestHangingNodes lets one node hang, warm or cold. All its attempts are moved, and no other
-// attempt is.
+// TestHangingNodes lets one node hang, warm or cold. All attempts at the hanging node are moved,
+// and no other attempt is.
 func TestHangingNodes(t *testing.T) {
 	for _, stream := range []bool{true, false} {
 		for _, nodes := range []int{2, 3, 4, 8} {

@@ -168,8 +168,8 @@ type Stall struct {
 }
 
 // Check looks at every waiting attempt, asks the owners of late ones to give up, and appends the
-// nodes to set aside to out. Call it about every PatienceFloor/10. Without waiting attempts it
-// costs one lock.
+// nodes to set aside to out. Call Check about every PatienceFloor/10. Without waiting attempts a
+// Check costs one lock.
 func (m *Model) Check(now time.Time, out []Stall) []Stall {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -79,7 +79,7 @@ func (e *evidence) level() level {
 	return fine
 }
 
-// judge weighs the silence of one node. On strong evidence it moves the node's attempts. judge
+// judge weighs the silence of one node. On strong evidence judge moves the node's attempts. judge
 // reports the node when the evidence is new.
 func (m *Model) judge(n *Node, now time.Duration) (Stall, bool) {
 	pulse := n.pulse.At()
