@@ -48,7 +48,8 @@ type NodeConfig struct {
 	DrainDelay     config.Duration `toml:"drain_delay" default:"2s" help:"time at a stop in which the front still accepts requests after it said that it is not ready, so that routers hear of it"`
 	DrainTimeout   config.Duration `toml:"drain_timeout" default:"60s" flag:"drain-timeout" help:"time that running requests have to finish when the agent is stopped; then they are cut; 0: at once"`
 
-	// Settings of the one engine in the short form, as Listen and Advertise are.
+	// In the short form, the following fields are settings of the only engine, as Listen and
+	// Advertise are.
 	Role          string      `toml:"role" default:"both" flag:"role" oneof:"prefill|decode|both" help:"which part of a request the node computes; routers send nothing to prefill nodes"`
 	Device        string      `toml:"device" default:"" oneof:"|gpu|cpu" help:"kind of processor that the engine computes on; empty: unknown"`
 	GPUIndex      int         `toml:"gpu_index" default:"0" help:"index of the engine's first GPU; if gpu.devices is empty, tp GPUs from this one on give the node's SM utilisation"`

@@ -87,7 +87,8 @@ func (a *Agent) portTaken(port int) bool {
 	return false
 }
 
-// stateDir is the directory for the engine's files. With several engines, each has its own.
+// stateDir is the directory for the engine's files. With several engines, each engine has its own
+// directory.
 func (n *node) stateDir() string {
 	dir := n.agent.config.Agent.StateDir
 	if dir == "" || n.unit.element == "" {

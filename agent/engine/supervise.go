@@ -109,7 +109,7 @@ func (s *supervisor) restarted() int64 {
 	return s.restarts
 }
 
-// once runs the process until it exits. The end of ctx or run.restart stops it.
+// once runs the process until it exits. The end of ctx or run.restart stops the process.
 func (s *supervisor) once(ctx, force context.Context) error {
 	cmd := exec.Command(s.argv[0], s.argv[1:]...)
 	cmd.Env = s.env

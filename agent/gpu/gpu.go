@@ -1,6 +1,7 @@
 // Package gpu reads this host's NVIDIA GPUs through NVML: SM utilisation, memory, power, and the
 // reasons for reduced clocks, of whole GPUs and of MIG devices. NVML is a C library, so only a
-// build with cgo and the tag nvml can load it. Other builds report that and have no GPU figures.
+// build with cgo and the tag nvml can load it. Other builds report that NVML is missing and have no
+// GPU figures.
 package gpu
 
 import (

@@ -24,8 +24,8 @@ const (
 	maxMIG    = 16 // MIG devices of one GPU; present GPUs have at most 7
 )
 
-// required functions have been in NVML since 2012. Each is looked up before its first call, because
-// a call of a missing function would end the process.
+// required functions have been in NVML since 2012. Each function is looked up before its first
+// call, because a call of a missing function would end the process.
 var required = []string{
 	"nvmlInit_v2", "nvmlShutdown", "nvmlErrorString", "nvmlDeviceGetCount_v2", "nvmlDeviceGetHandleByIndex_v2",
 	"nvmlDeviceGetUUID", "nvmlDeviceGetName", "nvmlDeviceGetMemoryInfo", "nvmlDeviceGetUtilizationRates",

@@ -4,7 +4,8 @@ package power
 // of vendors' services. The documents are cut to links, states and figures, and keep each service's
 // oddities.
 const (
-	// Both schemas, with different figures as in the mockup. One of two supplies is absent.
+	// The documents follow both schemas, with different figures as in the mockup. One of two power
+	// supplies is absent.
 	dmtf = `/redfish/v1/Chassis {"@odata.type":"#ChassisCollection.ChassisCollection","Members@odata.count":1,"Members":[{"@odata.id":"/redfish/v1/Chassis/1U"}]}
 /redfish/v1/Chassis/1U {"@odata.type":"#Chassis.v1_21_0.Chassis","Id":"1U","ChassisType":"RackMount","Status":{"State":"Enabled","Health":"OK"},"Links":{"ComputerSystems":[{"@odata.id":"/redfish/v1/Systems/437XR1138R2"}]},
  "PowerSubsystem":{"@odata.id":"/redfish/v1/Chassis/1U/PowerSubsystem"},"EnvironmentMetrics":{"@odata.id":"/redfish/v1/Chassis/1U/EnvironmentMetrics"},"Power@Redfish.Deprecated":"Please migrate","Power":{"@odata.id":"/redfish/v1/Chassis/1U/Power"}}

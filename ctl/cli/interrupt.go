@@ -8,9 +8,9 @@ import (
 )
 
 // Interruptible returns a context that ends at the first signal to end the program, so that started
-// programs are stopped. A second signal ends the program immediately. A reader of the output that
-// closes counts as a signal. So does a terminal that closes, unless that is ignored, as under
-// nohup. The caller must call release.
+// programs are stopped. A second signal ends the program immediately. If the reader of the output
+// or the terminal closes, that counts as a signal. A closed terminal does not count if SIGHUP is
+// ignored, as under nohup. The caller must call release.
 func Interruptible(parent context.Context) (ctx context.Context, release func()) {
 	signals := []os.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGPIPE}
 	if !signal.Ignored(syscall.SIGHUP) {

@@ -60,8 +60,8 @@ func Run(root *cobra.Command, errOut io.Writer) int {
 	return 1
 }
 
-// Group returns a command that only contains others. An unknown command is an error, and cobra
-// suggests the probable one.
+// Group returns a command that only contains other commands. An unknown command is an error, and
+// cobra suggests the probable one.
 func Group(use, short string, commands ...*cobra.Command) *cobra.Command {
 	c := &cobra.Command{
 		Use: use, Short: short, Args: noCommand, RunE: showHelp, SuggestionsMinimumDistance: 2,

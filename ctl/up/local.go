@@ -98,8 +98,8 @@ func (l *local) checkRouters() error {
 	return config.Check(&c)
 }
 
-// reserveRouters sets the routers' addresses. The first has the address in the flags, and the
-// others have free ports of the same hosts.
+// reserveRouters sets the routers' addresses. The first router has the address in the flags, and
+// the others have free ports of the same hosts.
 func (l *local) reserveRouters() (reserved []net.Listener, err error) {
 	f := l.flags
 	for i := range f.routers {

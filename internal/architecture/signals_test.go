@@ -10,9 +10,9 @@ import (
 	"testing"
 )
 
-// TestSignalTouchesFiveFiles: a figure that the policy uses is named in at most five files. This is
-// checked for one figure of the kernel and one of the GPUs. Generated code and the columns of
-// cgn-ctl top do not count.
+// TestSignalTouchesFiveFiles: a figure that the policy uses is named in at most five files. The
+// test checks one figure of the kernel and one figure of the GPUs. Generated code and the columns
+// of cgn-ctl top do not count.
 func TestSignalTouchesFiveFiles(t *testing.T) {
 	for _, names := range [][2]string{{"EngineWaitPct", "engine_wait_pct"}, {"SMPct", "sm_pct"}} {
 		touched, err := naming(names)

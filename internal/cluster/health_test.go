@@ -80,7 +80,7 @@ func TestFitMakesWhatAnEngineSaysAnnounceable(t *testing.T) {
 		},
 	}
 	for i := range 2000 {
-		h.Models = append(h.Models, strings.Repeat("<", 100)+strconv.Itoa(i)) // in JSON each takes six bytes
+		h.Models = append(h.Models, strings.Repeat("<", 100)+strconv.Itoa(i)) // each < takes six bytes in JSON
 	}
 	if h.Check() == nil {
 		t.Fatal("nothing to mend")

@@ -10,8 +10,8 @@ import (
 	"sync"
 )
 
-// Group owns goroutines. The first failure cancels the others. Wait returns once all have ended.
-// NewGroup creates a Group.
+// Group owns goroutines. The first goroutine that fails cancels the others. Wait returns once all
+// goroutines have ended. NewGroup creates a Group.
 type Group struct {
 	ctx    context.Context
 	cancel context.CancelCauseFunc

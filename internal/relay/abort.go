@@ -19,8 +19,8 @@ type Abort struct {
 // may be called from any goroutine, any number of times.
 func (a *Abort) Cancel() { a.cancel(ErrCanceled) }
 
-// Stop is like Cancel, but the client is still there. If its stream has begun, the client is told
-// of the failure. An exchange in progress ends with ErrStopped.
+// Stop is like Cancel, but the client is still there. If the client's stream has begun, the client
+// is told of the failure. An exchange in progress ends with ErrStopped.
 func (a *Abort) Stop() { a.cancel(ErrStopped) }
 
 func (a *Abort) cancel(why error) {

@@ -15,12 +15,12 @@
 //
 // A trace distinguishes prompts by blocks of 512 tokens, so engines have blocks of this size here.
 // The incomplete block at a prompt's end is never found again, and neither are answers. The index
-// sees every such block as 32 of its own, as it would see the text. The keys of both cover all
-// earlier blocks.
+// sees every such block as 32 blocks of its own, as it would see the text. A key of either block
+// size covers all earlier blocks.
 //
 // # Load
 //
 // The spacing of arrivals is the trace's, divided by Speed. Search finds the speed at which a given
 // mode keeps the engines' prefill busy for a given share of the time. So modes are compared under
-// the same known load. A Burst has its own times.
+// the same known load. A Burst sets its own arrival times.
 package cluster

@@ -24,7 +24,7 @@ func IntervalOf(values []float64) Interval {
 		return Interval{Median: math.NaN(), Low: math.NaN(), High: math.NaN()}
 	}
 	// The k smallest and the k largest values are left out. The median is below the interval if at
-	// most k values are below the median. That probability is a binomial tail.
+	// most k values are below the median. The probability of that event is a binomial tail.
 	tail, term := 0.0, math.Pow(0.5, float64(n)) // P(X = 0)
 	left, outside := 0, term
 	for k := range (n - 1) / 2 {

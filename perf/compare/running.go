@@ -213,7 +213,7 @@ func (r *Running) awaitAnswer(ctx context.Context, last *process.Process) error 
 	}
 }
 
-// Usage returns the sum over all its processes; 0 for direct.
+// Usage returns the usage of all processes of the contestant; 0 for direct.
 func (r *Running) Usage() (process.Usage, error) {
 	var sum process.Usage
 	for _, p := range r.processes {

@@ -90,7 +90,7 @@ func sweep(c *Config, groups controlGroups) error {
 	return errors.Join(errs...)
 }
 
-// one makes one run with a fleet of its own.
+// one starts a fleet and makes one run with it.
 func one(ctx context.Context, c *Config, m Mode, round int, groups controlGroups) (r *Result, err error) {
 	dir := ""
 	if c.Keep != "" {

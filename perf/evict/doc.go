@@ -29,8 +29,8 @@ type Maker struct {
 // Ours is the name of the RAM tier's policy among Makers.
 const Ours = "leaf-arc"
 
-// Makers returns every policy, first that of the RAM tier. Each takes the blocks of a request in
-// order, as its authors intended, except the two that know leaves.
+// Makers returns every policy, first that of the RAM tier. Each policy takes the blocks of a
+// request in order, as its authors intended, except the two policies that know leaves.
 func Makers() []Maker {
 	return []Maker{
 		{Ours, func(c, n int) Policy { return newLeafARC(c, n) }},

@@ -11,7 +11,7 @@
 //	hang=1        no answer, not even a head, until the client leaves
 //
 // The engine looks for these instructions, max_tokens, stream and include_usage only in the first
-// and the last kilobyte of the body. The engine reads and drops the rest.
+// and the last kilobyte of the body. The engine reads and drops the other bytes of the body.
 //
 // The content of every token is a Stamp: its number in the stream, the stream's number and its
 // sending time.

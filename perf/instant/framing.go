@@ -45,7 +45,7 @@ func (f *Framing) ReadFields(r *bufio.Reader) error {
 	}
 }
 
-// Each passes the payload after the header to fn, in pieces of any size up to that of buf.
+// Each passes the payload after the header to fn. The pieces have any size up to the size of buf.
 func (f *Framing) Each(r *bufio.Reader, buf []byte, fn func([]byte) error) error {
 	body, left := io.Reader(r), f.Length
 	if f.Chunked {

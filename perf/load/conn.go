@@ -112,8 +112,8 @@ func (c *conn) send(bodies *Chat, n uint64, deadline time.Time) error {
 	return err
 }
 
-// frame puts head and body together. The body's length stands in the head, so there is room for the
-// digits, and the head is moved up to them.
+// frame puts head and body together. The head contains the body's length, which is known last. So
+// frame leaves room for the digits and moves the head up to them.
 func (c *conn) frame(bodies *Chat, n uint64) {
 	const room = 12
 	at := len(c.prefix) + room

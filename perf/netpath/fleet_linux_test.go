@@ -37,7 +37,7 @@ func (h *hosts) brings(ctx context.Context, a block.Addr, from string) (pb.Outco
 // fleet: B finds blocks that were put into A, and fetches them over a path with loss.
 func (h *hosts) fleet(t *testing.T) {
 	h.Set(Conditions{Delay: delay, Loss: loss})
-	for i, size := range append(sizes, 5<<20) { // B cannot guess its length from the others
+	for i, size := range append(sizes, 5<<20) { // B cannot guess a block's length from other blocks
 		a, want := h.a.put(t, size)
 		from := ""
 		if i == len(sizes) {

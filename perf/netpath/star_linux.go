@@ -14,7 +14,7 @@ import (
 	tcx "github.com/cilium/ebpf/link"
 )
 
-// mostHosts is the largest number of hosts of a Star. Each has a network of its own in
+// mostHosts is the largest number of hosts of a Star. Each host has a network of its own in
 // 10.77.0.0/16.
 const mostHosts = 64
 

@@ -141,7 +141,7 @@ func parseStrace(text string) (Calls, error) {
 			return nil, fmt.Errorf("process: strace's table: %w", err)
 		}
 		calls[f[len(f)-1]] += n
-		// the table does not name the error; EAGAIN is the usual one
+		// the table does not name the error; the usual error is EAGAIN
 		if len(f) == 3 && slices.Contains(canBeEmpty, f[2]) {
 			failed, _ := strconv.ParseInt(f[1], 10, 64)
 			calls[Again] += failed

@@ -185,8 +185,8 @@ func (f *fleet) loads(t *testing.T) {
 	}
 }
 
-// grows: the two servers alternate in a conversation. Each continues with the blocks that the other
-// has computed.
+// grows: the two servers alternate in a conversation. Each server continues with the blocks that
+// the other server has computed.
 func (f *fleet) grows(t *testing.T) {
 	text, before := prose("conversation", 600), 0
 	for turn := range 4 {

@@ -28,8 +28,8 @@ type Streams struct {
 // (HTTP/1.1, no TLS). Completions uses one connection if the engine keeps it. between, if set, is
 // called before each. The reading thread has real-time priority, if that is permitted.
 func Completions(to netip.AddrPort, body string, n int, between func() error) (Streams, error) {
-	// With few of Go's processors, the thread would wait for a processor whose thread waits for a
-	// CPU.
+	// With a small GOMAXPROCS, this thread could wait for a P of the Go scheduler whose thread
+	// waits for a CPU.
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(16))
 	type result struct {
 		Streams

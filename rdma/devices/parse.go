@@ -36,7 +36,8 @@ func parseGID(text string) (netip.Addr, bool) {
 	return addr, err == nil && addr.Zone() == ""
 }
 
-// parseCounter parses a number. Another text, such as "N/A (no PMA)", is no number.
+// parseCounter parses a number. A text such as "N/A (no PMA)" is no number, so parseCounter returns
+// false.
 func parseCounter(text string) (uint64, bool) {
 	n, err := strconv.ParseUint(text, 10, 64)
 	return n, err == nil

@@ -56,7 +56,7 @@ func killedOwner(t *testing.T) {
 }
 
 // TestOtherSideIsKilled: the owner's process is killed while several pairs have large reads in
-// progress. All reads end with an error that says so.
+// progress. All reads end with an error that says that the other side has gone.
 func TestOtherSideIsKilled(t *testing.T) {
 	if os.Getenv(killedEnv) != "" {
 		killedOwner(t)

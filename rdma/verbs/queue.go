@@ -194,8 +194,8 @@ func (p *queue) postable() error {
 	return nil
 }
 
-// reads posts a chain, and returns the completions that are available right after. So do binds and
-// invalidates. The result is valid until completions are taken again.
+// reads posts a chain, and returns the completions that are available right after. binds and
+// invalidates do the same. The result is valid until completions are taken again.
 func (p *queue) reads(id int, r []C.struct_verbs_read) ([]C.struct_verbs_done, error) {
 	if err := p.postable(); err != nil {
 		return nil, err
