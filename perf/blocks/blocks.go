@@ -43,9 +43,9 @@ type Options struct {
 	Lead int
 }
 
-// New replays a trace. A request goes to the node that holds most of its prompt. Among equals it
-// goes to the node that has stored least. Requests whose only common block is the trace's first
-// share nothing.
+// New replays a trace. A request goes to the node that holds most of its prompt. Among nodes that
+// hold equally much, the request goes to the node that has stored least. Requests whose only common
+// block is the trace's first share nothing.
 func New(s trace.Source, o Options) (*Replay, error) {
 	r := &Replay{Nodes: o.Nodes}
 	caches := make([]*lru, o.Nodes)
@@ -91,14 +91,14 @@ func Keys(q *trace.Request, lead int) []uint64 {
 		}
 		if i == 0 {
 			for j := range uint64(lead) {
-				digests = append(digests, mix(1<<50+base+j))
+				digests = append(digests, trace.Spread(1<<50+base+j))
 			}
 		}
 		for j := range uint64(perID) {
 			if len(digests) == cap(digests) {
 				break
 			}
-			digests = append(digests, mix(base+j))
+			digests = append(digests, trace.Spread(base+j))
 		}
 	}
 	return keysOf(digests)
@@ -111,7 +111,7 @@ func Generated() trace.Source { return trace.Generator{Seed: 1, Requests: 4000}.
 func Chain(seed, n int) []uint64 {
 	digests := make([]uint64, n)
 	for i := range digests {
-		digests[i] = mix(1<<60 + uint64(seed)<<32 + uint64(i))
+		digests[i] = trace.Spread(1<<60 + uint64(seed)<<32 + uint64(i))
 	}
 	return keysOf(digests)
 }
@@ -128,12 +128,4 @@ func keysOf(digests []uint64) []uint64 {
 		keys[i] = digests[i-i%groupBlocks]>>32<<32 | own<<36>>32 | uint64(i%groupBlocks)
 	}
 	return keys
-}
-
-// mix distributes the bits of v. Different values stay different (splitmix64).
-func mix(v uint64) uint64 {
-	v += 0x9e3779b97f4a7c15
-	v = (v ^ v>>30) * 0xbf58476d1ce4e5b9
-	v = (v ^ v>>27) * 0x94d049bb133111eb
-	return v ^ v>>31
 }

@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"cmp"
 	"time"
 
 	"github.com/cognitora/dataplane/perf/trace"
@@ -18,10 +19,8 @@ type Burst struct {
 
 // Workload returns the requests of the burst. Engines share only whole blocks of 512 tokens.
 func (b Burst) Workload() *Workload {
-	def(&b.Requests, 200)
-	def(&b.Shared, 6000)
-	def(&b.Tail, 100)
-	def(&b.Answer, 100)
+	b.Requests, b.Shared = cmp.Or(b.Requests, 200), cmp.Or(b.Shared, 6000)
+	b.Tail, b.Answer = cmp.Or(b.Tail, 100), cmp.Or(b.Answer, 100)
 	shared := make([]int64, b.Shared/trace.BlockTokens)
 	for i := range shared {
 		shared[i] = int64(i)

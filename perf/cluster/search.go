@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"cmp"
 	"fmt"
 
 	"github.com/cognitora/dataplane/router/policy"
@@ -34,8 +35,7 @@ type Report struct {
 // Compare simulates w once for each mode.
 func Compare(w *Workload, c Comparison) (*Report, error) {
 	cfg := c.Config.withDefaults()
-	def(&c.CacheShare, 0.2)
-	def(&c.Target, 0.9)
+	c.CacheShare, c.Target = cmp.Or(c.CacheShare, 0.2), cmp.Or(c.Target, 0.9)
 	if len(c.Modes) == 0 {
 		c.Modes = Modes()
 	}

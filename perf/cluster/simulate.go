@@ -1,6 +1,8 @@
 package cluster
 
 import (
+	"cmp"
+	"container/heap"
 	"errors"
 	"fmt"
 	"slices"
@@ -40,25 +42,16 @@ type Config struct {
 }
 
 func (c Config) withDefaults() Config {
-	def(&c.Nodes, 8)
-	def(&c.Speed, 1)
-	def(&c.Policy, policy.Default())
+	c.Nodes, c.Speed, c.Policy = cmp.Or(c.Nodes, 8), cmp.Or(c.Speed, 1), cmp.Or(c.Policy, policy.Default())
 	e := &c.Engine
 	e.BlockTokens = trace.BlockTokens
-	def(&e.MaxSeqs, 64)
-	def(&c.Limit, e.MaxSeqs)
-	def(&e.MaxBatchTokens, 2048)
-	def(&e.PrefillTokensPerSecond, 5000)
-	def(&e.DecodeStep, 15*time.Millisecond)
-	def(&e.DecodePerSequence, 200*time.Microsecond)
+	e.MaxSeqs = cmp.Or(e.MaxSeqs, 64)
+	c.Limit = cmp.Or(c.Limit, e.MaxSeqs)
+	e.MaxBatchTokens = cmp.Or(e.MaxBatchTokens, 2048)
+	e.PrefillTokensPerSecond = cmp.Or(e.PrefillTokensPerSecond, 5000)
+	e.DecodeStep = cmp.Or(e.DecodeStep, 15*time.Millisecond)
+	e.DecodePerSequence = cmp.Or(e.DecodePerSequence, 200*time.Microsecond)
 	return c
-}
-
-func def[T comparable](v *T, d T) {
-	var zero T
-	if *v == zero {
-		*v = d
-	}
 }
 
 // maxSpan is the longest time in which the index's times stay distinct without the hourly sweep.
@@ -170,8 +163,9 @@ func (s *simulation) arrive(r *request) {
 			return int32(held * indexBlocks)
 		}
 	}
-	var refused error
-	if f.rehearsal, refused = s.rehearse(known); refused != nil {
+	rehearsal, refused := s.router.Rehearse(s.keys, known, epoch.Add(s.now))
+	f.rehearsal = rehearsal
+	if refused != nil {
 		s.result.Refused++
 		return
 	}
@@ -185,26 +179,18 @@ func (s *simulation) arrive(r *request) {
 	}
 }
 
-func (s *simulation) rehearse(known func(*fleet.Node) int32) (leg.Rehearsal, error) {
-	r, err := s.router.Rehearse(s.keys, known, epoch.Add(s.now))
-	if err != nil {
-		return r, err
-	}
-	return r, nil
-}
-
 // begin starts a node's next step, if it has any work.
 func (s *simulation) begin(at int) {
 	n := &s.nodes[at]
 	var d time.Duration
 	if d, n.stepped, n.busy = n.model.Begin(s.now); n.busy {
-		s.events.push(event{s.now + d, at})
+		heap.Push(&s.events, event{s.now + d, at})
 	}
 }
 
 // step completes the earliest step of all nodes.
 func (s *simulation) step() {
-	e := s.events.pop()
+	e := heap.Pop(&s.events).(event)
 	s.now = e.at
 	n := &s.nodes[e.node]
 	if s.now <= s.last {
@@ -237,44 +223,18 @@ type event struct {
 	node int
 }
 
-func (e event) before(o event) bool { return e.at < o.at || e.at == o.at && e.node < o.node }
-
-// events is a binary heap with the next event first.
+// events is a heap with the next event first.
 type events []event
 
-func (h *events) push(e event) {
-	q := append(*h, e)
-	i := len(q) - 1
-	for i > 0 && e.before(q[(i-1)/2]) {
-		q[i] = q[(i-1)/2]
-		i = (i - 1) / 2
-	}
-	q[i] = e
-	*h = q
+func (h events) Len() int { return len(h) }
+func (h events) Less(i, j int) bool {
+	return h[i].at < h[j].at || h[i].at == h[j].at && h[i].node < h[j].node
 }
-
-func (h *events) pop() event {
-	q := *h
-	first, last := q[0], q[len(q)-1]
-	q = q[:len(q)-1]
-	i := 0
-	for {
-		c := 2*i + 1
-		if c >= len(q) {
-			break
-		}
-		if c+1 < len(q) && q[c+1].before(q[c]) {
-			c++
-		}
-		if !q[c].before(last) {
-			break
-		}
-		q[i] = q[c]
-		i = c
-	}
-	if len(q) > 0 {
-		q[i] = last
-	}
-	*h = q
-	return first
+func (h events) Swap(i, j int) { h[i], h[j] = h[j], h[i] }
+func (h *events) Push(e any)   { *h = append(*h, e.(event)) }
+func (h *events) Pop() any {
+	last := len(*h) - 1
+	e := (*h)[last]
+	*h = (*h)[:last]
+	return e
 }

@@ -63,16 +63,16 @@ func Load(source trace.Source, spread bool) (*Workload, error) {
 func (w *Workload) add(q *trace.Request, spread bool, seen map[uint64]bool) {
 	r := request{
 		at: time.Duration(q.Timestamp) * time.Millisecond, prompt: q.InputLength, answer: max(q.OutputLength, 1),
-		serial: mix(uint64(len(w.requests)) + 1),
+		serial: trace.Spread(uint64(len(w.requests)) + 1),
 	}
 	full := min(q.InputLength/trace.BlockTokens, len(q.HashIDs))
 	r.chain = make([]uint64, 0, full)
 	var parent uint64
 	if spread && len(q.HashIDs) > 1 {
-		parent = mix(uint64(q.HashIDs[1]) + 1)
+		parent = trace.Spread(uint64(q.HashIDs[1]) + 1)
 	}
 	for _, id := range q.HashIDs[:full] {
-		parent = mix(parent ^ mix(uint64(id)))
+		parent = trace.Spread(parent ^ trace.Spread(uint64(id)))
 		r.chain = append(r.chain, parent)
 		seen[parent] = true
 	}
@@ -103,7 +103,7 @@ func (w *Workload) Longest() int {
 }
 
 // Reusable returns the share of prompt tokens that one cache without a bound would have found. No
-// policy can exceed it.
+// policy can exceed this share.
 func (w *Workload) Reusable() float64 {
 	seen := map[uint64]bool{}
 	found := 0
@@ -133,7 +133,7 @@ func (r *request) keys(dst []uint64) []uint64 {
 		if b := i / indexBlocks; b < len(r.chain) {
 			of = r.chain[b]
 		}
-		dst = append(dst, mix(of+uint64(i)))
+		dst = append(dst, trace.Spread(of+uint64(i)))
 	}
 	return dst
 }
@@ -149,12 +149,4 @@ func (r *request) blocks() []engine.BlockID {
 		binary.LittleEndian.PutUint64(all[i][:], key)
 	}
 	return all
-}
-
-// mix distributes every bit over the word (the splitmix64 finaliser).
-func mix(x uint64) uint64 {
-	x += 0x9e3779b97f4a7c15
-	x = (x ^ x>>30) * 0xbf58476d1ce4e5b9
-	x = (x ^ x>>27) * 0x94d049bb133111eb
-	return x ^ x>>31
 }

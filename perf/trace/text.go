@@ -56,3 +56,11 @@ func appendWords(dst []byte, n int, id, branch uint64) []byte {
 	}
 	return dst[:end]
 }
+
+// Spread distributes the bits of v. Different values stay different (splitmix64).
+func Spread(v uint64) uint64 {
+	v += 0x9e3779b97f4a7c15
+	v = (v ^ v>>30) * 0xbf58476d1ce4e5b9
+	v = (v ^ v>>27) * 0x94d049bb133111eb
+	return v ^ v>>31
+}
