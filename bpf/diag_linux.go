@@ -4,7 +4,6 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"net/netip"
 	"os"
 	"time"
 	"unsafe"
@@ -14,29 +13,19 @@ import (
 
 // connection is a TCP socket as sock_diag describes it.
 type connection struct {
-	local, remote  netip.AddrPort
-	rtt, rttMin    time.Duration
-	retransmits    uint64
-	sent, received uint64
-	segments       uint64
-	deliveryRate   uint64
+	port        uint16 // local
+	rtt         time.Duration
+	retransmits uint64
+	segments    uint64
 }
 
-// addTo adds a connection to the counts of its port or peer. The path's figures are those of the
-// last connection.
+// addTo adds a connection to the counts of its port.
 func (c *connection) addTo(s *Sockets) {
 	s.Established++
 	s.Retransmits += c.retransmits
-	s.BytesSent += c.sent
-	s.BytesReceived += c.received
 	s.SegmentsSent += c.segments
 	s.RTTLooks++
 	s.RTTSum += c.rtt
-	s.RTT, s.DeliveryRate = c.rtt, c.deliveryRate
-	s.RTTMean += (c.rtt - s.RTTMean) / time.Duration(s.Established)
-	if s.RTTMin == 0 || c.rttMin < s.RTTMin {
-		s.RTTMin = c.rttMin
-	}
 }
 
 // Constants of linux/inet_diag.h and sock_diag.h.
@@ -46,56 +35,40 @@ const (
 	diagRequestLen   = 56 // struct inet_diag_req_v2
 	diagMessageLen   = 72 // struct inet_diag_msg
 	tcpEstablished   = 1
-	tcpListen        = 10
 	diagBuffer       = 64 << 10 // the kernel fills at most 32 KiB at a time
 )
 
-func established() ([]connection, error) {
-	var all []connection
-	err := diagnose(1<<tcpEstablished, true, func(c connection) { all = append(all, c) })
-	return all, err
-}
-
-func listeningPorts() (map[uint16]bool, error) {
-	ports := map[uint16]bool{}
-	err := diagnose(1<<tcpListen, false, func(c connection) { ports[c.local.Port()] = true })
-	return ports, err
-}
-
-// diagnose calls f for each TCP socket of the network namespace in one of the states.
-func diagnose(states uint32, info bool, f func(connection)) error {
+// established returns the established TCP connections of the network namespace.
+func established() (all []connection, err error) {
 	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.NETLINK_SOCK_DIAG)
 	if err != nil {
-		return fmt.Errorf("bpf: ask sock_diag: %w", os.NewSyscallError("socket", err))
+		return nil, fmt.Errorf("bpf: ask sock_diag: %w", os.NewSyscallError("socket", err))
 	}
 	defer unix.Close(fd)
 	wait := unix.Timeval{Sec: 5} // longer than the kernel takes to answer
 	if err := unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &wait); err != nil {
-		return fmt.Errorf("bpf: ask sock_diag: %w", err)
+		return nil, fmt.Errorf("bpf: ask sock_diag: %w", err)
 	}
 	for _, family := range []byte{unix.AF_INET, unix.AF_INET6} {
-		if err := unix.Sendto(fd, diagRequest(family, states, info), 0,
+		if err := unix.Sendto(fd, diagRequest(family), 0,
 			&unix.SockaddrNetlink{Family: unix.AF_NETLINK}); err != nil {
-			return fmt.Errorf("bpf: ask sock_diag: %w", os.NewSyscallError("sendto", err))
+			return nil, fmt.Errorf("bpf: ask sock_diag: %w", os.NewSyscallError("sendto", err))
 		}
-		if err := diagAnswers(fd, f); err != nil {
-			return fmt.Errorf("bpf: ask sock_diag: %w", err)
+		if err := diagAnswers(fd, func(c connection) { all = append(all, c) }); err != nil {
+			return nil, fmt.Errorf("bpf: ask sock_diag: %w", err)
 		}
 	}
-	return nil
+	return all, nil
 }
 
-func diagRequest(family byte, states uint32, info bool) []byte {
+func diagRequest(family byte) []byte {
 	b := make([]byte, unix.SizeofNlMsghdr+diagRequestLen)
 	binary.NativeEndian.PutUint32(b, uint32(len(b)))
 	binary.NativeEndian.PutUint16(b[4:], sockDiagByFamily)
 	binary.NativeEndian.PutUint16(b[6:], unix.NLM_F_REQUEST|unix.NLM_F_DUMP)
 	r := b[unix.SizeofNlMsghdr:]
-	r[0], r[1] = family, unix.IPPROTO_TCP
-	if info {
-		r[2] = 1 << (inetDiagInfo - 1)
-	}
-	binary.NativeEndian.PutUint32(r[4:], states)
+	r[0], r[1], r[2] = family, unix.IPPROTO_TCP, 1<<(inetDiagInfo-1)
+	binary.NativeEndian.PutUint32(r[4:], 1<<tcpEstablished)
 	return b
 }
 
@@ -156,18 +129,7 @@ func parseDiag(b []byte) (c connection, err error) {
 	if len(b) < diagMessageLen {
 		return c, errDiag
 	}
-	addr := func(b []byte) netip.Addr {
-		if len(b) == 4 {
-			return netip.AddrFrom4([4]byte(b))
-		}
-		return netip.AddrFrom16([16]byte(b)).Unmap()
-	}
-	width := 16
-	if b[0] == unix.AF_INET {
-		width = 4
-	}
-	c.local = netip.AddrPortFrom(addr(b[8:8+width]), binary.BigEndian.Uint16(b[4:]))
-	c.remote = netip.AddrPortFrom(addr(b[24:24+width]), binary.BigEndian.Uint16(b[6:]))
+	c.port = binary.BigEndian.Uint16(b[4:])
 	for attrs := b[diagMessageLen:]; len(attrs) >= 4; {
 		size, kind := int(binary.NativeEndian.Uint16(attrs)), binary.NativeEndian.Uint16(attrs[2:])
 		if size < 4 || size > len(attrs) {
@@ -185,7 +147,6 @@ func parseDiag(b []byte) (c connection, err error) {
 func (c *connection) take(b []byte) {
 	var i unix.TCPInfo
 	copy(unsafe.Slice((*byte)(unsafe.Pointer(&i)), unsafe.Sizeof(i)), b)
-	c.rtt, c.rttMin = time.Duration(i.Rtt)*time.Microsecond, time.Duration(i.Min_rtt)*time.Microsecond
-	c.retransmits, c.received, c.deliveryRate = uint64(i.Total_retrans), i.Bytes_received, i.Delivery_rate
-	c.sent, c.segments = i.Bytes_sent-min(i.Bytes_retrans, i.Bytes_sent), uint64(i.Data_segs_out)
+	c.rtt = time.Duration(i.Rtt) * time.Microsecond
+	c.retransmits, c.segments = uint64(i.Total_retrans), uint64(i.Data_segs_out)
 }

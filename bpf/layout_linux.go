@@ -1,7 +1,6 @@
 package bpf
 
 import (
-	"errors"
 	"fmt"
 	"slices"
 
@@ -100,7 +99,7 @@ func foundFields(types *btf.Spec, want btf.Type, path string) ([]field, error) {
 
 // reusable tells whether the programs can use m unchanged.
 func reusable(m *ebpf.Map, spec *ebpf.MapSpec) bool {
-	if m.Type() != spec.Type || m.MaxEntries() != entries(spec) || spec.Compatible(m) != nil {
+	if m.Type() != spec.Type || m.MaxEntries() != spec.MaxEntries || spec.Compatible(m) != nil {
 		return false
 	}
 	want, err := wanted(spec)
@@ -109,98 +108,4 @@ func reusable(m *ebpf.Map, spec *ebpf.MapSpec) bool {
 	}
 	have, err := found(m, spec)
 	return err == nil && want.equal(have)
-}
-
-// entries returns MaxEntries as the kernel reports it.
-func entries(spec *ebpf.MapSpec) uint32 { return spec.MaxEntries }
-
-var errNotCarried = errors.New("its keys have changed: its counts begin anew")
-
-// carry copies the counts in from into to, by fields of the same name and size and by the same kind
-// of key. carry calls seen with each old value.
-func carry(from, to *ebpf.Map, spec *ebpf.MapSpec, seen func(key, value []byte)) error {
-	switch spec.Type {
-	case ebpf.Hash, ebpf.LRUHash, ebpf.Array, ebpf.PerCPUArray:
-	default:
-		return nil // data of threads and sockets is made anew; events are not kept
-	}
-	want, err := wanted(spec)
-	if err != nil {
-		return err
-	}
-	have, err := found(from, spec)
-	if err != nil {
-		return err
-	}
-	if !slices.Equal(want.key, have.key) || from.Type() != to.Type() {
-		return errNotCarried
-	}
-	cpus := 1
-	if spec.Type == ebpf.PerCPUArray {
-		if cpus, err = ebpf.PossibleCPU(); err != nil {
-			return err
-		}
-	}
-	return each(from, func(key, value []byte) error {
-		seen(key, value)
-		return carryEntry(to, key, value, cpus, want.value, have.value)
-	})
-}
-
-// each calls do for each entry of a map. If the map has a value for each CPU, value holds all of
-// them.
-func each(m *ebpf.Map, do func(key, value []byte) error) error {
-	var key []byte
-	for range m.MaxEntries() + 1 { // bounded, in case entries are inserted meanwhile
-		next, err := m.NextKeyBytes(keyOrNil(key))
-		if err != nil || next == nil {
-			return err
-		}
-		key = next
-		value, err := m.LookupBytes(key)
-		if err == nil && value != nil { // nil: the entry has been removed meanwhile
-			err = do(key, value)
-		}
-		if err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-func keyOrNil(key []byte) any {
-	if key == nil {
-		return nil
-	}
-	return key
-}
-
-func carryEntry(to *ebpf.Map, key, old []byte, cpus int, want, have []field) error {
-	stride := len(old) / cpus
-	values := make([][]byte, cpus)
-	for cpu := range values {
-		values[cpu] = make([]byte, to.ValueSize())
-		copyFields(values[cpu], old[cpu*stride:(cpu+1)*stride], want, have)
-	}
-	var put any = values
-	if to.Type() != ebpf.PerCPUArray {
-		put = values[0]
-	}
-	err := to.Put(key, put)
-	if errors.Is(err, ebpf.ErrKeyExist) {
-		return nil
-	}
-	return err
-}
-
-func copyFields(to, from []byte, want, have []field) {
-	for _, w := range want {
-		for _, h := range have {
-			if h.path != w.path || h.size != w.size {
-				continue
-			}
-			n := min(h.count, w.count) * w.size
-			copy(to[w.offset:w.offset+n], from[h.offset:h.offset+n])
-		}
-	}
 }

@@ -7,7 +7,6 @@ import (
 	"io/fs"
 	"path/filepath"
 	"slices"
-	"time"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/btf"
@@ -17,14 +16,15 @@ import (
 // Options are the options of Load and New. The zero value means the host's own file system and
 // cgroup.
 type Options struct {
-	// Root is a folder in a BPF file system. Load makes it. Empty: DefaultRoot.
+	// Root is a folder in a BPF file system. Load makes the folder. If Root is empty, Load uses
+	// DefaultRoot.
 	Root string
-	// Cgroup is the folder of a cgroup (version 2). The cgroup's sockets, and those in the cgroups
-	// below it, are counted. Empty: all sockets of the host.
+	// Cgroup is the folder of a cgroup (version 2). The programs count the sockets of this cgroup
+	// and of the cgroups below it. If Cgroup is empty, they count all sockets of the host.
 	Cgroup string
 
 	// Keep makes Load fail if another version of the programs has put its own maps in the place of
-	// ours. Otherwise Load replaces those maps.
+	// ours. Without Keep, Load replaces the other version's maps.
 	Keep bool
 
 	change func(*ebpf.CollectionSpec) // tests use it to make another version of the programs
@@ -32,15 +32,10 @@ type Options struct {
 
 // Report says what Load found and did.
 type Report struct {
-	Reused   []string          // existing maps, which keep their counts
-	Made     []string          // maps that did not exist
-	Carried  []string          // maps whose layout changed, and whose counts were copied
-	Reset    map[string]string // maps whose layout changed and whose counts could not be copied, with the reason
-	Replaced []string          // existing programs that were replaced by others
-	Attached []string          // hooks that were newly attached
-	// time of which the counts in Carried are lost, except counts of connections; 0 if nothing was
-	// carried
-	Window time.Duration
+	Reused   []string // existing maps, which keep their counts
+	Made     []string // maps that did not exist
+	Replaced []string // existing programs that were replaced by others
+	Attached []string // hooks that were newly attached
 }
 
 // loader makes a Set.
@@ -50,8 +45,6 @@ type loader struct {
 	spec    *ebpf.CollectionSpec
 	kernel  *btf.Spec // the kernel's types; read once, because that takes a quarter of a second
 	maps    map[string]*ebpf.Map
-	old     map[string]*ebpf.Map         // maps of another layout, which those in maps will replace
-	copied  map[string]map[string][]byte // by map to be settled: the values of old when they were copied, by key
 	loaded  map[string]*ebpf.Program
 	missing []Missing
 	report  Report
@@ -64,8 +57,8 @@ func Load(o Options) (*Set, error) {
 	if err := permitted(); err != nil {
 		return nil, err
 	}
-	l := &loader{pins: pins(rootOf(o.Root)), options: o, maps: map[string]*ebpf.Map{}, old: map[string]*ebpf.Map{},
-		copied: map[string]map[string][]byte{}, loaded: map[string]*ebpf.Program{}}
+	l := &loader{pins: pins(rootOf(o.Root)), options: o, maps: map[string]*ebpf.Map{},
+		loaded: map[string]*ebpf.Program{}}
 	lock, err := l.make()
 	if err != nil {
 		return nil, err
@@ -86,26 +79,16 @@ func Load(o Options) (*Set, error) {
 
 func (l *loader) load() (*Set, error) {
 	defer l.release()
-	if err := l.openMaps(); err != nil {
+	err := l.openMaps()
+	if err == nil {
+		l.loadPrograms()
+		err = l.placeMaps()
+	}
+	if err != nil {
 		l.closeMaps()
 		return nil, err
 	}
-	l.loadPrograms()
-	if err := l.replaceMaps(); err != nil {
-		l.closeMaps()
-		return nil, err
-	}
-	start := time.Now()
 	l.attach()
-	if len(l.report.Carried) > 0 {
-		l.report.Window += time.Since(start)
-	}
-	if len(l.copied) > 0 {
-		if err := l.settle(); err != nil {
-			l.missing = append(l.missing, Missing{What: "connections that began or ended while maps were replaced",
-				Reason: err.Error()})
-		}
-	}
 	if !l.attached() {
 		l.closeMaps()
 		return nil, fmt.Errorf("bpf: no program could be attached: %s: %s", l.missing[0].What, l.missing[0].Reason)
@@ -116,9 +99,6 @@ func (l *loader) load() (*Set, error) {
 
 // release closes the objects that the Set does not need.
 func (l *loader) release() {
-	for _, m := range l.old {
-		_ = m.Close()
-	}
 	for _, p := range l.loaded {
 		_ = p.Close()
 	}
@@ -128,30 +108,24 @@ func (l *loader) closeMaps() {
 	for _, m := range l.maps {
 		_ = m.Close()
 	}
+	clear(l.maps)
 }
 
-// openMaps opens the existing maps that fit, and makes the others without pins. If the state of
-// open sockets is lost, the counts of connections begin in new maps, because the old maps are
-// needed to count those sockets as closed.
+// openMaps opens the existing maps and makes the others without pins. If one of them has another
+// layout, it first removes all programs and maps, so that all counts begin anew together.
 func (l *loader) openMaps() error {
-	socks, err := ebpf.LoadPinnedMap(l.path(mapsDir, "cgn_socks"), nil)
-	forgotten := err == nil && !reusable(socks, l.spec.Maps["cgn_socks"])
-	_ = socks.Close()
+	err := l.openPinned()
+	if errors.Is(err, errLayout) && !l.options.Keep {
+		l.closeMaps()
+		_, err = l.empty()
+	}
+	if err != nil {
+		return err
+	}
 	for name, spec := range l.spec.Maps {
-		have, err := ebpf.LoadPinnedMap(l.path(mapsDir, name), nil)
-		if err == nil && reusable(have, spec) && !(forgotten && slices.Contains(settled, name)) {
-			l.maps[name] = have
+		if l.maps[name] != nil {
 			l.report.Reused = append(l.report.Reused, name)
 			continue
-		}
-		if err == nil {
-			l.old[name] = have
-			if l.options.Keep {
-				return &hinted{fmt.Errorf("bpf: another version of Cognitora has replaced %s", l.path(mapsDir, name)),
-					"run one version on a host"}
-			}
-		} else if !errors.Is(err, fs.ErrNotExist) {
-			return opening(l.path(mapsDir, name), err)
 		}
 		m, err := ebpf.NewMap(spec)
 		if err != nil {
@@ -159,6 +133,28 @@ func (l *loader) openMaps() error {
 		}
 		l.maps[name] = m
 		l.report.Made = append(l.report.Made, name)
+	}
+	return nil
+}
+
+// errLayout means that another version of the programs has made a map.
+var errLayout = errors.New("another version of Cognitora has made it")
+
+// openPinned opens the existing maps.
+func (l *loader) openPinned() error {
+	for name, spec := range l.spec.Maps {
+		path := l.path(mapsDir, name)
+		m, err := ebpf.LoadPinnedMap(path, nil)
+		if errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		if err != nil {
+			return opening(path, err)
+		}
+		l.maps[name] = m
+		if !reusable(m, spec) {
+			return &hinted{fmt.Errorf("bpf: %s: %w", path, errLayout), "run one version on a host"}
+		}
 	}
 	return nil
 }
@@ -198,36 +194,12 @@ func (l *loader) loadPrograms() {
 	}
 }
 
-// replaceMaps pins the new maps, with the counts of the old ones.
-func (l *loader) replaceMaps() error {
-	start := time.Now()
-	for name, old := range l.old {
-		copied := map[string][]byte{}
-		err := carry(old, l.maps[name], l.spec.Maps[name], func(key, value []byte) {
-			if slices.Contains(settled, name) {
-				copied[string(key)] = value
-			}
-		})
-		if err == nil && slices.Contains(settled, name) {
-			l.copied[name] = copied
-		}
-		if err == nil {
-			l.report.Carried = append(l.report.Carried, name)
-			continue
-		}
-		if l.report.Reset == nil {
-			l.report.Reset = map[string]string{}
-		}
-		l.report.Reset[name] = err.Error()
-	}
+// placeMaps pins the new maps.
+func (l *loader) placeMaps() error {
 	for _, name := range l.report.Made {
 		if err := l.place(mapsDir, name, l.maps[name].Pin); err != nil {
 			return err
 		}
-	}
-	l.report.Window = time.Since(start)
-	if len(l.report.Carried) == 0 {
-		l.report.Window = 0
 	}
 	return nil
 }
@@ -256,7 +228,7 @@ func (l *loader) attach() {
 			fresh = fresh || h.program == "cgn_fork"
 		}
 	}
-	if fresh || l.old["cgn_tasks"] != nil {
+	if fresh {
 		if err := l.prime(); err != nil {
 			l.missing = append(l.missing, Missing{What: "groups of threads that are there already",
 				Reason: err.Error()})
@@ -312,12 +284,11 @@ func (l *loader) inPlace(h hook, p *ebpf.Program) (same, there bool) {
 // attachTracepoint fills the slot of the dispatcher, and attaches the dispatcher if it is not
 // attached. If the dispatcher is attached already, the new program takes effect immediately.
 func (l *loader) attachTracepoint(h hook, p *ebpf.Program, same bool) (made bool, err error) {
-	_, fresh := l.old[h.slot]
 	have, err := link.LoadPinnedLink(l.path(linksDir, h.program), nil)
 	if err == nil {
 		defer have.Close()
 	}
-	attached := err == nil && !fresh && l.reused(h.slot)
+	attached := err == nil && slices.Contains(l.report.Reused, h.slot)
 	if !same || !attached {
 		if err := l.maps[h.slot].Put(uint32(0), p); err != nil {
 			return false, fmt.Errorf("put %s into its slot: %w", h.program, err)
@@ -339,15 +310,6 @@ func (l *loader) attachTracepoint(h hook, p *ebpf.Program, same bool) (made bool
 		return false, err
 	}
 	return true, l.place(progsDir, h.dispatcher, d.Pin)
-}
-
-func (l *loader) reused(name string) bool {
-	for _, r := range l.report.Reused {
-		if r == name {
-			return true
-		}
-	}
-	return false
 }
 
 // attachCgroup updates the link, which takes effect immediately, or makes the link.

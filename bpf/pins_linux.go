@@ -40,7 +40,8 @@ func WithHint(err error) error {
 	return err
 }
 
-// opening returns an error that names path. If rights are missing, its hint says how to get them.
+// opening returns an error that names path. If rights are missing, the error's hint says how to get
+// them.
 func opening(path string, err error) error {
 	if named := (*fs.PathError)(nil); errors.As(err, &named) {
 		err = named.Err
@@ -58,7 +59,7 @@ type pins string
 
 func (p pins) path(dir, name string) string { return filepath.Join(string(p), dir, short(name)) }
 
-// Examine returns an error if root (empty: DefaultRoot) cannot be made. Examine does not make it.
+// Examine returns an error if root (empty: DefaultRoot) cannot be made. Examine does not make root.
 func Examine(root string) error { return pins(rootOf(root)).inBPF() }
 
 // inBPF returns an error if the folder, or its lowest existing parent, is not in a BPF file system.
@@ -185,6 +186,22 @@ func Clean(root string) (removed int, err error) {
 		return 0, err
 	}
 	defer lock.Close()
+	if removed, err = p.empty(); err != nil {
+		return removed, err
+	}
+	for _, dir := range []string{linksDir, progsDir, mapsDir} {
+		if err := os.Remove(filepath.Join(string(p), dir)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return removed, err
+		}
+	}
+	if owner, err := lock.Stat(); err == nil && owner.Sys().(*syscall.Stat_t).Uid != uint32(os.Geteuid()) {
+		return removed, nil
+	}
+	return removed, os.Remove(string(p))
+}
+
+// empty removes all pins, and returns their number. The caller holds the lock.
+func (p pins) empty() (removed int, err error) {
 	// Links first, so that counting ends before programs and maps go.
 	for _, dir := range []string{linksDir, progsDir, mapsDir} {
 		dir = filepath.Join(string(p), dir)
@@ -198,14 +215,8 @@ func Clean(root string) (removed int, err error) {
 			}
 			removed++
 		}
-		if err := os.Remove(dir); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return removed, err
-		}
 	}
-	if owner, err := lock.Stat(); err == nil && owner.Sys().(*syscall.Stat_t).Uid != uint32(os.Geteuid()) {
-		return removed, nil
-	}
-	return removed, os.Remove(string(p))
+	return removed, nil
 }
 
 func rootOf(root string) string {

@@ -12,9 +12,6 @@ import (
 	"time"
 )
 
-// tick is the unit of /proc/stat. USER_HZ is 100 on every supported architecture.
-const tick = 10 * time.Millisecond
-
 // Proc is a Reader that needs no rights. Proc reads /proc, sock_diag and cgroup files. Proc sees
 // only processes and connections that exist at the time, so those that ended in between are not in
 // its counts. Proc has no times of tokens.
@@ -141,41 +138,6 @@ func (p *Proc) UnwatchProcesses(root int) error {
 	return nil
 }
 
-// CPUs reads /proc/stat.
-func (p *Proc) CPUs() ([]CPU, error) {
-	text, err := os.ReadFile("/proc/stat")
-	if err != nil {
-		return nil, fmt.Errorf("bpf: %w", err)
-	}
-	return parseStat(string(text)), nil
-}
-
-// parseStat parses the lines of CPUs: user nice system idle iowait irq softirq steal guest
-// guest_nice. User and nice include the guest times.
-func parseStat(text string) (all []CPU) {
-	for line := range strings.Lines(text) {
-		f := strings.Fields(line)
-		if len(f) < 6 || !strings.HasPrefix(f[0], "cpu") {
-			continue
-		}
-		id, err := strconv.Atoi(f[0][3:])
-		if err != nil {
-			continue // the line for all CPUs together
-		}
-		c := CPU{ID: id}
-		for i, field := range f[1:min(len(f), 9)] {
-			n, _ := strconv.ParseInt(field, 10, 64) // 0 for text that is no number
-			if i == 3 || i == 4 {
-				c.Idle += time.Duration(n) * tick
-			} else {
-				c.Busy += time.Duration(n) * tick
-			}
-		}
-		all = append(all, c)
-	}
-	return all
-}
-
 var errNoDelay = fmt.Errorf("bpf: distribution of run-queue delay: %w", ErrUnknown)
 
 // RunDelay fails without programs. /proc has only sums, which Groups returns.
@@ -209,7 +171,7 @@ func (p *Proc) Group(root int) (Group, error) {
 }
 
 // tree returns root and its descendants. tree uses the kernel's lists of children, whose cost
-// depends on the size of the tree. Without such lists it walks through all of /proc.
+// depends on the size of the tree. Without such lists, tree walks through all of /proc.
 func tree(root int) []int {
 	all := []int{root}
 	for i := 0; i < len(all) && len(all) < 1<<16; i++ {
@@ -300,7 +262,7 @@ func (p *Proc) Ports() ([]Port, error) {
 	for _, port := range watched {
 		var s Sockets
 		for i := range conns {
-			if conns[i].local.Port() == port {
+			if conns[i].port == port {
 				conns[i].addTo(&s)
 			}
 		}
@@ -318,34 +280,6 @@ func (p *Proc) Port(port uint16) (Port, error) {
 		}
 	}
 	return Port{}, errors.Join(err, notWatched("port", int(port)))
-}
-
-// Peers returns the presently established connections whose local port is neither watched nor
-// listened on.
-func (p *Proc) Peers() ([]Peer, error) {
-	conns, err := established()
-	if err != nil {
-		return nil, err
-	}
-	listening, err := listeningPorts()
-	if err != nil {
-		return nil, err
-	}
-	var all []Peer
-	at := map[string]int{}
-	for i := range conns {
-		c := &conns[i]
-		if listening[c.local.Port()] {
-			continue
-		}
-		key := c.remote.String()
-		if _, ok := at[key]; !ok {
-			at[key] = len(all)
-			all = append(all, Peer{Addr: c.remote})
-		}
-		c.addTo(&all[at[key]].Sockets)
-	}
-	return all, nil
 }
 
 // Tokens fails without programs.

@@ -52,8 +52,6 @@ type Reader interface {
 	// UnwatchProcesses forgets a group and its counts.
 	UnwatchProcesses(root int) error
 
-	// CPUs returns the utilisation of each CPU that has run a thread.
-	CPUs() ([]CPU, error)
 	// RunDelay sets h to the waits of threads for a CPU, on the whole host. RunDelay reuses the
 	// memory of h's buckets.
 	RunDelay(h *Histogram) error
@@ -65,9 +63,6 @@ type Reader interface {
 	Ports() ([]Port, error)
 	// Port returns one of the watched ports. With SourceBPF the call costs the reading of one port.
 	Port(port uint16) (Port, error)
-	// Peers returns the peers that this host connects to. With SourceBPF the result has at most the
-	// 8192 peers used last.
-	Peers() ([]Peer, error)
 	// Tokens returns the timings of a watched port.
 	Tokens(port uint16) (Tokens, error)
 	// Drops returns the counts of losses.
@@ -82,7 +77,7 @@ type CPU struct {
 	ID       int
 	Busy     time.Duration // time with a running thread
 	Idle     time.Duration
-	Switches uint64 // context switches; 0 with SourceProc
+	Switches uint64 // context switches
 }
 
 // Group is a watched process and its descendants.
@@ -94,8 +89,8 @@ type Group struct {
 }
 
 // Sockets counts connections to a peer or to a listening port. SourceProc sees only connections
-// that are established at the time. SourceProc fills Established, Retransmits, the bytes, and the
-// path's figures.
+// that are established at the time. SourceProc fills Established, Retransmits, SegmentsSent,
+// RTTLooks and RTTSum.
 type Sockets struct {
 	Opened        uint64 // connections that were established
 	Closed        uint64 // established connections that ended
