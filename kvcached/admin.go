@@ -10,26 +10,26 @@ import (
 	"time"
 )
 
-// status is what /readyz answers.
+// status is the answer of /readyz.
 type status struct {
 	Ready    bool       `json:"ready"`
-	Reason   string     `json:"reason,omitempty"` // it stops, starts, or has not joined its fleet
-	Cache    string     `json:"cache"`            // its name in the fleet
+	Reason   string     `json:"reason,omitempty"` // the daemon starts, stops or has not joined its fleet
+	Cache    string     `json:"cache"`            // the cache's name in the fleet
 	Draining bool       `json:"draining"`
 	Etcd     string     `json:"etcd"`                    // off, connecting, connected, lost or left
-	Members  int64      `json:"fleet_members,omitempty"` // caches in the fleet, this one included; none: it is alone
+	Members  int64      `json:"fleet_members,omitempty"` // caches in the fleet including this one; 0: no fleet
 	Serves   []Endpoint `json:"serves"`
 	RAM      tierStatus `json:"ram"`
 	SSD      *ssdStatus `json:"ssd,omitempty"`
 }
 
 type tierStatus struct {
-	Bytes  int64 `json:"bytes"` // its size
+	Bytes  int64 `json:"bytes"` // size of the tier
 	Used   int64 `json:"used_bytes"`
 	Blocks int64 `json:"blocks"`
 }
 
-// adminServer serves what operators and probes ask.
+// adminServer serves the admin port, for operators and probes.
 type adminServer struct{ http http.Server }
 
 func (d *Daemon) admin() *adminServer {

@@ -14,7 +14,7 @@ import (
 	"github.com/cognitora/dataplane/kvcached/store"
 )
 
-// What the servers ask for.
+// Interfaces of the servers.
 var (
 	_ resp.Store  = keyed{}
 	_ s3.Sink     = keyed{}
@@ -22,16 +22,16 @@ var (
 	_ lease.Store = local{}
 )
 
-// blocks is what servers of this host's clients use: the blocks of all hosts, or of this one if it
-// is alone. Every access to a payload is recorded where the operator wants that.
+// blocks is the store for servers of this host's clients. It covers all hosts, or only this one if
+// there is no fleet. It records each access to a payload if kvcached.trace is set.
 type blocks struct {
 	here *store.Store
-	view *fleet.View // nil: alone
+	view *fleet.View // nil: there is no fleet
 	to   *recording  // nil: nothing is recorded
-	door *door       // nil: nothing is timed
+	door *door       // nil: accesses are not timed
 }
 
-// blocks is what the server at a door uses.
+// blocks returns the store for the server at a door.
 func (d *Daemon) blocks(at string) blocks {
 	return blocks{d.store, d.view.Load(), d.recorder, d.metrics.latency.doors[at]}
 }
@@ -138,16 +138,16 @@ func (b blocks) Namespaces() []store.NamespaceUsage { return b.here.Namespaces()
 // Arena is store.Store.Arena.
 func (b blocks) Arena() *ram.Arena { return b.here.Arena() }
 
-// keyed is blocks for clients that choose keys.
+// keyed is the store for clients that choose keys.
 type keyed struct{ blocks }
 
-// Reachable is fleet.View.Reachable; false: there is nobody to ask, so that each block may be asked
-// for by itself.
+// Reachable is fleet.View.Reachable. It returns false if it could not ask, and the caller must then
+// get each block.
 func (k keyed) Reachable(ctx context.Context, addrs []block.Addr, out []bool) bool {
 	return k.view != nil && k.view.Reachable(ctx, addrs, out) == nil
 }
 
-// local is blocks whose lookups are about this host alone.
+// local is the store whose Stat and StatAll cover only this host.
 type local struct{ blocks }
 
 // Stat is store.Store.Stat.

@@ -14,7 +14,7 @@ import (
 	"github.com/cognitora/dataplane/internal/config"
 )
 
-// child is host b as a process of its own, and where its RESP and S3 are.
+// child starts host b as a process of its own and returns the addresses of its RESP and S3 servers.
 func (s site) child(t *testing.T, dir string) (resp, s3 string, kill func()) {
 	t.Helper()
 	child := exec.Command(os.Args[0], "-test.run=^$")
@@ -38,13 +38,13 @@ func (s site) child(t *testing.T, dir string) (resp, s3 string, kill func()) {
 	return resp, s3, kill
 }
 
-// What is changed of child and its settings, in builds that have more to test.
+// Hooks by which builds with more tests change child's command and settings.
 var (
 	childCommand  = func(*exec.Cmd) {}
 	childSettings = func(*Config) {}
 )
 
-// childDaemon is the process of child.
+// childDaemon is the main function of child's process.
 func childDaemon(dir string) {
 	var t testing.T
 	s := site{etcd: os.Getenv("CGN_TEST_ETCD"), pki: os.Getenv("CGN_TEST_PKI")}

@@ -1,6 +1,5 @@
-// Package kvcached is the cache daemon of a host: it keeps KV blocks in shared
-// memory and on SSD, and serves them to engines, to other hosts and to programs
-// of this one.
+// Package kvcached is the cache daemon of a host. It keeps KV blocks in shared memory and on SSD.
+// Engines, other hosts and programs of this host read them there.
 package kvcached
 
 import (
@@ -12,7 +11,7 @@ import (
 	"github.com/cognitora/dataplane/internal/rights"
 )
 
-// Config is everything a cache daemon can be told. Every field has a default.
+// Config is the configuration of a cache daemon. Every field has a default.
 type Config struct {
 	Daemon DaemonConfig   `toml:"kvcached" gone:"persistent trace_bytes" help:"The daemon, its tiers and its sockets for programs of this host."`
 	SSD    SSDConfig      `toml:"ssd" gone:"reclaim_rate" help:"The SSD tier, whose size is kvcached.ssd."`
@@ -159,10 +158,10 @@ type LogConfig struct {
 	Format string `toml:"format" default:"text" flag:"log-format" oneof:"text|json" help:"how log lines are written"`
 }
 
-// runDir is where sockets of daemons are by default.
+// runDir is the default directory of the daemons' sockets.
 const runDir = "/run/cognitora"
 
-// Sockets are the paths of the gRPC socket and of the lease socket beside it.
+// Sockets returns the paths of the gRPC socket and of the lease socket beside it.
 func (c *Config) Sockets() (grpc, lease string) {
 	grpc = c.Daemon.Sock
 	if grpc == "" {
@@ -178,7 +177,7 @@ func (c *Config) Sockets() (grpc, lease string) {
 	return grpc, filepath.Join(filepath.Dir(grpc), "kv-lease.sock")
 }
 
-// tlsLane is the TCP address of cgn-kv/1; empty: it is not served there.
+// tlsLane is the TCP address of the TLS lane; empty: there is no TLS lane.
 func (c *QUICConfig) tlsLane() string {
 	switch c.TLSListen {
 	case "":

@@ -11,7 +11,7 @@ import (
 	"github.com/cognitora/dataplane/internal/config"
 )
 
-// valid is the default configuration in a directory of its own, with one change.
+// valid returns the default configuration with one change, in a directory of its own.
 func valid(change func(*Config)) *Config {
 	c := &Config{}
 	if err := config.Defaults(c); err != nil {
@@ -22,14 +22,14 @@ func valid(change func(*Config)) *Config {
 	return c
 }
 
-// change is one of a valid configuration.
+// change is one change of a valid configuration.
 type change struct {
 	name   string
 	change func(*Config)
-	want   string // part of the error; "" means valid
+	want   string // part of the error; empty: the configuration is valid
 }
 
-// validates holds configurations to what Validate has to say of them.
+// validates checks the result of Validate for each change.
 func validates(t *testing.T, changes []change) {
 	t.Helper()
 	for _, c := range changes {

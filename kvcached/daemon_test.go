@@ -29,7 +29,7 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m)
 }
 
-// logText is a log that tests may read while it is written.
+// logText is a log that tests read while it is written.
 type logText struct {
 	mu sync.Mutex
 	b  bytes.Buffer
@@ -47,7 +47,7 @@ func (l *logText) String() string {
 	return l.b.String()
 }
 
-// settings are of a daemon in dir, on free ports.
+// settings returns the configuration of a daemon in dir, on free ports.
 func settings(t *testing.T, dir string, change func(*Config)) (Config, *logText) {
 	t.Helper()
 	var c Config
@@ -65,7 +65,7 @@ func settings(t *testing.T, dir string, change func(*Config)) (Config, *logText)
 	return c, log
 }
 
-// begin runs a daemon; stop drains it and says how it ended.
+// begin runs a daemon. stop drains the daemon and returns Run's error.
 func begin(t *testing.T, c Config) (d *Daemon, stop func() error) {
 	t.Helper()
 	d, err := New(c)
@@ -88,8 +88,8 @@ func begin(t *testing.T, c Config) (d *Daemon, stop func() error) {
 	return d, stop
 }
 
-// redis sends commands, one per line, and returns the first line of each reply, with what a bulk
-// string holds.
+// redis sends commands, one per line. It returns the first line of each reply and the content of
+// bulk strings.
 func redis(t *testing.T, at string, commands ...string) []string {
 	t.Helper()
 	replies, err := redisAsked(at, commands...)
@@ -99,7 +99,7 @@ func redis(t *testing.T, at string, commands ...string) []string {
 	return replies
 }
 
-// redisAsked is redis in any goroutine.
+// redisAsked is redis for any goroutine: it returns its error.
 func redisAsked(at string, commands ...string) (replies []string, err error) {
 	conn, err := net.Dial("tcp", at)
 	if err != nil {
@@ -204,7 +204,7 @@ func TestMetricsAreThoseOfTheTable(t *testing.T) {
 	}
 	for line := range strings.Lines(page) {
 		name, _, _ := strings.Cut(strings.FieldsFunc(line, func(r rune) bool { return r == ' ' || r == '{' })[0], " ")
-		for _, part := range []string{"_bucket", "_sum", "_count"} { // of a histogram
+		for _, part := range []string{"_bucket", "_sum", "_count"} { // suffixes of a histogram's samples
 			if whole := strings.TrimSuffix(name, part); strings.HasSuffix(whole, "_seconds") {
 				name = whole
 			}
@@ -215,8 +215,8 @@ func TestMetricsAreThoseOfTheTable(t *testing.T) {
 	}
 }
 
-// TestAccessesAreRecorded: a second start goes on with the file, after a line that a crash has cut,
-// and a file that is no recording stays.
+// TestAccessesAreRecorded checks that a second start continues the file after a torn line. A file
+// that is not a recording stays as it is.
 func TestAccessesAreRecorded(t *testing.T) {
 	file, dir := filepath.Join(t.TempDir(), "trace.jsonl"), t.TempDir()
 	c, _ := settings(t, dir, func(c *Config) { c.Daemon.Trace = file })

@@ -9,17 +9,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ErrLocked says that another daemon has the data directory.
+// ErrLocked says that another process uses the data directory.
 var ErrLocked = errors.New("kvcached: the data directory is in use")
 
-// lockFile is held as long as a daemon, or an offline verify, has the directory.
+// lockFile is locked while a daemon or an offline verify uses the directory.
 const lockFile = "LOCK"
 
-// Lock is a data directory that nobody else may use until Unlock.
+// Lock is a locked data directory. Other processes cannot use it before Unlock.
 type Lock struct{ file *os.File }
 
-// LockDir makes dir (0700) if it is not there and locks it. An error that is
-// ErrLocked says who has it. The kernel lets go of it when the process ends.
+// LockDir locks dir and makes it (0700) if it does not exist. An ErrLocked names the process that
+// holds the lock. The kernel releases the lock when the process ends.
 func LockDir(dir string) (*Lock, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, fmt.Errorf("kvcached.data: %w; name a directory that can be made with --data DIR", err)
@@ -40,11 +40,11 @@ func LockDir(dir string) (*Lock, error) {
 			ErrLocked, dir, holder[:n])
 	}
 	if err := f.Truncate(0); err == nil {
-		_, err = f.WriteAt([]byte(fmt.Sprint(os.Getpid())), 0) // for people
+		_, err = f.WriteAt([]byte(fmt.Sprint(os.Getpid())), 0) // people can read the holder's process id
 		_ = err
 	}
 	return &Lock{f}, nil
 }
 
-// Unlock lets others have the directory.
+// Unlock lets other processes use the directory.
 func (l *Lock) Unlock() { _ = l.file.Close() }

@@ -23,7 +23,7 @@ import (
 	"github.com/cognitora/dataplane/rdma/verbs"
 )
 
-// notBuilt says that this program cannot, and which one can.
+// notBuilt says that this program cannot drive RDMA devices, and names the program that can.
 const notBuilt = "this program was built without rdma; make build-rdma makes bin/cgn-kvcached-rdma, which has it " +
 	"(needs a C compiler and libibverbs-dev)"
 
@@ -33,7 +33,7 @@ func BuiltWithRDMA() bool {
 	return !errors.Is(err, rdma.ErrNotBuilt)
 }
 
-// leastGrant is the shortest grant: to be told of it and to read take a while.
+// leastGrant is the shortest grant. A reader needs time to get the grant and to read the block.
 const leastGrant = 100 * time.Millisecond
 
 func (c *Config) validateRDMA(p *problems) {
@@ -53,7 +53,7 @@ func (c *Config) validateRDMA(p *problems) {
 	c.validateLanes(p)
 }
 
-// deviceName is what the kernel calls devices.
+// deviceName matches the kernel's names of devices.
 var deviceName = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9_.:-]{0,62}$`)
 
 func (c *RDMAConfig) checkDevices() error {
@@ -76,8 +76,8 @@ func (c *RDMAConfig) checkDevices() error {
 	return nil
 }
 
-// validateLanes refuses what demands RDMA where there can be none, and lanes of caches that are
-// named twice, or of this one.
+// validateLanes rejects a demand for RDMA in a configuration without RDMA. It also rejects peers
+// that are named twice, and this cache as a peer.
 func (c *Config) validateLanes(p *problems) {
 	c.checkLane(p, "fleet.lane", c.Fleet.Lane)
 	named := map[string]int{}
@@ -106,7 +106,7 @@ func (c *Config) checkLane(p *problems, field, lane string) {
 	}
 }
 
-// adviseRDMA says what of [rdma] has no effect, or more than may be meant.
+// adviseRDMA warns of settings in [rdma] that have no effect or allow more than is probably meant.
 func (c *Config) adviseRDMA() (notes []string) {
 	r := &c.RDMA
 	all, _ := r.trusted()
@@ -140,7 +140,7 @@ func (c *Config) adviseRDMA() (notes []string) {
 	return notes
 }
 
-// noDevices is what to do where rdma.devices is empty.
+// noDevices is the advice for an empty rdma.devices.
 func noDevices() string {
 	if !BuiltWithRDMA() {
 		return notBuilt
@@ -148,19 +148,19 @@ func noDevices() string {
 	return "rdma.devices names none; give their names, or auto for all (cgn-ctl rdma check says what this host has)"
 }
 
-// mayReadByRDMA tells whether some lane leaves room for it.
+// mayReadByRDMA tells whether the lane of some cache allows RDMA.
 func (c *Config) mayReadByRDMA() bool {
 	may := func(lane string) bool { return lane == string(transport.RDMA) || lane == string(transport.Auto) }
 	return may(c.Fleet.Lane) || slices.ContainsFunc(c.Fleet.Peers, func(p PeerConfig) bool { return may(p.Lane) })
 }
 
-// demandsRDMA tells whether some other cache is to be read by RDMA whatever the network.
+// demandsRDMA tells whether the lane of some cache demands RDMA on any network.
 func (c *Config) demandsRDMA() bool {
 	return c.Fleet.Lane == string(transport.RDMA) ||
 		slices.ContainsFunc(c.Fleet.Peers, func(p PeerConfig) bool { return p.Lane == string(transport.RDMA) })
 }
 
-// trusted parses the networks.
+// trusted parses rdma.trusted_networks.
 func (c *RDMAConfig) trusted() (out []netip.Prefix, err error) {
 	for _, text := range c.Trusted {
 		p, err := netip.ParsePrefix(text)
@@ -179,15 +179,15 @@ func (c *RDMAConfig) trusted() (out []netip.Prefix, err error) {
 	return out, nil
 }
 
-// examineDevices refuses devices in a program that cannot drive any.
+// examineDevices rejects rdma.devices in a program that was built without RDMA.
 func (c *Config) examineDevices(p *problems) {
 	if len(c.RDMA.Devices) > 0 && !BuiltWithRDMA() {
 		p.add("rdma.devices", "%s; or give none", notBuilt)
 	}
 }
 
-// openDevices opens the RDMA devices, those that are there. What one lacks is in the log and in
-// cgn-ctl kv peers, and it is tried again.
+// openDevices opens the RDMA devices that are present. If a device cannot be opened, the log and
+// cgn-ctl kv peers say why, and the daemon tries again.
 func (d *Daemon) openDevices() error {
 	c := &d.config.RDMA
 	if len(c.Devices) == 0 || !d.config.inFleet() && d.config.QUIC.Listen == "" && d.config.QUIC.tlsLane() == "" {
@@ -208,7 +208,7 @@ func (d *Daemon) openDevices() error {
 	return wrapped("rdma", err)
 }
 
-// closeDevices closes them: the arena is not locked any more.
+// closeDevices closes the RDMA devices, which also unlocks the arena's memory.
 func (d *Daemon) closeDevices(ctx context.Context) error {
 	if d.rails == nil {
 		return nil
@@ -216,13 +216,13 @@ func (d *Daemon) closeDevices(ctx context.Context) error {
 	return d.aroundDevices(ctx, d.rails.Close)
 }
 
-// errStuckDevice says that a step of the drain was left behind.
+// errStuckDevice says that the drain went on without waiting for an RDMA device.
 var errStuckDevice = errors.New("kvcached: an RDMA device, or its driver, does not answer; the memory of blocks " +
 	"stays as it is until this process has ended")
 
-// aroundDevices waits for f, which ends what goes on by RDMA devices, until ctx has ended and
-// deviceLimit more. Where f does not succeed the arena stays mapped: a device may read and write it
-// until the process ends.
+// aroundDevices waits for f until deviceLimit after the end of ctx. f ends requests or connections
+// that use RDMA devices. If f fails, the arena stays mapped, because a device may still access its
+// memory until the process ends.
 func (d *Daemon) aroundDevices(ctx context.Context, f func() error) error {
 	if d.rails == nil {
 		return f()
@@ -237,8 +237,8 @@ func (d *Daemon) aroundDevices(ctx context.Context, f func() error) error {
 	return err
 }
 
-// ended waits for the parts of the daemon, but for deviceLimit only where a device is stuck, for
-// which one of them may wait.
+// ended waits for the parts of the daemon. The wait is limited to deviceLimit if a device is stuck,
+// because a part may wait for the device.
 func (d *Daemon) ended(wait func() error) error {
 	if !d.stuck.Load() {
 		return wait()
@@ -248,11 +248,11 @@ func (d *Daemon) ended(wait func() error) error {
 	return within(over, deviceLimit, errStuckDevice, wait)
 }
 
-// deviceFolder is where the kernel lists RDMA devices.
+// deviceFolder is the kernel's list of RDMA devices.
 const deviceFolder = "/sys/class/infiniband"
 
-// devicesPresent are the devices of this host. Each has another inode than one before it of its
-// name.
+// devicesPresent returns the inode of each RDMA device of this host by name. A device that was
+// removed and added again has another inode.
 func devicesPresent() map[string]string {
 	entries, err := os.ReadDir(deviceFolder)
 	if err != nil {
@@ -268,8 +268,8 @@ func devicesPresent() map[string]string {
 	return out
 }
 
-// openDevice opens the port of a device that has an address in one of the networks, or else any,
-// rather one that is active.
+// openDevice opens a port of a device. It prefers a port with an address in one of the networks,
+// then an active port.
 func openDevice(name string, networks []netip.Prefix) (rdma.Device, error) {
 	var o verbs.Options
 	for _, dev := range devices.Discover("/") {

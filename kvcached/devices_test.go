@@ -17,7 +17,8 @@ import (
 
 func cards(names ...string) func(c *Config) { return func(c *Config) { c.RDMA.Devices = names } }
 
-// TestRDMAAdvice: what has no effect is said, and what is well is not.
+// TestRDMAAdvice checks that settings without effect give a warning and that good settings give
+// none.
 func TestRDMAAdvice(t *testing.T) {
 	net, all := []string{"10.0.0.0/8"}, []string{"10.0.0.0/8", "::/0"}
 	for _, c := range []struct {
@@ -50,7 +51,7 @@ func TestRDMAAdvice(t *testing.T) {
 	}
 }
 
-// TestWhyNotRDMA: what the configuration rules out is said by its setting.
+// TestWhyNotRDMA checks that the reason names the setting which rules out RDMA.
 func TestWhyNotRDMA(t *testing.T) {
 	c, _ := settings(t, t.TempDir(), func(c *Config) {
 		c.Fleet.Lane, c.Fleet.Peers = "tls", []PeerConfig{{"a", "quic"}, {"b", "auto"}}
@@ -71,11 +72,12 @@ func TestWhyNotRDMA(t *testing.T) {
 	}
 }
 
-// TestRDMASettings: what cannot work is refused with its field and the fix.
+// TestRDMASettings checks that settings which cannot work are rejected. The error names the setting
+// and the fix.
 func TestRDMASettings(t *testing.T) {
 	for what, c := range map[string]struct {
 		change func(c *Config)
-		want   string // empty: it is taken
+		want   string // empty: the setting is valid
 	}{
 		"defaults":          {func(*Config) {}, ""},
 		"demanded, no card": {func(c *Config) { c.Fleet.Lane = "rdma" }, "fleet.lane: rdma, and " + noDevices()},
@@ -109,8 +111,8 @@ func TestRDMASettings(t *testing.T) {
 	}
 }
 
-// TestBuiltWithoutRDMA: devices in a program that cannot drive them end its start, and it says
-// which program can.
+// TestBuiltWithoutRDMA checks that devices end the start of a program without RDMA. The error names
+// the program that can drive them.
 func TestBuiltWithoutRDMA(t *testing.T) {
 	if _, err := verbs.Open("", verbs.Options{}); !errors.Is(err, rdma.ErrNotBuilt) {
 		t.Skip("this program was built with -tags rdma")
@@ -128,8 +130,8 @@ func TestBuiltWithoutRDMA(t *testing.T) {
 	}
 }
 
-// TestWays: what the configuration asks for is how a cache is spoken to, and whether its memory is
-// read.
+// TestWays checks the lane to another cache, and whether its memory is read, against the
+// configuration.
 func TestWays(t *testing.T) {
 	both := &cluster.CacheHealth{CacheID: "a", QUIC: "h:1", TLS: "h:1"}
 	apart := &cluster.CacheHealth{CacheID: "a", QUIC: "h:1", TLS: "h:2"}
@@ -153,7 +155,8 @@ func TestWays(t *testing.T) {
 	}
 }
 
-// TestPeersAreTold: each cache of the fleet has a line, with why RDMA is not used.
+// TestPeersAreTold checks that Peers has a line for each other cache, with the reason why RDMA is
+// not used.
 func TestPeersAreTold(t *testing.T) {
 	s := newSite(t)
 	a, _ := s.host(t, "a", nil)
@@ -172,7 +175,7 @@ func TestPeersAreTold(t *testing.T) {
 	}
 	gone := fleet.Member{ID: "b", Address: "127.0.0.1:1", Lane: "tls"}
 	awaitThat(t, "b is told to be silent", func() bool {
-		a.view.Load().SetMembers([]fleet.Member{gone}) // etcd tells otherwise with each heartbeat
+		a.view.Load().SetMembers([]fleet.Member{gone}) // each heartbeat in etcd undoes this
 		once(t, a, "EXISTS k")
 		r, err := kv(t, a).Peers(t.Context(), &pb.PeersRequest{})
 		return err == nil && len(r.Peers) == 1 && r.Peers[0].SilentSinceUnixMs != 0

@@ -11,8 +11,8 @@ import (
 	"github.com/cognitora/dataplane/internal/config"
 )
 
-// adviseDisk says whether the filesystem of a data directory, which need not be there yet, has less
-// room for the SSD tier than that may use. What cannot be told it does not warn about.
+// adviseDisk warns if the filesystem of the data directory has less room than the SSD tier may use.
+// The directory need not exist yet. There is no warning if the room is not known.
 func adviseDisk(data string, size config.Size) []string {
 	at, err := filepath.Abs(data)
 	var s unix.Statfs_t
@@ -35,7 +35,7 @@ func adviseDisk(data string, size config.Size) []string {
 		"give less with --ssd, or name another filesystem with --data", size, room>>20, data)}
 }
 
-// diskUsed is the bytes that the files in dir take on its disk.
+// diskUsed is the number of bytes that the files in dir take on the disk.
 func diskUsed(dir string) (sum config.Size) {
 	_ = filepath.WalkDir(dir, func(_ string, e fs.DirEntry, err error) error {
 		if err != nil {

@@ -19,8 +19,8 @@ import (
 	"github.com/cognitora/dataplane/rdma"
 )
 
-// TestASecondSignalCutsTheClosingShort: the stores are not closed in order then, and what was
-// durable is there at the next start.
+// TestASecondSignalCutsTheClosingShort checks that a second signal ends the process without closing
+// the stores in order. The next start finds the durable blocks.
 func TestASecondSignalCutsTheClosingShort(t *testing.T) {
 	dir := t.TempDir()
 	c, log := settings(t, dir, nil)
@@ -56,7 +56,8 @@ func TestASecondSignalCutsTheClosingShort(t *testing.T) {
 	}
 }
 
-// TestADiskThatDoesNotAnswer has a bound, too.
+// TestADiskThatDoesNotAnswer checks that the drain does not wait for a stuck disk longer than
+// stuckLimit.
 func TestADiskThatDoesNotAnswer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		answers := make(chan struct{})
@@ -77,7 +78,7 @@ func TestADiskThatDoesNotAnswer(t *testing.T) {
 	})
 }
 
-// stuckDevice is a card whose driver does not answer.
+// stuckDevice is an RDMA device whose driver does not answer.
 type stuckDevice struct {
 	rdma.Device
 	registers, closes, gone chan struct{}
@@ -96,8 +97,8 @@ type stuckPair struct{ rdma.Pair }
 func (stuckPair) Local() rdma.Endpoint { return rdma.Endpoint{} }
 func (stuckPair) Close() error         { return nil }
 
-// TestADeviceThatDoesNotAnswer has a bound, in which the stores are closed after it; but their
-// memory stays mapped, for a device that may use it yet.
+// TestADeviceThatDoesNotAnswer checks that the drain waits only a limited time for a stuck device,
+// then closes the stores. The arena stays mapped because the device may still use it.
 func TestADeviceThatDoesNotAnswer(t *testing.T) {
 	answers := make(chan struct{})
 	close(answers)
@@ -130,7 +131,7 @@ func TestADeviceThatDoesNotAnswer(t *testing.T) {
 					t.Fatal(err)
 				}
 				there.Store(true)
-				time.Sleep(time.Minute) // of the bubble: it is being opened, or is
+				time.Sleep(time.Minute) // time of the synctest bubble; the device is being opened, or is open, by then
 				d := &Daemon{store: s, rails: rails}
 				ctx, cancel := context.WithTimeout(t.Context(), leaveLimit)
 				defer cancel()
@@ -140,7 +141,7 @@ func TestADeviceThatDoesNotAnswer(t *testing.T) {
 					took != leaveLimit+deviceLimit) || what == "answers" && (err != nil || took != 0) {
 					t.Error(err, took)
 				}
-				rails.Cards() // does not wait for it either
+				rails.Cards() // Cards does not wait for the device either
 				if err := d.closeStore(ctx); err != nil {
 					t.Error(err)
 				}

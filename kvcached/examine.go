@@ -12,9 +12,10 @@ import (
 	"github.com/cognitora/dataplane/kvcached/ssd"
 )
 
-// Examine says what a start would trip over in what c names, each with its
-// field and the fix. It reads files, keeps no port and writes nothing. The [etcd]
-// section examines itself. A start asks it before it opens a tier.
+// Examine checks the files, directories and devices that c names and returns an error for each
+// problem. The error names the field and the fix. It reads files, binds no port and writes nothing.
+// It leaves out the [etcd] section, which has its own check. A start calls it before it opens a
+// tier.
 func (c *Config) Examine() error {
 	var p problems
 	usable := c.Daemon.Data != ""
@@ -34,7 +35,7 @@ func (c *Config) Examine() error {
 	return errors.Join(p...)
 }
 
-// Advise says what may go wrong with c, and need not.
+// Advise returns warnings about settings of c that may cause problems.
 func (c *Config) Advise() []string {
 	notes := hostMemory("/").advise(c.Daemon.RAM)
 	if c.onDisk() {
@@ -46,7 +47,7 @@ func (c *Config) Advise() []string {
 func (c *Config) examineListeners(p *problems) {
 	for _, l := range c.listeners() {
 		if l.address == "" || listen.Check(l.address) != nil {
-			continue // Validate says so
+			continue // Validate reports this
 		}
 		if err := listen.Examine(l.address); err != nil {
 			p.add(l.field, "%v", err)
@@ -59,14 +60,14 @@ func (c *Config) examineListeners(p *problems) {
 	}
 }
 
-// inData tells whether a file lies in the data directory itself, which a start makes.
+// inData tells whether a file lies directly in the data directory, which a start makes.
 func (c *Config) inData(file string) bool {
 	data, err := filepath.Abs(c.Daemon.Data)
 	return err == nil && c.Daemon.Data != "" && filepath.Dir(file) == data
 }
 
-// examineFiles looks at the files that c names and, where the data directory is usable, at those in
-// it.
+// examineFiles checks the files that c names. It also checks the files in the data directory if
+// that is usable.
 func (c *Config) examineFiles(p *problems, usable bool) {
 	if name, err := filepath.Abs(c.Daemon.Trace); c.Daemon.Trace != "" && (err != nil || !c.inData(name)) {
 		if err := rights.Appendable(c.Daemon.Trace); err != nil {
@@ -90,20 +91,21 @@ func (c *Config) examineFiles(p *problems, usable bool) {
 	}
 }
 
-// otherData is what to do where what is on SSD cannot be opened.
+// otherData is the fix if the SSD tier cannot be opened.
 const otherData = "another --data DIR, or remove its folder " + ssdDir + " and lose what is there"
 
 func examineSecret(p *problems, field, name string) {
 	if name == "" {
-		return // Validate says so
+		return // Validate reports this
 	}
 	if _, err := secret(field, name); err != nil {
 		*p = append(*p, err)
 	}
 }
 
-// examineCertificate holds the daemon's certificate to what other hosts will: of tls.ca, and of the
-// role kvcached. Without a CA only engines see it, and it may come from elsewhere.
+// examineCertificate checks the daemon's certificate as other hosts do: the certificate must chain
+// to tls.ca and have the role kvcached. Without tls.ca only engines see the certificate, and any CA
+// may have issued it.
 func (c *Config) examineCertificate(p *problems) {
 	files := pki.Files{CA: c.TLS.CA, Cert: c.TLS.Cert, Key: c.TLS.Key}
 	if err := files.Examine("tls.ca", "tls.cert", "tls.key"); err != nil {
@@ -118,11 +120,11 @@ func (c *Config) examineCertificate(p *problems) {
 	}
 }
 
-// tooMuch is the share of the memory there is from which on a size of the RAM tier is warned about,
-// in percent.
+// tooMuch is the share of the memory, in percent, above which advise warns about the size of the
+// RAM tier.
 const tooMuch = 80
 
-// check says why a RAM tier of that size cannot be.
+// check returns an error if a RAM tier of that size is impossible.
 func (m memory) check(ram config.Size) error {
 	if m.limit > 0 && ram > m.limit {
 		return fmt.Errorf("kvcached.ram: %s is more than %s, which is %s; give less with --ram, and leave room for "+
@@ -131,7 +133,7 @@ func (m memory) check(ram config.Size) error {
 	return nil
 }
 
-// advise says what is dangerous about a RAM tier of that size.
+// advise warns if a RAM tier of that size is dangerous.
 func (m memory) advise(ram config.Size) []string {
 	for _, bound := range []struct {
 		bytes  config.Size

@@ -64,7 +64,8 @@ func TestExamine(t *testing.T) {
 	}
 }
 
-// TestTheWrongKeyIsFoundBeforeTheTierIsOpened: and what is there stays as it is.
+// TestTheWrongKeyIsFoundBeforeTheTierIsOpened checks that a start with a wrong key fails and
+// changes nothing on SSD.
 func TestTheWrongKeyIsFoundBeforeTheTierIsOpened(t *testing.T) {
 	dir := t.TempDir()
 	key := write(t, filepath.Join(dir, "key"), strings.Repeat("k", 32))
@@ -90,8 +91,8 @@ func TestTheWrongKeyIsFoundBeforeTheTierIsOpened(t *testing.T) {
 	}
 }
 
-// TestExamineLooksIntoTheDirectory: what a start refuses, a check does in the same words, one line
-// for each problem.
+// TestExamineLooksIntoTheDirectory checks that Examine and a start reject the same directories in
+// the same words. Each problem is one line.
 func TestExamineLooksIntoTheDirectory(t *testing.T) {
 	page := func(text string) string { return text + strings.Repeat("\x00", 4096-len(text)) }
 	for name, c := range map[string]struct{ file, text, want string }{
@@ -234,8 +235,8 @@ func TestMemory(t *testing.T) {
 	}
 }
 
-// TestAdviseDisk: an SSD tier larger than its filesystem is warned about, before the directory is
-// made and after.
+// TestAdviseDisk checks the warning about an SSD tier larger than its filesystem, with and without
+// the directory.
 func TestAdviseDisk(t *testing.T) {
 	dir := t.TempDir()
 	for _, data := range []string{dir, filepath.Join(dir, "not", "yet")} {
@@ -249,7 +250,7 @@ func TestAdviseDisk(t *testing.T) {
 	}
 }
 
-// TestASmallFilesystemIsTold: readyz says what holds where the filesystem has less room than
+// TestASmallFilesystemIsTold checks that /readyz has the limit of a filesystem with less room than
 // kvcached.ssd.
 func TestASmallFilesystemIsTold(t *testing.T) {
 	if os.Geteuid() != 0 {

@@ -11,13 +11,14 @@ import (
 	"github.com/cognitora/dataplane/kvcached/wire"
 )
 
-// inFleet tells whether the cache reaches those of other hosts: it finds them in etcd, and they
-// find it by its cgn-kv/1 port.
+// inFleet tells whether this cache exchanges blocks with caches of other hosts. That needs etcd and
+// a cgn-kv/1 port.
 func (c *Config) inFleet() bool {
 	return len(c.Etcd.Endpoints) > 0 && (c.QUIC.Listen != "" || c.QUIC.tlsLane() != "")
 }
 
-// joinFleet makes the view of all hosts' blocks. Until etcd names others, it is that of this host.
+// joinFleet makes the view of all hosts' blocks. The view covers this host until etcd lists other
+// caches.
 func (d *Daemon) joinFleet() error {
 	if !d.config.inFleet() {
 		return nil
@@ -48,11 +49,11 @@ func (d *Daemon) joinFleet() error {
 		return wrapped("fleet", err)
 	}
 	d.purges.view = view
-	d.view.Store(view) // what the tiers told before is told when the first other host comes
+	d.view.Store(view) // earlier changes of the tiers are announced when the first other host comes
 	return nil
 }
 
-// purge is how blocks of all hosts are removed.
+// purge returns the function that carries out a purge on all hosts.
 func (d *Daemon) purge() purge.Func {
 	if v := d.view.Load(); v != nil {
 		return v.PurgeAll
@@ -60,7 +61,7 @@ func (d *Daemon) purge() purge.Func {
 	return d.ledger.Purge
 }
 
-// runFleet tells other caches what is here, and pulls and replicates, until ctx ends.
+// runFleet runs the view until ctx ends: it announces blocks, pulls and replicates.
 func (d *Daemon) runFleet(ctx context.Context) error {
 	v := d.view.Load()
 	if v == nil {
@@ -74,7 +75,7 @@ func (d *Daemon) runFleet(ctx context.Context) error {
 	return err
 }
 
-// leaveFleet closes what was opened to other caches.
+// leaveFleet closes the connections to other caches.
 func (d *Daemon) leaveFleet(ctx context.Context) error {
 	if d.pool == nil {
 		return nil
@@ -82,7 +83,7 @@ func (d *Daemon) leaveFleet(ctx context.Context) error {
 	return d.aroundDevices(ctx, d.pool.Close)
 }
 
-// followed keeps the view's members as etcd names them; nil where there is no view.
+// followed returns the members that keep the view in step with etcd; nil: there is no view.
 func (d *Daemon) followed() *members {
 	v := d.view.Load()
 	if v == nil {

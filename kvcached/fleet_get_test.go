@@ -6,9 +6,8 @@ import (
 	"github.com/cognitora/dataplane/kv/block"
 )
 
-// TestGetAsksTheFleetForKeys: what cgn-ctl kv get asks for by a client's key comes from the host
-// that has it, too, though no client of that namespace was here before; a lookup and a list tell of
-// this host.
+// TestGetAsksTheFleetForKeys gets a client's key through gRPC from the host that has it. No client
+// has used the namespace here before. Lookups and lists cover this host only.
 func TestGetAsksTheFleetForKeys(t *testing.T) {
 	s := newSite(t)
 	a, _ := s.host(t, "a", nil)

@@ -18,13 +18,13 @@ import (
 	pb "github.com/cognitora/dataplane/proto/cognitora/v1"
 )
 
-// once is one command's answer.
+// once returns the reply to one command.
 func once(t *testing.T, d *Daemon, command string) string {
 	t.Helper()
 	return strings.Join(redis(t, d.At("resp"), command), " ")
 }
 
-// three are hosts of one fleet.
+// three returns three hosts of one fleet.
 func three(t *testing.T) (s site, hosts []*Daemon) {
 	t.Helper()
 	s = newSite(t)
@@ -36,7 +36,7 @@ func three(t *testing.T) (s site, hosts []*Daemon) {
 	return s, hosts
 }
 
-// object asks a host for an S3 object.
+// object sends a request for an S3 object to a host.
 func object(t *testing.T, d *Daemon, method, name, body string, header ...string) (code int, text string) {
 	t.Helper()
 	return objectAt(t, d.At("s3"), method, name, body, header...)
@@ -63,7 +63,7 @@ func objectAt(t *testing.T, at, method, name, body string, header ...string) (co
 	return got.StatusCode, string(all)
 }
 
-// TestExpiryReachesHolders: when a key is over is said on one host, and so on all that hold it.
+// TestExpiryReachesHolders sets the expiry of a key on one host. All holders take it over.
 func TestExpiryReachesHolders(t *testing.T) {
 	_, hosts := three(t)
 	a, b, c := hosts[0], hosts[1], hosts[2]
@@ -77,7 +77,7 @@ func TestExpiryReachesHolders(t *testing.T) {
 			return true
 		}
 	}
-	for i := range 6 { // all hosts keep some
+	for i := range 6 { // each host is the keeper of some keys
 		key := fmt.Sprint("key", i)
 		if got := once(t, a, "SET "+key+" v"); got != "+OK" {
 			t.Fatal(got)
@@ -102,8 +102,8 @@ func TestExpiryReachesHolders(t *testing.T) {
 	}
 }
 
-// TestSetIfAbsent: of the clients of one host that set one key at the same time one is told OK, and
-// nobody where the fleet is known to have the key.
+// TestSetIfAbsent sets one key from several clients of one host at the same time. One client gets
+// OK, and none if the fleet already has the key.
 func TestSetIfAbsent(t *testing.T) {
 	_, hosts := three(t)
 	for i := range 20 {
@@ -142,7 +142,7 @@ func TestSetIfAbsent(t *testing.T) {
 	}
 }
 
-// TestManyMissingKeys: one question to each keeper, however many keys.
+// TestManyMissingKeys checks that a lookup of many keys asks each keeper once.
 func TestManyMissingKeys(t *testing.T) {
 	_, hosts := three(t)
 	once(t, hosts[1], "SET there v")
@@ -164,8 +164,8 @@ func TestManyMissingKeys(t *testing.T) {
 	}
 }
 
-// TestPurgeOfTheFleet: what is purged on one host is gone on all, and does not come back with pulls
-// that are under way.
+// TestPurgeOfTheFleet purges on one host. The blocks are gone on all hosts and do not come back
+// with pulls under way.
 func TestPurgeOfTheFleet(t *testing.T) {
 	_, hosts := three(t)
 	a, b, c := hosts[0], hosts[1], hosts[2]
@@ -210,7 +210,8 @@ func TestPurgeOfTheFleet(t *testing.T) {
 	awaitThat(t, "it is read after a purge", func() bool { return once(t, c, "GET kept") == "2" })
 }
 
-// TestAHostDoesNotAnswer: keys are served on, and a purge is an error that names the host.
+// TestAHostDoesNotAnswer checks that keys are served while a host is silent. A purge returns an
+// error that names the host.
 func TestAHostDoesNotAnswer(t *testing.T) {
 	s := newSite(t)
 	a, _ := s.host(t, "a", nil)
@@ -218,7 +219,7 @@ func TestAHostDoesNotAnswer(t *testing.T) {
 	meet(t, 2, a, b)
 	view := a.view.Load()
 	gone := fleet.Member{ID: "b", Address: "127.0.0.1:1", Lane: "tls"}
-	view.SetMembers([]fleet.Member{gone}) // etcd tells otherwise with each heartbeat
+	view.SetMembers([]fleet.Member{gone}) // each heartbeat in etcd undoes this
 	for _, c := range [][2]string{{"SET key 1", "+OK"}, {"GET key", "1"}, {"EXPIRE key 5", ":1"}, {"DEL key", ":1"},
 		{"SET key 1 NX", "+OK"}} {
 		view.SetMembers([]fleet.Member{gone})

@@ -9,8 +9,8 @@ import (
 	"github.com/cognitora/dataplane/kvcached/transport"
 )
 
-// TestPullsOutlastALeaving: who stops, the host that has blocks or the one that pulls them, ends no
-// pull that is under way.
+// TestPullsOutlastALeaving stops the holder or the puller while blocks are pulled. Pulls under way
+// still succeed.
 func TestPullsOutlastALeaving(t *testing.T) {
 	for _, lane := range []transport.Lane{transport.QUIC, transport.TLS} {
 		for who := range 2 {

@@ -9,9 +9,9 @@ import (
 	pb "github.com/cognitora/dataplane/proto/cognitora/v1"
 )
 
-// TestEtcdIsAwayAtTheStart: a daemon takes keys and blocks as soon as it has started. Until it has
-// read the fleet's purges it is not ready, its reads are misses, and a purge is an error. When etcd
-// ends later the daemon serves on.
+// TestEtcdIsAwayAtTheStart starts a daemon without etcd. The daemon stores keys and blocks at once.
+// It is not ready before it has read the fleet's purges: reads are misses, and a purge is an error.
+// The daemon goes on serving when etcd ends later.
 func TestEtcdIsAwayAtTheStart(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)

@@ -22,7 +22,7 @@ import (
 	pb "github.com/cognitora/dataplane/proto/cognitora/v1"
 )
 
-// site is what daemons of one fleet share.
+// site is the etcd and the certificates of one fleet.
 type site struct{ etcd, pki string }
 
 func newSite(t *testing.T) site {
@@ -40,14 +40,14 @@ func newSite(t *testing.T) site {
 	return s
 }
 
-// join makes a configuration that of a host of the site.
+// join makes a configuration that of a host of the site, then applies more.
 func (s site) join(id string, more func(*Config)) func(*Config) {
 	return func(c *Config) {
 		files := pki.FilesIn(s.pki, pki.KVCached)
 		c.TLS = TLSConfig{CA: files.CA, Cert: files.Cert, Key: files.Key}
-		// leases that a busy machine keeps
+		// heartbeats that a busy machine can keep
 		c.Daemon.CacheID, c.Daemon.Heartbeat, c.Etcd.Endpoints = id, config.Duration(3*time.Second), []string{s.etcd}
-		// the test's machine may be busy
+		// the machine that runs the test may be busy
 		c.Fleet.LocateTimeout *= 50
 		c.Fleet.AnswerTimeout *= 50
 		if more != nil {
@@ -78,7 +78,7 @@ func meet(t *testing.T, n int64, hosts ...*Daemon) {
 	}
 }
 
-// awaitThat asks until the condition holds: what other hosts are told takes a moment.
+// awaitThat polls until the condition holds.
 func awaitThat(t *testing.T, what string, holds func() bool) {
 	t.Helper()
 	for deadline := time.Now().Add(time.Minute); !holds(); {
@@ -100,7 +100,7 @@ func kv(t *testing.T, d *Daemon) pb.KvClient {
 	return pb.NewKvClient(conn)
 }
 
-// payload is what a host answers through gRPC; nil: a miss.
+// payload returns the payload that a host sends through gRPC; nil: a miss.
 func payload(t *testing.T, c pb.KvClient, space block.Namespace, a block.Addr) []byte {
 	t.Helper()
 	stream, err := c.Get(t.Context(), &pb.GetRequest{Namespace: space.String(), Layer: a.Layer, Digest: a.Digest[:]})
@@ -122,7 +122,7 @@ func payload(t *testing.T, c pb.KvClient, space block.Namespace, a block.Addr) [
 	}
 }
 
-// set stores a value of any bytes through RESP.
+// set stores a binary value through RESP.
 func set(t *testing.T, d *Daemon, key string, value []byte) {
 	t.Helper()
 	if got := redis(t, d.At("resp"), fmt.Sprintf("*3\r\n$3\r\nSET\r\n$%d\r\n%s\r\n$%d\r\n%s", len(key), key, len(value),
@@ -137,16 +137,16 @@ func testAddr(i int) block.Addr {
 	return block.Addr{Digest: block.Seed("m", "", fmt.Sprint(i)), Model: testSpace.ID()}
 }
 
-// TestOneHostsBlocksOnAnother: what came to one host through RESP or S3 is there on another, for
-// all kinds of clients.
+// TestOneHostsBlocksOnAnother stores blocks on one host through RESP and S3. Clients of all kinds
+// read them on another host.
 func TestOneHostsBlocksOnAnother(t *testing.T) {
 	s := newSite(t)
 	a, _ := s.host(t, "a", nil)
 	b, _ := s.host(t, "b", func(c *Config) { c.Fleet.Peers = []PeerConfig{{Cache: "a", Lane: "tls"}} })
 	meet(t, 2, a, b)
-	value := bytes.Repeat([]byte("0123456789abcdef"), 200_000) // striped
+	value := bytes.Repeat([]byte("0123456789abcdef"), 200_000) // pulled over several connections
 	onB := kv(t, b)
-	for i := range 8 { // both hosts keep locations of some
+	for i := range 8 { // each host is the keeper of some blocks
 		set(t, a, block.Text(testSpace.String(), testAddr(i)), value[i:])
 	}
 	look, err := onB.Lookup(t.Context(), &pb.LookupRequest{Namespace: testSpace.String(), Digest: bytesOf(testAddr(0))})
@@ -208,8 +208,8 @@ func TestOneHostsBlocksOnAnother(t *testing.T) {
 
 func bytesOf(a block.Addr) []byte { return a.Digest[:] }
 
-// TestALeaseClientNamesItsNamespaces: a program that only reads finds the blocks of other hosts
-// when it has said what they are of, and goes on to when the daemon has started anew.
+// TestALeaseClientNamesItsNamespaces reads blocks of other hosts through a client that only reads.
+// The client names the namespace first, also after a restart of the daemon.
 func TestALeaseClientNamesItsNamespaces(t *testing.T) {
 	s := newSite(t)
 	a, _ := s.host(t, "a", nil)
@@ -254,7 +254,7 @@ func TestALeaseClientNamesItsNamespaces(t *testing.T) {
 	})
 }
 
-// TestKeysOfTheFleet: a key is set, seen and deleted on whichever host.
+// TestKeysOfTheFleet sets, reads and deletes a key on different hosts.
 func TestKeysOfTheFleet(t *testing.T) {
 	s := newSite(t)
 	a, _ := s.host(t, "a", nil)
@@ -288,7 +288,8 @@ func TestKeysOfTheFleet(t *testing.T) {
 	})
 }
 
-// TestAHostIsKilled: the others go on, and what only it had is a miss.
+// TestAHostIsKilled checks that the other hosts go on. Blocks that only the killed host had are
+// misses.
 func TestAHostIsKilled(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
@@ -315,7 +316,8 @@ func TestAHostIsKilled(t *testing.T) {
 	meet(t, 1, a)
 }
 
-// TestCertificatesOfAnotherFleet: caches that do not trust each other stay alone, and say so.
+// TestCertificatesOfAnotherFleet checks that caches which do not trust each other stay alone and
+// log it.
 func TestCertificatesOfAnotherFleet(t *testing.T) {
 	s := newSite(t)
 	a, _ := s.host(t, "a", nil)
@@ -327,7 +329,7 @@ func TestCertificatesOfAnotherFleet(t *testing.T) {
 		c.Daemon.Heartbeat = config.Duration(time.Second)
 	}))
 	b, _ := begin(t, c)
-	meet(t, 2, a, b) // b when its patience is over
+	meet(t, 2, a, b)
 	set(t, a, block.Text(testSpace.String(), testAddr(1)), []byte("hello"))
 	awaitThat(t, "b says that a is not reached", func() bool {
 		return strings.Contains(log.String(), "cannot be told what is here")
@@ -349,7 +351,7 @@ func TestCertificatesOfAnotherFleet(t *testing.T) {
 	}
 }
 
-// TestAloneWithEtcd: without a port of cgn-kv/1 a cache is announced, but pulls nothing.
+// TestAloneWithEtcd checks that a cache without a cgn-kv/1 port is announced and pulls nothing.
 func TestAloneWithEtcd(t *testing.T) {
 	s := newSite(t)
 	d, _ := s.host(t, "a", func(c *Config) {

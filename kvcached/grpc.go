@@ -8,7 +8,7 @@ import (
 	"github.com/cognitora/dataplane/kvcached/rpc"
 )
 
-// prepareGRPC serves cognitora.v1.Kv on the Unix socket, and on TCP where that is asked for.
+// prepareGRPC serves cognitora.v1.Kv on the Unix socket, and on TCP if grpc.listen is set.
 func (d *Daemon) prepareGRPC() error {
 	srv, err := rpc.New(rpc.Options{
 		Store: local{d.blocks("grpc")}, Purge: d.purge(), Residency: d.index, Fleet: d.mover(), Lanes: lanes{d},
@@ -50,7 +50,7 @@ func (d *Daemon) addGRPC(srv *rpc.Server, name, where string, l net.Listener, id
 		},
 		finish: func(ctx context.Context) error {
 			stop()
-			return await(ctx, ended) // its own Drain bounds it
+			return await(ctx, ended) // the server's own Drain bounds this
 		},
 		close: func() {
 			stop()
@@ -59,7 +59,7 @@ func (d *Daemon) addGRPC(srv *rpc.Server, name, where string, l net.Listener, id
 	})
 }
 
-// partStats are the counters of what is served beside the store, for cgn-ctl kv stats.
+// partStats returns the counters of the other servers, for cgn-ctl kv stats.
 func (d *Daemon) partStats() map[string]any {
 	m := d.metrics
 	parts := map[string]any{}

@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// program runs one of the host's programs, and returns what it says.
+// program runs a program of the host and returns its output.
 func program(t *testing.T, name string, args ...string) string {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
@@ -23,8 +23,8 @@ func program(t *testing.T, name string, args ...string) string {
 	return strings.TrimSpace(string(out))
 }
 
-// releaseCard has the daemon at a socket let go of this host's card, and the kernel delete it,
-// which waits for ever for one that has not, and make it anew.
+// releaseCard makes a daemon close this host's card. Then the kernel deletes the card, which needs
+// all users to have closed it, and makes it again.
 func releaseCard(t *testing.T, sock string) {
 	t.Helper()
 	card := os.Getenv("RDMA_DEVICE")
@@ -37,8 +37,8 @@ func releaseCard(t *testing.T, sock string) {
 	program(t, "rdma", "link", "add", card, "type", "rxe", "netdev", "eth0")
 }
 
-// dropRoCE has the network of this host lose all packets between cards, and only these, as a switch
-// does that is set up wrongly.
+// dropRoCE makes this host's network lose all packets between cards and no others. A switch with a
+// wrong setup does the same.
 func dropRoCE(t *testing.T) {
 	t.Helper()
 	program(t, "tc", "qdisc", "add", "dev", "eth0", "ingress")
@@ -51,7 +51,8 @@ func letRoCEThrough(t *testing.T) {
 	program(t, "tc", "qdisc", "del", "dev", "eth0", "ingress")
 }
 
-// cards has cards and the way between them fail while the hosts themselves reach each other.
+// cards tests failures of the cards and of their network while the hosts themselves reach each
+// other.
 func (h *reader) cards(d *Daemon, from, n, size int) {
 	h.fault(d, "RoCE is lost on the way", from, n, size, func(l *load) {
 		h.tell(order{Do: "drop RoCE"})
@@ -62,7 +63,7 @@ func (h *reader) cards(d *Daemon, from, n, size int) {
 	h.fault(d, "the reader's card is taken away", from, n, size, func(*load) { releaseCard(h.t, d.At("grpc-sock")) })
 }
 
-// streams waits until blocks come, and none by RDMA.
+// streams waits until blocks come over QUIC and none by RDMA.
 func (h *reader) streams(l *load) {
 	h.t.Helper()
 	awaitThat(h.t, "blocks come by QUIC", func() bool {

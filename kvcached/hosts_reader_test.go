@@ -19,14 +19,14 @@ import (
 	pb "github.com/cognitora/dataplane/proto/cognitora/v1"
 )
 
-// reader is the second host.
+// reader is the second host, which reads blocks.
 type reader struct {
 	t       *testing.T
 	site    site
 	in      *json.Decoder
 	out     *json.Encoder
 	clients map[*Daemon]pb.KvClient
-	next    int // block that nobody has asked for yet
+	next    int // number of the next block that nobody has asked for
 }
 
 func newReader(t *testing.T) *reader {
@@ -50,7 +50,7 @@ func newReader(t *testing.T) *reader {
 	return h
 }
 
-// tell has the first host do something, and waits until it is done.
+// tell sends an order to the first host and waits for the report.
 func (h *reader) tell(o order) (r report) {
 	h.t.Helper()
 	if err := h.out.Encode(o); err != nil {
@@ -62,7 +62,7 @@ func (h *reader) tell(o order) (r report) {
 	return r
 }
 
-// client is the one of a daemon here.
+// client returns the gRPC client of a daemon on this host.
 func (h *reader) client(d *Daemon) pb.KvClient {
 	if h.clients[d] == nil {
 		h.clients[d] = kv(h.t, d)
@@ -70,7 +70,7 @@ func (h *reader) client(d *Daemon) pb.KvClient {
 	return h.clients[d]
 }
 
-// path is how a daemon here speaks to the first host's, as cgn-ctl kv peers shows it.
+// path is the state of a daemon's connection to the first host, as cgn-ctl kv peers shows it.
 func (h *reader) path(d *Daemon) *pb.PeerPath {
 	h.t.Helper()
 	r, err := h.client(d).Peers(h.t.Context(), &pb.PeersRequest{})
@@ -85,7 +85,7 @@ func (h *reader) path(d *Daemon) *pb.PeerPath {
 	return &pb.PeerPath{}
 }
 
-// fresh has the first host set blocks, and returns the first one's number.
+// fresh makes the first host store n new blocks, and returns the number of the first.
 func (h *reader) fresh(n, size int) (from int) {
 	from = h.next
 	h.next += n
@@ -93,8 +93,8 @@ func (h *reader) fresh(n, size int) (from int) {
 	return from
 }
 
-// pull brings blocks here, all at a time; those that do not come in time, on a busy machine, are
-// asked for again.
+// pull pulls blocks to this host, all at the same time. It repeats pulls that time out on a busy
+// machine.
 func (h *reader) pull(d *Daemon, from, n int) {
 	h.t.Helper()
 	var all sync.WaitGroup
@@ -121,29 +121,29 @@ func (h *reader) pull(d *Daemon, from, n int) {
 	all.Wait()
 }
 
-// bill is what it cost the first host that blocks were read, and this one.
+// bill is the cost of reading blocks, for the first host and for this one.
 type bill struct {
 	took, cpu                     time.Duration
 	runs                          int64
-	grants, lent, lentBytes, sent float64       // messages, blocks and bytes by RDMA, and bytes by streams
-	host, ours, oursHost          time.Duration // CPU of the first machine, of this process, and of this machine
+	grants, lent, lentBytes, sent float64       // messages, blocks and bytes by RDMA, then bytes by streams
+	host, ours, oursHost          time.Duration // CPU of the first machine, of this process and of this machine
 }
 
-// by tells whether n blocks of one size came by a lane, and by no other.
+// by tells whether n blocks of one size came over a lane, and none over another.
 func (b bill) by(lane string, n, size int) bool {
 	bytes := float64(n * size)
 	return lane == "RDMA" && b.grants > 0 && b.lent == float64(n) && b.lentBytes == bytes && b.sent == 0 ||
 		lane == "QUIC" && b.lent == 0 && b.sent >= bytes
 }
 
-// ownCPU is what this process has used.
+// ownCPU is the CPU time that this process has used.
 func ownCPU() time.Duration {
 	var u syscall.Rusage
 	_ = syscall.Getrusage(syscall.RUSAGE_SELF, &u)
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
 
-// charge has a daemon read blocks of one size, and holds them to what they should be.
+// charge makes a daemon read n blocks of one size, checks them and returns the bill.
 func (h *reader) charge(d *Daemon, n, size int) bill {
 	h.t.Helper()
 	from := h.fresh(n, size)
@@ -170,7 +170,7 @@ func (h *reader) charge(d *Daemon, n, size int) bill {
 	return b
 }
 
-// lanes are daemons that read by RDMA, and by QUIC, until stop.
+// lanes starts one daemon that reads by RDMA and one that reads over QUIC. stop ends both.
 func (h *reader) lanes() (daemons [2]*Daemon, stop func()) {
 	var stops [2]func() error
 	for i, lane := range []string{"auto", "quic"} {
@@ -184,8 +184,8 @@ func (h *reader) lanes() (daemons [2]*Daemon, stop func()) {
 	return daemons, func() { _, _ = stops[0](), stops[1]() }
 }
 
-// cost holds what reads cost the owner's process to one message for a batch, whatever the blocks'
-// length, and next to nothing for their bytes.
+// cost checks that RDMA reads cost the owner's process one message for a batch, whatever the
+// blocks' length. The bytes must cost it next to nothing.
 func (h *reader) cost() {
 	t := h.t
 	daemons, stop := h.lanes()
@@ -194,7 +194,7 @@ func (h *reader) cost() {
 	<-time.After(2 * time.Second)
 	rest := h.tell(order{Do: "spent"})
 	t.Logf("| at rest, for a second | | %.0f | %d | |", (rest.CPU-idle.CPU).Seconds()*1e3/2, (rest.Runs-idle.Runs)/2)
-	cpu, runs := map[string]float64{}, map[string]int64{} // s, and how often threads were given a CPU, by lane and KiB
+	cpu, runs := map[string]float64{}, map[string]int64{} // CPU in s and thread wake-ups, by lane and KiB
 	for _, size := range []int{64 << 10, 1 << 20} {
 		for i, lane := range []string{"RDMA", "QUIC"} {
 			b, at := h.least(daemons[i], lane, size), fmt.Sprint(lane, size>>10)
@@ -204,17 +204,18 @@ func (h *reader) cost() {
 	perByte := (cpu["RDMA1024"] - cpu["RDMA64"]) / (cpu["QUIC1024"] - cpu["QUIC64"])
 	t.Logf("the owner's CPU, RDMA to QUIC: %.3f for 64 KiB, %.3f for 1 MiB, %.3f for each further byte",
 		cpu["RDMA64"]/cpu["QUIC64"], cpu["RDMA1024"]/cpu["QUIC1024"], perByte)
-	// packets of 4 KiB: a thread that looked at each would be given a CPU as often
+	// Limit from the number of packets of 4 KiB: a thread that handled each packet would get a CPU
+	// that often.
 	if cpu["QUIC1024"] <= cpu["QUIC64"] || perByte > 0.15 || cpu["RDMA1024"] > cpu["QUIC1024"]/4 ||
 		runs["RDMA1024"] > movesAtOnce<<20/4096/4 {
 		t.Errorf("the owner pays for bytes that are read by RDMA: %v, %v", cpu, runs)
 	}
 }
 
-// least is the cheapest of some rounds for the owner, with the fewest times that its threads were
-// given a CPU in any of them. On a busy machine a block may come in another way than by RDMA: such
-// a round does not count; or twice by QUIC: what that costs for all bytes that were sent stands for
-// what the blocks cost.
+// least is the round that cost the owner the least CPU, of several rounds. Its number of thread
+// wake-ups is the lowest of any round. On a busy machine some blocks may not come by RDMA; such a
+// round does not count. Blocks may also come twice over QUIC; then the cost is divided among all
+// sent bytes.
 func (h *reader) least(d *Daemon, lane string, size int) (best bill) {
 	const n, rounds, tries = movesAtOnce, 3, 9
 	good := 0
@@ -257,13 +258,14 @@ func (h *reader) byCards(d *Daemon, what string) {
 	}
 }
 
-// faults reads all the time, while the cable is pulled, and the owner's daemon is killed.
+// faults reads blocks all the time while the cable is pulled out and while the owner's daemon is
+// killed.
 func (h *reader) faults() {
 	const n, size = 80, 512 << 10
 	t := h.t
 	d, _ := h.site.host(t, "a", func(c *Config) {
 		onHost(c)
-		c.Daemon.RAM = 16 << 20 // so that blocks have to be read from the other host again and again
+		c.Daemon.RAM = 16 << 20 // too small for the blocks, so that they are read from the other host again and again
 		c.Fleet.LocateTimeout, c.Fleet.AnswerTimeout, c.Fleet.PullTimeout = config.Duration(2*time.Second),
 			config.Duration(2*time.Second), config.Duration(10*time.Second)
 	})
@@ -280,7 +282,7 @@ func (h *reader) faults() {
 	})
 }
 
-// fault has something happen while blocks are read.
+// fault calls happens while blocks are read.
 func (h *reader) fault(d *Daemon, name string, from, n, size int, happens func(l *load)) {
 	h.t.Helper()
 	l := h.load(d, from, n, size)
@@ -298,7 +300,7 @@ func (h *reader) fault(d *Daemon, name string, from, n, size int, happens func(l
 	}
 }
 
-// since is what has grown.
+// since returns the counters that have grown, with their growth.
 func since(before, now map[string]uint64) map[string]uint64 {
 	out := map[string]uint64{}
 	for name, n := range now {
@@ -309,12 +311,12 @@ func since(before, now map[string]uint64) map[string]uint64 {
 	return out
 }
 
-// load reads blocks through a daemon of this host all the time.
+// load reads blocks through a daemon of this host without a pause.
 type load struct {
 	h                     *reader
 	d                     *Daemon
 	right, misses, errors atomic.Int64
-	longest               atomic.Int64 // ns
+	longest               atomic.Int64 // in ns
 	stop                  context.CancelFunc
 	all                   sync.WaitGroup
 }
@@ -363,7 +365,7 @@ func (l *load) flows(what string) {
 	}
 }
 
-// end ends it, and holds each call to its time.
+// end stops the load and checks that no call took too long.
 func (l *load) end(what string) {
 	l.h.t.Helper()
 	l.stop()
@@ -371,7 +373,7 @@ func (l *load) end(what string) {
 	longest := time.Duration(l.longest.Load())
 	l.h.t.Logf("%s: %d blocks right, %d misses, %d errors, the longest call took %v", what, l.right.Load(),
 		l.misses.Load(), l.errors.Load(), longest)
-	if longest > 2*time.Minute { // it hangs
+	if longest > 2*time.Minute { // a call hangs
 		l.h.t.Errorf("%s: a call took %v", what, longest)
 	}
 }

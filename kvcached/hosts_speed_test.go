@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// TestSpeedOfTwoHosts prints what blocks cost either host of a pair, by RDMA and by QUIC, which
-// make perf-rdma is for. It judges nothing.
+// TestSpeedOfTwoHosts prints the cost of blocks for both hosts, by RDMA and over QUIC. make
+// perf-rdma runs it. It checks nothing.
 func TestSpeedOfTwoHosts(t *testing.T) {
 	switch os.Getenv("VM_HOST") {
 	case "1":
@@ -31,7 +31,7 @@ func (h *reader) prices() {
 	h.t.Log("|---|---|---|---|---|---|---|")
 	for _, size := range []int{64 << 10, 256 << 10, 1 << 20} {
 		var sums [2]bill
-		for range 3 { // in turn
+		for range 3 { // the lanes take turns
 			for i, lane := range []string{"RDMA", "QUIC"} {
 				sums[i].add(h.counts(daemons[i], lane, size))
 			}
@@ -42,7 +42,7 @@ func (h *reader) prices() {
 	}
 }
 
-// counts is a bill of blocks that came by one lane alone.
+// counts returns a bill of blocks that all came over one lane.
 func (h *reader) counts(d *Daemon, lane string, size int) bill {
 	h.t.Helper()
 	for range 9 {
@@ -60,7 +60,8 @@ func (b *bill) add(n bill) {
 	b.runs, b.grants, b.lentBytes, b.sent = b.runs+n.runs, b.grants+n.grants, b.lentBytes+n.lentBytes, b.sent+n.sent
 }
 
-// print prints a row: CPU is ms for each MiB, of the process and, in brackets, of its machine.
+// print prints a row. CPU is in ms for each MiB: that of the process and, in brackets, that of its
+// machine.
 func (b *bill) print(t *testing.T, lane string, size int) {
 	mib := (b.lentBytes + b.sent) / (1 << 20)
 	each := func(s float64) float64 { return s * 1e3 / mib }

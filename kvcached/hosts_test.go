@@ -22,13 +22,13 @@ import (
 )
 
 const (
-	// ownersAdmin is where the first host's daemon tells its metrics.
+	// ownersAdmin is the address of the first host's metrics.
 	ownersAdmin = "127.0.0.1:9093"
-	// cableOut is for how long the cable is pulled out: longer than it takes to give up a read.
+	// cableOut is the time that the cable stays out. It is longer than the time limit of a read.
 	cableOut = 6 * time.Second
 )
 
-// onHost has daemons of two machines reach each other.
+// onHost makes the daemons of two machines reachable for each other.
 func onHost(c *Config) {
 	withCards(c)
 	if self := os.Getenv("VM_SELF"); self != "" {
@@ -36,19 +36,19 @@ func onHost(c *Config) {
 	}
 }
 
-// asOwner is for the first host's daemon.
+// asOwner changes the configuration of the first host's daemon.
 func asOwner(c *Config) {
 	onHost(c)
 	if os.Getenv("VM_SELF") != "" {
-		// a lease that a busy machine keeps
+		// a lease that a busy machine can keep
 		c.Daemon.Heartbeat = config.Duration(5 * time.Second)
-		// the same after a restart
+		// the same addresses after a restart
 		c.Daemon.Admin, c.Daemon.RAM, c.QUIC.Listen = ownersAdmin, 256<<20, os.Getenv("VM_SELF")+":7072"
 	}
 }
 
-// TestTwoHosts runs in both machines of a pair, with a whole daemon in each: the second host's
-// reads what the first one's has.
+// TestTwoHosts runs in two virtual machines with a daemon in each. The second host's daemon reads
+// blocks of the first host's.
 func TestTwoHosts(t *testing.T) {
 	switch os.Getenv("VM_HOST") {
 	case "1":
@@ -63,7 +63,7 @@ func TestTwoHosts(t *testing.T) {
 	}
 }
 
-// order is what the second host has the first one do.
+// order is a request of the second host to the first.
 type order struct {
 	Do      string
 	From, N int // blocks
@@ -73,19 +73,19 @@ type order struct {
 // report is the first host's answer.
 type report struct {
 	Etcd    string
-	Files   map[string][]byte // of the fleet's certificates
-	CPU     time.Duration     // of the daemon's process since it started
-	Host    time.Duration     // CPU of the machine since it started
-	Runs    int64             // how often its threads were given a CPU
+	Files   map[string][]byte // files of the fleet's certificates
+	CPU     time.Duration     // used by the daemon's process since its start
+	Host    time.Duration     // CPU used by the machine since its start
+	Runs    int64             // number of times that the daemon's threads got a CPU
 	Metrics map[string]float64
 }
 
-// owner is the first host.
+// owner is the first host, which owns the blocks.
 type owner struct {
 	t    *testing.T
 	site site
-	dir  string // the daemon's
-	resp string // its address
+	dir  string // directory of the daemon
+	resp string // address of the daemon
 	kill func()
 	in   *json.Decoder
 	out  *json.Encoder
@@ -121,7 +121,7 @@ func newOwner(t *testing.T) *owner {
 
 func (h *owner) start() { h.resp, _, h.kill = h.site.child(h.t, h.dir) }
 
-// obey does what it is told until the end.
+// obey carries out orders until the order to end.
 func (h *owner) obey() {
 	for {
 		var o order
@@ -190,7 +190,8 @@ func (h *owner) set(o order) {
 	}
 }
 
-// spent is what the daemon's process has used.
+// spent is the CPU time that the daemon's process has used, and the number of times that its
+// threads got a CPU.
 func (h *owner) spent() (cpu time.Duration, runs int64) {
 	var pid string
 	tasks, _ := filepath.Glob("/proc/self/task/*/children")
@@ -213,7 +214,7 @@ func (h *owner) spent() (cpu time.Duration, runs int64) {
 	return cpu, runs
 }
 
-// hostCPU is the CPU that this machine has used, to 10 ms.
+// hostCPU is the CPU time that this machine has used, to 10 ms.
 func hostCPU(t *testing.T) time.Duration {
 	text, err := os.ReadFile("/proc/stat")
 	var user, nice, system, idle, waits, irq, softirq int64
@@ -227,7 +228,7 @@ func hostCPU(t *testing.T) time.Duration {
 	return time.Duration(user+nice+system+irq+softirq) * 10 * time.Millisecond
 }
 
-// metrics are those without labels.
+// metrics returns the daemon's metrics without labels.
 func (h *owner) metrics() map[string]float64 {
 	_, page := get(h.t, "http://"+ownersAdmin+"/metrics")
 	http.DefaultClient.CloseIdleConnections()
@@ -241,7 +242,8 @@ func (h *owner) metrics() map[string]float64 {
 	return out
 }
 
-// cable has perf/vm/vm.sh pull the cable out, or put it in, and waits until the kernel sees it.
+// cable makes perf/vm/vm.sh pull the cable out or put it in. It waits until the kernel sees the
+// change.
 func (h *owner) cable(what, carrier string) {
 	fmt.Println("@@ cable", what)
 	awaitThat(h.t, "the cable is "+what, func() bool {
@@ -252,7 +254,7 @@ func (h *owner) cable(what, carrier string) {
 
 func numbered(i int) string { return block.Text(testSpace.String(), testAddr(i)) }
 
-// contents are those of a block.
+// contents is the payload of block i.
 func contents(i, size int) []byte {
 	b := make([]byte, size)
 	_, _ = rand.NewChaCha8([32]byte{byte(i), byte(i >> 8)}).Read(b)

@@ -10,13 +10,13 @@ import (
 	"github.com/cognitora/dataplane/internal/pki"
 )
 
-// renewBefore is how long before their end certificates of our own making are made anew, at a
-// start.
+// renewBefore is the time before their expiry at which a start renews the daemon's self-made
+// certificates.
 const renewBefore = 30 * 24 * time.Hour
 
-// identity is the certificate shown to other caches. Without one in the
-// configuration, and then all listeners are on loopback, a CA and certificates
-// for this host alone are kept in the data directory.
+// identity returns the certificate for other caches. Without tls.cert the daemon makes a CA and
+// certificates for this host alone and keeps them in the data directory. All listeners are on
+// loopback then.
 func (d *Daemon) identity() (*pki.Identity, error) {
 	if d.id != nil {
 		return d.id, nil
@@ -36,8 +36,8 @@ func (d *Daemon) identity() (*pki.Identity, error) {
 	return id, nil
 }
 
-// ownCertificates makes a CA and certificates anew, if those of the data directory cannot be used
-// or end soon: no other host has them.
+// ownCertificates makes a new CA and certificates if those of the data directory cannot be used or
+// expire soon. That is safe because no other host has them.
 func (d *Daemon) ownCertificates() (pki.Files, error) {
 	if d.config.Daemon.Data == "" {
 		return pki.Files{}, errors.New("tls: certificates for this host alone are kept in kvcached.data, which is " +

@@ -25,53 +25,53 @@ import (
 	"github.com/cognitora/dataplane/kvcached/transport"
 )
 
-// Bounds of the steps of a drain that the configuration does not set.
+// Limits of steps of a drain. No setting changes them.
 const (
 	leaveLimit  = 5 * time.Second
-	deviceLimit = 3 * time.Second // more, for an RDMA device that does not answer, in each of four steps
+	deviceLimit = 3 * time.Second // extra time for an RDMA device that does not answer, in each of four steps
 	storeLimit  = 30 * time.Second
-	stuckLimit  = 5 * time.Second // more, for a disk that does not answer
+	stuckLimit  = 5 * time.Second // extra time for a disk that does not answer
 	adminLimit  = time.Second
 )
 
-// Daemon is one host's cache. Make it with New, then Run it once, or Close it.
+// Daemon is one host's cache. Make one with New, then call Run once, or Close.
 type Daemon struct {
 	config    *Config
 	log       *slog.Logger
-	lock      *Lock // of the data directory; nil without one
+	lock      *Lock // lock of the data directory; nil: there is no directory
 	store     *store.Store
 	ledger    *purge.Ledger
-	purges    *purges                    // the fleet's; nil as view
-	index     *residency.Index           // which block is where on this host
-	view      atomic.Pointer[fleet.View] // all hosts' blocks; nil: this cache is alone
-	pool      *transport.Pool            // connections to other caches; nil as view
-	rails     *transport.Rails           // RDMA devices; nil: none are to be used
-	parts     []*part                    // in the order in which they start
+	purges    *purges                    // the fleet's list of purges; nil if view is
+	index     *residency.Index           // tiers of each block of this host
+	view      atomic.Pointer[fleet.View] // blocks of all hosts; nil: there is no fleet
+	pool      *transport.Pool            // connections to other caches; nil if view is
+	rails     *transport.Rails           // RDMA devices; nil: rdma.devices is empty
+	parts     []*part                    // in the order of their start
 	adminAt   net.Listener
 	metrics   *instruments
-	bandwidth *transport.Bandwidth // of all other caches; nil until it is asked for
-	id        *pki.Identity        // shown to other caches; nil until it is asked for
+	bandwidth *transport.Bandwidth // shared by all other caches; nil until its first use
+	id        *pki.Identity        // certificate for other caches; nil until its first use
 	member    *membership
 	recorder  *recording // nil: accesses are not recorded
 	serving   atomic.Bool
 	draining  atomic.Bool
-	stuck     atomic.Bool // a step of the drain was left behind, for an RDMA device that does not answer
+	stuck     atomic.Bool // the drain went on without waiting for an RDMA device
 }
 
 // part is one server of a daemon.
 type part struct {
-	name  string // in the log and in /readyz
-	where string // address that it is reached at
-	what  string // for people
-	peers bool   // it is for other caches, and serves them until clients have been served
+	name  string // name in the log and in /readyz
+	where string // address of the part
+	what  string // description for people
+	peers bool   // serves other caches; ends after the servers of clients
 	serve func() error
-	// finish stops accepting, lets what runs end until ctx does, and closes. serve has returned, or
-	// returns soon, then.
+	// finish stops accepting, waits for running requests until ctx ends, and closes. serve has
+	// returned by then, or returns soon.
 	finish func(ctx context.Context) error
-	close  func() // gives back what was bound, where serve is never called
+	close  func() // releases the listeners of a part whose serve is not called
 }
 
-// Run is New followed by Daemon.Run. The end of ctx starts the drain.
+// Run is New followed by Daemon.Run. The drain starts when ctx ends.
 func Run(ctx context.Context, c Config) error {
 	d, err := New(c)
 	if err != nil {
@@ -80,9 +80,8 @@ func Run(ctx context.Context, c Config) error {
 	return d.Run(ctx, context.WithoutCancel(ctx))
 }
 
-// New checks c and what it names, locks the data directory, opens the tiers and binds every
-// listener; the SSD tier's index may still be loading when it returns. Nothing
-// is answered or announced before Run.
+// New checks c, locks the data directory, opens the tiers and binds every listener. The SSD tier's
+// index may still be loading when New returns. The daemon answers and announces nothing before Run.
 func New(c Config) (*Daemon, error) {
 	if err := config.Check(&c); err != nil {
 		return nil, err
@@ -126,10 +125,10 @@ func (d *Daemon) prepare() (err error) {
 	return nil
 }
 
-// add takes a server into the daemon.
+// add adds a part to the daemon.
 func (d *Daemon) add(p *part) { d.parts = append(d.parts, p) }
 
-// addStarted takes in a server that answers already, which only has to be closed.
+// addStarted adds a server that already answers and only has to be shut down.
 func (d *Daemon) addStarted(p *part, shut func(ctx context.Context) error) {
 	ended := make(chan struct{})
 	end := sync.OnceFunc(func() { close(ended) })
@@ -152,7 +151,7 @@ func (d *Daemon) addStarted(p *part, shut func(ctx context.Context) error) {
 	d.add(p)
 }
 
-// Close releases a daemon that is not going to run.
+// Close releases a daemon whose Run was not called.
 func (d *Daemon) Close() {
 	for i := len(d.parts) - 1; i >= 0; i-- {
 		d.parts[i].close()
@@ -170,14 +169,14 @@ func (d *Daemon) Close() {
 // AdminAddr is the address of the admin listener.
 func (d *Daemon) AdminAddr() net.Addr { return d.adminAt.Addr() }
 
-// Endpoint is where one of the daemon's servers is reached.
+// Endpoint is the address of one of the daemon's servers.
 type Endpoint struct {
 	Name  string `json:"name"` // lease, resp, s3, ...
 	Where string `json:"where"`
 	What  string `json:"what"`
 }
 
-// Endpoints lists what the daemon serves, and where.
+// Endpoints lists the servers of the daemon with their addresses.
 func (d *Daemon) Endpoints() []Endpoint {
 	all := make([]Endpoint, len(d.parts))
 	for i, p := range d.parts {
@@ -186,7 +185,7 @@ func (d *Daemon) Endpoints() []Endpoint {
 	return all
 }
 
-// At is where the server of that name is reached; empty: it is not served.
+// At is the address of the server with that name; empty: there is no such server.
 func (d *Daemon) At(name string) string {
 	for _, p := range d.parts {
 		if p.name == name {
@@ -196,12 +195,11 @@ func (d *Daemon) At(name string) string {
 	return ""
 }
 
-// Run serves until ctx ends, then drains: the servers for clients stop to accept and finish what
-// runs, at most for DrainTimeout, then those for other caches, for as long again, and the stores
-// are closed, which takes at most 35 s. The end of force cuts all of that short: what is not
-// durable may be lost, as by a crash, and Run returns at the latest after the 5 s that a disk has
-// to answer, and the 12 s that RDMA devices have. Run returns an error where a part fails, after
-// draining the others.
+// Run serves until ctx ends and then drains. The servers for clients stop accepting and finish
+// their requests for at most DrainTimeout. The servers for other caches follow, with the same
+// limit. Closing the stores takes at most 35 s. The end of force cuts the drain short: blocks that
+// are not durable may be lost, as by a crash. Run then returns within the 5 s that a disk has to
+// answer and the 12 s that RDMA devices have. Run drains and returns an error if a part fails.
 func (d *Daemon) Run(ctx, force context.Context) error {
 	r := d.start()
 	d.announce()
@@ -217,7 +215,7 @@ func (d *Daemon) Run(ctx, force context.Context) error {
 	return errors.Join(d.ended(r.group.Wait), err)
 }
 
-// announce logs what runs where.
+// announce logs the servers and their addresses.
 func (d *Daemon) announce() {
 	c := d.config
 	d.log.Info("cache daemon runs", "version", buildinfo.Version(), "pid", os.Getpid(), "data", c.Daemon.Data,
@@ -234,7 +232,7 @@ func (d *Daemon) ssdState() string {
 	return "none"
 }
 
-// openFor binds the listener of a part. A Unix socket is for its owner and the group.
+// openFor binds the listener of a part. Only the owner and the group may use a Unix socket.
 func openFor(setting, flag, address string, group int) (net.Listener, string, error) {
 	if path, ok := strings.CutPrefix(address, "unix://"); ok {
 		l, err := listen.OpenUnix(path, 0o660, group)
@@ -250,7 +248,7 @@ func openFor(setting, flag, address string, group int) (net.Listener, string, er
 	return l, l.Addr().String(), nil
 }
 
-// socketError says which setting keeps a Unix socket from being made.
+// socketError returns an error that names the setting of a Unix socket that cannot be made.
 func socketError(setting string, err error) error {
 	if errors.Is(err, listen.ErrGroup) {
 		return fmt.Errorf("kvcached.socket_group: %w; name a group that the daemon's user is in", err)
@@ -262,7 +260,7 @@ func socketError(setting string, err error) error {
 	return fmt.Errorf("%s: %w; give a path in a directory that can be written to", setting, err)
 }
 
-// running is the started parts of a daemon, with what ends each of them.
+// running is the started parts of a daemon, with the functions that end them.
 type running struct {
 	daemon *Daemon
 	group  *lifecycle.Group
@@ -270,12 +268,12 @@ type running struct {
 	leave  context.CancelFunc
 	leftAt chan struct{}
 	tasks  context.CancelFunc
-	pulls  context.CancelFunc // ends what goes on with other caches
+	pulls  context.CancelFunc // ends pulls and announcements
 	pulled chan struct{}
 }
 
-// start starts every part. None of them ends with the group: when one fails,
-// the drain ends the others in order.
+// start starts every part. No part ends with the group. If one part fails, the drain ends the
+// others in order.
 func (d *Daemon) start() *running {
 	life := context.Background()
 	memberLife, leave := context.WithCancel(life)
@@ -312,8 +310,9 @@ func (d *Daemon) start() *running {
 
 func (r *running) drain(force context.Context) error {
 	d := r.daemon
-	_ = lifecycle.Drain(force, d.log, // what fails in it has been logged
-		// first: what clients wait for may come from other caches, which tell members only
+	_ = lifecycle.Drain(force, d.log, // failed steps are logged already
+		// clients' servers first: their requests may need other caches, which serve fleet members
+		// only
 		lifecycle.Step{Name: "finish the servers", Run: d.finish(false)},
 		lifecycle.Step{Name: "leave the fleet", Limit: leaveLimit, Run: func(ctx context.Context) error {
 			r.leave()
@@ -329,14 +328,14 @@ func (r *running) drain(force context.Context) error {
 	r.tasks()
 	err := lifecycle.Drain(force, d.log, lifecycle.Step{Name: "close the stores", Limit: storeLimit, Run: d.closeStore})
 	if force.Err() != nil && !errors.Is(err, errStuck) {
-		err = nil // that it was cut short was asked for, and has been logged
+		err = nil // force was ended on purpose, and this is logged already
 	}
 	_ = lifecycle.Drain(force, d.log, lifecycle.Step{Name: "close the admin port", Limit: adminLimit,
 		Run: r.admin.shutdown})
 	return err
 }
 
-// finish ends the servers for clients, or for other caches, at the same time, so that together they
+// finish ends all servers for clients, or all for other caches, at the same time. Together they
 // take no longer than DrainTimeout.
 func (d *Daemon) finish(peers bool) func(context.Context) error {
 	return func(ctx context.Context) error {
@@ -351,11 +350,11 @@ func (d *Daemon) finish(peers bool) func(context.Context) error {
 			})
 		}
 		all.Wait()
-		return nil // what fails in it has been logged
+		return nil // failed steps are logged already
 	}
 }
 
-// unready says why the daemon is not ready; "" while it is.
+// unready says why the daemon is not ready; empty: the daemon is ready.
 func (d *Daemon) unready() string {
 	switch {
 	case d.draining.Load():
@@ -381,7 +380,7 @@ func await(ctx context.Context, done <-chan struct{}) error {
 	}
 }
 
-// wrapped names the part that could not be made.
+// wrapped adds the name of the part that failed to start.
 func wrapped(part string, err error) error {
 	if err == nil {
 		return nil

@@ -13,14 +13,13 @@ import (
 	"github.com/cognitora/dataplane/kvcached/transport"
 )
 
-// lanes tells gRPC how blocks come from other caches.
+// lanes tells gRPC over which lanes blocks come from other caches.
 type lanes struct{ d *Daemon }
 
-// resolveWithin bounds how long names of other hosts are looked up, to tell what is granted to
-// which.
+// resolveWithin bounds the lookup of a host's addresses. The lookup finds the host of each grant.
 const resolveWithin = time.Second
 
-// Paths are of all other caches, by id.
+// Paths returns the paths to all other caches, sorted by id.
 func (l lanes) Paths(ctx context.Context) (out []rpc.Path, unknown string) {
 	view := l.d.view.Load()
 	if view == nil {
@@ -59,10 +58,10 @@ func (l lanes) Paths(ctx context.Context) (out []rpc.Path, unknown string) {
 	return out, unknown
 }
 
-// notAsked is why a cache is not read by RDMA that might be.
+// notAsked is the reason why RDMA to a cache is not used before the first request.
 const notAsked = "nothing was asked of it yet"
 
-// whyNoRDMA says why the configuration has a cache not read by RDMA; empty: it may be.
+// whyNoRDMA says which setting rules out RDMA reads from a cache; empty: RDMA is allowed.
 func (c *Config) whyNoRDMA(cache string) string {
 	lane, field := c.Fleet.Lane, "fleet.lane"
 	for _, p := range c.Fleet.Peers {
@@ -79,7 +78,7 @@ func (c *Config) whyNoRDMA(cache string) string {
 	return noDevices()
 }
 
-// use fills in what the pool knows of a cache.
+// use copies the pool's status of a cache into its path.
 func use(p *rpc.Path, s *transport.PeerStatus) {
 	p.Lane, p.WhyNotRDMA, p.Pairs, p.Held, p.Error, p.ErrorAt = string(s.Lane), s.Why, len(s.Cards), int(s.Grants),
 		s.Error, s.At
@@ -97,8 +96,8 @@ func use(p *rpc.Path, s *transport.PeerStatus) {
 	}
 }
 
-// granted is how many blocks a cache may read from here now. Whom they are granted to is known by
-// address.
+// granted is the number of blocks that a cache may read from here now. Grants are matched to the
+// cache by address.
 func granted(ctx context.Context, m *fleet.Member, grants []transport.Granted) (blocks int) {
 	host, _, err := net.SplitHostPort(m.Address)
 	if err != nil || len(grants) == 0 {
@@ -116,7 +115,7 @@ func granted(ctx context.Context, m *fleet.Member, grants []transport.Granted) (
 	return blocks
 }
 
-// Devices are those that the daemon is to use.
+// Devices returns the state of the devices in rdma.devices.
 func (l lanes) Devices() (out []rpc.Device) {
 	for _, c := range l.d.rails.Cards() {
 		out = append(out, rpc.Device{Name: c.Name, Open: c.Address != "", Released: c.Kept, Why: c.Why})

@@ -11,14 +11,15 @@ import (
 	"github.com/cognitora/dataplane/kvcached/transport"
 )
 
-// latencyBuckets are in seconds: from a block in RAM to one that another host hardly gets here.
+// latencyBuckets are in seconds. They range from a Get of a block in RAM to a very slow pull from
+// another host.
 var latencyBuckets = []float64{50e-6, 100e-6, 200e-6, 500e-6, 1e-3, 2e-3, 5e-3, 10e-3, 20e-3, 50e-3, 0.1, 0.2, 0.5, 1,
 	2, 5, 10}
 
-// doors are where clients of this host come in.
+// doors are the servers for clients of this host.
 var doors = []string{"grpc", "lease", "resp", "s3"}
 
-// door times what comes in at one of them.
+// door has the histograms of one of these servers.
 type door struct{ hit, miss, failed, put prometheus.Observer }
 
 // latencies are the histograms of a daemon.
@@ -49,12 +50,12 @@ func newLatencies(set *metric.Set) latencies {
 	return l
 }
 
-// pulled is of transport.PoolOptions.
+// pulled belongs to transport.PoolOptions.
 func (l *latencies) pulled(lane transport.Lane, took time.Duration) {
 	l.pulls[lane].Observe(took.Seconds())
 }
 
-// got notes a Get that began at a time and ended now.
+// got records the duration of a Get that ends now.
 func (d *door) got(began time.Time, err error) {
 	to := d.hit
 	switch {

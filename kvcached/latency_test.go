@@ -13,7 +13,7 @@ import (
 	"github.com/cognitora/dataplane/kvcached/transport"
 )
 
-// doorOf is a door to a store with a block of n bytes in it.
+// doorOf returns a door to a store with one block of n bytes.
 func doorOf(t testing.TB, in *instruments, name string, n int) (blocks, store.Item) {
 	t.Helper()
 	s, err := store.Open(t.Context(), store.Options{RAM: 8 << 20})
@@ -76,7 +76,7 @@ func TestTimingAllocatesNothing(t *testing.T) {
 	}
 }
 
-// BenchmarkDoor is what timing adds to the Get of a block in RAM.
+// BenchmarkDoor measures the cost of timing the Get of a block in RAM.
 func BenchmarkDoor(b *testing.B) {
 	with, it := doorOf(b, newInstruments(), "lease", 1000)
 	without := with

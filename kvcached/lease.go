@@ -9,7 +9,7 @@ import (
 	"github.com/cognitora/dataplane/kvcached/lease"
 )
 
-// prepareLease serves programs of this host in the shared memory itself.
+// prepareLease serves programs of this host that read blocks in shared memory.
 func (d *Daemon) prepareLease() error {
 	_, path := d.config.Sockets()
 	c := &d.config.Lease

@@ -5,8 +5,8 @@ import (
 	"sync"
 )
 
-// limited accepts a connection only while fewer than cap(slots) of its own are open; others wait in
-// the kernel's queue.
+// limited accepts a connection only while fewer than cap(slots) are open. Further connections wait
+// in the kernel's queue.
 type limited struct {
 	net.Listener
 	slots  chan struct{}
@@ -33,7 +33,7 @@ func (l *limited) Accept() (net.Conn, error) {
 	return &counted{Conn: c, slots: l.slots}, nil
 }
 
-// Close ends waiting, too.
+// Close also ends an Accept that waits for a slot.
 func (l *limited) Close() error {
 	l.once.Do(func() { close(l.closed) })
 	return l.Listener.Close()
@@ -45,7 +45,7 @@ type counted struct {
 	once  sync.Once
 }
 
-// Close gives the slot back.
+// Close frees the connection's slot.
 func (c *counted) Close() error {
 	c.once.Do(func() { <-c.slots })
 	return c.Conn.Close()

@@ -12,24 +12,27 @@ import (
 	"github.com/cognitora/dataplane/kvcached/transport"
 )
 
-// members are the caches that etcd names. It belongs to the goroutine of the watch.
+// members are the caches that etcd lists. Only the goroutine of the watch may use it, unless a
+// field says otherwise.
 type members struct {
 	config *FleetConfig
 	log    *slog.Logger
 	self   string // this cache's id
 	set    func([]fleet.Member)
-	named  func()                  // told once etcd has named all caches, with this one as it has announced itself
+	named  func()                  // called once etcd has listed all caches and this cache's own announcement
 	caches map[string]fleet.Member // by cache id
 
-	mu sync.Mutex // the rest is the registration's, too
-	// revisions at which this cache announced itself and at which set was told of that; 0: not yet
+	mu sync.Mutex // guards the fields below, which the registration uses as well
+	// etcd revision of this cache's announcement, and the revision of it that set was called with;
+	// 0: not yet
 	claimed, seen int64
 }
 
-// claim notes that this cache has announced itself. Whoever did so before it is seen with it.
+// claim records the revision of this cache's announcement. A listing with this revision also has
+// every cache that announced itself earlier.
 func (m *members) claim(rev int64) { m.arrive(&m.claimed, rev) }
 
-// arrive takes in one of the two revisions.
+// arrive records one of the two revisions, and calls named if both are there.
 func (m *members) arrive(at *int64, rev int64) {
 	m.mu.Lock()
 	*at = rev
@@ -40,16 +43,16 @@ func (m *members) arrive(at *int64, rev int64) {
 	}
 }
 
-// see notes what etcd says of this cache itself, after set has been told of all up to then.
+// see records this cache's own entry in etcd, after set was called with all entries up to then.
 func (m *members) see(e *cluster.Entry) {
 	if e.Key == cluster.CacheKey(m.self) {
 		m.arrive(&m.seen, e.Rev)
 	}
 }
 
-// handler takes in what is announced. While etcd does not answer, the members stay; what it lists
-// then is what counts, even where it has lost its data: caches announce themselves anew at their
-// next heartbeat, and until then their blocks are misses.
+// handler updates the members from etcd. The members stay while etcd does not answer. The next
+// listing replaces them, even if etcd has lost its data. Caches announce themselves again at their
+// next heartbeat; until then their blocks are misses.
 func (m *members) handler() cluster.Handler {
 	return cluster.Handler{
 		List: func(l cluster.Listing) {
@@ -75,7 +78,7 @@ func (m *members) handler() cluster.Handler {
 	}
 }
 
-// put notes a cache, and tells whether that changes anything.
+// put records a cache and tells whether the members have changed.
 func (m *members) put(e cluster.Entry) bool {
 	now, err := m.config.member(e)
 	if err != nil {
@@ -88,7 +91,7 @@ func (m *members) put(e cluster.Entry) bool {
 	return !there || was != now
 }
 
-// member is what a cache has announced.
+// member parses the announcement of a cache.
 func (c *FleetConfig) member(e cluster.Entry) (fleet.Member, error) {
 	id := cluster.CacheOf(e.Key)
 	h, err := cluster.ParseCacheHealth(id, e.Value)
@@ -100,8 +103,8 @@ func (c *FleetConfig) member(e cluster.Entry) (fleet.Member, error) {
 	return m, nil
 }
 
-// alone makes m tell of this cache only, and refuse hear of another one with which blocks would be
-// exchanged.
+// alone makes m list only this cache. It calls refuse if etcd lists another cache that exchanges
+// blocks.
 func (m *members) alone(self string, refuse func(error)) {
 	set := m.set
 	m.set = func(all []fleet.Member) {
@@ -118,7 +121,7 @@ func (m *members) alone(self string, refuse func(error)) {
 
 func (m *members) tell() { m.set(slices.Collect(maps.Values(m.caches))) }
 
-// wanted is how a cache is to be spoken to: fleet.lane, or what [[fleet.peers]] says of it.
+// wanted is the configured lane to a cache: that of its [[fleet.peers]], else fleet.lane.
 func (c *FleetConfig) wanted(cache string) transport.Lane {
 	for _, p := range c.Peers {
 		if p.Cache == cache {
@@ -128,7 +131,7 @@ func (c *FleetConfig) wanted(cache string) transport.Lane {
 	return transport.Lane(c.Lane)
 }
 
-// way is how a cache is reached; no address: not at all.
+// way is the address of a cache and the way to connect to it; an empty address: there is no way.
 func (c *FleetConfig) way(h *cluster.CacheHealth) (address string, lane transport.Lane, cards transport.OneSided) {
 	lane = c.wanted(h.CacheID)
 	switch lane {
@@ -140,7 +143,7 @@ func (c *FleetConfig) way(h *cluster.CacheHealth) (address string, lane transpor
 	switch {
 	case h.QUIC == "" || lane == transport.TLS && h.TLS != "":
 		return h.TLS, transport.TLS, cards
-	case h.TLS != h.QUIC: // Auto tries both at one address
+	case h.TLS != h.QUIC: // Auto tries both lanes at one address
 		return h.QUIC, transport.QUIC, cards
 	}
 	return h.QUIC, lane, cards

@@ -14,16 +14,17 @@ import (
 	"github.com/cognitora/dataplane/internal/cluster"
 )
 
-// membership is the cache's place in the fleet. The zero value of config means no etcd at all.
+// membership announces the cache in etcd and follows the other caches there. The zero value of
+// config means that there is no etcd.
 type membership struct {
 	config       cluster.Config
 	registration cluster.Registration
 	cacheID      string
-	purges       *purges  // of the fleet; nil as others
-	others       *members // told who else is in the fleet; nil: nobody wants to know
-	ownCA        bool     // certificates are of a CA that the daemon itself has made: no other cache takes them
+	purges       *purges  // the fleet's list of purges; nil if others is
+	others       *members // updated with the other caches in etcd; nil: there is no fleet
+	ownCA        bool     // the daemon made its own CA, whose certificates no other cache accepts
 	log          *slog.Logger
-	link         atomic.Pointer[string] // what state says while etcd is used; nil: not known yet
+	link         atomic.Pointer[string] // the result of state while etcd is used; nil: not known yet
 }
 
 func (d *Daemon) prepareMember() error {
@@ -46,7 +47,7 @@ func (d *Daemon) prepareMember() error {
 	return nil
 }
 
-// health is what the fleet is told.
+// health is the record of this cache in etcd.
 func (d *Daemon) health() cluster.Record { return d.cacheHealth() }
 
 func (d *Daemon) cacheHealth() *cluster.CacheHealth {
@@ -64,7 +65,7 @@ func (d *Daemon) cacheHealth() *cluster.CacheHealth {
 	return h
 }
 
-// advertised is the address of a part as other hosts reach it; empty: it is not served.
+// advertised is the address of a part for other hosts; empty: the part is not served.
 func (d *Daemon) advertised(part string) string {
 	where := d.At(part)
 	host, port, err := net.SplitHostPort(where)
@@ -86,7 +87,7 @@ func (c *Config) cacheID() string {
 	return hostname()
 }
 
-// hostname is the host's name, "localhost" where the kernel has none.
+// hostname is the host's name; "localhost" if the kernel has none.
 func hostname() string {
 	name, err := os.Hostname()
 	if err != nil || name == "" {
@@ -95,8 +96,8 @@ func hostname() string {
 	return name
 }
 
-// run keeps the cache announced until ctx ends, then takes it out. It fails where another daemon
-// holds its id.
+// run keeps the cache announced until ctx ends, then removes it from etcd. It fails if another
+// daemon holds the same id.
 func (m *membership) run(ctx context.Context) error {
 	if len(m.config.Endpoints) == 0 {
 		m.log.Info("no etcd endpoints: the cache is not announced")
@@ -133,7 +134,7 @@ func (m *membership) run(ctx context.Context) error {
 	err = cluster.NewRegistrar(client, m.registration).Run(ctx)
 	if why := stranger(ctx); why != nil {
 		m.enter("left")
-		m.others.named() // it is alone
+		m.others.named() // there is no fleet any more
 		m.purges.current()
 		m.log.Error("the cache has left the fleet and serves this host alone", "why", why)
 		<-life.Done()
@@ -142,7 +143,7 @@ func (m *membership) run(ctx context.Context) error {
 	return err
 }
 
-// strangerError says that there is another cache and no way to it.
+// strangerError says that etcd lists another cache which does not accept this one's certificates.
 type strangerError struct{ id string }
 
 func (e *strangerError) Error() string {
@@ -152,7 +153,7 @@ func (e *strangerError) Error() string {
 		"tls.cert and tls.key", e.id)
 }
 
-// stranger is the strangerError that ended ctx, or nil.
+// stranger returns the strangerError that ended ctx, or nil.
 func stranger(ctx context.Context) error {
 	if e := (*strangerError)(nil); errors.As(context.Cause(ctx), &e) {
 		return e
@@ -160,8 +161,8 @@ func stranger(ctx context.Context) error {
 	return nil
 }
 
-// follow keeps link in step with etcd, and tells others, until ctx ends. listed hears of each whole
-// listing; refuse is told why this cache must not be in the fleet.
+// follow updates link and others from etcd until ctx ends. It calls listed after each full listing,
+// and refuse with the reason why this cache must not be in the fleet.
 func (m *membership) follow(ctx context.Context, client *cluster.Client, listed func(), refuse func(error)) {
 	prefix := cluster.CacheKey(m.cacheID)
 	h := cluster.Handler{List: func(cluster.Listing) {}, Put: func(cluster.Entry) {}, Delete: func(string) {}}
@@ -183,10 +184,10 @@ func (m *membership) follow(ctx context.Context, client *cluster.Client, listed 
 		m.enter("lost")
 		m.log.Warn("etcd does not answer, serving on", "error", err)
 	}
-	_ = client.Watch(ctx, prefix, h) // it has no error but the end of ctx
+	_ = client.Watch(ctx, prefix, h) // ends without an error when ctx ends
 }
 
-// state says off, connecting, connected, lost or left.
+// state is the state of the connection to etcd: off, connecting, connected, lost or left.
 func (m *membership) state() string {
 	if len(m.config.Endpoints) == 0 {
 		return "off"
@@ -197,7 +198,7 @@ func (m *membership) state() string {
 	return "connecting"
 }
 
-// enter makes state say link, and reports whether it said something else.
+// enter sets the state and tells whether it has changed.
 func (m *membership) enter(link string) bool {
 	old := m.link.Swap(&link)
 	return old == nil || *old != link

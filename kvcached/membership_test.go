@@ -13,8 +13,8 @@ import (
 	"github.com/cognitora/dataplane/internal/etcdserver"
 )
 
-// TestReadyzTellsOfEtcd: a cache serves on without etcd, and says that it is lost and that it is
-// back.
+// TestReadyzTellsOfEtcd checks that a cache goes on serving without etcd. /readyz says when etcd is
+// lost and when it is back.
 func TestReadyzTellsOfEtcd(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -58,8 +58,9 @@ func TestReadyzTellsOfEtcd(t *testing.T) {
 	say("connected")
 }
 
-// TestCertificatesOfItsOwnAreForOneHost: alone a cache is announced with them. One that finds
-// another does not start, and the other is taken out when one with certificates of the fleet comes.
+// TestCertificatesOfItsOwnAreForOneHost checks that a cache with self-made certificates is
+// announced if it is the only one. A second such cache does not start. The first one leaves the
+// fleet when a cache with certificates of the fleet comes.
 func TestCertificatesOfItsOwnAreForOneHost(t *testing.T) {
 	s := newSite(t)
 	bare := func(c *Config) { c.TLS = TLSConfig{} }
@@ -88,7 +89,7 @@ func TestCertificatesOfItsOwnAreForOneHost(t *testing.T) {
 	}
 }
 
-// announced are the caches in etcd.
+// announced returns the caches that etcd lists.
 func announced(t *testing.T, s site) (names []string) {
 	t.Helper()
 	client, err := cluster.Dial(cluster.Config{Endpoints: []string{s.etcd}})

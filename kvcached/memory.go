@@ -11,18 +11,18 @@ import (
 	"github.com/cognitora/dataplane/internal/config"
 )
 
-// memory is how much this process can have, in bytes; 0: not known.
+// memory is the memory available to this process, in bytes; 0: not known.
 type memory struct {
-	limit     config.Size // never more than that
-	source    string      // of limit, for people
-	available config.Size // without taking it from other programs
+	limit     config.Size // upper bound of the process's memory
+	source    string      // name of the limit, for people
+	available config.Size // available without taking memory from other programs
 }
 
-// noLimit is from where on a number of a control group means that there is none.
+// noLimit is the lowest value of a control group's limit that means no limit.
 const noLimit = 1 << 60
 
-// hostMemory asks the kernel below root, "/" but in tests: the host's memory, and the limits of the
-// control groups, of either version, that this process is in.
+// hostMemory reads the host's memory and the limits of this process's control groups, of version 1
+// and 2. root is "/" except in tests.
 func hostMemory(root string) (m memory) {
 	total, available := meminfo(filepath.Join(root, "proc/meminfo"))
 	m = memory{total, "the host's memory (MemTotal in /proc/meminfo)", available}
@@ -38,7 +38,8 @@ func hostMemory(root string) (m memory) {
 		case part[1] != "memory":
 			continue
 		}
-		// A container may see its own group as the root of the mount, whatever the path says.
+		// A container may see its own group as the root of the mount, so parents of the path are
+		// tried as well.
 		for path := filepath.Clean("/" + part[2]); ; path = filepath.Dir(path) {
 			name := filepath.Join("/", mount, path, file)
 			if limit := number(filepath.Join(root, name)); limit > 0 && (m.limit == 0 || limit < m.limit) {
@@ -71,7 +72,7 @@ func meminfo(name string) (total, available config.Size) {
 	return total, available
 }
 
-// number reads a limit of a control group; 0: there is none.
+// number reads a limit of a control group; 0: there is no limit.
 func number(name string) config.Size {
 	text, err := os.ReadFile(name)
 	if err != nil {

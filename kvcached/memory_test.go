@@ -11,14 +11,14 @@ import (
 	"github.com/cognitora/dataplane/kvcached/store"
 )
 
-// What a block may cost of ordinary memory in a daemon without a fleet.
+// Bounds of the ordinary memory for one block, in a daemon without a fleet.
 const (
-	bytesPerBlock = 200 // that is in RAM, in the tables of the RAM tier and of residency
-	bytesPerRow   = 80  // more where it is on SSD
-	bytesPerName  = 40  // more where as many names of evicted blocks are remembered, and blocks have been in both parts
+	bytesPerBlock = 200 // block in RAM: tables of the RAM tier and of residency
+	bytesPerRow   = 80  // in addition if the block is on SSD
+	bytesPerName  = 40  // in addition if as many evicted blocks are remembered and blocks were in both parts
 )
 
-// quietDaemon has tiers, and no listener but its sockets.
+// quietDaemon starts a daemon with tiers and no listeners but its sockets.
 func quietDaemon(t *testing.T, ram, ssd int64) *Daemon {
 	t.Helper()
 	c, _ := settings(t, t.TempDir(), func(c *Config) {
@@ -29,13 +29,13 @@ func quietDaemon(t *testing.T, ram, ssd int64) *Daemon {
 	return d
 }
 
-// tables is the memory of those of the RAM tier and of residency.
+// tables is the memory of the tables of the RAM tier and of residency.
 func (d *Daemon) tables() int64 { return d.store.Stats().RAM.Tables + d.index.Stats().Bytes }
 
 func heapBytes() int64 {
 	var m runtime.MemStats
 	runtime.GC()
-	runtime.GC() // what pools keep for one collection longer
+	runtime.GC() // frees the buffers that pools keep for one more collection
 	runtime.ReadMemStats(&m)
 	return int64(m.HeapAlloc)
 }
@@ -49,8 +49,8 @@ func addrOf(i int) block.Addr {
 	return block.Addr{Digest: d, Model: block.IDOf(memoryNamespace), Layer: block.LayerAll}
 }
 
-// prompts puts blocks from up to to of chains of 64 blocks, each as small as the arena's smallest
-// piece.
+// prompts puts the blocks from from up to to, in chains of 64. Each block takes the arena's
+// smallest piece.
 func prompts(t *testing.T, s *store.Store, from, to int) {
 	t.Helper()
 	var payload [64]byte
@@ -66,8 +66,8 @@ func prompts(t *testing.T, s *store.Store, from, to int) {
 	}
 }
 
-// TestMemoryPerBlock: what a daemon's own tables, of its tiers and of what watchers are told, take
-// for a block, as they count themselves and as the heap grows.
+// TestMemoryPerBlock measures the memory of the daemon's tables for one block. The tables' own
+// count and the growth of the heap must stay within the bound.
 func TestMemoryPerBlock(t *testing.T) {
 	if ram.Poisoned {
 		t.Skip("the race detector has memory of its own")
@@ -93,7 +93,7 @@ func TestMemoryPerBlock(t *testing.T) {
 	}
 }
 
-// TestMemoryPerBlockOnBoth is the same for blocks that are on SSD too.
+// TestMemoryPerBlockOnBoth does the same with blocks that are on SSD as well.
 func TestMemoryPerBlockOnBoth(t *testing.T) {
 	if ram.Poisoned {
 		t.Skip("the race detector has memory of its own")
@@ -102,7 +102,7 @@ func TestMemoryPerBlockOnBoth(t *testing.T) {
 	d := quietDaemon(t, (step+blocks)*ram.Granule, 256<<20)
 	both := func(from int) {
 		prompts(t, d.store, from, from+step)
-		for i := from; i < from+step; i++ { // the second use
+		for i := from; i < from+step; i++ { // the second use sends the blocks to SSD
 			b, err := d.store.Get(t.Context(), addrOf(i))
 			if err != nil {
 				t.Fatal(err)

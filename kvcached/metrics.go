@@ -15,7 +15,7 @@ import (
 	"github.com/cognitora/dataplane/kvcached/transport"
 )
 
-// instruments is every metric of one daemon.
+// instruments has all metrics of one daemon.
 type instruments struct {
 	set       *metric.Set
 	latency   latencies
@@ -25,14 +25,14 @@ type instruments struct {
 	index *residency.Index
 	rpc   *rpc.Server
 	lease *lease.Server
-	resp  *resp.Server // nil: not served, as below
+	resp  *resp.Server // nil: not served; the same for the fields below
 	s3    *s3.Server
 	peers *transport.Server
 	fleet *fleet.View
 	pool  *transport.Pool
 	trace *accesses.Recorder
 
-	rails *transport.Rails // RDMA devices; nil: none are to be used
+	rails *transport.Rails // RDMA devices; nil: rdma.devices is empty
 }
 
 func newInstruments() *instruments {
@@ -57,8 +57,8 @@ func gauge[S any](name, help string, read func(s *S) int64) row[S] {
 	return row[S]{"cgn_kvcached_" + name, help, false, func(s *S) float64 { return float64(read(s)) }}
 }
 
-// export defines the metrics of a table. A nil snapshot defines them without values, where the part
-// is not served.
+// export defines the metrics of a table. With a nil snapshot the metrics have no values, because
+// the part is not served.
 func export[S any](in *instruments, table []row[S], snapshot func() S) {
 	defs := make([]metric.Def, len(table))
 	for i, r := range table {

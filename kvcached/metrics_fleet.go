@@ -60,7 +60,7 @@ var fleetRows = []row[fleet.Stats]{
 		"did not answer or more than 65,536 waited.", func(s *fleet.Stats) uint64 { return s.NoticesLost }),
 }
 
-// pullDefs are of pulls that ended in a miss.
+// pullDefs are the metrics of pulls that ended in a miss.
 var pullDefs = []metric.Def{
 	{Name: "cgn_kvcached_fleet_pull_misses_total", Kind: metric.Counter, Labels: []string{"reason"}, Help: "Pulls that brought nothing: nowhere, no host that answers has the block; failed, those asked did not give it; busy, they had too much to do until fleet.pull_timeout had passed."},
 }
@@ -78,7 +78,7 @@ func (in *instruments) defineFleet() {
 	})
 }
 
-// poolDefs are of the connections to other caches.
+// poolDefs are the metrics of the connections to other caches.
 var poolDefs = []metric.Def{
 	{Name: "cgn_kvcached_pool_dials_total", Kind: metric.Counter, Labels: []string{"lane"}, Help: "Connections made to other caches."},
 	{Name: "cgn_kvcached_pool_dial_errors_total", Kind: metric.Counter, Labels: []string{"lane"}, Help: "Connections that could not be made."},

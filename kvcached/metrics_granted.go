@@ -5,7 +5,7 @@ import (
 	"github.com/cognitora/dataplane/kvcached/transport"
 )
 
-// readRows are of blocks that this host reads from the memory of others.
+// readRows are the metrics of blocks that this host reads from other hosts' memory.
 var readRows = []row[transport.ReadStats]{
 	gauge("rdma_sessions", "Other caches whose blocks are read by RDMA now.", func(s *transport.ReadStats) int64 {
 		return s.Open
@@ -20,7 +20,7 @@ var readRows = []row[transport.ReadStats]{
 		"for over QUIC or TLS.", func(s *transport.ReadStats) uint64 { return s.Corrupt }),
 }
 
-// grantRows are of blocks that others read from this host's memory.
+// grantRows are the metrics of blocks that other hosts read from this host's memory.
 var grantRows = []row[transport.GrantStats]{
 	gauge("rdma_granted_sessions", "Other caches that may read this host's memory by RDMA now.",
 		func(s *transport.GrantStats) int64 { return s.Open }),
@@ -40,7 +40,7 @@ var grantRows = []row[transport.GrantStats]{
 		func(s *transport.GrantStats) int64 { return s.Granted }),
 }
 
-// fallbackDefs are of blocks that were to be read by RDMA.
+// fallbackDefs are the metrics of blocks that did not come by RDMA.
 var fallbackDefs = []metric.Def{
 	{Name: "cgn_kvcached_rdma_fallbacks_total", Kind: metric.Counter, Labels: []string{"reason"}, Help: "Blocks that came over QUIC or TLS instead of by RDMA: no_session, there are no queue pairs (yet); queue, too many blocks wait; no_grant, the other cache did not answer in time or refused all; not_granted, it does not grant the block; grant_over, the grant was over before the block's turn came; not_registered, memory that the device does not know; access, the other device refused; unreachable, it did not answer; card_gone, a device was taken away; broken, a queue pair broke; timeout, the read took longer than it may; checksum, the bytes were not the block's; memlock, the device may not lock the memory to read into."},
 }

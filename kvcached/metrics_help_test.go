@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// TestHelpStandsAlone: what is read of one metric does not lean on another's text.
+// TestHelpStandsAlone checks that no help text refers to the text of another metric.
 func TestHelpStandsAlone(t *testing.T) {
 	leans := regexp.MustCompile(
 		`^(Their|Those|These|Of |The same|Its|It |They)|under them\b|that one (was|is) not|\b(times|blocks) that they\b`)

@@ -10,25 +10,25 @@ import (
 	"github.com/cognitora/dataplane/rdma/devices"
 )
 
-// rdmaCountersEvery is how often a device's counters are read at most: for each, the driver may ask
-// the card.
+// rdmaCountersEvery is the shortest time between two reads of a device's counters. The driver may
+// ask the card for each counter.
 const rdmaCountersEvery = time.Second
 
-// rdmaCounters reads what RDMA devices count when it is scraped. One scrape reads at a time;
-// another meanwhile, or too soon, gets what was read last.
+// rdmaCounters reads the counters of RDMA devices at a scrape. One scrape at a time reads them.
+// Others meanwhile, or within rdmaCountersEvery, get the last values.
 type rdmaCounters struct {
-	root  string          // "": /
-	names func() []string // devices that the daemon uses; nil: none
+	root  string          // empty: /
+	names func() []string // names of the devices that the daemon uses; nil: there are none
 	now   func() time.Time
 
-	reading sync.Mutex // held while devices are asked
+	reading sync.Mutex // held while devices are read
 	mu      sync.Mutex
-	at      time.Time // of last
+	at      time.Time // time of last
 	last    map[string][]devices.Reading
 }
 
-// defineRDMA exports how the devices are and what they count, and who should be read by them and is
-// not.
+// defineRDMA exports the states and counters of the devices, and the caches that should be read by
+// RDMA and are not.
 func (in *instruments) defineRDMA() {
 	c := &rdmaCounters{now: time.Now}
 	if in.rails != nil {
@@ -38,7 +38,7 @@ func (in *instruments) defineRDMA() {
 	in.set.Read(rdmaStateDefs, in.emitRDMAState)
 }
 
-// rdmaStateDefs are of what the daemon makes of its devices.
+// rdmaStateDefs are the metrics of the daemon's use of its devices.
 var rdmaStateDefs = []metric.Def{
 	{Name: "cgn_kvcached_rdma_device_open", Labels: []string{"device"}, Help: "Whether an RDMA device of rdma.devices is open (1); one that was given away is not. The device auto, 0: the host has none at all."},
 	{Name: "cgn_kvcached_rdma_demanded_missing", Help: "Other caches that have to be read by RDMA (fleet.lane or [[fleet.peers]] is rdma) and cannot, though blocks of theirs were asked for in the last 2 minutes."},
@@ -59,16 +59,15 @@ func (in *instruments) emitRDMAState(emit func(def int, value float64, labels ..
 	emit(1, float64(missing))
 }
 
-// missingFor is how long after a block was asked for in vain RDMA counts as missing: nobody tries
-// again while nothing is asked for.
+// missingFor is the time after a failed request in which RDMA to a cache counts as missing. Without
+// requests nobody tries RDMA again.
 const missingFor = 2 * time.Minute
 
 func isMissing(s *transport.PeerStatus, now time.Time) bool {
 	return s.Target.Cards == transport.Demanded && !s.RDMA && s.Error != "" && now.Sub(s.Missed) < missingFor
 }
 
-// rdmaDeviceDefs are of the counters that devices knows, and of the port's state, which is the
-// last.
+// rdmaDeviceDefs are the metrics of the devices' counters. The last one is the state of the port.
 func rdmaDeviceDefs() []metric.Def {
 	labels := []string{"device", "port"}
 	var defs []metric.Def
@@ -94,7 +93,8 @@ func (c *rdmaCounters) emit(emit func(def int, value float64, labels ...string))
 	}
 }
 
-// read returns what was read last, anew where that is old enough and nobody else is at it.
+// read returns the last values. It reads new ones first if they are old and no other scrape is
+// reading.
 func (c *rdmaCounters) read() map[string][]devices.Reading {
 	if c.names == nil {
 		return nil

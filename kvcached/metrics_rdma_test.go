@@ -14,7 +14,7 @@ import (
 	"github.com/cognitora/dataplane/kvcached/transport"
 )
 
-// count writes files of a port of rxe0 below root.
+// count writes counter files of a port of rxe0 below root.
 func count(t *testing.T, root string, files map[string]string) {
 	t.Helper()
 	for name, text := range files {
@@ -28,8 +28,8 @@ func count(t *testing.T, root string, files map[string]string) {
 	}
 }
 
-// TestRDMACounters: what is known is exported, what is not is left out, and devices are not asked
-// more often than once a second.
+// TestRDMACounters checks that known counters are exported and unknown ones left out. Devices are
+// read once a second at most.
 func TestRDMACounters(t *testing.T) {
 	root, now := t.TempDir(), time.Unix(1, 0)
 	var asked int
@@ -64,7 +64,7 @@ func TestRDMACounters(t *testing.T) {
 	now = now.Add(1)
 	expect("received_packets_total", 9)
 	expect("up", 0)
-	// A device that is gone has no values, nor has a daemon without devices.
+	// A removed device has no values, and neither has a daemon without devices.
 	if err := os.RemoveAll(filepath.Join(root, "sys")); err != nil {
 		t.Fatal(err)
 	}
@@ -78,7 +78,8 @@ func TestRDMACounters(t *testing.T) {
 	}
 }
 
-// TestDeviceThatIsNotThere: what was to be used and is not open has a value, for the alert.
+// TestDeviceThatIsNotThere checks that a configured device which is not open has a value for the
+// alert.
 func TestDeviceThatIsNotThere(t *testing.T) {
 	for _, name := range []string{"auto", "mlx5_0"} {
 		rails, err := transport.NewRails(transport.RailsOptions{Wanted: []string{name},
@@ -101,7 +102,7 @@ func TestDeviceThatIsNotThere(t *testing.T) {
 	}
 }
 
-// TestAStuckDevice: a scrape does not wait for another that a driver holds up.
+// TestAStuckDevice checks that a scrape does not wait for another scrape that a driver blocks.
 func TestAStuckDevice(t *testing.T) {
 	stuck, answer, done := make(chan struct{}), make(chan struct{}), make(chan struct{})
 	c := &rdmaCounters{root: t.TempDir(), now: time.Now, names: func() []string {
@@ -121,8 +122,8 @@ func TestAStuckDevice(t *testing.T) {
 	<-done
 }
 
-// TestRDMAIsMissing: where RDMA is demanded, it is missing while blocks are asked for and cannot be
-// read so, and no longer.
+// TestRDMAIsMissing checks when demanded RDMA counts as missing: while blocks are requested and
+// cannot be read by RDMA.
 func TestRDMAIsMissing(t *testing.T) {
 	now := time.Unix(1e9, 0)
 	demanded := transport.Target{Cards: transport.Demanded}

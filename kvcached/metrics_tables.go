@@ -138,7 +138,7 @@ var rpcRows = []row[rpc.Stats]{
 	counter("grpc_out_bytes_total", "Payload sent.", func(s *rpc.Stats) uint64 { return s.BytesOut }),
 }
 
-// rpcDefs are those with a label; their values follow the order calls, failed.
+// rpcDefs are the gRPC metrics with a label. Their values come in the order calls, failed.
 var rpcDefs = []metric.Def{
 	{Name: "cgn_kvcached_grpc_calls_total", Kind: metric.Counter, Labels: []string{"method"}, Help: "gRPC calls."},
 	{Name: "cgn_kvcached_grpc_failed_total", Kind: metric.Counter, Labels: []string{"method"}, Help: "gRPC calls that were answered with an error."},
@@ -278,7 +278,7 @@ var peerRows = []row[transport.ServerStats]{
 		func(s *transport.ServerStats) uint64 { return s.Handshakes }),
 }
 
-// peerDefs are those with a label.
+// peerDefs are the metrics of other hosts' requests with a label.
 var peerDefs = []metric.Def{
 	{Name: "cgn_kvcached_peer_operations_total", Kind: metric.Counter, Labels: []string{"op"}, Help: "Operations of other hosts that ended."},
 	{Name: "cgn_kvcached_peer_statuses_total", Kind: metric.Counter, Labels: []string{"status"}, Help: "Operations of other hosts that ended, by how they did."},
@@ -329,7 +329,7 @@ var traceRows = []row[accesses.RecorderStats]{
 		func(s *accesses.RecorderStats) uint64 { return s.Dropped }),
 }
 
-// indexes of stateDefs.
+// Indexes of stateDefs.
 const (
 	defReady = iota
 	defDraining
@@ -342,7 +342,7 @@ var stateDefs = []metric.Def{
 	defInfo:     {Name: "cgn_kvcached_info", Labels: []string{"cache", "version", "pages"}, Help: "Always 1; pages is what the arena is made of: hugetlb, thp or 4k."},
 }
 
-// define makes every metric; parts that are not there have no values.
+// define defines every metric. Parts that are not served have no values.
 func (in *instruments) define(state func(emit func(def int, value float64, labels ...string))) {
 	in.set.Read(stateDefs, state)
 	export(in, storeRows, snapshotOf(in.store, (*store.Store).Stats))
@@ -362,7 +362,7 @@ func (in *instruments) define(state func(emit func(def int, value float64, label
 	export(in, traceRows, snapshotOf(in.trace, (*accesses.Recorder).Stats))
 }
 
-// onlyWith is the snapshot of a store that has an SSD tier.
+// onlyWith returns the snapshot of a store with an SSD tier, else nil.
 func onlyWith(s *store.Store) func() store.Stats {
 	if s == nil || !s.Stats().HasSSD {
 		return nil
@@ -370,7 +370,7 @@ func onlyWith(s *store.Store) func() store.Stats {
 	return s.Stats
 }
 
-// watch makes the daemon's state readable at each scrape.
+// watch connects the metrics with the daemon's parts.
 func (in *instruments) watch(d *Daemon) {
 	in.store, in.index, in.fleet, in.pool = d.store, d.index, d.view.Load(), d.pool
 	in.rails = d.rails

@@ -15,13 +15,13 @@ import (
 	"github.com/cognitora/dataplane/kvcached/store"
 )
 
-// movesAtOnce is how many blocks one call of Promote, Push or Pull moves at a time.
+// movesAtOnce is the number of blocks that one call of Promote, Push or Pull moves at a time.
 const movesAtOnce = 8
 
-// mover does what gRPC asks of the fleet.
+// mover is the rpc.Fleet of a daemon.
 type mover struct{ view *fleet.View }
 
-// mover is nil where the cache is alone.
+// mover returns nil if there is no fleet.
 func (d *Daemon) mover() rpc.Fleet {
 	if v := d.view.Load(); v != nil {
 		return mover{v}
@@ -41,25 +41,25 @@ func (m mover) Promote(ctx context.Context, namespace string, addrs []block.Addr
 	})
 }
 
-// Push hands blocks to another host.
+// Push sends blocks to another host.
 func (m mover) Push(ctx context.Context, peer, _ string, addrs []block.Addr, out []rpc.Outcome) error {
 	return each(ctx, addrs, out, func(ctx context.Context, a block.Addr) error { return m.view.Push(ctx, a, peer) })
 }
 
-// Pull brings blocks from another host, or from whoever has them where peer is empty.
+// Pull brings blocks from another host. An empty peer stands for any host that has the block.
 func (m mover) Pull(ctx context.Context, peer, namespace string, addrs []block.Addr, out []rpc.Outcome) error {
 	m.view.Know(namespace)
 	return each(ctx, addrs, out, func(ctx context.Context, a block.Addr) error {
 		err := m.view.Pull(ctx, a, peer)
 		if peer == "" && errors.Is(err, fleet.ErrUnknownHost) {
-			return store.ErrMiss // its holder has just left
+			return store.ErrMiss // the holder has just left the fleet
 		}
 		return err
 	})
 }
 
-// each moves blocks, some at a time, and notes what became of each. An error says that nothing can
-// be moved.
+// each moves blocks, movesAtOnce at a time, and records the outcome of each. An error says that no
+// block can be moved.
 func each(ctx context.Context, addrs []block.Addr, out []rpc.Outcome,
 	move func(context.Context, block.Addr) error) error {
 	group, life := errgroup.WithContext(ctx)
@@ -79,7 +79,7 @@ func each(ctx context.Context, addrs []block.Addr, out []rpc.Outcome,
 	return ctx.Err()
 }
 
-// outcome is what an error means for one block; an error of its own is one for all of them.
+// outcome returns the outcome of one block. Its error ends the moves of all blocks.
 func outcome(err error) (rpc.Outcome, error) {
 	switch {
 	case err == nil:

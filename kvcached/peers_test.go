@@ -16,8 +16,8 @@ import (
 	pb "github.com/cognitora/dataplane/proto/cognitora/v1"
 )
 
-// TestOneBlockByEveryWay: what came through RESP under a block address is read by another host, on
-// both lanes, and by gRPC.
+// TestOneBlockByEveryWay stores a block address through RESP. Another host reads the block over
+// both lanes, and gRPC reads it here.
 func TestOneBlockByEveryWay(t *testing.T) {
 	dir := t.TempDir()
 	c, _ := settings(t, dir, nil)

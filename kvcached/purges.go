@@ -18,12 +18,12 @@ import (
 	"github.com/cognitora/dataplane/kvcached/purge"
 )
 
-// Timing of what goes on with etcd's list of purges.
+// Timing of reads and writes of etcd's list of purges.
 const (
-	registerTries  = 16 // times that somebody else may be sooner
+	registerTries  = 16 // attempts, because another cache may write first
 	refreshFirst   = 100 * time.Millisecond
 	refreshLast    = time.Second
-	askPeersFirst  = time.Second // a start without etcd asks other caches
+	askPeersFirst  = time.Second // pause before a start without etcd asks other caches
 	askPeersPause  = 2 * time.Second
 	rememberedFile = "peers.json"
 )
@@ -31,17 +31,17 @@ const (
 // purges keeps this cache's list of purges in step with etcd's. It is fleet.Register.
 type purges struct {
 	config *FleetConfig
-	dir    string // of the data; empty: none
+	dir    string // the data directory; empty: there is none
 	ledger *purge.Ledger
 	log    *slog.Logger
 	client atomic.Pointer[cluster.Client] // nil: etcd was not reached yet
-	mu     sync.Mutex                     // from reading etcd's list until it is carried out
+	mu     sync.Mutex                     // held from the read of etcd's list until the list is carried out
 	view   *fleet.View
 	once   sync.Once
-	done   chan struct{} // closed then
+	done   chan struct{} // closed when the list was carried out for the first time
 }
 
-// Append is fleet.Register.
+// Append belongs to fleet.Register.
 func (p *purges) Append(ctx context.Context, s purge.Selector) (*fleet.Appended, error) {
 	if err := s.Check(); err != nil {
 		return nil, err
@@ -58,7 +58,7 @@ func (p *purges) Append(ctx context.Context, s purge.Selector) (*fleet.Appended,
 	out.Here.Blocks, out.Here.Err = p.ledger.Replace(ctx, mine, list)
 	for _, e := range caches {
 		m, err := p.config.member(e)
-		if err != nil { // it is named among those that have not confirmed
+		if err != nil { // this host is in the list of hosts that have not confirmed
 			m = fleet.Member{ID: cluster.CacheOf(e.Key), Address: "unknown"}
 		}
 		out.Caches = append(out.Caches, m)
@@ -66,7 +66,7 @@ func (p *purges) Append(ctx context.Context, s purge.Selector) (*fleet.Appended,
 	return out, nil
 }
 
-// Refresh is fleet.Register.
+// Refresh belongs to fleet.Register.
 func (p *purges) Refresh(ctx context.Context) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -78,8 +78,8 @@ func (p *purges) Refresh(ctx context.Context) error {
 	return err
 }
 
-// current says that this cache has carried out what etcd's list had when it was read, or, where
-// etcd had lost it, what other caches know.
+// current says that this cache has carried out etcd's list, or the purges of other caches if etcd
+// had lost the list.
 func (p *purges) current() {
 	p.once.Do(func() {
 		close(p.done)
@@ -87,7 +87,7 @@ func (p *purges) current() {
 	})
 }
 
-// pending tells whether the list was not read yet.
+// pending tells whether current was not called yet.
 func (p *purges) pending() bool {
 	select {
 	case <-p.done:
@@ -97,8 +97,8 @@ func (p *purges) pending() bool {
 	}
 }
 
-// write puts what change makes of etcd's list, with what that has lost, into its place. It returns
-// the list, and the caches that etcd names then where it was written.
+// write merges mine into etcd's list, applies change and writes the result to etcd. It returns the
+// new list. If it wrote the list, it also returns the caches that etcd lists at that moment.
 func (p *purges) write(ctx context.Context, mine *purge.List, change func(*purge.List) (*purge.List, error)) (
 	*purge.List, []cluster.Entry, error) {
 	client := p.client.Load()
@@ -132,7 +132,7 @@ func (p *purges) write(ctx context.Context, mine *purge.List, change func(*purge
 	return nil, nil, errors.New("other caches write to etcd's list of purges all the time")
 }
 
-// follow carries out what comes into etcd's list until ctx ends.
+// follow carries out each new state of etcd's list until ctx ends.
 func (p *purges) follow(ctx context.Context, client *cluster.Client) {
 	p.client.Store(client)
 	wake := make(chan struct{}, 1)
@@ -145,7 +145,7 @@ func (p *purges) follow(ctx context.Context, client *cluster.Client) {
 	var watching sync.WaitGroup
 	defer watching.Wait()
 	watching.Go(func() {
-		_ = client.Watch(ctx, cluster.PurgesKey, cluster.Handler{ // it has no error but the end of ctx
+		_ = client.Watch(ctx, cluster.PurgesKey, cluster.Handler{ // ends without an error when ctx ends
 			List:   func(cluster.Listing) { changed() },
 			Put:    func(cluster.Entry) { changed() },
 			Delete: func(string) { changed() },
@@ -181,8 +181,8 @@ func (p *purges) follow(ctx context.Context, client *cluster.Client) {
 	}
 }
 
-// askPeers asks the caches of the last run for the purges, until this cache has some that etcd had
-// a moment ago.
+// askPeers asks the caches of the last run for the list of purges, until one of them has just read
+// etcd's list.
 func (p *purges) askPeers(ctx context.Context) {
 	peers := p.remembered()
 	for pause := askPeersFirst; len(peers) > 0; pause = askPeersPause {
@@ -221,8 +221,8 @@ func (p *purges) adopt(ctx context.Context, list *purge.List) error {
 	return err
 }
 
-// restore has etcd, which has no list, get those of other caches before a start goes by it: it may
-// have lost its data a moment ago.
+// restore writes the lists of other caches to an etcd without a list, because that etcd may have
+// lost its data. A start does this before it reads etcd's list.
 func (p *purges) restore(ctx context.Context, client *cluster.Client) {
 	if there, err := client.Purges(ctx); err != nil || there.Value != nil {
 		return
@@ -249,7 +249,7 @@ func (p *purges) restore(ctx context.Context, client *cluster.Client) {
 	asking.Wait()
 }
 
-// remembered is the caches of the last run.
+// remembered returns the caches of the last run.
 func (p *purges) remembered() (peers []fleet.Member) {
 	if p.dir == "" {
 		return nil
@@ -265,7 +265,7 @@ func (p *purges) remembered() (peers []fleet.Member) {
 	return peers
 }
 
-// remember keeps the caches that etcd names, for a start without it.
+// remember saves the caches that etcd lists, for a start without etcd.
 func (p *purges) remember(peers []fleet.Member) {
 	if p.dir == "" || len(peers) == 0 {
 		return

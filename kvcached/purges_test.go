@@ -23,8 +23,8 @@ import (
 	pb "github.com/cognitora/dataplane/proto/cognitora/v1"
 )
 
-// purged is a fleet under load whose blocks are purged. Moments are numbers of a clock that ticks
-// with each event.
+// purged is a fleet under load in which blocks are purged. A moment is a number from a clock that
+// ticks with each event.
 type purged struct {
 	t     *testing.T
 	site  site
@@ -32,26 +32,27 @@ type purged struct {
 	r     *rand.Rand
 	hosts [3]*purgedHost
 	clock atomic.Int64
-	made  sync.Map // by value: the moment after its SET was answered
+	made  sync.Map // by value: moment after its SET was answered
 
 	mu     sync.Mutex
-	models [len(purgedModels)]int64 // by model: when the last purge that has ended began
+	models [len(purgedModels)]int64 // by model: moment when the last finished purge began
 
 	gets, hits, purges, unconfirmed, old atomic.Int64
 }
 
-// purgedHost is one host, that starts anew now and then.
+// purgedHost is one host, which restarts now and then.
 type purgedHost struct {
 	*Daemon
 	settings Config
 	stop     func() error
-	use      sync.RWMutex // held for writing while the host is away or changes
+	use      sync.RWMutex // locked for writing while the host is away or changes
 
 	mu     sync.Mutex
-	models [len(purgedModels)]int64 // by model: blocks made before must not be served
+	models [len(purgedModels)]int64 // by model: blocks made before this moment must not be served
 }
 
-// purgedModels are of blocks by address, and the last one of keys that carry it as LMCache's do.
+// purgedModels are the models of the blocks. Blocks of the last model have keys that contain the
+// model's name, as LMCache's keys do.
 var purgedModels = [...]string{"meta/one", "two", "meta/keys"}
 
 func (p *purged) key(model, i int) string {
@@ -63,13 +64,13 @@ func (p *purged) key(model, i int) string {
 	return block.Text(space.String(), block.Addr{Digest: block.Seed("m", "", fmt.Sprint(i)), Model: space.ID()})
 }
 
-// begin starts a host. What the fleet has purged by then, it must not serve.
+// begin starts a host. The host must not serve blocks that the fleet has purged by then.
 func (p *purged) begin(h *purgedHost) {
 	p.mu.Lock()
 	models := p.models
 	p.mu.Unlock()
 	d, err := New(h.settings)
-	for range 20 { // a free port of UDP need not be one of TCP
+	for range 20 { // a free UDP port need not be free for TCP
 		if err == nil {
 			break
 		}
@@ -125,7 +126,7 @@ func (p *purged) get(h *purgedHost, model int, key string) {
 	floor := h.models[model]
 	h.mu.Unlock()
 	p.gets.Add(1)
-	// The second GET is of RAM where the first was of SSD or of another host.
+	// The first GET may bring the block from SSD or another host to RAM, so the second reads RAM.
 	got, err := redisAsked(h.At("resp"), "GET "+key, "GET "+key)
 	if err != nil {
 		p.t.Error("GET:", err)
@@ -142,7 +143,8 @@ func (p *purged) get(h *purgedHost, model int, key string) {
 	}
 }
 
-// purge removes a model's blocks, or everything, and notes which hosts have confirmed it.
+// purge purges the blocks of one model, or all blocks, and records which hosts have confirmed the
+// purge.
 func (p *purged) purge(h *purgedHost) {
 	model := p.r.IntN(len(purgedModels) + 1)
 	request := &pb.PurgeRequest{Everything: model == len(purgedModels)}
@@ -161,7 +163,7 @@ func (p *purged) purge(h *purgedHost) {
 		}
 	}
 	if answer == nil {
-		return // etcd was away
+		return // etcd was not reached
 	}
 	p.purges.Add(1)
 	raise := func(models *[len(purgedModels)]int64) {
@@ -185,7 +187,7 @@ func (p *purged) purge(h *purgedHost) {
 	}
 }
 
-// schedule is some events, one after the other, and some at the same time.
+// schedule runs some random events, one after the other or at the same time.
 func (p *purged) schedule() {
 	for range 2 + p.r.IntN(3) {
 		i := p.r.IntN(3)
@@ -193,7 +195,7 @@ func (p *purged) schedule() {
 		switch p.r.IntN(6) {
 		case 0, 1:
 			p.purge(h)
-		case 2: // a host is away
+		case 2: // purges while a host is away
 			h.use.Lock()
 			p.must(h.stop())
 			for range p.r.IntN(3) {
@@ -201,7 +203,7 @@ func (p *purged) schedule() {
 			}
 			p.begin(h)
 			h.use.Unlock()
-		case 3: // a host starts meanwhile
+		case 3: // a purge while a host starts
 			h.use.Lock()
 			p.must(h.stop())
 			started := make(chan struct{})
@@ -212,10 +214,10 @@ func (p *purged) schedule() {
 			p.purge(other)
 			<-started
 			h.use.Unlock()
-		case 4: // etcd is empty
+		case 4: // etcd loses its data
 			_, err := p.etcd.Delete(p.t.Context(), cluster.Root, clientv3.WithPrefix())
 			p.must(err)
-		case 5: // the same, while a host is away
+		case 5: // etcd loses its data while a host is away
 			h.use.Lock()
 			p.must(h.stop())
 			p.purge(other)
@@ -234,9 +236,9 @@ func (p *purged) must(err error) {
 	}
 }
 
-// TestPurgeSchedules: whatever hosts are away, start or lose etcd's data under load, none serves a
-// block that is older than a purge which it has confirmed, or after which it has started.
-// CGN_PURGE_SCHEDULES is how many random schedules there are.
+// TestPurgeSchedules runs a fleet under load while hosts stop, start and lose etcd's data. No host
+// serves a block that is older than a purge which the host has confirmed. The same holds for purges
+// before the start of the host. CGN_PURGE_SCHEDULES sets the number of random schedules.
 func TestPurgeSchedules(t *testing.T) {
 	t.Parallel()
 	schedules := 8
@@ -280,8 +282,9 @@ func TestPurgeSchedules(t *testing.T) {
 	}
 }
 
-// TestStartsWithoutEtcd: a host that was away during a purge, and starts without etcd, has the
-// purge from a cache of its last run. As long as that does not reach etcd either, reads are misses.
+// TestStartsWithoutEtcd checks that a host which was away during a purge gets the purge from a
+// cache of its last run, without etcd. Reads are misses as long as that cache does not reach etcd
+// either.
 func TestStartsWithoutEtcd(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
@@ -300,7 +303,7 @@ func TestStartsWithoutEtcd(t *testing.T) {
 	for _, key := range []string{old, kept} {
 		set(t, b, key, []byte("1"))
 	}
-	awaitThat(t, "both are on SSD", func() bool { // which a second use makes them go to
+	awaitThat(t, "both are on SSD", func() bool { // a second use sends a block to SSD
 		redis(t, b.At("resp"), "GET "+old, "GET "+kept)
 		return b.store.Stats().SSD.Records == 2
 	})

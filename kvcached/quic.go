@@ -15,7 +15,7 @@ import (
 	"github.com/cognitora/dataplane/kvcached/wire"
 )
 
-// prepareQUIC serves the caches of other hosts, over QUIC and over TLS on TCP.
+// prepareQUIC serves the caches of other hosts, over QUIC and over TLS.
 func (d *Daemon) prepareQUIC() error {
 	c := &d.config.QUIC
 	if c.Listen == "" && c.tlsLane() == "" {
@@ -46,14 +46,15 @@ func (d *Daemon) prepareQUIC() error {
 	return d.addPeers(o, lane)
 }
 
-// packetSize is of the first UDP payloads of a connection, which every path takes, in bytes.
+// packetSize is the size of a connection's first UDP payloads, in bytes. Every network path carries
+// packets of this size.
 const packetSize = 1280
 
 func (c *QUICConfig) tuning() transport.Tuning {
 	return transport.Tuning{Rate: int64(c.Rate), RTT: c.RTT.Std(), PacketSize: packetSize}
 }
 
-// caps are the bandwidth that server and pool share.
+// caps returns the bandwidth limits that the server and the pool share.
 func (d *Daemon) caps() *transport.Bandwidth {
 	if d.bandwidth == nil {
 		c := &d.config.QUIC
@@ -62,7 +63,7 @@ func (d *Daemon) caps() *transport.Bandwidth {
 	return d.bandwidth
 }
 
-// peerHandler answers other caches from this host's tiers, and what they ask about locations.
+// peerHandler serves other caches from this host's tiers and answers their questions for locations.
 func (d *Daemon) peerHandler() transport.Handler {
 	if v := d.view.Load(); v != nil {
 		return transport.OnStore(d.store, v)
@@ -70,11 +71,11 @@ func (d *Daemon) peerHandler() transport.Handler {
 	return transport.OnStore(d.store, nil)
 }
 
-// portTries is how often a free port is looked for that is free for UDP and TCP.
+// portTries is the number of attempts to find a port that is free for UDP and TCP.
 const portTries = 8
 
-// open opens both lanes. Where listen asks for a free port, the TLS lane that follows it has the
-// same.
+// open binds both lanes. If listen asks for a free port, a TLS lane without an address of its own
+// gets the same port.
 func (c *QUICConfig) open(o *transport.ServerOptions) (lane string, err error) {
 	if o.UDP, err = openUDP(c.Listen); err != nil || c.tlsLane() == "" {
 		return "", err
@@ -89,7 +90,7 @@ func (c *QUICConfig) open(o *transport.ServerOptions) (lane string, err error) {
 	return lane, err
 }
 
-// addPeers starts the server, which answers from then on.
+// addPeers starts the server for other caches, which answers at once.
 func (d *Daemon) addPeers(o transport.ServerOptions, lane string) error {
 	srv, err := transport.NewServer(o)
 	if err != nil {
@@ -115,7 +116,7 @@ func (d *Daemon) addPeers(o transport.ServerOptions, lane string) error {
 	return nil
 }
 
-// openUDP opens the socket; none without an address.
+// openUDP binds the UDP socket; an empty address gives none.
 func openUDP(address string) ([]net.PacketConn, error) {
 	if address == "" {
 		return nil, nil
@@ -134,10 +135,12 @@ func closeAll(sockets []net.PacketConn) {
 	}
 }
 
-// resetKeyFile lets a restarted daemon tell its peers that their connections are gone.
+// resetKeyFile has the key for QUIC stateless resets. With it a restarted daemon tells its peers
+// that their connections are gone.
 const resetKeyFile = "quic-reset.key"
 
-// resetKey is the key kept in the data directory, made at the first start; nil without a directory.
+// resetKey returns the key in the data directory and makes one at the first start; nil: there is no
+// directory.
 func (d *Daemon) resetKey() (*[32]byte, error) {
 	if d.config.Daemon.Data == "" {
 		return nil, nil

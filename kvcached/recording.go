@@ -15,20 +15,19 @@ import (
 	"github.com/cognitora/dataplane/kvcached/accesses"
 )
 
-// flushEvery is how much of a recording a crash loses at most.
+// flushEvery is the longest part of a recording, in time, that a crash can lose.
 const flushEvery = time.Second
 
-// maxRecording is how many bytes the file may have.
+// maxRecording is the largest size of the file, in bytes.
 const maxRecording = 256 << 20
 
-// recording is an access trace on its way to a file.
+// recording is an access trace that is written to a file.
 type recording struct {
 	*accesses.Recorder
 	file *os.File
 }
 
-// openRecording begins the file of kvcached.trace, or goes on with what a start before has
-// recorded.
+// openRecording opens the file of kvcached.trace and continues an earlier recording.
 func (d *Daemon) openRecording() error {
 	name := d.config.Daemon.Trace
 	if name == "" {
@@ -50,8 +49,8 @@ func (d *Daemon) openRecording() error {
 	return nil
 }
 
-// resume makes a file end with a whole line, and returns its size. A file that is no recording is
-// left as it is.
+// resume removes an incomplete last line of the file and returns the file's size. A file that is
+// not a recording stays as it is.
 func resume(f *os.File) (size int64, err error) {
 	info, err := f.Stat()
 	if err != nil || !info.Mode().IsRegular() || info.Size() == 0 {
@@ -68,12 +67,12 @@ func resume(f *os.File) (size int64, err error) {
 	}
 	size, err = lastLineEnd(f, info.Size())
 	if err == nil && size < info.Size() {
-		err = f.Truncate(size) // the rest of a line that a crash has cut
+		err = f.Truncate(size) // removes a line that a crash has torn
 	}
 	return size, err
 }
 
-// lastLineEnd is where the last whole line ends.
+// lastLineEnd is the end of the last whole line.
 func lastLineEnd(f *os.File, size int64) (int64, error) {
 	piece := make([]byte, 64<<10)
 	for size > 0 {
@@ -90,7 +89,7 @@ func lastLineEnd(f *os.File, size int64) (int64, error) {
 	return 0, nil
 }
 
-// keep writes what has been recorded to the file every flushEvery until ctx ends.
+// keep writes the recorded accesses to the file every flushEvery until ctx ends.
 func (r *recording) keep(ctx context.Context, log *slog.Logger) {
 	tick := time.NewTicker(flushEvery)
 	defer tick.Stop()
@@ -107,10 +106,10 @@ func (r *recording) keep(ctx context.Context, log *slog.Logger) {
 	}
 }
 
-// id is a number for an address that says nothing else of it.
+// id is a number for an address that reveals nothing else of the address.
 func (r *recording) id(a *block.Addr) []int64 {
 	x := binary.LittleEndian.Uint64(a.Digest[:8]) ^ binary.LittleEndian.Uint64(a.Model[:8]) ^ uint64(a.Layer)<<32
-	return []int64{int64(x >> 11)} // 53 bits, which every reader of JSON keeps
+	return []int64{int64(x >> 11)} // 53 bits, which every reader of JSON preserves
 }
 
 func (r *recording) close(log *slog.Logger) {

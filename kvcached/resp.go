@@ -8,7 +8,7 @@ import (
 	"github.com/cognitora/dataplane/kvcached/resp"
 )
 
-// prepareRESP serves engines that speak to redis.
+// prepareRESP serves engines that use the Redis protocol.
 func (d *Daemon) prepareRESP() error {
 	c := &d.config.RESP
 	if c.Listen == "" {
@@ -54,7 +54,7 @@ func (c *RESPConfig) users() ([]resp.User, error) {
 	return users, nil
 }
 
-// serverTLS is what a listener for engines speaks; nil: plain TCP.
+// serverTLS is the TLS configuration of a listener for engines; nil: plain TCP.
 func (c *Config) serverTLS(on bool) (*tls.Config, error) {
 	if !on {
 		return nil, nil
@@ -66,7 +66,7 @@ func (c *Config) serverTLS(on bool) (*tls.Config, error) {
 	return id.Server(false), nil
 }
 
-// memory is what INFO says: bytes of the arena in use, and its size.
+// memory is the memory in INFO: the used bytes of the arena, and its size.
 func (d *Daemon) memory() (used, limit int64) {
 	u := d.store.Stats().RAM
 	return u.Size - u.Free, u.Size

@@ -20,11 +20,11 @@ import (
 )
 
 const (
-	nobody     = 65534   // whom the limit of locked memory binds; root has CAP_IPC_LOCK
-	lowMemlock = 8 << 20 // less than the arena
+	nobody     = 65534   // a user whom the limit of locked memory binds; root has CAP_IPC_LOCK
+	lowMemlock = 8 << 20 // lower than the arena's size
 )
 
-// ofNobody gives files, and the folders on the way to them below the test's, to a user.
+// ofNobody makes nobody the owner of files and makes their parent folder passable.
 func ofNobody(t *testing.T, dirs ...string) {
 	t.Helper()
 	for _, dir := range dirs {
@@ -42,8 +42,9 @@ func ofNobody(t *testing.T, dirs ...string) {
 	}
 }
 
-// TestRoCEMemlock: a daemon whose user may lock too little says so, with the limit and how to raise
-// it, and its blocks are read by QUIC; when it may, they are read by RDMA, without a start anew.
+// TestRoCEMemlock runs a daemon whose user may lock too little memory. The log names the limit and
+// the fix, and blocks come over QUIC. Once the limit is raised, blocks come by RDMA without a
+// restart.
 func TestRoCEMemlock(t *testing.T) {
 	card := os.Getenv("RDMA_DEVICE")
 	if card == "" {

@@ -14,8 +14,8 @@ import (
 	"github.com/cognitora/dataplane/internal/pki"
 )
 
-// TestRoCEProgram: the program itself, as make build-rdma makes it, opens the card, says so, lets
-// go of it and ends.
+// TestRoCEProgram runs the program of make build-rdma. The program opens the card, logs this,
+// closes the card and ends.
 func TestRoCEProgram(t *testing.T) {
 	card := os.Getenv("RDMA_DEVICE")
 	program, err := exec.LookPath("cgn-kvcached-rdma")

@@ -23,7 +23,7 @@ func init() {
 	childSettings = asOwner
 }
 
-// withCards has a daemon use the card that RDMA_DEVICE names.
+// withCards makes a daemon use the card that RDMA_DEVICE names.
 func withCards(c *Config) {
 	if card := os.Getenv("RDMA_DEVICE"); card != "" {
 		c.RDMA.Devices, c.RDMA.Trusted, c.RDMA.MinBlock, c.Daemon.SSD = []string{card}, []string{"192.0.2.0/24"},
@@ -31,7 +31,7 @@ func withCards(c *Config) {
 	}
 }
 
-// valueOf is what is set under a key.
+// valueOf is the value of a key.
 func valueOf(key string) []byte {
 	var seed [32]byte
 	copy(seed[:], key)
@@ -40,14 +40,14 @@ func valueOf(key string) []byte {
 	return bytes.ReplaceAll(b, []byte("\n"), []byte("n"))
 }
 
-// bring sets a key on one host and reads it on another.
+// bring sets a key on one host and reads the key on another.
 func bring(t *testing.T, to *Daemon, from, key string) {
 	t.Helper()
 	v := valueOf(key)
 	command := fmt.Sprintf("*3\r\n$3\r\nSET\r\n$%d\r\n%s\r\n$%d\r\n%s", len(key), key, len(v), v)
 	awaitThat(t, key+" is set", func() bool { return redis(t, from, command)[0] == "+OK" })
 	awaitThat(t, key+" is known", func() bool { return redis(t, to.At("resp"), "EXISTS "+key)[0] == ":1" })
-	awaitThat(t, key+" comes", func() bool { // a host that is slow to answer counts as away for a while
+	awaitThat(t, key+" comes", func() bool { // a slow host is left out for a while
 		got := redis(t, to.At("resp"), "GET "+key)[0]
 		if got != string(v) && got != "$-1" {
 			t.Errorf("%s has %d other bytes", key, len(got))
@@ -56,7 +56,7 @@ func bring(t *testing.T, to *Daemon, from, key string) {
 	})
 }
 
-// bringByCards does so until it came by RDMA.
+// bringByCards repeats bring until a value came by RDMA.
 func bringByCards(t *testing.T, to *Daemon, from, name string) {
 	t.Helper()
 	before, n := to.pool.Stats().RDMA.Reads, 0
@@ -67,8 +67,8 @@ func bringByCards(t *testing.T, to *Daemon, from, name string) {
 	})
 }
 
-// TestRoCEDaemons: of two daemons one reads the other's blocks by RDMA. The other one is killed in
-// the middle of it and comes back, and the first lets go of its card when it is told to.
+// TestRoCEDaemons reads blocks of one daemon from another by RDMA. The owner is killed during reads
+// and comes back. The reader closes its card when it is told to.
 func TestRoCEDaemons(t *testing.T) {
 	if os.Getenv("RDMA_DEVICE") == "" {
 		if os.Getenv("RDMA_REQUIRED") != "" {
@@ -79,7 +79,7 @@ func TestRoCEDaemons(t *testing.T) {
 	s, dir := newSite(t), t.TempDir()
 	a, _ := s.host(t, "a", func(c *Config) {
 		withCards(c)
-		// of a machine that is emulated
+		// limits for an emulated machine
 		c.Fleet.LocateTimeout, c.Fleet.AnswerTimeout = config.Duration(2*time.Second), config.Duration(2*time.Second)
 	})
 	from, _, kill := s.child(t, dir)
@@ -116,8 +116,8 @@ func TestRoCEDaemons(t *testing.T) {
 	t.Logf("%+v", a.pool.Stats().RDMA)
 }
 
-// cardCounts: the daemon exports that its card has sent and received at least the packets of a
-// block that it has read since.
+// cardCounts checks that the daemon exports its card's counters. They must grow by the packets of a
+// block that is read.
 func cardCounts(t *testing.T, a *Daemon, from string) {
 	t.Helper()
 	card, packets := os.Getenv("RDMA_DEVICE"), uint64(len(valueOf(""))/4096)
@@ -132,7 +132,7 @@ func cardCounts(t *testing.T, a *Daemon, from string) {
 		}
 		line := fmt.Sprintf("\ncgn_kvcached_rdma_device_%s{device=%q,port=\"%d\"} ", c.Name, card, before[0].Port)
 		var said float64
-		awaitThat(t, c.Name+" grows", func() bool { // it is read once a second at most
+		awaitThat(t, c.Name+" grows", func() bool { // the counters are read once a second at most
 			_, page := get(t, "http://"+a.AdminAddr().String()+"/metrics")
 			_, rest, _ := strings.Cut(page, line)
 			value, _, _ := strings.Cut(rest, "\n")
@@ -143,8 +143,8 @@ func cardCounts(t *testing.T, a *Daemon, from string) {
 	}
 }
 
-// ended are the reads by RDMA that were under way when the other side went, and were tried by a
-// stream instead.
+// ended is the number of RDMA reads that the end of the other daemon cut off. They were repeated
+// over a stream.
 func ended(d *Daemon) (n uint64) {
 	for _, why := range []string{"access", "unreachable", "broken", "timeout"} {
 		n += d.pool.Stats().RDMA.Fallbacks[why]
@@ -152,8 +152,8 @@ func ended(d *Daemon) (n uint64) {
 	return n
 }
 
-// killed ends the other daemon while its blocks are read by RDMA: what comes is right, or nothing.
-// It does so anew if no read was under way at that moment.
+// killed ends the other daemon while its blocks are read by RDMA. A block that comes must be right.
+// It repeats this if no read was under way at that moment.
 func (s site) killed(t *testing.T, a *Daemon, dir, from string, kill func()) {
 	t.Helper()
 	for round := range 10 {
@@ -170,9 +170,8 @@ func (s site) killed(t *testing.T, a *Daemon, dir, from string, kill func()) {
 	t.Error("it was never killed while a block was read")
 }
 
-// killedOnce kills it once one block has come by RDMA, or, on a busy machine, all have come in
-// another way: the owner is asked, after a read, whether it is still the same, so that none that is
-// read later counts.
+// killedOnce kills the daemon once one block has come by RDMA, or all blocks have come another way.
+// A value that the owner did not confirm before the kill is dropped.
 func killedOnce(t *testing.T, a *Daemon, from, name string, kill func()) {
 	t.Helper()
 	const keys, readers, size = 24, 8, 1 << 20

@@ -10,10 +10,10 @@ import (
 	"github.com/cognitora/dataplane/kvcached/s3"
 )
 
-// maxS3Clients is how many connections may be open; more wait.
+// maxS3Clients is the number of open connections; further ones wait.
 const maxS3Clients = 16_384
 
-// prepareS3 serves engines that speak to an object store.
+// prepareS3 serves engines that use an object store.
 func (d *Daemon) prepareS3() error {
 	c := &d.config.S3
 	if c.Listen == "" {

@@ -5,18 +5,17 @@ import (
 	"time"
 )
 
-// Engines that have not reported for engineSilence are taken for gone; that is looked at every
-// lookEvery.
+// An engine counts as gone after engineSilence without a report. The daemon looks every lookEvery.
 const (
 	engineSilence = time.Minute
 	lookEvery     = 5 * time.Second
-	loadLook      = 50 * time.Millisecond // the same for the index that is being loaded
+	loadLook      = 50 * time.Millisecond // interval while the SSD tier's index is loading
 )
 
-// tellEvery is the time between two lines about an index that is being loaded.
+// tellEvery is the time between two log lines about the loading of the index.
 const tellEvery = 2 * time.Second
 
-// tellLoading logs how far the SSD tier's index is loaded until it is.
+// tellLoading logs the progress of loading the SSD tier's index until it is loaded.
 func (d *Daemon) tellLoading(ctx context.Context) {
 	tick := time.NewTicker(loadLook)
 	defer tick.Stop()
@@ -24,7 +23,7 @@ func (d *Daemon) tellLoading(ctx context.Context) {
 	for {
 		st := d.store.Stats()
 		switch p := st.Loading; {
-		case !st.HasSSD || p.Fraction >= 1: // the tier itself says when it is loaded
+		case !st.HasSSD || p.Fraction >= 1: // the tier itself logs the end of loading
 			return
 		case time.Since(told) >= tellEvery:
 			told = time.Now()
@@ -39,7 +38,7 @@ func (d *Daemon) tellLoading(ctx context.Context) {
 	}
 }
 
-// runTasks does what goes on beside the servers until ctx ends.
+// runTasks does the periodic work beside the servers until ctx ends.
 func (d *Daemon) runTasks(ctx context.Context) {
 	d.tellLoading(ctx)
 	tick := time.NewTicker(lookEvery)

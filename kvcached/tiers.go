@@ -20,13 +20,13 @@ import (
 	"github.com/cognitora/dataplane/kvcached/store"
 )
 
-// ssdStatus is what /readyz says of the SSD tier.
+// ssdStatus is the SSD tier in the answer of /readyz.
 type ssdStatus struct {
-	Bytes   int64   `json:"bytes"`                 // its cap
-	Limit   int64   `json:"limit_bytes,omitempty"` // what segments may take now, as the filesystem has no more room; 0: Bytes alone bounds them
+	Bytes   int64   `json:"bytes"`                 // configured size of the tier
+	Limit   int64   `json:"limit_bytes,omitempty"` // bytes for segments on a filesystem without room for Bytes; 0: there is room
 	Used    int64   `json:"used_bytes"`
 	Blocks  int64   `json:"blocks"`
-	Loading bool    `json:"loading"` // of the index; it serves meanwhile
+	Loading bool    `json:"loading"` // the index is loading; the tier serves meanwhile
 	Loaded  float64 `json:"loaded_ratio"`
 }
 
@@ -53,7 +53,7 @@ func (d *Daemon) openStore() (err error) {
 	return nil
 }
 
-// storeError says which tier cannot be opened, and the fix.
+// storeError adds to an error the tier that cannot be opened, and the fix.
 func storeError(c *Config, err error) error {
 	var key *ssd.KeyError
 	switch {
@@ -81,14 +81,14 @@ func storeError(c *Config, err error) error {
 	return fmt.Errorf("kvcached.ssd: %w", err)
 }
 
-// reclaimRate is how many bytes a second making room may copy. At most a fifth of a segment is
-// copied, so that this keeps up with 2 GiB/s of new blocks.
+// reclaimRate bounds the bytes per second that the SSD tier copies to make room. At most a fifth of
+// a segment is copied, so reclaiming keeps up with 2 GiB/s of new blocks.
 const reclaimRate = 512 << 20
 
-// ssdDir is the SSD tier's part of the data directory.
+// ssdDir is the SSD tier's folder in the data directory.
 const ssdDir = "ssd"
 
-// disk is what the SSD tier uses; nil: there is none.
+// disk returns the options of the SSD tier; nil: there is none.
 func (c *Config) disk() (*ssd.Options, error) {
 	if !c.onDisk() {
 		return nil, nil
@@ -100,7 +100,8 @@ func (c *Config) disk() (*ssd.Options, error) {
 	}, err
 }
 
-// changed tells the index, and the fleet, what a tier has now. It is called under the store's lock.
+// changed reports a change of a tier to the index and to the fleet. The store calls it under its
+// lock.
 func (d *Daemon) changed(c store.Change) {
 	tier := residency.Host
 	if c.Tier == store.SSD {
@@ -113,23 +114,23 @@ func (d *Daemon) changed(c store.Change) {
 	}
 }
 
-// written tells the fleet of a client's write.
+// written reports a client's write to the fleet.
 func (d *Daemon) written(it *store.Item) {
 	if v := d.view.Load(); v != nil {
 		v.Written(it)
 	}
 }
 
-// deleting tells the fleet of a deletion here before it is done.
+// deleting reports a deletion on this host to the fleet, before the deletion.
 func (d *Daemon) deleting(a block.Addr) {
 	if v := d.view.Load(); v != nil {
 		v.Deleting(a)
 	}
 }
 
-// closeStore closes the tiers and lets go of the data directory. It is called once. Where ctx ends
-// before, what is not durable is given up, and after stuckLimit more, what the disk does not
-// finish, too.
+// closeStore closes the tiers and unlocks the data directory. Call it once. If ctx ends early,
+// blocks that are not durable are given up. After another stuckLimit, unfinished work of the disk
+// is given up as well.
 func (d *Daemon) closeStore(ctx context.Context) error {
 	return within(ctx, stuckLimit, errStuck, func() (err error) {
 		if d.store != nil {
@@ -145,13 +146,13 @@ func (d *Daemon) closeStore(ctx context.Context) error {
 	})
 }
 
-// errStuck says that a step of the drain was left behind.
+// errStuck says that the drain went on without waiting for the disk.
 var errStuck = errors.New("kvcached: the disk does not answer; what was durable is there at the next start, once " +
 	"this process has ended")
 
-// within waits for f, which should return soon after ctx has ended. If it does not within patience,
-// it is left alone with what it holds, such as the lock of the data directory, until the process
-// ends, and the error is stuck.
+// within waits for f. f should return soon after ctx has ended. If f has not returned patience
+// after that, within returns stuck. f keeps its resources, such as the lock of the data directory,
+// until the process ends.
 func within(ctx context.Context, patience time.Duration, stuck error, f func() error) error {
 	ended := make(chan error, 1)
 	go func() { ended <- f() }()
@@ -168,19 +169,19 @@ func within(ctx context.Context, patience time.Duration, stuck error, f func() e
 	}
 }
 
-// ramQuota is the account that a namespace's bytes in RAM count on, and its limit.
+// ramQuota returns the account of a namespace's bytes in RAM, and its limit.
 func (c *Config) ramQuota(namespace string) (account string, bytes int64) {
 	account, q := c.quota(namespace)
 	return account, int64(q.RAM)
 }
 
-// ssdQuota is the same on SSD.
+// ssdQuota returns the account of a namespace's bytes on SSD, and its limit.
 func (c *Config) ssdQuota(namespace string) (account string, bytes int64) {
 	account, q := c.quota(namespace)
 	return account, int64(q.SSD)
 }
 
-// quota is the first [[quota]] that is for a namespace; a zero one: there is none.
+// quota returns the first [[quota]] that matches a namespace; the zero value: there is none.
 func (c *Config) quota(namespace string) (account string, q QuotaConfig) {
 	n, err := block.ParseNamespace(namespace)
 	if err != nil {
@@ -195,7 +196,7 @@ func (c *Config) quota(namespace string) (account string, q QuotaConfig) {
 	return "", QuotaConfig{}
 }
 
-// secret reads a file that holds one.
+// secret reads a file that contains a secret.
 func secret(field, name string) (string, error) {
 	text, err := os.ReadFile(name)
 	if err != nil {
@@ -208,7 +209,7 @@ func secret(field, name string) (string, error) {
 	return s, nil
 }
 
-// sealingKey reads the key of payloads at rest; nil: they lie open.
+// sealingKey reads the key that encrypts payloads on SSD; nil: they are not encrypted.
 func (c *Config) sealingKey() ([]byte, error) {
 	if c.SSD.KeyFile == "" {
 		return nil, nil

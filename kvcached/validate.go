@@ -12,27 +12,27 @@ import (
 	"github.com/cognitora/dataplane/kvcached/ram"
 )
 
-// Least sizes of the tiers.
+// Smallest sizes of the tiers.
 const (
 	leastRAM = 1 << 20
 	leastSSD = 128 << 20
 )
 
-// maxStripes is over how many connections a block may be pulled: of the 64 that a cache lets one
-// host have, and room for the TLS lane.
+// maxStripes is the number of connections over which a block may be pulled. A cache accepts 64
+// connections from one host, which leaves room for the TLS lane.
 const maxStripes = 16
 
-// maxReplicas is to how many other hosts a hot block may go.
+// maxReplicas is the number of other hosts that a hot block may be copied to.
 const maxReplicas = 16
 
-// problems collects what is wrong with a configuration.
+// problems are the errors in a configuration.
 type problems []error
 
 func (p *problems) add(field, format string, args ...any) {
 	*p = append(*p, fmt.Errorf("%s: %s", field, fmt.Sprintf(format, args...)))
 }
 
-// Validate names each field that cannot work, and the fix.
+// Validate returns an error for each field that cannot work, with the fix.
 func (c *Config) Validate() error {
 	var p problems
 	c.validateDaemon(&p)
@@ -76,7 +76,7 @@ func (c *Config) validateDaemon(p *problems) {
 
 func both(a, b string) []string { return []string{a, b} }
 
-// listeners are the addresses that c names, with what each needs beyond loopback.
+// listeners returns the addresses that c names, with the conditions for addresses beyond loopback.
 func (c *Config) listeners() []listener {
 	const certificates = "set tls.ca, tls.cert and tls.key (cgn-ctl pki bootstrap or join makes them)"
 	const orInsecure = "; or insecure_listen = true (--insecure-listen) instead of TLS if the network is trusted"
@@ -94,11 +94,11 @@ func (c *Config) listeners() []listener {
 // listener is an address of the configuration.
 type listener struct {
 	field, address string
-	required       bool   // empty is not allowed
-	noSocket       bool   // other hosts come here
-	tcp            bool   // two of them cannot have one port
-	allowed        bool   // beyond loopback
-	fix            string // makes it so
+	required       bool   // must not be empty
+	noSocket       bool   // other hosts connect here, so a Unix socket is useless
+	tcp            bool   // listens on TCP; no two such listeners may have the same port
+	allowed        bool   // the address may be beyond loopback
+	fix            string // the change that allows this
 }
 
 func (c *Config) validateListeners(p *problems) {
@@ -151,7 +151,7 @@ func (c *Config) validateTLS(p *problems) {
 	}
 }
 
-// peers tells whether other caches may come in.
+// peers tells whether other hosts may connect.
 func (c *Config) peers() bool {
 	return c.QUIC.Listen != "" || c.QUIC.tlsLane() != "" || c.GRPC.Listen != ""
 }

@@ -10,13 +10,13 @@ import (
 	"github.com/cognitora/dataplane/kvcached/ssd"
 )
 
-// ErrDamaged says that Verify has found something that is not what was written.
+// ErrDamaged says that Verify has found damaged data.
 var ErrDamaged = errors.New("kvcached: the SSD tier is damaged")
 
-// Verify reads the SSD tier in a data directory that no daemon uses, and says
-// what it has found; bad hears of each damage, progress how many bytes of all
-// were read. An error is ErrDamaged with a whole report, or says why there is none.
-// Damaged blocks are misses when the daemon runs again.
+// Verify reads the SSD tier in a data directory that no daemon uses, and reports the result. It
+// calls bad for each damage and progress with the number of bytes read. With ErrDamaged the report
+// is complete; with another error there is none. Damaged blocks are misses when the daemon runs
+// again.
 func Verify(ctx context.Context, data string, c SSDConfig, bad func(ssd.Damage),
 	progress func(done, all int64)) (v ssd.Verified, err error) {
 	dir := filepath.Join(data, ssdDir)
@@ -50,7 +50,7 @@ func Verify(ctx context.Context, data string, c SSDConfig, bad func(ssd.Damage),
 	return v, err
 }
 
-// verifyError says what to do where the tier is not even looked at.
+// verifyError adds the fix to an error that kept Verify from reading the tier.
 func verifyError(err error) error {
 	var key *ssd.KeyError
 	switch {
