@@ -45,7 +45,7 @@ func (n *node) listen() (err error) {
 	return n.described.Check()
 }
 
-// prepare makes the node's parts. The push address must be known before.
+// prepare makes the node's parts. The push address must be known before prepare.
 func (n *node) prepare() (err error) {
 	n.count = n.agent.metrics.of(n.id())
 	if n.agent.pushAt != nil {

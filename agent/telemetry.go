@@ -113,7 +113,7 @@ func portNumber(addr net.Addr) uint16 {
 }
 
 // offer gives routers the latest load of every node, if any router follows, and tells whether a
-// load has changed. Only the goroutine that runs the telemetry calls it.
+// load has changed. Only the goroutine that runs the telemetry calls offer.
 func (a *Agent) offer() (moved bool) {
 	switch {
 	case a.push == nil:

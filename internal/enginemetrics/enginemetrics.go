@@ -279,7 +279,7 @@ func stringEnd(b []byte, start int) int {
 	return -1
 }
 
-// number parses a number between 0 and 1e18. No counter is plausible beyond that.
+// number parses a number between 0 and 1e18. No counter above 1e18 is plausible.
 func number(b []byte) (float64, bool) {
 	if len(b) == 0 || len(b) > 64 {
 		return 0, false

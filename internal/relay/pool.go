@@ -186,7 +186,7 @@ func (p *Pool) pop(fresh bool) (*conn, error) {
 	if len(p.idle) == 0 {
 		return nil, ErrPoolFull
 	}
-	p.idle[0].close() // the new connection takes its room
+	p.idle[0].close() // makes room for the new connection
 	p.idle = append(p.idle[:0], p.idle[1:]...)
 	return nil, nil
 }

@@ -3,7 +3,7 @@ package evict
 // lists are linked lists of keys. Each key is in at most one list.
 type lists struct {
 	links []link  // by key; the lists' heads follow
-	in    []uint8 // by key: its list, or none
+	in    []uint8 // by key: the key's list, or none
 	size  []int   // by list
 	keys  int
 }

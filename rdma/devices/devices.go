@@ -56,7 +56,7 @@ type GID struct {
 // GIDType is the packet format between two GIDs.
 type GIDType string
 
-// The types, as in sysfs. RoCE v1 and InfiniBand share a name there.
+// The types of GIDs have the names of sysfs, where RoCE v1 and InfiniBand share a name.
 const (
 	RoCEv1 GIDType = "IB/RoCE v1"
 	RoCEv2 GIDType = "RoCE v2"
