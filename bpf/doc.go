@@ -16,8 +16,8 @@
 // Programs are replaced atomically, so no event is missed. A tracepoint keeps a dispatcher that
 // jumps to the program in a slot, and a cgroup's link can be given another program. A map is used
 // again if its layout is the same: type, number of entries, and the names, places and sizes of
-// fields. If the layout of one map differs, Load removes all programs and maps, and all counts begin
-// anew.
+// fields. If the layout of one map differs, Load removes all programs and maps, and all counts
+// begin anew.
 //
 // # Rights
 //

@@ -111,8 +111,9 @@ func (l *loader) closeMaps() {
 	clear(l.maps)
 }
 
-// openMaps opens the existing maps and makes the others without pins. If one of them has another
-// layout, it first removes all programs and maps, so that all counts begin anew together.
+// openMaps opens the existing maps and makes the others without pins. If an existing map has
+// another layout, openMaps first removes all programs and maps, so that all counts begin anew
+// together.
 func (l *loader) openMaps() error {
 	err := l.openPinned()
 	if errors.Is(err, errLayout) && !l.options.Keep {
