@@ -73,7 +73,7 @@ func watch(t *testing.T, engine, front, root string, args ...string) *watcher {
 	w.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	runtime.LockOSThread() // the end of the thread would kill the process
 	t.Cleanup(func() {
-		_ = w.Process.Kill() // fails if it has been waited for
+		_ = w.Process.Kill() // fails if the process has been waited for
 		_ = w.Wait()
 		runtime.UnlockOSThread()
 	})

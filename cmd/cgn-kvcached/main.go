@@ -4,16 +4,12 @@ package main
 
 import (
 	"context"
-	"errors"
-	"fmt"
 	"io"
-	"log/slog"
-	"os"
 
 	"github.com/cognitora/dataplane/internal/buildinfo"
 	"github.com/cognitora/dataplane/internal/config"
 	"github.com/cognitora/dataplane/internal/lifecycle"
-	"github.com/cognitora/dataplane/internal/logging"
+	"github.com/cognitora/dataplane/internal/program"
 	"github.com/cognitora/dataplane/kvcached"
 )
 
@@ -22,12 +18,7 @@ const about = `Keeps KV blocks in shared memory and on SSD. Programs of this hos
 
   cgn-kvcached --data DIR --ram 1GiB --ssd 4GiB --resp 127.0.0.1:6380`
 
-func main() {
-	if err := run(os.Args[1:], os.Environ(), os.Stdout, os.Stderr); err != nil {
-		fmt.Fprintln(os.Stderr, "cgn-kvcached:", err)
-		os.Exit(1)
-	}
-}
+func main() { program.Main("cgn-kvcached", run) }
 
 // version returns the common version text. version adds whether this program can use RDMA devices.
 func version() string {
@@ -37,36 +28,18 @@ func version() string {
 	return buildinfo.String()
 }
 
-func run(args, env []string, out, errOut io.Writer) error {
+func run(args, env []string, out, errOut io.Writer) (err error) {
 	var c kvcached.Config
-	var ignored []string
-	var renamed [][2]string // given name, correct name
-	err := config.Load(&c, config.Options{
-		Program: "cgn-kvcached", About: about, Version: version(), Args: args, Env: env, Out: out,
-		Ignored: func(name string) { ignored = append(ignored, name) },
-		Renamed: func(given, name string) { renamed = append(renamed, [2]string{given, name}) },
-	})
-	switch {
-	case errors.Is(err, config.ErrAnswered):
-		return nil
-	case err != nil:
+	options := config.Options{Program: "cgn-kvcached", About: about, Version: version(), Args: args, Env: env, Out: out}
+	if c.Logger, err = program.Load(&c, options, errOut, &c.Log.Level, &c.Log.Format); c.Logger == nil {
 		return err
-	}
-	log := logging.New(errOut, c.Log.Level, c.Log.Format)
-	slog.SetDefault(log)
-	c.Logger = log
-	for _, name := range ignored {
-		log.Warn("this program has no setting of the name of this environment variable; see --help", "variable", name)
-	}
-	for _, r := range renamed {
-		log.Warn("a setting is given by an older name; write the new one", "given", r[0], "name", r[1])
 	}
 	d, err := kvcached.New(c)
 	if err != nil {
 		return err
 	}
 	signals := lifecycle.Listen(context.Background(), func() {
-		log.Info("SIGHUP changes nothing: changed certificates are taken within 2 s of the next handshake without " +
+		c.Logger.Info("SIGHUP changes nothing: changed certificates are taken within 2 s of the next handshake without " +
 			"it; passwords, keys of clients and all settings take a restart")
 	})
 	defer signals.Close()

@@ -3,18 +3,15 @@ package main
 
 import (
 	"context"
-	"errors"
-	"fmt"
 	"io"
 	"log/slog"
-	"os"
 	"strings"
 	"time"
 
 	"github.com/cognitora/dataplane/internal/buildinfo"
 	"github.com/cognitora/dataplane/internal/config"
 	"github.com/cognitora/dataplane/internal/lifecycle"
-	"github.com/cognitora/dataplane/internal/logging"
+	"github.com/cognitora/dataplane/internal/program"
 	"github.com/cognitora/dataplane/router"
 )
 
@@ -25,37 +22,17 @@ has most of its prompt cached, weighed against load, capacity and, once it is me
 
 const reloadLimit = 10 * time.Second
 
-func main() {
-	if err := run(os.Args[1:], os.Environ(), os.Stdout, os.Stderr); err != nil {
-		fmt.Fprintln(os.Stderr, "cgn-router:", err)
-		os.Exit(1)
-	}
-}
+func main() { program.Main("cgn-router", run) }
 
-func run(args, env []string, out, errOut io.Writer) error {
-	var ignored []string
-	var renamed [][2]string // given name, correct name
-	options := config.Options{
-		Program: "cgn-router", About: about, Version: buildinfo.String(), Args: args, Env: env, Out: out,
-		Ignored: func(name string) { ignored = append(ignored, name) },
-		Renamed: func(given, name string) { renamed = append(renamed, [2]string{given, name}) },
-	}
+func run(args, env []string, out, errOut io.Writer) (err error) {
 	var c router.Config
-	if err := config.Load(&c, options); errors.Is(err, config.ErrAnswered) {
-		return nil
-	} else if err != nil {
+	options := config.Options{Program: "cgn-router", About: about, Version: buildinfo.String(), Args: args, Env: env,
+		Out: out}
+	log, err := program.Load(&c, options, errOut, &c.Log.Level, &c.Log.Format)
+	if log == nil {
 		return err
 	}
-	log := logging.New(errOut, c.Log.Level, c.Log.Format)
-	slog.SetDefault(log)
 	c.Logger = log
-	for _, name := range ignored {
-		log.Warn("this program has no setting of the name of this environment variable; see --help", "variable", name)
-	}
-	for _, r := range renamed {
-		log.Warn("a setting is given by an older name; write the new one", "given", r[0], "name", r[1])
-	}
-	options.Ignored, options.Renamed = nil, nil
 	c.SocketByDefault()
 	r, err := router.New(c)
 	if err != nil {

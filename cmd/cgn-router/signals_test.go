@@ -50,7 +50,7 @@ type process struct {
 	env        []string
 	access     string
 	exited     chan error
-	log        string // log file; a process started by this one writes to it as well
+	log        string // log file; a process started by this one writes to the file as well
 }
 
 func (p *process) logged() string {
@@ -110,7 +110,7 @@ func (p *process) launch(args ...string) {
 		p.exited <- p.Wait()
 	}()
 	t.Cleanup(func() {
-		_ = p.Process.Kill() // fails if it has ended
+		_ = p.Process.Kill() // fails if the process has ended
 		<-ended
 		if t.Failed() {
 			t.Log(p.logged())

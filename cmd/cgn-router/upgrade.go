@@ -15,10 +15,10 @@ import (
 // The successor takes over from this process. The successor is a child process with the same
 // sandbox, user, environment and log descriptors.
 type upgrader struct {
-	program string // absolute; links in it are resolved at each start
+	program string // absolute; links in the path are resolved at each start
 	args    []string
 	log     *slog.Logger
-	child   *os.Process // nil: none, or its end was noticed
+	child   *os.Process // nil: no child, or its end was noticed
 }
 
 // listenForUpgrades handles SIGUSR2 until close is called. close waits for a running start and

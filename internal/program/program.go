@@ -1,0 +1,41 @@
+// Package program has the beginning that all daemons share.
+package program
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+
+	"github.com/cognitora/dataplane/internal/config"
+	"github.com/cognitora/dataplane/internal/logging"
+)
+
+// Main runs a daemon. Main ends the process with status 1 and a line with the error if run fails.
+func Main(name string, run func(args, env []string, out, errOut io.Writer) error) {
+	if err := run(os.Args[1:], os.Environ(), os.Stdout, os.Stderr); err != nil {
+		fmt.Fprintln(os.Stderr, name+":", err)
+		os.Exit(1)
+	}
+}
+
+// Load fills the configuration that c points to, and returns the log to errOut, which it also makes
+// the default. level and format are the fields of c for the log. Load warns of environment
+// variables that are no settings. Without a log the daemon ends, with an error or because the
+// command line asked a question that is answered.
+func Load(c any, o config.Options, errOut io.Writer, level, format *string) (*slog.Logger, error) {
+	var ignored []string
+	o.Ignored = func(name string) { ignored = append(ignored, name) }
+	if err := config.Load(c, o); errors.Is(err, config.ErrAnswered) {
+		return nil, nil
+	} else if err != nil {
+		return nil, err
+	}
+	log := logging.New(errOut, *level, *format)
+	slog.SetDefault(log)
+	for _, name := range ignored {
+		log.Warn("this program has no setting of the name of this environment variable; see --help", "variable", name)
+	}
+	return log, nil
+}
