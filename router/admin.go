@@ -56,7 +56,7 @@ func (r *Router) readyz(w http.ResponseWriter, _ *http.Request) {
 // nodeView is a node with the data of the fleet and the prefix index.
 type nodeView struct {
 	fleet.NodeView
-	Lifetime float64 `json:"learned_lifetime_s"` // how long its untouched blocks count as cached
+	Lifetime float64 `json:"learned_lifetime_s"` // how long the node's untouched blocks count as cached
 }
 
 func (r *Router) debugFleet(w http.ResponseWriter, _ *http.Request) {

@@ -18,7 +18,8 @@ import (
 
 // TestAgentCost measures the cost of an agent on its host: the CPU time of its threads, their
 // wakeups, and resident memory. The agent has kernel programs, an attached engine, and real routers
-// that follow it. AGENT_BIN is the program. AGENT_SECONDS is the time for each line, 15 by default.
+// that follow the agent. AGENT_BIN is the program. AGENT_SECONDS is the time for each line, 15 by
+// default.
 //
 // The cost of a wakeup depends on the machine. So the CPU time of an agent is compared with that of
 // a program that only wakes as often as an agent looks, in the same run. The limits apply to

@@ -39,7 +39,7 @@ func TestFurtherNodes(t *testing.T) {
 }
 
 // TestRetriesAreAShareOfTheRequests checks the share when the floor does not allow more. The share
-// and the floor apply to any ten seconds; a slow machine needs several of them.
+// and the floor apply to any ten seconds; a slow machine needs several such periods.
 func TestRetriesAreAShareOfTheRequests(t *testing.T) {
 	for _, percent := range []int{0, 10, 60} {
 		s := serve(t, simulate(t, 3), func(c *router.Config) { c.Retry.Floor, c.Retry.Percent = 1, percent })

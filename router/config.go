@@ -19,7 +19,7 @@ import (
 )
 
 // Config holds all settings of the router. Every field has a safe default. The generated reference
-// in deploy/reference/config.md lists them.
+// in deploy/reference/config.md lists all fields.
 type Config struct {
 	Router   RouterConfig    `toml:"router"`
 	Backends []BackendConfig `toml:"backend" help:"engines without an agent, one table each; --backend URL,key=value,... is the short form"`

@@ -108,7 +108,7 @@ func TestEmptiedCacheIsNoticedOnce(t *testing.T) {
 		t.Errorf("after the cache was emptied: wrong by %v", wrong)
 	}
 	// A missing block teaches a short lifetime. Each repeat that comes too late for the lifetime
-	// teaches a longer one. A slow machine needs several repeats.
+	// teaches a longer lifetime. A slow machine needs several repeats.
 	for tries := 1; ; tries++ {
 		lifetime, began := time.Duration(s.nodes()["sim-0"].Lifetime*float64(time.Second)), time.Now()
 		matched, wrong := ask()

@@ -19,7 +19,7 @@ const (
 	eventRate  = 8 << 20 // bytes per second
 	eventBurst = 16 << 20
 	eventExtra = 512
-	eventDebt  = 1 // seconds; the router pauses when its debt is a few hundredths and one message
+	eventDebt  = 1 // seconds; the router pauses when the debt is a few hundredths and one message
 )
 
 // TestFloodOfEvents checks a publisher that sends as much as it can. The router reads no more than
@@ -80,7 +80,7 @@ func TestFloodOfEvents(t *testing.T) {
 }
 
 // flooded is a router that follows a publisher. A byte to in begins a flood, and the next byte ends
-// it. out then gives the number of batches.
+// the flood. out then gives the number of batches.
 func flooded(t *testing.T) (s *site, pid int, in io.Writer, out *bufio.Reader) {
 	t.Helper()
 	said := func(out *bufio.Reader) string {

@@ -13,7 +13,7 @@ import (
 )
 
 // TestClientsKeyThroughAnAgent checks that the engine gets the client's Authorization if router and
-// agent both forward it. The agent's own key must never replace it.
+// agent both forward it. The agent's own key must never replace the client's key.
 func TestClientsKeyThroughAnAgent(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

@@ -27,7 +27,7 @@ func hasty(c *router.Config) {
 var kinds = map[string]string{"stream": streaming, "plain": plain, "unbounded": ""}
 
 // TestOneOfFourHangs checks a node that accepts requests and answers none. The node costs no
-// request, and the next 16 requests do not notice it.
+// request, and the next 16 requests do not notice the node.
 func TestOneOfFourHangs(t *testing.T) {
 	for _, start := range []string{"warm", "cold"} {
 		for kind, more := range kinds {

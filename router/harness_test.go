@@ -34,7 +34,8 @@ func TestMain(m *testing.M) {
 		goleak.IgnoreAnyFunction("github.com/valyala/fasthttp.(*workerPool).Start.func2"))
 }
 
-// soon is how long a test waits for an event before it fails. No test compares a duration with it.
+// soon is how long a test waits for an event before it fails. No test compares a duration with
+// soon.
 const soon = time.Minute
 
 func eventually(t *testing.T, what string, ok func() bool) {
@@ -146,7 +147,7 @@ func (s *site) end() {
 	defer s.client.CloseIdleConnections()
 	defer s.force()
 	select {
-	case err := <-s.result: // the test has stopped it
+	case err := <-s.result: // the test has stopped the router
 		s.result <- err
 	default:
 		s.idle()
@@ -282,8 +283,8 @@ func mustAll(t *testing.T, what string, all []*reply) {
 	}
 }
 
-// chatBody is a chat request with one user message. more is further members with their leading
-// comma.
+// chatBody is a chat request with one user message. more is a list of further members with their
+// leading comma.
 func chatBody(prompt, more string) string {
 	return fmt.Sprintf(`{"model":"sim","messages":[{"role":"user","content":%q}]%s}`, prompt, more)
 }

@@ -30,7 +30,7 @@ func (s *site) dial() net.Conn {
 	return c
 }
 
-// answer reads one response. Status 0 means that the connection was closed without one.
+// answer reads one response. Status 0 means that the connection was closed without a response.
 func answer(t *testing.T, r *bufio.Reader) (status int, body []byte) {
 	t.Helper()
 	resp, err := http.ReadResponse(r, nil)

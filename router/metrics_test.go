@@ -25,7 +25,7 @@ import (
 // daemons (TestCacheMetrics), of KV events (TestStaticBackendsEvents), of tokenizers
 // (TestExactDigests), of agents (TestKernelSignals, TestKernelEvents, and packages signals and
 // peerevents), of takeovers (in cmd/cgn-router) and of bugs. The metrics of a fleet with nothing
-// but server errors are also among them.
+// but server errors are also elsewhere.
 var elsewhere = func() map[string]bool {
 	all := map[string]bool{
 		"cgn_router_fleet_malformed_total": true, "cgn_router_fleet_stale": true, "cgn_router_panics_total": true,
@@ -71,7 +71,7 @@ func TestEveryMetricMoves(t *testing.T) {
 	s.succeed()
 	during := s.stall()
 	s.fail()
-	for range 8 { // a hanging node is set aside; again if no request went to it
+	for range 8 { // a hanging node is set aside; again if no request went to that node
 		s.engines[1].SetFault(&engine.Fault{Hang: true})
 		mustAll(t, "one hangs", sixteen(s, "while one hangs", streaming))
 		if s.metrics().sum("cgn_router_set_aside_total", `node="sim-1"`) > 0 {
@@ -254,7 +254,7 @@ func (s *site) fail() {
 		}
 		resp.Body.Close()
 	}
-	s.chat(chatBody(document(1, 20000), plain)) // believed to be at a node that has lost it
+	s.chat(chatBody(document(1, 20000), plain)) // the prompt is believed to be at a node that has lost it
 	s.idle()
 	p := s.metrics()
 	for _, series := range [][]string{

@@ -13,7 +13,7 @@ import (
 const policyFileInterval = time.Second // between looks at the policy file
 
 // startPolicy puts the first policy in force. The first policy is the file's policy, which must be
-// valid, or the default until etcd has one.
+// valid, or the default until etcd has a policy.
 func (r *Router) startPolicy() error {
 	p := policy.Default()
 	if name := r.config.Router.PolicyFile; name != "" {

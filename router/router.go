@@ -239,8 +239,8 @@ func (r *Router) AdminAddr() net.Addr { return r.adminAt.Addr() }
 // continues for drain_delay. Then running requests have drain_timeout to finish. The end of force
 // cuts that short.
 //
-// With takeover.start Run serves once it is ready. When another router takes over, it ends as after
-// drain, but accepts nothing more. Run returns when nothing is left running.
+// With takeover.start Run serves once it is ready. When another router takes over, Run ends as
+// after drain, but accepts nothing more. Run returns when nothing is left running.
 func (r *Router) Run(drain, force context.Context) error {
 	defer r.Close()
 	work, stop := context.WithCancel(force)

@@ -23,8 +23,8 @@ import (
 	"github.com/cognitora/dataplane/sim/engine"
 )
 
-// island is a router in a namespace of its own. Engines near-0 and so on are beside it, and one
-// engine, far, is at the end of a network path.
+// island is a router in a namespace of its own. Engines near-0 and so on are beside the router, and
+// one engine, far, is at the end of a network path.
 type island struct {
 	*site
 	path *netpath.Path
@@ -271,7 +271,7 @@ func TestIdleWaitOnABlackhole(t *testing.T) {
 	eventually(t, "the far node has the request", func() bool { return i.far.Stats().Faults > 0 })
 	i.path.Set(netpath.Conditions{Loss: 1})
 	select {
-	case r := <-result: // its node is pinned, so no other node can be asked
+	case r := <-result: // the request's node is pinned, so no other node can be asked
 		if r.status != 503 || i.metrics().sum("cgn_router_upstream_errors_total", `node="far"`, `kind="silent"`) != 1 {
 			t.Errorf("%v\n%s", r, i.log.text())
 		}

@@ -28,7 +28,7 @@ const (
 
 // handover is the state of this router's takeovers.
 type handover struct {
-	claim *takeover.Claim // nil: it took over from no router
+	claim *takeover.Claim // nil: this router took over from no router
 	at    *net.UnixListener
 	ready chan struct{} // closed when another process serves
 
@@ -39,7 +39,7 @@ type handover struct {
 	admins  atomic.Int64 // connections to this process's admin port
 
 	stop  context.CancelFunc // ends the offer
-	ended chan struct{}      // closed at the end of the offer; nil: there was none
+	ended chan struct{}      // closed at the end of the offer; nil: nothing was offered
 }
 
 // SocketByDefault sets takeover.socket if it is not configured. A default socket that cannot be
@@ -123,7 +123,7 @@ func (r *Router) offer(g *lifecycle.Group) {
 		},
 		Logger: r.log, Count: func(outcome string) { r.metrics.Takeovers.WithLabelValues(outcome).Inc() },
 	})
-	h.at, h.ended = nil, make(chan struct{}) // Serve closes it
+	h.at, h.ended = nil, make(chan struct{}) // Serve closes h.ended
 	ctx, stop := context.WithCancel(g.Context())
 	h.stop = stop
 	g.Go("takeover", func(context.Context) error {
@@ -136,7 +136,7 @@ func (r *Router) offer(g *lifecycle.Group) {
 }
 
 // settle ends the offer, so that no other process touches the listeners. taken says that another
-// process has them.
+// process has the listeners.
 func (h *handover) settle() (taken bool) {
 	if h.ended == nil {
 		return false
@@ -261,9 +261,9 @@ func (r *Router) retire(force context.Context) {
 }
 
 // quiet waits until no request has run for d, or no connection is left. In that time clients close
-// the connections whose answers asked for it. Clients whose answer began earlier have time for one
-// more request. The first look comes a moment later, because a connection may be in the middle of
-// being accepted.
+// the connections whose answers asked for that. Clients whose answer began earlier have time for
+// one more request. The first look comes a moment later, because a connection may be in the middle
+// of being accepted.
 func (r *Router) quiet(ctx context.Context, d time.Duration) error {
 	tick := time.NewTicker(pollQuiet)
 	defer tick.Stop()

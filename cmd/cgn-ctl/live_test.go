@@ -48,7 +48,7 @@ func onTerminal(t *testing.T, columns, rows int, args ...string) *watched {
 		w.ended <- w.cmd.Wait()
 	}()
 	t.Cleanup(func() {
-		_ = w.cmd.Process.Kill() // fails if it has ended
+		_ = w.cmd.Process.Kill() // fails if the program has ended
 		<-waited
 	})
 	return w

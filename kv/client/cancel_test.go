@@ -21,7 +21,7 @@ import (
 // when the gate is open.
 type between struct {
 	path string
-	gate sync.Mutex // answers wait while it is held
+	gate sync.Mutex // answers wait while gate is held
 	wg   sync.WaitGroup
 	l    *net.UnixListener
 }
@@ -80,7 +80,7 @@ func (b *between) pass(from, to *net.UnixConn, gated bool) {
 }
 
 // TestCancelled abandons waits for answers. Leases on the socket stay valid. Late answers are
-// skipped and their leases returned.
+// skipped, and the leases of these answers are returned.
 func TestCancelled(t *testing.T) {
 	d := start(t, 64<<20, lease.Options{Lease: time.Hour})
 	b := standBetween(t, d)

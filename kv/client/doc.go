@@ -3,7 +3,8 @@
 //
 // A View is valid as long as its lease. A View's bytes count only once Close has returned nil.
 // ErrLeaseExpired means that another block may have overwritten them during the read. Use the bytes
-// before Close, and use the result only after it. Read uses the bytes and the result in this order.
+// before Close, and use the result only after Close. Read uses the bytes and the result in this
+// order.
 //
 //	view, err := c.Get(ctx, addr)
 //	if errors.Is(err, client.ErrMiss) { … compute it … }

@@ -27,7 +27,7 @@ type Info struct {
 	Length int    // bytes
 	CRC    uint32 // CRC32C of the payload
 	Tiers  Tiers  // tiers that hold it; 0: none
-	Uses   uint32 // number of Gets since it came into RAM
+	Uses   uint32 // number of Gets since the block came into RAM
 }
 
 // Get takes a lease on a block. Get returns ErrMiss if the daemon has no block with this address.
@@ -77,8 +77,8 @@ func (s *socket) nonsense() error {
 }
 
 // Read calls use with a block's bytes while they are under a lease. Read returns the error of use,
-// if any. Nil means that the bytes passed to use were the block's. After an error do not use any
-// result of use.
+// if use fails. Nil means that the bytes passed to use were the block's. After an error do not use
+// any result of use.
 func (c *Client) Read(ctx context.Context, a block.Addr, use func(payload []byte) error) error {
 	v, err := c.Get(ctx, a)
 	if err != nil {
@@ -155,7 +155,7 @@ func (c *Client) batches(ctx context.Context, op frame.Op, fixed []byte, addrs [
 }
 
 // Stat returns the Info of a block, without a lease and without counting as a use. Stat returns
-// ErrMiss if there is none.
+// ErrMiss for a missing block.
 func (c *Client) Stat(ctx context.Context, a block.Addr) (Info, error) {
 	infos, err := c.StatMany(ctx, []block.Addr{a})
 	if err != nil {
@@ -192,7 +192,7 @@ func (c *Client) Delete(ctx context.Context, addrs ...block.Addr) (deleted int, 
 }
 
 // Pin keeps blocks from being evicted until the given time, at most 24 hours ahead (else ErrPin).
-// Pin skips missing blocks and returns how many it pinned. A pin outlives the Client.
+// Pin skips missing blocks and returns the number of pinned blocks. A pin outlives the Client.
 func (c *Client) Pin(ctx context.Context, until time.Time, addrs ...block.Addr) (pinned int, err error) {
 	return c.counted(ctx, frame.OpPin, binary.LittleEndian.AppendUint64(nil, uint64(until.UnixMilli())), addrs)
 }

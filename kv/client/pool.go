@@ -14,7 +14,7 @@ import (
 // of sockets callers wait.
 type pool struct {
 	dial  func(context.Context) (*socket, error)
-	turns chan struct{}   // holds one for each socket in use or being dialled
+	turns chan struct{}   // holds a token for each socket in use or being dialled
 	ctx   context.Context // ends before close
 
 	mu   sync.Mutex

@@ -17,7 +17,7 @@ import (
 // Item names a block and says how to keep it.
 type Item struct {
 	Addr      block.Addr
-	Namespace string       // canonical text of a model's namespace; its ID is Addr.Model
+	Namespace string       // canonical text of a model's namespace; the namespace's ID is Addr.Model
 	Parent    block.Digest // zero: none
 	Expires   time.Time    // zero: never
 	Durable   bool         // return only when the block is on disk, written and synced; else ErrNotDurable

@@ -24,7 +24,7 @@ type socket struct {
 	net     *net.UnixConn
 	arena   *arena // of the daemon at the other end; the socket holds a reference
 	welcome frame.Welcome
-	dead    atomic.Bool // set before it is closed; its leases are no longer valid then
+	dead    atomic.Bool // set before the socket is closed, which ends its leases
 
 	out   []byte // the request
 	start int    // begin of the request in out, behind the notices
@@ -39,7 +39,7 @@ type socket struct {
 	mu       sync.Mutex
 	released []uint64 // leases to return with the next request, or soon; at most releaseBatch
 	dropped  []uint32 // segments to return, likewise
-	notice   []byte   // memory for the frames that return them
+	notice   []byte   // memory for the frames that return leases
 	timer    *time.Timer
 	armed    bool
 }

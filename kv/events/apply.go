@@ -13,7 +13,7 @@ import (
 const (
 	maxBlockSize = 4096 // tokens in a block
 	maxGroups    = 64
-	maxLabels    = 1024 // adapters with a reported name; blocks of further ones have none
+	maxLabels    = 1024 // adapters with a reported name; blocks of further adapters have no name
 )
 
 // knowledge is the state of an engine's cache by its events.
@@ -243,7 +243,7 @@ func (k *knowledge) enter(h hash, before tail, tokens []uint32, label uint16) (s
 	return slot, at
 }
 
-// hold adds a block to a tier once more. news says that the tier did not have it.
+// hold adds a block to a tier once more. news says that the tier did not have the block.
 func (k *knowledge) hold(slot uint32, tier residency.Tiers, index int) (news bool) {
 	b := &k.table.blocks[slot]
 	if news = b.tiers&tier == 0; news {
@@ -313,7 +313,7 @@ func (e *event) adapter() []byte {
 // names reads the other inputs of the hashes of an event's blocks. The adapter's name and the salt
 // are known; the salt comes with the first block of a prompt. A block with any other input, such as
 // an image, and all blocks behind it cannot be identified by tokens. usable is the number of blocks
-// before it.
+// before the first such block.
 func (e *event) names() (salt []byte, usable int) {
 	n := len(e.hashes)
 	if !e.hasParent {

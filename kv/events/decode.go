@@ -42,7 +42,7 @@ type event struct {
 	hasLoraID  bool
 	loraName   []byte
 	medium     []byte
-	extra      []byte // msgpack: for each block nil, or an array of the other inputs of its hash; nil: none
+	extra      []byte // msgpack: for each block nil, or the other inputs of the block's hash
 	salt       []byte // sent under its own name by newer engines
 	group      int
 	spec       []byte // kind of the group's cache; empty: unknown
@@ -125,8 +125,8 @@ type decoder struct {
 }
 
 // decode reads a batch and calls each with every event. A batch is an array [time, [event ...],
-// rank], or a map of these. decode finds a malformed batch before the first call, so a batch is
-// applied as a whole or not at all.
+// rank], or a map with these members. decode finds a malformed batch before the first call, so a
+// batch is applied as a whole or not at all.
 func (d *decoder) decode(payload []byte, each func(*event)) error {
 	events, err := d.frame(payload)
 	if err != nil {
@@ -136,7 +136,7 @@ func (d *decoder) decode(payload []byte, each func(*event)) error {
 	n := r.array()
 	for range n {
 		if d.read(&r, &d.event); r.bad {
-			return errMalformed // frame has checked that it is msgpack
+			return errMalformed // frame has checked that the payload is msgpack
 		}
 		each(&d.event)
 	}
@@ -249,7 +249,7 @@ func (e *event) set(f field, r *reader) {
 	if r.null() {
 		return
 	}
-	value := *r // to continue behind the value, whatever it is
+	value := *r // to continue behind a value of any kind
 	switch f {
 	case fieldOther:
 		r.skip()

@@ -25,8 +25,8 @@ type Sink interface {
 type Options struct {
 	// Engine is the node's id in the fleet. Required.
 	Engine string
-	// Endpoint is the address of the engine's events. Replay is the address of missed events; zero:
-	// none.
+	// Endpoint is the address of the engine's events. Replay is the address of missed events; a
+	// zero address means none.
 	Endpoint, Replay Endpoint
 	// Topic is the beginning of the wanted messages' first frame; empty: all messages.
 	Topic string
@@ -318,7 +318,7 @@ func (f *Follower) step(ctx context.Context, s *socket) error {
 		err = f.resume(ctx)
 	}
 	if err != nil || seq < f.next {
-		return err // the replay has already brought it
+		return err // the replay has already brought this batch
 	}
 	if seq > f.next && f.next > 0 {
 		f.counts.lost.Add(1)

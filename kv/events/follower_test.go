@@ -169,8 +169,8 @@ func TestSaidToHaveRestarted(t *testing.T) {
 }
 
 // TestOtherModel checks an engine that comes back at the same addresses with another model. The
-// engine is followed under the new name. The name may be known before its events or after them, and
-// there may be a replay or none.
+// engine is followed under the new name. The name may be known before or after the engine's events,
+// with or without a replay.
 func TestOtherModel(t *testing.T) {
 	for _, router := range []string{"127.0.0.1:0", ""} {
 		for _, late := range []bool{false, true} {

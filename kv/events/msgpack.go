@@ -55,7 +55,7 @@ func (r *reader) number(n uint64) (v uint64) {
 	return v
 }
 
-// null reads a nil, if there is one. null returns true if there was one.
+// null reads a nil, if there is one. null returns true for a nil.
 func (r *reader) null() bool {
 	if r.next() != 0xc0 {
 		return false
@@ -166,7 +166,7 @@ func (r *reader) small() int {
 	return int(v)
 }
 
-// token reads a token id: 0 to 2^32-1. Most of the time for a payload goes here.
+// token reads a token id: 0 to 2^32-1. Most of the time for a payload goes into token.
 func (r *reader) token() uint32 {
 	if b := r.b; len(b) >= 3 {
 		switch {

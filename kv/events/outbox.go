@@ -19,7 +19,7 @@ type outbox struct {
 	changes []change
 	digests []block.Digest
 	from    int // the first change not taken
-	at      int // the first digest of that change
+	at      int // the first digest of the change at from
 }
 
 // change is an event of a report with its number of digests.

@@ -34,7 +34,7 @@ type message struct {
 	payload []byte
 }
 
-// publish starts a publisher. The addresses may have belonged to an ended one.
+// publish starts a publisher. The addresses may have belonged to an earlier publisher.
 func publish(t testing.TB, pub, router string) *publisher {
 	t.Helper()
 	p := &publisher{t: t, subs: map[net.Conn]bool{}, conns: map[net.Conn]bool{}}

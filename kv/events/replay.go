@@ -72,7 +72,7 @@ func (f *Follower) unreplayed(ctx context.Context, err error) error {
 }
 
 // replay applies the batches from number start on. If batches were applied before, start is the
-// last of them, and the first reply must be that batch. same says that the first reply is that
+// last applied one, and the first reply must be that batch. same says that the first reply is that
 // batch.
 func (f *Follower) replay(ctx context.Context, start uint64) (same bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, replayWithin)

@@ -123,7 +123,7 @@ func (f *Follower) fill(p *parcel, alive bool) bool {
 }
 
 // snapshot puts the next blocks of the table into a report. Changes during the snapshot are in the
-// outbox, and are reported after it.
+// outbox, and are reported after the snapshot.
 func (f *Follower) snapshot(p *parcel) {
 	r, t := &f.report, f.known.table
 	for range snapshotBy {

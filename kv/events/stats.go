@@ -21,7 +21,7 @@ type Stats struct {
 	Pending   int  // digests not yet reported to the sink
 
 	Batches   uint64 // applied, replayed ones included
-	Replayed  uint64 // of these, from replays
+	Replayed  uint64 // batches applied from replays
 	Gaps      uint64 // gaps in the batches
 	Lost      uint64 // gaps that the replay could not fill
 	Epochs    uint64 // times that all was forgotten

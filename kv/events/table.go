@@ -30,8 +30,8 @@ type engineBlocks struct {
 type engineBlock struct {
 	at    uint32 // index in digests
 	count uint16 // number of digests that end in the block
-	label uint16 // number of its adapter
-	root  bool   // its first digest is the first of a prompt; the parent is the seed
+	label uint16 // number of the block's adapter
+	root  bool   // the block's first digest is the first of a prompt; the parent is the seed
 	tiers residency.Tiers
 	held  [media]uint16 // stores minus removals in each tier; an engine may compute a block twice
 }

@@ -38,8 +38,8 @@ type socket struct {
 	conn net.Conn
 	r    *bufio.Reader
 	buf  []byte   // the last message
-	ends []int    // ends of its frames in buf
-	part [][]byte // its frames
+	ends []int    // ends of the message's frames in buf
+	part [][]byte // frames of the message
 	out  []byte
 
 	knows bool // the peer knows pings

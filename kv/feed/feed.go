@@ -15,7 +15,7 @@ import (
 // second make fewer messages.
 const linger = time.Millisecond
 
-// Reader is one watcher of an index. One goroutine at a time calls it.
+// Reader is one watcher of an index. One goroutine at a time calls a Reader.
 type Reader struct {
 	w     *residency.Watcher
 	batch residency.Batch

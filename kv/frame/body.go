@@ -46,7 +46,7 @@ func Lease(body []byte, i int) uint64 { return le.Uint64(body[8*i:]) }
 type Hello struct {
 	Min, Max uint16   // supported versions
 	Have     uint64   // instance whose arena is already mapped; 0: none
-	Name     [32]byte // of the program, which owns pins by it; padded with zero bytes
+	Name     [32]byte // of the program, the owner of its pins; padded with zero bytes
 }
 
 // AppendHello writes the body of a Hello.

@@ -14,7 +14,7 @@ type chains struct {
 // link is the place of a block in its chain.
 type link struct {
 	own, leader uint64
-	position    uint32 // 1 + its number; 0: unknown
+	position    uint32 // 1 + the block's number in its chain; 0: unknown
 }
 
 const (
@@ -169,7 +169,7 @@ func (x *Index) settle(some int) bool {
 	return len(c.ready) == 0
 }
 
-// waiter returns a block that waits for a parent; slot 0: there is none.
+// waiter returns a block that waits for a parent; slot 0 means no block.
 func (x *Index) waiter(parent uint64) (h *holder, slot uint32) {
 	for _, h := range x.holders {
 		if slot, ok := h.waiting[parent]; ok {

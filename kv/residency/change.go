@@ -5,11 +5,11 @@ import "github.com/cognitora/dataplane/kv/block"
 // news is a change of the tiers in which a holder has a block.
 type news struct {
 	digest      *block.Digest
-	parent      uint64 // first 8 bytes of its digest; 0: none, or unknown
+	parent      uint64 // first 8 bytes of the parent's digest; 0: none, or unknown
 	layer       uint32
 	namespace   uint16
 	add, remove Tiers
-	adapter     uint8 // its number in the holder; 0: none, or unknown
+	adapter     uint8 // the adapter's number in the holder; 0: none, or unknown
 }
 
 // set applies news. set tells watchers if the news changes anything.

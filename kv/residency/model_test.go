@@ -18,7 +18,7 @@ type truth struct {
 	blocks  map[at]Tiers
 	numbers map[string]uint64
 	epochs  map[string]uint64
-	where   map[Name]int // number in its chain
+	where   map[Name]int // number of a block in its chain
 	leader  map[Name]uint64
 	chains  [][]block.Digest
 	spaces  []string
@@ -203,7 +203,7 @@ func TestConvergesAtOnce(t *testing.T) {
 			m.own(m.spaces[r.IntN(3)], chain, r.IntN(len(chain)), block.LayerAll, Host, r.IntN(2) == 0)
 		}
 	})
-	var engines []*truth // each with a truth of its own
+	var engines []*truth // each engine has a truth of its own
 	for i := range 2 {
 		e := &truth{x: m.x, blocks: map[at]Tiers{}, numbers: map[string]uint64{}, epochs: map[string]uint64{},
 			chains: m.chains, spaces: m.spaces}

@@ -11,7 +11,7 @@ import (
 const maxNamespaces = 1 << 16
 
 // namespaces numbers the namespaces of blocks. A namespace without blocks loses its number once the
-// ring no longer has a change of it.
+// ring no longer has a change of that namespace.
 type namespaces struct {
 	byID map[block.ModelID]uint16
 	list []namespace
@@ -25,10 +25,10 @@ type namespaces struct {
 type namespace struct {
 	id      block.ModelID
 	text    string
-	holders int    // holders with blocks of it
-	last    uint64 // change at which its last block went
-	idle    bool   // it is in the idle list
-	counts  bool   // rank 0: its blocks count for overlap
+	holders int    // holders with blocks of the namespace
+	last    uint64 // change at which the last block went
+	idle    bool   // the namespace is in the idle list
+	counts  bool   // rank 0: the blocks count for overlap
 }
 
 func newNamespaces() namespaces { return namespaces{byID: map[block.ModelID]uint16{}} }
@@ -61,7 +61,7 @@ func (n *namespaces) add(id block.ModelID, text string, oldest uint64) (uint16, 
 	}
 	n.list[i] = namespace{id: id, text: strings.Clone(text), counts: parsed.TPRank == 0 && parsed.PPRank == 0}
 	n.byID[id] = i
-	n.rest(i, oldest) // until it has a block
+	n.rest(i, oldest) // until the namespace has a block
 	return i, true
 }
 

@@ -30,11 +30,11 @@ type Event struct {
 	Namespace string // canonical text of a model's namespace
 	Tier      Tiers  // tier of the change
 	Pinned    bool   // the engine will not evict the stored blocks
-	// name of the blocks' LoRA adapter; empty: none. The name is a label, because digests differ by
-	// adapter anyway
+	// name of the blocks' LoRA adapter; "" means none. The name is a label, because digests differ
+	// by adapter anyway
 	Adapter string
 	Parent  block.Digest
-	Digests []block.Digest // Report does not keep them
+	Digests []block.Digest // Report does not keep the slice
 }
 
 // Report is one report of an engine. Reports have an order.

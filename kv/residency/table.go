@@ -15,7 +15,7 @@ type entry struct {
 	// first 8 bytes of the leader's digest; for a waiting block: the slots before and after it in
 	// the list
 	leader    uint64
-	parent    uint64 // first 8 bytes of its digest; 0: none
+	parent    uint64 // first 8 bytes of the parent's digest; 0: none
 	next      uint32 // next slot of the bucket; in the ring: the holder
 	layer     uint32
 	position  uint32 // 1 + the block's number in its chain; 0: unknown
@@ -27,7 +27,7 @@ type entry struct {
 // These are the bits of an entry's flags. The other bits are the number of the block's adapter in
 // its holder.
 const (
-	waits        = 1 // for its parent
+	waits        = 1 // the block waits for its parent
 	adapterShift = 1
 	maxAdapters  = 1<<(8-adapterShift) - 1
 )

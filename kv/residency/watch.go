@@ -17,12 +17,12 @@ type Holder struct {
 // Block gives the tiers in which a holder has a block.
 type Block struct {
 	Name           Name
-	Leader, Parent uint64 // first 8 bytes of their digests, little-endian; 0: unknown, or none
+	Leader, Parent uint64 // first 8 bytes of these blocks' digests, little-endian; 0: unknown, or none
 	Holder         uint32
 	Layer          uint32
 	Position       uint32 // 1 + the block's number in its chain; 0: unknown, and Leader too
 	Namespace      uint32 // index in Batch.Namespaces
-	Tiers          Tiers  // its present tiers, with Pinned; 0: none
+	Tiers          Tiers  // the block's present tiers, with Pinned; 0: none
 }
 
 // Part is the kind of a batch.
@@ -64,12 +64,12 @@ type WatchOptions struct {
 	// are selected: layer 0 or block.LayerAll, and tensor- and pipeline-parallel rank 0.
 	All bool
 	// Epoch and After are those of the index and of the last change that the watcher has read, once
-	// it was Synced. If the later changes are still in the ring, the watch continues there.
+	// it was Synced. If the later changes are still in the ring, the watch continues after After.
 	// Otherwise, or if Epoch and After are 0, the watch begins with a snapshot.
 	Epoch, After uint64
 }
 
-// Watcher reads the index. One goroutine at a time calls it.
+// Watcher reads the index. One goroutine at a time calls a Watcher.
 type Watcher struct {
 	x     *Index
 	all   bool
@@ -113,11 +113,11 @@ func (w *Watcher) Close() {
 
 const (
 	batchBlocks = 256             // at most, per hold of the lock
-	batchScans  = 4 * batchBlocks // slots searched for them
+	batchScans  = 4 * batchBlocks // slots searched for a batch's blocks
 )
 
-// Next reads the next batch into b, whose memory it reuses. Next waits until there is one. Next's
-// error is the context's.
+// Next reads the next batch into b, whose memory it reuses. Next waits until a batch is ready.
+// Next's error is the context's.
 func (w *Watcher) Next(ctx context.Context, b *Batch) error {
 	for {
 		wake, done := w.step(b)
@@ -138,8 +138,8 @@ func (w *Watcher) Next(ctx context.Context, b *Batch) error {
 	}
 }
 
-// step reads a part. step returns a channel to wait on if there is nothing to read. step returns
-// neither after progress without a batch.
+// step reads a part. step returns a channel to wait on if nothing is ready. step returns neither
+// after progress without a batch.
 func (w *Watcher) step(b *Batch) (wake <-chan struct{}, done bool) {
 	x := w.x
 	x.mu.Lock()

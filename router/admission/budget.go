@@ -61,7 +61,7 @@ func (w *window) add(second uint32, delta int32) {
 		count := int64(uint32(old))
 		switch at := uint32(old >> 32); {
 		case at > second:
-			return // the caller slept through 16 s; its event has left every window
+			return // the caller slept through 16 s; the caller's event has left every window
 		case at < second:
 			count = 0
 		}

@@ -16,9 +16,9 @@ import (
 // Place is the destination of a leg's answer: the client, or memory of the router.
 type Place interface {
 	// Take passes on the answer in ex, whose head and, for a stream, first event have been read.
-	// Take closes ex at the end. Take tells s of every event and piece, or has the request's plan
-	// do so. After an error nothing has been passed on: ex stays the caller's, who may ask another
-	// node.
+	// Take closes ex at the end. Take reports every event and piece to s, or has the request's plan
+	// report them. After an error nothing has been passed on: ex stays the caller's, who may ask
+	// another node.
 	Take(ex *relay.Exchange, s Source) error
 }
 

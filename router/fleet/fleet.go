@@ -141,7 +141,7 @@ const (
 )
 
 // New checks the backends and reads the files they name. The first snapshot holds the static nodes
-// that need no DNS, each of them unproven. Run takes over from there.
+// that need no DNS, each of them unproven. Run continues from the first snapshot.
 func New(o Options) (*Fleet, error) {
 	f := &Fleet{
 		opts:     o.withDefaults(),
@@ -180,8 +180,8 @@ func (f *Fleet) healths(yield func(*health.Node) bool) {
 	}
 }
 
-// Tell takes an event of a connection of this host. Tell does not block. When the queue is full, it
-// counts the event and drops it; the next look finds the cause.
+// Tell takes an event of a connection of this host. Tell does not block. When the queue is full,
+// Tell counts the event and drops the event; the next look finds the cause.
 func (f *Fleet) Tell(e peerevents.Event) { f.watch.Tell(e) }
 
 // Untold counts the events dropped because the queue was full.

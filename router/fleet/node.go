@@ -33,8 +33,8 @@ func (s Source) subject() subjectKind {
 }
 
 // Node is one incarnation of an engine behind one address. The pointer stays the same in every
-// snapshot until the node leaves the fleet. A request in flight may use the node after that. All
-// methods are safe for concurrent use.
+// snapshot until the node leaves the fleet. A request in flight may use the node after the
+// departure. All methods are safe for concurrent use.
 type Node struct {
 	ID     string
 	IDHash uint64 // for rendezvous hashing; the same in every router
@@ -116,13 +116,13 @@ func newNode(id string, source Source, info *Info, pool *relay.Pool) *Node {
 }
 
 // retarget makes requests and checks use new connections with another key or CA. Only the fleet's
-// goroutine calls it.
+// goroutine calls retarget.
 func (n *Node) retarget(t relay.Target) {
 	n.Pool.Retarget(t)
 	n.Health.Retarget()
 }
 
-// setInfo stores the facts and adjusts the slots. Only the fleet's goroutine calls it.
+// setInfo stores the facts and adjusts the slots. Only the fleet's goroutine calls setInfo.
 func (n *Node) setInfo(info *Info) {
 	n.slotsMu.Lock()
 	defer n.slotsMu.Unlock()

@@ -35,7 +35,7 @@ type Counts struct {
 type pathPast struct {
 	peer      netip.AddrPort
 	looks     uint64
-	older     pathCounts // 10 to 20 s old, if there are any
+	older     pathCounts // counts 10 to 20 s old, if known
 	old       pathCounts // less than 10 s old
 	lastRTTAt time.Time
 }
@@ -131,7 +131,7 @@ func (n *Node) connected() bool {
 }
 
 // ForgetPaths drops all paths when the counts cannot be read any more. The goroutine of TakePaths
-// calls it.
+// calls ForgetPaths.
 func (f *Fleet) ForgetPaths() {
 	for _, n := range f.Load().Nodes {
 		n.forgetPath()

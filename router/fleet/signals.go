@@ -51,7 +51,7 @@ func (s *agentSignals) lost() {
 }
 
 // followSignals starts to follow the agent's stream if the heartbeat names one. All nodes of an
-// agent share its stream. Only the fleet's goroutine calls it.
+// agent share its stream. Only the fleet's goroutine calls followSignals.
 func (f *Fleet) followSignals(m *member, h *cluster.NodeHealth) {
 	at := streamAt{h.PushAddress, strings.HasPrefix(h.Address, "https://")}
 	if m.signalsAt == at || f.ctx == nil {

@@ -13,7 +13,7 @@ import (
 type Snapshot struct {
 	Rev        uint64    // counts publications
 	Nodes      []*Node   // sorted by id
-	Stale      bool      // etcd does not answer; this is its last state
+	Stale      bool      // etcd does not answer; this is the last state from etcd
 	StaleSince time.Time // when the outage began
 	Problems   []Problem // why a configured thing is not a usable node
 	Partial    bool      // a backend, or etcd, has never named its models; further models may come
@@ -55,7 +55,7 @@ func (s *Snapshot) MayCome(now time.Time) bool {
 func (s *Snapshot) Unheard() bool { return s.unheard && len(s.models) == 0 }
 
 // Sole returns the model of a request that names none. The result is the only model with nodes, or
-// else the only known model. Sole returns nil if there are several.
+// else the only known model. Sole returns nil if several models are possible.
 func (s *Snapshot) Sole() *ModelView {
 	var sole *ModelView
 	served := 0
@@ -76,11 +76,12 @@ func (s *Snapshot) Sole() *ModelView {
 // Models returns all models sorted by name.
 func (s *Snapshot) Models() []*ModelView { return s.models }
 
-// Node finds a node by its id. Node returns nil if there is none.
+// Node finds a node by its id. Node returns nil for an unknown id.
 func (s *Snapshot) Node(id string) *Node { return s.byID[id] }
 
 // Ready says whether a request would be answered now: some model has a node that may be picked, or
-// a node that answers with errors. If no request would be answered, detail tells the operator why.
+// a node that answers with errors. If no request would be answered, detail gives the operator the
+// reason.
 func (s *Snapshot) Ready(now time.Time) (ready bool, detail string) {
 	failing := false
 	for _, m := range s.models {
@@ -197,7 +198,7 @@ func (s *Snapshot) serve(name string, n *Node, role cluster.Role) {
 }
 
 // addAliases makes models findable by their aliases. A model's own name wins over an alias. Of two
-// models with the same alias, the first by name gets it.
+// models with the same alias, the first by name gets the alias.
 func (s *Snapshot) addAliases(configured map[string]*cluster.Model) {
 	for _, m := range s.models {
 		c := configured[m.Name]

@@ -63,7 +63,7 @@ type Standing struct {
 	Eligible   bool   `json:"eligible"`
 	Suspect    bool   `json:"suspect"`               // packets to the node are not acknowledged
 	SuspectWhy string `json:"suspect_why,omitempty"` // the evidence
-	SuspectMs  *int64 `json:"suspect_ms,omitempty"`  // milliseconds since it became suspect
+	SuspectMs  *int64 `json:"suspect_ms,omitempty"`  // milliseconds since the node became suspect
 	Reason     string `json:"reason,omitempty"`      // why the node takes no requests, or few
 	LastError  string `json:"last_error,omitempty"`
 	Opens      uint64 `json:"breaker_opens"`

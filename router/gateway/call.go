@@ -84,7 +84,7 @@ func (c *call) answer(read func(*call) *apierror.Error) {
 	case err == nil:
 	case c.stage == asking:
 		c.refuse(err)
-	default: // the plan failed after its answer was taken; the answer goes on
+	default: // the plan failed after an answer was taken; the answer continues
 		g.bug(err)
 	}
 }

@@ -28,7 +28,7 @@ type arrival struct {
 	n     int      // number of bytes in line
 	began time.Time
 	late  bool            // the client has exceeded the time for the request
-	fault *apierror.Error // why the request is refused, whatever its contents
+	fault *apierror.Error // why the request is refused, regardless of the request's contents
 
 	between bool // between requests: no byte has come since the last request
 }
@@ -102,7 +102,7 @@ type parker struct {
 	litter *litter
 	after  time.Duration
 
-	mu      sync.RWMutex // no connection is being parked while it is held for writing
+	mu      sync.RWMutex // while mu is held for writing, no connection is being parked
 	ended   bool
 	leaving sync.WaitGroup // parked connections whose goroutine has not returned yet
 }
@@ -127,7 +127,7 @@ func (r *parker) park(c *plain, since time.Time) bool {
 
 // end stops further parking. end waits until the server's goroutines of the parked connections have
 // returned. A server that shuts down closes its idle connections, and a parked connection is not
-// among them.
+// among the idle ones.
 func (r *parker) end() {
 	r.mu.Lock()
 	r.ended = true
@@ -202,7 +202,7 @@ func (g *Gateway) serveAgain(c net.Conn) {
 		p.between = false // the next request has come and gets its own time
 		c = &returned{p}
 	}
-	g.server.ServeConn(c) // nothing takes its error
+	g.server.ServeConn(c) // no caller takes the error
 }
 
 // secure is a connection with TLS.

@@ -41,7 +41,7 @@ type Limits struct {
 	SlowReader     time.Duration // a client that reads nothing is dropped after this time
 }
 
-// Parts are the things that a Gateway works with. The gateway owns none of them.
+// Parts are the things that a Gateway works with. A Gateway owns none of its Parts.
 type Parts struct {
 	Plans   *plan.Planner
 	Scans   *scan.Memo // nil: every body is scanned from its beginning

@@ -13,7 +13,7 @@ type listener struct {
 	net.Listener
 	open  *counter
 	limit int
-	tls   bool          // its connections speak TLS, so no error can be sent before the handshake
+	tls   bool          // the listener's connections speak TLS, so no error can be sent before the handshake
 	full  func()        // counts a connection refused at the limit
 	over  *atomic.Bool  // no more requests are read
 	empty chan struct{} // takes a token when the last connection closes after over

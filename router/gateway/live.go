@@ -34,7 +34,7 @@ func (l *liveCalls) remove(c *call) {
 	delete(s.calls, c)
 }
 
-// each calls f for every live call. A call cannot end while f runs on it.
+// each calls f for every live call. A call cannot end while f runs on the call.
 func (l *liveCalls) each(f func(*call)) {
 	for i := range l {
 		s := &l[i]

@@ -13,8 +13,8 @@ import (
 
 // These are the ends of requests that the router ended itself.
 const (
-	endRefused  = "refused"  // it answered with an error of its own
-	endShutdown = "shutdown" // it broke the answer off because it was stopping
+	endRefused  = "refused"  // the router answered with an error of its own
+	endShutdown = "shutdown" // the router broke the answer off to stop
 )
 
 // record counts a call and writes its line of the access log.

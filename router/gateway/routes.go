@@ -19,7 +19,7 @@ const (
 	routeModels               // /v1/models
 	routeModel                // /v1/models/{id}
 	routeInfer                // a request with a body that names a model
-	routePass                 // below /v1/ and unknown to the router; a node may know it
+	routePass                 // below /v1/ and unknown to the router; a node may know the path
 	routeStored               // a stored response: /v1/responses/{id}…
 )
 

@@ -24,10 +24,11 @@ import (
 )
 
 // TestUnknownModelsWhileABackendIsSilent checks the error for an unknown model. At first the silent
-// backend may serve it; later no node does. Inference requests and /v1/models give the same error.
+// backend may serve that model; later no node does. Inference requests and /v1/models give the same
+// error.
 func TestUnknownModelsWhileABackendIsSilent(t *testing.T) {
 	silent := listen(t)
-	defer silent.Close() // it accepts no connections
+	defer silent.Close() // the silent backend accepts no connections
 	e, err := engine.New(engine.Config{})
 	if err != nil {
 		t.Fatal(err)

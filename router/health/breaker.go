@@ -70,7 +70,7 @@ const (
 )
 
 // breaker holds one node's health. Three calls take no lock: eligible, admit on a healthy node, and
-// report(OK) on a node without recent failures. A change of state takes one.
+// report(OK) on a node without recent failures. A change of state takes the lock.
 type breaker struct {
 	state   atomic.Int32
 	blame   atomic.Uint32 // the Outcome that opened the breaker
@@ -129,7 +129,7 @@ const (
 	checkConfirmed
 )
 
-// transition is a change of state. An empty why means that there was none.
+// transition is a change of state. An empty why means no change.
 type transition struct {
 	from, to State
 	why      string

@@ -89,7 +89,7 @@ func TestAFlappingNodeWaits(t *testing.T) {
 		b := newBreaker(Healthy)
 		trials := 0
 		for until := time.Now().Add(20 * time.Second); time.Now().Before(until); time.Sleep(100 * time.Millisecond) {
-			b.checked(checkWell, time.Now()) // its health check always passes
+			b.checked(checkWell, time.Now()) // the node's health check always passes
 			for b.admit() {
 				trials++
 				b.report(Reset)

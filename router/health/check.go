@@ -19,7 +19,7 @@ import (
 const (
 	maxProbeBody      = 4 << 20  // model lists and metrics; readsAtOnce bounds their number
 	readsAtOnce       = 32       // answers being read; a node that does not answer holds only a connection
-	maxSmallBody      = 16 << 10 // any other answer; only its status counts, and a longer one costs its connection
+	maxSmallBody      = 16 << 10 // any other answer; only the status counts, and a longer answer costs its connection
 	completionTimeout = 8 * time.Second
 	completionsAtOnce = 4
 	completionEvery   = time.Second
@@ -28,7 +28,7 @@ const (
 // Options says how the nodes of a fleet are checked. Intervals and timeout must not be zero.
 type Options struct {
 	Interval     time.Duration // between two checks of a healthy node
-	IntervalDown time.Duration // between two checks of any other node
+	IntervalDown time.Duration // between two checks of a node that is not healthy
 	Timeout      time.Duration // bound of one check
 	Dial         func(ctx context.Context, network, address string) (net.Conn, error)
 	Logger       *slog.Logger

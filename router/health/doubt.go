@@ -10,7 +10,7 @@ import (
 const doubtMemory = 30 * time.Second
 
 // doubts are server errors whose cause may be the node or the request. router/leg/judge.go decides
-// which errors are doubts. The node's other answers since then are the measure for them.
+// which errors are doubts. The node's other answers since then are the measure for doubts.
 type doubts struct {
 	window   uint32     // the last 32 answers, newest in the lowest bit; 1: a doubt
 	seen     int        // number of answers in window

@@ -30,8 +30,8 @@ type Subject interface {
 	// InFlight returns the number of this router's requests on the node.
 	InFlight() int32
 
-	// Model returns a model for completion checks, by the engine's name. known is false if there is
-	// none.
+	// Model returns a model for completion checks, by the engine's name. known is false without
+	// such a model.
 	Model() (name string, known bool)
 	// Renewed is called when checks begin to use new connections, perhaps with another key.
 	Renewed()
@@ -85,8 +85,8 @@ func (n *Node) Opens() uint64 { return n.breaker.opens.Load() }
 // allocate.
 func (n *Node) Eligible(now time.Time) (ok bool, reason string) { return n.breaker.eligible(now) }
 
-// Admit says whether a request may go to the node. For a node that was out of service it takes a
-// trial permit, if there is one.
+// Admit says whether a request may go to the node. For a node that was out of service Admit takes a
+// trial permit, if one is free.
 func (n *Node) Admit() bool { return n.breaker.admit() }
 
 // Report counts the outcome of a request. A 4xx or 501 is OK, because it says nothing against the
@@ -103,7 +103,8 @@ func (n *Node) Report(o Outcome) (aside bool) {
 }
 
 // SetAside takes the node out of service because it makes no progress although its peers do. After
-// NoteProgress, or after an answered completion check of one token, trial requests bring it back.
+// NoteProgress, or after an answered completion check of one token, trial requests bring the node
+// back.
 func (n *Node) SetAside(reason string) { n.breaker.setAside(reason) }
 
 // NoteProgress notes that bytes of a response came from the node.

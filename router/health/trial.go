@@ -94,7 +94,7 @@ func (b *breaker) trialChecked(now time.Time, over time.Duration, why string) {
 }
 
 // resultOf turns the error of a check into its result. doubted says that a request's connection
-// failed before it.
+// failed before the check.
 func resultOf(err error, doubted bool) check {
 	refused := errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, syscall.ENOENT)
 	switch {
@@ -113,7 +113,7 @@ type completion uint8
 
 const (
 	computed   completion = iota // a token came
-	declined                     // a 4xx; no proof of a computed token, so it counts only after a while
+	declined                     // a 4xx; no proof of a computed token, so the answer counts only after a while
 	incomplete                   // a 5xx, or no answer
 )
 

@@ -109,7 +109,7 @@ func TestCompletionsEndATrialWithoutRequests(t *testing.T) {
 				check(computed, true)
 			}
 			b.is(t, HalfOpen)
-			check(computed, false) // its client has left
+			check(computed, false) // the trial's client has left
 			check(computed, false)
 			b.is(t, HalfOpen)
 			check(computed, false)
@@ -166,7 +166,7 @@ func TestFewSlowChecksDoNotEndATrial(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		b := newBreaker(Healthy)
 		b.reports(Reset, 3)
-		for range checksToClose { // the first check makes it half-open
+		for range checksToClose { // the first check makes the breaker half-open
 			b.checked(checkWell, time.Now())
 			b.is(t, HalfOpen)
 			time.Sleep(5 * time.Second)

@@ -28,7 +28,7 @@ func (c *cache) apply(w *cognitorav1.WatchResponse) error {
 		}
 		c.last = w.Last
 	default:
-		return nil // a part of a later version; the known parts hold its content too
+		return nil // a part of a later version; the known parts hold the same content
 	}
 	if err := c.holders(w); err != nil {
 		return err
@@ -163,7 +163,7 @@ func (c *cache) blocks(w *cognitorav1.WatchResponse) error {
 // located is a block with its place in its chain.
 type located struct {
 	own, leader, parent uint64 // first 8 bytes of digests; zero leader: unknown, zero parent: none
-	position            uint32 // 1 + its number in the chain; 0: unknown
+	position            uint32 // 1 + the block's number in the chain; 0: unknown
 }
 
 func blockAt(b *cognitorav1.Blocks, i int) located {

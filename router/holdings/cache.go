@@ -27,7 +27,7 @@ type cache struct {
 	stop      context.CancelFunc
 	host, any residency.Ref
 
-	until               atomic.Int64 // its data is trusted until then, Unix ns; 0: not yet complete
+	until               atomic.Int64 // end of the trust in the daemon's data, Unix ns; 0: not yet complete
 	reconnects, resyncs atomic.Uint64
 	loose               loose
 	client              atomic.Pointer[cognitorav1.KvClient] // set while the daemon is followed
@@ -51,13 +51,13 @@ type engine struct {
 	cache *cache
 	node  string
 	epoch uint64
-	ref   residency.Ref // holder for its own memory
+	ref   residency.Ref // holder for the engine's own memory
 	// near is the holder for own memory or host memory. far is the holder for own memory, host
 	// memory or disk. An engine that reports only its own memory has neither, because each holder
 	// makes index lookups slower.
 	media     bool
 	near, far residency.Ref
-	model     atomic.Pointer[string] // model of its blocks; nil: it has reported no block yet
+	model     atomic.Pointer[string] // model of the engine's blocks; nil: no block was reported yet
 }
 
 // refs returns the engine's holders in the index.

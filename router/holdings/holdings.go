@@ -7,7 +7,7 @@
 // RAM or SSD. An engine that reports its blocks has one holder. The engine has three once an engine
 // of its host reports blocks in host memory or on disk. Memory shared with other hosts does not
 // count for an engine. A block without a known parent has no place in that index. A prompt that
-// reaches such a block is looked up block by block from there (loose.go).
+// reaches such a block is looked up block by block from that block on (loose.go).
 //
 // The result for each tier is exact. For two tiers together the result is that of the longer one.
 // The result is too short only if one tier fills a gap of the other.
@@ -42,7 +42,8 @@ type Options struct {
 	// Static maps a daemon's address, as nodes name it, to its gRPC address: host:port, or
 	// unix:///path.
 	Static map[string]string
-	// Local is a residency stream of this process, followed like a daemon's; nil: none.
+	// Local is a residency stream of this process, followed like a daemon's; a nil Local means
+	// none.
 	Local Watch
 	// TLS checks the certificates of daemons on other hosts; nil: only daemons on unix sockets are
 	// followed.

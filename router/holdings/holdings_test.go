@@ -66,7 +66,7 @@ func startDaemon(t *testing.T, path string) *daemon {
 	return d
 }
 
-// put stores blocks of a chain. With parents the blocks get a place in it.
+// put stores blocks of a chain. With parents the blocks get a place in the chain.
 func (d *daemon) put(digests []block.Digest, from, to int, parents bool) {
 	d.t.Helper()
 	for i := from; i < to; i++ {
@@ -125,7 +125,7 @@ func await(t *testing.T, m *Map, c *prefix.Chain, address string, want Reach) {
 				return
 			}
 		}
-		<-time.After(time.Millisecond) // no event tells of it
+		<-time.After(time.Millisecond) // no event announces the change
 	}
 	t.Fatalf("the node reaches %+v, want %+v", got, want)
 }

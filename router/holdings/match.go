@@ -16,7 +16,7 @@ type Chain interface {
 
 // Reach counts the leading blocks of a prompt that a node has, by tier.
 type Reach struct {
-	Device int32 // in the engine's own memory; Unknown if it does not report its blocks
+	Device int32 // in the engine's own memory; Unknown if the engine does not report its blocks
 	Host   int32 // with the RAM of the host, or of the engine there; at least Device if that is known
 	Disk   int32 // with the SSD as well; at least Host
 }
@@ -24,14 +24,14 @@ type Reach struct {
 // Unknown is the Device of an engine that does not report its blocks.
 const Unknown = -1
 
-// Query holds the question and the answer of Match. One goroutine at a time uses it. A reused Query
-// does not allocate.
+// Query holds the question and the answer of Match. One goroutine at a time uses a Query. A reused
+// Query does not allocate.
 type Query struct {
 	Reach []Reach // set by Match, one for each node asked about
 
 	v       *view
 	model   string
-	caches  []*cache // one for each node; nil if its daemon is unknown or out of date
+	caches  []*cache // one for each node; nil if the node's daemon is unknown or out of date
 	engines []*engine
 	asked   []*cache // each cache once
 	refs    []residency.Ref

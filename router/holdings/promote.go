@@ -27,8 +27,8 @@ const (
 	promoteSpaces  = 8 // namespaces searched for a prompt's blocks
 )
 
-// Promotion is a request to a daemon to bring blocks into RAM. Map.Promotion makes one and Map.Ask
-// sends it.
+// Promotion is a request to a daemon to bring blocks into RAM. Map.Promotion makes a Promotion and
+// Map.Ask sends it.
 type Promotion struct {
 	// Digests holds consecutive blocks, 32 bytes each, the last block first.
 	Digests []byte
@@ -185,7 +185,7 @@ func (w *wish) ancestors(ctx context.Context, s space, p *Promotion) ([]byte, er
 	return digests, nil
 }
 
-// some promotes the blocks of one layer of a rank. some returns true if there were any.
+// some promotes the blocks of one layer of a rank. some returns true if such blocks exist.
 func (w *wish) some(ctx context.Context, namespace string, layer uint32,
 	digests []byte) (there bool, n int, err error) {
 	r, err := w.client.BatchLookup(ctx, &cognitorav1.BatchLookupRequest{Namespace: namespace, Layer: layer,

@@ -69,7 +69,7 @@ func until(t *testing.T, what string, is func() bool) {
 		if time.Now().After(deadline) {
 			t.Fatal("not in time: " + what)
 		}
-		<-time.After(time.Millisecond) // no event tells of it
+		<-time.After(time.Millisecond) // no event announces the change
 	}
 }
 

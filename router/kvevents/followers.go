@@ -144,7 +144,7 @@ func (f *Followers) start(s Source, before <-chan struct{}) {
 		replay, err = events.ParseEndpoint(s.Replay)
 	}
 	if err != nil {
-		f.o.Logger.Error("KV events are not followed", "node", s.Node, "error", err) // Check should have refused it
+		f.o.Logger.Error("KV events are not followed", "node", s.Node, "error", err) // despite Check
 		return
 	}
 	ctx, stop := context.WithCancel(f.life)

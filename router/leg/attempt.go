@@ -23,14 +23,14 @@ import (
 type attempt struct {
 	node     *member
 	ref      prefix.Ref      // of the node's cache when the attempt began
-	ex       *relay.Exchange // nil: nothing was sent, or the place has taken it
+	ex       *relay.Exchange // nil: nothing was sent, or the place has taken the exchange
 	matched  int             // leading blocks believed to be at the node or its host
-	believed int             // leading blocks predicted in the engine's own memory when it takes the prompt
+	believed int             // leading blocks predicted in the engine's own memory at its start on the prompt
 	status   int             // status of the delivered answer
 	streams  bool            // the answer is an event stream
 	taken    bool            // the place has taken the answer
 	sent     time.Time
-	recorded bool // the prediction is in the index; Prefilled reads it under the lookout's lock
+	recorded bool // the prediction is in the index; Prefilled reads recorded under the lookout's lock
 	abort    relay.Abort
 }
 
@@ -48,15 +48,15 @@ type phase uint8
 const (
 	resting phase = iota // no attempt is running, or its answer is being passed on
 	waiting              // the attempt waits for the first sign of an answer
-	slow                 // given up: its peers would have answered by now
-	stuck                // given up: its node makes no progress
+	slow                 // given up: the node's peers would have answered by now
+	stuck                // given up: the node makes no progress
 )
 
 // verdict is the outcome of an attempt.
 type verdict uint8
 
 const (
-	answered   verdict = iota // an answer has begun and the place has taken it
+	answered   verdict = iota // an answer has begun and the place has taken the exchange
 	unreached                 // the connection failed
 	starved                   // this host lacks a descriptor or memory; counted by node, not against its health
 	broken                    // the connection ended before an answer
@@ -64,7 +64,7 @@ const (
 	garbled                   // the reply is not HTTP/1.1
 	failed500                 // 500
 	overloaded                // 429, 502 or 503: the node reports an overload
-	overdue                   // given up: its peers would have answered by now
+	overdue                   // given up: the node's peers would have answered by now
 	stalled                   // given up: the node makes no progress
 	noOptions                 // 400 or 422 because of the stream_options that the router added
 	late                      // a hard time limit passed
@@ -137,7 +137,7 @@ func (l *Leg) put(a *attempt, v verdict, err error) {
 		l.drop(l.kept)
 		l.Request.Life.Leave(&a.abort)
 		l.leave(a)
-		l.kept = a // it becomes the leg's answer only through fallBack
+		l.kept = a // a becomes the leg's answer only through fallBack
 		return
 	}
 	l.drop(a)
@@ -361,7 +361,8 @@ func (l *Leg) deliver(a *attempt) error {
 	return nil
 }
 
-// begun notes that the engine has begun to answer. The prompt is then no longer pending there.
+// begun notes that the engine has begun to answer. The prompt is then no longer pending at the
+// node.
 func (l *Leg) begun(a *attempt) {
 	if a.status >= 300 {
 		return
@@ -479,9 +480,9 @@ func address(r *relay.Request, n *fleet.Node, auth []byte, abort *relay.Abort) {
 }
 
 // Ask sends a GET for path to n and to no other node, with the request's head. place takes the
-// answer, whatever its status. abort or the end of the request cancels it. Ask is a leg without a
-// reservation: it does not count as load on n or as evidence about its health. Ask is safe for
-// concurrent use.
+// answer, whatever its status. abort or the end of the request cancels the exchange. Ask is a leg
+// without a reservation: it does not count as load on n or as evidence about its health. Ask is
+// safe for concurrent use.
 func (d *Dispatcher) Ask(
 	r *request.Request, n *fleet.Node, path string, until time.Time, abort *relay.Abort, place answer.Place,
 ) error {

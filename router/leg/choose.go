@@ -28,7 +28,7 @@ func (l *Leg) choose(now time.Time) (int, *apierror.Error) {
 	d := l.d
 	p := d.policy.Load()
 	// Another request may take the last slot, or the last room in the pool, between the look and
-	// the reservation. The next look then sees that.
+	// the reservation. The next look then sees the change.
 	for range len(l.pool.members) + 1 {
 		l.candidates(now)
 		l.calm(now)
@@ -196,7 +196,7 @@ func (l *Leg) excludes(n *member) bool {
 }
 
 // calm removes from a retry's candidates the nodes whose connection has just failed, if another
-// node has room. When several nodes end at once, a request then need not try each of them.
+// node has room. When several nodes end at once, a request then need not try each of these nodes.
 func (l *Leg) calm(now time.Time) {
 	if l.Attempts == 0 {
 		return
@@ -227,7 +227,7 @@ func (l *Leg) keep(ok func(at int32) bool) {
 }
 
 // enter takes the leg's permit for the pool of n. If the leg holds another pool's permit, enter
-// moves it.
+// moves that permit.
 func (l *Leg) enter(n *member) *apierror.Error {
 	var err error
 	if l.permit.Out() {

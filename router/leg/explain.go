@@ -28,14 +28,14 @@ type ExplainedNode struct {
 	Eligible bool    `json:"eligible"`
 	Reason   string  `json:"reason,omitempty"`
 	Matched  int     `json:"matched"`      // leading blocks in the engine's own memory
-	Coming   int     `json:"coming"`       // with the blocks that it computes for other requests now
-	Host     int     `json:"matched_host"` // with the blocks in its host's RAM
-	Disk     int     `json:"matched_disk"` // with the blocks on its host's SSD too
+	Coming   int     `json:"coming"`       // with the blocks that the node computes for other requests now
+	Host     int     `json:"matched_host"` // with the blocks in the host's RAM
+	Disk     int     `json:"matched_disk"` // with the blocks on the host's SSD too
 	Total    int     `json:"total"`
 	InFlight int     `json:"in_flight"`
 	Others   int     `json:"in_flight_of_others"`      // requests of other routers and clients, as last reported
 	Slots    int     `json:"max_concurrent,omitempty"` // no limit when absent
-	Pending  int     `json:"pending_blocks"`           // blocks of prompts that it has not begun to answer
+	Pending  int     `json:"pending_blocks"`           // blocks of prompts that the node has not begun to answer
 	Overlap  float64 `json:"overlap"`
 	Waiting  float64 `json:"waiting"` // the pending blocks over this prompt's blocks, at most 4
 	Load     float64 `json:"load"`

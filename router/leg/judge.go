@@ -230,7 +230,7 @@ type complaints struct {
 }
 
 // due counts one failure. ok says whether to log a line now, and count is the number of failures in
-// it.
+// that line.
 func (c *complaints) due(now time.Time) (count int64, ok bool) {
 	c.held.Add(1)
 	return c.rest(now)
@@ -260,7 +260,8 @@ func (l *Leg) complain(n *member, reason string, detail any) {
 		"state", n.Health.State().String(), "failures_since_last_line", count)
 }
 
-// complainOfAll logs that nodes answer alike with a server error. No breaker opens for that.
+// complainOfAll logs that nodes answer alike with a server error. No breaker opens for that kind of
+// failure.
 func (d *Dispatcher) complainOfAll(m *servedModel, status int) {
 	if count, ok := m.complaints.due(time.Now()); ok {
 		d.log.Warn("nodes answer the same request with the same server error, which is held against none of them",

@@ -25,7 +25,7 @@ type Question struct {
 	Model []byte // a model's name or alias; nil: the request's own
 	Work  Work   // the kind of work for the node
 	Bond  Bond   // whether only Node may be asked, and why
-	Node  string // id of that node; meaningless for a Free leg
+	Node  string // id of the bound node; meaningless for a Free leg
 	// Filter says whether a node may be asked; nil: any node. Filter is called for each node at
 	// each pick. The goroutine of Dispatcher.Run calls it with locks held, so it must return at
 	// once and change nothing.
@@ -399,7 +399,7 @@ func (l *Leg) Matched() int {
 func (l *Leg) Delivered() bool { return l.now != nil && l.now.taken }
 
 // Cause returns the metrics' word for the last failed attempt, or "" if none has failed. o is the
-// end of the answer, if there was one.
+// end of the answer, if an answer came.
 func (l *Leg) Cause(o relay.Outcome) string {
 	if kind := l.broke(o); kind != "" {
 		return kind

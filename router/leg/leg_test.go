@@ -138,7 +138,7 @@ func pick(d *Dispatcher, r *request.Request, l *Leg, body []byte) error {
 
 func TestPickDoesNotAllocate(t *testing.T) {
 	d := start(t, 4)
-	r, l := request.New(), newLeg() // not from the pool: under the race detector it forgets at random
+	r, l := request.New(), newLeg() // not from the pool, which forgets at random under the race detector
 	for _, size := range []int{200, 2 << 10, 220 << 10} {
 		body := chat(size)
 		if err := pick(d, r, l, body); err != nil {

@@ -12,7 +12,7 @@ import (
 func TestNothingOutlivesALeg(t *testing.T) {
 	l := newLeg()
 	var taker place = func(*relay.Exchange) error { return nil }
-	residue.Mark(l, []string{"prompt"}, taker) // package where recycles it
+	residue.Mark(l, []string{"prompt"}, taker) // package where recycles the prompt
 	l.reset()
 	if left := residue.Left(l, "prompt"); left != nil {
 		t.Errorf("left of a leg: %v", left)

@@ -17,7 +17,7 @@ type Rehearsal struct {
 }
 
 // Rehearse chooses the node for a prompt given by the keys of its blocks, as one user turn. known,
-// if not nil, replaces the index: it says what each node of the model holds.
+// if not nil, replaces the index. known says what each node of the model holds.
 func (d *Dispatcher) Rehearse(
 	keys []uint64, known func(n *fleet.Node) int32, now time.Time,
 ) (Rehearsal, *apierror.Error) {

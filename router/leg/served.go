@@ -50,7 +50,7 @@ type model struct {
 	metrics  metrics.Model
 	limits   Limits
 
-	complaints complaints // about all its nodes together
+	complaints complaints // about all nodes of the model together
 }
 
 // member is one node's part in one model.

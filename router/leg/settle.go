@@ -10,7 +10,7 @@ import (
 )
 
 // Finish ends the leg after any outcome. Finish records the engine's report in the index and in the
-// metrics. Finish frees slot, permit and connection. o is the end of the answer, if there was one.
+// metrics. Finish frees slot, permit and connection. o is the end of the answer, if an answer came.
 // Do not use the leg or its parts afterwards.
 func (l *Leg) Finish(o relay.Outcome) {
 	defer l.giveBack() // runs even if settle panics

@@ -19,7 +19,7 @@ func TestMissingCounts(t *testing.T) {
 		// r: with a count, u: without, m: without although part of the prompt was believed cached,
 		// c: like m, sent with the first
 		answers string
-		want    int // number of the answer that triggers the report, from 1; 0: none does
+		want    int // number of the answer that triggers the report, from 1; 0: no answer does
 	}{
 		"never, and believed": {"ummmmm", 6},
 		"believed at once":    {"mmmmmm", 6},

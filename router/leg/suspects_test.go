@@ -43,7 +43,7 @@ func TestSuspectsAreLeftOut(t *testing.T) {
 		}
 	}
 	l := &Leg{picks: picks{able: []int32{0, 1}, cands: make([]policy.Candidate, 2)}}
-	l.leaveOut(1, func(int32) bool { return true }) // the other one has become suspect since the count
+	l.leaveOut(1, func(int32) bool { return true }) // the other node has become suspect since the count
 	if len(l.picks.able) != 2 {
 		t.Error("nobody is left")
 	}

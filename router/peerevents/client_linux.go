@@ -92,7 +92,7 @@ func (c *Client) follow(ctx context.Context) (told bool, err error) {
 func (c *Client) hear(ctx context.Context, conn *wire.Conn) error {
 	for {
 		_ = conn.SetReadDeadline(time.Now().Add(wire.Silence))
-		if ctx.Err() != nil { // a deadline set after the end of ctx may have replaced the one set at the end
+		if ctx.Err() != nil { // a later deadline may have replaced the one set at the end of ctx
 			return context.Cause(ctx)
 		}
 		m, fd, err := conn.Receive()
@@ -133,7 +133,7 @@ func (c *Client) renew(ctx context.Context, counts *bpf.PeerCounts) {
 // greet exchanges the greetings. counts is nil if the counts cannot be read, which greet logs.
 func (c *Client) greet(ctx context.Context, conn *wire.Conn) (counts *bpf.PeerCounts, err error) {
 	_ = conn.SetDeadline(time.Now().Add(helloLimit))
-	if ctx.Err() != nil { // a deadline set after the end of ctx may have replaced the one set at the end
+	if ctx.Err() != nil { // a later deadline may have replaced the one set at the end of ctx
 		return nil, context.Cause(ctx)
 	}
 	// An agent that refuses at once has closed the connection, after its reason.
@@ -208,7 +208,7 @@ func (c *Client) work(ctx context.Context, conn *wire.Conn, counts *bpf.PeerCoun
 func (c *Client) watch(ctx context.Context, conn *wire.Conn, peers []netip.AddrPort) error {
 	c.stats.Peers.Store(int64(len(peers)))
 	_ = conn.SetWriteDeadline(time.Now().Add(helloLimit))
-	if ctx.Err() != nil { // a deadline set after the end of ctx may have replaced the one set at the end
+	if ctx.Err() != nil { // a later deadline may have replaced the one set at the end of ctx
 		return context.Cause(ctx)
 	}
 	return conn.Send(&wire.Message{Type: wire.Watch, Peers: peers}, -1)

@@ -63,10 +63,10 @@ type Plan interface {
 	// Event must call Task.Read for each event. enough ends the leg. An event longer than
 	// sse.MaxEventBytes goes to the client without a call, after the withheld ones.
 	Event(t *Task, e sse.Event, out []byte, at time.Time) (rest []byte, enough bool)
-	// End is called when the answer of the leg has ended; o says how. End appends to out the last
-	// bytes for the client. more says that another leg follows, which Next runs; more must be false
-	// unless Follows returned true. Withheld events are dropped if another leg follows, and sent
-	// otherwise.
+	// End is called when the answer of the leg has ended; o is the end of that answer. End appends
+	// to out the last bytes for the client. more says that another leg follows, which Next runs;
+	// more must be false unless Follows returned true. Withheld events are dropped if another leg
+	// follows, and sent otherwise.
 	End(t *Task, out []byte, o relay.Outcome) (rest []byte, more bool)
 	// Next runs legs until one of them has an event stream that continues the client's stream. Next
 	// may wait.
@@ -101,7 +101,7 @@ func (OneLeg) Next(*Task) *apierror.Error { return nil }
 // passes through unread, and no other leg follows.
 type Task struct {
 	Request *request.Request // the same memory for all requests
-	Client  answer.Place     // the client's place; the first answer opens it, and later ones continue it
+	Client  answer.Place     // the client's place; the first answer opens the place, and later answers continue it
 
 	planner *Planner
 	plan    Plan
@@ -119,7 +119,7 @@ type Task struct {
 // before sums up the earlier legs.
 type before struct {
 	attempts int
-	shown    bool // some of their answers went to the client; the next three fields cover those
+	shown    bool // some earlier answers went to the client; the next three fields cover these
 	events   int64
 	ttft     time.Duration
 	usage    usage.Counts
@@ -306,8 +306,8 @@ func (t *Task) Failure(err error) *apierror.Error {
 	return t.planner.parts.Legs.Failure(t.Request, err, t.total().events)
 }
 
-// Finish ends the task after any outcome and forgets its request. o is the end of the answer, if
-// there was one. No goroutine may still end the request's Life.
+// Finish ends the task after any outcome and forgets its request. o is the end of the answer, if an
+// answer came. No goroutine may still end the request's Life.
 func (t *Task) Finish(o relay.Outcome) {
 	defer t.reset()
 	if l := t.leg; l != nil {
@@ -369,7 +369,7 @@ func (t *Task) Account(o relay.Outcome) Account {
 }
 
 // Direct answers with one leg. A request that continues a stored response goes to the node that
-// stores it.
+// stores the response.
 type Direct struct{ OneLeg }
 
 // Answer implements Plan.

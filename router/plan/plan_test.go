@@ -104,7 +104,7 @@ func TestLostResponses(t *testing.T) {
 func TestBugInASearch(t *testing.T) {
 	p := start(t, 1)
 	r := request.New()
-	broken := &fleet.Node{ID: "broken"} // it has no pool
+	broken := &fleet.Node{ID: "broken"} // the node has no pool
 	_, err := p.search(r, []byte("resp_1"), append(serving(p.parts.Fleet.Load()), broken), false)
 	if err == nil || err.Code != "response_unknown" || !strings.Contains(err.Message, "broken did not answer") {
 		t.Errorf("%v", err)

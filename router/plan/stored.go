@@ -49,9 +49,10 @@ var (
 	}
 )
 
-// holder returns the node that stores response id. If this router does not remember it, holder asks
-// the nodes of the request's model, or all nodes if the request names none. holder skips nodes
-// whose responses are lost. If only one node is possible, holder returns it without a question.
+// holder returns the node that stores response id. If this router does not remember that node,
+// holder asks the nodes of the request's model, or all nodes if the request names none. holder
+// skips nodes whose responses are lost. If only one node is possible, holder returns it without a
+// question.
 func (p *Planner) holder(r *request.Request, id []byte) (node string, err *apierror.Error) {
 	snap, now := p.parts.Fleet.Load(), time.Now()
 	if node, known := p.parts.Stored.Node(id); known {

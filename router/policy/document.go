@@ -135,7 +135,7 @@ func ParseMode(name string) (Mode, error) {
 // document is a policy being read, with the problems so far.
 type document struct {
 	p       Policy
-	section string // prefix of its weights' names
+	section string // prefix of the weights' names
 	errs    []error
 }
 

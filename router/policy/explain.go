@@ -4,7 +4,7 @@ import "fmt"
 
 // Terms is one candidate's part in a pick before weighting: four terms in [0,1], and Waiting.
 // Waiting is the prefill that waits at the node in prompts of this one's size, from 0 to 4. Total
-// is the score. A mode other than score fills only Load (1 - busy/slots), and Total equals it.
+// is the score. A mode other than score fills only Load (1 - busy/slots), and Total equals Load.
 type Terms struct {
 	Overlap, Waiting, Load, Power, Capacity, Total float64
 

@@ -105,7 +105,7 @@ func TestLoadAwareModesWithoutLimits(t *testing.T) {
 			t.Fatalf("least_loaded picked %d", got)
 		}
 	}
-	c[2].EngineSlots = 20 // full with its 20 slots; the other nodes count with 20 slots too and are fuller still
+	c[2].EngineSlots = 20 // full with 20 slots; the other nodes count with 20 slots too and are fuller still
 	if got := least.Pick(c, 0, nil, 1); got != 2 {
 		t.Errorf("least_loaded picked %d", got)
 	}

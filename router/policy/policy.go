@@ -114,15 +114,15 @@ type Candidate struct {
 	IDHash        uint64  // hash of the node id, the same in every router replica
 	Matched       int32   // leading blocks of this prompt believed to be in the engine's own cache
 	Coming        int32   // Matched plus the blocks being computed for other requests; below Matched: as Matched
-	Host, Disk    int32   // with the blocks in the host's memory, and on its disk too; below Matched: as Matched
+	Host, Disk    int32   // with the blocks in the host's memory, and on the host's disk too; below Matched: as Matched
 	Pending       int32   // blocks of prompts that the engine has not begun to answer
 	InFlight      int32   // requests sent and not yet finished
 	Others        int32   // requests of other routers and clients, running and waiting
 	MaxConcurrent int32   // limit on requests at once; 0 or less: no limit
-	EngineSlots   int32   // requests that its engine computes at once; 0 or less: unknown
+	EngineSlots   int32   // requests that the node's engine computes at once; 0 or less: unknown
 	VRAM          float32 // bytes, or any unit common to all candidates
 	Throughput    float32 // see Throughput
-	Retransmits   float32 // retransmitted share of the segments to or from it, 0 to 1
+	Retransmits   float32 // retransmitted share of the segments to or from the node, 0 to 1
 
 	// Load is the load reported by the node's agent or engine; nil: unknown.
 	Load *load.Load

@@ -41,8 +41,8 @@ func (c *Chain) Reset(seed Digest, text []byte, tokens []uint32) {
 	c.length = float64(len(tokens)) / BlockTokens
 }
 
-// Skip appends blocks with known keys. last is the digest of the last one. The blocks' text is
-// never read.
+// Skip appends blocks with known keys. last is the digest of the last appended block. The blocks'
+// text is never read.
 func (c *Chain) Skip(keys []uint64, last Digest) {
 	c.HashTo(c.blocks)
 	c.keys = append(c.keys, keys[:min(len(keys), MaxChain-len(c.keys))]...)

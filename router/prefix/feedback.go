@@ -13,15 +13,15 @@ type Observation struct {
 	Ref Ref
 	// Believed is Match's result for this node at the dispatch.
 	Believed int
-	// PromptTokens and CachedTokens are the engine's counts. Without a cached count there is no
-	// observation.
+	// PromptTokens and CachedTokens are the engine's counts. Without a cached count no observation
+	// is made.
 	PromptTokens, CachedTokens int64
 	// EngineBlockTokens is the size of the engine's own cache blocks. The engine rounds its count
 	// to whole blocks. 0 means 16.
 	EngineBlockTokens int
 	// Uneven says that the engine counts tokens that the prompt's blocks do not have. An image is
-	// hundreds of the engine's tokens and one hash here. A cached count then says only whether it
-	// is 0.
+	// hundreds of the engine's tokens and one hash in the prompt's blocks. A cached count then says
+	// only whether it is 0.
 	Uneven bool
 	// DispatchedAt is the time passed to Record.
 	DispatchedAt time.Time

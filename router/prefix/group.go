@@ -5,8 +5,8 @@ import "math/bits"
 // groupBlocks is the number of consecutive blocks of a prompt that share one index entry. The
 // digest of the group's first block, its leader, identifies the entry. For each other block the
 // entry has a tag: four bits of the block's key. A digest covers everything before it, so a node
-// that holds the leader of the next group holds all of this one. When two prompts part within a
-// group, tags mistake one block for the other in one case of fourteen.
+// that holds the leader of the next group holds all of the group before it. When two prompts part
+// within a group, tags mistake one block for the other in one case of fourteen.
 const (
 	groupBlocks = 16
 	tagBits     = 4

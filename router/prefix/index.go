@@ -189,7 +189,7 @@ func stride(g, groups, known int) int {
 }
 
 // step looks at group g of the walkers. step moves the walkers without the group to the end and
-// returns the number of those with it.
+// returns the number of the remaining ones.
 func (x *Index) step(walk []walker, c *Chain, g int, now stamp) int {
 	leader := c.leader(g)
 	kept := 0

@@ -22,14 +22,14 @@ func (r Ref) gen() uint32   { return uint32(r) >> 16 }
 type node struct {
 	gen      atomic.Uint32 // generation of the incarnation; 0 = none
 	lifetime atomic.Int32  // ms for which an untouched block counts as cached
-	silent   atomic.Bool   // reports no cached token on repeats; its beliefs do not count
+	silent   atomic.Bool   // the node reports no cached token on repeats; its beliefs do not count
 	floor    atomic.Int64  // ms since the index began; older beliefs do not count
 	reborn   atomic.Int64  // ms since the index began: the latest rebirth of a group
 
 	lastGen  uint16
 	lost     bool  // a block was found gone, so the lifetime is learned
 	zeros    uint8 // repeats in a row with nothing cached
-	lastZero int64 // ms, when the last of these repeats was learned
+	lastZero int64 // ms, when the last repeat with nothing cached was learned
 }
 
 // oldest returns the oldest stamp that a valid belief about the node may have.

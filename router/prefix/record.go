@@ -3,7 +3,7 @@ package prefix
 import "time"
 
 // sentState holds the beliefs about the node at the dispatch. Observe compares the engine's report
-// with them.
+// with these beliefs.
 type sentState struct {
 	ref  Ref
 	at   stamp
@@ -45,13 +45,13 @@ const writeBatch = 32
 type group struct {
 	x      *Index
 	ref    Ref
-	first  int // index of its first block
+	first  int // index of the group's first block
 	count  int // number of blocks
 	leader uint64
 	tags   tags
 
 	bucket *bucket
-	place  int  // index of the entry in its bucket
+	place  int  // index of the entry in the bucket
 	known  bool // the entry exists
 	was    belief
 	had    tags
@@ -69,7 +69,7 @@ func (g *group) find(b *bucket) {
 }
 
 // set writes the belief about the group with the blocks of this prompt. If the old belief goes on,
-// an entry with more blocks keeps them. If not, the group is reborn.
+// an entry with more blocks keeps its blocks. If not, the group is reborn.
 func (g *group) set(b belief, goesOn bool) {
 	if !g.known {
 		g.x.table.insert(g.bucket, entryKey(g.leader, g.ref.place()), b, g.tags)

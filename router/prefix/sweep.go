@@ -102,7 +102,7 @@ type sweep struct {
 	least  int32                 // ms: a younger entry stays, unless its node has left
 	prune  bool
 	bin    int // entries of an older age bin are removed
-	quota  int // entries of that bin are removed until so many blocks are gone
+	quota  int // entries of bin are removed until so many blocks are gone
 }
 
 func (s *sweep) takeLeft() {

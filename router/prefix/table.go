@@ -61,8 +61,8 @@ func (t *beliefTable) bucket(leader uint64, place uint32) *bucket {
 	return &t.buckets[hi]
 }
 
-// fetch loads a bucket into the cache. Fetching several before looking at them takes little longer
-// than waiting for one.
+// fetch loads a bucket into the cache. Fetching several buckets before looking at them takes little
+// longer than waiting for one bucket.
 func (t *beliefTable) fetch(leader uint64, place uint32) *bucket {
 	b := t.bucket(leader, place)
 	b.keys[0].Load()
@@ -108,7 +108,8 @@ func (b *bucket) old(now stamp, least int32) (old uint8) {
 // blocks returns the number of blocks of the entry in place i.
 func (b *bucket) blocks(i int) int { return tags(b.tags[i].Load()).blocks() }
 
-// load returns the belief about a node and a group for a reader. The belief is 0 if there is none.
+// load returns the belief about a node and a group for a reader. The belief is 0 if no entry
+// exists.
 func (t *beliefTable) load(leader uint64, place uint32) (belief, tags) {
 	b, key := t.bucket(leader, place), entryKey(leader, place)
 	i := b.at(key)

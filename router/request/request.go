@@ -15,8 +15,8 @@ import (
 )
 
 // Request is one request of a client. Make one with New. After Reset the memory may serve another
-// request. One goroutine at a time uses it, except for Life. Several goroutines may read a Request
-// while its owner waits for them.
+// request. One goroutine at a time uses a Request, except for its Life. Several goroutines may
+// read a Request while its owner waits for them.
 type Request struct {
 	API      scan.API
 	Method   string

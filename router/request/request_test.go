@@ -13,7 +13,7 @@ import (
 // one client's data to another client.
 func TestNothingOutlivesARequest(t *testing.T) {
 	r := New()
-	residue.Mark(r, []string{"Scan"}) // package scan recycles it
+	residue.Mark(r, []string{"Scan"}) // package scan recycles Scan
 	r.Reset()
 	if left := residue.Left(r, "Scan"); left != nil {
 		t.Errorf("left of a request: %v", left)

@@ -14,7 +14,7 @@ type keys []Key
 func (k *keys) Blocks() int   { return len(*k) }
 func (k *keys) Key(i int) Key { return (*k)[i] }
 
-// made returns a chain of n blocks. Different seeds share none.
+// made returns a chain of n blocks. Chains of different seeds share no block.
 func made(seed, n int) keys { return keysOf(blocks.Chain(seed, n)) }
 
 func keysOf(words []uint64) keys {

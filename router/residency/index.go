@@ -183,7 +183,7 @@ func (x *Index) settle(node int, gen uint32) whereabouts {
 }
 
 // roomyShard returns a shard with a free place: an open one, a new one, or one that it sweeps now.
-// There always is one, because there are at least as many places as nodes.
+// Such a shard always exists, because there are at least as many places as nodes.
 func (x *Index) roomyShard() int {
 	for i := range x.opened {
 		if s := &x.shards[i]; s.taken|s.left != ^uint64(0) {
@@ -224,8 +224,8 @@ func (x *Index) blocks() (n int) {
 
 // Stats are the counts of an index.
 type Stats struct {
-	// Nodes and Blocks are the numbers in the index. A block counts once for each table that has
-	// it; up to 64 nodes share a table.
+	// Nodes and Blocks are the numbers in the index. A block counts once for each table that holds
+	// the block; up to 64 nodes share a table.
 	Nodes, Blocks int
 	// Single counts the Blocks that are not stored with their group.
 	Single int

@@ -58,7 +58,7 @@ func (n *modelNode) step(t testing.TB, r *rand.Rand, prompts []keys) {
 	switch p := r.IntN(100); {
 	case p < 50: // computes a prompt, or part of its missing blocks
 		n.compute(t, chain, lead, lead+r.IntN(len(chain)-lead+1))
-	case p < 55: // stores blocks that need not follow its other blocks
+	case p < 55: // stores blocks that need not follow the node's other blocks
 		from := r.IntN(len(chain))
 		n.compute(t, chain, from, from+r.IntN(len(chain)-from+1))
 	case p < 80: // removes the end of a prompt, the last block first

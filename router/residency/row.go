@@ -159,7 +159,7 @@ func (r row) setFull(bit uint64) {
 	}
 }
 
-// hold adds a node to the holders of a known block. first says that the block had none.
+// hold adds a node to the holders of a known block. first says that the block had no holder.
 func (r row) hold(place int, bit uint64) (first bool) {
 	holders := r.holders[r.i][place]
 	if holders&bit == 0 {

@@ -145,7 +145,7 @@ func (m *slots) find(key uint64) (b *bucket, i int) {
 	return nil, 0
 }
 
-// put adds a new key. put returns false if there is no slot for it.
+// put adds a new key. put returns false without a free slot for the key.
 func (m *slots) put(key, value uint64) bool {
 	n := m.home(key)
 	for range maxSearch {

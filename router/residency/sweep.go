@@ -3,7 +3,7 @@ package residency
 import "math/bits"
 
 // A sweep removes the places of departed or cleared nodes from all holders of their table. Each
-// Apply does a part of it.
+// Apply does a part of the sweep.
 const (
 	sweepStep     = 8 // rows and buckets per hold of the lock
 	sweepPerBlock = 1 // and additionally for each block of the events

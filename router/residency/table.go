@@ -16,7 +16,7 @@ type holderTable struct {
 	blocks   int
 	singles  int // number of single blocks
 	top      int // rows used so far
-	free     int // 1 + the first free row, which has the next one
+	free     int // 1 + the first free row, which links to the next free row
 }
 
 // The map's value for a leader has the number of its group's single blocks in the upper half, and 1
@@ -109,7 +109,7 @@ func (t *holderTable) freeRow(n int) {
 	t.note(leader, ^uint64(n+1)+1)
 }
 
-// put adds to the map. put returns false if there is no room.
+// put adds to the map. put returns false without room.
 func (t *holderTable) put(key, value uint64) bool {
 	m := t.slots.Load()
 	if m.full() {
@@ -119,7 +119,7 @@ func (t *holderTable) put(key, value uint64) bool {
 	return m.put(key, value)
 }
 
-// note adds delta to the map's value for a leader. note returns false if there is no room.
+// note adds delta to the map's value for a leader. note returns false without room.
 func (t *holderTable) note(leader, delta uint64) bool {
 	m := t.slots.Load()
 	b, i := m.find(leader)
@@ -136,7 +136,7 @@ func (t *holderTable) note(leader, delta uint64) bool {
 }
 
 // store adds a node to the holders of a run of blocks behind parent. At most room of the added
-// blocks may be new to the table. store returns how many blocks it added, and the number of the
+// blocks may be new to the table. store returns the number of added blocks, and the number of the
 // run's row or -1. near may be that row.
 func (t *holderTable) store(run []Key, parent Key, bit uint64, near, room int) (done, n int) {
 	n, isCrowded := t.find(run[0].leader(), near)
@@ -202,7 +202,7 @@ func (t *holderTable) storeKnown(r row, run []Key, parent Key, bit uint64, room 
 	return done, room
 }
 
-// storeSingle returns the number of new blocks. ok is false if there is no room.
+// storeSingle returns the number of new blocks. ok is false without room.
 func (t *holderTable) storeSingle(key Key, bit uint64, room int) (added int, ok bool) {
 	if b, i := t.slots.Load().find(uint64(key)); b != nil {
 		if held := b.values[i]; held&bit == 0 {

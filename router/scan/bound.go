@@ -17,9 +17,9 @@ const (
 	// TokensKept is the number of leading token ids that Tokens always keeps.
 	TokensKept = TextKept / 4
 
-	textMost    = 24 << 20 // bytes of Text; a request beyond it is refused
-	membersMost = 1 << 16  // members of the open objects in one value; a request beyond it is refused
-	piecesMost  = 1 << 16  // pieces that wait for settleOrder; one more calls it at once
+	textMost    = 24 << 20 // bytes of Text; a request with more is refused
+	membersMost = 1 << 16  // members of the open objects in one value; a request with more is refused
+	piecesMost  = 1 << 16  // pieces that wait for settleOrder; one more piece calls settleOrder at once
 	shortMost   = 64 << 10 // bytes of a model's name, a salt or an id, as the body spells them
 	pieceBytes  = 64 << 10 // bytes of a string read at a time
 )

@@ -90,7 +90,7 @@ func TestTextKeepsTheBeginningBehindAMark(t *testing.T) {
 				text = append(append([]byte{}, skipped...), less.Text[less.Head:]...)
 				passed++
 			}
-			if less.keep == TextKept { // Reset made it scan again
+			if less.keep == TextKept { // Reset made the Request scan again
 				continue
 			}
 			if err := sameBeginning(text, &less, &all); known && err != nil {

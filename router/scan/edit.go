@@ -20,7 +20,7 @@ type Edits struct {
 	r       *Request
 	body    []byte
 	changes []change // at most maxChanges, of different names
-	named   bool     // some edit is by name, so the scan may not know all places of its member
+	named   bool     // some edit is by name, so the scan may not know all places of that member
 	err     error
 	cuts    []cut  // of the changes, sorted by place
 	scratch []byte // bytes added to the body, except long values
@@ -218,7 +218,7 @@ func (e *Edits) cut() (stay bool) {
 // cutNamed is cut for edits by name. A removed member takes the comma before it along, or the comma
 // after it if no member before it stays.
 func (e *Edits) cutNamed() (stay bool) {
-	leading := -1 // beginning of the removed members before the first one that stays
+	leading := -1 // beginning of the removed members before the first remaining member
 	before := 0   // end of the preceding value
 	e.r.members(e.body, func(m entry) bool {
 		c := e.changeOf(&m)

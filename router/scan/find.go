@@ -7,9 +7,10 @@ import (
 )
 
 // Find returns the value at a path of member names in a JSON document, in the document's spelling:
-// Find(doc, "nvext", "agent_hints", "osl"). Find returns nil if there is none, or if the path leads
-// through anything but objects. Of several members with one name the last one counts, as in the
-// engines' decoders. The value aliases doc. The error is a *jsonscan.Error about the document.
+// Find(doc, "nvext", "agent_hints", "osl"). Find returns nil if the path does not exist, or if the
+// path leads through anything but objects. Of several members with one name the last one counts, as
+// in the engines' decoders. The value aliases doc. The error is a *jsonscan.Error about the
+// document.
 func Find(doc []byte, path ...string) ([]byte, error) {
 	c := jsonscan.New(doc)
 	for ; len(path) > 0 && c.Kind() == jsonscan.Object; path = path[1:] {
@@ -54,7 +55,7 @@ const (
 // entry is the place of a member: its name with the quotes, and its value.
 type entry struct{ name, value Span }
 
-// maxEntries bounds an index. Each lookup walks over the members beyond it.
+// maxEntries bounds an index. Each lookup walks over the members beyond maxEntries.
 const maxEntries = 256
 
 var (
@@ -63,7 +64,7 @@ var (
 )
 
 // Index finds the members at the root of body. r is the scan of body. Index skips the longest part
-// of the prompt. A second call does nothing. Find and the edits by name call it. After Index has
+// of the prompt. A second call does nothing. Find and the edits by name call Index. After Index has
 // returned nil, several goroutines may use Find, and an Edits each, at once.
 func (r *Request) Index(body []byte) error {
 	switch {

@@ -63,7 +63,7 @@ type atStride struct {
 type frame struct {
 	member rootMember
 	text   int // beginning of the member in Text
-	at     int // beginning of its value in the body
+	at     int // beginning of the member's value in the body
 }
 
 // recording is the state of a Request that records marks or starts at one.
@@ -72,7 +72,7 @@ type recording struct {
 	frame  frame
 	next   int  // end of the next mark's stride
 	last   mark // the last place between turns
-	has    bool // this stride has such a place
+	has    bool // this stride has a place between turns
 	marks  []atStride
 	noted  rootMember // the member with the marks
 	hashes []uint64   // hashes of the body up to the end of each stride
@@ -136,7 +136,7 @@ func (r *Request) leave(m *mark) {
 	c.marks = append(c.marks, atStride{c.next / stride, *m})
 }
 
-// note fills m with the present state. note returns true if a scan can start with it.
+// note fills m with the present state. note returns true if a scan can start with m.
 func (r *Request) note(m *mark, at where) bool {
 	o, escaped := &r.order, len(r.scratch.decoded) > 0
 	if escaped || len(o.segments) > maxSegments || len(o.shuffles) > 0 || len(r.Tokens) > 0 {
@@ -215,7 +215,8 @@ func (r *Request) noteText(m *mark, in *inText) bool {
 }
 
 // movable is called before the text from start on is moved. Marks in that text would be wrong, so
-// it drops them. Skipped text cannot be moved; then the scan must begin anew from the beginning.
+// movable drops them. Skipped text cannot be moved; then the scan must begin anew from the
+// beginning.
 func (r *Request) movable(start int) bool {
 	c := &r.rec
 	if start < 0 {
@@ -315,7 +316,7 @@ func (r *Request) arrangeRoot() {
 }
 
 // headBytes returns the length of the text that belongs before the scan's first members, up to the
-// one with the marks. ok is false if some text belongs between them.
+// one with the marks. ok is false if some text belongs between these members.
 func (r *Request) headBytes() (n int, ok bool) {
 	segments := r.order.segments
 	last := 0 // index of the member with the marks

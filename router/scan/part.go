@@ -14,7 +14,7 @@ const (
 	partID
 	partToolUseID
 	partContent
-	partMedia // rank of the first media member; the others follow it
+	partMedia // rank of the first media member; the other media members follow
 )
 
 // mediaMembers are the members that contain, or lead to, the data or the address of an image,
@@ -80,7 +80,7 @@ func (r *Request) content(t *turn) {
 	}
 }
 
-// contentParts reads the remaining parts of a list; ok says that there are any. The text of the
+// contentParts reads the remaining parts of a list; ok says that more parts follow. The text of the
 // list begins at start.
 func (r *Request) contentParts(t *turn, start int, ok bool) {
 	for ; ok; ok = r.c.NextElement() {
@@ -106,12 +106,12 @@ func (r *Request) part(t *turn) {
 
 // partPlace is the state of a part in a mark. partPlace has no pointers.
 type partPlace struct {
-	seen uint32 // its members so far
+	seen uint32 // members of the part so far
 	text int    // beginning of the text's piece in Text
 }
 
-// partMembers reads the remaining members of a part; ok says that there are any. The part's pieces
-// are the segments from base on.
+// partMembers reads the remaining members of a part; ok says that more members follow. The part's
+// pieces are the segments from base on.
 func (r *Request) partMembers(t *turn, p partPlace, base int, ok bool) {
 	for ; ok; ok = r.c.NextMember() {
 		m := partMember(r.c.Key())

@@ -110,7 +110,7 @@ type Prompt struct {
 type root struct {
 	seen      uint32 // members so far, by rootMember
 	empty     bool   // the root has no members
-	membersAt int    // offset just after its opening brace
+	membersAt int    // offset just after the root's opening brace
 	model     Span   // the JSON string with its quotes, or null; in a form the plain value
 	salt      Span
 	previous  Span
@@ -145,7 +145,7 @@ type turnsRead struct {
 type turnsState uint8
 
 const (
-	noUserTurn turnsState = iota // none so far
+	noUserTurn turnsState = iota // no user turn so far
 	userTurnRead
 	noConversation // the prompt is plain text and counts as one turn
 )
@@ -153,7 +153,7 @@ const (
 // place is the scan's position, for error messages.
 type place struct {
 	field string // root member
-	index int    // element of its array, -1 outside
+	index int    // index in the array, -1 outside
 	leaf  string // member of the element
 }
 

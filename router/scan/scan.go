@@ -182,7 +182,7 @@ func (r *Request) rootObject() {
 	r.rootMembers(r.c.Object())
 }
 
-// rootMembers reads the remaining members of the root; ok says that there are any.
+// rootMembers reads the remaining members of the root; ok says that more members follow.
 func (r *Request) rootMembers(ok bool) {
 	for ; ok; ok = r.c.NextMember() {
 		r.root.empty = false

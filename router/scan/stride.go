@@ -8,7 +8,7 @@ type strideKey [stride + 16]byte
 func newStrideKey() *strideKey {
 	k := new(strideKey)
 	if _, err := rand.Read(k[:]); err != nil {
-		panic(err) // it never fails
+		panic(err) // rand.Read never fails
 	}
 	return k
 }

@@ -67,7 +67,7 @@ func (r *Request) messages() {
 	r.turnsFrom(r.c.Array())
 }
 
-// turnsFrom reads the remaining messages; ok says that there are any.
+// turnsFrom reads the remaining messages; ok says that more messages follow.
 func (r *Request) turnsFrom(ok bool) {
 	for ; ok; ok = r.c.NextElement() {
 		r.betweenTurns()
@@ -93,17 +93,17 @@ func (r *Request) turn() {
 // turn is the message being read.
 type turn struct {
 	turnPlace
-	base int    // base of its pieces in order.segments
-	kind []byte // its type
+	base int    // base of the message's pieces in order.segments
+	kind []byte // type of the message
 }
 
 // turnPlace is the state of a message in a mark. turnPlace has no pointers.
 type turnPlace struct {
-	begin   int    // beginning of its text
-	content int    // beginning of its content's text
-	seen    uint16 // its members so far
-	user    bool   // its role is known to be user
-	kindAt  Span   // of the type in the body, if it has no escapes
+	begin   int    // beginning of the message's text
+	content int    // beginning of the content's text
+	seen    uint16 // members of the message so far
+	user    bool   // the role is known to be user
+	kindAt  Span   // of the type in the body, unless the type has escapes
 }
 
 // turnDone ends a message.
@@ -133,7 +133,7 @@ func (r *Request) firstTurnRead(begin int) {
 	}
 }
 
-// turnMembers reads the remaining members of a message; ok says that there are any.
+// turnMembers reads the remaining members of a message; ok says that more members follow.
 func (r *Request) turnMembers(t *turn, ok bool) {
 	for ; ok; ok = r.c.NextMember() {
 		m := turnMember(r.c.Key())

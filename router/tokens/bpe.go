@@ -7,7 +7,7 @@ type bpe struct {
 	bytes  [256]uint32 // id of each byte
 	words  words
 	merges pairs
-	starts []pair // merges of two bytes, indexed by both; every word begins with them
+	starts []pair // merges of two bytes, indexed by both; every word begins with such merges
 }
 
 // symbol is a token while it is being merged.
@@ -20,7 +20,7 @@ type symbol struct {
 // a heap.
 const few = 48
 
-// scratch is the memory of one encoding. One goroutine at a time uses it.
+// scratch is the memory of one encoding. One goroutine at a time uses a scratch.
 type scratch struct {
 	ids     []uint32
 	ranks   []uint32

@@ -45,7 +45,7 @@ func NewCache(bytes int) *Cache {
 const maxWord = 4 << 10
 
 // Encode is Tokenizer.Encode with the cache. encoded is the number of bytes of text that were not
-// in it. ok is false, and ids are incomplete, if a word has more than 4 KiB.
+// in the cache. ok is false, and ids are incomplete, if a word has more than 4 KiB.
 func (c *Cache) Encode(t *Tokenizer, dst []uint32, text string, special bool) (ids []uint32, encoded int, ok bool) {
 	ids, ok = t.encode(dst, text, special, maxWord, func(dst []uint32, text string, s *scratch) []uint32 {
 		for text != "" {

@@ -16,7 +16,7 @@ type Tokenizer struct {
 	before []uint32 // ids put before a prompt
 	after  []uint32 // ids put behind a prompt
 	breaks [4]bool  // which of breaks are valid
-	mark   uint64   // distinguishes its chunks from other tokenizers' chunks
+	mark   uint64   // distinguishes this tokenizer's chunks from other tokenizers' chunks
 }
 
 // keptSymbols bounds the memory that a scratch keeps.

@@ -30,8 +30,8 @@ type item struct {
 	possessive bool
 }
 
-// match returns the end of the match that begins at s[at]. The result is at or less if there is
-// none.
+// match returns the end of the match that begins at s[at]. The result is at or less if no match
+// begins there.
 func (p *pattern) match(s string, at int) int {
 	first := s[at]
 	for i := range p.alternatives {

@@ -57,7 +57,7 @@ func argumentsOf(v jinja.Value) (*jinja.Dict, error) {
 	}
 	if c.End(); c.Err() != nil {
 		if strings.Contains(text, "NaN") || strings.Contains(text, "Infinity") {
-			return nil, ErrForm // Python accepts them
+			return nil, ErrForm // Python accepts NaN and Infinity
 		}
 		return &jinja.Dict{}, nil
 	}

@@ -29,7 +29,7 @@ type Finder struct {
 }
 
 // Prompt is the chain of a request's blocks for one model, with each node's holdings of it. One
-// goroutine at a time uses it. Reset makes a Prompt reusable.
+// goroutine at a time uses a Prompt. Reset makes a Prompt reusable.
 type Prompt struct {
 	Blocks int // full blocks
 
@@ -53,7 +53,7 @@ type subject struct {
 type memory struct {
 	chain   prefix.Chain
 	again   *scan.Request // of a body whose beginning was skipped although its blocks are unknown here
-	joined  []byte        // the text, if it had to be joined
+	joined  []byte        // text joined from several pieces
 	step    *step         // scratch of begin and remember
 	ids     []uint32
 	refs    []prefix.Ref
@@ -67,8 +67,8 @@ type memory struct {
 type source uint8
 
 const (
-	fromText   source = iota // from the canonical text; the Memo has not stored it
-	fromMarks                // from the canonical text; the Memo has stored it
+	fromText   source = iota // from the canonical text; the Memo has not stored the blocks
+	fromMarks                // from the canonical text; the Memo has stored the blocks
 	fromTokens               // from the model's own tokens: the client's, or the tokenizer's
 )
 
@@ -212,7 +212,7 @@ func (p *Prompt) Learn(o prefix.Observation) float64 {
 func (p *Prompt) Uneven() bool { return p.scan.Media > 0 }
 
 // Promote asks the cache of node i's host to bring the prompt's blocks into RAM, in the background.
-// The blocks are then there when the engine asks for them.
+// The blocks are then in RAM when the engine asks for them.
 func (p *Prompt) Promote(i int, model string) {
 	if p.finder == nil { // Unknown
 		return
@@ -290,7 +290,7 @@ var tokenised = map[scan.API]tokens.API{
 func (f *Finder) tokenise(p *Prompt, model string, seed prefix.Digest) bool {
 	r := p.asked
 	if len(r.Scan.Tokens) > 0 {
-		p.source = fromTokens // begin makes the chain of them
+		p.source = fromTokens // begin makes the chain of the tokens
 		return false
 	}
 	api, ok := tokenised[r.API]

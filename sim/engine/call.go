@@ -53,7 +53,7 @@ var (
 )
 
 // handler wraps an endpoint with the reading of the body, faults, errors and accounting. runsModel
-// says that faults without a path apply to it.
+// says that faults without a path apply to the endpoint.
 func (e *Engine) handler(f endpoint, runsModel bool) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		c := &call{Engine: e, core: e.core(), w: w, r: r}

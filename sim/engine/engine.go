@@ -199,7 +199,7 @@ func (e *Engine) open() error {
 		return fmt.Errorf("engine %s: %w", e.cfg.ID, err)
 	}
 	if e.addr != l.Addr().String() {
-		e.addr = l.Addr().String() // only the first time; later it is bound already
+		e.addr = l.Addr().String() // only the first time; later the address is bound already
 	}
 	e.door = newDoor(l, e)
 	return nil

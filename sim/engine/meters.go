@@ -10,7 +10,7 @@ import (
 // read.
 type histogram struct {
 	bounds []float64
-	counts []atomic.Int64 // one more than bounds
+	counts []atomic.Int64 // one count more than bounds
 	sum    atomic.Uint64  // bits of a float
 }
 

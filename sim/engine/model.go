@@ -46,7 +46,7 @@ func (m *Model) Submit(w *Work, now time.Duration) {
 }
 
 // Begin plans a step that begins now. Begin returns the duration of the step and the prefill's part
-// of it. busy is false if there is nothing to compute. Call End once the step's time has passed.
+// of it. busy is false without anything to compute. Call End once the step's time has passed.
 func (m *Model) Begin(now time.Duration) (step, prefill time.Duration, busy bool) {
 	m.s.now = now
 	if step = m.s.plan(); step < 0 {

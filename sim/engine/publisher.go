@@ -11,8 +11,8 @@ import (
 	"time"
 )
 
-// subscriberQueue bounds the batches that wait for one subscriber. Further batches are lost to it,
-// as beyond the high-water mark of a ZMQ PUB socket.
+// subscriberQueue bounds the batches that wait for one subscriber. Further batches are lost to the
+// subscriber, as beyond the high-water mark of a ZMQ PUB socket.
 const subscriberQueue = 10000
 
 // redial is the pause between attempts to connect to a subscriber that binds.

@@ -72,7 +72,7 @@ func serverLoad(c *call) error {
 }
 
 // resetCache forgets all blocks, unless one is in use, like vLLM. The events of the next step
-// announce it.
+// announce the reset.
 func resetCache(c *call) error {
 	c.core.sched.do(func() {
 		if c.core.sched.cache.clear() {

@@ -47,7 +47,7 @@ func TestStepTimes(t *testing.T) {
 	}{
 		{100 * time.Millisecond, 0, 0}, // 100 tokens of a
 		{70 * time.Millisecond, 1, 1},  // 50 tokens of a, 20 of b
-		{12 * time.Millisecond, 2, 2},  // both decode
+		{12 * time.Millisecond, 2, 2},  // a and b decode
 		{11 * time.Millisecond, 3, 2},  // a alone decodes
 		{-1, 3, 2},
 	} {

@@ -9,7 +9,7 @@ import (
 // waiting request reads only the atomic fields.
 type sequence struct {
 	output output
-	prompt []uint32 // nil if only its hashes are known
+	prompt []uint32 // nil if only the prompt's hashes are known
 	salt   string
 	size   int   // tokens of the prompt
 	work   *Work // the Work in a Model
@@ -27,7 +27,7 @@ type sequence struct {
 	cached   atomic.Int64
 	produced atomic.Int64
 	aborted  atomic.Bool
-	over     atomic.Bool   // the scheduler has dropped it
+	over     atomic.Bool   // the scheduler has dropped the sequence
 	wake     chan struct{} // capacity 1, shared by the sequences of a request
 }
 

@@ -54,7 +54,7 @@ type output struct {
 	limit      int    // tokens to generate, at least 1
 	cut        int    // visible bytes of text
 	reason     string // finish reason
-	stopReason string // stop string that ended it, or ""
+	stopReason string // stop string that ended the output, or ""
 	key        uint64 // selects the words
 	fixed      string // text instead of words
 }

@@ -28,13 +28,13 @@ type Attempt struct {
 	node   *Node
 	work   Work
 	start  time.Duration
-	tokens int64 // u+q: uncached tokens to compute before the first byte, its own included
+	tokens int64 // u+q: uncached tokens to compute before the first byte, the attempt's own included
 
 	// The model's mutex guards these fields.
-	queued     int64 // its share of node.queued
+	queued     int64 // the attempt's share of node.queued
 	firstAt    time.Duration
 	askAgainAt time.Duration // after a refusal
-	prefilled  bool          // not a stream: its prompt should have been computed by now
+	prefilled  bool          // not a stream: the prompt should have been computed by now
 	state      state
 	in         *attempts
 	prev, next *Attempt
@@ -46,7 +46,7 @@ const (
 	idle state = iota
 	waiting
 	begun
-	abandoned // given up; its owner has not called Done yet
+	abandoned // given up; the owner has not called Done yet
 )
 
 // Begin notes at now that w is sent to n. The attempt must be new or done.

@@ -93,8 +93,8 @@ func (s *sim) hangAndSend16(name string, stream bool, gap time.Duration) {
 
 // TestBurstsOfCallsAreWaitedFor sends bursts of unstreamed calls to a fleet that has become slower,
 // or whose answers have become longer. One node is up to twice as slow as the rest. Many attempts
-// that wait at one node must count no more than one. A node may be set aside for a moment: at a
-// chance of 1/100 that happens, and it costs no request.
+// that wait at one node must count no more than one attempt. A node may be set aside for a moment:
+// at a chance of 1/100 that happens, and it costs no request.
 func TestBurstsOfCallsAreWaitedFor(t *testing.T) {
 	for _, slow := range []float64{1, 10} {
 		for _, slower := range []float64{1, 1.5, 2} {

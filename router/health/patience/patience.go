@@ -84,7 +84,7 @@ type Node struct {
 	gone    bool
 	streams attempts // waiting for their first byte
 	calls   attempts // waiting for their answer
-	queued  int64    // uncached tokens of the waiting attempts; only enqueue changes it
+	queued  int64    // uncached tokens of the waiting attempts; only enqueue changes queued
 
 	ratio   float64 // moving mean of wait/E; 0 = nothing seen
 	ratioAt time.Duration

@@ -7,10 +7,10 @@ import (
 
 const (
 	asideAt  = 1.0 / 100  // chance of health at which a node is set aside
-	rescueAt = 1.0 / 1000 // chance of health at which its waiting attempts are moved
+	rescueAt = 1.0 / 1000 // chance of health at which a node's waiting attempts are moved
 
-	certain    = 1.0 / 1000 // p of a witness beyond its longest possible time
-	streamLate = 1.0 / 100  // p of a witness past its first-byte limit
+	certain    = 1.0 / 1000 // p of a witness beyond the longest possible time
+	streamLate = 1.0 / 100  // p of a witness past the first-byte limit
 	callLeast  = 1.0 / 50   // lower bound of an unstreamed attempt's p from statistics
 	tellingAt  = 1.0 / 4    // a witness with a higher p does not count
 	patientFor = 4.0        // multiple of the expected time
