@@ -1,6 +1,8 @@
 package kvcached
 
 import (
+	"strings"
+
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/cognitora/dataplane/internal/metric"
@@ -42,19 +44,10 @@ func newInstruments() *instruments {
 	return &instruments{set: set, latency: newLatencies(set), reclaimed: reclaimed.WithLabelValues()}
 }
 
-// row is one metric that is read from a snapshot S.
+// row is one metric that is read from a snapshot S. One whose name ends in _total is a counter.
 type row[S any] struct {
-	name, help string
-	counter    bool
+	name, help string // the name without the daemon's prefix
 	read       func(s *S) float64
-}
-
-func counter[S any](name, help string, read func(s *S) uint64) row[S] {
-	return row[S]{"cgn_kvcached_" + name, help, true, func(s *S) float64 { return float64(read(s)) }}
-}
-
-func gauge[S any](name, help string, read func(s *S) int64) row[S] {
-	return row[S]{"cgn_kvcached_" + name, help, false, func(s *S) float64 { return float64(read(s)) }}
 }
 
 // export defines the metrics of a table. With a nil snapshot the metrics have no values, because
@@ -62,8 +55,8 @@ func gauge[S any](name, help string, read func(s *S) int64) row[S] {
 func export[S any](in *instruments, table []row[S], snapshot func() S) {
 	defs := make([]metric.Def, len(table))
 	for i, r := range table {
-		defs[i] = metric.Def{Name: r.name, Help: r.help}
-		if r.counter {
+		defs[i] = metric.Def{Name: "cgn_kvcached_" + r.name, Help: r.help}
+		if strings.HasSuffix(r.name, "_total") {
 			defs[i].Kind = metric.Counter
 		}
 	}

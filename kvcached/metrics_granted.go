@@ -7,37 +7,22 @@ import (
 
 // readRows are the metrics of blocks that this host reads from other hosts' memory.
 var readRows = []row[transport.ReadStats]{
-	gauge("rdma_sessions", "Other caches whose blocks are read by RDMA now.", func(s *transport.ReadStats) int64 {
-		return s.Open
-	}),
-	counter("rdma_sessions_failed_total", "Times that queue pairs to another cache could not be made, or broke.",
-		func(s *transport.ReadStats) uint64 { return s.Unmade }),
-	counter("rdma_reads_total", "Blocks read by RDMA.", func(s *transport.ReadStats) uint64 { return s.Reads }),
-	counter("rdma_read_bytes_total", "Payload of the blocks read by RDMA.", func(s *transport.ReadStats) uint64 {
-		return s.Bytes
-	}),
-	counter("rdma_corrupt_total", "Blocks read by RDMA that had not the checksum they should have; they are asked "+
-		"for over QUIC or TLS.", func(s *transport.ReadStats) uint64 { return s.Corrupt }),
+	{"rdma_sessions", "Other caches whose blocks are read by RDMA now.", func(s *transport.ReadStats) float64 { return float64(s.Open) }},
+	{"rdma_sessions_failed_total", "Times that queue pairs to another cache could not be made, or broke.", func(s *transport.ReadStats) float64 { return float64(s.Unmade) }},
+	{"rdma_reads_total", "Blocks read by RDMA.", func(s *transport.ReadStats) float64 { return float64(s.Reads) }},
+	{"rdma_read_bytes_total", "Payload of the blocks read by RDMA.", func(s *transport.ReadStats) float64 { return float64(s.Bytes) }},
+	{"rdma_corrupt_total", "Blocks read by RDMA that had not the checksum they should have; they are asked for over QUIC or TLS.", func(s *transport.ReadStats) float64 { return float64(s.Corrupt) }},
 }
 
 // grantRows are the metrics of blocks that other hosts read from this host's memory.
 var grantRows = []row[transport.GrantStats]{
-	gauge("rdma_granted_sessions", "Other caches that may read this host's memory by RDMA now.",
-		func(s *transport.GrantStats) int64 { return s.Open }),
-	counter("rdma_granted_sessions_refused_total", "Times that another cache was not let in to read this host's memory "+
-		"by RDMA: no device for it, none in a trusted network, or too many.", func(s *transport.GrantStats) uint64 {
-		return s.Refused
-	}),
-	counter("rdma_granted_messages_total", "Messages of other caches that asked for blocks of this host to be read by RDMA.",
-		func(s *transport.GrantStats) uint64 { return s.Asked }),
-	counter("rdma_granted_total", "Blocks of this host granted to other caches to be read by RDMA.",
-		func(s *transport.GrantStats) uint64 { return s.Blocks }),
-	counter("rdma_granted_bytes_total", "Payload of the blocks granted to other caches to be read by RDMA.",
-		func(s *transport.GrantStats) uint64 { return s.Bytes }),
-	counter("rdma_granted_expired_total", "Grants that ended before the other cache had said that it has "+
-		"read them.", func(s *transport.GrantStats) uint64 { return s.Expired }),
-	gauge("rdma_granted_held_bytes", "Payload of the blocks of this host that are granted to other caches now.",
-		func(s *transport.GrantStats) int64 { return s.Granted }),
+	{"rdma_granted_sessions", "Other caches that may read this host's memory by RDMA now.", func(s *transport.GrantStats) float64 { return float64(s.Open) }},
+	{"rdma_granted_sessions_refused_total", "Times that another cache was not let in to read this host's memory by RDMA: no device for it, none in a trusted network, or too many.", func(s *transport.GrantStats) float64 { return float64(s.Refused) }},
+	{"rdma_granted_messages_total", "Messages of other caches that asked for blocks of this host to be read by RDMA.", func(s *transport.GrantStats) float64 { return float64(s.Asked) }},
+	{"rdma_granted_total", "Blocks of this host granted to other caches to be read by RDMA.", func(s *transport.GrantStats) float64 { return float64(s.Blocks) }},
+	{"rdma_granted_bytes_total", "Payload of the blocks granted to other caches to be read by RDMA.", func(s *transport.GrantStats) float64 { return float64(s.Bytes) }},
+	{"rdma_granted_expired_total", "Grants that ended before the other cache had said that it has read them.", func(s *transport.GrantStats) float64 { return float64(s.Expired) }},
+	{"rdma_granted_held_bytes", "Payload of the blocks of this host that are granted to other caches now.", func(s *transport.GrantStats) float64 { return float64(s.Granted) }},
 }
 
 // fallbackDefs are the metrics of blocks that did not come by RDMA.

@@ -7,6 +7,8 @@ import (
 	"net/http"
 	"time"
 
+	"golang.org/x/net/netutil"
+
 	"github.com/cognitora/dataplane/kvcached/s3"
 )
 
@@ -42,7 +44,7 @@ func (d *Daemon) prepareS3() error {
 	}
 	front := &http.Server{Handler: srv, TLSConfig: conf, ReadHeaderTimeout: 10 * time.Second,
 		IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 32 << 10}
-	limited := limit(l, maxS3Clients)
+	limited := netutil.LimitListener(l, maxS3Clients)
 	d.metrics.s3 = srv
 	d.add(&part{
 		name: "s3", where: where, what: "a subset of S3",
@@ -62,7 +64,7 @@ func (d *Daemon) prepareS3() error {
 			defer srv.Close()
 			err := front.Shutdown(ctx)
 			if err != nil {
-				err = fmt.Errorf("s3: %d connections were cut in the middle of a request: %w", len(limited.slots), err)
+				err = fmt.Errorf("s3: connections were cut in the middle of a request: %w", err)
 			}
 			return errors.Join(err, front.Close())
 		},

@@ -97,25 +97,6 @@ func below(host string, domains []string) (bucket string, inHost, known bool) {
 	return "", false, !strings.Contains(host, ".")
 }
 
-// maxStrangers is how many names of Host headers are logged; after them none is.
-const maxStrangers = 64
-
-// stranger logs each name once that a write was taken to be for path style by, though it has the
-// form of <bucket>.<server>: a client that means that would fill a bucket called as its keys begin.
-func (s *Server) stranger(host string) {
-	host = hostName(host)
-	if _, inHost, known := below(host, s.domains); inHost || known {
-		return
-	}
-	s.strangersMu.Lock()
-	defer s.strangersMu.Unlock()
-	if s.strangers[host] || len(s.strangers) >= maxStrangers {
-		return
-	}
-	s.strangers[host] = true
-	s.log.Info("s3 Host header is below no name in s3.domains: the path begins with the bucket", "host", host)
-}
-
 // hostName is a Host header without its port, in lower case.
 func hostName(host string) string {
 	if h, _, err := net.SplitHostPort(host); err == nil {

@@ -37,7 +37,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -89,9 +88,6 @@ type Server struct {
 	nextID  atomic.Uint64
 	quiet   atomic.Int64 // when the next failure may be logged, in ns since started
 	count   counters
-
-	strangersMu sync.Mutex
-	strangers   map[string]bool // names logged by stranger
 }
 
 // New makes a Server. It fails when a key is unusable.
@@ -104,7 +100,7 @@ func New(o Options) (*Server, error) {
 	}
 	s := &Server{
 		sink: o.Sink, keys: map[string]Key{}, durable: o.Durable, log: o.Logger, timeout: o.Timeout,
-		started: time.Now(), strangers: map[string]bool{},
+		started: time.Now(),
 	}
 	s.names, _ = o.Sink.(knower)
 	for _, k := range o.Keys {
@@ -200,10 +196,6 @@ func (c *call) serve() (err error) {
 				"s3.domains holds no name that it ends with.")
 		}
 		return c.listBuckets()
-	case c.r.Method == http.MethodPut:
-		c.s.stranger(c.r.Host)
-	}
-	switch {
 	case c.key == "":
 		return c.serveBucket()
 	}
