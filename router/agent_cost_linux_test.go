@@ -107,7 +107,8 @@ func TestAgentMemory(t *testing.T) {
 	}
 }
 
-// costing runs the agent at bin, attached to a simulated engine. Each is a process of its own.
+// costing runs the agent at bin, attached to a simulated engine. Agent and engine are processes of
+// their own.
 func costing(t *testing.T, bin, etcd string) (pid int) {
 	t.Helper()
 	var kernel agent.TelemetryConfig

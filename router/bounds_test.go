@@ -66,7 +66,7 @@ type modelTimeout struct {
 
 // TestTimeoutsOfAModel checks that a model's own limits apply instead of the general ones, which
 // are longer than a client waits here. A node that is silent for too long is at fault; a node that
-// only takes long is not.
+// only takes long is not at fault.
 func TestTimeoutsOfAModel(t *testing.T) {
 	firstByte := func(m *router.ModelConfig, bound config.Duration) { m.FirstByte = bound }
 	idle := func(m *router.ModelConfig, bound config.Duration) { m.Idle = bound }

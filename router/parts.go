@@ -98,7 +98,7 @@ func (r *Router) followAgents(ctx context.Context) error {
 	}
 }
 
-// onlyModel returns the only model of a node, or "" if there is not exactly one.
+// onlyModel returns the only model of a node, or "" without exactly one model.
 func (r *Router) onlyModel(node string) string {
 	if n := r.fleet.Load().Node(node); n != nil {
 		if models := n.Info().Models; len(models) == 1 {

@@ -23,7 +23,7 @@ import (
 const nobody = 65534
 
 // informed is an island whose router runs as nobody. An agent with root rights sends it kernel
-// events. far is a process of its own.
+// events. far is an engine process of its own.
 type informed struct {
 	*site
 	path   *netpath.Path

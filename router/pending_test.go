@@ -68,7 +68,7 @@ func (s *site) hang(body string) (leave func()) {
 }
 
 // TestAPromptIsHeldFromTheFirstByteOn checks that the prompt counts as pending until the first
-// byte. A client that leaves takes it back.
+// byte. A client that leaves takes the pending prompt back.
 func TestAPromptIsHeldFromTheFirstByteOn(t *testing.T) {
 	s := serve(t, simulate(t, 3))
 	body := chatBody(document(1, 6000), streaming)

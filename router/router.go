@@ -312,7 +312,7 @@ func (r *Router) drain(force context.Context) {
 	)
 }
 
-// Close frees everything that New has made. Run does so itself.
+// Close frees everything that New has made. Run itself calls Close.
 func (r *Router) Close() {
 	for _, l := range []net.Listener{r.serving, r.adminAt} {
 		if l != nil {

@@ -129,7 +129,7 @@ func TestStoredResponsesWithNodesDown(t *testing.T) {
 }
 
 // TestStoredResponsesOfNodesThatAreNotThere checks that responses of a departed node are missing.
-// Responses that may be at a node yet to come are not.
+// Responses that may be at a node yet to come are not reported as missing.
 func TestStoredResponsesOfNodesThatAreNotThere(t *testing.T) {
 	engines := simulate(t, 3)
 	all := serve(t, engines).store(9)

@@ -159,7 +159,7 @@ func TestHeaders(t *testing.T) {
 	}
 }
 
-// TestCaps checks that each limit refuses the next request at once, and none before.
+// TestCaps checks that each limit refuses the next request at once, and no earlier request.
 func TestCaps(t *testing.T) {
 	for name, c := range map[string]struct {
 		tweak  func(*router.Config)

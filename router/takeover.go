@@ -148,7 +148,7 @@ func (h *handover) settle() (taken bool) {
 
 // await returns once this router would answer as well as the one it takes over from. Each request
 // must then be answerable by any present node. await returns at once if the other router has ended.
-// await's error says why this router cannot answer; the other one then continues.
+// await's error says why this router cannot answer; the other router then continues.
 func (r *Router) await(ctx, drain context.Context) error {
 	limit, began := r.config.Takeover.Timeout.Std(), time.Now()
 	tick := time.NewTicker(pollReady)
@@ -261,7 +261,7 @@ func (r *Router) retire(force context.Context) {
 }
 
 // quiet waits until no request has run for d, or no connection is left. In that time clients close
-// the connections whose answers asked for that. Clients whose answer began earlier have time for
+// the connections whose answers asked for closing. Clients whose answer began earlier have time for
 // one more request. The first look comes a moment later, because a connection may be in the middle
 // of being accepted.
 func (r *Router) quiet(ctx context.Context, d time.Duration) error {

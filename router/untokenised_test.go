@@ -7,7 +7,7 @@ import (
 )
 
 // TestComplaintsAreMadeOnce checks that each node and model is logged once, though the node leaves
-// and comes back. The memory for that is bounded.
+// and comes back. The memory for logged nodes is bounded.
 func TestComplaintsAreMadeOnce(t *testing.T) {
 	var u untokenised
 	if got := u.fresh(); len(got) != 0 {

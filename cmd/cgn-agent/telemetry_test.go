@@ -249,8 +249,8 @@ func TestProgramsRemovedUnderAnAgent(t *testing.T) {
 	w.ask(t, 1)
 }
 
-// TestWithoutRights checks an agent that must load programs and lacks the right. The agent says so
-// before it starts an engine, and when its configuration is checked.
+// TestWithoutRights checks an agent that must load programs and lacks the right. The agent logs the
+// missing right before it starts an engine, and when its configuration is checked.
 func TestWithoutRights(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("it needs root, to run an agent as another user")

@@ -60,8 +60,8 @@ func (v *View) Err() error {
 }
 
 // Close ends the lease. Nil means that everything read from the View was the block's.
-// ErrLeaseExpired means that the lease had ended before; do not use the bytes then. A second Close
-// does nothing and returns ErrLeaseExpired.
+// ErrLeaseExpired means that the lease had ended before; do not use the bytes after an expired
+// lease. A second Close does nothing and returns ErrLeaseExpired.
 func (v *View) Close() error {
 	if !v.closed.CompareAndSwap(false, true) {
 		return ErrLeaseExpired

@@ -14,9 +14,9 @@
 // not in the replay. A batch is unreadable. The engine's model has another name. The publisher is a
 // new one: its numbers go back, or it does not know the last applied batch. A silent publisher is
 // pinged, so a path that drops everything counts as a broken connection within 5 s (silence.go).
-// After Options.Trust without a connection the engine counts as one that reports nothing, not as an
-// empty one. Blocks from before the first available batch are unknown. The unknown blocks count as
-// absent until the engine stores them again.
+// After Options.Trust without a connection the engine counts as an engine without reports, not as
+// an empty engine. Blocks from before the first available batch are unknown. The unknown blocks
+// count as absent until the engine stores them again.
 //
 // # Bounds
 //

@@ -355,8 +355,8 @@ func (f *Follower) take(ctx context.Context, seq uint64, payload []byte) error {
 // roomWithin is how long the reader waits for the sink before it drops changes.
 const roomWithin = time.Second
 
-// awaitRoom waits while the outbox is full and the sink takes reports. If the sink takes none, it
-// drops changes; a later snapshot replaces dropped changes.
+// awaitRoom waits while the outbox is full and the sink takes reports. If the sink takes no
+// reports, awaitRoom drops changes; a later snapshot replaces dropped changes.
 func (f *Follower) awaitRoom(ctx context.Context) error {
 	for {
 		f.mu.Lock()

@@ -87,7 +87,7 @@ func TestLostGap(t *testing.T) {
 }
 
 // TestPublisherStartsAnew checks that a new publisher makes the follower forget, even if it has as
-// many batches by then. The same publisher does not.
+// many batches by then. The same publisher does not make the follower forget.
 func TestPublisherStartsAnew(t *testing.T) {
 	for _, router := range []string{"127.0.0.1:0", ""} {
 		t.Run(fmt.Sprintf("replay %q", router), func(t *testing.T) {

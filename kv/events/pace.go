@@ -8,7 +8,7 @@ import (
 // These constants bound the reading from one engine. A stored block of 16 tokens is 90 bytes, so
 // the rate is 90,000 blocks a second, over a million tokens. An engine computes a tenth of that
 // rate. A flood takes a fifth of a CPU. Surplus bytes wait in the engine's socket, which drops
-// messages at its limit; that is a gap.
+// messages at its limit; dropped messages are a gap.
 const (
 	paceRate = 8 << 20 // bytes per second
 	// bytes that may be read at once after a pause: a replay of 180,000 blocks, in a fifth of a

@@ -32,9 +32,9 @@ func batchOf(parts [][]byte) (seq uint64, payload []byte, err error) {
 	return binary.BigEndian.Uint64(parts[n-2]), parts[n-1], nil
 }
 
-// resume reads the batches since the last applied one. If the publisher does not have that one, it
-// is a new publisher, or batches are lost. After a loss resume forgets everything and reads all of
-// the replay.
+// resume reads the batches since the last applied one. If the publisher lacks the last applied
+// batch, the publisher is new, or batches are lost. After a loss resume forgets everything and
+// reads all of the replay.
 func (f *Follower) resume(ctx context.Context) error {
 	if f.o.Replay == (Endpoint{}) {
 		if f.next > 0 && f.live == 0 {

@@ -16,7 +16,7 @@
 // reads a snapshot some slots of a table at a time, with the changes since its beginning in
 // between. Each change is at least as new as an earlier read of its block, so the watcher ends in
 // the right state. A watcher that the ring has overtaken must forget everything and gets a new
-// snapshot. The others notice nothing.
+// snapshot. Watchers that the ring has not overtaken notice nothing.
 //
 // # Positions
 //
@@ -30,8 +30,8 @@
 //
 // A block takes 40 bytes and a bucket of 4, without pointers. 8 bytes of its digest are enough
 // here; the daemon's tiers have the whole digest. A change costs a few cache misses under one lock.
-// Among a million blocks that is 160 ns in order and 260 ns scattered (BenchmarkApply, on a quiet
-// machine). The lock is never held for longer than a copy of 256 blocks takes.
+// Among a million blocks a change costs 160 ns in order and 260 ns scattered (BenchmarkApply, on a
+// quiet machine). The lock is never held for longer than a copy of 256 blocks takes.
 package residency
 
 import (

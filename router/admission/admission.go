@@ -135,8 +135,9 @@ func (h *Handle) limit() int64 {
 
 // Admit returns a permit, or ErrModelFull or ErrGlobalFull. Admit neither blocks nor allocates.
 func (h *Handle) Admit() (Permit, error) {
-	// The model's counter comes first. When the router is full, the count taken here is given back.
-	// Until then that count can only refuse requests that the full router would refuse as well.
+	// The model's counter comes first. When the router is full, the count taken from the model's
+	// counter is given back. Until then that count can only refuse requests that the full router
+	// would refuse as well.
 	if !h.own.take(h.limit()) {
 		return Permit{}, ErrModelFull
 	}

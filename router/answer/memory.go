@@ -18,7 +18,7 @@ type Memory struct {
 	Body   []byte
 }
 
-// Take reads the answer to its end. The exchange's own deadlines bound its duration.
+// Take reads the answer to its end. The exchange's own deadlines bound the duration of Take.
 func (m *Memory) Take(ex *relay.Exchange, s Source) (err error) {
 	m.Status = ex.Status()
 	m.Body, err = relay.Capture(m.Body[:0], ex, relay.CaptureOptions{

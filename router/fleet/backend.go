@@ -252,7 +252,7 @@ func (p *prepared) endpoints(resolved []netip.Addr) []endpoint {
 	return out
 }
 
-// target reads the files that b names. secrets is a digest of their contents.
+// target reads the files that b names. secrets is a digest of the files' contents.
 func (b Backend) target() (t relay.Target, secrets string, err error) {
 	fail := func(option string, err error) (relay.Target, string, error) {
 		return relay.Target{}, "", fmt.Errorf("backend %q: option %s: %w; name %s", b.URL, option, err, wanted[option])

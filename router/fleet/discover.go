@@ -93,9 +93,9 @@ func (n *Node) noModels() string {
 	return d.noModels()
 }
 
-// clientKeys says whether the engine may ask for the keys of clients. The engine may ask for them
-// when its model is configured and its own key is not. The router then cannot read the model list
-// and does not need the list.
+// clientKeys says whether the engine may ask for the keys of clients. The engine may ask for
+// clients' keys when its model is configured and its own key is not. The router then cannot read
+// the model list and does not need the list.
 func (a *asker) clientKeys() bool {
 	return a.node.Pool.Target().Authorization == "" && len(a.node.Info().Models) > 0
 }

@@ -106,7 +106,7 @@ func (f *Fleet) listNodes(l cluster.Listing) {
 }
 
 // putNode takes one heartbeat. putNode ignores an unusable value. When only an address in the value
-// is unusable, it uses the rest.
+// is unusable, putNode uses the rest of the value.
 func (f *Fleet) putNode(e cluster.Entry) {
 	id := strings.TrimPrefix(e.Key, cluster.NodesPrefix)
 	health, err := cluster.ParseNodeHealth(id, e.Value)

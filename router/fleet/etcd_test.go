@@ -215,7 +215,8 @@ func TestAStaticNodeHidesItsNamesake(t *testing.T) {
 	})
 }
 
-// TestEtcdThatNeverAnswered checks that the log says it once, and that the fleet claims no nodes.
+// TestEtcdThatNeverAnswered checks that the log reports the outage once, and that the fleet claims
+// no nodes.
 func TestEtcdThatNeverAnswered(t *testing.T) {
 	t.Parallel()
 	client, err := cluster.Dial(cluster.Config{Endpoints: []string{"127.0.0.1:1"},

@@ -356,7 +356,7 @@ func (f *Fleet) breakerMoved(n *Node, from, to health.State, why string) {
 		f.opts.Logger.Warn("node takes no requests", said...)
 	case to == health.Healthy && n.flags.Load() == 0:
 		level := slog.LevelInfo
-		if from != health.Unproven { // the same level as the line that this one ends
+		if from != health.Unproven { // logged at the level of the line about the failure
 			level = slog.LevelWarn
 		}
 		f.opts.Logger.Log(context.Background(), level, "node takes requests", "node", n.ID, "was", from.String())

@@ -10,8 +10,8 @@ import (
 const recentWindow = time.Second
 
 // recent is the router's peak of requests in flight on a node over the last one to two windows. A
-// figure of the engine dates from some moment in that time. Requests beyond the peak are certainly
-// not this router's, so a request of this router that has ended meanwhile never counts as
+// figure of the engine dates from some moment in that peak's time. Requests beyond the peak are
+// certainly not this router's, so a request of this router that has ended meanwhile never counts as
 // another's.
 type recent struct {
 	most       atomic.Int32 // peak since mostSince

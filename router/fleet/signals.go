@@ -107,8 +107,7 @@ func (f *Fleet) leaveSignals(m *member) {
 // Signals returns the counts of the agents' streams.
 func (f *Fleet) Signals() *signals.Stats { return &f.signals }
 
-// sweepLoads forgets telemetry that is too old. sweepLoads does so during an outage of etcd as
-// well.
+// sweepLoads forgets telemetry that is too old. sweepLoads works during an outage of etcd as well.
 func (f *Fleet) sweepLoads(now time.Time) {
 	for _, m := range f.members {
 		m.node.age(now)

@@ -9,7 +9,7 @@ import (
 )
 
 // Snapshot is the fleet at one moment: its nodes and their models. Snapshot is immutable. Read the
-// changing values (requests in flight, health, load) through its nodes.
+// changing values (requests in flight, health, load) through the snapshot's nodes.
 type Snapshot struct {
 	Rev        uint64    // counts publications
 	Nodes      []*Node   // sorted by id

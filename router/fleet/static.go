@@ -202,8 +202,8 @@ func staticInfo(b Backend, d discovery) *Info {
 // sameInfo compares all fields of two Infos.
 func sameInfo(a, b *Info) bool { return reflect.DeepEqual(a, b) }
 
-// resolveLoop looks up the backends' DNS names. resolveLoop does so when the list changes and every
-// ResolveInterval.
+// resolveLoop looks up the backends' DNS names. resolveLoop looks names up when the list changes
+// and every ResolveInterval.
 func (f *Fleet) resolveLoop(ctx context.Context) {
 	var names []string
 	tick := time.NewTicker(f.opts.ResolveInterval)

@@ -450,7 +450,7 @@ func TestClientLeavesBetweenLegs(t *testing.T) {
 	})
 }
 
-// TestNoNodeForTheSecondLeg checks that the stream then ends with an error that says so.
+// TestNoNodeForTheSecondLeg checks that the stream then ends with an error about the missing node.
 func TestNoNodeForTheSecondLeg(t *testing.T) {
 	both(t, 1, func(t *testing.T, ln *lane) {
 		got := read(ln.ask(t.Context(), 10).Body)

@@ -237,7 +237,7 @@ func (c *checker) health(ctx context.Context) error {
 }
 
 // tryCompletion asks the node for one token, if only a completion can show that it is well.
-// tryCompletion does so even while earlier attempts are out, because a hanging request may hang for
+// tryCompletion asks even while earlier attempts are out, because a hanging request may hang for
 // ever although a later one is answered.
 func (c *checker) tryCompletion(ctx context.Context) {
 	model, known := c.who.Subject.Model()

@@ -12,8 +12,8 @@ import (
 )
 
 // Node is the health of one node. Call Init before all other methods, which are safe for concurrent
-// use. State, Eligible and Suspect take no lock. Admit and Report(OK) take none on a healthy node
-// without recent failures.
+// use. State, Eligible and Suspect take no lock. Admit and Report(OK) take no lock on a healthy
+// node without recent failures.
 type Node struct {
 	breaker   breaker
 	suspicion suspicion
@@ -90,9 +90,9 @@ func (n *Node) Eligible(now time.Time) (ok bool, reason string) { return n.break
 func (n *Node) Admit() bool { return n.breaker.admit() }
 
 // Report counts the outcome of a request. A 4xx or 501 is OK, because it says nothing against the
-// node. Report a 5xx only once the node is known to be at fault; until then use ReportDoubt. A
-// failed connection causes a check at once, because one request alone cannot tell whether the node
-// is down. Report returns true if it has set the node aside.
+// node. Report a 5xx only once the node is known to be at fault; use ReportDoubt until the fault is
+// known. A failed connection causes a check at once, because one request alone cannot tell whether
+// the node is down. Report returns true if it has set the node aside.
 func (n *Node) Report(o Outcome) (aside bool) {
 	aside = n.breaker.report(o)
 	if o == ConnectError || o == Reset {

@@ -11,8 +11,8 @@ import (
 
 // Kernel events are hints, not evidence. The events may belong to other processes' connections,
 // which may take other routes. Each event triggers a look or a check at once. After a
-// retransmission timeout that is a look at the node's connections. After a failed or closed
-// connection it is a health check. The result counts as after any other look.
+// retransmission timeout the event triggers a look at the node's connections. After a failed or
+// closed connection it is a health check. The result counts as after any other look.
 
 const (
 	toldQueue = 256 // events that wait for a look

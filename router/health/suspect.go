@@ -76,7 +76,7 @@ func (s *suspicion) suspect(now time.Time, by noticed) {
 	}
 }
 
-// clear ends the suspicion if it began before at. At that time a sign of life came from the node.
+// clear ends the suspicion if it began before at. At at a sign of life came from the node.
 func (s *suspicion) clear(at time.Time) {
 	s.mu.Lock()
 	since := s.since.Load()

@@ -77,8 +77,8 @@ func (q *Query) Node(id, kvAddress string) {
 }
 
 // knows says whether the engine's reported blocks are of the model. An engine with adapters reports
-// their blocks under its base model with other digests, so the blocks of an adapter are unknown
-// here.
+// the adapters' blocks under the base model with other digests, so the blocks of an adapter are
+// unknown here.
 func (e *engine) knows(model string) bool {
 	m := e.model.Load()
 	return m == nil || *m == model

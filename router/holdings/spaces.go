@@ -42,8 +42,8 @@ func (s *spaces) heard(text string, layer uint32) {
 	s.list = append(s.list, space{text, layer, n})
 }
 
-// of returns the spaces of a model, the latest first. If none has the model's name it returns all
-// spaces, because engines may use another name. Digests still tell the models apart.
+// of returns the spaces of a model, the latest first. If no space has the model's name, of returns
+// all spaces, because engines may use another name. Digests still tell the models apart.
 func (s *spaces) of(model string) (found []space) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -192,7 +192,7 @@ func (l *Leg) arm(a *attempt) bool {
 }
 
 // claim ends the time in which the attempt may be given up. claim returns false if the attempt was
-// given up before. From then on the attempt's answer decides.
+// given up before. After claim the attempt's answer decides.
 func (l *Leg) claim() bool {
 	ended := l.Request.Life.Ended() != request.None
 	l.mu.Lock()

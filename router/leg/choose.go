@@ -157,8 +157,8 @@ func (l *Leg) leaveOut(suspects int, suspect func(at int32) bool) {
 }
 
 // admitOthers counts others' requests only while queued. The count of others' running requests may
-// be seconds old, so it refuses no request. If all nodes seem full with others' requests, a node
-// without a queue is asked.
+// be seconds old, so that count refuses no request. If all nodes seem full with others' requests, a
+// node without a queue is asked.
 func (l *Leg) admitOthers() (changed bool) {
 	for i, at := range l.picks.able {
 		waiting := l.pool.members[at].Load().Waiting

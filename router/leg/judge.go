@@ -196,7 +196,7 @@ func (l *Leg) suspect() int {
 }
 
 // breath is how long a request with nothing in flight waits after nodes have ended. If one event
-// has ended several nodes, or other requests too, that is known a moment later.
+// has ended several nodes, or other requests too, the other failures are known a moment later.
 const breath = 50 * time.Millisecond
 
 // mayGoOn says whether another node may be asked after v.
@@ -236,7 +236,7 @@ func (c *complaints) due(now time.Time) (count int64, ok bool) {
 	return c.rest(now)
 }
 
-// rest says whether a line for the remaining failures is due, and how many they are.
+// rest says whether a line for the remaining failures is due, and the number of these failures.
 func (c *complaints) rest(now time.Time) (count int64, ok bool) {
 	if c.held.Load() == 0 {
 		return 0, false

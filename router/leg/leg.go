@@ -408,7 +408,7 @@ func (l *Leg) Cause(o relay.Outcome) string {
 }
 
 // broke returns the metrics' word for how the node broke off a begun answer that ended with o.
-// broke returns "" if the node did not.
+// broke returns "" if the node did not break the answer off.
 func (l *Leg) broke(o relay.Outcome) string {
 	if !l.Delivered() || l.Request.Life.Ended() != request.None || l.Request.Expired() {
 		return ""

@@ -145,8 +145,8 @@ func (t *Task) Answer() *apierror.Error {
 	return t.plan.Answer(t)
 }
 
-// Run ends the leg before, if there was one. Then Run sends a leg with question q whose answer goes
-// to place.
+// Run ends the preceding leg, if any. Then Run sends a leg with question q whose answer goes to
+// place.
 func (t *Task) Run(q leg.Question, place answer.Place) *apierror.Error {
 	t.endLeg()
 	if t.shown = place == t.Client; t.shown {

@@ -30,9 +30,9 @@
 //
 // A node is no candidate in any mode once busy reaches its max_concurrent. Mode score also leaves
 // out a node while its busy/slots is at least max_share times the fleet's. The mode keeps a node
-// that is busy with less than 32 and less than its own slots, and it keeps the nodes if none would
-// be left. Without that rule overlap outweighs the whole load term once 45 % of a prompt is shared.
-// The nodes with a hot prefix would then be overloaded while others idle.
+// that is busy with less than 32 and less than its own slots, and the mode keeps the nodes if none
+// would be left. Without that rule overlap outweighs the whole load term once 45 % of a prompt is
+// shared. The nodes with a hot prefix would then be overloaded while others idle.
 package policy
 
 import (
@@ -75,8 +75,8 @@ func (m Mode) Counts() bool { return m == RoundRobin }
 type Policy struct {
 	Mode                      Mode
 	KV, Load, Power, Capacity float64 // weights, 0 to 1 each, not all 0
-	// Pending is the weight of waiting prefill against overlap, 0 to 1. One waiting prompt of this
-	// one's size lowers the overlap by Pending.
+	// Pending is the weight of waiting prefill against overlap, 0 to 1. One waiting prompt of the
+	// picked prompt's size lowers the overlap by Pending.
 	Pending float64
 	Tiers   Tiers
 	Epsilon float64 // scores this close to the best count as equal, 0 to 1

@@ -176,8 +176,8 @@ func (x *Index) learnShorter(n *node, age int32, v verdict) {
 
 // learnLonger raises the lifetime by an eighth of the way to twice the age of the oldest block that
 // was still cached. For a node that reports cached tokens and has not lost any block yet, it raises
-// the lifetime to the maximum. A mistake then teaches the lifetime. Too low a lifetime would teach
-// nothing, because requests then go elsewhere.
+// the lifetime to the maximum. A later loss then teaches a lower lifetime. Too low a lifetime
+// would teach nothing, because requests then go elsewhere.
 func (x *Index) learnLonger(n *node, s *sentState, v verdict) {
 	if len(s.seen) == 0 || v.actual < 1 {
 		return

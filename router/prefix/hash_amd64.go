@@ -30,7 +30,7 @@ func hashAVX512(digests, parent *words, text unsafe.Pointer, blocks int, s *sche
 
 var wordOrder = newSchedule()
 
-// hashWords hashes with one of these two. hashWords returns false if the processor has the
+// hashWords hashes with hashAVX512 or hashAVX2. hashWords returns false if the processor has the
 // instructions of neither.
 func hashWords(digests []words, parent *words, text unsafe.Pointer) bool {
 	switch {

@@ -5,7 +5,7 @@
 // # Who feeds it
 //
 // router/holdings feeds the index with the streams of the hosts' cache daemons. One goroutine per
-// daemon applies the batches of each of its nodes in order. A node is in this case some tiers of a
+// daemon applies the batches of each of its nodes in order. In this index a node is some tiers of a
 // daemon, or the memory of an engine that reports to a daemon. For the memory of other engines
 // router/prefix has a prediction.
 //

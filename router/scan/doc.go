@@ -9,8 +9,8 @@
 // changes every digest. The text depends on the content of a request, never on its JSON spelling:
 // not on white space, the order of members, or escapes.
 //
-// All text in it is valid UTF-8. Every mark is a byte that UTF-8 never uses, so no client's text
-// can contain a mark:
+// All text in the canonical text is valid UTF-8. Every mark is a byte that UTF-8 never uses, so no
+// client's text can contain a mark:
 //
 //	0xFF  begins a message; its role follows
 //	0xFE  a piece of text follows

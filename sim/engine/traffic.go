@@ -26,7 +26,7 @@ func (t *traffic) leave(aborted bool) {
 }
 
 // Stats are an engine's counts. Counts of tokens, sequences and blocks begin again at zero after
-// Kill. Counts of HTTP requests do not.
+// Kill. Counts of HTTP requests survive Kill.
 type Stats struct {
 	ID          string `json:"id"`
 	Received    int64  `json:"received"`      // requests on paths of the API

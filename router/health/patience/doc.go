@@ -21,7 +21,8 @@
 //
 // E is FirstByteCold/4 until 3 first bytes have been seen. From 3 to 8 first bytes E is 4 times the
 // slowest of them, FirstByteCold/4 at most. That rule holds for prompts up to the largest of them;
-// for longer prompts E grows in proportion. Cached tokens count as uncached during that time.
+// for longer prompts E grows in proportion. Cached tokens count as uncached until 8 first bytes
+// have been seen.
 //
 // An attempt with c tokens believed cached is overdue when its wait reaches
 //
@@ -38,7 +39,7 @@
 //     whichever is larger. peers rises before any answer comes, while the whole fleet is slowing
 //     down. An attempt is overdue only if it is 4 times worse off than half of its peers. So
 //     nothing is given up when every node is busy and slow. Up to half of a fleet may hang and
-//     still be told from the rest.
+//     still be told from the healthy nodes.
 //   - doubts counts the nodes (up to 3) where an attempt was given up since the model's last first
 //     byte within 4·E. An abandoned attempt is a probe of another node. Further attempts follow
 //     once any first byte comes in time. Until then each further doubt makes giving up rarer.

@@ -90,7 +90,7 @@ type Node struct {
 	ratioAt time.Duration
 	slow    float64 // present slowness, set by survey
 
-	cursor *Attempt // of waitAsLong, in calls
+	cursor *Attempt // position of waitAsLong in calls
 	passed int      // attempts before the cursor
 
 	overdueAt time.Duration // last time a stream here was given up as overdue
