@@ -16,7 +16,7 @@ type Program struct {
 	Name     string // as in `bpftool prog show`
 	Pin      string
 	Hook     string // tracepoint, or type of cgroup program
-	Tells    string // figure that is missing without it
+	Tells    string // figure that is missing without the program
 	Attached bool
 	Tag      string        // hash of the program's instructions
 	Runs     uint64        // counted only while kernel.bpf_stats_enabled is 1

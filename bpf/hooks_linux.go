@@ -11,7 +11,7 @@ import (
 // a cgroup an attach type.
 type hook struct {
 	program    string
-	tells      string // figure that is missing without it
+	tells      string // figure that is missing without the hook
 	tracepoint string
 	dispatcher string
 	slot       string

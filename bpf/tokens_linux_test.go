@@ -195,9 +195,9 @@ func TestNotGuessed(t *testing.T) {
 }
 
 // TestRequestOpens: a connection is unmeasured as a whole if its first request also completes the
-// handshake. This happens when the client's last handshake packet is lost, overtaken or held back
-// (TCP_DEFER_ACCEPT, HAProxy's tcp-smart-connect). In these cases the first request arrives at the
-// listening socket, and the programs see the request only there.
+// handshake. A first request completes the handshake when the client's last handshake packet is
+// lost, overtaken or held back (TCP_DEFER_ACCEPT, HAProxy's tcp-smart-connect). In these cases the
+// first request arrives at the listening socket, and the programs see the request only there.
 func TestRequestOpens(t *testing.T) {
 	h := newHost(t)
 	s := h.load()

@@ -47,8 +47,8 @@ func (b *bmc) look() (*plan, error) {
 	return b.choose(found, around)
 }
 
-// choose removes each chassis that stands in another candidate, since the outer one's power
-// includes it. choose fails unless exactly one is left.
+// choose removes each chassis that stands in another candidate, since the power of the outer
+// chassis includes the inner one's. choose fails unless exactly one chassis is left.
 func (b *bmc) choose(found []candidate, around map[link]link) (*plan, error) {
 	var outer []candidate
 	var ids []string

@@ -17,8 +17,8 @@ const (
 /redfish/v1/Chassis/1U/PowerSubsystem/PowerSupplies/Bay1/Metrics {"InputVoltage":{"Reading":230.2},"InputPowerWatts":{"DataSourceUri":"/redfish/v1/Chassis/1U/Sensors/PS1InputPower","Reading":937.4},"OutputPowerWatts":{"Reading":800}}
 /redfish/v1/Chassis/1U/Power {"@odata.type":"#Power.v1_7_1.Power","PowerControl":[{"@odata.id":"/redfish/v1/Chassis/1U/Power#/PowerControl/0","MemberId":"0","Name":"System Input Power","PowerConsumedWatts":344,"PowerMetrics":{"IntervalInMin":30,"AverageConsumedWatts":319}}],"PowerSupplies":[{"MemberId":"0","Status":{"State":"Enabled"},"LastPowerOutputWatts":325}]}`
 
-	// Dell: only Power; a drive enclosure in the chassis that repeats it; figures with fractions; a
-	// collection with many properties.
+	// Dell: only Power; a drive enclosure in the chassis that repeats the chassis' figures; figures
+	// with fractions; a collection with many properties.
 	dell = `/redfish/v1/Chassis {"Members":[{"@odata.id":"/redfish/v1/Chassis/System.Embedded.1"},{"@odata.id":"/redfish/v1/Chassis/Enclosure.Internal.0-1:NonRAID.Integrated.1-1"}],"Members@odata.count":2}
 /redfish/v1/Chassis/System.Embedded.1 {"Id":"System.Embedded.1","ChassisType":"StandAlone","Power":{"@odata.id":"/redfish/v1/Chassis/System.Embedded.1/Power"},"Links":{"Contains":[{"@odata.id":"/redfish/v1/Chassis/Enclosure.Internal.0-1:NonRAID.Integrated.1-1"}]}}
 /redfish/v1/Chassis/Enclosure.Internal.0-1:NonRAID.Integrated.1-1 {"Id":"Enclosure.Internal.0-1","Power":{"@odata.id":"/redfish/v1/Chassis/System.Embedded.1/Power"},"Links":{"ContainedBy":{"@odata.id":"/redfish/v1/Chassis/System.Embedded.1"}}}

@@ -26,9 +26,9 @@ type Options struct {
 	// Interval is the time between two looks while something moves, if a look costs less than
 	// costShare allows. While nothing moves, the interval is 1.4 times as long. 0: 50 ms.
 	Interval time.Duration
-	// Targets are the engines of the host. There is at least one.
+	// Targets are the engines of the host, at least one.
 	Targets []Target
-	// Opened is called once, after Open and the first look. From then on all looks are alike.
+	// Opened is called once, after Open and the first look. All looks after Opened are alike.
 	// Opened may be nil.
 	Opened func()
 	// Tick is called each Interval by the goroutine of Run, after the look if there was one. Tick

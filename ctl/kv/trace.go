@@ -114,7 +114,7 @@ type traceReport struct {
 	Requests   int            `json:"requests"`
 	Distinct   int            `json:"distinct_blocks"`
 	BlockBytes int64          `json:"block_bytes_mean,omitempty"`
-	Unbounded  float64        `json:"unbounded_hit_ratio"` // no cache can exceed it
+	Unbounded  float64        `json:"unbounded_hit_ratio"` // no cache can exceed this ratio
 	Results    []evict.Result `json:"results"`
 }
 

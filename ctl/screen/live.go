@@ -156,8 +156,8 @@ func frame(lines []string, columns, rows int) string {
 	return b.String()
 }
 
-// foreground tells whether this process may write to the terminal. The process always may if the
-// terminal does not control it.
+// foreground tells whether this process may write to the terminal. If the terminal does not control
+// the process, the process always may write.
 func (l *Live) foreground() bool {
 	group, err := unix.IoctlGetInt(int(l.Terminal.Fd()), unix.TIOCGPGRP)
 	return err != nil || group == unix.Getpgrp()

@@ -174,7 +174,7 @@ func paintLook(ctx context.Context, router *admin.Port, scr *screen.Block, befor
 	}
 	p := now.Picture(before)
 	p.All = "cgn-ctl top"
-	// leaves room for a row above it, and for the cursor below
+	// leaves room for a row above the picture, and for the cursor below
 	scr.Paint("\n" + strings.Join(p.Fit(columns, rows-2), "\n") + "\n")
 	return now
 }

@@ -116,8 +116,8 @@ func (l *Logger) Reopen() error {
 	}
 }
 
-// Close writes all entries logged before the call, closes the file, and returns the error of that.
-// Further calls wait for the first.
+// Close writes all entries that were logged before the call, closes the file, and returns the error
+// of both. Further calls wait for the first call.
 func (l *Logger) Close() error {
 	l.closeOnce.Do(func() { close(l.closing) })
 	<-l.done

@@ -109,7 +109,7 @@ func (b *Bodies) Announce(a *Body, ctx *fasthttp.RequestCtx) bool {
 func (b *Bodies) provide(a *Body, ctx *fasthttp.RequestCtx, want int) {
 	var m region
 	if b.Longest > SmallBody { // the server drops larger buffers with the request, in any case
-		m = b.regions.take(int(b.Longest)+len("\r\n"), want) // the server reads the line end of a chunk with it
+		m = b.regions.take(int(b.Longest)+len("\r\n"), want) // the server reads a chunk together with its line end
 	}
 	if m.bytes != nil {
 		a.ctx, a.buffer, a.wrote = ctx, ctx.Request.SwapBody(m.bytes[:0]), 0

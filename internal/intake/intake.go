@@ -42,7 +42,7 @@ func TwiceFramed(h *fasthttp.RequestHeader) bool {
 
 // ContextOf returns the context that contains h. fasthttp gives its HeaderReceived hook only the
 // header, but the connection is in the context. fasthttp does not document that the header is
-// inside the context (it is in v1.74); TestContextOf checks it.
+// inside the context. TestContextOf checks that it is, as in v1.74.
 func ContextOf(h *fasthttp.RequestHeader) *fasthttp.RequestCtx {
 	const offset = unsafe.Offsetof(fasthttp.RequestCtx{}.Request) + unsafe.Offsetof(fasthttp.Request{}.Header)
 	return (*fasthttp.RequestCtx)(unsafe.Add(unsafe.Pointer(h), -int(offset)))

@@ -17,8 +17,8 @@ type Step struct {
 
 // Drain runs the steps in order, each to its end or its limit, and logs each duration. A step that
 // fails or times out does not prevent the next ones. When ctx ends, because of a second signal, the
-// remaining steps run with an ended context. These steps' failures are expected then and not logged
-// as warnings. The errors are joined.
+// remaining steps run with an ended context. Failures of steps with an ended context are expected
+// and not logged as warnings. The errors are joined.
 func Drain(ctx context.Context, log *slog.Logger, steps ...Step) error {
 	var errs []error
 	for _, s := range steps {

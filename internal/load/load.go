@@ -87,7 +87,7 @@ type Signal struct {
 	Unit  string // unit of the figure times Shown
 	Shown float64
 
-	Metric string  // the router's metric is cgn_router_node_ plus this; empty: none
+	Metric string  // the router's metric is cgn_router_node_ plus Metric; empty: none
 	Help   string  // help text of the metric
 	Base   float64 // the metric is the figure divided by Base
 

@@ -24,7 +24,7 @@ func TestExamineNamesTheField(t *testing.T) {
 		"good":            {good, ""},
 		"none":            {Files{}, ""},
 		"CA alone":        {Files{CA: good.CA}, ""},
-		"half a pair":     {Files{Cert: good.Cert}, ""}, // Validate refuses it
+		"half a pair":     {Files{Cert: good.Cert}, ""}, // Validate refuses half a pair
 		"CA missing":      {Files{CA: dir + "/no"}, "x.ca: " + dir + "/no does not exist; name a PEM file"},
 		"CA garbage":      {Files{CA: garbage}, "x.ca: " + garbage + " holds no certificate"},
 		"cert missing":    {Files{Cert: dir + "/no", Key: good.Key}, "x.cert: "},

@@ -43,9 +43,10 @@
 // already go with the connection.
 //
 // Between two sources the stream stays in its loop, with only the client's socket. The loop sends
-// unsent bytes, and notices if the client leaves or does not read. Meanwhile Follower.Next runs on
-// a goroutine. The connection of the new source is parked in the same loop, unless the source has
-// been read to its end already. If the connection cannot be parked, the source counts as failed.
+// unsent bytes, and notices if the client leaves or does not read. Between two sources,
+// Follower.Next runs on a goroutine. The connection of the new source is parked in the same loop,
+// unless the source has been read to its end already. If the connection cannot be parked, the
+// source counts as failed.
 //
 // A connection that has been idle on its goroutine for a while can be parked too (Parking.Park). A
 // parked idle connection costs about a kilobyte.
@@ -58,10 +59,10 @@
 // Bounds and fairness: the upstream is not read while the client's socket has not taken all earlier
 // bytes. So for a client that does not read, the loop holds the result of one read (turnBytes, 32
 // KiB), or one longer event (at most sse.MaxEventBytes), and the bytes that its Follower adds. The
-// kernel's buffers are in addition to that. Such a client is cut after ReplyOptions.SlowReader. In
-// one turn of its loop a stream gets one read, and must queue for the next one. Deadlines are on a
-// timing wheel of 10 ms. LoopsOptions.Lag gets the length of each turn. No lock is taken for a
-// piece.
+// kernel's buffers hold further bytes. A client that does not read is cut after
+// ReplyOptions.SlowReader. In one turn of its loop a stream gets one read, and must queue for the
+// next one. Deadlines are on a timing wheel of 10 ms. LoopsOptions.Lag gets the length of each
+// turn. No lock is taken for a piece.
 //
 // A failure on either side ends one stream, in the same ways and with the same Outcome as on a
 // goroutine. Other work (returning connections, Follower.Next, Follower.Done) runs on short-lived

@@ -96,8 +96,8 @@ var exchanges = sync.Pool{New: func() any { return new(Exchange) }}
 // or RST within a second of the write, before any response byte. The retry happens once per
 // request, and for POST too. A server that closes an idle connection has not read the request. If
 // an engine really dies in the second after the write, only work is lost whose result nobody reads.
-// If no new connection can be made, the error is the first one, of KindReset, because the server
-// may have read the request and died of it.
+// If no new connection can be made, Send or ReadHead returns the first error, of KindReset, because
+// the server may have read the request and died of it.
 func (p *Pool) Send(req *Request, deadline time.Time) (*Exchange, error) {
 	e := exchanges.Get().(*Exchange)
 	e.pool, e.request, e.abort = p, req, req.Abort

@@ -12,7 +12,7 @@ import (
 )
 
 // flow is a client's connection in a loop. A flow has a stream that is being sent, or waits for its
-// next request. From start on only the loop's thread uses it, unless a field says otherwise.
+// next request. From start on only the loop's thread uses a flow, unless a field says otherwise.
 type flow struct {
 	l        *loop
 	parking  *Parking

@@ -268,7 +268,7 @@ func TestEventsUntilClose(t *testing.T) {
 	o := newObserved()
 	for stream, want := range map[string]string{
 		"data: a\n\ndata: [DONE]\n\n":        "data: a\n\ndata: [DONE]\n\n",
-		"data: a\n\ndata: [DONE]\n":          "data: a\n\ndata: [DONE]\n", // many servers send this
+		"data: a\n\ndata: [DONE]\n":          "data: a\n\ndata: [DONE]\n", // many servers send no blank line at the end
 		"data: a\n\n" + named:                "data: a\n\n" + named,
 		"data: {\"error\":{}}\n\n":           "data: {\"error\":{}}\n\n",
 		"data: a\n\n":                        "data: a\n\n" + o.tail,

@@ -270,7 +270,7 @@ func TestChurnOfSources(t *testing.T) {
 				ch := newChain(s.pool, randomScript(random), randomScript(random), randomScript(random))
 				s.ask(conn, ch, randomScript(random))
 				if random.IntN(2) == 0 {
-					conn.SetReadDeadline(time.Now().Add(20 * time.Millisecond)) // the response may be shorter than this
+					conn.SetReadDeadline(time.Now().Add(20 * time.Millisecond)) // the response may be shorter
 					io.CopyN(io.Discard, conn.r, int64(random.IntN(400)))
 				} else {
 					time.Sleep(time.Duration(random.IntN(8000)) * time.Microsecond)

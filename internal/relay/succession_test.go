@@ -403,7 +403,7 @@ func TestClientLeavesBetweenSources(t *testing.T) {
 				conn.Close()
 				if ignore {
 					<-ch.left
-					ch.abort = nil // a Watcher also cancels it
+					ch.abort = nil // a Watcher also cancels the Abort
 					close(ch.gate)
 				}
 				ch.wait(t, ClientGone)

@@ -247,7 +247,7 @@ type clientConn struct {
 	net.Conn
 	watched watched
 	stop    func() // watched.stop, bound once
-	bounded bool   // Reply has set a write deadline; only the serving goroutine uses it
+	bounded bool   // Reply has set a write deadline; only the serving goroutine uses bounded
 	linger  atomic.Bool
 
 	reading, writing deadline

@@ -27,8 +27,8 @@ type cutter struct {
 
 func (c *cutter) reset() { *c = cutter{held: keepSmall(c.held)} }
 
-// next takes bytes from the front of p and returns the rest. A complete or
-// oversized block is valid until the next call; call taken before that.
+// next takes bytes from the front of p and returns the rest. A complete or oversized block is valid
+// until the next call of next. The caller calls taken before that call.
 func (c *cutter) next(p []byte) (block []byte, kind blockKind, rest []byte) {
 	if c.afterCR {
 		feed := p[0] == '\n'

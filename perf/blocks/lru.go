@@ -17,8 +17,8 @@ func newLRU(capacity int) *lru {
 	return &lru{capacity: capacity, at: map[uint64]*list.Element{}}
 }
 
-// leading returns how many leading blocks of a prompt are held. No block is held without those
-// before it.
+// leading returns how many leading blocks of a prompt are held. A block is held only together with
+// all blocks before it.
 func (l *lru) leading(prompt []uint64) int {
 	low, high := 0, len(prompt)
 	for low < high {

@@ -94,9 +94,9 @@ func (m *measurement) openStreams() (Figures, error) {
 const maxGrowth = 2 << 30
 
 // slowReader measures the memory that a contestant holds for a client that reads 10 KB/s of an
-// endless stream, and the effect on other streams. Before that, the same streams are relayed
-// without the slow client for the same time. The streams first run for a sixth of this time, so
-// that pools fill.
+// endless stream, and the effect on other streams. Before the slow client comes, the same streams
+// are relayed without it for the same time. The streams first run for a sixth of this time, so that
+// pools fill.
 func (m *measurement) slowReader() (Figures, error) {
 	if err := m.warm(); err != nil {
 		return nil, err

@@ -45,7 +45,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// holdLeaseClients connects perChild clients, and reports that.
+// holdLeaseClients connects perChild clients, and reports when all are connected.
 func holdLeaseClients(path string) {
 	ctx := context.Background()
 	for range perChild {

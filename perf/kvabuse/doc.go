@@ -6,7 +6,7 @@
 // has the exact rules. The other tests use thousands of idle clients, clients that stop in the
 // middle or never read, disks that are full, read-only or broken, and garbage on every port. After
 // a kill, the kernel still has the writes of the process. So these tests cannot show that durable
-// data are synced. The tests of kvcached/ssd show that.
+// data are synced. The tests of kvcached/ssd show that durable data are synced.
 //
 // make check-kill and make check-abuse run the tests. The tests are skipped without KVABUSE, the
 // path of the program.

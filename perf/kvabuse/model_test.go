@@ -33,7 +33,7 @@ const slack = 2
 type entry struct {
 	mu     sync.Mutex
 	maybe  []state // possible states, at least one
-	firm   bool    // a kill does not change it
+	firm   bool    // a kill does not change the state
 	begun  uint64  // the last version of which storing has begun
 	change uint64  // number of begun and of acknowledged operations
 }

@@ -53,7 +53,7 @@ func open(t *testing.T, address string, n int, text []byte) (conns []net.Conn) {
 		t.Cleanup(func() { _ = c.Close() })
 		_ = c.(*net.TCPConn).SetReadBuffer(64 << 10)
 		_ = c.SetWriteDeadline(time.Now().Add(time.Second))
-		_, _ = c.Write(text) // the daemon need not read all of it
+		_, _ = c.Write(text) // the daemon need not read the whole text
 		conns = append(conns, c)
 	}
 	return conns

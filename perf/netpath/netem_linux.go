@@ -60,10 +60,10 @@ func newNetem(a, b *Side, o Options) (*netem, error) {
 	return n, nil
 }
 
-// veth makes a pair of devices. One is in the namespace of the calling thread and has the name
-// here. The other is in the namespace there. The two devices have the same hardware address,
-// because a device without ARP sends packets to its own hardware address. Neither accepts TCP
-// segments that are larger than the MTU.
+// veth makes a pair of devices. One device is in the namespace of the calling thread and has the
+// name here. The other device is in the namespace there. The two devices have the same hardware
+// address, because a device without ARP sends packets to its own hardware address. Neither device
+// accepts TCP segments that are larger than the MTU.
 func veth(here string, there *os.File) error {
 	end := func(name string, more ...[]byte) []byte {
 		b := make([]byte, unix.SizeofIfInfomsg)

@@ -126,7 +126,7 @@ func (c *bpfCounter) attach(at string, p asm.Instructions) error {
 	if err != nil {
 		return fmt.Errorf("BPF program: %w", err)
 	}
-	defer loaded.Close() // the link keeps it
+	defer loaded.Close() // the link keeps the program
 	l, err := link.AttachRawTracepoint(link.RawTracepointOptions{Name: at, Program: loaded})
 	if err != nil {
 		return fmt.Errorf("raw tracepoint %s: %w", at, err)

@@ -119,8 +119,8 @@ func bucketOf(d time.Duration) (i int) {
 // agree compares the kernel's times with times from another source. Means must agree within a tenth
 // plus 50 us, but within 1 ms. A quantile with five samples beyond it must lie in the same bucket
 // or the next one. One in twenty times may be missing, because the kernel guesses the content of a
-// packet by its size. On a busy host an engine may send several tokens at once after a long gap.
-// Such gaps move a quantile.
+// packet by its size. On a busy host an engine may send several tokens at once after a long gap. A
+// long gap before several tokens moves a quantile.
 func agree(t *testing.T, what, whose string, kernel bpf.Histogram, times []time.Duration, busy bool) {
 	t.Helper()
 	other := bpf.Histogram{Buckets: make([]uint64, 384)}
@@ -138,7 +138,7 @@ func agree(t *testing.T, what, whose string, kernel bpf.Histogram, times []time.
 	}
 	for _, q := range []float64{0.5, 0.9, 0.99} {
 		if (1-q)*float64(len(times)) < 5 {
-			continue // a few differently classified times would decide it
+			continue // a few differently classified times would decide the quantile
 		}
 		rank := 0.0
 		if busy {

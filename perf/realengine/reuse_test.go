@@ -161,8 +161,8 @@ func (w *site) spreads(t *testing.T) {
 }
 
 // learns: prompts are repeated in turn, more of them than the caches hold, so that each is evicted
-// before it returns. At first the router expects the opposite, and the engines' counts correct it.
-// Then a set that fits is expected to be cached again.
+// before it returns. At first the router expects the prompts to be cached, and the engines' counts
+// correct this expectation. Then the router must expect a set that fits to be cached again.
 func (w *site) learns(t *testing.T, prompts int) {
 	const rounds, gap = 6, 75 * time.Millisecond
 	home := map[int]string{}

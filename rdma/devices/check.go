@@ -16,7 +16,7 @@ import (
 type Options struct {
 	// Root is the folder that contains sys, proc and dev. Empty: /.
 	Root string
-	// PID is the process whose limit of locked memory is checked. 0: this process.
+	// PID is the process whose limit of locked memory is checked. 0 stands for this process.
 	PID int
 	// Arena is how many bytes are to be registered with each device. 0: any limit is reported.
 	Arena uint64

@@ -17,7 +17,8 @@ import (
 
 // abandon ends the device because the card or its driver does not work as it must. The kernel
 // destroys all objects of the context, and with them each completion channel's events. If the
-// kernel cannot do this, the process panics, because the card may still write to its memory.
+// kernel cannot destroy the objects, the process panics, because the card may still write to its
+// memory.
 func (d *device) abandon(cause error) {
 	d.end(fmt.Errorf("it is given up: %w", cause))
 	if err := d.card.forsake(); err != nil {

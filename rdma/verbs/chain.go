@@ -23,9 +23,9 @@ import (
 const overdueIn = time.Second
 
 // chain is a group of work requests that one call has posted. The card processes the requests in
-// order, and reports a completion for the last only. If a request fails, the card reports a
-// completion for it and for all later requests, which it flushes. So a completion of the last
-// always ends the chain. pair.mu guards it.
+// order, and reports a completion for the last only. If a request fails, the card flushes all later
+// requests, and reports a completion for each of them and for the failed one. So a completion of
+// the last request always ends the chain. pair.mu guards a chain.
 type chain struct {
 	id     int
 	reads  int64 // units of pair.reads that it holds
@@ -224,7 +224,7 @@ func (p *pair) deliver(done []C.struct_verbs_done) {
 	for _, d := range done {
 		c, last := p.chains.all[d.id>>1], d.id&1 == 1
 		if c.over {
-			continue // drop has ended it
+			continue // drop has ended the chain
 		}
 		if d.status != C.IBV_WC_SUCCESS {
 			if p.cause == nil {

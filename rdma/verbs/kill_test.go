@@ -20,7 +20,7 @@ import (
 
 const (
 	killedSize  = 16 << 20
-	killedTimes = 512 // times that one call reads it, which takes an emulated card many seconds
+	killedTimes = 512 // times that one call reads the window, which takes an emulated card many seconds
 	killedPairs = 3
 	killedEnv   = "RDMA_OWNER" // set in the process that is killed
 )

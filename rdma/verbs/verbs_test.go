@@ -133,8 +133,8 @@ func TestRead(t *testing.T) {
 	})
 }
 
-// TestReadIsSplit: a read that is longer than the card's messages is split. The read reads all
-// bytes of its range and none behind it.
+// TestReadIsSplit: a read that is longer than the card's messages is split. A split read gets all
+// bytes of its range and no byte behind the range.
 func TestReadIsSplit(t *testing.T) {
 	kinds(t, func(t *testing.T, d *device) {
 		const most, skip = 1000, 24

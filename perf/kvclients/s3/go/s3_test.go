@@ -61,9 +61,9 @@ func browser(t *testing.T) *http.Client {
 	return &http.Client{Transport: onlyRead{&http.Transport{TLSClientConfig: &tls.Config{RootCAs: pool}}}}
 }
 
-// onlyRead hides the method WriteTo of a request's body. WriteTo of smithy-go 1.28.8 returns io.EOF
-// after Close, which is an error there. net/http may call it once more after the last byte was
-// sent, and then closes the connection while the answer is being read. Retries would hide that, and
+// onlyRead hides the method WriteTo of a request's body. WriteTo of smithy-go 1.28.8 wrongly
+// returns io.EOF after Close. net/http may call WriteTo once more after the last byte was sent, and
+// then closes the connection while the answer is being read. Retries would hide this mistake, and
 // also hide mistakes of the server.
 type onlyRead struct{ http.RoundTripper }
 
