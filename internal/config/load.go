@@ -33,10 +33,7 @@ type Options struct {
 
 	// called for each CGN_* variable that is no program's setting, or another program's in a
 	// section that this one has too; may be nil
-	Ignored func(variable string)
-	// called for each older name in use ("router.toml:3: admission"), with the present name; may be
-	// nil
-	Renamed  func(given, name string)
+	Ignored  func(variable string)
 	ReadFile func(name string) ([]byte, error) // nil: os.ReadFile
 }
 
@@ -59,7 +56,7 @@ func (e *Error) Error() string {
 func (e *Error) Unwrap() []error { return e.Problems }
 
 // Missing is an error of Validate about a setting that was not given. The error is left out if some
-// given setting could not be read, because that may be the missing one.
+// given setting could not be read, because that may be the missing setting.
 type Missing struct{ Err error }
 
 func (m Missing) Error() string { return m.Err.Error() }
@@ -101,7 +98,7 @@ func Load(dst any, o Options) error {
 	}
 	file, fromFile := loadFile(dst, s, cl.file, o)
 	fromEnv, ignored := applyEnv(s, &o)
-	problems := slices.Concat(fromFile, fromEnv, cl.problems, s.olderFlags(cl.values), cl.apply())
+	problems := slices.Concat(fromFile, fromEnv, cl.problems, cl.apply())
 	unread := len(problems) > 0
 	var unparsed toml.ParseError
 	for _, p := range validate(dst) {
@@ -121,7 +118,7 @@ func Load(dst any, o Options) error {
 		return &Error{problems}
 	}
 	if cl.check {
-		notes := s.renameNotes()
+		var notes []string
 		walk(dst, func(v any) error {
 			if a, ok := v.(Adviser); ok {
 				notes = append(notes, a.Advise()...)
@@ -133,11 +130,6 @@ func Load(dst any, o Options) error {
 	for _, name := range ignored {
 		if o.Ignored != nil {
 			o.Ignored(name)
-		}
-	}
-	for _, r := range s.renames {
-		if o.Renamed != nil {
-			o.Renamed(r.given, r.name)
 		}
 	}
 	return nil
