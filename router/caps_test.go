@@ -7,8 +7,8 @@ import (
 	"github.com/cognitora/dataplane/router"
 )
 
-// TestCapsPerModelAndRole checks the caps: nodes of role both take one request here, those of role
-// decode two, and prefill nodes none.
+// TestCapsPerModelAndRole checks the caps: nodes of role both take one request, nodes of role
+// decode take two, and prefill nodes take no request.
 func TestCapsPerModelAndRole(t *testing.T) {
 	engines := simulate(t, 3)
 	s := serve(t, nil, func(c *router.Config) {

@@ -133,7 +133,7 @@ func TestEtcdStoppedAndBackEmpty(t *testing.T) {
 	etcdGoes(t, time.Second, 12*time.Second)
 }
 
-// TestEtcdStoppedForAMinute is the same with the agents' defaults.
+// TestEtcdStoppedForAMinute is TestEtcdStoppedAndBackEmpty with the agents' defaults.
 func TestEtcdStoppedForAMinute(t *testing.T) {
 	if os.Getenv("CGN_SOAK") == "" {
 		t.Skip("takes 90 s; make check-outage runs it")

@@ -335,8 +335,8 @@ func TestKilledNode(t *testing.T) {
 	if n := slices.IndexFunc(all, func(a outcome) bool { return a.status != 200 || a.err != nil }); n >= 0 {
 		t.Errorf("%v", all[n].reply)
 	}
-	// When the breaker opens, each client has one request out. Each may also have one answer that
-	// came before the end and counts between two failures.
+	// When the breaker opens, each client has one request out. Each client may also have one answer
+	// that came before the end and counts between two failures.
 	failed := s.metrics().sum("cgn_router_upstream_errors_total", `node="killed"`)
 	t.Logf("%v requests tried it in vain", failed)
 	if most := 3.0 * clients; failed > most {

@@ -28,7 +28,7 @@ import (
 	"github.com/cognitora/dataplane/router/scan"
 )
 
-// Limits bound the memory and time that clients can take up. All are positive.
+// Limits bound the memory and time that clients can take up. All limits are positive.
 type Limits struct {
 	MaxBody        int // bytes
 	MaxBodyTotal   int // bytes of all request bodies in memory; no less than MaxBody

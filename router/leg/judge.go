@@ -163,7 +163,7 @@ type reset struct {
 }
 
 // further returns how many more nodes may be asked after v, at most spare. After a 500 the request
-// itself is a suspect, so one more node must do.
+// itself is a suspect, so at most one more node is asked.
 func (v verdict) further(spare int) int {
 	switch v {
 	case unreached, starved, silent, overloaded, overdue, broken:

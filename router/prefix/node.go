@@ -17,8 +17,8 @@ const maxNodes = 1 << 16
 func (r Ref) place() uint32 { return uint32(r) & (maxNodes - 1) }
 func (r Ref) gen() uint32   { return uint32(r) >> 16 }
 
-// node is the state of one incarnation. Fields that Match reads are atomic. All are written under
-// Index.mu.
+// node is the state of one incarnation. Fields that Match reads are atomic. All fields are written
+// under Index.mu.
 type node struct {
 	gen      atomic.Uint32 // generation of the incarnation; 0 = none
 	lifetime atomic.Int32  // ms for which an untouched block counts as cached

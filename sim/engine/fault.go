@@ -42,7 +42,7 @@ type Fault struct {
 	NoCachedTokens  bool `json:"no_cached_tokens,omitempty"`
 
 	// Refuse closes the listener and all connections for that wall time. Only the engine's fault
-	// may set it, not a request's.
+	// may set Refuse, not a request's.
 	Refuse Duration `json:"refuse,omitempty"`
 
 	// Count ends the engine's fault after that many strikes; 0 = never.
