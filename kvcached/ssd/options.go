@@ -18,12 +18,12 @@ const MinCap = 32 << 20
 
 // Bounds and defaults of Options.
 const (
-	segmentMax     = 256 << 20
-	segmentMin     = 1 << 20
-	rowShareMin    = 16 << 20
-	readersDefault = 64
-	buffersDefault = 16
-	keyBytes       = 32
+	segmentMax  = 256 << 20
+	segmentMin  = 1 << 20
+	rowShareMin = 16 << 20
+	readsMax    = 64 // reads in the kernel at once; more wait
+	buffersMax  = 16 // payloads from and to unaligned memory at once, each way; more wait
+	keyBytes    = 32
 )
 
 // Options of Open.
@@ -38,11 +38,6 @@ type Options struct {
 	// RowShare is the part of Cap, in bytes, that is kept for the rows of the index. Segments give
 	// way to rows that grow beyond it. 0: a sixteenth of Cap, at least 16 MiB.
 	RowShare int64
-	// Readers bounds the reads in the kernel at once; more wait. 0: 64.
-	Readers int
-	// Buffers bounds the payloads in the tier's own aligned memory, which payloads from and to
-	// unaligned memory use; more wait. 0: 16.
-	Buffers int
 	// ReclaimRate bounds what reclaim copies, in bytes per second. 0: no bound.
 	ReclaimRate int64
 	// DailyWrites bounds the bytes written in a day (UTC). Beyond it only durable writes are taken,
@@ -96,9 +91,9 @@ func (o Options) fill() (Options, error) {
 	if o.Cap-o.RowShare < 4*o.SegmentSize {
 		return bad("SegmentSize", o.SegmentSize, "Cap without RowShare must hold four segments")
 	}
-	o.Readers = orDefault(o.Readers, readersDefault)
-	o.Buffers = orDefault(o.Buffers, buffersDefault)
-	o.checkpointBytes = orDefault(o.checkpointBytes, 64<<20)
+	if o.checkpointBytes == 0 {
+		o.checkpointBytes = 64 << 20
+	}
 	if o.Logger == nil {
 		o.Logger = slog.Default()
 	}
@@ -112,11 +107,4 @@ func (o Options) fill() (Options, error) {
 		o.now = time.Now
 	}
 	return o, nil
-}
-
-func orDefault[T int | int64](v, instead T) T {
-	if v <= 0 {
-		return instead
-	}
-	return v
 }

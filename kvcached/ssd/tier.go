@@ -204,7 +204,7 @@ func Open(ctx context.Context, o Options) (_ *Tier, err error) {
 // newTier returns a tier without files.
 func newTier(o Options) *Tier {
 	t := &Tier{o: o, index: newIndex(), usage: newUsage(o.Quota), pace: pace{rate: o.ReclaimRate},
-		buffers: newBuffers(o.Buffers), readBuffers: newBuffers(o.Buffers), reading: make(chan struct{}, o.Readers),
+		buffers: newBuffers(buffersMax), readBuffers: newBuffers(buffersMax), reading: make(chan struct{}, readsMax),
 		ready: make(chan struct{}), closing: make(chan struct{}), keep: make(chan struct{}, 1),
 		reclaim: make(chan struct{}, 1)}
 	t.pages.New = func() any { return (*[page]byte)(alignedBytes(page)) }

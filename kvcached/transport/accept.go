@@ -42,12 +42,13 @@ func (s *Server) serveQUIC(c *quic.Conn) {
 		return
 	}
 	defer s.leave(name)
-	if !s.budget.admit(c, s.o.Tuning.window()) {
+	window := s.o.Tuning.window()
+	if !s.budget.admit(window) {
 		s.count.refusedConns.Add(1)
 		_ = c.CloseWithError(codeRefused, "busy")
 		return
 	}
-	defer s.budget.drop(c)
+	defer s.budget.drop(window)
 	p := &link{s: s, host: h, remote: Remote{Host: name, Role: roleOf(c.ConnectionState().TLS)}, quic: c}
 	var streams sync.WaitGroup
 	for {

@@ -133,8 +133,7 @@ func bareSide(t *testing.T) (server, client *tls.Config) {
 // bareQUIC pulls over conns connections, one stream each, with our windows.
 func bareQUIC(t *testing.T, payload []byte, conns int) puller {
 	server, client := bareSide(t)
-	config := Tuning{}.withDefaults().config(&receiveBudget{limit: 1 << 40}, 100)
-	config.AllowConnectionWindowIncrease = nil
+	config := Tuning{}.withDefaults().config(100)
 	socket, err := net.ListenPacket("udp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)

@@ -194,7 +194,7 @@ func (p *Pool) newPeer(t Target) (*Peer, error) {
 }
 
 func (p *Pool) newQUIC(address string, secure *tls.Config) *quicLane {
-	return newQUICLane(&quicLane{address: address, tls: secure, config: p.o.Tuning.config(p.budget, -1),
+	return newQUICLane(&quicLane{address: address, tls: secure, config: p.o.Tuning.config(-1),
 		window: p.o.Tuning.window(),
 		budget: p.budget, socket: p.o.ListenUDP, count: &p.quic}, p.o.Stripes)
 }

@@ -3,9 +3,9 @@ package transport
 import (
 	"context"
 	"errors"
-	"sync"
-	"sync/atomic"
 	"time"
+
+	"golang.org/x/sync/errgroup"
 
 	"github.com/cognitora/dataplane/kv/block"
 	"github.com/cognitora/dataplane/kvcached/wire"
@@ -79,20 +79,12 @@ func (s *session) pick(ctx context.Context, addrs []block.Addr, out *wire.Grante
 		}
 		out.Blocks[i].Status = status
 	}
-	if len(addrs) == 1 {
-		one(0)
-		return got
+	var all errgroup.Group
+	all.SetLimit(gettingAtOnce)
+	for i := range addrs {
+		all.Go(func() error { one(i); return nil })
 	}
-	var next atomic.Int64
-	var all sync.WaitGroup
-	for range min(gettingAtOnce, len(addrs)) {
-		all.Go(func() {
-			for i := int(next.Add(1)) - 1; i < len(addrs); i = int(next.Add(1)) - 1 {
-				one(i)
-			}
-		})
-	}
-	all.Wait()
+	_ = all.Wait()
 	return got
 }
 

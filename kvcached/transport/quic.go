@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/netip"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -159,7 +160,7 @@ func (l *quicLane) dial(ctx context.Context, s *slot) error {
 		return err
 	}
 	l.count.dials.Add(1)
-	if !l.budget.admit(c, l.window) {
+	if !l.budget.admit(l.window) {
 		_ = c.CloseWithError(codeRefused, "busy")
 		return fmt.Errorf("%w: windows of all connections are at their bound", wire.Busy)
 	}
@@ -168,7 +169,7 @@ func (l *quicLane) dial(ctx context.Context, s *slot) error {
 	l.watch.Go(func() {
 		<-c.Context().Done()
 		l.live.Add(-1)
-		l.budget.drop(c)
+		l.budget.drop(l.window)
 	})
 	return nil
 }
@@ -191,15 +192,21 @@ func (l *quicLane) tryDial(ctx context.Context, s *slot) (*quic.Conn, error) {
 	return s.t.Dial(ctx, addr, l.tls, l.config)
 }
 
-// resolve looks the peer's address up anew for each connection: it may have moved. No packet is
-// sent.
-func resolve(ctx context.Context, address string) (net.Addr, error) {
-	c, err := new(net.Dialer).DialContext(ctx, "udp", address)
+// resolve looks the peer's address up anew for each connection: it may have moved.
+func resolve(ctx context.Context, address string) (*net.UDPAddr, error) {
+	host, port, err := net.SplitHostPort(address)
 	if err != nil {
 		return nil, err
 	}
-	defer c.Close()
-	return c.RemoteAddr(), nil
+	number, err := net.DefaultResolver.LookupPort(ctx, "udp", port)
+	if err != nil {
+		return nil, err
+	}
+	ips, err := net.DefaultResolver.LookupNetIP(ctx, "ip", host)
+	if err != nil {
+		return nil, err
+	}
+	return net.UDPAddrFromAddrPort(netip.AddrPortFrom(ips[0].Unmap(), uint16(number))), nil
 }
 
 // lost closes a useless connection, so that the slot gets another.

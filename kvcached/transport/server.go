@@ -137,7 +137,7 @@ func NewServer(o ServerOptions) (*Server, error) {
 			t.StatelessResetKey = (*quic.StatelessResetKey)(o.ResetKey)
 		}
 		s.quic = append(s.quic, t)
-		l, err := t.Listen(s.tls, o.Tuning.config(s.budget, int64(o.MaxOps)))
+		l, err := t.Listen(s.tls, o.Tuning.config(int64(o.MaxOps)))
 		if err != nil {
 			_ = s.Close(context.Background())
 			return nil, err

@@ -2,7 +2,6 @@ package transport
 
 import (
 	"crypto/tls"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -21,12 +20,12 @@ type Tuning struct {
 	PacketSize uint16
 	Idle       time.Duration // a silent connection is dead after it; 0: 10 s
 	KeepAlive  time.Duration // between keep-alives of an idle connection; 0: 3 s
-	// Receive bounds the bytes that all peers together may make this side buffer; 0: 1 GiB. Windows
-	// do not grow past it, and connections beyond it are refused.
+	// Receive bounds the bytes that all peers together may make this side buffer; 0: 1 GiB.
+	// Connections beyond it are refused.
 	Receive int64
 }
 
-// Bounds of one connection's first window in bytes.
+// Bounds of one connection's window in bytes.
 const (
 	minWindow = 1 << 20
 	maxWindow = 32 << 20
@@ -56,19 +55,17 @@ func (t Tuning) window() uint64 {
 	return uint64(min(max(float64(t.Rate)*t.RTT.Seconds(), minWindow), maxWindow))
 }
 
-// config is the QUIC configuration. Windows begin at the bandwidth-delay product and may grow to
-// twice that while b has room.
-func (t Tuning) config(b *receiveBudget, streams int64) *quic.Config {
+// config is the QUIC configuration.
+func (t Tuning) config(streams int64) *quic.Config {
 	w := t.window()
 	return &quic.Config{
 		HandshakeIdleTimeout:           min(5*time.Second, t.Idle),
 		MaxIdleTimeout:                 t.Idle,
 		KeepAlivePeriod:                t.KeepAlive,
 		InitialStreamReceiveWindow:     w,
-		MaxStreamReceiveWindow:         2 * w,
+		MaxStreamReceiveWindow:         w,
 		InitialConnectionReceiveWindow: w,
-		MaxConnectionReceiveWindow:     2 * w,
-		AllowConnectionWindowIncrease:  b.grow,
+		MaxConnectionReceiveWindow:     w,
 		MaxIncomingStreams:             streams,
 		MaxIncomingUniStreams:          -1,
 		InitialPacketSize:              t.PacketSize,
@@ -79,44 +76,19 @@ func (t Tuning) config(b *receiveBudget, streams int64) *quic.Config {
 type receiveBudget struct {
 	limit int64
 	used  atomic.Int64
-	conns sync.Map // *quic.Conn -> *atomic.Int64, its bytes
 }
 
-// admit takes the first window of a connection.
-func (b *receiveBudget) admit(c *quic.Conn, window uint64) bool {
-	var held atomic.Int64
-	held.Store(int64(window))
-	if !b.take(int64(window)) {
+// admit counts the window of a connection; false: there is no room for it.
+func (b *receiveBudget) admit(window uint64) bool {
+	if b.used.Add(int64(window)) > b.limit {
+		b.drop(window)
 		return false
 	}
-	b.conns.Store(c, &held)
-	return true
-}
-
-func (b *receiveBudget) take(n int64) bool {
-	if b.used.Add(n) > b.limit {
-		b.used.Add(-n)
-		return false
-	}
-	return true
-}
-
-// grow is quic.Config.AllowConnectionWindowIncrease.
-func (b *receiveBudget) grow(c *quic.Conn, delta uint64) bool {
-	held, ok := b.conns.Load(c)
-	if !ok || !b.take(int64(delta)) {
-		return false
-	}
-	held.(*atomic.Int64).Add(int64(delta))
 	return true
 }
 
 // drop gives back the window of a connection that has ended.
-func (b *receiveBudget) drop(c *quic.Conn) {
-	if held, ok := b.conns.LoadAndDelete(c); ok {
-		b.used.Add(-held.(*atomic.Int64).Load())
-	}
-}
+func (b *receiveBudget) drop(window uint64) { b.used.Add(-int64(window)) }
 
 // clientTLS returns the identity's configuration for dialling cache daemons. With an empty name any
 // certificate with the role of one is accepted. No session is resumed: connections are few and last
