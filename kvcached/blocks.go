@@ -22,8 +22,8 @@ var (
 	_ lease.Store = local{}
 )
 
-// blocks is the store for servers of this host's clients. It covers all hosts, or only this one if
-// there is no fleet. It records each access to a payload if kvcached.trace is set.
+// blocks is the store for servers of this host's clients. blocks covers all hosts, or only this one
+// if there is no fleet. Each access to a payload is recorded if kvcached.trace is set.
 type blocks struct {
 	here *store.Store
 	view *fleet.View // nil: there is no fleet
@@ -141,8 +141,8 @@ func (b blocks) Arena() *ram.Arena { return b.here.Arena() }
 // keyed is the store for clients that choose keys.
 type keyed struct{ blocks }
 
-// Reachable is fleet.View.Reachable. It returns false if it could not ask, and the caller must then
-// get each block.
+// Reachable is fleet.View.Reachable. Reachable returns false if it could not ask other hosts. The
+// caller must then get each block.
 func (k keyed) Reachable(ctx context.Context, addrs []block.Addr, out []bool) bool {
 	return k.view != nil && k.view.Reachable(ctx, addrs, out) == nil
 }

@@ -1,5 +1,5 @@
-// Package kvcached is the cache daemon of a host. It keeps KV blocks in shared memory and on SSD.
-// Engines, other hosts and programs of this host read them there.
+// Package kvcached is the cache daemon of a host. The daemon keeps KV blocks in shared memory and
+// on SSD. Engines, other hosts and programs of this host read blocks from the daemon.
 package kvcached
 
 import (

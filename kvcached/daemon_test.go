@@ -88,7 +88,7 @@ func begin(t *testing.T, c Config) (d *Daemon, stop func() error) {
 	return d, stop
 }
 
-// redis sends commands, one per line. It returns the first line of each reply and the content of
+// redis sends commands, one per line. redis returns the first line of each reply and the content of
 // bulk strings.
 func redis(t *testing.T, at string, commands ...string) []string {
 	t.Helper()

@@ -76,8 +76,8 @@ func (c *RDMAConfig) checkDevices() error {
 	return nil
 }
 
-// validateLanes rejects a demand for RDMA in a configuration without RDMA. It also rejects peers
-// that are named twice, and this cache as a peer.
+// validateLanes rejects a demand for RDMA in a configuration without RDMA. Peers that are named
+// twice are rejected, and this cache as a peer.
 func (c *Config) validateLanes(p *problems) {
 	c.checkLane(p, "fleet.lane", c.Fleet.Lane)
 	named := map[string]int{}
@@ -268,7 +268,7 @@ func devicesPresent() map[string]string {
 	return out
 }
 
-// openDevice opens a port of a device. It prefers a port with an address in one of the networks,
+// openDevice opens a port of a device. A port with an address in one of the networks is preferred,
 // then an active port.
 func openDevice(name string, networks []netip.Prefix) (rdma.Device, error) {
 	var o verbs.Options

@@ -112,7 +112,7 @@ func TestRDMASettings(t *testing.T) {
 }
 
 // TestBuiltWithoutRDMA checks that devices end the start of a program without RDMA. The error names
-// the program that can drive them.
+// the program that can drive RDMA devices.
 func TestBuiltWithoutRDMA(t *testing.T) {
 	if _, err := verbs.Open("", verbs.Options{}); !errors.Is(err, rdma.ErrNotBuilt) {
 		t.Skip("this program was built with -tags rdma")

@@ -13,9 +13,8 @@ import (
 )
 
 // Examine checks the files, directories and devices that c names and returns an error for each
-// problem. The error names the field and the fix. It reads files, binds no port and writes nothing.
-// It leaves out the [etcd] section, which has its own check. A start calls it before it opens a
-// tier.
+// problem. The error names the field and the fix. Examine reads files, binds no port and writes
+// nothing. The [etcd] section has its own check. A start calls it before it opens a tier.
 func (c *Config) Examine() error {
 	var p problems
 	usable := c.Daemon.Data != ""
@@ -66,8 +65,8 @@ func (c *Config) inData(file string) bool {
 	return err == nil && c.Daemon.Data != "" && filepath.Dir(file) == data
 }
 
-// examineFiles checks the files that c names. It also checks the files in the data directory if
-// that is usable.
+// examineFiles checks the files that c names. The files in the data directory are checked too if
+// usable is set.
 func (c *Config) examineFiles(p *problems, usable bool) {
 	if name, err := filepath.Abs(c.Daemon.Trace); c.Daemon.Trace != "" && (err != nil || !c.inData(name)) {
 		if err := rights.Appendable(c.Daemon.Trace); err != nil {

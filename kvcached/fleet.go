@@ -11,8 +11,8 @@ import (
 	"github.com/cognitora/dataplane/kvcached/wire"
 )
 
-// inFleet tells whether this cache exchanges blocks with caches of other hosts. That needs etcd and
-// a cgn-kv/1 port.
+// inFleet tells whether this cache exchanges blocks with caches of other hosts. A fleet needs etcd
+// and a cgn-kv/1 port.
 func (c *Config) inFleet() bool {
 	return len(c.Etcd.Endpoints) > 0 && (c.QUIC.Listen != "" || c.QUIC.tlsLane() != "")
 }

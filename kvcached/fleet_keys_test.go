@@ -103,7 +103,7 @@ func TestExpiryReachesHolders(t *testing.T) {
 }
 
 // TestSetIfAbsent sets one key from several clients of one host at the same time. One client gets
-// OK, and none if the fleet already has the key.
+// OK. No client gets OK if the fleet already has the key.
 func TestSetIfAbsent(t *testing.T) {
 	_, hosts := three(t)
 	for i := range 20 {

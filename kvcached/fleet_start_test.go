@@ -10,8 +10,8 @@ import (
 )
 
 // TestEtcdIsAwayAtTheStart starts a daemon without etcd. The daemon stores keys and blocks at once.
-// It is not ready before it has read the fleet's purges: reads are misses, and a purge is an error.
-// The daemon goes on serving when etcd ends later.
+// The daemon is not ready before it has read the fleet's purges: reads are misses, and a purge is
+// an error. The daemon goes on serving when etcd ends later.
 func TestEtcdIsAwayAtTheStart(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)

@@ -40,7 +40,7 @@ func newSite(t *testing.T) site {
 	return s
 }
 
-// join makes a configuration that of a host of the site, then applies more.
+// join makes a configuration that of a host of the site and then calls more.
 func (s site) join(id string, more func(*Config)) func(*Config) {
 	return func(c *Config) {
 		files := pki.FilesIn(s.pki, pki.KVCached)
@@ -138,7 +138,7 @@ func testAddr(i int) block.Addr {
 }
 
 // TestOneHostsBlocksOnAnother stores blocks on one host through RESP and S3. Clients of all kinds
-// read them on another host.
+// read these blocks on another host.
 func TestOneHostsBlocksOnAnother(t *testing.T) {
 	s := newSite(t)
 	a, _ := s.host(t, "a", nil)

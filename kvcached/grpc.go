@@ -50,7 +50,7 @@ func (d *Daemon) addGRPC(srv *rpc.Server, name, where string, l net.Listener, id
 		},
 		finish: func(ctx context.Context) error {
 			stop()
-			return await(ctx, ended) // the server's own Drain bounds this
+			return await(ctx, ended) // the server's own Drain bounds the wait
 		},
 		close: func() {
 			stop()

@@ -38,7 +38,7 @@ func releaseCard(t *testing.T, sock string) {
 }
 
 // dropRoCE makes this host's network lose all packets between cards and no others. A switch with a
-// wrong setup does the same.
+// wrong setup loses the same packets.
 func dropRoCE(t *testing.T) {
 	t.Helper()
 	program(t, "tc", "qdisc", "add", "dev", "eth0", "ingress")

@@ -93,8 +93,8 @@ func (h *reader) fresh(n, size int) (from int) {
 	return from
 }
 
-// pull pulls blocks to this host, all at the same time. It repeats pulls that time out on a busy
-// machine.
+// pull pulls blocks to this host, all at the same time. Pulls that time out on a busy machine are
+// repeated.
 func (h *reader) pull(d *Daemon, from, n int) {
 	h.t.Helper()
 	var all sync.WaitGroup
@@ -212,10 +212,10 @@ func (h *reader) cost() {
 	}
 }
 
-// least is the round that cost the owner the least CPU, of several rounds. Its number of thread
-// wake-ups is the lowest of any round. On a busy machine some blocks may not come by RDMA; such a
-// round does not count. Blocks may also come twice over QUIC; then the cost is divided among all
-// sent bytes.
+// least is the round that cost the owner the least CPU, of several rounds. The bill's number of
+// thread wake-ups is the lowest of any round. On a busy machine some blocks may not come by RDMA;
+// such a round does not count. Blocks may also come twice over QUIC; then the cost is divided among
+// all sent bytes.
 func (h *reader) least(d *Daemon, lane string, size int) (best bill) {
 	const n, rounds, tries = movesAtOnce, 3, 9
 	good := 0

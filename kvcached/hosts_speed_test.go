@@ -8,7 +8,7 @@ import (
 )
 
 // TestSpeedOfTwoHosts prints the cost of blocks for both hosts, by RDMA and over QUIC. make
-// perf-rdma runs it. It checks nothing.
+// perf-rdma runs it. The test checks no value.
 func TestSpeedOfTwoHosts(t *testing.T) {
 	switch os.Getenv("VM_HOST") {
 	case "1":
@@ -60,8 +60,7 @@ func (b *bill) add(n bill) {
 	b.runs, b.grants, b.lentBytes, b.sent = b.runs+n.runs, b.grants+n.grants, b.lentBytes+n.lentBytes, b.sent+n.sent
 }
 
-// print prints a row. CPU is in ms for each MiB: that of the process and, in brackets, that of its
-// machine.
+// print prints a row. CPU is in ms for each MiB: the process's CPU and, in brackets, the machine's.
 func (b *bill) print(t *testing.T, lane string, size int) {
 	mib := (b.lentBytes + b.sent) / (1 << 20)
 	each := func(s float64) float64 { return s * 1e3 / mib }

@@ -24,7 +24,8 @@ import (
 const (
 	// ownersAdmin is the address of the first host's metrics.
 	ownersAdmin = "127.0.0.1:9093"
-	// cableOut is the time that the cable stays out. It is longer than the time limit of a read.
+	// cableOut is the time that the cable stays out. The cable stays out longer than a read may
+	// take.
 	cableOut = 6 * time.Second
 )
 
@@ -242,8 +243,8 @@ func (h *owner) metrics() map[string]float64 {
 	return out
 }
 
-// cable makes perf/vm/vm.sh pull the cable out or put it in. It waits until the kernel sees the
-// change.
+// cable makes perf/vm/vm.sh pull the cable out or put it in. cable returns when the kernel has seen
+// the change.
 func (h *owner) cable(what, carrier string) {
 	fmt.Println("@@ cable", what)
 	awaitThat(h.t, "the cable is "+what, func() bool {

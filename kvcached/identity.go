@@ -10,8 +10,8 @@ import (
 	"github.com/cognitora/dataplane/internal/pki"
 )
 
-// renewBefore is the time before their expiry at which a start renews the daemon's self-made
-// certificates.
+// renewBefore is the remaining life of the daemon's self-made certificates below which a start
+// makes new ones.
 const renewBefore = 30 * 24 * time.Hour
 
 // identity returns the certificate for other caches. Without tls.cert the daemon makes a CA and
@@ -37,7 +37,7 @@ func (d *Daemon) identity() (*pki.Identity, error) {
 }
 
 // ownCertificates makes a new CA and certificates if those of the data directory cannot be used or
-// expire soon. That is safe because no other host has them.
+// expire soon. Renewal is safe because no other host has these certificates.
 func (d *Daemon) ownCertificates() (pki.Files, error) {
 	if d.config.Daemon.Data == "" {
 		return pki.Files{}, errors.New("tls: certificates for this host alone are kept in kvcached.data, which is " +

@@ -8,8 +8,8 @@ import (
 	"github.com/cognitora/dataplane/internal/pki"
 )
 
-// TestOwnCertificates checks that the certificates are kept. They are made again if a crash has
-// left only some of them.
+// TestOwnCertificates checks that the certificates are kept. New certificates are made if a crash
+// has left only some of them.
 func TestOwnCertificates(t *testing.T) {
 	d := &Daemon{config: &Config{Daemon: DaemonConfig{Data: t.TempDir()}}, log: slog.New(slog.DiscardHandler)}
 	read := func() (pki.Files, string) {

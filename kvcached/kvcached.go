@@ -25,7 +25,7 @@ import (
 	"github.com/cognitora/dataplane/kvcached/transport"
 )
 
-// Limits of steps of a drain. No setting changes them.
+// Limits of steps of a drain. No setting changes these limits.
 const (
 	leaveLimit  = 5 * time.Second
 	deviceLimit = 3 * time.Second // extra time for an RDMA device that does not answer, in each of four steps
@@ -41,12 +41,12 @@ type Daemon struct {
 	lock      *Lock // lock of the data directory; nil: there is no directory
 	store     *store.Store
 	ledger    *purge.Ledger
-	purges    *purges                    // the fleet's list of purges; nil if view is
+	purges    *purges                    // the fleet's list of purges; nil if there is no fleet
 	index     *residency.Index           // tiers of each block of this host
 	view      atomic.Pointer[fleet.View] // blocks of all hosts; nil: there is no fleet
 	pool      *transport.Pool            // connections to other caches; nil if view is
 	rails     *transport.Rails           // RDMA devices; nil: rdma.devices is empty
-	parts     []*part                    // in the order of their start
+	parts     []*part                    // parts in the order of their start
 	adminAt   net.Listener
 	metrics   *instruments
 	bandwidth *transport.Bandwidth // shared by all other caches; nil until its first use
@@ -335,8 +335,8 @@ func (r *running) drain(force context.Context) error {
 	return err
 }
 
-// finish ends all servers for clients, or all for other caches, at the same time. Together they
-// take no longer than DrainTimeout.
+// finish ends all servers for clients, or all for other caches, at the same time. All these servers
+// together take no longer than DrainTimeout.
 func (d *Daemon) finish(peers bool) func(context.Context) error {
 	return func(ctx context.Context) error {
 		var all sync.WaitGroup

@@ -11,8 +11,8 @@ import (
 	"github.com/cognitora/dataplane/kvcached/transport"
 )
 
-// latencyBuckets are in seconds. They range from a Get of a block in RAM to a very slow pull from
-// another host.
+// latencyBuckets are in seconds. The buckets range from a Get of a block in RAM to a very slow pull
+// from another host.
 var latencyBuckets = []float64{50e-6, 100e-6, 200e-6, 500e-6, 1e-3, 2e-3, 5e-3, 10e-3, 20e-3, 50e-3, 0.1, 0.2, 0.5, 1,
 	2, 5, 10}
 

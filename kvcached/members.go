@@ -12,7 +12,7 @@ import (
 	"github.com/cognitora/dataplane/kvcached/transport"
 )
 
-// members are the caches that etcd lists. Only the goroutine of the watch may use it, unless a
+// members are the caches that etcd lists. Only the goroutine of the watch may use members, unless a
 // field says otherwise.
 type members struct {
 	config *FleetConfig
@@ -20,7 +20,7 @@ type members struct {
 	self   string // this cache's id
 	set    func([]fleet.Member)
 	named  func()                  // called once etcd has listed all caches and this cache's own announcement
-	caches map[string]fleet.Member // by cache id
+	caches map[string]fleet.Member // members by cache id
 
 	mu sync.Mutex // guards the fields below, which the registration uses as well
 	// etcd revision of this cache's announcement, and the revision of it that set was called with;
@@ -51,8 +51,8 @@ func (m *members) see(e *cluster.Entry) {
 }
 
 // handler updates the members from etcd. The members stay while etcd does not answer. The next
-// listing replaces them, even if etcd has lost its data. Caches announce themselves again at their
-// next heartbeat; until then their blocks are misses.
+// listing replaces the members, even if etcd has lost its data. Caches announce themselves again at
+// their next heartbeat; until then their blocks are misses.
 func (m *members) handler() cluster.Handler {
 	return cluster.Handler{
 		List: func(l cluster.Listing) {
@@ -103,7 +103,7 @@ func (c *FleetConfig) member(e cluster.Entry) (fleet.Member, error) {
 	return m, nil
 }
 
-// alone makes m list only this cache. It calls refuse if etcd lists another cache that exchanges
+// alone makes m list only this cache. m calls refuse if etcd lists another cache that exchanges
 // blocks.
 func (m *members) alone(self string, refuse func(error)) {
 	set := m.set
@@ -121,7 +121,7 @@ func (m *members) alone(self string, refuse func(error)) {
 
 func (m *members) tell() { m.set(slices.Collect(maps.Values(m.caches))) }
 
-// wanted is the configured lane to a cache: that of its [[fleet.peers]], else fleet.lane.
+// wanted is the configured lane to a cache: the lane of its [[fleet.peers]], else fleet.lane.
 func (c *FleetConfig) wanted(cache string) transport.Lane {
 	for _, p := range c.Peers {
 		if p.Cache == cache {

@@ -20,11 +20,11 @@ type membership struct {
 	config       cluster.Config
 	registration cluster.Registration
 	cacheID      string
-	purges       *purges  // the fleet's list of purges; nil if others is
+	purges       *purges  // the fleet's list of purges; nil if there is no fleet
 	others       *members // updated with the other caches in etcd; nil: there is no fleet
 	ownCA        bool     // the daemon made its own CA, whose certificates no other cache accepts
 	log          *slog.Logger
-	link         atomic.Pointer[string] // the result of state while etcd is used; nil: not known yet
+	link         atomic.Pointer[string] // last state of the connection to etcd; nil: not known yet
 }
 
 func (d *Daemon) prepareMember() error {
@@ -96,7 +96,7 @@ func hostname() string {
 	return name
 }
 
-// run keeps the cache announced until ctx ends, then removes it from etcd. It fails if another
+// run keeps the cache announced until ctx ends, then removes it from etcd. run fails if another
 // daemon holds the same id.
 func (m *membership) run(ctx context.Context) error {
 	if len(m.config.Endpoints) == 0 {
@@ -161,8 +161,8 @@ func stranger(ctx context.Context) error {
 	return nil
 }
 
-// follow updates link and others from etcd until ctx ends. It calls listed after each full listing,
-// and refuse with the reason why this cache must not be in the fleet.
+// follow updates link and others from etcd until ctx ends. listed is called after each full
+// listing. refuse is called with the reason why this cache must not be in the fleet.
 func (m *membership) follow(ctx context.Context, client *cluster.Client, listed func(), refuse func(error)) {
 	prefix := cluster.CacheKey(m.cacheID)
 	h := cluster.Handler{List: func(cluster.Listing) {}, Put: func(cluster.Entry) {}, Delete: func(string) {}}
@@ -184,7 +184,7 @@ func (m *membership) follow(ctx context.Context, client *cluster.Client, listed 
 		m.enter("lost")
 		m.log.Warn("etcd does not answer, serving on", "error", err)
 	}
-	_ = client.Watch(ctx, prefix, h) // ends without an error when ctx ends
+	_ = client.Watch(ctx, prefix, h) // the end of ctx is Watch's only error
 }
 
 // state is the state of the connection to etcd: off, connecting, connected, lost or left.

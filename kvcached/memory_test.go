@@ -15,7 +15,7 @@ import (
 const (
 	bytesPerBlock = 200 // block in RAM: tables of the RAM tier and of residency
 	bytesPerRow   = 80  // in addition if the block is on SSD
-	bytesPerName  = 40  // in addition if as many evicted blocks are remembered and blocks were in both parts
+	bytesPerName  = 40  // in addition for each remembered name of an evicted block
 )
 
 // quietDaemon starts a daemon with tiers and no listeners but its sockets.
@@ -93,7 +93,7 @@ func TestMemoryPerBlock(t *testing.T) {
 	}
 }
 
-// TestMemoryPerBlockOnBoth does the same with blocks that are on SSD as well.
+// TestMemoryPerBlockOnBoth measures the memory of blocks that are on SSD as well.
 func TestMemoryPerBlockOnBoth(t *testing.T) {
 	if ram.Poisoned {
 		t.Skip("the race detector has memory of its own")

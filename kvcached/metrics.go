@@ -27,7 +27,7 @@ type instruments struct {
 	index *residency.Index
 	rpc   *rpc.Server
 	lease *lease.Server
-	resp  *resp.Server // nil: not served; the same for the fields below
+	resp  *resp.Server // nil: the part is not served; the same for the fields below
 	s3    *s3.Server
 	peers *transport.Server
 	fleet *fleet.View
@@ -44,7 +44,8 @@ func newInstruments() *instruments {
 	return &instruments{set: set, latency: newLatencies(set), reclaimed: reclaimed.WithLabelValues()}
 }
 
-// row is one metric that is read from a snapshot S. One whose name ends in _total is a counter.
+// row is one metric that is read from a snapshot S. A metric whose name ends in _total is a
+// counter.
 type row[S any] struct {
 	name, help string // the name without the daemon's prefix
 	read       func(s *S) float64

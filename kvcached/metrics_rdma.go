@@ -14,8 +14,8 @@ import (
 // ask the card for each counter.
 const rdmaCountersEvery = time.Second
 
-// rdmaCounters reads the counters of RDMA devices at a scrape. One scrape at a time reads them.
-// Others meanwhile, or within rdmaCountersEvery, get the last values.
+// rdmaCounters reads the counters of RDMA devices at a scrape. One scrape at a time reads the
+// counters. A scrape during another one, or within rdmaCountersEvery of it, gets the last values.
 type rdmaCounters struct {
 	root  string          // empty: /
 	names func() []string // names of the devices that the daemon uses; nil: there are none
@@ -93,8 +93,8 @@ func (c *rdmaCounters) emit(emit func(def int, value float64, labels ...string))
 	}
 }
 
-// read returns the last values. It reads new ones first if they are old and no other scrape is
-// reading.
+// read returns the last values. New values are read first if the last ones are old and no other
+// scrape is reading.
 func (c *rdmaCounters) read() map[string][]devices.Reading {
 	if c.names == nil {
 		return nil

@@ -80,7 +80,7 @@ var rpcRows = []row[rpc.Stats]{
 	{"grpc_out_bytes_total", "Payload sent.", func(s *rpc.Stats) float64 { return float64(s.BytesOut) }},
 }
 
-// rpcDefs are the gRPC metrics with a label. Their values come in the order calls, failed.
+// rpcDefs are the gRPC metrics with a label. The metrics' values come in the order calls, failed.
 var rpcDefs = []metric.Def{
 	{Name: "cgn_kvcached_grpc_calls_total", Kind: metric.Counter, Labels: []string{"method"}, Help: "gRPC calls."},
 	{Name: "cgn_kvcached_grpc_failed_total", Kind: metric.Counter, Labels: []string{"method"}, Help: "gRPC calls that were answered with an error."},

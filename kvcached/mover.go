@@ -79,7 +79,8 @@ func each(ctx context.Context, addrs []block.Addr, out []rpc.Outcome,
 	return ctx.Err()
 }
 
-// outcome returns the outcome of one block. Its error ends the moves of all blocks.
+// outcome returns the outcome of one block. An error that outcome returns ends the moves of all
+// blocks.
 func outcome(err error) (rpc.Outcome, error) {
 	switch {
 	case err == nil:

@@ -17,7 +17,7 @@ import (
 )
 
 // TestOneBlockByEveryWay stores a block address through RESP. Another host reads the block over
-// both lanes, and gRPC reads it here.
+// both lanes, and a gRPC client reads the block on this host.
 func TestOneBlockByEveryWay(t *testing.T) {
 	dir := t.TempDir()
 	c, _ := settings(t, dir, nil)

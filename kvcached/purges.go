@@ -28,7 +28,7 @@ const (
 	rememberedFile = "peers.json"
 )
 
-// purges keeps this cache's list of purges in step with etcd's. It is fleet.Register.
+// purges keeps this cache's list of purges in step with etcd's. purges implements fleet.Register.
 type purges struct {
 	config *FleetConfig
 	dir    string // the data directory; empty: there is none
@@ -97,8 +97,8 @@ func (p *purges) pending() bool {
 	}
 }
 
-// write merges mine into etcd's list, applies change and writes the result to etcd. It returns the
-// new list. If it wrote the list, it also returns the caches that etcd lists at that moment.
+// write merges mine into etcd's list, applies change and writes the result to etcd. write returns
+// the new list. If it wrote the list, it also returns the caches that etcd lists at that moment.
 func (p *purges) write(ctx context.Context, mine *purge.List, change func(*purge.List) (*purge.List, error)) (
 	*purge.List, []cluster.Entry, error) {
 	client := p.client.Load()
@@ -145,7 +145,7 @@ func (p *purges) follow(ctx context.Context, client *cluster.Client) {
 	var watching sync.WaitGroup
 	defer watching.Wait()
 	watching.Go(func() {
-		_ = client.Watch(ctx, cluster.PurgesKey, cluster.Handler{ // ends without an error when ctx ends
+		_ = client.Watch(ctx, cluster.PurgesKey, cluster.Handler{ // the end of ctx is Watch's only error
 			List:   func(cluster.Listing) { changed() },
 			Put:    func(cluster.Entry) { changed() },
 			Delete: func(string) { changed() },

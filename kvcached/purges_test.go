@@ -237,8 +237,9 @@ func (p *purged) must(err error) {
 }
 
 // TestPurgeSchedules runs a fleet under load while hosts stop, start and lose etcd's data. No host
-// serves a block that is older than a purge which the host has confirmed. The same holds for purges
-// before the start of the host. CGN_PURGE_SCHEDULES sets the number of random schedules.
+// serves a block that is older than a purge which the host has confirmed. A host also serves no
+// block that is older than a purge before the host's start. CGN_PURGE_SCHEDULES sets the number of
+// random schedules.
 func TestPurgeSchedules(t *testing.T) {
 	t.Parallel()
 	schedules := 8

@@ -116,8 +116,8 @@ func TestRoCEDaemons(t *testing.T) {
 	t.Logf("%+v", a.pool.Stats().RDMA)
 }
 
-// cardCounts checks that the daemon exports its card's counters. They must grow by the packets of a
-// block that is read.
+// cardCounts checks that the daemon exports its card's counters. The counters must grow by the
+// packets of a block that is read.
 func cardCounts(t *testing.T, a *Daemon, from string) {
 	t.Helper()
 	card, packets := os.Getenv("RDMA_DEVICE"), uint64(len(valueOf(""))/4096)
@@ -143,8 +143,8 @@ func cardCounts(t *testing.T, a *Daemon, from string) {
 	}
 }
 
-// ended is the number of RDMA reads that the end of the other daemon cut off. They were repeated
-// over a stream.
+// ended is the number of RDMA reads that the end of the other daemon cut off. The daemon repeated
+// these reads over a stream.
 func ended(d *Daemon) (n uint64) {
 	for _, why := range []string{"access", "unreachable", "broken", "timeout"} {
 		n += d.pool.Stats().RDMA.Fallbacks[why]
@@ -152,8 +152,8 @@ func ended(d *Daemon) (n uint64) {
 	return n
 }
 
-// killed ends the other daemon while its blocks are read by RDMA. A block that comes must be right.
-// It repeats this if no read was under way at that moment.
+// killed ends the other daemon while its blocks are read by RDMA. The bytes of a block that arrives
+// must be right. killed tries again if no read was under way at that moment.
 func (s site) killed(t *testing.T, a *Daemon, dir, from string, kill func()) {
 	t.Helper()
 	for round := range 10 {

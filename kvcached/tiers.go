@@ -209,7 +209,7 @@ func secret(field, name string) (string, error) {
 	return s, nil
 }
 
-// sealingKey reads the key that encrypts payloads on SSD; nil: they are not encrypted.
+// sealingKey reads the key that encrypts payloads on SSD; nil: payloads are not encrypted.
 func (c *Config) sealingKey() ([]byte, error) {
 	if c.SSD.KeyFile == "" {
 		return nil, nil

@@ -13,10 +13,9 @@ import (
 // ErrDamaged says that Verify has found damaged data.
 var ErrDamaged = errors.New("kvcached: the SSD tier is damaged")
 
-// Verify reads the SSD tier in a data directory that no daemon uses, and reports the result. It
-// calls bad for each damage and progress with the number of bytes read. With ErrDamaged the report
-// is complete; with another error there is none. Damaged blocks are misses when the daemon runs
-// again.
+// Verify reads the SSD tier in a data directory that no daemon uses, and reports the result. bad is
+// called for each damage, and progress with the number of bytes read. With ErrDamaged the report is
+// complete; with another error there is none. Damaged blocks are misses when the daemon runs again.
 func Verify(ctx context.Context, data string, c SSDConfig, bad func(ssd.Damage),
 	progress func(done, all int64)) (v ssd.Verified, err error) {
 	dir := filepath.Join(data, ssdDir)

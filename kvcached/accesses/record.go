@@ -8,8 +8,9 @@ import (
 	"time"
 )
 
-// Recorder writes accesses as Lines until the file has a given number of bytes. It counts and drops
-// accesses after that. It is safe for concurrent use. A write that fails ends the recording.
+// Recorder writes accesses as Lines until the file has a given number of bytes. Later accesses are
+// counted and dropped. A Recorder is safe for concurrent use. A write that fails ends the
+// recording.
 type Recorder struct {
 	mu      sync.Mutex
 	w       *bufio.Writer
@@ -25,7 +26,7 @@ func NewRecorder(w io.Writer, bytes int64) *Recorder {
 	return &Recorder{w: bufio.NewWriterSize(w, 64<<10), left: bytes, began: time.Now()}
 }
 
-// Get records a request for blocks: for those of one prompt, or for single ones.
+// Get records a request for the blocks of one prompt, or for single blocks.
 func (r *Recorder) Get(ids []int64, bytes int64) { r.record(Line{HashIDs: ids, Bytes: bytes}) }
 
 // Put records that blocks were stored.
@@ -62,7 +63,7 @@ func (r *Recorder) Stats() RecorderStats {
 	return RecorderStats{r.lines, r.dropped}
 }
 
-// Flush writes the buffered lines. It returns the error that ended the recording early, if any.
+// Flush writes the buffered lines. Flush returns the error that ended the recording early, if any.
 func (r *Recorder) Flush() error {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -1,5 +1,5 @@
 // Package accesses records which blocks were requested and stored, and reads these recordings.
-// cgn-kvcached --trace writes them, and cgn-ctl kv trace replays them.
+// cgn-kvcached --trace writes recordings, and cgn-ctl kv trace replays them.
 package accesses
 
 import (
@@ -13,14 +13,14 @@ import (
 	"iter"
 )
 
-// Trace is a sequence of accesses. Its blocks are numbered from 0 on.
+// Trace is a sequence of accesses. The blocks of a Trace are numbered from 0 on.
 type Trace struct {
-	ends  []int    // end of each request in keys
+	ends  []int    // index in keys of the end of each request
 	store []bool   // true: the request stored blocks
 	keys  []uint32 // block numbers of all requests
 	names map[int64]uint32
 	bytes uint64 // total length of the sized blocks
-	sized uint64 // blocks whose length the trace tells
+	sized uint64 // number of blocks whose length the trace tells
 }
 
 // Bounds of a trace.
@@ -42,8 +42,8 @@ func (e *Error) Error() string { return fmt.Sprintf("trace line %d: %s", e.Line,
 type Line struct {
 	Timestamp int64   `json:"timestamp"` // ms since the recording began or was continued
 	HashIDs   []int64 `json:"hash_ids"`  // the blocks of one prompt in order, or single blocks
-	// Op is put if the blocks were stored. It is get or empty if they were requested. A put of a
-	// block that is already there does not count as a use of the block.
+	// Op is put if the blocks were stored. Op is get or empty if the blocks were requested. A put
+	// of a block that is already there does not count as a use of the block.
 	Op string `json:"op,omitempty"`
 	// Bytes is the total length of the blocks; 0: not known.
 	Bytes int64 `json:"bytes,omitempty"`

@@ -21,7 +21,7 @@ const (
 	retryLast     = 2 * time.Second
 )
 
-// Changed is the store's Options.Changed. It never waits.
+// Changed is the store's Options.Changed. Changed never waits.
 func (v *View) Changed(c store.Change) {
 	select {
 	case v.changes <- c.Addr:
@@ -42,7 +42,7 @@ type link struct {
 	anew    bool
 
 	turn    chan struct{} // has one element while a goroutine flushes
-	version uint64        // of the last change that was sent; only the flushing goroutine uses it
+	version uint64        // number of the last change that was sent; only the flushing goroutine uses it
 }
 
 // set stores a new roster and returns the old one.

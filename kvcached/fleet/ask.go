@@ -17,8 +17,8 @@ import (
 // askedAtOnce is the number of hosts that askAll asks at a time.
 const askedAtOnce = 64
 
-// askAll asks all other hosts, up to askedAtOnce at a time. Its error names the hosts that could
-// not be asked.
+// askAll asks all other hosts, up to askedAtOnce at a time. The error of askAll names the hosts
+// that could not be asked.
 func (v *View) askAll(ctx context.Context, limit time.Duration,
 	ask func(context.Context, *transport.Peer) error) error {
 	var group errgroup.Group
@@ -39,8 +39,8 @@ func (v *View) askAll(ctx context.Context, limit time.Duration,
 	return failed
 }
 
-// Reachable tells for each block whether any host may have it. It asks each keeper once. A Get of a
-// block for which it returns false is a miss.
+// Reachable tells for each block whether any host may have it. Each keeper is asked once. A Get of
+// a block for which it returns false is a miss.
 func (v *View) Reachable(ctx context.Context, addrs []block.Addr, out []bool) error {
 	infos := make([]store.Info, len(addrs))
 	if err := v.Store.StatAll(ctx, addrs, infos); err != nil {

@@ -4,8 +4,8 @@
 // Each address has a keeper: one host that records which hosts hold the block (keeper.go).
 // Rendezvous hashing over the hosts in etcd selects the keeper. Every host announces to the keepers
 // which blocks it gets and loses (announce.go). An announcement takes about a millisecond. Another
-// host may still see a miss in that time. A written block stays on the host that was asked to write
-// it. A pulled block is a copy like any other.
+// host may see a miss before an announcement arrives. A written block stays on the host that was
+// asked to write it. A pulled block is a copy like any other.
 //
 // A client's key names content, so the values of two hosts under one key are interchangeable. SET,
 // DEL and EXPIRE act on this host and send notices to the other holders without waiting
@@ -43,7 +43,7 @@ var ErrUnknownHost = errors.New("fleet: no such host")
 
 // Options of New.
 type Options struct {
-	Store *store.Store    // of this host. Required
+	Store *store.Store    // store of this host. Required
 	Pool  *transport.Pool // connections to the other hosts. Required
 	// Ledger has the purges of this host. Required.
 	Ledger *purge.Ledger
@@ -58,8 +58,8 @@ type Options struct {
 	// until it answers a probe. 0: 200 ms.
 	AnswerTimeout time.Duration
 	// PeerBytes bounds the bytes of blocks of known length that are pulled from one host at a time.
-	// Further pulls wait. 0: there is no bound. Refusals follow if it is higher than the share that
-	// the other host grants.
+	// Further pulls wait. 0: there is no bound. A bound above the share that the other host grants
+	// causes refusals.
 	PeerBytes int64
 	// PullTimeout bounds the transfer of a block. 0: 10 s.
 	PullTimeout time.Duration
@@ -79,7 +79,7 @@ type Options struct {
 // View is this host's store as part of the fleet. Get, Stat, StatAll, Describe and PurgeAll cover
 // all hosts. Delete and SetExpiry act here and send notices to the other hosts.
 type View struct {
-	Store *store.Store // of this host
+	Store *store.Store // store of this host
 
 	o      Options
 	roster atomic.Pointer[roster]
@@ -143,7 +143,7 @@ type Stats struct {
 	Named             int64  // 1: etcd has listed all caches including this one
 	Hidden            int64  // 1: reads are misses, because the purges are not read yet
 	Purges            int64  // purges in the list
-	PurgeRevision     int64  // of the last purge that was carried out
+	PurgeRevision     int64  // number of the last purge that was carried out
 	LeftOut           int64  // hosts that are left out because they do not answer
 	TimesLeftOut      uint64 // times that a host was left out
 	Probes            uint64 // probes sent to silent hosts
@@ -257,7 +257,7 @@ func (v *View) hidden() bool {
 	}
 }
 
-// Get holds a block. It pulls the block from another host if this host does not have it.
+// Get holds a block. The block is pulled from another host if this host does not have it.
 // store.ErrMiss: no host has the block.
 func (v *View) Get(ctx context.Context, a block.Addr) (*store.Block, error) {
 	b, err := v.Store.Get(ctx, a)
@@ -275,7 +275,7 @@ func (v *View) Get(ctx context.Context, a block.Addr) (*store.Block, error) {
 }
 
 // Stat returns the Info of a block on any host. The Tiers are store.Remote if only other hosts have
-// the block. One of these hosts is asked for the expiry.
+// the block. Stat asks a remote holder for the expiry.
 func (v *View) Stat(ctx context.Context, a block.Addr) (store.Info, error) {
 	i, err := v.Store.Stat(ctx, a)
 	if !errors.Is(err, store.ErrMiss) || v.alone() {
@@ -299,7 +299,7 @@ func (v *View) Stat(ctx context.Context, a block.Addr) (store.Info, error) {
 	return store.Info{}, store.ErrMiss
 }
 
-// Describe returns all that is known of a block. It pulls the block from another host if this host
+// Describe returns all that is known of a block. The block is pulled from another host if this host
 // does not have it.
 func (v *View) Describe(ctx context.Context, a block.Addr) (store.Info, error) {
 	i, err := v.Store.Describe(ctx, a)

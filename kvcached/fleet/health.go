@@ -43,7 +43,7 @@ type doubts struct {
 	share int64 // Options.PeerBytes
 
 	mu    sync.Mutex
-	hosts map[string]*health // by id; at most maxMembers, plus hosts that have just left
+	hosts map[string]*health // hosts by id; at most maxMembers, plus hosts that have just left
 }
 
 // health records whether a host answers.
@@ -150,7 +150,7 @@ func (v *View) watched(parent context.Context, limit time.Duration, m *Member,
 	return v.watch(parent, limit, v.healthOf(m), wait)
 }
 
-// watch is watched for a known health. Its host may have left the fleet meanwhile.
+// watch is watched for a known health. The host of h may have left the fleet meanwhile.
 func (v *View) watch(parent context.Context, limit time.Duration, h *health,
 	wait func(context.Context, *health) error) error {
 	v.doubts.mu.Lock()

@@ -174,8 +174,8 @@ func (p *path) copy(to, from net.Conn) {
 }
 
 // TestAHostThatDoesNotAnswer checks that a silent host is left out once for all readers and
-// writers. It gets probes only, and no caller waits for it. Keys that are set meanwhile reach the
-// host once it answers.
+// writers. A silent host gets probes only, and no caller waits for the host. Keys that are set
+// meanwhile reach the host once it answers.
 func TestAHostThatDoesNotAnswer(t *testing.T) {
 	var warnings atomic.Int64
 	a := start(t, "a", Options{AnswerTimeout: 200 * time.Millisecond,

@@ -32,8 +32,8 @@ type hostState struct {
 // block.
 type entryKey [20]byte
 
-// entry has the holders of one block. If it is full, a further holder replaces one of them. It has
-// no pointers and neither has its key, so the garbage collector does not scan the map.
+// entry has the holders of one block. A further holder replaces one of the holders in a full entry.
+// Neither entry nor entryKey has pointers, so the garbage collector does not scan the map.
 type entry struct {
 	hosts   [wire.MaxHolders]uint32 // numbers of hosts; 0: none
 	lengths [wire.MaxHolders]uint32 // bytes

@@ -91,7 +91,7 @@ func TestKeyOnManyHosts(t *testing.T) {
 	await(t, "no host has it", func() bool { return nowhere(t, k, hosts...) })
 }
 
-// TestKeeperIsGone deletes a key while its keeper is down. This host deletes the key, and the
+// TestKeeperIsGone deletes a key while its keeper is down. The key is deleted on this host, and the
 // notice counts as lost.
 func TestKeeperIsGone(t *testing.T) {
 	a, b, c := start(t, "a", Options{}), start(t, "b", Options{}), start(t, "c", Options{})

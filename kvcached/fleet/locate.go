@@ -11,8 +11,8 @@ import (
 	"github.com/cognitora/dataplane/kvcached/wire"
 )
 
-// locate asks the keepers of addresses for the holders: out[i] are those of addrs[i]. A keeper that
-// does not answer in time counts as an error and as no holders.
+// locate asks the keepers of addresses for the holders: out[i] has the holders of addrs[i]. A
+// keeper that does not answer in time counts as an error and as no holders.
 func (v *View) locate(ctx context.Context, addrs []block.Addr) ([][]location, error) {
 	out := make([][]location, len(addrs))
 	r := v.roster.Load()

@@ -54,8 +54,8 @@ func TestNames(t *testing.T) {
 	}
 }
 
-// TestForgottenNames checks that a block is found while its namespace is not known. It is pulled
-// once the namespace is known.
+// TestForgottenNames checks that a block is found while its namespace is not known. The block is
+// pulled once the namespace is known.
 func TestForgottenNames(t *testing.T) {
 	a, b, c := start(t, "a", Options{}), start(t, "b", Options{}), start(t, "c", Options{})
 	meet(a, b, c)

@@ -18,30 +18,30 @@ import (
 
 // A client's key names content, so the values of two hosts under one key are interchangeable. SET,
 // DEL and EXPIRE act on this host, and then the client is answered. A notice about the key then
-// goes to the other hosts. They drop a value whose checksum differs and take over the expiry. The
-// client does not wait for the notice.
+// goes to the other hosts. The hosts drop a value whose checksum differs and take over the expiry.
+// The client does not wait for the notice.
 //
-// A host that has pulled a key asks the source again. It drops the pulled value if the source has
-// another value by then or does not answer. A notice is sent to all hosts again until no host
-// changes anything. A pulled key is not kept while this host has a notice about the key under way.
-// If a key is set on two hosts at the same moment, both may drop it, and the key is a miss. A host
-// that does not answer keeps its value.
+// A host that has pulled a key asks the source again. The puller drops the pulled value if the
+// source has another value by then or does not answer. A notice is sent to all hosts again until no
+// host changes anything. A pulled key is not kept while this host has a notice about the key under
+// way. If a key is set on two hosts at the same moment, both may drop it, and the key is a miss. A
+// host that does not answer keeps its value.
 
 // Bounds of notices.
 const (
 	maxNotices   = 1 << 16 // notices that wait; a further one is lost
 	noticeLanes  = 8       // notices of one key go through the same lane, in order
 	noticeBatch  = 256     // keys in one message to a host
-	noticeRounds = 4       // rounds of one sending; they end early when no host changes anything
+	noticeRounds = 4       // rounds of one send; a round without changes is the last
 	noticeTries  = 6       // sendings after failures, with pauses that double
 	noticePause  = 50 * time.Millisecond
-	doubtedTries = 4 // sendings if a host is left out, because the other keys of the lane wait meanwhile
+	doubtedTries = 4 // sendings if a host is left out; fewer, because the other keys of the lane wait meanwhile
 )
 
 // notice is a change of a key that the other hosts must learn.
 type notice struct {
 	what    change
-	expiry  bool  // the key's expiry was set
+	expiry  bool  // the notice sets the key's expiry
 	expires int64 // Unix ms; 0: never
 	tries   int
 }
@@ -230,7 +230,7 @@ func (v *View) retell(ctx context.Context, batch map[block.Addr]notice, err erro
 	}
 }
 
-// send sends a batch to the other hosts until no host changes anything. It does not ask keepers,
+// send sends a batch to the other hosts until no host changes anything. Keepers are not asked,
 // because they do not know yet which blocks a host got a moment ago.
 func (v *View) send(ctx context.Context, batch map[block.Addr]notice) error {
 	for round := range noticeRounds {
@@ -242,8 +242,8 @@ func (v *View) send(ctx context.Context, batch map[block.Addr]notice) error {
 	return nil
 }
 
-// sendOnce sends a batch to the other hosts and counts the values that they drop. It sends the
-// expiry only in the first round, because another host may set a new expiry meanwhile.
+// sendOnce sends a batch to the other hosts and counts the values that they drop. The expiry is
+// sent only in the first round, because another host may set a new expiry meanwhile.
 func (v *View) sendOnce(ctx context.Context, batch map[block.Addr]notice, first bool) (changed int64, err error) {
 	addrs := slices.Collect(maps.Keys(batch))
 	here := make([]store.Info, len(addrs))
@@ -303,8 +303,8 @@ func (v *View) Deleting(a block.Addr) {
 	}
 }
 
-// Delete removes a block from this host. It tells whether this host had the block or another host
-// is known to have it. The other hosts get a notice.
+// Delete removes a block from this host. Delete tells whether this host had the block or another
+// host is known to have it. The other hosts get a notice.
 func (v *View) Delete(ctx context.Context, a block.Addr) (bool, error) {
 	v.notices.bar(a)
 	defer v.notices.unbar(a)
@@ -317,8 +317,8 @@ func (v *View) Delete(ctx context.Context, a block.Addr) (bool, error) {
 	return there, nil
 }
 
-// SetExpiry sets the moment when a block expires, in Unix ms; 0: never. It returns false if this
-// host does not have the block and no other holder is known. The other hosts get a notice.
+// SetExpiry sets the moment when a block expires, in Unix ms; 0: never. SetExpiry returns false if
+// this host does not have the block and no other holder is known. The other hosts get a notice.
 func (v *View) SetExpiry(ctx context.Context, a block.Addr, unixMS int64) (bool, error) {
 	v.notices.bar(a)
 	defer v.notices.unbar(a)
@@ -340,8 +340,8 @@ func (v *View) elsewhere(ctx context.Context, a block.Addr) bool {
 	return len(located[0]) > 0
 }
 
-// settle drops a pulled key unless its source still has the same value. It does so even if no
-// caller waits for the pull any more.
+// settle drops a pulled key unless its source still has the same value. The key is dropped even if
+// no caller waits for the pull any more.
 func (v *View) settle(ctx context.Context, from *source, a block.Addr, f *transport.Found) {
 	ctx = context.WithoutCancel(ctx)
 	var now [1]wire.Info

@@ -58,8 +58,8 @@ func (v *View) leaveOut(h *health) {
 	}
 }
 
-// probe probes a host until the host answers and no request to it waits. It also ends if the host
-// has left or restarted.
+// probe probes a host until the host answers and no request to it waits. The probing also ends if
+// the host has left or restarted.
 func (v *View) probe(ctx context.Context, h *health) {
 	pause := probeFirst
 	for {
@@ -124,7 +124,7 @@ func (d *doubts) probed(h *health) (out, on bool) {
 	return h.life == nil, on
 }
 
-// rests tells whether no request waits for a host. It ends the probing then.
+// rests tells whether no request waits for a host. If no request waits, rests ends the probing.
 func (d *doubts) rests(h *health) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()

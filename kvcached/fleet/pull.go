@@ -33,7 +33,7 @@ type pull struct {
 }
 
 // Pull brings a block to this host from the host with the given id. If from is empty, it asks the
-// block's holders. It does nothing if this host has the block. store.ErrMiss: no host has the
+// block's holders. Pull does nothing if this host has the block. store.ErrMiss: no host has the
 // block, or there are too many pulls.
 func (v *View) Pull(ctx context.Context, a block.Addr, from string) error {
 	for {
@@ -150,8 +150,7 @@ func wait(ctx context.Context, pause time.Duration) bool {
 	}
 }
 
-// readAny reads a block from the first of the hosts that can send it. It returns the busy hosts in
-// again.
+// readAny reads a block from the first of the hosts that can send it. again has the busy hosts.
 func (v *View) readAny(ctx context.Context, p *pull, a block.Addr, namespace string,
 	hosts []location) (again []location, err error) {
 	failed := errNowhere
@@ -182,8 +181,8 @@ func (v *View) readAny(ctx context.Context, p *pull, a block.Addr, namespace str
 	return again, failed
 }
 
-// source is the host from which a block is read. Its connection stays usable after the host has
-// left the fleet.
+// source is the host from which a block is read. The connection to a source stays usable after the
+// source has left the fleet.
 type source struct {
 	*Member
 	health *health
@@ -246,7 +245,7 @@ func (v *View) isBarred(p *pull) bool {
 	return p.barred
 }
 
-// bring requests a block from a host. It first waits until the pulls from that host stay within
+// bring requests a block from a host. bring first waits until the pulls from that host stay within
 // PeerBytes.
 func (v *View) bring(ctx context.Context, from *source, g transport.Get) (found transport.Found, err error) {
 	if share := from.health.coming; share != nil && g.Hint > 0 {

@@ -16,7 +16,7 @@ import (
 // Bounds of a purge.
 const (
 	purgeWithin = 50 * time.Second
-	askWithin   = 5 * time.Second // for a list of purges
+	askWithin   = 5 * time.Second // limit of a request for a list of purges
 	// pause and number of tries for a host that is not known yet or has not read etcd's list yet
 	purgeAgain = 100 * time.Millisecond
 	purgeTries = 50
@@ -25,8 +25,8 @@ const (
 // Register is the fleet's list of purges in etcd. An error says that etcd does not answer, or that
 // its value is not a list.
 type Register interface {
-	// Append adds a purge to etcd's list and carries it out on this host. It returns the new list
-	// and the hosts that etcd lists at that moment.
+	// Append adds a purge to etcd's list and carries it out on this host. Append returns the new
+	// list and the hosts that etcd lists at that moment.
 	Append(ctx context.Context, s purge.Selector) (*Appended, error)
 	// Refresh carries out the purges of etcd's list on this host.
 	Refresh(ctx context.Context) error
@@ -35,13 +35,13 @@ type Register interface {
 // Appended is a purge that has been added to etcd's list.
 type Appended struct {
 	List   *purge.List
-	Here   purge.Done // without Host
+	Here   purge.Done // outcome on this host, without Host
 	Caches []Member
 }
 
 // PurgeAll carries out a purge on all hosts and returns the outcome of each. The first outcome is
-// that of this host. The error says that etcd does not answer and no host was purged. Errors of
-// single hosts are in the outcomes.
+// this host's. The error says that etcd does not answer and no host was purged. Errors of single
+// hosts are in the outcomes.
 func (v *View) PurgeAll(ctx context.Context, s purge.Selector) ([]purge.Done, error) {
 	added, err := v.o.Register.Append(ctx, s)
 	if err != nil {

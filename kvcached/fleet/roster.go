@@ -23,7 +23,8 @@ type Member struct {
 	Cards    transport.OneSided // whether this host reads blocks from the member's memory
 }
 
-// roster is the list of the fleet's hosts at one time, including this host. It is immutable.
+// roster is the list of the fleet's hosts at one time, including this host. A roster does not
+// change.
 type roster struct {
 	members []Member // sorted by id
 	seeds   []uint64 // hashes of the members' ids

@@ -50,7 +50,7 @@ type saved struct {
 	Unfinished bool `json:"unfinished,omitempty"` // a part of the list is not carried out
 }
 
-// Open reads the ledger of a data directory. It carries out all purges again if the last run did
+// Open reads the ledger of a data directory. Open carries out all purges again if the last run did
 // not carry out all of them. A file that cannot be read is an error, because a start without the
 // file would serve purged blocks.
 func Open(ctx context.Context, o Options) (*Ledger, error) {
@@ -99,8 +99,8 @@ func (l *Ledger) Bars(s Stamp, namespace string, key []byte) bool {
 	return l.known.Load().Bars(s, namespace, key)
 }
 
-// Purge carries out a purge on this host alone. Only a host without a fleet uses it. Its type is
-// Func.
+// Purge carries out a purge on this host alone. Only a host without a fleet uses it. This method is
+// a Func.
 func (l *Ledger) Purge(ctx context.Context, s Selector) ([]Done, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -116,9 +116,9 @@ func (l *Ledger) Purge(ctx context.Context, s Selector) ([]Done, error) {
 var ErrHistory = errors.New("purge: the two lists number purges differently")
 
 // Take carries out the purges of a later state of the list and returns the number of removed
-// blocks. If they were carried out before, it returns the number of that time. The host has
-// confirmed all purges of the list if there is no error. ErrHistory: neither list follows the
-// other.
+// blocks. The number is that of the earlier execution if the purges were carried out before. The
+// host has confirmed all purges of the list if there is no error. ErrHistory: neither list follows
+// the other.
 func (l *Ledger) Take(ctx context.Context, list *List) (blocks int, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -131,8 +131,9 @@ func (l *Ledger) Take(ctx context.Context, list *List) (blocks int, err error) {
 	return l.take(ctx, list)
 }
 
-// Replace is Take of a list that was made by a merge with the list merged. ErrHistory: the known
-// list has changed since and list does not follow it.
+// Replace is Take for a list that was merged from the known list. merged is the known list at the
+// time of that merge. ErrHistory: the known list has changed since the merge, and list does not
+// follow the new one.
 func (l *Ledger) Replace(ctx context.Context, merged, list *List) (blocks int, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

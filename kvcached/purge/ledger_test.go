@@ -17,8 +17,8 @@ func open(t testing.TB, o Options) *Ledger {
 	return l
 }
 
-// TestUnfinished checks that the next start carries out the purges that a crash cut off. It does
-// the same for purges without the SSD tier.
+// TestUnfinished checks that the next start carries out the purges that a crash cut off. Purges
+// that were carried out without the SSD tier are carried out again as well.
 func TestUnfinished(t *testing.T) {
 	o, swept := Options{Dir: t.TempDir()}, 0
 	s := &shelf{swept: func(match func(string, []byte) bool) {

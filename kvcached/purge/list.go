@@ -14,11 +14,11 @@ import (
 	"github.com/cognitora/dataplane/kv/block"
 )
 
-// Bounds of a list. If a list exceeds one of them, one purge of everything replaces the older half
-// of its purges.
+// Bounds of a list. If a list exceeds a bound, one purge of everything replaces the older half of
+// its purges.
 const (
 	MaxPurges = 10_000
-	MaxBytes  = 1 << 20 // of the list as JSON
+	MaxBytes  = 1 << 20 // size of the list as JSON, in bytes
 )
 
 // Purge is one purge of the fleet.
@@ -28,14 +28,14 @@ type Purge struct {
 	Selector
 }
 
-// List is all purges that a fleet has seen. It keeps only the later of two purges with equal
+// List is all purges that a fleet has seen. A List keeps only the later of two purges with equal
 // selectors. A List does not change after it is made.
 type List struct {
 	// History identifies the numbering. Revisions of two histories cannot be compared. A new
 	// history begins when etcd has lost the list or has gone back to an earlier state. 0: the list
 	// was never in etcd.
 	History  uint32  `json:"history"`
-	Revision uint32  `json:"revision"` // of the last purge
+	Revision uint32  `json:"revision"` // revision of the last purge
 	Purges   []Purge `json:"purges"`   // sorted by revision
 }
 
@@ -122,7 +122,8 @@ func matchAny(purges []Purge) func(namespace string, key []byte) bool {
 	}
 }
 
-// since returns the purges that a host has not carried out if it has carried out the list done.
+// since returns the purges of l that are not carried out on a host which has carried out the list
+// done.
 func (l *List) since(done *List) (more []Purge) {
 	if l.History == done.History {
 		for i := range l.Purges {
@@ -135,8 +136,8 @@ func (l *List) since(done *List) (more []Purge) {
 	return l.besides(done)
 }
 
-// besides returns the purges of l that other does not have. Their revisions do not matter. A purge
-// of everything that fold made has the ID of the last purge that it replaces.
+// besides returns the purges of l that other does not have. Revisions of the purges do not matter.
+// A purge of everything that fold made has the ID of the last purge that it replaces.
 func (l *List) besides(other *List) (more []Purge) {
 	known := make(map[string]*Purge, len(other.Purges))
 	for i := range other.Purges {
@@ -151,8 +152,8 @@ func (l *List) besides(other *List) (more []Purge) {
 	return more
 }
 
-// Follows tells whether l is earlier or a later state of it. The two must have the same history,
-// and l may have no purge that earlier should have and lacks.
+// Follows tells whether l is earlier or a later state of it. Both lists must have the same history.
+// All purges of l up to earlier's revision must be in earlier.
 func (l *List) Follows(earlier *List) bool {
 	if l.History != earlier.History || l.Revision < earlier.Revision {
 		return false

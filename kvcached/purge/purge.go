@@ -28,8 +28,8 @@ var ErrNothing = errors.New("purge: name a model, a tenant or 1 to 64 namespaces
 // Everything all blocks.
 type Selector struct {
 	Namespaces []string `json:"namespaces,omitempty"` // the block's namespace is one of these canonical texts
-	Model      string   `json:"model,omitempty"`      // of the namespace, or part of a client's key
-	Tenant     string   `json:"tenant,omitempty"`     // of the namespace
+	Model      string   `json:"model,omitempty"`      // model of the namespace, or part of a client's key
+	Tenant     string   `json:"tenant,omitempty"`     // tenant of the block's namespace
 	Everything bool     `json:"everything,omitempty"`
 }
 
@@ -59,7 +59,7 @@ func (s *Selector) Matches(namespace string, key []byte) bool {
 
 // subject is a block that is compared with selectors.
 type subject struct {
-	text string // of the namespace
+	text string // canonical text of the block's namespace
 	block.Namespace
 	key string
 }
@@ -113,8 +113,8 @@ func goesOn(c byte) bool {
 	return c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || c == '-' || c == '.'
 }
 
-// Func carries out a purge on all hosts and returns the outcome of each. The first outcome is that
-// of this host. Its error says that no host carried out the purge.
+// Func carries out a purge on all hosts and returns the outcome of each. The first outcome is this
+// host's. An error says that no host carried out the purge.
 type Func func(ctx context.Context, s Selector) ([]Done, error)
 
 // Done is the outcome of a purge on one host.

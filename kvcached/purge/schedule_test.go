@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// world simulates a fleet in memory. Its etcd loses data or goes back; its hosts are cut off, pull
+// world simulates a fleet in memory. etcd loses data or goes back. The hosts are cut off, pull
 // blocks from each other and restart. A moment is the number of events so far.
 type world struct {
 	t     *testing.T
@@ -19,7 +19,7 @@ type world struct {
 	trail []string
 }
 
-// node is a host. It has at most one block of each model.
+// node is a host. A node has at most one block of each model.
 type node struct {
 	*Ledger
 	id      int
@@ -35,7 +35,7 @@ var models = []string{"a", "b", "c"}
 
 func (n *node) put(model string, made int) { n.blocks[model] = made }
 
-// Purge removes the matching blocks one by one. A crash leaves some of them.
+// Purge removes the matching blocks one by one. A crash leaves some of these blocks.
 func (n *node) Purge(_ context.Context, match func(string, []byte) bool) (blocks int, err error) {
 	for _, m := range models {
 		if _, there := n.blocks[m]; there && match(space(m), nil) {
@@ -80,7 +80,7 @@ func (w *world) start(n *node) {
 	for _, m := range models {
 		n.purged[m] = w.hosts[0].purged["fleet "+m]
 	}
-	if w.etcd == nil && !n.cut { // a starting host asks the others first, and they write their lists to etcd
+	if w.etcd == nil && !n.cut { // a starting host asks the other hosts first, which write their lists to etcd
 		w.others()
 	}
 	w.refresh(n)
@@ -239,8 +239,8 @@ func (w *world) event() {
 }
 
 // TestSchedules runs random orders of purges, pulls, restarts, crashes and losses of etcd. No host
-// may serve a block that is older than a purge which the host has confirmed. The same holds for a
-// purge before the start of the host.
+// may serve a block that is older than a purge which the host has confirmed. A host also serves no
+// block that is older than a purge before the host's start.
 func TestSchedules(t *testing.T) {
 	const schedules = 5000
 	for seed := range uint64(schedules) {

@@ -8,8 +8,8 @@ import (
 	"github.com/cognitora/dataplane/kvcached/ssd"
 )
 
-// Bounds of the queue of blocks that wait to be written to SSD. A block beyond them is counted and
-// not queued. Its next use tries again.
+// Bounds of the queue of blocks that wait to be written to SSD. A block beyond a bound is counted
+// and not queued. The next use of the block tries again.
 const (
 	behindBlocks  = 4096
 	behindWriters = 2
@@ -18,8 +18,8 @@ const (
 // behindShare bounds the queue: its blocks take at most the arena's size divided by behindShare.
 const behindShare = 8
 
-// behind is the queue of blocks that are written to SSD after their second use. It holds each
-// block, so that the block is not evicted while it waits.
+// behind is the queue of blocks that are written to SSD after their second use. A queued block is
+// held, so that it is not evicted while it waits.
 type behind struct {
 	wake  chan struct{}
 	items []later // a ring buffer

@@ -99,8 +99,8 @@ func BenchmarkStatAll1000(b *testing.B) {
 	}
 }
 
-// BenchmarkPut puts blocks into a full arena whose pages are mapped. It compares Put with a copy
-// between two buffers of the same sizes.
+// BenchmarkPut puts blocks into a full arena whose pages are mapped. The benchmark compares Put
+// with a copy between two buffers of the same sizes.
 func BenchmarkPut(b *testing.B) {
 	for _, size := range []int{4 << 10, 1 << 20, 8 << 20} {
 		payload := fill(size, 'a')

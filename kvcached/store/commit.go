@@ -18,12 +18,12 @@ type CommitOptions struct {
 	CheckCRC bool
 	// IfAbsent commits nothing if the address has a block: Commit returns ErrExists and that
 	// block's Info. With Durable, ErrExists also says that the existing block is durable on SSD.
-	// Another error says that it could not be made durable.
+	// Another error says that the existing block could not be made durable.
 	IfAbsent bool
 	// Copy says that another host has the block, so Commit does not call Options.Written.
 	Copy bool
 	// Unless is called under the store's lock just before the block becomes visible. If it returns
-	// true, Commit stores nothing and returns ErrMiss. It must be quick and must not call the
+	// true, Commit stores nothing and returns ErrMiss. Unless must be quick and must not call the
 	// store. Nil: there is no condition.
 	Unless func() bool
 	// Expires replaces the Item's expiry, Unix ms; 0: the Item's expiry stays.
@@ -34,7 +34,7 @@ type CommitOptions struct {
 }
 
 // Commit makes the block visible and replaces the block at its address. SSD has lost a replaced
-// block for good when Commit returns. Its errors are ErrCorrupt, ErrExists, ErrClosed,
+// block for good when Commit returns. Commit's errors are ErrCorrupt, ErrExists, ErrClosed,
 // ErrNotDurable, ErrTooLarge, ErrMiss and those of SSD. The draft is over in any case.
 func (d *Draft) Commit(ctx context.Context, o CommitOptions) (info Info, err error) {
 	if d.done {
@@ -73,7 +73,7 @@ func (d *Draft) Commit(ctx context.Context, o CommitOptions) (info Info, err err
 	return info, err
 }
 
-// setAttr replaces the draft's attribute. It does nothing if attr is nil or too long.
+// setAttr replaces the draft's attribute. If attr is nil or too long, the draft's attribute stays.
 func (d *Draft) setAttr(attr []byte) {
 	had := int(d.meta.AttrLen)
 	if attr == nil || len(attr) > had {
@@ -159,7 +159,7 @@ func (d *Draft) exists(info *Info) bool {
 	return info.Tiers != 0
 }
 
-// commitBehind publishes the block in RAM. It queues the block for SSD if the same address was
+// commitBehind publishes the block in RAM. The block is queued for SSD if the same address was
 // written or evicted not long ago. replaces says that SSD has an older block.
 func (d *Draft) commitBehind(info *Info, replaces bool) error {
 	s := d.s

@@ -19,10 +19,10 @@ type counting struct {
 	swept  time.Time // sweepAll does nothing until then
 }
 
-// Count returns the number of blocks of each namespace in all tiers. It removes expired blocks from
-// RAM first, unless that was done less than twenty times its own duration ago. To count blocks that
-// are only on SSD it scans the SSD index, about a second for a million blocks. That count is reused
-// for twenty times its duration, or until a purge.
+// Count returns the number of blocks of each namespace in all tiers. Expired blocks are first
+// removed from RAM. That step is left out for twenty times its own duration. To count blocks that
+// are only on SSD it scans the SSD index, about a second for a million blocks. The count of blocks
+// on SSD is reused for twenty times its duration, or until a purge.
 func (s *Store) Count(ctx context.Context) (map[string]int, error) {
 	s.sweepAll()
 	all := map[string]int{}

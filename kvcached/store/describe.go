@@ -67,7 +67,8 @@ func fromDisk(i *ssd.Info) Info {
 	return Info{Item: it, Length: i.Length, CRC: i.CRC, Tiers: SSD}
 }
 
-// NamespaceOf returns the text of a namespace. It is empty if the namespace has no blocks in RAM.
+// NamespaceOf returns the text of a namespace. The text is empty if the namespace has no blocks in
+// RAM.
 func (s *Store) NamespaceOf(id block.ModelID) string {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -268,7 +268,8 @@ func padded(memory []byte, length, names int) []byte {
 	return memory[:length:end]
 }
 
-// DiskError says that the SSD tier failed. Its text is for a log, because it may name files.
+// DiskError says that the SSD tier failed. The error's text is for a log, because it may name
+// files.
 type DiskError struct {
 	What string // the state that the block did not reach: durable, deleted, ...
 	Err  error

@@ -9,8 +9,8 @@ import (
 	"github.com/cognitora/dataplane/kvcached/ram"
 )
 
-// Draft is a block that is being written. One goroutine at a time may use it. Commit or Abort ends
-// it.
+// Draft is a block that is being written. One goroutine at a time may use a Draft. Commit or Abort
+// ends it.
 type Draft struct {
 	unless func() bool // CommitOptions.Unless
 	s      *Store
@@ -18,7 +18,7 @@ type Draft struct {
 	hash   uint64
 	ns     uint32
 	body   ram.Ext
-	memory []byte // the whole piece
+	memory []byte // memory of the whole piece
 	meta   ram.Meta
 	filled int
 	crc    uint32
@@ -29,14 +29,15 @@ type Draft struct {
 	began  time.Time // start of the time for timer
 }
 
-// Timer takes durations in seconds. It must be quick.
+// Timer takes durations in seconds. Observe must be quick.
 type Timer interface{ Observe(seconds float64) }
 
 // Time makes a Commit that stores the block report the time since began to to.
 func (d *Draft) Time(to Timer, began time.Time) { d.timer, d.began = to, began }
 
-// Create reserves room for a payload of length bytes. It evicts other blocks if it must. The block
-// is not visible before Commit. Its errors are ErrFull, ErrTooLarge and ErrQuota.
+// Create reserves room for a payload of length bytes. Create evicts other blocks if there is no
+// room. The block is not visible before Commit. Create's errors are ErrFull, ErrTooLarge and
+// ErrQuota.
 func (s *Store) Create(ctx context.Context, it Item, length int) (*Draft, error) {
 	if err := it.check(length); err != nil {
 		return nil, err
@@ -73,7 +74,7 @@ func layOut(memory []byte, length int, key, attr []byte) {
 	clear(memory[n:])
 }
 
-// reserve takes room for d. It unlocks the lock now and then while it evicts blocks.
+// reserve takes room for d. The lock is unlocked now and then while blocks are evicted.
 func (s *Store) reserve(ctx context.Context, d *Draft, size int) (err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -155,15 +156,15 @@ func (s *Store) evicting(ctx context.Context, step func() (again bool, err error
 // Bytes is the payload's memory in the arena. The caller writes the payload there.
 func (d *Draft) Bytes() []byte { return d.memory[:d.meta.Length:d.meta.Length] }
 
-// Filled says that the next n bytes are written. It adds them to the checksum while they are in the
-// processor's cache. Commit adds the remaining bytes.
+// Filled says that the next n bytes are written. The bytes are added to the checksum while they are
+// in the processor's cache. Commit adds the remaining bytes.
 func (d *Draft) Filled(n int) {
 	d.crc = block.Extend(d.crc, d.memory[d.filled:d.filled+n])
 	d.filled += n
 }
 
-// Park takes a complete draft out of the share of the arena that drafts may have. Its owner must
-// bound its parked drafts itself. Only Abort may follow.
+// Park takes a complete draft out of the share of the arena that drafts may have. The owner of
+// parked drafts must bound their number. Only Abort may follow.
 func (d *Draft) Park() {
 	if d.done || d.parked {
 		return
@@ -174,7 +175,7 @@ func (d *Draft) Park() {
 	d.s.mu.Unlock()
 }
 
-// Abort frees the draft's room. It does nothing after Commit.
+// Abort frees the draft's room. Abort does nothing after Commit.
 func (d *Draft) Abort() {
 	if d.done {
 		return
@@ -194,7 +195,8 @@ func (d *Draft) cancel() {
 	d.s.tier.Names().Drop(d.ns)
 }
 
-// putStep is the number of bytes that Put copies before it sums them. They fit a processor's cache.
+// putStep is the number of bytes that Put copies before it adds them to the checksum. That many
+// bytes fit a processor's cache.
 const putStep = 128 << 10
 
 // Put stores a whole block.

@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// TestDraftsLeaveRoom begins drafts and does not commit them. They get no more than half of the
+// TestDraftsLeaveRoom begins drafts and does not commit them. Drafts get no more than half of the
 // arena.
 func TestDraftsLeaveRoom(t *testing.T) {
 	s := open(t, Options{RAM: 16 << 20})

@@ -8,7 +8,8 @@ import (
 	"github.com/cognitora/dataplane/kvcached/ram"
 )
 
-// Block is a block in use. Its bytes stay until Release, even if the block is replaced or deleted.
+// Block is a block in use. The bytes of a Block stay until Release, even if the block is replaced
+// or deleted.
 type Block struct {
 	s        *Store
 	body     ram.Ext
@@ -24,7 +25,7 @@ func (b *Block) Bytes() []byte { return b.data }
 // Offset is the payload's first byte in the arena.
 func (b *Block) Offset() int64 { return b.offset }
 
-// Info is the block's Info at the time of Get. Its Key and Attr are valid until Release.
+// Info is the block's Info at the time of Get. Key and Attr of the Info are valid until Release.
 func (b *Block) Info() Info { return b.info }
 
 // Release ends the use of the block. Call it once. Further calls are counted and do nothing.
@@ -40,9 +41,9 @@ func (b *Block) Release() {
 	s.mu.Unlock()
 }
 
-// Get holds the block at an address until Release. It counts as a use. Get brings a block that is
-// only on SSD to RAM. ErrMiss: there is no block, or SSD cannot be read. ErrFull and ErrQuota: the
-// block is on SSD, and RAM has no room for it now.
+// Get holds the block at an address until Release. A Get counts as a use. Get brings a block that
+// is only on SSD to RAM. ErrMiss: there is no block, or SSD cannot be read. ErrFull and ErrQuota:
+// the block is on SSD, and RAM has no room for it now.
 //
 // Get is small so that the compiler inlines it. The Block then stays on the caller's stack if it
 // does not escape.
@@ -119,8 +120,8 @@ func (s *Store) use(h uint64, id ram.ID, b *Block) {
 	b.info.Item.Key, b.info.Item.Attr = s.tier.Key(id), s.tier.Attr(id)
 }
 
-// Stat returns the Info of a block without key and attribute. It does not count as a use. ErrMiss:
-// there is no block.
+// Stat returns the Info of a block without key and attribute. Stat does not count as a use.
+// ErrMiss: there is no block.
 func (s *Store) Stat(_ context.Context, a block.Addr) (Info, error) {
 	var out [1]Info
 	if err := s.StatAll(context.Background(), []block.Addr{a}, out[:]); err != nil {
@@ -141,7 +142,7 @@ func (s *Store) Stat(_ context.Context, a block.Addr) (Info, error) {
 const atOnce = 128
 
 // StatAll is Stat for many addresses: out[i] is the Info of addrs[i], without Tiers if there is no
-// block. It leaves out the parent of a block that is only on SSD. out must be as long as addrs.
+// block. The parent of a block that is only on SSD is left out. out must be as long as addrs.
 func (s *Store) StatAll(ctx context.Context, addrs []block.Addr, out []Info) error {
 	if s.hidden() {
 		clear(out)

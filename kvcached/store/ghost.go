@@ -1,8 +1,8 @@
 package store
 
 // ghost remembers, in bounded memory, the addresses of blocks that were written or evicted not long
-// ago. It finds the blocks that come a second time. It is wrong about one address in some millions,
-// and that block goes to SSD early.
+// ago. With ghost the store finds blocks that come a second time. ghost is wrong about one address
+// in some millions, and that block goes to SSD early.
 type ghost struct{ tags []uint32 }
 
 // ghosts is the number of addresses that are remembered at most. Two addresses share a place, and a
@@ -28,9 +28,9 @@ func (g *ghost) add(h uint64) {
 	}
 }
 
-// churn remembers the addresses of blocks that were replaced on SSD. It forgets them after one to
-// two ages. These blocks are not written to SSD again before. Each replacement would have to wait
-// until SSD has deleted the old block durably.
+// churn remembers the addresses of blocks that were replaced on SSD. The addresses are forgotten
+// after one to two ages. Blocks at these addresses are not written to SSD again before. Each
+// replacement would have to wait until SSD has deleted the old block durably.
 type churn struct {
 	now, before *ghost
 	ticks       int

@@ -22,8 +22,8 @@ const (
 type Item struct {
 	Addr      block.Addr
 	Namespace string // canonical text whose ID is Addr.Model; may be empty if the namespace already has blocks
-	// Key is the client's name for the block (RESP, S3), at most block.MaxKey bytes. It is nil for
-	// addresses of tokens.
+	// Key is the client's name for the block (RESP, S3), at most block.MaxKey bytes. Blocks of
+	// token sequences have no key.
 	Key     []byte
 	Parent  block.Digest // zero: none
 	Expires int64        // Unix ms; 0: never
@@ -33,7 +33,7 @@ type Item struct {
 // Info is the description of a block in the store. Only Get, Describe and Scan fill Key and Attr.
 type Info struct {
 	Item   Item
-	Length int    // of the payload, in bytes
+	Length int    // length of the payload, in bytes
 	CRC    uint32 // CRC32C of the payload
 	Tiers  Tiers  // tiers that have the block
 	Uses   uint32 // Gets since the block came to RAM
@@ -41,7 +41,7 @@ type Info struct {
 
 // Change reports that a block came to a tier or left it. A replaced block is reported as come
 // again. Namespace and Parent may be empty if the block left SSD or if the change is reported
-// twice. They are empty then if RAM does not know them.
+// twice. Both are empty then if RAM does not know them.
 type Change struct {
 	Addr      block.Addr
 	Namespace string

@@ -90,7 +90,7 @@ func TestExpiryTiers(t *testing.T) {
 	}
 }
 
-// TestNoRoomToPromote gets blocks from SSD when RAM or their quota has no room for them.
+// TestNoRoomToPromote gets blocks from SSD when RAM or the blocks' quota has no room for them.
 func TestNoRoomToPromote(t *testing.T) {
 	s, _ := tiered(t, t.TempDir(), Options{Quota: func(ns string) (string, int64) {
 		if ns == space {

@@ -275,8 +275,8 @@ func (h *history) read(t *testing.T, s *Store, n int) {
 	}
 }
 
-// TestMany reads, writes and deletes from many goroutines. Every payload must be the one of its
-// address.
+// TestMany reads, writes and deletes from many goroutines. A payload must be the one that was put
+// at its address.
 func TestMany(t *testing.T) {
 	s := open(t, Options{RAM: 2 << 20})
 	var wg sync.WaitGroup

@@ -35,8 +35,8 @@ func (d *Draft) existing(ctx context.Context, turn *op, o *CommitOptions, info *
 	return false, nil // the block has been evicted
 }
 
-// persist writes the RAM block at the draft's address durably to SSD. It returns false if RAM has
-// the block no longer.
+// persist writes the RAM block at the draft's address durably to SSD. persist returns false if RAM
+// has the block no longer.
 func (d *Draft) persist(ctx context.Context, turn *op, info *Info) (there bool, err error) {
 	s := d.s
 	s.mu.Lock()

@@ -20,8 +20,8 @@ func ifAbsent(t *testing.T, s *Store, it Item, payload []byte) (Info, error) {
 	return d.Commit(ctx, CommitOptions{IfAbsent: true, Durable: true})
 }
 
-// TestExistsDurable checks that ErrExists to a durable Commit means a durable block. Another error
-// says that the block is not durable.
+// TestExistsDurable checks that ErrExists to a durable Commit means a durable block. Any other
+// error says that the block is not durable.
 func TestExistsDurable(t *testing.T) {
 	dir := t.TempDir()
 	s, g := tiered(t, dir, Options{})
@@ -59,8 +59,8 @@ type doubting struct{ disk }
 
 func (doubting) Doubtful(block.Addr) bool { return true }
 
-// TestDoubtful deletes and replaces blocks that SSD does not find but that may come back. They are
-// deleted for good, or the call fails.
+// TestDoubtful deletes and replaces blocks that SSD does not find but that may come back. The
+// blocks are deleted for good, or the call fails.
 func TestDoubtful(t *testing.T) {
 	s, g := tiered(t, t.TempDir(), Options{})
 	g.disk = doubting{g.disk}

@@ -42,8 +42,8 @@ func (s *Store) deleteRAM(a *block.Addr) (there bool, err error) {
 	return there, nil
 }
 
-// deleteAll removes blocks from all tiers. The caller holds their ops, so nobody can promote them
-// after their removal from RAM.
+// deleteAll removes blocks from all tiers. The caller holds the ops of the blocks, so nobody can
+// promote the blocks after their removal from RAM.
 func (s *Store) deleteAll(ctx context.Context, addrs []block.Addr) (any bool, err error) {
 	var stored []block.Addr
 	for i := range addrs {
@@ -72,8 +72,8 @@ func (s *Store) deleteAll(ctx context.Context, addrs []block.Addr) (any bool, er
 	return any, nil
 }
 
-// SetExpiry sets the moment when a block expires, in Unix ms; 0: never. It returns false if there
-// is no such block.
+// SetExpiry sets the moment when a block expires, in Unix ms; 0: never. SetExpiry returns false if
+// there is no such block.
 func (s *Store) SetExpiry(ctx context.Context, a block.Addr, unixMS int64) (bool, error) {
 	if s.disk == nil {
 		return s.expireRAM(&a, unixMS)
@@ -112,9 +112,9 @@ func (s *Store) expireRAM(a *block.Addr, unixMS int64) (bool, error) {
 }
 
 // Pin keeps a block in RAM until a time in Unix ms, or until the owner's Unpin. A second Pin of the
-// same owner changes the time. A deletion ends all pins of the block. Its errors are ErrMiss and
-// ram.ErrPins: there are too many pins. Pin promotes a block that is only on SSD, as long as ctx
-// lasts.
+// same owner changes the time. A deletion ends all pins of the block. Pin's errors are ErrMiss and
+// ram.ErrPins. ErrPins says that there are too many pins. Pin promotes a block that is only on SSD,
+// as long as ctx lasts.
 func (s *Store) Pin(ctx context.Context, a block.Addr, owner string, until int64) error {
 	if s.disk != nil {
 		b, err := s.Get(ctx, a)
@@ -150,7 +150,7 @@ func (s *Store) Unpin(a block.Addr, owner string) {
 const purgeAtOnce = 256
 
 // Purge removes the blocks for which match returns true from all tiers, and returns their number.
-// It may call match any number of times. match must not call the store. No block that was there
+// match may be called any number of times. match must not call the store. No block that was there
 // before comes back after a Purge without an error, not even after a crash.
 func (s *Store) Purge(ctx context.Context, match func(namespace string, key []byte) bool) (blocks int, err error) {
 	defer s.recount()
@@ -251,7 +251,7 @@ func (s *Store) purgeSome(ctx context.Context, addrs []block.Addr) error {
 	return nil
 }
 
-// each calls visit with every block in RAM, under the lock. It unlocks the lock now and then.
+// each calls visit with every block in RAM, under the lock. The lock is unlocked now and then.
 func (s *Store) each(ctx context.Context, visit func(ram.ID)) error {
 	for at := uint32(1); ; {
 		s.mu.Lock()

@@ -4,7 +4,7 @@ import "fmt"
 
 // SizeError is an ErrTooLarge that names the setting which bounds the size.
 type SizeError struct {
-	Length  int64  // of the refused payload, in bytes
+	Length  int64  // length of the refused payload, in bytes
 	Most    int64  // longest payload that is allowed, in bytes
 	Setting string // setting that bounds the size, such as kvcached.ssd
 	Size    int64  // value of the setting, in bytes

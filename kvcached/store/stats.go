@@ -21,14 +21,14 @@ type Counts struct {
 	BehindFailed     uint64 // blocks not written behind because the write failed
 	Durable          uint64 // commits that waited for SSD
 	DiskDeletes      uint64 // blocks that a deletion or a replacement deleted from SSD
-	ReleasedTwice    uint64 // calls of Release after the first; a caller must not make them
+	ReleasedTwice    uint64 // calls of Release after the first, which are errors of the caller
 }
 
 // Stats is a snapshot of a Store.
 type Stats struct {
 	Counts
 	RAM          ram.Usage
-	Backing      ram.Backing // of the arena
+	Backing      ram.Backing // kind of memory of the arena
 	BehindBlocks int         // blocks that wait to be written to SSD
 	BehindBytes  int64       // bytes of the arena that these blocks take
 	HasSSD       bool        // if false, the fields below are zero
@@ -53,9 +53,9 @@ func (s *Store) Stats() Stats {
 type NamespaceUsage struct {
 	Namespace string // canonical text
 	Blocks    int    // in RAM
-	Bytes     int64  // of the arena
+	Bytes     int64  // in the arena
 	SSDBlocks int    // on SSD, as far as the index is loaded; includes blocks that are in RAM as well
-	SSDBytes  int64  // of the SSD tier's segments
+	SSDBytes  int64  // in the SSD tier's segments
 }
 
 // Namespaces lists the namespaces that have blocks.

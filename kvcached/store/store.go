@@ -1,5 +1,5 @@
-// Package store is the cache behind all servers. It keeps blocks by address in shared memory and,
-// behind that, on SSD.
+// Package store is the cache behind all servers. The store keeps blocks by address in shared memory
+// and, behind that, on SSD.
 //
 // One lock guards the tables and is held only for a short time. Slow work happens without the lock:
 // copies, checksums, zeroing and I/O. A reader holds a reference to its block. The block's bytes
@@ -49,13 +49,13 @@ type Options struct {
 	Quota func(namespace string) (account string, bytes int64)
 	// Pins is the highest number of pins; 0: 16,384.
 	Pins int
-	// Changed is called with every change of a tier, in order and under the store's lock. It must
-	// be quick and must not call the store. Nil: there is no call.
+	// Changed is called with every change of a tier, in order and under the store's lock. Changed
+	// must be quick and must not call the store. Nil: there is no call.
 	Changed func(Change)
 	// Deleting is called at the start of Delete; nil: there is no call.
 	Deleting func(a block.Addr)
 	// Written is called before a Commit returns, without any lock and with the written block. A
-	// Commit with Copy does not call it. It must be quick. Nil: there is no call.
+	// Commit with Copy does not call it. Written must be quick. Nil: there is no call.
 	Written func(it *Item)
 	// Hidden makes all reads misses until Show.
 	Hidden bool
@@ -108,8 +108,8 @@ type Store struct {
 	stopWriting context.CancelFunc
 }
 
-// Open makes a store. Its RAM tier is empty. Blocks that its SSD tier has from an earlier run are
-// served from the start. ctx bounds Open, not the store's life.
+// Open makes a store. The RAM tier is empty after Open. Blocks that its SSD tier has from an
+// earlier run are served from the start. ctx bounds Open, not the store's life.
 func Open(ctx context.Context, o Options) (*Store, error) {
 	if o.Logger == nil {
 		o.Logger = slog.Default()

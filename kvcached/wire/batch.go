@@ -21,8 +21,8 @@ type Info struct {
 	Length uint64 // bytes
 	CRC    uint32
 	Tiers  uint32 // bit set of the block's tiers: 1 RAM, 2 SSD; 0: the block is nowhere
-	// Expires is the moment when the block expires, Unix ms; 0: never. It is sent only with the
-	// flag Expiries.
+	// Expires is the moment when the block expires, Unix ms; 0: never. Expires is sent only with
+	// the flag Expiries.
 	Expires int64
 	Stamp   Stamp // taken from the answer's head; not part of the body
 }
@@ -63,8 +63,8 @@ func (c *cursor) addr(a *block.Addr) {
 	a.Layer = c.u32()
 }
 
-// AppendInfos appends the body of an answer to Stat: length, checksum and tiers of each block. The
-// expiry follows them if expiries is set.
+// AppendInfos appends the body of an answer to Stat: length, checksum and tiers of each block. An
+// expiry follows the tiers if expiries is set.
 func AppendInfos(b []byte, infos []Info, expiries bool) []byte {
 	le := binary.LittleEndian
 	for _, i := range infos {

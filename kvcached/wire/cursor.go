@@ -6,7 +6,8 @@ import (
 	"github.com/cognitora/dataplane/kv/block"
 )
 
-// cursor takes fields from the front of a byte slice. It returns zeros after its first failure.
+// cursor takes fields from the front of a byte slice. After its first failure a cursor returns
+// zeros.
 type cursor struct {
 	rest  []byte
 	short bool  // there were too few bytes

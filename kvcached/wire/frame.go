@@ -14,8 +14,8 @@ const fixedHead = 2 + 1 + 1 + 32 + 4 + 8 + 8 + 8 + 4 + 4 + 4 + 8 + 8 + 8 + 32 + 
 // ErrShort says that the head has not arrived completely.
 var ErrShort = errors.New("wire: head is incomplete")
 
-// Reasons why bytes are not a frame. They are allocated once, so a peer that sends rubbish costs no
-// memory.
+// Reasons why bytes are not a frame. The errors are allocated once, so a peer that sends rubbish
+// costs no memory.
 var (
 	errNamespace = fmt.Errorf("%w: namespace of more than %d bytes", BadFrame, block.MaxNamespace)
 	errKey       = fmt.Errorf("%w: key of more than %d bytes", BadFrame, block.MaxKey)
@@ -28,13 +28,13 @@ var (
 	errStatus    = fmt.Errorf("%w: a request has no status", BadFrame)
 )
 
-// Frame is the head of a message. Its fields stand in the order of their bytes. Parse makes its
-// byte slices point into the parsed bytes.
+// Frame is the head of a message. The fields of a Frame stand in the order of their bytes. Parse
+// makes its byte slices point into the parsed bytes.
 type Frame struct {
 	Version    uint16
 	Op         Op
 	Status     Status       // 0 in requests
-	Digest     block.Digest // of the block; zero if the body names addresses
+	Digest     block.Digest // digest of the block; zero if the body names addresses
 	Layer      uint32
 	Namespace  []byte // canonical text; empty if the body names addresses
 	Offset     uint64 // Get: the range's first byte; Put: the sender's Stamp
@@ -52,7 +52,7 @@ type Frame struct {
 	Attr    []byte
 }
 
-// Append appends the head. It does not check bounds; Check does.
+// Append appends the head. Append does not check bounds; Check does.
 func (f *Frame) Append(b []byte) []byte {
 	le := binary.LittleEndian
 	b = le.AppendUint16(b, f.Version)
@@ -74,9 +74,9 @@ func (f *Frame) Append(b []byte) []byte {
 	return appendBytes(b, f.Attr)
 }
 
-// Parse reads a head from the beginning of b and returns its length. Its errors are ErrShort,
-// BadFrame, UnsupportedVersion and TooLarge. ErrShort means that b may become a head with more
-// bytes. It allocates nothing.
+// Parse reads a head from the beginning of b and returns its length. The errors of Parse are
+// ErrShort, BadFrame, UnsupportedVersion and TooLarge. ErrShort means that b may become a head with
+// more bytes. Parse allocates nothing.
 func (f *Frame) Parse(b []byte) (int, error) {
 	c := cursor{rest: b}
 	f.Version = c.u16()
@@ -106,7 +106,7 @@ func (f *Frame) Parse(b []byte) (int, error) {
 	return len(b) - len(c.rest), nil
 }
 
-// Check returns an error if a request's numbers do not fit its operation. Its error for an unknown
+// Check returns an error if a request's numbers do not fit its operation. The error for an unknown
 // operation is UnknownOp.
 func (f *Frame) Check() error {
 	if f.Status != OK {
@@ -157,8 +157,8 @@ func (f *Frame) CheckAnswer(to *Frame) error {
 	return nil
 }
 
-// within is the length of a Get's range in a block of total bytes. It is 0 if the range begins
-// beyond the block's end.
+// within is the length of a Get's range in a block of total bytes. The length is 0 if the range
+// begins beyond the block's end.
 func (f *Frame) within(total uint64) uint64 {
 	switch rest := total - min(f.Offset, total); {
 	case f.Len == 0:
@@ -168,7 +168,7 @@ func (f *Frame) within(total uint64) uint64 {
 	}
 }
 
-// Range is the part of a block that a Get asks for. It may be empty.
+// Range is the part of a block that a Get asks for. The range may be empty.
 func (f *Frame) Range(payload []byte) []byte {
 	total := uint64(len(payload))
 	begin := min(f.Offset, total)

@@ -32,7 +32,7 @@ var (
 
 // End is one end of a queue pair between two network cards.
 type End struct {
-	GID [16]byte // of the card's port
+	GID [16]byte // address of the card's port
 	QPN uint32   // number of the queue pair; 0: there is none
 	PSN uint32
 	MTU uint32 // bytes
@@ -98,7 +98,7 @@ func (c *cursor) ends() (out []End) {
 	return out
 }
 
-// count takes the number of the elements that follow. Each of them has at least size bytes.
+// count takes the number of the elements that follow. Each element has at least size bytes.
 func (c *cursor) count(bound uint64, size int, beyond error) int {
 	n := c.length(bound, beyond)
 	if c.ok() && len(c.rest) < n*size {
@@ -149,7 +149,7 @@ func ParseConnected(body []byte, rails int) (*Connected, error) {
 
 // GrantOf returns the number of the grant that a Grant message begins. request is the Request of
 // the message's frame. The requester knows the number without an answer and can give the grant
-// back. An owner of an older version numbers its grants otherwise, so it has no grant of that
+// back. An owner of an older version numbers its grants in another way, so it has no grant of that
 // number.
 func GrantOf(request uint64) uint64 { return request | 1<<63 }
 
@@ -206,7 +206,8 @@ type Granted struct {
 	Blocks []GrantedBlock
 }
 
-// GrantedBlock is the answer about one address. It has only a status if the status is not OK.
+// GrantedBlock is the answer about one address. A GrantedBlock whose status is not OK has only the
+// status.
 type GrantedBlock struct {
 	Status  Status // ByStream: Get serves the block
 	CRC     uint32 // CRC32C of the whole block
@@ -251,8 +252,8 @@ func (e *GrantedBlock) append(b []byte) []byte {
 	return b
 }
 
-// ParseGranted reads the answer to a Grant of n addresses in a session of so many rails. Its byte
-// strings are parts of body.
+// ParseGranted reads the answer to a Grant of n addresses in a session of so many rails. The byte
+// strings of a Granted are parts of body.
 func ParseGranted(body []byte, n, rails int) (*Granted, error) {
 	c := cursor{rest: body}
 	l := &Granted{Grant: c.u64(), MS: c.u32()}
@@ -298,7 +299,7 @@ func (c *cursor) granted(e *GrantedBlock, rails uint32) error {
 // Returned is the body of Release: the requester has read the blocks of Grants.
 type Returned struct {
 	Session uint64
-	Grants  []uint64 // as Wanted.Done
+	Grants  []uint64 // numbers of grants, as in Wanted.Done
 	End     bool     // the session ends, with all its grants
 }
 

@@ -139,8 +139,8 @@ func TestGrantedRefused(t *testing.T) {
 	}
 }
 
-// TestGrantedSize compares Size with the encoded length. It also checks that MaxSmall holds an
-// answer with MaxGrant blocks without keys.
+// TestGrantedSize compares Size with the encoded length. The test also checks that MaxSmall holds
+// an answer with MaxGrant blocks without keys.
 func TestGrantedSize(t *testing.T) {
 	e := GrantedBlock{Length: 8, Key: []byte("key"), Attr: []byte("a"), Parts: make([]Window, MaxRails)}
 	for _, e := range []GrantedBlock{e, {}, {Status: Miss, Key: e.Key}} {

@@ -69,7 +69,7 @@ func ParseOrder(body []byte) (*Order, error) {
 	return o, err
 }
 
-// Reply is the answer to an Order and to a Purge. Its Number is the number of blocks that a Purge
+// Reply is the answer to an Order and to a Purge. Number is the number of blocks that a Purge
 // removed.
 type Reply struct {
 	Number uint64

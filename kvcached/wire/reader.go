@@ -8,8 +8,8 @@ import (
 // errNoProgress says that a peer's stream yields neither bytes nor an error.
 var errNoProgress = errors.New("wire: reader returns nothing")
 
-// Reader reads frames from a stream. It reads at most 4 KiB ahead. Read returns the bytes that were
-// read ahead first, then reads directly into the caller's slice.
+// Reader reads frames from a stream. A Reader reads at most 4 KiB ahead. Read returns the bytes
+// that were read ahead first, then reads directly into the caller's slice.
 type Reader struct {
 	src        io.Reader
 	start, end int // range of the unread bytes in buf

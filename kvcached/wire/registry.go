@@ -27,8 +27,8 @@ type Holder struct {
 	Length uint64 // length of the block in bytes; 0: not known
 }
 
-// Locations is the answer to Locate. It lists the holders of each address of the request, in the
-// request's order.
+// Locations is the answer to Locate. Holders lists the holders of each address of the request, in
+// the request's order.
 type Locations struct {
 	Hosts   []string
 	Holders [][]Holder // at most MaxHolders for each address; an empty list: no holder is known

@@ -1,7 +1,7 @@
 package wire
 
 // Stamp names the last purge of the fleet that its sender has carried out. Versions of the daemon
-// without stamps send zeros. Their blocks count as older than every purge.
+// without stamps send zeros. Blocks of these versions count as older than every purge.
 type Stamp struct {
 	History  uint32 // numbering of the purges; revisions of two histories do not compare; 0: none
 	Revision uint32

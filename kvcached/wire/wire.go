@@ -3,11 +3,11 @@
 //
 // A message is the head of a Frame, then a body of the length that the head states. The head is
 // encoded as bincode encodes a struct: fields in order and integers in little-endian with fixed
-// width. Strings and byte strings are a u64 length and then their bytes. A request and its answer
-// have the same form.
+// width. Strings and byte strings are a u64 length and then their bytes. Requests and answers have
+// the same form.
 //
-// The package reads only from memory or from a reader of its caller. It checks a length before it
-// allocates memory for that length.
+// The package reads only from memory or from a reader of its caller. Every length is checked before
+// memory is allocated for it.
 package wire
 
 import (
@@ -23,7 +23,8 @@ const (
 	ALPN    = "cgn-kv/1"
 )
 
-// Bounds of a frame's contents. MaxBatch, MaxHosts and MaxHolders are counts, the others are bytes.
+// Bounds of a frame's contents. MaxBatch, MaxHosts and MaxHolders are counts; the other bounds are
+// in bytes.
 const (
 	MaxBody    = block.MaxPayload
 	MaxBatch   = 4096 // addresses in one request
@@ -31,8 +32,8 @@ const (
 	MaxHolders = 4    // holders of one address in an answer to Locate
 	MaxHost    = 256  // bytes of a host's name
 	MaxHead    = fixedHead + block.MaxNamespace + block.MaxKey + block.MaxAttr
-	// MaxSmall is the longest body of every operation but Get, Put and Purge. It holds an answer to
-	// Locate with all its fields at their bounds.
+	// MaxSmall is the longest body of every operation but Get, Put and Purge. MaxSmall holds an
+	// answer to Locate with all its fields at their bounds.
 	MaxSmall = 16 + MaxHosts*(8+MaxHost) + MaxBatch*(8+MaxHolders*sizeHolder)
 	// MaxPurges is the longest body of Purge: the list of purges as JSON.
 	MaxPurges = 1<<20 + 1<<17
@@ -51,9 +52,9 @@ const (
 	Locate   Op = 6 // Addrs; the answer is Locations: the known holders of each address
 	Announce Op = 7 // Announcement: blocks that a host has got or lost; the answer is a Receipt
 	Expire   Op = 8 // Order: blocks get another expiry; the answer is a Reply
-	// Numbers 9 to 12 are retired: the answer to a frame with one of them is UnknownOp.
+	// Numbers 9 to 12 are retired. The answer to a frame with one of these numbers is UnknownOp.
 
-	// Connect carries a Connection and is answered with Connected. It prepares RDMA reads: the
+	// Connect carries a Connection and is answered with Connected. Connect prepares RDMA reads: the
 	// requester's network card reads blocks from this host's memory.
 	Connect Op = 13
 	Grant   Op = 14 // Wanted; the answer is Granted: the requester may read blocks for a while
@@ -83,7 +84,7 @@ func (o Op) Reads() bool { return o == Ping || o == Get || o == Stat || o == Loc
 func (o Op) Stamped() bool { return o == Get || o == Stat || o == Grant || o == Put }
 
 // Grants tells whether the operation belongs to RDMA reads: Connect, Grant or Release. A client
-// that may Get may use them.
+// that may use Get may use these operations.
 func (o Op) Grants() bool { return o == Connect || o == Grant || o == Release }
 
 func (o Op) String() string {
