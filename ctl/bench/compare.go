@@ -59,11 +59,7 @@ func checkCompare(cfg *compare.Config, write bool) error {
 	case cfg.Longest < 0:
 		return fmt.Errorf("--longest %v: must be at least 0s", cfg.Longest)
 	}
-	contestants, err1 := compare.Contestants()
-	scenarios, err2 := compare.Scenarios()
-	if err := errors.Join(err1, err2); err != nil {
-		return err
-	}
+	contestants, scenarios := compare.Contestants(), compare.Scenarios()
 	var names, entered []string
 	for i := range scenarios {
 		s := &scenarios[i]

@@ -67,8 +67,6 @@ func newDisturb(a *cli.App) *cobra.Command {
 	f.StringVar(&cfg.Trace, "trace", "", "trace file in Mooncake's format; default: the project's own generator")
 	f.IntVar(&cfg.Requests, "requests", usual.Requests, "requests of each run")
 	f.Float64Var(&cfg.Speed, "speed", usual.Speed, "divides the time between requests")
-	f.StringVar(&cfg.Keep, "keep", "", "folder to keep logs, metrics and what the router knew of the nodes in; "+
-		"empty: nothing is kept")
 	f.BoolVar(&write, "write", false, "write the result into perf/REPORTS.md")
 	return c
 }

@@ -56,11 +56,11 @@ func checkPairs(cfg *pairs.Config) error {
 		return cli.WithHint(errors.New("--before is missing"),
 			"for example: cgn-ctl bench pairs --before /tmp/cgn-router")
 	}
-	names, err := pairs.Scenarios()
+	var err error
 	if len(cfg.Scenarios) == 0 {
-		err = errors.Join(err, errors.New("--scenario: no scenario is named"))
+		err = errors.New("--scenario: no scenario is named")
 	}
-	return errors.Join(err, among("scenario", cfg.Scenarios, names),
+	return errors.Join(err, among("scenario", cfg.Scenarios, pairs.Scenarios()),
 		among("mode", []string{cfg.Mode}, policy.ModeNames()), cli.InRange("pairs", float64(cfg.Pairs), 1, 1000),
 		cli.InRange("window", cfg.Window.Seconds(), 0.1, 600))
 }

@@ -65,8 +65,6 @@ type Program struct {
 	Ns   float64 `json:"ns"` // ns of a run
 }
 
-const ours = "ours"
-
 // loads lists the scenarios, with the unit of their CPU time.
 var loads = []struct{ scenario, unit string }{{"chat-2k", "request"}, {"tokens", "token"}}
 
@@ -80,11 +78,8 @@ type runner struct {
 
 // Run measures all loads. Run needs the rights to load programs.
 func Run(ctx context.Context, cfg Config) (*Report, error) {
-	r := &runner{Config: cfg, ctx: ctx}
+	r := &runner{Config: cfg, ctx: ctx, router: compare.ContestantNamed("ours")}
 	var err error
-	if r.router, err = compare.ContestantNamed(ours); err != nil {
-		return nil, err
-	}
 	if r.site, err = compare.NewSite(cfg.Root); err != nil {
 		return nil, err
 	}
@@ -95,11 +90,7 @@ func Run(ctx context.Context, cfg Config) (*Report, error) {
 	report := &Report{Machine: process.Machine(runtime.NumCPU()), Window: cfg.Window.Seconds()}
 	var measured costs
 	for _, l := range loads {
-		scenario, err := compare.ScenarioNamed(l.scenario)
-		if err != nil {
-			return nil, err
-		}
-		load, own, err := r.load(scenario, l.unit)
+		load, own, err := r.load(compare.ScenarioNamed(l.scenario), l.unit)
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", l.scenario, err)
 		}

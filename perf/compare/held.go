@@ -23,7 +23,7 @@ func (m *measurement) held() (Figures, error) {
 	m.seconds = min(probeWindow, full)
 	good, bad := 0, most+1
 	for n := max(1, most/8); good < most && bad-good > max(1, good/10); {
-		r, err := m.hold(n)
+		r, err := m.hold(m.window(m.warmup()), n)
 		if err != nil {
 			return nil, err
 		}
@@ -44,7 +44,7 @@ func (m *measurement) held() (Figures, error) {
 			break
 		}
 		w := m.window(m.warmup())
-		r, err := m.holdIn(w, good)
+		r, err := m.hold(w, good)
 		if err != nil {
 			return nil, err
 		}
@@ -63,15 +63,10 @@ func (m *measurement) held() (Figures, error) {
 	return nil, fmt.Errorf("no number of streams was held")
 }
 
-func (m *measurement) hold(n int) (*load.Result, error) { return m.holdIn(m.window(m.warmup()), n) }
-
-// holdIn relays n streams in the window w.
-func (m *measurement) holdIn(w *metered, n int) (*load.Result, error) {
+// hold relays n streams in the window w.
+func (m *measurement) hold(w *metered, n int) (*load.Result, error) {
 	m.Streams = n
-	first := m.on.next[m.Name]
-	m.on.next[m.Name] += uint64(n)
-	r := load.Streams{Target: m.target(), Bodies: m.paced(m.warmup()), N: n, Ramp: m.ramp(), First: first,
-		Window: w.Window, Timeout: m.seconds + time.Minute}.Run()
+	r := m.relay(w)
 	return r, w.err
 }
 

@@ -168,12 +168,17 @@ func (m *measurement) paced(warmup time.Duration) *load.Chat {
 	return m.chat(true, int(lasts.Seconds()*m.Rate)+1, fmt.Sprintf("pace=%d", int(1e6/m.Rate)))
 }
 
+// relay relays the scenario's streams in the window w.
+func (m *measurement) relay(w *metered) *load.Result {
+	first := m.on.next[m.Name]
+	m.on.next[m.Name] += uint64(m.Streams)
+	return load.Streams{Target: m.target(), Bodies: m.paced(m.warmup()), N: m.Streams, Ramp: m.ramp(), First: first,
+		Window: w.Window, Timeout: m.seconds + time.Minute}.Run()
+}
+
 func (m *measurement) streams() (Figures, error) {
 	w := m.window(m.warmup())
-	first := m.on.next[m.Name]
-	r := load.Streams{Target: m.target(), Bodies: m.paced(m.warmup()), N: m.Streams, Ramp: m.ramp(), First: first,
-		Window: w.Window, Timeout: m.seconds + time.Minute}.Run()
-	m.on.next[m.Name] = first + uint64(m.Streams)
+	r := m.relay(w)
 	f, err := m.figures(w, r, r.Tokens)
 	if err == nil {
 		f.quantiles("", r.Token)

@@ -33,12 +33,8 @@ const (
 	topCount   = 10
 )
 
-// counts are a Go program's own counts since its start.
-type counts struct{ objects, bytes, collections float64 }
-
-func (c counts) sub(d counts) counts {
-	return counts{c.objects - d.objects, c.bytes - d.bytes, c.collections - d.collections}
-}
+// Counts are a Go program's own counts since its start.
+type Counts struct{ Objects, bytes, collections float64 } // Objects are allocated ones
 
 // profile shows the use of the contestant's CPU time, and its allocations, under the scenario's
 // load.
@@ -49,7 +45,7 @@ func (m *measurement) profile() (Figures, error) {
 	file := filepath.Join(m.on.view.Dir, "cpu.pprof")
 	w := m.window(m.warmup())
 	begin, end := w.Begin, w.End
-	var from, to counts
+	var from, to Counts
 	var countErr, profileErr error
 	profiled := make(chan struct{})
 	w.Begin = func() {
@@ -57,13 +53,13 @@ func (m *measurement) profile() (Figures, error) {
 			defer close(profiled)
 			profileErr = m.fetchProfile(file)
 		}()
-		from, countErr = m.counts()
+		from, countErr = m.on.Counts()
 		begin()
 	}
 	w.End = func() {
 		end()
 		var err error
-		to, err = m.counts()
+		to, err = m.on.Counts()
 		countErr = errors.Join(countErr, err)
 	}
 	r, units := m.underLoad(w)
@@ -72,9 +68,9 @@ func (m *measurement) profile() (Figures, error) {
 	if err = errors.Join(err, countErr, profileErr); err != nil {
 		return nil, err
 	}
-	used := to.sub(from)
-	f["allocations"], f["alloc_bytes"] = used.objects/float64(units), used.bytes/float64(units)
-	f["gc_per_100k"] = used.collections / float64(units) * 1e5
+	per := float64(units)
+	f["allocations"], f["alloc_bytes"] = (to.Objects-from.Objects)/per, (to.bytes-from.bytes)/per
+	f["gc_per_100k"] = (to.collections - from.collections) / per * 1e5
 	if f["gc_percent"], err = focused(file, allocating); err != nil {
 		return nil, err
 	}
@@ -89,8 +85,7 @@ func (m *measurement) profile() (Figures, error) {
 // underLoad runs the scenario's load: streams if it has some, or else clients.
 func (m *measurement) underLoad(w *metered) (*load.Result, int64) {
 	if m.Streams > 0 {
-		r := load.Streams{Target: m.target(), Bodies: m.paced(m.warmup()), N: m.Streams, Ramp: m.ramp(),
-			Window: w.Window, Timeout: m.seconds + time.Minute}.Run()
+		r := m.relay(w)
 		return r, r.Tokens
 	}
 	r, _ := load.Closed{Target: m.target(), Bodies: m.chat(false, m.Tokens, ""), Clients: m.Clients,
@@ -99,9 +94,9 @@ func (m *measurement) underLoad(w *metered) (*load.Result, int64) {
 }
 
 // get passes the admin port's answer to read.
-func (m *measurement) get(path string, read func(io.Reader) error) error {
-	client := http.Client{Timeout: m.seconds + 30*time.Second, Transport: &http.Transport{DisableKeepAlives: true}}
-	resp, err := client.Get("http://" + m.on.AdminAddr() + path)
+func (r *Running) get(path string, within time.Duration, read func(io.Reader) error) error {
+	client := http.Client{Timeout: within, Transport: &http.Transport{DisableKeepAlives: true}}
+	resp, err := client.Get("http://" + r.AdminAddr() + path)
 	if err != nil {
 		return err
 	}
@@ -114,24 +109,22 @@ func (m *measurement) get(path string, read func(io.Reader) error) error {
 
 func (m *measurement) fetchProfile(file string) error {
 	const most = 64 << 20
-	return m.get(fmt.Sprintf("/debug/pprof/profile?seconds=%d", max(1, int(m.seconds.Seconds()))),
-		func(body io.Reader) error {
+	return m.on.get(fmt.Sprintf("/debug/pprof/profile?seconds=%d", max(1, int(m.seconds.Seconds()))),
+		m.seconds+30*time.Second, func(body io.Reader) error {
 			b, err := io.ReadAll(io.LimitReader(body, most))
-			if err != nil {
-				return err
-			}
-			return os.WriteFile(file, b, 0o600)
+			return errors.Join(err, os.WriteFile(file, b, 0o600))
 		})
 }
 
-func (m *measurement) counts() (c counts, err error) {
-	err = m.get("/metrics", func(body io.Reader) error {
+// Counts returns the counts of a contestant with an admin port.
+func (r *Running) Counts() (c Counts, err error) {
+	err = r.get("/metrics", 30*time.Second, func(body io.Reader) error {
 		parser := expfmt.NewTextParser(model.UTF8Validation)
 		families, err := parser.TextToMetricFamilies(body)
 		if err != nil {
 			return err
 		}
-		for name, value := range map[string]*float64{"go_memstats_mallocs_total": &c.objects,
+		for name, value := range map[string]*float64{"go_memstats_mallocs_total": &c.Objects,
 			"go_memstats_alloc_bytes_total": &c.bytes, "go_gc_duration_seconds": &c.collections} {
 			f := families[name]
 			if f == nil || len(f.GetMetric()) != 1 {

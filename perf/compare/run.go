@@ -88,25 +88,11 @@ type comparison struct {
 // Run compares until it has finished or ctx ends, and returns the results so far. A failed
 // contestant is reported with the reason, and the others go on.
 func Run(ctx context.Context, cfg Config) (*Report, error) {
-	all, err := Contestants()
-	if err != nil {
-		return nil, err
-	}
-	scenarios, err := Scenarios()
-	if err != nil {
-		return nil, err
-	}
-	return run(ctx, cfg, all, scenarios)
+	return run(ctx, cfg, Contestants(), Scenarios())
 }
 
 func run(ctx context.Context, cfg Config, all []Contestant, scenarios []Scenario) (*Report, error) {
 	cfg.Repetitions = max(cfg.Repetitions, 1)
-	if err := known(cfg.Contestants, all, func(c Contestant) string { return c.Name }); err != nil {
-		return nil, err
-	}
-	if err := known(cfg.Scenarios, scenarios, func(s Scenario) string { return s.Name }); err != nil {
-		return nil, err
-	}
 	site, err := NewSite(cfg.Root)
 	if err != nil {
 		return nil, err
@@ -161,20 +147,6 @@ func (r *Report) Err() error {
 		return nil
 	}
 	return fmt.Errorf("measurements failed: %s", strings.Join(failed, ", "))
-}
-
-// known checks names from the user.
-func known[T any](names []string, rows []T, name func(T) string) error {
-	var have []string
-	for _, r := range rows {
-		have = append(have, name(r))
-	}
-	for _, n := range names {
-		if !slices.Contains(have, n) {
-			return fmt.Errorf("%q is not one of %q", n, have)
-		}
-	}
-	return nil
 }
 
 // entrants returns the contestants of the scenarios, with the reason if one is missing.
@@ -346,7 +318,7 @@ func (c *comparison) once(ctx context.Context, m *measurement, contestant *Conte
 }
 
 func (c *comparison) stopAll() {
-	var all sync.WaitGroup // stopping one may take a while
+	var all sync.WaitGroup // stopping a contestant may take a while
 	for _, r := range c.running {
 		all.Go(r.Stop)
 	}

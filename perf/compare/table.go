@@ -30,8 +30,8 @@ type Contestant struct {
 	NeedsEtcd bool     `toml:"needs_etcd"`
 	NeedsPKI  bool     `toml:"needs_pki"`
 
-	// Like names an earlier contestant. The row then has that contestant's program, processes,
-	// version, health and admin, and also its Env.
+	// Like names an earlier contestant. A row with Like has the earlier contestant's program,
+	// processes, version, health and admin, and also its Env.
 	Like string   `toml:"like"`
 	Env  []string `toml:"env"`
 
@@ -109,82 +109,60 @@ func (s *Scenario) points() []Scenario {
 }
 
 // Contestants returns the rows of contestants.toml.
-func Contestants() ([]Contestant, error) {
+func Contestants() []Contestant {
 	var doc struct {
 		Contestant []Contestant `toml:"contestant"`
 	}
-	if err := decode("contestants.toml", contestantsTOML, &doc); err != nil {
-		return nil, err
-	}
+	embedded("contestants.toml", contestantsTOML, &doc)
 	for i := range doc.Contestant {
-		c := &doc.Contestant[i]
-		if c.Like == "" {
-			continue
+		if c := &doc.Contestant[i]; c.Like != "" {
+			other := named(doc.Contestant[:i], c.Like, Contestant.name)
+			c.Program, c.Install, c.Version = other.Program, other.Install, other.Version
+			c.Health, c.Admin, c.Processes = other.Health, other.Admin, other.Processes
 		}
-		at := slices.IndexFunc(doc.Contestant[:i], func(other Contestant) bool { return other.Name == c.Like })
-		if at < 0 {
-			return nil, fmt.Errorf("contestants.toml: %s is like %q, which is not above it", c.Name, c.Like)
-		}
-		other := &doc.Contestant[at]
-		c.Program, c.Install, c.Version = other.Program, other.Install, other.Version
-		c.Health, c.Admin, c.Processes = other.Health, other.Admin, other.Processes
 	}
-	return doc.Contestant, nil
+	return doc.Contestant
 }
 
-// ContestantNamed returns a row of contestants.toml.
-func ContestantNamed(name string) (*Contestant, error) {
-	all, err := Contestants()
-	if err != nil {
-		return nil, err
-	}
-	for i := range all {
-		if all[i].Name == name {
-			return &all[i], nil
-		}
-	}
-	return nil, fmt.Errorf("contestants.toml has no %q", name)
+func (c Contestant) name() string { return c.Name }
+
+func (s Scenario) name() string { return s.Name }
+
+// named returns the row with this name, which must be there.
+func named[T any](rows []T, name string, of func(T) string) *T {
+	return &rows[slices.IndexFunc(rows, func(r T) bool { return of(r) == name })]
 }
 
-// ScenarioNamed returns a row of scenarios.toml.
-func ScenarioNamed(name string) (*Scenario, error) {
-	all, err := Scenarios()
-	if err != nil {
-		return nil, err
-	}
-	for i := range all {
-		if all[i].Name == name {
-			return &all[i], nil
-		}
-	}
-	return nil, fmt.Errorf("scenarios.toml has no %q", name)
-}
+// ContestantNamed returns a row of contestants.toml, which must be there.
+func ContestantNamed(name string) *Contestant { return named(Contestants(), name, Contestant.name) }
+
+// ScenarioNamed returns a row of scenarios.toml, which must be there.
+func ScenarioNamed(name string) *Scenario { return named(Scenarios(), name, Scenario.name) }
 
 // Scenarios returns the rows of scenarios.toml.
-func Scenarios() ([]Scenario, error) {
+func Scenarios() []Scenario {
 	var doc struct {
 		Scenario []Scenario `toml:"scenario"`
 	}
-	if err := decode("scenarios.toml", scenariosTOML, &doc); err != nil {
-		return nil, err
-	}
-	for _, s := range doc.Scenario {
-		if kinds[s.Kind] == nil || len(s.Show) == 0 || !slices.Contains([]string{"", "streams", "rate"}, s.Sweep) {
-			return nil, fmt.Errorf("scenarios.toml: %s: kind %q, sweep %q or show is not known", s.Name, s.Kind,
-				s.Sweep)
-		}
-	}
-	return doc.Scenario, nil
+	embedded("scenarios.toml", scenariosTOML, &doc)
+	return doc.Scenario
 }
 
-// decode refuses unknown keys.
-func decode(name, text string, into any) error {
+// embedded decodes a table that is part of the program. A mistake in it is a bug.
+func embedded(name, text string, into any) {
+	if err := Decode(name, text, into); err != nil {
+		panic(err)
+	}
+}
+
+// Decode decodes a table, and refuses unknown keys.
+func Decode(name, text string, into any) error {
 	meta, err := toml.Decode(text, into)
+	if unknown := meta.Undecoded(); err == nil && len(unknown) > 0 {
+		err = fmt.Errorf("unknown key %s", unknown[0])
+	}
 	if err != nil {
 		return fmt.Errorf("%s: %w", name, err)
-	}
-	if unknown := meta.Undecoded(); len(unknown) > 0 {
-		return fmt.Errorf("%s: unknown key %s", name, unknown[0])
 	}
 	return nil
 }

@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -33,7 +34,7 @@ func findControlGroups() (g controlGroups, err error) {
 		case len(f) < 4:
 		case f[2] == "cgroup2":
 			g.unified = f[1]
-		case f[2] == "cgroup" && has(f[3], "cpu"):
+		case f[2] == "cgroup" && slices.Contains(strings.Split(f[3], ","), "cpu"):
 			g.cpu, g.one = f[1], true
 		}
 	}
@@ -48,15 +49,6 @@ func findControlGroups() (g controlGroups, err error) {
 		}
 	}
 	return g, nil
-}
-
-func has(options, name string) bool {
-	for o := range strings.SplitSeq(options, ",") {
-		if o == name {
-			return true
-		}
-	}
-	return false
 }
 
 // group is a control group with a share of CPU.

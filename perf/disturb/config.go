@@ -1,6 +1,7 @@
 package disturb
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"slices"
@@ -58,7 +59,6 @@ type Config struct {
 	MostOutput int     // largest answer in tokens
 
 	Progress io.Writer // gets progress messages; nil: none
-	Keep     string    // folder for the logs of all runs; empty: the logs are not kept
 }
 
 // Default returns the default configuration.
@@ -68,32 +68,18 @@ func Default() Config { return Config{}.withDefaults() }
 // its segments are retransmitted.
 const DefaultPolicy = `{"run_delay_ms":1000,"retransmit_pct":3}`
 
-func def[T comparable](v *T, d T) {
-	var zero T
-	if *v == zero {
-		*v = d
-	}
-}
-
 func (c Config) withDefaults() Config {
 	if len(c.Modes) == 0 {
 		c.Modes = Modes()
 	}
-	def(&c.Rounds, 5)
-	def(&c.Policy, DefaultPolicy)
-	def(&c.Nodes, 6)
-	def(&c.Hogs, 12)
-	def(&c.Loss, 0.1)
-	def(&c.CPU, 0.5)
-	def(&c.StepCPU, 2*time.Millisecond)
-	def(&c.DecodeStep, 25*time.Millisecond)
-	def(&c.PrefillRate, 80000)
-	def(&c.MaxConcurrent, 32)
-	def(&c.Requests, 400)
-	def(&c.Speed, 2)
-	def(&c.MostInput, 32768)
-	def(&c.MostOutput, 128)
-	def[io.Writer](&c.Progress, io.Discard)
+	c.Rounds, c.Policy = cmp.Or(c.Rounds, 5), cmp.Or(c.Policy, DefaultPolicy)
+	c.Nodes, c.Hogs, c.Loss, c.CPU = cmp.Or(c.Nodes, 6), cmp.Or(c.Hogs, 12), cmp.Or(c.Loss, 0.1), cmp.Or(c.CPU, 0.5)
+	c.StepCPU = cmp.Or(c.StepCPU, 2*time.Millisecond)
+	c.DecodeStep = cmp.Or(c.DecodeStep, 25*time.Millisecond)
+	c.PrefillRate, c.MaxConcurrent = cmp.Or(c.PrefillRate, 80000), cmp.Or(c.MaxConcurrent, 32)
+	c.Requests, c.Speed = cmp.Or(c.Requests, 400), cmp.Or(c.Speed, 2)
+	c.MostInput, c.MostOutput = cmp.Or(c.MostInput, 32768), cmp.Or(c.MostOutput, 128)
+	c.Progress = cmp.Or[io.Writer](c.Progress, io.Discard)
 	return c
 }
 

@@ -57,10 +57,7 @@ func TestSource(t *testing.T) {
 
 func TestMetric(t *testing.T) {
 	text := []byte("# HELP a b\na{x=\"1\",y=\"2\"} 3\na{x=\"2\"} 4.5\nab{x=\"1\"} 8\na 1\n")
-	if got := metric(text, "a", ""); got != 8.5 {
-		t.Errorf("got %v", got)
-	}
-	if got := metric(text, "a", `x="1"`); got != 3 {
+	if got := metric(text, "a"); got != 8.5 {
 		t.Errorf("got %v", got)
 	}
 }
@@ -82,10 +79,11 @@ func TestCheck(t *testing.T) {
 }
 
 func TestMarkdown(t *testing.T) {
-	r := Report{Config: Config{Trace: "x"}.withDefaults()}
+	r := Report{Config: Config{Trace: "x"}.withDefaults(), Results: map[string][]Result{}}
 	for mode, p99 := range map[string][]float64{"off": {2, 4}, "on": {1, 1}} {
 		for _, v := range p99 {
-			r.add(&Result{Mode: mode, Replay: Replay{TTFT: Times{P99: v}, Failures: map[string]int{"timeout": 2}}})
+			one := Result{Mode: mode, Replay: Replay{TTFT: Times{P99: v}, Failures: map[string]int{"timeout": 2}}}
+			r.Results[mode] = append(r.Results[mode], one)
 		}
 	}
 	text := r.Markdown("command")

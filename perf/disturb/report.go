@@ -91,13 +91,6 @@ func (r *Result) line() string {
 		100*r.node(lossy).Share)
 }
 
-func (r *Report) add(x *Result) {
-	if r.Results == nil {
-		r.Results = map[string][]Result{}
-	}
-	r.Results[x.Mode] = append(r.Results[x.Mode], *x)
-}
-
 // columns of the table.
 var columns = []struct {
 	title string
@@ -164,11 +157,10 @@ func (r *Report) Markdown(command string) string {
 	return markdown.Wrap(b.String())
 }
 
-// metric returns the sum of a router metric's samples whose labels contain the given text.
-func metric(text []byte, name, label string) (total float64) {
+// metric returns the sum of a router metric's samples.
+func metric(text []byte, name string) (total float64) {
 	for line := range strings.Lines(string(text)) {
-		if rest, ok := strings.CutPrefix(line, name); ok && (rest[0] == '{' || rest[0] == ' ') && strings.Contains(rest,
-			label) {
+		if rest, ok := strings.CutPrefix(line, name); ok && (rest[0] == '{' || rest[0] == ' ') {
 			v, err := strconv.ParseFloat(strings.TrimSpace(rest[strings.LastIndexByte(rest, ' '):]), 64)
 			if err == nil {
 				total += v

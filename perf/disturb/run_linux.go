@@ -41,16 +41,16 @@ func Run(ctx context.Context, c Config) (report *Report, err error) {
 		return nil, err
 	}
 	began := time.Now()
-	report = &Report{Config: c}
+	report = &Report{Config: c, Results: map[string][]Result{}}
 	defer func() { err = errors.Join(err, clean(&c, pins())) }()
 	for round := range c.Rounds {
 		for i := range c.Modes {
 			m := c.mode(c.Modes[(i+round)%len(c.Modes)]) // rotated, so that no mode is always first
-			r, err := one(ctx, &c, m, round, groups)
+			r, err := one(ctx, &c, m, groups)
 			if err != nil {
 				return report, err
 			}
-			report.add(r)
+			report.Results[r.Mode] = append(report.Results[r.Mode], *r)
 			fmt.Fprintf(c.Progress, "round %d of %d, %s\n", round+1, c.Rounds, r.line())
 			report.Took = time.Since(began)
 		}
@@ -91,18 +91,12 @@ func sweep(c *Config, groups controlGroups) error {
 }
 
 // one starts a fleet and makes one run with it.
-func one(ctx context.Context, c *Config, m Mode, round int, groups controlGroups) (r *Result, err error) {
-	dir := ""
-	if c.Keep != "" {
-		if dir, err = filepath.Abs(filepath.Join(c.Keep, fmt.Sprintf("%d-%s", round+1, m.Name))); err == nil {
-			err = os.MkdirAll(dir, 0o755)
-		}
-	} else if dir, err = os.MkdirTemp("", "cgn-disturb-"); err == nil {
-		defer os.RemoveAll(dir)
-	}
+func one(ctx context.Context, c *Config, m Mode, groups controlGroups) (r *Result, err error) {
+	dir, err := os.MkdirTemp("", namePrefix)
 	if err != nil {
 		return nil, err
 	}
+	defer os.RemoveAll(dir)
 	f, err := startFleet(ctx, c, m, dir, groups)
 	if err != nil {
 		return nil, err
@@ -123,16 +117,7 @@ func one(ctx context.Context, c *Config, m Mode, round int, groups controlGroups
 
 // measure replays the trace and collects the figures.
 func (f *fleet) measure(ctx context.Context) (*Result, error) {
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	watched := make(chan struct{})
-	go func() {
-		defer close(watched)
-		f.watch(ctx)
-	}()
 	text, err := f.replay(ctx)
-	cancel()
-	<-watched
 	if err != nil {
 		return nil, err
 	}
@@ -144,10 +129,10 @@ func (f *fleet) measure(ctx context.Context) (*Result, error) {
 	if err != nil {
 		return nil, f.router.Explain(err)
 	}
-	r.Retries = metric(metrics, "cgn_router_retries_total", "")
-	r.Suspected = metric(metrics, "cgn_router_node_suspected_total", "")
-	r.Opens = metric(metrics, "cgn_router_node_breaker_opens_total", "")
-	return r, os.WriteFile(f.path("metrics"), metrics, 0o600)
+	r.Retries = metric(metrics, "cgn_router_retries_total")
+	r.Suspected = metric(metrics, "cgn_router_node_suspected_total")
+	r.Opens = metric(metrics, "cgn_router_node_breaker_opens_total")
+	return r, nil
 }
 
 // replay returns the JSON output of bench replay.
@@ -176,29 +161,5 @@ func (f *fleet) replay(ctx context.Context) ([]byte, error) {
 		}
 		return nil, f.router.Explain(fmt.Errorf("bench replay: %w: %s", err, log.String()))
 	}
-	return out.Bytes(), os.WriteFile(f.path("replay.json"), out.Bytes(), 0o600)
-}
-
-// watch writes the router's view of the nodes to a file each second, for later questions, until ctx
-// ends.
-func (f *fleet) watch(ctx context.Context) {
-	file, err := os.Create(f.path("fleet.jsonl"))
-	if err != nil {
-		return
-	}
-	defer file.Close()
-	tick := time.NewTicker(time.Second)
-	defer tick.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-tick.C:
-		}
-		text, err := f.page("/debug/fleet")
-		var line bytes.Buffer
-		if err == nil && json.Compact(&line, text) == nil {
-			_, _ = file.Write(append(line.Bytes(), '\n')) // on a full disk only this file is lost, not the run
-		}
-	}
+	return out.Bytes(), nil
 }

@@ -2,12 +2,9 @@ package gate
 
 import (
 	"context"
+	"errors"
 	"fmt"
-	"net/http"
 	"time"
-
-	"github.com/prometheus/common/expfmt"
-	"github.com/prometheus/common/model"
 
 	"github.com/cognitora/dataplane/perf/compare"
 	"github.com/cognitora/dataplane/perf/instant"
@@ -20,30 +17,45 @@ const ours = "ours"
 // Amounts of counted work. Requests and tokens come one after the other, so that the machine does
 // not decide how many coincide.
 const (
-	countedRequests = 20000
-	countedTokens   = 20000
-	warmRequests    = 2000
-	longRequests    = 6000 // many, because the allocations after the collector empties pools are divided by them
-	warmLong        = 600
-	rest            = 2 * time.Second // how long the idle router is watched
+	countedTokens = 20000
+	chatBytes     = 2 << 10         // of a prompt
+	rest          = 2 * time.Second // how long the idle router is watched
 )
 
-// Sizes of the prompts of counted requests, in bytes.
-const (
-	chatBytes = 2 << 10
-	longBytes = 220 << 10
+// work is counted work of the router.
+type work struct {
+	do          func(s *site, r *compare.Running, units int) error
+	warm, units int // how many requests or tokens it is before and during the counting
+}
+
+var (
+	shortRequests = work{requests(chatBytes), 2000, 20000}
+	// many, because the allocations after the collector empties pools are divided by them
+	longRequests = work{requests(220 << 10), 600, 6000}
+	tokens       = work{(*site).tokens, countedTokens / 20, countedTokens}
 )
 
-// requests sends n requests, one after the other.
-func (s *site) requests(r *compare.Running, promptBytes int, n uint64) error {
-	bodies := load.NewChat(load.ChatConfig{Model: instant.Model, PromptBytes: promptBytes, Shared: 0.5, Tokens: 16,
-		Salt: uint64(time.Now().UnixNano())})
-	result, _ := load.Closed{Target: load.Target{Address: r.Addr()}, Bodies: bodies, Clients: 1, Requests: n,
-		Window: s.window()}.Run()
-	if result.Requests != int64(n) || result.Failed() > 0 {
-		return fmt.Errorf("%d of %d requests were answered in a minute: %v", result.Requests, n, result.Failures)
+// begin returns the router after the work that warms it.
+func (w work) begin(ctx context.Context, s *site) (*compare.Running, error) {
+	r, err := s.start(ctx, ours)
+	if err == nil {
+		err = w.do(s, r, w.warm)
 	}
-	return nil
+	return r, err
+}
+
+// requests sends requests with prompts of this size, one after the other.
+func requests(promptBytes int) func(*site, *compare.Running, int) error {
+	return func(s *site, r *compare.Running, n int) error {
+		bodies := load.NewChat(load.ChatConfig{Model: instant.Model, PromptBytes: promptBytes, Shared: 0.5, Tokens: 16,
+			Salt: uint64(time.Now().UnixNano())})
+		result, _ := load.Closed{Target: load.Target{Address: r.Addr()}, Bodies: bodies, Clients: 1,
+			Requests: uint64(n), Window: s.window()}.Run()
+		if result.Requests != int64(n) || result.Failed() > 0 {
+			return fmt.Errorf("%d of %d requests were answered in a minute: %v", result.Requests, n, result.Failures)
+		}
+		return nil
+	}
 }
 
 // window returns a window that is long enough for the counted work, and that ends when the gates
@@ -95,118 +107,42 @@ func (s *site) perUnit(counter func() (float64, error), work func() error, units
 	return (read[3] - read[2] - reading - resting*took[1].Seconds()) / float64(units), nil
 }
 
-// allocations returns how many objects a program has allocated since its start.
-func allocations(r *compare.Running) (float64, error) {
-	resp, err := http.Get("http://" + r.AdminAddr() + "/metrics")
-	if err != nil {
-		return 0, err
-	}
-	defer resp.Body.Close()
-	parser := expfmt.NewTextParser(model.UTF8Validation)
-	families, err := parser.TextToMetricFamilies(resp.Body)
-	if err != nil {
-		return 0, err
-	}
-	const name = "go_memstats_mallocs_total"
-	f := families[name]
-	if f == nil || len(f.GetMetric()) != 1 {
-		return 0, fmt.Errorf("the router's /metrics have no %s", name)
-	}
-	return f.GetMetric()[0].GetCounter().GetValue(), nil
-}
-
-// allocationsPerRequest returns a gauge of the allocations in n requests, after warm requests.
-func allocationsPerRequest(promptBytes int, warm, n uint64) gauge {
-	return func(ctx context.Context, s *site) (float64, string, error) {
-		r, err := s.start(ctx, ours)
-		if err == nil {
-			err = s.requests(r, promptBytes, warm)
-		}
-		if err != nil {
-			return 0, "", err
-		}
-		v, err := s.perUnit(func() (float64, error) {
-			return allocations(r)
-		}, func() error { return s.requests(r, promptBytes, n) }, int(n))
-		return v, allocationsHint, err
-	}
-}
-
-const allocationsHint = "the sites: go tool pprof -sample_index=alloc_objects http://ADMIN/debug/pprof/heap"
-
-func allocationsPerToken(ctx context.Context, s *site) (float64, string, error) {
-	r, err := s.start(ctx, ours)
-	if err == nil {
-		err = s.tokens(r, countedTokens/20)
-	}
+// allocations is a gauge of the objects that the router allocates for a unit of w.
+func (w work) allocations(ctx context.Context, s *site) (float64, string, error) {
+	r, err := w.begin(ctx, s)
 	if err != nil {
 		return 0, "", err
 	}
 	v, err := s.perUnit(func() (float64, error) {
-		return allocations(r)
-	}, func() error { return s.tokens(r, countedTokens) }, countedTokens)
-	return v, allocationsHint, err
+		c, err := r.Counts()
+		return c.Objects, err
+	}, func() error { return w.do(s, r, w.units) }, w.units)
+	return v, "the sites: go tool pprof -sample_index=alloc_objects http://ADMIN/debug/pprof/heap", err
 }
 
-// calls counts the system calls of work.
-func calls(r *compare.Running, work func() error) (process.Calls, error) {
-	counting, err := process.CountCalls(r.PID())
-	if err != nil {
-		return nil, fmt.Errorf("%w: %w", errUnmeasured, err)
+// calls returns a gauge of those system calls of the router for a unit of w that pick counts.
+func (w work) calls(pick func(s *site, c process.Calls) int64) gauge {
+	return func(ctx context.Context, s *site) (float64, string, error) {
+		r, err := w.begin(ctx, s)
+		if err != nil {
+			return 0, "", err
+		}
+		counting, err := process.CountCalls(r.PID())
+		if err != nil {
+			return 0, "", fmt.Errorf("%w: %w", errUnmeasured, err)
+		}
+		err = w.do(s, r, w.units)
+		c, stopErr := counting.Stop()
+		return float64(pick(s, c)) / float64(w.units), c.PerUnit(int64(w.units)), errors.Join(err, stopErr)
 	}
-	err = work()
-	counted, stopErr := counting.Stop()
-	if err == nil {
-		err = stopErr
-	}
-	return counted, err
 }
 
-func callsPerRequest(ctx context.Context, s *site) (float64, string, error) {
-	c, err := s.requestCalls(ctx)
-	return float64(c.Useful(s.SchedulerCalls...)) / countedRequests, c.PerUnit(countedRequests), err
-}
+func useful(s *site, c process.Calls) int64 { return c.Useful(s.SchedulerCalls...) }
 
-func emptyPerRequest(ctx context.Context, s *site) (float64, string, error) {
-	c, err := s.requestCalls(ctx)
-	return float64(c[process.Again]) / countedRequests, c.PerUnit(countedRequests), err
-}
+func empty(_ *site, c process.Calls) int64 { return c[process.Again] }
 
-func callsPerToken(ctx context.Context, s *site) (float64, string, error) {
-	c, err := s.tokenCalls(ctx)
-	return float64(c.Useful(s.SchedulerCalls...)) / countedTokens, c.PerUnit(countedTokens), err
-}
-
-func emptyPerToken(ctx context.Context, s *site) (float64, string, error) {
-	c, err := s.tokenCalls(ctx)
-	return float64(c[process.Again]) / countedTokens, c.PerUnit(countedTokens), err
-}
-
-// waitsPerToken counts how often the router asks the kernel for ready connections. A router that
-// waits for each token asks once for each token.
-func waitsPerToken(ctx context.Context, s *site) (float64, string, error) {
-	c, err := s.tokenCalls(ctx)
-	return float64(c["epoll_pwait"]+c["epoll_pwait2"]+c["epoll_wait"]) / countedTokens, c.PerUnit(countedTokens), err
-}
-
-func (s *site) requestCalls(ctx context.Context) (process.Calls, error) {
-	r, err := s.start(ctx, ours)
-	if err == nil {
-		err = s.requests(r, chatBytes, warmRequests)
-	}
-	if err != nil {
-		return nil, err
-	}
-	return calls(r, func() error { return s.requests(r, chatBytes, countedRequests) })
-}
-
-func (s *site) tokenCalls(ctx context.Context) (process.Calls, error) {
-	r, err := s.start(ctx, ours)
-	if err == nil {
-		err = s.tokens(r, countedTokens/20)
-	}
-	if err != nil {
-		return nil, err
-	}
-	return calls(r, func() error { return s.tokens(r, countedTokens) })
+// waits counts how often the router asks the kernel for ready connections. A router that waits for
+// each token asks once for each token.
+func waits(_ *site, c process.Calls) int64 {
+	return c["epoll_pwait"] + c["epoll_pwait2"] + c["epoll_wait"]
 }

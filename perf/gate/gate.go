@@ -13,8 +13,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/BurntSushi/toml"
-
 	"github.com/cognitora/dataplane/perf/cluster"
 	"github.com/cognitora/dataplane/perf/compare"
 )
@@ -36,12 +34,8 @@ type thresholds struct {
 }
 
 func readThresholds(text string) (t thresholds, err error) {
-	meta, err := toml.Decode(text, &t)
-	if err != nil {
-		return t, fmt.Errorf("thresholds.toml: %w", err)
-	}
-	if unknown := meta.Undecoded(); len(unknown) > 0 {
-		return t, fmt.Errorf("thresholds.toml: unknown key %s", unknown[0])
+	if err := compare.Decode("thresholds.toml", text, &t); err != nil {
+		return t, err
 	}
 	for _, g := range t.Gates {
 		if gauges[g.Name] == nil || g.Limit <= 0 || g.Reason == "" {
@@ -90,14 +84,14 @@ const (
 type gauge func(ctx context.Context, s *site) (value float64, detail string, err error)
 
 var gauges = map[string]gauge{
-	"allocations_per_request":      allocationsPerRequest(chatBytes, warmRequests, countedRequests),
-	"allocations_per_long_request": allocationsPerRequest(longBytes, warmLong, longRequests),
-	"allocations_per_token":        allocationsPerToken,
-	"calls_per_request":            callsPerRequest,
-	"empty_calls_per_request":      emptyPerRequest,
-	"calls_per_token":              callsPerToken,
-	"empty_calls_per_token":        emptyPerToken,
-	"waits_per_token":              waitsPerToken,
+	"allocations_per_request":      shortRequests.allocations,
+	"allocations_per_long_request": longRequests.allocations,
+	"allocations_per_token":        tokens.allocations,
+	"calls_per_request":            shortRequests.calls(useful),
+	"empty_calls_per_request":      shortRequests.calls(empty),
+	"calls_per_token":              tokens.calls(useful),
+	"empty_calls_per_token":        tokens.calls(empty),
+	"waits_per_token":              tokens.calls(waits),
 	"index_bytes_per_block":        indexBytesPerBlock,
 	"event_index_bytes_per_block":  eventIndexBytesPerBlock,
 	"request_cpu_to_haproxy":       cpuRatio("chat-2k", "haproxy"),
@@ -126,8 +120,6 @@ type site struct {
 	*compare.Site
 	thresholds
 	interrupted <-chan struct{} // closed when the gates should end
-	contestants []compare.Contestant
-	scenarios   []compare.Scenario
 	running     map[string]*compare.Running
 	inStep      map[string]float64         // least CPU time per token so far, in µs
 	reports     map[string]*cluster.Report // reports of simulated fleets
@@ -151,12 +143,6 @@ func Run(ctx context.Context, cfg Config) (*Report, error) {
 	}
 	s := &site{
 		thresholds: t, interrupted: ctx.Done(), running: map[string]*compare.Running{}, inStep: map[string]float64{},
-	}
-	if s.contestants, err = compare.Contestants(); err != nil {
-		return nil, err
-	}
-	if s.scenarios, err = compare.Scenarios(); err != nil {
-		return nil, err
 	}
 	if s.Site, err = compare.NewSite(cfg.Root); err != nil {
 		return nil, err
@@ -224,11 +210,7 @@ func (s *site) start(ctx context.Context, name string) (*compare.Running, error)
 	if r := s.running[name]; r != nil {
 		return r, nil
 	}
-	i := slices.IndexFunc(s.contestants, func(c compare.Contestant) bool { return c.Name == name })
-	if i < 0 {
-		return nil, fmt.Errorf("contestants.toml has no %q", name)
-	}
-	c := &s.contestants[i]
+	c := compare.ContestantNamed(name)
 	if missing := s.Missing(c); missing != "" {
 		return nil, fmt.Errorf("%w: %s is %s", errUnmeasured, name, missing)
 	}

@@ -38,23 +38,29 @@ func indexBytesPerBlock(context.Context, *site) (float64, string, error) {
 	warm := prefix.NewIndex(prefix.Options{})
 	fill(warm, 1) // allocates the chain's own memory
 	warm.Close()
+	return bytesPerBlock(func() (any, int, error) {
+		x := prefix.NewIndex(prefix.Options{})
+		defer x.Close()
+		fill(x, prompts)
+		return x, x.Len(), nil
+	})
+}
+
+// bytesPerBlock measures how much memory of this process an index takes for each of its blocks. fill
+// makes the index, and returns it with the number of blocks.
+func bytesPerBlock(fill func() (index any, blocks int, err error)) (float64, string, error) {
 	before, err := resident()
 	if err != nil {
 		return 0, "", fmt.Errorf("%w: %w", errUnmeasured, err)
 	}
-	x := prefix.NewIndex(prefix.Options{})
-	defer x.Close()
-	fill(x, prompts)
-	after, err := resident()
+	x, blocks, err := fill()
 	if err != nil {
 		return 0, "", err
 	}
-	blocks := x.Len()
-	if blocks == 0 {
-		return 0, "", fmt.Errorf("the index holds no block of %d recorded", prompts*promptBlocks)
-	}
+	after, err := resident()
 	runtime.KeepAlive(x)
-	return (after - before) / float64(blocks), fmt.Sprintf("%d blocks, %.1f MiB", blocks, (after-before)/(1<<20)), nil
+	grown := after - before
+	return grown / float64(blocks), fmt.Sprintf("%d blocks, %.1f MiB", blocks, grown/(1<<20)), err
 }
 
 // eventIndexBytesPerBlock measures the same for the index of announced blocks, with long prompts on
@@ -65,38 +71,24 @@ func eventIndexBytesPerBlock(context.Context, *site) (float64, string, error) {
 		prompts      = 960 // 0.94 of the default bound
 		nodes        = 16
 	)
-	words := blocks.Chain(0, promptBlocks)
 	keys := make([]residency.Key, promptBlocks)
-	before, err := resident()
-	if err != nil {
-		return 0, "", fmt.Errorf("%w: %w", errUnmeasured, err)
-	}
-	x := residency.New(residency.Options{})
-	var refs [nodes]residency.Ref
-	for n := range refs {
-		refs[n] = x.Join()
-	}
-	for p := range prompts {
-		words = blocks.Chain(p, promptBlocks)
-		for i, w := range words {
-			keys[i] = residency.Key(w)
+	return bytesPerBlock(func() (any, int, error) {
+		x := residency.New(residency.Options{})
+		var refs [nodes]residency.Ref
+		for n := range refs {
+			refs[n] = x.Join()
 		}
-		if err := x.Apply(refs[p%nodes], uint64(p/nodes),
-			[]residency.Event{{Kind: residency.Stored, Keys: keys}}); err != nil {
-			return 0, "", err
+		for p := range prompts {
+			for i, w := range blocks.Chain(p, promptBlocks) {
+				keys[i] = residency.Key(w)
+			}
+			if err := x.Apply(refs[p%nodes], uint64(p/nodes),
+				[]residency.Event{{Kind: residency.Stored, Keys: keys}}); err != nil {
+				return nil, 0, err
+			}
 		}
-	}
-	after, err := resident()
-	if err != nil {
-		return 0, "", err
-	}
-	held := x.Stats().Blocks
-	if held != prompts*promptBlocks {
-		return 0, "", fmt.Errorf("the index holds %d blocks of %d stored", held, prompts*promptBlocks)
-	}
-	runtime.KeepAlive(x)
-	runtime.KeepAlive(words)
-	return (after - before) / float64(held), fmt.Sprintf("%d blocks, %.1f MiB", held, (after-before)/(1<<20)), nil
+		return x, x.Stats().Blocks, nil
+	})
 }
 
 // resident returns this process's memory after garbage collection. Pools and finalizers need more

@@ -18,10 +18,6 @@ const (
 // by that of a reference and measured in pairs.
 func cpuRatio(scenario, reference string) gauge {
 	return func(ctx context.Context, s *site) (float64, string, error) {
-		i := slices.IndexFunc(s.scenarios, func(x compare.Scenario) bool { return x.Name == scenario })
-		if i < 0 {
-			return 0, "", fmt.Errorf("scenarios.toml has no %q", scenario)
-		}
 		other, err := s.start(ctx, reference)
 		if err != nil {
 			return 0, "", err
@@ -36,7 +32,7 @@ func cpuRatio(scenario, reference string) gauge {
 				on   *compare.Running
 				into *[]float64
 			}{{router, &of}, {other, &to}} {
-				f, err := compare.Measure(&s.scenarios[i], side.on, ratioWindow, s.interrupted)
+				f, err := compare.Measure(compare.ScenarioNamed(scenario), side.on, ratioWindow, s.interrupted)
 				if err != nil {
 					return 0, "", err
 				}

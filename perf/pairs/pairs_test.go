@@ -34,10 +34,7 @@ func TestRun(t *testing.T) {
 
 // TestAdapt: the adapted command does not name the router of bin.
 func TestAdapt(t *testing.T) {
-	c, err := compare.ContestantNamed("ours")
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := compare.ContestantNamed("ours")
 	adapt(c, "/other/router", "p2c")
 	if c.Program != "/other/router" || c.Version[0] != "/other/router" || c.Processes[0].Command[0] != "/other/router" {
 		t.Errorf("%+v", c)
