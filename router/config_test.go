@@ -92,7 +92,8 @@ func TestWhatCannotWorkIsRefusedByItsField(t *testing.T) {
 	}
 }
 
-// TestAVariableNamedAsItsFlag is no setting, and the error names the variable that is meant.
+// TestAVariableNamedAsItsFlag checks that a variable with a flag's name is refused, and that the
+// error names the right variable.
 func TestAVariableNamedAsItsFlag(t *testing.T) {
 	err := config.Load(&router.Config{}, config.Options{Program: "cgn-router", Env: []string{"CGN_BACKEND=http://e:1"}})
 	if err == nil || !strings.Contains(err.Error(), "CGN_BACKEND: unknown setting; did you mean CGN_ROUTER_BACKENDS?") {

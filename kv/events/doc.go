@@ -10,13 +10,14 @@
 //
 // # What is known, and when it is not
 //
-// A Follower's knowledge has an epoch. A new epoch begins empty in four cases. Missing batches are
-// not in the replay. A batch is unreadable. The engine's model has another name. The publisher is a
-// new one: its numbers go back, or it does not know the last applied batch. A silent publisher is
-// pinged, so a path that drops everything counts as a broken connection within 5 s (silence.go).
-// After Options.Trust without a connection the engine counts as an engine without reports, not as
-// an empty engine. Blocks from before the first available batch are unknown. The unknown blocks
-// count as absent until the engine stores them again.
+// A Follower's knowledge has an epoch. A new epoch begins empty when missing batches are not in the
+// replay, or when a batch is unreadable. A new epoch also begins when the engine's model has
+// another name, or when the publisher is new. A new publisher shows by numbers that go back, or by
+// not knowing the last applied batch. A silent publisher is pinged, so a path that drops everything
+// counts as a broken connection within 5 s (silence.go). After Options.Trust without a connection
+// the engine counts as an engine without reports, not as an empty engine. Blocks from before the
+// first available batch are unknown. The unknown blocks count as absent until the engine stores
+// them again.
 //
 // # Bounds
 //

@@ -64,8 +64,9 @@ func (e *Edits) Reset(r *Request, body []byte) {
 	e.changes, e.cuts, e.scratch = e.changes[:0], e.cuts[:0], kept(e.scratch, 1)
 }
 
-// Err returns the first failure of an edit. An edit fails by name in a form, beyond 32 members, or
-// in a body that is not the scanned one. Model and IncludeUsage do not fail if they come first.
+// Err returns the first failure of an edit. An edit fails in a body other than the scanned one, and
+// beyond 32 members. In a form every edit by name fails. Model and IncludeUsage do not fail if they
+// come first.
 func (e *Edits) Err() error { return e.err }
 
 // Model sets the model to name. Model works in a form too.

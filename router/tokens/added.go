@@ -12,7 +12,8 @@ import (
 // maxAdded bounds the added tokens.
 const maxAdded = 1 << 16
 
-// addedTokens are found in the text before it is cut into words. The longest one counts.
+// addedTokens are found in the text before it is cut into words. Of several matching tokens the
+// longest one counts.
 type addedTokens struct {
 	all   []addedToken
 	raw   finder // tokens to find in the original text
