@@ -135,8 +135,8 @@ func (s *socket) newSegment(ctx context.Context, length int) (*segment, error) {
 
 // commit asks the daemon to take a block from a segment.
 func (s *socket) commit(ctx context.Context, it *Item, length int) (Info, error) {
-	q := frame.Commit{Segment: s.segment.id, Length: uint32(length), CRC: it.CRC, Layer: it.Addr.Layer, Digest: it.Addr.Digest,
-		Parent: it.Parent}
+	q := frame.Commit{Segment: s.segment.id, Length: uint32(length), CRC: it.CRC, Layer: it.Addr.Layer,
+		Digest: it.Addr.Digest, Parent: it.Parent}
 	if !it.Expires.IsZero() {
 		q.Expires = max(it.Expires.UnixMilli(), 1)
 	}
