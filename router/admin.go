@@ -86,8 +86,7 @@ func (r *Router) debugRoute(w http.ResponseWriter, req *http.Request) {
 		return
 	}
 	body, err := io.ReadAll(http.MaxBytesReader(w, req.Body, int64(r.config.Limits.MaxBody)))
-	var large *http.MaxBytesError
-	if errors.As(err, &large) {
+	if _, large := errors.AsType[*http.MaxBytesError](err); large {
 		writeError(w, &apierror.Error{
 			Status: 413, Code: "body_too_large", Message: "the body is larger than limits.max_body",
 		})

@@ -90,8 +90,8 @@ func shake(ctx context.Context, endpoint string, conf *tls.Config) error {
 
 // ofTLS distinguishes errors of TLS from those of the network.
 func ofTLS(err error) bool {
-	var bad *tls.CertificateVerificationError
-	var plain tls.RecordHeaderError
-	var alert *net.OpError
-	return errors.As(err, &bad) || errors.As(err, &plain) || errors.As(err, &alert) && alert.Op == "remote error"
+	_, bad := errors.AsType[*tls.CertificateVerificationError](err)
+	_, plain := errors.AsType[tls.RecordHeaderError](err)
+	alert, is := errors.AsType[*net.OpError](err)
+	return bad || plain || is && alert.Op == "remote error"
 }

@@ -53,8 +53,7 @@ type fileReader struct {
 func (r *fileReader) read(doc string, root reflect.Value) []error {
 	var tree map[string]any
 	if _, err := toml.Decode(doc, &tree); err != nil {
-		var pe toml.ParseError
-		if errors.As(err, &pe) {
+		if pe, ok := errors.AsType[toml.ParseError](err); ok {
 			return []error{&Problem{Where: fmt.Sprintf("%s:%d", r.name, pe.Position.Line), Reason: plainly(pe, doc),
 				cause: pe}}
 		}

@@ -100,9 +100,8 @@ func Load(dst any, o Options) error {
 	fromEnv, ignored := applyEnv(s, &o)
 	problems := slices.Concat(fromFile, fromEnv, cl.problems, cl.apply())
 	unread := len(problems) > 0
-	var unparsed toml.ParseError
 	for _, p := range validate(dst) {
-		if errors.As(errors.Join(fromFile...), &unparsed) {
+		if _, unparsed := errors.AsType[toml.ParseError](errors.Join(fromFile...)); unparsed {
 			break // the contents of the file are unknown
 		}
 		if missing := (Missing{}); !unread || !errors.As(p, &missing) {

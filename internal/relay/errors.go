@@ -89,7 +89,6 @@ func newError(phase Phase, err error) *Error {
 }
 
 func classify(err error) Kind {
-	var pe protocolError
 	switch {
 	case errors.Is(err, ErrCanceled), errors.Is(err, ErrStopped), errors.Is(err, context.Canceled):
 		return KindCanceled
@@ -97,7 +96,7 @@ func classify(err error) Kind {
 		return KindLocal
 	case isTimeout(err):
 		return KindTimeout
-	case errors.As(err, &pe):
+	case isA[protocolError](err):
 		return KindProtocol
 	case isReset(err):
 		return KindReset
@@ -121,19 +120,20 @@ func isReset(err error) bool {
 }
 
 func isTLS(err error) bool {
-	var record tls.RecordHeaderError
-	var op *net.OpError
-	var verify *tls.CertificateVerificationError
-	var host x509.HostnameError
-	var authority x509.UnknownAuthorityError
-	if errors.As(err, &op) && (op.Op == "remote error" || op.Op == "local error") {
+	if op, ok := errors.AsType[*net.OpError](err); ok && (op.Op == "remote error" || op.Op == "local error") {
 		return true // a TLS alert, whose type is private
 	}
-	return errors.As(err, &record) || errors.As(err, &verify) || errors.As(err, &host) || errors.As(err, &authority)
+	return isA[tls.RecordHeaderError](err) || isA[*tls.CertificateVerificationError](err) ||
+		isA[x509.HostnameError](err) || isA[x509.UnknownAuthorityError](err)
 }
 
 func isUnreachable(err error) bool {
-	var dns *net.DNSError
-	return errors.As(err, &dns) || errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, syscall.EHOSTUNREACH) ||
+	return isA[*net.DNSError](err) || errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, syscall.EHOSTUNREACH) ||
 		errors.Is(err, syscall.ENETUNREACH) || errors.Is(err, os.ErrNotExist)
+}
+
+// isA says whether err or one of its causes has the type E.
+func isA[E error](err error) bool {
+	_, ok := errors.AsType[E](err)
+	return ok
 }

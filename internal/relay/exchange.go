@@ -241,11 +241,10 @@ func (e *Exchange) replace(deadline time.Time, cause error) error {
 	c, _ := e.dropConn()
 	e.pool.discard(c)
 	err := e.connect(deadline, true)
-	var failed *Error
-	switch {
+	switch failed, ok := errors.AsType[*Error](err); {
 	case err == nil:
 		return e.write(deadline)
-	case errors.As(err, &failed) && (failed.Kind == KindCanceled || failed.Kind == KindLocal):
+	case ok && (failed.Kind == KindCanceled || failed.Kind == KindLocal):
 		return err // not the server's fault
 	}
 	return cause
@@ -316,8 +315,7 @@ func (e *Exchange) wrap(phase Phase, err error) error {
 	if why := e.whyCanceled(); why != nil {
 		err = why
 	}
-	var known *Error
-	if errors.As(err, &known) {
+	if isA[*Error](err) {
 		return err
 	}
 	return newError(phase, err)

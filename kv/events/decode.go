@@ -68,55 +68,23 @@ const (
 	fieldSalt
 )
 
+// fieldsByName are the fields of events that are maps, and kindsByName the kinds. Lookups by a
+// converted slice do not allocate.
+var (
+	fieldsByName = map[string]field{
+		"type": fieldType, "block_hashes": fieldHashes, "parent_block_hash": fieldParent, "token_ids": fieldTokens,
+		"block_size": fieldBlockSize, "lora_id": fieldLoraID, "medium": fieldMedium, "lora_name": fieldLoraName,
+		"extra_keys": fieldExtra, "group_idx": fieldGroup, "kv_cache_spec_kind": fieldSpec, "cache_salt": fieldSalt,
+	}
+	kindsByName = map[string]kind{"BlockStored": stored, "BlockRemoved": removed, "AllBlocksCleared": cleared}
+)
+
 // These are the fields of events that are arrays, in order.
 var (
 	storedFields = []field{fieldType, fieldHashes, fieldParent, fieldTokens, fieldBlockSize, fieldLoraID, fieldMedium,
 		fieldLoraName, fieldExtra, fieldGroup, fieldSpec}
 	removedFields = []field{fieldType, fieldHashes, fieldMedium, fieldGroup}
 )
-
-// fieldOf returns the field of a name. A switch on a converted slice does not allocate.
-func fieldOf(name []byte) field {
-	switch string(name) {
-	case "type":
-		return fieldType
-	case "block_hashes":
-		return fieldHashes
-	case "parent_block_hash":
-		return fieldParent
-	case "token_ids":
-		return fieldTokens
-	case "block_size":
-		return fieldBlockSize
-	case "lora_id":
-		return fieldLoraID
-	case "medium":
-		return fieldMedium
-	case "lora_name":
-		return fieldLoraName
-	case "extra_keys":
-		return fieldExtra
-	case "group_idx":
-		return fieldGroup
-	case "kv_cache_spec_kind":
-		return fieldSpec
-	case "cache_salt":
-		return fieldSalt
-	}
-	return fieldOther
-}
-
-func kindOf(name []byte) kind {
-	switch string(name) {
-	case "BlockStored":
-		return stored
-	case "BlockRemoved":
-		return removed
-	case "AllBlocksCleared":
-		return cleared
-	}
-	return unknownEvent
-}
 
 // decoder reads batches.
 type decoder struct {
@@ -219,7 +187,7 @@ func (d *decoder) read(r *reader, e *event) {
 				r.skip()
 				continue
 			}
-			e.set(fieldOf(r.text()), r)
+			e.set(fieldsByName[string(r.text())], r)
 		}
 		return
 	}
@@ -230,14 +198,14 @@ func (d *decoder) read(r *reader, e *event) {
 		}
 		return
 	}
-	e.kind = kindOf(r.text())
-	fields := storedFields
+	e.kind = kindsByName[string(r.text())]
+	order := storedFields
 	if e.kind == removed {
-		fields = removedFields
+		order = removedFields
 	}
 	for i := 1; i < n; i++ {
-		if i < len(fields) && e.kind != unknownEvent {
-			e.set(fields[i], r)
+		if i < len(order) && e.kind != unknownEvent {
+			e.set(order[i], r)
 		} else {
 			r.skip()
 		}
@@ -255,7 +223,7 @@ func (e *event) set(f field, r *reader) {
 		r.skip()
 		return
 	case fieldType:
-		e.kind = kindOf(r.text())
+		e.kind = kindsByName[string(r.text())]
 	case fieldHashes:
 		for range r.atMost(maxHashes) {
 			e.hashes = append(e.hashes, r.hash())

@@ -158,91 +158,76 @@ func cut(b []byte) (Header, []byte, error) {
 	return h, b[HeaderSize:h.Size], nil
 }
 
-// requestLayout returns the layout of a request's body by op: the size of the fixed part, and the
-// size of each entry behind it.
-func requestLayout(op Op) (fixed, each int, ok bool) {
-	switch op {
-	case OpHello:
-		return helloSize, 0, true
-	case OpGet, OpTouch, OpStat, OpDelete, OpUnpin:
-		return 0, AddrSize, true
-	case OpPin:
-		return 8, AddrSize, true
-	case OpRelease, OpRenew:
-		return 0, 8, true
-	case OpStage:
-		return 8, 0, true
-	case OpUnstage:
-		return 4, 0, true
-	case OpCommit:
-		return commitSize, 1, true // count is the length of the namespace's text
-	case OpKnow:
-		return 0, 1, true // count is the length of the text
-	case OpPing:
-		return 0, 0, true
-	}
-	return 0, 0, false
+// layout is the layout of a body: the size of the fixed part, and the size of each entry behind it.
+type layout struct {
+	fixed, each int
+	known       bool
 }
 
-func answerLayout(op Op) (fixed, each int, ok bool) {
-	switch op {
-	case OpHello:
-		return welcomeSize, 0, true
-	case OpGet:
-		return 0, GrantSize, true
-	case OpRenew:
-		return 0, 8, true
-	case OpStat:
-		return 0, InfoSize, true
-	case OpStage:
-		return stagedSize, 0, true
-	case OpCommit:
-		return InfoSize, 0, true
-	case OpDelete, OpPin, OpUnpin, OpError:
-		return 0, 1, true
-	case OpPing, OpKnow:
-		return 0, 0, true
-	}
-	return 0, 0, false
+// requestLayouts are the layouts of requests. The entries of a Commit and of a Know are the bytes of
+// the namespace's text.
+var requestLayouts = [256]layout{
+	OpHello:  {helloSize, 0, true},
+	OpGet:    {0, AddrSize, true},
+	OpTouch:  {0, AddrSize, true},
+	OpStat:   {0, AddrSize, true},
+	OpDelete: {0, AddrSize, true},
+	OpUnpin:  {0, AddrSize, true},
+	OpPin:    {8, AddrSize, true},
+
+	OpRelease: {0, 8, true},
+	OpRenew:   {0, 8, true},
+	OpStage:   {8, 0, true},
+	OpUnstage: {4, 0, true},
+	OpCommit:  {commitSize, 1, true},
+	OpKnow:    {0, 1, true},
+	OpPing:    {0, 0, true},
+}
+
+// answerLayouts are the layouts of answers. The entries of an Error are the bytes of its text.
+var answerLayouts = [256]layout{
+	OpHello:  {welcomeSize, 0, true},
+	OpGet:    {0, GrantSize, true},
+	OpRenew:  {0, 8, true},
+	OpStat:   {0, InfoSize, true},
+	OpStage:  {stagedSize, 0, true},
+	OpCommit: {InfoSize, 0, true},
+	OpDelete: {0, 1, true},
+	OpPin:    {0, 1, true},
+	OpUnpin:  {0, 1, true},
+	OpError:  {0, 1, true},
+	OpPing:   {0, 0, true},
+	OpKnow:   {0, 0, true},
 }
 
 // Request cuts one request off b and returns its header and its body, which aliases b. The error is
 // ErrIncomplete until the request is complete. With an *Error nothing more can be read from this
 // peer.
 func Request(b []byte) (Header, []byte, error) {
-	h, body, err := cut(b)
-	if err != nil {
-		return h, nil, err
-	}
-	if _, _, known := requestLayout(h.Op); !known {
-		return h, nil, &Error{StatusUnknownOp, fmt.Sprintf("op %d", h.Op)}
-	}
-	if h.Status != 0 {
+	h, body, err := read(b, &requestLayouts)
+	if err == nil && h.Status != 0 {
 		return h, nil, &Error{StatusBadFrame, "a request with a status"}
 	}
-	return check(h, body, requestLayout)
+	return h, body, err
 }
 
 // Answer cuts one answer off b, like Request.
-func Answer(b []byte) (Header, []byte, error) {
+func Answer(b []byte) (Header, []byte, error) { return read(b, &answerLayouts) }
+
+func read(b []byte, layouts *[256]layout) (Header, []byte, error) {
 	h, body, err := cut(b)
 	if err != nil {
 		return h, nil, err
 	}
-	if _, _, known := answerLayout(h.Op); !known {
-		return h, nil, &Error{StatusUnknownOp, fmt.Sprintf("op %d", h.Op)}
+	switch l, count := layouts[h.Op], int(h.Count); {
+	case !l.known:
+		err = &Error{StatusUnknownOp, fmt.Sprintf("op %d", h.Op)}
+	case count > MaxBatch || l.each == 0 && count != 0:
+		err = &Error{StatusBadFrame, fmt.Sprintf("op %d with %d entries", h.Op, count)}
+	case len(body) != l.fixed+l.each*count:
+		err = &Error{StatusBadFrame, fmt.Sprintf("op %d with %d entries in %d bytes", h.Op, count, len(body))}
+	default:
+		return h, body, nil
 	}
-	return check(h, body, answerLayout)
-}
-
-func check(h Header, body []byte, layout func(Op) (int, int, bool)) (Header, []byte, error) {
-	fixed, each, _ := layout(h.Op)
-	count := int(h.Count)
-	if count > MaxBatch || each == 0 && count != 0 {
-		return h, nil, &Error{StatusBadFrame, fmt.Sprintf("op %d with %d entries", h.Op, count)}
-	}
-	if len(body) != fixed+each*count {
-		return h, nil, &Error{StatusBadFrame, fmt.Sprintf("op %d with %d entries in %d bytes", h.Op, count, len(body))}
-	}
-	return h, body, nil
+	return h, nil, err
 }

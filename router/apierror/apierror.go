@@ -10,6 +10,7 @@
 package apierror
 
 import (
+	"cmp"
 	"strconv"
 
 	"github.com/cognitora/dataplane/internal/jsonscan"
@@ -20,7 +21,7 @@ import (
 // members are null in the OpenAI envelope.
 type Error struct {
 	Status  int    // HTTP status
-	Type    string // empty: TypeOf(Status)
+	Type    string // empty: derived from Status
 	Code    string // machine-readable cause, such as model_not_found; in metrics and access log too
 	Param   string // the faulty member of the request
 	Message string // for a person, names the fix; may hold any bytes
@@ -53,61 +54,34 @@ func ModelNotFound(model []byte) *Error {
 	}
 }
 
-// TypeOf is the OpenAI error type of an HTTP status.
-func TypeOf(status int) string {
-	switch status {
-	case 401:
-		return "authentication_error"
-	case 403:
-		return "permission_error"
-	case 404:
-		return "not_found_error"
-	case 408, 504:
-		return "timeout_error"
-	case 413:
-		return "request_too_large"
-	case 429:
-		return "rate_limit_error"
-	case 502:
-		return "upstream_error"
-	case 503:
-		return "service_unavailable"
-	}
-	if status >= 400 && status < 500 {
-		return "invalid_request_error"
-	}
-	return "server_error"
+// types are the error types of HTTP statuses, in OpenAI's envelope and in Anthropic's.
+var types = map[int]struct{ openAI, anthropic string }{
+	401: {"authentication_error", "authentication_error"},
+	403: {"permission_error", "permission_error"},
+	404: {"not_found_error", "not_found_error"},
+	408: {"timeout_error", "timeout_error"},
+	413: {"request_too_large", "request_too_large"},
+	429: {"rate_limit_error", "rate_limit_error"},
+	502: {"upstream_error", "api_error"},
+	503: {"service_unavailable", "overloaded_error"},
+	504: {"timeout_error", "timeout_error"},
+	529: {"server_error", "overloaded_error"},
 }
 
-// anthropicType is the Anthropic error type of an HTTP status.
-func anthropicType(status int) string {
-	switch status {
-	case 401:
-		return "authentication_error"
-	case 403:
-		return "permission_error"
-	case 404:
-		return "not_found_error"
-	case 408, 504:
-		return "timeout_error"
-	case 413:
-		return "request_too_large"
-	case 429:
-		return "rate_limit_error"
-	case 503, 529:
-		return "overloaded_error"
+// typesOf returns the error types of an HTTP status.
+func typesOf(status int) (openAI, anthropic string) {
+	if t, known := types[status]; known {
+		return t.openAI, t.anthropic
 	}
 	if status >= 400 && status < 500 {
-		return "invalid_request_error"
+		return "invalid_request_error", "invalid_request_error"
 	}
-	return "api_error"
+	return "server_error", "api_error"
 }
 
 func (e *Error) openAIType() string {
-	if e.Type != "" {
-		return e.Type
-	}
-	return TypeOf(e.Status)
+	kind, _ := typesOf(e.Status)
+	return cmp.Or(e.Type, kind)
 }
 
 func isAnthropic(api scan.API) bool { return api == scan.Messages || api == scan.CountTokens }
@@ -154,11 +128,7 @@ func appendOpenAI(dst []byte, e *Error) []byte {
 // SDKs decode the event and raise on the object.
 func appendResponses(dst []byte, e *Error) []byte {
 	dst = append(dst, `{"type":"error"`...)
-	code := e.Code
-	if code == "" {
-		code = e.openAIType()
-	}
-	dst = appendNullable(dst, `,"code":`, code)
+	dst = appendNullable(dst, `,"code":`, cmp.Or(e.Code, e.openAIType()))
 	dst = append(dst, `,"message":`...)
 	dst = jsonscan.AppendQuoted(dst, e.Message)
 	dst = appendNullable(dst, `,"param":`, e.Param)
@@ -170,8 +140,9 @@ func appendResponses(dst []byte, e *Error) []byte {
 }
 
 func appendAnthropic(dst []byte, e *Error) []byte {
+	_, kind := typesOf(e.Status)
 	dst = append(dst, `{"type":"error","error":{"type":`...)
-	dst = jsonscan.AppendQuoted(dst, anthropicType(e.Status))
+	dst = jsonscan.AppendQuoted(dst, kind)
 	dst = append(dst, `,"message":`...)
 	dst = jsonscan.AppendQuoted(dst, e.Message)
 	dst = append(dst, '}')

@@ -45,8 +45,8 @@ func TestTypes(t *testing.T) {
 		429: {"rate_limit_error", "rate_limit_error"}, 500: {"server_error", "api_error"}, 502: {"upstream_error", "api_error"},
 		503: {"service_unavailable", "overloaded_error"}, 504: {"timeout_error", "timeout_error"},
 	} {
-		if TypeOf(status) != want[0] || anthropicType(status) != want[1] {
-			t.Errorf("%d: %s, %s", status, TypeOf(status), anthropicType(status))
+		if openAI, anthropic := typesOf(status); openAI != want[0] || anthropic != want[1] {
+			t.Errorf("%d: %s, %s", status, openAI, anthropic)
 		}
 	}
 }

@@ -253,11 +253,10 @@ func (f *Fleet) resolve(ctx context.Context, name string) {
 // lookupProblem gives equal problems equal words. Resolvers put changing port numbers into their
 // errors.
 func lookupProblem(err error) string {
-	var dns *net.DNSError
-	switch {
-	case errors.As(err, &dns) && dns.IsNotFound:
+	switch dns, ok := errors.AsType[*net.DNSError](err); {
+	case ok && dns.IsNotFound:
 		return "the name does not resolve: no such host; mend the URL, or add the name to DNS or /etc/hosts"
-	case errors.As(err, &dns) && dns.IsTimeout, errors.Is(err, context.DeadlineExceeded):
+	case ok && dns.IsTimeout, errors.Is(err, context.DeadlineExceeded):
 		return "the name does not resolve: the name server does not answer in time"
 	}
 	return "the name does not resolve: " + err.Error()

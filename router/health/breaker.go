@@ -1,6 +1,7 @@
 package health
 
 import (
+	"cmp"
 	"math/bits"
 	"sync"
 	"sync/atomic"
@@ -164,26 +165,19 @@ func (b *breaker) eligible(now time.Time) (bool, string) {
 		if b.triesLive() && now.UnixNano() >= b.retryAt.Load() {
 			return true, ""
 		}
-		return false, openReason(Outcome(b.blame.Load()))
+		return false, "breaker open: " + cmp.Or(openReasons[Outcome(b.blame.Load())], "health check fails")
 	case Aside:
 		return false, "set aside: it makes no progress"
 	}
 	return false, "has not answered yet"
 }
 
-func openReason(blame Outcome) string {
-	switch blame {
-	case ConnectError:
-		return "breaker open: connections fail"
-	case Reset:
-		return "breaker open: connections break"
-	case ServerError:
-		return "breaker open: server errors"
-	case silent:
-		return "breaker open: it acknowledges no packets"
-	default:
-		return "breaker open: health check fails"
-	}
+// openReasons say why a breaker opened; other outcomes are those of health checks.
+var openReasons = map[Outcome]string{
+	ConnectError: "connections fail",
+	Reset:        "connections break",
+	ServerError:  "server errors",
+	silent:       "it acknowledges no packets",
 }
 
 // triesLive says whether only requests can try the node. Only requests can try a node that passes

@@ -126,8 +126,7 @@ func (c *checker) send(ctx context.Context, method, path string, body []byte) (*
 // reason returns an error's text without this connection's ports. Equal errors then have equal
 // texts.
 func reason(err error) string {
-	var op *net.OpError
-	if errors.As(err, &op) {
+	if op, ok := errors.AsType[*net.OpError](err); ok {
 		return op.Op + ": " + op.Err.Error()
 	}
 	return err.Error()
@@ -136,14 +135,12 @@ func reason(err error) string {
 // plainError removes the method and URL from net/http's error, because the log names the node.
 // plainError also explains some errors.
 func plainError(err error) error {
-	var wrapped *url.Error
-	var network *net.OpError
-	if errors.As(err, &wrapped) {
+	if wrapped, ok := errors.AsType[*url.Error](err); ok {
 		err = wrapped.Err
 	}
-	var record tls.RecordHeaderError
-	switch {
-	case errors.As(err, &record), errors.Is(err, http.ErrSchemeMismatch):
+	var network *net.OpError
+	switch _, plain := errors.AsType[tls.RecordHeaderError](err); {
+	case plain, errors.Is(err, http.ErrSchemeMismatch):
 		return fmt.Errorf("it speaks no TLS: write http:// in its URL if it speaks plain HTTP (%w)", err)
 	case errors.Is(err, context.DeadlineExceeded):
 		return fmt.Errorf("no answer in time: %w", err)
@@ -156,8 +153,8 @@ func plainError(err error) error {
 	return missingCertificate(err)
 }
 
-// unlikeScheme adds to the error of a node that has closed a connection, and has never answered,
-// that the scheme of its URL may be wrong.
+// unlikeScheme adds a hint to the error of a node that has closed a connection and has never
+// answered: the scheme of the node's URL may be wrong.
 func (c *checker) unlikeScheme(err error) error {
 	closed := errors.Is(err, io.EOF) || errors.Is(err, syscall.ECONNRESET)
 	switch secure := strings.HasPrefix(c.line.Load().base, "https:"); {

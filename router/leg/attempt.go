@@ -415,11 +415,9 @@ func (l *Leg) blame(err error) verdict {
 
 // blameOf returns the verdict for a failed exchange that was not given up.
 func (l *Leg) blameOf(err error) verdict {
-	var e *relay.Error
-	if !errors.As(err, &e) {
+	switch e, ok := errors.AsType[*relay.Error](err); {
+	case !ok:
 		return broken
-	}
-	switch {
 	case errors.Is(err, relay.ErrSilent):
 		return silent
 	case e.Kind == relay.KindLocal:

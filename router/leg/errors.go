@@ -146,12 +146,12 @@ func (d *Dispatcher) Failure(r *request.Request, err error, events int64) *apier
 		Status: 502, Code: "backend_failed", Sequence: events,
 		Message: "the backend failed before the stream was complete",
 	}
-	var cause *relay.Error
-	var own *apierror.Error // error of a later leg
-	switch timeout := errors.As(err, &cause) && cause.Kind == relay.KindTimeout; {
+	cause, known := errors.AsType[*relay.Error](err)
+	own, later := errors.AsType[*apierror.Error](err) // error of a later leg
+	switch timeout := known && cause.Kind == relay.KindTimeout; {
 	case r.Life.Ended() == request.Shutdown:
 		e.Status, e.Code, e.Message = 503, "shutting_down", "the router is shutting down and ended the stream"
-	case errors.As(err, &own):
+	case later:
 		e.Status, e.Code, e.Message = own.Status, own.Code, own.Message
 	case timeout && r.Expired():
 		e.Status, e.Code, e.Message = 504, "deadline_exceeded", "the stream was not complete within the deadline"

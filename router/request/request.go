@@ -159,15 +159,10 @@ func (r *Request) Generates() bool {
 
 // method returns the method's name. method allocates nothing for the common ones.
 func method(b []byte) string {
-	switch string(b) {
-	case "POST":
-		return "POST"
-	case "GET":
-		return "GET"
-	case "HEAD":
-		return "HEAD"
-	case "DELETE":
-		return "DELETE"
+	for _, m := range [...]string{"POST", "GET", "HEAD", "DELETE"} {
+		if string(b) == m {
+			return m
+		}
 	}
 	return string(b)
 }
