@@ -14,7 +14,7 @@ import (
 
 // Examine checks the files, directories and devices that c names and returns an error for each
 // problem. The error names the field and the fix. Examine reads files, binds no port and writes
-// nothing. The [etcd] section has its own check. A start calls it before it opens a tier.
+// nothing. The [etcd] section has its own check. A start calls Examine before it opens a tier.
 func (c *Config) Examine() error {
 	var p problems
 	usable := c.Daemon.Data != ""

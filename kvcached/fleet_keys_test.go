@@ -63,7 +63,7 @@ func objectAt(t *testing.T, at, method, name, body string, header ...string) (co
 	return got.StatusCode, string(all)
 }
 
-// TestExpiryReachesHolders sets the expiry of a key on one host. All holders take it over.
+// TestExpiryReachesHolders sets the expiry of a key on one host. All holders take over the expiry.
 func TestExpiryReachesHolders(t *testing.T) {
 	_, hosts := three(t)
 	a, b, c := hosts[0], hosts[1], hosts[2]

@@ -185,7 +185,7 @@ func (h *reader) lanes() (daemons [2]*Daemon, stop func()) {
 }
 
 // cost checks that RDMA reads cost the owner's process one message for a batch, whatever the
-// blocks' length. The bytes must cost it next to nothing.
+// blocks' length. The bytes of a read must cost the process next to nothing.
 func (h *reader) cost() {
 	t := h.t
 	daemons, stop := h.lanes()

@@ -8,7 +8,7 @@ import (
 )
 
 // TestSpeedOfTwoHosts prints the cost of blocks for both hosts, by RDMA and over QUIC. make
-// perf-rdma runs it. The test checks no value.
+// perf-rdma runs this test. The test checks no value.
 func TestSpeedOfTwoHosts(t *testing.T) {
 	switch os.Getenv("VM_HOST") {
 	case "1":

@@ -34,7 +34,7 @@ const (
 	adminLimit  = time.Second
 )
 
-// Daemon is one host's cache. Make one with New, then call Run once, or Close.
+// Daemon is one host's cache. Make a Daemon with New, then call Run once, or Close.
 type Daemon struct {
 	config    *Config
 	log       *slog.Logger
@@ -44,7 +44,7 @@ type Daemon struct {
 	purges    *purges                    // the fleet's list of purges; nil if there is no fleet
 	index     *residency.Index           // tiers of each block of this host
 	view      atomic.Pointer[fleet.View] // blocks of all hosts; nil: there is no fleet
-	pool      *transport.Pool            // connections to other caches; nil if view is
+	pool      *transport.Pool            // connections to other caches; nil if there is no fleet
 	rails     *transport.Rails           // RDMA devices; nil: rdma.devices is empty
 	parts     []*part                    // parts in the order of their start
 	adminAt   net.Listener

@@ -59,8 +59,8 @@ func TestReadyzTellsOfEtcd(t *testing.T) {
 }
 
 // TestCertificatesOfItsOwnAreForOneHost checks that a cache with self-made certificates is
-// announced if it is the only one. A second such cache does not start. The first one leaves the
-// fleet when a cache with certificates of the fleet comes.
+// announced if it is the only one. A second cache with self-made certificates does not start. The
+// first cache leaves the fleet when a cache with certificates of the fleet comes.
 func TestCertificatesOfItsOwnAreForOneHost(t *testing.T) {
 	s := newSite(t)
 	bare := func(c *Config) { c.TLS = TLSConfig{} }

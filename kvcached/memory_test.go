@@ -49,8 +49,8 @@ func addrOf(i int) block.Addr {
 	return block.Addr{Digest: d, Model: block.IDOf(memoryNamespace), Layer: block.LayerAll}
 }
 
-// prompts puts the blocks from from up to to, in chains of 64. Each block takes the arena's
-// smallest piece.
+// prompts puts blocks with the numbers from from to to-1, in chains of 64. Each block takes the
+// arena's smallest piece.
 func prompts(t *testing.T, s *store.Store, from, to int) {
 	t.Helper()
 	var payload [64]byte

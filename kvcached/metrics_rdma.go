@@ -67,7 +67,8 @@ func isMissing(s *transport.PeerStatus, now time.Time) bool {
 	return s.Target.Cards == transport.Demanded && !s.RDMA && s.Error != "" && now.Sub(s.Missed) < missingFor
 }
 
-// rdmaDeviceDefs are the metrics of the devices' counters. The last one is the state of the port.
+// rdmaDeviceDefs are the metrics of the devices' counters. The last metric is the state of the
+// port.
 func rdmaDeviceDefs() []metric.Def {
 	labels := []string{"device", "port"}
 	var defs []metric.Def

@@ -98,7 +98,8 @@ func (p *purges) pending() bool {
 }
 
 // write merges mine into etcd's list, applies change and writes the result to etcd. write returns
-// the new list. If it wrote the list, it also returns the caches that etcd lists at that moment.
+// the new list. If the list was written, write also returns the caches that etcd lists at that
+// moment.
 func (p *purges) write(ctx context.Context, mine *purge.List, change func(*purge.List) (*purge.List, error)) (
 	*purge.List, []cluster.Entry, error) {
 	client := p.client.Load()
@@ -222,7 +223,7 @@ func (p *purges) adopt(ctx context.Context, list *purge.List) error {
 }
 
 // restore writes the lists of other caches to an etcd without a list, because that etcd may have
-// lost its data. A start does this before it reads etcd's list.
+// lost its data. A start calls restore before it reads etcd's list.
 func (p *purges) restore(ctx context.Context, client *cluster.Client) {
 	if there, err := client.Purges(ctx); err != nil || there.Value != nil {
 		return

@@ -64,7 +64,7 @@ func (p *purged) key(model, i int) string {
 	return block.Text(space.String(), block.Addr{Digest: block.Seed("m", "", fmt.Sprint(i)), Model: space.ID()})
 }
 
-// begin starts a host. The host must not serve blocks that the fleet has purged by then.
+// begin starts a host. The host must not serve blocks that the fleet has purged before the start.
 func (p *purged) begin(h *purgedHost) {
 	p.mu.Lock()
 	models := p.models
@@ -284,8 +284,7 @@ func TestPurgeSchedules(t *testing.T) {
 }
 
 // TestStartsWithoutEtcd checks that a host which was away during a purge gets the purge from a
-// cache of its last run, without etcd. Reads are misses as long as that cache does not reach etcd
-// either.
+// cache of its last run, without etcd. Reads are misses until a cache of the last run reaches etcd.
 func TestStartsWithoutEtcd(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)

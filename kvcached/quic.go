@@ -135,8 +135,8 @@ func closeAll(sockets []net.PacketConn) {
 	}
 }
 
-// resetKeyFile has the key for QUIC stateless resets. With it a restarted daemon tells its peers
-// that their connections are gone.
+// resetKeyFile has the key for QUIC stateless resets. With this key a restarted daemon tells its
+// peers that their connections are gone.
 const resetKeyFile = "quic-reset.key"
 
 // resetKey returns the key in the data directory and makes one at the first start; nil: there is no

@@ -5,7 +5,8 @@ import (
 	"time"
 )
 
-// An engine counts as gone after engineSilence without a report. The daemon looks every lookEvery.
+// An engine counts as gone after engineSilence without a report. The daemon looks for silent
+// engines every lookEvery.
 const (
 	engineSilence = time.Minute
 	lookEvery     = 5 * time.Second

@@ -100,8 +100,8 @@ func (c *Config) disk() (*ssd.Options, error) {
 	}, err
 }
 
-// changed reports a change of a tier to the index and to the fleet. The store calls it under its
-// lock.
+// changed reports a change of a tier to the index and to the fleet. The store calls changed under
+// its lock.
 func (d *Daemon) changed(c store.Change) {
 	tier := residency.Host
 	if c.Tier == store.SSD {
@@ -128,9 +128,9 @@ func (d *Daemon) deleting(a block.Addr) {
 	}
 }
 
-// closeStore closes the tiers and unlocks the data directory. Call it once. If ctx ends early,
-// blocks that are not durable are given up. After another stuckLimit, unfinished work of the disk
-// is given up as well.
+// closeStore closes the tiers and unlocks the data directory. Call closeStore once. If ctx ends
+// early, blocks that are not durable are given up. After another stuckLimit, unfinished work of the
+// disk is given up as well.
 func (d *Daemon) closeStore(ctx context.Context) error {
 	return within(ctx, stuckLimit, errStuck, func() (err error) {
 		if d.store != nil {
@@ -150,9 +150,9 @@ func (d *Daemon) closeStore(ctx context.Context) error {
 var errStuck = errors.New("kvcached: the disk does not answer; what was durable is there at the next start, once " +
 	"this process has ended")
 
-// within waits for f. f should return soon after ctx has ended. If f has not returned patience
-// after that, within returns stuck. f keeps its resources, such as the lock of the data directory,
-// until the process ends.
+// within waits for f. f should return soon after ctx has ended. within returns stuck if f has not
+// returned patience after the end of ctx. f keeps its resources, such as the lock of the data
+// directory, until the process ends.
 func within(ctx context.Context, patience time.Duration, stuck error, f func() error) error {
 	ended := make(chan error, 1)
 	go func() { ended <- f() }()

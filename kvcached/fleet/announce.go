@@ -159,7 +159,7 @@ func (v *View) keepSome(changes []wire.Change) { v.keeper.keep(v.o.Self, v.o.Epo
 // keepOwn gives a snapshot of this host's blocks to its own keeper.
 func (v *View) keepOwn(ctx context.Context) {
 	v.keeper.announce(&wire.Announcement{Host: v.o.Self, Epoch: v.o.Epoch}, true)
-	_ = v.each(ctx, v.o.Self, func(some []wire.Change) error { // it fails only when ctx ends
+	_ = v.each(ctx, v.o.Self, func(some []wire.Change) error { // each fails only when ctx ends
 		v.keepSome(some)
 		return nil
 	})
@@ -261,8 +261,8 @@ func (l *link) run(ctx context.Context) {
 	}
 }
 
-// flush sends all pending changes. Without pending changes it sends an empty announcement. After an
-// error the link sends a snapshot next.
+// flush sends all pending changes. Without pending changes flush sends an empty announcement. After
+// an error the link sends a snapshot next.
 func (l *link) flush(ctx context.Context) error {
 	select {
 	case l.turn <- struct{}{}:

@@ -40,7 +40,7 @@ func (v *View) askAll(ctx context.Context, limit time.Duration,
 }
 
 // Reachable tells for each block whether any host may have it. Each keeper is asked once. A Get of
-// a block for which it returns false is a miss.
+// a block is a miss if Reachable returns false for the block.
 func (v *View) Reachable(ctx context.Context, addrs []block.Addr, out []bool) error {
 	infos := make([]store.Info, len(addrs))
 	if err := v.Store.StatAll(ctx, addrs, infos); err != nil {

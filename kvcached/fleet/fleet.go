@@ -29,7 +29,7 @@ import (
 	"github.com/cognitora/dataplane/kvcached/wire"
 )
 
-// Bounds without an option.
+// Bounds that no option changes.
 const (
 	maxQueue   = 1 << 16 // changes that wait to be announced, in all and for each keeper
 	maxMembers = 1024
@@ -52,7 +52,7 @@ type Options struct {
 	Self     string // this host's cache id. Required
 	Epoch    uint64 // number of this start of the daemon, larger than those of earlier starts. Required
 
-	// LocateTimeout bounds a question to a keeper. The block is a miss after it. 0: 100 ms.
+	// LocateTimeout bounds a question to a keeper. After this time the block is a miss. 0: 100 ms.
 	LocateTimeout time.Duration
 	// AnswerTimeout is the time after which a silent host is left out: no more requests go to it
 	// until it answers a probe. 0: 200 ms.
@@ -63,7 +63,7 @@ type Options struct {
 	PeerBytes int64
 	// PullTimeout bounds the transfer of a block. 0: 10 s.
 	PullTimeout time.Duration
-	// MaxPulls is the number of pulls at a time. A Get beyond it is a miss. 0: 64.
+	// MaxPulls is the number of pulls at a time. A Get that needs a further pull is a miss. 0: 64.
 	MaxPulls int
 	// MaxLocations is the number of addresses whose locations this host keeps, at about 100 bytes
 	// each. Other hosts do not find blocks at further addresses. 0: 2^20.

@@ -350,8 +350,8 @@ func TestKeeperForgets(t *testing.T) {
 	}
 }
 
-// TestForgets checks that connections to hosts that have left or moved are closed. No new one is
-// made with an old roster.
+// TestForgets checks that connections to hosts that have left or moved are closed. No new
+// connection is made with an old roster.
 func TestForgets(t *testing.T) {
 	a, b, c := start(t, "a", Options{}), start(t, "b", Options{}), start(t, "c", Options{})
 	meet(a, b, c)

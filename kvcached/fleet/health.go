@@ -17,8 +17,8 @@ import (
 // the dead host. If a request has had no answer for half of AnswerTimeout, and the host sent
 // nothing else meanwhile, one goroutine probes the host (probe.go). The probe has the other half of
 // AnswerTimeout. A host is left out if it does not answer the probe or refuses connections. Waiting
-// requests to it fail then, and it gets no further ones until it answers a probe. A request to a
-// host that answers probes may take its full time limit.
+// requests to a host that is left out fail. The host gets no further requests until it answers a
+// probe. A request to a host that answers probes may take its full time limit.
 
 const (
 	headWithin = 2 * time.Second // limit for the head of the answer to a Get

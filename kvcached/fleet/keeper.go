@@ -67,7 +67,7 @@ func (k *keeper) announce(a *wire.Announcement, snapshot bool) wire.Receipt {
 	return k.take(a, snapshot)
 }
 
-// keep records changes of this host itself. Any goroutine may call it.
+// keep records changes of this host itself. Any goroutine may call keep.
 func (k *keeper) keep(self string, epoch uint64, changes []wire.Change) {
 	k.mu.Lock()
 	defer k.mu.Unlock()

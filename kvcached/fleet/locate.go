@@ -83,7 +83,7 @@ func (v *View) others(l []location) []location {
 	return l
 }
 
-// Locate answers Locate of another host. It belongs to transport.Registry.
+// Locate answers Locate of another host. This method is part of transport.Registry.
 func (v *View) Locate(_ context.Context, addrs []block.Addr) (*wire.Locations, error) {
 	l := &wire.Locations{Holders: make([][]wire.Holder, len(addrs))}
 	numbers := map[string]uint32{}
@@ -104,7 +104,7 @@ func (v *View) Locate(_ context.Context, addrs []block.Addr) (*wire.Locations, e
 	return l, nil
 }
 
-// Announce records an announcement of another host. It belongs to transport.Registry.
+// Announce records an announcement of another host. This method is part of transport.Registry.
 func (v *View) Announce(_ context.Context, a *wire.Announcement, snapshot bool) (wire.Receipt, error) {
 	if a.Host == v.o.Self || v.roster.Load().member(a.Host) == nil {
 		return wire.Receipt{}, wire.Forbidden // the host tries again, and etcd has listed it by then

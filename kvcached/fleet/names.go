@@ -13,9 +13,9 @@ const maxNamespaces = 1 << 16
 
 // names remembers the texts of the namespaces that clients used last. An address has only the
 // digest of its namespace, and a request to another host needs the text. One tenant has at most a
-// quarter of max texts. The namespaces without a tenant have the same share. If there are more, or
-// more than max in all, the least recently used text is forgotten. A block is not pulled if the
-// text of its namespace is not known.
+// quarter of max texts. The namespaces without a tenant have the same share. Beyond a share, or
+// beyond max in all, the least recently used text is forgotten. A block is not pulled if the text
+// of its namespace is not known.
 type names struct {
 	max       int
 	last      atomic.Pointer[string] // the last text; most calls of know repeat it
@@ -106,8 +106,8 @@ func (n *names) stats() (known int64, forgotten uint64) {
 }
 
 // Know remembers the text of a client's namespace. Requests to other hosts name blocks by this
-// text. Call it before each use. The last 65,536 texts in all are remembered, and the last 16,384
-// of one tenant. A text longer than block.MaxNamespace is not remembered.
+// text. Call Know before each use of a namespace. The last 65,536 texts in all are remembered, and
+// the last 16,384 of one tenant. A text longer than block.MaxNamespace is not remembered.
 func (v *View) Know(namespace string) {
 	if len(namespace) <= block.MaxNamespace {
 		v.names.know(namespace)

@@ -93,7 +93,7 @@ func (n *notices) add(a block.Addr, later notice) bool {
 	return n.put(a, n.pending[a].then(later))
 }
 
-// again adds a notice that could not be sent. Later changes of the key count more.
+// again adds a notice that could not be sent. A later change of the key takes precedence.
 func (n *notices) again(a block.Addr, what notice) bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -294,7 +294,7 @@ func (v *View) Written(it *store.Item) {
 	}
 }
 
-// Deleting is the store's Options.Deleting. Deletions by other hosts call it as well.
+// Deleting is the store's Options.Deleting. Deletions by other hosts call Deleting as well.
 func (v *View) Deleting(a block.Addr) {
 	v.mu.Lock()
 	defer v.mu.Unlock()

@@ -88,7 +88,7 @@ func (v *View) purgeAt(ctx context.Context, id string, text []byte) (blocks int,
 	return blocks, err
 }
 
-// take carries out a list from another host. If the two lists number purges differently, it reads
+// take carries out a list from another host. If the two lists number purges differently, take reads
 // etcd's list first and then tries again.
 func (v *View) take(ctx context.Context, list *purge.List) (blocks int, err error) {
 	blocks, err = v.o.Ledger.Take(ctx, list)
@@ -106,8 +106,9 @@ func (v *View) take(ctx context.Context, list *purge.List) (blocks int, err erro
 	return blocks, err
 }
 
-// Purge answers Purge of another host. It belongs to transport.Handler. The list in its answer
-// follows one byte: 1 if this host has just read etcd's list and shows its blocks, else 0.
+// Purge answers Purge of another host. This method is part of transport.Handler. The list that
+// Purge returns follows one byte: 1 if this host has just read etcd's list and shows its blocks,
+// else 0.
 func (v *View) Purge(ctx context.Context, list []byte) (known []byte, blocks int, err error) {
 	if len(list) == 0 {
 		fresh := byte(1)
@@ -149,8 +150,8 @@ func (v *View) PurgesOf(ctx context.Context, m *Member) (list *purge.List, fresh
 // Stamp names the last purge that this host has carried out on all its blocks.
 func (v *View) Stamp() wire.Stamp { return wire.Stamp(v.o.Ledger.Stamp()) }
 
-// Bars tells whether a block with a stamp is older than a purge that names it. It belongs to
-// transport.Fleet.
+// Bars tells whether a block with a stamp is older than a purge that names it. This method is part
+// of transport.Fleet.
 func (v *View) Bars(s wire.Stamp, namespace string, key []byte) bool {
 	return v.o.Ledger.Bars(purge.Stamp(s), namespace, key)
 }

@@ -22,7 +22,8 @@ type silence struct {
 	suppressed uint64
 }
 
-// says tells whether a warning is due, and the number of suppressed ones since the last.
+// says tells whether a warning is due, and how many warnings of the subject were suppressed since
+// the last.
 func (q *quiet) says(subject string) (suppressed uint64, due bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()

@@ -59,8 +59,8 @@ func (r *roster) member(id string) *Member {
 	return &r.members[i]
 }
 
-// keepers returns at most n hosts by rank for an address, the highest rank first. The first one is
-// the address's keeper.
+// keepers returns at most n hosts by rank for an address, the highest rank first. The first of
+// these hosts is the address's keeper.
 func (r *roster) keepers(a *block.Addr, n int) []*Member {
 	type ranked struct {
 		m    *Member

@@ -33,7 +33,7 @@ type Options struct {
 }
 
 // Ledger keeps the purges that one host knows, and the purges that it has carried out. Any number
-// of goroutines may call its methods.
+// of goroutines may call the methods of a Ledger.
 type Ledger struct {
 	path string // path of the file; empty: there is no file
 	o    Options
@@ -86,11 +86,11 @@ func (f *saved) parse(text []byte) error {
 	return f.check()
 }
 
-// List returns the known purges. The caller must not change them.
+// List returns the known purges. The caller must not change the list.
 func (l *Ledger) List() *List { return l.known.Load() }
 
 // Stamp names the last purge that this host has carried out on all its blocks. Take the stamp
-// before the block that it goes out with.
+// before the block with which the stamp is sent.
 func (l *Ledger) Stamp() Stamp { return l.done.Load().Stamp() }
 
 // Bars tells whether a block with this stamp is older than a purge that removes it. key is nil if
@@ -99,8 +99,8 @@ func (l *Ledger) Bars(s Stamp, namespace string, key []byte) bool {
 	return l.known.Load().Bars(s, namespace, key)
 }
 
-// Purge carries out a purge on this host alone. Only a host without a fleet uses it. This method is
-// a Func.
+// Purge carries out a purge on this host alone. Only a host without a fleet calls Purge. This
+// method is a Func.
 func (l *Ledger) Purge(ctx context.Context, s Selector) ([]Done, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -210,7 +210,7 @@ func (l *List) Encode() []byte {
 	return b
 }
 
-// Parse reads and checks a list. Anybody with write access to etcd may have written it.
+// Parse reads and checks a list. Anybody with write access to etcd may have written the list.
 func Parse(text []byte) (*List, error) {
 	if len(text) > MaxBytes+MaxBytes/8 {
 		return nil, fmt.Errorf("purge: a list of %d bytes, at most %d are allowed", len(text), MaxBytes)

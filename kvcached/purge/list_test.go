@@ -90,8 +90,8 @@ func TestMerge(t *testing.T) {
 	}
 }
 
-// TestFold exceeds the bound. The older half becomes one purge of everything, and hosts that have
-// carried out the fold do not repeat it.
+// TestFold adds more purges than a list may have. The older half becomes one purge of everything,
+// and hosts that have carried out the fold do not repeat it.
 func TestFold(t *testing.T) {
 	l := &List{History: 1}
 	for i := range MaxPurges {

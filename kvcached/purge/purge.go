@@ -135,7 +135,7 @@ type HostsError struct {
 	Here  bool     // this host has confirmed the purge
 }
 
-// Failed returns a *HostsError if a host has not confirmed the purge. For a host in no fleet it
+// Failed returns a *HostsError if a host has not confirmed the purge. For a host in no fleet Failed
 // returns that host's error. done must begin with this host.
 func Failed(done []Done) error {
 	failed := HostsError{Here: len(done) > 0 && done[0].Err == nil}

@@ -160,7 +160,7 @@ func (w *world) purge(n *node) {
 	}
 }
 
-// pull copies a block from one host to another. between runs after the holder was asked.
+// pull copies a block from one host to another. pull calls between after the holder was asked.
 func (w *world) pull(to, from *node, between func()) {
 	m := models[w.r.IntN(len(models))]
 	asked, has := to.Stamp(), from.Stamp()
@@ -245,7 +245,7 @@ func TestSchedules(t *testing.T) {
 	const schedules = 5000
 	for seed := range uint64(schedules) {
 		w := &world{t: t, r: rand.New(rand.NewPCG(seed, 1))}
-		w.hosts = []*node{{purged: map[string]int{}}} // its purged is the purges of the whole fleet
+		w.hosts = []*node{{purged: map[string]int{}}} // the purged of hosts[0] has the purges of the whole fleet
 		for i := range 3 {
 			n := &node{id: i + 1, blocks: map[string]int{}}
 			if seed%100 == 0 {

@@ -13,7 +13,7 @@ type CommitOptions struct {
 	// Durable makes Commit wait until the block is durable on SSD. ErrNotDurable: there is no SSD
 	// tier.
 	Durable bool
-	// CRC is the CRC32C that the payload must have. Commit checks it only with CheckCRC.
+	// CRC is the CRC32C that the payload must have. Commit checks CRC only with CheckCRC.
 	CRC      uint32
 	CheckCRC bool
 	// IfAbsent commits nothing if the address has a block: Commit returns ErrExists and that
@@ -22,9 +22,9 @@ type CommitOptions struct {
 	IfAbsent bool
 	// Copy says that another host has the block, so Commit does not call Options.Written.
 	Copy bool
-	// Unless is called under the store's lock just before the block becomes visible. If it returns
-	// true, Commit stores nothing and returns ErrMiss. Unless must be quick and must not call the
-	// store. Nil: there is no condition.
+	// Unless is called under the store's lock just before the block becomes visible. If Unless
+	// returns true, Commit stores nothing and returns ErrMiss. Unless must be quick and must not
+	// call the store. Nil: there is no condition.
 	Unless func() bool
 	// Expires replaces the Item's expiry, Unix ms; 0: the Item's expiry stays.
 	Expires int64

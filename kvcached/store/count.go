@@ -20,9 +20,9 @@ type counting struct {
 }
 
 // Count returns the number of blocks of each namespace in all tiers. Expired blocks are first
-// removed from RAM. That step is left out for twenty times its own duration. To count blocks that
-// are only on SSD it scans the SSD index, about a second for a million blocks. The count of blocks
-// on SSD is reused for twenty times its duration, or until a purge.
+// removed from RAM. The removal is left out for twenty times its own duration. Blocks that are only
+// on SSD are counted by a scan of the SSD index, which takes about a second for a million blocks.
+// The count of blocks on SSD is reused for twenty times its duration, or until a purge.
 func (s *Store) Count(ctx context.Context) (map[string]int, error) {
 	s.sweepAll()
 	all := map[string]int{}

@@ -11,8 +11,8 @@ import (
 	"github.com/cognitora/dataplane/kvcached/ssd"
 )
 
-// disk is the part of an SSD tier that a store uses. Do not call its methods under the store's
-// lock.
+// disk is the part of an SSD tier that a store uses. Do not call the methods of disk under the
+// store's lock.
 type disk interface {
 	Find(a block.Addr) (ssd.Info, bool)
 	Doubtful(a block.Addr) bool

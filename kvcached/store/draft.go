@@ -10,7 +10,7 @@ import (
 )
 
 // Draft is a block that is being written. One goroutine at a time may use a Draft. Commit or Abort
-// ends it.
+// ends a Draft.
 type Draft struct {
 	unless func() bool // CommitOptions.Unless
 	s      *Store
@@ -32,7 +32,7 @@ type Draft struct {
 // Timer takes durations in seconds. Observe must be quick.
 type Timer interface{ Observe(seconds float64) }
 
-// Time makes a Commit that stores the block report the time since began to to.
+// Time sets a timer. A Commit that stores the block reports the time since began to this timer.
 func (d *Draft) Time(to Timer, began time.Time) { d.timer, d.began = to, began }
 
 // Create reserves room for a payload of length bytes. Create evicts other blocks if there is no
@@ -153,7 +153,7 @@ func (s *Store) evicting(ctx context.Context, step func() (again bool, err error
 	}
 }
 
-// Bytes is the payload's memory in the arena. The caller writes the payload there.
+// Bytes is the payload's memory in the arena. The caller writes the payload into these bytes.
 func (d *Draft) Bytes() []byte { return d.memory[:d.meta.Length:d.meta.Length] }
 
 // Filled says that the next n bytes are written. The bytes are added to the checksum while they are
@@ -195,8 +195,8 @@ func (d *Draft) cancel() {
 	d.s.tier.Names().Drop(d.ns)
 }
 
-// putStep is the number of bytes that Put copies before it adds them to the checksum. That many
-// bytes fit a processor's cache.
+// putStep is the number of bytes that Put copies before it adds them to the checksum. putStep bytes
+// fit a processor's cache.
 const putStep = 128 << 10
 
 // Put stores a whole block.

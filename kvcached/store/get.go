@@ -19,7 +19,7 @@ type Block struct {
 	info     Info
 }
 
-// Bytes returns the payload in the arena. Do not write to it, nor use it after Release.
+// Bytes returns the payload in the arena. Do not write to these bytes, nor use them after Release.
 func (b *Block) Bytes() []byte { return b.data }
 
 // Offset is the payload's first byte in the arena.
@@ -28,7 +28,7 @@ func (b *Block) Offset() int64 { return b.offset }
 // Info is the block's Info at the time of Get. Key and Attr of the Info are valid until Release.
 func (b *Block) Info() Info { return b.info }
 
-// Release ends the use of the block. Call it once. Further calls are counted and do nothing.
+// Release ends the use of the block. Call Release once. Further calls are counted and do nothing.
 func (b *Block) Release() {
 	s := b.s
 	again := b.released.Swap(true)
@@ -217,9 +217,9 @@ func (s *Store) statDisk(a *block.Addr, out *Info) {
 	}
 }
 
-// Touch marks the blocks of a prompt as used. addrs has them in the prompt's order. The first block
-// counts as the most recently used, so that children are evicted before their parents. Touch does
-// not count as a use that makes a block go to SSD.
+// Touch marks the blocks of a prompt as used. addrs has the blocks in the prompt's order. The first
+// block counts as the most recently used, so that children are evicted before their parents. Touch
+// does not count as a use that makes a block go to SSD.
 func (s *Store) Touch(addrs []block.Addr) {
 	s.mu.Lock()
 	stamp := s.tier.Stamp(len(addrs)) + uint64(len(addrs))

@@ -14,7 +14,8 @@ type Tiers uint8
 const (
 	RAM Tiers = 1 << iota
 	SSD
-	// Remote says that another host has the block. Only callers that look beyond this host set it.
+	// Remote says that another host has the block. Only callers that look beyond this host set
+	// Remote.
 	Remote
 )
 
@@ -41,7 +42,7 @@ type Info struct {
 
 // Change reports that a block came to a tier or left it. A replaced block is reported as come
 // again. Namespace and Parent may be empty if the block left SSD or if the change is reported
-// twice. Both are empty then if RAM does not know them.
+// twice. Both come from RAM then, and are empty if RAM does not have them.
 type Change struct {
 	Addr      block.Addr
 	Namespace string

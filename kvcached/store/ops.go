@@ -17,7 +17,7 @@ type op struct {
 	lost  bool // SSD has dropped its block since the op was acquired
 }
 
-// acquire waits for the op of an address. The caller must release it.
+// acquire waits for the op of an address. The caller must release the op.
 func (s *Store) acquire(ctx context.Context, a block.Addr) (*op, error) {
 	s.mu.Lock()
 	o := s.ops[a]

@@ -55,14 +55,14 @@ type Options struct {
 	// Deleting is called at the start of Delete; nil: there is no call.
 	Deleting func(a block.Addr)
 	// Written is called before a Commit returns, without any lock and with the written block. A
-	// Commit with Copy does not call it. Written must be quick. Nil: there is no call.
+	// Commit with Copy does not call Written. Written must be quick. Nil: there is no call.
 	Written func(it *Item)
 	// Hidden makes all reads misses until Show.
 	Hidden bool
 	// Now returns the time in Unix ms; nil: the clock's time.
 	Now func() int64
-	// SSD are the options of the tier behind RAM; nil: there is no SSD tier. The store sets its
-	// Evicted.
+	// SSD are the options of the tier behind RAM; nil: there is no SSD tier. The store sets Evicted
+	// in these options.
 	SSD *ssd.Options
 	// Logger takes messages for the operator. Nil: slog.Default().
 	Logger *slog.Logger
@@ -71,7 +71,7 @@ type Options struct {
 	patience time.Duration   // time that Close waits; 0: closePatience
 }
 
-// Store keeps blocks. Any number of goroutines may call its methods.
+// Store keeps blocks. Any number of goroutines may call the methods of a Store.
 type Store struct {
 	arena *ram.Arena
 	o     Options
@@ -90,7 +90,7 @@ type Store struct {
 	churn  churn
 	behind *behind
 	// warm has blocks that were used in RAM and then evicted. The sweep tells SSD about these uses.
-	// Blocks beyond its capacity are left out.
+	// Blocks beyond the capacity of warm are left out.
 	warm  []block.Addr
 	moved atomic.Uint64 // counts replacements in RAM of blocks that SSD has, each before SSD deletes the old block
 
@@ -151,9 +151,9 @@ const closePatience = 10 * time.Second
 func (s *Store) Close() error { return s.CloseWithin(context.Background()) }
 
 // CloseWithin writes the queued blocks, for at most closePatience, and ends the store. Every call
-// after it fails with ErrClosed. The arena stays mapped if a block or a draft is still held,
-// because its holder may still read it. If ctx ends early, nothing more is written. With an SSD
-// tier that is an error: the tier is left as after a crash, with all durable blocks.
+// after CloseWithin fails with ErrClosed. The arena stays mapped if a block or a draft is still
+// held, because its holder may still read it. If ctx ends early, nothing more is written. With an
+// SSD tier that is an error: the tier is left as after a crash, with all durable blocks.
 func (s *Store) CloseWithin(ctx context.Context) error {
 	s.mu.Lock()
 	if s.closed {

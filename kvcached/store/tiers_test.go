@@ -256,7 +256,7 @@ func TestPromotionUnderWay(t *testing.T) {
 				wg.Go(func() { get(t, s, it, fill(100, '1')) })
 			}
 			<-reached
-			// Other blocks do not wait, and a waiting reader can give up.
+			// Other blocks do not wait, and a reader that waits can give up.
 			get(t, s, keyed("other"), fill(10, 'o'))
 			put(t, s, keyed("third"), fill(10, 'p'))
 			gone, cancel := context.WithCancel(ctx)

@@ -29,7 +29,7 @@ var (
 )
 
 // Frame is the head of a message. The fields of a Frame stand in the order of their bytes. Parse
-// makes its byte slices point into the parsed bytes.
+// makes the byte slices of a Frame point into the parsed bytes.
 type Frame struct {
 	Version    uint16
 	Op         Op

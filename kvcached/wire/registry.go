@@ -101,9 +101,10 @@ type Change struct {
 	Length uint64 // in bytes
 }
 
-// Announcement is the body of Announce. A host tells with it which blocks it holds. Changes of one
-// epoch are numbered without gaps. Version is the number of the first change here. With the flag
-// Snapshot, Version is the number of the last change that the snapshot contains.
+// Announcement is the body of Announce. A host sends an Announcement to tell a keeper which blocks
+// it holds. Changes of one epoch are numbered without gaps. Version is the number of the first
+// change here. With the flag Snapshot, Version is the number of the last change that the snapshot
+// contains.
 type Announcement struct {
 	Host    string // the host's name in the answers to Locate
 	Epoch   uint64 // a new number at each start of the host's daemon

@@ -26,7 +26,7 @@ func (f *Frame) Stamp() Stamp {
 	return Stamp{uint32(at >> 32), uint32(at)}
 }
 
-// Answer puts the answerer's revision into an answer. Call it only if both sides have the same
+// Answer puts the answerer's revision into an answer. Call Answer only if both sides have the same
 // history. An answer without a revision says that its blocks are older than every purge.
 func (f *Frame) Answer(s Stamp) { f.DeadlineMS = s.Revision }
 

@@ -60,8 +60,8 @@ const (
 	Grant   Op = 14 // Wanted; the answer is Granted: the requester may read blocks for a while
 	Release Op = 15 // Returned: the requester has read the blocks
 
-	// Purge carries a list of purges as JSON and asks for their execution. The answer is a Reply. A
-	// Purge with an empty body asks for the answerer's list of purges.
+	// Purge carries a list of purges as JSON and asks for their execution. The answer to a Purge is
+	// a Reply. A Purge with an empty body asks for the answerer's list of purges.
 	Purge Op = 16
 )
 
@@ -94,7 +94,7 @@ func (o Op) String() string {
 	return "op " + strconv.Itoa(int(o))
 }
 
-// Status is the outcome of a request. All but OK are errors. errors.Is finds them in the errors
+// Status is the outcome of a request. All but OK are errors. errors.Is finds a Status in the errors
 // that calls return.
 type Status uint8
 
@@ -111,7 +111,7 @@ const (
 	UnknownOp          Status = 8  // the operation is not known
 	Corrupt            Status = 9  // the bytes do not have their checksum
 	Deadline           Status = 10 // the operation did not end within deadline_ms
-	ReplayRefused      Status = 11 // this version never sends it, because its servers take no 0-RTT data
+	ReplayRefused      Status = 11 // this version never sends ReplayRefused, because its servers take no 0-RTT data
 	Internal           Status = 12 // the answerer failed; its log says why
 	ByStream           Status = 13 // the block cannot be read with RDMA; Get serves it
 )
