@@ -1,13 +1,12 @@
-// Package ram is the cache's first tier: one arena of shared memory, and the tables that say which
-// block lies where, which of them is in use and which goes next.
+// Package ram is the cache's first tier: one arena of shared memory, and tables that say where each
+// block lies, which blocks are in use and which block is evicted next.
 //
-// The arena is a memfd. Local programs get its descriptor, sealed, so that they can map and read it
-// and neither write nor resize it; a block is handed to them as an offset and a length. The tables
-// are in ordinary memory and hold no pointers, so that the collector has nothing to follow in them
-// however many blocks there are.
+// The arena is a memfd. Local programs get its sealed descriptor, which they can map and read, but
+// neither write nor resize. They get a block as an offset and a length. The tables are in ordinary
+// memory and hold no pointers, so that the garbage collector has nothing to follow in them.
 //
-// Nothing here but Arena locks: the store's lock guards Tier. Payloads are copied, summed and
-// zeroed outside of it.
+// Only Arena has a lock. The store's lock guards Tier. Payloads are copied, summed and zeroed
+// outside of that lock.
 package ram
 
 import (
@@ -22,8 +21,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Granule is what offsets and capacities in the arena are multiples of, in bytes: what O_DIRECT
-// asks for.
+// Granule is the unit of offsets and capacities in the arena, in bytes. O_DIRECT asks for it.
 const Granule = 4096
 
 // MinArena and MaxArena bound the size of an arena, in bytes.
@@ -34,13 +32,13 @@ const (
 
 const hugePage = 2 << 20
 
-// ErrArena says that there can be no arena of the size asked for.
+// ErrArena says that no arena of that size can be made.
 var ErrArena = errors.New("ram: no arena")
 
 // Backing says what pages an arena is made of.
 type Backing string
 
-// The backings, best first. Advised is ordinary shared memory that the kernel may turn into huge
+// The backings, best first. Advised is ordinary shared memory, which the kernel may turn into huge
 // pages.
 const (
 	HugePages Backing = "hugetlb"
@@ -51,8 +49,7 @@ const (
 // ArenaOptions say how an arena is made.
 type ArenaOptions struct {
 	Size int64 // bytes, rounded down to pages; required, MinArena to MaxArena
-	// fault pages in ahead of their first use, in the background, so that no write pays for it;
-	// false: as they are used
+	// fault pages in before their first use, in the background, so that no write waits for it
 	Populate bool
 	Huge     bool         // take hugetlb pages if the host has enough free ones; false: never
 	Logger   *slog.Logger // nil: slog.Default()
@@ -103,8 +100,8 @@ func NewArena(o ArenaOptions) (*Arena, error) {
 	return a, nil
 }
 
-// newArena makes, maps and then seals: the mapping made before F_SEAL_FUTURE_WRITE stays writable,
-// no later one is.
+// newArena makes, maps and seals an arena. The mapping made before F_SEAL_FUTURE_WRITE stays
+// writable. No later mapping is.
 func newArena(size int64, flags int) (*Arena, error) {
 	fd, err := unix.MemfdCreate("cgn-kv-arena", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING|flags)
 	if err != nil {
@@ -124,7 +121,7 @@ func newArena(size int64, flags int) (*Arena, error) {
 	return a, nil
 }
 
-// mayAdvise tells whether the host allows huge pages in shared memory that asks for them.
+// mayAdvise tells whether the host allows huge pages in shared memory on request.
 func mayAdvise() bool {
 	text, err := os.ReadFile("/sys/kernel/mm/transparent_hugepage/shmem_enabled")
 	if err != nil {
@@ -161,8 +158,8 @@ func (a *Arena) populate(wanted bool, log *slog.Logger) {
 	})
 }
 
-// File is the memfd, for SCM_RIGHTS. Whoever gets it can map it for reading only. It stays the
-// arena's: do not close it.
+// File is the memfd, for SCM_RIGHTS. Its receivers can map it for reading only. The arena owns it:
+// do not close it.
 func (a *Arena) File() *os.File { return a.file }
 
 // Size is in bytes.
@@ -176,11 +173,11 @@ func (a *Arena) Slice(offset int64, n int) []byte {
 	return a.memory[offset : offset+int64(n) : offset+int64(n)]
 }
 
-// Keep has Close leave the memory mapped: a device may read and write it until the process ends.
+// Keep makes Close leave the memory mapped, because a device may use it until the process ends.
 func (a *Arena) Keep() { a.kept.Store(true) }
 
-// Close unmaps the arena, unless it is kept: no slice of it may be used any more. Mappings of other
-// programs stay.
+// Close unmaps the arena, unless Keep was called. Slices of it must not be used afterwards.
+// Mappings of other programs stay.
 func (a *Arena) Close() error {
 	var err error
 	a.closed.Do(func() {

@@ -1,13 +1,13 @@
 package ram
 
-// chains are the buckets of a hash table, each the first of a list.
+// chains are the buckets of a hash table, each the first element of a list.
 //
-// They grow by linear hashing: whenever there are more elements than chains one chain is split, so
-// that nobody ever waits for more than that. A hash modulo the number of chains that there were at
-// first names its chain's part for good.
+// They grow by linear hashing: one chain is split whenever there are more elements than chains, so
+// that nobody waits longer than for one split. A chain's part of a scan is the hash modulo the
+// first number of chains, which never changes.
 type chains[T ~uint32] struct {
 	heads chunked[T]
-	mask  uint64 // of the chains that were there before the present round of splits
+	mask  uint64 // for the chains before the present round of splits
 }
 
 // newChains makes n chains, a power of two.
@@ -28,8 +28,8 @@ func (c *chains[T]) head(h uint64) *T {
 	return c.heads.at(uint32(i))
 }
 
-// begin makes one more chain. The list that it returns is in none any more: each of it goes to the
-// chain that head says.
+// begin makes one more chain and returns a list whose elements are in no chain any more. The caller
+// moves each to the chain that head returns.
 func (c *chains[T]) begin() T {
 	fresh := c.heads.grow()
 	old := c.heads.at(fresh - uint32(c.mask) - 1)

@@ -7,11 +7,11 @@ import (
 
 // Extents hand out pieces of [0, granules) and take them back.
 //
-// All pieces, free or not, form one list in the order of their addresses, so that a piece that
-// comes back merges with its neighbours at once. Free pieces are also in bins by size: sixteen to
-// each doubling, found by a bitmap. A request takes one of the first few of its own bin that fits,
-// else of the next bin that has any: a small request the one with the lowest address, a large one
-// that with the highest, so that small blocks do not lie strewn where large ones were.
+// All pieces, free or not, form one list by address, so that a returned piece merges with its
+// neighbours at once. Free pieces are also in bins by size, sixteen bins to each doubling, found by
+// a bitmap. A request takes one of the first few fitting pieces of its own bin, or else of the next
+// bin with any. A small request takes the lowest address and a large one the highest, which keeps
+// small blocks out of the room for large ones.
 type extents struct {
 	pieces chunked[extent]
 	spare  uint32 // list of unused pieces, by next
@@ -22,15 +22,15 @@ type extents struct {
 	first  uint32
 }
 
-// extent is one piece. link and mark are two neighbours in the bin while it is free; after that,
-// references and owner.
+// extent is one piece. While it is free, link and mark are its neighbours in the bin. Otherwise
+// they are references and owner.
 type extent struct {
 	at, size   uint32 // granules; at with inUse, if it is
 	prev, next uint32 // by address
 	link, mark uint32
 }
 
-// inUse is a bit that no place has: an arena has 2^31 granules at most.
+// inUse marks a used piece in at. No place has this bit, as an arena has at most 2^31 granules.
 const inUse = 1 << 31
 
 func (e *extent) used() bool { return e.at&inUse != 0 }
@@ -42,7 +42,7 @@ const (
 	binColumns  = 16
 	binRows     = 29
 	binPatience = 16                // pieces of one bin that a request looks at
-	large       = 1 << 20 / Granule // pieces from here on lie at the arena's end, smaller ones at its beginning
+	large       = 1 << 20 / Granule // larger pieces lie at the arena's end, smaller ones at its beginning
 )
 
 func newExtents(granules uint32) *extents {
@@ -103,8 +103,8 @@ func (x *extents) remove(id uint32) {
 	}
 }
 
-// fit is the piece of size or more, among the first of a bin, that is nearest to the end of the
-// arena where pieces of this size belong: small ones at its beginning, large ones at its end.
+// fit returns, among the first pieces of a bin, the fitting piece nearest to the end of the arena
+// for this size: the beginning for small pieces, the end for large ones.
 func (x *extents) fit(r, c int, size uint32) (best uint32) {
 	id := x.head[r][c]
 	for n := 0; id != 0 && n < binPatience; n++ {
@@ -142,7 +142,8 @@ func (x *extents) alloc(size uint32) uint32 {
 	return x.take(id, size)
 }
 
-// take makes size granules of the free piece id a used one and returns it; the rest stays free.
+// take turns size granules of the free piece id into a used piece and returns it. The rest stays
+// free.
 func (x *extents) take(id, size uint32) uint32 {
 	x.remove(id)
 	e := x.pieces.at(id)
@@ -208,7 +209,7 @@ func (x *extents) swallow(left, right uint32) {
 	x.spare = right
 }
 
-// largest is the size of a free piece than which none is larger by more than a sixteenth.
+// largest is the size of the largest free piece, to within a sixteenth.
 func (x *extents) largest() uint32 {
 	if x.row == 0 {
 		return 0
@@ -217,11 +218,10 @@ func (x *extents) largest() uint32 {
 	return x.pieces.at(x.head[r][bits.Len32(x.column[r])-1]).size
 }
 
-// chunkBits is the logarithm of how many elements come at once: as many as fill whole pages of the
-// Go heap, whatever they are.
+// chunkBits is the logarithm of the elements in a chunk, which fill whole pages of the Go heap.
 const chunkBits = 10
 
-// chunked is an array that grows without being copied: what was taken stays where it is.
+// chunked is an array that grows without copying: elements stay in their place.
 type chunked[T any] struct {
 	chunks []*[1 << chunkBits]T
 	n      uint32
@@ -238,7 +238,7 @@ func (c *chunked[T]) grow() uint32 {
 	return c.n - 1
 }
 
-// bytesOf is what an array takes.
+// bytesOf is the memory of an array.
 func bytesOf[T any](c *chunked[T]) int64 {
 	return int64(len(c.chunks)) << chunkBits * int64(unsafe.Sizeof(*new(T)))
 }

@@ -1,8 +1,7 @@
 package ram
 
-// ghosts are the names of blocks that were evicted, by the part that they were in and the order in
-// which they went. A name is the hash of an address: one in some 2^64 is mistaken for another,
-// which moves the boundary once.
+// ghosts are the names of evicted blocks, by part and in the order of their eviction. A name is the
+// hash of an address. One in about 2^64 is mistaken for another, and then moves the boundary once.
 type ghosts struct {
 	chains[uint32]
 	names chunked[ghost]
@@ -53,7 +52,7 @@ func (g *ghosts) add(h uint64, part int, size uint32) {
 	l.size += int64(size)
 }
 
-// split makes one more chain and moves to it what belongs there.
+// split makes one more chain and moves its elements there.
 func (g *ghosts) split() {
 	for id := g.begin(); id != 0; {
 		e := g.names.at(id)
@@ -63,7 +62,7 @@ func (g *ghosts) split() {
 	}
 }
 
-// take forgets a name and returns the part that it was in, if it was known.
+// take forgets a name and returns its part, if it was known.
 func (g *ghosts) take(h uint64) (part int, known bool) {
 	at := g.head(h)
 	for *at != 0 && g.names.at(*at).hash != h {
@@ -94,7 +93,7 @@ func (g *ghosts) take(h uint64) (part int, known bool) {
 	return part, true
 }
 
-// forget drops the oldest name of the part that has more.
+// forget drops the oldest name of the larger part.
 func (g *ghosts) forget() {
 	p := frequent
 	if g.of[recent].size > g.of[frequent].size {

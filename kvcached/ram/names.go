@@ -7,17 +7,17 @@ import (
 	"github.com/cognitora/dataplane/kv/block"
 )
 
-// MaxNamespaces is how many namespaces may have blocks at one time: entries have 16 bits for their
-// number, 0 is none, and there are as many for each quarter.
+// MaxNamespaces is how many namespaces may have blocks at one time. Entries have 16 bits for the
+// number of a namespace, and 0 is none.
 const MaxNamespaces = 65_532
 
-// MaxTenantNamespaces is how many of them may be one tenant's, or nobody's.
+// MaxTenantNamespaces is how many namespaces one tenant may have, or all without a tenant.
 const MaxTenantNamespaces = MaxNamespaces / 4
 
 // ErrNamespaces says that one more namespace would be too many.
 var ErrNamespaces = errors.New("ram: too many namespaces")
 
-// Name is a namespace that has blocks, or something else that holds it.
+// Name is a namespace with blocks or other holders.
 type Name struct {
 	ID     block.ModelID
 	Text   string // canonical
@@ -27,15 +27,14 @@ type Name struct {
 	holds  uint32
 }
 
-// Quota is what one or more namespaces share.
+// Quota is the limit that one or more namespaces share.
 type Quota struct {
 	Account     string
 	Used, Limit int64 // bytes of the arena, resident or reserved
 	holds       int
 }
 
-// Names gives namespaces small numbers. The number of one that nothing holds any more goes to
-// another.
+// Names gives namespaces small numbers. A number without holders is used again.
 type Names struct {
 	byID     map[block.ModelID]uint32
 	names    []Name
@@ -51,8 +50,8 @@ func newNames(limits func(string) (string, int64)) *Names {
 		tenants: map[string]int{}, limits: limits}
 }
 
-// Hold returns the number of the namespace with the given text, whose ID must be id, and keeps it
-// until Drop. An empty text stands for that of a namespace that is known.
+// Hold returns the number of a namespace and keeps it until Drop. id must be the text's ID. An
+// empty text means a namespace that is known already.
 func (n *Names) Hold(id block.ModelID, text string) (uint32, error) {
 	if i, known := n.byID[id]; known {
 		if name := &n.names[i]; text == "" || text == name.Text {

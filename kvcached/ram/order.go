@@ -1,14 +1,14 @@
 package ram
 
-// queue is a heap of the blocks of one part, the one unused for longest first.
+// queue is a heap of the blocks of one part, by the time of their last use.
 //
-// It is lazy: a use only puts a new stamp on the block. Whoever looks at a place in the heap puts
-// back what has a newer stamp and lets go what somebody reads or pins or what belongs to the other
-// part. A block that has children here stays, for as long as there are others in front that may go;
-// what was let go comes back when the last reason is gone. Every entry has one place at most.
+// It is lazy: a use only puts a new stamp on the block. A look at a place in the heap moves blocks
+// with newer stamps back, and drops blocks that somebody reads or pins or that belong to the other
+// part. A block with children stays while others in front may be evicted. A dropped block comes
+// back when the last reason is gone. Every entry has at most one place.
 type queue struct{ items chunked[queued] }
 
-// queued is small so that a block can have a place in the heaps of both parts.
+// queued is small, because a block can have a place in the heaps of both parts.
 type queued struct {
 	high, low uint32 // the stamp
 	id        ID
@@ -20,7 +20,7 @@ func (it *queued) stamp() uint64 { return uint64(it.high)<<32 | uint64(it.low) }
 
 func (q *queue) push(it queued) { q.set(q.items.grow(), it) }
 
-// remove takes out what is at i.
+// remove removes the element at i.
 func (q *queue) remove(i uint32) {
 	q.items.n--
 	if i < q.items.n {
@@ -28,7 +28,7 @@ func (q *queue) remove(i uint32) {
 	}
 }
 
-// set puts it in the place of what is at i.
+// set replaces the element at i.
 func (q *queue) set(i uint32, it queued) {
 	for i > 0 {
 		up := (i - 1) / 2
@@ -55,15 +55,15 @@ func (q *queue) set(i uint32, it queued) {
 	*q.items.at(i) = it
 }
 
-// idle tells whether a block is one that nobody reads or pins.
+// idle tells whether nobody reads or pins a block.
 func (t *Tier) idle(e *Entry) bool {
 	return e.body != 0 && e.pins == 0 && t.extents.pieces.at(uint32(e.body)).link == 0
 }
 
-// evictable tells whether a block is a leaf that nobody reads or pins.
+// evictable tells whether a block is an idle leaf.
 func (t *Tier) evictable(e *Entry) bool { return e.kid == 0 && t.idle(e) }
 
-// settle gives a block its place in the heap of its part if nobody uses it.
+// settle gives an idle block its place in the heap of its part.
 func (t *Tier) settle(id ID) {
 	e := t.At(id)
 	p := e.part()
@@ -73,7 +73,7 @@ func (t *Tier) settle(id ID) {
 	}
 }
 
-// front is the block at place i of a part's heap when what does not belong there has been let go;
+// front drops blocks that do not belong at place i of a part's heap, and returns the block there;
 // 0: there is none.
 func (t *Tier) front(p int, i uint32) ID {
 	q := &t.parts[p].queue
@@ -92,12 +92,13 @@ func (t *Tier) front(p int, i uint32) ID {
 	return 0
 }
 
-// leafSearch is among how many of the blocks in front a leaf is looked for. Prompts are used tail
-// first, so that the first nearly always is one; where several are none, what follows them is in
-// the other part, and so is the leaf to evict.
+// leafSearch is how many of the blocks in front may be tried as a leaf. Prompts are used tail
+// first, so that the first block nearly always is a leaf. If several are none, their children are
+// in the other part, and so is the leaf to evict.
 const leafSearch = 8
 
-// leaf is the oldest leaf among the first blocks of a part that may go, not keep; 0: there is none.
+// leaf returns the oldest evictable leaf among the first blocks of a part, other than keep; 0:
+// there is none.
 func (t *Tier) leaf(p int, keep ID) (best ID) {
 	for i := range uint32(leafSearch) {
 		id := t.front(p, i)
@@ -111,8 +112,8 @@ func (t *Tier) leaf(p int, keep ID) (best ID) {
 	return best
 }
 
-// oldest is the leaf of a part that is to go next, wherever it is, but not keep; 0: there is none.
-// What comes before it is let go.
+// oldest returns the next leaf of a part to evict, other than keep; 0: there is none. It drops the
+// blocks before it from the heap.
 func (t *Tier) oldest(p int, keep ID) ID {
 	i := uint32(0)
 	for id := t.front(p, 0); id != 0; id = t.front(p, i) {
@@ -136,8 +137,8 @@ func (t *Tier) Stamp(n int) uint64 {
 	return first
 }
 
-// Touch says that a block was used at stamp, with others of a prompt. The first time since it was
-// published that is the prompt that it came with.
+// Touch notes a use at stamp, together with others of a prompt. The first Touch after Publish is of
+// the prompt that brought the block.
 func (t *Tier) Touch(id ID, stamp uint64) {
 	e := t.At(id)
 	if e.state&fresh == 0 {
@@ -149,7 +150,7 @@ func (t *Tier) Touch(id ID, stamp uint64) {
 	}
 }
 
-// Use says that a block that was here was asked for, at stamp.
+// Use notes that a client asked for a present block at stamp.
 func (t *Tier) Use(id ID, stamp uint64) {
 	e := t.At(id)
 	if e.stamp < stamp {

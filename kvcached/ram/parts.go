@@ -1,25 +1,25 @@
 package ram
 
-// The blocks are in two parts, as ARC (Megiddo and Modha, FAST 2003) has them: those that one
-// prompt has used, and those that several have. Each part is evicted leaves first, the one unused
-// for longest before others. Where the boundary between the two lies follows from the names of what
-// was evicted: one that comes back moves it towards the part that it was in. Package evict compares
-// this with other policies and calls it leaf-arc.
+// The blocks are in two parts, as in ARC (Megiddo and Modha, FAST 2003): blocks used by one prompt,
+// and blocks used by several. Each part evicts leaves first, the least recently used leaf before
+// others. The names of evicted blocks set the boundary between the parts: a block that comes back
+// moves it in favour of its former part. Package evict compares this policy with others and calls
+// it leaf-arc.
 const (
 	recent = iota
 	frequent
 )
 
-// Bits of an entry's state. The first two say of which parts it has a place in the heap; one at
-// most is that of its part.
+// Bits of an entry's state. The first two say in which parts' heaps it has a place. At most one of
+// these is its own part.
 const (
 	inHeaps = 1<<recent | 1<<frequent
-	often   = 4 // it is in the frequent part
-	fresh   = 8 // it has come, and its prompt was not touched since
+	often   = 4 // the entry is in the frequent part
+	fresh   = 8 // the entry is new: its prompt was not touched since
 )
 
-// The recent part may have four fifths of the room at first, and a frequent block's return counts
-// twice: a prompt's blocks come back together, so that each return moves the boundary by a prompt's
+// The recent part starts with four fifths of the room. The return of a frequent block counts twice,
+// because a prompt's blocks return together and each return moves the boundary by a prompt's
 // length.
 const (
 	targetStart    = 0.8
@@ -46,8 +46,8 @@ func (t *Tier) promote(id ID, e *Entry) {
 	t.settle(id)
 }
 
-// recall puts a block that comes, of size granules, into the part that is its, and moves the
-// boundary if it was evicted not long ago.
+// recall puts a new block of size granules into its part, and moves the boundary if the block was
+// evicted not long ago.
 func (t *Tier) recall(h uint64, e *Entry, size uint32) {
 	was, known := t.ghosts.take(h)
 	if !known {
@@ -66,7 +66,7 @@ func (t *Tier) recall(h uint64, e *Entry, size uint32) {
 
 func (t *Tier) granules() int64 { return t.arena.Size() / Granule }
 
-// over is the part of which a block is to go.
+// over is the part that evicts next.
 func (t *Tier) over() int {
 	if int64(t.parts[recent].size) > t.target {
 		return recent
@@ -74,7 +74,8 @@ func (t *Tier) over() int {
 	return frequent
 }
 
-// victim is the block to evict next, keep only where there is no other; 0: there is none.
+// victim returns the block to evict next; 0: there is none. It returns keep only if there is no
+// other.
 func (t *Tier) victim(keep ID) ID {
 	p := t.over()
 	for _, find := range [...]func(int, ID) ID{t.leaf, t.oldest} {
@@ -91,7 +92,7 @@ func (t *Tier) victim(keep ID) ID {
 	return 0
 }
 
-// oldestStamp is about that of the block unused for longest; false: there is none that may go.
+// oldestStamp returns about the stamp of the least recently used block; false: none may be evicted.
 func (t *Tier) oldestStamp() (stamp uint64, any bool) {
 	for p := range t.parts {
 		if id := t.front(p, 0); id != 0 && (!any || t.At(id).stamp < stamp) {
@@ -101,14 +102,14 @@ func (t *Tier) oldestStamp() (stamp uint64, any bool) {
 	return stamp, any
 }
 
-// leastGhosts is how many names may be remembered however few blocks there are.
+// leastGhosts is how many names are remembered even with few blocks.
 const leastGhosts = 512
 
-// forgetAtOnce is how many names one more may take the place of.
+// forgetAtOnce is how many names may be forgotten for one new name.
 const forgetAtOnce = 4
 
-// remember keeps the name of a block that is evicted: of no more than the arena could hold, and no
-// more than there are blocks.
+// remember keeps the name of an evicted block. The remembered blocks would fit into the arena, and
+// there are no more names than blocks.
 func (t *Tier) remember(h uint64, e *Entry, size uint32) {
 	g := &t.ghosts
 	g.add(h, e.part(), size)

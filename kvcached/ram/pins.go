@@ -7,13 +7,13 @@ import (
 	"time"
 )
 
-// ErrPins says that one more pin would be too many, or too many bytes.
+// ErrPins says that there are too many pins, or too many pinned bytes.
 var ErrPins = errors.New("ram: too many pins")
 
-// MaxPin is how far ahead a pin that a client asks for may end. The servers refuse later ones.
+// MaxPin is how far ahead a client's pin may end. The servers refuse later ends.
 const MaxPin = 24 * time.Hour
 
-// The parts of the arena that may be pinned: in all, and by one owner.
+// The shares of the arena that may be pinned: by all owners, and by one owner.
 const (
 	pinnedShare = 2
 	ownerShare  = 4
@@ -60,8 +60,7 @@ func (p *pins) drop(k pin, size uint32) {
 	}
 }
 
-// fit tells whether so many granules may be pinned in all, and fitOwner whether one owner may pin
-// so many.
+// fit tells whether all owners may pin so many granules. fitOwner tells it of one owner.
 func (t *Tier) fit(total uint32) bool {
 	return int64(total)*Granule <= t.arena.Size()/pinnedShare
 }
@@ -70,8 +69,8 @@ func (t *Tier) fitOwner(total uint32) bool {
 	return int64(total)*Granule <= t.arena.Size()/ownerShare
 }
 
-// repin has the pins of a block go on for a body of another size, or ends them if that is more than
-// may be pinned.
+// repin moves the pins of a block to a body of another size. It ends them if they would exceed the
+// bounds.
 func (t *Tier) repin(id ID, was, is uint32) {
 	fits := t.fit(t.pinned + is)
 	for k := range t.pins.ends {
@@ -89,8 +88,8 @@ func (t *Tier) repin(id ID, was, is uint32) {
 }
 
 // Pin keeps a block from being evicted until the given time, in Unix ms. A later call of the same
-// owner changes the time. ErrPins: there are too many pins, or so many bytes, half of the arena in
-// all and a quarter of one owner.
+// owner changes the time. ErrPins: there are too many pins, or more pinned bytes than half of the
+// arena, or a quarter for one owner.
 func (t *Tier) Pin(id ID, owner string, until int64) error {
 	k := pin{id, owner}
 	if _, known := t.pins.ends[k]; !known {
@@ -128,7 +127,7 @@ func (t *Tier) unpin(k pin) {
 	}
 }
 
-// EndPins ends the pins whose time is over at now, Unix ms, and says how many those were.
+// EndPins ends the pins that are over at now, in Unix ms, and returns how many it ended.
 func (t *Tier) EndPins(now int64) (ended int) {
 	for k, until := range t.pins.ends {
 		if until <= now {

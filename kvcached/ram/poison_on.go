@@ -2,7 +2,7 @@
 
 package ram
 
-// poison makes the use of memory that was given back visible.
+// poison overwrites freed memory, so that a later use of it shows.
 func poison(p []byte) {
 	p[0] = 0xDB
 	for n := 1; n < len(p); n *= 2 {

@@ -13,25 +13,24 @@ var (
 
 // Room is the progress of a request for memory.
 type Room struct {
-	Parent ID // the block that comes hangs on this one, which goes last; 0: none
+	Parent ID // parent of the new block, which is evicted last; 0: none
 
 	evicted uint32 // granules
-	looked  uint32 // what evicted was when windows were looked at
+	looked  uint32 // evicted at the last search for a window
 
-	window   []ID   // blocks that go together, of which some may have gone
-	from, to uint32 // granules: where they lie
-	tree     ID     // where evicting what hangs on the last of them goes on
+	window   []ID   // blocks to evict together; some may be gone already
+	from, to uint32 // the place of the window, in granules
+	tree     ID     // where evicting the descendants of the last block continues
 }
 
-// evictionsAtOnce is how many blocks go before the lock is let go for a moment.
+// evictionsAtOnce is how many blocks are evicted before the lock is released for a moment.
 const evictionsAtOnce = 32
 
-// Granules is how many granules n bytes take.
+// Granules is how many granules n bytes need.
 func Granules(n int) uint32 { return uint32(max(1, (n+Granule-1)/Granule)) }
 
-// Reserve takes a piece of at least n bytes for a block of namespace ns, evicting others if it
-// must, and holds it. Again is true when there is more to evict: call it again with the same room,
-// having let go of the lock.
+// Reserve takes and holds a piece of at least n bytes for a block of namespace ns. It evicts other
+// blocks if it must. If again is true, release the lock and call Reserve again with the same room.
 func (t *Tier) Reserve(ns uint32, n int, room *Room) (x Ext, again bool, err error) {
 	need := Granules(n)
 	if again, err = t.underQuota(ns, need); again || err != nil {
@@ -60,15 +59,14 @@ func (t *Tier) Cancel(ns uint32, x Ext) {
 	t.Drop(x)
 }
 
-// hopeless tells whether need granules could not be had by evicting everything that may be evicted.
+// hopeless tells whether evicting everything possible would not free need granules.
 func (t *Tier) hopeless(need uint32) bool {
 	total := uint32(t.arena.Size() / Granule)
 	return need > total-max(t.held, t.pinned)
 }
 
-// evictFor evicts towards a free piece of need granules: the oldest blocks first and, when as much
-// as is needed has gone without that there is one piece of it, old neighbours. False: that is of no
-// use.
+// evictFor evicts towards a free piece of need granules. It evicts the oldest blocks first. If
+// enough is free but in pieces, it evicts old neighbours. False: evicting is of no use.
 func (t *Tier) evictFor(need uint32, room *Room) bool {
 	if t.hopeless(need) {
 		return false
@@ -94,8 +92,8 @@ func (t *Tier) evictFor(need uint32, room *Room) bool {
 	return true
 }
 
-// mostFor is how many granules may be evicted for one block before it is refused: free memory is in
-// pieces then, with blocks between that are pinned or being read.
+// mostFor is how many granules may be evicted for one block before it is refused. Past that, pinned
+// or read blocks keep free memory in pieces.
 func (t *Tier) mostFor(need uint32) uint32 {
 	return max(16*need, uint32(t.arena.Size()/Granule/8))
 }
@@ -114,7 +112,7 @@ func (t *Tier) evict(id ID) (granules uint32) {
 	return granules
 }
 
-// underQuota makes room on the account of a namespace by evicting blocks of that account.
+// underQuota brings a namespace's account under its limit by evicting blocks of that account.
 func (t *Tier) underQuota(ns, need uint32) (again bool, err error) {
 	q := t.names.At(ns).Quota
 	if q == nil {
@@ -138,17 +136,17 @@ func (t *Tier) underQuota(ns, need uint32) (again bool, err error) {
 	return true, nil
 }
 
-// What oldestOf looks at, of each part, before it is content.
+// Bounds of oldestOf, for each part.
 const (
 	quotaLooks = 8192
 	quotaFinds = 32
 )
 
-// oldestOf is about the oldest evictable block of an account: the oldest of those that are found
-// first in the heaps, whose fronts have the oldest of all.
+// oldestOf returns about the oldest evictable block of an account. It looks at the fronts of the
+// heaps, which have the oldest blocks.
 func (t *Tier) oldestOf(q *Quota) (oldest ID) {
 	for p := range t.parts {
-		t.front(p, 0) // lets go of what is stale in front
+		t.front(p, 0) // drops stale places in front
 		found := 0
 		for i := range min(t.parts[p].items.n, quotaLooks) {
 			id := t.parts[p].items.at(i).id
@@ -167,13 +165,12 @@ func (t *Tier) oldestOf(q *Quota) (oldest ID) {
 	return oldest
 }
 
-// metaApart is from which length on, in bytes, key and attribute have granules of their own, so
-// that nothing but zeros follows the payload in its last one and it can be written to a disk from
-// where it is.
+// metaApart is the payload length, in bytes, from which key and attribute have granules of their
+// own. Only zeros then follow the payload in its last granule, and it can be written to disk from
+// its place.
 const metaApart = 256 << 10
 
-// MetaAt is where, in a piece for a payload of length bytes, the key and the attribute behind it
-// begin.
+// MetaAt is the offset of key and attribute in a piece with a payload of length bytes.
 func MetaAt(length int) int {
 	if length >= metaApart {
 		return (length + Granule - 1) &^ (Granule - 1)
@@ -181,7 +178,7 @@ func MetaAt(length int) int {
 	return length
 }
 
-// PieceSize is how many bytes a payload of length bytes takes with names of n bytes.
+// PieceSize is how many bytes a payload needs with n bytes of key and attribute.
 func PieceSize(length, n int) int {
 	if n == 0 {
 		return length
@@ -189,7 +186,7 @@ func PieceSize(length, n int) int {
 	return MetaAt(length) + n
 }
 
-// Trim gives back what a reserved piece has beyond n bytes.
+// Trim gives back the part of a reserved piece beyond n bytes.
 func (t *Tier) Trim(ns uint32, x Ext, n int) {
 	need := Granules(n)
 	p := t.extents.pieces.at(uint32(x))
@@ -205,8 +202,8 @@ func (t *Tier) Trim(ns uint32, x Ext, n int) {
 	t.extents.trim(uint32(x), need)
 }
 
-// Admit counts a piece that was reserved for no namespace, number 0, on that of the block which it
-// turned out to be. Again is as with Reserve.
+// Admit counts a piece reserved for no namespace, number 0, on the namespace of its block. Again
+// means the same as in Reserve.
 func (t *Tier) Admit(ns uint32, x Ext) (again bool, err error) {
 	q := t.names.At(ns).Quota
 	if q == nil {

@@ -8,11 +8,10 @@ import (
 	"github.com/cognitora/dataplane/kv/block"
 )
 
-// ID names an entry of the table, until it is removed. Zero is none.
+// ID names an entry of the table until the entry is removed. Zero is none.
 type ID uint32
 
-// Entry is one address. It has a body in the arena, or, without one, stands for a parent of blocks
-// that have.
+// Entry is one address. Without a body in the arena it stands for a parent of blocks with bodies.
 type Entry struct {
 	Digest  block.Digest
 	Expires int64  // Unix ms; 0: never
@@ -20,7 +19,7 @@ type Entry struct {
 	Layer   uint32
 	parent  ID // 0: none is known
 	kid     ID // the first child
-	older   ID // siblings, of which the older one is after this one in the list that kid begins
+	older   ID // siblings; older comes after this entry in the list of kid
 	younger ID
 	next    ID // in the chain of its bucket, or of unused entries
 	body    Ext
@@ -40,8 +39,8 @@ func (e *Entry) NS() uint32 { return uint32(e.ns) }
 
 // entryIndex finds entries by address.
 //
-// It is a hash table of chains over a seeded hash, for keys come from outside; it compares whole
-// addresses. An entry's part, its hash modulo their number, stays the same.
+// It is a hash table of chains with a seeded hash, because keys come from outside. It compares
+// whole addresses. An entry stays in the same part of a scan.
 type entryIndex struct {
 	chains[ID]
 	entries chunked[Entry]
@@ -62,7 +61,7 @@ func newEntryIndex(granules uint32, names *Names) *entryIndex {
 	return t
 }
 
-// split makes one more chain and moves to it what belongs there.
+// split makes one more chain and moves its elements there.
 func (t *entryIndex) split() {
 	for ids := t.begin(); ids != 0; {
 		id := ids
@@ -110,8 +109,7 @@ func (t *entryIndex) link(h uint64, a *block.Addr, ns uint32) ID {
 	return id
 }
 
-// unlink removes an entry. Its places in heaps, if it has any, go on to the next user of its
-// number.
+// unlink removes an entry. The next user of its number inherits its places in heaps.
 func (t *entryIndex) unlink(id ID) {
 	e := t.entries.at(uint32(id))
 	a := t.addr(e)
@@ -149,10 +147,10 @@ func (t *Tier) Scan(i uint64, visit func(ID)) {
 	}
 }
 
-// Slots is one more than the largest ID that there ever was.
+// Slots is one more than the largest ID so far.
 func (t *Tier) Slots() uint32 { return t.table.entries.n }
 
-// Block returns the ID i if it is that of a block.
+// Block returns the ID i if it is a block's.
 func (t *Tier) Block(i uint32) ID {
 	if i == 0 || t.table.entries.at(i).body == 0 {
 		return 0

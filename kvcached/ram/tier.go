@@ -7,9 +7,9 @@ import (
 // Ext is a piece of the arena. Zero is none.
 type Ext uint32
 
-// TierOptions say how a Tier keeps house.
+// TierOptions configure a Tier.
 type TierOptions struct {
-	// Quota names the account that a namespace's bytes are counted on, and its limit in bytes; 0:
+	// Quota returns the account that a namespace's bytes are counted on, and its limit in bytes; 0:
 	// no limit. An empty account is the namespace's own. Nil: no limits.
 	Quota func(namespace string) (account string, bytes int64)
 	// Evicted is called before a block goes to make room. Nil: nobody is told.
@@ -18,7 +18,7 @@ type TierOptions struct {
 	Pins int
 }
 
-// Tier knows what lies in an arena. Its methods, Hash apart, must not run at the same time.
+// Tier knows the contents of an arena. Its methods, except Hash, must not run at the same time.
 type Tier struct {
 	arena   *Arena
 	table   *entryIndex
@@ -41,7 +41,7 @@ type Tier struct {
 type Counts struct {
 	Evictions    uint64 // blocks that went to make room
 	EvictedBytes uint64 // of the arena
-	Cycles       uint64 // links to a parent that were dropped because they would have closed a cycle
+	Cycles       uint64 // links to a parent that were dropped to avoid a cycle
 	QuotaEvicted uint64 // blocks that went because their account was at its limit
 }
 
@@ -74,10 +74,10 @@ func (t *Tier) Arena() *Arena { return t.arena }
 // Names are the namespaces.
 func (t *Tier) Names() *Names { return t.names }
 
-// Hash is what Find and Publish want beside an address. It needs no lock.
+// Hash is an argument of Find and Publish beside an address. It needs no lock.
 func (t *Tier) Hash(a *block.Addr) uint64 { return t.table.hash(a) }
 
-// At is the entry of a block. It is valid until the lock is let go.
+// At is the entry of a block. It is valid until the lock is released.
 func (t *Tier) At(id ID) *Entry { return t.table.entries.at(uint32(id)) }
 
 // Find is the block with an address, or 0.
@@ -100,22 +100,22 @@ func (t *Tier) Parent(id ID) (d block.Digest) {
 	return d
 }
 
-// Body is where a block lies.
+// Body is the piece with a block's bytes.
 func (t *Tier) Body(id ID) Ext { return t.At(id).body }
 
-// Payload, Key and Attr are parts of a block's memory, valid for as long as its body is held.
+// Payload, Key and Attr are parts of a block's memory. They are valid while its body is held.
 func (t *Tier) Payload(id ID) []byte {
 	e := t.At(id)
 	return t.Memory(e.body)[:e.Length:e.Length]
 }
 
-// Key is what the client calls the block; nil: it has an address only.
+// Key is the client's key of the block; nil: it has an address only.
 func (t *Tier) Key(id ID) []byte {
 	e := t.At(id)
 	return part(t.Memory(e.body), MetaAt(int(e.Length)), int(e.keyLen))
 }
 
-// Attr is what the client keeps with the block.
+// Attr is the client's attribute of the block.
 func (t *Tier) Attr(id ID) []byte {
 	e := t.At(id)
 	return part(t.Memory(e.body), MetaAt(int(e.Length))+int(e.keyLen), int(e.attrLen))
@@ -128,7 +128,7 @@ func part(p []byte, at, n int) []byte {
 	return p[at : at+n : at+n]
 }
 
-// Memory is all of a piece, and Offset where it begins.
+// Memory is all of a piece.
 func (t *Tier) Memory(x Ext) []byte {
 	e := t.extents.pieces.at(uint32(x))
 	return t.arena.Slice(int64(e.place())*Granule, int(e.size)*Granule)
@@ -137,7 +137,7 @@ func (t *Tier) Memory(x Ext) []byte {
 // Offset is where in the arena a piece begins, in bytes.
 func (t *Tier) Offset(x Ext) int64 { return int64(t.extents.pieces.at(uint32(x)).place()) * Granule }
 
-// Hold keeps a piece from being reused until Drop, whatever becomes of its block.
+// Hold keeps a piece from being reused until Drop, even if its block is removed.
 func (t *Tier) Hold(x Ext) {
 	e := t.extents.pieces.at(uint32(x))
 	if e.link++; e.link == 1 {
@@ -145,7 +145,7 @@ func (t *Tier) Hold(x Ext) {
 	}
 }
 
-// Drop ends a Hold. The last one frees the memory of a block that is gone.
+// Drop ends a Hold. The last Drop frees the memory of a removed block.
 func (t *Tier) Drop(x Ext) {
 	e := t.extents.pieces.at(uint32(x))
 	if e.link--; e.link > 0 {
@@ -164,7 +164,7 @@ func (t *Tier) free(x Ext) {
 	t.extents.give(uint32(x))
 }
 
-// Meta is what a block is published with.
+// Meta describes a block to Publish.
 type Meta struct {
 	Parent          block.Digest
 	Expires         int64
@@ -172,8 +172,8 @@ type Meta struct {
 	KeyLen, AttrLen uint16
 }
 
-// Publish makes the reserved piece x the body of an address; one that it has is removed, which its
-// readers do not notice. The piece stays held until Drop. ns is held by the block until it is
+// Publish makes the reserved piece x the body of an address, in place of an earlier body, whose
+// readers go on undisturbed. The piece stays held until Drop. The block holds ns until it is
 // removed.
 func (t *Tier) Publish(h uint64, a *block.Addr, ns uint32, x Ext, m Meta) ID {
 	id := t.table.lookup(h, a)
@@ -221,7 +221,7 @@ func (t *Tier) detach(id ID) {
 	}
 }
 
-// count takes size granules off the account of a namespace's block.
+// count subtracts size granules from the account of a namespace.
 func (t *Tier) count(ns, size uint32) {
 	name := t.names.At(ns)
 	name.Blocks--
@@ -231,7 +231,7 @@ func (t *Tier) count(ns, size uint32) {
 	}
 }
 
-// Remove takes a block, and its pins, out of the table. Who holds its body can go on reading.
+// Remove removes a block and its pins from the table. Holders of its body can go on reading.
 func (t *Tier) Remove(id ID) {
 	e := t.At(id)
 	size := t.extents.pieces.at(uint32(e.body)).size
@@ -247,7 +247,7 @@ func (t *Tier) Remove(id ID) {
 	}
 }
 
-// setParent links a block to its parent, which need not be here.
+// setParent links a block to its parent, which may be absent.
 func (t *Tier) setParent(id ID, a *block.Addr, parent block.Digest) {
 	e, p := t.At(id), ID(0)
 	if parent != (block.Digest{}) && parent != a.Digest {
@@ -273,7 +273,7 @@ func (t *Tier) setParent(id ID, a *block.Addr, parent block.Digest) {
 	}
 }
 
-// leave unlinks a block from its parent, which may be a leaf then.
+// leave unlinks a block from its parent, which may become a leaf.
 func (t *Tier) leave(id ID) {
 	e := t.At(id)
 	if e.parent == 0 {
@@ -299,13 +299,12 @@ func (t *Tier) leave(id ID) {
 	}
 }
 
-// generations is how far descends looks: no further than takes some microseconds, for the lock is
-// held.
+// generations bounds how far descends looks, to some microseconds, as the lock is held.
 const generations = 1 << 12
 
-// descends tells whether id is or comes after ancestor, or whether that takes too long to say.
-// Digests of tokens cannot form a cycle, but clients choose what they send, and of blocks in a
-// cycle none could ever be evicted.
+// descends tells whether id is ancestor or comes after it, or whether the answer takes too long.
+// Digests of tokens form no cycle, but clients choose what they send, and blocks in a cycle could
+// never be evicted.
 func (t *Tier) descends(id, ancestor ID) bool {
 	for range generations {
 		if id == 0 || id == ancestor {

@@ -2,24 +2,24 @@ package ram
 
 import "math/bits"
 
-// What is looked at in search of a window.
+// Bounds of the search for a window.
 const (
 	windowSeeds  = 8     // free pieces, the largest
-	windowPieces = 6144  // around each: one more than a block of 20 MiB takes the place of, if those have 4 KiB
+	windowPieces = 6144  // pieces around each seed; more than a block of 20 MiB replaces if all have 4 KiB
 	windowBudget = 12288 // in all
 )
 
-// treeAtOnce is how many blocks that hang on one in a window go in one step.
+// treeAtOnce is how many descendants of one block are evicted in one step.
 const treeAtOnce = 8
 
-// window is a run of neighbouring pieces that are free or hold blocks that may be evicted together.
+// window is a run of neighbouring pieces that are free or hold evictable blocks.
 type window struct {
 	t           *Tier
 	left, right uint32 // pieces; right is the last
 	size        uint32 // granules
-	cost        uint64 // of evicting what is in it
+	cost        uint64 // of evicting its blocks
 	oldest      uint64 // stamp
-	over        int    // the part of which blocks are to go
+	over        int    // the part that evicts next
 }
 
 // span is the best window so far.
@@ -28,8 +28,8 @@ type span struct {
 	cost        uint64
 }
 
-// findWindow notes the cheapest run of neighbours that would make a free piece of need granules, of
-// those near the largest free pieces.
+// findWindow notes in room the cheapest run of neighbours that would make a free piece of need
+// granules. It looks near the largest free pieces.
 func (t *Tier) findWindow(need uint32, room *Room) bool {
 	oldest, any := t.oldestStamp()
 	if !any {
@@ -55,7 +55,7 @@ func (t *Tier) findWindow(need uint32, room *Room) bool {
 	return true
 }
 
-// evictNext evicts the next block of a window, or some of those that hang on it.
+// evictNext evicts the next block of a window, or some of its descendants.
 func (t *Tier) evictNext(room *Room) (granules uint32) {
 	last := len(room.window) - 1
 	id := room.window[last]
@@ -68,8 +68,7 @@ func (t *Tier) evictNext(room *Room) (granules uint32) {
 	return granules
 }
 
-// within tells whether there is a block with this number in the window. It may be another than
-// there was.
+// within tells whether this number is a block in the window. It may be another block than before.
 func (t *Tier) within(id ID, room *Room) bool {
 	e := t.At(id)
 	if e.body == 0 {
@@ -79,7 +78,7 @@ func (t *Tier) within(id ID, room *Room) bool {
 	return at >= room.from && at < room.to
 }
 
-// largestPieces calls visit with up to n free pieces, about the largest first.
+// largestPieces calls visit with up to n free pieces, roughly the largest first.
 func (x *extents) largestPieces(n int, visit func(uint32)) {
 	for row := x.row; row != 0; {
 		r := bits.Len64(row) - 1
@@ -128,7 +127,7 @@ func (t *Tier) slide(seed, need uint32, oldest uint64, budget *int, best *span) 
 	}
 }
 
-// movable tells whether a piece is free or holds a block that could be evicted were it a leaf.
+// movable tells whether a piece is free or holds a block that could be evicted as a leaf.
 func (t *Tier) movable(id uint32) bool {
 	p := t.extents.pieces.at(id)
 	return !p.used() || p.link == 0 && p.mark != 0 && t.At(ID(p.mark)).pins == 0
@@ -143,7 +142,7 @@ func (w *window) add(id uint32) {
 	}
 }
 
-// shrink takes the first piece out.
+// shrink removes the first piece.
 func (w *window) shrink() {
 	p := w.t.extents.pieces.at(w.left)
 	w.size -= p.size
@@ -153,9 +152,9 @@ func (w *window) shrink() {
 	}
 }
 
-// price is what evicting size granules costs: four times as much for those just used as for the
-// oldest, and twice as much where children go, too, which may lie elsewhere, and for the part that
-// is not above its target.
+// price is the cost of evicting size granules. The newest block costs four times the oldest. The
+// cost doubles for blocks with children, which may lie elsewhere, and for the part that does not
+// evict next.
 func (w *window) price(e *Entry, size uint32) uint64 {
 	const newest = 3 * 16
 	age := uint64(newest)
@@ -172,8 +171,8 @@ func (w *window) price(e *Entry, size uint32) uint64 {
 	return price
 }
 
-// evictTree evicts a block after all that hang on it, but no more than treeAtOnce blocks; then it
-// goes on where it was the next time, for the way there may be long.
+// evictTree evicts a block after its descendants, at most treeAtOnce blocks in one call. The next
+// call continues there, as the way to a leaf may be long.
 func (t *Tier) evictTree(id ID, room *Room) (granules uint32) {
 	at := room.tree
 	if at == 0 || t.At(at).body == 0 && t.At(at).kid == 0 {

@@ -12,7 +12,7 @@ const errClientName = "ERR Client names cannot contain spaces, newlines or speci
 // maxClientText is the longest name, library name or version that a client may give itself.
 const maxClientText = 256
 
-// isName tells whether a client may be called so.
+// isName tells whether a client may have this name.
 func isName(name []byte) bool {
 	for _, b := range name {
 		if b < '!' || b > '~' {
@@ -49,7 +49,7 @@ func (c *conn) dispatch(table []subcommand) {
 	c.fail(fmt.Sprintf("ERR unknown subcommand '%.128s'. Try %s HELP.", c.args[1], strings.ToUpper(c.command.name)))
 }
 
-// help lists the subcommands, in lines as redis has them.
+// help lists the subcommands in redis' form.
 func (c *conn) help(table []subcommand) {
 	c.array(len(table) + 3)
 	c.simple(strings.ToUpper(c.command.name) + " <subcommand> [<arg> [value] [opt] ...]. Subcommands are:")
@@ -107,7 +107,7 @@ var configTable = []subcommand{
 
 func (c *conn) config() { c.dispatch(configTable) }
 
-// settings are what CONFIG GET tells: what clients and redis-benchmark ask for.
+// settings are the answers of CONFIG GET. Clients and redis-benchmark ask for them.
 func (c *conn) settings() [][2]string {
 	o := &c.server.options
 	_, limit := o.Memory()

@@ -12,7 +12,7 @@ import (
 	"github.com/cognitora/dataplane/kvcached/store"
 )
 
-// conn is a client's connection. All but what mu guards is its goroutine's alone.
+// conn is a client's connection. Its goroutine alone uses it.
 type conn struct {
 	server *Server
 	stream *bufferedConn
@@ -24,19 +24,19 @@ type conn struct {
 	db        int
 	namespace string // canonical text of db and the user's tenant
 	model     block.ModelID
-	closing   bool // after the replies that are written
-	broken    bool // what came is not RESP
+	closing   bool // the connection ends once the replies are written
+	broken    bool // the client sent bytes that are not RESP
 	queue     transaction
 
 	args    [][]byte
-	values  []value // arguments that went to the store's arena; their args are nil
-	command command // being executed
+	values  []value // arguments in the store's arena; their args are nil
+	command command // the command that runs now
 	kept    keeper  // holds args that did not fit into the stream's buffer
 	keys    []key
 	addrs   []block.Addr
 	infos   []store.Info
 
-	name string // that the client has given itself
+	name string // the client's own name for itself
 }
 
 // value is an argument that was read into a draft.
@@ -55,7 +55,7 @@ func newConn(s *Server, nc net.Conn) *conn {
 	return c
 }
 
-// authed tells whether the client may go beyond AUTH and HELLO.
+// authed tells whether the client may run commands other than AUTH and HELLO.
 func (c *conn) authed() bool { return c.user != nil || len(c.server.accounts) == 0 }
 
 // selectDB goes to a database of the user's tenant.
@@ -95,7 +95,7 @@ func (c *conn) serve() {
 	}
 }
 
-// failed says why the connection ends, to the client too if it broke the protocol.
+// failed records why the connection ends. A client that broke the protocol is told, too.
 func (c *conn) failed(err error) {
 	var protocol protocolError
 	switch {
@@ -170,8 +170,7 @@ func (c *conn) execute() {
 	c.finish()
 }
 
-// refuse replies an error to a command that is not run. A transaction that it belongs to is not run
-// either.
+// refuse replies an error instead of running the command. An open transaction will not run either.
 func (c *conn) refuse(text string) {
 	c.queue.spoiled = c.queue.open
 	c.fail(text)

@@ -5,17 +5,16 @@ import (
 	"time"
 )
 
-// isHTTP tells whether a command's first word shows that a web page, not a redis client, speaks:
-// browsers send to any port of the host what they are told to, and of a request whatever is no
-// command would be passed over until its body is. Redis does the same.
+// isHTTP tells whether a command's first word is HTTP's. Web pages make browsers send requests to
+// any port of the host, and commands could stand in their bodies. Redis has the same check.
 func isHTTP(name []byte) bool {
 	return bytes.EqualFold(name, []byte("post")) || bytes.EqualFold(name, []byte("host:"))
 }
 
-// crossLog is how far apart in time two log lines about HTTP are, at least.
+// crossLog is the least time between two log lines about HTTP.
 const crossLog = time.Minute
 
-// cross ends the connection without an answer, so that nothing which follows is executed.
+// cross ends the connection without an answer. Nothing that follows is executed.
 func (c *conn) cross() {
 	c.closing = true
 	s := c.server
@@ -28,16 +27,16 @@ func (c *conn) cross() {
 	}
 }
 
-// What linger waits for, at most.
+// Bounds of linger.
 const (
 	lingerTime     = 5 * time.Second
 	lingerBytes    = 4 * MaxValue
-	lingerUnauthed = 1 << 20 // of a client that has not authenticated
+	lingerUnauthed = 1 << 20 // for a client that has not authenticated
 )
 
-// linger reads and drops what a client still sends after the error that ends its connection: closed
-// before that, the connection would be reset, and the error lost on its way. It is over when the
-// client closes, past its bounds, or when the server drains.
+// linger reads and drops the rest that a client sends after a protocol error. If the server closed
+// at once, TCP would reset the connection and the error would be lost. linger ends when the client
+// closes, at its bounds, or when the server drains.
 func (c *conn) linger() {
 	half, ok := c.stream.conn.(interface{ CloseWrite() error })
 	if !ok || c.stream.fails != nil {

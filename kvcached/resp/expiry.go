@@ -17,7 +17,8 @@ func (c *conn) word(i int, name string) bool { return bytes.EqualFold(c.args[i],
 
 func nowMS() int64 { return time.Now().UnixMilli() }
 
-// moment turns a number of seconds or milliseconds, from now or absolute, into Unix ms.
+// moment turns seconds or milliseconds, from now or absolute, into Unix ms. It is false if the
+// number is too large.
 func moment(n int64, milliseconds, absolute bool) (at int64, ok bool) {
 	if !milliseconds {
 		if n > math.MaxInt64/1000 || n < math.MinInt64/1000 {
@@ -35,7 +36,8 @@ func moment(n int64, milliseconds, absolute bool) (at int64, ok bool) {
 	return n + now, true
 }
 
-// expiry reads when a value that is being stored expires. When that fails the client has been told.
+// expiry reads the expiry of a value that is being stored. If it returns false, the client has been
+// told.
 func (c *conn) expiry(arg []byte, milliseconds, absolute bool) (at int64, ok bool) {
 	n, ok := parseInteger(arg)
 	if !ok {
@@ -52,13 +54,13 @@ func (c *conn) expiry(arg []byte, milliseconds, absolute bool) (at int64, ok boo
 	return at, true
 }
 
-// setOptions are what follows the value of SET.
+// setOptions are the options of SET.
 type setOptions struct {
 	nx      bool
 	expires int64 // Unix ms; 0: never
 }
 
-// setOptions reads the arguments of SET after the value. When that fails the client has been told.
+// setOptions reads the options of SET. If it returns false, the client has been told.
 func (c *conn) setOptions() (o setOptions, ok bool) {
 	timeArg, milliseconds, absolute := 0, false, false
 	for i := 3; i < len(c.args); i++ {
@@ -160,10 +162,10 @@ func (c *conn) pttl() { c.remaining(func(at int64) int64 { return max(at-nowMS()
 func (c *conn) expiretime()  { c.remaining(seconds) }
 func (c *conn) pexpiretime() { c.remaining(func(at int64) int64 { return at }) }
 
-// seconds rounds milliseconds, of which there may be as many as an int64 holds.
+// seconds rounds milliseconds to seconds, without overflow.
 func seconds(ms int64) int64 { return ms/1000 + (ms%1000+500)/1000 }
 
-// remaining replies when a key expires: -2 if there is none, -1 if never.
+// remaining replies the expiry of a key: -2 if there is no key, -1 if it never expires.
 func (c *conn) remaining(tell func(at int64) int64) {
 	k, ok := c.key(1)
 	if !ok {

@@ -1,10 +1,10 @@
 package resp
 
-// matchGlob is redis' pattern match: * ? [a-z] [^a-z] and a backslash before what is meant
-// literally. It takes time in proportion to the product of the lengths, whatever the pattern.
+// matchGlob matches redis' patterns: * ? [a-z] [^a-z] and a backslash before a literal. Its time is
+// at most in proportion to the product of both lengths.
 func matchGlob(pattern, text []byte) bool {
 	p, t := 0, 0
-	star, from := -1, 0 // after the last star, and the text that it has not taken
+	star, from := -1, 0 // the pattern after the last star, and the text that the star has not taken
 	for t < len(text) {
 		if p < len(pattern) && pattern[p] == '*' {
 			p++
@@ -30,8 +30,8 @@ func matchGlob(pattern, text []byte) bool {
 	return p == len(pattern)
 }
 
-// matchOne matches one byte with the head of a pattern that is not empty and no star, n bytes of
-// it.
+// matchOne matches one byte with the head of a pattern, and returns how many bytes that head has.
+// The pattern is not empty and does not begin with a star.
 func matchOne(pattern []byte, b byte) (ok bool, n int) {
 	switch pattern[0] {
 	case '?':
@@ -46,7 +46,8 @@ func matchOne(pattern []byte, b byte) (ok bool, n int) {
 	return pattern[0] == b, 1
 }
 
-// matchClass matches a byte with a class. One that is not closed reaches to the pattern's end.
+// matchClass matches a byte with a class. A class without its closing bracket reaches to the
+// pattern's end.
 func matchClass(pattern []byte, b byte) (ok bool, n int) {
 	i := 1
 	not := i < len(pattern) && pattern[i] == '^'

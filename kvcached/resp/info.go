@@ -29,7 +29,7 @@ var sections = []section{
 	{"Keyspace", (*conn).infoKeyspace},
 }
 
-// info replies the sections that are asked for; ioredis waits in it for loading:0.
+// info replies the sections that are asked for. ioredis waits for loading:0 in it.
 func (c *conn) info() {
 	wanted := func(name string) bool {
 		return len(c.args) == 1 || slices.ContainsFunc(c.args[1:], func(a []byte) bool {

@@ -6,12 +6,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// transferMax is the most that one system call copies, in bytes: some 600 us.
+// transferMax is how many bytes one system call copies at most, in about 600 us.
 const transferMax = 4<<20 + 64<<10
 
-// vector does readv or writev on a socket that does not block. The runtime is not told of the
-// system call, for it only copies: told, it would give the processor to another thread in the
-// middle of each large one, and take it back after.
+// vector does readv or writev on a socket that does not block. The runtime does not know of the
+// system call, which only copies. Otherwise the runtime would give the processor to another thread
+// in the middle of each large copy.
 func vector(call, fd uintptr, pieces [][]byte) (int, unix.Errno) {
 	var iov [3]unix.Iovec
 	n, room := 0, transferMax

@@ -17,12 +17,12 @@ type key struct {
 	name      []byte // nil: a block address
 }
 
-// item is what the store is told of a value for the key.
+// item describes a value of the key to the store.
 func (k key) item() store.Item {
 	return store.Item{Addr: k.addr, Namespace: k.namespace, Key: k.name}
 }
 
-// resolve finds the block that name means to this client, or says why it may not.
+// resolve finds the block that a name means for this client, or says why the client may not use it.
 func (c *conn) resolve(name []byte) (k key, refused string) {
 	if len(name) > block.MaxKey {
 		return key{}, fmt.Sprintf("ERR a key has %d bytes, at most %d are allowed", len(name), block.MaxKey)
@@ -45,14 +45,14 @@ func (c *conn) resolve(name []byte) (k key, refused string) {
 	return key{addr: addr, namespace: namespace}, ""
 }
 
-// known tells the store which namespace's blocks the client asks for.
+// known tells the store that the client asks for blocks of this namespace.
 func (c *conn) known(namespace string) {
 	if to := c.server.names; to != nil {
 		to.Know(namespace)
 	}
 }
 
-// key resolves argument i. When that fails the client has been told.
+// key resolves argument i. If it returns false, the client has been told.
 func (c *conn) key(i int) (key, bool) {
 	k, refused := c.resolve(c.args[i])
 	if refused != "" {
@@ -88,7 +88,7 @@ func (c *conn) statAll() bool {
 	return true
 }
 
-// stat asks for one block. When ok is false the client has been told of a failure.
+// stat asks for one block. If ok is false, the client has been told of a failure.
 func (c *conn) stat(k key) (info store.Info, found, ok bool) {
 	info, err := c.server.options.Store.Stat(c.server.ctx, k.addr)
 	switch {
@@ -101,8 +101,8 @@ func (c *conn) stat(k key) (info store.Info, found, ok bool) {
 	return store.Info{}, false, false
 }
 
-// fetch gets a block, nil on a miss. A block that cannot be had, for the arena is full or its bytes
-// are not what was stored, is a miss: this is a cache, and some clients take an error for the end.
+// fetch gets a block; nil is a miss. A full arena and damaged bytes are misses, too: this is a
+// cache, and some clients give up at an error.
 func (c *conn) fetch(k key) *store.Block {
 	b, err := c.server.options.Store.Get(c.server.ctx, k.addr)
 	if err == nil {
@@ -116,7 +116,7 @@ func (c *conn) fetch(k key) *store.Block {
 	return nil
 }
 
-// answer replies a block, or that there is none, and releases it.
+// answer replies a block or a miss, and releases the block.
 func (c *conn) answer(b *store.Block) {
 	if b == nil {
 		c.null()
@@ -126,7 +126,7 @@ func (c *conn) answer(b *store.Block) {
 	b.Release()
 }
 
-// storeError is what the client is told when the store refuses.
+// storeError turns an error of the store into the reply.
 func (c *conn) storeError(err error) string {
 	var size *store.SizeError
 	switch {

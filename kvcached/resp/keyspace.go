@@ -78,7 +78,7 @@ func (c *conn) namespaceOf(db int) string {
 
 func (c *conn) flushdb() { c.flush(c.namespace) }
 
-// flushall clears every database of the client's tenant. Block addresses are not in databases.
+// flushall clears every database of the client's tenant. Block addresses are in no database.
 func (c *conn) flushall() {
 	var mine []string
 	for db := range Databases {
@@ -110,7 +110,7 @@ func (c *conn) flush(namespaces ...string) {
 const (
 	maxListedBytes = 16 << 20 // of one reply
 	maxScanCount   = 50_000   // keys of one reply to SCAN
-	maxBuckets     = 10       // of the table, per key asked for: SCAN goes on with the next cursor
+	maxBuckets     = 10       // buckets of the table per key asked for; the next cursor continues
 )
 
 // listing collects the keys of one reply.
@@ -170,7 +170,7 @@ func (c *conn) listKeys() {
 	l.reply()
 }
 
-// scanOptions reads the arguments of SCAN. When that fails the client has been told.
+// scanOptions reads the arguments of SCAN. If it returns false, the client has been told.
 func (c *conn) scanOptions() (cursor uint64, count int, l *listing, ok bool) {
 	cursor, err := strconv.ParseUint(string(c.args[1][:min(len(c.args[1]), 21)]), 10, 64)
 	if err != nil {
@@ -198,7 +198,7 @@ func (c *conn) scanOptions() (cursor uint64, count int, l *listing, ok bool) {
 			count = int(min(n, maxScanCount))
 		case more && c.word(i, "type"):
 			if !strings.EqualFold(string(c.args[i+1]), "string") {
-				l.pattern = []byte("[]") // there is nothing else: nothing matches
+				l.pattern = []byte("[]") // there are only strings, so nothing matches
 			}
 		default:
 			c.fail(errSyntax)

@@ -6,8 +6,8 @@ import (
 	"fmt"
 )
 
-// streamMin is the length from which on a value that has not arrived yet is read straight into the
-// arena.
+// streamMin is the least length of a value that goes from the socket straight into the arena,
+// unless it is in the buffer already.
 const streamMin = 1 << 10
 
 // tooMuch says that a command's arguments would hold more memory than they may.
@@ -15,7 +15,8 @@ type tooMuch string
 
 func (e tooMuch) Error() string { return string(e) }
 
-// tooLong is of a command's own arguments, tooBusy of those of all commands in progress.
+// tooLong is the refusal for one command's own arguments, tooBusy the refusal for the arguments of
+// all commands in progress.
 func (o *Options) tooLong() tooMuch {
 	return tooMuch(fmt.Sprintf("ERR the command's arguments, long values aside, have more than %d bytes, the most "+
 		"that one command may have", o.MaxQuery))
@@ -26,8 +27,8 @@ func (o *Options) tooBusy() tooMuch {
 		"again when some have ended", o.MaxBuffered))
 }
 
-// isLarge tells whether the command at the head of b, which is not complete, cannot or need not
-// wait to be complete in the buffer.
+// isLarge tells whether the incomplete command at the head of b is read argument by argument. Other
+// commands wait in the buffer until they are complete.
 func (c *conn) isLarge(b []byte) bool {
 	if len(b) == bufferSize {
 		return true
@@ -49,9 +50,8 @@ func (c *conn) isLarge(b []byte) bool {
 	return false
 }
 
-// readLarge reads a command argument by argument and executes it. Values go to drafts, what else
-// there is to memory of the connection's own. A command that is refused is read to its end all the
-// same.
+// readLarge reads a command argument by argument and executes it. Values go to drafts, other
+// arguments to memory of the connection. A refused command is still read to its end.
 func (c *conn) readLarge() error {
 	count, err := c.line(c.limits.multibulk)
 	if err != nil {
@@ -104,10 +104,11 @@ func (c *conn) readLarge() error {
 	return nil
 }
 
-// maxName is how much is kept of a command's name, and of the arguments of an unknown one.
+// maxName is how many bytes are kept of a command's name, and of each argument of an unknown
+// command.
 const maxName = 128
 
-// line reads a line that has a number.
+// line reads a line with a number.
 func (c *conn) line(parse func([]byte) (v, length int, err error)) (int, error) {
 	for {
 		v, length, err := parse(c.stream.buffered())
@@ -155,8 +156,8 @@ func (c *conn) bulkEnd() error {
 	}
 }
 
-// keepArg reads an argument of n bytes and appends it, or its first limit bytes if it is a name, to
-// args. Past the bounds of memory it reads it, too, and returns tooMuch.
+// keepArg reads an argument of n bytes and appends it to args. With the limit maxName it keeps the
+// first maxName bytes. Past the bounds of memory it drops the argument and returns tooMuch.
 func (c *conn) keepArg(n, limit int) error {
 	kept := n
 	if limit == maxName {
@@ -208,11 +209,11 @@ type keeper struct {
 
 const (
 	chunkSize = bufferSize
-	argSize   = 256 // what an argument costs besides its bytes, in args, keys, addrs and infos
+	argSize   = 256 // memory of an argument besides its bytes, in args, keys, addrs and infos
 )
 
-// room is n bytes that stay until drop. It is refused past MaxQuery of this command or MaxBuffered
-// of all.
+// room returns n bytes that are valid until drop. It refuses them past MaxQuery of this command, or
+// past MaxBuffered of all commands.
 func (k *keeper) room(n int) (_ []byte, refused tooMuch) {
 	if n > cap(k.chunk)-len(k.chunk) {
 		size := max(n, chunkSize)
@@ -235,7 +236,8 @@ func (k *keeper) room(n int) (_ []byte, refused tooMuch) {
 	return k.chunk[at : at+n : at+n], ""
 }
 
-// claim counts n bytes until drop, unless all commands together would have more than MaxBuffered.
+// claim counts n bytes until drop. It is false if all commands together would have more than
+// MaxBuffered.
 func (k *keeper) claim(n int) bool {
 	if k.server.buffered.Add(int64(n)) > k.server.options.MaxBuffered {
 		k.server.buffered.Add(-int64(n))

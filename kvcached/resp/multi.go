@@ -2,15 +2,15 @@ package resp
 
 import "fmt"
 
-// What one transaction may hold; a command past it is refused, and EXEC then runs none.
+// Bounds of one transaction. A command past them is refused, and EXEC then runs none.
 const (
 	maxQueued = 4096 // commands
-	// of their arguments, of which what all connections hold is in Options.MaxBuffered besides
+	// bytes of their arguments; Options.MaxBuffered bounds those of all connections
 	maxQueuedBytes = 16 << 20
 )
 
-// transaction is what came after MULTI. EXEC runs it in order. It is a batch: other clients'
-// commands may come between.
+// transaction holds the commands after MULTI, which EXEC runs in order. It is a batch: commands of
+// other clients may run in between.
 type transaction struct {
 	open    bool
 	spoiled bool // a command was refused: EXEC runs nothing
@@ -18,7 +18,7 @@ type transaction struct {
 	bytes   int // counted in Server.buffered
 }
 
-// queued is a command that waits for EXEC, with arguments of its own.
+// queued is a command that waits for EXEC. It has copies of its arguments.
 type queued struct {
 	command command
 	args    [][]byte
@@ -50,8 +50,8 @@ func (c *conn) discard() {
 	c.ok()
 }
 
-// enqueue keeps the command for EXEC. A value that is in a draft stays there no longer: its bytes
-// are copied, so that many transactions cannot hold the arena.
+// enqueue keeps the command for EXEC. Values in drafts are copied, so that transactions do not hold
+// the arena.
 func (c *conn) enqueue() {
 	if len(c.queue.queued) >= maxQueued {
 		c.refuse(fmt.Sprintf("ERR a transaction has at most %d commands", maxQueued))
@@ -86,7 +86,7 @@ func (c *conn) enqueue() {
 	c.simple("QUEUED")
 }
 
-// exec runs what was queued and replies an array of the replies, or nothing of it.
+// exec runs the queued commands and replies an array of their replies.
 func (c *conn) exec() {
 	t := c.queue
 	c.queue = transaction{}

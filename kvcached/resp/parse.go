@@ -6,7 +6,8 @@ import (
 	"math"
 )
 
-// protocolError is why what came is not RESP. The client is told, and the connection closed.
+// protocolError says why the client's bytes are not RESP. The client is told, and the connection is
+// closed.
 type protocolError string
 
 func (e protocolError) Error() string { return "Protocol error: " + string(e) }
@@ -55,8 +56,8 @@ func parseInteger(b []byte) (int64, bool) {
 	return 0, false
 }
 
-// countLine reads "*3\r\n" or "$5\r\n" at the head of b: the number and the line's length, which is
-// 0 if it has not come to its end.
+// countLine reads a line such as "*3\r\n" or "$5\r\n" at the head of b. The length is 0 if the line
+// is not complete.
 func countLine(b []byte) (v int64, length int, ok bool) {
 	end := bytes.IndexByte(b[:min(len(b), maxLine)], '\n')
 	if end < 0 {
@@ -69,7 +70,7 @@ func countLine(b []byte) (v int64, length int, ok bool) {
 	return v, end + 1, ok
 }
 
-// multibulk reads the number of arguments. The line's length is 0 if it is not complete.
+// multibulk reads the number of arguments. The length is 0 if the line is not complete.
 func (l bounds) multibulk(b []byte) (count, length int, err error) {
 	v, length, ok := countLine(b)
 	switch {
@@ -83,7 +84,7 @@ func (l bounds) multibulk(b []byte) (count, length int, err error) {
 	return int(max(v, 0)), length, nil
 }
 
-// bulkLine reads the length of an argument. The line's length is 0 if it is not complete.
+// bulkLine reads the length of an argument. The length of the line is 0 if it is not complete.
 func (l bounds) bulkLine(b []byte) (n, length int, err error) {
 	if len(b) == 0 {
 		return 0, 0, nil
@@ -103,7 +104,7 @@ func (l bounds) bulkLine(b []byte) (n, length int, err error) {
 	return int(v), length, nil
 }
 
-// printable keeps an error reply one line of ASCII.
+// printable makes an error reply one line of ASCII.
 func printable(b byte) byte {
 	if b < ' ' || b > '~' {
 		return '?'
@@ -111,8 +112,8 @@ func printable(b byte) byte {
 	return b
 }
 
-// command reads a command that lies complete in b into args, which point into b. Consumed is 0 if
-// it is not complete. Consumed without arguments is a command to ignore.
+// command reads a complete command from b into args, which point into b. consumed is 0 if the
+// command is not complete. A command without arguments is ignored.
 func (l bounds) command(b []byte, args [][]byte) (_ [][]byte, consumed int, err error) {
 	if len(b) == 0 {
 		return args, 0, nil
@@ -142,7 +143,7 @@ func (l bounds) command(b []byte, args [][]byte) (_ [][]byte, consumed int, err 
 	return args, at, nil
 }
 
-// inline reads a command as a person types it: words, in quotes if they have spaces.
+// inline reads a command as people type it: words, in quotes if they have spaces.
 func inline(b []byte, args [][]byte) (_ [][]byte, consumed int, err error) {
 	end := bytes.IndexByte(b, '\n')
 	if end < 0 {
@@ -186,8 +187,7 @@ func splitWords(line []byte, args [][]byte) (_ [][]byte, ok bool) {
 	}
 }
 
-// quotedWord reads one word that has quotes in it, and says how long it was; 0: its quotes do not
-// close.
+// quotedWord reads one word with quotes and returns its length; 0: the quotes do not close.
 func quotedWord(line []byte) (word []byte, length int) {
 	word = make([]byte, 0, len(line))
 	var quote byte
@@ -222,8 +222,8 @@ func quotedWord(line []byte) (word []byte, length int) {
 	return word, len(line)
 }
 
-// appendEscaped appends what a backslash and the head of b, which is not empty, stand for, and says
-// how much of b that is.
+// appendEscaped appends the byte that a backslash and the head of b stand for, and returns how many
+// bytes of b were used. b is not empty.
 func appendEscaped(word, b []byte) (_ []byte, n int) {
 	if len(b) >= 3 && b[0] == 'x' {
 		if high, low := hexDigit(b[1]), hexDigit(b[2]); high >= 0 && low >= 0 {

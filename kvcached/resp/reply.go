@@ -14,7 +14,7 @@ func (c *conn) simple(text string) {
 
 func (c *conn) ok() { c.stream.setBatch(append(c.stream.batch(), "+OK\r\n"...)) }
 
-// oneLine keeps an error on the one line that it may have.
+// oneLine replaces line ends in an error, which has one line.
 var oneLine = strings.NewReplacer("\r", " ", "\n", " ")
 
 // fail replies an error: its code, such as ERR, and the text.
@@ -32,7 +32,7 @@ func (c *conn) number(prefix byte, n int64) {
 func (c *conn) integer(n int64) { c.number(':', n) }
 func (c *conn) array(n int)     { c.number('*', int64(n)) }
 
-// boolean is 1 or 0: RESP3's booleans are not what redis answers.
+// boolean replies 1 or 0. Redis does not use RESP3's booleans here.
 func (c *conn) boolean(b bool) {
 	if b {
 		c.integer(1)
@@ -41,7 +41,7 @@ func (c *conn) boolean(b bool) {
 	}
 }
 
-// mapping begins n pairs: a map in RESP3, an array of both in RESP2.
+// mapping begins n pairs: a map in RESP3, an array of 2n elements in RESP2.
 func (c *conn) mapping(n int) {
 	if c.proto == 3 {
 		c.number('%', int64(n))
@@ -50,7 +50,7 @@ func (c *conn) mapping(n int) {
 	}
 }
 
-// null is a miss: RESP3 has a null of its own, RESP2 a bulk string of length -1.
+// null replies a miss: RESP3's null, or RESP2's bulk string of length -1.
 func (c *conn) null() {
 	if c.proto == 3 {
 		c.stream.setBatch(append(c.stream.batch(), "_\r\n"...))
@@ -65,7 +65,7 @@ func (c *conn) bulk(text string) {
 	c.stream.setBatch(append(b, crlf...))
 }
 
-// verbatim is a text for people: a type of its own in RESP3.
+// verbatim replies a text for people, which has a type of its own in RESP3.
 func (c *conn) verbatim(text string) {
 	if c.proto != 3 {
 		c.bulk(text)
@@ -76,8 +76,8 @@ func (c *conn) verbatim(text string) {
 	c.stream.setBatch(append(b, crlf...))
 }
 
-// payload is a bulk string whose bytes are not needed after it: a short one is copied, a long one
-// written at once.
+// payload replies a bulk string. A short one is copied and a long one written at once, so that its
+// bytes are free afterwards.
 func (c *conn) payload(p []byte) {
 	c.server.counters.bytesOut.Add(uint64(len(p)))
 	b := append(strconv.AppendInt(append(c.stream.batch(), '$'), int64(len(p)), 10), crlf...)

@@ -1,14 +1,13 @@
-// Package resp is a server for RESP2 and RESP3, the protocols of redis clients, before a store of
-// blocks.
+// Package resp serves blocks over RESP2 and RESP3, the protocols of redis clients.
 //
-// A client's key is a block of the namespace of its database and tenant; a key that begins with
-// cgn: is the text form of a block address. Values of a few KiB are batched and copied; larger ones
-// are read from the socket straight into the store's arena and written straight from it, one at a
-// time, so that a connection never holds more than one lease and the drafts of one command.
+// A client's key is a block of the namespace of its database and tenant. A key that begins with
+// cgn: is the text form of a block address. Values of a few KiB are batched and copied. Larger
+// values go from the socket straight into the store's arena, and straight from it, one at a time: a
+// connection holds at most one lease, and the drafts of one command.
 //
 // In a fleet GET, STRLEN, EXISTS and TTL find keys of all hosts. SET, DEL and EXPIRE act on this
-// host, which tells the others. SET NX excludes the other clients of this host only. FLUSHDB and
-// FLUSHALL are of all hosts. KEYS, SCAN, DBSIZE and INFO are of this host.
+// host, which tells the others. SET NX excludes only the other clients of this host. FLUSHDB and
+// FLUSHALL clear all hosts. KEYS, SCAN, DBSIZE and INFO tell of this host.
 package resp
 
 import (
@@ -23,8 +22,8 @@ import (
 	"github.com/cognitora/dataplane/kvcached/purge"
 )
 
-// MaxValue is the longest value, in bytes. A longer one is a protocol error, as it is in a redis
-// whose proto-max-bulk-len is this.
+// MaxValue is the longest value, in bytes. A longer one is a protocol error, as in a redis with
+// this proto-max-bulk-len.
 const MaxValue = block.MaxPayload
 
 // Databases is how many SELECT knows.
@@ -34,8 +33,8 @@ const Databases = 16
 type User struct {
 	Name     string // "default" is who AUTH with a password alone means
 	Password string
-	Tenant   string // whose namespaces the user's keys are in; empty: everybody's
-	ReadOnly bool   // commands that write are refused
+	Tenant   string // the tenant of the user's keys; empty: keys without a tenant
+	ReadOnly bool   // writing commands are refused
 }
 
 // Options say what a Server serves, to whom, and its bounds.
@@ -53,19 +52,19 @@ type Options struct {
 	MaxClients int
 	// MaxArgs is how many arguments a command may have; more is a protocol error. 0: 65,536.
 	MaxArgs int
-	// MaxQuery is how many bytes of arguments other than large values a command may have; more is
-	// an error, and the command's bytes are read and dropped. 0: 1 MiB.
+	// MaxQuery is how many bytes one command may have besides large values. A longer command is
+	// read, dropped and answered with an error. 0: 1 MiB.
 	MaxQuery int
-	// MaxBuffered is what all commands in progress may hold of such bytes; the one that would go
-	// beyond is refused in the same way. 0: 256 MiB.
+	// MaxBuffered bounds these bytes of all commands in progress. The command past it is refused in
+	// the same way. 0: 256 MiB.
 	MaxBuffered int64
 	// MaxCommand is how many bytes the values of one MSET may have together. 0: 256 MiB.
 	MaxCommand int64
 	// MaxKeys is how many keys one reply to KEYS may have, up to 16 MiB; past it the reply is an
 	// error. 0: 100,000.
 	MaxKeys int
-	// Stall is how long a command may take to arrive once it has begun, and a reply to be
-	// taken. Past it the connection is closed; drafts and leases go back. 0: 60 s.
+	// Stall is the time for a begun command to arrive, and for a reply to be taken. Past it the
+	// connection is closed, and its drafts and leases are given back. 0: 60 s.
 	Stall time.Duration
 	// Logger is told about refused connections and failures of the store. nil: slog.Default().
 	Logger *slog.Logger
@@ -96,10 +95,10 @@ func (o Options) withDefaults() Options {
 	return o
 }
 
-// ErrOptions says which option makes a server impossible.
+// ErrOptions is the error of options that make no server.
 var ErrOptions = errors.New("resp: bad options")
 
-// account is a user whose password is kept as a digest only.
+// account is a user with a digest of the password.
 type account struct {
 	User
 	digest [sha256.Size]byte

@@ -20,7 +20,7 @@ type Server struct {
 	names    knower // nil: the store does not want to know
 	fleet    fleet  // nil: the store has all there is
 
-	ctx    context.Context // of every call to the store
+	ctx    context.Context // for every call to the store
 	cancel context.CancelFunc
 
 	buffered atomic.Int64 // bytes of arguments held, at most MaxBuffered
@@ -92,7 +92,7 @@ func (s *Server) accept(nc net.Conn) {
 	if s.closed || len(s.conns) >= s.options.MaxClients {
 		s.mu.Unlock()
 		s.counters.refused.Add(1)
-		// Without TLS it is told why: a short write to a new socket does not block.
+		// Without TLS the client is told why. A short write to a new socket does not block.
 		if s.options.TLS == nil {
 			_ = nc.SetWriteDeadline(time.Now().Add(time.Second))
 			_, _ = nc.Write([]byte("-ERR max number of clients reached\r\n"))
@@ -114,7 +114,7 @@ func (s *Server) accept(nc net.Conn) {
 	}()
 }
 
-// wrap puts TLS before a connection if there is some.
+// wrap adds TLS to a connection if the server has it.
 func (s *Server) wrap(nc net.Conn) net.Conn {
 	if s.options.TLS == nil {
 		return nc
@@ -122,8 +122,8 @@ func (s *Server) wrap(nc net.Conn) net.Conn {
 	return tls.Server(nc, s.options.TLS)
 }
 
-// Shutdown stops accepting, lets each connection finish the commands that it has read, and waits
-// for them. When ctx ends first it closes what is left and returns ctx's error.
+// Shutdown stops accepting and waits until each connection has finished the commands that it has
+// read. When ctx ends first, Shutdown closes the rest and returns ctx's error.
 func (s *Server) Shutdown(ctx context.Context) error {
 	s.stopAccepting()
 	s.mu.Lock()

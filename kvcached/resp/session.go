@@ -5,8 +5,7 @@ import (
 	"crypto/subtle"
 )
 
-// RedisVersion is the redis that replies are like; HELLO and INFO say it, for clients choose
-// commands by it.
+// RedisVersion is the version in HELLO and INFO. Clients choose commands by it.
 const RedisVersion = "7.0.15"
 
 func (c *conn) ping() {
@@ -42,7 +41,7 @@ func (c *conn) selectCommand() {
 
 const errWrongPass = "WRONGPASS invalid username-password pair or user is disabled."
 
-// login makes the connection the user's, or says why not.
+// login makes the connection the user's, or returns the reason why not.
 func (c *conn) login(name, password []byte) (refused string) {
 	if len(c.server.accounts) == 0 {
 		if string(name) == "default" {
@@ -132,7 +131,7 @@ func (c *conn) hello() {
 	c.greet()
 }
 
-// greet replies what the server is.
+// greet replies the description of the server.
 func (c *conn) greet() {
 	c.mapping(7)
 	c.bulk("server")

@@ -22,8 +22,8 @@ type Store interface {
 	Count(ctx context.Context) (map[string]int, error)
 }
 
-// fleet is a Store of which this host has a part.
+// fleet is a Store with the blocks of several hosts.
 type fleet interface {
-	// Reachable tells with one question which blocks may be anywhere; false: it cannot tell.
+	// Reachable asks once which blocks any host may have. It is false if it cannot tell.
 	Reachable(ctx context.Context, addrs []block.Addr, out []bool) bool
 }

@@ -67,11 +67,11 @@ func newBufferedConn(s *Server, nc net.Conn) *bufferedConn {
 // was set.
 func (s *bufferedConn) interrupt() { _ = s.conn.SetReadDeadline(time.Unix(1, 0)) }
 
-// began says that a command has begun to arrive, or that the next is waited for: the next read that
-// waits gets another deadline.
+// began tells that a command has begun to arrive, or that the connection waits for one. The next
+// wait gets a new deadline.
 func (s *bufferedConn) began(command bool) { s.midCommand, s.armed = command, false }
 
-// arm sets the deadline of a read that is about to wait, if this command or this wait has none yet.
+// arm sets the deadline of a read that is about to wait, once for each command and each wait.
 func (s *bufferedConn) arm() {
 	if s.armed {
 		return
@@ -90,8 +90,8 @@ func (s *bufferedConn) arm() {
 	}
 }
 
-// again tells whether a read that failed is to be made once more: a deadline has passed that was of
-// something earlier, or of a drain that came in the middle of a command.
+// again tells whether to repeat a failed read. It does if the deadline was an earlier one, or if a
+// drain came in the middle of a command.
 func (s *bufferedConn) again(err error) bool {
 	if err == nil || !errors.Is(err, os.ErrDeadlineExceeded) || s.server.draining.Load() && !s.midCommand {
 		return false
@@ -105,8 +105,8 @@ func (s *bufferedConn) again(err error) bool {
 	return true
 }
 
-// lastLook tells, once, that the server drains while no command has begun: what has come by then,
-// and was not read because the drain interrupted the wait, is a running operation, too.
+// lastLook is true once, if the server drains and no command has begun. Bytes that came before the
+// drain interrupted the wait are still a running operation.
 func (s *bufferedConn) lastLook() bool {
 	if s.looked || s.midCommand || s.raw == nil || !s.server.draining.Load() {
 		return false
@@ -115,7 +115,7 @@ func (s *bufferedConn) lastLook() bool {
 	return true
 }
 
-// readError says what an error of reading means.
+// readError turns a passed deadline into errStalled or errIdle.
 func (s *bufferedConn) readError(err error) error {
 	if errors.Is(err, os.ErrDeadlineExceeded) {
 		if s.midCommand {
@@ -126,7 +126,7 @@ func (s *bufferedConn) readError(err error) error {
 	return err
 }
 
-// buffer makes sure that there is one, and room in it if it is not full of unconsumed bytes.
+// buffer provides the input buffer, with room unless it is full of unconsumed bytes.
 func (s *bufferedConn) buffer() {
 	if s.in == nil {
 		s.in = inputs.Get().(*[bufferSize]byte)
@@ -139,7 +139,7 @@ func (s *bufferedConn) buffer() {
 	}
 }
 
-// unbuffer gives an empty buffer back.
+// unbuffer gives the buffer back if it is empty.
 func (s *bufferedConn) unbuffer() {
 	if s.in != nil && s.r == s.w {
 		inputs.Put(s.in)
@@ -169,8 +169,8 @@ func (s *bufferedConn) fill() error {
 	return nil
 }
 
-// readFull reads len(p) bytes, telling filled how many have come each time, and what follows them,
-// if it has come already, into the buffer.
+// readFull reads len(p) bytes and calls filled with each piece's length. Bytes after them that have
+// come already go into the buffer.
 func (s *bufferedConn) readFull(p []byte, filled func(int)) error {
 	n := copy(p, s.buffered())
 	s.r += n
@@ -195,8 +195,8 @@ func (s *bufferedConn) readFull(p []byte, filled func(int)) error {
 	return nil
 }
 
-// read reads once: into p, if there is one, and, then with the same system call if possible, the
-// buffer.
+// read reads once: into p, if there is one, and then into the buffer, with one system call if
+// possible.
 func (s *bufferedConn) read(p []byte) (n int, err error) {
 	for {
 		if s.raw != nil {
@@ -228,7 +228,7 @@ func (s *bufferedConn) batch() []byte {
 	return *s.out
 }
 
-// setBatch puts back what was got by batch and appended to; it is written when it has grown large.
+// setBatch puts the batch back after an append, and writes it if it has grown large.
 func (s *bufferedConn) setBatch(b []byte) {
 	*s.out = b
 	if len(b) >= bufferSize {
@@ -239,8 +239,8 @@ func (s *bufferedConn) setBatch(b []byte) {
 // flush writes the batch.
 func (s *bufferedConn) flush() { s.flushWith(nil) }
 
-// flushWith writes the batch, then payload and, unless that is empty, CRLF. Payload is not needed
-// after it.
+// flushWith writes the batch, then payload, then CRLF unless payload is empty. payload is free
+// afterwards.
 func (s *bufferedConn) flushWith(payload []byte) {
 	var head []byte
 	if s.out != nil {

@@ -9,8 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// prepare makes the stream use system calls of its own: several pieces in one, and no buffer while
-// it waits.
+// prepare makes the stream use its own system calls, which move several pieces at once and need no
+// buffer while they wait.
 func (s *bufferedConn) prepare(raw syscall.RawConn) {
 	s.raw = raw
 	_, s.tcp = s.conn.(*net.TCPConn)
@@ -22,10 +22,10 @@ const (
 	lowWaterMin = 64 << 10
 )
 
-// waitFor says that n bytes of one value are still to come: TCP need not wake this connection for
-// less than 1 MiB of them. A wake-up costs as much as copying tens of KiB. 0: for any byte, which
-// must be so wherever it waits for less than a known length. It is told only once a part of the
-// value has come: often all has, and this is a system call.
+// waitFor tells TCP that n bytes of one value are still to come. TCP then wakes the connection for
+// up to 1 MiB at once, as a wake-up costs as much as copying tens of KiB. 0 means any byte, and is
+// needed before any other wait. waitFor is called only after a part of the value has come: often
+// all of it has, and this is a system call.
 func (s *bufferedConn) waitFor(n int) {
 	if s.raw == nil || !s.tcp {
 		return
@@ -42,8 +42,8 @@ func (s *bufferedConn) waitFor(n int) {
 	})
 }
 
-// rawRead is read. While nothing is buffered and there is no p, the buffer is given back before
-// each wait.
+// rawRead is read with own system calls. If nothing is buffered and there is no p, the buffer is
+// given back before each wait.
 func (s *bufferedConn) rawRead(p []byte) (int, error) {
 	s.vec[0], s.done, s.failed = p, 0, nil
 	err := s.raw.Read(s.tryRead)
@@ -76,8 +76,7 @@ func (s *bufferedConn) readOnce(fd uintptr) bool {
 	return true
 }
 
-// look is a read that does not wait and for which no deadline has passed: how many bytes were
-// there.
+// look reads without waiting, even past a deadline, and returns how many bytes were there.
 func (s *bufferedConn) look(p []byte) int {
 	s.buffer()
 	s.vec[0], s.vec[1], s.done = p, s.in[s.w:], 0

@@ -98,8 +98,8 @@ func (c *conn) setnx() {
 	c.storeAbsent(0, func() { c.integer(1) }, func() { c.integer(0) })
 }
 
-// storeAbsent stores argument 2 under the key in argument 1 unless there is a value, which hosts
-// that can be asked may have, too. It replies by stored or by there.
+// storeAbsent stores argument 2 under the key in argument 1, unless this host or a host that
+// answers has a value. It replies with stored or there.
 func (c *conn) storeAbsent(expires int64, stored, there func()) {
 	k, ok := c.key(1)
 	if !ok {
@@ -150,7 +150,7 @@ func (c *conn) mset() {
 	c.ok()
 }
 
-// storeAll commits the values of MSET in their order. What was stored before a failure stays.
+// storeAll commits the values of MSET in order. Values stored before a failure stay.
 func (c *conn) storeAll() error {
 	for i, k := range c.keys {
 		if err := c.commit(k, 2*i+2, 0, store.CommitOptions{}); err != nil {

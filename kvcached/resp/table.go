@@ -9,7 +9,7 @@ const (
 	immediate                   // run at once between MULTI and EXEC
 )
 
-// valueAt says which arguments of a command are values, that may be long.
+// valueAt tells which arguments of a command are values, which may be long.
 type valueAt int8
 
 const (
@@ -47,7 +47,7 @@ func (c *command) keyOf(i int) int {
 	return 1
 }
 
-// commands are what the server knows, by lower-case name.
+// commands are the server's commands, by lower-case name.
 var commands = byName(table())
 
 func byName(all []command) map[string]command {
