@@ -1,23 +1,23 @@
-// Requests and answers on a connection, by sizes and times: which pieces of an answer are tokens, and what cannot be told.
+// Requests and answers on a connection. Sizes and times show which pieces of an answer are tokens, and which answers cannot be measured.
 //
-// A piece is what goes out at once. The first one of a stream is its head alone, or its head with a token, and the rest are tokens. Which it is, two later
-// pieces tell: a head that goes out alone is not much larger than a token, or it went out long before the first token could be made and the gap after it is
-// far larger than the one between tokens. Where neither is so and the tokens do not simply go on from the first piece, the first token is not measured.
+// A piece is a group of segments that go out together. A stream's first piece is its head alone, or its head with a token. The later pieces are tokens. Two later pieces
+// show whether the head was alone. Either a lone head is not much larger than a token. Or it went out long before a token can be made (early), and the gap after it is
+// far larger than the gap between tokens (large). If only early or only large is true, and no lone head of this size is known, the first token is not measured.
 #ifndef CGN_ANSWERS_H
 #define CGN_ANSWERS_H
 
 #include "sockets.h"
 
-// Of the answers of engines: heads are 160 to 190 bytes, and 300 and more with CORS; the events of a token 110 and more, and what closes a stream up to 71.
-#define HEAD_MAX 320	  // no first piece with a token is of this size and as small as the next
-#define HEAD_MIN 80	  // no head is smaller: a first piece that exceeds the next by less has no token
-#define HEAD_LEAST 40	  // less is no head of an answer with a body
-#define HEAD_VARIES 16	  // heads of a port differ by less
-#define CLOSING_MAX 80	  // smaller segments are no tokens: [DONE], the last chunk
-#define CHUNK_MAX 12	  // two tokens in one chunk have its frame once
-#define LARGE_MIN 4096	  // larger segments are no tokens
-#define JOIN_NS (1 << 17) // segments closer than this are one piece
-#define GAP_LARGE 3	  // a gap of as many others is none between tokens
+// Sizes in engines' answers: a head has 160 to 190 bytes, and 300 and more with CORS. A token's event has at least 110 bytes. The end of a stream has at most 71 bytes.
+#define HEAD_MAX 320	  // a first piece of at most this size that is as small as the next piece contains no token
+#define HEAD_MIN 80	  // no head is smaller, so a first piece that exceeds the next piece by less contains no token
+#define HEAD_LEAST 40	  // fewer bytes are not the head of an answer with a body
+#define HEAD_VARIES 16	  // heads of one port differ by less
+#define CLOSING_MAX 80	  // smaller segments are not tokens: [DONE], the last chunk
+#define CHUNK_MAX 12	  // two tokens in one chunk share the chunk's frame, which has at most this size
+#define LARGE_MIN 4096	  // larger segments are not tokens
+#define JOIN_NS (1 << 17) // segments that are closer than this belong to one piece
+#define GAP_LARGE 3	  // a gap that is this many times as long as the next gap is not between tokens
 #define VOTES_MAX 15
 #define VOTES_ENOUGH 2
 
@@ -31,7 +31,7 @@ struct packet {
 
 enum kind { KIND_ODD, KIND_POST, KIND_OTHER, KIND_TLS, KIND_H2 };
 
-// kind_of tells what begins with the first two bytes of the payload.
+// kind_of returns the kind of request that begins with the first two bytes of the payload.
 static __always_inline enum kind kind_of(struct __sk_buff *skb, struct packet *p)
 {
 	__u8 b[2] = {};
@@ -48,7 +48,7 @@ static __always_inline enum kind kind_of(struct __sk_buff *skb, struct packet *p
 	return b[0] == 'P' && b[1] == 'R' ? KIND_H2 : KIND_ODD;
 }
 
-// request is called with payload that comes in.
+// request handles incoming payload.
 static __always_inline void request(struct __sk_buff *skb, struct packet *p, struct sock_state *s, struct tokens *t)
 {
 	enum kind kind;
@@ -89,7 +89,7 @@ static __always_inline int known(struct tokens *t, __u32 size)
 	return t->head_votes >= VOTES_ENOUGH && size - t->head_size + HEAD_VARIES <= 2 * HEAD_VARIES;
 }
 
-// vote remembers of a port what a stream said about its first piece. Votes that are lost in a race of two CPUs do not matter.
+// vote remembers for a port whether a stream's first piece was a lone head. Votes that are lost in a race of two CPUs do not matter.
 static __always_inline void vote(struct tokens *t, __u32 size, int alone)
 {
 	int same = size - t->head_size + HEAD_VARIES <= 2 * HEAD_VARIES;
@@ -107,7 +107,7 @@ static __always_inline void vote(struct tokens *t, __u32 size, int alone)
 
 enum first { FIRST_UNCLEAR, FIRST_HEAD, FIRST_TOKEN };
 
-// first_of tells what the first piece of a stream was, by the smaller one of the next two, the time until it went out, and the gap after it and the next gap.
+// first_of classifies a stream's first piece by its size, the smaller size of the next two pieces, the time until it went out, the gap after it, and the next gap.
 static __always_inline enum first first_of(struct tokens *t, __u32 size, __u32 next, __u64 until, __u64 after, __u64 gap)
 {
 	__u64 least = after < gap ? after : gap;
@@ -123,7 +123,7 @@ static __always_inline enum first first_of(struct tokens *t, __u32 size, __u32 n
 	return early || large ? FIRST_UNCLEAR : FIRST_TOKEN;
 }
 
-// gap_of counts the gap before a piece, unless that looks like several tokens.
+// gap_of counts the gap before a piece. If the piece looks like several tokens, gap_of only counts the piece as coalesced.
 static __always_inline void gap_of(struct tokens *t, __u32 size, __u32 least, __u64 gap)
 {
 	if (size + CHUNK_MAX >= 2 * least)
@@ -132,7 +132,7 @@ static __always_inline void gap_of(struct tokens *t, __u32 size, __u32 least, __
 		histogram_add(&t->itl, gap);
 }
 
-// stream counts the three pieces that an answer has with this one.
+// stream counts an answer as a stream when its third piece goes out.
 static __always_inline void stream(struct sock_state *s, struct tokens *t, __u32 size, __u64 now)
 {
 	__u32 least = size < s->piece_min ? size : s->piece_min;
@@ -149,7 +149,7 @@ static __always_inline void stream(struct sock_state *s, struct tokens *t, __u32
 	s->piece_min = least;
 }
 
-// begins is called with the first segment of an answer.
+// begins handles the first segment of an answer.
 static __always_inline void begins(struct sock_state *s, __u32 size)
 {
 	if (size < HEAD_LEAST) {
@@ -164,7 +164,7 @@ static __always_inline void begins(struct sock_state *s, __u32 size)
 	s->first_size = size;
 }
 
-// piece is called with a segment that does not continue the piece before.
+// piece handles a segment that does not continue the previous piece.
 static __always_inline void piece(struct sock_state *s, struct tokens *t, __u32 size, __u64 now)
 {
 	if (s->pieces == 1) {
@@ -180,7 +180,7 @@ static __always_inline void piece(struct sock_state *s, struct tokens *t, __u32 
 	s->pieces++;
 }
 
-// answer is called with bytes that go out for the first time; waiting: the program has written more than these.
+// answer handles bytes that go out for the first time. waiting means that the program has written more than these bytes.
 static __always_inline void answer(struct sock_state *s, struct tokens *t, __u32 size, int waiting)
 {
 	__u64 now;
@@ -215,7 +215,7 @@ static __always_inline void answer(struct sock_state *s, struct tokens *t, __u32
 	piece(s, t, size, now);
 }
 
-// more_waits tells whether the program has written more than this segment, which goes out, has.
+// more_waits tells whether the program has written more bytes than this outgoing segment has.
 static __always_inline int more_waits(struct __sk_buff *skb, struct packet *p)
 {
 	struct bpf_sock *sk = skb->sk;

@@ -1,5 +1,5 @@
-// What the programs read of the kernel: the few fields, found by name on the running kernel (CO-RE), so that no vmlinux.h
-// has to be kept. Programs read them directly: pointers of tp_btf arguments are checked by the verifier.
+// The kernel's fields that the programs read. The loader finds the fields by name on the running kernel (CO-RE), so that no
+// vmlinux.h is needed. Programs read the fields directly, because the verifier checks pointers of tp_btf arguments.
 #ifndef CGN_KERNEL_H
 #define CGN_KERNEL_H
 
@@ -23,7 +23,7 @@
 #pragma clang attribute push(__attribute__((preserve_access_index)), apply_to = record)
 
 struct rq {
-	__u64 clock; // ns, as schedstat uses them
+	__u64 clock; // ns; schedstat uses the same clock
 };
 
 struct cfs_rq {
@@ -35,8 +35,8 @@ struct sched_entity {
 };
 
 struct sched_info {
-	unsigned long long run_delay;	// ns waited for a CPU, all waits that have ended
-	unsigned long long last_queued; // clock of the run queue when this wait began; 0: does not wait
+	unsigned long long run_delay;	// ns in which the thread waited for a CPU, in all waits that have ended
+	unsigned long long last_queued; // the run queue's clock when the present wait began; 0: the thread does not wait
 };
 
 typedef struct {
@@ -66,10 +66,10 @@ struct sock {
 };
 
 struct tcp_sock {
-	__u64 bytes_received; // in order
-	__u32 total_retrans;  // segments
-	__u32 data_segs_out;  // with payload, retransmitted ones included
-	__u32 write_seq;      // sequence number after all that the program has written
+	__u64 bytes_received; // bytes received in order
+	__u32 total_retrans;  // retransmitted segments
+	__u32 data_segs_out;  // segments with payload, including retransmitted ones
+	__u32 write_seq;      // sequence number after all bytes that the program has written
 };
 
 struct bpf_iter_meta;

@@ -1,5 +1,5 @@
-// The maps that several programs use, or that Go reads; each program's file includes what it needs. The loader makes each once and gives it to all.
-// No structure has padding that is not a named field: Go reads them as they are, and bpftool prints every byte.
+// The maps that several programs use, or that Go reads. Each program's file includes the headers that it needs. The loader makes each map once for all programs.
+// Padding in a structure is a named field, because Go reads structures as they are, and bpftool prints every byte.
 #ifndef CGN_MAPS_H
 #define CGN_MAPS_H
 
@@ -7,18 +7,18 @@
 
 // ---- drops ----
 
-// Facts that were lost, by what was full. Every failed insertion of a program is counted here.
+// Counts of losses, by the table or buffer that was full. A program counts every failed insertion here.
 struct drops {
-	__u64 events_full;    // the ring: its reader is too slow, or not there
-	__u64 peers_full;     // no room for a new peer, not even by eviction
-	__u64 socks_full;     // no memory to remember a socket: it counts nowhere
-	__u64 processes_full; // a child of a watched process is not followed
-	__u64 tasks_full;     // no memory to remember a thread: it is in no group, and its moves between CPUs shorten its waits
+	__u64 events_full;    // events that did not fit into the ring, because its reader is too slow or missing
+	__u64 peers_full;     // new peers for which even eviction made no room
+	__u64 socks_full;     // sockets that are not counted, because there was no memory for their state
+	__u64 processes_full; // children of a watched process that are not followed
+	__u64 tasks_full;     // threads without memory for their state: they are in no group, and moves between CPUs shorten their waits
 	__u64 odd_packets;    // TCP packets of a counted socket whose headers were not understood
 };
 
-// Purpose: nothing is lost silently. Writer: all programs. Reader: Reader, Check. Key: 0. Value: counters of this CPU.
-// Size: one, per CPU.
+// Purpose: counts losses. Writer: all programs. Reader: Reader, Check. Key: 0. Value: counters of this CPU.
+// Size: one entry for each CPU.
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
 	__uint(max_entries, 1);

@@ -1,7 +1,7 @@
 //go:build ignore
 
-// Sockets: which connections there are, and how they end. A socket that counts is known by its sock_state: sockops makes it, the others
-// find it, and have nothing to do with a socket that has none.
+// Sockets: the programs count connections and their ends. A counted socket has a sock_state. In this file only sockops makes it, and the
+// other programs ignore a socket without one.
 #include "sockets.h"
 
 char _license[] SEC("license") = "Dual BSD/GPL";
@@ -148,7 +148,7 @@ static __always_inline void connection_ended(struct sock_state *s, struct socket
 	}
 }
 
-// take_from is take for programs of tracepoints.
+// take_from calls take for programs of tracepoints.
 static __always_inline void take_from(struct sock_state *s, struct sockets *c, struct sock *sk)
 {
 	struct tcp_sock *tp = bpf_skc_to_tcp_sock(sk);

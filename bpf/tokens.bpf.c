@@ -1,7 +1,7 @@
 //go:build ignore
 
-// Tokens: every packet of a counted socket passes skb_in or skb_out. Sizes, times and windows are taken from its headers. Of payload, only two
-// bytes are looked at where a request may begin, and not kept: they tell POST from other methods, and HTTP/1 from TLS and HTTP/2, which are not measured.
+// Tokens: every packet of a counted socket passes skb_in or skb_out. Its headers give sizes, times and windows. Where a request may begin, the programs look
+// at two bytes of payload, and do not keep them. The two bytes distinguish POST from other methods, and HTTP/1 from TLS and HTTP/2, which are not measured.
 #include "answers.h"
 
 char _license[] SEC("license") = "Dual BSD/GPL";
@@ -9,7 +9,7 @@ char _license[] SEC("license") = "Dual BSD/GPL";
 #define FLAG_FIN 1
 #define FLAG_RST 4
 
-// parse reads the headers. skb begins with that of IP. It returns 0 if they are not understood.
+// parse reads the headers of skb, which begins with the IP header. parse returns 0 if it does not understand them.
 static __always_inline int parse(struct __sk_buff *skb, struct packet *p)
 {
 	__u8 *data = (__u8 *)(long)skb->data, *end = (__u8 *)(long)skb->data_end, *tcp;
@@ -38,16 +38,16 @@ static __always_inline int parse(struct __sk_buff *skb, struct packet *p)
 	return 1;
 }
 
-#define WINDOW_MAX (1 << 26) // nobody has more than this on its way
+#define WINDOW_MAX (1 << 26) // no connection has more bytes than this on its way
 
-// arrives tells whether the packet brings payload that the socket has not received. It has not been accepted yet: what is far from where the
-// socket stands is not, so it must not count, and nothing is remembered of it.
+// arrives tells whether the packet brings payload that the socket has not received. The kernel has not accepted the packet yet. It will refuse payload
+// far from the socket's next sequence number, so such payload must not count, and the programs remember nothing of it.
 static __always_inline int arrives(struct packet *p, struct bpf_tcp_sock *tp)
 {
 	return p->payload && (__s32)(p->seq + p->payload - tp->rcv_nxt) > 0 && (__s32)(p->seq - tp->rcv_nxt) < WINDOW_MAX;
 }
 
-// leaves returns how many bytes of payload go out for the first time, and remembers them.
+// leaves returns how many bytes of payload go out for the first time, and remembers the sequence number after them.
 static __always_inline __u32 leaves(struct packet *p, struct sock_state *s)
 {
 	__u32 end = p->seq + p->payload;
@@ -74,7 +74,7 @@ static __always_inline struct tokens *tokens_of(struct sock_state *s)
 	return s->role == ROLE_PORT ? bpf_map_lookup_elem(&cgn_tokens, &port) : 0;
 }
 
-// adopt makes the state of a socket that was there before the programs, if its port is counted.
+// adopt makes the state of a socket that existed before the programs, if the socket's port is watched.
 static __always_inline struct sock_state *adopt(struct bpf_sock *sk)
 {
 	struct port_key port = {.port = sk->src_port};
@@ -102,9 +102,9 @@ static __always_inline struct sock_state *adopt(struct bpf_sock *sk)
 	return s;
 }
 
-#define PATH_EVERY 8 // packets between two looks at a connection's path
+#define PATH_EVERY 8 // incoming packets between two samples of a connection's path
 
-// path takes the kernel's own figures of the connection, now and then.
+// path copies the kernel's own figures of the connection, at one of PATH_EVERY packets.
 static __always_inline void path(struct sock_state *s, struct bpf_tcp_sock *tp)
 {
 	struct sockets *c;
@@ -126,7 +126,7 @@ static __always_inline void path(struct sock_state *s, struct bpf_tcp_sock *tp)
 		c->delivery_rate = (__u64)tp->rate_delivered * tp->mss_cache * 1000000 / tp->rate_interval_us;
 }
 
-// counted returns the state of the packet's socket; 0 if it does not count.
+// counted returns the state of the packet's socket; 0 if the socket is not counted.
 static __always_inline struct sock_state *counted(struct __sk_buff *skb)
 {
 	struct bpf_sock *sk = skb->sk;
@@ -182,7 +182,7 @@ int cgn_skb_in(struct __sk_buff *skb)
 	return 1;
 }
 
-#define COUNT_EVERY 8 // packets out between two looks for a connection's counters, which cost more than all else here
+#define COUNT_EVERY 8 // outgoing packets between two lookups of a connection's counters, which cost more than the rest of the program
 
 static __always_inline int counts_are_due(struct sock_state *s, struct packet *p, struct bpf_tcp_sock *tp)
 {
