@@ -47,7 +47,7 @@ func columns(line string) int {
 // lineKind describes the contents of a line.
 type lineKind struct {
 	code        bool
-	free        bool // its width is not limited
+	free        bool // the line's width is not limited
 	comment     string
 	longest     int       // columns of its longest token on this line
 	padding     int       // spaces that align the values of a literal

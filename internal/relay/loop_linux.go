@@ -53,7 +53,7 @@ type mailbox struct {
 	late  []func()   // errands that began then, for that goroutine to run
 
 	letters []message // messages that the thread has taken from inbox
-	read    int       // number of handled letters
+	read    int       // number of letters that were handled
 }
 
 // batch holds the events of one epoll_wait. ready[at:n] are not handled yet.
