@@ -316,7 +316,7 @@ type load struct {
 	h                     *reader
 	d                     *Daemon
 	right, misses, errors atomic.Int64
-	longest               atomic.Int64 // in ns
+	longest               atomic.Int64 // longest call, in ns
 	stop                  context.CancelFunc
 	all                   sync.WaitGroup
 }

@@ -68,7 +68,7 @@ func TestTwoHosts(t *testing.T) {
 type order struct {
 	Do      string
 	From, N int // blocks
-	Size    int // bytes of each
+	Size    int // bytes of each block
 }
 
 // report is the first host's answer.

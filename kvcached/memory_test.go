@@ -14,8 +14,8 @@ import (
 // Bounds of the ordinary memory for one block, in a daemon without a fleet.
 const (
 	bytesPerBlock = 200 // block in RAM: tables of the RAM tier and of residency
-	bytesPerRow   = 80  // in addition if the block is on SSD
-	bytesPerName  = 40  // in addition for each remembered name of an evicted block
+	bytesPerRow   = 80  // additional bytes for a block that is on SSD
+	bytesPerName  = 40  // additional bytes for each remembered name of an evicted block
 )
 
 // quietDaemon starts a daemon with tiers and no listeners but its sockets.

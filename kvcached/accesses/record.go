@@ -52,7 +52,7 @@ func (r *Recorder) record(l Line) {
 
 // RecorderStats counts the lines of a Recorder.
 type RecorderStats struct {
-	Lines   uint64 // written
+	Lines   uint64 // written lines
 	Dropped uint64 // dropped because the file is full or a write failed
 }
 

@@ -36,7 +36,7 @@ type entryKey [20]byte
 // Neither entry nor entryKey has pointers, so the garbage collector does not scan the map.
 type entry struct {
 	hosts   [wire.MaxHolders]uint32 // numbers of hosts; 0: none
-	lengths [wire.MaxHolders]uint32 // bytes
+	lengths [wire.MaxHolders]uint32 // lengths of the block, in bytes
 }
 
 // location is one holder of a block.

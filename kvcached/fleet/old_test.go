@@ -32,7 +32,7 @@ func TestNoOldValueStays(t *testing.T) {
 				a.put(keys, key(fmt.Sprint("busy", i)), "x")
 			}
 			a.put(keys, k, "new")
-			if _, err := a.Store.Delete(t.Context(), k); err != nil { // in place of an eviction
+			if _, err := a.Store.Delete(t.Context(), k); err != nil { // stands for an eviction
 				t.Error(err)
 			}
 			a.text(k)

@@ -17,7 +17,7 @@ import (
 type Member struct {
 	ID       string // cache id
 	Instance string // new at each start of the host's daemon
-	Address  string // of its cgn-kv/1 port, host:port
+	Address  string // host:port of the member's cgn-kv/1 port
 	Name     string // name that the host's certificate must have; empty: any name of a cache
 	Lane     transport.Lane
 	Cards    transport.OneSided // whether this host reads blocks from the member's memory
@@ -26,7 +26,7 @@ type Member struct {
 // roster is the list of the fleet's hosts at one time, including this host. A roster does not
 // change.
 type roster struct {
-	members []Member // sorted by id
+	members []Member // members sorted by id
 	seeds   []uint64 // hashes of the members' ids
 	targets map[transport.Target]struct{}
 }

@@ -36,7 +36,7 @@ type List struct {
 	// was never in etcd.
 	History  uint32  `json:"history"`
 	Revision uint32  `json:"revision"` // revision of the last purge
-	Purges   []Purge `json:"purges"`   // sorted by revision
+	Purges   []Purge `json:"purges"`   // purges sorted by revision
 }
 
 // Stamp names the last purge that a host has carried out.

@@ -14,7 +14,7 @@ import (
 type Draft struct {
 	unless func() bool // CommitOptions.Unless
 	s      *Store
-	it     Item // without Key and Attr, which already lie behind the payload
+	it     Item // Key and Attr are empty here; they already lie behind the payload
 	hash   uint64
 	ns     uint32
 	body   ram.Ext

@@ -52,10 +52,10 @@ func (s *Store) Stats() Stats {
 // NamespaceUsage is the space that the blocks of a namespace take.
 type NamespaceUsage struct {
 	Namespace string // canonical text
-	Blocks    int    // in RAM
-	Bytes     int64  // in the arena
+	Blocks    int    // blocks in RAM
+	Bytes     int64  // bytes of the arena
 	SSDBlocks int    // on SSD, as far as the index is loaded; includes blocks that are in RAM as well
-	SSDBytes  int64  // in the SSD tier's segments
+	SSDBytes  int64  // bytes of the SSD tier's segments
 }
 
 // Namespaces lists the namespaces that have blocks.

@@ -11,14 +11,14 @@ import (
 const (
 	sizeAddr = 32 + 32 + 4
 	sizeInfo = 8 + 4 + 4
-	sizeLong = sizeInfo + 8 // with the flag Expiries
+	sizeLong = sizeInfo + 8 // size with the flag Expiries
 )
 
 var errBatch = fmt.Errorf("%w: more than %d addresses", TooLarge, MaxBatch)
 
 // Info is the answer of Stat about one block.
 type Info struct {
-	Length uint64 // bytes
+	Length uint64 // length of the block, in bytes
 	CRC    uint32
 	Tiers  uint32 // bit set of the block's tiers: 1 RAM, 2 SSD; 0: the block is nowhere
 	// Expires is the moment when the block expires, Unix ms; 0: never. Expires is sent only with

@@ -35,7 +35,7 @@ type End struct {
 	GID [16]byte // address of the card's port
 	QPN uint32   // number of the queue pair; 0: there is none
 	PSN uint32
-	MTU uint32 // bytes
+	MTU uint32 // largest payload of a packet, in bytes
 	// Reads is the number of RDMA reads that the card answers at a time.
 	Reads uint32
 }
@@ -45,7 +45,7 @@ type Window struct {
 	Rail   uint32 // the queue pair, an index into Connection.Ends
 	RKey   uint32
 	Addr   uint64
-	Length uint64 // bytes
+	Length uint64 // length of the memory, in bytes
 }
 
 // Connection is the body of Connect: the requester wants to read blocks with RDMA over these queue
@@ -211,7 +211,7 @@ type Granted struct {
 type GrantedBlock struct {
 	Status  Status // ByStream: Get serves the block
 	CRC     uint32 // CRC32C of the whole block
-	Length  uint64 // bytes
+	Length  uint64 // length of the block, in bytes
 	Parent  block.Digest
 	Expires int64 // Unix ms; 0: never
 	Key     []byte

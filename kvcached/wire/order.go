@@ -10,7 +10,7 @@ import (
 // Bounds of an Order.
 const (
 	MaxTexts = 64                 // texts
-	MaxText  = block.MaxNamespace // bytes of one
+	MaxText  = block.MaxNamespace // bytes of one text
 )
 
 var (

@@ -23,7 +23,7 @@ var (
 // Holder is one host that has a block.
 type Holder struct {
 	Host   uint32 // index into Locations.Hosts
-	Tiers  uint32 // as in Info
+	Tiers  uint32 // bit set of tiers, as in Info
 	Length uint64 // length of the block in bytes; 0: not known
 }
 
@@ -97,8 +97,8 @@ func (c *cursor) holders(hosts uint32) ([]Holder, error) {
 // Change says that a host now has a block, or that it has lost the block.
 type Change struct {
 	Addr   block.Addr
-	Tiers  uint32 // as in Info; 0: the host has lost the block
-	Length uint64 // in bytes
+	Tiers  uint32 // bit set of tiers, as in Info; 0: the host has lost the block
+	Length uint64 // length of the block, in bytes
 }
 
 // Announcement is the body of Announce. A host sends an Announcement to tell a keeper which blocks
