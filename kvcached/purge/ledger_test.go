@@ -120,7 +120,8 @@ func TestDamage(t *testing.T) {
 		if err := os.WriteFile(name, []byte(bad), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := Open(t.Context(), Options{Dir: dir, Store: &shelf{}}); err == nil || !strings.Contains(err.Error(), File) {
+		if _, err := Open(t.Context(), Options{Dir: dir, Store: &shelf{}}); err == nil ||
+			!strings.Contains(err.Error(), File) {
 			t.Error(err)
 		}
 	}
