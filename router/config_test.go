@@ -7,6 +7,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -197,16 +198,24 @@ func TestBackendTablesAreChecked(t *testing.T) {
 	}
 }
 
-func TestTheOlderNameOfAdmissionIsRefused(t *testing.T) {
+func TestAdmissionHasAnOlderName(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "router.toml")
+	doc := "[router]\nbackends = [\"http://e:1\"]\n[admission]\nmax_queue = 7\n"
+	if err := os.WriteFile(file, []byte(doc), 0o600); err != nil {
+		t.Fatal(err)
+	}
 	var c router.Config
+	var warned []string
 	err := config.Load(&c, config.Options{
-		Program: "cgn-router", Args: []string{"--admission.max_queue_decode=5"},
-		Env: []string{"CGN_ADMISSION_GLOBAL=9", "CGN_ROUTER_BACKENDS=http://e:1"},
+		Program: "cgn-router", Args: []string{"--config", file, "--admission.max_queue_decode=5"},
+		Env:     []string{"CGN_ADMISSION_GLOBAL=9"},
+		Renamed: func(given, name string) { warned = append(warned, given+" > "+name) },
 	})
-	for _, name := range []string{"router.admission.global", "router.admission.max_queue_decode"} {
-		if err == nil || !strings.Contains(err.Error(), "is an older name, which is not read; write "+name) {
-			t.Errorf("%v", err)
-		}
+	want := []string{file + ":3: admission > router.admission", "CGN_ADMISSION_GLOBAL > CGN_ROUTER_ADMISSION_GLOBAL",
+		"--admission.max_queue_decode > --router.admission.max_queue_decode"}
+	if err != nil || c.Router.Admission != (router.AdmissionConfig{MaxQueue: 7, MaxQueueDecode: 5, Global: 9}) ||
+		!slices.Equal(warned, want) {
+		t.Errorf("%v, %+v, warned %q", err, c.Router.Admission, warned)
 	}
 }
 

@@ -9,16 +9,16 @@
 //	flag:"listen"      its flag; without the tag --section.key, "-" for none
 //	help:"..."         one sentence for --help and the reference
 //	env:"CGN_ETCD"     a second, shorter name in the environment
-//	was:"limits.body"  its older path, or a section's: refused, with the present name;
-//	                   not inside a list of tables
+//	was:"limits.body"  its older path, or a section's: accepted with a warning, as
+//	                   are its variable and flag; not inside a list of tables
 //	gone:"idle stall"  of a section: keys that it had once, which are refused as such
 //	oneof:"a|b"        the only strings it may hold
 //	split:"space"      elements of a list in the environment are separated by
 //	                   spaces, because they may hold commas
 //
 // The environment name is CGN_<SECTION>_<KEY> (CGN_<KEY> at the top level). A section may have a
-// twin: a list of structs with the same key. A file then has either [key] or [[key]]. If the file
-// has [[key]], the section is neither checked nor shown. The keys of a struct with the tag
+// twin: a list of structs with the same key. A file then has either [key] or [[key]]. If it has
+// [[key]], the section is neither checked nor shown. The keys of a struct with the tag
 // toml:",inline" belong to the table around it.
 //
 // Field types: string, bool, int, int32, int64, uint32, uint64, float64, Duration, Size, any type

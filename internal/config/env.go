@@ -2,7 +2,6 @@ package config
 
 import (
 	"regexp"
-	"slices"
 	"strconv"
 	"strings"
 )
@@ -19,10 +18,9 @@ func lookupEnv(env []string, name string) string {
 }
 
 // applyEnv sets fields from CGN_* variables. A variable that sets no field is a problem in two
-// cases, unless it is another program's setting. First, the variable is under a section of this
-// struct. Second, its name is similar to that of a variable of this struct, or equals such a name
-// without the section. ignored lists the other variables, except those in sections of other
-// programs.
+// cases, unless it is another program's setting. First, it is under a section of this struct.
+// Second, it is similar to a variable of this struct, or equals one without its section. ignored
+// lists the other variables, except those in sections of other programs.
 func applyEnv(s *schema, o *Options) (problems []error, ignored []string) {
 	byName, names := s.envNames()
 	given := map[*field]string{}
@@ -35,6 +33,9 @@ func applyEnv(s *schema, o *Options) (problems []error, ignored []string) {
 				&Problem{Where: name, Reason: "is the same setting as " + given[f] + "; give one of them"})
 		case ok:
 			given[f], f.given = name, true
+			if name == f.oldEnv() {
+				s.renamed(name, f.env())
+			}
 			if err := f.setFromText(text); err != nil {
 				problems = append(problems, f.problem(name, strconv.Quote(text), err))
 			}
@@ -59,8 +60,8 @@ func (s *schema) unknown(program, name string, names []string) (problem error, i
 	switch owns := s.ownsEnv(name); {
 	case setting:
 		return nil, owns // ignored if it may have been meant for this program
-	case s.goneAs(name, envName) != "":
-		return &Problem{Where: name, Reason: s.goneAs(name, envName)}, false
+	case s.isGone(name, envName):
+		return &Problem{Where: name, Reason: goneReason}, false
 	case owns:
 		return &Problem{Where: name, Reason: "unknown setting" + didYouMean(name, names)}, false
 	case section:
@@ -71,7 +72,7 @@ func (s *schema) unknown(program, name string, names []string) (problem error, i
 	return nil, true
 }
 
-// envNames returns the variables that set fields. names includes CGN_CONFIG.
+// envNames returns the variables that set fields. names includes CGN_CONFIG, and no older names.
 func (s *schema) envNames() (byName map[string]*field, names []string) {
 	byName, names = map[string]*field{}, []string{envPrefix + "CONFIG"}
 	for _, f := range s.fields {
@@ -81,6 +82,9 @@ func (s *schema) envNames() (byName map[string]*field, names []string) {
 		for _, name := range f.envs() {
 			byName[name] = f
 			names = append(names, name)
+		}
+		if old := f.oldEnv(); old != "" {
+			byName[old] = f
 		}
 	}
 	return byName, names
@@ -126,7 +130,12 @@ func nearestEnv(name string, names []string) string {
 var serviceLink = regexp.MustCompile(`_(SERVICE_HOST|SERVICE_PORT(_.*)?|PORT(_[0-9]+_(TCP|UDP|SCTP).*)?)$`)
 
 func (s *schema) ownsEnv(name string) bool {
-	return slices.ContainsFunc(s.sections, func(sec section) bool {
-		return sec.path != "" && strings.HasPrefix(name, sec.env())
-	})
+	for _, sec := range s.sections {
+		for _, prefix := range sec.envs() {
+			if strings.HasPrefix(name, prefix) {
+				return true
+			}
+		}
+	}
+	return false
 }

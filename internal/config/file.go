@@ -60,6 +60,7 @@ func (r *fileReader) read(doc string, root reflect.Value) []error {
 		return []error{&Problem{Where: r.name, Reason: err.Error()}}
 	}
 	r.lines = indexLines(doc)
+	r.renameAll(tree)
 	r.table(root, tree, "")
 	return r.problems
 }
@@ -95,8 +96,8 @@ func (r *fileReader) table(v reflect.Value, tree map[string]any, path string) {
 	for _, key := range slices.Sorted(maps.Keys(tree)) {
 		at := join(path, key)
 		if len(members[key]) == 0 {
-			if reason := r.schema.gone[at]; reason != "" {
-				r.fail(&Problem{Field: at, Reason: reason}, at)
+			if slices.Contains(r.schema.gone, at) {
+				r.fail(&Problem{Field: at, Reason: goneReason}, at)
 				continue
 			}
 			hint := didYouMean(key, slices.Sorted(maps.Keys(members)))
@@ -248,10 +249,7 @@ func (r *fileReader) locate(err error) error {
 }
 
 func (r *fileReader) fail(p *Problem, at string) {
-	p.Where = r.name
-	if n := r.lines.of(at); n > 0 {
-		p.Where = fmt.Sprintf("%s:%d", r.name, n)
-	}
+	p.Where = r.at(at)
 	r.problems = append(r.problems, p)
 }
 

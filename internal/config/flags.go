@@ -1,7 +1,6 @@
 package config
 
 import (
-	"cmp"
 	"reflect"
 	"strconv"
 	"strings"
@@ -34,6 +33,9 @@ func parseArgs(s *schema, o Options) *commandLine {
 			byName[plain(f.flag)] = f
 			names = append(names, f.flag)
 		}
+		if old := f.oldFlag(); old != "" {
+			byName[plain(old)] = f
+		}
 	}
 	args, instead := o.Args, "" // value of a boolean flag as a separate argument
 	for len(args) > 0 {
@@ -50,8 +52,11 @@ func parseArgs(s *schema, o Options) *commandLine {
 			continue
 		}
 		if f == nil && name != fileFlag {
-			cl.fail("--"+name, cmp.Or(s.goneAs(plain(name), plain),
-				"unknown flag"+s.meantFlag(name, names)))
+			if s.isGone(plain(name), plain) {
+				cl.fail("--"+name, goneReason)
+			} else {
+				cl.fail("--"+name, "unknown flag"+s.meantFlag(name, names))
+			}
 			if !hasText && len(args) > 0 && !strings.HasPrefix(args[0], "-") {
 				args = args[1:] // the argument that was meant as its value
 			}
@@ -76,7 +81,7 @@ func parseArgs(s *schema, o Options) *commandLine {
 	return cl
 }
 
-// meantFlag suggests the flag for an unknown one. The unknown flag may be a setting's full name.
+// meantFlag suggests the flag for an unknown one. The unknown one may be a setting's full name.
 func (s *schema) meantFlag(name string, flags []string) string {
 	for _, f := range s.fields {
 		switch {

@@ -28,8 +28,8 @@ func Variables(w io.Writer, daemons map[string]any) error {
 			owners[name] = append(owners[name], daemon)
 		}
 		for _, sec := range s.sections {
-			if sec.path != "" {
-				owners[sec.env()] = append(owners[sec.env()], daemon)
+			for _, prefix := range sec.envs() {
+				owners[prefix] = append(owners[prefix], daemon)
 			}
 		}
 	}

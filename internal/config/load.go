@@ -33,7 +33,10 @@ type Options struct {
 
 	// called for each CGN_* variable that is no program's setting, or another program's in a
 	// section that this one has too; may be nil
-	Ignored  func(variable string)
+	Ignored func(variable string)
+	// called for each older name in use ("router.toml:3: admission"), with the present name; may be
+	// nil
+	Renamed  func(given, name string)
 	ReadFile func(name string) ([]byte, error) // nil: os.ReadFile
 }
 
@@ -56,7 +59,7 @@ func (e *Error) Error() string {
 func (e *Error) Unwrap() []error { return e.Problems }
 
 // Missing is an error of Validate about a setting that was not given. The error is left out if some
-// given setting could not be read, because that may be the missing setting.
+// given setting could not be read, because that may be the missing one.
 type Missing struct{ Err error }
 
 func (m Missing) Error() string { return m.Err.Error() }
@@ -98,7 +101,7 @@ func Load(dst any, o Options) error {
 	}
 	file, fromFile := loadFile(dst, s, cl.file, o)
 	fromEnv, ignored := applyEnv(s, &o)
-	problems := slices.Concat(fromFile, fromEnv, cl.problems, cl.apply())
+	problems := slices.Concat(fromFile, fromEnv, cl.problems, s.olderFlags(cl.values), cl.apply())
 	unread := len(problems) > 0
 	for _, p := range validate(dst) {
 		if _, unparsed := errors.AsType[toml.ParseError](errors.Join(fromFile...)); unparsed {
@@ -117,7 +120,7 @@ func Load(dst any, o Options) error {
 		return &Error{problems}
 	}
 	if cl.check {
-		var notes []string
+		notes := s.renameNotes()
 		walk(dst, func(v any) error {
 			if a, ok := v.(Adviser); ok {
 				notes = append(notes, a.Advise()...)
@@ -129,6 +132,11 @@ func Load(dst any, o Options) error {
 	for _, name := range ignored {
 		if o.Ignored != nil {
 			o.Ignored(name)
+		}
+	}
+	for _, r := range s.renames {
+		if o.Renamed != nil {
+			o.Renamed(r.given, r.name)
 		}
 	}
 	return nil

@@ -54,7 +54,7 @@ func didYouMean(word string, candidates []string) string {
 }
 
 // editDistance counts the insertions, deletions, substitutions and swaps of neighbours that turn a
-// into b. If the number is more than limit, the result may be limit.
+// into b. If it is more than limit, the result may be limit.
 func editDistance(a, b string, limit int) int {
 	if d := len(a) - len(b); d >= limit || -d >= limit {
 		return limit

@@ -146,6 +146,9 @@ func referenceSection(b *bytes.Buffer, s *schema, sec section) error {
 	if sec.help != "" {
 		fmt.Fprintf(b, "\n%s\n", sec.help)
 	}
+	if sec.was != "" {
+		fmt.Fprintf(b, "\nThe older name `[%s]`, with its variables and flags, is taken with a warning.\n", sec.was)
+	}
 	b.WriteString("\n| key | type | default | environment | flag | meaning |\n|---|---|---|---|---|---|\n")
 	for _, f := range fields {
 		b.WriteString(f.row(true))

@@ -17,6 +17,7 @@ type field struct {
 	help    string
 	def     string
 	hasDef  bool
+	was     string // the older path, from the tag was of the field or its section; "": none
 	flag    string // without dashes; "": none
 	short   string // a second environment name; "": none
 	oneof   []string
@@ -42,12 +43,21 @@ func (s *schema) elsewhere(key string) string {
 // section is a nested struct: a TOML table with keys of its own.
 type section struct {
 	path  string
+	was   string // the older path; "": none
 	help  string
 	value reflect.Value
 }
 
-// env returns the prefix of the section's variables.
-func (s *section) env() string { return envName(s.path) + "_" }
+// envs returns the present and the older prefix of the section's variables.
+func (s *section) envs() []string {
+	switch {
+	case s.path == "":
+		return nil
+	case s.was == "":
+		return []string{envName(s.path) + "_"}
+	}
+	return []string{envName(s.path) + "_", envName(s.was) + "_"}
+}
 
 // envName returns the variable of the setting at path.
 func envName(path string) string {
@@ -58,7 +68,8 @@ func envName(path string) string {
 type schema struct {
 	fields   []*field
 	sections []section
-	gone     map[string]string // problems of settings that there were once, by path
+	renames  []rename // older names in the user's configuration
+	gone     []string // paths of settings that there were once
 }
 
 func (f *field) path() string { return join(f.section, f.key) }
@@ -87,7 +98,7 @@ func inspect(dst any) (*schema, error) {
 	if v.Kind() != reflect.Pointer || v.IsNil() || v.Elem().Kind() != reflect.Struct {
 		return nil, fmt.Errorf("config: want a pointer to a struct, got %T", dst)
 	}
-	s := &schema{gone: map[string]string{}}
+	s := &schema{}
 	if err := s.walk(v.Elem(), ""); err != nil {
 		return nil, err
 	}
@@ -171,13 +182,10 @@ func (s *schema) member(sf reflect.StructField, v reflect.Value, path string) er
 		}
 		s.sections[at].help = sf.Tag.Get("help")
 		for _, old := range strings.Fields(sf.Tag.Get("gone")) {
-			s.gone[join(join(path, key), old)] = goneReason
+			s.gone = append(s.gone, join(join(path, key), old))
 		}
 		if was := sf.Tag.Get("was"); was != "" {
-			s.gone[was] = renamed(join(path, key))
-			for _, f := range s.fields[first:] {
-				s.gone[was+strings.TrimPrefix(f.path(), join(path, key))] = renamed(f.path())
-			}
+			s.movedFrom(at, first, was)
 		}
 		return nil
 	}
@@ -185,14 +193,12 @@ func (s *schema) member(sf reflect.StructField, v reflect.Value, path string) er
 		return fmt.Errorf("config: field %s has type %s, which no text can set", join(path, key), v.Type())
 	}
 	s.fields = append(s.fields, newField(sf, v, path, key))
-	if was := sf.Tag.Get("was"); was != "" {
-		s.gone[was] = renamed(join(path, key))
-	}
 	return nil
 }
 
 func newField(sf reflect.StructField, v reflect.Value, path, key string) *field {
 	f := &field{section: path, key: key, value: v, help: sf.Tag.Get("help"), short: sf.Tag.Get("env")}
+	f.was = sf.Tag.Get("was")
 	f.spaced = sf.Tag.Get("split") == "space" || v.Kind() == reflect.Slice && isText(v.Type().Elem())
 	f.def, f.hasDef = sf.Tag.Lookup("default")
 	if list := sf.Tag.Get("oneof"); list != "" {
@@ -216,6 +222,12 @@ func (s *schema) checkNames() error {
 		names := f.envs()
 		if f.flag != "" {
 			names = append(names, "--"+plain(f.flag))
+		}
+		if f.was != "" {
+			names = append(names, f.oldEnv())
+		}
+		if old := f.oldFlag(); old != "" {
+			names = append(names, "--"+plain(old))
 		}
 		for _, n := range names {
 			if other, dup := seen[n]; dup {
