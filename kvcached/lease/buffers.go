@@ -10,8 +10,7 @@ import (
 	"github.com/cognitora/dataplane/kvcached/store"
 )
 
-// long are the buffers of a connection while it reads or answers a frame that its small ones do not
-// hold.
+// long has the buffers of a connection for a frame that its small buffers do not hold.
 type long struct {
 	in    [frame.MaxFrame]byte
 	out   [frame.HeaderSize + frame.MaxBatch*frame.GrantSize]byte
@@ -19,7 +18,7 @@ type long struct {
 	infos [frame.MaxBatch]store.Info
 }
 
-// buffers bounds how many of them there are.
+// buffers bounds the number of long ones.
 type buffers struct {
 	tokens chan struct{}
 	pool   *sync.Pool
@@ -29,7 +28,7 @@ func newBuffers(n int) buffers {
 	return buffers{make(chan struct{}, n), &sync.Pool{New: func() any { return new(long) }}}
 }
 
-// lengthen gives c long buffers; it waits while too many others have them.
+// lengthen gives c long buffers. It waits while too many connections have them.
 func (c *conn) lengthen() error {
 	if c.long == nil {
 		select {
@@ -46,7 +45,7 @@ func (c *conn) lengthen() error {
 	return nil
 }
 
-// shorten gives the long buffers back. Nothing is in them.
+// shorten gives the long buffers back. They must be empty.
 func (c *conn) shorten() {
 	if c.long == nil {
 		return

@@ -15,7 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// conn is one connection. All but leases and ended belongs to the goroutine in serve.
+// conn is one connection. The goroutine in serve owns all of it except leases and ended.
 type conn struct {
 	server *Server
 	net    *net.UnixConn
@@ -25,15 +25,15 @@ type conn struct {
 
 	greeted bool
 	isDue   bool   // a deadline for the rest of a frame is set
-	owner   string // of pins
+	owner   string // owner of its pins
 	writer  writer
 
 	leases leases
 	ended  atomic.Bool // serve is over
 
-	in    []byte // room for frames: small.in or long.in
-	n     int    // bytes of in that have been read
-	out   []byte // answers that are not written yet
+	in    []byte // buffer of frames: small.in or long.in
+	n     int    // read bytes of in
+	out   []byte // answers to be written
 	long  *long  // buffers for long frames, while there is one
 	small struct {
 		in  [512]byte
@@ -50,7 +50,7 @@ var (
 	errPeerGone = errors.New("lease: client closed the connection")
 )
 
-// serve reads frames, does what they say and answers, until the connection ends.
+// serve reads frames, carries them out and answers, until the connection ends.
 func (c *conn) serve() {
 	c.in, c.out = c.small.in[:], c.small.out[:0]
 	c.onReadable, c.onWritable = c.readSome, c.writeSome
@@ -62,7 +62,7 @@ func (c *conn) serve() {
 	c.end(err)
 }
 
-// step reads what has come, and handles all frames that are complete.
+// step reads the bytes that have come, and handles all complete frames.
 func (c *conn) step() error {
 	if err := c.read(); err != nil {
 		return err
@@ -87,8 +87,8 @@ func (c *conn) step() error {
 	return c.keep(used)
 }
 
-// keep moves the beginning of a frame that is not complete to the front, and makes room for its
-// rest, which must come before a deadline.
+// keep moves the beginning of an incomplete frame to the front and makes room for the rest, which
+// must come before a deadline.
 func (c *conn) keep(used int) error {
 	c.n = copy(c.in, c.in[used:c.n])
 	switch {
@@ -104,7 +104,7 @@ func (c *conn) keep(used int) error {
 	return nil
 }
 
-// due sets or takes away the deadline of a frame that has begun. Before Hello that of Hello stays.
+// due sets or clears the deadline of a begun frame. Before Hello, the deadline of Hello stays.
 func (c *conn) due(begun bool) {
 	if !c.greeted || !begun && !c.isDue {
 		return
@@ -121,7 +121,7 @@ func frameSize(b []byte) int {
 	return int(uint32(b[0]) | uint32(b[1])<<8 | uint32(b[2])<<16 | uint32(b[3])<<24)
 }
 
-// read waits until something can be read and reads it.
+// read waits for bytes and reads them.
 func (c *conn) read() error {
 	if c.server.ctx.Err() != nil {
 		return ErrClosed
@@ -176,7 +176,7 @@ func (c *conn) reserve(n int) error {
 	return nil
 }
 
-// flush writes the answers that have gathered.
+// flush writes the gathered answers.
 func (c *conn) flush() error {
 	if len(c.out) == 0 {
 		return nil
@@ -220,7 +220,7 @@ func (c *conn) writeSome(fd uintptr) bool {
 	return true
 }
 
-// attach writes what has gathered, and after it b together with a file.
+// attach writes the gathered answers, and then b together with a file.
 func (c *conn) attach(b []byte, fd int) error {
 	if err := c.flush(); err != nil {
 		return err
@@ -234,7 +234,7 @@ func (c *conn) attach(b []byte, fd int) error {
 	return c.writeError(err)
 }
 
-// refuse tells the client what was wrong with its frame; nothing after it is read.
+// refuse tells the client the error in its frame. Nothing after it is read.
 func (c *conn) refuse(h frame.Header, err error) error {
 	var bad *frame.Error
 	if !errors.As(err, &bad) {
@@ -255,7 +255,7 @@ func (c *conn) appendError(seq uint64, bad *frame.Error) {
 	c.out = frame.End(append(c.out, text...), start)
 }
 
-// decline tells a client that it is not served, if it is there to hear it, and closes.
+// decline tells a client that it is not served, and closes.
 func (c *conn) decline(bad *frame.Error) {
 	c.out, c.onWritable = c.small.out[:0], c.writeSome
 	c.appendError(0, bad)
@@ -263,7 +263,7 @@ func (c *conn) decline(bad *frame.Error) {
 	c.net.Close()
 }
 
-// end takes back what the client held.
+// end frees everything that the client held.
 func (c *conn) end(err error) {
 	c.shorten()
 	gone := errors.Is(err, errPeerGone) || c.hungUp()
@@ -279,7 +279,7 @@ func (c *conn) end(err error) {
 	}
 }
 
-// hungUp tells whether the client has closed its end, whatever of it is still to be read.
+// hungUp tells whether the client has closed its end, even if bytes are left to read.
 func (c *conn) hungUp() (gone bool) {
 	err := c.raw.Control(func(fd uintptr) {
 		p := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLRDHUP}}

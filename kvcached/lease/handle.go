@@ -16,7 +16,7 @@ import (
 	"github.com/cognitora/dataplane/kvcached/store"
 )
 
-// handle does what one frame says and gathers the answer. An error ends the connection.
+// handle carries out one frame and gathers the answer. An error ends the connection.
 func (c *conn) handle(h frame.Header, body []byte) error {
 	c.server.count.requests.Add(1)
 	if h.Op == frame.OpHello {
@@ -97,7 +97,8 @@ func (c *conn) answer(h frame.Header, status frame.Status, body []byte) error {
 	return nil
 }
 
-// begin gathers the header of an answer with an entry of the given size for each of the request's.
+// begin gathers the header of an answer with one entry of the given size for each entry of the
+// request.
 func (c *conn) begin(h frame.Header, each int) error {
 	size := frame.HeaderSize + each*int(h.Count)
 	if err := c.reserve(size); err != nil {
@@ -176,7 +177,8 @@ func (c *conn) stat(h frame.Header, body []byte) error {
 	return nil
 }
 
-// wholeBatch answers a batch that failed as one: each entry is zero, the frame has the status.
+// wholeBatch answers a batch that failed as a whole: entries are zero, and the frame has the
+// status.
 func (c *conn) wholeBatch(h frame.Header, each int, status frame.Status) error {
 	if err := c.begin(h, each); err != nil {
 		return err
@@ -194,7 +196,7 @@ func infoOf(i *store.Info) *frame.Info {
 	return &f
 }
 
-// each deletes or unpins.
+// each deletes or unpins the addresses of a frame.
 func (c *conn) each(h frame.Header, body []byte) error {
 	if err := c.begin(h, 1); err != nil {
 		return err
@@ -213,7 +215,7 @@ func (c *conn) each(h frame.Header, body []byte) error {
 	return nil
 }
 
-// know tells the store which namespace's blocks the client asks for.
+// know names to the store a namespace that the client asks for.
 func (c *conn) know(h frame.Header, text []byte) error {
 	n, err := block.ParseNamespace(string(text))
 	if err != nil || n.Space != "" {
@@ -247,7 +249,8 @@ func (c *conn) pin(h frame.Header, body []byte) error {
 	return nil
 }
 
-// status says an error of the store to a client, and one that it cannot say to the operator.
+// status turns an error of the store into a status. Errors without a status of their own go to the
+// log.
 func (s *Server) status(err error) frame.Status {
 	status := statusOf(err)
 	if status != frame.StatusInternal {
@@ -261,7 +264,7 @@ func (s *Server) status(err error) frame.Status {
 	return status
 }
 
-// statusOf says an error of the store to a client.
+// statusOf turns an error of the store into a status.
 func statusOf(err error) frame.Status {
 	switch {
 	case err == nil:

@@ -11,9 +11,8 @@ import (
 	"github.com/cognitora/dataplane/kvcached/store"
 )
 
-// leases are those of one connection: a table in which a lease's id says its place, and a list
-// through it, the earliest deadline first. All leases last equally long, so that granted or renewed
-// last is also ending last.
+// leases are the leases of one connection: a table with the place of a lease in its id, and a list
+// by deadline. All leases last equally long, so the last one granted or renewed also ends last.
 type leases struct {
 	mu    sync.Mutex
 	slots []slot // slots[0] heads both lists
@@ -31,7 +30,7 @@ type slot struct {
 // id of a lease is its generation and slot. The generation is never 0.
 func (t *leases) id(i uint32) uint64 { return uint64(t.slots[i].generation)<<32 | uint64(i) }
 
-// find returns the slot of a lease; 0 if it has ended.
+// find returns the slot of a lease; 0: it has ended.
 func (t *leases) find(id uint64) uint32 {
 	i := uint32(id)
 	if i == 0 || int(i) >= len(t.slots) || t.slots[i].generation != uint32(id>>32) || t.slots[i].block == nil {
@@ -40,7 +39,7 @@ func (t *leases) find(id uint64) uint32 {
 	return i
 }
 
-// add puts a block under a lease. The caller has looked after the quotas.
+// add puts a block under a lease. The caller has checked the quotas.
 func (t *leases) add(b *store.Block, length, deadline int64) uint64 {
 	if t.slots == nil {
 		t.slots = make([]slot, 1, 8)
@@ -84,7 +83,7 @@ func (t *leases) remove(i uint32) (*store.Block, int64) {
 	return b, length
 }
 
-// first is the slot whose deadline is the earliest; 0 if there is none.
+// first is the slot with the earliest deadline; 0: there is none.
 func (t *leases) first() uint32 {
 	if len(t.slots) == 0 {
 		return 0
@@ -92,12 +91,13 @@ func (t *leases) first() uint32 {
 	return t.slots[0].next
 }
 
-// grant puts b under a lease of c and fills in g, or gives b back and says why not.
+// grant puts b under a lease of c and fills in g. If it may not, it gives b back and sets the
+// reason.
 func (c *conn) grant(b *store.Block, g *frame.Grant) {
 	s := c.server
 	info := b.Info()
-	// What is charged is what the block keeps of the arena, which for a small one is far more than
-	// its payload.
+	// The charge is the block's memory in the arena, which for a small block is far more than its
+	// payload.
 	size := int64(ram.Granules(ram.PieceSize(info.Length, len(info.Item.Key)+len(info.Item.Attr)))) * ram.Granule
 	c.leases.mu.Lock()
 	switch {
@@ -118,7 +118,7 @@ func (c *conn) grant(b *store.Block, g *frame.Grant) {
 	}
 }
 
-// charge counts bytes on c's user and in all, unless one of both has too many then.
+// charge counts bytes for c's user and for all, unless either would have too many.
 func (c *conn) charge(size int64) bool {
 	s := c.server
 	if c.user.leased.Add(size) > s.opt.MaxLeased {
@@ -133,7 +133,7 @@ func (c *conn) charge(size int64) bool {
 	return true
 }
 
-// release ends one lease at its holder's wish.
+// release ends one lease at its holder's request.
 func (c *conn) release(id uint64) {
 	c.leases.mu.Lock()
 	i := c.leases.find(id)
@@ -161,7 +161,7 @@ func (c *conn) giveBack(b *store.Block, length int64) {
 	}
 }
 
-// renew prolongs a lease and returns its new deadline; 0 if it has ended, even if only just.
+// renew prolongs a lease and returns its new deadline; 0: it has ended.
 func (c *conn) renew(id uint64) int64 {
 	c.leases.mu.Lock()
 	defer c.leases.mu.Unlock()
@@ -177,7 +177,8 @@ func (c *conn) renew(id uint64) int64 {
 	return c.leases.slots[i].deadline
 }
 
-// expire ends c's leases whose deadline is before the given time, and tells how many are left.
+// expire ends c's leases with a deadline before the given time. It returns how many it ended and
+// how many are left.
 func (c *conn) expire(before int64) (ended, left int) {
 	for {
 		c.leases.mu.Lock()
@@ -194,7 +195,7 @@ func (c *conn) expire(before int64) (ended, left int) {
 	}
 }
 
-// sweep ends leases that their clients let run out.
+// sweep ends the leases that have run out.
 func (s *Server) sweep() {
 	tick := time.NewTicker(max(s.opt.Grace/2, 5*time.Millisecond))
 	defer tick.Stop()

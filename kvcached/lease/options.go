@@ -9,27 +9,27 @@ import (
 	"github.com/cognitora/dataplane/kv/block"
 )
 
-// Options of a Server. The zero value of each field means the default that it names.
+// Options configure a Server. Zero means the default in each field's comment.
 type Options struct {
-	Lease time.Duration // how long a lease lasts, and a renewal prolongs it; 5 s, at least 10 ms
-	Grace time.Duration // how much longer the bytes stay; 250 ms
+	Lease time.Duration // time of a lease and of a renewal; 5 s, at least 10 ms
+	Grace time.Duration // time that the bytes stay after the lease; 250 ms
 
-	AllowUIDs []uint32 // users with access besides root and the server's own
-	AllowGIDs []uint32 // groups, primary or supplementary, whose members have access besides the socket file's; none
+	AllowUIDs []uint32 // users with access, besides root and the server's own user
+	AllowGIDs []uint32 // groups with access, besides the socket file's group; none
 
-	MaxClients           int // connections; 16384. Past it a new one is told so and closed
+	MaxClients           int // connections; 16384. One more is told so and closed
 	MaxClientsPerProcess int // connections of one process; 256
 	MaxLeases            int // of one connection; 4096. Past it Get answers StatusQuota
-	// bytes of the arena, whole granules, under leases of all connections of one user; half of it
+	// bytes of the arena, in whole granules, under leases of one user; half of the arena
 	MaxLeased int64
-	// bytes under leases in all, a block under two counted twice; three quarters of the arena
+	// bytes under all leases, twice for a block under two; three quarters of the arena
 	MaxLeasedTotal  int64
 	MaxStaging      int64 // bytes of staging of one connection; 128 MiB
 	MaxStagingTotal int64 // bytes of staging in all; 1 GiB
-	MaxLongFrames   int   // frames beyond 512 bytes that are read or answered at one time; 64. Others wait
+	MaxLongFrames   int   // frames of more than 512 bytes at one time; 64. Others wait
 
-	FrameTimeout time.Duration // in which a connection must say Hello, and a frame that has begun must be complete; 5 s
-	WriteTimeout time.Duration // in which a client must take an answer; 5 s
+	FrameTimeout time.Duration // for Hello, and for the rest of a begun frame; 5 s
+	WriteTimeout time.Duration // for a client to take an answer; 5 s
 
 	Logger *slog.Logger // nil: slog.Default()
 }

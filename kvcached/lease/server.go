@@ -23,7 +23,7 @@ import (
 // ErrClosed says that the server has been closed.
 var ErrClosed = errors.New("lease: server closed")
 
-// Store is where the blocks are: *store.Store, or what wraps it.
+// Store has the blocks: a store.Store, or a wrapper of one.
 type Store interface {
 	Get(ctx context.Context, a block.Addr) (*store.Block, error)
 	Create(ctx context.Context, it store.Item, length int) (*store.Draft, error)
@@ -48,23 +48,23 @@ type Server struct {
 	arena    int64
 	count    counters
 	buffers  buffers
-	logged   atomic.Int64 // when a failure of the store was logged last: once a second at most
+	logged   atomic.Int64 // time of the last logged failure of the store; one a second is logged
 
-	ctx    context.Context // of store operations; ends with Close
+	ctx    context.Context // for store operations; Close ends it
 	cancel context.CancelFunc
 	wg     sync.WaitGroup // connections and the sweeper
 
-	stopping atomic.Bool // no connection and no lease is given any more
+	stopping atomic.Bool // no more connections and leases
 
 	mu        sync.Mutex
 	listeners map[*net.UnixListener]struct{}
-	conns     map[*conn]struct{} // open, or with leases that have not ended
+	conns     map[*conn]struct{} // open, or with leases
 	processes map[int32]int      // connections by pid
-	users     map[uint32]*user   // by uid, of those with connections: at most as many as those
+	users     map[uint32]*user   // users with connections, by uid
 	drained   chan struct{}      // poked when a connection leaves conns
 }
 
-// user is what all connections of one user hold.
+// user counts connections and leases of one user.
 type user struct {
 	conns  int // guarded by Server.mu
 	leased atomic.Int64
@@ -86,7 +86,7 @@ func New(st Store, o Options) (*Server, error) {
 	return s, nil
 }
 
-// Serve accepts connections from l until Close, which makes it return ErrClosed. It closes l.
+// Serve accepts connections from l until Close, and then returns ErrClosed. It closes l.
 func (s *Server) Serve(l *net.UnixListener) error {
 	defer l.Close()
 	s.mu.Lock()
@@ -118,7 +118,7 @@ func (s *Server) Serve(l *net.UnixListener) error {
 	}
 }
 
-// admit starts serving a connection, or says why not and closes it.
+// admit serves a connection, or tells the reason against it and closes.
 func (s *Server) admit(nc *net.UnixConn, may listen.Access) {
 	s.count.connections.Add(1)
 	raw, err := nc.SyscallConn()
@@ -141,8 +141,7 @@ func (s *Server) admit(nc *net.UnixConn, may listen.Access) {
 	}
 }
 
-// enter makes c one of the server's connections and starts its goroutine, unless there are too
-// many.
+// enter adds c to the server's connections and starts its goroutine. False: there are too many.
 func (s *Server) enter(c *conn) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -160,7 +159,7 @@ func (s *Server) enter(c *conn) bool {
 	return true
 }
 
-// leave forgets c, which is closed and holds nothing any more.
+// leave removes c, which is closed and holds nothing.
 func (s *Server) leave(c *conn) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -180,8 +179,7 @@ func (s *Server) leave(c *conn) {
 	}
 }
 
-// Shutdown accepts nothing more, waits until no client has a lease or ctx ends, and closes. New
-// leases are refused meanwhile.
+// Shutdown stops accepting and granting, waits until no client has a lease or ctx ends, and closes.
 func (s *Server) Shutdown(ctx context.Context) error {
 	s.stop()
 	for s.count.leases.Load() > 0 {
@@ -204,14 +202,13 @@ func (s *Server) stop() {
 	}
 }
 
-// Close ends all connections and waits for what they were doing. References under leases that have
-// not ended are left to the end of the process rather than given back early: their readers may
-// still be reading.
+// Close ends all connections and waits for their operations. Blocks under running leases stay held
+// until the process ends, because clients may still be reading.
 func (s *Server) Close() error {
 	s.stop()
 	s.cancel()
 	s.mu.Lock()
-	for c := range s.conns { // which looks whether its client is there still, and closes
+	for c := range s.conns { // its goroutine looks whether the client is there, and closes
 		_ = c.net.SetDeadline(time.Unix(1, 0))
 	}
 	s.mu.Unlock()

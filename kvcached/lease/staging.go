@@ -12,8 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// writer is what a connection has for writing: its staging segments, and the namespace that it
-// wrote to last.
+// writer has a connection's staging segments, and the namespace of its last write.
 type writer struct {
 	segments  []segment // at most maxSegments
 	bytes     int64
@@ -22,8 +21,8 @@ type writer struct {
 	model     block.ModelID
 }
 
-// segment is memory that the client writes and the server reads. It can be neither shrunk nor
-// grown, so that no byte of it is ever missing under the server.
+// segment is memory that the client writes and the server reads. Its size is sealed, so that no
+// byte can be missing under the server.
 type segment struct {
 	id   uint32
 	data []byte
@@ -61,7 +60,7 @@ func (c *conn) stage(h frame.Header, size uint64) error {
 	return c.attach(frame.End(frame.AppendStaged(b, w.lastID, uint64(rounded)), 0), fd)
 }
 
-// newSegment makes a segment, all of its pages in place, and maps it for reading.
+// newSegment makes a segment with all pages in place, and maps it for reading.
 func newSegment(size int64) (fd int, data []byte, err error) {
 	const name, flags = "cgn-kvcached-staging", unix.MFD_CLOEXEC | unix.MFD_ALLOW_SEALING
 	fd, err = unix.MemfdCreate(name, flags|unix.MFD_NOEXEC_SEAL)
@@ -85,7 +84,7 @@ func newSegment(size int64) (fd int, data []byte, err error) {
 	if size >= hugePage {
 		_ = unix.Madvise(data, unix.MADV_HUGEPAGE) // without huge pages it works as well
 	}
-	// Without this the first write to each page would wait for the kernel to find and clear it.
+	// Otherwise the first write to each page would wait for the kernel to find and clear it.
 	if err = unix.Madvise(data, unix.MADV_POPULATE_READ); err == unix.EINVAL {
 		err = unix.Fallocate(fd, 0, 0, size) // kernel before 5.14
 	}
@@ -108,7 +107,7 @@ func (w *writer) find(id uint32) *segment {
 	return nil
 }
 
-// drop takes a segment back.
+// drop frees a segment.
 func (w *writer) drop(s *Server, id uint32) error {
 	g := w.find(id)
 	if g == nil {
@@ -128,7 +127,7 @@ func (w *writer) unmap(s *Server, g *segment) {
 	}
 }
 
-// close takes all segments back.
+// close frees all segments.
 func (w *writer) close(s *Server) {
 	for i := range w.segments {
 		w.unmap(s, &w.segments[i])
@@ -136,8 +135,8 @@ func (w *writer) close(s *Server) {
 	w.segments = nil
 }
 
-// use makes text the namespace that is written to. Only namespaces of models' blocks are: keys
-// belong to RESP and S3.
+// use makes text the namespace of writes. Only namespaces of models are allowed: keys belong to
+// RESP and S3.
 func (c *conn) use(text []byte) bool {
 	w := &c.writer
 	if w.namespace != "" && w.namespace == string(text) {
@@ -154,8 +153,8 @@ func (c *conn) use(text []byte) bool {
 	return true
 }
 
-// chunk is how many bytes are copied before their checksum is taken: few enough to be in the CPU's
-// cache still.
+// chunk is how many bytes are copied before their checksum is taken. They are still in the CPU's
+// cache then.
 const chunk = 32 << 10
 
 // commit makes a block of staged bytes.
@@ -186,14 +185,15 @@ func (c *conn) commit(h frame.Header, body []byte) error {
 		d.Abort()
 		status := c.server.status(err)
 		if status == frame.StatusInternal && q.Flags&frame.Durable != 0 {
-			status = frame.StatusNotDurable // the disk would not
+			status = frame.StatusNotDurable // the disk refused
 		}
 		return c.committed(h, &frame.Info{Status: status})
 	}
 	return c.committed(h, infoOf(&info))
 }
 
-// fill copies the staged bytes. The checksum is of the copy: the client may be writing still.
+// fill copies the staged bytes. The checksum is of the copy, because the client may still be
+// writing.
 func fill(d *store.Draft, staged []byte) {
 	to := d.Bytes()
 	for at := 0; at < len(staged); {

@@ -4,12 +4,12 @@ package lease
 
 import "sync/atomic"
 
-// Stats is what a Server has counted.
+// Stats has the counters of a Server.
 type Stats struct {
-	Clients      int64 // connections that are open, or still hold leases
-	Users        int64 // that those are of
+	Clients      int64 // connections that are open or still hold leases
+	Users        int64 // users with such connections
 	Leases       int64 // held now
-	LeasedBytes  int64 // under leases now; a block under two counts twice
+	LeasedBytes  int64 // under leases now, twice for a block under two
 	StagingBytes int64 // of staging segments now
 
 	Connections   uint64 // accepted

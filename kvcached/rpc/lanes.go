@@ -14,32 +14,32 @@ import (
 // ErrNoDevice says that the daemon does not use a device of that name.
 var ErrNoDevice = errors.New("rpc: the daemon uses no such device")
 
-// Lanes tells how blocks come from other hosts, and lets go of the devices that carry them.
+// Lanes tells how blocks come from other hosts, and closes the devices that carry them.
 type Lanes interface {
-	// Paths are of the other hosts of the fleet; unknown says why they are not all known yet.
+	// Paths returns the other hosts of the fleet. unknown says why some may be missing.
 	Paths(ctx context.Context) (all []Path, unknown string)
 	Devices() []Device
-	// Release closes a device, and with it so many queue pairs; !open: there was nothing to close.
-	// ErrNoDevice.
+	// Release closes a device and returns the number of its queue pairs. open is false if it was
+	// closed already. ErrNoDevice.
 	Release(ctx context.Context, device string) (pairs int, open bool, err error)
 }
 
-// Path is how blocks come from one host, and go there.
+// Path tells how blocks come from one host and go there.
 type Path struct {
 	Peer, Address string
 	Wanted        string // auto, rdma, quic or tls
-	Lane          string // in use for large blocks; empty: nothing gets through, or it is not connected
+	Lane          string // the lane for large blocks; empty: none gets through, or there is no connection
 	WhyNotRDMA    string
 	Lanes         []Use
 	Pairs         int
-	Held          int // blocks of the other host that this one may read now
-	Granted       int // the other way round
+	Held          int // blocks of the other host that this host may read now
+	Granted       int // blocks of this host that the other host may read now
 	Error         string
 	ErrorAt       time.Time
-	Silent        time.Time // it does not answer since then; zero: it does
+	Silent        time.Time // the time since which it has not answered; zero: it answers
 }
 
-// Use is what went over one lane.
+// Use counts the traffic of one lane.
 type Use struct {
 	Lane              string
 	Operations        uint64
@@ -53,11 +53,11 @@ type Use struct {
 type Device struct {
 	Name     string
 	Open     bool
-	Released bool // it was asked for
+	Released bool // closed on request
 	Why      string
 }
 
-// releaseWithin is how long a device may take to be closed.
+// releaseWithin bounds the time to close a device.
 const releaseWithin = 5 * time.Second
 
 // Peers says how blocks come from other hosts.

@@ -33,7 +33,7 @@ func (s *service) Lookup(ctx context.Context, r *pb.LookupRequest) (*pb.LookupRe
 	}, nil
 }
 
-// lookups is what BatchLookup needs for some blocks.
+// lookups is BatchLookup's work for some blocks.
 type lookups struct {
 	addrs [lookupStep]block.Addr
 	infos [lookupStep]store.Info

@@ -14,7 +14,7 @@ import (
 	pb "github.com/cognitora/dataplane/proto/cognitora/v1"
 )
 
-// ownerPrefix keeps the owners that callers name apart from those of the lease socket.
+// ownerPrefix keeps owners of gRPC apart from those of the lease socket.
 const ownerPrefix = "grpc:"
 
 func checkOwner(owner string) error {
@@ -91,8 +91,8 @@ func (s *service) Delete(ctx context.Context, r *pb.DeleteRequest) (*pb.DeleteRe
 	return m, nil
 }
 
-// Purge removes blocks of all hosts. Hosts that have not confirmed it are named in the error, which
-// has the answer as a detail.
+// Purge removes blocks from all hosts. The error names hosts that have not confirmed it, and has
+// the answer as a detail.
 func (s *service) Purge(ctx context.Context, r *pb.PurgeRequest) (*pb.PurgeResponse, error) {
 	what := purge.Selector{Model: r.Model, Tenant: r.Tenant, Everything: r.Everything}
 	if r.Namespace != "" {
@@ -137,7 +137,7 @@ func (s *service) Purge(ctx context.Context, r *pb.PurgeRequest) (*pb.PurgeRespo
 	return out, told.Err()
 }
 
-// listBuckets is how many buckets of the table a List looks at, so that one that finds nothing
+// listBuckets is how many buckets of the table one List looks at, so that a List without a result
 // ends.
 const listBuckets = 65536
 

@@ -12,7 +12,7 @@ import (
 // promoteAtOnce is how many blocks a Promote reads from SSD at a time.
 const promoteAtOnce = 8
 
-// promote brings blocks that this host has into RAM.
+// promote brings blocks of this host into RAM.
 func (s *service) promote(ctx context.Context, addrs []block.Addr, out []Outcome) error {
 	group, ctx := errgroup.WithContext(ctx)
 	var next atomic.Int64

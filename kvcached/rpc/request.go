@@ -16,14 +16,14 @@ import (
 	pb "github.com/cognitora/dataplane/proto/cognitora/v1"
 )
 
-// space is a namespace that was in a request.
+// space is a namespace of a request.
 type space struct {
 	text string
 	id   block.ModelID
-	keys bool // of keys that clients chose
+	keys bool // a namespace of clients' keys
 }
 
-// namespace reads a canonical text. The one read last is not read again.
+// namespace reads a canonical text. It remembers the last one.
 func (s *Server) namespace(text string) (*space, error) {
 	if last := s.space.Load(); last != nil && last.text == text {
 		s.known(text)
@@ -39,7 +39,7 @@ func (s *Server) namespace(text string) (*space, error) {
 	return read, nil
 }
 
-// known tells the store which namespace's blocks the client asks for.
+// known tells the store that the client asks for blocks of this namespace.
 func (s *Server) known(namespace string) {
 	if s.names != nil {
 		s.names.Know(namespace)
@@ -62,7 +62,7 @@ func (s *Server) address(namespace string, layer uint32, digest []byte) (a block
 	return block.Addr{Digest: block.Digest(digest), Model: n.id, Layer: layer}, nil
 }
 
-// digestsOf reads digests that stand one behind the other, without a copy.
+// digestsOf reads concatenated digests without a copy.
 func digestsOf(field string, b []byte, most int) ([]block.Digest, error) {
 	const size = len(block.Digest{})
 	switch {
@@ -76,7 +76,7 @@ func digestsOf(field string, b []byte, most int) ([]block.Digest, error) {
 	return unsafe.Slice((*block.Digest)(unsafe.Pointer(unsafe.SliceData(b))), len(b)/size), nil
 }
 
-// batch is the part of a request that says which blocks it is about.
+// batch is the part of a request that names its blocks.
 type batch interface {
 	GetNamespace() string
 	GetLayer() uint32
@@ -109,7 +109,7 @@ func parentOf(b []byte) (d block.Digest, err error) {
 	return d, nil
 }
 
-// bytesOf is a digest as messages have it: none if it is zero.
+// bytesOf is a digest in a message; a zero digest is absent.
 func bytesOf(d block.Digest) []byte {
 	if d == (block.Digest{}) {
 		return nil
@@ -117,8 +117,8 @@ func bytesOf(d block.Digest) []byte {
 	return d[:]
 }
 
-// The bits of residency are those of the protocol, so that a set of tiers goes as it is; where one
-// differs this does not compile.
+// The bits of residency equal those of the protocol, so that sets of tiers need no translation.
+// This does not compile if one differs.
 var (
 	_ = [1]struct{}{}[residency.Device^residency.Tiers(pb.Tier_TIER_DEVICE)]
 	_ = [1]struct{}{}[residency.Host^residency.Tiers(pb.Tier_TIER_HOST)]
@@ -127,7 +127,7 @@ var (
 	_ = [1]struct{}{}[residency.Pinned^residency.Tiers(pb.Tier_TIER_PINNED)]
 )
 
-// tiersOf is where the daemon has a block, in the words of the protocol.
+// tiersOf is where the daemon has a block, in the protocol's bits.
 func tiersOf(t store.Tiers) (out residency.Tiers) {
 	if t&store.RAM != 0 {
 		out |= residency.Host
@@ -138,8 +138,8 @@ func tiersOf(t store.Tiers) (out residency.Tiers) {
 	return out
 }
 
-// coded gives an error the code of the protocol, unless it has one. What is not known is not told:
-// it may name files.
+// coded gives an error a code of the protocol, unless it has one. It hides unknown errors, which
+// may name files.
 func coded(err error) error {
 	if _, ok := status.FromError(err); ok {
 		return err

@@ -18,7 +18,7 @@ import (
 	pb "github.com/cognitora/dataplane/proto/cognitora/v1"
 )
 
-// right is what a caller must be allowed for a method.
+// right is a permission that a method needs.
 type right uint8
 
 const (
@@ -32,7 +32,7 @@ func (r right) String() string {
 	return map[right]string{read: "read", write: "write", remove: "delete", operate: "operate the daemon"}[r]
 }
 
-// needs is what each method takes. Promote brings nothing here that a Get would not.
+// needs has the right for each method. Promote needs only read, as Get has the same effect.
 var needs = map[string]right{
 	pb.Kv_Lookup_FullMethodName:        read,
 	pb.Kv_Peers_FullMethodName:         read,
@@ -53,7 +53,7 @@ var needs = map[string]right{
 	pb.Kv_Purge_FullMethodName:         remove,
 }
 
-// may is what a certificate's role allows.
+// may has the rights of each certificate's role.
 var may = map[pki.Role]right{
 	pki.Router:   read,
 	pki.Agent:    read | write,
@@ -61,7 +61,7 @@ var may = map[pki.Role]right{
 	pki.Ctl:      read | write | remove | operate,
 }
 
-// method is a row of needs with what has been counted.
+// method is a row of needs with its counters.
 type method struct {
 	right  right
 	name   string
@@ -77,8 +77,8 @@ func methods() map[string]*method {
 	return all
 }
 
-// enter lets a call in, or says why not. On sockets without TLS everybody who could connect may do
-// everything.
+// enter lets a call in, or returns the reason against it. On sockets without TLS every caller may
+// do everything.
 func (s *Server) enter(ctx context.Context, fullMethod string) (*method, error) {
 	m := s.methods[fullMethod]
 	if m == nil {
@@ -122,7 +122,7 @@ func (s *Server) stream(srv any, stream grpc.ServerStream, info *grpc.StreamServ
 	return s.leave(m, next(srv, stream))
 }
 
-// leave counts how a call ended, and gives errors a code.
+// leave counts the end of a call, and gives errors a code.
 func (s *Server) leave(m *method, err error) error {
 	if err == nil {
 		return nil
@@ -136,7 +136,7 @@ func (s *Server) leave(m *method, err error) error {
 	return told
 }
 
-// tap gives transfers their time, in a way that ends reads and writes of the stream, too.
+// tap bounds the time of transfers. The end of that time also ends reads and writes of the stream.
 func (s *Server) tap(ctx context.Context, info *tap.Info) (context.Context, error) {
 	if info.FullMethodName == pb.Kv_Put_FullMethodName || info.FullMethodName == pb.Kv_Get_FullMethodName {
 		timed, cancel := context.WithTimeout(ctx, s.o.TransferTime)
@@ -146,7 +146,7 @@ func (s *Server) tap(ctx context.Context, info *tap.Info) (context.Context, erro
 	return ctx, nil
 }
 
-// caller says who calls, for the log.
+// caller names the caller, for the log.
 func caller(ctx context.Context) string {
 	p, ok := peer.FromContext(ctx)
 	if !ok {

@@ -1,9 +1,8 @@
 // Package rpc serves cognitora.v1.Kv over gRPC: on a Unix socket for programs of this host, and
 // with mutual TLS for the fleet.
 //
-// Lookups and what belongs to operating the daemon are its purpose. Bytes go through it too, a copy
-// on each side; who wants many of them uses the lease socket on this host and the frames of
-// cgn-kv/1 between hosts.
+// It is for lookups and for operating the daemon. It also moves bytes, with a copy on each side.
+// For many bytes use the lease socket on this host, and cgn-kv/1 between hosts.
 package rpc
 
 import (
@@ -37,14 +36,14 @@ const (
 	MaxBatch  = 4096      // digests of every other call
 	MaxPiece  = 1 << 20   // bytes of a payload in one message
 	MaxOwner  = 64        // bytes of an owner's name
-	MaxList   = 1000      // blocks that a List asks for
+	MaxList   = 1000      // blocks of a List
 	maxHead   = 128 << 10 // bytes of a message besides digests or payload
 )
 
-// ErrPlain says that a TCP address would be served without TLS.
+// ErrPlain refuses to serve a TCP address without TLS.
 var ErrPlain = errors.New("rpc: a TCP address needs certificates")
 
-// Store is what is served; *store.Store is one.
+// Store has the blocks; *store.Store is one.
 type Store interface {
 	Get(ctx context.Context, a block.Addr) (*store.Block, error)
 	Create(ctx context.Context, it store.Item, length int) (*store.Draft, error)
@@ -61,7 +60,7 @@ type Store interface {
 // knower is a Store that has to be told the text of a namespace before its blocks are asked for.
 type knower interface{ Know(namespace string) }
 
-// Outcome is what became of one block of a batch. Its values are those of the protocol.
+// Outcome is the result for one block of a batch, with the protocol's values.
 type Outcome uint8
 
 // The outcomes.
@@ -72,8 +71,8 @@ const (
 	Failed
 )
 
-// Fleet moves blocks between hosts. What became of addrs[i], of one
-// namespace, goes to out[i], which is 0 before; an error says that nothing could be tried.
+// Fleet moves blocks between hosts. The result for addrs[i], all of one namespace, goes to out[i],
+// which is 0 before. An error says that nothing was tried.
 type Fleet interface {
 	Promote(ctx context.Context, namespace string, addrs []block.Addr, out []Outcome) error
 	Push(ctx context.Context, peer, namespace string, addrs []block.Addr, out []Outcome) error
@@ -82,7 +81,7 @@ type Fleet interface {
 
 // Options of a Server.
 type Options struct {
-	// Store is what is served. Required.
+	// Store has the blocks. Required.
 	Store Store
 	// Purge removes blocks from all hosts. Nil: it is refused.
 	Purge purge.Func
@@ -93,27 +92,22 @@ type Options struct {
 	Fleet Fleet
 	// Lanes is asked for Peers and ReleaseDevice. Nil: they are refused.
 	Lanes Lanes
-	// Parts gives more structs of counters for Stats, by the names that their values begin with.
-	// Nil: none.
+	// Parts returns more structs of counters for Stats, by the prefixes of their values. Nil: none.
 	Parts func() map[string]any
-	// Insecure allows a loopback TCP address without TLS: whoever reaches it may do everything.
+	// Insecure allows a loopback TCP address without TLS, on which every caller may do everything.
 	// False: refused.
 	Insecure bool
-	// MaxConnections is how many there may be at a time on each listener; 0: 1024. One more is
-	// closed at once.
+	// MaxConnections bounds the connections of each listener; 0: 1024. One more is closed at once.
 	MaxConnections int
-	// Transfers is how many Get and Put streams there may be at a time; 0: 128. One more is told
-	// RESOURCE_EXHAUSTED.
+	// Transfers bounds the Get and Put streams; 0: 128. One more is RESOURCE_EXHAUSTED.
 	Transfers int
-	// Watchers is how many Watch streams there may be at a time; 0: 64. One more is told
-	// RESOURCE_EXHAUSTED.
+	// Watchers bounds the Watch streams; 0: 64. One more is RESOURCE_EXHAUSTED.
 	Watchers int
-	// TransferTime is how long a Get or Put may take, so that a peer that stops holds no room for
-	// good; 0: 1 minute.
+	// TransferTime bounds a Get or Put, so that a stopped peer gives its room back; 0: 1 minute.
 	TransferTime time.Duration
 	// Drain is how long calls may go on when serving ends; 0: 5 s.
 	Drain time.Duration
-	// Logger takes what an operator should know. Nil: slog.Default().
+	// Logger gets what an operator should know. Nil: slog.Default().
 	Logger *slog.Logger
 }
 
@@ -158,8 +152,8 @@ func New(o Options) (*Server, error) {
 	return s, nil
 }
 
-// ListenUnix opens a Unix socket that its owner and group may use, and gives it to the group gid
-// unless that is negative. What a killed daemon left behind is replaced.
+// ListenUnix opens a Unix socket for its owner and group, and gives it to the group gid unless that
+// is negative. It replaces the socket of a killed daemon.
 func ListenUnix(path string, gid int) (net.Listener, error) {
 	l, err := listen.OpenUnix(path, 0o660, gid)
 	if err != nil {
@@ -175,9 +169,9 @@ type service struct {
 	ending context.Context
 }
 
-// Serve answers on l, which it closes, until ctx is done; then calls have Options.Drain to end, and
-// Watch ends at once. On a TCP address id is required, or Options.Insecure and loopback: else the
-// error is ErrPlain.
+// Serve answers on l until ctx is done, and closes l. Then calls have Options.Drain to end, and
+// Watch ends at once. A TCP address needs id, or Options.Insecure on loopback. Otherwise the error
+// is ErrPlain.
 func (s *Server) Serve(ctx context.Context, l net.Listener, id *pki.Identity) error {
 	creds, err := s.credentials(l, id)
 	if err != nil {

@@ -12,7 +12,7 @@ import (
 	"github.com/cognitora/dataplane/internal/listen"
 )
 
-// process is the one at the other end of a Unix socket.
+// process is the peer of a Unix socket.
 type process struct {
 	credentials.CommonAuthInfo
 	listen.Peer
@@ -21,15 +21,14 @@ type process struct {
 // AuthType names the kind of credentials.
 func (process) AuthType() string { return "unix" }
 
-// peerCredentials finds out who connects to a Unix socket, and refuses who may not use it even if
-// the file's mode would let them: by the rule of the lease socket, root, the daemon's own user, and
-// members of the file's group may.
+// peerCredentials identifies the peer of a Unix socket. It admits root, the daemon's own user and
+// members of the file's group, like the lease socket, whatever the file's mode allows.
 type peerCredentials struct {
 	server *Server
 	access listen.Access
 }
 
-// errStranger says that neither user nor groups of a process let it in.
+// errStranger refuses a process by user and groups.
 var errStranger = errors.New("rpc: neither its user nor its groups may use this socket")
 
 func (pc peerCredentials) ServerHandshake(c net.Conn) (net.Conn, credentials.AuthInfo, error) {
@@ -67,7 +66,7 @@ func (c peerCredentials) Clone() credentials.TransportCredentials { return c }
 
 func (peerCredentials) OverrideServerName(string) error { return nil }
 
-// limited closes connections above a number as soon as it has accepted them.
+// limited closes connections above a number at once.
 type limited struct {
 	net.Listener
 	most  int64
@@ -92,7 +91,7 @@ func (l *limited) Accept() (net.Conn, error) {
 	}
 }
 
-// counted is a connection that gives its place back when it is closed.
+// counted is a connection that frees its place when it is closed.
 type counted struct {
 	net.Conn
 	listener *limited

@@ -13,7 +13,7 @@ import (
 	pb "github.com/cognitora/dataplane/proto/cognitora/v1"
 )
 
-// counters are what is counted besides calls.
+// counters are the counters besides calls.
 type counters struct {
 	refused           atomic.Uint64
 	turnedAway        atomic.Uint64
@@ -26,15 +26,15 @@ type counters struct {
 type Stats struct {
 	Connections int64             // open
 	Denied      uint64            // connections to a Unix socket refused for their user and groups
-	TurnedAway  uint64            // connections that were one too many
-	Refused     uint64            // calls for which the certificate's role has no right
-	BytesIn     uint64            // of payloads, by Put
-	BytesOut    uint64            // of payloads, by Get
+	TurnedAway  uint64            // connections above the bound
+	Refused     uint64            // calls without the right of their certificate's role
+	BytesIn     uint64            // payload bytes of Put
+	BytesOut    uint64            // payload bytes of Get
 	Calls       map[string]uint64 // by method
-	Failed      map[string]uint64 // of them, by method
+	Failed      map[string]uint64 // failed ones, by method
 }
 
-// Stats counts what has been answered.
+// Stats returns a snapshot.
 func (s *Server) Stats() Stats {
 	st := Stats{
 		Connections: s.stats.connections.Load(),
@@ -48,10 +48,10 @@ func (s *Server) Stats() Stats {
 	return st
 }
 
-// maxUsages is how many namespaces, and how many rows of engines, an answer of Stats has.
+// maxUsages bounds the namespaces, and the engines' rows, in an answer of Stats.
 const maxUsages = 1000
 
-// Stats says what the daemon holds and has done.
+// Stats tells the daemon's contents and counters.
 func (s *service) Stats(context.Context, *pb.StatsRequest) (*pb.StatsResponse, error) {
 	out := &pb.StatsResponse{Epoch: s.o.Residency.Epoch(), Values: map[string]int64{}}
 	all := s.o.Store.Namespaces()

@@ -13,12 +13,12 @@ import (
 	pb "github.com/cognitora/dataplane/proto/cognitora/v1"
 )
 
-// sendPiece is what Get puts into a message. gRPC holds up to four messages of a stream whose
-// client does not read, so that pieces of 1 MiB would let clients make it hold 512 MiB. With the
-// message's head it fits a size that gRPC keeps buffers of.
+// sendPiece is how many bytes Get puts into a message. gRPC holds up to four messages of a stream
+// whose client does not read. With pieces of 1 MiB clients could make it hold 512 MiB. A piece with
+// the message's head fits a size of gRPC's buffers.
 const sendPiece = 32<<10 - 1024
 
-// begin takes one of the places that transfers have.
+// begin takes one of the places of transfers.
 func begin(places chan struct{}, what string) (end func(), err error) {
 	select {
 	case places <- struct{}{}:
@@ -29,8 +29,8 @@ func begin(places chan struct{}, what string) (end func(), err error) {
 	}
 }
 
-// Get sends a block. Each piece is copied once, into the message: gRPC may drop what it was given
-// without saying so when a connection breaks, so it is not given the arena.
+// Get sends a block. Each piece is copied once, into the message. gRPC may drop a message silently
+// when a connection breaks, so it never gets the arena itself.
 func (s *service) Get(r *pb.GetRequest, stream pb.Kv_GetServer) error {
 	a, err := s.address(r.Namespace, r.Layer, r.Digest)
 	if err != nil {
@@ -174,7 +174,7 @@ func (s *service) fill(stream pb.Kv_PutServer, d *store.Draft, data []byte) erro
 	return nil
 }
 
-// outcomeOf is what an error means for one block of a batch; 0: for all of them.
+// outcomeOf is an error's meaning for one block of a batch; 0: it concerns all blocks.
 func outcomeOf(err error) Outcome {
 	switch {
 	case err == nil:
@@ -189,7 +189,7 @@ func outcomeOf(err error) Outcome {
 	return Failed
 }
 
-// answer is outcomes as the protocol has them.
+// answer encodes outcomes for a message, and counts OK.
 func answer(out []Outcome) (b []byte, ok uint32) {
 	b = make([]byte, len(out))
 	for i, o := range out {
@@ -237,7 +237,7 @@ func (s *service) Pull(ctx context.Context, r *pb.PullRequest) (*pb.TransferResp
 var errAlone = status.Error(codes.FailedPrecondition, "this daemon is in no fleet; give it etcd's endpoints and a "+
 	"certificate")
 
-// move does something with a batch's blocks.
+// move carries out a transfer of a batch's blocks.
 func (s *service) move(ctx context.Context, r batch,
 	do func(*space, []block.Addr, []Outcome) error) (*pb.TransferResponse, error) {
 	n, addrs, err := s.addresses(r)

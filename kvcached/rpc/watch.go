@@ -11,15 +11,15 @@ import (
 	pb "github.com/cognitora/dataplane/proto/cognitora/v1"
 )
 
-// Watch says which block is where. A client that reads slowly is waited for and gets a new snapshot
-// when it is too far behind; nothing is kept for it.
+// Watch tells which block is where. A slow client is waited for. A client too far behind gets a new
+// snapshot.
 func (s *service) Watch(r *pb.WatchRequest, stream pb.Kv_WatchServer) error {
 	end, err := begin(s.watchers, "watchers")
 	if err != nil {
 		return err
 	}
 	defer end()
-	if err := stream.SendHeader(nil); err != nil { // a watcher that goes on from where it was learns that it does
+	if err := stream.SendHeader(nil); err != nil { // a watcher that continues learns at once that it does
 		return err
 	}
 	ctx, cancel := context.WithCancel(stream.Context())
@@ -42,7 +42,7 @@ func (s *service) Watch(r *pb.WatchRequest, stream pb.Kv_WatchServer) error {
 	return err
 }
 
-// kinds and mediums are what the events of a report say, by their numbers on the wire.
+// kinds and mediums translate the numbers of a report's events.
 var (
 	kinds = [...]residency.Kind{
 		pb.ReportEvent_KIND_STORED: residency.Stored, pb.ReportEvent_KIND_REMOVED: residency.Removed,
@@ -54,7 +54,7 @@ var (
 	}
 )
 
-// Report takes what an engine has.
+// Report takes an engine's report of its blocks.
 func (s *service) Report(_ context.Context, r *pb.ReportRequest) (*pb.ReportResponse, error) {
 	report := &residency.Report{Engine: r.Engine, Epoch: r.Epoch, Number: r.Number, Fresh: r.Fresh, Gone: r.Gone}
 	if len(r.Events) > MaxBatch {

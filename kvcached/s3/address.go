@@ -10,27 +10,25 @@ import (
 	"github.com/cognitora/dataplane/kvcached/store"
 )
 
-// target is what a request is about: the service, a bucket, or an object.
+// target names the subject of a request: the service, a bucket, or an object.
 type target struct {
 	bucket string
 	key    string // empty: the bucket, or without one the service
 }
 
-// bucketless is the bucket of a key that comes without one. It does not depend on the Host header,
-// so that the same key is the same object by whatever name or address of the server, or of another
-// server of its fleet, a client comes.
+// bucketless is the bucket of keys that come without one. It does not depend on the Host header, so
+// that a key is the same object under every name of the server, and on every server of its fleet.
 const bucketless = "default"
 
-// locate finds bucket and key from the Host header and the path as it was sent. What decides is
-// whether Host is below one of domains (see below); the form of its name never does:
-//   - it is: what stands before the domain is the bucket, the path is the key
-//   - it is not: the path is /bucket/key. A path of one segment that is no bucket's name but has
-//     the form of LMCache's keys (they hold @) or of a block address is a key in the bucket
-//     "default"
+// locate finds bucket and key from the Host header and the path as it was sent. It looks at whether
+// Host is below one of domains, and never at the form of its name:
+//   - Below a domain, the bucket stands before the domain, and the path is the key.
+//   - Otherwise the path is /bucket/key. A path of one segment is a key in the bucket "default" if
+//     it is a block address or has the form of LMCache's keys, which hold @.
 //
-// A Host of several labels that is no address and that no domain covers may be <bucket>.<server>,
-// so that such a key is refused there: two buckets would become one. So is, everywhere, what no
-// rule fits.
+// A Host of several labels outside of the domains, which is no address, may be <bucket>.<server>.
+// locate refuses bare keys there, because two buckets would become one. It refuses everything else,
+// too.
 func locate(host, rawPath string, domains []string) (target, error) {
 	host = hostName(host)
 	path := strings.TrimPrefix(rawPath, "/")
@@ -75,9 +73,9 @@ func makeTarget(bucket, rawKey string) (target, error) {
 	return target{bucket: bucket, key: key}, nil
 }
 
-// below tells whether host is a bucket's name and one of the domains behind it, and if not, whether
-// host is known to be the server itself: a domain, an address, or a name of one label. Of nested
-// domains the longest decides.
+// below tells whether host is a bucket's name before one of the domains. Otherwise it tells whether
+// host is the server itself: a domain, an address, or a name of one label. Of nested domains the
+// longest decides.
 func below(host string, domains []string) (bucket string, inHost, known bool) {
 	longest := -1
 	for _, d := range append([]string{"localhost"}, domains...) {
@@ -105,7 +103,7 @@ func hostName(host string) string {
 	return strings.ToLower(strings.TrimSuffix(host, "."))
 }
 
-// isBucketName tells whether S3 would let a bucket be called s.
+// isBucketName tells whether S3 would allow a bucket of this name.
 func isBucketName(s string) bool {
 	if len(s) < 3 || len(s) > 63 || !isAlnum(s[0]) || !isAlnum(s[len(s)-1]) {
 		return false
@@ -132,8 +130,8 @@ func namespaceOf(bucket, tenant string) (string, error) {
 	return n.String(), nil
 }
 
-// itemOf says which block the key of a bucket is: a block address names itself, every other key
-// belongs to the bucket.
+// itemOf returns the block of a key. A block address names itself. Every other key belongs to the
+// bucket.
 func itemOf(bucket, key, tenant string) (store.Item, error) {
 	if name := []byte(key); block.IsAddress(name) {
 		namespace, a, err := block.ParseText(name)

@@ -14,7 +14,7 @@ import (
 )
 
 const (
-	// attrMagic begins what this server keeps with a block.
+	// attrMagic begins the attributes that this server keeps with a block.
 	attrMagic = "s3\x01"
 	attrFixed = len(attrMagic) + 8 + 2 + 4
 
@@ -22,19 +22,19 @@ const (
 	defaultType = "application/octet-stream"
 )
 
-// kept are the headers of a PUT that a GET answers with, besides user metadata and checksums.
+// kept are the headers that a GET repeats from the PUT, besides user metadata and checksums.
 var kept = []string{"Content-Type", "Content-Encoding", "Cache-Control", "Content-Disposition", "Content-Language",
 	"Expires"}
 
-// attributes are what is kept with an object: fixed fields, then pairs of header and value, each
-// with its length before.
+// attributes are kept with an object: fixed fields, then pairs of header and value, each after its
+// length.
 type attributes struct {
 	modified time.Time // zero: not written by this server
 	parts    int       // of a multipart upload; 0: one PUT
 	headers  [][2]string
 }
 
-// attributesOf are those of the object that a request brings.
+// attributesOf reads the attributes of the object in a request.
 func attributesOf(h http.Header, now time.Time) (attributes, error) {
 	a := attributes{modified: now}
 	for _, name := range kept {
@@ -60,7 +60,7 @@ func attributesOf(h http.Header, now time.Time) (attributes, error) {
 	return a, nil
 }
 
-// expect makes room for the checksum that comes in a trailer, if one does that is kept.
+// expect makes room for a checksum that comes in a trailer and is kept.
 func (a *attributes) expect(sums checksums) bool {
 	sum, ok := sums.named()
 	if !ok || sum.text != "" || sum.name == "crc32c" {
@@ -71,14 +71,14 @@ func (a *attributes) expect(sums checksums) bool {
 	return true
 }
 
-// complete fills in the checksum when it has come.
+// complete fills in the checksum from the trailer.
 func (a *attributes) complete(sums checksums) {
 	sum, _ := sums.named()
 	a.headers[len(a.headers)-1][1] = sum.text
 }
 
-// withoutChunked is a Content-Encoding without aws-chunked, which is of the request, not of the
-// object.
+// withoutChunked is a Content-Encoding without aws-chunked, which belongs to the request and not to
+// the object.
 func withoutChunked(value string) string {
 	var rest []string
 	for word := range strings.SplitSeq(value, ",") {
@@ -102,7 +102,7 @@ func (a attributes) encode() []byte {
 	return b
 }
 
-// decodeAttributes reads what a sink kept; bytes of another writer are none.
+// decodeAttributes reads the attributes of a block. A block of another writer has none.
 func decodeAttributes(b []byte) attributes {
 	if len(b) < attrFixed || string(b[:len(attrMagic)]) != attrMagic {
 		return attributes{}
@@ -125,8 +125,8 @@ func decodeAttributes(b []byte) attributes {
 	return a
 }
 
-// etag names the content of an object: the CRC32C and length of its bytes and how many parts it was
-// uploaded in. It is opaque and not an MD5; the "-" keeps clients from taking it for one.
+// etag names an object's content by the CRC32C and length of its bytes and the number of its parts.
+// It is opaque and not an MD5. The "-" keeps clients from taking it for one.
 func etag(crc uint32, length, parts int) string {
 	return fmt.Sprintf(`"%08x%024x-%d"`, crc, length, max(parts, 1))
 }
@@ -142,7 +142,7 @@ func (a attributes) write(h http.Header, i store.Info, started time.Time) {
 	for _, p := range a.headers {
 		switch {
 		case strings.HasPrefix(p[0], metaPrefix):
-			h[p[0]] = []string{p[1]} // as S3 writes them, in lower case
+			h[p[0]] = []string{p[1]} // in lower case, as in S3
 		case strings.HasPrefix(p[0], checksumPrefix):
 		case utf8.ValidString(p[1]):
 			h.Set(p[0], p[1])
@@ -150,8 +150,8 @@ func (a attributes) write(h http.Header, i store.Info, started time.Time) {
 	}
 }
 
-// lastModified is when the object was written; of blocks that came another way it is not known, and
-// started stands for it.
+// lastModified is when the object was written. For blocks of other writers it is the start of the
+// server.
 func (a attributes) lastModified(started time.Time) time.Time {
 	if a.modified.IsZero() {
 		return started
@@ -159,8 +159,8 @@ func (a attributes) lastModified(started time.Time) time.Time {
 	return a.modified
 }
 
-// writeChecksums answers x-amz-checksum-mode: the CRC32C of the whole object, and the checksum that
-// the client sent with it.
+// writeChecksums answers x-amz-checksum-mode with the CRC32C of the whole object, and with the
+// checksum that the client sent.
 func (a attributes) writeChecksums(h http.Header, i store.Info) {
 	h["x-amz-checksum-crc32c"] = []string{crcText(i.CRC)}
 	h["x-amz-checksum-type"] = []string{"FULL_OBJECT"}

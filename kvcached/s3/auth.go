@@ -18,13 +18,13 @@ const maxSkew = 15 * time.Minute
 
 // Key lets a client in. Secrets never appear in logs, errors or metrics.
 type Key struct {
-	Access   string // what the client calls itself; not empty
+	Access   string // the client's access key id; not empty
 	Secret   string // not empty
-	Tenant   string // whose namespaces it sees; empty: those without a tenant, and block addresses of every tenant
+	Tenant   string // the tenant of its namespaces; empty: no tenant, and block addresses of every tenant
 	ReadOnly bool   // may only read
 }
 
-// String keeps the secret out of what prints a Key.
+// String does not print the secret.
 func (k Key) String() string { return "s3 key " + k.Access }
 
 // GoString is String.
@@ -44,16 +44,15 @@ func checkKeys(keys []Key) error {
 	return nil
 }
 
-// caller is who a request comes from.
+// caller is the sender of a request.
 type caller struct {
 	tenant   string
-	open     bool // no tenant's fence applies to block addresses
+	open     bool // block addresses of every tenant are allowed
 	readOnly bool
 	chain    *chain // signs the chunks of an aws-chunked body; nil: they are not signed
 }
 
-// authenticate finds the caller. Without keys everybody is let in, whatever the request says of
-// itself.
+// authenticate finds the caller. Without keys everybody is let in.
 func (s *Server) authenticate(r *http.Request, q query) (caller, error) {
 	if len(s.keys) == 0 {
 		return caller{open: true}, nil
@@ -104,7 +103,7 @@ func authorizationOf(r *http.Request) (authorization, error) {
 	return parseAuthorization(header)
 }
 
-// checkTime refuses what was signed too long ago or too far ahead.
+// checkTime refuses requests that were signed too long ago or too far ahead.
 func checkTime(signed, now time.Time) error {
 	if d := now.Sub(signed); d > maxSkew || d < -maxSkew {
 		return refusal("RequestTimeTooSkewed", "The difference between the request time and the current time is "+
@@ -113,8 +112,8 @@ func checkTime(signed, now time.Time) error {
 	return nil
 }
 
-// unsignedHeader names an x-amz- header that the signature does not cover: whoever relays the
-// request could have put it there.
+// unsignedHeader names an x-amz- header outside of the signature. Anybody who relays the request
+// could have added it.
 func unsignedHeader(r *http.Request, a authorization) string {
 	for name := range r.Header {
 		lower := strings.ToLower(name)
@@ -126,8 +125,8 @@ func unsignedHeader(r *http.Request, a authorization) string {
 	return ""
 }
 
-// signs tells whether the signature is right for the path as it was sent or, for clients that sign
-// another spelling of it, as SigV4 would encode it.
+// signs tells whether the signature is right for the path as it was sent, or for the path in
+// SigV4's encoding, which some clients sign instead.
 func (s *Server) signs(key []byte, a authorization, r *http.Request, q query, payload string) bool {
 	raw := rawPath(r)
 	right := func(path string) bool {
@@ -141,8 +140,8 @@ func (s *Server) signs(key []byte, a authorization, r *http.Request, q query, pa
 	return ok && spelled != raw && right(spelled)
 }
 
-// respelled encodes each segment of a path as SigV4 does. Slashes that are encoded stay so: they
-// are part of a segment.
+// respelled encodes each segment of a path as SigV4 does. Encoded slashes stay encoded, as they are
+// part of a segment.
 func respelled(raw string) (string, bool) {
 	var b []byte
 	for i, segment := range strings.Split(raw, "/") {
@@ -158,7 +157,7 @@ func respelled(raw string) (string, bool) {
 	return string(b), true
 }
 
-// rawPath is the path as the client wrote it.
+// rawPath is the path in the client's spelling.
 func rawPath(r *http.Request) string {
 	path, _, _ := strings.Cut(r.RequestURI, "?")
 	if !strings.HasPrefix(path, "/") {

@@ -12,14 +12,14 @@ const (
 	maxSignedHeaders = 64   // names
 )
 
-// credential is the scope of a signature and whose it is.
+// credential is the scope and the key of a signature.
 type credential struct{ accessKey, date, region, service string }
 
 func (c credential) scope() string {
 	return c.date + "/" + c.region + "/" + c.service + "/" + scopeEnd
 }
 
-// authorization is what a request says of its signature.
+// authorization is a request's signature with its parameters.
 type authorization struct {
 	credential
 	signed    []string // names of headers, lower case, sorted
@@ -107,8 +107,8 @@ func parseAuthorization(header string) (authorization, error) {
 	return a, nil
 }
 
-// when is the time at which a request was signed; amzDate is filled from the Date header if need
-// be.
+// when is the time at which a request was signed. It fills amzDate from the Date header if there is
+// no other.
 func (a *authorization) when(r *http.Request) (time.Time, error) {
 	a.amzDate = r.Header.Get("X-Amz-Date")
 	if a.amzDate == "" {

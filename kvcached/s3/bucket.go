@@ -28,7 +28,7 @@ type bucketsResult struct {
 
 type owner struct{ ID, DisplayName string }
 
-// listBuckets names the buckets in which the caller has objects, at most 1,000; it walks over all
+// listBuckets names at most 1,000 buckets in which the caller has objects. It walks over all
 // blocks.
 func (c *call) listBuckets() error {
 	seen := map[string]bool{}
@@ -55,9 +55,8 @@ func (c *call) listBuckets() error {
 	return nil
 }
 
-// createBucket takes note of nothing: buckets are there. A body that is too long for a
-// configuration is an object whose bucket this server did not recognise, so it is refused instead
-// of lost.
+// createBucket changes nothing, as buckets exist without it. A body that is no configuration is an
+// object whose bucket was not recognised. createBucket refuses it, so that it is not lost.
 func (c *call) createBucket() error {
 	if c.r.ContentLength > maxBucketText {
 		return refusal("MalformedXML", "This is a request to create the bucket %q; to put an object, name it too, as "+
@@ -87,7 +86,7 @@ func (c *call) createBucket() error {
 	return nil
 }
 
-// deleteBucket succeeds when nothing is in the bucket.
+// deleteBucket succeeds if the bucket is empty.
 func (c *call) deleteBucket() error {
 	namespace, err := namespaceOf(c.bucket, c.who.tenant)
 	if err != nil {
@@ -112,8 +111,7 @@ type locationResult struct {
 	XMLName xml.Name `xml:"http://s3.amazonaws.com/doc/2006-03-01/ LocationConstraint"`
 }
 
-// region is the only one, whose name a location writes as nothing. Signatures for any region are
-// taken.
+// region is the only region. A location writes it as nothing. Signatures for any region are taken.
 const region = "us-east-1"
 
 func (c *call) bucketLocation() error {

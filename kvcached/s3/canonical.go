@@ -18,7 +18,7 @@ const (
 	emptySHA256   = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
 )
 
-// canonicalRequest is the text of SigV4 that a signature is made over. path is used as it is.
+// canonicalRequest is the text that SigV4 signs. path is used as it is.
 func canonicalRequest(r *http.Request, path string, q query, signed []string, payload string) []byte {
 	b := make([]byte, 0, 1024)
 	b = append(append(b, r.Method...), '\n')
@@ -54,8 +54,8 @@ func appendCanonicalQuery(b []byte, q query) []byte {
 	return append(b, strings.Join(pairs, "&")...)
 }
 
-// appendCanonicalHeader appends the values of a header, trimmed, runs of blanks made one, with
-// commas between.
+// appendCanonicalHeader appends the values of a header with commas between. Values are trimmed, and
+// runs of blanks become one.
 func appendCanonicalHeader(b []byte, r *http.Request, name string) []byte {
 	values := r.Header.Values(name)
 	switch {
@@ -80,7 +80,7 @@ func appendCanonicalHeader(b []byte, r *http.Request, name string) []byte {
 	return b
 }
 
-// stringToSign is what the key signs in place of a canonical request.
+// stringToSign is the text that the key signs for a canonical request.
 func stringToSign(amzDate string, c credential, canonical []byte) []byte {
 	sum := sha256.Sum256(canonical)
 	b := make([]byte, 0, 192)
@@ -104,7 +104,7 @@ func mac(key, text []byte) []byte {
 	return h.Sum(nil)
 }
 
-// signatureOf is the signature of text as it is sent.
+// signatureOf is the signature of text, in hex.
 func signatureOf(key, text []byte) string { return hex.EncodeToString(mac(key, text)) }
 
 // equalSignature compares in constant time.

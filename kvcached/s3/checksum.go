@@ -1,8 +1,8 @@
 package s3
 
 import (
-	"crypto/md5"  //nolint:gosec // what Content-MD5 asks for
-	"crypto/sha1" //nolint:gosec // what x-amz-checksum-sha1 asks for
+	"crypto/md5"  //nolint:gosec // for Content-MD5
+	"crypto/sha1" //nolint:gosec // for x-amz-checksum-sha1
 	"crypto/sha256"
 	"crypto/subtle"
 	"encoding/base64"
@@ -31,7 +31,7 @@ const (
 // nvme is the polynomial of CRC64NVME, reflected.
 var nvme = crc64.MakeTable(0x9a6c9329ac4bc9b5)
 
-// algorithms are the checksums that S3 knows, by the end of the header's name.
+// algorithms are S3's checksums, by the end of the header's name.
 var algorithms = map[string]func() hash.Hash{
 	"crc32":     func() hash.Hash { return crc32.NewIEEE() },
 	"crc32c":    func() hash.Hash { return new(crc32c) },
@@ -40,18 +40,18 @@ var algorithms = map[string]func() hash.Hash{
 	"sha256":    sha256.New,
 }
 
-// checksum is one that a client says its payload has.
+// checksum is a checksum that the client states for its payload.
 type checksum struct {
 	name string // of the algorithm; "md5" for Content-MD5, "payload" for x-amz-content-sha256
-	text string // as the client wrote it; empty: it comes in a trailer
+	text string // the client's text; empty: it comes in a trailer
 	want []byte
 	hash hash.Hash
 }
 
-// checksums are all that a request names; they are checked when the payload is in place.
+// checksums are all checksums of a request. They are checked when the payload is in place.
 type checksums []checksum
 
-// headerSums are those of the x-amz-checksum- family, of which there may be one.
+// headerSums are the x-amz-checksum- headers, of which there may be one.
 func headerSums(h http.Header) (checksums, error) {
 	var all checksums
 	for name, create := range algorithms {
@@ -72,8 +72,8 @@ func headerSums(h http.Header) (checksums, error) {
 	return all, nil
 }
 
-// checksumsOf reads the checksums of a request's payload from the headers. Not own: those of the
-// x-amz-checksum- family are of something else.
+// checksumsOf reads the checksums of a request's payload from the headers. If own is false, the
+// x-amz-checksum- headers belong to something else.
 func checksumsOf(h http.Header, own bool) (all checksums, err error) {
 	if own {
 		if all, err = headerSums(h); err != nil {
@@ -106,7 +106,7 @@ func checksumsOf(h http.Header, own bool) (all checksums, err error) {
 	return all, nil
 }
 
-// decode reads the value that the client wrote.
+// decode reads the client's value.
 func (c *checksum) decode() error {
 	want, err := base64.StdEncoding.DecodeString(c.text)
 	if err != nil || len(want) != c.hash.Size() {
@@ -123,7 +123,7 @@ func (all checksums) write(p []byte) {
 	}
 }
 
-// takeTrailers fills in what came after the payload.
+// takeTrailers fills in the checksums from the trailers.
 func (all checksums) takeTrailers(trailers map[string]string) error {
 	for i := range all {
 		c := &all[i]
@@ -141,7 +141,7 @@ func (all checksums) takeTrailers(trailers map[string]string) error {
 	return nil
 }
 
-// check compares each with what was received.
+// check compares each checksum with the received payload.
 func (all checksums) check() error {
 	for _, c := range all {
 		if subtle.ConstantTimeCompare(c.hash.Sum(nil), c.want) == 1 {
@@ -160,7 +160,7 @@ func (all checksums) check() error {
 	return nil
 }
 
-// named is the one checksum of the x-amz-checksum- family, if the client sent one.
+// named is the x-amz-checksum- checksum, if the client sent one.
 func (all checksums) named() (checksum, bool) {
 	for _, c := range all {
 		if algorithms[c.name] != nil {
@@ -170,14 +170,14 @@ func (all checksums) named() (checksum, bool) {
 	return checksum{}, false
 }
 
-// crcText is a CRC32C as x-amz-checksum-crc32c has it.
+// crcText is a CRC32C in the form of x-amz-checksum-crc32c.
 func crcText(crc uint32) string {
 	var b [4]byte
 	binary.BigEndian.PutUint32(b[:], crc)
 	return base64.StdEncoding.EncodeToString(b[:])
 }
 
-// crc32c is a hash.Hash32 as quick as the checksum of blocks.
+// crc32c is a hash.Hash32 with the speed of block checksums.
 type crc32c uint32
 
 func (c *crc32c) Write(p []byte) (int, error) {

@@ -20,23 +20,23 @@ const (
 
 var errChunk = refusal("IncompleteBody", "The aws-chunked body is malformed or ends too early.")
 
-// chain is the running signature of an aws-chunked body: each chunk's covers the one before.
+// chain is the running signature of an aws-chunked body. Each chunk's signature covers the one
+// before.
 type chain struct {
 	key            []byte
 	amzDate, scope string
 	last           string
 }
 
-// next is the signature that follows the last one, over a payload with the given digest.
+// next is the signature after the last one, over a payload with the given digest.
 func (c *chain) next(kind string, digests ...string) string {
 	text := strings.Join(append([]string{algorithm + kind, c.amzDate, c.scope, c.last}, digests...), "\n")
 	c.last = signatureOf(c.key, []byte(text))
 	return c.last
 }
 
-// chunked reads the payload out of an aws-chunked body. Nothing of a chunk may be used before Read
-// or finish has gone past its end: only then has its signature been checked. So the payload is
-// committed after finish.
+// chunked reads the payload of an aws-chunked body. A chunk's signature is checked at its end. So
+// the payload may be used only after finish.
 type chunked struct {
 	from     *bufio.Reader
 	chain    *chain // nil: chunks are not signed
@@ -58,7 +58,7 @@ func newChunked(from io.Reader, length int64, c *chain, trailing bool) *chunked 
 	return d
 }
 
-// Read fills p with payload, at most to the end of a chunk, and answers io.EOF after the last.
+// Read fills p with payload up to the end of a chunk. It returns io.EOF after the last chunk.
 func (d *chunked) Read(p []byte) (int, error) {
 	if d.last {
 		return 0, io.EOF
@@ -119,7 +119,7 @@ func (d *chunked) begin() error {
 	return d.readTrailers()
 }
 
-// end goes over the line end after a chunk and checks the signature.
+// end reads the line end after a chunk and checks the signature.
 func (d *chunked) end() error {
 	if line, err := d.line(2); err != nil || line != "" {
 		return cmpErr(err, errChunk)
@@ -137,9 +137,9 @@ func (d *chunked) verify() error {
 	return nil
 }
 
-// readTrailers reads what follows the last chunk: trailers, their signature if chunks are signed,
-// an empty line. Some clients, minio-go among them, end trailers with a bare line feed and have an
-// empty line before the signature, too.
+// readTrailers reads the trailers after the last chunk, their signature if chunks are signed, and
+// an empty line. Some clients, such as minio-go, end trailers with a bare line feed and add an
+// empty line before the signature.
 func (d *chunked) readTrailers() error {
 	d.trailers = map[string]string{}
 	var signed bytes.Buffer
@@ -147,7 +147,7 @@ func (d *chunked) readTrailers() error {
 	for {
 		line, err := d.trailer()
 		if errors.Is(err, errChunk) && !d.trailing {
-			return nil // some clients leave the last empty line away
+			return nil // some clients omit the last empty line
 		}
 		if err != nil {
 			return err
@@ -180,7 +180,7 @@ func (d *chunked) readTrailers() error {
 	return nil
 }
 
-// trailer reads a line of the trailers, which may end with a line feed alone.
+// trailer reads a line of the trailers. A line feed alone may end it.
 func (d *chunked) trailer() (string, error) {
 	b, err := d.from.ReadSlice('\n')
 	if err != nil {
@@ -192,8 +192,7 @@ func (d *chunked) trailer() (string, error) {
 	return strings.TrimSuffix(string(b[:len(b)-1]), "\r"), nil
 }
 
-// line reads up to a line end, which is not part of it. Longer than limit, or no end before EOF:
-// errChunk.
+// line reads a line without its end. errChunk: the line is longer than limit, or has no end.
 func (d *chunked) line(limit int) (string, error) {
 	b, err := d.from.ReadSlice('\n')
 	if err != nil {
@@ -205,8 +204,7 @@ func (d *chunked) line(limit int) (string, error) {
 	return string(b[:len(b)-2]), nil
 }
 
-// finish reads what comes after the payload: the last chunk and the trailers. The payload must have
-// been read.
+// finish reads the last chunk and the trailers, after the payload.
 func (d *chunked) finish() error {
 	var one [1]byte
 	for !d.last {
@@ -221,7 +219,7 @@ func (d *chunked) finish() error {
 	return nil
 }
 
-// ended is the refusal of a body that stops where it should not; a deadline stays what it is.
+// ended turns an early end of the body into errChunk. A deadline stays an error of its own.
 func ended(err error) error {
 	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, bufio.ErrBufferFull) {
 		return errChunk
@@ -229,7 +227,7 @@ func ended(err error) error {
 	return err
 }
 
-// cmpErr is err, or without one other.
+// cmpErr is err, or other if err is nil.
 func cmpErr(err, other error) error {
 	if err != nil {
 		return err

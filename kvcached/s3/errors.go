@@ -14,7 +14,7 @@ import (
 	"github.com/cognitora/dataplane/kvcached/store"
 )
 
-// apiError is an answer that is not the one asked for.
+// apiError is an error answer.
 type apiError struct {
 	status  int
 	code    string
@@ -24,7 +24,7 @@ type apiError struct {
 
 func (e *apiError) Error() string { return e.code + ": " + e.message }
 
-// statuses are the codes that this server answers with.
+// statuses are this server's error codes with their HTTP statuses.
 var statuses = map[string]int{
 	"AccessDenied":                      http.StatusForbidden,
 	"AuthorizationHeaderMalformed":      http.StatusBadRequest,
@@ -72,8 +72,7 @@ func refusal(code, format string, args ...any) *apiError {
 	return &apiError{status: status, code: code, message: fmt.Sprintf(format, args...)}
 }
 
-// asAPI finds the answer to any error: those of the sink have one each, what is unknown is an
-// InternalError.
+// asAPI turns an error into an answer. Unknown errors become InternalError.
 func asAPI(err error) *apiError {
 	var e *apiError
 	var size *store.SizeError
@@ -85,7 +84,7 @@ func asAPI(err error) *apiError {
 		return refusal("EntityTooLarge", "%s", strings.TrimPrefix(size.Error(), "store: too large: "))
 	case errors.As(err, &disk) && disk.Full():
 		return refusal("InsufficientCapacity", "%s", disk.Public())
-	case errors.Is(err, store.ErrMiss), errors.Is(err, store.ErrCorrupt): // what cannot be trusted is not there
+	case errors.Is(err, store.ErrMiss), errors.Is(err, store.ErrCorrupt): // damaged bytes are a miss
 		return refusal("NoSuchKey", "The specified key does not exist.")
 	case errors.Is(err, store.ErrFull):
 		return refusal("SlowDown", "All of the memory is in use. Try again later.")
@@ -123,9 +122,9 @@ type errorDocument struct {
 	HostID    string `xml:"HostId"`
 }
 
-// refuse answers err. Nothing may have been answered before. net/http reads what is left of a body
-// of up to 256 KiB before the answer goes out: that has the timeout to come, and the answer another
-// to go. What was too slow once is not read.
+// refuse answers err, if nothing was answered before. net/http then reads up to 256 KiB of the rest
+// of the body. The rest has the timeout to come, and the answer has another timeout to go. The rest
+// of a body that was too slow is not read.
 func (c *call) refuse(err *apiError) {
 	defer func() {
 		control, now := http.NewResponseController(c.w), time.Now()

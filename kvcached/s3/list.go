@@ -14,18 +14,17 @@ import (
 
 const maxListed = 1000
 
-// listing collects the smallest names of a bucket. It holds at most limit+1 of them, whatever the
-// bucket holds.
+// listing collects the smallest names of a bucket, at most limit+1.
 type listing struct {
 	namespace         string
 	prefix, delimiter string
-	after             string // names up to and with this one are left out
-	startAfter        string // keys up to and with this one are left out
+	after             string // only names after this one are listed
+	startAfter        string // only keys after this one are listed
 	limit             int
 	names             []listed // sorted
 }
 
-// listed is a key, or what keys have in common up to a delimiter.
+// listed is a key, or a common prefix of keys up to a delimiter.
 type listed struct {
 	name     string
 	common   bool
@@ -51,7 +50,7 @@ func (l *listing) take(i store.Info, started time.Time) {
 	}
 	full := len(l.names) > l.limit
 	if string(found) <= l.after && l.after != "" || full && string(found) >= l.names[l.limit].name {
-		return // most blocks, in a bucket that is larger than a page: no memory was taken
+		return // most blocks of a large bucket end here, without an allocation
 	}
 	name := string(found)
 	at, there := slices.BinarySearchFunc(l.names, name, func(e listed, name string) int {
@@ -71,7 +70,7 @@ func (l *listing) take(i store.Info, started time.Time) {
 	l.names = slices.Insert(l.names, at, entry)
 }
 
-// scan visits every block at least once, until visit returns false.
+// scan visits every block, some twice, until visit returns false.
 func (c *call) scan(visit func(store.Info) bool) error {
 	stopped := false
 	for cursor := uint64(0); ; {
@@ -117,7 +116,7 @@ type listResult struct {
 	CommonPrefixes        []listedPrefix
 }
 
-// list answers one page, of ListObjectsV2 with list-type=2, else of ListObjects.
+// list answers one page: of ListObjectsV2 with list-type=2, otherwise of ListObjects.
 func (c *call) list() error {
 	l, err := c.newListing()
 	if err != nil {
@@ -171,7 +170,7 @@ func (c *call) newListing() (*listing, error) {
 	return l, nil
 }
 
-// page makes the answer of what was found.
+// page makes the answer from a listing.
 func (c *call) page(l *listing) listResult {
 	q := c.query
 	spell := func(s string) string { return s }

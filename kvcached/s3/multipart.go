@@ -50,7 +50,7 @@ func (c *call) createUpload() error {
 	return nil
 }
 
-// uploadPart takes one part into memory of its own.
+// uploadPart takes one part into a draft.
 func (c *call) uploadPart() error {
 	n, err := c.query.number("partNumber", 1, maxParts, 0)
 	if err != nil || n == 0 {
@@ -84,7 +84,7 @@ func (c *call) uploadPart() error {
 	return nil
 }
 
-// receive reads a part into a draft. Its address is of no use to anyone: it is never committed.
+// receive reads a part into a draft, which is never committed.
 func (c *call) receive(u *upload, n int, p *payload) (*part, error) {
 	it := store.Item{Namespace: u.item.Namespace,
 		Addr: block.OfKey(u.item.Addr.Model, fmt.Appendf(nil, "part\x00%s\x00%d", u.id, n))}
@@ -106,7 +106,7 @@ func (c *call) receive(u *upload, n int, p *payload) (*part, error) {
 	return arrived, nil
 }
 
-// abortUpload frees what has arrived.
+// abortUpload frees the parts of an upload.
 func (c *call) abortUpload() error {
 	it, err := c.item()
 	if err != nil {
@@ -135,16 +135,16 @@ type completeResult struct {
 	ETag     string
 }
 
-// completeUpload copies the parts into one block. Until that is there, the upload stays, so that a
-// client can try again. The x-amz-checksum- headers are of the object, not of the document, and
-// left to assemble.
+// completeUpload copies the parts into one block. The upload stays until the block is there, so
+// that a client can try again. The x-amz-checksum- headers are of the object and not of the
+// document: assemble compares them.
 func (c *call) completeUpload() error {
 	it, err := c.item()
 	if err != nil {
 		return err
 	}
 	if err := c.s.uploads.known(c.query.get("uploadId"), it.Addr, c.who.tenant); err != nil {
-		return err // its body is not waited for
+		return err // refused before its body is read
 	}
 	release, err := c.s.body()
 	if err != nil {
@@ -216,7 +216,7 @@ func (u *upload) choose(ask *completeRequest) ([]*part, error) {
 func (c *call) assemble(u *upload, parts []*part, o store.CommitOptions) (string, error) {
 	a, total := u.attr, 0
 	a.modified, a.parts = time.Now(), len(parts)
-	o.CRC, o.CheckCRC = 0, true // that no part has changed since it came
+	o.CRC, o.CheckCRC = 0, true // no part has changed since it came
 	for _, p := range parts {
 		total += p.length
 		o.CRC = block.Combine(o.CRC, p.crc, uint64(p.length))
@@ -249,7 +249,7 @@ func (c *call) assemble(u *upload, parts []*part, o store.CommitOptions) (string
 		return "", err
 	}
 	i, err := d.Commit(c.r.Context(), o)
-	if errors.Is(err, store.ErrCorrupt) { // which would be answered as a miss
+	if errors.Is(err, store.ErrCorrupt) { // ErrCorrupt itself would be answered as a miss
 		err = fmt.Errorf("s3: a part has changed since it came: %v", err) //nolint:errorlint // so not wrapped
 	}
 	if err != nil {
@@ -258,8 +258,8 @@ func (c *call) assemble(u *upload, parts []*part, o store.CommitOptions) (string
 	return etag(i.CRC, i.Length, a.parts), nil
 }
 
-// wholeSums are the checksums of the object that a completion names. A composite one, of the
-// checksums of the parts, is not heeded: the parts were compared with theirs as they came.
+// wholeSums are the object's checksums in a completion. A composite checksum, of the parts'
+// checksums, is ignored: each part was compared with its own.
 func (c *call) wholeSums() (checksums, error) {
 	if !strings.EqualFold(c.r.Header.Get("x-amz-checksum-type"), "FULL_OBJECT") &&
 		c.r.Header.Get(checksumPrefix+"crc64nvme") == "" {

@@ -11,7 +11,7 @@ import (
 	"github.com/cognitora/dataplane/kvcached/store"
 )
 
-// item is the block that the request is about.
+// item is the block of the request's key.
 func (c *call) item() (store.Item, error) {
 	return c.itemNamed(c.key)
 }
@@ -31,7 +31,7 @@ func (c *call) itemNamed(key string) (store.Item, error) {
 	return it, nil
 }
 
-// get answers with an object or a part of it, straight from the sink's memory.
+// get answers with an object or a part of it, straight from the store's memory.
 func (c *call) get() error {
 	release, err := c.s.body()
 	if err != nil {
@@ -51,8 +51,8 @@ func (c *call) get() error {
 	return nil
 }
 
-// head answers as get does, without the payload, and is no use of the object. A miss has no body.
-// It takes a token too: of a fleet the object may have to come from another host first.
+// head answers like get, but without the payload, and does not count as a use. A miss has no body.
+// head takes a token, as the object may have to come from another host first.
 func (c *call) head() error {
 	release, err := c.s.body()
 	if err != nil {
@@ -93,7 +93,7 @@ func (c *call) missed(err error) {
 	}
 }
 
-// describe writes status and headers of an object and answers which part of it is to be sent.
+// describe writes status and headers of an object and returns the part to send.
 func (c *call) describe(i store.Info) (span, error) {
 	a := decodeAttributes(i.Item.Attr)
 	h := c.w.Header()
@@ -118,7 +118,7 @@ func (c *call) describe(i store.Info) (span, error) {
 	return part, nil
 }
 
-// matches tells whether a list of entity tags holds tag; quotes may be missing, as S3 allows.
+// matches tells whether a list of entity tags contains tag. Quotes may be missing, as in S3.
 func matches(list, tag string) bool {
 	for t := range strings.SplitSeq(list, ",") {
 		t = strings.TrimPrefix(strings.TrimSpace(t), "W/")
@@ -129,7 +129,7 @@ func matches(list, tag string) bool {
 	return false
 }
 
-// put takes an object: from the socket into the sink's memory, without a copy between.
+// put takes an object from the socket straight into the store's memory.
 func (c *call) put() error {
 	it, err := c.item()
 	if err != nil {
@@ -175,8 +175,8 @@ func (c *call) put() error {
 	return nil
 }
 
-// commitOptions reads how an object is to be written. With If-None-Match: * an object that is there
-// is left, and the body not taken.
+// commitOptions reads the options of a write. With If-None-Match: * an existing object stays, and
+// the body is not read.
 func (c *call) commitOptions(it store.Item) (store.CommitOptions, error) {
 	h := c.r.Header
 	o := store.CommitOptions{Durable: c.s.durable || strings.EqualFold(h.Get("X-Cgn-Durable"), "true")}
@@ -200,7 +200,7 @@ func (c *call) commitOptions(it store.Item) (store.CommitOptions, error) {
 	return o, err
 }
 
-// stored answers that a payload is in place, and repeats the checksum that was compared.
+// stored answers a completed write and repeats the compared checksum.
 func (c *call) stored(tag string, sums checksums) {
 	h := c.w.Header()
 	h["ETag"] = []string{tag}
@@ -211,7 +211,7 @@ func (c *call) stored(tag string, sums checksums) {
 	c.status(http.StatusOK)
 }
 
-// delete answers the same whether the object was there or not.
+// delete deletes an object. The answer does not tell whether it was there.
 func (c *call) delete() error {
 	it, err := c.item()
 	if err != nil {
@@ -256,7 +256,7 @@ type deleteResult struct {
 	Errors  []deleteFailure `xml:"Error"`
 }
 
-// deleteMany deletes up to 1,000 objects, one after the other.
+// deleteMany deletes up to 1,000 objects, one after another.
 func (c *call) deleteMany() error {
 	release, err := c.s.body()
 	if err != nil {

@@ -12,21 +12,21 @@ import (
 	"time"
 )
 
-// step is how many bytes a client may send or take within Options.Timeout, at least: 1 MiB.
+// step is how many bytes must move within each Options.Timeout.
 const step = 1 << 20
 
-// payload is the body of a request on its way into memory.
+// payload is a request's body on its way into memory.
 type payload struct {
 	c       *call
 	from    io.Reader
 	chunked *chunked // nil: the body is the payload
 	length  int
 	sums    checksums
-	at, due int // bytes that have come, and at how many the deadline is moved on
+	at, due int // received bytes, and the count at which the deadline moves
 }
 
-// openPayload finds out how long the payload is and how it is encoded; nothing of it is read yet,
-// and no memory taken. Not own: the x-amz-checksum- headers are those of something else.
+// openPayload determines length and encoding of the payload. It reads nothing and takes no memory.
+// If own is false, the x-amz-checksum- headers belong to something else.
 func (c *call) openPayload(limit int64, own bool) (*payload, error) {
 	sums, err := checksumsOf(c.r.Header, own)
 	if err != nil {
@@ -58,7 +58,7 @@ func (c *call) openPayload(limit int64, own bool) (*payload, error) {
 	return p, nil
 }
 
-// openChunked reads which kind of aws-chunked body word means.
+// openChunked opens an aws-chunked body of the kind that word names.
 func (c *call) openChunked(word string, length int64) (*chunked, error) {
 	base, trailing := strings.CutSuffix(word, trailerSuffix)
 	switch {
@@ -70,8 +70,8 @@ func (c *call) openChunked(word string, length int64) (*chunked, error) {
 	return nil, refusal("NotImplemented", "The payload encoding %s is not supported.", strings.ToValidUTF8(word, "?"))
 }
 
-// read fills dst, which has the payload's length, and tells filled of each piece while it is in the
-// CPU's cache. Then it reads the trailers and compares the checksums.
+// read fills dst, which has the payload's length, and calls filled with each piece while it is in
+// the CPU's cache. Then it reads the trailers and compares the checksums.
 func (p *payload) read(dst []byte, filled func(n int)) error {
 	defer p.setDeadline(time.Time{})
 	if err := p.fill(dst, filled); err != nil {
@@ -80,7 +80,8 @@ func (p *payload) read(dst []byte, filled func(n int)) error {
 	return p.finish()
 }
 
-// readText reads the payload into memory that grows with what comes, not with what was announced.
+// readText reads the payload. Its memory grows with the received bytes, not with the announced
+// length.
 func (p *payload) readText() ([]byte, error) {
 	defer p.setDeadline(time.Time{})
 	var text []byte
@@ -98,7 +99,7 @@ func (p *payload) setDeadline(t time.Time) {
 	_ = http.NewResponseController(p.c.w).SetReadDeadline(t)
 }
 
-// fill fills dst with what comes next of the payload.
+// fill fills dst with the next bytes of the payload.
 func (p *payload) fill(dst []byte, filled func(n int)) error {
 	for len(dst) > 0 {
 		if p.at >= p.due {
@@ -136,7 +137,7 @@ func (p *payload) finish() error {
 	return nil
 }
 
-// broken is the answer to a body that could not be read to its end.
+// broken is the answer to a body that breaks off.
 func (p *payload) broken(err error) error {
 	var refused *apiError
 	switch {
@@ -152,8 +153,8 @@ func (p *payload) broken(err error) error {
 		"header.")
 }
 
-// readSmall reads a document of at most limit bytes into v; own is as in openPayload. malformed is
-// the answer to one that is none. The caller has a token for the body.
+// readSmall reads a document of at most limit bytes into v. own is the same as in openPayload.
+// malformed is the answer to a malformed document. The caller has a token for the body.
 func (c *call) readSmall(limit int64, own bool, v any, malformed error) error {
 	p, err := c.openPayload(limit, own)
 	if err != nil {
@@ -171,10 +172,10 @@ func (c *call) readSmall(limit int64, own bool, v any, malformed error) error {
 	return nil
 }
 
-// errTooMany ends the parsing of a document with more elements than it may have.
+// errTooMany ends the parsing of a document with too many elements.
 var errTooMany = errors.New("s3: too many elements")
 
-// list is the elements of one name in a document, at most 10,000: past that it cannot be parsed.
+// list has the elements of one name in a document. More than 10,000 make it malformed.
 type list[T any] []T
 
 // UnmarshalXML takes one element.
@@ -188,8 +189,8 @@ func (l *list[T]) UnmarshalXML(d *xml.Decoder, start xml.StartElement) error {
 	return err
 }
 
-// send writes payload to the client. A client that takes less than step bytes within the timeout is
-// cut off.
+// send writes payload to the client. It cuts off a client that takes less than step bytes within
+// the timeout.
 func (c *call) send(payload []byte) {
 	control := http.NewResponseController(c.w)
 	for len(payload) > 0 {

@@ -60,8 +60,7 @@ func (q query) find(name string) (string, bool) {
 	return "", false
 }
 
-// number is the parameter called name, which must lie in [low, high]; missing is what stands for an
-// absent one.
+// number reads a parameter that must lie in [low, high]. An absent one is missing.
 func (q query) number(name string, low, high, missing int) (int, error) {
 	text, ok := q.find(name)
 	if !ok {
@@ -76,8 +75,8 @@ func (q query) number(name string, low, high, missing int) (int, error) {
 
 const upperHex = "0123456789ABCDEF"
 
-// appendEncoded appends s in the URL encoding of SigV4: all but letters, digits and -._~ is %XX; /
-// too, unless kept.
+// appendEncoded appends s in SigV4's URL encoding. All bytes except letters, digits, -._~ and a
+// kept / become %XX.
 func appendEncoded(b []byte, s string, keepSlash bool) []byte {
 	for i := range len(s) {
 		c := s[i]

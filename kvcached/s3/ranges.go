@@ -7,14 +7,14 @@ import (
 	"strings"
 )
 
-// span is the part of an object that is asked for: n bytes from at.
+// span is a part of an object: n bytes from at.
 type span struct {
 	at, n   int
 	partial bool
 }
 
-// parseRange reads a Range header for an object of the given length. A header that is no single
-// range of bytes is not heeded, as HTTP says; one that holds no byte of the object is an
+// parseRange reads a Range header for an object of the given length. As HTTP says, it ignores a
+// header that is no single range of bytes. A range without any byte of the object is an
 // InvalidRange.
 func parseRange(header string, length int) (span, error) {
 	whole := span{n: length}
@@ -55,7 +55,7 @@ func parseRange(header string, length int) (span, error) {
 	return span{at: at, n: last - at + 1, partial: true}, nil
 }
 
-// position reads digits; what does not fit counts as very far.
+// position reads digits. A number that does not fit becomes a very large one.
 func position(text string) (int, bool) {
 	if text == "" {
 		return 0, false
@@ -78,12 +78,12 @@ func outside(length int) error {
 	return err
 }
 
-// contentRange is the header that says which part of the object is answered.
+// contentRange is the Content-Range header of a part.
 func (s span) contentRange(length int) string {
 	return fmt.Sprintf("bytes %d-%d/%d", s.at, s.at+s.n-1, length)
 }
 
-// spanOf is the part that a request asks for by Range. An object has one part for partNumber.
+// spanOf is the part that the Range header asks for. For partNumber an object has one part.
 func spanOf(r *http.Request, q query, length int) (span, error) {
 	if n, err := q.number("partNumber", 1, maxParts, 1); err != nil {
 		return span{}, err

@@ -3,30 +3,29 @@
 //
 // It is a subset over HTTP/1.1: PUT, GET with one range, HEAD, DELETE, DeleteObjects, ListObjects
 // (v1 and v2), ListBuckets, HeadBucket, CreateBucket, DeleteBucket, GetBucketLocation and multipart
-// uploads. Everything else is NotImplemented. A Host header below one of Options.Domains, localhost
-// or an endpoint of Amazon's names the bucket, and the path is the key, as LMCache sends it
-// (virtual-host style); with any other the path begins with the bucket (path style). So a server
-// that clients reach by <bucket>.<name> must be told that name in Domains. A path that is one key
-// of LMCache's, or one block address, and nothing before it, is in the bucket "default". What fits
-// no rule is InvalidBucketName; see locate.
+// uploads. Everything else is NotImplemented. Requests are signed in the Authorization header.
 //
-// Where it differs from S3:
-//   - A bucket is there as soon as it is named; CreateBucket changes nothing. It is the namespace
-//     "s3.<bucket>" of the caller's tenant.
-//   - A key that begins with "cgn:" is a block address (see kv/block); it is the same block
-//     in every bucket, and not listed.
-//   - Objects are a cache's: they may go away at any time. A PUT is acknowledged from memory unless
+// A Host header below localhost or one of Options.Domains names the bucket, and the path is the
+// key (virtual-host style, which LMCache uses). With any other Host the path begins with the bucket
+// (path style). So a server that clients reach by <bucket>.<name> needs that name in Domains. A
+// path that is only a key of LMCache's, or only a block address, is in the bucket "default". All
+// else is InvalidBucketName; see locate.
+//
+// It differs from S3 in these points:
+//   - Buckets exist without CreateBucket. A bucket is the namespace "s3.<bucket>" of the caller's
+//     tenant.
+//   - A key that begins with "cgn:" is a block address (see kv/block). It is the same block in
+//     every bucket, and is not listed.
+//   - Objects may go away at any time, as this is a cache. A PUT is acknowledged from memory unless
 //     Options.Durable or the header X-Cgn-Durable: true asks for the disk.
-//   - An object has at most 64 MiB; parts have no smallest size. Those of all uploads that are not
-//     complete take a quarter of the arena together, unless Options.MaxUploadBytes says otherwise;
-//     one upload alone may take more, up to an object of 3/8 of the arena. An upload without a new
-//     part for 2 minutes is aborted.
-//   - GET answers x-amz-checksum-mode with the CRC32C of every object, and with the checksum that
-//     came with its PUT, in a header or a trailer. A FULL_OBJECT one that came with the completion
-//     of an upload is compared but not kept.
-//   - An ETag is made of the CRC32C and the length, and is not an MD5.
-//   - Listing walks over all blocks, once per page, and keeps the smallest names: the time is
-//     linear in the number of blocks.
+//   - An object has at most 64 MiB. Parts have no smallest size. The parts of all incomplete
+//     uploads take at most a quarter of the arena, or Options.MaxUploadBytes. A single upload may
+//     take more, for an object of up to 3/8 of the arena. An upload without a new part for 2
+//     minutes is aborted. Uploads and parts are not listed.
+//   - GET answers x-amz-checksum-mode with the CRC32C of every object, and with the checksum of its
+//     PUT's header or trailer. A completion's FULL_OBJECT checksum is compared but not kept.
+//   - An ETag has the CRC32C and the length, and is not an MD5.
+//   - Each page of a listing walks over all blocks and keeps the smallest names.
 package s3
 
 import (
@@ -46,43 +45,42 @@ import (
 // MaxObject is the length of the largest object, in bytes.
 const MaxObject = block.MaxPayload
 
-// maxParsing bounds the documents that are parsed at once, others wait: 4 MiB of empty elements or
-// attributes take up to 250 MiB and 2 s meanwhile.
+// maxParsing bounds the documents that are parsed at once. Others wait, as 4 MiB of empty elements
+// or attributes take up to 250 MiB and 2 s.
 const maxParsing = 2
 
 // Options configure a Server.
 type Options struct {
-	Sink Sink  // where objects live; needed
-	Keys []Key // who may come in; none: everybody who reaches the listener
-	// names of the server: <bucket>.<domain>/<key> and <domain>/<bucket>/<key>; localhost and
-	// Amazon's are always
+	Sink Sink  // the store of objects; needed
+	Keys []Key // access keys; none: everybody who reaches the listener
+	// names of the server, for <bucket>.<domain>/<key> and <domain>/<bucket>/<key>; localhost is
+	// always one
 	Domains []string
 	Durable bool         // every PUT waits for the disk
 	Logger  *slog.Logger // nil: slog.Default()
 
-	Timeout time.Duration // for each MiB of a body to come or to go, and for a small answer; 0: 30 s
-	// requests at once that bring or ask for an object, or bring a document of up to 4 MiB; one
-	// more is answered SlowDown; 0: 256
+	Timeout time.Duration // for each MiB of a body, and for a small answer; 0: 30 s
+	// requests at once with an object or a document; one more is answered SlowDown; 0: 256
 	MaxRequests int
 	// multipart uploads that are not complete; one more is answered SlowDown; 0:
 	// 256
 	MaxUploads int
-	// of their parts together; more is answered SlowDown, unless one is alone; 0: a quarter
-	// of the arena
+	// bytes of their parts together; more is answered SlowDown, except for a single upload; 0: a
+	// quarter of the arena
 	MaxUploadBytes int64
 }
 
 // Server is an http.Handler; Close it after the last request.
 type Server struct {
 	sink    Sink
-	names   knower // nil: the sink does not want to know
+	names   knower // nil: the sink needs no names
 	keys    map[string]Key
 	domains []string
 	durable bool
 	log     *slog.Logger
 	timeout time.Duration
 	bodies  chan struct{} // a token per body on its way
-	parsing chan struct{} // a token per document being parsed; bodies bounds who waits for one
+	parsing chan struct{} // a token per document being parsed; bodies bounds the waiters
 	uploads *uploads
 	started time.Time
 	nextID  atomic.Uint64
@@ -164,7 +162,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	c.refuse(answer)
 }
 
-// complain logs a failure, one a second at most; counters.failed has them all.
+// complain logs at most one failure a second. counters.failed counts all.
 func (s *Server) complain(what string, args ...any) {
 	now := int64(time.Since(s.started))
 	if until := s.quiet.Load(); now >= until && s.quiet.CompareAndSwap(until, now+int64(time.Second)) {
@@ -172,7 +170,7 @@ func (s *Server) complain(what string, args ...any) {
 	}
 }
 
-// serve reads the request line, lets the caller in and dispatches.
+// serve reads the request line, authenticates the caller and dispatches.
 func (c *call) serve() (err error) {
 	if c.query, err = parseQuery(c.r.URL.RawQuery); err != nil {
 		return err
@@ -253,7 +251,7 @@ func (c *call) serveObject() error {
 	return c.notAllowed()
 }
 
-// unknownParameters and unknownHeaders ask for what would be wrong to leave out in silence.
+// unknownParameters and unknownHeaders are requests that must not be ignored silently.
 var (
 	unknownParameters = []string{
 		"accelerate", "acl", "analytics", "attributes", "cors", "encryption", "intelligent-tiering", "inventory",
@@ -291,7 +289,7 @@ func (c *call) notAllowed() error {
 	return refusal("MethodNotAllowed", "The specified method is not allowed against this resource.")
 }
 
-// status begins the answer; from now on the client has the timeout to take it.
+// status begins the answer. From now on the client has the timeout to take it.
 func (c *call) status(code int) {
 	_ = http.NewResponseController(c.w).SetWriteDeadline(time.Now().Add(c.s.timeout))
 	c.w.WriteHeader(code)
@@ -311,8 +309,8 @@ func (c *call) document(status int, v any) {
 	_, _ = c.w.Write(append([]byte(xml.Header), text...))
 }
 
-// body takes a token for a body, that of an object or a document; the answer gives it back. There
-// is none: SlowDown.
+// body takes a token for the body of an object or a document. The caller gives it back with
+// release. Without a token the answer is SlowDown.
 func (s *Server) body() (release func(), err error) {
 	select {
 	case s.bodies <- struct{}{}:

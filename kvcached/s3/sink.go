@@ -11,7 +11,7 @@ import (
 // knower is a Sink that has to be told the text of a namespace before its blocks are asked for.
 type knower interface{ Know(namespace string) }
 
-// Sink is where objects live: a store.Store, or a view of the fleet's with the same methods.
+// Sink stores objects: a store.Store, or a view of the fleet with the same methods.
 type Sink interface {
 	Get(ctx context.Context, a block.Addr) (*store.Block, error)
 	Create(ctx context.Context, it store.Item, length int) (*store.Draft, error)

@@ -14,8 +14,8 @@ import (
 // maxParts is the highest number of a part.
 const maxParts = 10000
 
-// part is one that has arrived: bytes in a draft that is never committed, so that nobody else sees
-// them.
+// part is a received part. Its bytes are in a draft that is never committed, so that nobody else
+// sees them.
 type part struct {
 	draft  *store.Draft
 	length int
@@ -33,12 +33,11 @@ type upload struct {
 	used    time.Time // when a part came last
 	busy    int       // parts on their way
 	coming  int       // their bytes
-	held    int64     // of the arena by its parts, on their way or arrived, in bytes
-	closing bool      // it is being completed: no part comes or goes
+	held    int64     // bytes of the arena for its parts, coming or received
+	closing bool      // it is being completed, so parts neither come nor go
 }
 
-// uploads are all that are not complete. A goroutine, there while uploads are, aborts those that
-// nobody goes on with.
+// uploads are all incomplete uploads. While there are some, a timer aborts those without new parts.
 type uploads struct {
 	most     int
 	mostHeld int64
@@ -47,7 +46,7 @@ type uploads struct {
 
 	mu      sync.Mutex
 	all     map[string]*upload
-	held    int64 // of the arena by parts, on their way or arrived, in bytes
+	held    int64 // bytes of the arena for parts, coming or received
 	timer   *time.Timer
 	closed  bool
 	running sync.WaitGroup
@@ -67,7 +66,7 @@ func newUploads(o Options, count *counters) *uploads {
 	return u
 }
 
-// add begins an upload and gives it an id that nobody can guess.
+// add begins an upload with an id that nobody can guess.
 func (t *uploads) add(u *upload) error {
 	var id [16]byte
 	_, _ = rand.Read(id[:])
@@ -92,7 +91,7 @@ func (t *uploads) watch() {
 	}
 }
 
-// expire aborts what was not used for longer than uploadLife.
+// expire aborts uploads without a new part for uploadLife.
 func (t *uploads) expire() {
 	defer t.running.Done()
 	t.mu.Lock()
@@ -109,8 +108,8 @@ func (t *uploads) expire() {
 	abandon(old)
 }
 
-// drop takes an upload out of the table and answers the parts whose memory is to be given back. The
-// caller holds mu.
+// drop removes an upload and returns its parts, whose memory the caller gives back. The caller
+// holds mu.
 func (t *uploads) drop(u *upload) []*part {
 	delete(t.all, u.id)
 	parts := make([]*part, 0, len(u.parts))
@@ -128,7 +127,7 @@ func abandon(parts []*part) {
 	}
 }
 
-// find answers the upload that a call names. The caller holds mu.
+// find returns the upload that a call names. The caller holds mu.
 func (t *uploads) find(id string, a block.Addr, tenant string) (*upload, error) {
 	u := t.all[id]
 	if u == nil || u.item.Addr != a || u.tenant != tenant {
@@ -141,7 +140,7 @@ func (t *uploads) find(id string, a block.Addr, tenant string) (*upload, error) 
 	return u, nil
 }
 
-// begin makes room for part n. The caller goes on with finish, in any case.
+// begin makes room for part n. The caller must call finish afterwards.
 func (t *uploads) begin(id string, it store.Item, tenant string, n, length int) (*upload, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -168,7 +167,8 @@ func (t *uploads) begin(id string, it store.Item, tenant string, n, length int) 
 	return u, nil
 }
 
-// finish puts part n in its place. p nil: it did not come, and length bytes are free again.
+// finish puts part n in its place. If p is nil, the part did not come, and length bytes are free
+// again.
 func (t *uploads) finish(u *upload, n int, p *part, length int) error {
 	t.mu.Lock()
 	u.busy--
@@ -213,7 +213,7 @@ func (t *uploads) abort(id string, a block.Addr, tenant string) error {
 	return nil
 }
 
-// known refuses an upload that claim would.
+// known returns the error that claim would return.
 func (t *uploads) known(id string, a block.Addr, tenant string) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -221,7 +221,7 @@ func (t *uploads) known(id string, a block.Addr, tenant string) error {
 	return err
 }
 
-// claim keeps everybody else from an upload while it is completed; release ends that.
+// claim keeps others from an upload while it is completed, until release.
 func (t *uploads) claim(id string, a block.Addr, tenant string) (*upload, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -232,7 +232,7 @@ func (t *uploads) claim(id string, a block.Addr, tenant string) (*upload, error)
 	return u, err
 }
 
-// release gives an upload back, or its memory if it has become an object.
+// release gives an upload back, or frees it if it has become an object.
 func (t *uploads) release(u *upload, complete bool) {
 	t.mu.Lock()
 	u.closing = false
@@ -268,11 +268,10 @@ func (t *uploads) close() {
 	t.running.Wait()
 }
 
-// sizeOf is what length bytes take of the arena.
+// sizeOf is how many bytes of the arena a part of this length takes.
 func sizeOf(length int) int64 { return int64(ram.Granules(length)) * ram.Granule }
 
-// charge counts size bytes that u takes of the arena, or gives back if negative. The caller holds
-// mu.
+// charge adds size to the bytes of the arena that u has. The caller holds mu.
 func (t *uploads) charge(u *upload, size int64) {
 	t.held += size
 	u.held += size
