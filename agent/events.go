@@ -219,7 +219,7 @@ func (n *node) emitEvents(emit emit) {
 	emit(defEventsComplete, oneIf(s.Complete), n.id())
 	emit(defEventsBlocks, float64(s.Blocks), n.id())
 	emit(defEventsPending, float64(s.Pending), n.id())
-	for i, c := range events.Counters {
-		emit(defEventsCounted+i, float64(c.Value(&s)), n.id())
+	for i, count := range s.Counts() {
+		emit(defEventsCounted+i, float64(count), n.id())
 	}
 }

@@ -10,19 +10,19 @@ import (
 	"github.com/cognitora/dataplane/router/health"
 	"github.com/cognitora/dataplane/router/kvevents"
 	"github.com/cognitora/dataplane/router/metrics"
-	"github.com/cognitora/dataplane/router/signals"
 )
 
-// These are the indices of nodeGauges.
+// These are the indices of nodeGauges. The first ones have the label node only, and a value for each
+// node.
 const (
 	nodeInFlight = iota
 	nodeEligible
-	nodeState
 	nodeOpens
 	nodeSuspect
 	nodeSuspected
 	nodeSilentCut
 	nodeBlockLifetime
+	nodeState
 	nodeConnections
 	nodeSignals
 	nodeSignalAge
@@ -145,46 +145,94 @@ var poolGauges = []metric.Def{
 	},
 }
 
+// These are the indices of routerDefs.
+const (
+	routerConnections = iota
+	routerStreams
+	routerInFlight
+	routerIndexBlocks
+	routerFleetNodes
+	routerFleetStale
+	routerReloadFailed
+	routerFleetMalformed
+	routerSignalReadings
+	routerSignalBreaks
+	routerSignalMalformed
+	routerConnectionLooks
+)
+
+var routerDefs = []metric.Def{
+	routerConnections: {Name: "cgn_router_connections", Help: "Open client connections."},
+	routerStreams:     {Name: "cgn_router_streams", Help: "Streamed responses being relayed."},
+	routerInFlight:    {Name: "cgn_router_in_flight", Help: "Requests in flight that admission has let in."},
+	routerIndexBlocks: {Name: "cgn_router_index_blocks", Help: "Blocks in the prefix index."},
+	routerFleetNodes:  {Name: "cgn_router_fleet_nodes", Help: "Nodes in the fleet's snapshot."},
+	routerFleetStale: {
+		Name: "cgn_router_fleet_stale", Help: "1 while etcd does not answer and the last snapshot serves.",
+	},
+	routerReloadFailed: {
+		Name: "cgn_router_reload_failed",
+		Help: "1 if the last SIGHUP changed nothing because the configuration has a mistake, until one succeeds.",
+	},
+	routerFleetMalformed: {
+		Name: "cgn_router_fleet_malformed_total", Kind: metric.Counter,
+		Help: "Values in etcd that the router could not use, since its start.",
+	},
+	routerSignalReadings: {
+		Name: "cgn_router_signal_readings_total", Kind: metric.Counter,
+		Help: "Readings of load that agents have sent to the router.",
+	},
+	routerSignalBreaks: {
+		Name: "cgn_router_signal_breaks_total", Kind: metric.Counter,
+		Help: "Agents' streams of load that ended, or could not be begun, and were tried again.",
+	},
+	routerSignalMalformed: {
+		Name: "cgn_router_signal_malformed_total", Kind: metric.Counter,
+		Help: "Messages on agents' streams of load that the router did not use.",
+	},
+	routerConnectionLooks: {
+		Name: "cgn_router_connection_looks_total", Kind: metric.Counter,
+		Help: "Connections in use about which the kernel was asked whether their packets are acknowledged.",
+	},
+}
+
+// emitter takes the value of one metric of a list of definitions.
+type emitter func(def int, value float64, labels ...string)
+
+// all emits the values of the definitions with their indices.
+func (emit emitter) all(values []float64, labels ...string) {
+	for def, value := range values {
+		emit(def, value, labels...)
+	}
+}
+
 // observe defines the metrics that are read from the parts at each scrape.
 func (r *Router) observe() {
 	s := r.metrics.Set
-	s.GaugeFunc("cgn_router_connections", "Open client connections.",
-		func() float64 { return float64(r.gateway.Connections()) })
-	s.GaugeFunc("cgn_router_streams", "Streamed responses being relayed.",
-		func() float64 { return float64(r.gateway.Streams()) })
-	s.GaugeFunc("cgn_router_in_flight", "Requests in flight that admission has let in.",
-		func() float64 { return float64(r.gate.InFlight()) })
-	s.GaugeFunc("cgn_router_index_blocks", "Blocks in the prefix index.",
-		func() float64 { return float64(r.index.Len()) })
-	s.GaugeFunc("cgn_router_fleet_nodes", "Nodes in the fleet's snapshot.",
-		func() float64 { return float64(len(r.fleet.Load().Nodes)) })
-	s.GaugeFunc("cgn_router_fleet_stale", "1 while etcd does not answer and the last snapshot serves.",
-		func() float64 { return number(r.fleet.Load().Stale) })
-	s.GaugeFunc("cgn_router_reload_failed",
-		"1 if the last SIGHUP changed nothing because the configuration has a mistake, until one succeeds.",
-		func() float64 { return number(r.reloadFailed.Load()) })
-	s.CounterFunc("cgn_router_fleet_malformed_total", "Values in etcd that the router could not use, since its start.",
-		func() float64 { return float64(r.fleet.Malformed()) })
-	told := r.fleetSignals()
-	s.CounterFunc("cgn_router_signal_readings_total", "Readings of load that agents have sent to the router.",
-		func() float64 { return float64(told.Readings.Load()) })
-	s.CounterFunc("cgn_router_signal_breaks_total",
-		"Agents' streams of load that ended, or could not be begun, and were tried again.",
-		func() float64 { return float64(told.Broken.Load()) })
-	s.CounterFunc("cgn_router_signal_malformed_total", "Messages on agents' streams of load that the router did "+
-		"not use.",
-		func() float64 { return float64(told.Malformed.Load()) })
-	s.CounterFunc("cgn_router_connection_looks_total",
-		"Connections in use about which the kernel was asked whether their packets are acknowledged.",
-		func() float64 { return float64(r.fleet.Looks()) })
+	s.Read(routerDefs, func(emit func(def int, value float64, labels ...string)) {
+		snap, told := r.fleet.Load(), r.fleet.Signals()
+		emitter(emit).all([]float64{
+			routerConnections:     float64(r.gateway.Connections()),
+			routerStreams:         float64(r.gateway.Streams()),
+			routerInFlight:        float64(r.gate.InFlight()),
+			routerIndexBlocks:     float64(r.index.Len()),
+			routerFleetNodes:      float64(len(snap.Nodes)),
+			routerFleetStale:      number(snap.Stale),
+			routerReloadFailed:    number(r.reloadFailed.Load()),
+			routerFleetMalformed:  float64(r.fleet.Malformed()),
+			routerSignalReadings:  float64(told.Readings.Load()),
+			routerSignalBreaks:    float64(told.Broken.Load()),
+			routerSignalMalformed: float64(told.Malformed.Load()),
+			routerConnectionLooks: float64(r.fleet.Looks()),
+		})
+	})
 	s.Read(peerDefs, r.readPeers)
 	s.Read(holdingsGauges, r.readHoldings)
 	s.Read(eventDefs, r.readEvents)
 	s.Read(nodeGauges, r.readNodes)
 	s.Read(poolGauges, func(emit func(def int, value float64, labels ...string)) {
 		r.gate.Each(func(model, role string, inFlight, limit int64) {
-			emit(poolInFlight, float64(inFlight), model, role)
-			emit(poolMaxQueue, float64(limit), model, role)
+			emitter(emit).all([]float64{poolInFlight: float64(inFlight), poolMaxQueue: float64(limit)}, model, role)
 		})
 	})
 }
@@ -260,20 +308,22 @@ var holdingsGauges = []metric.Def{
 
 func (r *Router) readHoldings(emit func(def int, value float64, labels ...string)) {
 	h := r.holdings.Stats()
-	emit(holdingsCaches, float64(h.Caches))
-	emit(holdingsLive, float64(h.Live))
-	emit(holdingsEngines, float64(h.Engines))
-	emit(holdingsBlocks, float64(h.Index.Blocks))
-	emit(holdingsLoose, float64(h.Loose))
-	emit(holdingsBytes, float64(h.Index.Bytes))
-	emit(holdingsOverflow, float64(h.Overflow))
-	emit(holdingsRefused, float64(h.Refused))
-	emit(holdingsReconnects, float64(h.Reconnects))
-	emit(holdingsResyncs, float64(h.Resyncs))
-	emit(holdingsPromotions, float64(h.Promotions))
-	emit(holdingsPromotionsFailed, float64(h.PromotionsFailed))
-	emit(holdingsPromotionsDropped, float64(h.PromotionsDropped))
-	emit(holdingsPromoted, float64(h.Promoted))
+	emitter(emit).all([]float64{
+		holdingsCaches:            float64(h.Caches),
+		holdingsLive:              float64(h.Live),
+		holdingsEngines:           float64(h.Engines),
+		holdingsBlocks:            float64(h.Index.Blocks),
+		holdingsLoose:             float64(h.Loose),
+		holdingsBytes:             float64(h.Index.Bytes),
+		holdingsOverflow:          float64(h.Overflow),
+		holdingsRefused:           float64(h.Refused),
+		holdingsReconnects:        float64(h.Reconnects),
+		holdingsResyncs:           float64(h.Resyncs),
+		holdingsPromotions:        float64(h.Promotions),
+		holdingsPromotionsFailed:  float64(h.PromotionsFailed),
+		holdingsPromotionsDropped: float64(h.PromotionsDropped),
+		holdingsPromoted:          float64(h.Promoted),
+	})
 }
 
 // These are the indices of eventDefs.
@@ -323,8 +373,8 @@ func (r *Router) readEvents(emit func(def int, value float64, labels ...string))
 		emit(eventsFollowing, number(s.Following), node)
 		emit(eventsComplete, number(s.Complete), node)
 		emit(eventsBlocks, float64(s.Blocks), node)
-		for i, c := range kvevents.Counters {
-			emit(eventsCounted+i, float64(c.Value(s)), node)
+		for i, count := range s.Counts() {
+			emit(eventsCounted+i, float64(count), node)
 		}
 	})
 }
@@ -335,17 +385,19 @@ func (r *Router) readNodes(emit func(def int, value float64, labels ...string)) 
 	now := time.Now()
 	for _, n := range r.fleet.Load().Nodes {
 		ok, _ := n.Eligible(now)
-		emit(nodeInFlight, float64(n.InFlight()), n.ID)
-		emit(nodeEligible, number(ok), n.ID)
+		times, cut := n.Health.Suspected()
+		emitter(emit).all([]float64{
+			nodeInFlight:      float64(n.InFlight()),
+			nodeEligible:      number(ok),
+			nodeOpens:         float64(n.Health.Opens()),
+			nodeSuspect:       number(n.Health.Suspect()),
+			nodeSuspected:     float64(times),
+			nodeSilentCut:     float64(cut),
+			nodeBlockLifetime: r.index.Lifetime(n.Ref()).Seconds(),
+		}, n.ID)
 		for _, s := range states {
 			emit(nodeState, number(n.Health.State() == s), n.ID, s.String())
 		}
-		emit(nodeOpens, float64(n.Health.Opens()), n.ID)
-		times, cut := n.Health.Suspected()
-		emit(nodeSuspect, number(n.Health.Suspect()), n.ID)
-		emit(nodeSuspected, float64(times), n.ID)
-		emit(nodeSilentCut, float64(cut), n.ID)
-		emit(nodeBlockLifetime, r.index.Lifetime(n.Ref()).Seconds(), n.ID)
 		idle, open := n.Pool.Stats()
 		emit(nodeConnections, float64(idle), n.ID, "idle")
 		emit(nodeConnections, float64(open), n.ID, "open")
@@ -378,14 +430,6 @@ func readSignals(emit func(def int, value float64, labels ...string), n *fleet.N
 	if v, known := l.Drawn().Get(); known {
 		emit(nodeWatts, v, n.ID)
 	}
-}
-
-// fleetSignals works without a fleet, because the table of metrics is made without one.
-func (r *Router) fleetSignals() *signals.Stats {
-	if r.fleet == nil {
-		return &signals.Stats{}
-	}
-	return r.fleet.Signals()
 }
 
 func number(b bool) float64 {

@@ -60,17 +60,6 @@ func (s *Set) Gauge(name, help string, labels ...string) *prometheus.GaugeVec {
 	return g
 }
 
-// GaugeFunc defines a gauge without labels. read returns its value at each scrape.
-func (s *Set) GaugeFunc(name, help string, read func() float64) {
-	s.add(Gauge, name, help, nil, prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help}, read))
-}
-
-// CounterFunc defines a counter without labels. read returns its value at each scrape. The
-// counter's name must end in _total.
-func (s *Set) CounterFunc(name, help string, read func() float64) {
-	s.add(Counter, name, help, nil, prometheus.NewCounterFunc(prometheus.CounterOpts{Name: name, Help: help}, read))
-}
-
 // Histogram defines a histogram with the given upper bounds.
 func (s *Set) Histogram(name, help string, buckets []float64, labels ...string) *prometheus.HistogramVec {
 	h := prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: name, Help: help, Buckets: buckets}, labels)

@@ -8,7 +8,7 @@ import (
 
 func TestKindsAreExportedAsDefined(t *testing.T) {
 	s := NewSet()
-	s.CounterFunc("refused_total", "Refusals.", func() float64 { return 3 })
+	s.Counter("refused_total", "Refusals.").WithLabelValues().Add(3)
 	s.Read([]Def{
 		{Name: "opens_total", Kind: Counter, Labels: []string{"node"}, Help: "Opens."},
 		{Name: "in_flight", Labels: []string{"node"}, Help: "In flight."},

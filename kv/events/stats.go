@@ -64,24 +64,32 @@ func (f *Follower) Stats() Stats {
 // Counters are the ever-growing numbers in Stats, for metrics.
 var Counters = []struct {
 	Name, Help string
-	Value      func(*Stats) uint64
 }{
-	{"batches", "Batches of KV events that were applied.", func(s *Stats) uint64 { return s.Batches }},
-	{"replayed", "Batches of KV events that a replay brought after they were missed.", func(s *Stats) uint64 { return s.Replayed }},
-	{"gaps", "Gaps in an engine's numbered batches of KV events.", func(s *Stats) uint64 { return s.Gaps }},
-	{"lost", "Gaps in an engine's KV events that no replay filled, so that all its known blocks were forgotten.", func(s *Stats) uint64 { return s.Lost }},
-	{"epochs", "Times that all known blocks of the engine were forgotten: after lost or malformed batches, and its restarts.", func(s *Stats) uint64 { return s.Epochs }},
-	{"connects", "Connections to the engine's publisher.", func(s *Stats) uint64 { return s.Connects }},
-	{"malformed", "Messages and batches of KV events that could not be read.", func(s *Stats) uint64 { return s.Malformed }},
-	{"unknown", "KV events of an unknown kind or medium, which do not count.", func(s *Stats) uint64 { return s.Unknown }},
-	{"unusable", "KV events on stored blocks with impossible values, which do not count.", func(s *Stats) uint64 { return s.Unusable }},
-	{"others", "KV events of other cache groups and data-parallel ranks, which do not count.", func(s *Stats) uint64 { return s.Others }},
-	{"orphans", "Blocks that do not count because the block before them is not known.", func(s *Stats) uint64 { return s.Orphans }},
-	{"unnamed", "Blocks that do not count because their tokens alone do not identify them, as with images.", func(s *Stats) uint64 { return s.Unnamed }},
-	{"overflow", "Blocks that do not count because the engine has more than the bound on its blocks.", func(s *Stats) uint64 { return s.Overflow }},
-	{"paused", "Pauses in reading because the engine publishes KV events faster than they are read; events that its socket cannot hold meanwhile are a gap.", func(s *Stats) uint64 { return s.Paused }},
-	{"dropped", "Times that changes were dropped because their receiver did not take them; it gets a snapshot instead.", func(s *Stats) uint64 { return s.Dropped }},
-	{"reports", "Reports of the engine's blocks that their receiver took.", func(s *Stats) uint64 { return s.Reports }},
-	{"reports_refused", "Reports of the engine's blocks that their receiver did not take, and that were repeated.", func(s *Stats) uint64 { return s.Refused }},
-	{"snapshots", "Reports that began with all blocks of the engine.", func(s *Stats) uint64 { return s.Snapshots }},
+	{"batches", "Batches of KV events that were applied."},
+	{"replayed", "Batches of KV events that a replay brought after they were missed."},
+	{"gaps", "Gaps in an engine's numbered batches of KV events."},
+	{"lost", "Gaps in an engine's KV events that no replay filled, so that all its known blocks were forgotten."},
+	{"epochs", "Times that all known blocks of the engine were forgotten: after lost or malformed batches, and its restarts."},
+	{"connects", "Connections to the engine's publisher."},
+	{"malformed", "Messages and batches of KV events that could not be read."},
+	{"unknown", "KV events of an unknown kind or medium, which do not count."},
+	{"unusable", "KV events on stored blocks with impossible values, which do not count."},
+	{"others", "KV events of other cache groups and data-parallel ranks, which do not count."},
+	{"orphans", "Blocks that do not count because the block before them is not known."},
+	{"unnamed", "Blocks that do not count because their tokens alone do not identify them, as with images."},
+	{"overflow", "Blocks that do not count because the engine has more than the bound on its blocks."},
+	{"paused", "Pauses in reading because the engine publishes KV events faster than they are read; events that its socket cannot hold meanwhile are a gap."},
+	{"dropped", "Times that changes were dropped because their receiver did not take them; it gets a snapshot instead."},
+	{"reports", "Reports of the engine's blocks that their receiver took."},
+	{"reports_refused", "Reports of the engine's blocks that their receiver did not take, and that were repeated."},
+	{"snapshots", "Reports that began with all blocks of the engine."},
+}
+
+// Counts returns the values of Counters, in their order.
+func (s *Stats) Counts() []uint64 {
+	return []uint64{
+		s.Batches, s.Replayed, s.Gaps, s.Lost, s.Epochs, s.Connects, s.Malformed, s.Unknown,
+		s.Unusable, s.Others, s.Orphans, s.Unnamed, s.Overflow, s.Paused, s.Dropped, s.Reports,
+		s.Refused, s.Snapshots,
+	}
 }

@@ -1,6 +1,7 @@
 package fleet
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"crypto/tls"
 	"crypto/x509"
@@ -72,23 +73,15 @@ func several(flag string) error {
 }
 
 func (b *Backend) set(name, value string) error {
+	text := map[string]*string{
+		"id": &b.ID, "model": &b.Model, "role": &b.Role, "api_key_file": &b.APIKeyFile, "ca": &b.CA, "kv": &b.KV,
+		"kv_events": &b.KVEvents, "kv_replay": &b.KVReplay,
+	}[name]
+	if text != nil {
+		*text = value
+		return nil
+	}
 	switch name {
-	case "id":
-		b.ID = value
-	case "model":
-		b.Model = value
-	case "role":
-		b.Role = value
-	case "api_key_file":
-		b.APIKeyFile = value
-	case "ca":
-		b.CA = value
-	case "kv":
-		b.KV = value
-	case "kv_events":
-		b.KVEvents = value
-	case "kv_replay":
-		b.KVReplay = value
 	case "max_concurrent":
 		n, err := strconv.Atoi(value)
 		if err != nil || n < 0 {
@@ -183,14 +176,11 @@ func CheckBackends(backends []Backend) error {
 // NodeID returns the id of the backend's node. For a DNS name with several addresses it is the
 // beginning of each node's id.
 func (b Backend) NodeID() string {
-	if b.ID != "" {
-		return b.ID
-	}
 	at, err := address.Parse(b.URL)
 	if err != nil {
-		return b.URL
+		return cmp.Or(b.ID, b.URL)
 	}
-	return at.Addr
+	return cmp.Or(b.ID, at.Addr)
 }
 
 // dnsName returns the name to look up, or "" when the URL holds an address. localhost counts as an

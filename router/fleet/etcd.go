@@ -35,22 +35,34 @@ func (f *Fleet) followEtcd(ctx context.Context) {
 	if f.opts.Cluster == nil {
 		return
 	}
-	f.follow(ctx, cluster.NodesPrefix, cluster.Handler{
-		List:   func(l cluster.Listing) { f.send(ctx, func(f *Fleet) { f.listNodes(l) }) },
-		Put:    func(e cluster.Entry) { f.send(ctx, func(f *Fleet) { f.putNode(e) }) },
-		Delete: func(key string) { f.send(ctx, func(f *Fleet) { f.deleteNode(key) }) },
-		Lost:   func(err error) { f.send(ctx, func(f *Fleet) { f.loseEtcd(err) }) },
-	})
-	f.follow(ctx, cluster.CordonPrefix, cluster.Handler{
-		List:   func(l cluster.Listing) { f.send(ctx, func(f *Fleet) { f.listCordons(l) }) },
-		Put:    func(e cluster.Entry) { f.send(ctx, func(f *Fleet) { f.putCordon(e) }) },
-		Delete: func(key string) { f.send(ctx, func(f *Fleet) { f.deleteCordon(key) }) },
-	})
-	f.follow(ctx, cluster.ModelsPrefix, cluster.Handler{
-		List:   func(l cluster.Listing) { f.send(ctx, func(f *Fleet) { f.listModels(l) }) },
-		Put:    func(e cluster.Entry) { f.send(ctx, func(f *Fleet) { f.putModel(e) }) },
-		Delete: func(key string) { f.send(ctx, func(f *Fleet) { f.deleteModel(key) }) },
-	})
+	for _, k := range []struct {
+		prefix string
+		list   func(*Fleet, cluster.Listing)
+		put    func(*Fleet, cluster.Entry)
+		remove func(f *Fleet, key string)
+		lose   func(*Fleet, error)
+	}{
+		{cluster.NodesPrefix, (*Fleet).listNodes, (*Fleet).putNode, (*Fleet).deleteNode, (*Fleet).loseEtcd},
+		{cluster.CordonPrefix, (*Fleet).listCordons, (*Fleet).putCordon, (*Fleet).deleteCordon, func(*Fleet, error) {}},
+		{cluster.ModelsPrefix, (*Fleet).listModels, (*Fleet).putModel, (*Fleet).deleteModel, func(*Fleet, error) {}},
+	} {
+		f.follow(ctx, k.prefix, cluster.Handler{
+			List:   func(l cluster.Listing) { f.send(ctx, func(f *Fleet) { k.list(f, l) }) },
+			Put:    func(e cluster.Entry) { f.send(ctx, func(f *Fleet) { k.put(f, e) }) },
+			Delete: func(key string) { f.send(ctx, func(f *Fleet) { k.remove(f, key) }) },
+			Lost:   func(err error) { f.send(ctx, func(f *Fleet) { k.lose(f, err) }) },
+		})
+	}
+}
+
+// take passes the entries of a listing to put, and returns their keys without the prefix.
+func take(l cluster.Listing, prefix string, put func(cluster.Entry)) map[string]bool {
+	listed := map[string]bool{}
+	for _, e := range l.Entries {
+		put(e)
+		listed[strings.TrimPrefix(e.Key, prefix)] = true
+	}
+	return listed
 }
 
 func (f *Fleet) follow(ctx context.Context, prefix string, h cluster.Handler) {
@@ -82,11 +94,7 @@ func (f *Fleet) listNodes(l cluster.Listing) {
 		f.opts.Logger.Info("etcd answers again", "nodes", len(l.Entries), "data_lost", l.DataLost)
 	}
 	f.etcd.heard, f.etcd.stale, f.etcd.staleSince, f.dirty = true, false, time.Time{}, true
-	listed := map[string]bool{}
-	for _, e := range l.Entries {
-		f.putNode(e)
-		listed[strings.TrimPrefix(e.Key, cluster.NodesPrefix)] = true
-	}
+	listed := take(l, cluster.NodesPrefix, f.putNode)
 	for id, m := range f.members {
 		if m.node.Source != Etcd {
 			continue
@@ -218,11 +226,7 @@ func etcdInfo(h *cluster.NodeHealth) *Info {
 // listCordons lifts the unlisted cordons. listCordons lifts none when etcd lost its data, because
 // no operator lifted them.
 func (f *Fleet) listCordons(l cluster.Listing) {
-	listed := map[string]bool{}
-	for _, e := range l.Entries {
-		f.putCordon(e)
-		listed[strings.TrimPrefix(e.Key, cluster.CordonPrefix)] = true
-	}
+	listed := take(l, cluster.CordonPrefix, f.putCordon)
 	if l.DataLost {
 		if kept := f.unlisted(listed); len(kept) > 0 {
 			f.opts.Logger.Warn("etcd lost its data; the cordons known last stay in force until `cgn-ctl cluster "+
@@ -282,11 +286,7 @@ func (f *Fleet) applyCordon(n *Node) {
 // listModels forgets the unlisted models, unless etcd lost its data. A model with a malformed value
 // keeps its last good value.
 func (f *Fleet) listModels(l cluster.Listing) {
-	listed := map[string]bool{}
-	for _, e := range l.Entries {
-		f.putModel(e)
-		listed[strings.TrimPrefix(e.Key, cluster.ModelsPrefix)] = true
-	}
+	listed := take(l, cluster.ModelsPrefix, f.putModel)
 	if l.DataLost {
 		return
 	}

@@ -1,6 +1,7 @@
 package fleet
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"log/slog"
@@ -66,24 +67,17 @@ type Options struct {
 }
 
 func (o Options) withDefaults() Options {
-	def := func(d *time.Duration, v time.Duration) {
+	for d, usual := range map[*time.Duration]time.Duration{
+		&o.ProbeInterval: 5 * time.Second, &o.ProbeIntervalDown: 500 * time.Millisecond,
+		&o.ProbeTimeout: 2 * time.Second, &o.ScrapeInterval: 2 * time.Second, &o.ModelsInterval: 30 * time.Second,
+		&o.ResolveInterval: 10 * time.Second, &o.FirstWord: 60 * time.Second, &o.Grace: 45 * time.Second,
+		&o.StaleAfter: 30 * time.Second,
+	} {
 		if *d <= 0 {
-			*d = v
+			*d = usual
 		}
 	}
-	def(&o.ProbeInterval, 5*time.Second)
-	def(&o.ProbeIntervalDown, 500*time.Millisecond)
-	def(&o.ProbeTimeout, 2*time.Second)
-	def(&o.ScrapeInterval, 2*time.Second)
-	o.ScrapeInterval = max(o.ScrapeInterval, time.Second)
-	def(&o.ModelsInterval, 30*time.Second)
-	def(&o.ResolveInterval, 10*time.Second)
-	def(&o.FirstWord, 60*time.Second)
-	def(&o.Grace, 45*time.Second)
-	def(&o.StaleAfter, 30*time.Second)
-	if o.Logger == nil {
-		o.Logger = slog.Default()
-	}
+	o.ScrapeInterval, o.Logger = max(o.ScrapeInterval, time.Second), cmp.Or(o.Logger, slog.Default())
 	if o.Resolver == nil {
 		o.Resolver = net.DefaultResolver
 	}

@@ -1,6 +1,7 @@
 package fleet
 
 import (
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -163,10 +164,7 @@ func build(nodes []*Node, configured map[string]*cluster.Model) *Snapshot {
 			s.serve(name, n, info.Role)
 		}
 	}
-	for _, m := range s.names {
-		s.models = append(s.models, m)
-	}
-	slices.SortFunc(s.models, func(a, b *ModelView) int { return strings.Compare(a.Name, b.Name) })
+	s.models = slices.SortedFunc(maps.Values(s.names), func(a, b *ModelView) int { return strings.Compare(a.Name, b.Name) })
 	s.addAliases(configured)
 	return s
 }
