@@ -19,8 +19,8 @@ import (
 	"github.com/cognitora/dataplane/internal/sse"
 )
 
-// scripted is an upstream that obeys the body of a request, letter by letter. The letters of events
-// are at chain.Event.
+// scripted is an upstream that obeys the body of a request, letter by letter. chain.Event lists the
+// letters of events.
 func scripted(c net.Conn, r *bufio.Reader) {
 	for {
 		_, script, err := readRequest(r)

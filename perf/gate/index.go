@@ -46,8 +46,8 @@ func indexBytesPerBlock(context.Context, *site) (float64, string, error) {
 	})
 }
 
-// bytesPerBlock measures how much memory of this process an index takes for each of its blocks. fill
-// makes the index, and returns it with the number of blocks.
+// bytesPerBlock measures how much memory of this process an index takes for each block. fill makes
+// the index, and returns it with the number of blocks.
 func bytesPerBlock(fill func() (index any, blocks int, err error)) (float64, string, error) {
 	before, err := resident()
 	if err != nil {
