@@ -17,7 +17,7 @@ import (
 // publishing makes an engine publish KV events.
 func publishing(c *engine.Config) {
 	c.BlockTokens, c.CacheBlocks = 32, 256
-	c.KVEvents = &engine.KVEvents{Endpoint: "tcp://127.0.0.1:0", Bind: true, ReplayEndpoint: "tcp://127.0.0.1:0"}
+	c.KVEvents = &engine.KVEvents{Endpoint: "tcp://127.0.0.1:0", ReplayEndpoint: "tcp://127.0.0.1:0"}
 }
 
 // ids is a completion request for a prompt of n consecutive token ids, beginning with from.

@@ -23,14 +23,14 @@ func hashBlock(parent *blockHash, salt string, tokens []uint32) blockHash {
 	return sha256.Sum256(buf)
 }
 
-// hashChain hashes the full blocks of a prompt.
-func hashChain(tokens []uint32, blockTokens int, salt string) []blockHash {
-	chain := make([]blockHash, 0, len(tokens)/blockTokens)
-	var parent *blockHash
-	for len(tokens) >= blockTokens {
+// hashChain appends to a chain the hashes of the full blocks of tokens that come after the chain.
+func hashChain(chain []blockHash, tokens []uint32, blockTokens int, salt string) []blockHash {
+	for ; len(tokens) >= blockTokens; tokens = tokens[blockTokens:] {
+		var parent *blockHash
+		if n := len(chain); n > 0 {
+			parent = &chain[n-1]
+		}
 		chain = append(chain, hashBlock(parent, salt, tokens[:blockTokens]))
-		parent = &chain[len(chain)-1]
-		tokens = tokens[blockTokens:]
 	}
 	return chain
 }

@@ -81,8 +81,11 @@ func (c *call) serve(f endpoint, runsModel bool) error {
 	return f(c)
 }
 
+// maxBody bounds a request body; a longer one gets 413.
+const maxBody = 256 << 20
+
 func (c *call) readBody() error {
-	body, err := io.ReadAll(http.MaxBytesReader(c.w, c.r.Body, c.cfg.MaxBody))
+	body, err := io.ReadAll(http.MaxBytesReader(c.w, c.r.Body, maxBody))
 	c.body = body
 	var long *http.MaxBytesError
 	switch {

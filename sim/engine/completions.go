@@ -11,7 +11,6 @@ type completionRequest struct {
 	sampling
 	Prompt   prompts `json:"prompt"`
 	Logprobs *int    `json:"logprobs"`
-	Echo     bool    `json:"echo"`
 }
 
 func completions(c *call) error {
@@ -99,15 +98,11 @@ func (a *completionAnswer) total() usage {
 func (a *completionAnswer) chunks(i, from, to int, last bool) {
 	o := &a.all.seqs[i].output
 	for n := from; n < to; n++ {
-		text := o.text(n)
-		if n == 0 {
-			text = a.echoed(i) + text
-		}
 		b := append(a.out, a.open...)
 		b = append(b, `{"index":`...)
 		b = strconv.AppendInt(b, int64(i), 10)
 		b = append(b, `,"text":`...)
-		b = appendQuoted(b, text)
+		b = appendQuoted(b, o.text(n))
 		b = append(b, `,"logprobs":`...)
 		b = a.appendLogprobs(b, o, n)
 		b = append(b, `,"finish_reason":`...)
@@ -120,14 +115,6 @@ func (a *completionAnswer) chunks(i, from, to int, last bool) {
 		b = appendOptional(b, o.stopReason)
 		a.out = append(b, `,"token_ids":null}]}`+"\n\n"...)
 	}
-}
-
-// echoed returns the prompt's text if the request wants it before the answer.
-func (a *completionAnswer) echoed(i int) string {
-	if !a.q.Echo {
-		return ""
-	}
-	return string(appendText(nil, a.all.seqs[i].prompt))
 }
 
 func (a *completionAnswer) appendLogprobs(b []byte, o *output, n int) []byte {
@@ -175,7 +162,7 @@ func (a *completionAnswer) whole() error {
 	}
 	for i, q := range a.all.seqs {
 		o := &q.output
-		ch := textChoice{Index: i, Text: a.echoed(i) + o.whole(), FinishReason: o.reason}
+		ch := textChoice{Index: i, Text: o.whole(), FinishReason: o.reason}
 		if o.stopReason != "" {
 			ch.StopReason = &o.stopReason
 		}

@@ -1,7 +1,7 @@
 package engine
 
 import (
-	"errors"
+	"cmp"
 	"fmt"
 	"time"
 )
@@ -70,8 +70,6 @@ type Config struct {
 	// RejectStreamOptions answers 400 to a body with stream_options, like older engines.
 	RejectStreamOptions bool
 
-	// MaxBody bounds a request body; a longer one gets 413. Default 256 MiB.
-	MaxBody int64
 	// MaxStored bounds the stored Responses; the oldest are dropped. Default 1024.
 	MaxStored int
 	// RecordRequests is the number of requests (headers and body) kept for Engine.Requests; the
@@ -84,11 +82,8 @@ type Config struct {
 
 // KVEvents sets the addresses and the form of KV events.
 type KVEvents struct {
-	// Endpoint of the PUB socket, tcp://HOST:PORT or ipc://PATH. The engine binds if the endpoint
-	// holds "*", "::" or ":0" or is ipc. Otherwise the engine connects, like vLLM. Bind makes the
-	// engine bind.
+	// Endpoint of the PUB socket, tcp://HOST:PORT or ipc://PATH, always bound.
 	Endpoint string
-	Bind     bool
 	// ReplayEndpoint of the ROUTER socket, always bound. "" means none.
 	ReplayEndpoint string
 	// ReplayWithoutTopic leaves the topic frame out of replies, like older engines.
@@ -105,37 +100,23 @@ type KVEvents struct {
 }
 
 func (c Config) withDefaults() Config {
-	def(&c.ID, "sim")
+	c.ID, c.Listen = cmp.Or(c.ID, "sim"), cmp.Or(c.Listen, "127.0.0.1:0")
 	if len(c.Models) == 0 {
 		c.Models = []string{"sim"}
 	}
-	def(&c.Listen, "127.0.0.1:0")
-	def(&c.BlockTokens, 16)
-	def(&c.CacheBlocks, 8192)
-	def(&c.MaxModelTokens, min(131072, c.BlockTokens*c.CacheBlocks))
-	def(&c.MaxSeqs, 256)
-	def(&c.MaxBatchTokens, 2048)
-	def(&c.PrefillTokensPerSecond, 20000)
-	def(&c.DecodeStep, 15*time.Millisecond)
-	def(&c.Speed, 1)
-	def(&c.OutputTokens, 32)
-	def(&c.MaxBody, 256<<20)
-	def(&c.MaxStored, 1024)
+	c.BlockTokens, c.CacheBlocks = cmp.Or(c.BlockTokens, 16), cmp.Or(c.CacheBlocks, 8192)
+	c.MaxModelTokens = cmp.Or(c.MaxModelTokens, min(131072, c.BlockTokens*c.CacheBlocks))
+	c.MaxSeqs, c.MaxBatchTokens = cmp.Or(c.MaxSeqs, 256), cmp.Or(c.MaxBatchTokens, 2048)
+	c.PrefillTokensPerSecond = cmp.Or(c.PrefillTokensPerSecond, 20000)
+	c.DecodeStep, c.Speed = cmp.Or(c.DecodeStep, 15*time.Millisecond), cmp.Or(c.Speed, 1)
+	c.OutputTokens, c.MaxStored = cmp.Or(c.OutputTokens, 32), cmp.Or(c.MaxStored, 1024)
 	if c.KVEvents != nil {
 		kv := *c.KVEvents
-		def(&kv.BufferSteps, 10000)
-		def(&kv.Events, EventMap)
-		def(&kv.Hashes, HashInt)
+		kv.BufferSteps = cmp.Or(kv.BufferSteps, 10000)
+		kv.Events, kv.Hashes = cmp.Or(kv.Events, EventMap), cmp.Or(kv.Hashes, HashInt)
 		c.KVEvents = &kv
 	}
 	return c
-}
-
-func def[T comparable](v *T, d T) {
-	var zero T
-	if *v == zero {
-		*v = d
-	}
 }
 
 // validate returns an error that names the first unusable field.
@@ -162,20 +143,6 @@ func (c Config) validate() error {
 	if c.MaxModelTokens > c.BlockTokens*c.CacheBlocks {
 		return fmt.Errorf("engine: MaxModelTokens %d exceeds the cache of %d tokens",
 			c.MaxModelTokens, c.BlockTokens*c.CacheBlocks)
-	}
-	return c.KVEvents.validate()
-}
-
-func (k *KVEvents) validate() error {
-	switch {
-	case k == nil:
-		return nil
-	case k.Endpoint == "":
-		return errors.New("engine: KVEvents.Endpoint is empty")
-	case k.Events != EventMap && k.Events != EventArray:
-		return fmt.Errorf("engine: KVEvents.Events %q is neither %q nor %q", k.Events, EventMap, EventArray)
-	case k.Hashes != HashInt && k.Hashes != HashBytes:
-		return fmt.Errorf("engine: KVEvents.Hashes %q is neither %q nor %q", k.Hashes, HashInt, HashBytes)
 	}
 	return nil
 }

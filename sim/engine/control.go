@@ -10,13 +10,9 @@ import (
 // maxFaultBytes bounds the body of POST /sim/fault.
 const maxFaultBytes = 64 << 10
 
-func (e *Engine) serveStats(w http.ResponseWriter, _ *http.Request) { writeJSON(w, e.Stats()) }
-
-func (e *Engine) serveRequests(w http.ResponseWriter, _ *http.Request) { writeJSON(w, e.Requests()) }
-
-func writeJSON(w http.ResponseWriter, doc any) {
+func (e *Engine) serveStats(w http.ResponseWriter, _ *http.Request) {
 	w.Header().Set("Content-Type", "application/json")
-	_ = json.NewEncoder(w).Encode(doc) // the client may have left
+	_ = json.NewEncoder(w).Encode(e.Stats()) // the client may have left
 }
 
 // serveFault sets (POST) or clears (DELETE) the engine's fault. "refuse" takes effect after this

@@ -28,6 +28,5 @@
 // "status=429,retry_after=1". Engine.SetFault and POST /sim/fault set a Fault for requests of the
 // whole engine. The POST has the fields of a Fault as JSON, with count, probability and path;
 // DELETE ends the fault. Engine.Refuse, Kill and Accept simulate a host that goes and returns;
-// {"refuse":"2s"} refuses connections over HTTP. GET /sim/stats returns the engine's counts, and
-// GET /sim/requests the last requests.
+// {"refuse":"2s"} refuses connections over HTTP. GET /sim/stats returns the engine's counts.
 package engine

@@ -172,9 +172,7 @@ func (e *Engine) keepEndpoints(p *publisher) {
 		return
 	}
 	kv := p.form
-	if p.pub != nil {
-		kv.Endpoint, kv.Bind = endpointOf(p.pub), true
-	}
+	kv.Endpoint = endpointOf(p.pub)
 	if p.replay != nil {
 		kv.ReplayEndpoint = endpointOf(p.replay)
 	}

@@ -285,25 +285,6 @@ func TestRestartKeepsEndpointsAndStartsCountingAgain(t *testing.T) {
 	}
 }
 
-func TestPublisherConnectsToABoundSubscriber(t *testing.T) {
-	ctx, cancel := context.WithTimeout(context.Background(), soon)
-	defer cancel()
-	sub := zmq4.NewSub(ctx)
-	defer sub.Close()
-	if err := sub.Listen("tcp://127.0.0.1:0"); err != nil {
-		t.Fatal(err)
-	}
-	if err := sub.SetOption(zmq4.OptionSubscribe, "kv"); err != nil {
-		t.Fatal(err)
-	}
-	e := start(t, func(c *Config) { c.KVEvents = &KVEvents{Endpoint: "tcp://" + sub.Addr().String(), Topic: "kv"} })
-	eventually(t, "a subscription", func() bool { return e.core().events.subscribers() == 1 })
-	object(t, post(t, e, "/v1/completions", `{"prompt":"`+strings.Repeat("abcd", 40)+`","max_tokens":1}`), 200)
-	if seq, kinds, _ := next(t, sub); seq != 0 || kinds[0] != "BlockStored" {
-		t.Errorf("batch %d %v", seq, kinds)
-	}
-}
-
 func TestReplayIsBounded(t *testing.T) {
 	l := &eventLog{form: KVEvents{Events: EventMap, Hashes: HashInt, BufferSteps: 20}, send: func(batch) {}}
 	for range 100 {

@@ -11,7 +11,7 @@ type messagesRequest struct {
 	Messages   []message       `json:"messages"`
 	System     content         `json:"system"`
 	MaxTokens  *int            `json:"max_tokens"`
-	Stop       stops           `json:"stop_sequences"`
+	Stop       texts           `json:"stop_sequences"`
 	Stream     bool            `json:"stream"`
 	Tools      json.RawMessage `json:"tools"`
 	ToolChoice struct {

@@ -2,6 +2,7 @@ package engine
 
 import (
 	"math"
+	"slices"
 	"sync/atomic"
 	"time"
 )
@@ -113,11 +114,5 @@ func (m *meters) completed(q *sequence, now time.Duration) {
 
 // finished counts an end by its reason. A tool call ends by a stop token.
 func (m *meters) finished(reason string) {
-	for i, r := range finishReasons {
-		if r == reason {
-			m.success[i].Add(1)
-			return
-		}
-	}
-	m.success[0].Add(1)
+	m.success[max(slices.Index(finishReasons, reason), 0)].Add(1)
 }

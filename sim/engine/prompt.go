@@ -115,19 +115,3 @@ func (p *prompts) UnmarshalJSON(b []byte) error {
 	}
 	return nil
 }
-
-// stops is one stop string or a list of them.
-type stops []string
-
-// UnmarshalJSON reads either form.
-func (s *stops) UnmarshalJSON(b []byte) error {
-	if string(b) == "null" {
-		return nil
-	}
-	var one string
-	if json.Unmarshal(b, &one) == nil {
-		*s = stops{one}
-		return nil
-	}
-	return json.Unmarshal(b, (*[]string)(s))
-}

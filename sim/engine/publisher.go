@@ -8,15 +8,11 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"time"
 )
 
 // subscriberQueue bounds the batches that wait for one subscriber. Further batches are lost to the
 // subscriber, as beyond the high-water mark of a ZMQ PUB socket.
 const subscriberQueue = 10000
-
-// redial is the pause between attempts to connect to a subscriber that binds.
-const redial = 100 * time.Millisecond
 
 // publisher sends KV event batches to subscribers and answers replay requests. A nil publisher does
 // nothing.
@@ -27,7 +23,7 @@ type publisher struct {
 	ctx    context.Context // ends with close
 	cancel context.CancelFunc
 	owned  sync.WaitGroup
-	pub    net.Listener // nil if the publisher connects
+	pub    net.Listener
 	replay net.Listener // nil without replay
 
 	mu    sync.Mutex
@@ -42,34 +38,15 @@ func newPublisher(form *KVEvents) (*publisher, error) {
 	p := &publisher{form: *form, conns: make(map[net.Conn]*subscriber)}
 	p.events = &eventLog{form: *form, send: p.broadcast}
 	p.ctx, p.cancel = context.WithCancel(context.Background())
-	if err := p.bind(); err != nil {
+	var err error
+	if p.pub, err = p.listen(form.Endpoint, "PUB", p.subscribe); err == nil && form.ReplayEndpoint != "" {
+		p.replay, err = p.listen(form.ReplayEndpoint, "ROUTER", p.answer)
+	}
+	if err != nil {
 		p.close()
 		return nil, err
 	}
 	return p, nil
-}
-
-func (p *publisher) bind() (err error) {
-	if p.form.binds() {
-		if p.pub, err = p.listen(p.form.Endpoint, "PUB", p.subscribe); err != nil {
-			return err
-		}
-	} else {
-		net, addr, err := network(p.form.Endpoint)
-		if err != nil {
-			return err
-		}
-		p.owned.Go(func() { p.dial(net, addr) })
-	}
-	if p.form.ReplayEndpoint != "" {
-		p.replay, err = p.listen(p.form.ReplayEndpoint, "ROUTER", p.answer)
-	}
-	return err
-}
-
-func (k KVEvents) binds() bool {
-	return k.Bind || strings.Contains(k.Endpoint, "*") || strings.Contains(k.Endpoint, "::") ||
-		strings.HasSuffix(k.Endpoint, ":0") || strings.HasPrefix(k.Endpoint, "ipc://")
 }
 
 // listen accepts peers and serves each in a goroutine of its own.
@@ -92,20 +69,6 @@ func (p *publisher) listen(endpoint, kind string, serve func(*peer)) (net.Listen
 		}
 	})
 	return l, nil
-}
-
-// dial keeps a connection to a subscriber that binds.
-func (p *publisher) dial(proto, addr string) {
-	var d net.Dialer
-	for p.ctx.Err() == nil {
-		if conn, err := d.DialContext(p.ctx, proto, addr); err == nil {
-			p.serve(conn, "PUB", p.subscribe)
-		}
-		select {
-		case <-time.After(redial):
-		case <-p.ctx.Done():
-		}
-	}
 }
 
 func (p *publisher) serve(conn net.Conn, kind string, serve func(*peer)) {
@@ -156,9 +119,10 @@ func (p *publisher) subscribe(from *peer) {
 		if err != nil {
 			break
 		}
-		if on, topic, ok := subscription(parts[0], command); ok {
+		// In ZMTP 3.0 a subscription is a message: 1 or, to end it, 0, and the topic.
+		if body := parts[0]; !command && len(body) > 0 {
 			p.mu.Lock()
-			s.set(on, topic)
+			s.set(body[0] == 1, body[1:])
 			p.mu.Unlock()
 		}
 	}
@@ -180,21 +144,6 @@ func (s *subscriber) write(conn net.Conn, gone <-chan struct{}) {
 			return
 		}
 	}
-}
-
-// subscription reads a subscription: a message in ZMTP 3.0, a command in 3.1.
-func subscription(body []byte, command bool) (on bool, topic []byte, ok bool) {
-	if command {
-		if t, ok := bytes.CutPrefix(body, []byte("\x09SUBSCRIBE")); ok {
-			return true, t, true
-		}
-		t, ok := bytes.CutPrefix(body, []byte("\x06CANCEL"))
-		return false, t, ok
-	}
-	if len(body) == 0 || body[0] > 1 {
-		return false, nil, false
-	}
-	return body[0] == 1, body[1:], true
 }
 
 // maxTopics bounds the topics of one subscriber. Further topics are ignored.

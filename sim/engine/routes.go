@@ -49,7 +49,6 @@ func (e *Engine) routes() http.Handler {
 		mux.HandleFunc(path, e.handler(f, false))
 	}
 	mux.HandleFunc("GET /sim/stats", e.serveStats)
-	mux.HandleFunc("GET /sim/requests", e.serveRequests)
 	mux.HandleFunc("POST /sim/fault", e.serveFault)
 	mux.HandleFunc("DELETE /sim/fault", e.serveFault)
 	return mux
@@ -74,11 +73,7 @@ func serverLoad(c *call) error {
 // resetCache forgets all blocks, unless one is in use, like vLLM. The events of the next step
 // announce the reset.
 func resetCache(c *call) error {
-	c.core.sched.do(func() {
-		if c.core.sched.cache.clear() {
-			c.core.sched.events.cleared()
-		}
-	})
+	c.core.sched.reset()
 	c.w.WriteHeader(http.StatusOK)
 	return nil
 }

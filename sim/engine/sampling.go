@@ -15,7 +15,7 @@ type sampling struct {
 	StreamOptions *streamOptions `json:"stream_options"`
 	MaxTokens     *int           `json:"max_tokens"`
 	N             *int           `json:"n"`
-	Stop          stops          `json:"stop"`
+	Stop          texts          `json:"stop"`
 	Seed          *int64         `json:"seed"`
 	CacheSalt     string         `json:"cache_salt"`
 }

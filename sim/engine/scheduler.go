@@ -4,6 +4,7 @@ import (
 	"runtime"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -27,7 +28,7 @@ type scheduler struct {
 
 	mu    sync.Mutex
 	inbox []*sequence
-	calls []func()
+	clear atomic.Bool // of reset
 	stop  bool
 	quit  chan struct{} // closed with stop
 	wake  chan struct{}
@@ -60,20 +61,10 @@ func (s *scheduler) submit(qs []*sequence) {
 	s.poke()
 }
 
-// do runs f in the scheduler's goroutine between two steps and waits for it. After close, do does
-// nothing.
-func (s *scheduler) do(f func()) {
-	ran := make(chan struct{})
-	s.mu.Lock()
-	if !s.stop {
-		s.calls = append(s.calls, func() { f(); close(ran) })
-	}
-	s.mu.Unlock()
+// reset forgets all blocks before the next step, unless one is in use.
+func (s *scheduler) reset() {
+	s.clear.Store(true)
 	s.poke()
-	select {
-	case <-ran:
-	case <-s.done:
-	}
 }
 
 // close ends run and all incomplete sequences. Call close once.
@@ -107,17 +98,12 @@ func (s *scheduler) run() {
 		host := burn(s.cfg.StepCPU)
 		due = due.Add(host + time.Duration(float64(d)/s.cfg.Speed))
 		s.sleep(time.Until(due))
-		due = later(due, time.Now().Add(-maxLag))
+		if latest := time.Now().Add(-maxLag); due.Before(latest) {
+			due = latest
+		}
 		s.now += d + time.Duration(float64(host)*s.cfg.Speed)
 		s.commit()
 	}
-}
-
-func later(a, b time.Time) time.Time {
-	if a.After(b) {
-		return a
-	}
-	return b
 }
 
 // burn uses CPU time on one thread. burn returns the elapsed time.
@@ -157,11 +143,11 @@ func (s *scheduler) sleep(d time.Duration) {
 // closes.
 func (s *scheduler) receive() bool {
 	s.mu.Lock()
-	in, calls, stop := s.inbox, s.calls, s.stop
-	s.inbox, s.calls = nil, nil
+	in, stop := s.inbox, s.stop
+	s.inbox = nil
 	s.mu.Unlock()
-	for _, f := range calls {
-		f()
+	if s.clear.Swap(false) && s.cache.clear() {
+		s.events.cleared()
 	}
 	for _, q := range in {
 		q.arrived = s.now
@@ -371,7 +357,8 @@ func (s *scheduler) fill(q *sequence) {
 		return
 	}
 	if full > len(q.hashes) {
-		q.hashes = s.extend(q, full)
+		tokens := q.tokens(len(q.hashes)*s.cfg.BlockTokens, full*s.cfg.BlockTokens)
+		q.hashes = hashChain(q.hashes, tokens, s.cfg.BlockTokens, q.salt)
 	}
 	stored := from
 	for i := from; i < full; i++ {
@@ -383,19 +370,4 @@ func (s *scheduler) fill(q *sequence) {
 		}
 	}
 	s.events.stored(q, stored, full, s.cfg.BlockTokens)
-}
-
-// extend hashes generated blocks up to block full.
-func (s *scheduler) extend(q *sequence, full int) []blockHash {
-	n := len(q.hashes)
-	tokens := q.tokens(n*s.cfg.BlockTokens, full*s.cfg.BlockTokens)
-	for ; n < full; n++ {
-		var parent *blockHash
-		if n > 0 {
-			parent = &q.hashes[n-1]
-		}
-		q.hashes = append(q.hashes, hashBlock(parent, q.salt, tokens[:s.cfg.BlockTokens]))
-		tokens = tokens[s.cfg.BlockTokens:]
-	}
-	return q.hashes
 }

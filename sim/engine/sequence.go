@@ -36,7 +36,7 @@ type sequence struct {
 func newSequence(prompt []uint32, o output, blockTokens int, salt string, wake chan struct{}) *sequence {
 	return &sequence{
 		output: o, prompt: prompt, salt: salt, wake: wake, size: len(prompt), total: len(prompt),
-		hashes: hashChain(prompt, blockTokens, salt),
+		hashes: hashChain(nil, prompt, blockTokens, salt),
 	}
 }
 

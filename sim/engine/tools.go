@@ -2,8 +2,6 @@ package engine
 
 import (
 	"encoding/json"
-	"maps"
-	"slices"
 	"strings"
 )
 
@@ -105,7 +103,7 @@ func exampleOf(schema json.RawMessage) string {
 	if json.Unmarshal(schema, &s) != nil {
 		return "{}"
 	}
-	doc, err := json.Marshal(s.value(0))
+	doc, err := json.Marshal(s.value())
 	if err != nil {
 		return "{}"
 	}
@@ -121,10 +119,7 @@ type schemaNode struct {
 	Items      *schemaNode           `json:"items"`
 }
 
-// schemaDepth bounds the nesting of an example.
-const schemaDepth = 16
-
-func (s schemaNode) value(depth int) any {
+func (s schemaNode) value() any {
 	kind, _ := s.Type.(string)
 	if kinds, ok := s.Type.([]any); ok && len(kinds) > 0 {
 		kind, _ = kinds[0].(string)
@@ -143,24 +138,22 @@ func (s schemaNode) value(depth int) any {
 	case kind == "null":
 		return nil
 	case kind == "array":
-		return s.list(depth)
+		return s.list()
 	}
-	return s.object(depth)
+	return s.object()
 }
 
-func (s schemaNode) list(depth int) []any {
-	if s.Items == nil || depth == schemaDepth {
+func (s schemaNode) list() []any {
+	if s.Items == nil {
 		return []any{}
 	}
-	return []any{s.Items.value(depth + 1)}
+	return []any{s.Items.value()}
 }
 
-func (s schemaNode) object(depth int) map[string]any {
+func (s schemaNode) object() map[string]any {
 	o := map[string]any{}
-	for _, name := range slices.Sorted(maps.Keys(s.Properties)) {
-		if depth < schemaDepth {
-			o[name] = s.Properties[name].value(depth + 1)
-		}
+	for name, property := range s.Properties {
+		o[name] = property.value()
 	}
 	return o
 }
