@@ -12,8 +12,8 @@ import (
 	"github.com/cognitora/dataplane/router/metrics"
 )
 
-// These are the indices of nodeGauges. The first ones have the label node only, and a value for each
-// node.
+// These are the indices of nodeGauges. The first ones have the label node only, and a value for
+// each node.
 const (
 	nodeInFlight = iota
 	nodeEligible

@@ -164,8 +164,8 @@ type layout struct {
 	known       bool
 }
 
-// requestLayouts are the layouts of requests. The entries of a Commit and of a Know are the bytes of
-// the namespace's text.
+// requestLayouts are the layouts of requests. The entries of a Commit and of a Know are the bytes
+// of the namespace's text.
 var requestLayouts = [256]layout{
 	OpHello:  {helloSize, 0, true},
 	OpGet:    {0, AddrSize, true},
