@@ -164,7 +164,9 @@ func build(nodes []*Node, configured map[string]*cluster.Model) *Snapshot {
 			s.serve(name, n, info.Role)
 		}
 	}
-	s.models = slices.SortedFunc(maps.Values(s.names), func(a, b *ModelView) int { return strings.Compare(a.Name, b.Name) })
+	s.models = slices.SortedFunc(maps.Values(s.names), func(a, b *ModelView) int {
+		return strings.Compare(a.Name, b.Name)
+	})
 	s.addAliases(configured)
 	return s
 }
