@@ -22,7 +22,7 @@ type Config struct {
 	GRPC   GRPCConfig     `toml:"grpc" help:"cognitora.v1.Kv for other hosts; on this one it is on kvcached.sock."`
 	Fleet  FleetConfig    `toml:"fleet" gone:"hot_uses max_pulls" help:"How this cache reaches the blocks of others, which it finds in etcd. It does where [etcd] has endpoints and [quic] a listener; otherwise the cache is alone."`
 	Lease  LeaseConfig    `toml:"lease" gone:"max_clients max_staging" help:"Bounds on what programs of this host may hold in the shared memory."`
-	Quotas []QuotaConfig  `toml:"quota" help:"How much of the tiers a tenant or a namespace may fill; the first entry that matches counts."`
+	Quotas []QuotaConfig  `toml:"quota" help:"Bounds on a tenant's or a namespace's share of the tiers; the first entry that matches counts."`
 	TLS    TLSConfig      `toml:"tls" help:"This host's certificate. For one host alone, with all listeners on loopback, certificates are made in the data directory."`
 	Etcd   cluster.Access `toml:"etcd" help:"Where the cache is announced to the fleet. Without endpoints it serves alone."`
 	Log    LogConfig      `toml:"log" help:"What is logged, to standard error."`
@@ -32,40 +32,40 @@ type Config struct {
 
 // DaemonConfig is the [kvcached] section.
 type DaemonConfig struct {
-	Data          string          `toml:"data" default:"/var/lib/cognitora/kvcached" flag:"data" help:"directory of the SSD tier and of what the daemon remembers; made if it is not there, locked while the daemon runs"`
-	RAM           config.Size     `toml:"ram" default:"1GiB" flag:"ram" help:"size of the shared memory, never exceeded by blocks in RAM"`
-	SSD           config.Size     `toml:"ssd" default:"4GiB" flag:"ssd" help:"disk that the SSD tier may take, to the byte; 0: no SSD tier"`
-	Sock          string          `toml:"sock" flag:"sock" help:"path of the gRPC socket; kv-lease.sock, for blocks without a copy, is beside it; empty: kv.sock in /run/cognitora where that can be written to, else in data"`
-	Group         int             `toml:"socket_group" default:"-1" help:"id of the group whose members may use the Unix sockets, those of RESP and S3 too; -1: that of the daemon"`
+	Data          string          `toml:"data" default:"/var/lib/cognitora/kvcached" flag:"data" help:"directory of the SSD tier and of the daemon's state; the daemon makes it if it is absent, and locks it"`
+	RAM           config.Size     `toml:"ram" default:"1GiB" flag:"ram" help:"size of the shared memory, which bounds the blocks in RAM"`
+	SSD           config.Size     `toml:"ssd" default:"4GiB" flag:"ssd" help:"bytes of disk for the SSD tier, all its files included; 0: no SSD tier"`
+	Sock          string          `toml:"sock" flag:"sock" help:"path of the gRPC socket; the lease socket kv-lease.sock is beside it; empty: kv.sock in /run/cognitora if the daemon can write there, else in data"`
+	Group         int             `toml:"socket_group" default:"-1" help:"id of the group whose members may use the Unix sockets, including those of RESP and S3; -1: the daemon's group"`
 	Admin         string          `toml:"admin" default:"127.0.0.1:9093" flag:"admin" help:"address of the admin port: /healthz, /readyz, /metrics, /debug/pprof"`
-	InsecureAdmin bool            `toml:"insecure_admin" default:"false" flag:"insecure-admin" help:"allow admin beyond loopback; nobody is authenticated there, and /debug tells much"`
-	Insecure      bool            `toml:"insecure_listen" default:"false" flag:"insecure-listen" help:"allow resp and s3 beyond loopback without TLS; users or keys they need all the same"`
+	InsecureAdmin bool            `toml:"insecure_admin" default:"false" flag:"insecure-admin" help:"allow admin beyond loopback, where callers are not authenticated and /debug reveals much"`
+	Insecure      bool            `toml:"insecure_listen" default:"false" flag:"insecure-listen" help:"allow resp and s3 beyond loopback without TLS; they still need users or keys"`
 	CacheID       string          `toml:"cache_id" flag:"cache-id" help:"name of the cache in the fleet, letters, digits and . _ : -; empty: the host's name"`
-	Advertise     string          `toml:"advertise" flag:"advertise" help:"host name or address under which other hosts reach the listeners; empty: that of each listener, with the host's name in place of a wildcard"`
+	Advertise     string          `toml:"advertise" flag:"advertise" help:"host name or address at which other hosts reach the listeners; empty: each listener's own address, with the host's name in place of a wildcard"`
 	Heartbeat     config.Duration `toml:"heartbeat" default:"5s" help:"time between two writes of the cache's state; its lease lasts three of them"`
-	DrainTimeout  config.Duration `toml:"drain_timeout" default:"10s" flag:"drain-timeout" help:"time that running operations have to finish when the daemon is stopped; then they are cut; 0: at once"`
-	Trace         string          `toml:"trace" flag:"trace" help:"file that accesses are recorded in, for cgn-ctl kv trace; names of blocks are hashes there; one that is there is continued, up to 256 MiB; empty: none"`
+	DrainTimeout  config.Duration `toml:"drain_timeout" default:"10s" flag:"drain-timeout" help:"time for running operations to finish when the daemon is stopped; then they are cut; 0: at once"`
+	Trace         string          `toml:"trace" flag:"trace" help:"file for a recording of accesses, which cgn-ctl kv trace reads; it has hashes instead of names; an existing recording is continued, up to 256 MiB; empty: none"`
 }
 
 // SSDConfig is the [ssd] section.
 type SSDConfig struct {
 	DailyWrites config.Size `toml:"daily_writes" default:"0" help:"bytes written in a day (UTC) after which only durable blocks are written; 0: no bound"`
-	KeyFile     string      `toml:"key_file" help:"file with 32 bytes, or 64 hexadecimal digits: payloads are sealed with AES-256-GCM under that key, but not namespaces (models, tenants), clients' keys, attributes, lengths and checksums, which lie open in any case; empty: payloads do, too"`
+	KeyFile     string      `toml:"key_file" help:"file with a key of 32 bytes, or 64 hexadecimal digits, that seals payloads with AES-256-GCM; namespaces (models, tenants), clients' keys, attributes, lengths and checksums are never sealed; empty: payloads are not sealed"`
 }
 
 // RESPConfig is the [resp] section.
 type RESPConfig struct {
 	Listen string          `toml:"listen" flag:"resp" help:"address of the Redis protocol (host:port, or unix:///path), such as 127.0.0.1:6380; empty: off"`
 	TLS    bool            `toml:"tls" default:"false" help:"speak TLS, with the certificate of [tls]"`
-	Users  []UserConfig    `toml:"users" help:"Who may come in with AUTH. None: everybody, on loopback or a unix socket only."`
-	Stall  config.Duration `toml:"stall" default:"60s" help:"time a command that has begun has to arrive, and a reply to be taken"`
+	Users  []UserConfig    `toml:"users" help:"Users for AUTH. None: everybody may use the port, on loopback or a unix socket only."`
+	Stall  config.Duration `toml:"stall" default:"60s" help:"time for the rest of a begun command to arrive, and for a reply to be taken"`
 }
 
 // UserConfig is a [[resp.users]] table.
 type UserConfig struct {
-	Name         string `toml:"name" default:"default" help:"name for AUTH; default is who gives a password alone"`
+	Name         string `toml:"name" default:"default" help:"name for AUTH; default is the user of a password without a name"`
 	PasswordFile string `toml:"password_file" help:"file with the user's password"`
-	Tenant       string `toml:"tenant" help:"tenant whose keys the user sees; empty: those that belong to nobody"`
+	Tenant       string `toml:"tenant" help:"tenant whose keys the user sees; empty: keys without a tenant"`
 	ReadOnly     bool   `toml:"read_only" default:"false" help:"refuse commands that write"`
 }
 
@@ -73,35 +73,35 @@ type UserConfig struct {
 type S3Config struct {
 	Listen  string          `toml:"listen" flag:"s3" help:"address of the S3 subset (host:port, or unix:///path), such as 127.0.0.1:9000; empty: off"`
 	TLS     bool            `toml:"tls" default:"false" help:"speak TLS, with the certificate of [tls]"`
-	Keys    []KeyConfig     `toml:"keys" help:"Who may come in. None: everybody, on loopback or a unix socket only."`
-	Domains []string        `toml:"domains" help:"names of the server before which clients put the bucket (bucket.name/key) besides localhost; with any other Host the path begins with the bucket"`
-	Durable bool            `toml:"durable" default:"false" help:"answer every PUT only when it is on disk"`
-	Timeout config.Duration `toml:"timeout" default:"30s" help:"time for each MiB of a body to come or to go"`
+	Keys    []KeyConfig     `toml:"keys" help:"Access keys. None: everybody may use the port, on loopback or a unix socket only."`
+	Domains []string        `toml:"domains" help:"names of the server, besides localhost, that clients use as bucket.name/key; with any other Host the path begins with the bucket"`
+	Durable bool            `toml:"durable" default:"false" help:"answer a PUT only when it is on disk"`
+	Timeout config.Duration `toml:"timeout" default:"30s" help:"time for each MiB of a body"`
 }
 
 // KeyConfig is a [[s3.keys]] table.
 type KeyConfig struct {
 	Access     string `toml:"access" help:"access key id"`
 	SecretFile string `toml:"secret_file" help:"file with the secret access key"`
-	Tenant     string `toml:"tenant" help:"tenant whose objects the key sees; empty: those that belong to nobody"`
+	Tenant     string `toml:"tenant" help:"tenant whose objects the key sees; empty: objects without a tenant"`
 	ReadOnly   bool   `toml:"read_only" default:"false" help:"refuse requests that write"`
 }
 
 // QUICConfig is the [quic] section.
 type QUICConfig struct {
 	Listen    string          `toml:"listen" flag:"quic" help:"UDP address (host:port) of cgn-kv/1, such as 127.0.0.1:7072; empty: off"`
-	TLSListen string          `toml:"tls_listen" flag:"tls-lane" help:"TCP address of the same over TLS, for networks where UDP is slow or blocked; empty: that of listen, off: none"`
+	TLSListen string          `toml:"tls_listen" flag:"tls-lane" help:"TCP address of cgn-kv/1 over TLS, for networks where UDP is slow or blocked; empty: the address of listen; off: none"`
 	Stripes   int             `toml:"stripes" default:"4" help:"connections to another host, each with a UDP socket of its own, that a block of 1 MiB or more is pulled over; 1 to 16. With 1 % loss and 20 ms each way 16 were 2.0 to 2.5 times as fast as 4, without loss no faster (make check-net); each has the windows that rate and rtt set"`
-	Rate      config.Size     `toml:"rate" default:"1250MB" help:"bytes per second that one connection can hope for; with rtt it sets the windows"`
+	Rate      config.Size     `toml:"rate" default:"1250MB" help:"bytes per second that one connection may reach; rate and rtt set the windows"`
 	RTT       config.Duration `toml:"rtt" default:"2ms" help:"round trip between hosts"`
-	Total     config.Size     `toml:"bandwidth" default:"0" help:"bytes per second that all other hosts together are sent and take in, each way; 0: no bound"`
-	InFlight  config.Size     `toml:"max_in_flight" default:"1GiB" help:"payload of all operations under way; above it peers are told to come back"`
+	Total     config.Size     `toml:"bandwidth" default:"0" help:"bytes per second to and from all other hosts together, each way; 0: no bound"`
+	InFlight  config.Size     `toml:"max_in_flight" default:"1GiB" help:"payload of all running operations; above it peers are asked to try again"`
 }
 
 // RDMAConfig is the [rdma] section.
 type RDMAConfig struct {
 	Devices  []string        `toml:"devices" help:"names of RDMA devices, such as mlx5_0, or auto for all there are, at most 8; each locks the whole of kvcached.ram in memory; cgn-ctl rdma check says what a device lacks; none: no RDMA"`
-	Trusted  []string        `toml:"trusted_networks" help:"networks, such as 10.1.0.0/16, whose hosts all may see and change what goes between devices; with fleet.lane = auto RDMA is used only where the devices of both hosts have an address in one of them; none: it is not used then"`
+	Trusted  []string        `toml:"trusted_networks" help:"networks, such as 10.1.0.0/16, whose hosts may see and change all traffic between devices; with fleet.lane = auto, RDMA is used only if the devices of both hosts have addresses in one of them; none: no RDMA with auto"`
 	MinBlock config.Size     `toml:"min_block" default:"64KiB" help:"blocks of fewer bytes, as far as their length is known before, come over QUIC or TLS; with soft-RoCE in a virtual machine RDMA was faster from 64KiB on, also for one block at a time (make perf-rdma)"`
 	Grant    config.Duration `toml:"grant" was:"rdma.lease" default:"5s" help:"time that another host has to read a block from here; the block stays in RAM meanwhile. What is granted counts within quic.max_in_flight"`
 }
@@ -109,18 +109,18 @@ type RDMAConfig struct {
 // GRPCConfig is the [grpc] section.
 type GRPCConfig struct {
 	Listen   string `toml:"listen" flag:"grpc" help:"TCP address of cognitora.v1.Kv with certificates on both sides; empty: off"`
-	Announce bool   `toml:"announce_sock" default:"false" help:"where listen is empty, announce kvcached.sock instead; only for a fleet whose routers are all on this host"`
+	Announce bool   `toml:"announce_sock" default:"false" help:"announce kvcached.sock if listen is empty; only for a fleet whose routers are all on this host"`
 }
 
 // FleetConfig is the [fleet] section.
 type FleetConfig struct {
-	Replicas      int             `toml:"replicas" default:"0" help:"to how many other hosts a block goes that has become hot here; 0: none"`
-	LocateTimeout config.Duration `toml:"locate_timeout" default:"100ms" help:"time to find out who has a block; then it is a miss"`
-	AnswerTimeout config.Duration `toml:"answer_timeout" default:"200ms" help:"another cache from which something is awaited and that says nothing at all for so long is left out, and not waited for, until it has answered a probe; more where a round trip takes longer than a quarter of it"`
-	PullTimeout   config.Duration `toml:"pull_timeout" default:"10s" help:"time for a block to come from another host; then it is a miss; so long, too, one that has too much to do is asked again"`
-	MaxLocations  int             `toml:"max_locations" default:"1048576" help:"blocks whose holders this cache remembers for the fleet, about 100 bytes each; other hosts do not find further ones"`
+	Replicas      int             `toml:"replicas" default:"0" help:"number of other hosts that get a copy of a block that 8 uses here have made hot; 0: none"`
+	LocateTimeout config.Duration `toml:"locate_timeout" default:"100ms" help:"time to find the host that has a block; then it is a miss"`
+	AnswerTimeout config.Duration `toml:"answer_timeout" default:"200ms" help:"silence after which a cache that owes an answer is left out until it answers a probe; it is at least four round trips"`
+	PullTimeout   config.Duration `toml:"pull_timeout" default:"10s" help:"time for a block to come from another host, including repeated requests to a busy host; then it is a miss"`
+	MaxLocations  int             `toml:"max_locations" default:"1048576" help:"blocks whose holders this cache remembers for the fleet, in about 100 bytes each; other hosts do not find more"`
 	Lane          string          `toml:"lane" default:"auto" oneof:"auto|rdma|quic|tls" help:"how other caches are spoken to; auto: over QUIC, or over TLS where that is faster or QUIC does not get through, and blocks by RDMA where both hosts have a device for it in rdma.trusted_networks and a read over it succeeds; rdma: blocks by RDMA on any network, and to others likewise, with errors in the log as long as they have to come as with auto"`
-	Peers         []PeerConfig    `toml:"peers" help:"Caches that are spoken to in another way."`
+	Peers         []PeerConfig    `toml:"peers" help:"Lanes to single caches."`
 }
 
 // PeerConfig is a [[fleet.peers]] table.
@@ -131,23 +131,23 @@ type PeerConfig struct {
 
 // LeaseConfig is the [lease] section.
 type LeaseConfig struct {
-	Duration        config.Duration `toml:"duration" default:"5s" help:"how long a lease lasts unless it is renewed"`
-	MaxLeased       config.Size     `toml:"max_leased" default:"0" help:"bytes under leases of all connections of one user; 0: half of kvcached.ram"`
-	MaxStagingTotal config.Size     `toml:"max_staging_total" default:"1GiB" help:"the same of all connections; it is memory beside kvcached.ram"`
+	Duration        config.Duration `toml:"duration" default:"5s" help:"time of a lease, and of its renewal"`
+	MaxLeased       config.Size     `toml:"max_leased" default:"0" help:"bytes under the leases of one user; 0: half of kvcached.ram"`
+	MaxStagingTotal config.Size     `toml:"max_staging_total" default:"1GiB" help:"memory in which all clients together fill blocks, beside kvcached.ram; one connection may have 128 MiB"`
 }
 
 // QuotaConfig is a [[quota]] table.
 type QuotaConfig struct {
-	Tenant    string      `toml:"tenant" help:"the tenant whose blocks are meant; empty: any"`
-	Model     string      `toml:"model" help:"the model whose blocks are meant; empty: any"`
-	Namespace string      `toml:"namespace" help:"the canonical namespace that is meant; empty: any"`
-	RAM       config.Size `toml:"ram" default:"0" help:"bytes of the RAM tier that they may fill together; beyond it their own blocks make room; 0: no bound"`
-	SSD       config.Size `toml:"ssd" default:"0" help:"bytes of the SSD tier that they may fill together, in whole pages of 4 KiB; beyond it no more of theirs is written there, and durable writes are refused, until some are deleted or make room for others; 0: no bound"`
+	Tenant    string      `toml:"tenant" help:"tenant of the blocks; empty: any"`
+	Model     string      `toml:"model" help:"model of the blocks; empty: any"`
+	Namespace string      `toml:"namespace" help:"canonical namespace of the blocks; empty: any"`
+	RAM       config.Size `toml:"ram" default:"0" help:"bytes of RAM for these blocks together; beyond it blocks of theirs make room; 0: no bound"`
+	SSD       config.Size `toml:"ssd" default:"0" help:"bytes of SSD for these blocks together, in whole pages of 4 KiB; beyond it none of theirs is written, and durable writes are refused, until some are deleted or evicted; 0: no bound"`
 }
 
 // TLSConfig is the [tls] section.
 type TLSConfig struct {
-	CA   string `toml:"ca" help:"PEM file that the certificates of others must chain to"`
+	CA   string `toml:"ca" help:"PEM file with the CA of the fleet's certificates"`
 	Cert string `toml:"cert" help:"this daemon's certificate, of the role kvcached"`
 	Key  string `toml:"key" help:"key of the certificate"`
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"net"
 
+	"github.com/cognitora/dataplane/internal/listen"
 	"github.com/cognitora/dataplane/internal/pki"
 	"github.com/cognitora/dataplane/kvcached/rpc"
 )
@@ -20,7 +21,7 @@ func (d *Daemon) prepareGRPC() error {
 	}
 	d.metrics.rpc = srv
 	sock, _ := d.config.Sockets()
-	l, err := rpc.ListenUnix(sock, d.config.Daemon.Group)
+	l, err := listen.OpenUnix(sock, 0o660, d.config.Daemon.Group)
 	if err != nil {
 		return socketError("kvcached.sock (--sock)", err)
 	}

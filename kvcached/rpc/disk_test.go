@@ -16,6 +16,7 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/status"
 
+	"github.com/cognitora/dataplane/internal/listen"
 	"github.com/cognitora/dataplane/kv/block"
 	"github.com/cognitora/dataplane/kv/residency"
 	"github.com/cognitora/dataplane/kvcached/ssd"
@@ -50,7 +51,7 @@ func TestADiskFails(t *testing.T) {
 			t.Fatal(err)
 		}
 		path := filepath.Join(t.TempDir(), "kv.sock")
-		l, err := ListenUnix(path, -1)
+		l, err := listen.OpenUnix(path, 0o660, -1)
 		if err != nil {
 			t.Fatal(err)
 		}

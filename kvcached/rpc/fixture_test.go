@@ -16,6 +16,7 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/status"
 
+	"github.com/cognitora/dataplane/internal/listen"
 	"github.com/cognitora/dataplane/internal/pki"
 	"github.com/cognitora/dataplane/kv/block"
 	"github.com/cognitora/dataplane/kv/residency"
@@ -82,7 +83,7 @@ func startWith(t testing.TB, o Options, so store.Options) *fixture {
 		t.Fatal(err)
 	}
 	f.path = filepath.Join(t.TempDir(), "kv.sock")
-	l, err := ListenUnix(f.path, -1)
+	l, err := listen.OpenUnix(f.path, 0o660, -1)
 	if err != nil {
 		t.Fatal(err)
 	}

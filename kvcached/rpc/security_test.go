@@ -17,6 +17,7 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/emptypb"
 
+	"github.com/cognitora/dataplane/internal/listen"
 	"github.com/cognitora/dataplane/internal/listen/listentest"
 	"github.com/cognitora/dataplane/internal/pki"
 	pb "github.com/cognitora/dataplane/proto/cognitora/v1"
@@ -188,7 +189,7 @@ func TestStrangers(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root, to connect as another user")
 	}
-	l, err := ListenUnix(filepath.Join(t.TempDir(), "kv.sock"), 4343)
+	l, err := listen.OpenUnix(filepath.Join(t.TempDir(), "kv.sock"), 0o660, 4343)
 	if err != nil {
 		t.Fatal(err)
 	}

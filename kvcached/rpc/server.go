@@ -152,16 +152,6 @@ func New(o Options) (*Server, error) {
 	return s, nil
 }
 
-// ListenUnix opens a Unix socket for its owner and group, and gives it to the group gid unless that
-// is negative. It replaces the socket of a killed daemon.
-func ListenUnix(path string, gid int) (net.Listener, error) {
-	l, err := listen.OpenUnix(path, 0o660, gid)
-	if err != nil {
-		return nil, err
-	}
-	return l, nil
-}
-
 // service answers on one listener, until ending is done.
 type service struct {
 	pb.UnimplementedKvServer

@@ -10,6 +10,7 @@ import (
 
 	"go.uber.org/goleak"
 
+	"github.com/cognitora/dataplane/internal/listen"
 	"github.com/cognitora/dataplane/kv/block"
 	"github.com/cognitora/dataplane/kv/residency"
 	"github.com/cognitora/dataplane/kvcached/rpc"
@@ -49,7 +50,7 @@ func startDaemon(t *testing.T, path string) *daemon {
 	if err != nil {
 		t.Fatal(err)
 	}
-	l, err := rpc.ListenUnix(path, -1)
+	l, err := listen.OpenUnix(path, 0o660, -1)
 	if err != nil {
 		t.Fatal(err)
 	}
