@@ -69,7 +69,7 @@ func start(t *testing.T) *hosts {
 	if link == Netem {
 		t.Setenv("QUIC_GO_DISABLE_GSO", "true") // netem would delay and lose packets that the kernel segments as one
 	}
-	h := &hosts{Path: path(t, Options{Link: link, Seed: 1}), t: t, dir: t.TempDir()}
+	h := &hosts{Path: path(t, link, Options{Seed: 1}), t: t, dir: t.TempDir()}
 	t.Logf("the path is made by %s", link)
 	ends := []string{h.A.Addr.String(), h.B.Addr.String()}
 	certificates := exec.Command(filepath.Join(bin, "cgn-ctl"), "pki", "bootstrap", "--dir", h.pki(), "--host",

@@ -14,22 +14,9 @@ type Conditions struct {
 	Rate  int64         // bytes per second in each direction; 0: no limit
 }
 
-// Link is the connection of the two sides.
-type Link string
-
-const (
-	// Relay is the default. This process carries each packet from one TUN device to the other.
-	Relay Link = "relay"
-	// Netem is a pair of veth devices with sch_netem on both devices, on a kernel that has these.
-	// The devices do not segment, so TCP's packets are delayed and lost one by one. A program that
-	// lets the kernel segment UDP (UDP_SEGMENT, quic-go's GSO) loses whole batches.
-	Netem Link = "netem"
-)
-
 // Options of New.
 type Options struct {
 	Conditions
-	Link  Link   // "": Relay
 	Queue int    // packets in transit per direction; further ones are dropped; 0: 8192
 	Seed  uint64 // seed of the losses: the same packets of the same traffic are lost; Netem has none
 }
@@ -63,8 +50,11 @@ type link interface {
 }
 
 // New makes a path. New's error wraps fs.ErrPermission or fs.ErrNotExist if the process may not
-// make namespaces or TUN devices, and errors.ErrUnsupported if the kernel has no netem.
-func New(o Options) (*Path, error) {
+// make namespaces or TUN devices.
+func New(o Options) (*Path, error) { return join(o, newRelay) }
+
+// join makes a path with a link of its own.
+func join(o Options, with func(a, b *Side, o Options) (link, error)) (*Path, error) {
 	if o.Queue <= 0 {
 		o.Queue = defaultQueue
 	}
@@ -77,14 +67,7 @@ func New(o Options) (*Path, error) {
 		p.A.shut()
 		return nil, err
 	}
-	switch o.Link {
-	case "", Relay:
-		p.link, err = newRelay(p.A, p.B, o)
-	case Netem:
-		p.link, err = newNetem(p.A, p.B, o)
-	default:
-		err = fmt.Errorf("link %q: want %s or %s", o.Link, Relay, Netem)
-	}
+	p.link, err = with(p.A, p.B, o)
 	if err != nil {
 		p.A.shut()
 		p.B.shut()

@@ -21,10 +21,10 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 const linkEnv = "NETPATH_LINK"
 
 // path makes a path that is closed with the test.
-func path(t *testing.T, o Options) *Path {
+func path(t *testing.T, l Link, o Options) *Path {
 	t.Helper()
-	p, err := New(o)
-	needed := os.Getenv(linkEnv) == string(o.Link)
+	p, err := newPath(l, o)
+	needed := os.Getenv(linkEnv) == string(l)
 	if lacking := errors.Is(err, fs.ErrPermission) || errors.Is(err, fs.ErrNotExist) ||
 		errors.Is(err, errors.ErrUnsupported); lacking && !needed {
 		t.Skipf("needs root and /dev/net/tun or sch_netem, for network namespaces and what joins them: %v", err)
@@ -41,7 +41,7 @@ func bestLink() Link {
 	if l := os.Getenv(linkEnv); l != "" {
 		return Link(l)
 	}
-	p, err := New(Options{Link: Netem})
+	p, err := newPath(Netem, Options{})
 	if err != nil {
 		return Relay
 	}
@@ -62,7 +62,7 @@ func TestLosesAndDelays(t *testing.T) { links(t, losesAndDelays) }
 
 func losesAndDelays(t *testing.T, l Link) {
 	const packets, atOnce, delay = 4000, 100, 20 * time.Millisecond
-	p := path(t, Options{Conditions: Conditions{Delay: delay, Loss: 0.1}, Link: l, Seed: 1})
+	p := path(t, l, Options{Conditions: Conditions{Delay: delay, Loss: 0.1}, Seed: 1})
 	to, from := listen(t, p.B), listen(t, p.A)
 	began := time.Now()
 	arrived, next := 0, 0
@@ -122,7 +122,7 @@ func TestRate(t *testing.T) { links(t, keepsRate) }
 
 func keepsRate(t *testing.T, link Link) {
 	const rate, bytes = 8 << 20, 1 << 20
-	p := path(t, Options{Conditions: Conditions{Rate: rate}, Link: link})
+	p := path(t, link, Options{Conditions: Conditions{Rate: rate}})
 	var l net.Listener
 	var err error
 	p.A.Do(func() { l, err = net.Listen("tcp4", p.A.Addr.String()+":0") })

@@ -17,7 +17,7 @@ type relay struct {
 	wait       sync.WaitGroup
 }
 
-func newRelay(a, b *Side, o Options) (*relay, error) {
+func newRelay(a, b *Side, o Options) (link, error) {
 	r := &relay{}
 	r.conditions.Store(&o.Conditions)
 	for _, s := range []*Side{a, b} {

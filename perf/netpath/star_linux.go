@@ -12,7 +12,14 @@ import (
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/asm"
 	tcx "github.com/cilium/ebpf/link"
+	"golang.org/x/sys/unix"
 )
+
+// device is the name of the end of a Path or Star in a namespace.
+const device = "path0"
+
+// vethPeer is VETH_INFO_PEER of linux/veth.h.
+const vethPeer = 1
 
 // mostHosts is the largest number of hosts of a Star. Each host has a network of its own in
 // 10.77.0.0/16.
@@ -171,4 +178,27 @@ func (s *Star) Close() error {
 		s.closed = errors.Join(errs...)
 	})
 	return s.closed
+}
+
+// veth makes a pair of devices. One device is in the namespace of the calling thread and has the
+// name here. The other device is in the namespace there. The two devices have the same hardware
+// address, because a device without ARP sends packets to its own hardware address. Neither device
+// accepts TCP segments that are larger than the MTU.
+func veth(here string, there *os.File) error {
+	end := func(name string, more ...[]byte) []byte {
+		b := make([]byte, unix.SizeofIfInfomsg)
+		b = attribute(b, unix.IFLA_IFNAME, append([]byte(name), 0))
+		b = attribute(b, unix.IFLA_ADDRESS, []byte{2, 0, 0, 0, 0, 1})
+		b = attribute(b, unix.IFLA_GSO_MAX_SEGS, word(1))
+		for _, m := range more {
+			b = append(b, m...)
+		}
+		return b
+	}
+	peer := end(device, attribute(nil, unix.IFLA_NET_NS_FD, word(uint32(there.Fd()))))
+	info := attribute(nil, unix.IFLA_INFO_KIND, []byte("veth\x00"))
+	info = attribute(info, unix.IFLA_INFO_DATA, attribute(nil, vethPeer, peer))
+	_, err := ask(unix.RTM_NEWLINK, unix.NLM_F_CREATE|unix.NLM_F_EXCL, end(here, attribute(nil, unix.IFLA_LINKINFO,
+		info)))
+	return err
 }

@@ -12,17 +12,33 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// device is the name of the path's end in either namespace.
-const device = "path0"
-
-// Constants of linux/pkt_sched.h and linux/veth.h that golang.org/x/sys/unix does not have.
+// Constants of linux/pkt_sched.h that golang.org/x/sys/unix does not have.
 const (
-	vethPeer       = 1
 	netemRate      = 6
 	netemLatency64 = 10
 	rootQdisc      = math.MaxUint32 // TC_H_ROOT
 	qdiscHandle    = 1 << 16
 )
+
+// Link is the connection of the two sides in a test.
+type Link string
+
+const (
+	// Relay is the link of New. This process carries each packet from one TUN device to the other.
+	Relay Link = "relay"
+	// Netem is a pair of veth devices with sch_netem on both devices, on a kernel that has these.
+	// The devices do not segment, so TCP's packets are delayed and lost one by one. A program that
+	// lets the kernel segment UDP (UDP_SEGMENT, quic-go's GSO) loses whole batches.
+	Netem Link = "netem"
+)
+
+// newPath makes a path with a link.
+func newPath(l Link, o Options) (*Path, error) {
+	if l == Netem {
+		return join(o, newNetem)
+	}
+	return New(o)
+}
 
 // netem is a pair of veth devices, each with a qdisc netem at its root.
 type netem struct {
@@ -30,7 +46,7 @@ type netem struct {
 	queue int
 }
 
-func newNetem(a, b *Side, o Options) (*netem, error) {
+func newNetem(a, b *Side, o Options) (link, error) {
 	n := &netem{a, b, o.Queue}
 	var there *os.File // B's namespace
 	var err error
@@ -58,29 +74,6 @@ func newNetem(a, b *Side, o Options) (*netem, error) {
 		return nil, err
 	}
 	return n, nil
-}
-
-// veth makes a pair of devices. One device is in the namespace of the calling thread and has the
-// name here. The other device is in the namespace there. The two devices have the same hardware
-// address, because a device without ARP sends packets to its own hardware address. Neither device
-// accepts TCP segments that are larger than the MTU.
-func veth(here string, there *os.File) error {
-	end := func(name string, more ...[]byte) []byte {
-		b := make([]byte, unix.SizeofIfInfomsg)
-		b = attribute(b, unix.IFLA_IFNAME, append([]byte(name), 0))
-		b = attribute(b, unix.IFLA_ADDRESS, []byte{2, 0, 0, 0, 0, 1})
-		b = attribute(b, unix.IFLA_GSO_MAX_SEGS, word(1))
-		for _, m := range more {
-			b = append(b, m...)
-		}
-		return b
-	}
-	peer := end(device, attribute(nil, unix.IFLA_NET_NS_FD, word(uint32(there.Fd()))))
-	info := attribute(nil, unix.IFLA_INFO_KIND, []byte("veth\x00"))
-	info = attribute(info, unix.IFLA_INFO_DATA, attribute(nil, vethPeer, peer))
-	_, err := ask(unix.RTM_NEWLINK, unix.NLM_F_CREATE|unix.NLM_F_EXCL, end(here, attribute(nil, unix.IFLA_LINKINFO,
-		info)))
-	return err
 }
 
 // tcmsg returns struct tcmsg for the root qdisc of the path's device, in the namespace of the
