@@ -1,6 +1,7 @@
 package router
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"io"
@@ -18,17 +19,21 @@ import (
 // adminRoutes returns the handler of the admin port.
 func (r *Router) adminRoutes() http.Handler {
 	mux := http.NewServeMux()
-	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { io.WriteString(w, "ok\n") })
-	mux.HandleFunc("GET /readyz", r.readyz)
-	mux.Handle("GET /metrics", r.metrics.Set.Handler())
-	mux.HandleFunc("GET /debug/fleet", r.debugFleet)
-	mux.HandleFunc("POST /debug/route", r.debugRoute)
-	mux.HandleFunc("/v1/", r.notTheAPI)
-	mux.HandleFunc("GET /debug/pprof/", pprof.Index)
-	mux.HandleFunc("GET /debug/pprof/cmdline", pprof.Cmdline)
-	mux.HandleFunc("GET /debug/pprof/profile", pprof.Profile)
-	mux.HandleFunc("GET /debug/pprof/symbol", pprof.Symbol)
-	mux.HandleFunc("GET /debug/pprof/trace", pprof.Trace)
+	for pattern, handle := range map[string]http.HandlerFunc{
+		"GET /healthz":             func(w http.ResponseWriter, _ *http.Request) { io.WriteString(w, "ok\n") },
+		"GET /readyz":              r.readyz,
+		"GET /metrics":             r.metrics.Set.Handler().ServeHTTP,
+		"GET /debug/fleet":         r.debugFleet,
+		"POST /debug/route":        r.debugRoute,
+		"/v1/":                     r.notTheAPI,
+		"GET /debug/pprof/":        pprof.Index,
+		"GET /debug/pprof/cmdline": pprof.Cmdline,
+		"GET /debug/pprof/profile": pprof.Profile,
+		"GET /debug/pprof/symbol":  pprof.Symbol,
+		"GET /debug/pprof/trace":   pprof.Trace,
+	} {
+		mux.HandleFunc(pattern, handle)
+	}
 	return mux
 }
 
@@ -47,10 +52,7 @@ func (r *Router) readyz(w http.ResponseWriter, _ *http.Request) {
 	if !ok {
 		w.WriteHeader(http.StatusServiceUnavailable)
 	}
-	if detail == "" {
-		detail = "ready"
-	}
-	io.WriteString(w, detail+"\n")
+	io.WriteString(w, cmp.Or(detail, "ready")+"\n")
 }
 
 // nodeView is a node with the data of the fleet and the prefix index.

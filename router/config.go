@@ -306,38 +306,39 @@ func (c *Config) validateKernelEvents(bad problem) {
 }
 
 func (c *Config) validateNumbers(bad problem) {
-	atLeast := func(field string, v, low int) {
-		if v < low {
-			bad(field, "%d is too small; use %d or more", v, low)
+	a, p, r, l := &c.Router.Admission, &c.Prefix, &c.Retry, &c.Limits
+	for _, n := range []struct {
+		field  string
+		v, low int
+	}{
+		{"router.warm_connections", c.Router.Warm, 0},
+		{"prefix.max_blocks", p.MaxBlocks, 1024}, {"prefix.max_held", p.MaxHeld, 1024},
+		{"prefix.memo", int(p.Memo), 0}, {"prefix.exact_memo", int(p.ExactMemo), 0},
+		{"router.admission.max_queue", a.MaxQueue, 1}, {"router.admission.max_queue_decode", a.MaxQueueDecode, 0},
+		{"router.admission.global", a.Global, 1},
+		{"retry.max_nodes", r.MaxNodes, 0}, {"retry.percent", r.Percent, 0}, {"retry.floor", r.Floor, 0},
+		{"limits.max_connections", l.MaxConnections, 1}, {"limits.max_streams", l.MaxStreams, 1},
+		{"limits.response_ids", l.ResponseIDs, 1}, {"log.access_queue", c.Log.AccessQueue, 1},
+	} {
+		if n.v < n.low {
+			bad(n.field, "%d is too small; use %d or more", n.v, n.low)
 		}
 	}
-	bytes := func(field string, v, low config.Size) {
-		if v < low {
-			bad(field, "%s is too small; use %s or more, and write the unit, as in 64MiB", v, low)
+	for _, n := range []struct {
+		field  string
+		v, low config.Size
+	}{
+		{"prefix.max_exact", p.MaxExact, 1024}, {"limits.max_body", l.MaxBody, 1024},
+		{"limits.max_header", l.MaxHeader, 4096},
+	} {
+		if n.v < n.low {
+			bad(n.field, "%s is too small; use %s or more, and write the unit, as in 64MiB", n.v, n.low)
 		}
 	}
-	atLeast("router.warm_connections", c.Router.Warm, 0)
-	atLeast("prefix.max_blocks", c.Prefix.MaxBlocks, 1024)
-	atLeast("prefix.max_held", c.Prefix.MaxHeld, 1024)
-	atLeast("prefix.memo", int(c.Prefix.Memo), 0)
-	bytes("prefix.max_exact", c.Prefix.MaxExact, 1024)
-	atLeast("prefix.exact_memo", int(c.Prefix.ExactMemo), 0)
-	atLeast("router.admission.max_queue", c.Router.Admission.MaxQueue, 1)
-	atLeast("router.admission.max_queue_decode", c.Router.Admission.MaxQueueDecode, 0)
-	atLeast("router.admission.global", c.Router.Admission.Global, 1)
-	atLeast("retry.max_nodes", c.Retry.MaxNodes, 0)
-	atLeast("retry.percent", c.Retry.Percent, 0)
-	atLeast("retry.floor", c.Retry.Floor, 0)
-	bytes("limits.max_body", c.Limits.MaxBody, 1024)
-	if c.Limits.MaxBody > c.Limits.MaxBodyTotal {
+	if l.MaxBody > l.MaxBodyTotal {
 		bad("limits.max_body", "%s is more than limits.max_body_total, %s; use less, or raise that",
-			c.Limits.MaxBody, c.Limits.MaxBodyTotal)
+			l.MaxBody, l.MaxBodyTotal)
 	}
-	bytes("limits.max_header", c.Limits.MaxHeader, 4096)
-	atLeast("limits.max_connections", c.Limits.MaxConnections, 1)
-	atLeast("limits.max_streams", c.Limits.MaxStreams, 1)
-	atLeast("limits.response_ids", c.Limits.ResponseIDs, 1)
-	atLeast("log.access_queue", c.Log.AccessQueue, 1)
 }
 
 // validateDurations refuses timeouts that end before they begin.

@@ -2,7 +2,6 @@ package cluster
 
 import (
 	"cmp"
-	"encoding/json"
 	"errors"
 	"fmt"
 )
@@ -26,15 +25,9 @@ type CacheHealth struct {
 // ParseCacheHealth parses and checks the value of a cache's key, as ParseNodeHealth does for a
 // node.
 func ParseCacheHealth(id string, value []byte) (*CacheHealth, error) {
-	if len(value) > maxValueBytes {
-		return nil, fmt.Errorf("cache %s: value has %d bytes; at most %d are read", id, len(value), maxValueBytes)
-	}
 	h := &CacheHealth{}
-	if err := json.Unmarshal(value, h); err != nil {
-		return nil, fmt.Errorf("cache %s: %w", id, err)
-	}
-	if h.CacheID != id {
-		return nil, fmt.Errorf("cache %s: the value says cache_id %q", id, h.CacheID)
+	if err := readValue("cache", id, value, h); err != nil {
+		return nil, err
 	}
 	if err := h.Check(); err != nil {
 		return nil, fmt.Errorf("cache %s: %w", id, err)

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/cognitora/dataplane/internal/address"
@@ -110,21 +111,29 @@ const (
 // state. Invalid optional addresses are left out, and LeftOut gives the reason. The node serves
 // without these addresses.
 func ParseNodeHealth(id string, value []byte) (*NodeHealth, error) {
-	if len(value) > maxValueBytes {
-		return nil, fmt.Errorf("node %s: value has %d bytes; at most %d are read", id, len(value), maxValueBytes)
-	}
 	h := &NodeHealth{}
-	if err := json.Unmarshal(value, h); err != nil {
-		return nil, fmt.Errorf("node %s: %w", id, err)
-	}
-	if h.NodeID != id {
-		return nil, fmt.Errorf("node %s: the value says node_id %q", id, h.NodeID)
+	if err := readValue("node", id, value, h); err != nil {
+		return nil, err
 	}
 	h.fitPlaces()
 	if err := h.Check(); err != nil {
 		return nil, fmt.Errorf("node %s: %w", id, err)
 	}
 	return h, nil
+}
+
+// readValue reads the value of the key of a node or cache into to.
+func readValue(kind, id string, value []byte, to Record) error {
+	if len(value) > maxValueBytes {
+		return fmt.Errorf("%s %s: value has %d bytes; at most %d are read", kind, id, len(value), maxValueBytes)
+	}
+	if err := json.Unmarshal(value, to); err != nil {
+		return fmt.Errorf("%s %s: %w", kind, id, err)
+	}
+	if said := to.claim().id; said != id {
+		return fmt.Errorf("%s %s: the value says %s_id %q", kind, id, kind, said)
+	}
+	return nil
 }
 
 func (h *NodeHealth) fitPlaces() {
@@ -215,19 +224,10 @@ func checkModels(models []string) error {
 	if len(models) > maxModels {
 		return fmt.Errorf("%d models; at most %d are allowed", len(models), maxModels)
 	}
-	if !allFit(models) {
+	if slices.ContainsFunc(models, func(name string) bool { return !modelFits(name) }) {
 		return fmt.Errorf("models holds an empty name or one above %d bytes", maxModelBytes)
 	}
 	return nil
-}
-
-func allFit(models []string) bool {
-	for _, name := range models {
-		if !modelFits(name) {
-			return false
-		}
-	}
-	return true
 }
 
 // checkAddress accepts what address.Parse accepts.

@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"encoding/json"
@@ -45,7 +46,9 @@ type Registration struct {
 	// its key, which a person or another program has written. Reclaimed may be nil. The replacement
 	// is also logged.
 	Reclaimed func()
-	Logger    *slog.Logger // names the node if there are several; nil: slog.Default
+	// Tried is called after each attempt to write a heartbeat, with its error. Tried may be nil.
+	Tried  func(err error)
+	Logger *slog.Logger // names the node if there are several; nil: slog.Default
 }
 
 // DuplicateError means that another daemon has the id.
@@ -73,15 +76,8 @@ type Registrar struct {
 
 // NewRegistrar prepares a registration. Run registers.
 func NewRegistrar(c *Client, reg Registration) *Registrar {
-	if reg.Heartbeat <= 0 {
-		reg.Heartbeat = DefaultHeartbeat
-	}
-	if reg.Instance == "" {
-		reg.Instance = rand.Text()
-	}
-	if reg.Logger == nil {
-		reg.Logger = slog.Default()
-	}
+	reg.Heartbeat, reg.Instance = cmp.Or(max(reg.Heartbeat, 0), DefaultHeartbeat), cmp.Or(reg.Instance, rand.Text())
+	reg.Logger = cmp.Or(reg.Logger, slog.Default())
 	return &Registrar{client: c, reg: reg, wake: make(chan struct{}, 1)}
 }
 
@@ -107,7 +103,7 @@ func (r *Registrar) Run(ctx context.Context) error {
 	defer r.leave(context.WithoutCancel(ctx))
 	for {
 		err := r.beat(ctx)
-		if duplicate := (*DuplicateError)(nil); errors.As(err, &duplicate) {
+		if _, duplicate := errors.AsType[*DuplicateError](err); duplicate {
 			return err
 		}
 		if ctx.Err() != nil {
@@ -129,6 +125,9 @@ func (r *Registrar) note(ctx context.Context, err error) {
 		r.reg.Logger.Info("heartbeat is written again")
 	}
 	r.failed = err != nil
+	if r.reg.Tried != nil {
+		r.reg.Tried(err)
+	}
 }
 
 // sleep waits for the next heartbeat. After a failed attempt, sleep waits only a fifth of the
@@ -168,7 +167,7 @@ func (r *Registrar) beat(ctx context.Context) error {
 	return r.announce(ctx) // the key was deleted, or written by somebody else
 }
 
-// announce claims the key and logs it. From then on routers know the node.
+// announce claims the key and logs it. Routers know the node once it has the key.
 func (r *Registrar) announce(ctx context.Context) error {
 	err := r.claim(ctx)
 	if err == nil {

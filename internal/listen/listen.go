@@ -166,14 +166,22 @@ func Open(address string) (net.Listener, error) {
 	if err != nil {
 		return nil, err
 	}
-	l, err := net.Listen(network, at)
-	if network != "unix" || !errors.Is(err, syscall.EADDRINUSE) || !stale(at) {
+	if network != "unix" {
+		return net.Listen(network, at)
+	}
+	return overStale(at, func() (net.Listener, error) { return net.Listen(network, at) })
+}
+
+// overStale opens the socket at path, if need be after it removed the socket of a dead process.
+func overStale[L net.Listener](path string, open func() (L, error)) (L, error) {
+	l, err := open()
+	if !errors.Is(err, syscall.EADDRINUSE) || !stale(path) {
 		return l, err
 	}
-	if rmErr := os.Remove(at); rmErr != nil && !errors.Is(rmErr, fs.ErrNotExist) {
-		return nil, fmt.Errorf("%w; removing what was left behind: %w", err, rmErr)
+	if rmErr := os.Remove(path); rmErr != nil && !errors.Is(rmErr, fs.ErrNotExist) {
+		return l, fmt.Errorf("%w; removing what was left behind: %w", err, rmErr)
 	}
-	return net.Listen(network, at)
+	return open()
 }
 
 // stale tells whether path is a socket without a listener.

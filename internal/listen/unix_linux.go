@@ -18,14 +18,7 @@ var ErrGroup = errors.New("the socket cannot be given to the group")
 // mode and the group are set before anybody can connect. Like Open, OpenUnix replaces the socket of
 // a killed process. Errors are ErrGroup, and those of net.Listen.
 func OpenUnix(path string, mode fs.FileMode, gid int) (*net.UnixListener, error) {
-	l, err := openUnix(path, mode, gid)
-	if !errors.Is(err, syscall.EADDRINUSE) || !stale(path) {
-		return l, err
-	}
-	if rmErr := os.Remove(path); rmErr != nil && !errors.Is(rmErr, fs.ErrNotExist) {
-		return nil, fmt.Errorf("%w; removing what was left behind: %w", err, rmErr)
-	}
-	return openUnix(path, mode, gid)
+	return overStale(path, func() (*net.UnixListener, error) { return openUnix(path, mode, gid) })
 }
 
 // openUnix makes the file first and listens last. The kernel refuses connections until openUnix

@@ -6,6 +6,7 @@
 package pki
 
 import (
+	"cmp"
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
@@ -83,12 +84,7 @@ func (o Options) withDefaults() Options {
 	if len(o.Roles) == 0 {
 		o.Roles = Roles()
 	}
-	if o.CALifetime == 0 {
-		o.CALifetime = DefaultCALifetime
-	}
-	if o.Lifetime == 0 {
-		o.Lifetime = DefaultLifetime
-	}
+	o.CALifetime, o.Lifetime = cmp.Or(o.CALifetime, DefaultCALifetime), cmp.Or(o.Lifetime, DefaultLifetime)
 	if o.Now.IsZero() {
 		o.Now = time.Now()
 	}

@@ -22,11 +22,13 @@ func Main(name string, run func(args, env []string, out, errOut io.Writer) error
 
 // Load fills the configuration that c points to, and returns the log to errOut, which it also makes
 // the default. level and format are the fields of c for the log. Load warns of environment
-// variables that are no settings. Without a log the daemon ends, with an error or because the
+// variables that are no settings, and of older names. Without a log the daemon ends, with an error or because the
 // command line asked a question that is answered.
 func Load(c any, o config.Options, errOut io.Writer, level, format *string) (*slog.Logger, error) {
 	var ignored []string
 	o.Ignored = func(name string) { ignored = append(ignored, name) }
+	var renamed [][2]string // given name, present name
+	o.Renamed = func(given, name string) { renamed = append(renamed, [2]string{given, name}) }
 	if err := config.Load(c, o); errors.Is(err, config.ErrAnswered) {
 		return nil, nil
 	} else if err != nil {
@@ -36,6 +38,9 @@ func Load(c any, o config.Options, errOut io.Writer, level, format *string) (*sl
 	slog.SetDefault(log)
 	for _, name := range ignored {
 		log.Warn("this program has no setting of the name of this environment variable; see --help", "variable", name)
+	}
+	for _, r := range renamed {
+		log.Warn("a setting is given by an older name; write the new one", "given", r[0], "name", r[1])
 	}
 	return log, nil
 }
