@@ -12,6 +12,8 @@ import (
 	"go.uber.org/zap"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/backoff"
+
+	"github.com/cognitora/dataplane/internal/await"
 )
 
 // Config holds the settings of the connection to etcd.
@@ -92,10 +94,8 @@ func Connect(ctx context.Context, cfg Config, log *slog.Logger) (*Client, error)
 		if !logged {
 			log.Warn("etcd not reached, trying on", "endpoints", cfg.Endpoints, "error", err)
 		}
-		select {
-		case <-ctx.Done():
+		if !await.For(ctx, redialEvery) {
 			return nil, ctx.Err()
-		case <-time.After(redialEvery):
 		}
 	}
 }

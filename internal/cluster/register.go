@@ -14,6 +14,8 @@ import (
 
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/cognitora/dataplane/internal/await"
 )
 
 // Record is the value that a daemon writes about itself under a lease: a *NodeHealth or a
@@ -82,12 +84,7 @@ func NewRegistrar(c *Client, reg Registration) *Registrar {
 }
 
 // Notify makes the registrar write a heartbeat soon, for an urgent change. Notify never blocks.
-func (r *Registrar) Notify() {
-	select {
-	case r.wake <- struct{}{}:
-	default:
-	}
-}
+func (r *Registrar) Notify() { await.Wake(r.wake) }
 
 // LeaseTTL returns how long a node stays registered after its last heartbeat.
 func LeaseTTL(heartbeat time.Duration) time.Duration {

@@ -5,11 +5,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"slices"
 	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/cognitora/dataplane/internal/await"
 )
 
 // Entry is one key and its value at a revision.
@@ -65,7 +66,8 @@ func (c *Client) Watch(ctx context.Context, prefix string, h Handler) error {
 		if !errors.Is(err, errRelist) {
 			w.lose(ctx, err)
 		}
-		w.pause(ctx)
+		await.About(ctx, w.wait)
+		w.wait = min(2*w.wait, retryLast)
 	}
 	return nil
 }
@@ -88,16 +90,6 @@ func (w *watch) lose(ctx context.Context, err error) {
 		w.handler.Lost(w.client.Why(ctx, err))
 	}
 	w.lost = true
-}
-
-func (w *watch) pause(ctx context.Context) {
-	timer := time.NewTimer(w.wait/2 + rand.N(w.wait/2))
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-	case <-ctx.Done():
-	}
-	w.wait = min(2*w.wait, retryLast)
 }
 
 // session lists once and follows until an error.

@@ -22,8 +22,8 @@ func Main(name string, run func(args, env []string, out, errOut io.Writer) error
 
 // Load fills the configuration that c points to, and returns the log to errOut, which it also makes
 // the default. level and format are the fields of c for the log. Load warns of environment
-// variables that are no settings, and of older names. Without a log the daemon ends, with an error or because the
-// command line asked a question that is answered.
+// variables that are no settings, and of older names. Without a log the daemon ends, with an error
+// or because the command line asked a question that is answered.
 func Load(c any, o config.Options, errOut io.Writer, level, format *string) (*slog.Logger, error) {
 	var ignored []string
 	o.Ignored = func(name string) { ignored = append(ignored, name) }

@@ -6,10 +6,10 @@ import (
 	"errors"
 	"hash/maphash"
 	"log/slog"
-	"math/rand/v2"
 	"sync"
 	"time"
 
+	"github.com/cognitora/dataplane/internal/await"
 	"github.com/cognitora/dataplane/kv/block"
 	"github.com/cognitora/dataplane/kv/residency"
 )
@@ -86,14 +86,7 @@ func New(o Options) *Follower {
 }
 
 // Restarted reports that the engine has restarted, in case its publisher does not show it.
-func (f *Follower) Restarted() { signal(f.restart) }
-
-func signal(c chan struct{}) {
-	select {
-	case c <- struct{}{}:
-	default:
-	}
-}
+func (f *Follower) Restarted() { await.Wake(f.restart) }
 
 // These are the pauses between attempts to connect.
 const (
@@ -135,21 +128,9 @@ func (f *Follower) Run(ctx context.Context) {
 			f.log.Warn("the engine's KV events cannot be read, trying again", "endpoint", f.o.Endpoint.String(),
 				"error", err)
 		}
-		if !pause(ctx, wait/2+rand.N(wait/2)) {
+		if !await.About(ctx, wait) {
 			return
 		}
-	}
-}
-
-// pause waits for d. pause returns false if ctx ends first.
-func pause(ctx context.Context, d time.Duration) bool {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return true
-	case <-ctx.Done():
-		return false
 	}
 }
 
@@ -167,7 +148,7 @@ func (f *Follower) awaitModel(ctx context.Context) bool {
 			f.namespace = namespaceOf(f.o.Namespace, model)
 			return true
 		}
-		if !pause(ctx, modelEvery) {
+		if !await.For(ctx, modelEvery) {
 			return false
 		}
 	}
@@ -279,7 +260,7 @@ func (f *Follower) follow() {
 	if !f.following {
 		f.following = true
 		f.report.begin(&f.out)
-		signal(f.wake)
+		await.Wake(f.wake)
 	}
 }
 
@@ -289,7 +270,7 @@ func (f *Follower) unfollow() {
 	defer f.mu.Unlock()
 	if !f.connected {
 		f.following = false
-		signal(f.wake)
+		await.Wake(f.wake)
 	}
 }
 
@@ -348,7 +329,7 @@ func (f *Follower) take(ctx context.Context, seq uint64, payload []byte) error {
 		f.said = err.Error()
 	}
 	f.next, f.last = seq+1, maphash.Bytes(f.seed, payload)
-	signal(f.wake)
+	await.Wake(f.wake)
 	return f.awaitRoom(ctx)
 }
 
@@ -408,7 +389,7 @@ func (f *Follower) renew(why string) {
 	f.complete = false
 	f.report.renew(&f.out)
 	f.counts.epochs.Add(1)
-	signal(f.wake)
+	await.Wake(f.wake)
 	level := slog.LevelDebug
 	if now := time.Now(); now.Sub(f.warned) >= warnEvery {
 		level, f.warned = slog.LevelWarn, now

@@ -3,6 +3,8 @@ package events
 import (
 	"context"
 	"time"
+
+	"github.com/cognitora/dataplane/internal/await"
 )
 
 // These constants bound the reading from one engine. A stored block of 16 tokens is 90 bytes, so
@@ -51,7 +53,7 @@ func (f *Follower) read(ctx context.Context, s *socket) ([][]byte, error) {
 	}
 	if wait := f.pace.take(n, time.Now()); wait > 0 {
 		f.counts.paused.Add(1)
-		if !pause(ctx, wait) {
+		if !await.For(ctx, wait) {
 			return nil, ctx.Err()
 		}
 	}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"time"
 
+	"github.com/cognitora/dataplane/internal/await"
 	"github.com/cognitora/dataplane/kv/block"
 	"github.com/cognitora/dataplane/kv/residency"
 )
@@ -68,7 +69,7 @@ func (f *Follower) reportAll(ctx context.Context) {
 		}
 		alive = false
 		err := f.o.Sink.Report(&p.report)
-		signal(f.moved)
+		await.Wake(f.moved)
 		if err == nil {
 			wait = retryFirst
 			f.counts.reports.Add(1)
@@ -86,7 +87,7 @@ func (f *Follower) reportAll(ctx context.Context) {
 				"trying again", "error", err)
 			wait = f.stale
 		}
-		if !pause(ctx, wait) {
+		if !await.For(ctx, wait) {
 			return
 		}
 		wait = min(2*wait, retryLast)

@@ -6,6 +6,8 @@ import (
 	"strconv"
 	"sync/atomic"
 	"time"
+
+	"github.com/cognitora/dataplane/internal/await"
 )
 
 // listener bounds the number of open connections.
@@ -70,10 +72,7 @@ func (c *counted) Close() error {
 	err := c.Conn.Close()
 	if !c.closed.Swap(true) {
 		if l := c.listener; l.open.give() == 0 && l.over.Load() {
-			select {
-			case l.empty <- struct{}{}:
-			default:
-			}
+			await.Wake(l.empty)
 		}
 	}
 	return err

@@ -12,6 +12,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/cognitora/dataplane/internal/await"
 	"github.com/cognitora/dataplane/internal/relay"
 )
 
@@ -96,12 +97,7 @@ func (c *checker) doubt() {
 }
 
 // kick wakes the checker. haste limits how often.
-func (c *checker) kick() {
-	select {
-	case c.wake <- struct{}{}:
-	default:
-	}
-}
+func (c *checker) kick() { await.Wake(c.wake) }
 
 func (c *checker) lastError() string {
 	if s := c.failed.Load(); s != nil {
@@ -138,7 +134,7 @@ func (c *checker) rest(ctx context.Context) bool {
 		return true
 	case <-c.wake:
 	}
-	return pause(ctx, c.haste(time.Since(c.checkedAt)))
+	return await.For(ctx, c.haste(time.Since(c.checkedAt)))
 }
 
 // haste returns the wait before a hurried check, by the time since the last check. The first few
@@ -151,17 +147,6 @@ func (c *checker) haste(since time.Duration) time.Duration {
 	least := c.checks.IntervalDown / 4 >> max(5-c.hurried, 0)
 	c.hurried++
 	return least - since
-}
-
-func pause(ctx context.Context, d time.Duration) bool {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-		return false
-	case <-timer.C:
-		return true
-	}
 }
 
 // round makes the checks and samples that are due.

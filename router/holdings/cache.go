@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"math"
-	"math/rand/v2"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -13,6 +12,7 @@ import (
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
 
+	"github.com/cognitora/dataplane/internal/await"
 	cognitorav1 "github.com/cognitora/dataplane/proto/cognitora/v1"
 	"github.com/cognitora/dataplane/router/residency"
 )
@@ -122,17 +122,7 @@ func (c *cache) run(ctx context.Context) {
 			c.until.Store(0)
 		}
 		c.reconnects.Add(1)
-		c.pause(ctx, wait)
-	}
-}
-
-// pause waits before the next attempt.
-func (c *cache) pause(ctx context.Context, wait time.Duration) {
-	timer := time.NewTimer(wait/2 + rand.N(wait/2))
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-	case <-ctx.Done():
+		await.About(ctx, wait)
 	}
 }
 

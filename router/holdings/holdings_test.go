@@ -114,7 +114,7 @@ func prompt(n int) (*prefix.Chain, []block.Digest) {
 }
 
 // await asks until the answer for a node of the host is want.
-func await(t *testing.T, m *Map, c *prefix.Chain, address string, want Reach) {
+func eventually(t *testing.T, m *Map, c *prefix.Chain, address string, want Reach) {
 	t.Helper()
 	var q Query
 	var got Reach
@@ -158,21 +158,21 @@ func TestFollows(t *testing.T) {
 	d := startDaemon(t, path)
 	m := follow(t, static(path))
 	chain, digests := prompt(70)
-	await(t, m, chain, "host:7072", Reach{Device: Unknown})
+	eventually(t, m, chain, "host:7072", Reach{Device: Unknown})
 	d.put(digests, 0, 50, true)
-	await(t, m, chain, "host:7072", Reach{Unknown, 50, 50})
-	await(t, m, chain, "elsewhere:7072", Reach{Device: Unknown})
+	eventually(t, m, chain, "host:7072", Reach{Unknown, 50, 50})
+	eventually(t, m, chain, "elsewhere:7072", Reach{Device: Unknown})
 	d.remove(digests[40])
-	await(t, m, chain, "host:7072", Reach{Unknown, 40, 40})
+	eventually(t, m, chain, "host:7072", Reach{Unknown, 40, 40})
 	d.put(digests, 40, 41, true)
 	d.put(digests, 50, 70, true)
-	await(t, m, chain, "host:7072", Reach{Unknown, 70, 70})
+	eventually(t, m, chain, "host:7072", Reach{Unknown, 70, 70})
 
 	d.stop()
-	await(t, m, chain, "host:7072", Reach{Device: Unknown})
+	eventually(t, m, chain, "host:7072", Reach{Device: Unknown})
 	d = startDaemon(t, path)
 	d.put(digests, 0, 3, true)
-	await(t, m, chain, "host:7072", Reach{Unknown, 3, 3})
+	eventually(t, m, chain, "host:7072", Reach{Unknown, 3, 3})
 	d.stop()
 }
 
@@ -224,9 +224,9 @@ func TestLooseBlocks(t *testing.T) {
 	chain, digests := prompt(40)
 	d.put(digests, 0, 20, true)
 	d.put(digests, 20, 40, false)
-	await(t, m, chain, "host:7072", Reach{Unknown, 40, 40})
+	eventually(t, m, chain, "host:7072", Reach{Unknown, 40, 40})
 	d.remove(digests[30])
-	await(t, m, chain, "host:7072", Reach{Unknown, 30, 30})
+	eventually(t, m, chain, "host:7072", Reach{Unknown, 30, 30})
 	d.stop()
 }
 
@@ -241,11 +241,11 @@ func TestEngines(t *testing.T) {
 		Digests: digests[:10]}
 	d.report(residency.Report{Engine: "node", Epoch: 1, Fresh: true, Number: 1, Events: []residency.Event{stored}})
 	d.put(digests, 0, 20, true)
-	await(t, m, chain, "host:7072", Reach{10, 20, 20})
+	eventually(t, m, chain, "host:7072", Reach{10, 20, 20})
 	d.report(residency.Report{Engine: "node", Epoch: 2, Fresh: true, Number: 1})
-	await(t, m, chain, "host:7072", Reach{0, 20, 20})
+	eventually(t, m, chain, "host:7072", Reach{0, 20, 20})
 	d.report(residency.Report{Engine: "node", Epoch: 2, Gone: true, Number: 2})
-	await(t, m, chain, "host:7072", Reach{Unknown, 20, 20})
+	eventually(t, m, chain, "host:7072", Reach{Unknown, 20, 20})
 	m.SetStatic(nil)
 	if !m.Empty() || m.Stats().Index.Nodes != 0 {
 		t.Errorf("after the last daemon has left: %+v", m.Stats())
@@ -272,21 +272,21 @@ func TestEngineMedia(t *testing.T) {
 			Events: []residency.Event{e}})
 	}
 	say(residency.Stored, residency.Device, 0, 10)
-	await(t, m, chain, "host:7072", Reach{10, 10, 10})
+	eventually(t, m, chain, "host:7072", Reach{10, 10, 10})
 	say(residency.Stored, residency.Host, 8, 20)
 	say(residency.Stored, residency.Disk, 20, 30)
 	say(residency.Stored, residency.Shared, 30, 35)
-	await(t, m, chain, "host:7072", Reach{10, 20, 30})
+	eventually(t, m, chain, "host:7072", Reach{10, 20, 30})
 	d.put(digests, 0, 25, true)
-	await(t, m, chain, "host:7072", Reach{10, 25, 30})
+	eventually(t, m, chain, "host:7072", Reach{10, 25, 30})
 	say(residency.Removed, residency.Device, 9, 10)
 	say(residency.Removed, residency.Disk, 28, 29)
-	await(t, m, chain, "host:7072", Reach{9, 25, 28})
+	eventually(t, m, chain, "host:7072", Reach{9, 25, 28})
 	if s := m.Stats(); s.Engines != 1 || s.Index.Nodes != 5 {
 		t.Errorf("%+v", s)
 	}
 	d.report(residency.Report{Engine: "node", Epoch: 1, Gone: true, Number: number + 1})
-	await(t, m, chain, "host:7072", Reach{Unknown, 25, 25})
+	eventually(t, m, chain, "host:7072", Reach{Unknown, 25, 25})
 	if s := m.Stats(); s.Index.Nodes != 2 {
 		t.Errorf("places are left: %+v", s)
 	}
@@ -300,7 +300,7 @@ func TestMatchDoesNotAllocate(t *testing.T) {
 	chain, digests := prompt(64)
 	d.put(digests, 0, 30, true)
 	d.put(digests, 30, 64, false)
-	await(t, m, chain, "host:7072", Reach{Unknown, 64, 64})
+	eventually(t, m, chain, "host:7072", Reach{Unknown, 64, 64})
 	var q Query
 	ask := func() {
 		q.Begin(m, "m")

@@ -18,7 +18,7 @@ func TestPromotionBounds(t *testing.T) {
 	m := follow(t, o)
 	chain, digests := prompt(4)
 	d.put(digests, 0, 3, true)
-	await(t, m, chain, "host:7072", Reach{Unknown, 3, 3})
+	eventually(t, m, chain, "host:7072", Reach{Unknown, 3, 3})
 	var q Query
 	q.Begin(m, "m")
 	q.Node("node", "host:7072")

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"net"
 	"net/netip"
 	"slices"
@@ -14,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/cognitora/dataplane/bpf"
+	"github.com/cognitora/dataplane/internal/await"
 	wire "github.com/cognitora/dataplane/internal/peerevents"
 	"github.com/cognitora/dataplane/router/fleet"
 )
@@ -40,12 +40,8 @@ func (c *Client) Run(ctx context.Context) error {
 			c.o.Logger.Warn("router.kernel_events: nobody tells of events of the kernel, connections to nodes are "+
 				"looked at instead; trying on", "socket", c.o.Path, "error", err)
 		}
-		timer := time.NewTimer(wait/2 + rand.N(wait/2))
-		select {
-		case <-ctx.Done():
-			timer.Stop()
+		if !await.About(ctx, wait) {
 			return nil
-		case <-timer.C:
 		}
 	}
 }

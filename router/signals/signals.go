@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"math/rand/v2"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -20,6 +19,7 @@ import (
 	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/status"
 
+	"github.com/cognitora/dataplane/internal/await"
 	"github.com/cognitora/dataplane/internal/load"
 	pb "github.com/cognitora/dataplane/proto/cognitora/v1"
 )
@@ -83,12 +83,8 @@ func Follow(ctx context.Context, o Options) {
 			o.Logger.Info("load of an agent's nodes is not told, their heartbeats have to do; trying on", "address",
 				o.Address, "error", err)
 		}
-		timer := time.NewTimer(wait/2 + rand.N(wait/2))
-		select {
-		case <-ctx.Done():
-			timer.Stop()
+		if !await.About(ctx, wait) {
 			return
-		case <-timer.C:
 		}
 	}
 }
