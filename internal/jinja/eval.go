@@ -184,8 +184,7 @@ func (n *sliceNode) eval(r *render, s *scope) Value {
 		}
 		return &List{out}
 	}
-	throw("a slice of a %s", typeName(of))
-	return nil
+	return throw("a slice of a %s", typeName(of))
 }
 
 // span returns the indexes of a slice by Python's rules.

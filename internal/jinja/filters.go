@@ -17,16 +17,16 @@ var filters map[string]filter
 
 func init() {
 	filters = map[string]filter{
-		"tojson": toJSON, "trim": trimFilter, "length": lengthFilter, "count": lengthFilter, "join": joinFilter,
+		"tojson": toJSON, "trim": trimFilter, "length": bare(lengthFilter), "count": bare(lengthFilter), "join": joinFilter,
 		"default": defaultFilter, "d": defaultFilter,
 		"upper": stringFilter(strings.ToUpper), "lower": stringFilter(strings.ToLower), "title": stringFilter(title),
 		"capitalize": stringFilter(capitalize),
 		"string":     stringFilter(func(s string) string { return s }),
 		"safe":       stringFilter(func(s string) string { return s }),
-		"replace":    replaceFilter, "first": firstFilter, "last": lastFilter, "list": listFilter,
-		"reverse": reverseFilter, "items": itemsFilter,
-		"int": intFilter, "float": floatFilter, "abs": absFilter, "map": mapFilter, "dictsort": dictSortFilter,
-		"unique": uniqueFilter,
+		"replace":    replaceFilter, "first": bare(firstFilter), "last": bare(lastFilter), "list": bare(listFilter),
+		"reverse": bare(reverseFilter), "items": bare(itemsFilter),
+		"int": intFilter, "float": floatFilter, "abs": bare(absFilter), "map": mapFilter, "dictsort": dictSortFilter,
+		"unique": bare(uniqueFilter),
 		"select": selecting(false, true), "reject": selecting(false, false), "selectattr": selecting(true, true),
 		"rejectattr": selecting(true, false),
 	}
@@ -52,6 +52,14 @@ func only(args []Value, named map[string]Value, most int, names ...string) {
 		if !slices.Contains(names, name) {
 			throw("the argument %s= is not supported", name)
 		}
+	}
+}
+
+// bare makes a filter that takes no arguments.
+func bare(change func(Value) Value) filter {
+	return func(_ *render, v Value, args []Value, named map[string]Value) Value {
+		only(args, named, 0)
+		return change(v)
 	}
 }
 
@@ -104,15 +112,13 @@ func strip(s string, chars Value, trim func(string, func(rune) bool) string) Val
 	case string:
 		return trim(s, func(r rune) bool { return strings.ContainsRune(chars, r) })
 	}
-	throw("characters to strip that are no string")
-	return nil
+	return throw("characters to strip that are no string")
 }
 
 // pythonSpace is Python's str.isspace: White_Space and the separators U+001C to U+001F.
 func pythonSpace(r rune) bool { return unicode.IsSpace(r) || r >= 0x1c && r <= 0x1f }
 
-func lengthFilter(_ *render, v Value, args []Value, named map[string]Value) Value {
-	only(args, named, 0)
+func lengthFilter(v Value) Value {
 	switch v := v.(type) {
 	case string:
 		return int64(utf8.RuneCountInString(v))
@@ -121,8 +127,7 @@ func lengthFilter(_ *render, v Value, args []Value, named map[string]Value) Valu
 	case *List, Undefined:
 		return int64(len(each(v)))
 	}
-	throw("the length of a %s", typeName(v))
-	return nil
+	return throw("the length of a %s", typeName(v))
 }
 
 func joinFilter(r *render, v Value, args []Value, named map[string]Value) Value {
@@ -176,29 +181,25 @@ func replaceFilter(r *render, v Value, args []Value, named map[string]Value) Val
 	return s
 }
 
-func firstFilter(_ *render, v Value, args []Value, named map[string]Value) Value {
-	only(args, named, 0)
+func firstFilter(v Value) Value {
 	if items := each(v); len(items) > 0 {
 		return items[0]
 	}
 	return Undefined{}
 }
 
-func lastFilter(_ *render, v Value, args []Value, named map[string]Value) Value {
-	only(args, named, 0)
+func lastFilter(v Value) Value {
 	if items := each(v); len(items) > 0 {
 		return items[len(items)-1]
 	}
 	return Undefined{}
 }
 
-func listFilter(_ *render, v Value, args []Value, named map[string]Value) Value {
-	only(args, named, 0)
+func listFilter(v Value) Value {
 	return &List{each(v)}
 }
 
-func reverseFilter(_ *render, v Value, args []Value, named map[string]Value) Value {
-	only(args, named, 0)
+func reverseFilter(v Value) Value {
 	items := slices.Clone(each(v))
 	slices.Reverse(items)
 	if _, ok := v.(string); ok {
@@ -208,8 +209,7 @@ func reverseFilter(_ *render, v Value, args []Value, named map[string]Value) Val
 	return &List{items}
 }
 
-func itemsFilter(_ *render, v Value, args []Value, named map[string]Value) Value {
-	only(args, named, 0)
+func itemsFilter(v Value) Value {
 	if _, ok := v.(Undefined); ok {
 		return &List{}
 	}
@@ -228,16 +228,15 @@ func pairs(d *Dict) *List {
 	return &List{all}
 }
 
-func dictSortFilter(r *render, v Value, args []Value, named map[string]Value) Value {
+func dictSortFilter(_ *render, v Value, args []Value, named map[string]Value) Value {
 	only(args, named, 0)
-	l := itemsFilter(r, v, nil, nil).(*List)
+	l := itemsFilter(v).(*List)
 	key := func(v Value) string { return strings.ToLower(text(v.(*List).Items[0])) }
 	slices.SortStableFunc(l.Items, func(a, b Value) int { return strings.Compare(key(a), key(b)) })
 	return l
 }
 
-func uniqueFilter(_ *render, v Value, args []Value, named map[string]Value) Value {
-	only(args, named, 0)
+func uniqueFilter(v Value) Value {
 	out := &List{}
 	for _, x := range each(v) {
 		if _, ok := x.(string); !ok {
@@ -288,8 +287,7 @@ func floatFilter(_ *render, v Value, args []Value, named map[string]Value) Value
 	return arg(args, named, 0, "default", float64(0))
 }
 
-func absFilter(_ *render, v Value, args []Value, named map[string]Value) Value {
-	only(args, named, 0)
+func absFilter(v Value) Value {
 	if n, ok := whole(v); ok {
 		return max(n, -n)
 	}

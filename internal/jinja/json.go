@@ -114,6 +114,15 @@ func (d *dumper) line(level int) {
 	}
 }
 
+// controls are the escapes of control characters.
+var controls = func() (all [' ']string) {
+	for r := range all {
+		all[r] = `\u` + hex(rune(r), 4)
+	}
+	all['\n'], all['\r'], all['\t'], all['\f'], all['\b'] = `\n`, `\r`, `\t`, `\f`, `\b`
+	return all
+}()
+
 func (d *dumper) text(s string) {
 	d.b.WriteByte('"')
 	for _, r := range s {
@@ -121,19 +130,9 @@ func (d *dumper) text(s string) {
 		case r == '"' || r == '\\':
 			d.b.WriteByte('\\')
 			d.b.WriteByte(byte(r))
-		case r == '\n':
-			d.b.WriteString(`\n`)
-		case r == '\r':
-			d.b.WriteString(`\r`)
-		case r == '\t':
-			d.b.WriteString(`\t`)
-		case r == '\f':
-			d.b.WriteString(`\f`)
-		case r == '\b':
-			d.b.WriteString(`\b`)
 		case r < ' ':
-			d.b.WriteString(`\u` + hex(r, 4))
-		case r < utf8.RuneSelf-1 || r >= utf8.RuneSelf-1 && !d.ascii || r == utf8.RuneSelf-1:
+			d.b.WriteString(controls[r])
+		case r < utf8.RuneSelf || !d.ascii:
 			d.b.WriteRune(r)
 		case r > 0xffff:
 			high, low := utf16.EncodeRune(r)

@@ -40,8 +40,7 @@ func method(v Value, name string) function {
 			}
 			return out
 		}
-		throw("the method %s is not supported", name)
-		return nil
+		return throw("the method %s is not supported", name)
 	}
 }
 
@@ -64,8 +63,7 @@ func dictMethod(d *Dict, name string, args []Value) Value {
 	case name == "values" && len(args) == 0:
 		return &List{slices.Clone(d.values)}
 	}
-	throw("the method %s of a mapping is not supported", name)
-	return nil
+	return throw("the method %s of a mapping is not supported", name)
 }
 
 func listMethod(l *List, name string, args []Value) Value {
@@ -157,8 +155,7 @@ func stringMethod(s, name string, args []Value) Value {
 	case "splitlines":
 		return lines(s)
 	}
-	throw("the method %s of a string is not supported", name)
-	return nil
+	return throw("the method %s of a string is not supported", name)
 }
 
 func pythonTitle(s string) string {
@@ -239,8 +236,7 @@ var globals = map[string]function{
 	"dict":      func(_ *render, args []Value, named map[string]Value) Value { return newDict(args, named, false) },
 	"range":     rangeOf,
 	"raise_exception": func(_ *render, args []Value, _ map[string]Value) Value {
-		throw("the chat template refuses the request")
-		return nil
+		return throw("the chat template refuses the request")
 	},
 	"strftime_now": func(r *render, args []Value, named map[string]Value) Value {
 		only(args, named, 1)

@@ -21,8 +21,7 @@ func (n *unaryNode) eval(r *render, s *scope) Value {
 	if f, ok := v.(float64); ok {
 		return float64(sign) * f
 	}
-	throw("%s of a %s", n.op, typeName(v))
-	return nil
+	return throw("%s of a %s", n.op, typeName(v))
 }
 
 func (n *compareNode) eval(r *render, s *scope) Value {

@@ -19,7 +19,7 @@ const maxCalls = 64
 // renderError is thrown for a template that cannot be rendered.
 type renderError struct{ err error }
 
-func throw(format string, args ...any) { panic(renderError{fmt.Errorf(format, args...)}) }
+func throw(format string, args ...any) Value { panic(renderError{fmt.Errorf(format, args...)}) }
 
 // ErrLimit is the error of a rendering that exceeds its Limits.
 var ErrLimit = errors.New("the rendering is too long")
@@ -288,6 +288,5 @@ func (l *loop) member(name string) Value {
 		}
 		return Undefined{}
 	}
-	throw("loop.%s is not supported", name)
-	return nil
+	return throw("loop.%s is not supported", name)
 }

@@ -159,11 +159,7 @@ func (c *call) onGiveBody() { c.g.bodies.Give(&c.body.Body) }
 
 // closes says whether a stream of api ends with a closing event.
 func closes(api scan.API) bool {
-	switch api {
-	case scan.Chat, scan.Completions, scan.Responses, scan.Messages:
-		return true
-	}
-	return false
+	return api == scan.Chat || api == scan.Completions || api == scan.Responses || api == scan.Messages
 }
 
 // Event, Body, End, Next, Left and Done make the call a relay.Follower.

@@ -54,8 +54,8 @@ func (a *arrival) arrived(p []byte, err error) {
 }
 
 func isTimeout(err error) bool {
-	var t net.Error
-	return errors.As(err, &t) && t.Timeout()
+	t, ok := errors.AsType[net.Error](err)
+	return ok && t.Timeout()
 }
 
 // named sets line to the method and path of a parsed head. Before the call, line may begin with

@@ -2,6 +2,7 @@ package health
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/tls"
 	"encoding/json"
@@ -30,11 +31,7 @@ func (c *checker) lineTo(t relay.Target) *line {
 	if t.TLS != nil {
 		scheme = "https://"
 	}
-	host := t.Host
-	if host == "" {
-		host = t.Addr
-	}
-	l := &line{base: scheme + host + t.BasePath, auth: t.Authorization}
+	l := &line{base: scheme + cmp.Or(t.Host, t.Addr) + t.BasePath, auth: t.Authorization}
 	l.http = &http.Client{
 		Transport: &http.Transport{
 			DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
@@ -57,10 +54,7 @@ func (c *checker) lineTo(t relay.Target) *line {
 }
 
 func (c *checker) complete(ctx context.Context, model string) (status int, err error) {
-	body, err := json.Marshal(map[string]any{"model": model, "prompt": ".", "max_tokens": 1})
-	if err != nil {
-		return 0, err
-	}
+	body, _ := json.Marshal(map[string]any{"model": model, "prompt": ".", "max_tokens": 1})
 	return c.status(ctx, http.MethodPost, "/v1/completions", body)
 }
 
@@ -168,13 +162,12 @@ func (c *checker) unlikeScheme(err error) error {
 
 // missingCertificate names the setting behind a TLS error.
 func missingCertificate(err error) error {
-	var refused tls.AlertError
-	var untrusted *tls.CertificateVerificationError
-	switch {
-	case errors.As(err, &refused), strings.Contains(err.Error(), "remote error: tls: "):
+	_, refused := errors.AsType[tls.AlertError](err)
+	switch _, untrusted := errors.AsType[*tls.CertificateVerificationError](err); {
+	case refused, strings.Contains(err.Error(), "remote error: tls: "):
 		return fmt.Errorf("%w; an agent takes certificates of role router or ctl: "+
 			"set upstream_tls.ca, .cert and .key", err)
-	case errors.As(err, &untrusted):
+	case untrusted:
 		return fmt.Errorf("%w; an agent's certificate is checked with upstream_tls.ca (and shown .cert and .key), "+
 			"a backend's with its own ca", err)
 	}

@@ -39,23 +39,18 @@ type Prompt struct {
 
 // Prompt makes the prompt of a body as vLLM does. most bounds the bytes of the prompt.
 func (m *Model) Prompt(api API, body []byte, most int) (Prompt, error) {
-	var t *talk
-	var err error
-	switch api {
-	case Completions:
+	if api == Completions {
 		return completion(body)
-	case Chat:
-		t, err = readChat(body)
-	case Responses:
-		t, err = readResponses(body)
-	case Messages:
-		t, err = readMessages(body)
 	}
+	t, err := chats[api](body)
 	if err != nil {
 		return Prompt{}, err
 	}
 	return m.chatPrompt(t, most)
 }
+
+// chats read the bodies of the APIs that have a conversation.
+var chats = [...]func(body []byte) (*talk, error){Chat: readChat, Responses: readResponses, Messages: readMessages}
 
 // read returns the wanted members of a body that are not null. read fails at a member that changes
 // the prompt in an unsupported way.
