@@ -2,7 +2,6 @@ package bench
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"time"
 
@@ -25,8 +24,7 @@ func newAttached(a *cli.App) *cobra.Command {
 			"build; make perf-attached does.",
 		Args: cli.NoArguments,
 		RunE: func(c *cobra.Command, _ []string) error {
-			if err := errors.Join(cli.InRange("pairs", float64(cfg.Pairs), 1, 1000),
-				cli.InRange("window", cfg.Window.Seconds(), 0.1, 600)); err != nil {
+			if err := cli.InRanges(c.Flags(), map[string][2]float64{"pairs": {1, 1000}, "window": {0.1, 600}}); err != nil {
 				return err
 			}
 			ctx, release := cli.Interruptible(c.Context())

@@ -3,9 +3,7 @@ package bench
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"math"
 	"os"
 	"os/signal"
 	"strings"
@@ -35,8 +33,8 @@ func (f *traceFlags) addGenerator(c *cobra.Command) {
 	c.Flags().Float64Var(&f.gen.PerSecond, "rate", 3.4, "requests per second of the generator")
 }
 
-// check refuses flags with which no trace can be made.
-func (f *traceFlags) check() error { return cli.InRange("rate", f.gen.PerSecond, 0.001, 1e6) }
+// rates are the allowed values of the generator's flag.
+var rates = [2]float64{0.001, 1e6}
 
 // open returns the trace, and a function that closes it.
 func (f *traceFlags) open(requests int) (trace.Source, func() error, error) {
@@ -78,13 +76,8 @@ func newReplay(a *cli.App) *cobra.Command {
 			"conversation_trace.jsonl --spread --speed 10",
 		Args: cli.NoArguments,
 		RunE: func(c *cobra.Command, _ []string) error {
-			switch {
-			case !(cfg.Speed > 0) || math.IsInf(cfg.Speed, 0):
-				return fmt.Errorf("--speed %v: must be a number above 0", cfg.Speed)
-			case cfg.Turns < 0 || cfg.MaxOutputTokens < 0 || cfg.Timeout <= 0:
-				return errors.New("--turns and --max-output-tokens must not be negative, --timeout must be above 0")
-			}
-			if err := f.check(); err != nil {
+			if err := cli.InRanges(c.Flags(), map[string][2]float64{"speed": {1e-6, 1e6}, "turns": {0, cli.Most},
+				"max-output-tokens": {0, cli.Most}, "timeout": {0.001, cli.Most}, "rate": rates}); err != nil {
 				return err
 			}
 			source, closeTrace, err := f.open(cfg.Turns)
@@ -179,8 +172,8 @@ func newTrace(a *cli.App) *cobra.Command {
 	var requests int
 	c := &cobra.Command{
 		Use: "trace", Short: "Write a generated trace as JSON lines", Args: cli.NoArguments,
-		RunE: func(*cobra.Command, []string) error {
-			if err := errors.Join(f.check(), cli.InRange("requests", float64(requests), 1, math.MaxInt32)); err != nil {
+		RunE: func(c *cobra.Command, _ []string) error {
+			if err := cli.InRanges(c.Flags(), map[string][2]float64{"rate": rates, "requests": {1, cli.Most}}); err != nil {
 				return err
 			}
 			f.gen.Requests = requests

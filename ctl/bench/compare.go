@@ -30,6 +30,10 @@ func newCompare(a *cli.App) *cobra.Command {
 			"repository, after make build; make perf does.",
 		Args: cli.NoArguments,
 		RunE: func(c *cobra.Command, _ []string) error {
+			if err := cli.InRanges(c.Flags(), map[string][2]float64{"repetitions": {1, cli.Most},
+				"longest": {0, cli.Most}}); err != nil {
+				return err
+			}
 			ctx, release := cli.Interruptible(c.Context())
 			defer release()
 			return runCompare(ctx, a, cfg, write)
@@ -52,12 +56,6 @@ func checkCompare(cfg *compare.Config, write bool) error {
 	if _, err := os.Stat(filepath.Join(cfg.Root, "perf", "REPORTS.md")); err != nil {
 		return cli.WithHint(fmt.Errorf("--root %s: is not the repository: %w", cfg.Root, err),
 			"run it in the repository, or give its directory with --root")
-	}
-	switch {
-	case cfg.Repetitions < 1:
-		return fmt.Errorf("--repetitions %d: must be 1 or more", cfg.Repetitions)
-	case cfg.Longest < 0:
-		return fmt.Errorf("--longest %v: must be at least 0s", cfg.Longest)
 	}
 	contestants, scenarios := compare.Contestants(), compare.Scenarios()
 	var names, entered []string

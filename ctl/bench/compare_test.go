@@ -9,7 +9,7 @@ func TestBenchCompareRefuses(t *testing.T) {
 	for args, want := range map[string]string{
 		"--root /":                    "--root /: is not the repository",
 		"--repetitions 0":             "--repetitions 0: must be 1 or more",
-		"--longest -1s":               "--longest -1s: must be at least 0s",
+		"--longest -1s":               "--longest -1s: must be 0s or more",
 		"--scenarios chatt":           "--scenarios \"chatt\": must be some of chat-2k, ",
 		"--contestants envoi":         "--contestants \"envoi\": must be some of direct, ours, ",
 		"--scenarios held":            "held is part of the full form: add --full",

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"math"
 	"net/http"
 	"net/url"
 	"os"
@@ -31,8 +30,6 @@ type loadFlags struct {
 	ramp, timeout    time.Duration
 	chat             load.ChatConfig
 	pace             time.Duration
-	arrivals         traceFlags
-	speed            float64
 }
 
 func newLoad(a *cli.App) *cobra.Command {
@@ -40,9 +37,9 @@ func newLoad(a *cli.App) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "load closed|open|streams",
 		Short: "Put load on an OpenAI endpoint and check every answer",
-		Long: "closed keeps --clients requests in flight; open sends at --rate, or when the requests of a --trace " +
-			"are due, and counts times\n" +
-			"from then; streams holds --streams streams and checks that every token arrives once and in order. With " +
+		Long: "closed keeps --clients requests in flight; open sends at --rate and counts times " +
+			"from when a request\n" +
+			"is due; streams holds --streams streams and checks that every token arrives once and in order. With " +
 			"`bench engine` behind\n" +
 			"the endpoint, tokens carry the time they were sent, and streams come at --pace. The result is JSON with " +
 			"-o json.",
@@ -51,7 +48,7 @@ func newLoad(a *cli.App) *cobra.Command {
 		Args: loadMode, ValidArgs: loadModes,
 		RunE: func(c *cobra.Command, args []string) error {
 			f.mode = args[0]
-			if err := f.idle(c.Flags().Changed); err != nil {
+			if err := errors.Join(f.idle(c.Flags().Changed), cli.InRanges(c.Flags(), loadRanges)); err != nil {
 				return err
 			}
 			ctx, release := cli.Interruptible(c.Context())
@@ -73,8 +70,6 @@ func newLoad(a *cli.App) *cobra.Command {
 	fl.Float64Var(&f.chat.Shared, "shared", 0, "part of a prompt, 0 to 1, that other requests begin with too")
 	fl.IntVar(&f.chat.Documents, "documents", 1, "number of different shared beginnings")
 	fl.Float64Var(&f.rate, "rate", 100, "open: requests per second, in a Poisson process")
-	fl.StringVar(&f.arrivals.file, "trace", "", "open: take the arrivals of this trace in Mooncake's format")
-	fl.Float64Var(&f.speed, "speed", 1, "open with --trace: divides the time between requests")
 	fl.DurationVar(&f.window.Warmup, "warmup", time.Second, "time before the measured window")
 	fl.DurationVar(&f.window.Measure, "for", 10*time.Second, "length of the measured window")
 	fl.DurationVar(&f.ramp, "ramp", time.Second, "time in which streams are opened")
@@ -101,66 +96,24 @@ func loadMode(_ *cobra.Command, args []string) error {
 // idle returns an error for a given flag that the mode does not use.
 func (f *loadFlags) idle(given func(flag string) bool) error {
 	for _, flag := range []struct{ name, modes string }{
-		{"clients", "closed open"}, {"stream", "closed open"}, {"rate", "open"}, {"trace", "open"}, {"speed", "open"}, {"streams", "streams"}, {"ramp", "streams"},
+		{"clients", "closed open"}, {"stream", "closed open"}, {"rate", "open"}, {"streams", "streams"}, {"ramp", "streams"},
 	} {
 		if modes := strings.Fields(flag.modes); given(flag.name) && !slices.Contains(modes, f.mode) {
 			return fmt.Errorf("--%s means nothing for %s: it is for %s", flag.name, f.mode,
 				strings.Join(modes, " and "))
 		}
 	}
-	switch {
-	case given("speed") && !given("trace"):
-		return errors.New("--speed means nothing without --trace, whose spacing it divides; the rate of the arrivals " +
-			"is --rate")
-	case given("rate") && given("trace"):
-		return errors.New("--rate means nothing with --trace, which says when requests are due; --speed divides its " +
-			"spacing")
-	}
 	return nil
 }
 
-// check refuses flags with meaningless values.
-func (f *loadFlags) check() error {
-	const most = 1 << 20 // connections; no machine has more ports
-	for _, n := range []struct {
-		flag            string
-		value, from, to int
-	}{
-		{"clients", f.clients, 1, most}, {"streams", f.streams, 1, most}, {"tokens", f.chat.Tokens, 1, math.MaxInt32},
-		{"prompt-bytes", f.chat.PromptBytes, 1, 1 << 30}, {"documents", f.chat.Documents, 1, math.MaxInt32},
-	} {
-		if n.value < n.from || n.value > n.to {
-			return fmt.Errorf("--%s %d: must be %d to %d", n.flag, n.value, n.from, n.to)
-		}
-	}
-	for _, r := range []struct {
-		flag  string
-		value float64
-	}{{"rate", f.rate}, {"speed", f.speed}} {
-		if !(r.value > 0) || math.IsInf(r.value, 0) {
-			return fmt.Errorf("--%s %v: must be a number above 0", r.flag, r.value)
-		}
-	}
-	if !(f.chat.Shared >= 0 && f.chat.Shared <= 1) {
-		return fmt.Errorf("--shared %v: must be 0 to 1", f.chat.Shared)
-	}
-	for _, d := range []struct {
-		flag  string
-		value time.Duration
-		least time.Duration
-	}{{"for", f.window.Measure, time.Millisecond}, {"timeout", f.timeout, time.Millisecond}, {"warmup", f.window.Warmup,
-		0}, {"ramp", f.ramp, 0}, {"pace", f.pace, 0}} {
-		if d.value < d.least {
-			return fmt.Errorf("--%s %v: must be at least %v", d.flag, d.value, d.least)
-		}
-	}
-	return nil
+// loadRanges are the allowed values of the flags. No machine has more than 1<<20 connections.
+var loadRanges = map[string][2]float64{
+	"clients": {1, 1 << 20}, "streams": {1, 1 << 20}, "tokens": {1, cli.Most}, "prompt-bytes": {1, 1 << 30},
+	"documents": {1, cli.Most}, "rate": {1e-6, 1e9}, "shared": {0, 1}, "for": {0.001, cli.Most},
+	"timeout": {0.001, cli.Most}, "warmup": {0, cli.Most}, "ramp": {0, cli.Most}, "pace": {0, cli.Most},
 }
 
 func runLoad(ctx context.Context, a *cli.App, f *loadFlags) error {
-	if err := f.check(); err != nil {
-		return err
-	}
 	u, err := url.Parse(f.url)
 	if err != nil || u.Scheme != "http" || u.Port() == "" {
 		return fmt.Errorf("--url %q: must be http://HOST:PORT", f.url)
@@ -170,11 +123,6 @@ func runLoad(ctx context.Context, a *cli.App, f *loadFlags) error {
 		f.chat.Wish = fmt.Sprintf("pace=%d", f.pace.Microseconds())
 	}
 	f.chat.Salt = uint64(time.Now().UnixNano())
-	arrivals, closeTrace, err := f.open()
-	if err != nil {
-		return err
-	}
-	defer closeTrace()
 	if err := f.tryModel(ctx); err != nil {
 		return err
 	}
@@ -185,11 +133,8 @@ func runLoad(ctx context.Context, a *cli.App, f *loadFlags) error {
 		result, _ = load.Closed{Target: target, Bodies: load.NewChat(f.chat), Clients: f.clients, Window: f.window,
 			Timeout: f.timeout}.Run()
 	case "open":
-		result = load.Open{Target: target, Bodies: load.NewChat(f.chat), Arrivals: arrivals.next,
+		result = load.Open{Target: target, Bodies: load.NewChat(f.chat), Arrivals: load.Poisson(f.rate, f.chat.Salt),
 			MaxClients: max(f.clients, 1024), Window: f.window, Timeout: f.timeout}.Run()
-		if err := arrivals.failed(); err != nil {
-			return fmt.Errorf("--trace %s: %w", f.arrivals.file, err)
-		}
 	case "streams":
 		f.chat.Stream = true
 		if f.pace > 0 {
@@ -244,17 +189,7 @@ func (f *loadFlags) tryModel(ctx context.Context) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, tryLimit)
 	defer cancel()
-	ask, err := http.NewRequestWithContext(ctx, http.MethodPost, strings.TrimRight(f.url, "/")+"/v1/chat/completions",
-		bytes.NewReader(body))
-	if err != nil {
-		return err
-	}
-	ask.Header.Set("Content-Type", "application/json")
-	if key := os.Getenv("OPENAI_API_KEY"); key != "" {
-		ask.Header.Set("Authorization", "Bearer "+key)
-	}
-	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
-	answer, err := client.Do(ask)
+	answer, err := f.ask(ctx, http.MethodPost, "/v1/chat/completions", body)
 	if err != nil {
 		if ctx.Err() != nil {
 			return nil
@@ -270,23 +205,29 @@ func (f *loadFlags) tryModel(ctx context.Context) error {
 	return cli.WithHint(fmt.Errorf("nothing was measured: status 404: %s", oneLine(string(page))), f.unknownModel())
 }
 
+// ask sends one request to the endpoint.
+func (f *loadFlags) ask(ctx context.Context, method, path string, body []byte) (*http.Response, error) {
+	ask, err := http.NewRequestWithContext(ctx, method, strings.TrimRight(f.url, "/")+path, bytes.NewReader(body))
+	if err != nil {
+		return nil, err
+	}
+	ask.Header.Set("Content-Type", "application/json")
+	if key := os.Getenv("OPENAI_API_KEY"); key != "" {
+		ask.Header.Set("Authorization", "Bearer "+key)
+	}
+	return (&http.Transport{DisableKeepAlives: true}).RoundTrip(ask)
+}
+
 // unknownModel returns a text with the served models, if the endpoint has answered 404 and can list
 // them.
 func (f *loadFlags) unknownModel() string {
 	hint := fmt.Sprintf("%q was asked for; give the served model with --model", f.chat.Model)
-	client := http.Client{Timeout: 2 * time.Second}
-	ask, err := http.NewRequest(http.MethodGet, strings.TrimRight(f.url, "/")+"/v1/models", nil)
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
+	defer cancel()
+	answer, err := f.ask(ctx, http.MethodGet, "/v1/models", nil)
 	if err != nil {
 		return hint
 	}
-	if key := os.Getenv("OPENAI_API_KEY"); key != "" {
-		ask.Header.Set("Authorization", "Bearer "+key)
-	}
-	answer, err := client.Do(ask)
-	if err != nil {
-		return hint
-	}
-	defer client.CloseIdleConnections()
 	defer answer.Body.Close()
 	var list struct {
 		Data []struct {
@@ -301,38 +242,6 @@ func (f *loadFlags) unknownModel() string {
 		names = append(names, m.ID)
 	}
 	return hint + ": /v1/models lists " + strings.Join(names, ", ")
-}
-
-// arrivals returns when the next request is due. failed is the error if a trace could not be read
-// to its end.
-type arrivals struct {
-	next   func() (time.Duration, bool)
-	failed func() error
-}
-
-// open returns the arrivals of a trace or of a Poisson process, and a function that closes the
-// trace.
-func (f *loadFlags) open() (*arrivals, func() error, error) {
-	if f.arrivals.file == "" {
-		return &arrivals{load.Poisson(f.rate, f.chat.Salt), func() error { return nil }}, func() error { return nil },
-			nil
-	}
-	source, closeTrace, err := f.arrivals.open(0)
-	if err != nil {
-		return nil, nil, err
-	}
-	var failed error
-	next := func() (time.Duration, bool) {
-		q, err := source.Next()
-		if err != nil {
-			if err != io.EOF {
-				failed = err
-			}
-			return 0, false
-		}
-		return time.Duration(float64(q.Timestamp) / f.speed * float64(time.Millisecond)), true
-	}
-	return &arrivals{next, func() error { return failed }}, closeTrace, nil
 }
 
 func (f *loadFlags) text(r *load.Result) string {

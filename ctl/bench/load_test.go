@@ -1,8 +1,6 @@
 package bench
 
 import (
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 
@@ -12,28 +10,20 @@ import (
 )
 
 func TestBenchLoadRefuses(t *testing.T) {
-	trace := filepath.Join(t.TempDir(), "trace")
-	if err := os.WriteFile(trace, []byte("{}\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
 	e, err := instant.Start(instant.Config{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer e.Close()
 	for args, want := range map[string]string{
-		"":                                  "the mode is missing: must be closed, open or streams",
-		"both":                              "\"both\": must be closed, open or streams",
-		"closed open":                       "must be closed, open or streams",
-		"closed --rate 5":                   "--rate means nothing for closed: it is for open",
-		"closed --trace x":                  "--trace means nothing for closed",
-		"closed --speed 2":                  "--speed means nothing for closed",
-		"closed --streams 2":                "--streams means nothing for closed: it is for streams",
-		"streams --clients 2":               "--clients means nothing for streams: it is for closed and open",
-		"open --speed 2":                    "--speed means nothing without --trace",
-		"open --rate 2 --trace x":           "--rate means nothing with --trace",
-		"open --trace nowhere":              "--trace: open nowhere",
-		"open --warmup 0s --trace " + trace: "--trace " + trace + ": trace line 1",
+		"":                    "the mode is missing: must be closed, open or streams",
+		"both":                "\"both\": must be closed, open or streams",
+		"closed open":         "must be closed, open or streams",
+		"closed --rate 5":     "--rate means nothing for closed: it is for open",
+		"open --shared 2":     "--shared 2: must be 0 to 1",
+		"open --for 1us":      "--for 1µs: must be 1ms or more",
+		"closed --streams 2":  "--streams means nothing for closed: it is for streams",
+		"streams --clients 2": "--clients means nothing for streams: it is for closed and open",
 	} {
 		out, err := ctl(t, nil, append([]string{"bench", "load", "--url", e.URL()}, strings.Fields(args)...)...)
 		if err == nil || !strings.Contains(err.Error(), want) || out != "" {

@@ -16,7 +16,6 @@ import (
 
 func newPairs(a *cli.App) *cobra.Command {
 	cfg := pairs.Config{Progress: a.Err}
-	asJSON := false
 	c := &cobra.Command{
 		Use:   "pairs",
 		Short: "Compare the CPU time of two builds of the router",
@@ -26,11 +25,9 @@ func newPairs(a *cli.App) *cobra.Command {
 			"make perf-pairs builds a commit to compare with.",
 		Args: cli.NoArguments,
 		RunE: func(c *cobra.Command, _ []string) error {
-			if err := checkPairs(&cfg); err != nil {
+			if err := errors.Join(checkPairs(&cfg), cli.InRanges(c.Flags(), map[string][2]float64{"pairs": {1, 1000},
+				"window": {0.1, 600}})); err != nil {
 				return err
-			}
-			if asJSON {
-				a.Output = "json"
 			}
 			ctx, release := cli.Interruptible(c.Context())
 			defer release()
@@ -46,7 +43,6 @@ func newPairs(a *cli.App) *cobra.Command {
 		"routing mode of both builds; in another they may spread requests differently, which costs differently")
 	usual := []string{"chat-2k", "tokens", "long-seen"}
 	f.StringSliceVar(&cfg.Scenarios, "scenario", usual, "rows of perf/compare/scenarios.toml")
-	f.BoolVar(&asJSON, "json", false, "the same as --output json")
 	return c
 }
 
@@ -61,8 +57,7 @@ func checkPairs(cfg *pairs.Config) error {
 		err = errors.New("--scenario: no scenario is named")
 	}
 	return errors.Join(err, among("scenario", cfg.Scenarios, pairs.Scenarios()),
-		among("mode", []string{cfg.Mode}, policy.ModeNames()), cli.InRange("pairs", float64(cfg.Pairs), 1, 1000),
-		cli.InRange("window", cfg.Window.Seconds(), 0.1, 600))
+		among("mode", []string{cfg.Mode}, policy.ModeNames()))
 }
 
 func runPairs(ctx context.Context, a *cli.App, cfg pairs.Config) error {

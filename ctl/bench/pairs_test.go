@@ -9,7 +9,7 @@ func TestBenchPairsRefuses(t *testing.T) {
 	for args, want := range map[string]string{
 		"":                           "--before is missing",
 		"--before x --pairs 0":       "--pairs 0: must be 1 to 1000",
-		"--before x --window 1ms":    "--window 0.001: must be 0.1 to 600",
+		"--before x --window 1ms":    "--window 1ms: must be 100ms to 10m0s",
 		"--before x --scenario held": `--scenario "held": must be some of chat-2k, `,
 		"--before x --scenario=":     "no scenario is named",
 		"--before /nowhere/x":        "--before: not installed: /nowhere/x",

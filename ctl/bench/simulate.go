@@ -3,9 +3,6 @@ package bench
 import (
 	"errors"
 	"fmt"
-	"math"
-	"slices"
-	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -49,6 +46,10 @@ func newCluster(a *cli.App) *cobra.Command {
 		Args: cli.NoArguments,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			f.share = cmd.Flags().Changed("cache-share")
+			if err := errors.Join(cli.InRanges(cmd.Flags(), clusterRanges),
+				among("modes", f.c.Modes, cluster.Modes())); err != nil {
+				return err
+			}
 			return simulateCluster(a, &f)
 		},
 	}
@@ -77,49 +78,12 @@ func newCluster(a *cli.App) *cobra.Command {
 	return cmd
 }
 
-// check refuses flags with meaningless values.
-func (f *clusterFlags) check() error {
-	for _, n := range []struct {
-		flag        string
-		value, from int
-	}{
-		{"nodes", f.c.Config.Nodes, 1}, {"requests", f.requests, 0}, {"slots", f.c.Config.Engine.MaxSeqs, 1},
-		{"batch-tokens", f.c.Config.Engine.MaxBatchTokens, 1}, {"index-blocks", f.c.Config.IndexBlocks, 0},
-	} {
-		if err := cli.InRange(n.flag, float64(n.value), float64(n.from), math.MaxInt32); err != nil {
-			return fmt.Errorf("--%s %d: must be %d or more", n.flag, n.value, n.from)
-		}
-	}
-	for _, r := range []struct {
-		flag            string
-		value, from, to float64
-	}{
-		{"cache-share", f.c.CacheShare, 1e-6, 100}, {"utilisation", f.c.Target, 0.01, 0.99}, {"prefill-rate", f.c.Config.Engine.PrefillTokensPerSecond, 1, 1e9},
-	} {
-		if err := cli.InRange(r.flag, r.value, r.from, r.to); err != nil {
-			return err
-		}
-	}
-	if speed := f.c.Config.Speed; speed != 0 && cli.InRange("", speed, 1e-6, 1e6) != nil {
-		return fmt.Errorf("--speed %v: must be 1e-06 to 1e+06, or 0 to search it for --utilisation", speed)
-	}
-	for _, d := range []struct {
-		flag         string
-		value, least time.Duration
-	}{
-		{"lifetime", f.c.Config.Lifetime, 0}, {"decode-step", f.c.Config.Engine.DecodeStep, time.Microsecond},
-		{"decode-per-sequence", f.c.Config.Engine.DecodePerSequence, time.Nanosecond},
-	} {
-		if d.value < d.least {
-			return fmt.Errorf("--%s %v: must be at least %v", d.flag, d.value, d.least)
-		}
-	}
-	for _, m := range f.c.Modes {
-		if !slices.Contains(cluster.Modes(), m) {
-			return fmt.Errorf("--modes %q: must be some of %s", m, strings.Join(cluster.Modes(), ", "))
-		}
-	}
-	return f.trace.check()
+// clusterRanges are the allowed values of the flags.
+var clusterRanges = map[string][2]float64{
+	"nodes": {1, cli.Most}, "requests": {0, cli.Most}, "slots": {1, cli.Most}, "batch-tokens": {1, cli.Most},
+	"index-blocks": {0, cli.Most}, "cache-share": {1e-6, 100}, "utilisation": {0.01, 0.99},
+	"prefill-rate": {1, 1e9}, "speed": {0, 1e6}, "lifetime": {0, cli.Most}, "decode-step": {1e-6, cli.Most},
+	"decode-per-sequence": {1e-9, cli.Most}, "rate": rates,
 }
 
 // load reads the trace. Without --cache-share, load makes caches large enough for the longest
@@ -164,10 +128,7 @@ func wayOut(err error) error {
 }
 
 func simulateCluster(a *cli.App, f *clusterFlags) error {
-	err := f.check()
-	if err != nil {
-		return err
-	}
+	var err error
 	if f.c.Config.Policy, err = policy.Parse([]byte(f.document)); err != nil {
 		return fmt.Errorf("--policy: %w", err)
 	}

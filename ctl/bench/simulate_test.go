@@ -32,7 +32,7 @@ func TestBenchCluster(t *testing.T) {
 		"--utilisation 1":     "--utilisation",
 		"--modes best":        `--modes "best": must be some of score, `,
 		"--modes score_exac":  ", score_exact",
-		"--lifetime -1s":      "--lifetime -1s: must be at least 0s",
+		"--lifetime -1s":      "--lifetime -1s: must be 0s or more",
 		"--speed Inf":         "--speed +Inf: must be",
 		"--speed NaN":         "--speed NaN: must be",
 		"--speed 1e-6":        "more than can be simulated",

@@ -63,8 +63,8 @@ func newTop(a *cli.App, root *string) *cobra.Command {
 			"last line says what is left out. The CPUs\n" +
 			"that have most to do and the peers with the most bytes come first.",
 		RunE: func(c *cobra.Command, _ []string) error {
-			if every < 100*time.Millisecond {
-				return fmt.Errorf("--interval %s: must be 100ms or more", every)
+			if err := cli.InRanges(c.Flags(), map[string][2]float64{"interval": {0.1, cli.Most}}); err != nil {
+				return err
 			}
 			ctx, release := screen.Ending(c.Context())
 			defer release()

@@ -3,9 +3,13 @@ package cli
 import (
 	"errors"
 	"fmt"
+	"github.com/spf13/pflag"
 	"io"
+	"math"
 	"os"
+	"strconv"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 )
@@ -49,12 +53,37 @@ func Arguments(names ...string) cobra.PositionalArgs {
 	}
 }
 
+// Most is the upper bound of an argument for which a command gives none.
+const Most = math.MaxInt32
+
+// InRanges returns an error for the first flag whose value is outside its range. Bounds of a
+// duration are in seconds.
+func InRanges(flags *pflag.FlagSet, ranges map[string][2]float64) (err error) {
+	flags.VisitAll(func(f *pflag.Flag) {
+		if r, bound := ranges[f.Name]; bound && err == nil {
+			err = InRange(f.Name, f.Value.String(), r[0], r[1])
+		}
+	})
+	return err
+}
+
 // InRange returns an error unless the flag's value is in the range.
-func InRange(flag string, value, from, to float64) error {
-	if value >= from && value <= to {
-		return nil
+func InRange(flag, value string, from, to float64) error {
+	number, err := strconv.ParseFloat(value, 64)
+	text := func(v float64) string { return strconv.FormatFloat(v, 'f', -1, 64) }
+	if err != nil {
+		var d time.Duration
+		d, err = time.ParseDuration(value)
+		number = d.Seconds()
+		text = func(v float64) string { return time.Duration(v * float64(time.Second)).String() }
 	}
-	return fmt.Errorf("--%s %v: must be %v to %v", flag, value, from, to)
+	switch {
+	case err == nil && number >= from && number <= to:
+		return nil
+	case to == Most:
+		return fmt.Errorf("--%s %s: must be %s or more", flag, value, text(from))
+	}
+	return fmt.Errorf("--%s %s: must be %s to %s", flag, value, text(from), text(to))
 }
 
 // ReadInput reads a file, or standard input for "-".

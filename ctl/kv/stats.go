@@ -149,8 +149,8 @@ func newList(k *commands) *cobra.Command {
 			"USES counts reads since the block came into the tier; the write that stored it is none.",
 		Example: "  cgn-ctl kv ls --limit 20\n  cgn-ctl kv ls --namespace 'key1;resp.0;' -o json",
 		RunE: func(c *cobra.Command, _ []string) error {
-			if limit < 1 || limit > mostListed {
-				return fmt.Errorf("--limit %d: must be 1 to %d", limit, mostListed)
+			if err := cli.InRanges(c.Flags(), map[string][2]float64{"limit": {1, mostListed}}); err != nil {
+				return err
 			}
 			var list []listedBlock
 			var more uint64

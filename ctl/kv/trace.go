@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"math"
 	"os"
 
 	"github.com/spf13/cobra"
@@ -61,9 +60,9 @@ func newTrace(a *cli.App) *cobra.Command {
 }
 
 func (f *traceFlags) check() error {
-	errs := []error{cli.InRange("requests", float64(f.requests), 1, math.MaxInt32)}
+	errs := []error{cli.InRange("requests", fmt.Sprint(f.requests), 1, cli.Most)}
 	for _, s := range f.sizes {
-		errs = append(errs, cli.InRange("sizes", s, 1e-6, 100))
+		errs = append(errs, cli.InRange("sizes", fmt.Sprint(s), 1e-6, 100))
 	}
 	if len(f.sizes) == 0 || len(f.sizes) > 32 {
 		errs = append(errs, errors.New("--sizes: 1 to 32 are taken"))

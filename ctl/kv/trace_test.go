@@ -32,7 +32,7 @@ func TestKVTraceOfAFile(t *testing.T) {
 	}
 	ctltest.Want(t, out, "2 requests")
 	for name, args := range map[string][]string{
-		"no such file": {"nowhere.jsonl"}, "must be 1e-06 to 100": {"--sizes", "0"}, "line 1": {"trace_test.go"}, "has no accesses": {os.DevNull},
+		"no such file": {"nowhere.jsonl"}, "must be 0.000001 to 100": {"--sizes", "0"}, "line 1": {"trace_test.go"}, "has no accesses": {os.DevNull},
 	} {
 		_, err := ctl(t, nil, append([]string{"kv", "trace"}, args...)...)
 		if err == nil {

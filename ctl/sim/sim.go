@@ -4,7 +4,6 @@ package sim
 import (
 	"errors"
 	"fmt"
-	"math"
 	"os"
 	"os/signal"
 	"strings"
@@ -119,20 +118,11 @@ func kvEventFlags(f *pflag.FlagSet, k *engine.KVEvents) {
 
 // checkSim refuses flags with which no engine can run.
 func checkSim(f *pflag.FlagSet, k *engine.KVEvents) error {
-	for _, name := range []string{"block-tokens", "cache-blocks", "max-seqs", "output-tokens", "kv-replay-batches"} {
-		if n, err := f.GetInt(name); err != nil || n < 1 {
-			return fmt.Errorf("--%s %d: must be 1 or more", name, n)
-		}
-	}
-	for _, name := range []string{"decode-step", "step-cpu"} {
-		if d, err := f.GetDuration(name); err != nil || d < 0 {
-			return fmt.Errorf("--%s %s: must not be negative", name, d)
-		}
-	}
-	for _, name := range []string{"prefill-rate", "speed"} {
-		if v, err := f.GetFloat64(name); err != nil || !(v > 0) || math.IsInf(v, 0) {
-			return fmt.Errorf("--%s %v: must be a number above 0", name, v)
-		}
+	if err := cli.InRanges(f, map[string][2]float64{"block-tokens": {1, cli.Most}, "cache-blocks": {1, cli.Most},
+		"max-seqs": {1, cli.Most}, "output-tokens": {1, cli.Most}, "kv-replay-batches": {1, cli.Most},
+		"decode-step": {0, cli.Most}, "step-cpu": {0, cli.Most}, "prefill-rate": {1e-6, 1e9},
+		"speed": {1e-6, 1e9}}); err != nil {
+		return err
 	}
 	if k.Events != engine.EventMap && k.Events != engine.EventArray {
 		return fmt.Errorf("--kv-events-form %q: must be map or array", k.Events)

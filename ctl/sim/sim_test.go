@@ -109,10 +109,10 @@ func TestSimPublishesKVEventsInBothForms(t *testing.T) {
 func TestSimNamesTheFlagThatCannotWork(t *testing.T) {
 	for args, want := range map[string]string{
 		"--max-seqs 0":      "--max-seqs 0: must be 1 or more",
-		"--prefill-rate -1": "--prefill-rate -1: must be a number above 0",
-		"--speed 0":         "--speed 0: must be a number above 0",
-		"--decode-step -1s": "--decode-step -1s: must not be negative",
-		"--step-cpu -1s":    "--step-cpu -1s: must not be negative",
+		"--prefill-rate -1": "--prefill-rate -1: must be 0.000001 to 1000000000",
+		"--speed 0":         "--speed 0: must be 0.000001 to 1000000000",
+		"--decode-step -1s": "--decode-step -1s: must be 0s or more",
+		"--step-cpu -1s":    "--step-cpu -1s: must be 0s or more",
 		"--kv-events tcp://h:1 --kv-events-form list":      `--kv-events-form "list": must be map or array`,
 		"--kv-events tcp://h:1 --kv-events-hashes x":       "must be int or bytes",
 		"--kv-events-form array":                           "--kv-events-form needs --kv-events",

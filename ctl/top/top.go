@@ -53,8 +53,8 @@ func Command(a *cli.App) *cobra.Command {
 		Example: "  cgn-ctl top\n  cgn-ctl top --once --admin 10.0.0.5:9091\n  cgn-ctl top -o json | jq .fleet.nodes",
 		Args:    cli.NoArguments,
 		RunE: func(c *cobra.Command, _ []string) error {
-			if every < 100*time.Millisecond {
-				return fmt.Errorf("--interval %s: must be 100ms or more", every)
+			if err := cli.InRanges(c.Flags(), map[string][2]float64{"interval": {0.1, cli.Most}}); err != nil {
+				return err
 			}
 			ctx, release := screen.Ending(c.Context())
 			defer release()

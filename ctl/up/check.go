@@ -21,11 +21,9 @@ func (f *flags) check() error {
 	if f.model != "" && !f.enginesGiven {
 		f.engines = modelEngines
 	}
-	if f.engines < 1 || f.engines > mostEngines {
-		return fmt.Errorf("--engines %d: must be 1 to %d", f.engines, mostEngines)
-	}
-	if f.routers < 1 || f.routers > mostRouters {
-		return fmt.Errorf("--routers %d: must be 1 to %d", f.routers, mostRouters)
+	if err := errors.Join(cli.InRange("engines", fmt.Sprint(f.engines), 1, mostEngines),
+		cli.InRange("routers", fmt.Sprint(f.routers), 1, mostRouters)); err != nil {
+		return err
 	}
 	if _, err := policy.ParseMode(f.mode); f.mode != "" && err != nil {
 		return fmt.Errorf("--mode %q: must be score, round_robin, power_of_two, least_loaded or random", f.mode)
