@@ -88,7 +88,7 @@ func Run(ctx context.Context, cfg Config) (*Report, error) {
 		return nil, fmt.Errorf("the router: %s", why)
 	}
 	report := &Report{Machine: process.Machine(runtime.NumCPU()), Window: cfg.Window.Seconds()}
-	var measured costs
+	measured := costs{}
 	for _, l := range loads {
 		load, own, err := r.load(compare.ScenarioNamed(l.scenario), l.unit)
 		if err != nil {

@@ -111,11 +111,9 @@ func (p *programs) costs() (costs, error) {
 }
 
 func (c costs) plus(o costs) costs {
-	sum := costs{}
-	for _, one := range []costs{c, o} {
-		for name, v := range one {
-			sum[name] = cost{sum[name].runs + v.runs, sum[name].took + v.took}
-		}
+	sum := maps.Clone(c)
+	for name, v := range o {
+		sum[name] = cost{sum[name].runs + v.runs, sum[name].took + v.took}
 	}
 	return sum
 }

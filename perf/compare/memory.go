@@ -1,9 +1,11 @@
 package compare
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"math"
+	"sync"
 	"time"
 
 	"github.com/cognitora/dataplane/perf/load"
@@ -22,9 +24,6 @@ func (m *measurement) warm() error {
 }
 
 func (m *measurement) rss() (float64, error) {
-	if len(m.on.processes) == 0 {
-		return math.NaN(), nil
-	}
 	u, err := m.on.Usage()
 	return float64(u.RSS), err
 }
@@ -151,7 +150,8 @@ func (m *measurement) others(limit float64) (*load.Result, occupied, error) {
 
 // watcher reads a contestant's resident memory periodically.
 type watcher struct {
-	end, ended chan struct{}
+	end     chan struct{}
+	reading sync.WaitGroup
 	// closed when the measurement should end, because memory exceeds the limit or it was stopped
 	full    chan struct{}
 	highest float64
@@ -162,42 +162,32 @@ const watchEvery = 200 * time.Millisecond
 
 // watch reads until stop. limit is in bytes.
 func (m *measurement) watch(limit float64) *watcher {
-	w := &watcher{end: make(chan struct{}), ended: make(chan struct{}), full: make(chan struct{}), highest: math.NaN()}
-	go func() {
-		defer close(w.ended)
-		tick := time.NewTicker(watchEvery)
-		defer tick.Stop()
-		filled := false
-		for {
+	w := &watcher{end: make(chan struct{}), full: make(chan struct{})}
+	w.reading.Go(func() {
+		var filled sync.Once
+		for stop := m.stop; ; {
 			rss, err := m.rss()
-			if err != nil {
-				w.err = err
+			w.highest, w.err = max(w.highest, rss), cmp.Or(w.err, err)
+			if rss > limit || err != nil {
+				filled.Do(func() { close(w.full) })
 			}
-			if math.IsNaN(w.highest) || rss > w.highest {
-				w.highest = rss
-			}
-			over := rss > limit || err != nil
 			select {
 			case <-w.end:
 				return
-			case <-m.stop:
-				over = true
-				<-tick.C
-			case <-tick.C:
-			}
-			if over && !filled {
-				filled = true
-				close(w.full)
+			case <-stop:
+				filled.Do(func() { close(w.full) })
+				stop = nil
+			case <-time.After(watchEvery):
 			}
 		}
-	}()
+	})
 	return w
 }
 
 // stop ends the reading and returns the maximum.
 func (w *watcher) stop() (highest float64, err error) {
 	close(w.end)
-	<-w.ended
+	w.reading.Wait()
 	return w.highest, w.err
 }
 

@@ -1,6 +1,7 @@
 package compare
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 	"os"
@@ -29,12 +30,7 @@ var headings = map[string]string{
 	"silent_stream_ms": "silent stream ms", "before_head_ms": "before the head ms", "no_stream_ms": "not a stream ms",
 }
 
-func heading(figure string) string {
-	if h, ok := headings[figure]; ok {
-		return h
-	}
-	return figure
-}
+func heading(figure string) string { return cmp.Or(headings[figure], figure) }
 
 // Markdown formats the report. command is the command that made it.
 func (r *Report) Markdown(command string) string {
@@ -79,10 +75,7 @@ func (r *Report) section(b *strings.Builder, s *Result) {
 	shown := s.shown()
 	columns := []string{""}
 	if s.Sweep != "" {
-		columns[0] = s.Sweep
-	}
-	if s.Sweep != "" {
-		columns = append(columns, "")
+		columns = []string{s.Sweep, ""}
 	}
 	columns = append(columns, heading(s.Show[0]))
 	if reference != "" {

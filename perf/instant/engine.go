@@ -139,7 +139,7 @@ func (e *Engine) serve(c net.Conn) {
 		e.requests.Add(1)
 		serial := e.serials.Add(1)
 		switch {
-		case q.hang:
+		case q.hang == 1:
 			_, _ = r.Peek(1) // returns when the client leaves
 			e.left()
 			return
@@ -171,7 +171,7 @@ func (e *Engine) stream(c net.Conn, r *bufio.Reader, q *request, serial uint32) 
 	if err != nil {
 		return false
 	}
-	if q.step {
+	if q.step == 1 {
 		return s.climb() == nil
 	}
 	if q.pace == 0 {
@@ -181,7 +181,7 @@ func (e *Engine) stream(c net.Conn, r *bufio.Reader, q *request, serial uint32) 
 		}
 		return true
 	}
-	e.pacer.add(s, time.Now().Add(q.pace))
+	e.pacer.add(s, time.Now().Add(s.pace))
 	_, err = r.Peek(1) // the client leaves, or sends a request after the stream's end
 	if s.end() {
 		e.left()

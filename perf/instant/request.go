@@ -4,7 +4,6 @@ import (
 	"bufio"
 	"bytes"
 	"errors"
-	"time"
 )
 
 // edge is how much of a body's beginning and end is parsed.
@@ -18,10 +17,9 @@ type request struct {
 	method, path string
 	stream       bool
 	usage        bool // include_usage
-	hang         bool
-	step         bool
+	hang, step   int  // 1: yes
 	tokens       int
-	pace         time.Duration
+	pace         int // µs
 	prompt       int
 	cached       int
 	close        bool
@@ -112,20 +110,13 @@ func (q *request) fields(b []byte) {
 	if !ok {
 		return
 	}
-	if n, ok := number(wish, "pace="); ok {
-		q.pace = time.Duration(n) * time.Microsecond
-	}
-	if n, ok := number(wish, "prompt="); ok {
-		q.prompt = n
-	}
-	if n, ok := number(wish, "cached="); ok {
-		q.cached = n
-	}
-	if n, ok := number(wish, "hang="); ok {
-		q.hang = n == 1
-	}
-	if n, ok := number(wish, "step="); ok {
-		q.step = n == 1
+	for _, field := range []struct {
+		name string
+		into *int
+	}{{"pace=", &q.pace}, {"prompt=", &q.prompt}, {"cached=", &q.cached}, {"hang=", &q.hang}, {"step=", &q.step}} {
+		if n, ok := number(wish, field.name); ok {
+			*field.into = n
+		}
 	}
 }
 

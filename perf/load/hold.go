@@ -2,9 +2,9 @@ package load
 
 import (
 	"fmt"
-	"sync"
-	"sync/atomic"
 	"time"
+
+	"golang.org/x/sync/errgroup"
 )
 
 // Held holds open, idle connections until Close.
@@ -12,28 +12,21 @@ type Held struct{ conns []*conn }
 
 // Hold opens n connections and sends one request over each.
 func Hold(target Target, bodies *Chat, n int, timeout time.Duration) (*Held, error) {
-	const atOnce = 64
 	h := &Held{conns: make([]*conn, n)}
-	var next, failed atomic.Int64
-	var first atomic.Value
-	var workers sync.WaitGroup
-	for range atOnce {
-		workers.Go(func() {
-			for i := next.Add(1) - 1; i < int64(n); i = next.Add(1) - 1 {
-				c := newConn(&target, 1<<10)
-				if err := c.exchange(bodies, uint64(i), time.Now().Add(timeout), nil); err != nil {
-					failed.Add(1)
-					first.CompareAndSwap(nil, reason(err))
-				}
-				c.out = nil
-				h.conns[i] = c
-			}
+	var workers errgroup.Group
+	workers.SetLimit(64)
+	for i := range h.conns {
+		c := newConn(&target, 1<<10)
+		h.conns[i] = c
+		workers.Go(func() error {
+			err := c.exchange(bodies, uint64(i), time.Now().Add(timeout), nil)
+			c.out = nil
+			return err
 		})
 	}
-	workers.Wait()
-	if failed.Load() > 0 {
+	if err := workers.Wait(); err != nil {
 		h.Close()
-		return nil, fmt.Errorf("%d of %d connections failed: %v", failed.Load(), n, first.Load())
+		return nil, fmt.Errorf("not all of %d connections were served: %s", n, reason(err))
 	}
 	return h, nil
 }

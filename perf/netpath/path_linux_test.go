@@ -1,12 +1,14 @@
 package netpath
 
 import (
+	"context"
 	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
 	"io/fs"
 	"net"
+	"net/netip"
 	"os"
 	"strings"
 	"testing"
@@ -178,4 +180,23 @@ func (s *Side) meanPacket(t *testing.T) float64 {
 		t.Fatalf("%v in %s", err, text)
 	}
 	return bytes / packets
+}
+
+// ListenUDP opens a socket with a free port in the namespace.
+func (s *Side) ListenUDP() (c net.PacketConn, err error) {
+	s.Do(func() { c, err = net.ListenUDP("udp4", net.UDPAddrFromAddrPort(netip.AddrPortFrom(s.Addr, 0))) })
+	return c, err
+}
+
+// DialTCP connects from the namespace to an address, not a name.
+func (s *Side) DialTCP(ctx context.Context, address string) (c net.Conn, err error) {
+	to, err := netip.ParseAddrPort(address)
+	if err != nil {
+		return nil, err
+	}
+	s.Do(func() {
+		var d net.Dialer
+		c, err = d.DialTCP(ctx, "tcp4", netip.AddrPort{}, to)
+	})
+	return c, err
 }

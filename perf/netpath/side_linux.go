@@ -1,9 +1,7 @@
 package netpath
 
 import (
-	"context"
 	"fmt"
-	"net"
 	"net/netip"
 	"os"
 	"os/exec"
@@ -121,25 +119,6 @@ func (s *Side) Start(cmd *exec.Cmd) (err error) {
 	cmd.SysProcAttr.Pdeathsig = syscall.SIGKILL
 	s.Do(func() { err = cmd.Start() })
 	return err
-}
-
-// ListenUDP opens a socket with a free port in the namespace.
-func (s *Side) ListenUDP() (c net.PacketConn, err error) {
-	s.Do(func() { c, err = net.ListenUDP("udp4", net.UDPAddrFromAddrPort(netip.AddrPortFrom(s.Addr, 0))) })
-	return c, err
-}
-
-// DialTCP connects from the namespace to an address, not a name.
-func (s *Side) DialTCP(ctx context.Context, address string) (c net.Conn, err error) {
-	to, err := netip.ParseAddrPort(address)
-	if err != nil {
-		return nil, err
-	}
-	s.Do(func() {
-		var d net.Dialer
-		c, err = d.DialTCP(ctx, "tcp4", netip.AddrPort{}, to)
-	})
-	return c, err
 }
 
 // shut ends the thread.

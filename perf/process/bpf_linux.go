@@ -97,7 +97,7 @@ func program(at string, pid, table int, dev, ino uint64) asm.Instructions {
 	})
 }
 
-func traceCalls(pid int) (counter, error) {
+func traceCalls(pid int) (Counting, error) {
 	var ns syscall.Stat_t
 	if err := errors.Join(syscall.Stat("/proc/self/ns/pid", &ns), rlimit.RemoveMemlock()); err != nil {
 		return nil, err
@@ -141,7 +141,8 @@ func (c *bpfCounter) close() {
 	}
 }
 
-func (c *bpfCounter) stop() (Calls, error) {
+// Stop ends the counting and returns the counts.
+func (c *bpfCounter) Stop() (Calls, error) {
 	c.close() // first, so that the numbers do not change during the read
 	defer c.table.Close()
 	calls, id, n := Calls{}, uint32(0), int64(0)

@@ -47,38 +47,27 @@ func (c Calls) PerUnit(n int64) string {
 	return strings.TrimSpace(b.String())
 }
 
-// counter counts one process's calls from its creation on.
-type counter interface {
-	// stop ends the counting and returns the counts.
-	stop() (Calls, error)
-}
-
-// Counting counts the system calls of a running process.
-type Counting struct {
-	counter
-	// By is the method: "BPF", which costs the process nearly nothing, or "strace", which slows it
-	// down and so changes its batches.
-	By string
+// Counting counts one process's calls from its creation on.
+type Counting interface {
+	// Stop ends the counting and returns the counts.
+	Stop() (Calls, error)
 }
 
 // CountCalls starts counting the system calls of all threads of a process. CountCalls uses a BPF
 // program at the kernel's system call entry, which needs root, or else strace, if that is
 // installed.
-func CountCalls(pid int) (*Counting, error) {
+func CountCalls(pid int) (Counting, error) {
 	c, err := traceCalls(pid)
 	if err == nil {
-		return &Counting{c, "BPF"}, nil
+		return c, nil
 	}
 	s, err2 := startStrace(pid)
-	if err2 == nil {
-		return &Counting{s, "strace"}, nil
+	if err2 != nil {
+		return nil, fmt.Errorf("system calls cannot be counted: as root a BPF program would: %w; without it strace would "+
+			"(apt-get install strace): %w", err, err2)
 	}
-	return nil, fmt.Errorf("system calls cannot be counted: as root a BPF program would: %w; without it strace would "+
-		"(apt-get install strace): %w", err, err2)
+	return s, nil
 }
-
-// Stop ends the counting and returns the counts.
-func (c *Counting) Stop() (Calls, error) { return c.stop() }
 
 // strace is a running `strace -c -f -p PID`.
 type strace struct {
@@ -110,7 +99,7 @@ func startStrace(pid int) (*strace, error) {
 	return s, nil
 }
 
-func (s *strace) stop() (Calls, error) {
+func (s *strace) Stop() (Calls, error) {
 	if err := s.cmd.Process.Signal(syscall.SIGINT); err != nil {
 		return nil, err
 	}

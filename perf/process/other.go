@@ -10,7 +10,7 @@ import (
 
 func attributes() *syscall.SysProcAttr { return &syscall.SysProcAttr{Setpgid: true} }
 
-func traceCalls(int) (counter, error) {
+func traceCalls(int) (Counting, error) {
 	return nil, errors.New("process: system calls can be counted on Linux only")
 }
 

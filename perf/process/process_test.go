@@ -131,9 +131,9 @@ func TestCountCalls(t *testing.T) {
 		}
 	}
 	ask(1) // the program runs
-	for _, count := range []func() (counter, error){
-		func() (counter, error) { return traceCalls(p.PID()) },
-		func() (counter, error) { return startStrace(p.PID()) },
+	for _, count := range []func() (Counting, error){
+		func() (Counting, error) { return traceCalls(p.PID()) },
+		func() (Counting, error) { return startStrace(p.PID()) },
 	} {
 		k, err := count()
 		if err != nil {
@@ -143,7 +143,7 @@ func TestCountCalls(t *testing.T) {
 		for range 20 {
 			ask(50)
 		}
-		calls, err := k.stop()
+		calls, err := k.Stop()
 		// A call in progress at the beginning or end may be counted or not.
 		near := func(n int64) bool { return n >= 18 && n <= 22 }
 		if err != nil || !near(calls["write"]) || !near(calls["read"]-calls[Again]) ||

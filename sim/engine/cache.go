@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"container/list"
 	"crypto/sha256"
 	"encoding/binary"
 )
@@ -38,9 +39,9 @@ func hashChain(chain []blockHash, tokens []uint32, blockTokens int, salt string)
 // block is a full, hashed block. A block without a reference is in the free list and can be
 // evicted. A block with a reference is pinned.
 type block struct {
-	hash       blockHash
-	refs       int
-	prev, next *block // neighbours in the free list, least recently used first
+	hash blockHash
+	refs int
+	free *list.Element // in the free list, where refs is 0
 }
 
 // cache accounts for the KV blocks of the device. Loose blocks are blocks of a sequence that are
@@ -50,14 +51,12 @@ type cache struct {
 	blocks   map[blockHash]*block
 	loose    int
 	pinned   int
-	free     block // ring of unreferenced full blocks
+	free     list.List // of unreferenced full blocks, the least recently used first
 	evicted  func(blockHash)
 }
 
 func newCache(capacity int, evicted func(blockHash)) *cache {
-	c := &cache{capacity: capacity, blocks: make(map[blockHash]*block), evicted: evicted}
-	c.free.prev, c.free.next = &c.free, &c.free
-	return c
+	return &cache{capacity: capacity, blocks: make(map[blockHash]*block), evicted: evicted}
 }
 
 // used returns the number of blocks that sequences need.
@@ -82,7 +81,9 @@ func (c *cache) take(n int) bool {
 		return false
 	}
 	for c.loose+n+len(c.blocks) > c.capacity {
-		c.evict(c.free.next)
+		b := c.free.Remove(c.free.Front()).(*block)
+		delete(c.blocks, b.hash)
+		c.evicted(b.hash)
 	}
 	c.loose += n
 	return true
@@ -117,13 +118,13 @@ func (c *cache) clear() bool {
 		return false
 	}
 	clear(c.blocks)
-	c.free.prev, c.free.next = &c.free, &c.free
+	c.free.Init()
 	return true
 }
 
 func (c *cache) pin(b *block) {
 	if b.refs == 0 {
-		unlink(b)
+		c.free.Remove(b.free)
 		c.pinned++
 	}
 	b.refs++
@@ -135,18 +136,5 @@ func (c *cache) unpin(b *block) {
 		return
 	}
 	c.pinned--
-	last := c.free.prev
-	b.prev, b.next = last, &c.free
-	last.next, c.free.prev = b, b
-}
-
-func (c *cache) evict(b *block) {
-	unlink(b)
-	delete(c.blocks, b.hash)
-	c.evicted(b.hash)
-}
-
-func unlink(b *block) {
-	b.prev.next, b.next.prev = b.next, b.prev
-	b.prev, b.next = nil, nil
+	b.free = c.free.PushBack(b)
 }

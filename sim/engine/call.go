@@ -164,7 +164,7 @@ func (c *call) answer(doc any) error { return c.json(http.StatusOK, doc) }
 func (c *call) flush() error { return http.NewResponseController(c.w).Flush() }
 
 // decode parses the body into a request of the engine's API.
-func (c *call) decode(into any) error {
+func (c *call) decode(into any, model *string) error {
 	err := json.Unmarshal(c.body, into)
 	var wrong *json.UnmarshalTypeError
 	switch {
@@ -173,7 +173,8 @@ func (c *call) decode(into any) error {
 	case err != nil:
 		return &apiError{http.StatusBadRequest, "Bad Request", "JSON decode error: " + err.Error(), ""}
 	}
-	return nil
+	*model, err = c.model(*model)
+	return err
 }
 
 // model checks that a model is served and returns its name. An empty name means the first model.

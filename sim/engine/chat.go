@@ -23,21 +23,14 @@ type chatRequest struct {
 
 func chat(c *call) error {
 	var q chatRequest
-	if err := c.decode(&q); err != nil {
+	if err := c.decode(&q, &q.Model); err != nil {
 		return err
 	}
 	if len(q.Messages) == 0 {
 		return badRequest("[{'type': 'missing', 'loc': ('body', 'messages'), 'msg': 'Field required'}]", "messages")
 	}
-	name, err := c.model(q.Model)
-	if err != nil {
-		return err
-	}
 	if q.MaxCompletion != nil {
 		q.MaxTokens = q.MaxCompletion
-	}
-	if err := q.check(); err != nil {
-		return err
 	}
 	tool, err := q.tool()
 	if err != nil {
@@ -48,7 +41,7 @@ func chat(c *call) error {
 	if err != nil {
 		return err
 	}
-	a := &chatAnswer{call: c, q: &q, tool: tool, id: c.newID("chatcmpl-"), model: name, created: time.Now().Unix()}
+	a := &chatAnswer{call: c, q: &q, tool: tool, id: c.newID("chatcmpl-"), model: q.Model, created: time.Now().Unix()}
 	a.g = c.generate(prompt, q.CacheSalt, outs)
 	if q.Stream {
 		return a.stream()

@@ -15,23 +15,16 @@ type completionRequest struct {
 
 func completions(c *call) error {
 	var q completionRequest
-	if err := c.decode(&q); err != nil {
+	if err := c.decode(&q, &q.Model); err != nil {
 		return err
 	}
 	if len(q.Prompt) == 0 {
 		return badRequest("Either prompt or prompt_embeds must be provided and non-empty.", "prompt")
 	}
-	name, err := c.model(q.Model)
-	if err != nil {
-		return err
-	}
-	if err := q.check(); err != nil {
-		return err
-	}
 	if q.MaxTokens == nil {
 		q.MaxTokens = new(16) // the API's default
 	}
-	a := &completionAnswer{call: c, q: &q, id: c.newID("cmpl-"), model: name, created: time.Now().Unix()}
+	a := &completionAnswer{call: c, q: &q, id: c.newID("cmpl-"), model: q.Model, created: time.Now().Unix()}
 	for _, prompt := range q.Prompt {
 		outs, err := c.outputs(&q.sampling, prompt, "")
 		if err != nil {

@@ -25,12 +25,6 @@ func (d *dialogue) prompt() []uint32 {
 
 // begin decides and prepares the answer. tool is nil for an answer in text.
 func (c *call) begin(d *dialogue) (g *generation, tool *toolCall, err error) {
-	if d.Model, err = c.model(d.Model); err != nil {
-		return nil, nil, err
-	}
-	if err = d.check(); err != nil {
-		return nil, nil, err
-	}
 	if tool, err = pickTool(d.specs, d.choice, lastText(d.messages)); err != nil {
 		return nil, nil, err
 	}

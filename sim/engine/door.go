@@ -16,14 +16,13 @@ type door struct {
 
 	mu    sync.Mutex
 	conns map[net.Conn]struct{}
-	left  *sync.Cond // signals the end of a connection's goroutine
+	open  sync.WaitGroup // goroutines of connections
 }
 
 type connKey struct{}
 
 func newDoor(l net.Listener, h http.Handler) *door {
 	d := &door{conns: make(map[net.Conn]struct{})}
-	d.left = sync.NewCond(&d.mu)
 	d.server = &http.Server{
 		Handler:   h,
 		ConnState: d.track,
@@ -41,10 +40,11 @@ func (d *door) track(c net.Conn, state http.ConnState) {
 	defer d.mu.Unlock()
 	switch state {
 	case http.StateNew:
+		d.open.Add(1)
 		d.conns[c] = struct{}{}
 	case http.StateClosed, http.StateHijacked:
 		delete(d.conns, c)
-		d.left.Broadcast()
+		d.open.Done()
 	}
 }
 
@@ -60,11 +60,7 @@ func (d *door) close(reset bool) {
 	}
 	_ = d.server.Close()
 	d.served.Wait()
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	for len(d.conns) > 0 {
-		d.left.Wait()
-	}
+	d.open.Wait()
 }
 
 // resetOnClose makes closing a TCP connection send a reset.

@@ -42,7 +42,7 @@ func (c *call) follow(g *generation, emit each) error {
 }
 
 func (c *call) pump(g *generation, emit each) error {
-	allowed := c.allowance(g)
+	allowed, then := c.allowance(g)
 	for done := 0; done < len(g.seqs) && allowed > 0; {
 		<-g.wake
 		if c.r.Context().Err() != nil {
@@ -58,7 +58,7 @@ func (c *call) pump(g *generation, emit each) error {
 		}
 	}
 	if allowed == 0 {
-		return c.exhausted()
+		return then()
 	}
 	return nil
 }
@@ -88,29 +88,17 @@ func (g *generation) collect(allowed *int, emit each) (done int, err error) {
 
 const unlimited = 1 << 40
 
-// allowance returns how many tokens a fault lets through.
-func (c *call) allowance(g *generation) int {
+// allowance returns how many tokens a fault lets through, and what ends the answer after them.
+func (c *call) allowance(g *generation) (tokens int, then func() error) {
 	switch f := c.fault; {
 	case f.DieAfter != nil:
-		return *f.DieAfter
+		return *f.DieAfter, c.cut
 	case f.StallAfter != nil:
-		return *f.StallAfter
+		return *f.StallAfter, c.park
 	case f.Truncate && c.sse:
-		return g.seqs[0].output.limit / 2
+		return g.seqs[0].output.limit / 2, func() error { return errCut }
 	default:
-		return unlimited
-	}
-}
-
-// exhausted applies the fault once the allowance is used up.
-func (c *call) exhausted() error {
-	switch f := c.fault; {
-	case f.DieAfter != nil:
-		return c.cut()
-	case f.StallAfter != nil:
-		return c.park()
-	default:
-		return errCut
+		return unlimited, nil
 	}
 }
 

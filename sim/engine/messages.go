@@ -23,7 +23,7 @@ type messagesRequest struct {
 
 func (c *call) messagesDialogue() (*dialogue, error) {
 	var q messagesRequest
-	if err := c.decode(&q); err != nil {
+	if err := c.decode(&q, &q.Model); err != nil {
 		return nil, err
 	}
 	if len(q.Messages) == 0 {
@@ -51,9 +51,6 @@ func (c *call) messagesDialogue() (*dialogue, error) {
 func countTokens(c *call) error {
 	d, err := c.messagesDialogue()
 	if err != nil {
-		return err
-	}
-	if _, err = c.model(d.Model); err != nil {
 		return err
 	}
 	return c.answer(map[string]int{"input_tokens": len(d.prompt())})

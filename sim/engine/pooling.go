@@ -67,11 +67,7 @@ func embeddings(c *call) error {
 		Messages []message `json:"messages"`
 		Format   string    `json:"encoding_format"`
 	}
-	if err := c.decode(&q); err != nil {
-		return err
-	}
-	model, err := c.model(q.Model)
-	if err != nil {
+	if err := c.decode(&q, &q.Model); err != nil {
 		return err
 	}
 	if len(q.Messages) > 0 {
@@ -89,7 +85,7 @@ func embeddings(c *call) error {
 		data = append(data, fields{"index": i, "object": "embedding", "embedding": spell(c.embedding(p), q.Format)})
 	}
 	return c.answer(fields{
-		"id": c.newID("embd-"), "object": "list", "created": time.Now().Unix(), "model": model,
+		"id": c.newID("embd-"), "object": "list", "created": time.Now().Unix(), "model": q.Model,
 		"data": data, "usage": poolingUsage{Prompt: tokens, Total: tokens},
 	})
 }
@@ -151,11 +147,7 @@ func rerank(c *call) error {
 		Documents texts  `json:"documents"`
 		TopN      int    `json:"top_n"`
 	}
-	if err := c.decode(&q); err != nil {
-		return err
-	}
-	model, err := c.model(q.Model)
-	if err != nil {
+	if err := c.decode(&q, &q.Model); err != nil {
 		return err
 	}
 	if len(q.Query) != 1 || len(q.Documents) == 0 {
@@ -176,7 +168,7 @@ func rerank(c *call) error {
 	if q.TopN > 0 && q.TopN < len(results) {
 		results = results[:q.TopN]
 	}
-	return c.answer(fields{"id": c.newID("rerank-"), "model": model, "results": results,
+	return c.answer(fields{"id": c.newID("rerank-"), "model": q.Model, "results": results,
 		"usage": fields{"prompt_tokens": tokens, "total_tokens": tokens}})
 }
 
@@ -188,11 +180,7 @@ func score(c *call) error {
 		Queries   texts  `json:"queries"`
 		Documents texts  `json:"documents"`
 	}
-	if err := c.decode(&q); err != nil {
-		return err
-	}
-	model, err := c.model(q.Model)
-	if err != nil {
+	if err := c.decode(&q, &q.Model); err != nil {
 		return err
 	}
 	first, second := append(q.Text1, q.Queries...), append(q.Text2, q.Documents...)
@@ -208,6 +196,6 @@ func score(c *call) error {
 		total += tokens
 		data = append(data, fields{"index": i, "object": "score", "score": scores[0]})
 	}
-	return c.answer(fields{"id": c.newID("score-"), "object": "list", "created": time.Now().Unix(), "model": model,
+	return c.answer(fields{"id": c.newID("score-"), "object": "list", "created": time.Now().Unix(), "model": q.Model,
 		"data": data, "usage": poolingUsage{Prompt: total, Total: total}})
 }

@@ -90,7 +90,7 @@ func deleteResponse(c *call) error {
 
 func createResponse(c *call) error {
 	var q responsesRequest
-	if err := c.decode(&q); err != nil {
+	if err := c.decode(&q, &q.Model); err != nil {
 		return err
 	}
 	d, err := c.responsesDialogue(&q)

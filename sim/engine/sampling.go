@@ -49,6 +49,9 @@ func (s *sampling) check() error {
 // outputs decides the answer of each choice to prompt. A text forced by the request replaces
 // generated words and ends by itself.
 func (c *call) outputs(s *sampling, prompt []uint32, fixed string) ([]output, error) {
+	if err := s.check(); err != nil {
+		return nil, err
+	}
 	room := c.cfg.MaxModelTokens - len(prompt)
 	wanted := 1
 	if s.MaxTokens != nil {

@@ -122,14 +122,11 @@ func TestCacheInvariants(t *testing.T) {
 
 func checkCache(t *rapid.T, s *scheduler) {
 	c := s.cache
-	pinned, free := 0, 0
+	pinned, free := 0, c.free.Len()
 	for _, b := range c.blocks {
 		if b.refs > 0 {
 			pinned++
 		}
-	}
-	for b := c.free.next; b != &c.free; b = b.next {
-		free++
 	}
 	held := map[*block]int{}
 	loose := 0

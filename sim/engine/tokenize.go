@@ -11,16 +11,12 @@ import (
 
 func tokenize(c *call) error {
 	var q struct {
-		Model     string          `json:"model"`
-		Prompt    *string         `json:"prompt"`
-		Messages  []message       `json:"messages"`
-		Tools     json.RawMessage `json:"tools"`
-		TokenStrs bool            `json:"return_token_strs"`
+		Model    string          `json:"model"`
+		Prompt   *string         `json:"prompt"`
+		Messages []message       `json:"messages"`
+		Tools    json.RawMessage `json:"tools"`
 	}
-	if err := c.decode(&q); err != nil {
-		return err
-	}
-	if _, err := c.model(q.Model); err != nil {
+	if err := c.decode(&q, &q.Model); err != nil {
 		return err
 	}
 	var tokens []uint32
@@ -32,14 +28,8 @@ func tokenize(c *call) error {
 	default:
 		return badRequest("[{'type': 'missing', 'loc': ('body', 'prompt'), 'msg': 'Field required'}]", "prompt")
 	}
-	var strs []string
-	if q.TokenStrs {
-		for i := range tokens {
-			strs = append(strs, string(appendText(nil, tokens[i:i+1])))
-		}
-	}
 	return c.answer(fields{"count": len(tokens), "max_model_len": c.cfg.MaxModelTokens, "tokens": tokens,
-		"token_strs": strs})
+		"token_strs": nil})
 }
 
 func detokenize(c *call) error {
@@ -47,10 +37,7 @@ func detokenize(c *call) error {
 		Model  string   `json:"model"`
 		Tokens []uint32 `json:"tokens"`
 	}
-	if err := c.decode(&q); err != nil {
-		return err
-	}
-	if _, err := c.model(q.Model); err != nil {
+	if err := c.decode(&q, &q.Model); err != nil {
 		return err
 	}
 	return c.answer(fields{"prompt": string(appendText(nil, q.Tokens))})
