@@ -290,28 +290,21 @@ func (c *comparison) once(ctx context.Context, m *measurement, contestant *Conte
 	k := kinds[m.Kind]
 	if k.fresh {
 		c.stopAll() // the other contestants' connections and CPU time must not count
-		on, err := c.site.Start(ctx, contestant)
-		if err != nil {
-			return nil, err
-		}
-		defer on.Stop()
-		m.on = on
-		return k.measure(m)
+		defer c.stopAll()
 	}
-	on := c.running[contestant.Name]
-	if on == nil {
+	m.on = c.running[contestant.Name]
+	if m.on == nil {
 		var err error
-		if on, err = c.site.Start(ctx, contestant); err != nil {
+		if m.on, err = c.site.Start(ctx, contestant); err != nil {
 			return nil, err
 		}
-		c.running[contestant.Name] = on
+		c.running[contestant.Name] = m.on
 	}
-	m.on = on
 	figures, err := k.measure(m)
 	// explains a failed measurement if the contestant has ended; it is started again next time
-	if _, gone := on.Usage(); gone != nil {
+	if _, gone := m.on.Usage(); gone != nil {
 		err = gone
-		on.Stop()
+		m.on.Stop()
 		delete(c.running, contestant.Name)
 	}
 	return figures, err

@@ -116,31 +116,21 @@ func (r *Running) start(ctx context.Context) error {
 
 func (r *Running) startProcess(name string, row *ProcessRow, v view) error {
 	argv, err := r.renderAll(row.Command, v)
-	if err != nil {
-		return err
-	}
-	if len(row.Each) > 0 {
-		for i, engine := range v.Engines {
-			w := v
-			w.Engine, w.I = engine, strconv.Itoa(i)
-			more, err := r.renderAll(row.Each, w)
-			if err != nil {
-				return err
-			}
-			argv = append(argv, more...)
-		}
+	for i, engine := range v.Engines {
+		w := v
+		w.Engine, w.I = engine, strconv.Itoa(i)
+		more, bad := r.renderAll(row.Each, w)
+		argv, err = append(argv, more...), errors.Join(err, bad)
 	}
 	for file, text := range row.Files {
-		both, err := r.renderAll([]string{file, text}, v)
-		if err != nil {
-			return err
+		both, bad := r.renderAll([]string{file, text}, v)
+		if bad == nil {
+			bad = os.WriteFile(filepath.Join(v.Dir, both[0]), []byte(both[1]), 0o644)
 		}
-		if err := os.WriteFile(filepath.Join(v.Dir, both[0]), []byte(both[1]), 0o644); err != nil {
-			return err
-		}
+		err = errors.Join(err, bad)
 	}
-	env, err := r.renderAll(slices.Concat(r.Env, row.Env), v)
-	if err != nil {
+	env, bad := r.renderAll(slices.Concat(r.Env, row.Env), v)
+	if err := errors.Join(err, bad); err != nil {
 		return err
 	}
 	p, err := process.Start(v.Dir, name, argv, env)

@@ -21,9 +21,6 @@ const settle = 3 * time.Second
 
 // Run makes all runs. When ctx ends, Run returns the complete runs and ctx's error.
 func Run(ctx context.Context, c Config) (report *Report, err error) {
-	if err := c.Check(); err != nil {
-		return nil, err
-	}
 	c = c.withDefaults()
 	groups, err := findControlGroups()
 	if err != nil {

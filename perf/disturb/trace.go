@@ -1,6 +1,8 @@
 package disturb
 
 import (
+	"bytes"
+	"encoding/json"
 	"errors"
 	"io"
 	"os"
@@ -15,7 +17,7 @@ const traceStep = 3000
 // source returns the trace in a file with its requests spread evenly over its steps, or the
 // generator's trace if there is no file. source reads n requests into memory, without those whose
 // prompts have more than mostInput tokens, which an engine with a shorter context would not get.
-func source(file string, n, mostInput int) (list, error) {
+func source(file string, n, mostInput int) ([]trace.Request, error) {
 	var all trace.Source = (&trace.Generator{Requests: 4 * n, Seed: 1}).Source()
 	if file != "" {
 		in, err := os.Open(file)
@@ -25,7 +27,7 @@ func source(file string, n, mostInput int) (list, error) {
 		defer in.Close()
 		all = trace.NewReader(in)
 	}
-	var kept list
+	var kept []trace.Request
 	for len(kept) < n {
 		q, err := all.Next()
 		if errors.Is(err, io.EOF) {
@@ -45,13 +47,14 @@ func source(file string, n, mostInput int) (list, error) {
 }
 
 // writeTrace writes requests into a file.
-func writeTrace(to string, all list) error {
-	out, err := os.Create(to)
-	if err != nil {
-		return err
+func writeTrace(to string, all []trace.Request) error {
+	var text bytes.Buffer
+	for _, q := range all {
+		if err := json.NewEncoder(&text).Encode(q); err != nil {
+			return err
+		}
 	}
-	_, err = trace.Write(out, &all)
-	return errors.Join(err, out.Close())
+	return os.WriteFile(to, text.Bytes(), 0o600)
 }
 
 // spread gives the requests of one step different times within the step, and keeps their order.
@@ -68,17 +71,4 @@ func spread(all []trace.Request) {
 		}
 		first = end
 	}
-}
-
-// list is a trace in memory.
-type list []trace.Request
-
-// Next removes the first request from the list and returns it.
-func (l *list) Next() (trace.Request, error) {
-	if len(*l) == 0 {
-		return trace.Request{}, io.EOF
-	}
-	q := (*l)[0]
-	*l = (*l)[1:]
-	return q, nil
 }

@@ -126,7 +126,7 @@ func (e *Engine) serve(c net.Conn) {
 		if err := q.read(r, buf); err != nil {
 			return
 		}
-		if q.method != "POST" || q.path != chatPath {
+		if !q.chat {
 			page, ok := pages[q.path]
 			if !ok {
 				page = notFound

@@ -14,15 +14,16 @@ const defaultTokens = 16
 
 // request holds the parts of a request that the engine uses.
 type request struct {
-	method, path string
-	stream       bool
-	usage        bool // include_usage
-	hang, step   int  // 1: yes
-	tokens       int
-	pace         int // µs
-	prompt       int
-	cached       int
-	close        bool
+	chat       bool   // asks for a chat completion
+	path       string // of another request
+	stream     bool
+	usage      bool // include_usage
+	hang, step int  // 1: yes
+	tokens     int
+	pace       int // µs
+	prompt     int
+	cached     int
+	close      bool
 
 	head, tail [edge]byte // the body's beginning and end
 }
@@ -40,7 +41,10 @@ func (q *request) read(r *bufio.Reader, buf []byte) error {
 	if !ok || !ok2 || !bytes.HasPrefix(proto, []byte("HTTP/1.")) {
 		return errRequest
 	}
-	*q = request{method: known(method), path: known(path), tokens: defaultTokens}
+	*q = request{chat: string(method) == "POST" && string(path) == chatPath, tokens: defaultTokens}
+	if !q.chat {
+		q.path = string(path)
+	}
 	f := Framing{Close: bytes.HasPrefix(proto, []byte("HTTP/1.0"))}
 	if err := f.ReadFields(r); err != nil {
 		return err
@@ -52,19 +56,6 @@ func (q *request) read(r *bufio.Reader, buf []byte) error {
 	}
 	q.understand(w.total)
 	return nil
-}
-
-// known returns b as a string, without an allocation for the usual paths.
-func known(b []byte) string {
-	switch string(b) {
-	case "POST":
-		return "POST"
-	case "GET":
-		return "GET"
-	case chatPath:
-		return chatPath
-	}
-	return string(b)
 }
 
 // window keeps the first and the last edge bytes of a body. tail is a ring.

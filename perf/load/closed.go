@@ -1,6 +1,7 @@
 package load
 
 import (
+	"cmp"
 	"sync"
 	"time"
 )
@@ -21,7 +22,7 @@ type Closed struct {
 // Run runs until the window has passed and the last answers are there. Run returns the number of
 // the next request.
 func (c Closed) Run() (*Result, uint64) {
-	r := &run{target: c.Target, bodies: c.Bodies, timeout: orDefault(c.Timeout)}
+	r := &run{target: c.Target, bodies: c.Bodies, timeout: cmp.Or(c.Timeout, requestTimeout)}
 	r.next.Store(c.First)
 	if c.Bodies.cfg.Stream {
 		r.sink = &sink{Want: c.Bodies.cfg.Tokens}
@@ -63,9 +64,5 @@ func (c Closed) client(r *run, stop <-chan struct{}) {
 	}
 }
 
-func orDefault(timeout time.Duration) time.Duration {
-	if timeout == 0 {
-		return 30 * time.Second
-	}
-	return timeout
-}
+// requestTimeout is the default time limit of a request.
+const requestTimeout = 30 * time.Second

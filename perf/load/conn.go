@@ -16,16 +16,12 @@ import (
 // Target is the server that requests are sent to.
 type Target struct {
 	Address string // host:port
-	Path    string // default /v1/chat/completions
 	Key     string // bearer token, if any
 }
 
 func (t *Target) head() []byte {
-	path := t.Path
-	if path == "" {
-		path = "/v1/chat/completions"
-	}
-	b := fmt.Appendf(nil, "POST %s HTTP/1.1\r\nHost: %s\r\nContent-Type: application/json\r\n", path, t.Address)
+	b := fmt.Appendf(nil, "POST /v1/chat/completions HTTP/1.1\r\nHost: %s\r\nContent-Type: application/json\r\n",
+		t.Address)
 	if t.Key != "" {
 		b = fmt.Appendf(b, "Authorization: Bearer %s\r\n", t.Key)
 	}
@@ -55,16 +51,16 @@ const sampleBytes = 200
 
 // conn is one keep-alive connection. One goroutine uses a conn; only cut may be called by others.
 type conn struct {
-	target  *Target
-	dialed  net.Conn // nil: not connected
-	open    atomic.Pointer[net.TCPConn]
-	stopped atomic.Bool // set by cut
-	r       *bufio.Reader
-	out     []byte
-	prefix  []byte
-	buf     []byte // for pieces of answers
-	events  events
-	used    bool // an answer has come over dialed
+	target     *Target
+	dialed     net.Conn // nil: not connected
+	open       atomic.Pointer[net.TCPConn]
+	stopped    atomic.Bool // set by cut
+	r          *bufio.Reader
+	head, body []byte // of the last request
+	prefix     []byte
+	buf        []byte // for pieces of answers
+	events     events
+	used       bool // an answer has come over dialed
 }
 
 const readBuffer = 16 << 10
@@ -92,7 +88,9 @@ func (c *conn) cut() {
 // send writes request n, over a new connection if there is none. send replaces a connection once if
 // the server closed it between two requests.
 func (c *conn) send(bodies *Chat, n uint64, deadline time.Time) error {
-	c.frame(bodies, n)
+	c.body = bodies.Append(c.body[:0], n)
+	c.head = strconv.AppendInt(append(c.head[:0], c.prefix...), int64(len(c.body)), 10)
+	c.head = append(c.head, "\r\n\r\n"...)
 	if c.dialed == nil {
 		d, err := net.DialTimeout("tcp", c.target.Address, 10*time.Second)
 		if err != nil {
@@ -108,25 +106,8 @@ func (c *conn) send(bodies *Chat, n uint64, deadline time.Time) error {
 	if err := c.dialed.SetDeadline(deadline); err != nil {
 		return err
 	}
-	_, err := c.dialed.Write(c.out)
+	_, err := (&net.Buffers{c.head, c.body}).WriteTo(c.dialed)
 	return err
-}
-
-// frame puts head and body together. The head contains the body's length, which is known last. So
-// frame leaves room for the digits and moves the head up to them.
-func (c *conn) frame(bodies *Chat, n uint64) {
-	const room = 12
-	at := len(c.prefix) + room
-	if cap(c.out) < at {
-		c.out = make([]byte, at, at+4<<10)
-	}
-	c.out = bodies.Append(c.out[:at], n)
-	var digits [20]byte
-	d := append(strconv.AppendInt(digits[:0], int64(len(c.out)-at), 10), "\r\n\r\n"...)
-	start := at - len(d) - len(c.prefix)
-	copy(c.out[start:], c.prefix)
-	copy(c.out[at-len(d):], d)
-	c.out = c.out[start:]
 }
 
 // answer is the head of a response.

@@ -20,7 +20,7 @@ func Hold(target Target, bodies *Chat, n int, timeout time.Duration) (*Held, err
 		h.conns[i] = c
 		workers.Go(func() error {
 			err := c.exchange(bodies, uint64(i), time.Now().Add(timeout), nil)
-			c.out = nil
+			c.body = nil
 			return err
 		})
 	}

@@ -1,6 +1,7 @@
 package load
 
 import (
+	"cmp"
 	"math"
 	"math/rand/v2"
 	"sync"
@@ -39,10 +40,8 @@ type job struct {
 
 // Run runs until the window has passed or the arrivals have ended, and all answers are there.
 func (o Open) Run() *Result {
-	if o.MaxClients == 0 {
-		o.MaxClients = 1024
-	}
-	r := &run{target: o.Target, bodies: o.Bodies, timeout: orDefault(o.Timeout)}
+	o.MaxClients = cmp.Or(o.MaxClients, 1024)
+	r := &run{target: o.Target, bodies: o.Bodies, timeout: cmp.Or(o.Timeout, requestTimeout)}
 	stop, done := make(chan struct{}), make(chan struct{})
 	start := func() {
 		go func() {

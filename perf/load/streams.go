@@ -1,6 +1,7 @@
 package load
 
 import (
+	"cmp"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -25,10 +26,8 @@ type Streams struct {
 
 // Run runs until all streams have ended.
 func (s Streams) Run() *Result {
-	if s.Buffer == 0 {
-		s.Buffer = readBuffer
-	}
-	r := &run{target: s.Target, bodies: s.Bodies, timeout: orDefault(s.Timeout)}
+	s.Buffer = cmp.Or(s.Buffer, readBuffer)
+	r := &run{target: s.Target, bodies: s.Bodies, timeout: cmp.Or(s.Timeout, requestTimeout)}
 	r.sink = &sink{Want: s.Bodies.cfg.Tokens, Delay: &Histogram{}, Counting: &r.counting, OnToken: s.OnToken}
 	var streams sync.WaitGroup
 	var abandoned atomic.Bool

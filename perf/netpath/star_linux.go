@@ -7,7 +7,6 @@ import (
 	"net"
 	"net/netip"
 	"os"
-	"sync"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/asm"
@@ -30,9 +29,6 @@ const mostHosts = 64
 type Star struct {
 	Hub   *Side
 	Hosts []*Host
-
-	close  sync.Once
-	closed error
 }
 
 // Host is one of the hosts of a Star.
@@ -165,19 +161,15 @@ func dropper(share float64) (*ebpf.Program, error) {
 }
 
 // Close removes the devices and the namespaces as soon as no program is in them. Close's error
-// concerns the programs that drop packets, which end with their devices anyway. A second call
-// returns the result of the first.
+// concerns the programs that drop packets, which end with their devices anyway.
 func (s *Star) Close() error {
-	s.close.Do(func() {
-		var errs []error
-		for _, h := range s.Hosts {
-			errs = append(errs, h.heal())
-			h.shut()
-		}
-		s.Hub.shut()
-		s.closed = errors.Join(errs...)
-	})
-	return s.closed
+	var errs []error
+	for _, h := range s.Hosts {
+		errs = append(errs, h.heal())
+		h.shut()
+	}
+	s.Hub.shut()
+	return errors.Join(errs...)
 }
 
 // veth makes a pair of devices. One device is in the namespace of the calling thread and has the

@@ -19,19 +19,23 @@ import (
 // chatBody returns the body of the request as a streaming chat. The body has a system message, if
 // the trace has a system prompt, and one user message with the rest.
 func (c *Config) chatBody(q *trace.Request) []byte {
-	model, _ := json.Marshal(c.Model)
-	b := make([]byte, 0, q.InputLength*trace.TokenBytes+512)
-	b = append(append(b, `{"model":`...), model...)
-	b = append(b, `,"messages":[`...)
-	prompt, system := c.Text.Prompt(nil, q)
-	if system > 0 {
-		b = append(append(b, `{"role":"system","content":"`...), prompt[:system]...)
-		b = append(b, `"},`...)
+	type message struct {
+		Role    string `json:"role"`
+		Content string `json:"content"`
 	}
-	b = append(append(b, `{"role":"user","content":"`...), prompt[system:]...)
-	b = append(b, `"}],"max_tokens":`...)
-	b = strconv.AppendInt(b, int64(c.outputTokens(q)), 10)
-	return append(b, `,"stream":true,"stream_options":{"include_usage":true}}`...)
+	prompt, system := c.Text.Prompt(nil, q)
+	messages := []message{{"user", string(prompt[system:])}}
+	if system > 0 {
+		messages = []message{{"system", string(prompt[:system])}, messages[0]}
+	}
+	b, _ := json.Marshal(struct {
+		Model     string          `json:"model"`
+		Messages  []message       `json:"messages"`
+		MaxTokens int             `json:"max_tokens"`
+		Stream    bool            `json:"stream"`
+		Options   map[string]bool `json:"stream_options"`
+	}{c.Model, messages, c.outputTokens(q), true, map[string]bool{"include_usage": true}})
+	return b
 }
 
 func (c *Config) outputTokens(q *trace.Request) int {

@@ -7,6 +7,7 @@
 package replay
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -42,15 +43,8 @@ type Config struct {
 }
 
 func (c Config) withDefaults() Config {
-	if c.Speed <= 0 {
-		c.Speed = 1
-	}
-	if c.Timeout <= 0 {
-		c.Timeout = 10 * time.Minute
-	}
-	if c.MaxInFlight <= 0 {
-		c.MaxInFlight = 4096
-	}
+	c.Speed, c.Timeout = cmp.Or(c.Speed, 1), cmp.Or(c.Timeout, 10*time.Minute)
+	c.MaxInFlight = cmp.Or(c.MaxInFlight, 4096)
 	if c.Turns > 0 {
 		c.Source = trace.Limit(c.Source, c.Turns)
 	}
