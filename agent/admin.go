@@ -26,7 +26,6 @@ type nodeStatus struct {
 	Node     string       `json:"node"`
 	Address  string       `json:"address"`
 	Ready    bool         `json:"ready"`
-	Cordoned string       `json:"cordoned,omitempty"` // the reason of the cordon; "yes" if it gave none
 	InFlight int          `json:"in_flight"`
 	Engine   engineStatus `json:"engine"`
 	GPUs     []string     `json:"gpus,omitempty"`  // GPUs of the engine that the agent reads
@@ -99,11 +98,6 @@ func (n *node) status(host *hostReading) nodeStatus {
 		s.GPUs = append(s.GPUs, d.Name)
 	}
 	s.Watts = host.watts(n).Watts.Or(0)
-	if c := n.member.cordon.Load(); c != nil {
-		if s.Cordoned = c.Reason; s.Cordoned == "" {
-			s.Cordoned = "yes"
-		}
-	}
 	return s
 }
 

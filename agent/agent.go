@@ -1,7 +1,6 @@
 package agent
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -44,15 +43,6 @@ type Agent struct {
 	push      *push.Server // nil: load is not pushed to routers
 	latest    hostReading  // memory that offer reuses, as is readings
 	readings  []load.Reading
-}
-
-// Run is New followed by Agent.Run. The end of ctx starts the drain.
-func Run(ctx context.Context, c Config) error {
-	a, err := New(c)
-	if err != nil {
-		return err
-	}
-	return a.Run(ctx, context.WithoutCancel(ctx))
 }
 
 // New checks c, binds all listeners and prepares every part. New starts, asks and announces

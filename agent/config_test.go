@@ -127,8 +127,8 @@ func TestCPUMeter(t *testing.T) {
 	if _, known := m.percent(now.Add(time.Minute)).Get(); known {
 		t.Error("known from nonsense")
 	}
-	if v, known := newCPUMeter().last().Get(); known {
-		t.Errorf("%v before any sample", v)
+	if v, known := newCPUMeter().percent(now).Get(); known {
+		t.Errorf("%v at the first sample", v)
 	}
 }
 

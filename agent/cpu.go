@@ -73,10 +73,3 @@ func readCPUTimes(file string) (t cpuTimes, err error) {
 	}
 	return t, nil
 }
-
-// last returns the value that percent returned last.
-func (m *cpuMeter) last() load.Gauge {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return m.share
-}

@@ -23,7 +23,7 @@ func TestEtcdStateIsTheWorst(t *testing.T) {
 		for _, link := range c.links {
 			n := &node{member: &membership{}}
 			if link != unknown {
-				n.member.enter(link)
+				n.member.link.Store(&link)
 			}
 			a.nodes = append(a.nodes, n)
 		}

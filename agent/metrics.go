@@ -1,6 +1,8 @@
 package agent
 
 import (
+	"time"
+
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/cognitora/dataplane/agent/engine"
@@ -79,7 +81,6 @@ var requestBuckets = []float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1
 const (
 	defReady = iota
 	defDraining
-	defCordoned
 	defInFlight
 	defEngineReady
 	defEngineRunning
@@ -96,7 +97,6 @@ const (
 var stateDefs = []metric.Def{
 	defReady:              {Name: "cgn_agent_ready", Labels: ofNode, Help: "1 while the node says that it takes requests."},
 	defDraining:           {Name: "cgn_agent_draining", Help: "1 while the agent is being stopped."},
-	defCordoned:           {Name: "cgn_agent_cordoned", Labels: ofNode, Help: "1 while an operator's cordon in etcd keeps requests from the node."},
 	defInFlight:           {Name: "cgn_agent_in_flight", Labels: ofNode, Help: "Requests between the front and the engine."},
 	defEngineReady:        {Name: "cgn_agent_engine_ready", Labels: ofNode, Help: "1 while the engine is healthy and lists a model."},
 	defEngineRunning:      {Name: "cgn_agent_engine_running", Labels: ofNode, Help: "Requests the engine computes; absent while the engine does not report it."},
@@ -104,7 +104,7 @@ var stateDefs = []metric.Def{
 	defEngineKVUsage:      {Name: "cgn_agent_engine_kv_usage_ratio", Labels: ofNode, Help: "Share of the engine's KV cache in use; absent while the engine does not report it."},
 	defEnginePromptTokens: {Name: "cgn_agent_engine_prompt_tokens_total", Labels: ofNode, Kind: metric.Counter, Help: "Prompt tokens since the engine started, as it counts them."},
 	defEngineGenerated:    {Name: "cgn_agent_engine_generation_tokens_total", Labels: ofNode, Kind: metric.Counter, Help: "Tokens generated since the engine started, as it counts them."},
-	defCPU:                {Name: "cgn_agent_host_cpu_ratio", Help: "Busy share of the host's CPUs since the last heartbeat of any node."},
+	defCPU:                {Name: "cgn_agent_host_cpu_ratio", Help: "Busy share of the host's CPUs since the last scrape."},
 	defCertificateEnd:     {Name: "cgn_agent_tls_certificate_end_seconds", Help: "When the front's certificate ends, Unix time; absent without TLS."},
 	defReloadFailures:     {Name: "cgn_agent_tls_reload_failures_total", Kind: metric.Counter, Help: "Changed certificate files that could not be used, since the start; absent without TLS."},
 	defInfo:               {Name: "cgn_agent_info", Labels: []string{"node", "engine", "version"}, Help: "Always 1; the labels name the engine program and its version."},
@@ -119,7 +119,7 @@ func (in *instruments) watch(a *Agent) {
 	})
 	in.set.Read(stateDefs, func(emit emit) {
 		emit(defDraining, oneIf(a.draining.Load()))
-		emitGauge(emit, defCPU, a.host.cpu.last(), 100)
+		emitGauge(emit, defCPU, a.host.cpu.percent(time.Now()), 100)
 		if a.identity != nil {
 			emit(defCertificateEnd, float64(a.identity.NotAfter().Unix()))
 			emit(defReloadFailures, float64(a.identity.Failures()))
@@ -136,7 +136,6 @@ func (in *instruments) watch(a *Agent) {
 func (n *node) emitState(emit emit) {
 	s, id := n.engine.State(), n.id()
 	emit(defReady, oneIf(n.ready()), id)
-	emit(defCordoned, oneIf(n.member.cordon.Load() != nil), id)
 	emit(defInFlight, float64(n.front.InFlight()), id)
 	emit(defEngineReady, oneIf(s.Ready), id)
 	emitKnown(emit, &s.Stats, id)

@@ -103,9 +103,9 @@ func (n *node) prepareMember() error {
 	if err != nil {
 		return fmt.Errorf("agent.state_dir: %w", err)
 	}
-	n.member = &membership{nodeID: n.id(), log: n.log, registration: cluster.Registration{
+	n.member = &membership{registration: cluster.Registration{
 		Health: func() cluster.Record { h := n.health(); return &h }, Heartbeat: c.Agent.Heartbeat.Std(),
-		Instance: token, Reclaimed: n.count.reclaimed.Inc, Logger: n.log,
+		Instance: token, Reclaimed: n.count.reclaimed.Inc, Tried: func(err error) { n.member.tried(err) }, Logger: n.log,
 	}}
 	return nil
 }

@@ -181,10 +181,8 @@ func (a *Agent) each(fn func(*node) error) error {
 
 // sayUnready announces that the nodes take no new requests, and gives routers time to hear it.
 func (a *Agent) sayUnready(ctx context.Context) error {
-	timer := time.NewTimer(a.config.Agent.DrainDelay.Std())
-	defer timer.Stop()
 	select {
-	case <-timer.C:
+	case <-time.After(a.config.Agent.DrainDelay.Std()):
 		return nil
 	case <-ctx.Done():
 		return ctx.Err()

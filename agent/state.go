@@ -53,7 +53,6 @@ func (n *node) health() cluster.NodeHealth {
 	var host hostReading
 	n.agent.host.read(now, &host)
 	h.Load, h.PowerSource = n.load(now, &host), host.power.Source
-	n.agent.host.cpu.percent(now) // updates the metric
 	if h.VRAMBytes == 0 {
 		h.VRAMBytes = gpu.Memory(host.engines[n.index])
 	}

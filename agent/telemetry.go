@@ -76,14 +76,8 @@ func (n *node) engineProcess() (pid int, err error) {
 }
 
 func readPID(file string) (int, error) {
-	f, err := os.Open(file)
-	if err != nil {
-		return 0, err
-	}
-	defer f.Close()
-	var b [32]byte
-	n, err := f.Read(b[:])
-	pid, err2 := strconv.Atoi(strings.TrimSpace(string(b[:n])))
+	b, err := os.ReadFile(file)
+	pid, err2 := strconv.Atoi(strings.TrimSpace(string(b)))
 	if err := errors.Join(err, err2); err != nil || pid <= 0 {
 		return 0, fmt.Errorf("%s holds no process id", file)
 	}

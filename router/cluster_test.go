@@ -94,8 +94,12 @@ func attach(t *testing.T, id string, e *engine.Engine, etcd string) {
 // agentProcess runs the test binary as an agent.
 func agentProcess(id, engineURL, etcd string) {
 	c, err := agentConfig(id, engineURL, etcd)
+	var a *agent.Agent
 	if err == nil {
-		err = agent.Run(context.Background(), c)
+		a, err = agent.New(c)
+	}
+	if err == nil {
+		err = a.Run(context.Background(), context.Background())
 	}
 	fmt.Fprintln(os.Stderr, err)
 	os.Exit(1)

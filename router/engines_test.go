@@ -115,9 +115,7 @@ func TestSeveralEnginesBehindOneAgent(t *testing.T) {
 	if err := c.PutCordon(t.Context(), "h-a", cluster.Cordon{Reason: "disk", Drain: true}); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "one is drained", func() bool {
-		return s.eligible() == 1 && agentMetric(t, a, `cgn_agent_cordoned{node="h-a"}`) == "1"
-	})
+	eventually(t, "one is drained", func() bool { return s.eligible() == 1 })
 	if by := served(16); by != "h-c" {
 		t.Errorf("%s answered while h-a was drained", by)
 	}

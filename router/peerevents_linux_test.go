@@ -115,7 +115,11 @@ func runAgent(t *testing.T, c agent.Config) (end context.CancelFunc) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
-	go func() { ended <- agent.Run(ctx, c) }()
+	a, err := agent.New(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	go func() { ended <- a.Run(ctx, context.Background()) }()
 	end = func() {
 		cancel()
 		if err := <-ended; err != nil {

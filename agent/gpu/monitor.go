@@ -97,11 +97,9 @@ func (m *Monitor) Run(ctx context.Context) {
 		return
 	case <-ctx.Done():
 	}
-	timer := time.NewTimer(m.stop)
-	defer timer.Stop()
 	select {
 	case <-done:
-	case <-timer.C:
+	case <-time.After(m.stop):
 		m.log.Error("a call of NVML does not return; it is left behind")
 	}
 }
@@ -125,8 +123,10 @@ func (m *Monitor) loop(ctx context.Context) {
 		if m.enter(err.Error()) {
 			m.log.Warn("GPUs cannot be read, trying again", "error", err)
 		}
-		if !sleep(ctx, wait) {
+		select {
+		case <-ctx.Done():
 			return
+		case <-time.After(wait):
 		}
 	}
 }
@@ -162,16 +162,5 @@ func (m *Monitor) tell(devices []Device) {
 	}
 	if len(devices) == 0 {
 		m.log.Warn("NVML works and shows no GPU")
-	}
-}
-
-func sleep(ctx context.Context, d time.Duration) bool {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-		return false
-	case <-timer.C:
-		return true
 	}
 }

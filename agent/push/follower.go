@@ -2,9 +2,6 @@ package push
 
 import (
 	"context"
-	"net"
-	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/cognitora/dataplane/internal/load"
@@ -118,43 +115,4 @@ func differ(all, told []load.Reading) bool {
 		}
 	}
 	return false
-}
-
-// limited accepts connections, and closes further ones immediately while twice as many as streams,
-// plus 16, are open.
-type limited struct {
-	net.Listener
-	server *Server
-	open   atomic.Int64
-}
-
-func newLimited(l net.Listener, s *Server) *limited { return &limited{Listener: l, server: s} }
-
-// Accept waits for the next connection.
-func (l *limited) Accept() (net.Conn, error) {
-	for {
-		c, err := l.Listener.Accept()
-		if err != nil {
-			return nil, err
-		}
-		if l.open.Add(1) <= int64(2*l.server.o.Streams+16) {
-			return &counted{Conn: c, open: &l.open}, nil
-		}
-		l.open.Add(-1)
-		l.server.refused.Add(1)
-		_ = c.Close()
-	}
-}
-
-// counted is a connection that is counted in limited until it is closed.
-type counted struct {
-	net.Conn
-	open *atomic.Int64
-	once sync.Once
-}
-
-// Close closes the connection and removes it from the count.
-func (c *counted) Close() error {
-	c.once.Do(func() { c.open.Add(-1) })
-	return c.Conn.Close()
 }

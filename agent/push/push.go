@@ -13,6 +13,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"golang.org/x/net/netutil"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials"
@@ -125,7 +126,7 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 		}))
 	pb.RegisterLoadServer(g, s)
 	served := make(chan error, 1)
-	go func() { served <- g.Serve(newLimited(l, s)) }()
+	go func() { served <- g.Serve(netutil.LimitListener(l, 2*s.o.Streams+16)) }()
 	select {
 	case err := <-served:
 		g.Stop()
