@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
-	"path/filepath"
 	"time"
 
 	"github.com/cilium/ebpf"
@@ -82,35 +81,4 @@ func (p *Program) read(counts string) error {
 	}
 	p.Runs, p.RunTime = stats.RunCount, stats.Runtime
 	return nil
-}
-
-// Leftovers lists pins under root that this version does not use. A removed version may have left
-// such pins.
-func Leftovers(root string) ([]string, error) {
-	spec, err := programs()
-	if err != nil {
-		return nil, err
-	}
-	known := map[string]bool{}
-	for name := range spec.Maps {
-		known[filepath.Join(mapsDir, short(name))] = true
-	}
-	for _, h := range hooks {
-		known[filepath.Join(progsDir, short(h.program))] = true
-		known[filepath.Join(progsDir, short(h.dispatcher))] = true
-		known[filepath.Join(linksDir, short(h.program))] = true
-	}
-	var left []string
-	for _, dir := range []string{mapsDir, progsDir, linksDir} {
-		entries, err := os.ReadDir(filepath.Join(rootOf(root), dir))
-		if err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return nil, opening(filepath.Join(rootOf(root), dir), err)
-		}
-		for _, e := range entries {
-			if name := filepath.Join(dir, e.Name()); !known[name] {
-				left = append(left, name)
-			}
-		}
-	}
-	return left, nil
 }

@@ -34,7 +34,6 @@ type Options struct {
 type Report struct {
 	Reused   []string // existing maps, which keep their counts
 	Made     []string // maps that did not exist
-	Replaced []string // existing programs that were replaced by others
 	Attached []string // hooks that were newly attached
 }
 
@@ -238,64 +237,28 @@ func (l *loader) attach() {
 }
 
 func (l *loader) attachHook(h hook, p *ebpf.Program) (made bool, err error) {
-	same, there := l.inPlace(h, p)
-	if there && !same {
-		l.report.Replaced = append(l.report.Replaced, h.program)
-	}
 	if h.slot != "" {
-		made, err = l.attachTracepoint(h, p, same)
+		made, err = l.attachTracepoint(h, p)
 	} else {
-		made, err = l.attachCgroup(h, p, same)
+		made, err = l.attachCgroup(h, p)
 	}
-	if err != nil || same && !made {
+	if err != nil {
 		return made, err
 	}
 	return made, l.place(progsDir, h.program, p.Pin)
 }
 
-// inPlace tells whether the hook has a program, and whether it is the same program: the same
-// instructions on the same maps.
-func (l *loader) inPlace(h hook, p *ebpf.Program) (same, there bool) {
-	old, err := ebpf.LoadPinnedProgram(l.path(progsDir, h.program), nil)
-	if err != nil {
-		return false, false
-	}
-	defer old.Close()
-	was, err := old.Info()
-	if err != nil {
-		return false, true
-	}
-	is, err := p.Info()
-	if err != nil || was.Tag != is.Tag {
-		return false, true
-	}
-	wasMaps, ok := was.MapIDs()
-	isMaps, ok2 := is.MapIDs()
-	if !ok || !ok2 || len(wasMaps) != len(isMaps) {
-		return false, true
-	}
-	for i := range wasMaps {
-		if wasMaps[i] != isMaps[i] {
-			return false, true
-		}
-	}
-	return true, true
-}
-
 // attachTracepoint fills the slot of the dispatcher, and attaches the dispatcher if it is not
 // attached. If the dispatcher is attached already, the new program takes effect immediately.
-func (l *loader) attachTracepoint(h hook, p *ebpf.Program, same bool) (made bool, err error) {
+func (l *loader) attachTracepoint(h hook, p *ebpf.Program) (made bool, err error) {
 	have, err := link.LoadPinnedLink(l.path(linksDir, h.program), nil)
 	if err == nil {
 		defer have.Close()
 	}
-	attached := err == nil && slices.Contains(l.report.Reused, h.slot)
-	if !same || !attached {
-		if err := l.maps[h.slot].Put(uint32(0), p); err != nil {
-			return false, fmt.Errorf("put %s into its slot: %w", h.program, err)
-		}
+	if err := l.maps[h.slot].Put(uint32(0), p); err != nil {
+		return false, fmt.Errorf("put %s into its slot: %w", h.program, err)
 	}
-	if attached {
+	if err == nil && slices.Contains(l.report.Reused, h.slot) {
 		return false, nil
 	}
 	d, err := l.loadProgram(h.dispatcher)
@@ -314,7 +277,7 @@ func (l *loader) attachTracepoint(h hook, p *ebpf.Program, same bool) (made bool
 }
 
 // attachCgroup updates the link, which takes effect immediately, or makes the link.
-func (l *loader) attachCgroup(h hook, p *ebpf.Program, same bool) (made bool, err error) {
+func (l *loader) attachCgroup(h hook, p *ebpf.Program) (made bool, err error) {
 	folder, err := cgroupFolder(l.options.Cgroup)
 	if err != nil {
 		return false, err
@@ -323,9 +286,6 @@ func (l *loader) attachCgroup(h hook, p *ebpf.Program, same bool) (made bool, er
 	if err == nil {
 		defer have.Close()
 		if linkedTo(have, folder) {
-			if same {
-				return false, nil
-			}
 			return false, have.Update(p)
 		}
 	}

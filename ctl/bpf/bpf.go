@@ -119,9 +119,8 @@ func newCheck(a *cli.App, root *string) *cobra.Command {
 }
 
 type checked struct {
-	Programs  []bpf.Program `json:"programs"`
-	Drops     bpf.Drops     `json:"drops"`
-	Leftovers []string      `json:"leftovers"`
+	Programs []bpf.Program `json:"programs"`
+	Drops    bpf.Drops     `json:"drops"`
 }
 
 func checkPrograms(a *cli.App, root string) error {
@@ -137,9 +136,6 @@ func checkPrograms(a *cli.App, root string) error {
 	defer s.Close()
 	v.Drops, err = s.Drops()
 	if err != nil {
-		return err
-	}
-	if v.Leftovers, err = bpf.Leftovers(root); err != nil {
 		return err
 	}
 	if err := a.Show(v, v.write); err != nil {
@@ -166,9 +162,6 @@ func (v checked) write(t *cli.Table) {
 	t.Line("")
 	t.Line(fmt.Sprintf("lost: %d events, %d peers, %d sockets, %d processes, %d threads, %d packets not understood",
 		v.Drops.Events, v.Drops.Peers, v.Drops.Sockets, v.Drops.Processes, v.Drops.Threads, v.Drops.OddPackets))
-	for _, name := range v.Leftovers {
-		t.Line("not of this version: " + name)
-	}
 }
 
 func yesNo(b bool) string {
