@@ -325,13 +325,3 @@ func TestProfileText(t *testing.T) {
 		t.Error(b.String())
 	}
 }
-
-func TestScale(t *testing.T) {
-	for _, c := range []struct{ from, to, low, high float64 }{{0.3, 4, 0.2, 5}, {1, 1, 1, 2}, {9, 11, 5, 20},
-		{120, 130, 100, 200}} {
-		s := scale{c.from, c.to}.widened()
-		if !(s.from <= c.from && s.to >= c.to && s.from > c.from/6 && s.to < c.to*6 && len(s.ticks()) >= 2) {
-			t.Errorf("%v to %v: %+v, %v", c.from, c.to, s, s.ticks())
-		}
-	}
-}

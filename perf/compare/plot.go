@@ -35,11 +35,12 @@ func (r *Report) Plots(dir string) ([]string, error) {
 	var names []string
 	for i := range r.Results {
 		s := &r.Results[i]
-		if s.Plot.Figure == "" {
+		lines := s.lines()
+		if s.Plot.Figure == "" || len(lines) == 0 {
 			continue
 		}
 		name := filepath.Join(dir, s.plotName())
-		if err := os.WriteFile(name, []byte(svg(s.Title, s.Plot.X, s.Plot.Y, s.lines())), 0o644); err != nil {
+		if err := os.WriteFile(name, []byte(svg(s.Title, s.Plot.X, s.Plot.Y, lines)), 0o644); err != nil {
 			return names, err
 		}
 		names = append(names, name)
@@ -88,17 +89,22 @@ func svg(title, xName, yName string, lines []line) string {
 	fmt.Fprintf(&b, `<svg xmlns="http://www.w3.org/2000/svg" width="%d" height="%d" viewBox="0 0 %d %d" font-family="sans-serif" font-size="12">`+"\n", width, height, width, height)
 	fmt.Fprintf(&b, `<rect width="%d" height="%d" rx="6" fill="#fff"/><text x="%d" y="24" font-size="14">%s</text>`+
 		"\n", width, height, marginLeft, escape(title))
-	x, y := newScale(lines, true), newScale(lines, false).widened()
+	var xs, ys []float64
+	for _, l := range lines {
+		xs, ys = append(xs, l.x...), append(ys, l.y...)
+	}
+	x, y := scaleOf(xs), scaleOf(ys)
+	slices.Sort(xs)
 	px := func(v float64) float64 { return marginLeft + x.at(v)*plotWidth }
 	py := func(v float64) float64 { return marginTop + (1-y.at(v))*plotHeight }
-	for _, v := range values(lines) {
+	for _, v := range slices.Compact(xs) {
 		fmt.Fprintf(&b, `<path d="M%.1f %dV%d" stroke="#ddd"/><text x="%.1f" y="%d" text-anchor="middle">%s</text>`+
 			"\n",
 			px(v), marginTop, marginTop+plotHeight, px(v), marginTop+plotHeight+18, tick(v))
 	}
-	for _, v := range y.ticks() {
+	for _, v := range []float64{y.from, math.Sqrt(y.from * y.to), y.to} {
 		fmt.Fprintf(&b, `<path d="M%d %.1fH%d" stroke="#ddd"/><text x="%d" y="%.1f" text-anchor="end">%s</text>`+"\n",
-			marginLeft, py(v), marginLeft+plotWidth, marginLeft-6, py(v)+4, tick(v))
+			marginLeft, py(v), marginLeft+plotWidth, marginLeft-6, py(v)+4, short(v))
 	}
 	fmt.Fprintf(&b, `<text x="%d" y="%d" text-anchor="middle">%s (logarithmic)</text>`+"\n", marginLeft+plotWidth/2,
 		height-12, escape(xName))
@@ -122,15 +128,6 @@ func svg(title, xName, yName string, lines []line) string {
 	return b.String()
 }
 
-// values returns the values of the sweep, in order.
-func values(lines []line) (all []float64) {
-	for _, l := range lines {
-		all = append(all, l.x...)
-	}
-	slices.Sort(all)
-	return slices.Compact(all)
-}
-
 // tick formats v for an axis.
 func tick(v float64) string { return strconv.FormatFloat(v, 'g', 6, 64) }
 
@@ -141,51 +138,10 @@ func escape(s string) string { return escaper.Replace(s) }
 // scale maps a range of values onto 0 to 1 by their logarithms.
 type scale struct{ from, to float64 }
 
-func newScale(lines []line, x bool) scale {
-	s := scale{math.Inf(1), math.Inf(-1)}
-	for _, l := range lines {
-		values := l.y
-		if x {
-			values = l.x
-		}
-		for _, v := range values {
-			if v > 0 {
-				s.from, s.to = min(s.from, v), max(s.to, v)
-			}
-		}
-	}
-	if s.from > s.to {
-		return scale{1, 10}
-	}
-	return scale{s.from / 1.1, s.to * 1.1}
-}
-
-// widened extends the range to ticks at both ends.
-func (s scale) widened() scale {
-	from := math.Floor(math.Log10(s.from))
-	to := max(math.Ceil(math.Log10(s.to)), from+1)
-	t := scale{math.Pow(10, from), math.Pow(10, to)}.ticks()
-	for len(t) > 2 && t[1] <= s.from {
-		t = t[1:]
-	}
-	for len(t) > 2 && t[len(t)-2] >= s.to {
-		t = t[:len(t)-1]
-	}
-	return scale{t[0], t[len(t)-1]}
+func scaleOf(values []float64) scale {
+	return scale{max(slices.Min(values), 1e-6) / 1.1, slices.Max(values) * 1.1}
 }
 
 func (s scale) at(v float64) float64 {
 	return (math.Log(max(v, s.from)) - math.Log(s.from)) / (math.Log(s.to) - math.Log(s.from))
-}
-
-// ticks returns 1, 2 and 5 times the powers of ten within the range.
-func (s scale) ticks() (t []float64) {
-	for e := math.Floor(math.Log10(s.from)); e <= math.Log10(s.to); e++ {
-		for _, m := range []float64{1, 2, 5} {
-			if v := m * math.Pow(10, e); v >= s.from*0.999 && v <= s.to*1.001 {
-				t = append(t, v)
-			}
-		}
-	}
-	return t
 }

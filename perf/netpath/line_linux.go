@@ -1,6 +1,7 @@
 package netpath
 
 import (
+	"bytes"
 	"math/rand/v2"
 	"os"
 	"sync/atomic"
@@ -13,7 +14,6 @@ type line struct {
 	conditions *atomic.Pointer[Conditions]
 	chance     *rand.Rand
 	onTheWay   chan packet // bounded; further packets are dropped
-	empty      chan []byte // buffers of packets that have arrived
 	last       time.Time   // when the previous packet is completely sent, at the path's rate
 	due        time.Time   // when the previous packet arrives
 
@@ -28,34 +28,31 @@ type packet struct {
 func newLine(from, to *os.File, c *atomic.Pointer[Conditions], queue int, seed uint64) *line {
 	return &line{
 		from: from, to: to, conditions: c, chance: rand.New(rand.NewPCG(seed, 0)),
-		onTheWay: make(chan packet, queue), empty: make(chan []byte, queue),
+		onTheWay: make(chan packet, queue),
 	}
 }
 
 // read reads packets until the device is closed.
 func (l *line) read() {
 	defer close(l.onTheWay)
+	buf := make([]byte, mtu)
 	for {
-		buf := l.buffer()
 		n, err := l.from.Read(buf)
 		if err != nil {
 			return
 		}
 		if n == 0 || buf[0]>>4 != 4 { // the path has only IPv4; the kernel sends own packets over IPv6 at any time
-			l.recycle(buf)
 			continue
 		}
 		c := l.conditions.Load()
 		if c.Loss > 0 && l.chance.Float64() < c.Loss {
 			l.lost.Add(1)
-			l.recycle(buf)
 			continue
 		}
 		select {
-		case l.onTheWay <- packet{buf[:n], l.arrival(c, n)}:
+		case l.onTheWay <- packet{bytes.Clone(buf[:n]), l.arrival(c, n)}:
 		default:
 			l.dropped.Add(1)
-			l.recycle(buf)
 		}
 	}
 }
@@ -83,23 +80,6 @@ func (l *line) write() {
 		if _, err := l.to.Write(p.bytes); err == nil {
 			l.forwarded.Add(1)
 		}
-		l.recycle(p.bytes)
-	}
-}
-
-func (l *line) buffer() []byte {
-	select {
-	case b := <-l.empty:
-		return b
-	default:
-		return make([]byte, mtu)
-	}
-}
-
-func (l *line) recycle(b []byte) {
-	select {
-	case l.empty <- b[:mtu]:
-	default:
 	}
 }
 

@@ -41,7 +41,7 @@ func chat(c *call) error {
 	if err != nil {
 		return err
 	}
-	a := &chatAnswer{call: c, q: &q, tool: tool, id: c.newID("chatcmpl-"), model: q.Model, created: time.Now().Unix()}
+	a := &chatAnswer{reply: c.reply("chatcmpl-", q.Model), q: &q, tool: tool}
 	a.g = c.generate(prompt, q.CacheSalt, outs)
 	if q.Stream {
 		return a.stream()
@@ -59,15 +59,41 @@ func (q *chatRequest) forced(tool *toolCall) string {
 
 // chatAnswer writes one chat completion.
 type chatAnswer struct {
+	reply
+	q    *chatRequest
+	tool *toolCall // called instead of an answer in text
+	g    *generation
+}
+
+// reply is what all answers of the completion APIs have.
+type reply struct {
 	*call
-	q       *chatRequest
-	tool    *toolCall // tool call instead of text
-	g       *generation
 	id      string
 	model   string
 	created int64
 
-	open string // beginning of every chunk
+	open string // the beginning of every chunk
+}
+
+func (c *call) reply(id, model string) reply {
+	return reply{call: c, id: c.newID(id), model: model, created: time.Now().Unix()}
+}
+
+// begin sends the head of a stream of objects of this name.
+func (r *reply) begin(object string) {
+	r.open = fmt.Sprintf(`data: {"id":%q,"object":%q,"created":%d,"model":%s,"choices":[`, r.id, object, r.created,
+		quote(r.model))
+	r.call.stream()
+}
+
+// end ends the stream, with the usage if the request asks for it.
+func (r *reply) end(s *sampling, u usage) error {
+	if s.wantsUsage() {
+		r.out = append(r.out, r.open...)
+		r.out = append(r.out, `],"usage":`+u.inStream()+`,"system_fingerprint":"`+fingerprint+"\"}\n\n"...)
+	}
+	r.out = append(r.out, "data: [DONE]\n\n"...)
+	return r.push()
 }
 
 // reason returns a choice's finish reason.
@@ -81,18 +107,11 @@ func (a *chatAnswer) reason(i int) string {
 
 // stream sends chunks as tokens come.
 func (a *chatAnswer) stream() error {
-	a.open = fmt.Sprintf(`data: {"id":%q,"object":"chat.completion.chunk","created":%d,"model":%s,"choices":[`,
-		a.id, a.created, quote(a.model))
-	a.call.stream()
+	a.begin("chat.completion.chunk")
 	if err := a.follow(a.g, a.chunks); err != nil {
 		return err
 	}
-	if a.q.wantsUsage() {
-		a.out = append(a.out, a.open...)
-		a.out = append(a.out, `],"usage":`+a.usage(a.g).inStream()+`,"system_fingerprint":"`+fingerprint+"\"}\n\n"...)
-	}
-	a.out = append(a.out, "data: [DONE]\n\n"...)
-	return a.push()
+	return a.end(&a.q.sampling, a.usage(a.g))
 }
 
 // chunks appends the role first, then one event for each new token of choice i.

@@ -2,9 +2,7 @@ package engine
 
 import (
 	"encoding/json"
-	"fmt"
 	"strconv"
-	"time"
 )
 
 type completionRequest struct {
@@ -24,7 +22,7 @@ func completions(c *call) error {
 	if q.MaxTokens == nil {
 		q.MaxTokens = new(16) // the API's default
 	}
-	a := &completionAnswer{call: c, q: &q, id: c.newID("cmpl-"), model: q.Model, created: time.Now().Unix()}
+	a := &completionAnswer{reply: c.reply("cmpl-", q.Model), q: &q}
 	for _, prompt := range q.Prompt {
 		outs, err := c.outputs(&q.sampling, prompt, "")
 		if err != nil {
@@ -54,29 +52,18 @@ func merge(gs []*generation) *generation {
 
 // completionAnswer writes one completion for any number of prompts.
 type completionAnswer struct {
-	*call
-	q       *completionRequest
-	gs      []*generation // by prompt
-	all     *generation
-	id      string
-	model   string
-	created int64
-	open    string
+	reply
+	q   *completionRequest
+	gs  []*generation // by prompt
+	all *generation
 }
 
 func (a *completionAnswer) stream() error {
-	a.open = fmt.Sprintf(`data: {"id":%q,"object":"text_completion","created":%d,"model":%s,"choices":[`, a.id,
-		a.created, quote(a.model))
-	a.call.stream()
+	a.begin("text_completion")
 	if err := a.follow(a.all, a.chunks); err != nil {
 		return err
 	}
-	if a.q.wantsUsage() {
-		a.out = append(a.out, a.open...)
-		a.out = append(a.out, `],"usage":`+a.total().inStream()+`,"system_fingerprint":"`+fingerprint+"\"}\n\n"...)
-	}
-	a.out = append(a.out, "data: [DONE]\n\n"...)
-	return a.push()
+	return a.end(&a.q.sampling, a.total())
 }
 
 // total returns the usage of all prompts.

@@ -110,10 +110,6 @@ func (e *Engine) Refuse() {
 func (e *Engine) Accept() error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	return e.accept()
-}
-
-func (e *Engine) accept() error {
 	if e.closed {
 		return fmt.Errorf("engine: %s is closed", e.cfg.ID)
 	}

@@ -54,7 +54,7 @@ type Fault struct {
 	Path string `json:"path,omitempty"`
 }
 
-// Duration is a time.Duration that JSON writes as "2s", or as a number of seconds.
+// Duration is a time.Duration that JSON has as "2s", or as a number of seconds.
 type Duration time.Duration
 
 // UnmarshalJSON reads either form.
@@ -63,9 +63,6 @@ func (d *Duration) UnmarshalJSON(b []byte) error {
 	*d = Duration(v)
 	return err
 }
-
-// MarshalJSON writes Go's form.
-func (d Duration) MarshalJSON() ([]byte, error) { return json.Marshal(time.Duration(d).String()) }
 
 func parseDuration(s string) (time.Duration, error) {
 	if seconds, err := strconv.ParseFloat(s, 64); err == nil {

@@ -61,15 +61,11 @@ func (s *responses) get(id string) (stored, error) {
 	return r, nil
 }
 
-func (s *responses) remove(id string) error {
-	if _, err := s.get(id); err != nil {
-		return err
-	}
+func (s *responses) remove(id string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.byID, id)
 	s.order = slices.DeleteFunc(s.order, func(o string) bool { return o == id })
-	return nil
 }
 
 func getResponse(c *call) error {
@@ -82,9 +78,10 @@ func getResponse(c *call) error {
 
 func deleteResponse(c *call) error {
 	id := c.r.PathValue("id")
-	if err := c.core.stored.remove(id); err != nil {
+	if _, err := c.core.stored.get(id); err != nil {
 		return err
 	}
+	c.core.stored.remove(id)
 	return c.answer(map[string]any{"id": id, "object": "response", "deleted": true})
 }
 
