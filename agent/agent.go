@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -51,10 +52,7 @@ func New(c Config) (*Agent, error) {
 	if err := config.Check(&c); err != nil {
 		return nil, err
 	}
-	a := &Agent{config: &c, log: c.Logger, metrics: newInstruments()}
-	if a.log == nil {
-		a.log = slog.Default()
-	}
+	a := &Agent{config: &c, log: cmp.Or(c.Logger, slog.Default()), metrics: newInstruments()}
 	if err := a.prepare(); err != nil {
 		a.Close()
 		return nil, err

@@ -79,8 +79,8 @@ var requestBuckets = []float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1
 
 // Indexes of stateDefs.
 const (
-	defReady = iota
-	defDraining
+	defDraining = iota
+	defReady
 	defInFlight
 	defEngineReady
 	defEngineRunning
@@ -135,9 +135,7 @@ func (in *instruments) watch(a *Agent) {
 
 func (n *node) emitState(emit emit) {
 	s, id := n.engine.State(), n.id()
-	emit(defReady, oneIf(n.ready()), id)
-	emit(defInFlight, float64(n.front.InFlight()), id)
-	emit(defEngineReady, oneIf(s.Ready), id)
+	emitAll(emit, defReady, []float64{oneIf(n.ready()), float64(n.front.InFlight()), oneIf(s.Ready)}, id)
 	emitKnown(emit, &s.Stats, id)
 	emit(defInfo, 1, id, n.described.Engine, n.described.Version)
 }

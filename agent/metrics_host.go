@@ -24,10 +24,10 @@ func (a *Agent) powerStatus() powerStatus {
 const (
 	defWatts = iota
 	defAverageWatts
+	defPowerAge
 	defNodeWatts
 	defNodeAverageWatts
 	defNodeGPU
-	defPowerAge
 	defPowerReadings
 	defGPUUp
 	defGPUFailures
@@ -87,9 +87,7 @@ func emitLoad(emit emit, first int, l load.GPU, of string) {
 func (in *instruments) watchMeters(a *Agent) {
 	in.set.Read(meters(), func(emit func(def int, value float64, labels ...string)) {
 		for _, r := range a.host.power.Readings() {
-			emit(defWatts, r.Watts, r.Component, r.Source)
-			emit(defAverageWatts, r.Mean, r.Component, r.Source)
-			emit(defPowerAge, r.Age().Seconds(), r.Component, r.Source)
+			emitAll(emit, defWatts, []float64{r.Watts, r.Mean, r.Age().Seconds()}, r.Component, r.Source)
 		}
 		var r hostReading
 		a.host.read(time.Now(), &r)

@@ -78,6 +78,13 @@ var kernelHistograms = []metric.Def{
 
 type emit = func(def int, value float64, labels ...string)
 
+// emitAll emits the values of consecutive metrics with the same labels.
+func emitAll(emit emit, first int, values []float64, labels ...string) {
+	for i, v := range values {
+		emit(first+i, v, labels...)
+	}
+}
+
 // watchKernel makes the kernel's figures readable at each scrape. A nil agent only defines the
 // metrics.
 func (in *instruments) watchKernel(a *Agent) {
@@ -123,8 +130,7 @@ func (a *Agent) emitHistograms(emit func(def int, count uint64, sum float64, buc
 
 func (a *Agent) emitTelemetry(emit emit) {
 	looks, cpu := a.telemetry.Cost()
-	emit(kernelLooks, float64(looks))
-	emit(kernelLookCPU, cpu.Seconds())
+	emitAll(emit, kernelLooks, []float64{float64(looks), cpu.Seconds()})
 	seen := map[string]bool{}
 	for _, m := range a.telemetry.Missing() {
 		if !seen[m.What] {
@@ -193,11 +199,8 @@ func emitPort(emit emit, r bpf.Reader, port uint16, id, side string) {
 	if r.Source() != bpf.SourceBPF {
 		return // the counts cover only connections that are open now
 	}
-	emit(kernelOpened, float64(p.Opened), id, side)
-	emit(kernelResets, float64(p.Resets), id, side)
-	emit(kernelRetransmits, float64(p.Retransmits), id, side)
-	emit(kernelSegments, float64(p.SegmentsSent), id, side)
-	emit(kernelTimeouts, float64(p.Timeouts), id, side)
+	emitAll(emit, kernelOpened, []float64{float64(p.Opened), float64(p.Resets), float64(p.Retransmits),
+		float64(p.SegmentsSent), float64(p.Timeouts)}, id, side)
 	emit(kernelStalls, float64(p.StallsSend), id, side, "send")
 	emit(kernelStalls, float64(p.StallsReceive), id, side, "receive")
 }
@@ -207,10 +210,8 @@ func (a *Agent) emitPush(emit emit) {
 		return
 	}
 	s := a.push.Stats()
-	emit(pushFollowers, float64(s.Followers))
-	emit(pushSent, float64(s.Sent))
-	emit(pushCoalesced, float64(s.Coalesced))
-	emit(pushRefused, float64(s.Refused))
+	emitAll(emit, pushFollowers, []float64{float64(s.Followers), float64(s.Sent), float64(s.Coalesced),
+		float64(s.Refused)})
 }
 
 // perBound is how many of the kernel's buckets make one exported bucket. The kernel has 16 buckets

@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"cmp"
 	"net"
 	"net/url"
 	"os"
@@ -46,9 +47,7 @@ func (u *unit) nodeID(addr net.Addr) string {
 	if begin != "" && u.element == "" {
 		return begin
 	}
-	if begin == "" {
-		begin = hostname()
-	}
+	begin = cmp.Or(begin, hostname())
 	if end == "" {
 		end = portOf(addr)
 		if addr.Network() == "unix" {
@@ -65,11 +64,8 @@ func portOf(addr net.Addr) string {
 
 // hostname returns the host's name, or "localhost" if the kernel has none.
 func hostname() string {
-	name, err := os.Hostname()
-	if err != nil || name == "" {
-		return "localhost"
-	}
-	return name
+	name, _ := os.Hostname()
+	return cmp.Or(name, "localhost")
 }
 
 // pushOff is the value of agent.push that opens no port.

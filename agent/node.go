@@ -105,7 +105,8 @@ func (n *node) prepareMember() error {
 	}
 	n.member = &membership{registration: cluster.Registration{
 		Health: func() cluster.Record { h := n.health(); return &h }, Heartbeat: c.Agent.Heartbeat.Std(),
-		Instance: token, Reclaimed: n.count.reclaimed.Inc, Tried: func(err error) { n.member.tried(err) }, Logger: n.log,
+		Instance: token, Reclaimed: n.count.reclaimed.Inc, Tried: func(err error) { n.member.tried(err) },
+		Logger: n.log,
 	}}
 	return nil
 }

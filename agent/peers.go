@@ -115,10 +115,7 @@ func (p *peers) emit(emit func(def int, value float64, labels ...string)) {
 		return
 	}
 	s := p.server.Stats()
-	emit(peersRouters, float64(s.Routers))
-	emit(peersWatched, float64(s.Watched))
-	emit(peersLeftOut, float64(s.LeftOut))
-	emit(peersSent, float64(s.Sent))
+	emitAll(emit, peersRouters, []float64{float64(s.Routers), float64(s.Watched), float64(s.LeftOut), float64(s.Sent)})
 	emit(peersLost, float64(s.RingFull), "ring")
 	emit(peersLost, float64(s.Lost), "slow")
 	emit(peersLost, float64(s.Stale), "stale")

@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/cognitora/dataplane/internal/await"
 	"github.com/cognitora/dataplane/internal/cluster"
 	"github.com/cognitora/dataplane/internal/lifecycle"
 )
@@ -150,7 +151,7 @@ func (r *running) drain(force context.Context) {
 			}},
 		lifecycle.Step{Name: "leave the fleet", Limit: leaveLimit, Run: func(ctx context.Context) error {
 			r.leave()
-			return await(ctx, r.leftAt)
+			return ended(ctx, r.leftAt)
 		}},
 		lifecycle.Step{Name: "close the front", Limit: closeLimit, Run: func(ctx context.Context) error {
 			return a.each(func(n *node) error { return n.front.Shutdown(ctx) })
@@ -181,15 +182,13 @@ func (a *Agent) each(fn func(*node) error) error {
 
 // sayUnready announces that the nodes take no new requests, and gives routers time to hear it.
 func (a *Agent) sayUnready(ctx context.Context) error {
-	select {
-	case <-time.After(a.config.Agent.DrainDelay.Std()):
-		return nil
-	case <-ctx.Done():
+	if !await.For(ctx, a.config.Agent.DrainDelay.Std()) {
 		return ctx.Err()
 	}
+	return nil
 }
 
-func await(ctx context.Context, done <-chan struct{}) error {
+func ended(ctx context.Context, done <-chan struct{}) error {
 	select {
 	case <-done:
 		return nil

@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"cmp"
 	"os"
 	"slices"
 	"strconv"
@@ -29,20 +30,22 @@ func (c *Config) Command(l Launch) (argv, env []string) {
 	port := strconv.Itoa(l.Port)
 	switch c.Kind {
 	case VLLM:
-		argv = []string{c.binary("vllm"), "serve", c.Model, "--host", spawnHost, "--port", port,
+		argv = []string{cmp.Or(c.Binary, "vllm"), "serve", c.Model, "--host", spawnHost, "--port", port,
 			"--enable-prompt-tokens-details"}
 		argv = appendNumber(argv, "--tensor-parallel-size", l.TP, 2)
 		argv = appendNumber(argv, "--max-num-seqs", l.MaxConcurrent, 1)
 		argv = appendText(argv, "--dtype", l.DType)
 		env = appendEnv(env, "VLLM_API_KEY", l.APIKey)
 	case SGLang:
-		argv = []string{c.binary("python3"), "-m", "sglang.launch_server", "--model-path", c.Model, "--host", spawnHost,
+		argv = []string{cmp.Or(c.Binary, "python3"), "-m", "sglang.launch_server", "--model-path", c.Model, "--host",
+			spawnHost,
 			"--port", port, "--enable-metrics", "--enable-cache-report"}
 		argv = appendNumber(argv, "--tp-size", l.TP, 2)
 		argv = appendNumber(argv, "--max-running-requests", l.MaxConcurrent, 1)
 		argv = appendText(argv, "--dtype", l.DType)
 	case LlamaCPP:
-		argv = []string{c.binary("llama-server"), "--model", c.Model, "--host", spawnHost, "--port", port, "--metrics"}
+		argv = []string{cmp.Or(c.Binary, "llama-server"), "--model", c.Model, "--host", spawnHost, "--port", port,
+			"--metrics"}
 		argv = appendNumber(argv, "--parallel", l.MaxConcurrent, 1)
 		env = appendEnv(env, "LLAMA_API_KEY", l.APIKey)
 	default:
@@ -58,13 +61,6 @@ func (c *Config) Command(l Launch) (argv, env []string) {
 		argv = append(argv, fill.Replace(a))
 	}
 	return argv, append(env, c.Env...)
-}
-
-func (c *Config) binary(usual string) string {
-	if c.Binary != "" {
-		return c.Binary
-	}
-	return usual
 }
 
 // appendNumber adds the flag if n is at least least.

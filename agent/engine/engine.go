@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"cmp"
 	"log/slog"
 	"net"
 	"os/exec"
@@ -81,10 +82,8 @@ type Engine struct {
 
 // New prepares the engine. New starts and asks nothing; Run does.
 func New(c *Config, o Options) (*Engine, error) {
-	e := &Engine{config: c, log: o.Logger, count: o.Counters, holds: o.Held, changed: make(chan struct{}, 1)}
-	if e.log == nil {
-		e.log = slog.Default()
-	}
+	e := &Engine{config: c, log: cmp.Or(o.Logger, slog.Default()), count: o.Counters, holds: o.Held,
+		changed: make(chan struct{}, 1)}
 	var err error
 	if e.key, err = readKey(c.APIKeyFile); err != nil {
 		return nil, err

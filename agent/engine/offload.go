@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"net"
@@ -141,11 +142,7 @@ func kvRole(role string) string {
 }
 
 func (o *Offload) nixlEnv(l Launch) []string {
-	host := o.NIXLHost
-	if host == "" {
-		host = l.Host
-	}
-	env := appendEnv(nil, "VLLM_NIXL_SIDE_CHANNEL_HOST", host)
+	env := appendEnv(nil, "VLLM_NIXL_SIDE_CHANNEL_HOST", cmp.Or(o.NIXLHost, l.Host))
 	return append(env, "VLLM_NIXL_SIDE_CHANNEL_PORT="+strconv.Itoa(o.NIXLPort))
 }
 
@@ -154,10 +151,7 @@ func (o *Offload) lmcacheEnv(l Launch) []string {
 }
 
 func (o *Offload) lmcacheFile(stateDir string) string {
-	if o.LMCacheConfig != "" {
-		return o.LMCacheConfig
-	}
-	return filepath.Join(stateDir, "lmcache.yaml")
+	return cmp.Or(o.LMCacheConfig, filepath.Join(stateDir, "lmcache.yaml"))
 }
 
 // gib formats a size in whole GiB, as KVBM reads it.

@@ -12,6 +12,8 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sys/unix"
+
+	"github.com/cognitora/dataplane/internal/await"
 )
 
 // pipeWait bounds the wait for output while children of a dead engine still hold the pipe open.
@@ -43,13 +45,6 @@ type supervisor struct {
 	restarts int64
 }
 
-func (s *supervisor) signal() {
-	select {
-	case s.event <- struct{}{}:
-	default:
-	}
-}
-
 // running returns the present life, or nil and why no process runs.
 func (s *supervisor) running() (*run, string) {
 	s.mu.Lock()
@@ -61,7 +56,7 @@ func (s *supervisor) set(r *run, reason string) {
 	s.mu.Lock()
 	s.current, s.reason = r, reason
 	s.mu.Unlock()
-	s.signal()
+	await.Wake(s.event)
 }
 
 // supervise starts the process again and again until ctx ends. supervise returns once the last
@@ -86,10 +81,8 @@ func (s *supervisor) supervise(ctx, force context.Context) {
 		wait := s.backoff.after(ran)
 		s.log.Error("engine exited, restarting it", "error", err, "ran", ran, "wait", wait)
 		s.exited(err)
-		select {
-		case <-ctx.Done():
+		if !await.For(ctx, wait) {
 			return
-		case <-time.After(wait):
 		}
 	}
 }

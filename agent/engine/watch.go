@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/cognitora/dataplane/internal/await"
 	"github.com/cognitora/dataplane/internal/cluster"
 	"github.com/cognitora/dataplane/internal/enginemetrics"
 	"github.com/cognitora/dataplane/internal/relay"
@@ -71,10 +72,7 @@ func (e *Engine) publish(s *State) {
 	old := e.state.Swap(s)
 	e.tell(old, s)
 	if old.Ready != s.Ready || old.Epoch != s.Epoch || !slices.Equal(old.Models, s.Models) {
-		select {
-		case e.changed <- struct{}{}:
-		default:
-		}
+		await.Wake(e.changed)
 	}
 }
 

@@ -11,6 +11,7 @@ import (
 
 	"github.com/valyala/fasthttp"
 
+	"github.com/cognitora/dataplane/internal/await"
 	"github.com/cognitora/dataplane/internal/intake"
 	"github.com/cognitora/dataplane/internal/relay"
 	"github.com/cognitora/dataplane/internal/sse"
@@ -106,14 +107,13 @@ func (s *Server) malformed(ctx *fasthttp.RequestCtx, err error) {
 		s.countRejected(errNoTLS)
 		return
 	}
-	var small *fasthttp.ErrSmallBuffer
 	var network net.Error
 	f := errMangled
 	refused := clientOf(ctx).refused
 	switch {
 	case refused != nil:
 		f = *refused
-	case errors.As(err, &small):
+	case errors.As(err, new(*fasthttp.ErrSmallBuffer)):
 		f = errHeader
 	case errors.Is(err, fasthttp.ErrBodyTooLarge):
 		f = errBody
@@ -134,10 +134,7 @@ func (s *Server) count(status int) {
 // release ends one request in flight.
 func (s *Server) release() {
 	if s.inFlight.Add(-1) == 0 {
-		select {
-		case s.idle <- struct{}{}:
-		default:
-		}
+		await.Wake(s.idle)
 	}
 }
 

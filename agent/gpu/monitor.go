@@ -6,6 +6,8 @@ import (
 	"log/slog"
 	"sync/atomic"
 	"time"
+
+	"github.com/cognitora/dataplane/internal/await"
 )
 
 // driver is a loaded NVML. One goroutine uses the driver.
@@ -123,10 +125,8 @@ func (m *Monitor) loop(ctx context.Context) {
 		if m.enter(err.Error()) {
 			m.log.Warn("GPUs cannot be read, trying again", "error", err)
 		}
-		select {
-		case <-ctx.Done():
+		if !await.For(ctx, wait) {
 			return
-		case <-time.After(wait):
 		}
 	}
 }

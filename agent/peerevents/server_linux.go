@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/cognitora/dataplane/bpf"
+	"github.com/cognitora/dataplane/internal/await"
 	"github.com/cognitora/dataplane/internal/listen"
 	wire "github.com/cognitora/dataplane/internal/peerevents"
 )
@@ -107,18 +108,8 @@ func (s *Server) Serve(ctx context.Context, l *net.UnixListener) {
 		default:
 			<-room
 			s.o.Logger.Warn("no router can connect for a second", "error", err)
-			wait(ctx, time.Second)
+			await.For(ctx, time.Second)
 		}
-	}
-}
-
-// wait returns after d, or when ctx ends.
-func wait(ctx context.Context, d time.Duration) {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-	case <-timer.C:
 	}
 }
 
@@ -142,7 +133,7 @@ func (s *Server) read(ctx context.Context, tried func()) {
 			said = err.Error()
 			s.o.Logger.Warn("routers are not told of events of the kernel; trying on", "error", err)
 		}
-		wait(ctx, openEvery)
+		await.For(ctx, openEvery)
 	}
 }
 

@@ -144,15 +144,12 @@ func readPassword(name string) (string, error) {
 	if err := rights.Readable(name); err != nil {
 		return "", err
 	}
-	f, err := os.Open(name)
+	text, err := os.ReadFile(name)
+	secret := strings.TrimSpace(string(text))
 	if err != nil {
 		return "", err
 	}
-	defer f.Close()
-	text := make([]byte, maxPassword+1)
-	n, _ := f.Read(text)
-	secret := strings.TrimSpace(string(text[:n]))
-	if n > maxPassword || secret == "" {
+	if len(text) > maxPassword || secret == "" {
 		return "", fmt.Errorf("%s is empty or above %d bytes", name, maxPassword)
 	}
 	return secret, nil

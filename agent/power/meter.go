@@ -9,6 +9,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/cognitora/dataplane/internal/await"
 )
 
 // GPUs returns the power of all GPUs of the host together, and the time of that reading.
@@ -248,7 +250,7 @@ func (m *Meter) followDCMI(ctx context.Context) {
 		if wait = min(2*wait, retryMost); err == nil {
 			wait = m.config.BMCInterval.Std()
 		}
-		if !sleep(ctx, wait) {
+		if !await.For(ctx, wait) {
 			return
 		}
 	}
@@ -299,19 +301,8 @@ func (m *Meter) followRedfish(ctx context.Context) {
 		default:
 			wait = min(2*wait, retryMost)
 		}
-		if !sleep(ctx, wait) {
+		if !await.For(ctx, wait) {
 			return
 		}
-	}
-}
-
-func sleep(ctx context.Context, d time.Duration) bool {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-		return false
-	case <-timer.C:
-		return true
 	}
 }

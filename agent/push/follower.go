@@ -4,6 +4,7 @@ import (
 	"context"
 	"time"
 
+	"github.com/cognitora/dataplane/internal/await"
 	"github.com/cognitora/dataplane/internal/load"
 	pb "github.com/cognitora/dataplane/proto/cognitora/v1"
 )
@@ -23,7 +24,7 @@ type follower struct {
 func (f *follower) offer(all []load.Reading, before time.Time) {
 	switch {
 	case f.toldAt.IsZero():
-		f.signal()
+		await.Wake(f.wake)
 		return
 	case !differ(all, f.told):
 		f.moved = false
@@ -35,15 +36,7 @@ func (f *follower) offer(all []load.Reading, before time.Time) {
 		f.server.coalesced.Add(1)
 	}
 	f.moved = true
-	f.signal()
-}
-
-// signal wakes the waiter.
-func (f *follower) signal() {
-	select {
-	case f.wake <- struct{}{}:
-	default:
-	}
+	await.Wake(f.wake)
 }
 
 // wait returns true when an answer is due. The first answer is due as soon as there are readings.

@@ -4,6 +4,7 @@
 package push
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -70,12 +71,7 @@ type Stats struct {
 
 // New makes a server without readings.
 func New(o Options) *Server {
-	if o.Streams <= 0 {
-		o.Streams = DefaultStreams
-	}
-	if o.Logger == nil {
-		o.Logger = slog.Default()
-	}
+	o.Streams, o.Logger = cmp.Or(o.Streams, DefaultStreams), cmp.Or(o.Logger, slog.Default())
 	return &Server{o: o, streams: make(chan struct{}, o.Streams), followers: map[*follower]struct{}{}}
 }
 

@@ -5,6 +5,7 @@
 package telemetry
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"log/slog"
@@ -106,15 +107,8 @@ type Telemetry struct {
 
 // New makes a Telemetry without any sample.
 func New(o Options) *Telemetry {
-	if o.Interval <= 0 {
-		o.Interval = DefaultInterval
-	}
-	if o.Logger == nil {
-		o.Logger = slog.Default()
-	}
-	if o.share <= 0 {
-		o.share = costShare
-	}
+	o.Interval, o.Logger = cmp.Or(o.Interval, DefaultInterval), cmp.Or(o.Logger, slog.Default())
+	o.share = cmp.Or(o.share, costShare)
 	t := &Telemetry{o: o, problems: map[string]string{}}
 	for _, target := range o.Targets {
 		w := &watched{Target: target}

@@ -24,7 +24,8 @@ func newAttached(a *cli.App) *cobra.Command {
 			"build; make perf-attached does.",
 		Args: cli.NoArguments,
 		RunE: func(c *cobra.Command, _ []string) error {
-			if err := cli.InRanges(c.Flags(), map[string][2]float64{"pairs": {1, 1000}, "window": {0.1, 600}}); err != nil {
+			if err := cli.InRanges(c.Flags(), map[string][2]float64{"pairs": {1, 1000}, "window": {0.1, 600}}); err !=
+				nil {
 				return err
 			}
 			ctx, release := cli.Interruptible(c.Context())

@@ -173,7 +173,8 @@ func newTrace(a *cli.App) *cobra.Command {
 	c := &cobra.Command{
 		Use: "trace", Short: "Write a generated trace as JSON lines", Args: cli.NoArguments,
 		RunE: func(c *cobra.Command, _ []string) error {
-			if err := cli.InRanges(c.Flags(), map[string][2]float64{"rate": rates, "requests": {1, cli.Most}}); err != nil {
+			if err := cli.InRanges(c.Flags(), map[string][2]float64{"rate": rates, "requests": {1, cli.Most}}); err !=
+				nil {
 				return err
 			}
 			f.gen.Requests = requests
