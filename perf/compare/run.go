@@ -1,6 +1,7 @@
 package compare
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -186,12 +187,7 @@ func (c *comparison) field(s *Scenario) (field []*Contestant) {
 	return field
 }
 
-func (c *comparison) repetitions(s *Scenario) int {
-	if s.Repetitions > 0 {
-		return s.Repetitions
-	}
-	return c.Repetitions
-}
+func (c *comparison) repetitions(s *Scenario) int { return cmp.Or(s.Repetitions, c.Repetitions) }
 
 func (c *comparison) measurements(s *Scenario) int {
 	return len(c.field(s)) * len(s.points()) * c.repetitions(s)
@@ -267,13 +263,10 @@ func (c *comparison) measure(ctx context.Context, s *Scenario, contestant *Conte
 }
 
 func (s *Scenario) label() string {
-	switch s.Sweep {
-	case "streams":
-		return fmt.Sprintf("%s %d", s.Name, s.Streams)
-	case "rate":
-		return fmt.Sprintf("%s %.0f", s.Name, s.Rate)
+	if s.Sweep == "" {
+		return s.Name
 	}
-	return s.Name
+	return fmt.Sprintf("%s %.0f", s.Name, map[string]float64{"streams": float64(s.Streams), "rate": s.Rate}[s.Sweep])
 }
 
 // maxNotes is the largest number of notes of a row.

@@ -122,11 +122,5 @@ const (
 )
 
 func nodeID(i int) string {
-	switch i {
-	case hogged:
-		return "node-hog"
-	case lossy:
-		return "node-loss"
-	}
-	return "node-" + strconv.Itoa(i)
+	return cmp.Or(map[int]string{hogged: "node-hog", lossy: "node-loss"}[i], "node-"+strconv.Itoa(i))
 }

@@ -137,7 +137,8 @@ func Run(ctx context.Context, cfg Config) (*Report, error) {
 			return nil, fmt.Errorf("--only %s: there is no such gate; there are %s", name, all)
 		}
 	}
-	if router := filepath.Join(cfg.Root, "bin", "cgn-router"); !isFile(router) {
+	router := filepath.Join(cfg.Root, "bin", "cgn-router")
+	if _, err := os.Stat(router); err != nil {
 		return nil, fmt.Errorf("--root %s: there is no %s: name the repository, and run make build in it", cfg.Root,
 			router)
 	}
@@ -164,11 +165,6 @@ func Run(ctx context.Context, cfg Config) (*Report, error) {
 		report.Outcomes = append(report.Outcomes, o)
 	}
 	return report, nil
-}
-
-func isFile(path string) bool {
-	info, err := os.Stat(path)
-	return err == nil && info.Mode().IsRegular()
 }
 
 // errInterrupted means that a measurement was interrupted, so that its value is not used.

@@ -58,7 +58,7 @@ func (q *request) read(r *bufio.Reader, buf []byte) error {
 	return nil
 }
 
-// window keeps the first and the last edge bytes of a body. tail is a ring.
+// window keeps the first and the last edge bytes of a body.
 type window struct {
 	q     *request
 	total int
@@ -70,8 +70,8 @@ func (w *window) add(b []byte) error {
 		copy(w.q.head[w.total:], b)
 	}
 	last := b[max(0, len(b)-edge):]
-	at := (w.total + len(b) - len(last)) % edge
-	copy(w.q.tail[:], last[copy(w.q.tail[at:], last):])
+	copy(w.q.tail[:], w.q.tail[len(last):])
+	copy(w.q.tail[edge-len(last):], last)
 	w.total += len(b)
 	return nil
 }
@@ -79,13 +79,9 @@ func (w *window) add(b []byte) error {
 // understand parses the fields of a body of n bytes.
 func (q *request) understand(n int) {
 	q.fields(q.head[:min(n, edge)])
-	if n <= edge {
-		return
+	if n > edge {
+		q.fields(q.tail[:])
 	}
-	var tail [edge]byte // the ring in order
-	at := n % edge
-	copy(tail[copy(tail[:], q.tail[at:]):], q.tail[:at])
-	q.fields(tail[:])
 }
 
 func (q *request) fields(b []byte) {

@@ -30,7 +30,8 @@ type streamedAnswer struct {
 // newStreamedAnswer sends the head and the role.
 func newStreamedAnswer(e *Engine, c net.Conn, q *request, serial uint32) (*streamedAnswer, error) {
 	s := &streamedAnswer{
-		engine: e, conn: c, serial: serial, pace: time.Duration(q.pace) * time.Microsecond, tokens: int64(q.tokens), closing: closing(serial, q),
+		engine: e, conn: c, serial: serial, pace: time.Duration(q.pace) * time.Microsecond, tokens: int64(q.tokens),
+		closing: closing(serial, q),
 	}
 	s.event, s.stampAt = token(serial)
 	var err error

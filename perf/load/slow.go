@@ -1,6 +1,7 @@
 package load
 
 import (
+	"errors"
 	"net"
 	"sync"
 	"sync/atomic"
@@ -30,12 +31,8 @@ func ReadSlowly(target Target, bodies *Chat, n uint64) (*Slow, error) {
 	err := s.c.send(bodies, n, time.Now().Add(timeout))
 	if err == nil {
 		err = s.c.dialed.(*net.TCPConn).SetReadBuffer(slowBuffer)
-	}
-	if err == nil {
-		_, err = s.c.r.Peek(1)
-	}
-	if err == nil {
-		err = s.c.dialed.SetDeadline(time.Time{})
+		_, silent := s.c.r.Peek(1)
+		err = errors.Join(err, silent, s.c.dialed.SetDeadline(time.Time{}))
 	}
 	if err != nil {
 		s.c.close()

@@ -3,6 +3,7 @@ package load
 import (
 	"errors"
 	"io"
+	"maps"
 	"net"
 	"strconv"
 	"sync"
@@ -92,11 +93,7 @@ func (f *Failures) add(err error) {
 func (f *Failures) all() (counts map[string]int, first string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	by := make(map[string]int, len(f.by))
-	for k, v := range f.by {
-		by[k] = v
-	}
-	return by, f.first
+	return maps.Clone(f.by), f.first
 }
 
 // reason maps errors to a few texts.
@@ -109,21 +106,27 @@ func reason(err error) string {
 		return "status " + strconv.Itoa(status.status)
 	case errors.As(err, &network) && network.Timeout():
 		return "timeout"
-	case errors.Is(err, syscall.ECONNREFUSED):
-		return "refused"
-	case errors.Is(err, syscall.ECONNRESET), errors.Is(err, syscall.EPIPE):
-		return "reset"
-	case errors.As(err, &errno):
-		return errno.Error()
-	case errors.Is(err, io.EOF):
-		return "closed"
 	}
-	for _, known := range []error{errCount, errOrder, errStray, errClosed, errEvent, errBroken, errStale} {
-		if errors.Is(err, known) {
-			return known.Error()
+	for _, known := range reasons {
+		if errors.Is(err, known.is) {
+			return known.text
 		}
 	}
+	if errors.As(err, &errno) {
+		return errno.Error()
+	}
 	return "another error"
+}
+
+// reasons are the texts of known errors. The first that fits counts.
+var reasons = []struct {
+	is   error
+	text string
+}{
+	{syscall.ECONNREFUSED, "refused"}, {syscall.ECONNRESET, "reset"}, {syscall.EPIPE, "reset"}, {io.EOF, "closed"},
+	{errCount, errCount.Error()}, {errOrder, errOrder.Error()}, {errStray, errStray.Error()},
+	{errClosed, errClosed.Error()}, {errEvent, errEvent.Error()}, {errBroken, errBroken.Error()},
+	{errStale, errStale.Error()},
 }
 
 // Result is the result of a run.

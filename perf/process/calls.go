@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os/exec"
 	"slices"
 	"strconv"
@@ -33,11 +34,7 @@ func (c Calls) Useful(but ...string) (n int64) {
 
 // PerUnit lists the calls divided by n, the most frequent first.
 func (c Calls) PerUnit(n int64) string {
-	names := make([]string, 0, len(c))
-	for name := range c {
-		names = append(names, name)
-	}
-	slices.SortFunc(names, func(a, b string) int { return int(c[b] - c[a]) })
+	names := slices.SortedFunc(maps.Keys(c), func(a, b string) int { return int(c[b] - c[a]) })
 	var b strings.Builder
 	for _, name := range names {
 		if per := float64(c[name]) / float64(n); per >= 0.005 {

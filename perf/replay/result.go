@@ -3,6 +3,7 @@ package replay
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -161,12 +162,7 @@ func millis(d time.Duration) string { return fmt.Sprintf("%.1f", float64(d)/floa
 // Details lists the failures, the nodes, and reasons to doubt the figures, one line each.
 func (r *Result) Details() string {
 	var b strings.Builder
-	reasons := make([]string, 0, len(r.Failures))
-	for reason := range r.Failures {
-		reasons = append(reasons, reason)
-	}
-	slices.Sort(reasons)
-	for _, reason := range reasons {
+	for _, reason := range slices.Sorted(maps.Keys(r.Failures)) {
 		fmt.Fprintf(&b, "failed: %s: %d\n", reason, r.Failures[reason])
 	}
 	for _, n := range r.Nodes {

@@ -5,6 +5,7 @@ import (
 	"math"
 	"strconv"
 	"strings"
+	"sync/atomic"
 )
 
 // exposition writes Prometheus text in the format of vLLM's client library.
@@ -28,12 +29,7 @@ func (x *exposition) gauge(name, help string, v float64) {
 	x.sample(name, "", v)
 }
 
-// counter writes name_total and its creation time.
-func (x *exposition) counter(name, help string, v int64) {
-	x.family(name, help, "", []string{""}, func(int) int64 { return v })
-}
-
-// family writes a counter with one additional label.
+// family writes a counter with at most one additional label, and the time of its creation.
 func (x *exposition) family(name, help, label string, values []string, at func(i int) int64) {
 	x.head(name+"_total", "counter", help)
 	extra := func(v string) string {
@@ -84,8 +80,8 @@ func metricsPage(c *call) error {
 		created: float64(m.started.UnixMicro()) / 1e6,
 	}
 	x.load(m, c.cfg.CacheBlocks)
-	x.tokens(m)
-	x.latencies(m)
+	x.counters(m)
+	x.histograms(m)
 	x.cacheConfig(c.cfg)
 	c.w.Header().Set("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
 	_, err := c.w.Write([]byte(x.b.String()))
@@ -97,34 +93,40 @@ func (x *exposition) load(m *meters, blocks int) {
 	x.gauge("vllm:num_requests_waiting", "Number of requests waiting to be processed.", float64(m.waiting.Load()))
 	x.gauge("vllm:kv_cache_usage_perc", "KV-cache usage. 1 means 100 percent usage.",
 		float64(m.usedBlocks.Load())/float64(blocks))
-	x.counter("vllm:num_preemptions", "Cumulative number of preemption from the engine.", m.preemptions.Load())
 }
 
-func (x *exposition) tokens(m *meters) {
-	x.counter("vllm:prefix_cache_queries", "Prefix cache queries, in terms of number of queried tokens.",
-		m.queries.Load())
-	x.counter("vllm:prefix_cache_hits", "Prefix cache hits, in terms of number of cached tokens.", m.hits.Load())
-	x.counter("vllm:prompt_tokens", "Number of prefill tokens processed.", m.prompt.Load())
+func (x *exposition) counters(m *meters) {
+	for _, c := range []struct {
+		name, help string
+		v          *atomic.Int64
+	}{
+		{"vllm:num_preemptions", "Cumulative number of preemption from the engine.", &m.preemptions},
+		{"vllm:prefix_cache_queries", "Prefix cache queries, in terms of number of queried tokens.", &m.queries},
+		{"vllm:prefix_cache_hits", "Prefix cache hits, in terms of number of cached tokens.", &m.hits},
+		{"vllm:prompt_tokens", "Number of prefill tokens processed.", &m.prompt},
+		{"vllm:prompt_tokens_cached", "Number of cached prompt tokens (local + external).", &m.hits},
+		{"vllm:generation_tokens", "Number of generation tokens processed.", &m.generated},
+	} {
+		x.family(c.name, c.help, "", []string{""}, func(int) int64 { return c.v.Load() })
+	}
 	x.family("vllm:prompt_tokens_by_source", "Number of prompt tokens by source.", "source",
 		[]string{"local_compute", "local_cache_hit", "external_kv_transfer"}, func(i int) int64 {
 			return [3]int64{m.queries.Load() - m.hits.Load(), m.hits.Load(), 0}[i]
 		})
-	x.counter("vllm:prompt_tokens_cached", "Number of cached prompt tokens (local + external).", m.hits.Load())
-	x.counter("vllm:generation_tokens", "Number of generation tokens processed.", m.generated.Load())
 	x.family("vllm:request_success", "Count of successfully processed requests.", "finished_reason",
 		finishReasons, func(i int) int64 { return m.success[i].Load() })
-	x.histogram("vllm:request_prompt_tokens", "Number of prefill tokens processed.", m.promptLen)
-	x.histogram("vllm:request_generation_tokens", "Number of generation tokens processed.", m.outputLen)
-	x.histogram("vllm:iteration_tokens_total", "Histogram of number of tokens per engine_step.", m.steps)
-	x.histogram("vllm:request_prefill_kv_computed_tokens",
-		"Histogram of new KV tokens computed during prefill (excluding cached tokens).", m.computed)
 }
 
-func (x *exposition) latencies(m *meters) {
+func (x *exposition) histograms(m *meters) {
 	for _, h := range []struct {
 		name, help string
 		h          *histogram
 	}{
+		{"vllm:request_prompt_tokens", "Number of prefill tokens processed.", m.promptLen},
+		{"vllm:request_generation_tokens", "Number of generation tokens processed.", m.outputLen},
+		{"vllm:iteration_tokens_total", "Histogram of number of tokens per engine_step.", m.steps},
+		{"vllm:request_prefill_kv_computed_tokens",
+			"Histogram of new KV tokens computed during prefill (excluding cached tokens).", m.computed},
 		{"vllm:time_to_first_token_seconds", "Histogram of time to first token in seconds.", m.ttft},
 		{"vllm:inter_token_latency_seconds", "Histogram of inter-token latency in seconds.", m.itl},
 		{"vllm:request_time_per_output_token_seconds", "Histogram of time_per_output_token_seconds per request.", m.tpot},

@@ -2,7 +2,6 @@ package engine
 
 import (
 	"bytes"
-	"context"
 	"encoding/binary"
 	"net"
 	"slices"
@@ -20,14 +19,13 @@ type publisher struct {
 	form   KVEvents
 	events *eventLog
 
-	ctx    context.Context // ends with close
-	cancel context.CancelFunc
 	owned  sync.WaitGroup
 	pub    net.Listener
 	replay net.Listener // nil without replay
 
-	mu    sync.Mutex
-	conns map[net.Conn]*subscriber // value nil for replay connections
+	mu     sync.Mutex
+	closed bool
+	conns  map[net.Conn]*subscriber // value nil for replay connections
 }
 
 // newPublisher binds the sockets of form. newPublisher returns nil for nil.
@@ -37,7 +35,6 @@ func newPublisher(form *KVEvents) (*publisher, error) {
 	}
 	p := &publisher{form: *form, conns: make(map[net.Conn]*subscriber)}
 	p.events = &eventLog{form: *form, send: p.broadcast}
-	p.ctx, p.cancel = context.WithCancel(context.Background())
 	var err error
 	if p.pub, err = p.listen(form.Endpoint, "PUB", p.subscribe); err == nil && form.ReplayEndpoint != "" {
 		p.replay, err = p.listen(form.ReplayEndpoint, "ROUTER", p.answer)
@@ -84,7 +81,7 @@ func (p *publisher) serve(conn net.Conn, kind string, serve func(*peer)) {
 func (p *publisher) enter(conn net.Conn) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.ctx.Err() != nil {
+	if p.closed {
 		_ = conn.Close()
 		return false
 	}
@@ -226,7 +223,7 @@ func (p *publisher) close() {
 		return
 	}
 	p.mu.Lock()
-	p.cancel()
+	p.closed = true
 	for conn := range p.conns {
 		_ = conn.Close()
 	}
