@@ -215,10 +215,8 @@ func (n *node) emitEvents(emit emit) {
 		return
 	}
 	s := n.events.follower.Stats()
-	emit(defEventsFollowing, oneIf(s.Following), n.id())
-	emit(defEventsComplete, oneIf(s.Complete), n.id())
-	emit(defEventsBlocks, float64(s.Blocks), n.id())
-	emit(defEventsPending, float64(s.Pending), n.id())
+	emitAll(emit, defEventsFollowing, []float64{oneIf(s.Following), oneIf(s.Complete), float64(s.Blocks),
+		float64(s.Pending)}, n.id())
 	for i, count := range s.Counts() {
 		emit(defEventsCounted+i, float64(count), n.id())
 	}

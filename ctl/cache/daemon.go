@@ -2,6 +2,7 @@
 package cache
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -167,11 +168,7 @@ func (d *Daemon) unavailable(where, why string) error {
 
 // Soon is Call with a time limit.
 func (d *Daemon) Soon(ctx context.Context, fn func(ctx context.Context, c pb.KvClient) error) error {
-	limit := d.Limit
-	if limit == 0 {
-		limit = deadline
-	}
-	ctx, cancel := context.WithTimeout(ctx, limit)
+	ctx, cancel := context.WithTimeout(ctx, cmp.Or(d.Limit, deadline))
 	defer cancel()
 	return d.Call(ctx, fn)
 }

@@ -2,18 +2,14 @@
 package cell
 
 import (
+	"cmp"
 	"fmt"
 	"strconv"
 	"time"
 )
 
 // Dash returns s, or "-" if it is empty.
-func Dash(s string) string {
-	if s == "" {
-		return "-"
-	}
-	return s
-}
+func Dash(s string) string { return cmp.Or(s, "-") }
 
 // Number formats v with this many decimals; "-" if it is unknown.
 func Number(v *float64, decimals int) string {

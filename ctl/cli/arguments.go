@@ -1,7 +1,6 @@
 package cli
 
 import (
-	"errors"
 	"fmt"
 	"github.com/spf13/pflag"
 	"io"
@@ -86,19 +85,22 @@ func InRange(flag, value string, from, to float64) error {
 	return fmt.Errorf("--%s %s: must be %s to %s", flag, value, text(from), text(to))
 }
 
-// ReadInput reads a file, or standard input for "-".
-func ReadInput(c *cobra.Command, name string) (string, error) {
-	var b []byte
-	var err error
-	if name == "-" {
-		b, err = io.ReadAll(c.InOrStdin())
-	} else {
-		b, err = os.ReadFile(name)
+// ReadInput reads a file of at most this many bytes, or standard input for "-".
+func ReadInput(c *cobra.Command, name string, most int64) ([]byte, error) {
+	in := c.InOrStdin()
+	if name != "-" {
+		f, err := os.Open(name)
+		if err != nil {
+			return nil, err
+		}
+		defer f.Close()
+		in = f
 	}
-	if err == nil && len(strings.TrimSpace(string(b))) == 0 {
-		err = errors.New(name + " is empty")
+	b, err := io.ReadAll(io.LimitReader(in, most+1))
+	if err == nil && int64(len(b)) > most {
+		err = fmt.Errorf("%s: has more than %d bytes", name, most)
 	}
-	return string(b), err
+	return b, err
 }
 
 // FirstSet returns the value of the first variable that is set, or the default.

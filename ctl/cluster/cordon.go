@@ -112,19 +112,6 @@ func (r *roll) unknown(otherwise string) error {
 	return cli.WithHint(err, otherwise)
 }
 
-func findNode(ctx context.Context, client *cluster.Client, id string) (*cluster.Node, error) {
-	nodes, err := client.Nodes(ctx)
-	if err != nil {
-		return nil, err
-	}
-	for i := range nodes {
-		if nodes[i].ID == id {
-			return &nodes[i], nil
-		}
-	}
-	return nil, nil
-}
-
 func (s *state) showChange(c change) error {
 	return s.Show(c, func(t *cli.Table) {
 		text := c.Node + " is " + c.State
@@ -215,21 +202,21 @@ const drainPoll = 500 * time.Millisecond
 // call, or is gone. awaitDrained distinguishes heartbeats by the node's own stamp, because the two
 // clocks need not agree.
 func (s *state) awaitDrained(ctx context.Context, client *cluster.Client, id string, wait time.Duration) error {
-	before, err := findNode(ctx, client, id)
+	before, err := callRoll(ctx, client, id)
 	if err != nil {
 		return err
 	}
 	begin, tick := time.Now(), time.NewTicker(drainPoll)
 	defer tick.Stop()
 	for {
-		n, err := findNode(ctx, client, id)
+		r, err := callRoll(ctx, client, id)
 		if err != nil {
 			return err
 		}
-		left := drainLeft(n, before)
+		left := drainLeft(r.node, before.node)
 		if left == 0 {
 			done := change{Node: id, State: "drained"}
-			if n == nil {
+			if r.node == nil {
 				done.Detail = "it has left the fleet meanwhile"
 			}
 			return s.showChange(done)
@@ -253,10 +240,7 @@ func drainLeft(n, before *cluster.Node) int {
 	if n == nil {
 		return 0
 	}
-	if n.Health == nil {
-		return -1
-	}
-	if before != nil && before.Health != nil && before.Health.Stamp == n.Health.Stamp {
+	if n.Health == nil || before != nil && before.Health != nil && before.Health.Stamp == n.Health.Stamp {
 		return -1
 	}
 	left, known := n.Health.InFlight.Get()

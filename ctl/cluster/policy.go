@@ -2,7 +2,6 @@ package cluster
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"strings"
 
@@ -38,21 +37,20 @@ func newPolicy(s *state) *cobra.Command {
 
 func (s *state) showPolicy(p *policy.Policy, source string) error {
 	return s.Show(p, func(t *cli.Table) {
-		t.Row("mode", p.Mode)
-		t.Row("kv", p.KV)
-		t.Row("load", p.Load)
-		t.Row("power", p.Power)
-		t.Row("capacity", p.Capacity)
-		t.Row("pending", fmt.Sprintf("%v%s", p.Pending, unused(p.Pending, "prefill that waits does not count")))
-		t.Row("tiers", fmt.Sprintf("device %g, host %g, disk %g", p.Tiers.Device, p.Tiers.Host, p.Tiers.Disk))
-		t.Row("epsilon", p.Epsilon)
-		t.Row("max_share", fmt.Sprintf("%v%s", p.MaxShare, unused(p.MaxShare, "no node is left out for its share")))
-		t.Row("max_queue", p.MaxQueue)
-		t.Row("ttft_slo_ms", fmt.Sprintf("%v (not used yet)", p.TTFTSLOms))
-		t.Row("run_delay_ms", fmt.Sprintf("%v%s", p.RunDelayMs, unused(p.RunDelayMs, "waits for a CPU do not count")))
-		t.Row("retransmit_pct", fmt.Sprintf("%v%s",
-			p.RetransmitPct, unused(p.RetransmitPct, "segments sent again do not count")))
-		t.Row("source", source)
+		for _, row := range [][2]any{
+			{"mode", p.Mode}, {"kv", p.KV}, {"load", p.Load}, {"power", p.Power}, {"capacity", p.Capacity},
+			{"pending", fmt.Sprintf("%v%s", p.Pending, unused(p.Pending, "prefill that waits does not count"))},
+			{"tiers", fmt.Sprintf("device %g, host %g, disk %g", p.Tiers.Device, p.Tiers.Host, p.Tiers.Disk)},
+			{"epsilon", p.Epsilon},
+			{"max_share", fmt.Sprintf("%v%s", p.MaxShare, unused(p.MaxShare, "no node is left out for its share"))},
+			{"max_queue", p.MaxQueue}, {"ttft_slo_ms", fmt.Sprintf("%v (not used yet)", p.TTFTSLOms)},
+			{"run_delay_ms", fmt.Sprintf("%v%s", p.RunDelayMs, unused(p.RunDelayMs, "waits for a CPU do not count"))},
+			{"retransmit_pct", fmt.Sprintf("%v%s",
+				p.RetransmitPct, unused(p.RetransmitPct, "segments sent again do not count"))},
+			{"source", source},
+		} {
+			t.Row(row[0], row[1])
+		}
 	})
 }
 
@@ -80,14 +78,14 @@ func newSetPolicy(s *state) *cobra.Command {
 			`  cgn-ctl cluster set-policy '{"mode":"score","kv":0.6,"load":0.3,"power":0,"capacity":0.1}'`,
 		Args: cli.OneArgument("a policy (FILE, - or JSON)"),
 		RunE: func(c *cobra.Command, args []string) error {
-			doc := args[0]
-			if !strings.HasPrefix(strings.TrimSpace(doc), "{") {
+			doc := []byte(args[0])
+			if !strings.HasPrefix(strings.TrimSpace(args[0]), "{") {
 				var err error
-				if doc, err = cli.ReadInput(c, doc); err != nil {
+				if doc, err = cli.ReadInput(c, args[0], 1<<20); err != nil {
 					return err
 				}
 			}
-			p, err := policy.Parse([]byte(doc))
+			p, err := policy.Parse(doc)
 			if err != nil {
 				return fmt.Errorf("the policy is not valid and was not stored: %w", err)
 			}
@@ -95,20 +93,11 @@ func newSetPolicy(s *state) *cobra.Command {
 				fmt.Fprintln(s.Err, "cgn-ctl: ttft_slo_ms is stored, and nothing uses it yet")
 			}
 			return s.store.With(c.Context(), func(ctx context.Context, client *cluster.Client) error {
-				if err := client.PutPolicy(ctx, compact(doc)); err != nil {
+				if err := client.PutPolicy(ctx, doc); err != nil {
 					return err
 				}
 				return s.showPolicy(p, "etcd, stored now")
 			})
 		},
 	}
-}
-
-// compact removes the spaces from a valid JSON document.
-func compact(doc string) []byte {
-	b, err := json.Marshal(json.RawMessage(doc))
-	if err != nil {
-		return []byte(doc)
-	}
-	return b
 }

@@ -90,7 +90,6 @@ func getBlock(ctx context.Context, client pb.KvClient, namespace string, a block
 
 func newPut(k *commands) *cobra.Command {
 	var durable bool
-	var parent string
 	c := &cobra.Command{
 		Use: "put BLOCK FILE", Short: "Store a file's bytes as a block", Args: cli.Arguments("BLOCK", "FILE"),
 		Long: "BLOCK is cgn:NAMESPACE:LAYER:DIGEST. FILE - is standard input. What is there under that address is " +
@@ -105,24 +104,20 @@ func newPut(k *commands) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			before, err := hex.DecodeString(parent)
-			if err != nil || len(before) != 0 && len(before) != len(a.Digest) {
-				return fmt.Errorf("--parent %q: must be %d hexadecimal digits", parent, 2*len(a.Digest))
-			}
-			payload, err := readPayload(args[1])
+			payload, err := cli.ReadInput(c, args[1], maxPayload)
 			if err != nil {
 				return err
 			}
 			return k.Call(c.Context(), func(ctx context.Context, client pb.KvClient) error {
 				r, err := putBlock(ctx, client, &pb.PutHeader{Durable: durable, CheckCrc: true, Block: &pb.BlockHeader{
-					Namespace: namespace, Layer: a.Layer, Digest: a.Digest[:], Parent: before,
+					Namespace: namespace, Layer: a.Layer, Digest: a.Digest[:],
 					Length: uint32(len(payload)), Crc32C: block.Sum(payload),
 				}}, payload)
 				if err != nil {
 					return err
 				}
 				done := listedBlock{Namespace: namespace, Layer: a.Layer, Digest: hex.EncodeToString(a.Digest[:]),
-					Parent: parent, Bytes: uint32(len(payload)), Tiers: tierNames(r.Tiers)}
+					Bytes: uint32(len(payload)), Tiers: tierNames(r.Tiers)}
 				return k.Show(done, func(t *cli.Table) {
 					t.Line(fmt.Sprintf("stored %d bytes in %s", len(payload), done.Tiers))
 				})
@@ -130,25 +125,7 @@ func newPut(k *commands) *cobra.Command {
 		},
 	}
 	c.Flags().BoolVar(&durable, "durable", false, "wait until it is on SSD for certain")
-	c.Flags().StringVar(&parent, "parent", "", "digest of the block before it, in hexadecimal")
 	return c
-}
-
-func readPayload(name string) ([]byte, error) {
-	in := os.Stdin
-	if name != "-" {
-		f, err := os.Open(name)
-		if err != nil {
-			return nil, err
-		}
-		defer f.Close()
-		in = f
-	}
-	payload, err := io.ReadAll(io.LimitReader(in, maxPayload+1))
-	if err == nil && len(payload) > maxPayload {
-		err = fmt.Errorf("%s: has more than 64 MiB, the most that a block may have", name)
-	}
-	return payload, err
 }
 
 func putBlock(ctx context.Context, client pb.KvClient, h *pb.PutHeader, payload []byte) (*pb.PutResponse, error) {

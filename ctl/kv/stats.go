@@ -153,7 +153,7 @@ func newList(k *commands) *cobra.Command {
 				return err
 			}
 			var list []listedBlock
-			var more uint64
+			var more bool
 			if err := k.Call(c.Context(), func(ctx context.Context, client pb.KvClient) (err error) {
 				list, more, err = listBlocks(ctx, client, namespace, limit)
 				return err
@@ -167,9 +167,8 @@ func newList(k *commands) *cobra.Command {
 					t.Row(b.name(screen.IsTerminal(k.Out)), b.layer(), b.Bytes, b.Tiers, b.Uses, b.expires(),
 						b.Namespace)
 				}
-				if more > 0 {
-					t.Line(fmt.Sprintf("… %d more, about: --limit %d lists up to %d", more, min(uint64(len(list))+more,
-						mostListed), mostListed))
+				if more {
+					t.Line(fmt.Sprintf("… and more: --limit lists up to %d", mostListed))
 				}
 			})
 		},
@@ -182,16 +181,16 @@ func newList(k *commands) *cobra.Command {
 // mostListed is the largest number of blocks that kv ls reads.
 const mostListed = 10_000_000
 
-// listBlocks pages through the cache. more is about the number of blocks that are not listed.
+// listBlocks pages through the cache. more tells whether there are blocks beyond the listed ones.
 func listBlocks(ctx context.Context, client pb.KvClient, namespace string,
-	limit int) (list []listedBlock, more uint64, err error) {
+	limit int) (list []listedBlock, more bool, err error) {
 	list = []listedBlock{}
 	seen := map[string]bool{} // a block in two tiers is listed twice
 	for cursor := uint64(0); ; {
 		r, err := client.List(ctx, &pb.ListRequest{Namespace: namespace, Cursor: cursor,
-			Limit: uint32(min(limit-len(list), 1000))})
+			Limit: uint32(min(limit+1-len(list), 1000))})
 		if err != nil {
-			return nil, 0, err
+			return nil, false, err
 		}
 		for _, b := range r.Blocks {
 			name := fmt.Sprint(b.Namespace, ":", b.Layer, ":", string(b.Digest))
@@ -206,29 +205,10 @@ func listBlocks(ctx context.Context, client pb.KvClient, namespace string,
 			})
 		}
 		cursor = r.Next
-		if beyond := len(list) - limit; beyond > 0 {
-			list, more = list[:limit], uint64(beyond)
-		}
-		switch {
-		case cursor == 0:
-			return list, more, nil
-		case len(list) >= limit:
-			all, err := countBlocks(ctx, client, namespace)
-			return list, max(more, all-min(all, uint64(len(list)))), err
+		if len(list) > limit || cursor == 0 {
+			return list[:min(len(list), limit)], len(list) > limit, nil
 		}
 	}
-}
-
-// countBlocks returns the least number of blocks in the cache, or in one namespace if it is given.
-// The exact number is unknown, because many blocks are in both tiers.
-func countBlocks(ctx context.Context, client pb.KvClient, namespace string) (n uint64, err error) {
-	r, err := client.Stats(ctx, &pb.StatsRequest{})
-	for _, s := range r.GetNamespaces() {
-		if namespace == "" || s.Namespace == namespace {
-			n += max(s.RamBlocks, s.SsdBlocks)
-		}
-	}
-	return n, err
 }
 
 // blockName returns the client's key, or the block's address as text.

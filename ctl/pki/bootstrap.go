@@ -32,9 +32,7 @@ func Command(a *cli.App) *cobra.Command {
 		Example: "  cgn-ctl pki bootstrap --dir pki --host gpu1.example,10.0.0.1",
 		Args:    cli.NoArguments,
 		RunE: func(*cobra.Command, []string) error {
-			for _, r := range roles {
-				o.Roles = append(o.Roles, pki.Role(r))
-			}
+			o.Roles = rolesOf(roles)
 			return bootstrap(a, dir, o)
 		},
 	}
@@ -60,11 +58,7 @@ func bootstrap(a *cli.App, dir string, o pki.Options) error {
 	if err != nil {
 		return err
 	}
-	rows := []madeFiles{}
-	for _, r := range o.Roles {
-		f := pki.FilesIn(dir, r)
-		rows = append(rows, madeFiles{string(r), f.Cert, f.Key, f.CA})
-	}
+	rows := made(dir, o.Roles)
 	return a.Show(rows, func(t *cli.Table) { writeMade(t, dir, rows, (*days)(&o.Lifetime).String()) })
 }
 
@@ -74,6 +68,16 @@ type madeFiles struct {
 	Cert string `json:"cert"`
 	Key  string `json:"key"`
 	CA   string `json:"ca"`
+}
+
+// made returns the files of roles in a directory.
+func made(dir string, roles []pki.Role) []madeFiles {
+	rows := []madeFiles{}
+	for _, r := range roles {
+		f := pki.FilesIn(dir, r)
+		rows = append(rows, madeFiles{string(r), f.Cert, f.Key, f.CA})
+	}
+	return rows
 }
 
 // settingsOf maps a role to the settings of its program for the files.

@@ -2,8 +2,6 @@ package pki
 
 import (
 	"fmt"
-	"io"
-	"os"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -29,9 +27,9 @@ func newPKIJoin(a *cli.App) *cobra.Command {
 			"  cgn-ctl pki sign --dir pki --role agent gpu2.request > gpu2.signed\n" +
 			"  cgn-ctl pki join --dir pki --signed gpu2.signed",
 		Args: cli.NoArguments,
-		RunE: func(*cobra.Command, []string) error {
+		RunE: func(c *cobra.Command, _ []string) error {
 			if signed != "" {
-				return acceptSigned(a, dir, signed)
+				return acceptSigned(a, c, dir, signed)
 			}
 			o.Roles = rolesOf(roles)
 			bundle, err := pki.Request(dir, o)
@@ -60,8 +58,8 @@ func newPKISign(a *cli.App) *cobra.Command {
 		Short:   "Sign the request of a host that joins",
 		Example: "  cgn-ctl pki sign --dir pki --role agent gpu2.request > gpu2.signed",
 		Args:    cli.OneArgument("a request (FILE or -)"),
-		RunE: func(_ *cobra.Command, args []string) error {
-			bundle, err := readBundle(args[0])
+		RunE: func(c *cobra.Command, args []string) error {
+			bundle, err := cli.ReadInput(c, args[0], maxBundle)
 			if err != nil {
 				return err
 			}
@@ -85,8 +83,8 @@ func newPKISign(a *cli.App) *cobra.Command {
 	return c
 }
 
-func acceptSigned(a *cli.App, dir, name string) error {
-	answer, err := readBundle(name)
+func acceptSigned(a *cli.App, c *cobra.Command, dir, name string) error {
+	answer, err := cli.ReadInput(c, name, maxBundle)
 	if err != nil {
 		return err
 	}
@@ -94,30 +92,13 @@ func acceptSigned(a *cli.App, dir, name string) error {
 	if err != nil {
 		return err
 	}
-	rows := []madeFiles{}
-	for _, r := range roles {
-		f := pki.FilesIn(dir, r)
-		rows = append(rows, madeFiles{string(r), f.Cert, f.Key, f.CA})
-	}
+	rows := made(dir, roles)
 	return a.Show(rows, func(t *cli.Table) {
 		t.Row("ROLE", "CERTIFICATE", "KEY", "CA")
 		for _, r := range rows {
 			t.Row(r.Role, r.Cert, r.Key, r.CA)
 		}
 	})
-}
-
-func readBundle(name string) ([]byte, error) {
-	in := io.Reader(os.Stdin)
-	if name != "-" {
-		f, err := os.Open(name)
-		if err != nil {
-			return nil, err
-		}
-		defer f.Close()
-		in = f
-	}
-	return io.ReadAll(io.LimitReader(in, maxBundle+1))
 }
 
 func rolesOf(names []string) (roles []pki.Role) {

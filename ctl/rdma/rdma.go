@@ -78,10 +78,7 @@ func newDevices(r *host) *cobra.Command {
 			if err := r.rooted(); err != nil {
 				return err
 			}
-			all := devices.Discover(r.root)
-			if all == nil {
-				all = []devices.Device{}
-			}
+			all := append([]devices.Device{}, devices.Discover(r.root)...)
 			return r.Show(all, func(t *cli.Table) { writeDevices(t, all) })
 		},
 	}

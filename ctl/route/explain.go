@@ -17,6 +17,9 @@ import (
 	"github.com/cognitora/dataplane/router/leg"
 )
 
+// maxBody is the longest request that is read, in bytes.
+const maxBody = 64 << 20
+
 type routeFlags struct {
 	api, prompt, system, file, model string
 	router                           admin.Port
@@ -87,7 +90,7 @@ func explain(a *cli.App, c *cobra.Command, f routeFlags) error {
 		return err
 	}
 	var e leg.Explanation
-	if err := f.router.Decode(c.Context(), "/debug/route?"+url.Values{"api": {f.api}}.Encode(), body, &e); err != nil {
+	if err := f.router.Decode(c.Context(), "/debug/route?"+url.Values{"api": {f.api}}.Encode(), string(body), &e); err != nil {
 		return err
 	}
 	if err := a.Show(e, func(t *cli.Table) { writeExplanation(t, &e) }); err != nil || e.Winner != "" {
@@ -98,9 +101,9 @@ func explain(a *cli.App, c *cobra.Command, f routeFlags) error {
 }
 
 // body returns the request to explain: the unchanged file, or a chat or completion with the prompt.
-func (f routeFlags) body(c *cobra.Command) (string, error) {
+func (f routeFlags) body(c *cobra.Command) ([]byte, error) {
 	if f.file != "" {
-		return cli.ReadInput(c, f.file)
+		return cli.ReadInput(c, f.file, maxBody)
 	}
 	request := map[string]any{"model": f.model}
 	type message struct {
@@ -119,11 +122,10 @@ func (f routeFlags) body(c *cobra.Command) (string, error) {
 	case "responses", "embeddings":
 		request["input"] = f.prompt
 	default:
-		return "", fmt.Errorf("--api %q: with --prompt it must be chat, completions, embeddings, responses or messages",
+		return nil, fmt.Errorf("--api %q: with --prompt it must be chat, completions, embeddings, responses or messages",
 			f.api)
 	}
-	b, err := json.Marshal(request)
-	return string(b), err
+	return json.Marshal(request)
 }
 
 // blocksCell returns how much of the prompt the node holds, and how much more it would compute.

@@ -1,6 +1,7 @@
 package up
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -44,7 +45,7 @@ func (ps *parts) run(p part, fn func(drain, force context.Context) error) {
 	go func() {
 		err := fn(drain, ps.force)
 		if drain.Err() == nil {
-			ps.failed <- fmt.Errorf("%s stopped by itself: %w", p.Name, orEnded(err))
+			ps.failed <- fmt.Errorf("%s stopped by itself: %w", p.Name, cmp.Or(err, errors.New("it ended without an error")))
 		}
 		done <- err
 	}()
@@ -52,13 +53,6 @@ func (ps *parts) run(p part, fn func(drain, force context.Context) error) {
 		cancel()
 		return <-done
 	})
-}
-
-func orEnded(err error) error {
-	if err == nil {
-		return errors.New("it ended without an error")
-	}
-	return err
 }
 
 // stop ends all parts in reverse order, with a line for each.
