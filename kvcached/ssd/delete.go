@@ -175,7 +175,7 @@ func (t *Tier) Settle() error {
 	if t.loaded() && t.checkpoint() {
 		return nil
 	}
-	if err := t.rows.change().commit(true); err != nil {
+	if err := t.rows.sync(); err != nil {
 		t.writeFailed("row", err)
 		return fmt.Errorf("%w: %w", ErrIO, err)
 	}

@@ -64,7 +64,7 @@ func (t *Tier) loadRows() {
 	if t.stats.torn.Load()+t.stats.lost.Load() > 0 {
 		level = slog.LevelWarn
 	}
-	t.o.Logger.Log(t.stop, level, "ssd: index loaded", "records", t.load.records.Load(), "bytes", t.load.bytes.Load(),
+	t.o.Logger.Log(t.stop, level, "ssd: index loaded", "records", t.load.records.Load(),
 		"took", t.o.now().Sub(begun).Round(time.Millisecond), "torn", t.stats.torn.Load(), "lost", t.stats.lost.Load())
 	t.wakeReclaim()
 }
@@ -89,7 +89,6 @@ func (t *Tier) loadRow(a *block.Addr, value []byte) {
 	}
 	t.account(&e, 1)
 	t.load.records.Add(1)
-	t.load.bytes.Add(e.bytes())
 }
 
 // dropRow drops the row of a, whose record is missing, unless the row has changed since it was

@@ -109,13 +109,6 @@ func (n *names) drop(id block.ModelID) {
 	delete(n.text, id)
 }
 
-// crowded tells whether the limits are nearly reached.
-func (n *names) crowded() bool {
-	n.mu.RLock()
-	defer n.mu.RUnlock()
-	return n.tight || len(n.text) >= crowdedNames
-}
-
 // due tells whether the keeper should look for unused namespaces now.
 func (n *names) due(now time.Time) bool {
 	n.mu.Lock()

@@ -85,13 +85,12 @@ func (t *Tier) Stats() Stats {
 // Progress is how far the index is loaded.
 type Progress struct {
 	Records  int64
-	Bytes    int64   // of the records
 	Fraction float64 // 1: all
 }
 
-type progress struct{ records, bytes, part atomic.Int64 }
+type progress struct{ records, part atomic.Int64 }
 
 // Progress tells how far the index is loaded.
 func (t *Tier) Progress() Progress {
-	return Progress{t.load.records.Load(), t.load.bytes.Load(), float64(t.load.part.Load()) / (1 << 16)}
+	return Progress{t.load.records.Load(), float64(t.load.part.Load()) / (1 << 16)}
 }

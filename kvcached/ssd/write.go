@@ -31,9 +31,7 @@ func (t *Tier) Write(ctx context.Context, r Record, payload []byte, durable bool
 		return ErrReadOnly
 	}
 	if err := t.names.begin(t.rows, r.Addr.Model, r.Namespace); err != nil {
-		if t.names.crowded() {
-			t.wakeKeeper()
-		}
+		t.wakeKeeper() // who may make room
 		return err
 	}
 	defer t.names.end(r.Addr.Model)
