@@ -132,11 +132,7 @@ func (c *EventsConfig) advertised(at net.Addr) string {
 	if c.Advertise != "" {
 		return c.Advertise
 	}
-	host, _, _ := net.SplitHostPort(c.Listen)
-	if ip := net.ParseIP(host); host == "" || ip != nil && ip.IsUnspecified() {
-		host = hostname()
-	}
-	return net.JoinHostPort(host, portOf(at))
+	return net.JoinHostPort(hostOn(c.Listen), portOf(at))
 }
 
 // baseModel is the model name that digests are made from; empty while it is unknown.

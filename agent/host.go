@@ -2,6 +2,7 @@ package agent
 
 import (
 	"math"
+	"slices"
 	"sync"
 	"time"
 
@@ -139,12 +140,7 @@ func (r *hostReading) holders(index int) (n int) {
 
 // has tells whether devices contains the GPU with this index, or an instance of it.
 func has(devices []gpu.Device, index int) bool {
-	for i := range devices {
-		if devices[i].Index == index {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(devices, func(d gpu.Device) bool { return d.Index == index })
 }
 
 func wattsOf(devices []gpu.Device, index int) (watts float64, known bool) {

@@ -168,10 +168,9 @@ func oneIf(b bool) float64 {
 // Metrics returns the table of an agent's metrics, sorted by name.
 func Metrics() []metric.Def {
 	in := newInstruments()
-	in.set.Read(stateDefs, func(func(int, float64, ...string)) {})
-	in.set.Read(meters(), func(func(int, float64, ...string)) {})
-	in.set.Read(eventDefs, func(func(int, float64, ...string)) {})
-	in.set.Read(peerDefs, func(func(int, float64, ...string)) {})
+	for _, defs := range [][]metric.Def{stateDefs, meters(), eventDefs, peerDefs} {
+		in.set.Read(defs, func(emit) {})
+	}
 	in.watchKernel(nil)
 	return in.set.Defs()
 }

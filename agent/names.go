@@ -22,10 +22,7 @@ func (u *unit) advertised(addr net.Addr) string {
 	if u.config.TLS.Cert != "" {
 		scheme = "https://"
 	}
-	host, _, _ := net.SplitHostPort(u.Listen)
-	if ip := net.ParseIP(host); host == "" || ip != nil && ip.IsUnspecified() {
-		host = hostname()
-	}
+	host := hostOn(u.Listen)
 	if port := portOf(addr); port != "" {
 		return scheme + net.JoinHostPort(host, port)
 	}
@@ -55,6 +52,15 @@ func (u *unit) nodeID(addr net.Addr) string {
 		}
 	}
 	return begin + "-" + end
+}
+
+// hostOn returns the host of a listening address, or this host's name for a wildcard.
+func hostOn(address string) string {
+	host, _, _ := net.SplitHostPort(address)
+	if ip := net.ParseIP(host); host == "" || ip != nil && ip.IsUnspecified() {
+		return hostname()
+	}
+	return host
 }
 
 func portOf(addr net.Addr) string {

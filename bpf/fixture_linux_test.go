@@ -57,7 +57,7 @@ func newHost(t testing.TB) *host {
 	if os.Geteuid() != 0 {
 		lack(t, "it needs root, to load programs into the kernel")
 	}
-	if err := permitted(); err != nil {
+	if err := Permitted(); err != nil {
 		lack(t, err.Error())
 	}
 	fs := t.TempDir()

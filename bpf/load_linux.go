@@ -53,7 +53,7 @@ type loader struct {
 // reader. Missing lists the hooks that cannot be attached. Load fails if none can be. The programs
 // stay when the process ends.
 func Load(o Options) (*Set, error) {
-	if err := permitted(); err != nil {
+	if err := Permitted(); err != nil {
 		return nil, err
 	}
 	l := &loader{pins: pins(rootOf(o.Root)), options: o, maps: map[string]*ebpf.Map{},

@@ -1,6 +1,7 @@
 package bpf
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -34,7 +35,7 @@ func (h *hinted) Unwrap() error { return h.error }
 // WithHint returns err with its hint, if it has one, in the text. WithHint is for callers that do
 // not ask an error for its Hint.
 func WithHint(err error) error {
-	if h := (*hinted)(nil); errors.As(err, &h) {
+	if h, ok := errors.AsType[*hinted](err); ok {
 		return fmt.Errorf("%w; %s", err, h.hint)
 	}
 	return err
@@ -219,9 +220,4 @@ func (p pins) empty() (removed int, err error) {
 	return removed, nil
 }
 
-func rootOf(root string) string {
-	if root == "" {
-		return DefaultRoot
-	}
-	return root
-}
+func rootOf(root string) string { return cmp.Or(root, DefaultRoot) }

@@ -19,13 +19,9 @@ var needed = []struct {
 	name string
 }{{unix.CAP_NET_ADMIN, "CAP_NET_ADMIN"}, {unix.CAP_PERFMON, "CAP_PERFMON"}, {unix.CAP_BPF, "CAP_BPF"}}
 
-// Permitted returns an error that names the rights to load programs that the process lacks; nil:
-// none.
-func Permitted() error { return permitted() }
-
-// permitted returns an error that names the missing capabilities. CAP_SYS_ADMIN includes CAP_BPF
-// and CAP_PERFMON.
-func permitted() error {
+// Permitted returns an error that names the missing capabilities; nil: none is missing.
+// CAP_SYS_ADMIN includes CAP_BPF and CAP_PERFMON.
+func Permitted() error {
 	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
 	var data [2]unix.CapUserData
 	if err := unix.Capget(&header, &data[0]); err != nil {
@@ -113,9 +109,8 @@ func linkedTo(l link.Link, folder string) bool {
 
 // explain turns errors of the bpf system call into plain text.
 func explain(err error) error {
-	var v *ebpf.VerifierError
 	switch {
-	case errors.As(err, &v):
+	case errors.As(err, new(*ebpf.VerifierError)):
 		return fmt.Errorf("the verifier: %w", err)
 	case errors.Is(err, unix.EPERM):
 		return fmt.Errorf("not permitted: a capability is missing, or a security policy of the kernel forbids it: %w",

@@ -5,6 +5,7 @@
 package gpu
 
 import (
+	"slices"
 	"strconv"
 	"strings"
 
@@ -108,11 +109,9 @@ func Select(dst, devices []Device, names []string, first, count int) []Device {
 	}
 	picked := dst
 	for k := range max(count, 1) {
-		var name string
+		name := strconv.Itoa(first + k)
 		if len(names) > 0 {
 			name = names[k]
-		} else {
-			name = strconv.Itoa(first + k)
 		}
 		at := find(devices, name)
 		if at < 0 {
@@ -125,12 +124,7 @@ func Select(dst, devices []Device, names []string, first, count int) []Device {
 
 // find returns the index of the device with this name; -1: there is none.
 func find(devices []Device, name string) int {
-	for i := range devices {
-		if devices[i].named(name) {
-			return i
-		}
-	}
-	return -1
+	return slices.IndexFunc(devices, func(d Device) bool { return d.named(name) })
 }
 
 func (d *Device) named(name string) bool { return name == d.Name || strings.EqualFold(name, d.UUID) }

@@ -4,6 +4,7 @@ package gpu
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -172,21 +173,12 @@ func (l *library) list() error {
 		l.add(old, &unit{gpu: gpu, handle: gpu, device: Device{Name: fmt.Sprint(i), Index: i, Instance: -1}})
 	}
 	for _, u := range old {
-		if !l.keeps(u) {
+		if !slices.Contains(l.units, u) {
 			u.free()
 		}
 	}
 	l.listed = time.Now()
 	return nil
-}
-
-func (l *library) keeps(u *unit) bool {
-	for _, k := range l.units {
-		if k == u {
-			return true
-		}
-	}
-	return false
 }
 
 // add lists u, or its entry in old, and its MIG devices.

@@ -11,16 +11,23 @@ import (
 // documents: EnvironmentMetrics and PowerSubsystem replaced Power in 2020. Vendors differ. A field
 // of another type than the schema's counts as missing, and the rest of the document is still used.
 
+// lenient returns the value of a document's part; zero if the part is of another type.
+func lenient[T any](text []byte) (v T) {
+	if err := json.Unmarshal(text, &v); err != nil {
+		return *new(T)
+	}
+	return v
+}
+
 // link is a reference to another document.
 type link string
 
 func (l *link) UnmarshalJSON(text []byte) error {
-	var r struct {
+	*l = link(lenient[struct {
 		ID string `json:"@odata.id"`
-	}
-	*l = ""
-	if json.Unmarshal(text, &r) == nil && validLink(r.ID) {
-		*l = link(r.ID)
+	}](text).ID)
+	if !validLink(string(*l)) {
+		*l = ""
 	}
 	return nil
 }
@@ -61,11 +68,7 @@ func (r *reading) UnmarshalJSON(text []byte) error {
 type text string
 
 func (t *text) UnmarshalJSON(b []byte) error {
-	var s string
-	*t = ""
-	if json.Unmarshal(b, &s) == nil {
-		*t = text(s)
-	}
+	*t = text(lenient[string](b))
 	return nil
 }
 
@@ -73,11 +76,7 @@ func (t *text) UnmarshalJSON(b []byte) error {
 type excerpt struct{ reading }
 
 func (e *excerpt) UnmarshalJSON(b []byte) error {
-	var r struct{ Reading reading }
-	*e = excerpt{}
-	if json.Unmarshal(b, &r) == nil {
-		e.reading = r.Reading
-	}
+	e.reading = lenient[struct{ Reading reading }](b).Reading
 	return nil
 }
 
@@ -85,22 +84,14 @@ func (e *excerpt) UnmarshalJSON(b []byte) error {
 type lax[T any] []T
 
 func (l *lax[T]) UnmarshalJSON(b []byte) error {
-	var list []T
-	*l = nil
-	if json.Unmarshal(b, &list) == nil {
-		*l = list
-	}
+	*l = lenient[[]T](b)
 	return nil
 }
 
 type status struct{ State text }
 
 func (s *status) UnmarshalJSON(b []byte) error {
-	var r struct{ State text }
-	*s = status{}
-	if json.Unmarshal(b, &r) == nil {
-		*s = status(r)
-	}
+	*s = status(lenient[struct{ State text }](b))
 	return nil
 }
 
@@ -122,11 +113,7 @@ type chassisDocument struct {
 type chassisLinks struct{ ContainedBy link }
 
 func (l *chassisLinks) UnmarshalJSON(b []byte) error {
-	var r struct{ ContainedBy link }
-	*l = chassisLinks{}
-	if json.Unmarshal(b, &r) == nil {
-		*l = chassisLinks(r)
-	}
+	*l = chassisLinks(lenient[struct{ ContainedBy link }](b))
 	return nil
 }
 

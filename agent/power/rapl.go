@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"time"
 )
@@ -103,12 +104,7 @@ func (r *rapl) add(dir string) error {
 }
 
 func (r *rapl) has(part component) bool {
-	for i := range r.zones {
-		if r.zones[i].part == part {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(r.zones, func(z zone) bool { return z.part == part })
 }
 
 func (r *rapl) close() {

@@ -186,9 +186,7 @@ func plain(err error) error {
 	case errors.As(err, &at):
 		return at.Err
 	}
-	var syntax *json.SyntaxError
-	var kind *json.UnmarshalTypeError
-	if errors.As(err, &syntax) || errors.As(err, &kind) {
+	if errors.As(err, new(*json.SyntaxError)) || errors.As(err, new(*json.UnmarshalTypeError)) {
 		return errors.New("the BMC's service root is no Redfish document")
 	}
 	return err

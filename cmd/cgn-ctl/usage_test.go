@@ -12,7 +12,7 @@ import (
 func TestArgumentsAndFlagsAreNamed(t *testing.T) {
 	for args, want := range map[string]string{
 		"cluster cordon":       "NODE is missing|for example: cgn-ctl cluster cordon gpu1",
-		"cluster uncordon a b": "one NODE is taken, 2 are given: a, b|cgn-ctl cluster uncordon",
+		"cluster uncordon a b": "NODE is taken, 2 arguments are given|cgn-ctl cluster uncordon",
 		"cluster drain":        "NODE is missing|cgn-ctl cluster drain",
 		"cluster set-policy": "a policy (FILE, - or JSON) is missing|cgn-ctl cluster set-policy " +
 			"policy.json",

@@ -23,19 +23,7 @@ func NoArguments(c *cobra.Command, args []string) error {
 }
 
 // OneArgument is for commands with exactly one argument of this name.
-func OneArgument(name string) cobra.PositionalArgs {
-	return func(c *cobra.Command, args []string) error {
-		if len(args) == 1 {
-			return nil
-		}
-		err := fmt.Errorf("%s is missing", name)
-		if len(args) > 1 {
-			err = fmt.Errorf("one %s is taken, %d are given: %s", name, len(args), strings.Join(args, ", "))
-		}
-		example, _, _ := strings.Cut(strings.TrimSpace(c.Example), "\n")
-		return WithHint(err, "for example: "+example)
-	}
-}
+func OneArgument(name string) cobra.PositionalArgs { return Arguments(name) }
 
 // Arguments is for commands with exactly the arguments of these names.
 func Arguments(names ...string) cobra.PositionalArgs {
@@ -43,7 +31,11 @@ func Arguments(names ...string) cobra.PositionalArgs {
 		if len(args) == len(names) {
 			return nil
 		}
-		err := fmt.Errorf("%s are taken, %d arguments are given", strings.Join(names, " and "), len(args))
+		verb := "are"
+		if len(names) == 1 {
+			verb = "is"
+		}
+		err := fmt.Errorf("%s %s taken, %d arguments are given", strings.Join(names, " and "), verb, len(args))
 		if len(args) < len(names) {
 			err = fmt.Errorf("%s is missing", names[len(args)])
 		}

@@ -13,15 +13,14 @@ import (
 
 // flagError says what values a flag takes, and which flag was probably meant.
 func flagError(c *cobra.Command, err error) error {
-	var value *pflag.InvalidValueError
-	if errors.As(err, &value) {
+	if value, ok := errors.AsType[*pflag.InvalidValueError](err); ok {
 		if want := wantedBy(value.GetFlag().Value); want != "" {
 			return fmt.Errorf("--%s %q: must be %s", value.GetFlag().Name, value.GetValue(), want)
 		}
 		return err
 	}
-	var missing *pflag.NotExistError
-	if !errors.As(err, &missing) {
+	missing, ok := errors.AsType[*pflag.NotExistError](err)
+	if !ok {
 		return err
 	}
 	var names []string

@@ -50,8 +50,10 @@ func Run(root *cobra.Command, errOut io.Writer) int {
 		return 0
 	}
 	fmt.Fprintln(errOut, "cgn-ctl:", Cause(err.Error()))
-	var hint interface{ Hint() string }
-	if errors.As(err, &hint) {
+	if hint, ok := errors.AsType[interface {
+		error
+		Hint() string
+	}](err); ok {
 		fmt.Fprintln(errOut, "  "+hint.Hint())
 	}
 	if !understood {

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -144,14 +143,11 @@ func writeNodes(t *cli.Table, rows []nodeRow) {
 // slotsCell formats the operator's limit of concurrent requests, with the engine's own number in
 // parentheses.
 func slotsCell(h *cluster.NodeHealth) string {
-	cell := "-"
-	if h.MaxConcurrent > 0 {
-		cell = strconv.Itoa(h.MaxConcurrent)
-	}
+	slots := cell.Limit(h.MaxConcurrent)
 	if h.EngineSlots > 0 {
-		cell += fmt.Sprintf(" (%d)", h.EngineSlots)
+		slots += fmt.Sprintf(" (%d)", h.EngineSlots)
 	}
-	return cell
+	return slots
 }
 
 func (r *nodeRow) lease() string {

@@ -68,18 +68,15 @@ func namespaceError(text string, err error) error {
 
 // tierNames returns the names of a set of tiers.
 func tierNames(tiers uint32) string {
-	out := ""
+	var names []string
 	for _, t := range []struct {
 		bit  pb.Tier
 		name string
 	}{{pb.Tier_TIER_DEVICE, "device"}, {pb.Tier_TIER_HOST, "ram"}, {pb.Tier_TIER_DISK, "ssd"},
 		{pb.Tier_TIER_SHARED, "shared"}} {
 		if tiers&uint32(t.bit) != 0 {
-			if out != "" {
-				out += "+"
-			}
-			out += t.name
+			names = append(names, t.name)
 		}
 	}
-	return cell.Dash(out)
+	return cell.Dash(strings.Join(names, "+"))
 }

@@ -12,6 +12,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/cognitora/dataplane/ctl/cell"
 	"github.com/cognitora/dataplane/ctl/cli"
 	"github.com/cognitora/dataplane/ctl/screen"
 	"github.com/cognitora/dataplane/kv/block"
@@ -88,11 +89,8 @@ func (s *statsReport) write(t *cli.Table, all bool) {
 	t.Row("ram", v["store_ram_size"], "-", v["store_ram_size"]-v["store_ram_free"], v["store_ram_blocks"],
 		v["store_ram_pinned"])
 	if v["store_ssd_cap"] > 0 {
-		limit := "-"
-		if n := v["store_ssd_segment_limit"]; n > 0 {
-			limit = fmt.Sprint(n)
-		}
-		t.Row("ssd", v["store_ssd_cap"], limit, v["store_ssd_segment_bytes"]+v["store_ssd_row_file_bytes"],
+		t.Row("ssd", v["store_ssd_cap"], cell.Limit(int(v["store_ssd_segment_limit"])),
+			v["store_ssd_segment_bytes"]+v["store_ssd_row_file_bytes"],
 			v["store_ssd_records"], "-")
 	}
 	ratio, found := "-", v["store_hits"]+v["store_promotions"]

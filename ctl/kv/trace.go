@@ -8,6 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/cognitora/dataplane/ctl/cell"
 	"github.com/cognitora/dataplane/ctl/cli"
 	"github.com/cognitora/dataplane/kvcached/accesses"
 	"github.com/cognitora/dataplane/perf/evict"
@@ -130,8 +131,8 @@ func replayAccesses(a *cli.App, t *accesses.Trace, f *traceFlags) error {
 		tab.Line(fmt.Sprintf("%d requests, %d different blocks; a cache without a bound would find %.2f %%.\n",
 			r.Requests, r.Distinct, 100*r.Unbounded))
 		if r.BlockBytes > 0 {
-			tab.Line(fmt.Sprintf("A block has %s on average, all of them have %s.\n", sizeOf(r.BlockBytes),
-				sizeOf(int64(r.Distinct)*r.BlockBytes)))
+			tab.Line(fmt.Sprintf("A block has %s on average, all of them have %s.\n", cell.Bytes(uint64(r.BlockBytes)),
+				cell.Bytes(uint64(int64(r.Distinct)*r.BlockBytes))))
 		}
 		r.rows(tab, f.sizes)
 		if !f.noPlot {
@@ -140,23 +141,13 @@ func replayAccesses(a *cli.App, t *accesses.Trace, f *traceFlags) error {
 	})
 }
 
-// sizeOf formats bytes with two decimals.
-func sizeOf(n int64) string {
-	units := []string{"KiB", "MiB", "GiB", "TiB"}
-	v, unit := float64(n)/1024, 0
-	for v >= 1024 && unit < len(units)-1 {
-		v, unit = v/1024, unit+1
-	}
-	return fmt.Sprintf("%.2f %s", v, units[unit])
-}
-
 // rows writes a table with a column for each size.
 func (r *traceReport) rows(tab *cli.Table, sizes []float64) {
 	head, blocks, bytes := []any{"POLICY"}, []any{"blocks"}, []any{"size"}
 	for i, s := range sizes {
 		n := r.Results[i].Blocks
 		head, blocks = append(head, fmt.Sprintf("%g %%", s)), append(blocks, n)
-		bytes = append(bytes, sizeOf(int64(n)*r.BlockBytes))
+		bytes = append(bytes, cell.Bytes(uint64(int64(n)*r.BlockBytes)))
 	}
 	tab.Row(head...)
 	tab.Row(blocks...)
@@ -166,11 +157,11 @@ func (r *traceReport) rows(tab *cli.Table, sizes []float64) {
 	for i := 0; i < len(r.Results); i += len(sizes) {
 		cells := []any{r.Results[i].Policy}
 		for _, x := range r.Results[i : i+len(sizes)] {
-			cell := fmt.Sprintf("%.2f", 100*x.Prefix)
-			if raw := fmt.Sprintf("%.2f", 100*x.Raw); raw != cell {
-				cell += " (" + raw + ")"
+			found := fmt.Sprintf("%.2f", 100*x.Prefix)
+			if raw := fmt.Sprintf("%.2f", 100*x.Raw); raw != found {
+				found += " (" + raw + ")"
 			}
-			cells = append(cells, cell)
+			cells = append(cells, found)
 		}
 		tab.Row(cells...)
 	}

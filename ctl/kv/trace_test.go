@@ -22,7 +22,7 @@ func TestKVTraceOfAFile(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ctltest.Want(t, out, "2 requests, 3 different blocks", "40.00 %", "34 %", "4.00 KiB", "12.00 KiB", "leaf-lru",
+	ctltest.Want(t, out, "2 requests, 3 different blocks", "40.00 %", "34 %", "4.0 KiB", "12.0 KiB", "leaf-lru",
 		"arc", "a leaf-arc")
 	if err := os.WriteFile(file, []byte(text+`{"times`), 0o600); err != nil {
 		t.Fatal(err)

@@ -8,7 +8,6 @@ import (
 	"net"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -115,11 +114,11 @@ func (v *checked) write(t *cli.Table) {
 		if p.GID != nil {
 			address, index = p.GID.Address().String(), fmt.Sprint(p.GID.Index)
 		}
-		t.Row(p.Device, portName(p.Port), usable, address, index, lacks(slices.Concat(v.Host, p.Problems)))
+		t.Row(p.Device, cell.Limit(p.Port), usable, address, index, lacks(slices.Concat(v.Host, p.Problems)))
 	}
 	texts := problemTexts("", v.Host)
 	for _, p := range v.Ports {
-		texts = append(texts, problemTexts(fmt.Sprintf("%s port %s: ", p.Device, portName(p.Port)), p.Problems)...)
+		texts = append(texts, problemTexts(fmt.Sprintf("%s port %s: ", p.Device, cell.Limit(p.Port)), p.Problems)...)
 	}
 	if v.limit != "" {
 		texts = append(texts, v.limit)
@@ -142,14 +141,6 @@ func (v *checked) write(t *cli.Table) {
 	if v.daemon == nil && len(*v.Daemon) > 0 {
 		cache.WriteDevices(t, *v.Daemon)
 	}
-}
-
-// portName returns "-" for a device without ports.
-func portName(number int) string {
-	if number == 0 {
-		return "-"
-	}
-	return strconv.Itoa(number)
 }
 
 // lacks names the problems that prevent the use of a port.

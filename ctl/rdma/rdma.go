@@ -99,17 +99,12 @@ func writeDevices(t *cli.Table, all []devices.Device) {
 			t.Row(d.Name, "-", "-", "-", "-", "-", "-", "-", numa, cell.Dash(d.Driver), cell.Dash(d.Firmware))
 		}
 		for _, p := range d.Ports {
-			address, netdev, mtu := "-", "-", "-"
+			address := "-"
 			if g, ok := p.RoCE(); ok {
 				address = g.Address().String()
 			}
-			if len(p.Netdevs) > 0 {
-				netdev = strings.Join(p.Netdevs, ",")
-			}
-			if p.MTU > 0 {
-				mtu = fmt.Sprint(p.MTU)
-			}
-			t.Row(d.Name, p.Number, cell.Dash(p.State), cell.Dash(p.LinkLayer), p.Rate, netdev, mtu, address, numa,
+			t.Row(d.Name, p.Number, cell.Dash(p.State), cell.Dash(p.LinkLayer), p.Rate,
+				cell.Dash(strings.Join(p.Netdevs, ",")), cell.Limit(p.MTU), address, numa,
 				cell.Dash(d.Driver), cell.Dash(d.Firmware))
 		}
 	}

@@ -90,7 +90,8 @@ func explain(a *cli.App, c *cobra.Command, f routeFlags) error {
 		return err
 	}
 	var e leg.Explanation
-	if err := f.router.Decode(c.Context(), "/debug/route?"+url.Values{"api": {f.api}}.Encode(), string(body), &e); err != nil {
+	if err := f.router.Decode(c.Context(), "/debug/route?"+url.Values{"api": {f.api}}.Encode(), string(body),
+		&e); err != nil {
 		return err
 	}
 	if err := a.Show(e, func(t *cli.Table) { writeExplanation(t, &e) }); err != nil || e.Winner != "" {
@@ -122,7 +123,8 @@ func (f routeFlags) body(c *cobra.Command) ([]byte, error) {
 	case "responses", "embeddings":
 		request["input"] = f.prompt
 	default:
-		return nil, fmt.Errorf("--api %q: with --prompt it must be chat, completions, embeddings, responses or messages",
+		return nil, fmt.Errorf("--api %q: with --prompt it must be chat, completions, embeddings, responses or "+
+			"messages",
 			f.api)
 	}
 	return json.Marshal(request)

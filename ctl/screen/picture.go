@@ -29,10 +29,9 @@ type Piece struct {
 
 // Column is a column of a piece.
 type Column struct {
-	Name   string
-	Rank   int  // on a narrow terminal, columns of a higher rank are left out first; 0: never
-	Least  int  // cells are cut to this width before a column is left out; 0: never cut
-	Middle bool // cells are cut in the middle, because their ends distinguish them
+	Name  string
+	Rank  int // on a narrow terminal, columns of a higher rank are left out first; 0: never
+	Least int // cells are cut to this width before a column is left out; 0: never cut
 }
 
 // TextOf returns a piece of lines.
@@ -207,12 +206,7 @@ func (p *Piece) aligned(cells []string) string {
 	}
 	var b strings.Builder
 	for i, c := range p.Columns {
-		cell := cells[i]
-		if c.Middle {
-			cell = cutMiddle(cell, c.Least)
-		} else {
-			cell = cut(cell, c.Least)
-		}
+		cell := cut(cells[i], c.Least)
 		b.WriteString(cell)
 		b.WriteString(strings.Repeat(" ", c.Least-width(cell)+2))
 	}
@@ -324,19 +318,6 @@ func cut(text string, columns int) string {
 		return ""
 	}
 	return string(r[:columns-1]) + "…"
-}
-
-// cutMiddle shortens text to a width, and keeps both ends.
-func cutMiddle(text string, columns int) string {
-	r := []rune(text)
-	if len(r) <= columns {
-		return text
-	}
-	if columns < 3 {
-		return cut(text, columns)
-	}
-	end := (columns - 1) / 2
-	return string(r[:columns-1-end]) + "…" + string(r[len(r)-end:])
 }
 
 // printable replaces control characters, because errors and names come from other hosts.

@@ -14,7 +14,7 @@ import (
 
 // nodeColumns are the columns that `top` shows of a node.
 var nodeColumns = []screen.Column{
-	{Name: "NODE", Least: 28, Middle: true}, {Name: "STATE", Rank: 1}, {Name: "IN FLIGHT", Rank: 2},
+	{Name: "NODE"}, {Name: "STATE", Rank: 1}, {Name: "IN FLIGHT", Rank: 2},
 	{Name: "QUEUED", Rank: 4}, {Name: "CPU WAIT %", Rank: 5}, {Name: "RTT", Rank: 6}, {Name: "RESENT %", Rank: 7},
 	{Name: "SM %", Rank: 8}, {Name: "KV %", Rank: 9}, {Name: "WAIT P99", Rank: 10}, {Name: "CPU %", Rank: 11},
 	{Name: "WATTS", Rank: 12}, {Name: "BELIEVED", Rank: 13}, {Name: "PREDICTION", Rank: 14},
@@ -34,9 +34,9 @@ func cells(n *admin.Node, predictions map[string]float64) []string {
 	return []string{
 		n.ID, state, fmt.Sprintf("%d/%s", n.InFlight, cell.Limit(int(n.MaxConcurrent))),
 		cell.Number(cell.Scaled(s.QueueDepth, 1), 0), percentOf(cell.Scaled(s.EngineWaitPct, 1e-2)),
-		millis(roundTrip(n)), percentOf(resent(n)), percent(cell.Scaled(s.SMPct, 1e-2)),
-		percent(cell.Scaled(s.CacheUsage(), 1)), millis(cell.Scaled(s.RunqUsP99, 1e-3)),
-		percent(cell.Scaled(s.CPUPct, 1e-2)), cell.Number(cell.Scaled(s.Drawn(), 1), 0),
+		millis(roundTrip(n)), percentOf(resent(n)), cell.Number(cell.Scaled(s.SMPct, 1), 0),
+		cell.Number(cell.Scaled(s.CacheUsage(), 100), 0), millis(cell.Scaled(s.RunqUsP99, 1e-3)),
+		cell.Number(cell.Scaled(s.CPUPct, 1), 0), cell.Number(cell.Scaled(s.Drawn(), 1), 0),
 		fmt.Sprintf("%.0fs", n.Lifetime), prediction, cell.Dash(strings.Join(n.Models, ",")), n.Address,
 		cell.Dash(note(n)),
 	}
@@ -86,13 +86,6 @@ func resent(n *admin.Node) *float64 {
 		return share
 	}
 	return n.Path.Retransmitted
-}
-
-func percent(share *float64) string {
-	if share == nil {
-		return "-"
-	}
-	return fmt.Sprintf("%.0f", *share*100)
 }
 
 // percentOf formats a share. Small shares have decimals.

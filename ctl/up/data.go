@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"strconv"
+	"strings"
 	"syscall"
 
 	"github.com/cognitora/dataplane/ctl/cli"
@@ -50,11 +50,8 @@ func lockData(dir string) (*os.File, error) {
 		return nil, cli.WithHint(fmt.Errorf("--data %s: %w", dir, err),
 			"give a directory that you can make or write to")
 	}
-	err = syscall.Flock(int(lock.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
-	if err == nil {
-		if err = lock.Truncate(0); err == nil {
-			_, err = lock.WriteAt([]byte(strconv.Itoa(os.Getpid())), 0)
-		}
+	if err = flock(lock); err == nil {
+		_, err = lock.WriteAt(fmt.Appendf(nil, "%-20d", os.Getpid()), 0)
 	}
 	if err == nil {
 		return lock, nil
@@ -65,7 +62,8 @@ func lockData(dir string) (*os.File, error) {
 	}
 	holder := make([]byte, 20) // enough digits for a process id
 	n, _ := lock.ReadAt(holder, 0)
-	return nil, cli.WithHint(fmt.Errorf("--data %s: the data directory is in use by process %s", dir, holder[:n]),
+	return nil, cli.WithHint(fmt.Errorf("--data %s: the data directory is in use by process %s", dir,
+		strings.TrimSpace(string(holder[:n]))),
 		"stop that one, or give another directory with --data")
 }
 
@@ -87,7 +85,7 @@ func holdLock(dir string) (*os.File, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err = syscall.Flock(int(lock.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err == nil {
+	if err = flock(lock); err == nil {
 		err = os.Rename(lock.Name(), filepath.Join(dir, lockFile))
 	}
 	if err != nil {
@@ -110,9 +108,12 @@ func removeAbandoned(parent string) {
 		if err != nil {
 			continue
 		}
-		if syscall.Flock(int(lock.Fd()), syscall.LOCK_EX|syscall.LOCK_NB) == nil {
+		if flock(lock) == nil {
 			_ = os.RemoveAll(filepath.Dir(name))
 		}
 		_ = lock.Close()
 	}
 }
+
+// flock locks a file until it is closed, or fails at once.
+func flock(f *os.File) error { return syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB) }

@@ -45,7 +45,8 @@ func (ps *parts) run(p part, fn func(drain, force context.Context) error) {
 	go func() {
 		err := fn(drain, ps.force)
 		if drain.Err() == nil {
-			ps.failed <- fmt.Errorf("%s stopped by itself: %w", p.Name, cmp.Or(err, errors.New("it ended without an error")))
+			ps.failed <- fmt.Errorf("%s stopped by itself: %w", p.Name,
+				cmp.Or(err, errors.New("it ended without an error")))
 		}
 		done <- err
 	}()

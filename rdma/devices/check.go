@@ -1,6 +1,7 @@
 package devices
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"math"
@@ -111,8 +112,9 @@ func verdicts(o *Options, d *Device) []Verdict {
 		v := Verdict{Device: d.Name, Port: p.Number, Problems: append([]Problem{}, device...)}
 		if p.LinkLayer != "Ethernet" {
 			v.Problems = append(v.Problems, Problem{NotEthernet,
-				fmt.Sprintf("its link layer is %s, and only RoCE v2 is used", orUnknown(p.LinkLayer)),
-				"a card of NVIDIA that can do both is told by mlxconfig -d " + orDevice(d.PCI) + " set LINK_TYPE_P" +
+				fmt.Sprintf("its link layer is %s, and only RoCE v2 is used", cmp.Or(p.LinkLayer, "not known")),
+				"a card of NVIDIA that can do both is told by mlxconfig -d " + cmp.Or(d.PCI, "DEVICE") +
+					" set LINK_TYPE_P" +
 					fmt.Sprint(p.Number) + "=2, and restarted", true})
 			all = append(all, v)
 			continue
@@ -176,8 +178,7 @@ func openVerbs(path string) error {
 
 // cause returns an error without its repetition of the path.
 func cause(err error) error {
-	var path *os.PathError
-	if errors.As(err, &path) {
+	if path, ok := errors.AsType[*os.PathError](err); ok {
 		return path.Err
 	}
 	return err
@@ -188,7 +189,7 @@ func portDown(root string, p *Port) *Problem {
 	if p.active() {
 		return nil
 	}
-	what := fmt.Sprintf("port %d is %s (%s)", p.Number, orUnknown(p.State), orUnknown(p.Physical))
+	what := fmt.Sprintf("port %d is %s (%s)", p.Number, cmp.Or(p.State, "not known"), cmp.Or(p.Physical, "not known"))
 	if len(p.Netdevs) == 0 {
 		return &Problem{PortDown, what + ", and no network interface is known to be its own",
 			"look for it with rdma link, then ip link set NETDEV up", true}
@@ -200,7 +201,7 @@ func portDown(root string, p *Port) *Problem {
 			true}
 	}
 	return &Problem{PortDown, fmt.Sprintf("%s: its interface %s is up, but its link is %s", what, netdev,
-		orUnknown(text(dir, "operstate"))),
+		cmp.Or(text(dir, "operstate"), "not known")),
 		"is a cable plugged in, and the other end up? ethtool " + netdev + " says what the card sees", true}
 }
 
@@ -216,7 +217,7 @@ func reachable(root string, p *Port) (*GID, *Problem) {
 	switch {
 	case !ok && len(p.GIDs) > 0:
 		return nil, &Problem{NoGID, fmt.Sprintf("it has RoCE v1 only: its GIDs are of type %s (%s)",
-			orUnknown(string(p.GIDs[0].Type)), p.GIDs[0].Address()),
+			cmp.Or(string(p.GIDs[0].Type), "not known"), p.GIDs[0].Address()),
 			"another address does not help: card, firmware and driver have to do RoCE v2, and GIDs of it are then " +
 				"there beside these by themselves; " +
 				"update firmware and driver, and see their manual for a mode of RoCE that has to be set", true}
@@ -270,20 +271,6 @@ func silentCards(root string) (all []string) {
 		}
 	}
 	return all
-}
-
-func orUnknown(s string) string {
-	if s == "" {
-		return "not known"
-	}
-	return s
-}
-
-func orDevice(pci string) string {
-	if pci == "" {
-		return "DEVICE"
-	}
-	return pci
 }
 
 // load returns the command that loads a driver's verbs; empty: the driver is unknown.

@@ -1,6 +1,7 @@
 package devices
 
 import (
+	"cmp"
 	"errors"
 	"io"
 	"os"
@@ -44,10 +45,7 @@ func mapped(root string, look func()) {
 
 // below returns the place below root of a path of the host.
 func below(root string, path ...string) string {
-	if root == "" {
-		root = "/"
-	}
-	return filepath.Join(root, filepath.Join(path...))
+	return filepath.Join(cmp.Or(root, "/"), filepath.Join(path...))
 }
 
 // text returns the content of a small file without the newline. The text is empty if the file

@@ -8,6 +8,7 @@ package verbs
 import "C"
 
 import (
+	"cmp"
 	"crypto/rand"
 	"encoding/binary"
 	"errors"
@@ -104,15 +105,8 @@ func (d *device) pair(o rdma.PairOptions) (*pair, error) {
 }
 
 func defaults(o rdma.PairOptions) rdma.PairOptions {
-	if o.MaxReads <= 0 {
-		o.MaxReads = defaultReads
-	}
-	if o.MaxWindows <= 0 {
-		o.MaxWindows = defaultWindows
-	}
-	if o.Timeout <= 0 {
-		o.Timeout = defaultTimeout
-	}
+	o.MaxReads, o.MaxWindows = cmp.Or(max(o.MaxReads, 0), defaultReads), cmp.Or(max(o.MaxWindows, 0), defaultWindows)
+	o.Timeout = cmp.Or(max(o.Timeout, 0), defaultTimeout)
 	return o
 }
 
