@@ -1,6 +1,7 @@
 package router
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"fmt"
@@ -154,21 +155,12 @@ func (c *Config) legOptions() leg.Options {
 	own := map[string]leg.Limits{}
 	for _, m := range c.Models {
 		l := common
-		if m.FirstByte > 0 {
-			l.FirstByte = m.FirstByte.Std()
-		}
-		if m.Idle > 0 {
-			l.Idle = m.Idle.Std()
-		}
-		if m.Total > 0 {
-			l.Total = m.Total.Std()
-		}
+		l.FirstByte, l.Idle = cmp.Or(m.FirstByte.Std(), l.FirstByte), cmp.Or(m.Idle.Std(), l.Idle)
+		l.Total = cmp.Or(m.Total.Std(), l.Total)
 		if m.MaxQueue > 0 {
 			l.MaxQueue, l.MaxQueueDecode = m.MaxQueue, 0
 		}
-		if m.MaxQueueDecode > 0 {
-			l.MaxQueueDecode = m.MaxQueueDecode
-		}
+		l.MaxQueueDecode = cmp.Or(m.MaxQueueDecode, l.MaxQueueDecode)
 		own[m.Name] = l
 	}
 	return leg.Options{

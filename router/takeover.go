@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -186,12 +187,8 @@ func (r *Router) await(ctx, drain context.Context) error {
 
 // settled says whether every node was checked, or has announced itself.
 func settled(s *fleet.Snapshot) bool {
-	for _, n := range s.Nodes {
-		if n.Health.State() == health.Unproven {
-			return false
-		}
-	}
-	return !s.Partial
+	unproven := func(n *fleet.Node) bool { return n.Health.State() == health.Unproven }
+	return !s.Partial && !slices.ContainsFunc(s.Nodes, unproven)
 }
 
 // serves announces that this router accepts connections.

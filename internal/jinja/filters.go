@@ -17,7 +17,8 @@ var filters map[string]filter
 
 func init() {
 	filters = map[string]filter{
-		"tojson": toJSON, "trim": trimFilter, "length": bare(lengthFilter), "count": bare(lengthFilter), "join": joinFilter,
+		"tojson": toJSON, "trim": trimFilter, "length": bare(lengthFilter), "count": bare(lengthFilter),
+		"join":    joinFilter,
 		"default": defaultFilter, "d": defaultFilter,
 		"upper": stringFilter(strings.ToUpper), "lower": stringFilter(strings.ToLower), "title": stringFilter(title),
 		"capitalize": stringFilter(capitalize),

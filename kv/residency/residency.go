@@ -35,6 +35,7 @@
 package residency
 
 import (
+	"cmp"
 	"errors"
 	"math/rand/v2"
 	"sync"
@@ -130,15 +131,7 @@ type holder struct {
 
 // New makes an empty index. The index's epoch is the present time.
 func New(o Options) *Index {
-	if o.MaxBlocks <= 0 {
-		o.MaxBlocks = 1 << 22
-	}
-	if o.MaxEngines <= 0 {
-		o.MaxEngines = 64
-	}
-	if o.Ring <= 0 {
-		o.Ring = 1 << 16
-	}
+	o.MaxBlocks, o.MaxEngines, o.Ring = cmp.Or(o.MaxBlocks, 1<<22), cmp.Or(o.MaxEngines, 64), cmp.Or(o.Ring, 1<<16)
 	x := &Index{
 		epoch:      uint64(time.Now().UnixNano()),
 		maxBlocks:  o.MaxBlocks,

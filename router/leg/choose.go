@@ -84,10 +84,8 @@ func (l *Leg) noNode(now time.Time) *apierror.Error {
 
 // known says whether the node serves the model, or has not yet named its models.
 func (l *Leg) known(id string) bool {
-	for _, n := range l.pool.members {
-		if n.ID == id {
-			return true
-		}
+	if slices.ContainsFunc(l.pool.members, func(n *member) bool { return n.ID == id }) {
+		return true
 	}
 	n := l.d.current().snap.Node(id)
 	return n != nil && n.Health.State() == health.Unproven

@@ -1,6 +1,7 @@
 package leg
 
 import (
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -147,14 +148,7 @@ func (s *servedModel) member(work Work, n *fleet.Node) *member {
 }
 
 // place returns the index of n in the pool, or -1 if it has none.
-func (p *pool) place(n *fleet.Node) int {
-	for i, other := range p.nodes {
-		if other == n {
-			return i
-		}
-	}
-	return -1
-}
+func (p *pool) place(n *fleet.Node) int { return slices.Index(p.nodes, n) }
 
 // retire tells the patience trackers which nodes no longer serve their model.
 func retire(old, t *servedFleet) {

@@ -38,6 +38,11 @@ type Router struct {
 	TokenBytes, TokensKnown prometheus.Counter
 	TokenSeconds            prometheus.Observer
 
+	bound
+}
+
+// bound are the metrics with a label of one model or node.
+type bound struct {
 	seconds, ttft, itl, overlap    *prometheus.HistogramVec // model
 	maxGap                         *prometheus.HistogramVec // model
 	prompt, completion, cached     *prometheus.CounterVec   // model
@@ -75,8 +80,8 @@ var (
 // New creates the router's metrics.
 func New() *Router {
 	s := metric.NewSet()
-	r := &Router{
-		Set: s,
+	return &Router{
+		Set: s, bound: newBound(s),
 		Requests: newRequests(s.Counter("cgn_router_requests_total", "Requests answered, by endpoint (other: "+
 			"unknown paths and requests that could not be read, too), served model (empty: unknown) and HTTP status.",
 			"api", "model", "code")),
@@ -132,37 +137,35 @@ func New() *Router {
 			"Time from a retransmission timeout, reset or failed connection in the kernel to this router's reaction.",
 			eventBuckets).WithLabelValues(),
 	}
-	r.defineBound()
-	return r
 }
 
-// defineBound creates the metrics that Model and Node bind to their labels.
-func (r *Router) defineBound() {
-	s := r.Set
-	r.seconds = s.Histogram("cgn_router_request_seconds", "Time from request read to response written.",
-		latencyBuckets, "model")
-	r.ttft = s.Histogram("cgn_router_ttft_seconds",
-		"Time from request read to the first body event of a stream.", latencyBuckets, "model")
-	r.itl = s.Histogram("cgn_router_itl_seconds",
-		"Mean time between the body events of a stream, one observation per stream.", gapBuckets, "model")
-	r.maxGap = s.Histogram("cgn_router_itl_max_seconds", "Longest time between two body events of a stream, one "+
-		"observation per stream; it includes waits for a client that does not read.", stallBuckets, "model")
-	r.overlap = s.Histogram("cgn_router_overlap_ratio",
-		"Share of the prompt's blocks believed cached on the chosen node.", ratioBuckets, "model")
-	r.prompt = s.Counter("cgn_router_prompt_tokens_total", "Prompt tokens, as engines report them.", "model")
-	r.completion = s.Counter("cgn_router_completion_tokens_total", "Completion tokens, as engines report them.",
-		"model")
-	r.cached = s.Counter("cgn_router_cached_tokens_total",
-		"Prompt tokens found in an engine's cache, as engines report them.", "model")
-	r.prediction = s.Histogram("cgn_router_prediction_error_ratio",
-		"Cached share of a prompt as the router believed it, minus the share that the engine reports.", errorBuckets,
-		"node")
-	r.setAside = s.Counter("cgn_router_set_aside_total",
-		"Times a node was set aside, and got no new requests, because it made no progress.", "node")
-	r.unreported = s.Counter("cgn_router_cached_unreported_total",
-		"Answers whose usage has no cached-token count.", "node")
-	r.rejected = s.Counter("cgn_router_stream_options_rejected_total",
-		"Requests resent without stream_options because the engine refuses them.", "node")
+func newBound(s *metric.Set) bound {
+	return bound{
+		seconds: s.Histogram("cgn_router_request_seconds", "Time from request read to response written.",
+			latencyBuckets, "model"),
+		ttft: s.Histogram("cgn_router_ttft_seconds",
+			"Time from request read to the first body event of a stream.", latencyBuckets, "model"),
+		itl: s.Histogram("cgn_router_itl_seconds",
+			"Mean time between the body events of a stream, one observation per stream.", gapBuckets, "model"),
+		maxGap: s.Histogram("cgn_router_itl_max_seconds", "Longest time between two body events of a stream, one "+
+			"observation per stream; it includes waits for a client that does not read.", stallBuckets, "model"),
+		overlap: s.Histogram("cgn_router_overlap_ratio",
+			"Share of the prompt's blocks believed cached on the chosen node.", ratioBuckets, "model"),
+		prompt: s.Counter("cgn_router_prompt_tokens_total", "Prompt tokens, as engines report them.", "model"),
+		completion: s.Counter("cgn_router_completion_tokens_total", "Completion tokens, as engines report them.",
+			"model"),
+		cached: s.Counter("cgn_router_cached_tokens_total",
+			"Prompt tokens found in an engine's cache, as engines report them.", "model"),
+		prediction: s.Histogram("cgn_router_prediction_error_ratio",
+			"Cached share of a prompt as the router believed it, minus the share that the engine reports.", errorBuckets,
+			"node"),
+		setAside: s.Counter("cgn_router_set_aside_total",
+			"Times a node was set aside, and got no new requests, because it made no progress.", "node"),
+		unreported: s.Counter("cgn_router_cached_unreported_total",
+			"Answers whose usage has no cached-token count.", "node"),
+		rejected: s.Counter("cgn_router_stream_options_rejected_total",
+			"Requests resent without stream_options because the engine refuses them.", "node"),
+	}
 }
 
 // Model binds the counters of a served model.

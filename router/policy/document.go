@@ -64,33 +64,30 @@ const section = "weights."
 
 // faults returns one error for every field out of its range.
 func (p *Policy) faults(section string) (errs []error) {
-	number := func(field string, v, lo, hi float64) {
-		if !(v >= lo && v <= hi) {
-			errs = append(errs, &FieldError{field, fmt.Sprint(v), fmt.Sprintf("%g to %g", lo, hi)})
+	for _, n := range []struct {
+		field string
+		v, hi float64
+	}{
+		{section + "kv", p.KV, 1}, {section + "load", p.Load, 1}, {section + "power", p.Power, 1},
+		{section + "capacity", p.Capacity, 1}, {section + "pending", p.Pending, 1},
+		{"tiers.device", p.Tiers.Device, 1}, {"tiers.host", p.Tiers.Host, 1}, {"tiers.disk", p.Tiers.Disk, 1},
+		{"epsilon", p.Epsilon, 1}, {"max_queue", float64(p.MaxQueue), MaxQueueMax},
+		{"ttft_slo_ms", float64(p.TTFTSLOms), TTFTSLOmsMax},
+		{"run_delay_ms", p.RunDelayMs, RunDelayMax}, {"retransmit_pct", p.RetransmitPct, RetransmitMax},
+	} {
+		if !(n.v >= 0 && n.v <= n.hi) {
+			errs = append(errs, &FieldError{n.field, fmt.Sprint(n.v), fmt.Sprintf("0 to %g", n.hi)})
 		}
 	}
 	if int(p.Mode) >= len(modeNames) {
 		errs = append(errs, &FieldError{"mode", fmt.Sprint(uint8(p.Mode)), strings.Join(modeNames[:], ", ")})
 	}
-	number(section+"kv", p.KV, 0, 1)
-	number(section+"load", p.Load, 0, 1)
-	number(section+"power", p.Power, 0, 1)
-	number(section+"capacity", p.Capacity, 0, 1)
-	number(section+"pending", p.Pending, 0, 1)
 	if p.KV == 0 && p.Load == 0 && p.Power == 0 && p.Capacity == 0 {
 		errs = append(errs, &FieldError{"weights", "all 0", "one of kv, load, power and capacity above 0"})
 	}
-	number("tiers.device", p.Tiers.Device, 0, 1)
-	number("tiers.host", p.Tiers.Host, 0, 1)
-	number("tiers.disk", p.Tiers.Disk, 0, 1)
-	number("epsilon", p.Epsilon, 0, 1)
 	if p.MaxShare != 0 && !(p.MaxShare >= 1 && p.MaxShare <= MaxShareMax) {
 		errs = append(errs, &FieldError{"max_share", fmt.Sprint(p.MaxShare), maxShareAllowed})
 	}
-	number("max_queue", float64(p.MaxQueue), 0, MaxQueueMax)
-	number("ttft_slo_ms", float64(p.TTFTSLOms), 0, TTFTSLOmsMax)
-	number("run_delay_ms", p.RunDelayMs, 0, RunDelayMax)
-	number("retransmit_pct", p.RetransmitPct, 0, RetransmitMax)
 	return errs
 }
 
