@@ -81,7 +81,8 @@ func Run(ctx context.Context, c Config) error {
 }
 
 // New checks c, locks the data directory, opens the tiers and binds every listener. The SSD tier's
-// index may still be loading when New returns. The daemon answers and announces nothing before Run.
+// index may still be loading when New returns. Clients are served and the cache is announced by
+// Run; other caches are answered from New on.
 func New(c Config) (*Daemon, error) {
 	if err := config.Check(&c); err != nil {
 		return nil, err

@@ -9,6 +9,7 @@ import (
 	"os"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/cognitora/dataplane/internal/buildinfo"
 	"github.com/cognitora/dataplane/internal/cluster"
@@ -116,14 +117,14 @@ func (m *membership) run(ctx context.Context) error {
 	var follow sync.WaitGroup
 	defer follow.Wait()
 	defer end(nil)
-	listed := make(chan struct{})
+	listed, began := make(chan struct{}), time.Now()
 	follow.Go(func() { m.follow(ctx, client, sync.OnceFunc(func() { close(listed) }), end) })
 	if m.ownCA {
 		select {
 		case <-listed:
 		case <-ctx.Done():
 		}
-		if err := stranger(ctx); err != nil {
+		if err := stranger(ctx); err != nil && time.Since(began) < strangerAtStart {
 			return err
 		}
 	}
@@ -142,6 +143,10 @@ func (m *membership) run(ctx context.Context) error {
 	}
 	return err
 }
+
+// strangerAtStart is the age up to which a daemon ends when etcd lists another cache. Later the
+// daemon has clients, and leaves the fleet instead.
+const strangerAtStart = 10 * time.Second
 
 // strangerError says that etcd lists another cache which does not accept this one's certificates.
 type strangerError struct{ id string }

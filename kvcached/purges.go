@@ -13,6 +13,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"golang.org/x/sync/errgroup"
+
 	"github.com/cognitora/dataplane/internal/cluster"
 	"github.com/cognitora/dataplane/kvcached/fleet"
 	"github.com/cognitora/dataplane/kvcached/purge"
@@ -25,6 +27,8 @@ const (
 	refreshLast    = time.Second
 	askPeersFirst  = time.Second // pause before a start without etcd asks other caches
 	askPeersPause  = 2 * time.Second
+	restoreWithin  = time.Second // a start waits for the lists of other caches
+	restoreAtOnce  = 64          // caches asked at a time
 	rememberedFile = "peers.json"
 )
 
@@ -52,7 +56,7 @@ func (p *purges) Append(ctx context.Context, s purge.Selector) (*fleet.Appended,
 	list, caches, err := p.write(ctx, mine, func(merged *purge.List) (*purge.List, error) { return merged.With(s) })
 	if err != nil {
 		p.log.Warn("a purge was not begun", "error", err)
-		return nil, purge.ErrNoEtcd
+		return nil, err
 	}
 	out := &fleet.Appended{List: list}
 	out.Here.Blocks, out.Here.Err = p.ledger.Replace(ctx, mine, list)
@@ -71,7 +75,7 @@ func (p *purges) Refresh(ctx context.Context) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	mine := p.ledger.List()
-	list, _, err := p.write(ctx, mine, func(merged *purge.List) (*purge.List, error) { return merged, nil })
+	list, _, err := p.write(ctx, mine, asItIs)
 	if err == nil {
 		_, err = p.ledger.Replace(ctx, mine, list)
 	}
@@ -104,18 +108,18 @@ func (p *purges) write(ctx context.Context, mine *purge.List, change func(*purge
 	*purge.List, []cluster.Entry, error) {
 	client := p.client.Load()
 	if client == nil {
-		return nil, nil, errors.New("etcd was not reached yet")
+		return nil, nil, purge.ErrNoEtcd
 	}
 	for range registerTries {
 		there, err := client.Purges(ctx)
 		if err != nil {
-			return nil, nil, err
+			return nil, nil, fmt.Errorf("%w: %w", purge.ErrNoEtcd, err)
 		}
 		var theirs *purge.List
 		if there.Value != nil {
 			if theirs, err = purge.Parse(there.Value); err != nil {
-				return nil, nil, fmt.Errorf("etcd's %s cannot be read: %w; delete the key, and the caches write what "+
-					"they know", cluster.PurgesKey, err)
+				return nil, nil, purge.Refused(fmt.Sprintf("etcd's %s cannot be read, so no host has confirmed the "+
+					"purge: %v; delete the key, and the caches write what they know", cluster.PurgesKey, err))
 			}
 		}
 		list, err := purge.Merge(mine, theirs)
@@ -126,11 +130,16 @@ func (p *purges) write(ctx context.Context, mine *purge.List, change func(*purge
 			return list, nil, err
 		}
 		caches, written, err := client.ReplacePurges(ctx, there, list.Encode())
-		if err != nil || written {
-			return list, caches, err
+		if err != nil {
+			return nil, nil, fmt.Errorf("%w: %w", purge.ErrNoEtcd, err)
+		}
+		if written {
+			return list, caches, nil
 		}
 	}
-	return nil, nil, errors.New("other caches write to etcd's list of purges all the time")
+	return nil, nil, purge.Refused("other caches write to etcd's list of purges all the time, so no host has " +
+		"confirmed " +
+		"the purge; purge again")
 }
 
 // follow carries out each new state of etcd's list until ctx ends.
@@ -159,7 +168,7 @@ func (p *purges) follow(ctx context.Context, client *cluster.Client) {
 		case <-wake:
 		}
 		if p.pending() {
-			p.restore(ctx, client)
+			p.restore(ctx)
 		}
 		for pause := refreshFirst; ; pause = min(2*pause, refreshLast) {
 			err := p.Refresh(ctx)
@@ -222,33 +231,43 @@ func (p *purges) adopt(ctx context.Context, list *purge.List) error {
 	return err
 }
 
-// restore writes the lists of other caches to an etcd without a list, because that etcd may have
-// lost its data. A start calls restore before it reads etcd's list.
-func (p *purges) restore(ctx context.Context, client *cluster.Client) {
-	if there, err := client.Purges(ctx); err != nil || there.Value != nil {
-		return
-	}
+// restore asks the other caches, and those of the last run, for their lists, and writes what etcd's
+// list lacks to etcd. A start calls restore before it reads etcd's list, because etcd may have lost
+// data. A cache that does not answer in time is not waited for.
+func (p *purges) restore(ctx context.Context) {
 	peers := p.view.Others()
 	for _, m := range p.remembered() {
 		if !slices.ContainsFunc(peers, func(o fleet.Member) bool { return o.ID == m.ID }) {
 			peers = append(peers, m)
 		}
 	}
-	var asking sync.WaitGroup
+	within, cancel := context.WithTimeout(ctx, restoreWithin)
+	defer cancel()
+	lists := make([]*purge.List, len(peers))
+	var asking errgroup.Group
+	asking.SetLimit(restoreAtOnce)
 	for i := range peers {
-		asking.Go(func() {
-			list, _, err := p.view.PurgesOf(ctx, &peers[i])
-			if err == nil && (list.History != 0 || list.Revision != 0) {
-				_, _, err = p.write(ctx, list, func(merged *purge.List) (*purge.List, error) { return merged, nil })
+		asking.Go(func() (err error) {
+			if lists[i], _, err = p.view.PurgesOf(within, &peers[i]); err != nil {
+				p.log.Debug("another cache did not tell its list of purges", "cache", peers[i].ID, "error", err)
 			}
-			if err != nil {
-				p.log.Warn("etcd has no list of purges, and another cache did not tell its own", "cache", peers[i].ID,
-					"error", err)
-			}
+			return nil
 		})
 	}
-	asking.Wait()
+	_ = asking.Wait()
+	for i, list := range lists {
+		if list == nil || list.History == 0 {
+			continue
+		}
+		if _, _, err := p.write(ctx, list, asItIs); err != nil {
+			p.log.Warn("another cache's list of purges could not be compared with etcd's", "cache", peers[i].ID,
+				"error", err)
+		}
+	}
 }
+
+// asItIs is the change of write that only merges.
+func asItIs(merged *purge.List) (*purge.List, error) { return merged, nil }
 
 // remembered returns the caches of the last run.
 func (p *purges) remembered() (peers []fleet.Member) {
@@ -273,7 +292,7 @@ func (p *purges) remember(peers []fleet.Member) {
 	}
 	text, err := json.Marshal(peers)
 	if err == nil {
-		err = os.WriteFile(filepath.Join(p.dir, rememberedFile), text, 0o600)
+		err = purge.WriteFile(filepath.Join(p.dir, rememberedFile), text)
 	}
 	if err != nil {
 		p.log.Warn("the caches of the fleet cannot be kept for the next start", "error", err)

@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -330,6 +331,55 @@ func TestStartsWithoutEtcd(t *testing.T) {
 		t.Errorf("%+v, %v: purges that etcd had at some time count as read", list, err)
 	}
 	if got := once(t, b, "GET "+kept); got != "$-1" || !b.purges.pending() {
+		t.Error(got)
+	}
+}
+
+// TestAnotherHostWritesFirst checks that a host which was away during a purge learns of it at its
+// start, although etcd has lost its data and a host that knows no purge has written a new list.
+func TestAnotherHostWritesFirst(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	dir := t.TempDir()
+	etcd, err := etcdserver.Start(dir, "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.etcd = etcd.Endpoint()
+	a, _ := s.host(t, "a", nil)
+	c, _ := settings(t, t.TempDir(), s.join("c", nil))
+	away, stop := begin(t, c)
+	meet(t, 2, a, away)
+	old := block.Text(testSpace.String(), testAddr(1))
+	set(t, away, old, []byte("1"))
+	awaitThat(t, "the block is on SSD", func() bool {
+		once(t, away, "GET "+old)
+		return away.store.Stats().SSD.Records == 1
+	})
+	if err := stop(); err != nil {
+		t.Fatal(err)
+	}
+	awaitThat(t, "c has left", func() bool { return a.view.Load().Stats().Members == 1 })
+	if _, err := kv(t, a).Purge(t.Context(), &pb.PurgeRequest{Everything: true}); err != nil {
+		t.Fatal(err)
+	}
+	etcd.Close()
+	etcd, err = etcdserver.Start(t.TempDir(), strings.TrimPrefix(s.etcd, "http://"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer etcd.Close()
+	b, _ := s.host(t, "b", nil)
+	awaitThat(t, "b has begun a list", func() bool { return !b.purges.pending() })
+	back, _ := begin(t, c)
+	for range 200 {
+		if got := once(t, back, "GET "+old); got != "$-1" {
+			t.Fatal("a purged block is served: ", got)
+		}
+		<-time.After(5 * time.Millisecond)
+	}
+	awaitThat(t, "c has the purges", func() bool { return !back.purges.pending() })
+	if got := once(t, back, "GET "+old); got != "$-1" {
 		t.Error(got)
 	}
 }

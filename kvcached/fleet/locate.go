@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"sync"
 
+	"golang.org/x/sync/errgroup"
+
 	"github.com/cognitora/dataplane/kv/block"
 	"github.com/cognitora/dataplane/kvcached/transport"
 	"github.com/cognitora/dataplane/kvcached/wire"
@@ -27,19 +29,21 @@ func (v *View) locate(ctx context.Context, addrs []block.Addr) ([][]location, er
 	if len(asked) == 0 {
 		return out, nil
 	}
-	var wg sync.WaitGroup
+	var group errgroup.Group
+	group.SetLimit(askedAtOnce)
 	var mu sync.Mutex
 	var failed error
 	for m, at := range asked {
-		wg.Go(func() {
+		group.Go(func() error {
 			if err := v.ask(ctx, m, addrs, at, out); err != nil {
 				mu.Lock()
 				failed = errors.Join(failed, err)
 				mu.Unlock()
 			}
+			return nil
 		})
 	}
-	wg.Wait()
+	_ = group.Wait()
 	return out, failed
 }
 

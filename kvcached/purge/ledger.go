@@ -177,7 +177,7 @@ func (l *Ledger) save(list *List, unfinished bool) error {
 	}
 	text, err := json.Marshal(saved{list, (unfinished || l.o.Partial) && len(list.Purges) > 0})
 	if err == nil {
-		err = replace(l.path, text)
+		err = WriteFile(l.path, text)
 	}
 	if err != nil {
 		return fmt.Errorf("purge: the purges cannot be kept: %w", err)
@@ -185,8 +185,8 @@ func (l *Ledger) save(list *List, unfinished bool) error {
 	return nil
 }
 
-// replace replaces a file atomically: the old file stays if there is an error.
-func replace(path string, text []byte) error {
+// WriteFile writes a file durably in the place of another, or leaves the other as it is.
+func WriteFile(path string, text []byte) error {
 	f, err := os.CreateTemp(filepath.Dir(path), filepath.Base(path)+".*")
 	if err != nil {
 		return err

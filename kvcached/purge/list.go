@@ -6,7 +6,6 @@ import (
 	"crypto/rand"
 	"encoding/binary"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"math"
 	"slices"
@@ -31,12 +30,38 @@ type Purge struct {
 // List is all purges that a fleet has seen. A List keeps only the later of two purges with equal
 // selectors. A List does not change after it is made.
 type List struct {
-	// History identifies the numbering. Revisions of two histories cannot be compared. A new
-	// history begins when etcd has lost the list or has gone back to an earlier state. 0: the list
-	// was never in etcd.
+	// History identifies one numbering of purges. Revisions of two histories do not compare. A host
+	// begins a new history if etcd has lost the list, or has an older state of it. 0: the list was
+	// never in etcd.
 	History  uint32  `json:"history"`
 	Revision uint32  `json:"revision"` // revision of the last purge
-	Purges   []Purge `json:"purges"`   // purges sorted by revision
+	Purges   []Purge `json:"purges"`   // by revision
+	// Tips are the last states of the list, the present one last, at most maxTips. They tell a
+	// later state of a list from another list that has the same numbers.
+	Tips []Tip `json:"tips,omitempty"`
+}
+
+// Tip identifies one state of a list.
+type Tip struct {
+	Revision uint32 `json:"revision"`
+	Token    string `json:"token"` // random
+}
+
+// maxTips bounds List.Tips.
+const maxTips = 1024
+
+// tip returns the present state; zero: an empty list that was never in etcd.
+func (l *List) tip() Tip {
+	if len(l.Tips) == 0 {
+		return Tip{}
+	}
+	return l.Tips[len(l.Tips)-1]
+}
+
+// moved returns the tips of l and a new one.
+func (l *List) moved() []Tip {
+	tips := append(slices.Clone(l.Tips), Tip{l.Revision, newID()[:tokenSize]})
+	return tips[max(0, len(tips)-maxTips):]
 }
 
 // Stamp names the last purge that a host has carried out.
@@ -46,7 +71,9 @@ type Stamp struct{ History, Revision uint32 }
 func (l *List) Stamp() Stamp { return Stamp{l.History, l.Revision} }
 
 // ErrFull says that the revisions of a history are used up.
-var ErrFull = errors.New("purge: 2^32 purges are behind this list")
+const ErrFull = Refused("the list of purges has used up its 2^32 numbers, so no host has confirmed the purge; stop " +
+	"all caches " +
+	"of the fleet, delete /cognitora/kv/purges in etcd and empty their data directories")
 
 // With returns the list with one more purge.
 func (l *List) With(s Selector) (*List, error) {
@@ -61,7 +88,7 @@ func (l *List) append(more []Purge) (*List, error) {
 	if uint64(l.Revision)+uint64(len(more)) > math.MaxUint32 {
 		return nil, ErrFull
 	}
-	out := &List{History: l.History, Revision: l.Revision}
+	out := &List{History: l.History, Revision: l.Revision, Tips: l.Tips}
 	again := map[string]bool{}
 	for i := range more {
 		again[more[i].text()] = true
@@ -76,6 +103,7 @@ func (l *List) append(more []Purge) (*List, error) {
 		p.Revision = out.Revision
 		out.Purges = append(out.Purges, p)
 	}
+	out.Tips = out.moved()
 	return out.fold(), nil
 }
 
@@ -125,7 +153,7 @@ func matchAny(purges []Purge) func(namespace string, key []byte) bool {
 // since returns the purges of l that are not carried out on a host which has carried out the list
 // done.
 func (l *List) since(done *List) (more []Purge) {
-	if l.History == done.History {
+	if l.Follows(done) {
 		for i := range l.Purges {
 			if l.Purges[i].Revision > done.Revision {
 				more = append(more, l.Purges[i])
@@ -152,23 +180,9 @@ func (l *List) besides(other *List) (more []Purge) {
 	return more
 }
 
-// Follows tells whether l is earlier or a later state of it. Both lists must have the same history.
-// All purges of l up to earlier's revision must be in earlier.
+// Follows reports whether l is earlier, or was made from it.
 func (l *List) Follows(earlier *List) bool {
-	if l.History != earlier.History || l.Revision < earlier.Revision {
-		return false
-	}
-	numbers := make(map[string]uint32, len(earlier.Purges))
-	for i := range earlier.Purges {
-		numbers[earlier.Purges[i].ID] = earlier.Purges[i].Revision
-	}
-	for i := range l.Purges {
-		p := &l.Purges[i]
-		if p.Revision <= earlier.Revision && numbers[p.ID] != p.Revision {
-			return false
-		}
-	}
-	return true
+	return l.History == earlier.History && (slices.Contains(l.Tips, earlier.tip()) || earlier.tip() == Tip{})
 }
 
 // Merge returns the list that etcd should have. theirs is etcd's list, nil if it has none, and mine
@@ -176,20 +190,21 @@ func (l *List) Follows(earlier *List) bool {
 // Merge returns theirs, nothing has to be written.
 func Merge(mine, theirs *List) (*List, error) {
 	if theirs == nil {
-		out := *mine
-		out.History = newHistory()
+		out := List{History: newHistory(), Revision: mine.Revision, Purges: mine.Purges}
+		out.Tips = out.moved()
 		return &out, nil
 	}
 	if theirs.Follows(mine) {
 		return theirs, nil
 	}
 	lost := mine.besides(theirs)
-	if mine.History != theirs.History && len(lost) == 0 {
+	back := mine.History == theirs.History && !theirs.forgot(mine.tip())
+	if !back && len(lost) == 0 {
 		return theirs, nil
 	}
 	out := *theirs
-	if mine.History == theirs.History { // etcd has gone back to an earlier state
-		out.History = newHistory()
+	if back { // etcd has gone back to an earlier state
+		out.History, out.Tips = newHistory(), nil
 	}
 	out.Revision = max(out.Revision, mine.Revision)
 	texts := map[string]bool{}
@@ -203,6 +218,9 @@ func Merge(mine, theirs *List) (*List, error) {
 	}
 	return out.append(lost)
 }
+
+// forgot reports whether a state is older than all states that l names.
+func (l *List) forgot(t Tip) bool { return len(l.Tips) == maxTips && t.Revision < l.Tips[0].Revision }
 
 // Encode is the list as JSON.
 func (l *List) Encode() []byte {
@@ -240,13 +258,25 @@ func (l *List) check() error {
 		}
 		last = p.Revision
 	}
+	if len(l.Tips) > maxTips {
+		return fmt.Errorf("tips: there are %d, at most %d are allowed", len(l.Tips), maxTips)
+	}
+	for i, t := range l.Tips {
+		if len(t.Token) != tokenSize || t.Revision > l.Revision {
+			return fmt.Errorf("tips[%d] is not a state of the list", i)
+		}
+	}
 	if len(l.Purges) > MaxPurges {
 		return fmt.Errorf("purges: there are %d, at most %d are allowed", len(l.Purges), MaxPurges)
 	}
 	return nil
 }
 
-const idSize = 26 // length of crypto/rand.Text
+// Lengths of random texts; crypto/rand.Text has 26 characters.
+const (
+	idSize    = 26
+	tokenSize = 12
+)
 
 func newID() string { return rand.Text() }
 

@@ -124,8 +124,13 @@ type Done struct {
 	Err    error  // the host has not confirmed the purge and may still serve purged blocks
 }
 
+// Refused is the reason why a purge did not begin, for the client that asked for it.
+type Refused string
+
+func (r Refused) Error() string { return string(r) }
+
 // ErrNoEtcd says that a purge cannot begin, because etcd does not answer.
-var ErrNoEtcd = errors.New("etcd does not answer, so no host has confirmed the purge; see that it answers at " +
+const ErrNoEtcd = Refused("etcd does not answer, so no host has confirmed the purge; see that it answers at " +
 	"etcd.endpoints, and purge again")
 
 // HostsError names the hosts that have not confirmed a purge.

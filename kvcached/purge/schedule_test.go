@@ -80,10 +80,15 @@ func (w *world) start(n *node) {
 	for _, m := range models {
 		n.purged[m] = w.hosts[0].purged["fleet "+m]
 	}
-	if w.etcd == nil && !n.cut { // a starting host asks the other hosts first, which write their lists to etcd
+	w.restore(n)
+	w.refresh(n)
+}
+
+// restore has a host that does not know the purges yet ask the others.
+func (w *world) restore(n *node) {
+	if !n.known && !n.cut {
 		w.others()
 	}
-	w.refresh(n)
 }
 
 // others writes the lists of all hosts to etcd after etcd has lost its data.
@@ -218,18 +223,23 @@ func (w *world) event() {
 		n.cut = true
 	case 13:
 		n.cut = false
-		if w.etcd == nil {
-			w.others()
-		}
+		w.restore(n)
 		w.refresh(n)
 		w.say("%d reaches etcd", n.id)
 	case 14:
 		w.say("etcd is empty")
 		w.etcd = nil
+		if w.r.IntN(2) == 0 { // a host that knows less may write first
+			w.refresh(n)
+		}
 	case 15:
 		if len(w.was) > 0 && w.r.IntN(2) == 0 {
 			w.etcd = w.was[w.r.IntN(len(w.was))]
 			w.say("etcd is set back: %+v", w.etcd)
+			if w.r.IntN(2) == 0 { // a host that knows less may be the first to purge
+				w.refresh(n)
+				w.purge(n)
+			}
 			w.others()
 		} else {
 			w.refresh(n)

@@ -147,9 +147,9 @@ func (c *conn) storeError(err error) string {
 		c.server.counters.hostsFailures.Add(1)
 		return "ERR " + hosts.Public()
 	}
-	if errors.Is(err, purge.ErrNoEtcd) {
+	if refused := purge.Refused(""); errors.As(err, &refused) {
 		c.server.counters.hostsFailures.Add(1)
-		return "ERR " + purge.ErrNoEtcd.Error()
+		return "ERR " + refused.Error()
 	}
 	c.server.counters.storeFailures.Add(1)
 	c.server.options.Logger.Error("the store failed a RESP client", "error", err)

@@ -148,6 +148,9 @@ func coded(err error) error {
 	if errors.As(err, &hosts) {
 		return status.Error(codes.Unavailable, hosts.Public())
 	}
+	if refused := purge.Refused(""); errors.As(err, &refused) {
+		return status.Error(codes.FailedPrecondition, refused.Error())
+	}
 	var disk *store.DiskError
 	if errors.As(err, &disk) && !errors.Is(err, context.Canceled) && !errors.Is(err, context.DeadlineExceeded) {
 		if disk.Full() {
@@ -169,7 +172,6 @@ func coded(err error) error {
 		{store.ErrNotDurable, codes.FailedPrecondition},
 		{store.ErrCorrupt, codes.DataLoss},
 		{store.ErrClosed, codes.Unavailable},
-		{purge.ErrNoEtcd, codes.Unavailable},
 		{residency.ErrGap, codes.FailedPrecondition},
 		{residency.ErrStale, codes.Aborted},
 		{residency.ErrReport, codes.InvalidArgument},

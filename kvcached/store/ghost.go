@@ -29,7 +29,7 @@ func (g *ghost) add(h uint64) {
 }
 
 // churn remembers the addresses of blocks that were replaced on SSD. The addresses are forgotten
-// after one to two ages. Such a block is not written to SSD again before. A replacement of a block
+// after one to two ages. Until then the block is not written to SSD again. A replacement of a block
 // on SSD must wait until SSD has deleted the old block durably.
 type churn struct {
 	now, before *ghost
