@@ -36,7 +36,7 @@ var storeRows = []row[store.Stats]{
 var ssdRows = []row[store.Stats]{
 	{"promotions_total", "Blocks brought from SSD to RAM.", func(s *store.Stats) float64 { return float64(s.Promotions) }},
 	{"promotions_failed_total", "Blocks that were missed because SSD could not be read or had a damaged one.", func(s *store.Stats) float64 { return float64(s.PromotionsFailed) }},
-	{"ssd_admitted_total", "Blocks written to SSD after their second use.", func(s *store.Stats) float64 { return float64(s.WrittenBehind) }},
+	{"ssd_admitted_total", "Blocks written to SSD after their first read.", func(s *store.Stats) float64 { return float64(s.WrittenBehind) }},
 	{"ssd_admission_dropped_total", "Blocks that were to be written, but the queue was full.", func(s *store.Stats) float64 { return float64(s.BehindDropped) }},
 	{"ssd_admission_failed_total", "Blocks that were to be written, but could not.", func(s *store.Stats) float64 { return float64(s.BehindFailed) }},
 	{"ssd_durable_total", "Writes that waited for SSD.", func(s *store.Stats) float64 { return float64(s.Durable) }},

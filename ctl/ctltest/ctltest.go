@@ -33,11 +33,21 @@ func Root(group func(*cli.App) *cobra.Command, out, errOut io.Writer, getenv fun
 	return cli.Root(a, group(a))
 }
 
-// Main runs a package's tests, and fails if one has left a goroutine.
+// Main runs a package's tests, and fails if a test has left a goroutine behind. A router that runs
+// on the default port meanwhile may keep a connection open.
 func Main(m *testing.M) {
-	goleak.VerifyTestMain(m,
+	goleak.VerifyTestMain(closing{m},
 		goleak.IgnoreAnyFunction("github.com/valyala/fasthttp.updateServerDate.func1"), // one per process
 		goleak.IgnoreAnyFunction("github.com/valyala/fasthttp.(*workerPool).Start.func2"))
+}
+
+// closing closes idle connections after the tests.
+type closing struct{ *testing.M }
+
+// Run is testing.M.Run.
+func (c closing) Run() int {
+	defer http.DefaultClient.CloseIdleConnections()
+	return c.M.Run()
 }
 
 // Want fails the test unless text contains every part.

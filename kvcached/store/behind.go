@@ -18,7 +18,7 @@ const (
 // behindShare bounds the queue: its blocks take at most the arena's size divided by behindShare.
 const behindShare = 8
 
-// behind is the queue of blocks that are written to SSD after their second use. A queued block is
+// behind is the queue of blocks that are written to SSD after their first read. A queued block is
 // held, so that it is not evicted while it waits.
 type behind struct {
 	wake  chan struct{}

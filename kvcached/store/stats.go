@@ -15,7 +15,7 @@ type Counts struct {
 	Refused          uint64 // failed reservations: arena full, quota, too many namespaces
 	Promotions       uint64 // blocks that were brought from SSD to RAM
 	PromotionsFailed uint64 // Gets that missed because SSD could not be read or had a damaged block
-	WrittenBehind    uint64 // blocks that were written to SSD after their second use
+	WrittenBehind    uint64 // blocks that were written to SSD after their first read
 	BehindDropped    uint64 // blocks not written behind because the queue was full
 	BehindChanging   uint64 // blocks not written behind because their address was replaced on SSD not long ago
 	BehindFailed     uint64 // blocks not written behind because the write failed
