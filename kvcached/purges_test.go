@@ -97,7 +97,7 @@ func (p *purged) load(seed uint64, end <-chan struct{}) {
 		select {
 		case <-end:
 			return
-		case <-time.After(200 * time.Microsecond):
+		case <-time.After(3 * time.Millisecond): // each command takes a port
 		}
 		h, model := p.hosts[r.IntN(3)], r.IntN(len(purgedModels))
 		if !h.use.TryRLock() {

@@ -72,7 +72,7 @@ func (d *Daemon) peerHandler() transport.Handler {
 }
 
 // portTries is the number of attempts to find a port that is free for UDP and TCP.
-const portTries = 8
+const portTries = 64
 
 // open binds both lanes. If listen asks for a free port, a TLS lane without an address of its own
 // gets the same port.
