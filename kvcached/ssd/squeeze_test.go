@@ -157,14 +157,14 @@ func TestSmallFilesystem(t *testing.T) {
 		write(t, tier, i, 1, size, i%4 == 0)
 		holds(t, tier, i, 1, size)
 	}
-	// Somebody else takes what is left.
+	// Somebody else takes what is free now, and not what the tier frees meanwhile.
 	filler, err := os.Create(filepath.Join(dir, "filler"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer func() { _ = filler.Close() }()
 	b := make([]byte, 4096)
-	for err == nil {
+	for left := tier.o.free(); err == nil && left > 0; left -= int64(len(b)) {
 		_, err = filler.Write(b)
 	}
 	for i := range n {
