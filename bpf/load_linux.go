@@ -40,7 +40,7 @@ type Report struct {
 // loader makes a Set.
 type loader struct {
 	pins
-	options Options
+	o       Options
 	spec    *ebpf.CollectionSpec
 	kernel  *btf.Spec // the kernel's types; read once, because that takes a quarter of a second
 	maps    map[string]*ebpf.Map
@@ -56,7 +56,7 @@ func Load(o Options) (*Set, error) {
 	if err := Permitted(); err != nil {
 		return nil, err
 	}
-	l := &loader{pins: pins(rootOf(o.Root)), options: o, maps: map[string]*ebpf.Map{},
+	l := &loader{pins: pins(rootOf(o.Root)), o: o, maps: map[string]*ebpf.Map{},
 		loaded: map[string]*ebpf.Program{}}
 	lock, err := l.make()
 	if err != nil {
@@ -115,7 +115,7 @@ func (l *loader) closeMaps() {
 // together.
 func (l *loader) openMaps() error {
 	err := l.openPinned()
-	if errors.Is(err, errLayout) && !l.options.Keep {
+	if errors.Is(err, errLayout) && !l.o.Keep {
 		l.closeMaps()
 		_, err = l.empty()
 	}
@@ -278,7 +278,7 @@ func (l *loader) attachTracepoint(h hook, p *ebpf.Program) (made bool, err error
 
 // attachCgroup updates the link, which takes effect immediately, or makes the link.
 func (l *loader) attachCgroup(h hook, p *ebpf.Program) (made bool, err error) {
-	folder, err := cgroupFolder(l.options.Cgroup)
+	folder, err := cgroupFolder(l.o.Cgroup)
 	if err != nil {
 		return false, err
 	}

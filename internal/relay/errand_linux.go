@@ -77,7 +77,7 @@ func (n *errand) endStream() {
 // hangUp closes the connection, even if the follower has panicked.
 func (n *errand) hangUp() {
 	if p := recover(); p != nil {
-		n.loops.options.Panicked(p)
+		n.loops.o.Panicked(p)
 	}
 	if n.top != nil {
 		n.top.Close()
@@ -107,7 +107,7 @@ func (n *errand) bringSource() {
 func (n *errand) next() (e *Exchange, err error) {
 	defer func() {
 		if p := recover(); p != nil {
-			n.loops.options.Panicked(p)
+			n.loops.o.Panicked(p)
 			e, err = nil, errFollower
 		}
 	}()

@@ -67,7 +67,7 @@ func (p *Pool) use(c *conn) {
 
 // enlist adds c to busy. The caller holds mu.
 func (p *Pool) enlist(c *conn) {
-	if p.options.Watch {
+	if p.o.Watch {
 		p.busy = append(p.busy, c)
 		c.place = len(p.busy)
 	}
@@ -112,14 +112,14 @@ func (p *Pool) next(links []Link, n int, ports []uint16) []Link {
 
 // reach makes a connection without TLS.
 func (p *Pool) reach(ctx context.Context, to *destination) (net.Conn, error) {
-	if !p.options.Watch {
-		return p.options.Dial(ctx, to.Network, to.Addr)
+	if !p.o.Watch {
+		return p.o.Dial(ctx, to.Network, to.Addr)
 	}
 	began := time.Now()
 	p.mu.Lock()
 	p.dials = append(p.dials, began)
 	p.mu.Unlock()
-	socket, err := p.options.Dial(ctx, to.Network, to.Addr)
+	socket, err := p.o.Dial(ctx, to.Network, to.Addr)
 	p.mu.Lock()
 	for i, at := range p.dials {
 		if at.Equal(began) {

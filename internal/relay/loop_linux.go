@@ -144,7 +144,7 @@ func (l *loop) step() (done bool) {
 		f.recycle()
 	}
 	l.gone = l.gone[:0]
-	l.loops.options.Lag(time.Since(l.now).Seconds())
+	l.loops.o.Lag(time.Since(l.now).Seconds())
 	return true
 }
 
@@ -154,7 +154,7 @@ func (l *loop) rescue() {
 	if p == nil {
 		return
 	}
-	l.loops.options.Panicked(p)
+	l.loops.o.Panicked(p)
 	if f := l.current; f != nil && f.isHere() {
 		l.current = nil
 		f.abandon(errFollower)

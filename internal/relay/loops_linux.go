@@ -21,7 +21,7 @@ const waitEvery = 5 * time.Millisecond
 // Loops relays event streams, as the package's documentation describes. Loops is safe for
 // concurrent use.
 type Loops struct {
-	options  LoopsOptions
+	o        LoopsOptions
 	all      []*loop
 	busy     atomic.Int64   // streams, and connections that the server serves again
 	draining atomic.Bool    // true if connections are closed with their stream
@@ -40,7 +40,7 @@ func NewLoops(o LoopsOptions) (*Loops, error) {
 	if o.Panicked == nil {
 		o.Panicked = func(any) {}
 	}
-	ls := &Loops{options: o}
+	ls := &Loops{o: o}
 	for range o.Threads {
 		l, err := newLoop(ls)
 		if err != nil {
@@ -237,7 +237,7 @@ func (l *loop) errand(n *errand) {
 func (ls *Loops) guard(do func()) {
 	defer func() {
 		if p := recover(); p != nil {
-			ls.options.Panicked(p)
+			ls.o.Panicked(p)
 		}
 	}()
 	do()

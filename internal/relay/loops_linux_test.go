@@ -400,7 +400,7 @@ func TestFollowerPanics(t *testing.T) {
 	f := newFront(t, rawServer(t, "tcp", stepping(parts)), func(f *front) { f.follower = fragile{o} })
 	told := make(chan any, 1)
 	for _, l := range f.parking.Loops.all {
-		l.loops.options.Panicked = func(p any) { told <- p }
+		l.loops.o.Panicked = func(p any) { told <- p }
 	}
 	for _, data := range []string{"boom", "b"} {
 		c := dial(t, f.addr)
@@ -463,7 +463,7 @@ func TestFollowerPanicsAtTheHandOver(t *testing.T) {
 		r.ReadByte() // returns when the router closes the connection
 	}), func(f *front) { f.follower, f.await = panicking{o}, true })
 	told := make(chan any, 1)
-	f.parking.Loops.options.Panicked = func(p any) { told <- p }
+	f.parking.Loops.o.Panicked = func(p any) { told <- p }
 	client := dial(t, f.addr)
 	io.WriteString(client.Conn, request)
 	o.wait(t, UpstreamFailed)

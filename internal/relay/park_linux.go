@@ -95,7 +95,7 @@ func (f *flow) onHandOver(c net.Conn) {
 func (f *flow) tryGreet() {
 	defer func() {
 		if p := recover(); p != nil {
-			f.l.loops.options.Panicked(p)
+			f.l.loops.o.Panicked(p)
 			f.s.fail(UpstreamFailed, newError(PhaseBody, errFollower))
 			f.s.phase = cut
 			f.unsent.bytes, f.unsent.sent = f.unsent.bytes[:0], 0

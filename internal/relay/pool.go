@@ -35,9 +35,9 @@ type PoolOptions struct {
 // Pool keeps keep-alive connections to one Target. The pool hands out the most recently used first,
 // so that the surplus of a burst ages and is closed. A Pool is safe for concurrent use.
 type Pool struct {
-	options PoolOptions
-	to      atomic.Pointer[destination]
-	peer    atomic.Pointer[netip.AddrPort] // returned by Peer
+	o    PoolOptions
+	to   atomic.Pointer[destination]
+	peer atomic.Pointer[netip.AddrPort] // returned by Peer
 
 	mu     sync.Mutex
 	idle   []*conn // oldest first
@@ -52,7 +52,7 @@ type Pool struct {
 
 // NewPool makes a pool. The pool connects on first use, or in Warm.
 func NewPool(t Target, o PoolOptions) *Pool {
-	p := &Pool{options: o.withDefaults()}
+	p := &Pool{o: o.withDefaults()}
 	p.target(newDestination(t))
 	return p
 }
@@ -105,7 +105,7 @@ func (p *Pool) Stats() (idle, open int) {
 // request pays no more than for any other idle connection; see Send.
 func (p *Pool) Warm(ctx context.Context, n int) (made int, err error) {
 	p.Prune()
-	for ; made < n && p.wants(min(n, p.options.MaxIdle)); made++ {
+	for ; made < n && p.wants(min(n, p.o.MaxIdle)); made++ {
 		c, err := p.dial(ctx, time.Time{})
 		if err != nil {
 			p.release()
@@ -120,7 +120,7 @@ func (p *Pool) Warm(ctx context.Context, n int) (made int, err error) {
 func (p *Pool) wants(n int) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.closed || len(p.idle) >= n || p.open >= p.options.MaxConnections {
+	if p.closed || len(p.idle) >= n || p.open >= p.o.MaxConnections {
 		return false
 	}
 	p.open++
@@ -160,7 +160,7 @@ func (p *Pool) take(fresh bool) (*conn, error) {
 		if now.IsZero() {
 			now = time.Now()
 		}
-		if now.Sub(c.idleSince) < p.options.Idle && c.usable(now) {
+		if now.Sub(c.idleSince) < p.o.Idle && c.usable(now) {
 			return c, nil
 		}
 		p.discard(c)
@@ -179,7 +179,7 @@ func (p *Pool) pop(fresh bool) (*conn, error) {
 		p.enlist(c)
 		return c, nil
 	}
-	if p.open < p.options.MaxConnections {
+	if p.open < p.o.MaxConnections {
 		p.open++
 		return nil, nil
 	}
@@ -202,14 +202,14 @@ func (p *Pool) put(c *conn) {
 	}
 	p.strike(c)
 	var oldest *conn
-	if len(p.idle) >= p.options.MaxIdle {
+	if len(p.idle) >= p.o.MaxIdle {
 		oldest = p.idle[0]
 		copy(p.idle, p.idle[1:])
 		p.idle = p.idle[:len(p.idle)-1]
 	}
 	p.idle = append(p.idle, c)
 	if p.sweep == nil {
-		p.sweep = time.AfterFunc(p.options.Idle, p.expire)
+		p.sweep = time.AfterFunc(p.o.Idle, p.expire)
 	}
 	p.mu.Unlock()
 	if oldest != nil {
@@ -225,7 +225,7 @@ func (p *Pool) expire() {
 		p.mu.Unlock()
 		return
 	}
-	limit := time.Now().Add(-p.options.Idle)
+	limit := time.Now().Add(-p.o.Idle)
 	n := 0
 	for n < len(p.idle) && !p.idle[n].idleSince.After(limit) {
 		n++
@@ -284,7 +284,7 @@ func (p *Pool) release() {
 
 // dial connects before deadline and within DialTimeout.
 func (p *Pool) dial(ctx context.Context, deadline time.Time) (*conn, error) {
-	ctx, cancel := context.WithDeadline(ctx, earlier(deadline, time.Now().Add(p.options.DialTimeout)))
+	ctx, cancel := context.WithDeadline(ctx, earlier(deadline, time.Now().Add(p.o.DialTimeout)))
 	defer cancel()
 	to := p.to.Load()
 	socket, err := p.reach(ctx, to)
@@ -293,7 +293,7 @@ func (p *Pool) dial(ctx context.Context, deadline time.Time) (*conn, error) {
 	}
 	if to.TLS == nil {
 		c := newConn(to, socket, socket)
-		c.watch = p.options.Watch
+		c.watch = p.o.Watch
 		return c, nil
 	}
 	below := &wire{Conn: socket}
@@ -303,7 +303,7 @@ func (p *Pool) dial(ctx context.Context, deadline time.Time) (*conn, error) {
 		return nil, err
 	}
 	c := newConn(to, secure, socket)
-	c.wire, c.watch = below, p.options.Watch
+	c.wire, c.watch = below, p.o.Watch
 	return c, nil
 }
 

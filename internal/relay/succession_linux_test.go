@@ -163,7 +163,7 @@ func TestFollowerPanicsBetweenSources(t *testing.T) {
 	for _, in := range []string{"next", "left", "end"} {
 		s := newSuccession(t, "loops", nil)
 		told := make(chan any, 1)
-		s.parking.Loops.options.Panicked = func(p any) { told <- p }
+		s.parking.Loops.o.Panicked = func(p any) { told <- p }
 		follow := s.follow
 		s.follow = func(a *Abort) Follower { return fainting{follow(a).(*chain), in} }
 		conn := s.dial(t)

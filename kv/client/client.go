@@ -25,7 +25,7 @@ type Options struct {
 // its methods.
 type Client struct {
 	path   string
-	opt    Options
+	o      Options
 	pool   pool
 	closed atomic.Bool
 
@@ -51,7 +51,7 @@ func (o Options) Dial(ctx context.Context, path string) (*Client, error) {
 	if o.Sockets <= 0 {
 		o.Sockets = 4
 	}
-	c := &Client{path: path, opt: o}
+	c := &Client{path: path, o: o}
 	c.ctx, c.cancel = context.WithCancel(context.Background())
 	c.pool = pool{dial: c.dial, turns: make(chan struct{}, o.Sockets), ctx: c.ctx, all: map[*socket]struct{}{}}
 	s, err := c.pool.get(ctx)
@@ -110,7 +110,7 @@ func (c *Client) greet(ctx context.Context, s *socket) error {
 	if c.arena != nil {
 		hello.Have = c.arena.instance
 	}
-	copy(hello.Name[:], c.opt.Name)
+	copy(hello.Name[:], c.o.Name)
 	s.begin(frame.OpHello, 0)
 	s.out = frame.AppendHello(s.out, &hello)
 	before := frame.Monotonic()

@@ -54,7 +54,7 @@ var (
 func (c *conn) serve() {
 	c.in, c.out = c.small.in[:], c.small.out[:0]
 	c.onReadable, c.onWritable = c.readSome, c.writeSome
-	_ = c.net.SetReadDeadline(time.Now().Add(c.server.opt.FrameTimeout)) // until Hello
+	_ = c.net.SetReadDeadline(time.Now().Add(c.server.o.FrameTimeout)) // until Hello
 	err := c.step()
 	for err == nil {
 		err = c.step()
@@ -111,7 +111,7 @@ func (c *conn) due(begun bool) {
 	}
 	at := time.Time{}
 	if begun {
-		at = time.Now().Add(c.server.opt.FrameTimeout)
+		at = time.Now().Add(c.server.o.FrameTimeout)
 	}
 	_ = c.net.SetReadDeadline(at)
 	c.isDue = begun
@@ -187,7 +187,7 @@ func (c *conn) flush() error {
 		err = c.ioErr
 	}
 	if err == nil && c.written < len(c.out) { // the client does not read what it asked for
-		_ = c.net.SetWriteDeadline(time.Now().Add(c.server.opt.WriteTimeout))
+		_ = c.net.SetWriteDeadline(time.Now().Add(c.server.o.WriteTimeout))
 		_, err = c.net.Write(c.out[c.written:])
 		_ = c.net.SetWriteDeadline(time.Time{})
 	}
@@ -225,7 +225,7 @@ func (c *conn) attach(b []byte, fd int) error {
 	if err := c.flush(); err != nil {
 		return err
 	}
-	_ = c.net.SetWriteDeadline(time.Now().Add(c.server.opt.WriteTimeout))
+	_ = c.net.SetWriteDeadline(time.Now().Add(c.server.o.WriteTimeout))
 	n, _, err := c.net.WriteMsgUnix(b, unix.UnixRights(fd), nil)
 	if err == nil && n < len(b) {
 		_, err = c.net.Write(b[n:])
@@ -274,7 +274,7 @@ func (c *conn) end(err error) {
 		c.server.count.takenBack.Add(uint64(ended))
 	}
 	c.ended.Store(true)
-	if _, left := c.expire(frame.Monotonic() - int64(c.server.opt.Grace)); left == 0 {
+	if _, left := c.expire(frame.Monotonic() - int64(c.server.o.Grace)); left == 0 {
 		c.server.leave(c)
 	}
 }

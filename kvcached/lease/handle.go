@@ -64,7 +64,7 @@ func (c *conn) greet(h frame.Header, body []byte) error {
 	if c.greeted {
 		return &frame.Error{Status: frame.StatusBadFrame, Text: "a second hello"}
 	}
-	s, o := c.server, &c.server.opt
+	s, o := c.server, &c.server.o
 	c.greeted = true
 	_ = c.net.SetReadDeadline(time.Time{})
 	c.owner = fmt.Sprintf("lease:%d:%s", c.peer.UID, strings.TrimRight(string(hello.Name[:]), "\x00"))
@@ -259,7 +259,7 @@ func (s *Server) status(err error) frame.Status {
 	s.count.failed.Add(1)
 	now := frame.Monotonic()
 	if last := s.logged.Load(); now-last > int64(time.Second) && s.logged.CompareAndSwap(last, now) {
-		s.opt.Logger.Error("lease socket: the store failed", "error", err)
+		s.o.Logger.Error("lease socket: the store failed", "error", err)
 	}
 	return status
 }

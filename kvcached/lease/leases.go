@@ -103,11 +103,11 @@ func (c *conn) grant(b *store.Block, g *frame.Grant) {
 	switch {
 	case c.server.stopping.Load():
 		g.Status = frame.StatusClosed
-	case c.leases.held >= s.opt.MaxLeases || !c.charge(size):
+	case c.leases.held >= s.o.MaxLeases || !c.charge(size):
 		g.Status = frame.StatusQuota
 	default:
 		s.count.leases.Add(1)
-		g.DeadlineNS = frame.Monotonic() + int64(s.opt.Lease)
+		g.DeadlineNS = frame.Monotonic() + int64(s.o.Lease)
 		g.Lease = c.leases.add(b, size, g.DeadlineNS)
 		g.Offset, g.Length, g.CRC, g.Status = uint64(b.Offset()), uint32(info.Length), info.CRC, frame.StatusOK
 	}
@@ -121,11 +121,11 @@ func (c *conn) grant(b *store.Block, g *frame.Grant) {
 // charge counts bytes for c's user and for all, unless either would have too many.
 func (c *conn) charge(size int64) bool {
 	s := c.server
-	if c.user.leased.Add(size) > s.opt.MaxLeased {
+	if c.user.leased.Add(size) > s.o.MaxLeased {
 		c.user.leased.Add(-size)
 		return false
 	}
-	if s.count.leasedBytes.Add(size) > s.opt.MaxLeasedTotal {
+	if s.count.leasedBytes.Add(size) > s.o.MaxLeasedTotal {
 		s.count.leasedBytes.Add(-size)
 		c.user.leased.Add(-size)
 		return false
@@ -173,7 +173,7 @@ func (c *conn) renew(id uint64) int64 {
 	}
 	c.leases.unlink(i)
 	c.leases.append(i)
-	c.leases.slots[i].deadline = now + int64(c.server.opt.Lease)
+	c.leases.slots[i].deadline = now + int64(c.server.o.Lease)
 	return c.leases.slots[i].deadline
 }
 
@@ -197,7 +197,7 @@ func (c *conn) expire(before int64) (ended, left int) {
 
 // sweep ends the leases that have run out.
 func (s *Server) sweep() {
-	tick := time.NewTicker(max(s.opt.Grace/2, 5*time.Millisecond))
+	tick := time.NewTicker(max(s.o.Grace/2, 5*time.Millisecond))
 	defer tick.Stop()
 	var conns []*conn
 	for {
@@ -214,7 +214,7 @@ func (s *Server) sweep() {
 			conns = append(conns, c)
 		}
 		s.mu.Unlock()
-		before := frame.Monotonic() - int64(s.opt.Grace)
+		before := frame.Monotonic() - int64(s.o.Grace)
 		for i, c := range conns {
 			s.sweepOne(c, before)
 			conns[i] = nil

@@ -42,7 +42,7 @@ type knower interface{ Know(namespace string) }
 type Server struct {
 	store    Store
 	names    knower // nil: the store does not want to know
-	opt      Options
+	o        Options
 	instance uint64
 	arenaFD  int
 	arena    int64
@@ -75,7 +75,7 @@ func New(st Store, o Options) (*Server, error) {
 	fd := int(st.Arena().File().Fd())
 	o.setDefaults(st.Arena().Size())
 	s := &Server{
-		store: st, opt: o, instance: rand.Uint64() | 1, arenaFD: fd, arena: st.Arena().Size(),
+		store: st, o: o, instance: rand.Uint64() | 1, arenaFD: fd, arena: st.Arena().Size(),
 		listeners: map[*net.UnixListener]struct{}{}, conns: map[*conn]struct{}{}, processes: map[int32]int{},
 		users:   map[uint32]*user{},
 		drained: make(chan struct{}, 1), buffers: newBuffers(o.MaxLongFrames),
@@ -96,7 +96,7 @@ func (s *Server) Serve(l *net.UnixListener) error {
 	}
 	s.listeners[l] = struct{}{}
 	s.mu.Unlock()
-	may := listen.AccessTo(l.Addr().String(), s.opt.AllowUIDs, s.opt.AllowGIDs)
+	may := listen.AccessTo(l.Addr().String(), s.o.AllowUIDs, s.o.AllowGIDs)
 	for {
 		c, err := l.AcceptUnix()
 		if err == nil {
@@ -109,7 +109,7 @@ func (s *Server) Serve(l *net.UnixListener) error {
 		if !errors.Is(err, unix.EMFILE) && !errors.Is(err, unix.ENFILE) && !errors.Is(err, unix.ECONNABORTED) {
 			return fmt.Errorf("lease: accept: %w", err)
 		}
-		s.opt.Logger.Warn("lease socket cannot accept for now", "error", err)
+		s.o.Logger.Warn("lease socket cannot accept for now", "error", err)
 		select {
 		case <-time.After(100 * time.Millisecond):
 		case <-s.ctx.Done():
@@ -131,7 +131,7 @@ func (s *Server) admit(nc *net.UnixConn, may listen.Access) {
 	switch {
 	case !allowed:
 		s.count.denied.Add(1)
-		s.opt.Logger.Warn("lease socket refused a connection", "uid", p.UID, "gid", p.GID, "pid", p.PID, "error", err)
+		s.o.Logger.Warn("lease socket refused a connection", "uid", p.UID, "gid", p.GID, "pid", p.PID, "error", err)
 		c.decline(&frame.Error{Status: frame.StatusDenied,
 			Text: "neither your user nor your groups may use this socket"})
 	case !s.enter(c):
@@ -145,7 +145,7 @@ func (s *Server) admit(nc *net.UnixConn, may listen.Access) {
 func (s *Server) enter(c *conn) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.stopping.Load() || len(s.conns) >= s.opt.MaxClients || s.processes[c.peer.PID] >= s.opt.MaxClientsPerProcess {
+	if s.stopping.Load() || len(s.conns) >= s.o.MaxClients || s.processes[c.peer.PID] >= s.o.MaxClientsPerProcess {
 		return false
 	}
 	s.conns[c] = struct{}{}

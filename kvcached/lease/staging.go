@@ -37,11 +37,11 @@ func (c *conn) stage(h frame.Header, size uint64) error {
 		return c.answer(h, frame.StatusTooLarge, frame.AppendStaged(nil, 0, 0))
 	}
 	rounded := (int64(size) + 4095) &^ 4095
-	if len(w.segments) >= maxSegments || w.bytes+rounded > s.opt.MaxStaging {
+	if len(w.segments) >= maxSegments || w.bytes+rounded > s.o.MaxStaging {
 		s.count.refused.Add(1)
 		return c.answer(h, frame.StatusQuota, frame.AppendStaged(nil, 0, 0))
 	}
-	if s.count.stagingBytes.Add(rounded) > s.opt.MaxStagingTotal {
+	if s.count.stagingBytes.Add(rounded) > s.o.MaxStagingTotal {
 		s.count.stagingBytes.Add(-rounded)
 		s.count.refused.Add(1)
 		return c.answer(h, frame.StatusQuota, frame.AppendStaged(nil, 0, 0))
@@ -49,7 +49,7 @@ func (c *conn) stage(h frame.Header, size uint64) error {
 	fd, data, err := newSegment(rounded)
 	if err != nil {
 		s.count.stagingBytes.Add(-rounded)
-		s.opt.Logger.Error("no staging segment can be made", "bytes", rounded, "error", err)
+		s.o.Logger.Error("no staging segment can be made", "bytes", rounded, "error", err)
 		return c.answer(h, frame.StatusInternal, frame.AppendStaged(nil, 0, 0))
 	}
 	defer unix.Close(fd)
@@ -123,7 +123,7 @@ func (w *writer) unmap(s *Server, g *segment) {
 	w.bytes -= int64(len(g.data))
 	s.count.stagingBytes.Add(-int64(len(g.data)))
 	if err := unix.Munmap(g.data); err != nil {
-		s.opt.Logger.Error("a staging segment cannot be unmapped", "error", err)
+		s.o.Logger.Error("a staging segment cannot be unmapped", "error", err)
 	}
 }
 

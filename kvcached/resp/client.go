@@ -109,7 +109,7 @@ func (c *conn) config() { c.dispatch(configTable) }
 
 // settings are the answers of CONFIG GET. Clients and redis-benchmark ask for them.
 func (c *conn) settings() [][2]string {
-	o := &c.server.options
+	o := &c.server.o
 	_, limit := o.Memory()
 	value := int64(MaxValue)
 	if limit > 0 {

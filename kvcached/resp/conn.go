@@ -66,14 +66,14 @@ func (c *conn) selectDB(db int) {
 	}
 	c.db, c.namespace = db, n.String()
 	c.model = block.IDOf(c.namespace)
-	c.limits = bounds{args: c.server.options.MaxArgs, bulk: MaxValue, authed: c.authed()}
+	c.limits = bounds{args: c.server.o.MaxArgs, bulk: MaxValue, authed: c.authed()}
 }
 
 // serve executes commands until the connection ends.
 func (c *conn) serve() {
 	defer c.end()
 	if t, ok := c.stream.conn.(*tls.Conn); ok {
-		_ = t.SetDeadline(time.Now().Add(c.server.options.Stall))
+		_ = t.SetDeadline(time.Now().Add(c.server.o.Stall))
 		if err := t.HandshakeContext(c.server.ctx); err != nil {
 			c.server.counters.protocolErrors.Add(1)
 			return

@@ -22,7 +22,7 @@ func (c *conn) cross() {
 	now := time.Now().UnixNano()
 	if last := s.crossLogged.Load(); (last == 0 || now-last >= int64(crossLog)) && s.crossLogged.CompareAndSwap(last,
 		now) {
-		s.options.Logger.Warn("a RESP client sent an HTTP request and was cut off: perhaps a web page attacks "+
+		s.o.Logger.Warn("a RESP client sent an HTTP request and was cut off: perhaps a web page attacks "+
 			"this port", "remote", c.stream.conn.RemoteAddr().String())
 	}
 }
@@ -45,7 +45,7 @@ func (c *conn) linger() {
 	_ = half.CloseWrite()
 	s := c.stream
 	s.waitFor(0)
-	_ = s.conn.SetReadDeadline(time.Now().Add(min(lingerTime, c.server.options.Stall)))
+	_ = s.conn.SetReadDeadline(time.Now().Add(min(lingerTime, c.server.o.Stall)))
 	if c.server.draining.Load() {
 		return
 	}

@@ -124,9 +124,9 @@ func (c *conn) expireAt(milliseconds, absolute bool) {
 	}
 	var err error
 	if at <= nowMS() {
-		found, err = c.server.options.Store.Delete(c.server.ctx, k.addr)
+		found, err = c.server.o.Store.Delete(c.server.ctx, k.addr)
 	} else {
-		found, err = c.server.options.Store.SetExpiry(c.server.ctx, k.addr, at)
+		found, err = c.server.o.Store.SetExpiry(c.server.ctx, k.addr, at)
 	}
 	if err != nil {
 		c.fail(c.storeError(err))
@@ -148,7 +148,7 @@ func (c *conn) persist() {
 		c.integer(0)
 		return
 	}
-	found, err := c.server.options.Store.SetExpiry(c.server.ctx, k.addr, 0)
+	found, err := c.server.o.Store.SetExpiry(c.server.ctx, k.addr, 0)
 	if err != nil {
 		c.fail(c.storeError(err))
 		return

@@ -61,11 +61,11 @@ func (c *conn) infoServer(b *strings.Builder) {
 
 func (c *conn) infoClients(b *strings.Builder) {
 	fmt.Fprintf(b, "connected_clients:%d\r\nmaxclients:%d\r\nblocked_clients:0\r\n", c.server.Stats().Connections,
-		c.server.options.MaxClients)
+		c.server.o.MaxClients)
 }
 
 func (c *conn) infoMemory(b *strings.Builder) {
-	used, limit := c.server.options.Memory()
+	used, limit := c.server.o.Memory()
 	fmt.Fprintf(b, "used_memory:%d\r\nmaxmemory:%d\r\nmaxmemory_policy:allkeys-lru\r\n", used, limit)
 }
 
@@ -88,7 +88,7 @@ func (c *conn) infoCluster(b *strings.Builder) { b.WriteString("cluster_enabled:
 
 // infoKeyspace tells of the databases of the client's tenant.
 func (c *conn) infoKeyspace(b *strings.Builder) {
-	blocks, err := c.server.options.Store.Count(c.server.ctx)
+	blocks, err := c.server.o.Store.Count(c.server.ctx)
 	if err != nil {
 		return
 	}

@@ -81,7 +81,7 @@ func (c *conn) statAll() bool {
 	}
 	c.infos = c.infos[:len(c.addrs)]
 	clear(c.infos)
-	if err := c.server.options.Store.StatAll(c.server.ctx, c.addrs, c.infos); err != nil {
+	if err := c.server.o.Store.StatAll(c.server.ctx, c.addrs, c.infos); err != nil {
 		c.fail(c.storeError(err))
 		return false
 	}
@@ -90,7 +90,7 @@ func (c *conn) statAll() bool {
 
 // stat asks for one block. If ok is false, the client has been told of a failure.
 func (c *conn) stat(k key) (info store.Info, found, ok bool) {
-	info, err := c.server.options.Store.Stat(c.server.ctx, k.addr)
+	info, err := c.server.o.Store.Stat(c.server.ctx, k.addr)
 	switch {
 	case err == nil:
 		return info, true, true
@@ -104,7 +104,7 @@ func (c *conn) stat(k key) (info store.Info, found, ok bool) {
 // fetch gets a block; nil is a miss. A full arena and damaged bytes are misses, too: this is a
 // cache, and some clients give up at an error.
 func (c *conn) fetch(k key) *store.Block {
-	b, err := c.server.options.Store.Get(c.server.ctx, k.addr)
+	b, err := c.server.o.Store.Get(c.server.ctx, k.addr)
 	if err == nil {
 		c.server.counters.hits.Add(1)
 		return b
@@ -152,6 +152,6 @@ func (c *conn) storeError(err error) string {
 		return "ERR " + refused.Error()
 	}
 	c.server.counters.storeFailures.Add(1)
-	c.server.options.Logger.Error("the store failed a RESP client", "error", err)
+	c.server.o.Logger.Error("the store failed a RESP client", "error", err)
 	return "ERR the store failed"
 }

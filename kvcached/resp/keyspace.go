@@ -45,7 +45,7 @@ func (c *conn) del() {
 	}
 	n := int64(0)
 	for _, k := range c.keys {
-		found, err := c.server.options.Store.Delete(c.server.ctx, k.addr)
+		found, err := c.server.o.Store.Delete(c.server.ctx, k.addr)
 		if err != nil {
 			c.fail(c.storeError(err))
 			return
@@ -59,7 +59,7 @@ func (c *conn) del() {
 
 // dbsize replies how many keys the client's database has, in all tiers.
 func (c *conn) dbsize() {
-	blocks, err := c.server.options.Store.Count(c.server.ctx)
+	blocks, err := c.server.o.Store.Count(c.server.ctx)
 	if err != nil {
 		c.fail(c.storeError(err))
 		return
@@ -92,11 +92,11 @@ func (c *conn) flush(namespaces ...string) {
 		c.fail(errSyntax)
 		return
 	}
-	if c.server.options.Purge == nil {
+	if c.server.o.Purge == nil {
 		c.fail("ERR this server purges nothing")
 		return
 	}
-	done, err := c.server.options.Purge(c.server.ctx, purge.Selector{Namespaces: namespaces})
+	done, err := c.server.o.Purge(c.server.ctx, purge.Selector{Namespaces: namespaces})
 	if err == nil {
 		err = purge.Failed(done)
 	}
@@ -151,9 +151,9 @@ func (l *listing) reply() {
 }
 
 func (c *conn) listKeys() {
-	l := &listing{conn: c, pattern: c.args[1], limit: c.server.options.MaxKeys}
+	l := &listing{conn: c, pattern: c.args[1], limit: c.server.o.MaxKeys}
 	for cursor := uint64(0); ; {
-		next, err := c.server.options.Store.Scan(c.server.ctx, cursor, l.visit)
+		next, err := c.server.o.Store.Scan(c.server.ctx, cursor, l.visit)
 		if err != nil {
 			c.fail(c.storeError(err))
 			return
@@ -214,7 +214,7 @@ func (c *conn) scan() {
 		return
 	}
 	for range count * maxBuckets {
-		next, err := c.server.options.Store.Scan(c.server.ctx, cursor, l.visit)
+		next, err := c.server.o.Store.Scan(c.server.ctx, cursor, l.visit)
 		if err != nil {
 			c.fail(c.storeError(err))
 			return

@@ -60,7 +60,7 @@ func (c *conn) readLarge() error {
 	c.args = c.args[:0]
 	refused, total := "", int64(0)
 	if !c.kept.claim(count * argSize) {
-		refused = string(c.server.options.tooBusy())
+		refused = string(c.server.o.tooBusy())
 	}
 	for i := range count {
 		n, err := c.line(c.limits.bulkLine)
@@ -74,9 +74,9 @@ func (c *conn) readLarge() error {
 			if err = c.keepArg(n, maxName); err == nil && refused == "" {
 				refused = c.admit(c.args[0], count)
 			}
-		case isValue && total > c.server.options.MaxCommand:
+		case isValue && total > c.server.o.MaxCommand:
 			refused, err = fmt.Sprintf("ERR the command's values have more than %d bytes together, the most that one "+
-				"command may have", c.server.options.MaxCommand), c.skip(n)
+				"command may have", c.server.o.MaxCommand), c.skip(n)
 		case isValue:
 			refused, err = c.readValue(i, n)
 		case refused == unknownCommand:
@@ -84,7 +84,7 @@ func (c *conn) readLarge() error {
 		case refused != "":
 			err = c.skip(n)
 		default:
-			err = c.keepArg(n, c.server.options.MaxQuery)
+			err = c.keepArg(n, c.server.o.MaxQuery)
 		}
 		var much tooMuch
 		if errors.As(err, &much) {
@@ -183,7 +183,7 @@ func (c *conn) readValue(i, n int) (refused string, err error) {
 	if refused != "" {
 		return refused, c.skip(n)
 	}
-	draft, err := c.server.options.Store.Create(c.server.ctx, k.item(), n)
+	draft, err := c.server.o.Store.Create(c.server.ctx, k.item(), n)
 	if err != nil {
 		return c.storeError(err), c.skip(n)
 	}
@@ -217,11 +217,11 @@ const (
 func (k *keeper) room(n int) (_ []byte, refused tooMuch) {
 	if n > cap(k.chunk)-len(k.chunk) {
 		size := max(n, chunkSize)
-		if k.bytes+size > k.server.options.MaxQuery+chunkSize {
-			return nil, k.server.options.tooLong()
+		if k.bytes+size > k.server.o.MaxQuery+chunkSize {
+			return nil, k.server.o.tooLong()
 		}
 		if !k.claim(size) {
-			return nil, k.server.options.tooBusy()
+			return nil, k.server.o.tooBusy()
 		}
 		k.bytes += size
 		if k.first == nil && size == chunkSize {
@@ -239,7 +239,7 @@ func (k *keeper) room(n int) (_ []byte, refused tooMuch) {
 // claim counts n bytes until drop. It is false if all commands together would have more than
 // MaxBuffered.
 func (k *keeper) claim(n int) bool {
-	if k.server.buffered.Add(int64(n)) > k.server.options.MaxBuffered {
+	if k.server.buffered.Add(int64(n)) > k.server.o.MaxBuffered {
 		k.server.buffered.Add(-int64(n))
 		return false
 	}

@@ -69,9 +69,9 @@ func (c *conn) enqueue() {
 			maxQueuedBytes))
 		return
 	}
-	if c.server.buffered.Add(int64(size)) > c.server.options.MaxBuffered {
+	if c.server.buffered.Add(int64(size)) > c.server.o.MaxBuffered {
 		c.server.buffered.Add(-int64(size))
-		c.refuse(string(c.server.options.tooBusy()))
+		c.refuse(string(c.server.o.tooBusy()))
 		return
 	}
 	c.queue.bytes += size

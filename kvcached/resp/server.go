@@ -13,7 +13,7 @@ import (
 
 // Server answers the connections of any number of listeners.
 type Server struct {
-	options  Options
+	o        Options
 	accounts map[string]*account
 	began    time.Time
 	counters counters
@@ -45,7 +45,7 @@ func New(o Options) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Server{options: o.withDefaults(), accounts: m, began: time.Now(),
+	s := &Server{o: o.withDefaults(), accounts: m, began: time.Now(),
 		conns: map[*conn]struct{}{}, listeners: map[net.Listener]struct{}{}}
 	s.names, _ = o.Store.(knower)
 	s.fleet, _ = o.Store.(fleet)
@@ -78,7 +78,7 @@ func (s *Server) Serve(l net.Listener) error {
 			return fmt.Errorf("resp: accept: %w", err)
 		}
 		s.counters.refused.Add(1)
-		s.options.Logger.Warn("cannot accept a connection", "error", err)
+		s.o.Logger.Warn("cannot accept a connection", "error", err)
 		select { // such as no more file descriptors
 		case <-time.After(50 * time.Millisecond):
 		case <-s.ctx.Done():
@@ -89,11 +89,11 @@ func (s *Server) Serve(l net.Listener) error {
 // accept starts a connection, or refuses it as redis does.
 func (s *Server) accept(nc net.Conn) {
 	s.mu.Lock()
-	if s.closed || len(s.conns) >= s.options.MaxClients {
+	if s.closed || len(s.conns) >= s.o.MaxClients {
 		s.mu.Unlock()
 		s.counters.refused.Add(1)
 		// Without TLS the client is told why. A short write to a new socket does not block.
-		if s.options.TLS == nil {
+		if s.o.TLS == nil {
 			_ = nc.SetWriteDeadline(time.Now().Add(time.Second))
 			_, _ = nc.Write([]byte("-ERR max number of clients reached\r\n"))
 		}
@@ -116,10 +116,10 @@ func (s *Server) accept(nc net.Conn) {
 
 // wrap adds TLS to a connection if the server has it.
 func (s *Server) wrap(nc net.Conn) net.Conn {
-	if s.options.TLS == nil {
+	if s.o.TLS == nil {
 		return nc
 	}
-	return tls.Server(nc, s.options.TLS)
+	return tls.Server(nc, s.o.TLS)
 }
 
 // Shutdown stops accepting and waits until each connection has finished the commands that it has

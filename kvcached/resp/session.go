@@ -53,7 +53,7 @@ func (c *conn) login(name, password []byte) (refused string) {
 	a := c.server.accounts[string(name)]
 	if a == nil || subtle.ConstantTimeCompare(digest[:], a.digest[:]) == 0 {
 		c.server.counters.authFailures.Add(1)
-		c.server.options.Logger.Warn("a RESP client gave a wrong password", "remote",
+		c.server.o.Logger.Warn("a RESP client gave a wrong password", "remote",
 			c.stream.conn.RemoteAddr().String())
 		return errWrongPass
 	}

@@ -82,7 +82,7 @@ func (s *bufferedConn) arm() {
 	}
 	s.until = time.Time{}
 	if s.midCommand {
-		s.until = time.Now().Add(s.server.options.Stall)
+		s.until = time.Now().Add(s.server.o.Stall)
 	}
 	_ = s.conn.SetReadDeadline(s.until)
 	if s.server.draining.Load() {
@@ -272,7 +272,7 @@ func (s *bufferedConn) write(head, payload, tail []byte) error {
 	if s.raw != nil {
 		return s.rawWrite(head, payload, tail)
 	}
-	_ = s.conn.SetWriteDeadline(time.Now().Add(s.server.options.Stall))
+	_ = s.conn.SetWriteDeadline(time.Now().Add(s.server.o.Stall))
 	for _, piece := range [...][]byte{head, payload, tail} {
 		if len(piece) > 0 {
 			if _, err := s.conn.Write(piece); err != nil {

@@ -117,7 +117,7 @@ func (s *bufferedConn) writeOnce(fd uintptr) bool {
 			}
 		case unix.EAGAIN:
 			if s.done == 0 {
-				_ = s.conn.SetWriteDeadline(time.Now().Add(s.server.options.Stall))
+				_ = s.conn.SetWriteDeadline(time.Now().Add(s.server.o.Stall))
 			}
 			s.done++
 			return false

@@ -46,7 +46,7 @@ func (c *conn) strlen() {
 
 // commit makes argument i k's value.
 func (c *conn) commit(k key, i int, expires int64, o store.CommitOptions) error {
-	st := c.server.options.Store
+	st := c.server.o.Store
 	var draft *store.Draft
 	for _, v := range c.values {
 		if v.arg == i {

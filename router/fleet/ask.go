@@ -67,7 +67,7 @@ func (a *asker) Checked(ctx context.Context, well, restarted bool) {
 		return
 	}
 	if a.warm = well; well && a.keepsIdle() {
-		_, _ = a.node.Pool.Warm(ctx, a.fleet.opts.Warm)
+		_, _ = a.node.Pool.Warm(ctx, a.fleet.o.Warm)
 	}
 }
 
@@ -90,5 +90,5 @@ func (a *asker) Pause(limit time.Duration) time.Duration {
 	if a.node.Source != Static {
 		return limit
 	}
-	return min(limit, max(time.Until(a.metricsAt), a.fleet.opts.ScrapeInterval/2))
+	return min(limit, max(time.Until(a.metricsAt), a.fleet.o.ScrapeInterval/2))
 }

@@ -33,7 +33,7 @@ type discovery struct {
 // discover reads /v1/models. A server without this path serves its configured model.
 func (a *asker) discover(ctx context.Context) error {
 	now := time.Now()
-	if a.node.Health.State() == health.Healthy && now.Sub(a.modelsAt) < a.fleet.opts.ModelsInterval {
+	if a.node.Health.State() == health.Healthy && now.Sub(a.modelsAt) < a.fleet.o.ModelsInterval {
 		return nil
 	}
 	status, body, err := a.node.Health.Get(ctx, "/v1/models")
@@ -163,7 +163,7 @@ func (a *asker) scrape(ctx context.Context) {
 	if now.Before(a.metricsAt) {
 		return
 	}
-	a.metricsAt = now.Add(a.fleet.opts.ScrapeInterval)
+	a.metricsAt = now.Add(a.fleet.o.ScrapeInterval)
 	status, page, err := a.node.Health.Get(ctx, "/metrics")
 	if err != nil || ctx.Err() != nil {
 		return

@@ -32,7 +32,7 @@ func (e *etcdState) init(used bool) {
 
 // followEtcd watches the three prefixes. Every change becomes an event for the fleet's goroutine.
 func (f *Fleet) followEtcd(ctx context.Context) {
-	if f.opts.Cluster == nil {
+	if f.o.Cluster == nil {
 		return
 	}
 	for _, k := range []struct {
@@ -67,23 +67,23 @@ func take(l cluster.Listing, prefix string, put func(cluster.Entry)) map[string]
 
 func (f *Fleet) follow(ctx context.Context, prefix string, h cluster.Handler) {
 	f.wg.Go(func() {
-		if err := f.opts.Cluster.Watch(ctx, prefix, h); err != nil {
-			f.opts.Logger.Error("etcd is not followed any more", "prefix", prefix, "error", err)
+		if err := f.o.Cluster.Watch(ctx, prefix, h); err != nil {
+			f.o.Logger.Error("etcd is not followed any more", "prefix", prefix, "error", err)
 		}
 	})
 }
 
 func (f *Fleet) loseEtcd(err error) {
 	if !f.etcd.heard {
-		f.opts.Logger.Warn("etcd does not answer, so its nodes are not known yet; trying on", "endpoints",
-			f.opts.Cluster.Endpoints(), "error", err)
+		f.o.Logger.Warn("etcd does not answer, so its nodes are not known yet; trying on", "endpoints",
+			f.o.Cluster.Endpoints(), "error", err)
 		return
 	}
 	if f.etcd.stale {
 		return
 	}
 	f.etcd.stale, f.etcd.staleSince, f.dirty = true, time.Now(), true
-	f.opts.Logger.Warn("etcd does not answer; serving with the nodes known last", "error", err)
+	f.o.Logger.Warn("etcd does not answer; serving with the nodes known last", "error", err)
 }
 
 // listNodes brings the etcd members in line with a complete listing. After an outage an unlisted
@@ -91,7 +91,7 @@ func (f *Fleet) loseEtcd(err error) {
 func (f *Fleet) listNodes(l cluster.Listing) {
 	now := time.Now()
 	if f.etcd.stale && l.AfterOutage {
-		f.opts.Logger.Info("etcd answers again", "nodes", len(l.Entries), "data_lost", l.DataLost)
+		f.o.Logger.Info("etcd answers again", "nodes", len(l.Entries), "data_lost", l.DataLost)
 	}
 	f.etcd.heard, f.etcd.stale, f.etcd.staleSince, f.dirty = true, false, time.Time{}, true
 	listed := take(l, cluster.NodesPrefix, f.putNode)
@@ -197,11 +197,11 @@ func (f *Fleet) sweepEtcd(now time.Time) {
 		if m.node.Source != Etcd {
 			continue
 		}
-		if !m.missing.IsZero() && now.Sub(m.missing) > m.patience(f.opts.Grace) {
+		if !m.missing.IsZero() && now.Sub(m.missing) > m.patience(f.o.Grace) {
 			f.remove(id)
 			continue
 		}
-		m.node.setFlag(flagSilent, m.missing.IsZero() && now.Sub(m.stampAt) > m.patience(f.opts.StaleAfter))
+		m.node.setFlag(flagSilent, m.missing.IsZero() && now.Sub(m.stampAt) > m.patience(f.o.StaleAfter))
 		f.tell(m)
 	}
 }
@@ -229,7 +229,7 @@ func (f *Fleet) listCordons(l cluster.Listing) {
 	listed := take(l, cluster.CordonPrefix, f.putCordon)
 	if l.DataLost {
 		if kept := f.unlisted(listed); len(kept) > 0 {
-			f.opts.Logger.Warn("etcd lost its data; the cordons known last stay in force until `cgn-ctl cluster "+
+			f.o.Logger.Warn("etcd lost its data; the cordons known last stay in force until `cgn-ctl cluster "+
 				"uncordon NODE` (with --unregistered for a static backend)",
 				"cordons", len(kept), "nodes", kept[:min(len(kept), mostCordonsNamed)])
 		}
@@ -308,7 +308,7 @@ func (f *Fleet) putModel(e cluster.Entry) {
 		return
 	}
 	if old := f.etcd.models[name]; m.Unused() && (old == nil || !old.Unused()) {
-		f.opts.Logger.Info("of a model only the aliases are used, pools are not, and its tokenizer is named under "+
+		f.o.Logger.Info("of a model only the aliases are used, pools are not, and its tokenizer is named under "+
 			"[[model]] in the router's own configuration", "model", name)
 	}
 	f.solved(ofModelKey, name)
@@ -325,8 +325,8 @@ func (f *Fleet) deleteModel(key string) {
 
 // agentTLS returns the configuration for one https agent. The relay sets the server's name.
 func (f *Fleet) agentTLS() *tls.Config {
-	if f.opts.AgentTLS != nil {
-		return f.opts.AgentTLS.Clone()
+	if f.o.AgentTLS != nil {
+		return f.o.AgentTLS.Clone()
 	}
 	return &tls.Config{MinVersion: tls.VersionTLS12}
 }

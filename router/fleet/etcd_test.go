@@ -181,7 +181,7 @@ func TestAMalformedValueDropsNothing(t *testing.T) {
 }
 
 func TestAMalformedModelStaysAsItWas(t *testing.T) {
-	f := &Fleet{opts: Options{}.withDefaults(), problems: map[subject]string{}}
+	f := &Fleet{o: Options{}.withDefaults(), problems: map[subject]string{}}
 	f.etcd.init(true)
 	entry := func(name, value string) cluster.Entry {
 		return cluster.Entry{Key: cluster.ModelKey(name), Value: []byte(value)}

@@ -87,7 +87,7 @@ func (o Options) withDefaults() Options {
 // Fleet follows the nodes and publishes snapshots. The goroutine of Run owns all mutable state.
 // Other goroutines send the Fleet functions to call.
 type Fleet struct {
-	opts      Options
+	o         Options
 	snap      atomic.Pointer[Snapshot]
 	events    chan func(*Fleet)
 	checks    *health.Checks
@@ -138,7 +138,7 @@ const (
 // that need no DNS, each of them unproven. Run continues from the first snapshot.
 func New(o Options) (*Fleet, error) {
 	f := &Fleet{
-		opts:     o.withDefaults(),
+		o:        o.withDefaults(),
 		events:   make(chan func(*Fleet), eventQueue),
 		members:  map[string]*member{},
 		streams:  map[streamAt]*agentSignals{},
@@ -149,8 +149,8 @@ func New(o Options) (*Fleet, error) {
 	f.signals.Lag = o.Lag
 	f.watch = health.NewWatch(f.healths, o.EventLag)
 	f.checks = health.NewChecks(health.Options{
-		Interval: f.opts.ProbeInterval, IntervalDown: f.opts.ProbeIntervalDown, Timeout: f.opts.ProbeTimeout,
-		Dial: o.Pool.Dial, Logger: f.opts.Logger,
+		Interval: f.o.ProbeInterval, IntervalDown: f.o.ProbeIntervalDown, Timeout: f.o.ProbeTimeout,
+		Dial: o.Pool.Dial, Logger: f.o.Logger,
 	})
 	f.etcd.init(o.Cluster != nil)
 	desired, err := prepare(o.Backends)
@@ -196,7 +196,7 @@ func (f *Fleet) Run(ctx context.Context) error {
 		f.start(m)
 	}
 	f.wg.Go(func() { f.resolveLoop(ctx) })
-	if f.opts.Pool.Watch {
+	if f.o.Pool.Watch {
 		f.wg.Go(func() { f.watch.Run(ctx) })
 	}
 	f.followEtcd(ctx)
@@ -269,9 +269,9 @@ func (f *Fleet) add(id, identity string, source Source, info *Info, target relay
 		f.problem(source.subject(), id, "the fleet is full")
 		return nil
 	}
-	n := newNode(id, source, info, relay.NewPool(target, f.opts.Pool))
+	n := newNode(id, source, info, relay.NewPool(target, f.o.Pool))
 	initial := health.Unproven
-	if source == Etcd || f.opts.Proven {
+	if source == Etcd || f.o.Proven {
 		initial = health.Healthy // its agent has checked the engine
 	}
 	n.asker = newAsker(f, n)
@@ -313,10 +313,10 @@ func (f *Fleet) remove(id string) {
 	delete(f.members, id)
 	f.solved(ofBackend, id)
 	f.solved(ofNodeKey, id)
-	if f.opts.Index != nil {
-		f.opts.Index.Leave(m.node.Ref())
+	if f.o.Index != nil {
+		f.o.Index.Leave(m.node.Ref())
 	}
-	f.opts.Logger.Info("node left the fleet", "node", id)
+	f.o.Logger.Info("node left the fleet", "node", id)
 	f.leaveSignals(m)
 	m.node.leave()
 	if m.cancel != nil {
@@ -330,13 +330,13 @@ func (f *Fleet) remove(id string) {
 // joinIndex gives the node a new incarnation in the prefix index. The index then forgets its
 // beliefs about the old incarnation.
 func (f *Fleet) joinIndex(n *Node) {
-	if f.opts.Index == nil {
+	if f.o.Index == nil {
 		return
 	}
 	if old := n.Ref(); old != 0 {
-		f.opts.Index.Leave(old)
+		f.o.Index.Leave(old)
 	}
-	n.ref.Store(uint32(f.opts.Index.Join(n.ID)))
+	n.ref.Store(uint32(f.o.Index.Join(n.ID)))
 }
 
 // breakerMoved is called without a lock after every change of the breaker's state.
@@ -347,13 +347,13 @@ func (f *Fleet) breakerMoved(n *Node, from, to health.State, why string) {
 		if last := n.Health.LastError(); last != "" {
 			said = append(said, "error", last)
 		}
-		f.opts.Logger.Warn("node takes no requests", said...)
+		f.o.Logger.Warn("node takes no requests", said...)
 	case to == health.Healthy && n.flags.Load() == 0:
 		level := slog.LevelInfo
 		if from != health.Unproven { // logged at the level of the line about the failure
 			level = slog.LevelWarn
 		}
-		f.opts.Logger.Log(context.Background(), level, "node takes requests", "node", n.ID, "was", from.String())
+		f.o.Logger.Log(context.Background(), level, "node takes requests", "node", n.ID, "was", from.String())
 	}
 }
 
@@ -368,8 +368,8 @@ func (f *Fleet) tell(m *member) {
 	switch s := n.Health.State(); {
 	case m.told == before:
 	case m.told != "":
-		f.opts.Logger.Info("node takes no requests", "node", n.ID, "why", m.told)
+		f.o.Logger.Info("node takes no requests", "node", n.ID, "why", m.told)
 	case s == health.Healthy || s == health.HalfOpen:
-		f.opts.Logger.Info("node takes requests", "node", n.ID, "was", before)
+		f.o.Logger.Info("node takes requests", "node", n.ID, "was", before)
 	}
 }

@@ -55,7 +55,7 @@ func (m *ModelView) announced() bool {
 func (f *Fleet) partial() (partial bool, until time.Time) {
 	silent := func(url string) {
 		partial = true
-		if t := f.static.since[url].Add(f.opts.FirstWord); t.After(until) {
+		if t := f.static.since[url].Add(f.o.FirstWord); t.After(until) {
 			until = t
 		}
 	}

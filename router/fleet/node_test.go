@@ -19,7 +19,7 @@ func testNode(id string, slots int32, models ...string) *Node {
 	info := &Info{Role: cluster.RoleBoth, Models: models, Upstream: models, MaxConcurrent: slots}
 	n := newNode(id, Static, info, relay.NewPool(relay.Target{Addr: "127.0.0.1:1"}, relay.PoolOptions{}))
 	f := &Fleet{}
-	f.opts.Logger = slog.New(slog.DiscardHandler)
+	f.o.Logger = slog.New(slog.DiscardHandler)
 	n.asker = newAsker(f, n)
 	who := health.Who{ID: id, Pool: n.Pool, Subject: n.asker}
 	n.Health.Init(health.NewChecks(health.Options{}), who, health.Healthy)

@@ -40,7 +40,7 @@ func (f *Fleet) problem(kind subjectKind, name, reason string) {
 		f.dirty = true
 	}
 	if !had {
-		f.opts.Logger.Warn("not served as configured", "subject", s.String(), "reason", reason)
+		f.o.Logger.Warn("not served as configured", "subject", s.String(), "reason", reason)
 	}
 }
 

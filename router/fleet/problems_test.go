@@ -38,7 +38,7 @@ func TestProblemsGoWithTheirSubject(t *testing.T) {
 	r := &names{err: fmt.Errorf("no answer")}
 	f := still(t, Backend{URL: "http://127.0.0.1:1", ID: "static"}, Backend{URL: "http://a.test:1"},
 		Backend{URL: "http://b.test:1"})
-	f.opts.Resolver = r
+	f.o.Resolver = r
 	look := func(names ...string) {
 		for _, name := range names {
 			f.resolve(ctx, name)
@@ -87,7 +87,7 @@ func TestProblemsOfNodesThatLeaveEtcd(t *testing.T) {
 		t.Fatalf("%q", got)
 	}
 	f.listNodes(cluster.Listing{DataLost: true})
-	f.opts.Grace = -1
+	f.o.Grace = -1
 	f.sweepEtcd(f.members["n1"].missing)
 	if got := f.subjects(); len(got) > 0 {
 		t.Errorf("%q", got)
@@ -122,7 +122,7 @@ func TestAPlaceThatIsNone(t *testing.T) {
 func TestAFullFleet(t *testing.T) {
 	var log strings.Builder
 	f := still(t)
-	f.opts.Logger = slog.New(slog.NewTextHandler(&log, nil))
+	f.o.Logger = slog.New(slog.NewTextHandler(&log, nil))
 	for i := range maxNodes {
 		f.members[fmt.Sprint(i)] = &member{}
 	}
@@ -170,7 +170,7 @@ func TestFilesAreReadWhenTheListIs(t *testing.T) {
 	}
 	r := &names{}
 	r.set(nil, "127.0.0.1")
-	f.opts.Resolver = r
+	f.o.Resolver = r
 	f.resolve(t.Context(), "a.test")
 	f.drainEvents()
 	m := f.members["a.test:1@127.0.0.1"]

@@ -75,7 +75,7 @@ func (f *Fleet) openStream(at streamAt) *agentSignals {
 	ctx, cancel := context.WithCancel(f.ctx)
 	s := &agentSignals{cancel: cancel, nodes: map[string]*Node{}}
 	f.streams[at] = s
-	o := signals.Options{Address: at.address, Stats: &f.signals, Logger: f.opts.Logger, Got: s.got, Lost: s.lost}
+	o := signals.Options{Address: at.address, Stats: &f.signals, Logger: f.o.Logger, Got: s.got, Lost: s.lost}
 	if at.tls {
 		o.TLS = f.agentTLS()
 	}

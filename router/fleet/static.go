@@ -177,7 +177,7 @@ func (f *Fleet) refresh(m *member) {
 	had := m.node.flags.Load()&flagNoModel != 0
 	m.node.setFlag(flagNoModel, none)
 	if had && !none && m.node.flags.Load() == 0 && m.node.Health.State() == health.Healthy {
-		f.opts.Logger.Info("node takes requests", "node", m.node.ID, "was", noModel)
+		f.o.Logger.Info("node takes requests", "node", m.node.ID, "was", noModel)
 	}
 }
 
@@ -206,7 +206,7 @@ func sameInfo(a, b *Info) bool { return reflect.DeepEqual(a, b) }
 // and every ResolveInterval.
 func (f *Fleet) resolveLoop(ctx context.Context) {
 	var names []string
-	tick := time.NewTicker(f.opts.ResolveInterval)
+	tick := time.NewTicker(f.o.ResolveInterval)
 	defer tick.Stop()
 	for {
 		select {
@@ -224,9 +224,9 @@ func (f *Fleet) resolveLoop(ctx context.Context) {
 // resolve looks up a name and tells the fleet's goroutine its addresses. A failed look-up keeps the
 // present nodes.
 func (f *Fleet) resolve(ctx context.Context, name string) {
-	lookup, cancel := context.WithTimeout(ctx, f.opts.ProbeTimeout)
+	lookup, cancel := context.WithTimeout(ctx, f.o.ProbeTimeout)
 	defer cancel()
-	found, err := f.opts.Resolver.LookupNetIP(lookup, "ip", name)
+	found, err := f.o.Resolver.LookupNetIP(lookup, "ip", name)
 	addresses := usable(found)
 	f.send(ctx, func(f *Fleet) {
 		switch {

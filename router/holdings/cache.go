@@ -86,7 +86,7 @@ func newCache(m *Map, id string, addresses []string, target string) *cache {
 
 // run follows the daemon until ctx ends.
 func (c *cache) run(ctx context.Context) {
-	log := c.m.options.Logger.With("cache", c.id, "target", c.target)
+	log := c.m.o.Logger.With("cache", c.id, "target", c.target)
 	defer c.until.Store(0)
 	if c.open == nil {
 		conn, err := c.dial()
@@ -134,10 +134,10 @@ func (c *cache) dial() (*grpc.ClientConn, error) {
 	target := "passthrough:///" + c.target
 	if strings.HasPrefix(c.target, "unix://") {
 		target = c.target
-	} else if c.m.options.TLS == nil {
+	} else if c.m.o.TLS == nil {
 		return nil, ErrNoTLS
 	} else {
-		creds = credentials.NewTLS(c.m.options.TLS.Clone())
+		creds = credentials.NewTLS(c.m.o.TLS.Clone())
 	}
 	return grpc.NewClient(target, grpc.WithTransportCredentials(creds),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxMessage)))

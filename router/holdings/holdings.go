@@ -57,9 +57,9 @@ type Options struct {
 
 // Map holds the blocks of all followed daemons. Any number of goroutines may call Match.
 type Map struct {
-	options Options
-	index   *residency.Index
-	view    atomic.Pointer[view]
+	o     Options
+	index *residency.Index
+	view  atomic.Pointer[view]
 
 	promoter *promoter
 	spaces   spaces
@@ -100,7 +100,7 @@ func New(o Options) *Map {
 	if o.Logger == nil {
 		o.Logger = slog.Default()
 	}
-	m := &Map{options: o, index: residency.New(residency.Options{MaxBlocks: o.MaxBlocks}), caches: map[string]*cache{},
+	m := &Map{o: o, index: residency.New(residency.Options{MaxBlocks: o.MaxBlocks}), caches: map[string]*cache{},
 		refused: map[string]bool{}, static: o.Static, promoter: newPromoter(o.Promote)}
 	m.view.Store(&view{})
 	return m
@@ -129,11 +129,11 @@ func (m *Map) Run(ctx context.Context) error {
 			m.wg.Go(func() { m.promote(ctx) })
 		}
 	}
-	if m.options.Cluster == nil {
+	if m.o.Cluster == nil {
 		<-ctx.Done()
 		return nil
 	}
-	return m.options.Cluster.Watch(ctx, cluster.CachesPrefix, cluster.Handler{
+	return m.o.Cluster.Watch(ctx, cluster.CachesPrefix, cluster.Handler{
 		List: func(l cluster.Listing) {
 			if !l.DataLost && !l.AfterOutage {
 				m.retain(l.Entries)
@@ -156,9 +156,9 @@ func (m *Map) begin(ctx context.Context) {
 	for address, target := range m.static {
 		m.follow(address, []string{address}, target)
 	}
-	if m.options.Local != nil {
+	if m.o.Local != nil {
 		c := newCache(m, "this router", nil, "")
-		c.open = m.options.Local
+		c.open = m.o.Local
 		m.wg.Go(func() { c.run(ctx) })
 		m.local = c
 		m.publish()
@@ -215,7 +215,7 @@ func (m *Map) announced(e cluster.Entry) {
 	id := e.Key[len(cluster.CachesPrefix):]
 	h, err := cluster.ParseCacheHealth(id, e.Value)
 	if err != nil {
-		m.options.Logger.Warn("cache daemon's announcement is not used", "cache", id, "error", err)
+		m.o.Logger.Warn("cache daemon's announcement is not used", "cache", id, "error", err)
 		return
 	}
 	addresses := []string{}

@@ -105,7 +105,7 @@ func (m *Map) promote(ctx context.Context) {
 			m.promoter.blocks.Add(uint64(n))
 			if err != nil && ctx.Err() == nil {
 				m.promoter.failed.Add(1)
-				m.options.Logger.Debug("blocks are not promoted", "cache", p.cache.id, "error", err)
+				m.o.Logger.Debug("blocks are not promoted", "cache", p.cache.id, "error", err)
 			}
 			m.promoter.free <- p
 		}

@@ -447,7 +447,7 @@ func (l *Leg) prepare(a *attempt) (*relay.Request, error) {
 	if name := a.node.UpstreamModel(l.model.name); len(asked.Scan.Model) > 0 && string(asked.Scan.Model) != name {
 		o.edits.Model(name)
 	}
-	o.asksUsage = l.Work == Answer && l.d.options.Feedback && asked.Scan.Stream && !asked.Scan.IncludeUsage &&
+	o.asksUsage = l.Work == Answer && l.d.o.Feedback && asked.Scan.Stream && !asked.Scan.IncludeUsage &&
 		(asked.API == scan.Chat || asked.API == scan.Completions) && !a.node.rejectsStreamOptions.Load()
 	if o.asksUsage {
 		o.edits.IncludeUsage()

@@ -96,7 +96,7 @@ func (d *Dispatcher) random(p *policy.Policy) uint64 {
 	if p.Mode.Counts() {
 		return d.turn.Add(1)
 	}
-	return d.options.Random()
+	return d.o.Random()
 }
 
 // candidates fills l.picks.cands with the nodes that may take the request, full ones included.

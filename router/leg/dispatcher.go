@@ -59,7 +59,7 @@ type Parts struct {
 
 // Dispatcher sends legs to nodes. Dispatcher is safe for concurrent use.
 type Dispatcher struct {
-	options Options
+	o       Options
 	fleet   *fleet.Fleet
 	where   *where.Finder
 	policy  *atomic.Pointer[policy.Policy]
@@ -82,7 +82,7 @@ func New(p Parts, o Options) *Dispatcher {
 		o.Random = rand.Uint64
 	}
 	d := &Dispatcher{
-		options: o, fleet: p.Fleet, where: p.Where, policy: p.Policy, gate: p.Gate,
+		o: o, fleet: p.Fleet, where: p.Where, policy: p.Policy, gate: p.Gate,
 		budget: p.Budget, metrics: p.Metrics, stored: p.Stored, log: p.Logger,
 	}
 	d.gone = gone{nodes: map[*fleet.Node]time.Time{}, models: map[string]time.Time{}}
@@ -97,7 +97,7 @@ func (d *Dispatcher) Arrived() { d.budget.Request() }
 // their peers, and sets aside nodes that make no progress. Run forgets departed nodes and models.
 // Run logs the number of failures without a log line of their own.
 func (d *Dispatcher) Run(ctx context.Context) error {
-	period := max(d.options.PatienceFloor/10, 10*time.Millisecond)
+	period := max(d.o.PatienceFloor/10, 10*time.Millisecond)
 	tick := time.NewTicker(period)
 	defer tick.Stop()
 	sweep := time.NewTicker(goneFor / 4)

@@ -137,5 +137,5 @@ func (d *Dispatcher) foresee(p *policy.Policy) uint64 {
 	if p.Mode.Counts() {
 		return d.turn.Load() + 1
 	}
-	return d.options.Random()
+	return d.o.Random()
 }

@@ -177,7 +177,7 @@ func (l *Leg) first() (at int, err *apierror.Error) {
 		return 0, err
 	}
 	l.d.where.Find(l.prompt, l.Request, l.model.name, l.model.seed, l.pool.nodes)
-	l.tries.spare = l.d.options.MaxNodes
+	l.tries.spare = l.d.o.MaxNodes
 	return l.choose(l.began)
 }
 
@@ -314,7 +314,7 @@ func (l *Leg) unanswered() *apierror.Error {
 		nodes = fmt.Sprintf("%d nodes were", n)
 	}
 	bound := fmt.Sprintf("retry.max_nodes allows %d further nodes, and one after a connection that broke for this "+
-		"request alone", l.d.options.MaxNodes)
+		"request alone", l.d.o.MaxNodes)
 	if l.tries.broke {
 		bound = "no other was asked, since so many requests were retried in the last 10 s as retry.percent allows"
 	}

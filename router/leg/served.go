@@ -165,16 +165,16 @@ func retire(old, t *servedFleet) {
 }
 
 func (d *Dispatcher) newModel(name string) *model {
-	limits := d.options.Limits
-	if own, ok := d.options.ModelLimits[name]; ok {
+	limits := d.o.Limits
+	if own, ok := d.o.ModelLimits[name]; ok {
 		limits = own
 	}
 	m := &model{name: name, seed: prefix.Seed(name, "", ""), metrics: d.metrics.Model(name), limits: limits}
 	for work := range m.patience {
 		m.patience[work] = patience.NewModel(patience.Options{
-			PatienceFloor: d.options.PatienceFloor,
-			StallFloor:    d.options.StallFloor,
-			FirstByteCold: d.options.FirstByteCold,
+			PatienceFloor: d.o.PatienceFloor,
+			StallFloor:    d.o.StallFloor,
+			FirstByteCold: d.o.FirstByteCold,
 			FirstByte:     limits.FirstByte,
 		})
 	}

@@ -62,7 +62,7 @@ func (l *Leg) learn(a *attempt, ok, broken bool, now time.Time) {
 	switch {
 	case a.status >= 300, broken, l.Reading.Failed:
 		l.prompt.Failed(a.ref, a.sent)
-	case !l.d.options.Feedback:
+	case !l.d.o.Feedback:
 	case used.HasCached && used.HasPrompt:
 		a.node.cachedCounts.seen.Store(true)
 		e := l.prompt.Learn(prefix.Observation{

@@ -170,7 +170,7 @@ func (x *Index) learnShorter(n *node, age int32, v verdict) {
 	}
 	n.lost = true
 	if age < n.lifetime.Load() {
-		n.lifetime.Store(max(age-age/8, millis32(x.opts.MinLifetime)))
+		n.lifetime.Store(max(age-age/8, millis32(x.o.MinLifetime)))
 	}
 }
 
@@ -187,11 +187,11 @@ func (x *Index) learnLonger(n *node, s *sentState, v verdict) {
 		return
 	}
 	if !n.lost {
-		n.lifetime.Store(millis32(x.opts.MaxLifetime))
+		n.lifetime.Store(millis32(x.o.MaxLifetime))
 		return
 	}
 	age, lifetime := since(s.at, oldest.touched()), n.lifetime.Load()
 	if step := (2*age - lifetime) / 8; step > 0 {
-		n.lifetime.Store(min(lifetime+step, millis32(x.opts.MaxLifetime)))
+		n.lifetime.Store(min(lifetime+step, millis32(x.o.MaxLifetime)))
 	}
 }

@@ -47,7 +47,7 @@ func (o Options) withDefaults() Options {
 // call Match, which never waits. The other calls take a lock in short steps. The caller closes the
 // index.
 type Index struct {
-	opts  Options
+	o     Options
 	clock clock
 	table *beliefTable
 	nodes []node // by place
@@ -74,7 +74,7 @@ func NewIndex(o Options) *Index {
 func newIndex(o Options) *Index {
 	o = o.withDefaults()
 	x := &Index{
-		opts:    o,
+		o:       o,
 		clock:   clock{epoch: o.Now(), now: o.Now},
 		table:   newBeliefTable(o.MaxBlocks),
 		nodes:   make([]node, maxNodes),

@@ -345,7 +345,7 @@ func TestBytesPerBlock(t *testing.T) {
 		x := newFakeClock().unswept(Options{MaxBlocks: 1 << 16})
 		ref := x.Join("a")
 		for i := range 1 << 16 / blocks {
-			x.Record(chain(prompt(fmt.Sprint(i), blocks)), ref, x.opts.Now())
+			x.Record(chain(prompt(fmt.Sprint(i), blocks)), ref, x.o.Now())
 		}
 		if got := x.bytesPerBlock(); got > most {
 			t.Errorf("prompts of %d blocks: %.1f bytes per block when full, want at most %.0f", blocks, got, most)

@@ -61,7 +61,7 @@ func (x *Index) Join(nodeID string) Ref {
 	}
 	lifetime, ok := x.learned[nodeID]
 	if !ok {
-		lifetime = millis32(x.opts.Lifetime)
+		lifetime = millis32(x.o.Lifetime)
 	}
 	n.lost = ok
 	n.lifetime.Store(lifetime)

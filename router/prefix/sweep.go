@@ -33,7 +33,7 @@ func (x *Index) startSweeper() {
 
 // Close stops the pruning and waits for its end. The index may still be read.
 func (x *Index) Close() {
-	if x.opts.Inline {
+	if x.o.Inline {
 		return
 	}
 	close(x.sweeper.stop)
@@ -42,7 +42,7 @@ func (x *Index) Close() {
 
 // wake has the index swept: soon, or at once if there is no goroutine for it.
 func (x *Index) wake() {
-	if x.opts.Inline {
+	if x.o.Inline {
 		x.sweep()
 		return
 	}
@@ -201,7 +201,7 @@ func (s *sweep) planPrune() {
 			histogram[ageBin(since(s.now, b.touched(k)))] += every * b.blocks(k)
 		}
 	}
-	surplus := s.x.Len() - int(pruneTo*float64(s.x.opts.MaxBlocks))
+	surplus := s.x.Len() - int(pruneTo*float64(s.x.o.MaxBlocks))
 	for bin := ageBins - 1; bin >= 0 && surplus > 0; bin-- {
 		s.prune, s.bin, s.quota, s.least = true, bin, min(surplus, histogram[bin]), leastAge(bin)
 		surplus -= histogram[bin]
