@@ -1,14 +1,19 @@
-// Requests and answers on a connection. Sizes and times show which pieces of an answer are tokens, and which answers cannot be measured.
+// Requests and answers on a connection. Sizes and times show which pieces of an answer are tokens,
+// and which answers cannot be measured.
 //
-// A piece is a group of segments that go out together. A stream's first piece is its head alone, or its head with a token. The later pieces are tokens. Two later pieces
-// show whether the head was alone. Either a lone head is not much larger than a token. Or it went out long before a token can be made (early), and the gap after it is
-// far larger than the gap between tokens (large). If only early or only large is true, and no lone head of this size is known, the first token is not measured.
+// A piece is a group of segments that go out together. A stream's first piece is its head alone, or
+// its head with a token. The later pieces are tokens. Two later pieces show whether the head was
+// alone. A lone head is not much larger than a token, or else it goes out long before a token can
+// be made (early), and the gap after it is far larger than the gap between tokens (large). The
+// first token is not measured if only early or only large is true and no lone head of this size is
+// known.
 #ifndef CGN_ANSWERS_H
 #define CGN_ANSWERS_H
 
 #include "sockets.h"
 
-// Sizes in engines' answers: a head has 160 to 190 bytes, and 300 and more with CORS. A token's event has at least 110 bytes. The end of a stream has at most 71 bytes.
+// Sizes in engines' answers: a head has 160 to 190 bytes, and 300 and more with CORS. A token's
+// event has at least 110 bytes. The end of a stream has at most 71 bytes.
 #define HEAD_MAX 320	  // a first piece of at most this size that is as small as the next piece contains no token
 #define HEAD_MIN 80	  // no head is smaller, so a first piece that exceeds the next piece by less contains no token
 #define HEAD_LEAST 40	  // fewer bytes are not the head of an answer with a body
@@ -89,7 +94,8 @@ static __always_inline int known(struct tokens *t, __u32 size)
 	return t->head_votes >= VOTES_ENOUGH && size - t->head_size + HEAD_VARIES <= 2 * HEAD_VARIES;
 }
 
-// vote remembers for a port whether a stream's first piece was a lone head. Votes that are lost in a race of two CPUs do not matter.
+// vote remembers for a port whether a stream's first piece was a lone head. Votes that are lost in
+// a race of two CPUs do not matter.
 static __always_inline void vote(struct tokens *t, __u32 size, int alone)
 {
 	int same = size - t->head_size + HEAD_VARIES <= 2 * HEAD_VARIES;
@@ -107,7 +113,8 @@ static __always_inline void vote(struct tokens *t, __u32 size, int alone)
 
 enum first { FIRST_UNCLEAR, FIRST_HEAD, FIRST_TOKEN };
 
-// first_of classifies a stream's first piece by its size, the smaller size of the next two pieces, the time until it went out, the gap after it, and the next gap.
+// first_of classifies a stream's first piece by its size, the smaller size of the next two pieces,
+// the time until it went out, the gap after it, and the next gap.
 static __always_inline enum first first_of(struct tokens *t, __u32 size, __u32 next, __u64 until, __u64 after, __u64 gap)
 {
 	__u64 least = after < gap ? after : gap;
@@ -123,7 +130,8 @@ static __always_inline enum first first_of(struct tokens *t, __u32 size, __u32 n
 	return early || large ? FIRST_UNCLEAR : FIRST_TOKEN;
 }
 
-// gap_of counts the gap before a piece. If the piece looks like several tokens, gap_of only counts the piece as coalesced.
+// gap_of counts the gap before a piece. If the piece looks like several tokens, gap_of only counts
+// the piece as coalesced.
 static __always_inline void gap_of(struct tokens *t, __u32 size, __u32 least, __u64 gap)
 {
 	if (size + CHUNK_MAX >= 2 * least)
@@ -180,7 +188,8 @@ static __always_inline void piece(struct sock_state *s, struct tokens *t, __u32 
 	s->pieces++;
 }
 
-// answer handles bytes that go out for the first time. waiting means that the program has written more than these bytes.
+// answer handles bytes that go out for the first time. waiting means that the program has written
+// more than these bytes.
 static __always_inline void answer(struct sock_state *s, struct tokens *t, __u32 size, int waiting)
 {
 	__u64 now;

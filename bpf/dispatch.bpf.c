@@ -1,12 +1,15 @@
 //go:build ignore
 
-// Dispatchers are the programs that are attached to tracepoints. A tracepoint's link cannot be given another program, so it keeps a dispatcher, which only jumps to
-// the program in its slot. An upgrade puts another program into the slot. The dispatcher shows the run counts and run times of the slot's program.
+// Dispatchers are the programs that are attached to tracepoints. A tracepoint's link cannot be
+// given another program, so it keeps a dispatcher, which only jumps to the program in its slot. An
+// upgrade puts another program into the slot. The dispatcher shows the run counts and run times of
+// the slot's program.
 #include "kernel.h"
 
 char _license[] SEC("license") = "Dual BSD/GPL";
 
-// Purpose: the program of a tracepoint. Writer: Go. Reader: the dispatcher. Key: 0. Value: program. Size: one entry, because programs of different tracepoints may not share a map.
+// Purpose: the program of a tracepoint. Writer: Go. Reader: the dispatcher. Key: 0. Value: program.
+// Size: one entry, because programs of different tracepoints may not share a map.
 #define SLOT(name)                                                                                                             \
 	struct {                                                                                                               \
 		__uint(type, BPF_MAP_TYPE_PROG_ARRAY);                                                                         \

@@ -1,5 +1,6 @@
-// Log-linear histograms of durations, in units of 1024 ns. The first 16 units have one bucket each, and each later octave has 16 buckets. So such
-// a bucket is at most 1/16 of its lower bound wide. The last bucket also counts durations of more than 137 s.
+// Log-linear histograms of durations, in units of 1024 ns. The first 16 units have one bucket each,
+// and each later octave has 16 buckets. So such a bucket is at most 1/16 of its lower bound wide.
+// The last bucket also counts durations of more than 137 s.
 #ifndef CGN_HISTOGRAM_H
 #define CGN_HISTOGRAM_H
 
@@ -50,7 +51,8 @@ static __always_inline __u32 histogram_bucket(__u64 ns)
 	return i < HISTOGRAM_BUCKETS ? i : HISTOGRAM_BUCKETS - 1;
 }
 
-// bounded makes the compiler compare and use i in one register, because the verifier must see the bound of the used value.
+// bounded makes the compiler compare and use i in one register, because the verifier must see the
+// bound of the used value.
 static __always_inline __u64 bounded(__u64 i)
 {
 	asm volatile("" : "+r"(i));

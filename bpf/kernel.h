@@ -1,5 +1,6 @@
-// The kernel's fields that the programs read. The loader finds the fields by name on the running kernel (CO-RE), so that no
-// vmlinux.h is needed. Programs read the fields directly, because the verifier checks pointers of tp_btf arguments.
+// The kernel's fields that the programs read. The loader finds the fields by name on the running
+// kernel (CO-RE), so that no vmlinux.h is needed. Programs read the fields directly, because the
+// verifier checks pointers of tp_btf arguments.
 #ifndef CGN_KERNEL_H
 #define CGN_KERNEL_H
 

@@ -1,27 +1,30 @@
 //go:build ignore
 
-// Utilisation of each CPU, waits of threads for a CPU, and CPU time of groups of processes. The programs run at three tracepoints: switch, fork and exit.
-// No program runs at wakeups, because the kernel notes when a thread begins to wait (sched_info), and the program at switches reads that time.
+// Utilisation of each CPU, waits of threads for a CPU, and CPU time of groups of processes. The
+// programs run at three tracepoints: switch, fork and exit. No program runs at wakeups, because the
+// kernel notes when a thread begins to wait (sched_info), and the program at switches reads that
+// time.
 #include "histogram.h"
 #include "maps.h"
 
 char _license[] SEC("license") = "Dual BSD/GPL";
 
-// start_ns + busy_ns + idle_ns is the time of a CPU's last switch. The time since then belongs to the process in running. All times are from the
-// clock of the CPU's run queue, which the kernel has just read. Reading another clock would be the most expensive part of the program.
+// start_ns + busy_ns + idle_ns is the time of a CPU's last switch. The time since then belongs to
+// the process in running. All times are from the clock of the CPU's run queue, which the kernel has
+// just read. Reading another clock would be the most expensive part of the program.
 struct cpu {
 	__u64 start_ns;	  // time of the first switch that was seen; 0: none yet
 	__u64 busy_ns;	  // time in which something ran
 	__u64 idle_ns;	  // time in which nothing ran
 	__u64 switches;	  // context switches
-	__u64 ahead_ns;	  // how far CLOCK_MONOTONIC is ahead of the run queue's clock, modulo 2^64; seen at every 1024th switch
+	__u64 ahead_ns;	  // CLOCK_MONOTONIC minus the run queue's clock, modulo 2^64; read at every 1024th switch
 	__u64 generation; // generation of the settings at the last switch
 	__u32 running;	  // process that runs; 0: idle
 	__u32 group;	  // the group of that process; 0: none
 };
 
-// Purpose: utilisation of each CPU. Writer: sched_switch, of its own CPU. Reader: Reader. Key: 0. Value: struct cpu.
-// Size: one entry for each CPU.
+// Purpose: utilisation of each CPU. Writer: sched_switch, of its own CPU. Reader: Reader. Key: 0.
+// Value: struct cpu. Size: one entry for each CPU.
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
 	__uint(max_entries, 1);
@@ -29,8 +32,8 @@ struct {
 	__type(value, struct cpu);
 } cgn_cpus SEC(".maps");
 
-// Purpose: the waits of runnable threads for a CPU. Writer: sched_switch. Reader: Reader. Key: 0. Value: a histogram of waits.
-// Size: one entry of 3 KiB for each CPU.
+// Purpose: the waits of runnable threads for a CPU. Writer: sched_switch. Reader: Reader. Key: 0.
+// Value: a histogram of waits. Size: one entry of 3 KiB for each CPU.
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
 	__uint(max_entries, 1);
@@ -47,8 +50,9 @@ struct group {
 	__u64 root;	// the process that is watched with its descendants; 0: the group is free. Go writes root
 };
 
-// Purpose: CPU time of watched process trees. Writer: sched_switch; Go writes root. Reader: Reader. Key: number of the group; 0 is not used.
-// Value: struct group. Size: 63 groups, because a host has only a few engines.
+// Purpose: CPU time of watched process trees. Writer: sched_switch; Go writes root. Reader: Reader.
+// Key: number of the group; 0 is not used. Value: struct group. Size: 63 groups, because a host has
+// only a few engines.
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
 	__uint(max_entries, MAX_GROUPS);
@@ -56,9 +60,10 @@ struct {
 	__type(value, struct group);
 } cgn_groups SEC(".maps");
 
-// Purpose: the processes of groups. Writer: Go for processes that exist when a group is made, then fork and exit.
-// Reader: fork, and sched_switch for a thread whose group it does not know. Key: process. Value: number of the group.
-// Size: 63 engines with 64 processes each. A child that does not fit is counted and not followed.
+// Purpose: the processes of groups. Writer: Go for processes that exist when a group is made, then
+// fork and exit. Reader: fork, and sched_switch for a thread whose group it does not know. Key:
+// process. Value: number of the group. Size: 63 engines with 64 processes each. A child that does
+// not fit is counted and not followed.
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, 4096);
@@ -70,7 +75,8 @@ struct settings {
 	__u64 generation; // Go increments generation after each change of cgn_processes
 };
 
-// Purpose: tells sched_switch that groups have changed. Writer: Go. Reader: sched_switch. Key: 0. Value: struct settings. Size: one.
+// Purpose: tells sched_switch that groups have changed. Writer: Go. Reader: sched_switch. Key: 0.
+// Value: struct settings. Size: one.
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, 1);
@@ -79,14 +85,16 @@ struct {
 } cgn_settings SEC(".maps");
 
 struct task {
-	__u64 delay_seen; // run_delay of the thread after its previous wait; the growth since then is the wait that ends now
+	__u64 delay_seen; // run_delay of the thread after its previous wait; its growth is the wait that ends now
 	__u64 generation; // generation of the settings when group was looked up
 	__u32 group;	  // 0: none
 	__u32 unused;
 };
 
-// Purpose: a thread's group, and its whole waits, even if the kernel moves it between CPUs. Writer: fork and cgn_prime make an entry, and sched_switch updates it.
-// Reader: sched_switch. Key: thread. Value: struct task. Size: one entry for each thread, freed with the thread. sched_switch must not allocate, so it makes no entry.
+// Purpose: a thread's group, and its whole waits, even if the kernel moves it between CPUs. Writer:
+// fork and cgn_prime make an entry, and sched_switch updates it. Reader: sched_switch. Key: thread.
+// Value: struct task. Size: one entry for each thread, freed with the thread. sched_switch must not
+// allocate, so it makes no entry.
 struct {
 	__uint(type, BPF_MAP_TYPE_TASK_STORAGE);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
@@ -110,13 +118,15 @@ static __always_inline __u32 group_of(struct task *t, struct task_struct *p, __u
 
 static __always_inline int has_clock(void) { return bpf_core_field_exists(struct cfs_rq, rq) && bpf_core_field_exists(struct rq, clock); }
 
-// notes_waits tells whether the kernel notes when waits begin (sched_info). If not, there is no run delay, and the loader reports it as missing.
+// notes_waits tells whether the kernel notes when waits begin (sched_info). If not, there is no run
+// delay, and the loader reports it as missing.
 static __always_inline int notes_waits(void)
 {
 	return has_clock() && bpf_core_field_exists(struct sched_info, last_queued) && bpf_core_field_exists(struct sched_info, run_delay);
 }
 
-// all_waits returns how long p, which gets a CPU at now, has waited in its life. sched_info has this value once the switch is done.
+// all_waits returns how long p, which gets a CPU at now, has waited in its life. sched_info has
+// this value once the switch is done.
 static __always_inline __u64 all_waits(struct task_struct *p, __u64 now)
 {
 	__u64 queued = p->sched_info.last_queued;
@@ -235,7 +245,8 @@ int BPF_PROG(cgn_exit, struct task_struct *p)
 	return 0;
 }
 
-// cgn_prime makes the entries of existing threads in cgn_tasks. The loader runs cgn_prime once after the first attachment.
+// cgn_prime makes the entries of existing threads in cgn_tasks. The loader runs cgn_prime once
+// after the first attachment.
 SEC("iter/task")
 int cgn_prime(struct bpf_iter__task *ctx)
 {

@@ -15,8 +15,9 @@ struct peer_key {
 	__u16 unused;
 };
 
-// Counts of the connections to a peer, or to a listening port. opened - closed connections are established. Until a connection ends, its byte counts can lack
-// the bytes that its last seven outgoing packets carried and acknowledged.
+// Counts of the connections to a peer, or to a listening port. opened - closed connections are
+// established. Until a connection ends, its byte counts can lack the bytes that its last seven
+// outgoing packets carried and acknowledged.
 struct sockets {
 	__u64 opened;	      // connections established
 	__u64 closed;	      // established connections that ended
@@ -32,15 +33,16 @@ struct sockets {
 	__u64 bytes_sent;     // payload, each byte once
 	__u64 bytes_received; // payload, each byte once
 	__u64 segments_sent;  // segments with payload, including retransmitted ones
-	__u64 rtt_samples;    // samples of the round trip time: at a connection's second incoming packet, and at each eighth after it
+	__u64 rtt_samples;    // round trip times sampled: at a connection's second incoming packet, then at each eighth
 	__u64 rtt_sum_us;     // sum of the sampled smoothed round trip times
 	__u64 delivery_rate;  // bytes/s, as the kernel measured last
 	__u32 srtt_us;	      // the last sampled smoothed round trip time
 	__u32 rtt_min_us;     // smallest recent round trip time of the same connection
 };
 
-// Purpose: the watched listening ports and their counts. Writer: Go makes the entries, and the programs add to them. Reader: Reader.
-// Key: local port. Value: struct sockets. Size: more than the engines of a host.
+// Purpose: the watched listening ports and their counts. Writer: Go makes the entries, and the
+// programs add to them. Reader: Reader. Key: local port. Value: struct sockets. Size: more than the
+// engines of a host.
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, 64);
@@ -48,9 +50,10 @@ struct {
 	__type(value, struct sockets);
 } cgn_ports SEC(".maps");
 
-// Purpose: the counts of peers that this host connects to. Writer: sockops makes the entries, and all programs of sockets add to them. Reader: Reader.
-// Key: remote address and port. Value: struct sockets. Size: 1.5 MiB. Keys come from outside, so a new key evicts the least
-// recently used one. Each CPU keeps a list of free entries, for which 8192 entries leave room.
+// Purpose: the counts of peers that this host connects to. Writer: sockops makes the entries, and
+// all programs of sockets add to them. Reader: Reader. Key: remote address and port. Value: struct
+// sockets. Size: 1.5 MiB. Keys come from outside, so a new key evicts the least recently used one.
+// Each CPU keeps a list of free entries, for which 8192 entries leave room.
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);
 	__uint(max_entries, 8192);
@@ -62,8 +65,8 @@ struct watch {
 	__u64 id; // the caller's own number of the peer, which the events contain
 };
 
-// Purpose: peers whose events go to the ring. Writer: Go. Reader: all programs of sockets, at each event. Key: remote address and port.
-// Value: struct watch. Size: the backends of a host's routers.
+// Purpose: peers whose events go to the ring. Writer: Go. Reader: all programs of sockets, at each
+// event. Key: remote address and port. Value: struct watch. Size: the backends of a host's routers.
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, 1024);
@@ -90,8 +93,9 @@ struct event {
 	__u32 local_port;
 };
 
-// Purpose: tells Go immediately about rare events of watched peers. Writer: sockops, set_state, skb_in. Reader: one Events. Value: struct event.
-// Size: at least 4096 events. cgn_drops counts the events that do not fit.
+// Purpose: tells Go immediately about rare events of watched peers. Writer: sockops, set_state,
+// skb_in. Reader: one Events. Value: struct event. Size: at least 4096 events. cgn_drops counts the
+// events that do not fit.
 struct {
 	__uint(type, BPF_MAP_TYPE_RINGBUF);
 	__uint(max_entries, 256 * 1024);
@@ -142,8 +146,10 @@ struct sock_state {
 	__u8 unused[4];
 };
 
-// Purpose: the state of each counted socket. Writer and reader: all programs of sockets and packets, in the socket's own order of events.
-// Key: socket. Value: struct sock_state. Size: one entry for each counted socket. The entry is freed with the socket, and its memory is charged to the socket.
+// Purpose: the state of each counted socket. Writer and reader: all programs of sockets and
+// packets, in the socket's own order of events. Key: socket. Value: struct sock_state. Size: one
+// entry for each counted socket. The entry is freed with the socket, and its memory is charged to
+// the socket.
 struct {
 	__uint(type, BPF_MAP_TYPE_SK_STORAGE);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
@@ -164,8 +170,10 @@ static __always_inline struct sockets *counts_of(struct sock_state *s)
 	return bpf_map_lookup_elem(&cgn_ports, &port);
 }
 
-// take adds to the counters what a socket has sent, and what the kernel has counted of it, since the last call. Callers hold the socket's lock, which skb_in does not. Received bytes are
-// counted when an outgoing packet acknowledges them, or when the socket ends. The kernel counts the other side's FIN as a byte.
+// take adds to the counters what a socket has sent, and what the kernel has counted of it, since
+// the last call. Callers hold the socket's lock, which skb_in does not. Received bytes are counted
+// when an outgoing packet acknowledges them, or when the socket ends. The kernel counts the other
+// side's FIN as a byte.
 static __always_inline void take(struct sock_state *s, struct sockets *c, __u64 received, __u32 retransmits, __u32 segments)
 {
 	if (s->out_bytes) {
@@ -215,20 +223,21 @@ struct tokens {
 	__u64 streams;	      // answers of at least three pieces, to which ttft and itl belong
 	__u64 singles;	      // answers of one or two pieces, or of large pieces: not streams, or too short to tell
 	__u64 singles_sum_ns; // sum of the singles' times from the request's first byte to the answer's first piece
-	__u64 unclear;	      // streams whose first piece may be a lone head or contain a token; neither their TTFT nor the gap after that piece is counted
-	__u64 joined;	      // segments that continue a piece: sent within 128 us of the previous segment, or written before that segment had gone out
-	__u64 coalesced;      // pieces that look like several of the smallest of their answer; the gaps before them are not counted
+	__u64 unclear;	      // streams whose first piece may have no token: it gives no TTFT, and no gap after it
+	__u64 joined;	      // segments within 128 us of the previous one, or written before that one had gone out
+	__u64 coalesced;      // pieces that look like several tokens; the gaps before them are not counted
 	__u64 unmeasured_tls; // unmeasured connections with TLS
 	__u64 unmeasured_h2;  // unmeasured connections with HTTP/2
-	__u64 unmeasured;     // unmeasured connections that are neither TLS nor HTTP/2 nor HTTP/1, or that were first seen in the middle of a request or answer
+	__u64 unmeasured;     // unmeasured others: not HTTP/1, or first seen in the middle of a request or an answer
 	__u32 head_size;      // bytes of first pieces that were lone heads, as the gaps after them show
 	__u32 head_votes;     // how many more of the last streams confirmed this size than denied it; at most 15
 	struct histogram ttft; // times from a request's first byte to the answer's first token
 	struct histogram itl;  // gaps between tokens
 };
 
-// Purpose: times to the first token and between tokens, as packets pass. Writer: Go makes the entries, and the programs add to them. Reader: Reader.
-// Key: local port. Value: struct tokens. Size: as many entries as cgn_ports; 400 KiB.
+// Purpose: times to the first token and between tokens, as packets pass. Writer: Go makes the
+// entries, and the programs add to them. Reader: Reader. Key: local port. Value: struct tokens.
+// Size: as many entries as cgn_ports; 400 KiB.
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, 64);
@@ -236,7 +245,7 @@ struct {
 	__type(value, struct tokens);
 } cgn_tokens SEC(".maps");
 
-// answer_ended counts an answer that was not a stream. A stream has been counted with its third piece.
+// answer_ended counts an answer that was not a stream. A stream is counted at its third piece.
 static __always_inline void answer_ended(struct sock_state *s, struct tokens *t)
 {
 	if (s->phase != PHASE_ANSWER || s->pieces == 0 || s->pieces > 2)

@@ -1,7 +1,9 @@
 //go:build ignore
 
-// Tokens: every packet of a counted socket passes skb_in or skb_out. Its headers give sizes, times and windows. Where a request may begin, the programs look
-// at two bytes of payload, and do not keep them. The two bytes distinguish POST from other methods, and HTTP/1 from TLS and HTTP/2, which are not measured.
+// Tokens: every packet of a counted socket passes skb_in or skb_out. Its headers give sizes, times
+// and windows. Where a request may begin, the programs look at two bytes of payload, and do not
+// keep them. The two bytes distinguish POST from other methods, and HTTP/1 from TLS and HTTP/2,
+// which are not measured.
 #include "answers.h"
 
 char _license[] SEC("license") = "Dual BSD/GPL";
@@ -9,7 +11,7 @@ char _license[] SEC("license") = "Dual BSD/GPL";
 #define FLAG_FIN 1
 #define FLAG_RST 4
 
-// parse reads the headers of skb, which begins with the IP header. parse returns 0 if it does not understand them.
+// parse reads the headers of skb, from the IP header on. It returns 0 if it does not know them.
 static __always_inline int parse(struct __sk_buff *skb, struct packet *p)
 {
 	__u8 *data = (__u8 *)(long)skb->data, *end = (__u8 *)(long)skb->data_end, *tcp;
@@ -40,14 +42,16 @@ static __always_inline int parse(struct __sk_buff *skb, struct packet *p)
 
 #define WINDOW_MAX (1 << 26) // no connection has more bytes than this on its way
 
-// arrives tells whether the packet brings payload that the socket has not received. The kernel has not accepted the packet yet. It will refuse payload
-// far from the socket's next sequence number, so such payload must not count, and the programs remember nothing of it.
+// arrives tells whether the packet brings payload that the socket has not received. The kernel has
+// not accepted the packet yet. It will refuse payload far from the socket's next sequence number,
+// so such payload must not count, and the programs remember nothing of it.
 static __always_inline int arrives(struct packet *p, struct bpf_tcp_sock *tp)
 {
 	return p->payload && (__s32)(p->seq + p->payload - tp->rcv_nxt) > 0 && (__s32)(p->seq - tp->rcv_nxt) < WINDOW_MAX;
 }
 
-// leaves returns how many bytes of payload go out for the first time, and remembers the sequence number after them.
+// leaves returns how many bytes of payload go out for the first time, and remembers the sequence
+// number after them.
 static __always_inline __u32 leaves(struct packet *p, struct sock_state *s)
 {
 	__u32 end = p->seq + p->payload;
@@ -74,7 +78,7 @@ static __always_inline struct tokens *tokens_of(struct sock_state *s)
 	return s->role == ROLE_PORT ? bpf_map_lookup_elem(&cgn_tokens, &port) : 0;
 }
 
-// adopt makes the state of a socket that existed before the programs, if the socket's port is watched.
+// adopt makes the state of a socket that is older than the programs, if its port is watched.
 static __always_inline struct sock_state *adopt(struct bpf_sock *sk)
 {
 	struct port_key port = {.port = sk->src_port};
@@ -182,7 +186,9 @@ int cgn_skb_in(struct __sk_buff *skb)
 	return 1;
 }
 
-#define COUNT_EVERY 8 // outgoing packets between two lookups of a connection's counters, which cost more than the rest of the program
+// Outgoing packets between two lookups of a connection's counters. A lookup costs more than the
+// rest of the program.
+#define COUNT_EVERY 8
 
 static __always_inline int counts_are_due(struct sock_state *s, struct packet *p, struct bpf_tcp_sock *tp)
 {
