@@ -35,10 +35,10 @@ type (
 		other   []statement
 	}
 	setNode struct {
-		target, member string // member of a namespace; empty: none
-		targets        []string
-		value          expression
-		body           []statement // a block that replaces the value
+		targets []string
+		member  string // member of the namespace that is the only target; empty: none
+		value   expression
+		body    []statement // a block that replaces the value
 	}
 	macroNode struct {
 		name     string
@@ -139,19 +139,14 @@ func about(e expression, variable, key string) bool {
 	case *sliceNode:
 		return about(n.of, variable, key)
 	case *attrNode:
-		return key != "" && n.name == key && about(n.of, variable, "") && plainName(n.of)
+		return key != "" && n.name == key && about(n.of, variable, "") && is[*nameNode](n.of)
 	case *itemNode:
 		c, ok := n.key.(*constNode)
-		return ok && key != "" && c.value == Value(key) && about(n.of, variable, "") && plainName(n.of)
+		return ok && key != "" && c.value == Value(key) && about(n.of, variable, "") && is[*nameNode](n.of)
 	case *nameNode:
 		return key == "" && n.name == variable
 	}
 	return false
-}
-
-func plainName(e expression) bool {
-	_, ok := e.(*nameNode)
-	return ok
 }
 
 // TakesParts tells whether the template iterates over the parts of a message's content. Engines
@@ -171,9 +166,9 @@ func (t *Template) TakesParts() bool {
 	lists := []string{"messages"}
 	for i := 0; i < len(lists); i++ {
 		for _, s := range sets {
-			if s.value != nil && s.member == "" && s.target != "" && about(s.value, lists[i], "") &&
-				s.target != lists[i] && len(lists) < 64 {
-				lists = append(lists, s.target)
+			if s.value != nil && s.member == "" && len(s.targets) == 1 && about(s.value, lists[i], "") &&
+				s.targets[0] != lists[i] && len(lists) < 64 {
+				lists = append(lists, s.targets[0])
 			}
 		}
 	}

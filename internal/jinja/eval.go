@@ -17,11 +17,7 @@ func each(v Value) []Value {
 		if v.open {
 			break
 		}
-		all := make([]Value, len(v.keys))
-		for i, k := range v.keys {
-			all[i] = k
-		}
-		return all
+		return stringList(v.keys).Items
 	}
 	throw("a %s cannot be gone through", typeName(v))
 	return nil

@@ -75,13 +75,18 @@ func stringFilter(change func(string) string) filter {
 
 // title and capitalize are exact for ASCII only; other characters have rules of their own.
 func title(s string) string {
+	return titled(s, func(b byte) bool { return strings.IndexByte("-([{<", b) >= 0 || unicode.IsSpace(rune(b)) })
+}
+
+// titled writes a letter large at the start and after a byte that separates, and else small.
+func titled(s string, separates func(byte) bool) string {
 	ascii(s)
 	out, start := []byte(strings.ToLower(s)), true
 	for i, b := range out {
 		if start && b >= 'a' && b <= 'z' {
 			out[i] -= 'a' - 'A'
 		}
-		start = strings.IndexByte("-([{<", b) >= 0 || unicode.IsSpace(rune(b))
+		start = separates(b)
 	}
 	return string(out)
 }
@@ -165,8 +170,7 @@ func member(v Value, path Value) Value {
 
 func defaultFilter(_ *render, v Value, args []Value, named map[string]Value) Value {
 	only(args, named, 2, "default_value", "boolean")
-	_, undefined := v.(Undefined)
-	if undefined || truth(arg(args, named, 1, "boolean", false)) && !truth(v) {
+	if is[Undefined](v) || truth(arg(args, named, 1, "boolean", false)) && !truth(v) {
 		return arg(args, named, 0, "default_value", "")
 	}
 	return v
@@ -211,7 +215,7 @@ func reverseFilter(v Value) Value {
 }
 
 func itemsFilter(v Value) Value {
-	if _, ok := v.(Undefined); ok {
+	if is[Undefined](v) {
 		return &List{}
 	}
 	d, ok := v.(*Dict)
@@ -240,7 +244,7 @@ func dictSortFilter(_ *render, v Value, args []Value, named map[string]Value) Va
 func uniqueFilter(v Value) Value {
 	out := &List{}
 	for _, x := range each(v) {
-		if _, ok := x.(string); !ok {
+		if !is[string](x) {
 			throw("unique of more than strings")
 		}
 		if !contains(out, x) {
@@ -309,7 +313,7 @@ func mapFilter(r *render, v Value, args []Value, named map[string]Value) Value {
 		}
 		only(args, named, 0, "attribute", "default")
 		x = member(x, named["attribute"])
-		if _, ok := x.(Undefined); ok && named["default"] != nil {
+		if is[Undefined](x) && named["default"] != nil {
 			x = named["default"]
 		}
 		out.Items = append(out.Items, x)

@@ -1,6 +1,8 @@
 package jinja
 
 import (
+	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"unicode/utf16"
@@ -86,8 +88,8 @@ func (d *dumper) value(v Value, level int) {
 
 func sorted(d *Dict) *Dict {
 	out := &Dict{}
-	for _, p := range sortedPairs(d) {
-		out.Set(p.Items[0].(string), p.Items[1])
+	for _, key := range slices.Sorted(slices.Values(d.keys)) {
+		out.Set(key, d.values[d.at(key)])
 	}
 	return out
 }
@@ -117,7 +119,7 @@ func (d *dumper) line(level int) {
 // controls are the escapes of control characters.
 var controls = func() (all [' ']string) {
 	for r := range all {
-		all[r] = `\u` + hex(rune(r), 4)
+		all[r] = fmt.Sprintf(`\u%04x`, r)
 	}
 	all['\n'], all['\r'], all['\t'], all['\f'], all['\b'] = `\n`, `\r`, `\t`, `\f`, `\b`
 	return all
@@ -134,11 +136,10 @@ func (d *dumper) text(s string) {
 			d.b.WriteString(controls[r])
 		case r < utf8.RuneSelf || !d.ascii:
 			d.b.WriteRune(r)
-		case r > 0xffff:
-			high, low := utf16.EncodeRune(r)
-			d.b.WriteString(`\u` + hex(high, 4) + `\u` + hex(low, 4))
 		default:
-			d.b.WriteString(`\u` + hex(r, 4))
+			for _, unit := range utf16.AppendRune(nil, r) {
+				fmt.Fprintf(&d.b, `\u%04x`, unit)
+			}
 		}
 	}
 	d.b.WriteByte('"')

@@ -2,6 +2,7 @@ package jinja
 
 import (
 	"fmt"
+	"regexp"
 	"strconv"
 	"strings"
 	"unicode"
@@ -64,6 +65,12 @@ func (l *lexer) add(kind tokenKind, text string) {
 	l.out = append(l.out, token{kind, text, l.line()})
 }
 
+var (
+	braces     = regexp.MustCompile(`\{[{%#]`)
+	wordText   = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*`)
+	numberText = regexp.MustCompile(`^[0-9_]+((?:\.[0-9]+)?(?:[eE][-+0-9][0-9]*)?)`)
+)
+
 func lex(src string) []token {
 	src = strings.NewReplacer("\r\n", "\n", "\r", "\n").Replace(src)
 	l := &lexer{src: strings.TrimSuffix(src, "\n"), bol: true}
@@ -77,20 +84,14 @@ func lex(src string) []token {
 // step reads text up to the next opening brace, and what the brace opens.
 func (l *lexer) step() {
 	rest := l.src[l.at:]
-	open := -1
-	for i := 0; i+1 < len(rest); i++ {
-		if rest[i] == '{' && (rest[i+1] == '{' || rest[i+1] == '%' || rest[i+1] == '#') {
-			open = i
-			break
-		}
-	}
-	if open < 0 {
+	open := braces.FindStringIndex(rest)
+	if open == nil {
 		l.data(rest)
 		l.at = len(l.src)
 		return
 	}
-	text, kind, sign := rest[:open], rest[open+1], byte(0)
-	l.at += open + 2
+	text, kind, sign := rest[:open[0]], rest[open[0]+1], byte(0)
+	l.at += open[1]
 	if l.at < len(l.src) && (l.src[l.at] == '-' || l.src[l.at] == '+') {
 		sign = l.src[l.at]
 		l.at++
@@ -184,15 +185,10 @@ func (l *lexer) one(rest string) int {
 	case c >= '0' && c <= '9':
 		l.number(rest)
 		return 0
-	case c == '_' || unicode.IsLetter(rune(c)) && c < utf8.RuneSelf:
-		n := strings.IndexFunc(rest, func(r rune) bool {
-			return r != '_' && (r >= utf8.RuneSelf || !unicode.IsLetter(r) && !unicode.IsDigit(r))
-		})
-		if n < 0 {
-			n = len(rest)
-		}
-		l.add(tokName, rest[:n])
-		l.at += n
+	}
+	if name := wordText.FindString(rest); name != "" {
+		l.add(tokName, name)
+		l.at += len(name)
 		return 0
 	}
 	for _, op := range operators {
@@ -207,24 +203,13 @@ func (l *lexer) one(rest string) int {
 }
 
 func (l *lexer) number(rest string) {
-	n := 0
-	for n < len(rest) && (rest[n] >= '0' && rest[n] <= '9' || rest[n] == '_') {
-		n++
-	}
+	parts := numberText.FindStringSubmatch(rest)
 	kind := tokInt
-	if n+1 < len(rest) && rest[n] == '.' && rest[n+1] >= '0' && rest[n+1] <= '9' {
+	if parts[1] != "" {
 		kind = tokFloat
-		for n++; n < len(rest) && rest[n] >= '0' && rest[n] <= '9'; n++ {
-		}
 	}
-	if n+1 < len(rest) && rest[n]|0x20 == 'e' && (rest[n+1] >= '0' && rest[n+1] <= '9' || rest[n+1] == '-' ||
-		rest[n+1] == '+') {
-		kind = tokFloat
-		for n += 2; n < len(rest) && rest[n] >= '0' && rest[n] <= '9'; n++ {
-		}
-	}
-	l.add(kind, strings.ReplaceAll(rest[:n], "_", ""))
-	l.at += n
+	l.add(kind, strings.ReplaceAll(parts[0], "_", ""))
+	l.at += len(parts[0])
 }
 
 // text reads a string with Python's escapes.

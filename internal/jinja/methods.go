@@ -128,8 +128,7 @@ func stringMethod(s, name string, args []Value) Value {
 	case "capitalize":
 		return capitalize(s)
 	case "title":
-		ascii(s)
-		return pythonTitle(s)
+		return titled(s, func(b byte) bool { return b < 'a' || b > 'z' })
 	case "removeprefix":
 		return strings.TrimPrefix(s, texts(name, args, 1)[0])
 	case "removesuffix":
@@ -156,18 +155,6 @@ func stringMethod(s, name string, args []Value) Value {
 		return lines(s)
 	}
 	return throw("the method %s of a string is not supported", name)
-}
-
-func pythonTitle(s string) string {
-	out, start := []byte(strings.ToLower(s)), true
-	for i, b := range out {
-		letter := b >= 'a' && b <= 'z'
-		if start && letter {
-			out[i] -= 'a' - 'A'
-		}
-		start = !letter
-	}
-	return string(out)
 }
 
 func affix(s string, args []Value, has func(string, string) bool) Value {

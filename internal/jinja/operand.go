@@ -29,22 +29,22 @@ func (p *parser) compare() expression {
 	}
 }
 
-// leftToRight parses operators of one precedence.
-func (p *parser) leftToRight(ops []string, inner func() expression) expression {
+// leftToRight parses operators of one precedence: words, or signs.
+func (p *parser) leftToRight(kind tokenKind, ops []string, inner func() expression) expression {
 	e := inner()
-	for t := p.peek(); t.kind == tokOp && slices.Contains(ops, t.text); t = p.peek() {
+	for t := p.peek(); t.kind == kind && slices.Contains(ops, t.text); t = p.peek() {
 		p.next()
 		e = &binaryNode{t.text, e, inner()}
 	}
 	return e
 }
 
-func (p *parser) sum() expression { return p.leftToRight([]string{"+", "-"}, p.concat) }
+func (p *parser) sum() expression { return p.leftToRight(tokOp, []string{"+", "-"}, p.concat) }
 func (p *parser) concat() expression {
-	return p.leftToRight([]string{"~"}, p.product)
+	return p.leftToRight(tokOp, []string{"~"}, p.product)
 }
 func (p *parser) product() expression {
-	return p.leftToRight([]string{"*", "/", "//", "%"}, p.unary)
+	return p.leftToRight(tokOp, []string{"*", "/", "//", "%"}, p.unary)
 }
 
 func (p *parser) unary() expression {
@@ -116,24 +116,16 @@ func (p *parser) primary() expression {
 
 func (p *parser) list() expression {
 	n := &listNode{}
-	for !p.op("]") {
-		n.items = append(n.items, p.expression())
-		if !p.op(",") && !p.is(tokOp, "]") {
-			p.unexpected("]")
-		}
-	}
+	p.series("]", func() { n.items = append(n.items, p.expression()) })
 	return n
 }
 
 func (p *parser) dict() expression {
 	n := &dictNode{}
-	for !p.op("}") {
+	p.series("}", func() {
 		n.keys = append(n.keys, p.expression())
 		p.expect(tokOp, ":")
 		n.values = append(n.values, p.expression())
-		if !p.op(",") && !p.is(tokOp, "}") {
-			p.unexpected("}")
-		}
-	}
+	})
 	return n
 }

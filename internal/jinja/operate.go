@@ -1,6 +1,7 @@
 package jinja
 
 import (
+	"cmp"
 	"math"
 	"slices"
 	"strings"
@@ -48,29 +49,19 @@ func compare(op string, a, b Value) bool {
 	case "not in":
 		return !contains(b, a)
 	}
-	c := 0
 	if x, y, ok := numbers(a, b); ok {
-		c = compareOf(x, y)
-	} else if x, ok := a.(string); ok {
-		y, ok := b.(string)
-		if !ok {
-			throw("%s %s %s", typeName(a), op, typeName(b))
-		}
-		c = strings.Compare(x, y)
-	} else {
+		return ordered(op, x, y)
+	}
+	x, okA := a.(string)
+	y, okB := b.(string)
+	if !okA || !okB {
 		throw("%s %s %s", typeName(a), op, typeName(b))
 	}
-	return op == "<" && c < 0 || op == ">" && c > 0 || op == "<=" && c <= 0 || op == ">=" && c >= 0
+	return ordered(op, x, y)
 }
 
-func compareOf(x, y float64) int {
-	switch {
-	case x < y:
-		return -1
-	case x > y:
-		return 1
-	}
-	return 0
+func ordered[T cmp.Ordered](op string, x, y T) bool {
+	return op == "<" && x < y || op == ">" && x > y || op == "<=" && x <= y || op == ">=" && x >= y
 }
 
 func contains(in, v Value) bool {

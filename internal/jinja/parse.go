@@ -163,14 +163,14 @@ func (p *parser) ifTag() statement {
 		p.close()
 		body, end := p.statements("elif", "else", "endif")
 		n.bodies = append(n.bodies, body)
-		if end == "elif" {
+		switch end {
+		case "elif":
 			continue
-		}
-		if end == "else" {
+		case "else":
+			n.other = p.block("endif")
+		default:
 			p.close()
-			n.other, _ = p.statements("endif")
 		}
-		p.close()
 		return n
 	}
 }
@@ -188,10 +188,10 @@ func (p *parser) forTag() statement {
 	p.close()
 	var end string
 	if n.body, end = p.statements("else", "endfor"); end == "else" {
+		n.other = p.block("endfor")
+	} else {
 		p.close()
-		n.other, _ = p.statements("endfor")
 	}
-	p.close()
 	return n
 }
 
@@ -212,11 +212,8 @@ func (p *parser) targets() (names []string) {
 
 func (p *parser) setTag() statement {
 	n := &setNode{targets: p.targets()}
-	if len(n.targets) == 1 {
-		n.target = n.targets[0]
-		if p.op(".") {
-			n.member = p.expect(tokName, "").text
-		}
+	if len(n.targets) == 1 && p.op(".") {
+		n.member = p.expect(tokName, "").text
 	}
 	if p.op("=") {
 		n.value = p.tuple()
@@ -233,18 +230,25 @@ func (p *parser) setTag() statement {
 func (p *parser) macroTag() statement {
 	n := &macroNode{name: p.expect(tokName, "").text, defaults: map[string]expression{}}
 	p.expect(tokOp, "(")
-	for !p.op(")") {
+	p.series(")", func() {
 		param := p.expect(tokName, "").text
 		n.params = append(n.params, param)
 		if p.op("=") {
 			n.defaults[param] = p.expression()
 		}
-		if !p.op(",") && !p.is(tokOp, ")") {
-			p.unexpected(")")
-		}
-	}
+	})
 	n.body = p.block("endmacro")
 	return n
+}
+
+// series parses what one parses, any number of times with commas between, and the closing bracket.
+func (p *parser) series(end string, one func()) {
+	for !p.op(end) {
+		one()
+		if !p.op(",") && !p.is(tokOp, end) {
+			p.unexpected(end)
+		}
+	}
 }
 
 // tuple parses one expression, or several separated by commas.
@@ -277,19 +281,11 @@ func (p *parser) expression() expression {
 }
 
 func (p *parser) unconditional() expression {
-	e := p.and()
-	for p.word("or") {
-		e = &binaryNode{"or", e, p.and()}
-	}
-	return e
+	return p.leftToRight(tokName, []string{"or"}, p.and)
 }
 
 func (p *parser) and() expression {
-	e := p.not()
-	for p.word("and") {
-		e = &binaryNode{"and", e, p.not()}
-	}
-	return e
+	return p.leftToRight(tokName, []string{"and"}, p.not)
 }
 
 func (p *parser) not() expression {

@@ -58,7 +58,7 @@ func (p *parser) call(of expression) expression {
 
 func (p *parser) arguments() (args []expression, named []namedArg) {
 	p.expect(tokOp, "(")
-	for !p.op(")") {
+	p.series(")", func() {
 		if t := p.peek(); t.kind == tokOp && (t.text == "*" || t.text == "**") {
 			fail(t.line, "arguments with %q are not supported", t.text)
 		}
@@ -69,10 +69,7 @@ func (p *parser) arguments() (args []expression, named []namedArg) {
 		} else {
 			args = append(args, p.expression())
 		}
-		if !p.op(",") && !p.is(tokOp, ")") {
-			p.unexpected(")")
-		}
-	}
+	})
 	return args, named
 }
 

@@ -3,6 +3,7 @@ package jinja
 import (
 	"errors"
 	"strconv"
+	"strings"
 
 	"github.com/cognitora/dataplane/internal/jsonscan"
 )
@@ -59,14 +60,12 @@ func ReadString(c *jsonscan.Cursor) string {
 }
 
 func readNumber(s string) (Value, error) {
-	for _, r := range s {
-		if r == '.' || r == 'e' || r == 'E' {
-			f, err := strconv.ParseFloat(s, 64)
-			if err != nil {
-				return nil, ErrNumber
-			}
-			return f, nil
+	if strings.ContainsAny(s, ".eE") {
+		f, err := strconv.ParseFloat(s, 64)
+		if err != nil {
+			return nil, ErrNumber
 		}
+		return f, nil
 	}
 	n, err := strconv.ParseInt(s, 10, 64)
 	if err != nil {

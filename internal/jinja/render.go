@@ -150,19 +150,16 @@ func (n *setNode) run(r *render, s *scope) flow {
 	} else {
 		v = n.value.eval(r, s)
 	}
-	switch {
-	case n.member != "":
-		d, _ := s.get(n.target)
-		space, ok := d.(*Dict)
-		if !ok || !space.open {
-			throw("%s is no namespace", n.target)
-		}
-		space.Set(n.member, v)
-	case len(n.targets) == 1:
-		s.set(n.target, v)
-	default:
+	if n.member == "" {
 		unpack(s, n.targets, v)
+		return goOn
 	}
+	d, _ := s.get(n.targets[0])
+	space, ok := d.(*Dict)
+	if !ok || !space.open {
+		throw("%s is no namespace", n.targets[0])
+	}
+	space.Set(n.member, v)
 	return goOn
 }
 

@@ -1,22 +1,6 @@
 package jinja
 
-import (
-	"slices"
-	"strings"
-)
-
 type test func(v Value, args []Value) bool
-
-func sortedPairs(d *Dict) []*List {
-	all := make([]*List, len(d.keys))
-	for i, k := range d.keys {
-		all[i] = &List{[]Value{k, d.values[i]}}
-	}
-	slices.SortStableFunc(all, func(a, b *List) int {
-		return strings.Compare(a.Items[0].(string), b.Items[0].(string))
-	})
-	return all
-}
 
 func is[T any](v Value) bool {
 	_, ok := v.(T)
@@ -29,6 +13,10 @@ func with(args []Value) Value {
 		throw("a test with %d arguments", len(args))
 	}
 	return args[0]
+}
+
+func iterable(v Value, _ []Value) bool {
+	return is[string](v) || is[*List](v) || is[*Dict](v) || is[Undefined](v)
 }
 
 func comparing(op string) test {
@@ -55,14 +43,10 @@ var tests = map[string]test{
 	"boolean":   func(v Value, _ []Value) bool { return is[bool](v) },
 	"true":      func(v Value, _ []Value) bool { return v == Value(true) },
 	"false":     func(v Value, _ []Value) bool { return v == Value(false) },
-	"iterable": func(v Value, _ []Value) bool {
-		return is[string](v) || is[*List](v) || is[*Dict](v) || is[Undefined](v)
-	},
-	"sequence": func(v Value, _ []Value) bool {
-		return is[string](v) || is[*List](v) || is[*Dict](v) || is[Undefined](v)
-	},
-	"callable": func(v Value, _ []Value) bool { return is[function](v) },
-	"eq":       comparing("=="), "equalto": comparing("=="), "ne": comparing("!="), "in": comparing("in"),
+	"iterable":  iterable,
+	"sequence":  iterable,
+	"callable":  func(v Value, _ []Value) bool { return is[function](v) },
+	"eq":        comparing("=="), "equalto": comparing("=="), "ne": comparing("!="), "in": comparing("in"),
 	"lt": comparing("<"), "lessthan": comparing("<"), "le": comparing("<="), "gt": comparing(">"),
 	"greaterthan": comparing(">"), "ge": comparing(">="),
 	"odd":         func(v Value, _ []Value) bool { return remainder(v, int64(2)) == 1 },

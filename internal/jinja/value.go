@@ -1,7 +1,9 @@
 package jinja
 
 import (
+	"fmt"
 	"math"
+	"slices"
 	"strconv"
 	"strings"
 	"unicode"
@@ -34,12 +36,7 @@ func (d *Dict) at(key string) int {
 		}
 		return -1
 	}
-	for i, k := range d.keys {
-		if k == key {
-			return i
-		}
-	}
-	return -1
+	return slices.Index(d.keys, key)
 }
 
 // Get returns a member, and whether it exists.
@@ -78,12 +75,9 @@ func truth(v Value) bool {
 	switch v := v.(type) {
 	case nil, Undefined:
 		return false
-	case bool:
-		return v
-	case int64:
-		return v != 0
-	case float64:
-		return v != 0
+	case bool, int64, float64:
+		n, _ := number(v)
+		return n != 0
 	case string:
 		return v != ""
 	case *List:
@@ -99,25 +93,11 @@ func equal(a, b Value) bool {
 		return x == y
 	}
 	switch a := a.(type) {
-	case nil:
-		return b == nil
-	case Undefined:
-		_, ok := b.(Undefined)
-		return ok
-	case string:
-		s, ok := b.(string)
-		return ok && a == s
+	case nil, Undefined, string:
+		return a == b
 	case *List:
 		o, ok := b.(*List)
-		if !ok || len(a.Items) != len(o.Items) {
-			return false
-		}
-		for i := range a.Items {
-			if !equal(a.Items[i], o.Items[i]) {
-				return false
-			}
-		}
-		return true
+		return ok && slices.EqualFunc(a.Items, o.Items, equal)
 	case *Dict:
 		o, ok := b.(*Dict)
 		if !ok || len(a.keys) != len(o.keys) {
@@ -250,19 +230,14 @@ func reprString(b *strings.Builder, s string) {
 		case unicode.IsPrint(r):
 			b.WriteRune(r)
 		case r < 0x100:
-			b.WriteString(`\x` + hex(r, 2))
+			fmt.Fprintf(b, `\x%02x`, r)
 		case r < 0x10000:
-			b.WriteString(`\u` + hex(r, 4))
+			fmt.Fprintf(b, `\u%04x`, r)
 		default:
-			b.WriteString(`\U` + hex(r, 8))
+			fmt.Fprintf(b, `\U%08x`, r)
 		}
 	}
 	b.WriteByte(quote)
-}
-
-func hex(r rune, digits int) string {
-	s := strconv.FormatInt(int64(r), 16)
-	return strings.Repeat("0", digits-len(s)) + s
 }
 
 // floatText returns Python's repr of a float.
