@@ -20,7 +20,6 @@ type traceFlags struct {
 	gen      trace.Generator
 	requests int
 	sizes    []float64 // percentages of the working set
-	noPlot   bool
 	notes    io.Writer
 }
 
@@ -28,7 +27,7 @@ func newTrace(a *cli.App) *cobra.Command {
 	f := traceFlags{notes: a.Err}
 	cmd := &cobra.Command{
 		Use:   "trace [FILE]",
-		Short: "Replay an access trace against eviction policies and plot hit ratio over size",
+		Short: "Replay an access trace against eviction policies and print hit ratios by size",
 		Long: "Replays accesses against caches of several sizes and prints how many blocks were found, to say how " +
 			"large a tier\n" +
 			"should be. FILE has a JSON object per line: Mooncake's public traces, or what cgn-kvcached --trace FILE " +
@@ -56,7 +55,6 @@ func newTrace(a *cli.App) *cobra.Command {
 	fl.Uint64Var(&f.gen.Seed, "seed", 1, "seed of the generator")
 	fl.Float64SliceVar(&f.sizes, "sizes", []float64{1, 5, 10, 20, 40},
 		"sizes of the cache in percent of the different blocks")
-	fl.BoolVar(&f.noPlot, "no-plot", false, "print the table only")
 	return cmd
 }
 
@@ -135,9 +133,6 @@ func replayAccesses(a *cli.App, t *accesses.Trace, f *traceFlags) error {
 				cell.Bytes(uint64(int64(r.Distinct)*r.BlockBytes))))
 		}
 		r.rows(tab, f.sizes)
-		if !f.noPlot {
-			tab.Line("\nprefix hit ratio over size in percent of the different blocks\n\n" + evict.Plot(r.Results))
-		}
 	})
 }
 

@@ -23,11 +23,11 @@ func TestKVTraceOfAFile(t *testing.T) {
 		t.Fatal(err)
 	}
 	ctltest.Want(t, out, "2 requests, 3 different blocks", "40.00 %", "34 %", "4.0 KiB", "12.0 KiB", "leaf-lru",
-		"arc", "a leaf-arc")
+		"arc", "leaf-arc")
 	if err := os.WriteFile(file, []byte(text+`{"times`), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if out, err = ctl(t, nil, "kv", "trace", file, "--no-plot"); err != nil {
+	if out, err = ctl(t, nil, "kv", "trace", file); err != nil {
 		t.Error(err)
 	}
 	ctltest.Want(t, out, "2 requests")
