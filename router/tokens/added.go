@@ -6,7 +6,6 @@ import (
 	"slices"
 	"strings"
 	"unicode"
-	"unicode/utf8"
 )
 
 // maxAdded bounds the added tokens.
@@ -96,13 +95,7 @@ func (f *finder) each(text string, do func(text string, token *addedToken)) {
 			start = max(from, len(strings.TrimRightFunc(text[:start], unicode.IsSpace)))
 		}
 		if token.RStrip {
-			for end < len(text) {
-				r, size := utf8.DecodeRuneInString(text[end:])
-				if !unicode.IsSpace(r) {
-					break
-				}
-				end += size
-			}
+			end = len(text) - len(strings.TrimLeftFunc(text[end:], unicode.IsSpace))
 		}
 		do(text[from:start], token)
 		from, at = end, end

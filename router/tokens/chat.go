@@ -47,7 +47,7 @@ func readChat(body []byte) (*talk, error) {
 		absent bool
 	}{{"add_generation_prompt", &t.generate, true}, {"continue_final_message", &t.goOn, false}, {"add_special_tokens",
 		&t.special, false}} {
-		if *f.to, err = flag(r, f.name, f.absent); err != nil {
+		if *f.to, err = typed(r, f.name, f.absent); err != nil {
 			return nil, err
 		}
 	}
@@ -143,19 +143,7 @@ func (t *talk) conversation(parts bool) (*jinja.List, error) {
 	if len(t.messages.Items) == 0 {
 		return nil, ErrBody
 	}
-	out := &jinja.List{Items: make([]jinja.Value, 0, len(t.messages.Items))}
-	for _, item := range t.messages.Items {
-		from, ok := item.(*jinja.Dict)
-		if !ok {
-			return nil, ErrBody
-		}
-		to, err := t.message(from, parts)
-		if err != nil {
-			return nil, err
-		}
-		out.Items = append(out.Items, to)
-	}
-	return out, nil
+	return converted(&t.messages, func(from *jinja.Dict) (*jinja.Dict, error) { return t.message(from, parts) })
 }
 
 func (t *talk) message(from *jinja.Dict, parts bool) (*jinja.Dict, error) {
@@ -237,10 +225,7 @@ func contentOf(v jinja.Value, parts bool) (jinja.Value, error) {
 	}
 	out := &jinja.List{}
 	for _, text := range texts {
-		part := &jinja.Dict{}
-		part.Set("type", "text")
-		part.Set("text", text)
-		out.Items = append(out.Items, part)
+		out.Items = append(out.Items, dict("type", "text", "text", text))
 	}
 	return out, nil
 }

@@ -107,7 +107,7 @@ func (c *compiler) group() item {
 			c.bad("an empty word in a group")
 		}
 	}
-	if it.min = 1; c.take("?") {
+	if c.take("?") {
 		it.min = 0
 	}
 	c.noQuantifier()

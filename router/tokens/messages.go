@@ -28,28 +28,15 @@ func readMessages(body []byte) (*talk, error) {
 	if err != nil || turns == nil {
 		return nil, ErrBody
 	}
-	for _, item := range turns.Items {
-		turn, ok := item.(*jinja.Dict)
-		if !ok {
-			return nil, ErrBody
-		}
-		if err := t.readTurn(turn); err != nil {
-			return nil, err
-		}
+	if err := each(turns, t.readTurn); err != nil {
+		return nil, err
 	}
 	tools, err := list(r, "tools")
 	if err != nil || tools == nil {
 		return t, err
 	}
-	t.tools = &jinja.List{}
-	for _, item := range tools.Items {
-		tool, err := anthropicTool(item)
-		if err != nil {
-			return nil, err
-		}
-		t.tools.Items = append(t.tools.Items, tool)
-	}
-	return t, nil
+	t.tools, err = converted(tools, anthropicTool)
+	return t, err
 }
 
 // effortOf returns the effort for the template.
@@ -81,21 +68,18 @@ func (t *talk) readSystem(v jinja.Value) error {
 	case string:
 		b.WriteString(v)
 	case *jinja.List:
-		for _, item := range v.Items {
-			block, ok := item.(*jinja.Dict)
-			if !ok {
-				return ErrBody
-			}
-			if kind := member(block, "type"); kind != jinja.Value("text") {
+		err := each(v, func(block *jinja.Dict) error {
+			if member(block, "type") != jinja.Value("text") {
 				return ErrForm
 			}
 			text, err := text(block, "text")
-			if err != nil {
-				return err
-			}
 			if !strings.HasPrefix(text, billing) {
 				b.WriteString(text)
 			}
+			return err
+		})
+		if err != nil {
+			return err
 		}
 	default:
 		return ErrBody
@@ -210,23 +194,19 @@ func (t *talk) readToolResult(block *jinja.Dict) error {
 	case string:
 		lines = []string{content}
 	case *jinja.List:
-		for _, item := range content.Items {
-			part, ok := item.(*jinja.Dict)
-			if !ok {
-				return ErrBody
-			}
+		err := each(content, func(part *jinja.Dict) error {
 			switch kind, _ := member(part, "type").(string); kind {
 			case "text":
 				text, err := text(part, "text")
-				if err != nil {
-					return err
-				}
 				lines = append(lines, text)
+				return err
 			case "image", "document":
 				return ErrMedia
-			default:
-				return ErrForm
 			}
+			return ErrForm
+		})
+		if err != nil {
+			return err
 		}
 	default:
 		return ErrBody
@@ -236,11 +216,7 @@ func (t *talk) readToolResult(block *jinja.Dict) error {
 }
 
 // anthropicTool returns a tool for the template.
-func anthropicTool(v jinja.Value) (*jinja.Dict, error) {
-	tool, ok := v.(*jinja.Dict)
-	if !ok {
-		return nil, ErrBody
-	}
+func anthropicTool(tool *jinja.Dict) (*jinja.Dict, error) {
 	schema, ok := member(tool, "input_schema").(*jinja.Dict)
 	if kind := member(tool, "type"); !ok || kind != nil && kind != jinja.Value("custom") ||
 		member(tool, "defer_loading") != nil {
@@ -249,5 +225,5 @@ func anthropicTool(v jinja.Value) (*jinja.Dict, error) {
 	if _, ok := schema.Get("type"); !ok {
 		schema.Set("type", "object")
 	}
-	return asTool(member(tool, "name"), member(tool, "description"), schema, member(tool, "strict"))
+	return asTool(tool, schema)
 }

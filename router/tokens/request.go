@@ -86,37 +86,46 @@ func member(d *jinja.Dict, name string) jinja.Value {
 	return v
 }
 
-// flag returns a member that is true or false, or the value for an absent one.
-func flag(d *jinja.Dict, name string, absent bool) (bool, error) {
+// typed returns a member of the type T, or absent if there is none.
+func typed[T any](d *jinja.Dict, name string, absent T) (T, error) {
 	switch v := member(d, name).(type) {
 	case nil:
 		return absent, nil
-	case bool:
+	case T:
 		return v, nil
 	}
-	return false, ErrBody
+	return absent, ErrBody
 }
 
 // text returns a member that is a string, or "" if it is absent.
-func text(d *jinja.Dict, name string) (string, error) {
-	switch v := member(d, name).(type) {
-	case nil:
-		return "", nil
-	case string:
-		return v, nil
-	}
-	return "", ErrBody
-}
+func text(d *jinja.Dict, name string) (string, error) { return typed(d, name, "") }
 
 // list returns a member that is a list, or nil if it is absent.
-func list(d *jinja.Dict, name string) (*jinja.List, error) {
-	switch v := member(d, name).(type) {
-	case nil:
-		return nil, nil
-	case *jinja.List:
-		return v, nil
+func list(d *jinja.Dict, name string) (*jinja.List, error) { return typed[*jinja.List](d, name, nil) }
+
+// each calls do with the items of a list, which must be objects, until do fails.
+func each(l *jinja.List, do func(*jinja.Dict) error) error {
+	for _, item := range l.Items {
+		d, ok := item.(*jinja.Dict)
+		if !ok {
+			return ErrBody
+		}
+		if err := do(d); err != nil {
+			return err
+		}
 	}
-	return nil, ErrBody
+	return nil
+}
+
+// converted returns a list of what convert makes of the objects of a list.
+func converted(l *jinja.List, convert func(*jinja.Dict) (*jinja.Dict, error)) (*jinja.List, error) {
+	out := &jinja.List{Items: make([]jinja.Value, 0, len(l.Items))}
+	err := each(l, func(from *jinja.Dict) error {
+		to, err := convert(from)
+		out.Items = append(out.Items, to)
+		return err
+	})
+	return out, err
 }
 
 // dict makes an object from alternating names and values.
@@ -143,6 +152,6 @@ func completion(body []byte) (p Prompt, err error) {
 	if p.Text, ok = prompt.(string); !ok {
 		return p, ErrBody // several prompts, or token ids
 	}
-	p.Special, err = flag(r, "add_special_tokens", true)
+	p.Special, err = typed(r, "add_special_tokens", true)
 	return p, err
 }

@@ -37,23 +37,16 @@ func readResponses(body []byte) (*talk, error) {
 	if err != nil || tools == nil || len(tools.Items) == 0 {
 		return t, err
 	}
-	t.tools = &jinja.List{}
-	for _, item := range tools.Items {
-		tool, ok := item.(*jinja.Dict)
-		if !ok {
-			return nil, ErrBody
-		}
-		if member(tool, "type") != jinja.Value("function") || member(tool, "defer_loading") != nil {
-			return nil, ErrForm // tools run by the server, and tools of another shape
-		}
-		f, err := asTool(member(tool, "name"), member(tool, "description"), member(tool, "parameters"),
-			member(tool, "strict"))
-		if err != nil {
-			return nil, err
-		}
-		t.tools.Items = append(t.tools.Items, f)
+	t.tools, err = converted(tools, responsesTool)
+	return t, err
+}
+
+// responsesTool returns a tool for the template.
+func responsesTool(tool *jinja.Dict) (*jinja.Dict, error) {
+	if member(tool, "type") != jinja.Value("function") || member(tool, "defer_loading") != nil {
+		return nil, ErrForm // tools run by the server, and tools of another shape
 	}
-	return t, nil
+	return asTool(tool, member(tool, "parameters"))
 }
 
 func (t *talk) readInput(v jinja.Value) error {

@@ -16,29 +16,24 @@ func (t *talk) setCalls(to *jinja.Dict, v jinja.Value) error {
 	if v == nil || len(calls.Items) == 0 {
 		return nil
 	}
-	out := &jinja.List{}
-	for _, item := range calls.Items {
-		call, _ := item.(*jinja.Dict)
-		if call == nil {
-			return ErrBody
-		}
-		function, _ := member(call, "function").(*jinja.Dict)
-		if function == nil || function.Len() != 2 || member(function, "name") == nil || member(call, "id") == nil ||
-			call.Len() > 3 {
-			return ErrOption
-		}
-		arguments, err := argumentsOf(member(function, "arguments"))
-		if err != nil {
-			return err
-		}
-		f := dict("arguments", arguments, "name", member(function, "name"))
-		if t.asWritten {
-			f = dict("name", member(function, "name"), "arguments", arguments)
-		}
-		out.Items = append(out.Items, dict("id", member(call, "id"), "function", f, "type", "function"))
-	}
+	out, err := converted(calls, t.call)
 	to.Set("tool_calls", out)
-	return nil
+	return err
+}
+
+// call returns a tool call for the template.
+func (t *talk) call(call *jinja.Dict) (*jinja.Dict, error) {
+	function, _ := member(call, "function").(*jinja.Dict)
+	if function == nil || function.Len() != 2 || member(function, "name") == nil || member(call, "id") == nil ||
+		call.Len() > 3 {
+		return nil, ErrOption
+	}
+	arguments, err := argumentsOf(member(function, "arguments"))
+	f := dict("arguments", arguments, "name", member(function, "name"))
+	if t.asWritten {
+		f = dict("name", member(function, "name"), "arguments", arguments)
+	}
+	return dict("id", member(call, "id"), "function", f, "type", "function"), err
 }
 
 // argumentsOf parses the arguments of a call, a JSON object. Anything else becomes an empty object.
@@ -76,40 +71,33 @@ func toolsOf(v jinja.Value) (*jinja.List, error) {
 	if !ok {
 		return nil, ErrBody
 	}
-	out := &jinja.List{}
-	for _, item := range list.Items {
-		tool, _ := item.(*jinja.Dict)
-		if tool == nil {
-			return nil, ErrBody
-		}
-		function, _ := member(tool, "function").(*jinja.Dict)
-		if function == nil || tool.Len() > 2 {
-			return nil, ErrOption
-		}
-		for i := range function.Len() {
-			switch name, _ := function.Member(i); name {
-			case "name", "description", "parameters", "strict":
-			default:
-				return nil, ErrForm // engines differ in the other members that they keep
-			}
-		}
-		t, err := asTool(member(function, "name"), member(function, "description"), member(function, "parameters"),
-			member(function, "strict"))
-		if err != nil {
-			return nil, err
-		}
-		out.Items = append(out.Items, t)
+	return converted(list, chatTool)
+}
+
+// chatTool returns a tool for the template.
+func chatTool(tool *jinja.Dict) (*jinja.Dict, error) {
+	function, _ := member(tool, "function").(*jinja.Dict)
+	if function == nil || tool.Len() > 2 {
+		return nil, ErrOption
 	}
-	return out, nil
+	for i := range function.Len() {
+		switch name, _ := function.Member(i); name {
+		case "name", "description", "parameters", "strict":
+		default:
+			return nil, ErrForm // engines differ in the other members that they keep
+		}
+	}
+	return asTool(function, member(function, "parameters"))
 }
 
 // asTool returns a tool for the template.
-func asTool(name, description, parameters, strict jinja.Value) (*jinja.Dict, error) {
-	if name, _ := name.(string); name == "" {
+func asTool(from *jinja.Dict, parameters jinja.Value) (*jinja.Dict, error) {
+	name, _ := member(from, "name").(string)
+	if name == "" {
 		return nil, ErrBody
 	}
-	f := dict("name", name, "description", description, "parameters", parameters)
-	if strict != nil {
+	f := dict("name", name, "description", member(from, "description"), "parameters", parameters)
+	if strict := member(from, "strict"); strict != nil {
 		f.Set("strict", strict)
 	}
 	return dict("type", "function", "function", f), nil
