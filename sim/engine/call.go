@@ -7,6 +7,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -182,10 +183,8 @@ func (c *call) model(name string) (string, error) {
 	if name == "" {
 		return c.cfg.Models[0], nil
 	}
-	for _, m := range c.cfg.Models {
-		if m == name {
-			return name, nil
-		}
+	if slices.Contains(c.cfg.Models, name) {
+		return name, nil
 	}
 	return "", notFound("The model `"+name+"` does not exist.", "model")
 }

@@ -36,13 +36,11 @@ func chat(c *call) error {
 	if err != nil {
 		return err
 	}
-	prompt := chatPrompt(q.Tools, q.Messages)
-	outs, err := c.outputs(&q.sampling, prompt, q.forced(tool))
+	g, err := c.generate(&q.sampling, q.forced(tool), chatPrompt(q.Tools, q.Messages))
 	if err != nil {
 		return err
 	}
-	a := &chatAnswer{reply: c.reply("chatcmpl-", q.Model), q: &q, tool: tool}
-	a.g = c.generate(prompt, q.CacheSalt, outs)
+	a := &chatAnswer{reply: c.reply("chatcmpl-", q.Model), q: &q, tool: tool, g: g}
 	if q.Stream {
 		return a.stream()
 	}
@@ -171,11 +169,7 @@ func (a *chatAnswer) appendLogprobs(b []byte, o *output, n int) []byte {
 	if !a.q.Logprobs {
 		return append(b, `null`...)
 	}
-	doc, err := json.Marshal(chatLogprobs{o.logprobs(n, n+1, a.q.TopLogprobs)})
-	if err != nil {
-		return append(b, `null`...) // impossible: plain strings and numbers
-	}
-	return append(b, doc...)
+	return appendJSON(b, chatLogprobs{o.logprobs(n, n+1, a.q.TopLogprobs)})
 }
 
 type chatLogprobs struct {
@@ -184,7 +178,7 @@ type chatLogprobs struct {
 
 // whole answers when all choices are complete.
 func (a *chatAnswer) whole() error {
-	if err := a.follow(a.g, func(int, int, int, bool) {}); err != nil {
+	if err := a.follow(a.g, quiet); err != nil {
 		return err
 	}
 	choices := make([]chatChoice, 0, len(a.g.seqs))

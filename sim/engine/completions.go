@@ -1,9 +1,6 @@
 package engine
 
-import (
-	"encoding/json"
-	"strconv"
-)
+import "strconv"
 
 type completionRequest struct {
 	sampling
@@ -22,61 +19,34 @@ func completions(c *call) error {
 	if q.MaxTokens == nil {
 		q.MaxTokens = new(16) // the API's default
 	}
-	a := &completionAnswer{reply: c.reply("cmpl-", q.Model), q: &q}
-	for _, prompt := range q.Prompt {
-		outs, err := c.outputs(&q.sampling, prompt, "")
-		if err != nil {
-			return err
-		}
-		a.gs = append(a.gs, c.generate(prompt, q.CacheSalt, outs))
+	g, err := c.generate(&q.sampling, "", q.Prompt...)
+	if err != nil {
+		return err
 	}
-	a.all = merge(a.gs)
+	a := &completionAnswer{reply: c.reply("cmpl-", q.Model), q: &q, g: g}
 	if q.Stream {
 		return a.stream()
 	}
 	return a.whole()
 }
 
-// merge makes one generation of several prompts' sequences, in the order of the prompts.
-func merge(gs []*generation) *generation {
-	all := &generation{wake: gs[0].wake}
-	for _, g := range gs {
-		for _, q := range g.seqs {
-			q.wake = all.wake
-			all.seqs = append(all.seqs, q)
-		}
-	}
-	all.sent = make([]int, len(all.seqs))
-	return all
-}
-
 // completionAnswer writes one completion for any number of prompts.
 type completionAnswer struct {
 	reply
-	q   *completionRequest
-	gs  []*generation // by prompt
-	all *generation
+	q *completionRequest
+	g *generation
 }
 
 func (a *completionAnswer) stream() error {
 	a.begin("text_completion")
-	if err := a.follow(a.all, a.chunks); err != nil {
+	if err := a.follow(a.g, a.chunks); err != nil {
 		return err
 	}
-	return a.end(&a.q.sampling, a.total())
-}
-
-// total returns the usage of all prompts.
-func (a *completionAnswer) total() usage {
-	n := 0
-	for _, g := range a.gs {
-		n += copy(g.sent, a.all.sent[n:])
-	}
-	return a.usage(a.gs...)
+	return a.end(&a.q.sampling, a.usage(a.g))
 }
 
 func (a *completionAnswer) chunks(i, from, to int, last bool) {
-	o := &a.all.seqs[i].output
+	o := &a.g.seqs[i].output
 	for n := from; n < to; n++ {
 		b := append(a.out, a.open...)
 		b = append(b, `{"index":`...)
@@ -101,11 +71,7 @@ func (a *completionAnswer) appendLogprobs(b []byte, o *output, n int) []byte {
 	if a.q.Logprobs == nil {
 		return append(b, `null`...)
 	}
-	doc, err := json.Marshal(textLogprobsOf(o, n, n+1, *a.q.Logprobs))
-	if err != nil {
-		return append(b, `null`...) // impossible: plain strings and numbers
-	}
-	return append(b, doc...)
+	return appendJSON(b, textLogprobsOf(o, n, n+1, *a.q.Logprobs))
 }
 
 // textLogprobs is the completion API's form of log probabilities.
@@ -133,14 +99,14 @@ func textLogprobsOf(o *output, from, to, top int) *textLogprobs {
 }
 
 func (a *completionAnswer) whole() error {
-	if err := a.follow(a.all, func(int, int, int, bool) {}); err != nil {
+	if err := a.follow(a.g, quiet); err != nil {
 		return err
 	}
 	doc := textCompletion{
 		ID: a.id, Object: "text_completion", Created: a.created, Model: a.model, Fingerprint: fingerprint,
-		Usage: a.total(),
+		Usage: a.usage(a.g),
 	}
-	for i, q := range a.all.seqs {
+	for i, q := range a.g.seqs {
 		o := &q.output
 		ch := textChoice{Index: i, Text: o.whole(), FinishReason: o.reason}
 		if o.stopReason != "" {

@@ -32,12 +32,8 @@ func (c *call) begin(d *dialogue) (g *generation, tool *toolCall, err error) {
 	if tool != nil {
 		fixed = tool.arguments
 	}
-	prompt := d.prompt()
-	outs, err := c.outputs(&d.sampling, prompt, fixed)
-	if err != nil {
-		return nil, nil, err
-	}
-	return c.generate(prompt, d.CacheSalt, outs), tool, nil
+	g, err = c.generate(&d.sampling, fixed, d.prompt())
+	return g, tool, err
 }
 
 // flatTool is a tool in the form of the Responses API (parameters) and of the Anthropic API
@@ -75,9 +71,6 @@ func flatTools(doc json.RawMessage) ([]toolSpec, error) {
 
 // event appends one named server-sent event; doc is the event's data.
 func (c *call) event(name string, doc any) {
-	data, err := json.Marshal(doc)
-	if err != nil {
-		data = []byte("null") // impossible: plain maps of plain values
-	}
-	c.out = fmt.Appendf(c.out, "event: %s\ndata: %s\n\n", name, data)
+	c.out = fmt.Appendf(c.out, "event: %s\ndata: ", name)
+	c.out = append(appendJSON(c.out, doc), "\n\n"...)
 }

@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -117,7 +118,7 @@ type faults struct {
 	left   int
 	random *rand.Rand
 	change chan struct{} // closed and replaced when the fault changes
-	struck int64
+	struck atomic.Int64
 }
 
 func newFaults(seed uint64) *faults {
@@ -142,7 +143,7 @@ func (f *faults) strike(path string, runsModel bool, asked *Fault) (Fault, <-cha
 	defer f.mu.Unlock()
 	switch {
 	case asked != nil:
-		f.struck++
+		f.struck.Add(1)
 		return *asked, nil
 	case f.set == nil || !f.set.covers(path, runsModel):
 		return Fault{}, nil
@@ -150,7 +151,7 @@ func (f *faults) strike(path string, runsModel bool, asked *Fault) (Fault, <-cha
 		return Fault{}, nil
 	}
 	hit := *f.set
-	f.struck++
+	f.struck.Add(1)
 	if f.left--; f.left == 0 && hit.Count > 0 {
 		f.set = nil
 	}
@@ -162,10 +163,4 @@ func (f *Fault) covers(path string, runsModel bool) bool {
 		return runsModel
 	}
 	return f.Path == "*" || f.Path == path
-}
-
-func (f *faults) hits() int64 {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	return f.struck
 }

@@ -5,24 +5,41 @@ import (
 	"net/http"
 )
 
-// generation holds the sequences of one request, one for each choice.
+// generation holds the sequences of one request: for each prompt, one for each choice.
 type generation struct {
-	seqs []*sequence
-	sent []int
-	wake chan struct{}
+	seqs    []*sequence
+	choices int // of each prompt
+	sent    []int
+	wake    chan struct{}
 }
 
-// generate prepares one sequence for each output and submits them.
-func (c *call) generate(prompt []uint32, salt string, outputs []output) *generation {
-	g := &generation{wake: make(chan struct{}, 1), sent: make([]int, len(outputs))}
-	for _, o := range outputs {
-		g.seqs = append(g.seqs, newSequence(prompt, o, c.cfg.BlockTokens, salt, g.wake))
+// generate prepares the sequences for the prompts. A text forced by the request replaces generated
+// words and ends by itself.
+func (c *call) generate(s *sampling, forced string, prompts ...[]uint32) (*generation, error) {
+	if err := s.check(); err != nil {
+		return nil, err
 	}
-	return g
+	g := &generation{choices: s.choices(), wake: make(chan struct{}, 1)}
+	for _, prompt := range prompts {
+		room, err := c.room(s, prompt)
+		if err != nil {
+			return nil, err
+		}
+		key := c.cfg.key(s, prompt)
+		for i := range g.choices {
+			o := c.output(s, room, key+uint64(i)<<32, forced)
+			g.seqs = append(g.seqs, newSequence(prompt, o, c.cfg.BlockTokens, s.CacheSalt, g.wake))
+		}
+	}
+	g.sent = make([]int, len(g.seqs))
+	return g, nil
 }
 
 // each is called for the new tokens [from, to) of choice i. last says that the choice is complete.
 type each func(i, from, to int, last bool)
+
+// quiet is for an answer that is written when it is complete.
+func quiet(int, int, int, bool) {}
 
 // follow submits g and calls emit for tokens as they come. follow writes the bytes that emit left
 // in c.out, until all choices are complete. follow returns an error if the client has left or a

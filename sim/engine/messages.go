@@ -72,7 +72,7 @@ func createMessage(c *call) error {
 	if d.Stream {
 		return a.stream()
 	}
-	if err := c.follow(a.g, func(int, int, int, bool) {}); err != nil {
+	if err := c.follow(a.g, quiet); err != nil {
 		return err
 	}
 	doc := a.message()

@@ -20,10 +20,7 @@ func newHistogram(bounds []float64) *histogram {
 }
 
 func (h *histogram) observe(v float64) {
-	i := 0
-	for i < len(h.bounds) && v > h.bounds[i] {
-		i++
-	}
+	i, _ := slices.BinarySearch(h.bounds, v)
 	h.counts[i].Add(1)
 	h.sum.Store(math.Float64bits(math.Float64frombits(h.sum.Load()) + v))
 }

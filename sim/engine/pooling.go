@@ -15,17 +15,14 @@ const embeddingSize = 64
 // encode runs each prompt through the batch for one forward pass, like a pooling model. encode
 // returns the number of tokens.
 func (c *call) encode(list prompts) (tokens int, err error) {
-	one := sampling{MaxTokens: new(1)}
-	var gs []*generation
+	g, err := c.generate(&sampling{MaxTokens: new(1)}, "", list...)
+	if err != nil {
+		return 0, err
+	}
 	for _, p := range list {
-		outs, err := c.outputs(&one, p, "")
-		if err != nil {
-			return 0, err
-		}
-		gs = append(gs, c.generate(p, "", outs))
 		tokens += len(p)
 	}
-	return tokens, c.follow(merge(gs), func(int, int, int, bool) {})
+	return tokens, c.follow(g, quiet)
 }
 
 // feature returns value i of a prompt's embedding: repeatable, in -1..1.

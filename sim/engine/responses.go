@@ -102,7 +102,7 @@ func createResponse(c *call) error {
 	if q.Stream {
 		return a.stream()
 	}
-	if err := c.follow(a.g, func(int, int, int, bool) {}); err != nil {
+	if err := c.follow(a.g, quiet); err != nil {
 		return err
 	}
 	a.finish()

@@ -135,16 +135,21 @@ func quote(s string) string { return string(appendQuoted(nil, s)) }
 func appendQuoted(b []byte, s string) []byte {
 	for i := range len(s) {
 		if s[i] < ' ' || s[i] == '"' || s[i] == '\\' || s[i] >= utf8.RuneSelf {
-			doc, err := json.Marshal(s)
-			if err != nil {
-				return append(b, `""`...) // a string always marshals
-			}
-			return append(b, doc...)
+			return appendJSON(b, s)
 		}
 	}
 	b = append(b, '"')
 	b = append(b, s...)
 	return append(b, '"')
+}
+
+// appendJSON appends doc, which has only plain values and so always marshals.
+func appendJSON(b []byte, doc any) []byte {
+	text, err := json.Marshal(doc)
+	if err != nil {
+		return append(b, "null"...)
+	}
+	return append(b, text...)
 }
 
 // appendOptional appends s as a JSON string, or null if s is empty.

@@ -46,39 +46,36 @@ func (s *sampling) check() error {
 	return nil
 }
 
-// outputs decides the answer of each choice to prompt. A text forced by the request replaces
-// generated words and ends by itself.
-func (c *call) outputs(s *sampling, prompt []uint32, fixed string) ([]output, error) {
-	if err := s.check(); err != nil {
-		return nil, err
-	}
+// room returns how many tokens of the context are left for the answer to prompt.
+func (c *call) room(s *sampling, prompt []uint32) (int, error) {
 	room := c.cfg.MaxModelTokens - len(prompt)
 	wanted := 1
 	if s.MaxTokens != nil {
 		wanted = *s.MaxTokens
 	}
 	if len(prompt) == 0 {
-		return nil, badRequest("The decoder prompt cannot be empty", "prompt")
+		return 0, badRequest("The decoder prompt cannot be empty", "prompt")
 	}
 	if wanted > room {
-		return nil, badRequest(fmt.Sprintf("This model's maximum context length is %d tokens. However, you requested "+
+		return 0, badRequest(fmt.Sprintf("This model's maximum context length is %d tokens. However, you requested "+
 			"%d output tokens "+
 			"and your prompt contains %d input tokens. Please reduce the length of the input prompt or the number of "+
 			"requested output tokens.",
 			c.cfg.MaxModelTokens, wanted, len(prompt)), "input_tokens")
 	}
-	key := c.cfg.Seed
+	return room, nil
+}
+
+// key returns the number that selects the words of the first choice.
+func (c *Config) key(s *sampling, prompt []uint32) uint64 {
+	key := c.Seed
 	if s.Seed != nil {
 		key = mix(key ^ mix(uint64(*s.Seed)))
 	}
 	for _, t := range prompt {
 		key = mix(key ^ uint64(t))
 	}
-	outs := make([]output, s.choices())
-	for i := range outs {
-		outs[i] = c.output(s, room, key+uint64(i)<<32, fixed)
-	}
-	return outs, nil
+	return key
 }
 
 // output decides one choice. room is the number of tokens left in the context.
@@ -115,18 +112,18 @@ type promptDetails struct {
 	Multimodal *int `json:"multimodal_tokens"`
 }
 
-// usage returns the token counts of complete generations.
-func (c *call) usage(gs ...*generation) usage {
+// usage returns the token counts of a complete generation. A prompt counts once, as its first choice
+// found it.
+func (c *call) usage(g *generation) usage {
 	var u usage
 	var d promptDetails
-	for _, g := range gs {
-		q := g.seqs[0]
-		cached := int(q.cached.Load())
-		u.Prompt += len(q.prompt)
-		d.Cached += cached
-		d.Created += len(q.prompt)/c.cfg.BlockTokens*c.cfg.BlockTokens - cached
-		for i := range g.seqs {
-			u.Completion += g.sent[i]
+	for i, q := range g.seqs {
+		u.Completion += g.sent[i]
+		if i%g.choices == 0 {
+			cached := int(q.cached.Load())
+			u.Prompt += len(q.prompt)
+			d.Cached += cached
+			d.Created += len(q.prompt)/c.cfg.BlockTokens*c.cfg.BlockTokens - cached
 		}
 	}
 	u.Total = u.Prompt + u.Completion

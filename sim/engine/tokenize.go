@@ -64,12 +64,11 @@ func transcribe(c *call) error {
 	s := sampling{Model: model, MaxTokens: new(min(4*seconds, c.cfg.OutputTokens))}
 	prompt := appendTokens(nil, "<|audio|>")
 	prompt = appendTokens(prompt, audio[:min(len(audio), 64*seconds)])
-	outs, err := c.outputs(&s, prompt, "")
+	g, err := c.generate(&s, "", prompt)
 	if err != nil {
 		return err
 	}
-	g := c.generate(prompt, "", outs)
-	if err := c.follow(g, func(int, int, int, bool) {}); err != nil {
+	if err := c.follow(g, quiet); err != nil {
 		return err
 	}
 	text := g.seqs[0].output.whole()

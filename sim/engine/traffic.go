@@ -56,7 +56,7 @@ func (e *Engine) Stats() Stats {
 	s := Stats{
 		ID: e.cfg.ID, Received: e.traffic.received.Load(), InFlight: e.traffic.inFlight.Load(),
 		MaxInFlight: e.traffic.maxInFlight.Load(), Aborted: e.traffic.aborted.Load(),
-		Faults: e.faults.hits(), CapacityBlocks: int64(e.cfg.CacheBlocks),
+		Faults: e.faults.struck.Load(), CapacityBlocks: int64(e.cfg.CacheBlocks),
 	}
 	c := e.core()
 	if c == nil {
