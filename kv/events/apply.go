@@ -2,6 +2,7 @@ package events
 
 import (
 	"bytes"
+	"math/bits"
 	"strconv"
 	"strings"
 
@@ -105,22 +106,22 @@ func (k *knowledge) follows(e *event) bool {
 	return e.group == k.group
 }
 
-// tierOf returns the tier of a medium. No medium means the device's memory.
+// tiers are the tiers by medium. No medium means the device's memory.
+var tiers = map[string]residency.Tiers{
+	"": residency.Device, "GPU": residency.Device, "DEVICE": residency.Device,
+	"CPU": residency.Host, "HOST": residency.Host,
+	"DISK": residency.Disk, "NVME": residency.Disk, "STORAGE": residency.Disk,
+	"EXTERNAL": residency.Shared, "REMOTE": residency.Shared, "SHARED": residency.Shared,
+}
+
+// tierOf returns the tier of a medium. Media that begin with CPU are one.
 func tierOf(medium []byte) (tier residency.Tiers, index int, ok bool) {
-	if len(medium) == 0 {
-		return residency.Device, 0, true
+	name := strings.ToUpper(string(medium))
+	if strings.HasPrefix(name, "CPU") {
+		name = "CPU"
 	}
-	switch m := strings.ToUpper(string(medium)); {
-	case m == "GPU" || m == "DEVICE":
-		return residency.Device, 0, true
-	case strings.HasPrefix(m, "CPU") || m == "HOST":
-		return residency.Host, 1, true
-	case m == "DISK" || m == "NVME" || m == "STORAGE":
-		return residency.Disk, 2, true
-	case m == "EXTERNAL" || m == "REMOTE" || m == "SHARED":
-		return residency.Shared, 3, true
-	}
-	return 0, 0, false
+	tier, ok = tiers[name]
+	return tier, bits.TrailingZeros8(uint8(tier)), ok
 }
 
 // clear removes all blocks.
@@ -206,18 +207,15 @@ func (k *knowledge) chain(e *event, at tail, hashes []hash, tier residency.Tiers
 	news := false
 	for i, h := range hashes {
 		slot, known := k.table.slots[h]
-		switch {
-		case known:
+		if !known && k.blocks >= k.most {
+			k.counts.overflow.Add(uint64(len(hashes) - i))
+			break
+		}
+		if known {
 			k.scratch = append(k.scratch, k.table.digestsOf(slot)...)
 			at = k.table.end(slot)
-		case k.blocks >= k.most:
-			k.counts.overflow.Add(uint64(len(hashes) - i))
-			hashes = nil
-		default:
+		} else {
 			slot, at = k.enter(h, at, e.tokens[i*e.blockSize:][:e.blockSize], label)
-		}
-		if hashes == nil {
-			break
 		}
 		news = k.hold(slot, tier, index) || news
 	}

@@ -232,10 +232,8 @@ func (f *Follower) session(ctx context.Context, door *door, distrust *time.Timer
 	s.pings = s.knows
 	f.counts.connects.Add(1)
 	f.live = 0
-	select {
-	case <-ctx.Done():
+	if !await.For(ctx, heard) {
 		return false, ctx.Err()
-	case <-time.After(heard):
 	}
 	if err := f.resume(ctx); err != nil {
 		return false, err
@@ -350,15 +348,12 @@ func (f *Follower) awaitRoom(ctx context.Context) error {
 		if !full {
 			return nil
 		}
-		timer := time.NewTimer(roomWithin)
 		select {
 		case <-f.moved:
-			timer.Stop()
 			continue
 		case <-ctx.Done():
-			timer.Stop()
 			return ctx.Err()
-		case <-timer.C:
+		case <-time.After(roomWithin):
 		}
 		f.mu.Lock()
 		f.drop()

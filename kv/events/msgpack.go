@@ -66,34 +66,25 @@ func (r *reader) null() bool {
 
 // array reads the head of an array. array refuses a length beyond the remaining bytes, because each
 // element takes a byte at least.
-func (r *reader) array() int {
-	switch c := r.byte(); {
-	case c&0xf0 == 0x90:
-		return r.count(uint64(c&0xf), 1)
-	case c == 0xdc:
-		return r.count(r.number(2), 1)
-	case c == 0xdd:
-		return r.count(r.number(4), 1)
-	}
-	r.fail()
-	return 0
-}
+func (r *reader) array() int { return r.head(0x90, 0xdc, 1) }
 
 // fields reads the head of a map.
-func (r *reader) fields() int {
-	switch c := r.byte(); {
-	case c&0xf0 == 0x80:
-		return r.count(uint64(c&0xf), 2)
-	case c == 0xde:
-		return r.count(r.number(2), 2)
-	case c == 0xdf:
-		return r.count(r.number(4), 2)
-	}
-	r.fail()
-	return 0
-}
+func (r *reader) fields() int { return r.head(0x80, 0xde, 2) }
 
-func (r *reader) count(n, each uint64) int {
+// head reads a number of elements of each values. The number is in the low bits of short, in the 2
+// bytes behind wide, or in the 4 bytes behind wide+1.
+func (r *reader) head(short, wide byte, each uint64) int {
+	var n uint64
+	switch c := r.byte(); {
+	case c&0xf0 == short:
+		n = uint64(c & 0xf)
+	case c == wide:
+		n = r.number(2)
+	case c == wide+1:
+		n = r.number(4)
+	default:
+		r.fail()
+	}
 	if n*each > uint64(len(r.b)) {
 		r.fail()
 		return 0
@@ -127,12 +118,10 @@ func (r *reader) text() []byte {
 	switch c := r.byte(); {
 	case c&0xe0 == 0xa0:
 		return r.take(uint64(c & 0x1f))
-	case c == 0xd9 || c == 0xc4:
-		return r.take(r.number(1))
-	case c == 0xda || c == 0xc5:
-		return r.take(r.number(2))
-	case c == 0xdb || c == 0xc6:
-		return r.take(r.number(4))
+	case c >= 0xd9 && c <= 0xdb:
+		return r.take(r.number(1 << (c - 0xd9)))
+	case c >= 0xc4 && c <= 0xc6:
+		return r.take(r.number(1 << (c - 0xc4)))
 	}
 	r.fail()
 	return nil
@@ -212,17 +201,9 @@ var sizes = func() (n [256]uint8) {
 // skip skips a value of any kind and depth.
 func (r *reader) skip() {
 	for left := 1; left > 0 && !r.bad; left-- {
-		if len(r.b) == 0 {
-			r.fail()
-			return
-		}
-		c := r.b[0]
-		if n := int(sizes[c]); n > 0 {
-			if n > len(r.b) {
-				r.fail()
-				return
-			}
-			r.b = r.b[n:]
+		c := r.next()
+		if n := sizes[c]; n > 0 {
+			r.take(uint64(n))
 			continue
 		}
 		switch {

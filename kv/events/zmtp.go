@@ -2,6 +2,7 @@ package events
 
 import (
 	"bufio"
+	"bytes"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -63,7 +64,7 @@ func open(conn net.Conn, kind string, peers ...string) (*socket, error) {
 	if greeting[0] != 0xff || greeting[9]&1 == 0 || greeting[10] < 3 {
 		return nil, fmt.Errorf("%w: its greeting is of another protocol or an older version", errZMTP)
 	}
-	if mechanism, _, _ := cutNul(greeting[12:32]); string(mechanism) != "NULL" {
+	if mechanism, _, _ := bytes.Cut(greeting[12:32], []byte{0}); string(mechanism) != "NULL" {
 		return nil, fmt.Errorf("%w: it asks for the security mechanism %.20q, only NULL is known", errZMTP, mechanism)
 	}
 	s.knows = greeting[10] > 3 || greeting[11] > 0
@@ -80,13 +81,6 @@ func open(conn net.Conn, kind string, peers ...string) (*socket, error) {
 		return nil, fmt.Errorf("%w: it begins with a message", errZMTP)
 	}
 	return s, checkReady(s.buf, peers)
-}
-
-func cutNul(b []byte) (before, after []byte, found bool) {
-	if i := slices.Index(b, 0); i >= 0 {
-		return b[:i], b[i+1:], true
-	}
-	return b, nil, false
 }
 
 // checkReady reads the peer's READY command.
