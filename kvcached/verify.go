@@ -37,14 +37,19 @@ func Verify(ctx context.Context, data string, c SSDConfig, bad func(ssd.Damage),
 	if v, err = ssd.Verify(ctx, ssd.VerifyOptions{Dir: dir, Key: key, Bad: bad, Progress: progress}); err != nil {
 		return v, err
 	}
-	switch {
-	case v.Bad > 0 && v.Lost > 0:
-		err = fmt.Errorf("%w in %d places; %d of %d live blocks have no sound record; they are misses", ErrDamaged,
-			v.Bad, v.Lost, v.Rows)
-	case v.Bad > 0:
-		err = fmt.Errorf("%w in %d places", ErrDamaged, v.Bad)
-	case v.Lost > 0:
-		err = fmt.Errorf("%w: %d of %d live blocks have no sound record; they are misses", ErrDamaged, v.Lost, v.Rows)
+	if v.Bad+v.Lost > 0 {
+		err = ErrDamaged
+	}
+	if v.Bad == 1 {
+		err = fmt.Errorf("%w in 1 place", err)
+	} else if v.Bad > 1 {
+		err = fmt.Errorf("%w in %d places", err, v.Bad)
+	}
+	if v.Dropped {
+		err = fmt.Errorf("%w; the next start drops all blocks", err)
+	}
+	if v.Lost > 0 {
+		err = fmt.Errorf("%w; %d of %d live blocks have no sound record; they are misses", err, v.Lost, v.Live)
 	}
 	return v, err
 }

@@ -24,6 +24,7 @@ type verified struct {
 	Lost     int      `json:"lost_blocks"` // blocks without a valid record, which are misses
 	Bad      int      `json:"bad"`
 	Unclean  bool     `json:"unclean"` // the daemon was not stopped cleanly
+	Dropped  bool     `json:"dropped"` // the index is damaged: the next start drops all blocks
 	Damage   []string `json:"damage"`  // the first 1000 places
 }
 
@@ -44,7 +45,10 @@ func newVerify(a *cli.App) *cobra.Command {
 			"crash also what was\n" +
 			"written since the last checkpoint of the index, about 64 MiB, which is found in the segments " +
 			"themselves. LOST are of those. BAD counts damaged records, segments that were cut\n" +
-			"short and those that are missing though the index or the log says that they must be there.",
+			"short and those that are missing though the index or the log says that they must be there. After a crash " +
+			"nothing tells of the newest segments\n" +
+			"if they were removed by hand. Where the index is damaged or missing, the next start drops all blocks, and " +
+			"none is live.",
 		Example: "  cgn-ctl kv verify /var/lib/cognitora/kvcached",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			ctx, stop := signal.NotifyContext(cmd.Context(), syscall.SIGINT, syscall.SIGTERM)
@@ -63,11 +67,16 @@ func newVerify(a *cli.App) *cobra.Command {
 			if err != nil && !errors.Is(err, kvcached.ErrDamaged) {
 				return err
 			}
-			r := verified{v.Segments, v.Unsealed, v.Records, v.Bytes, v.Rows, v.Lost, v.Bad, v.Unclean, found}
+			r := verified{v.Segments, v.Unsealed, v.Records, v.Bytes, v.Live, v.Lost, v.Bad, v.Unclean, v.Dropped,
+				found}
 			return errors.Join(a.Show(r, func(t *cli.Table) {
 				t.Row("LIVE BLOCKS", "LOST", "RECORDS", "BAD", "SEGMENTS", "UNSEALED", "BYTES")
 				t.Row(r.Live, r.Lost, r.Records, r.Bad, r.Segments, r.Unsealed, r.Bytes)
-				if r.Unclean {
+				switch {
+				case r.Dropped:
+					t.Line("the index, ssd/rows, is damaged or missing: the next start drops all blocks and begins with " +
+						"an empty tier")
+				case r.Unclean:
 					t.Line("the directory was not closed cleanly: the blocks written since the last checkpoint were " +
 						"found in the segments, as a start does")
 				}

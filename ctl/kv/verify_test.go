@@ -75,7 +75,7 @@ func TestKVVerifyFindsWhatIsGone(t *testing.T) {
 		"5 of 5 live blocks": func(t *testing.T, dir string) error {
 			return os.Remove(segmentIn(t, dir))
 		},
-		"damaged in 1 places": func(_ *testing.T, dir string) error {
+		"damaged in 1 place; the next start drops all blocks": func(_ *testing.T, dir string) error {
 			return os.RemoveAll(filepath.Join(dir, ssd.RowsDir))
 		},
 	} {
@@ -156,7 +156,7 @@ func TestKVVerifyOfADamagedCheckpointCopy(t *testing.T) {
 		t.Fatal(err)
 	}
 	out, err := ctl(t, nil, "kv", "verify", data)
-	if err == nil || !strings.Contains(err.Error(), "damaged in 1 places") {
+	if err == nil || !strings.Contains(err.Error(), "damaged in 1 place") {
 		t.Errorf("%v", err)
 	}
 	ctltest.Want(t, out, name+": ssd: the copy of the checkpoint is damaged; the next start writes it again")

@@ -25,6 +25,9 @@ const (
 // errSegment says that a file is no segment, another segment, or not sealed.
 var errSegment = errors.New("ssd: not a segment")
 
+// errMissing says that a segment that must be there is not.
+var errMissing = errors.New("ssd: the segment is missing")
+
 // tableEntry is one record in a segment's table.
 type tableEntry struct {
 	addr  block.Addr

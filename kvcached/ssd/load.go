@@ -61,11 +61,12 @@ func (t *Tier) loadRows() {
 	t.tailMu.Unlock()
 	t.checkpoint()
 	level := slog.LevelInfo
-	if t.stats.torn.Load()+t.stats.lost.Load() > 0 {
+	if t.stats.torn.Load()+t.stats.lost.Load() > 0 || t.load.missing > 0 {
 		level = slog.LevelWarn
 	}
 	t.o.Logger.Log(t.stop, level, "ssd: index loaded", "records", t.load.records.Load(),
-		"took", t.o.now().Sub(begun).Round(time.Millisecond), "torn", t.stats.torn.Load(), "lost", t.stats.lost.Load())
+		"took", t.o.now().Sub(begun).Round(time.Millisecond), "torn", t.stats.torn.Load(), "lost", t.stats.lost.Load(),
+		"missing_segments", t.load.missing)
 	t.wakeReclaim()
 }
 
@@ -105,7 +106,7 @@ func (t *Tier) dropRow(a *block.Addr, seen *row) {
 	case seen != nil && err == nil && ok && now.seq == seen.seq && now.place == seen.place:
 		if t.segs.get(seen.segment) == nil {
 			t.stats.lost.Add(1)
-			t.warnDamaged("ssd: a block that the index names is lost with its segment", seen.place, errSegment)
+			t.warnDamaged("ssd: a block that the index names is lost with its segment", seen.place, errMissing)
 		} else {
 			t.stats.torn.Add(1)
 			t.warnDamaged("ssd: a record that the index names is damaged or was never written; its block is dropped",

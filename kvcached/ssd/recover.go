@@ -52,7 +52,9 @@ func (t *Tier) recover(ctx context.Context) error {
 		return err
 	}
 	t.tail = &tail{from: c.place, to: t.log.segment, records: map[place]uint64{}}
-	for _, s := range t.segs.all() {
+	segments := t.segs.all()
+	t.warnMissing(&c, segments)
+	for _, s := range segments {
 		if s.id < c.place.segment {
 			continue
 		}
@@ -62,6 +64,20 @@ func (t *Tier) recover(ctx context.Context) error {
 	}
 	t.log.seq += seqJump
 	return nil
+}
+
+// warnMissing logs the segments behind the checkpoint that are missing.
+func (t *Tier) warnMissing(c *checkpoint, segments []*segment) {
+	newest := uint32(0)
+	if len(segments) > 0 {
+		newest = segments[len(segments)-1].id
+	}
+	missing := c.missing(newest, func(id uint32) bool { return t.segs.get(id) != nil })
+	for _, id := range missing {
+		t.warnDamaged("ssd: a segment is missing; the blocks written to it since the last checkpoint are lost, durable "+
+			"ones too", place{segment: id}, errMissing)
+	}
+	t.load.missing = len(missing)
 }
 
 func (t *Tier) readNames() error {

@@ -152,6 +152,20 @@ func (c *checkpoint) decode(b []byte) error {
 	return nil
 }
 
+// missingMax bounds the segments that missing returns.
+const missingMax = 1000
+
+// missing returns the segments up to newest that the checkpoint has not passed and that are not
+// there. They were removed by hand: reclaim frees only segments that the checkpoint has passed.
+func (c *checkpoint) missing(newest uint32, there func(id uint32) bool) (all []uint32) {
+	for id := max(c.place.segment, 1); id < max(c.segment, newest) && len(all) < missingMax; id++ {
+		if !there(id) {
+			all = append(all, id)
+		}
+	}
+	return all
+}
+
 func (p place) before(q place) bool {
 	return p.segment < q.segment || p.segment == q.segment && p.page < q.page
 }

@@ -88,7 +88,10 @@ type Progress struct {
 	Fraction float64 // 1: all
 }
 
-type progress struct{ records, part atomic.Int64 }
+type progress struct {
+	records, part atomic.Int64
+	missing       int // segments that Open has missed
+}
 
 // Progress tells how far the index is loaded.
 func (t *Tier) Progress() Progress {

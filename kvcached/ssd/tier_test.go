@@ -304,7 +304,7 @@ func TestVerify(t *testing.T) {
 		mustClose(t, tier)
 		var done, total int64
 		v, err := Verify(ctx, VerifyOptions{Dir: o.Dir, Key: o.Key, Progress: func(d, n int64) { done, total = d, n }})
-		if err != nil || v.Records != len(sizes) || v.Rows != len(sizes) || v.Bad+v.Lost+v.Unsealed != 0 ||
+		if err != nil || v.Records != len(sizes) || v.Live != len(sizes) || v.Bad+v.Lost+v.Unsealed != 0 ||
 			done != total || v.Segments != 1 {
 			t.Fatalf("%+v %v, %d of %d bytes", v, err, done, total)
 		}

@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"path/filepath"
+	"slices"
 
 	"github.com/cognitora/dataplane/kv/block"
 )
@@ -36,9 +38,10 @@ type Verified struct {
 	Unclean  bool  // the last use did not end in a Close: Open reads the end of the log again
 	Records  int   // sound ones, replaced and deleted ones included
 	Bytes    int64 // of all segments
-	Rows     int   // of live records; Open may find more behind the last checkpoint
-	Lost     int   // of Rows, those without a sound record: they will be misses
+	Live     int   // blocks of the index, and those that Open finds behind the last checkpoint
+	Lost     int   // of Live, those without a sound record: they will be misses
 	Bad      int   // calls of Bad
+	Dropped  bool  // the rows are damaged or missing: Open drops all blocks
 }
 
 // Verify reads everything in a directory that no tier has open. It changes only what Open would.
@@ -66,7 +69,8 @@ func Verify(ctx context.Context, o VerifyOptions) (v Verified, err error) {
 	} else if !made {
 		return v, fmt.Errorf("%w: %s has no file %s", ErrFormat, o.Dir, formatFile)
 	}
-	w := verifier{t: t, o: &o, v: &v, sound: map[place]uint64{}, there: map[uint32]bool{}}
+	w := verifier{t: t, o: &o, v: &v, sound: map[place]uint64{}, fresh: map[block.Addr]uint64{},
+		there: map[uint32]bool{}}
 	last, err := readProof(&full)
 	if errors.Is(err, errProof) {
 		w.bad(Damage{File: filepath.Join(o.Dir, proofFile), Err: fmt.Errorf("%w; the next start writes it again", err)})
@@ -75,16 +79,39 @@ func Verify(ctx context.Context, o VerifyOptions) (v Verified, err error) {
 	if err != nil {
 		return v, err
 	}
-	if t.rows, err = openRows(&full); err == nil {
-		w.last, err = t.rows.check(&last)
+	err = errMarked
+	if !slices.Contains(names, resetFile) {
+		if t.rows, err = openRows(&full); err == nil {
+			w.last, err = t.rows.check(&last)
+		}
+	}
+	if v.Dropped = damaged(err); v.Dropped {
+		w.last = last
 	}
 	if err = w.rowsDamaged(err); err == nil {
 		err = w.segments(ctx, names)
 	}
-	if err == nil && t.rows != nil {
-		err = w.rowsDamaged(t.rows.each([]byte{rowRecord}, []byte{rowRecord + 1}, w.row))
+	if err == nil && !v.Dropped {
+		err = w.live()
 	}
 	return v, err
+}
+
+// live counts the blocks that Open finds, by the rows and by the records behind the checkpoint, and
+// reports segments that are missing.
+func (w *verifier) live() error {
+	dead, err := w.t.readTombstones()
+	if err == nil {
+		maps.DeleteFunc(w.fresh, func(a block.Addr, seq uint64) bool { return seq <= dead[a] })
+		err = w.t.rows.each([]byte{rowRecord}, []byte{rowRecord + 1}, w.row)
+	}
+	w.v.Live += len(w.fresh)
+	newest := slices.Max(append(slices.Collect(maps.Keys(w.there)), 0))
+	for _, id := range w.last.missing(newest, func(id uint32) bool { return w.there[id] }) {
+		w.bad(Damage{File: segmentName(w.o.Dir, id),
+			Err: fmt.Errorf("%w; the blocks written to it since the last checkpoint are lost", errMissing)})
+	}
+	return w.rowsDamaged(err)
 }
 
 // rowsDamaged reports err if it is damage, and returns it if it is not.
@@ -96,23 +123,26 @@ func (w *verifier) rowsDamaged(err error) error {
 	return nil
 }
 
-// row checks that the record of a row is there.
+// row checks that the record of a row, or a newer one behind the checkpoint, is there.
 func (w *verifier) row(key, value []byte) bool {
-	w.v.Rows++
+	w.v.Live++
 	var r row
+	a, _ := parseAddr(key[1:])
+	fresh := w.fresh[a]
+	delete(w.fresh, a)
 	if err := r.decode(value); err != nil {
-		a, _ := parseAddr(key[1:])
 		w.bad(Damage{File: RowsDir, Addr: a, Err: err})
 		return true
 	}
-	if seq, ok := w.sound[r.place]; ok && seq == r.seq {
+	again := fresh == r.seq && (!r.before(w.last.place) || w.t.segs.get(r.segment) == nil)
+	if w.sound[r.place] == r.seq || fresh > r.seq || again {
 		return true
 	}
 	w.v.Lost++
 	if !w.there[r.segment] {
 		w.there[r.segment] = true
 		w.bad(Damage{File: segmentName(w.o.Dir, r.segment),
-			Err: fmt.Errorf("%w: it is missing, and the index names blocks in it", errSegment)})
+			Err: fmt.Errorf("%w, and the index names blocks in it", errMissing)})
 	}
 	return true
 }
@@ -138,7 +168,8 @@ type verifier struct {
 	t     *Tier
 	o     *VerifyOptions
 	v     *Verified
-	sound map[place]uint64
+	sound map[place]uint64      // sequence numbers
+	fresh map[block.Addr]uint64 // those of the newest sound records behind the checkpoint
 	total int64
 
 	last  checkpoint
@@ -173,10 +204,14 @@ func (w *verifier) segment(ctx context.Context, s *segment) error {
 			w.bad(Damage{File: s.name, Page: h.page, Addr: h.Addr, Err: damage})
 			return
 		}
-		if h.flags&flagGraves == 0 {
-			w.v.Records++
-		}
 		w.sound[h.place] = h.seq
+		if h.flags&flagGraves != 0 {
+			return
+		}
+		w.v.Records++
+		if !h.place.before(w.last.place) {
+			w.fresh[h.Addr] = max(w.fresh[h.Addr], h.seq)
+		}
 	})
 	if err != nil {
 		return err

@@ -52,7 +52,7 @@ func TestVersion1(t *testing.T) {
 	o := small(t.TempDir())
 	o.Logger = quiet
 	unpack(t, "version1.tar.gz", o.Dir)
-	if v, err := Verify(ctx, VerifyOptions{Dir: o.Dir}); err != nil || v.Bad > 0 || v.Rows != 16 {
+	if v, err := Verify(ctx, VerifyOptions{Dir: o.Dir}); err != nil || v.Bad > 0 || v.Live != 16 {
 		t.Fatalf("%+v %v", v, err)
 	}
 	if version, _, err := readFormat(&Options{Dir: o.Dir, fs: osFS{}}); err != nil || version != 1 {
