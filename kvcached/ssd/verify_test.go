@@ -84,8 +84,9 @@ func TestVerifyAfterCrash(t *testing.T) {
 	}
 }
 
-// TestVerifyAfterKill: blocks behind the checkpoint count as live though no row names them. A missing
-// segment among theirs is damage, and a start warns about it. Without rows the start drops all.
+// TestVerifyAfterKill: blocks behind the checkpoint count as live though no row names them. A
+// missing segment among theirs is damage, and a start warns about it. Without rows the start drops
+// all.
 func TestVerifyAfterKill(t *testing.T) {
 	o := Options{Dir: filepath.Join(t.TempDir(), "d"), Cap: 256 << 20, SegmentSize: 8 << 20, Logger: quiet}
 	tier := open(t, o)
