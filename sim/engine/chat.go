@@ -32,11 +32,11 @@ func chat(c *call) error {
 	if q.MaxCompletion != nil {
 		q.MaxTokens = q.MaxCompletion
 	}
-	tool, err := q.tool()
+	d, err := q.dialogue()
 	if err != nil {
 		return err
 	}
-	g, err := c.generate(&q.sampling, q.forced(tool), chatPrompt(q.Tools, q.Messages))
+	g, tool, err := c.begin(d)
 	if err != nil {
 		return err
 	}
@@ -47,12 +47,16 @@ func chat(c *call) error {
 	return a.whole()
 }
 
-// forced returns the text that the request forces, or "".
-func (q *chatRequest) forced(tool *toolCall) string {
-	if tool != nil {
-		return tool.arguments
+func (q *chatRequest) dialogue() (*dialogue, error) {
+	d := &dialogue{sampling: q.sampling, tools: q.Tools, format: q.ResponseFormat, messages: q.Messages}
+	if len(q.Tools) > 0 && json.Unmarshal(q.Tools, &d.specs) != nil {
+		return nil, badRequest("Input should be a valid list", "tools")
 	}
-	return q.ResponseFormat.example()
+	var named toolSpec
+	if json.Unmarshal(q.ToolChoice, &d.choice) != nil && json.Unmarshal(q.ToolChoice, &named) == nil {
+		d.choice = named.Function.Name
+	}
+	return d, nil
 }
 
 // chatAnswer writes one chat completion.

@@ -5,13 +5,14 @@ import (
 	"fmt"
 )
 
-// dialogue is a request of the Responses or the Anthropic API in a common form: the messages and
-// the tools.
+// dialogue is a request of the chat, the Responses or the Anthropic API in a common form: the
+// messages and the tools.
 type dialogue struct {
 	sampling
 	tools    json.RawMessage
 	specs    []toolSpec
-	choice   string   // tool choice in OpenAI's terms, or the name of a tool
+	choice   string // tool choice in OpenAI's terms, or the name of a tool
+	format   *responseFormat
 	system   *message // precedes the messages; not part of a stored conversation
 	messages []message
 }
@@ -28,11 +29,11 @@ func (c *call) begin(d *dialogue) (g *generation, tool *toolCall, err error) {
 	if tool, err = pickTool(d.specs, d.choice, lastText(d.messages)); err != nil {
 		return nil, nil, err
 	}
-	fixed := ""
+	forced := d.format.example()
 	if tool != nil {
-		fixed = tool.arguments
+		forced = tool.arguments
 	}
-	g, err = c.generate(&d.sampling, fixed, d.prompt())
+	g, err = c.generate(&d.sampling, forced, d.prompt())
 	return g, tool, err
 }
 

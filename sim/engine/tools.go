@@ -35,24 +35,8 @@ type toolSpec struct {
 // askToCall is the user text that makes the answer call the first tool under tool_choice auto.
 const askToCall = "call the tool"
 
-// tool returns the call in the answer: of the named tool, or of the first one if a call is required
-// or the user asks for it. tool returns nil for an answer in text.
-func (q *chatRequest) tool() (*toolCall, error) {
-	var specs []toolSpec
-	if len(q.Tools) > 0 && json.Unmarshal(q.Tools, &specs) != nil {
-		return nil, badRequest("Input should be a valid list", "tools")
-	}
-	var choice string
-	var named toolSpec
-	if json.Unmarshal(q.ToolChoice, &choice) != nil && json.Unmarshal(q.ToolChoice, &named) == nil {
-		choice = named.Function.Name
-	}
-	if choice == "required" && len(specs) == 0 {
-		return nil, badRequest("When using `tool_choice`, `tools` must be set.", "tool_choice")
-	}
-	return pickTool(specs, choice, lastText(q.Messages))
-}
-
+// pickTool returns the call in the answer: of the named tool, or of the first one if a call is
+// required or the user asks for it. pickTool returns nil for an answer in text.
 func pickTool(specs []toolSpec, choice, userText string) (*toolCall, error) {
 	switch choice {
 	case "none":
@@ -63,6 +47,9 @@ func pickTool(specs []toolSpec, choice, userText string) (*toolCall, error) {
 		}
 		return callOf(specs[0]), nil
 	case "required":
+		if len(specs) == 0 {
+			return nil, badRequest("When using `tool_choice`, `tools` must be set.", "tool_choice")
+		}
 		return callOf(specs[0]), nil
 	}
 	for _, s := range specs {
