@@ -13,12 +13,18 @@ type Table struct{ w *tabwriter.Writer }
 func newTable(w io.Writer) *Table { return &Table{tabwriter.NewWriter(w, 0, 8, 2, ' ', 0)} }
 
 // Row writes a row of cells.
-func (t *Table) Row(cells ...any) {
+func (t *Table) Row(cells ...any) { t.Words(Words(cells...)) }
+
+// Words writes a row of cells that are text.
+func (t *Table) Words(cells []string) { fmt.Fprintln(t.w, strings.Join(cells, "\t")) }
+
+// Words formats cells.
+func Words(cells ...any) []string {
 	words := make([]string, len(cells))
 	for i, c := range cells {
 		words[i] = fmt.Sprint(c)
 	}
-	fmt.Fprintln(t.w, strings.Join(words, "\t"))
+	return words
 }
 
 // Line writes text outside of the columns.

@@ -53,12 +53,15 @@ func TableOf(of string, names ...string) Piece {
 }
 
 // Row adds a row.
-func (p *Piece) Row(cells ...any) {
-	words := make([]string, len(cells))
-	for i, c := range cells {
-		words[i] = fmt.Sprint(c)
+func (p *Piece) Row(cells ...any) { p.Rows = append(p.Rows, cli.Words(cells...)) }
+
+// names returns the names of the columns.
+func (p *Piece) names() []string {
+	names := make([]string, len(p.Columns))
+	for i, c := range p.Columns {
+		names[i] = c.Name
 	}
-	p.Rows = append(p.Rows, words)
+	return names
 }
 
 // Write prints the whole picture.
@@ -69,18 +72,10 @@ func (p *Picture) Write(t *cli.Table) {
 			t.Line("")
 		}
 		if piece.Columns != nil {
-			names := make([]any, len(piece.Columns))
-			for i, c := range piece.Columns {
-				names[i] = c.Name
-			}
-			t.Row(names...)
+			t.Words(piece.names())
 		}
 		for _, row := range piece.Rows {
-			cells := make([]any, len(row))
-			for i, c := range row {
-				cells[i] = c
-			}
-			t.Row(cells...)
+			t.Words(row)
 		}
 	}
 }
@@ -187,11 +182,7 @@ func (p *Piece) draw(gap, shown, columns int) []string {
 		out = slices.Repeat([]string{""}, gap)
 	}
 	if p.Columns != nil {
-		names := make([]string, len(p.Columns))
-		for i, c := range p.Columns {
-			names[i] = c.Name
-		}
-		out = append(out, cut(p.aligned(names), columns))
+		out = append(out, cut(p.aligned(p.names()), columns))
 	}
 	for _, row := range p.Rows[:shown] {
 		out = append(out, cut(p.aligned(row), columns))
