@@ -178,8 +178,7 @@ func newTrace(a *cli.App) *cobra.Command {
 				return err
 			}
 			f.gen.Requests = requests
-			_, err := trace.Write(a.Out, f.gen.Source())
-			return err
+			return trace.Write(a.Out, f.gen.Source())
 		},
 	}
 	f.addGenerator(c)

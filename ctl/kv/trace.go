@@ -95,16 +95,13 @@ func (f *traceFlags) open(args []string) (*accesses.Trace, error) {
 
 func generatedAccesses(source trace.Source) (*accesses.Trace, error) {
 	t := accesses.NewTrace()
-	for {
-		q, err := source.Next()
-		if errors.Is(err, io.EOF) {
-			return t, nil
-		}
+	for q, err := range trace.All(source) {
 		if err != nil {
 			return nil, err
 		}
 		t.Add(accesses.Line{HashIDs: q.HashIDs})
 	}
+	return t, nil
 }
 
 // traceReport is the result of kv trace.

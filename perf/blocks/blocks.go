@@ -2,12 +2,7 @@
 // are a lookup, and the blocks that the request's node then stores and removes.
 package blocks
 
-import (
-	"errors"
-	"io"
-
-	"github.com/cognitora/dataplane/perf/trace"
-)
+import "github.com/cognitora/dataplane/perf/trace"
 
 // Tokens is the number of tokens in a block.
 const Tokens = 16
@@ -52,16 +47,13 @@ func New(s trace.Source, o Options) (*Replay, error) {
 	for i := range caches {
 		caches[i] = newLRU(o.Capacity)
 	}
-	for {
-		q, err := s.Next()
-		if errors.Is(err, io.EOF) {
-			return r, nil
-		}
+	for q, err := range trace.All(s) {
 		if err != nil {
 			return nil, err
 		}
 		r.add(caches, Keys(&q, o.Lead))
 	}
+	return r, nil
 }
 
 func (r *Replay) add(caches []*lru, prompt []uint64) {

@@ -4,7 +4,6 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"io"
 	"slices"
 	"time"
 
@@ -36,11 +35,7 @@ const maxRequests = 10_000_000
 func Load(source trace.Source, spread bool) (*Workload, error) {
 	w := &Workload{}
 	seen := map[uint64]bool{}
-	for {
-		q, err := source.Next()
-		if errors.Is(err, io.EOF) {
-			break
-		}
+	for q, err := range trace.All(source) {
 		if err != nil {
 			return nil, err
 		}

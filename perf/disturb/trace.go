@@ -3,8 +3,6 @@ package disturb
 import (
 	"bytes"
 	"encoding/json"
-	"errors"
-	"io"
 	"os"
 
 	"github.com/cognitora/dataplane/perf/trace"
@@ -28,16 +26,15 @@ func source(file string, n, mostInput int) ([]trace.Request, error) {
 		all = trace.NewReader(in)
 	}
 	var kept []trace.Request
-	for len(kept) < n {
-		q, err := all.Next()
-		if errors.Is(err, io.EOF) {
-			break
-		}
+	for q, err := range trace.All(all) {
 		if err != nil {
 			return nil, err
 		}
 		if q.InputLength <= mostInput {
 			kept = append(kept, q)
+		}
+		if len(kept) == n {
+			break
 		}
 	}
 	if file != "" {

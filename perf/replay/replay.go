@@ -9,9 +9,7 @@ package replay
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
-	"io"
 	"net/http"
 	"sync"
 	"time"
@@ -96,16 +94,12 @@ func Run(ctx context.Context, cfg Config) (*Result, error) {
 func (r *run) dispatch(ctx context.Context) error {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
-	var begin int64
-	for n := 0; ; n++ {
-		q, err := r.cfg.Source.Next()
-		if errors.Is(err, io.EOF) {
-			return nil
-		}
+	begin := int64(-1)
+	for q, err := range trace.All(r.cfg.Source) {
 		if err != nil {
 			return fmt.Errorf("replay: %w", err)
 		}
-		if n == 0 {
+		if begin < 0 {
 			begin = q.Timestamp
 		}
 		due := time.Duration(float64(q.Timestamp-begin) / r.cfg.Speed * float64(time.Millisecond))
@@ -117,6 +111,7 @@ func (r *run) dispatch(ctx context.Context) error {
 		}
 		r.send(ctx, &q, due)
 	}
+	return nil
 }
 
 // send starts one request, or counts it as failed if too many are in flight.

@@ -1,6 +1,7 @@
 package trace
 
 import (
+	"cmp"
 	"container/heap"
 	"io"
 	"math"
@@ -88,18 +89,9 @@ type generated struct {
 
 // Source returns the trace from its beginning.
 func (g Generator) Source() Source {
-	if g.Requests <= 0 {
-		g.Requests = 2000
-	}
-	if g.PerSecond <= 0 {
-		g.PerSecond = 3.4
-	}
-	if g.Mix == (Mix{}) {
-		g.Mix = Mix{Chat: 0.6, Documents: 0.2, Agents: 0.2}
-	}
-	if g.SystemPrompts <= 0 {
-		g.SystemPrompts = 8
-	}
+	g.Requests, g.PerSecond = cmp.Or(g.Requests, 2000), cmp.Or(g.PerSecond, 3.4)
+	g.Mix = cmp.Or(g.Mix, Mix{Chat: 0.6, Documents: 0.2, Agents: 0.2})
+	g.SystemPrompts = cmp.Or(g.SystemPrompts, 8)
 	s := &generated{g: g, r: rand.New(rand.NewPCG(g.Seed, 1)), left: g.Requests}
 	s.gap = 1000 / g.PerSecond * g.Mix.meanTurns()
 	s.nextID = int64(len(kinds) * g.SystemPrompts * maxSystemBlocks)

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"iter"
 )
 
 // BlockTokens is the number of prompt tokens that one hash id stands for.
@@ -145,19 +146,28 @@ func (l *limit) Next() (Request, error) {
 	return l.Source.Next()
 }
 
-// Write writes the remaining requests of s as JSON lines and returns their number.
-func Write(w io.Writer, s Source) (int, error) {
-	enc := json.NewEncoder(w)
-	for n := 0; ; n++ {
-		q, err := s.Next()
-		if errors.Is(err, io.EOF) {
-			return n, nil
-		}
-		if err != nil {
-			return n, err
-		}
-		if err := enc.Encode(q); err != nil {
-			return n, err
+// All yields the remaining requests of s, and in the end the error of s, if it has one.
+func All(s Source) iter.Seq2[Request, error] {
+	return func(yield func(Request, error) bool) {
+		for {
+			q, err := s.Next()
+			if errors.Is(err, io.EOF) || !yield(q, err) || err != nil {
+				return
+			}
 		}
 	}
+}
+
+// Write writes the remaining requests of s as JSON lines.
+func Write(w io.Writer, s Source) error {
+	enc := json.NewEncoder(w)
+	for q, err := range All(s) {
+		if err == nil {
+			err = enc.Encode(q)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
 }
